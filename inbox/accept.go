@@ -10,9 +10,9 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// Accept takes custody of the arrivals, in as few commits as they fit in, and
-// answers each. What it accepts is on disk when it returns (I8). It writes one
-// record a task and reads nothing.
+// Accept takes custody of the arrivals, in as few commits as possible, and answers each.
+// What it accepts is on disk when it returns (I8). It writes one record for each task and
+// reads nothing.
 func (in *Inbox) Accept(ctx context.Context, arrivals []Arrival) []Verdict {
 	verdicts := make([]Verdict, len(arrivals))
 	undecided := make([]int, len(arrivals))
@@ -29,7 +29,7 @@ func (in *Inbox) Accept(ctx context.Context, arrivals []Arrival) []Verdict {
 			case <-cg.done:
 			case <-ctx.Done():
 				for _, i := range undecided {
-					verdicts[i] = refuse(proto.CodeInternal, "the node stopped before it could look at the task")
+					verdicts[i] = refuse(proto.CodeInternal, "the node stopped before it could check the task")
 				}
 				return verdicts
 			}
@@ -38,16 +38,16 @@ func (in *Inbox) Accept(ctx context.Context, arrivals []Arrival) []Verdict {
 	return verdicts
 }
 
-// An acceptGroup is what one commit of Accept takes in.
+// An acceptGroup is the set of arrivals that one commit writes.
 type acceptGroup struct {
 	commit    *commitGroup
 	take      []int // arrivals to write
-	later     []int // copies of what is being written: looked at again afterwards
+	later     []int // copies of what is being written: checked again afterwards
 	cancelled []int // of take: cancelled before they arrived
 }
 
-// classify decides about the arrivals in undecided and sorts those that are to be
-// written, or looked at later, into g. It returns the flights to wait for.
+// classify decides about the undecided arrivals and puts those to be written, or to be
+// checked again later, into g. It returns the commits to wait for.
 func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []int, g *acceptGroup) (others []*commitGroup) {
 	input := acceptInput{wallTime: wallTime{in.nowMs(), in.cfg.Clock.Doubted()}, draining: in.slots.draining()}
 	g.take = make([]int, 0, len(undecided))
@@ -94,9 +94,8 @@ func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []in
 	return others
 }
 
-// keysFull reports whether there is no place for what would be kept of the key of
-// an arrival, or its origin has no share left. A success that is here already needs
-// none.
+// keysFull reports whether there is no place left to remember the key of an arrival, or its
+// origin has used up its share. A key whose success is stored already needs no place.
 func (in *Inbox) keysFull(a *Arrival) (full, unfair bool) {
 	if !a.mayKeepKey() {
 		return false, false
@@ -111,14 +110,14 @@ func (in *Inbox) keysFull(a *Arrival) (full, unfair bool) {
 	return full, unfair
 }
 
-// mayKeepKey reports whether a success of its key may be kept here. Of a task of a
-// queue none is: it runs elsewhere.
+// mayKeepKey reports whether a success of its key may be stored here. Tasks of a queue run
+// elsewhere, so their keys are not.
 func (a *Arrival) mayKeepKey() bool {
 	return a.Content.GetIdempotencyKey() != "" && a.Content.GetQueue() == ""
 }
 
-// allowCache remembers the last answer of the allow list: a group mostly comes from
-// one origin and for one kind.
+// allowCache caches the last answer of the allow list: most groups have one origin and one
+// kind.
 type allowCache struct {
 	in      *Inbox
 	asked   bool
@@ -140,7 +139,7 @@ func (cache *allowCache) check(a *Arrival) (handled, allowed, tooLarge bool) {
 	return true, cache.allowed, cache.h.MaxBody > 0 && a.Content.BodySize > cache.h.MaxBody
 }
 
-// commit writes the arrivals in g.take and says in verdicts what became of them.
+// commit writes the arrivals in g.take and sets their verdicts.
 func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verdict, g *acceptGroup) {
 	if len(g.take) == 0 {
 		in.dedup.finishCommit(g.commit, arrivals, nil, nil)
@@ -194,9 +193,9 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	}
 }
 
-// replaceTombstone makes a task that was cancelled before it arrived one that is to end as
-// CANCELLED, and lets what barred it go with its birth. The caller calls done
-// when that was written, or was not.
+// replaceTombstone marks a task that was cancelled before it arrived, so that it ends as
+// CANCELLED, and deletes its tombstone in the same batch. The caller calls done after the
+// write, whether it succeeded or not.
 func (in *Inbox) replaceTombstone(n *backlog.NewEntry) (done func()) {
 	n.Stored.Record.Cancel = true
 	n.BypassLimits = true
@@ -208,7 +207,7 @@ func (in *Inbox) replaceTombstone(n *backlog.NewEntry) (done func()) {
 	return st.Discard
 }
 
-// addSome adds the news that have no error yet.
+// addSome adds those of news that have no error yet.
 func (in *Inbox) addSome(ctx context.Context, news []backlog.NewEntry, errs []error) {
 	var some []backlog.NewEntry
 	var at []int
@@ -222,7 +221,7 @@ func (in *Inbox) addSome(ctx context.Context, news []backlog.NewEntry, errs []er
 	}
 }
 
-// offload keeps a sealed body that is too large for a record as a file, durable
+// offload stores a sealed body that is too large for a record in a file, which is durable
 // before the record that names it.
 func (in *Inbox) offload(a *Arrival) error {
 	if in.parts.Files == nil {
@@ -231,7 +230,7 @@ func (in *Inbox) offload(a *Arrival) error {
 	return in.parts.Files.Put(BodyName(a.Header.ID), a.Envelope.Body)
 }
 
-// removeOffloaded removes the file of an arrival that was certainly not taken in.
+// removeOffloaded removes the file of an arrival that was certainly not accepted.
 func (in *Inbox) removeOffloaded(a *Arrival, err error) {
 	switch {
 	case err == nil, !a.offloaded(), in.parts.Files == nil:
@@ -244,15 +243,15 @@ func (in *Inbox) removeOffloaded(a *Arrival, err error) {
 	}
 }
 
-var errNoFiles = errors.New("inbox: this node keeps no bodies larger than a record")
+var errNoFiles = errors.New("inbox: this node stores no bodies larger than a record")
 
-// refusal turns the failure to write an arrival into an answer.
+// refusal turns a failed write of an arrival into an answer.
 func (in *Inbox) refusal(a *Arrival, err error) Verdict {
 	switch {
 	case errors.Is(err, backlog.ErrFull):
-		return refuse(proto.CodeFull, "as many tasks wait here as may")
+		return refuse(proto.CodeFull, "the limit of waiting tasks is reached")
 	case errors.Is(err, store.ErrNoMemory):
-		return refuse(proto.CodeFull, "what is kept there takes up as much memory as it may")
+		return refuse(proto.CodeFull, "the memory limit of the store is reached")
 	case errors.Is(err, store.ErrFull):
 		return refuse(proto.CodeFull, "the disk is below its reserve")
 	case errors.Is(err, store.ErrTooLarge), errors.Is(err, errNoFiles):
@@ -260,6 +259,6 @@ func (in *Inbox) refusal(a *Arrival, err error) Verdict {
 	case errors.Is(err, backlog.ErrExists):
 		return refuse(proto.CodeBusy, "another task with the same id is here")
 	}
-	in.cfg.Logger.Error("a task could not be taken in", "task", a.Header.ID.String(), "err", err)
+	in.cfg.Logger.Error("a task could not be accepted", "task", a.Header.ID.String(), "err", err)
 	return refuse(proto.CodeInternal, "the task could not be written")
 }

@@ -6,24 +6,23 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An Arrival is a task as it came in: form, mesh, membership and signature are
-// checked, the body is opened. Accept keeps parts of it; the caller changes
-// nothing afterwards.
+// An Arrival is a received task. Its form, mesh, membership and signature are checked, and
+// its body is opened. Accept keeps parts of it; the caller must not change it afterwards.
 type Arrival struct {
-	From     proto.PeerID // the neighbour who handed it over
+	From     proto.PeerID // the peer that delivered it
 	Header   proto.Header
 	Content  *proto.Content
 	Envelope *proto.Envelope // as it was signed; kept until the task has ended
 	Key      [32]byte        // the content key, for a streamed body
-	Digest   [32]byte        // of what was signed: tells a copy from another task with the same id
+	Digest   [32]byte        // of what was signed: distinguishes a copy from another task with the same id
 }
 
-// A Verdict answers one arrival, or one wish to cancel. Code 0 means that what
-// was asked is durable here.
+// A Verdict answers an arrival or a cancel. Code 0 means that what was requested is durable
+// here.
 type Verdict struct {
 	Code       proto.Code
-	Detail     string          // for a person
-	State      proto.TaskState // of a task that is known already: how far it came
+	Detail     string          // for display
+	State      proto.TaskState // of a known task
 	RetryAfter time.Duration   // 0: the sender decides
 }
 
@@ -32,8 +31,8 @@ func (v Verdict) Accepted() bool { return v.Code == proto.CodeOK }
 
 func refuse(code proto.Code, detail string) Verdict { return Verdict{Code: code, Detail: detail} }
 
-// initialRecord returns what is written of an arrival, with the name of the file of its
-// sealed body if that is not in the record.
+// initialRecord fills the record of an arrival. If the sealed body is not in the record it
+// has the name of the body's file.
 func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, now time.Time) {
 	c, h := a.Content, &a.Header
 	*st = proto.Stored{Envelope: a.Envelope, Record: r, Key: a.Key[:]}
@@ -60,30 +59,30 @@ func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, now time.Time
 }
 
 // maxSealedRecord is the largest sealed body that stays in the record: a body of
-// MaxInlineRecord with some room for what is sealed beside it.
+// MaxInlineRecord and some room for what is sealed with it.
 const maxSealedRecord = proto.MaxInlineRecord + 1<<10
 
-// streamed reports whether the body came, or will come, as a stream.
+// streamed reports whether the body is transferred as a stream.
 func (a *Arrival) streamed() bool { return a.Header.Streamed() }
 
-// offloaded reports whether the sealed body is too large for a record. What stands beside a
-// stream must not be: its file is the stream.
+// offloaded reports whether the sealed body is too large for a record. The content of a
+// streamed task is not offloaded: its file is the stream.
 func (a *Arrival) offloaded() bool {
 	return !a.streamed() && len(a.Envelope.GetBody()) > maxSealedRecord
 }
 
-// MaxStreamContent is the largest sealed content of a task whose body is a stream: with all
-// that its record may come to hold it fits into one value of the store. A record that
-// cannot be written any more would never end.
+// MaxStreamContent is the largest sealed content of a task whose body is a stream. With
+// everything that its record may ever contain it still fits into one value of the store: a
+// task whose record can no longer be written would never end.
 const MaxStreamContent = 32 << 10
 
-// oversized reports whether a record could not hold what stands beside a stream.
+// oversized reports whether the content of a streamed task is too large for its record.
 func (a *Arrival) oversized() bool {
 	return a.streamed() && len(a.Envelope.GetBody()) > MaxStreamContent
 }
 
-// BodyName is the name of the file of a task's body: the sealed stream, or a
-// sealed body that is too large for the store.
+// BodyName returns the name of the file of a task's body: the stream, or a sealed body that
+// is too large for the store.
 func BodyName(id proto.TaskID) string { return bodyPrefix + id.String() }
 
 const bodyPrefix = "in-"

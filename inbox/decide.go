@@ -7,50 +7,50 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// How an arrival is known.
+// An idStatus is the relation of an arrival to the known task ids.
 type idStatus byte
 
 const (
-	idNew       idStatus = iota // never seen, or forgotten
+	idNew       idStatus = iota // unknown, or forgotten
 	idDuplicate                 // this very task is here, or was
 	idConflict                  // another task has its id
 	idCancelled                 // it was cancelled before it arrived
 )
 
-// A wallTime is what the wall clock says.
+// A wallTime is a reading of the wall clock.
 type wallTime struct {
 	now     int64 // Unix milliseconds
-	doubted bool  // nothing is refused for good by it
+	doubted bool  // nothing is refused for good because of it
 }
 
-// An acceptInput is what Accept sees of one arrival.
+// An acceptInput is the input of the decision about one arrival.
 type acceptInput struct {
 	wallTime
 
 	idStatus   idStatus
-	firstState proto.TaskState // same: how far it came
+	firstState proto.TaskState // for idDuplicate: its state
 	seq        proto.Seq
-	mark       proto.Seq // settled mark of its origin
+	mark       proto.Seq // settled watermark of its origin
 	notAfter   int64     // Unix milliseconds, as floor and now
 	floor      int64
 	draining   bool
-	handled    bool   // there is a handler for its kind
-	absent     string // why that cannot be started now; empty: it can
-	allowed    bool   // its origin may ask for it
+	handled    bool   // its kind has a handler
+	absent     string // why the handler cannot be started now; empty: it can
+	allowed    bool   // the handler's allow list names its origin
 	tooLarge   bool   // for its handler
 	oversize   bool   // for a record here
-	noBody     bool   // it is streamed and not here yet
-	full       bool   // as many ids are kept as may be
-	overShare  bool   // its origin holds its share of the room
-	keysFull   bool   // it has a key, and as many of them are kept as may be
-	// it has a key, and its origin holds its share of them
+	noBody     bool   // its streamed body is not here yet
+	full       bool   // the limit of task ids is reached
+	overShare  bool   // its origin has used up its share
+	keysFull   bool   // it has a key, and the limit of keys is reached
+	// it has a key, and its origin has used up its share of them
 	keysOverShare bool
 	restored      bool     // it may have run before this store was restored from a copy
-	queue         *Verdict // of its queue; nil: it is for this node
+	queue         *Verdict // verdict of its queue; nil: the task is for this node
 }
 
-// verdict decides about an arrival. A task that is here is accepted again,
-// whatever has changed since: the first answer may have been lost (I8, S04).
+// verdict decides about an arrival. A known task is accepted again, whatever has changed
+// since: the first answer may have been lost (I8, S04).
 func (input *acceptInput) verdict() Verdict {
 	switch {
 	case input.idStatus == idDuplicate:
@@ -60,7 +60,7 @@ func (input *acceptInput) verdict() Verdict {
 	case input.notAfter <= input.floor:
 		return refuse(proto.CodeExpired, "it is older than what this node still remembers")
 	case input.now > input.notAfter && input.doubted:
-		return refuse(proto.CodeBusy, "its time has passed, but the clock of this node is doubted: it is set right, or believed in some minutes")
+		return refuse(proto.CodeBusy, "its time has passed, but the clock of this node is unreliable; it is corrected, or trusted again in some minutes")
 	case input.now > input.notAfter && input.restored:
 		return refuse(proto.CodeExpired, "its time had passed when it arrived"+restoredNote)
 	case input.now > input.notAfter:
@@ -70,16 +70,16 @@ func (input *acceptInput) verdict() Verdict {
 	case input.draining:
 		return refuse(proto.CodeDraining, "the node is stopping")
 	case input.full && input.idStatus != idCancelled:
-		return refuse(proto.CodeBusy, "this node keeps as many task ids as it may")
+		return refuse(proto.CodeBusy, "this node remembers as many task ids as it can")
 	case input.overShare && input.idStatus != idCancelled:
-		return refuse(proto.CodeBusy, "you hold your share of the tasks that this node keeps; the rest is for others")
+		return refuse(proto.CodeBusy, "you have used up your share of the tasks that this node stores; the rest is for others")
 	case input.keysFull && input.idStatus != idCancelled:
-		return refuse(proto.CodeBusy, "this node remembers as many idempotency keys as it may")
+		return refuse(proto.CodeBusy, "this node remembers as many idempotency keys as it can")
 	case input.keysOverShare && input.idStatus != idCancelled:
-		return refuse(proto.CodeBusy, "you hold your share of the idempotency keys that this node remembers; the rest is for others: send without a key, or wait until some are forgotten")
+		return refuse(proto.CodeBusy, "you have used up your share of the idempotency keys that this node remembers; the rest is for others: send without a key, or wait until some are forgotten")
 	case input.oversize:
-		return refuse(proto.CodeTooLarge, "what stands beside its stream is larger than a record here takes: send the arguments in the body")
-	case input.idStatus == idCancelled: // taken in to be told CANCELLED: no handler will see it
+		return refuse(proto.CodeTooLarge, "its content besides the stream is larger than a record here can hold: send the arguments in the body")
+	case input.idStatus == idCancelled: // accepted so that it ends as CANCELLED: no handler runs
 		return Verdict{}
 	case input.queue != nil && !input.queue.Accepted():
 		return *input.queue
@@ -92,7 +92,7 @@ func (input *acceptInput) verdict() Verdict {
 	case !input.allowed:
 		return refuse(proto.CodeDenied, "the handler's allow list does not name the origin")
 	case input.tooLarge:
-		return refuse(proto.CodeTooLarge, "the body is larger than the handler takes")
+		return refuse(proto.CodeTooLarge, "the body is larger than the handler accepts")
 	case input.absent != "":
 		return refuse(proto.CodeNoHandler, "its handler cannot be started: "+input.absent)
 	case input.noBody:
@@ -101,7 +101,7 @@ func (input *acceptInput) verdict() Verdict {
 	return Verdict{}
 }
 
-// What to do with a task whose turn it is.
+// An action is what to do with a task that is due.
 type action byte
 
 const (
@@ -109,31 +109,31 @@ const (
 	actionRecover           // it was running when the process died
 	actionEnd               // end it without a start, see ending
 	actionEndAsFirst        // end it with the outcome of the first success of its key
-	actionWait              // another task with its key, or another suspect, runs
-	actionSkip              // nothing can be done for it now
+	actionWait              // another task with its key, or another quarantined task, is running
+	actionSkip              // nothing can be done now
 )
 
-// An ending is a terminal state and why.
+// An ending is a terminal state with a reason.
 type ending struct {
 	state  proto.TaskState
 	reason string
 }
 
-// A startInput is what is known of a task whose turn it is.
+// A startInput is the input of the decision about a task that is due.
 type startInput struct {
 	record         *proto.Record
 	now            int64
-	deadline       int64 // its home's word on the end of its time, if that is later
-	doubted        bool  // the wall clock is: nothing ends by it
+	deadline       int64 // end of its time as set by its home, if that is later
+	doubted        bool  // the wall clock is unreliable: nothing ends because of it
 	handled        bool
-	allowed        bool // its origin may ask for its kind now (I17)
+	allowed        bool // the allow list names its origin now (I17)
 	keyDone        bool // a task of its (origin, key) has succeeded
-	keyBusy        bool // one is running
-	quarantineBusy bool // a suspicious task is running
+	keyBusy        bool // a task with its key is running
+	quarantineBusy bool // a quarantined task is running
 	restored       bool // it may have run before this store was restored from a copy
 }
 
-// next decides what the turn of a task means.
+// next decides about a task that is due.
 func (input *startInput) next() (action, ending) {
 	r, over := input.record, input.now > max(input.record.NotAfterMs, input.deadline)
 	switch {
@@ -166,12 +166,12 @@ func (input *startInput) next() (action, ending) {
 	return actionRun, ending{}
 }
 
-// needsQuarantine reports whether a task may be what kills the process: it was running
-// at two deaths. Such tasks run one at a time, so that the one that kills takes
-// none of the others with it (S16).
+// needsQuarantine reports whether a task may be what kills the process: it was running at
+// two crashes. Such tasks run one at a time, so that the harmful one takes no others with
+// it (S16).
 func needsQuarantine(r *proto.Record) bool { return r.Abandons >= 2 }
 
-// cancelledStep is the end of a task that is cancelled while it does not run.
+// cancelledStep returns the end of a task that is cancelled while it does not run.
 func cancelledStep(r *proto.Record) transition {
 	t := transition{state: proto.Cancelled, reason: "cancelled before it started"}
 	if starts(r) > 0 {
@@ -187,32 +187,32 @@ func expiredReason(r *proto.Record) string {
 	return "its time had passed before it could start again; last: " + r.Reason
 }
 
-// A stop is why a running handler was told to end.
+// A stop is why a running handler was told to stop.
 type stop byte
 
 const (
 	notStopped stop = iota
 	stopTimeout
 	stopCancel
-	stopNode  // the node stops
+	stopNode  // the node is stopping
 	stopLease // its lease was lost
 )
 
-// cause is what the handler's context ends with.
+// cause returns the cancellation cause of the handler's context.
 func (s stop) cause() error {
 	return [...]error{notStopped: nil, stopTimeout: ErrTimeout, stopCancel: ErrCancelled, stopNode: ErrStopping, stopLease: ErrLeaseLost}[s]
 }
 
-// A transition is where a task goes after a run or a crash.
+// A transition is the next state of a task after a run or a crash.
 type transition struct {
 	state     proto.TaskState
 	reason    string
 	wait      time.Duration // until the next start; RETRYING only
-	spent     bool          // an attempt
-	abandoned bool          // an abandon
+	spent     bool          // an attempt is spent
+	abandoned bool          // it counts as an abandon
 }
 
-// limits bound what one task may cost.
+// limits bounds the cost of one task.
 type limits struct {
 	maxAttempts uint32
 	maxAbandons uint32
@@ -220,9 +220,8 @@ type limits struct {
 	maxBackoff  time.Duration
 }
 
-// after decides where a task goes when its run has ended. r is random in [0, 1).
-// A success stands also when the handler had been told to stop: its effect
-// has happened (I6).
+// after decides the next state of a task whose run has ended. r is random in [0, 1). A
+// success stands even if the handler had been told to stop: its effect has happened (I6).
 func (l limits) after(rec *proto.Record, res *Result, why stop, r float64) transition {
 	once := rec.Mode == proto.AtMostOnce
 	switch {
@@ -231,7 +230,7 @@ func (l limits) after(rec *proto.Record, res *Result, why stop, r float64) trans
 	case res.Outcome == unusable:
 		return transition{state: proto.DeadLetter, reason: res.Reason}
 	case res.Outcome == Fail && why == notStopped:
-		return transition{state: proto.Failed, reason: reasonOr(res, "the handler refused the task for good"), spent: true}
+		return transition{state: proto.Failed, reason: reasonOr(res, "the handler rejected the task"), spent: true}
 	case why == stopCancel:
 		return transition{state: proto.Cancelled, reason: "cancelled while it ran", spent: true}
 	case why == stopNode && once:
@@ -261,9 +260,10 @@ func (l limits) after(rec *proto.Record, res *Result, why stop, r float64) trans
 	return t
 }
 
-// outOfSpace decides about a task that was stopped because its output found no room.
+// outOfSpace decides about a task that was stopped because there was no room for its
+// output.
 func (l limits) outOfSpace(rec *proto.Record, res *Result, r float64) transition {
-	t := transition{state: proto.Retrying, reason: reasonOr(res, "its output found no room"), abandoned: true, wait: l.backoff(rec.Abandons+1, r)}
+	t := transition{state: proto.Retrying, reason: reasonOr(res, "there was no room for its output"), abandoned: true, wait: l.backoff(rec.Abandons+1, r)}
 	switch {
 	case rec.Mode == proto.AtMostOnce:
 		t.state, t.wait = proto.DeadLetter, 0
@@ -275,7 +275,7 @@ func (l limits) outOfSpace(rec *proto.Record, res *Result, r float64) transition
 	return t
 }
 
-// cutReason says of a success that not all of its output was kept.
+// cutReason returns the reason of a success whose output was truncated.
 func cutReason(res *Result) string {
 	if !res.Truncated {
 		return ""
@@ -283,8 +283,8 @@ func cutReason(res *Result) string {
 	return reasonOr(res, "the output was cut off")
 }
 
-// unreadyAs is the failure after which the wait is as long as after a run that
-// could not be started.
+// unreadyAs is the number of the failure with the same backoff as a run that could not be
+// started.
 const unreadyAs = 5
 
 func reasonOr(res *Result, otherwise string) string {
@@ -294,8 +294,8 @@ func reasonOr(res *Result, otherwise string) string {
 	return otherwise
 }
 
-// afterCrash decides about a task that was running when the process died (I7).
-// probe is the handler's word where its policy is to be asked.
+// afterCrash decides about a task that was running when the process died (I7). probe is the
+// handler's answer if its policy is probe.
 func (l limits) afterCrash(rec *proto.Record, policy OnCrash, probe Probe, r float64) transition {
 	if rec.Mode == proto.AtMostOnce {
 		return transition{state: proto.DeadLetter, abandoned: true,
@@ -315,7 +315,7 @@ func (l limits) afterCrash(rec *proto.Record, policy OnCrash, probe Probe, r flo
 		wait: l.backoff(rec.Abandons+1, r), reason: "the process died while it ran"}
 }
 
-// backoff is the wait before the try after the n-th failure.
+// backoff returns the delay after the n-th failure.
 func (l limits) backoff(n uint32, r float64) time.Duration {
 	d := l.maxBackoff
 	if n <= 32 {
@@ -324,15 +324,15 @@ func (l limits) backoff(n uint32, r float64) time.Duration {
 	return d + time.Duration(r*float64(d)/2)
 }
 
-// forgettable reports whether a finished id need not be kept: its origin will
-// not send it again, or every copy of it is refused by its age.
+// forgettable reports whether a finished id need not be kept: its origin will not send it
+// again.
 func forgettable(seq, mark proto.Seq) bool { return seq.Compare(mark) <= 0 }
 
-// agedOut reports whether a finished id may be dropped by age, after which the
-// floor must be at least its not_after (I12).
+// agedOut reports whether a finished id may be dropped because of its age; the floor must
+// be at least its not_after then (I12).
 func agedOut(notAfter, now int64) bool { return now > notAfter+proto.Skew.Milliseconds() }
 
-// maxSeq returns the larger of two marks: a mark never goes back.
+// maxSeq returns the larger of two marks: a watermark never decreases.
 func maxSeq(a, b proto.Seq) proto.Seq {
 	if a.Compare(b) < 0 {
 		return b

@@ -9,28 +9,28 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An entry is what memory keeps of an id: 48 bytes.
+// An entry is what is kept in memory for an id: 48 bytes.
 type entry struct {
 	size     uint32 // bytes of its envelope
-	movedOn  bool   // it moved with its queue, and may live: no settlement forgets it
+	movedOn  bool   // it moved with its queue and may be live: settling does not forget it
 	seq      proto.Seq
 	notAfter int64  // Unix milliseconds
 	digest   uint64 // the first bytes of what was signed
-	origin   uint32 // index in known.origins
+	origin   uint32 // index in dedupIndex.origins
 	state    proto.TaskState
 }
 
-// An origin is what memory keeps of a node that sends tasks.
+// An origin is what is kept in memory for a node that sends tasks.
 type origin struct {
 	peer       proto.PeerID
-	watermark  proto.Seq    // settled, on disk
-	requested  proto.Seq    // settled, as the origin said last
-	finished   finishedHeap // finished ids above the mark, lowest sequence first
-	tombstones int          // wishes to cancel what has not arrived
+	watermark  proto.Seq    // settled mark on disk
+	requested  proto.Seq    // settled mark last received from the origin
+	finished   finishedHeap // finished ids above the watermark, lowest sequence first
+	tombstones int          // tasks cancelled before they arrived
 	usage      usage
 }
 
-// finishedHeap orders finished ids of one origin by sequence.
+// finishedHeap orders the finished ids of one origin by sequence.
 type finishedHeap []finishedID
 
 type finishedID struct {
@@ -49,18 +49,18 @@ func (h *finishedHeap) Pop() any {
 	return x
 }
 
-// A cancelTombstone is what memory keeps of a task that was cancelled before it arrived.
+// A cancelTombstone is what is kept in memory for a task that was cancelled before it
+// arrived.
 type cancelTombstone struct {
 	origin   uint32
-	notAfter int64 // Unix milliseconds: no copy lives longer
+	notAfter int64 // Unix milliseconds: no copy can be accepted later
 }
 
 // A commitGroup is a group of ids that is being committed.
 type commitGroup struct{ done chan struct{} }
 
-// dedupIndex is the memory of every id in custody here: live, being committed, and
-// finished but not yet settled. What it says of live and finished ones is on
-// disk; it changes only after the commit.
+// dedupIndex knows every id in custody here: live, being committed, and finished but not
+// yet settled. Live and finished ids are on disk; it changes only after the commit.
 type dedupIndex struct {
 	mu         sync.Mutex
 	ids        map[proto.TaskID]entry
@@ -69,14 +69,14 @@ type dedupIndex struct {
 	origins    []*origin
 	index      map[proto.PeerID]uint32
 	usage      usage // of all origins together
-	moved      int   // of ids: they take up nobody's share
+	moved      int   // of ids: they count against no share
 	maxMoved   int
 	floor      int64 // Unix milliseconds; on disk
 }
 
-// newDedupIndex returns the memory of nothing yet. Of ids that moved with their queue it
-// keeps at most maxAway past what their origin settles: those who send queues to and
-// fro must not use up what all others need.
+// newDedupIndex returns an empty index. Of ids that moved with their queue it keeps at most
+// maxMoved beyond what their origin has settled: moving queues back and forth must not use
+// up the space of others.
 func newDedupIndex(maxAway int) *dedupIndex {
 	return &dedupIndex{
 		maxMoved:   maxAway,
@@ -87,7 +87,7 @@ func newDedupIndex(maxAway int) *dedupIndex {
 	}
 }
 
-// originOf returns the origin of peer p, a new one if need be. The caller holds mu.
+// originOf returns the origin of peer p, and adds it if needed. The caller holds mu.
 func (idx *dedupIndex) originOf(p proto.PeerID) (*origin, uint32) {
 	i, ok := idx.index[p]
 	if !ok {
@@ -98,8 +98,7 @@ func (idx *dedupIndex) originOf(p proto.PeerID) (*origin, uint32) {
 	return idx.origins[i], i
 }
 
-// settled returns how far an origin has settled, the word or the disk whichever
-// is higher. The caller holds mu.
+// settled returns how far an origin has settled, in memory or on disk. The caller holds mu.
 func (o *origin) settled() proto.Seq { return maxSeq(o.watermark, o.requested) }
 
 func short(digest []byte) uint64 {
@@ -109,8 +108,8 @@ func short(digest []byte) uint64 {
 	return binary.LittleEndian.Uint64(digest)
 }
 
-// lookUp returns how an arrival is known, or the flight that it must wait for.
-// The caller holds mu.
+// lookUp sets the status of an arrival, or returns the commit that it must wait for. The
+// caller holds mu.
 func (idx *dedupIndex) lookUp(a *Arrival, input *acceptInput) *commitGroup {
 	if cg := idx.committing[a.Header.ID]; cg != nil {
 		return cg
@@ -129,7 +128,8 @@ func (idx *dedupIndex) lookUp(a *Arrival, input *acceptInput) *commitGroup {
 	return nil
 }
 
-// finishCommit notes what of a flight is on disk, and lets those who wait look again.
+// finishCommit records which arrivals of a commit are on disk, and wakes those that wait
+// for it.
 func (idx *dedupIndex) finishCommit(cg *commitGroup, arrivals []Arrival, took []int, errs []error) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -137,7 +137,7 @@ func (idx *dedupIndex) finishCommit(cg *commitGroup, arrivals []Arrival, took []
 		a := &arrivals[at]
 		delete(idx.committing, a.Header.ID)
 		e := idx.entryOf(a)
-		idx.addUsage(e, -1) // no longer under way
+		idx.addUsage(e, -1) // no longer being committed
 		if errs[n] != nil {
 			continue
 		}
@@ -147,13 +147,13 @@ func (idx *dedupIndex) finishCommit(cg *commitGroup, arrivals []Arrival, took []
 	close(cg.done)
 }
 
-// startCommit notes that an arrival is being committed. The caller holds mu.
+// startCommit records that an arrival is being committed. The caller holds mu.
 func (idx *dedupIndex) startCommit(a *Arrival, cg *commitGroup) {
 	idx.committing[a.Header.ID] = cg
 	idx.addUsage(idx.entryOf(a), 1)
 }
 
-// entryOf returns what is kept of an arrival once it is on disk. The caller holds mu.
+// entryOf returns the entry of an arrival once it is on disk. The caller holds mu.
 func (idx *dedupIndex) entryOf(a *Arrival) entry {
 	_, i := idx.originOf(a.Header.Origin)
 	return entry{
@@ -162,8 +162,8 @@ func (idx *dedupIndex) entryOf(a *Arrival) entry {
 	}
 }
 
-// waitCommit waits until the id is in no flight: what was just written may be taken
-// before its group has landed.
+// waitCommit waits until the id is not being committed: a task that was just written may be
+// started before its commit has finished.
 func (idx *dedupIndex) waitCommit(id proto.TaskID) {
 	idx.mu.Lock()
 	cg := idx.committing[id]
@@ -173,7 +173,7 @@ func (idx *dedupIndex) waitCommit(id proto.TaskID) {
 	}
 }
 
-// load notes an id that was found on disk when the inbox was opened.
+// load adds an id that was found on disk when the inbox was opened.
 func (idx *dedupIndex) load(id proto.TaskID, r *proto.Record, size uint32) {
 	p, _ := proto.PeerIDFrom(r.Peer)
 	e := entry{size: size, seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State}
@@ -195,7 +195,7 @@ func (idx *dedupIndex) movedOn(id proto.TaskID) bool {
 	return idx.ids[id].movedOn
 }
 
-// loadWatermark notes a settled mark that was found on disk.
+// loadWatermark adds a watermark that was found on disk.
 func (idx *dedupIndex) loadWatermark(p proto.PeerID, mark proto.Seq) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -203,7 +203,7 @@ func (idx *dedupIndex) loadWatermark(p proto.PeerID, mark proto.Seq) {
 	o.watermark = maxSeq(o.watermark, mark)
 }
 
-// setState notes the state of a live task.
+// setState sets the state of a live task.
 func (idx *dedupIndex) setState(id proto.TaskID, to proto.TaskState) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -213,8 +213,8 @@ func (idx *dedupIndex) setState(id proto.TaskID, to proto.TaskState) {
 	}
 }
 
-// mustRemember reports whether a task that ends now must be remembered: only what its
-// origin has settled on disk need not be.
+// mustRemember reports whether a task that ends now must be remembered: it need not be only
+// if its origin has settled it on disk.
 func (idx *dedupIndex) mustRemember(p proto.PeerID, seq proto.Seq) bool {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -222,7 +222,7 @@ func (idx *dedupIndex) mustRemember(p proto.PeerID, seq proto.Seq) bool {
 	return !forgettable(seq, o.watermark)
 }
 
-// setFinished notes that a task has ended; keep says that its id is on disk.
+// setFinished records that a task has ended. keep tells that its id is on disk.
 func (idx *dedupIndex) setFinished(id proto.TaskID, e entry, p proto.PeerID, keep bool) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -239,7 +239,7 @@ func (idx *dedupIndex) setFinished(id proto.TaskID, e entry, p proto.PeerID, kee
 	}
 }
 
-// state returns how far a task of this origin came; ok is false when it is unknown.
+// state returns the origin and state of a task. ok is false when it is unknown.
 func (idx *dedupIndex) state(id proto.TaskID) (from proto.PeerID, s proto.TaskState, ok bool) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -250,20 +250,20 @@ func (idx *dedupIndex) state(id proto.TaskID) (from proto.PeerID, s proto.TaskSt
 	return idx.origins[e.origin].peer, e.state, true
 }
 
-// What became of a bar.
+// A tombstoneResult is the outcome of addTombstone.
 type tombstoneResult byte
 
 const (
 	tombstoneAdded   tombstoneResult = iota
 	tombstoneArrived                 // the task is here, or arriving
-	tombstoneRefused                 // its origin has as many as it may, or the id is barred for another
+	tombstoneRefused                 // the origin has reached its limit, or another origin cancelled this id
 )
 
-// maxTombstones is how many tasks one origin may cancel before they arrive: a member
-// that makes them up must not use up what all others need.
+// maxTombstones is how many tasks one origin may cancel before they arrive: a member that
+// invents them must not use up the space of others.
 const maxTombstones = 1024
 
-// addTombstone notes that a task was cancelled before it arrived, before that is on disk.
+// addTombstone records that a task was cancelled before it arrived, before that is on disk.
 func (idx *dedupIndex) addTombstone(id proto.TaskID, p proto.PeerID, notAfter int64) tombstoneResult {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -284,14 +284,14 @@ func (idx *dedupIndex) addTombstone(id proto.TaskID, p proto.PeerID, notAfter in
 	return tombstoneAdded
 }
 
-// removeTombstone takes that back.
+// removeTombstone undoes addTombstone.
 func (idx *dedupIndex) removeTombstone(id proto.TaskID) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
 	idx.dropTombstone(id)
 }
 
-// dropTombstone forgets a bar, if there is one. The caller holds mu.
+// dropTombstone drops the tombstone of id, if there is one. The caller holds mu.
 func (idx *dedupIndex) dropTombstone(id proto.TaskID) {
 	if b, ok := idx.tombstones[id]; ok {
 		idx.origins[b.origin].tombstones--
@@ -299,19 +299,19 @@ func (idx *dedupIndex) dropTombstone(id proto.TaskID) {
 	}
 }
 
-// size returns the number of ids that are kept, but for those that moved on.
+// size returns the number of ids that are kept, without those that moved on.
 func (idx *dedupIndex) size() int {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
 	return idx.sizeLocked()
 }
 
-// sizeLocked is count for a caller that holds mu.
+// sizeLocked is size for callers that hold mu.
 func (idx *dedupIndex) sizeLocked() int {
 	return len(idx.ids) - idx.moved + len(idx.committing) + len(idx.tombstones)
 }
 
-// settle notes what an origin says; it reports whether that is news.
+// settle records a settled mark received from an origin, and reports whether it is news.
 func (idx *dedupIndex) settle(p proto.PeerID, seq proto.Seq) bool {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -323,8 +323,8 @@ func (idx *dedupIndex) settle(p proto.PeerID, seq proto.Seq) bool {
 	return true
 }
 
-// A settlement is one step of forgetting: an origin, its mark, and finished ids
-// that the mark covers.
+// A settlement is one step of forgetting: an origin, its mark, and finished ids that the
+// mark covers.
 type settlement struct {
 	origin    *origin
 	watermark proto.Seq
@@ -332,7 +332,7 @@ type settlement struct {
 	ids       []proto.TaskID
 }
 
-// nextSettlements returns one settlement for each origin whose mark is not on disk, or
+// nextSettlements returns one settlement for each origin whose mark is not on disk or
 // covers finished ids, with at most n ids each.
 func (idx *dedupIndex) nextSettlements(n int) []settlement {
 	idx.mu.Lock()
@@ -352,13 +352,13 @@ func (idx *dedupIndex) nextSettlements(n int) []settlement {
 	return out
 }
 
-// covers reports whether the lowest finished sequence is up to mark.
+// covers reports whether the lowest finished sequence is at most mark.
 func (o *origin) covers(mark proto.Seq) bool {
 	return len(o.finished) > 0 && forgettable(o.finished[0].seq, mark)
 }
 
-// applySettlement brings memory to where the disk is: the mark is there unless
-// marked is an error, the ids are deleted unless forgot is.
+// applySettlement updates memory to what is on disk: the mark was written unless marked is
+// an error, the ids were deleted unless forgot is.
 func (idx *dedupIndex) applySettlement(s settlement, marked, forgot error) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -374,15 +374,15 @@ func (idx *dedupIndex) applySettlement(s settlement, marked, forgot error) {
 	}
 }
 
-// aged is what old returns.
+// aged is the result of agedEntries.
 type aged struct {
 	ids        []proto.TaskID
 	tombstones []proto.TaskID
 	floor      int64
 }
 
-// agedEntries returns the finished ids that have outlived every copy of them, and the
-// floor that must be on disk before they are dropped (I12).
+// agedEntries returns the finished ids so old that every copy is refused, and the floor
+// that must be on disk before they are dropped (I12).
 func (idx *dedupIndex) agedEntries(now int64) aged {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
@@ -402,14 +402,14 @@ func (idx *dedupIndex) agedEntries(now int64) aged {
 	return s
 }
 
-// raiseFloor notes a floor that is on disk.
+// raiseFloor records a floor that is on disk.
 func (idx *dedupIndex) raiseFloor(floor int64) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
 	idx.floor = max(idx.floor, floor)
 }
 
-// dropAged forgets what was dropped by age.
+// dropAged drops what was deleted because of its age.
 func (idx *dedupIndex) dropAged(s aged) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()

@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	busyRetry   = 100 * time.Millisecond // a task that somebody else is ending is looked at again
-	maxIdle     = time.Minute            // between two looks, whatever the clocks say
-	expireBatch = 64                     // tasks past their time that are ended at once
-	skipRetry   = 10 * time.Second       // one for which nothing can be done is looked at again
+	busyRetry   = 100 * time.Millisecond // before a task with another job is considered again
+	maxIdle     = time.Minute            // between two rounds, whatever the clocks show
+	expireBatch = 64                     // expired tasks that are ended at once
+	skipRetry   = 10 * time.Second       // before a task for which nothing can be done is considered again
 )
 
-// A runner is one run of the inbox: its work goes on while Run stops, and ends
-// with the first error, which is a failure of the store.
+// A runner is one run of the inbox. It continues while Run stops, and ends with the first
+// error, which is a failure of the store.
 type runner struct {
 	*Inbox
 	fail context.CancelCauseFunc
 }
 
-// Run starts handlers for the tasks in custody, most urgent first, until ctx ends
-// or the store fails. When ctx ends new tasks are refused, running handlers get
-// GracefulTimeout to end by themselves, then they are told to stop and their
-// tasks go back without having spent an attempt (S32). Run returns when every
-// handler has returned: nil, or what failed.
+// Run starts handlers for the tasks in custody, most urgent first, until ctx ends or the
+// store fails. When ctx ends new tasks are refused, running handlers get GracefulTimeout to
+// finish, then they are told to stop and their tasks go back without spending an attempt
+// (S32). Run returns when every handler has returned.
 func (in *Inbox) Run(ctx context.Context) error {
 	work, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -56,13 +55,13 @@ func (in *Inbox) Run(ctx context.Context) error {
 	return nil
 }
 
-// close waits until every handler has returned, and tells them to.
+// close tells the handlers to stop, and waits until all have returned.
 func (in *Inbox) close() {
 	done := make(chan struct{})
 	go func() { in.slots.working.Wait(); close(done) }()
 	for _, j := range in.slots.running() {
 		if j.lease != nil {
-			in.slots.stop(j, stopNode, false) // another node goes on with it at once
+			in.slots.stop(j, stopNode, false) // another node can continue with it at once
 		}
 	}
 	for _, step := range []struct {
@@ -83,11 +82,11 @@ func (in *Inbox) close() {
 	<-done
 }
 
-// stopGrace is what handlers have to end between being asked to and being
-// killed, when the node stops.
+// stopGrace is the time between asking a handler to stop and killing it, when the node
+// stops.
 const stopGrace = 5 * time.Second
 
-// spawn lets f work beside the dispatcher. Run waits for it.
+// spawn runs f concurrently. Run waits for it.
 func (rn *runner) spawn(f func() error) {
 	rn.slots.working.Go(func() {
 		if err := f(); err != nil {
@@ -96,7 +95,7 @@ func (rn *runner) spawn(f func() error) {
 	})
 }
 
-// dispatch hands out tasks until ctx ends. What it starts lives in stay.
+// dispatch starts tasks until ctx ends. Their jobs run with jobCtx.
 func (rn *runner) dispatch(ctx, jobCtx context.Context) {
 	rn.recoverInterrupted(jobCtx)
 	for ctx.Err() == nil {
@@ -117,7 +116,7 @@ func (rn *runner) dispatch(ctx, jobCtx context.Context) {
 	}
 }
 
-// untilNext returns how long nothing will be due.
+// untilNext returns how long nothing is due.
 func (rn *runner) untilNext() time.Duration {
 	wait := maxIdle
 	if rn.slots.available() {
@@ -143,8 +142,8 @@ func (rn *runner) eligible(kind string) bool {
 	return h != nil && rn.handlers.suspendedReason(kind) == "" && (h.Concurrency == 0 || rn.slots.kindUsed(kind) < h.Concurrency)
 }
 
-// round takes what may be started, writes all the starts in one commit and lets
-// the handlers go. It reports whether it took anything.
+// round takes the tasks that may be started, commits all their starts at once and calls the
+// handlers. It reports whether it took any.
 func (rn *runner) round(jobCtx context.Context) (took bool) {
 	var starts []*job
 	for rn.slots.available() {
@@ -171,8 +170,8 @@ func (rn *runner) round(jobCtx context.Context) (took bool) {
 	return took
 }
 
-// recoverInterrupted sees to the tasks that were running when the process died, before
-// any other is started: some other may have the same idempotency key.
+// recoverInterrupted handles the tasks that were running when the process died, before any
+// other is started, which might have the same idempotency key.
 func (rn *runner) recoverInterrupted(jobCtx context.Context) {
 	keys := rn.queue.Keys(nil, func(i backlog.Item) bool { return i.State == proto.Running })
 	for _, k := range keys {
@@ -184,8 +183,8 @@ func (rn *runner) recoverInterrupted(jobCtx context.Context) {
 	}
 }
 
-// decide decides what the turn of a task means. It returns the claim of one
-// that is to be started; all else it sees to.
+// decide decides about a task that is due. It returns the job of a task to be started and
+// handles all others itself.
 func (rn *runner) decide(jobCtx context.Context, item backlog.Item) *job {
 	j := rn.slots.take(item.Key)
 	if j == nil {
@@ -222,7 +221,7 @@ func (rn *runner) decide(jobCtx context.Context, item backlog.Item) *job {
 	return nil
 }
 
-// await gives up a claim until what it must wait for has ended.
+// await gives up a job until what it must wait for has ended.
 func (rn *runner) await(j *job) {
 	waits := rn.slots.await(j)
 	rn.dropJob(j)
@@ -231,7 +230,7 @@ func (rn *runner) await(j *job) {
 	}
 }
 
-// evaluate gathers what is known of a claimed task and decides.
+// evaluate collects the input of the decision about a task and decides.
 func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 	keyBusy, suspect := in.slots.busy(j)
 	input := startInput{record: j.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: j.h != nil, keyDone: keyDone, keyBusy: keyBusy, quarantineBusy: suspect, restored: mayHaveRun(j.rec, in.restored)}
@@ -245,7 +244,7 @@ func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 	return input.next()
 }
 
-// load reads a claimed task.
+// load reads the task of a job.
 func (in *Inbox) load(j *job) error {
 	item, ok := in.queue.Peek(j.key)
 	if !ok {
@@ -266,7 +265,7 @@ func (in *Inbox) load(j *job) error {
 	return nil
 }
 
-// firstOf returns the success of the task's idempotency key, nil if there is none.
+// firstOf returns the first success of the task's idempotency key, nil if there is none.
 func (in *Inbox) firstOf(j *job) (*success, error) {
 	if j.idem == "" {
 		return nil, nil
@@ -282,8 +281,8 @@ func (in *Inbox) firstOf(j *job) (*success, error) {
 	return &f, err
 }
 
-// unreadable leaves a task alone that cannot be read; it was ended meanwhile, or
-// its record is damaged.
+// unreadable gives up a task that cannot be read: it has ended in the meantime, or its
+// record is damaged.
 func (rn *runner) unreadable(j *job, err error) {
 	rn.dropJob(j)
 	switch {
@@ -295,7 +294,7 @@ func (rn *runner) unreadable(j *job, err error) {
 	}
 }
 
-// dropJob ends a claim and has those looked at that waited for it.
+// dropJob ends a job and requeues the tasks that waited for it.
 func (in *Inbox) dropJob(j *job) {
 	for _, k := range in.slots.drop(j) {
 		in.queue.Release(k, 0)
@@ -308,7 +307,7 @@ func (rn *runner) expire(jobCtx context.Context) {
 	for _, item := range rn.queue.TakeExpired(nil, n, skipRetry) {
 		j := rn.slots.take(item.Key)
 		if j == nil {
-			continue // it runs: not_after bounds the start alone
+			continue // it is running: not_after bounds only the start
 		}
 		if err := rn.load(j); err != nil {
 			rn.unreadable(j, err)
@@ -318,12 +317,12 @@ func (rn *runner) expire(jobCtx context.Context) {
 		case actionEnd:
 			rn.spawn(func() error { return rn.end(jobCtx, j, end) })
 		default:
-			rn.dropJob(j) // its turn comes
+			rn.dropJob(j) // it is handled when it is due
 		}
 	}
 }
 
-// recover sees to a task that was running when the process died (I7).
+// recover handles a task that was running when the process died (I7).
 func (rn *runner) recover(jobCtx context.Context, j *job) {
 	if j.h.OnCrash == OnCrashProbe && j.rec.Mode != proto.AtMostOnce {
 		if key, _ := rn.slots.busy(j); key {
@@ -341,7 +340,7 @@ func (rn *runner) recover(jobCtx context.Context, j *job) {
 	})
 }
 
-// start makes the starts durable, in one commit, and calls the handlers.
+// start commits the starts at once, and calls the handlers.
 func (rn *runner) start(jobCtx context.Context, starts []*job) {
 	now := rn.cfg.Clock.Now()
 	edits := make([]backlog.Edit, len(starts))
@@ -370,18 +369,18 @@ func (rn *runner) start(jobCtx context.Context, starts []*job) {
 	}
 }
 
-// started notes a start in r, the record that is written.
+// started records a start in r, which is written.
 func (j *job) started(r *proto.Record, boot proto.BootID, now time.Time) {
 	if r == j.rec {
 		j.version++
 	} else {
-		j.rec, j.version = r, 0 // it was changed since it was read
+		j.rec, j.version = r, 0 // it has changed since it was read
 	}
 	startRecord(r, boot, now)
 }
 
-// abort gives up what could not be started. Unless the task is gone, the store
-// has failed.
+// abort gives up tasks that could not be started. Unless the task is gone, the store has
+// failed.
 func (rn *runner) abort(starts []*job, err error) {
 	for _, j := range starts {
 		rn.dropJob(j)
@@ -391,7 +390,7 @@ func (rn *runner) abort(starts []*job, err error) {
 	}
 }
 
-// changed tells whoever watches that a record has changed on disk.
+// changed reports that a record has changed on disk.
 func (in *Inbox) changed(id proto.TaskID, r *proto.Record) {
 	in.dedup.setState(id, r.State)
 	in.cfg.OnChange(id, r)

@@ -1,5 +1,5 @@
-// Package inbox takes custody of what arrives and has each task handled so that
-// its effect happens once.
+// Package inbox takes custody of arriving tasks and runs each so that its effect happens
+// once.
 //
 //	Accept ─▶ known? refused? ─▶ one commit ─▶ ACCEPTED ─▶ the ack may leave
 //	                                              │
@@ -11,13 +11,13 @@
 //	                                      SUCCESS FAILED TIMEOUT DEAD_LETTER
 //	                                      CANCELLED EXPIRED
 //
-// An envelope is accepted at most once per store, under any clock: its id is
-// kept while the task is here and, once finished, until its origin says that it
-// will never send it again (the settled mark), or until its signed not_after
-// has passed and a persisted floor refuses everything that old. When there is no
-// room for another id the answer is BUSY; nothing is forgotten to make room.
+// An envelope is accepted at most once per store, under any clock: its id is kept while the
+// task is here and, once finished, until its origin states that it will never send it again
+// (the settled mark), or until its signed not_after has passed and a persisted floor
+// refuses everything that old. When there is no room for another id the answer is BUSY;
+// nothing is forgotten to make room.
 //
-// A start is on disk before the handler sees the task, and the end of a task is
-// one batch with the result on its way home. What a start without an end means
-// after a crash is the handler's declared policy: retry, probe or park.
+// A start is on disk before the handler gets the task, and the end of a task is in one
+// batch with its result. What a start without an end means after a crash is the handler's
+// declared policy: retry, probe or park.
 package inbox

@@ -1,11 +1,11 @@
 package inbox
 
-// The physical steps of a task here, for Config.Fail. At a point before a commit
-// an error leaves the step undone; after it, the step is on disk and nobody is
-// told. In a test build the process dies there instead.
+// Points in the steps of a task, for Config.Fail. An error at a point before a commit
+// leaves the step undone; after it, the step is on disk and has not been reported. In a
+// test build the process exits there instead.
 const (
 	PointAccept   = "inbox/accept"   // before the task is written
-	PointAccepted = "inbox/accepted" // it is on disk, the ack has not left
+	PointAccepted = "inbox/accepted" // it is on disk, the ack has not been sent
 	PointStart    = "inbox/start"    // before the start is written
 	PointStarted  = "inbox/started"  // it is on disk, the handler has not been called
 	PointFinish   = "inbox/finish"   // the handler has returned, nothing of it is written

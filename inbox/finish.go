@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// conclude makes durable where a claimed task goes after a run.
+// conclude commits the next state of a task after a run.
 func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *Result) error {
 	if to.state.Terminal() {
 		return in.finish(ctx, j, to, res, true)
@@ -25,7 +25,7 @@ func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *Resul
 		return backlog.Requeue
 	})
 	if errs[0] != nil {
-		return fmt.Errorf("note the end of a run: %w", errs[0])
+		return fmt.Errorf("record the end of a run: %w", errs[0])
 	}
 	in.changed(j.key.ID, rec)
 	if rec.Cancel {
@@ -35,35 +35,33 @@ func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *Resul
 	return nil
 }
 
-// end finishes a claimed task without a start.
+// end finishes a task without a start.
 func (in *Inbox) end(ctx context.Context, j *job, e ending) error {
 	defer in.dropJob(j)
 	return in.finish(ctx, j, transition{state: e.state, reason: e.reason}, &Result{}, false)
 }
 
-// endAsFirst finishes a claimed task with the outcome of the first success of
-// its idempotency key.
+// endAsFirst finishes a task with the outcome of the first success of its idempotency key.
 func (in *Inbox) endAsFirst(ctx context.Context, j *job, first *success) error {
 	defer in.dropJob(j)
 	r := first.record
 	res := &Result{Outcome: Success, ExitCode: r.ExitCode, Output: r.Result, ContentType: r.ResultType, Truncated: r.Truncated}
 	reason := "not run: task " + first.id.String() + " had the same idempotency key and succeeded"
 	if len(r.Result) == 0 && r.ResultSize > 0 {
-		reason += "; its result is with that task"
+		reason += "; see that task for its result"
 	}
 	return in.finish(ctx, j, transition{state: proto.Success, reason: reason}, res, false)
 }
 
-// Waits between two tries to write an end.
+// Delays between attempts to write an end.
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	giveUpAt   = 12 * time.Second // a result that finds no room, after some 25 s in all
+	giveUpAt   = 12 * time.Second // a result without room is given up, after some 25 s in all
 )
 
-// withoutResult is how a task ends whose result could not be kept. Its effect has
-// happened, so it is not run again; it is no success either, since nobody can have
-// what it made.
+// withoutResult returns how a task ends whose result could not be stored. Its effect has
+// happened, so it is not run again; it is not a success either, since the result is lost.
 func withoutResult(to transition, res *Result, err error) (transition, *Result, bool) {
 	if to.state == proto.Success {
 		to.state = proto.Failed
@@ -82,15 +80,15 @@ func (in *Inbox) removeResult(path string) {
 	}
 }
 
-// finish ends a claimed task: its terminal record and its result on the way home
-// are one batch. keep says that a success is remembered for its idempotency key.
-// It tries until that is done, the store has failed or the node stops; a task
-// left behind so is still running on disk, and judged at the next start.
+// finish ends a task: its terminal record and its result are one batch. keep means that a
+// success is stored for its idempotency key. It retries until that succeeds, the store has
+// failed or the node stops; a task that is left then is still running on disk, and handled
+// at the next start.
 func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *Result, keep bool) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := in.tryFinish(ctx, j, to, res, keep)
-		if errors.Is(err, ErrNoRoom) && res.File != "" && wait >= giveUpAt { // it holds the very room that it needs
-			in.cfg.Logger.Error("the result of a task is given up: there is no room for it", "task", j.key.String(), "bytes", res.Size, "err", err)
+		if errors.Is(err, ErrNoRoom) && res.File != "" && wait >= giveUpAt { // the result occupies the very room that it needs
+			in.cfg.Logger.Error("the result of a task is dropped: there is no room for it", "task", j.key.String(), "bytes", res.Size, "err", err)
 			in.removeResult(res.File)
 			to, res, keep = withoutResult(to, res, err)
 			err = in.tryFinish(ctx, j, to, res, keep)
@@ -105,16 +103,16 @@ func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *Result,
 			in.cfg.Logger.Error("the end of a task could not be written before the node stopped", "task", j.key.String(), "err", err)
 			return nil
 		}
-		in.cfg.Logger.Warn("the end of a task could not be written; tried again", "task", j.key.String(), "wait", wait, "err", err)
+		in.cfg.Logger.Warn("the end of a task could not be written; retrying", "task", j.key.String(), "wait", wait, "err", err)
 		in.slots.setWriteError(j, err)
-		j.version = 0 // the record in hand is changed already
+		j.version = 0 // the record in memory was changed already
 		in.slots.setStalled(true)
 		in.slots.sleep(ctx, wait)
 		in.slots.setStalled(false)
 	}
 }
 
-// tryFinish is one try to finish.
+// tryFinish tries once to finish a task.
 func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Result, keep bool) error {
 	now := in.cfg.Clock.Now()
 	origin := j.origin
@@ -128,7 +126,7 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Resu
 	st, err := in.queue.Prepare(edit, func(r *proto.Record) backlog.Action {
 		to.apply(r, res, now)
 		rec, f = r, in.finished(j.key.ID, origin, r, res, now)
-		r.Stderr = "" // it is on its way home
+		r.Stderr = "" // it is in the result
 		if remember {
 			return backlog.Tombstone
 		}
@@ -162,8 +160,7 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Resu
 	return nil
 }
 
-// keyEnded gives back the place that a task held for the success of its key,
-// unless that was made.
+// keyEnded returns the place reserved for the success of a task's key, unless it was used.
 func (in *Inbox) keyEnded(rec *proto.Record, made bool) {
 	switch {
 	case made:
@@ -173,7 +170,7 @@ func (in *Inbox) keyEnded(rec *proto.Record, made bool) {
 	}
 }
 
-// successOf is what is kept of a success for its idempotency key.
+// successOf returns what is stored of a success for its idempotency key.
 func successOf(id proto.TaskID, rec *proto.Record, res *Result) success {
 	r := &proto.Record{ExitCode: rec.ExitCode, ResultSize: rec.ResultSize, ResultDigest: rec.ResultDigest, ResultType: rec.ResultType, Truncated: rec.Truncated}
 	if len(res.Output) <= proto.MaxInlineRecord {
@@ -182,8 +179,8 @@ func successOf(id proto.TaskID, rec *proto.Record, res *Result) success {
 	return success{id: id, record: r}
 }
 
-// finished makes what goes home of a task that has ended with rec, and notes the
-// result in rec.
+// finished returns the result to deliver for a task that has ended with rec, and records
+// the result in rec.
 func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Record, res *Result, now time.Time) *Finished {
 	digest, size := sha256.Sum256(res.Output), uint64(len(res.Output))
 	if res.File != "" {
@@ -216,10 +213,10 @@ func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Recor
 	return f
 }
 
-// maxOutcomeEvents is how many of the newest events go home with an outcome.
+// maxOutcomeEvents is how many of the newest events an outcome contains.
 const maxOutcomeEvents = 16
 
-// statement is what this node states about a task in a receipt.
+// statement returns this node's statement about a task, for a receipt.
 func (in *Inbox) statement(id proto.TaskID, rec *proto.Record, what proto.Fact, ms int64) proto.Statement {
 	s := proto.Statement{Fact: what, Mesh: in.cfg.Mesh, Task: id, Node: in.cfg.Self, Time: ms, Epoch: rec.Seq()}
 	if n := len(rec.History); n > 0 {
@@ -228,8 +225,8 @@ func (in *Inbox) statement(id proto.TaskID, rec *proto.Record, what proto.Fact, 
 	return s
 }
 
-// dropBody removes the file of a body that nobody needs any more. One that stays
-// behind is swept: see [Inbox.Holds].
+// dropBody removes the file of a body that is no longer needed. One that is left behind is
+// swept: see [Inbox.Holds].
 func (in *Inbox) dropBody(j *job) { in.dropBlob(j.key.ID, j.rec.BodyBlob) }
 
 func (in *Inbox) dropBlob(id proto.TaskID, name string) {

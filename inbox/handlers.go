@@ -14,48 +14,48 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// OnCrash is what a start without an end means when the process has died.
+// OnCrash is what to do about a start without an end after the process has died.
 type OnCrash string
 
 // The policies.
 const (
 	OnCrashRetry OnCrash = "retry" // start again: the handler is idempotent
 	OnCrashProbe OnCrash = "probe" // ask the handler whether it had its effect
-	OnCrashPark  OnCrash = "park"  // end as a dead letter, a person decides
+	OnCrashPark  OnCrash = "park"  // end as a dead letter: an operator decides
 )
 
-// Profile is how much harm a kind can do.
+// Profile is how much harm the tasks of a kind can do.
 type Profile string
 
 // The profiles.
 const (
 	ReadOnly  Profile = "read-only"
 	DevWrite  Profile = "dev-write"
-	Dangerous Profile = "dangerous" // allowed by peer alone, never by role, and only where Config.Dangerous names its kind
+	Dangerous Profile = "dangerous" // allowed only by peer, never by role, and only if Config.Dangerous names the kind
 )
 
-// A Spec says how tasks of one kind are handled, and who may ask for it. A zero
-// number means its default; nobody is allowed unless Allow says so.
+// A Spec describes how tasks of one kind are run and who may send them. A zero number means
+// the default; no peer is allowed unless Allow names it.
 type Spec struct {
 	Kind        string
 	Handler     Handler
 	Allow       []string      // "peer:<id or name>", "role:<role>", "*" for every member
 	Profile     Profile       // default dev-write
-	Concurrency int           // runs at a time; default as many as there are slots
-	MaxAttempts int           // ended runs before a task is dead, unless it asks for fewer; default 3
-	MaxRetries  int           // ended runs that a task may ask for; default MaxAttempts
-	SharedLanes bool          // tasks of all origins with one ordering key follow each other; default: those of each origin
-	OnCrash     OnCrash       // default park: nothing is repeated that nobody called repeatable
+	Concurrency int           // runs at a time; default: the number of slots
+	MaxAttempts int           // ended runs before a task is a dead letter, unless it asks for fewer; default 3
+	MaxRetries  int           // most ended runs that a task may ask for; default MaxAttempts
+	SharedLanes bool          // tasks with one ordering key run one after the other across all origins; default: for each origin
+	OnCrash     OnCrash       // default park: only handlers declared repeatable are repeated
 	Timeout     time.Duration // of one run; default 10 min; negative: none
 	MaxBody     uint64        // bytes of the plain body; default: no limit
 }
 
-// ErrSpec refuses a handler.
-var ErrSpec = errors.New("inbox: handler refused")
+// ErrSpec is returned for an invalid spec.
+var ErrSpec = errors.New("inbox: invalid handler")
 
-// A rule is one line of an allow list.
+// A rule is one entry of an allow list.
 type rule struct {
-	peer proto.PeerID // role and name empty
+	peer proto.PeerID // if role and name are empty
 	name string
 	role string
 	all  bool
@@ -67,11 +67,11 @@ type handler struct {
 	rules []rule
 }
 
-// Members says who a peer is. It is asked for each task that arrives and for
-// each start, and must be quick.
+// Members looks up peers. It is called for each arriving task and each start, and must be
+// fast.
 type Members interface {
-	// Member returns the name and the roles of an admitted peer; ok is false for
-	// anybody else.
+	// Member returns the name and the roles of an admitted peer; ok is false for all
+	// others.
 	Member(p proto.PeerID) (name string, roles []string, ok bool)
 }
 
@@ -79,7 +79,7 @@ type Members interface {
 type registry struct {
 	mu        sync.Mutex
 	byKind    atomic.Pointer[map[string]*handler] // never changed, only replaced
-	suspended sync.Map                            // kind to why its handler cannot be started now
+	suspended sync.Map                            // by kind, why its handler cannot be started now
 	dangerous []string
 }
 
@@ -92,7 +92,7 @@ func newRegistry(dangerous []string) *registry {
 // find returns the handler of a kind, nil if there is none.
 func (g *registry) find(kind string) *handler { return (*g.byKind.Load())[kind] }
 
-// suspendedReason tells why nothing of a kind can be started now; empty: it can.
+// suspendedReason returns why tasks of a kind cannot be started now; empty: they can.
 func (g *registry) suspendedReason(kind string) string {
 	if why, ok := g.suspended.Load(kind); ok {
 		return why.(string)
@@ -128,7 +128,7 @@ func (g *registry) specs() []Spec {
 	return out
 }
 
-// compile checks a spec and reads its allow list.
+// compile validates a spec and parses its allow list.
 func (g *registry) compile(s Spec) (*handler, error) {
 	s.Profile = cmp.Or(s.Profile, DevWrite)
 	s.OnCrash = cmp.Or(s.OnCrash, OnCrashPark)
@@ -185,10 +185,10 @@ func parseRule(text string) (rule, error) {
 		}
 		return rule{name: who}, nil
 	}
-	return rule{}, fmt.Errorf("allow %.60q is none of peer:NAME, peer:ID, role:ROLE, *", text)
+	return rule{}, fmt.Errorf("allow %.60q: must be peer:NAME, peer:ID, role:ROLE or *", text)
 }
 
-// CheckAllow reports what is wrong with an allow list.
+// CheckAllow validates an allow list.
 func CheckAllow(list []string) error {
 	for _, text := range list {
 		if _, err := parseRule(text); err != nil {
@@ -198,7 +198,7 @@ func CheckAllow(list []string) error {
 	return nil
 }
 
-// Allowed reports whether an allow list names a member.
+// Allowed reports whether an allow list admits a member.
 func Allowed(list []string, origin proto.PeerID, m Members) bool {
 	h := &handler{}
 	for _, text := range list {
@@ -209,13 +209,12 @@ func Allowed(list []string, origin proto.PeerID, m Members) bool {
 	return h.allows(origin, m)
 }
 
-// allowsAll is allows for the origin of a task and all who vouch for it.
+// allowsAll reports whether the origin of a task and all its delegates are allowed.
 func (h *handler) allowsAll(origin proto.PeerID, delegates []proto.PeerID, m Members) bool {
 	return h.allows(origin, m) && !slices.ContainsFunc(delegates, func(p proto.PeerID) bool { return !h.allows(p, m) })
 }
 
-// allows reports whether the origin may ask for the kind. Who is no member may
-// ask for nothing.
+// allows reports whether the origin may send tasks of the kind. Only members may.
 func (h *handler) allows(origin proto.PeerID, m Members) bool {
 	if len(h.rules) == 0 {
 		return false
@@ -234,8 +233,8 @@ func (h *handler) allows(origin proto.PeerID, m Members) bool {
 	})
 }
 
-// maxAttempts of a task: as many as it asks for, up to what the handler allows; else
-// the handler's.
+// maxAttempts returns the number of attempts of a task: what it asks for, at most what the
+// handler allows, or else the handler's default.
 func (h *handler) maxAttempts(requested uint32) uint32 {
 	if requested > 0 {
 		return min(requested, uint32(h.MaxRetries))

@@ -18,41 +18,41 @@ import (
 	"github.com/balefire/balefire/store/idempotency"
 )
 
-// Results takes what has ended home.
+// Results takes the results of tasks that have ended.
 type Results interface {
-	// PutResult seals and signs the outcome and writes it, in one batch with what
-	// also adds: both are durable when it returns nil, neither after an error.
-	// It may call also again for another batch when the first was not written.
+	// PutResult seals and signs the outcome and writes it in one batch with what also adds:
+	// both are durable when it returns nil, neither after an error. It may call also again
+	// for another batch if the first was not written.
 	PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error
 }
 
-// An Opener reads what was sealed for this node.
+// An Opener opens content that was sealed for this node.
 type Opener interface {
-	// Content opens the sealed content of a task in custody. If its body was
-	// spilled the caller has put it back into the envelope.
+	// Content opens the sealed content of a task in custody. The caller has restored an
+	// offloaded body.
 	Content(st *proto.Stored) (*proto.Content, error)
 }
 
-// Bodies are the streamed bodies, by name (see [BodyName]).
+// Bodies provides the streamed bodies, by name (see [BodyName]).
 type Bodies interface {
 	// Has reports whether the whole body is here and durable.
 	Has(name string) bool
-	// Open reads the plain body, which was sealed with suite.
+	// Open returns the plain body, which was sealed with suite.
 	Open(name string, key [32]byte, suite byte) (io.ReadCloser, error)
 }
 
-// Files keep sealed bodies that are too large for the store, by name.
+// Files stores sealed bodies that are too large for the store, by name.
 type Files interface {
 	// Put makes the file durable.
 	Put(name string, b []byte) error
 	Get(name string) ([]byte, error)
-	// Delete removes a file or a streamed body; a missing one is no error.
+	// Delete removes a file or a streamed body; a missing one is not an error.
 	Delete(name string) error
 }
 
-// Parts is what the inbox works with. All are needed; Bodies and Files may be
-// left nil where nothing larger than a record ever arrives, Queues and Leases where
-// there are no shared queues.
+// Parts are the dependencies of an inbox. All are required, except Bodies and Files if
+// nothing larger than a record ever arrives, and Queues and Leases if there are no shared
+// queues.
 type Parts struct {
 	Members Members
 	Opener  Opener
@@ -61,29 +61,29 @@ type Parts struct {
 	Files   Files
 	Queues  Queues
 	Leases  Leases
-	// Deadline says when the time of a task that was made at this node ends, in Unix
-	// milliseconds: later than was signed if the clock was wrong then. known is false
-	// while that cannot be said. Default: as was signed.
+	// Deadline returns when the time of a task created at this node ends, in Unix
+	// milliseconds: later than signed if the clock was wrong then. known is false while
+	// that is undetermined. Default: as signed.
 	Deadline func(proto.TaskID) (ms int64, known bool)
 }
 
-// A Finished is a task that has ended here, on its way home.
+// A Finished is the end of a task that is reported to its origin.
 type Finished struct {
 	ID         proto.TaskID
 	Origin     proto.PeerID
 	Kind       string
 	Class      proto.Class
-	Seq        proto.Seq // of the task, which is its epoch
+	Seq        proto.Seq // of the task, which is also its epoch
 	NotAfter   int64     // Unix milliseconds, of the task
 	Outcome    *proto.Outcome
 	File       string            // the result is in this file and not in the outcome
 	Statements []proto.Statement // started, if it was, and done: to be signed as receipts
 }
 
-// A Started is a run that lasts: its origin may be told.
+// A Started is a run that has lasted long enough to be reported.
 type Started struct {
 	Origin    proto.PeerID
-	Home      proto.PeerID // that granted the lease; zero: it was sent here by name
+	Home      proto.PeerID // that granted the lease; zero: the task was sent to this node by name
 	Statement proto.Statement
 }
 
@@ -91,21 +91,21 @@ type Started struct {
 type Config struct {
 	Self   proto.PeerID // this node
 	Mesh   proto.MeshID
-	BootID proto.BootID // of this start of it
+	BootID proto.BootID // of this start
 
 	Slots           int                // handlers that run at a time; default max(4, 2 for each core)
 	MaxTasks        int                // tasks in custody that have not ended; default 100 000
 	MaxBytes        int64              // of their records; default 256 MiB
-	MaxKept         int                // ids that are remembered, live and finished; default 1 000 000; a quarter as many that moved with their queues come on top
-	MaxAbandons     int                // deaths of the process that one task may see; default 10
+	MaxKept         int                // ids that are remembered, live and finished; default 1 000 000; in addition, a quarter as many that moved with their queues
+	MaxAbandons     int                // crashes of the process that one task may take part in; default 10
 	BaseBackoff     time.Duration      // after the first failed attempt; default 1s
-	MaxBackoff      time.Duration      // after the last but one; default 60s
-	Keys            idempotency.Limits // of successes of idempotency keys, with the tasks in custody that may make one
-	GracefulTimeout time.Duration      // for handlers to end by themselves when Run ends; default 15s
+	MaxBackoff      time.Duration      // largest backoff; default 60s
+	Keys            idempotency.Limits // for successes of idempotency keys, including tasks in custody that may add one
+	GracefulTimeout time.Duration      // time for handlers to finish when Run ends; default 15s
 	Dangerous       []string           // kinds that may have the profile dangerous
 
-	OnStarted func(Started)                             // called once for a run that lasts more than a second; must not block
-	OnChange  func(proto.TaskID, *proto.Record)         // called after each durable change; must not block nor keep the record
+	OnStarted func(Started)                             // called once for a run that lasts longer than a second; must not block
+	OnChange  func(proto.TaskID, *proto.Record)         // called after each durable change; must not block or keep the record
 	Fail      func(point string, id proto.TaskID) error // tests: an error at a point stops the inbox there, see the Point constants
 	Logger    *slog.Logger                              // default: none
 	Clock     clock.Clock                               // default clock.System()
@@ -113,8 +113,8 @@ type Config struct {
 	Progress  func(entries int)                         // called while Open reads
 }
 
-// cores is how many this process had when it began. The Go runtime may be asked for
-// more places than that later, and they are no cores.
+// cores is GOMAXPROCS at the start of the process. It may be raised later, which adds no
+// cores.
 var cores = runtime.GOMAXPROCS(0)
 
 func (c Config) withDefaults() Config {
@@ -147,8 +147,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// An Inbox holds the tasks in custody of this node. All its methods are safe for
-// concurrent use.
+// An Inbox holds the tasks in custody of this node. Its methods are safe for concurrent
+// use.
 type Inbox struct {
 	store    *store.Store
 	parts    Parts
@@ -157,19 +157,18 @@ type Inbox struct {
 	queue    *backlog.Backlog
 	handlers *registry
 	dedup    *dedupIndex
-	keys     *idempotency.Keys // successes of idempotency keys; each task with a key in custody holds a place
+	keys     *idempotency.Keys // successes of idempotency keys; each task with a key in custody reserves a place
 	slots    *slots
 	leases   *leaseQueue
 	dirty    chan struct{} // holds a token when an origin has settled more
-	restored int64         // Unix milliseconds: until then memory was lost with an older store; 0: never
+	restored int64         // Unix milliseconds: a restored store lost its memory until then; 0: never
 }
 
-// Open returns the inbox kept in s, with what it remembers rebuilt from disk. It
-// starts nothing: see [Inbox.Run]. A task that was running when the process died
-// is judged when its turn comes.
+// Open returns the inbox stored in s and rebuilds its index from disk. It starts nothing:
+// see [Inbox.Run]. A task that was running when the process died is handled by Run.
 func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	if with.Members == nil || with.Opener == nil || with.Results == nil {
-		return nil, errors.New("open inbox: members, opener and results are needed")
+		return nil, errors.New("open inbox: members, opener and results are required")
 	}
 	cfg = cfg.withDefaults()
 	in := &Inbox{
@@ -183,7 +182,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		MaxEntries: cfg.MaxTasks, MaxBytes: cfg.MaxBytes,
 		MaxWait: 2 * cfg.MaxBackoff, Progress: cfg.Progress, Clock: cfg.Clock,
 		Damaged: func(key []byte, err error) {
-			cfg.Logger.Error("a task in custody cannot be read and is left where it is", "key", fmt.Sprintf("%x", key), "err", err)
+			cfg.Logger.Error("a task in custody cannot be read; it is left unchanged", "key", fmt.Sprintf("%x", key), "err", err)
 		},
 	})
 	if err != nil {
@@ -202,9 +201,9 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	return in, nil
 }
 
-// groupOf takes the tasks of one kind together: each kind has its own number of
-// runs at a time. Those to be cancelled need no handler and stand apart, and those of
-// a queue are none of the dispatcher's.
+// groupOf groups tasks by kind: each kind has its own limit of concurrent runs. Cancelled
+// tasks need no handler and are a group of their own; tasks of queues are not for the
+// dispatcher.
 func groupOf(_ backlog.Key, r *proto.Record) string {
 	if r.Queue != "" {
 		return queueGroup + r.Queue
@@ -217,8 +216,8 @@ func groupOf(_ backlog.Key, r *proto.Record) string {
 
 const toCancel = ""
 
-// expiresAt is the first millisecond at which a task may not be started. What is in
-// a queue expires there.
+// expiresAt returns the first millisecond at which a task may not be started. Tasks of a
+// queue expire at their home.
 func expiresAt(_ backlog.Key, r *proto.Record) int64 {
 	if r.Queue != "" {
 		return 0
@@ -226,8 +225,8 @@ func expiresAt(_ backlog.Key, r *proto.Record) int64 {
 	return r.NotAfterMs + 1
 }
 
-// laneOf puts the tasks of one ordering key of one origin in line, or those of all origins
-// where their handler says so (I10).
+// laneOf returns the lane of a task: tasks of one origin with one ordering key, or of all
+// origins if their handler shares lanes, run one after the other (I10).
 func laneOf(_ backlog.Key, r *proto.Record) string {
 	if r.OrderingKey == "" || r.Queue != "" {
 		return ""
@@ -238,7 +237,7 @@ func laneOf(_ backlog.Key, r *proto.Record) string {
 	return string(r.Peer) + r.OrderingKey
 }
 
-// loadIndex rebuilds the memory of ids, marks and the floor.
+// loadIndex rebuilds the index of ids, the watermarks and the floor.
 func (in *Inbox) loadIndex() error {
 	for cursor := []byte(nil); ; {
 		page, next, err := in.queue.List(backlog.Live, cursor, 1000, nil)
@@ -286,8 +285,8 @@ func (in *Inbox) loadIndex() error {
 	return err
 }
 
-// Register lets tasks of a kind be handled, or changes how. Tasks of the kind
-// that wait are judged by the new spec when their turn comes.
+// Register registers a handler for a kind, or replaces it. The new spec also applies to
+// waiting tasks of the kind.
 func (in *Inbox) Register(s Spec) error {
 	h, err := in.handlers.compile(s)
 	if err != nil {
@@ -298,16 +297,16 @@ func (in *Inbox) Register(s Spec) error {
 	return nil
 }
 
-// Unregister stops taking tasks of a kind and reports whether it was registered.
-// Those in custody wait for the kind to come back, or for their time to pass.
+// Unregister stops accepting tasks of a kind and reports whether it was registered. Those
+// in custody wait until the kind is registered again or their time has passed.
 func (in *Inbox) Unregister(kind string) bool {
 	in.handlers.suspended.Delete(kind)
 	return in.handlers.remove(kind)
 }
 
-// Suspend says why the handler of a kind cannot be started now; with no reason it can
-// again. Meanwhile nothing of the kind is accepted or started, as if it had no handler,
-// and no attempt is spent. It reports whether that is new.
+// Suspend records why the handler of a kind cannot be started now; an empty reason resumes
+// it. While suspended no task of the kind is accepted or started, as if it had no handler,
+// and no attempt is spent. It reports whether that is a change.
 func (in *Inbox) Suspend(kind, why string) bool {
 	was := in.handlers.suspendedReason(kind)
 	if why == "" {
@@ -321,28 +320,28 @@ func (in *Inbox) Suspend(kind, why string) bool {
 	return was != why
 }
 
-// Suspended tells why nothing of a kind can be started now; empty: it can, or has no
-// handler.
+// Suspended returns why tasks of a kind cannot be started now; empty: they can, or the kind
+// has no handler.
 func (in *Inbox) Suspended(kind string) string { return in.handlers.suspendedReason(kind) }
 
-// Specs returns how kinds are handled, ordered by kind.
+// Specs returns the registered specs, ordered by kind.
 func (in *Inbox) Specs() []Spec { return in.handlers.specs() }
 
-// Drain refuses new tasks from now on, or with false takes them again. Tasks in
-// custody are worked on.
+// Drain stops accepting new tasks, or with false accepts them again. Tasks in custody are
+// still run.
 func (in *Inbox) Drain(on bool) { in.slots.drain(on) }
 
-// HasRoom reports whether there is room again after tasks were refused for lack of
-// it: a fifth of what may be is free, so that nobody is called for one place, and
-// everybody's share has room, too.
+// HasRoom reports whether peers that were refused for lack of room may be told that there
+// is room again: a fifth of each limit is free, so that each has a share and no one is
+// notified for a single place.
 func (in *Inbox) HasRoom() bool {
 	return !in.slots.draining() && in.queue.Stats().Live <= in.cfg.MaxTasks/5*4+in.cfg.MaxTasks%5*4/5 && in.dedup.size() <= in.cfg.MaxKept/5*4
 }
 
 func (in *Inbox) nowMs() int64 { return in.cfg.Clock.Now().UnixMilli() }
 
-// Knows reports whether the id is remembered here: in custody, being taken in, or
-// finished and not settled.
+// Knows reports whether the id is known here: in custody, being committed, or finished and
+// not settled.
 func (in *Inbox) Knows(id proto.TaskID) bool {
 	idx := in.dedup
 	idx.mu.Lock()

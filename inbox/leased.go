@@ -11,65 +11,65 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// A Leased is a task of a shared queue whose home has granted it to this node. It is
-// checked: signed by its origin for the queue, sealed for this node.
+// A Leased is a task of a shared queue that its home has granted to this node. It is
+// verified: signed by its origin for the queue, and sealed for this node.
 type Leased struct {
 	ID        proto.TaskID
 	Kind      string
 	Origin    proto.PeerID
 	Home      proto.PeerID // who granted it
 	Mode      proto.Mode
-	Delegates []proto.PeerID // whom the handler must allow besides
+	Delegates []proto.PeerID // whom the handler must allow too
 	Envelope  *proto.Envelope
 	Size      uint64   // bytes of its body
 	Key       [32]byte // of its content, for a streamed body
-	Body      string   // file of its streamed body; empty: it has none
-	Attempts  uint32   // that it asks for; 0: as many as the handler gives
-	ProbeOnly bool     // it ran when the node died: its handler is asked what it did, and starts nothing
+	Body      string   // file of its streamed body; empty: none
+	Attempts  uint32   // that it asks for; 0: the handler's default
+	ProbeOnly bool     // it ran when the node died: its handler is only probed
 }
 
-// Leases says when a granted task may start, and takes its end.
+// Leases controls the start of granted tasks and takes their ends.
 type Leases interface {
-	// Ready says that a slot is free for a task. It returns once the start is
-	// durable; false: it must not start here any more.
+	// Ready reports a free slot for a task. It returns once the start is durable; false:
+	// the task must not start here any more.
 	Ready(ctx context.Context, id proto.TaskID, onCrash OnCrash) (LeaseStart, bool)
-	// Ended takes the end of what Ready let start. It returns once that is durable,
-	// or the node stops for good.
+	// Ended takes the end of a run that Ready allowed. It returns once that is durable, or
+	// the node stops for good.
 	Ended(ctx context.Context, id proto.TaskID, e LeaseEnd)
-	// Probed takes what the handler of a task says that ran when the node died, with
-	// the result that goes home if it is done.
+	// Probed takes the answer of a handler about a task that ran when the node died, with
+	// the result to deliver if it is done.
 	Probed(ctx context.Context, id proto.TaskID, found Probe, o *proto.Outcome)
 }
 
-// A LeaseStart is the leave to start.
+// A LeaseStart permits a start.
 type LeaseStart struct {
 	Epoch   proto.Seq
 	Attempt uint32
 }
 
-// A LeaseEnd is how a run under a lease ended.
+// A LeaseEnd is the end of a run under a lease.
 type LeaseEnd struct {
-	Outcome    *proto.Outcome // nil: the lease is given back
-	File       string         // with the result when that is too large for the outcome; whoever gave it removes it
+	Outcome    *proto.Outcome // nil: the lease is released
+	File       string         // contains the result if that is too large for the outcome; the caller of Ended removes it
 	Cause      proto.ReleaseCause
 	Reason     string
 	RetryAfter time.Duration // 0: the home decides
 
-	MaxAttempts uint32 // that the handler gives the task
+	MaxAttempts uint32 // set by the handler
 }
 
-// partLease tells the run of a lease from the custody of the same task, which may be
-// here too.
+// partLease distinguishes the run of a lease from the custody of the same task, which may
+// also be here.
 const partLease backlog.Part = 0x6c
 
-// leaseQueue are the leases that wait for a slot, in the order in which they came.
+// A leaseQueue holds the leases that wait for a slot, in the order in which they came.
 type leaseQueue struct {
 	mu      sync.Mutex
 	waiting []Leased
 }
 
-// Leasable reports whether this node would run a task of a kind, with a body of so many
-// bytes, for origin now, and for all who vouch for it: zero, or why not.
+// Leasable returns zero if this node would run a task of this kind, with a body of this
+// size, for origin and all delegates now, and otherwise why not.
 func (in *Inbox) Leasable(kind string, origin proto.PeerID, delegates []proto.PeerID, body uint64) proto.Code {
 	h := in.handlers.find(kind)
 	in.leases.mu.Lock()
@@ -90,8 +90,8 @@ func (in *Inbox) Leasable(kind string, origin proto.PeerID, delegates []proto.Pe
 	return proto.CodeOK
 }
 
-// Lease lets a granted task wait for a slot of its kind. One that waits already is
-// left where it is.
+// Lease queues a granted task for a slot of its kind. One that is queued already keeps its
+// place.
 func (in *Inbox) Lease(l Leased) {
 	g := in.leases
 	g.mu.Lock()
@@ -102,8 +102,8 @@ func (in *Inbox) Lease(l Leased) {
 	in.slots.notify()
 }
 
-// StopLease ends the wait or the run of a granted task; cancelled: because a person
-// wants that.
+// StopLease ends the wait or the run of a granted task; cancelled: at an operator's
+// request.
 func (in *Inbox) StopLease(id proto.TaskID, cancelled bool) {
 	g := in.leases
 	g.mu.Lock()
@@ -118,13 +118,13 @@ func (in *Inbox) StopLease(id proto.TaskID, cancelled bool) {
 	}
 }
 
-// Working reports whether a granted task has a slot here: from before its start until
-// its end has been taken.
+// Working reports whether a granted task has a slot here, from before its start until its
+// end was taken.
 func (in *Inbox) Working(id proto.TaskID) bool {
 	return in.slots.find(backlog.Key{ID: id, Part: partLease}) != nil
 }
 
-// startGranted gives a slot to the first lease that may have one now.
+// startGranted gives a slot to the first waiting lease that may have one.
 func (rn *runner) startGranted(jobCtx context.Context) bool {
 	g := rn.leases
 	g.mu.Lock()
@@ -136,7 +136,7 @@ func (rn *runner) startGranted(jobCtx context.Context) bool {
 		}
 		j := rn.slots.take(backlog.Key{ID: l.ID, Part: partLease})
 		if j == nil {
-			continue // an earlier run of it is still ending
+			continue // an earlier run of it has not ended yet
 		}
 		g.waiting = slices.Delete(g.waiting, i, i+1)
 		j.kind, j.h, j.origin, j.lease = l.Kind, h, l.Origin, &l
@@ -153,7 +153,8 @@ func (rn *runner) startGranted(jobCtx context.Context) bool {
 	return false
 }
 
-// runLeased runs a granted task once its home, and the disk, say that it may start.
+// runLeased runs a granted task once its home has permitted the start and the start is
+// durable.
 func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 	defer rn.dropJob(j)
 	policy := OnCrashPark
@@ -188,7 +189,7 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 	}
 }
 
-// askLeased asks the handler of a granted task that ran when the node died whether it
+// askLeased probes the handler of a granted task that ran when the node died, whether it
 // had its effect (I7).
 func (rn *runner) askLeased(jobCtx context.Context, j *job) {
 	defer rn.dropJob(j)
@@ -197,22 +198,22 @@ func (rn *runner) askLeased(jobCtx context.Context, j *job) {
 		found = rn.ask(jobCtx, j)
 	}
 	if rn.slots.release(j) == stopNode {
-		return // asked again at the next start
+		return // probed again at the next start
 	}
 	done := outcomeOf(&Result{Outcome: Success}, proto.Success, "")
 	rn.parts.Leases.Probed(jobCtx, j.key.ID, found, done.Outcome)
 }
 
-// refusedFor is how long a node that cannot start what it was granted is not asked
-// again.
+// refusedFor is how long a node that cannot start a granted task gets no new one of its
+// kind.
 const refusedFor = time.Minute
 
 func unstarted(reason string) LeaseEnd {
 	return LeaseEnd{Cause: proto.Unstarted, Reason: reason, RetryAfter: refusedFor}
 }
 
-// leaseEnd decides what a home is told of a run. How often it is tried again is for
-// the home to say. A success stands also when the handler had been told to stop.
+// leaseEnd decides what to report to the home. The home decides about retries. A success
+// stands even if the handler had been told to stop.
 func leaseEnd(res *Result, why stop) LeaseEnd {
 	back := func(cause proto.ReleaseCause, otherwise string) LeaseEnd {
 		return LeaseEnd{Cause: cause, Reason: text(reasonOr(res, otherwise), proto.MaxReason)}
@@ -231,9 +232,9 @@ func leaseEnd(res *Result, why stop) LeaseEnd {
 	case why == stopTimeout:
 		return back(proto.CauseTimeout, "the attempt ran out of time")
 	case res.Outcome == Fail:
-		return outcomeOf(res, proto.Failed, reasonOr(res, "the handler refused the task for good"))
-	case res.Outcome == NoRoom: // an abandon, as a death is
-		return back(proto.CauseCrashed, "its output found no room")
+		return outcomeOf(res, proto.Failed, reasonOr(res, "the handler rejected the task"))
+	case res.Outcome == NoRoom: // an abandon, like a crash
+		return back(proto.CauseCrashed, "there was no room for its output")
 	case res.Outcome == Unready:
 		e := back(proto.Unstarted, "nothing could be started")
 		e.RetryAfter = refusedFor / 4

@@ -10,27 +10,27 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// statusMoved is the status of the record of a task that moved on with its queue.
+// statusMoved is the status of the record of a task that moved with its queue.
 const statusMoved = "moved"
 
-// MovedOn reports whether r is what is remembered of a task that moved on with its queue:
-// it has not ended, it is at another home.
+// MovedOn reports whether r is the record of a task that moved with its queue: it has not
+// ended, but is at another home.
 func MovedOn(r *proto.Record) bool { return r.GetStatus() == statusMoved }
 
-// An Adoption is a task of a queue that comes from an old home, about to be written.
-// It must be written or dropped.
+// An Adoption is a task of a queue that is taken over from an old home. It must be written
+// or dropped.
 type Adoption struct {
 	in     *Inbox
-	step   *backlog.PendingChange // nil: the task is in custody already
+	step   *backlog.PendingChange // nil: the task is already in custody
 	id     proto.TaskID
 	entry  entry
 	origin proto.PeerID
 }
 
-// Adopt prepares to take custody of a task whose queue has its home here now. The
-// caller has checked it as any arrival, but for its time: that is for the queue. One
-// that moved on from here is taken back. It takes the place that an arrival would take,
-// and is refused like one, by a [RefusedError], where there is none.
+// Adopt prepares to take custody of a task whose queue has its home here now. The caller
+// has checked it like an arrival, except for its time, which is for the queue. A task that
+// moved on from here is taken back. It needs the same room as an arrival, and is refused
+// with a [RefusedError] if there is none.
 func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 	if v := in.roomFor(a); !v.Accepted() {
 		return nil, &RefusedError{v}
@@ -61,12 +61,12 @@ func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 		return ad, err
 	}
 	if old, _, err := in.queue.Get(backlog.TaskKey(a.Header.ID)); err != nil || old.State.Terminal() {
-		return nil, fmt.Errorf("it was here before, and is remembered until its origin has settled it: %w", backlog.ErrExists)
+		return nil, fmt.Errorf("the task was here before, and is remembered until its origin has settled it: %w", backlog.ErrExists)
 	}
 	return ad, nil
 }
 
-// A RefusedError says why a task that was handed over is not taken now.
+// A RefusedError is why a task that was handed over is refused now.
 type RefusedError struct{ Verdict Verdict }
 
 func (e *RefusedError) Error() string { return e.Verdict.Detail }
@@ -74,8 +74,8 @@ func (e *RefusedError) Error() string { return e.Verdict.Detail }
 // Refusal returns the code of the refusal.
 func (e *RefusedError) Refusal() proto.Code { return e.Verdict.Code }
 
-// roomFor says whether there is a place for a task that is handed over: the limits and
-// shares of arrivals hold for it too. One that is in custody already has its place.
+// roomFor checks whether there is room for a task that is handed over: the limits and
+// shares of arrivals apply. One that is already in custody has its place.
 func (in *Inbox) roomFor(a *Arrival) Verdict {
 	if _, live := in.queue.Peek(backlog.TaskKey(a.Header.ID)); live {
 		return Verdict{}
@@ -89,14 +89,14 @@ func (in *Inbox) roomFor(a *Arrival) Verdict {
 	case in.store.Full():
 		return in.refusal(a, store.ErrFull)
 	case idx.sizeLocked() >= in.cfg.MaxKept:
-		return refuse(proto.CodeBusy, "this node keeps as many task ids as it may")
+		return refuse(proto.CodeBusy, "this node remembers as many task ids as it can")
 	case !idx.hasShare(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes):
-		return refuse(proto.CodeBusy, "its origin holds its share of the tasks that this node keeps; the rest is for others")
+		return refuse(proto.CodeBusy, "its origin has used up its share of the tasks that this node stores; the rest is for others")
 	}
 	return Verdict{}
 }
 
-// Into adds the custody to the batch that makes this node the home of the task.
+// Into adds the task to the batch that makes this node its home.
 func (a *Adoption) Into(b *store.Batch) {
 	if a.step == nil {
 		return
@@ -111,17 +111,17 @@ func (a *Adoption) Into(b *store.Batch) {
 	})
 }
 
-// Drop gives the custody up. It does nothing once that was written.
+// Drop abandons the adoption. It does nothing after the write.
 func (a *Adoption) Drop() {
 	if a.step != nil {
 		a.step.Discard()
 	}
 }
 
-// Moved notes that the new home of tasks, by this name, has them. Their ids are
-// remembered here for as long as they may live, whatever their origin has settled here,
-// but for more than a quarter of all that may be kept:
-// a late copy is not taken for a new task, and a wish to cancel one finds where it went.
+// Moved records that the new home of tasks, by its name, has taken them. Their ids stay
+// known for as long as they may live, whatever their origin has settled here, up to a
+// quarter of MaxKept: a late copy is not accepted as a new task, and a cancel finds where
+// the task went.
 func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) error {
 	edits, records := make([]backlog.Edit, len(ids)), make([]*proto.Record, len(ids))
 	for i, id := range ids {

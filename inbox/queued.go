@@ -15,39 +15,39 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// Queues are the shared queues that this node is the home of. A task of one is in
-// custody here as any other, but somebody else says who runs it and when it ends.
+// Queues are the shared queues whose home is this node. Their tasks are in custody here
+// like any other, but the queue decides who runs them and when they end.
 type Queues interface {
-	// Admit says whether a task of origin may enter a queue here; the zero verdict
-	// is yes.
+	// Admit decides whether a task of origin may enter a queue here; the zero verdict means
+	// yes.
 	Admit(queue string, origin proto.PeerID) Verdict
-	// Taken is told of a task once it is on disk. It keeps nothing of the record.
+	// Taken is called with a task once it is on disk. It must not keep the record.
 	Taken(id proto.TaskID, r *proto.Record)
-	// Cancel asks for the end of a task and returns once that is durable: the zero
-	// verdict. Any other asks to say it again, as for a task that went to another home.
-	// It reports false when it does not know the task, yet or any more.
+	// Cancel cancels a task and returns once that is durable, with the zero verdict. Any
+	// other verdict asks the caller to repeat the cancel, as for a task that went to
+	// another home. known is false when the queue does not know the task, yet or any more.
 	Cancel(ctx context.Context, id proto.TaskID) (v Verdict, known bool, err error)
 }
 
-// queueGroup begins the group of the tasks of a queue: no kind begins so, and the
-// dispatcher leaves them alone.
+// queueGroup begins the group of the tasks of a queue. It begins no kind, and the
+// dispatcher skips it.
 const queueGroup = "\x00"
 
-// admit asks the queue of an arrival. It returns nil for one without a queue.
+// admit asks the queue of an arrival. It returns nil if the arrival has no queue.
 func (in *Inbox) admit(a *Arrival) *Verdict {
 	queue := a.Content.GetQueue()
 	if queue == "" {
 		return nil
 	}
-	v := refuse(proto.CodeNoHandler, "this node keeps no shared queues")
+	v := refuse(proto.CodeNoHandler, "this node has no shared queues")
 	if in.parts.Queues != nil {
 		v = in.parts.Queues.Admit(queue, a.Header.Origin)
 	}
 	return &v
 }
 
-// Queued returns the tasks of shared queues in custody here that have not ended, in
-// the order in which they came.
+// Queued returns the live tasks of shared queues in custody here, in the order in which
+// they came.
 func (in *Inbox) Queued() ([]backlog.Listed, error) {
 	var all []backlog.Listed
 	match := func(k backlog.Key, r *proto.Record) bool {
@@ -67,7 +67,7 @@ func (in *Inbox) Queued() ([]backlog.Listed, error) {
 	return all, nil
 }
 
-// arrivedMs is when a task came here.
+// arrivedMs returns when a task arrived here.
 func arrivedMs(r *proto.Record) int64 {
 	if len(r.Events) > 0 {
 		return r.Events[0].TimeMs
@@ -75,8 +75,7 @@ func arrivedMs(r *proto.Record) int64 {
 	return r.CreatedMs
 }
 
-// QueuedTask reads a task of a queue whole, with its sealed body wherever that is
-// kept.
+// QueuedTask reads a task of a queue with its sealed body, wherever that is stored.
 func (in *Inbox) QueuedTask(id proto.TaskID) (*proto.Stored, error) {
 	st, err := in.queue.Stored(backlog.TaskKey(id))
 	if err != nil {
@@ -93,21 +92,21 @@ func (in *Inbox) QueuedTask(id proto.TaskID) (*proto.Stored, error) {
 	return st, nil
 }
 
-// ErrNoOrigin is returned by [Results] for a result that can be sealed for nobody: its
-// origin is no member any more.
-var ErrNoOrigin = errors.New("inbox: the origin of the task is not known any more")
+// ErrNoOrigin is returned by [Results] for a result that cannot be sealed because its
+// origin is no longer a member.
+var ErrNoOrigin = errors.New("inbox: the origin of the task is no longer known")
 
-// endTries is how often the result of a task of a queue is given to the outbox as it
-// is: all others wait behind it. After that its origin is told that it was lost.
+// endTries is how often the result of a queued task is offered to the outbox unchanged: all
+// others wait behind it. After that its origin is told that it was lost.
 const endTries = 2
 
-// fileRetry is the longest pause before a result is opened again while too many files
-// are: the leases of this node stand still meanwhile.
+// fileRetry is the longest delay before reading a result again while too many files are
+// open: the leases of this node wait meanwhile.
 const fileRetry = time.Second
 
-// EndQueued ends a task of a queue as o says: its terminal record, the result on its
-// way to the origin and what also adds are one batch. An error means that the store
-// has failed, or may have.
+// EndQueued ends a task of a queue with outcome o: its terminal record, the result for the
+// origin and what also adds are one batch. An error means that the store has failed, or may
+// have.
 func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch)) error {
 	wait := firstRetry
 	for try := 1; ; try++ {
@@ -115,28 +114,28 @@ func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcom
 		switch {
 		case err == nil || in.store.Err() != nil || ctx.Err() != nil:
 			return err
-		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE): // the result is there, and can be read later
+		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE): // the result is intact, and can be read later
 			if in.slots.halted() {
 				return err
 			}
-			in.cfg.Logger.Error("the end of a task of a queue waits until a file can be opened: close some, or raise the limit of open files", "task", id.String(), "wait", wait, "err", err)
+			in.cfg.Logger.Error("the end of a queued task waits until a file can be opened: raise the limit of open files", "task", id.String(), "wait", wait, "err", err)
 			in.slots.sleep(ctx, wait)
 			wait, try = min(2*wait, fileRetry), try-1
 		case errors.Is(err, ErrNoOrigin) || try > endTries:
-			in.cfg.Logger.Error("a task of a queue ends without a result for its origin: that could not be sealed", "task", id.String(), "err", err)
+			in.cfg.Logger.Error("a queued task ends without a result for its origin, which could not be sealed", "task", id.String(), "err", err)
 			return in.tryEndQueued(ctx, id, o, also, false)
 		case try == endTries:
-			in.cfg.Logger.Error("the result of a task of a queue is lost: its origin is told so", "task", id.String(), "err", err)
+			in.cfg.Logger.Error("the result of a queued task is lost; its origin is informed", "task", id.String(), "err", err)
 			o = lostResult(o)
 		default:
-			in.cfg.Logger.Warn("the end of a task of a queue could not be written; tried again", "task", id.String(), "try", try, "err", err)
+			in.cfg.Logger.Warn("the end of a queued task could not be written; retrying", "task", id.String(), "try", try, "err", err)
 			in.slots.sleep(ctx, firstRetry)
 		}
 	}
 }
 
-// lostResult is what an origin is told of a task whose result cannot be kept. Whether
-// it is done once more is for a person to say.
+// lostResult returns what the origin is told when a result cannot be stored. Whether to run
+// the task again is for an operator to decide.
 func lostResult(o *proto.Outcome) *proto.Outcome {
 	return &proto.Outcome{
 		State: proto.DeadLetter, Reason: text(strings.TrimSuffix("it ended as "+o.State.Name()+", and its result was lost at the home of its queue: "+o.Reason, ": "), proto.MaxReason),
@@ -159,7 +158,7 @@ func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Out
 		}
 		return backlog.Drop
 	})
-	if errors.Is(err, backlog.ErrNotFound) { // nothing of it is left but what also writes
+	if errors.Is(err, backlog.ErrNotFound) { // only what also writes is left
 		var b store.Batch
 		also(&b)
 		return in.store.Apply(context.WithoutCancel(ctx), &b)
@@ -189,8 +188,8 @@ func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Out
 	return nil
 }
 
-// finishedQueued makes what goes home of a task of a queue that ends as o says, and
-// notes the end in r.
+// finishedQueued returns the result for the origin of a queued task that ends with o, and
+// records the end in r.
 func (in *Inbox) finishedQueued(id proto.TaskID, origin proto.PeerID, r *proto.Record, o *proto.Outcome, now time.Time) *Finished {
 	digest := o.BodyDigest
 	if len(digest) != sha256.Size {
@@ -226,14 +225,14 @@ func (in *Inbox) finishedQueued(id proto.TaskID, origin proto.PeerID, r *proto.R
 	}
 }
 
-// cancelQueued has the queue of a task end it.
+// cancelQueued lets the queue of a task cancel it.
 func (in *Inbox) cancelQueued(ctx context.Context, id proto.TaskID) Verdict {
 	if in.parts.Queues == nil {
-		return refuse(proto.CodeBusy, "this node keeps no shared queues")
+		return refuse(proto.CodeBusy, "this node has no shared queues")
 	}
 	v, known, err := in.parts.Queues.Cancel(ctx, id)
 	if err != nil {
-		return refuse(proto.CodeInternal, "the wish could not be written: "+err.Error())
+		return refuse(proto.CodeInternal, "the cancel could not be written: "+err.Error())
 	}
 	if known {
 		return v
@@ -241,10 +240,10 @@ func (in *Inbox) cancelQueued(ctx context.Context, id proto.TaskID) Verdict {
 	if _, state, ok := in.dedup.state(id); !ok || state.Terminal() {
 		return ended(state)
 	}
-	return refuse(proto.CodeBusy, "its queue does not know it yet")
+	return refuse(proto.CodeBusy, "its queue does not know the task yet")
 }
 
-// queued reports whether a task in custody is one of a queue.
+// queued reports whether a task in custody belongs to a queue.
 func (in *Inbox) queued(id proto.TaskID) bool {
 	r, _, err := in.queue.Get(backlog.TaskKey(id))
 	return err == nil && r.Queue != ""

@@ -7,7 +7,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// startRecord notes a start of the handler.
+// startRecord records a start of the handler.
 func startRecord(r *proto.Record, boot proto.BootID, now time.Time) {
 	n := starts(r) + 1
 	r.BootId, r.DueMs = boot[:], 0
@@ -16,7 +16,7 @@ func startRecord(r *proto.Record, boot proto.BootID, now time.Time) {
 	r.Events[len(r.Events)-1].Attempt = n
 }
 
-// starts is the number of starts that have ended and count.
+// starts returns the number of ended starts that count.
 func starts(r *proto.Record) uint32 { return r.Attempts + r.Abandons }
 
 // trimHistory keeps the first attempts and the newest.
@@ -28,7 +28,7 @@ func trimHistory(h []*proto.Attempt) []*proto.Attempt {
 	return append(h[:keep], h[keep+1:]...)
 }
 
-// apply notes in r where the task goes after ran.
+// apply records the transition after a run in r.
 func (t transition) apply(r *proto.Record, res *Result, now time.Time) {
 	n := starts(r) + 1
 	if t.spent {
@@ -56,10 +56,10 @@ func (t transition) apply(r *proto.Record, res *Result, now time.Time) {
 	r.Events[len(r.Events)-1].Attempt = n
 }
 
-// text makes s fit for a record: valid UTF-8 of at most n bytes.
+// text returns s as valid UTF-8 of at most n bytes.
 func text(s string, n int) string { return proto.Clip(strings.ToValidUTF8(s, "?"), n) }
 
-// tail is the end of s, valid UTF-8 of at most n bytes.
+// tail returns the end of s as valid UTF-8 of at most n bytes.
 func tail(s string, n int) string {
 	return strings.ToValidUTF8(s[max(len(s)-n, 0):], "?")
 }

@@ -28,13 +28,13 @@ var floorKey = []byte("inbox/floor")
 
 func watermarkKey(p proto.PeerID) []byte { return append([]byte{prefixWatermark}, p[:]...) }
 
-// successKey is what the success of a key is kept under in the inbox's keys.
+// successKey returns the key under which the success of an idempotency key is stored.
 func successKey(p proto.PeerID, key string) []byte {
 	sum := sha256.Sum256([]byte(key))
 	return append(append(make([]byte, 0, len(p)+len(sum)), p[:]...), sum[:]...)
 }
 
-// ownerOfSuccess returns whose key a success is kept under: the bytes of its origin.
+// ownerOfSuccess returns the origin of a stored success, as bytes.
 func ownerOfSuccess(key []byte) string { return string(key[:min(len(key), len(proto.PeerID{}))]) }
 
 func appendSeq(dst []byte, s proto.Seq) []byte {
@@ -63,10 +63,10 @@ func parseFloor(b []byte) (int64, error) {
 
 func encodeFloor(ms int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(ms)) }
 
-// A success is what is kept of the first success of an idempotency key.
+// A success is what is stored of the first success of an idempotency key.
 type success struct {
 	id     proto.TaskID
-	record *proto.Record // result, digest, size, type; no more
+	record *proto.Record // only result, digest, size and type
 }
 
 func (s success) encode() ([]byte, error) {

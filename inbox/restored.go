@@ -10,14 +10,14 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// restoredKey holds, in Meta, the last moment of which a restored store has no
-// memory: Unix milliseconds, 8 bytes big endian.
+// restoredKey holds, in Meta, the last moment for which a restored store has no data: Unix
+// milliseconds, 8 bytes big endian.
 var restoredKey = []byte("inbox/restored")
 
-// MarkRestored adds to b the note that s is a copy of the past: until lost this
-// node may have taken in, run and ended tasks that the copy knows nothing of. A
-// task made before that is not started any more. It ends as a dead letter that
-// says so, for a person to decide about; its home knows better if it has ended.
+// MarkRestored adds to b a note that s was restored from an older copy: until lost this
+// node may have accepted, run and ended tasks that the copy does not know. A task created
+// before that is not started. It ends as a dead letter with that reason, for an operator to
+// decide; its home knows whether it has ended.
 func MarkRestored(s *store.Store, b *store.Batch, lost time.Time) error {
 	before, err := readRestored(s)
 	if err != nil {
@@ -27,7 +27,7 @@ func MarkRestored(s *store.Store, b *store.Batch, lost time.Time) error {
 	return nil
 }
 
-// readRestored returns the note, 0 if there is none.
+// readRestored returns the time in the note, 0 if there is none.
 func readRestored(s *store.Store) (int64, error) {
 	b, err := s.Get(store.Meta, restoredKey)
 	switch {
@@ -41,8 +41,8 @@ func readRestored(s *store.Store) (int64, error) {
 	return int64(binary.BigEndian.Uint64(b)), nil
 }
 
-// mayHaveRun reports whether a task may have been run in what was lost: it was
-// made before that by its origin's clock, or was here by this node's.
+// mayHaveRun reports whether a task may have run in the lost time: it was created before
+// lost by its origin's clock, or was here by this node's.
 func mayHaveRun(r *proto.Record, lost int64) bool {
 	here := r.CreatedMs
 	if len(r.Events) > 0 {
@@ -51,8 +51,8 @@ func mayHaveRun(r *proto.Record, lost int64) bool {
 	return lost > 0 && here <= lost
 }
 
-// MayHaveRun reports whether a task in custody here may have been run in what a store has
-// lost that was restored from a copy, and whether it was here when that was lost.
+// MayHaveRun reports whether a task in custody here may have run in the time that a
+// restored store has lost, and whether it was here before that.
 func (in *Inbox) MayHaveRun(r *proto.Record) (may, here bool) {
 	return mayHaveRun(r, in.restored), in.restored > 0 && arrivedMs(r) <= in.restored
 }

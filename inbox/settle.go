@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	settleEvery = 200 * time.Millisecond // pause between two writes of marks
+	settleEvery = 200 * time.Millisecond // between two writes of watermarks
 	settleStep  = 256                    // ids of an origin that are forgotten at once
-	ageEvery    = 10 * time.Minute       // pause between two looks for what has outlived its copies
+	ageEvery    = 10 * time.Minute       // between two searches for ids to drop because of their age
 )
 
-// Settle takes an origin's word that every task of its for this node up to seq is
-// accepted, refused or ended there and will never be sent again. From now on such
-// a task is refused unless it is here; what has finished is forgotten once the
-// mark is on disk, which [Inbox.Run] sees to. A mark never goes back.
+// Settle takes an origin's statement that every task it sent to this node up to seq is
+// accepted, refused or ended and will never be sent again. From now on such a task is
+// refused unless it is here. [Inbox.Run] writes the watermark and then forgets what has
+// finished. A watermark never decreases.
 func (in *Inbox) Settle(from proto.PeerID, seq proto.Seq) {
 	if !in.dedup.settle(from, seq) {
 		return
@@ -28,7 +28,7 @@ func (in *Inbox) Settle(from proto.PeerID, seq proto.Seq) {
 	signal(in.dirty)
 }
 
-// maintain writes marks and forgets, until ctx ends.
+// maintain writes watermarks and forgets finished tasks, until ctx ends.
 func (in *Inbox) maintain(ctx context.Context) error {
 	age := time.NewTicker(ageEvery)
 	defer age.Stop()
@@ -60,8 +60,8 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// forgetSettled writes the marks that have moved, then deletes what they cover.
-// A process that dies in between has a mark that covers more than it needs to.
+// forgetSettled writes the watermarks that have risen, then deletes what they cover. If the
+// process dies in between, the watermark covers more than it needs to.
 func (in *Inbox) forgetSettled(ctx context.Context) error {
 	for {
 		steps := in.dedup.nextSettlements(settleStep)
@@ -101,9 +101,8 @@ func (in *Inbox) writeMarks(ctx context.Context, steps []settlement) error {
 	return in.cfg.Fail(PointSettled, proto.TaskID{})
 }
 
-// forgetOld drops the finished ids of which every copy is refused by its age, in
-// that order: first the floor, then the ids (I12). A doubted clock says nothing
-// about their age.
+// forgetOld drops the finished ids so old that every copy is refused: first the floor is
+// written, then the ids are deleted (I12). It does nothing while the clock is unreliable.
 func (in *Inbox) forgetOld(ctx context.Context) error {
 	if in.cfg.Clock.Doubted() {
 		return nil
@@ -159,7 +158,7 @@ func (in *Inbox) forget(ctx context.Context, keys []backlog.Key) error {
 // noRecord stands for the record of an entry that is deleted.
 var noRecord = new(proto.Record)
 
-// editUnread names an entry whose record nobody needs to read, to delete it.
+// editUnread returns an edit that deletes an entry without reading its record.
 func (in *Inbox) editUnread(k backlog.Key) backlog.Edit {
 	at, _ := in.queue.Peek(k)
 	return backlog.Edit{Key: k, Record: noRecord, Version: at.Version}

@@ -5,20 +5,21 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// usage is what one origin, or all together, take up here.
+// A usage counts what one origin, or all together, use here.
 type usage struct {
 	ids   int   // live, being written, and finished but not settled
 	live  int   // tasks in custody that have not ended
 	bytes int64 // of their envelopes
 }
 
-// hasShare reports whether the origin of a has a share left for it ([fair.Within]). The caller holds mu.
+// hasShare reports whether the origin of a has a share left for it (see [fair.Within]). The
+// caller holds mu.
 func (idx *dedupIndex) hasShare(a *Arrival, maxIDs, maxTasks int, maxBytes int64) bool {
 	o, _ := idx.originOf(a.Header.Origin)
 	return fair.Within(o.usage.ids, idx.sizeLocked(), maxIDs) && fair.Within(o.usage.live, idx.usage.live, maxTasks) && fair.Within(o.usage.bytes, idx.usage.bytes, maxBytes)
 }
 
-// put keeps an id, or what is new of it. The caller holds mu.
+// put adds or replaces an entry. The caller holds mu.
 func (idx *dedupIndex) put(id proto.TaskID, e entry) {
 	if old, ok := idx.ids[id]; ok {
 		idx.addUsage(old, -1)
@@ -35,7 +36,7 @@ func (idx *dedupIndex) drop(id proto.TaskID) {
 	}
 }
 
-// addUsage counts an id in or, with -1, out.
+// addUsage adds an entry to the usage or, with n = -1, subtracts it.
 func (idx *dedupIndex) addUsage(e entry, n int) {
 	if e.movedOn {
 		idx.moved += n
@@ -50,8 +51,8 @@ func (idx *dedupIndex) addUsage(e entry, n int) {
 	}
 }
 
-// size is how much of the room for records a takes up: what is kept apart counts
-// there.
+// size returns how many bytes of the limit for records a uses. An offloaded body counts
+// elsewhere.
 func (a *Arrival) size() uint32 {
 	if a.offloaded() {
 		return uint32(len(a.Envelope.GetHeader()))

@@ -10,56 +10,56 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// maxFinishing is how many tasks may be ending at a time: their slots are free
-// again, their ends are being written.
+// maxFinishing is how many tasks may be finishing at a time: their slots are free, and
+// their ends are being written.
 const maxFinishing = 512
 
-// A job is one task that somebody is working on. Nobody else starts, ends or
-// cancels it meanwhile.
+// A job is the exclusive right to work on one task: only its holder starts, ends or cancels
+// the task.
 type job struct {
 	key     backlog.Key
 	kind    string
 	version uint32        // of rec in the backlog
-	stored  *proto.Stored // as read when its turn came
-	rec     *proto.Record // the caller's own copy
+	stored  *proto.Stored // as read when the job began
+	rec     *proto.Record // the holder's own copy
 	h       *handler
 	origin  proto.PeerID
 	epoch   proto.Seq
-	attempt uint32      // of the start that this claim leads to
-	idem    string      // (origin, idempotency key), empty: none
-	timer   *time.Timer // of the run, nil: none; the worker's own
-	lease   *Leased     // its home is another's to say; nil: of a task in custody here
+	attempt uint32      // number of the start that this job leads to
+	idem    string      // (origin, idempotency key); empty: none
+	timer   *time.Timer // of the run; nil: none; owned by the worker
+	lease   *Leased     // its lease; nil: the task is in custody here
 
-	// Guarded by desk.mu:
+	// Guarded by slots.mu:
 	slot     bool // it holds a slot
-	why      stop // the first reason to end
+	why      stop // the first reason to stop
 	cancel   context.CancelCauseFunc
-	kill     chan struct{} // closed: end at once
+	kill     chan struct{} // closed: stop at once
 	killed   bool
 	began    time.Time     // wall time of the start; zero: the handler has not been called
-	limit    time.Duration // boot time at which it is out of time; 0: none
-	notifyAt time.Duration // boot time after which the origin is told that it runs; 0: was told
+	limit    time.Duration // boot time at which the run times out; 0: never
+	notifyAt time.Duration // boot time after which the start is reported; 0: it was reported
 }
 
-// A slots knows who works on what. It changes nothing on disk.
+// slots tracks the jobs and the slots they hold. It writes nothing to disk.
 type slots struct {
 	limit int
 
 	mu                   sync.Mutex
 	jobs                 map[backlog.Key]*job
-	used                 int                  // slots
-	kinds                map[string]int       // slots by kind
+	used                 int                  // slots in use
+	kinds                map[string]int       // slots in use by kind
 	origins              map[proto.PeerID]int // and by origin
-	finishing            int                  // claims without a slot
+	finishing            int                  // jobs without a slot
 	keys                 map[string]*job
-	waitingForKey        map[string][]backlog.Key // taken, wait for the end of the claim with their key
-	writeErrors          map[backlog.Key]string   // why the end of a task could not be written at the last try
+	waitingForKey        map[string][]backlog.Key // taken; wait for the job with their key to end
+	writeErrors          map[backlog.Key]string   // why the end of a task could not be written at the last attempt
 	quarantined          *job
-	waitingForQuarantine []backlog.Key // taken, wait for the suspect to end
+	waitingForQuarantine []backlog.Key // taken; wait for the quarantined job to end
 	drainingOn           bool
 	stopped              bool
 	halting              chan struct{} // closed with stopped
-	freed                chan struct{} // holds a token when a slot came free or a handler was registered
+	freed                chan struct{} // holds a token when a slot became free or a handler was registered
 	begun                chan struct{} // holds a token when a handler was called
 	working              sync.WaitGroup
 }
@@ -81,32 +81,32 @@ func signal(c chan struct{}) {
 	}
 }
 
-// idle reports whether no task holds a slot.
+// idle reports whether no job holds a slot.
 func (s *slots) idle() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.used == 0 }
 
 func (s *slots) drain(on bool) { s.mu.Lock(); defer s.mu.Unlock(); s.drainingOn = on }
 
 func (s *slots) draining() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.drainingOn || s.stopped }
 
-// spareFinishing returns how many more tasks may be ended at the same time.
+// spareFinishing returns how many more tasks may be finished concurrently.
 func (s *slots) spareFinishing() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maxFinishing - s.finishing
 }
 
-// available reports whether another task may be taken.
+// available reports whether another task may be started.
 func (s *slots) available() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.stopped && s.used < s.limit && s.finishing < maxFinishing
 }
 
-// kindUsed returns the number of slots that tasks of a kind hold.
+// kindUsed returns the number of slots in use by a kind.
 func (s *slots) kindUsed(kind string) int { s.mu.Lock(); defer s.mu.Unlock(); return s.kinds[kind] }
 
-// atOriginLimit reports whether an origin, named by the bytes of its id, holds all slots but
-// one: the last is for whoever else waits.
+// atOriginLimit reports whether an origin, given as the bytes of its id, holds all slots
+// but one: the last is for others that wait.
 func (s *slots) atOriginLimit(origin string) bool {
 	p, err := proto.PeerIDFrom([]byte(origin))
 	s.mu.Lock()
@@ -114,7 +114,7 @@ func (s *slots) atOriginLimit(origin string) bool {
 	return err == nil && s.limit > 1 && s.origins[p] >= s.limit-1
 }
 
-// take makes the caller the only one who works on the task, or returns nil.
+// take creates the job of a task, or returns nil if it has one.
 func (s *slots) take(k backlog.Key) *job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,19 +127,19 @@ func (s *slots) take(k backlog.Key) *job {
 	return j
 }
 
-// find returns the claim on a task, nil if nobody works on it.
+// find returns the job of a task, nil if it has none.
 func (s *slots) find(k backlog.Key) *job { s.mu.Lock(); defer s.mu.Unlock(); return s.jobs[k] }
 
-// busy tells whether the key of c is taken, and whether a suspect runs.
+// busy reports whether the key of j is in use, and whether a quarantined task is running.
 func (s *slots) busy(j *job) (key, suspect bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return j.idem != "" && s.keys[j.idem] != nil, s.quarantined != nil
 }
 
-// await lets the task of c wait for the end of the claim that holds its key, or
-// of the suspect. It reports false when that has ended since it was looked for:
-// nobody would wake the task. The caller releases c.
+// await makes the task of j wait for the end of the job that holds its key, or of the
+// quarantined one. It returns false if that has ended since it was checked, and nothing
+// would wake the task. The caller drops j.
 func (s *slots) await(j *job) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,8 +154,8 @@ func (s *slots) await(j *job) bool {
 	return true
 }
 
-// acquire gives c a slot, its key and, if it is suspicious, the place of the
-// suspect. Only the dispatcher seats, so that what busy said still holds.
+// acquire gives j a slot, its key and, if quarantined is set, the quarantine. Only the
+// dispatcher calls it, so the answer of busy still holds.
 func (s *slots) acquire(j *job, suspect bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,8 +172,8 @@ func (s *slots) acquire(j *job, suspect bool) {
 	s.origins[j.origin]++
 }
 
-// attach gives c the cancel function of its run, and calls it at once when c was
-// told to end before that.
+// attach sets the cancel function of the run of j, and calls it at once if j was told to
+// stop before.
 func (s *slots) attach(j *job, cancel context.CancelCauseFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,8 +183,8 @@ func (s *slots) attach(j *job, cancel context.CancelCauseFunc) {
 	}
 }
 
-// begin notes that the handler of c is about to be called. It reports false when
-// c was told to end before that.
+// begin records that the handler of j is about to be called. It returns false if j was told
+// to stop before.
 func (s *slots) begin(j *job, now time.Time, boot time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,7 +199,7 @@ func (s *slots) begin(j *job, now time.Time, boot time.Duration) bool {
 	return true
 }
 
-// stop tells c to end; hard: at once. The first reason counts.
+// stop tells j to stop; hard: at once. The first reason counts.
 func (s *slots) stop(j *job, why stop, hard bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,8 +215,8 @@ func (s *slots) stop(j *job, why stop, hard bool) {
 	}
 }
 
-// release frees the slot of c, whose handler has returned, and says why it was told
-// to end.
+// release frees the slot of j, whose handler has returned, and returns why it was told to
+// stop.
 func (s *slots) release(j *job) stop {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +240,7 @@ func (s *slots) freeSlot(j *job) {
 	s.notify()
 }
 
-// drop ends the claim and returns the tasks that waited for it.
+// drop ends the job and returns the tasks that waited for it.
 func (s *slots) drop(j *job) (waiters []backlog.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,15 +265,15 @@ func (s *slots) drop(j *job) (waiters []backlog.Key) {
 	return waiters
 }
 
-// setWriteError notes why the end of c could not be written.
+// setWriteError records why the end of j could not be written.
 func (s *slots) setWriteError(j *job, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.writeErrors[j.key] = err.Error()
 }
 
-// setStalled says that the end of c cannot be written now, and with false that it is
-// tried again: what stalls does not keep others from ending.
+// setStalled marks a job whose end cannot be written now, so that it does not keep others
+// from finishing; false unmarks it before a retry.
 func (s *slots) setStalled(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -285,7 +285,7 @@ func (s *slots) setStalled(on bool) {
 	}
 }
 
-// running returns the claims whose handlers run, in the order of their starts.
+// running returns the jobs with a running handler, in the order of their starts.
 func (s *slots) running() []*job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,7 +301,7 @@ func (s *slots) running() []*job {
 
 func (s *slots) halted() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.stopped }
 
-// sleep waits for d, or the end of ctx, or until the node stops.
+// sleep waits for the duration, the end of ctx or the stop of the node.
 func (s *slots) sleep(ctx context.Context, wait time.Duration) {
 	t := time.NewTimer(wait)
 	defer t.Stop()
@@ -312,7 +312,7 @@ func (s *slots) sleep(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// halt stops taking tasks.
+// halt stops the start of tasks.
 func (s *slots) halt() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ type Status struct {
 	Draining    bool
 	Ids         int // remembered, live and finished
 	Backlog     backlog.Stats
-	Kinds       []KindStatus // registered, or with tasks in custody; by name
+	Kinds       []KindStatus // registered, or with tasks in custody; ordered by name
 }
 
 // A KindStatus describes the tasks of one kind.
@@ -26,7 +26,7 @@ type KindStatus struct {
 	Waiting    int // in custody, not running
 }
 
-// Status counts what is there.
+// Status returns a description of the inbox.
 func (in *Inbox) Status() Status {
 	s := Status{Slots: in.cfg.Slots, Draining: in.slots.draining(), Ids: in.dedup.size(), Backlog: in.queue.Stats()}
 	kinds := slices.DeleteFunc(in.queue.Groups(), isQueueGroup)
@@ -48,25 +48,25 @@ func (in *Inbox) Status() Status {
 	return s
 }
 
-// Unwritten tells why the end of a task, whose handler has returned, could not be
-// written so far; empty: there is no such end.
+// Unwritten returns why the end of a task whose handler has returned could not be written
+// so far; empty: there is no such task.
 func (in *Inbox) Unwritten(id proto.TaskID) string {
 	in.slots.mu.Lock()
 	defer in.slots.mu.Unlock()
 	return in.slots.writeErrors[backlog.TaskKey(id)]
 }
 
-// A RunningTask is a handler at work.
+// A RunningTask is a running handler.
 type RunningTask struct {
 	ID      proto.TaskID
 	Kind    string
 	Origin  proto.PeerID
 	Attempt uint32
 	Since   time.Time // zero: it is about to be called
-	Stopped string    // why it was told to end, empty if it was not
+	Stopped string    // why it was told to stop; empty: it was not
 }
 
-// Running returns the handlers at work, the oldest first.
+// Running returns the running handlers, the oldest first.
 func (in *Inbox) Running() []RunningTask {
 	claims := in.slots.running()
 	out := make([]RunningTask, len(claims))
@@ -79,38 +79,37 @@ func (in *Inbox) Running() []RunningTask {
 	return out
 }
 
-// String says why a run was told to end.
+// String returns the reason for display.
 func (s stop) String() string {
 	return [...]string{notStopped: "", stopTimeout: "out of time", stopCancel: "cancelled", stopNode: "the node stops", stopLease: "its lease was lost"}[s]
 }
 
-// Get returns what is known of a task in custody, or of one that has ended and
-// that its origin has not settled; else backlog.ErrNotFound.
+// Get returns the record of a task in custody, or of one that has ended and is not settled;
+// else backlog.ErrNotFound.
 func (in *Inbox) Get(id proto.TaskID) (*proto.Record, error) {
 	r, _, err := in.queue.Get(backlog.TaskKey(id))
 	return r, err
 }
 
-// List returns up to limit tasks that match, nil all, in the order of span. next is where
-// the next page begins, zero at the end; a page may be short, or empty, before the end.
+// List returns up to limit tasks that match, or any with nil, in the order of span. next is
+// where the next page begins, zero at the end; a page may be short or empty before the end.
 func (in *Inbox) List(span backlog.Span, limit int, match func(proto.TaskID, *proto.Record) bool) (found []backlog.Listed, next proto.TaskID, err error) {
 	return in.queue.Page(span, limit, func(k backlog.Key, r *proto.Record) bool { return match == nil || match(k.ID, r) })
 }
 
-// Where tells what a task in custody waits for.
+// Where returns what a task in custody waits for.
 func (in *Inbox) Where(id proto.TaskID) (p backlog.Place, ok bool) {
 	return in.queue.Where(backlog.TaskKey(id))
 }
 
-// Holds reports whether a file of this name is the body of a task that is here
-// and has not ended: a sweep must leave it.
+// Holds reports whether a file of this name is the body of a live task here, which a sweep
+// must keep.
 func (in *Inbox) Holds(name string) bool {
 	_, ok := in.OriginOf(name)
 	return ok
 }
 
-// OriginOf returns whose task the file of this name is the body of, if that task is
-// here and has not ended.
+// OriginOf returns the origin of the live task here whose body is the file of this name.
 func (in *Inbox) OriginOf(name string) (origin proto.PeerID, ok bool) {
 	text, ours := strings.CutPrefix(name, bodyPrefix)
 	if !ours {

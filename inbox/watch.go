@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	notifyAfter = time.Second            // a run that lasts so long is told to its origin
-	watchEvery  = 500 * time.Millisecond // between two looks at what runs
+	notifyAfter = time.Second            // a run that lasts this long is reported
+	watchEvery  = 500 * time.Millisecond // between two checks of running handlers
 )
 
-// watch ends runs that are out of time by the machine's own clock, which counts
-// suspended time as timers do not (I14), and tells origins, or the homes of leases, of runs that last.
-// While nothing runs it sleeps.
+// watch stops runs that are out of time by the boot clock, which unlike timers counts
+// suspended time (I14), and reports runs that last to their origins or homes. It sleeps
+// while nothing runs.
 func (in *Inbox) watch(ctx context.Context) {
 	for {
 		if in.slots.idle() {
@@ -37,8 +37,8 @@ func (in *Inbox) watch(ctx context.Context) {
 	}
 }
 
-// due returns the runs that are out of time, and those that have lasted long
-// enough to be told of for the first time.
+// due returns the runs that are out of time, and those that have lasted long enough to be
+// reported for the first time.
 func (s *slots) due(boot time.Duration) (late, lasting []*job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// work calls the handler of a started task and sees where that leads.
+// work calls the handler of a started task and commits the outcome.
 func (rn *runner) work(jobCtx context.Context, j *job) error {
 	defer rn.dropJob(j)
 	res := rn.handle(jobCtx, j)
@@ -31,13 +31,13 @@ func (rn *runner) probe(jobCtx context.Context, j *job) error {
 	defer rn.dropJob(j)
 	found := rn.ask(jobCtx, j)
 	if rn.slots.release(j) == stopNode {
-		return nil // asked again at the next start
+		return nil // probed again at the next start
 	}
 	to := rn.limits.afterCrash(j.rec, j.h.OnCrash, found, rn.cfg.Rand())
 	return rn.conclude(jobCtx, j, to, &Result{Outcome: Success})
 }
 
-// ask is one call of a handler's probe.
+// ask calls a handler's probe once.
 func (rn *runner) ask(jobCtx context.Context, j *job) (found Probe) {
 	ctx, done := rn.attach(jobCtx, j)
 	defer done()
@@ -58,7 +58,7 @@ func (rn *runner) ask(jobCtx context.Context, j *job) (found Probe) {
 	return j.h.Handler.(Prober).Probe(ctx, &r.Run)
 }
 
-// handle is one run of the handler. A panic in it is its death.
+// handle runs the handler once. A panic counts as a crash of the handler.
 func (rn *runner) handle(jobCtx context.Context, j *job) (res *Result) {
 	ctx, done := rn.attach(jobCtx, j)
 	defer done()
@@ -84,8 +84,8 @@ func (rn *runner) handle(jobCtx context.Context, j *job) (res *Result) {
 	return res
 }
 
-// attach makes the context of a run, done already when the run was told to end.
-// The caller calls done when the handler has returned.
+// attach returns the context of a run, already cancelled if the run was told to stop. The
+// caller calls done when the handler has returned.
 func (rn *runner) attach(jobCtx context.Context, j *job) (ctx context.Context, done func()) {
 	ctx, cancel := context.WithCancelCause(jobCtx)
 	rn.slots.attach(j, cancel)
@@ -97,8 +97,7 @@ func (rn *runner) attach(jobCtx context.Context, j *job) (ctx context.Context, d
 	}
 }
 
-// begin starts the time of a run. It reports false when the run was told to end
-// before that.
+// begin starts the timeout of a run. It returns false if the run was told to stop before.
 func (rn *runner) begin(j *job) bool {
 	if !rn.slots.begin(j, rn.cfg.Clock.Now(), rn.cfg.Clock.Boot()) {
 		return false
@@ -109,7 +108,7 @@ func (rn *runner) begin(j *job) bool {
 	return true
 }
 
-// A prepared run has its body open.
+// A prepared is a run with its body open.
 type prepared struct {
 	Run
 	closer io.Closer
@@ -121,8 +120,8 @@ func (p *prepared) close() {
 	}
 }
 
-// prepare opens what the handler is given and checks the body against its signed
-// digest (I9). ended is how the run ends when that cannot be done.
+// prepare opens the content and body of a task and verifies the signed digest (I9). If that
+// fails, ended is the result of the run.
 func (in *Inbox) prepare(ctx context.Context, j *job) (r *prepared, ended *Result) {
 	content, err := in.content(j)
 	if err != nil {
@@ -167,14 +166,15 @@ func streamed(e *proto.Envelope) bool {
 	return err == nil && ok
 }
 
-// errIntegrity says that a body is not the one that was signed.
-var errIntegrity = errors.New("inbox: the body is not what was signed")
+// errIntegrity is returned for a body that does not match the signed digest.
+var errIntegrity = errors.New("inbox: the body does not match its signature")
 
-// errFetchAgain says that the body of a granted task is gone. Its home has it.
-var errFetchAgain = errors.New("inbox: the body is not here any more")
+// errFetchAgain is returned when the body of a granted task is missing. Its home still has
+// it.
+var errFetchAgain = errors.New("inbox: the body is no longer here")
 
-// body gives the run its body, once all of it has the signed digest. A streamed
-// one is read twice: the handler must not see a byte of another.
+// body sets the body of the run after verifying all of it. A streamed one is read twice:
+// the handler must not get a byte of any other.
 func (in *Inbox) body(ctx context.Context, j *job, content *proto.Content, r *prepared) error {
 	if !streamed(j.stored.Envelope) {
 		if err := checkDigest(content, sha256.Sum256(content.Body), len(content.Body)); err != nil {
@@ -208,7 +208,7 @@ func (in *Inbox) open(j *job) (io.ReadCloser, error) {
 	return in.parts.Bodies.Open(j.rec.BodyBlob, [32]byte(j.stored.Key), h.Suite)
 }
 
-// digest reads a streamed body through once.
+// digest reads and verifies a streamed body.
 func (in *Inbox) digest(ctx context.Context, j *job, content *proto.Content) error {
 	if len(j.stored.Key) != 32 {
 		return fmt.Errorf("%w: it has no key", errIntegrity)
@@ -226,7 +226,7 @@ func (in *Inbox) digest(ctx context.Context, j *job, content *proto.Content) err
 	return checkDigest(content, [32]byte(sum.Sum(nil)), int(n))
 }
 
-// ctxReader reads until its context is done.
+// A ctxReader reads until its context is done.
 type ctxReader struct {
 	context.Context
 	io.Reader
@@ -242,7 +242,7 @@ func (u ctxReader) Read(p []byte) (int, error) {
 func checkDigest(c *proto.Content, sum [32]byte, size int) error {
 	switch {
 	case uint64(size) != c.BodySize:
-		return fmt.Errorf("%w: %d bytes, signed were %d", errIntegrity, size, c.BodySize)
+		return fmt.Errorf("%w: %d bytes, but %d were signed", errIntegrity, size, c.BodySize)
 	case size == 0 && len(c.BodyDigest) == 0:
 		return nil
 	case !bytes.Equal(sum[:], c.BodyDigest):
