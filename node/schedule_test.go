@@ -77,7 +77,7 @@ func alignClock() {
 
 // A schedule makes a task each time that it is due, which runs on a member; pause,
 // resume and remove are obeyed (virtual time).
-func TestScheduleMakesTasks(t *testing.T) {
+func TestScheduleCreatesTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 100*time.Millisecond)
 		defer c.close()
@@ -354,7 +354,7 @@ func TestReaddedScheduleIsKeptByAnOldNode(t *testing.T) {
 
 // A schedule that came back to a home and left it once more is removed by the word of
 // the home that it came from first; and the answer to an offer is none to that word.
-func TestScheduleIsRemovedOnItsSecondRound(t *testing.T) {
+func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
@@ -397,7 +397,7 @@ func TestScheduleIsRemovedOnItsSecondRound(t *testing.T) {
 }
 
 // What is no schedule is refused, and so is one away from the home of its queue.
-func TestScheduleIsRefused(t *testing.T) {
+func TestInvalidScheduleIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
 		defer c.close()
@@ -431,7 +431,7 @@ func TestScheduleIsRefused(t *testing.T) {
 
 // What went by while the home was down is skipped, made up for once, or made up for
 // as far as the cap allows; nothing is made twice over the restart.
-func TestScheduleMissesWhileItsHomeIsDown(t *testing.T) {
+func TestMissedRunsWhileTheHomeIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 100*time.Millisecond)
 		defer c.close()

@@ -37,7 +37,7 @@ func TestUnreachablePeer(t *testing.T) {
 		{"isolated", unreachablePeer{isolated: true, status: gossip.Dead, since: now, dial: failed}, "this node is isolated", "balefire-node netcheck"},
 		{"no address", unreachablePeer{status: gossip.Alive}, "no address of b is known", "start it"},
 		{"stopped", unreachablePeer{addrs: 2, status: gossip.Left, since: now.Add(-time.Hour), dial: failed}, "b cannot be reached: it was stopped 1h0m0s ago", "start b"},
-		{"dead", unreachablePeer{addrs: 2, relays: []string{"r"}, status: gossip.Dead, since: now.Add(-time.Minute), dial: failed}, "b cannot be reached: it has been DEAD for 1m0s according to gossip;  " + lastTry, "start b"},
+		{"dead", unreachablePeer{addrs: 2, relays: []string{"r"}, status: gossip.Dead, since: now.Add(-time.Minute), dial: failed}, "b cannot be reached: it has been DEAD for 1m0s according to gossip; " + lastTry, "start b"},
 		{"suspect", unreachablePeer{addrs: 2, status: gossip.Suspect, since: now.Add(-3 * time.Second), dial: failed}, "it has been SUSPECT for 3s according to gossip", "start b"},
 		{"no relay", unreachablePeer{addrs: 2, relays: []string{"r", "s"}, status: gossip.Alive, dial: failed}, "none of its relays (r, s) is connected here; " + lastTry, "balefire-node path r"},
 		{"a relay does not lead there", unreachablePeer{relays: []string{"r", "s"}, connectedRelays: []string{"s"}, dial: failed}, "neither directly nor through its relays (s); " + lastTry, "balefire-node path b"},

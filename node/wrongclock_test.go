@@ -96,7 +96,7 @@ func TestResultOfATargetWhoseClockWasWrong(t *testing.T) {
 
 // I14: a clock of a home that is wrong for some seconds ends, forgets and holds up
 // nothing: what had ended, what runs, and what is made and sent meanwhile.
-func TestHomeWhoseClockIsWrongForAMoment(t *testing.T) {
+func TestBrieflyWrongClockOfAHome(t *testing.T) {
 	for _, off := range clockOffsets {
 		for _, lasts := range []time.Duration{4 * time.Second, time.Minute} {
 			t.Run(fmt.Sprint(off, " for ", lasts), func(t *testing.T) {
