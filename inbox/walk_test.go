@@ -270,7 +270,7 @@ func TestIntegrity(t *testing.T) {
 				r.run()
 				wait(time.Minute)
 				o := r.expect(a, deadLetter)
-				if s.starts(a.Header.ID) != 0 || !strings.Contains(o.Reason, "not what was signed") {
+				if s.starts(a.Header.ID) != 0 || !strings.Contains(o.Reason, "does not match its signature") {
 					t.Errorf("%d starts, reason %q", s.starts(a.Header.ID), o.Reason)
 				}
 			})
