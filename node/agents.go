@@ -82,8 +82,8 @@ func (n *Node) commandSpec(out inbox.Spec, w worker) (inbox.Spec, error) {
 
 // Run starts the agent once and returns when none of its processes run anymore.
 func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
-	dir, seat := "", w.node.handlers.outputs.newOutput()
-	defer seat.release()
+	dir, output := "", w.node.handlers.outputs.newOutput()
+	defer output.release()
 	if err := w.node.handlers.outputs.mustWait(r.ID, w.maxOutput(r)); err != nil {
 		return &inbox.Result{Outcome: inbox.Unready, ExitCode: -1, Reason: err.Error()}
 	}
@@ -99,7 +99,7 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 		}()
 	}
 	in := w.input(r, dir)
-	in.Room = seat
+	in.Room = output
 	if err := w.audit(ctx, "command.start", in, nil); err != nil {
 		return &inbox.Result{Outcome: inbox.Unready, ExitCode: -1, Reason: fmt.Sprintf("the audit log could not be written, so nothing was started: %v", err)}
 	}
@@ -110,7 +110,7 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	if res.Outcome == agent.NoRoom {
 		w.node.handlers.outputs.noteStarved(r.ID)
 	}
-	return w.node.runResult(r, seat, res)
+	return w.node.runResult(r, output, res)
 }
 
 // maxOutput is how many bytes a run may write: the limit of the handler or of the
@@ -212,7 +212,7 @@ func (n *Node) mayRunAs(s HandlerSpec) error {
 }
 
 // runResult turns an agent's result into what the inbox decides on.
-func (n *Node) runResult(r *inbox.Run, seat *runOutput, res agent.Result) *inbox.Result {
+func (n *Node) runResult(r *inbox.Run, output *runOutput, res agent.Result) *inbox.Result {
 	out := &inbox.Result{
 		Outcome: endOf(res.Outcome), ExitCode: int32(res.Code), Output: res.Output, ContentType: "application/octet-stream",
 		Truncated: res.Truncated, Stderr: strings.ToValidUTF8(res.Stderr, "?"), Reason: res.Err,
@@ -224,14 +224,14 @@ func (n *Node) runResult(r *inbox.Run, seat *runOutput, res agent.Result) *inbox
 		}
 		return out
 	}
-	if err := n.keepOutput(r, seat, res, out); err != nil {
+	if err := n.keepOutput(r, output, res, out); err != nil {
 		return &inbox.Result{Outcome: inbox.Retry, ExitCode: int32(res.Code), Reason: fmt.Sprintf("keep the result: %v", err), Stderr: out.Stderr}
 	}
 	return out
 }
 
 // keepOutput moves a large result out of the run's folder, which is removed.
-func (n *Node) keepOutput(r *inbox.Run, seat *runOutput, res agent.Result, out *inbox.Result) error {
+func (n *Node) keepOutput(r *inbox.Run, output *runOutput, res agent.Result, out *inbox.Result) error {
 	out.File = filepath.Join(n.cfg.Dir, runDir, r.ID.String()+".out")
 	if err := os.Rename(res.OutputFile, out.File); err != nil {
 		return err
@@ -247,7 +247,7 @@ func (n *Node) keepOutput(r *inbox.Run, seat *runOutput, res agent.Result, out *
 		return err
 	}
 	out.Size, out.Digest = uint64(size), sum.Sum(nil)
-	seat.handOver(out.File)
+	output.handOver(out.File)
 	return nil
 }
 

@@ -266,11 +266,11 @@ func (p *bodyTransfer) offerHandoff(ctx context.Context, from proto.PeerID, env 
 func (p *bodyTransfer) resultMissing(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool {
 	name := leasedBlob(id, o.GetBodyKey())
 	p.mu.Lock()
-	right, spoilt := p.verified[id] == name, p.corrupt[name]
+	right, corrupt := p.verified[id] == name, p.corrupt[name]
 	p.mu.Unlock()
 	has := (inboxBodies{p.node}).Has(name)
 	switch {
-	case spoilt >= maxCorrupt:
+	case corrupt >= maxCorrupt:
 		sum := sha256.Sum256(nil)
 		o.State, o.Reason = proto.DeadLetter, "its result does not match its digest (I9)"
 		o.Body, o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite = nil, 0, sum[:], nil, 0

@@ -74,13 +74,13 @@ func newBodyTransfer(n *Node) *bodyTransfer {
 
 // open reads which bodies the ownership subsystem needs, before that runs.
 func (p *bodyTransfer) open() {
-	room := p.node.queues.driver
-	room.Results(func(id proto.TaskID, o *proto.Outcome) {
+	driver := p.node.queues.driver
+	driver.Results(func(id proto.TaskID, o *proto.Outcome) {
 		if key := o.GetBodyKey(); len(key) > 0 {
 			p.ownResults[id] = leasedBlob(id, key)
 		}
 	})
-	room.PendingProbes(func(id proto.TaskID) { p.granted[id] = true })
+	driver.PendingProbes(func(id proto.TaskID) { p.granted[id] = true })
 }
 
 // run runs transfers until ctx is done.

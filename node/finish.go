@@ -238,10 +238,10 @@ func (n *Node) sendStarted(s inbox.Started) {
 	if !s.Home.IsZero() {
 		to = s.Home
 	}
-	n.tellStarted(to, &proto.Receipts{Receipts: n.keys.Receipts([][]byte{s.Statement.Append(nil)})})
+	n.notifyStarted(to, &proto.Receipts{Receipts: n.keys.Receipts([][]byte{s.Statement.Append(nil)})})
 }
 
-func (n *Node) tellStarted(to proto.PeerID, receipts *proto.Receipts) {
+func (n *Node) notifyStarted(to proto.PeerID, receipts *proto.Receipts) {
 	if to == n.keys.Peer() {
 		n.Started(to, receipts)
 		return

@@ -130,11 +130,11 @@ type joiner struct {
 }
 
 func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
-	ground, err := openStorage(j.cfg, nil, nil)
+	st, err := openStorage(j.cfg, nil, nil)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
-	defer ground.Close()
+	defer st.Close()
 	reply, err := j.ask(ctx, m.Name)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
@@ -146,7 +146,7 @@ func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: the inviter answered for another mesh: %w", err)
 	}
-	return j.enroll(ctx, ground.store, m, mesh, reply)
+	return j.enroll(ctx, st.store, m, mesh, reply)
 }
 
 // enroll stores the answer of a mesh.

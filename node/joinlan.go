@@ -45,18 +45,18 @@ func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
 	if m.Name, err = chooseName(o.Name); err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
-	ground, err := openStorage(cfg, nil, nil)
+	st, err := openStorage(cfg, nil, nil)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
-	defer ground.Close()
+	defer st.Close()
 	l := lanJoiner{cfg: cfg, keys: keys, name: m.Name, o: o, told: map[proto.PeerID]bool{}}
 	reply, mesh, err := l.ask(ctx)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
 	j := joiner{cfg: cfg, keys: keys}
-	return j.enroll(ctx, ground.store, m, mesh, reply)
+	return j.enroll(ctx, st.store, m, mesh, reply)
 }
 
 // A lanJoiner asks the members that it finds on the LAN.

@@ -18,7 +18,7 @@ import (
 
 // Errors for a folder that cannot run a node yet.
 var (
-	ErrNotInitialised = errors.New("no node in this folder")
+	ErrNotInitialized = errors.New("no node in this folder")
 	ErrUnpaired       = errors.New("this node belongs to no mesh")
 	ErrPaired         = errors.New("this node already belongs to a mesh")
 )
@@ -124,7 +124,7 @@ func ensureKeys(dir string, clk clock.Clock) (keys *identity.Keys, created bool,
 func loadIdentity(dir string, now time.Time) (*identity.Keys, identity.Mesh, identity.Member, error) {
 	keys, err := identity.LoadKeys(filepath.Join(dir, identityDir))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("%w: %s is empty: run balefire-node init --new-mesh, or join with a ticket", ErrNotInitialised, dir)
+		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("%w: %s is empty: run balefire-node init --new-mesh, or join with a ticket", ErrNotInitialized, dir)
 	}
 	if err != nil {
 		return nil, identity.Mesh{}, identity.Member{}, err

@@ -97,7 +97,7 @@ func (r gossipHandler) Sync(ctx context.Context, from proto.PeerID, m *proto.Mes
 func (n *Node) ownRecord() gossip.Self {
 	o := gossip.Self{
 		State: n.phase(), Started: n.started, Priority: uint32(n.cfg.Mesh.Priority), Kinds: n.kinds(), Load: n.load(),
-		Labels: n.cfg.Mesh.Labels, Relays: n.net.Reservations(), Open: n.open(), Version: n.cfg.Version,
+		Labels: n.cfg.Mesh.Labels, Relays: n.net.Reservations(), Open: n.publiclyReachable(), Version: n.cfg.Version,
 	}
 	if o.State == proto.NodeRunning {
 		o.Hops = hopsToProto(n.net.Hops())
@@ -229,9 +229,9 @@ const workEvery = 2 * time.Second
 
 // checkFullBook reports whether the directory is full, so that no more members are admitted.
 // It warns once each time the directory becomes full.
-func (n *Node) checkFullBook(told bool) bool {
+func (n *Node) checkFullBook(reported bool) bool {
 	full := n.book.Count() >= transport.MaxPeers
-	if full && !told {
+	if full && !reported {
 		n.log.Warn(fullBookText)
 		n.addEvent("member."+gossip.Alarm.String(), n.keys.Peer(), fullBookText, nil)
 	}

@@ -28,12 +28,12 @@ type lifeguardRun struct {
 func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bool) (r lifeguardRun) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 9))
-		type standing struct {
+		type nodeState struct {
 			still bool
 			died  time.Time // zero: it is up
 		}
 		var w *simMesh
-		now := map[string]*standing{} // guarded by v.mu
+		now := map[string]*nodeState{} // guarded by v.mu
 		v := &deathReports{dead: map[[2]string]int{}}
 		begun := false
 		note := func(by *simNode, e gossip.Event) {
@@ -65,7 +65,7 @@ func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bo
 		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		for _, s := range w.nodes {
 			s.peer()
-			now[s.name] = &standing{}
+			now[s.name] = &nodeState{}
 		}
 		set := func(f func()) { v.mu.Lock(); defer v.mu.Unlock(); f() }
 		set(func() { begun = true })
@@ -111,7 +111,7 @@ func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bo
 }
 
 // TestLifeguardWithWholeNodes holds over real libp2p what package gossip holds for
-// its pure core: with a tenth of the nodes standing still and a tenth of the packets
+// its pure core: with a tenth of the nodes nodeState still and a tenth of the packets
 // lost, the rules of Lifeguard give twenty times fewer false verdicts, and see a
 // death at most half as late again. It takes ten nodes and BALEFIRE_VIRTUAL_HOURS; or
 // six and some minutes, in which the figures are rough.

@@ -27,7 +27,7 @@ type storage struct {
 	journal *journal.Journal
 }
 
-// openStorage opens the storage in cfg.Dir. A second process is refused. told is called
+// openStorage opens the storage in cfg.Dir. A second process is refused. onFull is called
 // when new work is refused because the disk or memory is full, and when it is accepted
 // again; it may be nil.
 func openStorage(cfg Config, reg prometheus.Registerer, onFull func(why error)) (_ *storage, err error) {

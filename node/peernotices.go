@@ -75,6 +75,6 @@ func (n *Node) forwardStarted(ctx context.Context, from proto.PeerID, receipts [
 			n.outbox.Started(ctx, origin, one)
 			continue
 		}
-		n.tellStarted(origin, &proto.Receipts{Receipts: one})
+		n.notifyStarted(origin, &proto.Receipts{Receipts: one})
 	}
 }

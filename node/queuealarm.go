@@ -81,14 +81,14 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 const maxHeld = 1 << 20
 
 func (a *QueueAlarm) summary(queue string, now time.Time) string {
-	word := map[string]string{"DEAD": "is dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
+	verb := map[string]string{"DEAD": "is dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
 	if a.Since != nil {
 		ago := now.Sub(*a.Since).Round(time.Second).String()
-		if word += " for " + ago; a.State == "LEFT" {
-			word = "left " + ago + " ago"
+		if verb += " for " + ago; a.State == "LEFT" {
+			verb = "left " + ago + " ago"
 		}
 	}
-	text := fmt.Sprintf("queue %s: its home %s %s, so none of its tasks is granted", queue, a.Home, word)
+	text := fmt.Sprintf("queue %s: its home %s %s, so none of its tasks is granted", queue, a.Home, verb)
 	if a.Waiting > 0 {
 		text += fmt.Sprintf("; %s for %s", plural(a.Waiting, "task of this node waits", "tasks of this node wait"), a.Home)
 	}

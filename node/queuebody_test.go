@@ -437,7 +437,7 @@ func TestQueueCorruptResult(t *testing.T) {
 		defer c.close()
 		ids, _ := c.submitLarge(0, 1)
 		c.waitPart(leasedPrefix, 0)
-		spoilt := 0
+		corrupt := 0
 		for _, s := range c.nodes[1:] {
 			found, _ := filepath.Glob(filepath.Join(s.dir, "*", leasedPrefix+"*"))
 			for _, name := range found {
@@ -445,15 +445,15 @@ func TestQueueCorruptResult(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if _, err := f.WriteAt([]byte("spoilt"), largeBody-100); err != nil {
+				if _, err := f.WriteAt([]byte("corrupt"), largeBody-100); err != nil {
 					t.Fatal(err)
 				}
 				f.Close()
-				spoilt++
+				corrupt++
 			}
 		}
-		if spoilt != 1 {
-			t.Fatalf("%d results were spoilt, want one", spoilt)
+		if corrupt != 1 {
+			t.Fatalf("%d results were corrupt, want one", corrupt)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()

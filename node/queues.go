@@ -27,8 +27,8 @@ const queuePrefix = "queue:"
 // of queues whose home is this node, and also runs the tasks granted to this node;
 // gossip reports which members could work.
 //
-//	Accept ─▶ Taken ─▶ room ── GRANT ─▶ owner's room ─▶ Wait ─▶ slot ─▶ Ready ─▶ handler
-//	origin ◀─ PutResult ◀─ End ◀─ room ◀──── ENDED ──── Finish ◀──────────────────┘
+//	Accept ─▶ Taken ─▶ driver ── GRANT ─▶ owner's driver ─▶ Wait ─▶ slot ─▶ Ready ─▶ handler
+//	origin ◀─ PutResult ◀─ End ◀─ driver ◀── ENDED ── Finish ◀──────────────────────────┘
 type queues struct {
 	node    *Node
 	driver  *ownership.Driver
@@ -79,7 +79,7 @@ func (q *queues) waitReported(ctx context.Context) {
 	tick := time.NewTicker(reportPoll)
 	defer tick.Stop()
 	for {
-		if _, unsaid, err := q.driver.Unfinished(ctx); err != nil || unsaid == 0 {
+		if _, unsent, err := q.driver.Unfinished(ctx); err != nil || unsent == 0 {
 			return
 		}
 		select {
@@ -231,9 +231,9 @@ func (q *queues) watch(ctx context.Context) error {
 	defer members.Stop()
 	defer spread.Stop()
 	defer scan.Stop()
-	told, idle := map[proto.PeerID]ownership.Node{}, map[proto.TaskID]bool{}
+	last, idle := map[proto.PeerID]ownership.Node{}, map[proto.TaskID]bool{}
 	for {
-		q.updateMembers(told)
+		q.updateMembers(last)
 		q.checkHomes(ctx)
 		q.node.finishMoves(ctx)
 		select {
@@ -262,7 +262,7 @@ func (n *Node) mayWork(p proto.PeerID) bool {
 }
 
 // updateMembers tells the ownership subsystem what has changed about the members.
-func (q *queues) updateMembers(told map[proto.PeerID]ownership.Node) {
+func (q *queues) updateMembers(last map[proto.PeerID]ownership.Node) {
 	n := q.node
 	paused := n.gossip.SelfPaused()
 	if paused && !q.paused {
@@ -283,14 +283,14 @@ func (q *queues) updateMembers(told map[proto.PeerID]ownership.Node) {
 		}
 	}
 	for _, x := range all {
-		if old, ok := told[x.Peer]; !ok || !reflect.DeepEqual(old, x) {
-			told[x.Peer] = x
+		if old, ok := last[x.Peer]; !ok || !reflect.DeepEqual(old, x) {
+			last[x.Peer] = x
 			q.driver.SetNode(x)
 		}
 	}
-	for p := range told {
+	for p := range last {
 		if !slices.ContainsFunc(all, func(x ownership.Node) bool { return x.Peer == p }) { // forgotten or revoked
-			delete(told, p)
+			delete(last, p)
 			q.driver.SetNode(ownership.Node{Member: dispatch.Member{Peer: p}})
 		}
 	}

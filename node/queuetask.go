@@ -67,11 +67,11 @@ func (n *Node) UnblockLane(ctx context.Context, name, key string) (Queue, error)
 	if !q.Here {
 		return q, fmt.Errorf("%w: the home of queue %s is %s: unblock it there", ErrRefused, name, q.Home)
 	}
-	stood, err := n.queues.driver.Unblock(ctx, name, key)
+	blocked, err := n.queues.driver.Unblock(ctx, name, key)
 	switch {
 	case err != nil:
 		return q, fmt.Errorf("unblock %.60q of queue %s: %w", key, name, err)
-	case !stood:
+	case !blocked:
 		return q, fmt.Errorf("%w: no tasks of queue %s with the ordering key %.60q are blocked", ErrNotFound, name, key)
 	}
 	if err := n.audit(ctx, "queue.unblock", name+" "+key); err != nil {

@@ -146,8 +146,8 @@ func hopsToProto(hops []transport.Hop) (out []*proto.Hop) {
 }
 
 // hopsFromProto converts the relay paths of a member record.
-func hopsFromProto(words []*proto.Hop) (hops []transport.Hop) {
-	for _, w := range words {
+func hopsFromProto(encoded []*proto.Hop) (hops []transport.Hop) {
+	for _, w := range encoded {
 		if r, err := proto.PeerIDFrom(w.GetRelay()); err == nil {
 			hops = append(hops, transport.Hop{Relay: r, Path: route.Path{
 				RTT: time.Duration(w.GetRttMs()) * time.Millisecond, Loss: float64(min(w.GetLossPermille(), 1000)) / 1000,
@@ -158,9 +158,9 @@ func hopsFromProto(words []*proto.Hop) (hops []transport.Hop) {
 	return hops
 }
 
-// open reports whether, as far as this node knows, it is publicly reachable and relays.
+// publiclyReachable reports whether, as far as this node knows, it is publicly reachable and relays.
 // If some members are open, the others request reservations only from them.
-func (n *Node) open() bool {
+func (n *Node) publiclyReachable() bool {
 	if !n.mayRelay() {
 		return false
 	}

@@ -39,7 +39,7 @@ func TestAnnouncedAddressMakesANodePublic(t *testing.T) {
 	if !b.ownRecord().Open {
 		t.Error("a node with an announced address does not say that it can be dialled")
 	}
-	if a.ownRecord().Open != a.open() {
+	if a.ownRecord().Open != a.publiclyReachable() {
 		t.Error("what a node says of itself is not what it believes")
 	}
 }

@@ -75,15 +75,15 @@ func (s *schedules) retract(from proto.PeerID, m *proto.Schedule) {
 		return
 	}
 	old := s.all[scheduleID{m.Queue, m.Name}]
-	its := sameSchedule(old, m) && old.Generation >= m.Generation && isDelegate(old, from)
+	matches := sameSchedule(old, m) && old.Generation >= m.Generation && isDelegate(old, from)
 	gone := &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, BornMs: m.BornMs, Gone: true}
 	switch {
 	case old == nil && s.full():
 		return
-	case its && !old.Gone:
+	case matches && !old.Gone:
 		gone = tombstone(old)
 		gone.Going = old.Going
-	case its && len(old.Went) > 0:
+	case matches && len(old.Went) > 0:
 		gone = tombstone(old)
 		gone.Going = old.Went
 	case old == nil, old.Gone && old.Generation < m.Generation:
@@ -98,7 +98,7 @@ func (s *schedules) retract(from proto.PeerID, m *proto.Schedule) {
 			return
 		}
 	}
-	if its && !old.Gone {
+	if matches && !old.Gone {
 		s.node.addEvent("schedule.removed", from, fmt.Sprintf("schedule %s of queue %s was removed at its old home", m.Name, m.Queue), nil)
 	}
 	if len(gone.GetGoing()) == 0 {

@@ -50,7 +50,7 @@ type ScheduledTask struct {
 	Retries uint32            `json:"retries,omitempty" doc:"maximum number of attempts; default: that of the handler"`
 }
 
-var missedWords = map[string]proto.MissedRuns{
+var missedNames = map[string]proto.MissedRuns{
 	"": proto.MissedSkip, "skip": proto.MissedSkip,
 	"run-once": proto.MissedOnce, "run-all": proto.MissedAll,
 }
@@ -80,9 +80,9 @@ func (n *Node) scheduleView(m *proto.Schedule) Schedule {
 		}},
 		Paused: m.Paused, Last: msOrNil(m.LastMs), Fired: m.Fired, Skipped: m.Skipped, Problem: cmp.Or(n.schedules.errors[scheduleID{m.Queue, m.Name}].text, m.Problem),
 	}
-	for word, missed := range missedWords {
-		if missed == m.Missed && word != "" {
-			v.Missed = word
+	for s, missed := range missedNames {
+		if missed == m.Missed && s != "" {
+			v.Missed = s
 		}
 	}
 	if id, err := proto.TaskIDFrom(m.Last); err == nil {
@@ -152,7 +152,7 @@ func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error
 
 // scheduleOf converts the definition of a schedule to its stored form.
 func (n *Node) scheduleOf(s ScheduleSpec) (*proto.Schedule, error) {
-	missed, known := missedWords[s.Missed]
+	missed, known := missedNames[s.Missed]
 	class, err := proto.ParseClass(s.Class)
 	if err != nil || !known || s.MissedCap < 0 || s.MissedCap > schedule.MaxCap {
 		return nil, fmt.Errorf("%w: schedule %.80q: class must be critical, high, normal or low; missed must be skip, run-once or run-all; missed_cap must be from 0 to %d", ErrInvalid, s.Name, schedule.MaxCap)

@@ -194,12 +194,12 @@ func (n *Node) query(q Query) (outbox.Query, error) {
 		}
 		out.Peer = p.Peer
 	}
-	label, value, labelled := strings.Cut(q.Label, "=")
+	label, value, labeled := strings.Cut(q.Label, "=")
 	out.Match = func(_ proto.TaskID, r *proto.Record) bool {
 		switch {
 		case !q.After.IsZero() && r.GetCreatedMs() < q.After.UnixMilli():
 			return false
-		case labelled && r.GetLabels()[label] != value:
+		case labeled && r.GetLabels()[label] != value:
 			return false
 		}
 		return true

@@ -13,9 +13,9 @@ import (
 
 // Intervals of the wall-clock guard.
 const (
-	clockLook  = time.Second      // between checks of the clocks
-	clockAsk   = 10 * time.Second // between queries to the peers while the clock is doubted
-	clockStamp = time.Minute      // between stamps on disk
+	clockCheckEvery = time.Second      // between checks of the clocks
+	clockAskEvery   = 10 * time.Second // between queries to the peers while the clock is doubted
+	clockStampEvery = time.Minute      // between stamps on disk
 )
 
 // clockKey is the key of the clock stamp in bucket Meta: see [clock.Guard.Stamp].
@@ -44,10 +44,10 @@ func (n *Node) resumeClock() error {
 // keepClock watches the wall clock: it asks the peers for their time while the clock is
 // doubted, reports when a doubt begins and ends, and stores the stamp on disk.
 func (n *Node) keepClock(ctx context.Context) error {
-	tick := time.NewTicker(clockLook)
+	tick := time.NewTicker(clockCheckEvery)
 	defer tick.Stop()
 	var doubted bool
-	asked, stamped := n.cfg.Clock.Boot()-clockAsk, n.cfg.Clock.Boot()
+	asked, stamped := n.cfg.Clock.Boot()-clockAskEvery, n.cfg.Clock.Boot()
 	for {
 		select {
 		case <-ctx.Done():
@@ -60,11 +60,11 @@ func (n *Node) keepClock(ctx context.Context) error {
 			doubted = s.Doubted
 			n.reportClock(s)
 		}
-		if doubted && now-asked >= clockAsk {
+		if doubted && now-asked >= clockAskEvery {
 			asked = now
 			n.net.AskClocks()
 		}
-		if now-stamped >= clockStamp {
+		if now-stamped >= clockStampEvery {
 			stamped = now
 			n.stampClock()
 		}

@@ -58,8 +58,8 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 	if err != nil {
 		return Blocker{}, err
 	}
-	if cell, err := n.inbox.Get(id); err == nil && cell.GetQueue() != "" && !w.State.Terminal() {
-		return n.whyQueued(ctx, b, id, cell), nil // the home of its queue is here, too
+	if queued, err := n.inbox.Get(id); err == nil && queued.GetQueue() != "" && !w.State.Terminal() {
+		return n.whyQueued(ctx, b, id, queued), nil // the home of its queue is here, too
 	}
 	n.whyHome(&b, w, rec.GetTarget())
 	if moving := n.transfers(id); len(moving) > 0 && !w.State.Terminal() && (w.Place == "taken" || w.State != proto.Pending) {
