@@ -7,17 +7,17 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// maxGroupBytes bounds what waits for one peer's next group, besides one frame.
+// maxGroupBytes bounds what is buffered for one peer's next group, besides one frame.
 const maxGroupBytes = 4 << 20
 
-// An groupBuffer collects a peer's frames while the last group is being made
-// durable: one reader puts, one worker takes all that is there.
+// A groupBuffer collects a peer's frames while the previous group is being made durable:
+// one reader puts, one worker takes everything.
 type groupBuffer struct {
 	mu    sync.Mutex
 	msgs  []bufferedFrame
 	bytes int
-	err   error         // the reader's; set before full is told
-	ready chan struct{} // something is there, or the reader ended
+	err   error         // the reader's; set before ready is signaled
+	ready chan struct{} // frames are buffered, or the reader has finished
 	room  chan struct{} // there is room again
 }
 
@@ -30,7 +30,7 @@ func newGroupBuffer() *groupBuffer {
 	return &groupBuffer{ready: make(chan struct{}, 1), room: make(chan struct{}, 1)}
 }
 
-// put adds m and waits while a whole group is there already.
+// put adds m, and blocks while a full group is buffered.
 func (q *groupBuffer) put(ctx context.Context, m *proto.Message, bytes int) error {
 	for {
 		q.mu.Lock()
@@ -50,7 +50,7 @@ func (q *groupBuffer) put(ctx context.Context, m *proto.Message, bytes int) erro
 	}
 }
 
-// close says that nothing more will be put, and why.
+// close records that nothing more will be put, and why.
 func (q *groupBuffer) close(err error) {
 	q.mu.Lock()
 	q.err = err
@@ -58,8 +58,8 @@ func (q *groupBuffer) close(err error) {
 	notify(q.ready)
 }
 
-// take waits for frames and appends all that are there to dst. After close it
-// returns what is left, then the reader's error.
+// take waits for frames and appends all buffered ones to dst. After close it returns what
+// is left, then the reader's error.
 func (q *groupBuffer) take(ctx context.Context, dst []*proto.Message) ([]*proto.Message, error) {
 	for {
 		q.mu.Lock()

@@ -13,26 +13,26 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A RefusedError says that one side of a connection does not want the other.
+// A RefusedError reports that one side of a connection rejects the other.
 type RefusedError struct {
 	Peer   proto.PeerID // the other side
 	Reason string
-	Theirs bool // it refused; else this node did
+	Theirs bool // the peer refused; otherwise this node did
 }
 
 func (e *RefusedError) Error() string {
 	if e.Theirs {
-		return fmt.Sprintf("transport: %s refuses this node: %s", e.Peer, e.Reason)
+		return fmt.Sprintf("transport: %s refused this node: %s", e.Peer, e.Reason)
 	}
-	return fmt.Sprintf("transport: %s is refused: %s", e.Peer, e.Reason)
+	return fmt.Sprintf("transport: %s was refused: %s", e.Peer, e.Reason)
 }
 
-// reasonGated is what the end of a connection by the other side's gate means.
-const reasonGated = "its gate ends the connection: it has this node blocked or banned, or it stops"
+// reasonGated explains a connection that the other side's gater closed.
+const reasonGated = "it closed the connection: it has blocked or banned this node, or is stopping"
 
-// asRefusal returns err as the word of one side that it does not want the other; nil:
-// it is something else. A gate ends a connection before the hello and says so where
-// the network carries the reason, as QUIC does.
+// asRefusal returns err as a refusal by one of the two sides; nil: it is something else.
+// A gater closes a connection before the hello, and reports it where the transport
+// carries the reason, as QUIC does.
 func asRefusal(p proto.PeerID, err error) *RefusedError {
 	if r, ok := errors.AsType[*RefusedError](err); ok {
 		return r
@@ -43,22 +43,22 @@ func asRefusal(p proto.PeerID, err error) *RefusedError {
 	return nil
 }
 
-// errNoHello is why an inbound connection is closed.
-var errNoHello = errors.New("it said nothing")
+// errNoHello is the reason for closing an inbound connection.
+var errNoHello = errors.New("no hello received")
 
-// noHelloEvery is how often the log is told again that a peer, or strangers at an
-// address, were refused for one reason; in between the lines are debug.
+// refusalLogEvery is how often a repeated refusal, of a peer or of strangers at an
+// address, is logged at info level; repetitions in between are debug.
 const (
 	refusalLogEvery = time.Hour
 	maxRefusalLog   = 256
 )
 
-// A refusalKey is a refusal that the log was told of.
+// A refusalKey identifies a logged refusal.
 type refusalKey struct{ who, why string }
 
-// logNoHello tells the log that c ends without a hello. A foreign mesh on the LAN and a
-// revoked machine try for ever, with many connections; a stranger has as many keys as it
-// likes, so what comes in is known by its address.
+// logNoHello logs that c closes without a hello. A foreign mesh on the LAN and a revoked
+// node retry forever, with many connections; a stranger can create any number of keys, so
+// inbound connections are identified by address.
 func (t *Transport) logNoHello(c *conn, err error) {
 	why := err.Error()
 	if r, ok := errors.AsType[*RefusedError](err); ok {
@@ -75,13 +75,13 @@ func (t *Transport) logNoHello(c *conn, err error) {
 	t.log.Log(context.Background(), level, "no hello", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
 }
 
-// A refusalLog knows which refusals the log was told of lately.
+// A refusalLog records recently logged refusals.
 type refusalLog struct {
 	mu     sync.Mutex
 	logged map[refusalKey]time.Duration // monotonic
 }
 
-// first reports whether the log was not told of r for a while, and notes it.
+// first reports whether r was not logged recently, and records it.
 func (l *refusalLog) first(r refusalKey, now time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,17 +95,17 @@ func (l *refusalLog) first(r refusalKey, now time.Duration) bool {
 	return true
 }
 
-// errNoMember is why a node without a certificate has nothing to say.
+// errNoMember is returned by a node without a certificate.
 var errNoMember = errors.New("transport: this node is in no mesh yet; join one with a ticket")
 
-// reasonNoMesh is what a node says that waits to be let into a mesh.
+// reasonNoMesh is sent by a node that waits to join a mesh. Peers compare it.
 const reasonNoMesh = "this node is in no mesh yet"
 
-// maxReason bounds what is told about a refusal.
+// maxReason bounds the reason sent with a refusal.
 const maxReason = 256
 
-// initiateHello says hello first, as the side that dialled, and keeps the ctl stream
-// up until the connection ends.
+// initiateHello sends the first hello, as the side that dialed, and serves the ctl stream
+// until the connection closes.
 func (t *Transport) initiateHello(ctx context.Context, c *conn) {
 	var h *proto.Hello
 	s, err := openStream(ctx, c, streamCtl, proto.MaxControl, t.cfg.Timing)
@@ -113,7 +113,7 @@ func (t *Transport) initiateHello(ctx context.Context, c *conn) {
 		defer s.unblock(ctx)()
 		h, err = t.exchangeHellos(s, true)
 	}
-	if c.yielded.Load() { // the answer to the other side's hello counts
+	if c.yielded.Load() { // the other side's hello is used instead
 		if s != nil {
 			s.Reset()
 		}
@@ -122,14 +122,14 @@ func (t *Transport) initiateHello(ctx context.Context, c *conn) {
 	t.finishHello(ctx, c, s, h, err)
 }
 
-// respondHello says hello second.
+// respondHello answers the other side's hello.
 func (t *Transport) respondHello(ctx context.Context, c *conn, s *stream) {
 	defer s.unblock(ctx)()
 	h, err := t.exchangeHellos(s, false)
 	t.finishHello(ctx, c, s, h, err)
 }
 
-// finishHello ends the hello and, when it went well, has the conversation that follows.
+// finishHello completes the hello and, if it succeeded, serves the connection.
 func (t *Transport) finishHello(ctx context.Context, c *conn, s *stream, h *proto.Hello, err error) {
 	switch {
 	case !t.endHello(c, h, err):
@@ -141,12 +141,12 @@ func (t *Transport) finishHello(ctx context.Context, c *conn, s *stream, h *prot
 	if errors.Is(err, ErrProtocol) {
 		t.offend(c.peer, "ctl", err)
 	}
-	t.log.Debug("connection ends", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
+	t.log.Debug("connection closed", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
 	c.raw.Close()
 }
 
-// exchangeHellos carries the hellos over s in the time that is set for both and
-// returns the other side's.
+// exchangeHellos exchanges the hellos over s within the time limit for both, and returns
+// the other side's.
 func (t *Transport) exchangeHellos(s *stream, first bool) (*proto.Hello, error) {
 	if err := s.SetDeadline(time.Now().Add(t.cfg.Timing.Hello)); err != nil {
 		return nil, err
@@ -175,8 +175,8 @@ func (t *Transport) exchangeHellos(s *stream, first bool) (*proto.Hello, error) 
 	return h, s.SetDeadline(time.Time{})
 }
 
-// sendFirstHello sends the first hello. One who is not known proves before that it is of
-// this mesh.
+// sendFirstHello sends the first hello. An unknown peer must first prove that it belongs
+// to this mesh.
 func (t *Transport) sendFirstHello(s *stream) error {
 	if t.gate.Hello() == nil {
 		return errNoMember
@@ -189,7 +189,7 @@ func (t *Transport) sendFirstHello(s *stream) error {
 	return t.sendHello(s, nil)
 }
 
-// sendHello sends this node's hello, or why the other side is not welcome.
+// sendHello sends this node's hello, or the reason for a refusal.
 func (t *Transport) sendHello(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok {
 		return t.writeHello(s, &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.revocationOf(s.conn.peer)})
@@ -201,7 +201,7 @@ func (t *Transport) sendHello(s *stream, reason error) error {
 	return t.writeHello(s, h)
 }
 
-// writeHello sends h, of this version.
+// writeHello sends h with this protocol version.
 func (t *Transport) writeHello(s *stream, h *proto.Hello) error {
 	m, err := helloMessage(h)
 	if err != nil {
@@ -215,7 +215,7 @@ func (t *Transport) writeHello(s *stream, h *proto.Hello) error {
 	return err
 }
 
-// ownHello makes this node's hello.
+// ownHello returns this node's hello.
 func (t *Transport) ownHello() (*proto.Hello, error) {
 	h := t.gate.Hello()
 	if h == nil {
@@ -226,7 +226,7 @@ func (t *Transport) ownHello() (*proto.Hello, error) {
 	return h, nil
 }
 
-// helloMessage makes a frame of h.
+// helloMessage returns a frame with h.
 func helloMessage(h *proto.Hello) (*proto.Message, error) {
 	h.Version = proto.Version
 	b, err := proto.Encode(nil, h)
@@ -258,7 +258,7 @@ func readHello(s *stream) (*proto.Hello, error) {
 	return h, nil
 }
 
-// admitHello decides about the other side's hello. Its error is a RefusedError.
+// admitHello checks the other side's hello. Its error is a RefusedError.
 func (t *Transport) admitHello(c *conn, h *proto.Hello) error {
 	if err := t.precheckHello(c, h); err != nil {
 		return err
@@ -270,14 +270,13 @@ func (t *Transport) admitHello(c *conn, h *proto.Hello) error {
 	return nil
 }
 
-// precheckHello decides about the other side by what needs no certificate. Its error is a
-// RefusedError.
+// precheckHello checks what needs no certificate. Its error is a RefusedError.
 func (t *Transport) precheckHello(c *conn, h *proto.Hello) error {
 	switch {
 	case h.GetRefusal() != "":
 		return t.refusalFrom(c, h)
 	case h.GetVersion() != proto.Version:
-		return &RefusedError{c.peer, fmt.Sprintf("it speaks version %d of the protocol, this node speaks %d", h.GetVersion(), proto.Version), false}
+		return &RefusedError{c.peer, fmt.Sprintf("it uses protocol version %d, this node uses %d", h.GetVersion(), proto.Version), false}
 	case t.gate.Hello() == nil:
 		return &RefusedError{c.peer, reasonNoMesh, false}
 	case t.revocationOf(c.peer) != nil:
@@ -288,8 +287,8 @@ func (t *Transport) precheckHello(c *conn, h *proto.Hello) error {
 	return nil
 }
 
-// endHello ends the hello of c: err is nil when both sides are content. It reports
-// false when it was ended before.
+// endHello records the result of the hello of c: err is nil if both sides accepted. It
+// returns false if there is a result already.
 func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 	if c.helloDone.Swap(true) {
 		return false
@@ -315,7 +314,7 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 	return true
 }
 
-// expectHello closes an inbound connection that says no hello in time.
+// expectHello closes an inbound connection without a timely hello.
 func (t *Transport) expectHello(ctx context.Context, c *conn) {
 	timer := time.NewTimer(t.cfg.Timing.Hello)
 	defer timer.Stop()

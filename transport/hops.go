@@ -9,30 +9,30 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// A way over a relay has two halves. The one from here is measured here; the one
-// from there to the peer only the peer can measure, so that each node tells the
-// others of its own:
+// A path through a relay has two halves. The near one is measured here; the far one only
+// the peer can measure, so each node publishes the measurements of its own half:
 //
-//	this node ──── near: its gauge ───▶ relay ◀── far: Config.Hops(peer) ──── peer
+//	this node ──── near: its meter ───▶ relay ◀── far: Config.Hops(peer) ──── peer
 
-// maxHops bounds the ways to relays that a node tells.
+// maxHops bounds the published paths to relays.
 const maxHops = 4
 
-// A Hop is a direct way to a relay, as the node that has it measured it.
+// A Hop is a direct path to a relay, as measured by the node that has it.
 type Hop struct {
 	Relay proto.PeerID
 	Path  route.Path
 }
 
-// hopPicker is which ways to relays this node tells. They stay the same while none is better
-// by much for long: each change goes to every member.
+// A hopPicker selects the paths to relays that this node publishes. The selection is
+// stable while no other path is much better for long, since each change is sent to every
+// member.
 type hopPicker struct {
 	mu     sync.Mutex
 	pick   route.Picker
 	picked []proto.PeerID
 }
 
-// choose returns those of all that are told at now, by the ids of the relays.
+// choose returns the members of all to publish at now, ordered by relay id.
 func (t *hopPicker) choose(all []Hop, score func(route.Path) float64, now time.Duration) []Hop {
 	there := make([]route.Candidate, len(all))
 	for i, h := range all {
@@ -47,8 +47,8 @@ func (t *hopPicker) choose(all []Hop, score func(route.Path) float64, now time.D
 	return all
 }
 
-// Hops returns this node's direct ways to members that relay, by their ids: of
-// many the best, or those that were it until a moment ago.
+// Hops returns this node's direct paths to members that relay, ordered by id: the best
+// ones, or those that recently were.
 func (t *Transport) Hops() []Hop {
 	var all []Hop
 	for _, r := range t.relays() {
@@ -62,7 +62,7 @@ func (t *Transport) Hops() []Hop {
 	return t.reach.hops.choose(all, score, t.cfg.Clock.Mono())
 }
 
-// farHop returns the way from p to relay r, as p says; zero: it says nothing of it.
+// farHop returns the path from p to relay r, as published by p; zero: not published.
 func (t *Transport) farHop(p, r proto.PeerID) route.Path {
 	if t.cfg.Hops == nil {
 		return route.Path{}
@@ -75,9 +75,9 @@ func (t *Transport) farHop(p, r proto.PeerID) route.Path {
 	return route.Path{}
 }
 
-// nearHop returns the way from here to relay r, as far as it was measured, and what
-// is taken off the score of each way over it: one that must be dialled first, or
-// that is silent when it should not be, stands behind.
+// nearHop returns the path from this node to relay r, as far as measured, and a penalty
+// for each path through it: a relay that must be dialed first, or is unexpectedly silent,
+// ranks lower.
 func (t *Transport) nearHop(r proto.PeerID) (p route.Path, off float64) {
 	c := t.best(r)
 	if c == nil || !c.direct() {
@@ -94,28 +94,29 @@ func (t *Transport) nearHop(r proto.PeerID) (p route.Path, off float64) {
 	return c.meter.path(), off
 }
 
-// scoreOf returns how good the path to a relay is.
+// scoreOf returns the score of the path to a relay.
 func (t *Transport) scoreOf(r proto.PeerID) float64 {
 	p, off := t.nearHop(r)
 	return t.cfg.Weights.Score(p).Total - off
 }
 
-// scoreVia returns how good the whole way to p over relay r is.
+// scoreVia returns the score of the whole path to p through relay r.
 func (t *Transport) scoreVia(r, p proto.PeerID) float64 {
 	near, off := t.nearHop(r)
 	return t.cfg.Weights.Score(route.Join(near, t.farHop(p, r))).Total - off
 }
 
-// An relayDemand is who needs a relay to come to this node, and their ways to relays.
+// A relayDemand lists the paths to relays of the peers that need a relay to reach this
+// node.
 type relayDemand struct {
 	made time.Duration
 	hops [][]Hop // of each
 }
 
-// maxDemand bounds the peers for whom relays are chosen.
+// maxDemand bounds the peers for which relays are chosen.
 const maxDemand = 64
 
-// relayDemand returns the hops of the contacts that no direct connection leads to.
+// relayDemand returns the hops of the contacts without a direct connection.
 func (t *Transport) relayDemand() (o relayDemand) {
 	o.made = t.cfg.Clock.Mono()
 	if t.cfg.Directory == nil || t.cfg.Hops == nil {
@@ -132,9 +133,9 @@ func (t *Transport) relayDemand() (o relayDemand) {
 	return o
 }
 
-// scoreFor returns how good a place at relay r is: the mean of the whole ways
-// that those in o would have over it to this node, or of the way to it when there
-// are none.
+// scoreFor returns the score of a reservation at relay r: the mean score of the whole
+// paths that the peers in o would have through it to this node, or of the path to it if
+// there are none.
 func (t *Transport) scoreFor(r proto.PeerID, o relayDemand) float64 {
 	near, off := t.nearHop(r)
 	if len(o.hops) == 0 {

@@ -19,7 +19,7 @@ var errForeignKey = errors.New("transport: not the id of an Ed25519 key")
 // toLibp2p returns libp2p's form of p.
 func toLibp2p(p proto.PeerID) peer.ID { return peer.ID(p.Bytes()) }
 
-// fromLibp2p returns the key that libp2p's id contains.
+// fromLibp2p returns the key contained in libp2p's id.
 func fromLibp2p(id peer.ID) (proto.PeerID, error) {
 	var p proto.PeerID
 	if len(id) != len(p.Bytes()) {
@@ -32,7 +32,7 @@ func fromLibp2p(id peer.ID) (proto.PeerID, error) {
 	return p, nil
 }
 
-// parseAddrs reads multiaddrs, with or without the id of p behind them.
+// parseAddrs parses multiaddrs, with or without the id of p at the end.
 func parseAddrs(p proto.PeerID, addrs []string) ([]ma.Multiaddr, error) {
 	out := make([]ma.Multiaddr, 0, len(addrs))
 	for _, s := range addrs {
@@ -49,8 +49,8 @@ func parseAddrs(p proto.PeerID, addrs []string) ([]ma.Multiaddr, error) {
 	return out, nil
 }
 
-// usable keeps of the addresses that a peer says it has those that can lead to
-// it: at most max, well formed, and loopback only for a peer on this machine.
+// usable returns the announced addresses of a peer that can lead to it: at most max, well
+// formed, and loopback only for a peer on this machine.
 func usable(addrs []string, remote ma.Multiaddr, max int) []string {
 	here := manet.IsIPLoopback(remote)
 	var out []string
@@ -66,12 +66,12 @@ func usable(addrs []string, remote ma.Multiaddr, max int) []string {
 
 func comparePeers(a, b proto.PeerID) int { return bytes.Compare(a[:], b[:]) }
 
-// maxFound bounds the addresses that are taken for a peer that was found.
+// maxFound bounds the addresses accepted for a discovered peer.
 const maxFound = 16
 
-// plausible keeps of the addresses that somebody told those that can lead to
-// another machine: nobody shall have this node knock at its own doors. A node
-// that listens on loopback alone finds its peers there.
+// plausible returns the addresses in told that can lead to another machine, so that no
+// one can make this node dial itself. A node that listens only on loopback finds its
+// peers there.
 func plausible(own, told []ma.Multiaddr) []ma.Multiaddr {
 	alone := !slices.ContainsFunc(own, func(a ma.Multiaddr) bool { return !manet.IsIPLoopback(a) })
 	var out []ma.Multiaddr
@@ -84,7 +84,7 @@ func plausible(own, told []ma.Multiaddr) []ma.Multiaddr {
 	return out
 }
 
-// networkOf returns over what a is dialled: quic or tcp.
+// networkOf returns the network of a: quic or tcp.
 func networkOf(a ma.Multiaddr) string {
 	if isTCP(a) {
 		return "tcp"

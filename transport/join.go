@@ -17,12 +17,11 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// joinTimeout bounds a join at the inviter: it verifies, writes and signs.
+// joinTimeout limits a join at the inviter, which verifies, writes and signs.
 const joinTimeout = 20 * time.Second
 
-// handleJoin takes a join stream: the one thing, besides a hello, that is
-// served to a stranger. It is served once a connection. A member asks for its renewal
-// here.
+// handleJoin handles a join stream, the only thing besides a hello that is served to a
+// stranger, once per connection. Members also use it to request a renewal.
 func (t *Transport) handleJoin(raw network.Stream) {
 	c := t.connOf(raw)
 	if c == nil || !c.verified() && c.joining.Swap(true) {
@@ -64,21 +63,21 @@ func (t *Transport) serveJoin(ctx context.Context, s *stream) error {
 		t.met.refused.Inc()
 		return answerJoin(s, &proto.JoinReply{Refusal: reasonManyJoins, WaitMs: uint32(joinRetryAfter.Milliseconds())})
 	}
-	reply := &proto.JoinReply{Refusal: "a ticket is needed from another network than this member's: ask for one"}
+	reply := &proto.JoinReply{Refusal: "joining from another network than this member's requires a ticket: ask for one"}
 	if mayRequestJoin(r, c.verified(), t.cfg.Sockets != nil || onLocalNetwork(c.raw.RemoteMultiaddr(), ownNetworks())) {
 		reply = t.cfg.Joiner.Join(ctx, c.peer, r)
 	}
 	return answerJoin(s, reply)
 }
 
-// A TicketChecker is a [Joiner] that tells, for the cost of one lookup, who holds a
-// ticket that counts: nobody else's requests are in its way then.
+// A TicketChecker is a [Joiner] that reports, at the cost of one lookup, whether a node
+// holds a valid ticket, so that requests of others do not delay it.
 type TicketChecker interface {
 	HoldsTicket(from proto.PeerID, r *proto.JoinRequest) bool
 }
 
-// mayJoin reports whether a request is looked at now. Strangers have an account by
-// address, since a new key costs nothing.
+// mayJoin reports whether a request is handled now. Strangers are limited by address,
+// since a new key costs nothing.
 func (t *Transport) mayJoin(c *conn, r *proto.JoinRequest) bool {
 	if k, ok := t.cfg.Joiner.(TicketChecker); ok && len(r.GetTicketId()) > 0 && k.HoldsTicket(c.peer, r) {
 		return true
@@ -86,10 +85,10 @@ func (t *Transport) mayJoin(c *conn, r *proto.JoinRequest) bool {
 	return t.allow(c.peer, admit.Join) && (c.verified() || t.allowAddress(c))
 }
 
-// reasonManyJoins is what those are told who ask to join when many do, and joinTurn
-// after how long they ask again.
+// reasonManyJoins is the refusal when too many nodes ask to join, and joinRetryAfter is
+// when they should ask again.
 const (
-	reasonManyJoins = "too many ask to join at once: try again in ten seconds; the ticket is still good"
+	reasonManyJoins = "too many join requests at once: try again in ten seconds; the ticket is still valid"
 	joinRetryAfter  = 2 * time.Second
 )
 
@@ -103,19 +102,19 @@ func answerJoin(s *stream, reply *proto.JoinReply) error {
 		return err
 	}
 	s.CloseWrite()
-	_, err = s.rd.NextRaw() // until the joiner has read it and closes
+	_, err = s.rd.NextRaw() // until the joiner has read it and closed
 	return err
 }
 
-// mayRequestJoin reports whether r is looked at: it shows a ticket, is a member's, who asks for
-// its renewal, or comes from near.
+// mayRequestJoin reports whether r is handled: it contains a ticket, is a member's
+// request for renewal, or comes from the local network.
 func mayRequestJoin(r *proto.JoinRequest, member, near bool) bool {
 	return len(r.GetTicketId()) > 0 || member || near
 }
 
-// onLocalNetwork reports whether remote, to which there is a connection, is on a network of
-// this machine: a private address, or one of those networks. Only there can a node be
-// seen by the person who is to let it in without a ticket.
+// onLocalNetwork reports whether remote, the address of a connection, is on a network of
+// this machine: a private address, or in one of own. Only there can an operator who
+// admits a node without a ticket identify it.
 func onLocalNetwork(remote ma.Multiaddr, own []*net.IPNet) bool {
 	if isCircuit(remote) {
 		return false
@@ -127,7 +126,7 @@ func onLocalNetwork(remote ma.Multiaddr, own []*net.IPNet) bool {
 	return manet.IsPrivateAddr(remote) || slices.ContainsFunc(own, func(n *net.IPNet) bool { return n.Contains(ip) })
 }
 
-// ownNetworks returns the networks that this machine has an address in.
+// ownNetworks returns the networks in which this machine has an address.
 func ownNetworks() (own []*net.IPNet) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
@@ -141,12 +140,12 @@ func ownNetworks() (own []*net.IPNet) {
 	return own
 }
 
-// RequestJoin asks a member for membership, at one of addrs: the inviter of a
-// ticket, or, without one, a member that [Transport.FindMeshes] found, where a
-// person decides: the reply is pending until then. It waits for Run and needs no
-// membership. The connection is given up afterwards: the next one begins with a
-// hello. Where many ask, who has a ticket waits for its turn, until ctx ends; without
-// one the reply is a refusal.
+// RequestJoin asks a member for membership, at one of addrs: the inviter of a ticket or,
+// without one, a member found by [Transport.FindMeshes], where an operator decides and
+// the reply is pending until then. It waits for Run and needs no membership. The
+// connection is closed afterwards: the next one starts with a hello. If too many ask, a
+// node with a ticket waits for its turn until ctx is done; without a ticket the reply is
+// a refusal.
 func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	t.setJoining(inviter, 1)
 	defer t.setJoining(inviter, -1)
@@ -175,7 +174,7 @@ func (t *Transport) joinAt(ctx context.Context, addrs []string, inviter proto.Pe
 	return reply, nil
 }
 
-// pause waits and reports whether ctx goes on.
+// pause waits for d and reports whether ctx is still active.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -185,26 +184,26 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// timeLeft reports whether ctx goes on for d at least.
+// timeLeft reports whether ctx has at least d left.
 func timeLeft(ctx context.Context, d time.Duration) bool {
 	end, limited := ctx.Deadline()
 	return !limited || time.Until(end) > d
 }
 
-// maxJoinWait bounds how long a member may have others wait before they ask again.
+// maxJoinWait bounds how long a member may make others wait before they ask again.
 const maxJoinWait = 10 * time.Second
 
-// joinTries is how often a join is begun: a member that saw this node on the LAN
-// says hello to it, and takes that connection away again when it is refused. And a
-// member that has just been started listens a moment before it lets anybody in.
+// joinTries is how many times a join is attempted. A member that saw this node on the LAN
+// sends it a hello, and closes that connection when it is refused; and a member that has
+// just started listens for a moment before it admits anyone.
 const (
 	joinTries    = 3
 	joinPause    = 300 * time.Millisecond
-	joinFastFail = 2 * time.Second // what fails later than that was not there
+	joinFastFail = 2 * time.Second // a later failure means that the member is unreachable
 )
 
-// joinOnce asks on one connection. ended says that the connection, and not the
-// member, is why there is no answer.
+// joinOnce asks on one connection. again: the connection, not the member, is the reason
+// for a missing answer.
 func (t *Transport) joinOnce(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (reply *proto.JoinReply, again bool, err error) {
 	began := time.Now()
 	if err := t.dialHost(ctx, inviter, addrs); err != nil {
@@ -232,7 +231,8 @@ func (t *Transport) RequestRenewal(ctx context.Context, admin proto.PeerID, r *p
 	return reply, nil
 }
 
-// askJoin asks on a connection; asked says whether the other side may have heard it.
+// askJoin asks on a connection; asked reports whether the other side may have received
+// the request.
 func (t *Transport) askJoin(ctx context.Context, c *conn, r *proto.JoinRequest) (reply *proto.JoinReply, asked bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -246,7 +246,7 @@ func (t *Transport) askJoin(ctx context.Context, c *conn, r *proto.JoinRequest) 
 	}
 	defer s.Close()
 	defer s.unblock(ctx)()
-	if _, err := s.rw.Read(nil); err != nil { // the end of the negotiation: it serves joins
+	if _, err := s.rw.Read(nil); err != nil { // completes the negotiation: the other side serves joins
 		return nil, false, err
 	}
 	if err := s.send(&proto.Message{Type: proto.TypeJoin, Payload: b}); err != nil {

@@ -14,29 +14,29 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// joinService is where nodes without a mesh and nodes of any mesh see each other.
+// joinService is the mDNS service on which nodes without a mesh and nodes of any mesh
+// find each other.
 const joinService = "_balefire-join._udp"
 
 const (
 	lanTick      = time.Second
-	lanPause     = 2 * time.Second  // between two starts, for changes that come in a row
-	lanRetry     = 10 * time.Second // after a start that failed
-	lanRenewal   = 5 * time.Minute  // it finds each node once: a restart finds it again, and forgets what others filled it with
-	lanMemory    = 3 * lanRenewal   // after it a node that is not seen again is gone
+	lanPause     = 2 * time.Second  // between two starts, to collect successive changes
+	lanRetry     = 10 * time.Second // after a failed start
+	lanRenewal   = 5 * time.Minute  // mDNS reports each node once; a restart reports it again, and clears entries made by others
+	lanMemory    = 3 * lanRenewal   // a node not seen for this long is gone
 	lanMaxRetry  = 30 * time.Second // between two dials of a member
-	lanQueue     = 64               // sights that wait
-	lanMaxDials  = 4                // dials
-	watcherQueue = 64               // what a caller of FindMeshes may be behind
+	lanQueue     = 64               // queued sightings
+	lanMaxDials  = 4                // concurrent dials
+	watcherQueue = 64               // buffer of a FindMeshes caller
 )
 
-// A lan announces this node on the LAN by mDNS and looks who else does. A member
-// that is seen is dialled at once. With others a hello is tried: one who was
-// introduced elsewhere is a member as well. A node that is in no mesh waits for
-// somebody to ask for it.
+// A lan announces this node on the LAN by mDNS and finds others. A member is dialed at
+// once. For unknown nodes a hello is tried, as a node introduced elsewhere may be a
+// member too. A node without a mesh waits until it is asked.
 //
 //	mesh's service ──┐            known ──▶ dial
-//	                 ├─▶ sights ─ unknown ─▶ hello ─ welcome ▶ connected
-//	join service  ───┘                            └ refused ▶ Seen, later again
+//	                 ├─▶ found ── unknown ─▶ hello ─ welcome ▶ connected
+//	join service  ───┘                            └ refused ▶ Seen, retried later
 type lan struct {
 	t     *Transport
 	start func(name string) (io.Closer, error)
@@ -44,7 +44,7 @@ type lan struct {
 	slots chan struct{}
 
 	mu       sync.Mutex
-	state    string // up, or why not
+	state    string // "up", or the reason why not
 	watchers map[*watcher]bool
 }
 
@@ -66,7 +66,7 @@ func (l *lan) startMDNS(name string) (io.Closer, error) {
 	return s, nil
 }
 
-// HandlePeerFound takes a sight from mDNS. It never blocks.
+// HandlePeerFound handles a sighting by mDNS. It never blocks.
 func (l *lan) HandlePeerFound(info peer.AddrInfo) {
 	select {
 	case l.found <- info:
@@ -74,7 +74,7 @@ func (l *lan) HandlePeerFound(info peer.AddrInfo) {
 	}
 }
 
-// services returns the names under which this node is on the LAN.
+// services returns the mDNS services that this node announces.
 func (l *lan) services() []string {
 	if l.t.gate.Hello() == nil {
 		return []string{joinService}
@@ -82,7 +82,7 @@ func (l *lan) services() []string {
 	return []string{"_bf" + meshName(l.t.cfg.MeshTag) + "._udp", joinService}
 }
 
-// run is on the LAN until ctx ends.
+// run announces and finds nodes until ctx is done.
 func (l *lan) run(ctx context.Context) {
 	var up []io.Closer
 	defer func() {
@@ -120,8 +120,8 @@ func (l *lan) run(ctx context.Context) {
 	}
 }
 
-// addressChanges tells when this machine got other addresses: mDNS announces
-// those that it found at its start.
+// addressChanges returns a channel of address changes of this machine: mDNS announces
+// only the addresses at its start.
 func (l *lan) addressChanges(ctx context.Context) <-chan any {
 	sub, err := l.t.host.EventBus().Subscribe(new(event.EvtLocalAddressesUpdated))
 	if err != nil {
@@ -149,7 +149,7 @@ func (l *lan) startAll() (up []io.Closer, err error) {
 		state = err.Error()
 	}
 	if state != l.state {
-		l.t.log.Info("looking around on the LAN", "state", state)
+		l.t.log.Info("LAN discovery", "state", state)
 	}
 	l.state = state
 	return up, err
@@ -161,14 +161,14 @@ func closeAll(up []io.Closer) {
 	}
 }
 
-// status returns up, or why this node is not on the LAN.
+// status returns "up", or why LAN discovery is not running.
 func (l *lan) status() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state
 }
 
-// addFound remembers a sight.
+// addFound records a sighting.
 func (l *lan) addFound(info peer.AddrInfo) {
 	p, err := fromLibp2p(info.ID)
 	if err != nil || p == l.t.self || l.t.gate.Blocked(p) {
@@ -186,10 +186,10 @@ func (l *lan) addFound(info peer.AddrInfo) {
 	l.notifyWatchers(Found{p, addrs})
 }
 
-// dialDue dials whom it is time to dial.
+// dialDue dials the nodes that are due.
 func (l *lan) dialDue() {
 	if l.t.gate.Hello() == nil {
-		return // nothing to show yet
+		return // no certificate yet
 	}
 	now := l.t.cfg.Clock.Mono()
 	d := &l.t.disc
@@ -211,7 +211,7 @@ func (l *lan) dialDue() {
 	}
 }
 
-// greet says hello to a node that was seen, and tells of it if that fails.
+// greet exchanges hellos with a sighted node, and reports the node if that fails.
 func (l *lan) greet(ctx context.Context, s Stranger) {
 	known := l.t.isMember(s.Peer) || l.t.knownPeers()[s.Peer]
 	ctx, cancel := context.WithTimeout(ctx, maxDial)
@@ -227,7 +227,7 @@ func (l *lan) greet(ctx context.Context, s Stranger) {
 	}
 }
 
-// report says who was seen, now and then.
+// report reports a sighted stranger, at a limited rate.
 func (l *lan) report(p proto.PeerID) {
 	d := &l.t.disc
 	d.mu.Lock()
@@ -244,7 +244,7 @@ func (l *lan) report(p proto.PeerID) {
 	}
 }
 
-// Found is a node on the LAN that may be able to let this one into its mesh.
+// Found is a node on the LAN that may be able to admit this one to its mesh.
 type Found struct {
 	Peer  proto.PeerID
 	Addrs []string
@@ -256,9 +256,9 @@ type watcher struct {
 	reported map[proto.PeerID]bool
 }
 
-// FindMeshes returns the nodes that are seen on the LAN, each once, until ctx or
-// the transport ends and the channel is closed. Ask one with [Transport.RequestJoin]
-// and an empty ticket; another node without a mesh refuses. Config.MDNS must be set.
+// FindMeshes returns the nodes seen on the LAN, each once, until ctx is done or the
+// transport stops and the channel is closed. Ask one with [Transport.RequestJoin] and an
+// empty ticket; a node without a mesh refuses. Config.MDNS must be set.
 func (t *Transport) FindMeshes(ctx context.Context) <-chan Found {
 	w := &watcher{found: make(chan Found, watcherQueue), reported: make(map[proto.PeerID]bool)}
 	l := t.disc.lan
@@ -284,7 +284,7 @@ func (t *Transport) FindMeshes(ctx context.Context) <-chan Found {
 	return w.found
 }
 
-// notify hands f on, once. The caller holds the lan's mu.
+// notify sends f, once. The caller holds the lan's mu.
 func (w *watcher) notify(f Found) {
 	if w.reported[f.Peer] || len(w.reported) >= maxStrangers {
 		return

@@ -7,12 +7,12 @@ import (
 	"github.com/libp2p/go-libp2p/gologshim"
 )
 
-// SetLibp2pLog sends libp2p's own log lines to h, each one level lower: it warns of
-// every connection that ends while it is asked something, which is daily life here.
-// It works once in a process, before the first host is made.
+// SetLibp2pLog sends libp2p's log lines to h, one level lower: libp2p warns about every
+// connection that closes during a request, which is routine here. It works once per
+// process, before the first host is created.
 func SetLibp2pLog(h slog.Handler) { gologshim.SetDefaultHandler(lower{h}) }
 
-// lower hands lines on one level below their own.
+// lower passes lines on one level below their own.
 type lower struct{ to slog.Handler }
 
 const oneLevel = slog.LevelWarn - slog.LevelInfo
@@ -22,7 +22,7 @@ func (l lower) Enabled(ctx context.Context, at slog.Level) bool {
 }
 
 func (l lower) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level -= oneLevel; r.Message == "listening failed" { // whether that matters is told by who wants to listen
+	if r.Level -= oneLevel; r.Message == "listening failed" { // the caller of Listen reports it if it matters
 		r.Level = slog.LevelDebug
 	}
 	if !l.to.Enabled(ctx, r.Level) {

@@ -10,22 +10,22 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// ErrLinkDown is returned by a link after its stream ended. What was not
-// acknowledged may or may not have arrived: send it again on the next link.
+// ErrLinkDown is returned by a link after its stream closed. Unacknowledged messages may
+// or may not have arrived: send them again on the next link.
 var ErrLinkDown = errors.New("transport: the link is down")
 
-// ErrNoAck ends a link whose other side acknowledges nothing any more.
-var ErrNoAck = errors.New("transport: no acknowledgement in time")
+// ErrNoAck closes a link whose other side stopped acknowledging.
+var ErrNoAck = errors.New("transport: no acknowledgment in time")
 
-// errMoved ends a link in favour of one on a better connection.
+// errMoved closes a link in favor of one on a better connection.
 var errMoved = errors.New("transport: the link moved to a better path")
 
-// ErrBadAck ends a link whose other side acknowledges what was not sent.
-var ErrBadAck = errors.New("transport: bad acknowledgement")
+// ErrBadAck closes a link whose other side acknowledges what was not sent.
+var ErrBadAck = errors.New("transport: bad acknowledgment")
 
-// A Link is the outgoing task stream to one peer. DATA, RESULT and CANCEL
-// frames are numbered from 1 in the order in which they are sent; MARK is not
-// numbered. One goroutine may send while another takes the answers.
+// A Link is the outgoing task stream to one peer. DATA, RESULT and CANCEL frames are
+// numbered from 1 in send order; MARK is not numbered. One goroutine may send while
+// another reads the answers.
 type Link struct {
 	conn    *conn
 	stream  *stream
@@ -36,13 +36,13 @@ type Link struct {
 
 	mu        sync.Mutex
 	win       *window
-	out       []byte        // encoded frames that wait for the writer
+	out       []byte        // encoded frames queued for the writer
 	dirty     chan struct{} // out is not empty
-	room      chan struct{} // the window opened, or out was taken
+	room      chan struct{} // the window opened, or the writer took out
 	done      chan struct{}
 	err       error         // set before done is closed
-	ackMark   time.Duration // since when the frames in flight were not looked at
-	moveTimer *time.Timer   // set: no more is sent, the link ends when all is acknowledged, or then
+	ackMark   time.Duration // time of the last look at the frames in flight
+	moveTimer *time.Timer   // set: nothing more is sent; the link closes when all is acknowledged, or at the latest then
 }
 
 func newLink(c *conn, s *stream, cfg Config) *Link {
@@ -52,16 +52,16 @@ func newLink(c *conn, s *stream, cfg Config) *Link {
 	}
 }
 
-// Peer returns whom the link leads to.
+// Peer returns the link's peer.
 func (l *Link) Peer() proto.PeerID { return l.conn.peer }
 
-// Done is closed when the link has ended.
+// Done is closed when the link has closed.
 func (l *Link) Done() <-chan struct{} { return l.done }
 
-// Send queues msgs in their order and returns when the last one is queued, not
-// when it is acknowledged. It blocks while the window is full. An error other
-// than ErrLinkDown or that of ctx names a message that cannot be sent at all;
-// those before it are queued.
+// Send queues msgs in order and returns when the last one is queued, not when it is
+// acknowledged. It blocks while the window is full. An error other than ErrLinkDown or
+// that of ctx identifies a message that cannot be sent at all; those before it are
+// queued.
 func (l *Link) Send(ctx context.Context, msgs []*proto.Message) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
@@ -120,13 +120,12 @@ func (l *Link) queue(m *proto.Message) error {
 	return nil
 }
 
-// numbered reports whether frames of this type count in a task stream's order.
-// Those of ownership do not: whoever says them says them again until they are
-// answered.
+// numbered reports whether frames of this type are numbered in a task stream. Ownership
+// messages are not: their sender repeats them until they are answered.
 func numbered(t proto.MessageType) bool { return t != proto.TypeMark && !isOwnershipType(t) }
 
-// isOwnershipType reports whether a type is one of those by which nodes agree on who
-// may run a task, also one that only a newer node knows.
+// isOwnershipType reports whether a type is one of those by which nodes agree on who may
+// run a task, including types that only newer nodes know.
 func isOwnershipType(t proto.MessageType) bool {
 	return t >= proto.TypeGrant && t < endOfOwnership || t >= proto.TypeQueueAsk && t < endOfQueues
 }
@@ -136,8 +135,8 @@ const (
 	endOfQueues    = 60
 )
 
-// Answers returns the next Ack, whose numbers are those of this link's frames.
-// It returns ErrLinkDown when the link has ended and every Ack was returned.
+// Answers returns the next Ack, with this link's frame numbers. It returns ErrLinkDown
+// when the link has closed and every Ack was returned.
 func (l *Link) Answers(ctx context.Context) (*proto.Ack, error) {
 	select {
 	case a := <-l.answers:
@@ -159,7 +158,7 @@ func (l *Link) Answers(ctx context.Context) (*proto.Ack, error) {
 	}
 }
 
-// run writes and reads until the stream or ctx ends.
+// run writes and reads until the stream closes or ctx is done.
 func (l *Link) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -168,7 +167,7 @@ func (l *Link) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		select {
-		case <-l.done: // whoever ends the link holds locks: what that takes is done here
+		case <-l.done: // the caller of end may hold locks, so closing is done here
 			cancel()
 		case <-ctx.Done():
 		}
@@ -184,7 +183,7 @@ func (l *Link) run(ctx context.Context) {
 	l.conn.pendingAcks.setLink(0, false)
 }
 
-// end notes why the link ended; the first reason counts.
+// end records why the link closed; the first reason counts.
 func (l *Link) end(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,7 +200,7 @@ func (l *Link) endLocked(err error) {
 	}
 }
 
-// writeAll sends what is queued, as much at once as there is.
+// writeAll writes what is queued, as much at once as possible.
 func (l *Link) writeAll(ctx context.Context) error {
 	var spare []byte
 	for {
@@ -227,7 +226,7 @@ func (l *Link) writeAll(ctx context.Context) error {
 	}
 }
 
-// readAcks takes the other side's answers, opens the window and hands them on.
+// readAcks reads Acks, opens the window and passes them on.
 func (l *Link) readAcks(ctx context.Context) error {
 	for {
 		l.mu.Lock()
@@ -274,12 +273,12 @@ func (l *Link) release(a *proto.Ack) error {
 	return nil
 }
 
-// moveTime bounds how long a link waits for its last Acks before it moves. What
-// has none by then is sent again on the next one.
+// moveTime limits how long a link waits for its last Acks before it moves. Frames without
+// one by then are sent again on the next link.
 const moveTime = 10 * time.Second
 
-// move has the link end without loss: it takes no more, and ends when all that
-// it took is acknowledged.
+// move closes the link without loss: it accepts no more messages, and closes when all
+// accepted ones are acknowledged.
 func (l *Link) move() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -289,18 +288,17 @@ func (l *Link) move() {
 	}
 }
 
-// endIfMoved ends a link that moves and has nothing more to wait for. The caller
-// holds mu.
+// endIfMoved closes a moving link that has nothing to wait for. The caller holds mu.
 func (l *Link) endIfMoved() {
 	if l.moveTimer != nil && l.win.len() == 0 && len(l.out) == 0 {
 		l.endLocked(errMoved)
 	}
 }
 
-// checkAck holds a against the frames first to last that wait for one.
+// checkAck checks a against the unacknowledged frames first to last.
 func checkAck(a *proto.Ack, first, last uint64) error {
 	if a.GetFrom() != first || a.GetUpTo() < first || a.GetUpTo() > last || a.GetUpTo()-first >= proto.MaxGroup {
-		return fmt.Errorf("%w: frames %d to %d, while %d to %d wait for one", ErrBadAck, a.GetFrom(), a.GetUpTo(), first, last)
+		return fmt.Errorf("%w: frames %d to %d, but %d to %d are unacknowledged", ErrBadAck, a.GetFrom(), a.GetUpTo(), first, last)
 	}
 	at := first
 	for _, r := range a.GetRefusals() {
@@ -312,14 +310,14 @@ func checkAck(a *proto.Ack, first, last uint64) error {
 	return nil
 }
 
-// setAckDeadline sets the time by which the next Ack must be here, when one is owed.
-// The caller holds mu; extra bytes are about to be in flight.
+// setAckDeadline sets the deadline for the next Ack, if one is due. The caller holds mu;
+// extra bytes are about to be in flight.
 func (l *Link) setAckDeadline(extra int) {
 	if l.win.len() == 0 && extra == 0 {
 		l.stream.SetReadDeadline(time.Time{})
 		return
 	}
-	// 8 KiB/s are asked of the weakest path
+	// assumes at least 8 KiB/s
 	slack := time.Duration(min(l.win.bytes+extra, 1<<20)) * time.Second / (8 << 10)
 	l.stream.SetReadDeadline(time.Now().Add(l.cfg.Timing.Ack + slack))
 }
@@ -340,7 +338,7 @@ func isTimeout(err error) bool {
 	return ok && t.Timeout()
 }
 
-// notify wakes whoever waits on c, once.
+// notify wakes a receiver on c, once.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

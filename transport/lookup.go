@@ -10,14 +10,14 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// find returns the entry of a peer, not to be changed, or nil.
+// find returns the entry of a peer, which must not be modified, or nil.
 func (b *Book) find(id proto.PeerID) *Peer {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.entries[id]
 }
 
-// Get returns what is known of a peer.
+// Get returns what is known about a peer.
 func (b *Book) Get(id proto.PeerID) (Peer, bool) {
 	if p := b.find(id); p != nil {
 		return p.clone(), true
@@ -25,8 +25,8 @@ func (b *Book) Get(id proto.PeerID) (Peer, bool) {
 	return Peer{}, false
 }
 
-// Recipient is Get for whoever seals for a peer: it copies nothing, so the entry is
-// only to be read. It returns nil when nothing is known of the peer.
+// Recipient is Get for callers that seal for a peer: it does not copy, so the entry must
+// only be read. It returns nil if the peer is unknown.
 func (b *Book) Recipient(id proto.PeerID) *Peer { return b.find(id) }
 
 // Self returns this node as its peers know it, without addresses.
@@ -38,14 +38,14 @@ func (b *Book) Self() Peer {
 	return p
 }
 
-// Mesh returns the mesh that this node is in, the zero one before that.
+// Mesh returns the mesh of this node, or the zero mesh before it joined one.
 func (b *Book) Mesh() identity.Mesh {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	return b.mesh
 }
 
-// List returns every peer, by name; this node is not one of them.
+// List returns every peer, ordered by name, without this node.
 func (b *Book) List() []Peer {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -57,9 +57,9 @@ func (b *Book) List() []Peer {
 	return all
 }
 
-// Find returns the peer, or this node, that ref names: an alias, a name, an id, the
-// begin or the end of an id (four characters at least). An alias goes before the
-// name of another peer.
+// Find returns the peer, or this node, that ref identifies: an alias, a name, an id, or
+// the beginning or end of an id (at least four characters). An alias takes precedence
+// over another peer's name.
 func (b *Book) Find(ref string) (Peer, error) {
 	all := b.List()
 	var byAlias, byName, byPart []Peer
@@ -95,10 +95,10 @@ func (b *Book) Find(ref string) (Peer, error) {
 	return Peer{}, fmt.Errorf("%w %.64q: write the id, one of %s", ErrAmbiguous, ref, strings.Join(ids, ", "))
 }
 
-// hint says whom a person may have meant.
+// hint suggests what the user may have meant.
 func hint(all []Peer) string {
 	if len(all) == 0 {
-		return "no peer is known yet; pair with one through `invite` and `join`"
+		return "no peer is known yet; pair with one using `invite` and `join`"
 	}
 	var names []string
 	for _, p := range all[:min(len(all), 8)] {
@@ -107,11 +107,11 @@ func hint(all []Peer) string {
 	if len(all) > len(names) {
 		names = append(names, fmt.Sprintf("and %d more", len(all)-len(names)))
 	}
-	return "known are " + strings.Join(names, ", ")
+	return "known peers: " + strings.Join(names, ", ")
 }
 
-// Member returns the membership of a peer, or of this node, if it is one now:
-// known, not blocked, its certificate not over.
+// Member returns the current membership of a peer, or of this node: known, not blocked,
+// its certificate not expired.
 func (b *Book) Member(id proto.PeerID) (identity.Member, bool) {
 	m, ok := b.Enrolled(id)
 	if p := b.find(id); !ok || p != nil && p.Blocked {
@@ -120,7 +120,7 @@ func (b *Book) Member(id proto.PeerID) (identity.Member, bool) {
 	return m, true
 }
 
-// Enrolled is Member, whether or not a person blocked the peer here.
+// Enrolled is Member, ignoring whether an operator blocked the peer here.
 func (b *Book) Enrolled(id proto.PeerID) (identity.Member, bool) {
 	b.mu.RLock()
 	p := b.entries[id]
@@ -135,8 +135,8 @@ func (b *Book) Enrolled(id proto.PeerID) (identity.Member, bool) {
 	return p.Member, true
 }
 
-// Renewable is Member, also for a peer, or this node, whose certificate has ended and
-// may still be renewed: what it sends waits, and what was accepted of it goes on.
+// Renewable is Member, but also for a peer, or this node, whose expired certificate may
+// still be renewed: what it sends waits, and what was accepted from it continues.
 func (b *Book) Renewable(id proto.PeerID) (identity.Member, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -150,16 +150,16 @@ func (b *Book) Renewable(id proto.PeerID) (identity.Member, bool) {
 	return p.Member, true
 }
 
-// current reports whether p is a member now, for this node.
+// current reports whether this node considers p a member now.
 func (p *Peer) current(now time.Time) bool { return p.valid(now) && !p.Blocked }
 
-// valid reports whether p has a certificate that is not over.
+// valid reports whether p has a certificate that is not expired.
 func (p *Peer) valid(now time.Time) bool {
 	return p != nil && p.cert != nil && !now.After(p.Member.NotAfter)
 }
 
-// Unique reports whether m is the only member of its name that is known here:
-// two admins may give one name to two nodes, and then it says nothing.
+// Unique reports whether m is the only known member with its name: two admins may give
+// two nodes the same name, which then identifies neither.
 func (b *Book) Unique(m identity.Member) bool {
 	now := b.clock.Now()
 	b.mu.RLock()
@@ -172,7 +172,7 @@ func (b *Book) Unique(m identity.Member) bool {
 	return b.self.Peer == m.Peer || b.self.Name != m.Name
 }
 
-// KeyRecord returns the key to seal to a peer with.
+// KeyRecord returns the key to seal for a peer with.
 func (b *Book) KeyRecord(id proto.PeerID) (identity.KeyRecord, bool) {
 	if id == b.keys.Peer() {
 		return b.keys.SealingKey(), true
@@ -183,15 +183,15 @@ func (b *Book) KeyRecord(id proto.PeerID) (identity.KeyRecord, bool) {
 	return identity.KeyRecord{}, false
 }
 
-// Blocked reports whether a peer is kept out: by a person here, or because its
+// Blocked reports whether a peer is rejected: by an operator here, or because its
 // certificate was revoked.
 func (b *Book) Blocked(id proto.PeerID) bool {
 	p := b.find(id)
 	return p != nil && (p.Blocked || b.isRevoked(p.Member))
 }
 
-// Contacts returns whom to stay connected with: everybody who is not blocked
-// and has an address.
+// Contacts returns the peers to stay connected with: all that are not blocked and have an
+// address.
 func (b *Book) Contacts() []Contact {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -13,36 +13,36 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// Times of the measuring.
+// Timing and weights of measurements.
 const (
 	measureEvery  = 5 * time.Second
-	relayedIdle   = 30 * time.Minute // of a better path before the relayed one beside it is closed
-	switchedIdle  = 2 * time.Minute  // of a path over another relay, likewise
-	silentAfter   = 3 * time.Second  // after which a relay is no good choice
-	dialPenalty   = 0.5              // off the score of a relay that must be dialled first
-	silentPenalty = 2.0              // off the score of one that is silent
+	relayedIdle   = 30 * time.Minute // of a direct path in use before the relayed one is closed
+	switchedIdle  = 2 * time.Minute  // of a path through another relay, likewise
+	silentAfter   = 3 * time.Second  // after which a relay is considered silent
+	dialPenalty   = 0.5              // score penalty of a relay that must be dialed first
+	silentPenalty = 2.0              // score penalty of a silent relay
 )
 
-// A connMeter measures one connection by the traffic that is there anyway.
+// A connMeter measures one connection using its normal traffic.
 type connMeter struct {
 	mu           sync.Mutex
 	route        route.Meter
-	sent         uint64 // packets that were counted
+	sent         uint64 // packets counted so far
 	lost         uint64
-	sentPings    uint64 // heartbeats, where packets cannot be seen
+	sentPings    uint64 // heartbeats, where packets cannot be counted
 	lostPings    uint64
-	heartbeatRTT time.Duration // the round trip of the last heartbeat since the last sample; 0: none
+	heartbeatRTT time.Duration // round trip of the last heartbeat since the last sample; 0: none
 }
 
-// addBytes notes that so many bytes were acknowledged in so much time in which
-// there was something to acknowledge.
+// addBytes records bytes acknowledged in a time during which acknowledgments were
+// pending.
 func (g *connMeter) addBytes(bytes int, busy time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.route.Bytes(uint64(max(bytes, 0)), max(busy, 0))
 }
 
-// addPing notes a heartbeat, and whether the one before it had no answer.
+// addPing records a heartbeat, and whether the previous one was unanswered.
 func (g *connMeter) addPing(missed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -52,22 +52,22 @@ func (g *connMeter) addPing(missed bool) {
 	}
 }
 
-// addRTT notes the round trip of a heartbeat.
+// addRTT records the round trip of a heartbeat.
 func (g *connMeter) addRTT(rtt time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.heartbeatRTT = rtt
 }
 
-// path returns what was measured.
+// path returns the measurements.
 func (g *connMeter) path() route.Path {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.route.Path()
 }
 
-// measure takes one sample of c: of QUIC what it knows and the heartbeats tell, of
-// others what the heartbeats tell.
+// measure takes one sample of c: from QUIC's statistics and heartbeats, or otherwise from
+// heartbeats only.
 func (c *conn) measure() {
 	var q *quic.Conn
 	known := c.direct() && c.raw.As(&q)
@@ -79,9 +79,9 @@ func (c *conn) measure() {
 		c.meter.sentPings, c.meter.lostPings = 0, 0
 		return
 	}
-	// When a path becomes much longer at once, QUIC takes every packet for lost
-	// before its acknowledgement is here, and its own round trip stays what it was:
-	// that of a heartbeat goes before it.
+	// When a path's latency rises sharply, QUIC considers every packet lost before its
+	// acknowledgment arrives, and its own round-trip estimate does not change: that of a
+	// heartbeat takes precedence.
 	s := q.ConnectionStats()
 	c.meter.route.RTT(cmp.Or(c.meter.heartbeatRTT, s.SmoothedRTT))
 	c.meter.heartbeatRTT = 0
@@ -89,8 +89,8 @@ func (c *conn) measure() {
 	c.meter.sent, c.meter.lost = s.PacketsSent, s.PacketsLost
 }
 
-// measureAll samples every connection until ctx ends, and closes relayed ones
-// that nobody needs any more.
+// measureAll samples every connection until ctx is done, and closes relayed ones that are
+// no longer needed.
 func (t *Transport) measureAll(ctx context.Context) {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
@@ -103,11 +103,11 @@ func (t *Transport) measureAll(ctx context.Context) {
 		relays := t.relays()
 		for _, c := range t.verifiedConns() {
 			c.measure()
-			if c.direct() && slices.Contains(relays, c.peer) { // the next sample has an echo
+			if c.direct() && slices.Contains(relays, c.peer) { // so that the next sample has a round trip
 				c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 			}
 			if t.isSpare(c) {
-				t.log.Info("the relayed path is closed: a better one serves", "peer", c.peer, "path", pathOf(c))
+				t.log.Info("closing the relayed path: a better one is in use", "peer", c.peer, "path", pathOf(c))
 				c.raw.Close()
 			}
 		}
@@ -123,9 +123,9 @@ func (t *Transport) verifiedConns() (all []*conn) {
 	return all
 }
 
-// isSpare reports whether c is relayed, has nothing but its ctl stream left, and
-// another path has done the work for long: a direct one, or one over another
-// relay. A stream of gossip is never cut: its library may lose the peer with it.
+// isSpare reports whether c is relayed, has no stream but its ctl stream, and another
+// path has been in use for long: a direct one, or one through another relay. A gossip
+// stream is never closed, because gossipsub may lose the peer with it.
 func (t *Transport) isSpare(c *conn) bool {
 	if c.direct() {
 		return false

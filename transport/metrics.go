@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// metrics count what the transport does. They work without a registry.
+// metrics holds the transport's metrics. It works without a registry.
 type metrics struct {
 	connections  *prometheus.GaugeVec
 	received     prometheus.Counter
@@ -34,27 +34,27 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "balefire_transport_connections", Help: "Verified connections, by kind of path and network of its first hop.",
 		}, []string{"path", "network"}),
 		received: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "balefire_transport_frames_received_total", Help: "Frames of task streams that were answered."}),
+			Name: "balefire_transport_frames_received_total", Help: "Frames of task streams that were acknowledged."}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "balefire_transport_refused_total", Help: "Connections and streams that were not let in."}),
+			Name: "balefire_transport_refused_total", Help: "Connections and streams that were rejected."}),
 		offences: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "balefire_transport_offences_total", Help: "Streams that ended because the peer broke the protocol."}, []string{"stream"}),
+			Name: "balefire_transport_offences_total", Help: "Streams closed because the peer violated the protocol."}, []string{"stream"}),
 		rumors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "balefire_transport_rumors_total", Help: "Messages of the gossip topic, by what became of them."}, []string{"outcome"}),
+			Name: "balefire_transport_rumors_total", Help: "Messages of the gossip topic, by outcome."}, []string{"outcome"}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "balefire_transport_gossip_repairs_total", Help: "Connected members that gossip had lost, by what was done."}, []string{"kind"}),
+			Name: "balefire_transport_gossip_repairs_total", Help: "Connected members lost by gossip, by repair action."}, []string{"kind"}),
 		exchanges: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "balefire_transport_exchanges_total", Help: "Sync streams: asked, answered, failed."}, []string{"result"}),
+			Name: "balefire_transport_exchanges_total", Help: "Sync streams, by result."}, []string{"result"}),
 		tableSize: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "balefire_transport_dht_peers", Help: "Peers in the routing table of the DHT."}),
 		lanFinds: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "balefire_transport_lan_finds_total", Help: "Nodes seen on the LAN, by what they are."}, []string{"who"}),
+			Name: "balefire_transport_lan_finds_total", Help: "Nodes seen on the LAN, by kind."}, []string{"who"}),
 		reservations: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "balefire_transport_reservations", Help: "Relays that take connections for this node."}),
+			Name: "balefire_transport_reservations", Help: "Relays that accept connections for this node."}),
 		relayed: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "balefire_transport_relayed_bytes_total", Help: "Bytes that this node relayed for others."}),
 		punches: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "balefire_transport_punches_total", Help: "Tries to make a direct path, by outcome."}, []string{"outcome"}),
+			Name: "balefire_transport_punches_total", Help: "Attempts to establish a direct path, by outcome."}, []string{"outcome"}),
 		bodies: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "balefire_body_bytes_total", Help: "Bytes of streamed bodies and results that became durable at their receiver, by direction."}, []string{"direction"}),
 		paths: prometheus.NewCounter(prometheus.CounterOpts{
@@ -74,8 +74,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-// zero makes the series that are watched show from the start: one that is not
-// there yet has no rate.
+// zero creates the series that are monitored: one that does not exist yet has no rate.
 func (m *metrics) zero() {
 	for _, network := range []string{"quic", "tcp"} {
 		for _, path := range []string{"direct", "relay"} {
@@ -96,27 +95,27 @@ func (m *metrics) zero() {
 	}
 }
 
-// maxScored bounds the relays that are told of one by one.
+// maxScored bounds the relays with a score metric.
 const maxScored = 16
 
-// A relayCollector shows the relays that this node is connected with, and what it does
-// as one.
+// A relayCollector exports the relays that this node is connected to, and its own relay
+// service.
 type relayCollector struct{ t *Transport }
 
 var (
-	descScore        = prometheus.NewDesc("balefire_transport_relay_score", "Score of the path to a relay, of the 16 best that are connected directly.", []string{"relay"}, nil)
-	descReservations = prometheus.NewDesc("balefire_transport_relay_reservations", "Places that others keep at this node as their relay.", nil, nil)
-	descCircuits     = prometheus.NewDesc("balefire_transport_relay_circuits", "Circuits that are open through this node.", nil, nil)
+	descScore        = prometheus.NewDesc("balefire_transport_relay_score", "Score of the path to a relay, for the 16 best that are directly connected.", []string{"relay"}, nil)
+	descReservations = prometheus.NewDesc("balefire_transport_relay_reservations", "Reservations that others hold at this node.", nil, nil)
+	descCircuits     = prometheus.NewDesc("balefire_transport_relay_circuits", "Open circuits through this node.", nil, nil)
 )
 
-// Describe and Collect make a relayView a prometheus.Collector.
+// Describe and Collect implement prometheus.Collector.
 func (v relayCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{descScore, descReservations, descCircuits} {
 		ch <- d
 	}
 }
 
-// Collect reads what the transport knows now.
+// Collect reads the current state.
 func (v relayCollector) Collect(ch chan<- prometheus.Metric) {
 	served := v.t.reach.served
 	ch <- prometheus.MustNewConstMetric(descReservations, prometheus.GaugeValue, float64(served.reservations.Load()))
@@ -126,8 +125,7 @@ func (v relayCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// scored returns the relays that this node is connected with directly, the best
-// first, at most maxScored.
+// scored returns the directly connected relays, best first, at most maxScored.
 func (t *Transport) scored() (all []route.Candidate) {
 	if t.cfg.Relays == nil || !t.running.Load() {
 		return nil

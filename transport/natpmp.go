@@ -20,15 +20,15 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-// Times of NAT-PMP.
+// Timing of NAT-PMP.
 const (
-	pmpLifetime = time.Hour        // of what is asked for; it is asked for anew after half of that
-	pmpEvery    = 15 * time.Second // how often the router is asked whether it is still the same
-	pmpTimeout  = 2 * time.Second  // how long an answer is waited for
-	pmpSlack    = 2                // seconds by which the router's own clock may be behind (RFC 6886, 3.6)
+	pmpLifetime = time.Hour        // of a mapping; renewed after half of it
+	pmpEvery    = 15 * time.Second // between two checks of the router
+	pmpTimeout  = 2 * time.Second  // for an answer
+	pmpSlack    = 2                // seconds that the router's clock may lag (RFC 6886, 3.6)
 )
 
-// A pmp is the ports that a router gave by NAT-PMP (RFC 6886).
+// A pmp holds ports mapped by a router using NAT-PMP (RFC 6886).
 type pmp struct {
 	listen  func() []ma.Multiaddr
 	gateway func() (net.IP, error)
@@ -38,13 +38,13 @@ type pmp struct {
 	done    chan struct{}
 
 	mu          sync.Mutex
-	external    netip.Addr           // of the router; invalid while none has answered
-	mapped      map[localPort]uint16 // ports of the router
-	expires     time.Duration        // monotonic, of what was given
-	epochOffset time.Duration        // of the router's clock before ours: it falls when the router begins anew
+	external    netip.Addr           // of the router; invalid until it answers
+	mapped      map[localPort]uint16 // external ports
+	expires     time.Duration        // monotonic, of the mappings
+	epochOffset time.Duration        // router's epoch time minus this clock; decreases when the router restarts
 }
 
-// An localPort is where this node listens.
+// A localPort is a port that this node listens on.
 type localPort struct {
 	network string // "tcp" or "udp"
 	port    uint16
@@ -57,14 +57,14 @@ func newPMP(listen func() []ma.Multiaddr, gateway func() (net.IP, error), every 
 	return p
 }
 
-// gateway returns the router that leads out of this machine's network. Nothing is
-// sent to the address that it asks about.
+// gateway returns this machine's default router. Nothing is sent to the address that it
+// looks up.
 func gateway() (net.IP, error) {
 	r, err := netroute.New()
 	if err != nil {
 		return nil, fmt.Errorf("read the routes of this machine: %w", err)
 	}
-	_, ip, _, err := r.Route(net.IPv4(192, 0, 0, 9)) // any that is not in a local network: this one is of port control (RFC 7723)
+	_, ip, _, err := r.Route(net.IPv4(192, 0, 0, 9)) // any non-local address: this one is reserved for port control (RFC 7723)
 	if err != nil {
 		return nil, fmt.Errorf("find the router: %w", err)
 	}
@@ -74,7 +74,7 @@ func gateway() (net.IP, error) {
 	return ip, nil
 }
 
-// GetMapping returns the address that leads to a, nil if there is none.
+// GetMapping returns the external address mapped to a, nil if there is none.
 func (p *pmp) GetMapping(a ma.Multiaddr) ma.Multiaddr {
 	in, ok := localPortOf(a)
 	p.mu.Lock()
@@ -94,14 +94,14 @@ func (p *pmp) HasDiscoveredNAT() bool {
 	return p.external.IsValid()
 }
 
-// Close gives the ports back.
+// Close releases the ports.
 func (p *pmp) Close() error {
 	p.stop()
 	<-p.done
 	return nil
 }
 
-// localPortOf returns the port of an address that a router could lead to.
+// localPortOf returns the port of an address that a router could map.
 func localPortOf(a ma.Multiaddr) (in localPort, ok bool) {
 	if len(a) < 2 || a[0].Protocol().Code != ma.P_IP4 || manet.IsIPLoopback(a) {
 		return in, false
@@ -119,8 +119,8 @@ func localPortOf(a ma.Multiaddr) (in localPort, ok bool) {
 	return in, err == nil && port > 0
 }
 
-// run asks the router for ports until ctx is done. One that never answers is asked
-// once: see [portMap.due].
+// run requests mappings until ctx is done. A router that never answers is asked once: see
+// [portMap.due].
 func (p *pmp) run(ctx context.Context) {
 	defer close(p.done)
 	ip, err := p.gateway()
@@ -131,7 +131,7 @@ func (p *pmp) run(ctx context.Context) {
 	for p.refresh(router) {
 		pause := p.every
 		if len(p.localPorts()) == 0 {
-			pause = min(pause, time.Second) // the node is about to listen
+			pause = min(pause, time.Second) // the node does not listen yet
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -144,7 +144,7 @@ func (p *pmp) run(ctx context.Context) {
 	}
 }
 
-// refresh asks the router for what is due and reports whether there still is one.
+// refresh requests due mappings and reports whether the router is still there.
 func (p *pmp) refresh(router *natpmp.Client) bool {
 	r, err := router.GetExternalAddress()
 	now := p.clock.Mono()
@@ -164,7 +164,7 @@ func (p *pmp) refresh(router *natpmp.Client) bool {
 	return true
 }
 
-// noAnswer notes that no answer came. What was given lasts until its end.
+// noAnswer handles a missing answer. Mappings remain until they expire.
 func (p *pmp) noAnswer(now time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -176,9 +176,9 @@ func (p *pmp) noAnswer(now time.Duration) bool {
 	return false
 }
 
-// needsMapping notes an answer, and reports whether ports are to be asked for: the first
-// time, of a router that has begun anew or has another address, where this node
-// listens elsewhere, and after half of their life.
+// needsMapping handles an answer, and reports whether to request mappings: the first
+// time, when the router restarted or its address changed, when this node listens on other
+// ports, and after half of the mappings' lifetime.
 func (p *pmp) needsMapping(r *natpmp.GetExternalAddressResult, now time.Duration) bool {
 	inner := p.localPorts()
 	p.mu.Lock()
@@ -197,8 +197,8 @@ func (p *pmp) needsMapping(r *natpmp.GetExternalAddressResult, now time.Duration
 	return true
 }
 
-// requests returns which port of the router is asked for each port of this node: what it
-// had, or else the same number.
+// requests returns the external port to request for each local port: the current one, or
+// the same number.
 func (p *pmp) requests() map[localPort]uint16 {
 	inner := p.localPorts()
 	p.mu.Lock()
@@ -212,7 +212,7 @@ func (p *pmp) requests() map[localPort]uint16 {
 	return all
 }
 
-// localPorts returns where this node listens.
+// localPorts returns the ports that this node listens on.
 func (p *pmp) localPorts() (all []localPort) {
 	for _, a := range p.listen() {
 		if in, ok := localPortOf(a); ok && !slices.Contains(all, in) {
@@ -222,7 +222,7 @@ func (p *pmp) localPorts() (all []localPort) {
 	return all
 }
 
-// release ends the mappings. What the router does not hear of ends by itself.
+// release ends the mappings. Those that the router does not receive expire by themselves.
 func (p *pmp) release(router *natpmp.Client) {
 	p.mu.Lock()
 	given := maps.Clone(p.mapped)

@@ -14,33 +14,32 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// A peerState is a peer as this node is connected with it. All is guarded by
-// the transport's mu.
+// A peerState is this node's state of a peer. It is guarded by the transport's mu.
 type peerState struct {
 	peer      proto.PeerID
-	conns     []*conn       // verified and open, the oldest first
+	conns     []*conn       // verified and open, oldest first
 	link      *Link         // the outgoing task stream; nil: none
-	keeper    bool          // keepLinked runs
+	keeper    bool          // keepLinked is running
 	incoming  *stream       // the newest task stream from it
-	receiving chan struct{} // held while one is received from
+	receiving chan struct{} // held while one is being received
 	bodies    chan struct{} // held by each streamed body to it
 	taking    int           // streamed bodies from it
 	dial      redialState
-	lastSeen  time.Time // wall time of the last byte over verified connections that ended
+	lastSeen  time.Time // wall time of the last byte on closed verified connections
 	lastErr   error
 	failedAt  time.Time  // wall time of lastErr
-	dialing   int        // calls of connect
-	helloErr  error      // why the last connection was not verified, since one of them began
-	measured  route.Path // of the last direct connection that ended
-	path      *conn      // that was the best one when somebody looked last
-	upgrading bool       // upgrade runs
+	dialing   int        // running calls of connect
+	helloErr  error      // why the last connection was not verified, since connect was called
+	measured  route.Path // of the last closed direct connection
+	path      *conn      // the best one at the last check
+	upgrading bool       // upgrade is running
 	wake      chan struct{}
 }
 
-// maxBodies is how many streamed bodies travel at once to, and from, a peer.
+// maxBodies is how many streamed bodies are transferred at once to, and from, a peer.
 const maxBodies = 2
 
-// peerState returns what is known of p. The caller holds mu.
+// peer returns the state of p, creating it if needed. The caller holds mu.
 func (t *Transport) peer(p proto.PeerID) *peerState {
 	n := t.peers[p]
 	if n == nil {
@@ -55,7 +54,7 @@ func (t *Transport) join(n *peerState, c *conn) {
 	for _, old := range n.conns {
 		switch {
 		case !bytes.Equal(old.hello.GetBootId(), c.hello.GetBootId()):
-			// the peer was started anew: whatever it had is gone
+			// the peer was restarted: its old connections are gone
 			t.group.start(func(context.Context) { old.raw.Close() })
 		default:
 			t.group.start(func(ctx context.Context) { t.checkAlive(ctx, old) })
@@ -74,7 +73,7 @@ func (t *Transport) join(n *peerState, c *conn) {
 	}
 }
 
-// leave removes a connection that ended. The caller holds mu.
+// leave removes a closed connection. The caller holds mu.
 func (t *Transport) leave(c *conn) {
 	n := t.peers[c.peer]
 	if n == nil {
@@ -102,16 +101,16 @@ func (t *Transport) leave(c *conn) {
 	}
 }
 
-// forget drops what is known of a stranger, so that strangers cost no memory.
-// The caller holds mu.
+// forget drops the state of a stranger, so that strangers cost no memory. The caller
+// holds mu.
 func (t *Transport) forget(n *peerState) {
 	if n.lastSeen.IsZero() && len(n.conns) == 0 && !n.keeper && n.dialing == 0 && n.dial == (redialState{}) {
 		delete(t.peers, n.peer)
 	}
 }
 
-// checkAlive closes an old connection unless it shows a sign of life: a peer that
-// connects anew has perhaps lost it.
+// checkAlive closes an old connection unless it receives data: a peer that reconnects may
+// have lost it.
 func (t *Transport) checkAlive(ctx context.Context, c *conn) {
 	before := c.heard()
 	c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
@@ -127,7 +126,7 @@ func (t *Transport) checkAlive(ctx context.Context, c *conn) {
 	}
 }
 
-// best returns the connection that new streams use: a direct one, the newest.
+// best returns the connection for new streams: the newest direct one, if any.
 func (t *Transport) best(p proto.PeerID) *conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -168,7 +167,7 @@ func (t *Transport) keepLinked(ctx context.Context, n *peerState) {
 			failures = 0
 		}
 		failures++
-		t.log.Debug("link ends", "peer", n.peer, "why", err)
+		t.log.Debug("link closed", "peer", n.peer, "why", err)
 		timer := time.NewTimer(linkPause(failures, rand.Float64()))
 		select {
 		case <-ctx.Done():
@@ -179,13 +178,13 @@ func (t *Transport) keepLinked(ctx context.Context, n *peerState) {
 	}
 }
 
-// linkPause is how long to wait before a task stream is opened again.
+// linkPause returns the delay before a task stream is reopened.
 func linkPause(failures int, r float64) time.Duration {
 	longest := min(10*time.Second, 100*time.Millisecond<<min(failures-1, 10))
 	return time.Duration((0.5 + r/2) * float64(longest))
 }
 
-// linkOnce opens the task stream on c and has it used until it ends.
+// linkOnce opens the task stream on c and lets the receiver use it until it closes.
 func (t *Transport) linkOnce(ctx context.Context, n *peerState, c *conn) error {
 	s, err := openStream(ctx, c, streamTask, proto.MaxFrame, t.cfg.Timing)
 	if err != nil {
@@ -216,30 +215,30 @@ func (t *Transport) linkOnce(ctx context.Context, n *peerState, c *conn) error {
 	return cmp.Or(err, l.err)
 }
 
-// A PeerStatus is how this node is connected with a peer.
+// A PeerStatus describes this node's connection to a peer.
 type PeerStatus struct {
 	Peer      proto.PeerID
 	Connected bool
-	Linked    bool          // the outgoing task stream is up
+	Linked    bool          // the outgoing task stream is open
 	Path      string        // multiaddr of the other side
 	Network   string        // quic or tcp
 	Direct    bool          // no relay in between
-	Inbound   bool          // it dialled
-	RTT       time.Duration // of the last heartbeat; 0: not yet
-	InFlight  int           // frames without an Ack
+	Inbound   bool          // the peer dialed
+	RTT       time.Duration // of the last heartbeat; 0: none yet
+	InFlight  int           // unacknowledged frames
 	Software  string
-	LastSeen  time.Time     // wall time at which the last byte of it came; zero: never
+	LastSeen  time.Time     // wall time of the last received byte; zero: never
 	LastError string        // why it is not connected
 	FailedAt  time.Time     // wall time of LastError
-	Refused   *RefusedError // LastError, when one of the two does not want the other
-	Failed    int           // dials in a row that failed
-	NextDial  time.Duration // until the next one, of a peer that is not connected; 0: one runs, or none is planned
-	Relay     proto.PeerID  // through whom, when it is not direct
-	Loss      float64       // share of packets lost, 0 to 1, where it can be known
-	Rate      float64       // bytes a second that the path was seen to carry; 0: unknown
+	Refused   *RefusedError // LastError, if one side rejects the other
+	Failed    int           // consecutive failed dials
+	NextDial  time.Duration // time to the next dial of a disconnected peer; 0: one is running, or none is planned
+	Relay     proto.PeerID  // the relay, if not direct
+	Loss      float64       // share of packets lost, 0 to 1, if known
+	Rate      float64       // measured bytes per second; 0: unknown
 }
 
-// Peers returns all neighbours that were ever connected or dialled, by id.
+// Peers returns all peers that were ever connected or dialed, ordered by id.
 func (t *Transport) Peers() []PeerStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -271,7 +270,7 @@ func (t *Transport) status(n *peerState) PeerStatus {
 	return s
 }
 
-// heard returns when the last byte came over any connection with n, monotonic. The
+// heard returns the time of the last received byte on any connection, monotonic. The
 // caller holds mu.
 func (n *peerState) heard() (last time.Duration) {
 	for _, c := range n.conns {
@@ -280,7 +279,7 @@ func (n *peerState) heard() (last time.Duration) {
 	return last
 }
 
-// Connected reports whether a verified connection to p is there.
+// Connected reports whether there is a verified connection to p.
 func (t *Transport) Connected(p proto.PeerID) bool { return t.best(p) != nil }
 
 // ConnectedPeers returns the peers with a verified connection.
@@ -296,11 +295,11 @@ func (t *Transport) ConnectedPeers() []proto.PeerID {
 	return all
 }
 
-// Disconnect ends all connections with p. It is dialled again like any contact,
-// unless the gate blocks it.
+// Disconnect closes all connections to p. It is redialed like any contact, unless the
+// gate blocks it.
 func (t *Transport) Disconnect(p proto.PeerID) { t.host.Network().ClosePeer(toLibp2p(p)) }
 
-// SendCtl hands m to p's ctl stream: best effort, for what may be lost.
+// SendCtl queues m for p's ctl stream: best effort, for messages that may be lost.
 func (t *Transport) SendCtl(p proto.PeerID, m *proto.Message) error {
 	c := t.best(p)
 	if c == nil {
@@ -309,7 +308,7 @@ func (t *Transport) SendCtl(p proto.PeerID, m *proto.Message) error {
 	return c.queueCtl(m)
 }
 
-// Ping measures the time to p and back.
+// Ping measures the round trip to p.
 func (t *Transport) Ping(ctx context.Context, p proto.PeerID) (time.Duration, error) {
 	c := t.best(p)
 	if c == nil {
@@ -323,7 +322,7 @@ func (t *Transport) Ping(ctx context.Context, p proto.PeerID) (time.Duration, er
 	case rtt := <-done:
 		return rtt, nil
 	case <-c.gone:
-		return 0, fmt.Errorf("ping %s: the connection ended", p)
+		return 0, fmt.Errorf("ping %s: the connection closed", p)
 	case <-ctx.Done():
 		return 0, fmt.Errorf("ping %s: %w", p, ctx.Err())
 	}
