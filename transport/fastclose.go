@@ -10,23 +10,23 @@ import (
 	"github.com/libp2p/go-libp2p/core/sec"
 )
 
-// A connection ends without last words. TLS says that it ends and yamux says why,
-// each to a path that may be dead: they wait for up to fifteen seconds, while
-// libp2p holds the locks of the connection. Nobody needs to hear it: a circuit is
-// reset behind the words and takes them along, and TCP says by itself that it ends.
+// A connection is closed without a goodbye message. TLS sends a close notification and
+// yamux a reason, over a path that may be dead: they wait for up to fifteen seconds while
+// libp2p holds the connection's locks. No one needs them: a circuit is reset right after
+// them, which discards them, and TCP signals the close by itself.
 
-// fastCloseSecurity is a way to secure connections that closes what is below and no more. It is
-// also where the sockets of TCP are in hand: see resendSoon.
+// fastCloseSecurity is a security protocol whose connections close only the layer below.
+// TCP sockets are also configured here: see limitRetransmit.
 type fastCloseSecurity struct{ sec.SecureTransport }
 
-// SecureInbound secures a connection that somebody else made.
+// SecureInbound secures an inbound connection.
 func (a fastCloseSecurity) SecureInbound(ctx context.Context, below net.Conn, p peer.ID) (sec.SecureConn, error) {
 	limitRetransmit(below)
 	c, err := a.SecureTransport.SecureInbound(ctx, below, p)
 	return wrapSecure(c, below, err)
 }
 
-// SecureOutbound secures a connection to p.
+// SecureOutbound secures an outbound connection to p.
 func (a fastCloseSecurity) SecureOutbound(ctx context.Context, below net.Conn, p peer.ID) (sec.SecureConn, error) {
 	limitRetransmit(below)
 	c, err := a.SecureTransport.SecureOutbound(ctx, below, p)
@@ -42,15 +42,15 @@ func wrapSecure(c sec.SecureConn, below net.Conn, err error) (sec.SecureConn, er
 
 type fastCloseConn struct {
 	sec.SecureConn
-	closeBelow func() error // once: a circuit counts how often it is closed
+	closeBelow func() error // called once: a circuit counts its closes
 }
 
 func (c fastCloseConn) Close() error { return c.closeBelow() }
 
-// fastCloseMuxer is a way to share connections that tells nobody why one ends.
+// fastCloseMuxer is a multiplexer that sends no reason when a connection is closed.
 type fastCloseMuxer struct{ network.Multiplexer }
 
-// NewConn shares c.
+// NewConn multiplexes c.
 func (t fastCloseMuxer) NewConn(c net.Conn, server bool, scope network.PeerScope) (network.MuxedConn, error) {
 	m, err := t.Multiplexer.NewConn(c, server, scope)
 	if err != nil {

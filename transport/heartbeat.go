@@ -6,25 +6,24 @@ import (
 	"time"
 )
 
-// A heartbeatAction is what the heartbeat does next.
+// A heartbeatAction is the heartbeat's next action.
 type heartbeatAction int
 
 const (
-	noAction heartbeatAction = iota // nothing yet
+	noAction heartbeatAction = iota // wait
 	sendPing                        // send a PING
-	giveUp                          // the connection is dead
+	giveUp                          // close the dead connection
 )
 
-// A heartbeat decides when to probe a connection and when to give it up. Anything
-// heard counts, not only a PONG: a path that carries acknowledged data is alive
-// (S41).
+// A heartbeat decides when to probe a connection and when to close it. Any received data
+// counts, not only a PONG: a path that carries acknowledged data is alive (S41).
 type heartbeat struct {
 	lastPing time.Duration // when the last PING was sent; 0: none
-	misses   int           // PINGs in a row after which nothing was heard
+	misses   int           // consecutive PINGs after which nothing was received
 }
 
-// heartbeatEvery is the time between two heartbeats on c. A connection that circuits hang
-// on is watched closely, unless its round trips are long.
+// heartbeatEvery returns the time between two heartbeats on c. A connection to a relay
+// with a reservation is monitored closely, unless its round trips are long.
 func (t Timing) heartbeatEvery(c *conn) time.Duration {
 	switch {
 	case c.holdsReservation.Load():
@@ -35,7 +34,7 @@ func (t Timing) heartbeatEvery(c *conn) time.Duration {
 	return t.Idle
 }
 
-// next decides at now, when the last sign of life was at heard.
+// next returns the action at now, if data was last received at heard.
 func (p *heartbeat) next(now, heard, every time.Duration) heartbeatAction {
 	if heard >= p.lastPing {
 		p.misses = 0
@@ -52,7 +51,7 @@ func (p *heartbeat) next(now, heard, every time.Duration) heartbeatAction {
 	return sendPing
 }
 
-// maxPings bounds the PINGs that wait for their PONG.
+// maxPings bounds the unanswered PINGs.
 const maxPings = 64
 
 // pings match each PONG to its PING.
@@ -64,7 +63,7 @@ type pings struct {
 
 type ping struct {
 	at   time.Duration
-	done chan time.Duration // takes the round trip; nil: nobody waits
+	done chan time.Duration // receives the round trip; may be nil
 }
 
 // start returns the payload of a new PING sent at now.
@@ -82,7 +81,7 @@ func (p *pings) start(now time.Duration, done chan time.Duration) []byte {
 	return payload
 }
 
-// finish takes the payload of a PONG and returns how long it took.
+// finish handles the payload of a PONG and returns the round trip.
 func (p *pings) finish(payload []byte, now time.Duration) (rtt time.Duration, ok bool) {
 	if len(payload) != pingSize {
 		return 0, false
@@ -96,7 +95,7 @@ func (p *pings) finish(payload []byte, now time.Duration) (rtt time.Duration, ok
 	}
 	delete(p.sent, n)
 	if s.done != nil {
-		s.done <- now - s.at // holds one
+		s.done <- now - s.at // has a buffer of one
 	}
 	return now - s.at, true
 }

@@ -13,20 +13,20 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Bounds of what others say of this node's addresses.
+// Bounds of observed addresses.
 const (
 	maxObservers  = 64
 	maxPunchAddrs = 8
 )
 
-// An Observation is where a peer sees this node.
+// An Observation is this node's address as seen by a peer.
 type Observation struct {
 	By   proto.PeerID
 	Addr string // multiaddr
 }
 
-// observed is where others see this node. What one says counts while the
-// connection is there on which it was said: a NAT forgets as well.
+// observed holds this node's addresses as seen by others. An observation is valid while
+// the connection on which it was made is open, since NAT mappings expire too.
 type observed struct {
 	mu     sync.Mutex
 	byConn map[network.Conn]ma.Multiaddr
@@ -34,8 +34,8 @@ type observed struct {
 
 func newObserved() *observed { return &observed{byConn: make(map[network.Conn]ma.Multiaddr)} }
 
-// add notes what the other end of c says and reports whether that is new. Only
-// a connection that we dialled shows what a NAT makes of our address.
+// add records the observation of the other end of c and reports whether it is new. Only
+// an outbound connection shows how a NAT maps this node's address.
 func (o *observed) add(c network.Conn, a ma.Multiaddr) bool {
 	if c == nil || a == nil || c.Stat().Direction != network.DirOutbound || c.IsClosed() ||
 		isCircuit(a) || isCircuit(c.RemoteMultiaddr()) || manet.IsIPLoopback(a) || manet.IsIPUnspecified(a) {
@@ -54,14 +54,14 @@ func (o *observed) add(c network.Conn, a ma.Multiaddr) bool {
 	return fresh
 }
 
-// drop forgets what was said on c.
+// drop removes the observation made on c.
 func (o *observed) drop(c network.Conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.byConn, c)
 }
 
-// addrs returns the addresses, those that most see first.
+// addrs returns the observed addresses, most frequent first.
 func (o *observed) addrs() []ma.Multiaddr {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,7 +83,7 @@ func (o *observed) addrs() []ma.Multiaddr {
 	return out
 }
 
-// list returns who says what.
+// list returns the observations.
 func (o *observed) list() []Observation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -97,19 +97,19 @@ func (o *observed) list() []Observation {
 	return out
 }
 
-// A NAT is what seems to stand between this node and the others.
+// A NAT is the apparent kind of NAT in front of this node.
 type NAT string
 
 // The kinds of NAT that matter for hole punching.
 const (
-	NATUnknown   NAT = "unknown"   // too few have said where they see this node
-	NATNone      NAT = "none"      // they see an address of this machine
-	NATCone      NAT = "cone"      // all see the same port: hole punching works
-	NATSymmetric NAT = "symmetric" // each sees another port: relays carry the traffic
+	NATUnknown   NAT = "unknown"   // too few observations
+	NATNone      NAT = "none"      // peers see an address of this machine
+	NATCone      NAT = "cone"      // all peers see the same port: hole punching works
+	NATSymmetric NAT = "symmetric" // each peer sees another port: relays are needed
 )
 
-// guessNAT decides from what different peers see of the UDP address, or of the
-// TCP address when nobody sees the other. own are the addresses of this machine.
+// guessNAT infers the NAT from the UDP addresses that different peers see, or from the
+// TCP addresses if there are none. own are the addresses of this machine.
 func guessNAT(seen []Observation, own []netip.Addr) NAT {
 	for _, network := range []int{ma.P_UDP, ma.P_TCP} {
 		ports := make(map[string]bool)
@@ -136,7 +136,7 @@ func guessNAT(seen []Observation, own []netip.Addr) NAT {
 	return NATUnknown
 }
 
-// socketOf returns the address and the port of a, if it is of that protocol.
+// socketOf returns the address and port of s, if it uses this protocol.
 func socketOf(s string, network int) (ip netip.Addr, port string, ok bool) {
 	a, err := ma.NewMultiaddr(s)
 	if err != nil {

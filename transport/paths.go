@@ -13,17 +13,17 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// A Path is one way to a peer: a connection, or an address that may become one.
+// A Path is one path to a peer: a connection, or an address that may become one.
 type Path struct {
 	Addr      string
 	Network   string       // quic or tcp, of the first hop
 	Direct    bool         // no relay in between
-	Relay     proto.PeerID // through whom, when it is not direct
+	Relay     proto.PeerID // the relay, if not direct
 	Connected bool
 	InUse     bool // new streams use it
-	Inbound   bool // the peer dialled
+	Inbound   bool // the peer dialed
 	Measured  route.Path
-	Score     route.Score   // of Measured; of a candidate through a relay, what both sides measured to the relay
+	Score     route.Score   // of Measured; for a candidate through a relay, of both measured halves
 	Age       time.Duration // of the connection
 	Streams   int
 }
@@ -31,12 +31,12 @@ type Path struct {
 // A PathReport explains how a peer is reached.
 type PathReport struct {
 	Peer    proto.PeerID
-	Paths   []Path  // connections first, the one in use before all
-	Punches []Punch // tries to make a direct path, the oldest first
-	Why     string  // one sentence: why this path is in use, or none is
+	Paths   []Path  // connections first, beginning with the one in use
+	Punches []Punch // attempts to establish a direct path, oldest first
+	Why     string  // one sentence: why this path, or none, is in use
 }
 
-// Paths returns every connection with p and every address that may become one.
+// Paths returns every connection to p and every address that may become one.
 func (t *Transport) Paths(p proto.PeerID) PathReport {
 	r := PathReport{Peer: p}
 	t.mu.Lock()
@@ -84,8 +84,8 @@ func (t *Transport) pathOfConn(c *conn) Path {
 	return p
 }
 
-// candidates returns the addresses at which p would be dialled and that no path
-// of those there leads over.
+// candidates returns the addresses at which p would be dialed and that no existing path
+// uses.
 func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
 	contact := t.contact(p)
 	list, err := parseAddrs(p, contact.Addrs)
@@ -109,7 +109,7 @@ func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
 	return out
 }
 
-// explainPath says in a sentence why the path in use is that.
+// explainPath explains in one sentence why this path is in use.
 func explainPath(best *conn, conns int, punches []Punch, lastErr error) string {
 	switch {
 	case best == nil && lastErr != nil:
@@ -117,47 +117,47 @@ func explainPath(best *conn, conns int, punches []Punch, lastErr error) string {
 	case best == nil:
 		return "not connected, and not tried yet"
 	case best.direct() && conns > 1:
-		return "a direct path is preferred, the newest of those that live"
+		return "a direct path is preferred: the newest live one"
 	case best.direct():
-		return "the only path that is there, and direct"
+		return "the only path, and direct"
 	case len(punches) == 0:
-		return "through a relay: no direct path was tried yet"
+		return "through a relay: no direct path has been tried yet"
 	}
 	last := punches[len(punches)-1]
-	return fmt.Sprintf("through a relay: the last try to go direct, at %s, failed: %s", last.Time.Format(time.TimeOnly), last.Detail)
+	return fmt.Sprintf("through a relay: the last attempt at a direct path, at %s, failed: %s", last.Time.Format(time.TimeOnly), last.Detail)
 }
 
-// A Reach is how others can come to this node.
+// A Reach describes how others can reach this node.
 type Reach struct {
-	Listen       []string      // multiaddrs that are listened at
-	Addrs        []string      // that others are told, those through relays too
-	Observed     []Observation // where others see this node
+	Listen       []string      // multiaddrs that this node listens on
+	Addrs        []string      // announced multiaddrs, including those through relays
+	Observed     []Observation // this node's addresses as seen by others
 	NAT          NAT
 	Reservations []Reservation
 	Service      RelayService
-	Mapped       []string // addresses that the router gave; empty: none, or not asked
-	UDP, TCP     bool     // a verified direct connection is there over it
+	Mapped       []string // addresses mapped by the router; empty: none, or not requested
+	UDP, TCP     bool     // there is a verified direct connection over it
 	IPv6         bool     // and over IPv6
-	Reachable    []string // AutoNAT v2 saw strangers get through to these
-	Unreachable  []string // and not to these
+	Reachable    []string // addresses that AutoNAT v2 found reachable
+	Unreachable  []string // and unreachable
 }
 
-// A Reservation is a place that a relay keeps for this node.
+// A Reservation is a slot at a relay that accepts connections for this node.
 type Reservation struct {
 	Relay   proto.PeerID
 	Expires time.Time
 	Score   route.Score
 }
 
-// A RelayService is what this node does as a relay.
+// A RelayService describes this node's work as a relay.
 type RelayService struct {
 	On           bool
-	Reservations int // that others keep here
-	Circuits     int // open now
+	Reservations int // held here by others
+	Circuits     int // currently open
 	Bytes        uint64
 }
 
-// Reach returns how others can come to this node, as far as is known.
+// Reach returns how others can reach this node, as far as known.
 func (t *Transport) Reach() Reach {
 	r := Reach{
 		Listen: addrStrings(slices.DeleteFunc(t.host.Network().ListenAddresses(), isCircuit)), Addrs: t.Addrs(),

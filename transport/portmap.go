@@ -15,25 +15,25 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-// routerRetry is how often a router is looked for that did not answer.
+// routerRetry is how often a router that did not answer is searched again.
 const routerRetry = 5 * time.Minute
 
-// A portMap asks the router for ports, by NAT-PMP and by UPnP, and keeps what it got.
-// libp2p's part would ask by NAT-PMP too, but never finds the router: it asks its
-// library for the way to 0.0.0.0, which that one refuses. And it looks for the router
-// once, when it begins, and keeps to that one: in another network it is made anew.
+// A portMap requests port mappings from the router, by NAT-PMP and UPnP. libp2p's own NAT
+// manager also supports NAT-PMP but never finds the router: it asks its library for the
+// route to 0.0.0.0, which the library rejects. And it searches for the router only once,
+// so in another network it is recreated.
 type portMap struct {
 	newManager func() basichost.NATManager
 	listen     func() []ma.Multiaddr
 
 	mu         sync.Mutex
 	manager    basichost.NATManager
-	lastSearch time.Duration // monotonic, since when part is there; 0: since the start
+	lastSearch time.Duration // monotonic, when manager was created; 0: at the start
 	closed     bool
 }
 
-// portMapper returns what makes this part of the host. What the router gives becomes
-// an address of this node by itself.
+// portMapper returns the host's NAT manager constructor. Mapped ports become addresses of
+// this node.
 func portMapper(keep *atomic.Pointer[portMap], c clock.Clock) func(network.Network) basichost.NATManager {
 	return func(n network.Network) basichost.NATManager {
 		m := newPortMap(func() basichost.NATManager {
@@ -44,7 +44,7 @@ func portMapper(keep *atomic.Pointer[portMap], c clock.Clock) func(network.Netwo
 	}
 }
 
-// An routers is a router that is asked in two ways; the first answer counts.
+// routers combines two ways to map ports; the first answer is used.
 type routers [2]basichost.NATManager
 
 // GetMapping returns the address that leads to a, nil if there is none.
@@ -88,8 +88,8 @@ func (m *portMap) current() basichost.NATManager {
 	return m.manager
 }
 
-// due reports whether the router is to be looked for at now, and notes it: the
-// network is another one, or none has answered for a while.
+// due reports whether to search for the router at now, and records it: the network
+// changed, or no router has answered for a while.
 func (m *portMap) due(now time.Duration, moved bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,7 +103,7 @@ func (m *portMap) due(now time.Duration, moved bool) bool {
 	return true
 }
 
-// restart looks for the router anew. The end of what was there may take some seconds.
+// restart searches for the router again. Closing the old manager may take some seconds.
 func (m *portMap) restart() {
 	m.mu.Lock()
 	if m.closed {
@@ -116,7 +116,7 @@ func (m *portMap) restart() {
 	old.Close()
 }
 
-// mapped returns the addresses that the router gave.
+// mapped returns the addresses mapped by the router.
 func (r *reach) mapped() (out []ma.Multiaddr) {
 	m := r.router.Load()
 	if m == nil {
@@ -130,7 +130,7 @@ func (r *reach) mapped() (out []ma.Multiaddr) {
 	return out
 }
 
-// findRouter looks for the router anew when it is time to.
+// findRouter searches for the router again when due.
 func (t *Transport) findRouter(moved bool) {
 	if m := t.reach.router.Load(); m != nil && m.due(t.cfg.Clock.Mono(), moved) {
 		t.group.start(func(context.Context) { m.restart() })

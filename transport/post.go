@@ -7,18 +7,17 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// ErrPostFull is returned for a message that does not fit behind what already waits
-// to be written: the path is slower than its user.
-var ErrPostFull = errors.New("transport: too much waits to be written")
+// ErrPostFull is returned for a message that does not fit in the write queue: the path is
+// too slow.
+var ErrPostFull = errors.New("transport: the write queue is full")
 
-// maxPosted is how many bytes may wait for the writer of a link when one more
-// message is posted to it.
+// maxPosted is how many bytes may be queued on a link when another message is posted.
 const maxPosted = 4 << 20
 
-// Post sends messages of ownership over the present link to p, in their order, and
-// does not wait. They are not numbered and never acknowledged: what is lost, or
-// does not fit, its sender says again. The error names the first that was not
-// queued; without a link it is [ErrNotConnected].
+// Post queues ownership messages on the current link to p, in order, and does not wait.
+// They are not numbered and never acknowledged: the sender repeats what is lost or does
+// not fit. The error identifies the first message that was not queued; without a link it
+// is [ErrNotConnected].
 func (t *Transport) Post(p proto.PeerID, msgs ...*proto.Message) error {
 	t.mu.Lock()
 	var l *Link
@@ -40,7 +39,7 @@ func (t *Transport) Post(p proto.PeerID, msgs ...*proto.Message) error {
 	return nil
 }
 
-// post queues m unless too much waits before it.
+// post queues m unless the write queue is full.
 func (l *Link) post(m *proto.Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

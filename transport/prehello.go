@@ -19,20 +19,20 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// A preHelloFilter is the network as libp2p's own services see it. Whoever is on it has
-// not said hello: no service hears of the connection, and a stream of it comes to
-// them by enter only. So identify, which libp2p would exchange with everybody at
-// once, tells strangers nothing and asks them nothing.
+// A preHelloFilter is the network as libp2p's own services see it. Before the hello no
+// service learns of a connection, and its streams reach them only through filterStream.
+// Thus identify, which libp2p would run with every peer at once, sends strangers nothing
+// and asks them nothing.
 //
-//	connection ──▶ hello ── welcome ──▶ identify, ping, gossip, DHT, relay, …
-//	                  └──▶ ctl, join, the answer of AutoNAT: nothing else
+//	connection ──▶ hello ── accepted ──▶ identify, ping, gossip, DHT, relay, …
+//	                  └──▶ ctl, join, AutoNAT dial-back: nothing else
 type preHelloFilter struct {
 	*swarm.Swarm
-	filterStream func(network.Stream) network.Stream // the stream to serve, nil: it was ended; default: all are served
-	starting     bool                                // libp2p's services begin
+	filterStream func(network.Stream) network.Stream // returns the stream to serve; nil: it was closed; default: all are served
+	starting     bool                                // libp2p's services are starting
 }
 
-// SetStreamHandler has streams served that enter lets in.
+// SetStreamHandler serves the streams that filterStream admits.
 func (p *preHelloFilter) SetStreamHandler(serve network.StreamHandler) {
 	if p.filterStream == nil {
 		p.Swarm.SetStreamHandler(serve)
@@ -45,8 +45,8 @@ func (p *preHelloFilter) SetStreamHandler(serve network.StreamHandler) {
 	})
 }
 
-// Notify tells n of what happens. Of the services that begin with the host only
-// identify wants to know of new connections, and is told of them by [Transport.identify].
+// Notify registers n. Of the services that start with the host only identify handles new
+// connections, and it is called for them by [Transport.identify].
 func (p *preHelloFilter) Notify(n network.Notifiee) {
 	if p.starting && p.filterStream != nil {
 		n = noConnected{n}
@@ -54,13 +54,13 @@ func (p *preHelloFilter) Notify(n network.Notifiee) {
 	p.Swarm.Notify(n)
 }
 
-// noConnected is told of everything but new connections.
+// noConnected receives all notifications except new connections.
 type noConnected struct{ network.Notifiee }
 
 // Connected does nothing.
 func (noConnected) Connected(network.Network, network.Conn) {}
 
-// swarmOf returns what is below n, nil if that is no swarm.
+// swarmOf returns the swarm below n, nil if there is none.
 func swarmOf(n network.Network) *swarm.Swarm {
 	if p, ok := n.(*preHelloFilter); ok {
 		return p.Swarm
@@ -68,19 +68,19 @@ func swarmOf(n network.Network) *swarm.Swarm {
 	return nil
 }
 
-// What is served without a hello, and what a member whose certificate is over may
-// use besides. AutoNAT answers from an identity that is made for it alone.
+// Protocols served without a hello, and those that a member with an expired certificate
+// may also use. AutoNAT dials back from an identity created only for that.
 var (
 	preHelloProtocols = []protocol.ID{streamCtl, streamJoin, autonatv2.DialBackProtocol}
 	lapsedProtocols   = []protocol.ID{streamTask, streamChunk, streamSync, streamEcho}
 )
 
-// errNotServed is why a name on a stream is not looked at.
-var errNotServed = errors.New("transport: one name is looked at before the hello")
+// errNotServed is returned when a second protocol is proposed on a stream.
+var errNotServed = errors.New("transport: only one protocol proposal is accepted before the hello")
 
-// filterStream returns the stream to serve, or nil when it was ended. A stream that came
-// before the hello waits for it, unless it is one of those that need none: whoever
-// says none is not even told which names mean something here.
+// filterStream returns the stream to serve, or nil if it was closed. A stream opened
+// before the hello waits for it, unless its protocol needs none: a peer without a hello
+// does not even learn which protocols are supported.
 func (t *Transport) filterStream(raw network.Stream) network.Stream {
 	c := t.connOf(raw)
 	if c == nil {
@@ -99,7 +99,7 @@ func (t *Transport) filterStream(raw network.Stream) network.Stream {
 	return s
 }
 
-// filterBeforeHello is enter for a stream of one who is not known to be a member now.
+// filterBeforeHello is filterStream for a peer that is not known to be an active member.
 func (t *Transport) filterBeforeHello(c *conn, raw network.Stream) (network.Stream, bool) {
 	defer c.waiting.Add(-1)
 	if c.waiting.Add(1) > maxWaiting || !c.verified() && !t.allow(c.peer, admit.Stream) {
@@ -114,14 +114,15 @@ func (t *Transport) filterBeforeHello(c *conn, raw network.Stream) (network.Stre
 		return s, true
 	}
 	half := t.cfg.Timing.Hello / 2
-	// The first versions ask to join only after this has ended, and that in time.
+	// The first versions request to join only after identify has ended, and do not wait
+	// long for that.
 	if joins := !c.helloEndsWithin(half) && name == identify.ID && !c.hasCtl.Load(); joins {
 		return nil, false
 	}
 	return s, c.helloEndsWithin(half) && c.verified() && (t.activeMember(c.peer) || slices.Contains(lapsedProtocols, name))
 }
 
-// helloEndsWithin reports whether the hello of c ends within limit.
+// helloEndsWithin reports whether the hello of c completes within limit.
 func (c *conn) helloEndsWithin(limit time.Duration) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -134,14 +135,14 @@ func (c *conn) helloEndsWithin(limit time.Duration) bool {
 	return false
 }
 
-// peek reads which protocol a stream is opened for, and nothing of what follows.
+// peek reads the protocol proposed on a stream, and nothing after it.
 func peek(raw network.Stream, limit time.Duration) (*peekedStream, protocol.ID, error) {
 	if err := raw.SetReadDeadline(time.Now().Add(limit)); err != nil {
 		return nil, "", err
 	}
 	s := &peekedStream{Stream: raw}
 	both := io.TeeReader(raw, &s.head)
-	if _, err := msmux.ReadNextToken[protocol.ID](both); err != nil { // multistream's own name
+	if _, err := msmux.ReadNextToken[protocol.ID](both); err != nil { // the multistream protocol itself
 		return nil, "", err
 	}
 	name, err := msmux.ReadNextToken[protocol.ID](both)
@@ -151,11 +152,11 @@ func peek(raw network.Stream, limit time.Duration) (*peekedStream, protocol.ID, 
 	return s, name, raw.SetReadDeadline(time.Time{})
 }
 
-// A peekedStream stream begins with what was read of it already.
+// A peekedStream starts with the data that was already read from it.
 type peekedStream struct {
 	network.Stream
 	head    bytes.Buffer
-	oneName bool // no name but the first is looked at
+	oneName bool // accept only the first protocol proposal
 }
 
 // Read reads the head first.
@@ -178,8 +179,8 @@ func (t *Transport) awaitHelloByID(ctx context.Context, id peer.ID) error {
 	return t.awaitHello(ctx, p)
 }
 
-// identify has libp2p exchange with the other end of c, a member, what each
-// listens to and where it sees the other.
+// identify runs libp2p's identify with the other end of c, a member: each learns the
+// other's addresses and observed address.
 func (t *Transport) identify(c *conn) {
 	if h, ok := t.host.(interface{ IDService() identify.IDService }); ok && t.activeMember(c.peer) {
 		h.IDService().IdentifyWait(c.raw)

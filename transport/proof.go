@@ -10,25 +10,25 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A certificate names a member and its mesh, so who dials somebody of whom it knows
-// nothing, a node seen on the LAN, does not begin with it. It asks for a proof that
-// only a member can give, and that tells nothing to others:
+// A certificate names a member and its mesh, so a node that dials an unknown peer, for
+// example one seen on the LAN, does not send it first. It asks for a proof that only a
+// member can give, and that reveals nothing to others:
 //
-//	dialler                                  dialled
+//	dialer                                   dialed
 //	challenge: 32 random bytes      ──▶
-//	                                ◀──      proof: HMAC(mesh, dialler, dialled, challenge)
+//	                                ◀──      proof: HMAC(mesh, dialer, dialed, challenge)
 //	hello                           ──▶      checks the certificate
 //	checks the certificate          ◀──      hello
 
-// proofSize is that of a challenge and of a proof, in bytes.
+// proofSize is the size of a challenge and of a proof, in bytes.
 const proofSize = sha256.Size
 
-// reasonNoProof is why the hello with an unknown node ends.
-const reasonNoProof = "it does not prove that it knows this mesh"
+// reasonNoProof is the refusal of an unknown node without a proof.
+const reasonNoProof = "it did not prove that it knows this mesh"
 
-// prove answers the challenge of dialler as the node that was dialled. The key is
-// the mesh's id, which members alone know; the ids are those that the connection
-// vouches for, so that an answer serves nobody else.
+// prove answers a dialer's challenge as the dialed node. The key is the mesh id, which
+// only members know; the ids are those authenticated by the connection, so that an answer
+// is useless elsewhere.
 func prove(tag string, dialler, dialled proto.PeerID, challenge []byte) []byte {
 	key := sha256.Sum256([]byte("balefire mesh proof " + tag))
 	h := hmac.New(sha256.New, key[:])
@@ -38,12 +38,12 @@ func prove(tag string, dialler, dialled proto.PeerID, challenge []byte) []byte {
 	return h.Sum(nil)
 }
 
-// isKnown reports whether p is a member as far as is known here, or somebody named it.
+// isKnown reports whether p is a known member or contact.
 func (t *Transport) isKnown(p proto.PeerID) bool {
 	return t.isMember(p) || t.knownPeers()[p]
 }
 
-// challenge has the other side prove that it is of this mesh.
+// challenge asks the other side to prove that it belongs to this mesh.
 func (t *Transport) challenge(s *stream) error {
 	nonce := make([]byte, proofSize)
 	rand.Read(nonce)
@@ -62,14 +62,14 @@ func (t *Transport) challenge(s *stream) error {
 	return t.refuse(s, &RefusedError{s.conn.peer, reasonNoProof, false})
 }
 
-// answerChallenge proves that this node is of the mesh, whoever asks, and returns
-// the hello that follows.
+// answerChallenge proves that this node belongs to the mesh, and returns the hello that
+// follows.
 func (t *Transport) answerChallenge(s *stream, h *proto.Hello) (*proto.Hello, error) {
 	if reason := t.precheckHello(s.conn, h); reason != nil {
 		return nil, t.refuse(s, reason)
 	}
 	if len(h.GetChallenge()) != proofSize {
-		return nil, fmt.Errorf("%w: a challenge of %d bytes", ErrProtocol, len(h.GetChallenge()))
+		return nil, fmt.Errorf("%w: challenge of %d bytes", ErrProtocol, len(h.GetChallenge()))
 	}
 	proof := prove(t.cfg.MeshTag, s.conn.peer, t.self, h.GetChallenge())
 	if err := t.writeHello(s, &proto.Hello{Proof: proof}); err != nil {
@@ -82,14 +82,14 @@ func (t *Transport) answerChallenge(s *stream, h *proto.Hello) (*proto.Hello, er
 	return h, err
 }
 
-// refuse tells the other side why it is not welcome and returns the same.
+// refuse sends the other side the reason for a refusal, and returns it.
 func (t *Transport) refuse(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok && r.Theirs {
-		return reason // it knows
+		return reason // the other side knows
 	}
 	err := t.sendHello(s, reason)
 	if err == nil {
-		// the other side closes as soon as it has read the reason
+		// the other side closes after reading the reason
 		s.CloseWrite()
 		s.rd.NextRaw()
 	}

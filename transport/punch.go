@@ -19,34 +19,33 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A relayed connection is a beginning: while a peer is connected through relays
-// only, a direct path is tried at once, after each of these pauses, and whenever
-// an address changed.
+// While a peer is connected only through relays, a direct path is tried at once, after
+// each of these delays, and whenever an address changes.
 var punchPauses = []time.Duration{2 * time.Second, 10 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute}
 
-// Bounds of a try.
+// Bounds of attempts.
 const (
-	punchDial   = 4 * time.Second // of one punch
-	directDial  = 3 * time.Second // of the plain addresses
-	maxPunches  = 16              // tries remembered a peer
+	punchDial   = 4 * time.Second // per punch
+	directDial  = 3 * time.Second // for the plain addresses
+	maxPunches  = 16              // attempts remembered per peer
 	maxPunching = 8               // peers
 )
 
-// A Punch is one try to make a direct path.
+// A Punch is one attempt to establish a direct path.
 type Punch struct {
 	Time   time.Time
 	OK     bool
 	Took   time.Duration
-	Detail string // why it failed, or which way it went
+	Detail string // why it failed, or how it succeeded
 }
 
-// A puncher is libp2p's hole punching, begun by us and for members only.
+// A puncher runs libp2p's hole punching, initiated by this node and for members only.
 type puncher struct {
-	slots chan struct{} // held by each try
+	slots chan struct{} // held by each attempt
 
 	mu      sync.Mutex
-	service *holepunch.Service // nil until somebody saw our address
-	ended   bool               // none is started any more
+	service *holepunch.Service // nil until a peer observed this node's address
+	ended   bool               // stopped
 	history map[proto.PeerID][]Punch
 }
 
@@ -54,21 +53,21 @@ func newPuncher() *puncher {
 	return &puncher{slots: make(chan struct{}, maxPunching), history: make(map[proto.PeerID][]Punch)}
 }
 
-// A punchHost is the host as the hole puncher sees it. It takes part for members
-// only and begins nothing by itself: when to try is decided in [Transport.upgrade].
+// A punchHost is the host as the hole puncher sees it. It serves only members and
+// initiates nothing: [Transport.upgrade] decides when to try.
 type punchHost struct{ guardedHost }
 
-// Network returns a network that tells of no connections.
+// Network returns a network without connection notifications.
 func (h *punchHost) Network() network.Network { return quietNetwork{h.Host.Network()} }
 
-// Connect refuses what is no punch: plain addresses are dialled by upgrade. The other
-// side says where it is aimed at: that leads to no doors of this machine itself.
+// Connect allows only punches: upgrade dials plain addresses. The other side supplies the
+// addresses; those of this machine are rejected.
 func (h *punchHost) Connect(ctx context.Context, pi peer.AddrInfo) error {
 	if ok, _, _ := network.GetSimultaneousConnect(ctx); !ok {
-		return errors.New("the plain addresses are dialled elsewhere")
+		return errors.New("plain addresses are dialed elsewhere")
 	}
 	if pi.Addrs = plausible(h.t.host.Addrs(), pi.Addrs); len(pi.Addrs) == 0 {
-		return errors.New("the other side names no address that can lead to it")
+		return errors.New("the other side announced no usable address")
 	}
 	return h.Host.Connect(ctx, pi)
 }
@@ -78,12 +77,12 @@ type quietNetwork struct{ network.Network }
 func (quietNetwork) Notify(network.Notifiee)     {}
 func (quietNetwork) StopNotify(network.Notifiee) {}
 
-// watchObserved learns from members where they see this node, and starts hole
-// punching when the first one said so. It runs until ctx ends.
+// watchObserved learns this node's addresses as seen by members, and starts hole punching
+// after the first one. It runs until ctx is done.
 func (t *Transport) watchObserved(ctx context.Context) {
 	sub, err := t.host.EventBus().Subscribe(new(event.EvtPeerIdentificationCompleted))
 	if err != nil {
-		t.log.Warn("nobody tells where this node is seen", "why", err)
+		t.log.Warn("observed addresses are not available", "why", err)
 		return
 	}
 	defer sub.Close()
@@ -103,8 +102,8 @@ func (t *Transport) watchObserved(ctx context.Context) {
 	}
 }
 
-// addObservation takes where the other end of raw sees this node, after both hellos: a
-// stranger's word moves nothing.
+// addObservation handles this node's address as seen by the other end of raw, after both
+// hellos: observations by strangers are ignored.
 func (t *Transport) addObservation(ctx context.Context, raw network.Conn, at ma.Multiaddr) {
 	t.mu.Lock()
 	c := t.conns[raw]
@@ -113,12 +112,12 @@ func (t *Transport) addObservation(ctx context.Context, raw network.Conn, at ma.
 		return
 	}
 	if err := t.startPunching(at); err != nil {
-		t.log.Warn("no hole punching", "why", err)
+		t.log.Warn("hole punching is not available", "why", err)
 	}
 	t.wakeUpgrades()
 }
 
-// startPunching takes part in hole punching from now on. This node was seen at first.
+// startPunching starts hole punching. first is the first observed address.
 func (t *Transport) startPunching(first ma.Multiaddr) error {
 	p := t.reach.punching
 	p.mu.Lock()
@@ -128,7 +127,7 @@ func (t *Transport) startPunching(first ma.Multiaddr) error {
 	}
 	h, ok := t.host.(interface{ IDService() identify.IDService })
 	if !ok {
-		return errors.New("the host identifies nobody")
+		return errors.New("the host has no identify service")
 	}
 	addrs := func() []ma.Multiaddr {
 		if a := t.punchAddrs(); len(a) > 0 {
@@ -141,8 +140,8 @@ func (t *Transport) startPunching(first ma.Multiaddr) error {
 	if err != nil {
 		return err
 	}
-	// The service finds its address in a goroutine, and whoever asks it before
-	// its end waits for ever when it is closed meanwhile. This asks, and fails.
+	// The service finds its address in a goroutine, and a call that waits for it blocks
+	// forever if the service is closed meanwhile. This call waits now, and fails.
 	s.DirectConnect(t.host.ID())
 	p.service = s
 	return nil
@@ -159,8 +158,7 @@ func (t *Transport) stopPunching() {
 	}
 }
 
-// punchAddrs returns where others can aim at: where they see this node, and
-// where it says that it is.
+// punchAddrs returns the addresses that others can punch: observed and announced ones.
 func (t *Transport) punchAddrs() []ma.Multiaddr {
 	out := t.reach.seen.addrs()
 	for _, s := range t.cfg.Announce {
@@ -171,11 +169,11 @@ func (t *Transport) punchAddrs() []ma.Multiaddr {
 	return out
 }
 
-// A punchTracer keeps what became of punches, of those that the other side
-// began too.
+// A punchTracer records the results of punches, including those initiated by the other
+// side.
 type punchTracer struct{ t *Transport }
 
-// Trace takes one of libp2p's events.
+// Trace handles one of libp2p's events.
 func (p punchTracer) Trace(e *holepunch.Event) {
 	id, err := fromLibp2p(e.Remote)
 	if err != nil || id == p.t.self {
@@ -189,7 +187,7 @@ func (p punchTracer) Trace(e *holepunch.Event) {
 	}
 }
 
-// punched remembers a try and tells of it.
+// punched records an attempt and reports it.
 func (t *Transport) punched(id proto.PeerID, p Punch) {
 	p.Time = t.cfg.Clock.Now()
 	p.Detail = proto.Clip(p.Detail, maxReason)
@@ -210,13 +208,13 @@ func (t *Transport) punched(id proto.PeerID, p Punch) {
 	t.emit(Event{Peer: id, Kind: kind, Detail: p.Detail})
 }
 
-// upgrade looks for a direct path to n, and until there is one for a better relay,
-// until no connection is there at all, or ctx ends.
+// upgrade seeks a direct path to n and, until there is one, a better relay, until there
+// is no connection or ctx is done.
 func (t *Transport) upgrade(ctx context.Context, n *peerState) {
 	pick := t.relayPicker(n.peer)
 	look := time.NewTicker(measureEvery)
 	defer look.Stop()
-	var next time.Duration // when a direct path is tried again
+	var next time.Duration // when a direct path is tried next
 	for tries := 0; ; {
 		t.mu.Lock()
 		c := n.best()
@@ -245,8 +243,8 @@ func (t *Transport) upgrade(ctx context.Context, n *peerState) {
 	}
 }
 
-// tryDirect tries each way to a direct path once: the punch, which the side that
-// was dialled begins, then the plain addresses, of which one may work by now.
+// tryDirect tries each way to a direct path once: a punch, initiated by the side that was
+// dialed, then the plain addresses, one of which may work by now.
 func (t *Transport) tryDirect(ctx context.Context, p proto.PeerID, punches bool) {
 	select {
 	case t.reach.punching.slots <- struct{}{}:
@@ -262,15 +260,15 @@ func (t *Transport) tryDirect(ctx context.Context, p proto.PeerID, punches bool)
 	}
 }
 
-// punch has both sides dial each other at the same moment. It ends early when
-// Run ends.
+// punch makes both sides dial each other at the same time. It returns early when Run
+// stops.
 func (t *Transport) punch(p proto.PeerID) error {
 	r := t.reach.punching
 	r.mu.Lock()
 	s := r.service
 	r.mu.Unlock()
 	if s == nil || len(t.punchAddrs()) == 0 {
-		return errors.New("nobody said yet where this node is seen")
+		return errors.New("no address of this node has been observed yet")
 	}
 	return s.DirectConnect(toLibp2p(p))
 }
@@ -294,7 +292,7 @@ func (t *Transport) dialDirect(ctx context.Context, p proto.PeerID) error {
 	return nil
 }
 
-// wakeUpgrades has direct paths looked for at once.
+// wakeUpgrades makes all upgrades try a direct path at once.
 func (t *Transport) wakeUpgrades() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

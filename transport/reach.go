@@ -6,8 +6,8 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// startReach starts what makes this node reachable. stop ends the relay service;
-// the rest ends with Run.
+// startReach starts what makes this node reachable. stop stops the relay service; the
+// rest stops with Run.
 func (t *Transport) startReach() (stop func(), err error) {
 	stop = func() {}
 	if t.cfg.Relay {
@@ -26,9 +26,8 @@ func (t *Transport) startReach() (stop func(), err error) {
 	return stop, nil
 }
 
-// addrs returns the addresses of circuits that lead here, and those that AutoNAT
-// would have libp2p conceal: it informs, and decides nothing. libp2p asks for
-// them at any time.
+// addrs returns the circuit addresses of this node, and addresses that AutoNAT would make
+// libp2p hide: AutoNAT is only informative here. libp2p calls it at any time.
 func (r *reach) addrs() (out []ma.Multiaddr) {
 	if h := r.autonat.Load(); h != nil {
 		_, out, _ = (*h).ConfirmedAddrs()
@@ -39,13 +38,13 @@ func (r *reach) addrs() (out []ma.Multiaddr) {
 	return out
 }
 
-// addrConfirmer is a host that has others try its addresses.
+// An addrConfirmer is a host whose addresses are checked by others.
 type addrConfirmer interface {
 	ConfirmedAddrs() (reachable, unreachable, unknown []ma.Multiaddr)
 }
 
-// updatePath looks whether the best path to n is another one now: then new streams
-// use it, open work moves, and those who watch are told. The caller holds mu.
+// updatePath checks whether the best path to n has changed: then new streams use it, the
+// open link moves to it, and observers are notified. The caller holds mu.
 func (t *Transport) updatePath(n *peerState) {
 	now, before := n.best(), n.path
 	if l := n.link; l != nil && now != nil && shouldMove(now, l.conn) {
@@ -64,15 +63,15 @@ func (t *Transport) updatePath(n *peerState) {
 		t.emit(Event{Peer: n.peer, Kind: EventDisconnected, Path: pathOf(before)})
 	case before == nil:
 		t.emit(Event{Peer: n.peer, Kind: EventConnected, Path: pathOf(now)})
-	case pathOf(now) != pathOf(before): // else the two dialled each other at once
+	case pathOf(now) != pathOf(before): // otherwise both sides dialed each other
 		t.met.paths.Inc()
 		t.log.Info("path", "peer", n.peer, "old", pathOf(before), "new", pathOf(now))
 		t.emit(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before) + " → " + pathOf(now)})
 	}
 }
 
-// shouldMove reports whether the work on old moves to c, which is in use now: to a
-// direct path, or to another relay.
+// shouldMove reports whether the link on old moves to c, which is now in use: a direct
+// path, or another relay.
 func shouldMove(c, old *conn) bool {
 	by, _ := relayOf(c.raw.RemoteMultiaddr())
 	before, relayed := relayOf(old.raw.RemoteMultiaddr())
@@ -81,17 +80,17 @@ func shouldMove(c, old *conn) bool {
 
 func pathOf(c *conn) string { return c.raw.RemoteMultiaddr().String() }
 
-// refreshReservations has every relay asked again whether it keeps the place.
+// refreshReservations renews all reservations.
 func (t *Transport) refreshReservations() {
 	t.reach.refreshBefore.Store(int64(t.cfg.Clock.Mono()))
 	notify(t.reach.wake)
 }
 
-// BroadcastHello says hello again to all neighbours: the certificate, the key record, or
-// where this node is reached, has changed.
+// BroadcastHello sends the hello again to all peers: the certificate, the key record or
+// the addresses have changed.
 func (t *Transport) BroadcastHello() { t.broadcastHello() }
 
-// broadcastHello tells all neighbours where this node is reached now.
+// broadcastHello sends this node's current hello to all peers.
 func (t *Transport) broadcastHello() {
 	h, err := t.ownHello()
 	if err != nil {
@@ -99,7 +98,7 @@ func (t *Transport) broadcastHello() {
 	}
 	m, err := helloMessage(h)
 	if err != nil {
-		return // in no mesh yet
+		return // not in a mesh yet
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

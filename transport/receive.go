@@ -12,11 +12,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// ErrProtocol is returned for a message that no node sends at that place.
-var ErrProtocol = errors.New("transport: protocol broken")
+// ErrProtocol is returned for a message that no node sends in that place.
+var ErrProtocol = errors.New("transport: protocol violation")
 
-// serveTasks takes a peer's task stream: one goroutine reads ahead, this one
-// has each group made durable and acknowledges it.
+// serveTasks serves a peer's task stream: one goroutine reads ahead, this one makes each
+// group durable and acknowledges it.
 func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
 	release, err := t.acquireTaskStream(ctx, s)
 	if err != nil {
@@ -60,7 +60,7 @@ func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
 	}
 }
 
-// readTasks puts frames into q until the stream ends. It never returns nil.
+// readTasks puts frames into q until the stream closes. It never returns nil.
 func readTasks(ctx context.Context, s *stream, q *groupBuffer) error {
 	for {
 		m := new(proto.Message)
@@ -85,10 +85,10 @@ func misplaced(t proto.MessageType) bool {
 	return !unknown(t) && !isOwnershipType(t)
 }
 
-// unknown reports whether a newer node must have sent this type.
+// unknown reports whether only a newer node can have sent this type.
 func unknown(t proto.MessageType) bool { _, ok := proto.MessageType_name[int32(t)]; return !ok }
 
-// knownOf appends to dst the messages of a group that this node understands.
+// knownOf appends to dst the messages of group whose types are known.
 func knownOf(dst, group []*proto.Message) []*proto.Message {
 	for _, m := range group {
 		if !unknown(m.GetType()) {
@@ -98,16 +98,15 @@ func knownOf(dst, group []*proto.Message) []*proto.Message {
 	return dst
 }
 
-// ackFor makes the Ack of a group whose first numbered frame has this number.
-// a speaks of the known messages by their index; unknown ones are refused here,
-// so that their sender keeps them for a newer node. Without a numbered frame,
-// UpTo is number-1.
+// ackFor returns the Ack of a group whose first numbered frame has this number. a refers
+// to the known messages by index; unknown ones are refused here, so that their sender
+// keeps them for a newer node. Without a numbered frame, UpTo is number-1.
 func ackFor(number uint64, group []*proto.Message, a Answer) (*proto.Ack, error) {
 	ack := &proto.Ack{From: number, Time: a.Time, Signature: a.Signature}
 	refusals := slices.SortedFunc(slices.Values(a.Refusals), func(x, y *proto.Refusal) int {
 		return cmp.Compare(x.GetNumber(), y.GetNumber())
 	})
-	index := uint64(0) // of the known messages
+	index := uint64(0) // among the known messages
 	for _, m := range group {
 		var r *proto.Refusal
 		if unknown(m.GetType()) {
@@ -142,8 +141,8 @@ func (s *stream) sendAck(a *proto.Ack) error {
 	return s.send(&proto.Message{Type: proto.TypeAck, Payload: b})
 }
 
-// acquireTaskStream lets the newest task stream of a peer in after the one before it has
-// ended: its frames are never received beside or behind those of the next.
+// acquireTaskStream returns after the peer's previous task stream has closed: its frames
+// are never received concurrently with or after those of the new one.
 func (t *Transport) acquireTaskStream(ctx context.Context, s *stream) (release func(), err error) {
 	t.mu.Lock()
 	n := t.peer(s.conn.peer)
@@ -151,7 +150,7 @@ func (t *Transport) acquireTaskStream(ctx context.Context, s *stream) (release f
 	n.incoming = s
 	t.mu.Unlock()
 	if before != nil {
-		// over a dead relayed path that waits; its place in receiving is free no sooner
+		// Reset blocks on a dead relayed path; receiving is released only after it
 		t.group.start(func(context.Context) { before.Reset() })
 	}
 	select {
@@ -164,7 +163,7 @@ func (t *Transport) acquireTaskStream(ctx context.Context, s *stream) (release f
 	}
 }
 
-// normalEnd reports whether a stream ended as streams do, without anybody's fault.
+// normalEnd reports whether a stream closed normally.
 func normalEnd(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, context.Canceled)
 }

@@ -12,37 +12,37 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Peer is what the book knows of one node.
+// A Peer is the book's knowledge about one node.
 type Peer struct {
 	Peer      proto.PeerID
-	Name      string             // in its certificate; empty: not seen yet
-	Alias     string             // what a person calls it here; empty: by its name
-	Member    identity.Member    // zero: its certificate was not seen yet
-	KeyRecord identity.KeyRecord // the key to seal with; zero: not seen yet
-	Addrs     []string           // where it is dialled: what a person said, then what it says itself
-	Manual    []string           // of Addrs, those that a person said
-	Relays    []proto.PeerID     // where it can be reached through, as it said
+	Name      string             // in its certificate; empty: unknown
+	Alias     string             // set by an operator here; empty: none
+	Member    identity.Member    // zero: its certificate is unknown
+	KeyRecord identity.KeyRecord // the key to seal with; zero: unknown
+	Addrs     []string           // addresses to dial: manual ones, then those it announced
+	Manual    []string           // the manual ones of Addrs
+	Relays    []proto.PeerID     // relays that it announced
 	Blocked   bool
-	Boot      uint64 // the highest seen
+	Boot      uint64 // highest known
 	BootID    proto.BootID
-	LastSeen  time.Time // its last hello; zero: never
+	LastSeen  time.Time // time of its last hello; zero: never
 	Added     time.Time
 
-	cert, key *proto.Signed // what Member and Key were read from
-	announced []string      // of Addrs, those that it says itself
+	cert, key *proto.Signed // sources of Member and KeyRecord
+	announced []string      // the announced ones of Addrs
 }
 
-// Label returns what the peer is called here: its alias, its name, or its id when
-// no name is known.
+// Label returns the peer's display name: its alias, its name, or its id if no name is
+// known.
 func (p *Peer) Label() string {
 	if name := cmp.Or(p.Alias, p.Name); name != "" {
 		return name
 	}
-	return p.Peer.String() // which takes its time
+	return p.Peer.String() // computed last, as it is slow
 }
 
-// Known introduces the peer to others, or returns nil when its certificate or
-// key record was not seen yet.
+// Known returns an introduction of the peer, or nil if its certificate or key record is
+// unknown.
 func (p *Peer) Known() *proto.KnownPeer {
 	if p.cert == nil || p.key == nil {
 		return nil
@@ -65,7 +65,7 @@ type record struct {
 	AddedMs     int64    `json:"added_ms,omitempty"`
 }
 
-// errRecord is returned for a record of the book that cannot be read.
+// errRecord is returned for an unreadable record of the book.
 var errRecord = errors.New("transport: bad record in the address book")
 
 func (p *Peer) encode() ([]byte, error) {
@@ -90,9 +90,9 @@ func (p *Peer) encode() ([]byte, error) {
 	return json.Marshal(r)
 }
 
-// decodePeer reads the record of id. It checks the signatures again: what stands
-// on a disk was perhaps changed there. A certificate of another mesh or a bad
-// key record is left out, not an error.
+// decodePeer decodes the record of id. It verifies the signatures again, as data on disk
+// may have been modified. A certificate of another mesh or an invalid key record is
+// dropped without an error.
 func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*Peer, error) {
 	var r record
 	if err := json.Unmarshal(b, &r); err != nil {
@@ -124,16 +124,16 @@ func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*
 	return p, nil
 }
 
-// setCertificate takes over a certificate that was verified.
+// setCertificate sets a verified certificate.
 func (p *Peer) setCertificate(m identity.Member, s *proto.Signed) {
 	p.Member, p.Name, p.cert = m, m.Name, s
 }
 
-// genuine reports whether a statement that was accepted once is what it was: a
-// clock that was set back since takes nothing from it.
+// genuine reports whether a previously accepted statement is still genuine, even if the
+// clock was set back since.
 func genuine(err error) bool { return acceptable(err) || errors.Is(err, identity.ErrNotYet) }
 
-// acceptable reports whether a statement is genuine, if perhaps of the past.
+// acceptable reports whether a statement is genuine, possibly expired.
 func acceptable(err error) bool { return err == nil || errors.Is(err, identity.ErrExpired) }
 
 func decodeSigned(b []byte) *proto.Signed {
@@ -144,7 +144,7 @@ func decodeSigned(b []byte) *proto.Signed {
 	return s
 }
 
-// mergeAddrs makes Addrs of what a person said and what the peer says.
+// mergeAddrs sets Addrs to the manual and announced addresses.
 func (p *Peer) mergeAddrs() {
 	p.Addrs = slices.Clone(p.Manual)
 	for _, a := range p.announced {
@@ -154,7 +154,7 @@ func (p *Peer) mergeAddrs() {
 	}
 }
 
-// clone returns a copy for somebody else to keep.
+// clone returns a copy that the caller may keep.
 func (p *Peer) clone() Peer {
 	c := *p
 	c.Addrs, c.Manual, c.Relays = slices.Clone(p.Addrs), slices.Clone(p.Manual), slices.Clone(p.Relays)

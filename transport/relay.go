@@ -20,11 +20,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Bounds of the relay service. A circuit has no limit of its own: it is a
-// member's, and the members' windows bound what is on its way.
+// Bounds of the relay service. Circuits themselves are unlimited: they belong to members,
+// whose windows bound the data in flight.
 const (
 	maxReservations = 2048
-	maxCircuits     = 256 // of one peer
+	maxCircuits     = 256 // per peer
 )
 
 // startRelay serves circuits for members until the returned function is called.
@@ -42,9 +42,9 @@ func (t *Transport) startRelay() (stop func(), err error) {
 	return func() { s.Close() }, nil
 }
 
-// relays returns the members that may be asked for a place or a circuit. The
-// certificate of many lets them relay, and whoever runs them does not: what a node
-// says in identify, as long as that is remembered, saves trying it in vain.
+// relays returns the members that may be asked for a reservation or a circuit. Many
+// certificates permit relaying although the operator disabled it: what a node announced
+// by identify, while that is remembered, avoids futile attempts.
 func (t *Transport) relays() []proto.PeerID {
 	return slices.DeleteFunc(t.cfg.Relays(), func(p proto.PeerID) bool {
 		said, err := t.host.Peerstore().GetProtocols(toLibp2p(p))
@@ -52,19 +52,19 @@ func (t *Transport) relays() []proto.PeerID {
 	})
 }
 
-// A relayACL lets verified members in, and leads to nobody else.
+// A relayACL admits only verified members, as clients and as targets.
 type relayACL struct{ t *Transport }
 
-// AllowReserve reports whether p gets a place.
+// AllowReserve reports whether p may make a reservation.
 func (a relayACL) AllowReserve(p peer.ID, _ ma.Multiaddr) bool { return a.t.verified(p) }
 
-// AllowConnect reports whether src is led to dest.
+// AllowConnect reports whether src may connect to dest.
 func (a relayACL) AllowConnect(src peer.ID, _ ma.Multiaddr, dest peer.ID) bool {
 	return a.t.verified(src) && a.t.verified(dest)
 }
 
-// A guardedHost is a host for one of libp2p's services that serves verified
-// members only: a stranger's stream is reset before a byte of it is read.
+// A guardedHost is the host for libp2p services that serve only verified members: a
+// stranger's stream is reset before a byte of it is read.
 type guardedHost struct {
 	host.Host
 	t *Transport
@@ -75,12 +75,12 @@ func (h *guardedHost) SetStreamHandler(pid protocol.ID, serve network.StreamHand
 	h.Host.SetStreamHandler(pid, h.t.guardMembers(serve))
 }
 
-// relayCounters counts what the relay service does.
+// relayCounters counts the relay service's work.
 type relayCounters struct {
-	circuits     atomic.Int64 // open now
-	reservations atomic.Int64 // held here now
+	circuits     atomic.Int64 // currently open
+	reservations atomic.Int64 // currently held here
 	bytes        atomic.Uint64
-	total        prometheus.Counter // of the bytes
+	total        prometheus.Counter // of bytes
 }
 
 func (r *relayCounters) RelayStatus(bool)                        {}

@@ -17,33 +17,33 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// A relayed connection moves to a relay over which the whole way is better: the
-// new circuit is made beside the old one, new streams and open work go over to
-// it, and the old one ends when nothing uses it any more.
+// A relayed connection moves to another relay if the whole path through it is better: a
+// new circuit is established next to the old one, new streams and the open link move to
+// it, and the old one is closed when nothing uses it anymore.
 
-// Times and bounds of a shift.
+// Timing and bounds of a switch.
 const (
-	switchMargin  = 0.1              // of the score, by which another relay must be better
-	switchHold    = time.Minute      // for so long without a break
-	switchStagger = 15 * time.Second // later for one of the two sides, so that not both shift
+	switchMargin  = 0.1              // score margin by which another relay must be better
+	switchHold    = time.Minute      // for this long without interruption
+	switchStagger = 15 * time.Second // added on one of the two sides, so that not both switch
 	switchDial    = longDial
-	maxPeerConns  = 4 // connections with a peer; as long as there are as many none shifts
+	maxPeerConns  = 4 // connections to a peer; no switch while there are this many
 )
 
-// dialTargets are the only relays by which a peer is dialled now, of those with such an
-// order. libp2p dials every address of a peer that it remembers.
+// dialTargets restricts the relays through which peers are dialed, for peers with an
+// entry: libp2p dials every address of a peer that it remembers.
 type dialTargets struct {
 	mu     sync.Mutex
-	byPeer map[proto.PeerID][]*dialTarget // one of each dial
+	byPeer map[proto.PeerID][]*dialTarget // one per dial
 }
 
 type dialTarget struct {
 	relay      proto.PeerID
-	additional bool // also when there is a connection
+	additional bool // even if there is a connection
 }
 
-// set has p dialled by way of a relay alone until the returned function is called,
-// and by those of other dials that go on.
+// set restricts dials of p to this relay, and to those of other concurrent dials, until
+// the returned function is called.
 func (a *dialTargets) set(p proto.PeerID, at dialTarget) (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,8 +61,8 @@ func (a *dialTargets) set(p proto.PeerID, at dialTarget) (done func()) {
 	}
 }
 
-// allow reports whether p may be dialled by way of a relay now, and whether also
-// beside a connection.
+// allow reports whether p may be dialed through a relay now, and whether even if there is
+// a connection.
 func (a *dialTargets) allow(p, relay proto.PeerID) (ok, beside bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -75,35 +75,35 @@ func (a *dialTargets) allow(p, relay proto.PeerID) (ok, beside bool) {
 	return ok, beside
 }
 
-// mayDialCircuit reports whether p may be dialled at a circuit address now: by the relay
-// that is set, or else by any. While there is a connection who dials looks for a
-// direct path, unless another circuit beside it is the aim.
+// mayDialCircuit reports whether p may be dialed at a circuit address now: through the
+// relay that is set, or else any. While p is connected a dial seeks a direct path, unless
+// it targets an additional circuit.
 func (t *Transport) mayDialCircuit(p proto.PeerID, a ma.Multiaddr) bool {
 	by, _ := relayOf(a)
 	ok, beside := t.reach.dialTargets.allow(p, by)
 	return ok && (beside || !t.Connected(p))
 }
 
-// circuitDialer is libp2p's dialer of circuits, but for two words. Asked for a way
-// around the connections that are there, libp2p leaves out every transport that
-// calls itself a proxy, and a way over another relay is one. And a relay that is
-// not connected is not dialled on the way: two peers, each said to be behind the
-// other, would be dialled in a circle, and neither dial would end. Which circuits
-// are dialled is decided in [Transport.mayDialCircuit], relays are in [Transport.connect].
+// A circuitDialer is libp2p's circuit dialer with two changes. To bypass existing
+// connections, libp2p omits every transport that calls itself a proxy, which would omit
+// another relay. And a disconnected relay is not dialed implicitly: two peers, each
+// announced behind the other, would be dialed in a loop, and neither dial would end.
+// [Transport.mayDialCircuit] decides which circuits are dialed, [Transport.connect] dials
+// relays.
 type circuitDialer struct{ *client.Client }
 
-// Proxy says that a circuit may be dialled beside another connection.
+// Proxy returns false, so that a circuit may be dialed next to another connection.
 func (circuitDialer) Proxy() bool { return false }
 
-// Dial makes a circuit to p over a relay that is connected.
+// Dial makes a circuit to p through a connected relay.
 func (c circuitDialer) Dial(ctx context.Context, a ma.Multiaddr, p peer.ID) (libtransport.CapableConn, error) {
 	return c.Client.Dial(network.WithNoDial(ctx, "the relay of a circuit"), a, p)
 }
 
 var _ libtransport.SkipResolver = circuitDialer{}
 
-// addCircuitDialer adds this dialer to the network of h, as libp2p's constructor adds
-// its own.
+// addCircuitDialer adds this dialer to the network of h, as libp2p's constructor adds its
+// own.
 func addCircuitDialer(h host.Host, b netStack) error {
 	c, err := client.New(h, b.upgrader)
 	if err != nil {
@@ -119,7 +119,7 @@ func addCircuitDialer(h host.Host, b netStack) error {
 	return nil
 }
 
-// relayPicker returns what chooses the relay of one peer.
+// relayPicker returns the picker of the relay to one peer.
 func (t *Transport) relayPicker(p proto.PeerID) *route.Picker {
 	hold := switchHold
 	if comparePeers(t.self, p) > 0 {
@@ -128,7 +128,7 @@ func (t *Transport) relayPicker(p proto.PeerID) *route.Picker {
 	return &route.Picker{Want: 1, Margin: switchMargin, Hold: hold}
 }
 
-// switchRelay makes a circuit to n by way of a relay that was better than that of c,
+// switchRelay makes a circuit to n through a relay that has been better than that of c,
 // which is in use, for long.
 func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick *route.Picker) {
 	current, ok := relayOf(c.raw.RemoteMultiaddr())
@@ -151,11 +151,11 @@ func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick
 		return
 	}
 	if err := t.dialVia(ctx, n.peer, picked); err != nil {
-		t.log.Info("the path stays: the better relay does not lead to the peer", "peer", n.peer, "relay", picked, "why", err)
+		t.log.Info("keeping the path: the better relay does not reach the peer", "peer", n.peer, "relay", picked, "why", err)
 	}
 }
 
-// dialVia makes a circuit to p by way of relay, beside the connections there are.
+// dialVia makes an additional circuit to p through relay.
 func (t *Transport) dialVia(ctx context.Context, p, relay proto.PeerID) error {
 	defer t.reach.dialTargets.set(p, dialTarget{relay, true})()
 	ctx, cancel := context.WithTimeout(network.WithForceDirectDial(ctx, "by another relay"), switchDial)

@@ -10,25 +10,25 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Nonces keeps, over restarts, which messages of an author were heard.
+// Nonces persists which messages of an author were received.
 type Nonces interface {
-	// Get returns what Put kept for p, nil for nothing.
+	// Get returns the value that Put stored for p, nil if none.
 	Get(ctx context.Context, p proto.PeerID) ([]byte, error)
-	// Put keeps a value for each of these peers, all or none.
+	// Put stores a value for each of these peers, all or none.
 	Put(ctx context.Context, all map[proto.PeerID][]byte) error
 }
 
-// replayBits is how far behind the newest message of its author another may
-// come and still be heard. Messages overtake each other on the way: libp2p's own
-// validator takes each that was overtaken for a replay.
+// replayBits is how far a message's number may be behind the newest one of its author.
+// Messages are reordered in transit: libp2p's own validator considers each late one a
+// replay.
 const replayBits = 8192
 
-// maxReplayAuthors bounds the authors that are remembered in memory.
+// maxReplayAuthors bounds the authors remembered in memory.
 const maxReplayAuthors = 4096
 
-// replayGuard know which messages were heard: of each author the highest number,
-// and which of those below it. gossipsub itself forgets after ten minutes, so
-// that an old message would go round again.
+// A replayGuard knows which messages were received: the highest number of each author,
+// and which of those below it. gossipsub itself forgets after ten minutes, so an old
+// message could be replayed.
 type replayGuard struct {
 	nonces Nonces
 
@@ -37,23 +37,23 @@ type replayGuard struct {
 	dirty   map[proto.PeerID]bool
 }
 
-// An authorWindows counts its messages over its starts. libp2p counts them too, from the
-// wall clock at the start: who set its clock back would not be heard until the
-// clock is where it was. That count serves for authors of versions without the other.
+// authorWindows holds the windows of an author's two message numbers. libp2p's own count
+// starts from the wall clock: an author that set its clock back would be ignored until
+// the clock catches up. It is only used for authors of versions without the other.
 type authorWindows struct{ app, libp2p replayWindow }
 
 type replayWindow struct {
 	highest uint64
-	seen    [replayBits / 64]uint64 // number n is bit n % sightingBits
-	floor   uint64                  // nothing up to it is heard: it was before a restart
+	seen    [replayBits / 64]uint64 // number n is bit n % replayBits
+	floor   uint64                  // numbers up to it are rejected: they precede a restart
 }
 
 func newReplayGuard(n Nonces) *replayGuard {
 	return &replayGuard{nonces: n, authors: make(map[proto.PeerID]*authorWindows), dirty: make(map[proto.PeerID]bool)}
 }
 
-// accept takes the numbers of a message, the author's own (0: it has none) and libp2p's,
-// and reports whether it is new.
+// accept records the numbers of a message, the author's own (0: it has none) and
+// libp2p's, and reports whether it is new.
 func (s *replayGuard) accept(ctx context.Context, p proto.PeerID, own uint64, libp2p []byte) (fresh bool, err error) {
 	if len(libp2p) != 8 {
 		return false, nil
@@ -77,15 +77,15 @@ func (s *replayGuard) accept(ctx context.Context, p proto.PeerID, own uint64, li
 	return fresh, nil
 }
 
-// load reads what was kept of an author. The caller holds mu.
+// load reads what was stored for an author. The caller holds mu.
 func (s *replayGuard) load(ctx context.Context, p proto.PeerID) (*authorWindows, error) {
 	a := new(authorWindows)
 	if s.nonces != nil {
 		b, err := s.nonces.Get(ctx, p)
 		if err != nil {
-			return nil, fmt.Errorf("read the newest number of %s: %w", p.Short(), err)
+			return nil, fmt.Errorf("read the highest number of %s: %w", p.Short(), err)
 		}
-		if len(b) == 8 || len(b) == 16 { // 8: of a version that kept libp2p's alone
+		if len(b) == 8 || len(b) == 16 { // 8: by a version that stored only libp2p's
 			a.libp2p.restore(binary.BigEndian.Uint64(b))
 		}
 		if len(b) == 16 {
@@ -104,7 +104,7 @@ func (s *replayGuard) load(ctx context.Context, p proto.PeerID) (*authorWindows,
 	return a, nil
 }
 
-// restore has nothing up to n be new.
+// restore rejects all numbers up to n.
 func (a *replayWindow) restore(n uint64) { a.floor, a.highest = n, n }
 
 // accept notes number n and reports whether it is new.
@@ -130,7 +130,7 @@ func (a *replayWindow) accept(n uint64) bool {
 	return true
 }
 
-// persist writes down the highest numbers that changed.
+// persist stores the highest numbers that changed.
 func (s *replayGuard) persist(ctx context.Context) error {
 	s.mu.Lock()
 	dirty := s.dirty

@@ -22,21 +22,21 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// A reach is what makes this node reachable: its reservations, what others see
-// of its addresses, its relay service.
+// A reach is what makes this node reachable: its reservations, observed addresses and
+// relay service.
 type reach struct {
-	flows         flows                          // streamed bodies on their way
-	circuits      atomic.Pointer[[]ma.Multiaddr] // addresses by way of the relays that hold a place
-	router        atomic.Pointer[portMap]        // nil: no ports are asked for
-	autonat       atomic.Pointer[addrConfirmer]  // nil: not yet
-	refreshBefore atomic.Int64                   // monotonic nanoseconds; older reservations are asked for again
-	wake          chan struct{}                  // relays came, went, or are to be looked at again
+	flows         flows                          // streamed bodies in transit
+	circuits      atomic.Pointer[[]ma.Multiaddr] // addresses through the relays with a reservation
+	router        atomic.Pointer[portMap]        // nil: no port mapping
+	autonat       atomic.Pointer[addrConfirmer]  // nil: not available
+	refreshBefore atomic.Int64                   // monotonic nanoseconds; older reservations are renewed
+	wake          chan struct{}                  // relays have changed, or must be checked again
 	events        chan Event
 	served        *relayCounters
 	seen          *observed
 	punching      *puncher
 	dialTargets   dialTargets
-	hops          hopPicker // which ways to relays this node tells
+	hops          hopPicker // selects the paths to relays that this node publishes
 
 	mu   sync.Mutex
 	held map[proto.PeerID]*reservation
@@ -50,35 +50,35 @@ func newReach(m *metrics) *reach {
 	}
 }
 
-// A reservation is a place at a relay: it takes connections for this node.
+// A reservation is a slot at a relay that accepts connections for this node.
 type reservation struct {
 	relay   proto.PeerID
-	on      *conn // the relay forgets it with the last connection
+	on      *conn // the relay drops it with the last connection
 	made    time.Duration
-	until   time.Time // wall time here
+	until   time.Time // local wall time
 	circuit []ma.Multiaddr
 }
 
-// fresh reports whether nothing speaks for asking the relay again.
+// fresh reports whether the reservation need not be renewed.
 func (h *reservation) fresh(now, doubted time.Duration) bool {
 	return now-h.made < reservationRenew && h.made >= doubted
 }
 
-// Times of reservations. The relay's own word for the end is a time of its
-// clock, which may be any: all nodes' relays keep a place for an hour.
+// Timing of reservations. The expiration time sent by the relay is ignored, since its
+// clock may be wrong: all nodes' relays keep a reservation for an hour.
 const (
 	reservationTTL   = time.Hour
 	reservationRenew = 20 * time.Minute
 	reserveTimeout   = 5 * time.Second
 	reserveScan      = time.Second
-	reserveFirst     = 100 * time.Millisecond // pause after the first refusal: the relay has perhaps not read our hello
+	reserveFirst     = 100 * time.Millisecond // delay after the first refusal: the relay may not have read this node's hello
 	reserveLongest   = time.Minute
 )
 
-// errRefused is returned for a relay that gives no place.
-var errRefused = errors.New("transport: the relay gives no place")
+// errRefused is returned if a relay refuses a reservation.
+var errRefused = errors.New("transport: the relay refused a reservation")
 
-// A reserver keeps places at the best relays. One goroutine uses it.
+// A reserver maintains reservations at the best relays. It is used by one goroutine.
 type reserver struct {
 	t      *Transport
 	pick   route.Picker
@@ -87,14 +87,14 @@ type reserver struct {
 	done   chan reserved
 }
 
-// An attempt is when a relay is asked next.
+// An attempt determines when a relay is asked next.
 type attempt struct {
 	busy     bool
 	failures int
 	due      time.Duration
 }
 
-// reserved is how an attempt ended.
+// reserved is the result of an attempt.
 type reserved struct {
 	relay proto.PeerID
 	on    *conn
@@ -102,7 +102,7 @@ type reserved struct {
 	err   error
 }
 
-// reserve keeps places at the best relays until ctx ends.
+// reserve maintains reservations at the best relays until ctx is done.
 func (t *Transport) reserve(ctx context.Context) {
 	if t.cfg.Reserve < 0 || t.cfg.Relays == nil {
 		return
@@ -137,8 +137,8 @@ func (t *Transport) reserve(ctx context.Context) {
 	}
 }
 
-// due drops what is lost, chooses anew, and returns which relays to ask now. A
-// relay that is changed for a better one is kept until that one gave a place.
+// due drops lost reservations, selects relays and returns those to ask now. A relay that
+// is replaced by a better one is kept until that one has granted a reservation.
 func (r *reserver) due() []*conn {
 	now := r.t.cfg.Clock.Mono()
 	if r.demand.made == 0 || now-r.demand.made >= measureEvery {
@@ -155,14 +155,14 @@ func (r *reserver) due() []*conn {
 	held := r.t.heldRelays()
 	for p := range held {
 		if live[p] == nil {
-			r.t.dropReservation(p, "the relay is gone")
+			r.t.dropReservation(p, "the relay is disconnected")
 			delete(held, p)
 		}
 	}
 	wanted := r.pick.Pick(slices.SortedFunc(maps.Keys(held), comparePeers), candidates, now)
 	for p := range held {
 		if !slices.Contains(wanted, p) && r.replaced(held, wanted) {
-			r.t.dropReservation(p, "a better relay took its place")
+			r.t.dropReservation(p, "replaced by a better relay")
 		}
 	}
 	var ask []*conn
@@ -184,13 +184,13 @@ func (r *reserver) due() []*conn {
 	return ask
 }
 
-// replaced reports whether all that is wanted is held already, so that the rest
-// may go.
+// replaced reports whether reservations at all wanted relays are held, so that others can
+// be dropped.
 func (r *reserver) replaced(held map[proto.PeerID]*reservation, wanted []proto.PeerID) bool {
 	return !slices.ContainsFunc(wanted, func(p proto.PeerID) bool { return held[p] == nil })
 }
 
-// finished notes how an attempt ended.
+// finished records the result of an attempt.
 func (r *reserver) finished(got reserved) {
 	now := r.t.cfg.Clock.Mono()
 	a := r.tries[got.relay]
@@ -211,7 +211,7 @@ func (r *reserver) finished(got reserved) {
 	r.t.addReservation(got, now)
 }
 
-// pause is how long nothing is due.
+// pause returns the time until something is due.
 func (r *reserver) pause() time.Duration {
 	now, pause := r.t.cfg.Clock.Mono(), reserveScan
 	for _, a := range r.tries {
@@ -222,7 +222,7 @@ func (r *reserver) pause() time.Duration {
 	return pause
 }
 
-// addReservation notes a place at a relay and tells everybody.
+// addReservation records a reservation and announces it.
 func (t *Transport) addReservation(got reserved, now time.Duration) {
 	t.reach.mu.Lock()
 	before := t.reach.held[got.relay]
@@ -243,7 +243,7 @@ func (t *Transport) addReservation(got reserved, now time.Duration) {
 	}
 }
 
-// dropReservation notes the end of one.
+// dropReservation removes a reservation.
 func (t *Transport) dropReservation(relay proto.PeerID, why string) {
 	t.reach.mu.Lock()
 	h := t.reach.held[relay]
@@ -261,7 +261,7 @@ func (t *Transport) dropReservation(relay proto.PeerID, why string) {
 	t.broadcastHello()
 }
 
-// publishCircuits makes the held places this node's addresses and reports
+// publishCircuits sets this node's circuit addresses from its reservations and reports
 // whether that changed them. The caller holds reach.mu.
 func (t *Transport) publishCircuits() bool {
 	var all []ma.Multiaddr
@@ -272,20 +272,20 @@ func (t *Transport) publishCircuits() bool {
 	return old == nil && len(all) > 0 || old != nil && !slices.EqualFunc(*old, all, ma.Multiaddr.Equal)
 }
 
-// heldRelays returns a copy of what is held.
+// heldRelays returns a copy of the reservations.
 func (t *Transport) heldRelays() map[proto.PeerID]*reservation {
 	t.reach.mu.Lock()
 	defer t.reach.mu.Unlock()
 	return maps.Clone(t.reach.held)
 }
 
-// Reservations returns the relays that take connections for this node now.
+// Reservations returns the relays that accept connections for this node now.
 func (t *Transport) Reservations() []proto.PeerID {
 	return slices.SortedFunc(maps.Keys(t.heldRelays()), comparePeers)
 }
 
-// askReservation asks the relay at the other end of c for a place and returns
-// the addresses of circuits that lead to it.
+// askReservation asks the relay at the other end of c for a reservation and returns the
+// circuit addresses through it.
 func (t *Transport) askReservation(ctx context.Context, c *conn) ([]ma.Multiaddr, error) {
 	ctx, cancel := context.WithTimeout(network.WithNoDial(ctx, "the connection is there"), reserveTimeout)
 	defer cancel()
@@ -308,17 +308,17 @@ func (t *Transport) askReservation(ctx context.Context, c *conn) ([]ma.Multiaddr
 		return nil, fmt.Errorf("reserve at %s: %w", c.peer.Short(), err)
 	}
 	if m.GetType() != circuit.HopMessage_STATUS || m.GetStatus() != circuit.Status_OK || m.GetLimit() != nil {
-		return nil, fmt.Errorf("%w: %s says %s", errRefused, c.peer.Short(), m.GetStatus())
+		return nil, fmt.Errorf("%w: %s: status %s", errRefused, c.peer.Short(), m.GetStatus())
 	}
 	return circuitAddrs(c, m.GetReservation().GetAddrs()), nil
 }
 
-// maxReserveReply bounds what a relay says: its addresses and a voucher.
+// maxReserveReply bounds a relay's reply: its addresses and a voucher.
 const maxReserveReply = 8 << 10
 
-// circuitAddrs returns where a relay that is connected by c can be reached for
-// circuits: there where this node reaches it, then as it says itself. Ranges
-// that are not public count too, which libp2p's own relay client leaves out.
+// circuitAddrs returns the addresses at which the relay connected by c serves circuits:
+// first the one that this node uses, then those that it announced. Unlike libp2p's own
+// relay client it includes non-public addresses.
 func circuitAddrs(c *conn, said [][]byte) []ma.Multiaddr {
 	var out []ma.Multiaddr
 	add := func(a ma.Multiaddr) {
@@ -341,7 +341,7 @@ func circuitAddrs(c *conn, said [][]byte) []ma.Multiaddr {
 	return out
 }
 
-// bareAddr returns a without a peer's id behind it.
+// bareAddr returns a without a trailing peer id.
 func bareAddr(a ma.Multiaddr) ma.Multiaddr {
 	if n := len(a); n > 0 && a[n-1].Protocol().Code == ma.P_P2P {
 		return a[:n-1]

@@ -15,7 +15,7 @@ import (
 	"github.com/libp2p/go-libp2p/x/rate"
 )
 
-// bounds returns what a host may use, and how many connections it keeps.
+// bounds returns the host's resource manager and connection manager.
 func bounds() (network.ResourceManager, *connmgr.BasicConnMgr, error) {
 	limits, err := resources()
 	if err != nil {
@@ -25,8 +25,8 @@ func bounds() (network.ResourceManager, *connmgr.BasicConnMgr, error) {
 	return limits, conns, err
 }
 
-// resources lifts libp2p's limits per address: a whole office may stand behind
-// one. What a peer costs is bounded by package admit and by our own windows.
+// resources raises libp2p's limits per address, as a whole office may share one. Package
+// admit and the windows bound what a peer costs.
 func resources() (network.ResourceManager, error) {
 	l := rcmgr.DefaultLimits
 	serviceLimits(&l)
@@ -64,10 +64,10 @@ func resources() (network.ResourceManager, error) {
 		}))
 }
 
-// serviceLimits adds libp2p's own limits for what every host serves: identify,
-// ping and circuits.
+// serviceLimits adds libp2p's own limits for the services of every host: identify, ping
+// and circuits.
 func serviceLimits(l *rcmgr.ScalingLimitConfig) {
-	const ids, each = 64, 16 // streams each way, in all and of one peer
+	const ids, each = 64, 16 // streams in each direction, total and per peer
 	all := rcmgr.BaseLimit{StreamsInbound: ids, StreamsOutbound: ids, Streams: 2 * ids, Memory: 4 << 20}
 	more := rcmgr.BaseLimitIncrease{StreamsInbound: ids, StreamsOutbound: ids, Streams: 2 * ids, Memory: 4 << 20}
 	one := rcmgr.BaseLimit{StreamsInbound: each, StreamsOutbound: each, Streams: 2 * each, Memory: 1 << 20}
@@ -92,6 +92,6 @@ func serviceLimits(l *rcmgr.ScalingLimitConfig) {
 	}
 }
 
-// oneProtocol is the memory of one peer's streams of a small protocol, in bytes:
-// 32 windows of a stream that has grown.
+// oneProtocol is the memory limit, in bytes, of one peer's streams of a small protocol:
+// 32 fully grown stream windows.
 const oneProtocol = 32 * (256<<20 + 16<<10)

@@ -11,21 +11,21 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// ErrRevoked is returned for a certificate that was withdrawn.
+// ErrRevoked is returned for a revoked certificate.
 var ErrRevoked = errors.New("transport: the certificate was revoked")
 
-// revokedPrefix begins the key of a revocation in the bucket Peers; its id follows.
+// revokedPrefix is the key prefix of a revocation in the bucket Peers; its id follows.
 const revokedPrefix = 'r'
 
-// maxRevocations bounds what is kept for ever of the root, and as much again of all
-// admins: who has the key of one cannot leave the root no room. Beyond it a mesh needs
-// a new root.
+// maxRevocations bounds the stored revocations of the root, and separately those of all
+// admins, so that a stolen admin key cannot leave the root no room. Beyond it a mesh
+// needs a new root.
 const maxRevocations = 10_000
 
-// Revoke takes a revocation whose signature holds and keeps it: whom it names is no
-// member from then on. With the root's revocation of an admin goes what that admin
-// revoked: see [identity.Revocations]. It does not end the connections that are there:
-// see [Transport.Disconnect].
+// Revoke stores a revocation with a valid signature: the node that it names is no longer
+// a member. If the root revokes an admin, that admin's revocations become void: see
+// [identity.Revocations]. It does not close existing connections: see
+// [Transport.Disconnect].
 func (b *Book) Revoke(ctx context.Context, s *proto.Signed) error {
 	r, err := b.Mesh().VerifyRevocation(s)
 	if err != nil {
@@ -62,8 +62,8 @@ func revokedKey(r identity.Revocation) []byte {
 	return append([]byte{revokedPrefix}, id[:]...)
 }
 
-// checkRevocation reports whether r is kept already, and what is void when it is taken. It
-// refuses what is void itself, and what there is no room for.
+// checkRevocation reports whether r is already stored, and which revocations it makes
+// void. It rejects one that is void itself, or for which there is no room.
 func (b *Book) checkRevocation(r identity.Revocation) (known bool, void []identity.Revocation, err error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -76,16 +76,16 @@ func (b *Book) checkRevocation(r identity.Revocation) (known bool, void []identi
 	case b.revoked.Has(r.ID()):
 		return true, nil, nil
 	case b.revoked.Void(r):
-		return false, nil, fmt.Errorf("address book: a revocation signed by %s counts for nothing: %w", r.Issuer.Peer.Short(), ErrRevoked)
+		return false, nil, fmt.Errorf("address book: a revocation signed by %s is void: %w", r.Issuer.Peer.Short(), ErrRevoked)
 	case count >= maxRevocations && r.Admin():
-		return false, nil, fmt.Errorf("address book: %d revocations of admins are kept, the most that are: revoke the admin who makes so many", count)
+		return false, nil, fmt.Errorf("address book: %d revocations by admins are stored, the maximum: revoke the admin that creates so many", count)
 	case count >= maxRevocations:
-		return false, nil, fmt.Errorf("address book: %d revocations are kept, the most that are: begin a new mesh", count)
+		return false, nil, fmt.Errorf("address book: %d revocations are stored, the maximum: create a new mesh", count)
 	}
 	return false, b.revoked.VoidBy(r), nil
 }
 
-// Revocations returns all that are in force.
+// Revocations returns all revocations in force.
 func (b *Book) Revocations() []*proto.Signed {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -104,8 +104,7 @@ func (b *Book) Revoked(p proto.PeerID) bool {
 	return e != nil && b.isRevoked(e.Member)
 }
 
-// RevocationOf returns what ended the membership of p, or of this node; false: nothing
-// that is known here.
+// RevocationOf returns the revocation of p, or of this node; false: none is known.
 func (b *Book) RevocationOf(p proto.PeerID) (identity.Revocation, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -119,8 +118,8 @@ func (b *Book) RevocationOf(p proto.PeerID) (identity.Revocation, bool) {
 	return b.revoked.By(e.Member)
 }
 
-// SelfRevoked takes what a peer shows as the end of this node's own membership. An error
-// says that it is not that.
+// SelfRevoked stores a revocation of this node's own membership that a peer presented. It
+// returns an error if it is not one.
 func (b *Book) SelfRevoked(s *proto.Signed) error {
 	r, err := b.Mesh().VerifyRevocation(s)
 	if err != nil {
@@ -135,8 +134,8 @@ func (b *Book) SelfRevoked(s *proto.Signed) error {
 }
 
 // issuerRevoked reports whether the admin who issued a genuine certificate was revoked.
-// When it was issued only that admin says: its key may be in other hands and date it
-// back. So it counts where it was known before the revocation came, and nowhere else.
+// Only that admin states the issue date, and a stolen key can backdate it. Such a
+// certificate is therefore valid only where it was known before the revocation arrived.
 func (b *Book) issuerRevoked(mesh identity.Mesh, cert *proto.Signed) bool {
 	if cert.GetIssuer() == nil {
 		return false
@@ -145,7 +144,7 @@ func (b *Book) issuerRevoked(mesh identity.Mesh, cert *proto.Signed) bool {
 	return !acceptable(err) || b.isRevoked(admin)
 }
 
-// isRevoked is withdrawn for who does not hold mu.
+// isRevoked is isRevokedLocked for callers that do not hold mu.
 func (b *Book) isRevoked(m identity.Member) bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -157,7 +156,7 @@ func (b *Book) isRevokedLocked(m identity.Member) bool {
 	return m.Cert != nil && b.revoked.Revokes(m)
 }
 
-// loadRevocations reads what was taken. What does not hold, or is void, is passed over.
+// loadRevocations reads the stored revocations. Invalid and void ones are ignored.
 func (b *Book) loadRevocations() error {
 	var all identity.Revocations
 	for pair, err := range b.store.All(store.Peers, []byte{revokedPrefix}, []byte{revokedPrefix + 1}) {
@@ -166,7 +165,7 @@ func (b *Book) loadRevocations() error {
 		}
 		s := decodeSigned(bytes.Clone(pair.Val))
 		if s == nil {
-			return fmt.Errorf("%w: a revocation", errRecord)
+			return fmt.Errorf("%w: revocation", errRecord)
 		}
 		if r, err := b.mesh.VerifyRevocation(s); err == nil {
 			all.Add(r)

@@ -7,14 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxRTO is the longest pause of TCP, in milliseconds, before it says again
-// what was not acknowledged. The pause doubles each time, to 120 s by default: a
-// connection that survives an outage of seven seconds would stand still for another
-// six (S07). Linux has the option since 6.15 (TCP_RTO_MAX_MS); without it such a path
-// is back later.
+// maxRTO is the maximum TCP retransmission timeout, in milliseconds. The timeout doubles
+// with each retransmission, to 120 s by default: a connection that survives an outage of
+// seven seconds would stall for another six (S07). Linux has the option since 6.15
+// (TCP_RTO_MAX_MS); without it such a path recovers later.
 const maxRTO = 1500
 
-// limitRetransmit bounds that pause on a connection, where it is TCP.
+// limitRetransmit limits that timeout on a TCP connection.
 func limitRetransmit(c net.Conn) {
 	s, ok := c.(syscall.Conn)
 	if !ok {

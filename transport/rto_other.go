@@ -4,6 +4,6 @@ package transport
 
 import "net"
 
-// limitRetransmit is for Linux alone: elsewhere nobody may say how long TCP waits before
-// it says again what was lost.
+// limitRetransmit does nothing: only Linux lets a program limit TCP's retransmission
+// timeout.
 func limitRetransmit(net.Conn) {}

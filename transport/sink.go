@@ -13,38 +13,38 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Bodies takes streamed bodies.
+// Bodies receives streamed bodies.
 type Bodies interface {
-	// Offer decides about a body by the envelope that it belongs to. It
-	// returns where the bytes go, from the reply's offset on; nil when the
-	// reply has a code or says that all of it is here.
+	// Offer decides about a body given its envelope. It returns the sink for the bytes,
+	// starting at the reply's offset; nil if the reply has a code or states that the body
+	// is complete.
 	Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (BodySink, *proto.OfferReply)
 }
 
-// A BodySink takes the bytes of one sealed body in their order. Its methods are
-// called by one goroutine.
+// A BodySink receives the bytes of one sealed body in order. Its methods are called by
+// one goroutine.
 type BodySink interface {
 	// Write adds the next bytes.
 	Write(p []byte) (int, error)
-	// Sync makes what was written durable and returns the offset behind it.
+	// Sync makes what was written durable and returns the offset after it.
 	Sync() (int64, error)
-	// End is the last call. whole: every byte was written and synced, and the
-	// body is complete. Else what is durable is kept for the next try.
+	// End is the last call. whole: every byte was written and synced, and the body is
+	// complete. Otherwise what is durable is kept for the next attempt.
 	End(whole bool) error
 }
 
-// What is written is made durable, and acknowledged, after so many bytes or so
-// much time: a slow link does not lose its day's work.
+// Data is made durable, and acknowledged, after this many bytes or this much time, so
+// that a slow link does not lose a day's work.
 const (
 	syncBytes = 1 << 20
 	syncEvery = 2 * time.Second
 )
 
-// An incoming is a streamed body that arrives.
+// An incoming is a streamed body being received.
 type incoming struct {
 	stream  *stream
 	sink    BodySink
-	release func() // gives the peer's slot back
+	release func() // releases the peer's slot
 	flow    *flow
 	size    int64
 	at      int64 // written
@@ -52,7 +52,7 @@ type incoming struct {
 	last    time.Duration
 }
 
-// serveBody takes one streamed body.
+// serveBody receives one streamed body.
 func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	s.idleTimeout = t.cfg.Timing.Write
 	b, err := s.expect(proto.TypeOffer)
@@ -68,7 +68,7 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.sendOfferReply(&proto.OfferReply{Code: proto.CodeBadForm, Detail: proto.Clip(err.Error(), maxReason)}))
 	}
 	if !t.takeBody(s.conn.peer, 1) {
-		return s.refuse(&proto.OfferReply{Code: proto.CodeBusy, Detail: "two bodies are on their way already"})
+		return s.refuse(&proto.OfferReply{Code: proto.CodeBusy, Detail: "two bodies are already being received"})
 	}
 	release := sync.OnceFunc(func() { t.takeBody(s.conn.peer, -1) })
 	defer release()
@@ -87,7 +87,7 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	return i.run()
 }
 
-// takeBody counts the bodies that arrive from p, at most maxBodies at once.
+// takeBody counts the bodies being received from p, at most maxBodies at once.
 func (t *Transport) takeBody(p proto.PeerID, by int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *stream) sendOfferReply(r *proto.OfferReply) error {
 	return s.send(&proto.Message{Type: proto.TypeOffered, Payload: b})
 }
 
-// refuse ends a stream with a reply after which nothing is sent.
+// refuse closes a stream with a reply after which nothing is sent.
 func (s *stream) refuse(r *proto.OfferReply) error {
 	if err := s.sendOfferReply(r); err != nil {
 		return err
@@ -116,8 +116,8 @@ func (s *stream) refuse(r *proto.OfferReply) error {
 	return s.finish()
 }
 
-// finish waits until the other side has read everything and closes, for a
-// while. What it still sends is thrown away.
+// finish waits, for a limited time, until the other side has read everything and closes.
+// What it still sends is discarded.
 func (s *stream) finish() error {
 	s.CloseWrite()
 	if err := s.SetReadDeadline(time.Now().Add(s.timing.Hello)); err != nil {
@@ -130,14 +130,14 @@ func (s *stream) finish() error {
 	}
 }
 
-// run writes chunk after chunk and says what is durable.
+// run writes chunk after chunk and acknowledges what is durable.
 func (i *incoming) run() error {
 	var err error
 	for err == nil && i.at < i.size {
 		err = i.takeChunk()
 	}
 	err = errors.Join(err, i.sink.End(err == nil))
-	i.release() // before the other side sees the end and begins the next one
+	i.release() // before the other side sees the end and starts the next one
 	if told := i.sendResult(err); told != nil {
 		return errors.Join(err, told)
 	}
@@ -157,7 +157,7 @@ func (i *incoming) takeChunk() error {
 		return err
 	}
 	if _, err := i.sink.Write(c.GetData()); err != nil {
-		return fmt.Errorf("keep the body: %w", err)
+		return fmt.Errorf("store the body: %w", err)
 	}
 	i.at += int64(len(c.GetData()))
 	now := i.stream.conn.clock.Mono()
@@ -165,7 +165,7 @@ func (i *incoming) takeChunk() error {
 		return nil
 	}
 	if i.synced, err = i.sink.Sync(); err != nil {
-		return fmt.Errorf("keep the body: %w", err)
+		return fmt.Errorf("store the body: %w", err)
 	}
 	i.last = now
 	i.flow.advance(i.synced)

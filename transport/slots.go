@@ -12,14 +12,14 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// Whoever is not known as a member has a place until its hello, and there are few. They
-// go by address, since a new key costs nothing: one address cannot take the places of
-// all others, only those that were its own.
+// A node that is not a known member occupies a slot until its hello, and slots are few.
+// They are shared by address, since a new key costs nothing: one address cannot take all
+// slots, only those that were its own.
 
-// maxSlotsPerOrigin bounds the places of one address; maxUnverified those of all.
+// maxSlotsPerOrigin bounds the slots of one address; maxUnverified bounds all slots.
 const maxSlotsPerOrigin = 4
 
-// originOf names where a connection comes from: an IPv4 address, a /56 of IPv6, the
+// originOf identifies the origin of a connection: an IPv4 address, an IPv6 /56, or the
 // relay of a circuit.
 func originOf(remote ma.Multiaddr) string {
 	if isCircuit(remote) {
@@ -46,15 +46,15 @@ func originOf(remote ma.Multiaddr) string {
 	return p.String()
 }
 
-// A strangerSlot is a place that a connection holds.
+// A strangerSlot is a slot occupied by a connection.
 type strangerSlot struct {
 	conn   *conn
 	origin string
 }
 
-// admitStranger finds a place for c, the connection of a stranger. Where there is none the
-// oldest silent connection of c's own address gives its place, or that of the address
-// that has the most. False: all of them are talking. The caller holds mu.
+// admitStranger finds a slot for c, the connection of a stranger. If none is free, the
+// oldest silent connection of c's own address is closed, or of the address with the most
+// slots. It returns false if all of them have sent a message. The caller holds mu.
 func (t *Transport) admitStranger(c *conn) bool {
 	own := originOf(c.raw.RemoteMultiaddr())
 	var all []strangerSlot
@@ -89,7 +89,8 @@ func (t *Transport) admitStranger(c *conn) bool {
 	return true
 }
 
-// oldestSilent returns the oldest connection of these addresses that has said nothing.
+// oldestSilent returns the oldest connection of these addresses on which no message was
+// received.
 func oldestSilent(all []strangerSlot, of func(origin string) bool) (oldest *conn) {
 	for _, x := range all {
 		if of(x.origin) && !x.conn.gotMessage.Load() && (oldest == nil || x.conn.since < oldest.since) {
@@ -106,8 +107,8 @@ func (t *Transport) allowAddress(c *conn) bool {
 	return t.byOrigin.Allow(originOf(c.raw.RemoteMultiaddr()), admit.Join, t.cfg.Clock.Mono())
 }
 
-// Origin returns where the connection with p, of whom a hello may not have been heard,
-// comes from, and its address; empty: there is none.
+// Origin returns the origin and the address of a connection with p, which need not have
+// completed the hello; empty: there is none.
 func (t *Transport) Origin(p proto.PeerID) (origin, addr string) {
 	if c := t.nextConn(p, nil); c != nil {
 		return originOf(c.raw.RemoteMultiaddr()), c.raw.RemoteMultiaddr().String()
