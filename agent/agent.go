@@ -28,7 +28,7 @@ type Handler interface {
 // A Prober can say whether the work behind an idempotency key was done, after
 // a crash in the middle of it.
 type Prober interface {
-	Probe(ctx context.Context, key string) Verdict
+	Probe(ctx context.Context, key string) ProbeResult
 }
 
 // A Run is one start of a handler.
@@ -47,7 +47,7 @@ type Run struct {
 	BodySize       int64             // bytes
 	Dir            string            // folder of this run alone, made and removed by the caller; may be empty
 	MaxOutput      int64             // bytes of output that the task takes; 0: as many as the handler gives
-	Room           Room              // the disk that its output may take; nil: no limit
+	Quota          Quota             // the disk that its output may take; nil: no limit
 	Progress       func(string)      // never nil inside a handler; a short line for a person
 	Kill           <-chan struct{}   // closed, after the context has ended: stop at once, without grace; nil: never
 }
@@ -77,7 +77,7 @@ const (
 	Cancelled                    // stopped because the caller said so
 	Crashed                      // ended without a word: a signal, a panic
 	Unready                      // nothing was started, for a reason that is this machine's and not the run's
-	NoRoom                       // stopped because its output found no room on the disk
+	NoSpace                      // stopped because its output found no room on the disk
 )
 
 var outcomeNames = [...]string{"none", "success", "retry", "fail", "timeout", "cancelled", "crashed", "unready", "no room"}
@@ -90,19 +90,19 @@ func (o Outcome) String() string {
 	return outcomeNames[o]
 }
 
-// A Verdict is the answer of a probe.
-type Verdict int
+// A ProbeResult is the answer of a probe.
+type ProbeResult int
 
 // The verdicts. Not knowing is the zero value: what follows from it is the
 // caller's policy, never a guess.
 const (
-	Unknown Verdict = iota
+	Unknown ProbeResult = iota
 	Done
 	NotDone
 )
 
 // String returns the verdict in lower case.
-func (v Verdict) String() string {
+func (v ProbeResult) String() string {
 	switch v {
 	case Done:
 		return "done"

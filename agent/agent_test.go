@@ -161,10 +161,10 @@ func TestOutputThatCannotBeKept(t *testing.T) {
 	}
 }
 
-// A room of so many bytes.
-type room struct{ left, taken int64 }
+// A fakeQuota of so many bytes.
+type fakeQuota struct{ left, taken int64 }
 
-func (r *room) Take(n int64) bool {
+func (r *fakeQuota) Reserve(n int64) bool {
 	if r.left < n {
 		return false
 	}
@@ -172,7 +172,7 @@ func (r *room) Take(n int64) bool {
 	return true
 }
 
-func (r *room) Wrote(taken, _ int64) { r.taken -= taken }
+func (r *fakeQuota) Settle(taken, _ int64) { r.taken -= taken }
 
 // What a run writes beyond its limit stops it, for good; what finds no room on the disk
 // stops it, to be made once more. The lower of the two limits counts.
@@ -193,16 +193,16 @@ func TestOutputBeyondItsLimit(t *testing.T) {
 		{"beyond the task's", 1001, 5000, 1000, false, 0, Fail, 1000, "OUTPUT_TOO_LARGE: more than 1000 bytes of output (max_result of the task)"},
 		{"beyond it, and the beginning is enough", 1001, 1000, 0, true, 0, Success, 1000, "cut off after 1000 bytes (max_output"},
 		{"a file within the room", 3 * MaxInline, 0, 0, false, 3 * MaxInline, Success, 3 * MaxInline, ""},
-		{"no room for a file", 3 * MaxInline, 0, 0, false, 2 * MaxInline, NoRoom, 2 * MaxInline, "NO_ROOM"},
-		{"no room, and the beginning would be enough", 3 * MaxInline, 0, 0, true, 2 * MaxInline, NoRoom, 2 * MaxInline, "NO_ROOM"},
+		{"no room for a file", 3 * MaxInline, 0, 0, false, 2 * MaxInline, NoSpace, 2 * MaxInline, "NO_ROOM"},
+		{"no room, and the beginning would be enough", 3 * MaxInline, 0, 0, true, 2 * MaxInline, NoSpace, 2 * MaxInline, "NO_ROOM"},
 		{"memory takes no room", MaxInline, 0, 0, false, 1, Success, MaxInline, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := Run{Dir: t.TempDir(), MaxOutput: tt.task}
-			rm := &room{left: tt.room}
+			rm := &fakeQuota{left: tt.room}
 			if tt.room > 0 {
-				r.Room = rm
+				r.Quota = rm
 			}
 			stopped := 0
 			o := NewOutput(r, OutputConfig{Max: tt.max, Cut: tt.cut, Stop: func(error) { stopped++ }})
@@ -237,7 +237,7 @@ func TestWords(t *testing.T) {
 	if none == Success || none.String() != "none" || Crashed.String() != "crashed" || Outcome(99).String() != "outcome(99)" {
 		t.Error("outcomes are not named right")
 	}
-	var v Verdict
+	var v ProbeResult
 	if v.String() != "unknown" || Done.String() != "done" || NotDone.String() != "not done" {
 		t.Error("verdicts are not named right")
 	}

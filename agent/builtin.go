@@ -14,7 +14,7 @@ type Discard struct{}
 
 // Run implements [Handler].
 func (Discard) Run(ctx context.Context, r Run) Result {
-	return pour(ctx, io.Discard, r)
+	return copyBody(ctx, io.Discard, r)
 }
 
 // Echo returns the body as its output.
@@ -28,7 +28,7 @@ func (e Echo) Run(ctx context.Context, r Run) Result {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	out := NewOutput(r, OutputConfig{Max: e.MaxOutput, Cut: e.CutOutput, Stop: stop})
-	res := pour(ctx, out, r)
+	res := copyBody(ctx, out, r)
 	out.Into(&res)
 	return res
 }
@@ -39,7 +39,7 @@ type Hash struct{}
 // Run implements [Handler].
 func (Hash) Run(ctx context.Context, r Run) Result {
 	d := sha256.New()
-	res := pour(ctx, d, r)
+	res := copyBody(ctx, d, r)
 	if res.Outcome == Success {
 		out := NewOutput(r, OutputConfig{})
 		out.Write(hex.AppendEncode(nil, d.Sum(nil)))
@@ -48,8 +48,8 @@ func (Hash) Run(ctx context.Context, r Run) Result {
 	return res
 }
 
-// pour copies the body to w until its end or the context's.
-func pour(ctx context.Context, w io.Writer, r Run) Result {
+// copyBody copies the body to w until its end or the context's.
+func copyBody(ctx context.Context, w io.Writer, r Run) Result {
 	n, err := io.Copy(w, contextReader{ctx, r.Body})
 	switch {
 	case err == nil:

@@ -22,16 +22,16 @@ const (
 var (
 	// ErrOutputTooLarge stops a run that writes more than it may.
 	ErrOutputTooLarge = errors.New("OUTPUT_TOO_LARGE")
-	// ErrNoRoom stops a run whose output finds no room on the disk.
-	ErrNoRoom = errors.New("NO_ROOM")
+	// ErrNoSpace stops a run whose output finds no room on the disk.
+	ErrNoSpace = errors.New("NO_ROOM")
 )
 
-// A Room is the disk that the output of one run may take.
-type Room interface {
-	// Take asks for n more bytes. False: the disk is at its reserve.
-	Take(n int64) bool
-	// Wrote says that of n bytes which were taken so many were written.
-	Wrote(taken, written int64)
+// A Quota is the disk that the output of one run may take.
+type Quota interface {
+	// Reserve asks for n more bytes. False: the disk is at its reserve.
+	Reserve(n int64) bool
+	// Settle says that of n bytes which were taken so many were written.
+	Settle(taken, written int64)
 }
 
 // OutputConfig says how much output is kept, and what happens to a run that
@@ -47,10 +47,10 @@ type OutputConfig struct {
 // run whose output is not kept whole does not succeed, unless its handler says
 // that the beginning is enough. It is safe for concurrent use.
 type Output struct {
-	cfg   OutputConfig
-	dir   string
-	room  Room   // nil: no limit
-	whose string // the limit
+	cfg       OutputConfig
+	dir       string
+	quota     Quota  // nil: no limit
+	limitName string // the limit
 
 	mu        sync.Mutex
 	mem       bytes.Buffer
@@ -63,10 +63,10 @@ type Output struct {
 // NewOutput returns the output of r. Files are made in its folder; without one
 // everything stays in memory.
 func NewOutput(r Run, cfg OutputConfig) *Output {
-	o := &Output{cfg: cfg, dir: r.Dir, room: r.Room, whose: "max_output of the handler"}
+	o := &Output{cfg: cfg, dir: r.Dir, quota: r.Quota, limitName: "max_output of the handler"}
 	o.cfg.Max = cmp.Or(cfg.Max, DefaultMaxOutput)
 	if r.MaxOutput > 0 && r.MaxOutput < o.cfg.Max {
-		o.cfg.Max, o.whose = r.MaxOutput, "max_result of the task"
+		o.cfg.Max, o.limitName = r.MaxOutput, "max_result of the task"
 	}
 	return o
 }
@@ -84,7 +84,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	}
 	o.truncated = true
 	if !o.cfg.Cut {
-		o.fail(fmt.Errorf("%w: more than %d bytes of output (%s)", ErrOutputTooLarge, o.cfg.Max, o.whose))
+		o.fail(fmt.Errorf("%w: more than %d bytes of output (%s)", ErrOutputTooLarge, o.cfg.Max, o.limitName))
 	}
 	return len(p), nil
 }
@@ -95,7 +95,7 @@ func (o *Output) fail(err error) {
 		return
 	}
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		err = fmt.Errorf("%w: %w", ErrNoRoom, err)
+		err = fmt.Errorf("%w: %w", ErrNoSpace, err)
 	}
 	o.err = err
 	if o.cfg.Stop != nil {
@@ -105,7 +105,7 @@ func (o *Output) fail(err error) {
 
 func (o *Output) store(p []byte) error {
 	if o.file == nil && o.dir != "" && o.size+int64(len(p)) > MaxInline {
-		if err := o.spill(); err != nil {
+		if err := o.moveToFile(); err != nil {
 			return err
 		}
 	}
@@ -114,31 +114,31 @@ func (o *Output) store(p []byte) error {
 		o.size += int64(len(p))
 		return nil
 	}
-	n, err := o.put(o.file, p)
+	n, err := o.writeFile(o.file, p)
 	o.size += int64(n)
 	return err
 }
 
-// put writes p to f if there is room for it.
-func (o *Output) put(f *os.File, p []byte) (n int, err error) {
-	if o.room == nil {
+// writeFile writes p to f if there is room for it.
+func (o *Output) writeFile(f *os.File, p []byte) (n int, err error) {
+	if o.quota == nil {
 		return f.Write(p)
 	}
-	if !o.room.Take(int64(len(p))) {
-		return 0, fmt.Errorf("%w: the disk is at its reserve, and the output has %d bytes so far", ErrNoRoom, o.size)
+	if !o.quota.Reserve(int64(len(p))) {
+		return 0, fmt.Errorf("%w: the disk is at its reserve, and the output has %d bytes so far", ErrNoSpace, o.size)
 	}
 	n, err = f.Write(p)
-	o.room.Wrote(int64(len(p)), int64(n))
+	o.quota.Settle(int64(len(p)), int64(n))
 	return n, err
 }
 
-// spill moves what is in memory to a file. If it cannot, it stays in memory.
-func (o *Output) spill() error {
+// moveToFile moves what is in memory to a file. If it cannot, it stays in memory.
+func (o *Output) moveToFile() error {
 	f, err := os.CreateTemp(o.dir, "output-*")
 	if err != nil {
 		return fmt.Errorf("keep output: %w", err)
 	}
-	if _, err := o.put(f, o.mem.Bytes()); err != nil {
+	if _, err := o.writeFile(f, o.mem.Bytes()); err != nil {
 		return errors.Join(err, f.Close(), os.Remove(f.Name()))
 	}
 	o.file, o.mem = f, bytes.Buffer{}
@@ -162,12 +162,12 @@ func (o *Output) Into(r *Result) {
 	r.OutputSize, r.Truncated = o.size, o.truncated
 	switch {
 	case o.err == nil && o.truncated && r.Outcome == Success:
-		r.Err = fmt.Sprintf("the output was cut off after %d bytes (%s)", o.cfg.Max, o.whose)
+		r.Err = fmt.Sprintf("the output was cut off after %d bytes (%s)", o.cfg.Max, o.limitName)
 	case o.err == nil || r.Outcome == Fail:
 	case errors.Is(o.err, ErrOutputTooLarge):
 		r.Outcome, r.Err = Fail, o.err.Error()
-	case errors.Is(o.err, ErrNoRoom):
-		r.Outcome, r.Err = NoRoom, o.err.Error()
+	case errors.Is(o.err, ErrNoSpace):
+		r.Outcome, r.Err = NoSpace, o.err.Error()
 	default:
 		r.Outcome, r.Err = Retry, o.err.Error()
 	}

@@ -56,16 +56,16 @@ func System() Clock {
 	return Clock{
 		wall: func() time.Time { return time.Now().Round(0) },
 		mono: func() time.Duration { return time.Since(start) },
-		boot: newBooted(start, bootTime).now,
+		boot: newBootReader(start, bootTime).now,
 
 		machine: machineStart(),
 	}
 }
 
-// A booted tells the boot time from the monotonic one and asks the machine only
+// A bootReader tells the boot time from the monotonic one and asks the machine only
 // now and then: that is a system call, and callers ask several times a task. A
 // suspension is seen as soon as the machine has run for bootEvery after it.
-type booted struct {
+type bootReader struct {
 	start time.Time
 	read  func() time.Duration
 	last  atomic.Pointer[reading]
@@ -79,11 +79,11 @@ const (
 	bootSlack = 20 * time.Microsecond // of a reading that is kept: it was not cut off in between
 )
 
-func newBooted(start time.Time, read func() time.Duration) *booted {
-	return &booted{start: start, read: read}
+func newBootReader(start time.Time, read func() time.Duration) *bootReader {
+	return &bootReader{start: start, read: read}
 }
 
-func (b *booted) now() time.Duration {
+func (b *bootReader) now() time.Duration {
 	mono := time.Since(b.start)
 	if r := b.last.Load(); r != nil && mono-r.mono < bootEvery {
 		return r.boot + max(mono-r.mono, 0)
@@ -103,9 +103,9 @@ func Runtime() Clock {
 	return Clock{wall: func() time.Time { return time.Now().Round(0) }, mono: since, boot: since}
 }
 
-// Asleep returns c as on a machine that has been asleep for slept() in all: Wall
+// WithSuspend returns c as on a machine that has been asleep for slept() in all: Wall
 // and Boot are ahead by that, Mono stood still. slept must not go back.
-func Asleep(c Clock, slept func() time.Duration) Clock {
+func WithSuspend(c Clock, slept func() time.Duration) Clock {
 	return Clock{
 		wall: func() time.Time { return c.wall().Add(slept()) },
 		mono: c.mono,
@@ -115,15 +115,15 @@ func Asleep(c Clock, slept func() time.Duration) Clock {
 	}
 }
 
-// Wrong returns c on a machine whose wall clock is ahead by by(), which may
+// WithOffset returns c on a machine whose wall clock is ahead by by(), which may
 // change at any moment and be negative.
-func Wrong(c Clock, by func() time.Duration) Clock {
+func WithOffset(c Clock, by func() time.Duration) Clock {
 	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot, machine: c.machine, doubted: c.doubted}
 }
 
-// On returns c on a machine whose start has this name: over a restart of the process
+// WithMachine returns c on a machine whose start has this name: over a restart of the process
 // its boot time goes on.
-func On(machine string, c Clock) Clock {
+func WithMachine(machine string, c Clock) Clock {
 	c.machine = machine
 	return c
 }

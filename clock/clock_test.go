@@ -53,7 +53,7 @@ func TestBootTimeIsAskedForNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, suspended := 0, time.Duration(0)
 		start := time.Now()
-		b := newBooted(start, func() time.Duration { asked++; return time.Since(start) + suspended })
+		b := newBootReader(start, func() time.Duration { asked++; return time.Since(start) + suspended })
 		const calls = 200
 		last := time.Duration(0)
 		for range calls {
@@ -79,7 +79,7 @@ func TestBootTimeIsAskedForNowAndThen(t *testing.T) {
 func TestAsleep(t *testing.T) {
 	m := NewManual(time.Unix(1000, 0))
 	var slept time.Duration
-	c := Asleep(m.Clock(), func() time.Duration { return slept })
+	c := WithSuspend(m.Clock(), func() time.Duration { return slept })
 	slept = time.Hour
 	m.Advance(time.Second)
 	if got := c.Now().Sub(time.Unix(1000, 0)); got != time.Hour+time.Second {
@@ -93,7 +93,7 @@ func TestAsleep(t *testing.T) {
 func TestWrong(t *testing.T) {
 	m := NewManual(time.Unix(1000, 0))
 	var by time.Duration
-	c := Wrong(m.Clock(), func() time.Duration { return by })
+	c := WithOffset(m.Clock(), func() time.Duration { return by })
 	by = -time.Hour
 	m.Advance(time.Second)
 	if got := c.Now().Sub(time.Unix(1000, 0)); got != time.Second-time.Hour {

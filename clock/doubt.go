@@ -38,73 +38,73 @@ func beyond(d time.Duration) bool { return d.Abs() > DoubtBeyond }
 // It is a value without clock, disk or lock. The zero value has seen nothing and
 // believes the first reading.
 type Doubt struct {
-	begun    bool
-	base     anchor // what was believed last
-	least    bool   // base is the least that it can be now: the machine was off since
-	active   bool
-	seen     anchor // of the doubted wall clock, when it began to run so
-	shown    anchor // the time to go by while it is doubted
-	contrary time.Duration
-	heard    bool          // a peer contradicted the doubted wall clock, last at contrary
-	since    time.Duration // when the wall clock was doubted first
+	started        bool
+	base           anchor // what was believed last
+	lowerBound     bool   // base is the least that it can be now: the machine was off since
+	active         bool
+	jumped         anchor // of the doubted wall clock, when it began to run so
+	reported       anchor // the time to go by while it is doubted
+	contradictedAt time.Duration
+	contradicted   bool          // a peer contradicted the doubted wall clock, last at contrary
+	doubtedSince   time.Duration // when the wall clock was doubted first
 }
 
 // Resume says what was believed when the last stamp was written. running is the
 // time since then; known is false when the machine may have been off in between.
 // It must come before the first See.
 func (d *Doubt) Resume(stamp time.Time, boot time.Duration, running time.Duration, known bool) {
-	*d = Doubt{begun: true, base: anchor{stamp.Add(running), boot}, least: !known}
+	*d = Doubt{started: true, base: anchor{stamp.Add(running), boot}, lowerBound: !known}
 }
 
-// See takes a reading of the clocks and returns the time to go by.
-func (d *Doubt) See(wall time.Time, boot time.Duration) time.Time {
+// Observe takes a reading of the clocks and returns the time to go by.
+func (d *Doubt) Observe(wall time.Time, boot time.Duration) time.Time {
 	switch {
-	case !d.begun:
-		*d = Doubt{begun: true, base: anchor{wall, boot}}
+	case !d.started:
+		*d = Doubt{started: true, base: anchor{wall, boot}}
 		return wall
 	case !beyond(d.base.off(wall, boot)):
 		d.believe(wall, boot)
 		return wall
 	case !d.active:
-		d.active, d.since, d.heard = true, boot, false
-		d.seen, d.shown = anchor{wall, boot}, d.base
-	case beyond(d.seen.off(wall, boot)):
-		d.seen, d.heard = anchor{wall, boot}, false // it has jumped again
+		d.active, d.doubtedSince, d.contradicted = true, boot, false
+		d.jumped, d.reported = anchor{wall, boot}, d.base
+	case beyond(d.jumped.off(wall, boot)):
+		d.jumped, d.contradicted = anchor{wall, boot}, false // it has jumped again
 	}
-	d.show(wall, boot)
-	kept := d.heard && boot-d.contrary < BelieveAfter && boot-d.since < BelieveAnyway
-	if boot-d.seen.boot >= BelieveAfter && !kept {
+	d.setReported(wall, boot)
+	kept := d.contradicted && boot-d.contradictedAt < BelieveAfter && boot-d.doubtedSince < BelieveAnyway
+	if boot-d.jumped.boot >= BelieveAfter && !kept {
 		d.believe(wall, boot)
 		return wall
 	}
-	return d.shown.at(boot)
+	return d.reported.at(boot)
 }
 
-// show chooses the time to go by while the wall clock is doubted.
-func (d *Doubt) show(wall time.Time, boot time.Duration) {
+// setReported chooses the time to go by while the wall clock is doubted.
+func (d *Doubt) setReported(wall time.Time, boot time.Duration) {
 	to := d.base
-	if d.least && wall.After(d.base.at(boot)) {
+	if d.lowerBound && wall.After(d.base.at(boot)) {
 		to = anchor{wall, boot}
 	}
-	if beyond(d.shown.off(to.at(boot), boot)) {
-		d.shown = to
+	if beyond(d.reported.off(to.at(boot), boot)) {
+		d.reported = to
 	}
 }
 
 // believe goes by the wall clock again.
 func (d *Doubt) believe(wall time.Time, boot time.Duration) {
-	d.base, d.least, d.active = anchor{wall, boot}, false, false
+	d.base, d.lowerBound, d.active = anchor{wall, boot}, false, false
 }
 
-// Hear takes what the clock of a connected peer says, which the peer does not
+// ObservePeer takes what the clock of a connected peer says, which the peer does not
 // doubt. A peer that agrees with a doubted wall clock ends the doubt, one that
 // does not keeps it. It grants nothing: a wall clock that is believed stays so.
-func (d *Doubt) Hear(peer, wall time.Time, boot time.Duration) {
-	d.See(wall, boot)
+func (d *Doubt) ObservePeer(peer, wall time.Time, boot time.Duration) {
+	d.Observe(wall, boot)
 	switch {
 	case !d.active:
 	case beyond(peer.Sub(wall)):
-		d.heard, d.contrary = true, boot
+		d.contradicted, d.contradictedAt = true, boot
 	default:
 		d.believe(wall, boot)
 	}
@@ -131,10 +131,10 @@ func (d *Doubt) State(wall time.Time, boot time.Duration) State {
 	if !d.active {
 		return State{}
 	}
-	s := State{Doubted: true, Off: d.base.off(wall, boot), Stopped: d.least, Denied: d.heard}
-	s.Left = d.seen.boot + BelieveAfter - boot
-	if d.heard {
-		s.Left = max(s.Left, min(d.contrary+BelieveAfter, d.since+BelieveAnyway)-boot)
+	s := State{Doubted: true, Off: d.base.off(wall, boot), Stopped: d.lowerBound, Denied: d.contradicted}
+	s.Left = d.jumped.boot + BelieveAfter - boot
+	if d.contradicted {
+		s.Left = max(s.Left, min(d.contradictedAt+BelieveAfter, d.doubtedSince+BelieveAnyway)-boot)
 	}
 	s.Left = max(s.Left, 0)
 	return s

@@ -11,23 +11,23 @@ const aDay = 24 * time.Hour
 
 var doubtStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// A guarded is a guard over a wall clock that is wrong by what the test says.
-type guarded struct {
+// A testGuard is a guard over a wall clock that is wrong by what the test says.
+type testGuard struct {
 	*Guard
 	m   *Manual
 	off time.Duration
 }
 
-func newGuarded() *guarded {
-	g := &guarded{m: NewManual(doubtStart)}
-	g.Guard = NewGuard(Wrong(g.m.Clock(), func() time.Duration { return g.off }))
+func newTestGuard() *testGuard {
+	g := &testGuard{m: NewManual(doubtStart)}
+	g.Guard = NewGuard(WithOffset(g.m.Clock(), func() time.Duration { return g.off }))
 	g.Clock().Now()
 	return g
 }
 
 // run lets d pass second by second and returns how far the time to go by was from
 // the truth at most.
-func (g *guarded) run(d time.Duration) (worst time.Duration) {
+func (g *testGuard) run(d time.Duration) (worst time.Duration) {
 	for ; d > 0; d -= time.Second {
 		g.m.Advance(time.Second)
 		if off := g.Clock().Now().Sub(g.m.Clock().Now()); off.Abs() > worst.Abs() {
@@ -45,7 +45,7 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 		small := off.Abs() < time.Minute
 		for _, lasts := range []time.Duration{4 * time.Second, time.Minute} {
 			t.Run(fmt.Sprint(off, " for ", lasts), func(t *testing.T) {
-				g := newGuarded()
+				g := newTestGuard()
 				g.run(time.Hour)
 				g.off = off
 				worst := g.run(lasts)
@@ -62,7 +62,7 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 			continue
 		}
 		t.Run(fmt.Sprint(off, " for good"), func(t *testing.T) {
-			g := newGuarded()
+			g := newTestGuard()
 			g.run(time.Hour)
 			g.off = off
 			if worst := g.run(BelieveAfter); worst != 0 || !g.Clock().Doubted() {
@@ -79,15 +79,15 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 // A peer that agrees with a doubted clock ends the doubt, one that does not keeps
 // it, for a day at most. A clock that is believed stays so whatever peers say.
 func TestWordOfAPeer(t *testing.T) {
-	g := newGuarded()
+	g := newTestGuard()
 	g.run(time.Minute)
-	g.Hear(g.m.Clock().Now().Add(aDay))
+	g.ObservePeer(g.m.Clock().Now().Add(aDay))
 	if g.Clock().Doubted() {
 		t.Fatal("a peer made a believed clock doubted")
 	}
 	g.off = time.Hour
 	g.run(time.Second)
-	g.Hear(g.m.Clock().Now().Add(time.Hour + time.Second)) // as wrong as this one
+	g.ObservePeer(g.m.Clock().Now().Add(time.Hour + time.Second)) // as wrong as this one
 	if g.Clock().Doubted() || !g.Clock().Now().Equal(g.m.Clock().Now().Add(time.Hour)) {
 		t.Fatal("it is doubted although a peer agrees")
 	}
@@ -98,23 +98,23 @@ func TestWordOfAPeer(t *testing.T) {
 		if worst := g.run(time.Minute); worst != time.Hour || !g.Clock().Doubted() {
 			t.Fatalf("doubted %v, wrong by %v, although a peer contradicts the clock", g.Clock().Doubted(), worst)
 		}
-		g.Hear(g.m.Clock().Now().Add(time.Hour))
+		g.ObservePeer(g.m.Clock().Now().Add(time.Hour))
 		if s := g.State(); !s.Denied || s.Left > BelieveAfter || s.Left <= 0 || s.Off != -time.Hour {
 			t.Fatalf("state %+v", s)
 		}
 	}
 	for range 90 {
 		g.run(time.Minute)
-		g.Hear(g.m.Clock().Now().Add(time.Hour))
+		g.ObservePeer(g.m.Clock().Now().Add(time.Hour))
 	}
 	if g.Clock().Doubted() {
 		t.Error("a peer keeps it doubted for more than a day")
 	}
 
-	g = newGuarded()
+	g = newTestGuard()
 	g.off = aDay
 	g.run(time.Second)
-	g.Hear(g.m.Clock().Now())
+	g.ObservePeer(g.m.Clock().Now())
 	if g.run(BelieveAfter - time.Minute); !g.Clock().Doubted() {
 		t.Error("it is believed although a peer contradicted it a moment ago")
 	}
@@ -125,7 +125,7 @@ func TestWordOfAPeer(t *testing.T) {
 
 // Small steps in one direction are followed, as slewing and leap seconds are.
 func TestADriftingClockIsFollowed(t *testing.T) {
-	g := newGuarded()
+	g := newTestGuard()
 	for range 100 {
 		g.off += time.Minute
 		g.run(time.Minute)
@@ -156,7 +156,7 @@ func TestClockAfterAStop(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			old := newGuarded()
+			old := newTestGuard()
 			old.raw.machine = tt.machine[0]
 			old.run(time.Hour)
 			stamp := old.Stamp()
@@ -165,9 +165,9 @@ func TestClockAfterAStop(t *testing.T) {
 			if tt.machine[0] != tt.machine[1] {
 				boot = time.Second
 			}
-			g := &guarded{m: NewManual(old.m.Clock().Now()), off: tt.off}
+			g := &testGuard{m: NewManual(old.m.Clock().Now()), off: tt.off}
 			g.m.boot = boot
-			g.Guard = NewGuard(Wrong(g.m.Clock(), func() time.Duration { return g.off }))
+			g.Guard = NewGuard(WithOffset(g.m.Clock(), func() time.Duration { return g.off }))
 			g.raw.machine = tt.machine[1]
 			if err := g.Resume(stamp); err != nil {
 				t.Fatal(err)
@@ -191,13 +191,13 @@ func TestClockAfterAStop(t *testing.T) {
 
 // FuzzStamp reads any stamp.
 func FuzzStamp(f *testing.F) {
-	g := newGuarded()
+	g := newTestGuard()
 	g.raw.machine = "m"
 	f.Add(g.Stamp())
 	f.Add([]byte(nil))
 	f.Add(slices.Repeat([]byte{0xff}, 40))
 	f.Fuzz(func(t *testing.T, stamp []byte) {
-		g := newGuarded()
+		g := newTestGuard()
 		g.raw.machine = "m"
 		if err := g.Resume(stamp); (err == nil) != (len(stamp) >= stampSize) {
 			t.Fatal(err)

@@ -27,21 +27,21 @@ func (g *Guard) Clock() Clock {
 func (g *Guard) now() time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.d.See(g.raw.wall(), g.raw.boot())
+	return g.d.Observe(g.raw.wall(), g.raw.boot())
 }
 
 func (g *Guard) doubted() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.d.See(g.raw.wall(), g.raw.boot())
+	g.d.Observe(g.raw.wall(), g.raw.boot())
 	return g.d.Active()
 }
 
-// Hear takes what a connected peer said its clock is now, see [Doubt.Hear].
-func (g *Guard) Hear(peer time.Time) {
+// ObservePeer takes what a connected peer said its clock is now, see [Doubt.ObservePeer].
+func (g *Guard) ObservePeer(peer time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.d.Hear(peer, g.raw.wall(), g.raw.boot())
+	g.d.ObservePeer(peer, g.raw.wall(), g.raw.boot())
 }
 
 // State describes how the wall clock is judged.
@@ -49,7 +49,7 @@ func (g *Guard) State() State {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	wall, boot := g.raw.wall(), g.raw.boot()
-	g.d.See(wall, boot)
+	g.d.Observe(wall, boot)
 	return g.d.State(wall, boot)
 }
 
@@ -66,7 +66,7 @@ func (g *Guard) Stamp() []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	boot := g.raw.boot()
-	g.d.See(g.raw.wall(), boot)
+	g.d.Observe(g.raw.wall(), boot)
 	b := binary.BigEndian.AppendUint64(nil, uint64(g.d.Believed(boot).UnixNano()))
 	b = binary.BigEndian.AppendUint64(b, uint64(boot))
 	return append(b, g.raw.machine...)

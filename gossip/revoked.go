@@ -39,7 +39,7 @@ func (e *revokedSet) add(r identity.Revocation) (void []identity.Revocation) {
 	return void
 }
 
-func (e *revokedSet) root() [32]byte { e.mu.Lock(); defer e.mu.Unlock(); return e.set.Sum() }
+func (e *revokedSet) root() [32]byte { e.mu.Lock(); defer e.mu.Unlock(); return e.set.Digest() }
 
 func (e *revokedSet) count() int { e.mu.Lock(); defer e.mu.Unlock(); all, _ := e.set.Len(); return all }
 
@@ -49,7 +49,7 @@ func (e *revokedSet) knows(id [32]byte) bool { e.mu.Lock(); defer e.mu.Unlock();
 func (e *revokedSet) void(r identity.Revocation) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.set.Void(r)
+	return e.set.IsVoid(r)
 }
 
 // revokes reports whether m is revoked.

@@ -26,11 +26,11 @@ func refuse(code proto.Code, format string, args ...any) error {
 	return &CheckError{code, fmt.Errorf("check envelope: "+format, args...)}
 }
 
-// A strangerError names who is not a member. It makes its words when they are
+// A unknownPeerError names who is not a member. It makes its words when they are
 // read: strangers must stay cheap to refuse.
-type strangerError proto.PeerID
+type unknownPeerError proto.PeerID
 
-func (e strangerError) Error() string {
+func (e unknownPeerError) Error() string {
 	return fmt.Sprintf("check envelope: %s is not a member", proto.PeerID(e))
 }
 
@@ -47,8 +47,8 @@ type Checks struct {
 	Keys     *Keys
 }
 
-// Opened is an envelope that passed every check.
-type Opened struct {
+// Verified is an envelope that passed every check.
+type Verified struct {
 	Header  proto.Header
 	Content []byte   // a marshalled proto.Content or proto.Outcome, as Header.What says
 	Key     [32]byte // of the content: streamed bodies are opened with it
@@ -59,45 +59,45 @@ type Opened struct {
 // a stranger costs a microsecond and a forger one signature. The errors are all
 // *CheckError. Whether the origin may ask for the kind, and whether the task is
 // known, is still to be checked.
-func (c *Checks) Check(env *proto.Envelope) (Opened, error) {
-	h, err := checkForm(env)
+func (c *Checks) Check(env *proto.Envelope) (Verified, error) {
+	h, err := checkFormat(env)
 	if err != nil {
-		return Opened{}, err
+		return Verified{}, err
 	}
 	if h.Mesh != c.Mesh.ID {
-		return Opened{}, refuse(proto.CodeDenied, "it is of mesh %s, this is %s", h.Mesh, c.Mesh.ID)
+		return Verified{}, refuse(proto.CodeDenied, "it is of mesh %s, this is %s", h.Mesh, c.Mesh.ID)
 	}
 	if h.Target != c.Self {
-		return Opened{}, refuse(proto.CodeDenied, "it is for %s, this is %s", h.Target.Short(), c.Self.Short())
+		return Verified{}, refuse(proto.CodeDenied, "it is for %s, this is %s", h.Target.Short(), c.Self.Short())
 	}
 	if c.Member != nil {
 		if err := c.checkOrigin(&h); err != nil {
-			return Opened{}, err
+			return Verified{}, err
 		}
 	}
 	if err := c.checkTime(&h); err != nil {
-		return Opened{}, err
+		return Verified{}, err
 	}
 	proof := Proof{Index: env.GetIndex(), Path: env.GetPath()}
 	leaf := EnvelopeLeaf(env.GetHeader(), env.GetBody(), h.What)
 	if err := c.Verifier.Verify(h.Origin, leaf, proof, env.GetSignature()); err != nil {
-		return Opened{}, refuse(proto.CodeBadSignature, "from %s: %w", h.Origin.Short(), err)
+		return Verified{}, refuse(proto.CodeBadSignature, "from %s: %w", h.Origin.Short(), err)
 	}
 	if c.Keys.outdated(env.GetSlot(), c.Now) {
-		return Opened{}, refuse(proto.CodeBadKey, "from %s: sealed to a key that was replaced long ago", h.Origin.Short())
+		return Verified{}, refuse(proto.CodeBadKey, "from %s: sealed to a key that was replaced long ago", h.Origin.Short())
 	}
 	content, key, err := c.Keys.Open(env, &h)
 	switch {
 	case errors.Is(err, ErrBadKey):
-		return Opened{}, refuse(proto.CodeBadKey, "from %s: %w", h.Origin.Short(), err)
+		return Verified{}, refuse(proto.CodeBadKey, "from %s: %w", h.Origin.Short(), err)
 	case err != nil:
-		return Opened{}, refuse(proto.CodeBadForm, "from %s: %w", h.Origin.Short(), err)
+		return Verified{}, refuse(proto.CodeBadForm, "from %s: %w", h.Origin.Short(), err)
 	}
-	return Opened{Header: h, Content: content, Key: key}, nil
+	return Verified{Header: h, Content: content, Key: key}, nil
 }
 
-// checkForm reads the header and holds the sizes against it and the limits.
-func checkForm(env *proto.Envelope) (proto.Header, error) {
+// checkFormat reads the header and holds the sizes against it and the limits.
+func checkFormat(env *proto.Envelope) (proto.Header, error) {
 	var none proto.Header
 	switch {
 	case len(env.GetHeader()) > proto.MaxHeader:
@@ -132,7 +132,7 @@ func checkForm(env *proto.Envelope) (proto.Header, error) {
 func (c *Checks) checkOrigin(h *proto.Header) error {
 	m, ok := c.Member(h.Origin)
 	if !ok {
-		return &CheckError{proto.CodeDenied, strangerError(h.Origin)}
+		return &CheckError{proto.CodeDenied, unknownPeerError(h.Origin)}
 	}
 	role := RoleSend
 	if h.What == proto.WhatResult {

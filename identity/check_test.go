@@ -22,9 +22,9 @@ type inbound struct {
 	code proto.Code
 }
 
-// named returns the named cases of the bad-input family "envelope" (S54): each
+// badEnvelopes returns the named cases of the bad-input family "envelope" (S54): each
 // is whole and well made, but for one thing.
-func named(tb testing.TB, p *pair) []inbound {
+func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 	stranger, malicious := NewKeys(nil, today), NewKeys(nil, today)
 	p.admit(tb, malicious, "malicious")
 	worker, plain := NewKeys(nil, today), NewKeys(nil, today)
@@ -123,10 +123,10 @@ func named(tb testing.TB, p *pair) []inbound {
 	edit("with a slot cut short", badKey, func(e *proto.Envelope) { e.Slot = e.Slot[:len(e.Slot)-1] })
 	edit("with the slot of another task", badKey, func(e *proto.Envelope) { e.Slot = as(none).Slot })
 	edit("with a slot for another node", badKey, func(e *proto.Envelope) {
-		e.Slot, _ = p.sealer.Slot(e.GetHeader(), p.origin.SealingKey(), [32]byte{})
+		e.Slot, _ = p.sealer.WrapKey(e.GetHeader(), p.origin.SealingKey(), [32]byte{})
 	})
 	edit("with a good slot that holds another key", badKey, func(e *proto.Envelope) {
-		e.Slot, _ = p.sealer.Slot(e.GetHeader(), p.target.SealingKey(), [32]byte{1})
+		e.Slot, _ = p.sealer.WrapKey(e.GetHeader(), p.target.SealingKey(), [32]byte{1})
 	})
 	edit("with a body that the origin sealed wrong", form, func(e *proto.Envelope) {
 		e.Body[0] ^= 1
@@ -139,8 +139,8 @@ func named(tb testing.TB, p *pair) []inbound {
 // do the right thing next.
 func TestBadEnvelopesAreRefused(t *testing.T) {
 	for _, suite := range []byte{SuiteX25519AES, SuiteX25519ChaCha, SuiteHybridAES} {
-		p := newPair(t, suite)
-		for _, tt := range named(t, p) {
+		p := newSealFixture(t, suite)
+		for _, tt := range badEnvelopes(t, p) {
 			opened, err := p.checks().Check(tt.env)
 			if err == nil {
 				t.Errorf("suite %d, %s: accepted: %+v", suite, tt.name, opened.Header)
@@ -153,7 +153,7 @@ func TestBadEnvelopesAreRefused(t *testing.T) {
 
 // What is at the edge of a limit is let in.
 func TestEnvelopesAtTheLimitAreLetIn(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	worker := NewKeys(nil, today)
 	p.admit(t, worker, "worker", RoleWork)
 	ms := func(d time.Duration) int64 { return today.Add(d).UnixMilli() }
@@ -184,7 +184,7 @@ func TestEnvelopesAtTheLimitAreLetIn(t *testing.T) {
 
 // I14: a result is let in whatever the clocks say: the commit rule decides about it.
 func TestResultsAreLetInUnderAnyClock(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	worker := NewKeys(nil, today)
 	p.admit(t, worker, "worker", RoleWork)
 	for _, off := range []time.Duration{3 * time.Minute, time.Hour, -time.Hour, 960 * time.Hour, -960 * time.Hour, -20 * 365 * 24 * time.Hour} {
@@ -200,7 +200,7 @@ func TestResultsAreLetInUnderAnyClock(t *testing.T) {
 
 // I14: a clock that is doubted refuses no task for good.
 func TestADoubtedClockRefusesNothingForGood(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	h := p.header()
 	h.Created, h.NotAfter = today.Add(-240*time.Hour).UnixMilli(), today.Add(-72*time.Hour).UnixMilli()
 	env := p.seal(t, h, []byte("x"))
@@ -217,7 +217,7 @@ func TestADoubtedClockRefusesNothingForGood(t *testing.T) {
 // I12: what ends at or before the floor was perhaps seen, so it is refused
 // whatever the clock says.
 func TestFloorRefusesWhatMayHaveBeenSeen(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	env := p.good(t, []byte("x"), 1)
 	c := p.checks()
 	end := today.Add(time.Hour).UnixMilli()
@@ -235,7 +235,7 @@ func TestFloorRefusesWhatMayHaveBeenSeen(t *testing.T) {
 
 // Cheap checks come first: a stranger costs no hash and a forger no decryption.
 func TestChecksAreInOrder(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	env := p.good(t, []byte("x"), 1)
 	env.Slot[0], env.Signature[0] = 77, env.Signature[0]^1 // key and signature wrong
 	h, err := proto.ParseHeader(env.GetHeader())
@@ -277,7 +277,7 @@ func cloneEnvelope(e *proto.Envelope) *proto.Envelope {
 	}
 }
 
-const slotPart = 2
+const wrappedKeyPart = 2
 
 // damages calls try with ways to damage good: every bit, every cut, trailers on
 // each part, all places in the group, and random damage up to the wanted number
@@ -291,7 +291,7 @@ func damages(good *proto.Envelope, cases int, try func(bad func() *proto.Envelop
 			f := parts(e)[part]
 			*f = change(*f)
 			return e
-		}, part == slotPart)
+		}, part == wrappedKeyPart)
 	}
 	for part, f := range parts(good) {
 		for bit := range len(*f) * 8 {
@@ -349,8 +349,8 @@ func TestDamagedEnvelopesAreRefused(t *testing.T) {
 	}
 	for name, suite := range map[string]byte{"AES": SuiteX25519AES, "ChaCha": SuiteX25519ChaCha} {
 		t.Run(name, func(t *testing.T) {
-			p := newPair(t, suite)
-			bad := named(t, p)
+			p := newSealFixture(t, suite)
+			bad := badEnvelopes(t, p)
 			good := p.good(t, []byte("\x07run tests"), 8)
 			c := p.checks()
 			if _, err := c.Check(good); err != nil {
@@ -399,7 +399,7 @@ func TestDamagedEnvelopesAreRefused(t *testing.T) {
 }
 
 func BenchmarkSeal(b *testing.B) {
-	p := newPair(b, SuiteX25519AES)
+	p := newSealFixture(b, SuiteX25519AES)
 	content, to := randomBytes(1024), p.target.SealingKey()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -414,7 +414,7 @@ func BenchmarkSeal(b *testing.B) {
 
 // BenchmarkCheck: one of 64 in a group that was seen before.
 func BenchmarkCheck(b *testing.B) {
-	p := newPair(b, SuiteX25519AES)
+	p := newSealFixture(b, SuiteX25519AES)
 	env, c := p.good(b, randomBytes(1024), 64), p.checks()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -425,7 +425,7 @@ func BenchmarkCheck(b *testing.B) {
 }
 
 func BenchmarkCheckForged(b *testing.B) {
-	p := newPair(b, SuiteX25519AES)
+	p := newSealFixture(b, SuiteX25519AES)
 	env, c := p.good(b, randomBytes(1024), 64), p.checks()
 	env.Signature[3] ^= 1
 	for b.Loop() {
@@ -436,7 +436,7 @@ func BenchmarkCheckForged(b *testing.B) {
 }
 
 func BenchmarkCheckStranger(b *testing.B) {
-	p := newPair(b, SuiteX25519AES)
+	p := newSealFixture(b, SuiteX25519AES)
 	env, c := p.good(b, randomBytes(1024), 64), p.checks()
 	c.Member = func(proto.PeerID) (Member, bool) { return Member{}, false }
 	for b.Loop() {

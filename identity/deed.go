@@ -59,7 +59,7 @@ func (r *Root) SignDeed(d Deed) (*proto.Signed, error) {
 
 // sign refuses what VerifyDeed would refuse elsewhere.
 func (d *Deed) sign(mesh Mesh, with func(details []byte) *proto.Signed) (*proto.Signed, error) {
-	details, err := statement(proto.Encode(nil, d.message(mesh)))
+	details, err := encodeDetails(proto.Encode(nil, d.message(mesh)))
 	if err != nil {
 		return nil, fmt.Errorf("sign the deed of queue %s: %w", d.Queue, err)
 	}
@@ -89,7 +89,7 @@ func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 		d.Admin, d.Issuer, by = true, issuer, key
 	} else {
 		var err error
-		if signer, err = verifyOwn(s, domainDeed); err != nil {
+		if signer, err = verifySelfSigned(s, domainDeed); err != nil {
 			return Deed{}, fmt.Errorf("deed: %w", err)
 		}
 	}

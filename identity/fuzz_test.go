@@ -22,16 +22,16 @@ func seeded(n uint64) *rand.ChaCha8 {
 	return rand.NewChaCha8(seed)
 }
 
-func fuzzPair(f *testing.F) *pair {
-	p := newPair(f, SuiteX25519AES)
+func fuzzFixture(f *testing.F) *sealFixture {
+	p := newSealFixture(f, SuiteX25519AES)
 	p.root, p.origin, p.target = NewRoot(seeded(1)), NewKeys(seeded(2), today), NewKeys(seeded(3), today)
 	p.admit(f, p.origin, "origin")
 	return p
 }
 
 func FuzzCheck(f *testing.F) {
-	p := fuzzPair(f)
-	for _, in := range named(f, p) {
+	p := fuzzFixture(f)
+	for _, in := range badEnvelopes(f, p) {
 		if b, err := proto.Encode(nil, in.env); err == nil && in.env != nil {
 			f.Add(b)
 		}
@@ -95,7 +95,7 @@ func FuzzTicketAddrs(f *testing.F) {
 }
 
 func FuzzMember(f *testing.F) {
-	c := &company{root: NewRoot(seeded(1)), admin: NewKeys(seeded(2), today), worker: NewKeys(seeded(3), today)}
+	c := &memberFixture{root: NewRoot(seeded(1)), admin: NewKeys(seeded(2), today), worker: NewKeys(seeded(3), today)}
 	c.mesh = c.root.Mesh()
 	var err error
 	if c.adminCert, err = c.root.IssueMember(Member{Peer: c.admin.Peer(), Name: "boss", Roles: []string{RoleAdmin}}, today); err != nil {
@@ -168,7 +168,7 @@ func FuzzKeyRecord(f *testing.F) {
 // FuzzLiveness holds node records, accusations and revocations: those that nobody
 // made are refused, and those that are accepted are of the form that is promised.
 func FuzzLiveness(f *testing.F) {
-	w := newWitness(f)
+	w := newLivenessFixture(f)
 	for i, s := range []*proto.Signed{w.record, w.accusation, w.revocation, w.byAdmin} {
 		b, err := proto.Encode(nil, s)
 		if err != nil {
@@ -205,7 +205,7 @@ func FuzzLiveness(f *testing.F) {
 
 func FuzzSlot(f *testing.F) {
 	k := NewKeys(seeded(1), today)
-	s := NewSealer(newPair(f, SuiteX25519AES).clock.Clock())
+	s := NewSealer(newSealFixture(f, SuiteX25519AES).clock.Clock())
 	header, key := []byte("some header"), [32]byte{1, 2, 3}
 	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
 		own, err := newSealingKey(seeded(uint64(suite)), suite, 7, today)
@@ -213,7 +213,7 @@ func FuzzSlot(f *testing.F) {
 			f.Fatal(err)
 		}
 		k.add(own)
-		slot, err := s.Slot(header, own.record, key)
+		slot, err := s.WrapKey(header, own.record, key)
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func FuzzSlot(f *testing.F) {
 		f.Add(slot[:len(slot)-1])
 	}
 	f.Fuzz(func(t *testing.T, slot []byte) {
-		got, err := k.openSlot(header, slot)
+		got, err := k.unwrapKey(header, slot)
 		if err != nil && (!errors.Is(err, ErrBadKey) || got != [32]byte{}) {
 			t.Fatalf("%v, with a key %v", err, got != [32]byte{})
 		}
@@ -229,7 +229,7 @@ func FuzzSlot(f *testing.F) {
 }
 
 func FuzzStream(f *testing.F) {
-	s, o := streamPair(f, [32]byte{1}, SuiteX25519AES, proto.WhatTask)
+	s, o := streamFixture(f, [32]byte{1}, SuiteX25519AES, proto.WhatTask)
 	plain := []byte("the only chunk")
 	sealed, err := s.SealChunk(nil, 0, true, plain)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "write testdata anew: breaks every record that exists")
 
-// goldenPair is made of fixed seeds: the target has a key of each suite.
-func goldenPair(t *testing.T) *pair {
-	p := newPair(t, SuiteX25519AES)
+// goldenFixture is made of fixed seeds: the target has a key of each suite.
+func goldenFixture(t *testing.T) *sealFixture {
+	p := newSealFixture(t, SuiteX25519AES)
 	p.root, p.origin, p.target = NewRoot(seeded(1)), NewKeys(seeded(2), today), NewKeys(seeded(3), today)
 	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
 		key, err := newSealingKey(seeded(10+uint64(suite)), suite, 1+uint64(suite), today)
@@ -53,7 +53,7 @@ func golden(t *testing.T, name string, fresh func() []byte) []byte {
 
 // What an earlier version sealed and signed opens today, for each suite (S56).
 func TestGoldenEnvelopesOpen(t *testing.T) {
-	p := goldenPair(t)
+	p := goldenFixture(t)
 	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
 		want := bytes.Repeat([]byte("kept for years. "), 20)
 		b := golden(t, fmt.Sprint("envelope-suite", suite), func() []byte {
@@ -82,7 +82,7 @@ func TestGoldenEnvelopesOpen(t *testing.T) {
 
 // What follows from fixed input is the same in every version.
 func TestGoldenValues(t *testing.T) {
-	p := goldenPair(t)
+	p := goldenFixture(t)
 	signed := func(s *proto.Signed) []byte {
 		b, err := proto.Encode(nil, s)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestGoldenValues(t *testing.T) {
 	header.ID, header.Commitment = proto.TaskID{1}, commitment(&[32]byte{7})
 	task := EnvelopeLeaf(header.Append(nil), []byte("body"), proto.WhatTask)
 	result := EnvelopeLeaf(header.Append(nil), []byte("body"), proto.WhatResult)
-	chunkSealer, _ := streamPair(t, [32]byte{7}, SuiteX25519ChaCha, proto.WhatTask)
+	chunkSealer, _ := streamFixture(t, [32]byte{7}, SuiteX25519ChaCha, proto.WhatTask)
 	chunk, err := chunkSealer.SealChunk(nil, 3, true, []byte("the last chunk"))
 	if err != nil {
 		t.Fatal(err)
@@ -118,9 +118,9 @@ func TestGoldenValues(t *testing.T) {
 		"leaf-of-task":   task[:],
 		"leaf-of-result": result[:],
 		"stream-chunk":   chunk,
-		"node-record":    signed(newWitness(t).record),
-		"accusation":     signed(newWitness(t).accusation),
-		"revocation":     signed(newWitness(t).byAdmin),
+		"node-record":    signed(newLivenessFixture(t).record),
+		"accusation":     signed(newLivenessFixture(t).accusation),
+		"revocation":     signed(newLivenessFixture(t).byAdmin),
 	} {
 		if want := golden(t, name, func() []byte { return got }); !bytes.Equal(got, want) {
 			t.Errorf("%s = %x, want %x", name, got, want)

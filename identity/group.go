@@ -28,7 +28,7 @@ func groupMessage(root [32]byte) []byte { return append([]byte(domainGroup), roo
 // the groups that it found good, so that all but the first leaf of a group cost
 // a few hashes. It is safe for concurrent use.
 type Verifier struct {
-	good *recent[group, struct{}]
+	verified *cache[group, struct{}]
 }
 
 // A group is a root and who signed it how.
@@ -40,7 +40,7 @@ type group struct {
 
 // NewVerifier returns a Verifier that has seen nothing.
 func NewVerifier() *Verifier {
-	return &Verifier{good: newRecent[group, struct{}](verifiedLimit)}
+	return &Verifier{verified: newCache[group, struct{}](verifiedLimit)}
 }
 
 // Verify returns nil if signer signed a group that holds leaf, and an error
@@ -58,7 +58,7 @@ func (v *Verifier) verifyRoot(signer proto.PeerID, root [32]byte, sig []byte) er
 		return ErrSignature
 	}
 	g := group{signer, root, [ed25519.SignatureSize]byte(sig)}
-	if _, ok := v.good.get(g); ok {
+	if _, ok := v.verified.get(g); ok {
 		return nil
 	}
 	if err := checkKey(signer); err != nil {
@@ -67,7 +67,7 @@ func (v *Verifier) verifyRoot(signer proto.PeerID, root [32]byte, sig []byte) er
 	if !ed25519.Verify(signer[:], groupMessage(root), sig) {
 		return ErrSignature
 	}
-	v.good.put(g, struct{}{})
+	v.verified.put(g, struct{}{})
 	return nil
 }
 

@@ -130,20 +130,20 @@ func TestVerifierCachesWhatItVerified(t *testing.T) {
 			t.Errorf("%s: %v, want ErrSignature", name, err)
 		}
 	}
-	if n := len(v.good.young); n != 1 {
+	if n := len(v.verified.current); n != 1 {
 		t.Errorf("%d groups remembered, want 1: failures are not", n)
 	}
 }
 
 // I15: what is remembered is bounded, and what is used stays.
 func TestRecentForgetsTheOldest(t *testing.T) {
-	r := newRecent[int, int](10)
+	r := newCache[int, int](10)
 	for i := range 1000 {
 		r.put(i, i)
 		if got, ok := r.get(0); !ok || got != 0 {
 			t.Fatalf("the value in use was forgotten after %d", i)
 		}
-		if n := len(r.young) + len(r.old); n > 20 {
+		if n := len(r.current) + len(r.previous); n > 20 {
 			t.Fatalf("%d values remembered, want at most 20", n)
 		}
 	}

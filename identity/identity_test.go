@@ -14,8 +14,8 @@ import (
 // today is when the tests happen.
 var today = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
-// A pair is an origin and a target in one mesh.
-type pair struct {
+// A sealFixture is an origin and a target in one mesh.
+type sealFixture struct {
 	root           *Root
 	origin, target *Keys
 	members        map[proto.PeerID]Member
@@ -23,10 +23,10 @@ type pair struct {
 	clock          *clock.Manual
 }
 
-// newPair makes a pair whose target has a sealing key of the suite.
-func newPair(tb testing.TB, suite byte) *pair {
+// newSealFixture makes a pair whose target has a sealing key of the suite.
+func newSealFixture(tb testing.TB, suite byte) *sealFixture {
 	tb.Helper()
-	p := &pair{
+	p := &sealFixture{
 		root: NewRoot(nil), origin: NewKeys(nil, today), target: NewKeys(nil, today),
 		members: make(map[proto.PeerID]Member), clock: clock.NewManual(today),
 	}
@@ -39,7 +39,7 @@ func newPair(tb testing.TB, suite byte) *pair {
 	return p
 }
 
-func (p *pair) admit(tb testing.TB, k *Keys, name string, roles ...string) *proto.Signed {
+func (p *sealFixture) admit(tb testing.TB, k *Keys, name string, roles ...string) *proto.Signed {
 	tb.Helper()
 	cert, err := p.root.IssueMember(Member{Peer: k.Peer(), Name: name, Roles: roles}, today)
 	if err != nil {
@@ -53,7 +53,7 @@ func (p *pair) admit(tb testing.TB, k *Keys, name string, roles ...string) *prot
 	return cert
 }
 
-func (p *pair) checks() *Checks {
+func (p *sealFixture) checks() *Checks {
 	return &Checks{
 		Mesh: p.root.Mesh(), Self: p.target.Peer(), Now: today, Verifier: NewVerifier(), Keys: p.target,
 		Member: func(id proto.PeerID) (Member, bool) { m, ok := p.members[id]; return m, ok },
@@ -61,7 +61,7 @@ func (p *pair) checks() *Checks {
 }
 
 // header returns that of a good task from the origin to the target.
-func (p *pair) header() *proto.Header {
+func (p *sealFixture) header() *proto.Header {
 	return &proto.Header{
 		What: proto.WhatTask, Mesh: p.root.Mesh().ID, ID: proto.NewTaskID(today),
 		Origin: p.origin.Peer(), Target: p.target.Peer(), Seq: proto.Seq{Boot: 7, Counter: 9},
@@ -70,7 +70,7 @@ func (p *pair) header() *proto.Header {
 }
 
 // seal seals content behind h for the target.
-func (p *pair) seal(tb testing.TB, h *proto.Header, content []byte) *proto.Envelope {
+func (p *sealFixture) seal(tb testing.TB, h *proto.Header, content []byte) *proto.Envelope {
 	tb.Helper()
 	env, _, err := p.sealer.Seal(h, p.target.SealingKey(), content)
 	if err != nil {
@@ -92,7 +92,7 @@ func sign(k *Keys, envs ...*proto.Envelope) {
 }
 
 // good returns a sealed and signed envelope in a group of n.
-func (p *pair) good(tb testing.TB, content []byte, n int) *proto.Envelope {
+func (p *sealFixture) good(tb testing.TB, content []byte, n int) *proto.Envelope {
 	tb.Helper()
 	envs := make([]*proto.Envelope, n)
 	for i := range envs {
@@ -126,7 +126,7 @@ func randomBytes(n int) []byte {
 func TestSealedContentComesOutUnchanged(t *testing.T) {
 	text := bytes.Repeat([]byte("a canary sings in the mine. "), 2000)
 	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
-		p := newPair(t, suite)
+		p := newSealFixture(t, suite)
 		for _, content := range [][]byte{{}, {7}, text[:1000], text, randomBytes(300), randomBytes(proto.MaxInlineBody), randomBytes(proto.MaxSealed - sealOverhead)} {
 			h := p.header()
 			env, key, err := p.sealer.Seal(h, p.target.SealingKey(), content)
@@ -159,7 +159,7 @@ func TestSealedContentComesOutUnchanged(t *testing.T) {
 
 // A text is compressed, noise is not, and neither grows by more than stated.
 func TestSealCompressesOnlyWhatPays(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	text := bytes.Repeat([]byte("a canary sings in the mine. "), 200)
 	if env := p.seal(t, p.header(), text); len(env.GetBody()) > len(text)/4 {
 		t.Errorf("%d bytes of text became %d", len(text), len(env.GetBody()))
@@ -171,7 +171,7 @@ func TestSealCompressesOnlyWhatPays(t *testing.T) {
 
 // A sealing key for another peer than the target is a mistake found at once.
 func TestSealRefusesAKeyOfAnotherPeer(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	h := p.header()
 	if _, _, err := p.sealer.Seal(h, p.origin.SealingKey(), nil); !errors.Is(err, ErrBadRecord) {
 		t.Errorf("err = %v, want ErrBadRecord", err)
@@ -181,8 +181,8 @@ func TestSealRefusesAKeyOfAnotherPeer(t *testing.T) {
 // One encapsulation serves many tasks, no longer than an hour, and a new key of
 // the recipient is used at once. Each slot opens alone, old ones too.
 func TestEncapsulationIsSharedForAnHour(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
-	enc := func() []byte { return p.good(t, []byte("x"), 1).GetSlot()[:slotHead+32] }
+	p := newSealFixture(t, SuiteX25519AES)
+	enc := func() []byte { return p.good(t, []byte("x"), 1).GetSlot()[:wrappedKeyHead+32] }
 	first := enc()
 	p.clock.Advance(59 * time.Minute)
 	if !bytes.Equal(enc(), first) {
@@ -197,25 +197,25 @@ func TestEncapsulationIsSharedForAnHour(t *testing.T) {
 	if err := p.target.Rotate(0, today); err != nil {
 		t.Fatal(err)
 	}
-	if bytes.Equal(enc()[:slotHead], second[:slotHead]) {
+	if bytes.Equal(enc()[:wrappedKeyHead], second[:wrappedKeyHead]) {
 		t.Error("the old key is used after a rotation")
 	}
 	if got, err := p.checks().Check(old); err != nil || string(got.Content) != "old" {
 		t.Errorf("what was sealed to the old key: %q, %v", got.Content, err)
 	}
-	w, err := p.sealer.wrapper(p.target.SealingKey())
+	w, err := p.sealer.encapsulation(p.target.SealingKey())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.uses.Store(wrapperUses)
-	if again, err := p.sealer.wrapper(p.target.SealingKey()); err != nil || again == w {
-		t.Errorf("one encapsulation for more than %d slots: %v", wrapperUses, err)
+	w.uses.Store(maxEncapsulationUses)
+	if again, err := p.sealer.encapsulation(p.target.SealingKey()); err != nil || again == w {
+		t.Errorf("one encapsulation for more than %d slots: %v", maxEncapsulationUses, err)
 	}
 }
 
 // A new slot makes a task readable for a new key without a new signature.
 func TestSlotCanBeWrappedAnew(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	h := p.header()
 	env, key, err := p.sealer.Seal(h, p.target.SealingKey(), []byte("again"))
 	if err != nil {
@@ -226,7 +226,7 @@ func TestSlotCanBeWrappedAnew(t *testing.T) {
 		if err := p.target.Rotate(suite, today); err != nil {
 			t.Fatal(err)
 		}
-		if env.Slot, err = p.sealer.Slot(env.GetHeader(), p.target.SealingKey(), key); err != nil {
+		if env.Slot, err = p.sealer.WrapKey(env.GetHeader(), p.target.SealingKey(), key); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := p.checks().Check(env); err != nil || string(got.Content) != "again" {

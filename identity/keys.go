@@ -29,17 +29,17 @@ const (
 	sealingType = "BALEFIRE SEALING KEY"
 )
 
-// openedLimit is how many encapsulations a node remembers: one per sender and
+// unwrapCacheLimit is how many encapsulations a node remembers: one per sender and
 // hour is usual.
-const openedLimit = 4096
+const unwrapCacheLimit = 4096
 
 // Keys are the secrets of one node: the key that it is known by and the keys
 // with which it opens what was sealed for it. They are safe for concurrent use.
 type Keys struct {
-	private ed25519.PrivateKey
-	peer    proto.PeerID
-	dir     string // where the key files are; empty: in memory only
-	opened  *recent[[32]byte, cipher.AEAD]
+	private     ed25519.PrivateKey
+	peer        proto.PeerID
+	dir         string // where the key files are; empty: in memory only
+	unwrapCache *cache[[32]byte, cipher.AEAD]
 
 	mu      sync.RWMutex
 	sealing map[[8]byte]*sealingKey // by key id: old ones still open
@@ -126,7 +126,7 @@ func LoadKeys(dir string) (*Keys, error) {
 func (k *Keys) init() {
 	k.peer = publicOf(k.private)
 	k.sealing = make(map[[8]byte]*sealingKey)
-	k.opened = newRecent[[32]byte, cipher.AEAD](openedLimit)
+	k.unwrapCache = newCache[[32]byte, cipher.AEAD](unwrapCacheLimit)
 }
 
 // Peer returns the id that the node is known by.
@@ -198,12 +198,12 @@ func (k *Keys) superseded(key *sealingKey) (at time.Time, ok bool) {
 // outdated reports whether a slot is for a key that nothing new may be sealed to:
 // its sender has to wrap its key anew.
 func (k *Keys) outdated(slot []byte, now time.Time) bool {
-	if len(slot) < slotHead {
+	if len(slot) < wrappedKeyHead {
 		return false
 	}
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	key := k.sealing[[8]byte(slot[1:slotHead])]
+	key := k.sealing[[8]byte(slot[1:wrappedKeyHead])]
 	if key == nil || key == k.current {
 		return false
 	}

@@ -395,7 +395,7 @@ func TestExpireRemovesWhatCannotBeNeeded(t *testing.T) {
 		t.Fatal(err)
 	}
 	header := []byte("header")
-	slot, err := NewSealer(clock.System()).Slot(header, k.SealingKey(), [32]byte{1})
+	slot, err := NewSealer(clock.System()).WrapKey(header, k.SealingKey(), [32]byte{1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,7 +412,7 @@ func TestExpireRemovesWhatCannotBeNeeded(t *testing.T) {
 		}
 		// replaced after one week: outdated 30 days later, gone after 60
 		fresh := loadedKeys(t, dir)
-		_, err := fresh.openSlot(header, slot)
+		_, err := fresh.unwrapKey(header, slot)
 		if opens, want := err == nil, week <= 9; opens != want {
 			t.Errorf("in week %d it opens: %v, want %v", week, opens, want)
 		}

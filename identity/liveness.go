@@ -25,7 +25,7 @@ func (k *Keys) SignNode(r *proto.NodeRecord) (*proto.Signed, error) {
 	if err := checkNode(r, k.peer); err != nil {
 		return nil, fmt.Errorf("sign the node record: %w", err)
 	}
-	details, err := statement(proto.Encode(nil, r))
+	details, err := encodeDetails(proto.Encode(nil, r))
 	if err != nil {
 		return nil, fmt.Errorf("sign the node record: %w", err)
 	}
@@ -35,7 +35,7 @@ func (k *Keys) SignNode(r *proto.NodeRecord) (*proto.Signed, error) {
 // VerifyNode returns what a node of the mesh says of itself. Whether it is a
 // member is not known here.
 func (m Mesh) VerifyNode(s *proto.Signed) (*proto.NodeRecord, error) {
-	signer, err := verifyOwn(s, domainNode)
+	signer, err := verifySelfSigned(s, domainNode)
 	if err != nil {
 		return nil, fmt.Errorf("node record: %w", err)
 	}
@@ -88,7 +88,7 @@ func (k *Keys) SignAccusation(a *proto.Accusation) (*proto.Signed, error) {
 	if err := checkAccusation(a, k.peer); err != nil {
 		return nil, fmt.Errorf("sign the accusation: %w", err)
 	}
-	details, err := statement(proto.Encode(nil, a))
+	details, err := encodeDetails(proto.Encode(nil, a))
 	if err != nil {
 		return nil, fmt.Errorf("sign the accusation: %w", err)
 	}
@@ -98,7 +98,7 @@ func (k *Keys) SignAccusation(a *proto.Accusation) (*proto.Signed, error) {
 // VerifyAccusation returns what a node of the mesh says of another one. Whether
 // the accuser is a member is not known here.
 func (m Mesh) VerifyAccusation(s *proto.Signed) (*proto.Accusation, error) {
-	signer, err := verifyOwn(s, domainAccusation)
+	signer, err := verifySelfSigned(s, domainAccusation)
 	if err != nil {
 		return nil, fmt.Errorf("accusation: %w", err)
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A witness holds one good statement of each kind about liveness.
-type witness struct {
+// A livenessFixture holds one good statement of each kind about liveness.
+type livenessFixture struct {
 	root  *Root
 	mesh  Mesh
 	keys  *Keys // who speaks
@@ -20,9 +20,9 @@ type witness struct {
 	record, accusation, revocation, byAdmin *proto.Signed
 }
 
-func newWitness(tb testing.TB) *witness {
+func newLivenessFixture(tb testing.TB) *livenessFixture {
 	tb.Helper()
-	w := &witness{root: NewRoot(seeded(1)), keys: NewKeys(seeded(2), today), other: NewKeys(seeded(3), today), admin: NewKeys(seeded(4), today)}
+	w := &livenessFixture{root: NewRoot(seeded(1)), keys: NewKeys(seeded(2), today), other: NewKeys(seeded(3), today), admin: NewKeys(seeded(4), today)}
 	w.mesh = w.root.Mesh()
 	must := func(s *proto.Signed, err error) *proto.Signed {
 		tb.Helper()
@@ -39,7 +39,7 @@ func newWitness(tb testing.TB) *witness {
 	return w
 }
 
-func (w *witness) node() *proto.NodeRecord {
+func (w *livenessFixture) node() *proto.NodeRecord {
 	peer := w.keys.Peer()
 	return &proto.NodeRecord{
 		Mesh: w.mesh.ID[:], Peer: peer[:], Boot: 1000, Incarnation: Incarnation(1000) + 2, Revision: 3,
@@ -47,7 +47,7 @@ func (w *witness) node() *proto.NodeRecord {
 	}
 }
 
-func (w *witness) accuse() *proto.Accusation {
+func (w *livenessFixture) accuse() *proto.Accusation {
 	accuser, peer := w.keys.Peer(), w.other.Peer()
 	return &proto.Accusation{
 		Mesh: w.mesh.ID[:], Accuser: accuser[:], Peer: peer[:], Incarnation: Incarnation(9), Liveness: proto.Suspect,
@@ -55,7 +55,7 @@ func (w *witness) accuse() *proto.Accusation {
 }
 
 // verify reads s as each of the three and returns how often it was accepted.
-func (w *witness) verify(s *proto.Signed) (accepted int, err error) {
+func (w *livenessFixture) verify(s *proto.Signed) (accepted int, err error) {
 	_, e1 := w.mesh.VerifyNode(s)
 	_, e2 := w.mesh.VerifyAccusation(s)
 	_, e3 := w.mesh.VerifyRevocation(s)
@@ -69,7 +69,7 @@ func (w *witness) verify(s *proto.Signed) (accepted int, err error) {
 
 // Each statement holds in its own domain alone, and no bit of it can be changed.
 func TestLivenessStatementsAreTheirAuthors(t *testing.T) {
-	w := newWitness(t)
+	w := newLivenessFixture(t)
 	flips := 0
 	for i, s := range []*proto.Signed{w.record, w.accusation, w.revocation, w.byAdmin} {
 		if n, err := w.verify(s); n != 1 {
@@ -98,7 +98,7 @@ func TestLivenessStatementsAreTheirAuthors(t *testing.T) {
 
 // The bad-input family "gossip/membership", as far as one statement goes.
 func TestBadLivenessStatementsAreRefused(t *testing.T) {
-	w, stranger := newWitness(t), NewRoot(seeded(9))
+	w, stranger := newLivenessFixture(t), NewRoot(seeded(9))
 	node := func(edit func(*proto.NodeRecord)) *proto.Signed {
 		r := w.node()
 		edit(r)
@@ -177,7 +177,7 @@ func TestBadLivenessStatementsAreRefused(t *testing.T) {
 
 // What others would refuse is not signed.
 func TestNodeRecordsAreBounded(t *testing.T) {
-	w := newWitness(t)
+	w := newLivenessFixture(t)
 	r := w.node()
 	for range 16 {
 		r.Addrs = append(r.Addrs, strings.Repeat("a", 256))
@@ -194,7 +194,7 @@ func TestNodeRecordsAreBounded(t *testing.T) {
 }
 
 func TestRevocationsNameWhatTheyEnd(t *testing.T) {
-	w := newWitness(t)
+	w := newLivenessFixture(t)
 	r, err := w.mesh.VerifyRevocation(w.revocation)
 	if err != nil || !r.Revokes(Member{Peer: w.other.Peer()}) || r.Revokes(Member{Peer: w.keys.Peer()}) || !bytes.Equal(r.By[:], w.mesh.Root) {
 		t.Errorf("of a peer: %+v, %v", r, err)

@@ -14,8 +14,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A company is a mesh with an admin and a plain member.
-type company struct {
+// A memberFixture is a mesh with an admin and a plain member.
+type memberFixture struct {
 	root          *Root
 	mesh          Mesh
 	admin, worker *Keys
@@ -23,9 +23,9 @@ type company struct {
 	workerCert    *proto.Signed // of the admin
 }
 
-func newCompany(tb testing.TB) *company {
+func newMemberFixture(tb testing.TB) *memberFixture {
 	tb.Helper()
-	c := &company{root: NewRoot(nil), admin: NewKeys(nil, today), worker: NewKeys(nil, today)}
+	c := &memberFixture{root: NewRoot(nil), admin: NewKeys(nil, today), worker: NewKeys(nil, today)}
 	c.mesh = c.root.Mesh()
 	var err error
 	c.adminCert, err = c.root.IssueMember(Member{Peer: c.admin.Peer(), Name: "boss", Roles: []string{RoleAdmin, RoleSend}}, today)
@@ -51,7 +51,7 @@ func signMember(tb testing.TB, key ed25519.PrivateKey, issuer *proto.Signed, d *
 	return s
 }
 
-func (c *company) details() *proto.MemberDetails {
+func (c *memberFixture) details() *proto.MemberDetails {
 	peer := c.worker.Peer()
 	return &proto.MemberDetails{
 		Mesh: c.mesh.ID[:], Peer: peer[:], Name: "worker-1", Roles: DefaultRoles(), Serial: make([]byte, 16),
@@ -70,7 +70,7 @@ func clone(s *proto.Signed) *proto.Signed {
 }
 
 func TestMembersAreAdmittedByRootAndAdmin(t *testing.T) {
-	c := newCompany(t)
+	c := newMemberFixture(t)
 	boss, err := c.mesh.VerifyMember(c.adminCert, today)
 	if err != nil || boss.Peer != c.admin.Peer() || boss.Name != "boss" || !boss.HasRole(RoleAdmin) || boss.HasRole(RoleWork) {
 		t.Errorf("admin: %+v, %v", boss, err)
@@ -87,7 +87,7 @@ func TestMembersAreAdmittedByRootAndAdmin(t *testing.T) {
 // An admin whose certificate has ended takes nobody with it; nor does one whose
 // clock runs behind make certificates that begin too early.
 func TestCertificatesOutliveTheirIssuers(t *testing.T) {
-	c := newCompany(t)
+	c := newMemberFixture(t)
 	boss, err := c.mesh.VerifyMember(c.adminCert, today)
 	if err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestCertificatesOutliveTheirIssuers(t *testing.T) {
 
 // The ends of a certificate, to the second.
 func TestCertificateTimes(t *testing.T) {
-	c := newCompany(t)
+	c := newMemberFixture(t)
 	m, err := c.mesh.VerifyMember(c.workerCert, today)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func weakKeys() [][32]byte {
 // Go's ed25519 takes each of the 14 for a key, and a signature that holds for
 // some messages under it can be written down by anybody. They are refused.
 func TestSmallOrderKeysAreRefused(t *testing.T) {
-	c := newCompany(t)
+	c := newMemberFixture(t)
 	forged := make([]byte, ed25519.SignatureSize) // R neutral, S zero
 	forged[0] = 1
 	for _, key := range weakKeys() {
@@ -192,7 +192,7 @@ func TestSmallOrderKeysAreRefused(t *testing.T) {
 
 // The named cases of the bad-input family "membership records".
 func TestBadCertificatesAreRefused(t *testing.T) {
-	c, other := newCompany(t), newCompany(t)
+	c, other := newMemberFixture(t), newMemberFixture(t)
 	type edit = func(*proto.MemberDetails)
 	byRoot := func(e edit) func() *proto.Signed {
 		return func() *proto.Signed { d := c.details(); e(d); return signMember(t, c.root.private, nil, d) }
@@ -323,7 +323,7 @@ func addOrder(s []byte) {
 
 // What others would refuse is not issued.
 func TestIssueRefusesWhatOthersWould(t *testing.T) {
-	c := newCompany(t)
+	c := newMemberFixture(t)
 	for name, m := range map[string]Member{
 		"a bad name":    {Peer: c.worker.Peer(), Name: "Not A Name"},
 		"no peer":       {Name: "a"},
@@ -438,7 +438,7 @@ func TestBadKeyRecordsAreRefused(t *testing.T) {
 // suite, tickets.
 func TestRecordsWithOneBitChangedAreRefused(t *testing.T) {
 	const cases = 20_000
-	c := newCompany(t)
+	c := newMemberFixture(t)
 	k := NewKeys(nil, today)
 	verifyKey := func(s *proto.Signed) error { _, err := VerifyKeyRecord(s, k.Peer(), today); return err }
 	verifyMember := func(s *proto.Signed) error { _, err := c.mesh.VerifyMember(s, today); return err }

@@ -56,7 +56,7 @@ func newTree(leaves [][32]byte) *tree {
 	for n := len(leaves); n > 1; {
 		below, start := t.levels[t.height], len(inner)
 		for i := 0; i < n; i += 2 {
-			inner = append(inner, hashNode(&below[i], t.at(t.height, i+1)))
+			inner = append(inner, hashNode(&below[i], t.node(t.height, i+1)))
 		}
 		t.height++
 		t.levels[t.height] = inner[start:]
@@ -65,8 +65,8 @@ func newTree(leaves [][32]byte) *tree {
 	return t
 }
 
-// at returns the hash of a place, which may be filling.
-func (t *tree) at(level, i int) *[32]byte {
+// node returns the hash of a place, which may be filling.
+func (t *tree) node(level, i int) *[32]byte {
 	if i < len(t.levels[level]) {
 		return &t.levels[level][i]
 	}
@@ -82,7 +82,7 @@ func (t *tree) proofs() []Proof {
 	for i := range all {
 		from := len(paths)
 		for level := range t.height {
-			paths = append(paths, t.at(level, i>>level^1)[:]...)
+			paths = append(paths, t.node(level, i>>level^1)[:]...)
 		}
 		all[i] = Proof{Index: uint32(i), Path: paths[from:len(paths):len(paths)]}
 	}
@@ -103,11 +103,11 @@ func RootOf(leaf [32]byte, proof Proof) ([32]byte, error) {
 		return leaf, fmt.Errorf("%w: place %d in a group of at most %d", ErrProof, proof.Index, 1<<steps)
 	}
 	for i := range steps {
-		beside := (*[32]byte)(proof.Path[i*32:])
+		sibling := (*[32]byte)(proof.Path[i*32:])
 		if proof.Index>>i&1 == 0 {
-			leaf = hashNode(&leaf, beside)
+			leaf = hashNode(&leaf, sibling)
 		} else {
-			leaf = hashNode(beside, &leaf)
+			leaf = hashNode(sibling, &leaf)
 		}
 	}
 	return leaf, nil

@@ -21,14 +21,14 @@ import (
 //
 // The zero value is empty. It is not safe for concurrent use.
 type Revocations struct {
-	by      map[[32]byte]Revocation // by their ids
+	byID    map[[32]byte]Revocation // by their ids
 	ids     [][32]byte              // in order
 	peers   map[proto.PeerID][]Revocation
 	serials map[[16]byte][]Revocation
 	admins  int // how many are not of the root
 
-	summed bool
-	sum    [32]byte
+	digestValid bool
+	digest      [32]byte
 }
 
 // Add takes r. It reports whether r is in the set now, and which others are void by
@@ -38,19 +38,19 @@ func (s *Revocations) Add(r Revocation) (taken bool, void []Revocation) {
 	if s.Has(id) {
 		return true, nil
 	}
-	if s.Void(r) {
+	if s.IsVoid(r) {
 		return false, nil
 	}
-	if s.by == nil {
-		s.by = make(map[[32]byte]Revocation)
+	if s.byID == nil {
+		s.byID = make(map[[32]byte]Revocation)
 		s.peers = make(map[proto.PeerID][]Revocation)
 		s.serials = make(map[[16]byte][]Revocation)
 	}
-	void = s.VoidBy(r)
-	s.by[id] = r
+	void = s.VoidedBy(r)
+	s.byID[id] = r
 	at, _ := s.search(id)
 	s.ids = slices.Insert(s.ids, at, id)
-	s.summed = false
+	s.digestValid = false
 	if r.Peer.IsZero() {
 		s.serials[r.Serial] = append(s.serials[r.Serial], r)
 	} else {
@@ -63,13 +63,13 @@ func (s *Revocations) Add(r Revocation) (taken bool, void []Revocation) {
 	return true, void
 }
 
-// VoidBy returns those in the set that r makes void.
-func (s *Revocations) VoidBy(r Revocation) (void []Revocation) {
+// VoidedBy returns those in the set that r makes void.
+func (s *Revocations) VoidedBy(r Revocation) (void []Revocation) {
 	if r.Admin() || s.admins == 0 {
 		return nil
 	}
 	for _, id := range s.ids {
-		if o := s.by[id]; o.Admin() && r.Revokes(o.Issuer) {
+		if o := s.byID[id]; o.Admin() && r.Revokes(o.Issuer) {
 			void = append(void, o)
 		}
 	}
@@ -82,7 +82,7 @@ func (s *Revocations) drop(void []Revocation) {
 		return
 	}
 	for _, r := range void {
-		delete(s.by, r.ID())
+		delete(s.byID, r.ID())
 	}
 	s.ids = slices.DeleteFunc(s.ids, func(id [32]byte) bool { return !s.Has(id) })
 	gone := func(r Revocation) bool { return !s.Has(r.ID()) }
@@ -103,13 +103,13 @@ func prune[K comparable](lists map[K][]Revocation, key K, gone func(Revocation) 
 	}
 }
 
-// Void reports whether r counts for nothing: the root revoked who signed it.
-func (s *Revocations) Void(r Revocation) bool {
+// IsVoid reports whether r counts for nothing: the root revoked who signed it.
+func (s *Revocations) IsVoid(r Revocation) bool {
 	return r.Admin() && s.revokes(r.Issuer, func(o Revocation) bool { return !o.Admin() })
 }
 
-// By returns a revocation that ends the membership of m.
-func (s *Revocations) By(m Member) (Revocation, bool) {
+// Find returns a revocation that ends the membership of m.
+func (s *Revocations) Find(m Member) (Revocation, bool) {
 	for _, all := range [][]Revocation{s.peers[m.Peer], s.serials[m.Serial]} {
 		for _, r := range all {
 			if r.Revokes(m) {
@@ -131,10 +131,10 @@ func (s *Revocations) revokes(m Member, counts func(Revocation) bool) bool {
 }
 
 // Has reports whether the revocation with that id is in the set.
-func (s *Revocations) Has(id [32]byte) bool { _, ok := s.by[id]; return ok }
+func (s *Revocations) Has(id [32]byte) bool { _, ok := s.byID[id]; return ok }
 
 // Get returns the revocation with that id.
-func (s *Revocations) Get(id [32]byte) (Revocation, bool) { r, ok := s.by[id]; return r, ok }
+func (s *Revocations) Get(id [32]byte) (Revocation, bool) { r, ok := s.byID[id]; return r, ok }
 
 // Len returns how many there are, and how many of them are by admins.
 func (s *Revocations) Len() (all, admins int) { return len(s.ids), s.admins }
@@ -155,21 +155,21 @@ func (s *Revocations) IDs(after, until [32]byte) [][32]byte {
 	return s.ids[from:max(from, to)]
 }
 
-// Sum returns the SHA-256 over all ids in order, zero for none: sets are equal when
+// Digest returns the SHA-256 over all ids in order, zero for none: sets are equal when
 // their sums are.
-func (s *Revocations) Sum() [32]byte {
+func (s *Revocations) Digest() [32]byte {
 	if len(s.ids) == 0 {
 		return [32]byte{}
 	}
-	if !s.summed {
+	if !s.digestValid {
 		h := sha256.New()
 		for i := range s.ids {
 			h.Write(s.ids[i][:])
 		}
-		h.Sum(s.sum[:0])
-		s.summed = true
+		h.Sum(s.digest[:0])
+		s.digestValid = true
 	}
-	return s.sum
+	return s.digest
 }
 
 // search returns where id is, or would be.

@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A court is a mesh whose root and admins revoke whom they like.
-type court struct {
+// A revocationFixture is a mesh whose root and admins revoke whom they like.
+type revocationFixture struct {
 	root    *Root
 	mesh    Mesh
 	admins  []*Keys
@@ -18,8 +18,8 @@ type court struct {
 	members []Member        // admins first
 }
 
-func newCourt(t testing.TB) *court {
-	c := &court{root: NewRoot(seeded(0))}
+func newRevocationFixture(t testing.TB) *revocationFixture {
+	c := &revocationFixture{root: NewRoot(seeded(0))}
 	c.mesh = c.root.Mesh()
 	for i := range 6 {
 		keys := NewKeys(seeded(uint64(i+1)), today)
@@ -42,7 +42,7 @@ func newCourt(t testing.TB) *court {
 }
 
 // revoke has admin number by (-1: the root) end a member, or its certificate alone.
-func (c *court) revoke(t testing.TB, by, whom int, serial bool) Revocation {
+func (c *revocationFixture) revoke(t testing.TB, by, whom int, serial bool) Revocation {
 	what := Revocation{Peer: c.members[whom].Peer}
 	if serial {
 		what = Revocation{Serial: c.members[whom].Serial}
@@ -64,7 +64,7 @@ func (c *court) revoke(t testing.TB, by, whom int, serial bool) Revocation {
 // Whatever the order in which revocations arrive, also twice and by way of another
 // node, every node ends with the same set, and holds the same nodes for members.
 func TestRevocationsConvergeInEveryOrder(t *testing.T) {
-	c := newCourt(t)
+	c := newRevocationFixture(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		var all []Revocation
 		for range rapid.IntRange(1, 5).Draw(rt, "statements") {
@@ -88,7 +88,7 @@ func TestRevocationsConvergeInEveryOrder(t *testing.T) {
 			if want == nil {
 				want = &s
 			}
-			if s.Sum() != want.Sum() || relayed.Sum() != want.Sum() {
+			if s.Digest() != want.Digest() || relayed.Digest() != want.Digest() {
 				rt.Fatalf("another order gives another set: %d and %d, not %d", len(s.ids), len(relayed.ids), len(want.ids))
 			}
 			for i, m := range c.members {
@@ -121,7 +121,7 @@ func permute(all []Revocation, f func([]Revocation)) {
 // of any admin no other admin is, the founder among them.
 func TestTheRootOutranksAdmins(t *testing.T) {
 	const root, thief, other, laptop = -1, 0, 1, 4
-	c := newCourt(t)
+	c := newRevocationFixture(t)
 	for _, serial := range []bool{false, true} {
 		var s Revocations
 		s.Add(c.revoke(t, thief, laptop, serial))
@@ -143,7 +143,7 @@ func TestTheRootOutranksAdmins(t *testing.T) {
 
 // What the root said does not count as known because an admin signed the same words.
 func TestSameWordsOfAnotherAreAnotherRevocation(t *testing.T) {
-	c := newCourt(t)
+	c := newRevocationFixture(t)
 	a, b, d := c.revoke(t, -1, 0, false), c.revoke(t, 0, 0, false), c.revoke(t, 1, 0, false)
 	if string(a.Signed.GetDetails()) != string(b.Signed.GetDetails()) {
 		t.Fatal("the words differ")

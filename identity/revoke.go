@@ -73,7 +73,7 @@ func revoke(mesh Mesh, key ed25519.PrivateKey, issuer *proto.Signed, what Revoca
 	if what.Serial != [16]byte{} {
 		d.Serial = what.Serial[:]
 	}
-	details, err := statement(proto.Encode(nil, d))
+	details, err := encodeDetails(proto.Encode(nil, d))
 	if err != nil {
 		return nil, fmt.Errorf("revoke: %w", err)
 	}

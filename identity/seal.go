@@ -62,7 +62,7 @@ func (s *Sealer) SealWith(key [32]byte, h *proto.Header, to KeyRecord, content [
 	if len(header) > proto.MaxHeader {
 		return nil, fmt.Errorf("seal for %s: %w: a header of %d bytes", to.Peer.Short(), ErrTooLarge, len(header))
 	}
-	slot, err := s.Slot(header, to, key)
+	slot, err := s.WrapKey(header, to, key)
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (k *Keys) Open(env *proto.Envelope, h *proto.Header) (content []byte, key [
 	if err != nil {
 		return nil, key, fmt.Errorf("open: %w", err)
 	}
-	key, err = k.openSlot(env.GetHeader(), env.GetSlot())
+	key, err = k.unwrapKey(env.GetHeader(), env.GetSlot())
 	if err != nil {
 		return nil, [32]byte{}, fmt.Errorf("open: %w", err)
 	}

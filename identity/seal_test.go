@@ -11,7 +11,7 @@ import (
 )
 
 // sealPlain makes an envelope whose body is plain as it is, without packing.
-func sealPlain(tb testing.TB, p *pair, plain []byte) *proto.Envelope {
+func sealPlain(tb testing.TB, p *sealFixture, plain []byte) *proto.Envelope {
 	tb.Helper()
 	key, h := [32]byte{1}, p.header()
 	to := p.target.SealingKey()
@@ -20,7 +20,7 @@ func sealPlain(tb testing.TB, p *pair, plain []byte) *proto.Envelope {
 	bodyKey := derive(domainBody, &key)
 	env.Body = suites[to.Suite].aead(bodyKey[:]).Seal(nil, zeroNonce[:], plain, env.GetHeader())
 	var err error
-	if env.Slot, err = p.sealer.Slot(env.GetHeader(), to, key); err != nil {
+	if env.Slot, err = p.sealer.WrapKey(env.GetHeader(), to, key); err != nil {
 		tb.Fatal(err)
 	}
 	sign(p.origin, env)
@@ -30,7 +30,7 @@ func sealPlain(tb testing.TB, p *pair, plain []byte) *proto.Envelope {
 // S54: a member that packs its body wrong, or as a bomb, is refused for good
 // and costs no memory.
 func TestBadPackingIsRefused(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	bomb, ok := proto.Compress([]byte{packedZstd}, make([]byte, 16<<20))
 	if !ok {
 		t.Fatal("zeros do not compress")
@@ -70,7 +70,7 @@ func TestBadPackingIsRefused(t *testing.T) {
 
 // A record that nobody verified does no harm to the sealer.
 func TestSealRefusesBadRecords(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	good := p.target.SealingKey()
 	for name, tt := range map[string]struct {
 		suite  byte
@@ -98,10 +98,10 @@ func TestSealRefusesBadRecords(t *testing.T) {
 
 // A streamed body may be sealed before its envelope: one content key opens both.
 func TestStreamAndEnvelopeShareAKey(t *testing.T) {
-	p := newPair(t, SuiteX25519ChaCha)
+	p := newSealFixture(t, SuiteX25519ChaCha)
 	key := [32]byte(randomBytes(keySize))
 	suite := p.target.SealingKey().Suite
-	s, _ := streamPair(t, key, suite, proto.WhatTask)
+	s, _ := streamFixture(t, key, suite, proto.WhatTask)
 	body := randomBytes(proto.ChunkSize + 5)
 	chunks := sealStream(t, s, body)
 	h := p.header()
@@ -115,7 +115,7 @@ func TestStreamAndEnvelopeShareAKey(t *testing.T) {
 	if err != nil || got.Key != key {
 		t.Fatalf("check: %v", err)
 	}
-	_, o := streamPair(t, got.Key, got.Header.Suite, got.Header.What)
+	_, o := streamFixture(t, got.Key, got.Header.Suite, got.Header.What)
 	if plain, err := openStream(o, chunks); err != nil || !bytes.Equal(plain, body) {
 		t.Errorf("the streamed body: %v", err)
 	}
@@ -123,7 +123,7 @@ func TestStreamAndEnvelopeShareAKey(t *testing.T) {
 
 // Sealing, checking and rotating may happen at the same time.
 func TestSealAndCheckConcurrently(t *testing.T) {
-	p := newPair(t, SuiteX25519AES)
+	p := newSealFixture(t, SuiteX25519AES)
 	c := p.checks()
 	var wg sync.WaitGroup
 	for range 4 {

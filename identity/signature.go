@@ -83,8 +83,8 @@ func verifyDetails(s *proto.Signed, signer [32]byte, domain string) error {
 // publicOf returns the public half of key as an array.
 func publicOf(key ed25519.PrivateKey) [32]byte { return [32]byte(key[ed25519.SeedSize:]) }
 
-// statement returns b, the encoding of details, if others would read it.
-func statement(b []byte, err error) ([]byte, error) {
+// encodeDetails returns b, the encoding of details, if others would read it.
+func encodeDetails(b []byte, err error) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadRecord, err)
 	}
@@ -94,9 +94,9 @@ func statement(b []byte, err error) ([]byte, error) {
 	return b, nil
 }
 
-// verifyOwn returns who signed s in a domain, by its own right. Nothing of the
+// verifySelfSigned returns who signed s in a domain, by its own right. Nothing of the
 // details may be decoded before.
-func verifyOwn(s *proto.Signed, domain string) (proto.PeerID, error) {
+func verifySelfSigned(s *proto.Signed, domain string) (proto.PeerID, error) {
 	if s == nil || len(s.GetDetails()) > maxDetails || s.GetIssuer() != nil {
 		return proto.PeerID{}, fmt.Errorf("%w: there is none, it is too long, or it has an issuer", ErrBadRecord)
 	}

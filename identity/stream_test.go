@@ -38,7 +38,7 @@ func openStream(o *StreamOpener, chunks [][]byte) ([]byte, error) {
 	return body, nil
 }
 
-func streamPair(tb testing.TB, key [32]byte, suite, what byte) (*StreamSealer, *StreamOpener) {
+func streamFixture(tb testing.TB, key [32]byte, suite, what byte) (*StreamSealer, *StreamOpener) {
 	tb.Helper()
 	s, err := NewStreamSealer(key, suite, what)
 	if err != nil {
@@ -54,7 +54,7 @@ func streamPair(tb testing.TB, key [32]byte, suite, what byte) (*StreamSealer, *
 // A streamed body comes out as it was, and its sealed size was known before.
 func TestStreamComesBackAsItWas(t *testing.T) {
 	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
-		s, o := streamPair(t, [32]byte{1}, suite, proto.WhatTask)
+		s, o := streamFixture(t, [32]byte{1}, suite, proto.WhatTask)
 		for _, size := range []int{0, 1, proto.ChunkSize - 1, proto.ChunkSize, proto.ChunkSize + 1, 2 * proto.ChunkSize, 3*proto.ChunkSize + 7} {
 			body := randomBytes(size)
 			chunks := sealStream(t, s, body)
@@ -74,11 +74,11 @@ func TestStreamComesBackAsItWas(t *testing.T) {
 // I9: a chunk that was changed, left out, added, moved or taken from another
 // body is found.
 func TestChangedStreamsAreRefused(t *testing.T) {
-	s, o := streamPair(t, [32]byte{1}, SuiteX25519AES, proto.WhatTask)
+	s, o := streamFixture(t, [32]byte{1}, SuiteX25519AES, proto.WhatTask)
 	body := randomBytes(3*proto.ChunkSize + 100)
 	good := func() [][]byte { return sealStream(t, s, body) }
 	other := func(key [32]byte, suite, what byte) [][]byte {
-		s, _ := streamPair(t, key, suite, what)
+		s, _ := streamFixture(t, key, suite, what)
 		return sealStream(t, s, body)
 	}
 	tests := []struct {
@@ -120,7 +120,7 @@ func TestChangedStreamsAreRefused(t *testing.T) {
 
 // A body can be cut in one way only.
 func TestStreamChunksHaveOneSize(t *testing.T) {
-	s, _ := streamPair(t, [32]byte{1}, SuiteX25519AES, proto.WhatTask)
+	s, _ := streamFixture(t, [32]byte{1}, SuiteX25519AES, proto.WhatTask)
 	for _, tt := range []struct {
 		i    uint64
 		last bool
@@ -148,7 +148,7 @@ func TestStreamChunksHaveOneSize(t *testing.T) {
 func BenchmarkSealChunk(b *testing.B) {
 	for suite := SuiteX25519AES; suite <= SuiteX25519ChaCha; suite++ {
 		b.Run(fmt.Sprint("suite ", suite), func(b *testing.B) {
-			s, _ := streamPair(b, [32]byte{1}, suite, proto.WhatTask)
+			s, _ := streamFixture(b, [32]byte{1}, suite, proto.WhatTask)
 			plain, dst := make([]byte, proto.ChunkSize), make([]byte, 0, SealedChunk)
 			b.SetBytes(proto.ChunkSize)
 			b.ReportAllocs()

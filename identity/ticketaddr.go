@@ -12,14 +12,14 @@ import (
 // Addresses in a ticket: kind of host and transports 1 | host | port 2. A host
 // is 4 or 16 bytes of an IP address, or a length and a DNS name.
 const (
-	hostIP4  = 1
-	hostIP6  = 2
-	hostDNS  = 3
-	hostDNS4 = 4
-	hostDNS6 = 5
-	hostBits = 0x07
-	overQUIC = 0x40
-	overTCP  = 0x80
+	hostIP4       = 1
+	hostIP6       = 2
+	hostDNS       = 3
+	hostDNS4      = 4
+	hostDNS6      = 5
+	hostBits      = 0x07
+	transportQUIC = 0x40
+	transportTCP  = 0x80
 )
 
 var hostNames = [...]string{hostIP4: "ip4", hostIP6: "ip6", hostDNS: "dns", hostDNS4: "dns4", hostDNS6: "dns6"}
@@ -28,10 +28,10 @@ const maxHostName = 40 // bytes: a ticket has no room for a longer one
 
 // A ticketAddr is a host and port with the transports that listen there.
 type ticketAddr struct {
-	kind byte
-	host string // text of an IP address or a name
-	port uint16
-	over byte // overQUIC, overTCP or both
+	kind      byte
+	host      string // text of an IP address or a name
+	port      uint16
+	transport byte // overQUIC, overTCP or both
 }
 
 // splitAddr reads a multiaddr; ok is false for one that a ticket does not hold.
@@ -50,9 +50,9 @@ func splitAddr(addr string) (a ticketAddr, ok bool) {
 	rest := parts[5:]
 	switch {
 	case parts[3] == "tcp":
-		a.over = overTCP
+		a.transport = transportTCP
 	case parts[3] == "udp" && len(rest) > 0 && rest[0] == "quic-v1":
-		a.over, rest = overQUIC, rest[1:]
+		a.transport, rest = transportQUIC, rest[1:]
 	}
 	if len(rest) == 2 && rest[0] == "p2p" { // the ticket names the inviter anyway
 		rest = nil
@@ -62,7 +62,7 @@ func splitAddr(addr string) (a ticketAddr, ok bool) {
 
 // valid reports whether somebody can be reached there, written in one way.
 func (a ticketAddr) valid() bool {
-	if a.port == 0 || a.over&(overQUIC|overTCP) == 0 || a.over&^(overQUIC|overTCP) != 0 {
+	if a.port == 0 || a.transport&(transportQUIC|transportTCP) == 0 || a.transport&^(transportQUIC|transportTCP) != 0 {
 		return false
 	}
 	switch a.kind {
@@ -96,7 +96,7 @@ func appendAddrs(b []byte, addrs []string, max int) []byte {
 		}
 		same := func(o ticketAddr) bool { return o.kind == a.kind && o.host == a.host && o.port == a.port }
 		if i := slices.IndexFunc(all, same); i >= 0 {
-			all[i].over |= a.over
+			all[i].transport |= a.transport
 		} else {
 			all = append(all, a)
 		}
@@ -110,7 +110,7 @@ func appendAddrs(b []byte, addrs []string, max int) []byte {
 }
 
 func (a ticketAddr) append(b []byte) []byte {
-	b = append(b, a.kind|a.over)
+	b = append(b, a.kind|a.transport)
 	switch a.kind {
 	case hostIP4, hostIP6:
 		b = append(b, netip.MustParseAddr(a.host).AsSlice()...)
@@ -130,10 +130,10 @@ func parseAddrs(b []byte) ([]string, error) {
 		}
 		b = rest
 		host := "/" + hostNames[a.kind] + "/" + a.host
-		if a.over&overQUIC != 0 {
+		if a.transport&transportQUIC != 0 {
 			addrs = append(addrs, fmt.Sprintf("%s/udp/%d/quic-v1", host, a.port))
 		}
-		if a.over&overTCP != 0 {
+		if a.transport&transportTCP != 0 {
 			addrs = append(addrs, fmt.Sprintf("%s/tcp/%d", host, a.port))
 		}
 	}
@@ -141,7 +141,7 @@ func parseAddrs(b []byte) ([]string, error) {
 }
 
 func parseAddr(b []byte) (a ticketAddr, rest []byte, ok bool) {
-	a.kind, a.over = b[0]&hostBits, b[0]&^hostBits
+	a.kind, a.transport = b[0]&hostBits, b[0]&^hostBits
 	b = b[1:]
 	n := map[byte]int{hostIP4: 4, hostIP6: 16}[a.kind]
 	if n == 0 && len(b) > 0 {

@@ -23,10 +23,10 @@ func (l Limit) Default(most int64) int64 {
 	case l.Bytes <= 0:
 		return most
 	case l.Group:
-		return min(most, max(l.Bytes/8*5, least))
+		return min(most, max(l.Bytes/8*5, minDefault))
 	}
-	return min(most, max(l.Bytes/2, least))
+	return min(most, max(l.Bytes/2, minDefault))
 }
 
-// least is the least default, in bytes: a node does not work with less.
-const least = 48 << 20
+// minDefault is the least default, in bytes: a node does not work with less.
+const minDefault = 48 << 20

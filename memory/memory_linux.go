@@ -16,7 +16,7 @@ func available() Limit { return read(os.DirFS("/")) }
 func read(root fs.FS) Limit {
 	var l Limit
 	if info, err := fs.ReadFile(root, "proc/meminfo"); err == nil {
-		l.Bytes = total(info)
+		l.Bytes = parseTotal(info)
 	}
 	mounts, err := fs.ReadFile(root, "proc/self/mountinfo")
 	if err != nil {
@@ -30,7 +30,7 @@ func read(root fs.FS) Limit {
 		for _, dir := range h.dirs() {
 			for _, file := range h.files {
 				b, err := fs.ReadFile(root, path.Join(dir, file))
-				if n := number(b); err == nil && n > 0 && (l.Bytes == 0 || n < l.Bytes) {
+				if n := parseNumber(b); err == nil && n > 0 && (l.Bytes == 0 || n < l.Bytes) {
 					l = Limit{n, true}
 				}
 			}
@@ -123,8 +123,8 @@ func unescape(s string) string {
 // count where there is no limit.
 const unlimited = 1 << 60
 
-// number reads a file that holds one limit, 0 for none.
-func number(b []byte) int64 {
+// parseNumber reads a file that holds one limit, 0 for none.
+func parseNumber(b []byte) int64 {
 	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil || n <= 0 || n >= unlimited {
 		return 0
@@ -132,8 +132,8 @@ func number(b []byte) int64 {
 	return n
 }
 
-// total reads the RAM of the machine from /proc/meminfo, in bytes.
-func total(info []byte) int64 {
+// parseTotal reads the RAM of the machine from /proc/meminfo, in bytes.
+func parseTotal(info []byte) int64 {
 	_, rest, _ := bytes.Cut(info, []byte("MemTotal:"))
 	if f := bytes.Fields(rest); len(f) > 0 {
 		if kb, err := strconv.ParseInt(string(f[0]), 10, 64); err == nil && kb > 0 && kb < unlimited>>10 {

@@ -82,7 +82,7 @@ func TestDefault(t *testing.T) {
 		{Limit{8 << 30, true}, most},
 		{Limit{512 << 20, false}, 256 << 20},
 		{Limit{8 << 30, false}, most},
-		{Limit{1 << 20, true}, least},
+		{Limit{1 << 20, true}, minDefault},
 	} {
 		if got := tt.l.Default(most); got != tt.want {
 			t.Errorf("default of %+v is %d, want %d", tt.l, got, tt.want)

@@ -99,7 +99,7 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 		}()
 	}
 	in := w.input(r, dir)
-	in.Room = output
+	in.Quota = output
 	if err := w.audit(ctx, "command.start", in, nil); err != nil {
 		return &inbox.Result{Outcome: inbox.Unready, ExitCode: -1, Reason: fmt.Sprintf("the audit log could not be written, so nothing was started: %v", err)}
 	}
@@ -107,7 +107,7 @@ func (w worker) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	if err := w.audit(context.WithoutCancel(ctx), "command.end", in, &res); err != nil {
 		w.node.log.Error("the end of a command could not be written to the audit log", "task", in.ID, "err", err)
 	}
-	if res.Outcome == agent.NoRoom {
+	if res.Outcome == agent.NoSpace {
 		w.node.handlers.outputs.noteStarved(r.ID)
 	}
 	return w.node.runResult(r, output, res)
@@ -263,7 +263,7 @@ func endOf(o agent.Outcome) inbox.Outcome {
 		return inbox.Stopped
 	case agent.Unready:
 		return inbox.Unready
-	case agent.NoRoom:
+	case agent.NoSpace:
 		return inbox.NoRoom
 	}
 	return inbox.Crashed

@@ -212,7 +212,7 @@ func readBlob(dir *blob.Dir, name string) ([]byte, error) {
 
 // unseal writes the plain body of a result into its blob and checks it against the
 // signed digest.
-func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, opened identity.Opened) (err error) {
+func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, opened identity.Verified) (err error) {
 	key, suite := opened.Key, opened.Header.Suite
 	if k := in.Outcome.GetBodyKey(); len(k) == len(key) { // as the owner sealed it
 		key, suite = [32]byte(k), byte(in.Outcome.GetBodySuite())

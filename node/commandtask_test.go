@@ -64,7 +64,7 @@ func TestClockSetBackStopsNoRun(t *testing.T) {
 	var by atomic.Int64
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "b" {
-			c.Clock = clock.Wrong(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
+			c.Clock = clock.WithOffset(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
 		}
 	})
 	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.Timeout = "1m" })); err != nil {

@@ -160,7 +160,7 @@ func (n *Node) sealResultFile(ctx context.Context, d *outbox.Draft, f *inbox.Fin
 
 // resultIn prepares a result for the commit rule: it checks the receipts, and moves a
 // body that is too large for the record into a blob.
-func (n *Node) resultIn(ctx context.Context, opened identity.Opened, outcome *proto.Outcome) (outbox.ResultIn, error) {
+func (n *Node) resultIn(ctx context.Context, opened identity.Verified, outcome *proto.Outcome) (outbox.ResultIn, error) {
 	in := outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}
 	for _, rc := range outcome.GetReceipts() {
 		if _, err := identity.VerifyReceipt(n.verifier, rc); err != nil {
@@ -184,7 +184,7 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Opened, outcome *pr
 
 // openStreamed turns the sealed body that arrived before its result into the
 // plain blob that the record will name.
-func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened identity.Opened) error {
+func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened identity.Verified) error {
 	in.Blob = resultBlob(in.ID)
 	arrived := arrivingBlob(in.ID)
 	if has, err := n.storage.blobs.Has(in.Blob); err == nil && has {

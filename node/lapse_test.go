@@ -14,7 +14,7 @@ import (
 func newLapseCluster(t *testing.T) (*cluster, *sleepClock) {
 	cal := new(sleepClock)
 	w := newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simNode, cfg *Config) {
-		cfg.Clock = clock.Asleep(clock.Runtime(), func() time.Duration { return time.Duration(cal.slept.Load()) })
+		cfg.Clock = clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(cal.slept.Load()) })
 		quietMesh(s, cfg)
 	})
 	c := newClusterOf(t, w, 4*time.Minute)

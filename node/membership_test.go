@@ -185,7 +185,7 @@ func TestOldRecordIsIgnored(t *testing.T) {
 func TestClockBehindTheCertificateWarns(t *testing.T) {
 	var by atomic.Int64
 	a, _ := pair(t, func(name string, c *Config) {
-		c.Clock = clock.Wrong(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
+		c.Clock = clock.WithOffset(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
 	})
 	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); strings.Contains(w, "clock") {
 		t.Errorf("warned with a good clock: %s", w)
@@ -194,7 +194,7 @@ func TestClockBehindTheCertificateWarns(t *testing.T) {
 	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); !strings.Contains(w, "is doubted: it is 1h0m0s behind") {
 		t.Errorf("warnings while it is doubted: %q", w)
 	}
-	a.guard.Hear(time.Now().Add(-time.Hour))
+	a.guard.ObservePeer(time.Now().Add(-time.Hour))
 	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); !strings.Contains(w, "the clock of this machine is behind") {
 		t.Errorf("warnings: %q", w)
 	}

@@ -142,7 +142,7 @@ func (n *Node) openSubsystems() (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Ready, cfg.PeerClock, cfg.Lookup = n.ready, n.guard.Hear, n.lookups.receive
+	cfg.Ready, cfg.PeerClock, cfg.Lookup = n.ready, n.guard.ObservePeer, n.lookups.receive
 	if err = n.openCompare(); err != nil {
 		return err
 	}

@@ -51,12 +51,12 @@ type runOutput struct {
 	size    int64 // written; guarded by all.mu
 }
 
-var _ agent.Room = (*runOutput)(nil)
+var _ agent.Quota = (*runOutput)(nil)
 
 func (o *outputLimiter) newOutput() *runOutput { return &runOutput{limiter: o} }
 
-// Take reserves n more bytes above the disk reserve.
-func (s *runOutput) Take(n int64) bool {
+// Reserve reserves n more bytes above the disk reserve.
+func (s *runOutput) Reserve(n int64) bool {
 	o := s.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -67,8 +67,8 @@ func (s *runOutput) Take(n int64) bool {
 	return true
 }
 
-// Wrote records how many of the reserved bytes were written.
-func (s *runOutput) Wrote(taken, written int64) {
+// Settle records how many of the reserved bytes were written.
+func (s *runOutput) Settle(taken, written int64) {
 	o := s.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()

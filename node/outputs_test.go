@@ -15,11 +15,11 @@ func TestOutputsShareSpaceAboveReserve(t *testing.T) {
 	disk := struct{ free, reserve int64 }{free: 1000, reserve: 200}
 	o := newOutputLimiter(func() (int64, int64, bool) { return disk.free, disk.reserve, true })
 	write := func(s *runOutput, n int64) bool {
-		if !s.Take(n) {
+		if !s.Reserve(n) {
 			return false
 		}
 		disk.free -= n
-		s.Wrote(n, n)
+		s.Settle(n, n)
 		return true
 	}
 	a, b := o.newOutput(), o.newOutput()

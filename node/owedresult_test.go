@@ -24,7 +24,7 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 	var slept atomic.Int64
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "b" {
-			c.Clock = clock.Asleep(clock.System(), func() time.Duration { return time.Duration(slept.Load()) })
+			c.Clock = clock.WithSuspend(clock.System(), func() time.Duration { return time.Duration(slept.Load()) })
 		}
 	})
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {

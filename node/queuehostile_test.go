@@ -33,7 +33,7 @@ func forgedTask(t *testing.T, f *transporttest.Forger, n *Node, queue, order str
 	if err != nil {
 		t.Fatal(err)
 	}
-	if env.Slot, err = sealer.Slot(env.GetHeader(), n.keys.SealingKey(), key); err != nil {
+	if env.Slot, err = sealer.WrapKey(env.GetHeader(), n.keys.SealingKey(), key); err != nil {
 		t.Fatal(err)
 	}
 	sig, proofs := f.Keys.SignGroup([][32]byte{identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), h.What)})

@@ -61,7 +61,7 @@ func (c ownershipCustody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Enve
 		return nil, fmt.Errorf("the content key of %s is not kept", id)
 	}
 	e := st.GetEnvelope()
-	slot, err := n.sealer.Slot(e.GetHeader(), to, [32]byte(st.GetKey()))
+	slot, err := n.sealer.WrapKey(e.GetHeader(), to, [32]byte(st.GetKey()))
 	if err != nil {
 		return nil, err
 	}

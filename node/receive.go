@@ -185,10 +185,10 @@ func resultSize(h *proto.Header, o *proto.Outcome) uint64 {
 	return max(uint64(len(o.GetBody())), o.GetBodySize())
 }
 
-func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Opened, error) {
+func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Verified, error) {
 	env := new(proto.Envelope)
 	if err := proto.DecodeKnown(m.GetPayload(), env); err != nil {
-		return nil, identity.Opened{}, err
+		return nil, identity.Verified{}, err
 	}
 	env.Signature = m.GetSignature()
 	opened, err := checks.Check(env)

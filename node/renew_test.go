@@ -26,7 +26,7 @@ func (c *sleepClock) sleep(d time.Duration) { c.slept.Add(int64(d)) }
 
 func (c *sleepClock) attach(s *simNode) {
 	s.change = func(cfg *Config) {
-		cfg.Clock = clock.Asleep(clock.Runtime(), func() time.Duration { return time.Duration(c.slept.Load()) })
+		cfg.Clock = clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(c.slept.Load()) })
 	}
 }
 

@@ -584,7 +584,7 @@ func newAheadCluster(t *testing.T, nodes int) (c *cluster, ahead *atomic.Int64) 
 	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
 	c = newClusterOf(t, newSimMeshWith(t, nodes, 1, link, func(s *simNode, cfg *Config) {
 		if s.place == 0 {
-			cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(ahead.Load()) })
+			cfg.Clock = clock.WithOffset(clock.Runtime(), func() time.Duration { return time.Duration(ahead.Load()) })
 		}
 	}), 100*time.Millisecond)
 	alignClock()

@@ -70,7 +70,7 @@ func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 	if !ok {
 		return nil, fmt.Errorf("the sealing key of %s is not known", h.Target.Short())
 	}
-	slot, err := n.sealer.Slot(s.GetEnvelope().GetHeader(), to, [32]byte(s.GetKey()))
+	slot, err := n.sealer.WrapKey(s.GetEnvelope().GetHeader(), to, [32]byte(s.GetKey()))
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ func newJumpingMesh(t *testing.T, nodes, place int) (w *simMesh, by *atomic.Int6
 	w = newSimMeshWith(t, nodes, 1, link, func(s *simNode, cfg *Config) {
 		smallMesh(s, cfg)
 		if s.place == place {
-			cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
+			cfg.Clock = clock.WithOffset(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
 		}
 	})
 	time.Sleep(5 * time.Second)
@@ -270,7 +270,7 @@ func TestOwnTasksSurviveAWrongClock(t *testing.T) {
 			smallMesh(s, cfg)
 			if s.place == 0 {
 				cfg.Limits.Slots = 1
-				cfg.Clock = clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
+				cfg.Clock = clock.WithOffset(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
 			}
 		})
 		defer w.close()

@@ -60,7 +60,7 @@ func (h *skewedHome) restart(machine string) {
 	if h.guard != nil {
 		stamp = h.guard.Stamp()
 	}
-	raw := clock.On(machine, clock.Wrong(clock.Runtime(), func() time.Duration { return time.Duration(h.off.Load()) }))
+	raw := clock.WithMachine(machine, clock.WithOffset(clock.Runtime(), func() time.Duration { return time.Duration(h.off.Load()) }))
 	if h.guard == nil || machine != h.time.Machine() {
 		h.guard = clock.NewGuard(raw)
 		if stamp != nil {
@@ -223,7 +223,7 @@ func TestRestamp(t *testing.T) {
 					time.Sleep(time.Minute)
 					tt.walk(t, h, func() {
 						h.off.Store(0)
-						h.guard.Hear(time.Now())
+						h.guard.ObservePeer(time.Now())
 					})
 				})
 			})
@@ -244,7 +244,7 @@ func TestRestampAfterTheMachineWasOff(t *testing.T) {
 				time.Sleep(time.Second)
 				id := h.submitDelayed(0)
 				h.restart("m2")
-				h.guard.Hear(time.Now())
+				h.guard.ObservePeer(time.Now())
 				time.Sleep(2 * time.Second)
 				r, _ := h.Get(id)
 				if now := time.Now(); r.State != pending || r.StampDoubted || now.UnixMilli() >= r.NotAfterMs || time.UnixMilli(r.CreatedMs).After(now) {
@@ -271,7 +271,7 @@ func TestWhatIsElsewhereKeepsItsTime(t *testing.T) {
 		id := h.submitDelayed(0)
 		time.Sleep(time.Minute)
 		h.off.Store(0)
-		h.guard.Hear(time.Now())
+		h.guard.ObservePeer(time.Now())
 		time.Sleep(time.Minute)
 		r, _ := h.Get(id)
 		if time.UnixMilli(r.CreatedMs).Sub(made).Abs() > time.Second || !time.UnixMilli(r.NotAfterMs).After(made.Add(11*day-time.Second)) {
@@ -299,7 +299,7 @@ func TestCancelUnderAWrongClock(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.off.Store(0)
-		h.guard.Hear(time.Now())
+		h.guard.ObservePeer(time.Now())
 		time.Sleep(time.Minute)
 		defer h.connect(h.g)()
 		time.Sleep(time.Minute)

@@ -304,7 +304,7 @@ func TestWakeFromSleep(t *testing.T) {
 		var slept atomic.Int64
 		m := newSimWith(t, 2, transporttest.Link{Latency: 20 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
 			if n.id == 0 {
-				cfg.Clock = clock.Asleep(cfg.Clock, func() time.Duration { return time.Duration(slept.Load()) })
+				cfg.Clock = clock.WithSuspend(cfg.Clock, func() time.Duration { return time.Duration(slept.Load()) })
 			}
 		})
 		defer m.close()

@@ -75,14 +75,14 @@ func (b *Book) checkRevocation(r identity.Revocation) (known bool, void []identi
 	switch {
 	case b.revoked.Has(r.ID()):
 		return true, nil, nil
-	case b.revoked.Void(r):
+	case b.revoked.IsVoid(r):
 		return false, nil, fmt.Errorf("address book: a revocation signed by %s is void: %w", r.Issuer.Peer.Short(), ErrRevoked)
 	case count >= maxRevocations && r.Admin():
 		return false, nil, fmt.Errorf("address book: %d revocations by admins are stored, the maximum: revoke the admin that creates so many", count)
 	case count >= maxRevocations:
 		return false, nil, fmt.Errorf("address book: %d revocations are stored, the maximum: create a new mesh", count)
 	}
-	return false, b.revoked.VoidBy(r), nil
+	return false, b.revoked.VoidedBy(r), nil
 }
 
 // Revocations returns all revocations in force.
@@ -115,7 +115,7 @@ func (b *Book) RevocationOf(p proto.PeerID) (identity.Revocation, bool) {
 	if e == nil || e.Member.Cert == nil {
 		return identity.Revocation{}, false
 	}
-	return b.revoked.By(e.Member)
+	return b.revoked.Find(e.Member)
 }
 
 // SelfRevoked stores a revocation of this node's own membership that a peer presented. It

@@ -67,7 +67,7 @@ func (h *Handler) Admit(r agent.Run) error {
 			return fmt.Errorf("%w: %s: %w", ErrEnv, name, err)
 		}
 	}
-	for name, value := range own(r) {
+	for name, value := range runEnv(r) {
 		if err := checkText(value); err != nil {
 			return fmt.Errorf("%w: %s: %w", ErrEnv, name, err)
 		}

@@ -124,7 +124,7 @@ func (h *Handler) Run(ctx context.Context, r agent.Run) agent.Result {
 	defer stop(nil)
 	j, err := h.job(r)
 	if err != nil {
-		return neverRan(err)
+		return notStarted(err)
 	}
 	out := agent.NewOutput(r, agent.OutputConfig{Max: h.cfg.MaxOutput, Cut: h.cfg.CutOutput, Stop: stop})
 	diag := &tail{max: agent.MaxStderr}
@@ -143,15 +143,15 @@ func (h *Handler) job(r agent.Run) (*job, error) {
 		return nil, err
 	}
 	j := &job{
-		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], r.Args), mark: newMark(),
+		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], r.Args), marker: newMarker(),
 		grace: h.cfg.Grace, kill: r.Kill, onStart: h.cfg.OnStart,
 	}
-	own, err := h.become(j, r.Dir)
+	own, err := h.runAsUser(j, r.Dir)
 	if err != nil {
 		return nil, err
 	}
 	j.dir = cmp.Or(h.cfg.Dir, own)
-	extra := map[string]string{"BALEFIRE_RUN": j.mark}
+	extra := map[string]string{"BALEFIRE_RUN": j.marker}
 	if h.cfg.PassBody == PassFile {
 		path, err := saveBody(r, own, j.account)
 		if err != nil {
@@ -170,16 +170,16 @@ func (h *Handler) job(r agent.Run) (*job, error) {
 	return j, nil
 }
 
-// become sets the account of j, and returns the folder in that of the run which is for
+// runAsUser sets the account of j, and returns the folder in that of the run which is for
 // the program: nobody else may read it.
-func (h *Handler) become(j *job, run string) (own string, err error) {
+func (h *Handler) runAsUser(j *job, run string) (own string, err error) {
 	if h.cfg.RunAs == "" {
 		return run, nil
 	}
 	if j.account, err = accountOf(h.cfg.RunAs); err != nil || run == "" { // a probe has no folder
 		return run, err
 	}
-	return j.account.folder(run)
+	return j.account.makeFolder(run)
 }
 
 // saveBody writes the body into a folder of the run, for the account alone, and returns
@@ -189,7 +189,7 @@ func saveBody(r agent.Run, dir string, a *account) (path string, err error) {
 		return "", errors.New("the run has no folder")
 	}
 	var f *os.File
-	err = a.as(func() error {
+	err = a.runAs(func() error {
 		f, err = os.CreateTemp(dir, "body-*")
 		return err
 	})
@@ -203,7 +203,7 @@ func saveBody(r agent.Run, dir string, a *account) (path string, err error) {
 		}
 	}
 	if err := errors.Join(err, f.Close()); err != nil {
-		return "", errors.Join(err, a.as(func() error { return os.Remove(f.Name()) }))
+		return "", errors.Join(err, a.runAs(func() error { return os.Remove(f.Name()) }))
 	}
 	return filepath.Abs(f.Name())
 }

@@ -90,7 +90,7 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // I9: a body that breaks off is never taken for a whole one.
 func TestBrokenBodyHasNoEnd(t *testing.T) {
-	m := newMeeting(t)
+	m := newRendezvous(t)
 	broken := errors.New("disk broke")
 	results := make(chan agent.Result, 1)
 	h := handler(t, Config{Exec: program(t, "consumed", m.addr())})
@@ -102,12 +102,12 @@ func TestBrokenBodyHasNoEnd(t *testing.T) {
 	if err := breakOff.CloseWithError(broken); err != nil {
 		t.Fatal(err)
 	}
-	said, err := io.ReadAll(guest.conn)
+	outputDone, err := io.ReadAll(guest.conn)
 	if err != nil && !strings.Contains(err.Error(), "reset") {
 		t.Error(err)
 	}
-	if len(said) > 0 {
-		t.Errorf("the program saw its input end: %q", said)
+	if len(outputDone) > 0 {
+		t.Errorf("the program saw its input end: %q", outputDone)
 	}
 	if res := <-results; res.Outcome != agent.Retry || !strings.Contains(res.Err, "disk broke") {
 		t.Errorf("result = %+v, want retry because the disk broke", res)
@@ -228,7 +228,7 @@ func TestRunsThatNeverBegan(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			res := ended{}.result(tt.err)
+			res := exitInfo{}.result(tt.err)
 			if res.Outcome != tt.want || res.Code != -1 || res.Err == "" {
 				t.Errorf("result = %+v, want %v with a reason", res, tt.want)
 			}
@@ -261,7 +261,7 @@ func TestStoppedOutcomes(t *testing.T) {
 
 func TestProbe(t *testing.T) {
 	h := handler(t, Config{Exec: program(t, "probe")})
-	for key, want := range map[string]agent.Verdict{
+	for key, want := range map[string]agent.ProbeResult{
 		"0": agent.Done, "10": agent.NotDone, "1": agent.Unknown, "65": agent.Unknown, "137": agent.Unknown,
 		"": agent.Unknown, "-1": agent.Unknown, "--help": agent.Unknown, "a\x00": agent.Unknown, "/c": agent.Unknown,
 	} {

@@ -22,8 +22,8 @@ func DefaultEnv() []string {
 	return []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"}
 }
 
-// own returns the variables by which a program learns what it runs for.
-func own(r agent.Run) map[string]string {
+// runEnv returns the variables by which a program learns what it runs for.
+func runEnv(r agent.Run) map[string]string {
 	return map[string]string{
 		"BALEFIRE_TASK_ID":         r.ID,
 		"BALEFIRE_ATTEMPT":         strconv.Itoa(r.Attempt),
@@ -57,7 +57,7 @@ func (h *Handler) environ(r agent.Run, extra map[string]string, a *account) []st
 		}
 	}
 	maps.Copy(env, r.Env)
-	for name, value := range own(r) {
+	for name, value := range runEnv(r) {
 		if value != "" {
 			env[name] = value
 		}
@@ -75,8 +75,8 @@ func (h *Handler) environ(r agent.Run, extra map[string]string, a *account) []st
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
 
-// newMark returns a word that no other run carries.
-func newMark() string {
+// newMarker returns a word that no other run carries.
+func newMarker() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])

@@ -27,7 +27,7 @@ type job struct {
 	argv    []string
 	env     []string
 	dir     string
-	mark    string    // value of BALEFIRE_RUN
+	marker  string    // value of BALEFIRE_RUN
 	account *account  // nil: the node's own
 	stdin   io.Reader // nil: nothing
 	stdout  io.Writer
@@ -37,11 +37,11 @@ type job struct {
 	onStart func(pid int)
 }
 
-// ended is how a job came to its end.
-type ended struct {
-	state *os.ProcessState
-	cause error // why it was stopped; nil when it ended by itself
-	left  int   // processes that could not be killed
+// exitInfo is how a job came to its end.
+type exitInfo struct {
+	state     *os.ProcessState
+	cause     error // why it was stopped; nil when it ended by itself
+	remaining int   // processes that could not be killed
 }
 
 // errBody stops a program whose body cannot be read to its end: it must not
@@ -50,39 +50,39 @@ var errBody = errors.New("read body")
 
 // run starts the program, waits for it and for all that it started, and stops
 // them when ctx ends. An error means that it never ran.
-func (j *job) run(ctx context.Context) (ended, error) {
+func (j *job) run(ctx context.Context) (exitInfo, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	if ctx.Err() != nil {
-		return ended{cause: context.Cause(ctx)}, nil
+		return exitInfo{cause: context.Cause(ctx)}, nil
 	}
 	cmd := exec.Command(j.argv[0], j.argv[1:]...)
 	cmd.Env, cmd.Dir = j.env, j.dir
 	p, err := openPipes(cmd, j.stdin != nil)
 	if err != nil {
-		return ended{}, fmt.Errorf("open pipes: %w", err)
+		return exitInfo{}, fmt.Errorf("open pipes: %w", err)
 	}
-	t := newTree(cmd, j.mark, j.account)
-	exited, gone, reaped := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	if err := start(t, exited, gone, reaped); err != nil {
+	t := newProcessTree(cmd, j.marker, j.account)
+	exited, stopped, reaped := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	if err := start(t, exited, stopped, reaped); err != nil {
 		p.close()
-		return ended{}, fmt.Errorf("start %s: %w", j.argv[0], err)
+		return exitInfo{}, fmt.Errorf("start %s: %w", j.argv[0], err)
 	}
 	p.started()
 	if j.onStart != nil {
 		j.onStart(cmd.Process.Pid)
 	}
-	fed := p.feed(j.stdin, func(err error) { stop(fmt.Errorf("%w: %w", errBody, err)) }, gone)
-	said := p.collect(j.stdout, j.stderr)
+	stdinDone := p.feed(j.stdin, func(err error) { stop(fmt.Errorf("%w: %w", errBody, err)) }, stopped)
+	outputDone := p.collect(j.stdout, j.stderr)
 
-	end := ended{cause: await(ctx, exited)}
-	end.left = stopAll(t, exited, j.grace, j.kill)
-	close(gone)
-	if end.left == 0 {
+	end := exitInfo{cause: await(ctx, exited)}
+	end.remaining = stopAll(t, exited, j.grace, j.kill)
+	close(stopped)
+	if end.remaining == 0 {
 		<-reaped
 		end.state = cmd.ProcessState
 	}
-	p.drain(fed, said)
+	p.drain(stdinDone, outputDone)
 	t.close()
 	return end, nil
 }
@@ -92,7 +92,7 @@ func (j *job) run(ctx context.Context) (ended, error) {
 // when gone says that nobody will signal its group any more is the program
 // reaped: until then no other process can get its number. One that cannot be
 // killed keeps this goroutine until it ends after all.
-func start(t *tree, exited chan<- struct{}, gone <-chan struct{}, reaped chan<- struct{}) error {
+func start(t *processTree, exited chan<- struct{}, stopped <-chan struct{}, reaped chan<- struct{}) error {
 	started := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -104,7 +104,7 @@ func start(t *tree, exited chan<- struct{}, gone <-chan struct{}, reaped chan<- 
 		}
 		t.await()
 		close(exited)
-		<-gone
+		<-stopped
 		t.reap()
 		close(reaped)
 	}()
@@ -128,20 +128,20 @@ func await(ctx context.Context, exited <-chan struct{}) error {
 
 // stopAll ends what is left of t, gently and then not, and returns how many
 // processes are still there.
-func stopAll(t *tree, exited <-chan struct{}, grace time.Duration, now <-chan struct{}) int {
+func stopAll(t *processTree, exited <-chan struct{}, grace time.Duration, now <-chan struct{}) int {
 	if alive(t, exited) == 0 {
 		return 0
 	}
 	t.signal(false)
-	if waitGone(t, exited, grace, true, now) == 0 {
+	if waitExit(t, exited, grace, true, now) == 0 {
 		return 0
 	}
-	return waitGone(t, exited, killWait, false, nil)
+	return waitExit(t, exited, killWait, false, nil)
 }
 
-// waitGone waits up to d until nothing of t is left. Without a gentle end, or once
+// waitExit waits up to d until nothing of t is left. Without a gentle end, or once
 // now is closed, it kills meanwhile.
-func waitGone(t *tree, exited <-chan struct{}, d time.Duration, gentle bool, now <-chan struct{}) int {
+func waitExit(t *processTree, exited <-chan struct{}, d time.Duration, gentle bool, now <-chan struct{}) int {
 	over := time.NewTimer(d)
 	defer over.Stop()
 	tick := time.NewTicker(pollEvery)
@@ -165,22 +165,22 @@ func waitGone(t *tree, exited <-chan struct{}, d time.Duration, gentle bool, now
 }
 
 // alive counts the processes of t: the program itself and all others.
-func alive(t *tree, exited <-chan struct{}) int {
+func alive(t *processTree, exited <-chan struct{}) int {
 	select {
 	case <-exited:
-		return t.others()
+		return t.countOthers()
 	default:
-		return 1 + t.others()
+		return 1 + t.countOthers()
 	}
 }
 
 // result gives an end its meaning. err says that the program never ran.
-func (e ended) result(err error) agent.Result {
+func (e exitInfo) result(err error) agent.Result {
 	switch {
 	case err != nil:
-		return neverRan(err)
-	case e.left > 0:
-		return agent.Result{Outcome: agent.Crashed, Code: -1, Err: fmt.Sprintf("%d processes of the run could not be killed", e.left)}
+		return notStarted(err)
+	case e.remaining > 0:
+		return agent.Result{Outcome: agent.Crashed, Code: -1, Err: fmt.Sprintf("%d processes of the run could not be killed", e.remaining)}
 	case errors.Is(e.cause, errBody):
 		return agent.Result{Outcome: agent.Retry, Code: code(e.state), Err: e.cause.Error()}
 	case e.cause != nil:
@@ -191,10 +191,10 @@ func (e ended) result(err error) agent.Result {
 	return exitResult(code(e.state))
 }
 
-// neverRan is the result of a run whose program was not started. Only what the
+// notStarted is the result of a run whose program was not started. Only what the
 // task brought itself, too many words for the system or a body that cannot be
 // read, is a failed attempt; what this machine lacks is not the task's doing.
-func neverRan(err error) agent.Result {
+func notStarted(err error) agent.Result {
 	res := agent.Result{Outcome: agent.Unready, Code: -1, Err: err.Error()}
 	if errors.Is(err, syscall.E2BIG) || errors.Is(err, errBody) {
 		res.Outcome = agent.Retry

@@ -17,34 +17,34 @@ const drainWait = time.Second
 // pipes are a program's standard streams: our ends, and its.
 type pipes struct {
 	in, out, err *os.File    // in is nil when the program gets no input
-	its          [3]*os.File // until it has started
+	childEnds    [3]*os.File // until it has started
 }
 
 func openPipes(cmd *exec.Cmd, stdin bool) (*pipes, error) {
 	p := &pipes{}
 	var errs [3]error
 	if stdin {
-		p.its[0], p.in, errs[0] = os.Pipe()
+		p.childEnds[0], p.in, errs[0] = os.Pipe()
 	}
-	p.out, p.its[1], errs[1] = os.Pipe()
-	p.err, p.its[2], errs[2] = os.Pipe()
+	p.out, p.childEnds[1], errs[1] = os.Pipe()
+	p.err, p.childEnds[2], errs[2] = os.Pipe()
 	if err := errors.Join(errs[:]...); err != nil {
 		p.close()
 		return nil, err
 	}
 	if stdin {
-		cmd.Stdin = p.its[0]
+		cmd.Stdin = p.childEnds[0]
 	}
-	cmd.Stdout, cmd.Stderr = p.its[1], p.its[2]
+	cmd.Stdout, cmd.Stderr = p.childEnds[1], p.childEnds[2]
 	return p, nil
 }
 
 // started closes the program's ends, which it has now.
-func (p *pipes) started() { closeAll(p.its[:]...) }
+func (p *pipes) started() { closeAll(p.childEnds[:]...) }
 
 func (p *pipes) close() {
 	closeAll(p.in, p.out, p.err)
-	closeAll(p.its[:]...)
+	closeAll(p.childEnds[:]...)
 }
 
 // closeAll closes pipes; nothing that matters can fail about that.
@@ -59,7 +59,7 @@ func closeAll(list ...*os.File) {
 // feed writes body to the program and then closes its input. If the body
 // cannot be read, it calls broken and leaves the input open until gone: the
 // program must not see an end. The channel is closed when it is done.
-func (p *pipes) feed(body io.Reader, broken func(error), gone <-chan struct{}) <-chan struct{} {
+func (p *pipes) feed(body io.Reader, broken func(error), stopped <-chan struct{}) <-chan struct{} {
 	done := make(chan struct{})
 	if p.in == nil {
 		close(done)
@@ -72,7 +72,7 @@ func (p *pipes) feed(body io.Reader, broken func(error), gone <-chan struct{}) <
 		_, _ = io.Copy(p.in, src) // a program may end without reading its input
 		if src.err != nil {
 			broken(src.err)
-			<-gone
+			<-stopped
 		}
 	}()
 	return done
@@ -105,19 +105,19 @@ func (p *pipes) collect(stdout, stderr io.Writer) <-chan struct{} {
 
 // drain waits for the end of both, but not for a stranger that inherited the
 // program's streams.
-func (p *pipes) drain(fed, said <-chan struct{}) {
+func (p *pipes) drain(stdinDone, outputDone <-chan struct{}) {
 	if p.in != nil {
 		_ = p.in.SetWriteDeadline(time.Unix(1, 0)) // nobody reads any more
 	}
-	<-fed
+	<-stdinDone
 	limit := time.NewTimer(drainWait)
 	defer limit.Stop()
 	select {
-	case <-said:
+	case <-outputDone:
 	case <-limit.C:
 	}
 	closeAll(p.out, p.err)
-	<-said
+	<-outputDone
 }
 
 // A tail keeps the last bytes written to it.

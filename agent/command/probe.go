@@ -21,7 +21,7 @@ const (
 
 // Probe implements [agent.Prober]: it runs Exec… --check KEY. Whatever keeps
 // the program from answering is agent.Unknown.
-func (h *Handler) Probe(ctx context.Context, key string) agent.Verdict {
+func (h *Handler) Probe(ctx context.Context, key string) agent.ProbeResult {
 	if key == "" || checkText(key) != nil || isFlag(key, "windows") {
 		return agent.Unknown
 	}
@@ -31,17 +31,17 @@ func (h *Handler) Probe(ctx context.Context, key string) agent.Verdict {
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	mark := newMark()
+	mark := newMarker()
 	j := &job{
 		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], []string{ProbeFlag, key}),
-		dir:  h.cfg.Dir, mark: mark, grace: h.cfg.Grace, stdout: io.Discard, stderr: io.Discard,
+		dir:  h.cfg.Dir, marker: mark, grace: h.cfg.Grace, stdout: io.Discard, stderr: io.Discard,
 	}
-	if _, err := h.become(j, ""); err != nil {
+	if _, err := h.runAsUser(j, ""); err != nil {
 		return agent.Unknown
 	}
 	j.env = h.environ(agent.Run{IdempotencyKey: key}, map[string]string{"BALEFIRE_RUN": mark}, j.account)
 	end, err := j.run(ctx)
-	if err != nil || end.cause != nil || end.left > 0 || killed(end.state) != "" {
+	if err != nil || end.cause != nil || end.remaining > 0 || killed(end.state) != "" {
 		return agent.Unknown
 	}
 	switch end.state.ExitCode() {

@@ -24,14 +24,14 @@ import (
 // programs are what the test binary can be when a handler runs it: the first
 // word behind its name says which.
 var programs = map[string]func(args []string) int{
-	"argv": func(args []string) int { return sayJSON(args) },
+	"argv": func(args []string) int { return printJSON(args) },
 	"env": func([]string) int {
 		env := make(map[string]string)
 		for _, e := range os.Environ() {
 			name, value, _ := strings.Cut(e, "=")
 			env[name] = value
 		}
-		return sayJSON(env)
+		return printJSON(env)
 	},
 	"cat":     func([]string) int { return copyAll(os.Stdout, os.Stdin) },
 	"catfile": catFile,
@@ -56,10 +56,10 @@ var programs = map[string]func(args []string) int{
 	"consumed": consumed,
 }
 
-const programWord = "balefire-test-program"
+const programArg = "balefire-test-program"
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 2 && os.Args[1] == programWord {
+	if len(os.Args) > 2 && os.Args[1] == programArg {
 		// Not os.Exit: under the race detector it sleeps for a second.
 		syscall.Exit(programs[os.Args[2]](os.Args[3:]))
 	}
@@ -76,7 +76,7 @@ func program(t testing.TB, name string, args ...string) []string {
 	if programs[name] == nil {
 		t.Fatalf("there is no program %s in %v", name, slices.Collect(maps.Keys(programs)))
 	}
-	return append([]string{self, programWord, name}, args...)
+	return append([]string{self, programArg, name}, args...)
 }
 
 func handler(t testing.TB, cfg Config) *Handler {
@@ -94,7 +94,7 @@ func run(t testing.TB, cfg Config, r agent.Run) agent.Result {
 	return agent.Call(t.Context(), handler(t, cfg), r)
 }
 
-func sayJSON(v any) int { return btoi(json.NewEncoder(os.Stdout).Encode(v) != nil) }
+func printJSON(v any) int { return btoi(json.NewEncoder(os.Stdout).Encode(v) != nil) }
 
 func btoi(b bool) int {
 	if b {
@@ -200,29 +200,29 @@ func consumed(args []string) int {
 	return 0
 }
 
-// A meeting is where processes report to the test.
-type meeting struct {
+// A rendezvous is where processes report to the test.
+type rendezvous struct {
 	listener *net.TCPListener
 }
 
-// patience is how long a test waits for an event: it catches what hangs, and judges
+// testTimeout is how long a test waits for an event: it catches what hangs, and judges
 // no speed.
-const patience = 2 * time.Minute
+const testTimeout = 2 * time.Minute
 
-func newMeeting(t testing.TB) *meeting {
+func newRendezvous(t testing.TB) *rendezvous {
 	t.Helper()
 	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := l.SetDeadline(time.Now().Add(testTimeout)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = l.Close() })
-	return &meeting{l}
+	return &rendezvous{l}
 }
 
-func (m *meeting) addr() string { return m.listener.Addr().String() }
+func (m *rendezvous) addr() string { return m.listener.Addr().String() }
 
 // A guest is a process that has reported.
 type guest struct {
@@ -231,7 +231,7 @@ type guest struct {
 }
 
 // await waits for n processes.
-func (m *meeting) await(t testing.TB, n int) []guest {
+func (m *rendezvous) await(t testing.TB, n int) []guest {
 	t.Helper()
 	var guests []guest
 	for range n {
@@ -240,7 +240,7 @@ func (m *meeting) await(t testing.TB, n int) []guest {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = conn.Close() })
-		if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		if err := conn.SetDeadline(time.Now().Add(testTimeout)); err != nil {
 			t.Fatal(err)
 		}
 		g := guest{conn: conn}

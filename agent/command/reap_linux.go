@@ -20,7 +20,7 @@ func Reap(ctx context.Context, node string, grace time.Duration, runAs ...string
 	for _, name := range runAs {
 		a, err2 := accountOf(name)
 		if err2 == nil {
-			err2 = a.as(func() error {
+			err2 = a.runAs(func() error {
 				n, err := reap(ctx, node, grace)
 				found += n
 				return err

@@ -6,15 +6,15 @@ import (
 )
 
 // interpreters run the first argument that is no flag as code.
-var interpreters = words("sh bash dash zsh ksh fish csh tcsh busybox python pypy perl ruby node nodejs deno bun php lua luajit tclsh osascript pwsh powershell cmd awk gawk mawk sed make")
+var interpreters = wordSet("sh bash dash zsh ksh fish csh tcsh busybox python pypy perl ruby node nodejs deno bun php lua luajit tclsh osascript pwsh powershell cmd awk gawk mawk sed make")
 
 // launchers run their arguments as a program, here or elsewhere.
-var launchers = words("env xargs ssh sudo doas su nohup nice ionice setsid timeout stdbuf chroot unshare nsenter runuser flock watch parallel time strace gdb systemd-run docker podman kubectl")
+var launchers = wordSet("env xargs ssh sudo doas su nohup nice ionice setsid timeout stdbuf chroot unshare nsenter runuser flock watch parallel time strace gdb systemd-run docker podman kubectl")
 
 // flagged run a program, or write a file, that one of their flags names.
-var flagged = words("find tar git rsync scp curl wget sort zip man less vi vim ex nano ftp tcpdump openssl journalctl")
+var flagged = wordSet("find tar git rsync scp curl wget sort zip man less vi vim ex nano ftp tcpdump openssl journalctl")
 
-func words(s string) map[string]bool {
+func wordSet(s string) map[string]bool {
 	m := map[string]bool{}
 	for _, w := range strings.Fields(s) {
 		m[w] = true

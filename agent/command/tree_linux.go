@@ -11,40 +11,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A tree is a program and all processes that came from it: its session, and
+// A processTree is a program and all processes that came from it: its session, and
 // those that left it but carry its mark in their environment.
-type tree struct {
-	cmd  *exec.Cmd
-	as   *account // nil: the node's own
-	mark []byte   // BALEFIRE_RUN=…
-	born uint64   // when the program started, in ticks since boot
+type processTree struct {
+	cmd       *exec.Cmd
+	account   *account // nil: the node's own
+	marker    []byte   // BALEFIRE_RUN=…
+	startTime uint64   // when the program started, in ticks since boot
 
 	// seen are its processes and when they started. One that is ending has no
 	// environment any more while it still holds its files, and is known by this alone.
 	seen map[int]uint64
 }
 
-// newTree prepares cmd: a session of its own, so that it has no terminal and
+// newProcessTree prepares cmd: a session of its own, so that it has no terminal and
 // every job of a shell is found, and death with this process.
-func newTree(cmd *exec.Cmd, mark string, as *account) *tree {
+func newProcessTree(cmd *exec.Cmd, mark string, as *account) *processTree {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: as.credential()}
-	return &tree{cmd: cmd, as: as, mark: []byte("BALEFIRE_RUN=" + mark), seen: make(map[int]uint64)}
+	return &processTree{cmd: cmd, account: as, marker: []byte("BALEFIRE_RUN=" + mark), seen: make(map[int]uint64)}
 }
 
-func (t *tree) start() error {
+func (t *processTree) start() error {
 	dropAmbient()
 	if err := t.cmd.Start(); err != nil {
 		return err
 	}
 	if s, ok := readStat(t.cmd.Process.Pid); ok {
-		t.born = s.born
+		t.startTime = s.startTime
 	}
 	return nil
 }
 
 // await returns when the program has ended, and leaves it as a zombie that
 // keeps its number.
-func (t *tree) await() {
+func (t *processTree) await() {
 	for {
 		err := unix.Waitid(unix.P_PID, t.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
 		if err != unix.EINTR {
@@ -54,23 +54,23 @@ func (t *tree) await() {
 }
 
 // reap takes the program's state.
-func (t *tree) reap() { _ = t.cmd.Wait() } // an exit code is no error here
+func (t *processTree) reap() { _ = t.cmd.Wait() } // an exit code is no error here
 
-func (t *tree) close() {}
+func (t *processTree) close() {}
 
-// others counts the processes that are left besides the program.
-func (t *tree) others() (n int) {
-	_ = t.as.as(func() error { n = len(t.members()); return nil }) // it became the account before
+// countOthers counts the processes that are left besides the program.
+func (t *processTree) countOthers() (n int) {
+	_ = t.account.runAs(func() error { n = len(t.members()); return nil }) // it became the account before
 	return n
 }
 
 // signal asks all processes of t to end, or ends them.
-func (t *tree) signal(hard bool) {
+func (t *processTree) signal(hard bool) {
 	sig := syscall.SIGTERM
 	if hard {
 		sig = syscall.SIGKILL
 	}
-	_ = t.as.as(func() error { // it became the account before
+	_ = t.account.runAs(func() error { // it became the account before
 		_ = syscall.Kill(-t.cmd.Process.Pid, sig) // not reaped: the group is still its own
 		for _, pid := range t.members() {
 			signalIf(pid, sig, t.has)
@@ -82,7 +82,7 @@ func (t *tree) signal(hard bool) {
 // members lists the living processes of t but the program itself. A process
 // that ends while we look may have left a child where we had looked already,
 // so an empty list counts only when nothing ended meanwhile.
-func (t *tree) members() (list []int) {
+func (t *processTree) members() (list []int) {
 	leader := t.cmd.Process.Pid
 	for range maxLooks {
 		ended := false
@@ -102,19 +102,19 @@ func (t *tree) members() (list []int) {
 const maxLooks = 5
 
 // has reports whether pid is a living process of t.
-func (t *tree) has(pid int) bool {
+func (t *processTree) has(pid int) bool {
 	s, ok := readStat(pid)
 	return ok && t.owns(pid, s)
 }
 
-func (t *tree) owns(pid int, s stat) bool {
-	if s.dead || s.born < t.born {
+func (t *processTree) owns(pid int, s stat) bool {
+	if s.dead || s.startTime < t.startTime {
 		return false
 	}
 	leader := t.cmd.Process.Pid
 	born, ok := t.seen[pid]
-	if ok && born == s.born || s.group == leader || s.session == leader || hasEnv(pid, t.mark) {
-		t.seen[pid] = s.born
+	if ok && born == s.startTime || s.group == leader || s.session == leader || hasEnv(pid, t.marker) {
+		t.seen[pid] = s.startTime
 		return true
 	}
 	return false
@@ -156,7 +156,7 @@ func processes(match func(pid int) bool) []int {
 // A stat is what /proc says about a process.
 type stat struct {
 	parent, group, session int
-	born                   uint64
+	startTime              uint64
 	dead                   bool
 }
 
@@ -178,7 +178,7 @@ func parseStat(b []byte) (s stat, ok bool) {
 	s.parent, errs[3] = strconv.Atoi(string(f[1]))
 	s.group, errs[0] = strconv.Atoi(string(f[2]))
 	s.session, errs[1] = strconv.Atoi(string(f[3]))
-	s.born, errs[2] = strconv.ParseUint(string(f[19]), 10, 64)
+	s.startTime, errs[2] = strconv.ParseUint(string(f[19]), 10, 64)
 	s.dead = f[0][0] == 'Z' || f[0][0] == 'X'
 	return s, errs == [4]error{}
 }

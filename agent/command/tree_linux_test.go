@@ -19,14 +19,14 @@ func init() {
 		signal.Notify(asked, syscall.SIGTERM)
 		report(args[0])
 		<-asked
-		return btoi(syscall.Exec("/proc/self/exe", []string{os.Args[0], programWord, "sleeper"}, []string{}) != nil)
+		return btoi(syscall.Exec("/proc/self/exe", []string{os.Args[0], programArg, "sleeper"}, []string{}) != nil)
 	}
 	programs["sleeper"] = func([]string) int {
 		<-time.After(time.Hour)
 		return 0
 	}
 	programs["daemon"] = func(args []string) int {
-		cmd := exec.Command(os.Args[0], programWord, "wiper", args[0])
+		cmd := exec.Command(os.Args[0], programArg, "wiper", args[0])
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if cmd.Start() != nil {
 			return 1
@@ -38,7 +38,7 @@ func init() {
 // S34: a process in a session of its own that loses its environment once it was
 // asked to end, as each does while the system ends it, is not taken for gone.
 func TestProcessWithoutEnvironmentIsFound(t *testing.T) {
-	m := newMeeting(t)
+	m := newRendezvous(t)
 	h := handler(t, Config{Exec: program(t, "daemon", m.addr()), Grace: 500 * time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	results := make(chan agent.Result, 1)
@@ -48,7 +48,7 @@ func TestProcessWithoutEnvironmentIsFound(t *testing.T) {
 	if res := <-results; res.Outcome != agent.Cancelled {
 		t.Errorf("result = %+v, want cancelled", res)
 	}
-	gone(t, guests)
+	allExited(t, guests)
 }
 
 func running(pid int) bool {
@@ -82,9 +82,9 @@ func TestNoFileDescriptorsIsUnready(t *testing.T) {
 // S35: a node that is killed takes the program with it, and at the next start
 // what the program had started is found and ended.
 func TestKilledNodeLeavesNothingBehind(t *testing.T) {
-	m := newMeeting(t)
-	node := newMark()
-	cmd := exec.Command(program(t, "host")[0], programWord, "host", m.addr(), node)
+	m := newRendezvous(t)
+	node := newMarker()
+	cmd := exec.Command(program(t, "host")[0], programArg, "host", m.addr(), node)
 	cmd.Stderr = os.Stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestKilledNodeLeavesNothingBehind(t *testing.T) {
 	if err != nil || n < 4 || n > 5 { // the program itself may be gone by now
 		t.Errorf("reaped %d, %v, want the four that were left", n, err)
 	}
-	gone(t, guests)
+	allExited(t, guests)
 	for _, g := range guests {
 		g.ended(t)
 	}
@@ -118,7 +118,7 @@ func TestKilledNodeLeavesNothingBehind(t *testing.T) {
 // A program's name may hold anything, also what looks like the fields behind it.
 func TestParseStat(t *testing.T) {
 	line := "42 (a) Z 1 (b\n) S 7 40 41 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1"
-	want := stat{parent: 7, group: 40, session: 41, born: 12345}
+	want := stat{parent: 7, group: 40, session: 41, startTime: 12345}
 	if got, ok := parseStat([]byte(line)); !ok || got != want {
 		t.Errorf("stat = %+v, %v, want %+v", got, ok, want)
 	}
@@ -133,7 +133,7 @@ func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("42 (a) S 7 40 41 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1"))
 	f.Add([]byte(") "))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if s, ok := parseStat(b); !ok && s.dead && s.born > 0 {
+		if s, ok := parseStat(b); !ok && s.dead && s.startTime > 0 {
 			t.Errorf("%q: %+v", b, s)
 		}
 	})

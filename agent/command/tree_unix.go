@@ -8,28 +8,28 @@ import (
 	"syscall"
 )
 
-// A tree is a program and its process group.
-type tree struct {
+// A processTree is a program and its process group.
+type processTree struct {
 	cmd *exec.Cmd
 }
 
-// newTree prepares cmd: a session of its own.
-func newTree(cmd *exec.Cmd, _ string, _ *account) *tree {
+// newProcessTree prepares cmd: a session of its own.
+func newProcessTree(cmd *exec.Cmd, _ string, _ *account) *processTree {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	return &tree{cmd: cmd}
+	return &processTree{cmd: cmd}
 }
 
-func (t *tree) start() error { return t.cmd.Start() }
+func (t *processTree) start() error { return t.cmd.Start() }
 
 // await returns when the program has ended.
-func (t *tree) await() { _ = t.cmd.Wait() } // an exit code is no error here
+func (t *processTree) await() { _ = t.cmd.Wait() } // an exit code is no error here
 
-func (t *tree) reap() {}
+func (t *processTree) reap() {}
 
-func (t *tree) close() {}
+func (t *processTree) close() {}
 
-// others counts the group as one process.
-func (t *tree) others() int {
+// countOthers counts the group as one process.
+func (t *processTree) countOthers() int {
 	if syscall.Kill(-t.cmd.Process.Pid, 0) == nil {
 		return 1
 	}
@@ -37,7 +37,7 @@ func (t *tree) others() int {
 }
 
 // signal asks all processes of t to end, or ends them.
-func (t *tree) signal(hard bool) {
+func (t *processTree) signal(hard bool) {
 	sig := syscall.SIGTERM
 	if hard {
 		sig = syscall.SIGKILL

@@ -36,7 +36,7 @@ func family(args []string) int {
 		if how.attr != nil && how.attr.Setsid && runtime.GOOS != "linux" {
 			how.attr = nil // only Linux promises to find it
 		}
-		cmd := exec.Command(os.Args[0], programWord, how.mode, args[0])
+		cmd := exec.Command(os.Args[0], programArg, how.mode, args[0])
 		cmd.SysProcAttr = how.attr
 		if err := cmd.Start(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -55,7 +55,7 @@ func family(args []string) int {
 // orphan leaves a process behind that is in another session and whose parent
 // is gone, as daemons do it.
 func orphan(args []string) int {
-	cmd := exec.Command(os.Args[0], programWord, "deaf", args[0])
+	cmd := exec.Command(os.Args[0], programArg, "deaf", args[0])
 	if runtime.GOOS == "linux" {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	}
@@ -64,7 +64,7 @@ func orphan(args []string) int {
 
 // host is a node that runs a family.
 func host(args []string) int {
-	h, err := New(Config{Exec: []string{os.Args[0], programWord, "family", args[0], "waits"}, Node: args[1]})
+	h, err := New(Config{Exec: []string{os.Args[0], programArg, "family", args[0], "waits"}, Node: args[1]})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -73,9 +73,9 @@ func host(args []string) int {
 	return 0
 }
 
-// gone fails the test for each guest whose process is still there. A zombie
+// allExited fails the test for each guest whose process is still there. A zombie
 // that nobody reaped is gone: it runs nothing.
-func gone(t *testing.T, guests []guest) {
+func allExited(t *testing.T, guests []guest) {
 	t.Helper()
 	for _, g := range guests {
 		if running(g.pid) {
@@ -98,7 +98,7 @@ func TestNoProcessIsLeft(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			m := newMeeting(t)
+			m := newRendezvous(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			leader := make(chan int, 1)
@@ -116,7 +116,7 @@ func TestNoProcessIsLeft(t *testing.T) {
 				}
 			}
 			res := <-results
-			gone(t, guests)
+			allExited(t, guests)
 			if res.Outcome != tt.want {
 				t.Errorf("result = %+v, want %v", res, tt.want)
 			}
@@ -129,12 +129,12 @@ func TestGentleStopIsTriedFirst(t *testing.T) {
 		mode  string
 		grace time.Duration // of the one that hears: more than it takes on any machine
 		want  syscall.Signal
-	}{{"wait", patience, syscall.SIGTERM}, {"deaf", 200 * time.Millisecond, syscall.SIGKILL}} {
-		m := newMeeting(t)
-		j := &job{argv: program(t, tt.mode, m.addr()), env: os.Environ(), mark: newMark(), grace: tt.grace,
+	}{{"wait", testTimeout, syscall.SIGTERM}, {"deaf", 200 * time.Millisecond, syscall.SIGKILL}} {
+		m := newRendezvous(t)
+		j := &job{argv: program(t, tt.mode, m.addr()), env: os.Environ(), marker: newMarker(), grace: tt.grace,
 			stdout: &tail{max: 100}, stderr: &tail{max: 100}}
 		ctx, cancel := context.WithCancel(t.Context())
-		ends := make(chan ended, 1)
+		ends := make(chan exitInfo, 1)
 		go func() {
 			end, err := j.run(ctx)
 			if err != nil {
@@ -153,7 +153,7 @@ func TestGentleStopIsTriedFirst(t *testing.T) {
 
 // S34: a hard cancel does not wait for a program that will not hear.
 func TestHardCancelHasNoGrace(t *testing.T) {
-	m := newMeeting(t)
+	m := newRendezvous(t)
 	h := handler(t, Config{Exec: program(t, "deaf", m.addr()), Grace: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	kill := make(chan struct{})
@@ -172,8 +172,8 @@ func TestHardCancelHasNoGrace(t *testing.T) {
 		if res.Outcome != agent.Cancelled {
 			t.Errorf("result = %+v, want cancelled", res)
 		}
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("it was given its grace")
 	}
-	gone(t, guests)
+	allExited(t, guests)
 }

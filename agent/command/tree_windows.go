@@ -11,21 +11,21 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// A tree is a program and all processes that came from it: a job object, which
+// A processTree is a program and all processes that came from it: a job object, which
 // also ends with this process. What the program starts before it is put into
 // the job, in its first moments, is not in it.
-type tree struct {
+type processTree struct {
 	cmd *exec.Cmd
 	job windows.Handle
 }
 
-// newTree prepares cmd: a process group of its own, which can be sent Ctrl-Break.
-func newTree(cmd *exec.Cmd, _ string, _ *account) *tree {
+// newProcessTree prepares cmd: a process group of its own, which can be sent Ctrl-Break.
+func newProcessTree(cmd *exec.Cmd, _ string, _ *account) *processTree {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
-	return &tree{cmd: cmd}
+	return &processTree{cmd: cmd}
 }
 
-func (t *tree) start() error {
+func (t *processTree) start() error {
 	job, err := newJobObject()
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func newJobObject() (windows.Handle, error) {
 }
 
 // adopt puts the program into the job.
-func (t *tree) adopt() error {
+func (t *processTree) adopt() error {
 	p, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, uint32(t.cmd.Process.Pid))
 	if err != nil {
 		return err
@@ -69,11 +69,11 @@ func (t *tree) adopt() error {
 }
 
 // await returns when the program has ended.
-func (t *tree) await() { _ = t.cmd.Wait() } // an exit code is no error here
+func (t *processTree) await() { _ = t.cmd.Wait() } // an exit code is no error here
 
-func (t *tree) reap() {}
+func (t *processTree) reap() {}
 
-func (t *tree) close() { _ = windows.CloseHandle(t.job) }
+func (t *processTree) close() { _ = windows.CloseHandle(t.job) }
 
 // accounting is JOBOBJECT_BASIC_ACCOUNTING_INFORMATION.
 type accounting struct {
@@ -81,8 +81,8 @@ type accounting struct {
 	pageFaults, totalProcesses, activeProcesses, terminatedProcess uint32
 }
 
-// others counts the processes in the job.
-func (t *tree) others() int {
+// countOthers counts the processes in the job.
+func (t *processTree) countOthers() int {
 	var info accounting
 	err := windows.QueryInformationJobObject(t.job, windows.JobObjectBasicAccountingInformation,
 		uintptr(unsafe.Pointer(&info)), uint32(unsafe.Sizeof(info)), nil)
@@ -93,7 +93,7 @@ func (t *tree) others() int {
 }
 
 // signal asks the program to end, or ends all processes of the job.
-func (t *tree) signal(hard bool) {
+func (t *processTree) signal(hard bool) {
 	if hard {
 		_ = windows.TerminateJobObject(t.job, 1)
 		return

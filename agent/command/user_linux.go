@@ -87,7 +87,7 @@ func MayRunAs(runAs, dir string) error {
 	if err != nil {
 		return err
 	}
-	return a.as(func() error {
+	return a.runAs(func() error {
 		if dir == "" {
 			return nil
 		}
@@ -98,16 +98,16 @@ func MayRunAs(runAs, dir string) error {
 	})
 }
 
-// as calls f with the rights of the account to files and processes, on a thread that ends
+// account calls f with the rights of the account to files and processes, on a thread that ends
 // with it. A nil account is the node's own.
-func (a *account) as(f func() error) error {
+func (a *account) runAs(f func() error) error {
 	if a == nil {
 		return f()
 	}
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread() // for good: nobody else may get this thread
-		err := a.become()
+		err := a.dropPrivileges()
 		if err == nil {
 			err = f()
 		}
@@ -116,8 +116,8 @@ func (a *account) as(f func() error) error {
 	return <-done
 }
 
-// become changes the user of this thread alone.
-func (a *account) become() error {
+// dropPrivileges changes the user of this thread alone.
+func (a *account) dropPrivileges() error {
 	if runtime.GOARCH == "386" || runtime.GOARCH == "arm" {
 		return errors.New("run_as needs a machine of 64 bits: leave it out") // the call takes half a number there
 	}
@@ -145,18 +145,18 @@ func (a *account) credential() *syscall.Credential {
 }
 
 // own is the folder of the account in that of a run: nobody else sees into it.
-const ownFolder = "w"
+const privateMode = "w"
 
-// folder makes a folder in that of the run which the account alone may read.
-func (a *account) folder(run string) (string, error) {
+// makeFolder makes a folder in that of the run which the account alone may read.
+func (a *account) makeFolder(run string) (string, error) {
 	if run == "" {
 		return "", errors.New("the run has no folder")
 	}
-	dir := filepath.Join(run, ownFolder)
+	dir := filepath.Join(run, privateMode)
 	if err := os.Chmod(run, 0o733); err != nil { // nobody else knows its name
 		return "", err
 	}
-	err := a.as(func() error { return os.Mkdir(dir, 0o700) })
+	err := a.runAs(func() error { return os.Mkdir(dir, 0o700) })
 	if err := errors.Join(err, os.Chmod(run, 0o711)); err != nil {
 		return "", err
 	}
@@ -166,11 +166,11 @@ func (a *account) folder(run string) (string, error) {
 // RemoveAll removes the folder of a run, also what a program left there that ran as
 // another user.
 func RemoveAll(run string) error {
-	dir := filepath.Join(run, ownFolder)
+	dir := filepath.Join(run, privateMode)
 	if info, err := os.Lstat(dir); err == nil && info.IsDir() {
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 			a := &account{uid: int(st.Uid), gid: int(st.Gid)}
-			if err := a.as(func() error { return empty(dir) }); err != nil {
+			if err := a.runAs(func() error { return empty(dir) }); err != nil {
 				return err
 			}
 		}

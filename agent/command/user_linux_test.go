@@ -50,7 +50,7 @@ func runAsNode(args []string) int {
 	user := fmt.Sprintf("%d:%d", taskUser, taskUser)
 	if err := MayRunAs(user, base); err != nil {
 		out.May = err.Error()
-		return sayJSON(out)
+		return printJSON(out)
 	}
 	secret, other, dir := filepath.Join(base, "node.key"), filepath.Join(base, "other"), filepath.Join(base, "run")
 	must := func(err error) {
@@ -61,9 +61,9 @@ func runAsNode(args []string) int {
 	must(os.WriteFile(secret, []byte("the key"), 0o600))
 	must(os.Mkdir(other, 0o700))
 	third := &account{uid: otherUser, gid: otherUser}
-	theirs, err := third.folder(other)
+	theirs, err := third.makeFolder(other)
 	must(err)
-	must(third.as(func() error { return os.WriteFile(filepath.Join(theirs, "body"), []byte("theirs"), 0o644) }))
+	must(third.runAs(func() error { return os.WriteFile(filepath.Join(theirs, "body"), []byte("theirs"), 0o644) }))
 	must(os.Mkdir(dir, 0o700))
 	h, err := New(Config{RunAs: user, Exec: []string{"sh", "-c", runAsScript, "sh", secret, other}, PassBody: PassFile, Env: []string{"PATH", "HOME"}})
 	must(err)
@@ -82,8 +82,8 @@ func runAsNode(args []string) int {
 		defer cancel()
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
-		over := time.After(patience)
-		for asleep() < 2 { // both of them are deaf then
+		over := time.After(testTimeout)
+		for countSleepers() < 2 { // both of them are deaf then
 			select {
 			case <-tick.C:
 			case <-over:
@@ -93,17 +93,17 @@ func runAsNode(args []string) int {
 	}()
 	res = h.Run(ctx, agent.Run{ID: "0199", Dir: dir})
 	out.Stop = res.Outcome.String() + " " + res.Err
-	must(third.as(func() error { return nil }))
-	_ = (&account{uid: taskUser, gid: taskUser}).as(func() error {
+	must(third.runAs(func() error { return nil }))
+	_ = (&account{uid: taskUser, gid: taskUser}).runAs(func() error {
 		out.Alive = len(processes(func(pid int) bool { return hasEnv(pid, []byte("BALEFIRE_TASK_ID=0199")) })) > 0
 		return nil
 	})
-	return sayJSON(out)
+	return printJSON(out)
 }
 
-// asleep counts the sleeps of run 0199.
-func asleep() (n int) {
-	_ = (&account{uid: taskUser, gid: taskUser}).as(func() error {
+// countSleepers counts the sleeps of run 0199.
+func countSleepers() (n int) {
+	_ = (&account{uid: taskUser, gid: taskUser}).runAs(func() error {
 		n = len(processes(func(pid int) bool {
 			name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 			return err == nil && string(name) == "sleep\n" && hasEnv(pid, []byte("BALEFIRE_TASK_ID=0199"))
@@ -130,8 +130,8 @@ func asNode(t *testing.T, caps ...uintptr) (out runAsReport) {
 		}
 	}
 	cmd := exec.Command(binary, append(self[1:], base)...)
-	var said, diag bytes.Buffer
-	cmd.Stdout, cmd.Stderr, cmd.Dir = &said, &diag, base
+	var outputDone, diag bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &outputDone, &diag, base
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nodeUser, Gid: nodeUser}, AmbientCaps: caps}
 	ran := make(chan error, 1)
 	go func() {
@@ -150,8 +150,8 @@ func asNode(t *testing.T, caps ...uintptr) (out runAsReport) {
 	if err := <-ran; err != nil {
 		t.Fatalf("%v: %s", err, diag.String())
 	}
-	if err := json.Unmarshal(said.Bytes(), &out); err != nil {
-		t.Fatalf("%v: %s", err, said.String())
+	if err := json.Unmarshal(outputDone.Bytes(), &out); err != nil {
+		t.Fatalf("%v: %s", err, outputDone.String())
 	}
 	return out
 }
@@ -208,7 +208,7 @@ func TestRunAsAnotherUser(t *testing.T) {
 			t.Errorf("line %d is %q, want %q", i, lines[i], line)
 		}
 	}
-	if !strings.HasSuffix(lines[5], "/run/"+ownFolder) {
+	if !strings.HasSuffix(lines[5], "/run/"+privateMode) {
 		t.Errorf("it runs in %s", lines[5])
 	}
 	if !out.Swept {

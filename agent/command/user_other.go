@@ -20,9 +20,9 @@ func accountOf(string) (*account, error) {
 // MayRunAs says why this node cannot run programs as another user.
 func MayRunAs(runAs, _ string) error { _, err := accountOf(runAs); return err }
 
-func (a *account) as(f func() error) error { return f() }
+func (a *account) runAs(f func() error) error { return f() }
 
-func (a *account) folder(run string) (string, error) { return run, nil }
+func (a *account) makeFolder(run string) (string, error) { return run, nil }
 
 // RemoveAll removes the folder of a run.
 func RemoveAll(run string) error { return os.RemoveAll(run) }

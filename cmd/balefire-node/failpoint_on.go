@@ -46,7 +46,7 @@ func timeOf(w *app) clock.Clock {
 	}
 	var looked, by atomic.Int64
 	looked.Store(-int64(pollInterval))
-	return clock.Wrong(w.clock, func() time.Duration {
+	return clock.WithOffset(w.clock, func() time.Duration {
 		now, last := int64(w.clock.Mono()), looked.Load()
 		if now-last >= int64(pollInterval) && looked.CompareAndSwap(last, now) {
 			if b, err := os.ReadFile(path); err == nil {

@@ -245,7 +245,7 @@ func TestNothingIsTooOldByADoubtedClock(t *testing.T) {
 	cfg := Config{DoneFor: time.Hour, DeadFor: time.Hour, Expires: func(_ Key, r *proto.Record) int64 { return r.NotAfterMs }}
 	cfg.Archive = func(context.Context, []Archived) error { return nil }
 	w := newFixture(t, cfg)
-	w.cfg.Clock = clock.NewGuard(clock.Wrong(w.clock.Clock(), func() time.Duration { return off })).Clock()
+	w.cfg.Clock = clock.NewGuard(clock.WithOffset(w.clock.Clock(), func() time.Duration { return off })).Clock()
 	w.reopen()
 	soon := func(r *proto.Record) { r.NotAfterMs = w.clock.Clock().Now().Add(time.Minute).UnixMilli() }
 	done, dead, live := w.addOne("a", proto.Normal, nil), w.addOne("a", proto.Normal, nil), w.addOne("a", proto.Normal, soon)

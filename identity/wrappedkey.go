@@ -23,8 +23,8 @@ import (
 // recipient alone (HPKE Base mode, RFC 9180, used to export a secret). It costs
 // as much as a signature, so many slots share one; each still opens alone.
 const (
-	slotHead = 1 + 8
-	slotTail = nonceSize + keySize + tagSize
+	wrappedKeyHead = 1 + 8
+	wrappedKeyTail = nonceSize + keySize + tagSize
 )
 
 // ErrBadKey is returned for a slot that opens with no key of this node, or not
@@ -33,21 +33,21 @@ const (
 var ErrBadKey = errors.New("identity: the slot does not open")
 
 const (
-	wrapperLife = time.Hour // how long one encapsulation is used
-	wrapperUses = 1 << 20   // and for how many slots: the nonces are random
-	sealerLimit = 1024      // recipients remembered
+	encapsulationTTL     = time.Hour // how long one encapsulation is used
+	maxEncapsulationUses = 1 << 20   // and for how many slots: the nonces are random
+	sealerLimit          = 1024      // recipients remembered
 )
 
 // A Sealer seals for any recipient and keeps what makes that cheap. It is safe
 // for concurrent use.
 type Sealer struct {
-	clock    clock.Clock
-	wrappers *recent[recipient, *wrapper]
+	clock          clock.Clock
+	encapsulations *cache[recipient, *encapsulation]
 }
 
 // NewSealer returns a Sealer that reckons the age of its keys with clk.
 func NewSealer(clk clock.Clock) *Sealer {
-	return &Sealer{clock: clk, wrappers: newRecent[recipient, *wrapper](sealerLimit)}
+	return &Sealer{clock: clk, encapsulations: newCache[recipient, *encapsulation](sealerLimit)}
 }
 
 type recipient struct {
@@ -55,26 +55,26 @@ type recipient struct {
 	key  [8]byte
 }
 
-// A wrapper is one encapsulation for one recipient.
-type wrapper struct {
-	head   []byte // suite, key id, encapsulated key
-	public []byte
-	aead   cipher.AEAD
-	born   time.Duration // of the sealer's Boot clock
-	uses   atomic.Int64
+// A encapsulation is one encapsulation for one recipient.
+type encapsulation struct {
+	head      []byte // suite, key id, encapsulated key
+	public    []byte
+	aead      cipher.AEAD
+	createdAt time.Duration // of the sealer's Boot clock
+	uses      atomic.Int64
 }
 
-// Slot wraps key for a recipient, bound to the header of its envelope. With the
+// WrapKey wraps key for a recipient, bound to the header of its envelope. With the
 // header unchanged it makes an envelope readable for a new key of the target,
 // or for a new owner, without touching the signature.
-func (s *Sealer) Slot(header []byte, to KeyRecord, key [32]byte) ([]byte, error) {
-	w, err := s.wrapper(to)
+func (s *Sealer) WrapKey(header []byte, to KeyRecord, key [32]byte) ([]byte, error) {
+	w, err := s.encapsulation(to)
 	if err != nil {
 		return nil, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
 	}
 	// The key is encrypted where it stands, and the nonce read into its place.
 	head := len(w.head)
-	out := make([]byte, head+slotTail)
+	out := make([]byte, head+wrappedKeyTail)
 	copy(out, w.head)
 	nonce, wrapped := out[head:head+nonceSize], out[head+nonceSize:head+nonceSize+keySize]
 	rand.Read(nonce)
@@ -83,25 +83,25 @@ func (s *Sealer) Slot(header []byte, to KeyRecord, key [32]byte) ([]byte, error)
 	return out, nil
 }
 
-// wrapper returns a fresh enough encapsulation for to. Two callers may make one
+// encapsulation returns a fresh enough encapsulation for to. Two callers may make one
 // each at the same time; both are good.
-func (s *Sealer) wrapper(to KeyRecord) (*wrapper, error) {
+func (s *Sealer) encapsulation(to KeyRecord) (*encapsulation, error) {
 	now, who := s.clock.Boot(), recipient{to.Peer, to.ID}
-	if w, ok := s.wrappers.get(who); ok && now-w.born < wrapperLife &&
-		bytes.Equal(w.public, to.Public) && w.uses.Add(1) <= wrapperUses {
+	if w, ok := s.encapsulations.get(who); ok && now-w.createdAt < encapsulationTTL &&
+		bytes.Equal(w.public, to.Public) && w.uses.Add(1) <= maxEncapsulationUses {
 		return w, nil
 	}
 	w, err := encapsulate(to)
 	if err != nil {
 		return nil, err
 	}
-	w.born = now
+	w.createdAt = now
 	w.uses.Store(1)
-	s.wrappers.put(who, w)
+	s.encapsulations.put(who, w)
 	return w, nil
 }
 
-func encapsulate(to KeyRecord) (*wrapper, error) {
+func encapsulate(to KeyRecord) (*encapsulation, error) {
 	suite, err := suiteOf(to.Suite)
 	if err != nil {
 		return nil, err
@@ -111,34 +111,34 @@ func encapsulate(to KeyRecord) (*wrapper, error) {
 		return nil, fmt.Errorf("%w: %w", ErrBadRecord, err)
 	}
 	head := append([]byte{to.Suite}, to.ID[:]...)
-	enc, sender, err := hpke.NewSender(public, hpke.HKDFSHA256(), hpke.ExportOnly(), slotInfo(head))
+	enc, sender, err := hpke.NewSender(public, hpke.HKDFSHA256(), hpke.ExportOnly(), wrapInfo(head))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadRecord, err)
 	}
-	key, err := sender.Export(domainSlot, keySize)
+	key, err := sender.Export(domainWrappedKey, keySize)
 	if err != nil {
 		return nil, err
 	}
-	return &wrapper{head: append(head, enc...), public: to.Public, aead: suite.aead(key)}, nil
+	return &encapsulation{head: append(head, enc...), public: to.Public, aead: suite.aead(key)}, nil
 }
 
-// slotInfo binds the encapsulation to its suite and key.
-func slotInfo(head []byte) []byte { return append([]byte(domainSlot), head[:slotHead]...) }
+// wrapInfo binds the encapsulation to its suite and key.
+func wrapInfo(head []byte) []byte { return append([]byte(domainWrappedKey), head[:wrappedKeyHead]...) }
 
-// openSlot returns the content key in a slot, or ErrBadKey.
-func (k *Keys) openSlot(header, slot []byte) (key [keySize]byte, err error) {
-	if len(slot) < slotHead {
-		return key, fmt.Errorf("%w: %d bytes", ErrBadKey, len(slot))
+// unwrapKey returns the content key in a slot, or ErrBadKey.
+func (k *Keys) unwrapKey(header, wrapped []byte) (key [keySize]byte, err error) {
+	if len(wrapped) < wrappedKeyHead {
+		return key, fmt.Errorf("%w: %d bytes", ErrBadKey, len(wrapped))
 	}
-	suite, err := suiteOf(slot[0])
+	suite, err := suiteOf(wrapped[0])
 	if err != nil {
 		return key, fmt.Errorf("%w: %w", ErrBadKey, err)
 	}
-	if len(slot) != slotHead+suite.enc+slotTail {
-		return key, fmt.Errorf("%w: %d bytes", ErrBadKey, len(slot))
+	if len(wrapped) != wrappedKeyHead+suite.enc+wrappedKeyTail {
+		return key, fmt.Errorf("%w: %d bytes", ErrBadKey, len(wrapped))
 	}
-	head, tail := slot[:slotHead+suite.enc], slot[slotHead+suite.enc:]
-	aead, err := k.unwrapper(head)
+	head, tail := wrapped[:wrappedKeyHead+suite.enc], wrapped[wrappedKeyHead+suite.enc:]
+	aead, err := k.unwrapAEAD(head)
 	if err != nil {
 		return key, err
 	}
@@ -148,26 +148,26 @@ func (k *Keys) openSlot(header, slot []byte) (key [keySize]byte, err error) {
 	return key, nil
 }
 
-// unwrapper returns the wrapping key of a slot's head.
-func (k *Keys) unwrapper(head []byte) (cipher.AEAD, error) {
+// unwrapAEAD returns the wrapping key of a slot's head.
+func (k *Keys) unwrapAEAD(head []byte) (cipher.AEAD, error) {
 	name := sha256.Sum256(head)
-	if aead, ok := k.opened.get(name); ok {
+	if aead, ok := k.unwrapCache.get(name); ok {
 		return aead, nil
 	}
-	own, ok := k.find([8]byte(head[1:slotHead]))
+	own, ok := k.find([8]byte(head[1:wrappedKeyHead]))
 	if !ok || own.record.Suite != head[0] {
-		return nil, fmt.Errorf("%w: no key %x here", ErrBadKey, head[1:slotHead])
+		return nil, fmt.Errorf("%w: no key %x here", ErrBadKey, head[1:wrappedKeyHead])
 	}
 	suite := suites[own.record.Suite]
-	r, err := hpke.NewRecipient(head[slotHead:], own.private, hpke.HKDFSHA256(), hpke.ExportOnly(), slotInfo(head))
+	r, err := hpke.NewRecipient(head[wrappedKeyHead:], own.private, hpke.HKDFSHA256(), hpke.ExportOnly(), wrapInfo(head))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadKey, err)
 	}
-	key, err := r.Export(domainSlot, keySize)
+	key, err := r.Export(domainWrappedKey, keySize)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadKey, err)
 	}
 	aead := suite.aead(key)
-	k.opened.put(name, aead)
+	k.unwrapCache.put(name, aead)
 	return aead, nil
 }
