@@ -145,33 +145,33 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		in.dedup.finishCommit(g.commit, arrivals, nil, nil)
 		return
 	}
-	news := make([]backlog.NewEntry, len(g.take))
-	births := make([]struct {
+	added := make([]backlog.NewEntry, len(g.take))
+	records := make([]struct {
 		stored proto.Stored
 		record proto.Record
 	}, len(g.take))
 	errs := make([]error, len(g.take))
 	now := in.cfg.Clock.Now()
 	for n, i := range g.take {
-		a, b := &arrivals[i], &births[n]
+		a, b := &arrivals[i], &records[n]
 		a.initialRecord(&b.stored, &b.record, now)
 		if b.record.OrderingKey != "" && b.record.Queue == "" {
 			h := in.handlers.find(b.record.Kind)
 			b.record.SharedLane = h != nil && h.SharedLanes
 		}
-		news[n] = backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &b.stored}
+		added[n] = backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &b.stored}
 		if slices.Contains(g.cancelled, i) {
-			lift := in.replaceTombstone(&news[n])
-			defer lift()
+			done := in.replaceTombstone(&added[n])
+			defer done()
 		}
 		if errs[n] = in.cfg.Fail(PointAccept, a.Header.ID); errs[n] == nil && a.offloaded() {
 			errs[n] = in.offload(a)
 		}
 	}
 	if errors.Join(errs...) == nil {
-		errs = in.queue.Add(ctx, news)
+		errs = in.queue.Add(ctx, added)
 	} else {
-		in.addSome(ctx, news, errs)
+		in.addSome(ctx, added, errs)
 	}
 	for n, i := range g.take {
 		in.removeOffloaded(&arrivals[i], errs[n])
@@ -187,7 +187,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		}
 		if err != nil {
 			verdicts[i] = in.refusal(&arrivals[i], err)
-		} else if r := &births[n].record; r.Queue != "" && in.parts.Queues != nil {
+		} else if r := &records[n].record; r.Queue != "" && in.parts.Queues != nil {
 			in.parts.Queues.Taken(arrivals[i].Header.ID, r)
 		}
 	}
@@ -208,12 +208,12 @@ func (in *Inbox) replaceTombstone(n *backlog.NewEntry) (done func()) {
 }
 
 // addSome adds those of news that have no error yet.
-func (in *Inbox) addSome(ctx context.Context, news []backlog.NewEntry, errs []error) {
+func (in *Inbox) addSome(ctx context.Context, added []backlog.NewEntry, errs []error) {
 	var some []backlog.NewEntry
 	var at []int
-	for n := range news {
+	for n := range added {
 		if errs[n] == nil {
-			some, at = append(some, news[n]), append(at, n)
+			some, at = append(some, added[n]), append(at, n)
 		}
 	}
 	for j, err := range in.queue.Add(ctx, some) {

@@ -10,7 +10,7 @@ import (
 
 // A task that is to wait for another does not wait when that has ended since it
 // was looked at: nobody would wake it (I20).
-func TestNobodyWaitsForWhatHasEnded(t *testing.T) {
+func TestAwaitDoesNotWaitForAnEndedJob(t *testing.T) {
 	for _, suspect := range []bool{false, true} {
 		s := newSlots(4)
 		claim := func(n byte) *job {
@@ -18,7 +18,7 @@ func TestNobodyWaitsForWhatHasEnded(t *testing.T) {
 			if j.rec = new(proto.Record); suspect {
 				j.rec.Abandons = 2
 			} else {
-				j.idem = "key"
+				j.idemKey = "key"
 			}
 			return j
 		}

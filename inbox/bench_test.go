@@ -12,13 +12,13 @@ import (
 // BenchmarkAccept is the cost of taking a task of 1 KiB in, on a store in memory,
 // in groups of 256.
 func BenchmarkAccept(b *testing.B) {
-	_, spec := does(succeed)
-	r := newRig(b, Config{Clock: clock.System(), MaxTasks: 1 << 30, MaxBytes: 1 << 50, MaxKept: 1 << 30}, spec)
-	defer r.close()
+	_, spec := scripted(succeed)
+	f := newFixture(b, Config{Clock: clock.System(), MaxTasks: 1 << 30, MaxBytes: 1 << 50, MaxKept: 1 << 30}, spec)
+	defer f.close()
 	const group = 256
 	as := make([]Arrival, group)
 	for i := range as {
-		as[i] = r.task(withBody(strings.Repeat("x", 1024)))
+		as[i] = f.task(withBody(strings.Repeat("x", 1024)))
 	}
 	n := uint64(0)
 	b.ReportAllocs()
@@ -26,9 +26,9 @@ func BenchmarkAccept(b *testing.B) {
 		for i := range as {
 			n++
 			as[i].Header.Seq.Counter = n
-			as[i].Header.ID = proto.NewTaskID(r.cfg.Clock.Now())
+			as[i].Header.ID = proto.NewTaskID(f.cfg.Clock.Now())
 		}
-		for _, v := range r.in.Accept(context.Background(), as) {
+		for _, v := range f.in.Accept(context.Background(), as) {
 			if !v.Accepted() {
 				b.Fatal(v)
 			}
@@ -41,19 +41,19 @@ func BenchmarkAccept(b *testing.B) {
 // handler that does nothing, on a store in memory.
 func BenchmarkRun(b *testing.B) {
 	done := make(chan struct{}, 1024)
-	_, spec := does(nil)
+	_, spec := scripted(nil)
 	spec.Handler = handlerFunc(succeed)
-	r := newRig(b, Config{Clock: clock.System(), OnChange: func(_ proto.TaskID, rec *proto.Record) {
+	f := newFixture(b, Config{Clock: clock.System(), OnChange: func(_ proto.TaskID, rec *proto.Record) {
 		if rec.State.Terminal() {
 			done <- struct{}{}
 		}
 	}}, spec)
-	defer r.close()
-	r.run()
+	defer f.close()
+	f.run()
 	const group = 256
 	as := make([]Arrival, group)
 	for i := range as {
-		as[i] = r.task(withBody(strings.Repeat("x", 1024)))
+		as[i] = f.task(withBody(strings.Repeat("x", 1024)))
 	}
 	n := uint64(0)
 	b.ReportAllocs()
@@ -61,14 +61,14 @@ func BenchmarkRun(b *testing.B) {
 		for i := range as {
 			n++
 			as[i].Header.Seq.Counter = n
-			as[i].Header.ID = proto.NewTaskID(r.cfg.Clock.Now())
+			as[i].Header.ID = proto.NewTaskID(f.cfg.Clock.Now())
 			as[i].Envelope = &proto.Envelope{Header: as[i].Header.Append(nil), Body: as[i].Envelope.Body}
 		}
-		r.in.Accept(context.Background(), as)
+		f.in.Accept(context.Background(), as)
 		for range as {
 			<-done
 		}
-		r.in.Settle(home, as[group-1].Header.Seq)
+		f.in.Settle(home, as[group-1].Header.Seq)
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/task")
 }

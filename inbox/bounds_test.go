@@ -14,67 +14,67 @@ import (
 
 // A file whose record could not be written is not left behind (I13).
 func TestRefusedArrivalLeavesNoFile(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
-	bubble(t, Config{MaxTasks: 1}, []Spec{spec}, func(r *rig) {
+	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	inBubble(t, Config{MaxTasks: 1}, []Spec{spec}, func(f *fixture) {
 		big := withBody(strings.Repeat("x", 20_000))
-		kept := r.task(big)
-		r.accept(0, kept)
-		refused := r.task(big)
-		r.accept(proto.CodeFull, refused)
-		if r.bodies.Has(BodyName(refused.Header.ID)) {
+		kept := f.task(big)
+		f.accept(0, kept)
+		refused := f.task(big)
+		f.accept(proto.CodeFull, refused)
+		if f.bodies.Has(BodyName(refused.Header.ID)) {
 			t.Error("the body of a refused task is kept")
 		}
-		if !r.bodies.Has(BodyName(kept.Header.ID)) {
+		if !f.bodies.Has(BodyName(kept.Header.ID)) {
 			t.Error("the body of an accepted task is gone")
 		}
 	})
 }
 
 // Wishes to cancel what never was cost their sender alone.
-func TestCancelsOfNothingAreBounded(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
-	bubble(t, Config{MaxKept: 2000}, []Spec{spec}, func(r *rig) {
+func TestCancelsOfUnknownTasksAreBounded(t *testing.T) {
+	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	inBubble(t, Config{MaxKept: 2000}, []Spec{spec}, func(f *fixture) {
 		codes := map[string]int{}
 		for range 3000 {
-			codes[r.in.Cancel(r.t.Context(), other, proto.NewTaskID(r.cfg.Clock.Now()), false).Code.Name()]++
+			codes[f.in.Cancel(f.t.Context(), other, proto.NewTaskID(f.cfg.Clock.Now()), false).Code.Name()]++
 		}
 		if codes["BUSY"] == 0 {
 			t.Errorf("verdicts %v", codes)
 		}
-		r.accept(0, r.task())
+		f.accept(0, f.task())
 	})
 }
 
 // A wish to cancel whose stream breaks while its end is written ends the task or
 // does not, and nothing in between: no handler starts after that (I6).
 func TestCancelWhoseStreamBreaksEndsOnce(t *testing.T) {
-	h, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.in.Unregister("work") // it waits
-		ctx, cancel := context.WithCancel(r.t.Context())
-		r.in.parts.Results = breaking{r.results, cancel}
-		r.run()
-		v := r.in.Cancel(ctx, home, a.Header.ID, false)
-		if err := r.in.Register(spec); err != nil {
-			r.t.Fatal(err)
+	h, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.in.Unregister("work") // it waits
+		ctx, cancel := context.WithCancel(f.t.Context())
+		f.in.parts.Results = breakingResults{f.results, cancel}
+		f.run()
+		v := f.in.Cancel(ctx, home, a.Header.ID, false)
+		if err := f.in.Register(spec); err != nil {
+			f.t.Fatal(err)
 		}
 		wait(time.Minute)
 		if n := h.starts(a.Header.ID); n != 0 {
-			r.t.Errorf("%d starts after %+v", n, v)
+			f.t.Errorf("%d starts after %+v", n, v)
 		}
-		r.expect(a, proto.Cancelled)
+		f.expect(a, proto.Cancelled)
 	})
 }
 
-// breaking results are written although the caller has gone, as the outbox does.
-type breaking struct {
+// breakingResults results are written although the caller has gone, as the outbox does.
+type breakingResults struct {
 	*results
 	cancel func()
 }
 
-func (b breaking) PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error {
+func (b breakingResults) PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error {
 	b.cancel()
 	done := make(chan error, 1)
 	go func() {

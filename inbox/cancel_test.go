@@ -11,11 +11,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-func (r *rig) mustCancel(a Arrival, hard bool, want proto.Code) Verdict {
-	r.t.Helper()
-	v := r.in.Cancel(context.Background(), home, a.Header.ID, hard)
+func (f *fixture) mustCancel(a Arrival, hard bool, want proto.Code) Verdict {
+	f.t.Helper()
+	v := f.in.Cancel(context.Background(), home, a.Header.ID, hard)
 	if v.Code != want {
-		r.t.Fatalf("cancel: %s %q, want %s", v.Code.Name(), v.Detail, want.Name())
+		f.t.Fatalf("cancel: %s %q, want %s", v.Code.Name(), v.Detail, want.Name())
 	}
 	return v
 }
@@ -23,18 +23,18 @@ func (r *rig) mustCancel(a Arrival, hard bool, want proto.Code) Verdict {
 // TestCancelBeforeStart holds that a task that waits ends at once and is never
 // started (S34).
 func TestCancelBeforeStart(t *testing.T) {
-	s, spec := does(succeed)
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.mustCancel(a, false, 0)
-		r.expect(a, cancelled)
-		if v := r.mustCancel(a, false, proto.CodeDuplicate); v.State != cancelled {
+	s, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.mustCancel(a, false, 0)
+		f.expect(a, cancelled)
+		if v := f.mustCancel(a, false, proto.CodeDuplicate); v.State != cancelled {
 			t.Errorf("again: %s", v.State.Name())
 		}
-		r.restart()
-		r.run()
-		r.accept(0, a)
+		f.restart()
+		f.run()
+		f.accept(0, a)
 		wait(time.Minute)
 		if s.starts(a.Header.ID) != 0 {
 			t.Error("it was started")
@@ -72,19 +72,19 @@ func TestCancelRunning(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, spec := does(tt.f)
-			bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-				a := r.task()
-				r.accept(0, a)
-				r.run()
+			s, spec := scripted(tt.f)
+			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+				a := f.task()
+				f.accept(0, a)
+				f.run()
 				wait(time.Second)
-				r.mustCancel(a, tt.hard, 0)
+				f.mustCancel(a, tt.hard, 0)
 				wait(2 * time.Second)
-				if r.results.count() != 0 {
+				if f.results.count() != 0 {
 					t.Error("an end was told while the handler ran")
 				}
 				wait(2 * time.Second)
-				r.expect(a, tt.want)
+				f.expect(a, tt.want)
 				if s.starts(a.Header.ID) != 1 {
 					t.Errorf("%d starts", s.starts(a.Header.ID))
 				}
@@ -95,42 +95,42 @@ func TestCancelRunning(t *testing.T) {
 
 // TestCancelThenKill holds that a soft wish can be made hard.
 func TestCancelThenKill(t *testing.T) {
-	_, spec := does(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Stopped} })
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+	_, spec := scripted(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Stopped} })
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(time.Second)
-		r.mustCancel(a, false, 0)
+		f.mustCancel(a, false, 0)
 		wait(time.Minute)
-		if r.results.count() != 0 {
+		if f.results.count() != 0 {
 			t.Fatal("ended")
 		}
-		if d := r.in.Running(); len(d) != 1 || d[0].Stopped != "cancelled" {
+		if d := f.in.Running(); len(d) != 1 || d[0].Stopped != "cancelled" {
 			t.Errorf("running: %+v", d)
 		}
-		r.mustCancel(a, true, 0)
+		f.mustCancel(a, true, 0)
 		wait(time.Second)
-		r.expect(a, cancelled)
+		f.expect(a, cancelled)
 	})
 }
 
 // TestCancelSurvivesCrash holds that a wish that was taken is kept: the task is
 // not started again.
 func TestCancelSurvivesCrash(t *testing.T) {
-	s, spec := does(blocks)
-	bubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(r *rig) {
+	s, spec := scripted(blocks)
+	inBubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(f *fixture) {
 		s.f = func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Stopped} }
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(time.Second)
-		r.mustCancel(a, false, 0)
-		r.crash()
+		f.mustCancel(a, false, 0)
+		f.crash()
 		s.f = succeed
-		r.run()
+		f.run()
 		wait(time.Minute)
-		r.expect(a, cancelled)
+		f.expect(a, cancelled)
 		if s.starts(a.Header.ID) != 1 {
 			t.Errorf("%d starts", s.starts(a.Header.ID))
 		}
@@ -140,21 +140,21 @@ func TestCancelSurvivesCrash(t *testing.T) {
 // TestCancelWinsOverRetry holds that a wish that comes while a run that ran out
 // of time ends is fulfilled at once, also when the handler is gone meanwhile.
 func TestCancelWinsOverRetry(t *testing.T) {
-	s, spec := does(func(ctx context.Context, _ *Run) *Result {
+	s, spec := scripted(func(ctx context.Context, _ *Run) *Result {
 		<-ctx.Done()
 		time.Sleep(10 * time.Second)
 		return &Result{Outcome: Stopped}
 	})
 	spec.Timeout = time.Second
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(5 * time.Second)
-		r.mustCancel(a, false, 0)
-		r.in.Unregister("work")
+		f.mustCancel(a, false, 0)
+		f.in.Unregister("work")
 		wait(7 * time.Second)
-		if o := r.expect(a, cancelled); s.starts(a.Header.ID) != 1 || len(o.Attempts) != 1 {
+		if o := f.expect(a, cancelled); s.starts(a.Header.ID) != 1 || len(o.Attempts) != 1 {
 			t.Errorf("%d starts, attempts %v", s.starts(a.Header.ID), o.Attempts)
 		}
 	})
@@ -163,18 +163,18 @@ func TestCancelWinsOverRetry(t *testing.T) {
 // TestCancelBetweenAttempts holds that a task that waits for its next attempt
 // ends at once.
 func TestCancelBetweenAttempts(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Retry, Reason: "not yet"} })
+	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Retry, Reason: "not yet"} })
 	spec.MaxAttempts = 100
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(10 * time.Second)
-		if rec := r.record(a); rec.State != retrying {
+		if rec := f.record(a); rec.State != retrying {
 			t.Fatalf("state %s", rec.State.Name())
 		}
-		r.mustCancel(a, false, 0)
-		if o := r.expect(a, cancelled); !strings.Contains(o.Reason, "between") || len(o.Attempts) == 0 {
+		f.mustCancel(a, false, 0)
+		if o := f.expect(a, cancelled); !strings.Contains(o.Reason, "between") || len(o.Attempts) == 0 {
 			t.Errorf("reason %q, attempts %v", o.Reason, o.Attempts)
 		}
 	})
@@ -184,34 +184,34 @@ func TestCancelBetweenAttempts(t *testing.T) {
 // ends as CANCELLED when it does and is never started, also after a restart and
 // without a handler for it; nothing of the wish is left then.
 func TestCancelBeforeArrival(t *testing.T) {
-	s, spec := does(succeed)
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a, b, c, d := r.task(), r.task(), r.task(withKind("else")), r.task()
+	s, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a, b, c, d := f.task(), f.task(), f.task(withKind("else")), f.task()
 		for _, x := range []Arrival{a, a, b, c} {
-			r.mustCancel(x, false, 0)
+			f.mustCancel(x, false, 0)
 		}
-		r.run()
-		r.accept(0, a)
+		f.run()
+		f.accept(0, a)
 		wait(time.Second)
-		r.expect(a, cancelled)
-		r.restart()
-		r.accept(0, b, c)
-		r.accept(0, b)
-		r.crash()
-		r.run()
-		r.accept(0, d)
+		f.expect(a, cancelled)
+		f.restart()
+		f.accept(0, b, c)
+		f.accept(0, b)
+		f.crash()
+		f.run()
+		f.accept(0, d)
 		wait(time.Minute)
 		for _, x := range []Arrival{a, b, c} {
-			r.expect(x, cancelled)
-			r.accept(0, x)
+			f.expect(x, cancelled)
+			f.accept(0, x)
 			if s.starts(x.Header.ID) != 0 {
 				t.Error("it was started")
 			}
 		}
-		r.expect(d, succeeded)
-		r.in.Settle(home, d.Header.Seq)
+		f.expect(d, succeeded)
+		f.in.Settle(home, d.Header.Seq)
 		wait(time.Second)
-		if st := r.in.Status(); st.Ids != 0 || st.Backlog.Kept != 0 || len(st.Kinds) != 1 {
+		if st := f.in.Status(); st.Ids != 0 || st.Backlog.Kept != 0 || len(st.Kinds) != 1 {
 			t.Errorf("left: %+v", st)
 		}
 	})
@@ -219,51 +219,51 @@ func TestCancelBeforeArrival(t *testing.T) {
 
 // TestCancelOfAnotherBeforeArrival holds that nobody can bar what is not theirs.
 func TestCancelOfAnotherBeforeArrival(t *testing.T) {
-	_, spec := does(succeed)
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.in.Cancel(t.Context(), other, a.Header.ID, true)
-		r.run()
-		r.accept(0, a)
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.in.Cancel(t.Context(), other, a.Header.ID, true)
+		f.run()
+		f.accept(0, a)
 		wait(time.Second)
-		r.expect(a, succeeded)
+		f.expect(a, succeeded)
 	})
 }
 
-// TestBarsAreForgotten holds that the wish for a task that never arrives is kept
+// TestTombstonesAreForgotten holds that the wish for a task that never arrives is kept
 // as long as a copy of it may live, and no longer.
-func TestBarsAreForgotten(t *testing.T) {
-	_, spec := does(succeed)
+func TestTombstonesAreForgotten(t *testing.T) {
+	_, spec := scripted(succeed)
 	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	bubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(r *rig) {
-		a, b := r.task(withTTL(proto.MaxTTL)), r.task()
-		r.mustCancel(a, false, 0)
-		r.mustCancel(b, false, 0)
-		r.run()
+	inBubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(f *fixture) {
+		a, b := f.task(withTTL(proto.MaxTTL)), f.task()
+		f.mustCancel(a, false, 0)
+		f.mustCancel(b, false, 0)
+		f.run()
 		m.Advance(proto.MaxTTL - time.Minute)
 		wait(ageEvery + time.Second)
-		r.accept(0, a)
+		f.accept(0, a)
 		wait(time.Second)
-		r.expect(a, cancelled)
+		f.expect(a, cancelled)
 		m.Advance(time.Hour)
 		wait(ageEvery + time.Second)
-		r.accept(proto.CodeExpired, b)
-		if st := r.in.Status(); st.Ids != 0 || st.Backlog.Kept != 0 {
+		f.accept(proto.CodeExpired, b)
+		if st := f.in.Status(); st.Ids != 0 || st.Backlog.Kept != 0 {
 			t.Errorf("left: %+v", st)
 		}
 	})
 }
 
 func TestCancelOfAnother(t *testing.T) {
-	_, spec := does(succeed)
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		if v := r.in.Cancel(t.Context(), other, a.Header.ID, true); v.Code != proto.CodeDenied {
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		if v := f.in.Cancel(t.Context(), other, a.Header.ID, true); v.Code != proto.CodeDenied {
 			t.Errorf("%s", v.Code.Name())
 		}
-		r.run()
+		f.run()
 		wait(time.Second)
-		r.expect(a, succeeded)
+		f.expect(a, succeeded)
 	})
 }

@@ -20,7 +20,7 @@ func blocks(ctx context.Context, _ *Run) *Result { <-ctx.Done(); return &Result{
 func TestStopAfterEachStep(t *testing.T) {
 	for _, point := range points {
 		t.Run(strings.TrimPrefix(point, "inbox/"), func(t *testing.T) {
-			s, spec := does(succeed)
+			s, spec := scripted(succeed)
 			var passed atomic.Bool
 			cfg := Config{Fail: func(at string, _ proto.TaskID) error {
 				if at == point && passed.CompareAndSwap(false, true) {
@@ -28,24 +28,24 @@ func TestStopAfterEachStep(t *testing.T) {
 				}
 				return nil
 			}}
-			bubble(t, cfg, []Spec{spec}, func(r *rig) {
-				a := r.task(withKey("k"))
-				r.run()
-				if v := r.in.Accept(t.Context(), []Arrival{a})[0]; v.Accepted() {
+			inBubble(t, cfg, []Spec{spec}, func(f *fixture) {
+				a := f.task(withKey("k"))
+				f.run()
+				if v := f.in.Accept(t.Context(), []Arrival{a})[0]; v.Accepted() {
 					wait(time.Second)
-					r.in.Settle(home, a.Header.Seq)
+					f.in.Settle(home, a.Header.Seq)
 					wait(time.Second)
 				}
 				if !passed.Load() {
 					t.Fatal("the point was not passed")
 				}
-				r.crash()
-				r.run()
+				f.crash()
+				f.run()
 				if point == PointAccept || point == PointAccepted {
-					r.accept(0, a) // it was not acknowledged: its home sends it again
+					f.accept(0, a) // it was not acknowledged: its home sends it again
 				}
 				wait(time.Minute)
-				r.expect(a, succeeded)
+				f.expect(a, succeeded)
 				atMost := 1
 				if point == PointFinish || point == PointStarted {
 					atMost = 2 // a death while running
@@ -78,22 +78,22 @@ func TestCrashPolicies(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s, spec := does(blocks)
+			s, spec := scripted(blocks)
 			s.probe = func(*Run) Probe { return tt.probe }
 			spec.OnCrash = tt.policy
-			bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-				a := r.task(withMode(tt.mode))
-				r.accept(0, a)
-				r.run()
+			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+				a := f.task(withMode(tt.mode))
+				f.accept(0, a)
+				f.run()
 				wait(time.Second)
-				if rec := r.record(a); rec.State != running {
+				if rec := f.record(a); rec.State != running {
 					t.Fatalf("state %s before the crash", rec.State.Name())
 				}
-				r.crash()
+				f.crash()
 				s.f = succeed
-				r.run()
+				f.run()
 				wait(time.Minute)
-				o := r.expect(a, tt.want)
+				o := f.expect(a, tt.want)
 				if n := s.starts(a.Header.ID); n != tt.starts {
 					t.Errorf("%d starts, want %d", n, tt.starts)
 				}
@@ -120,7 +120,7 @@ func abandoned(o *proto.Outcome) bool {
 // TestPoison holds S16: a task that kills the process each time it runs is the
 // only one that dies; what ran beside it keeps its attempts and succeeds.
 func TestPoison(t *testing.T) {
-	s, spec := does(nil)
+	s, spec := scripted(nil)
 	var poison proto.TaskID
 	var deadly chan struct{}
 	s.f = func(ctx context.Context, r *Run) *Result {
@@ -135,27 +135,27 @@ func TestPoison(t *testing.T) {
 			return &Result{Outcome: Stopped}
 		}
 	}
-	bubble(t, Config{Slots: 4}, []Spec{spec}, func(r *rig) {
-		bad := r.task()
+	inBubble(t, Config{Slots: 4}, []Spec{spec}, func(f *fixture) {
+		bad := f.task()
 		poison, deadly = bad.Header.ID, make(chan struct{}, 1)
-		as := []Arrival{r.task(), r.task(), r.task()}
-		r.accept(0, append(as, bad)...)
+		as := []Arrival{f.task(), f.task(), f.task()}
+		f.accept(0, append(as, bad)...)
 		deaths := 0
-		for ; len(r.results.of(poison)) == 0 && deaths < 50; deaths++ {
-			r.run()
+		for ; len(f.results.of(poison)) == 0 && deaths < 50; deaths++ {
+			f.run()
 			select {
 			case <-deadly:
 			case <-time.After(3 * time.Minute):
 			}
-			r.crash()
+			f.crash()
 		}
-		if o := r.expect(bad, deadLetter); deaths > 12 || !strings.Contains(o.Reason, "died each time") {
+		if o := f.expect(bad, deadLetter); deaths > 12 || !strings.Contains(o.Reason, "died each time") {
 			t.Errorf("%d deaths, reason %q", deaths, o.Reason)
 		}
-		r.run()
+		f.run()
 		wait(2 * time.Minute)
 		for _, a := range as {
-			if o := r.expect(a, succeeded); len(o.Attempts) > 3 {
+			if o := f.expect(a, succeeded); len(o.Attempts) > 3 {
 				t.Errorf("a neighbour was started %d times", len(o.Attempts))
 			}
 		}
@@ -165,8 +165,8 @@ func TestPoison(t *testing.T) {
 // TestGracefulStop holds S32: a stop spends no attempt and no abandon; a handler
 // that ends in time is let to.
 func TestGracefulStop(t *testing.T) {
-	var r0 *rig
-	s, spec := does(nil)
+	var r0 *fixture
+	s, spec := scripted(nil)
 	s.f = func(ctx context.Context, r *Run) *Result {
 		if string(r.Content.Body) == "quick" {
 			time.Sleep(5 * time.Second)
@@ -178,32 +178,32 @@ func TestGracefulStop(t *testing.T) {
 		}
 		return &Result{Outcome: Crashed, ExitCode: 143}
 	}
-	bubble(t, Config{GracefulTimeout: 10 * time.Second}, []Spec{spec}, func(r *rig) {
-		r0 = r
-		quick, slow, waiting := r.task(withBody("quick")), r.task(), r.task()
-		r.accept(0, quick, slow)
-		r.run()
+	inBubble(t, Config{GracefulTimeout: 10 * time.Second}, []Spec{spec}, func(f *fixture) {
+		r0 = f
+		quick, slow, waiting := f.task(withBody("quick")), f.task(), f.task()
+		f.accept(0, quick, slow)
+		f.run()
 		wait(time.Second)
 		begin := time.Now()
-		r.cancel()
+		f.cancel()
 		wait(time.Second)
-		r.accept(proto.CodeDraining, waiting)
-		if err := r.stop(); err != nil {
+		f.accept(proto.CodeDraining, waiting)
+		if err := f.stop(); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(begin); took > 11*time.Second {
 			t.Errorf("the stop took %s", took)
 		}
-		r.expect(quick, succeeded)
-		rec := r.record(slow)
+		f.expect(quick, succeeded)
+		rec := f.record(slow)
 		if rec.State != accepted || rec.Attempts != 0 || rec.Abandons != 0 {
 			t.Errorf("after the stop: %s, %d attempts, %d abandons", rec.State.Name(), rec.Attempts, rec.Abandons)
 		}
 		s.f = succeed
-		r.crash()
-		r.run()
+		f.crash()
+		f.run()
 		wait(time.Second)
-		if o := r.expect(slow, succeeded); o.Attempts[len(o.Attempts)-1].Number != 1 {
+		if o := f.expect(slow, succeeded); o.Attempts[len(o.Attempts)-1].Number != 1 {
 			t.Errorf("attempts %v", o.Attempts)
 		}
 	})
@@ -212,20 +212,20 @@ func TestGracefulStop(t *testing.T) {
 // TestStubbornHandler holds that a handler that ignores the request to end is
 // told to end at once after a grace, and that Run waits for it.
 func TestStubbornHandler(t *testing.T) {
-	_, spec := does(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Crashed} })
-	bubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+	_, spec := scripted(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Crashed} })
+	inBubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(time.Second)
 		begin := time.Now()
-		if err := r.stop(); err != nil {
+		if err := f.stop(); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(begin); took != time.Second+stopGrace {
 			t.Errorf("the stop took %s", took)
 		}
-		if rec := r.record(a); rec.State != accepted || rec.Attempts != 0 {
+		if rec := f.record(a); rec.State != accepted || rec.Attempts != 0 {
 			t.Errorf("%s, %d attempts", rec.State.Name(), rec.Attempts)
 		}
 	})
@@ -234,27 +234,27 @@ func TestStubbornHandler(t *testing.T) {
 // TestStoreFails holds that Run ends with the failure of the store, and that
 // what was on disk goes on from there.
 func TestStoreFails(t *testing.T) {
-	s, spec := does(func(context.Context, *Run) *Result { time.Sleep(time.Second); return &Result{Outcome: Success} })
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+	s, spec := scripted(func(context.Context, *Run) *Result { time.Sleep(time.Second); return &Result{Outcome: Success} })
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(100 * time.Millisecond)
-		next := r.engine.Reopen()
-		if err := <-r.done; err == nil {
+		next := f.engine.Reopen()
+		if err := <-f.done; err == nil {
 			t.Error("Run returned nil")
 		}
-		r.cancel()
-		r.cancel = nil
-		if v := r.in.Accept(t.Context(), []Arrival{r.task()})[0]; v.Accepted() {
+		f.cancel()
+		f.cancel = nil
+		if v := f.in.Accept(t.Context(), []Arrival{f.task()})[0]; v.Accepted() {
 			t.Error("accepted what cannot be written (I8)")
 		}
-		r.store.Close()
-		r.engine = next
-		r.open()
-		r.run()
+		f.store.Close()
+		f.engine = next
+		f.open()
+		f.run()
 		wait(time.Minute)
-		r.expect(a, succeeded)
+		f.expect(a, succeeded)
 		if n := s.starts(a.Header.ID); n != 2 {
 			t.Errorf("%d starts", n)
 		}
@@ -264,20 +264,20 @@ func TestStoreFails(t *testing.T) {
 // TestInterruptedWithoutHandler holds that a start without an end whose handler
 // is gone waits for it, and ends when its time has passed (I20).
 func TestInterruptedWithoutHandler(t *testing.T) {
-	_, spec := does(blocks)
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+	_, spec := scripted(blocks)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(time.Second)
-		r.specs = nil
-		r.crash()
-		r.run()
+		f.specs = nil
+		f.crash()
+		f.run()
 		wait(30 * time.Minute)
-		if rec := r.record(a); rec.State != running {
+		if rec := f.record(a); rec.State != running {
 			t.Errorf("state %s", rec.State.Name())
 		}
 		wait(time.Hour)
-		r.expect(a, deadLetter)
+		f.expect(a, deadLetter)
 	})
 }

@@ -30,7 +30,7 @@ type acceptInput struct {
 	idStatus   idStatus
 	firstState proto.TaskState // for idDuplicate: its state
 	seq        proto.Seq
-	mark       proto.Seq // settled watermark of its origin
+	watermark  proto.Seq // settled watermark of its origin
 	notAfter   int64     // Unix milliseconds, as floor and now
 	floor      int64
 	draining   bool
@@ -55,7 +55,7 @@ func (input *acceptInput) verdict() Verdict {
 	switch {
 	case input.idStatus == idDuplicate:
 		return Verdict{State: input.firstState}
-	case input.seq.Compare(input.mark) <= 0:
+	case input.seq.Compare(input.watermark) <= 0:
 		return refuse(proto.CodeDuplicate, "its origin has settled this sequence number: it was accepted, refused or ended before")
 	case input.notAfter <= input.floor:
 		return refuse(proto.CodeExpired, "it is older than what this node still remembers")

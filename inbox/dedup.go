@@ -115,7 +115,7 @@ func (idx *dedupIndex) lookUp(a *Arrival, input *acceptInput) *commitGroup {
 		return cg
 	}
 	o, i := idx.originOf(a.Header.Origin)
-	input.mark, input.floor = o.settled(), idx.floor
+	input.watermark, input.floor = o.settled(), idx.floor
 	input.idStatus = idNew
 	if e, ok := idx.ids[a.Header.ID]; ok {
 		input.idStatus = idConflict

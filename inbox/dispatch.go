@@ -160,7 +160,7 @@ func (rn *runner) round(jobCtx context.Context) (took bool) {
 			break
 		}
 		took = true
-		if j := rn.decide(jobCtx, item); j != nil {
+		if j := rn.handleDue(jobCtx, item); j != nil {
 			starts = append(starts, j)
 		}
 	}
@@ -176,16 +176,16 @@ func (rn *runner) recoverInterrupted(jobCtx context.Context) {
 	keys := rn.queue.Keys(nil, func(i backlog.Item) bool { return i.State == proto.Running })
 	for _, k := range keys {
 		if item, ok := rn.queue.Peek(k); ok {
-			if j := rn.decide(jobCtx, item); j != nil {
+			if j := rn.handleDue(jobCtx, item); j != nil {
 				rn.start(jobCtx, []*job{j})
 			}
 		}
 	}
 }
 
-// decide decides about a task that is due. It returns the job of a task to be started and
+// handleDue decides about a task that is due. It returns the job of a task to be started and
 // handles all others itself.
-func (rn *runner) decide(jobCtx context.Context, item backlog.Item) *job {
+func (rn *runner) handleDue(jobCtx context.Context, item backlog.Item) *job {
 	j := rn.slots.take(item.Key)
 	if j == nil {
 		rn.queue.Release(item.Key, busyRetry)
@@ -260,14 +260,14 @@ func (in *Inbox) load(j *job) error {
 	j.epoch = j.rec.Seq()
 	j.attempt = starts(j.rec) + 1
 	if j.rec.IdempotencyKey != "" {
-		j.idem = string(j.rec.Peer) + j.rec.IdempotencyKey
+		j.idemKey = string(j.rec.Peer) + j.rec.IdempotencyKey
 	}
 	return nil
 }
 
 // firstOf returns the first success of the task's idempotency key, nil if there is none.
 func (in *Inbox) firstOf(j *job) (*success, error) {
-	if j.idem == "" {
+	if j.idemKey == "" {
 		return nil, nil
 	}
 	b, err := in.keys.Get(successKey(j.origin, j.rec.IdempotencyKey))

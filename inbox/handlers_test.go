@@ -12,9 +12,9 @@ import (
 )
 
 // members is a table of who is who.
-type members map[proto.PeerID]member
+type members map[proto.PeerID]testMember
 
-type member struct {
+type testMember struct {
 	name  string
 	roles []string
 }

@@ -20,12 +20,12 @@ func TestNoClockRunsAKeyTwice(t *testing.T) {
 	for _, years := range []int{10, -10} {
 		t.Run(fmt.Sprint(years), func(t *testing.T) {
 			var runs atomic.Int32
-			_, spec := does(func(context.Context, *Run) *Result {
+			_, spec := scripted(func(context.Context, *Run) *Result {
 				runs.Add(1)
 				return &Result{Outcome: Success, Output: []byte("the effect")}
 			})
 			m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-			bubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(r *rig) {
+			inBubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(f *fixture) {
 				pass := func(d time.Duration) {
 					for ; d > 0; d -= time.Minute {
 						m.Advance(time.Minute)
@@ -35,27 +35,27 @@ func TestNoClockRunsAKeyTwice(t *testing.T) {
 				jump := func() { m.SetWall(m.Clock().Now().AddDate(years, 0, 0)) }
 				again := func(want int32, say string) {
 					t.Helper()
-					a := r.task(withKey("k"))
-					r.accept(0, a)
+					a := f.task(withKey("k"))
+					f.accept(0, a)
 					pass(2 * time.Minute)
-					if o := r.expect(a, succeeded); string(o.Body) != "the effect" || runs.Load() != want {
+					if o := f.expect(a, succeeded); string(o.Body) != "the effect" || runs.Load() != want {
 						t.Errorf("%s: %d runs, want %d; %v", say, runs.Load(), want, o)
 					}
 				}
-				r.run()
+				f.run()
 				again(1, "first")
 				pass(time.Hour)
 				jump()
 				pass(time.Hour)
 				again(1, "after a jump")
-				r.restart()
+				f.restart()
 				jump()
-				r.run()
+				f.run()
 				pass(time.Hour)
 				again(1, "after a jump over a stop")
-				r.crash()
+				f.crash()
 				jump()
-				r.run()
+				f.run()
 				again(1, "after a jump over a kill")
 				pass(7*24*time.Hour - 4*time.Hour)
 				again(1, "before the horizon")
@@ -69,8 +69,8 @@ func TestNoClockRunsAKeyTwice(t *testing.T) {
 // TestSuccessOfAnEarlierVersion holds I6 over an upgrade: a success that was kept
 // until a wall time is found and kept on.
 func TestSuccessOfAnEarlierVersion(t *testing.T) {
-	script, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success, Output: []byte("again")} })
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+	script, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success, Output: []byte("again")} })
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		old := success{id: proto.NewTaskID(time.Now()), record: &proto.Record{Result: []byte("the effect")}}
 		val, err := old.encode()
 		if err != nil {
@@ -78,57 +78,57 @@ func TestSuccessOfAnEarlierVersion(t *testing.T) {
 		}
 		var b store.Batch
 		b.PutUntil(store.Dedup, append([]byte("s"), successKey(home, "k")...), val, time.Now().Add(time.Hour))
-		if err := r.store.Apply(context.Background(), &b); err != nil {
+		if err := f.store.Apply(context.Background(), &b); err != nil {
 			t.Fatal(err)
 		}
-		r.crash()
-		r.run()
+		f.crash()
+		f.run()
 		wait(24 * time.Hour)
-		a := r.task(withKey("k"))
-		r.accept(0, a)
+		a := f.task(withKey("k"))
+		f.accept(0, a)
 		wait(time.Minute)
-		if o := r.expect(a, succeeded); string(o.Body) != "the effect" || script.starts(a.Header.ID) != 0 {
+		if o := f.expect(a, succeeded); string(o.Body) != "the effect" || script.starts(a.Header.ID) != 0 {
 			t.Errorf("%d starts, %v", script.starts(a.Header.ID), o)
 		}
 	})
 }
 
-// TestNoMoreSuccessesThanMay holds I12's manner for keys: at the limit a task with
+// TestSuccessesOfKeysAreBounded holds I12's manner for keys: at the limit a task with
 // a new key is told BUSY and nothing is forgotten, also over a restart. What ends
 // without a success gives its place back.
-func TestNoMoreSuccessesThanMay(t *testing.T) {
-	_, spec := does(func(_ context.Context, r *Run) *Result {
+func TestSuccessesOfKeysAreBounded(t *testing.T) {
+	_, spec := scripted(func(_ context.Context, r *Run) *Result {
 		time.Sleep(10 * time.Millisecond) // what ends in the millisecond in which the count begins is counted twice until the next
 		if r.Content.IdempotencyKey == "bad" {
 			return &Result{Outcome: Fail, ExitCode: 65}
 		}
 		return &Result{Outcome: Success, Output: []byte("the effect")}
 	})
-	bubble(t, Config{Keys: idempotency.Limits{Max: 2}}, []Spec{spec}, func(r *rig) {
-		a, bad := r.task(withKey("a")), r.task(withKey("bad"))
-		r.accept(0, a, bad, a)
-		r.accept(proto.CodeBusy, r.task(withKey("c")))
-		r.accept(0, r.task())
-		r.crash()
-		r.accept(proto.CodeBusy, r.task(withKey("c")))
-		r.run()
+	inBubble(t, Config{Keys: idempotency.Limits{Max: 2}}, []Spec{spec}, func(f *fixture) {
+		a, bad := f.task(withKey("a")), f.task(withKey("bad"))
+		f.accept(0, a, bad, a)
+		f.accept(proto.CodeBusy, f.task(withKey("c")))
+		f.accept(0, f.task())
+		f.crash()
+		f.accept(proto.CodeBusy, f.task(withKey("c")))
+		f.run()
 		wait(time.Minute)
-		r.expect(bad, failed)
-		c := r.task(withKey("c"))
-		r.accept(0, c)
-		r.accept(proto.CodeBusy, r.task(withKey("d")))
+		f.expect(bad, failed)
+		c := f.task(withKey("c"))
+		f.accept(0, c)
+		f.accept(proto.CodeBusy, f.task(withKey("d")))
 		wait(time.Minute)
-		r.expect(c, succeeded)
+		f.expect(c, succeeded)
 		for range 2 {
-			r.restart()
-			r.run()
+			f.restart()
+			f.run()
 			wait(time.Minute)
-			r.accept(proto.CodeBusy, r.task(withKey("d")))
-			again := r.task(withKey("a"))
-			r.accept(0, again)
+			f.accept(proto.CodeBusy, f.task(withKey("d")))
+			again := f.task(withKey("a"))
+			f.accept(0, again)
 			wait(time.Minute)
-			r.expect(again, succeeded)
-			if n := r.in.keys.Count(); n != 2 {
+			f.expect(again, succeeded)
+			if n := f.in.keys.Count(); n != 2 {
 				t.Errorf("%d keys, want 2", n)
 			}
 		}

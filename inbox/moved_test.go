@@ -9,31 +9,31 @@ import (
 
 // Tasks that moved on with their queue are remembered past what their origin settles, a
 // quarter of all ids at most, and leave the room for others as it was.
-func TestWhatMovedLeavesRoom(t *testing.T) {
+func TestMovedTasksLeaveRoom(t *testing.T) {
 	const most = 20
-	bubble(t, Config{MaxKept: most}, nil, func(r *rig) {
-		r.parts.Queues = oneQueue{}
-		r.restart()
-		r.run()
+	inBubble(t, Config{MaxKept: most}, nil, func(f *fixture) {
+		f.parts.Queues = oneQueue{}
+		f.restart()
+		f.run()
 		queued := func(a *Arrival) { a.Content.Queue = "q" }
 		for range 3 * most {
-			a := r.task(queued)
-			r.accept(0, a)
-			if err := r.in.Moved(t.Context(), []proto.TaskID{a.Header.ID}, "elsewhere"); err != nil {
+			a := f.task(queued)
+			f.accept(0, a)
+			if err := f.in.Moved(t.Context(), []proto.TaskID{a.Header.ID}, "elsewhere"); err != nil {
 				t.Fatal(err)
 			}
-			r.in.Settle(home, a.Header.Seq)
+			f.in.Settle(home, a.Header.Seq)
 			wait(time.Minute)
 		}
 		for again := range 2 {
-			if idx := r.in.dedup; idx.moved != most/4 || idx.usage.ids != len(idx.ids)-idx.moved {
+			if idx := f.in.dedup; idx.moved != most/4 || idx.usage.ids != len(idx.ids)-idx.moved {
 				t.Errorf("start %d: %d are away, and %+v is held, of %d", again, idx.moved, idx.usage, len(idx.ids))
 			}
-			if n := r.in.dedup.size(); n > 1 {
+			if n := f.in.dedup.size(); n > 1 {
 				t.Errorf("start %d: what moved takes up the room of %d", again, n)
 			}
-			r.accept(0, r.task(queued))
-			r.restart()
+			f.accept(0, f.task(queued))
+			f.restart()
 		}
 	})
 }

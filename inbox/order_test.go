@@ -17,16 +17,16 @@ import (
 func TestOrder(t *testing.T) {
 	var log []string
 	active := map[string]int{}
-	s, spec := does(nil)
+	s, spec := scripted(nil)
 	s.f = func(_ context.Context, r *Run) *Result {
 		k := r.Content.OrderingKey
-		locked(func() {
+		withLock(func() {
 			if active[k]++; active[k] > 1 && k != "" {
 				t.Errorf("two of key %q at a time", k)
 			}
 		})
 		time.Sleep(100 * time.Millisecond)
-		locked(func() {
+		withLock(func() {
 			active[k]--
 			log = append(log, k+string(r.Content.Body))
 		})
@@ -37,17 +37,17 @@ func TestOrder(t *testing.T) {
 	}
 	second := spec
 	second.Kind = "second"
-	bubble(t, Config{Slots: 8}, []Spec{spec, second}, func(r *rig) {
-		as := []Arrival{r.task(withOrder("a"), withBody("bad")), r.task(withOrder("b"), withBody("1"))}
+	inBubble(t, Config{Slots: 8}, []Spec{spec, second}, func(f *fixture) {
+		as := []Arrival{f.task(withOrder("a"), withBody("bad")), f.task(withOrder("b"), withBody("1"))}
 		for i := 2; i < 6; i++ {
-			as = append(as, r.task(withOrder("a"), withBody(fmt.Sprint(i)), withKind([]string{"work", "second"}[i%2])),
-				r.task(withOrder("b"), withBody(fmt.Sprint(i)), withClass(proto.Class(1+i%4))))
+			as = append(as, f.task(withOrder("a"), withBody(fmt.Sprint(i)), withKind([]string{"work", "second"}[i%2])),
+				f.task(withOrder("b"), withBody(fmt.Sprint(i)), withClass(proto.Class(1+i%4))))
 		}
-		r.accept(0, as...)
-		r.run()
+		f.accept(0, as...)
+		f.run()
 		wait(2 * time.Second)
 		of := func(key byte) (runs []string) {
-			locked(func() {
+			withLock(func() {
 				for _, l := range log {
 					if l[0] == key {
 						runs = append(runs, l)
@@ -60,8 +60,8 @@ func TestOrder(t *testing.T) {
 		if want := []string{"b1", "b2", "b3", "b4", "b5"}; !slices.Equal(b, want) {
 			t.Errorf("key b ran %v beside a failing key a", b)
 		}
-		r.restart()
-		r.run()
+		f.restart()
+		f.run()
 		wait(time.Minute)
 		a := of('a')
 		if want := []string{"abad", "abad", "abad", "a2", "a3", "a4", "a5"}; !slices.Equal(a, want) {
@@ -72,19 +72,19 @@ func TestOrder(t *testing.T) {
 
 // TestOrderIsPerHome holds that a key of one home says nothing to another home.
 func TestOrderIsPerHome(t *testing.T) {
-	_, spec := does(func(ctx context.Context, r *Run) *Result {
+	_, spec := scripted(func(ctx context.Context, r *Run) *Result {
 		if r.Origin == home {
 			return blocks(ctx, r)
 		}
 		return &Result{Outcome: Success}
 	})
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a, b := r.task(withOrder("k")), r.task(withOrder("k"), func(a *Arrival) { a.Header.Origin = other })
-		r.accept(0, a, b)
-		r.run()
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a, b := f.task(withOrder("k")), f.task(withOrder("k"), func(a *Arrival) { a.Header.Origin = other })
+		f.accept(0, a, b)
+		f.run()
 		wait(time.Second)
-		r.expect(b, succeeded)
-		if rec := r.record(a); rec.State != running {
+		f.expect(b, succeeded)
+		if rec := f.record(a); rec.State != running {
 			t.Errorf("state %s", rec.State.Name())
 		}
 	})
@@ -94,19 +94,19 @@ func TestOrderIsPerHome(t *testing.T) {
 // under a flood of high.
 func TestClasses(t *testing.T) {
 	var order []proto.Class
-	_, spec := does(func(_ context.Context, r *Run) *Result {
-		locked(func() { order = append(order, r.Content.Class) })
+	_, spec := scripted(func(_ context.Context, r *Run) *Result {
+		withLock(func() { order = append(order, r.Content.Class) })
 		return &Result{Outcome: Success}
 	})
-	bubble(t, Config{Slots: 1}, []Spec{spec}, func(r *rig) {
-		r.accept(0, r.task(withClass(proto.Low)), r.task(withClass(proto.Low)))
+	inBubble(t, Config{Slots: 1}, []Spec{spec}, func(f *fixture) {
+		f.accept(0, f.task(withClass(proto.Low)), f.task(withClass(proto.Low)))
 		var flood []Arrival
 		for range 400 {
-			flood = append(flood, r.task(withClass(proto.High)))
+			flood = append(flood, f.task(withClass(proto.High)))
 		}
-		r.accept(0, flood...)
-		r.accept(0, r.task(withClass(proto.Critical)))
-		r.run()
+		f.accept(0, flood...)
+		f.accept(0, f.task(withClass(proto.Critical)))
+		f.run()
 		wait(time.Minute)
 		if len(order) != 403 || order[0] != proto.Critical {
 			t.Fatalf("%d ran, first %s", len(order), order[0].Name())
@@ -120,7 +120,7 @@ func TestClasses(t *testing.T) {
 // TestConcurrency holds the slots of the node and those of a kind.
 func TestConcurrency(t *testing.T) {
 	now, most := map[string]int{}, map[string]int{}
-	s, spec := does(nil)
+	s, spec := scripted(nil)
 	s.f = func(_ context.Context, r *Run) *Result {
 		count := func(n int) {
 			for _, k := range []string{r.Content.Kind, "all"} {
@@ -128,31 +128,31 @@ func TestConcurrency(t *testing.T) {
 				most[k] = max(most[k], now[k])
 			}
 		}
-		locked(func() { count(1) })
+		withLock(func() { count(1) })
 		time.Sleep(time.Second)
-		locked(func() { count(-1) })
+		withLock(func() { count(-1) })
 		return &Result{Outcome: Success}
 	}
 	narrow := spec
 	narrow.Kind, narrow.Concurrency = "narrow", 2
-	bubble(t, Config{Slots: 5}, []Spec{spec, narrow}, func(r *rig) {
+	inBubble(t, Config{Slots: 5}, []Spec{spec, narrow}, func(f *fixture) {
 		for range 20 {
-			r.accept(0, r.task(withKind("narrow")), r.task())
+			f.accept(0, f.task(withKind("narrow")), f.task())
 		}
-		r.run()
+		f.run()
 		wait(2500 * time.Millisecond)
-		st := r.in.Status()
+		st := f.in.Status()
 		if st.Used != 5 || len(st.Kinds) != 2 || st.Kinds[0].Kind != "narrow" || st.Kinds[0].Running != 2 || st.Kinds[1].Running != 3 {
 			t.Errorf("status %+v", st)
 		}
-		if d := r.in.Running(); len(d) != 5 || d[0].Since.After(d[4].Since) || d[0].Attempt != 1 || d[0].Origin != home {
+		if d := f.in.Running(); len(d) != 5 || d[0].Since.After(d[4].Since) || d[0].Attempt != 1 || d[0].Origin != home {
 			t.Errorf("running %+v", d)
 		}
 		wait(time.Minute)
-		if most["narrow"] != 2 || most["all"] != 5 || r.results.count() != 40 {
-			t.Errorf("at a time %v, %d ended", most, r.results.count())
+		if most["narrow"] != 2 || most["all"] != 5 || f.results.count() != 40 {
+			t.Errorf("at a time %v, %d ended", most, f.results.count())
 		}
-		if st := r.in.Status(); st.Used != 0 || st.Backlog.Live != 0 {
+		if st := f.in.Status(); st.Used != 0 || st.Backlog.Live != 0 {
 			t.Errorf("status at the end %+v", st)
 		}
 	})
@@ -162,7 +162,7 @@ func TestConcurrency(t *testing.T) {
 // the first runs, and takes over its outcome.
 func TestIdempotencyKey(t *testing.T) {
 	var runs atomic.Int32
-	_, spec := does(func(context.Context, *Run) *Result {
+	_, spec := scripted(func(context.Context, *Run) *Result {
 		n := runs.Add(1)
 		time.Sleep(time.Second)
 		if n == 1 {
@@ -170,48 +170,48 @@ func TestIdempotencyKey(t *testing.T) {
 		}
 		return &Result{Outcome: Success, Output: []byte("the effect"), ContentType: "text/plain"}
 	})
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a, b, c := r.task(withKey("k")), r.task(withKey("k")), r.task(withKey("k"))
-		foreign := r.task(withKey("k"), func(a *Arrival) { a.Header.Origin = other })
-		r.accept(0, a, b, c)
-		r.run()
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a, b, c := f.task(withKey("k")), f.task(withKey("k")), f.task(withKey("k"))
+		foreign := f.task(withKey("k"), func(a *Arrival) { a.Header.Origin = other })
+		f.accept(0, a, b, c)
+		f.run()
 		wait(500 * time.Millisecond)
 		if n := runs.Load(); n != 1 {
 			t.Errorf("%d runs of one key at a time", n)
 		}
 		wait(time.Minute)
-		r.expect(a, failed)
-		first, second := r.expect(b, succeeded), r.expect(c, succeeded)
+		f.expect(a, failed)
+		first, second := f.expect(b, succeeded), f.expect(c, succeeded)
 		if runs.Load() != 2 || string(second.Body) != "the effect" || second.ContentType != first.ContentType || len(second.Attempts) != 0 {
 			t.Errorf("%d runs, second outcome %v", runs.Load(), second)
 		}
-		r.restart()
-		r.run()
-		d := r.task(withKey("k"))
-		r.accept(0, d, foreign)
+		f.restart()
+		f.run()
+		d := f.task(withKey("k"))
+		f.accept(0, d, foreign)
 		wait(time.Minute)
-		if o := r.expect(d, succeeded); string(o.Body) != "the effect" || runs.Load() != 3 {
+		if o := f.expect(d, succeeded); string(o.Body) != "the effect" || runs.Load() != 3 {
 			t.Errorf("after a restart: %d runs, %v", runs.Load(), o)
 		}
-		r.expect(foreign, succeeded)
+		f.expect(foreign, succeeded)
 	})
 }
 
 // TestIdempotencyKeyOfLargeResult holds that the second task ends in success when
 // the first one's result is too large to be kept.
 func TestIdempotencyKeyOfLargeResult(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Result {
+	_, spec := scripted(func(context.Context, *Run) *Result {
 		return &Result{Outcome: Success, File: "out", Size: 1 << 20, Digest: make([]byte, 32)}
 	})
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a, b := r.task(withKey("k")), r.task(withKey("k"))
-		r.accept(0, a, b)
-		r.run()
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a, b := f.task(withKey("k")), f.task(withKey("k"))
+		f.accept(0, a, b)
+		f.run()
 		wait(time.Minute)
-		if f := r.results.of(a.Header.ID)[0]; f.File != "out" || f.Outcome.BodySize != 1<<20 {
+		if f := f.results.of(a.Header.ID)[0]; f.File != "out" || f.Outcome.BodySize != 1<<20 {
 			t.Errorf("first: %+v", f)
 		}
-		if o := r.expect(b, succeeded); o.BodySize != 0 || o.Reason == "" {
+		if o := f.expect(b, succeeded); o.BodySize != 0 || o.Reason == "" {
 			t.Errorf("second: %v", o)
 		}
 	})
@@ -221,31 +221,31 @@ func TestIdempotencyKeyOfLargeResult(t *testing.T) {
 // nothing behind here once they are settled.
 func TestManyFailures(t *testing.T) {
 	const n = 5000
-	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Fail, Reason: "no"} })
-	bubble(t, Config{Slots: 16}, []Spec{spec}, func(r *rig) {
-		r.run()
+	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Fail, Reason: "no"} })
+	inBubble(t, Config{Slots: 16}, []Spec{spec}, func(f *fixture) {
+		f.run()
 		var last Arrival
 		for range n / 500 {
 			var as []Arrival
 			for range 500 {
-				last = r.task()
+				last = f.task()
 				as = append(as, last)
 			}
-			r.accept(0, as...)
+			f.accept(0, as...)
 		}
 		wait(time.Minute)
-		if r.results.count() != n {
-			t.Fatalf("%d ended", r.results.count())
+		if f.results.count() != n {
+			t.Fatalf("%d ended", f.results.count())
 		}
-		again := r.task(func(a *Arrival) { a.Content.RedriveOf = last.Header.ID[:] })
-		r.accept(0, again) // a redrive is another task: dedup does not swallow it
-		r.in.Settle(home, again.Header.Seq)
+		again := f.task(func(a *Arrival) { a.Content.RedriveOf = last.Header.ID[:] })
+		f.accept(0, again) // a redrive is another task: dedup does not swallow it
+		f.in.Settle(home, again.Header.Seq)
 		wait(time.Minute)
-		r.expect(again, failed)
-		if s := r.in.Status(); s.Ids != 0 || s.Backlog.Live != 0 || s.Backlog.Kept != 0 {
+		f.expect(again, failed)
+		if s := f.in.Status(); s.Ids != 0 || s.Backlog.Live != 0 || s.Backlog.Kept != 0 {
 			t.Errorf("left: %+v", s)
 		}
-		if n := r.engine.Stats().Keys; n > 5100 { // the results of the rig, mark, schema
+		if n := f.engine.Stats().Keys; n > 5100 { // the results of the fixture, mark, schema
 			t.Errorf("%d keys on disk", n)
 		}
 	})
@@ -254,20 +254,20 @@ func TestManyFailures(t *testing.T) {
 // TestTimeoutCountsSuspendedTime holds I14: a machine that slept does not lend a
 // handler its sleep.
 func TestTimeoutCountsSuspendedTime(t *testing.T) {
-	_, spec := does(func(ctx context.Context, _ *Run) *Result {
+	_, spec := scripted(func(ctx context.Context, _ *Run) *Result {
 		<-ctx.Done()
 		return &Result{Outcome: Stopped, Reason: errText(context.Cause(ctx))}
 	})
 	spec.Timeout, spec.MaxAttempts = 30*time.Minute, 1
 	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	bubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+	inBubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(time.Minute)
 		m.Suspend(31 * time.Minute)
 		wait(time.Minute)
-		if o := r.expect(a, timedOut); o.Reason != ErrTimeout.Error() {
+		if o := f.expect(a, timedOut); o.Reason != ErrTimeout.Error() {
 			t.Errorf("reason %q", o.Reason)
 		}
 	})
@@ -276,16 +276,16 @@ func TestTimeoutCountsSuspendedTime(t *testing.T) {
 // TestStartedNotice holds that the origin is told once of a run that lasts.
 func TestStartedNotice(t *testing.T) {
 	var told []Started
-	_, spec := does(func(_ context.Context, r *Run) *Result {
+	_, spec := scripted(func(_ context.Context, r *Run) *Result {
 		if string(r.Content.Body) == "long" {
 			time.Sleep(time.Minute)
 		}
 		return &Result{Outcome: Success}
 	})
-	bubble(t, Config{OnStarted: func(s Started) { told = append(told, s) }}, []Spec{spec}, func(r *rig) {
-		short, long := r.task(), r.task(withBody("long"))
-		r.accept(0, short, long)
-		r.run()
+	inBubble(t, Config{OnStarted: func(s Started) { told = append(told, s) }}, []Spec{spec}, func(f *fixture) {
+		short, long := f.task(), f.task(withBody("long"))
+		f.accept(0, short, long)
+		f.run()
 		wait(2 * time.Minute)
 		if len(told) != 1 {
 			t.Fatalf("told %d times", len(told))
@@ -302,27 +302,27 @@ func TestLanesOfAHandler(t *testing.T) {
 	for shared, want := range map[bool]int{false: 2, true: 1} {
 		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
 			active, most, runs := 0, 0, 0
-			s, spec := does(nil)
+			s, spec := scripted(nil)
 			s.f = func(context.Context, *Run) *Result {
-				locked(func() {
+				withLock(func() {
 					active, runs = active+1, runs+1
 					most = max(most, active)
 				})
 				time.Sleep(time.Second)
-				locked(func() { active-- })
+				withLock(func() { active-- })
 				return &Result{Outcome: Success}
 			}
 			spec.SharedLanes = shared
-			bubble(t, Config{Slots: 8}, []Spec{spec}, func(r *rig) {
+			inBubble(t, Config{Slots: 8}, []Spec{spec}, func(f *fixture) {
 				var as []Arrival
 				for i := range 6 {
-					as = append(as, r.task(withOrder("a"), func(a *Arrival) { a.From, a.Header.Origin = proto.PeerID{byte(i%2 + 1)}, proto.PeerID{byte(i%2 + 1)} }))
+					as = append(as, f.task(withOrder("a"), func(a *Arrival) { a.From, a.Header.Origin = proto.PeerID{byte(i%2 + 1)}, proto.PeerID{byte(i%2 + 1)} }))
 				}
-				r.accept(0, as...)
-				r.restart()
-				r.run()
+				f.accept(0, as...)
+				f.restart()
+				f.run()
 				wait(time.Minute)
-				locked(func() {
+				withLock(func() {
 					if most != want || runs != 6 {
 						t.Errorf("%d were at work at a time, want %d; %d ran", most, want, runs)
 					}

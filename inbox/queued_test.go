@@ -32,34 +32,34 @@ func always(err error) refusal { return func() error { return err } }
 // endQueued ends a task of a queue with a result while results are given to an outbox
 // that refuses each with this body, any for "". It returns how long others waited behind
 // it.
-func endQueued(t *testing.T, refuse refusal, body string, check func(r *rig, a Arrival)) (took time.Duration) {
+func endQueued(t *testing.T, refuse refusal, body string, check func(f *fixture, a Arrival)) (took time.Duration) {
 	t.Helper()
-	bubble(t, Config{}, nil, func(r *rig) {
-		r.parts.Queues = oneQueue{}
-		r.restart()
-		r.run()
-		a := r.task(func(a *Arrival) { a.Content.Queue = "q" })
-		r.accept(0, a)
-		r.in.parts.Results = refusing{r.results, refuse, body}
-		began := r.cfg.Clock.Now()
+	inBubble(t, Config{}, nil, func(f *fixture) {
+		f.parts.Queues = oneQueue{}
+		f.restart()
+		f.run()
+		a := f.task(func(a *Arrival) { a.Content.Queue = "q" })
+		f.accept(0, a)
+		f.in.parts.Results = refusingResults{f.results, refuse, body}
+		began := f.cfg.Clock.Now()
 		written := false
 		o := &proto.Outcome{State: proto.Success, Body: []byte("made")}
-		if err := r.in.EndQueued(r.t.Context(), a.Header.ID, o, func(*store.Batch) { written = true }); err != nil || !written {
+		if err := f.in.EndQueued(f.t.Context(), a.Header.ID, o, func(*store.Batch) { written = true }); err != nil || !written {
 			t.Errorf("it has not ended: %v", err)
 		}
-		took = r.cfg.Clock.Now().Sub(began)
-		check(r, a)
+		took = f.cfg.Clock.Now().Sub(began)
+		check(f, a)
 	})
 	return took
 }
 
-type refusing struct {
+type refusingResults struct {
 	*results
 	refuse refusal
 	body   string
 }
 
-func (o refusing) PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error {
+func (o refusingResults) PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error {
 	if o.body == "" || string(f.Outcome.GetBody()) == o.body {
 		if err := o.refuse(); err != nil {
 			return err
@@ -70,8 +70,8 @@ func (o refusing) PutResult(ctx context.Context, f *Finished, also func(*store.B
 
 // A task whose origin nobody can be sent to any more holds up none of those behind it.
 func TestAQueueDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
-	took := endQueued(t, always(fmt.Errorf("%w: it was removed", ErrNoOrigin)), "", func(r *rig, a Arrival) {
-		if n := r.results.count(); n != 0 {
+	took := endQueued(t, always(fmt.Errorf("%w: it was removed", ErrNoOrigin)), "", func(f *fixture, a Arrival) {
+		if n := f.results.count(); n != 0 {
 			t.Errorf("%d results went out", n)
 		}
 	})
@@ -82,9 +82,9 @@ func TestAQueueDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
 
 // A result that is lost at the home is told to the origin as such: the task does not just
 // fall silent.
-func TestALostResultIsTold(t *testing.T) {
-	took := endQueued(t, always(errors.New("the body of the result is gone")), "made", func(r *rig, a Arrival) {
-		if o := r.expect(a, proto.DeadLetter); len(o.Body) != 0 {
+func TestALostResultIsReported(t *testing.T) {
+	took := endQueued(t, always(errors.New("the body of the result is gone")), "made", func(f *fixture, a Arrival) {
+		if o := f.expect(a, proto.DeadLetter); len(o.Body) != 0 {
 			t.Errorf("with the result %q", o.Body)
 		}
 	})
@@ -102,8 +102,8 @@ func TestAResultWaitsForAFile(t *testing.T) {
 		}
 		return &fs.PathError{Op: "open", Path: "result", Err: syscall.EMFILE}
 	})
-	took := endQueued(t, short, "", func(r *rig, a Arrival) {
-		if o := r.expect(a, proto.Success); string(o.Body) != "made" {
+	took := endQueued(t, short, "", func(f *fixture, a Arrival) {
+		if o := f.expect(a, proto.Success); string(o.Body) != "made" {
 			t.Errorf("with the result %q", o.Body)
 		}
 	})
@@ -113,9 +113,9 @@ func TestAResultWaitsForAFile(t *testing.T) {
 }
 
 // What cannot be given to the outbox at all ends nevertheless: all others wait behind it.
-func TestAnEndThatNoOutboxTakes(t *testing.T) {
-	took := endQueued(t, always(errors.New("it takes nothing")), "", func(r *rig, a Arrival) {
-		if rec, err := r.in.Get(a.Header.ID); err == nil && !rec.State.Terminal() {
+func TestAResultThatTheOutboxRejects(t *testing.T) {
+	took := endQueued(t, always(errors.New("it takes nothing")), "", func(f *fixture, a Arrival) {
+		if rec, err := f.in.Get(a.Header.ID); err == nil && !rec.State.Terminal() {
 			t.Errorf("it is %v", rec.State)
 		}
 	})
@@ -127,26 +127,26 @@ func TestAnEndThatNoOutboxTakes(t *testing.T) {
 // A task of a queue takes up none of the places of idempotency keys: no success of its
 // key is kept at the home, so none would be given back.
 func TestAKeyInAQueueTakesNoPlace(t *testing.T) {
-	bubble(t, Config{Keys: idempotency.Limits{Max: 2}}, nil, func(r *rig) {
-		r.parts.Queues = oneQueue{}
-		r.restart()
-		r.run()
+	inBubble(t, Config{Keys: idempotency.Limits{Max: 2}}, nil, func(f *fixture) {
+		f.parts.Queues = oneQueue{}
+		f.restart()
+		f.run()
 		keyed := func(n int) Arrival {
-			return r.task(withKey(fmt.Sprint("key ", n)), func(a *Arrival) { a.Content.Queue = "q" })
+			return f.task(withKey(fmt.Sprint("key ", n)), func(a *Arrival) { a.Content.Queue = "q" })
 		}
 		for n := range 3 {
 			a := keyed(n)
-			r.accept(0, a)
+			f.accept(0, a)
 			o := &proto.Outcome{State: proto.Success}
-			if err := r.in.EndQueued(r.t.Context(), a.Header.ID, o, func(*store.Batch) {}); err != nil {
+			if err := f.in.EndQueued(f.t.Context(), a.Header.ID, o, func(*store.Batch) {}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		r.accept(0, keyed(3), keyed(4), keyed(5))
-		r.restart()
-		if r.in.keys.Full() {
+		f.accept(0, keyed(3), keyed(4), keyed(5))
+		f.restart()
+		if f.in.keys.Full() {
 			t.Error("after a restart those that wait take up places")
 		}
-		r.accept(0, keyed(6))
+		f.accept(0, keyed(6))
 	})
 }

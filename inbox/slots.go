@@ -26,7 +26,7 @@ type job struct {
 	origin  proto.PeerID
 	epoch   proto.Seq
 	attempt uint32      // number of the start that this job leads to
-	idem    string      // (origin, idempotency key); empty: none
+	idemKey string      // (origin, idempotency key); empty: none
 	timer   *time.Timer // of the run; nil: none; owned by the worker
 	lease   *Leased     // its lease; nil: the task is in custody here
 
@@ -134,7 +134,7 @@ func (s *slots) find(k backlog.Key) *job { s.mu.Lock(); defer s.mu.Unlock(); ret
 func (s *slots) busy(j *job) (key, suspect bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return j.idem != "" && s.keys[j.idem] != nil, s.quarantined != nil
+	return j.idemKey != "" && s.keys[j.idemKey] != nil, s.quarantined != nil
 }
 
 // await makes the task of j wait for the end of the job that holds its key, or of the
@@ -144,8 +144,8 @@ func (s *slots) await(j *job) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case j.idem != "" && s.keys[j.idem] != nil:
-		s.waitingForKey[j.idem] = append(s.waitingForKey[j.idem], j.key)
+	case j.idemKey != "" && s.keys[j.idemKey] != nil:
+		s.waitingForKey[j.idemKey] = append(s.waitingForKey[j.idemKey], j.key)
 	case s.quarantined != nil && needsQuarantine(j.rec):
 		s.waitingForQuarantine = append(s.waitingForQuarantine, j.key)
 	default:
@@ -159,8 +159,8 @@ func (s *slots) await(j *job) bool {
 func (s *slots) acquire(j *job, suspect bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if j.idem != "" {
-		s.keys[j.idem] = j
+	if j.idemKey != "" {
+		s.keys[j.idemKey] = j
 	}
 	if suspect {
 		s.quarantined = j
@@ -251,10 +251,10 @@ func (s *slots) drop(j *job) (waiters []backlog.Key) {
 	}
 	delete(s.jobs, j.key)
 	delete(s.writeErrors, j.key)
-	if j.idem != "" && s.keys[j.idem] == j {
-		delete(s.keys, j.idem)
-		waiters = s.waitingForKey[j.idem]
-		delete(s.waitingForKey, j.idem)
+	if j.idemKey != "" && s.keys[j.idemKey] == j {
+		delete(s.keys, j.idemKey)
+		waiters = s.waitingForKey[j.idemKey]
+		delete(s.waitingForKey, j.idemKey)
 	}
 	if s.quarantined == j {
 		s.quarantined = nil

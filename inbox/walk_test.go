@@ -17,31 +17,31 @@ import (
 // TestWalk follows a task from its arrival to its result.
 func TestWalk(t *testing.T) {
 	var got string
-	s, spec := does(func(_ context.Context, r *Run) *Result {
+	s, spec := scripted(func(_ context.Context, r *Run) *Result {
 		b, _ := io.ReadAll(r.Body)
 		got = string(b)
 		return &Result{Outcome: Success, Output: []byte("done"), ContentType: "text/plain"}
 	})
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		if rec := r.record(a); rec.State != accepted || rec.Seq() != a.Header.Seq {
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		if rec := f.record(a); rec.State != accepted || rec.Seq() != a.Header.Seq {
 			t.Fatalf("record after accept: %v", rec)
 		}
-		r.run()
+		f.run()
 		wait(time.Second)
-		o := r.expect(a, succeeded)
+		o := f.expect(a, succeeded)
 		if got != "body" || string(o.Body) != "done" || o.BodySize != 4 || o.ContentType != "text/plain" {
 			t.Errorf("handler saw %q, outcome is %v", got, o)
 		}
 		if n := s.starts(a.Header.ID); n != 1 {
 			t.Errorf("%d starts", n)
 		}
-		f := r.results.of(a.Header.ID)[0]
-		if f.Origin != home || f.Seq != a.Header.Seq || len(f.Statements) != 2 {
-			t.Fatalf("result goes home as %+v", f)
+		done := f.results.of(a.Header.ID)[0]
+		if done.Origin != home || done.Seq != a.Header.Seq || len(done.Statements) != 2 {
+			t.Fatalf("the result is %+v", done)
 		}
-		if st := f.Statements; st[0].Fact != proto.FactStarted || st[1].Fact != proto.FactDone || st[1].State != succeeded || st[1].Attempt != 1 || st[1].Epoch != a.Header.Seq {
+		if st := done.Statements; st[0].Fact != proto.FactStarted || st[1].Fact != proto.FactDone || st[1].State != succeeded || st[1].Attempt != 1 || st[1].Epoch != a.Header.Seq {
 			t.Errorf("statements are %+v", st)
 		}
 		var steps []string
@@ -58,16 +58,16 @@ func TestWalk(t *testing.T) {
 // with a growing wait, and that the end tells each attempt (I11).
 func TestRetriesThenDead(t *testing.T) {
 	var at []time.Time
-	_, spec := does(func(context.Context, *Run) *Result {
+	_, spec := scripted(func(context.Context, *Run) *Result {
 		at = append(at, time.Now())
 		return &Result{Outcome: Retry, ExitCode: 75, Reason: "not yet", Stderr: strings.Repeat("x", 5000) + "the end"}
 	})
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(time.Minute)
-		o := r.expect(a, deadLetter)
+		o := f.expect(a, deadLetter)
 		if len(at) != 3 || at[1].Sub(at[0]) < time.Second || at[2].Sub(at[1]) < 2*time.Second || at[2].Sub(at[0]) > 5*time.Second {
 			t.Errorf("starts at %v", at)
 		}
@@ -94,17 +94,17 @@ func TestEndsWithoutRetry(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, spec := does(tt.f)
+			_, spec := scripted(tt.f)
 			spec.Handler = handlerFunc(tt.f)
 			if tt.set != nil {
 				tt.set(&spec)
 			}
-			bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-				a := r.task()
-				r.accept(0, a)
-				r.run()
+			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+				a := f.task()
+				f.accept(0, a)
+				f.run()
 				wait(5 * time.Second)
-				r.expect(a, tt.want)
+				f.expect(a, tt.want)
 			})
 		})
 	}
@@ -114,23 +114,23 @@ func TestEndsWithoutRetry(t *testing.T) {
 // the task ends without. It is not run again (I6), and the file is gone.
 func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "result")
-	s, spec := does(func(context.Context, *Run) *Result {
+	s, spec := scripted(func(context.Context, *Run) *Result {
 		return &Result{Outcome: Success, File: path, Size: 1000, Digest: make([]byte, 32)}
 	})
 	if err := os.WriteFile(path, make([]byte, 1000), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		r.results.noRoom = true
-		a := r.task(withKey("k"))
-		r.accept(0, a)
-		r.run()
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		f.results.noRoom = true
+		a := f.task(withKey("k"))
+		f.accept(0, a)
+		f.run()
 		wait(10 * time.Second)
-		if why := r.in.Unwritten(a.Header.ID); !strings.Contains(why, "no room") || r.results.count() != 0 {
-			t.Errorf("after 10 s %q is in the way, %d results", why, r.results.count())
+		if why := f.in.Unwritten(a.Header.ID); !strings.Contains(why, "no room") || f.results.count() != 0 {
+			t.Errorf("after 10 s %q is in the way, %d results", why, f.results.count())
 		}
 		wait(time.Minute)
-		o := r.expect(a, failed)
+		o := f.expect(a, failed)
 		if !strings.Contains(o.Reason, "RESULT_LOST") || !o.Truncated || s.starts(a.Header.ID) != 1 {
 			t.Errorf("%q, truncated %v, %d starts", o.Reason, o.Truncated, s.starts(a.Header.ID))
 		}
@@ -142,28 +142,28 @@ func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 
 // A kind whose handler cannot be started is as one without a handler: it takes nothing,
 // and what is in custody waits without spending an attempt (S30).
-func TestASuspendedKindTakesNothing(t *testing.T) {
-	s, spec := does(succeed)
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a, b := r.task(), r.task()
-		r.accept(0, a)
-		if !r.in.Suspend(spec.Kind, "program gone") || r.in.Suspend(spec.Kind, "program gone") {
+func TestASuspendedKindAcceptsNothing(t *testing.T) {
+	s, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a, b := f.task(), f.task()
+		f.accept(0, a)
+		if !f.in.Suspend(spec.Kind, "program gone") || f.in.Suspend(spec.Kind, "program gone") {
 			t.Error("Suspend does not tell what is new")
 		}
-		if v := r.accept(proto.CodeNoHandler, b); !strings.Contains(v[0].Detail, "program gone") {
+		if v := f.accept(proto.CodeNoHandler, b); !strings.Contains(v[0].Detail, "program gone") {
 			t.Errorf("refused with %q", v[0].Detail)
 		}
-		if code := r.in.Leasable(spec.Kind, home, nil, 0); code != proto.CodeNoHandler {
+		if code := f.in.Leasable(spec.Kind, home, nil, 0); code != proto.CodeNoHandler {
 			t.Errorf("a grant is answered with %v", code)
 		}
-		r.run()
+		f.run()
 		wait(time.Minute)
 		if s.starts(a.Header.ID) != 0 {
 			t.Error("it was started")
 		}
-		r.in.Suspend(spec.Kind, "")
+		f.in.Suspend(spec.Kind, "")
 		wait(time.Second)
-		if o := r.expect(a, succeeded); len(o.Attempts) != 1 {
+		if o := f.expect(a, succeeded); len(o.Attempts) != 1 {
 			t.Errorf("%d attempts", len(o.Attempts))
 		}
 	})
@@ -172,50 +172,50 @@ func TestASuspendedKindTakesNothing(t *testing.T) {
 // TestResultIsTriedAgain holds that a success is not lost, nor run again, when
 // its result cannot be written at first (I6).
 func TestResultIsTriedAgain(t *testing.T) {
-	s, spec := does(succeed)
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		r.results.fail(errors.New("no key record of the origin"))
-		a := r.task(withKey("k"))
-		r.accept(0, a)
-		r.run()
+	s, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		f.results.fail(errors.New("no key record of the origin"))
+		a := f.task(withKey("k"))
+		f.accept(0, a)
+		f.run()
 		wait(time.Second)
-		if r.results.count() != 0 || r.results.tries < 2 {
-			t.Fatalf("%d tries, %d results", r.results.tries, r.results.count())
+		if f.results.count() != 0 || f.results.tries < 2 {
+			t.Fatalf("%d tries, %d results", f.results.tries, f.results.count())
 		}
-		r.results.fail(nil)
+		f.results.fail(nil)
 		wait(time.Minute)
-		o := r.expect(a, succeeded)
+		o := f.expect(a, succeeded)
 		if s.starts(a.Header.ID) != 1 || len(o.Attempts) != 1 {
 			t.Errorf("%d starts, attempts %v", s.starts(a.Header.ID), o.Attempts)
 		}
 	})
 }
 
-// TestStuckResultsHoldNobodyUp holds I20 where the results of many tasks cannot
+// TestStuckResultsBlockNoOtherTask holds I20 where the results of many tasks cannot
 // be written for long: others run, end and are cancelled meanwhile.
-func TestStuckResultsHoldNobodyUp(t *testing.T) {
-	_, spec := does(succeed)
+func TestStuckResultsBlockNoOtherTask(t *testing.T) {
+	_, spec := scripted(succeed)
 	stuck := spec
 	stuck.Kind = "stuck"
-	bubble(t, Config{}, []Spec{spec, stuck}, func(r *rig) {
-		r.results.stuck = "stuck"
+	inBubble(t, Config{}, []Spec{spec, stuck}, func(f *fixture) {
+		f.results.stuck = "stuck"
 		var as []Arrival
 		for range maxFinishing + 100 {
-			as = append(as, r.task(withKind("stuck"), withClass(proto.Critical)))
+			as = append(as, f.task(withKind("stuck"), withClass(proto.Critical)))
 		}
-		r.accept(0, as...)
-		r.run()
+		f.accept(0, as...)
+		f.run()
 		wait(10 * time.Second)
-		a := r.task()
-		r.accept(0, a)
+		a := f.task()
+		f.accept(0, a)
 		wait(10 * time.Second)
-		r.expect(a, succeeded)
-		r.results.mu.Lock()
-		r.results.stuck = ""
-		r.results.mu.Unlock()
+		f.expect(a, succeeded)
+		f.results.mu.Lock()
+		f.results.stuck = ""
+		f.results.mu.Unlock()
 		wait(time.Minute)
 		for _, x := range as {
-			r.expect(x, succeeded)
+			f.expect(x, succeeded)
 		}
 	})
 }
@@ -223,15 +223,15 @@ func TestStuckResultsHoldNobodyUp(t *testing.T) {
 // TestLongOutputIsCut holds that a handler that returns more than a frame takes
 // still ends.
 func TestLongOutputIsCut(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Result {
+	_, spec := scripted(func(context.Context, *Run) *Result {
 		return &Result{Outcome: Success, Output: make([]byte, proto.MaxInlineBody+1)}
 	})
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		a := r.task()
-		r.accept(0, a)
-		r.run()
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
 		wait(time.Second)
-		if o := r.expect(a, succeeded); len(o.Body) != proto.MaxInlineBody || !o.Truncated || o.BodySize != proto.MaxInlineBody {
+		if o := f.expect(a, succeeded); len(o.Body) != proto.MaxInlineBody || !o.Truncated || o.BodySize != proto.MaxInlineBody {
 			t.Errorf("%d bytes, truncated %v", len(o.Body), o.Truncated)
 		}
 	})
@@ -255,21 +255,21 @@ func TestIntegrity(t *testing.T) {
 		{"streamed, another length", func(a *Arrival) { stream(a); a.Content.BodySize = 6 }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s, spec := does(succeed)
-			bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-				a := r.task()
+			s, spec := scripted(succeed)
+			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+				a := f.task()
 				if tt.change == nil {
 					a.Content.BodyDigest[0] ^= 1
 					a.Envelope.Body, _ = proto.Encode(nil, a.Content)
 				} else {
-					a = r.task(tt.change)
-					r.bodies.Put(BodyName(a.Header.ID), []byte("other"))
+					a = f.task(tt.change)
+					f.bodies.Put(BodyName(a.Header.ID), []byte("other"))
 				}
 				a.Key[0] = 1
-				r.accept(0, a)
-				r.run()
+				f.accept(0, a)
+				f.run()
 				wait(time.Minute)
-				o := r.expect(a, deadLetter)
+				o := f.expect(a, deadLetter)
 				if s.starts(a.Header.ID) != 0 || !strings.Contains(o.Reason, "does not match its signature") {
 					t.Errorf("%d starts, reason %q", s.starts(a.Header.ID), o.Reason)
 				}
@@ -283,35 +283,35 @@ func TestIntegrity(t *testing.T) {
 func TestLargeBodies(t *testing.T) {
 	big := strings.Repeat("0123456789", 2000)
 	var got []string
-	_, spec := does(func(_ context.Context, r *Run) *Result {
+	_, spec := scripted(func(_ context.Context, r *Run) *Result {
 		b, err := io.ReadAll(r.Body)
-		locked(func() { got = append(got, string(b)) })
+		withLock(func() { got = append(got, string(b)) })
 		return &Result{Outcome: Success, Reason: errText(err)}
 	})
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
-		spilled := r.task(withBody(big))
-		streamed := r.task(withBody(big), func(a *Arrival) {
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		spilled := f.task(withBody(big))
+		streamed := f.task(withBody(big), func(a *Arrival) {
 			*a = seal(t, *a)
 			a.Content.Body = nil
 			a.Header.SetStream(uint64(len(big)), proto.ChunkSize)
 		})
-		r.accept(0, spilled)
-		r.accept(proto.CodeNeedBody, streamed)
-		r.bodies.Put(BodyName(streamed.Header.ID), []byte(big))
-		r.accept(0, streamed)
-		if !r.in.Holds(BodyName(spilled.Header.ID)) || !r.in.Holds(BodyName(streamed.Header.ID)) || r.in.Holds("in-else") || r.in.Holds("out-1") {
+		f.accept(0, spilled)
+		f.accept(proto.CodeNeedBody, streamed)
+		f.bodies.Put(BodyName(streamed.Header.ID), []byte(big))
+		f.accept(0, streamed)
+		if !f.in.Holds(BodyName(spilled.Header.ID)) || !f.in.Holds(BodyName(streamed.Header.ID)) || f.in.Holds("in-else") || f.in.Holds("out-1") {
 			t.Error("Holds does not know the bodies of live tasks")
 		}
-		r.restart()
-		r.run()
+		f.restart()
+		f.run()
 		wait(time.Second)
-		r.expect(spilled, succeeded)
-		r.expect(streamed, succeeded)
+		f.expect(spilled, succeeded)
+		f.expect(streamed, succeeded)
 		if len(got) != 2 || got[0] != big || got[1] != big {
 			t.Errorf("handlers saw %d bodies", len(got))
 		}
-		if len(r.bodies.files) != 0 || r.in.Holds(BodyName(spilled.Header.ID)) {
-			t.Errorf("%d files left", len(r.bodies.files))
+		if len(f.bodies.files) != 0 || f.in.Holds(BodyName(spilled.Header.ID)) {
+			t.Errorf("%d files left", len(f.bodies.files))
 		}
 	})
 }
@@ -323,28 +323,28 @@ func errText(err error) string {
 	return ""
 }
 
-// TestWhatStandsBesideAStreamIsBounded holds that a task is refused, by whom it was sent or
+// TestContentOfAStreamedTaskIsBounded holds that a task is refused, by whom it was sent or
 // handed over, whose record would grow until the store does not take it.
-func TestWhatStandsBesideAStreamIsBounded(t *testing.T) {
-	_, spec := does(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
-	bubble(t, Config{}, []Spec{spec}, func(r *rig) {
+func TestContentOfAStreamedTaskIsBounded(t *testing.T) {
+	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		for args, want := range map[int]proto.Code{MaxStreamContent - 1<<10: 0, MaxStreamContent + 1: proto.CodeTooLarge, 60_000: proto.CodeTooLarge} {
-			a := r.task(func(a *Arrival) {
+			a := f.task(func(a *Arrival) {
 				a.Content.Args = []string{strings.Repeat("a", args)}
 				*a = seal(t, *a)
 				a.Header.SetStream(9, proto.ChunkSize)
 			})
-			r.bodies.Put(BodyName(a.Header.ID), []byte("123456789"))
+			f.bodies.Put(BodyName(a.Header.ID), []byte("123456789"))
 			moved := a
 			moved.Header.ID[0]++
-			ad, err := r.in.Adopt(&moved)
+			ad, err := f.in.Adopt(&moved)
 			if (want == 0) != (err == nil) || err != nil && !errors.Is(err, store.ErrTooLarge) {
 				t.Errorf("%d bytes, handed over: %v", args, err)
 			}
 			if err == nil {
 				ad.Drop()
 			}
-			r.accept(want, a)
+			f.accept(want, a)
 		}
 	})
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// saidBy is the state of a queue that an admin has signed is home's, with so many bytes of
+// queueStateWith is the state of a queue that an admin has signed is home's, with so many bytes of
 // settings.
-func saidBy(name string, home proto.PeerID, settings int) *proto.QueueState {
-	s := madeBy(name, peerOf(0), home)
-	settle(settings)(s)
+func queueStateWith(name string, home proto.PeerID, settings int) *proto.QueueState {
+	s := createdBy(name, peerOf(0), home)
+	withSettings(settings)(s)
 	return s
 }
 
-// settle sets so many bytes of settings, some 20 KiB at most.
-func settle(n int) func(*proto.QueueState) {
+// withSettings sets so many bytes of settings, some 20 KiB at most.
+func withSettings(n int) func(*proto.QueueState) {
 	return func(s *proto.QueueState) {
 		for i := 0; n > 0; i, n = i+1, n-130 {
 			text := strings.Repeat("x", 128)
@@ -36,8 +36,8 @@ func settle(n int) func(*proto.QueueState) {
 	}
 }
 
-// keptOf is how many queues of a home are known, and the bytes of their states.
-func keptOf(h *Home, home proto.PeerID) (names, size int) {
+// usageOf is how many queues of a home are known, and the bytes of their states.
+func usageOf(h *Home, home proto.PeerID) (names, size int) {
 	for _, q := range h.queues {
 		if string(q.state.GetHome()) == string(home[:]) {
 			names, size = names+1, size+proto.Size(q.state)
@@ -48,32 +48,32 @@ func keptOf(h *Home, home proto.PeerID) (names, size int) {
 
 // However many queues an admin gave a member, and whatever it says of them: each costs
 // others 1 KiB, and all that it says beyond that 64 KiB.
-func TestWhatAMemberSaysOfQueuesIsBounded(t *testing.T) {
+func TestQueueStatesOfAMemberAreBounded(t *testing.T) {
 	const bound = maxQueuesPerHome*freeStateBytes + maxStateBytes
 	for name, settings := range map[string]int{"nothing": 0, "a little": 900, "much": 4000} {
 		t.Run(name, func(t *testing.T) {
 			h := NewHome(homePeer, 1, Config{})
 			for i := range maxQueuesPerHome + 9 {
-				_, out := h.Learn(saidBy(fmt.Sprint("fat-", i), otherPeer, settings), Now{})
+				_, out := h.Learn(queueStateWith(fmt.Sprint("fat-", i), otherPeer, settings), Now{})
 				for _, w := range out.Writes {
 					if len(w.Val) > proto.MaxQueueState {
 						t.Fatalf("a record of %d bytes is written", len(w.Val))
 					}
 				}
 			}
-			names, size := keptOf(h, otherPeer)
+			names, size := usageOf(h, otherPeer)
 			if names > maxQueuesPerHome || size > bound || settings <= freeStateBytes/2 && names != maxQueuesPerHome {
 				t.Errorf("%d queues of it are kept, with %d bytes: the bounds are %d and %d", names, size, maxQueuesPerHome, bound)
 			}
 			said := 0
 			for i := range names { // as it says them again and again, each a little larger
-				_, out := h.Learn(saidBy(fmt.Sprint("fat-", i), otherPeer, settings+130*(i%20)), Now{})
+				_, out := h.Learn(queueStateWith(fmt.Sprint("fat-", i), otherPeer, settings+130*(i%20)), Now{})
 				said += len(out.Events)
 			}
-			if _, size := keptOf(h, otherPeer); size > bound {
+			if _, size := usageOf(h, otherPeer); size > bound {
 				t.Errorf("%d bytes are kept once it has said all again, the bound is %d", size, bound)
 			}
-			if h.Learn(saidBy("mine", ownerPeer, 4000), Now{}); h.Queue("mine") == nil {
+			if h.Learn(queueStateWith("mine", ownerPeer, 4000), Now{}); h.Queue("mine") == nil {
 				t.Error("it takes the room of another member")
 			}
 			a, n, rest := h.usage[otherPeer], 0, 0
@@ -91,12 +91,12 @@ func TestWhatAMemberSaysOfQueuesIsBounded(t *testing.T) {
 
 // A home keeps the bound itself, and says why: others would not believe it. Nor does it
 // hand a queue to a node that has no room for it.
-func TestAHomeKeepsTheBoundItself(t *testing.T) {
+func TestAHomeObeysTheBound(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	var err error
 	made := 0
 	for ; err == nil && made < 9; made++ {
-		_, err = h.CreateQueue(fmt.Sprint("own-", made), settle(20000), nil, Now{})
+		_, err = h.CreateQueue(fmt.Sprint("own-", made), withSettings(20000), nil, Now{})
 	}
 	if made != 4 || !strings.Contains(fmt.Sprint(err), "65536 bytes together") {
 		t.Errorf("queue %d is refused: %v", made, err)
@@ -105,7 +105,7 @@ func TestAHomeKeepsTheBoundItself(t *testing.T) {
 		t.Errorf("a queue without settings: %v", err)
 	}
 	for i := range 3 {
-		h.Learn(saidBy(fmt.Sprint("others-", i), otherPeer, 19000), Now{})
+		h.Learn(queueStateWith(fmt.Sprint("others-", i), otherPeer, 19000), Now{})
 	}
 	if _, err := h.HandOff("own-0", otherPeer, Now{}); err == nil {
 		t.Error("it hands a queue to a node that has no room for it")
@@ -119,12 +119,12 @@ func TestAHomeKeepsTheBoundItself(t *testing.T) {
 }
 
 // A chain of deeds folds when its home has no room for more than what proves it.
-func TestChainsFoldWhenThereIsNoRoom(t *testing.T) {
+func TestDeedChainsAreTrimmedToFit(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	for i := range 4 { // nearly all of what it may say
-		h.Learn(saidBy(fmt.Sprint("large-", i), otherPeer, []int{20500, 20500, 20500, 5500}[i]), Now{})
+		h.Learn(queueStateWith(fmt.Sprint("large-", i), otherPeer, []int{20500, 20500, 20500, 5500}[i]), Now{})
 	}
-	s := madeBy("q", peerOf(0), otherPeer)
+	s := createdBy("q", peerOf(0), otherPeer)
 	for g := uint64(2); g <= 30; g++ { // an admin confirms each
 		s.Deeds = append(s.Deeds, signedDeed(t, peerOf(0), Deed{Generation: g, To: otherPeer}))
 		s.Generation, s.ChangedMs = g, s.ChangedMs+1
@@ -139,11 +139,11 @@ func TestChainsFoldWhenThereIsNoRoom(t *testing.T) {
 
 // Of a home that was revoked nothing is kept but who it was, the generation and the root:
 // it comes back by nothing that it says, and an admin can seize the queue.
-func TestWhatARevokedHomeSaidGoes(t *testing.T) {
+func TestQueueStatesOfARevokedHomeAreDropped(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
-	said := saidBy("q", otherPeer, 4000)
+	said := queueStateWith("q", otherPeer, 4000)
 	h.Learn(said, Now{})
-	h.Learn(saidBy("other", ownerPeer, 500), Now{})
+	h.Learn(queueStateWith("other", ownerPeer, 500), Now{})
 	out := h.Revoked(otherPeer, Now{})
 	if len(out.Writes) != 1 || len(out.Writes[0].Val) > 80 {
 		t.Fatalf("it writes %v", out.Writes)

@@ -10,9 +10,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A bench is a home and an owner without disk and network: what one says the test
+// A fixture is a home and an owner without disk and network: what one says the test
 // hands to the other, or changes first.
-type bench struct {
+type fixture struct {
 	t     *testing.T
 	home  *Home
 	owner *Owner
@@ -26,41 +26,41 @@ var (
 	bootA, bootB                   = proto.BootID{1}, proto.BootID{2}
 )
 
-// newBench has one task granted to the owner.
-func newBench(t *testing.T, change func(*Task)) *bench {
+// newFixture has one task granted to the owner.
+func newFixture(t *testing.T, change func(*Task)) *fixture {
 	t.Helper()
-	b := &bench{t: t, home: NewHome(homePeer, 100, Config{}), owner: NewOwner(ownerPeer, bootA, Config{})}
-	b.now = Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
-	b.task = Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", NotAfter: b.now.Wall + time.Hour.Milliseconds()}
+	f := &fixture{t: t, home: NewHome(homePeer, 100, Config{}), owner: NewOwner(ownerPeer, bootA, Config{})}
+	f.now = Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	f.task = Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", NotAfter: f.now.Wall + time.Hour.Milliseconds()}
 	if change != nil {
-		change(&b.task)
+		change(&f.task)
 	}
-	b.home.Begin(b.now)
-	b.home.SetQueue(func(*proto.QueueState) {}, b.now, "q")
-	b.home.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, b.now)
-	out := b.home.Add(b.task, b.now)
+	f.home.Begin(f.now)
+	f.home.SetQueue(func(*proto.QueueState) {}, f.now, "q")
+	f.home.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, f.now)
+	out := f.home.Add(f.task, f.now)
 	for _, s := range out.Sends {
 		if g, ok := s.Body.(*proto.Grant); ok {
-			b.grant = g
+			f.grant = g
 		}
 	}
-	if b.grant == nil {
+	if f.grant == nil {
 		t.Fatal("nothing was granted")
 	}
-	return b
+	return f
 }
 
-func (b *bench) cell() *taskState { return b.home.cells[b.task.ID] }
+func (f *fixture) state() *taskState { return f.home.tasks[f.task.ID] }
 
 // claim is the claim that counts.
-func (b *bench) claim() *proto.Claim {
-	c := b.grant.Claim
+func (f *fixture) claim() *proto.Claim {
+	c := f.grant.Claim
 	m := &proto.Claim{Task: c.Task, EpochBoot: c.EpochBoot, EpochCounter: c.EpochCounter, Token: c.Token, Generation: c.Generation, BootId: bootA[:]}
 	return m
 }
 
 // badClaims are claims that must change nothing, and who makes them.
-func badClaims(b *bench) map[string]struct {
+func badClaims(f *fixture) map[string]struct {
 	from  proto.PeerID
 	claim *proto.Claim
 } {
@@ -70,7 +70,7 @@ func badClaims(b *bench) map[string]struct {
 	}
 	all := map[string]bad{}
 	add := func(name string, from proto.PeerID, change func(*proto.Claim)) {
-		c := b.claim()
+		c := f.claim()
 		change(c)
 		all[name] = bad{from, c}
 	}
@@ -96,37 +96,37 @@ func badClaims(b *bench) map[string]struct {
 // No claim but the right one changes the record of a task, whatever message it is in
 // (I4; forged, stale and damaged claims).
 func TestBadClaimsChangeNothing(t *testing.T) {
-	says := map[string]func(b *bench, from proto.PeerID, k *proto.Claim) Output{
-		"ack": func(b *bench, from proto.PeerID, k *proto.Claim) Output {
-			return b.home.OnGranted(from, &proto.Granted{Taken: []*proto.Taken{{Claim: k}}}, b.now)
+	says := map[string]func(f *fixture, from proto.PeerID, k *proto.Claim) Output{
+		"ack": func(f *fixture, from proto.PeerID, k *proto.Claim) Output {
+			return f.home.OnGranted(from, &proto.Granted{Taken: []*proto.Taken{{Claim: k}}}, f.now)
 		},
-		"start": func(b *bench, from proto.PeerID, k *proto.Claim) Output {
-			return b.home.OnStart(from, &proto.Start{Claims: []*proto.Claim{k}}, b.now)
+		"start": func(f *fixture, from proto.PeerID, k *proto.Claim) Output {
+			return f.home.OnStart(from, &proto.Start{Claims: []*proto.Claim{k}}, f.now)
 		},
-		"renew": func(b *bench, from proto.PeerID, k *proto.Claim) Output {
-			return b.home.OnRenew(from, &proto.Renew{Claims: []*proto.Claim{k}}, b.now)
+		"renew": func(f *fixture, from proto.PeerID, k *proto.Claim) Output {
+			return f.home.OnRenew(from, &proto.Renew{Claims: []*proto.Claim{k}}, f.now)
 		},
-		"release": func(b *bench, from proto.PeerID, k *proto.Claim) Output {
-			return b.home.OnRelease(from, &proto.Release{Released: []*proto.Released{{Claim: k, Cause: proto.CauseFailed}}}, b.now)
+		"release": func(f *fixture, from proto.PeerID, k *proto.Claim) Output {
+			return f.home.OnRelease(from, &proto.Release{Released: []*proto.Released{{Claim: k, Cause: proto.CauseFailed}}}, f.now)
 		},
-		"status": func(b *bench, from proto.PeerID, k *proto.Claim) Output {
-			return b.home.OnStatusReply(from, &proto.StatusReply{Held: []*proto.Held{{Claim: k}}}, b.now)
+		"status": func(f *fixture, from proto.PeerID, k *proto.Claim) Output {
+			return f.home.OnStatusReply(from, &proto.StatusReply{Held: []*proto.Held{{Claim: k}}}, f.now)
 		},
-		"result": func(b *bench, from proto.PeerID, k *proto.Claim) Output {
-			_, out := b.home.OnResult(from, Result{Claim: k, State: proto.Success, Digest: []byte("x")}, b.now)
+		"result": func(f *fixture, from proto.PeerID, k *proto.Claim) Output {
+			_, out := f.home.OnResult(from, Result{Claim: k, State: proto.Success, Digest: []byte("x")}, f.now)
 			return out
 		},
 	}
 	for what, say := range says {
-		for name := range badClaims(newBench(t, nil)) {
+		for name := range badClaims(newFixture(t, nil)) {
 			t.Run(what+" with "+name, func(t *testing.T) {
-				b := newBench(t, nil)
-				b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: b.claim()}}}, b.now)
-				before, until := b.cell().record().String(), b.cell().mem.leaseUntil
-				b.now.Mono += time.Second
-				bad := badClaims(b)[name]
-				out := say(b, bad.from, bad.claim)
-				if ts := b.cell(); ts == nil || ts.record().String() != before || ts.mem.leaseUntil != until {
+				f := newFixture(t, nil)
+				f.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: f.claim()}}}, f.now)
+				before, until := f.state().record().String(), f.state().mem.leaseUntil
+				f.now.Mono += time.Second
+				bad := badClaims(f)[name]
+				out := say(f, bad.from, bad.claim)
+				if ts := f.state(); ts == nil || ts.record().String() != before || ts.mem.leaseUntil != until {
 					t.Error("it changed the task")
 				}
 				if len(out.Writes)+len(out.Ends) != 0 {
@@ -138,28 +138,28 @@ func TestBadClaimsChangeNothing(t *testing.T) {
 }
 
 // The right claim does count: the table above is not empty talk.
-func TestTheRightClaimCounts(t *testing.T) {
-	b := newBench(t, nil)
-	r, out := b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.Success, Digest: []byte("one")}, b.now)
+func TestAValidClaimCounts(t *testing.T) {
+	f := newFixture(t, nil)
+	r, out := f.home.OnResult(ownerPeer, Result{Claim: f.claim(), State: proto.Success, Digest: []byte("one")}, f.now)
 	if r.Code != 0 || len(out.Ends) != 1 || out.Ends[0].State != proto.Success {
 		t.Fatalf("ruling %v, ends %v", r, out.Ends)
 	}
-	r, out = b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.Success, Digest: []byte("one")}, b.now)
+	r, out = f.home.OnResult(ownerPeer, Result{Claim: f.claim(), State: proto.Success, Digest: []byte("one")}, f.now)
 	if r.Code != 0 || len(out.Ends) != 0 {
 		t.Errorf("the same result again: %v, ends %v", r, out.Ends)
 	}
-	r, out = b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: proto.Success, Digest: []byte("two")}, b.now)
+	r, out = f.home.OnResult(ownerPeer, Result{Claim: f.claim(), State: proto.Success, Digest: []byte("two")}, f.now)
 	if r.Code != proto.CodeStale || len(out.Ends) != 0 || len(out.Orphans) != 1 {
 		t.Errorf("another result: %v, ends %v, orphans %v", r, out.Ends, out.Orphans)
 	}
 }
 
 // A result that is not one, or comes before any grant, ends nothing.
-func TestResultsThatAreNone(t *testing.T) {
+func TestInvalidResultsEndNothing(t *testing.T) {
 	for _, s := range []proto.TaskState{0, proto.Pending, proto.Running, proto.Indeterminate, 99} {
 		t.Run(s.String(), func(t *testing.T) {
-			b := newBench(t, nil)
-			r, out := b.home.OnResult(ownerPeer, Result{Claim: b.claim(), State: s}, b.now)
+			f := newFixture(t, nil)
+			r, out := f.home.OnResult(ownerPeer, Result{Claim: f.claim(), State: s}, f.now)
 			if r.Code != proto.CodeBadForm || len(out.Ends) != 0 {
 				t.Errorf("ruling %v, ends %v", r, out.Ends)
 			}
@@ -179,9 +179,9 @@ func TestResultsThatAreNone(t *testing.T) {
 
 // An owner believes nobody but its home about where the home went, and no copy of a
 // grant with other contents.
-func TestForgedWordsToAnOwner(t *testing.T) {
-	moved := func(b *bench, change func(*proto.Ruling)) *proto.Ruling {
-		k, _ := claimFrom(b.claim())
+func TestForgedMessagesToAnOwner(t *testing.T) {
+	moved := func(f *fixture, change func(*proto.Ruling)) *proto.Ruling {
+		k, _ := claimFrom(f.claim())
 		r := k.ruling(proto.CodeMoved)
 		r.Home, r.Generation = otherPeer[:], 2
 		change(r)
@@ -204,10 +204,10 @@ func TestForgedWordsToAnOwner(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run("moved: "+tt.name, func(t *testing.T) {
-			b := newBench(t, nil)
-			b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-			b.owner.OnPermit(tt.from, &proto.Permit{Rulings: []*proto.Ruling{moved(b, tt.r)}}, b.now)
-			if got := b.owner.runs[b.task.ID].home; got != tt.want {
+			f := newFixture(t, nil)
+			f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+			f.owner.OnPermit(tt.from, &proto.Permit{Rulings: []*proto.Ruling{moved(f, tt.r)}}, f.now)
+			if got := f.owner.runs[f.task.ID].home; got != tt.want {
 				t.Errorf("home is %d, want %d", got[0], tt.want[0])
 			}
 		})
@@ -218,44 +218,44 @@ func TestForgedWordsToAnOwner(t *testing.T) {
 		"no token":      func(c *proto.Claim) { c.Token = nil },
 	} {
 		t.Run("grant: "+name, func(t *testing.T) {
-			b := newBench(t, nil)
-			b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-			was := b.owner.runs[b.task.ID].claim
-			k := b.claim()
+			f := newFixture(t, nil)
+			f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+			was := f.owner.runs[f.task.ID].claim
+			k := f.claim()
 			k.BootId = nil
 			change(k)
-			b.owner.OnGrant(homePeer, &proto.Grant{Claim: k, LeaseMs: 1000, NotAfterMs: b.task.NotAfter}, 0, b.now)
-			if b.owner.runs[b.task.ID].claim != was {
+			f.owner.OnGrant(homePeer, &proto.Grant{Claim: k, LeaseMs: 1000, NotAfterMs: f.task.NotAfter}, 0, f.now)
+			if f.owner.runs[f.task.ID].claim != was {
 				t.Error("it was taken")
 			}
 		})
 	}
 	t.Run("leave from a stranger", func(t *testing.T) {
-		b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
-		b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-		b.owner.Ready(b.task.ID, b.now)
-		k, _ := claimFrom(b.claim())
-		if out := b.owner.OnPermit(otherPeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, b.now); len(out.Starts) != 0 {
+		f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
+		f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+		f.owner.Ready(f.task.ID, f.now)
+		k, _ := claimFrom(f.claim())
+		if out := f.owner.OnPermit(otherPeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, f.now); len(out.Starts) != 0 {
 			t.Error("it was started")
 		}
-		if out := b.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, b.now); len(out.Starts) != 1 {
+		if out := f.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, f.now); len(out.Starts) != 1 {
 			t.Error("it was not started with the home's leave")
 		}
 	})
 }
 
 // A handoff that comes back, comes twice or is none makes no second cell.
-func TestHandoffsThatMustNotCount(t *testing.T) {
+func TestInvalidHandoffsAreIgnored(t *testing.T) {
 	handed := func() (*Home, *proto.Handoff, Task, Now) {
-		b := newBench(t, nil)
-		b.task.Sent = homePeer
-		out, err := b.home.HandOff("q", otherPeer, b.now)
+		f := newFixture(t, nil)
+		f.task.Sent = homePeer
+		out, err := f.home.HandOff("q", otherPeer, f.now)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range out.Sends {
 			if m, ok := s.Body.(*proto.Handoff); ok && m.Lease != nil {
-				return b.home, m, b.task, b.now
+				return f.home, m, f.task, f.now
 			}
 		}
 		t.Fatal("nothing was handed over")
@@ -264,7 +264,7 @@ func TestHandoffsThatMustNotCount(t *testing.T) {
 	t.Run("back to where it came from, unchanged", func(t *testing.T) {
 		h, m, task, now := handed()
 		h.OnHandoff(otherPeer, m, task, now)
-		if h.cells[task.ID] != nil {
+		if h.tasks[task.ID] != nil {
 			t.Error("the old home has the cell again")
 		}
 	})
@@ -272,7 +272,7 @@ func TestHandoffsThatMustNotCount(t *testing.T) {
 		h, m, task, now := handed()
 		m.Lease.Generation++
 		h.OnHandoff(otherPeer, m, task, now)
-		if h.cells[task.ID] == nil || h.moved[task.ID] != nil {
+		if h.tasks[task.ID] == nil || h.moved[task.ID] != nil {
 			t.Error("the task did not come back")
 		}
 	})
@@ -290,8 +290,8 @@ func TestHandoffsThatMustNotCount(t *testing.T) {
 			change(m, &task)
 			to := NewHome(otherPeer, 50, Config{})
 			out := to.OnHandoff(homePeer, m, task, now)
-			if len(to.cells) != 0 || len(out.Writes) != 0 {
-				t.Errorf("%d cells, %d writes", len(to.cells), len(out.Writes))
+			if len(to.tasks) != 0 || len(out.Writes) != 0 {
+				t.Errorf("%d cells, %d writes", len(to.tasks), len(out.Writes))
 			}
 		})
 	}
@@ -300,15 +300,15 @@ func TestHandoffsThatMustNotCount(t *testing.T) {
 		to := NewHome(otherPeer, 50, Config{})
 		to.OnHandoff(homePeer, m, task, now)
 		to.OnHandoff(homePeer, m, task, now)
-		if len(to.cells) != 1 {
-			t.Fatalf("%d cells", len(to.cells))
+		if len(to.tasks) != 1 {
+			t.Fatalf("%d cells", len(to.tasks))
 		}
-		_, out := to.OnResult(ownerPeer, Result{Claim: claimOf(to.cells[task.ID]), State: proto.Success, Digest: []byte("x")}, now)
+		_, out := to.OnResult(ownerPeer, Result{Claim: claimOf(to.tasks[task.ID]), State: proto.Success, Digest: []byte("x")}, now)
 		if len(out.Ends) != 1 {
 			t.Fatal("the owner's result did not count at the new home")
 		}
 		to.OnHandoff(homePeer, m, task, now)
-		if len(to.cells) != 0 {
+		if len(to.tasks) != 0 {
 			t.Error("an ended task was raised from the dead")
 		}
 	})
@@ -348,17 +348,17 @@ func TestDamagedRecords(t *testing.T) {
 // A new home asks about a lease that its predecessor gave and that is not here yet.
 // Whatever the new home has settled of its own epochs: the answer is kept, so that
 // the grant, when it comes after all, starts nothing (I3, I6).
-func TestAGrantThatComesAfterItsNewHomeAsked(t *testing.T) {
-	b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
-	b.owner.raiseWatermark(otherPeer, proto.Seq{Boot: 1000, Counter: 9}) // its epochs are above those of the old home
-	k := b.claim()
+func TestALateGrantAfterTheNewHomeAsked(t *testing.T) {
+	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
+	f.owner.raiseWatermark(otherPeer, proto.Seq{Boot: 1000, Counter: 9}) // its epochs are above those of the old home
+	k := f.claim()
 	k.BootId, k.Generation = nil, 2
-	out := b.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{k}}, b.now)
+	out := f.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{k}}, f.now)
 	if len(out.Writes) == 0 {
 		t.Error("it says that it will never start the task, and notes nothing")
 	}
-	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-	if out = b.owner.Ready(b.task.ID, b.now); len(out.Starts)+len(out.Sends) != 0 {
+	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+	if out = f.owner.Ready(f.task.ID, f.now); len(out.Starts)+len(out.Sends) != 0 {
 		t.Error("the late grant was taken")
 	}
 }
@@ -366,37 +366,37 @@ func TestAGrantThatComesAfterItsNewHomeAsked(t *testing.T) {
 // An owner whose success did not count forgets it neither at once nor for ever: a later
 // grant of the task may be on its way to it, and no mark of the home says so (I6).
 func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
-	b := newBench(t, nil)
-	b.owner.Begin(func(proto.TaskID) Policy { return PolicyRetry }, b.now)
-	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-	b.owner.Ready(b.task.ID, b.now)
-	b.owner.Finish(b.task.ID, proto.Success, []byte("done"), b.now)
-	r, _ := claimFrom(b.claim())
+	f := newFixture(t, nil)
+	f.owner.Begin(func(proto.TaskID) Policy { return PolicyRetry }, f.now)
+	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+	f.owner.Ready(f.task.ID, f.now)
+	f.owner.Finish(f.task.ID, proto.Success, []byte("done"), f.now)
+	r, _ := claimFrom(f.claim())
 	over := r.ruling(proto.CodeStale)
 	over.State = proto.Cancelled
-	b.owner.OnResultAnswer(homePeer, over, b.now)
-	b.owner.raiseWatermark(homePeer, r.epoch) // what it was granted next is not taken yet, and holds the mark here
+	f.owner.OnResultAnswer(homePeer, over, f.now)
+	f.owner.raiseWatermark(homePeer, r.epoch) // what it was granted next is not taken yet, and holds the mark here
 	wait := func(d time.Duration) {
 		for range d / time.Second {
-			b.now.Wall, b.now.Mono, b.now.Boot = b.now.Wall+1000, b.now.Mono+time.Second, b.now.Boot+time.Second
-			b.owner.Tick(b.now)
+			f.now.Wall, f.now.Mono, f.now.Boot = f.now.Wall+1000, f.now.Mono+time.Second, f.now.Boot+time.Second
+			f.owner.Tick(f.now)
 		}
 	}
 	wait(20 * time.Second)
-	b.grant.Claim.EpochCounter += 2
-	b.grant.Claim.Token = bytes.Repeat([]byte{9}, 16)
-	if out := b.owner.OnGrant(homePeer, b.grant, 0, b.now); len(out.Waits) > 0 {
+	f.grant.Claim.EpochCounter += 2
+	f.grant.Claim.Token = bytes.Repeat([]byte{9}, 16)
+	if out := f.owner.OnGrant(homePeer, f.grant, 0, f.now); len(out.Waits) > 0 {
 		t.Error("the late grant was taken")
 	}
-	if out := b.owner.Ready(b.task.ID, b.now); len(out.Starts) > 0 {
+	if out := f.owner.Ready(f.task.ID, f.now); len(out.Starts) > 0 {
 		t.Error("it is started again")
 	}
-	k, _ := claimFrom(b.grant.Claim)
+	k, _ := claimFrom(f.grant.Claim)
 	k.boot = bootA
-	b.owner.OnReleaseReply(homePeer, &proto.ReleaseReply{Rulings: []*proto.Ruling{k.ruling(proto.CodeStale)}}, b.now)
-	b.owner.raiseWatermark(homePeer, k.epoch)
-	wait(b.owner.cfg.MessageLifetime + 2*time.Second)
-	if len(b.owner.runs) > 0 {
+	f.owner.OnReleaseReply(homePeer, &proto.ReleaseReply{Rulings: []*proto.Ruling{k.ruling(proto.CodeStale)}}, f.now)
+	f.owner.raiseWatermark(homePeer, k.epoch)
+	wait(f.owner.cfg.MessageLifetime + 2*time.Second)
+	if len(f.owner.runs) > 0 {
 		t.Error("it is never forgotten")
 	}
 }
@@ -404,38 +404,38 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 // Two homes have a task that may start once only, for the disk of one was put back. The
 // owner started it under the later lease: to who asks about the earlier one it says that
 // this is over once it is, so that no lane there stands still for ever (I20).
-func TestALeaseOfTwoHomesIsOverForBoth(t *testing.T) {
-	b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
-	earlier := b.claim()
+func TestALeaseOfTwoHomesEndsForBoth(t *testing.T) {
+	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
+	earlier := f.claim()
 	earlier.EpochBoot--
 	says := func() proto.ReleaseCause {
-		for _, s := range b.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{earlier}}, b.now).Sends {
+		for _, s := range f.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{earlier}}, f.now).Sends {
 			if m, ok := s.Body.(*proto.Release); ok && s.To == otherPeer && m.Released[0].Claim.EpochBoot == earlier.EpochBoot {
 				return m.Released[0].Cause
 			}
 		}
 		return proto.CauseUnspecified
 	}
-	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-	b.owner.Ready(b.task.ID, b.now)
-	r, _ := claimFrom(b.claim())
-	if out := b.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{r.ruling(0)}}, b.now); len(out.Starts) != 1 {
+	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+	f.owner.Ready(f.task.ID, f.now)
+	r, _ := claimFrom(f.claim())
+	if out := f.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{r.ruling(0)}}, f.now); len(out.Starts) != 1 {
 		t.Fatal("it was not started")
 	}
 	if got := says(); got != proto.CauseUnspecified {
 		t.Errorf("while it runs: %v", got)
 	}
-	b.owner.Finish(b.task.ID, proto.Success, []byte("done"), b.now)
+	f.owner.Finish(f.task.ID, proto.Success, []byte("done"), f.now)
 	if got := says(); got != proto.CauseUnspecified {
 		t.Errorf("while its result is on its way: %v", got)
 	}
 	over := r.ruling(proto.CodeStale)
 	over.State = proto.Cancelled
-	b.owner.OnResultAnswer(homePeer, over, b.now)
+	f.owner.OnResultAnswer(homePeer, over, f.now)
 	if got := says(); got != proto.CauseParked {
 		t.Errorf("when nobody takes its result: %v", got)
 	}
-	run := b.owner.runs[b.task.ID]
+	run := f.owner.runs[f.task.ID]
 	run.phase, run.orphan = proto.LeaseReleased, false // as after a crash, and the other home never hears of it
 	if got := says(); got != proto.CauseParked {
 		t.Errorf("when its other home is gone for good: %v", got)
@@ -444,7 +444,7 @@ func TestALeaseOfTwoHomesIsOverForBoth(t *testing.T) {
 
 // A task that came back goes behind its lane: nobody of the lane waits for it any more,
 // and it waits for the last. The new home, which has forgotten it, gets them all.
-func TestATaskThatCameBackIsAwaitedByNobody(t *testing.T) {
+func TestNoTaskWaitsForOneThatCameBack(t *testing.T) {
 	old := NewHome(homePeer, 100, Config{Heartbeat: time.Second})
 	to := NewHome(otherPeer, 50, Config{})
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
@@ -462,7 +462,7 @@ func TestATaskThatCameBackIsAwaitedByNobody(t *testing.T) {
 	old.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: first[:], Generation: 2}}}, now)
 	back := &proto.Handoff{Lease: &proto.Lease{Task: first[:], Queue: "q", State: proto.Pending, Generation: 3, NotAfterMs: tasks[first].NotAfter}}
 	old.OnHandoff(otherPeer, back, tasks[first], now)
-	if old.cells[first] == nil && old.moved[first].gen < 4 {
+	if old.tasks[first] == nil && old.moved[first].gen < 4 {
 		t.Fatal("it did not come back: nothing is tested")
 	}
 	for i := range 10 {
@@ -484,26 +484,26 @@ func TestATaskThatCameBackIsAwaitedByNobody(t *testing.T) {
 			}
 		}
 	}
-	if len(to.cells) != len(tasks) || old.PendingHandoffs() > 0 {
-		t.Errorf("%d of %d tasks have arrived, %d are on their way", len(to.cells), len(tasks), old.PendingHandoffs())
+	if len(to.tasks) != len(tasks) || old.PendingHandoffs() > 0 {
+		t.Errorf("%d of %d tasks have arrived, %d are on their way", len(to.tasks), len(tasks), old.PendingHandoffs())
 	}
 }
 
 // A task that is to start later waits by the wall clock as it is, not as it was when
 // the task came: a clock that was wrong then delays nothing once it is right (I14).
 func TestNotBeforeFollowsTheWallClock(t *testing.T) {
-	b := newBench(t, nil)
-	wrong := b.now
+	f := newFixture(t, nil)
+	wrong := f.now
 	wrong.Wall -= time.Hour.Milliseconds()
-	late := Task{ID: proto.TaskID{8}, Queue: "q", Kind: "k", NotBefore: b.now.Wall + 5000, NotAfter: b.task.NotAfter}
-	if out := b.home.Add(late, wrong); len(out.Sends) != 0 {
+	late := Task{ID: proto.TaskID{8}, Queue: "q", Kind: "k", NotBefore: f.now.Wall + 5000, NotAfter: f.task.NotAfter}
+	if out := f.home.Add(late, wrong); len(out.Sends) != 0 {
 		t.Fatal("it was granted before its time")
 	}
 	for range 60 {
-		b.now.Wall, b.now.Mono, b.now.Boot = b.now.Wall+1000, b.now.Mono+time.Second, b.now.Boot+time.Second
-		b.home.Tick(b.now)
-		if ts := b.home.cells[late.ID]; ts.epoch != (proto.Seq{}) {
-			if b.now.Wall < late.NotBefore {
+		f.now.Wall, f.now.Mono, f.now.Boot = f.now.Wall+1000, f.now.Mono+time.Second, f.now.Boot+time.Second
+		f.home.Tick(f.now)
+		if ts := f.home.tasks[late.ID]; ts.epoch != (proto.Seq{}) {
+			if f.now.Wall < late.NotBefore {
 				t.Error("it was granted before its time")
 			}
 			return

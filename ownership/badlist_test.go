@@ -37,15 +37,15 @@ const (
 )
 
 var (
-	stale    = refusal{code: proto.CodeStale, event: EventConflict}
-	unknown  = refusal{code: proto.CodeBusy, event: EventIgnored}
-	none     = refusal{event: EventIgnored}
-	badForm  = refusal{code: proto.CodeBadForm, event: EventIgnored}
-	atDoor   = refusal{err: proto.ErrMalformed}
-	tooLong  = refusal{err: proto.ErrTooLong}
-	tooMany  = refusal{err: proto.ErrTooMany}
-	noID     = refusal{err: proto.ErrBadID}
-	forgedBy = refusal{event: EventForged}
+	stale     = refusal{code: proto.CodeStale, event: EventConflict}
+	unknown   = refusal{code: proto.CodeBusy, event: EventIgnored}
+	none      = refusal{event: EventIgnored}
+	badForm   = refusal{code: proto.CodeBadForm, event: EventIgnored}
+	malformed = refusal{err: proto.ErrMalformed}
+	tooLong   = refusal{err: proto.ErrTooLong}
+	tooMany   = refusal{err: proto.ErrTooMany}
+	noID      = refusal{err: proto.ErrBadID}
+	forgedBy  = refusal{event: EventForged}
 )
 
 var badClaimList = []badClaim{
@@ -53,23 +53,23 @@ var badClaimList = []badClaim{
 	{"an epoch to come", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochCounter++ }, stale, stale},
 	{"an older boot number", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochBoot-- }, stale, stale},
 	{"a boot number to come", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochBoot++ }, stale, stale},
-	{"a boot number that uses up all others", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochBoot = 1<<64 - 1 }, atDoor, stale},
+	{"a boot number that uses up all others", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochBoot = 1<<64 - 1 }, malformed, stale},
 	{"no epoch", ofEpoch, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.EpochBoot, k.EpochCounter = 0, 0 }, stale, stale},
 	{"another member", ofOwner, vOther, func(*victim, *proto.Claim) {}, stale, stale},
 	{"a member that works on nothing", ofOwner, vStranger, func(*victim, *proto.Claim) {}, stale, stale},
 	{"the boot id of a clone", ofBoot, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.BootId = vCloneBoot[:] }, stale, stale},
 	{"the boot id of the home", ofBoot, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.BootId = vBoot[:] }, stale, stale},
 	{"no boot id", ofBoot, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.BootId = nil }, stale, stale},
-	{"a short boot id", ofBoot, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.BootId = k.BootId[:15] }, atDoor, badForm},
+	{"a short boot id", ofBoot, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.BootId = k.BootId[:15] }, malformed, badForm},
 	{"a guessed token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = filled(9) }, stale, stale},
-	{"the token of another lease", ofToken, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Token = v.has.Claim.Token }, stale, stale},
-	{"a short token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = k.Token[:15] }, atDoor, badForm},
-	{"no token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = nil }, atDoor, badForm},
+	{"the token of another lease", ofToken, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Token = v.grant.Claim.Token }, stale, stale},
+	{"a short token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = k.Token[:15] }, malformed, badForm},
+	{"no token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = nil }, malformed, badForm},
 	{"a task that waits", ofEarly, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Task = v.waits[:] }, stale, stale},
 	{"a task that was never here", ofEarly, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = filled(0x77) }, unknown, unknown},
 	{"a task whose home is elsewhere", ofEarly, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Task = v.mine[:] }, unknown, unknown},
-	{"no task", ofForm, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = nil }, atDoor, noID},
-	{"a short task id", ofForm, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = k.Task[:15] }, atDoor, noID},
+	{"no task", ofForm, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = nil }, malformed, noID},
+	{"a short task id", ofForm, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = k.Task[:15] }, malformed, noID},
 }
 
 // claimIn are the messages that a claim stands in. Those without an answer are only
@@ -117,50 +117,50 @@ func field(number byte, b []byte) []byte {
 // encoded is the encoding of a message.
 func encoded(v *victim, body proto.Body) []byte { return v.wire(body).Payload }
 
-// endIt has the task end with its owner's result.
-func endIt(v *victim) { v.good(vOwner, v.result(v.claim(), nil)) }
+// endTask has the task end with its owner's result.
+func endTask(v *victim) { v.mustSend(vOwner, v.result(v.claim(), nil)) }
 
-// giveBack has the owner give the lease back, and nobody take it.
-func giveBack(v *victim) {
-	v.good(vOwner, &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.Unstarted}}})
+// releaseLease has the owner give the lease back, and nobody take it.
+func releaseLease(v *victim) {
+	v.mustSend(vOwner, &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.Unstarted}}})
 }
 
-// grantAnew has the task granted to another node.
-func grantAnew(v *victim) {
-	d := v.room
+// grantAgain has the task granted to another node.
+func grantAgain(v *victim) {
+	d := v.driver
 	n := d.home.nodes[vOwner].Node
 	n.Alive = false
 	d.merge(d.home.SetNode(n, d.now()))
 	n.Peer, n.Alive = vOther, true
 	d.merge(d.home.SetNode(n, d.now()))
 	d.merge(d.home.Dead(vOwner, d.now()))
-	v.turn()
-	if ts := d.home.cells[v.task]; ts.owner != vOther {
+	v.settle()
+	if ts := d.home.tasks[v.task]; ts.owner != vOther {
 		v.t.Fatal("it was not granted anew")
 	}
 }
 
-// finishMine has the victim finish the task that it was granted.
-func finishMine(v *victim) {
-	d := v.room
+// finishOwn has the victim finish the task that it was granted.
+func finishOwn(v *victim) {
+	d := v.driver
 	d.merge(d.owner.Ready(v.mine, d.now()))
 	_, out := d.owner.Finish(v.mine, proto.Success, filled(1), d.now())
 	d.merge(out)
-	v.turn()
+	v.settle()
 }
 
-// handOver has the victim hand the queue q over, and the tasks on their way.
-func handOver(v *victim) {
-	out, err := v.room.home.HandOff("q", vFar, v.room.now())
+// handOffQueue has the victim hand the queue q over, and the tasks on their way.
+func handOffQueue(v *victim) {
+	out, err := v.driver.home.HandOff("q", vFar, v.driver.now())
 	if err != nil {
 		v.t.Fatal(err)
 	}
-	v.room.merge(out)
-	v.turn()
+	v.driver.merge(out)
+	v.settle()
 }
 
-// handedOut is a task as the victim handed it over.
-func handedOut(v *victim) *proto.Handoff {
+// sentHandoff is a task as the victim handed it over.
+func sentHandoff(v *victim) *proto.Handoff {
 	for _, p := range v.posts {
 		if m, ok := p.body.(*proto.Handoff); ok && m.GetLease() != nil && string(m.Lease.Task) == string(v.task[:]) {
 			return m
@@ -170,18 +170,18 @@ func handedOut(v *victim) *proto.Handoff {
 	return nil
 }
 
-// takeIt has the victim take a task of far.
-func takeIt(v *victim) {
-	given := lie("far", vFar, Deed{Generation: 2, From: vFar, To: vSelf})
-	v.good(vFar, &proto.Handoff{Queue: &proto.QueueState{Name: "far", Home: vSelf[:], Generation: 2, Deeds: []*proto.Signed{given}}})
-	v.good(vFar, v.handoff(nil))
-	if home, _ := v.room.home.HomeOf("far"); home != vSelf || v.room.home.cells[vGiven] == nil {
+// acceptHandoff has the victim take a task of far.
+func acceptHandoff(v *victim) {
+	given := signDeedAs("far", vFar, Deed{Generation: 2, From: vFar, To: vSelf})
+	v.mustSend(vFar, &proto.Handoff{Queue: &proto.QueueState{Name: "far", Home: vSelf[:], Generation: 2, Deeds: []*proto.Signed{given}}})
+	v.mustSend(vFar, v.handoff(nil))
+	if home, _ := v.driver.home.HomeOf("far"); home != vSelf || v.driver.home.tasks[vGiven] == nil {
 		v.t.Fatal("the handoff was not taken")
 	}
 }
 
 // The list is as long as it must be, says nothing twice, and leaves no topic out.
-func TestTheListOfBadMessages(t *testing.T) {
+func TestBadMessageListIsComplete(t *testing.T) {
 	const wanted = 60
 	seen, about := map[string]bool{}, map[topic]int{}
 	note := func(name string, of topic) {
@@ -251,23 +251,23 @@ func TestGoodMessagesCount(t *testing.T) {
 	for _, in := range claimIn {
 		v := newVictim(t)
 		if in.name == "START" {
-			v.room.home.cells[v.task].task.Mode = proto.AtMostOnce
+			v.driver.home.tasks[v.task].task.Mode = proto.AtMostOnce
 		}
 		before := v.state()
-		v.good(vOwner, in.body(v.claim()))
+		v.mustSend(vOwner, in.body(v.claim()))
 		if slices.Equal(before, v.state()) {
 			t.Errorf("%s changes nothing", in.name)
 		}
 	}
 	v := newVictim(t)
-	endIt(v)
-	if v.room.home.ended[v.task] == nil {
+	endTask(v)
+	if v.driver.home.ended[v.task] == nil {
 		t.Error("the result did not count")
 	}
 	v = newVictim(t)
-	v.good(vFar, &proto.Permit{Rulings: v.answer(proto.CodeMoved, nil)})
-	if v.room.owner.runs[v.mine].home != vOther {
+	v.mustSend(vFar, &proto.Permit{Rulings: v.answer(proto.CodeMoved, nil)})
+	if v.driver.owner.runs[v.mine].home != vOther {
 		t.Error("the home did not move")
 	}
-	takeIt(newVictim(t))
+	acceptHandoff(newVictim(t))
 }

@@ -21,7 +21,7 @@ import (
 // task of the queue far, whose home is another node. What it sends the test reads.
 type victim struct {
 	t      *testing.T
-	room   *Driver
+	driver *Driver
 	store  *store.Store
 	posts  []posted
 	events []Event
@@ -29,9 +29,9 @@ type victim struct {
 	waits  proto.TaskID // never granted: nobody serves its kind
 	mine   proto.TaskID // leased to the victim by far's home
 	lease  *proto.Claim // of task, as its owner says it
-	has    *proto.Grant // of mine
+	grant  *proto.Grant // of mine
 	sent   proto.PeerID // the home that tasks of handoffs were sent to
-	lent   []BodyOffer  // bodies that were offered
+	offers []BodyOffer  // bodies that were offered
 	code   proto.Code   // what the runner says to grants
 }
 
@@ -44,7 +44,7 @@ type posted struct {
 // The members: the first ones are admins.
 var (
 	vSelf, vFar, vOther, vOwner, vStranger = peerOf(0), peerOf(1), peerOf(2), peerOf(5), peerOf(6)
-	vTask, vWaits, vMine, vGiven           = roomTask(1), roomTask(2), roomTask(3), roomTask(4)
+	vTask, vWaits, vMine, vGiven           = testTaskID(1), testTaskID(2), testTaskID(3), testTaskID(4)
 	vBoot, vOwnerBoot, vCloneBoot          = proto.BootID{1}, proto.BootID{2}, proto.BootID{3}
 )
 
@@ -79,7 +79,7 @@ func (v *victim) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error) {
 	return Unsealed{Task: id, Outcome: o}, proto.Decode(e.GetBody(), o)
 }
 func (v *victim) Offer(id proto.TaskID, owner proto.PeerID) {
-	v.lent = append(v.lent, BodyOffer{id, owner})
+	v.offers = append(v.offers, BodyOffer{id, owner})
 }
 func (v *victim) SendBodyFirst(_ proto.PeerID, _ proto.MessageType, _ proto.TaskID, _ *proto.Envelope, after func()) {
 	after()
@@ -107,14 +107,14 @@ func newVictim(t *testing.T) *victim {
 	}
 	t.Cleanup(func() { s.Close() })
 	v.store = s
-	v.room, err = Open(s, Parts{Network: v, Custody: v, Runner: v, Prober: v, Sealer: v, Mover: vMover{v}, Bodies: v}, Settings{
+	v.driver, err = Open(s, Parts{Network: v, Custody: v, Runner: v, Prober: v, Sealer: v, Mover: vMover{v}, Bodies: v}, Settings{
 		Config: Config{Random: func(b []byte) { rand.Read(b) }, Deeds: simDeeds{newSim(1, noMutation).nodes[0]}},
 		Self:   vSelf, Boot: 100, BootID: vBoot, Clock: clock.System(), Events: func(all []Event) { v.events = append(v.events, all...) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := v.room
+	d := v.driver
 	d.merge(d.home.Begin(d.now()))
 	d.merge(d.owner.Begin(d.policy, d.now()))
 	d.merge(d.home.SetQueue(func(*proto.QueueState) {}, d.now(), "q"))
@@ -122,7 +122,7 @@ func newVictim(t *testing.T) *victim {
 	later := d.now().Wall + time.Hour.Milliseconds()
 	d.merge(d.home.Add(Task{ID: v.task, Sent: vSelf, Queue: "q", Kind: "k", NotAfter: later}, d.now()))
 	d.merge(d.home.Add(Task{ID: v.waits, Sent: vSelf, Queue: "q", Kind: "nobody", NotAfter: later}, d.now()))
-	v.turn()
+	v.settle()
 	for _, p := range v.posts {
 		if g, ok := p.body.(*proto.Grant); ok {
 			v.lease = g.GetClaim()
@@ -132,16 +132,16 @@ func newVictim(t *testing.T) *victim {
 		t.Fatal("nothing was granted")
 	}
 	v.lease.BootId = vOwnerBoot[:]
-	v.good(vOwner, &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim()}}})
-	v.good(vFar, &proto.QueueStates{Queues: []*proto.QueueState{madeBy("far", peerOf(0), vFar)}})
-	if home, _ := v.room.home.HomeOf("far"); home != vFar {
+	v.mustSend(vOwner, &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim()}}})
+	v.mustSend(vFar, &proto.QueueStates{Queues: []*proto.QueueState{createdBy("far", peerOf(0), vFar)}})
+	if home, _ := v.driver.home.HomeOf("far"); home != vFar {
 		t.Fatal("the queue far is not known")
 	}
-	v.has = &proto.Grant{
+	v.grant = &proto.Grant{
 		Claim: &proto.Claim{Task: v.mine[:], EpochBoot: 50, EpochCounter: 5, Token: filled(7), Generation: 2}, Queue: "far", LeaseMs: 15_000, NotAfterMs: later,
 		Envelope: &proto.Envelope{Header: v.mine[:]},
 	}
-	v.good(vFar, v.has)
+	v.mustSend(vFar, v.grant)
 	return v
 }
 
@@ -155,7 +155,7 @@ func (v *victim) claim() *proto.Claim {
 
 // given is the lease that the victim has, as its home speaks of it.
 func (v *victim) given() *proto.Claim {
-	m := v.has.Claim
+	m := v.grant.Claim
 	return &proto.Claim{Task: m.Task, EpochBoot: m.EpochBoot, EpochCounter: m.EpochCounter, Token: m.Token, Generation: m.Generation, BootId: vBoot[:]}
 }
 
@@ -172,18 +172,18 @@ func (v *victim) answer(code proto.Code, change func(*proto.Ruling)) []*proto.Ru
 	return []*proto.Ruling{r}
 }
 
-// turn does what waits, and writes all of it.
-func (v *victim) turn() {
+// settle does what waits, and writes all of it.
+func (v *victim) settle() {
 	v.t.Helper()
 	for {
-		v.room.drain()
-		if err := v.room.flush(v.t.Context(), true); err != nil {
+		v.driver.drain()
+		if err := v.driver.flush(v.t.Context(), true); err != nil {
 			v.t.Fatal(err)
 		}
-		if len(v.room.selfSent) == 0 && len(v.room.inputs) == 0 {
+		if len(v.driver.selfSent) == 0 && len(v.driver.inputs) == 0 {
 			return
 		}
-		v.room.handleSelfSent()
+		v.driver.handleSelfSent()
 	}
 }
 
@@ -205,17 +205,17 @@ func (v *victim) wire(body proto.Body) *proto.Message {
 	return &proto.Message{Type: messageTypes[string(body.ProtoReflect().Descriptor().Name())], Payload: b}
 }
 
-// say gives the victim a message of a member.
-func (v *victim) say(from proto.PeerID, m *proto.Message) error {
+// send gives the victim a message of a member.
+func (v *victim) send(from proto.PeerID, m *proto.Message) error {
 	v.t.Helper()
-	err := v.room.Receive(from, m)
-	v.turn()
+	err := v.driver.Receive(from, m)
+	v.settle()
 	return err
 }
 
-func (v *victim) good(from proto.PeerID, body proto.Body) {
+func (v *victim) mustSend(from proto.PeerID, body proto.Body) {
 	v.t.Helper()
-	if err := v.say(from, v.wire(body)); err != nil {
+	if err := v.send(from, v.wire(body)); err != nil {
 		v.t.Fatal(err)
 	}
 }
@@ -255,8 +255,8 @@ func (v *victim) state() (all []string) {
 			all = append(all, fmt.Sprintf("disk %v %x = %x", b, p.Key, p.Val))
 		}
 	}
-	h, o := v.room.home, v.room.owner
-	for id, ts := range h.cells {
+	h, o := v.driver.home, v.driver.owner
+	for id, ts := range h.tasks {
 		all = append(all, fmt.Sprintf("cell %x: %v until %v taken %v lapsed %v", id[:2], ts.record(), ts.mem.leaseUntil, ts.mem.acked, ts.mem.lapsed))
 	}
 	for id, entry := range h.moved {
@@ -316,7 +316,7 @@ func (v *victim) refused(from proto.PeerID, m *proto.Message, want refusal) {
 	t.Helper()
 	before := v.state()
 	v.posts, v.events = nil, nil
-	err := v.say(from, m)
+	err := v.send(from, m)
 	if want.err != nil && !errors.Is(err, want.err) || want.err == nil && err != nil {
 		t.Errorf("the error is %v, want %v", err, want.err)
 	}

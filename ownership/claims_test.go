@@ -18,9 +18,9 @@ func rootBy(queue string, admin proto.PeerID) Root {
 	return sha256.Sum256(append([]byte(queue), admin[:]...))
 }
 
-// madeBy is a queue as an admin of the simulator signs that it is made.
-func madeBy(queue string, admin, home proto.PeerID) *proto.QueueState {
-	return &proto.QueueState{Name: queue, Home: slices.Clone(home[:]), Generation: 1, Deeds: []*proto.Signed{lie(queue, admin, Deed{Generation: 1, To: home})}}
+// createdBy is a queue as an admin of the simulator signs that it is made.
+func createdBy(queue string, admin, home proto.PeerID) *proto.QueueState {
+	return &proto.QueueState{Name: queue, Home: slices.Clone(home[:]), Generation: 1, Deeds: []*proto.Signed{signDeedAs(queue, admin, Deed{Generation: 1, To: home})}}
 }
 
 // signedDeed is a deed as by would sign it in the simulator, whether or not it may.
@@ -40,7 +40,7 @@ func signedDeed(t *testing.T, by proto.PeerID, d Deed) *proto.Signed {
 
 // Nobody becomes the home of a queue that another has, but by a deed of that home, one
 // home after the other, or of an admin.
-func TestClaimsToAQueue(t *testing.T) {
+func TestQueueClaimsNeedDeeds(t *testing.T) {
 	s := newSim(1, noMutation)
 	admin, home, next, third, liar := peerOf(0), peerOf(1), peerOf(2), peerOf(3), peerOf(6)
 	claim := func(home proto.PeerID, generation uint64, deeds ...*proto.Signed) *proto.QueueState {
@@ -92,16 +92,16 @@ func TestClaimsToAQueue(t *testing.T) {
 // A queue that two admins made in a partition has one home, that of the deed with the
 // lower root, whatever is heard first, also if the other was handed on or seized since;
 // whoever meets both is told of a conflict. What nobody made is not known.
-func TestAQueueThatWasMadeTwice(t *testing.T) {
+func TestAQueueCreatedTwiceHasOneHome(t *testing.T) {
 	s := newSim(1, noMutation)
 	one, two := peerOf(0), peerOf(1)
-	low, high := madeBy("q", one, peerOf(5)), madeBy("q", two, peerOf(6))
+	low, high := createdBy("q", one, peerOf(5)), createdBy("q", two, peerOf(6))
 	lower, higher := rootBy("q", one), rootBy("q", two)
 	if bytes.Compare(lower[:], higher[:]) > 0 {
 		low, high, higher = high, low, lower
 	}
 	from, next := proto.PeerID(high.Home), peerOf(7)
-	moved := &proto.QueueState{Name: "q", Home: next[:], Generation: 2, Deeds: append(slices.Clone(high.Deeds), lie("q", from, Deed{Generation: 2, From: from, To: next, Root: higher}))}
+	moved := &proto.QueueState{Name: "q", Home: next[:], Generation: 2, Deeds: append(slices.Clone(high.Deeds), signDeedAs("q", from, Deed{Generation: 2, From: from, To: next, Root: higher}))}
 	nobody := &proto.QueueState{Name: "q", Home: next[:], Generation: 1}
 	for i, order := range [][]*proto.QueueState{{low, high}, {high, low}, {low, moved}, {moved, low}, {nobody, low, nobody}, {high, moved, low, moved}} {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
@@ -142,7 +142,7 @@ func (d revokedDeeds) Verify(s *proto.Signed) (Deed, error) {
 // What an admin or a home signed counts where it was seen before its signer was revoked,
 // also when it is said again or the queue moves on; seen first after that it does not,
 // whoever says it, until another admin confirms the home or seizes the queue.
-func TestDeedsOfTheRevoked(t *testing.T) {
+func TestDeedsOfRevokedMembers(t *testing.T) {
 	s := newSim(1, noMutation)
 	admin, other, home, next := peerOf(0), peerOf(1), peerOf(5), peerOf(6)
 	claim := func(home proto.PeerID, generation uint64, deeds ...*proto.Signed) *proto.QueueState {
@@ -196,12 +196,12 @@ func TestDeedsOfTheRevoked(t *testing.T) {
 
 // A chain of deeds begins with one of an admin, for whoever knows nothing of the queue
 // too, and has no generation beyond the bound: a name cannot be taken for ever.
-func TestAChainBeginsWithAnAdmin(t *testing.T) {
+func TestADeedChainBeginsWithAnAdmin(t *testing.T) {
 	s := newSim(1, noMutation)
 	admin, home, next := peerOf(0), peerOf(5), peerOf(6)
-	hand := func(g uint64) *proto.Signed { return lie("q", home, Deed{Generation: g, From: home, To: next}) }
-	made := lie("q", admin, Deed{Generation: 1, To: home})
-	confirmed := lie("q", admin, Deed{Generation: 9, To: home})
+	hand := func(g uint64) *proto.Signed { return signDeedAs("q", home, Deed{Generation: g, From: home, To: next}) }
+	made := signDeedAs("q", admin, Deed{Generation: 1, To: home})
+	confirmed := signDeedAs("q", admin, Deed{Generation: 9, To: home})
 	for name, tt := range map[string]struct {
 		generation uint64
 		deeds      []*proto.Signed
@@ -211,10 +211,10 @@ func TestAChainBeginsWithAnAdmin(t *testing.T) {
 		"confirmed by an admin and handed over": {10, []*proto.Signed{confirmed, hand(10)}, true},
 		"handed over by nobody's home":          {2, []*proto.Signed{hand(2)}, false},
 		"the highest generation":                {1<<64 - 1, []*proto.Signed{hand(1<<64 - 1)}, false},
-		"beyond the bound, by an admin":         {1<<32 + 1, []*proto.Signed{lie("q", admin, Deed{Generation: 1<<32 + 1, To: next})}, false},
-		"at the bound, by an admin":             {1 << 32, []*proto.Signed{lie("q", admin, Deed{Generation: 1 << 32, To: next})}, true},
-		"made by one who is no admin":           {1, []*proto.Signed{lie("q", next, Deed{Generation: 1, To: next})}, false},
-		"of another root":                       {2, []*proto.Signed{made, lie("q", home, Deed{Generation: 2, From: home, To: next, Root: Root{1}})}, false},
+		"beyond the bound, by an admin":         {1<<32 + 1, []*proto.Signed{signDeedAs("q", admin, Deed{Generation: 1<<32 + 1, To: next})}, false},
+		"at the bound, by an admin":             {1 << 32, []*proto.Signed{signDeedAs("q", admin, Deed{Generation: 1 << 32, To: next})}, true},
+		"made by one who is no admin":           {1, []*proto.Signed{signDeedAs("q", next, Deed{Generation: 1, To: next})}, false},
+		"of another root":                       {2, []*proto.Signed{made, signDeedAs("q", home, Deed{Generation: 2, From: home, To: next, Root: Root{1}})}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := NewHome(peerOf(4), 1, Config{Deeds: simDeeds{s.nodes[4]}})
@@ -290,7 +290,7 @@ func TestDeedsOfManyMovesFit(t *testing.T) {
 	s := newSim(1, noMutation)
 	homes := []*Home{NewHome(peerOf(5), 1, Config{Deeds: simDeeds{s.nodes[5]}}), NewHome(peerOf(6), 1, Config{Deeds: simDeeds{s.nodes[6]}})}
 	for _, h := range homes {
-		h.Learn(madeBy("q", peerOf(0), peerOf(5)), Now{})
+		h.Learn(createdBy("q", peerOf(0), peerOf(5)), Now{})
 	}
 	refused := 0
 	for i := range 3 * proto.MaxDeeds {
@@ -327,7 +327,7 @@ func TestDeedsOfManyMovesFit(t *testing.T) {
 
 // A task, a blocked lane or a wish to cancel counts from who is or was a home of the
 // queue, and from nobody else, though the task was sent to it.
-func TestWordsOfWhoWasNeverTheHome(t *testing.T) {
+func TestMessagesFromANodeThatWasNeverTheHome(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		from proto.PeerID
@@ -340,33 +340,33 @@ func TestWordsOfWhoWasNeverTheHome(t *testing.T) {
 		{"a stranger, of a task sent to nobody knows whom", ownerPeer, proto.PeerID{}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newBench(t, func(x *Task) { x.Sent = homePeer })
-			out, err := b.home.HandOff("q", otherPeer, b.now)
+			f := newFixture(t, func(x *Task) { x.Sent = homePeer })
+			out, err := f.home.HandOff("q", otherPeer, f.now)
 			if err != nil {
 				t.Fatal(err)
 			}
-			to, task := NewHome(otherPeer, 50, Config{}), b.task
+			to, task := NewHome(otherPeer, 50, Config{}), f.task
 			for _, s := range out.Sends {
 				m, ok := s.Body.(*proto.Handoff)
 				if !ok {
 					continue
 				}
 				if m.Lease == nil {
-					to.OnHandoff(homePeer, m, Task{}, b.now)
+					to.OnHandoff(homePeer, m, Task{}, f.now)
 					continue
 				}
 				task.Sent = tt.sent
 				m.Blocks = []*proto.LaneBlock{{Queue: "q", Key: "k"}}
-				to.OnHandoff(tt.from, m, task, b.now)
-				if got := to.cells[task.ID] != nil; got != tt.want {
+				to.OnHandoff(tt.from, m, task, f.now)
+				if got := to.tasks[task.ID] != nil; got != tt.want {
 					t.Errorf("the task is there: %v, want %v", got, tt.want)
 				}
 				if l := to.queue("q").lanes[laneKey{key: "k"}]; (l != nil && l.blocked) != tt.want {
 					t.Errorf("the lane stands still: %v, want %v", l != nil && l.blocked, tt.want)
 				}
-				to.OnHandoff(homePeer, m, task, b.now)
-				to.OnCancel(tt.from, &proto.Cancel{Task: task.ID[:]}, b.now)
-				if got := to.cells[task.ID].cancel; got != tt.want {
+				to.OnHandoff(homePeer, m, task, f.now)
+				to.OnCancel(tt.from, &proto.Cancel{Task: task.ID[:]}, f.now)
+				if got := to.tasks[task.ID].cancel; got != tt.want {
 					t.Errorf("it is cancelled: %v, want %v", got, tt.want)
 				}
 			}
@@ -376,17 +376,17 @@ func TestWordsOfWhoWasNeverTheHome(t *testing.T) {
 
 // A home that has forgotten that a task moved is refused by who knows that, and does
 // not ask it again at once.
-func TestAHomeThatForgotIsRefusedInPeace(t *testing.T) {
-	b := newBench(t, nil)
-	k := b.claim()
+func TestAHomeThatLostItsQueueIsRefusedWithoutAlarm(t *testing.T) {
+	f := newFixture(t, nil)
+	k := f.claim()
 	k.BootId = bootA[:]
 	seen := &proto.Taken{Claim: k, Code: proto.CodeStale, SeenBoot: 1}
-	out := b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{seen}}, b.now)
+	out := f.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{seen}}, f.now)
 	if len(out.Sends) != 0 {
 		t.Errorf("it is granted the task again at once: %v", out.Sends)
 	}
-	b.now.Mono += time.Minute
-	if out = b.home.Tick(b.now); len(out.Sends) == 0 {
+	f.now.Mono += time.Minute
+	if out = f.home.Tick(f.now); len(out.Sends) == 0 {
 		t.Error("it is never asked again")
 	}
 }

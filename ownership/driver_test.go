@@ -20,51 +20,51 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// A roomWorld is rooms whose messages take a while and may be lost.
-type roomWorld struct {
+// A cluster is rooms whose messages take a while and may be lost.
+type cluster struct {
 	t     *testing.T
-	rooms []*roomNode
+	nodes []*clusterNode
 
 	mu     sync.Mutex
 	cut    map[[2]int]bool
 	ends   map[proto.TaskID][]string // results that counted
 	starts map[proto.TaskID]int
-	bodies roomBodies
+	bodies testBodies
 }
 
-// A roomNode is one node: what is in engine survives it.
-type roomNode struct {
-	w      *roomWorld
-	place  int
-	life   uint64
-	engine *mem.Engine
-	store  *store.Store
-	tasks  map[proto.TaskID]Task // in custody, as an inbox would keep them
-	work   time.Duration
-	size   int // that the result has more
-	policy Policy
-	room   *Driver
-	stop   context.CancelFunc
-	done   chan error
-	runs   sync.WaitGroup
-	stops  map[proto.TaskID]chan struct{}
-	dead   atomic.Bool
-	fail   func(point string) error // of its next start
-	posts  atomic.Int64             // messages to others
-	values int                      // bytes of a value that its store takes; 0: the default
-	blamed atomic.Int64             // offences of others
+// A clusterNode is one node: what is in engine survives it.
+type clusterNode struct {
+	cluster  *cluster
+	index    int
+	boot     uint64
+	engine   *mem.Engine
+	store    *store.Store
+	tasks    map[proto.TaskID]Task // in custody, as an inbox would keep them
+	work     time.Duration
+	size     int // that the result has more
+	policy   Policy
+	driver   *Driver
+	stop     context.CancelFunc
+	done     chan error
+	runs     sync.WaitGroup
+	stops    map[proto.TaskID]chan struct{}
+	dead     atomic.Bool
+	fail     func(point string) error // of its next start
+	posts    atomic.Int64             // messages to others
+	values   int                      // bytes of a value that its store takes; 0: the default
+	offenses atomic.Int64             // offences of others
 }
 
-func roomPeer(i int) (p proto.PeerID) { p[0] = byte(i + 1); return p }
+func testPeer(i int) (p proto.PeerID) { p[0] = byte(i + 1); return p }
 
-func roomTask(i int) (id proto.TaskID) { id[0], id[1] = byte(i>>8), byte(i)+1; return id }
+func testTaskID(i int) (id proto.TaskID) { id[0], id[1] = byte(i>>8), byte(i)+1; return id }
 
-func newRoomWorld(t *testing.T, n int, work time.Duration) *roomWorld {
-	w := &roomWorld{t: t, cut: map[[2]int]bool{}, ends: map[proto.TaskID][]string{}, starts: map[proto.TaskID]int{}}
+func newCluster(t *testing.T, n int, work time.Duration) *cluster {
+	w := &cluster{t: t, cut: map[[2]int]bool{}, ends: map[proto.TaskID][]string{}, starts: map[proto.TaskID]int{}}
 	for i := range n {
-		w.rooms = append(w.rooms, &roomNode{w: w, place: i, engine: mem.New(), tasks: map[proto.TaskID]Task{}, work: work})
+		w.nodes = append(w.nodes, &clusterNode{cluster: w, index: i, engine: mem.New(), tasks: map[proto.TaskID]Task{}, work: work})
 	}
-	for _, n := range w.rooms {
+	for _, n := range w.nodes {
 		n.start()
 	}
 	w.members()
@@ -72,64 +72,64 @@ func newRoomWorld(t *testing.T, n int, work time.Duration) *roomWorld {
 }
 
 // members tells every room of all.
-func (w *roomWorld) members() {
-	for _, n := range w.rooms {
+func (w *cluster) members() {
+	for _, n := range w.nodes {
 		if n.dead.Load() {
 			continue
 		}
-		for i := range w.rooms {
-			m := dispatch.Member{Peer: roomPeer(i), Alive: !w.rooms[i].dead.Load(), Kinds: []string{"build"}, Slots: 4}
-			n.room.SetNode(Node{Member: m})
+		for i := range w.nodes {
+			m := dispatch.Member{Peer: testPeer(i), Alive: !w.nodes[i].dead.Load(), Kinds: []string{"build"}, Slots: 4}
+			n.driver.SetNode(Node{Member: m})
 		}
 	}
 }
 
-func (n *roomNode) start() {
-	n.life, n.stops = n.life+1, map[proto.TaskID]chan struct{}{}
+func (n *clusterNode) start() {
+	n.boot, n.stops = n.boot+1, map[proto.TaskID]chan struct{}{}
 	n.engine = n.engine.Reopen()
 	s, err := store.Open(n.engine, store.Config{Clock: clock.Runtime(), SweepEvery: -1, CompactEvery: -1, MaxValue: n.values})
 	if err != nil {
-		n.w.t.Fatal(err)
+		n.cluster.t.Fatal(err)
 	}
 	n.store = s
 	cfg := Settings{
-		Config: Config{Random: func(b []byte) { rand.Read(b) }}, Self: roomPeer(n.place), Boot: n.life, BootID: proto.BootID{byte(n.place), byte(n.life)}, Clock: clock.Runtime(), Fail: n.fail,
-		OnMisbehavior: func(proto.PeerID, error) { n.blamed.Add(1) },
+		Config: Config{Random: func(b []byte) { rand.Read(b) }}, Self: testPeer(n.index), Boot: n.boot, BootID: proto.BootID{byte(n.index), byte(n.boot)}, Clock: clock.Runtime(), Fail: n.fail,
+		OnMisbehavior: func(proto.PeerID, error) { n.offenses.Add(1) },
 	}
-	n.room, err = Open(s, Parts{Network: n, Custody: n, Runner: n, Prober: n, Sealer: n, Mover: roomMover{}, Bodies: n}, cfg)
+	n.driver, err = Open(s, Parts{Network: n, Custody: n, Runner: n, Prober: n, Sealer: n, Mover: nopMover{}, Bodies: n}, cfg)
 	if err != nil {
-		n.w.t.Fatal(err)
+		n.cluster.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	n.stop, n.done = cancel, make(chan error, 1)
-	driver, done := n.room, n.done
+	driver, done := n.driver, n.done
 	n.dead.Store(false) // from now on others see the new room
 	go func() { done <- driver.Run(ctx) }()
 }
 
 // crash ends the node as a power cut does.
-func (n *roomNode) crash() {
+func (n *clusterNode) crash() {
 	n.dead.Store(true)
 	n.engine = n.engine.Reopen()
 	n.end()
 }
 
-func (n *roomNode) end() {
+func (n *clusterNode) end() {
 	n.dead.Store(true)
 	n.stop()
 	<-n.done
-	n.w.mu.Lock()
+	n.cluster.mu.Lock()
 	for id, c := range n.stops {
 		delete(n.stops, id)
 		close(c)
 	}
-	n.w.mu.Unlock()
+	n.cluster.mu.Unlock()
 	n.runs.Wait()
 	n.store.Close()
 }
 
-func (w *roomWorld) close() {
-	for _, n := range w.rooms {
+func (w *cluster) close() {
+	for _, n := range w.nodes {
 		if !n.dead.Load() {
 			n.end()
 		}
@@ -138,29 +138,29 @@ func (w *roomWorld) close() {
 }
 
 // add gives a queue's home a task.
-func (n *roomNode) add(i int, change func(*Task)) {
-	t := Task{ID: roomTask(i), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
+func (n *clusterNode) add(i int, change func(*Task)) {
+	t := Task{ID: testTaskID(i), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
 	if change != nil {
 		change(&t)
 	}
-	n.w.mu.Lock()
+	n.cluster.mu.Lock()
 	n.tasks[t.ID] = t
-	n.w.mu.Unlock()
-	n.room.Add(t, false)
+	n.cluster.mu.Unlock()
+	n.driver.Add(t, false)
 }
 
-func (n *roomNode) Post(p proto.PeerID, t proto.MessageType, m proto.Body) {
+func (n *clusterNode) Post(p proto.PeerID, t proto.MessageType, m proto.Body) {
 	payload, err := proto.Encode(nil, m)
 	if err != nil {
-		n.w.t.Error(err)
+		n.cluster.t.Error(err)
 		return
 	}
 	n.posts.Add(1)
-	to := n.w.rooms[int(p[0])-1]
-	from := n.place
-	n.w.mu.Lock()
-	cut := n.w.cut[[2]int{from, to.place}]
-	n.w.mu.Unlock()
+	to := n.cluster.nodes[int(p[0])-1]
+	from := n.index
+	n.cluster.mu.Lock()
+	cut := n.cluster.cut[[2]int{from, to.index}]
+	n.cluster.mu.Unlock()
 	if n.dead.Load() || cut {
 		return
 	}
@@ -168,15 +168,15 @@ func (n *roomNode) Post(p proto.PeerID, t proto.MessageType, m proto.Body) {
 		if to.dead.Load() {
 			return
 		}
-		if err := to.room.Receive(roomPeer(from), &proto.Message{Type: t, Payload: payload}); err != nil {
-			n.w.t.Error(err)
+		if err := to.driver.Receive(testPeer(from), &proto.Message{Type: t, Payload: payload}); err != nil {
+			n.cluster.t.Error(err)
 		}
 	})
 }
 
-const roomBody = 2*maxPiece + 1 // a grant does not fit into one record
+const testBodySize = 2*maxPiece + 1 // a grant does not fit into one record
 
-func (n *roomNode) Tasks() (all []Task, err error) {
+func (n *clusterNode) Tasks() (all []Task, err error) {
 	for _, t := range n.tasks {
 		all = append(all, t)
 	}
@@ -184,24 +184,24 @@ func (n *roomNode) Tasks() (all []Task, err error) {
 	return all, nil
 }
 
-func (n *roomNode) Envelope(id proto.TaskID, _ proto.PeerID) (*proto.Envelope, error) {
-	return &proto.Envelope{Header: id[:], Body: make([]byte, roomBody)}, nil
+func (n *clusterNode) Envelope(id proto.TaskID, _ proto.PeerID) (*proto.Envelope, error) {
+	return &proto.Envelope{Header: id[:], Body: make([]byte, testBodySize)}, nil
 }
 
-func (n *roomNode) End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error {
+func (n *clusterNode) End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error {
 	var b store.Batch
 	also(&b)
 	err := n.store.Apply(ctx, &b)
 	if err == nil {
-		n.w.mu.Lock()
+		n.cluster.mu.Lock()
 		delete(n.tasks, e.Task)
-		n.w.ends[e.Task] = append(n.w.ends[e.Task], e.State.Name()+" "+string(o.GetBody()))
-		n.w.mu.Unlock()
+		n.cluster.ends[e.Task] = append(n.cluster.ends[e.Task], e.State.Name()+" "+string(o.GetBody()))
+		n.cluster.mu.Unlock()
 	}
 	return err
 }
 
-func (n *roomNode) Seal(_ proto.PeerID, all []SealRequest) (sealed []*proto.Envelope, err error) {
+func (n *clusterNode) Seal(_ proto.PeerID, all []SealRequest) (sealed []*proto.Envelope, err error) {
 	for _, x := range all {
 		b, err := proto.Encode(nil, x.Outcome)
 		if err != nil {
@@ -212,23 +212,23 @@ func (n *roomNode) Seal(_ proto.PeerID, all []SealRequest) (sealed []*proto.Enve
 	return sealed, nil
 }
 
-func (n *roomNode) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error) {
+func (n *clusterNode) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error) {
 	e, o := new(proto.Envelope), new(proto.Outcome)
 	if err := proto.Decode(m.GetPayload(), e); err != nil {
 		return Unsealed{}, err
 	}
 	err := proto.Decode(e.GetBody(), o)
-	return Unsealed{Task: proto.TaskID(e.GetHeader()), Outcome: o, Absent: len(o.GetBodyKey()) > 0 && n.w.bodies.absent()}, err
+	return Unsealed{Task: proto.TaskID(e.GetHeader()), Outcome: o, Absent: len(o.GetBodyKey()) > 0 && n.cluster.bodies.absent()}, err
 }
 
-func (n *roomNode) Check(proto.PeerID, *proto.Grant) proto.Code { return 0 }
+func (n *clusterNode) Check(proto.PeerID, *proto.Grant) proto.Code { return 0 }
 
-func (n *roomNode) Wait(_ proto.PeerID, g *proto.Grant) {
-	id, driver, life := proto.TaskID(g.GetClaim().GetTask()), n.room, n.life
+func (n *clusterNode) Wait(_ proto.PeerID, g *proto.Grant) {
+	id, driver, life := proto.TaskID(g.GetClaim().GetTask()), n.driver, n.boot
 	stop := make(chan struct{})
-	n.w.mu.Lock()
+	n.cluster.mu.Lock()
 	n.stops[id] = stop
-	n.w.mu.Unlock()
+	n.cluster.mu.Unlock()
 	n.runs.Go(func() {
 		if !n.fetch(driver, id, stop) {
 			return
@@ -236,19 +236,19 @@ func (n *roomNode) Wait(_ proto.PeerID, g *proto.Grant) {
 		if _, ok := driver.Ready(context.Background(), id, n.policy); !ok {
 			return
 		}
-		n.w.mu.Lock()
-		n.w.starts[id]++
-		n.w.mu.Unlock()
+		n.cluster.mu.Lock()
+		n.cluster.starts[id]++
+		n.cluster.mu.Unlock()
 		select {
 		case <-time.After(n.work):
 		case <-stop:
 			_ = driver.Fail(context.Background(), id, &proto.Released{Cause: proto.CauseStopped, Reason: "told to"})
 			return
 		}
-		body := append(fmt.Appendf(nil, "by %d in life %d", n.place, life), make([]byte, max(n.size-64, 0))...)
+		body := append(fmt.Appendf(nil, "by %d in life %d", n.index, life), make([]byte, max(n.size-64, 0))...)
 		sum := sha256.Sum256(body)
 		o := &proto.Outcome{State: proto.Success, Body: body, BodyDigest: sum[:]}
-		if n.w.bodies.large {
+		if n.cluster.bodies.large {
 			o.BodyKey = sum[:]
 		}
 		_ = driver.Finish(context.Background(), id, o)
@@ -256,10 +256,10 @@ func (n *roomNode) Wait(_ proto.PeerID, g *proto.Grant) {
 }
 
 // Probe says what the handler remembers: half of the tasks are done.
-func (n *roomNode) Probe(_ proto.PeerID, g *proto.Grant) {
-	id, driver := proto.TaskID(g.GetClaim().GetTask()), n.room
-	if string(g.GetEnvelope().GetHeader()) != string(id[:]) || len(g.GetEnvelope().GetBody()) != roomBody {
-		n.w.t.Errorf("the handler is asked about %s with another task", id)
+func (n *clusterNode) Probe(_ proto.PeerID, g *proto.Grant) {
+	id, driver := proto.TaskID(g.GetClaim().GetTask()), n.driver
+	if string(g.GetEnvelope().GetHeader()) != string(id[:]) || len(g.GetEnvelope().GetBody()) != testBodySize {
+		n.cluster.t.Errorf("the handler is asked about %s with another task", id)
 	}
 	n.runs.Go(func() {
 		body := []byte("asked")
@@ -268,9 +268,9 @@ func (n *roomNode) Probe(_ proto.PeerID, g *proto.Grant) {
 	})
 }
 
-func (n *roomNode) Stop(id proto.TaskID, _ bool) {
-	n.w.mu.Lock()
-	defer n.w.mu.Unlock()
+func (n *clusterNode) Stop(id proto.TaskID, _ bool) {
+	n.cluster.mu.Lock()
+	defer n.cluster.mu.Unlock()
 	if c := n.stops[id]; c != nil {
 		delete(n.stops, id)
 		close(c)
@@ -278,7 +278,7 @@ func (n *roomNode) Stop(id proto.TaskID, _ bool) {
 }
 
 // settled waits until n tasks have ended, each with one result (I3, I4).
-func (w *roomWorld) settled(n int, within time.Duration) {
+func (w *cluster) settled(n int, within time.Duration) {
 	w.t.Helper()
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
 		w.mu.Lock()
@@ -299,12 +299,12 @@ func (w *roomWorld) settled(n int, within time.Duration) {
 }
 
 // Tasks of a queue run on every node that serves their kind, its home among them.
-func TestRoomsShareAQueue(t *testing.T) {
+func TestDriversShareAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 3, 100*time.Millisecond)
+		w := newCluster(t, 3, 100*time.Millisecond)
 		defer w.close()
 		for i := range 200 {
-			w.rooms[0].add(i, nil)
+			w.nodes[0].add(i, nil)
 		}
 		w.settled(200, 20*time.Second)
 		by := map[string]int{}
@@ -326,15 +326,15 @@ func TestRoomsShareAQueue(t *testing.T) {
 // node of no queue can go back to it.
 func TestFirstLeaseRaisesTheSchema(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 1, 100*time.Millisecond)
+		w := newCluster(t, 1, 100*time.Millisecond)
 		defer w.close()
 		time.Sleep(time.Minute)
-		if got := w.rooms[0].store.Schema(); got != 1 {
+		if got := w.nodes[0].store.Schema(); got != 1 {
 			t.Errorf("without a task the schema is %d", got)
 		}
-		w.rooms[0].add(0, nil)
+		w.nodes[0].add(0, nil)
 		w.settled(1, 20*time.Second)
-		if got := w.rooms[0].store.Schema(); got != 2 {
+		if got := w.nodes[0].store.Schema(); got != 2 {
 			t.Errorf("after a lease the schema is %d", got)
 		}
 	})
@@ -342,32 +342,32 @@ func TestFirstLeaseRaisesTheSchema(t *testing.T) {
 
 // What a dead owner had runs elsewhere within lease and scan, and what comes back
 // with it does not count twice (I3, I4, S19).
-func TestRoomsTakeOverFromADeadOwner(t *testing.T) {
+func TestDriversTakeOverFromADeadOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 3, 3*time.Second)
+		w := newCluster(t, 3, 3*time.Second)
 		defer w.close()
 		for i := range 12 {
-			w.rooms[0].add(i, nil)
+			w.nodes[0].add(i, nil)
 		}
 		time.Sleep(time.Second)
-		w.rooms[1].crash()
+		w.nodes[1].crash()
 		w.members()
 		w.settled(12, 15*time.Second+5*time.Second+time.Second+6*time.Second)
-		w.rooms[1].start()
+		w.nodes[1].start()
 		w.members()
-		w.rooms[0].add(50, nil)
+		w.nodes[0].add(50, nil)
 		w.settled(13, 10*time.Second)
 	})
 }
 
 // An owner that was cut off goes on; what it brings home after somebody else was
 // granted the task does not count (I4), and it forgets that.
-func TestRoomsHealAPartition(t *testing.T) {
+func TestDriversHealAPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 3, 40*time.Second)
+		w := newCluster(t, 3, 40*time.Second)
 		defer w.close()
 		for i := range 6 {
-			w.rooms[0].add(i, nil)
+			w.nodes[0].add(i, nil)
 		}
 		time.Sleep(time.Second)
 		w.mu.Lock()
@@ -379,7 +379,7 @@ func TestRoomsHealAPartition(t *testing.T) {
 		w.mu.Unlock()
 		w.settled(6, 3*time.Minute)
 		time.Sleep(2 * time.Minute)
-		if n := len(w.rooms[2].room.results); n != 0 {
+		if n := len(w.nodes[2].driver.results); n != 0 {
 			t.Errorf("%d results are still kept by who lost its leases", n)
 		}
 	})
@@ -387,17 +387,17 @@ func TestRoomsHealAPartition(t *testing.T) {
 
 // A home that comes back finds its tasks, and the results of owners that went on
 // meanwhile: nothing is run again by that alone (S20).
-func TestRoomsSurviveTheRestartOfTheHome(t *testing.T) {
+func TestDriversSurviveTheRestartOfTheHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 3, 5*time.Second)
+		w := newCluster(t, 3, 5*time.Second)
 		defer w.close()
 		for i := range 8 {
-			w.rooms[0].add(i, nil)
+			w.nodes[0].add(i, nil)
 		}
 		time.Sleep(2 * time.Second)
-		w.rooms[0].crash()
+		w.nodes[0].crash()
 		time.Sleep(10 * time.Second)
-		w.rooms[0].start()
+		w.nodes[0].start()
 		w.members()
 		w.settled(8, time.Minute)
 		again := 0
@@ -412,28 +412,28 @@ func TestRoomsSurviveTheRestartOfTheHome(t *testing.T) {
 
 // A stop gives back what waits, and what runs is told to end: it runs elsewhere
 // within a second and spends no attempt (S32).
-func TestRoomsGiveBackAtAStop(t *testing.T) {
+func TestDriversReleaseLeasesAtAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 2, 10*time.Second)
+		w := newCluster(t, 2, 10*time.Second)
 		defer w.close()
 		for i := range 4 {
-			w.rooms[0].add(i, func(t *Task) { t.MaxAttempts = 1 })
+			w.nodes[0].add(i, func(t *Task) { t.MaxAttempts = 1 })
 		}
 		time.Sleep(time.Second)
-		n := w.rooms[1]
+		n := w.nodes[1]
 		w.mu.Lock()
 		mine := slices.Collect(maps.Keys(n.stops))
 		w.mu.Unlock()
 		if len(mine) == 0 {
 			t.Fatal("the other node has nothing to give back")
 		}
-		n.room.Stop()
+		n.driver.Stop()
 		for _, id := range mine {
 			n.Stop(id, false)
 		}
-		w.rooms[1].dead.Store(true)
+		w.nodes[1].dead.Store(true)
 		w.members()
-		w.rooms[1].dead.Store(false)
+		w.nodes[1].dead.Store(false)
 		before := time.Now()
 		w.settled(4, 13*time.Second)
 		t.Logf("all ended %v after the stop", time.Since(before))
@@ -445,29 +445,29 @@ func TestRoomsGiveBackAtAStop(t *testing.T) {
 	})
 }
 
-// A roomMover moves nothing: these rooms keep their queue.
-type roomMover struct{}
+// A nopMover moves nothing: these rooms keep their queue.
+type nopMover struct{}
 
-func (roomMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return Task{}, proto.ErrMalformed }
-func (roomMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
+func (nopMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return Task{}, proto.ErrMalformed }
+func (nopMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
 	return nil, nil, proto.ErrMalformed
 }
-func (roomMover) HandedOff([]proto.TaskID, proto.PeerID) {}
+func (nopMover) HandedOff([]proto.TaskID, proto.PeerID) {}
 
 // A handler that can tell is asked about what ran when its node died: what is done
 // ends with that, and is not run again; the rest is (I7).
-func TestRoomsAskWhatWasDone(t *testing.T) {
+func TestDriversProbeAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 2, 5*time.Second)
+		w := newCluster(t, 2, 5*time.Second)
 		defer w.close()
-		for _, n := range w.rooms {
+		for _, n := range w.nodes {
 			n.policy = PolicyProbe
 		}
 		for i := range 8 {
-			w.rooms[0].add(i, nil)
+			w.nodes[0].add(i, nil)
 		}
 		time.Sleep(2 * time.Second)
-		n := w.rooms[1]
+		n := w.nodes[1]
 		w.mu.Lock()
 		mine := slices.Collect(maps.Keys(n.stops))
 		w.mu.Unlock()
@@ -489,7 +489,7 @@ func TestRoomsAskWhatWasDone(t *testing.T) {
 		if kinds[true] == 0 || kinds[false] == 0 {
 			t.Errorf("done and not done: %v, want some of each", kinds)
 		}
-		for id := range n.room.probes {
+		for id := range n.driver.probes {
 			t.Errorf("the grant of %s is still kept", id)
 		}
 	})

@@ -11,8 +11,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// roomBodies is what the rooms of a world do with large bodies.
-type roomBodies struct {
+// testBodies is what the rooms of a world do with large bodies.
+type testBodies struct {
 	large  bool // results are large
 	fetch  int  // tasks are, and come when they were asked for so often; below 0: never
 	mu     sync.Mutex
@@ -21,20 +21,20 @@ type roomBodies struct {
 	forgot map[proto.TaskID]int
 }
 
-func (b *roomBodies) absent() bool {
+func (b *testBodies) absent() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return !b.whole
 }
 
-func (b *roomBodies) asked(id proto.TaskID) int {
+func (b *testBodies) asked(id proto.TaskID) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.lent[id]
 }
 
 // wanted returns fetch, after it was set to what is not zero.
-func (b *roomBodies) wanted(set int) int {
+func (b *testBodies) wanted(set int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if set != 0 {
@@ -43,8 +43,8 @@ func (b *roomBodies) wanted(set int) int {
 	return b.fetch
 }
 
-func (n *roomNode) Offer(id proto.TaskID, _ proto.PeerID) {
-	b := &n.w.bodies
+func (n *clusterNode) Offer(id proto.TaskID, _ proto.PeerID) {
+	b := &n.cluster.bodies
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.lent == nil {
@@ -53,12 +53,12 @@ func (n *roomNode) Offer(id proto.TaskID, _ proto.PeerID) {
 	b.lent[id]++
 }
 
-func (n *roomNode) SendBodyFirst(_ proto.PeerID, _ proto.MessageType, _ proto.TaskID, _ *proto.Envelope, after func()) {
+func (n *clusterNode) SendBodyFirst(_ proto.PeerID, _ proto.MessageType, _ proto.TaskID, _ *proto.Envelope, after func()) {
 	after()
 }
 
-func (n *roomNode) Forget(id proto.TaskID, _ *proto.Outcome) {
-	b := &n.w.bodies
+func (n *clusterNode) Forget(id proto.TaskID, _ *proto.Outcome) {
+	b := &n.cluster.bodies
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.forgot == nil {
@@ -68,8 +68,8 @@ func (n *roomNode) Forget(id proto.TaskID, _ *proto.Outcome) {
 }
 
 // fetch waits for the body of a task; false: it came not.
-func (n *roomNode) fetch(driver *Driver, id proto.TaskID, stop chan struct{}) bool {
-	b := &n.w.bodies
+func (n *clusterNode) fetch(driver *Driver, id proto.TaskID, stop chan struct{}) bool {
+	b := &n.cluster.bodies
 	if b.wanted(0) == 0 {
 		return true
 	}
@@ -91,11 +91,11 @@ func (n *roomNode) fetch(driver *Driver, id proto.TaskID, stop chan struct{}) bo
 // its task, once, when the body is there (I3, I4).
 func TestResultCountsOnlyWithItsBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 2, time.Second)
+		w := newCluster(t, 2, time.Second)
 		defer w.close()
 		w.bodies.large = true
 		for i := range 6 {
-			w.rooms[0].add(i, nil)
+			w.nodes[0].add(i, nil)
 		}
 		time.Sleep(time.Minute)
 		w.mu.Lock()
@@ -130,27 +130,27 @@ func TestResultCountsOnlyWithItsBody(t *testing.T) {
 // and is not asked to begin before: the lease goes on meanwhile.
 func TestOwnerAsksForTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 2, time.Second)
+		w := newCluster(t, 2, time.Second)
 		defer w.close()
 		w.bodies.wanted(20) // 40 s of renewals, longer than a lease
-		w.rooms[0].add(0, nil)
+		w.nodes[0].add(0, nil)
 		time.Sleep(time.Second)
-		if n := w.bodies.asked(roomTask(0)); n < 1 || n > 2 { // at once, and with the renewal of the first beat
+		if n := w.bodies.asked(testTaskID(0)); n < 1 || n > 2 { // at once, and with the renewal of the first beat
 			t.Errorf("asked %d times within a second, want once or twice", n)
 		}
 		time.Sleep(20 * time.Second)
 		w.mu.Lock()
-		if n := w.starts[roomTask(0)]; n != 0 {
+		if n := w.starts[testTaskID(0)]; n != 0 {
 			t.Errorf("started %d times before its body was there", n)
 		}
 		w.mu.Unlock()
 		w.settled(1, 30*time.Second)
-		if n := w.starts[roomTask(0)]; n != 1 {
+		if n := w.starts[testTaskID(0)]; n != 1 {
 			t.Errorf("I6: started %d times, want once: a lease that waits for its body is renewed", n)
 		}
-		before := w.bodies.asked(roomTask(0))
+		before := w.bodies.asked(testTaskID(0))
 		time.Sleep(10 * time.Second)
-		if n := w.bodies.asked(roomTask(0)); n != before {
+		if n := w.bodies.asked(testTaskID(0)); n != before {
 			t.Errorf("asked %d times more after the body was there", n-before)
 		}
 	})
@@ -159,29 +159,29 @@ func TestOwnerAsksForTheBody(t *testing.T) {
 // A lease whose body does not come is given back, spends nothing, and goes to another.
 func TestLeaseIsReturnedWithoutItsBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 2, time.Second)
+		w := newCluster(t, 2, time.Second)
 		defer w.close()
 		w.bodies.wanted(-1)
-		w.rooms[0].add(0, nil)
+		w.nodes[0].add(0, nil)
 		time.Sleep(5 * time.Second)
 		first := w.holder(t)
 		w.bodies.wanted(1) // for who comes next
-		if err := first.room.Return(context.Background(), roomTask(0), "it does not come", 30_000); err != nil {
+		if err := first.driver.Return(context.Background(), testTaskID(0), "it does not come", 30_000); err != nil {
 			t.Fatal(err)
 		}
 		w.settled(1, time.Minute)
-		if got, want := w.ends[roomTask(0)][0], 1-first.place; got[len("SUCCESS by ")] != byte('0'+want) {
+		if got, want := w.ends[testTaskID(0)][0], 1-first.index; got[len("SUCCESS by ")] != byte('0'+want) {
 			t.Errorf("ended as %q, want by node %d", got, want)
 		}
 	})
 }
 
 // holder is the node that was granted the one task there is.
-func (w *roomWorld) holder(t *testing.T) *roomNode {
+func (w *cluster) holder(t *testing.T) *clusterNode {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, n := range w.rooms {
-		if n.stops[roomTask(0)] != nil {
+	for _, n := range w.nodes {
+		if n.stops[testTaskID(0)] != nil {
 			return n
 		}
 	}
@@ -191,7 +191,7 @@ func (w *roomWorld) holder(t *testing.T) *roomNode {
 
 // The body of a task is offered to its owner alone, under its newest lease: whoever else
 // asks for it is told that its lease does not count (I4, I18).
-func TestBodyIsLentToTheOwnerAlone(t *testing.T) {
+func TestBodyIsOfferedOnlyToTheOwner(t *testing.T) {
 	tests := []struct {
 		name   string
 		from   proto.PeerID
@@ -212,9 +212,9 @@ func TestBodyIsLentToTheOwnerAlone(t *testing.T) {
 			k := v.claim()
 			k.Fetch = true
 			tt.change(k)
-			v.good(tt.from, &proto.Renew{Number: 1, Claims: []*proto.Claim{k}})
-			if len(v.lent) != tt.lent || tt.lent == 1 && v.lent[0] != (BodyOffer{vTask, vOwner}) {
-				t.Errorf("lent %v, want %d of %s to its owner", v.lent, tt.lent, vTask)
+			v.mustSend(tt.from, &proto.Renew{Number: 1, Claims: []*proto.Claim{k}})
+			if len(v.offers) != tt.lent || tt.lent == 1 && v.offers[0] != (BodyOffer{vTask, vOwner}) {
+				t.Errorf("lent %v, want %d of %s to its owner", v.offers, tt.lent, vTask)
 			}
 		})
 	}
@@ -222,17 +222,17 @@ func TestBodyIsLentToTheOwnerAlone(t *testing.T) {
 
 // The home of a queue takes no larger result than the task does, whether it comes beside
 // its record or ahead of it: the task is a dead letter, without that result.
-func TestAResultIsNotLargerThanItsTaskTakes(t *testing.T) {
+func TestAResultObeysTheLimitOfItsTask(t *testing.T) {
 	for name, large := range map[string]bool{"beside": false, "ahead": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newRoomWorld(t, 2, time.Second)
+				w := newCluster(t, 2, time.Second)
 				defer w.close()
 				w.mu.Lock()
 				w.bodies.large = large
 				w.mu.Unlock()
 				for i, most := range []uint64{0, 5000, 7} {
-					w.rooms[0].add(i, func(x *Task) { x.MaxResult = most })
+					w.nodes[0].add(i, func(x *Task) { x.MaxResult = most })
 				}
 				time.Sleep(time.Minute)
 				w.mu.Lock()
@@ -241,7 +241,7 @@ func TestAResultIsNotLargerThanItsTaskTakes(t *testing.T) {
 					if large && i < 2 {
 						continue // their bodies never come
 					}
-					if got := w.ends[roomTask(i)]; len(got) != 1 || !strings.HasPrefix(got[0], want) || i == 2 && got[0] != want {
+					if got := w.ends[testTaskID(i)]; len(got) != 1 || !strings.HasPrefix(got[0], want) || i == 2 && got[0] != want {
 						t.Errorf("task %d ended %q, want %s", i, got, want)
 					}
 				}

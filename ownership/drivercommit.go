@@ -405,9 +405,9 @@ func mergeGranted(sends []Send) []Send {
 
 // handleSelfSent handles the messages of this node to itself.
 func (d *Driver) handleSelfSent() {
-	said := d.selfSent
+	messages := d.selfSent
 	d.selfSent = nil
-	for _, m := range said {
+	for _, m := range messages {
 		if o, ok := m.body.(*proto.Outcome); ok {
 			if o = d.fullOutcome(m.task, o); o != nil {
 				d.handleResult(d.cfg.Self, Unsealed{Task: m.task, Outcome: o})

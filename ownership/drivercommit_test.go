@@ -48,7 +48,7 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		h.Begin(begin)
 		h.SetQueue(func(*proto.QueueState) {}, begin, "q")
 		for i := range many {
-			h.Add(Task{ID: roomTask(i), Queue: "q", Kind: "k", Mode: mode, NotAfter: after(time.Hour).Wall}, begin)
+			h.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "k", Mode: mode, NotAfter: after(time.Hour).Wall}, begin)
 		}
 		return h
 	}
@@ -69,7 +69,7 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		}
 	}
 	leased := func(h *Home) (n int) {
-		for _, ts := range h.cells {
+		for _, ts := range h.tasks {
 			if ts.leased() {
 				n++
 			}
@@ -86,7 +86,7 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		drive(t, h, out, 0, func() bool { return len(h.cells) == 0 })
+		drive(t, h, out, 0, func() bool { return len(h.tasks) == 0 })
 		taken := new(proto.HandedOff)
 		for id, entry := range h.moved {
 			taken.Moved = append(taken.Moved, &proto.Moved{Task: slices.Clone(id[:]), Generation: entry.gen})
@@ -99,12 +99,12 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		for at := time.Duration(0); leased(h) < many; at += time.Second {
 			h.SetNode(giant, after(at))
 		}
-		for _, ts := range h.cells {
+		for _, ts := range h.tasks {
 			k := claimOf(ts)
 			h.OnStart(ownerPeer, &proto.Start{Claims: []*proto.Claim{k}}, after(time.Minute))
 		}
 		open := func() (n int) {
-			for _, ts := range h.cells {
+			for _, ts := range h.tasks {
 				if ts.state != proto.Indeterminate {
 					n++
 				}
@@ -119,15 +119,15 @@ func TestStepsFitIntoABatch(t *testing.T) {
 // than one batch takes.
 func TestLargeResultsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 2, 100*time.Millisecond)
+		w := newCluster(t, 2, 100*time.Millisecond)
 		defer w.close()
 		const many = 60
-		for _, n := range w.rooms {
+		for _, n := range w.nodes {
 			n.size = proto.MaxInlineBody
-			n.room.SetNode(Node{Member: dispatch.Member{Peer: roomPeer(1), Alive: true, Kinds: []string{"build"}, Slots: many}})
+			n.driver.SetNode(Node{Member: dispatch.Member{Peer: testPeer(1), Alive: true, Kinds: []string{"build"}, Slots: many}})
 		}
 		for i := range many {
-			w.rooms[0].add(i, nil)
+			w.nodes[0].add(i, nil)
 		}
 		w.settled(many, time.Minute)
 		for id, n := range w.starts {
@@ -140,7 +140,7 @@ func TestLargeResultsAtOnce(t *testing.T) {
 
 // slowCustody counts how many ends are written at the same time.
 type slowCustody struct {
-	*roomNode
+	*clusterNode
 	now, most, ends atomic.Int64
 }
 
@@ -159,17 +159,17 @@ func (c *slowCustody) End(ctx context.Context, e End, o *proto.Outcome, also fun
 // Any number of tasks whose time is over at once end by a bounded number of hands.
 func TestManyEndsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 1, time.Second)
+		w := newCluster(t, 1, time.Second)
 		defer w.close()
-		n, many := w.rooms[0], 5000
-		c := &slowCustody{roomNode: n}
-		n.room.parts.Custody = c
+		n, many := w.nodes[0], 5000
+		c := &slowCustody{clusterNode: n}
+		n.driver.parts.Custody = c
 		ctx := t.Context()
-		if err := n.room.SetQueue(ctx, "q", func(s *proto.QueueState) { s.Paused = true }); err != nil {
+		if err := n.driver.SetQueue(ctx, "q", func(s *proto.QueueState) { s.Paused = true }); err != nil {
 			t.Fatal(err)
 		}
 		for i := range many {
-			n.room.Add(Task{ID: roomTask(i), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Minute).UnixMilli()}, false)
+			n.driver.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Minute).UnixMilli()}, false)
 		}
 		time.Sleep(5 * time.Minute)
 		if got := c.ends.Load(); got != int64(many) {
@@ -185,14 +185,14 @@ func TestManyEndsAtOnce(t *testing.T) {
 // end the room: each is written with the end of its head alone, and is there after it.
 func TestManyLanesBlockAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 1, time.Second)
+		w := newCluster(t, 1, time.Second)
 		defer w.close()
-		n, many := w.rooms[0], 10_000
-		if err := n.room.SetQueue(t.Context(), "q", func(s *proto.QueueState) { s.Paused = true }); err != nil {
+		n, many := w.nodes[0], 10_000
+		if err := n.driver.SetQueue(t.Context(), "q", func(s *proto.QueueState) { s.Paused = true }); err != nil {
 			t.Fatal(err)
 		}
 		for i := range many {
-			n.room.Add(Task{ID: roomTask(i), Queue: "q", Kind: "build", Key: fmt.Sprintf("key %d", i) + strings.Repeat("-", 240), Block: true, NotAfter: time.Now().Add(time.Minute).UnixMilli()}, false)
+			n.driver.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "build", Key: fmt.Sprintf("key %d", i) + strings.Repeat("-", 240), Block: true, NotAfter: time.Now().Add(time.Minute).UnixMilli()}, false)
 		}
 		w.settled(many, 5*time.Minute)
 		blocks := 0
@@ -212,35 +212,35 @@ func TestManyLanesBlockAtOnce(t *testing.T) {
 
 // A task that ends in the very turn in which it came from an old home is in custody
 // before its end is written, so that its origin is told.
-func TestTasksThatEndAsTheyCome(t *testing.T) {
+func TestTasksThatEndOnArrival(t *testing.T) {
 	for _, how := range []string{"cancelled on its way", "ended by its owner in the same turn"} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newRoomWorld(t, 2, time.Second)
+				w := newCluster(t, 2, time.Second)
 				defer w.close()
-				n := w.rooms[1]
-				given := madeBy("q", peerOf(0), roomPeer(0))
-				self := roomPeer(1)
+				n := w.nodes[1]
+				given := createdBy("q", peerOf(0), testPeer(0))
+				self := testPeer(1)
 				given.Home, given.Generation = self[:], 2
-				given.Deeds = append(given.Deeds, lie("q", roomPeer(0), Deed{Generation: 2, From: roomPeer(0), To: self}))
-				if err := n.room.do(t.Context(), func() { _, o := n.room.home.Learn(given, n.room.now()); n.room.merge(o) }); err != nil {
+				given.Deeds = append(given.Deeds, signDeedAs("q", testPeer(0), Deed{Generation: 2, From: testPeer(0), To: self}))
+				if err := n.driver.do(t.Context(), func() { _, o := n.driver.home.Learn(given, n.driver.now()); n.driver.merge(o) }); err != nil {
 					t.Fatal(err)
 				}
-				mover := &takingMover{roomNode: n}
-				n.room.parts.Mover, n.room.parts.Custody = mover, mover
-				task := Task{ID: roomTask(1), Sent: roomPeer(0), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
+				mover := &storingMover{clusterNode: n}
+				n.driver.parts.Mover, n.driver.parts.Custody = mover, mover
+				task := Task{ID: testTaskID(1), Sent: testPeer(0), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
 				k := claim{task: task.ID, epoch: proto.Seq{Boot: 1, Counter: 1}, token: Token{1}, boot: proto.BootID{9}, gen: 2}
 				ts := &taskState{task: task, state: proto.Pending, gen: 2}
 				if how == "cancelled on its way" {
 					ts.cancel = true
 				} else {
-					ts.state, ts.epoch, ts.owner, ts.token, ts.boot = proto.Running, k.epoch, roomPeer(0), k.token, k.boot
+					ts.state, ts.epoch, ts.owner, ts.token, ts.boot = proto.Running, k.epoch, testPeer(0), k.token, k.boot
 				}
 				mover.task = task
-				if err := n.room.do(t.Context(), func() {
-					n.room.handleHandoff(roomPeer(0), &proto.Handoff{Lease: ts.record()}, task)
+				if err := n.driver.do(t.Context(), func() {
+					n.driver.handleHandoff(testPeer(0), &proto.Handoff{Lease: ts.record()}, task)
 					if !ts.cancel {
-						n.room.handleResult(roomPeer(0), Unsealed{Task: task.ID, Outcome: &proto.Outcome{
+						n.driver.handleResult(testPeer(0), Unsealed{Task: task.ID, Outcome: &proto.Outcome{
 							State: proto.Success, BootId: k.boot[:], LeaseToken: k.token[:], EpochBoot: k.epoch.Boot, EpochCounter: k.epoch.Counter,
 						}})
 					}
@@ -255,16 +255,16 @@ func TestTasksThatEndAsTheyCome(t *testing.T) {
 	}
 }
 
-// A takingMover takes custody of the task that is handed over.
-type takingMover struct {
-	*roomNode
+// A storingMover takes custody of the task that is handed over.
+type storingMover struct {
+	*clusterNode
 	task Task
 	said []string
 }
 
-func (m *takingMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return m.task, nil }
-func (m *takingMover) HandedOff([]proto.TaskID, proto.PeerID)           {}
-func (m *takingMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
+func (m *storingMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return m.task, nil }
+func (m *storingMover) HandedOff([]proto.TaskID, proto.PeerID)           {}
+func (m *storingMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
 	into := func(b *store.Batch) {
 		cells := b.Len()
 		b.Put(store.Inbox, m.task.ID[:], []byte{1})
@@ -275,7 +275,7 @@ func (m *takingMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) 
 	return into, func() { m.said = append(m.said, "dropped") }, nil
 }
 
-func (m *takingMover) End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error {
+func (m *storingMover) End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error {
 	m.said = append(m.said, "ended")
-	return m.roomNode.End(ctx, e, o, also)
+	return m.clusterNode.End(ctx, e, o, also)
 }

@@ -10,13 +10,13 @@ import (
 
 // From its custody at the home of its queue until its end there a task costs at most
 // 30 messages and 7 fsyncs when it is alone, renewals included, and fewer among many.
-func TestRoomsCountMessagesAndSyncs(t *testing.T) {
+func TestDriversCountMessagesAndSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 2, 10*time.Millisecond)
+		w := newCluster(t, 2, 10*time.Millisecond)
 		defer w.close()
-		w.rooms[0].room.SetNode(Node{Member: dispatch.Member{Peer: roomPeer(0), Slots: 4}}) // it serves nothing itself
+		w.nodes[0].driver.SetNode(Node{Member: dispatch.Member{Peer: testPeer(0), Slots: 4}}) // it serves nothing itself
 		count := func() (messages, syncs int64) {
-			for _, n := range w.rooms {
+			for _, n := range w.nodes {
 				messages += n.posts.Load()
 				syncs += n.store.Counters().Groups
 			}
@@ -26,7 +26,7 @@ func TestRoomsCountMessagesAndSyncs(t *testing.T) {
 		spend := func(first int, wait bool) (messages, syncs float64) {
 			m, s := count()
 			for i := range tasks {
-				w.rooms[0].add(first+i, nil)
+				w.nodes[0].add(first+i, nil)
 				if wait {
 					w.settled(first+i+1, time.Minute)
 				}
@@ -51,13 +51,13 @@ func TestRoomsCountMessagesAndSyncs(t *testing.T) {
 
 // What an owner would note only for itself is written with the next that matters: a
 // node that dies before that says its result again, and it ends once (I3, I6).
-func TestRoomsSurviveWhatWasNotWrittenYet(t *testing.T) {
+func TestDriversSurviveUnwrittenOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 2, 10*time.Millisecond)
+		w := newCluster(t, 2, 10*time.Millisecond)
 		defer w.close()
-		w.rooms[0].room.SetNode(Node{Member: dispatch.Member{Peer: roomPeer(0), Slots: 4}})
-		owner := w.rooms[1]
-		w.rooms[0].add(0, nil)
+		w.nodes[0].driver.SetNode(Node{Member: dispatch.Member{Peer: testPeer(0), Slots: 4}})
+		owner := w.nodes[1]
+		w.nodes[0].add(0, nil)
 		w.settled(1, time.Minute) // looked at every 100 ms, long after the answer
 		syncs := owner.store.Counters().Groups
 		if syncs != 4 { // its start, and that it received, started and finished
@@ -68,10 +68,10 @@ func TestRoomsSurviveWhatWasNotWrittenYet(t *testing.T) {
 		w.members()
 		time.Sleep(10 * time.Second)
 		w.settled(1, time.Minute)
-		if n := w.starts[roomTask(0)]; n != 1 {
+		if n := w.starts[testTaskID(0)]; n != 1 {
 			t.Errorf("it was started %d times", n)
 		}
-		if running, unsaid, err := owner.room.Unfinished(t.Context()); running+unsaid > 0 || err != nil {
+		if running, unsaid, err := owner.driver.Unfinished(t.Context()); running+unsaid > 0 || err != nil {
 			t.Errorf("%d runs and %d results are left: %v", running, unsaid, err)
 		}
 	})

@@ -173,7 +173,7 @@ type TaskView struct {
 // Task returns a view of a task that is here.
 func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known bool, err error) {
 	found, err := call(ctx, d, func() *TaskView {
-		ts := d.home.cells[id]
+		ts := d.home.tasks[id]
 		if ts == nil {
 			return nil
 		}

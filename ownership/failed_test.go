@@ -10,24 +10,24 @@ import (
 
 // A node whose run of a task failed does not get it again while another can take it, so
 // that one with a broken handler does not use up the attempts; alone it gets it again.
-func TestATaskThatFailedGoesToAnother(t *testing.T) {
+func TestAFailedTaskGoesToAnotherNode(t *testing.T) {
 	for _, others := range []int{0, 1} {
-		b := newBench(t, nil)
+		f := newFixture(t, nil)
 		for range others {
-			b.home.SetNode(Node{Member: dispatch.Member{Peer: otherPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, b.now)
+			f.home.SetNode(Node{Member: dispatch.Member{Peer: otherPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, f.now)
 		}
-		b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: b.claim()}}}, b.now)
-		b.home.OnStart(ownerPeer, &proto.Start{Claims: []*proto.Claim{b.claim()}}, b.now)
-		b.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: b.claim(), Cause: proto.CauseFailed, Reason: "broken"}}}, b.now)
-		ts := b.cell()
+		f.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: f.claim()}}}, f.now)
+		f.home.OnStart(ownerPeer, &proto.Start{Claims: []*proto.Claim{f.claim()}}, f.now)
+		f.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: f.claim(), Cause: proto.CauseFailed, Reason: "broken"}}}, f.now)
+		ts := f.state()
 		if ts.attempts != 1 {
 			t.Fatalf("%d attempts, want the failed one", ts.attempts)
 		}
 		for range 10 {
-			if b.now.Wall, b.now.Mono, b.now.Boot = b.now.Wall+1000, b.now.Mono+time.Second, b.now.Boot+time.Second; ts.leased() {
+			if f.now.Wall, f.now.Mono, f.now.Boot = f.now.Wall+1000, f.now.Mono+time.Second, f.now.Boot+time.Second; ts.leased() {
 				break
 			}
-			b.home.Tick(b.now)
+			f.home.Tick(f.now)
 		}
 		want := ownerPeer
 		if others > 0 {

@@ -14,7 +14,7 @@ import (
 // A room that dies at any point between two steps, at its first or a later visit,
 // loses nothing, and ends nothing twice (I3-I7). Those of a handoff, of a seizure and of
 // what is given back are passed by real processes.
-func TestRoomsDieAtEveryPoint(t *testing.T) {
+func TestDriversDieAtEveryPoint(t *testing.T) {
 	home := []string{PointGrant, PointGranted, PointPermit, PointPermitted, PointEnd, PointEnded, PointReplied}
 	owner := []string{PointReceive, PointReceived, PointStart, PointStarted, PointFinish, PointFinished}
 	for place, points := range [][]string{home, owner} {
@@ -31,9 +31,9 @@ func TestRoomsDieAtEveryPoint(t *testing.T) {
 var errPoint = errors.New("the process dies")
 
 func dieAtPoint(t *testing.T, place int, point string, visit int) {
-	w := newRoomWorld(t, 2, time.Second)
+	w := newCluster(t, 2, time.Second)
 	defer w.close()
-	n := w.rooms[place]
+	n := w.nodes[place]
 	died, visits := make(chan struct{}), 0
 	n.crash()
 	n.fail = func(p string) error {
@@ -54,7 +54,7 @@ func dieAtPoint(t *testing.T, place int, point string, visit int) {
 	const tasks = 12
 	once := func(i int) bool { return i%3 == 0 }
 	for i := range tasks {
-		w.rooms[0].add(i, func(t *Task) {
+		w.nodes[0].add(i, func(t *Task) {
 			if once(i) {
 				t.Mode = proto.AtMostOnce
 			}
@@ -72,7 +72,7 @@ func dieAtPoint(t *testing.T, place int, point string, visit int) {
 	w.members()
 	w.settled(tasks, 10*time.Minute)
 	for i := range tasks {
-		id, most := roomTask(i), 2
+		id, most := testTaskID(i), 2
 		if once(i) {
 			most = 1
 		}

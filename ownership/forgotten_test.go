@@ -7,37 +7,37 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// later lets time pass on all clocks of b.
-func (b *bench) later(d time.Duration) {
-	b.now = Now{Wall: b.now.Wall + d.Milliseconds(), Mono: b.now.Mono + d, Boot: b.now.Boot + d}
+// advance lets time pass on all clocks of b.
+func (f *fixture) advance(d time.Duration) {
+	f.now = Now{Wall: f.now.Wall + d.Milliseconds(), Mono: f.now.Mono + d, Boot: f.now.Boot + d}
 }
 
 // exchange brings what the owner said to h, and back what h answers. It returns how many
 // messages there were.
-func (b *bench) exchange(h *Home, out Output) int {
-	b.t.Helper()
+func (f *fixture) exchange(h *Home, out Output) int {
+	f.t.Helper()
 	var back []Send
 	for _, s := range out.Sends {
 		switch m := s.Body.(type) {
 		case *proto.Renew:
-			back = append(back, h.OnRenew(ownerPeer, m, b.now).Sends...)
+			back = append(back, h.OnRenew(ownerPeer, m, f.now).Sends...)
 		case *proto.Release:
-			back = append(back, h.OnRelease(ownerPeer, m, b.now).Sends...)
+			back = append(back, h.OnRelease(ownerPeer, m, f.now).Sends...)
 		case *proto.Start:
-			back = append(back, h.OnStart(ownerPeer, m, b.now).Sends...)
+			back = append(back, h.OnStart(ownerPeer, m, f.now).Sends...)
 		case *proto.Outcome:
-			r, _ := h.OnResult(ownerPeer, ResultOf(s.Task, m), b.now)
-			b.owner.OnResultAnswer(homePeer, r, b.now)
+			r, _ := h.OnResult(ownerPeer, ResultOf(s.Task, m), f.now)
+			f.owner.OnResultAnswer(homePeer, r, f.now)
 		}
 	}
 	for _, s := range back {
 		switch m := s.Body.(type) {
 		case *proto.Renewed:
-			b.owner.OnRenewed(homePeer, m, b.now)
+			f.owner.OnRenewed(homePeer, m, f.now)
 		case *proto.ReleaseReply:
-			b.owner.OnReleaseReply(homePeer, m, b.now)
+			f.owner.OnReleaseReply(homePeer, m, f.now)
 		case *proto.Permit:
-			b.owner.OnPermit(homePeer, m, b.now)
+			f.owner.OnPermit(homePeer, m, f.now)
 		}
 	}
 	return len(out.Sends)
@@ -46,67 +46,67 @@ func (b *bench) exchange(h *Home, out Output) int {
 // A home that does not know a task any more, for its disk was rolled back, gives no leave
 // to start it either: the slot is free again when the lease is over, whatever it answers
 // to renewals.
-func TestAHomeThatForgotFreesTheSlot(t *testing.T) {
-	b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
-	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
+func TestAHomeThatLostATaskFreesTheSlot(t *testing.T) {
+	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
+	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
 	h := NewHome(homePeer, 200, Config{})
-	b.exchange(h, b.owner.Ready(b.task.ID, b.now))
+	f.exchange(h, f.owner.Ready(f.task.ID, f.now))
 	for range 60 {
-		b.later(time.Second)
-		b.exchange(h, b.owner.Tick(b.now))
+		f.advance(time.Second)
+		f.exchange(h, f.owner.Tick(f.now))
 	}
-	if got := b.owner.runs[b.task.ID].phase; got != proto.LeaseReleased {
+	if got := f.owner.runs[f.task.ID].phase; got != proto.LeaseReleased {
 		t.Errorf("after four leases it still holds its slot: it is %v", got)
 	}
 }
 
 // A lease that its home knows nothing of is not renewed by the answer that says so.
-func TestAHomeThatForgotRenewsNothing(t *testing.T) {
-	b := newBench(t, nil)
-	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-	b.owner.Ready(b.task.ID, b.now)
-	until := b.owner.runs[b.task.ID].mem.leaseUntil
+func TestAHomeThatLostATaskRenewsNothing(t *testing.T) {
+	f := newFixture(t, nil)
+	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+	f.owner.Ready(f.task.ID, f.now)
+	until := f.owner.runs[f.task.ID].mem.leaseUntil
 	h := NewHome(homePeer, 200, Config{})
-	b.later(3 * time.Second)
-	b.exchange(h, b.owner.Tick(b.now))
-	if got := b.owner.runs[b.task.ID].mem.leaseUntil; got != until {
+	f.advance(3 * time.Second)
+	f.exchange(h, f.owner.Tick(f.now))
+	if got := f.owner.runs[f.task.ID].mem.leaseUntil; got != until {
 		t.Errorf("it goes on for %v more", got-until)
 	}
 }
 
 // What an owner has for a home that has forgotten the task is kept, and said now and then,
 // while the task may come back; then it is forgotten here too.
-func TestWhatAHomeForgotIsForgottenInTheEnd(t *testing.T) {
-	for name, end := range map[string]func(b *bench) Output{
-		"a result": func(b *bench) Output {
-			_, out := b.owner.Finish(b.task.ID, proto.Success, []byte("d"), b.now)
+func TestAResultThatNoHomeKnowsIsForgotten(t *testing.T) {
+	for name, end := range map[string]func(f *fixture) Output{
+		"a result": func(f *fixture) Output {
+			_, out := f.owner.Finish(f.task.ID, proto.Success, []byte("d"), f.now)
 			return out
 		},
-		"a lease that was given back": func(b *bench) Output {
-			return b.owner.Fail(b.task.ID, &proto.Released{Cause: proto.CauseFailed, Reason: "exit 75"}, b.now)
+		"a lease that was given back": func(f *fixture) Output {
+			return f.owner.Fail(f.task.ID, &proto.Released{Cause: proto.CauseFailed, Reason: "exit 75"}, f.now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, nil)
-			b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-			b.owner.Ready(b.task.ID, b.now)
+			f := newFixture(t, nil)
+			f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+			f.owner.Ready(f.task.ID, f.now)
 			h := NewHome(homePeer, 200, Config{})
-			b.exchange(h, end(b))
+			f.exchange(h, end(f))
 			said := 0
-			for begin := b.now.Boot; b.now.Boot-begin < 2*time.Hour; b.later(time.Second) { // until an hour after its time
-				said += b.exchange(h, b.owner.Tick(b.now))
+			for begin := f.now.Boot; f.now.Boot-begin < 2*time.Hour; f.advance(time.Second) { // until an hour after its time
+				said += f.exchange(h, f.owner.Tick(f.now))
 			}
-			if r := b.owner.runs[b.task.ID]; r == nil || r.phase == proto.LeaseClosed {
+			if r := f.owner.runs[f.task.ID]; r == nil || r.phase == proto.LeaseClosed {
 				t.Fatal("it was thrown away while the task may come back")
 			}
 			if said == 0 {
 				t.Error("it is never said")
 			}
-			b.later(48 * time.Hour)
-			for begin := b.now.Boot; b.now.Boot-begin < 2*time.Hour; b.later(time.Second) {
-				b.exchange(h, b.owner.Tick(b.now))
+			f.advance(48 * time.Hour)
+			for begin := f.now.Boot; f.now.Boot-begin < 2*time.Hour; f.advance(time.Second) {
+				f.exchange(h, f.owner.Tick(f.now))
 			}
-			if r := b.owner.runs[b.task.ID]; r != nil {
+			if r := f.owner.runs[f.task.ID]; r != nil {
 				t.Errorf("two days after its time it is still kept and said, as %v", r.phase)
 			}
 		})

@@ -369,7 +369,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 // may stop sending it.
 func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	gen, loose := m.Lease.Generation, h.cfg.mutation == generationUnchecked
-	old := h.cells[t.ID]
+	old := h.tasks[t.ID]
 	if entry := h.moved[t.ID]; entry != nil && entry.gen >= gen && !loose || h.ended[t.ID] != nil && !loose || old != nil && old.gen >= gen {
 		h.ignored(t.ID, from, proto.Seq{}, "a copy: the task was here before")
 		return true
@@ -426,7 +426,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 // hasSeen reports whether the task with this generation is here, moved on from here, or
 // ended here.
 func (h *Home) hasSeen(id proto.TaskID, gen uint64) bool {
-	if ts := h.cells[id]; ts != nil {
+	if ts := h.tasks[id]; ts != nil {
 		return ts.gen >= gen
 	}
 	if entry := h.moved[id]; entry != nil {

@@ -10,7 +10,7 @@ import (
 
 // A lane that comes to stand still at the old home while the new one is told of the queue
 // stands still there too: the answer to what was said before does not count for it (I10).
-func TestALaneThatIsBlockedDuringAHandoff(t *testing.T) {
+func TestALaneBlockedDuringAHandoff(t *testing.T) {
 	old := NewHome(homePeer, 100, Config{HandoffWindow: 1})
 	to := NewHome(otherPeer, 50, Config{})
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
@@ -65,8 +65,8 @@ func TestALaneThatIsBlockedDuringAHandoff(t *testing.T) {
 		now.Wall, now.Mono, now.Boot = now.Wall+6000, now.Mono+6*time.Second, now.Boot+6*time.Second
 		said = old.Tick(now)
 	}
-	if to.cells[proto.TaskID{7, 2}] == nil || len(to.queue("q").blocks()) != 1 {
-		t.Errorf("the next of the lane is there: %v; lanes that stand still: %v", to.cells[proto.TaskID{7, 2}] != nil, to.queue("q").blocks())
+	if to.tasks[proto.TaskID{7, 2}] == nil || len(to.queue("q").blocks()) != 1 {
+		t.Errorf("the next of the lane is there: %v; lanes that stand still: %v", to.tasks[proto.TaskID{7, 2}] != nil, to.queue("q").blocks())
 	}
 	if q := old.queue("q"); len(q.blocks()) != 0 || !q.announced {
 		t.Errorf("the old home keeps %v, and knows that it was told: %v", q.blocks(), q.announced)

@@ -25,7 +25,7 @@ type Home struct {
 	active  bool   // this node believes that it is neither suspect nor isolated
 	rescued uint64 // low tasks granted because they had waited too long
 
-	cells    map[proto.TaskID]*taskState
+	tasks    map[proto.TaskID]*taskState
 	live     *list.List // of *taskState, in the order in which they came
 	queues   map[string]*queue
 	order    []*queue // in the order in which they were added
@@ -74,7 +74,7 @@ func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
 	}
 	return &Home{
 		cfg: cfg.withDefaults(), self: self, boot: boot, active: true,
-		cells: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
+		tasks: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
 		homeIndex: homeIndex{map[string]proof{}, map[proto.PeerID]*homeUsage{}}, moved: map[proto.TaskID]*handoffEntry{}, handoffs: list.New(), endings: endings{map[proto.TaskID]*list.Element{}, list.New()},
 	}
 }
@@ -161,7 +161,7 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 // record if it has one. A lease gets one full period from now.
 func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	h.now = now
-	if h.ended[t.ID] != nil || h.moved[t.ID] != nil || h.cells[t.ID] != nil {
+	if h.ended[t.ID] != nil || h.moved[t.ID] != nil || h.tasks[t.ID] != nil {
 		return
 	}
 	ts := &taskState{task: t, state: proto.Pending, gen: 1}
@@ -200,7 +200,7 @@ func homeBootKey(p proto.PeerID) string { return string(rune(keyHomeBoot)) + str
 // Add takes a task whose record is durable here. A known one is left unchanged.
 func (h *Home) Add(t Task, now Now) Output {
 	h.beginInput(now)
-	if h.cells[t.ID] == nil && h.ended[t.ID] == nil && h.moved[t.ID] == nil {
+	if h.tasks[t.ID] == nil && h.ended[t.ID] == nil && h.moved[t.ID] == nil {
 		ts := &taskState{task: t, state: proto.Pending, gen: 1}
 		ts.mem.leaseUntil = now.Mono + h.cfg.Lease // used only if it may have run
 		h.insert(ts)
@@ -218,7 +218,7 @@ func (ts *taskState) mayHaveRun() bool {
 
 // insert adds ts to all indexes.
 func (h *Home) insert(ts *taskState) {
-	h.cells[ts.task.ID] = ts
+	h.tasks[ts.task.ID] = ts
 	ts.mem.live = h.live.PushBack(ts)
 	ts.mem.queue = h.queue(ts.task.Queue)
 	if ts.task.Key != "" {
@@ -230,7 +230,7 @@ func (h *Home) insert(ts *taskState) {
 
 // remove removes ts from all indexes and reschedules the next task of its lane.
 func (h *Home) remove(ts *taskState) {
-	delete(h.cells, ts.task.ID)
+	delete(h.tasks, ts.task.ID)
 	h.live.Remove(ts.mem.live)
 	ts.mem.queue.unready(ts)
 	h.updateUsage(ts, false)
@@ -422,7 +422,7 @@ func (h *Home) Cancel(id proto.TaskID, now Now) (Location, Output) {
 }
 
 func (h *Home) cancel(id proto.TaskID) Location {
-	if ts := h.cells[id]; ts != nil {
+	if ts := h.tasks[id]; ts != nil {
 		h.cancelTask(ts)
 		return LocationHere
 	}
@@ -461,7 +461,7 @@ func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	if err != nil {
 		return h.endInput()
 	}
-	ts, entry := h.cells[id], h.moved[id]
+	ts, entry := h.tasks[id], h.moved[id]
 	switch {
 	case ts != nil && h.mayHandOff(from, ts.task), entry != nil && h.queues[entry.queue].wasHome(from):
 		h.cancel(id)
@@ -480,7 +480,7 @@ func (h *Home) sendCancel(ts *taskState) {
 // the task is here and has not ended.
 func (h *Home) SetClass(id proto.TaskID, class proto.Class, now Now) (bool, Output) {
 	h.beginInput(now)
-	ts := h.cells[id]
+	ts := h.tasks[id]
 	if ts == nil {
 		return false, h.out
 	}

@@ -10,7 +10,7 @@ import (
 
 // Nobody but its home changes the settings of a queue, though he names that home and
 // says that he speaks of later.
-func TestNobodyElseSetsAQueue(t *testing.T) {
+func TestOnlyTheHomeSetsAQueue(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	h.SetQueue(func(s *proto.QueueState) { s.Concurrency = 3 }, Now{Wall: 1000}, "q")
 	said := h.stateOf(h.queue("q"))
@@ -24,8 +24,8 @@ func TestNobodyElseSetsAQueue(t *testing.T) {
 
 // Nobody makes another node the home of a queue that he has not given it, and of no more
 // queues than one may.
-func TestQueuesThatAreGivenAway(t *testing.T) {
-	made := func(i int) *proto.Signed { return madeBy(fmt.Sprint("given-", i), peerOf(0), otherPeer).Deeds[0] }
+func TestQueuesThatAreHandedOver(t *testing.T) {
+	made := func(i int) *proto.Signed { return createdBy(fmt.Sprint("given-", i), peerOf(0), otherPeer).Deeds[0] }
 	given := func(i int, deeds ...*proto.Signed) *proto.Handoff {
 		deeds = append([]*proto.Signed{made(i)}, deeds...)
 		return &proto.Handoff{Queue: &proto.QueueState{Name: fmt.Sprint("given-", i), Home: homePeer[:], Generation: uint64(len(deeds)), Paused: true, Deeds: deeds}}
@@ -63,20 +63,20 @@ func TestQueuesThatAreGivenAway(t *testing.T) {
 }
 
 // A task of a queue that nobody has told of makes no queue, whoever signed and sent it.
-func TestTasksOfInventedQueues(t *testing.T) {
+func TestTasksOfUnknownQueuesAreIgnored(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	for i := range 9 {
 		task := Task{ID: proto.TaskID{byte(i)}, Sent: otherPeer, Queue: fmt.Sprint("made-up-", i), Kind: "k", NotAfter: time.Hour.Milliseconds()}
 		lease := (&taskState{task: task, state: proto.Pending, gen: 2}).record()
 		h.OnHandoff(otherPeer, &proto.Handoff{Lease: lease}, task, Now{})
 	}
-	if len(h.queues) != 0 || len(h.cells) != 0 {
-		t.Errorf("it has %d queues and %d tasks", len(h.queues), len(h.cells))
+	if len(h.queues) != 0 || len(h.tasks) != 0 {
+		t.Errorf("it has %d queues and %d tasks", len(h.queues), len(h.tasks))
 	}
 }
 
 // What a home sets later is believed by others, though its clock was set back.
-func TestSettingsFollowEachOtherUnderAnyClock(t *testing.T) {
+func TestSettingsAreOrderedUnderAnyClock(t *testing.T) {
 	h, other := NewHome(homePeer, 1, Config{}), NewHome(otherPeer, 1, Config{})
 	for i, wall := range []int64{1_000_000, 1_000_000, 5, 0} {
 		h.SetQueue(func(s *proto.QueueState) { s.Concurrency = uint32(i + 1) }, Now{Wall: wall}, "q")
@@ -88,7 +88,7 @@ func TestSettingsFollowEachOtherUnderAnyClock(t *testing.T) {
 
 // Queues that a node only talks of take up no room, and those that it says it is the
 // home of no more than a bound.
-func TestTalkOfQueuesIsBounded(t *testing.T) {
+func TestQueueMessagesAreBounded(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	for i := range 3 * maxQueuesPerHome {
 		name := fmt.Sprint("talk-", i)
@@ -99,13 +99,13 @@ func TestTalkOfQueuesIsBounded(t *testing.T) {
 		t.Errorf("%d queues are kept that do not exist", len(h.queues))
 	}
 	for i := range maxQueuesPerHome + 9 {
-		h.Learn(madeBy(fmt.Sprint("made-", i), peerOf(0), otherPeer), Now{})
+		h.Learn(createdBy(fmt.Sprint("made-", i), peerOf(0), otherPeer), Now{})
 	}
 	if len(h.queues) != maxQueuesPerHome || len(h.order) != maxQueuesPerHome {
 		t.Errorf("%d queues of one node, want %d", len(h.queues), maxQueuesPerHome)
 	}
 	h.SetQueue(func(*proto.QueueState) {}, Now{}, "own")
-	h.Learn(madeBy("third", peerOf(0), ownerPeer), Now{})
+	h.Learn(createdBy("third", peerOf(0), ownerPeer), Now{})
 	if h.Queue("own") == nil || h.Queue("third") == nil {
 		t.Error("they shut out the queues of others")
 	}
@@ -113,21 +113,21 @@ func TestTalkOfQueuesIsBounded(t *testing.T) {
 
 // An owner that refuses each grant as an old one is not asked again at once, whatever
 // it says that it has seen.
-func TestWhoRefusesEachGrantIsLeftAlone(t *testing.T) {
+func TestANodeThatDeclinesEachGrantIsBackedOff(t *testing.T) {
 	for _, seen := range []proto.Seq{{}, {Boot: 100, Counter: 1}, {Boot: 1 << 30}, {Boot: maxBoot - 1}, {Boot: maxBoot}, {Boot: 1<<64 - 1, Counter: 1<<64 - 1}} {
 		t.Run(fmt.Sprint(seen.Boot), func(t *testing.T) {
-			b := newBench(t, nil)
+			f := newFixture(t, nil)
 			grants := 0
 			for range 60 {
-				k := claimOf(b.cell())
-				refused := &proto.Taken{Claim: k, Code: proto.CodeStale, SeenBoot: seen.Boot + b.cell().epoch.Boot, SeenCounter: seen.Counter}
-				for _, s := range b.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{refused}}, b.now).Sends {
+				k := claimOf(f.state())
+				refused := &proto.Taken{Claim: k, Code: proto.CodeStale, SeenBoot: seen.Boot + f.state().epoch.Boot, SeenCounter: seen.Counter}
+				for _, s := range f.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{refused}}, f.now).Sends {
 					if _, ok := s.Body.(*proto.Grant); ok {
 						t.Fatal("it is granted the task again at once")
 					}
 				}
-				b.now.Mono, b.now.Boot, b.now.Wall = b.now.Mono+time.Second, b.now.Boot+time.Second, b.now.Wall+1000
-				for _, s := range b.home.Tick(b.now).Sends {
+				f.now.Mono, f.now.Boot, f.now.Wall = f.now.Mono+time.Second, f.now.Boot+time.Second, f.now.Wall+1000
+				for _, s := range f.home.Tick(f.now).Sends {
 					if _, ok := s.Body.(*proto.Grant); ok {
 						grants++
 					}
@@ -142,34 +142,34 @@ func TestWhoRefusesEachGrantIsLeftAlone(t *testing.T) {
 
 // A task of mode at_most_once whose home does not give leave, for it is gone, gives its
 // slot back when its lease is over, and starts never under that lease.
-func TestLeaveThatDoesNotComeFreesTheSlot(t *testing.T) {
-	b := newBench(t, func(x *Task) { x.Mode = proto.AtMostOnce })
-	b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-	b.owner.Ready(b.task.ID, b.now)
-	lease := time.Duration(b.grant.LeaseMs) * time.Millisecond
+func TestAMissingPermitFreesTheSlot(t *testing.T) {
+	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
+	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+	f.owner.Ready(f.task.ID, f.now)
+	lease := time.Duration(f.grant.LeaseMs) * time.Millisecond
 	for waited := time.Duration(0); waited <= lease+time.Second; waited += time.Second {
-		if waited < lease && b.owner.runs[b.task.ID].phase != proto.LeaseReceived {
+		if waited < lease && f.owner.runs[f.task.ID].phase != proto.LeaseReceived {
 			t.Fatalf("it was given back %v before its lease was over", lease-waited)
 		}
-		b.now.Boot += time.Second
-		b.owner.Tick(b.now)
+		f.now.Boot += time.Second
+		f.owner.Tick(f.now)
 	}
-	if got := b.owner.runs[b.task.ID]; got.phase != proto.LeaseReleased || got.cause != proto.Unstarted {
+	if got := f.owner.runs[f.task.ID]; got.phase != proto.LeaseReleased || got.cause != proto.Unstarted {
 		t.Errorf("it is %v (%v): its slot waits for ever", got.phase, got.cause)
 	}
-	k, _ := claimFrom(b.claim())
-	if out := b.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, b.now); len(out.Starts) != 0 {
+	k, _ := claimFrom(f.claim())
+	if out := f.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, f.now); len(out.Starts) != 0 {
 		t.Error("it was started by a leave that came too late")
 	}
 }
 
 // A member that asks about leases that nobody gave costs a bounded number of records,
 // and not the notes for others.
-func TestQuestionsAboutNoLeasesAreBounded(t *testing.T) {
+func TestQuestionsAboutUnknownLeasesAreBounded(t *testing.T) {
 	o := NewOwner(ownerPeer, bootA, Config{})
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	ask := func(from proto.PeerID, i int) {
-		id := roomTask(i)
+		id := testTaskID(i)
 		id[15] = from[0]
 		k := &proto.Claim{Task: id[:], EpochBoot: 9, EpochCounter: uint64(i), Token: make([]byte, 16), Generation: 2}
 		o.OnStatus(from, &proto.Status{Claims: []*proto.Claim{k}}, now)
@@ -199,26 +199,26 @@ func TestQuestionsAboutNoLeasesAreBounded(t *testing.T) {
 // Whoever is not the home of a lease does not become it by asking about a higher epoch:
 // the result would go to it.
 func TestAStrangersQuestionTakesNoLease(t *testing.T) {
-	for name, prepare := range map[string]func(b *bench){
-		"that waits": func(*bench) {},
-		"that runs":  func(b *bench) { b.owner.Ready(b.task.ID, b.now) },
-		"that finished": func(b *bench) {
-			b.owner.Ready(b.task.ID, b.now)
-			b.owner.Finish(b.task.ID, proto.Success, nil, b.now)
+	for name, prepare := range map[string]func(f *fixture){
+		"that waits": func(*fixture) {},
+		"that runs":  func(f *fixture) { f.owner.Ready(f.task.ID, f.now) },
+		"that finished": func(f *fixture) {
+			f.owner.Ready(f.task.ID, f.now)
+			f.owner.Finish(f.task.ID, proto.Success, nil, f.now)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, nil)
-			b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-			prepare(b)
-			was := b.owner.runs[b.task.ID].claim
-			k := b.claim()
+			f := newFixture(t, nil)
+			f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+			prepare(f)
+			was := f.owner.runs[f.task.ID].claim
+			k := f.claim()
 			k.EpochBoot, k.Generation, k.BootId = k.EpochBoot+1, 9, nil
-			out := b.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{k}}, b.now)
-			if r := b.owner.runs[b.task.ID]; r.home != homePeer || r.claim != was || len(out.Sends)+len(out.Writes) != 0 {
+			out := f.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{k}}, f.now)
+			if r := f.owner.runs[f.task.ID]; r.home != homePeer || r.claim != was || len(out.Sends)+len(out.Writes) != 0 {
 				t.Errorf("its home is %d, and %d messages were sent", r.home[0], len(out.Sends))
 			}
-			if b.owner.OnStatus(homePeer, &proto.Status{Claims: []*proto.Claim{k}}, b.now); b.owner.runs[b.task.ID].epoch.Boot != k.EpochBoot {
+			if f.owner.OnStatus(homePeer, &proto.Status{Claims: []*proto.Claim{k}}, f.now); f.owner.runs[f.task.ID].epoch.Boot != k.EpochBoot {
 				t.Error("its home is not believed either")
 			}
 		})
@@ -233,13 +233,13 @@ func TestAStrangersGrantTakesNoLease(t *testing.T) {
 		proto.CodeOK: otherPeer, proto.CodeBusy: otherPeer, proto.CodeDraining: otherPeer,
 	} {
 		t.Run(code.Name(), func(t *testing.T) {
-			b := newBench(t, nil)
-			b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-			b.owner.Ready(b.task.ID, b.now)
-			k := b.claim()
+			f := newFixture(t, nil)
+			f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+			f.owner.Ready(f.task.ID, f.now)
+			k := f.claim()
 			k.EpochBoot, k.Generation, k.BootId = k.EpochBoot+1, 9, nil
-			b.owner.OnGrant(otherPeer, &proto.Grant{Claim: k, Queue: "q", LeaseMs: 15000, NotAfterMs: b.task.NotAfter}, code, b.now)
-			if got := b.owner.runs[b.task.ID].home; got != want {
+			f.owner.OnGrant(otherPeer, &proto.Grant{Claim: k, Queue: "q", LeaseMs: 15000, NotAfterMs: f.task.NotAfter}, code, f.now)
+			if got := f.owner.runs[f.task.ID].home; got != want {
 				t.Errorf("its home is %d, want %d", got[0], want[0])
 			}
 		})
@@ -248,17 +248,17 @@ func TestAStrangersGrantTakesNoLease(t *testing.T) {
 
 // A lane whose tasks have all gone to another home is forgotten.
 func TestLanesThatMovedAreForgotten(t *testing.T) {
-	b := newBench(t, nil)
+	f := newFixture(t, nil)
 	for i := range 50 {
-		b.home.Add(Task{ID: roomTask(300 + i), Queue: "q", Kind: "k", Key: fmt.Sprint(i / 2), NotAfter: b.task.NotAfter}, b.now)
+		f.home.Add(Task{ID: testTaskID(300 + i), Queue: "q", Kind: "k", Key: fmt.Sprint(i / 2), NotAfter: f.task.NotAfter}, f.now)
 	}
-	if _, err := b.home.HandOff("q", otherPeer, b.now); err != nil {
+	if _, err := f.home.HandOff("q", otherPeer, f.now); err != nil {
 		t.Fatal(err)
 	}
-	for id, entry := range b.home.moved {
-		b.home.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: id[:], Generation: entry.gen}}}, b.now)
+	for id, entry := range f.home.moved {
+		f.home.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: id[:], Generation: entry.gen}}}, f.now)
 	}
-	if n := len(b.home.queue("q").lanes); n != 0 || b.home.PendingHandoffs() != 0 {
-		t.Errorf("%d lanes are kept; %d tasks are still to go", n, b.home.PendingHandoffs())
+	if n := len(f.home.queue("q").lanes); n != 0 || f.home.PendingHandoffs() != 0 {
+		t.Errorf("%d lanes are kept; %d tasks are still to go", n, f.home.PendingHandoffs())
 	}
 }

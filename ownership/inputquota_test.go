@@ -10,13 +10,13 @@ import (
 
 // A member that sends more than the room can take shuts nobody else out: others, and this
 // node itself, find room.
-func TestOneMemberDoesNotFillTheRoom(t *testing.T) {
+func TestOneMemberCannotFillTheInputs(t *testing.T) {
 	v := newVictim(t)
 	say := func(from proto.PeerID, body proto.Body) {
 		t.Helper()
 		payload, err := proto.Encode(nil, body)
 		if err == nil {
-			err = v.room.Receive(from, &proto.Message{Type: proto.TypeRenew, Payload: payload})
+			err = v.driver.Receive(from, &proto.Message{Type: proto.TypeRenew, Payload: payload})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -28,54 +28,54 @@ func TestOneMemberDoesNotFillTheRoom(t *testing.T) {
 		}
 	}
 	flood()
-	waits := len(v.room.inputs)
-	if say(vOwner, &proto.Renew{}); len(v.room.inputs) != waits+1 {
+	waits := len(v.driver.inputs)
+	if say(vOwner, &proto.Renew{}); len(v.driver.inputs) != waits+1 {
 		t.Fatalf("%d messages of one member wait, and none of another is taken", waits)
 	}
-	if v.room.SetActive(true); len(v.room.inputs) != waits+2 {
+	if v.driver.SetActive(true); len(v.driver.inputs) != waits+2 {
 		t.Error("a wish of this node is not taken")
 	}
-	for len(v.room.inputs) > 0 {
-		(<-v.room.inputs)()
+	for len(v.driver.inputs) > 0 {
+		(<-v.driver.inputs)()
 	}
-	if n := len(v.room.quota.byPeer); n != 0 {
+	if n := len(v.driver.quota.byPeer); n != 0 {
 		t.Errorf("when nothing waits, something of %d members is counted", n)
 	}
-	if flood(); len(v.room.inputs) != waits {
-		t.Errorf("%d wait after the room was empty, and %d did before", len(v.room.inputs), waits)
+	if flood(); len(v.driver.inputs) != waits {
+		t.Errorf("%d wait after the room was empty, and %d did before", len(v.driver.inputs), waits)
 	}
 }
 
 // Who leaves before the room has answered sees nothing of what it finds then.
-func TestWhoLeavesEarlyReadsNothing(t *testing.T) {
+func TestACallerThatGivesUpReadsNothing(t *testing.T) {
 	v := newVictim(t)
 	ctx, leave := context.WithCancel(t.Context())
 	leave()
 	id := v.task
 	for name, call := range map[string]func(context.Context){
-		"Leases":  func(ctx context.Context) { v.room.Leases(ctx, nil, 10) },
-		"Counts":  func(ctx context.Context) { v.room.Counts(ctx) },
-		"Queue":   func(ctx context.Context) { v.room.Queue(ctx, "q") },
-		"Task":    func(ctx context.Context) { v.room.Task(ctx, id) },
-		"Past":    func(ctx context.Context) { v.room.FormerTask(ctx, proto.TaskID{9}) },
-		"Cancel":  func(ctx context.Context) { v.room.Cancel(ctx, proto.TaskID{9}) },
-		"Reclass": func(ctx context.Context) { v.room.SetClass(ctx, id, proto.High) },
-		"Unblock": func(ctx context.Context) { v.room.Unblock(ctx, "q", "k") },
-		"Recover": func(ctx context.Context) { v.room.Recover(ctx, proto.TaskID{9}) },
-		"Seize":   func(ctx context.Context) { v.room.Seize(ctx, "far", vFar) },
-		"HandOff": func(ctx context.Context) { v.room.HandOff(ctx, "none", vFar) },
-		"Set":     func(ctx context.Context) { v.room.SetQueue(ctx, "far", func(*proto.QueueState) {}) },
-		"Pace":    func(ctx context.Context) { v.room.Progress(ctx, id) },
+		"Leases":  func(ctx context.Context) { v.driver.Leases(ctx, nil, 10) },
+		"Counts":  func(ctx context.Context) { v.driver.Counts(ctx) },
+		"Queue":   func(ctx context.Context) { v.driver.Queue(ctx, "q") },
+		"Task":    func(ctx context.Context) { v.driver.Task(ctx, id) },
+		"Past":    func(ctx context.Context) { v.driver.FormerTask(ctx, proto.TaskID{9}) },
+		"Cancel":  func(ctx context.Context) { v.driver.Cancel(ctx, proto.TaskID{9}) },
+		"Reclass": func(ctx context.Context) { v.driver.SetClass(ctx, id, proto.High) },
+		"Unblock": func(ctx context.Context) { v.driver.Unblock(ctx, "q", "k") },
+		"Recover": func(ctx context.Context) { v.driver.Recover(ctx, proto.TaskID{9}) },
+		"Seize":   func(ctx context.Context) { v.driver.Seize(ctx, "far", vFar) },
+		"HandOff": func(ctx context.Context) { v.driver.HandOff(ctx, "none", vFar) },
+		"Set":     func(ctx context.Context) { v.driver.SetQueue(ctx, "far", func(*proto.QueueState) {}) },
+		"Pace":    func(ctx context.Context) { v.driver.Progress(ctx, id) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var room sync.WaitGroup
-			room.Go(func() { (<-v.room.inputs)() }) // as the room does, beside its caller
-			for tried := 0; tried < 64; tried++ {   // a context that is done may be seen before the room is
+			room.Go(func() { (<-v.driver.inputs)() }) // as the room does, beside its caller
+			for tried := 0; tried < 64; tried++ {     // a context that is done may be seen before the room is
 				call(ctx)
 			}
 			room.Wait()
-			for len(v.room.inputs) > 0 {
-				(<-v.room.inputs)()
+			for len(v.driver.inputs) > 0 {
+				(<-v.driver.inputs)()
 			}
 		})
 	}

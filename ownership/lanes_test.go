@@ -8,9 +8,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// laneBench is a home with tasks of two origins and one ordering key: a's first has a kind
+// laneFixture is a home with tasks of two origins and one ordering key: a's first has a kind
 // that nobody serves, or is not due.
-func laneBench(t *testing.T, shared bool, head func(*Task)) (h *Home, granted map[byte]bool, now Now) {
+func laneFixture(t *testing.T, shared bool, head func(*Task)) (h *Home, granted map[byte]bool, now Now) {
 	t.Helper()
 	h, granted = NewHome(homePeer, 100, Config{}), map[byte]bool{}
 	now = Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
@@ -40,26 +40,26 @@ func note(granted map[byte]bool, o Output) {
 // An ordering key is that of its origin: a head whose kind nobody serves, or that is not
 // due, holds up the tasks of that origin alone, and each origin's go one after the other,
 // also where the lanes of the queue are shared (I10).
-func TestALaneIsOfItsOrigin(t *testing.T) {
+func TestALaneBelongsToItsOrigin(t *testing.T) {
 	for name, head := range map[string]func(*Task){
 		"a kind that nobody serves": func(x *Task) { x.Kind = "nosuchkind" },
 		"not due":                   func(x *Task) { x.NotBefore = 1_700_000_000_000 + time.Minute.Milliseconds() },
 	} {
-		if _, granted, _ := laneBench(t, false, head); len(granted) != 1 || !granted[3] {
+		if _, granted, _ := laneFixture(t, false, head); len(granted) != 1 || !granted[3] {
 			t.Errorf("%s: granted are %v, want the first of the other origin", name, granted)
 		}
-		if _, granted, _ := laneBench(t, true, head); len(granted) != 1 || !granted[3] {
+		if _, granted, _ := laneFixture(t, true, head); len(granted) != 1 || !granted[3] {
 			t.Errorf("%s, lanes shared: granted are %v, want the first of the other origin", name, granted)
 		}
 	}
-	if _, granted, _ := laneBench(t, true, func(*Task) {}); len(granted) != 1 || !granted[1] {
+	if _, granted, _ := laneFixture(t, true, func(*Task) {}); len(granted) != 1 || !granted[1] {
 		t.Errorf("lanes shared, a head that can start: granted are %v, want that alone", granted)
 	}
 }
 
 // In a shared lane one task is at work at a time, whichever passed a head that could not
 // start. That head goes next once it can, and those of one origin keep their order (I10).
-func TestASharedLaneHasOneAtWork(t *testing.T) {
+func TestASharedLaneRunsOneTask(t *testing.T) {
 	for name, tt := range map[string]struct {
 		head func(*Task)
 		can  func(h *Home, now *Now) Output
@@ -70,14 +70,14 @@ func TestASharedLaneHasOneAtWork(t *testing.T) {
 		"not due": {func(x *Task) { x.NotBefore = 1_700_000_000_000 + 3000 }, func(h *Home, now *Now) Output { return Output{} }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, granted, now := laneBench(t, true, tt.head)
+			h, granted, now := laneFixture(t, true, tt.head)
 			pass := func(d time.Duration) {
 				now.Wall, now.Mono, now.Boot = now.Wall+d.Milliseconds(), now.Mono+d, now.Boot+d
 				note(granted, h.Tick(now))
 			}
 			end := func(i byte) {
 				t.Helper()
-				ts := h.cells[proto.TaskID{i}]
+				ts := h.tasks[proto.TaskID{i}]
 				if ts == nil || !granted[i] {
 					t.Fatalf("task %d is not at work: granted are %v", i, granted)
 				}
@@ -108,7 +108,7 @@ func TestASharedLaneHasOneAtWork(t *testing.T) {
 // The lanes of a queue that has tasks are regrouped when its rule changes: nothing starts
 // out of order, and what stood still goes on standing still.
 func TestLanesAreRegrouped(t *testing.T) {
-	h, granted, now := laneBench(t, true, func(x *Task) { x.Kind = "nosuchkind" })
+	h, granted, now := laneFixture(t, true, func(x *Task) { x.Kind = "nosuchkind" })
 	note(granted, h.SetQueue(func(s *proto.QueueState) { s.SharedLanes = false }, now, "q"))
 	if len(granted) != 1 || !granted[3] {
 		t.Fatalf("granted are %v, want the first of the other origin", granted)

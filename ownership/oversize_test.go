@@ -53,7 +53,7 @@ func TestLargeMessagesAreRefused(t *testing.T) {
 }
 
 // Deeds that come one after another are no more together than a state may have.
-func TestDeedsTogetherFit(t *testing.T) {
+func TestDeedsFitTogether(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	s := &proto.QueueState{Name: "q", Generation: 1, Home: otherPeer[:]}
 	for round := range 4 {
@@ -84,10 +84,10 @@ func TestDeedsTogetherFit(t *testing.T) {
 // The longest names make a key that the store takes, and the fullest lease of a task
 // is one that a new home takes.
 func TestTheLargestRecordsFit(t *testing.T) {
-	b := newBench(t, func(x *Task) {
+	f := newFixture(t, func(x *Task) {
 		x.Queue, x.Key, x.Block = strings.Repeat("q", 128), strings.Repeat("k", proto.MaxKey), true
 	})
-	ts := b.cell()
+	ts := f.state()
 	for range proto.MaxAttempts {
 		ts.grants = append(ts.grants, &proto.Granting{EpochBoot: math.MaxUint64, EpochCounter: math.MaxUint64, Owner: ownerPeer[:], TimeMs: math.MaxInt64, Ended: strings.Repeat("e", 128)})
 	}
@@ -114,11 +114,11 @@ func TestTheLargestRecordsFit(t *testing.T) {
 
 // A message that asks for what the store does not take is dropped and held against its
 // sender: nothing of it is answered or kept, and the room and what runs go on (I8).
-func TestWhatTheStoreRefusesIsDropped(t *testing.T) {
+func TestMessagesTheStoreRejectsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newRoomWorld(t, 3, 20*time.Second)
+		w := newCluster(t, 3, 20*time.Second)
 		defer w.close()
-		home := w.rooms[0]
+		home := w.nodes[0]
 		home.end()
 		home.values = 8 << 10
 		home.start()
@@ -127,27 +127,27 @@ func TestWhatTheStoreRefusesIsDropped(t *testing.T) {
 			home.add(i, nil)
 		}
 		time.Sleep(5 * time.Second) // some run
-		state := saidBy("fat", roomPeer(2), 9000)
-		small := saidBy("small", roomPeer(2), 500)
-		w.rooms[2].Post(roomPeer(0), proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{small, state}})
-		given, self := saidBy("given", roomPeer(2), 9000), roomPeer(0)
-		given.Deeds = append(given.Deeds, lie("given", roomPeer(2), Deed{Generation: 2, From: roomPeer(2), To: self, Root: rootBy("given", peerOf(0))}))
+		state := queueStateWith("fat", testPeer(2), 9000)
+		small := queueStateWith("small", testPeer(2), 500)
+		w.nodes[2].Post(testPeer(0), proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{small, state}})
+		given, self := queueStateWith("given", testPeer(2), 9000), testPeer(0)
+		given.Deeds = append(given.Deeds, signDeedAs("given", testPeer(2), Deed{Generation: 2, From: testPeer(2), To: self, Root: rootBy("given", peerOf(0))}))
 		given.Generation, given.Home = 2, self[:]
-		w.rooms[2].Post(roomPeer(0), proto.TypeHandoff, &proto.Handoff{Queue: given})
+		w.nodes[2].Post(testPeer(0), proto.TypeHandoff, &proto.Handoff{Queue: given})
 		time.Sleep(time.Second)
-		known := home.room.QueueStates()
+		known := home.driver.QueueStates()
 		if known["fat"] != nil || known["given"] != nil || known["small"] == nil {
 			t.Errorf("it knows %v", slices.Collect(maps.Keys(known)))
 		}
-		if n := home.blamed.Load(); n < 2 {
+		if n := home.offenses.Load(); n < 2 {
 			t.Errorf("%d offences are held against the sender, want 2", n)
 		}
 		time.Sleep(time.Minute)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for i := range 8 {
-			if w.starts[roomTask(i)] != 1 || len(w.ends[roomTask(i)]) != 1 {
-				t.Errorf("task %d was started %d times and ended %v", i, w.starts[roomTask(i)], w.ends[roomTask(i)])
+			if w.starts[testTaskID(i)] != 1 || len(w.ends[testTaskID(i)]) != 1 {
+				t.Errorf("task %d was started %d times and ended %v", i, w.starts[testTaskID(i)], w.ends[testTaskID(i)])
 			}
 		}
 	})

@@ -315,7 +315,7 @@ func (d *delayHeap) Pop() any {
 func (h *Home) promoteDue(q *queue) {
 	for len(q.delayed) > 0 && q.delayed[0].due <= h.now.Mono {
 		d := heap.Pop(&q.delayed).(delayedTask)
-		if h.cells[d.task.task.ID] == d.task && d.task.mem.recheckAt == d.due {
+		if h.tasks[d.task.task.ID] == d.task && d.task.mem.recheckAt == d.due {
 			h.reschedule(d.task)
 		}
 	}
@@ -380,17 +380,17 @@ func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
 // rebuildMembers combines the settings of the queue with the state of the nodes.
 func (h *Home) rebuildMembers(q *queue) {
 	q.membersStale, q.members = false, nil
-	add := func(p proto.PeerID, said *proto.QueueMember) {
+	add := func(p proto.PeerID, settings *proto.QueueMember) {
 		n := h.nodes[p]
 		if n == nil {
 			return
 		}
 		m := n.Member
-		if said != nil {
-			m.Limit, m.Weight = int(said.Concurrency), said.Weight
-			m.Draining = m.Draining || said.Draining
-			if said.Priority > 0 {
-				m.Priority = said.Priority
+		if settings != nil {
+			m.Limit, m.Weight = int(settings.Concurrency), settings.Weight
+			m.Draining = m.Draining || settings.Draining
+			if settings.Priority > 0 {
+				m.Priority = settings.Priority
 			}
 		}
 		for _, l := range q.state.GetLabels() {
@@ -400,9 +400,9 @@ func (h *Home) rebuildMembers(q *queue) {
 		}
 		q.members = append(q.members, &m)
 	}
-	for _, said := range q.state.GetMembers() {
-		if p, err := proto.PeerIDFrom(said.Peer); err == nil {
-			add(p, said)
+	for _, settings := range q.state.GetMembers() {
+		if p, err := proto.PeerIDFrom(settings.Peer); err == nil {
+			add(p, settings)
 		}
 	}
 	if len(q.state.GetMembers()) == 0 {

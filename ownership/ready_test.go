@@ -50,7 +50,7 @@ func BenchmarkInputBehindABacklog(b *testing.B) {
 			h.Begin(now)
 			h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 1}}, now)
 			for i := range waiting + 1 {
-				h.Add(Task{ID: roomTask(i), Queue: "q", Kind: "k", NotAfter: now.Wall + 1e9}, now)
+				h.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "k", NotAfter: now.Wall + 1e9}, now)
 			}
 			for b.Loop() {
 				h.OnRenew(ownerPeer, &proto.Renew{}, now)

@@ -15,16 +15,16 @@ func TestARefusedResultEndsItsLease(t *testing.T) {
 		proto.AtLeastOnce: proto.Retrying,
 		proto.AtMostOnce:  proto.DeadLetter,
 	} {
-		b := newBench(t, func(x *Task) { x.Mode = mode })
-		b.exchange(b.home, b.owner.OnGrant(homePeer, b.grant, 0, b.now))
-		b.exchange(b.home, b.owner.Ready(b.task.ID, b.now))
-		b.home.OnRenew(ownerPeer, &proto.Renew{Claims: []*proto.Claim{b.owner.runs[b.task.ID].message()}}, b.now)
-		b.owner.Finish(b.task.ID, proto.Success, []byte("x"), b.now)
-		ts := b.cell()
-		if out := b.home.RefuseResult(otherPeer, b.task.ID, "it lies", b.now); len(out.Sends)+len(out.Writes) != 0 || ts.released {
+		f := newFixture(t, func(x *Task) { x.Mode = mode })
+		f.exchange(f.home, f.owner.OnGrant(homePeer, f.grant, 0, f.now))
+		f.exchange(f.home, f.owner.Ready(f.task.ID, f.now))
+		f.home.OnRenew(ownerPeer, &proto.Renew{Claims: []*proto.Claim{f.owner.runs[f.task.ID].message()}}, f.now)
+		f.owner.Finish(f.task.ID, proto.Success, []byte("x"), f.now)
+		ts := f.state()
+		if out := f.home.RefuseResult(otherPeer, f.task.ID, "it lies", f.now); len(out.Sends)+len(out.Writes) != 0 || ts.released {
 			t.Fatal("who has no lease ends it")
 		}
-		out := b.home.RefuseResult(ownerPeer, b.task.ID, "DENIED", b.now)
+		out := f.home.RefuseResult(ownerPeer, f.task.ID, "DENIED", f.now)
 		if ts.state != want || !ts.released {
 			t.Errorf("mode %v: the task is %v, want %v", mode, ts.state, want)
 		}
@@ -32,10 +32,10 @@ func TestARefusedResultEndsItsLease(t *testing.T) {
 		for _, s := range out.Sends {
 			if m, ok := s.Body.(*proto.Committed); ok && s.To == ownerPeer {
 				told = true
-				b.owner.OnResultAnswer(homePeer, m.Rulings[0], b.now)
+				f.owner.OnResultAnswer(homePeer, m.Rulings[0], f.now)
 			}
 		}
-		if r := b.owner.runs[b.task.ID]; !told || !r.orphan {
+		if r := f.owner.runs[f.task.ID]; !told || !r.orphan {
 			t.Errorf("mode %v: the owner is told: %v, and knows that its result does not count: %v", mode, told, r.orphan)
 		}
 	}
@@ -43,13 +43,13 @@ func TestARefusedResultEndsItsLease(t *testing.T) {
 
 // A task that the queue does not take from its origin ends when it comes by another home,
 // and is not granted: handing it over goes round no allow list.
-func TestADeniedTaskEndsAsItIsHandedOver(t *testing.T) {
-	b := newBench(t, nil)
-	out, err := b.home.HandOff("q", otherPeer, b.now)
+func TestADeniedTaskEndsWhenHandedOver(t *testing.T) {
+	f := newFixture(t, nil)
+	out, err := f.home.HandOff("q", otherPeer, f.now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	to, task := NewHome(otherPeer, 50, Config{}), b.task
+	to, task := NewHome(otherPeer, 50, Config{}), f.task
 	task.Denied = "the queue's allow list does not name the origin"
 	ended := 0
 	for _, s := range out.Sends {
@@ -57,7 +57,7 @@ func TestADeniedTaskEndsAsItIsHandedOver(t *testing.T) {
 		if !ok {
 			continue
 		}
-		o := to.OnHandoff(homePeer, m, task, b.now)
+		o := to.OnHandoff(homePeer, m, task, f.now)
 		for _, e := range o.Ends {
 			if e.Task == task.ID && e.State == proto.DeadLetter {
 				ended++
@@ -65,15 +65,15 @@ func TestADeniedTaskEndsAsItIsHandedOver(t *testing.T) {
 		}
 		for _, s := range o.Sends {
 			if a, ok := s.Body.(*proto.HandedOff); ok {
-				b.home.OnHandedOff(otherPeer, a, b.now)
+				f.home.OnHandedOff(otherPeer, a, f.now)
 			}
 		}
 	}
-	if ended != 1 || len(to.cells) != 0 {
-		t.Errorf("it ended %d times, %d tasks are there", ended, len(to.cells))
+	if ended != 1 || len(to.tasks) != 0 {
+		t.Errorf("it ended %d times, %d tasks are there", ended, len(to.tasks))
 	}
-	b.now.Mono += time.Minute
-	if b.home.PendingHandoffs() != 0 {
+	f.now.Mono += time.Minute
+	if f.home.PendingHandoffs() != 0 {
 		t.Error("the old home keeps it")
 	}
 }

@@ -24,7 +24,7 @@ func BenchmarkRenewals(b *testing.B) {
 		h.SetNode(Node{Member: dispatch.Member{Peer: p, Alive: true, Kinds: []string{"k"}, Slots: leases / owners}}, now)
 	}
 	for i := range leases {
-		o := h.Add(Task{ID: roomTask(i), Queue: "q", Kind: "k", NotAfter: now.Wall + 1e9}, now)
+		o := h.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "k", NotAfter: now.Wall + 1e9}, now)
 		for _, s := range o.Sends {
 			x := all[s.To]
 			for _, t := range x.OnGrant(homePeer, s.Body.(*proto.Grant), 0, now).Sends {
@@ -33,7 +33,7 @@ func BenchmarkRenewals(b *testing.B) {
 			x.Ready(proto.TaskID(s.Body.(*proto.Grant).Claim.Task), now)
 		}
 	}
-	if n := len(h.cells); n != leases {
+	if n := len(h.tasks); n != leases {
 		b.Fatalf("%d leases, want %d", n, leases)
 	}
 	var atHome, atOwners time.Duration

@@ -11,7 +11,7 @@ import (
 // A renewed lease lasts as long as its queue says, at its owner as at its home: an
 // owner that believes in it for longer would not stop in time, and one that believes
 // in it for a shorter time would stop too early.
-func TestARenewedLeaseLastsAsItsQueueSays(t *testing.T) {
+func TestARenewedLeaseHasTheLengthOfItsQueue(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	h, o := NewHome(homePeer, 100, Config{}), NewOwner(ownerPeer, bootA, Config{})
 	h.Begin(now)
@@ -43,7 +43,7 @@ func TestARenewedLeaseLastsAsItsQueueSays(t *testing.T) {
 		if got := o.runs[id].mem.leaseUntil - now.Boot; got != want {
 			t.Errorf("%s: the owner has it for %v, want %v", name, got, want)
 		}
-		if got := h.cells[id].mem.leaseUntil - now.Mono; got != want {
+		if got := h.tasks[id].mem.leaseUntil - now.Mono; got != want {
 			t.Errorf("%s: the home gave it for %v, want %v", name, got, want)
 		}
 	}

@@ -25,7 +25,7 @@ func record(disk map[string][]byte, outs ...Output) {
 
 // An owner on an older copy of its disk does not know what it has started since. A task
 // that may be started once only is for a person then, and is granted to nobody else.
-func TestAnOwnerThatForgotAStart(t *testing.T) {
+func TestAnOwnerThatLostAStart(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		taken bool // the copy has the lease, not its start
@@ -38,28 +38,28 @@ func TestAnOwnerThatForgotAStart(t *testing.T) {
 		{"at_least_once, from before the start", true, proto.AtLeastOnce, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := newBench(t, func(x *Task) { x.Mode = tt.mode })
+			f := newFixture(t, func(x *Task) { x.Mode = tt.mode })
 			disk, snapshot := map[string][]byte{}, map[string][]byte{}
-			taken := b.owner.OnGrant(homePeer, b.grant, 0, b.now)
-			b.exchange(b.home, taken)
+			taken := f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+			f.exchange(f.home, taken)
 			record(disk, taken)
 			if tt.taken {
 				snapshot = maps.Clone(disk)
 			}
-			b.exchange(b.home, b.owner.Ready(b.task.ID, b.now))
-			if !b.owner.runs[b.task.ID].mem.alive {
+			f.exchange(f.home, f.owner.Ready(f.task.ID, f.now))
+			if !f.owner.runs[f.task.ID].mem.alive {
 				t.Fatal("it does not run")
 			}
 
-			b.owner = NewOwner(ownerPeer, bootB, Config{})
+			f.owner = NewOwner(ownerPeer, bootB, Config{})
 			for key, val := range snapshot {
 				if val, err := Restored(key, val); err != nil {
 					t.Fatal(err)
-				} else if err := b.owner.Load(key, val); err != nil {
+				} else if err := f.owner.Load(key, val); err != nil {
 					t.Fatal(err)
 				}
 			}
-			b.later(time.Second)
+			f.advance(time.Second)
 			granted := false
 			see := func(out Output) {
 				for _, s := range out.Sends {
@@ -71,25 +71,25 @@ func TestAnOwnerThatForgotAStart(t *testing.T) {
 			say := func(out Output) {
 				for _, s := range out.Sends {
 					if m, ok := s.Body.(*proto.Release); ok {
-						see(b.home.OnRelease(ownerPeer, m, b.now))
+						see(f.home.OnRelease(ownerPeer, m, f.now))
 					}
 				}
 			}
-			say(b.owner.Begin(func(proto.TaskID) Policy { return PolicyRetry }, b.now))
+			say(f.owner.Begin(func(proto.TaskID) Policy { return PolicyRetry }, f.now))
 			for range 30 { // until the lease is over, and its owner was asked
-				b.later(time.Second)
-				out := b.home.Tick(b.now)
+				f.advance(time.Second)
+				out := f.home.Tick(f.now)
 				see(out)
 				for _, s := range out.Sends {
 					if m, ok := s.Body.(*proto.Status); ok {
-						say(b.owner.OnStatus(homePeer, m, b.now))
+						say(f.owner.OnStatus(homePeer, m, f.now))
 					}
 				}
 			}
 			if granted != tt.again {
 				t.Errorf("it was granted again: %v, want %v", granted, tt.again)
 			}
-			if e := b.home.ended[b.task.ID]; !tt.again && (e == nil || e.Value.(*endedTask).state != proto.DeadLetter) {
+			if e := f.home.ended[f.task.ID]; !tt.again && (e == nil || e.Value.(*endedTask).state != proto.DeadLetter) {
 				t.Error("it is for nobody to decide")
 			}
 		})
@@ -100,7 +100,7 @@ func TestAnOwnerThatForgotAStart(t *testing.T) {
 // in the copy, or comes again, was started since. One that may be started once only is
 // for a person, unless its queue turns out to have another home; any other is granted
 // anew, and so is one that an old home handed over since.
-func TestAHomeThatForgotAStart(t *testing.T) {
+func TestAHomeThatLostAStart(t *testing.T) {
 	once, often := proto.AtMostOnce, proto.AtLeastOnce
 	for _, tt := range []struct {
 		name    string
@@ -142,7 +142,7 @@ func TestAHomeThatForgotAStart(t *testing.T) {
 }
 
 // What a restored home is in doubt about moves on when its queue has another home.
-func TestADoubtThatMovesOn(t *testing.T) {
+func TestATaskThatMayHaveRunMovesOn(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: proto.AtMostOnce, MayHaveRun: PresentBeforeLoss, NotAfter: now.Wall + time.Hour.Milliseconds()}
 	h := NewHome(homePeer, 100, Config{})
@@ -165,14 +165,14 @@ func TestACauseOfANewerVersion(t *testing.T) {
 		proto.AtLeastOnce: proto.Pending,
 		proto.AtMostOnce:  proto.DeadLetter,
 	} {
-		b := newBench(t, func(x *Task) { x.Mode = mode })
-		b.exchange(b.home, b.owner.OnGrant(homePeer, b.grant, 0, b.now))
-		b.exchange(b.home, b.owner.Ready(b.task.ID, b.now))
-		if !b.owner.runs[b.task.ID].mem.alive {
+		f := newFixture(t, func(x *Task) { x.Mode = mode })
+		f.exchange(f.home, f.owner.OnGrant(homePeer, f.grant, 0, f.now))
+		f.exchange(f.home, f.owner.Ready(f.task.ID, f.now))
+		if !f.owner.runs[f.task.ID].mem.alive {
 			t.Fatal("it does not run")
 		}
-		ts := b.cell()
-		b.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: b.claim(), Cause: 99}}}, b.now)
+		ts := f.state()
+		f.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: f.claim(), Cause: 99}}}, f.now)
 		if ts.state != want {
 			t.Errorf("a task of mode %v is %v", mode, ts.state)
 		}

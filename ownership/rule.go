@@ -13,7 +13,7 @@ import (
 // authorize finds the task that k refers to and checks whether from may act on it: the
 // ruling's code is zero if it may. ts is nil unless the task is here.
 func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ruling) {
-	ts = h.cells[k.task]
+	ts = h.tasks[k.task]
 	r = k.ruling(proto.CodeOK)
 	switch {
 	case ts == nil:
@@ -97,7 +97,7 @@ func (h *Home) OnGranted(from proto.PeerID, m *proto.Granted, now Now) Output {
 // handleDeclined takes back a grant that its receiver declines. A node that declines has no
 // boot id to send.
 func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
-	ts := h.cells[k.task]
+	ts := h.tasks[k.task]
 	if ts == nil || ts.epoch != k.epoch || ts.owner != from || ts.token != k.token || ts.released || ts.permitted() || ts.mem.acked {
 		h.ignored(k.task, from, k.epoch, "there is no grant that it could decline")
 		return
@@ -285,7 +285,7 @@ func (h *Home) orphan(from proto.PeerID, k claim, in Result) {
 // tells the owner: the task goes to another node.
 func (h *Home) RefuseResult(from proto.PeerID, id proto.TaskID, cause string, now Now) Output {
 	o := h.beginInput(now)
-	ts := h.cells[id]
+	ts := h.tasks[id]
 	if ts == nil || ts.owner != from || ts.free() || ts.released {
 		h.ignored(id, from, proto.Seq{}, "a rejected result from a node without a lease")
 		return h.endInput()

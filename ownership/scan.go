@@ -144,7 +144,7 @@ func (h *Home) requestStatus(ts *taskState) { h.statusRequests = append(h.status
 func (h *Home) sendStatusRequests(moved bool) {
 	byOwner := map[proto.PeerID]*proto.Status{}
 	for _, ts := range h.statusRequests {
-		if ts.released || ts.state.Terminal() || h.cells[ts.task.ID] != ts {
+		if ts.released || ts.state.Terminal() || h.tasks[ts.task.ID] != ts {
 			continue
 		}
 		s := byOwner[ts.owner]
@@ -200,7 +200,7 @@ func (h *Home) Dead(p proto.PeerID, now Now) Output {
 // Recover reclaims one lease at an operator's request, as Dead does.
 func (h *Home) Recover(id proto.TaskID, now Now) (bool, Output) {
 	h.beginInput(now)
-	ts := h.cells[id]
+	ts := h.tasks[id]
 	if ts == nil || !ts.leased() || ts.permitted() {
 		return false, h.out
 	}

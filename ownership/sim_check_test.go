@@ -13,9 +13,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A world is what an observer who sees every disk and every handler knows, and the
+// A checker is what an observer who sees every disk and every handler knows, and the
 // promises that are held against it.
-type world struct {
+type checker struct {
 	s        *sim
 	failed   string // the first promise that was broken
 	tasks    map[proto.TaskID]*simTask
@@ -26,7 +26,7 @@ type world struct {
 	open     map[string]int
 	freed    map[string]time.Duration // lane → when a person last let it go on
 	lanes    map[string][]proto.TaskID
-	wishes   []simWish
+	wishes   []simCancel
 	shifts   map[string]int // by queue: how often its home has changed, a seizure counts twice
 }
 
@@ -67,8 +67,8 @@ type simEnd struct {
 	blockedAt time.Duration
 }
 
-// A simWish is a person's wish to cancel a task, said at a node that it moved from.
-type simWish struct {
+// A simCancel is a person's wish to cancel a task, said at a node that it moved from.
+type simCancel struct {
 	at   *simNode
 	task proto.TaskID
 }
@@ -78,41 +78,41 @@ type simValue struct {
 	node int
 }
 
-func newWorld(s *sim) *world {
-	return &world{
+func newChecker(s *sim) *checker {
+	return &checker{
 		s: s, tasks: map[proto.TaskID]*simTask{}, values: map[uint64]simValue{}, counters: map[string]int{}, open: map[string]int{},
 		freed: map[string]time.Duration{}, shifts: map[string]int{}, lanes: map[string][]proto.TaskID{},
 	}
 }
 
-func (w *world) fail(format string, args ...any) {
+func (w *checker) fail(format string, args ...any) {
 	if w.failed == "" {
 		w.failed = fmt.Sprintf("at %v: ", w.s.now) + fmt.Sprintf(format, args...)
 	}
 }
 
 // trace prints what happens to one task, for whoever replays a seed.
-func (w *world) trace(id proto.TaskID, format string, args ...any) {
+func (w *checker) trace(id proto.TaskID, format string, args ...any) {
 	if *simOf != "" && strings.HasSuffix(id.String(), *simOf) {
 		fmt.Printf("%12v "+format+"\n", append([]any{w.s.now}, args...)...)
 	}
 }
 
-func (w *world) sometimes(what string) { w.counters[what]++ }
+func (w *checker) count(what string) { w.counters[what]++ }
 
-func (w *world) policyOf(id proto.TaskID) Policy { return w.tasks[id].policy }
+func (w *checker) policyOf(id proto.TaskID) Policy { return w.tasks[id].policy }
 
 // event counts situations, and holds what only an event shows.
-func (w *world) event(x *simNode, e Event) {
+func (w *checker) event(x *simNode, e Event) {
 	w.trace(e.Task, "node %d: %v peer %d epoch %v %s", x.i, e.Kind, int(e.Peer[0])-1, e.Epoch, e.Cause)
-	w.sometimes(e.Kind.String())
+	w.count(e.Kind.String())
 	switch e.Kind {
 	case EventGranted:
 		if x.isolated && e.Peer != x.peer {
 			w.fail("I16: node %d takes itself for suspect, and grants %v to node %d", x.i, e.Task, int(e.Peer[0])-1)
 		}
 		if x.isolated {
-			w.sometimes("isolated and granted to itself")
+			w.count("isolated and granted to itself")
 		}
 	case EventLapsed:
 		w.tasks[e.Task].lapses++
@@ -151,7 +151,7 @@ func (w *world) event(x *simNode, e Event) {
 
 // idles holds that a home which takes itself for suspect goes on with its own queues by
 // itself: the next task does not wait if it could take it (I16).
-func (w *world) idles(x *simNode) {
+func (w *checker) idles(x *simNode) {
 	if !x.isolated {
 		return
 	}
@@ -178,7 +178,7 @@ func (w *world) idles(x *simNode) {
 }
 
 // accepted notes that a home has the task on disk.
-func (w *world) accepted(x *simNode, id proto.TaskID) {
+func (w *checker) accepted(x *simNode, id proto.TaskID) {
 	t := w.tasks[id]
 	t.accepted, t.shifts = true, w.shifts[t.Queue]
 	w.trace(id, "node %d: accepted, lane %q/%q block %v mode %v policy %d", x.i, t.Queue, t.Key, t.Block, t.Mode, t.policy)
@@ -190,7 +190,7 @@ func (w *world) accepted(x *simNode, id proto.TaskID) {
 }
 
 // granted holds I5 when a grant is durable: epochs rise, each is for one owner.
-func (w *world) granted(x *simNode, g simGrant) {
+func (w *checker) granted(x *simNode, g simGrant) {
 	t := w.tasks[g.task]
 	if t.rolled {
 		return
@@ -214,7 +214,7 @@ func (w *world) granted(x *simNode, g simGrant) {
 }
 
 // ended holds I3 and I4 when an end is durable.
-func (w *world) ended(x *simNode, e End) {
+func (w *checker) ended(x *simNode, e End) {
 	t := w.tasks[e.Task]
 	if t.rolled {
 		t.end = &e
@@ -258,7 +258,7 @@ func (w *world) ended(x *simNode, e End) {
 }
 
 // started holds what a start promises.
-func (w *world) started(x *simNode, st Start) {
+func (w *checker) started(x *simNode, st Start) {
 	t := w.tasks[st.Task]
 	t.starts[x.i]++
 	all := 0
@@ -293,7 +293,7 @@ func (w *world) started(x *simNode, st Start) {
 }
 
 // permitted reports whether leave to start is on a home's disk.
-func (w *world) permitted(st Start) bool {
+func (w *checker) permitted(st Start) bool {
 	for _, x := range w.s.nodes {
 		for _, k := range []string{taskKey(keyLease, st.Task), taskKey(keyMoved, st.Task)} {
 			m := new(proto.Lease)
@@ -316,7 +316,7 @@ func (w *world) permitted(st Start) bool {
 
 // inOrder holds I10: what was accepted before it in its lane has ended, and a lane
 // that stands still was let go on.
-func (w *world) inOrder(t *simTask) {
+func (w *checker) inOrder(t *simTask) {
 	for _, id := range w.lanes[t.lane] {
 		p := w.tasks[id]
 		if id == t.ID {
@@ -338,21 +338,21 @@ func (w *world) inOrder(t *simTask) {
 }
 
 // failedRun notes that a handler failed.
-func (w *world) failedRun(id proto.TaskID) {
+func (w *checker) failedRun(id proto.TaskID) {
 	w.tasks[id].failures++
 }
 
-func (w *world) killed(x *simNode, id proto.TaskID) { w.tasks[id].excused[x.i]++ }
+func (w *checker) killed(x *simNode, id proto.TaskID) { w.tasks[id].excused[x.i]++ }
 
 // forgotten notes what an owner need not remember any more.
-func (w *world) forgotten(x *simNode, wr Write) {
+func (w *checker) forgotten(x *simNode, wr Write) {
 	if wr.Key[0] == keyOwner {
 		w.tasks[proto.TaskID([]byte(wr.Key[1:]))].seen[x.i] = proto.Seq{}
 	}
 }
 
 // written notes the starts and successes that are on disk.
-func (w *world) written(x *simNode, wr Write) {
+func (w *checker) written(x *simNode, wr Write) {
 	if wr.Key[0] == keyLease {
 		l := new(proto.Lease)
 		if proto.Decode(wr.Val, l) == nil && l.Cancel {
@@ -378,7 +378,7 @@ func (w *world) written(x *simNode, wr Write) {
 }
 
 // effectOf is what a handler that is asked answers.
-func (w *world) effectOf(x *simNode, id proto.TaskID) (bool, []byte) {
+func (w *checker) effectOf(x *simNode, id proto.TaskID) (bool, []byte) {
 	if w.tasks[id].success[x.i] > 0 || w.s.chance(2) {
 		return true, w.value(x, id)
 	}
@@ -386,7 +386,7 @@ func (w *world) effectOf(x *simNode, id proto.TaskID) (bool, []byte) {
 }
 
 // value is a result that only one run can have made.
-func (w *world) value(x *simNode, id proto.TaskID) []byte {
+func (w *checker) value(x *simNode, id proto.TaskID) []byte {
 	n := uint64(len(w.values) + 1)
 	w.values[n] = simValue{id, x.i}
 	return binary.BigEndian.AppendUint64(nil, n)
@@ -402,14 +402,14 @@ func (x *simNode) fenced(claims []*proto.Claim, input func() Output) {
 	var old []before
 	for _, m := range claims {
 		k, ok := claimFrom(m)
-		ts := x.home.cells[k.task]
+		ts := x.home.tasks[k.task]
 		if ok && ts != nil && !x.s.w.tasks[k.task].rolled && k.epoch.Compare(x.s.w.tasks[k.task].epoch) < 0 {
 			old = append(old, before{ts, ts.mem.leaseUntil, ts.state})
 		}
 	}
 	out := input()
 	for _, b := range old {
-		if x.home.cells[b.c.task.ID] == b.c && (b.c.mem.leaseUntil > b.until || b.c.state != b.state) && !slices.ContainsFunc(out.Events, func(e Event) bool { return e.Kind == EventGranted && e.Task == b.c.task.ID }) {
+		if x.home.tasks[b.c.task.ID] == b.c && (b.c.mem.leaseUntil > b.until || b.c.state != b.state) && !slices.ContainsFunc(out.Events, func(e Event) bool { return e.Kind == EventGranted && e.Task == b.c.task.ID }) {
 			x.s.w.fail("I4: an older claim changed the lease of %v on node %d", b.c.task.ID, x.i)
 		}
 		for _, e := range out.Ends {
@@ -516,7 +516,7 @@ func regKey(node proto.PeerID, id proto.TaskID, e proto.Seq) string {
 
 // offered notes that an owner begins to offer a result. Copies of it are the same
 // call.
-func (w *world) offered(x *simNode, id proto.TaskID, m *proto.Outcome) {
+func (w *checker) offered(x *simNode, id proto.TaskID, m *proto.Outcome) {
 	e := proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}
 	k := regKey(x.peer, id, e)
 	if i, ok := w.open[k]; ok && w.history[i].Output.(regOutput).unknown {
@@ -532,7 +532,7 @@ func (w *world) offered(x *simNode, id proto.TaskID, m *proto.Outcome) {
 }
 
 // answered notes a home's answer to a result.
-func (w *world) answered(x *simNode, _ proto.PeerID, m *proto.Ruling) {
+func (w *checker) answered(x *simNode, _ proto.PeerID, m *proto.Ruling) {
 	if m.Code != proto.CodeOK && m.Code != proto.CodeStale {
 		return
 	}
@@ -545,7 +545,7 @@ func (w *world) answered(x *simNode, _ proto.PeerID, m *proto.Ruling) {
 }
 
 // settled reports whether every accepted task has ended.
-func (w *world) settled() bool {
+func (w *checker) settled() bool {
 	for _, id := range w.order {
 		if t := w.tasks[id]; t.accepted && t.end == nil && !t.rolled {
 			return false
@@ -557,7 +557,7 @@ func (w *world) settled() bool {
 // disputed reports whether a task waits for the clock of its home: its time is over by
 // the clock of another node, which does not start it any more. Clocks go up to four times
 // as fast as others here, also when nothing goes wrong any more.
-func (w *world) disputed() bool {
+func (w *checker) disputed() bool {
 	for _, id := range w.order {
 		t := w.tasks[id]
 		if !t.accepted || t.end != nil || t.rolled {
@@ -566,7 +566,7 @@ func (w *world) disputed() bool {
 		over, waits := false, false
 		for _, x := range w.s.nodes {
 			over = over || x.clock().Wall > t.NotAfter
-			waits = waits || x.home.cells[id] != nil && x.clock().Wall <= w.s.cfg.resultDeadline(t.NotAfter)
+			waits = waits || x.home.tasks[id] != nil && x.clock().Wall <= w.s.cfg.resultDeadline(t.NotAfter)
 		}
 		if over && waits {
 			return true
@@ -576,7 +576,7 @@ func (w *world) disputed() bool {
 }
 
 // finish holds what must be true when all faults are over.
-func (w *world) finish() {
+func (w *checker) finish() {
 	for _, id := range w.order {
 		t := w.tasks[id]
 		switch {
@@ -629,7 +629,7 @@ func (w *world) finish() {
 }
 
 // homes says what each node believes of a queue.
-func (w *world) homes(name string) (out string) {
+func (w *checker) homes(name string) (out string) {
 	for _, x := range w.s.nodes {
 		if q := x.home.queues[name]; q != nil && q.state != nil {
 			out += fmt.Sprintf("\n  node %d: %d since %d by", x.i, q.state.Home[0]-1, q.state.Generation)
@@ -642,9 +642,9 @@ func (w *world) homes(name string) (out string) {
 }
 
 // where says where a task is, for whoever replays a seed.
-func (w *world) where(id proto.TaskID) (out string) {
+func (w *checker) where(id proto.TaskID) (out string) {
 	for _, x := range w.s.nodes {
-		if ts := x.home.cells[id]; ts != nil {
+		if ts := x.home.tasks[id]; ts != nil {
 			if l := ts.mem.lane; l != nil {
 				out += fmt.Sprintf("[lane blocked %v, %d tasks, first %v] ", l.blocked, len(l.tasks), l.tasks[0].task.ID)
 			}
@@ -664,7 +664,7 @@ func (w *world) where(id proto.TaskID) (out string) {
 }
 
 // illegal is the first history that cannot be.
-func (w *world) illegal() (out string) {
+func (w *checker) illegal() (out string) {
 	for _, part := range regModel.Partition(w.history) {
 		if porcupine.CheckOperations(regModel, part) {
 			continue

@@ -47,7 +47,7 @@ func (s *sim) usurper() {
 	if !x.up || x.paused || q == nil || q.state == nil || q.wasHome(liar.peer) {
 		return
 	}
-	s.w.sometimes("usurper")
+	s.w.count("usurper")
 	m := x.home.stateOf(q)
 	m.Generation, m.Home = m.Generation+1+uint64(s.rng.IntN(3)), slices.Clone(liar.peer[:])
 	lie := func(d Deed) {
@@ -88,7 +88,7 @@ func (s *sim) usurper() {
 		l.Generation += 5
 		l.State, l.Owner = proto.Accepted, slices.Clone(liar.peer[:])
 		x.receive(liar.peer, Send{Type: proto.TypeHandoff, Body: &proto.Handoff{Lease: l}})
-		if x.home.cells[ts.task.ID] != ts {
+		if x.home.tasks[ts.task.ID] != ts {
 			s.w.fail("usurper: node %d handed %v to node %d, and never had it", liar.i, ts.task.ID, x.i)
 		}
 		return

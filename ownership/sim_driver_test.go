@@ -42,7 +42,7 @@ func (x *simNode) receive(from proto.PeerID, m Send) {
 		x.fenced([]*proto.Claim{in.Claim}, func() Output {
 			r, out := h.OnResult(from, in, now)
 			if r.Code == proto.CodeStale {
-				x.s.w.sometimes("stale result")
+				x.s.w.count("stale result")
 			}
 			out.send(from, proto.TypeAck, r)
 			return out
@@ -75,10 +75,10 @@ func (x *simNode) handoff(from proto.PeerID, b *proto.Handoff) {
 	if b.Lease != nil {
 		t = x.s.w.tasks[proto.TaskID(b.Lease.Task)].Task
 	}
-	had := x.home.cells[t.ID]
+	had := x.home.tasks[t.ID]
 	out := x.home.OnHandoff(from, b, t, x.clock())
 	x.apply(out, func(batch *simBatch) {
-		if ts := x.home.cells[t.ID]; b.Lease != nil && ts != nil && ts != had {
+		if ts := x.home.tasks[t.ID]; b.Lease != nil && ts != nil && ts != had {
 			batch.tasks = append(batch.tasks, simRecord{t.ID, 'h'})
 		}
 	})

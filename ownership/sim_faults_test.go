@@ -17,7 +17,7 @@ const (
 )
 
 // simulate runs one seed.
-func simulate(seed uint64, mut mutation) *world {
+func simulate(seed uint64, mut mutation) *checker {
 	s := newSim(seed, mut)
 	s.faults = true
 	for i := range simTasks {
@@ -29,15 +29,15 @@ func simulate(seed uint64, mut mutation) *world {
 	s.at(simFaults, s.heal)
 	s.at(simFaults+time.Second, s.cancelMoved)
 	for d := 15 * time.Second; d < simFaults+simHeal; d += 15 * time.Second {
-		s.at(d, s.person)
+		s.at(d, s.operator)
 	}
 	for d := 3 * time.Second; d < simFaults+simHeal; d += 3 * time.Second {
-		s.at(d, s.insist)
+		s.at(d, s.repeatCancels)
 	}
 	s.run(simFaults, nil)
 	s.run(simFaults+simHeal, func() bool { return s.now > simFaults+30*time.Second && s.w.settled() })
 	for s.w.failed == "" && s.w.disputed() {
-		s.w.sometimes("time disputed")
+		s.w.count("time disputed")
 		s.run(s.now+time.Minute, nil)
 	}
 	if s.w.failed == "" {
@@ -123,7 +123,7 @@ func (s *sim) nemesis() {
 		a, b := s.rng.IntN(len(s.nodes)), s.rng.IntN(len(s.nodes))
 		s.cut[a][b] = !s.cut[a][b]
 	case 2:
-		s.mend()
+		s.repair()
 	case 3, 4, 5:
 		if x.up && s.chance(2) {
 			x.doomed = true
@@ -136,7 +136,7 @@ func (s *sim) nemesis() {
 		x.pause(s.between(time.Second, 30*time.Second), s.chance(2))
 	case 8:
 		x.skew += s.between(-time.Hour, time.Hour)
-		s.w.sometimes("clock jump")
+		s.w.count("clock jump")
 	case 9:
 		s.handOff(x)
 	case 10:
@@ -149,7 +149,7 @@ func (s *sim) nemesis() {
 		}
 	case 12:
 		if x.up && !x.paused {
-			s.w.sometimes("graceful stop")
+			s.w.count("graceful stop")
 			x.apply(x.owner.Stop(x.clock()))
 			x.waiting = nil
 			for _, id := range x.running() {
@@ -203,7 +203,7 @@ func (s *sim) replay() {
 	}
 }
 
-func (s *sim) mend() {
+func (s *sim) repair() {
 	for i := range s.group {
 		s.group[i] = 0
 		clear(s.cut[i])
@@ -218,13 +218,13 @@ func (x *simNode) crash() {
 	keep := x.s.rng.IntN(len(x.queue) + 1)
 	for _, b := range x.queue[:keep] {
 		x.persist(b)
-		x.s.w.sometimes("durable and not acknowledged")
+		x.s.w.count("durable and not acknowledged")
 	}
 	if keep < len(x.queue) {
-		x.s.w.sometimes("unsynced lost")
+		x.s.w.count("unsynced lost")
 	}
 	for range x.procs {
-		x.s.w.sometimes("died while running")
+		x.s.w.count("died while running")
 	}
 	x.up, x.paused = false, false
 	x.inc++
@@ -259,9 +259,9 @@ func (x *simNode) resume() {
 	d := x.s.now - x.pausedAt
 	if x.suspends {
 		x.slept += d
-		x.s.w.sometimes("suspended")
+		x.s.w.count("suspended")
 	} else {
-		x.s.w.sometimes("stood still")
+		x.s.w.count("stood still")
 	}
 	x.resumed = x.scaled(d) > x.s.cfg.Scan+x.s.cfg.Lease
 	late := x.pending
@@ -279,7 +279,7 @@ func (s *sim) handOff(x *simNode) {
 	for _, name := range simQueues {
 		for _, y := range s.nodes {
 			if y.up && !y.paused && y != to && y.isHome(name) && s.chance(2) {
-				s.w.sometimes("queue handed over")
+				s.w.count("queue handed over")
 				s.w.shifts[name]++
 				if s.chance(3) {
 					y.doomed = true
@@ -287,7 +287,7 @@ func (s *sim) handOff(x *simNode) {
 				}
 				out, err := y.home.HandOff(name, to.peer, y.clock())
 				if errors.Is(err, errTooManyMoves) { // an admin has to sign who its home is
-					s.w.sometimes("home confirmed")
+					s.w.count("home confirmed")
 					q := y.home.queues[name]
 					signed, _ := simDeeds{s.nodes[0]}.Sign(Deed{Queue: name, Generation: q.state.Generation, To: y.peer, Root: q.root})
 					out, err = y.home.Confirmed(name, signed, y.clock())
@@ -311,7 +311,7 @@ func (s *sim) seize(x *simNode) {
 	name := simQueues[s.rng.IntN(len(simQueues))]
 	for _, y := range s.nodes {
 		if y.isHome(name) && y != x && x.admin() && x.up && !x.paused && (!y.up || y.paused || !s.linked(x.i, y.i)) {
-			s.w.sometimes("seized from a live home")
+			s.w.count("seized from a live home")
 			s.w.shifts[name] += simSeized
 			_, old := x.home.HomeOf(name)
 			out, err := x.home.Seize(name, y.peer, x.clock())
@@ -365,7 +365,7 @@ func (s *sim) impostor() {
 			case 3:
 				k.epoch = precedingEpoch(k.epoch)
 			}
-			s.w.sometimes("impostor")
+			s.w.count("impostor")
 			m := k.message()
 			out := &proto.Outcome{State: proto.Success, BodyDigest: []byte("forgery"), BootId: m.BootId, LeaseToken: m.Token, EpochBoot: m.EpochBoot, EpochCounter: m.EpochCounter}
 			x.receive(from, Send{Type: proto.TypeResult, Task: k.task, Body: out})
@@ -379,15 +379,15 @@ func (s *sim) cancel(x *simNode, id proto.TaskID) bool {
 	if !x.up || x.paused {
 		return false
 	}
-	here, moved := x.home.cells[id] != nil, x.home.moved[id] != nil
+	here, moved := x.home.tasks[id] != nil, x.home.moved[id] != nil
 	_, out := x.home.Cancel(id, x.clock())
 	x.apply(out)
 	switch {
 	case here:
-		s.w.sometimes("cancel")
+		s.w.count("cancel")
 	case moved:
-		s.w.sometimes("cancel after a handoff")
-		s.w.wishes = append(s.w.wishes, simWish{x, id})
+		s.w.count("cancel after a handoff")
+		s.w.wishes = append(s.w.wishes, simCancel{x, id})
 	}
 	return here || moved
 }
@@ -403,9 +403,9 @@ func (s *sim) cancelMoved() {
 	}
 }
 
-// insist says wishes again for tasks that moved, as their origins do. When nothing
+// repeatCancels says wishes again for tasks that moved, as their origins do. When nothing
 // goes wrong any more, one is heard at once.
-func (s *sim) insist() {
+func (s *sim) repeatCancels() {
 	for _, wish := range s.w.wishes {
 		x, t := wish.at, s.w.tasks[wish.task]
 		if !x.up || x.paused || t.end != nil {
@@ -419,8 +419,8 @@ func (s *sim) insist() {
 	}
 }
 
-// person lets lanes go on.
-func (s *sim) person() {
+// operator lets lanes go on.
+func (s *sim) operator() {
 	for _, name := range simQueues {
 		for _, key := range []string{"x", "y"} {
 			s.w.freed[name+key] = s.now
@@ -437,7 +437,7 @@ func (s *sim) person() {
 // heal ends all faults.
 func (s *sim) heal() {
 	s.faults = false
-	s.mend()
+	s.repair()
 	for _, x := range s.nodes {
 		x.skew, x.doomed = 0, false
 		if x.paused {
@@ -450,4 +450,4 @@ func (s *sim) heal() {
 }
 
 // pump is called at each tick of a node, for what a person or a cron would do.
-func (w *world) pump(*simNode) {}
+func (w *checker) pump(*simNode) {}

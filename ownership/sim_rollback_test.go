@@ -14,8 +14,8 @@ type simBackup struct {
 	at   time.Duration
 }
 
-// A simPast is what a disk that was rolled back does not know.
-type simPast struct {
+// A simHistory is what a disk that was rolled back does not know.
+type simHistory struct {
 	backup   simBackup
 	touched  map[proto.TaskID]time.Duration // by task: when something of it was written last
 	decided  map[proto.TaskID]time.Duration // likewise, of its cell
@@ -46,7 +46,7 @@ func (s *sim) backUp(x *simNode) {
 		return
 	}
 	x.crash()
-	s.w.sometimes("rolled back")
+	s.w.count("rolled back")
 	for id, at := range x.touched {
 		if at > x.backup.at {
 			s.w.tasks[id].rolled = true
@@ -74,7 +74,7 @@ func (x *simNode) bootNumber(now Now) uint64 {
 		boot = lastBoot(x.disk) + 1
 	}
 	if boot <= x.highest && x.restored && x.s.flaw != bootUnclocked {
-		x.s.w.sometimes("rolled back with its clock")
+		x.s.w.count("rolled back with its clock")
 		boot = x.highest + 1 // the others refuse it until its clock is right: see transport.ErrOldBoot
 	}
 	if boot <= x.highest {

@@ -65,11 +65,11 @@ func runSeeds(t *testing.T, from uint64, n int, d time.Duration) (int, map[strin
 // keptSeeds are seeds that once found something, and what. A change of the simulator makes
 // other runs of them: the test that is named holds what was found for good.
 var keptSeeds = map[uint64]string{
-	32544:  "a grant was taken after its new home had been told never: TestAGrantThatComesAfterItsNewHomeAsked",
-	114194: "a lane stood still, for its owner did not answer about the earlier of two leases: TestALeaseOfTwoHomesIsOverForBoth",
-	28357:  "a home that forgot granted without a pause what was refused: TestAHomeThatForgotIsRefusedInPeace",
+	32544:  "a grant was taken after its new home had been told never: TestALateGrantAfterTheNewHomeAsked",
+	114194: "a lane stood still, for its owner did not answer about the earlier of two leases: TestALeaseOfTwoHomesEndsForBoth",
+	28357:  "a home that forgot granted without a pause what was refused: TestAHomeThatLostItsQueueIsRefusedWithoutAlarm",
 
-	3124317604: "tasks of a lane waited for each other at a handoff: TestATaskThatCameBackIsAwaitedByNobody",
+	3124317604: "tasks of a lane waited for each other at a handoff: TestNoTaskWaitsForOneThatCameBack",
 	3124317752: "an owner forgot a success while a later grant was on its way: TestALateGrantOfATaskThatSucceededHere",
 	3124366447: "a task waits for a slow clock, as it must: the simulator gave up too early",
 }

@@ -26,7 +26,7 @@ type sim struct {
 	faults bool
 	group  []int
 	cut    [][]bool // one way
-	w      *world
+	w      *checker
 	cfg    Config
 	copies []simCopy // of grants, for the network to deliver once more
 	msgs   int
@@ -126,12 +126,12 @@ type simNode struct {
 	bootID  proto.BootID
 	began   time.Duration  // Mono of the start of home
 	known   []proto.BootID // of the others, as they said last
-	said    []simSaid
+	said    []simReport
 	downFor []time.Duration
 }
 
-// simSaid is what the home knows of another node.
-type simSaid struct {
+// simReport is what the home knows of another node.
+type simReport struct {
 	alive bool
 	boot  proto.BootID
 }
@@ -143,7 +143,7 @@ type simDisk struct {
 	syncing int  // batches at the head of queue that the running fsync covers
 	doomed  bool // the node dies in its next fsync
 	arrived int64
-	simPast
+	simHistory
 }
 
 // A simClock runs at its own rate, jumps, and may stand still.
@@ -189,7 +189,7 @@ func newSim(seed uint64, mut mutation) *sim {
 		}
 	}
 	const n = 7
-	s.w = newWorld(s)
+	s.w = newChecker(s)
 	s.group, s.cut = make([]int, n), make([][]bool, n)
 	for i := range n {
 		s.cut[i] = make([]bool, n)
@@ -207,13 +207,13 @@ func newSim(seed uint64, mut mutation) *sim {
 		x.start()
 	}
 	for i, name := range simQueues {
-		s.found(s.nodes[i], name)
+		s.createQueue(s.nodes[i], name)
 	}
 	return s
 }
 
-// found makes a queue, and everybody hears of it.
-func (s *sim) found(x *simNode, name string) {
+// createQueue makes a queue, and everybody hears of it.
+func (s *sim) createQueue(x *simNode, name string) {
 	x.apply(x.home.SetQueue(func(*proto.QueueState) {}, x.clock(), name))
 	for _, y := range s.nodes {
 		if y != x {
@@ -319,7 +319,7 @@ func (x *simNode) start() {
 		x.arrived = max(x.arrived, int64(r.seq))
 		x.home.Restore(s.w.tasks[r.id].Task, leases[r.id], now)
 	}
-	x.began, x.said = now.Mono, make([]simSaid, len(s.group))
+	x.began, x.said = now.Mono, make([]simReport, len(s.group))
 	for i, o := range s.nodes {
 		x.known[i] = o.bootID
 	}
@@ -364,7 +364,7 @@ func (x *simNode) doubt() {
 		return
 	}
 	if x.isolated = cut; cut {
-		x.s.w.sometimes("isolated")
+		x.s.w.count("isolated")
 	}
 	x.apply(x.home.SetActive(!cut, x.clock()))
 }
@@ -379,7 +379,7 @@ func (x *simNode) look() {
 			x.downFor[i] = x.s.now
 		}
 		dead := !seen && x.s.now-x.downFor[i] > 6*time.Second
-		said := simSaid{alive: seen || !dead && i != x.i}
+		said := simReport{alive: seen || !dead && i != x.i}
 		if x.s.seedBit(i) {
 			said.boot = x.known[i]
 		}
@@ -424,7 +424,7 @@ func (x *simNode) apply(out Output, more ...func(*simBatch)) {
 	s := x.s
 	for _, e := range out.Events {
 		s.w.event(x, e)
-		if ts := x.home.cells[e.Task]; e.Kind == EventGranted && ts != nil {
+		if ts := x.home.tasks[e.Task]; e.Kind == EventGranted && ts != nil {
 			b.grants = append(b.grants, simGrant{e.Task, ts.epoch, ts.owner, ts.token, s.now})
 		}
 	}
@@ -584,7 +584,7 @@ func (s *sim) send(from *simNode, to proto.PeerID, m Send) {
 		d := s.between(time.Millisecond, 60*time.Millisecond)
 		if s.faults && y != from && s.chance(50) {
 			d += s.between(0, 20*time.Second)
-			s.w.sometimes("straggler")
+			s.w.count("straggler")
 		}
 		s.at(d, func() {
 			if s.linked(from.i, y.i) && y.up {

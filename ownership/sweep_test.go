@@ -15,7 +15,7 @@ func TestOwnerForgetsAsFastAsItEnds(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	o.Begin(func(proto.TaskID) Policy { return PolicyRetry }, now)
 	for i := range tasks {
-		id := roomTask(i)
+		id := testTaskID(i)
 		claim := &proto.Claim{Task: id[:], EpochBoot: 1, EpochCounter: uint64(i + 1), Token: make([]byte, 16), Generation: 1, BootId: bootA[:]}
 		o.OnGrant(homePeer, &proto.Grant{Claim: claim, Queue: "q", LeaseMs: 15_000, NotAfterMs: now.Wall + 1e6}, 0, now)
 		o.Ready(id, now)

@@ -59,7 +59,7 @@ var soakSteps = slices.Concat([]step{
 	long("whole meshes", "./node", 8*time.Minute, "BALEFIRE_LONG=1", "TestMembersKnowEachOther", "TestOneBadNode", "TestAllReturnAtNewAddresses",
 		"TestFirstTaskAfterLinkRecovers", "TestAllReconnectAtOnce", "TestAllStartAtOnce"),
 	long("strangers and load", "./node", 2*time.Minute, "BALEFIRE_LONG=1", "TestStrangersLeaveNothingBehind", "TestLoadLeavesNothingBehind"),
-	long("the stuck one", "./ownership", 2*time.Minute, "BALEFIRE_LONG=1", "TestTheStuckOneIsFound"),
+	long("the stuck one", "./ownership", 2*time.Minute, "BALEFIRE_LONG=1", "TestAStuckTaskIsFound"),
 	long("churn", "./store/nuts", 3*time.Minute, "BALEFIRE_CHURN=1000000", "TestChurn"),
 	long("many keys", "./store/nuts", 3*time.Minute, "BALEFIRE_KEYS=5000000", "TestManyKeys"),
 	long("many keys on Pebble", "./store/pebble", 3*time.Minute, "BALEFIRE_KEYS=5000000", "TestManyKeys"),

@@ -24,9 +24,9 @@ var (
 	self  = proto.PeerID{9}
 )
 
-// A rig is an inbox on a store in memory, with a home that takes results. It
+// A fixture is an inbox on a store in memory, with a home that takes results. It
 // lives in a synctest bubble, or without Run outside of one.
-type rig struct {
+type fixture struct {
 	t       testing.TB
 	cfg     Config
 	parts   Parts
@@ -42,109 +42,109 @@ type rig struct {
 	done   chan error
 }
 
-// bubble runs f in virtual time with a rig whose inbox is open and not running.
-func bubble(t *testing.T, cfg Config, specs []Spec, f func(*rig)) {
+// inBubble runs f in virtual time with a fixture whose inbox is open and not running.
+func inBubble(t *testing.T, cfg Config, specs []Spec, test func(*fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, cfg, specs...)
-		defer r.close()
-		f(r)
+		f := newFixture(t, cfg, specs...)
+		defer f.close()
+		test(f)
 	})
 }
 
-func newRig(t testing.TB, cfg Config, specs ...Spec) *rig {
-	r := &rig{t: t, cfg: cfg, specs: specs, engine: mem.New(), bodies: &bodies{files: map[string][]byte{}}}
-	r.cfg.Self = self
-	if r.cfg.Clock.IsZero() {
-		r.cfg.Clock = clock.Runtime()
+func newFixture(t testing.TB, cfg Config, specs ...Spec) *fixture {
+	f := &fixture{t: t, cfg: cfg, specs: specs, engine: mem.New(), bodies: &bodies{files: map[string][]byte{}}}
+	f.cfg.Self = self
+	if f.cfg.Clock.IsZero() {
+		f.cfg.Clock = clock.Runtime()
 	}
-	if r.cfg.Rand == nil {
-		r.cfg.Rand = func() float64 { return 0 }
+	if f.cfg.Rand == nil {
+		f.cfg.Rand = func() float64 { return 0 }
 	}
-	r.results = &results{outcomes: map[proto.TaskID][]*Finished{}}
-	r.parts = Parts{
+	f.results = &results{outcomes: map[proto.TaskID][]*Finished{}}
+	f.parts = Parts{
 		Members: members{home: {"home", []string{"send"}}, other: {"other", []string{"send"}}},
-		Opener:  opener{}, Results: r.results, Bodies: r.bodies, Files: r.bodies,
+		Opener:  opener{}, Results: f.results, Bodies: f.bodies, Files: f.bodies,
 	}
-	r.open()
-	return r
+	f.open()
+	return f
 }
 
-func (r *rig) open() {
-	r.t.Helper()
-	s, err := store.Open(r.engine, store.Config{Clock: r.cfg.Clock, SweepEvery: -1, CompactEvery: -1})
+func (f *fixture) open() {
+	f.t.Helper()
+	s, err := store.Open(f.engine, store.Config{Clock: f.cfg.Clock, SweepEvery: -1, CompactEvery: -1})
 	if err != nil {
-		r.t.Fatal(err)
+		f.t.Fatal(err)
 	}
-	r.store, r.results.store = s, s
-	if r.in, err = Open(s, r.parts, r.cfg); err != nil {
-		r.t.Fatal(err)
+	f.store, f.results.store = s, s
+	if f.in, err = Open(s, f.parts, f.cfg); err != nil {
+		f.t.Fatal(err)
 	}
-	for _, spec := range r.specs {
-		if err := r.in.Register(spec); err != nil {
-			r.t.Fatal(err)
+	for _, spec := range f.specs {
+		if err := f.in.Register(spec); err != nil {
+			f.t.Fatal(err)
 		}
 	}
 }
 
 // run starts the inbox.
-func (r *rig) run() {
+func (f *fixture) run() {
 	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel, r.done = cancel, make(chan error, 1)
-	in, done := r.in, r.done
+	f.cancel, f.done = cancel, make(chan error, 1)
+	in, done := f.in, f.done
 	go func() { done <- in.Run(ctx) }()
 }
 
 // stop ends the inbox and returns what Run returned.
-func (r *rig) stop() error {
-	if r.cancel == nil {
+func (f *fixture) stop() error {
+	if f.cancel == nil {
 		return nil
 	}
-	r.cancel()
-	r.cancel = nil
-	return <-r.done
+	f.cancel()
+	f.cancel = nil
+	return <-f.done
 }
 
-func (r *rig) close() {
-	r.stop()
-	r.store.Close()
+func (f *fixture) close() {
+	f.stop()
+	f.store.Close()
 }
 
 // restart stops gracefully and opens again.
-func (r *rig) restart() {
-	r.t.Helper()
-	if err := r.stop(); err != nil {
-		r.t.Fatalf("Run: %v", err)
+func (f *fixture) restart() {
+	f.t.Helper()
+	if err := f.stop(); err != nil {
+		f.t.Fatalf("Run: %v", err)
 	}
-	r.crash()
+	f.crash()
 }
 
 // crash takes the power away and opens what was on disk. What runs notices
 // nothing but that it can write no more.
-func (r *rig) crash() {
-	r.t.Helper()
-	next := r.engine.Reopen()
-	if r.cancel != nil {
-		r.cancel()
-		r.cancel = nil
-		<-r.done
+func (f *fixture) crash() {
+	f.t.Helper()
+	next := f.engine.Reopen()
+	if f.cancel != nil {
+		f.cancel()
+		f.cancel = nil
+		<-f.done
 	}
-	r.store.Close()
-	r.engine = next
-	r.cfg.BootID[0]++
-	r.open()
+	f.store.Close()
+	f.engine = next
+	f.cfg.BootID[0]++
+	f.open()
 }
 
 // task makes an arrival of kind "work" from home; change may alter it before its
 // digest is taken.
-func (r *rig) task(change ...func(*Arrival)) Arrival {
-	r.counter++
-	now := r.cfg.Clock.Now()
+func (f *fixture) task(change ...func(*Arrival)) Arrival {
+	f.counter++
+	now := f.cfg.Clock.Now()
 	a := Arrival{
 		From: home,
 		Header: proto.Header{
 			What: proto.WhatTask, Suite: 1, ID: proto.NewTaskID(now), Origin: home, Target: self,
-			Seq:     proto.Seq{Boot: 1, Counter: r.counter},
+			Seq:     proto.Seq{Boot: 1, Counter: f.counter},
 			Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(),
 		},
 		Content: &proto.Content{Kind: "work", Class: proto.Normal, Body: []byte("body")},
@@ -152,7 +152,7 @@ func (r *rig) task(change ...func(*Arrival)) Arrival {
 	for _, f := range change {
 		f(&a)
 	}
-	return seal(r.t, a)
+	return seal(f.t, a)
 }
 
 // seal makes the envelope of an arrival: not sealed at all, and its digest.
@@ -182,12 +182,12 @@ func withTTL(d time.Duration) func(*Arrival) {
 }
 
 // accept hands over arrivals and fails the test unless each gets the code.
-func (r *rig) accept(code proto.Code, as ...Arrival) []Verdict {
-	r.t.Helper()
-	vs := r.in.Accept(context.Background(), as)
+func (f *fixture) accept(code proto.Code, as ...Arrival) []Verdict {
+	f.t.Helper()
+	vs := f.in.Accept(context.Background(), as)
 	for i, v := range vs {
 		if v.Code != code {
-			r.t.Fatalf("arrival %d of %d: %s %q, want %s", i, len(as), v.Code.Name(), v.Detail, code.Name())
+			f.t.Fatalf("arrival %d of %d: %s %q, want %s", i, len(as), v.Code.Name(), v.Detail, code.Name())
 		}
 	}
 	return vs
@@ -195,33 +195,33 @@ func (r *rig) accept(code proto.Code, as ...Arrival) []Verdict {
 
 // outcome returns how a task ended at home, and fails the test unless it ended
 // exactly once (I3).
-func (r *rig) outcome(a Arrival) *proto.Outcome {
-	r.t.Helper()
-	fs := r.results.of(a.Header.ID)
+func (f *fixture) outcome(a Arrival) *proto.Outcome {
+	f.t.Helper()
+	fs := f.results.of(a.Header.ID)
 	if len(fs) != 1 {
-		r.t.Fatalf("task ended %d times, want once", len(fs))
+		f.t.Fatalf("task ended %d times, want once", len(fs))
 	}
 	return fs[0].Outcome
 }
 
-func (r *rig) expect(a Arrival, want proto.TaskState) *proto.Outcome {
-	r.t.Helper()
-	o := r.outcome(a)
+func (f *fixture) expect(a Arrival, want proto.TaskState) *proto.Outcome {
+	f.t.Helper()
+	o := f.outcome(a)
 	if o.State != want {
-		r.t.Fatalf("task ended %s (%s), want %s", o.State.Name(), o.Reason, want.Name())
+		f.t.Fatalf("task ended %s (%s), want %s", o.State.Name(), o.Reason, want.Name())
 	}
 	if want != succeeded && o.Reason == "" {
-		r.t.Errorf("%s without a reason (I11)", want.Name())
+		f.t.Errorf("%s without a reason (I11)", want.Name())
 	}
 	return o
 }
 
 // record returns what the inbox knows of a task.
-func (r *rig) record(a Arrival) *proto.Record {
-	r.t.Helper()
-	rec, err := r.in.Get(a.Header.ID)
+func (f *fixture) record(a Arrival) *proto.Record {
+	f.t.Helper()
+	rec, err := f.in.Get(a.Header.ID)
 	if err != nil {
-		r.t.Fatal(err)
+		f.t.Fatal(err)
 	}
 	return rec
 }
@@ -234,7 +234,7 @@ func (opener) Content(st *proto.Stored) (*proto.Content, error) {
 	return c, proto.Decode(st.Envelope.Body, c)
 }
 
-// results is the outbox of the rig: what it was given is durable with what the
+// results is the outbox of the fixture: what it was given is durable with what the
 // inbox adds.
 type results struct {
 	mu       sync.Mutex
@@ -358,15 +358,15 @@ func (s *script) starts(id proto.TaskID) (n int) {
 	return n
 }
 
-// does returns a handler that does f, and a spec of kind "work" for it that
+// scripted returns a handler that does f, and a spec of kind "work" for it that
 // anybody may ask for.
-func does(f func(ctx context.Context, r *Run) *Result) (*script, Spec) {
+func scripted(f func(ctx context.Context, r *Run) *Result) (*script, Spec) {
 	s := &script{f: f}
 	return s, Spec{Kind: "work", Handler: s, Allow: []string{"*"}, OnCrash: OnCrashRetry}
 }
 
-// locked runs f while no other locked does: for what handlers of a test share.
-func locked(f func()) { shared.Lock(); defer shared.Unlock(); f() }
+// withLock runs f while no other locked does: for what handlers of a test share.
+func withLock(f func()) { shared.Lock(); defer shared.Unlock(); f() }
 
 var shared sync.Mutex
 
