@@ -98,7 +98,7 @@ func TestIntroductionRejectsLocalAddresses(t *testing.T) {
 	told := []string{far, here, "/ip6/::1/tcp/1", "/ip4/0.0.0.0/tcp/1", "/ip6/fe80::1/tcp/1"}
 	for _, tt := range []struct {
 		name string
-		met  []string // where somebody said hello from before; nil: nobody did
+		met  []string // addresses of earlier hellos; nil: none
 		want []string
 	}{
 		{"by the inviter, at first", nil, []string{far, here, "/ip6/::1/tcp/1", "/ip6/fe80::1/tcp/1"}},

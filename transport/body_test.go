@@ -24,14 +24,14 @@ type bodyStore struct {
 
 	mu       sync.Mutex
 	durable  map[string]int64
-	breakAt  int64 // the sink fails behind this byte, once; 0: never
+	breakAt  int64 // the sink fails after this byte, once; 0: never
 	refuse   *proto.OfferReply
 	offers   int
-	maxAhead int64 // most bytes that were written and not synced
+	maxAhead int64 // maximum bytes written but not synced
 	open     int
-	most     int // sinks open at once
+	most     int // maximum sinks open at once
 	hold     chan struct{}
-	ended    chan bool // told of each end
+	ended    chan bool // receives the argument of each End
 }
 
 func newBodyStore(t testing.TB) *bodyStore {
@@ -165,7 +165,7 @@ func TestBodyCrosses(t *testing.T) {
 			a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 			link(t, a, b)
 			body, o := randomBody(size), offerOf(1, int64(size))
-			for range 2 { // the second time all is there
+			for range 2 { // the second time everything is there
 				if err := a.SendBody(t.Context(), b.Peer(), o, bytes.NewReader(body), int64(size)); err != nil {
 					t.Fatal(err)
 				}
@@ -375,7 +375,7 @@ func TestBodyOverBrokenLinks(t *testing.T) {
 	tries := 0
 	for sent := false; !sent; tries++ {
 		for a.Dial(t.Context(), b.Peer(), b.Addrs()) != nil && t.Context().Err() == nil {
-			// the old connection was about to end
+			// the old connection was about to close
 		}
 		source := &trackingReader{ReaderAt: bytes.NewReader(body), at: int64(tries+1) * size / cuts, reached: func() { a.Disconnect(b.Peer()) }}
 		sent = a.SendBody(t.Context(), b.Peer(), o, source, size) == nil

@@ -27,7 +27,7 @@ type bookCase struct {
 	cert   *proto.Signed
 	book   *Book
 	peer   *identity.Keys
-	hello  *proto.Hello // of peer, good
+	hello  *proto.Hello // a valid hello of peer
 }
 
 func newBookCase(t testing.TB) *bookCase {
@@ -112,8 +112,8 @@ func TestHelloFamilies(t *testing.T) {
 			k := *identity.NewKeys(nil, birth).KeyRecord()
 			c.hello.KeyRecord = &proto.Signed{Details: k.Details, Signature: k.Signature, Signer: c.hello.KeyRecord.Signer}
 		}, errAny, ""},
-		{"no boot", func(_ *testing.T, c *bookCase) { c.hello.Boot = 0 }, errAny, "states no boot"},
-		{"a short boot id", func(_ *testing.T, c *bookCase) { c.hello.BootId = []byte("x") }, errAny, "states no boot"},
+		{"no boot", func(_ *testing.T, c *bookCase) { c.hello.Boot = 0 }, errAny, "contains no boot"},
+		{"a short boot id", func(_ *testing.T, c *bookCase) { c.hello.BootId = []byte("x") }, errAny, "contains no boot"},
 		{"blocked", func(t *testing.T, c *bookCase) {
 			if err := c.book.Block(t.Context(), c.peer.Peer()); err != nil {
 				t.Fatal(err)

@@ -52,11 +52,12 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
-// TestDHTQueriesBackOff holds that the DHT is asked soon for a peer that was lost just now,
-// and seldom for one that is gone, and that a small mesh is not searched for ever.
+// TestDHTQueriesBackOff checks that the DHT is queried soon for a peer that was just lost
+// and rarely for one that has been gone for long, and that a small mesh is not searched
+// forever.
 func TestDHTQueriesBackOff(t *testing.T) {
 	if (redialState{tries: 1}).shouldAskDHT(time.Hour) {
-		t.Error("one failure, and the DHT is asked")
+		t.Error("the DHT is queried after one failure")
 	}
 	for _, tt := range []struct{ absence, within, most time.Duration }{
 		{time.Minute, time.Minute, 15 * time.Second}, {time.Hour, time.Hour, maxAskPause}, {24 * time.Hour, time.Hour, maxAskPause},
@@ -67,7 +68,7 @@ func TestDHTQueriesBackOff(t *testing.T) {
 				continue
 			}
 			if last > 0 && now-last > tt.most+time.Second {
-				t.Errorf("lost for %v: not asked for %v", now, now-last)
+				t.Errorf("lost for %v: not queried for %v", now, now-last)
 			}
 			if now > tt.absence-tt.within {
 				asked++
@@ -75,7 +76,7 @@ func TestDHTQueriesBackOff(t *testing.T) {
 			d.asked, last = now, now
 		}
 		if limit := 30; asked == 0 || asked > limit {
-			t.Errorf("lost for %v: asked %d times in the last %v", tt.absence, asked, tt.within)
+			t.Errorf("lost for %v: queried %d times in the last %v", tt.absence, asked, tt.within)
 		}
 	}
 	var spent time.Duration
@@ -84,7 +85,7 @@ func TestDHTQueriesBackOff(t *testing.T) {
 		spent += searchPause(searches, 2)
 	}
 	if searches > earlySearches+40 || searchPause(earlySearches-1, 2) != firstSearch || searchPause(100, 2) != searchEvery || searchPause(earlySearches, maxDials) != searchEvery {
-		t.Errorf("%d looks in an hour of a mesh of three", searches)
+		t.Errorf("%d searches in an hour in a mesh of three", searches)
 	}
 }
 
@@ -202,7 +203,7 @@ func TestWindowFollowsThePath(t *testing.T) {
 	tests := []struct {
 		name    string
 		latency time.Duration
-		rate    float64 // frames a second
+		rate    float64 // frames per second
 		least   int
 		most    int
 	}{
@@ -216,7 +217,7 @@ func TestWindowFollowsThePath(t *testing.T) {
 			var now, free time.Duration
 			type sent struct {
 				number uint64
-				at     time.Duration // its Ack is here
+				at     time.Duration // when its Ack arrives
 			}
 			var way []sent
 			for now < 30*time.Second {

@@ -42,7 +42,7 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 	tests := []struct {
 		name  string
 		spoil func(*Transport)
-		over  bool // the context has ended before Run
+		over  bool // the context is done before Run
 		quiet bool // no gossip
 		want  string
 	}{
@@ -51,8 +51,8 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 		{"the DHT", func(tr *Transport) { tr.disc.members.bus = deafBus{tr.disc.members.bus} }, false, true, "transport: DHT: "},
 		{"the relay service", func(tr *Transport) { tr.host = hostWithFullNetwork{tr.host} }, false, false, "transport: relay service: "},
 	}
-	// gossipsub makes an address book of its own first of all, and closes it with what
-	// it starts last: when it fails in between that stays, with one goroutine.
+	// gossipsub first creates an address book, and closes it together with what it starts
+	// last: if it fails in between, the book and one goroutine remain.
 	book := goleak.IgnoreTopFunction("github.com/libp2p/go-libp2p/p2p/host/peerstore/pstoremem.(*memoryAddrBook).background")
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -101,15 +101,15 @@ func newUpgraded(t *testing.T, paths [2]*fakePath) (conns [2]libtransport.Capabl
 func TestConnectionClosesImmediately(t *testing.T) {
 	tests := []struct {
 		name   string
-		writes bool                  // when the path dies
-		after  time.Duration         // since when it ends
-		why    network.ConnErrorCode // told to the other side
+		writes bool                  // a write is pending when the path dies
+		after  time.Duration         // time from the path's death to Close
+		why    network.ConnErrorCode // the reason for the close
 	}{
 		{name: "quiet"},
 		{name: "quiet, with a reason", why: network.ConnRateLimited},
 		{name: "writing", writes: true},
 		{name: "writing, with a reason", writes: true, why: network.ConnRateLimited},
-		{name: "given up by yamux", writes: true, after: 12 * time.Second}, // 10 s after the write
+		{name: "closed by yamux", writes: true, after: 12 * time.Second}, // 10 s after the write
 	}
 	for _, tt := range tests {
 		for side, name := range []string{"the dialler's", "the listener's"} {

@@ -33,7 +33,7 @@ func TestFlowRate(t *testing.T) {
 	if v := f.snapshot(); v.Rate != 100 || v.Left() != 2*time.Second || v.For != 4*time.Second {
 		t.Errorf("after 4 s: %+v", v)
 	}
-	for range 20 { // the line stands still
+	for range 20 { // the transfer stalls
 		now += time.Second
 		f.advance(f.done.Load())
 	}
@@ -47,7 +47,7 @@ func TestFlowRate(t *testing.T) {
 	if len(fs.all) != 0 {
 		t.Error("an ended flow is kept")
 	}
-	if want := []EventKind{EventBodyBegan, EventBodyMoves, EventBodyMoves, EventBodyEnded}; !slices.Equal(told, want) { // each 10 s
+	if want := []EventKind{EventBodyBegan, EventBodyMoves, EventBodyMoves, EventBodyEnded}; !slices.Equal(told, want) { // every 10 s
 		t.Errorf("told %v, want %v", told, want)
 	}
 }
@@ -62,7 +62,7 @@ func TestFlowsListBodiesInTransit(t *testing.T) {
 	o := offerOf(1, size)
 	var out, in Flow
 	body := readerAt(func(p []byte, off int64) (int, error) {
-		if flows := a.Flows(); len(flows) == 1 && off > bodyWindow+4<<20 { // so much is acknowledged by then
+		if flows := a.Flows(); len(flows) == 1 && off > bodyWindow+4<<20 { // this much is acknowledged by then
 			out = flows[0]
 		}
 		if flows := b.Flows(); len(flows) == 1 && off > bodyWindow+4<<20 {

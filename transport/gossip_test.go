@@ -18,7 +18,7 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A rumorLog is what a simulated node heard, by author.
+// A rumorLog records what a simulated node received, by author.
 type rumorLog struct {
 	mu    sync.Mutex
 	heard map[proto.PeerID]map[string]int
@@ -48,7 +48,7 @@ func (l *rumorLog) Receive(author proto.PeerID, data []byte) {
 	l.count++
 }
 
-// from returns how many different rumors of author were heard, and how many twice.
+// from returns how many different rumors of author were received, and how many twice.
 func (l *rumorLog) from(author proto.PeerID) (different, twice int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *rumorLog) from(author proto.PeerID) (different, twice int) {
 	return len(l.heard[author]), twice
 }
 
-// gossiping has every node listen to the topic.
+// gossiping makes every node join the topic.
 func gossiping(n *simNode, cfg *transport.Config) { cfg.Topic = &n.gossip }
 
 // allGossip reports whether all nodes are gossip peers of all others.
@@ -80,8 +80,8 @@ func publish(t *testing.T, n *simNode, data string) {
 	}
 }
 
-// TestAllMembersJoinTopic holds that each of 12 members, 20 in the long form, becomes
-// a gossip peer of all others.
+// TestAllMembersJoinTopic checks that each of 12 members, 20 in the long form, becomes a
+// gossip peer of all others.
 func TestAllMembersJoinTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, scaled(12, 20), transporttest.Link{Latency: 10 * time.Millisecond}, gossiping)
@@ -90,8 +90,8 @@ func TestAllMembersJoinTopic(t *testing.T) {
 	})
 }
 
-// TestBurstOfRumors holds that the queues are long enough for 2000 rumors at
-// once: each member hears all of them, once.
+// TestBurstOfRumors checks that the queues are long enough for 2000 rumors at once: each
+// member receives all of them, once.
 func TestBurstOfRumors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes, burst := scaled(5, 8), 2000
@@ -123,7 +123,7 @@ func TestBurstOfRumors(t *testing.T) {
 	})
 }
 
-// copies returns how many messages of the topic reached n, by what became of them.
+// copies returns how many messages of the topic reached n, by outcome.
 func copies(t *testing.T, r *prometheus.Registry) (heard, again float64) {
 	t.Helper()
 	families, err := r.Gather()
@@ -146,10 +146,10 @@ func copies(t *testing.T, r *prometheus.Registry) (heard, again float64) {
 	return heard, again
 }
 
-// TestFloodIsLimited holds S44: in a dense mesh of 16, or 20, where every node floods at once, every
-// node hears every payload once, a link carries each about once, and a payload does not
-// go on from node to node: when all have heard it nothing moves any more. gossipsub has
-// no hop count; that each node passes a payload on once, at most, is what bounds its way.
+// TestFloodIsLimited checks S44: in a dense mesh of 16, or 20, where every node floods at
+// once, every node receives every payload once, a link carries each about once, and
+// traffic ends when all have received it. gossipsub has no hop count; a payload is
+// bounded because each node forwards it at most once.
 func TestFloodIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		nodes, each := scaled(16, 20), scaled(3, 8)
@@ -161,7 +161,7 @@ func TestFloodIsLimited(t *testing.T) {
 		})
 		defer m.close()
 		m.await(time.Minute, "the topic", m.allGossip)
-		time.Sleep(10 * time.Second) // the meshes of gossipsub are grafted
+		time.Sleep(10 * time.Second) // until gossipsub's meshes are grafted
 		for i := range each {
 			for _, n := range m.nodes {
 				publish(t, n, fmt.Sprintf("%05d%02d%02000d", i, n.id, 0))
@@ -190,8 +190,8 @@ func TestFloodIsLimited(t *testing.T) {
 	})
 }
 
-// TestNoGossipBeforeHello holds that gossip waits for the certificates:
-// a peer that verifies the others late hears nothing before, and all after.
+// TestNoGossipBeforeHello checks that gossip waits for the certificates: a peer that
+// verifies the others late receives nothing before, and everything after.
 func TestNoGossipBeforeHello(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
@@ -200,7 +200,7 @@ func TestNoGossipBeforeHello(t *testing.T) {
 			if n.id == 2 {
 				slow := time.Now().Add(20 * time.Second)
 				n.admit = func(proto.PeerID) error {
-					time.Sleep(time.Until(slow)) // virtual: a disk that takes its time
+					time.Sleep(time.Until(slow)) // virtual: a slow disk
 					return nil
 				}
 			}
@@ -211,7 +211,7 @@ func TestNoGossipBeforeHello(t *testing.T) {
 			publish(t, m.nodes[0], fmt.Sprint("early ", i))
 			time.Sleep(100 * time.Millisecond)
 		}
-		// The others may know who it is already: it sends its own hello at once.
+		// The others may know it already, as it sends its own hello at once.
 		if m.nodes[2].Connected(m.nodes[0].Peer()) {
 			t.Fatal("the third has verified the others already: nothing is tested")
 		}
@@ -232,8 +232,8 @@ func TestNoGossipBeforeHello(t *testing.T) {
 	})
 }
 
-// TestRefusedPeerGetsNoGossip holds that who is refused by one side is no gossip
-// peer, and becomes one when he is let in.
+// TestRefusedPeerGetsNoGossip checks that a peer refused by one side is not a gossip
+// peer, and becomes one when it is admitted.
 func TestRefusedPeerGetsNoGossip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var open atomic.Bool
@@ -264,8 +264,8 @@ func TestRefusedPeerGetsNoGossip(t *testing.T) {
 	})
 }
 
-// TestInvalidRumorsAreNotForwarded holds that what one node finds invalid is
-// not passed on by it.
+// TestInvalidRumorsAreNotForwarded checks that a node does not forward what it finds
+// invalid.
 func TestInvalidRumorsAreNotForwarded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
@@ -292,7 +292,7 @@ func TestInvalidRumorsAreNotForwarded(t *testing.T) {
 	})
 }
 
-// TestLargestRumor holds that a rumor of 64 KiB arrives.
+// TestLargestRumor checks that a rumor of 64 KiB arrives.
 func TestLargestRumor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, gossiping)
@@ -308,8 +308,8 @@ func TestLargestRumor(t *testing.T) {
 	})
 }
 
-// TestGossipSurvivesRestarts holds that members who restart, or whose link was
-// cut, are gossip peers again.
+// TestGossipSurvivesRestarts checks that members that restart, or whose link was cut,
+// become gossip peers again.
 func TestGossipSurvivesRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 5, transporttest.Link{Latency: 20 * time.Millisecond}, gossiping)
@@ -330,8 +330,8 @@ func TestGossipSurvivesRestarts(t *testing.T) {
 	})
 }
 
-// A futureNonces disk remembers of everybody a message of libp2p's number in the far future,
-// as of authors whose clocks were ahead.
+// futureNonces stores for every author a libp2p number in the far future, as from authors
+// whose clocks were ahead.
 type futureNonces struct{}
 
 func (futureNonces) Get(context.Context, proto.PeerID) ([]byte, error) {
@@ -340,8 +340,9 @@ func (futureNonces) Get(context.Context, proto.PeerID) ([]byte, error) {
 
 func (futureNonces) Put(context.Context, map[proto.PeerID][]byte) error { return nil }
 
-// TestAuthorIsAcceptedAfterClockChange holds that a node whose clock was set back is
-// heard by who heard it before, by the number that it gives its messages itself.
+// TestAuthorIsAcceptedAfterClockChange checks that a node whose clock was set back is
+// still accepted by nodes that received its messages before, because of its own message
+// numbers.
 func TestAuthorIsAcceptedAfterClockChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
@@ -368,7 +369,7 @@ func TestAuthorIsAcceptedAfterClockChange(t *testing.T) {
 	})
 }
 
-// TestPublishWithoutGossip holds that a transport which joins no topic says so.
+// TestPublishWithoutGossip checks that a transport without a topic returns an error.
 func TestPublishWithoutGossip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 1, transporttest.Link{})
@@ -379,14 +380,14 @@ func TestPublishWithoutGossip(t *testing.T) {
 	})
 }
 
-// TestExchange holds that a sync is answered, that what is no sync is refused,
-// and that a handler that fails costs the stream only.
+// TestExchange checks that a sync is answered, that anything else is refused, and that a
+// failing handler costs only the stream.
 func TestExchange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sync := &proto.Message{Type: proto.TypeSync, Payload: []byte("what do you know")}
 		m := newSimWith(t, 3, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
 			if n.id == 2 {
-				return // serves none
+				return // serves no syncs
 			}
 			cfg.Sync = func(_ context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
 				switch string(m.GetPayload()) {
@@ -428,8 +429,8 @@ func TestExchange(t *testing.T) {
 	})
 }
 
-// TestControl holds that probes travel on the ctl stream, after the hello and
-// paced.
+// TestControl checks that probes travel on the ctl stream, after the hello and
+// rate-limited.
 func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type word struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/transport/route"
 )
 
-// Ways to relays that differ by noise alone are told as they were: each change goes to
+// The published paths to relays do not change because of noise: each change is sent to
 // every member.
 func TestAnnouncedHopsAreStable(t *testing.T) {
 	var told hopPicker

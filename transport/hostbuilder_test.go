@@ -22,9 +22,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// TestHostMatchesLibp2p holds what the host is made of against a host that libp2p's
-// own constructor made: the same protocols, and each connection secured and
-// shared alike.
+// TestHostMatchesLibp2p compares the host with one made by libp2p's own constructor: both
+// have the same protocols, security and multiplexers.
 func TestHostMatchesLibp2p(t *testing.T) {
 	theirs, err := libp2p.New(libp2p.ListenAddrStrings("/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"),
 		libp2p.DisableMetrics(), libp2p.EnableRelay(), libp2p.EnableAutoNATv2())
@@ -34,7 +33,7 @@ func TestHostMatchesLibp2p(t *testing.T) {
 	defer theirs.Close()
 	ours := bareHost(t, prometheus.NewRegistry())
 	defer func() {
-		if err := errors.Join(ours.Close(), ours.Close()); err != nil { // the second does nothing
+		if err := errors.Join(ours.Close(), ours.Close()); err != nil { // the second one does nothing
 			t.Error(err)
 		}
 	}()
@@ -61,7 +60,7 @@ func TestHostMatchesLibp2p(t *testing.T) {
 	}
 }
 
-// bareHost returns a host on the loopback that dials everybody.
+// bareHost returns a host on loopback that may dial any peer.
 func bareHost(t *testing.T, m prometheus.Registerer) host.Host {
 	t.Helper()
 	h, err := bareParts(t, m, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1").build()
@@ -102,8 +101,7 @@ func TestHostClosesWhenListenFails(t *testing.T) {
 	}
 }
 
-// TestServiceLimitsMatchLibp2p holds our limits of what every host serves against
-// libp2p's.
+// TestServiceLimitsMatchLibp2p compares this package's service limits with libp2p's.
 func TestServiceLimitsMatchLibp2p(t *testing.T) {
 	ours, theirs := rcmgr.DefaultLimits, rcmgr.DefaultLimits
 	serviceLimits(&ours)
@@ -126,8 +124,8 @@ func TestServiceLimitsMatchLibp2p(t *testing.T) {
 	}
 }
 
-// TestDerivedKeysMatchLibp2p: a node that is updated can still reset the QUIC
-// connections of the one before.
+// TestDerivedKeysMatchLibp2p checks that an updated node can still reset QUIC connections
+// of its previous version.
 func TestDerivedKeysMatchLibp2p(t *testing.T) {
 	key := bareParts(t, nil).key
 	reset, err := config.PrivKeyToStatelessResetKey(key)

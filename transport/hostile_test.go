@@ -25,13 +25,13 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// countRumors counts what a node of a test heard.
+// countRumors counts the rumors that a test node receives.
 type countRumors struct{ heard atomic.Int64 }
 
 func (c *countRumors) Valid(proto.PeerID, []byte) (uint64, bool) { return 0, true }
 func (c *countRumors) Receive(proto.PeerID, []byte)              { c.heard.Add(1) }
 
-// inMesh starts a member with everything on, that admits the others of admits.
+// inMesh starts a member with all services enabled that admits these nodes.
 func inMesh(t *testing.T, n byte, admits ...byte) (*testNode, *countRumors) {
 	t.Helper()
 	rumors := new(countRumors)
@@ -56,9 +56,9 @@ func dhtProtocol() protocol.ID {
 	return protocol.ID("/balefire/" + meshName("balefire") + "/kad/1.0.0")
 }
 
-// TestStrangerGetsNothing holds that a node without a certificate that dials,
-// joins the DHT, subscribes and floods hears nothing, is in no table, and costs
-// little memory.
+// TestStrangerGetsNothing checks that a node without a certificate that dials, joins the
+// DHT, subscribes and floods receives nothing, is in no routing table, and costs little
+// memory.
 func TestStrangerGetsNothing(t *testing.T) {
 	a, _ := inMesh(t, 1, 2)
 	b, heard := inMesh(t, 2, 1)
@@ -116,7 +116,7 @@ func TestStrangerGetsNothing(t *testing.T) {
 	eventually(t, "the member hears all", func() bool { return heard.heard.Load() == int64(secrets) })
 	grown := heap() - before
 	t.Logf("%d secrets told, heap grew by %d KiB", secrets, grown>>10)
-	if grown > 48<<20 { // with the stranger's own host, which lives in this process too
+	if grown > 48<<20 { // includes the stranger's own host in this process
 		t.Errorf("a stranger costs %d MiB", grown>>20)
 	}
 }
@@ -139,7 +139,7 @@ func subscribeRaw(t *testing.T, ctx context.Context, h host.Host) (*pubsub.Subsc
 	return sub, topic
 }
 
-// flood connects again and again and throws what it has on every protocol.
+// flood connects repeatedly and sends garbage on every protocol.
 func flood(ctx context.Context, h host.Host, victim *testNode, topic *pubsub.Topic) {
 	junk := make([]byte, 60<<10)
 	protocols := append([]protocol.ID{dhtProtocol(), streamSync, streamTask, streamCtl, streamChunk}, pubsub.GossipSubDefaultProtocols...)
@@ -173,7 +173,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// kad is a message of the DHT as it travels.
+// kad encodes a message of the DHT.
 func kad(t *testing.T, m *pb.Message) []byte {
 	t.Helper()
 	b, err := pbuf.Marshal(m)
@@ -183,8 +183,8 @@ func kad(t *testing.T, m *pb.Message) []byte {
 	return append(binary.AppendUvarint(nil, uint64(len(b))), b...)
 }
 
-// TestBadInputOfTheDHT is the family DHT of bad inputs: a member sends what no
-// member sends, and the other one goes on, keeps nothing of it and tells nobody.
+// TestBadInputOfTheDHT is the bad-input family of the DHT: a member sends what no member
+// sends; the other one continues, stores none of it and reveals nothing.
 func TestBadInputOfTheDHT(t *testing.T) {
 	victim, _ := inMesh(t, 1, 2, 3)
 	honest, _ := inMesh(t, 2, 1)
@@ -210,7 +210,7 @@ func TestBadInputOfTheDHT(t *testing.T) {
 		{"a record for another", kad(t, add(key, other, addr))},
 		{"a record of nobody", kad(t, add(key, nil, addr))},
 		{"a record of garbage", kad(t, add(key, []byte("garbage"), addr))},
-		{"a strange key", kad(t, add([]byte("strange"), self, addr))},
+		{"an unknown key", kad(t, add([]byte("strange"), self, addr))},
 		{"no key", kad(t, add(nil, self, addr))},
 		{"a long key", kad(t, add(make([]byte, 81), self, addr))},
 		{"a huge key", kad(t, add(make([]byte, 1<<20), self, addr))},
@@ -259,7 +259,7 @@ func TestBadInputOfTheDHT(t *testing.T) {
 	}
 	providers, err := w.dht.ProviderStore().GetProviders(t.Context(), []byte("strange"))
 	if err != nil || len(providers) != 0 {
-		t.Errorf("kept under a strange key: %v, %v", providers, err)
+		t.Errorf("stored under an unknown key: %v, %v", providers, err)
 	}
 	providers, err = w.dht.ProviderStore().GetProviders(t.Context(), key)
 	for _, p := range providers {
@@ -275,8 +275,8 @@ func TestBadInputOfTheDHT(t *testing.T) {
 	}
 }
 
-// TestForgedRumors holds that a member which passes on what no honest member
-// does is heard by nobody and loses its connection.
+// TestForgedRumors checks that a member that forwards what no honest member does is
+// ignored and loses its connection.
 func TestForgedRumors(t *testing.T) {
 	victim, heard := inMesh(t, 1, 3)
 	evil := start(t, 3, nil)

@@ -13,18 +13,18 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// readsJoins answers each join that is looked at.
+// readsJoins answers each join request that is handled.
 type readsJoins struct{}
 
 func (readsJoins) Join(context.Context, proto.PeerID, *proto.JoinRequest) *proto.JoinReply {
 	return &proto.JoinReply{Refusal: "read"}
 }
 
-// TestManyJoins holds that one who asks when many of its address do waits for its turn, and is told
-// so when its time is over, not cut off.
+// TestManyJoins checks that a node that asks when many of its address do waits for its
+// turn, and receives a refusal when its time is over instead of being cut off.
 func TestManyJoins(t *testing.T) {
 	for _, c := range []struct {
-		rate float64 // joins a second, after the first two
+		rate float64 // joins per second, after the first two
 		wait time.Duration
 		want string
 	}{{1e-6, 4 * time.Second, "too many ask to join"}, {.5, time.Minute, "read"}} {
@@ -48,7 +48,7 @@ func TestManyJoins(t *testing.T) {
 			ticket := &proto.JoinRequest{TicketId: make([]byte, 8)}
 			ask(1, time.Minute, ticket, "read")
 			ask(2, time.Minute, ticket, "read")
-			ask(3, time.Minute, &proto.JoinRequest{}, "too many ask to join") // at once: on the LAN all are asked again anyway
+			ask(3, time.Minute, &proto.JoinRequest{}, "too many join requests") // at once: on the LAN all are asked again anyway
 			ask(3, c.wait, ticket, c.want)
 		})
 	}

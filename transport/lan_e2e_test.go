@@ -15,7 +15,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// lanVariable makes this test binary a node on a LAN, of the number that it holds.
+// lanVariable makes this test binary run as the LAN node with the number that it
+// contains.
 const lanVariable = "BALEFIRE_TEST_LAN_PEER"
 
 func TestMain(m *testing.M) {
@@ -26,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// runLANPeer is on the LAN and says whenever it is connected with others.
+// runLANPeer runs a node on the LAN and prints when it is connected to others.
 func runLANPeer(number int) {
 	n := &simNode{mesh: new(sim), id: number, boot: 1}
 	tr, err := transport.New(simKeys(number), n, n, transport.Config{DiscoveryConfig: transport.DiscoveryConfig{MDNS: true}})
@@ -49,7 +50,7 @@ func runLANPeer(number int) {
 	}
 }
 
-// lanPeer starts a node at h and returns what it says.
+// lanPeer starts a node at h and returns its output.
 func lanPeer(t *testing.T, h *lab.Host, number int) <-chan string {
 	t.Helper()
 	c := h.Command(os.Args[0])
@@ -96,8 +97,8 @@ func awaitLine(t *testing.T, lines <-chan string, want string, within time.Durat
 	}
 }
 
-// TestNodesFindEachOtherOnLAN holds that two nodes which know no address of
-// each other meet by mDNS, also when one got another address since it started.
+// TestNodesFindEachOtherOnLAN checks that two nodes that know no address of each other
+// connect by mDNS, even if one has changed its address since it started.
 func TestNodesFindEachOtherOnLAN(t *testing.T) {
 	lan := lab.New(t).Net("lan", "10.9.0.0/24")
 	first, second := lan.Host("first", lab.At{Addr: "10.9.0.1"}), lan.Host("second", lab.At{Addr: "10.9.0.2"})

@@ -15,12 +15,12 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// quietLAN is a service of mDNS that never sees anybody.
+// quietLAN is an mDNS service that never finds anyone.
 type quietLAN struct{ open *atomic.Int32 }
 
 func (q quietLAN) Close() error { q.open.Add(-1); return nil }
 
-// onLAN has a node look around on a LAN where the test says what is to be seen.
+// onLAN starts a node on a LAN where the test determines what is found.
 func onLAN(t *testing.T, n byte, prepare func(*testNode, *Config)) *testNode {
 	t.Helper()
 	var open atomic.Int32
@@ -44,13 +44,13 @@ func onLAN(t *testing.T, n byte, prepare func(*testNode, *Config)) *testNode {
 	return node
 }
 
-// sees puts b before a's eyes.
+// sees makes n find b.
 func (n *testNode) sees(b *testNode) {
 	n.disc.lan.HandlePeerFound(peer.AddrInfo{ID: toLibp2p(b.Peer()), Addrs: b.host.Addrs()})
 }
 
-// TestLANMemberIsDialed holds that a member which is seen on the LAN needs
-// no address in the book, and one that nobody introduced needs its certificate only.
+// TestLANMemberIsDialed checks that a member found on the LAN needs no address in the
+// book, and that an unknown one needs only its certificate.
 func TestLANMemberIsDialed(t *testing.T) {
 	a := onLAN(t, 1, nil)
 	b := onLAN(t, 2, nil)
@@ -61,8 +61,8 @@ func TestLANMemberIsDialed(t *testing.T) {
 	}
 }
 
-// TestStrangerOnLAN holds that a node of another mesh is told of, once, with
-// the reason, and is not asked again and again.
+// TestStrangerOnLAN checks that a node of another mesh is reported once, with the reason,
+// and is not contacted repeatedly.
 func TestStrangerOnLAN(t *testing.T) {
 	var mu sync.Mutex
 	var seen []Stranger
@@ -95,7 +95,7 @@ func TestStrangerOnLAN(t *testing.T) {
 	}
 }
 
-// testJoiner lets a node in without a ticket once a person said so.
+// testJoiner admits a node without a ticket after an operator has approved it.
 type testJoiner struct {
 	mu      sync.Mutex
 	asked   []*proto.JoinRequest
@@ -112,9 +112,9 @@ func (d *testJoiner) Join(_ context.Context, from proto.PeerID, r *proto.JoinReq
 	return &proto.JoinReply{Certificate: &proto.Signed{Details: []byte(from.String())}}
 }
 
-// TestJoinFromLAN holds that a node without a mesh finds a member on the LAN,
-// asks it without a ticket, waits for a person and is let in; and that the
-// member hears of the wish.
+// TestJoinFromLAN checks that a node without a mesh finds a member on the LAN, asks it
+// without a ticket, waits for an operator and is admitted, and that the member learns of
+// the request.
 func TestJoinFromLAN(t *testing.T) {
 	keeper := new(testJoiner)
 	wishes := make(chan Stranger, 16)
@@ -167,7 +167,7 @@ func TestJoinFromLAN(t *testing.T) {
 	}
 }
 
-// TestFindMeshesEnds holds that nobody waits for a LAN that is not looked at.
+// TestFindMeshesEnds checks that FindMeshes does not block when LAN discovery is off.
 func TestFindMeshesEnds(t *testing.T) {
 	if _, ok := <-start(t, 1, nil).FindMeshes(t.Context()); ok {
 		t.Error("found without mDNS")
@@ -183,8 +183,8 @@ func TestFindMeshesEnds(t *testing.T) {
 	}
 }
 
-// TestLANRestarts holds that a LAN which cannot be looked at is said, not
-// fatal, and that no half of it stays up.
+// TestLANRestarts checks that a failure of LAN discovery is reported, is not fatal, and
+// leaves no service running.
 func TestLANRestarts(t *testing.T) {
 	var open atomic.Int32
 	bad := errors.New("no supported interface")
@@ -214,8 +214,8 @@ func TestLANRestarts(t *testing.T) {
 	}
 }
 
-// TestStrangersAreBounded holds what a LAN full of invented nodes costs, and how
-// often one of them is asked.
+// TestStrangersAreBounded checks the cost of a LAN full of made-up nodes, and how often
+// one of them is contacted.
 func TestStrangersAreBounded(t *testing.T) {
 	s := make(strangers)
 	for i := range 10_000 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestLibp2pLogLevels holds that what libp2p says is one level less important here.
+// TestLibp2pLogLevels checks that libp2p's log lines are lowered by one level.
 func TestLibp2pLogLevels(t *testing.T) {
 	var b bytes.Buffer
 	drop := func(_ []string, a slog.Attr) slog.Attr {
@@ -18,7 +18,7 @@ func TestLibp2pLogLevels(t *testing.T) {
 	log := slog.New(lower{slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: drop})}).With("logger", "net/identify")
 	log.Info("said daily")
 	log.Warn("it went away")
-	log.Warn("listening failed") // the node says so itself
+	log.Warn("listening failed") // reported by the node itself
 	log.WithGroup("g").Error("it broke", "n", 1)
 	if got, want := b.String(), "level=INFO msg=\"it went away\" logger=net/identify\nlevel=WARN msg=\"it broke\" logger=net/identify g.n=1\n"; got != want {
 		t.Errorf("it says\n%swant\n%s", got, want)

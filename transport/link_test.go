@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A stuckStream gives no answer to a reset, as one of a path that is dead.
+// A stuckStream blocks in Reset, like a stream on a dead path.
 type stuckStream struct {
 	network.Stream
 	until chan struct{}
@@ -18,8 +18,8 @@ type stuckStream struct {
 
 func (s stuckStream) Reset() error { <-s.until; return nil }
 
-// Whoever has a link move, which the transport does with its books locked, does not
-// wait for what ending the stream takes.
+// Moving a link, which the transport does while holding its lock, does not wait for the
+// stream to close.
 func TestLinkMovesWithoutWaitingForDeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		raw := stuckStream{until: make(chan struct{})}
@@ -44,7 +44,7 @@ func TestLinkMovesWithoutWaitingForDeadPath(t *testing.T) {
 	})
 }
 
-// The next task stream of a peer does not wait for what ending the one before it takes.
+// The next task stream of a peer does not wait for the previous one to close.
 func TestNewTaskStreamDoesNotWaitForDeadPath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &Transport{group: newTaskGroup(), peers: map[proto.PeerID]*peerState{}}

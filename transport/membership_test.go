@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A memberGate also knows who is a member without a connection, as the book does.
+// A memberGate also knows members that are not connected, like the book.
 type memberGate struct {
 	*testGate
 	members map[proto.PeerID]bool
@@ -51,8 +51,8 @@ func startWithMembers(t *testing.T, n byte, prepare func(*Config), members ...by
 	return tr
 }
 
-// TestStrangersCannotCrowdOutMembers holds that the places for connections without
-// a hello are for strangers: who holds all of them keeps no member out.
+// TestStrangersCannotCrowdOutMembers checks that only strangers compete for the slots of
+// connections without a hello: whoever occupies all of them keeps no member out.
 func TestStrangersCannotCrowdOutMembers(t *testing.T) {
 	b := startWithMembers(t, 2, func(cfg *Config) { cfg.Timing.Hello = patience }, 1)
 	to := peer.AddrInfo{ID: b.host.ID(), Addrs: b.host.Addrs()}
@@ -80,8 +80,8 @@ func TestStrangersCannotCrowdOutMembers(t *testing.T) {
 	}
 }
 
-// TestJoinWithoutTicketIsLocalOnly holds that nodes elsewhere cannot fill the list of those
-// who ask on the LAN, nor be taken for one of them.
+// TestJoinWithoutTicketIsLocalOnly checks that nodes elsewhere cannot fill the list of
+// join requests from the LAN, nor appear in it.
 func TestJoinWithoutTicketIsLocalOnly(t *testing.T) {
 	_, office, err := net.ParseCIDR("2001:db8:1:2::/64")
 	if err != nil {
@@ -111,9 +111,9 @@ func TestJoinWithoutTicketIsLocalOnly(t *testing.T) {
 	}
 }
 
-// TestExpiredCertificateAllowsOnlyHello holds that who connects with a
-// certificate that ended lately gets no place at a relay, and is in no table and
-// in no topic: it is let in to have it renewed.
+// TestExpiredCertificateAllowsOnlyHello checks that a node with a recently expired
+// certificate gets no relay reservation, and is in no routing table and no topic: it is
+// admitted only to have it renewed.
 func TestExpiredCertificateAllowsOnlyHello(t *testing.T) {
 	heard := new(countRumors)
 	b := startWithMembers(t, 2, func(cfg *Config) { cfg.Relay, cfg.DHT, cfg.Topic = true, true, heard }, 3)

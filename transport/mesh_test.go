@@ -19,7 +19,7 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// long asks for the long form of a test: more nodes, rounds and bytes.
+// long selects the long form of a test: more nodes, rounds and bytes.
 var long = os.Getenv("BALEFIRE_LONG") != ""
 
 // scaled returns the size of a test: most in the long form, few otherwise.
@@ -30,7 +30,7 @@ func scaled(few, most int) int {
 	return few
 }
 
-// simKeys are those of simulated node i.
+// simKeys are the keys of simulated node i.
 type simKeys int
 
 func (i simKeys) PrivateKey() ed25519.PrivateKey {
@@ -43,8 +43,8 @@ func (i simKeys) Peer() proto.PeerID {
 	return proto.PeerID(i.PrivateKey().Public().(ed25519.PublicKey))
 }
 
-// A simNode is a node of a simulated mesh whose receiver is a model: it knows
-// what is durable, and its sender what was acknowledged.
+// A simNode is a node of a simulated mesh whose receiver is a model: it knows what is
+// durable, and its sender what was acknowledged.
 type simNode struct {
 	*transport.Transport
 	mesh *sim
@@ -53,16 +53,16 @@ type simNode struct {
 	stop func()
 
 	mu      sync.Mutex
-	total   int // tasks to send, in the order of their numbers
+	total   int // tasks to send, in order of their numbers
 	done    int // of these, acknowledged
 	durable map[string]bool
 	early   int          // acknowledged before they were durable
 	links   atomic.Int64 // task streams so far
 	gossip  rumorLog
-	mute    bool                          // in no mesh
+	mute    bool                          // not in a mesh
 	admit   func(from proto.PeerID) error // nil: everybody
 	knows   []int                         // its contacts; nil: everybody
-	place   int                           // where it stands, its id at first
+	place   int                           // its index on the network, initially its id
 }
 
 // A sim is a simulated mesh in a synctest bubble.
@@ -71,16 +71,16 @@ type sim struct {
 	t      *testing.T
 	clock  clock.Clock
 	nodes  []*simNode
-	commit time.Duration // of a group at the receiver
+	commit time.Duration // commit time of a group at the receiver
 	tune   func(*simNode, *transport.Config)
 
 	size    int                               // of a task; 0: 1000
-	contact func(i int, c *transport.Contact) // what all know of node i, if it is more or less than its address
+	contact func(i int, c *transport.Contact) // adjusts what all nodes know of node i, by default its address
 }
 
 func newSim(t *testing.T, n int, l transporttest.Link) *sim { return newSimWith(t, n, l, nil) }
 
-// newSimWith has each node's configuration completed by tune.
+// newSimWith calls tune on each node's configuration.
 func newSimWith(t *testing.T, n int, l transporttest.Link, tune func(*simNode, *transport.Config)) *sim {
 	m := makeSim(t, n, l)
 	m.tune = tune
@@ -88,7 +88,7 @@ func newSimWith(t *testing.T, n int, l transporttest.Link, tune func(*simNode, *
 	return m
 }
 
-// makeSim makes a mesh whose nodes do not run yet.
+// makeSim returns a mesh whose nodes are not running yet.
 func makeSim(t *testing.T, n int, l transporttest.Link) *sim {
 	m := &sim{Network: transporttest.Mesh(t, l), t: t, clock: clock.Runtime(), commit: 3 * time.Millisecond}
 	for i := range n {
@@ -136,7 +136,7 @@ func (n *simNode) start() {
 	}
 }
 
-// Contacts lets lower numbers dial higher ones, and the other way round.
+// Contacts makes nodes dial both lower and higher numbers.
 func (n *simNode) Contacts() []transport.Contact {
 	var all []transport.Contact
 	for i := range n.mesh.nodes {
@@ -188,7 +188,7 @@ func (n *simNode) Receive(ctx context.Context, _ proto.PeerID, msgs []*proto.Mes
 	return transport.Answer{}, nil
 }
 
-// Linked sends what is pending to node 1, again and again until it is acknowledged.
+// Linked sends what is pending to node 1, repeatedly until it is acknowledged.
 func (n *simNode) Linked(ctx context.Context, l *transport.Link) error {
 	other, _ := n.peerOf(l.Peer())
 	n.mu.Lock()
@@ -213,7 +213,7 @@ func (n *simNode) Linked(ctx context.Context, l *transport.Link) error {
 	}
 }
 
-// sendAll sends all tasks from next on, and those that are given later.
+// sendAll sends all tasks from next on, including those added later.
 func (n *simNode) sendAll(ctx context.Context, l *transport.Link, next int) error {
 	for ctx.Err() == nil {
 		n.mu.Lock()
@@ -234,8 +234,8 @@ func (n *simNode) sendAll(ctx context.Context, l *transport.Link, next int) erro
 	return ctx.Err()
 }
 
-// took notes that count more tasks were acknowledged and holds them against what
-// is durable over there.
+// took records that count more tasks were acknowledged, and compares them with what is
+// durable at the receiver.
 func (n *simNode) took(other, count int) {
 	to := n.mesh.nodes[other]
 	n.mu.Lock()
@@ -250,7 +250,7 @@ func (n *simNode) took(other, count int) {
 	}
 }
 
-// give makes count more tasks to send.
+// give adds count tasks to send.
 func (n *simNode) give(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -263,7 +263,7 @@ func (n *simNode) left() int {
 	return n.total - n.done
 }
 
-// await lets virtual time pass until ok, and returns how much.
+// await runs virtual time until ok, and returns the time that took.
 func (m *sim) await(limit time.Duration, what string, ok func() bool) time.Duration {
 	m.t.Helper()
 	began := m.clock.Mono()
@@ -282,7 +282,7 @@ func (m *sim) await(limit time.Duration, what string, ok func() bool) time.Durat
 	return m.clock.Mono() - began
 }
 
-// connected reports whether all nodes are connected with all others.
+// connected reports whether all nodes are connected to all others.
 func (m *sim) connected() bool {
 	for _, a := range m.nodes {
 		for _, b := range m.nodes {
@@ -294,8 +294,8 @@ func (m *sim) connected() bool {
 	return true
 }
 
-// TestLossyMesh holds I8, and of S45 that every task arrives whatever the loss; how long
-// it took is in its log. None is acknowledged before it is durable.
+// TestLossyMesh checks I8, and of S45 that every task arrives whatever the loss; the time
+// is in its log. None is acknowledged before it is durable.
 func TestLossyMesh(t *testing.T) {
 	for _, loss := range []float64{0, 0.05, 0.20} {
 		t.Run(fmt.Sprintf("%.0f%%", loss*100), func(t *testing.T) {
@@ -325,8 +325,8 @@ func (m *sim) check(tasks int) {
 	}
 }
 
-// TestReconnect holds S07 and S46: after an outage a known address is found
-// again within some two seconds, and not by everybody at the same moment.
+// TestReconnect checks S07 and S46: after an outage a known address is found again within
+// about two seconds, and not by all nodes at the same moment.
 func TestReconnect(t *testing.T) {
 	for _, outage := range []time.Duration{5 * time.Second, 20 * time.Second, 40 * time.Second, 2 * time.Minute, time.Hour} {
 		t.Run(outage.String(), func(t *testing.T) {
@@ -335,14 +335,14 @@ func TestReconnect(t *testing.T) {
 				defer m.close()
 				m.await(5*time.Second, "first meeting", m.connected)
 				m.Unplug(1)
-				m.nodes[0].give(10) // work waits: the break is noticed soon
+				m.nodes[0].give(10) // pending work: the outage is detected soon
 				time.Sleep(outage)
 				m.Heal()
 				m.nodes[0].Want(m.nodes[1].Peer())
 				took := m.await(10*time.Second, "catch-up", func() bool { return m.nodes[0].left() == 0 })
 				t.Logf("after %v: %v", outage, took)
-				// Two seconds but for a dial that was under way when the link came back,
-				// which happens once in some twenty times.
+				// Two seconds, unless a dial was under way when the link came back, which
+				// happens about once in twenty times.
 				limit := 3 * time.Second
 				if outage > time.Minute {
 					limit = 5 * time.Second
@@ -356,8 +356,8 @@ func TestReconnect(t *testing.T) {
 	}
 }
 
-// TestManyBehindOneAddress holds that nodes behind one NAT all meet: libp2p by
-// itself refuses the ninth.
+// TestManyBehindOneAddress checks that all nodes behind one NAT connect: libp2p's
+// defaults refuse the ninth.
 func TestManyBehindOneAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, scaled(14, 24), transporttest.Link{Latency: 5 * time.Millisecond, OneIP: true})
@@ -367,8 +367,8 @@ func TestManyBehindOneAddress(t *testing.T) {
 	})
 }
 
-// TestReconnectHerd holds S46: nodes that lost one neighbour at the same moment come back
-// to it one by one.
+// TestReconnectHerd checks S46: nodes that lost one peer at the same moment reconnect to
+// it one by one.
 func TestReconnectHerd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 16
@@ -404,8 +404,8 @@ func TestReconnectHerd(t *testing.T) {
 	})
 }
 
-// TestOneWayCut holds that a path which carries only one way is given up and
-// found again.
+// TestOneWayCut checks that a path that works in only one direction is closed and found
+// again.
 func TestOneWayCut(t *testing.T) {
 	for _, cut := range [][2]int{{0, 1}, {1, 0}} {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
@@ -427,14 +427,14 @@ func TestOneWayCut(t *testing.T) {
 	}
 }
 
-// TestRestartedPeer holds that a peer which was killed and comes back is used at
-// once, although QUIC believes in the old connection for half a minute.
+// TestRestartedPeer checks that a peer that was killed and restarted is used at once,
+// although QUIC keeps the old connection for half a minute.
 func TestRestartedPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond})
 		defer m.close()
 		m.await(10*time.Second, "first meeting", m.connected)
-		m.Unplug(1) // its last words are lost: kill -9
+		m.Unplug(1) // its close messages are lost: kill -9
 		m.nodes[1].stop()
 		m.Heal()
 		m.nodes[1].start()
@@ -445,8 +445,7 @@ func TestRestartedPeer(t *testing.T) {
 	})
 }
 
-// TestFlapping holds I8 over a link that comes and goes, and nodes that restart
-// in between (S06).
+// TestFlapping checks I8 over a flapping link, with nodes that restart in between (S06).
 func TestFlapping(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 3, transporttest.Link{Latency: 30 * time.Millisecond, Mbps: 50, Loss: 0.03, Seed: 7})
@@ -478,7 +477,7 @@ func TestFlapping(t *testing.T) {
 	})
 }
 
-// TestQuietMesh holds that an idle hour costs little and loses nobody.
+// TestQuietMesh checks that an idle hour costs little and loses no connection.
 func TestQuietMesh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 3, transporttest.Link{Latency: 20 * time.Millisecond, Loss: 0.05})
@@ -498,8 +497,8 @@ func TestQuietMesh(t *testing.T) {
 	})
 }
 
-// TestCloseWithoutRun holds that a transport which never ran leaves nothing
-// behind: the bubble would not end.
+// TestCloseWithoutRun checks that a transport that never ran leaves nothing behind:
+// otherwise the bubble would not end.
 func TestCloseWithoutRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 1, transporttest.Link{})

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// Where IPv6 ends, through a tunnel of 1280 bytes that tells nobody what it drops, QUIC
-// connects and tasks go over: 1232 are left for it.
+// At the minimum IPv6 MTU, through a tunnel of 1280 bytes that silently drops larger
+// packets, QUIC connects and tasks get through: 1232 bytes are left for it.
 func TestMinimumMTU(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 2, transporttest.Link{Latency: 10 * time.Millisecond, MTU: 1280 - 40 - 8})
@@ -23,8 +23,8 @@ func TestMinimumMTU(t *testing.T) {
 	})
 }
 
-// A path that comes to swallow packets of the size it carried is left for a new
-// connection, which begins with small ones.
+// When a path starts to drop packets of the size that it carried, its connection is
+// replaced by a new one, which starts with small packets.
 func TestShrinkingMTU(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
@@ -52,7 +52,7 @@ func TestShrinkingMTU(t *testing.T) {
 	}
 }
 
-// A slow path that is full is no black hole, nor is a disk that is slow.
+// Neither a slow, congested path nor a slow disk is a black hole.
 func TestSlowPathIsNotABlackHole(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -67,7 +67,7 @@ func TestSlowPathIsNotABlackHole(t *testing.T) {
 					defer m.close()
 					m.size, m.commit = 60_000, tt.commit
 					m.await(time.Minute, "connected", m.connected)
-					time.Sleep(5 * time.Second) // if both dialled, one connection goes
+					time.Sleep(5 * time.Second) // if both dialed, one connection is closed
 					links := m.nodes[0].links.Load()
 					m.nodes[0].give(10)
 					took := m.await(20*time.Minute, "all bytes", func() bool { return m.nodes[0].left() == 0 })

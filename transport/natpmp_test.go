@@ -17,9 +17,9 @@ import (
 type testRouter struct {
 	mu    sync.Mutex
 	began time.Time
-	given map[byte]uint16 // by the request's code: the port inside
-	asked int             // requests for a port
-	last  string          // the last packet and its sender: the same again is one request, sent again
+	given map[byte]uint16 // internal port by request code
+	asked int             // port mapping requests
+	last  string          // the last packet and its sender: a repetition is a retransmission
 	mute  bool
 }
 
@@ -46,8 +46,8 @@ func newTestRouter(t *testing.T, addr net.IP) *testRouter {
 	return r
 }
 
-// ownLoopback returns a loopback address that other test processes of this machine
-// do not use: NAT-PMP has one port.
+// ownLoopback returns a loopback address that other test processes on this machine do not
+// use: NAT-PMP has a fixed port.
 func ownLoopback(n byte) net.IP { return net.IPv4(127, n, byte(os.Getpid()>>8), byte(os.Getpid())) }
 
 func (r *testRouter) answer(b []byte, from net.Addr) []byte {
@@ -79,9 +79,9 @@ func (r *testRouter) state() (given, asked int) {
 	return len(r.given), r.asked
 }
 
-// TestNATPMPMapsPorts holds that a router gives this node the ports that it listens on,
-// that they are asked for again of a router which has begun anew and not before, and
-// that they are given back.
+// TestNATPMPMapsPorts checks that a router maps the ports that this node listens on, that
+// mappings are requested again only after the router restarted, and that they are
+// released.
 func TestNATPMPMapsPorts(t *testing.T) {
 	router := ownLoopback(83)
 	r := newTestRouter(t, router)
@@ -122,8 +122,8 @@ func TestNATPMPMapsPorts(t *testing.T) {
 	}
 }
 
-// TestNATPMPWithoutRouter holds that where no router answers there is none, and the end
-// does not wait for it.
+// TestNATPMPWithoutRouter checks that an unresponsive router is not used, and that
+// closing does not wait for it.
 func TestNATPMPWithoutRouter(t *testing.T) {
 	router := ownLoopback(84)
 	r := newTestRouter(t, router)

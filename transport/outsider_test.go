@@ -29,18 +29,18 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An outsider is a host of no mesh that notes every byte which a node tells it
-// beneath the names of the transports.
+// An outsider is a host outside the mesh that records every byte that a node sends it
+// above the transports.
 type outsider struct {
 	host.Host
 	t       *testing.T
 	victim  *testNode
 	at      []ma.Multiaddr // one
 	mu      sync.Mutex
-	streams int            // that the victim opened
-	answer  []*proto.Hello // to the victim's, one after the other
+	streams int            // opened by the victim
+	answer  []*proto.Hello // answers to the victim's hellos, in order
 	heard   []*proto.Hello
-	done    chan struct{} // closed when the victim's ctl stream ended
+	done    chan struct{} // closed when the victim's ctl stream is closed
 }
 
 func newOutsider(t *testing.T, victim *testNode) *outsider {
@@ -56,7 +56,7 @@ func newOutsider(t *testing.T, victim *testNode) *outsider {
 	return o
 }
 
-// connect dials the victim anew, always at the same address.
+// connect dials the victim again, always at the same address.
 func (o *outsider) connect() network.Conn {
 	o.t.Helper()
 	o.Network().ClosePeer(o.victim.host.ID())
@@ -68,7 +68,7 @@ func (o *outsider) connect() network.Conn {
 	return c
 }
 
-// multistreamNames are what multistream says and hears: each with its length.
+// multistreamNames encodes names as multistream does: each with its length.
 func multistreamNames(all ...string) (b []byte) {
 	for _, w := range all {
 		b = append(binary.AppendUvarint(b, uint64(len(w)+1)), w+"\n"...)
@@ -78,7 +78,7 @@ func multistreamNames(all ...string) (b []byte) {
 
 const multistream = "/multistream/1.0.0"
 
-// ask opens a stream for name, sends and returns all that comes until its end.
+// ask opens a stream for name, sends and returns everything received until it closes.
 func (o *outsider) ask(c network.Conn, name protocol.ID, send []byte) []byte {
 	s, err := c.NewStream(o.t.Context())
 	if err != nil {
@@ -90,7 +90,7 @@ func (o *outsider) ask(c network.Conn, name protocol.ID, send []byte) []byte {
 	return told
 }
 
-// take is served what the victim opens.
+// take handles a stream opened by the victim.
 func (o *outsider) take(s network.Stream) {
 	defer s.Reset()
 	o.mu.Lock()
@@ -145,7 +145,7 @@ func (o *outsider) decode(b []byte) *proto.Hello {
 	return h
 }
 
-// hellos returns what follows the negotiation of ctl in told.
+// hellos returns the hellos after the negotiation of ctl in told.
 func (o *outsider) hellos(told []byte) (all []*proto.Hello) {
 	rest, ok := bytes.CutPrefix(told, multistreamNames(multistream, string(streamCtl)))
 	if !ok {
@@ -161,7 +161,7 @@ func (o *outsider) hellos(told []byte) (all []*proto.Hello) {
 	}
 }
 
-// startSecretNode starts a member of a mesh of two whose every service is on.
+// startSecretNode starts a member of a mesh of two with all services enabled.
 func startSecretNode(t *testing.T) *testNode {
 	t.Helper()
 	tune := func(_ *testNode, cfg *Config) {
@@ -211,9 +211,10 @@ func identifications(t *testing.T, victim *testNode) func() int {
 	}
 }
 
-// TestStrangerLearnsNothing holds to the byte what who dials a node and is no member
-// is told: that it speaks ctl, join and AutoNAT's answer, why a hello is refused,
-// and for a challenge a number. No other name is answered, be it served or not.
+// TestStrangerLearnsNothing checks, to the byte, what a node sends to a stranger that
+// dials it: that it supports ctl, join and AutoNAT dial-back, why a hello is refused, and
+// the proof for a challenge. No other protocol is answered, whether it is supported or
+// not.
 func TestStrangerLearnsNothing(t *testing.T) {
 	victim := startSecretNode(t)
 	identified := identifications(t, victim)
@@ -240,7 +241,7 @@ func TestStrangerLearnsNothing(t *testing.T) {
 		})
 	}
 	eventually(t, "the connection is there", func() bool { return len(victim.host.Network().ConnsToPeer(o.ID())) > 0 })
-	victim.host.SetStreamHandler("/a/service/that/begins", func(s network.Stream) { s.Reset() }) // libp2p pushes the news
+	victim.host.SetStreamHandler("/a/service/that/begins", func(s network.Stream) { s.Reset() }) // libp2p pushes the change
 	all.Wait()
 	c.Close()
 
@@ -261,7 +262,7 @@ func TestStrangerLearnsNothing(t *testing.T) {
 		{name: autonatv2.DialBackProtocol},
 	}
 	strangers := []*outsider{o}
-	for i := range asked { // one each: a connection that says no hello ends after a while only
+	for i := range asked { // one connection each: one without a hello is closed only after a while
 		stranger := newOutsider(t, victim)
 		strangers = append(strangers, stranger)
 		c := stranger.connect()
@@ -287,7 +288,7 @@ func TestStrangerLearnsNothing(t *testing.T) {
 	}
 }
 
-// learnedNothing holds what libp2p noted of the victim by itself.
+// learnedNothing checks what libp2p itself recorded about the victim.
 func (o *outsider) learnedNothing() {
 	id := o.victim.host.ID()
 	if p, _ := o.Peerstore().GetProtocols(id); len(p) > 0 {
@@ -306,7 +307,7 @@ func (o *outsider) learnedNothing() {
 	}
 }
 
-// proofs holds that an answer to a challenge is nothing but 32 bytes, and one for each.
+// proofs checks that an answer to a challenge is exactly 32 bytes, and differs each time.
 func (o *outsider) proofs(answers ...[]byte) {
 	seen := make(map[string]bool)
 	for _, answer := range answers {
@@ -334,15 +335,15 @@ func joined(t *testing.T, refusal string) []byte {
 	return b
 }
 
-// TestDialedStrangerLearnsNothing holds that a node which dials somebody it knows
-// nothing of, as one seen on the LAN, says 32 random bytes and no more, to who
-// does not prove that it is of the mesh.
+// TestDialedStrangerLearnsNothing checks that a node that dials an unknown peer, such as
+// one seen on the LAN, sends 32 random bytes and nothing else to a peer that does not
+// prove that it belongs to the mesh.
 func TestDialedStrangerLearnsNothing(t *testing.T) {
 	zero := make([]byte, proofSize)
 	tests := []struct {
 		name   string
 		answer *proto.Hello
-		last   *proto.Hello // what the victim says to it; nil: nothing
+		last   *proto.Hello // what the victim sends then; nil: nothing
 	}{
 		{"a guess", &proto.Hello{Proof: zero}, &proto.Hello{Version: proto.Version, Refusal: reasonNoProof}},
 		{"a hello", &proto.Hello{Certificate: &proto.Signed{Details: []byte("x")}}, &proto.Hello{Version: proto.Version, Refusal: reasonNoProof}},
@@ -359,7 +360,7 @@ func TestDialedStrangerLearnsNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = victim.tryHello(t.Context(), p, addrStrings(o.Addrs()[:1])) // of two it may dial both
+			err = victim.tryHello(t.Context(), p, addrStrings(o.Addrs()[:1])) // given two, it may dial both
 			if _, ok := errors.AsType[*RefusedError](err); !ok {
 				t.Errorf("met a stranger: %v", err)
 			}
@@ -381,8 +382,8 @@ func TestDialedStrangerLearnsNothing(t *testing.T) {
 	}
 }
 
-// TestUnknownMembersConnect holds that two of one mesh who know nothing of each other
-// connect, whoever dials, and two of different meshes do not.
+// TestUnknownMembersConnect checks that two members of one mesh that do not know each
+// other connect, whoever dials, and two of different meshes do not.
 func TestUnknownMembersConnect(t *testing.T) {
 	of := func(tag string) func(*testNode, *Config) {
 		return func(_ *testNode, cfg *Config) { cfg.MeshTag = tag }
@@ -402,7 +403,7 @@ func TestUnknownMembersConnect(t *testing.T) {
 	}
 }
 
-// TestProofIsBoundToConnection holds that a proof serves for no other dialler, dialled
+// TestProofIsBoundToConnection checks that a proof is invalid for another dialer, dialed
 // node, challenge or mesh.
 func TestProofIsBoundToConnection(t *testing.T) {
 	a, b := newTestKeys(1).Peer(), newTestKeys(2).Peer()

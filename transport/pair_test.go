@@ -30,11 +30,11 @@ func (k testKeys) Peer() proto.PeerID {
 }
 func (k testKeys) PrivateKey() ed25519.PrivateKey { return k.key }
 
-// testGate admits whom admit lets in.
+// testGate admits the peers that admit accepts.
 type testGate struct {
 	mu     sync.Mutex
 	boot   byte
-	mute   bool // in no mesh
+	mute   bool // not in a mesh
 	admit  func(h *proto.Hello, p proto.PeerID) error
 	hellos []*proto.Hello
 	block  map[proto.PeerID]bool
@@ -67,7 +67,7 @@ func (g *testGate) Blocked(p proto.PeerID) bool {
 	return g.block[p]
 }
 
-// testReceiver hands out its links and has each group received by a function.
+// testReceiver passes on its links and calls a function with each group.
 type testReceiver struct {
 	receive func(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (Answer, error)
 	links   chan *Link
@@ -100,18 +100,18 @@ func (r *testReceiver) Linked(ctx context.Context, l *Link) error {
 
 func (r *testReceiver) Started(_ proto.PeerID, m *proto.Receipts) { r.started <- m }
 
-// A testNode is one end on a real socket of this machine.
+// A testNode is one node on a real socket of this machine.
 type testNode struct {
 	*Transport
 	gate *testGate
 	recv *testReceiver
-	tune func(*Transport) // called before it runs
+	tune func(*Transport) // called before Run
 
-	cancel context.CancelFunc // stops it soon
+	cancel context.CancelFunc // stops it without waiting
 	stop   func()             // stops it and waits
 }
 
-// start runs a node; what is set in prepare counts before it.
+// start runs a node; prepare may adjust its configuration.
 func start(t testing.TB, n byte, prepare func(*testNode, *Config)) *testNode {
 	t.Helper()
 	node := &testNode{gate: &testGate{boot: n}, recv: newTestReceiver()}
@@ -143,8 +143,8 @@ func start(t testing.TB, n byte, prepare func(*testNode, *Config)) *testNode {
 	return node
 }
 
-// patience is the longest wait for an event on real sockets. It catches what hangs,
-// and judges no speed: a busy machine may take its time.
+// patience is the longest wait for an event on real sockets. It only catches hangs: a
+// busy machine may be slow.
 const patience = 2 * time.Minute
 
 // eventually waits until ok.
@@ -160,8 +160,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// link dials from a to b and returns a's link. On a busy machine a hello may come too
-// late for the times of the product: then it is dialed again.
+// link dials from a to b and returns a's link. On a busy machine a hello may exceed its
+// time limit: then it dials again.
 func link(t testing.TB, a, b *testNode) *Link {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -19,8 +19,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestStrangerGetsNoRelay holds S54: who said no hello gets no place and no
-// circuit, is not punched with, and costs a bounded number of streams.
+// TestStrangerGetsNoRelay checks S54: a peer without a hello gets no reservation, no
+// circuit and no hole punching, and costs a bounded number of streams.
 func TestStrangerGetsNoRelay(t *testing.T) {
 	b := start(t, 2, func(n *testNode, cfg *Config) {
 		cfg.Relay = true
@@ -32,7 +32,7 @@ func TestStrangerGetsNoRelay(t *testing.T) {
 		}
 	})
 	a := start(t, 1, nil)
-	link(t, start(t, 3, nil), b) // a member, so that there is somebody to lead to
+	link(t, start(t, 3, nil), b) // a member as a possible target
 	raw := rawConnect(t, a, b)
 	c := newConn(raw, b.Peer(), a.cfg.Clock)
 	if addrs, err := a.askReservation(t.Context(), c); err == nil {
@@ -70,8 +70,8 @@ func TestStrangerGetsNoRelay(t *testing.T) {
 	t.Logf("%d of 300 streams were refused at once", refused)
 }
 
-// TestMove holds S41: a link that moves ends when all that it took is
-// acknowledged, takes nothing more meanwhile, and loses no answer.
+// TestMove checks S41: a moving link closes when all that it accepted is acknowledged,
+// accepts nothing more meanwhile, and loses no answer.
 func TestMove(t *testing.T) {
 	hold := make(chan struct{})
 	b := start(t, 2, func(n *testNode, _ *Config) {
@@ -116,8 +116,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestAddressChange holds S42: the neighbours hear of other addresses, who is
-// there stays, and who is not is dialled at once.
+// TestAddressChange checks S42: peers learn the new addresses, live connections stay, and
+// lost peers are dialed at once.
 func TestAddressChange(t *testing.T) {
 	b := start(t, 2, nil)
 	a := start(t, 1, nil)
@@ -221,7 +221,7 @@ func TestGuessNAT(t *testing.T) {
 	}
 }
 
-// seenConn is a connection that somebody dialled from somewhere.
+// seenConn is a connection from some address.
 type seenConn struct {
 	network.Conn
 	direction network.Direction
@@ -235,8 +235,8 @@ func (c *seenConn) Stat() network.ConnStats {
 func (c *seenConn) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast(c.remote) }
 func (c *seenConn) IsClosed() bool                { return c.closed }
 
-// TestObserved holds that what others say is bounded, is forgotten with their
-// connection, and counts on connections only that show what a NAT does.
+// TestObserved checks that observations are bounded, are dropped with their connection,
+// and count only on connections that reveal a NAT's mapping.
 func TestObserved(t *testing.T) {
 	const there = "/ip4/11.0.0.1/udp/4001/quic-v1"
 	out := func() *seenConn { return &seenConn{direction: network.DirOutbound, remote: there} }
@@ -287,8 +287,8 @@ func TestRelayOf(t *testing.T) {
 	}
 }
 
-// TestCircuitAddrs holds that a relay's addresses are bounded and usable,
-// whatever it says, in ranges of documentation as well.
+// TestCircuitAddrs checks that a relay's addresses are bounded and usable, whatever it
+// announces, including documentation ranges.
 func TestCircuitAddrs(t *testing.T) {
 	relay := newTestKeys(1).Peer()
 	c := &conn{raw: &seenConn{direction: network.DirOutbound, remote: "/ip4/203.0.113.1/udp/4001/quic-v1"}, peer: relay}
@@ -306,8 +306,8 @@ func TestCircuitAddrs(t *testing.T) {
 	}
 }
 
-// TestPunchHistory holds that the tries with a peer are remembered, the last
-// sixteen of them, told and counted.
+// TestPunchHistory checks that the last sixteen attempts with a peer are remembered,
+// reported and counted.
 func TestPunchHistory(t *testing.T) {
 	events := make(chan Event, 64)
 	r := prometheus.NewRegistry()
@@ -347,7 +347,7 @@ func TestEventKinds(t *testing.T) {
 	}
 }
 
-// TestSlowObserver holds that an observer which does not return blocks nothing.
+// TestSlowObserver checks that a blocked observer blocks nothing else.
 func TestSlowObserver(t *testing.T) {
 	stop := make(chan struct{})
 	defer close(stop)
@@ -358,8 +358,8 @@ func TestSlowObserver(t *testing.T) {
 	link(t, a, start(t, 2, nil))
 }
 
-// TestSecondHello holds S54: a peer that was dialled and says hello first, too,
-// as nodes do that dialled each other through NATs, gains nothing by it later.
+// TestSecondHello checks S54: a dialed peer that sends its hello first, as nodes do that
+// dial each other through NATs, gains nothing from it.
 func TestSecondHello(t *testing.T) {
 	for _, order := range [][2]byte{{1, 2}, {2, 1}} { // the yielding side is the one with the higher id
 		b := start(t, order[0], nil)
@@ -383,8 +383,8 @@ func TestSecondHello(t *testing.T) {
 	}
 }
 
-// TestRelayOnRealSockets holds that a node which listens nowhere is reached
-// through a relay, over TCP as well, by a node that did not know the relay.
+// TestRelayOnRealSockets checks that a node that listens nowhere is reached through a
+// relay, including over TCP, by a node that did not know the relay.
 func TestRelayOnRealSockets(t *testing.T) {
 	for _, listen := range []string{"/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"} {
 		relay := start(t, 3, func(_ *testNode, cfg *Config) { cfg.Relay, cfg.Listen = true, []string{listen} })

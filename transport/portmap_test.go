@@ -8,7 +8,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// A fakeRouter is libp2p's part of a port map.
+// A fakeRouter is a NAT manager for tests.
 type fakeRouter struct {
 	basichost.NATManager
 	addr   ma.Multiaddr // nil: no router answers
@@ -19,8 +19,8 @@ func (r *fakeRouter) GetMapping(ma.Multiaddr) ma.Multiaddr { return r.addr }
 func (r *fakeRouter) HasDiscoveredNAT() bool               { return r.addr != nil }
 func (r *fakeRouter) Close() error                         { r.closed = true; return nil }
 
-// TestRouterSearchRestarts holds that another network, and a while without any
-// answer, have the router looked for, and nothing else does.
+// TestRouterSearchRestarts checks that the router is searched again after a network
+// change, or after a while without an answer, and otherwise not.
 func TestRouterSearchRestarts(t *testing.T) {
 	var made []*fakeRouter
 	var next ma.Multiaddr

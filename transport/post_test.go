@@ -9,8 +9,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// What is posted arrives in its order among the numbered frames and disturbs none
-// of their Acks.
+// Posted messages arrive in order among the numbered frames and do not affect their Acks.
 func TestPostsInterleaveWithTasks(t *testing.T) {
 	got := make(chan *proto.Message, 64)
 	b := start(t, 2, func(n *testNode, _ *Config) {
@@ -63,7 +62,7 @@ func renewal(id string) *proto.Message {
 	return &proto.Message{Type: proto.TypeRenew, Id: id, Payload: []byte{}}
 }
 
-// A post never waits: what does not fit behind a slow path is refused.
+// Post never waits: what does not fit in the write queue is refused.
 func TestPostsAreBounded(t *testing.T) {
 	l := &Link{dirty: make(chan struct{}, 1)}
 	big := &proto.Message{Type: proto.TypeGrant, Payload: make([]byte, 300<<10)}

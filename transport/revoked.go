@@ -98,7 +98,7 @@ func (b *Book) Revocations() []*proto.Signed {
 	return all
 }
 
-// Revoked reports whether the certificate that is known of p was withdrawn.
+// Revoked reports whether the known certificate of p was revoked.
 func (b *Book) Revoked(p proto.PeerID) bool {
 	e := b.find(p)
 	return e != nil && b.isRevoked(e.Member)

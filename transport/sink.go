@@ -170,26 +170,26 @@ func (i *incoming) takeChunk() error {
 	i.last = now
 	i.flow.advance(i.synced)
 	if i.at == i.size {
-		return nil // told when the body has its name
+		return nil // acknowledged when the body is complete
 	}
 	return i.reply(&proto.ChunkReply{Offset: uint64(i.synced)})
 }
 
-// checkChunk holds a chunk against the place where the next one belongs.
+// checkChunk checks a chunk against the expected offset.
 func checkChunk(c *proto.Chunk, at, size int64) error {
 	n := int64(len(c.GetData()))
 	switch sum := sha256.Sum256(c.GetData()); {
 	case c.GetOffset() != uint64(at):
-		return fmt.Errorf("%w: a chunk at byte %d instead of %d", ErrProtocol, c.GetOffset(), at)
+		return fmt.Errorf("%w: chunk at byte %d instead of %d", ErrProtocol, c.GetOffset(), at)
 	case n == 0 || n > size-at:
-		return fmt.Errorf("%w: a chunk of %d bytes, %d are left", ErrProtocol, n, size-at)
+		return fmt.Errorf("%w: chunk of %d bytes, %d are left", ErrProtocol, n, size-at)
 	case !bytes.Equal(sum[:], c.GetSha256()):
-		return fmt.Errorf("%w: the hash of the chunk at byte %d is another", ErrProtocol, at)
+		return fmt.Errorf("%w: wrong hash of the chunk at byte %d", ErrProtocol, at)
 	}
 	return nil
 }
 
-// sendResult says how the body ended, as far as the other side can still hear it.
+// sendResult sends the result of the body, if the other side can still receive it.
 func (i *incoming) sendResult(err error) error {
 	r := &proto.ChunkReply{Offset: uint64(i.synced)}
 	refused, ok := errors.AsType[*CodeError](err)
@@ -199,7 +199,7 @@ func (i *incoming) sendResult(err error) error {
 	case isOffense(err) && !errors.Is(err, errSlow):
 		r.Code, r.Detail = proto.CodeBadForm, proto.Clip(err.Error(), maxReason)
 	case err != nil:
-		r.Code, r.Detail = proto.CodeInternal, "the body could not be kept"
+		r.Code, r.Detail = proto.CodeInternal, "the body could not be stored"
 	}
 	return i.reply(r)
 }

@@ -10,39 +10,38 @@ import (
 // Bounds of what strangers may cost.
 const (
 	maxStrangers = 256
-	minRetry     = 10 * time.Second // after a hello that was refused; doubles
+	minRetry     = 10 * time.Second // after a refused hello; doubles
 	maxRetry     = 10 * time.Minute
-	reportEvery  = 30 * time.Second // a sight is told again
+	reportEvery  = 30 * time.Second // between two reports of the same stranger
 )
 
-// A Stranger is a node that was found, on the LAN or in the DHT, and is no member
-// as far as is known here.
+// A Stranger is a node that was found, on the LAN or in the DHT, but is not a known
+// member.
 type Stranger struct {
 	Peer   proto.PeerID
-	Addrs  []string  // multiaddrs where it was found
-	Seen   time.Time // wall time of the last sight
-	Joins  bool      // it is in no mesh: it may ask to be let in
+	Addrs  []string  // multiaddrs at which it was found
+	Seen   time.Time // wall time of the last sighting
+	Joins  bool      // it is in no mesh and may ask to join
 	Reason string    // why the last hello failed; empty: none was tried
 }
 
-// strangers remembers who was found, on the LAN or in the DHT, and is not known
-// to be a member: with each a hello is tried, since a member who was introduced
-// elsewhere shows its certificate. Who is refused is asked again later and later.
-// It is not safe for concurrent use.
+// strangers remembers nodes that were found but are not known members. A hello is tried
+// with each, since a member introduced elsewhere presents its certificate. A refused one
+// is retried at increasing intervals. It is not safe for concurrent use.
 type strangers map[proto.PeerID]*stranger
 
 type stranger struct {
 	Stranger
-	retry      time.Duration // monotonic: no hello is tried before
+	retry      time.Duration // monotonic: no hello before
 	pause      time.Duration
-	reportedAt time.Duration // when Seen was told
+	reportedAt time.Duration // last report to Seen
 	seen       time.Duration
 	trying     bool
 	reported   bool
 	onLAN      bool // seen on the LAN
 }
 
-// note notes a sight of p at now and returns what is remembered of it.
+// note records a sighting of p at now and returns its entry.
 func (s strangers) note(p proto.PeerID, now time.Duration) *stranger {
 	x := s[p]
 	if x == nil {
@@ -54,7 +53,7 @@ func (s strangers) note(p proto.PeerID, now time.Duration) *stranger {
 	return x
 }
 
-// evict forgets who was not seen for the longest.
+// evict removes the entries not seen for the longest time.
 func (s strangers) evict() {
 	for len(s) >= maxStrangers {
 		var oldest *stranger
@@ -67,7 +66,7 @@ func (s strangers) evict() {
 	}
 }
 
-// begin reports whether a hello with x may be tried at now, and notes it.
+// begin reports whether a hello with x may be tried at now, and records the attempt.
 func (x *stranger) begin(now time.Duration) bool {
 	if x.trying || now < x.retry {
 		return false
@@ -76,8 +75,8 @@ func (x *stranger) begin(now time.Duration) bool {
 	return true
 }
 
-// failed notes that the try ended at now in err. The next one comes after longest
-// at the latest.
+// failed records that the attempt ended at now with err. The next one follows after at
+// most longest.
 func (x *stranger) failed(now time.Duration, err error, longest time.Duration) {
 	x.trying = false
 	x.pause = min(max(minRetry, 2*x.pause), longest)
@@ -85,7 +84,7 @@ func (x *stranger) failed(now time.Duration, err error, longest time.Duration) {
 	x.Reason = proto.Clip(err.Error(), maxReason)
 }
 
-// shouldReport reports whether it is time to say, again, that x was seen.
+// shouldReport reports whether a report of x is due.
 func (x *stranger) shouldReport(now time.Duration) bool {
 	if x.reported && now-x.reportedAt < reportEvery {
 		return false
@@ -94,8 +93,7 @@ func (x *stranger) shouldReport(now time.Duration) bool {
 	return true
 }
 
-// due returns whom to say hello to at now, of those who were seen on the LAN
-// lately.
+// due returns the nodes recently seen on the LAN for which a hello is due at now.
 func (s strangers) due(now time.Duration) []Stranger {
 	var all []Stranger
 	for _, x := range s {
@@ -106,7 +104,7 @@ func (s strangers) due(now time.Duration) []Stranger {
 	return all
 }
 
-// list returns all, those who want to join first.
+// list returns all entries, those that may ask to join first.
 func (s strangers) list() []Stranger {
 	all := make([]Stranger, 0, len(s))
 	for _, x := range s {

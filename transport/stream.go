@@ -14,29 +14,29 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A stream is one libp2p stream with its deadlines. What arrives on it counts
-// as a sign of life of its connection.
+// A stream is one libp2p stream with its deadlines. Data received on it counts as a sign
+// of life of its connection.
 //
-// Reading waits for ever between two frames (the heartbeat watches the
-// connection), but a frame that has begun must be whole in time: a peer that
-// sends a byte a second gives up nothing and would hold memory for days.
+// Reading between two frames waits forever (the heartbeat monitors the connection), but a
+// frame must be complete within a time after its first byte: otherwise a peer that sends
+// a byte per second could hold memory for days.
 type stream struct {
 	network.Stream
-	rw            io.ReadWriter // the stream, or the negotiation in front of it
+	rw            io.ReadWriter // the stream, or the protocol negotiation wrapped around it
 	conn          *conn
 	rd            *proto.Reader
 	timing        Timing
-	betweenFrames bool // the next read may wait for ever
+	betweenFrames bool // the next read may wait forever
 	idleTimeout   time.Duration
 	out           []byte
 }
 
-// errSlow is returned for a frame that is not whole in time.
-var errSlow = errors.New("transport: a frame began and did not end")
+// errSlow is returned for a frame that is not complete in time.
+var errSlow = errors.New("transport: a frame was not completed in time")
 
-// openStream opens a stream of the protocol on this very connection. The
-// negotiation goes along with the first bytes: an other side that does not
-// speak it is noticed at the first read.
+// openStream opens a stream of the protocol on this connection. The negotiation is sent
+// with the first bytes: an other side that does not support the protocol is noticed at
+// the first read.
 func openStream(ctx context.Context, c *conn, p protocol.ID, max int, t Timing) (*stream, error) {
 	ctx, cancel := context.WithTimeout(network.WithNoDial(ctx, "the connection is there"), t.Hello)
 	defer cancel()
@@ -82,7 +82,8 @@ func (s *stream) read(p []byte) (int, error) {
 	return n, err
 }
 
-// idleDeadline is when the next frame must have begun: never, unless lead says so.
+// idleDeadline returns when the next frame must have begun: never, unless idleTimeout is
+// set.
 func (s *stream) idleDeadline() time.Time {
 	if s.idleTimeout == 0 {
 		return time.Time{}
@@ -96,14 +97,14 @@ func (s *stream) touch(n int) {
 	}
 }
 
-// next reads a frame into m. It waits for its begin as long as it takes, or for
-// s.lead when that is set.
+// next reads a frame into m. It waits for its first byte indefinitely, or for
+// s.idleTimeout if set.
 func (s *stream) next(m *proto.Message) error {
 	s.betweenFrames = s.rd.Buffered() == 0
 	return s.rd.Next(m)
 }
 
-// write sends b in pieces, each within its deadline.
+// write writes b in pieces, each with its own deadline.
 func (s *stream) write(b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), bufferSize)
@@ -130,8 +131,8 @@ func (s *stream) send(m *proto.Message) error {
 	return s.write(b)
 }
 
-// unblock resets s when ctx ends, so that whoever reads or writes returns. The
-// caller calls stop in the end.
+// unblock resets s when ctx is done, so that pending reads and writes return. The caller
+// must call stop.
 func (s *stream) unblock(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { s.Reset() })
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 )
 
-// A rumorTracer counts what gossipsub does with messages and holds neighbours to
-// account for those that no honest node passes on.
+// A rumorTracer counts what gossipsub does with messages, and holds peers accountable for
+// messages that no honest node forwards.
 type rumorTracer struct{ t *Transport }
 
-// RejectMessage counts a message that is dropped. Our own validator counts for itself.
+// RejectMessage counts a rejected message. This node's own validator does its own
+// counting.
 func (r *rumorTracer) RejectMessage(m *pubsub.Message, reason string) {
 	switch reason {
 	case pubsub.RejectMissingSignature, pubsub.RejectInvalidSignature, pubsub.RejectUnexpectedAuthInfo, pubsub.RejectUnexpectedSignature:
@@ -30,20 +31,20 @@ func (r *rumorTracer) RejectMessage(m *pubsub.Message, reason string) {
 	}
 }
 
-// DuplicateMessage counts a message that was there already.
+// DuplicateMessage counts a duplicate.
 func (r *rumorTracer) DuplicateMessage(*pubsub.Message) { r.count("duplicate") }
 
-// UndeliverableMessage counts a message for which Heard was too slow.
+// UndeliverableMessage counts a message dropped because Receive was too slow.
 func (r *rumorTracer) UndeliverableMessage(*pubsub.Message) { r.count("unheard") }
 
-// DropRPC counts the messages that a full queue to a neighbour lost.
+// DropRPC counts the messages dropped because the queue to a peer was full.
 func (r *rumorTracer) DropRPC(rpc *pubsub.RPC, _ peer.ID) {
 	r.t.met.rumors.WithLabelValues("unsent").Add(float64(len(rpc.GetPublish())))
 }
 
 func (r *rumorTracer) count(outcome string) { r.t.met.rumors.WithLabelValues(outcome).Inc() }
 
-// The rest of pubsub.RawTracer is not looked at.
+// The remaining methods of pubsub.RawTracer do nothing.
 
 // OnNewOutboundStream does nothing.
 func (*rumorTracer) OnNewOutboundStream(peer.ID, protocol.ID) {}

@@ -2,8 +2,8 @@ package transport
 
 import "time"
 
-// Bounds of a window. 1024 tasks keep a disk busy whose commit takes
-// milliseconds; 2 MiB are 17 ms of a gigabit.
+// Bounds of a window. 1024 tasks keep a disk busy whose commit takes milliseconds; 2 MiB
+// are 17 ms of a gigabit.
 const (
 	minTasks = 1024
 	minBytes = 2 << 20
@@ -11,26 +11,26 @@ const (
 	maxBytes = 16 << 20
 )
 
-// A window bounds what is sent and not yet acknowledged: twice what the path
-// and the receiver carry in the time of an Ack, so that control messages and
-// the next urgent task never wait behind a heap of bulk.
+// A window bounds what is sent but not acknowledged to twice what the path and the
+// receiver carry in the time of an Ack, so that control messages and the next urgent task
+// never wait behind a large backlog.
 //
-// rate × time is what was in flight when a frame was sent, by the time that its
-// Ack took; scaled to the shortest time that was ever seen on this stream. (The
-// time under load would grow with the heap that it is meant to bound; a path
-// that changes is a new connection with a new window.)
+// rate × time is what was in flight when a frame was sent, over the time that its Ack
+// took, scaled to the shortest such time on this stream. (The time under load would grow
+// with the backlog that it is meant to bound; a path change means a new connection with a
+// new window.)
 type window struct {
-	frames []inflight // not yet acknowledged, oldest first
+	frames []inflight // unacknowledged, oldest first
 	head   int        // of frames
 	bytes  int        // of all of them
 	next   uint64     // number of the next frame, from 1
 
 	tasksMax, bytesMax int
-	minRTT             time.Duration // to an Ack; 0: none yet
-	round              uint64        // the limits are measured again by this frame's Ack
+	minRTT             time.Duration // shortest time to an Ack; 0: none yet
+	round              uint64        // the limits are updated by this frame's Ack
 }
 
-// An inflight is a frame on its way, and how many were when it was sent.
+// An inflight is a frame in flight, with the totals when it was sent.
 type inflight struct {
 	bytes             int
 	at                time.Duration
@@ -39,16 +39,16 @@ type inflight struct {
 
 func newWindow() *window { return &window{next: 1, tasksMax: minTasks, bytesMax: minBytes} }
 
-// len returns how many frames are unacknowledged.
+// len returns the number of unacknowledged frames.
 func (w *window) len() int { return len(w.frames) - w.head }
 
-// open reports whether one more frame may be sent. The last one may stick out.
+// open reports whether one more frame may be sent. The last one may exceed the limit.
 func (w *window) open() bool { return w.len() < w.tasksMax && w.bytes < w.bytesMax }
 
-// first returns the number of the oldest frame that is not acknowledged.
+// first returns the number of the oldest unacknowledged frame.
 func (w *window) first() uint64 { return w.next - uint64(w.len()) }
 
-// add notes a frame of n bytes sent at now.
+// add records a frame of n bytes sent at now.
 func (w *window) add(n int, now time.Duration) {
 	if w.head > len(w.frames)/2 && w.head > minTasks {
 		w.frames = w.frames[:copy(w.frames, w.frames[w.head:])]
@@ -59,7 +59,7 @@ func (w *window) add(n int, now time.Duration) {
 	w.next++
 }
 
-// ack releases all frames up to number upTo, which the caller has checked.
+// ack releases all frames up to number upTo, which the caller has validated.
 func (w *window) ack(upTo uint64, now time.Duration) {
 	n := int(upTo - w.first() + 1)
 	last := w.frames[w.head+n-1]
@@ -72,7 +72,7 @@ func (w *window) ack(upTo uint64, now time.Duration) {
 		w.minRTT = took
 	}
 	if upTo < w.round {
-		return // sent under the limits before
+		return // sent under the previous limits
 	}
 	w.round = w.next
 	scale := 2 * float64(w.minRTT) / float64(took)
@@ -80,8 +80,8 @@ func (w *window) ack(upTo uint64, now time.Duration) {
 	w.bytesMax = min(max(minBytes, nextLimit(w.bytesMax, last.allSize, scale)), maxBytes)
 }
 
-// nextLimit moves a limit to used × scale, by a factor of two at most. A moment when
-// less than half of it was used says nothing about the path.
+// nextLimit returns used × scale, within a factor of two of limit. If less than half of
+// limit was used, the sample says nothing about the path.
 func nextLimit(limit, used int, scale float64) int {
 	measured := int(scale * float64(used))
 	if measured < limit && used < limit/2 {

@@ -1,12 +1,12 @@
-// Package admit bounds what a neighbour may cost: each peer has buckets of
-// tokens that refill with time, and each offence counts towards a ban that
-// doubles when it is earned again. It never judges a peer for being slow.
+// Package admit bounds what a peer may cost: each peer has token buckets that refill over
+// time, and each offense counts toward a ban that doubles each time. It never penalizes a
+// peer for being slow.
 //
 //	Allow  ──▶ token left? ── yes ▶ serve
 //	                       └─ no ─▶ refuse, and Offend
 //	Offend ──▶ too many in a while? ──▶ Banned until …
 //
-// All of it is a function of (ledger, event, time): no clock, no goroutine.
+// Everything is a function of (ledger, event, time): no clock, no goroutine.
 package admit
 
 import (
@@ -14,40 +14,40 @@ import (
 	"time"
 )
 
-// Kind is counted.
+// A Kind is a kind of token.
 type Kind int
 
-// The things a peer spends tokens on.
+// The kinds of tokens.
 const (
 	Conn    Kind = iota // connections opened
 	Stream              // streams opened
 	Control             // frames on a ctl stream
 	Join                // join requests
-	Author              // rumors it made: one each, and one for each KiB
-	Forward             // rumors it passes on: the same
-	Lookup              // questions to the DHT
-	Unknown             // tries to reach peers that nobody vouched for
+	Author              // rumors authored: one each, plus one per KiB
+	Forward             // rumors forwarded: the same
+	Lookup              // DHT queries
+	Unknown             // attempts to reach peers that no one vouched for
 	numKinds
 )
 
-// A Rate fills a bucket: PerSecond tokens, up to Burst.
+// A Rate is the rate of a token bucket: PerSecond tokens, up to Burst.
 type Rate struct {
 	PerSecond float64
 	Burst     float64
 }
 
-// Limits are the rates of one peer. The zero value of each field means its default.
+// Limits holds the rates per peer. The zero value of each field means its default.
 type Limits struct {
 	Conns    Rate          // default 2/s, burst 32
 	Streams  Rate          // default 10/s, burst 64
 	Control  Rate          // default 20/s, burst 200
 	Joins    Rate          // default 1/s, burst 5
-	Authors  Rate          // rumors and KiB of an author; default 1024/s, burst 16384
-	Forwards Rate          // rumors and KiB passed on; default 4096/s, burst 16384
+	Authors  Rate          // rumors and KiB authored; default 1024/s, burst 16384
+	Forwards Rate          // rumors and KiB forwarded; default 4096/s, burst 16384
 	Lookups  Rate          // default 50/s, burst 500
 	Unknowns Rate          // default 2/s, burst 64
 	Offenses Rate          // forgiven; default 1/30s, 8 at once lead to a ban
-	Ban      time.Duration // the first one; each further one doubles; default 10s
+	Ban      time.Duration // first ban; each further one doubles; default 10s
 	MaxBan   time.Duration // default 10m
 	Peers    int           // remembered; default 4096
 }
@@ -68,8 +68,8 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// A Ledger keeps the accounts of peers of type P. It is not safe for concurrent
-// use. Times are any monotonic reading.
+// A Ledger holds the accounts of peers of type P. It is not safe for concurrent use.
+// Times are any monotonic reading.
 type Ledger[P comparable] struct {
 	limits   Limits
 	rates    [numKinds]Rate
@@ -79,7 +79,7 @@ type Ledger[P comparable] struct {
 type account struct {
 	buckets  [numKinds]bucket
 	offenses bucket // full: none
-	bans     int    // earned so far; forgotten with the account
+	bans     int    // so far; forgotten with the account
 	until    time.Duration
 	seen     time.Duration
 }
@@ -102,17 +102,17 @@ func NewLedger[P comparable](l Limits) *Ledger[P] {
 	}
 }
 
-// Allow spends one of p's tokens. False: p has none left and is refused. It is
-// no offence by itself.
+// Allow spends one of p's tokens. False: p has none left and is refused, which is not an
+// offense by itself.
 func (l *Ledger[P]) Allow(p P, w Kind, now time.Duration) bool { return l.AllowMany(p, w, 1, now) }
 
-// AllowMany spends n tokens, or none when there are less.
+// AllowMany spends n tokens, or none if fewer are left.
 func (l *Ledger[P]) AllowMany(p P, w Kind, n int, now time.Duration) bool {
 	return l.account(p, now).buckets[w].take(l.rates[w], n, now)
 }
 
-// Offend notes that p sent what no honest node sends, and reports whether that
-// earned it a ban.
+// Offend records that p sent what no honest node sends, and reports whether that leads to
+// a ban.
 func (l *Ledger[P]) Offend(p P, now time.Duration) (banned bool) {
 	a := l.account(p, now)
 	if a.offenses.take(l.limits.Offenses, 1, now) {
@@ -131,7 +131,7 @@ func (l *Ledger[P]) Banned(p P, now time.Duration) bool {
 	return a != nil && now < a.until
 }
 
-// Len returns how many peers are remembered.
+// Len returns the number of accounts.
 func (l *Ledger[P]) Len() int { return len(l.accounts) }
 
 func (l *Ledger[P]) account(p P, now time.Duration) *account {
@@ -148,8 +148,8 @@ func (l *Ledger[P]) account(p P, now time.Duration) *account {
 	return a
 }
 
-// evict forgets the account that was quiet for the longest, of those without
-// a ban first: a stranger with many keys cannot wash a ban off.
+// evict removes the account idle for the longest time, those without a ban first, so that
+// a stranger with many keys cannot clear a ban.
 func (l *Ledger[P]) evict(now time.Duration) {
 	if len(l.accounts) < l.limits.Peers {
 		return

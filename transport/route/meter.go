@@ -2,29 +2,28 @@ package route
 
 import "time"
 
-// smooth is the weight of the newest sample: the last ten or so count.
+// smooth is the weight of the newest sample: about the last ten count.
 const smooth = 0.2
 
-// Samples smaller than these say nothing.
+// Smaller samples are ignored.
 const (
 	minPackets = 20
 	minBusy    = 50 * time.Millisecond
 	minBytes   = 64 << 10
 )
 
-// A Meter makes a Path of samples of real traffic. It is not safe for
-// concurrent use.
+// A Meter derives a Path from samples of real traffic. It is not safe for concurrent use.
 type Meter struct {
 	path       Path
-	sent, lost uint64        // packets that no sample was made of yet
-	bytes      uint64        // acknowledged, likewise
-	busy       time.Duration // in which they were
+	sent, lost uint64        // packets not sampled yet
+	bytes      uint64        // acknowledged bytes, likewise
+	busy       time.Duration // time in which they were acknowledged
 }
 
-// Path returns what was measured so far.
+// Path returns the measurements so far.
 func (m *Meter) Path() Path { return m.path }
 
-// RTT takes the time of one round trip.
+// RTT adds one round trip.
 func (m *Meter) RTT(d time.Duration) {
 	switch {
 	case d <= 0:
@@ -35,7 +34,7 @@ func (m *Meter) RTT(d time.Duration) {
 	}
 }
 
-// Packets takes how many were sent, and of these lost, since the last call.
+// Packets adds the packets sent, and of these lost, since the last call.
 func (m *Meter) Packets(sent, lost uint64) {
 	m.sent, m.lost = m.sent+sent, m.lost+min(lost, sent)
 	if m.sent < minPackets {
@@ -46,9 +45,8 @@ func (m *Meter) Packets(sent, lost uint64) {
 	m.sent, m.lost = 0, 0
 }
 
-// Bytes takes how many were acknowledged in how much time in which there was
-// something to acknowledge, since the last call. The rate of a short burst is
-// not that of the path.
+// Bytes adds the bytes acknowledged since the last call, and the time in which
+// acknowledgments were pending. The rate of a short burst is not that of the path.
 func (m *Meter) Bytes(acked uint64, busy time.Duration) {
 	m.bytes, m.busy = m.bytes+acked, m.busy+busy
 	if m.busy < minBusy || m.bytes < minBytes {

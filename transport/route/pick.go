@@ -15,24 +15,22 @@ type Candidate struct {
 	Score float64
 }
 
-// A Picker picks the best relays and stays with them: the worst is changed for a
-// better one only when there was one that is better by the margin for long without a
-// break. Which is the worst, or the better one, may change meanwhile: among equals that
-// is chance.
-// The zero value of each field means its default. It is not safe for concurrent
-// use.
+// A Picker picks the best relays and stays with them: the worst is replaced by a better
+// one only if for the hold time, without interruption, some relay was better by the
+// margin. Which one is the worst or the better one may change meanwhile, since among
+// equals that is chance. The zero value of each field means its default. It is not safe
+// for concurrent use.
 type Picker struct {
-	Want   int           // how many; default 2
+	Want   int           // number of relays; default 2
 	Margin float64       // of the score; default 0.2
 	Hold   time.Duration // default 1m
 
-	hasBetter bool // there is a better one
+	hasBetter bool // there is a better one, since
 	since     time.Duration
 }
 
-// Pick returns which relays to hold at now, of those that are there. held are
-// those that were picked before. A place that is empty is filled at once; at
-// most one relay is changed for a better one at a time.
+// Pick returns the relays to hold at now, among candidates. held are those picked before.
+// A free slot is filled at once; at most one relay is replaced at a time.
 func (p *Picker) Pick(held []proto.PeerID, candidates []Candidate, now time.Duration) []proto.PeerID {
 	want := cmp.Or(p.Want, 2)
 	var in, out []Candidate
@@ -63,7 +61,7 @@ func (p *Picker) Pick(held []proto.PeerID, candidates []Candidate, now time.Dura
 	return picked
 }
 
-// better reports whether the best of those outside replaces the worst inside now.
+// better reports whether the best candidate of out replaces the worst of in now.
 func (p *Picker) better(in, out []Candidate, now time.Duration) bool {
 	if len(in) == 0 || len(out) == 0 || out[0].Score <= in[len(in)-1].Score+cmp.Or(p.Margin, 0.2) {
 		p.hasBetter = false

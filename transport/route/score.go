@@ -1,10 +1,10 @@
-// Package route says how good a path is and when another one is worth changing to.
+// Package route measures how good a path is and when to change to another one.
 //
 //	RTT, loss, rate ─▶ Meter ─▶ Path ─▶ Weights.Score ─▶ Picker: the best k,
-//	  as they are                        α·B + β/L − γ·P   kept until one is
-//	  measured                                             clearly better for long
+//	as measured                         α·B + β/L − γ·P    kept until another is
+//	                                                       clearly better for long
 //
-// All of it is a function of what it is given: no clock, no goroutine, no network.
+// Everything is a function of its inputs: no clock, no goroutine, no network.
 package route
 
 import (
@@ -12,29 +12,29 @@ import (
 	"time"
 )
 
-// A Path is what was measured of one. The zero value of each field means unknown.
+// A Path holds the measurements of a path. The zero value of each field means unknown.
 type Path struct {
-	RTT  time.Duration // there and back
-	Loss float64       // share of packets that vanish, 0 to 1; negative: unknown
-	Rate float64       // bytes a second that it was seen to carry
+	RTT  time.Duration // round trip
+	Loss float64       // share of packets lost, 0 to 1; negative: unknown
+	Rate float64       // measured bytes per second
 }
 
-// Weights are α, β and γ of the score. A weight is what the best value of its
-// term is worth: 1 for a bandwidth, or for a latency⁻¹, without bound, and for a
-// path that loses everything. The zero value of each field means its default; a
-// negative one leaves the term out.
+// Weights holds α, β and γ of the score. A weight is the value of the best possible term:
+// of an unlimited bandwidth, of an unlimited latency⁻¹, and of a path that loses
+// everything. The zero value of each field means its default; a negative one omits the
+// term.
 type Weights struct {
 	Bandwidth float64 // α; default 1
 	Latency   float64 // β; default 1
 	Loss      float64 // γ; default 2
 }
 
-// The values at which a term is worth half of its weight. An unknown bandwidth
-// or latency counts as that value, an unknown loss as none.
+// The values at which a term has half of its weight. An unknown bandwidth or latency
+// counts as this value, an unknown loss as none.
 const (
-	HalfRate = 1.25e6                // bytes a second: 10 Mbit/s
-	HalfRTT  = 50 * time.Millisecond // the other half lies between 50 ms and none
-	HalfLoss = 0.02                  // at which QUIC has lost most of its throughput
+	HalfRate = 1.25e6                // bytes per second: 10 Mbit/s
+	HalfRTT  = 50 * time.Millisecond // the other half lies between 50 ms and zero
+	HalfLoss = 0.02                  // where QUIC has lost most of its throughput
 )
 
 func (w Weights) withDefaults() Weights {
@@ -45,7 +45,7 @@ func (w Weights) withDefaults() Weights {
 	}
 }
 
-// A Score is how good a path is, higher is better, with its three terms.
+// A Score is the quality of a path, higher is better, with its three terms.
 type Score struct {
 	Total     float64 // Bandwidth + Latency - Loss
 	Bandwidth float64 // 0 to α
@@ -53,10 +53,9 @@ type Score struct {
 	Loss      float64 // 0 to γ
 }
 
-// Score returns α·bandwidth + β·latency⁻¹ − γ·loss. Each of the three is brought
-// to a number from 0 to 1 first, as x/(x + half), so that bytes, seconds and
-// shares can be added and no term drowns the others: twice a bandwidth that is
-// plenty already is worth little.
+// Score returns α·bandwidth + β·latency⁻¹ − γ·loss. Each term is first normalized to a
+// number from 0 to 1, as x/(x + half), so that bytes, seconds and shares can be added and
+// no term dominates: doubling an ample bandwidth adds little.
 func (w Weights) Score(p Path) Score {
 	w = w.withDefaults()
 	rate, rtt := p.Rate, p.RTT
@@ -76,8 +75,8 @@ func (w Weights) Score(p Path) Score {
 	return s
 }
 
-// Join returns the path that leads over a and then over b. A round trip that is
-// unknown counts as HalfRTT: who says nothing of its half gains nothing by that.
+// Join returns the path that leads over a and then b. An unknown round trip counts as
+// HalfRTT, so that a node gains nothing by not publishing its half.
 func Join(a, b Path) Path {
 	p := Path{
 		Loss: 1 - (1-max(a.Loss, 0))*(1-max(b.Loss, 0)),

@@ -33,26 +33,26 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A Forger is an admitted member that runs no node. A test sends by it any message, or
-// any bytes, on any stream, and sees what the nodes of the mesh make of that: what a
-// hostile member could do with a program of its own. It shares no code with
-// [transport.Transport] but the encoding of messages, and none of its checks.
+// A Forger is an admitted member that runs no node. A test uses it to send any message,
+// or any bytes, on any stream, and checks how the mesh's nodes react: what a hostile
+// member could do with its own program. It shares no code with [transport.Transport]
+// except the encoding of messages, and none of its checks.
 //
 //	f := transporttest.NewForger(t, root, "mallory")          // real sockets, on loopback
 //	f := transporttest.NewForgerOn(t, root, "mallory", w, 7)  // node 7 of a simulated network; f.Close before the bubble ends
-//	f.Meet(node.Peer(), node.Addrs())                         // hello: from now on the node takes it for a member
-//	f.Say(node.Peer(), proto.StreamTask, f.Frame(proto.TypeQueues, &proto.QueueStates{…}))
-//	f.Say(node.Peer(), proto.StreamTask, f.Frame(proto.TypeRenew, m, Padding(70_000)...)) // with a field that nobody knows
-//	f.Say(node.Peer(), proto.StreamSync, []byte{…})           // not even a frame
+//	f.Connect(node.Peer(), node.Addrs())                      // hello: from now on the node considers it a member
+//	f.Send(node.Peer(), proto.StreamTask, f.Frame(proto.TypeQueues, &proto.QueueStates{…}))
+//	f.Send(node.Peer(), proto.StreamTask, f.Frame(proto.TypeRenew, m, Padding(70_000)...)) // with an unknown field
+//	f.Send(node.Peer(), proto.StreamSync, []byte{…})          // not even a frame
 //	reply, err := f.Ask(node.Peer(), proto.StreamSync, f.Frame(proto.TypeSync, &proto.SyncRequest{…}))
 //	f.Publish(rumor)                                          // on the gossip topic
 //
-// Keys sign whatever a node of that identity could sign: envelopes, deeds, records,
-// accusations. Heard returns what nodes sent to it.
+// Keys signs whatever a node with that identity could sign: envelopes, deeds, records,
+// accusations. Received returns what nodes sent to it.
 type Forger struct {
 	Keys *identity.Keys
 	Mesh identity.Mesh
-	Cert *proto.Signed // of the root
+	Cert *proto.Signed // by the root
 	Boot uint64        // of its hellos
 	ID   proto.BootID  // likewise
 
@@ -69,27 +69,27 @@ type Forger struct {
 	received []Received
 }
 
-// Received is a message that a node sent to a [Forger], on a ctl or a task stream.
+// Received is a message that a node sent to a [Forger], on a ctl or task stream.
 type Received struct {
 	From    proto.PeerID
 	Message *proto.Message
 }
 
-// maxReceived is how many messages a Forger keeps; later ones are read and dropped.
+// maxReceived bounds the messages that a Forger keeps; later ones are read and dropped.
 const maxReceived = 4096
 
-// forgeTimeout bounds what a Forger waits for: it only catches hangs.
+// forgeTimeout limits a Forger's waits: it only catches hangs.
 const forgeTimeout = time.Minute
 
 // NewForger returns a member of the mesh of root on the machine's own network. It has
-// these roles, by default those that every member has, and ends with the test.
+// these roles, by default those of every member, and is closed with the test.
 func NewForger(t testing.TB, root *identity.Root, name string, roles ...string) *Forger {
 	t.Helper()
 	return newForger(t, root, name, roles, "/ip4/127.0.0.1/udp/0/quic-v1", nil)
 }
 
-// NewForgerOn is NewForger with node i of a simulated network as its place. In a bubble
-// it must be closed before the bubble ends.
+// NewForgerOn is NewForger as node i of a simulated network. In a bubble it must be
+// closed before the bubble ends.
 func NewForgerOn(t testing.TB, root *identity.Root, name string, n *Network, i int, roles ...string) *Forger {
 	t.Helper()
 	return newForger(t, root, name, roles, n.Addr(i), n.sockets(i))
@@ -129,7 +129,7 @@ func newForger(t testing.TB, root *identity.Root, name string, roles []string, a
 	return f
 }
 
-// joinTopic subscribes to the gossip topic: who does not is told nothing.
+// joinTopic subscribes to the gossip topic; nodes send nothing to non-subscribers.
 func (f *Forger) joinTopic(ctx context.Context) error {
 	ps, err := pubsub.NewGossipSub(ctx, f.host, pubsub.WithMessageSignaturePolicy(pubsub.StrictSign), pubsub.WithFloodPublish(true))
 	if err != nil {
@@ -150,7 +150,7 @@ func (f *Forger) joinTopic(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the Forger. It may be called more than once.
+// Close closes the Forger. It may be called more than once.
 func (f *Forger) Close() {
 	f.once.Do(func() {
 		f.cancel()
@@ -163,7 +163,7 @@ func (f *Forger) Close() {
 // Peer returns its id.
 func (f *Forger) Peer() proto.PeerID { return f.Keys.Peer() }
 
-// Addrs returns where it is dialled.
+// Addrs returns its addresses.
 func (f *Forger) Addrs() (all []string) {
 	for _, a := range f.host.Addrs() {
 		all = append(all, a.String())
@@ -171,7 +171,7 @@ func (f *Forger) Addrs() (all []string) {
 	return all
 }
 
-// Sign states any details, of any size, in the domain of this name: deed, node,
+// Sign signs any details, of any size, in the domain of this name: deed, node,
 // accusation, revocation, member.
 func (f *Forger) Sign(domain string, details []byte) *proto.Signed {
 	sum := sha256.Sum256(details)
@@ -182,7 +182,7 @@ func (f *Forger) Sign(domain string, details []byte) *proto.Signed {
 	}
 }
 
-// Connect dials a node and says hello. It must be the one who dials.
+// Connect dials a node and sends a hello. The Forger must be the dialing side.
 func (f *Forger) Connect(p proto.PeerID, addrs []string) {
 	f.t.Helper()
 	if err := f.TryConnect(p, addrs); err != nil {
@@ -190,14 +190,14 @@ func (f *Forger) Connect(p proto.PeerID, addrs []string) {
 	}
 }
 
-// TryConnect is Meet where the node may refuse.
+// TryConnect is Connect for a node that may refuse.
 func (f *Forger) TryConnect(p proto.PeerID, addrs []string) error {
 	return f.SendHello(p, addrs, &proto.Hello{
 		Version: proto.Version, Certificate: f.Cert, KeyRecord: f.Keys.KeyRecord(), Boot: f.Boot, BootId: f.ID[:], Addrs: f.Addrs(),
 	})
 }
 
-// SendHello dials a node and says this hello, and listens from then on.
+// SendHello dials a node, sends this hello and then reads what the node sends.
 func (f *Forger) SendHello(p proto.PeerID, addrs []string, hello *proto.Hello) error {
 	ctx, cancel := context.WithTimeout(context.Background(), forgeTimeout)
 	defer cancel()
@@ -236,7 +236,7 @@ func (f *Forger) SendHello(p proto.PeerID, addrs []string, hello *proto.Hello) e
 	return nil
 }
 
-// serveCtl answers the heartbeats of a node, and keeps what else it says.
+// serveCtl answers a node's heartbeats, and keeps its other messages.
 func (f *Forger) serveCtl(p proto.PeerID, c *rawStream) {
 	for {
 		m := new(proto.Message)
@@ -283,7 +283,7 @@ func (f *Forger) record(p proto.PeerID, m *proto.Message) {
 	}
 }
 
-// Received returns what nodes have sent to it since the last call: no heartbeats.
+// Received returns what nodes have sent since the last call, without heartbeats.
 func (f *Forger) Received() []Received {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -303,8 +303,8 @@ func (f *Forger) Frame(t proto.MessageType, body proto.Body, more ...byte) []byt
 	return FrameOf(t, append(payload, more...), nil)
 }
 
-// FrameOf encodes a frame with a message of this type, payload and signature, which may
-// be of any size.
+// FrameOf encodes a frame with a message of this type, payload and signature, of any
+// size.
 func FrameOf(t proto.MessageType, payload, signature []byte) []byte {
 	m := append([]byte{2 << 3}, binary.AppendUvarint(nil, uint64(t))...)
 	m = appendBytes(m, 3, payload)
@@ -314,8 +314,8 @@ func FrameOf(t proto.MessageType, payload, signature []byte) []byte {
 	return append(binary.AppendUvarint(nil, uint64(len(m))), m...)
 }
 
-// Padding is n bytes of a field that no version of any message has. Behind the encoding
-// of a message it is a part of that message, which readers do not know.
+// Padding returns n bytes of a field that no version of any message has. Appended to an
+// encoded message it becomes an unknown field of that message.
 func Padding(n int) []byte { return appendBytes(nil, 1000, make([]byte, n)) }
 
 func appendBytes(dst []byte, field uint64, b []byte) []byte {
@@ -323,9 +323,10 @@ func appendBytes(dst []byte, field uint64, b []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }
 
-// Send sends frames to a node on a new stream of this protocol and ends it. It returns
-// once the node has ended it too: all was read, unless something was refused. What the
-// node answers is lost: see [Forger.Ask]. A new task stream ends the one before it.
+// Send sends frames to a node on a new stream of this protocol and closes it. It returns
+// after the node has closed it too: everything was read, unless something was refused.
+// The node's answers are discarded: see [Forger.Ask]. A new task stream closes the
+// previous one.
 func (f *Forger) Send(p proto.PeerID, stream string, frames ...[]byte) {
 	f.t.Helper()
 	_, err := f.exchange(p, stream, frames, func(s *rawStream) (*proto.Message, error) {
@@ -339,7 +340,7 @@ func (f *Forger) Send(p proto.PeerID, stream string, frames ...[]byte) {
 }
 
 // Ask sends frames to a node on a new stream of this protocol and returns the first
-// message that comes back, or how the stream ended without one.
+// message received, or how the stream closed without one.
 func (f *Forger) Ask(p proto.PeerID, stream string, frames ...[]byte) (*proto.Message, error) {
 	return f.exchange(p, stream, frames, func(s *rawStream) (*proto.Message, error) {
 		m := new(proto.Message)
@@ -347,8 +348,8 @@ func (f *Forger) Ask(p proto.PeerID, stream string, frames ...[]byte) (*proto.Me
 	})
 }
 
-// exchange sends frames on a new stream and has after do the rest. It fails when the node
-// is not connected, or does nothing for a long time.
+// exchange sends frames on a new stream and calls after. It fails if the node is not
+// connected, or does nothing for a long time.
 func (f *Forger) exchange(p proto.PeerID, stream string, frames [][]byte, after func(*rawStream) (*proto.Message, error)) (*proto.Message, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), forgeTimeout)
 	defer cancel()
@@ -360,14 +361,14 @@ func (f *Forger) exchange(p proto.PeerID, stream string, frames [][]byte, after 
 	defer context.AfterFunc(ctx, func() { s.Reset() })()
 	for _, b := range frames {
 		if _, err := s.Write(b); err != nil {
-			break // it has read enough
+			break // the node has read enough
 		}
 	}
 	m, err := after(s)
 	return m, cmp.Or(ctx.Err(), err)
 }
 
-// SendCtl sends bytes on the ctl stream, which a node serves one of. It does not wait.
+// SendCtl sends bytes on the ctl stream, of which a node serves one. It does not wait.
 func (f *Forger) SendCtl(p proto.PeerID, b []byte) error {
 	f.mu.Lock()
 	c := f.ctl[p]
@@ -379,13 +380,13 @@ func (f *Forger) SendCtl(p proto.PeerID, b []byte) error {
 	return err
 }
 
-// Publish sends data on the gossip topic, signed as its author.
+// Publish sends data on the gossip topic, signed by the Forger as its author.
 func (f *Forger) Publish(data []byte) error { return f.topic.Publish(context.Background(), data) }
 
-// Listeners returns how many nodes it publishes to.
+// Listeners returns the number of nodes that it publishes to.
 func (f *Forger) Listeners() int { return len(f.topic.ListPeers()) }
 
-// Connected reports whether a node keeps its connection.
+// Connected reports whether a node keeps its connection open.
 func (f *Forger) Connected(p proto.PeerID) bool {
 	id, err := peer.Decode(p.String())
 	return err == nil && f.host.Network().Connectedness(id) == network.Connected
@@ -417,7 +418,7 @@ func (f *Forger) open(ctx context.Context, p proto.PeerID, stream string) (*rawS
 	return c, nil
 }
 
-// Write sends bytes as they are.
+// Write sends bytes unchanged.
 func (c *rawStream) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,23 +1,23 @@
 package transporttest
 
-// A Kind of NAT, by what it does to hole punching.
+// A Kind is a kind of NAT, by its effect on hole punching.
 type Kind int
 
 // Kinds of NAT.
 const (
 	Open      Kind = iota // none
-	Cone                  // lets in who was written to before
-	Symmetric             // lets in nobody but open nodes that were written to before: the others aim at a port that is not theirs
+	Cone                  // admits nodes that were contacted before
+	Symmetric             // admits only open nodes that were contacted before: others use the wrong port
 )
 
-// A nat is the NAT in front of a node. Addresses are not rewritten: what
-// matters here is who gets through.
+// A nat is the NAT in front of a node. Addresses are not rewritten: only reachability
+// matters here.
 type nat struct {
 	kind      Kind
-	contacted map[int]bool // whom the node wrote to
+	contacted map[int]bool // nodes that the node has sent to
 }
 
-// Behind puts a node behind a NAT of this kind, which has forgotten everything.
+// Behind puts nodes behind a NAT of this kind, without any mappings.
 func (n *Network) Behind(kind Kind, nodes ...int) {
 	n.change(func() {
 		for _, i := range nodes {
@@ -29,8 +29,8 @@ func (n *Network) Behind(kind Kind, nodes ...int) {
 	})
 }
 
-// natAllows reports whether the NATs between two nodes let a packet through, and
-// lets them remember it. The caller holds mu.
+// natAllows reports whether the NATs between two nodes pass a packet, and updates their
+// mappings. The caller holds mu.
 func (n *Network) natAllows(from, to int) bool {
 	out, in := n.nats[from], n.nats[to]
 	if out != nil {

@@ -1,14 +1,13 @@
-// Package transporttest makes a simulated mesh: real transports with real
-// libp2p and QUIC over a wire that a test can slow down, make lossy, cut and
-// mend at any moment.
+// Package transporttest provides a simulated mesh: real transports with real libp2p and
+// QUIC over a wire that a test can slow down, make lossy, cut and heal at any time.
 //
 //	node ─ libp2p ─ QUIC ─ wire ─┐   latency, rate: simnet
 //	node ─ libp2p ─ QUIC ─ wire ─┼── loss, cuts, partitions: here
 //	node ─ libp2p ─ QUIC ─ wire ─┘
 //
-// Inside a testing/synctest bubble time is virtual, so that hours pass in
-// seconds. Everything that uses the network must be closed before the bubble
-// ends; [Mesh] closes the network itself by t.Cleanup of the bubble's t.
+// Inside a testing/synctest bubble time is virtual, so hours pass in seconds. Everything
+// that uses the network must be closed before the bubble ends; [Mesh] closes the network
+// itself by t.Cleanup of the bubble's t.
 package transporttest
 
 import (
@@ -26,18 +25,18 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// port is where every simulated node listens.
+// port is the port of every simulated node.
 const port = 4001
 
-// A Link is what lies between any two nodes. The zero value is fast and clean.
+// A Link describes the link between any two nodes. The zero value is fast and lossless.
 type Link struct {
 	Latency time.Duration // one way
-	Jitter  time.Duration // at most so much longer, each packet for itself
-	Mbps    float64       // of each node's access, each way; default 1000
-	Loss    float64       // share of packets that vanish, 0 to 1
-	MTU     int           // payloads of UDP with more bytes vanish, and nobody is told; 0: none do
+	Jitter  time.Duration // maximum additional latency, random per packet
+	Mbps    float64       // of each node's uplink and downlink; default 1000
+	Loss    float64       // share of packets lost, 0 to 1
+	MTU     int           // larger UDP payloads are silently dropped; 0: no limit
 	Seed    uint64        // of loss and jitter
-	OneIP   bool          // all nodes stand behind one address, on ports of their own
+	OneIP   bool          // all nodes share one address, with their own ports
 }
 
 // A Network is the simulated wire. Its methods are safe for concurrent use.
@@ -47,27 +46,26 @@ type Network struct {
 	mu           sync.Mutex
 	link         Link
 	rng          *rand.Rand
-	group        map[int]int              // node → side of a partition; all others are on side 0
-	cuts         map[[2]int]bool          // one way, from and to
+	group        map[int]int              // node → side of a partition; default 0
+	cuts         map[[2]int]bool          // one-way, from and to
 	down         map[int]bool             // nodes without any network
 	nats         map[int]*nat             // nodes behind a NAT
-	nodeLoss     map[int]float64          // further loss of single nodes, both ways
-	extraLatency map[[2]int]time.Duration // further latency between two nodes, the lower first
-	dropEvery    int                      // of each so many packets from one node to another one vanishes; 0: none
-	sinceDrop    map[[2]int]int           // packets since the last that vanished so
+	nodeLoss     map[int]float64          // additional loss of single nodes, both ways
+	extraLatency map[[2]int]time.Duration // additional latency between two nodes, lower one first
+	dropEvery    int                      // drop one of this many packets from one node to another; 0: none
+	sinceDrop    map[[2]int]int           // packets since the last one dropped by dropEvery
 	held         map[int][]func()
 	stats        Stats
 }
 
-// Stats count packets.
+// Stats counts packets.
 type Stats struct {
-	Sent    int   // handed to the wire
-	Bytes   int64 // of these, without headers of UDP and IP
+	Sent    int   // passed to the wire
+	Bytes   int64 // of these, without UDP and IP headers
 	Dropped int   // of these, lost or cut off
 }
 
-// Mesh starts a network with this link between all its nodes, which are
-// numbered from 0.
+// Mesh starts a network with this link between all its nodes, numbered from 0.
 func Mesh(t testing.TB, link Link) *Network {
 	t.Helper()
 	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}, nats: map[int]*nat{},
@@ -86,11 +84,11 @@ func Mesh(t testing.TB, link Link) *Network {
 	return n
 }
 
-// Close ends the network, after everything that uses it.
+// Close closes the network, after everything that uses it.
 func (n *Network) Close() { n.sim.Close() }
 
-// Configure makes cfg that of node i on this network. A node that is started
-// again is configured again.
+// Configure sets cfg up for node i on this network. A restarted node must be configured
+// again.
 func (n *Network) Configure(i int, cfg *transport.Config) {
 	cfg.Listen = []string{n.Addr(i)}
 	cfg.Sockets = n.sockets(i)
@@ -105,7 +103,7 @@ func (n *Network) Addr(i int) string {
 	return fmt.Sprintf("/ip4/%s/udp/%d/quic-v1", a.IP, a.Port)
 }
 
-// addrOf returns where node i stands.
+// addrOf returns the address of node i.
 func (n *Network) addrOf(i int) *net.UDPAddr {
 	if n.link.OneIP {
 		return &net.UDPAddr{IP: net.IPv4(1, 0, 0, 1).To4(), Port: port + i}
@@ -113,7 +111,7 @@ func (n *Network) addrOf(i int) *net.UDPAddr {
 	return &net.UDPAddr{IP: net.IPv4(1, 0, byte((i+1)>>8), byte(i+1)).To4(), Port: port}
 }
 
-// nodeAt returns who stands at a. The caller holds mu.
+// nodeAt returns the node at address a. The caller holds mu.
 func (n *Network) nodeAt(a net.Addr) int {
 	u, ok := a.(*net.UDPAddr)
 	if !ok || u.IP.To4() == nil {
@@ -126,22 +124,22 @@ func (n *Network) nodeAt(a net.Addr) int {
 	return int(ip[2])<<8 + int(ip[3]) - 1
 }
 
-// SetLoss changes the share of packets that vanish.
+// SetLoss changes the share of packets lost.
 func (n *Network) SetLoss(p float64) { n.change(func() { n.link.Loss = p }) }
 
-// DropEvery has one of each n packets from a node to another vanish, in turn: as many as
-// with a loss of 1/n, but never several one after the other, which now and then makes a
-// path silent for as long as a dead one is. 0 ends it.
+// DropEvery drops one of every n packets from a node to another: as many as with a loss
+// of 1/n, but never several in a row, which occasionally silences a path for as long as a
+// dead one. 0 disables it.
 func (n *Network) DropEvery(packets int) { n.change(func() { n.dropEvery = packets }) }
 
-// SetNodeLoss changes the share of packets from and to node i that vanish, besides
-// those of the link.
+// SetNodeLoss changes the share of packets from and to node i that are lost, in addition
+// to those of the link.
 func (n *Network) SetNodeLoss(i int, p float64) { n.change(func() { n.nodeLoss[i] = p }) }
 
-// SetMTU changes which packets are too large.
+// SetMTU changes the maximum size of packets.
 func (n *Network) SetMTU(bytes int) { n.change(func() { n.link.MTU = bytes }) }
 
-// SetLatency changes how long a packet is on its way.
+// SetLatency changes the latency of packets.
 func (n *Network) SetLatency(d time.Duration) { n.change(func() { n.link.Latency = d }) }
 
 // SetDistance adds to the latency between two nodes, each way.
@@ -151,8 +149,8 @@ func (n *Network) SetDistance(a, b int, d time.Duration) {
 
 func pair(a, b int) [2]int { return [2]int{min(a, b), max(a, b)} }
 
-// Partition splits the nodes into these groups, between which nothing passes.
-// A node that is in none of them is with the first.
+// Partition splits the nodes into these groups, between which nothing passes. Nodes in
+// none of them belong to the first.
 func (n *Network) Partition(groups ...[]int) {
 	n.change(func() {
 		clear(n.group)
@@ -164,20 +162,20 @@ func (n *Network) Partition(groups ...[]int) {
 	})
 }
 
-// Cut lets nothing pass from one node to another; the way back stays open.
+// Cut drops everything from one node to another; the reverse direction stays open.
 func (n *Network) Cut(from, to int) { n.change(func() { n.cuts[[2]int{from, to}] = true }) }
 
-// Unplug takes a node off the network, Plug puts it back.
+// Unplug takes a node off the network; Plug puts it back.
 func (n *Network) Unplug(i int) { n.change(func() { n.down[i] = true }) }
 
 // Plug puts a node back on the network.
 func (n *Network) Plug(i int) { n.change(func() { delete(n.down, i) }) }
 
-// maxHeld bounds the packets of a node that stands still: sockets hold no more.
+// maxHeld bounds the held packets of a node: sockets buffer no more.
 const maxHeld = 4096
 
-// Hold keeps all packets from and to node i until Release, as if its process
-// stood still between its socket and its work.
+// Hold holds all packets from and to node i until Release, as if its process were
+// suspended.
 func (n *Network) Hold(i int) {
 	n.change(func() {
 		if n.held[i] == nil {
@@ -186,7 +184,7 @@ func (n *Network) Hold(i int) {
 	})
 }
 
-// Release lets go what Hold kept, in order.
+// Release sends what Hold held, in order.
 func (n *Network) Release(i int) {
 	var held []func()
 	n.change(func() {
@@ -198,7 +196,7 @@ func (n *Network) Release(i int) {
 	}
 }
 
-// hold keeps a packet that send sends; false: nobody of the two stands still.
+// hold holds the packet that send sends; false: neither of the two nodes is held.
 func (n *Network) hold(from int, to net.Addr, send func()) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -213,7 +211,7 @@ func (n *Network) hold(from int, to net.Addr, send func()) bool {
 	return false
 }
 
-// Heal ends every partition and cut and plugs every node in. The loss stays.
+// Heal ends every partition and cut and plugs every node in. The loss remains.
 func (n *Network) Heal() {
 	n.change(func() {
 		clear(n.group)
@@ -222,7 +220,7 @@ func (n *Network) Heal() {
 	})
 }
 
-// Stats returns what was sent so far.
+// Stats returns the counts so far.
 func (n *Network) Stats() Stats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -235,10 +233,10 @@ func (n *Network) change(f func()) {
 	f()
 }
 
-// dropAtNode decides about the loss of one node. The caller holds mu.
+// dropAtNode decides about the loss at one node. The caller holds mu.
 func (n *Network) dropAtNode(i int) bool { p := n.nodeLoss[i]; return p > 0 && n.rng.Float64() < p }
 
-// dropNth decides about the loss of one packet of each so many. The caller holds mu.
+// dropNth decides about a loss by dropEvery. The caller holds mu.
 func (n *Network) dropNth(way [2]int) bool {
 	if n.dropEvery == 0 {
 		return false
@@ -247,7 +245,7 @@ func (n *Network) dropNth(way [2]int) bool {
 	return n.sinceDrop[way] == 0
 }
 
-// drops decides about one packet of some bytes.
+// drops decides whether to drop a packet of this size.
 func (n *Network) drops(from int, addr net.Addr, size int) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

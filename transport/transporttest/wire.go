@@ -31,8 +31,8 @@ func (n *Network) newSocket(i int, a *net.UDPAddr) net.PacketConn {
 	return w
 }
 
-// An pmtuWire is a wire for which QUIC looks for the largest packet that passes: it
-// does that where it can have the system set a flag, here that of a socket nobody uses.
+// A pmtuWire is a wire on which QUIC performs path MTU discovery: it does so where it can
+// set a socket option, here that of an unused socket.
 type pmtuWire struct{ *wire }
 
 var idle = sync.OnceValues(func() (*net.UDPConn, error) { return net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) })
@@ -52,7 +52,7 @@ type wire struct {
 	node int
 }
 
-// WriteTo hands p to the network, which perhaps loses it, or keeps it for a while.
+// WriteTo passes p to the network, which may drop or hold it.
 func (w *wire) WriteTo(p []byte, to net.Addr) (int, error) {
 	if w.net.drops(w.node, to, len(p)) {
 		return len(p), nil
@@ -63,13 +63,13 @@ func (w *wire) WriteTo(p []byte, to net.Addr) (int, error) {
 	return w.SimConn.WriteTo(p, to)
 }
 
-// keeps reports whether the network keeps p for later.
+// keeps reports whether the network holds p.
 func (w *wire) keeps(p []byte, to net.Addr) bool {
 	later := bytes.Clone(p)
-	return w.net.hold(w.node, to, func() { _, _ = w.SimConn.WriteTo(later, to) }) // who is gone meanwhile gets nothing
+	return w.net.hold(w.node, to, func() { _, _ = w.SimConn.WriteTo(later, to) }) // a closed receiver gets nothing
 }
 
-// source is the one address that a simulated node has.
+// source is a simulated node's only address.
 type source struct{ ip net.IP }
 
 // PreferredSourceIPForDestination returns that address.
