@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A body for which there is no room waits, and spends no attempt of its task.
+// A body for which there is no space waits and uses up no attempt of its task.
 func TestBodyWaitsForSpace(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "b" {
@@ -26,6 +26,6 @@ func TestBodyWaitsForSpace(t *testing.T) {
 		return strings.Contains(fmt.Sprint(why), "FULL")
 	}, func() string { return "why: " + why.Cause })
 	if task, err := a.Task(t.Context(), id); err != nil || task.Attempts != 0 {
-		t.Errorf("%d attempts are spent, %v", task.Attempts, err)
+		t.Errorf("%d attempts were used up, %v", task.Attempts, err)
 	}
 }

@@ -20,26 +20,26 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// What the simulated handler is.
+// Kind and output type of the simulated handler.
 const (
 	simKind     = "work"
 	simAttempts = 3
 )
 
-// A checker knows what was promised about each task of a simulated mesh, and what
-// was done. It tells of every broken promise when it is broken.
+// A checker records what was promised about each task of a simulated mesh and what was
+// done. It reports a broken promise as soon as it is broken.
 type checker struct {
 	t *testing.T
 
 	mu      sync.Mutex
 	entries map[proto.TaskID]*taskEntry
 	keys    map[string]proto.TaskID // acknowledged, by home and idempotency key
-	busy    map[string]int          // runs under way, by place and ordering key
+	busy    map[string]int          // active runs by place and ordering key
 	starts  int
 }
 
-// A taskEntry is one task. What a handler saw may be noted before its submit
-// has returned.
+// A taskEntry is one task. A start by a handler may be recorded before its submit has
+// returned.
 type taskEntry struct {
 	acknowledged bool // Submit returned it
 	home, target int
@@ -55,7 +55,7 @@ type taskRun struct {
 	place, life int
 	attempt     uint32
 	open        bool
-	lost        bool // a crash or a stop took it away before its end was durable
+	lost        bool // interrupted by a crash or a stop before its end was durable
 	end         inbox.Outcome
 	body        string // hash of what the handler read
 }
@@ -74,8 +74,8 @@ func (l *checker) entry(id proto.TaskID) *taskEntry {
 	return e
 }
 
-// submitted notes what Submit returned. An id that came with an error may be on
-// disk or not; nothing was promised about it.
+// submitted records the result of Submit. A task whose submit returned an error may be
+// on disk or not; nothing was promised about it.
 func (l *checker) submitted(home, target int, p plan, s Submitted, err error) {
 	id, perr := proto.ParseTaskID(s.ID)
 	if perr != nil {
@@ -101,7 +101,7 @@ func (l *checker) submitted(home, target int, p plan, s Submitted, err error) {
 	l.keys[name] = id
 }
 
-// start holds a handler's start against all that is known of the task.
+// start checks a handler's start against everything that is known about the task.
 func (l *checker) start(place, life int, r *inbox.Run, body []byte) *taskRun {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +141,7 @@ func (l *checker) finish(ctx context.Context, r *taskRun, in *inbox.Run, end inb
 	defer l.mu.Unlock()
 	r.open, r.end = false, end
 	if end == inbox.Stopped && errors.Is(context.Cause(ctx), inbox.ErrStopping) {
-		r.lost = true // its attempt is given back
+		r.lost = true // its attempt does not count
 	}
 	if name := laneName(r.place, in); name != "" {
 		l.busy[name]--
@@ -155,7 +155,7 @@ func laneName(place int, r *inbox.Run) string {
 	return fmt.Sprint(place, " ", r.Origin.Short(), " ", r.Content.GetOrderingKey())
 }
 
-// nodeClosed notes that a life has ended: whatever ran then ends with it.
+// nodeClosed records the end of a node's life, which ends all its runs.
 func (l *checker) nodeClosed(place, life int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,8 +168,8 @@ func (l *checker) nodeClosed(place, life int) {
 	}
 }
 
-// nodeOpened holds what a node finds on its disk against what it said before (I1,
-// I8), and learns which of the ends it reached in its last life are durable.
+// nodeOpened checks the state that a node finds on its disk against its acknowledgements
+// (I1, I8), and determines which ends of its last life are durable.
 func (l *checker) nodeOpened(place int, n *Node) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -186,15 +186,15 @@ func (l *checker) nodeOpened(place int, n *Node) {
 	}
 }
 
-// durable reports whether the node knows how a task ended that it ran, or that
-// it was tried before.
+// durable reports whether the node knows the end of a task that it ran, or an earlier
+// attempt.
 func durable(n *Node, id proto.TaskID) bool {
 	rec, err := n.inbox.Get(id)
 	return err != nil || rec.GetState().Terminal() || rec.GetState() == proto.Retrying
 }
 
-// checkKept holds a home to its word about one task: it is there, and what ended
-// stays as it ended (I1, I3). The caller holds mu.
+// checkKept checks that a home still has a task and that an ended task stays as it ended
+// (I1, I3). The caller holds mu.
 func (l *checker) checkKept(n *Node, id proto.TaskID, e *taskEntry) {
 	rec, err := n.outbox.Get(id)
 	if err != nil {
@@ -210,8 +210,8 @@ func (l *checker) checkKept(n *Node, id proto.TaskID, e *taskEntry) {
 	}
 }
 
-// countOpen looks at all homes that are up and returns how many acknowledged tasks
-// have not ended.
+// countOpen checks all running homes and returns how many acknowledged tasks have not
+// ended.
 func (l *checker) countOpen(nodes []*simNode) (open int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,8 +230,8 @@ func (l *checker) countOpen(nodes []*simNode) (open int) {
 	return open
 }
 
-// checkCustody holds an owner to its acknowledgement: while the home counts on it, the
-// owner has the task or its result on disk (I8).
+// checkCustody checks that an owner has the task or its result on disk while the home
+// relies on it (I8).
 func (l *checker) checkCustody(home, owner *Node, id proto.TaskID) {
 	accepted := func() bool {
 		rec, err := home.outbox.Get(id)
@@ -249,14 +249,14 @@ func (l *checker) checkCustody(home, owner *Node, id proto.TaskID) {
 	}
 }
 
-// checkAll closes the books after everything has come to rest.
+// checkAll runs the final checks after all activity has ended.
 func (l *checker) checkAll(nodes []*simNode) map[string]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	counts := map[string]int{}
 	for id, e := range l.entries {
 		if e.sent.body == nil && e.runs != nil {
-			l.t.Errorf("I2: %s was started and nobody has submitted it", id)
+			l.t.Errorf("I2: %s was started but never submitted", id)
 		}
 		if e.acknowledged {
 			counts[e.end.Name()]++
@@ -269,8 +269,8 @@ func (l *checker) checkAll(nodes []*simNode) map[string]int {
 	return counts
 }
 
-// checkListed holds what a home lists against the ledger: nothing is there that nobody
-// submitted, nothing is there twice (I11).
+// checkListed checks the task list of a home: every task was submitted and none is
+// listed twice (I11).
 func (l *checker) checkListed(s *simNode) {
 	seen := map[proto.TaskID]bool{}
 	for span := (backlog.Span{}); ; {
@@ -284,7 +284,7 @@ func (l *checker) checkListed(s *simNode) {
 			}
 			seen[p.ID] = true
 			if e := l.entries[p.ID]; e == nil || e.home != s.place {
-				l.t.Errorf("I11: %s has a task %s that nobody submitted", s.name, p.ID)
+				l.t.Errorf("I11: %s has a task %s that was never submitted", s.name, p.ID)
 			}
 		}
 		if span.From = next; next.IsZero() {
@@ -302,13 +302,13 @@ func (l *checker) checkListed(s *simNode) {
 func (l *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 	rec, err := n.outbox.Get(id)
 	if err != nil {
-		return // told already
+		return // already reported
 	}
 	sum := sha256.Sum256(e.sent.body)
 	successes := 0
 	for _, r := range e.runs {
 		if r.body != hex.EncodeToString(sum[:]) {
-			l.t.Errorf("I9: the handler of %s read something else than was sent", id)
+			l.t.Errorf("I9: the handler of %s read a body that differs from the sent one", id)
 		}
 		if r.end == inbox.Success && !r.lost {
 			successes++
@@ -327,7 +327,7 @@ func (l *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 			l.t.Errorf("I11: %s ended %s without a reason", id, e.end.Name())
 		}
 		if successes > 0 && e.end != proto.Expired {
-			l.t.Errorf("I6: %s ended %s although it ran with success", id, e.end.Name())
+			l.t.Errorf("I6: %s ended %s although a run succeeded", id, e.end.Name())
 		}
 		if e.end == proto.Failed && len(rec.GetHistory()) == 0 {
 			l.t.Errorf("I11: %s failed without a list of attempts", id)
@@ -335,7 +335,7 @@ func (l *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 	}
 }
 
-// checkResult holds a result against the task.
+// checkResult checks a result against the task.
 func (l *checker) checkResult(n *Node, id proto.TaskID, e *taskEntry) {
 	r, _, err := n.Result(context.Background(), id.String())
 	if err != nil {
@@ -348,7 +348,7 @@ func (l *checker) checkResult(n *Node, id proto.TaskID, e *taskEntry) {
 	}
 }
 
-// frame returns what is to be replayed of a task, and between whom.
+// frame returns a captured frame of a task, and its sender and target.
 func (l *checker) frame(id proto.TaskID) (m *proto.Message, home, target int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -362,7 +362,7 @@ func (l *checker) startCount() int {
 	return l.starts
 }
 
-// replayable returns the tasks that have a frame to replay and were once started.
+// replayable returns the tasks that have a captured frame and were started.
 func (l *checker) replayable() (ids []proto.TaskID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -375,7 +375,7 @@ func (l *checker) replayable() (ids []proto.TaskID) {
 	return ids
 }
 
-// planHandler is the handler of a simulated node: it does what the body says.
+// planHandler is the handler of a simulated node: it follows the plan in the body.
 type planHandler struct {
 	checker     *checker
 	place, life int

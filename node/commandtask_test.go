@@ -44,7 +44,7 @@ func (l *testNode) waitEnd(t *testing.T, id, want string) Task {
 	return task
 }
 
-// eventually looks until ok.
+// eventually polls until ok returns true.
 func eventually(t *testing.T, ok func() bool, say func() string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -59,7 +59,8 @@ func eventually(t *testing.T, ok func() bool, say func() string) {
 	}
 }
 
-// A clock that is behind ends no run: how long one takes is not reckoned by the wall.
+// A clock that is behind does not end a run: the duration of a run is not measured by
+// the wall clock.
 func TestClockSetBackStopsNoRun(t *testing.T) {
 	var by atomic.Int64
 	a, b := pair(t, func(name string, c *Config) {
@@ -96,8 +97,9 @@ func TestCommandRunsWithItsArguments(t *testing.T) {
 	}
 }
 
-// What a handler says decides the end: 65 for good, 75 and the rest until the
-// attempts are used up; the reason, the attempts and stderr come home (I11).
+// The exit code of a handler decides the end: 65 fails permanently, 75 and others are
+// retried until the attempts are used up. The reason, the attempts and stderr arrive at
+// the home (I11).
 func TestExitCodesDecideTheEnd(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.MaxAttempts = 2; s.Timeout = "2s" })); err != nil {
@@ -108,10 +110,10 @@ func TestExitCodesDecideTheEnd(t *testing.T) {
 		exit               int32
 		attempts           int
 	}{
-		{"65 is no for good", "echo no >&2; exit 65", "FAILED", 65, 1},
-		{"75 is tried again", "echo later >&2; exit 75", "DEAD_LETTER", 75, 2},
-		{"any other is tried again", "exit 3", "DEAD_LETTER", 3, 2},
-		{"a signal is tried again", "kill -9 $$", "DEAD_LETTER", -1, 2},
+		{"65 fails permanently", "echo no >&2; exit 65", "FAILED", 65, 1},
+		{"75 is retried", "echo later >&2; exit 75", "DEAD_LETTER", 75, 2},
+		{"any other is retried", "exit 3", "DEAD_LETTER", 3, 2},
+		{"a signal is retried", "kill -9 $$", "DEAD_LETTER", -1, 2},
 		{"the last attempt ran out of time", "sleep 60", "TIMEOUT", -1, 2},
 	}
 	for _, tt := range tests {
@@ -147,7 +149,7 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 		return strings.Contains(why.Cause, "NO_HANDLER")
 	}, func() string { return "why says " + why.Cause })
 	if got, _ := a.Task(t.Context(), id); got.State != "PENDING" || got.Attempts != 0 {
-		t.Errorf("state %s, attempts %d: it waits and spends nothing", got.State, got.Attempts)
+		t.Errorf("state %s, attempts %d; want it to wait without using up attempts", got.State, got.Attempts)
 	}
 	if err := b.AddHandler(t.Context(), allow("nobody-does-this", TypeDiscard)); err != nil {
 		t.Fatal(err)
@@ -166,10 +168,10 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 		{"no target", Request{Kind: "k"}, ErrInvalid, "no target"},
 		{"unknown peer", Request{Target: "nobody", Kind: "k"}, ErrNotFound, "known are b"},
 		{"bad kind", Request{Target: "b", Kind: "No Kind"}, ErrInvalid, "kind"},
-		{"too long a life", Request{Target: "b", Kind: "k", TTL: 31 * 24 * time.Hour}, ErrInvalid, "ttl"},
+		{"TTL too long", Request{Target: "b", Kind: "k", TTL: 31 * 24 * time.Hour}, ErrInvalid, "ttl"},
 		{"too large inline", Request{Target: "b", Kind: "k", Body: make([]byte, 11<<20)}, ErrInvalid, "stream"},
 		{"a zero byte", Request{Target: "b", Kind: "k", Args: []string{"a\x00b"}}, ErrInvalid, "zero byte"},
-		{"a queue that nobody knows", Request{Target: "queue:build", Kind: "k"}, ErrNotFound, "queue set"},
+		{"unknown queue", Request{Target: "queue:build", Kind: "k"}, ErrNotFound, "queue set"},
 	}
 	for _, tt := range tests {
 		if _, err := a.Submit(t.Context(), tt.r); !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.say) {
@@ -177,12 +179,12 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 		}
 	}
 	if st := a.Status(t.Context()); len(st.Outbox) != 0 {
-		t.Errorf("something was kept: %v", st.Outbox)
+		t.Errorf("the outbox is not empty: %v", st.Outbox)
 	}
 }
 
-// The same key and request is the same task; another request under it is
-// refused (I6). That a redrive carries the key on is held in outbox.
+// The same key with the same request returns the same task; another request with that
+// key is refused (I6). A test in outbox covers that a redrive keeps the key.
 func TestIdempotencyKeys(t *testing.T) {
 	a, b := pair(t, nil)
 	dir := t.TempDir()
@@ -194,12 +196,12 @@ func TestIdempotencyKeys(t *testing.T) {
 	first := a.submit(t, r)
 	again, err := a.Submit(t.Context(), r)
 	if err != nil || again.ID != first || !again.Known {
-		t.Errorf("the same again: %+v, %v, want the first task", again, err)
+		t.Errorf("the same request again: %+v, %v, want the first task", again, err)
 	}
 	other := r
 	other.Args = []string{"true"}
 	if _, err := a.Submit(t.Context(), other); !errors.Is(err, ErrKeyConflict) {
-		t.Errorf("another request under the key: %v", err)
+		t.Errorf("another request with the key: %v", err)
 	}
 	a.waitEnd(t, first, "SUCCESS")
 	if runs, _ := os.ReadFile(count); string(runs) != "run\n" {
@@ -235,8 +237,8 @@ func TestRedriveIsANewTask(t *testing.T) {
 	}
 }
 
-// A task for this node itself, or for a peer that was forgotten meanwhile, knows
-// whom it was for.
+// A redrive of a task for this node itself, or for a peer that was forgotten since,
+// keeps its target.
 func TestRedriveKnowsItsTarget(t *testing.T) {
 	a, b := pair(t, nil)
 	s := shell(nil)
@@ -264,7 +266,7 @@ func TestRedriveKnowsItsTarget(t *testing.T) {
 	}
 }
 
-// CANCELLED is said only after the whole process group is gone.
+// A task is CANCELLED only after the whole process group is gone.
 func TestCancelStopsARun(t *testing.T) {
 	for _, hard := range []bool{false, true} {
 		a, b := pair(t, nil)
@@ -279,7 +281,7 @@ func TestCancelStopsARun(t *testing.T) {
 		}
 		a.waitEnd(t, id, "CANCELLED")
 		before, _ := os.Stat(beat)
-		<-time.After(100 * time.Millisecond) // ten beats, if there were any
+		<-time.After(100 * time.Millisecond) // ten iterations of the loop, if it were running
 		if after, _ := os.Stat(beat); after.Size() != before.Size() {
 			t.Errorf("hard %v: the program still runs after CANCELLED", hard)
 		}
@@ -289,7 +291,7 @@ func TestCancelStopsARun(t *testing.T) {
 	}
 }
 
-// A graceful stop spends no attempt: the task starts again with the node (S32).
+// A graceful stop uses up no attempt: the task starts again with the node (S32).
 func TestGracefulStopSpendsNoAttempt(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) { c.Limits.GracefulTimeout = 50 * time.Millisecond })
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
@@ -302,7 +304,7 @@ func TestGracefulStopSpendsNoAttempt(t *testing.T) {
 	start(t, b.cfg)
 	task := a.waitEnd(t, id, "SUCCESS")
 	if task.Attempts != 1 {
-		t.Errorf("attempts %d, want 1: the stop spends none", task.Attempts)
+		t.Errorf("attempts %d, want 1: the stop uses up none", task.Attempts)
 	}
 }
 
@@ -331,8 +333,8 @@ func TestPurgeRemovesOnlyEndedTasks(t *testing.T) {
 	}
 }
 
-// A key is remembered longer than the record of a finished task: the answer says
-// so instead of naming a state that is not so.
+// A key is remembered longer than the record of a finished task: the answer states that
+// instead of a wrong state.
 func TestKnownTaskWithoutARecord(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
@@ -350,8 +352,8 @@ func TestKnownTaskWithoutARecord(t *testing.T) {
 	}
 }
 
-// A task of mode at_most_once is started once, also when its handler fails and
-// may be tried again; the mode is shown at home.
+// A task with mode at_most_once starts only once, even if its handler fails with a
+// retryable error; the home shows the mode.
 func TestAtMostOnceIsStartedOnce(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
@@ -370,8 +372,8 @@ func TestAtMostOnceIsStartedOnce(t *testing.T) {
 	}
 }
 
-// A handler that takes a sender's arguments takes no flags unless it says so, and
-// nobody gets more attempts out of it than it allows.
+// A handler that accepts a sender's arguments accepts no flags unless configured, and
+// never makes more attempts than it allows.
 func TestHandlerBoundsItsSenders(t *testing.T) {
 	a, b := pair(t, nil)
 	dir := t.TempDir()
@@ -380,7 +382,7 @@ func TestHandlerBoundsItsSenders(t *testing.T) {
 	}
 	task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "finder", Args: []string{"-exec", "touch", "{}/stolen", ";"}}), "FAILED")
 	if !strings.Contains(task.Reason, "--allow-flags") {
-		t.Errorf("the reason is %q, want what would allow it", task.Reason)
+		t.Errorf("the reason is %q, want a hint how to allow it", task.Reason)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "stolen")); err == nil {
 		t.Error("the sender's program ran")

@@ -11,7 +11,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A node without a ticket waits until a person accepts it, and is a member then.
+// A node without a ticket waits until a person accepts it and then is a member.
 func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 	a, b := pair(t, nil)
 	keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
@@ -22,23 +22,23 @@ func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 		return n.Join(t.Context(), keys.Peer(), &proto.JoinRequest{Name: name, KeyRecord: keys.KeyRecord()})
 	}
 	if r := ask(a, "tablet"); !r.GetPending() || r.GetCertificate() != nil {
-		t.Fatalf("before anybody said yes: %v", r)
+		t.Fatalf("before it was accepted: %v", r)
 	}
 	if r := ask(b, "tablet"); r.GetPending() || !strings.Contains(r.GetRefusal(), "may not admit") {
-		t.Errorf("a member that is no admin answers %v", r)
+		t.Errorf("a member that is not an admin answers %v", r)
 	}
 	w := a.JoinRequests(t.Context())
 	if len(w) != 1 || w[0].Name != "tablet" || w[0].Code != JoinCode(keys.Peer()) {
-		t.Fatalf("wishes: %+v", w)
+		t.Fatalf("join requests: %+v", w)
 	}
 	if _, err := a.Accept(t.Context(), "nobody", AcceptOptions{}); !errors.Is(err, ErrNotFound) {
-		t.Errorf("accept nobody: %v", err)
+		t.Errorf("accept an unknown node: %v", err)
 	}
 	if _, err := a.Accept(t.Context(), "tablet", AcceptOptions{}); !errors.Is(err, ErrInvalid) {
-		t.Errorf("accept by the name that it gave itself: %v", err)
+		t.Errorf("accept by its own name: %v", err)
 	}
 	if _, err := a.Accept(t.Context(), w[0].Code, AcceptOptions{Name: a.Name()}); !errors.Is(err, ErrRefused) {
-		t.Errorf("accept under a name that is taken: %v", err)
+		t.Errorf("accept with a name that is taken: %v", err)
 	}
 	p, err := a.Accept(t.Context(), strings.ToLower(w[0].Code), AcceptOptions{Roles: []string{identity.RoleSend}})
 	if err != nil || p.Name != "tablet" {
@@ -47,23 +47,23 @@ func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 	r := ask(a, "tablet")
 	m, err := a.mesh.VerifyMember(r.GetCertificate(), time.Now())
 	if err != nil || m.Peer != keys.Peer() || m.Name != "tablet" || m.HasRole(identity.RoleWork) || len(r.GetPeers()) != 2 {
-		t.Fatalf("after it: %v, %v, %d peers", m, err, len(r.GetPeers()))
+		t.Fatalf("after the acceptance: %v, %v, %d peers", m, err, len(r.GetPeers()))
 	}
 	if w := a.JoinRequests(t.Context()); len(w) != 0 {
-		t.Errorf("it still asks: %+v", w)
+		t.Errorf("it is still listed: %+v", w)
 	}
 }
 
-// What nodes without a ticket cost is bounded, and forgotten.
+// The state kept for nodes without a ticket is bounded and expires.
 func TestJoinRequestsAreBounded(t *testing.T) {
 	w, now := newJoinRequests(), time.Unix(1_800_000_000, 0)
 	for i := range maxJoinRequests + 20 {
 		if w.add(proto.PeerID{byte(i), 1}, fmt.Sprint(i), "", &proto.JoinRequest{Name: "n"}, now) == nil {
-			t.Fatalf("wish %d finds no place", i)
+			t.Fatalf("request %d is refused", i)
 		}
 	}
 	if len(w.list(now)) != maxJoinRequests || len(w.list(now.Add(joinRequestTTL+time.Second))) != 0 {
-		t.Errorf("%d wishes at once, %d later", len(w.list(now)), len(w.asked))
+		t.Errorf("%d requests at first, %d later", len(w.list(now)), len(w.asked))
 	}
 	for i := range 3 * maxStrangers {
 		w.firstSeen(proto.PeerID{byte(i), byte(i >> 8)})
@@ -73,35 +73,35 @@ func TestJoinRequestsAreBounded(t *testing.T) {
 	}
 	w.firstSeen(proto.PeerID{1})
 	if w.firstSeen(proto.PeerID{1}) {
-		t.Error("a stranger is told of twice")
+		t.Error("a stranger is reported twice")
 	}
 }
 
-// One address on the LAN asks with ever new keys: it has a few places, and who asks from
-// another is listed, before it when it is the newest.
+// One address on the LAN sends requests with ever new keys: it gets only a few places,
+// and a request from another address is listed, first if it is the newest.
 func TestOneAddressCannotFillTheList(t *testing.T) {
 	w, now := newJoinRequests(), time.Unix(1_800_000_000, 0)
 	for i := range 5 * maxJoinRequests {
 		now = now.Add(time.Second)
 		if w.add(proto.PeerID{byte(i), byte(i >> 8), 1}, "bad", "/ip4/192.0.2.1", &proto.JoinRequest{Name: "tablet"}, now) == nil {
-			t.Fatal("it is shut out itself: a person could not see that it asks")
+			t.Fatal("the address is shut out itself: its requests are not visible")
 		}
 	}
 	now = now.Add(time.Second)
 	if w.add(proto.PeerID{9}, "good", "/ip4/192.0.2.2", &proto.JoinRequest{Name: "tablet"}, now) == nil {
-		t.Fatal("one of another address is shut out")
+		t.Fatal("a request from another address is shut out")
 	}
 	all := w.list(now)
 	if len(all) != maxPerOrigin+1 || all[0].From != "/ip4/192.0.2.2" {
-		t.Errorf("%d ask, the first from %s", len(all), all[0].From)
+		t.Errorf("%d requests, the first from %s", len(all), all[0].From)
 	}
 	if code := JoinCode(proto.PeerID{9}); len(code) != 14 || plainCode(strings.ToLower(code)) != strings.ReplaceAll(code, "-", "") {
 		t.Errorf("code %s", code)
 	}
 }
 
-// Whoever answers first on a LAN is not known to be the right one: without the
-// code of the member a person is asked, and nobody is the answer no.
+// The first node that answers on a LAN is not necessarily the right one: without the
+// code of the member a person is asked, and if nobody can be asked the answer is no.
 func TestJoiningNeedsConsent(t *testing.T) {
 	p, asked := proto.PeerID{9}, ""
 	no := errors.New("no")
@@ -112,12 +112,12 @@ func TestJoiningNeedsConsent(t *testing.T) {
 		err   error
 	}{
 		{"the right code", LANOptions{Code: strings.ToLower(JoinCode(p))}, true, nil},
-		{"the code of another", LANOptions{Code: JoinCode(proto.PeerID{8})}, false, nil},
+		{"the code of another node", LANOptions{Code: JoinCode(proto.PeerID{8})}, false, nil},
 		{"nobody to ask", LANOptions{}, true, ErrRefused},
-		{"a person says no", LANOptions{Agree: func(code, _ string) error { asked = code; return no }}, true, no},
+		{"a person declines", LANOptions{Agree: func(code, _ string) error { asked = code; return no }}, true, no},
 	} {
 		if got := tt.o.mayAsk(p); got != tt.wants {
-			t.Errorf("%s: it is asked: %v", tt.name, got)
+			t.Errorf("%s: agree = %v", tt.name, got)
 		}
 		if err := tt.o.confirm(p, identity.Mesh{}); tt.wants && !errors.Is(err, tt.err) {
 			t.Errorf("%s: %v, want %v", tt.name, err, tt.err)

@@ -17,6 +17,6 @@ func TestMachineLoadIsRead(t *testing.T) {
 		}
 	}
 	if kilobytes([]byte("MemTotal:"), "MemTotal:") != 0 {
-		t.Error("a row without a number has one")
+		t.Error("a row without a number has a value")
 	}
 }

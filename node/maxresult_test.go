@@ -11,8 +11,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A target that sends a larger result than its task takes is refused: nothing of it is
-// kept, the task is a dead letter that says so, an event and a line of the log tell of it.
+// A result larger than its task allows is refused: nothing of it is stored, and the task
+// becomes a dead letter with that reason, which an event and a log line report.
 func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 	a := startAlone(t)
 	f := a.forger("mallory", "send", "work")
@@ -29,11 +29,11 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 		stream  int64 // bytes; 0: none
 		state   string
 	}{
-		"as much as it takes":              {5000, said(5000), 0, "SUCCESS"},
-		"a byte more":                      {5000, said(5001), 0, "DEAD_LETTER"},
-		"a small one":                      {50, said(51), 0, "DEAD_LETTER"},
-		"a stream":                         {5000, streamed(1 << 30), 1 << 30, "DEAD_LETTER"},
-		"a stream that is said to be less": {5000, streamed(7), 1 << 30, "DEAD_LETTER"},
+		"exactly the limit":                   {5000, said(5000), 0, "SUCCESS"},
+		"one byte more":                       {5000, said(5001), 0, "DEAD_LETTER"},
+		"small":                               {50, said(51), 0, "DEAD_LETTER"},
+		"a stream":                            {5000, streamed(1 << 30), 1 << 30, "DEAD_LETTER"},
+		"a stream with a smaller stated size": {5000, streamed(7), 1 << 30, "DEAD_LETTER"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := a.submit(t, Request{Target: "mallory", Kind: "k", Bounds: Bounds{MaxResult: tt.max}})
@@ -70,7 +70,7 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 					err = proto.DecodeKnown(m.GetPayload(), reply)
 				}
 				if err != nil || reply.GetOffset() != uint64(identity.SealedSize(tt.stream)) {
-					t.Errorf("its body is wanted from byte %d (%v): %v", reply.GetOffset(), reply.GetCode(), err)
+					t.Errorf("its body is requested from byte %d (%v): %v", reply.GetOffset(), reply.GetCode(), err)
 				}
 				env.Signature = nil
 			}
@@ -84,11 +84,11 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 				return
 			}
 			if !strings.Contains(got.Reason, "TOO_LARGE: its target sent a result of") || got.ResultSize != 0 {
-				t.Errorf("reason %q, %d bytes are kept", got.Reason, got.ResultSize)
+				t.Errorf("reason %q, %d bytes are stored", got.Reason, got.ResultSize)
 			}
 			for _, blob := range []string{resultBlob(task), arrivingBlob(task)} {
 				if has, _ := a.storage.blobs.Has(blob); has {
-					t.Errorf("%s is kept", blob)
+					t.Errorf("%s is stored", blob)
 				}
 			}
 			told := false
@@ -96,7 +96,7 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 				told = told || e.Kind == "task.result_too_large" && strings.Contains(e.Text, id)
 			}
 			if !told {
-				t.Error("no event tells of it")
+				t.Error("no event reports it")
 			}
 		})
 	}

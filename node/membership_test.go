@@ -17,8 +17,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// What a node says of itself is true from its first word on: when it was started, and
-// where others can come to it. Its own loopback is no such place when there are others.
+// The first announcement of a node is already correct: its start time and its reachable
+// addresses, without loopback if there are others.
 func TestFirstRecordOfANode(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "a" {
@@ -27,20 +27,19 @@ func TestFirstRecordOfANode(t *testing.T) {
 	})
 	own := a.ownRecord()
 	if !slices.Equal(own.Addrs, []string{"/ip4/192.0.2.1/tcp/4001"}) {
-		t.Errorf("it says that it is at %v", own.Addrs)
+		t.Errorf("it announces the addresses %v", own.Addrs)
 	}
 	var first gossip.Member
 	eventually(t, func() (ok bool) {
 		first, ok = b.gossip.Member(a.keys.Peer())
 		return ok && first.Record != nil
-	}, func() string { return "the other one hears nothing of it" })
+	}, func() string { return "the other node does not learn of it" })
 	if started := time.UnixMilli(first.Record.GetStartedMs()); time.Since(started) > time.Hour {
-		t.Errorf("it says that it was started at %v", started)
+		t.Errorf("it announces the start time %v", started)
 	}
 }
 
-// Who was revoked is not introduced to a node that joins: it knows of no revocations
-// yet.
+// A revoked member is not introduced to a joining node, which knows no revocations yet.
 func TestRevokedMembersAreNotIntroduced(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := a.Revoke(t.Context(), "b", "lost"); err != nil {
@@ -53,43 +52,43 @@ func TestRevokedMembersAreNotIntroduced(t *testing.T) {
 	}
 	for _, k := range a.introduceAll(keys.Peer(), cert).GetPeers() {
 		if m, err := a.mesh.VerifyMember(k.GetCertificate(), time.Now()); err != nil || m.Peer == b.keys.Peer() {
-			t.Errorf("%s is introduced (%v)", m.Name, err)
+			t.Errorf("%s was introduced (%v)", m.Name, err)
 		}
 	}
 }
 
-// A revoked member is disconnected and does not come back. A dial that the other side had
-// begun before may look like a connection to the revoked member for a moment.
+// A revoked member is disconnected and cannot reconnect. A dial that the other side had
+// started before may briefly look like a connection to the revoked member.
 func TestRevokedMemberIsDisconnected(t *testing.T) {
 	a, b := pair(t, nil)
-	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "it never came: they are connected" })
+	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "they are not connected" })
 	if err := a.Revoke(t.Context(), "b", "lost"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, func() bool { return !a.net.Connected(b.keys.Peer()) && !b.net.Connected(a.keys.Peer()) }, func() string { return "it never came: it is put out" })
+	eventually(t, func() bool { return !a.net.Connected(b.keys.Peer()) && !b.net.Connected(a.keys.Peer()) }, func() string { return "the revoked member is still connected" })
 	eventually(t, func() bool {
 		err := b.net.Dial(withTimeout(t, 10*time.Second), a.keys.Peer(), a.net.Addrs())
 		if a.net.Connected(b.keys.Peer()) {
-			t.Error("a revoked member is connected again")
+			t.Error("the revoked member is connected again")
 		}
 		return err != nil
-	}, func() string { return "the dials of a revoked member succeed" })
+	}, func() string { return "dials of the revoked member succeed" })
 }
 
-// Nobody but who has the root key ends an admin, and is told so before anything is
-// signed.
+// Only a node with the root key can revoke an admin; others get that error before
+// anything is signed.
 func TestOnlyTheRootRevokesAnAdmin(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.Revoke(t.Context(), "a", "mine"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "root key") {
-		t.Errorf("a member ends the founder: %v", err)
+		t.Errorf("a member revokes the first member: %v", err)
 	}
 	if n := len(a.book.Revocations()) + len(b.book.Revocations()); n != 0 {
 		t.Errorf("%d revocations were made", n)
 	}
 }
 
-// A peer that a person blocks here is a member elsewhere: what is known of it is
-// compared with others as before, and they agree.
+// A peer that is blocked on this node is still a member elsewhere: its state is compared
+// with other members as before, and they agree.
 func TestBlockedPeerRemainsAMember(t *testing.T) {
 	a, b := pair(t, nil)
 	c := testConfig(t, t.TempDir()+"/c")
@@ -101,24 +100,24 @@ func TestBlockedPeerRemainsAMember(t *testing.T) {
 	}
 	eventually(t, func() bool {
 		return knows(a, b.keys.Peer()) && knows(a, third.keys.Peer()) && knows(b, third.keys.Peer()) && knows(third, b.keys.Peer())
-	}, func() string { return "it never came: all know all" })
+	}, func() string { return "not all members know each other" })
 	if err := a.Block(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := a.book.Member(third.keys.Peer()); ok {
-		t.Error("who is blocked is a member for what comes in")
+		t.Error("a blocked peer counts as a member for incoming messages")
 	}
 	records := directory{Book: a.book, net: a.net}
 	if _, ok := records.Member(third.keys.Peer()); !ok {
-		t.Error("who is blocked here is no member for what is told of it")
+		t.Error("a blocked peer does not count as a member for gossip about it")
 	}
 	eventually(t, func() bool {
 		got, err := a.Converge(t.Context())
 		return err == nil && slices.Contains(got.Agree, "b")
-	}, func() string { return "it never came: they agree" })
+	}, func() string { return "the members do not agree" })
 }
 
-// A node that stops says so: nobody has to find out, and nobody accuses it.
+// A node that stops announces it: no member has to detect it or suspects it.
 func TestStopIsAnnounced(t *testing.T) {
 	a, b := pair(t, nil)
 	id := b.keys.Peer()
@@ -126,7 +125,7 @@ func TestStopIsAnnounced(t *testing.T) {
 		m, _ := a.gossip.Member(id)
 		return m.Status
 	}
-	eventually(t, func() bool { return status() == gossip.Alive }, func() string { return "it is never alive" })
+	eventually(t, func() bool { return status() == gossip.Alive }, func() string { return "it does not become alive" })
 	b.halt()
 	eventually(t, func() bool { return status() != gossip.Alive }, func() string { return "its stop goes unnoticed" })
 	if got := status(); got != gossip.Left {
@@ -134,15 +133,15 @@ func TestStopIsAnnounced(t *testing.T) {
 	}
 }
 
-// After a restart a node has forgotten how new the others' records were. An old one
-// that somebody kept and says again does not lead it astray: it remembers their boots.
+// After a restart a node has forgotten the version of the others' records. It ignores a
+// replayed old record because it remembers their boot numbers.
 func TestOldRecordIsIgnored(t *testing.T) {
 	a, b := pair(t, nil)
 	id := b.keys.Peer()
 	eventually(t, func() bool {
 		p, _ := a.book.Get(id)
 		return p.Boot > 0 && a.net.Connected(id)
-	}, func() string { return "they never meet" })
+	}, func() string { return "they do not meet" })
 	cfg := a.cfg
 	b.halt()
 	a.halt()
@@ -181,14 +180,14 @@ func TestOldRecordIsIgnored(t *testing.T) {
 	}
 }
 
-// A clock that went behind the node's own certificate is warned of.
+// A clock that is set to before the node's own certificate causes a warning.
 func TestClockBehindTheCertificateWarns(t *testing.T) {
 	var by atomic.Int64
 	a, _ := pair(t, func(name string, c *Config) {
 		c.Clock = clock.WithOffset(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
 	})
 	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); strings.Contains(w, "clock") {
-		t.Errorf("warned with a good clock: %s", w)
+		t.Errorf("warning with a correct clock: %s", w)
 	}
 	by.Store(int64(-time.Hour))
 	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); !strings.Contains(w, "is doubted: it is 1h0m0s behind") {
@@ -200,7 +199,7 @@ func TestClockBehindTheCertificateWarns(t *testing.T) {
 	}
 }
 
-// When no more members can be known a person is told so, by an event and by the status.
+// A full member directory is reported by an event and in the status.
 func TestFullBookIsReported(t *testing.T) {
 	cfg := testConfig(t, t.TempDir()+"/a")
 	cfg.Simulated.Engine = mem.New()
@@ -215,8 +214,8 @@ func TestFullBookIsReported(t *testing.T) {
 	}
 	eventually(t, func() bool {
 		return slices.ContainsFunc(a.Events(t.Context(), 0, 100, 0).Items, func(e NodeEvent) bool { return e.Kind == "member.alarm" })
-	}, func() string { return "no event tells that the book is full" })
+	}, func() string { return "no event reports that the directory is full" })
 	if w := a.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(w string) bool { return strings.Contains(w, "peers forget") }) {
-		t.Errorf("the status warns of %q", w)
+		t.Errorf("status warnings: %q", w)
 	}
 }

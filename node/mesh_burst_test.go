@@ -13,14 +13,14 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A slowListener is who listens to the gossip topic, and stands still for a while when a burst
-// begins: what came meanwhile is heard all at once.
+// A slowListener listens to the gossip topic and pauses for a while when a burst begins:
+// the messages of that time are received all at once.
 type slowListener struct {
 	transport.TopicHandler
 	pause time.Duration
 
 	mu    sync.Mutex
-	heard int // revocations that the topic brought
+	heard int // revocations received from the topic
 }
 
 func (e *slowListener) Receive(author proto.PeerID, data []byte) {
@@ -37,8 +37,8 @@ func (e *slowListener) Receive(author proto.PeerID, data []byte) {
 	e.TopicHandler.Receive(author, data)
 }
 
-// missed returns how many of n revocations the topic did not bring into the room: not to
-// the listener, or there was no room for what it brought.
+// missed returns how many of n revocations did not reach gossip through the topic: lost
+// before the listener, or dropped for lack of room.
 func (e *slowListener) missed(t *testing.T, of *Node, n int) int {
 	t.Helper()
 	families, err := of.Registry().Gather()
@@ -56,10 +56,11 @@ func (e *slowListener) missed(t *testing.T, of *Node, n int) int {
 	return lost
 }
 
-// TestBurstIsRepairedBySync holds S43: statements that must arrive, more at once
-// than gossip carries to who listens slowly, are at every member in the end, also at one
-// that was away. What the topic lost is counted, and came by comparison. It is a burst
-// of 1 000, or of 10 000 with BALEFIRE_VIRTUAL_HOURS or BALEFIRE_LONG.
+// TestBurstIsRepairedBySync verifies S43: statements that must arrive reach every
+// member, including one that was offline, even if they are more at once than gossip
+// delivers to a slow listener. The losses of the topic are counted and repaired by a
+// sync. It is a burst of 1 000, or of 10 000 with BALEFIRE_VIRTUAL_HOURS or
+// BALEFIRE_LONG.
 func TestBurstIsRepairedBySync(t *testing.T) {
 	burst := 1000
 	if longRun || os.Getenv("BALEFIRE_VIRTUAL_HOURS") != "" {
@@ -110,14 +111,14 @@ func TestBurstIsRepairedBySync(t *testing.T) {
 		took := w.await(10*time.Minute, "a burst", knows(w.nodes[:4]...))
 		for _, s := range w.nodes[1:4] {
 			lost := listeners[s.name].missed(t, s.get(), burst)
-			t.Logf("%s: the topic lost %d of %d (%d %%); all are known after %v", s.name, lost, burst, 100*lost/burst, took)
+			t.Logf("%s: the topic lost %d of %d (%d %%); all known after %v", s.name, lost, burst, 100*lost/burst, took)
 			if lost < burst/10 {
-				t.Errorf("%s lost %d of %d: nothing is tested", s.name, lost, burst)
+				t.Errorf("%s lost %d of %d: the test proves nothing", s.name, lost, burst)
 			}
 		}
 		away.start()
-		t.Logf("who was away knows all after %v", w.await(10*time.Minute, "who was away", func() bool { return w.allConnected() && knows(away)() }))
-		w.await(5*time.Minute, "all know the same", func() bool {
+		t.Logf("the offline member knows all after %v", w.await(10*time.Minute, "the offline member", func() bool { return w.allConnected() && knows(away)() }))
+		w.await(5*time.Minute, "all know the same state", func() bool {
 			root := founder.get().gossip.Summary().Root
 			for _, s := range w.nodes {
 				if s.get().gossip.Summary().Root != root {

@@ -13,17 +13,17 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A lifeguardRun is what one run of whole nodes in bad weather gave.
+// A lifeguardRun is the result of one run of complete nodes on a bad network.
 type lifeguardRun struct {
 	hours    float64
-	reports  int             // DEAD, by anybody about anybody
-	wrong    int             // about a node that was running, by one that was
-	byPaused int             // the same by one that stood still: it hears nobody
-	detect   []time.Duration // from the death of a node until each other one said so
+	reports  int             // DEAD reports of any node about any node
+	wrong    int             // reports of a running node about a running node
+	byPaused int             // the same by a paused node, which receives nothing
+	detect   []time.Duration // from the death of a node until each other one reported it
 }
 
-// runLifeguard runs whole nodes: a tenth of the packets is lost, one node at a time stands
-// still for 1 to 30 seconds, and every three minutes one dies and comes back a minute
+// runLifeguard runs complete nodes: a tenth of the packets is lost, one node at a time
+// pauses for 1 to 30 seconds, and every three minutes one dies and returns a minute
 // later.
 func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bool) (r lifeguardRun) {
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bo
 			}
 		}
 		w = newSimMeshWith(t, size, seed, transporttest.Link{Latency: 5 * time.Millisecond, Seed: seed}, func(s *simNode, cfg *Config) {
-			cfg.Net.NoDHT, cfg.Net.Relays = true, -1 // they cost the most and say nothing here
+			cfg.Net.NoDHT, cfg.Net.Relays = true, -1 // expensive and irrelevant here
 			cfg.Simulated.Gossip = func(c *gossip.Config) {
 				c.Plain = plain
 				next := c.Changed
@@ -71,7 +71,7 @@ func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bo
 		set(func() { begun = true })
 		w.SetLoss(0.1)
 		end := time.Now().Add(d)
-		w.users.Go(func() { // one at a time stands still
+		w.users.Go(func() { // one at a time pauses
 			rng := rand.New(rand.NewPCG(seed, 10))
 			for time.Now().Before(end) {
 				s := w.nodes[rng.IntN(len(w.nodes))]
@@ -110,11 +110,11 @@ func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bo
 	return r
 }
 
-// TestLifeguardWithWholeNodes holds over real libp2p what package gossip holds for
-// its pure core: with a tenth of the nodes nodeState still and a tenth of the packets
-// lost, the rules of Lifeguard give twenty times fewer false verdicts, and see a
-// death at most half as late again. It takes ten nodes and BALEFIRE_VIRTUAL_HOURS; or
-// six and some minutes, in which the figures are rough.
+// TestLifeguardWithWholeNodes verifies over real libp2p what a test in package gossip
+// verifies for its core: with a tenth of the nodes paused and a tenth of the packets
+// lost, the rules of Lifeguard give twenty times fewer false verdicts and detect a death
+// at most 1.5 times as late. It needs ten nodes and BALEFIRE_VIRTUAL_HOURS; the short
+// form has six nodes and some minutes, which gives rough figures.
 func TestLifeguardWithWholeNodes(t *testing.T) {
 	size, each, enough, fewer, slower := 6, 3*time.Minute, 10, 3, 5.0
 	if hours, err := strconv.Atoi(os.Getenv("BALEFIRE_VIRTUAL_HOURS")); err == nil {
@@ -126,14 +126,14 @@ func TestLifeguardWithWholeNodes(t *testing.T) {
 		lifeguardRun
 	}{{"plain", plain}, {"lifeguard", ours}} {
 		slices.Sort(r.detect)
-		t.Logf("%s: %.2f h, %d verdicts, %d false, %d more by who stood still; detection mean %v, median %v, worst %v of %d", r.name, r.hours, r.reports, r.wrong, r.byPaused,
+		t.Logf("%s: %.2f h, %d verdicts, %d false, %d more by paused nodes; detection mean %v, median %v, worst %v of %d", r.name, r.hours, r.reports, r.wrong, r.byPaused,
 			mean(r.detect), r.detect[len(r.detect)/2], r.detect[len(r.detect)-1], len(r.detect))
 	}
 	if plain.wrong < fewer*ours.wrong || plain.wrong < enough {
-		t.Errorf("%d false verdicts, %d with plain SWIM", ours.wrong, plain.wrong)
+		t.Errorf("%d false verdicts, with plain SWIM %d", ours.wrong, plain.wrong)
 	}
 	if float64(mean(ours.detect)) > slower*float64(mean(plain.detect)) {
-		t.Errorf("a death is seen after %v, by plain SWIM after %v", mean(ours.detect), mean(plain.detect))
+		t.Errorf("a death is detected after %v, by plain SWIM after %v", mean(ours.detect), mean(plain.detect))
 	}
 }
 

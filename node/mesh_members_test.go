@@ -14,13 +14,13 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// lanLink is what the targets of docs/network.md are stated for.
+// lanLink is the link for which docs/network.md states its targets.
 var lanLink = transporttest.Link{Latency: 2 * time.Millisecond, Mbps: 1000}
 
-// longRun asks for the long form of a test: more nodes, rounds and hours.
+// longRun selects the long form of a test: more nodes, rounds and hours.
 var longRun = os.Getenv("BALEFIRE_LONG") != ""
 
-// await waits until ok, for a while at most, and returns how long it took.
+// await waits until ok returns true, at most limit, and returns how long it took.
 func (w *simMesh) await(limit time.Duration, what string, ok func() bool) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -33,7 +33,7 @@ func (w *simMesh) await(limit time.Duration, what string, ok func() bool) time.D
 	return time.Since(began)
 }
 
-// peer is the id of s, up or down.
+// peer returns the id of s, up or down.
 func (s *simNode) peer() proto.PeerID {
 	s.mesh.t.Helper()
 	if s.id.IsZero() {
@@ -42,25 +42,25 @@ func (s *simNode) peer() proto.PeerID {
 	return s.id
 }
 
-// statusOf returns what s believes of another.
+// statusOf returns the status of another node according to s.
 func (s *simNode) statusOf(of *simNode) gossip.Status {
 	m, _ := s.get().gossip.Member(of.peer())
 	return m.Status
 }
 
-// allSee reports whether everybody who is up believes this of one.
+// allSee reports whether all running nodes assign this status to a node.
 func (w *simMesh) allSee(of *simNode, want gossip.Status) bool {
 	return !slices.ContainsFunc(w.nodes, func(s *simNode) bool {
 		return s != of && s.get() != nil && s.statusOf(of) != want
 	})
 }
 
-// allAlive reports whether everybody who is up knows everybody who is up to be alive.
+// allAlive reports whether all running nodes consider all running nodes alive.
 func (w *simMesh) allAlive() bool {
 	return !slices.ContainsFunc(w.nodes, func(s *simNode) bool { return s.get() != nil && !w.allSee(s, gossip.Alive) })
 }
 
-// allConnected reports whether everybody who is up is connected with everybody who is up.
+// allConnected reports whether all running nodes are connected to each other.
 func (w *simMesh) allConnected() bool {
 	for _, a := range w.nodes {
 		for _, b := range w.nodes {
@@ -72,12 +72,12 @@ func (w *simMesh) allConnected() bool {
 	return true
 }
 
-// deathReports counts what nodes believe of each other, from the events of the room
-// that decides it.
+// deathReports counts the DEAD reports of nodes about each other, from the events of
+// gossip.
 type deathReports struct {
 	mu    sync.Mutex
-	dead  map[[2]string]int // by who, of whom
-	times []time.Time       // when each came
+	dead  map[[2]string]int // by reporter and subject
+	times []time.Time       // time of each report
 }
 
 func (v *deathReports) watch(s *simNode, cfg *Config) {
@@ -95,7 +95,7 @@ func (v *deathReports) watch(s *simNode, cfg *Config) {
 	}
 }
 
-// nameOf returns whose id p is.
+// nameOf returns the name of the node with id p.
 func (w *simMesh) nameOf(p proto.PeerID) string {
 	for _, s := range w.nodes {
 		if s.id == p {
@@ -105,9 +105,9 @@ func (w *simMesh) nameOf(p proto.PeerID) string {
 	return p.Short()
 }
 
-// TestMembersKnowEachOther holds the figures of a mesh of ten whole nodes, of twenty
-// with BALEFIRE_LONG: a new one is known to all within 5 s, a dead one within 10 s, a
-// revoked one is put out by everybody and comes in nowhere.
+// TestMembersKnowEachOther verifies the figures of a mesh of ten complete nodes, of
+// twenty with BALEFIRE_LONG: all know a new member within 5 s and a dead one within 10
+// s; a revoked one is disconnected by all and cannot join anywhere.
 func TestMembersKnowEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		size := 10
@@ -153,7 +153,7 @@ func TestMembersKnowEachOther(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		for _, s := range w.nodes {
 			if s != out && s.get() != nil && s.get().net.Connected(out.peer()) {
-				t.Errorf("%s is connected with who was revoked", s.name)
+				t.Errorf("%s is connected to the revoked member", s.name)
 			}
 		}
 		t.Logf("first view %v; %.0f packets a second and node when idle; a join is known after %v, connected after %v more; a death after %v; a revocation after %v",
@@ -161,7 +161,7 @@ func TestMembersKnowEachOther(t *testing.T) {
 	})
 }
 
-// TestOneBadNode holds S26: a node with 60 % loss unsettles nobody else, and
+// TestOneBadNode verifies S26: a node with 60 % loss does not disturb the others, and
 // pauses itself.
 func TestOneBadNode(t *testing.T) {
 	size := 6
@@ -187,19 +187,19 @@ func TestOneBadNode(t *testing.T) {
 			}
 			for _, s := range w.nodes[:size-1] {
 				if s.get().gossip.Isolated() {
-					t.Fatalf("%s takes itself for isolated", s.name)
+					t.Fatalf("%s considers itself isolated", s.name)
 				}
 			}
 		}
 		w.SetNodeLoss(bad.at, 0)
-		back := w.await(2*time.Minute, "all is well again", func() bool {
+		back := w.await(2*time.Minute, "recovery", func() bool {
 			return w.allAlive() && w.allConnected() && !bad.get().gossip.SelfPaused()
 		})
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		for who, n := range v.dead {
 			if who[0] != bad.name && who[1] != bad.name {
-				t.Errorf("%s called %s dead %d times: both were well", who[0], who[1], n)
+				t.Errorf("%s reported %s dead %d times although both were well", who[0], who[1], n)
 			}
 		}
 		t.Logf("it paused itself in %d of %d seconds; verdicts %v; all well %v after the loss ended", paused, looks, v.dead, back)
@@ -213,9 +213,9 @@ func TestOneBadNode(t *testing.T) {
 	})
 }
 
-// TestPrunedNodeReturns holds S28 with whole nodes: one that was down for so long
-// that the others forgot its life comes back by itself, and so does one that was
-// cut off and kept running.
+// TestPrunedNodeReturns verifies S28 with complete nodes: a node returns by itself after
+// it was down so long that the others pruned it, and so does one that was cut off but
+// kept running.
 func TestPrunedNodeReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMeshWith(t, 4, 1, lanLink, func(_ *simNode, cfg *Config) {
@@ -234,7 +234,7 @@ func TestPrunedNodeReturns(t *testing.T) {
 			time.Sleep(5 * time.Minute)
 			for _, s := range w.nodes[:3] {
 				if got := s.statusOf(gone); got != gossip.Unknown {
-					t.Errorf("%s still believes %s of it", s.name, got)
+					t.Errorf("%s still has it as %s", s.name, got)
 				}
 			}
 			if restart {
@@ -242,7 +242,7 @@ func TestPrunedNodeReturns(t *testing.T) {
 			} else {
 				w.Heal()
 			}
-			back := w.await(2*time.Minute, "it is back", func() bool { return w.allAlive() && w.allConnected() })
+			back := w.await(2*time.Minute, "its return", func() bool { return w.allAlive() && w.allConnected() })
 			t.Logf("restart %v: back after %v", restart, back)
 			if restart && back > 10*time.Second || back > 90*time.Second {
 				t.Errorf("restart %v: back after %v", restart, back)
@@ -252,10 +252,10 @@ func TestPrunedNodeReturns(t *testing.T) {
 	})
 }
 
-// TestAllReturnAtNewAddresses holds S27: all five, seven with BALEFIRE_LONG, lose power and
-// start ten minutes later at addresses that nobody knows, but for one: a member that kept
-// its address, or one whose new address a person wrote into the seeds of the others.
-// Through it everybody finds everybody, unaided.
+// TestAllReturnAtNewAddresses verifies S27: all five nodes, seven with BALEFIRE_LONG,
+// lose power and start ten minutes later at new addresses, except one: a member that
+// kept its address, or one whose new address is in the seeds of the others. Through it
+// all find each other without help.
 func TestAllReturnAtNewAddresses(t *testing.T) {
 	size := 5
 	if longRun {
@@ -295,7 +295,7 @@ func TestAllReturnAtNewAddresses(t *testing.T) {
 				if alive+more > time.Minute {
 					t.Errorf("all were back after %v", alive+more)
 				}
-				time.Sleep(time.Minute) // the dials under way come to their ends
+				time.Sleep(time.Minute) // let the pending dials finish
 			})
 		})
 	}

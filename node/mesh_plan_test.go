@@ -11,10 +11,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A plan is what a simulated task asks of its handler, written into its body.
+// A plan is the behavior of the handler of a simulated task, encoded in the body of the
+// task.
 type plan struct {
 	takes   time.Duration
-	fails   int // attempts that end in a retry first
+	fails   int // number of attempts that fail first
 	refuses bool
 	body    []byte
 
@@ -23,7 +24,7 @@ type plan struct {
 	class      proto.Class
 }
 
-// newPlan makes the i-th task of a user.
+// newPlan creates the i-th task of a user.
 func newPlan(rng *rand.Rand, i int) plan {
 	p := plan{takes: time.Duration(rng.IntN(3000)) * time.Millisecond, class: proto.Class(1 + rng.IntN(4))}
 	switch rng.IntN(20) {
@@ -49,7 +50,7 @@ func newPlan(rng *rand.Rand, i int) plan {
 	return p
 }
 
-// planOf reads what a handler was given.
+// planOf decodes the body that a handler was given.
 func planOf(body []byte) (p plan) {
 	var salt uint64
 	if _, err := fmt.Sscanf(string(body[:bytes.IndexByte(body, ';')]), "%d %d %t %d", &p.takes, &p.fails, &p.refuses, &salt); err != nil {
@@ -63,13 +64,13 @@ func (p plan) request(target string) Request {
 	return Request{Target: target, Kind: simKind, Body: p.body, Key: p.key, Order: p.order, TTL: p.ttl, Delay: p.delay, Class: p.class}
 }
 
-// answer is the result of the task.
+// answer returns the result of the task.
 func (p plan) answer() []byte {
 	sum := sha256.Sum256(p.body)
 	return hex.AppendEncode(nil, sum[:])
 }
 
-// capture keeps the frame that carries a task.
+// capture stores the frame that carries a task.
 func (l *checker) capture(n *Node, ref string) {
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
@@ -77,7 +78,7 @@ func (l *checker) capture(n *Node, ref string) {
 	}
 	st, err := n.outbox.Stored(id)
 	if err != nil || st.GetRecord().GetBodyBlob() != "" {
-		return // it has ended, or its body travels by itself
+		return // it has ended, or its body is streamed
 	}
 	env := st.GetEnvelope()
 	payload, err := proto.Encode(nil, &proto.Envelope{Header: env.Header, Body: env.Body, Slot: env.Slot, Path: env.Path, Index: env.Index})

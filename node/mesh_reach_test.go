@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// submit hands a task that takes no time to s, for another node.
+// submit submits a task that takes no time to s, for another node.
 func (s *simNode) submit(to *simNode, number int) proto.TaskID {
 	w := s.mesh
 	w.t.Helper()
@@ -30,7 +30,7 @@ func (s *simNode) submit(to *simNode, number int) proto.TaskID {
 	return id
 }
 
-// state is how far a task is at its home.
+// state returns the state of a task at its home.
 func (s *simNode) state(id proto.TaskID) proto.TaskState {
 	rec, err := s.get().outbox.Get(id)
 	if err != nil {
@@ -39,12 +39,12 @@ func (s *simNode) state(id proto.TaskID) proto.TaskState {
 	return rec.GetState()
 }
 
-// accepted reports whether the target has taken a task.
+// accepted reports whether the target has accepted a task.
 func (s *simNode) accepted(id proto.TaskID) bool {
 	return s.state(id) >= proto.Accepted
 }
 
-// connection is how s is connected with another.
+// connection returns the connection of s to another node.
 func (s *simNode) connection(to *simNode) transport.PeerStatus {
 	for _, p := range s.get().net.Peers() {
 		if p.Peer == to.peer() {
@@ -54,10 +54,10 @@ func (s *simNode) connection(to *simNode) transport.PeerStatus {
 	return transport.PeerStatus{}
 }
 
-// TestPathChangesLoseNoTask holds S41 with whole nodes: two behind NATs begin over a
-// relay, the NATs become such that holes can be punched, the work moves to the
-// direct path, back to the relay when the NATs forget, and on; of 1000 tasks none
-// fails, none runs twice.
+// TestPathChangesLoseNoTask verifies S41 with complete nodes: two nodes behind NATs
+// start over a relay, the NATs then allow hole punching, and the traffic moves to the
+// direct path, back to the relay when the NATs forget, and on; of 1000 tasks none fails
+// and none runs twice.
 func TestPathChangesLoseNoTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 4, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100})
@@ -106,12 +106,12 @@ func TestPathChangesLoseNoTask(t *testing.T) {
 	})
 }
 
-// TestFirstTaskAfterLinkRecovers holds S07 with whole nodes: when a link is back after 5 to 40
-// seconds, the first task that waited is accepted within 2 s (p95), and when the
-// target comes back at another address within 10 s. When both sides dial is
+// TestFirstTaskAfterLinkRecovers verifies S07 with complete nodes: when a link recovers
+// after 5 to 40 seconds, the first waiting task is accepted within 2 s (p95), and within
+// 10 s when the target returns at another address. Both sides may dial at once by
 // chance: one outage in some hundreds takes longer than 2 s. The short form has 20
-// outages, of which so few say nothing about the p95: three may be slow. With
-// BALEFIRE_LONG it has 100, and 10 moves instead of 3.
+// outages, too few to determine the p95: three may be slow. With BALEFIRE_LONG it has
+// 100, and 10 moves instead of 3.
 func TestFirstTaskAfterLinkRecovers(t *testing.T) {
 	outages, slow, moves := 20, 3, 3
 	if longRun {
@@ -165,13 +165,12 @@ func TestFirstTaskAfterLinkRecovers(t *testing.T) {
 	})
 }
 
-// TestAllReconnectAtOnce holds S46 with whole nodes: when a network that fell apart
-// into single nodes is whole again, all find each other soon, and their dials are
-// spread.
+// TestAllReconnectAtOnce verifies S46 with complete nodes: when a network that was split
+// into single nodes heals, all find each other soon, and their dials are spread out.
 func TestAllReconnectAtOnce(t *testing.T) {
-	// Of all tries a fifth falls into the fullest 100ms on average, as each pair
-	// meets at the earlier of two even chances within a second; without jitter all
-	// do. With few nodes chance has more say.
+	// On average a fifth of all attempts falls into the busiest 100 ms, because each
+	// pair connects at the earlier of two uniformly random moments within a second;
+	// without jitter all do. With few nodes the variance is larger.
 	size, most := 6, 0.8
 	if longRun {
 		size, most = 50, 1.0/3

@@ -8,9 +8,9 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// TestIdleMeshIsQuiet holds that members say little while nobody does anything, where
-// no two ways are equally long and none is so at all times, as on real machines: what
-// differs by noise alone is told once a minute at most.
+// TestIdleMeshIsQuiet verifies that members send little while nothing happens, on links
+// with different and varying latency, as on real machines: a change that is only noise
+// is announced at most once a minute.
 func TestIdleMeshIsQuiet(t *testing.T) {
 	const size, minutes = 8, 2
 	synctest.Test(t, func(t *testing.T) {
@@ -33,13 +33,13 @@ func TestIdleMeshIsQuiet(t *testing.T) {
 		time.Sleep(minutes * time.Minute)
 		to, after := w.Stats(), said()
 		if before == 0 {
-			t.Fatal("nothing was ever said")
+			t.Fatal("nothing was ever announced")
 		}
-		if n := after - before; n > 2*size*minutes { // some ways change for the better
-			t.Errorf("%d nodes at rest said %.0f things in %d minutes", size, n, minutes)
+		if n := after - before; n > 2*size*minutes { // some paths improve
+			t.Errorf("%d idle nodes announced %.0f changes in %d minutes", size, n, minutes)
 		}
 		a := (minutes * time.Minute).Seconds() * size
-		t.Logf("%d nodes at rest: %.0f things said; each node sends %.0f bytes and %.1f packets a second", size, after-before,
+		t.Logf("%d idle nodes: %.0f announcements; each node sends %.0f bytes and %.1f packets per second", size, after-before,
 			float64(to.Bytes-from.Bytes)/a, float64(to.Sent-from.Sent)/a)
 	})
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// nodesAtOnce is how many nodes start at once: 8, 50 with BALEFIRE_LONG, or BALEFIRE_HERD.
+// nodesAtOnce returns how many nodes start at once: 8, 50 with BALEFIRE_LONG, or
+// BALEFIRE_HERD.
 func nodesAtOnce() int {
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_HERD")); err == nil {
 		return n
@@ -23,14 +24,14 @@ func nodesAtOnce() int {
 	return 8
 }
 
-// traffic is what a node sends on the average between two readings.
+// traffic returns the average traffic of a node between two readings.
 func traffic(before, after transporttest.Stats, nodes int) (packets int, kib float64) {
 	return (after.Sent - before.Sent) / nodes, float64(after.Bytes-before.Bytes) / float64(nodes) / 1024
 }
 
-// TestAllStartAtOnce holds S46 for whole nodes that all start in the same moment, as
-// after a power cut: each finds all others by its own address book, and all know all.
-// What that costs a node is bounded, and then there is rest.
+// TestAllStartAtOnce verifies S46 for complete nodes that all start at the same moment,
+// as after a power failure: each finds all others with its own address book, and all
+// know all. The traffic of a node for that is bounded, and low afterwards.
 func TestAllStartAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		size := nodesAtOnce()
@@ -68,7 +69,7 @@ func TestAllStartAtOnce(t *testing.T) {
 		var mem runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&mem)
-		t.Logf("%d nodes: connected after %v, all known to live after %v; until then a node sent %d packets, %.0f KiB; at rest %.1f packets and %.1f KiB a second; %d MiB of heap and stacks a node",
+		t.Logf("%d nodes: connected after %v, all known to live after %v; until then a node sent %d packets, %.0f KiB; idle %.1f packets and %.1f KiB per second; %d MiB of heap and stacks per node",
 			size, linked, alive, packets, kib, float64(idle)/60, idleKiB/60, int(mem.HeapAlloc+mem.StackInuse)/size>>20)
 		if linked > 30*time.Second || alive > time.Minute {
 			t.Errorf("connected after %v, all known to live after %v", linked, alive)

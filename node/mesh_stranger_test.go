@@ -26,7 +26,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A strangerFlood is what a stranger got done at a node.
+// A strangerFlood counts what a stranger achieved at a node.
 type strangerFlood struct {
 	conns, streams, refused int
 	bytes                   atomic.Int64
@@ -34,14 +34,14 @@ type strangerFlood struct {
 	replies                 map[protocol.ID]int
 }
 
-// guessedProtocols are names of what a node serves, to members.
+// guessedProtocols are names of protocols that a node serves to members.
 var guessedProtocols = []protocol.ID{
 	"/meshsub/1.2.0", "/floodsub/1.0.0", "/libp2p/circuit/relay/0.2.0/hop", "/libp2p/circuit/relay/0.2.0/stop", "/libp2p/dcutr",
 	"/libp2p/autonat/2/dial-request", "/ipfs/id/1.0.0", "/ipfs/id/push/1.0.0", "/ipfs/ping/1.0.0", "/ipfs/kad/1.0.0",
 	proto.StreamTask, proto.StreamChunk, proto.StreamSync, proto.StreamEcho,
 }
 
-// attack has a host that is no member connect again and again, open streams of every
+// attack lets a host that is not a member connect repeatedly, open streams of every
 // protocol that it can guess, and write as much as it may.
 func (f *strangerFlood) attack(ctx context.Context, h host.Host, target peer.AddrInfo, rounds int) {
 	for range rounds {
@@ -68,7 +68,7 @@ func (f *strangerFlood) attack(ctx context.Context, h host.Host, target peer.Add
 	}
 }
 
-// stream writes what it may and counts an answer.
+// stream writes as much as it may and counts answers.
 func (f *strangerFlood) stream(s network.Stream, p protocol.ID) {
 	defer s.Reset()
 	_ = s.SetDeadline(time.Now().Add(10 * time.Second))
@@ -81,14 +81,14 @@ func (f *strangerFlood) stream(s network.Stream, p protocol.ID) {
 			break
 		}
 	}
-	if n, _ := s.Read(make([]byte, 1024)); n > 0 { // be it that it knows the name
+	if n, _ := s.Read(make([]byte, 1024)); n > 0 { // any answer counts, even that the protocol is known
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.replies[p]++
 	}
 }
 
-// heapInUse is what lives in the heap.
+// heapInUse returns the size of the live heap.
 func heapInUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -96,9 +96,10 @@ func heapInUse() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestStrangersLeaveNothingBehind holds S54 with whole nodes: strangers who dial, open the
-// streams of the hash table, the topic and the relay, and flood, are told nothing and
-// leave neither memory nor goroutines behind (I15), and the members go on.
+// TestStrangersLeaveNothingBehind verifies S54 with complete nodes: strangers that dial,
+// open the streams of the hash table, the topic and the relay, and flood them get no
+// information and leave neither memory nor goroutines behind (I15), while the members
+// keep working.
 func TestStrangersLeaveNothingBehind(t *testing.T) {
 	strangers, rounds := 6, 10
 	if longRun {
@@ -128,33 +129,33 @@ func TestStrangersLeaveNothingBehind(t *testing.T) {
 			h.Close()
 		}
 		w.nodes[1].submit(victim, 1)
-		w.await(10*time.Second, "a task amid it", func() bool { return w.checker.countOpen(w.nodes) == 0 })
+		w.await(10*time.Second, "a task during the attack", func() bool { return w.checker.countOpen(w.nodes) == 0 })
 		time.Sleep(3 * time.Minute)
 		grown, left := heapInUse()-before, runtime.NumGoroutine()-routines
-		t.Logf("%d strangers: %d connections, %d streams, %d refused, %d bytes written; %d KiB and %d goroutines are left",
+		t.Logf("%d strangers: %d connections, %d streams, %d refused, %d bytes written; %d KiB and %d goroutines remain",
 			strangers, all.conns, all.streams, all.refused, all.bytes.Load(), grown>>10, left)
 		if grown > 4<<20 || left > 30 {
-			t.Errorf("%d KiB and %d goroutines are left", grown>>10, left)
+			t.Errorf("%d KiB and %d goroutines remain", grown>>10, left)
 		}
 		if len(all.replies) > 0 {
 			t.Errorf("a stranger was answered: %v", all.replies)
 		}
 		if all.conns == 0 || all.streams == 0 || all.bytes.Load() == 0 {
-			t.Error("it proves too little")
+			t.Error("the attack was too small to prove anything")
 		}
 		if len(victim.get().Members(t.Context())) != 3 || !w.allAlive() {
-			t.Error("the mesh is another one")
+			t.Error("the members of the mesh have changed")
 		}
 	})
 }
 
-// outsideHost returns a host of no mesh on the simulated wire.
+// outsideHost returns a host without a mesh on the simulated network.
 func outsideHost(cfg transport.Config) (host.Host, error) {
 	return libp2p.New(libp2p.ListenAddrStrings(cfg.Listen...), libp2p.DisableMetrics(), libp2p.DisableIdentifyAddressDiscovery(),
 		libp2p.Transport(quic.NewTransport), libp2p.QUICReuse(newConnManager, cfg.Sockets...))
 }
 
-// newConnManager is libp2p's own constructor for it, with its end.
+// newConnManager is libp2p's own constructor with its cleanup.
 func newConnManager(l fx.Lifecycle, reset quicgo.StatelessResetKey, token quicgo.TokenGeneratorKey, o ...quicreuse.Option) (*quicreuse.ConnManager, error) {
 	m, err := quicreuse.NewConnManager(reset, token, o...)
 	if err == nil {

@@ -14,13 +14,13 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// meshLog lets every simulated node log; set it to look into a failure.
+// meshLog enables the logs of all simulated nodes; set it to investigate a failure.
 const meshLog = false
 
-// TestVirtualHours holds I1, I2, I3, I6, I8, I9, I10, I11, I12, I15 and I20 for
-// every task of a mesh whose links are lossy, cut, one-way and slow and whose
-// nodes crash and stop: a quarter of an hour of it, or BALEFIRE_VIRTUAL_HOURS hours, and
-// each ends with the books balanced.
+// TestVirtualHours verifies I1, I2, I3, I6, I8, I9, I10, I11, I12, I15 and I20 for every
+// task of a mesh with lossy, cut, one-way and slow links and with nodes that crash and
+// stop. It runs a quarter of an hour of that, or BALEFIRE_VIRTUAL_HOURS hours, and each
+// run ends with all checks of the checker.
 func TestVirtualHours(t *testing.T) {
 	hours, err := strconv.Atoi(os.Getenv("BALEFIRE_VIRTUAL_HOURS"))
 	if err != nil {
@@ -54,13 +54,13 @@ func virtualHour(t *testing.T, seed uint64, loss float64, long time.Duration, en
 	w.settle()
 	w.replayAll()
 	counts := w.checker.checkAll(w.nodes)
-	t.Logf("%v; %d starts; packets %+v; it took %v to come to rest", counts, w.checker.starts, w.Stats(), time.Since(began)-long)
+	t.Logf("%v; %d starts; packets %+v; it took %v to settle", counts, w.checker.starts, w.Stats(), time.Since(began)-long)
 	if counts["SUCCESS"] < enough {
-		t.Errorf("only %d tasks succeeded: the hour proves too little", counts["SUCCESS"])
+		t.Errorf("only %d tasks succeeded: too few to prove anything", counts["SUCCESS"])
 	}
 }
 
-// injectFault changes one thing about the world.
+// injectFault changes one property of the simulation.
 func (w *simMesh) injectFault(loss float64) {
 	for _, s := range w.nodes {
 		if s.get() == nil && w.rng.IntN(10) < 7 {
@@ -89,8 +89,8 @@ func (w *simMesh) injectFault(loss float64) {
 	}
 }
 
-// settle ends all trouble and waits until every task has ended: nobody lends a
-// hand (I20).
+// settle ends all faults and waits until every task has ended without intervention
+// (I20).
 func (w *simMesh) settle() {
 	w.t.Helper()
 	w.Heal()
@@ -105,7 +105,7 @@ func (w *simMesh) settle() {
 		}
 		time.Sleep(time.Minute)
 	}
-	time.Sleep(time.Minute) // the last marks
+	time.Sleep(time.Minute) // for the last marks
 }
 
 // submitTasks submits tasks as people and programs do, and cancels some.
@@ -140,7 +140,7 @@ func (s *simNode) submitTasks(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// replay hands frames over again that were sent before, at any later time (I12).
+// replay delivers frames again that were sent before, at any later time (I12).
 func (w *simMesh) replay(ctx context.Context, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		select {
@@ -153,8 +153,8 @@ func (w *simMesh) replay(ctx context.Context, rng *rand.Rand) {
 	}
 }
 
-// replayAll hands over every captured frame again, to nodes that have forgotten
-// what they could, and sees that nothing comes of it.
+// replayAll delivers every captured frame again, to nodes that have forgotten what they
+// may forget, and checks that it has no effect.
 func (w *simMesh) replayAll() {
 	for _, s := range w.nodes {
 		s.halt()
@@ -173,7 +173,7 @@ func (w *simMesh) replayAll() {
 	}
 }
 
-// replayOne hands a captured frame to the target as its origin would.
+// replayOne delivers a captured frame to the target as its origin would.
 func (w *simMesh) replayOne(id proto.TaskID) {
 	m, from, to := w.checker.frame(id)
 	home, target := w.nodes[from].get(), w.nodes[to].get()

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 )
 
-// TestMetricsAreDocumented holds that the table of docs/operations.md has every metric of a
-// node in a mesh, that each row of the network's is one, and that the names are as
-// Prometheus wants them.
+// TestMetricsAreDocumented verifies that the table of docs/operations.md contains every
+// metric of a node in a mesh, that each row of the network's part exists, and that the
+// names follow the rules of Prometheus.
 func TestMetricsAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
@@ -28,7 +28,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		c := newClusterOf(t, newSimMesh(t, 3, 1, lanLink), time.Second) // with all that a node has metrics of
+		c := newClusterOf(t, newSimMesh(t, 3, 1, lanLink), time.Second) // with everything that a node has metrics for
 		defer c.close()
 		c.submitMany(1, 3)
 		time.Sleep(time.Minute)
@@ -48,7 +48,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 			_, network, _ := strings.Cut(name, "balefire_transport_")
 			_, members, _ := strings.Cut(name, "balefire_gossip_")
 			if network+members != "" && !there[name] && !eventMetrics[name] {
-				t.Errorf("%s is in the table, and no metric of a node", name)
+				t.Errorf("%s is in the table but is not a metric of a node", name)
 			}
 		}
 		problems, err := testutil.GatherAndLint(c.nodes[0].node.Registry())
@@ -63,12 +63,12 @@ func TestMetricsAreDocumented(t *testing.T) {
 	})
 }
 
-// eventMetrics are the metrics that show when what they count has happened.
+// eventMetrics are the metrics that appear only once the counted event has happened.
 var eventMetrics = map[string]bool{
 	"balefire_transport_offences_total": true, "balefire_transport_gossip_repairs_total": true, "balefire_transport_lan_finds_total": true,
 }
 
-// The metrics of libp2p are there unless they are left out.
+// The metrics of libp2p are included unless disabled.
 func TestLibp2pMetricsCanBeOmitted(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) { c.Net.OwnMetrics = name == "a" })
 	for n, want := range map[*testNode]bool{a: false, b: true} {
@@ -83,7 +83,7 @@ func TestLibp2pMetricsCanBeOmitted(t *testing.T) {
 			}
 		}
 		if (others > 0) != want {
-			t.Errorf("%d metrics of others", others)
+			t.Errorf("%d metrics of libp2p", others)
 		}
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// TestStoreMigratesBothWays: a converted store holds the same records byte for byte,
-// the old one is kept, and the folder belongs to the new engine. A store that does
-// not fit into memory goes to pebble all the same, and not back.
+// TestStoreMigratesBothWays: a converted store contains the same records byte for byte,
+// the old one is kept, and the folder belongs to the new engine. A store that does not
+// fit in memory can be migrated to pebble but not back.
 func TestStoreMigratesBothWays(t *testing.T) {
 	clk := clock.NewManual(time.Unix(1e9, 0))
 	cfg := Config{Dir: t.TempDir(), Clock: clk.Clock()}.withDefaults()
@@ -57,7 +57,7 @@ func TestStoreMigratesBothWays(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := dumpEngine(t, e); !maps.Equal(got, want) {
-			t.Errorf("on %s there are %d records, %d were there, and they differ", to, len(got), len(want))
+			t.Errorf("on %s there are %d records, before %d, and they differ", to, len(got), len(want))
 		}
 		return e.Close()
 	}
@@ -66,7 +66,7 @@ func TestStoreMigratesBothWays(t *testing.T) {
 	if _, err := openEngine(cfg); !errors.Is(err, store.ErrNeedsMemory) {
 		t.Errorf("with %d bytes of memory it opens: %v", cfg.Limits.MemoryLimit, err)
 	}
-	t.Setenv("GOMEMLIMIT", "off") // this test has no room in 64 KiB, and the store has no limit
+	t.Setenv("GOMEMLIMIT", "off") // the test itself needs more than 64 KiB, so without a runtime limit
 	if err := move(EnginePebble); err != nil {
 		t.Fatal(err)
 	}
@@ -74,10 +74,10 @@ func TestStoreMigratesBothWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := move(EngineNuts); !errors.Is(err, ErrInvalid) {
-		t.Errorf("to its own engine: %v", err)
+		t.Errorf("migration to its own engine: %v", err)
 	}
 	if err := move("sqlite"); !errors.Is(err, ErrInvalid) {
-		t.Errorf("to an engine that is none: %v", err)
+		t.Errorf("migration to an unknown engine: %v", err)
 	}
 }
 
@@ -95,8 +95,8 @@ func dumpEngine(t *testing.T, e store.Engine) map[string]string {
 	return all
 }
 
-// TestLimitsFollowTheMemoryLimit: what a node takes by default is in proportion to
-// the memory that it may use; what a person set stays.
+// TestLimitsFollowTheMemoryLimit: the default limits are proportional to the memory
+// limit; explicit settings stay.
 func TestLimitsFollowTheMemoryLimit(t *testing.T) {
 	for _, tt := range []struct {
 		memory  int64
@@ -117,6 +117,6 @@ func TestLimitsFollowTheMemoryLimit(t *testing.T) {
 		}
 	}
 	if l := (Limits{MaxPending: 7, MaxKeys: 8}).withDefaults(96<<20, EngineNuts); l.MaxPending != 7 || l.MaxKeys != 8 {
-		t.Errorf("what a person set is changed: %+v", l)
+		t.Errorf("explicit settings were changed: %+v", l)
 	}
 }

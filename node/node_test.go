@@ -43,7 +43,7 @@ func TestTaskAndResultCrossTheMesh(t *testing.T) {
 			}
 			for i, who := range []string{"a", "b", "b", "b"} {
 				if rc := receipts[i]; !rc.Verified || rc.Node != who {
-					t.Errorf("receipt %+v, want a good one of %s", rc, who)
+					t.Errorf("receipt %+v, want a valid one of %s", rc, who)
 				}
 			}
 			r, _, err := a.Result(t.Context(), s.ID)
@@ -83,12 +83,12 @@ func TestLargeResultReachesHome(t *testing.T) {
 		got, err := io.ReadAll(r)
 		r.Close()
 		if err != nil || !bytes.Equal(got, body) {
-			t.Errorf("%d bytes came home as %d, %v", size, len(got), err)
+			t.Errorf("%d bytes arrived as %d, %v", size, len(got), err)
 		}
 	}
 }
 
-// A body that breaks off on its way in is no task, however much of it has come.
+// A body stream that ends early creates no task, however much of it has arrived.
 func TestTruncatedBodyIsRefused(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
@@ -97,7 +97,7 @@ func TestTruncatedBodyIsRefused(t *testing.T) {
 	for _, size := range []int{0, 100, 20_000, 400_000} {
 		cut := io.MultiReader(bytes.NewReader(make([]byte, size)), iotest.ErrReader(io.ErrUnexpectedEOF))
 		if s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "echo", Stream: cut}); !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("%d bytes and a break are %+v, %v", size, s, err)
+			t.Errorf("%d bytes and an error: %+v, %v", size, s, err)
 		}
 	}
 }
@@ -119,7 +119,7 @@ func TestNodeSendsToItself(t *testing.T) {
 	}
 }
 
-// A task for a node that is down waits and goes by itself when it is up (I1).
+// A task for a node that is down waits and is delivered when the node is up (I1).
 func TestTaskWaitsForItsNode(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {

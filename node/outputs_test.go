@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// The outputs of all runs together stay above the reserve, with room left for the copy
-// that the end of each task makes of its own (I13).
+// The outputs of all runs together stay above the reserve, with space left for the
+// sealed copy that the end of each task creates (I13).
 func TestOutputsShareSpaceAboveReserve(t *testing.T) {
 	disk := struct{ free, reserve int64 }{free: 1000, reserve: 200}
 	o := newOutputLimiter(func() (int64, int64, bool) { return disk.free, disk.reserve, true })
@@ -40,7 +40,7 @@ func TestOutputsShareSpaceAboveReserve(t *testing.T) {
 	a.handOver(path)
 	a.release()
 	if write(b, 10) {
-		t.Error("what waits to be sealed counts no more")
+		t.Error("output that waits to be sealed no longer counts")
 	}
 	if err := os.Remove(path); err != nil { // sealed: 200 bytes in a blob instead
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestOutputsShareSpaceAboveReserve(t *testing.T) {
 	b.release() // its folder is removed
 	disk.free += 200
 	if !write(b, 300) || write(b, 10) {
-		t.Errorf("%d bytes are free, the reserve is %d: want room for 300, twice, and no more", disk.free, disk.reserve)
+		t.Errorf("%d bytes are free, the reserve is %d: want space for exactly 300, twice", disk.free, disk.reserve)
 	}
 	b.release()
 	disk.free += 300
@@ -57,8 +57,8 @@ func TestOutputsShareSpaceAboveReserve(t *testing.T) {
 	}
 }
 
-// A task that was stopped for want of room starts again when all that it may write finds
-// room.
+// A task that was stopped for lack of space restarts when there is space for everything
+// that it may write.
 func TestStarvedTaskWaitsForSpace(t *testing.T) {
 	free := int64(1000)
 	o := newOutputLimiter(func() (int64, int64, bool) { return free, 200, true })
@@ -68,22 +68,22 @@ func TestStarvedTaskWaitsForSpace(t *testing.T) {
 	}
 	o.noteStarved(id)
 	if err := o.mustWait(id, 401); err == nil || !strings.Contains(err.Error(), "401 bytes") {
-		t.Errorf("waits = %v, want why", err)
+		t.Errorf("waits = %v, want a reason", err)
 	}
 	if err := o.mustWait(other, 1e6); err != nil {
 		t.Errorf("another task waits: %v", err)
 	}
 	free = 1002
 	if err := o.mustWait(id, 401); err != nil {
-		t.Errorf("with room for it: %v", err)
+		t.Errorf("with space for it: %v", err)
 	}
 	if err := o.mustWait(id, 1e6); err != nil {
-		t.Errorf("it was started since, and is not starved any more: %v", err)
+		t.Errorf("still waiting after its restart: %v", err)
 	}
 }
 
-// What a run writes beyond its limit fails the task at once and says so, also at home; a
-// handler that wants the beginning succeeds and says that it is one.
+// Output beyond its limit fails the task at once with that reason, also at home; with
+// on_overflow cut the task succeeds with truncated output.
 func TestTooLargeOutput(t *testing.T) {
 	a, b := pair(t, nil)
 	for kind, overflow := range map[string]string{"strict": "", "head": "cut"} {
@@ -109,13 +109,13 @@ func TestTooLargeOutput(t *testing.T) {
 			told = told || e.State == tt.state && strings.Contains(e.Cause, tt.says[:20])
 		}
 		if !told {
-			t.Errorf("no event tells %q: %+v", tt.says, task.Events)
+			t.Errorf("no event contains %q: %+v", tt.says, task.Events)
 		}
 	}
 }
 
-// A kind whose program is missing is not offered, and its tasks wait at home; when it is
-// there they run, with no attempt spent.
+// A kind whose program is missing is not offered, and its tasks wait at home; when the
+// program is there they run without having used up an attempt.
 func TestKindWithoutProgramIsNotOffered(t *testing.T) {
 	a, b := pair(t, nil)
 	program := filepath.Join(t.TempDir(), "prog")

@@ -17,9 +17,9 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// A task that is sent again after its time, because its first answer was lost, is
-// not told EXPIRED while its result is still on its way home, even when the inbox
-// has forgotten it: the home would end it and refuse the result (I3).
+// A task that is sent again after its expiry, because the first answer was lost, is not
+// answered with EXPIRED while its result is still being delivered, even if the inbox has
+// forgotten it: the home would end the task and refuse the result (I3).
 func TestOwedResultPreventsExpiry(t *testing.T) {
 	var slept atomic.Int64
 	a, b := pair(t, func(name string, c *Config) {
@@ -48,7 +48,7 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.inbox.Settle(h.Origin, h.Seq)
-	eventually(t, func() bool { _, err := b.inbox.Get(id); return err != nil }, func() string { return "it is not forgotten" })
+	eventually(t, func() bool { _, err := b.inbox.Get(id); return err != nil }, func() string { return "it is still in the inbox" })
 	slept.Store(int64(2 * time.Hour))
 	payload, err := proto.Encode(nil, &proto.Envelope{Header: env.Header, Body: env.Body, Slot: env.Slot, Path: env.Path, Index: env.Index})
 	if err != nil {
@@ -58,23 +58,22 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 		_, err := b.openTask(b.checks(), h.Origin, &proto.Message{Type: proto.TypeData, Payload: payload, Signature: env.Signature})
 		ce, ok := errors.AsType[*identity.CheckError](err)
 		if !ok {
-			t.Fatalf("it is not refused: %v", err)
+			t.Fatalf("the result is not refused: %v", err)
 		}
 		return ce.Code
 	}
 	if got := again(); got != proto.CodeDuplicate {
-		t.Errorf("while its result is owed the answer is %v", got)
+		t.Errorf("while its result is pending the answer is %v", got)
 	}
 	a = start(t, a.cfg)
-	eventually(t, func() bool { return !b.outbox.HasPendingResult(id) }, func() string { return "the result is still owed" })
+	eventually(t, func() bool { return !b.outbox.HasPendingResult(id) }, func() string { return "the result is still pending" })
 	if got := again(); got != proto.CodeExpired {
 		t.Errorf("afterwards the answer is %v", got)
 	}
 	a.waitEnd(t, ref, "SUCCESS")
 }
 
-// An unsureEngine engine says of the commit of a task that it failed although it is on
-// disk.
+// An unsureEngine reports a commit of a task as failed although it is on disk.
 type unsureEngine struct {
 	store.Engine
 	on *atomic.Bool
@@ -91,8 +90,8 @@ func (u unsureEngine) Commit(ops []store.Op) error {
 	return nil
 }
 
-// The body of a task whose commit failed stays: the commit may be on disk all the
-// same, and then the task goes out after the next start (I1).
+// The body of a task whose commit failed is kept: the commit may be on disk after all,
+// and then the task is sent after the next start (I1).
 func TestBodySurvivesFailedCommit(t *testing.T) {
 	var on atomic.Bool
 	engine := mem.New()
@@ -114,7 +113,7 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := make([]byte, 100_000)
-	rand.Read(body) // so that it does not shrink into the record
+	rand.Read(body) // incompressible, so that it does not fit in the record
 	on.Store(true)
 	s, err := n.Submit(t.Context(), Request{Target: "b", Kind: "sum", Body: body})
 	if !errors.Is(err, store.ErrFailed) {

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// testTimeout is the longest wait for an event of real nodes. It catches what hangs, and
-// judges no speed.
+// testTimeout bounds each wait for an event of real nodes. It detects hangs and does not
+// measure speed.
 const testTimeout = 2 * time.Minute
 
-// testListen keeps test nodes off every interface but loopback.
+// testListen restricts test nodes to the loopback interface.
 var testListen = []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}
 
-// A testNode is a node that runs in a test.
+// A testNode is a running node in a test.
 type testNode struct {
 	*Node
 	t    testing.TB
@@ -49,7 +49,7 @@ func start(t testing.TB, cfg Config) *testNode {
 	return l
 }
 
-// halt stops the node and returns when nothing of it runs any more.
+// halt stops the node and waits until it has stopped completely.
 func (l *testNode) halt() {
 	l.t.Helper()
 	if l.stop == nil {
@@ -78,7 +78,7 @@ func pair(t testing.TB, change func(name string, c *Config)) (a, b *testNode) {
 	return a, start(t, cb)
 }
 
-// join makes the stopped node of cfg a member, with a ticket of inviter.
+// join makes the stopped node of cfg a member with a ticket of inviter.
 func join(t testing.TB, inviter *testNode, cfg Config, name string) {
 	t.Helper()
 	inv, err := inviter.Invite(t.Context(), InviteOptions{})
@@ -100,7 +100,7 @@ func withTimeout(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// allow returns a handler of a built-in type for anybody of the mesh who works.
+// allow returns a handler of a built-in type that any member with the role work may use.
 func allow(kind, typ string) HandlerSpec {
 	return HandlerSpec{Kind: kind, Type: typ, Allow: []string{"role:send"}}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A peer that went was seen when its connection ended, not when it said hello.
+// A peer that disconnected was last seen when its connection ended, not at its hello.
 func TestLastSeenIsEndOfConnection(t *testing.T) {
 	a, b := pair(t, nil)
 	p, ok := a.book.Get(b.keys.Peer())

@@ -8,9 +8,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A task that goes alone from its origin to the home of the queue, from there to its
-// owner, and back, costs at most 30 messages, and the fsyncs of three nodes; many
-// together cost less.
+// A single task from its origin to the home of the queue, to its owner and back costs at
+// most 30 messages and a bounded number of fsyncs on three nodes; many tasks together
+// cost less per task.
 func TestQueueMessageAndSyncCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 0)
@@ -35,24 +35,24 @@ func TestQueueMessageAndSyncCost(t *testing.T) {
 			}
 		})
 		messages, syncs := float64(alone.messages-idle.messages)/tasks, float64(alone.commits-idle.commits)/tasks
-		t.Logf("alone: %.1f messages and %.1f fsyncs a task; in %v idle: %d and %d", messages, syncs, period, idle.messages, idle.commits)
-		if messages > 30 || syncs > 13.5 { // eight that somebody waits for, and what is noted afterwards
-			t.Errorf("a task alone costs %.1f messages and %.1f fsyncs, want at most 30 and 13", messages, syncs)
+		t.Logf("alone: %.1f messages and %.1f fsyncs per task; in %v idle: %d and %d", messages, syncs, period, idle.messages, idle.commits)
+		if messages > 30 || syncs > 13.5 { // eight that are waited for, the rest are written later
+			t.Errorf("a single task costs %.1f messages and %.1f fsyncs, want at most 30 and 13", messages, syncs)
 		}
 
 		const many = 400
 		together := c.costOf(func() { c.waitAll(1, c.submitMany(1, many), time.Minute) })
-		t.Logf("%d together: %.2f messages and %.2f fsyncs a task", many, float64(together.messages)/many, float64(together.commits)/many)
+		t.Logf("%d together: %.2f messages and %.2f fsyncs per task", many, float64(together.messages)/many, float64(together.commits)/many)
 		if together.commits >= int64(syncs*many) || together.messages >= int64(messages*many) {
 			t.Errorf("%d tasks together cost %+v, want less than as many alone", many, together)
 		}
 	})
 }
 
-// A cost is what all nodes of a crew did.
+// A cost counts the messages and commits of all nodes of a cluster.
 type cost struct{ messages, commits int64 }
 
-// costOf returns what f costs.
+// costOf returns the cost of f.
 func (c *cluster) costOf(f func()) cost {
 	before := c.totalCost()
 	f()
@@ -60,7 +60,7 @@ func (c *cluster) costOf(f func()) cost {
 	return cost{after.messages - before.messages, after.commits - before.commits}
 }
 
-// totalCost counts messages of ownership, and frames of task streams with their answers.
+// totalCost counts ownership messages, and frames of task streams with their answers.
 func (c *cluster) totalCost() (sum cost) {
 	for _, s := range c.nodes {
 		sum.commits += s.node.StoreStats().Commits

@@ -16,7 +16,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A cluster is the nodes of a world that work on one queue, whose home is the first.
+// A cluster is the set of nodes of a simulated mesh that work on one queue, whose home
+// is the first.
 type cluster struct {
 	*simMesh
 
@@ -37,7 +38,7 @@ func newCluster(t *testing.T, n int, work time.Duration) *cluster {
 	return newClusterOf(t, newSimMeshWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, smallMesh), work)
 }
 
-// newClusterOf has the nodes of w work on the queue.
+// newClusterOf lets the nodes of w work on the queue.
 func newClusterOf(t *testing.T, w *simMesh, work time.Duration) *cluster {
 	n, c := len(w.nodes), &cluster{simMesh: w, runs: map[proto.TaskID][]clusterRun{}}
 	for _, s := range c.nodes {
@@ -46,7 +47,7 @@ func newClusterOf(t *testing.T, w *simMesh, work time.Duration) *cluster {
 	if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
 		t.Fatal(err)
 	}
-	for range 60 { // until all know the queue, and its home all members
+	for range 60 { // until all nodes know the queue and its home knows all members
 		time.Sleep(time.Second)
 		known := 0
 		for _, s := range c.nodes {
@@ -69,7 +70,7 @@ func newClusterOf(t *testing.T, w *simMesh, work time.Duration) *cluster {
 	return nil
 }
 
-// serve lets a node run tasks of the kind build, which take so long.
+// serve lets a node run tasks of the kind build with the given duration.
 func (c *cluster) serve(s *simNode, work time.Duration) {
 	spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: clusterHandler{c, s.place, work}}
 	if err := s.node.inbox.Register(spec); err != nil {
@@ -84,7 +85,7 @@ type clusterHandler struct {
 	work    time.Duration
 }
 
-// Run works and says where.
+// Run waits for its duration and returns where it ran.
 func (h clusterHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	h.cluster.mu.Lock()
 	at := len(h.cluster.runs[r.ID])
@@ -119,8 +120,9 @@ func (c *cluster) submitMany(at, count int) []string {
 	return ids
 }
 
-// waitAll waits until all have succeeded at the node that submitted them, each with the
-// result of one of its runs (I3, I4), and returns how many each node ran to the end.
+// waitAll waits until all tasks have succeeded at the node that submitted them, each
+// with the result of one of its runs (I3, I4), and returns how many runs each node
+// completed.
 func (c *cluster) waitAll(at int, ids []string, within time.Duration) map[int]int {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), within)
@@ -146,7 +148,7 @@ func (c *cluster) waitAll(at int, ids []string, within time.Duration) map[int]in
 	return by
 }
 
-// placeOfRun finds the run that a result is from.
+// placeOfRun returns the node of the run that produced a result.
 func (c *cluster) placeOfRun(ref, result string) int {
 	c.t.Helper()
 	id, err := proto.ParseTaskID(ref)
@@ -160,7 +162,7 @@ func (c *cluster) placeOfRun(ref, result string) int {
 			return r.place
 		}
 	}
-	c.t.Errorf("I9: %s has the result %q of none of its runs %+v", ref, result, c.runs[id])
+	c.t.Errorf("I9: %s has the result %q, which none of its runs %+v produced", ref, result, c.runs[id])
 	return -1
 }
 
@@ -174,8 +176,8 @@ func (c *cluster) reruns() (n int) {
 	return n
 }
 
-// Tasks for a queue run on whichever member is free, each once, and their results
-// come to who submitted them (I3, I6).
+// Tasks of a queue run on whichever member is free, each once, and their results reach
+// the submitter (I3, I6).
 func TestQueueRunsOnAllMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 200*time.Millisecond)
@@ -198,13 +200,13 @@ func TestQueueRunsOnAllMembers(t *testing.T) {
 	})
 }
 
-// What a killed owner had begun is begun elsewhere within lease and scan; what it was
-// about to say when it comes back counts for nothing (I4, S19).
+// The runs of a killed owner restart elsewhere within lease and scan interval; its late
+// messages after its return do not count (I4, S19).
 func TestQueueTakesOverFromAKilledOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 5*time.Second)
 		defer c.close()
-		ids := c.submitMany(1, 60) // fewer than all have slots
+		ids := c.submitMany(1, 60) // fewer than the slots of all nodes
 		time.Sleep(2 * time.Second)
 		c.nodes[2].crash()
 		killed := time.Now()
@@ -216,11 +218,11 @@ func TestQueueTakesOverFromAKilledOwner(t *testing.T) {
 			}
 			taken++
 			if d := runs[1].began.Sub(killed); d > 15*time.Second+5*time.Second+time.Second {
-				t.Errorf("%s began again %v after the kill", id, d)
+				t.Errorf("%s restarted %v after the kill", id, d)
 			}
 		}
 		if taken == 0 {
-			t.Error("the owner that was killed had nothing")
+			t.Error("the killed owner had no task")
 		}
 		c.nodes[2].start()
 		c.serve(c.nodes[2], time.Second)
@@ -228,8 +230,8 @@ func TestQueueTakesOverFromAKilledOwner(t *testing.T) {
 	})
 }
 
-// An owner behind a cut goes on, another is granted the task, and one result counts
-// (I3, I4). After the heal nothing is left over.
+// A partitioned owner continues, the task is granted to another one, and only one result
+// counts (I3, I4). After the heal nothing remains.
 func TestQueueHealsAPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 40*time.Second)
@@ -250,8 +252,8 @@ func TestQueueHealsAPartition(t *testing.T) {
 	})
 }
 
-// A home that dies and comes back has its queue and its tasks; owners bring what they
-// did meanwhile (I1, S20).
+// A restarted home still has its queue and its tasks; owners deliver what they did in
+// the meantime (I1, S20).
 func TestQueueSurvivesTheRestartOfItsHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 5*time.Second)
@@ -265,14 +267,14 @@ func TestQueueSurvivesTheRestartOfItsHome(t *testing.T) {
 		c.waitAll(1, ids, 10*time.Minute)
 		for id, r := range c.runs {
 			if len(r) > 2 || len(r) == 2 && (r[0].place != 0 || r[0].ended) {
-				t.Errorf("%s was started again, %+v: only what the home itself ran was lost", id, r)
+				t.Errorf("%s was started again, %+v: only runs of the home itself were lost", id, r)
 			}
 		}
 	})
 }
 
-// A node that stops gives back what it has, which spends no attempt, and it runs
-// elsewhere within a second (S32). A drained one is given nothing.
+// A node that stops returns its tasks, which uses up no attempt, and they run elsewhere
+// within a second (S32). A drained node gets no tasks.
 func TestQueueMovesAtACleanStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 8*time.Second)
@@ -288,7 +290,7 @@ func TestQueueMovesAtACleanStop(t *testing.T) {
 		t.Logf("the stop took %v", time.Since(stopped))
 		by := c.waitAll(1, ids, time.Minute)
 		if by[1] != 0 || by[2] != 0 {
-			t.Errorf("run by %v, want the home alone: the others were drained and stopped", by)
+			t.Errorf("run by %v, want only the home: the others were drained and stopped", by)
 		}
 		if d := time.Since(stopped); d > 8*time.Second+time.Second {
 			t.Errorf("the last task ended %v after the stop", d)
@@ -301,7 +303,7 @@ func TestQueueMovesAtACleanStop(t *testing.T) {
 	})
 }
 
-// A task of a queue is cancelled while it waits and while it runs.
+// Tasks of a queue are cancelled while they wait and while they run.
 func TestQueueCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Minute)
@@ -330,8 +332,8 @@ func TestQueueCancels(t *testing.T) {
 	})
 }
 
-// A queue that moves takes its tasks along: what runs goes on, what waits is granted
-// by the new home, and results come to who submitted, from there.
+// A queue moves with its tasks: running ones continue, waiting ones are granted by the
+// new home, and the results reach the submitter from there.
 func TestQueueMovesToAnotherHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 3*time.Second)
@@ -341,7 +343,7 @@ func TestQueueMovesToAnotherHome(t *testing.T) {
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
-		ids = append(ids, c.submitMany(1, 10)...) // it does not know yet that the queue moves
+		ids = append(ids, c.submitMany(1, 10)...) // this node does not know yet that the queue moves
 		moved := time.Now()
 		for {
 			if q, _ := c.nodes[0].node.Queue(t.Context(), "build"); q.Going+q.Waiting+q.Owned == 0 && time.Since(moved) > 10*time.Second {
@@ -362,15 +364,15 @@ func TestQueueMovesToAnotherHome(t *testing.T) {
 		}
 		c.waitAll(1, c.submitMany(1, 10), time.Minute)
 		if q, err = c.nodes[2].node.HandOffQueue(t.Context(), "build", ""); err != nil || q.Here || q.Generation != 3 {
-			t.Errorf("handed over to whoever is best it is %+v: %v", q, err)
+			t.Errorf("after a handoff to the best candidate it is %+v: %v", q, err)
 		}
 		c.waitAll(1, c.submitMany(1, 10), time.Minute)
 	})
 }
 
-// A person makes another node the home of a queue whose home is gone. New tasks run
-// at once; when the old home comes back it hands over what it still has, and nothing
-// is committed twice (I3).
+// An operator makes another node the home of a queue whose home is lost. New tasks run
+// at once; when the old home returns it hands over what it still has, and nothing is
+// committed twice (I3).
 func TestQueueIsSeized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
@@ -382,9 +384,9 @@ func TestQueueIsSeized(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		c.nodes[0].crash()
 		time.Sleep(time.Minute)
-		sent := c.submitMany(2, 1) // to n0, which does not get it
+		sent := c.submitMany(2, 1) // to n0, which does not receive it
 		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, ErrDenied) {
-			t.Errorf("who is no admin seizes a queue: %v", err)
+			t.Errorf("a node that is not an admin seizes a queue: %v", err)
 		}
 		if _, err := c.nodes[2].node.SeizeQueue(t.Context(), "build", "n0"); err != nil {
 			t.Fatal(err)
@@ -395,7 +397,7 @@ func TestQueueIsSeized(t *testing.T) {
 		time.Sleep(time.Second)
 		c.waitAll(1, c.submitMany(1, 10), time.Minute)
 		if b, err := c.nodes[2].node.Why(t.Context(), sent[0]); err != nil || !strings.HasSuffix(b.Cause, "will follow when n0 is back") || b.Fix != "start n0 again" {
-			t.Errorf("why, of what the old home was given: %+v, %v", b, err)
+			t.Errorf("why for a task sent to the old home: %+v, %v", b, err)
 		}
 		c.nodes[0].start()
 		c.serve(c.nodes[0], 2*time.Second)
@@ -404,8 +406,9 @@ func TestQueueIsSeized(t *testing.T) {
 	})
 }
 
-// A queue that two admins made in a partition has one home once they meet, that of the
-// deed with the lower root; the other hands its tasks over, and both show the conflict.
+// A queue that two admins created in a partition has one home once they meet, the one of
+// the deed with the lower root; the other hands its tasks over, and both show the
+// conflict.
 func TestQueueMadeTwiceMerges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// audited reports whether the audit of a node has an action about a subject.
+// audited reports whether the audit of a node contains an action on a subject.
 func (c *cluster) audited(s *simNode, action, subject string) bool {
 	c.t.Helper()
 	found, err := ReadAudit(s.dir, AuditQuery{Action: action})
@@ -18,9 +18,9 @@ func (c *cluster) audited(s *simNode, action, subject string) bool {
 	return slices.ContainsFunc(found, func(l AuditLine) bool { return strings.Contains(l.Detail["subject"], subject) })
 }
 
-// Each node tells what waits for the home of a queue that is gone, and what runs for
-// it; a person's seizure ends that. The old home hands over what it has when it is
-// back, and is a member like any other. Nothing counts twice (I3, I5).
+// Each node reports what waits for the lost home of a queue and what runs for it; a
+// seizure by an operator ends that. When the old home returns it hands over what it has
+// and is a member like any other. Nothing counts twice (I3, I5).
 func TestQueueHomeIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 40*time.Second)
@@ -33,7 +33,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		origin, owner := c.nodes[1].node, c.nodes[2].node
 		if q, err := origin.Queue(t.Context(), "build"); err != nil || q.Alarm != nil || len(origin.Status(t.Context()).Warnings) > 0 {
-			t.Fatalf("an alarm while all is well: %+v, %v, %v", q.Alarm, origin.Status(t.Context()).Warnings, err)
+			t.Fatalf("an alarm without a cause: %+v, %v, %v", q.Alarm, origin.Status(t.Context()).Warnings, err)
 		}
 		c.nodes[0].crash()
 		time.Sleep(time.Minute)
@@ -43,7 +43,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 			t.Fatalf("at the origin: %+v, %v", q.Alarm, err)
 		}
 		if w := origin.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(s string) bool { return strings.Contains(s, "10 tasks of this node wait for n0") }) {
-			t.Errorf("status warns of %q", w)
+			t.Errorf("status warnings: %q", w)
 		}
 		if _, err := origin.Submit(t.Context(), Request{Target: "n0", Kind: "build"}); err != nil {
 			t.Fatal(err)
@@ -51,7 +51,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 		const waits = "1 task or result waits for n0, which is dead (balefire-node peers show n0)"
 		for what, words := range map[string][]string{"warnings": origin.Status(t.Context()).Warnings, "risks": origin.MeshSummary(t.Context()).Risks} {
 			if !slices.Contains(words, waits) {
-				t.Errorf("%s are %q, without %q", what, words, waits) // the same words, so that a person reads them once
+				t.Errorf("%s are %q, without %q", what, words, waits) // the same text in both places, so that it is recognized
 			}
 		}
 		if q, err = owner.Queue(t.Context(), "build"); err != nil || q.Alarm == nil || q.Alarm.Held != 4 {
@@ -66,7 +66,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 			t.Errorf("why at the owner: %+v, %v", b, err)
 		}
 		if p := origin.Events(t.Context(), 0, 1000, 0); !slices.ContainsFunc(p.Items, func(e NodeEvent) bool { return e.Kind == "queue.home_gone" && e.Fields["queues"] == "build" }) {
-			t.Error("no event tells that the home is gone")
+			t.Error("no event reports that the home is lost")
 		}
 
 		if q, err = owner.SeizeQueue(t.Context(), "build", "n0"); err != nil || q.Generation != 2 || !q.Here || q.SeizedFrom != "n0" {
@@ -97,8 +97,8 @@ func TestQueueHomeIsGone(t *testing.T) {
 	})
 }
 
-// A home that is not there is named also by a node that has not heard of it since its
-// own start, so that nobody calls it dead.
+// An unreachable home is also reported by a node that has received nothing about it
+// since its own start, while no member reports it dead.
 func TestQueueHomeIsUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
@@ -114,16 +114,15 @@ func TestQueueHomeIsUnreachable(t *testing.T) {
 	})
 }
 
-// TestLeasesAtRiskAreReported: the home of a queue says, in the summary of the mesh and in
-// its status, which member that may be gone has how many of its tasks, as long as that
-// is so.
+// TestLeasesAtRiskAreReported: the home of a queue reports, in the mesh summary and in
+// its status, how many of its tasks a possibly lost member has, as long as that is so.
 func TestLeasesAtRiskAreReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 40*time.Second)
 		defer c.close()
 		home := c.nodes[0].node
 		if s := home.MeshSummary(t.Context()); len(s.Leases) != 0 {
-			t.Errorf("with no lease %+v are at risk", s.Leases)
+			t.Errorf("without leases %+v are at risk", s.Leases)
 		}
 		ids := c.submitMany(1, 12)
 		time.Sleep(3 * time.Second)
@@ -143,13 +142,13 @@ func TestLeasesAtRiskAreReported(t *testing.T) {
 			words := "n2, which is " + l.State + ", has "
 			for what, lines := range map[string][]string{"risks": s.Risks, "warnings": home.Status(t.Context()).Warnings} {
 				if !strings.Contains(strings.Join(lines, "\n"), words) {
-					t.Errorf("the %s do not tell it: %q", what, lines)
+					t.Errorf("the %s do not contain it: %q", what, lines)
 				}
 			}
 			break
 		}
 		if !told {
-			t.Error("nothing was told of the tasks of a member that was killed")
+			t.Error("the tasks of a killed member were not reported")
 		}
 		c.waitAll(1, ids, 10*time.Minute)
 		if s := home.MeshSummary(t.Context()); len(s.Leases) != 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A message of ownership that cannot be read, or whose words count for nothing, is
-// counted. What comes beside it in the same group counts as ever.
+// An ownership message that cannot be decoded, or whose claims are invalid, is counted.
+// Other messages in the same group are processed as usual.
 func TestBadOwnershipIsCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
@@ -34,7 +34,7 @@ func TestBadOwnershipIsCounted(t *testing.T) {
 			{Type: proto.TypeRenew, Payload: encode(&proto.Renew{Claims: []*proto.Claim{claim}})},
 		})
 		if err != nil || len(ans.Refusals) > 0 {
-			t.Fatalf("%v, %v: nobody waits for an answer", ans, err)
+			t.Fatalf("%v, %v: no answer is expected", ans, err)
 		}
 		time.Sleep(2 * time.Second)
 		if n := testutil.ToFloat64(bad); n != 2 {

@@ -21,16 +21,16 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-const largeBody = 1<<20 + 12345 // the last chunk is not whole
+const largeBody = 1<<20 + 12345 // the last chunk is a partial one
 
-// A largeHandler returns the body that it is given, turned about, as a large result.
+// A largeHandler returns its body inverted as a large result.
 type largeHandler struct {
 	cluster *cluster
 	place   int
 	dir     string
 }
 
-// Run copies a chunk at a time.
+// Run copies one chunk at a time.
 func (h largeHandler) Run(_ context.Context, r *inbox.Run) *inbox.Result {
 	h.cluster.mu.Lock()
 	at := len(h.cluster.runs[r.ID])
@@ -50,7 +50,7 @@ func (h largeHandler) Run(_ context.Context, r *inbox.Run) *inbox.Result {
 	return &inbox.Result{Outcome: inbox.Success, File: name, Size: uint64(n), Digest: sum.Sum(nil)}
 }
 
-// invertedReader has each byte inverted.
+// An invertedReader inverts each byte.
 type invertedReader struct{ r io.Reader }
 
 func (t invertedReader) Read(p []byte) (int, error) {
@@ -69,7 +69,7 @@ func newLargeCluster(t *testing.T, change func(*simNode, *Config)) *cluster {
 	for _, s := range c.nodes[1:] {
 		c.serveLarge(s)
 	}
-	time.Sleep(3 * time.Second) // until the home knows
+	time.Sleep(3 * time.Second) // until the home knows the members
 	return c
 }
 
@@ -97,7 +97,7 @@ func (c *cluster) submitLarge(at, count int) (ids []string, bodies [][]byte) {
 	return ids, bodies
 }
 
-// waitLarge waits until all have succeeded, each with its own body turned about.
+// waitLarge waits until all tasks have succeeded, each with its own body inverted.
 func (c *cluster) waitLarge(at int, ids []string, bodies [][]byte, within time.Duration) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), within)
@@ -115,15 +115,16 @@ func (c *cluster) waitLarge(at int, ids []string, bodies [][]byte, within time.D
 		got, err := io.ReadAll(invertedReader{r})
 		r.Close()
 		if err != nil || !bytes.Equal(got, bodies[i]) {
-			c.t.Errorf("I9: the result of %s has %d bytes and is another: %v", ref, len(got), err)
+			c.t.Errorf("I9: the result of %s has %d bytes and is wrong: %v", ref, len(got), err)
 		}
 	}
 }
 
-// waitNoBodies waits until no node keeps a body but the origin those of the results.
+// waitNoBodies waits until no node stores a body except the origin, which stores those
+// of the results.
 func (c *cluster) waitNoBodies(origin, results int) {
 	c.t.Helper()
-	c.await(time.Minute, "bodies are still kept that nobody needs", func() bool {
+	c.await(time.Minute, "unneeded bodies are still stored", func() bool {
 		for _, s := range c.nodes {
 			want := 0
 			if s.place == origin {
@@ -137,12 +138,12 @@ func (c *cluster) waitNoBodies(origin, results int) {
 	})
 }
 
-// waitPart waits until a body of this kind is being received by one of the nodes, and
-// returns which.
+// waitPart waits until one of the nodes is receiving a body of this kind, and returns
+// the node.
 func (c *cluster) waitPart(prefix string, places ...int) int {
 	c.t.Helper()
 	found := -1
-	c.await(time.Minute, "no body "+prefix+" is under way", func() bool {
+	c.await(time.Minute, "no body "+prefix+" is being transferred", func() bool {
 		for _, i := range places {
 			names, _ := filepath.Glob(filepath.Join(c.nodes[i].dir, "*", prefix+"*.part"))
 			for _, name := range names {
@@ -168,13 +169,13 @@ func (c *cluster) startsOf(ref string) int {
 	return len(c.runs[id])
 }
 
-// Tasks of a queue, and their results, may be of any size: the bodies go from the origin
-// to the home, to the owner and all the way back, and nothing of them stays behind.
+// Tasks of a queue and their results may have any size: the bodies go from the origin to
+// the home, to the owner and all the way back, and none is left behind.
 func TestQueueCarriesLargeBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
 		defer c.close()
-		for _, origin := range []int{1, 0} { // an owner is the origin too; the home is
+		for _, origin := range []int{1, 0} { // the origin is an owner; the origin is the home
 			ids, bodies := c.submitLarge(origin, 3)
 			c.waitLarge(origin, ids, bodies, 5*time.Minute)
 			for _, ref := range ids {
@@ -183,14 +184,14 @@ func TestQueueCarriesLargeBodies(t *testing.T) {
 				}
 			}
 		}
-		c.await(time.Minute, "bodies are still kept that nobody needs", func() bool {
+		c.await(time.Minute, "unneeded bodies are still stored", func() bool {
 			a, b, o := c.nodes[0].node.storage.blobs.Usage(), c.nodes[1].node.storage.blobs.Usage(), c.nodes[2].node.storage.blobs.Usage()
 			return a.Blobs == 3 && b.Blobs == 3 && o.Blobs == 0 && a.Parts+b.Parts+o.Parts == 0
 		})
 	})
 }
 
-// While the body of a task is on its way to its owner, that says so.
+// While the body of a task is being transferred to its owner, the owner reports that.
 func TestQueueOwnerReportsMissingBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
@@ -204,13 +205,13 @@ func TestQueueOwnerReportsMissingBody(t *testing.T) {
 			}
 		}
 		if !strings.Contains(said, "its large body is being transferred from n0") {
-			t.Errorf("its owner says %q", said)
+			t.Errorf("its owner reports %q", said)
 		}
 		c.waitLarge(0, ids, bodies, 10*time.Minute)
 	})
 }
 
-// The home may run a task itself: the body goes nowhere.
+// The home may run a task itself: the body is not transferred.
 func TestQueueHomeRunsALargeTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
@@ -227,8 +228,8 @@ func TestQueueHomeRunsALargeTask(t *testing.T) {
 	})
 }
 
-// An owner that dies while it fetches a body, or while it brings a result home, loses
-// nothing: another does the task, and its result alone counts (I3, S19).
+// An owner that dies while it fetches a body or delivers a result loses nothing: another
+// node runs the task, and only its result counts (I3, S19).
 func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
 	for _, tt := range []struct{ name, prefix string }{{"in mid-fetch", "run-"}, {"in mid-result", "end-"}} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -256,8 +257,8 @@ func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
 	}
 }
 
-// A home that dies while a body comes, goes out or comes back goes on where it was; the
-// owner does nothing twice for it.
+// A home that dies while a body arrives, is fetched or returns as a result resumes the
+// transfer; the owner repeats nothing.
 func TestQueueHomeDiesWithALargeBody(t *testing.T) {
 	for _, tt := range []struct {
 		name, prefix string
@@ -282,13 +283,13 @@ func TestQueueHomeDiesWithALargeBody(t *testing.T) {
 	}
 }
 
-// With the home of a queue the bodies of its tasks go to the next one, whichever of the
-// two dies meanwhile: a task is at no time without its body.
+// When the home of a queue moves, the bodies of its tasks move to the next home, even if
+// one of the two dies in between: a task is never without its body.
 func TestQueueHandsOverLargeBodies(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		dies int // after a part of a body has gone over; -1: nobody
-	}{{"in peace", -1}, {"the old home dies", 0}, {"the new home dies", 1}} {
+		dies int // after a part of a body was transferred; -1: none
+	}{{"without faults", -1}, {"the old home dies", 0}, {"the new home dies", 1}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newLargeCluster(t, nil)
@@ -321,8 +322,8 @@ func TestQueueHandsOverLargeBodies(t *testing.T) {
 	}
 }
 
-// A home takes so many large bodies and no more, and so much as fits on its disk: the
-// others are refused, wait at their origin, and come when there is room.
+// A home accepts large bodies only up to its limits of number and disk space: other
+// tasks are refused, wait at their origin, and are delivered when there is space.
 func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -352,7 +353,7 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 					return false
 				})
 				if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Waiting > 1 {
-					t.Errorf("%d tasks are in custody, want one: %v", q.Waiting, err)
+					t.Errorf("%d tasks were accepted, want one: %v", q.Waiting, err)
 				}
 				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
@@ -364,7 +365,7 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 	}
 }
 
-// submitPaused gives the home tasks with large bodies that it grants to nobody yet.
+// submitPaused submits tasks with large bodies to a paused queue.
 func (c *cluster) submitPaused(at, count int) (ids []string, bodies [][]byte) {
 	c.t.Helper()
 	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{Paused: new(true)}); err != nil {
@@ -385,8 +386,8 @@ func (c *cluster) resume() {
 	}
 }
 
-// An owner to whom nothing of a body comes gives the task back unstarted, and another
-// has it; that spends nothing.
+// An owner that receives no bytes of a body returns the task unstarted, and another one
+// gets it; that uses up no attempt.
 func TestQueueStalledBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
@@ -406,7 +407,7 @@ func TestQueueStalledBody(t *testing.T) {
 		}
 		c.resume()
 		waited := map[int]bool{}
-		c.await(4*fetchStall, "not both owners were asked", func() bool {
+		c.await(4*fetchStall, "the task was not granted to both owners", func() bool {
 			for _, s := range c.nodes[1:] {
 				p := s.node.bodyTransfer
 				p.mu.Lock()
@@ -429,8 +430,8 @@ func TestQueueStalledBody(t *testing.T) {
 	})
 }
 
-// A result that is not the one its owner signed for ends its task as a dead letter: no
-// byte of it goes to the origin (I9).
+// A result that does not match its owner's signature ends its task as a dead letter: no
+// byte of it reaches the origin (I9).
 func TestQueueCorruptResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
@@ -459,16 +460,16 @@ func TestQueueCorruptResult(t *testing.T) {
 		defer cancel()
 		task, err := c.nodes[0].node.Wait(ctx, ids[0])
 		if err != nil || task.State != "DEAD_LETTER" || !strings.Contains(task.Reason, "I9") || task.ResultSize != 0 {
-			t.Errorf("it is %s (%s) with a result of %d bytes: %v", task.State, task.Reason, task.ResultSize, err)
+			t.Errorf("the task is %s (%s) with a result of %d bytes: %v", task.State, task.Reason, task.ResultSize, err)
 		}
 		for _, s := range c.nodes[1:] {
-			c.await(time.Minute, "the owner keeps what nobody takes", func() bool { return s.node.storage.blobs.Usage().Bytes == 0 })
+			c.await(time.Minute, "the owner still stores a result that nobody accepts", func() bool { return s.node.storage.blobs.Usage().Bytes == 0 })
 		}
 	})
 }
 
-// No node takes a byte from one that has no right to send it: of a task that it was not
-// granted, of a result under no lease, of a queue that does not come to it.
+// No node accepts a byte from a peer that may not send it: of a task that it was not
+// granted, of a result without a lease, of a queue that is not handed over to it.
 func TestQueueUnrequestedBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
@@ -495,16 +496,16 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 			want     proto.Code
 		}{
 			{"a task that was not granted", other, home, &proto.Offer{Type: proto.TypeGrant, Envelope: env}, proto.CodeStale},
-			{"a task of a queue whose home this node is not", other, home, &proto.Offer{Type: proto.TypeHandoff, Envelope: env}, proto.CodeBusy},
-			{"a handoff of one that never was the home", other, third, &proto.Offer{Type: proto.TypeHandoff, Envelope: env}, proto.CodeBusy},
-			{"a result under no lease", home, third, &proto.Offer{Type: proto.TypeEnded, Envelope: sealed[0]}, proto.CodeStale},
-			{"a result of another", home, other, &proto.Offer{Type: proto.TypeEnded, Envelope: sealed[0]}, proto.CodeBadForm},
-			{"a body for what has none", home, third, &proto.Offer{Type: proto.TypeRenew, Envelope: env}, proto.CodeBadForm},
+			{"a task of a queue with another home", other, home, &proto.Offer{Type: proto.TypeHandoff, Envelope: env}, proto.CodeBusy},
+			{"a handoff from a node that never was the home", other, third, &proto.Offer{Type: proto.TypeHandoff, Envelope: env}, proto.CodeBusy},
+			{"a result without a lease", home, third, &proto.Offer{Type: proto.TypeEnded, Envelope: sealed[0]}, proto.CodeStale},
+			{"a result of another node", home, other, &proto.Offer{Type: proto.TypeEnded, Envelope: sealed[0]}, proto.CodeBadForm},
+			{"a body for a message without one", home, third, &proto.Offer{Type: proto.TypeRenew, Envelope: env}, proto.CodeBadForm},
 		}
 		for _, tt := range tests {
 			sink, reply := bodySink(tt.at).Offer(t.Context(), tt.from.peer(), tt.offer)
 			if sink != nil || reply.GetCode() != tt.want {
-				t.Errorf("%s: taken: %v, %s (%s), want %s", tt.name, sink != nil, reply.GetCode().Name(), reply.GetDetail(), tt.want.Name())
+				t.Errorf("%s: accepted: %v, %s (%s), want %s", tt.name, sink != nil, reply.GetCode().Name(), reply.GetDetail(), tt.want.Name())
 			}
 		}
 		c.resume()
@@ -512,5 +513,5 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 	})
 }
 
-// bodySink is what takes the bodies that come to a node.
+// bodySink returns the receiver for bodies sent to a node.
 func bodySink(s *simNode) transport.Bodies { return bodyReceiver{s.node} }

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A wish to cancel goes to the node that the task was sent to, also when its queue
-// has moved since: from there it follows the task, and nothing of it runs any more.
+// A cancel request goes to the node that the task was sent to, even if its queue has
+// moved since: from there it follows the task, which then no longer runs.
 func TestQueueCancelFollowsMovedTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Minute)
@@ -24,12 +24,12 @@ func TestQueueCancelFollowsMovedTasks(t *testing.T) {
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(10 * time.Second) // the last of it has moved, and the old home has let go
+		time.Sleep(10 * time.Second) // all tasks have moved, and the old home has removed them
 		if _, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "n0", Kind: "build"}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(30 * time.Second)               // it told the old home that all before it is settled there
-		for _, ref := range slices.Backward(ids) { // those that wait first: the end of one lets the next go
+		time.Sleep(30 * time.Second)               // this task settled all earlier ones at the old home
+		for _, ref := range slices.Backward(ids) { // waiting ones first: the end of one starts the next
 			if _, err := c.nodes[1].node.Cancel(t.Context(), ref, false, ""); err != nil {
 				t.Fatal(err)
 			}
@@ -48,12 +48,12 @@ func TestQueueCancelFollowsMovedTasks(t *testing.T) {
 			}
 		}
 		if started != 1 {
-			t.Errorf("%d of 3 tasks were started, want the first alone: all were cancelled", started)
+			t.Errorf("%d of 3 tasks were started, want only the first: all were cancelled", started)
 		}
 	})
 }
 
-// Tasks that moved with their queue and come back with it are taken back, and run.
+// Tasks that moved away with their queue and return with it are accepted again and run.
 func TestQueueTasksComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Second)

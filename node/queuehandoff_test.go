@@ -14,13 +14,13 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// Tasks that wait go to the next home of their queue whatever became of their origin's
-// certificate since they were accepted, and run there (I14, I20).
+// Waiting tasks move to the next home of their queue and run there, whatever happened to
+// their origin's certificate since they were accepted (I14, I20).
 func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
-	var wrong atomic.Int64 // how far the origin's clock is off
+	var wrong atomic.Int64 // error of the origin's clock
 	right := func(*testing.T, *cluster) { wrong.Store(0) }
 	renewed := func(t *testing.T, c *cluster) {
-		time.Sleep(10 * time.Minute) // the new one begins after the tasks were signed
+		time.Sleep(10 * time.Minute) // the new certificate begins after the tasks were signed
 		c.renewCertificate(t, c.nodes[1])
 	}
 	tests := []struct {
@@ -66,9 +66,9 @@ func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
 	}
 }
 
-// A revoked origin holds up nobody: its tasks go to the next home of their queue like
-// all others, and those behind them run. While a home cannot take a task, the old one
-// says so (I20).
+// A revoked origin delays no other task: its tasks move to the next home of their queue
+// like all others, and those behind them run. While a home cannot accept a task, the old
+// one reports that (I20).
 func TestHandoffOfARevokedOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -89,8 +89,8 @@ func TestHandoffOfARevokedOrigin(t *testing.T) {
 	})
 }
 
-// What a home that was revoked said of its queue goes everywhere, also at a node that was
-// away and one that starts again; an admin seizes the queue, and all know that.
+// The queue states of a revoked home are dropped everywhere, also at a node that was
+// offline and at one that restarts; an admin seizes the queue, and all learn that.
 func TestRevokedHomeIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -98,7 +98,7 @@ func TestRevokedHomeIsForgotten(t *testing.T) {
 		c.setQueue(QueueSettings{Labels: new([]string{"l"})})
 		time.Sleep(10 * time.Second)
 		c.handOffAndWait(0, 2, nil)
-		time.Sleep(time.Minute) // all have heard of it
+		time.Sleep(time.Minute) // all have learned of it
 		if err := c.nodes[0].node.Revoke(t.Context(), "n2", "lost"); err != nil {
 			t.Fatal(err)
 		}
@@ -120,8 +120,8 @@ func TestRevokedHomeIsForgotten(t *testing.T) {
 	})
 }
 
-// A home that has a queue by the word of a member that was revoked since has an admin
-// confirm it: who hears of the queue later believes it.
+// A home that received a queue from a member that was revoked since gets a confirmation
+// of an admin: nodes that learn of the queue later accept it.
 func TestHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -137,7 +137,7 @@ func TestHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 		if err := c.nodes[0].node.Revoke(t.Context(), "n1", "lost"); err != nil {
 			t.Fatal(err)
 		}
-		c.await(3*time.Minute, "the founder to know the word of an admin", func() bool {
+		c.await(3*time.Minute, "the first member to know the confirmation of an admin", func() bool {
 			for _, s := range c.nodes[0].node.queues.driver.QueueStates()["build"].GetDeeds() {
 				if d, err := (ownershipDeeds{c.nodes[0].node}).Verify(s); err == nil && d.Admin && d.Generation == 3 {
 					return true
@@ -148,8 +148,8 @@ func TestHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 	})
 }
 
-// What an admin signed of a queue counts at a node if it came before the revocation of
-// the admin, and is read again after it; what comes first after that does not count.
+// A deed signed by an admin is valid at a node if it arrived before the revocation of
+// the admin, and remains readable after it; a deed that first arrives later is invalid.
 func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -178,10 +178,10 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 			t.Errorf("after the revocation: %v", err)
 		}
 		if _, err := (ownershipDeeds{node}).ReadVerified(early); err != nil {
-			t.Errorf("what was seen before the revocation: %v", err)
+			t.Errorf("a deed seen before the revocation: %v", err)
 		}
 		if err := node.queues.driver.CreateQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
-			t.Error("a queue is made by the deed of a revoked admin")
+			t.Error("the deed of a revoked admin creates a queue")
 		}
 		c.nodes[1].halt()
 		c.nodes[1].start()
@@ -189,15 +189,15 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for _, s := range c.nodes[:2] {
 			if q, err := s.node.Queue(t.Context(), "early"); err != nil || q.Home != "n1" {
-				t.Errorf("%s takes %s for the home: %v", s.name, q.Home, err)
+				t.Errorf("%s has %s as the home: %v", s.name, q.Home, err)
 			}
 		}
 	})
 }
 
-// A home takes what is handed over within its own limits, as it takes new tasks. What
-// it refuses stays at the old home, which tells so by why, in the events and by the gauge
-// of tasks that are going, and goes there when there is room (I11, I13).
+// A home accepts handed-over tasks within its limits, like new tasks. A refused task
+// stays at the old home, which reports that in why, in the events and in the gauge of
+// moving tasks; it moves when there is room (I11, I13).
 func TestHandoffWithinTheLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClusterOf(t, newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
@@ -220,7 +220,7 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 			}
 		}
 		if told != 1 {
-			t.Errorf("why tells of %d refused tasks, want one", told)
+			t.Errorf("why reports %d refused tasks, want one", told)
 		}
 		if got := c.nodes[0].metrics()["balefire_queue_tasks{build,going}"]; got != 1 {
 			t.Errorf("%v tasks are going, want 1", got)
@@ -235,10 +235,10 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 	})
 }
 
-// waitAccepted waits until a home has tasks in custody.
+// waitAccepted waits until a home has accepted tasks.
 func (c *cluster) waitAccepted(home int, ids []string) {
 	c.t.Helper()
-	c.await(time.Minute, "custody at the home", func() bool {
+	c.await(time.Minute, "acceptance at the home", func() bool {
 		for _, id := range ids {
 			if _, err := c.nodes[home].node.Task(c.t.Context(), id); err != nil {
 				return false
@@ -248,8 +248,8 @@ func (c *cluster) waitAccepted(home int, ids []string) {
 	})
 }
 
-// handOffAndWait gives the queue to another home, if it is not there yet, and waits until that
-// has all tasks.
+// handOffAndWait moves the queue to another home, if it is not there yet, and waits
+// until that home has all tasks.
 func (c *cluster) handOffAndWait(from, to int, ids []string) {
 	c.t.Helper()
 	if q, err := c.nodes[from].node.Queue(c.t.Context(), "build"); err != nil || q.Here {
@@ -264,7 +264,8 @@ func (c *cluster) handOffAndWait(from, to int, ids []string) {
 	})
 }
 
-// renewCertificate gives a node a new certificate, as an admin does before the old one ends.
+// renewCertificate gives a node a new certificate, as an admin does before the old one
+// expires.
 func (c *cluster) renewCertificate(t *testing.T, s *simNode) {
 	t.Helper()
 	root, err := identity.LoadRoot(c.nodes[0].dir + "/" + identityDir)

@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// forgedTask is a task for a queue that a forger signs with itself as the target, and
+// forgedTask is a task for a queue that a forger signs with itself as the target and
 // seals for a node.
 func forgedTask(t *testing.T, f *transporttest.Forger, n *Node, queue, order string) (proto.TaskID, *proto.Envelope) {
 	t.Helper()
@@ -41,9 +41,9 @@ func forgedTask(t *testing.T, f *transporttest.Forger, n *Node, queue, order str
 	return h.ID, env
 }
 
-// A member takes no queue by what it says of itself, whatever its id and the generation,
-// hands over no task that it signed for itself, and makes no ordering key stand still: it
-// was never a home (I10, I17).
+// A member cannot claim a queue with its own statements, whatever its id and the
+// generation, cannot hand over a task that it signed for itself, and cannot block an
+// ordering key: it was never a home (I10, I17).
 func TestMemberCannotTakeAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
@@ -58,7 +58,7 @@ func TestMemberCannotTakeAQueue(t *testing.T) {
 			if g == 1 {
 				d.From = proto.PeerID{}
 			}
-			s, _ := f.Keys.SignDeed(f.Mesh, d) // refused here too: what follows is said all the same
+			s, _ := f.Keys.SignDeed(f.Mesh, d) // refused here too, but sent anyway
 			return s
 		}
 		own, err := f.Keys.SignDeed(f.Mesh, identity.Deed{Queue: "deploy", Generation: 7, From: self, To: c.nodes[1].node.keys.Peer()})
@@ -83,14 +83,14 @@ func TestMemberCannotTakeAQueue(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for _, s := range c.nodes {
 			if q, err := s.node.Queue(t.Context(), "build"); err != nil || q.Home != "n0" {
-				t.Errorf("%s takes %s for the home of build: %v", s.name, q.Home, err)
+				t.Errorf("%s has %s as the home of build: %v", s.name, q.Home, err)
 			}
 			if q, err := s.node.Queue(t.Context(), "deploy"); !errors.Is(err, ErrNotFound) {
-				t.Errorf("%s takes %s for the home of deploy: %v", s.name, q.Home, err)
+				t.Errorf("%s has %s as the home of deploy: %v", s.name, q.Home, err)
 			}
 		}
 		if q, err := home.SetQueue(t.Context(), "deploy", QueueSettings{Home: "here"}); err != nil || !q.Here {
-			t.Errorf("an admin cannot make the queue: %v", err)
+			t.Errorf("an admin cannot create the queue: %v", err)
 		}
 		id, env := forgedTask(t, f, home, "build", "lane")
 		lease := &proto.Lease{Task: id[:], Queue: "build", State: proto.Pending, Generation: 2, NotAfterMs: time.Now().Add(time.Hour).UnixMilli()}
@@ -99,18 +99,18 @@ func TestMemberCannotTakeAQueue(t *testing.T) {
 		}))
 		time.Sleep(5 * time.Second)
 		if _, err := home.Task(t.Context(), id.String()); !errors.Is(err, ErrNotFound) {
-			t.Errorf("a task was taken from who was never the home: %v", err)
+			t.Errorf("a task was accepted from a node that was never the home: %v", err)
 		}
 		if q, _ := home.Queue(t.Context(), "build"); len(q.Blocked) != 0 {
-			t.Errorf("lanes stand still by its word: %v", q.Blocked)
+			t.Errorf("its message blocks lanes: %v", q.Blocked)
 		}
 		c.waitAll(1, c.submitMany(1, 3), time.Minute)
 	})
 }
 
-// A node without the role work is granted nothing and is no home; an owner takes no grant
-// from a node that was never the home of the queue, nor one that says another mode or end
-// than the origin signed (I17).
+// A node without the role work is granted nothing and cannot be a home; an owner accepts
+// no grant from a node that was never the home of the queue, and none whose mode or
+// expiry differs from what the origin signed (I17).
 func TestGrantsFollowTheRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -131,10 +131,10 @@ func TestGrantsFollowTheRules(t *testing.T) {
 			t.Errorf("run by %v: a node without the role work was granted tasks", by)
 		}
 		if _, err := s.node.SetQueue(t.Context(), "own", QueueSettings{Home: "here"}); !errors.Is(err, ErrDenied) {
-			t.Errorf("it makes a queue: %v", err)
+			t.Errorf("it creates a queue: %v", err)
 		}
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", s.name); !errors.Is(err, ErrRefused) {
-			t.Errorf("it is given a queue: %v", err)
+			t.Errorf("it receives a queue: %v", err)
 		}
 
 		c.setQueue(QueueSettings{Paused: new(true)})
@@ -145,7 +145,7 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		c.waitAccepted(0, []string{id.String()})
 		home, owner := c.nodes[0].node, c.nodes[1].node
 		if _, err := (ownershipCustody{home}).Envelope(id, s.node.keys.Peer()); err == nil {
-			t.Error("its body is sealed for a node without the role work")
+			t.Error("a body is sealed for a node without the role work")
 		}
 		env, err := ownershipCustody{home}.Envelope(id, owner.keys.Peer())
 		if err != nil {
@@ -160,12 +160,12 @@ func TestGrantsFollowTheRules(t *testing.T) {
 			change func(*proto.Grant)
 			want   proto.Code
 		}{
-			"as it was signed":              {home.keys.Peer(), func(*proto.Grant) {}, 0},
-			"with another mode":             {home.keys.Peer(), func(g *proto.Grant) { g.Mode = proto.AtMostOnce }, proto.CodeBadForm},
-			"with a later end":              {home.keys.Peer(), func(g *proto.Grant) { g.NotAfterMs += 1000 }, proto.CodeBadForm},
-			"of another queue":              {home.keys.Peer(), func(g *proto.Grant) { g.Queue = "other" }, proto.CodeDenied},
-			"by who was never the home":     {c.nodes[2].node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
-			"by a node without a role work": {s.node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
+			"as signed":                         {home.keys.Peer(), func(*proto.Grant) {}, 0},
+			"with another mode":                 {home.keys.Peer(), func(g *proto.Grant) { g.Mode = proto.AtMostOnce }, proto.CodeBadForm},
+			"with a later expiry":               {home.keys.Peer(), func(g *proto.Grant) { g.NotAfterMs += 1000 }, proto.CodeBadForm},
+			"of another queue":                  {home.keys.Peer(), func(g *proto.Grant) { g.Queue = "other" }, proto.CodeDenied},
+			"by a node that was never the home": {c.nodes[2].node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
+			"by a node without the role work":   {s.node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
 		} {
 			g := &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", NotAfterMs: h.NotAfter, Envelope: env}
 			tt.change(g)
@@ -178,14 +178,14 @@ func TestGrantsFollowTheRules(t *testing.T) {
 	})
 }
 
-// A member that is no admin makes a queue with the signature of a connected one, and none
-// while there is none: the refusal says what to do, and nothing is left of it. An admin
-// signs for whom its setting names.
+// A member that is not an admin creates a queue with the signature of a connected admin,
+// and fails without one: the error suggests what to do, and nothing remains of the
+// queue. An admin signs only for the members named in its setting.
 func TestMemberMakesAQueueWithAnAdmin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClusterOf(t, newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
 			if s.place == 2 {
-				cfg.Queues.MadeBy = []string{} // an admin too, which signs for nobody
+				cfg.Queues.MadeBy = []string{} // also an admin, which signs for no member
 			}
 		}), time.Second)
 		defer c.close()
@@ -195,7 +195,7 @@ func TestMemberMakesAQueueWithAnAdmin(t *testing.T) {
 			t.Fatalf("with an admin: %v", err)
 		}
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "mine", here); !errors.Is(err, ErrRefused) {
-			t.Errorf("the admin makes it too: %v", err)
+			t.Errorf("the admin creates it too: %v", err)
 		}
 		c.Partition([]int{1}, []int{0, 2})
 		c.await(5*time.Minute, "the member to be alone", func() bool {
@@ -205,12 +205,12 @@ func TestMemberMakesAQueueWithAnAdmin(t *testing.T) {
 			t.Errorf("without an admin: %v", err)
 		}
 		if _, err := member.Queue(t.Context(), "lonely"); !errors.Is(err, ErrNotFound) {
-			t.Errorf("half a queue is left: %v", err)
+			t.Errorf("a part of the queue remains: %v", err)
 		}
 		c.Partition([]int{1, 2}, []int{0})
 		c.await(5*time.Minute, "the second admin", func() bool { return member.net.Connected(c.nodes[2].node.keys.Peer()) })
 		if _, err := member.SetQueue(t.Context(), "lonely", here); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "queues.made_by") {
-			t.Errorf("with an admin that signs for nobody: %v", err)
+			t.Errorf("with an admin that signs for no member: %v", err)
 		}
 		c.Heal()
 		c.await(5*time.Minute, "the first admin", func() bool {
@@ -224,8 +224,8 @@ func TestMemberMakesAQueueWithAnAdmin(t *testing.T) {
 	})
 }
 
-// An admin takes a queue from a home that is connected, which hands over what it has at
-// once: nothing is lost, and nothing runs twice (I3).
+// An admin seizes a queue from a connected home, which hands over what it has at once:
+// nothing is lost, and nothing runs twice (I3).
 func TestQueueIsSeizedFromAConnectedHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
@@ -234,7 +234,7 @@ func TestQueueIsSeizedFromAConnectedHome(t *testing.T) {
 		ids := c.submitMany(1, 6)
 		time.Sleep(5 * time.Second)
 		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, ErrDenied) {
-			t.Errorf("who is no admin seizes it: %v", err)
+			t.Errorf("a node that is not an admin seizes it: %v", err)
 		}
 		if _, err := c.nodes[2].node.SeizeQueue(t.Context(), "build", "n0"); err != nil {
 			t.Fatal(err)

@@ -19,18 +19,18 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// TestQueueHours holds I1, I3, I4, I5, I6, I9 and I20 for every task of a queue of ten
-// whole nodes over real libp2p, in virtual time: halves that do not see each other,
-// one-way links, loss, nodes that crash, its home among them, and a home that moves.
-// It runs two minutes of that, or BALEFIRE_QUEUE_HOURS hours, each with a mesh of its
-// own; in an hour all of it has to happen.
+// TestQueueHours verifies I1, I3, I4, I5, I6, I9 and I20 for every task of a queue of
+// ten complete nodes over real libp2p in virtual time, with partitions, one-way links,
+// packet loss, crashes of nodes including the home, and handoffs. It runs two minutes of
+// that, or BALEFIRE_QUEUE_HOURS hours, each with a mesh of its own; each of these faults
+// must happen within an hour.
 func TestQueueHours(t *testing.T) {
 	hours, err := strconv.Atoi(os.Getenv("BALEFIRE_QUEUE_HOURS"))
 	if err != nil {
 		synctest.Test(t, func(t *testing.T) { queueHour(t, 0, 2*time.Minute, newCoverage()) })
 		return
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // memory is not what is short
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // trade memory for speed
 	all := newCoverage()
 	t.Run("all", func(t *testing.T) {
 		for h := range hours {
@@ -51,7 +51,7 @@ type hoursTest struct {
 
 	mu    sync.Mutex
 	tasks []hoursTask
-	homes map[uint64]string // who was the home of the queue in each generation
+	homes map[uint64]string // home of the queue in each generation
 	done  map[proto.TaskID]*hoursRuns
 }
 
@@ -61,18 +61,18 @@ type hoursTask struct {
 	from int
 }
 
-// hoursRuns is what the handlers did for one task.
+// hoursRuns records the runs of one task.
 type hoursRuns struct {
 	starts  int
-	going   map[int]bool         // the nodes that run it now
-	granted map[proto.Seq][2]int // who started it under each epoch: a node in one of its lives
-	results map[string]bool      // that its runs have made
+	going   map[int]bool         // nodes that run it now
+	granted map[proto.Seq][2]int // node and life that started it, by epoch
+	results map[string]bool      // results of its runs
 }
 
 const hoursNodes = 10
 
-// quietMesh is the mesh of somebody who wants it quiet: beyond few, probes and comparisons
-// come at a third of the usual pace. Of leases they say nothing.
+// quietMesh reduces the traffic of a mesh: with more than a few nodes, probes and syncs
+// run at a third of the usual rate. They do not affect leases.
 func quietMesh(s *simNode, cfg *Config) {
 	smallMesh(s, cfg)
 	cfg.Mesh.ProbeInterval, cfg.Mesh.SyncInterval = 3*time.Second, 90*time.Second
@@ -125,13 +125,13 @@ type hoursHandler struct {
 	place, life int
 }
 
-// Run works for as long as the body says.
+// Run runs for the duration in the body.
 func (h hoursHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	var once bool
 	var ms int
 	body, err := io.ReadAll(r.Body)
 	if _, serr := fmt.Sscan(string(body), &once, &ms); err != nil || serr != nil {
-		return &inbox.Result{Outcome: inbox.Fail, Reason: "the body cannot be read"}
+		return &inbox.Result{Outcome: inbox.Fail, Reason: "the body cannot be decoded"}
 	}
 	h.begin(r, once)
 	defer h.end(r)
@@ -147,7 +147,7 @@ func (h hoursHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	return &inbox.Result{Outcome: inbox.Success, Output: []byte(out)}
 }
 
-// begin notes a start, and holds that it may be.
+// begin records a start and checks that it is allowed.
 func (h hoursHandler) begin(r *inbox.Run, once bool) {
 	s := h.test
 	s.mu.Lock()
@@ -160,12 +160,12 @@ func (h hoursHandler) begin(r *inbox.Run, once bool) {
 	if d.starts++; d.starts > 1 {
 		s.coverage.add("a task is started again")
 		if once {
-			s.t.Errorf("I6: %s is started %d times, and may be once", r.ID, d.starts)
+			s.t.Errorf("I6: %s was started %d times, but may start only once", r.ID, d.starts)
 		}
 	}
 	who := [2]int{h.place, h.life}
 	if old, ok := d.granted[r.Epoch]; ok && old != who {
-		s.t.Errorf("I5: %s is started under %v by %v and by %v, nodes and their lives", r.ID, r.Epoch, old, who)
+		s.t.Errorf("I5: %s was started with epoch %v by %v and by %v (node, life)", r.ID, r.Epoch, old, who)
 	}
 	d.granted[r.Epoch] = who
 	if len(d.going) > 0 && !d.going[h.place] {
@@ -180,8 +180,8 @@ func (h hoursHandler) end(r *inbox.Run) {
 	delete(h.test.done[r.ID].going, h.place)
 }
 
-// checkHome returns the home of the queue, nil while it is down, and holds that there was
-// one in each generation.
+// checkHome returns the home of the queue, or nil while it is down, and checks that each
+// generation had only one.
 func (s *hoursTest) checkHome() (home *simNode) {
 	var newest uint64
 	for _, n := range s.nodes {
@@ -203,8 +203,8 @@ func (s *hoursTest) checkHome() (home *simNode) {
 	return home
 }
 
-// injectQueueFault changes one thing about the world: the partitions are 1|4, 2|3 and 2|2|1 of
-// five pairs of nodes.
+// injectQueueFault changes one property of the simulation; the partitions are 1|4, 2|3
+// and 2|2|1 of five pairs of nodes.
 func (s *hoursTest) injectQueueFault() {
 	for _, n := range s.nodes {
 		if n.get() == nil && s.rng.IntN(10) < 7 {
@@ -248,7 +248,7 @@ func (s *hoursTest) injectQueueFault() {
 	}
 }
 
-// handOff moves the queue to another home, whatever the weather.
+// handOff moves the queue to another home, whatever the state of the network.
 func (s *hoursTest) handOff() {
 	home := s.checkHome()
 	if home == nil {
@@ -261,7 +261,7 @@ func (s *hoursTest) handOff() {
 	}
 }
 
-// submitTasks submits tasks at nodes that are up.
+// submitTasks submits tasks at running nodes.
 func (s *hoursTest) submitTasks(ctx context.Context) {
 	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 6))
 	for ctx.Err() == nil {
@@ -277,7 +277,7 @@ func (s *hoursTest) submitTasks(ctx context.Context) {
 		}
 		once, ms := rng.IntN(4) == 0, 100+rng.IntN(1+rng.IntN(40_000))
 		if rng.IntN(8) == 0 {
-			ms += 60_000 // longer than a lease that nobody renews
+			ms += 60_000 // longer than a lease without renewals
 		}
 		r := Request{Target: "queue:build", Kind: "build", Body: fmt.Appendf(nil, "%v %d", once, ms)}
 		if once {
@@ -285,7 +285,7 @@ func (s *hoursTest) submitTasks(ctx context.Context) {
 		}
 		got, err := n.Submit(ctx, r)
 		if err != nil {
-			continue // it crashed meanwhile, or does not know the queue yet
+			continue // the node crashed, or does not know the queue yet
 		}
 		id, err := proto.ParseTaskID(got.ID)
 		if err != nil {
@@ -297,8 +297,8 @@ func (s *hoursTest) submitTasks(ctx context.Context) {
 	}
 }
 
-// checkAll waits until every task has ended where it was submitted, and holds the end
-// against the runs.
+// checkAll waits until every task has ended at its origin, and checks the end against
+// the runs.
 func (s *hoursTest) checkAll() {
 	s.t.Helper()
 	counts := map[string]int{}
@@ -310,7 +310,7 @@ func (s *hoursTest) checkAll() {
 		cancel()
 		if err != nil {
 			b, _ := n.Why(s.t.Context(), x.ref)
-			s.t.Fatalf("I20: %s is %s (%s): %v; where it was submitted: %+v; homes %v; runs %+v", x.ref, task.State, task.Reason, err, b, s.homes, s.done[x.id])
+			s.t.Fatalf("I20: %s is %s (%s): %v; at its origin: %+v; homes %v; runs %+v", x.ref, task.State, task.Reason, err, b, s.homes, s.done[x.id])
 		}
 		counts[task.State]++
 		if task.State == "SUCCESS" {
@@ -326,7 +326,7 @@ func (s *hoursTest) checkAll() {
 	}
 }
 
-// checkResult holds that the result of a task is that of one of its runs.
+// checkResult checks that the result of a task is that of one of its runs.
 func (s *hoursTest) checkResult(n *Node, x hoursTask) {
 	s.t.Helper()
 	body, _, err := n.Result(s.t.Context(), x.ref)
@@ -339,14 +339,14 @@ func (s *hoursTest) checkResult(n *Node, x hoursTask) {
 	defer s.mu.Unlock()
 	made := s.done[x.id].results
 	if err != nil || !made[string(out)] {
-		s.t.Errorf("I9: %s has the result %q of none of its runs %v: %v", x.ref, out, made, err)
+		s.t.Errorf("I9: %s has the result %q, which none of its runs %v produced: %v", x.ref, out, made, err)
 	}
 	if len(made) > 1 {
 		s.coverage.add("a result comes too late")
 	}
 }
 
-// A coverage counts what happened in all hours.
+// A coverage counts the events of all hours.
 type coverage struct {
 	mu     sync.Mutex
 	counts map[string]int
@@ -360,8 +360,7 @@ func (c *coverage) add(what string) {
 	c.counts[what]++
 }
 
-// check holds that all that makes hours worth their time happened, most of it once an
-// hour.
+// check checks that all relevant events happened, most of them once per hour.
 func (c *coverage) check(t *testing.T, hours int) {
 	t.Helper()
 	t.Log(c.counts)
@@ -370,7 +369,7 @@ func (c *coverage) check(t *testing.T, hours int) {
 		"the home crashes", "packets are lost", "the home moves", "a task is started again", "two nodes run a task at once", "a result comes too late",
 	} {
 		if c.counts[what] < hours {
-			t.Errorf("in %d hours %s %d times: they prove too little", hours, what, c.counts[what])
+			t.Errorf("in %d hours, %q happened %d times: too few to prove anything", hours, what, c.counts[what])
 		}
 	}
 }

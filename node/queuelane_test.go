@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// A task that nobody serves holds up the tasks of its own origin with its ordering key, and
-// nobody else's; where a queue has its lanes shared, those of all (I10).
+// A task whose kind no node serves delays the tasks of its own origin with the same
+// ordering key, and no others; in a queue with shared lanes it delays those of all
+// origins (I10).
 func TestQueueLanesArePerOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -25,18 +26,18 @@ func TestQueueLanesArePerOrigin(t *testing.T) {
 		behind := submit(2, "build")
 		c.waitAll(1, []string{submit(1, "build")}, time.Minute)
 		if task, err := c.nodes[2].node.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
-			t.Errorf("the next of the same origin is %s: %v", task.State, err)
+			t.Errorf("the next task of the same origin is %s: %v", task.State, err)
 		}
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Lanes: new("mine")}); !errors.Is(err, ErrInvalid) {
-			t.Errorf("lanes of another word: %v", err)
+			t.Errorf("lanes with an invalid value: %v", err)
 		}
 		c.setQueue(QueueSettings{Lanes: new(LanesShared)})
 		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Lanes != LanesShared {
 			t.Errorf("the queue has lanes %q: %v", q.Lanes, err)
 		}
-		c.waitAll(1, []string{submit(1, "build")}, time.Minute) // also past that head
+		c.waitAll(1, []string{submit(1, "build")}, time.Minute) // in spite of that head
 		if task, err := c.nodes[2].node.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
-			t.Errorf("with shared lanes the next of the same origin is %s: %v", task.State, err)
+			t.Errorf("with shared lanes the next task of the same origin is %s: %v", task.State, err)
 		}
 	})
 }

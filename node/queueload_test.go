@@ -15,28 +15,28 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A loadHandler is the handler of a load: it works for a while, says no to what is to die,
-// and holds order and number of the starts (I6, I10).
+// A loadHandler runs for a while, fails the tasks that are planned to fail, and checks
+// the order and the number of starts (I6, I10).
 type loadHandler struct {
 	t    *testing.T
 	mu   sync.Mutex
-	last map[string]int // by lane: number of the last that was started
+	last map[string]int // number of the latest started task by lane
 	busy map[string]bool
 	runs map[proto.TaskID]int
 }
 
-// Run reads "LANE NUMBER MILLISECONDS dies".
+// Run parses "LANE NUMBER MILLISECONDS dies".
 func (l *loadHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	var lane string
 	var number, ms int
 	var dies bool
 	body, err := io.ReadAll(r.Body)
 	if _, serr := fmt.Sscan(string(body), &lane, &number, &ms, &dies); err != nil || serr != nil {
-		return &inbox.Result{Outcome: inbox.Fail, Reason: "the body cannot be read"}
+		return &inbox.Result{Outcome: inbox.Fail, Reason: "the body cannot be decoded"}
 	}
 	l.mu.Lock()
 	if l.runs[r.ID]++; l.runs[r.ID] > 1 {
-		l.t.Errorf("I6: %s is started %d times, and nothing went wrong", r.ID, l.runs[r.ID])
+		l.t.Errorf("I6: %s was started %d times without a fault", r.ID, l.runs[r.ID])
 	}
 	if lane != "-" {
 		if l.busy[lane] || number <= l.last[lane] {
@@ -54,14 +54,14 @@ func (l *loadHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	l.busy[lane] = false
 	l.mu.Unlock()
 	if dies {
-		return &inbox.Result{Outcome: inbox.Fail, Reason: "it was to die"}
+		return &inbox.Result{Outcome: inbox.Fail, Reason: "planned failure"}
 	}
 	return &inbox.Result{Outcome: inbox.Success}
 }
 
-// loadRequests is what the test submits: every third task has no lane, the others are of six
-// lanes, of which the last two stand still where one dies. A quarter may be started
-// once only.
+// loadRequests returns the tasks of the test: every third has no lane, the others belong
+// to six lanes, of which the last two block when a task fails. A quarter are
+// at_most_once.
 func loadRequests(n int) (rs []Request) {
 	for i := range n {
 		r := Request{Target: "queue:build", Kind: "build"}
@@ -83,9 +83,9 @@ func loadRequests(n int) (rs []Request) {
 	return rs
 }
 
-// The strategy is switched ten times while a queue is at work: every task ends, and is
-// started once; lanes keep their order, and stand still behind what died where they
-// shall, until a person lets them go on.
+// The strategy is changed ten times while a queue is busy: every task ends and starts
+// once; lanes keep their order, and those that should block do so after a failure until
+// they are unblocked.
 func TestQueueSwitchesItsStrategyUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, time.Second)
@@ -110,7 +110,7 @@ func TestQueueSwitchesItsStrategyUnderLoad(t *testing.T) {
 			}
 		}
 		unblocked := 0
-		for range 300 { // lanes stand still a few times
+		for range 300 { // lanes block a few times
 			time.Sleep(time.Second)
 			q, _ := c.nodes[0].node.Queue(t.Context(), "build")
 			if q.Waiting+q.Owned == 0 {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// metrics returns the values of all gauges and counters of a node, by name and labels.
+// metrics returns the values of all gauges and counters of a node by name and labels.
 func (s *simNode) metrics() map[string]float64 {
 	t := s.mesh.t
 	t.Helper()
@@ -28,7 +28,7 @@ func (s *simNode) metrics() map[string]float64 {
 	return out
 }
 
-// hasObservations reports whether a histogram of a node has so many observations.
+// hasObservations reports whether a histogram of a node has n observations.
 func (c *cluster) hasObservations(s *simNode, name string, n uint64) bool {
 	families, err := s.node.Registry().Gather()
 	if err != nil {
@@ -42,7 +42,7 @@ func (c *cluster) hasObservations(s *simNode, name string, n uint64) bool {
 	return false
 }
 
-// What waits, who owns, what is homeless and who is paused can be watched.
+// The metrics show waiting and owned tasks, homeless queues and paused nodes.
 func TestQueueMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Minute)
@@ -76,7 +76,7 @@ func TestQueueMetrics(t *testing.T) {
 			t.Errorf("the dead member is dead for %v s", v)
 		}
 		c.nodes[0].crash()
-		c.await(2*time.Minute, "the last one to see that it is alone", func() bool { return c.nodes[1].metrics()["balefire_worker_pauses_total{}"] == 1 })
+		c.await(2*time.Minute, "the last node to consider itself isolated", func() bool { return c.nodes[1].metrics()["balefire_worker_pauses_total{}"] == 1 })
 		expect(c.nodes[1], map[string]float64{"balefire_worker_paused{itself}": 1})
 		c.await(time.Minute, "the queue to be homeless", func() bool { return c.nodes[1].metrics()["balefire_queues_homeless{}"] == 1 })
 	})

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The home of a queue says of a task that has ended how it did, and who has its record.
+// The home of a queue reports how an ended task ended, and which node has its record.
 func TestHomeReportsHowATaskEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
@@ -20,7 +20,7 @@ func TestHomeReportsHowATaskEnded(t *testing.T) {
 			_, err := c.nodes[i].node.Task(t.Context(), ids[0])
 			if want == "" {
 				if err != nil {
-					t.Errorf("where it was made: %v", err)
+					t.Errorf("at its origin: %v", err)
 				}
 			} else if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), want) {
 				t.Errorf("node %d: %v, want %q", i, err, want)
@@ -29,8 +29,8 @@ func TestHomeReportsHowATaskEnded(t *testing.T) {
 	})
 }
 
-// What a home has ended comes home, also when the queue has moved on before its origin
-// could hear of it, from a home that the task was not sent to (I20).
+// The result of a task reaches its origin even if the queue has moved since the end and
+// the origin never heard of the home that ended it (I20).
 func TestQueueResultOfAPastHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 20*time.Second)

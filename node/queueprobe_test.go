@@ -11,8 +11,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A probeHandler is a handler that works for long, and can tell what it had done before its
-// node died.
+// A probeHandler runs for long and can report what it had done before its node died.
 type probeHandler struct {
 	clusterHandler
 
@@ -21,7 +20,7 @@ type probeHandler struct {
 	asked map[proto.TaskID]int
 }
 
-// Run notes the effect half way through.
+// Run records its effect halfway through.
 func (d *probeHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	time.AfterFunc(d.work/2, func() {
 		d.mu.Lock()
@@ -42,8 +41,8 @@ func (d *probeHandler) Probe(_ context.Context, r *inbox.Run) inbox.Probe {
 	return inbox.NotDone
 }
 
-// What ran when the node of its owner died is asked about when that is back: what is
-// done ends so, and is not run again (I7).
+// A task that was running when its owner's node died is probed when the node is back: if
+// it is done, it ends without another run (I7).
 func TestQueueProbesTheHandlerAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 10*time.Second)
@@ -57,7 +56,7 @@ func TestQueueProbesTheHandlerAfterACrash(t *testing.T) {
 			n.gossip.Describe()
 		}
 		keep(c.nodes[1].node)
-		if _, err := c.nodes[0].node.Drain(t.Context(), true); err != nil { // the other does all
+		if _, err := c.nodes[0].node.Drain(t.Context(), true); err != nil { // so that the other node runs all
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)

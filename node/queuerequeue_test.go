@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// A task that is put into another queue is not lost (I11) when the process dies at any
-// step: the next start makes its one successor with nobody asking, which whoever asks
-// again is told of, also by the idempotency key of the first request.
+// A task that is moved to another queue is not lost (I11) when the process dies at any
+// step: the next start creates its one successor without being asked, and a repeated
+// call returns it, also by the idempotency key of the first request.
 func TestMovedTaskSurvivesACrash(t *testing.T) {
 	died := errors.New("died")
 	for _, point := range []string{PointMoving, PointRedriven} {
@@ -38,7 +38,7 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 			id := a.submit(t, r)
 			dying.Store(true)
 			if s, err := a.MoveTask(t.Context(), id, "night"); !errors.Is(err, died) {
-				t.Fatalf("the point was not passed: %+v, %v", s, err)
+				t.Fatalf("the failpoint was not reached: %+v, %v", s, err)
 			}
 			a.halt()
 			dying.Store(false)
@@ -46,23 +46,24 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 			var old Task
 			eventually(t, func() bool { old, _ = a.Task(t.Context(), id); return old.RedrivenAs != "" }, func() string { return "no successor: " + old.State })
 			if task, err := a.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" || old.State != "CANCELLED" {
-				t.Errorf("the old task is %s, the new one goes to %s: %v", old.State, task.Target, err)
+				t.Errorf("the old task is %s, the target of the new one is %s: %v", old.State, task.Target, err)
 			}
 			if s, err := a.Submit(t.Context(), r); err != nil || !s.Known || s.ID != old.RedrivenAs {
-				t.Errorf("the key of the first request: %+v, %v, want %s", s, err, old.RedrivenAs)
+				t.Errorf("submit with the key of the first request: %+v, %v, want %s", s, err, old.RedrivenAs)
 			}
 			if s, err := a.MoveTask(t.Context(), id, "night"); err != nil || s.ID != old.RedrivenAs {
-				t.Errorf("asked again: %+v, %v, want %s", s, err, old.RedrivenAs)
+				t.Errorf("a repeated call: %+v, %v, want %s", s, err, old.RedrivenAs)
 			}
 			if open, err := a.outbox.Moves(); err != nil || len(open) > 0 {
-				t.Errorf("notes that are left: %v, %v", open, err)
+				t.Errorf("moves that remain: %v, %v", open, err)
 			}
 		})
 	}
 }
 
-// Nobody has to wait for a task that is put into another queue: it goes there once it is
-// CANCELLED, though its caller is gone (I11). A person who cancels it meanwhile is heard.
+// No caller has to wait for a task that is moved to another queue: it moves once it is
+// CANCELLED, even if its caller is gone (I11). A cancellation in the meantime takes
+// effect.
 func TestMovedTaskNeedsNoCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Hour)
@@ -75,7 +76,7 @@ func TestMovedTaskNeedsNoCaller(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		c.Cut(0, 2)
 		c.Cut(2, 0)
-		for _, id := range ids { // they run at n2, which does not hear
+		for _, id := range ids { // they run on n2, which is cut off
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			if s, err := c.nodes[1].node.MoveTask(ctx, id, "night"); !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("moved at once: %+v, %v", s, err)
@@ -92,12 +93,12 @@ func TestMovedTaskNeedsNoCaller(t *testing.T) {
 		var old Task
 		c.await(5*time.Minute, "the successor", func() bool { old, _ = c.nodes[1].node.Task(t.Context(), ids[0]); return old.RedrivenAs != "" })
 		if task, err := c.nodes[1].node.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" {
-			t.Errorf("the new task goes to %s: %v", task.Target, err)
+			t.Errorf("the target of the new task is %s: %v", task.Target, err)
 		}
 		c.await(5*time.Minute, "the end of the cancelled one", func() bool { old, _ = c.nodes[1].node.Task(t.Context(), ids[1]); return old.State == "CANCELLED" })
 		time.Sleep(10 * time.Second)
 		if old, _ = c.nodes[1].node.Task(t.Context(), ids[1]); old.RedrivenAs != "" {
-			t.Errorf("a task that a person cancelled became %s", old.RedrivenAs)
+			t.Errorf("a cancelled task got the successor %s", old.RedrivenAs)
 		}
 	})
 }

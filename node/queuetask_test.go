@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// newLabeledCluster starts a crew whose node i has the labels at i.
+// newLabeledCluster starts a cluster whose node i has the labels at i.
 func newLabeledCluster(t *testing.T, work time.Duration, labels ...[]string) *cluster {
 	return newClusterOf(t, newSimMeshWith(t, len(labels), 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, c *Config) {
 		c.Mesh.Labels = labels[s.place]
@@ -47,8 +47,8 @@ func (c *cluster) submitSlowly(count int, change func(*Request)) (ids []string) 
 	return ids
 }
 
-// A task that requires a label runs on nodes that have it alone, and waits while
-// there is none; one that prefers a label goes to others when there is none.
+// A task that requires a label runs only on nodes with that label and waits while there
+// is none; a task that prefers a label runs on other nodes if there is none.
 func TestQueueTaskLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLabeledCluster(t, 50*time.Millisecond, nil, []string{"gpu=yes"}, []string{"gpu=yes", "fast"})
@@ -58,10 +58,10 @@ func TestQueueTaskLabels(t *testing.T) {
 			t.Errorf("run by %v, want the two with the label, in turn", by)
 		}
 		if by := c.waitAll(1, c.submitSlowly(6, func(r *Request) { r.Prefer = []string{"gpu=yes", "fast"} }), time.Minute); by[2] != 6 {
-			t.Errorf("run by %v, want the one that has all that is preferred", by)
+			t.Errorf("run by %v, want the node with all preferred labels", by)
 		}
 		if by := c.waitAll(1, c.submitSlowly(6, func(r *Request) { r.Prefer = []string{"tpu=yes"} }), time.Minute); len(by) != 3 {
-			t.Errorf("run by %v, want all: nobody has what is preferred", by)
+			t.Errorf("run by %v, want all: no node has the preferred label", by)
 		}
 		ids := c.submitSlowly(1, func(r *Request) { r.Require = []string{"tpu=yes"} })
 		own, err := c.nodes[0].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "build", Affinity: Affinity{Require: []string{"tpu=yes"}}})
@@ -69,7 +69,7 @@ func TestQueueTaskLabels(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		for _, id := range []string{ids[0], own.ID} { // of another node, and of the home itself
+		for _, id := range []string{ids[0], own.ID} { // submitted by another node, and by the home itself
 			if b, err := c.nodes[0].node.Why(t.Context(), id); err != nil || !strings.Contains(b.Cause, "tpu=yes") {
 				t.Errorf("why: %+v, %v", b, err)
 			}
@@ -84,14 +84,14 @@ func TestQueueTaskLabels(t *testing.T) {
 	})
 }
 
-// The roster of a queue says who works on it, with what share, in what order and
-// how much at a time.
+// The member rules of a queue select the nodes that work on it, their share, order and
+// concurrency.
 func TestQueueMemberRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 50*time.Millisecond)
 		defer c.close()
 		if q, err := c.nodes[0].node.SetQueue(t.Context(), "plain", QueueSettings{Home: "here"}); err != nil || q.Strategy != "least_loaded" {
-			t.Errorf("a queue without a word about it is shown with strategy %q, %v", q.Strategy, err)
+			t.Errorf("a queue without an explicit strategy has %q, %v", q.Strategy, err)
 		}
 		weights := []MemberRule{{Node: "n1", Weight: 3}, {Node: "n2"}}
 		c.setQueue(QueueSettings{Strategy: new("round_robin"), MemberRules: &weights})
@@ -101,10 +101,10 @@ func TestQueueMemberRules(t *testing.T) {
 		order := []MemberRule{{Node: "n2", Concurrency: 1}, {Node: "n0"}}
 		c.setQueue(QueueSettings{Strategy: new("ordered"), MemberRules: &order})
 		if by := c.waitAll(1, c.submitSlowly(6, nil), time.Minute); by[2] != 6 {
-			t.Errorf("run by %v, want the first of the roster", by)
+			t.Errorf("run by %v, want the first of the rules", by)
 		}
 		if by := c.waitAll(1, c.submitMany(1, 2), time.Minute); by[2] != 1 || by[0] != 1 {
-			t.Errorf("run by %v, want one by the first, which has one at a time, and one by the next", by)
+			t.Errorf("run by %v, want one by the first, which is limited to one, and one by the next", by)
 		}
 		ranks := []MemberRule{{Node: "n0"}, {Node: "n1", Priority: 200}, {Node: "n2", Priority: 300, Draining: true}}
 		c.setQueue(QueueSettings{Strategy: new("priority"), MemberRules: &ranks})
@@ -114,17 +114,17 @@ func TestQueueMemberRules(t *testing.T) {
 		all := []MemberRule{}
 		c.setQueue(QueueSettings{Strategy: new("round_robin"), MemberRules: &all})
 		if by := c.waitAll(1, c.submitSlowly(6, nil), time.Minute); len(by) != 3 {
-			t.Errorf("run by %v, want all without a roster", by)
+			t.Errorf("run by %v, want all without rules", by)
 		}
 		for _, bad := range [][]MemberRule{{{Node: "nobody"}}, {{Node: "n1"}, {Node: "n1"}}, {{Node: "n1", Weight: -1}}} {
 			if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &bad}); err == nil {
-				t.Errorf("the roster %+v was taken", bad)
+				t.Errorf("the rules %+v were accepted", bad)
 			}
 		}
 	})
 }
 
-// A limit of a kind holds in the whole queue and on each node, and what waits goes on
+// A limit of a kind applies to the whole queue and to each node, and waiting tasks start
 // at once when it is raised.
 func TestQueueKindLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -154,14 +154,14 @@ func TestQueueKindLimits(t *testing.T) {
 		c.setQueue(QueueSettings{Kinds: &[]KindLimit{}, Concurrency: new(7)})
 		time.Sleep(time.Second)
 		if all, _ := at(); all != 7 {
-			t.Errorf("with 7 for the queue %d are owned", all)
+			t.Errorf("with a limit of 7 for the queue %d are owned", all)
 		}
 		c.waitAll(1, ids, 5*time.Minute)
 	})
 }
 
-// What waits gets another class, which holds over a restart of the home and a
-// handoff, and another queue.
+// A waiting task gets another class, which survives a restart of the home and a handoff,
+// and another queue.
 func TestQueueChangesWaitingTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -174,7 +174,7 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 			t.Errorf("away from the home: %v", err)
 		}
 		if _, err := c.nodes[0].node.SetClass(t.Context(), last, "urgent"); !errors.Is(err, ErrInvalid) {
-			t.Errorf("another word: %v", err)
+			t.Errorf("an invalid class: %v", err)
 		}
 		if task, err := c.nodes[0].node.SetClass(t.Context(), last, "critical"); err != nil || task.Class != "critical" {
 			t.Errorf("the task has class %s: %v", task.Class, err)
@@ -197,10 +197,10 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 			t.Errorf("the task in its new queue: %+v, %v", task, err)
 		}
 		if again, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "night"); err != nil || again.ID != s.ID || !again.Known {
-			t.Errorf("asked again: %+v, %v, want the same successor", again, err)
+			t.Errorf("a repeated call: %+v, %v, want the same successor", again, err)
 		}
 		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "build"); !errors.Is(err, ErrRefused) {
-			t.Errorf("one that went elsewhere: %v", err)
+			t.Errorf("a task that moved to another queue: %v", err)
 		}
 		c.nodes[0].crash()
 		c.nodes[0].start()
@@ -225,7 +225,7 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 	})
 }
 
-// A task that is repeated goes to its queue again, not to the node that was its home.
+// A redriven task goes to its queue again, not to the node that was its home.
 func TestRedriveReturnsToItsQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
@@ -246,12 +246,12 @@ func TestRedriveReturnsToItsQueue(t *testing.T) {
 			t.Fatal(err)
 		}
 		if task, err := c.nodes[1].node.Wait(ctx, again.ID); err != nil || task.Target != "queue:build" {
-			t.Errorf("it was repeated for %s: %v", task.Target, err)
+			t.Errorf("the redrive has the target %s: %v", task.Target, err)
 		}
 	})
 }
 
-// serveFailing lets a node refuse tasks of the kind fails for good.
+// serveFailing lets a node fail tasks of the kind fails permanently.
 func (c *cluster) serveFailing(s *simNode) {
 	spec := inbox.Spec{Kind: "fails", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: failHandler{}}
 	if err := s.node.inbox.Register(spec); err != nil {
@@ -267,8 +267,8 @@ func (failHandler) Run(context.Context, *inbox.Run) *inbox.Result {
 	return &inbox.Result{Outcome: inbox.Fail, Reason: "never"}
 }
 
-// A lane whose head died stands still until a person lets it go on, also after the
-// queue went to another home and came back (I10).
+// A lane whose head became a dead letter is blocked until it is unblocked, even after
+// the queue moved to another home and back (I10).
 func TestQueueLaneIsUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
@@ -313,8 +313,8 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 	})
 }
 
-// A handler that says that it makes progress is left alone while it goes on saying
-// so; when it falls silent it is stopped, and another node does its task (S21).
+// A handler that reports progress keeps running while it continues to do so; when it
+// stops reporting it is stopped, and another node runs its task (S21).
 func TestQueueHandlerReportsProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 30*time.Minute)
@@ -336,7 +336,7 @@ func TestQueueHandlerReportsProgress(t *testing.T) {
 		}
 		owner, other := c.nodes[first[0].place].node, c.nodes[1-first[0].place].node
 		if err := other.Progress(t.Context(), ref); !errors.Is(err, ErrNotFound) {
-			t.Errorf("where it does not run: %v", err)
+			t.Errorf("on a node that does not run it: %v", err)
 		}
 		for range 2 {
 			if err := owner.Progress(t.Context(), ref); err != nil {
@@ -347,12 +347,12 @@ func TestQueueHandlerReportsProgress(t *testing.T) {
 		if n := len(runs()); n != 1 {
 			t.Errorf("started %d times while it made progress", n)
 		}
-		time.Sleep(90 * time.Second) // before the handler's time is over
+		time.Sleep(90 * time.Second) // before the handler's timeout
 		if all := runs(); len(all) != 2 {
-			t.Errorf("started %d times, want a second time after it fell silent", len(all))
+			t.Errorf("started %d times, want a second start after it stopped reporting", len(all))
 		}
 		if err := owner.Progress(t.Context(), "build"); !errors.Is(err, ErrInvalid) {
-			t.Errorf("no id: %v", err)
+			t.Errorf("an invalid id: %v", err)
 		}
 	})
 }
@@ -365,20 +365,20 @@ func (f retryHandler) Run(context.Context, *inbox.Run) *inbox.Result {
 	return &inbox.Result{Outcome: inbox.Retry, Reason: "no luck"}
 }
 
-// A task of a queue has as many attempts as it asks for, and no more than the handler of
-// its owner gives.
+// A task of a queue gets as many attempts as it requests, but no more than the handler
+// of its owner allows.
 func TestHandlerBoundsAttemptsOfAQueuedTask(t *testing.T) {
 	for name, tt := range map[string]struct {
-		gives, most int // by the handler
+		gives, most int // of the handler
 		asks        uint32
 		want        int32
 	}{
-		"one, and it asks for many":      {1, 0, 9, 1},
-		"one, and it asks for none":      {1, 0, 0, 1},
-		"two, five if it asks":           {2, 5, 9, 5},
-		"two, and it asks for none":      {2, 5, 0, 2},
-		"many, and it asks for fewer":    {9, 0, 2, 2},
-		"many, and its home gives three": {9, 0, 0, 3},
+		"one, many requested":         {1, 0, 9, 1},
+		"one, none requested":         {1, 0, 0, 1},
+		"two, five on request":        {2, 5, 9, 5},
+		"two, none requested":         {2, 5, 0, 2},
+		"many, fewer requested":       {9, 0, 2, 2},
+		"many, its home allows three": {9, 0, 0, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A gatedHandler handler ends when its gate is opened.
+// A gatedHandler ends when its gate is opened.
 type gatedHandler chan struct{}
 
 func (g gatedHandler) Run(ctx context.Context, _ *inbox.Run) *inbox.Result {
@@ -33,7 +33,7 @@ func (s *simNode) send(t *testing.T, to *simNode, kind string) {
 	}
 }
 
-// The others know within a moment what a node does, and does no longer.
+// Peers learn within a moment which kinds a node starts or stops to serve.
 func TestKindsAreAnnouncedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
@@ -44,7 +44,7 @@ func TestKindsAreAnnouncedAtOnce(t *testing.T) {
 			t.Helper()
 			time.Sleep(300 * time.Millisecond)
 			if m, err := a.node.Member(t.Context(), b.name); err != nil || slices.Contains(m.Kinds, "fresh") != want {
-				t.Errorf("the other knows %v: %v, want it %v", m.Kinds, err, want)
+				t.Errorf("the peer knows %v: %v, want %v", m.Kinds, err, want)
 			}
 		}
 		if err := b.node.AddHandler(t.Context(), allow("fresh", TypeDiscard)); err != nil {
@@ -58,8 +58,8 @@ func TestKindsAreAnnouncedAtOnce(t *testing.T) {
 	})
 }
 
-// A task that was refused for long, because nobody does its kind there, goes as
-// soon as somebody does: the target tells its peers (I20).
+// A task that was refused for long because its target does not serve its kind is sent as
+// soon as the target does: the target notifies its peers (I20).
 func TestNewHandlerWakesWaitingTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
@@ -71,7 +71,7 @@ func TestNewHandlerWakesWaitingTasks(t *testing.T) {
 		a.send(t, a, "later") // for itself
 		time.Sleep(20 * time.Minute)
 		if got := a.stateCounts(); got["PENDING"] != 21 {
-			t.Fatalf("before there is a handler: %v", got)
+			t.Fatalf("before the handler is added: %v", got)
 		}
 		for _, s := range w.nodes {
 			spec := allow("later", TypeDiscard)
@@ -87,7 +87,7 @@ func TestNewHandlerWakesWaitingTasks(t *testing.T) {
 	})
 }
 
-// A target that was full tells whom it turned away when it has room again.
+// A target that was full notifies the peers that it refused when it has room again.
 func TestSpaceWakesRefusedTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
@@ -104,9 +104,9 @@ func TestSpaceWakesRefusedTasks(t *testing.T) {
 		for range 8 {
 			a.send(t, b, "gated")
 		}
-		time.Sleep(9 * time.Minute) // less than the handler's time
+		time.Sleep(9 * time.Minute) // less than the handler's timeout
 		if got := a.stateCounts(); got["PENDING"] == 0 {
-			t.Fatalf("nothing was turned away: %v", got)
+			t.Fatalf("nothing was refused: %v", got)
 		}
 		close(gate)
 		time.Sleep(5 * time.Second)

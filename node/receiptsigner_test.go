@@ -19,7 +19,7 @@ func newTestSigner(t *testing.T) *receiptSigner {
 	return newReceiptSigner(keys)
 }
 
-// testStatements returns n statements of its own about one task.
+// testStatements returns n different statements about one task.
 func testStatements(keys *identity.Keys, id byte, n int) (out [][]byte) {
 	for i := range n {
 		s := proto.Statement{Fact: proto.FactDone, Task: proto.TaskID{id, byte(i)}, Node: keys.Peer(), Time: 1}
@@ -28,7 +28,7 @@ func testStatements(keys *identity.Keys, id byte, n int) (out [][]byte) {
 	return out
 }
 
-// What comes while a group is being written is signed together, and each gets
+// Results that arrive while a group is being written are signed together, and each gets
 // the receipts of its own statements.
 func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 		synctest.Wait() // all wait for the first group to be written
 		for i, sig := range signatures {
 			if sig != "" {
-				t.Errorf("result %d was signed while the group before it was not written", i)
+				t.Errorf("result %d was signed before the previous group was written", i)
 			}
 		}
 		written()
@@ -70,13 +70,14 @@ func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 				t.Errorf("result %d has a signature of its own, or that of the first group", i)
 			}
 		}
-		last, written := s.sign(testStatements(s.keys, 2, 1)) // nobody is waited for
+		last, written := s.sign(testStatements(s.keys, 2, 1)) // does not wait
 		check(2, last, 1)
 		written()
 	})
 }
 
-// A group holds no more than one signature may cover; the rest is the next one.
+// A group contains at most as many receipts as one signature may cover; the rest forms
+// the next group.
 func TestGroupsOfReceiptsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestSigner(t)
@@ -113,19 +114,19 @@ func TestGroupsOfReceiptsAreBounded(t *testing.T) {
 func TestNameCacheExpires(t *testing.T) {
 	s, p := newNameCache(), proto.PeerID{1}
 	if _, ok := s.get("laptop", 0); ok {
-		t.Error("a name that nobody gave")
+		t.Error("an unknown name was found")
 	}
 	s.put("laptop", p, time.Minute)
 	if got, ok := s.get("laptop", time.Minute+nameTTL-1); !ok || got != p {
 		t.Errorf("soon after: %v, %v", got, ok)
 	}
 	if _, ok := s.get("laptop", time.Minute+nameTTL); ok {
-		t.Error("kept too long")
+		t.Error("cached too long")
 	}
 	for i := range 3 * maxNames {
 		s.put(string(rune('a'+i%26))+time.Duration(i).String(), p, 0)
 	}
 	if n := len(s.peers); n > maxNames {
-		t.Errorf("%d names are kept", n)
+		t.Errorf("%d names are cached", n)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// onlyNode has one node work on the queue, so many tasks at a time.
+// onlyNode lets only one node work on the queue, with limit tasks at a time.
 func (c *cluster) onlyNode(place, limit int) {
 	c.t.Helper()
 	rules := []MemberRule{{Node: c.nodes[place].name, Concurrency: limit}}
@@ -25,8 +25,8 @@ func (c *cluster) onlyNode(place, limit int) {
 	}
 }
 
-// A person takes back what a node has that does not answer, before the members call it
-// dead, and is told first what that would be. What may be started once only stays.
+// An operator revokes the leases of an unreachable node before the members declare it
+// dead, with a dry run first. The lease of an at_most_once task stays.
 func TestRecoverTakesBackLostLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Minute)
@@ -40,12 +40,12 @@ func TestRecoverTakesBackLostLeases(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		if _, err := home.RecoverLeases(t.Context(), "n2", true); !errors.Is(err, ErrRefused) {
-			t.Errorf("of a node that is alive: %v", err)
+			t.Errorf("for a live node: %v", err)
 		}
 		c.Partition([]int{0, 1}, []int{2})
 		c.await(time.Minute, "n2 to be suspected", func() bool { return c.nodes[0].statusOf(c.nodes[2]) == gossip.Suspect })
 		if r, err := home.RecoverLeases(t.Context(), "", false); err != nil || len(r.Taken)+len(r.Kept) != 0 {
-			t.Errorf("nobody is dead yet, and it took %+v: %v", r, err)
+			t.Errorf("no node is dead yet, but it revoked %+v: %v", r, err)
 		}
 		for _, dry := range []bool{true, false} {
 			r, err := home.RecoverLeases(t.Context(), "n2", dry)
@@ -69,7 +69,7 @@ func TestRecoverTakesBackLostLeases(t *testing.T) {
 	})
 }
 
-// A lease that is renewed without a handler at work goes back within two scans, and
+// A lease that is renewed without a running handler is returned within two scans, and
 // the task runs (S38).
 func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 			t.Fatal(err)
 		}
 		owner.gossip.Describe()
-		for range 2 { // one runs, the other waits for it
+		for range 2 { // one runs, the other waits
 			if _, err := c.nodes[0].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "slow"}); err != nil {
 				t.Fatal(err)
 			}
@@ -97,23 +97,23 @@ func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 			return true
 		})
 		ids := []string{id.String()}
-		owner.inbox.StopLease(id, false) // as if it had been forgotten between slot and handler
+		owner.inbox.StopLease(id, false) // as if it had been lost between slot and handler
 		if _, ok := owner.queues.driver.Ready(t.Context(), id, ownership.PolicyRetry); !ok {
 			t.Fatal("the lease cannot be started")
 		}
 		lost := time.Now()
-		c.await(2*scanEvery+time.Second, "the lease to go back", func() bool {
+		c.await(2*scanEvery+time.Second, "the lease to be returned", func() bool {
 			return slices.ContainsFunc(c.nodes[0].node.OwnershipEvents(t.Context(), 0, maxOwnershipEvents), func(e OwnershipEvent) bool {
 				return e.Task == ids[0] && e.Kind == "released"
 			})
 		})
-		t.Logf("it went back after %v", time.Since(lost))
+		t.Logf("it was returned after %v", time.Since(lost))
 		c.waitAll(0, ids, 2*time.Minute)
 	})
 }
 
-// A home that has lost its record of a lease, while the task runs elsewhere, finds
-// that out at its start: the task ends once, and is not started again (S20).
+// A home that has lost its record of a lease while the task runs elsewhere detects that
+// at its start: the task ends once and is not started again (S20).
 func TestLostLeaseRecordIsRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 20*time.Second)
@@ -145,7 +145,7 @@ func TestLostLeaseRecordIsRepaired(t *testing.T) {
 	})
 }
 
-// A node that is cut off from all others takes nothing that is granted to it (I16).
+// A node that is isolated accepts no grants (I16).
 func TestIsolatedNodeTakesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -168,20 +168,21 @@ func TestIsolatedNodeTakesNothing(t *testing.T) {
 			return ownershipRunner{alone}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env, NotAfterMs: h.NotAfter})
 		}
 		c.Partition([]int{0, 1}, []int{2})
-		c.await(2*time.Minute, "the cut to be noticed", alone.gossip.SelfPaused)
+		c.await(2*time.Minute, "the partition to be detected", alone.gossip.SelfPaused)
 		if code := check(); code != proto.CodeBusy {
 			t.Errorf("a grant is answered with %s", code.Name())
 		}
 		c.Heal()
-		c.await(2*time.Minute, "the heal to be noticed", func() bool { return !alone.gossip.SelfPaused() })
+		c.await(2*time.Minute, "the heal to be detected", func() bool { return !alone.gossip.SelfPaused() })
 		if code := check(); code == proto.CodeBusy || code == proto.CodeBadForm {
 			t.Errorf("after the heal a grant is answered with %s", code.Name())
 		}
 	})
 }
 
-// The clock of a home leaps by minutes and back while tasks run: no lease is taken back,
-// and it is told for a while (S29). One that leaps further is doubted and not gone by.
+// The clock of a home jumps by minutes and back while tasks run: no lease is revoked,
+// and the jump is reported for a while (S29). A clock with a larger jump is doubted and
+// not used.
 func TestClockJumpIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, by := newJumpingMesh(t, 2, 0)
@@ -204,7 +205,7 @@ func TestClockJumpIsReported(t *testing.T) {
 		}
 		time.Sleep(jumpWarnFor + time.Minute)
 		if before || !after || warned() {
-			t.Errorf("warned before %v, then %v, an hour later %v", before, after, warned())
+			t.Errorf("warning before %v, then %v, an hour later %v", before, after, warned())
 		}
 	})
 }

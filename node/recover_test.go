@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/store/journal"
 )
 
-// Every command has one start and one end in the audit; one that a crash cut off has a
-// crash instead, which the next start of the node writes, once (I19).
+// Every command has one start and one end in the audit; a command interrupted by a crash
+// has a crash record instead, which the next start of the node writes once (I19).
 func TestAuditHasOneEndForEachRun(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
@@ -22,8 +22,8 @@ func TestAuditHasOneEndForEachRun(t *testing.T) {
 	eventually(t, func() bool {
 		task, err := b.Task(t.Context(), cut)
 		return err == nil && task.State == "RUNNING"
-	}, func() string { return "it does not run" })
-	crashed := b.cfg // as it would be found had the process died now
+	}, func() string { return "the task is not running" })
+	crashed := b.cfg // the state if the process died now
 	crashed.Dir = filepath.Join(t.TempDir(), "b")
 	if out, err := exec.Command("cp", "-a", b.cfg.Dir, crashed.Dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -32,12 +32,12 @@ func TestAuditHasOneEndForEachRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.halt()
-	for range 2 { // the second time there is nothing left to close
+	for range 2 { // the second time there is nothing left to do
 		again := start(t, crashed)
 		eventually(t, func() bool {
 			task, err := again.Task(t.Context(), cut)
 			return err == nil && task.Ended != nil
-		}, func() string { return "it does not end" })
+		}, func() string { return "the task does not end" })
 		again.halt()
 	}
 	actions := map[string]int{}
@@ -49,6 +49,6 @@ func TestAuditHasOneEndForEachRun(t *testing.T) {
 		t.Errorf("audit has %v", actions)
 	}
 	if _, err := journal.Verify(dir); err != nil {
-		t.Errorf("the chain does not hold: %v", err)
+		t.Errorf("the hash chain is invalid: %v", err)
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A redrive leaves the idempotency key with its request: sent again, it is known.
+// After a redrive the idempotency key stays bound to its request: the same request
+// returns the existing task.
 func TestRedriveLeavesTheKeyWithItsRequest(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
@@ -29,8 +30,8 @@ func TestRedriveLeavesTheKeyWithItsRequest(t *testing.T) {
 	}
 }
 
-// The root key of another mesh, left by an earlier life of the folder, admits
-// nobody to this one.
+// The root key of another mesh, left in the folder by an earlier use, cannot admit
+// members to this mesh.
 func TestRootOfAnotherMeshAdmitsNobody(t *testing.T) {
 	_, b := pair(t, nil)
 	if _, err := identity.CreateRoot(filepath.Join(b.cfg.Dir, identityDir)); err != nil {
@@ -41,8 +42,9 @@ func TestRootOfAnotherMeshAdmitsNobody(t *testing.T) {
 	}
 }
 
-// A process that dies after it made a task anew, and before the old one says so,
-// makes no second when it is asked again (S17): also with an idempotency key.
+// A process that dies after it created a redriven task, and before the old task is
+// marked, does not create a second one when asked again (S17), with or without an
+// idempotency key.
 func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 	died := errors.New("died")
 	var dying atomic.Bool
@@ -63,17 +65,17 @@ func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 		dying.Store(true)
 		first, err := a.Retry(t.Context(), id)
 		if !errors.Is(err, died) {
-			t.Fatalf("the point was not passed: %+v, %v", first, err)
+			t.Fatalf("the failpoint was not reached: %+v, %v", first, err)
 		}
 		a.halt()
 		dying.Store(false)
 		a = start(t, a.cfg)
 		again, err := a.Retry(t.Context(), id)
 		if err != nil || !again.Known || again.ID != first.ID {
-			t.Errorf("key %q: asked again: %+v, %v, want %s", key, again, err, first.ID)
+			t.Errorf("key %q: a repeated call: %+v, %v, want %s", key, again, err, first.ID)
 		}
 		if old, err := a.Task(t.Context(), id); err != nil || old.RedrivenAs != first.ID {
-			t.Errorf("key %q: the old task says %q, %v", key, old.RedrivenAs, err)
+			t.Errorf("key %q: the old task is redriven as %q, %v", key, old.RedrivenAs, err)
 		}
 		if _, err := a.Retry(t.Context(), id); !errors.Is(err, ErrRefused) {
 			t.Errorf("key %q: a third time: %v", key, err)
@@ -83,7 +85,7 @@ func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, there, err := a.outbox.RedrivenAs(tid); there || err != nil {
-			t.Errorf("key %q: the note is still there, %v", key, err)
+			t.Errorf("key %q: the marker still exists, %v", key, err)
 		}
 	}
 }

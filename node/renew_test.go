@@ -19,7 +19,7 @@ import (
 
 const day = 24 * time.Hour
 
-// A sleepClock lets all nodes of a world sleep: weeks pass in a moment.
+// A sleepClock lets all nodes of a simulated mesh sleep: weeks pass in a moment.
 type sleepClock struct{ slept atomic.Int64 }
 
 func (c *sleepClock) sleep(d time.Duration) { c.slept.Add(int64(d)) }
@@ -30,7 +30,7 @@ func (c *sleepClock) attach(s *simNode) {
 	}
 }
 
-// newSleepingMesh starts a world of two that share a calendar.
+// newSleepingMesh starts a mesh of two nodes with a common clock.
 func newSleepingMesh(t *testing.T) (*simMesh, *sleepClock) {
 	w, c := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}), new(sleepClock)
 	for _, s := range w.nodes {
@@ -47,8 +47,8 @@ func newSleepingMesh(t *testing.T) (*simMesh, *sleepClock) {
 	return w, c
 }
 
-// Sealing keys change every week while a node is up, and no task is lost by it:
-// not one that was sealed weeks ago, not one that is sealed to a key that is gone.
+// Sealing keys change every week while a node is up, and no task is lost: neither one
+// that was sealed weeks ago nor one that is sealed to a removed key.
 func TestSealingKeysRotateUnderTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, c := newSleepingMesh(t)
@@ -71,7 +71,7 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 		}
 		first := b.node.keys.SealingKey().Seq
 		weeks := func(n int) {
-			for range n { // in place of the hours until it looks by itself
+			for range n { // instead of waiting hours for the regular check
 				c.sleep(7 * day)
 				if err := b.node.rotate(); err != nil {
 					t.Error(err)
@@ -95,10 +95,10 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 		}
 		ended(submit(), "sealed to the new key")
 
-		c.sleep(7 * day) // while they are linked, and by itself
+		c.sleep(7 * day) // while they are connected, by the regular check
 		time.Sleep(identityEvery + time.Minute)
 		if got, _ := a.node.book.KeyRecord(b.node.keys.Peer()); got.Seq != first+4 {
-			t.Errorf("a connected peer was told of key %d, want %d", got.Seq, first+4)
+			t.Errorf("a connected peer knows key %d, want %d", got.Seq, first+4)
 		}
 
 		a.halt()
@@ -108,15 +108,15 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 		a.start()
 		gone := submit()
 		if files, err := filepath.Glob(filepath.Join(b.dir, identityDir, "kem", "*.key")); err != nil || len(files) > 10 {
-			t.Errorf("%d keys are kept, %v", len(files), err)
+			t.Errorf("%d keys are stored, %v", len(files), err)
 		}
 		time.Sleep(time.Minute)
 		w.Heal()
-		ended(gone, "sealed to a key that is gone")
+		ended(gone, "sealed to a removed key")
 	})
 }
 
-// shorten gives the stopped node a certificate of the root that ends after d.
+// shorten gives the stopped node a certificate of the root that expires after d.
 func shorten(t *testing.T, root, s *simNode, now time.Time, d time.Duration) {
 	t.Helper()
 	r, err := identity.LoadRoot(filepath.Join(root.dir, identityDir))
@@ -146,10 +146,10 @@ func shorten(t *testing.T, root, s *simNode, now time.Time, d time.Duration) {
 	}
 }
 
-// A member whose certificate ends within 30 days, or has ended within the last
-// 90, has it renewed by a connected admin, with nobody at a keyboard, and works on.
+// A member whose certificate expires within 30 days, or has expired within the last 90,
+// gets it renewed by a connected admin without intervention and keeps working.
 func TestCertificatesAreRenewed(t *testing.T) {
-	for name, left := range map[string]time.Duration{"ten days before its end": 10 * day, "ten days after it": -10 * day} {
+	for name, left := range map[string]time.Duration{"ten days before it expires": 10 * day, "ten days after it expired": -10 * day} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
@@ -164,15 +164,15 @@ func TestCertificatesAreRenewed(t *testing.T) {
 				time.Sleep(identityFirst + 2*time.Minute)
 				until := time.Now().Add(300 * day)
 				if got := b.node.book.Self().Member; got.NotAfter.Before(until) || strings.Join(got.Roles, " ") != "send work" {
-					t.Errorf("the certificate ends %s with roles %v", got.NotAfter, got.Roles)
+					t.Errorf("the certificate expires %s with roles %v", got.NotAfter, got.Roles)
 				}
 				if got, ok := a.node.book.Get(b.node.keys.Peer()); !ok || got.Member.NotAfter.Before(until) {
-					t.Errorf("the admin knows one that ends %s", got.Member.NotAfter)
+					t.Errorf("the admin knows one that expires %s", got.Member.NotAfter)
 				}
 				b.halt()
 				b.start() // from its file
 				if got := b.node.self; got.NotAfter.Before(until) {
-					t.Errorf("after a restart it ends %s", got.NotAfter)
+					t.Errorf("after a restart it expires %s", got.NotAfter)
 				}
 				a.send(t, b, simKind)
 			})
@@ -189,7 +189,7 @@ func mustKeys(t *testing.T, s *simNode) *identity.Keys {
 	return k
 }
 
-// The node with the root key renews itself, admin role and all.
+// The node with the root key renews its own certificate, including the admin role.
 func TestRootRenewsItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, c := newSleepingMesh(t)
@@ -199,7 +199,7 @@ func TestRootRenewsItself(t *testing.T) {
 		time.Sleep(identityEvery + 2*time.Minute)
 		for _, s := range []*simNode{a, b} {
 			if got := s.node.book.Self().Member; got.NotAfter.Sub(s.node.cfg.Clock.Now()) < 300*day {
-				t.Errorf("the certificate of %s ends %s", s.name, got.NotAfter)
+				t.Errorf("the certificate of %s expires %s", s.name, got.NotAfter)
 			}
 		}
 		if got := a.node.book.Self().Member; !got.HasRole(identity.RoleAdmin) {
@@ -208,9 +208,9 @@ func TestRootRenewsItself(t *testing.T) {
 	})
 }
 
-// A founder that was off until its certificate and the grace were over renews itself
-// with the root key before it opens, and again if the clock had been wrong; one without
-// that key does not start.
+// A first member that was off until its certificate and the grace period were over
+// renews itself with the root key before it opens, and again if the clock had been
+// wrong; without that key it does not start.
 func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	at := func(d time.Duration) clock.Clock { return clock.NewManual(now.Add(d)).Clock() }
@@ -220,14 +220,14 @@ func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
 	for _, d := range []time.Duration{800 * day, 20000 * day, 801 * day} {
 		_, _, self, err := loadIdentity(dir, now.Add(d))
 		if err != nil || self.NotBefore.After(now.Add(d)) || self.NotAfter.Before(now.Add(d+300*day)) {
-			t.Fatalf("after %d days: the certificate is of %s to %s, %v", d/day, self.NotBefore, self.NotAfter, err)
+			t.Fatalf("after %d days: the certificate is valid from %s to %s, %v", d/day, self.NotBefore, self.NotAfter, err)
 		}
 		if !self.HasRole(identity.RoleAdmin) || self.Name != "a" {
-			t.Errorf("it is of %q with roles %v", self.Name, self.Roles)
+			t.Errorf("it is for %q with roles %v", self.Name, self.Roles)
 		}
 	}
 	if _, _, self, err := loadIdentity(dir, now.Add(801*day)); err != nil || self.NotBefore.Before(now.Add(800*day)) {
-		t.Errorf("from the file: since %s, %v", self.NotBefore, err)
+		t.Errorf("from the file: valid from %s, %v", self.NotBefore, err)
 	}
 	if err := os.Remove(filepath.Join(dir, identityDir, "root.key")); err != nil {
 		t.Fatal(err)
@@ -237,9 +237,9 @@ func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
 	}
 }
 
-// What is no renewal is refused: of another node's certificate, under another
-// name, too early, after the grace, of a blocked node, of an old certificate, by
-// one that is no admin.
+// An invalid renewal is refused: with another node's certificate, with another name, too
+// early, after the grace period, of a blocked node, with an old certificate, or by a
+// node that is not an admin.
 func TestRenewalIsRefused(t *testing.T) {
 	a, b := pair(t, nil)
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) && b.net.Connected(a.keys.Peer()) }, func() string { return "not connected" })
@@ -278,10 +278,10 @@ func TestRenewalIsRefused(t *testing.T) {
 		{"of another mesh", a, self, &proto.JoinRequest{Certificate: strange}, "signature"},
 		{"after the grace", a, self, &proto.JoinRequest{Certificate: cert(self, -91*day)}, "expired"},
 		{"a newer one is known", a, self, &proto.JoinRequest{Certificate: cert(self, 10*day)}, "newer"},
-		{"of somebody unknown", a, other, &proto.JoinRequest{Certificate: cert(other, 10*day)}, "not known here"},
-		{"one that no hello showed", b, third.Peer(), &proto.JoinRequest{Certificate: cert(third.Peer(), 11*day)}, "send a hello"},
+		{"of an unknown node", a, other, &proto.JoinRequest{Certificate: cert(other, 10*day)}, "not known here"},
+		{"not seen in a hello", b, third.Peer(), &proto.JoinRequest{Certificate: cert(third.Peer(), 11*day)}, "send a hello"},
 		{"another name", b, third.Peer(), &proto.JoinRequest{Certificate: short, Name: "root"}, "cannot be changed"},
-		{"no admin", b, third.Peer(), &proto.JoinRequest{Certificate: short}, "may not admit others"},
+		{"not an admin", b, third.Peer(), &proto.JoinRequest{Certificate: short}, "may not admit others"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -13,20 +13,20 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A restoreTest is what two nodes did after snapshots of their stores were taken: each
-// task left a mark when it was started.
+// A restoreTest is the state of two nodes after snapshots of their stores were taken:
+// each task left a mark when it was started.
 type restoreTest struct {
 	a, b         *testNode
 	marks        string
 	snaps        [2]string
-	accepted     []string // in custody of b at the snapshot: one runs, two wait
-	waiting      string   // not yet accepted then
-	after        string   // made after it
+	accepted     []string // accepted by b at the snapshot: one runs, two wait
+	waiting      string   // not accepted yet at the snapshot
+	after        string   // submitted after it
 	boots        [2]uint64
 	startsBefore string
 }
 
-// newRestoreTest runs the tasks to their ends, with snapshots taken in between.
+// newRestoreTest runs all tasks, with snapshots taken in between.
 func newRestoreTest(t *testing.T, engine string) *restoreTest {
 	t.Helper()
 	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = engine, []string{freeAddr(t)} })
@@ -57,7 +57,7 @@ func newRestoreTest(t *testing.T, engine string) *restoreTest {
 		}
 		why, err := a.Why(t.Context(), p.waiting)
 		return err == nil && strings.Contains(why.Cause, "NO_HANDLER") && p.starts(t) != ""
-	}, func() string { return "the tasks are not there" })
+	}, func() string { return "the tasks have not arrived" })
 	for i, n := range []*testNode{a, b} {
 		if err := n.Snapshot(t.Context(), p.snaps[i], ""); err != nil {
 			t.Fatal(err)
@@ -93,18 +93,18 @@ func (p *restoreTest) restore(t *testing.T, which int, cfg Config) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	if _, err := os.Stat(filepath.Join(r.Aside, engineFile)); err != nil {
-		t.Errorf("the old store is not aside: %v", err)
+		t.Errorf("the old store was not moved aside: %v", err)
 	}
 }
 
-// restartAndCheck starts both nodes, and checks in the end that nothing was run twice, that
-// boot numbers rose and that new work is done.
+// restartAndCheck starts both nodes and finally checks that nothing ran twice, that boot
+// numbers increased and that new work is done.
 func (p *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode) bool) {
 	t.Helper()
 	a, b := start(t, p.a.cfg), start(t, p.b.cfg)
 	eventually(t, func() bool { return settled(a, b) }, func() string {
 		page, err := a.Tasks(t.Context(), Query{})
-		say := fmt.Sprintf("it does not settle: %d in custody, %d results, %v", inCustody(b), b.outbox.Results(), err)
+		say := fmt.Sprintf("the nodes do not settle: %d accepted, %d results, %v", inCustody(b), b.outbox.Results(), err)
 		for _, task := range page.Items {
 			say += fmt.Sprintf("\n%s %s %s", task.ID, task.State, task.Reason)
 		}
@@ -119,7 +119,7 @@ func (p *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode)
 	a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "mark"}), "SUCCESS")
 }
 
-// freeAddr returns an address that a node can have at every start.
+// freeAddr returns an address that a node can use at every start.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,7 +130,7 @@ func freeAddr(t *testing.T) string {
 	return fmt.Sprintf("/ip4/127.0.0.1/tcp/%d", l.Addr().(*net.TCPAddr).Port)
 }
 
-// inCustody counts what a node has taken in and not ended.
+// inCustody counts the accepted tasks of a node that have not ended.
 func inCustody(n *testNode) int {
 	live := 0
 	for state, count := range n.inbox.Status().Backlog.ByState {
@@ -141,7 +141,7 @@ func inCustody(n *testNode) int {
 	return live
 }
 
-// stateOf is that of a task at a.
+// stateOf returns the state of a task at n.
 func stateOf(t *testing.T, n *testNode, id string) string {
 	task, err := n.Task(t.Context(), id)
 	if err != nil {
@@ -150,9 +150,9 @@ func stateOf(t *testing.T, n *testNode, id string) string {
 	return task.State
 }
 
-// After a snapshot was restored nothing runs a second time: not what the restored
-// node had in custody, not what a restored home sends again (I6, S51). Boot
-// numbers rise (I5).
+// After a snapshot was restored nothing runs twice: neither the tasks that the restored
+// node had accepted nor those that a restored home sends again (I6, S51). Boot numbers
+// increase (I5).
 func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 	idle := func(b *testNode) bool { return inCustody(b) == 0 && b.outbox.Results() == 0 }
 	tests := []struct {
@@ -187,13 +187,12 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 	}
 }
 
-// A restore that is cut short leaves the old store, or the whole new one at the
-// next start; the boot number rises over that of the audit too, should the clock
-// have been set back.
+// An interrupted restore leaves either the old store or the complete new one at the next
+// start; the boot number also exceeds that of the audit, in case the clock was set back.
 func TestInterruptedRestore(t *testing.T) {
 	p := newRestoreTest(t, EngineNuts)
 	dir := p.b.cfg.Dir
-	for _, name := range []string{restorePart, restoreDone} { // before the old store was moved
+	for _, name := range []string{restorePart, restoreDone} { // before the old store is moved
 		if err := copyTree(filepath.Join(dir, name, EngineNuts), p.snaps[1]); err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +203,7 @@ func TestInterruptedRestore(t *testing.T) {
 	}
 	n.halt()
 	p.restore(t, 1, p.b.cfg)
-	if err := os.Rename(filepath.Join(dir, storeDir), filepath.Join(dir, restoreDone)); err != nil { // after it was
+	if err := os.Rename(filepath.Join(dir, storeDir), filepath.Join(dir, restoreDone)); err != nil { // after it was moved
 		t.Fatal(err)
 	}
 	n = start(t, p.b.cfg)
@@ -220,7 +219,7 @@ func TestInterruptedRestore(t *testing.T) {
 	}
 }
 
-// What is no snapshot, or a damaged one, changes nothing.
+// A folder without a snapshot, or with a damaged one, changes nothing.
 func TestRestoreRefusesBadSnapshots(t *testing.T) {
 	p := newRestoreTest(t, EngineNuts)
 	cfg := p.b.cfg
@@ -242,20 +241,20 @@ func TestRestoreRefusesBadSnapshots(t *testing.T) {
 	f.Close()
 	for name, dir := range map[string]string{"no snapshot": t.TempDir(), "a damaged one": torn} {
 		if _, err := RestoreStore(cfg, dir, ""); err == nil {
-			t.Errorf("%s is restored", name)
+			t.Errorf("%s was restored", name)
 		}
 	}
 	running := start(t, cfg)
 	if _, err := RestoreStore(cfg, p.snaps[1], ""); err == nil {
-		t.Error("the store of a running node is replaced")
+		t.Error("the store of a running node was replaced")
 	}
 	if !slices.ContainsFunc(running.Handlers(), func(h Handler) bool { return h.Kind == "later" }) {
 		t.Error("the store has lost a handler that was added after the snapshot")
 	}
 }
 
-// What was granted to a node and not started when a snapshot was taken may have been
-// started since: the restored node does not say that it was not.
+// A task that was granted to a node and not started at a snapshot may have been started
+// since: the restored node does not report that it was not.
 func TestRestoredOwnerReportsUnknownStarts(t *testing.T) {
 	a, _ := pair(t, nil)
 	claim := &proto.Claim{Task: make([]byte, 16), Token: make([]byte, 16), EpochBoot: 1}
@@ -292,12 +291,12 @@ func TestRestoredOwnerReportsUnknownStarts(t *testing.T) {
 		err = proto.Decode(val, m)
 	}
 	if err != nil || m.Cause != proto.CauseUnknown {
-		t.Errorf("it goes back as %v, %v", m.Cause, err)
+		t.Errorf("it is returned as %v, %v", m.Cause, err)
 	}
 }
 
-// A task of a queue that may be started once only, and may have been since a snapshot, is
-// a dead letter at the restored home of its queue.
+// A queue task that must not start twice, and may have been started since a snapshot,
+// becomes a dead letter at the restored home of its queue.
 func TestRestoredHomeStartsNothingTwice(t *testing.T) {
 	a, _ := pair(t, nil)
 	if _, err := a.SetQueue(t.Context(), "q", QueueSettings{Home: "here"}); err != nil {
@@ -305,7 +304,7 @@ func TestRestoredHomeStartsNothingTwice(t *testing.T) {
 	}
 	once := a.submit(t, Request{Target: "queue:q", Kind: "nobody", Mode: proto.AtMostOnce})
 	often := a.submit(t, Request{Target: "queue:q", Kind: "nobody"})
-	eventually(t, func() bool { return inCustody(a) == 2 }, func() string { return "the queue has not taken them" })
+	eventually(t, func() bool { return inCustody(a) == 2 }, func() string { return "the queue has not accepted them" })
 	snap := filepath.Join(t.TempDir(), "snap")
 	if err := a.Snapshot(t.Context(), snap, ""); err != nil {
 		t.Fatal(err)
@@ -317,9 +316,9 @@ func TestRestoredHomeStartsNothingTwice(t *testing.T) {
 	n := start(t, a.cfg)
 	n.waitEnd(t, once, "DEAD_LETTER")
 	if task, err := n.Task(t.Context(), once); err != nil || !strings.Contains(task.Reason, "restored") {
-		t.Errorf("it says %q, %v", task.Reason, err)
+		t.Errorf("the reason is %q, %v", task.Reason, err)
 	}
 	if s := stateOf(t, n, often); s == "DEAD_LETTER" {
-		t.Error("one that may run again is a dead letter too")
+		t.Error("a task that may run again is a dead letter too")
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// A member that was revoked after a snapshot stays out when the snapshot is put back,
-// also where nobody else could tell of it; so it does when the log of revocations was
-// cut off or lost and the store is whole.
+// A member that was revoked after a snapshot stays revoked when the snapshot is
+// restored, even if no other node can report the revocation, and also if the log of
+// revocations was truncated or lost while the store is intact.
 func TestRevocationSurvivesARestore(t *testing.T) {
 	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = EnginePebble, []string{freeAddr(t)} })
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
@@ -34,7 +34,7 @@ func TestRevocationSurvivesARestore(t *testing.T) {
 		}
 		defer n.Close()
 		if !n.book.Revoked(b.keys.Peer()) {
-			t.Errorf("%s the member is let in again", when)
+			t.Errorf("%s the member is admitted again", when)
 		}
 	}
 	refused("after the restore")
@@ -47,16 +47,16 @@ func TestRevocationSurvivesARestore(t *testing.T) {
 		if err := os.WriteFile(log, cut, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		refused("with a log that was cut off")
+		refused("with a truncated log")
 		if got, err := os.ReadFile(log); err != nil || !slices.Equal(got, whole) {
-			t.Errorf("the log was not mended: %d bytes of %d, %v", len(got), len(whole), err)
+			t.Errorf("the log was not repaired: %d bytes of %d, %v", len(got), len(whole), err)
 		}
 	}
 	a = start(t, a.cfg)
 	if err := a.net.Dial(context.Background(), b.keys.Peer(), b.Addrs()); err == nil {
-		t.Error("it dials a revoked member")
+		t.Error("the node dials a revoked member")
 	}
 	if a.net.Connected(b.keys.Peer()) {
-		t.Error("it is connected with a revoked member")
+		t.Error("the node is connected to a revoked member")
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// firings returns for which times tasks of a schedule stand in the records of the nodes,
-// and how often.
+// firings returns the due times of a schedule's tasks in the records of the nodes, with
+// the number of tasks for each.
 func (c *cluster) firings(name string) map[string]int {
 	c.t.Helper()
 	times := map[string]int{}
@@ -35,21 +35,21 @@ func (c *cluster) firings(name string) map[string]int {
 	return times
 }
 
-// wantFirings reports an error unless n times had a task, each one.
+// wantFirings reports an error unless n due times have exactly one task.
 func (c *cluster) wantFirings(name string, n int) {
 	c.t.Helper()
 	times := c.firings(name)
 	for at, count := range times {
 		if count != 1 {
-			c.t.Errorf("%s: the time %s has %d tasks", name, at, count)
+			c.t.Errorf("%s: the due time %s has %d tasks", name, at, count)
 		}
 	}
 	if len(times) != n {
-		c.t.Errorf("%s: %d times have a task, want %d: %v", name, len(times), n, times)
+		c.t.Errorf("%s: %d due times have a task, want %d: %v", name, len(times), n, times)
 	}
 }
 
-// addSchedule makes a schedule at n0.
+// addSchedule adds a schedule at n0.
 func (c *cluster) addSchedule(name, cron string, change func(*ScheduleSpec)) {
 	c.t.Helper()
 	s := ScheduleSpec{Queue: "build", Name: name, Cron: cron, ScheduledTask: ScheduledTask{Kind: "build"}}
@@ -61,7 +61,8 @@ func (c *cluster) addSchedule(name, cron string, change func(*ScheduleSpec)) {
 	}
 }
 
-// handOffBetween gives the queue from one home to the next, and time for all that follows it.
+// handOffBetween moves the queue from one home to the next and waits for everything that
+// follows it.
 func (c *cluster) handOffBetween(from, to *simNode) {
 	c.t.Helper()
 	if _, err := from.node.HandOffQueue(c.t.Context(), "build", to.name); err != nil {
@@ -70,13 +71,13 @@ func (c *cluster) handOffBetween(from, to *simNode) {
 	time.Sleep(10 * time.Second)
 }
 
-// alignClock waits for the next time that */10 names.
+// alignClock waits for the next due time of */10.
 func alignClock() {
 	time.Sleep(time.Until(time.Now().Truncate(10 * time.Minute).Add(10 * time.Minute)))
 }
 
-// A schedule makes a task each time that it is due, which runs on a member; pause,
-// resume and remove are obeyed (virtual time).
+// A schedule creates a task at each due time, which runs on a member; pause, resume and
+// remove take effect (virtual time).
 func TestScheduleCreatesTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 100*time.Millisecond)
@@ -86,11 +87,11 @@ func TestScheduleCreatesTasks(t *testing.T) {
 		time.Sleep(20*time.Minute + time.Second)
 		c.wantFirings("often", 2)
 		if !c.hasObservations(c.nodes[0], "balefire_schedule_lag_seconds", 2) {
-			t.Error("how late the tasks were made is not measured")
+			t.Error("the lag of the tasks is not measured")
 		}
 		all, err := c.nodes[0].node.Schedules(t.Context())
 		if err != nil || len(all) != 1 || all[0].Fired != 2 || all[0].Zone != "UTC" || all[0].Next == nil || time.Until(*all[0].Next) > 10*time.Minute {
-			t.Errorf("shown are %+v: %v", all, err)
+			t.Errorf("listed: %+v: %v", all, err)
 		}
 		if task, err := c.nodes[0].node.Task(t.Context(), all[0].LastTask); err != nil || task.State != "SUCCESS" {
 			t.Errorf("the newest task is %s: %v", task.State, err)
@@ -119,8 +120,8 @@ func TestScheduleCreatesTasks(t *testing.T) {
 	})
 }
 
-// A schedule that is on its way to a home that died is removed where it comes from, and
-// the other home makes nothing of it when it is back.
+// A schedule that is moving to a home that died is removed at its old home, and the new
+// home creates no tasks from it when it is back.
 func TestMovingScheduleIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
@@ -134,12 +135,12 @@ func TestMovingScheduleIsRemoved(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		all, err := old.node.Schedules(t.Context())
 		if err != nil || len(all) != 1 || all[0].Going != "n2" {
-			t.Fatalf("kept are %+v: %v", all, err)
+			t.Fatalf("stored: %+v: %v", all, err)
 		}
 		if err := old.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
 			t.Fatal(err)
 		}
-		old.crash() // it remembers what it has to tell
+		old.crash() // it remembers the pending removal
 		old.start()
 		next.start()
 		c.serve(next, 100*time.Millisecond)
@@ -150,13 +151,13 @@ func TestMovingScheduleIsRemoved(t *testing.T) {
 			}
 		}
 		if n := len(c.firings("often")); n != 0 {
-			t.Errorf("%d tasks were made of it", n)
+			t.Errorf("%d tasks were created from it", n)
 		}
 	})
 }
 
-// A home that has taken a schedule, which its old home removed before it knew that,
-// forgets it by the word of that old home, and of nobody else.
+// A home that has accepted a schedule, which its old home removed before it learned
+// that, removes it on request of that old home, and of no other node.
 func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
@@ -184,10 +185,10 @@ func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 			return len(all)
 		}
 		if n := left(1, 2); n != 1 {
-			t.Error("one who never had it removes it")
+			t.Error("a node that never had it removes it")
 		}
 		if n := left(0, 3); n != 1 {
-			t.Error("its old home removes another")
+			t.Error("its old home removes a different schedule")
 		}
 		third := c.nodes[1]
 		if _, err := home.HandOffQueue(t.Context(), "build", "n1"); err != nil {
@@ -196,7 +197,7 @@ func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 		third.crash()
 		time.Sleep(3 * time.Second)
 		if all, err := home.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Going != "n1" {
-			t.Fatalf("kept are %+v: %v", all, err) // it is on its way on
+			t.Fatalf("stored: %+v: %v", all, err) // it is moving on
 		}
 		if n := left(0, 2); n != 0 {
 			t.Error("its old home does not remove it")
@@ -204,13 +205,14 @@ func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 		third.start()
 		time.Sleep(time.Minute)
 		if all, err := third.node.Schedules(t.Context()); err != nil || len(all) != 0 {
-			t.Errorf("the next home has taken %+v: %v", all, err)
+			t.Errorf("the next home has accepted %+v: %v", all, err)
 		}
 	})
 }
 
-// A schedule that was removed where it came from goes away at the third home too,
-// which has it from the second: that tells it, and answers the first after that.
+// A schedule that was removed at its first home is also removed at the third home, which
+// has it from the second: the second home informs the third and confirms to the first
+// afterwards.
 func TestScheduleIsRemovedAfterTwoHandoffs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 100*time.Millisecond)
@@ -228,9 +230,10 @@ func TestScheduleIsRemovedAfterTwoHandoffs(t *testing.T) {
 		c.handOffBetween(first, second)
 		c.handOffBetween(second, third)
 		if kept(second) != 0 || kept(third) != 1 {
-			t.Fatalf("%d and %d are kept: it was to move on", kept(second), kept(third))
+			t.Fatalf("%d and %d are stored: it should have moved on", kept(second), kept(third))
 		}
-		// As if it had been removed at the first before that knew that the second had it.
+		// As if it had been removed at the first home before that learned that the
+		// second has it.
 		id := scheduleID{"build", "often"}
 		next := second.peer()
 		removed := &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: 2, Going: next[:]}
@@ -252,18 +255,18 @@ func TestScheduleIsRemovedAfterTwoHandoffs(t *testing.T) {
 			return !going
 		}
 		if told() {
-			t.Error("the first was answered though the third does not know yet")
+			t.Error("the first home got a confirmation although the third does not know yet")
 		}
 		third.start()
 		time.Sleep(time.Minute)
 		if kept(third) != 0 || !told() {
-			t.Errorf("the third keeps %d, the first was answered: %v", kept(third), told())
+			t.Errorf("the third home stores %d, the first got a confirmation: %v", kept(third), told())
 		}
 	})
 }
 
-// A schedule that was removed while it was on its way does not come back to its old
-// home with the queue.
+// A schedule that was removed while it was moving does not return to its old home with
+// the queue.
 func TestRemovedScheduleDoesNotComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
@@ -294,13 +297,13 @@ func TestRemovedScheduleDoesNotComeBack(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		if all, err := first.node.Schedules(t.Context()); err != nil || len(all) != 0 {
-			t.Errorf("it is here again: %+v, %v", all, err)
+			t.Errorf("it is back: %+v, %v", all, err)
 		}
 	})
 }
 
-// A schedule that was added anew at another home is not taken for the one of its name
-// that was removed here, and which it follows to this home.
+// A schedule that was added again at another home is not confused with the removed one
+// of the same name at this home, to which it moves.
 func TestReaddedScheduleIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
@@ -325,8 +328,8 @@ func TestReaddedScheduleIsKept(t *testing.T) {
 	})
 }
 
-// A schedule that was added anew is not taken for the one before it by a node of an
-// older version, whose notes do not say when that was added.
+// A schedule that was added again is not confused with the previous one by a node of an
+// older version, whose records have no creation time.
 func TestReaddedScheduleIsKeptByAnOldNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
@@ -352,8 +355,8 @@ func TestReaddedScheduleIsKeptByAnOldNode(t *testing.T) {
 	})
 }
 
-// A schedule that came back to a home and left it once more is removed by the word of
-// the home that it came from first; and the answer to an offer is none to that word.
+// A schedule that returned to a home and left it again is removed on request of its
+// first home; the answer to an offer does not count as the answer to the removal.
 func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
@@ -372,7 +375,7 @@ func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {
 			}
 			first.node.schedules.confirmed(next, &proto.Scheduled{Queue: "build", Name: "often", Generation: 2})
 			if len(first.node.schedules.all[id].Going) == 0 {
-				t.Error("the answer to the offer was taken for one to the removal")
+				t.Error("the answer to the offer counted as one to the removal")
 			}
 		})
 		if err != nil {
@@ -386,7 +389,7 @@ func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {
 			}
 			err = s.node.schedules.do(t.Context(), func() {
 				if len(s.node.schedules.all[id].GetGoing()) > 0 {
-					t.Errorf("%s still tells of it", s.name)
+					t.Errorf("%s still sends the removal", s.name)
 				}
 			})
 			if err != nil {
@@ -396,7 +399,7 @@ func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {
 	})
 }
 
-// What is no schedule is refused, and so is one away from the home of its queue.
+// An invalid schedule is refused, and so is one away from the home of its queue.
 func TestInvalidScheduleIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
@@ -424,13 +427,13 @@ func TestInvalidScheduleIsRefused(t *testing.T) {
 		}
 		c.addSchedule("n", "@daily", nil)
 		if _, err := c.nodes[0].node.AddSchedule(t.Context(), good); !errors.Is(err, ErrRefused) {
-			t.Errorf("a second of that name: %v", err)
+			t.Errorf("a second one with that name: %v", err)
 		}
 	})
 }
 
-// What went by while the home was down is skipped, made up for once, or made up for
-// as far as the cap allows; nothing is made twice over the restart.
+// Due times missed while the home was down are skipped, made up for once, or made up for
+// up to the cap; no task is created twice across the restart.
 func TestMissedRunsWhileTheHomeIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 100*time.Millisecond)
@@ -441,7 +444,7 @@ func TestMissedRunsWhileTheHomeIsDown(t *testing.T) {
 		c.addSchedule("all", "*/10 * * * *", func(s *ScheduleSpec) { s.Missed, s.MissedCap = "run-all", 4 })
 		time.Sleep(10*time.Minute + time.Second)
 		c.nodes[0].crash()
-		time.Sleep(time.Hour + 5*time.Minute) // six times go by
+		time.Sleep(time.Hour + 5*time.Minute) // six due times pass
 		c.nodes[0].start()
 		c.serve(c.nodes[0], 100*time.Millisecond)
 		time.Sleep(time.Minute)
@@ -450,15 +453,15 @@ func TestMissedRunsWhileTheHomeIsDown(t *testing.T) {
 		c.wantFirings("all", 5)
 		all, err := c.nodes[0].node.Schedules(t.Context())
 		if err != nil || all[0].Skipped != 2 || all[1].Skipped != 5 || all[2].Skipped != 6 {
-			t.Errorf("left out are %+v: %v", all, err)
+			t.Errorf("skipped: %+v: %v", all, err)
 		}
 		time.Sleep(10 * time.Minute)
 		c.wantFirings("skip", 2)
 	})
 }
 
-// A home that dies between the note that a time is being seen to and the note that it
-// was makes no second task.
+// A home that dies between storing that a due time is firing and storing that it has
+// fired creates no second task.
 func TestCrashWhileAScheduleFires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 100*time.Millisecond)
@@ -466,7 +469,7 @@ func TestCrashWhileAScheduleFires(t *testing.T) {
 		alignClock()
 		c.addSchedule("often", "*/10 * * * *", nil)
 		time.Sleep(10*time.Minute + time.Second)
-		again := func(fired uint64) { // as if the newest task had not been noted
+		again := func(fired uint64) { // as if the newest task had not been recorded
 			s := c.nodes[0].node.schedules
 			err := s.do(t.Context(), func() {
 				m := copySchedule(s.all[scheduleID{"build", "often"}])
@@ -493,8 +496,8 @@ func TestCrashWhileAScheduleFires(t *testing.T) {
 	})
 }
 
-// A schedule goes with its queue, in the middle of a window and back, also over a
-// partition: each time has one task in the whole mesh.
+// A schedule moves with its queue, at any moment and back, also across a partition: each
+// due time has one task in the whole mesh.
 func TestScheduleMovesWithItsQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
@@ -511,13 +514,13 @@ func TestScheduleMovesWithItsQueue(t *testing.T) {
 			}
 		}
 		time.Sleep(5*time.Minute - 500*time.Millisecond)
-		move(0, "n1") // half a second before a time comes
+		move(0, "n1") // half a second before a due time
 		time.Sleep(time.Second)
 		c.Partition([]int{0, 2}, []int{1})
 		time.Sleep(30 * time.Second)
 		c.Heal()
 		time.Sleep(4*time.Minute + 30*time.Second)
-		move(1, "n0") // half a second after one
+		move(1, "n0") // half a second after a due time
 		time.Sleep(4*time.Minute + 50*time.Second)
 		c.wantFirings("often", 14)
 		for place, n := range []int{2, 0, 0} {
@@ -533,8 +536,8 @@ func TestScheduleMovesWithItsQueue(t *testing.T) {
 	})
 }
 
-// Who handed a schedule over must be allowed by the handler, too: a home signs what
-// another one asked for.
+// A handler must also allow the nodes that handed a schedule over: a home signs what
+// another one requested.
 func TestScheduleDelegatesMustBeAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
@@ -552,7 +555,7 @@ func TestScheduleDelegatesMustBeAllowed(t *testing.T) {
 			t.Fatalf("%+v: %v", all, err)
 		}
 		if task, err := c.nodes[1].node.Task(t.Context(), all[0].LastTask); err != nil || proto.TaskState(proto.TaskState_value["TASK_STATE_"+task.State]).Terminal() {
-			t.Errorf("n0 had n1 ask for what n0 may not: %s, %v", task.State, err)
+			t.Errorf("n0 got n1 to request what n0 may not: %s, %v", task.State, err)
 		}
 		s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "private"})
 		if err != nil {
@@ -561,13 +564,13 @@ func TestScheduleDelegatesMustBeAllowed(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if task, err := c.nodes[1].node.Wait(ctx, s.ID); err != nil || task.State != "FAILED" {
-			t.Errorf("what n1 asks for itself: %s, %v", task.State, err)
+			t.Errorf("a request of n1 itself: %s, %v", task.State, err)
 		}
 	})
 }
 
-// servePrivate lets a node refuse tasks of the kind private for good, of those that the rule
-// names alone.
+// servePrivate lets a node fail tasks of the kind private permanently, and only allows
+// the origins of the rule.
 func (c *cluster) servePrivate(s *simNode, rule string) {
 	spec := inbox.Spec{Kind: "private", Allow: []string{rule}, OnCrash: inbox.OnCrashRetry, Handler: failHandler{}}
 	if err := s.node.inbox.Register(spec); err != nil {
@@ -577,8 +580,8 @@ func (c *cluster) servePrivate(s *simNode, rule string) {
 	time.Sleep(3 * time.Second)
 }
 
-// newAheadCluster has a schedule fire every ten minutes, the last time a second ago, at a home
-// whose clock is ahead of the others' by what is stored.
+// newAheadCluster adds a schedule that fires every ten minutes, the latest time a second
+// ago, at a home whose clock is ahead of the others' by the stored value.
 func newAheadCluster(t *testing.T, nodes int) (c *cluster, ahead *atomic.Int64) {
 	ahead = new(atomic.Int64)
 	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
@@ -593,9 +596,9 @@ func newAheadCluster(t *testing.T, nodes int) (c *cluster, ahead *atomic.Int64) 
 	return c, ahead
 }
 
-// A clock that is wrong for a moment changes nothing. One that is set forward for
-// good makes missed times of those it passes once it is believed, one that is set
-// back has nothing made again, and both are told.
+// A clock that is wrong for a moment changes nothing. A clock that is set forward
+// permanently makes the skipped due times missed ones once it is trusted, a clock that
+// is set back repeats none, and both are reported.
 func TestScheduleUnderClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, ahead := newAheadCluster(t, 1)
@@ -607,10 +610,10 @@ func TestScheduleUnderClockJumps(t *testing.T) {
 		time.Sleep(time.Minute)
 		c.wantFirings("often", 1)
 		ahead.Store(int64(25 * time.Minute))
-		time.Sleep(12 * time.Minute) // 0:20 is made meanwhile; it is 0:23:31, by the clock 0:48:31
+		time.Sleep(12 * time.Minute) // the task of 0:20 is created; it is 0:23:31, by the clock 0:48:31
 		c.wantFirings("often", 2)
 		ahead.Store(0)
-		time.Sleep(12 * time.Minute) // 0:50 is made meanwhile; it is 0:35:31
+		time.Sleep(12 * time.Minute) // the task of 0:50 is created; it is 0:35:31
 		c.wantFirings("often", 3)
 		time.Sleep(24 * time.Minute) // to 0:59:31
 		c.wantFirings("often", 3)
@@ -623,12 +626,12 @@ func TestScheduleUnderClockJumps(t *testing.T) {
 			}
 		}
 		if told != 2 {
-			t.Errorf("%d jumps were told, want 2", told)
+			t.Errorf("%d jumps were reported, want 2", told)
 		}
 	})
 }
 
-// A clock that was weeks ahead for a moment does not silence a schedule until then.
+// A clock that was briefly weeks ahead does not stop a schedule until then.
 func TestScheduleAfterAClockFarAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, ahead := newAheadCluster(t, 1)
@@ -642,7 +645,7 @@ func TestScheduleAfterAClockFarAhead(t *testing.T) {
 	})
 }
 
-// A message that is no schedule of an old home changes nothing.
+// A schedule message that is not from an old home changes nothing.
 func TestForgedScheduleIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
@@ -667,7 +670,7 @@ func TestForgedScheduleIsRefused(t *testing.T) {
 			m := good()
 			change(m)
 			if err := send(m, proto.TypeSchedule); err == nil {
-				t.Errorf("%s: it was taken", name)
+				t.Errorf("%s: it was accepted", name)
 			}
 		}
 		unknown := good()
@@ -678,20 +681,20 @@ func TestForgedScheduleIsRefused(t *testing.T) {
 			}
 		}
 		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
-			t.Errorf("kept are %+v: %v", all, err)
+			t.Errorf("stored: %+v: %v", all, err)
 		}
 		if err := send(good(), proto.TypeSchedule); err != nil {
 			t.Error(err)
 		}
 		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
-			t.Errorf("who never was the home of the queue handed over %+v: %v", all, err)
+			t.Errorf("a node that was never the home of the queue handed over %+v: %v", all, err)
 		}
 		c.addSchedule("n", "@daily", func(s *ScheduleSpec) { s.Kind = "mine" })
 		if err := send(good(), proto.TypeSchedule); err != nil {
 			t.Error(err)
 		}
 		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Kind != "mine" {
-			t.Errorf("kept are %+v: %v", all, err)
+			t.Errorf("stored: %+v: %v", all, err)
 		}
 	})
 }

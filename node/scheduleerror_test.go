@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A schedule that cannot be seen to is told of when that begins and when the reason
-// changes, not every second.
+// An error of a schedule is reported when it begins and when it changes, not every
+// second.
 func TestScheduleErrorIsLoggedOnce(t *testing.T) {
 	s := newSchedules(&Node{registry: prometheus.NewRegistry()})
 	full, gone := errors.New("full"), errors.New("gone")
@@ -28,10 +28,10 @@ func TestScheduleErrorIsLoggedOnce(t *testing.T) {
 		{3*time.Hour + time.Second, gone, true},
 	} {
 		if got := s.noteError(scheduleID{"q", "nightly"}, step.err, step.at); got != step.want {
-			t.Errorf("step %d, %v: said %v, want %v", i, step.err, got, step.want)
+			t.Errorf("step %d, %v: reported %v, want %v", i, step.err, got, step.want)
 		}
 		if step.err != nil && s.noteError(scheduleID{"q", "other"}, nil, step.at) {
-			t.Errorf("step %d: another schedule has it too", i)
+			t.Errorf("step %d: another schedule has the error too", i)
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"filippo.io/age"
 )
 
-// sealedTree is a sealed archive of files, and its private key.
+// sealedTree returns a sealed archive of files and its private key.
 func sealedTree(t testing.TB, files map[string]string) (sealed []byte, private string) {
 	t.Helper()
 	public, private, err := NewSnapshotKey()
@@ -37,8 +37,8 @@ func sealedTree(t testing.TB, files map[string]string) (sealed []byte, private s
 	return out.Bytes(), private
 }
 
-// FuzzUnsealTree opens what is damaged: cut short anywhere, or with any bit changed it is
-// refused, with an error that says so, and nothing is written outside of the folder.
+// FuzzUnsealTree opens damaged snapshots: a truncated one, or one with any bit changed,
+// is refused with a suitable error, and nothing is written outside the folder.
 func FuzzUnsealTree(f *testing.F) {
 	files := map[string]string{"CURRENT": "1", "gen/1/data": strings.Repeat("record ", 20_000)}
 	sealed, private := sealedTree(f, files)
@@ -65,12 +65,12 @@ func FuzzUnsealTree(f *testing.F) {
 	})
 }
 
-// What was sealed is opened as it was, by its key alone.
+// A sealed snapshot is opened unchanged, and only with its key.
 func TestSealedSnapshotNeedsItsKey(t *testing.T) {
 	files := map[string]string{"CURRENT": "1", "gen/1/data": strings.Repeat("record ", 20_000), "gen/1/empty": ""}
 	sealed, private := sealedTree(t, files)
 	if bytes.Contains(sealed, []byte("record record")) || bytes.Contains(sealed, []byte("CURRENT")) {
-		t.Error("it can be read as it is")
+		t.Error("it is readable without the key")
 	}
 	dir, got := filepath.Join(t.TempDir(), "in"), map[string]string{}
 	if err := unsealTree(dir, bytes.NewReader(sealed), private); err != nil {
@@ -84,7 +84,7 @@ func TestSealedSnapshotNeedsItsKey(t *testing.T) {
 		got[name] = string(b)
 	}
 	if !maps.Equal(got, files) {
-		t.Error("it is not what was sealed")
+		t.Error("the files differ from the sealed ones")
 	}
 	_, other, err := NewSnapshotKey()
 	if err != nil {
@@ -97,8 +97,9 @@ func TestSealedSnapshotNeedsItsKey(t *testing.T) {
 	}
 }
 
-// A node is restored from a sealed snapshot; without its key, and with a folder and a key,
-// it says what to do, and leaves the store and no copy.
+// A node is restored from a sealed snapshot; without its key, or with a folder and a
+// key, the error suggests what to do, the store is unchanged and no decrypted copy is
+// left.
 func TestRestoreOfASealedSnapshot(t *testing.T) {
 	a := startAlone(t)
 	public, private, err := NewSnapshotKey()
@@ -107,7 +108,7 @@ func TestRestoreOfASealedSnapshot(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "copy.age")
 	if err := a.Snapshot(t.Context(), file, "age1nonsense"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "store key") {
-		t.Errorf("with no key: %v", err)
+		t.Errorf("with an invalid key: %v", err)
 	}
 	if err := a.Snapshot(t.Context(), file, public); err != nil {
 		t.Fatal(err)
@@ -126,6 +127,6 @@ func TestRestoreOfASealedSnapshot(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if _, err := os.Stat(filepath.Join(a.cfg.Dir, snapshotPart)); !os.IsNotExist(err) {
-		t.Errorf("an open copy is left: %v", err)
+		t.Errorf("a decrypted copy is left: %v", err)
 	}
 }

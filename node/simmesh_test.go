@@ -20,33 +20,33 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A simMesh is a mesh of whole nodes in virtual time: real libp2p over a simulated
-// wire, each node on an engine that survives its crashes. Its ledger knows what
-// was promised.
+// A simMesh is a mesh of complete nodes in virtual time: real libp2p over a simulated
+// network, each node on an engine that survives its crashes. Its checker knows what was
+// promised.
 type simMesh struct {
 	*transporttest.Network
 	t       *testing.T
-	rng     *rand.Rand // of the driver alone
+	rng     *rand.Rand // used by the driver only
 	checker *checker
 	nodes   []*simNode
 	users   sync.WaitGroup
 	change  func(*simNode, *Config) // of a test; may be nil
 }
 
-// A simNode node may be down. The driver alone starts and stops it; mu guards
-// node, which people go on using while it crashes. It is never held over a wait:
-// virtual time stands still while a goroutine waits for a lock.
+// A simNode is a node that may be down. Only the driver starts and stops it; mu guards
+// node, which others use while it crashes. The lock is never held during a wait: virtual
+// time stops while a goroutine waits for a lock.
 type simNode struct {
 	mesh      *simMesh
-	place     int // in the world, for good
-	at        int // on the wire: its address
+	place     int // index in the mesh, fixed
+	at        int // index on the network: its address
 	name      string
 	dir       string
 	id        proto.PeerID // once known
 	engine    *mem.Engine
 	life      int           // counts starts
 	change    func(*Config) // of a test; may be nil
-	beforeRun func(*Node)   // likewise: called before it runs
+	beforeRun func(*Node)   // may be nil; called before the node runs
 	stop      context.CancelFunc
 	done      chan error
 
@@ -54,13 +54,14 @@ type simNode struct {
 	node *Node // nil while it is down
 }
 
-// newSimMesh starts n nodes that are members of one mesh, joined by tickets over
-// the wire.
+// newSimMesh starts n nodes that are members of one mesh, joined by tickets over the
+// network.
 func newSimMesh(t *testing.T, n int, seed uint64, link transporttest.Link) *simMesh {
 	return newSimMeshWith(t, n, seed, link, nil)
 }
 
-// newSimMeshWith has the configuration of each life of a node completed by change.
+// newSimMeshWith is newSimMesh with a function that changes the configuration at each
+// start of a node.
 func newSimMeshWith(t *testing.T, n int, seed uint64, link transporttest.Link, change func(*simNode, *Config)) *simMesh {
 	w := &simMesh{Network: transporttest.Mesh(t, link), t: t, rng: rand.New(rand.NewPCG(seed, 2)), checker: newChecker(t), change: change}
 	first := w.add()
@@ -74,19 +75,19 @@ func newSimMeshWith(t *testing.T, n int, seed uint64, link transporttest.Link, c
 	return w
 }
 
-// noCircuits has a node relay for nobody. Virtual time does not go on while somebody
-// waits for a mutex, and what ends a circuit over a dead path has been waited for with
-// one held: hours with relays have stood still, in libp2p and here.
+// noCircuits disables the relay service of a node. Virtual time stops while a goroutine
+// waits for a mutex, and the end of a circuit over a dead path was waited for with one
+// held: hours with relays have hung, in libp2p and here.
 func noCircuits(_ *simNode, cfg *Config) { cfg.Net.NoRelay = true }
 
-// smallMesh has a node look for nobody in a hash table, and for no relays. Of a few nodes on
-// one machine that is most of the work, and of queues it says nothing.
+// smallMesh disables the hash table and the relays of a node. With a few nodes on one
+// machine they are most of the work and do not affect queues.
 func smallMesh(s *simNode, cfg *Config) {
 	noCircuits(s, cfg)
 	cfg.Net.NoDHT, cfg.Net.Relays = true, -1
 }
 
-// add makes a node that is no member yet.
+// add creates a node that is not a member yet.
 func (w *simMesh) add() *simNode {
 	i := len(w.nodes)
 	s := &simNode{mesh: w, place: i, at: i, name: fmt.Sprintf("n%d", i), dir: filepath.Join(w.t.TempDir(), "node"), engine: mem.New()}
@@ -94,15 +95,15 @@ func (w *simMesh) add() *simNode {
 	return s
 }
 
-// join makes s a member, by a ticket of the first, and starts it. A node lets five
-// strangers in at once, and then one a second.
+// join makes s a member with a ticket of the first node and starts it. A node admits
+// five strangers at once and then one per second.
 func (w *simMesh) join(s *simNode) {
 	w.t.Helper()
 	if s.place >= 5 {
 		time.Sleep(time.Second)
 	}
 	var o InviteOptions
-	if s.place == 2 { // it may seize the queues of the first
+	if s.place == 2 { // an admin, so that it may seize the queues of the first node
 		o.Roles = append(identity.DefaultRoles(), identity.RoleAdmin)
 	}
 	inv, err := w.nodes[0].get().Invite(w.t.Context(), o)
@@ -116,7 +117,7 @@ func (w *simMesh) join(s *simNode) {
 	s.start()
 }
 
-// close stops every node and the wire: the bubble must end empty (I15).
+// close stops every node and the network: the bubble must be empty at its end (I15).
 func (w *simMesh) close() {
 	w.users.Wait()
 	for _, s := range w.nodes {
@@ -131,10 +132,10 @@ func (s *simNode) config() Config {
 		log = slog.New(slog.NewTextHandler(s.mesh.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", s.name)
 	}
 	cfg := Config{
-		Dir: s.dir, Logger: log, Clock: clock.Runtime(), Limits: Limits{Slots: 32, MemoryLimit: -1}, Net: NetConfig{NoMDNS: true}, // the LAN is no simulated one
+		Dir: s.dir, Logger: log, Clock: clock.Runtime(), Limits: Limits{Slots: 32, MemoryLimit: -1}, Net: NetConfig{NoMDNS: true}, // the LAN is not simulated
 		Simulated: Simulation{
 			Engine: s.engine, Transport: func(c *transport.Config) { s.mesh.Configure(s.at, c) },
-			Load: func() (cpu, memory uint32) { return 0, 0 }, // whoever tests is busy, as nobody in the world is
+			Load: func() (cpu, memory uint32) { return 0, 0 }, // not the load of the machine that runs the test
 		},
 	}
 	if s.mesh.change != nil {
@@ -146,7 +147,7 @@ func (s *simNode) config() Config {
 	return cfg
 }
 
-// start opens the node on what its last life left and runs it.
+// start opens the node with the state of its last life and runs it.
 func (s *simNode) start() {
 	s.mesh.t.Helper()
 	if s.get() != nil {
@@ -175,7 +176,7 @@ func (s *simNode) start() {
 	s.set(n)
 }
 
-// halt stops the node in order.
+// halt stops the node gracefully.
 func (s *simNode) halt() {
 	if s.get() == nil {
 		return
@@ -188,8 +189,8 @@ func (s *simNode) halt() {
 	s.mesh.checker.nodeClosed(s.place, s.life)
 }
 
-// crash cuts the power: what was committed by now is all that the next life will
-// find. What the dying process still does reaches nobody.
+// crash simulates a power failure: the next life finds exactly what is committed now.
+// Later actions of the dying process reach no other node.
 func (s *simNode) crash() {
 	if s.get() == nil {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A task does not get more bytes past its handler's limit than it says it has.
+// A task cannot get more bytes past its handler's limit than it declares.
 func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 	a, b := pair(t, nil)
 	s := allow("sum", TypeSHA256)
@@ -36,7 +36,7 @@ func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 		env.Signature = m.Signature
 		sink, reply := bodyReceiver{b.Node}.Offer(t.Context(), a.keys.Peer(), &proto.Offer{Type: m.Type, Envelope: env})
 		if sink != nil || reply.GetCode() != want {
-			t.Errorf("1 GiB that says it has %d bytes: %v, want %v", says, reply, want.Name())
+			t.Errorf("1 GiB declared as %d bytes: %v, want %v", says, reply, want.Name())
 		}
 		if sink != nil {
 			sink.End(false)

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// The origin of a task of a queue is told where it runs, by way of the home, with the
-// owner's signature; and again when it runs elsewhere.
+// The origin of a queue task learns from the home where the task runs, with the owner's
+// signature, and again when it runs elsewhere.
 func TestOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 30*time.Second)
 		defer c.close()
 		c.onlyNode(2, 0)
-		for _, at := range []int{0, 1} { // the home itself, and another
+		for _, at := range []int{0, 1} { // the home itself and another node
 			ref := c.submitMany(at, 1)[0]
 			runsOn := func(name string) func() bool {
 				return func() bool {
@@ -37,7 +37,7 @@ func TestOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 				}
 			}
 			if !slices.Equal(by, []string{"n2", "n3"}) {
-				t.Errorf("it was started by %v, as receipts prove", by)
+				t.Errorf("according to the receipts it was started by %v", by)
 			}
 			if b, err := c.nodes[1].node.Why(t.Context(), ref); at == 1 && (err != nil || b.Fix != "on n3: balefire-node why "+b.Subject) {
 				t.Errorf("why: %+v, %v", b, err)
@@ -45,7 +45,7 @@ func TestOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 			c.waitAll(at, []string{ref}, 2*time.Minute)
 			c.nodes[2].start()
 			c.serve(c.nodes[2], 30*time.Second)
-			c.await(2*time.Minute, "n2 to be trusted again", func() bool { return len(c.nodes[0].node.homeCandidates()) == 3 })
+			c.await(2*time.Minute, "n2 to be eligible again", func() bool { return len(c.nodes[0].node.homeCandidates()) == 3 })
 			c.onlyNode(2, 0)
 		}
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A task that has not run has no exit code and no result, in the API neither.
+// A task that has not run has no exit code and no result, also in the API.
 func TestExitCodeNeedsARun(t *testing.T) {
 	for want, r := range map[string]*proto.Record{
 		`{}`:                                       {State: proto.Pending},
@@ -25,7 +25,7 @@ func TestExitCodeNeedsARun(t *testing.T) {
 	}
 }
 
-// What both sides tell of one event is shown once.
+// An event reported by both sides is shown once.
 func TestEventsOfBothSidesMerge(t *testing.T) {
 	at := func(ms int, e Event) Event { e.Time = time.UnixMilli(int64(ms)); return e }
 	accepted, running := Event{Node: "b", State: "ACCEPTED"}, Event{Node: "b", State: "RUNNING", Attempt: 1}

@@ -19,8 +19,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestTaskLogKeysAreStable holds which keys a line of the log about a task has, and what
-// its event is called, for each thing that happens to one.
+// TestTaskLogKeysAreStable verifies the keys and the event name of the log line for each
+// change of a task.
 func TestTaskLogKeysAreStable(t *testing.T) {
 	id := proto.NewTaskID(time.UnixMilli(1_700_000_000_000))
 	record := func(s proto.TaskState, set func(*proto.Record)) *proto.Record {
@@ -79,10 +79,10 @@ func TestTaskLogKeysAreStable(t *testing.T) {
 	}
 }
 
-// TestNoContentInLogsMetricsOrAudit holds I18 for what a node writes about itself: words of
-// the body, of the arguments, of the result and of standard error of a task are in no line of
-// the log at debug, in no metric and in no file of the audit, on either side. It also holds
-// that each step of a task is a line, and that the figures of tasks count it.
+// TestNoContentInLogsMetricsOrAudit verifies I18 for what a node writes about itself: no
+// words of the body, the arguments, the result and the standard error of a task are in
+// any log line at debug level, in any metric or in any file of the audit, on either
+// side. It also verifies that each step of a task is logged and counted.
 func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 	logs := map[string]*logBuffer{}
 	a, b := pair(t, func(name string, c *Config) {
@@ -115,7 +115,7 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 	}
 	for _, n := range []*testNode{a, b} {
 		if got := testutil.CollectAndCount(n.metrics.latency) + testutil.CollectAndCount(n.metrics.runs); got == 0 {
-			t.Errorf("%s: no figure of a task", n.Name())
+			t.Errorf("%s: no metric of a task", n.Name())
 		}
 	}
 	seen := map[string]string{"log of a": logs["a"].String(), "log of b": logs["b"].String()}
@@ -144,11 +144,11 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 		}
 	}
 	if len(seen) < 6 {
-		t.Errorf("looked at %d things only", len(seen))
+		t.Errorf("checked only %d outputs", len(seen))
 	}
 }
 
-// A logBuffer keeps lines of a log.
+// A logBuffer collects lines of a log.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -166,7 +166,7 @@ func (l *logBuffer) String() string {
 	return l.buf.String()
 }
 
-// count returns how many lines tell of an event of a task.
+// count returns the number of lines for an event of a task.
 func (l *logBuffer) count(event, id string) (n int) {
 	for line := range strings.Lines(l.String()) {
 		var x struct {

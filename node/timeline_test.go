@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// What several nodes saw of a task, or of a queue, is told as one timeline; who does
-// not answer is named.
+// The events of several nodes about a task or a queue form one timeline; nodes that do
+// not answer are listed.
 func TestTimelineOfAllNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 10*time.Second)
@@ -39,7 +39,7 @@ func TestTimelineOfAllNodes(t *testing.T) {
 		for _, want := range []string{"n0 granted", "n2 started", "n0 moved_out", "n3 moved_in", "n3 ended"} {
 			i := slices.Index(story, want)
 			if i <= at {
-				t.Errorf("%q is not behind the one before in %q", want, story)
+				t.Errorf("%q does not follow the previous one in %q", want, story)
 			}
 			at = i
 		}
@@ -56,7 +56,7 @@ func TestTimelineOfAllNodes(t *testing.T) {
 			}
 		}
 		if _, err := c.nodes[1].node.Timeline(t.Context(), TimelineQuery{Queue: "nothing"}); !errors.Is(err, ErrNotFound) {
-			t.Errorf("a queue that nobody knows: %v", err)
+			t.Errorf("an unknown queue: %v", err)
 		}
 	})
 }

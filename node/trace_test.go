@@ -16,8 +16,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// What is no traceparent is replaced by a fresh one: it would break the trace of the
-// handler, and a program is given it.
+// An invalid traceparent is replaced by a new one: it would break the trace of the
+// handler, and the program gets it.
 func TestTraceContextIsValid(t *testing.T) {
 	good := []string{
 		"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
@@ -33,21 +33,21 @@ func TestTraceContextIsValid(t *testing.T) {
 	}
 	for _, s := range good {
 		if got := traceOf(s); got != s {
-			t.Errorf("traceOf(%q) = %q, want it as it is", s, got)
+			t.Errorf("traceOf(%q) = %q, want it unchanged", s, got)
 		}
 	}
 	seen := map[string]bool{}
 	for _, s := range bad {
 		got := traceOf(s)
 		if !validTrace(got) || seen[got] || !strings.HasSuffix(got, "-01") {
-			t.Errorf("traceOf(%q) = %q, want a fresh sampled one", s, got)
+			t.Errorf("traceOf(%q) = %q, want a new sampled one", s, got)
 		}
 		seen[got] = true
 	}
 }
 
-// A task that its caller gave no trace context has one of its own, its program is
-// given it, and a redrive goes on with it.
+// A task without a trace context from its caller gets its own, its program receives it,
+// and a redrive continues it.
 func TestEveryTaskHasATrace(t *testing.T) {
 	a, b := pair(t, nil)
 	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "run", Exec: []string{"sh", "-c", `printf %s "$TRACEPARENT"; test "$BALEFIRE_IDEMPOTENCY_KEY"`}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
@@ -81,12 +81,12 @@ func TestEveryTaskHasATrace(t *testing.T) {
 			t.Errorf("the program was given %q, %v; the task has %q", got, err, done.Trace)
 		}
 		if s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "run", Key: "key" + trace}); err != nil || !s.Known {
-			t.Errorf("the key again: %+v, %v; a fresh trace makes it no other request", s, err)
+			t.Errorf("the key again: %+v, %v; a new trace must not make it a different request", s, err)
 		}
 	}
 }
 
-// A traceHandler handler notes the trace context that each start of a task is given.
+// A traceHandler records the trace context of each start of a task.
 type traceHandler struct {
 	mu   sync.Mutex
 	seen map[string][]string // by task
@@ -112,8 +112,8 @@ func (h *traceHandler) starts(id string) []string {
 }
 
 // A task of a shared queue has one trace, its own or that of its caller: at its origin,
-// at both homes of a handoff, with the owner that died and with the next one, and in
-// the lines of the log about tasks.
+// at both homes of a handoff, with the owner that died and with the next one, and in the
+// log lines about tasks.
 func TestOneTraceThroughAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := make([]lockedBuffer, 4)
@@ -152,7 +152,7 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 			}
 		}
 		c.handOff(0, 2)
-		owner.crash() // with what it runs
+		owner.crash() // while the task runs
 		serve(origin)
 		for _, id := range ids {
 			origin.waitState(id, "SUCCESS", 5*time.Minute)
@@ -166,17 +166,17 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 			for _, s := range []*simNode{origin, next} {
 				traces := logs[s.place].tracesOf(t, id)
 				if trace := strings.Split(want[id], "-")[1]; len(traces) != 1 || traces[trace] == 0 {
-					t.Errorf("the log of %s has the traces %v, want %s alone", s.name, traces, trace)
+					t.Errorf("the log of %s has the traces %v, want only %s", s.name, traces, trace)
 				}
 			}
 		}
 		if want[ids[0]] == want[ids[1]] {
-			t.Error("two tasks have one trace")
+			t.Error("two tasks have the same trace")
 		}
 	})
 }
 
-// A lockedBuffer is a log that is written and read at once.
+// A lockedBuffer is a log buffer for concurrent reads and writes.
 type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -188,7 +188,7 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
-// tracesOf counts by trace the lines about a change of a task.
+// tracesOf counts the lines about changes of a task by trace.
 func (b *lockedBuffer) tracesOf(t *testing.T, id string) map[string]int {
 	t.Helper()
 	b.mu.Lock()

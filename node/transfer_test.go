@@ -7,8 +7,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// TestTransferReportsProgress holds the line that why, events and a wait tell of a body on its
-// way: bytes, share, rate and what is left, as far as they are known.
+// TestTransferReportsProgress verifies the progress text of a transfer in why, events
+// and waits: bytes, share, rate and remaining time, as far as known.
 func TestTransferReportsProgress(t *testing.T) {
 	n := start(t, func() Config {
 		c := testConfig(t, t.TempDir()+"/a")
@@ -29,6 +29,6 @@ func TestTransferReportsProgress(t *testing.T) {
 		}
 	}
 	if x := n.transfers(proto.TaskID{1}); x != nil {
-		t.Errorf("%v of a task that is not there", x)
+		t.Errorf("%v for an unknown task", x)
 	}
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// TestUnreachablePeer holds which one cause is named of several that are there, and what is
-// said of it.
+// TestUnreachablePeer verifies which of several causes is named, and its text.
 func TestUnreachablePeer(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	failed := transport.PeerStatus{LastError: "all dials failed\n  * [/ip4/192.0.2.1/tcp/1] connection refused", FailedAt: now.Add(-7 * time.Second), Failed: 3, NextDial: 2 * time.Second}
@@ -40,9 +39,9 @@ func TestUnreachablePeer(t *testing.T) {
 		{"dead", unreachablePeer{addrs: 2, relays: []string{"r"}, status: gossip.Dead, since: now.Add(-time.Minute), dial: failed}, "b cannot be reached: it has been DEAD for 1m0s according to gossip; " + lastTry, "start b"},
 		{"suspect", unreachablePeer{addrs: 2, status: gossip.Suspect, since: now.Add(-3 * time.Second), dial: failed}, "it has been SUSPECT for 3s according to gossip", "start b"},
 		{"no relay", unreachablePeer{addrs: 2, relays: []string{"r", "s"}, status: gossip.Alive, dial: failed}, "none of its relays (r, s) is connected here; " + lastTry, "balefire-node path r"},
-		{"a relay does not lead there", unreachablePeer{relays: []string{"r", "s"}, connectedRelays: []string{"s"}, dial: failed}, "neither directly nor through its relays (s); " + lastTry, "balefire-node path b"},
+		{"a relay cannot reach it", unreachablePeer{relays: []string{"r", "s"}, connectedRelays: []string{"s"}, dial: failed}, "neither directly nor through its relays (s); " + lastTry, "balefire-node path b"},
 		{"each dial fails", unreachablePeer{addrs: 2, status: gossip.Alive, dial: failed}, "b cannot be reached: none of its 2 addresses answers; " + lastTry, "start b or check the network"},
-		{"a dial runs again", unreachablePeer{addrs: 1, dial: transport.PeerStatus{LastError: "no route", FailedAt: now}}, "failed: no route; it is being dialed now", "start b"},
+		{"another dial is in progress", unreachablePeer{addrs: 1, dial: transport.PeerStatus{LastError: "no route", FailedAt: now}}, "failed: no route; it is being dialed now", "start b"},
 		{"no dial has ended", unreachablePeer{addrs: 1, dial: transport.PeerStatus{NextDial: time.Second}}, "b cannot be reached: the next dial is in 1s", ""},
 	}
 	for _, tt := range tests {
@@ -60,8 +59,8 @@ func TestUnreachablePeer(t *testing.T) {
 	}
 }
 
-// TestWhyExplainsThePath holds that a task that waits for its peer, and that peer, are
-// explained by what is in the way, as it comes and goes.
+// TestWhyExplainsThePath verifies that a task waiting for its peer, and the peer itself,
+// are explained by the current obstacle.
 func TestWhyExplainsThePath(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
@@ -86,7 +85,7 @@ func TestWhyExplainsThePath(t *testing.T) {
 		}
 		says("n1 cannot be reached: it has been DEAD for")
 		says("the last attempt, ")
-		c.await(time.Minute, "the next try to be told", func() bool {
+		c.await(time.Minute, "the next dial to be reported", func() bool {
 			w, err := a.node.Why(t.Context(), s.ID)
 			return err == nil && w.Next != nil && len(w.Steps) >= 4
 		})
@@ -113,7 +112,7 @@ func TestWhyExplainsThePath(t *testing.T) {
 	})
 }
 
-// A peer that is blocked here is not tried again by itself, and its path says so.
+// A peer that is blocked on this node is not dialed, and its path states that.
 func TestWhyOfABlockedPeer(t *testing.T) {
 	a, _ := pair(t, nil)
 	if err := a.Block(t.Context(), "b"); err != nil {
@@ -127,7 +126,7 @@ func TestWhyOfABlockedPeer(t *testing.T) {
 	}
 }
 
-// What is nothing here may have been meant as a peer, a queue or a task.
+// An unknown subject may be meant as a peer, a queue or a task.
 func TestWhyOfAnUnknownSubject(t *testing.T) {
 	a, _ := pair(t, nil)
 	for subject, want := range map[string]string{"nothing": "nothing known here has the name", "01a1f": "nothing known here has the name", "01a1f84f": "no task id begins with", "queue:build": "build"} {

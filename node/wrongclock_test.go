@@ -13,8 +13,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// newJumpingMesh makes a world of so many nodes, in which the clock of the node at place
-// is wrong by what is stored.
+// newJumpingMesh creates a mesh in which the clock of the node at place is wrong by the
+// stored value.
 func newJumpingMesh(t *testing.T, nodes, place int) (w *simMesh, by *atomic.Int64) {
 	by = new(atomic.Int64)
 	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
@@ -45,7 +45,7 @@ func (s *simNode) mustSubmit(r Request) string {
 	return task.ID
 }
 
-// waitState fails the test unless the task is in the state within so much time.
+// waitState fails the test unless the task reaches the state within limit.
 func (s *simNode) waitState(id, state string, limit time.Duration) Task {
 	s.mesh.t.Helper()
 	var task Task
@@ -55,7 +55,7 @@ func (s *simNode) waitState(id, state string, limit time.Duration) Task {
 		}
 	}
 	why, _ := s.node.Why(s.mesh.t.Context(), id)
-	s.mesh.t.Errorf("the task is %s (%s) and not %s: %+v", task.State, task.Reason, state, why)
+	s.mesh.t.Errorf("the task is %s (%s), want %s: %+v", task.State, task.Reason, state, why)
 	return task
 }
 
@@ -70,13 +70,13 @@ func (l *checker) runsOf(id string) int {
 	return len(l.entry(task).runs)
 }
 
-// clockOffsets are the errors of a clock that the tests of I14 go through.
+// clockOffsets are the clock errors used by the tests of I14.
 var clockOffsets = []time.Duration{
 	10 * time.Second, -10 * time.Second, 3 * time.Minute, time.Hour, -time.Hour, 240 * time.Hour, -240 * time.Hour, -20 * 365 * 24 * time.Hour,
 }
 
-// I14: the result of a task comes home however wrong the clock of its target was
-// while the run ended.
+// I14: the result of a task reaches its home however wrong the clock of its target was
+// when the run ended.
 func TestResultOfATargetWhoseClockWasWrong(t *testing.T) {
 	for _, off := range clockOffsets {
 		t.Run(off.String(), func(t *testing.T) {
@@ -94,8 +94,9 @@ func TestResultOfATargetWhoseClockWasWrong(t *testing.T) {
 	}
 }
 
-// I14: a clock of a home that is wrong for some seconds ends, forgets and holds up
-// nothing: what had ended, what runs, and what is made and sent meanwhile.
+// I14: a home whose clock is wrong for some seconds does not end, forget or delay
+// anything: neither ended and running tasks nor those submitted and sent in the
+// meantime.
 func TestBrieflyWrongClockOfAHome(t *testing.T) {
 	for _, off := range clockOffsets {
 		for _, lasts := range []time.Duration{4 * time.Second, time.Minute} {
@@ -118,7 +119,7 @@ func TestBrieflyWrongClockOfAHome(t *testing.T) {
 					}
 					came := other.mustSubmit(sleepTask(time.Second, "n0"))
 					if off.Abs() > clock.DoubtBeyond && !strings.Contains(fmt.Sprint(home.node.Status(t.Context()).Warnings), "is doubted") {
-						t.Error("the status does not tell of it")
+						t.Error("the status does not report it")
 					}
 					time.Sleep(lasts / 2)
 					by.Store(0)
@@ -134,9 +135,9 @@ func TestBrieflyWrongClockOfAHome(t *testing.T) {
 	}
 }
 
-// I14: a clock that is wrong for good, and that a connected node contradicts, ends,
-// forgets and holds up nothing either, also when it has been so for longer than a clock
-// needs that nobody contradicts.
+// I14: a clock that is permanently wrong, and that a connected node contradicts, does
+// not end, forget or delay anything either, even after the time in which an
+// uncontradicted clock becomes trusted.
 func TestClockThatStaysWrong(t *testing.T) {
 	for _, off := range clockOffsets {
 		t.Run(off.String(), func(t *testing.T) {
@@ -164,9 +165,9 @@ func TestClockThatStaysWrong(t *testing.T) {
 	}
 }
 
-// I14: a machine that was off for longer than a task may live ends it, but not
-// before its clock is believed: a minute after the start nobody knows whether it
-// was off for long or its clock is wrong.
+// I14: a machine that was off for longer than the lifetime of a task ends the task, but
+// not before its clock is trusted: a minute after the start it is unknown whether it was
+// off for long or its clock is wrong.
 func TestAfterALongStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := newJumpingMesh(t, 2, 0)
@@ -186,9 +187,9 @@ func TestAfterALongStop(t *testing.T) {
 	})
 }
 
-// I14: tasks that a home makes while its clock is wrong, believed by it alone or doubted,
-// are delivered once its clock is right, run once and have all of their life; their
-// results come home.
+// I14: tasks that a home creates while its clock is wrong, trusted or doubted, are
+// delivered once its clock is correct, run once and have their full lifetime; their
+// results reach the home.
 func TestTasksMadeUnderAWrongClock(t *testing.T) {
 	for _, off := range []time.Duration{time.Hour, 240 * time.Hour, -20 * 365 * 24 * time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
@@ -201,7 +202,7 @@ func TestTasksMadeUnderAWrongClock(t *testing.T) {
 				by.Store(int64(off))
 				time.Sleep(clock.BelieveAfter + time.Minute)
 				if home.node.guard.State().Doubted {
-					t.Fatal("the clock is doubted although nobody contradicts it")
+					t.Fatal("the clock is doubted although no peer contradicts it")
 				}
 				made := map[string]time.Time{before: time.Now().Add(-clock.BelieveAfter - time.Minute)}
 				make1 := func(delay time.Duration, to string) {
@@ -223,7 +224,7 @@ func TestTasksMadeUnderAWrongClock(t *testing.T) {
 				for id, at := range made {
 					task := home.waitState(id, "SUCCESS", 20*time.Minute)
 					if off := task.Created.Sub(at).Abs(); id != before && task.Target == "n1" && off > 2*time.Second {
-						t.Errorf("the task for %s is said to be made %s off", task.Target, off)
+						t.Errorf("the creation time of the task for %s is %s off", task.Target, off)
 					}
 					if runs := w.checker.runsOf(id); runs != 1 {
 						t.Errorf("it ran %d times", runs)
@@ -234,8 +235,8 @@ func TestTasksMadeUnderAWrongClock(t *testing.T) {
 	}
 }
 
-// I3: a result that comes after its home has called the task EXPIRED by its own clock
-// ends the task as it says.
+// I3: a result that arrives after its home has marked the task EXPIRED by its own clock
+// ends the task with the outcome of the result.
 func TestResultAfterTheHomeGaveUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := newJumpingMesh(t, 2, 0)
@@ -248,7 +249,7 @@ func TestResultAfterTheHomeGaveUp(t *testing.T) {
 		w.Unplug(1)
 		time.Sleep(10 * time.Second)
 		if n := target.node.outbox.Results(); n != 1 {
-			t.Errorf("%d results are on their way", n)
+			t.Errorf("%d results are pending", n)
 		}
 		target.halt()
 		home.halt()
@@ -261,8 +262,8 @@ func TestResultAfterTheHomeGaveUp(t *testing.T) {
 	})
 }
 
-// I14: tasks for the home itself that wait for a slot when its clock is set right, at last,
-// do not expire by that.
+// I14: tasks for the home itself that wait for a slot when its clock is finally
+// corrected do not expire because of that.
 func TestOwnTasksSurviveAWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var by atomic.Int64
