@@ -70,7 +70,7 @@ func parseHead(s string) (journal.Head, error) {
 		err = h.Hash.UnmarshalText([]byte(hash))
 	}
 	if err != nil || n == 0 {
-		return h, fmt.Errorf("%w: head %.90q: it is SEQ:HASH, as audit verify shows it", ErrInvalid, s)
+		return h, fmt.Errorf("%w: head %.90q: use SEQ:HASH, as audit verify shows it", ErrInvalid, s)
 	}
 	h.Seq = n
 	return h, nil

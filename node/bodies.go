@@ -21,8 +21,8 @@ import (
 // The names of blobs: a node may be both ends of a task, so each use has its own.
 func bodyBlob(id proto.TaskID) string     { return "out-" + id.String() }        // sealed, of a task made here
 func outcomeBlob(id proto.TaskID) string  { return "res-" + id.String() }        // sealed, of a result made here
-func resultBlob(id proto.TaskID) string   { return "got-" + id.String() }        // plain, of a result that came home
-func arrivingBlob(id proto.TaskID) string { return "new-" + id.String() }        // sealed, of a result on its way in
+func resultBlob(id proto.TaskID) string   { return "got-" + id.String() }        // plain, of a received result
+func arrivingBlob(id proto.TaskID) string { return "new-" + id.String() }        // sealed, of a result being received
 func grantedBlob(id proto.TaskID) string  { return grantedPrefix + id.String() } // sealed, of a task that another home granted to this node
 
 // leasedBlob is the sealed result of one run of a queued task, at its owner and at its

@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/store/pebble"
 )
 
-// nutsReport turns the engine's report into one for people.
+// nutsReport turns the engine's report into a StoreReport.
 func nutsReport(r nuts.Report) StoreReport {
 	out := StoreReport{Engine: EngineNuts, Records: r.Entries, Clean: r.Clean()}
 	note := func(format string, a ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, a...)) }

@@ -70,7 +70,7 @@ type StoreConfig struct {
 // NetConfig says how peers reach this node.
 type NetConfig struct {
 	Listen   []string // multiaddrs; default QUIC and TCP on port 4001 of every interface
-	Announce []string // further addresses, put into tickets and told to peers
+	Announce []string // further addresses, put into tickets and sent to peers
 	Seeds    []string // further members to dial: multiaddrs that end in /p2p/ and an id
 	NoRelay  bool     // do not relay; default: relay for members if the certificate has the role
 	Relays   int      // relays to hold a reservation at; default 2, negative: none
@@ -112,7 +112,7 @@ type QueueConfig struct {
 // Limits bound what a node accepts and keeps. Where a default names "384 MiB" it is
 // for a memory limit of 384 MiB and scales with the memory limit.
 type Limits struct {
-	MaxPending      int           // tasks this node is home of; default 100 000 (384 MiB)
+	MaxPending      int           // tasks whose home is this node; default 100 000 (384 MiB)
 	MaxPendingBytes int64         // their sealed bytes; default 256 MiB (384 MiB)
 	MaxInbox        int           // tasks in custody that have not finished; default 100 000 (384 MiB)
 	MaxInboxBytes   int64         // of their records; default 256 MiB (384 MiB)

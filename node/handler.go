@@ -74,11 +74,11 @@ func (s HandlerSpec) Validate() error {
 	}
 	switch {
 	case !validKind(s.Kind):
-		return fail("a kind is 1-128 of a-z 0-9 . _ - and begins with a letter or digit")
+		return fail("a kind must be 1-128 of a-z 0-9 . _ - and begin with a letter or digit")
 	case len(s.Allow) == 0:
-		return fail("nobody may use it: add allow: peer:NAME or role:ROLE")
+		return fail("nobody may request it: add allow: peer:NAME or role:ROLE")
 	case !oneOf(s.Type, "", TypeCommand, TypeDiscard, TypeEcho, TypeSHA256):
-		return fail("type %.40q: it is command, discard, echo or sha256", s.Type)
+		return fail("type %.40q: use command, discard, echo or sha256", s.Type)
 	case cmp.Or(s.Type, TypeCommand) == TypeCommand && len(s.Exec) == 0:
 		return fail("no program: set exec to the program and its arguments")
 	case cmp.Or(s.Type, TypeCommand) != TypeCommand && len(s.Exec) > 0:
@@ -86,21 +86,21 @@ func (s HandlerSpec) Validate() error {
 	case s.RunAs != "" && cmp.Or(s.Type, TypeCommand) != TypeCommand:
 		return fail("type %s runs no program: drop run_as", s.Type)
 	case s.AllowFlags && !s.Args:
-		return fail("allow_flags without args: no argument reaches the program: set args too")
+		return fail("allow_flags has no effect without args: set args too")
 	case !oneOf(s.Body, "", "stdin", "file"):
-		return fail("body %.40q: it is stdin or file", s.Body)
+		return fail("body %.40q: use stdin or file", s.Body)
 	case !oneOf(s.OnOverflow, "", "fail", overflowCut):
-		return fail("on_overflow %.40q: it is fail or cut", s.OnOverflow)
+		return fail("on_overflow %.40q: use fail or cut", s.OnOverflow)
 	case !oneOf(s.Profile, "", "read-only", "dev-write", "dangerous"):
-		return fail("profile %.40q: it is read-only, dev-write or dangerous", s.Profile)
+		return fail("profile %.40q: use read-only, dev-write or dangerous", s.Profile)
 	case !oneOf(s.Lanes, "", LanesOrigin, LanesShared):
-		return fail("lanes %.40q: they are origin or shared", s.Lanes)
+		return fail("lanes %.40q: use origin or shared", s.Lanes)
 	case !oneOf(s.OnCrash, "", "retry", "probe", "park"):
-		return fail("on_crash %.40q: it is retry, probe or park", s.OnCrash)
+		return fail("on_crash %.40q: use retry, probe or park", s.OnCrash)
 	case s.OnCrash == "probe" && cmp.Or(s.Type, TypeCommand) != TypeCommand:
 		return fail("on_crash probe asks a program (exec --check KEY), and type %s runs none", s.Type)
 	case s.MaxRetries > 0 && s.MaxRetries < cmp.Or(s.MaxAttempts, 3):
-		return fail("max_retries is %d, and a task has %d attempts without asking", s.MaxRetries, cmp.Or(s.MaxAttempts, 3))
+		return fail("max_retries is %d, but a task has %d attempts by default", s.MaxRetries, cmp.Or(s.MaxAttempts, 3))
 	case s.Concurrency < 0 || s.MaxAttempts < 0 || s.MaxRetries < 0 || s.MaxBody < 0 || s.MaxOutput < 0:
 		return fail("a limit is negative")
 	}
@@ -115,7 +115,7 @@ func (s HandlerSpec) validateAllow(fail func(string, ...any) error) error {
 		what, who, _ := strings.Cut(a, ":")
 		switch {
 		case what != "peer" && what != "role" || who == "":
-			return fail("allow %.60q: it is peer:NAME, peer:ID or role:ROLE", a)
+			return fail("allow %.60q: use peer:NAME, peer:ID or role:ROLE", a)
 		case what == "peer" && !isPeer(who):
 			return fail("allow %.60q: no peer can have that name or id", a)
 		case what == "role" && s.Profile == "dangerous":

@@ -48,7 +48,7 @@ func (n *Node) requestedHome(name, to string) (proto.PeerID, error) {
 	case err != nil:
 		return p.Peer, err
 	case p.Peer == n.keys.Peer():
-		return p.Peer, fmt.Errorf("%w: the home of queue %s is here already", ErrRefused, name)
+		return p.Peer, fmt.Errorf("%w: this node is already the home of queue %s", ErrRefused, name)
 	case !n.net.Connected(p.Peer):
 		return p.Peer, fmt.Errorf("%w: %s is not connected", ErrRefused, p.Label())
 	case !n.mayWork(p.Peer):

@@ -46,7 +46,7 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 	case ttl < 0 || ttl > longestTicket:
 		return Invitation{}, fmt.Errorf("%w: ttl %s: a ticket is valid for at most 30 days", ErrInvalid, ttl)
 	case o.Name != "" && !nameRE.MatchString(o.Name):
-		return Invitation{}, fmt.Errorf("%w: name %.80q: it is 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
+		return Invitation{}, fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
 	}
 	if o.Name == n.self.Name {
 		return Invitation{}, fmt.Errorf("%w: %s is the name of this node: give the new one another --name", ErrInvalid, o.Name)
@@ -141,7 +141,7 @@ func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 	defer n.admitting.Unlock()
 	name := cmp.Or(t.Name, r.GetName())
 	if !nameRE.MatchString(name) {
-		return nil, fmt.Errorf("name %.80q: it is 1-63 of a-z 0-9 and -", name)
+		return nil, fmt.Errorf("name %.80q: use 1-63 of a-z 0-9 and -", name)
 	}
 	if err := n.freeName(name, from); err != nil {
 		return nil, err

@@ -68,7 +68,7 @@ func writeCursor(role string, id proto.TaskID) string {
 // readCursor returns what q asks for of the tasks made here, and of those in custody.
 func readCursor(q Query) (home, owner backlog.Span, err error) {
 	if q.Role != "" && !oneOf(q.Role, RoleHome, RoleOwner) {
-		return home, owner, fmt.Errorf("%w: role %.20q: it is home or owner", ErrInvalid, q.Role)
+		return home, owner, fmt.Errorf("%w: role %.20q: use home or owner", ErrInvalid, q.Role)
 	}
 	home.Oldest = q.Oldest
 	if q.Cursor != "" {
