@@ -14,12 +14,12 @@ func TestPartOfAStackIsThatOfItsInnermostOwner(t *testing.T) {
 		stack []string // the innermost first
 		want  string
 	}{
-		{"sealing", []string{"crypto/aes.encrypt", house + "identity.(*Sealer).SealWith", house + "node.(*Node).seal", "main.(*run).work"}, partSeal},
-		{"a signature of the rest of identity", []string{"crypto/ed25519.Sign", house + "identity.signRoot", house + "outbox.(*Outbox).commitGroup"}, partSign},
-		{"an allocation counts as one wherever it is", []string{"runtime.memclrNoHeapPointers", "runtime.mallocgc", house + "store.(*Batch).reserve"}, partMemory},
-		{"backlog is not store", []string{"runtime.mapassign", house + "store/backlog.(*Step).apply", house + "store.(*committer).flush"}, partBacklog},
-		{"an engine is", []string{"syscall.Syscall", "os.(*File).Sync", "github.com/nutsdb/nutsdb.(*Tx).Commit", house + "store/nuts.(*DB).Commit"}, partStore},
-		{"a frame is the wire's", []string{"google.golang.org/protobuf/proto.Marshal", house + "transport.(*Link).queue"}, partCode},
+		{"sealing", []string{"crypto/aes.encrypt", modulePath + "identity.(*Sealer).SealWith", modulePath + "node.(*Node).seal", "main.(*run).work"}, partSeal},
+		{"a signature of the rest of identity", []string{"crypto/ed25519.Sign", modulePath + "identity.signRoot", modulePath + "outbox.(*Outbox).commitGroup"}, partSign},
+		{"an allocation counts as one wherever it is", []string{"runtime.memclrNoHeapPointers", "runtime.mallocgc", modulePath + "store.(*Batch).reserve"}, partMemory},
+		{"backlog is not store", []string{"runtime.mapassign", modulePath + "store/backlog.(*Step).apply", modulePath + "store.(*committer).flush"}, partBacklog},
+		{"an engine is", []string{"syscall.Syscall", "os.(*File).Sync", "github.com/nutsdb/nutsdb.(*Tx).Commit", modulePath + "store/nuts.(*DB).Commit"}, partStore},
+		{"a frame is the wire's", []string{"google.golang.org/protobuf/proto.Marshal", modulePath + "transport.(*Link).queue"}, partCode},
 		{"nobody's", []string{"runtime.findRunnable", "runtime.mcall"}, partRest},
 	}
 	for _, tt := range tests {

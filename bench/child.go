@@ -25,31 +25,31 @@ type child struct {
 	out     *json.Encoder
 	watch   *watch
 	node    *node.Node
-	door    door // where its loads are submitted
+	door    submitter // where its loads are submitted
 	profile *os.File
 	stops   []func() error // the last one first
 }
 
-// A door takes tasks: a node, or a client of one.
-type door interface {
+// A submitter takes tasks: a node, or a client of one.
+type submitter interface {
 	Submit(context.Context, node.Request) (node.Submitted, error)
 	SubmitMany(context.Context, []node.Request) ([]node.Submitted, []error)
 }
 
-// An order is what the parent asks for.
-type order struct {
+// An request is what the parent asks for.
+type request struct {
 	Do    string
 	Open  opening
 	Load  load
-	Front frontLoad
+	Front storeLoadConfig
 	Flow  flow
 	Count int // members of a queue that must be there
 	On    bool
 	Path  string // of a socket, a profile, a folder; or an address, a peer, a task
 }
 
-// An answer is what a child says.
-type answer struct {
+// An response is what a child says.
+type response struct {
 	Error  string        `json:",omitempty"`
 	Event  string        `json:",omitempty"` // said on the way: the measuring begins
 	Text   string        `json:",omitempty"` // a ticket, an address
@@ -59,13 +59,13 @@ type answer struct {
 	Report report        `json:",omitzero"`
 }
 
-// serveOrders is the life of a child: it ends with its standard input.
-func serveOrders() error {
+// serveRequests is the life of a child: it ends with its standard input.
+func serveRequests() error {
 	c := &child{out: json.NewEncoder(os.Stdout), watch: newWatch()}
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
 	for in.Scan() {
-		var o order
+		var o request
 		if err := json.Unmarshal(in.Bytes(), &o); err != nil {
 			return err
 		}
@@ -80,44 +80,44 @@ func serveOrders() error {
 	return c.stop()
 }
 
-func (c *child) do(o order) (answer, error) {
+func (c *child) do(o request) (response, error) {
 	switch o.Do {
 	case "open":
 		return c.open(o.Open)
 	case "invite":
 		inv, err := c.node.Invite(context.Background(), node.InviteOptions{})
-		return answer{Text: inv.Ticket}, err
+		return response{Text: inv.Ticket}, err
 	case "queue", "pause", "handoff", "count", "give", "cancel":
 		return c.share(o)
 	case "serve":
-		return answer{}, c.serve(o.Path)
+		return response{}, c.serve(o.Path)
 	case "dial":
 		cl := client.New(o.Path)
 		c.door = cl
 		c.stops = append(c.stops, func() error { cl.Close(); return nil })
-		return answer{}, nil
+		return response{}, nil
 	case "load":
 		return c.load(o.Load)
 	case "usage":
-		return answer{Usage: c.measure()}, nil
+		return response{Usage: c.measure()}, nil
 	case "profile":
-		return answer{}, c.record(o.Path)
+		return response{}, c.record(o.Path)
 	case "front":
-		return c.front(o.Front)
+		return c.measureStore(o.Front)
 	case "sync":
 		d, err := syncTime(o.Path)
-		return answer{Took: d}, err
+		return response{Took: d}, err
 	case "echo":
 		return c.echo()
 	case "ping":
 		d, err := pingTime(o.Path)
-		return answer{Took: d}, err
+		return response{Took: d}, err
 	case "broker":
 		return c.broker(o.Path)
 	case "flow":
 		return c.flow(o.Flow)
 	}
-	return answer{}, fmt.Errorf("unknown order %q", o.Do)
+	return response{}, fmt.Errorf("unknown order %q", o.Do)
 }
 
 // serve opens the node's window on a unix socket.

@@ -64,7 +64,7 @@ type run struct {
 
 // load submits l and reports how that went. The measuring begins when the warm
 // tasks are there, which the parent is told, and ends when all are.
-func (c *child) load(l load) (answer, error) {
+func (c *child) load(l load) (response, error) {
 	l.Batch = max(l.Batch, 1)
 	r := &run{load: l, c: c, body: make([]byte, l.Size)}
 	rand.Read(r.body)
@@ -85,7 +85,7 @@ func (c *child) load(l load) (answer, error) {
 		wg.Go(func() { errs[i] = r.work() })
 	}
 	wg.Wait()
-	return answer{Report: r.report()}, errors.Join(append(errs, r.finish())...)
+	return response{Report: r.report()}, errors.Join(append(errs, r.finish())...)
 }
 
 func (r *run) report() report {
@@ -98,7 +98,7 @@ func (r *run) report() report {
 func (r *run) start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = r.c.out.Encode(answer{Event: "begin"})
+	_ = r.c.out.Encode(response{Event: "begin"})
 	if r.Profile != "" {
 		r.err = r.c.record(r.Profile)
 	}

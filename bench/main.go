@@ -37,7 +37,7 @@ func start() error {
 	wait := flag.Duration("wait", quietWait, "how long to wait for a quiet machine")
 	flag.Parse()
 	if *asChild {
-		return serveOrders()
+		return serveRequests()
 	}
 	work, err := os.MkdirTemp(*dir, "balefire-bench-")
 	if err != nil {

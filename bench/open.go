@@ -26,24 +26,24 @@ type opening struct {
 
 // open makes and joins a node as far as that is asked for, runs it, and says how
 // long its opening took.
-func (c *child) open(o opening) (answer, error) {
+func (c *child) open(o opening) (response, error) {
 	cfg := config(o, c.watch)
 	switch {
 	case o.Ticket != "":
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if _, err := node.Join(ctx, cfg, o.Ticket, o.Name); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	case o.Name != "":
 		if _, err := node.Init(node.InitOptions{Dir: o.Dir, Name: o.Name, NewMesh: true}); err != nil {
-			return answer{}, err
+			return response{}, err
 		}
 	}
 	begin := time.Now()
 	n, err := node.New(cfg)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	took := time.Since(begin)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -51,7 +51,7 @@ func (c *child) open(o opening) (answer, error) {
 	go func() { done <- n.Run(ctx) }()
 	c.node, c.door = n, n
 	c.stops = append(c.stops, func() error { cancel(); return <-done })
-	return answer{Took: took, Usage: measure()}, nil
+	return response{Took: took, Usage: measure()}, nil
 }
 
 // kind is what every task of the benchmarks asks for.

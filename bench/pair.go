@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A scene says which two nodes to run.
-type scene struct {
+// A pairConfig says which two nodes to run.
+type pairConfig struct {
 	engine string
 	slow   time.Duration // added to each fsync of both
 	held   bool          // what the second accepts it does not run
@@ -23,7 +23,7 @@ type pair struct {
 
 // newPair makes two nodes that know each other, in fresh folders below dir, and
 // runs them.
-func newPair(dir string, s scene) (_ *pair, err error) {
+func newPair(dir string, s pairConfig) (_ *pair, err error) {
 	p := &pair{dirA: filepath.Join(dir, "a")}
 	defer func() {
 		if err != nil {
@@ -36,14 +36,14 @@ func newPair(dir string, s scene) (_ *pair, err error) {
 	if p.b, err = spawn("receiver", s.slow); err != nil {
 		return nil, err
 	}
-	if _, err = p.a.ask(order{Do: "open", Open: opening{Dir: p.dirA, Name: "a", Engine: s.engine, Memory: rateMemory}}, nil); err != nil {
+	if _, err = p.a.ask(request{Do: "open", Open: opening{Dir: p.dirA, Name: "a", Engine: s.engine, Memory: rateMemory}}, nil); err != nil {
 		return nil, err
 	}
-	inv, err := p.a.ask(order{Do: "invite"}, nil)
+	inv, err := p.a.ask(request{Do: "invite"}, nil)
 	if err != nil {
 		return nil, err
 	}
-	_, err = p.b.ask(order{Do: "open", Open: opening{
+	_, err = p.b.ask(request{Do: "open", Open: opening{
 		Dir: filepath.Join(dir, "b"), Name: "b", Ticket: inv.Text, Engine: s.engine, Memory: rateMemory, Held: s.held, Slots: s.slots,
 	}}, nil)
 	return p, err
@@ -86,17 +86,17 @@ func (p *pair) run(l load, profile string) (result, error) {
 	if profile != "" {
 		l.Profile = profile + "-a"
 	}
-	return measured(p.a, order{Do: "load", Load: l}, profile, p.b)
+	return measured(p.a, request{Do: "load", Load: l}, profile, p.b)
 }
 
 // measured gives an order to one child and measures others meanwhile. With a profile
 // the first of them writes one.
-func measured(who *proc, o order, profile string, others ...*proc) (result, error) {
+func measured(who *proc, o request, profile string, others ...*proc) (result, error) {
 	var before usage
 	var machine time.Duration
 	got, err := who.ask(o, func() (err error) {
 		if profile != "" {
-			if _, err := others[0].ask(order{Do: "profile", Path: profile + "-b"}, nil); err != nil {
+			if _, err := others[0].ask(request{Do: "profile", Path: profile + "-b"}, nil); err != nil {
 				return err
 			}
 		}
@@ -110,7 +110,7 @@ func measured(who *proc, o order, profile string, others ...*proc) (result, erro
 	}
 	after, err := together(others)
 	if err == nil && profile != "" {
-		_, err = others[0].ask(order{Do: "profile"}, nil)
+		_, err = others[0].ask(request{Do: "profile"}, nil)
 	}
 	r := result{report: got.Report, Other: after.since(before)}
 	r.Others = max(machine-r.Usage.cpu()-r.Other.cpu(), 0)
@@ -120,7 +120,7 @@ func measured(who *proc, o order, profile string, others ...*proc) (result, erro
 // together returns what children have used.
 func together(all []*proc) (sum usage, err error) {
 	for _, p := range all {
-		a, err := p.ask(order{Do: "usage"}, nil)
+		a, err := p.ask(request{Do: "usage"}, nil)
 		if err != nil {
 			return sum, err
 		}

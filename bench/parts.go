@@ -11,21 +11,21 @@ import (
 
 // The parts that the CPU of a task is told apart by.
 const (
-	partSeal    = "seal and open"
-	partSign    = "sign and verify"
-	partStore   = "store: group commit, engine, fsync"
-	partBacklog = "backlog: queue in memory"
-	partWire    = "wire: framing, libp2p, TLS"
-	partCode    = "encode and decode records"
-	partRooms   = "outbox, inbox, node"
-	partMemory  = "allocation and garbage collection"
-	partLoad    = "the load itself"
-	partRest    = "scheduler and the rest"
+	partSeal       = "seal and open"
+	partSign       = "sign and verify"
+	partStore      = "store: group commit, engine, fsync"
+	partBacklog    = "backlog: queue in memory"
+	partWire       = "wire: framing, libp2p, TLS"
+	partCode       = "encode and decode records"
+	partSubsystems = "outbox, inbox, node"
+	partMemory     = "allocation and garbage collection"
+	partLoad       = "the load itself"
+	partRest       = "scheduler and the rest"
 )
 
-var parts = []string{partSeal, partSign, partStore, partBacklog, partWire, partCode, partRooms, partMemory, partLoad, partRest}
+var parts = []string{partSeal, partSign, partStore, partBacklog, partWire, partCode, partSubsystems, partMemory, partLoad, partRest}
 
-const house = "github.com/balefire/balefire/"
+const modulePath = "github.com/balefire/balefire/"
 
 // rules tell to which part a function belongs, by the begin of its name. The
 // first that fits counts; a function that fits none belongs where its caller does.
@@ -36,30 +36,30 @@ var rules = []struct{ prefix, part string }{
 	{"runtime.bgsweep", partMemory},
 	{"runtime.bgscavenge", partMemory},
 	{"runtime.wbBufFlush", partMemory},
-	{house + "identity.(*Sealer)", partSeal},
-	{house + "identity.(*Keys).Open", partSeal},
-	{house + "identity.(*Keys).openSlot", partSeal},
-	{house + "identity.openBody", partSeal},
-	{house + "identity.pack", partSeal},
-	{house + "identity.unpack", partSeal},
-	{house + "identity.", partSign},
-	{house + "store/backlog.", partBacklog},
-	{house + "store", partStore},
+	{modulePath + "identity.(*Sealer)", partSeal},
+	{modulePath + "identity.(*Keys).Open", partSeal},
+	{modulePath + "identity.(*Keys).openSlot", partSeal},
+	{modulePath + "identity.openBody", partSeal},
+	{modulePath + "identity.pack", partSeal},
+	{modulePath + "identity.unpack", partSeal},
+	{modulePath + "identity.", partSign},
+	{modulePath + "store/backlog.", partBacklog},
+	{modulePath + "store", partStore},
 	{"github.com/nutsdb/", partStore},
 	{"github.com/cockroachdb/", partStore},
-	{house + "proto.(*Reader)", partWire},
-	{house + "proto.AppendFrame", partWire},
-	{house + "proto.Compress", partSeal},
-	{house + "proto.", partCode},
+	{modulePath + "proto.(*Reader)", partWire},
+	{modulePath + "proto.AppendFrame", partWire},
+	{modulePath + "proto.Compress", partSeal},
+	{modulePath + "proto.", partCode},
 	{"google.golang.org/protobuf", partCode},
-	{house + "transport", partWire},
+	{modulePath + "transport", partWire},
 	{"github.com/libp2p/", partWire},
 	{"github.com/multiformats/", partWire},
 	{"github.com/quic-go/", partWire},
-	{house + "outbox.", partRooms},
-	{house + "inbox.", partRooms},
-	{house + "node.", partRooms},
-	{house + "agent", partRooms},
+	{modulePath + "outbox.", partSubsystems},
+	{modulePath + "inbox.", partSubsystems},
+	{modulePath + "node.", partSubsystems},
+	{modulePath + "agent", partSubsystems},
 	{"main.", partLoad},
 }
 

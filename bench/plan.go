@@ -58,7 +58,7 @@ var measurements = []measurement{
 	{"submitparts", (*plan).submitParts},
 	{"window", (*plan).window},
 	{"single", (*plan).single},
-	{"rival", (*plan).rival},
+	{"rival", (*plan).nats},
 	{"queue", (*plan).queue},
 	{"takeover", (*plan).takeover},
 	{"handoff", (*plan).handoff},
@@ -72,7 +72,7 @@ func (p *plan) run(only string) (*page, error) {
 		return nil, err
 	}
 	machine := describe(p.dir)
-	machine.others = awaitQuiet(p.log, p.wait)
+	machine.others = waitQuiet(p.log, p.wait)
 	wanted := strings.Split(only, ",")
 	for _, m := range measurements {
 		if only != "" && !slices.Contains(wanted, m.name) {
@@ -114,7 +114,7 @@ func (p *plan) folder() (string, error) {
 }
 
 // withPair runs f with two nodes and ends them.
-func (p *plan) withPair(s scene, f func(*pair) error) error {
+func (p *plan) withPair(s pairConfig, f func(*pair) error) error {
 	dir, err := p.folder()
 	if err != nil {
 		return err
@@ -128,7 +128,7 @@ func (p *plan) withPair(s scene, f func(*pair) error) error {
 }
 
 // once runs one load on a fresh pair.
-func (p *plan) once(s scene, l load, profile string) (r result, err error) {
+func (p *plan) once(s pairConfig, l load, profile string) (r result, err error) {
 	err = p.withPair(s, func(two *pair) error {
 		r, err = two.run(l, profile)
 		return err
@@ -146,19 +146,19 @@ func (p *plan) once(s scene, l load, profile string) (r result, err error) {
 // times is how often a figure with a target is measured; the middle one counts.
 const times = 3
 
-// middle runs f several times and returns the run whose rate is in the middle: a
+// median runs f several times and returns the run whose rate is in the middle: a
 // moment in which the machine did something else is not in it.
-func (p *plan) middle(f func() (result, error)) (result, error) {
-	all, err := p.middles(f)
+func (p *plan) median(f func() (result, error)) (result, error) {
+	all, err := p.medians(f)
 	if err != nil {
 		return result{}, err
 	}
 	return all[0], nil
 }
 
-// middles is middle for what is compared: they are run in turns, so that an hour in
+// medians is middle for what is compared: they are run in turns, so that an hour in
 // which the machine was slower is in all of them.
-func (p *plan) middles(fs ...func() (result, error)) ([]result, error) {
+func (p *plan) medians(fs ...func() (result, error)) ([]result, error) {
 	n := times
 	if p.scale > 1 {
 		n = 1

@@ -58,14 +58,14 @@ func slowed(d time.Duration) []string {
 }
 
 // ask gives an order and returns the answer. Events on the way go to event.
-func (p *proc) ask(o order, event func() error) (answer, error) {
-	fail := func(err error) (answer, error) { return answer{}, fmt.Errorf("%s: %s: %w", p.name, o.Do, err) }
+func (p *proc) ask(o request, event func() error) (response, error) {
+	fail := func(err error) (response, error) { return response{}, fmt.Errorf("%s: %s: %w", p.name, o.Do, err) }
 	if err := json.NewEncoder(p.in).Encode(o); err != nil {
 		return fail(err)
 	}
 	var failed error
 	for p.out.Scan() {
-		var a answer
+		var a response
 		if err := json.Unmarshal(p.out.Bytes(), &a); err != nil {
 			return fail(fmt.Errorf("%w: %.200s", err, p.out.Bytes()))
 		}

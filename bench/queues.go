@@ -23,7 +23,7 @@ const (
 func (p *plan) queue(t *table) error {
 	t.title = "A shared queue"
 	t.intro = fmt.Sprintf("%[1]d nodes, each a process, one of them the home of the queue; all of them, it too, run the tasks with the built-in handler `discard`. NutsDB. A task counts when its result is on disk at the node that submitted it. "+
-		"%[2]q: the home submits, so it is origin, home and one of five owners; %[3]q: another node submits, so a task travels to the home, from there to its owner, and its result back over both. Beside it NATS JetStream as above. The first row of each disk is the middle one of %[4]d runs, the others are one.", crewSize, fromHome, fromMember, times)
+		"%[2]q: the home submits, so it is origin, home and one of five owners; %[3]q: another node submits, so a task travels to the home, from there to its owner, and its result back over both. Beside it NATS JetStream as above. The first row of each disk is the middle one of %[4]d runs, the others are one.", queueNodesCount, fromHome, fromMember, times)
 	t.head = []string{"fsync", "submitted", "slots a node", "tasks/s", "target", "", "NATS messages/s", "ratio", "target", "", "p50", "p99", "CPU a task", "commits a task", "cores: ours", "others'"}
 	t.bounds = fmt.Sprintf("with the disk as it is, CPU: five nodes and the load share %d cores, and each task is sealed, signed and checked three times: for its home, for its owner, and its result. With a slow disk the commits in series, too, and with few slots those alone.", runtime.NumCPU())
 	for _, c := range []struct {
@@ -31,7 +31,7 @@ func (p *plan) queue(t *table) error {
 		tasks int
 		least float64
 	}{{0, 20_000, queueRival}, {extra, 8_000, queueSlow}} {
-		r, err := p.middle(func() (result, error) { return p.passed(c.slow, max(c.tasks/p.scale/4, 500)) })
+		r, err := p.median(func() (result, error) { return p.passed(c.slow, max(c.tasks/p.scale/4, 500)) })
 		if err != nil {
 			return err
 		}
@@ -40,9 +40,9 @@ func (p *plan) queue(t *table) error {
 			from  string
 			slots int
 			often func(func() (result, error)) (result, error)
-		}{{fromMember, crewSlots, p.middle}, {fromMember, 0, just}, {fromHome, crewSlots, just}} {
+		}{{fromMember, queueSlots, p.median}, {fromMember, 0, just}, {fromHome, queueSlots, just}} {
 			r, err := s.often(func() (result, error) {
-				return p.worked(s.from, scene{slow: c.slow, slots: s.slots}, p.load(ended, c.tasks, flying))
+				return p.worked(s.from, pairConfig{slow: c.slow, slots: s.slots}, p.load(ended, c.tasks, flying))
 			})
 			if err != nil {
 				return err
@@ -71,18 +71,18 @@ const (
 	fromMember = "at a member"
 )
 
-// crewSlots is how many handlers a node runs at a time where there shall be enough.
-const crewSlots = 64
+// queueSlots is how many handlers a node runs at a time where there shall be enough.
+const queueSlots = 64
 
 // worked runs one load on a fresh crew.
-func (p *plan) worked(from string, s scene, l load) (r result, err error) {
+func (p *plan) worked(from string, s pairConfig, l load) (r result, err error) {
 	dir, err := p.folder()
 	if err != nil {
 		return r, err
 	}
 	defer os.RemoveAll(dir)
 	s.engine = node.EngineNuts
-	c, err := newCrew(dir, s)
+	c, err := newQueueNodes(dir, s)
 	if err != nil {
 		return r, err
 	}
@@ -96,7 +96,7 @@ func (p *plan) worked(from string, s scene, l load) (r result, err error) {
 	if from == fromMember {
 		who, others = c.nodes[1], append([]*proc{c.nodes[0]}, c.nodes[2:]...)
 	}
-	r, err = measured(who, order{Do: "load", Load: l}, profile, others...)
+	r, err = measured(who, request{Do: "load", Load: l}, profile, others...)
 	if err == nil && r.Bad > 0 {
 		err = fmt.Errorf("%d of %d tasks ended in another way than wanted", r.Bad, r.Tasks)
 	}

@@ -29,14 +29,14 @@ func (p *plan) memory(t *table) error {
 	t.head = []string{"store", "state", "resident", "limit", ""}
 	t.bounds = "NutsDB keeps every key with its value in memory, and reads its log at a start; Pebble keeps 32 MiB of blocks and tables."
 	for _, e := range p.engines() {
-		if err := p.weigh(t, e); err != nil {
+		if err := p.measureMemory(t, e); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *plan) weigh(t *table, engine string) error {
+func (p *plan) measureMemory(t *table, engine string) error {
 	dir, err := p.folder()
 	if err != nil {
 		return err
@@ -45,30 +45,30 @@ func (p *plan) weigh(t *table, engine string) error {
 	add := func(state string, rss, limit int64) {
 		t.row(engine, state, mib(rss), "≤ "+mib(limit), verdict(rss <= limit))
 	}
-	two, err := newPair(dir, scene{engine: engine, held: true})
+	two, err := newPair(dir, pairConfig{engine: engine, held: true})
 	if err != nil {
 		return err
 	}
 	if err := two.end(); err != nil {
 		return err
 	}
-	open := order{Do: "open", Open: opening{Dir: two.dirA, Engine: engine}}
+	open := request{Do: "open", Open: opening{Dir: two.dirA, Engine: engine}}
 	err = with("sender", func(c *proc) error {
 		if _, err := c.ask(open, nil); err != nil {
 			return err
 		}
 		time.Sleep(idleFor)
-		idle, err := c.ask(order{Do: "usage"}, nil)
+		idle, err := c.ask(request{Do: "usage"}, nil)
 		if err != nil {
 			return err
 		}
 		add("idle", idle.Usage.RSS, idleLimit)
 		l := load{Target: "b", Until: stored, Tasks: pendings / p.scale, Flying: 8, Size: bodySize, Batch: batchSize}
-		if _, err := c.ask(order{Do: "load", Load: l}, nil); err != nil {
+		if _, err := c.ask(request{Do: "load", Load: l}, nil); err != nil {
 			return err
 		}
 		time.Sleep(restFor)
-		full, err := c.ask(order{Do: "usage"}, nil)
+		full, err := c.ask(request{Do: "usage"}, nil)
 		add(fmt.Sprintf("%d pending", l.Tasks), full.Usage.RSS, pendingLimit[engine])
 		return err
 	})
@@ -81,7 +81,7 @@ func (p *plan) weigh(t *table, engine string) error {
 			return err
 		}
 		time.Sleep(restFor)
-		again, err := c.ask(order{Do: "usage"}, nil)
+		again, err := c.ask(request{Do: "usage"}, nil)
 		add(fmt.Sprintf("the same, opened again in %s", ms(opened.Took)), again.Usage.RSS, pendingLimit[engine])
 		return err
 	})

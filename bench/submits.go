@@ -24,7 +24,7 @@ func (p *plan) submit(t *table) error {
 			slow  time.Duration
 			tasks int
 		}{{0, 60_000}, {extra, 40_000}} {
-			two, err := p.middles(
+			two, err := p.medians(
 				func() (result, error) { return p.alone(e, c.slow, p.load(stored, c.tasks, callers), "") },
 				func() (result, error) { return p.bare(e, c.slow, c.tasks/p.scale, "") },
 			)
@@ -79,13 +79,13 @@ func (p *plan) submitParts(t *table) error {
 // alone runs a load on a node whose peer is stopped. profile is the file of a CPU
 // profile, empty for none.
 func (p *plan) alone(engine string, slow time.Duration, l load, profile string) (r result, err error) {
-	err = p.withPair(scene{engine: engine, slow: slow, held: true}, func(two *pair) error {
+	err = p.withPair(pairConfig{engine: engine, slow: slow, held: true}, func(two *pair) error {
 		if err := two.b.end(); err != nil {
 			return err
 		}
 		two.b = nil
 		l.Target, l.Profile = "b", profile
-		a, err := two.a.ask(order{Do: "load", Load: l}, nil)
+		a, err := two.a.ask(request{Do: "load", Load: l}, nil)
 		r.report = a.Report
 		return err
 	})
@@ -103,7 +103,7 @@ func (p *plan) bare(engine string, slow time.Duration, records int, profile stri
 	if err != nil {
 		return result{}, err
 	}
-	a, err := c.ask(order{Do: "front", Front: frontLoad{Dir: filepath.Join(dir, "store"), Engine: engine, Callers: callers, Records: records, Limit: longest, Profile: profile}}, nil)
+	a, err := c.ask(request{Do: "front", Front: storeLoadConfig{Dir: filepath.Join(dir, "store"), Engine: engine, Callers: callers, Records: records, Limit: longest, Profile: profile}}, nil)
 	return result{report: a.Report}, errors.Join(err, c.end())
 }
 
@@ -129,7 +129,7 @@ func (p *plan) window(t *table) error {
 			l.Flying = callers / 16
 			l.Warm -= l.Warm % c.batch
 		}
-		r, err := p.middle(func() (result, error) { return p.through(c.socket, l) })
+		r, err := p.median(func() (result, error) { return p.through(c.socket, l) })
 		if err != nil {
 			return err
 		}
@@ -155,13 +155,13 @@ func (p *plan) through(socket bool, l load) (r result, err error) {
 	if !socket {
 		return p.alone(node.EngineNuts, 0, l, "")
 	}
-	err = p.withPair(scene{engine: node.EngineNuts, held: true}, func(two *pair) (err error) {
+	err = p.withPair(pairConfig{engine: node.EngineNuts, held: true}, func(two *pair) (err error) {
 		if err := two.b.end(); err != nil {
 			return err
 		}
 		two.b = nil
 		path := filepath.Join(two.dirA, "api.sock")
-		if _, err := two.a.ask(order{Do: "serve", Path: path}, nil); err != nil {
+		if _, err := two.a.ask(request{Do: "serve", Path: path}, nil); err != nil {
 			return err
 		}
 		cl, err := spawn("client", 0)
@@ -169,8 +169,8 @@ func (p *plan) through(socket bool, l load) (r result, err error) {
 			return err
 		}
 		l.Target = "b"
-		if _, err = cl.ask(order{Do: "dial", Path: path}, nil); err == nil {
-			r, err = measured(cl, order{Do: "load", Load: l}, "", two.a)
+		if _, err = cl.ask(request{Do: "dial", Path: path}, nil); err == nil {
+			r, err = measured(cl, request{Do: "load", Load: l}, "", two.a)
 		}
 		return errors.Join(err, cl.end())
 	})
@@ -184,20 +184,20 @@ func (p *plan) single(t *table) error {
 	t.head = []string{"store", "p50", "p99", "fsync", "round trip", "3 × (3 fsyncs + 1 round trip)", "p50 within"}
 	t.bounds = "three commits in series, each one fsync, and the wake-ups of some ten goroutines between them."
 	for _, e := range p.engines() {
-		err := p.withPair(scene{engine: e, held: true}, func(two *pair) error {
+		err := p.withPair(pairConfig{engine: e, held: true}, func(two *pair) error {
 			r, err := two.run(p.load(accepted, 4_000, 1), "")
 			if err != nil {
 				return err
 			}
-			fsync, err := two.a.ask(order{Do: "sync", Path: two.dirA}, nil)
+			fsync, err := two.a.ask(request{Do: "sync", Path: two.dirA}, nil)
 			if err != nil {
 				return err
 			}
-			echo, err := two.b.ask(order{Do: "echo"}, nil)
+			echo, err := two.b.ask(request{Do: "echo"}, nil)
 			if err != nil {
 				return err
 			}
-			trip, err := two.a.ask(order{Do: "ping", Path: echo.Text}, nil)
+			trip, err := two.a.ask(request{Do: "ping", Path: echo.Text}, nil)
 			if err != nil {
 				return err
 			}

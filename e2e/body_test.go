@@ -55,7 +55,7 @@ func TestLargeBodyCrossesRestarts(t *testing.T) {
 	if got, err := io.ReadAll(r); err != nil || string(got) != want {
 		t.Errorf("the owner read %s, %v, want %s", got, err, want)
 	}
-	moderate(t, peak)
+	checkMemory(t, peak)
 }
 
 // submitLarge submits a task with a body of so many bytes, which do not compress, and
@@ -76,8 +76,8 @@ func (m *machine) submitLarge(size int64, r node.Request) (id, sum string) {
 	return task.ID, sum
 }
 
-// moderate fails the test when a node had a large body whole in its memory.
-func moderate(t *testing.T, peak map[string]int64) {
+// checkMemory fails the test when a node had a large body whole in its memory.
+func checkMemory(t *testing.T, peak map[string]int64) {
 	t.Helper()
 	for who, rss := range peak {
 		if rss > 400<<20 {

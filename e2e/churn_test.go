@@ -24,11 +24,11 @@ func TestChurn(t *testing.T) {
 	c := config{engine: "nutsdb", store: "  segment: 4MiB\n", kinds: "  - {kind: gone, type: discard, allow: ['role:send']}\n"}
 	c.limits = fmt.Sprintf("  done_count: %d\n", 2*kept)
 	a, b := pair(t, c)
-	p := newPromises()
+	p := newAcknowledged()
 	request := node.Request{Target: "b", Kind: "gone", Body: make([]byte, 1000)}
 	began := time.Now()
 	a.fillUp(p, total, request)
-	a.idle()
+	a.waitIdle()
 	t.Logf("%d tasks through both in %s", total, time.Since(began).Round(time.Millisecond))
 	for _, m := range []*machine{a, b} {
 		before := m.stats()
@@ -42,7 +42,7 @@ func TestChurn(t *testing.T) {
 		}
 	}
 	b.stop()
-	late, waiting := newPromises(), newPromises()
+	late, waiting := newAcknowledged(), newAcknowledged()
 	brief := request
 	brief.TTL = 3 * time.Second
 	late.submit(t.Context(), a, 50, brief)
@@ -53,7 +53,7 @@ func TestChurn(t *testing.T) {
 	began = time.Now()
 	a.start()
 	t.Logf("%d tasks waiting: it took work after %s, with %d MiB of memory", pending, time.Since(began).Round(time.Millisecond), a.resident()>>20)
-	late.kept(t, a, "EXPIRED")
+	late.checkAllEnd(t, a, "EXPIRED")
 	a.until("what is past its retention is gone", func() bool {
 		st, err := a.Status(t.Context())
 		return err == nil && st.Outbox["SUCCESS"] <= kept
@@ -107,7 +107,7 @@ func (m *machine) logged() string {
 }
 
 // fillUp submits until there are so many promises.
-func (m *machine) fillUp(p *promises, total int, r node.Request) {
+func (m *machine) fillUp(p *acknowledged, total int, r node.Request) {
 	m.t.Helper()
 	for len(p.all()) < total {
 		if errs := p.submit(m.t.Context(), m, 1000, r); errs != nil {

@@ -24,8 +24,8 @@ import (
 	"github.com/balefire/balefire/store/storetest/crash"
 )
 
-// victims are the stores whose disks lose power.
-var victims = map[string]crash.Opener{
+// crashStores are the stores whose disks lose power.
+var crashStores = map[string]crash.Opener{
 	"nutsdb": func(dir string) (store.Engine, error) { return nuts.Open(dir, nuts.Config{Logger: silent}) },
 	"pebble": func(dir string) (store.Engine, error) { return pebble.Open(dir, pebble.Config{Logger: silent}) },
 	"synced": func(dir string) (store.Engine, error) { return openPlain(dir, (*os.File).Sync) },

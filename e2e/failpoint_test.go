@@ -62,21 +62,21 @@ func TestKillAtNamedPoints(t *testing.T) {
 }
 
 func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
-	p := newPromises()
-	before := p.once(t, b)
+	p := newAcknowledged()
+	before := p.checkMarks(t, b)
 	side.stop()
 	side.start(fmt.Sprintf("BALEFIRE_FAILPOINT=%s:%d", point, visit))
-	for i, began := 0, time.Now(); side.alive() && time.Since(began) < patience; i++ {
+	for i, began := 0, time.Now(); side.alive() && time.Since(began) < testTimeout; i++ {
 		p.submit(t.Context(), a, 1+i%3, node.Request{Target: "b", Kind: "mark"})
 		if i%10 == 9 { // what was sent may come to rest, so that marks are due
-			a.until("the tasks end or the point is met", func() bool { return !side.alive() || a.rests() })
+			a.until("the tasks end or the point is met", func() bool { return !side.alive() || a.isIdle() })
 			pause(150 * time.Millisecond)
 		}
 	}
-	side.met()
-	p.kept(t, a, "SUCCESS")
-	a.idle()
-	if again := p.once(t, b); side == a && again > before {
+	side.waitFailpoint()
+	p.checkAllEnd(t, a, "SUCCESS")
+	a.waitIdle()
+	if again := p.checkMarks(t, b); side == a && again > before {
 		t.Errorf("I6: %d tasks ran twice although their owner lived", again-before)
 	}
 }
@@ -91,11 +91,11 @@ func TestKillAfterRedrive(t *testing.T) {
 			weak := fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s && echo ran >> %s || exit 65'], allow: ['role:send']}\n", mended, ran)
 			a, b := pairOf(t, config{engine: engine}, config{engine: engine, kinds: weak})
 			for i, key := range []string{"", "k"} {
-				old := newPromises()
+				old := newAcknowledged()
 				if errs := old.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "weak", Key: key}); errs != nil {
 					t.Fatal(errs)
 				}
-				old.kept(t, a, "FAILED")
+				old.checkAllEnd(t, a, "FAILED")
 				id := old.all()[0]
 				a.stop()
 				// Mended before the redrive: what is on disk may be sent and run before the process dies.
@@ -112,10 +112,10 @@ func TestKillAfterRedrive(t *testing.T) {
 				if err != nil || !s.Known {
 					t.Fatalf("key %q: asked again: %+v, %v", key, s, err)
 				}
-				anew := newPromises()
+				anew := newAcknowledged()
 				anew.add(s.ID)
-				anew.kept(t, a, "SUCCESS")
-				a.idle()
+				anew.checkAllEnd(t, a, "SUCCESS")
+				a.waitIdle()
 				lines, err := os.ReadFile(ran)
 				if err != nil || strings.Count(string(lines), "ran") != i+1 {
 					t.Errorf("I6: key %q: %d tasks ran after %d redrives, %v", key, strings.Count(string(lines), "ran"), i+1, err)

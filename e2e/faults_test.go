@@ -21,8 +21,8 @@ type faults struct {
 
 // An end is when a fault is over, and what ends it.
 type end struct {
-	at   time.Time
-	mend func()
+	at     time.Time
+	repair func()
 }
 
 func newFaults(f *fleet, seed uint64) *faults {
@@ -49,16 +49,16 @@ func (f *faults) next(t *testing.T) {
 	for _, taken := f.ends[i]; taken; _, taken = f.ends[i] {
 		i = (i + 1) % len(f.fleet.nodes)
 	}
-	name, lasts, mend := f.begin(t, i)
+	name, lasts, repair := f.begin(t, i)
 	f.count[name]++
-	f.ends[i] = end{time.Now().Add(lasts), mend}
+	f.ends[i] = end{time.Now().Add(lasts), repair}
 }
 
 // over ends the faults whose time has come.
 func (f *faults) over(now time.Time) {
 	for i, e := range f.ends {
 		if !now.Before(e.at) {
-			e.mend()
+			e.repair()
 			delete(f.ends, i)
 		}
 	}
@@ -72,7 +72,7 @@ func (f *faults) between(least, most time.Duration) time.Duration {
 // past is longer than a lease without a renewal.
 const past = 17 * time.Second
 
-func (f *faults) begin(t *testing.T, i int) (name string, lasts time.Duration, mend func()) {
+func (f *faults) begin(t *testing.T, i int) (name string, lasts time.Duration, repair func()) {
 	t.Helper()
 	m, port := f.fleet.nodes[i], f.fleet.hosts[i].Port
 	if !m.alive() {
@@ -121,7 +121,7 @@ func (f *faults) begin(t *testing.T, i int) (name string, lasts time.Duration, m
 // end ends them all, and waits until every node takes work.
 func (f *faults) end() {
 	for _, e := range f.ends {
-		e.mend()
+		e.repair()
 	}
 	clear(f.ends)
 	for _, m := range f.fleet.nodes {

@@ -12,18 +12,18 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// wired returns two machines, a and b, in one network, and the host that a
+// newLinkedPair returns two machines, a and b, in one network, and the host that a
 // runs on.
-func wired(t *testing.T, engine string) (ha *lab.Host, a, b *machine) {
+func newLinkedPair(t *testing.T, engine string) (ha *lab.Host, a, b *machine) {
 	t.Helper()
 	n := lab.New(t).Net("wire", "10.9.0.0/24")
-	ha, hb := n.Host("a", lab.At{Addr: "10.9.0.1"}), n.Host("b", lab.At{Addr: "10.9.0.2"})
-	a, b = pairOf(t, on(ha, config{engine: engine}), on(hb, config{engine: engine}))
+	ha, hb := n.Host("a", lab.Attachment{Addr: "10.9.0.1"}), n.Host("b", lab.Attachment{Addr: "10.9.0.2"})
+	a, b = pairOf(t, place(ha, config{engine: engine}), place(hb, config{engine: engine}))
 	return ha, a, b
 }
 
-// on puts a machine on a host of a laboratory.
-func on(h *lab.Host, c config) config {
+// place puts a machine on a host of a laboratory.
+func place(h *lab.Host, c config) config {
 	c.within = h.Within()
 	if c.listen == nil {
 		c.listen = []string{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/0.0.0.0/tcp/4001"}
@@ -38,8 +38,8 @@ func TestFlappingLinkAndDeaths(t *testing.T) {
 	total := either(600, 12_000)
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
-			ha, a, b := wired(t, engine)
-			p, marks := newPromises(), newPromises()
+			ha, a, b := newLinkedPair(t, engine)
+			p, marks := newAcknowledged(), newAcknowledged()
 			ctx, cancel := context.WithCancel(t.Context())
 			var sender sync.WaitGroup
 			sender.Go(func() {
@@ -62,9 +62,9 @@ func TestFlappingLinkAndDeaths(t *testing.T) {
 			}
 			sender.Wait()
 			cancel()
-			p.kept(t, a, "SUCCESS")
-			marks.kept(t, a, "SUCCESS")
-			marks.once(t, b)
+			p.checkAllEnd(t, a, "SUCCESS")
+			marks.checkAllEnd(t, a, "SUCCESS")
+			marks.checkMarks(t, b)
 		})
 	}
 }
@@ -74,12 +74,12 @@ func TestFlappingLinkAndDeaths(t *testing.T) {
 // again. The long form loses the acks for ten minutes.
 func TestAcksAreLost(t *testing.T) {
 	lost := either(20*time.Second, 10*time.Minute)
-	ha, a, b := wired(t, "nutsdb")
+	ha, a, b := newLinkedPair(t, "nutsdb")
 	linked(a, b)
-	first := newPromises() // its stream is there then: to open one takes what comes back
+	first := newAcknowledged() // its stream is there then: to open one takes what comes back
 	first.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "sum"})
-	first.kept(t, a, "SUCCESS")
-	p := newPromises()
+	first.checkAllEnd(t, a, "SUCCESS")
+	p := newAcknowledged()
 	ha.Port.CutIn()
 	p.submit(t.Context(), a, 50, node.Request{Target: "b", Kind: "mark"})
 	pause(lost)
@@ -88,12 +88,12 @@ func TestAcksAreLost(t *testing.T) {
 			t.Fatalf("%s is %s although nothing came back: %v", id, task.State, err)
 		}
 	}
-	if len(b.left()) == 0 {
+	if len(b.readMarks()) == 0 {
 		t.Error("nothing of what was sent has arrived: the test proves nothing")
 	}
 	ha.Port.Heal()
-	p.kept(t, a, "SUCCESS")
-	if again := p.once(t, b); again > 0 {
+	p.checkAllEnd(t, a, "SUCCESS")
+	if again := p.checkMarks(t, b); again > 0 {
 		t.Errorf("I6: %d tasks ran twice", again)
 	}
 }

@@ -26,7 +26,7 @@ type fleet struct {
 const firstWorker = 2 // of fleet.nodes
 
 func (f *fleet) home() *machine      { return f.nodes[0] }
-func (f *fleet) desk() *machine      { return f.nodes[1] }
+func (f *fleet) submitter() *machine { return f.nodes[1] }
 func (f *fleet) workers() []*machine { return f.nodes[firstWorker:] }
 
 // newFleet starts the nodes and the queue, and waits until the home knows who works.
@@ -35,12 +35,12 @@ func newFleet(t *testing.T) *fleet {
 	f := &fleet{}
 	n := lab.New(t).Net("fleet", "10.9.0.0/24")
 	for i, name := range []string{"home", "desk", "worker1", "worker2", "worker3"} {
-		h := n.Host(name, lab.At{Addr: fmt.Sprintf("10.9.0.%d", i+1)})
+		h := n.Host(name, lab.Attachment{Addr: fmt.Sprintf("10.9.0.%d", i+1)})
 		c := config{engine: engines[i%len(engines)], dir: filepath.Join(shortDir(t), name), net: "  mdns: off\n"}
 		if i >= firstWorker {
-			c.kinds = noted("build", c.dir, name, "") + noted("slow", c.dir, name, "sleep 1; ")
+			c.kinds = notingHandler("build", c.dir, name, "") + notingHandler("slow", c.dir, name, "sleep 1; ")
 		}
-		m := newMachine(t, name, i == 0, on(h, c))
+		m := newMachine(t, name, i == 0, place(h, c))
 		m.env = []string{"BALEFIRE_CLOCK_FILE=" + m.clockFile()}
 		if i > 0 {
 			m.join(f.nodes[0])
@@ -52,8 +52,8 @@ func newFleet(t *testing.T) *fleet {
 	if _, err := f.home().SetQueue(t.Context(), "build", node.QueueSettings{Home: "here", Strategy: &least}); err != nil {
 		t.Fatal(err)
 	}
-	f.desk().until("it knows the queue", func() bool {
-		_, err := f.desk().Queue(context.Background(), "build")
+	f.submitter().until("it knows the queue", func() bool {
+		_, err := f.submitter().Queue(context.Background(), "build")
 		return err == nil
 	})
 	f.home().until("it knows who works", func() bool {
@@ -69,9 +69,9 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// noted describes a handler that notes its start and its end with the epoch of its
+// notingHandler describes a handler that notes its start and its end with the epoch of its
 // lease, and says as its result which run it was.
-func noted(kind, dir, name, work string) string {
+func notingHandler(kind, dir, name, work string) string {
 	marks := filepath.Join(dir, "marks")
 	run := "$BALEFIRE_TASK_ID $BALEFIRE_EPOCH $E2E_LIFE"
 	script := fmt.Sprintf(`echo "S %s" >> %s; %secho "E %s" >> %s; echo "%s %s"`, run, marks, work, run, marks, name, run)

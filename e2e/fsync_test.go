@@ -21,8 +21,8 @@ import (
 // was not preceded by an fsync of its own.
 const syncTakes = 150 * time.Millisecond
 
-// slowly returns what a node runs under so that its fsyncs take so long.
-func slowly(t *testing.T) []string {
+// slowFsync returns what a node runs under so that its fsyncs take so long.
+func slowFsync(t *testing.T) []string {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
 	if err != nil {
@@ -99,7 +99,7 @@ func early(t *testing.T, home, owner *machine, at int) (got answers) {
 		if slow.instead != nil {
 			pause(time.Second)
 		}
-		slow.trace = slowly(t)
+		slow.trace = slowFsync(t)
 		slow.start()
 		slow.trace = nil
 		linked(home, owner)

@@ -81,7 +81,7 @@ func TestDiskFull(t *testing.T) {
 			ca.dir, cb.dir = filepath.Join(smallDisk(t, "160m"), "a"), filepath.Join(smallDisk(t, "160m"), "b")
 			cb.kinds = fmt.Sprintf("  - {kind: wait, exec: [/bin/sh, -c, 'until test -e %s; do sleep 0.1; done'], allow: ['role:send']}\n", goOn)
 			a, b := pairOf(t, ca, cb)
-			p, running := newPromises(), newPromises()
+			p, running := newAcknowledged(), newAcknowledged()
 			running.submit(t.Context(), a, 4, node.Request{Target: "b", Kind: "wait"})
 			a.until("they run", func() bool {
 				st, err := b.Status(t.Context())
@@ -91,12 +91,12 @@ func TestDiskFull(t *testing.T) {
 				if err := os.WriteFile(goOn, nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
-				running.kept(t, a, "SUCCESS")
+				running.checkAllEnd(t, a, "SUCCESS")
 			})
 			fullDisk(t, p, a, b, b, reserve/2, nothing)
 			fullDisk(t, p, a, b, a, 0, nothing)
 			fullDisk(t, p, a, b, b, 0, nothing)
-			p.kept(t, a, "SUCCESS")
+			p.checkAllEnd(t, a, "SUCCESS")
 		})
 	}
 }
@@ -104,7 +104,7 @@ func TestDiskFull(t *testing.T) {
 func nothing() {}
 
 // fullDisk fills the disk of one of the two until meanwhile has returned.
-func fullDisk(t *testing.T, p *promises, a, b, full *machine, leave int64, meanwhile func()) {
+func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, meanwhile func()) {
 	t.Helper()
 	request := node.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)}
 	free := fill(t, filepath.Dir(full.dir), leave)
@@ -134,7 +134,7 @@ func fullDisk(t *testing.T, p *promises, a, b, full *machine, leave int64, meanw
 	meanwhile()
 	free()
 	a.until("submits are taken again", func() bool { return p.submit(t.Context(), a, 1, request) == nil })
-	p.kept(t, a, "SUCCESS")
+	p.checkAllEnd(t, a, "SUCCESS")
 }
 
 // TestOutputsStopAtTheReserve holds I13 against programs that write: their output stops
@@ -170,9 +170,9 @@ func TestOutputsStopAtTheReserve(t *testing.T) {
 		}
 		return stopped == len(ids)
 	})
-	p := newPromises()
+	p := newAcknowledged()
 	p.submit(t.Context(), a, 5, node.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)})
-	p.kept(t, a, "SUCCESS")
+	p.checkAllEnd(t, a, "SUCCESS")
 	free()
 	for _, id := range ids {
 		task, err := a.Wait(t.Context(), id)

@@ -35,15 +35,15 @@ func (e endings) states() map[string]int {
 
 // wait waits for the end of every task that was acknowledged at the desks (I1), which
 // comes as long as there is one every now and then (I20).
-func wait(t *testing.T, desks []*desk) endings {
+func wait(t *testing.T, submitters []*submitter) endings {
 	t.Helper()
 	all := endings{}
-	for _, d := range desks {
+	for _, d := range submitters {
 		open := map[string]bool{} // whether it may be started once only
-		for _, id := range d.often.all() {
+		for _, id := range d.atLeastOnce.all() {
 			open[id] = false
 		}
-		for _, id := range d.once.all() {
+		for _, id := range d.atMostOnce.all() {
 			open[id] = true
 		}
 		for last := time.Now(); len(open) > 0; pause(time.Second) {
@@ -56,7 +56,7 @@ func wait(t *testing.T, desks []*desk) endings {
 					all[id] = ending{state, reason, said, once}
 					delete(open, id)
 					last = time.Now()
-				} else if time.Since(last) > patience {
+				} else if time.Since(last) > testTimeout {
 					t.Fatalf("I20: %d tasks of %s do not end: %s", len(open), d.name, d.must("why", id))
 				}
 			}
@@ -65,15 +65,15 @@ func wait(t *testing.T, desks []*desk) endings {
 	return all
 }
 
-// agree holds the ends against what the workers noted. A result is of a run that its
+// checkRuns holds the ends against what the workers noted. A result is of a run that its
 // worker finished, and of the newest lease under which one was started: what ran
 // under an older one was fenced (I4, I5). Mode at_most_once allows one start.
-func (f *fleet) agree(t *testing.T, ends endings) {
+func (f *fleet) checkRuns(t *testing.T, ends endings) {
 	t.Helper()
 	type run struct{ task, said string }
 	finished, newest, starts := map[run]bool{}, map[string]string{}, map[string]int{}
 	for _, w := range f.workers() {
-		for _, m := range w.left() {
+		for _, m := range w.readMarks() {
 			if m.what == "E" {
 				finished[run{m.task, fmt.Sprintf("%s %s %s %s", w.name, m.task, m.attempt, m.life)}] = true
 				continue
@@ -127,10 +127,10 @@ type (
 )
 
 // take reads tasks of a desk at random until ctx is done.
-func (r *readings) take(ctx context.Context, d *desk) {
+func (r *readings) take(ctx context.Context, d *submitter) {
 	began := time.Now()
 	for ctx.Err() == nil {
-		ids := append(d.often.all(), d.once.all()...)
+		ids := append(d.atLeastOnce.all(), d.atMostOnce.all()...)
 		for range min(100, len(ids)) {
 			id := ids[rand.IntN(len(ids))]
 			call := time.Since(began)
@@ -148,9 +148,9 @@ func (r *readings) take(ctx context.Context, d *desk) {
 	}
 }
 
-// linear holds that the readings are those of one register for each task, which is
+// checkLinear holds that the readings are those of one register for each task, which is
 // empty at first and set once, by one of the ends that the runs came to.
-func (r *readings) linear(t *testing.T, f *fleet, ends endings) {
+func (r *readings) checkLinear(t *testing.T, f *fleet, ends endings) {
 	t.Helper()
 	read := map[string][]porcupine.Operation{}
 	ended := 0
@@ -166,7 +166,7 @@ func (r *readings) linear(t *testing.T, f *fleet, ends endings) {
 	}
 	could := map[string][]string{}
 	for _, w := range f.workers() {
-		for _, m := range w.left() {
+		for _, m := range w.readMarks() {
 			if m.what == "E" {
 				could[m.task] = append(could[m.task], fmt.Sprintf("SUCCESS %s %s %s %s", w.name, m.task, m.attempt, m.life))
 			}

@@ -34,17 +34,17 @@ func TestKillAtRandomMoments(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, uint64(len(engine))))
 			a, b := pair(t, config{engine: engine})
-			p := newPromises()
+			p := newAcknowledged()
 			for range rounds(10, 200) {
 				killRound(rng, p, a, b)
 			}
-			p.kept(t, a, "SUCCESS")
-			a.idle()
-			p.once(t, b)
-			before := len(b.left())
+			p.checkAllEnd(t, a, "SUCCESS")
+			a.waitIdle()
+			p.checkMarks(t, b)
+			before := len(b.readMarks())
 			both(func(m *machine) { m.stop(); m.start() }, a, b)
 			pause(2 * time.Second)
-			if after := len(b.left()); after != before {
+			if after := len(b.readMarks()); after != before {
 				t.Errorf("I6: %d marks more after everything had ended", after-before)
 			}
 		})
@@ -52,7 +52,7 @@ func TestKillAtRandomMoments(t *testing.T) {
 }
 
 // killRound submits for a moment, kills, and starts again.
-func killRound(rng *rand.Rand, p *promises, a, b *machine) {
+func killRound(rng *rand.Rand, p *acknowledged, a, b *machine) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	size := 1 + rng.IntN(8)

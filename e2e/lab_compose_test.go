@@ -46,7 +46,7 @@ func contained(t *testing.T, name string) *machine {
 // A flow is tasks that one node sends to another.
 type flow struct {
 	from, to *machine
-	promises *promises
+	promises *acknowledged
 }
 
 // TestMeshOfContainers holds I1, I6, S27 and S41 on containers: while
@@ -67,9 +67,9 @@ func TestMeshOfContainers(t *testing.T) {
 		nodes[name] = contained(t, name)
 	}
 	var flows []*flow
-	for _, way := range ways {
+	for _, way := range routes {
 		from, to, _ := strings.Cut(way, " ")
-		flows = append(flows, &flow{nodes[from], nodes[to], newPromises()})
+		flows = append(flows, &flow{nodes[from], nodes[to], newAcknowledged()})
 		nodes[from].meets(to, anyhow)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -82,11 +82,11 @@ func TestMeshOfContainers(t *testing.T) {
 			}
 		})
 	}
-	trouble(t)
+	injectFaults(t)
 	cancel()
 	sending.Wait()
 	for _, f := range flows {
-		f.promises.kept(t, f.from, "SUCCESS")
+		f.promises.checkAllEnd(t, f.from, "SUCCESS")
 	}
 	ledger(t, flows)
 	outage(t, flows)
@@ -111,7 +111,7 @@ func TestThreeContainers(t *testing.T) {
 	var flows []*flow
 	for _, way := range []string{"a1 b1", "b1 relay1", "relay1 a1"} {
 		from, to, _ := strings.Cut(way, " ")
-		flows = append(flows, &flow{nodes[from], nodes[to], newPromises()})
+		flows = append(flows, &flow{nodes[from], nodes[to], newAcknowledged()})
 		nodes[from].meets(to, anyhow)
 	}
 	for _, step := range [][]string{{"partition", "a"}, {"heal"}, {"restart", "router-b"}} {
@@ -123,7 +123,7 @@ func TestThreeContainers(t *testing.T) {
 		script(t, append([]string{"scripts/mesh"}, step...)...)
 	}
 	for _, f := range flows {
-		f.promises.kept(t, f.from, "SUCCESS")
+		f.promises.checkAllEnd(t, f.from, "SUCCESS")
 	}
 	ledger(t, flows)
 	sharedQueue(t, nodes["relay1"], nodes["a1"], nodes["b1"])
@@ -141,7 +141,7 @@ func sharedQueue(t *testing.T, relay, owner, home *machine) {
 	mesh("node", home.name, "queue", "set", "build", "--home", "here")
 	home.able("build", 2)
 	request := node.Request{Target: "queue:build", Kind: "build"}
-	made := newPromises()
+	made := newAcknowledged()
 	submit := func(n int) {
 		t.Helper()
 		if errs := made.submit(t.Context(), relay, n, request); errs != nil {
@@ -158,7 +158,7 @@ func sharedQueue(t *testing.T, relay, owner, home *machine) {
 		return true
 	})
 	mesh("kill", owner.name)
-	made.kept(t, relay, "SUCCESS")
+	made.checkAllEnd(t, relay, "SUCCESS")
 	mesh("start", owner.name)
 	home.able("build", 2)
 	mesh("kill", home.name)
@@ -174,7 +174,7 @@ func sharedQueue(t *testing.T, relay, owner, home *machine) {
 	})
 	submit(4)
 	mesh("start", home.name)
-	made.kept(t, relay, "SUCCESS")
+	made.checkAllEnd(t, relay, "SUCCESS")
 }
 
 // outage holds S27: all seven and both routers end at once and come back at other
@@ -184,7 +184,7 @@ func sharedQueue(t *testing.T, relay, owner, home *machine) {
 func outage(t *testing.T, flows []*flow) {
 	t.Helper()
 	for _, f := range flows {
-		f.promises = newPromises()
+		f.promises = newAcknowledged()
 		if errs := f.promises.submit(t.Context(), f.from, 20, node.Request{Target: f.to.name, Kind: "mark", Delay: 5 * time.Second}); errs != nil {
 			t.Fatalf("submit at %s: %v", f.from.name, errs[0])
 		}
@@ -193,17 +193,17 @@ func outage(t *testing.T, flows []*flow) {
 	began := time.Now()
 	for _, f := range flows {
 		f.from.meets(f.to.name, anyhow)
-		f.promises.kept(t, f.from, "SUCCESS")
+		f.promises.checkAllEnd(t, f.from, "SUCCESS")
 	}
 	t.Logf("all ways work again %s after the containers were well", time.Since(began).Round(time.Millisecond))
 }
 
-// ways are who sends to whom. Relay2, which is killed, runs nothing: what runs at
+// routes are sender and receiver pairs. Relay2, which is killed, runs nothing: what runs at
 // the moment of a death may rightly run again.
-var ways = []string{"a1 relay1", "relay1 a2", "a3 a1", "b1 relay1", "relay1 b2", "b2 b1", "a1 b1", "b2 a3"}
+var routes = []string{"a1 relay1", "relay1 a2", "a3 a1", "b1 relay1", "relay1 b2", "b2 b1", "a1 b1", "b2 a3"}
 
-// trouble is what happens while tasks flow.
-func trouble(t *testing.T) {
+// injectFaults is what happens while tasks flow.
+func injectFaults(t *testing.T) {
 	t.Helper()
 	for _, step := range [][]string{
 		{},

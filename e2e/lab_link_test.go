@@ -34,13 +34,13 @@ func TestLinkComesBackOverTCP(t *testing.T) {
 func comesBack(t *testing.T, count int, outages []time.Duration, c config) {
 	t.Helper()
 	n := lab.New(t).Net("net", "11.0.0.0/24")
-	ha := n.Host("a", lab.At{Addr: "11.0.0.1"})
-	a := newMachine(t, "a", true, on(ha, c))
+	ha := n.Host("a", lab.Attachment{Addr: "11.0.0.1"})
+	a := newMachine(t, "a", true, place(ha, c))
 	a.start()
 	var peers []*machine
 	for i := range count {
 		name := fmt.Sprintf("b%d", i+1)
-		b := newMachine(t, name, false, on(n.Host(name, lab.At{Addr: fmt.Sprintf("11.0.0.%d", 11+i)}), c))
+		b := newMachine(t, name, false, place(n.Host(name, lab.Attachment{Addr: fmt.Sprintf("11.0.0.%d", 11+i)}), c))
 		b.join(a)
 		b.start()
 		linked(a, b)
@@ -71,9 +71,9 @@ func comesBack(t *testing.T, count int, outages []time.Duration, c config) {
 // reached there within 10 s.
 func TestAddressChanges(t *testing.T) {
 	n := lab.New(t).Net("net", "11.0.0.0/24")
-	a := newMachine(t, "a", true, on(n.Host("a", lab.At{Addr: "11.0.0.1"}), config{engine: "nutsdb"}))
-	hb := n.Host("b", lab.At{Addr: "11.0.0.2"})
-	b := newMachine(t, "b", false, on(hb, config{engine: "nutsdb"}))
+	a := newMachine(t, "a", true, place(n.Host("a", lab.Attachment{Addr: "11.0.0.1"}), config{engine: "nutsdb"}))
+	hb := n.Host("b", lab.Attachment{Addr: "11.0.0.2"})
+	b := newMachine(t, "b", false, place(hb, config{engine: "nutsdb"}))
 	a.start()
 	b.join(a)
 	b.start()

@@ -20,12 +20,12 @@ import (
 // router lets nothing in any more.
 func TestRouterIsAskedForPorts(t *testing.T) {
 	public := lab.New(t).Net("public", "11.0.0.0/24")
-	office := public.Router("office", lab.At{Addr: "11.0.0.101"}, "192.168.1.0/24", netfilter.Symmetric)
+	office := public.Router("office", lab.Attachment{Addr: "11.0.0.101"}, "192.168.1.0/24", netfilter.Symmetric)
 	ports := office.MapPorts()
 	alone := "  mdns: off\n  dht: off\n  relay: off\n"
-	outside := public.Host("b", lab.At{Addr: "11.0.0.1"})
-	b := newMachine(t, "b", true, on(outside, config{engine: "nutsdb", net: alone}))
-	a := newMachine(t, "a", false, on(office.LAN.Host("a", lab.At{Addr: "192.168.1.2"}), config{engine: "nutsdb", net: alone + "  port_map: on\n"}))
+	outside := public.Host("b", lab.Attachment{Addr: "11.0.0.1"})
+	b := newMachine(t, "b", true, place(outside, config{engine: "nutsdb", net: alone}))
+	a := newMachine(t, "a", false, place(office.LAN.Host("a", lab.Attachment{Addr: "192.168.1.2"}), config{engine: "nutsdb", net: alone + "  port_map: on\n"}))
 	b.start()
 	a.join(b)
 	a.start()

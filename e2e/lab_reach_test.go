@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A field is a network like the world's: relays in public, and behind each of two
+// A natLab is a network like the world's: relays in public, and behind each of two
 // routers a machine, a and b.
 //
 //	relay1 11.0.0.1   relay2 11.0.0.2
@@ -22,7 +22,7 @@ import (
 //	   office .101   home .102
 //	        │           │
 //	        a           b
-type field struct {
+type natLab struct {
 	public       *lab.Net
 	office, home *lab.Router
 	relays       []*machine
@@ -38,30 +38,30 @@ type plan struct {
 	tcp          bool   // over TCP alone
 }
 
-// newField builds the network and pairs the machines; a and b are stopped, the
+// newNATLab builds the network and pairs the machines; a and b are stopped, the
 // relays run. The first relay founds the mesh.
-func newField(t *testing.T, p plan) *field {
+func newNATLab(t *testing.T, p plan) *natLab {
 	t.Helper()
-	f := &field{public: lab.New(t).Net("public", "11.0.0.0/24")}
+	f := &natLab{public: lab.New(t).Net("public", "11.0.0.0/24")}
 	c := config{engine: "nutsdb", net: "  mdns: off\n" + p.net}
 	if p.tcp {
 		c.listen = []string{"/ip4/0.0.0.0/tcp/4001"}
 	}
 	for i := range max(p.relays, 1) {
 		name := fmt.Sprintf("relay%d", i+1)
-		h := f.public.Host(name, lab.At{Addr: fmt.Sprintf("11.0.0.%d", i+1)})
-		m := newMachine(t, name, i == 0, on(h, c))
+		h := f.public.Host(name, lab.Attachment{Addr: fmt.Sprintf("11.0.0.%d", i+1)})
+		m := newMachine(t, name, i == 0, place(h, c))
 		if i > 0 {
 			m.join(f.relays[0])
 		}
 		m.start()
 		f.relays = append(f.relays, m)
 	}
-	f.office = f.public.Router("office", lab.At{Addr: "11.0.0.101"}, "192.168.1.0/24", p.office)
-	f.home = f.public.Router("home", lab.At{Addr: "11.0.0.102"}, "192.168.2.0/24", p.home)
-	f.laptop = f.office.LAN.Host("a", lab.At{Addr: "192.168.1.2"})
-	f.a = newMachine(t, "a", false, on(f.laptop, c))
-	f.b = newMachine(t, "b", false, on(f.home.LAN.Host("b", lab.At{Addr: "192.168.2.2"}), c))
+	f.office = f.public.Router("office", lab.Attachment{Addr: "11.0.0.101"}, "192.168.1.0/24", p.office)
+	f.home = f.public.Router("home", lab.Attachment{Addr: "11.0.0.102"}, "192.168.2.0/24", p.home)
+	f.laptop = f.office.LAN.Host("a", lab.Attachment{Addr: "192.168.1.2"})
+	f.a = newMachine(t, "a", false, place(f.laptop, c))
+	f.b = newMachine(t, "b", false, place(f.home.LAN.Host("b", lab.Attachment{Addr: "192.168.2.2"}), c))
 	f.a.join(f.relays[0])
 	f.b.join(f.relays[0])
 	return f
@@ -72,8 +72,8 @@ func relayed(p node.Peer) bool { return p.Relay != "" }
 
 // flowing submits marks from a to b, ten every 50 ms, until enough says so, and
 // returns what was acknowledged.
-func (f *field) flowing(ctx context.Context, enough func(sent int) bool) *promises {
-	p := newPromises()
+func (f *natLab) flowing(ctx context.Context, enough func(sent int) bool) *acknowledged {
+	p := newAcknowledged()
 	for ctx.Err() == nil && !enough(len(p.all())) {
 		p.submit(ctx, f.a, 10, node.Request{Target: "b", Kind: "mark"})
 		pause(50 * time.Millisecond)
@@ -87,10 +87,10 @@ func (f *field) flowing(ctx context.Context, enough func(sent int) bool) *promis
 func TestConesReachEachOther(t *testing.T) {
 	for _, tcp := range []bool{false, true} {
 		t.Run(map[bool]string{false: "quic", true: "tcp"}[tcp], func(t *testing.T) {
-			f := newField(t, plan{tcp: tcp})
+			f := newNATLab(t, plan{tcp: tcp})
 			both(func(m *machine) { m.start() }, f.a, f.b)
 			var sending sync.WaitGroup
-			var p *promises
+			var p *acknowledged
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			sending.Go(func() { p = f.flowing(ctx, func(sent int) bool { return sent >= either(200, 1000) }) })
@@ -101,8 +101,8 @@ func TestConesReachEachOther(t *testing.T) {
 			t.Logf("the direct path: %s", got.Path)
 			within(t, "direct after the first contact", took, 5*time.Second)
 			sending.Wait()
-			p.kept(t, f.a, "SUCCESS")
-			if again := p.once(t, f.b); again > 0 {
+			p.checkAllEnd(t, f.a, "SUCCESS")
+			if again := p.checkMarks(t, f.b); again > 0 {
 				t.Errorf("I6: %d tasks ran twice", again)
 			}
 		})
@@ -112,12 +112,12 @@ func TestConesReachEachOther(t *testing.T) {
 // TestSymmetricStaysRelayed wants nodes behind NATs that cannot be punched to work
 // through a relay for good, a body of 50 MB too (S39).
 func TestSymmetricStaysRelayed(t *testing.T) {
-	f := newField(t, plan{office: netfilter.Symmetric, home: netfilter.Symmetric})
+	f := newNATLab(t, plan{office: netfilter.Symmetric, home: netfilter.Symmetric})
 	both(func(m *machine) { m.start() }, f.a, f.b)
 	f.a.meets("b", relayed)
-	p := newPromises()
+	p := newAcknowledged()
 	p.submit(t.Context(), f.a, 100, node.Request{Target: "b", Kind: "mark"})
-	p.kept(t, f.a, "SUCCESS")
+	p.checkAllEnd(t, f.a, "SUCCESS")
 	file, want := largeFile(t, 50_000_000)
 	began := time.Now()
 	if got := f.a.must("send", "b", "sum", "@"+file, "--wait"); got != want {
@@ -132,11 +132,11 @@ func TestSymmetricStaysRelayed(t *testing.T) {
 // TestLaptopInTheCafe carries a node from the office to a network behind two NATs:
 // its peer reaches it there within 10 s (S42).
 func TestLaptopInTheCafe(t *testing.T) {
-	f := newField(t, plan{})
-	provider := f.public.Router("provider", lab.At{Addr: "11.0.0.103"}, "100.64.0.0/16", netfilter.Cone)
-	cafe := provider.LAN.Router("cafe", lab.At{Addr: "100.64.0.9"}, "192.168.1.0/24", netfilter.Cone)
+	f := newNATLab(t, plan{})
+	provider := f.public.Router("provider", lab.Attachment{Addr: "11.0.0.103"}, "100.64.0.0/16", netfilter.Cone)
+	cafe := provider.LAN.Router("cafe", lab.Attachment{Addr: "100.64.0.9"}, "192.168.1.0/24", netfilter.Cone)
 	both(func(m *machine) { m.start() }, f.a, f.b)
 	f.b.meets("a", anyhow)
-	f.laptop.Move(cafe.LAN, lab.At{Addr: "192.168.1.77"})
+	f.laptop.Move(cafe.LAN, lab.Attachment{Addr: "192.168.1.77"})
 	within(t, "the first task is accepted after the move", f.b.accepted("a", time.Now()), 10*time.Second)
 }

@@ -27,7 +27,7 @@ func (m *machine) places() (names []string) {
 // TestRelayRestarts holds S40: five times a relay restarts, and a node behind a NAT
 // has its place there again within 5 s.
 func TestRelayRestarts(t *testing.T) {
-	f := newField(t, plan{home: netfilter.Symmetric})
+	f := newNATLab(t, plan{home: netfilter.Symmetric})
 	f.b.start()
 	relay := f.relays[0]
 	f.b.until("it has a place at the relay", func() bool { return slices.Contains(f.b.places(), "relay1") })
@@ -48,13 +48,13 @@ func TestRelayRestarts(t *testing.T) {
 // TestRelayDies kills the relay between two nodes that cannot reach each other
 // while tasks flow: another one serves within 10 s, and nothing is lost.
 func TestRelayDies(t *testing.T) {
-	f := newField(t, plan{office: netfilter.Symmetric, home: netfilter.Symmetric, relays: 2})
+	f := newNATLab(t, plan{office: netfilter.Symmetric, home: netfilter.Symmetric, relays: 2})
 	both(func(m *machine) { m.start() }, f.a, f.b)
 	f.b.until("it has two places", func() bool { return len(f.b.places()) == 2 })
 	first := f.a.meets("b", relayed).Relay
 	ctx, cancel := context.WithCancel(t.Context())
 	var sending sync.WaitGroup
-	var p *promises
+	var p *acknowledged
 	sending.Go(func() { p = f.flowing(ctx, func(int) bool { return false }) })
 	pause(time.Second)
 	i := slices.IndexFunc(f.relays, func(m *machine) bool { return m.name == first })
@@ -66,6 +66,6 @@ func TestRelayDies(t *testing.T) {
 	cancel()
 	sending.Wait()
 	within(t, "another relay serves", took, 10*time.Second)
-	p.kept(t, f.a, "SUCCESS")
-	p.once(t, f.b)
+	p.checkAllEnd(t, f.a, "SUCCESS")
+	p.checkMarks(t, f.b)
 }

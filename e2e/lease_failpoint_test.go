@@ -37,7 +37,7 @@ var leasePoints = []struct {
 // A trio is a queue with its home, a node that may be its next one, and one worker.
 type trio struct {
 	fleet
-	desks [2]*desk
+	submitters [2]*submitter
 }
 
 func (x *trio) worker() *machine { return x.nodes[firstWorker] }
@@ -62,12 +62,12 @@ func (x *trio) other() *machine {
 	return x.nodes[0]
 }
 
-// deskBeside is where tasks are submitted while m dies.
-func (x *trio) deskBeside(m *machine) *desk {
+// submitterExcept is where tasks are submitted while m dies.
+func (x *trio) submitterExcept(m *machine) *submitter {
 	if m == x.nodes[1] {
-		return x.desks[0]
+		return x.submitters[0]
 	}
-	return x.desks[1]
+	return x.submitters[1]
 }
 
 func newTrio(t *testing.T, engine string) *trio {
@@ -76,7 +76,7 @@ func newTrio(t *testing.T, engine string) *trio {
 	for i, name := range []string{"home", "desk", "worker"} {
 		c := config{engine: engine, dir: filepath.Join(shortDir(t), name), net: "  mdns: off\n"}
 		if i >= firstWorker {
-			c.kinds = noted("build", c.dir, name, "") + noted("weak", c.dir, name, "test $BALEFIRE_ATTEMPT -gt 1 || exit 75; ")
+			c.kinds = notingHandler("build", c.dir, name, "") + notingHandler("weak", c.dir, name, "test $BALEFIRE_ATTEMPT -gt 1 || exit 75; ")
 		}
 		c.kinds += "mesh:\n  suspect_recover: 100ms\n  dead_recover: 100ms\n"
 		m := newMachine(t, name, i == 0, c)
@@ -86,7 +86,7 @@ func newTrio(t *testing.T, engine string) *trio {
 		m.start()
 		x.nodes = append(x.nodes, m)
 	}
-	x.desks = [2]*desk{newDesk(x.nodes[0]), newDesk(x.nodes[1])}
+	x.submitters = [2]*submitter{newSubmitter(x.nodes[0]), newSubmitter(x.nodes[1])}
 	if _, err := x.admin().SetQueue(t.Context(), "build", node.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
@@ -117,22 +117,22 @@ func TestKillAtPointsOfLeases(t *testing.T) {
 						m.start("BALEFIRE_FAILPOINT=" + point)
 						known := x.submitted()
 						group.do(t, x, point)
-						x.rest(t)
+						x.waitIdle(t)
 						x.started(t, known, m == x.worker())
 					})
 				}
 			}
-			ends := wait(t, x.desks[:])
-			x.agree(t, ends)
-			if n := ends.states()["SUCCESS"]; n < len(ends)-len(x.desks[0].once.all())-len(x.desks[1].once.all()) {
+			ends := wait(t, x.submitters[:])
+			x.checkRuns(t, ends)
+			if n := ends.states()["SUCCESS"]; n < len(ends)-len(x.submitters[0].atMostOnce.all())-len(x.submitters[1].atMostOnce.all()) {
 				t.Errorf("%d of %d tasks succeeded", n, len(ends))
 			}
 		})
 	}
 }
 
-// met waits until m has died at its point, and starts it again.
-func (m *machine) met() {
+// waitFailpoint waits until m has died at its point, and starts it again.
+func (m *machine) waitFailpoint() {
 	m.t.Helper()
 	m.until("it dies at the point", func() bool { return !m.alive() })
 	if s, ok := m.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
@@ -142,19 +142,19 @@ func (m *machine) met() {
 	m.start()
 }
 
-// rest waits until all tasks have ended.
-func (x *trio) rest(t *testing.T) {
+// waitIdle waits until all tasks have ended.
+func (x *trio) waitIdle(t *testing.T) {
 	t.Helper()
-	for _, d := range x.desks {
-		d.until("all tasks have ended", d.rests)
+	for _, d := range x.submitters {
+		d.until("all tasks have ended", d.isIdle)
 	}
 }
 
 // submitted are the tasks that were acknowledged so far.
 func (x *trio) submitted() map[string]bool {
 	all := map[string]bool{}
-	for _, d := range x.desks {
-		for _, id := range append(d.often.all(), d.once.all()...) {
+	for _, d := range x.submitters {
+		for _, id := range append(d.atLeastOnce.all(), d.atMostOnce.all()...) {
 			all[id] = true
 		}
 	}
@@ -166,7 +166,7 @@ func (x *trio) submitted() map[string]bool {
 func (x *trio) started(t *testing.T, known map[string]bool, died bool) {
 	t.Helper()
 	starts, ended := map[string]int{}, map[string]int{}
-	for _, m := range x.worker().left() {
+	for _, m := range x.worker().readMarks() {
 		if m.what == "S" {
 			starts[m.task]++
 		} else {
@@ -181,7 +181,7 @@ func (x *trio) started(t *testing.T, known map[string]bool, died bool) {
 		if known[id] {
 			continue
 		}
-		task, err := x.deskOf(id).Task(t.Context(), id)
+		task, err := x.submitterOf(id).Task(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,10 +195,10 @@ func (x *trio) started(t *testing.T, known map[string]bool, died bool) {
 	}
 }
 
-// deskOf is where a task was submitted.
-func (x *trio) deskOf(id string) *desk {
-	for _, d := range x.desks {
-		if slices.Contains(append(d.often.all(), d.once.all()...), id) {
+// submitterOf is where a task was submitted.
+func (x *trio) submitterOf(id string) *submitter {
+	for _, d := range x.submitters {
+		if slices.Contains(append(d.atLeastOnce.all(), d.atMostOnce.all()...), id) {
 			return d
 		}
 	}
@@ -223,15 +223,15 @@ func dieGivingBack(t *testing.T, x *trio, point string) {
 
 func dying(t *testing.T, x *trio, point string, r node.Request) {
 	m := x.victim(point)
-	d := x.deskBeside(m)
-	p := d.often
+	d := x.submitterExcept(m)
+	p := d.atLeastOnce
 	if r.Mode == proto.AtMostOnce {
-		p = d.once
+		p = d.atMostOnce
 	}
 	if errs := p.submit(t.Context(), d.machine, 3, r); errs != nil {
 		t.Fatal(errs)
 	}
-	m.met()
+	m.waitFailpoint()
 }
 
 // victim is who was told to die at a point.
@@ -250,8 +250,8 @@ func (x *trio) victim(point string) *machine {
 func dieMoving(t *testing.T, x *trio, point string) {
 	m, from, to := x.victim(point), x.home(), x.other()
 	x.wait(t, from, true)
-	d := x.desks[0]
-	if errs := d.often.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
+	d := x.submitters[0]
+	if errs := d.atLeastOnce.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
 		t.Fatal(errs)
 	}
 	from.until("the tasks wait", func() bool {
@@ -264,7 +264,7 @@ func dieMoving(t *testing.T, x *trio, point string) {
 		return !from.alive() || err == nil || seen == nil && !q.Here
 	}
 	from.until("it hands the queue over, or dies", handOver)
-	m.met()
+	m.waitFailpoint()
 	from.until("it hands the queue over", handOver)
 	to.until("the queue and its tasks are there", func() bool {
 		q, err := to.Queue(context.Background(), "build")
@@ -285,10 +285,10 @@ func (x *trio) wait(t *testing.T, home *machine, on bool) {
 // That comes back and hands over what it has.
 func dieSeizing(t *testing.T, x *trio, point string) {
 	admin, gone := x.victim(point), x.nodes[1]
-	x.bring(t, gone)
+	x.makeHome(t, gone)
 	x.wait(t, gone, true)
-	d := x.desks[1]
-	if errs := d.often.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
+	d := x.submitters[1]
+	if errs := d.atLeastOnce.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
 		t.Fatal(errs)
 	}
 	gone.until("the tasks wait", func() bool {
@@ -302,7 +302,7 @@ func dieSeizing(t *testing.T, x *trio, point string) {
 		return !admin.alive() || err == nil || seen == nil && q.Here
 	}
 	admin.until("it seizes the queue, or dies", seize)
-	admin.met()
+	admin.waitFailpoint()
 	admin.until("it seizes the queue", seize)
 	gone.start()
 	admin.until("the tasks of the old home are there", func() bool {
@@ -312,8 +312,8 @@ func dieSeizing(t *testing.T, x *trio, point string) {
 	x.wait(t, admin, false)
 }
 
-// bring makes m the home of the queue.
-func (x *trio) bring(t *testing.T, m *machine) {
+// makeHome makes m the home of the queue.
+func (x *trio) makeHome(t *testing.T, m *machine) {
 	t.Helper()
 	if from := x.home(); from != m {
 		from.until(fmt.Sprintf("it hands the queue over to %s", m.name), func() bool {

@@ -25,9 +25,9 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// patience is how long a test waits for what must come: more than twenty times what
+// testTimeout is how long a test waits for what must come: more than twenty times what
 // the slowest of it usually takes. It ends tests that hang and judges nothing else.
-const patience = 5 * time.Minute
+const testTimeout = 5 * time.Minute
 
 // A machine is a folder with a node in it, whose process may run or not.
 type machine struct {
@@ -79,7 +79,7 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 		c.listen = listen(t)
 	}
 	text := fmt.Sprintf("store:\n  engine: %s\n%snet:\n  listen: [%s]\n%slimits:\n  graceful_timeout: 2s\n%shandlers:\n%s%s",
-		c.engine, c.store, strings.Join(c.listen, ", "), c.net, c.limits, m.marking(), "  - {kind: sum, type: sha256, allow: ['role:send']}\n"+c.kinds)
+		c.engine, c.store, strings.Join(c.listen, ", "), c.net, c.limits, m.markingHandler(), "  - {kind: sum, type: sha256, allow: ['role:send']}\n"+c.kinds)
 	if err := os.WriteFile(filepath.Join(m.dir, "config.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -87,9 +87,9 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 	return m
 }
 
-// marking describes the handler that leaves a mark when it starts and when it
+// markingHandler describes the handler that leaves a mark when it starts and when it
 // ends: what, which task, which attempt, in which life of the node.
-func (m *machine) marking() string {
+func (m *machine) markingHandler() string {
 	script := `echo "S $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks + `; echo "E $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks
 	return fmt.Sprintf("  - {kind: mark, exec: [/bin/sh, -c, '%s'], allow: ['role:send'], on_crash: retry, env: [E2E_LIFE]}\n", script)
 }
@@ -165,7 +165,7 @@ func (m *machine) must(args ...string) string {
 }
 
 func (m *machine) command(args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	argv := slices.Concat(m.within, []string{m.binary, "--dir", m.dir}, args)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
@@ -265,7 +265,7 @@ func (m *machine) died() {
 	m.t.Helper()
 	select {
 	case <-m.gone:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		m.t.Errorf("%s does not end", m.name)
 	}
 	group := m.cmd.Process.Pid // under a tracer the node is not our child
@@ -323,12 +323,12 @@ func (m *machine) until(what string, ok func() bool) {
 	m.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	over := time.After(patience)
+	over := time.After(testTimeout)
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-over:
-			m.t.Fatalf("%s: not within %s: %s\n%s", m.name, patience, what, m.tail())
+			m.t.Fatalf("%s: not within %s: %s\n%s", m.name, testTimeout, what, m.tail())
 		}
 	}
 }

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mutantVariable) != "" {
 		os.Exit(runMutant())
 	}
-	crash.Victim(victims)
+	crash.Victim(crashStores)
 	os.Exit(run(m))
 }
 

@@ -27,7 +27,7 @@ func TestManyFailures(t *testing.T) {
 	cb := config{engine: "nutsdb", kinds: fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s || exit 65'], allow: ['role:send']}\n", mended)}
 	a, b := pairOf(t, config{engine: "nutsdb", limits: fmt.Sprintf("  dead_count: %d\n", shelf)}, cb)
 	began := time.Now()
-	p := newPromises()
+	p := newAcknowledged()
 	for len(p.all()) < total {
 		rs := make([]node.Request, 500)
 		for i := range rs {
@@ -40,7 +40,7 @@ func TestManyFailures(t *testing.T) {
 			}
 			p.add(done[i].ID)
 		}
-		a.idle()
+		a.waitIdle()
 	}
 	failed := time.Since(began)
 	a.until("the shelf is within its bounds", func() bool {
@@ -65,7 +65,7 @@ func TestManyFailures(t *testing.T) {
 	}
 	began = time.Now()
 	again := a.redriven(dead, 100)
-	again.kept(t, a, "SUCCESS")
+	again.checkAllEnd(t, a, "SUCCESS")
 	t.Logf("%d tasks failed in %s, %d were archived; %d were repeated in %s", total, failed.Round(time.Millisecond), len(archived), len(again.all()), time.Since(began).Round(time.Millisecond))
 	if !b.alive() {
 		t.Error("the owner has ended")
@@ -122,9 +122,9 @@ func (m *machine) archived() map[string]bool {
 
 // redriven repeats dead letters, so many with each request, and returns the new
 // tasks.
-func (m *machine) redriven(dead map[string]bool, step int) *promises {
+func (m *machine) redriven(dead map[string]bool, step int) *acknowledged {
 	m.t.Helper()
-	again, ids := newPromises(), make([]string, 0, step)
+	again, ids := newAcknowledged(), make([]string, 0, step)
 	repeat := func() {
 		done, err := m.RetryDead(m.t.Context(), api.Redrive{IDs: ids})
 		if err != nil || done.Failed > 0 || len(done.Items) != len(ids) {

@@ -66,7 +66,7 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 			a.stop()
 			a.trace = within
 			a.start()
-			p, body := newPromises(), make([]byte, tt.body)
+			p, body := newAcknowledged(), make([]byte, tt.body)
 			_, _ = rand.Read(body) // zeros would be compressed
 			full := a.fillUntilFull(p, node.Request{Target: "b", Kind: "sum", Body: body})
 			t.Logf("%d tasks of %d bytes were accepted, with %d MiB of memory; then: %v", len(p.all()), tt.body, a.resident()>>20, full)
@@ -81,7 +81,7 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 			}
 			t.Logf("opened in %d MiB, with %d MiB of memory", tt.mib*9/10, a.resident()>>20)
 			b.start()
-			p.kept(t, a, "SUCCESS")
+			p.checkAllEnd(t, a, "SUCCESS")
 			if !a.alive() {
 				t.Errorf("it ended: %s", a.tail())
 			}
@@ -104,7 +104,7 @@ func (m *machine) opened() {
 }
 
 // fillUntilFull submits until the node refuses, and returns how it did.
-func (m *machine) fillUntilFull(p *promises, r node.Request) error {
+func (m *machine) fillUntilFull(p *acknowledged, r node.Request) error {
 	m.t.Helper()
 	for len(p.all()) < 200_000 {
 		if errs := p.submit(m.t.Context(), m, 500, r); len(errs) > 0 {

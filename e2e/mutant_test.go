@@ -42,7 +42,7 @@ func runMutant() int {
 }
 
 func mutant(ctx context.Context, kind, dir string) error {
-	engine, err := newLiar(kind, dir)
+	engine, err := newEarlyAckEngine(kind, dir)
 	if err != nil {
 		return err
 	}
@@ -64,20 +64,20 @@ func mutant(ctx context.Context, kind, dir string) error {
 	return n.Run(ctx)
 }
 
-// A liar is an engine that says that a commit is durable when it is in memory.
-type liar struct {
+// A earlyAckEngine is an engine that says that a commit is durable when it is in memory.
+type earlyAckEngine struct {
 	*mem.Engine
 	later chan []store.Op // for the engine that is behind
 	file  *os.File        // or for a file that is not synced
 }
 
-// newLiar reads the real store of dir into memory.
-func newLiar(kind, dir string) (*liar, error) {
+// newEarlyAckEngine reads the real store of dir into memory.
+func newEarlyAckEngine(kind, dir string) (*earlyAckEngine, error) {
 	real, err := nuts.Open(filepath.Join(dir, "store", "nutsdb"), nuts.Config{})
 	if err != nil {
 		return nil, err
 	}
-	l := &liar{Engine: mem.New()}
+	l := &earlyAckEngine{Engine: mem.New()}
 	for _, b := range store.Buckets() {
 		for start := []byte(nil); ; {
 			page, err := real.Scan(b, start, nil, store.MaxScan)
@@ -111,7 +111,7 @@ func newLiar(kind, dir string) (*liar, error) {
 }
 
 // Commit lies.
-func (l *liar) Commit(ops []store.Op) error {
+func (l *earlyAckEngine) Commit(ops []store.Op) error {
 	ops = slices.Clone(ops) // the caller uses its own again
 	for i, op := range ops {
 		ops[i].Key, ops[i].Val = slices.Clone(op.Key), slices.Clone(op.Val)

@@ -21,11 +21,11 @@ var fenceRE = regexp.MustCompile("(?ms)(?:^<!-- file: ([a-z0-9_.-]+) -->\n)?^```
 // promptRE finds what is typed, and the name of the node at which it is.
 var promptRE = regexp.MustCompile(`^([a-z0-9]*)\$ (.*\n)`)
 
-// A typed line is a command of a page and what the page says that it prints.
-type typed struct{ command, want string }
+// A command line is a command of a page and what the page says that it prints.
+type typedCommand struct{ command, want string }
 
-// varying is what differs each time that a page is typed: ids, keys, times.
-var varying = []struct {
+// variable is what differs each time that a page is typed: ids, keys, times.
+var variable = []struct {
 	is   *regexp.Regexp
 	name string
 }{
@@ -41,9 +41,9 @@ var varying = []struct {
 	{regexp.MustCompile(` \n`), "\n"},
 }
 
-// even puts the same in place of what varies.
-func even(text string) string {
-	for _, v := range varying {
+// normalize puts the same in place of what varies.
+func normalize(text string) string {
+	for _, v := range variable {
 		text = v.is.ReplaceAllString(text, v.name)
 	}
 	return text
@@ -54,7 +54,7 @@ func even(text string) string {
 func printed(want string) *regexp.Regexp {
 	var pattern strings.Builder
 	pattern.WriteString("^")
-	for line := range strings.Lines(even(want)) {
+	for line := range strings.Lines(normalize(want)) {
 		if line == "…\n" {
 			pattern.WriteString(`(?:.*\n)*?`)
 			continue
@@ -64,19 +64,19 @@ func printed(want string) *regexp.Regexp {
 	return regexp.MustCompile(pattern.String() + "$")
 }
 
-// typePage writes the files of a page into a fresh folder, types what stands behind $ in
+// runPage writes the files of a page into a fresh folder, types what stands behind $ in
 // its console blocks into one shell, line by line, and compares what is printed there
 // with what the page shows. What stands behind alpha$ is typed for the node in the
 // folder alpha. The shell has a network of its own, so that ports
 // are free, and what it has started ends with it.
-func typePage(t *testing.T, page string) {
+func runPage(t *testing.T, page string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := shortDir(t)
-	var lines []typed
+	var lines []typedCommand
 	for _, m := range fenceRE.FindAllStringSubmatch(string(text), -1) {
 		switch file, language, code := m[1], m[2], m[3]; {
 		case file != "":
@@ -89,7 +89,7 @@ func typePage(t *testing.T, page string) {
 					if m[1] != "" {
 						m[2] = "export BALEFIRE_DIR=$PWD/" + m[1] + "\n" + m[2]
 					}
-					lines = append(lines, typed{command: m[2]})
+					lines = append(lines, typedCommand{command: m[2]})
 				} else if len(lines) > 0 {
 					lines[len(lines)-1].want += line
 				}
@@ -99,15 +99,15 @@ func typePage(t *testing.T, page string) {
 	if len(lines) == 0 {
 		t.Fatalf("%s has nothing to type", page)
 	}
-	for i, got := range typeLines(t, dir, lines) {
-		if !printed(lines[i].want).MatchString(even(got)) {
+	for i, got := range runLines(t, dir, lines) {
+		if !printed(lines[i].want).MatchString(normalize(got)) {
 			t.Errorf("%s\n$ %sprints\n%sthe page shows\n%s", page, lines[i].command, got, lines[i].want)
 		}
 	}
 }
 
-// typeLines types all lines into one shell in dir and returns what each has printed.
-func typeLines(t *testing.T, dir string, lines []typed) (out []string) {
+// runLines types all lines into one shell in dir and returns what each has printed.
+func runLines(t *testing.T, dir string, lines []typedCommand) (out []string) {
 	t.Helper()
 	const mark = "== line %d of the page is done ==\n"
 	var script strings.Builder
@@ -141,10 +141,10 @@ func typeLines(t *testing.T, dir string, lines []typed) (out []string) {
 }
 
 // What the page about handlers says is so: its programs run, and print what it shows.
-func TestHandlersPage(t *testing.T) { typePage(t, "../docs/handlers.md") }
+func TestHandlersPage(t *testing.T) { runPage(t, "../docs/handlers.md") }
 
 // So is what the page about a first task says.
-func TestFirstTaskPage(t *testing.T) { typePage(t, "../docs/first-task.md") }
+func TestFirstTaskPage(t *testing.T) { runPage(t, "../docs/first-task.md") }
 
 // So is what the page about shared queues says: owners and homes that die and come back.
-func TestOwnershipPage(t *testing.T) { typePage(t, "../docs/ownership.md") }
+func TestOwnershipPage(t *testing.T) { runPage(t, "../docs/ownership.md") }

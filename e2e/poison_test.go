@@ -24,7 +24,7 @@ func TestPoisonDiesAlone(t *testing.T) {
 	kinds := "  - {kind: poison, exec: [/bin/sh, -c, 'kill -9 $PPID; sleep 60'], allow: ['role:send'], on_crash: retry}\n" +
 		"  - {kind: nap, exec: [/bin/sleep, '0.3'], allow: ['role:send'], on_crash: retry}\n"
 	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: kinds})
-	bad, good := newPromises(), newPromises()
+	bad, good := newAcknowledged(), newAcknowledged()
 	bad.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "poison"})
 	good.submit(t.Context(), a, 20, node.Request{Target: "b", Kind: "nap"})
 	limit := either(4, 10)
@@ -34,13 +34,13 @@ func TestPoisonDiesAlone(t *testing.T) {
 		b.died()
 		b.start()
 	}
-	good.kept(t, a, "SUCCESS")
+	good.checkAllEnd(t, a, "SUCCESS")
 	task, err := b.Task(t.Context(), bad.all()[0])
 	if err != nil || int(task.Abandons) < limit-1 || task.Attempts > task.Abandons+1 {
 		t.Errorf("the poison after %d deaths: %d abandons, %d attempts, %v", deaths, task.Abandons, task.Attempts, err)
 	}
 	if limit == 10 {
-		bad.kept(t, a, "DEAD_LETTER")
+		bad.checkAllEnd(t, a, "DEAD_LETTER")
 	}
 }
 
@@ -72,7 +72,7 @@ func TestNoProcessOutlivesItsTask(t *testing.T) {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		return err == nil && !strings.Contains(string(stat), ") Z ")
 	}
-	p := newPromises()
+	p := newAcknowledged()
 	p.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "tree"})
 	b.until("the tree has grown", func() bool { return len(grown()) == 3 })
 	if err := syscall.Kill(b.cmd.Process.Pid, syscall.SIGKILL); err != nil { // the node alone, not its group
@@ -82,7 +82,7 @@ func TestNoProcessOutlivesItsTask(t *testing.T) {
 	b.cmd = nil
 	b.start()
 	b.until("the tree of the dead node is gone", func() bool { return !slices.ContainsFunc(grown(), running) })
-	p.kept(t, a, "DEAD_LETTER")
+	p.checkAllEnd(t, a, "DEAD_LETTER")
 
 	if err := os.Remove(pids); err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func powerCut(t *testing.T, engine string) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	a, b := pair(t, config{engine: engine})
 	b.stop() // the tasks wait for it
-	p := newPromises()
+	p := newAcknowledged()
 	ctx, cancel := context.WithCancel(t.Context())
 	var load sync.WaitGroup
 	defer load.Wait()
@@ -102,7 +102,7 @@ func TestBitFlip(t *testing.T) {
 		t.Run(engine, func(t *testing.T) {
 			a, b := pair(t, config{engine: engine})
 			b.stop()
-			p := newPromises()
+			p := newAcknowledged()
 			for range 50 {
 				p.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "mark", Body: make([]byte, 1000)})
 			}
@@ -130,7 +130,7 @@ func TestBitFlip(t *testing.T) {
 				t.Errorf("%d of 50 tasks are lost with one damaged byte", lost)
 			}
 			b.start()
-			a.until("what is left is done", a.rests)
+			a.until("what is left is done", a.isIdle)
 		})
 	}
 }
@@ -174,7 +174,7 @@ func TestBitFlipInTheLastRecord(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	a, b := pair(t, config{engine: "pebble"})
 	b.stop()
-	p, last := newPromises(), newPromises()
+	p, last := newAcknowledged(), newAcknowledged()
 	request := node.Request{Target: "b", Kind: "mark", Body: make([]byte, 1000)}
 	for range 20 {
 		p.submit(t.Context(), a, 1, request)

@@ -31,7 +31,7 @@ func TestLargeBodyThroughAQueue(t *testing.T) {
 	}{{"run-", b, a}, {"run-", b, b}, {"end-", a, a}, {"end-", a, b}} {
 		kill.at.until("a part of "+kill.prefix+" is there", func() bool {
 			note(peak, a, b)
-			return underWay(kill.at.dir, kill.prefix) > 8<<20
+			return inTransit(kill.at.dir, kill.prefix) > 8<<20
 		})
 		kill.dies.kill()
 		kill.dies.start()
@@ -51,15 +51,15 @@ func TestLargeBodyThroughAQueue(t *testing.T) {
 		t.Errorf("I9: the result has %d bytes and is another: %v", n, err)
 	}
 	t.Logf("largest resident sets: a %d MiB, b %d MiB", peak["a"]>>20, peak["b"]>>20)
-	moderate(t, peak)
+	checkMemory(t, peak)
 	b.until("nothing of it is left at the owner", func() bool {
 		files, err := os.ReadDir(filepath.Join(b.dir, "blob"))
 		return err == nil && len(files) == 0
 	})
 }
 
-// underWay returns how much of a body of this kind is on its way into a node's folder.
-func underWay(dir, prefix string) (most int64) {
+// inTransit returns how much of a body of this kind is on its way into a node's folder.
+func inTransit(dir, prefix string) (most int64) {
 	parts, _ := filepath.Glob(filepath.Join(dir, "blob", prefix+"*.part"))
 	for _, p := range parts {
 		if fi, err := os.Stat(p); err == nil && strings.HasPrefix(filepath.Base(p), prefix) {

@@ -40,7 +40,7 @@ func TestStopSpendsNoAttempt(t *testing.T) {
 // there is one.
 func TestNoHandlerTakesNothing(t *testing.T) {
 	a, b := pair(t, config{engine: "nutsdb"})
-	p := newPromises()
+	p := newAcknowledged()
 	p.submit(t.Context(), a, 3, node.Request{Target: "b", Kind: "later"})
 	id := p.all()[0]
 	a.until("why says so", func() bool {
@@ -56,5 +56,5 @@ func TestNoHandlerTakesNothing(t *testing.T) {
 	if err := b.AddHandler(t.Context(), node.HandlerSpec{Kind: "later", Type: node.TypeDiscard, Allow: []string{"peer:a"}}); err != nil {
 		t.Fatal(err)
 	}
-	p.kept(t, a, "SUCCESS")
+	p.checkAllEnd(t, a, "SUCCESS")
 }

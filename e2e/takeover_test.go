@@ -27,7 +27,7 @@ func TestTakeover(t *testing.T) {
 				c := config{engine: engine, dir: filepath.Join(shortDir(t), name), net: "  mdns: off\n"}
 				if i > 0 {
 					holds[name] = filepath.Join(shortDir(t), "hold")
-					c.kinds = noted("build", c.dir, name, fmt.Sprintf("while test -e %s; do sleep 0.1; done; ", holds[name]))
+					c.kinds = notingHandler("build", c.dir, name, fmt.Sprintf("while test -e %s; do sleep 0.1; done; ", holds[name]))
 					hold(t, holds[name])
 				}
 				c.kinds += "mesh:\n  suspect_recover: 100ms\n  dead_recover: 100ms\n"
@@ -47,9 +47,9 @@ func TestTakeover(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			home.until("it runs", func() bool { return len(workers[0].left())+len(workers[1].left()) == 1 })
+			home.until("it runs", func() bool { return len(workers[0].readMarks())+len(workers[1].readMarks()) == 1 })
 			owner, heir := workers[0], workers[1]
-			if len(heir.left()) == 1 {
+			if len(heir.readMarks()) == 1 {
 				owner, heir = heir, owner
 			}
 			owner.kill()
@@ -64,7 +64,7 @@ func TestTakeover(t *testing.T) {
 			if err != nil || state != "SUCCESS" || !strings.HasPrefix(said, heir.name+" "+task.ID) {
 				t.Fatalf("the task is %s (%s), its result %q, %v; want that of %s", state, reason, said, err, heir.name)
 			}
-			first, second := owner.left()[0], heir.left()[0]
+			first, second := owner.readMarks()[0], heir.readMarks()[0]
 			if !before(first.attempt, second.attempt) || strings.Fields(said)[2] != second.attempt {
 				t.Errorf("I5: epochs %s, then %s; the result is of %q", first.attempt, second.attempt, said)
 			}
@@ -73,13 +73,13 @@ func TestTakeover(t *testing.T) {
 			if err := os.Remove(holds[owner.name]); err != nil {
 				t.Fatal(err)
 			}
-			more := newPromises() // what comes after it is done: the old owner has been told by then
+			more := newAcknowledged() // what comes after it is done: the old owner has been told by then
 			if errs := more.submit(t.Context(), home, 8, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
 				t.Fatal(errs)
 			}
-			more.kept(t, home, "SUCCESS")
+			more.checkAllEnd(t, home, "SUCCESS")
 			home.able("build", len(workers))
-			for _, m := range append(owner.left(), heir.left()...) {
+			for _, m := range append(owner.readMarks(), heir.readMarks()...) {
 				if m.task == task.ID && m.attempt != first.attempt && m.attempt != second.attempt {
 					t.Errorf("I6: the task was started again: %+v", m)
 				}

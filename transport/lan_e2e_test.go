@@ -101,7 +101,7 @@ func awaitLine(t *testing.T, lines <-chan string, want string, within time.Durat
 // connect by mDNS, even if one has changed its address since it started.
 func TestNodesFindEachOtherOnLAN(t *testing.T) {
 	lan := lab.New(t).Net("lan", "10.9.0.0/24")
-	first, second := lan.Host("first", lab.At{Addr: "10.9.0.1"}), lan.Host("second", lab.At{Addr: "10.9.0.2"})
+	first, second := lan.Host("first", lab.Attachment{Addr: "10.9.0.1"}), lan.Host("second", lab.Attachment{Addr: "10.9.0.2"})
 	a := lanPeer(t, first, 1)
 	awaitLine(t, a, "up, 0 connected", 15*time.Second)
 	first.Readdress("10.9.0.77")

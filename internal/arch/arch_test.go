@@ -16,9 +16,9 @@ import (
 
 const module = "github.com/balefire/balefire"
 
-// floors names each room's floor by its first path element. A package imports
+// layers names each room's floor by its first path element. A package imports
 // only lower floors, and rooms of one floor never import each other.
-var floors = map[string]int{
+var layers = map[string]int{
 	"proto": 0, "clock": 0, "fair": 0, "memory": 0,
 	"store": 1, "identity": 1,
 	"transport": 2, "outbox": 2, "inbox": 2, "gossip": 2, "ownership": 2, "agent": 2, "workflow": 2,
@@ -52,9 +52,9 @@ type pkg struct {
 	imports map[string][]string // import path → files; tests of the package are left out
 }
 
-func TestFloors(t *testing.T) {
+func TestLayers(t *testing.T) {
 	for _, p := range load(t) {
-		room, floor, known := roomOf(p.path)
+		sub, layer, known := subsystemOf(p.path)
 		if !known {
 			t.Errorf("%s stands on no floor: name it in internal/arch", p.path)
 			continue
@@ -64,12 +64,12 @@ func TestFloors(t *testing.T) {
 			if !ours || strings.HasPrefix(rel, "internal/") {
 				continue
 			}
-			other, level, _ := roomOf(rel)
+			other, level, _ := subsystemOf(rel)
 			switch {
-			case other == room && !related(p.path, rel):
+			case other == sub && !related(p.path, rel):
 				t.Errorf("%s imports its sibling %s (%v)", p.path, rel, files)
-			case other != room && level >= floor:
-				t.Errorf("%s (floor %d) imports %s (floor %d) in %v", p.path, floor, rel, level, files)
+			case other != sub && level >= layer:
+				t.Errorf("%s (floor %d) imports %s (floor %d) in %v", p.path, layer, rel, level, files)
 			}
 		}
 	}
@@ -78,9 +78,9 @@ func TestFloors(t *testing.T) {
 func TestLibraryOwners(t *testing.T) {
 	for _, p := range load(t) {
 		for imp, files := range p.imports {
-			for lib, rooms := range owners {
-				if strings.HasPrefix(imp, lib) && !slices.ContainsFunc(rooms, func(r string) bool { return p.path == r || strings.HasPrefix(p.path, r+"/") }) {
-					t.Errorf("%s imports %s in %v: only %v may", p.path, imp, files, rooms)
+			for lib, allowed := range owners {
+				if strings.HasPrefix(imp, lib) && !slices.ContainsFunc(allowed, func(r string) bool { return p.path == r || strings.HasPrefix(p.path, r+"/") }) {
+					t.Errorf("%s imports %s in %v: only %v may", p.path, imp, files, allowed)
 				}
 			}
 		}
@@ -89,7 +89,7 @@ func TestLibraryOwners(t *testing.T) {
 
 // What others wrote is decoded without the fields that nobody knows here: no limit holds
 // for those.
-func TestForeignMessagesAreDecodedWithoutUnknownFields(t *testing.T) {
+func TestMessagesFromPeersAreDecodedWithoutUnknownFields(t *testing.T) {
 	for _, p := range load(t) {
 		for path, f := range p.files {
 			ast.Inspect(f, func(n ast.Node) bool {
@@ -114,14 +114,14 @@ func TestForeignMessagesAreDecodedWithoutUnknownFields(t *testing.T) {
 	}
 }
 
-func TestPackagesSayWhatTheyPromise(t *testing.T) {
+func TestPackagesHaveComments(t *testing.T) {
 	banned := []string{"util", "utils", "common", "helper", "helpers", "types", "models", "misc"}
 	for _, p := range load(t) {
-		said := false
+		found := false
 		for _, f := range p.files {
-			said = said || f.Doc != nil && len(f.Doc.Text()) > 40
+			found = found || f.Doc != nil && len(f.Doc.Text()) > 40
 		}
-		if !said {
+		if !found {
 			t.Errorf("%s has no package comment that states its promise", p.path)
 		}
 		if slices.Contains(banned, filepath.Base(p.path)) {
@@ -180,10 +180,10 @@ func related(a, b string) bool {
 	return strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/")
 }
 
-func roomOf(path string) (room string, floor int, known bool) {
-	room, _, _ = strings.Cut(path, "/")
-	floor, known = floors[room]
-	return room, floor, known
+func subsystemOf(path string) (sub string, layer int, known bool) {
+	sub, _, _ = strings.Cut(path, "/")
+	layer, known = layers[sub]
+	return sub, layer, known
 }
 
 // load parses every package of the module but internal ones.

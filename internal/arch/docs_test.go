@@ -59,9 +59,9 @@ var (
 	titleRE   = regexp.MustCompile(`(?m)^#+ (.*)$`)
 )
 
-// TestLinksOfDocumentsLeadSomewhere wants the file of each link, and the heading that
+// TestDocumentLinksResolve wants the file of each link, and the heading that
 // it names in a document.
-func TestLinksOfDocumentsLeadSomewhere(t *testing.T) {
+func TestDocumentLinksResolve(t *testing.T) {
 	all := pages(t)
 	anchors := map[string]map[string]bool{}
 	for _, p := range all {
@@ -91,9 +91,9 @@ func TestLinksOfDocumentsLeadSomewhere(t *testing.T) {
 	}
 }
 
-// TestFilesThatDocumentsNameExist wants a path below the root where there is a
+// TestDocumentedFilesExist wants a path below the root where there is a
 // slash, and any file of that name otherwise.
-func TestFilesThatDocumentsNameExist(t *testing.T) {
+func TestDocumentedFilesExist(t *testing.T) {
 	bases := map[string]bool{}
 	for path := range sources(t, token.NewFileSet(), true) {
 		bases[filepath.Base(path)] = true
@@ -110,10 +110,10 @@ func TestFilesThatDocumentsNameExist(t *testing.T) {
 	}
 }
 
-// TestTestsThatDocumentsNameExist keeps the table of promises honest: a test
+// TestDocumentedTestsExist keeps the table of promises honest: a test
 // that was renamed, moved or removed holds nothing. A test is named alone, or with
 // its package, the last word of a path or all of it.
-func TestTestsThatDocumentsNameExist(t *testing.T) {
+func TestDocumentedTestsExist(t *testing.T) {
 	names := testNames(t)
 	for _, p := range pages(t) {
 		for _, m := range testRE.FindAllStringSubmatch(p.text, -1) {
@@ -124,9 +124,9 @@ func TestTestsThatDocumentsNameExist(t *testing.T) {
 	}
 }
 
-// TestTestsAreWhereDocumentsSay wants the tests that stand before the name of a test
+// TestDocumentedTestsAreInTheirFiles wants the tests that stand before the name of a test
 // file, in one paragraph or row, in that file.
-func TestTestsAreWhereDocumentsSay(t *testing.T) {
+func TestDocumentedTestsAreInTheirFiles(t *testing.T) {
 	names := testNames(t)
 	for _, p := range pages(t) {
 		var before []string // the tests named since the last file
@@ -173,9 +173,9 @@ func testNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestWordsThatDocumentsNameExist holds metrics and commands against the words
+// TestDocumentedMetricsAndCommandsExist holds metrics and commands against the words
 // in the code: a metric by its name or the end of it, a command by its Use.
-func TestWordsThatDocumentsNameExist(t *testing.T) {
+func TestDocumentedMetricsAndCommandsExist(t *testing.T) {
 	words, commands := map[string]bool{}, map[string]bool{"help": true, "completion": true}
 	for path, f := range sources(t, token.NewFileSet(), false) {
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -220,9 +220,9 @@ func code(text string) []string {
 	return append(fenceRE.FindAllString(text, -1), regexp.MustCompile("`[^`]+`").FindAllString(rest, -1)...)
 }
 
-// TestEveryPromiseIsExplained wants each of the twenty promises in the document
+// TestEveryPromiseIsDocumented wants each of the twenty promises in the document
 // about them, and in each test file that its row names the promise's number.
-func TestEveryPromiseIsExplained(t *testing.T) {
+func TestEveryPromiseIsDocumented(t *testing.T) {
 	all := pages(t)
 	i := slices.IndexFunc(all, func(p page) bool { return p.path == "docs/promises.md" })
 	if i < 0 {
@@ -245,9 +245,9 @@ func TestEveryPromiseIsExplained(t *testing.T) {
 	}
 }
 
-// TestBothReadmesSayTheSame holds what can be held without knowing Chinese: the
+// TestReadmesMatch holds what can be held without knowing Chinese: the
 // same headings by level, the same code, links, rows of tables and points.
-func TestBothReadmesSayTheSame(t *testing.T) {
+func TestReadmesMatch(t *testing.T) {
 	byPath := map[string]string{}
 	for _, p := range pages(t) {
 		byPath[p.path] = p.text

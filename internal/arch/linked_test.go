@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// unlinked are what the program must not drag in: libp2p's own constructor links
+// forbiddenDeps are what the program must not drag in: libp2p's own constructor links
 // every transport that libp2p has, 5 MB of what no node uses.
-var unlinked = []string{
+var forbiddenDeps = []string{
 	"github.com/libp2p/go-libp2p",
 	"github.com/libp2p/go-libp2p/config",
 	"github.com/libp2p/go-libp2p/p2p/transport/webrtc",
@@ -17,7 +17,7 @@ var unlinked = []string{
 	"github.com/libp2p/go-libp2p/p2p/transport/webtransport",
 }
 
-func TestProgramLinksNoTransportThatItDoesNotUse(t *testing.T) {
+func TestProgramLinksNoUnusedTransport(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", "./cmd/balefire-node")
 	list.Dir = "../.."
 	out, err := list.Output()
@@ -29,7 +29,7 @@ func TestProgramLinksNoTransportThatItDoesNotUse(t *testing.T) {
 		t.Fatalf("not even QUIC is among %d packages: the list is broken", len(deps))
 	}
 	for _, d := range deps {
-		if slices.Contains(unlinked, d) || strings.HasPrefix(d, "github.com/pion/") {
+		if slices.Contains(forbiddenDeps, d) || strings.HasPrefix(d, "github.com/pion/") {
 			t.Errorf("cmd/balefire-node links %s: make the host from its parts (transport/hostbuilder.go)", d)
 		}
 	}

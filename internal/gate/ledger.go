@@ -15,19 +15,19 @@ import (
 
 // A line is one run of a step, as it stands in dist/soak.txt and dist/gate.txt.
 type line struct {
-	step    string
-	commit  string
-	seconds int
-	beside  string // what ran beside it: nothing, or busy loops
-	load    string // average of the machine at its end
-	counted string
-	verdict string // pass or FAIL
+	step       string
+	commit     string
+	seconds    int
+	background string // what ran beside it: nothing, or busy loops
+	load       string // average of the machine at its end
+	counted    string
+	verdict    string // pass or FAIL
 }
 
 const columns = 7
 
 func (l line) String() string {
-	return strings.Join([]string{l.step, l.commit, strconv.Itoa(l.seconds) + " s", l.beside, "load " + l.load, l.counted, l.verdict}, " | ")
+	return strings.Join([]string{l.step, l.commit, strconv.Itoa(l.seconds) + " s", l.background, "load " + l.load, l.counted, l.verdict}, " | ")
 }
 
 func parse(text string) (line, error) {
@@ -69,8 +69,8 @@ func openLedger(path string) (*ledger, error) {
 }
 
 // add appends a line.
-func (l *ledger) add(r result, commit, beside string) error {
-	got := line{r.step.name, commit, int(r.took.Seconds()), beside, load(), strings.ReplaceAll(r.counted, " | ", " / "), r.verdict()}
+func (l *ledger) add(r result, commit, background string) error {
+	got := line{r.step.name, commit, int(r.took.Seconds()), background, load(), strings.ReplaceAll(r.counted, " | ", " / "), r.verdict()}
 	f, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err

@@ -70,7 +70,7 @@ func command(ctx context.Context, args []string) error {
 	case "repeat":
 		return repeat(ctx, *only, orDefault(*times, 100))
 	case "whole":
-		return whole(ctx, orDefault(*times, 4))
+		return runWhole(ctx, orDefault(*times, 4))
 	case "busy":
 		for ctx.Err() == nil { // a busy loop, until it is ended
 		}
@@ -91,15 +91,15 @@ const wide = 3
 
 // runAll runs the steps, so many at a time, and hands each result to done. A step that
 // prepares the others runs before them and alone.
-func runAll(ctx context.Context, steps []step, done func(r result, said string)) {
+func runAll(ctx context.Context, steps []step, done func(r result, output string)) {
 	var mu sync.Mutex
 	one := func(s step) {
-		var said bytes.Buffer
-		r := s.run(ctx, &said)
+		var output bytes.Buffer
+		r := s.run(ctx, &output)
 		mu.Lock()
 		defer mu.Unlock()
 		if ctx.Err() == nil {
-			done(r, said.String())
+			done(r, output.String())
 		}
 	}
 	var group errgroup.Group
@@ -122,8 +122,8 @@ func runGate(ctx context.Context, only string) error {
 		return err
 	}
 	var results []result
-	runAll(ctx, all, func(r result, said string) {
-		fmt.Print(said)
+	runAll(ctx, all, func(r result, output string) {
+		fmt.Print(output)
 		results = append(results, r)
 	})
 	if ctx.Err() != nil {

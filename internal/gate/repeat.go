@@ -45,11 +45,11 @@ func repeat(ctx context.Context, only string, times int) error {
 				due = append(due, s)
 			}
 		}
-		err := beside(n%2 == 1, func(what string) (err error) {
+		err := withLoad(n%2 == 1, func(what string) (err error) {
 			runAll(ctx, due, func(r result, _ string) {
 				if fmt.Printf("%s %d of %d, beside %s: %.0f s, %s\n", r.step.name, n+1, times, what, r.took.Seconds(), r.verdict()); r.err != nil {
 					failed++
-					keep(r.step, n)
+					keepLog(r.step, n)
 				}
 				err = errors.Join(err, done.add(r, commit, what))
 			})
@@ -65,23 +65,23 @@ func repeat(ctx context.Context, only string, times int) error {
 	return nil
 }
 
-// keep keeps the output of a run that failed.
-func keep(s step, n int) {
+// keepLog keeps the output of a run that failed.
+func keepLog(s step, n int) {
 	path := s.log()
 	if err := os.Rename(path, fmt.Sprintf("%s.%d", path, n+1)); err != nil {
 		fmt.Println(err)
 	}
 }
 
-// whole runs the whole gate so often on one commit.
-func whole(ctx context.Context, times int) error {
+// runWhole runs the whole gate so often on one commit.
+func runWhole(ctx context.Context, times int) error {
 	commit, done, err := prepared()
 	if err != nil {
 		return err
 	}
 	const name = "the whole gate"
 	for n := len(runsOn(done.of(name), commit)); n < times; n++ {
-		err := beside(n%2 == 1, func(what string) error {
+		err := withLoad(n%2 == 1, func(what string) error {
 			again := step{name: name, argv: sh(".ci/run"), env: []string{goflags() + " -count=1"}} // a test that passed before runs too
 			r := again.run(ctx, os.Stdout)
 			if ctx.Err() != nil {
@@ -106,8 +106,8 @@ func prepared() (commit string, done *ledger, err error) {
 	return commit, done, err
 }
 
-// beside calls f, with busy loops beside it or not.
-func beside(loaded bool, f func(what string) error) error {
+// withLoad calls f, with busy loops beside it or not.
+func withLoad(loaded bool, f func(what string) error) error {
 	if !loaded {
 		return f("nothing")
 	}

@@ -48,11 +48,11 @@ func (s step) run(ctx context.Context, out io.Writer) result {
 		return result{step: s, err: err}
 	}
 	defer file.Close()
-	var said bytes.Buffer
+	var output bytes.Buffer
 	began := time.Now()
-	cpu, err := execute(ctx, s, io.MultiWriter(out, file, &said))
-	r := result{step: s, took: time.Since(began), cpu: cpu, counted: counted(said.String()), err: err}
-	if missing := s.missing(said.String()); err == nil && len(missing) > 0 {
+	cpu, err := execute(ctx, s, io.MultiWriter(out, file, &output))
+	r := result{step: s, took: time.Since(began), cpu: cpu, counted: counted(output.String()), err: err}
+	if missing := s.missing(output.String()); err == nil && len(missing) > 0 {
 		r.err = fmt.Errorf("these tests did not run and pass: %v", missing)
 	}
 	return r
@@ -85,9 +85,9 @@ var goflags = sync.OnceValue(func() string {
 })
 
 // missing returns the tests of the step that did not pass.
-func (s step) missing(said string) []string {
+func (s step) missing(output string) []string {
 	return slices.DeleteFunc(slices.Clone(s.tests), func(test string) bool {
-		return strings.Contains(said, "--- PASS: "+test+" ")
+		return strings.Contains(output, "--- PASS: "+test+" ")
 	})
 }
 
@@ -98,9 +98,9 @@ var (
 
 // counted sums up the output of a step: what its tests say that they counted, and how
 // many tests (or packages) passed.
-func counted(said string) string {
-	all := []string{fmt.Sprintf("%d passed", len(passed.FindAllString(said, -1)))}
-	for _, m := range counts.FindAllStringSubmatch(said, -1) {
+func counted(output string) string {
+	all := []string{fmt.Sprintf("%d passed", len(passed.FindAllString(output, -1)))}
+	for _, m := range counts.FindAllStringSubmatch(output, -1) {
 		all = append(all, m[1])
 	}
 	return strings.Join(all, "; ")

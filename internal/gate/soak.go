@@ -27,7 +27,7 @@ func soak(ctx context.Context, only string) error {
 	var due []step
 	var estimate time.Duration
 	for _, s := range steps {
-		switch counts, err := stands(s, done, commit); {
+		switch counts, err := lastValid(s, done, commit); {
 		case err != nil:
 			return err
 		case counts != nil:
@@ -53,8 +53,8 @@ func soak(ctx context.Context, only string) error {
 	return nil
 }
 
-// stands returns the run of the step that still counts, or nil.
-func stands(s step, done *ledger, commit string) (*line, error) {
+// lastValid returns the run of the step that still counts, or nil.
+func lastValid(s step, done *ledger, commit string) (*line, error) {
 	if len(s.covers) == 0 {
 		return nil, nil // it prepares the others
 	}

@@ -58,8 +58,8 @@ func (l *Lab) check(err error) {
 	}
 }
 
-// A space is a network namespace.
-type space struct {
+// A namespace is a network namespace.
+type namespace struct {
 	lab  *Lab
 	name string // of the namespace
 }
@@ -67,14 +67,14 @@ type space struct {
 // where is the folder in which iproute2 keeps the names of namespaces.
 const where = "/var/run/netns"
 
-// space makes a network that has nothing but itself.
-func (l *Lab) space(name string) space {
+// namespace makes a network that has nothing but itself.
+func (l *Lab) newNamespace(name string) namespace {
 	l.t.Helper()
 	if l.names[name] {
 		l.t.Fatalf("lab: there is a %s already", name)
 	}
 	l.names[name] = true
-	s := space{l, l.prefix + name}
+	s := namespace{l, l.prefix + name}
 	l.check(run("ip", "netns", "add", s.name))
 	l.t.Cleanup(func() { l.check(remove(s.name)) })
 	l.check(s.do(func() error { // no second way around what is cut
@@ -85,31 +85,31 @@ func (l *Lab) space(name string) space {
 }
 
 // ip runs a command of iproute2 on the namespace.
-func (s space) ip(args ...string) {
+func (s namespace) ip(args ...string) {
 	s.lab.t.Helper()
 	s.lab.check(run(append([]string{"ip", "-n", s.name}, args...)...))
 }
 
 // Within returns what a program and its arguments are put behind to run in the
 // network.
-func (s space) Within() []string { return []string{"ip", "netns", "exec", s.name} }
+func (s namespace) Within() []string { return []string{"ip", "netns", "exec", s.name} }
 
 // Command returns a process that is to run in the network.
-func (s space) Command(argv ...string) *exec.Cmd {
+func (s namespace) Command(argv ...string) *exec.Cmd {
 	argv = append(s.Within(), argv...)
 	return exec.Command(argv[0], argv[1:]...)
 }
 
 // Do calls f on a thread that is in the network: sockets that it opens belong
 // there for good. It must start no processes and no goroutines that open sockets.
-func (s space) Do(f func() error) error {
+func (s namespace) Do(f func() error) error {
 	if err := s.do(f); err != nil {
 		return fmt.Errorf("in %s: %w", s.name, err)
 	}
 	return nil
 }
 
-func (s space) do(f func() error) error {
+func (s namespace) do(f func() error) error {
 	done := make(chan error)
 	go func() { done <- s.visit(f) }()
 	return <-done
@@ -118,7 +118,7 @@ func (s space) do(f func() error) error {
 // visit enters the network, calls f and comes back. The thread must live on: the
 // system kills the processes that it started when it ends, if they are to die
 // with their parent.
-func (s space) visit(f func() error) (err error) {
+func (s namespace) visit(f func() error) (err error) {
 	there, err := os.Open(filepath.Join(where, s.name))
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 )
 
 // socket opens a UDP socket in a network.
-func socket(t *testing.T, s space, addr string) *net.UDPConn {
+func socket(t *testing.T, s namespace, addr string) *net.UDPConn {
 	t.Helper()
 	var c *net.UDPConn
 	err := s.Do(func() (err error) {
@@ -76,11 +76,11 @@ func TestRoutersOfBothKinds(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			l := New(t)
 			public := l.Net("public", "11.0.0.0/24")
-			r := public.Router("nat", At{Addr: "11.0.0.101"}, "192.168.1.0/24", tt.kind)
-			inside := r.LAN.Host("inside", At{Addr: "192.168.1.2"}).space
+			r := public.Router("nat", Attachment{Addr: "11.0.0.101"}, "192.168.1.0/24", tt.kind)
+			inside := r.LAN.Host("inside", Attachment{Addr: "192.168.1.2"}).namespace
 			in, other := socket(t, inside, "192.168.1.2:4001"), socket(t, inside, "192.168.1.2:4002")
-			one := socket(t, public.Host("one", At{Addr: "11.0.0.1"}).space, "11.0.0.1:4001")
-			two := socket(t, public.Host("two", At{Addr: "11.0.0.2"}).space, "11.0.0.2:4001")
+			one := socket(t, public.Host("one", Attachment{Addr: "11.0.0.1"}).namespace, "11.0.0.1:4001")
+			two := socket(t, public.Host("two", Attachment{Addr: "11.0.0.2"}).namespace, "11.0.0.2:4001")
 			say(t, in, "11.0.0.1:4001")
 			first := hear(t, one, soon)
 			if first.Addr().String() != "11.0.0.101" {
@@ -121,9 +121,9 @@ func TestRoutersOfBothKinds(t *testing.T) {
 // two makes a network of two hosts, the first at the end of the wire.
 func two(t *testing.T, wire Wire) (a *Host, ca, cb *net.UDPConn) {
 	n := New(t).Net("net", "11.0.0.0/24")
-	a = n.Host("a", At{Addr: "11.0.0.1", Wire: wire})
-	b := n.Host("b", At{Addr: "11.0.0.2"})
-	return a, socket(t, a.space, "11.0.0.1:4001"), socket(t, b.space, "11.0.0.2:4001")
+	a = n.Host("a", Attachment{Addr: "11.0.0.1", Wire: wire})
+	b := n.Host("b", Attachment{Addr: "11.0.0.2"})
+	return a, socket(t, a.namespace, "11.0.0.1:4001"), socket(t, b.namespace, "11.0.0.2:4001")
 }
 
 func TestPartitionInOneDirection(t *testing.T) {
@@ -279,14 +279,14 @@ func TestRateOfACable(t *testing.T) {
 func TestHostThatMoves(t *testing.T) {
 	l := New(t)
 	public := l.Net("public", "11.0.0.0/24")
-	server := socket(t, public.Host("server", At{Addr: "11.0.0.1"}).space, "11.0.0.1:4001")
-	office := public.Router("office", At{Addr: "11.0.0.101"}, "192.168.1.0/24", netfilter.Cone)
-	provider := public.Router("provider", At{Addr: "11.0.0.102", Wire: Long}, "100.64.0.0/16", netfilter.Cone)
-	cafe := provider.LAN.Router("cafe", At{Addr: "100.64.0.9"}, "192.168.1.0/24", netfilter.Symmetric)
-	laptop := office.LAN.Host("laptop", At{Addr: "192.168.1.2", Wire: Long})
+	server := socket(t, public.Host("server", Attachment{Addr: "11.0.0.1"}).namespace, "11.0.0.1:4001")
+	office := public.Router("office", Attachment{Addr: "11.0.0.101"}, "192.168.1.0/24", netfilter.Cone)
+	provider := public.Router("provider", Attachment{Addr: "11.0.0.102", Wire: Long}, "100.64.0.0/16", netfilter.Cone)
+	cafe := provider.LAN.Router("cafe", Attachment{Addr: "100.64.0.9"}, "192.168.1.0/24", netfilter.Symmetric)
+	laptop := office.LAN.Host("laptop", Attachment{Addr: "192.168.1.2", Wire: Long})
 	seen := func(addr string) string {
 		t.Helper()
-		c := socket(t, laptop.space, addr)
+		c := socket(t, laptop.namespace, addr)
 		defer c.Close()
 		say(t, c, "11.0.0.1:4001")
 		return hear(t, server, soon).Addr().String()
@@ -294,7 +294,7 @@ func TestHostThatMoves(t *testing.T) {
 	if got := seen("192.168.1.2:4001"); got != "11.0.0.101" {
 		t.Errorf("in the office it is seen as %s", got)
 	}
-	laptop.Move(cafe.LAN, At{Addr: "192.168.1.77"})
+	laptop.Move(cafe.LAN, Attachment{Addr: "192.168.1.77"})
 	if got := seen("192.168.1.77:4001"); got != "11.0.0.102" {
 		t.Errorf("in the café it is seen as %s", got)
 	}
@@ -339,7 +339,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 // started them, as tests do whose processes are to die with them, and then works in
 // their network: they live.
 func TestProcessesOutliveVisits(t *testing.T) {
-	h := New(t).Net("net", "11.0.0.0/24").Host("h", At{Addr: "11.0.0.1"})
+	h := New(t).Net("net", "11.0.0.0/24").Host("h", Attachment{Addr: "11.0.0.1"})
 	var all []*exec.Cmd
 	for range 20 {
 		cmd := h.Command("sleep", "600")
@@ -381,7 +381,7 @@ func TestFailuresSayWhichStep(t *testing.T) {
 	for want, f := range map[string]func(){
 		"ip -n":                     func() { n.ip("link", "set", "nothing", "up") },
 		"Cannot find device":        func() { n.ip("link", "set", "nothing", "up") },
-		"no address of 11.0.0.0/24": func() { n.Host("h", At{Addr: "10.0.0.1"}) },
+		"no address of 11.0.0.0/24": func() { n.Host("h", Attachment{Addr: "10.0.0.1"}) },
 		"there is a net already":    func() { l.Net("net", "11.0.0.0/24") },
 	} {
 		func() {

@@ -17,7 +17,7 @@ import (
 // A Link is a wire that this process carries the frames over, one by one: it has
 // what the kernel of a test machine may lack, delay first of all.
 type Link struct {
-	out, in way
+	out, in direction
 	running sync.WaitGroup
 	closing sync.Once
 }
@@ -37,15 +37,15 @@ func (l *Link) Counts() (carried, dropped int64) {
 	return l.out.carried.Load() + l.in.carried.Load(), l.out.dropped.Load() + l.in.dropped.Load()
 }
 
-// A way is one direction of a link.
-type way struct {
+// A direction is one direction of a link.
+type direction struct {
 	from, to         *os.File
 	shape            atomic.Pointer[Shape]
 	carried, dropped atomic.Int64
 }
 
 // newLink connects an interface in one namespace with one in another.
-func newLink(host space, dev string, sw space, socket string) (*Link, error) {
+func newLink(host namespace, dev string, sw namespace, socket string) (*Link, error) {
 	near, err := tap(host, dev)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func newLink(host space, dev string, sw space, socket string) (*Link, error) {
 	l.out.from, l.out.to = near, far
 	l.in.from, l.in.to = far, near
 	l.Set(Shape{})
-	for _, w := range []*way{&l.out, &l.in} {
+	for _, w := range []*direction{&l.out, &l.in} {
 		frames := make(chan frame, 1024)
 		l.running.Go(func() { w.read(frames) })
 		l.running.Go(func() { w.deliver(frames) })
@@ -77,7 +77,7 @@ func (l *Link) close() {
 
 // tap makes an interface in a namespace whose frames this process reads and
 // writes.
-func tap(s space, dev string) (*os.File, error) {
+func tap(s namespace, dev string) (*os.File, error) {
 	var file *os.File
 	err := s.Do(func() error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
@@ -99,7 +99,7 @@ func tap(s space, dev string) (*os.File, error) {
 }
 
 // read takes frames up and decides about each, until the link is closed.
-func (w *way) read(frames chan<- frame) {
+func (w *direction) read(frames chan<- frame) {
 	defer close(frames)
 	buf := make([]byte, 1<<16)
 	var busy time.Time
@@ -112,7 +112,7 @@ func (w *way) read(frames chan<- frame) {
 		if n > 13 && buf[12] == 0x08 && buf[13] == 0x06 {
 			s.Loss = 0 // neighbours find each other: a link loses packets, not its ends
 		}
-		at, ok := s.fate(time.Now(), &busy, n, rand.Float64)
+		at, ok := s.schedule(time.Now(), &busy, n, rand.Float64)
 		if !ok {
 			w.dropped.Add(1)
 			continue
@@ -122,7 +122,7 @@ func (w *way) read(frames chan<- frame) {
 }
 
 // deliver writes each frame when its time has come.
-func (w *way) deliver(frames <-chan frame) {
+func (w *direction) deliver(frames <-chan frame) {
 	var due queue
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

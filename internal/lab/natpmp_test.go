@@ -17,13 +17,13 @@ import (
 func TestARouterMapsPorts(t *testing.T) {
 	l := New(t)
 	public := l.Net("public", "11.0.0.0/24")
-	office := public.Router("office", At{Addr: "11.0.0.101"}, "192.168.1.0/24", netfilter.Cone)
+	office := public.Router("office", Attachment{Addr: "11.0.0.101"}, "192.168.1.0/24", netfilter.Cone)
 	ports := office.MapPorts()
-	a := office.LAN.Host("a", At{Addr: "192.168.1.2"})
-	b := public.Host("b", At{Addr: "11.0.0.1"})
-	inner := socket(t, a.space, "192.168.1.2:4001")
-	outer := socket(t, b.space, "11.0.0.1:9")
-	asking := socket(t, a.space, "192.168.1.2:5000")
+	a := office.LAN.Host("a", Attachment{Addr: "192.168.1.2"})
+	b := public.Host("b", Attachment{Addr: "11.0.0.1"})
+	inner := socket(t, a.namespace, "192.168.1.2:4001")
+	outer := socket(t, b.namespace, "11.0.0.1:9")
+	asking := socket(t, a.namespace, "192.168.1.2:5000")
 
 	ask := func(b ...byte) []byte {
 		t.Helper()

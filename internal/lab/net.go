@@ -14,7 +14,7 @@ import (
 
 // A Net is one network with a switch in its middle.
 type Net struct {
-	space
+	namespace
 	prefix  netip.Prefix
 	gateway netip.Addr // the router that leads out of it; none in a public one
 	ports   map[string]*Port
@@ -26,14 +26,14 @@ func (l *Lab) Net(name, prefix string) *Net {
 	l.t.Helper()
 	p, err := netip.ParsePrefix(prefix)
 	l.check(err)
-	n := &Net{space: l.space(name), prefix: p.Masked(), ports: map[string]*Port{}}
+	n := &Net{namespace: l.newNamespace(name), prefix: p.Masked(), ports: map[string]*Port{}}
 	n.ip("link", "add", "switch", "type", "bridge")
 	n.ip("link", "set", "switch", "up")
 	return n
 }
 
-// At says where something is plugged into a network.
-type At struct {
+// Attachment says where something is plugged into a network.
+type Attachment struct {
 	Addr string // its address there: 11.0.0.1
 	Wire Wire   // what it hangs on; default a Cable
 }
@@ -53,7 +53,7 @@ type Port struct {
 	Link *Link // of a Long wire; nil with a Cable
 
 	net     *Net
-	far     space      // of what is plugged
+	far     namespace  // of what is plugged
 	dev     string     // its interface
 	socket  string     // the switch's side
 	addr    netip.Addr // its address
@@ -66,11 +66,11 @@ type impairment struct {
 	loss float64
 }
 
-// everyone is all addresses.
-var everyone = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+// allAddresses is all addresses.
+var allAddresses = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
-// plug connects the interface dev of a namespace with the network.
-func (n *Net) plug(s space, dev string, at At) *Port {
+// attach connects the interface dev of a namespace with the network.
+func (n *Net) attach(s namespace, dev string, at Attachment) *Port {
 	n.lab.t.Helper()
 	addr, err := netip.ParseAddr(at.Addr)
 	n.lab.check(err)
@@ -82,7 +82,7 @@ func (n *Net) plug(s space, dev string, at At) *Port {
 	n.ports[p.socket] = p
 	switch at.Wire {
 	case Long:
-		p.Link, err = newLink(s, dev, n.space, p.socket)
+		p.Link, err = newLink(s, dev, n.namespace, p.socket)
 		n.lab.check(err)
 		n.lab.t.Cleanup(p.Link.close)
 	default:
@@ -113,8 +113,8 @@ func (p *Port) readdress(addr string) {
 	p.address()
 }
 
-// unplug takes what is plugged out of the network.
-func (p *Port) unplug() {
+// detach takes what is plugged out of the network.
+func (p *Port) detach() {
 	p.net.lab.t.Helper()
 	delete(p.net.ports, p.socket)
 	if p.Link != nil {
@@ -191,7 +191,7 @@ func (p *Port) Rate(bits int64) {
 func (l *Lab) prefixes(texts []string) []netip.Prefix {
 	l.t.Helper()
 	if len(texts) == 0 {
-		return []netip.Prefix{everyone}
+		return []netip.Prefix{allAddresses}
 	}
 	var out []netip.Prefix
 	for _, text := range texts {

@@ -17,9 +17,9 @@ type Shape struct {
 	Down   bool          // nothing passes, and nobody notices
 }
 
-// fate decides when a packet arrives, if it does. busy is until when the rate is
+// schedule decides when a packet arrives, if it does. busy is until when the rate is
 // used up, r a source of numbers in [0, 1).
-func (s Shape) fate(now time.Time, busy *time.Time, size int, r func() float64) (at time.Time, ok bool) {
+func (s Shape) schedule(now time.Time, busy *time.Time, size int, r func() float64) (at time.Time, ok bool) {
 	if s.Down || s.Loss > 0 && r() < s.Loss {
 		return now, false
 	}
@@ -61,7 +61,7 @@ type queue struct {
 
 func (q *queue) add(f frame) {
 	q.came++
-	heap.Push(&q.frames, numbered{f, q.came})
+	heap.Push(&q.frames, sequenced{f, q.came})
 }
 
 // next takes out a frame whose time has come.
@@ -69,7 +69,7 @@ func (q *queue) next(now time.Time) (frame, bool) {
 	if len(q.frames) == 0 || q.frames[0].at.After(now) {
 		return frame{}, false
 	}
-	return heap.Pop(&q.frames).(numbered).frame, true
+	return heap.Pop(&q.frames).(sequenced).frame, true
 }
 
 // wait returns how long nothing is due.
@@ -80,13 +80,13 @@ func (q *queue) wait(now time.Time) time.Duration {
 	return q.frames[0].at.Sub(now)
 }
 
-type numbered struct {
+type sequenced struct {
 	frame
 	came uint64
 }
 
 // ordered is a heap.
-type ordered []numbered
+type ordered []sequenced
 
 func (o ordered) Len() int { return len(o) }
 func (o ordered) Less(i, j int) bool {
@@ -98,7 +98,7 @@ func (o ordered) Less(i, j int) bool {
 func (o ordered) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
 
 // Push is for package heap.
-func (o *ordered) Push(x any) { *o = append(*o, x.(numbered)) }
+func (o *ordered) Push(x any) { *o = append(*o, x.(sequenced)) }
 
 // Pop is for package heap.
 func (o *ordered) Pop() any {

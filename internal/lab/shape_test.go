@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestFateOfAPacket(t *testing.T) {
+func TestPacketsAreDelayedAndDropped(t *testing.T) {
 	now := time.Unix(1000, 0)
 	const ms = time.Millisecond
 	tests := []struct {
@@ -32,7 +32,7 @@ func TestFateOfAPacket(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			busy := now.Add(tt.busy)
-			at, ok := tt.shape.fate(now, &busy, 1000, func() float64 { return tt.r })
+			at, ok := tt.shape.schedule(now, &busy, 1000, func() float64 { return tt.r })
 			if ok == tt.lost {
 				t.Fatalf("arrives: %v", ok)
 			}

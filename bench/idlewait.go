@@ -45,9 +45,9 @@ const (
 	quietCores = .1 // in use is still quiet
 )
 
-// awaitQuiet returns when the machine has done next to nothing for a while, or
+// waitQuiet returns when the machine has done next to nothing for a while, or
 // after wait, and what it did in the last look, in cores.
-func awaitQuiet(log io.Writer, wait time.Duration) float64 {
+func waitQuiet(log io.Writer, wait time.Duration) float64 {
 	for end := time.Now().Add(wait); ; {
 		before := busy()
 		time.Sleep(quietFor)

@@ -71,13 +71,13 @@ func (p *plan) takes(n int, away func(*proc) error) (all []time.Duration, err er
 func takesIn(dir string, n int, away func(*proc) error) (took []time.Duration, err error) {
 	note := filepath.Join(dir, "starts")
 	worker := opening{Engine: node.EngineNuts, Starts: note, Deaf: true}
-	c, err := openCrew(dir, append([]opening{{Engine: node.EngineNuts, Idle: true, Deaf: true}}, slices.Repeat([]opening{worker}, takers)...), 0)
+	c, err := openQueueNodes(dir, append([]opening{{Engine: node.EngineNuts, Idle: true, Deaf: true}}, slices.Repeat([]opening{worker}, takers)...), 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.end()) }()
 	for i := range n {
-		given, err := c.nodes[0].ask(order{Do: "give"}, nil)
+		given, err := c.nodes[0].ask(request{Do: "give"}, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func takesIn(dir string, n int, away func(*proc) error) (took []time.Duration, e
 			return nil, err
 		}
 		took = append(took, second.at.Sub(begin))
-		if _, err := c.nodes[0].ask(order{Do: "cancel", Path: given.Text}, nil); err != nil {
+		if _, err := c.nodes[0].ask(request{Do: "cancel", Path: given.Text}, nil); err != nil {
 			return nil, err
 		}
 		if err := errors.Join(c.start(at), c.ready(2)); err != nil {
@@ -112,7 +112,7 @@ type started struct {
 
 // awaitStart waits for the n-th line of a file, from 0.
 func awaitStart(path string, n int) (s started, err error) {
-	for end := time.Now().Add(crewWait); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(queueNodesTimeout); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		lines := strings.SplitAfter(text(path), "\n")
 		if n >= len(lines) || !strings.HasSuffix(lines[n], "\n") {
 			continue
@@ -126,7 +126,7 @@ func awaitStart(path string, n int) (s started, err error) {
 		s.node, err = strconv.Atoi(strings.TrimPrefix(name, "n"))
 		return s, err
 	}
-	return s, fmt.Errorf("start %d of a task did not come within %v", n, crewWait)
+	return s, fmt.Errorf("start %d of a task did not come within %v", n, queueNodesTimeout)
 }
 
 // handoff measures how fast a queue with pending tasks moves to another home.
@@ -153,29 +153,29 @@ func (p *plan) handed(slow time.Duration, n int) (moved, ended time.Duration, er
 		return 0, 0, err
 	}
 	defer os.RemoveAll(dir)
-	o := opening{Engine: node.EngineNuts, Memory: rateMemory, Slots: crewSlots}
-	c, err := openCrew(dir, []opening{o, o}, slow)
+	o := opening{Engine: node.EngineNuts, Memory: rateMemory, Slots: queueSlots}
+	c, err := openQueueNodes(dir, []opening{o, o}, slow)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, c.end()) }()
 	a, b := c.nodes[0], c.nodes[1]
-	if _, err := a.ask(order{Do: "pause", On: true}, nil); err != nil {
+	if _, err := a.ask(request{Do: "pause", On: true}, nil); err != nil {
 		return 0, 0, err
 	}
 	l := load{Target: "queue:" + queueName, Until: accepted, Tasks: n, Flying: 8, Size: bodySize, Batch: batchSize}
-	if _, err := a.ask(order{Do: "load", Load: l}, nil); err != nil {
+	if _, err := a.ask(request{Do: "load", Load: l}, nil); err != nil {
 		return 0, 0, err
 	}
 	begin := time.Now()
-	if _, err := a.ask(order{Do: "handoff", Path: "n1"}, nil); err != nil {
+	if _, err := a.ask(request{Do: "handoff", Path: "n1"}, nil); err != nil {
 		return 0, 0, err
 	}
 	if err := errors.Join(awaitCount(b, n), awaitCount(a, 0)); err != nil {
 		return 0, 0, err
 	}
 	moved, begin = time.Since(begin), time.Now()
-	if _, err := b.ask(order{Do: "pause", On: false}, nil); err != nil {
+	if _, err := b.ask(request{Do: "pause", On: false}, nil); err != nil {
 		return 0, 0, err
 	}
 	err = awaitCount(b, 0)
@@ -184,12 +184,12 @@ func (p *plan) handed(slow time.Duration, n int) (moved, ended time.Duration, er
 
 // awaitCount waits until a node has so many tasks of the queue.
 func awaitCount(p *proc, n int) error {
-	var a answer
-	for end := time.Now().Add(2 * crewWait); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	var a response
+	for end := time.Now().Add(2 * queueNodesTimeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		var err error
-		if a, err = p.ask(order{Do: "count"}, nil); err != nil || a.Count == n {
+		if a, err = p.ask(request{Do: "count"}, nil); err != nil || a.Count == n {
 			return err
 		}
 	}
-	return fmt.Errorf("%s has %d tasks of the queue, not %d, after %v", p.name, a.Count, n, 2*crewWait)
+	return fmt.Errorf("%s has %d tasks of the queue, not %d, after %v", p.name, a.Count, n, 2*queueNodesTimeout)
 }

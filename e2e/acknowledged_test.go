@@ -17,14 +17,14 @@ import (
 )
 
 // Promises are the tasks that a home has acknowledged.
-type promises struct {
+type acknowledged struct {
 	mu  sync.Mutex
 	ids map[string]bool
 }
 
-func newPromises() *promises { return &promises{ids: map[string]bool{}} }
+func newAcknowledged() *acknowledged { return &acknowledged{ids: map[string]bool{}} }
 
-func (p *promises) add(ids ...string) {
+func (p *acknowledged) add(ids ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, id := range ids {
@@ -32,7 +32,7 @@ func (p *promises) add(ids ...string) {
 	}
 }
 
-func (p *promises) all() []string {
+func (p *acknowledged) all() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Sorted(maps.Keys(p.ids))
@@ -40,7 +40,7 @@ func (p *promises) all() []string {
 
 // submit hands n tasks over and notes those that were acknowledged. An error is
 // no promise broken: the node may just have been killed.
-func (p *promises) submit(ctx context.Context, m *machine, n int, r node.Request) (errs []error) {
+func (p *acknowledged) submit(ctx context.Context, m *machine, n int, r node.Request) (errs []error) {
 	rs := make([]node.Request, n)
 	for i := range rs {
 		rs[i] = r
@@ -56,9 +56,9 @@ func (p *promises) submit(ctx context.Context, m *machine, n int, r node.Request
 	return errs
 }
 
-// kept waits until every acknowledged task has ended at its home as want, which
+// checkAllEnd waits until every acknowledged task has ended at its home as want, which
 // nobody lends a hand to (I1, I20).
-func (p *promises) kept(t *testing.T, home *machine, want string) {
+func (p *acknowledged) checkAllEnd(t *testing.T, home *machine, want string) {
 	t.Helper()
 	open := p.all()
 	home.until("all acknowledged tasks have ended", func() bool {
@@ -88,15 +88,15 @@ var live = []proto.TaskState{
 	proto.Running, proto.Retrying,
 }
 
-// idle waits until nothing that this home knows of is left to do: also a task
+// waitIdle waits until nothing that this home knows of is left to do: also a task
 // whose submit was cut off, and may have been written or not, ends (I11).
-func (m *machine) idle() {
+func (m *machine) waitIdle() {
 	m.t.Helper()
-	m.until("nothing is left to do", m.rests)
+	m.until("nothing is left to do", m.isIdle)
 }
 
-// rests reports whether every task of this home has ended.
-func (m *machine) rests() bool {
+// isIdle reports whether every task of this home has ended.
+func (m *machine) isIdle() bool {
 	page, err := m.Tasks(context.Background(), node.Query{Role: node.RoleHome, States: live, Limit: 1})
 	return err == nil && len(page.Items) == 0
 }
@@ -107,8 +107,8 @@ func pause(d time.Duration) { <-time.After(d) }
 // A mark is one line that a handler left.
 type mark struct{ what, task, attempt, life string }
 
-// left reads what the handlers of a machine did.
-func (m *machine) left() (all []mark) {
+// marks reads what the handlers of a machine did.
+func (m *machine) readMarks() (all []mark) {
 	b, err := os.ReadFile(m.marks)
 	if err != nil && !os.IsNotExist(err) {
 		m.t.Fatal(err)
@@ -123,14 +123,14 @@ func (m *machine) left() (all []mark) {
 	return all
 }
 
-// once holds the handlers' marks against I2 and I6: every acknowledged task ran,
+// checkMarks holds the handlers' marks against I2 and I6: every acknowledged task ran,
 // and a second time only in another life of the owner, which had died while it
 // ran it. It returns how many did.
-func (p *promises) once(t *testing.T, owner *machine) (again int) {
+func (p *acknowledged) checkMarks(t *testing.T, owner *machine) (again int) {
 	t.Helper()
 	type start struct{ what, task, life string }
 	seen, ended := map[start]bool{}, map[string]bool{}
-	for _, m := range owner.left() {
+	for _, m := range owner.readMarks() {
 		s := start{m.what, m.task, m.life}
 		if seen[s] {
 			t.Errorf("I6: %s %s twice in life %s of %s", m.what, m.task, m.life, owner.name)

@@ -25,9 +25,9 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A villain is a member's keys in the wrong hands: it speaks the protocol over a
+// A attacker is a member's keys in the wrong hands: it speaks the protocol over a
 // real socket and sends what it likes.
-type villain struct {
+type attacker struct {
 	t      *testing.T
 	keys   *identity.Keys
 	mesh   identity.Mesh
@@ -37,8 +37,8 @@ type villain struct {
 	links  chan *transport.Link
 }
 
-// corrupt takes the keys of a stopped machine.
-func corrupt(t *testing.T, m *machine, victim string) *villain {
+// newAttacker takes the keys of a stopped machine.
+func newAttacker(t *testing.T, m *machine, victim string) *attacker {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -68,14 +68,14 @@ func corrupt(t *testing.T, m *machine, victim string) *villain {
 	var id proto.BootID
 	rand.Read(id[:])
 	book.SetBoot(boot, id)
-	v := &villain{t: t, keys: keys, mesh: mesh, book: book, seq: proto.Seq{Boot: boot}, links: make(chan *transport.Link)}
+	v := &attacker{t: t, keys: keys, mesh: mesh, book: book, seq: proto.Seq{Boot: boot}, links: make(chan *transport.Link)}
 	v.victim, err = book.Find(victim)
 	must(err)
 	return v
 }
 
 // run keeps a transport open until the returned function is called.
-func (v *villain) run(gate transport.Gate, keys transport.Keys) (tr *transport.Transport, stop func()) {
+func (v *attacker) run(gate transport.Gate, keys transport.Keys) (tr *transport.Transport, stop func()) {
 	v.t.Helper()
 	tr, err := transport.New(keys, gate, v, transport.Config{Listen: []string{}, Directory: v.book})
 	if err != nil {
@@ -89,7 +89,7 @@ func (v *villain) run(gate transport.Gate, keys transport.Keys) (tr *transport.T
 }
 
 // Linked hands the link to whoever sends next.
-func (v *villain) Linked(ctx context.Context, l *transport.Link) error {
+func (v *attacker) Linked(ctx context.Context, l *transport.Link) error {
 	for {
 		select {
 		case v.links <- l:
@@ -102,16 +102,16 @@ func (v *villain) Linked(ctx context.Context, l *transport.Link) error {
 }
 
 // Receive takes whatever comes.
-func (v *villain) Receive(context.Context, proto.PeerID, []*proto.Message) (transport.Answer, error) {
+func (v *attacker) Receive(context.Context, proto.PeerID, []*proto.Message) (transport.Answer, error) {
 	return transport.Answer{Time: time.Now().UnixMilli()}, nil
 }
 
 // Started hears nothing.
-func (v *villain) Started(proto.PeerID, *proto.Receipts) {}
+func (v *attacker) Started(proto.PeerID, *proto.Receipts) {}
 
 // message makes a task for the victim, with what change does to its header and
 // content before it is sealed and signed.
-func (v *villain) message(change func(*proto.Header, *proto.Content)) *proto.Message {
+func (v *attacker) message(change func(*proto.Header, *proto.Content)) *proto.Message {
 	v.t.Helper()
 	now := time.Now()
 	v.seq.Counter++
@@ -140,7 +140,7 @@ func (v *villain) message(change func(*proto.Header, *proto.Content)) *proto.Mes
 	return v.sign(env)
 }
 
-func (v *villain) sign(env *proto.Envelope) *proto.Message {
+func (v *attacker) sign(env *proto.Envelope) *proto.Message {
 	sig, proofs := v.keys.SignGroup([][32]byte{identity.EnvelopeLeaf(env.Header, env.Body, proto.WhatTask)})
 	env.Path, env.Index = proofs[0].Path, proofs[0].Index
 	payload, err := proto.Encode(nil, env)
@@ -150,10 +150,10 @@ func (v *villain) sign(env *proto.Envelope) *proto.Message {
 	return &proto.Message{Id: "x", Type: proto.TypeData, Payload: payload, Signature: sig}
 }
 
-// say sends one message and returns the code of the answer: 0 when it was taken,
+// send sends one message and returns the code of the answer: 0 when it was taken,
 // an error when the victim broke the link.
-func (v *villain) say(m *proto.Message) (proto.Code, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func (v *attacker) send(m *proto.Message) (proto.Code, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	select {
 	case l := <-v.links:
@@ -170,8 +170,8 @@ func (v *villain) say(m *proto.Message) (proto.Code, error) {
 	}
 }
 
-// bent returns m with one byte of its payload changed, at a distance from its end.
-func bent(m *proto.Message, back int) *proto.Message {
+// flipByte returns m with one byte of its payload changed, at a distance from its end.
+func flipByte(m *proto.Message, back int) *proto.Message {
 	p := bytes.Clone(m.Payload)
 	p[len(p)-back] ^= 1
 	return &proto.Message{Id: m.Id, Type: m.Type, Payload: p, Signature: m.Signature}
@@ -183,16 +183,16 @@ func bent(m *proto.Message, back int) *proto.Message {
 func TestBadFramesOverARealSocket(t *testing.T) {
 	a, b := pair(t, config{engine: "nutsdb"})
 	a.stop()
-	v := corrupt(t, a, "b")
+	v := newAttacker(t, a, "b")
 	_, stop := v.run(v.book, v.keys)
 	good := v.message(nil)
-	if code, err := v.say(good); code != 0 || err != nil {
+	if code, err := v.send(good); code != 0 || err != nil {
 		t.Fatalf("a good task: %s, %v", code, err)
 	}
-	b.until("it runs", func() bool { return len(b.left()) == 2 })
+	b.until("it runs", func() bool { return len(b.readMarks()) == 2 })
 	taken := map[proto.Code]bool{0: true, proto.CodeDuplicate: true}
 	for range 100 {
-		if code, err := v.say(good); !taken[code] || err != nil {
+		if code, err := v.send(good); !taken[code] || err != nil {
 			t.Fatalf("a replay: %s, %v", code, err)
 		}
 	}
@@ -204,7 +204,7 @@ func TestBadFramesOverARealSocket(t *testing.T) {
 		want proto.Code // 0: any refusal
 	}{
 		{"the signature of another", foreign, proto.CodeBadSignature},
-		{"a bent payload", bent(v.message(nil), 10), 0},
+		{"a bent payload", flipByte(v.message(nil), 10), 0},
 		{"no payload", &proto.Message{Id: "x", Type: proto.TypeData}, 0},
 		{"random bytes", &proto.Message{Id: "x", Type: proto.TypeData, Payload: []byte(rand.Text()), Signature: good.Signature}, 0},
 		{"an unknown type", &proto.Message{Id: "x", Type: 99, Payload: good.Payload}, proto.CodeUnknownVersion},
@@ -219,7 +219,7 @@ func TestBadFramesOverARealSocket(t *testing.T) {
 		{"a kind that is a path", v.message(func(_ *proto.Header, c *proto.Content) { c.Kind = "../../bin/sh" }), 0},
 	}
 	for _, tt := range bad {
-		code, err := v.say(tt.m)
+		code, err := v.send(tt.m)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
 			t.Errorf("%s: no answer", tt.name)
@@ -230,27 +230,27 @@ func TestBadFramesOverARealSocket(t *testing.T) {
 		}
 	}
 	stop()
-	v.strange(b)
-	if left := len(b.left()); left != 2 || !b.alive() {
+	v.connectStrangers(b)
+	if left := len(b.readMarks()); left != 2 || !b.alive() {
 		t.Errorf("I2: %d marks after all that, want the 2 of the good task; alive %v", left, b.alive())
 	}
 }
 
-// A nobody has keys and no certificate.
-type nobody struct{ keys *identity.Keys }
+// A stranger has keys and no certificate.
+type stranger struct{ keys *identity.Keys }
 
-func (n nobody) Hello() *proto.Hello {
+func (n stranger) Hello() *proto.Hello {
 	return &proto.Hello{KeyRecord: n.keys.KeyRecord(), Boot: 1, BootId: make([]byte, 16)}
 }
-func (nobody) Admit(*proto.Hello, proto.PeerID) error { return nil }
-func (nobody) Blocked(proto.PeerID) bool              { return false }
+func (stranger) Admit(*proto.Hello, proto.PeerID) error { return nil }
+func (stranger) Blocked(proto.PeerID) bool              { return false }
 
-// strange lets strangers knock at b: none gets a link.
-func (v *villain) strange(b *machine) {
+// connectStrangers lets strangers knock at b: none gets a link.
+func (v *attacker) connectStrangers(b *machine) {
 	for range 5 {
 		keys := identity.NewKeys(rand.Reader, time.Now())
-		tr, stop := v.run(nobody{keys}, keys)
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		tr, stop := v.run(stranger{keys}, keys)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		err := tr.Dial(ctx, v.victim.Peer, v.victim.Addrs)
 		cancel()
 		if _, ok := errors.AsType[*transport.RefusedError](err); !ok {

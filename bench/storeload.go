@@ -32,9 +32,9 @@ const (
 // would have less to write.
 const noiseSize = 16 << 20
 
-// A frontLoad is callers of a bare store, each of which commits one record after
+// A storeLoadConfig is callers of a bare store, each of which commits one record after
 // the other.
-type frontLoad struct {
+type storeLoadConfig struct {
 	Dir     string
 	Engine  string
 	Callers int
@@ -43,25 +43,25 @@ type frontLoad struct {
 	Profile string // file of a CPU profile of the measuring; empty: none
 }
 
-// front measures what the store's own group commit does with nothing above it.
-func (c *child) front(l frontLoad) (answer, error) {
+// measureStore measures what the store's own group commit does with nothing above it.
+func (c *child) measureStore(l storeLoadConfig) (response, error) {
 	e, err := engine(l)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	s, err := store.Open(e, store.Config{})
 	if err != nil {
-		return answer{}, errors.Join(err, e.Close())
+		return response{}, errors.Join(err, e.Close())
 	}
 	node.TuneRuntime(rateMemory) // as a node does, whose store is open by then
 	noise := make([]byte, noiseSize)
 	rand.Read(noise)
 	if _, err = fill(s, noise, 0, l.Records/4, l.Callers, l.Limit); err != nil {
-		return answer{}, errors.Join(err, s.Close())
+		return response{}, errors.Join(err, s.Close())
 	}
 	if l.Profile != "" {
 		if err := c.record(l.Profile); err != nil {
-			return answer{}, errors.Join(err, s.Close())
+			return response{}, errors.Join(err, s.Close())
 		}
 	}
 	begin, first := time.Now(), measure()
@@ -72,10 +72,10 @@ func (c *child) front(l frontLoad) (answer, error) {
 	if l.Profile != "" {
 		err = errors.Join(err, c.record(""))
 	}
-	return answer{Report: r}, errors.Join(err, s.Close())
+	return response{Report: r}, errors.Join(err, s.Close())
 }
 
-func engine(l frontLoad) (store.Engine, error) {
+func engine(l storeLoadConfig) (store.Engine, error) {
 	if l.Engine == node.EnginePebble {
 		return pebble.Open(l.Dir, pebble.Config{})
 	}
@@ -140,10 +140,10 @@ func syncTime(dir string) (time.Duration, error) {
 }
 
 // echo sends back what comes in on a TCP port of loopback, which it names.
-func (c *child) echo() (answer, error) {
+func (c *child) echo() (response, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	done := make(chan error, 1)
 	go func() {
@@ -154,7 +154,7 @@ func (c *child) echo() (answer, error) {
 		done <- errors.Join(err, l.Close())
 	}()
 	c.stops = append(c.stops, func() error { return <-done })
-	return answer{Text: l.Addr().String()}, nil
+	return response{Text: l.Addr().String()}, nil
 }
 
 // pingTime returns the time of one record there and back.

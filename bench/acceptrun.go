@@ -23,8 +23,8 @@ func (p *plan) accept(t *table) error {
 			tasks    int
 			target   float64
 		}{{0, flying, 80_000, 15_000}, {extra, flying, 40_000, 6_000}, {extra, 4 * flying, 60_000, 0}} {
-			r, err := p.middle(func() (result, error) {
-				return p.once(scene{engine: e, slow: c.slow, held: true}, p.load(accepted, c.tasks, c.inFlight), "")
+			r, err := p.median(func() (result, error) {
+				return p.once(pairConfig{engine: e, slow: c.slow, held: true}, p.load(accepted, c.tasks, c.inFlight), "")
 			})
 			if err != nil {
 				return err
@@ -64,8 +64,8 @@ func (p *plan) ended(t *table) error {
 			tasks  int
 			target float64
 		}{{0, flying, 30_000, 6_000}, {0, 0, 20_000, 0}, {extra, flying, 20_000, 0}} {
-			r, err := p.middle(func() (result, error) {
-				return p.once(scene{engine: e, slow: c.slow, slots: c.slots}, p.load(ended, c.tasks, flying), "")
+			r, err := p.median(func() (result, error) {
+				return p.once(pairConfig{engine: e, slow: c.slow, slots: c.slots}, p.load(ended, c.tasks, flying), "")
 			})
 			if err != nil {
 				return err
@@ -94,9 +94,9 @@ func (p *plan) parts(t *table) error {
 		for _, c := range []struct {
 			name  string
 			until string
-			scene scene
+			scene pairConfig
 			tasks int
-		}{{"accepted", accepted, scene{engine: e, held: true}, 60_000}, {"whole", ended, scene{engine: e, slots: flying}, 20_000}} {
+		}{{"accepted", accepted, pairConfig{engine: e, held: true}, 60_000}, {"whole", ended, pairConfig{engine: e, slots: flying}, 20_000}} {
 			two, err := p.profiled(c.scene, p.load(c.until, c.tasks, flying))
 			if err != nil {
 				return err
@@ -111,7 +111,7 @@ func (p *plan) parts(t *table) error {
 
 // profiled runs a load and returns the microseconds of each part for one task, of
 // the sender and of the receiver.
-func (p *plan) profiled(s scene, l load) ([]map[string]float64, error) {
+func (p *plan) profiled(s pairConfig, l load) ([]map[string]float64, error) {
 	name := filepath.Join(cmp.Or(p.profiles, p.dir), l.Until+"-"+s.engine)
 	r, err := p.once(s, l, name)
 	if err != nil {

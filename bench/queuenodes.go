@@ -13,33 +13,33 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A crew is the nodes of one mesh that work on a shared queue, each a process of
+// A queueNodes is the nodes of one mesh that work on a shared queue, each a process of
 // its own. The first is the queue's home and works too.
-type crew struct {
+type queueNodes struct {
 	nodes  []*proc
 	opened []opening // of each, to start it again
 	slow   time.Duration
 }
 
 const (
-	queueName = "work"
-	crewSize  = 5
+	queueName       = "work"
+	queueNodesCount = 5
 )
 
-// newCrew makes nodes in fresh folders below dir, and returns when the home of the
+// newQueueNodes makes nodes in fresh folders below dir, and returns when the home of the
 // queue would give work to each.
-func newCrew(dir string, s scene) (*crew, error) {
+func newQueueNodes(dir string, s pairConfig) (*queueNodes, error) {
 	o := opening{Engine: s.engine, Memory: rateMemory, Slots: s.slots}
-	c, err := openCrew(dir, slices.Repeat([]opening{o}, crewSize), s.slow)
+	c, err := openQueueNodes(dir, slices.Repeat([]opening{o}, queueNodesCount), s.slow)
 	if err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-// openCrew makes and runs nodes below dir and waits until they know each other.
-func openCrew(dir string, all []opening, slow time.Duration) (_ *crew, err error) {
-	c := &crew{slow: slow}
+// openQueueNodes makes and runs nodes below dir and waits until they know each other.
+func openQueueNodes(dir string, all []opening, slow time.Duration) (_ *queueNodes, err error) {
+	c := &queueNodes{slow: slow}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.end())
@@ -50,7 +50,7 @@ func openCrew(dir string, all []opening, slow time.Duration) (_ *crew, err error
 		o.Name = "n" + strconv.Itoa(i)
 		o.Dir = filepath.Join(dir, o.Name)
 		if i > 0 {
-			inv, err := c.nodes[0].ask(order{Do: "invite"}, nil)
+			inv, err := c.nodes[0].ask(request{Do: "invite"}, nil)
 			if err != nil {
 				return nil, err
 			}
@@ -69,7 +69,7 @@ func openCrew(dir string, all []opening, slow time.Duration) (_ *crew, err error
 		return nil, err
 	}
 	for _, p := range c.nodes[1:] {
-		if _, err := p.ask(order{Do: "queue"}, nil); err != nil {
+		if _, err := p.ask(request{Do: "queue"}, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -77,23 +77,23 @@ func openCrew(dir string, all []opening, slow time.Duration) (_ *crew, err error
 }
 
 // start runs a node, which joins or makes its mesh the first time.
-func (c *crew) start(i int) (err error) {
+func (c *queueNodes) start(i int) (err error) {
 	o := &c.opened[i]
 	if c.nodes[i], err = spawn(o.Name, c.slow); err != nil {
 		return err
 	}
-	_, err = c.nodes[i].ask(order{Do: "open", Open: *o}, nil)
+	_, err = c.nodes[i].ask(request{Do: "open", Open: *o}, nil)
 	o.Ticket, o.Name = "", ""
 	return err
 }
 
 // ready waits until the home would give work to so many nodes.
-func (c *crew) ready(able int) error {
-	_, err := c.nodes[0].ask(order{Do: "queue", Count: able}, nil)
+func (c *queueNodes) ready(able int) error {
+	_, err := c.nodes[0].ask(request{Do: "queue", Count: able}, nil)
 	return err
 }
 
-func (c *crew) end() error {
+func (c *queueNodes) end() error {
 	var errs []error
 	for _, p := range slices.Backward(c.nodes) { // the home last
 		errs = append(errs, p.end())
@@ -101,12 +101,12 @@ func (c *crew) end() error {
 	return errors.Join(errs...)
 }
 
-// crewWait is how long the members of a queue may take to know each other.
-const crewWait = time.Minute
+// queueNodesTimeout is how long the members of a queue may take to know each other.
+const queueNodesTimeout = time.Minute
 
 // share does an order that is about the queue.
-func (c *child) share(o order) (a answer, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), crewWait)
+func (c *child) share(o request) (a response, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), queueNodesTimeout)
 	defer cancel()
 	switch o.Do {
 	case "queue":
@@ -144,7 +144,7 @@ func (c *child) awaitMembers(ctx context.Context, members int) error {
 		case err == nil && able >= members:
 			return nil
 		case ctx.Err() != nil:
-			return fmt.Errorf("%d of %d members of the queue within %v: %w", able, members, crewWait, cmp.Or(err, ctx.Err()))
+			return fmt.Errorf("%d of %d members of the queue within %v: %w", able, members, queueNodesTimeout, cmp.Or(err, ctx.Err()))
 		}
 		time.Sleep(100 * time.Millisecond)
 	}

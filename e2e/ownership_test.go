@@ -23,12 +23,12 @@ func TestOwnershipNeverForks(t *testing.T) {
 	f, seed := newFleet(t), rand.Uint64()
 	t.Logf("seed %d", seed)
 	trouble := newFaults(f, seed)
-	desks := []*desk{newDesk(f.desk()), newDesk(f.home())}
+	submitters := []*submitter{newSubmitter(f.submitter()), newSubmitter(f.home())}
 	reads := &readings{}
 	ctx, cancel := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
-	for _, d := range desks {
-		clients.Go(func() { d.submit(ctx, total/len(desks)) })
+	for _, d := range submitters {
+		clients.Go(func() { d.submit(ctx, total/len(submitters)) })
 		clients.Go(func() { reads.take(ctx, d) })
 	}
 	for trouble.total() < wanted {
@@ -36,38 +36,38 @@ func TestOwnershipNeverForks(t *testing.T) {
 		pause(time.Second)
 	}
 	trouble.end()
-	for _, d := range desks {
-		f.home().until("all is submitted", func() bool { return d.count() >= total/len(desks) })
+	for _, d := range submitters {
+		f.home().until("all is submitted", func() bool { return d.count() >= total/len(submitters) })
 	}
-	ends := wait(t, desks) // in the worst weather most end only now, and are read as they do
+	ends := wait(t, submitters) // in the worst weather most end only now, and are read as they do
 	cancel()
 	clients.Wait()
 	t.Logf("faults %v; tasks ended %v", trouble.count, ends.states())
-	f.agree(t, ends)
-	reads.linear(t, f, ends)
+	f.checkRuns(t, ends)
+	reads.checkLinear(t, f, ends)
 }
 
-// A desk is where tasks are submitted.
-type desk struct {
+// A submitter is where tasks are submitted.
+type submitter struct {
 	*machine
-	often, once *promises
+	atLeastOnce, atMostOnce *acknowledged
 }
 
-func newDesk(m *machine) *desk { return &desk{m, newPromises(), newPromises()} }
+func newSubmitter(m *machine) *submitter { return &submitter{m, newAcknowledged(), newAcknowledged()} }
 
-func (d *desk) count() int { return len(d.often.all()) + len(d.once.all()) }
+func (d *submitter) count() int { return len(d.atLeastOnce.all()) + len(d.atMostOnce.all()) }
 
 // submit hands tasks over until there are so many: one in ten of mode
 // at_most_once, one in a hundred takes a second.
-func (d *desk) submit(ctx context.Context, total int) {
+func (d *submitter) submit(ctx context.Context, total int) {
 	r := node.Request{Target: "queue:build", Kind: "build"}
 	once, slow := r, r
 	once.Mode, slow.Kind = proto.AtMostOnce, "slow"
 	for ctx.Err() == nil && d.count() < total {
 		try, done := context.WithTimeout(ctx, 10*time.Second) // it may be stopped, or gone
-		d.often.submit(try, d.machine, 89, r)
-		d.often.submit(try, d.machine, 1, slow)
-		d.once.submit(try, d.machine, 10, once)
+		d.atLeastOnce.submit(try, d.machine, 89, r)
+		d.atLeastOnce.submit(try, d.machine, 1, slow)
+		d.atMostOnce.submit(try, d.machine, 10, once)
 		done()
 		pause(time.Second)
 	}

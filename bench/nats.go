@@ -16,25 +16,25 @@ import (
 // The rival is NATS JetStream with the same promise: what was acknowledged is
 // synced. One process is the server, one publishes and consumes.
 const (
-	rivalStream  = "TASKS"
-	rivalSubject = "tasks"
+	natsStream  = "TASKS"
+	natsSubject = "tasks"
 )
 
 // broker runs a NATS server that keeps its stream in dir and syncs every message.
-func (c *child) broker(dir string) (answer, error) {
+func (c *child) broker(dir string) (response, error) {
 	s, err := server.NewServer(&server.Options{
 		Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: dir, SyncAlways: true,
 	})
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	go s.Start()
 	c.stops = append(c.stops, func() error { s.Shutdown(); s.WaitForShutdown(); return nil })
 	if !s.ReadyForConnections(20 * time.Second) {
-		return answer{}, errors.New("the NATS server does not come up")
+		return response{}, errors.New("the NATS server does not come up")
 	}
-	return answer{Text: s.ClientURL()}, nil
+	return response{Text: s.ClientURL()}, nil
 }
 
 // A flow is messages to be published, consumed and acknowledged.
@@ -50,24 +50,24 @@ type flow struct {
 // flow publishes a message whenever one has been consumed and acknowledged. A
 // message counts when the server has confirmed its publication and its consumer
 // has sent the acknowledgement.
-func (c *child) flow(f flow) (answer, error) {
+func (c *child) flow(f flow) (response, error) {
 	nc, err := nats.Connect(f.URL)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	defer nc.Close()
 	js, err := nc.JetStream(nats.PublishAsyncMaxPending(2 * f.Flying))
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
-	if _, err := js.AddStream(&nats.StreamConfig{Name: rivalStream, Subjects: []string{rivalSubject}, Storage: nats.FileStorage, Retention: nats.WorkQueuePolicy}); err != nil {
-		return answer{}, err
+	if _, err := js.AddStream(&nats.StreamConfig{Name: natsStream, Subjects: []string{natsSubject}, Storage: nats.FileStorage, Retention: nats.WorkQueuePolicy}); err != nil {
+		return response{}, err
 	}
 	in := make(chan *nats.Msg, 4*f.Flying)
-	if _, err := js.ChanSubscribe(rivalSubject, in, nats.Durable("worker"), nats.ManualAck(), nats.AckWait(time.Hour), nats.MaxAckPending(4*f.Flying)); err != nil {
-		return answer{}, err
+	if _, err := js.ChanSubscribe(natsSubject, in, nats.Durable("worker"), nats.ManualAck(), nats.AckWait(time.Hour), nats.MaxAckPending(4*f.Flying)); err != nil {
+		return response{}, err
 	}
-	p := &passage{flow: f, c: c, js: js, room: make(chan struct{}, f.Flying), body: make([]byte, f.Size)}
+	p := &flowRun{flow: f, c: c, js: js, room: make(chan struct{}, f.Flying), body: make([]byte, f.Size)}
 	rand.Read(p.body)
 	var wg sync.WaitGroup
 	var sent error
@@ -75,11 +75,11 @@ func (c *child) flow(f flow) (answer, error) {
 	taken := p.consume(in)
 	p.over.Store(true)
 	wg.Wait()
-	return answer{Report: p.report}, errors.Join(sent, taken)
+	return response{Report: p.report}, errors.Join(sent, taken)
 }
 
-// A passage is a flow under way.
-type passage struct {
+// A flowRun is a flow under way.
+type flowRun struct {
 	flow
 	c    *child
 	js   nats.JetStreamContext
@@ -92,7 +92,7 @@ type passage struct {
 	report report
 }
 
-func (p *passage) publish() error {
+func (p *flowRun) publish() error {
 	for n := 0; n < p.Warm+p.Tasks; n++ {
 		select {
 		case p.room <- struct{}{}:
@@ -103,7 +103,7 @@ func (p *passage) publish() error {
 			n--
 			continue
 		}
-		if _, err := p.js.PublishAsync(rivalSubject, p.body); err != nil {
+		if _, err := p.js.PublishAsync(natsSubject, p.body); err != nil {
 			return fmt.Errorf("publish: %w", err)
 		}
 	}
@@ -115,10 +115,10 @@ func (p *passage) publish() error {
 	return nil
 }
 
-func (p *passage) consume(in <-chan *nats.Msg) error {
+func (p *flowRun) consume(in <-chan *nats.Msg) error {
 	for n := range p.Warm + p.Tasks {
 		if n == p.Warm {
-			_ = p.c.out.Encode(answer{Event: "begin"})
+			_ = p.c.out.Encode(response{Event: "begin"})
 			p.begin, p.first = time.Now(), measure()
 		}
 		select {
@@ -142,8 +142,8 @@ func (p *passage) consume(in <-chan *nats.Msg) error {
 	return nil
 }
 
-// rival measures NATS JetStream beside what was measured of balefire.
-func (p *plan) rival(t *table) error {
+// nats measures NATS JetStream beside what was measured of balefire.
+func (p *plan) nats(t *table) error {
 	t.title = "Beside NATS JetStream"
 	t.intro = "nats-server 2.15.2, file store, `sync_interval: always`, a process of its own; one more process publishes and consumes. A message counts when it is published with confirmation, consumed and acknowledged. " +
 		"Beside it, from above and with NutsDB: accepted tasks, which are sealed, signed and on disk at two nodes, and whole tasks, which have been run and whose signed results are on disk at home. A ratio is against NATS."
@@ -153,7 +153,7 @@ func (p *plan) rival(t *table) error {
 		slow  time.Duration
 		tasks int
 	}{{0, 20_000}, {extra, 4_000}} {
-		r, err := p.middle(func() (result, error) { return p.passed(c.slow, c.tasks/p.scale) })
+		r, err := p.median(func() (result, error) { return p.passed(c.slow, c.tasks/p.scale) })
 		if err != nil {
 			return err
 		}
@@ -182,12 +182,12 @@ func (p *plan) passed(slow time.Duration, n int) (r result, err error) {
 		return r, err
 	}
 	err = with("rival", func(c *proc) error {
-		url, err := b.ask(order{Do: "broker", Path: dir}, nil)
+		url, err := b.ask(request{Do: "broker", Path: dir}, nil)
 		if err != nil {
 			return err
 		}
 		f := flow{URL: url.Text, Warm: n / 4, Tasks: n, Limit: longest, Flying: flying, Size: bodySize}
-		r, err = measured(c, order{Do: "flow", Flow: f}, "", b)
+		r, err = measured(c, request{Do: "flow", Flow: f}, "", b)
 		return err
 	})
 	return r, errors.Join(err, b.end())
