@@ -15,8 +15,8 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// TestAckLostForTenMinutes holds S04: the same tasks arrive again and again
-// because no answer gets through. Each runs once.
+// TestAckLostForTenMinutes checks S04: the same tasks arrive again and again because no
+// answer gets through. Each runs once.
 func TestAckLostForTenMinutes(t *testing.T) {
 	s, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -42,8 +42,8 @@ func TestAckLostForTenMinutes(t *testing.T) {
 	})
 }
 
-// TestCopiesInOneGroup holds I12 where a task stands twice in one group, and
-// that a verdict waits for the commit of the first (I8).
+// TestCopiesInOneGroup checks I12 for a task that is twice in one group, and that a verdict
+// waits for the commit of the first copy (I8).
 func TestCopiesInOneGroup(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -55,8 +55,8 @@ func TestCopiesInOneGroup(t *testing.T) {
 	})
 }
 
-// TestCopiesAtTheSameTime holds I12 where streams race with copies of the same
-// tasks, as after a reconnect.
+// TestCopiesAtTheSameTime checks I12 when streams race with copies of the same tasks, as
+// after a reconnect.
 func TestCopiesAtTheSameTime(t *testing.T) {
 	_, spec := scripted(succeed)
 	f := newFixture(t, Config{Clock: clock.System()}, spec)
@@ -86,8 +86,8 @@ func TestCopiesAtTheSameTime(t *testing.T) {
 	}
 }
 
-// TestWriteBudget holds the hot path to one operation a task, no read, and one
-// commit a group.
+// TestWriteBudget limits the hot path to one operation for each task, no read, and one
+// commit for each group.
 func TestWriteBudget(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -107,7 +107,7 @@ func TestWriteBudget(t *testing.T) {
 		if f.results.count() != 256 {
 			t.Fatalf("%d results", f.results.count())
 		}
-		// start: state; end: birth away, state, and the RESULT of the outbox
+		// start: state; end: initial record deleted, state, and the outbox's RESULT
 		after = f.store.Counters()
 		if ops := after.Ops - before.Ops; ops != 4*256 {
 			t.Errorf("running 256 tasks: %d operations", ops)
@@ -121,8 +121,7 @@ func TestWriteBudget(t *testing.T) {
 	})
 }
 
-// TestRefusalsWriteNothing holds each refusal of a stranger to cost no write
-// (S54, S30).
+// TestRefusalsWriteNothing checks that refusing a stranger costs no write (S54, S30).
 func TestRefusalsWriteNothing(t *testing.T) {
 	_, spec := scripted(succeed)
 	spec.Allow = []string{"peer:home"}
@@ -147,7 +146,7 @@ func TestRefusalsWriteNothing(t *testing.T) {
 	})
 }
 
-// TestOneBadAmongGood holds that a refusal concerns its own arrival alone.
+// TestOneBadAmongGood checks that a refusal affects only its own arrival.
 func TestOneBadAmongGood(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -160,8 +159,8 @@ func TestOneBadAmongGood(t *testing.T) {
 	})
 }
 
-// TestSettled holds I12: after the mark a copy is refused, before it accepted
-// again, over restarts, and a mark never goes back.
+// TestSettled checks I12: once settled a copy is refused, before that it is accepted again,
+// even after restarts, and a watermark never decreases.
 func TestSettled(t *testing.T) {
 	s, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -170,8 +169,8 @@ func TestSettled(t *testing.T) {
 		f.run()
 		wait(time.Second)
 		f.in.Settle(home, a.Header.Seq)
-		f.in.Settle(home, proto.Seq{Boot: 0, Counter: 99})                                                // an old one, late
-		if v := f.in.Accept(t.Context(), []Arrival{a})[0]; v.Code != 0 && v.Code != proto.CodeDuplicate { // by whether the mark is on disk yet
+		f.in.Settle(home, proto.Seq{Boot: 0, Counter: 99})                                                // an old mark, delayed
+		if v := f.in.Accept(t.Context(), []Arrival{a})[0]; v.Code != 0 && v.Code != proto.CodeDuplicate { // depends on whether the watermark is on disk yet
 			t.Errorf("a copy that comes with the mark: %s", v.Code.Name())
 		}
 		wait(time.Second)
@@ -186,11 +185,11 @@ func TestSettled(t *testing.T) {
 			f.restart()
 			f.run()
 		}
-		f.in.Settle(other, proto.Seq{Boot: 9}) // another origin's mark says nothing about this one
+		f.in.Settle(other, proto.Seq{Boot: 9}) // the mark of another origin does not apply to this one
 		f.accept(0, c)
-		f.in.Settle(home, c.Header.Seq) // settled while it waits: it runs all the same
+		f.in.Settle(home, c.Header.Seq) // settled while it waits: it still runs
 		wait(time.Second)
-		f.in.Settle(other, proto.Seq{Boot: 10}) // what ended in that very moment goes with the next settlement, of anybody
+		f.in.Settle(other, proto.Seq{Boot: 10}) // a task that ended at that moment is deleted with the next settlement of any origin
 		wait(time.Minute)
 		f.expect(c, succeeded)
 		if n := f.in.Status().Ids; n != 0 {
@@ -205,9 +204,8 @@ func TestSettled(t *testing.T) {
 	})
 }
 
-// TestReplayAfterDays holds S05 and I12 for an origin that never settles: the
-// id is kept until every copy is refused by its age, also when the clock goes
-// back afterwards.
+// TestReplayAfterDays checks S05 and I12 for an origin that never settles: the id is kept
+// until every copy is refused because of its age, even if the clock goes back afterwards.
 func TestReplayAfterDays(t *testing.T) {
 	for _, after := range []time.Duration{25 * time.Hour, 8 * 24 * time.Hour} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -226,7 +224,7 @@ func TestReplayAfterDays(t *testing.T) {
 				if n := f.in.Status().Ids; n != 1 {
 					t.Errorf("%d ids kept, want 1", n)
 				}
-				wall.SetWall(begin) // the floor holds under any clock
+				wall.SetWall(begin) // the floor applies under any clock
 				f.accept(proto.CodeExpired, short)
 				f.restart()
 				f.run()
@@ -241,8 +239,8 @@ func TestReplayAfterDays(t *testing.T) {
 	}
 }
 
-// TestIdsFull holds I12: when no more ids may be kept the answer is BUSY, and
-// nothing is forgotten; settling makes room.
+// TestIdsFull checks I12: when no more ids can be kept the answer is BUSY, and nothing is
+// forgotten; settling makes room.
 func TestIdsFull(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{MaxKept: 3}, []Spec{spec}, func(f *fixture) {
@@ -258,8 +256,8 @@ func TestIdsFull(t *testing.T) {
 	})
 }
 
-// TestCapacity holds that a full inbox and a full disk refuse new work alone
-// (I13): what is here runs and ends.
+// TestCapacity checks that a full inbox and a full disk refuse only new work (I13):
+// accepted tasks run and end.
 func TestCapacity(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{MaxTasks: 2}, []Spec{spec}, func(f *fixture) {
@@ -300,7 +298,7 @@ func TestDiskFull(t *testing.T) {
 		mu.Unlock()
 		wait(time.Minute)
 		f.accept(proto.CodeFull, b)
-		f.accept(0, a) // it is here
+		f.accept(0, a) // it is already here
 		f.run()
 		wait(time.Second)
 		f.expect(a, succeeded)
@@ -315,8 +313,8 @@ func TestDiskFull(t *testing.T) {
 	})
 }
 
-// TestConflictingID holds that another task with an id that is taken is not run, nor
-// taken for the first.
+// TestConflictingID checks that another task with the id of a known one is not run, and not
+// mistaken for it.
 func TestConflictingID(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -338,7 +336,7 @@ func TestConflictingID(t *testing.T) {
 	})
 }
 
-// TestGrantWithdrawn holds I17: the allow list counts at the time of the start.
+// TestGrantWithdrawn checks I17: the allow list is applied at the start.
 func TestGrantWithdrawn(t *testing.T) {
 	s, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -356,8 +354,8 @@ func TestGrantWithdrawn(t *testing.T) {
 	})
 }
 
-// TestTasksWaitForAHandler holds S30: a node whose handler went away does not
-// touch the task until it is back, or until its time has passed.
+// TestTasksWaitForAHandler checks S30: a node whose handler is gone leaves the task alone
+// until the handler is back or the task's time has passed.
 func TestTasksWaitForAHandler(t *testing.T) {
 	s, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -382,7 +380,7 @@ func TestTasksWaitForAHandler(t *testing.T) {
 	})
 }
 
-// TestManyExpireAtOnce holds that tasks past their time all end, in bounded steps.
+// TestManyExpireAtOnce checks that all expired tasks end, in bounded steps.
 func TestManyExpireAtOnce(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {

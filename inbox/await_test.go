@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// A task that is to wait for another does not wait when that has ended since it
-// was looked at: nobody would wake it (I20).
+// A task that must wait for another does not wait if that has ended since it was checked:
+// nothing would wake it (I20).
 func TestAwaitDoesNotWaitForAnEndedJob(t *testing.T) {
 	for _, suspect := range []bool{false, true} {
 		s := newSlots(4)

@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// BenchmarkAccept is the cost of taking a task of 1 KiB in, on a store in memory,
-// in groups of 256.
+// BenchmarkAccept measures accepting tasks of 1 KiB, in groups of 256, with a store in
+// memory.
 func BenchmarkAccept(b *testing.B) {
 	_, spec := scripted(succeed)
 	f := newFixture(b, Config{Clock: clock.System(), MaxTasks: 1 << 30, MaxBytes: 1 << 50, MaxKept: 1 << 30}, spec)
@@ -37,8 +37,8 @@ func BenchmarkAccept(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/task")
 }
 
-// BenchmarkRun is the cost of a task from its arrival to its result with a
-// handler that does nothing, on a store in memory.
+// BenchmarkRun measures a task from its arrival to its result, with a handler that does
+// nothing and a store in memory.
 func BenchmarkRun(b *testing.B) {
 	done := make(chan struct{}, 1024)
 	_, spec := scripted(nil)

@@ -30,7 +30,7 @@ func TestRefusedArrivalLeavesNoFile(t *testing.T) {
 	})
 }
 
-// Wishes to cancel what never was cost their sender alone.
+// Cancels of tasks that never existed affect only their sender.
 func TestCancelsOfUnknownTasksAreBounded(t *testing.T) {
 	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	inBubble(t, Config{MaxKept: 2000}, []Spec{spec}, func(f *fixture) {
@@ -45,14 +45,14 @@ func TestCancelsOfUnknownTasksAreBounded(t *testing.T) {
 	})
 }
 
-// A wish to cancel whose stream breaks while its end is written ends the task or
-// does not, and nothing in between: no handler starts after that (I6).
+// A cancel whose stream breaks while the end is written either ends the task or does not:
+// no handler starts after that (I6).
 func TestCancelWhoseStreamBreaksEndsOnce(t *testing.T) {
 	h, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a := f.task()
 		f.accept(0, a)
-		f.in.Unregister("work") // it waits
+		f.in.Unregister("work") // the task waits
 		ctx, cancel := context.WithCancel(f.t.Context())
 		f.in.parts.Results = breakingResults{f.results, cancel}
 		f.run()
@@ -68,7 +68,7 @@ func TestCancelWhoseStreamBreaksEndsOnce(t *testing.T) {
 	})
 }
 
-// breakingResults results are written although the caller has gone, as the outbox does.
+// breakingResults writes results even though the caller is gone, as the outbox does.
 type breakingResults struct {
 	*results
 	cancel func()
@@ -94,7 +94,7 @@ func TestSlotsAreOfCores(t *testing.T) {
 	if want < 4 {
 		t.Fatalf("%d slots by default", want)
 	}
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(64)) // as a node does, and one may be opened again after that
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(64)) // as a node does, and another may be opened after that
 	if got := (Config{}).withDefaults().Slots; got != want {
 		t.Errorf("%d slots once the Go runtime had more places, %d before", got, want)
 	}

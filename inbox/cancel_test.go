@@ -20,8 +20,7 @@ func (f *fixture) mustCancel(a Arrival, hard bool, want proto.Code) Verdict {
 	return v
 }
 
-// TestCancelBeforeStart holds that a task that waits ends at once and is never
-// started (S34).
+// TestCancelBeforeStart checks that a waiting task ends at once and is never started (S34).
 func TestCancelBeforeStart(t *testing.T) {
 	s, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -42,8 +41,8 @@ func TestCancelBeforeStart(t *testing.T) {
 	})
 }
 
-// TestCancelRunning holds that CANCELLED is said only after the handler has
-// returned, soft and hard, and that a success stands.
+// TestCancelRunning checks that CANCELLED is reported only after the handler has returned,
+// soft and hard, and that a success stands.
 func TestCancelRunning(t *testing.T) {
 	tests := []struct {
 		name string
@@ -93,7 +92,7 @@ func TestCancelRunning(t *testing.T) {
 	}
 }
 
-// TestCancelThenKill holds that a soft wish can be made hard.
+// TestCancelThenKill checks that a soft cancel can be made hard.
 func TestCancelThenKill(t *testing.T) {
 	_, spec := scripted(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Stopped} })
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -115,8 +114,8 @@ func TestCancelThenKill(t *testing.T) {
 	})
 }
 
-// TestCancelSurvivesCrash holds that a wish that was taken is kept: the task is
-// not started again.
+// TestCancelSurvivesCrash checks that an accepted cancel is durable: the task is not
+// started again.
 func TestCancelSurvivesCrash(t *testing.T) {
 	s, spec := scripted(blocks)
 	inBubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(f *fixture) {
@@ -137,8 +136,8 @@ func TestCancelSurvivesCrash(t *testing.T) {
 	})
 }
 
-// TestCancelWinsOverRetry holds that a wish that comes while a run that ran out
-// of time ends is fulfilled at once, also when the handler is gone meanwhile.
+// TestCancelWinsOverRetry checks that a cancel that arrives while a timed-out run ends
+// takes effect at once, even if the handler is gone.
 func TestCancelWinsOverRetry(t *testing.T) {
 	s, spec := scripted(func(ctx context.Context, _ *Run) *Result {
 		<-ctx.Done()
@@ -160,8 +159,8 @@ func TestCancelWinsOverRetry(t *testing.T) {
 	})
 }
 
-// TestCancelBetweenAttempts holds that a task that waits for its next attempt
-// ends at once.
+// TestCancelBetweenAttempts checks that a task that waits for its next attempt ends at
+// once.
 func TestCancelBetweenAttempts(t *testing.T) {
 	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Retry, Reason: "not yet"} })
 	spec.MaxAttempts = 100
@@ -180,9 +179,9 @@ func TestCancelBetweenAttempts(t *testing.T) {
 	})
 }
 
-// TestCancelBeforeArrival holds that a task that was cancelled before it arrived
-// ends as CANCELLED when it does and is never started, also after a restart and
-// without a handler for it; nothing of the wish is left then.
+// TestCancelBeforeArrival checks that a task that was cancelled before it arrived ends as
+// CANCELLED and is never started, even after a restart and without a handler for it; no
+// tombstone is left then.
 func TestCancelBeforeArrival(t *testing.T) {
 	s, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -217,7 +216,8 @@ func TestCancelBeforeArrival(t *testing.T) {
 	})
 }
 
-// TestCancelOfAnotherBeforeArrival holds that nobody can bar what is not theirs.
+// TestCancelOfAnotherBeforeArrival checks that a node cannot cancel the task of another in
+// advance.
 func TestCancelOfAnotherBeforeArrival(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -230,8 +230,8 @@ func TestCancelOfAnotherBeforeArrival(t *testing.T) {
 	})
 }
 
-// TestTombstonesAreForgotten holds that the wish for a task that never arrives is kept
-// as long as a copy of it may live, and no longer.
+// TestTombstonesAreForgotten checks that the cancel of a task that never arrives is kept as
+// long as a copy may be accepted, and no longer.
 func TestTombstonesAreForgotten(t *testing.T) {
 	_, spec := scripted(succeed)
 	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))

@@ -11,12 +11,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// blocks is a handler that runs until it is told to end.
+// blocks is a handler that runs until it is told to stop.
 func blocks(ctx context.Context, _ *Run) *Result { <-ctx.Done(); return &Result{Outcome: Stopped} }
 
-// TestStopAfterEachStep stops the process before and after each physical step of
-// a task and starts it anew (S01, I1, I6, I7): the task ends once, in success,
-// and was run to success once.
+// TestStopAfterEachStep stops the process before and after each step of a task and restarts
+// it (S01, I1, I6, I7): the task ends once, successfully, with one successful run.
 func TestStopAfterEachStep(t *testing.T) {
 	for _, point := range points {
 		t.Run(strings.TrimPrefix(point, "inbox/"), func(t *testing.T) {
@@ -42,13 +41,13 @@ func TestStopAfterEachStep(t *testing.T) {
 				f.crash()
 				f.run()
 				if point == PointAccept || point == PointAccepted {
-					f.accept(0, a) // it was not acknowledged: its home sends it again
+					f.accept(0, a) // it was not acknowledged: its origin sends it again
 				}
 				wait(time.Minute)
 				f.expect(a, succeeded)
 				atMost := 1
 				if point == PointFinish || point == PointStarted {
-					atMost = 2 // a death while running
+					atMost = 2 // a crash while running
 				}
 				if n := s.starts(a.Header.ID); n < 1 || n > atMost {
 					t.Errorf("%d starts, at most %d", n, atMost)
@@ -58,8 +57,8 @@ func TestStopAfterEachStep(t *testing.T) {
 	}
 }
 
-// TestCrashPolicies holds I7: what a start without an end leads to is what the
-// handler declared, with a visible record.
+// TestCrashPolicies checks I7: a start without an end is handled as the handler declared,
+// with a visible record.
 func TestCrashPolicies(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -117,8 +116,8 @@ func abandoned(o *proto.Outcome) bool {
 	return false
 }
 
-// TestPoison holds S16: a task that kills the process each time it runs is the
-// only one that dies; what ran beside it keeps its attempts and succeeds.
+// TestPoison checks S16: a task that kills the process each time it runs is the only one
+// that fails; tasks that ran next to it keep their attempts and succeed.
 func TestPoison(t *testing.T) {
 	s, spec := scripted(nil)
 	var poison proto.TaskID
@@ -162,8 +161,8 @@ func TestPoison(t *testing.T) {
 	})
 }
 
-// TestGracefulStop holds S32: a stop spends no attempt and no abandon; a handler
-// that ends in time is let to.
+// TestGracefulStop checks S32: a stop spends no attempt and no abandon; a handler that
+// finishes in time may do so.
 func TestGracefulStop(t *testing.T) {
 	var r0 *fixture
 	s, spec := scripted(nil)
@@ -209,8 +208,8 @@ func TestGracefulStop(t *testing.T) {
 	})
 }
 
-// TestStubbornHandler holds that a handler that ignores the request to end is
-// told to end at once after a grace, and that Run waits for it.
+// TestStubbornHandler checks that a handler that ignores the request to stop is killed
+// after a grace period, and that Run waits for it.
 func TestStubbornHandler(t *testing.T) {
 	_, spec := scripted(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Crashed} })
 	inBubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(f *fixture) {
@@ -231,8 +230,8 @@ func TestStubbornHandler(t *testing.T) {
 	})
 }
 
-// TestStoreFails holds that Run ends with the failure of the store, and that
-// what was on disk goes on from there.
+// TestStoreFails checks that Run ends with the failure of the store, and that work
+// continues from what was on disk.
 func TestStoreFails(t *testing.T) {
 	s, spec := scripted(func(context.Context, *Run) *Result { time.Sleep(time.Second); return &Result{Outcome: Success} })
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -261,8 +260,8 @@ func TestStoreFails(t *testing.T) {
 	})
 }
 
-// TestInterruptedWithoutHandler holds that a start without an end whose handler
-// is gone waits for it, and ends when its time has passed (I20).
+// TestInterruptedWithoutHandler checks that a start without an end whose handler is gone
+// waits for the handler, and ends when its time has passed (I20).
 func TestInterruptedWithoutHandler(t *testing.T) {
 	_, spec := scripted(blocks)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {

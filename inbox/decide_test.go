@@ -22,7 +22,7 @@ const (
 	expired    = proto.Expired
 )
 
-// TestVerdict is the table of what Accept answers (I8, I12, I17, S04, S18, S30).
+// TestVerdict checks the answers of Accept (I8, I12, I17, S04, S18, S30).
 func TestVerdict(t *testing.T) {
 	good := acceptInput{seq: proto.Seq{Boot: 5, Counter: 7}, notAfter: 1000, wallTime: wallTime{now: 900}, handled: true, allowed: true}
 	with := func(f func(*acceptInput)) acceptInput { input := good; f(&input); return input }
@@ -69,7 +69,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestNext is the table of what the turn of a task means (I6, I17, S16, S30).
+// TestNext checks the decisions about due tasks (I6, I17, S16, S30).
 func TestNext(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -116,7 +116,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestAfter is the table of where a run leads (I6, I11, S32).
+// TestAfter checks the transitions after a run (I6, I11, S32).
 func TestAfter(t *testing.T) {
 	once := proto.AtMostOnce
 	tests := []struct {
@@ -168,8 +168,8 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// A run that found no room for its output is an abandon: it spends no attempt, and is
-// made again so often.
+// A run without room for its output is an abandon: it spends no attempt, and is repeated
+// only so often.
 func TestNoRoomIsAnAbandon(t *testing.T) {
 	l := limits{maxAttempts: 1, maxAbandons: 3, baseBackoff: time.Second, maxBackoff: time.Minute}
 	for _, tt := range []struct {
@@ -188,7 +188,7 @@ func TestNoRoomIsAnAbandon(t *testing.T) {
 	}
 }
 
-// TestRecovered is the table of what a death while running means (I7, S16).
+// TestRecovered checks the transitions after a crash (I7, S16).
 func TestRecovered(t *testing.T) {
 	once := proto.AtMostOnce
 	tests := []struct {

@@ -24,8 +24,8 @@ var (
 	self  = proto.PeerID{9}
 )
 
-// A fixture is an inbox on a store in memory, with a home that takes results. It
-// lives in a synctest bubble, or without Run outside of one.
+// A fixture is an inbox with a store in memory and an outbox that takes results. It runs in
+// a synctest bubble, or outside of one without Run.
 type fixture struct {
 	t       testing.TB
 	cfg     Config
@@ -36,13 +36,13 @@ type fixture struct {
 	in      *Inbox
 	results *results
 	bodies  *bodies
-	counter uint64 // of sequences
+	counter uint64 // sequence counter
 
 	cancel context.CancelFunc
 	done   chan error
 }
 
-// inBubble runs f in virtual time with a fixture whose inbox is open and not running.
+// inBubble runs test in virtual time with a fixture whose inbox is open and not running.
 func inBubble(t *testing.T, cfg Config, specs []Spec, test func(*fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,7 +95,7 @@ func (f *fixture) run() {
 	go func() { done <- in.Run(ctx) }()
 }
 
-// stop ends the inbox and returns what Run returned.
+// stop stops the inbox and returns the result of Run.
 func (f *fixture) stop() error {
 	if f.cancel == nil {
 		return nil
@@ -119,8 +119,8 @@ func (f *fixture) restart() {
 	f.crash()
 }
 
-// crash takes the power away and opens what was on disk. What runs notices
-// nothing but that it can write no more.
+// crash cuts the power and opens what was on disk. Running handlers notice only that they
+// can no longer write.
 func (f *fixture) crash() {
 	f.t.Helper()
 	next := f.engine.Reopen()
@@ -135,8 +135,8 @@ func (f *fixture) crash() {
 	f.open()
 }
 
-// task makes an arrival of kind "work" from home; change may alter it before its
-// digest is taken.
+// task returns an arrival of kind "work" from home; change may alter it before its digest
+// is computed.
 func (f *fixture) task(change ...func(*Arrival)) Arrival {
 	f.counter++
 	now := f.cfg.Clock.Now()
@@ -155,7 +155,7 @@ func (f *fixture) task(change ...func(*Arrival)) Arrival {
 	return seal(f.t, a)
 }
 
-// seal makes the envelope of an arrival: not sealed at all, and its digest.
+// seal sets the envelope of an arrival, which is not encrypted, and its digest.
 func seal(t testing.TB, a Arrival) Arrival {
 	if _, _, stream := a.Header.Stream(); !stream {
 		a.Content.BodySize = uint64(len(a.Content.Body))
@@ -181,7 +181,7 @@ func withTTL(d time.Duration) func(*Arrival) {
 	return func(a *Arrival) { a.Header.NotAfter = a.Header.Created + d.Milliseconds() }
 }
 
-// accept hands over arrivals and fails the test unless each gets the code.
+// accept delivers arrivals and fails the test unless each gets the code.
 func (f *fixture) accept(code proto.Code, as ...Arrival) []Verdict {
 	f.t.Helper()
 	vs := f.in.Accept(context.Background(), as)
@@ -193,7 +193,7 @@ func (f *fixture) accept(code proto.Code, as ...Arrival) []Verdict {
 	return vs
 }
 
-// outcome returns how a task ended at home, and fails the test unless it ended
+// outcome returns the outcome of a task at its origin, and fails the test unless it ended
 // exactly once (I3).
 func (f *fixture) outcome(a Arrival) *proto.Outcome {
 	f.t.Helper()
@@ -216,7 +216,7 @@ func (f *fixture) expect(a Arrival, want proto.TaskState) *proto.Outcome {
 	return o
 }
 
-// record returns what the inbox knows of a task.
+// record returns the inbox's record of a task.
 func (f *fixture) record(a Arrival) *proto.Record {
 	f.t.Helper()
 	rec, err := f.in.Get(a.Header.ID)
@@ -226,7 +226,7 @@ func (f *fixture) record(a Arrival) *proto.Record {
 	return rec
 }
 
-// opener reads what seal wrote.
+// opener opens what seal created.
 type opener struct{}
 
 func (opener) Content(st *proto.Stored) (*proto.Content, error) {
@@ -234,14 +234,14 @@ func (opener) Content(st *proto.Stored) (*proto.Content, error) {
 	return c, proto.Decode(st.Envelope.Body, c)
 }
 
-// results is the outbox of the fixture: what it was given is durable with what the
-// inbox adds.
+// results is the outbox of the fixture: each result is durable together with what the inbox
+// adds.
 type results struct {
 	mu       sync.Mutex
 	store    *store.Store
 	outcomes map[proto.TaskID][]*Finished
 	order    []proto.TaskID
-	refuse   error  // of the next calls
+	refuse   error  // error of the next calls
 	stuck    string // results of this kind are refused
 	noRoom   bool   // for results in files
 	tries    int
@@ -284,7 +284,7 @@ func (o *results) of(id proto.TaskID) []*Finished {
 func (o *results) count() int     { o.mu.Lock(); defer o.mu.Unlock(); return len(o.outcomes) }
 func (o *results) fail(err error) { o.mu.Lock(); defer o.mu.Unlock(); o.refuse = err }
 
-// bodies keeps files and streamed bodies in memory.
+// bodies stores files and streamed bodies in memory.
 type bodies struct {
 	mu    sync.Mutex
 	files map[string][]byte
@@ -319,7 +319,7 @@ func (b *bodies) Open(name string, _ [32]byte, _ byte) (io.ReadCloser, error) {
 	return io.NopCloser(bytes.NewReader(p)), err
 }
 
-// A script is a handler that says what happened and does what it is told.
+// A script is a handler that records its starts and runs a function.
 type script struct {
 	mu    sync.Mutex
 	runs  []Run
@@ -358,17 +358,17 @@ func (s *script) starts(id proto.TaskID) (n int) {
 	return n
 }
 
-// scripted returns a handler that does f, and a spec of kind "work" for it that
-// anybody may ask for.
+// scripted returns a handler that runs f, and a spec of kind "work" for it that allows
+// every member.
 func scripted(f func(ctx context.Context, r *Run) *Result) (*script, Spec) {
 	s := &script{f: f}
 	return s, Spec{Kind: "work", Handler: s, Allow: []string{"*"}, OnCrash: OnCrashRetry}
 }
 
-// withLock runs f while no other locked does: for what handlers of a test share.
+// withLock runs f under the lock for state that handlers of a test share.
 func withLock(f func()) { shared.Lock(); defer shared.Unlock(); f() }
 
 var shared sync.Mutex
 
-// wait lets virtual time pass.
+// wait advances the virtual time.
 func wait(d time.Duration) { time.Sleep(d); synctest.Wait() }

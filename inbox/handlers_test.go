@@ -11,7 +11,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// members is a table of who is who.
+// members is a table of peers.
 type members map[proto.PeerID]testMember
 
 type testMember struct {
@@ -24,14 +24,14 @@ func (m members) Member(p proto.PeerID) (string, []string, bool) {
 	return v.name, v.roles, ok
 }
 
-// a handlerFunc is a handler that is a function.
+// a handlerFunc is a function as a handler.
 type handlerFunc func(context.Context, *Run) *Result
 
 func (f handlerFunc) Run(ctx context.Context, r *Run) *Result { return f(ctx, r) }
 
 func succeed(context.Context, *Run) *Result { return &Result{Outcome: Success} }
 
-// TestAllows holds the default deny and the three kinds of rules (I17).
+// TestAllows checks the default deny and the three kinds of rules (I17).
 func TestAllows(t *testing.T) {
 	laptop, phone, stranger := proto.PeerID{1}, proto.PeerID{2}, proto.PeerID{3}
 	who := members{laptop: {"laptop", []string{"send", "work"}}, phone: {"phone", []string{"send"}}}
@@ -40,13 +40,13 @@ func TestAllows(t *testing.T) {
 		allow                   []string
 		laptop, phone, stranger bool
 	}{
-		{"nobody by default", nil, false, false, false},
+		{"no peer by default", nil, false, false, false},
 		{"by name", []string{"peer:laptop"}, true, false, false},
 		{"by id", []string{"peer:" + phone.String()}, false, true, false},
 		{"by role", []string{"role:work"}, true, false, false},
 		{"any of several", []string{"role:admin", "peer:phone"}, false, true, false},
 		{"every member", []string{"*"}, true, true, false},
-		{"an id is no membership", []string{"peer:" + stranger.String()}, false, false, false},
+		{"an id is not a membership", []string{"peer:" + stranger.String()}, false, false, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

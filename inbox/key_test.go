@@ -13,9 +13,9 @@ import (
 	"github.com/balefire/balefire/store/idempotency"
 )
 
-// TestNoClockRunsAKeyTwice holds I6 and I14: whatever the wall clock does, while
-// the node runs and over a restart, a key that has succeeded does not run again
-// for seven days of running.
+// TestNoClockRunsAKeyTwice checks I6 and I14: whatever the wall clock does, while the node
+// runs and over a restart, a key that has succeeded does not run again for seven days of
+// running time.
 func TestNoClockRunsAKeyTwice(t *testing.T) {
 	for _, years := range []int{10, -10} {
 		t.Run(fmt.Sprint(years), func(t *testing.T) {
@@ -66,8 +66,8 @@ func TestNoClockRunsAKeyTwice(t *testing.T) {
 	}
 }
 
-// TestSuccessOfAnEarlierVersion holds I6 over an upgrade: a success that was kept
-// until a wall time is found and kept on.
+// TestSuccessOfAnEarlierVersion checks I6 over an upgrade: a success that was kept until a
+// wall time is found and still kept.
 func TestSuccessOfAnEarlierVersion(t *testing.T) {
 	script, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success, Output: []byte("again")} })
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -93,12 +93,12 @@ func TestSuccessOfAnEarlierVersion(t *testing.T) {
 	})
 }
 
-// TestSuccessesOfKeysAreBounded holds I12's manner for keys: at the limit a task with
-// a new key is told BUSY and nothing is forgotten, also over a restart. What ends
+// TestSuccessesOfKeysAreBounded checks the rule of I12 for keys: at the limit a task with a
+// new key is answered BUSY and nothing is forgotten, even over a restart. A task that ends
 // without a success gives its place back.
 func TestSuccessesOfKeysAreBounded(t *testing.T) {
 	_, spec := scripted(func(_ context.Context, r *Run) *Result {
-		time.Sleep(10 * time.Millisecond) // what ends in the millisecond in which the count begins is counted twice until the next
+		time.Sleep(10 * time.Millisecond) // a task that ends in the millisecond in which the count begins is counted twice until the next
 		if r.Content.IdempotencyKey == "bad" {
 			return &Result{Outcome: Fail, ExitCode: 65}
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An modelOp is one event in the life of an inbox: what happens, to which task, and
-// how much.
+// A modelOp is one event in the life of an inbox: what happens, to which task, and how
+// much.
 type modelOp struct {
 	What string
 	Task int
@@ -29,7 +29,7 @@ var modelOps = []string{
 	"pass", "pass", "jump", "restart", "crash", "cancel", "leave", "come", "die", "die",
 }
 
-// points are where the process may die.
+// points are the points where the process may die.
 var points = []string{PointAccept, PointAccepted, PointStart, PointStarted, PointFinish, PointFinished, PointSettle, PointSettled}
 
 func drawOps(t *rapid.T) []modelOp {
@@ -42,9 +42,9 @@ func drawOps(t *rapid.T) []modelOp {
 	}), 1, 60).Draw(t, "ops")
 }
 
-// TestModel holds I1, I3, I6, I12 and I20 over random histories: copies at any
-// time, marks, restarts, crashes, deaths at named points, cancels, a handler that comes and goes, and a
-// wall clock that jumps by up to ten years.
+// TestModel checks I1, I3, I6, I12 and I20 over random histories: copies at any time,
+// marks, restarts, crashes, deaths at named points, cancels, a handler that comes and goes,
+// and a wall clock that jumps by up to ten years.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		ops := drawOps(rt)
@@ -64,7 +64,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// A model is a fixture with what a model of it expects.
+// A model is a fixture with the expected state.
 type model struct {
 	fixture *fixture
 	wall    *clock.Manual
@@ -79,15 +79,15 @@ type model struct {
 	died   bool
 	starts map[proto.TaskID]int
 	wins   map[proto.TaskID]int
-	kept   map[string]time.Time // until when the success of a key is kept
+	kept   map[string]time.Time // by key: until when its success is kept
 	latest time.Time            // the highest wall time so far
 }
 
-// A sent is a task of the model's home.
+// A sent is a task that was sent.
 type sent struct {
 	a        Arrival
 	accepted bool // it was acknowledged
-	over     bool // acknowledged or refused for good: may be settled
+	over     bool // acknowledged or rejected: may be settled
 	settled  bool
 }
 
@@ -106,7 +106,7 @@ func (m *model) errorf(format string, a ...any) {
 	m.wrong = append(m.wrong, fmt.Sprintf(format, a...))
 }
 
-// fail is where the process dies.
+// fail kills the process at the deadly point.
 func (m *model) fail(point string, _ proto.TaskID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,7 +117,7 @@ func (m *model) fail(point string, _ proto.TaskID) error {
 	return errors.New("died at " + point)
 }
 
-// restart starts anew after a death.
+// restart restarts after a death.
 func (m *model) restart() {
 	m.mu.Lock()
 	died := m.died
@@ -131,7 +131,7 @@ func (m *model) restart() {
 	}
 }
 
-// handle does what the body of the task says.
+// handle does what the body of the task asks for.
 func (m *model) handle(ctx context.Context, r *Run) *Result {
 	id, key := r.ID, r.Content.IdempotencyKey
 	m.mu.Lock()
@@ -159,8 +159,8 @@ func (m *model) handle(ctx context.Context, r *Run) *Result {
 	return &Result{Outcome: Success}
 }
 
-// changed counts the successes that are on disk: one that the process did not
-// live to write is a death while running.
+// changed counts the successes that are on disk. If the process dies before it writes one,
+// that is a crash while running.
 func (m *model) changed(id proto.TaskID, r *proto.Record) {
 	if r.State != succeeded {
 		return
@@ -168,7 +168,7 @@ func (m *model) changed(id proto.TaskID, r *proto.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if strings.HasPrefix(r.Reason, "not run") {
-		return // it took over the outcome of another
+		return // it got the outcome of another task
 	}
 	m.wins[id]++
 	if key := r.IdempotencyKey; key != "" {
@@ -228,7 +228,7 @@ func (m *model) apply(o modelOp) {
 	m.restart()
 }
 
-// arrive hands a task over: for the first time, again, or as a replay.
+// arrive delivers a task: for the first time, again, or as a replay.
 func (m *model) arrive(s *sent) {
 	v := m.fixture.in.Accept(context.Background(), []Arrival{s.a})[0]
 	_, ends := v.Code.Ends()
@@ -243,7 +243,7 @@ func (m *model) arrive(s *sent) {
 	}
 }
 
-// settle says that what is over will not be sent again.
+// settle states that tasks that are over will not be sent again.
 func (m *model) settle() {
 	var mark proto.Seq
 	for _, s := range m.tasks {
@@ -256,7 +256,7 @@ func (m *model) settle() {
 	m.fixture.in.Settle(home, mark)
 }
 
-// check notes the wall time: what it has passed once has expired for ever.
+// check records the wall time: a time that has passed once has expired forever.
 func (m *model) check() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -265,7 +265,7 @@ func (m *model) check() {
 	}
 }
 
-// pass lets time pass on all clocks, in steps.
+// pass advances all clocks, in steps.
 func (m *model) pass(d time.Duration) {
 	for step := d / 8; d > 0; d -= step {
 		step = max(min(step, d), time.Millisecond)
@@ -276,7 +276,7 @@ func (m *model) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// heal ends all faults, waits, and looks at every task.
+// heal ends all faults, waits, and checks every task.
 func (m *model) heal() {
 	m.mu.Lock()
 	m.deadly = ""

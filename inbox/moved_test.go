@@ -7,8 +7,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Tasks that moved on with their queue are remembered past what their origin settles, a
-// quarter of all ids at most, and leave the room for others as it was.
+// Tasks that moved with their queue are remembered beyond what their origin settles, up to
+// a quarter of all ids, and do not use the room of others.
 func TestMovedTasksLeaveRoom(t *testing.T) {
 	const most = 20
 	inBubble(t, Config{MaxKept: most}, nil, func(f *fixture) {

@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestOrder holds I10 and S15: tasks of one ordering key run one after the
-// other, over retries, kinds and restarts; a failing head blocks only its key.
+// TestOrder checks I10 and S15: tasks of one ordering key run one after the other, over
+// retries, kinds and restarts; a failing head blocks only its key.
 func TestOrder(t *testing.T) {
 	var log []string
 	active := map[string]int{}
@@ -70,7 +70,7 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestOrderIsPerHome holds that a key of one home says nothing to another home.
+// TestOrderIsPerHome checks that a key of one origin does not affect another origin.
 func TestOrderIsPerHome(t *testing.T) {
 	_, spec := scripted(func(ctx context.Context, r *Run) *Result {
 		if r.Origin == home {
@@ -90,8 +90,8 @@ func TestOrderIsPerHome(t *testing.T) {
 	})
 }
 
-// TestClasses holds S14: the most urgent first, and one low at least in a hundred
-// under a flood of high.
+// TestClasses checks S14: the most urgent first, and at least one low in a hundred under a
+// flood of high.
 func TestClasses(t *testing.T) {
 	var order []proto.Class
 	_, spec := scripted(func(_ context.Context, r *Run) *Result {
@@ -117,7 +117,7 @@ func TestClasses(t *testing.T) {
 	})
 }
 
-// TestConcurrency holds the slots of the node and those of a kind.
+// TestConcurrency checks the slots of the node and the limit of a kind.
 func TestConcurrency(t *testing.T) {
 	now, most := map[string]int{}, map[string]int{}
 	s, spec := scripted(nil)
@@ -158,8 +158,8 @@ func TestConcurrency(t *testing.T) {
 	})
 }
 
-// TestIdempotencyKey holds I6 for two tasks with one key: the second waits while
-// the first runs, and takes over its outcome.
+// TestIdempotencyKey checks I6 for two tasks with one key: the second waits while the first
+// runs, and gets its outcome.
 func TestIdempotencyKey(t *testing.T) {
 	var runs atomic.Int32
 	_, spec := scripted(func(context.Context, *Run) *Result {
@@ -197,8 +197,8 @@ func TestIdempotencyKey(t *testing.T) {
 	})
 }
 
-// TestIdempotencyKeyOfLargeResult holds that the second task ends in success when
-// the first one's result is too large to be kept.
+// TestIdempotencyKeyOfLargeResult checks that the second task succeeds even if the result
+// of the first is too large to keep.
 func TestIdempotencyKeyOfLargeResult(t *testing.T) {
 	_, spec := scripted(func(context.Context, *Run) *Result {
 		return &Result{Outcome: Success, File: "out", Size: 1 << 20, Digest: make([]byte, 32)}
@@ -217,8 +217,8 @@ func TestIdempotencyKeyOfLargeResult(t *testing.T) {
 	})
 }
 
-// TestManyFailures is the owner's part of S17: thousands of dead letters leave
-// nothing behind here once they are settled.
+// TestManyFailures is the owner's part of S17: thousands of dead letters leave nothing here
+// once they are settled.
 func TestManyFailures(t *testing.T) {
 	const n = 5000
 	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Fail, Reason: "no"} })
@@ -238,7 +238,7 @@ func TestManyFailures(t *testing.T) {
 			t.Fatalf("%d ended", f.results.count())
 		}
 		again := f.task(func(a *Arrival) { a.Content.RedriveOf = last.Header.ID[:] })
-		f.accept(0, again) // a redrive is another task: dedup does not swallow it
+		f.accept(0, again) // a redrive is another task: it is not deduplicated
 		f.in.Settle(home, again.Header.Seq)
 		wait(time.Minute)
 		f.expect(again, failed)
@@ -251,8 +251,8 @@ func TestManyFailures(t *testing.T) {
 	})
 }
 
-// TestTimeoutCountsSuspendedTime holds I14: a machine that slept does not lend a
-// handler its sleep.
+// TestTimeoutCountsSuspendedTime checks I14: time during which the machine sleeps counts
+// against the timeout of a handler.
 func TestTimeoutCountsSuspendedTime(t *testing.T) {
 	_, spec := scripted(func(ctx context.Context, _ *Run) *Result {
 		<-ctx.Done()
@@ -273,7 +273,7 @@ func TestTimeoutCountsSuspendedTime(t *testing.T) {
 	})
 }
 
-// TestStartedNotice holds that the origin is told once of a run that lasts.
+// TestStartedNotice checks that the origin is told once about a run that lasts.
 func TestStartedNotice(t *testing.T) {
 	var told []Started
 	_, spec := scripted(func(_ context.Context, r *Run) *Result {
@@ -296,8 +296,8 @@ func TestStartedNotice(t *testing.T) {
 	})
 }
 
-// Of two origins with one ordering key one task is at work at a time where the handler has
-// its lanes shared, over a restart too, and two where it has not (I10).
+// With one ordering key used by two origins, one task runs at a time if the handler shares
+// its lanes, even over a restart, and two if it does not (I10).
 func TestLanesOfAHandler(t *testing.T) {
 	for shared, want := range map[bool]int{false: 2, true: 1} {
 		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {

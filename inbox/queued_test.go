@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/store/idempotency"
 )
 
-// oneQueue admits all that comes.
+// oneQueue admits every task.
 type oneQueue struct{}
 
 func (oneQueue) Admit(string, proto.PeerID) Verdict { return Verdict{} }
@@ -23,15 +23,14 @@ func (oneQueue) Cancel(context.Context, proto.TaskID) (Verdict, bool, error) {
 	return Verdict{}, true, nil
 }
 
-// A refusal is what an outbox says to a result; nil: it is taken.
+// A refusal returns the outbox's answer to a result; nil: it is accepted.
 type refusal func() error
 
-// always refuses.
+// always refuses each time.
 func always(err error) refusal { return func() error { return err } }
 
-// endQueued ends a task of a queue with a result while results are given to an outbox
-// that refuses each with this body, any for "". It returns how long others waited behind
-// it.
+// endQueued ends a queued task with a result while the outbox refuses each result with this
+// body, any for "". It returns how long others waited behind it.
 func endQueued(t *testing.T, refuse refusal, body string, check func(f *fixture, a Arrival)) (took time.Duration) {
 	t.Helper()
 	inBubble(t, Config{}, nil, func(f *fixture) {
@@ -68,7 +67,7 @@ func (o refusingResults) PutResult(ctx context.Context, f *Finished, also func(*
 	return o.results.PutResult(ctx, f, also)
 }
 
-// A task whose origin nobody can be sent to any more holds up none of those behind it.
+// A task whose origin is gone does not delay those behind it.
 func TestAQueueDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
 	took := endQueued(t, always(fmt.Errorf("%w: it was removed", ErrNoOrigin)), "", func(f *fixture, a Arrival) {
 		if n := f.results.count(); n != 0 {
@@ -80,8 +79,8 @@ func TestAQueueDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
 	}
 }
 
-// A result that is lost at the home is told to the origin as such: the task does not just
-// fall silent.
+// A result that is lost at the home is reported to the origin as lost: the task does not
+// just fall silent.
 func TestALostResultIsReported(t *testing.T) {
 	took := endQueued(t, always(errors.New("the body of the result is gone")), "made", func(f *fixture, a Arrival) {
 		if o := f.expect(a, proto.DeadLetter); len(o.Body) != 0 {
@@ -93,7 +92,7 @@ func TestALostResultIsReported(t *testing.T) {
 	}
 }
 
-// A result that cannot be read while too many files are open is not lost: its end waits.
+// A result that cannot be read because too many files are open is not lost: its end waits.
 func TestAResultWaitsForAFile(t *testing.T) {
 	left := 5
 	short := refusal(func() error {
@@ -112,7 +111,7 @@ func TestAResultWaitsForAFile(t *testing.T) {
 	}
 }
 
-// What cannot be given to the outbox at all ends nevertheless: all others wait behind it.
+// A task whose result the outbox never accepts still ends: all others wait behind it.
 func TestAResultThatTheOutboxRejects(t *testing.T) {
 	took := endQueued(t, always(errors.New("it takes nothing")), "", func(f *fixture, a Arrival) {
 		if rec, err := f.in.Get(a.Header.ID); err == nil && !rec.State.Terminal() {
@@ -124,8 +123,8 @@ func TestAResultThatTheOutboxRejects(t *testing.T) {
 	}
 }
 
-// A task of a queue takes up none of the places of idempotency keys: no success of its
-// key is kept at the home, so none would be given back.
+// A queued task uses no place for its idempotency key: no success of the key is kept at the
+// home, so the place would not be given back.
 func TestAKeyInAQueueTakesNoPlace(t *testing.T) {
 	inBubble(t, Config{Keys: idempotency.Limits{Max: 2}}, nil, func(f *fixture) {
 		f.parts.Queues = oneQueue{}

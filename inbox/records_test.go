@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// TestRecordsComeBack holds that each record of the inbox is read as it was written.
+// TestRecordsComeBack checks that each record of the inbox is read as it was written.
 func TestRecordsComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p proto.PeerID
@@ -41,8 +41,8 @@ func TestRecordsComeBack(t *testing.T) {
 	})
 }
 
-// TestKeysDoNotCollide holds that no key of one prefix is one of another, and
-// that the scope of an idempotency key is its origin.
+// TestKeysDoNotCollide checks that keys of different prefixes differ, and that the scope of
+// an idempotency key is its origin.
 func TestKeysDoNotCollide(t *testing.T) {
 	seen := map[string]bool{}
 	for _, k := range [][]byte{watermarkKey(home), watermarkKey(other), successKey(home, "k"), successKey(home, "l"), successKey(other, "k"), floorKey} {
@@ -94,7 +94,7 @@ func FuzzSuccess(f *testing.F) {
 	})
 }
 
-// TestText holds that what a handler says always fits a record.
+// TestText checks that text from a handler always fits into a record.
 func TestText(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s, n := string(rapid.SliceOf(rapid.Byte()).Draw(t, "s")), rapid.IntRange(0, 40).Draw(t, "n")
@@ -109,8 +109,8 @@ func TestText(t *testing.T) {
 	})
 }
 
-// TestLongHistoryFitsARecord holds that a task with many starts still fits, first
-// and newest kept (I11).
+// TestLongHistoryFitsARecord checks that a task with many starts still fits, keeping the
+// first and the newest (I11).
 func TestLongHistoryFitsARecord(t *testing.T) {
 	r := &proto.Record{}
 	limit := limits{maxAttempts: 1 << 20, maxAbandons: 10, baseBackoff: 1, maxBackoff: 1}

@@ -16,8 +16,7 @@ func from(p proto.PeerID) func(*Arrival) {
 	return func(a *Arrival) { a.From, a.Header.Origin = p, p }
 }
 
-// flood hands over tasks until one is refused, and returns those that were
-// accepted and the refusal.
+// flood delivers tasks until one is refused, and returns the accepted ones and the refusal.
 func (f *fixture) flood(most int, change ...func(*Arrival)) (taken []Arrival, last Verdict) {
 	f.t.Helper()
 	for range most {
@@ -31,17 +30,16 @@ func (f *fixture) flood(most int, change ...func(*Arrival)) (taken []Arrival, la
 	return nil, last
 }
 
-// TestFloodOfOneOriginLeavesRoomForOthers: whichever limit one origin runs into, tasks
-// in custody, their bytes or the ids that are kept, it is told BUSY while others
-// are taken in, also after a start.
+// Whichever limit one origin reaches, tasks in custody, their bytes or the ids that are
+// kept, it is answered BUSY while others are accepted, even after a restart.
 func TestFloodOfOneOriginLeavesRoomForOthers(t *testing.T) {
 	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	for _, tt := range []struct {
 		name   string
 		cfg    Config
 		body   string
-		least  int // that the flood may have
-		others int // that there is room for afterwards
+		least  int // that the flood must get
+		others int // that must fit afterwards
 	}{
 		{"tasks", Config{MaxTasks: 100}, "", 90, 5},
 		{"bytes", Config{MaxBytes: 420 << 10}, strings.Repeat("x", 4<<10), 80, 5},
@@ -58,15 +56,14 @@ func TestFloodOfOneOriginLeavesRoomForOthers(t *testing.T) {
 				}
 				f.crash()
 				f.accept(proto.CodeBusy, f.task(withBody(tt.body)))
-				f.accept(0, taken[0]) // a copy of what is here takes up nothing
+				f.accept(0, taken[0]) // a copy of a known task uses nothing
 				f.accept(0, f.task(from(other), withBody(tt.body)))
 			})
 		})
 	}
 }
 
-// TestShareComesBack: what has ended, and what could not be written, takes up no
-// share.
+// Ended tasks, and those that could not be written, use no share.
 func TestShareComesBack(t *testing.T) {
 	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	inBubble(t, Config{MaxTasks: 20}, []Spec{spec}, func(f *fixture) {
@@ -85,9 +82,9 @@ func TestShareComesBack(t *testing.T) {
 	})
 }
 
-// TestKeysOfOneOriginLeaveRoomForOthers: an origin that sends one new idempotency key
-// after another is told BUSY, in words that name its share, before the keys of
-// others are refused; tasks without a key are taken in; so it is after a restart.
+// An origin that sends one new idempotency key after another is answered BUSY, with a
+// message about its share, before the keys of others are refused; tasks without a key are
+// accepted; the same after a restart.
 func TestKeysOfOneOriginLeaveRoomForOthers(t *testing.T) {
 	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	inBubble(t, Config{Keys: idempotency.Limits{Max: 100}}, []Spec{spec}, func(f *fixture) {
@@ -115,9 +112,8 @@ func TestKeysOfOneOriginLeaveRoomForOthers(t *testing.T) {
 	})
 }
 
-// TestSlotsAreSharedByOrigins: an origin with any number of urgent tasks has all
-// slots while it is alone, and all but one from then on that another waits, in
-// whichever class; in one class they take turns.
+// An origin with any number of urgent tasks has all slots while it is alone, and all but
+// one as soon as another waits, in whichever class; within one class they take turns.
 func TestSlotsAreSharedByOrigins(t *testing.T) {
 	const slots = 4
 	var mu sync.Mutex

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// An end that cannot be written does not hold up the stop of the node (S32).
+// An end that cannot be written does not delay the stop of the node (S32).
 func TestAStuckEndDoesNotDelayTheStop(t *testing.T) {
 	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {

@@ -54,8 +54,8 @@ func TestWalk(t *testing.T) {
 	})
 }
 
-// TestRetriesThenDead holds that a failing handler is tried as often as allowed,
-// with a growing wait, and that the end tells each attempt (I11).
+// TestRetriesThenDead checks that a failing handler is retried as often as allowed, with
+// growing delays, and that the outcome lists each attempt (I11).
 func TestRetriesThenDead(t *testing.T) {
 	var at []time.Time
 	_, spec := scripted(func(context.Context, *Run) *Result {
@@ -110,8 +110,8 @@ func TestEndsWithoutRetry(t *testing.T) {
 	}
 }
 
-// A result that finds no room holds the room that its own end needs: it is given up, and
-// the task ends without. It is not run again (I6), and the file is gone.
+// A result without room uses the room that its own end needs: it is dropped, and the task
+// ends without it. It is not run again (I6), and the file is removed.
 func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "result")
 	s, spec := scripted(func(context.Context, *Run) *Result {
@@ -140,8 +140,8 @@ func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 	})
 }
 
-// A kind whose handler cannot be started is as one without a handler: it takes nothing,
-// and what is in custody waits without spending an attempt (S30).
+// A kind whose handler cannot be started behaves as if it had none: it accepts nothing, and
+// tasks in custody wait without spending an attempt (S30).
 func TestASuspendedKindAcceptsNothing(t *testing.T) {
 	s, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -169,8 +169,8 @@ func TestASuspendedKindAcceptsNothing(t *testing.T) {
 	})
 }
 
-// TestResultIsTriedAgain holds that a success is not lost, nor run again, when
-// its result cannot be written at first (I6).
+// TestResultIsTriedAgain checks that a success is neither lost nor run again when its
+// result cannot be written at first (I6).
 func TestResultIsTriedAgain(t *testing.T) {
 	s, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -191,8 +191,8 @@ func TestResultIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestStuckResultsBlockNoOtherTask holds I20 where the results of many tasks cannot
-// be written for long: others run, end and are cancelled meanwhile.
+// TestStuckResultsBlockNoOtherTask checks I20 when the results of many tasks cannot be
+// written for long: others run, end and are cancelled meanwhile.
 func TestStuckResultsBlockNoOtherTask(t *testing.T) {
 	_, spec := scripted(succeed)
 	stuck := spec
@@ -220,8 +220,8 @@ func TestStuckResultsBlockNoOtherTask(t *testing.T) {
 	})
 }
 
-// TestLongOutputIsCut holds that a handler that returns more than a frame takes
-// still ends.
+// TestLongOutputIsCut checks that a task ends even if its handler returns more than fits
+// into a frame.
 func TestLongOutputIsCut(t *testing.T) {
 	_, spec := scripted(func(context.Context, *Run) *Result {
 		return &Result{Outcome: Success, Output: make([]byte, proto.MaxInlineBody+1)}
@@ -237,8 +237,8 @@ func TestLongOutputIsCut(t *testing.T) {
 	})
 }
 
-// TestIntegrity holds I9: the handler sees no byte of a body whose digest is not
-// the signed one.
+// TestIntegrity checks I9: the handler sees no byte of a body whose digest is not the
+// signed one.
 func TestIntegrity(t *testing.T) {
 	stream := func(a *Arrival) {
 		a.Content.Body = nil
@@ -323,8 +323,8 @@ func errText(err error) string {
 	return ""
 }
 
-// TestContentOfAStreamedTaskIsBounded holds that a task is refused, by whom it was sent or
-// handed over, whose record would grow until the store does not take it.
+// TestContentOfAStreamedTaskIsBounded checks that a task is refused, whether sent or handed
+// over, if its record could outgrow the store.
 func TestContentOfAStreamedTaskIsBounded(t *testing.T) {
 	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {

@@ -9,15 +9,15 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// queueStateWith is the state of a queue that an admin has signed is home's, with so many bytes of
-// settings.
+// queueStateWith returns the state of a queue that an admin signed as home's, with settings
+// of so many bytes.
 func queueStateWith(name string, home proto.PeerID, settings int) *proto.QueueState {
 	s := createdBy(name, peerOf(0), home)
 	withSettings(settings)(s)
 	return s
 }
 
-// withSettings sets so many bytes of settings, some 20 KiB at most.
+// withSettings adds settings of so many bytes, at most some 20 KiB.
 func withSettings(n int) func(*proto.QueueState) {
 	return func(s *proto.QueueState) {
 		for i := 0; n > 0; i, n = i+1, n-130 {
@@ -36,7 +36,7 @@ func withSettings(n int) func(*proto.QueueState) {
 	}
 }
 
-// usageOf is how many queues of a home are known, and the bytes of their states.
+// usageOf returns the number of known queues of a home, and the bytes of their states.
 func usageOf(h *Home, home proto.PeerID) (names, size int) {
 	for _, q := range h.queues {
 		if string(q.state.GetHome()) == string(home[:]) {
@@ -46,8 +46,8 @@ func usageOf(h *Home, home proto.PeerID) (names, size int) {
 	return names, size
 }
 
-// However many queues an admin gave a member, and whatever it says of them: each costs
-// others 1 KiB, and all that it says beyond that 64 KiB.
+// However many queues an admin gave a member, and whatever it publishes about them: each
+// uses 1 KiB at other nodes, and all together at most 64 KiB more.
 func TestQueueStatesOfAMemberAreBounded(t *testing.T) {
 	const bound = maxQueuesPerHome*freeStateBytes + maxStateBytes
 	for name, settings := range map[string]int{"nothing": 0, "a little": 900, "much": 4000} {
@@ -66,7 +66,7 @@ func TestQueueStatesOfAMemberAreBounded(t *testing.T) {
 				t.Errorf("%d queues of it are kept, with %d bytes: the bounds are %d and %d", names, size, maxQueuesPerHome, bound)
 			}
 			said := 0
-			for i := range names { // as it says them again and again, each a little larger
+			for i := range names { // it publishes them again and again, each a little larger
 				_, out := h.Learn(queueStateWith(fmt.Sprint("fat-", i), otherPeer, settings+130*(i%20)), Now{})
 				said += len(out.Events)
 			}
@@ -74,7 +74,7 @@ func TestQueueStatesOfAMemberAreBounded(t *testing.T) {
 				t.Errorf("%d bytes are kept once it has said all again, the bound is %d", size, bound)
 			}
 			if h.Learn(queueStateWith("mine", ownerPeer, 4000), Now{}); h.Queue("mine") == nil {
-				t.Error("it takes the room of another member")
+				t.Error("it uses the room of another member")
 			}
 			a, n, rest := h.usage[otherPeer], 0, 0
 			for _, q := range h.queues {
@@ -83,14 +83,14 @@ func TestQueueStatesOfAMemberAreBounded(t *testing.T) {
 				}
 			}
 			if a.queues != n || a.stateBytes != rest {
-				t.Errorf("its account says %+v, it is %d names and %d bytes", *a, n, rest)
+				t.Errorf("its usage is %+v, want %d queues and %d bytes", *a, n, rest)
 			}
 		})
 	}
 }
 
-// A home keeps the bound itself, and says why: others would not believe it. Nor does it
-// hand a queue to a node that has no room for it.
+// A home obeys the bound itself and reports it, since other nodes would reject the state.
+// It does not hand a queue to a node that has no room for it.
 func TestAHomeObeysTheBound(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	var err error
@@ -118,10 +118,11 @@ func TestAHomeObeysTheBound(t *testing.T) {
 	}
 }
 
-// A chain of deeds folds when its home has no room for more than what proves it.
+// The deeds of a queue are trimmed when its home has no room for more than those that prove
+// it.
 func TestDeedChainsAreTrimmedToFit(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
-	for i := range 4 { // nearly all of what it may say
+	for i := range 4 { // nearly all that it may use
 		h.Learn(queueStateWith(fmt.Sprint("large-", i), otherPeer, []int{20500, 20500, 20500, 5500}[i]), Now{})
 	}
 	s := createdBy("q", peerOf(0), otherPeer)
@@ -129,7 +130,7 @@ func TestDeedChainsAreTrimmedToFit(t *testing.T) {
 		s.Deeds = append(s.Deeds, signedDeed(t, peerOf(0), Deed{Generation: g, To: otherPeer}))
 		s.Generation, s.ChangedMs = g, s.ChangedMs+1
 		if news, out := h.Learn(s, Now{}); !news {
-			t.Fatalf("generation %d is not believed: %v", g, out.Events)
+			t.Fatalf("generation %d is not accepted: %v", g, out.Events)
 		}
 	}
 	if n, size := len(h.queues["q"].deeds), proto.Size(h.Queue("q")); n == 30 || size > freeStateBytes+1500 {
@@ -137,8 +138,8 @@ func TestDeedChainsAreTrimmedToFit(t *testing.T) {
 	}
 }
 
-// Of a home that was revoked nothing is kept but who it was, the generation and the root:
-// it comes back by nothing that it says, and an admin can seize the queue.
+// Of a revoked home only its identity, the generation and the root are kept. It cannot
+// regain the queue with its own messages, and an admin can seize the queue.
 func TestQueueStatesOfARevokedHomeAreDropped(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	said := queueStateWith("q", otherPeer, 4000)
@@ -164,7 +165,7 @@ func TestQueueStatesOfARevokedHomeAreDropped(t *testing.T) {
 		}
 		forged := signedDeed(t, ownerPeer, Deed{Generation: 2, From: ownerPeer, To: ownerPeer})
 		if news, _ := h.Learn(&proto.QueueState{Name: "q", Generation: 2, Home: ownerPeer[:], Deeds: []*proto.Signed{forged}}, Now{}); news {
-			t.Errorf("%s: a node that never had it is believed", name)
+			t.Errorf("%s: the claim of a node that never had it is accepted", name)
 		}
 		if _, err := h.Seize("q", otherPeer, Now{}); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -173,10 +174,10 @@ func TestQueueStatesOfARevokedHomeAreDropped(t *testing.T) {
 		if home, gen := h.HomeOf("q"); home != homePeer || gen != 2 || len(s.Root) != 0 || h.queues["q"].root != rootBy("q", peerOf(0)) {
 			t.Errorf("%s: seized, generation %d of %s", name, gen, home.Short())
 		}
-		third := NewHome(ownerPeer, 1, Config{}) // who did not hear of the revocation
+		third := NewHome(ownerPeer, 1, Config{}) // did not learn of the revocation
 		third.Learn(said, Now{})
 		if news, out := third.Learn(s, Now{}); !news {
-			t.Errorf("%s: others do not believe it: %v", name, out.Events)
+			t.Errorf("%s: others do not accept it: %v", name, out.Events)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A fixture is a home and an owner without disk and network: what one says the test
-// hands to the other, or changes first.
+// A fixture is a home and an owner without disk and network: the test passes messages
+// between them, or changes them first.
 type fixture struct {
 	t     *testing.T
 	home  *Home
@@ -26,7 +26,7 @@ var (
 	bootA, bootB                   = proto.BootID{1}, proto.BootID{2}
 )
 
-// newFixture has one task granted to the owner.
+// newFixture returns a fixture with one task granted to the owner.
 func newFixture(t *testing.T, change func(*Task)) *fixture {
 	t.Helper()
 	f := &fixture{t: t, home: NewHome(homePeer, 100, Config{}), owner: NewOwner(ownerPeer, bootA, Config{})}
@@ -52,14 +52,14 @@ func newFixture(t *testing.T, change func(*Task)) *fixture {
 
 func (f *fixture) state() *taskState { return f.home.tasks[f.task.ID] }
 
-// claim is the claim that counts.
+// claim returns the valid claim.
 func (f *fixture) claim() *proto.Claim {
 	c := f.grant.Claim
 	m := &proto.Claim{Task: c.Task, EpochBoot: c.EpochBoot, EpochCounter: c.EpochCounter, Token: c.Token, Generation: c.Generation, BootId: bootA[:]}
 	return m
 }
 
-// badClaims are claims that must change nothing, and who makes them.
+// badClaims returns claims that must change nothing, with their senders.
 func badClaims(f *fixture) map[string]struct {
 	from  proto.PeerID
 	claim *proto.Claim
@@ -93,8 +93,8 @@ func badClaims(f *fixture) map[string]struct {
 	return all
 }
 
-// No claim but the right one changes the record of a task, whatever message it is in
-// (I4; forged, stale and damaged claims).
+// Only the valid claim changes the record of a task, whatever message contains it (I4;
+// forged, stale and damaged claims).
 func TestBadClaimsChangeNothing(t *testing.T) {
 	says := map[string]func(f *fixture, from proto.PeerID, k *proto.Claim) Output{
 		"ack": func(f *fixture, from proto.PeerID, k *proto.Claim) Output {
@@ -137,7 +137,7 @@ func TestBadClaimsChangeNothing(t *testing.T) {
 	}
 }
 
-// The right claim does count: the table above is not empty talk.
+// The valid claim does count: otherwise the table above would show nothing.
 func TestAValidClaimCounts(t *testing.T) {
 	f := newFixture(t, nil)
 	r, out := f.home.OnResult(ownerPeer, Result{Claim: f.claim(), State: proto.Success, Digest: []byte("one")}, f.now)
@@ -154,7 +154,7 @@ func TestAValidClaimCounts(t *testing.T) {
 	}
 }
 
-// A result that is not one, or comes before any grant, ends nothing.
+// A result with an invalid state, or before any grant, ends nothing.
 func TestInvalidResultsEndNothing(t *testing.T) {
 	for _, s := range []proto.TaskState{0, proto.Pending, proto.Running, proto.Indeterminate, 99} {
 		t.Run(s.String(), func(t *testing.T) {
@@ -177,8 +177,8 @@ func TestInvalidResultsEndNothing(t *testing.T) {
 	})
 }
 
-// An owner believes nobody but its home about where the home went, and no copy of a
-// grant with other contents.
+// An owner accepts only from its home where the home went, and no copy of a grant with
+// other contents.
 func TestForgedMessagesToAnOwner(t *testing.T) {
 	moved := func(f *fixture, change func(*proto.Ruling)) *proto.Ruling {
 		k, _ := claimFrom(f.claim())
@@ -230,7 +230,7 @@ func TestForgedMessagesToAnOwner(t *testing.T) {
 			}
 		})
 	}
-	t.Run("leave from a stranger", func(t *testing.T) {
+	t.Run("permit from another node", func(t *testing.T) {
 		f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 		f.owner.OnGrant(homePeer, f.grant, 0, f.now)
 		f.owner.Ready(f.task.ID, f.now)
@@ -239,12 +239,12 @@ func TestForgedMessagesToAnOwner(t *testing.T) {
 			t.Error("it was started")
 		}
 		if out := f.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, f.now); len(out.Starts) != 1 {
-			t.Error("it was not started with the home's leave")
+			t.Error("it was not started with the home's permit")
 		}
 	})
 }
 
-// A handoff that comes back, comes twice or is none makes no second cell.
+// A handoff that returns, is repeated or is invalid creates no second task.
 func TestInvalidHandoffsAreIgnored(t *testing.T) {
 	handed := func() (*Home, *proto.Handoff, Task, Now) {
 		f := newFixture(t, nil)
@@ -265,7 +265,7 @@ func TestInvalidHandoffsAreIgnored(t *testing.T) {
 		h, m, task, now := handed()
 		h.OnHandoff(otherPeer, m, task, now)
 		if h.tasks[task.ID] != nil {
-			t.Error("the old home has the cell again")
+			t.Error("the old home has the task again")
 		}
 	})
 	t.Run("back with a higher generation", func(t *testing.T) {
@@ -309,7 +309,7 @@ func TestInvalidHandoffsAreIgnored(t *testing.T) {
 		}
 		to.OnHandoff(homePeer, m, task, now)
 		if len(to.tasks) != 0 {
-			t.Error("an ended task was raised from the dead")
+			t.Error("an ended task was revived")
 		}
 	})
 	t.Run("answered by a stranger", func(t *testing.T) {
@@ -317,11 +317,11 @@ func TestInvalidHandoffsAreIgnored(t *testing.T) {
 		done := &proto.HandedOff{Moved: []*proto.Moved{{Task: task.ID[:], Generation: m.Lease.Generation}}}
 		h.OnHandedOff(ownerPeer, done, now)
 		if h.PendingHandoffs() != 1 {
-			t.Error("the old home believed it")
+			t.Error("the old home accepted it")
 		}
 		h.OnHandedOff(otherPeer, done, now)
 		if h.PendingHandoffs() != 0 {
-			t.Error("the old home did not believe the new one")
+			t.Error("the old home did not accept the answer of the new one")
 		}
 	})
 }
@@ -345,9 +345,9 @@ func TestDamagedRecords(t *testing.T) {
 	}
 }
 
-// A new home asks about a lease that its predecessor gave and that is not here yet.
-// Whatever the new home has settled of its own epochs: the answer is kept, so that
-// the grant, when it comes after all, starts nothing (I3, I6).
+// A new home asks about a lease that its predecessor granted and that has not arrived.
+// Whatever the new home has settled of its own epochs, the answer is stored, so that the
+// grant starts nothing if it arrives later (I3, I6).
 func TestALateGrantAfterTheNewHomeAsked(t *testing.T) {
 	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	f.owner.raiseWatermark(otherPeer, proto.Seq{Boot: 1000, Counter: 9}) // its epochs are above those of the old home
@@ -355,7 +355,7 @@ func TestALateGrantAfterTheNewHomeAsked(t *testing.T) {
 	k.BootId, k.Generation = nil, 2
 	out := f.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{k}}, f.now)
 	if len(out.Writes) == 0 {
-		t.Error("it says that it will never start the task, and notes nothing")
+		t.Error("it answers that it will never start the task, but stores nothing")
 	}
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
 	if out = f.owner.Ready(f.task.ID, f.now); len(out.Starts)+len(out.Sends) != 0 {
@@ -363,8 +363,8 @@ func TestALateGrantAfterTheNewHomeAsked(t *testing.T) {
 	}
 }
 
-// An owner whose success did not count forgets it neither at once nor for ever: a later
-// grant of the task may be on its way to it, and no mark of the home says so (I6).
+// An owner whose success did not count keeps it for a while: a later grant of the task may
+// be in transit, and no watermark of the home tells (I6).
 func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	f := newFixture(t, nil)
 	f.owner.Begin(func(proto.TaskID) Policy { return PolicyRetry }, f.now)
@@ -375,7 +375,7 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	over := r.ruling(proto.CodeStale)
 	over.State = proto.Cancelled
 	f.owner.OnResultAnswer(homePeer, over, f.now)
-	f.owner.raiseWatermark(homePeer, r.epoch) // what it was granted next is not taken yet, and holds the mark here
+	f.owner.raiseWatermark(homePeer, r.epoch) // the next grant has not been accepted yet, which holds the watermark back
 	wait := func(d time.Duration) {
 		for range d / time.Second {
 			f.now.Wall, f.now.Mono, f.now.Boot = f.now.Wall+1000, f.now.Mono+time.Second, f.now.Boot+time.Second
@@ -401,9 +401,9 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	}
 }
 
-// Two homes have a task that may start once only, for the disk of one was put back. The
-// owner started it under the later lease: to who asks about the earlier one it says that
-// this is over once it is, so that no lane there stands still for ever (I20).
+// Two homes have an at_most_once task after a rollback of one disk. The owner started it
+// under the later lease. When that has ended it also answers questions about the earlier
+// lease, so that no lane is blocked forever (I20).
 func TestALeaseOfTwoHomesEndsForBoth(t *testing.T) {
 	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	earlier := f.claim()
@@ -433,17 +433,17 @@ func TestALeaseOfTwoHomesEndsForBoth(t *testing.T) {
 	over.State = proto.Cancelled
 	f.owner.OnResultAnswer(homePeer, over, f.now)
 	if got := says(); got != proto.CauseParked {
-		t.Errorf("when nobody takes its result: %v", got)
+		t.Errorf("when its result does not count: %v", got)
 	}
 	run := f.owner.runs[f.task.ID]
-	run.phase, run.orphan = proto.LeaseReleased, false // as after a crash, and the other home never hears of it
+	run.phase, run.orphan = proto.LeaseReleased, false // as after a crash, and the other home never learns of it
 	if got := says(); got != proto.CauseParked {
 		t.Errorf("when its other home is gone for good: %v", got)
 	}
 }
 
-// A task that came back goes behind its lane: nobody of the lane waits for it any more,
-// and it waits for the last. The new home, which has forgotten it, gets them all.
+// A task that came back goes to the end of its lane: no task of the lane waits for it, and
+// it waits for the last one. The new home, which has forgotten it, gets them all.
 func TestNoTaskWaitsForOneThatCameBack(t *testing.T) {
 	old := NewHome(homePeer, 100, Config{Heartbeat: time.Second})
 	to := NewHome(otherPeer, 50, Config{})
@@ -470,7 +470,7 @@ func TestNoTaskWaitsForOneThatCameBack(t *testing.T) {
 		out := old.Tick(now)
 		for _, s := range out.Sends {
 			m, ok := s.Body.(*proto.Handoff)
-			if !ok || i < 2 { // it was out of reach until the first had gone again
+			if !ok || i < 2 { // out of reach until the first had left again
 				continue
 			}
 			var task Task
@@ -489,8 +489,8 @@ func TestNoTaskWaitsForOneThatCameBack(t *testing.T) {
 	}
 }
 
-// A task that is to start later waits by the wall clock as it is, not as it was when
-// the task came: a clock that was wrong then delays nothing once it is right (I14).
+// A task with a start time waits by the present wall clock, not by the clock when the task
+// arrived: a clock that was wrong then delays nothing once it is right (I14).
 func TestNotBeforeFollowsTheWallClock(t *testing.T) {
 	f := newFixture(t, nil)
 	wrong := f.now

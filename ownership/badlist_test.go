@@ -7,17 +7,17 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A badClaim is a claim that must not count, whatever message it stands in.
+// A badClaim is a claim that must not count, whatever message contains it.
 type badClaim struct {
 	name   string
 	about  topic
 	from   proto.PeerID // zero: the owner of the lease
 	change func(v *victim, k *proto.Claim)
-	want   refusal // of messages that carry claims
-	result refusal // of a result, whose lease stands in what was sealed
+	want   refusal // for messages that contain claims
+	result refusal // for a result, whose lease is in the sealed part
 }
 
-// A topic is what the list of bad messages must speak about.
+// A topic is a subject that the list of bad messages must cover.
 type topic string
 
 const (
@@ -30,10 +30,10 @@ const (
 	ofTwo     topic = "two results with different digests"
 	ofLoop    topic = "a handoff that loops"
 	ofMoved   topic = "a forged MOVED"
-	ofForm    topic = "no message at all"
-	ofGrant   topic = "a grant that is none"
+	ofForm    topic = "a malformed message"
+	ofGrant   topic = "an invalid grant"
 	ofAnswer  topic = "an answer to nothing"
-	ofForgery topic = "a handoff or a queue of who has it not"
+	ofForgery topic = "a handoff or a queue from a node without it"
 )
 
 var (
@@ -72,7 +72,7 @@ var badClaimList = []badClaim{
 	{"a short task id", ofForm, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = k.Task[:15] }, malformed, noID},
 }
 
-// claimIn are the messages that a claim stands in. Those without an answer are only
+// claimIn lists the messages that contain a claim. Those without an answer are only
 // counted.
 var claimIn = []struct {
 	name     string
@@ -88,8 +88,7 @@ var claimIn = []struct {
 	{"STATUS_REPLY", false, func(k *proto.Claim) proto.Body { return &proto.StatusReply{Held: []*proto.Held{{Claim: k}}} }},
 }
 
-// A badMessage is a message that must not count. before brings the victim to where it
-// comes.
+// A badMessage is a message that must not count. before prepares the victim.
 type badMessage struct {
 	name   string
 	about  topic
@@ -99,33 +98,33 @@ type badMessage struct {
 	want   refusal
 }
 
-// withBody is a bad message that can be encoded.
+// withBody returns a bad message that can be encoded.
 func withBody(name string, about topic, from proto.PeerID, want refusal, before func(*victim), body func(v *victim) proto.Body) badMessage {
 	return badMessage{name, about, from, before, func(v *victim) *proto.Message { return v.wire(body(v)) }, want}
 }
 
-// raw is a bad message that no encoder makes.
+// raw returns a bad message that no encoder produces.
 func raw(name string, want refusal, t proto.MessageType, payload func(v *victim) []byte) badMessage {
 	return badMessage{name, ofForm, vOwner, nil, func(v *victim) *proto.Message { return &proto.Message{Type: t, Payload: payload(v)} }, want}
 }
 
-// field is a field of bytes as it stands on the wire.
+// field returns a field of bytes in wire format.
 func field(number byte, b []byte) []byte {
 	return slices.Concat([]byte{number<<3 | 2, byte(len(b)&0x7f | 0x80), byte(len(b) >> 7)}, b)
 }
 
-// encoded is the encoding of a message.
+// encoded returns the encoding of a message.
 func encoded(v *victim, body proto.Body) []byte { return v.wire(body).Payload }
 
-// endTask has the task end with its owner's result.
+// endTask ends the task with its owner's result.
 func endTask(v *victim) { v.mustSend(vOwner, v.result(v.claim(), nil)) }
 
-// releaseLease has the owner give the lease back, and nobody take it.
+// releaseLease lets the owner release the lease; no other node takes the task.
 func releaseLease(v *victim) {
 	v.mustSend(vOwner, &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.Unstarted}}})
 }
 
-// grantAgain has the task granted to another node.
+// grantAgain grants the task to another node.
 func grantAgain(v *victim) {
 	d := v.driver
 	n := d.home.nodes[vOwner].Node
@@ -136,11 +135,11 @@ func grantAgain(v *victim) {
 	d.merge(d.home.Dead(vOwner, d.now()))
 	v.settle()
 	if ts := d.home.tasks[v.task]; ts.owner != vOther {
-		v.t.Fatal("it was not granted anew")
+		v.t.Fatal("it was not granted again")
 	}
 }
 
-// finishOwn has the victim finish the task that it was granted.
+// finishOwn finishes the task that was granted to the victim.
 func finishOwn(v *victim) {
 	d := v.driver
 	d.merge(d.owner.Ready(v.mine, d.now()))
@@ -149,7 +148,7 @@ func finishOwn(v *victim) {
 	v.settle()
 }
 
-// handOffQueue has the victim hand the queue q over, and the tasks on their way.
+// handOffQueue hands over the queue q and its tasks.
 func handOffQueue(v *victim) {
 	out, err := v.driver.home.HandOff("q", vFar, v.driver.now())
 	if err != nil {
@@ -159,7 +158,7 @@ func handOffQueue(v *victim) {
 	v.settle()
 }
 
-// sentHandoff is a task as the victim handed it over.
+// sentHandoff returns the handoff of a task that the victim has sent.
 func sentHandoff(v *victim) *proto.Handoff {
 	for _, p := range v.posts {
 		if m, ok := p.body.(*proto.Handoff); ok && m.GetLease() != nil && string(m.Lease.Task) == string(v.task[:]) {
@@ -170,7 +169,7 @@ func sentHandoff(v *victim) *proto.Handoff {
 	return nil
 }
 
-// acceptHandoff has the victim take a task of far.
+// acceptHandoff lets the victim accept a task of far.
 func acceptHandoff(v *victim) {
 	given := signDeedAs("far", vFar, Deed{Generation: 2, From: vFar, To: vSelf})
 	v.mustSend(vFar, &proto.Handoff{Queue: &proto.QueueState{Name: "far", Home: vSelf[:], Generation: 2, Deeds: []*proto.Signed{given}}})
@@ -180,13 +179,13 @@ func acceptHandoff(v *victim) {
 	}
 }
 
-// The list is as long as it must be, says nothing twice, and leaves no topic out.
+// The list is long enough, has no duplicates, and covers every topic.
 func TestBadMessageListIsComplete(t *testing.T) {
 	const wanted = 60
 	seen, about := map[string]bool{}, map[topic]int{}
 	note := func(name string, of topic) {
 		if seen[string(of)+name] {
-			t.Errorf("%q stands twice in the list", name)
+			t.Errorf("%q is in the list twice", name)
 		}
 		seen[string(of)+name] = true
 		about[of]++
@@ -208,8 +207,8 @@ func TestBadMessageListIsComplete(t *testing.T) {
 	t.Logf("%d kinds: %v", len(seen), about)
 }
 
-// A bad message is refused in its own way, is counted, and changes nothing in memory
-// or on the disk (I3, I4, I5).
+// Each bad message is rejected in its own way, is counted, and changes nothing in memory or
+// on disk (I3, I4, I5).
 func TestBadMessagesAreRefused(t *testing.T) {
 	for _, b := range badClaimList {
 		from := b.from
@@ -246,7 +245,7 @@ func TestBadMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// The same messages as they should be do count: the list above is not empty talk.
+// The valid forms of these messages do count: otherwise the list above would show nothing.
 func TestGoodMessagesCount(t *testing.T) {
 	for _, in := range claimIn {
 		v := newVictim(t)

@@ -6,7 +6,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// badMessageList are the bad messages beside those that are bad by their claim.
+// badMessageList lists the messages that are bad in other ways than by their claim.
 var badMessageList = slices.Concat(badResults, badGrants, badAnswers, badMoves, badHandoffs, badForms)
 
 var badResults = []badMessage{
@@ -47,7 +47,7 @@ var badResults = []badMessage{
 	withBody("a release of what has ended", ofEpoch, vOwner, refusal{code: proto.CodeStale, event: EventIgnored}, endTask, func(v *victim) proto.Body {
 		return &proto.Release{Released: []*proto.Released{{Claim: v.claim(), Cause: proto.CauseCrashed}}}
 	}),
-	withBody("a start that needs no leave", ofEarly, vOwner, badForm, nil, func(v *victim) proto.Body { return &proto.Start{Claims: []*proto.Claim{v.claim()}} }),
+	withBody("a start that needs no permit", ofEarly, vOwner, badForm, nil, func(v *victim) proto.Body { return &proto.Start{Claims: []*proto.Claim{v.claim()}} }),
 	withBody("declined by another member", ofOwner, vOther, none, nil, func(v *victim) proto.Body {
 		return &proto.Granted{Taken: []*proto.Taken{{Claim: v.claim(), Code: proto.CodeBusy}}}
 	}),
@@ -59,7 +59,7 @@ var badResults = []badMessage{
 	}),
 }
 
-// grant is the grant that the victim has, said again with something changed.
+// grantOf returns the victim's grant with a change.
 func grantOf(v *victim, change func(*proto.Grant)) proto.Body {
 	g := &proto.Grant{Claim: v.given(), Queue: "far", LeaseMs: 15_000, NotAfterMs: v.grant.NotAfterMs, Envelope: v.grant.Envelope}
 	g.Claim.BootId = nil
@@ -93,7 +93,7 @@ var badGrants = []badMessage{
 	}, func(v *victim) proto.Body {
 		return grantOf(v, func(g *proto.Grant) { g.Claim.Task = filled(0x55) })
 	}),
-	withBody("of who may not grant it", ofGrant, vStranger, refusal{code: proto.CodeDenied, event: EventIgnored}, func(v *victim) { v.code = proto.CodeDenied }, func(v *victim) proto.Body {
+	withBody("of a node that may not grant it", ofGrant, vStranger, refusal{code: proto.CodeDenied, event: EventIgnored}, func(v *victim) { v.code = proto.CodeDenied }, func(v *victim) proto.Body {
 		return grantOf(v, func(g *proto.Grant) { g.Claim.Task = filled(0x55) })
 	}),
 	withBody("a late copy of one that is over", ofGrant, vFar, refusal{event: EventRefused}, func(v *victim) {
@@ -112,10 +112,10 @@ var badGrants = []badMessage{
 }
 
 var badAnswers = []badMessage{
-	withBody("leave that was not asked for", ofAnswer, vFar, none, nil, func(v *victim) proto.Body {
+	withBody("a permit that was not requested", ofAnswer, vFar, none, nil, func(v *victim) proto.Body {
 		return &proto.Permit{Rulings: v.answer(0, nil)}
 	}),
-	withBody("leave by who is not the home", ofAnswer, vOther, none, nil, func(v *victim) proto.Body {
+	withBody("a permit by a node that is not the home", ofAnswer, vOther, none, nil, func(v *victim) proto.Body {
 		return &proto.Permit{Rulings: v.answer(0, nil)}
 	}),
 	withBody("a result that was not brought is committed", ofAnswer, vFar, none, nil, func(v *victim) proto.Body {
@@ -130,10 +130,10 @@ var badAnswers = []badMessage{
 	withBody("committed for a clone", ofAnswer, vFar, none, finishOwn, func(v *victim) proto.Body {
 		return &proto.Committed{Rulings: v.answer(0, func(r *proto.Ruling) { r.BootId = vCloneBoot[:] })}
 	}),
-	withBody("lost by the word of who is not the home", ofAnswer, vOther, none, nil, func(v *victim) proto.Body {
+	withBody("declared lost by a node that is not the home", ofAnswer, vOther, none, nil, func(v *victim) proto.Body {
 		return &proto.Renewed{Number: 1, Rulings: v.answer(proto.CodeStale, nil)}
 	}),
-	withBody("lost by the word about another token", ofAnswer, vFar, none, nil, func(v *victim) proto.Body {
+	withBody("declared lost with another token", ofAnswer, vFar, none, nil, func(v *victim) proto.Body {
 		return &proto.Permit{Rulings: v.answer(proto.CodeStale, func(r *proto.Ruling) { r.Token = filled(9) })}
 	}),
 	withBody("what was not given back is taken back", ofAnswer, vFar, none, nil, func(v *victim) proto.Body {
@@ -163,7 +163,7 @@ var badAnswers = []badMessage{
 	}),
 }
 
-// movedTo is a MOVED in an answer to leave that was asked for.
+// movedTo answers a requested permit with MOVED.
 func movedTo(change func(*proto.Ruling)) func(v *victim) proto.Body {
 	return func(v *victim) proto.Body { return &proto.Permit{Rulings: v.answer(proto.CodeMoved, change)} }
 }
@@ -181,14 +181,14 @@ var badMoves = []badMessage{
 	withBody("to nowhere", ofMoved, vFar, malformed, nil, movedTo(func(r *proto.Ruling) { r.Home = nil })),
 }
 
-// queueMessage is word of a queue, as a member says it.
+// queueMessage announces a queue, as a member sends it.
 func queueMessage(home proto.PeerID, generation uint64, deeds ...*proto.Signed) func(v *victim) proto.Body {
 	return func(*victim) proto.Body {
 		return &proto.QueueStates{Queues: []*proto.QueueState{{Name: "q", Home: home[:], Generation: generation, Deeds: deeds}}}
 	}
 }
 
-// signDeedAs is a deed that liar signs, truly or not.
+// signDeedAs signs a deed as liar, whether that may or not.
 func signDeedAs(queue string, liar proto.PeerID, d Deed) *proto.Signed {
 	d.Queue = queue
 	if d.Root == (Root{}) {
@@ -258,7 +258,7 @@ var badHandoffs = []badMessage{
 	withBody("a queue with a generation that none has", ofGen, vStranger, malformed, nil, queueMessage(vStranger, 1<<64-1)),
 	withBody("a queue by its own deed", ofForgery, vStranger, forgedBy, nil, queueMessage(vStranger, 2, signDeedAs("q", vStranger, Deed{Generation: 2, From: vStranger, To: vStranger}))),
 	withBody("a queue by a deed in the home's name", ofForgery, vStranger, forgedBy, nil, queueMessage(vStranger, 2, signDeedAs("q", vStranger, Deed{Generation: 2, From: vSelf, To: vStranger}))),
-	withBody("a queue seized by who is no admin", ofForgery, vStranger, forgedBy, nil, queueMessage(vStranger, 2, signDeedAs("q", vStranger, Deed{Generation: 2, From: vSelf, To: vStranger, Seized: true}))),
+	withBody("a queue seized by a node that is not an admin", ofForgery, vStranger, forgedBy, nil, queueMessage(vStranger, 2, signDeedAs("q", vStranger, Deed{Generation: 2, From: vSelf, To: vStranger, Seized: true}))),
 	withBody("a queue for another", ofForgery, vStranger, forgedBy, nil, queueMessage(vOther, 2)),
 	withBody("a queue of half a node", ofForgery, vStranger, malformed, nil, func(*victim) proto.Body {
 		return &proto.QueueStates{Queues: []*proto.QueueState{{Name: "q", Home: vStranger[:16], Generation: 2}}}
@@ -281,7 +281,7 @@ var badForms = []badMessage{
 	}),
 	raw("a claim that is a number", malformed, proto.TypeStart, func(*victim) []byte { return []byte{1 << 3, 1} }),
 	raw("a claim that is a group", malformed, proto.TypeStart, func(*victim) []byte { return []byte{1<<3 | 3, 1<<3 | 4} }),
-	raw("a queue's name that is no text", malformed, proto.TypeGrant, func(v *victim) []byte {
+	raw("a queue name that is not valid text", malformed, proto.TypeGrant, func(v *victim) []byte {
 		return append(encoded(v, &proto.Grant{Claim: v.given()}), field(2, []byte{0xff, 0xfe})...)
 	}),
 	raw("a long token", tooLong, proto.TypeRenew, func(*victim) []byte { return field(2, field(4, make([]byte, 17))) }),

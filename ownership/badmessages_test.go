@@ -16,9 +16,9 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// A victim is one room that members send bad messages to, as bytes: the home of the
-// queue q, in which a task is leased to owner and another waits, and the owner of a
-// task of the queue far, whose home is another node. What it sends the test reads.
+// A victim is a driver that gets bad messages from members, as bytes. It is the home of
+// queue q, in which one task is leased to owner and another waits, and the owner of a task
+// of queue far, whose home is another node. It records what it sends.
 type victim struct {
 	t      *testing.T
 	driver *Driver
@@ -26,13 +26,13 @@ type victim struct {
 	posts  []posted
 	events []Event
 	task   proto.TaskID // leased to owner
-	waits  proto.TaskID // never granted: nobody serves its kind
+	waits  proto.TaskID // never granted: no member serves its kind
 	mine   proto.TaskID // leased to the victim by far's home
-	lease  *proto.Claim // of task, as its owner says it
+	lease  *proto.Claim // of task, as its owner sends it
 	grant  *proto.Grant // of mine
-	sent   proto.PeerID // the home that tasks of handoffs were sent to
+	sent   proto.PeerID // the home to which tasks of handoffs were sent
 	offers []BodyOffer  // bodies that were offered
-	code   proto.Code   // what the runner says to grants
+	code   proto.Code   // answer of the runner to grants
 }
 
 type posted struct {
@@ -90,7 +90,7 @@ func (v *victim) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
 }
 func (v *victim) HandedOff([]proto.TaskID, proto.PeerID) {}
 
-// vMover checks handoffs: the envelope of a task names it.
+// vMover checks handoffs: the envelope of a task contains its id.
 type vMover struct{ *victim }
 
 func (m vMover) Check(_ proto.PeerID, h *proto.Handoff) (Task, error) {
@@ -147,19 +147,19 @@ func newVictim(t *testing.T) *victim {
 
 func filled(b byte) []byte { return slices.Repeat([]byte{b}, 16) }
 
-// claim is the claim that counts, to be changed.
+// claim returns a copy of the valid claim.
 func (v *victim) claim() *proto.Claim {
 	m := v.lease
 	return &proto.Claim{Task: m.Task, EpochBoot: m.EpochBoot, EpochCounter: m.EpochCounter, Token: m.Token, Generation: m.Generation, BootId: m.BootId}
 }
 
-// given is the lease that the victim has, as its home speaks of it.
+// given returns the victim's lease, as its home sends it.
 func (v *victim) given() *proto.Claim {
 	m := v.grant.Claim
 	return &proto.Claim{Task: m.Task, EpochBoot: m.EpochBoot, EpochCounter: m.EpochCounter, Token: m.Token, Generation: m.Generation, BootId: vBoot[:]}
 }
 
-// answer is a ruling about the lease that the victim has, as its home gives it.
+// answer returns the home's ruling about the victim's lease.
 func (v *victim) answer(code proto.Code, change func(*proto.Ruling)) []*proto.Ruling {
 	k := v.given()
 	r := &proto.Ruling{Task: k.Task, EpochBoot: k.EpochBoot, EpochCounter: k.EpochCounter, Token: k.Token, BootId: k.BootId, Code: code, Generation: 2}
@@ -172,7 +172,7 @@ func (v *victim) answer(code proto.Code, change func(*proto.Ruling)) []*proto.Ru
 	return []*proto.Ruling{r}
 }
 
-// settle does what waits, and writes all of it.
+// settle handles all waiting inputs and writes everything.
 func (v *victim) settle() {
 	v.t.Helper()
 	for {
@@ -194,8 +194,7 @@ var messageTypes = map[string]proto.MessageType{
 	"HandedOff": proto.TypeHandedOff, "QueueStates": proto.TypeQueues, "Cancel": proto.TypeWithdraw, "Envelope": proto.TypeEnded,
 }
 
-// wire is a message as it comes. What cannot be encoded, for no node could send it,
-// is put together by hand.
+// wire returns a message as it arrives.
 func (v *victim) wire(body proto.Body) *proto.Message {
 	v.t.Helper()
 	b, err := proto.Encode(nil, body)
@@ -205,7 +204,7 @@ func (v *victim) wire(body proto.Body) *proto.Message {
 	return &proto.Message{Type: messageTypes[string(body.ProtoReflect().Descriptor().Name())], Payload: b}
 }
 
-// send gives the victim a message of a member.
+// send gives the victim a message from a member.
 func (v *victim) send(from proto.PeerID, m *proto.Message) error {
 	v.t.Helper()
 	err := v.driver.Receive(from, m)
@@ -220,7 +219,7 @@ func (v *victim) mustSend(from proto.PeerID, body proto.Body) {
 	}
 }
 
-// result is what an owner brings home, sealed.
+// result returns a sealed result of an owner.
 func (v *victim) result(k *proto.Claim, change func(*proto.Outcome)) proto.Body {
 	o := &proto.Outcome{State: proto.Success, BodyDigest: slices.Repeat([]byte{1}, 32), BootId: k.BootId, LeaseToken: k.Token, EpochBoot: k.EpochBoot, EpochCounter: k.EpochCounter}
 	if change != nil {
@@ -233,7 +232,7 @@ func (v *victim) result(k *proto.Claim, change func(*proto.Outcome)) proto.Body 
 	return &proto.Envelope{Header: k.Task, Body: b}
 }
 
-// handoff is a task that far's home hands over to the victim, to be changed.
+// handoff returns the handoff of a task from far's home.
 func (v *victim) handoff(change func(*proto.Handoff)) *proto.Handoff {
 	m := &proto.Handoff{
 		Lease: &proto.Lease{Task: vGiven[:], Queue: "far", State: proto.Pending, Generation: 3, NotAfterMs: 1 << 50},
@@ -245,7 +244,7 @@ func (v *victim) handoff(change func(*proto.Handoff)) *proto.Handoff {
 	return m
 }
 
-// state is all that the victim knows and has on disk.
+// state describes everything that the victim has in memory and on disk.
 func (v *victim) state() (all []string) {
 	for _, b := range []store.Bucket{store.Leases, store.Meta, store.PendingTasks, store.Inbox} {
 		for p, err := range v.store.All(b, nil, nil) {
@@ -281,7 +280,7 @@ func (v *victim) state() (all []string) {
 	return all
 }
 
-// codes are what was said back to from, in all kinds of answers.
+// codes returns the codes of all answers to from.
 func (v *victim) codes(from proto.PeerID) (all []proto.Code) {
 	for _, p := range v.posts {
 		if p.to != from {
@@ -309,7 +308,7 @@ func (v *victim) codes(from proto.PeerID) (all []proto.Code) {
 	return all
 }
 
-// refused says a bad message, and holds that it is refused as wanted, counted, and
+// refused sends a bad message, and checks that it is rejected as wanted, is counted, and
 // changes nothing.
 func (v *victim) refused(from proto.PeerID, m *proto.Message, want refusal) {
 	t := v.t
@@ -325,7 +324,7 @@ func (v *victim) refused(from proto.PeerID, m *proto.Message, want refusal) {
 	} else if slices.Contains(codes, proto.CodeOK) {
 		t.Errorf("it counts: %v", codes)
 	}
-	counted := err != nil // at the door, see node.sortOne
+	counted := err != nil // on receipt: see node.sortOne
 	for _, e := range v.events {
 		counted = counted || e.Kind == want.event
 	}
@@ -340,13 +339,13 @@ func (v *victim) refused(from proto.PeerID, m *proto.Message, want refusal) {
 	}
 	for _, line := range after {
 		if !slices.Contains(before, line) {
-			t.Errorf("it made %s", line)
+			t.Errorf("it created %s", line)
 		}
 	}
 }
 
-// A refusal is how a bad message is refused: with an error at the door, or with a
-// code in the answer, if there is one, and an event that is counted.
+// A refusal is how a bad message is rejected: with an error on receipt, or with a code in
+// the answer, if there is one, and an event.
 type refusal struct {
 	err   error
 	code  proto.Code

@@ -13,17 +13,17 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// rootBy is the root of the deeds of a queue that an admin made.
+// rootBy returns the root of the deeds of a queue that an admin created.
 func rootBy(queue string, admin proto.PeerID) Root {
 	return sha256.Sum256(append([]byte(queue), admin[:]...))
 }
 
-// createdBy is a queue as an admin of the simulator signs that it is made.
+// createdBy returns a queue with an admin's deed, as signed in the simulator.
 func createdBy(queue string, admin, home proto.PeerID) *proto.QueueState {
 	return &proto.QueueState{Name: queue, Home: slices.Clone(home[:]), Generation: 1, Deeds: []*proto.Signed{signDeedAs(queue, admin, Deed{Generation: 1, To: home})}}
 }
 
-// signedDeed is a deed as by would sign it in the simulator, whether or not it may.
+// signedDeed returns a deed signed by by, whether that may or not.
 func signedDeed(t *testing.T, by proto.PeerID, d Deed) *proto.Signed {
 	t.Helper()
 	d.Queue = "q"
@@ -38,8 +38,8 @@ func signedDeed(t *testing.T, by proto.PeerID, d Deed) *proto.Signed {
 	return s
 }
 
-// Nobody becomes the home of a queue that another has, but by a deed of that home, one
-// home after the other, or of an admin.
+// A node becomes the home of an existing queue only by deeds of its homes, one after the
+// other, or by an admin's deed.
 func TestQueueClaimsNeedDeeds(t *testing.T) {
 	s := newSim(1, noMutation)
 	admin, home, next, third, liar := peerOf(0), peerOf(1), peerOf(2), peerOf(3), peerOf(6)
@@ -61,7 +61,7 @@ func TestQueueClaimsNeedDeeds(t *testing.T) {
 		{"no deed, and the highest generation", claim(liar, 1<<64-1), home},
 		{"signed by itself", claim(liar, 2, deed(liar, Deed{Generation: 2, From: liar, To: liar})), home},
 		{"in the name of the home", claim(liar, 2, deed(liar, Deed{Generation: 2, From: home, To: liar})), home},
-		{"seized by one who is no admin", claim(liar, 2, deed(liar, Deed{Generation: 2, From: home, To: liar, Seized: true})), home},
+		{"seized by a node that is not an admin", claim(liar, 2, deed(liar, Deed{Generation: 2, From: home, To: liar, Seized: true})), home},
 		{"handed to another", claim(liar, 2, toNext), home},
 		{"another generation than that of its deed", claim(next, 7, toNext), home},
 		{"a gap in the chain", claim(third, 3, deed(next, Deed{Generation: 3, From: next, To: third})), home},
@@ -89,9 +89,9 @@ func TestQueueClaimsNeedDeeds(t *testing.T) {
 	}
 }
 
-// A queue that two admins made in a partition has one home, that of the deed with the
-// lower root, whatever is heard first, also if the other was handed on or seized since;
-// whoever meets both is told of a conflict. What nobody made is not known.
+// A queue that two admins created in a partition has one home, that of the deed with the
+// lower root, whatever arrives first, even if the other was handed over or seized since. A
+// node that gets both reports a conflict. A queue that was never created stays unknown.
 func TestAQueueCreatedTwiceHasOneHome(t *testing.T) {
 	s := newSim(1, noMutation)
 	one, two := peerOf(0), peerOf(1)
@@ -119,13 +119,13 @@ func TestAQueueCreatedTwiceHasOneHome(t *testing.T) {
 				t.Errorf("its home is %d, want %d", got[0]-1, low.Home[0]-1)
 			}
 			if want := 1; i != 4 && conflicts != want || i == 4 && conflicts != 0 {
-				t.Errorf("%d conflicts are told", conflicts)
+				t.Errorf("%d conflicts are reported", conflicts)
 			}
 		})
 	}
 }
 
-// revokedDeeds are those of a node that knows who was revoked.
+// revokedDeeds are the deeds of a node that knows which members are revoked.
 type revokedDeeds struct {
 	simDeeds
 	revoked map[proto.PeerID]bool
@@ -139,9 +139,9 @@ func (d revokedDeeds) Verify(s *proto.Signed) (Deed, error) {
 	return x, err
 }
 
-// What an admin or a home signed counts where it was seen before its signer was revoked,
-// also when it is said again or the queue moves on; seen first after that it does not,
-// whoever says it, until another admin confirms the home or seizes the queue.
+// A deed counts if it was seen before its signer was revoked, even when it is repeated or
+// the queue moves on. A deed first seen after the revocation does not count until another
+// admin confirms the home or seizes the queue.
 func TestDeedsOfRevokedMembers(t *testing.T) {
 	s := newSim(1, noMutation)
 	admin, other, home, next := peerOf(0), peerOf(1), peerOf(5), peerOf(6)
@@ -155,10 +155,10 @@ func TestDeedsOfRevokedMembers(t *testing.T) {
 	}
 	confirmed := signedDeed(t, other, Deed{Generation: 2, To: next})
 	on := signedDeed(t, next, Deed{Generation: 3, From: next, To: home})
-	nobody := peerOf(4) // what is not known has its home where it is asked for
+	nobody := peerOf(4) // an unknown queue is treated as at home here
 	tests := []struct {
 		name   string
-		before *proto.QueueState // nil: nothing is known
+		before *proto.QueueState // nil: the queue is unknown
 		after  *proto.QueueState
 		want   proto.PeerID
 	}{
@@ -174,7 +174,7 @@ func TestDeedsOfRevokedMembers(t *testing.T) {
 		{"handed over by a revoked home, and seen before", claim(next, 2, made, handed), claim(next, 2, made, handed), next},
 		{"handed over by a revoked home, and seen after", claim(home, 1, made), claim(next, 2, made, handed), home},
 		{"handed over by a revoked home, and confirmed", claim(home, 1, made), claim(next, 2, made, handed, confirmed), next},
-		{"seized by another, of whom nothing is known", nil, claim(other, 2, made, seized(other)), other},
+		{"seized by another, and not known before", nil, claim(other, 2, made, seized(other)), other},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -194,8 +194,8 @@ func TestDeedsOfRevokedMembers(t *testing.T) {
 	}
 }
 
-// A chain of deeds begins with one of an admin, for whoever knows nothing of the queue
-// too, and has no generation beyond the bound: a name cannot be taken for ever.
+// A chain of deeds begins with an admin's, even for a node that does not know the queue,
+// and no generation exceeds the bound: a name cannot be taken forever.
 func TestADeedChainBeginsWithAnAdmin(t *testing.T) {
 	s := newSim(1, noMutation)
 	admin, home, next := peerOf(0), peerOf(5), peerOf(6)
@@ -207,14 +207,14 @@ func TestADeedChainBeginsWithAnAdmin(t *testing.T) {
 		deeds      []*proto.Signed
 		want       bool
 	}{
-		"made and handed over":                  {2, []*proto.Signed{made, hand(2)}, true},
-		"confirmed by an admin and handed over": {10, []*proto.Signed{confirmed, hand(10)}, true},
-		"handed over by nobody's home":          {2, []*proto.Signed{hand(2)}, false},
-		"the highest generation":                {1<<64 - 1, []*proto.Signed{hand(1<<64 - 1)}, false},
-		"beyond the bound, by an admin":         {1<<32 + 1, []*proto.Signed{signDeedAs("q", admin, Deed{Generation: 1<<32 + 1, To: next})}, false},
-		"at the bound, by an admin":             {1 << 32, []*proto.Signed{signDeedAs("q", admin, Deed{Generation: 1 << 32, To: next})}, true},
-		"made by one who is no admin":           {1, []*proto.Signed{signDeedAs("q", next, Deed{Generation: 1, To: next})}, false},
-		"of another root":                       {2, []*proto.Signed{made, signDeedAs("q", home, Deed{Generation: 2, From: home, To: next, Root: Root{1}})}, false},
+		"made and handed over":                          {2, []*proto.Signed{made, hand(2)}, true},
+		"confirmed by an admin and handed over":         {10, []*proto.Signed{confirmed, hand(10)}, true},
+		"handed over by a node that was never the home": {2, []*proto.Signed{hand(2)}, false},
+		"the highest generation":                        {1<<64 - 1, []*proto.Signed{hand(1<<64 - 1)}, false},
+		"beyond the bound, by an admin":                 {1<<32 + 1, []*proto.Signed{signDeedAs("q", admin, Deed{Generation: 1<<32 + 1, To: next})}, false},
+		"at the bound, by an admin":                     {1 << 32, []*proto.Signed{signDeedAs("q", admin, Deed{Generation: 1 << 32, To: next})}, true},
+		"created by a node that is not an admin":        {1, []*proto.Signed{signDeedAs("q", next, Deed{Generation: 1, To: next})}, false},
+		"of another root":                               {2, []*proto.Signed{made, signDeedAs("q", home, Deed{Generation: 2, From: home, To: next, Root: Root{1}})}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := NewHome(peerOf(4), 1, Config{Deeds: simDeeds{s.nodes[4]}})
@@ -225,7 +225,7 @@ func TestADeedChainBeginsWithAnAdmin(t *testing.T) {
 			if tt.want {
 				return
 			}
-			x := NewHome(peerOf(1), 1, Config{Deeds: simDeeds{s.nodes[1]}}) // an admin can make it
+			x := NewHome(peerOf(1), 1, Config{Deeds: simDeeds{s.nodes[1]}}) // an admin can create it
 			x.Learn(&proto.QueueState{Name: "q", Home: next[:], Generation: tt.generation, Deeds: tt.deeds}, Now{})
 			if _, err := x.CreateQueue("q", func(*proto.QueueState) {}, nil, Now{}); err != nil {
 				t.Errorf("an admin cannot make it: %v", err)
@@ -238,8 +238,8 @@ func TestADeedChainBeginsWithAnAdmin(t *testing.T) {
 	}
 }
 
-// An admin signs that a queue is made once for a name, also after a restart, and of so
-// many for one member. Without a deed there is no queue.
+// An admin signs the creation of a queue once for each name, even after a restart, and only
+// so many for one member. Without a deed there is no queue.
 func TestAnAdminSignsANameOnce(t *testing.T) {
 	s := newSim(1, noMutation)
 	admin := func() *Home { return NewHome(peerOf(0), 1, Config{Deeds: simDeeds{s.nodes[0]}}) }
@@ -251,7 +251,7 @@ func TestAnAdminSignsANameOnce(t *testing.T) {
 	again := admin()
 	for _, w := range out.Writes {
 		if w.Key[0] != keyCreation {
-			continue // what it knows of the queue may be lost: the note counts
+			continue // what it knows of the queue may be lost: the stored deed counts
 		}
 		if _, err := again.Load(w.Key, w.Val); err != nil {
 			t.Fatal(err)
@@ -283,8 +283,8 @@ func TestAnAdminSignsANameOnce(t *testing.T) {
 	}
 }
 
-// A queue whose home changes again and again keeps a chain of deeds that a newcomer can
-// follow: an admin confirms the home before there are more than fit, and without one the
+// The chain of deeds of a queue that changes its home often can be verified by a new node:
+// an admin confirms the home before there are more deeds than fit, and without an admin the
 // handoff is refused.
 func TestDeedsOfManyMovesFit(t *testing.T) {
 	s := newSim(1, noMutation)
@@ -325,8 +325,8 @@ func TestDeedsOfManyMovesFit(t *testing.T) {
 	}
 }
 
-// A task, a blocked lane or a wish to cancel counts from who is or was a home of the
-// queue, and from nobody else, though the task was sent to it.
+// A task, a blocked lane or a cancel counts only from a node that is or was a home of the
+// queue, whatever node the task was sent to.
 func TestMessagesFromANodeThatWasNeverTheHome(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -337,7 +337,7 @@ func TestMessagesFromANodeThatWasNeverTheHome(t *testing.T) {
 		{"the home until now", homePeer, homePeer, true},
 		{"whom the task was sent to", ownerPeer, ownerPeer, false},
 		{"a stranger", ownerPeer, homePeer, false},
-		{"a stranger, of a task sent to nobody knows whom", ownerPeer, proto.PeerID{}, false},
+		{"a stranger, of a task sent to an unknown node", ownerPeer, proto.PeerID{}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFixture(t, func(x *Task) { x.Sent = homePeer })
@@ -374,8 +374,8 @@ func TestMessagesFromANodeThatWasNeverTheHome(t *testing.T) {
 	}
 }
 
-// A home that has forgotten that a task moved is refused by who knows that, and does
-// not ask it again at once.
+// A home that has lost the fact that a task moved is refused by a node that knows it, and
+// does not ask that node again at once.
 func TestAHomeThatLostItsQueueIsRefusedWithoutAlarm(t *testing.T) {
 	f := newFixture(t, nil)
 	k := f.claim()

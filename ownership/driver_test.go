@@ -20,7 +20,7 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// A cluster is rooms whose messages take a while and may be lost.
+// A cluster is a set of drivers whose messages are delayed and may be lost.
 type cluster struct {
 	t     *testing.T
 	nodes []*clusterNode
@@ -32,7 +32,7 @@ type cluster struct {
 	bodies testBodies
 }
 
-// A clusterNode is one node: what is in engine survives it.
+// A clusterNode is one node. Its engine survives a crash.
 type clusterNode struct {
 	cluster  *cluster
 	index    int
@@ -41,7 +41,7 @@ type clusterNode struct {
 	store    *store.Store
 	tasks    map[proto.TaskID]Task // in custody, as an inbox would keep them
 	work     time.Duration
-	size     int // that the result has more
+	size     int // extra bytes of each result
 	policy   Policy
 	driver   *Driver
 	stop     context.CancelFunc
@@ -49,10 +49,10 @@ type clusterNode struct {
 	runs     sync.WaitGroup
 	stops    map[proto.TaskID]chan struct{}
 	dead     atomic.Bool
-	fail     func(point string) error // of its next start
+	fail     func(point string) error // for its next start
 	posts    atomic.Int64             // messages to others
 	values   int                      // bytes of a value that its store takes; 0: the default
-	offenses atomic.Int64             // offences of others
+	offenses atomic.Int64             // misbehavior of others
 }
 
 func testPeer(i int) (p proto.PeerID) { p[0] = byte(i + 1); return p }
@@ -71,7 +71,7 @@ func newCluster(t *testing.T, n int, work time.Duration) *cluster {
 	return w
 }
 
-// members tells every room of all.
+// members tells every driver about all nodes.
 func (w *cluster) members() {
 	for _, n := range w.nodes {
 		if n.dead.Load() {
@@ -103,11 +103,11 @@ func (n *clusterNode) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	n.stop, n.done = cancel, make(chan error, 1)
 	driver, done := n.driver, n.done
-	n.dead.Store(false) // from now on others see the new room
+	n.dead.Store(false) // from now on others see the new driver
 	go func() { done <- driver.Run(ctx) }()
 }
 
-// crash ends the node as a power cut does.
+// crash stops the node as a power cut does.
 func (n *clusterNode) crash() {
 	n.dead.Store(true)
 	n.engine = n.engine.Reopen()
@@ -134,10 +134,10 @@ func (w *cluster) close() {
 			n.end()
 		}
 	}
-	time.Sleep(time.Second) // messages under way
+	time.Sleep(time.Second) // messages in transit
 }
 
-// add gives a queue's home a task.
+// add gives a task to the home of the queue.
 func (n *clusterNode) add(i int, change func(*Task)) {
 	t := Task{ID: testTaskID(i), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Hour).UnixMilli()}
 	if change != nil {
@@ -255,7 +255,7 @@ func (n *clusterNode) Wait(_ proto.PeerID, g *proto.Grant) {
 	})
 }
 
-// Probe says what the handler remembers: half of the tasks are done.
+// Probe reports what the handler did: half of the tasks are done.
 func (n *clusterNode) Probe(_ proto.PeerID, g *proto.Grant) {
 	id, driver := proto.TaskID(g.GetClaim().GetTask()), n.driver
 	if string(g.GetEnvelope().GetHeader()) != string(id[:]) || len(g.GetEnvelope().GetBody()) != testBodySize {
@@ -298,7 +298,7 @@ func (w *cluster) settled(n int, within time.Duration) {
 	}
 }
 
-// Tasks of a queue run on every node that serves their kind, its home among them.
+// Tasks of a queue run on every node that serves their kind, including its home.
 func TestDriversShareAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 3, 100*time.Millisecond)
@@ -322,8 +322,8 @@ func TestDriversShareAQueue(t *testing.T) {
 	})
 }
 
-// A version that knows no leases must not open the store of a home or an owner; a
-// node of no queue can go back to it.
+// An older version without leases must not open the store of a home or an owner, but can
+// open that of a node without queues.
 func TestFirstLeaseRaisesTheSchema(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 1, 100*time.Millisecond)
@@ -340,8 +340,8 @@ func TestFirstLeaseRaisesTheSchema(t *testing.T) {
 	})
 }
 
-// What a dead owner had runs elsewhere within lease and scan, and what comes back
-// with it does not count twice (I3, I4, S19).
+// The tasks of a dead owner run elsewhere within lease and scan time, and its late results
+// do not count twice (I3, I4, S19).
 func TestDriversTakeOverFromADeadOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 3, 3*time.Second)
@@ -360,8 +360,8 @@ func TestDriversTakeOverFromADeadOwner(t *testing.T) {
 	})
 }
 
-// An owner that was cut off goes on; what it brings home after somebody else was
-// granted the task does not count (I4), and it forgets that.
+// An owner that was cut off continues. Its result does not count once another node was
+// granted the task (I4), and it forgets the lease.
 func TestDriversHealAPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 3, 40*time.Second)
@@ -385,8 +385,8 @@ func TestDriversHealAPartition(t *testing.T) {
 	})
 }
 
-// A home that comes back finds its tasks, and the results of owners that went on
-// meanwhile: nothing is run again by that alone (S20).
+// A home that restarts finds its tasks, and the results of owners that continued meanwhile:
+// the restart alone runs nothing again (S20).
 func TestDriversSurviveTheRestartOfTheHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 3, 5*time.Second)
@@ -410,8 +410,8 @@ func TestDriversSurviveTheRestartOfTheHome(t *testing.T) {
 	})
 }
 
-// A stop gives back what waits, and what runs is told to end: it runs elsewhere
-// within a second and spends no attempt (S32).
+// A stop releases what waits, and running handlers are told to stop: their tasks run
+// elsewhere within a second and spend no attempt (S32).
 func TestDriversReleaseLeasesAtAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 2, 10*time.Second)
@@ -445,7 +445,7 @@ func TestDriversReleaseLeasesAtAStop(t *testing.T) {
 	})
 }
 
-// A nopMover moves nothing: these rooms keep their queue.
+// A nopMover moves nothing: these drivers keep their queue.
 type nopMover struct{}
 
 func (nopMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return Task{}, proto.ErrMalformed }
@@ -454,8 +454,8 @@ func (nopMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
 }
 func (nopMover) HandedOff([]proto.TaskID, proto.PeerID) {}
 
-// A handler that can tell is asked about what ran when its node died: what is done
-// ends with that, and is not run again; the rest is (I7).
+// A handler with a probe is asked about tasks that ran when its node died: those that are
+// done end so and are not run again, the others are (I7).
 func TestDriversProbeAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 2, 5*time.Second)

@@ -11,12 +11,12 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// testBodies is what the rooms of a world do with large bodies.
+// testBodies configures the handling of large bodies in a cluster.
 type testBodies struct {
 	large  bool // results are large
-	fetch  int  // tasks are, and come when they were asked for so often; below 0: never
+	fetch  int  // tasks have large bodies, which arrive after so many requests; below 0: never
 	mu     sync.Mutex
-	whole  bool // large results are where they go
+	whole  bool // large results have arrived at their home
 	lent   map[proto.TaskID]int
 	forgot map[proto.TaskID]int
 }
@@ -33,7 +33,7 @@ func (b *testBodies) asked(id proto.TaskID) int {
 	return b.lent[id]
 }
 
-// wanted returns fetch, after it was set to what is not zero.
+// wanted returns fetch, after setting it to set unless that is zero.
 func (b *testBodies) wanted(set int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +67,7 @@ func (n *clusterNode) Forget(id proto.TaskID, _ *proto.Outcome) {
 	b.forgot[id]++
 }
 
-// fetch waits for the body of a task; false: it came not.
+// fetch waits for the body of a task, and returns false if it did not arrive.
 func (n *clusterNode) fetch(driver *Driver, id proto.TaskID, stop chan struct{}) bool {
 	b := &n.cluster.bodies
 	if b.wanted(0) == 0 {
@@ -87,8 +87,8 @@ func (n *clusterNode) fetch(driver *Driver, id proto.TaskID, stop chan struct{})
 	}
 }
 
-// A result whose body is not at its home yet ends nothing, and keeps its lease; it ends
-// its task, once, when the body is there (I3, I4).
+// A result whose body is not at its home yet ends nothing, and keeps its lease; it ends its
+// task once the body is there (I3, I4).
 func TestResultCountsOnlyWithItsBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 2, time.Second)
@@ -108,7 +108,7 @@ func TestResultCountsOnlyWithItsBody(t *testing.T) {
 			far[ended]++
 		}
 		w.mu.Unlock()
-		if far[false] == 0 || far[true] == 0 { // those of the home itself are there
+		if far[false] == 0 || far[true] == 0 { // results of the home itself are there
 			t.Fatalf("%d have ended, %d wait for their body: want some of each", far[true], far[false])
 		}
 		w.bodies.mu.Lock()
@@ -126,8 +126,8 @@ func TestResultCountsOnlyWithItsBody(t *testing.T) {
 	})
 }
 
-// An owner that lacks the body of a task asks its home at once, then with each renewal,
-// and is not asked to begin before: the lease goes on meanwhile.
+// An owner without the body of a task asks its home at once, then with each renewal, and
+// does not start before: the lease continues meanwhile.
 func TestOwnerAsksForTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 2, time.Second)
@@ -135,7 +135,7 @@ func TestOwnerAsksForTheBody(t *testing.T) {
 		w.bodies.wanted(20) // 40 s of renewals, longer than a lease
 		w.nodes[0].add(0, nil)
 		time.Sleep(time.Second)
-		if n := w.bodies.asked(testTaskID(0)); n < 1 || n > 2 { // at once, and with the renewal of the first beat
+		if n := w.bodies.asked(testTaskID(0)); n < 1 || n > 2 { // at once, and with the first renewal
 			t.Errorf("asked %d times within a second, want once or twice", n)
 		}
 		time.Sleep(20 * time.Second)
@@ -156,7 +156,7 @@ func TestOwnerAsksForTheBody(t *testing.T) {
 	})
 }
 
-// A lease whose body does not come is given back, spends nothing, and goes to another.
+// A lease whose body does not arrive is released, spends nothing, and goes to another node.
 func TestLeaseIsReturnedWithoutItsBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 2, time.Second)
@@ -165,7 +165,7 @@ func TestLeaseIsReturnedWithoutItsBody(t *testing.T) {
 		w.nodes[0].add(0, nil)
 		time.Sleep(5 * time.Second)
 		first := w.holder(t)
-		w.bodies.wanted(1) // for who comes next
+		w.bodies.wanted(1) // for the next owner
 		if err := first.driver.Return(context.Background(), testTaskID(0), "it does not come", 30_000); err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +176,7 @@ func TestLeaseIsReturnedWithoutItsBody(t *testing.T) {
 	})
 }
 
-// holder is the node that was granted the one task there is.
+// holder returns the owner of the only task.
 func (w *cluster) holder(t *testing.T) *clusterNode {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -185,12 +185,12 @@ func (w *cluster) holder(t *testing.T) *clusterNode {
 			return n
 		}
 	}
-	t.Fatal("nobody was granted the task")
+	t.Fatal("no node was granted the task")
 	return nil
 }
 
-// The body of a task is offered to its owner alone, under its newest lease: whoever else
-// asks for it is told that its lease does not count (I4, I18).
+// The body of a task is offered only to its owner, under its newest lease: other nodes that
+// ask are told that their lease does not count (I4, I18).
 func TestBodyIsOfferedOnlyToTheOwner(t *testing.T) {
 	tests := []struct {
 		name   string
@@ -220,8 +220,8 @@ func TestBodyIsOfferedOnlyToTheOwner(t *testing.T) {
 	}
 }
 
-// The home of a queue takes no larger result than the task does, whether it comes beside
-// its record or ahead of it: the task is a dead letter, without that result.
+// The home of a queue accepts no result larger than the task allows, with the body in the
+// record or sent before it: the task becomes a dead letter, without that result.
 func TestAResultObeysTheLimitOfItsTask(t *testing.T) {
 	for name, large := range map[string]bool{"beside": false, "ahead": true} {
 		t.Run(name, func(t *testing.T) {
@@ -239,7 +239,7 @@ func TestAResultObeysTheLimitOfItsTask(t *testing.T) {
 				defer w.mu.Unlock()
 				for i, want := range []string{"SUCCESS by", "SUCCESS by", "DEAD_LETTER "} {
 					if large && i < 2 {
-						continue // their bodies never come
+						continue // their bodies never arrive
 					}
 					if got := w.ends[testTaskID(i)]; len(got) != 1 || !strings.HasPrefix(got[0], want) || i == 2 && got[0] != want {
 						t.Errorf("task %d ended %q, want %s", i, got, want)

@@ -15,12 +15,12 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// storeBatch is the largest batch that a store takes, and storeCost what a write counts
-// there beside its key and value.
+// storeBatch is the largest batch of the store, and storeCost what each write adds to its
+// key and value.
 const storeBatch, storeCost = 4 << 20, 40
 
-// weightOf is what the writes of an output count. Those of what ends are not among them:
-// each is a batch of its own.
+// weightOf returns the batch size of an output. Ends are not included: each is a batch of
+// its own.
 func weightOf(o Output) (n int) {
 	own := map[string]bool{}
 	for _, e := range o.Ends {
@@ -34,8 +34,8 @@ func weightOf(o Output) (n int) {
 	return n
 }
 
-// However much becomes possible, or is over, at once: a step of a home fits into one
-// batch, and what is left over follows.
+// However many tasks become ready, or end, at once: a step of a home fits into one batch,
+// and the rest follows.
 func TestStepsFitIntoABatch(t *testing.T) {
 	const many = 20_000
 	begin := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
@@ -52,7 +52,7 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		}
 		return h
 	}
-	// drive takes steps, and reports whether all fitted, until done says so.
+	// drive takes steps until done reports true, and reports whether all fitted.
 	drive := func(t *testing.T, h *Home, out Output, from time.Duration, done func() bool) {
 		t.Helper()
 		for at := from; ; at += time.Second {
@@ -115,8 +115,8 @@ func TestStepsFitIntoABatch(t *testing.T) {
 	})
 }
 
-// Large results that come in one moment are each kept, though together they are more
-// than one batch takes.
+// Large results that arrive at the same time are all stored, though together they exceed
+// one batch.
 func TestLargeResultsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 2, 100*time.Millisecond)
@@ -138,7 +138,7 @@ func TestLargeResultsAtOnce(t *testing.T) {
 	})
 }
 
-// slowCustody counts how many ends are written at the same time.
+// slowCustody counts how many ends are written concurrently.
 type slowCustody struct {
 	*clusterNode
 	now, most, ends atomic.Int64
@@ -156,7 +156,7 @@ func (c *slowCustody) End(ctx context.Context, e End, o *proto.Outcome, also fun
 	return c.store.Apply(ctx, &b)
 }
 
-// Any number of tasks whose time is over at once end by a bounded number of hands.
+// Any number of tasks that expire at once end with bounded concurrency.
 func TestManyEndsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 1, time.Second)
@@ -181,8 +181,8 @@ func TestManyEndsAtOnce(t *testing.T) {
 	})
 }
 
-// Any number of lanes that stand still at once, for their heads died together, do not
-// end the room: each is written with the end of its head alone, and is there after it.
+// Any number of lanes may be blocked at once because their heads failed: each is written
+// only with the end of its head, and the driver keeps running.
 func TestManyLanesBlockAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 1, time.Second)
@@ -210,7 +210,7 @@ func TestManyLanesBlockAtOnce(t *testing.T) {
 	})
 }
 
-// A task that ends in the very turn in which it came from an old home is in custody
+// A task that ends in the same step in which it arrived from an old home is in custody
 // before its end is written, so that its origin is told.
 func TestTasksThatEndOnArrival(t *testing.T) {
 	for _, how := range []string{"cancelled on its way", "ended by its owner in the same turn"} {
@@ -255,7 +255,7 @@ func TestTasksThatEndOnArrival(t *testing.T) {
 	}
 }
 
-// A storingMover takes custody of the task that is handed over.
+// A storingMover stores the task that is handed over.
 type storingMover struct {
 	*clusterNode
 	task Task

@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/ownership/dispatch"
 )
 
-// From its custody at the home of its queue until its end there a task costs at most
-// 30 messages and 7 fsyncs when it is alone, renewals included, and fewer among many.
+// From custody at the home of its queue to its end there, a single task costs at most 30
+// messages and 7 fsyncs, renewals included, and fewer if there are many.
 func TestDriversCountMessagesAndSyncs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 2, 10*time.Millisecond)
@@ -22,7 +22,7 @@ func TestDriversCountMessagesAndSyncs(t *testing.T) {
 			}
 			return messages, syncs
 		}
-		const tasks, custody = 50, 1 // of each task one fsync is the inbox's
+		const tasks, custody = 50, 1 // one fsync of each task is the inbox's
 		spend := func(first int, wait bool) (messages, syncs float64) {
 			m, s := count()
 			for i := range tasks {
@@ -49,8 +49,8 @@ func TestDriversCountMessagesAndSyncs(t *testing.T) {
 	})
 }
 
-// What an owner would note only for itself is written with the next that matters: a
-// node that dies before that says its result again, and it ends once (I3, I6).
+// Writes that matter only to the owner wait for the next commit: a node that dies before it
+// sends its result again, and the task ends once (I3, I6).
 func TestDriversSurviveUnwrittenOutput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 2, 10*time.Millisecond)
@@ -58,9 +58,9 @@ func TestDriversSurviveUnwrittenOutput(t *testing.T) {
 		w.nodes[0].driver.SetNode(Node{Member: dispatch.Member{Peer: testPeer(0), Slots: 4}})
 		owner := w.nodes[1]
 		w.nodes[0].add(0, nil)
-		w.settled(1, time.Minute) // looked at every 100 ms, long after the answer
+		w.settled(1, time.Minute) // polled every 100 ms, long after the answer
 		syncs := owner.store.Counters().Groups
-		if syncs != 4 { // its start, and that it received, started and finished
+		if syncs != 4 { // the start of the node, and a lease received, started and finished
 			t.Fatalf("the owner has synced %d times", syncs)
 		}
 		owner.crash()
@@ -71,8 +71,8 @@ func TestDriversSurviveUnwrittenOutput(t *testing.T) {
 		if n := w.starts[testTaskID(0)]; n != 1 {
 			t.Errorf("it was started %d times", n)
 		}
-		if running, unsaid, err := owner.driver.Unfinished(t.Context()); running+unsaid > 0 || err != nil {
-			t.Errorf("%d runs and %d results are left: %v", running, unsaid, err)
+		if running, unanswered, err := owner.driver.Unfinished(t.Context()); running+unanswered > 0 || err != nil {
+			t.Errorf("%d runs and %d results are left: %v", running, unanswered, err)
 		}
 	})
 }

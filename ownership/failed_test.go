@@ -8,8 +8,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A node whose run of a task failed does not get it again while another can take it, so
-// that one with a broken handler does not use up the attempts; alone it gets it again.
+// A node whose run of a task failed does not get the task again while another node can take
+// it, so that a broken handler does not use up the attempts; if it is alone it gets the
+// task again.
 func TestAFailedTaskGoesToAnotherNode(t *testing.T) {
 	for _, others := range []int{0, 1} {
 		f := newFixture(t, nil)

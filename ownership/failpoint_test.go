@@ -11,9 +11,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A room that dies at any point between two steps, at its first or a later visit,
-// loses nothing, and ends nothing twice (I3-I7). Those of a handoff, of a seizure and of
-// what is given back are passed by real processes.
+// A driver that dies at any point between two steps, at the first or a later visit, loses
+// nothing and ends nothing twice (I3-I7). Points of handoffs, seizures and releases are
+// covered by tests with real processes.
 func TestDriversDieAtEveryPoint(t *testing.T) {
 	home := []string{PointGrant, PointGranted, PointPermit, PointPermitted, PointEnd, PointEnded, PointReplied}
 	owner := []string{PointReceive, PointReceived, PointStart, PointStarted, PointFinish, PointFinished}
@@ -46,7 +46,7 @@ func dieAtPoint(t *testing.T, place int, point string, visit int) {
 		if visits == visit && p == point {
 			close(died)
 		}
-		n.dead.Store(true) // nothing leaves any more
+		n.dead.Store(true) // nothing is sent any more
 		return errPoint
 	}
 	n.start()

@@ -7,13 +7,13 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// advance lets time pass on all clocks of b.
+// advance advances all clocks of f.
 func (f *fixture) advance(d time.Duration) {
 	f.now = Now{Wall: f.now.Wall + d.Milliseconds(), Mono: f.now.Mono + d, Boot: f.now.Boot + d}
 }
 
-// exchange brings what the owner said to h, and back what h answers. It returns how many
-// messages there were.
+// exchange delivers the messages of the owner to h, and its answers back. It returns the
+// number of messages.
 func (f *fixture) exchange(h *Home, out Output) int {
 	f.t.Helper()
 	var back []Send
@@ -43,9 +43,8 @@ func (f *fixture) exchange(h *Home, out Output) int {
 	return len(out.Sends)
 }
 
-// A home that does not know a task any more, for its disk was rolled back, gives no leave
-// to start it either: the slot is free again when the lease is over, whatever it answers
-// to renewals.
+// A home that lost a task in a rollback of its disk does not permit its start either: the
+// slot becomes free when the lease is over, whatever the home answers to renewals.
 func TestAHomeThatLostATaskFreesTheSlot(t *testing.T) {
 	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
@@ -60,7 +59,7 @@ func TestAHomeThatLostATaskFreesTheSlot(t *testing.T) {
 	}
 }
 
-// A lease that its home knows nothing of is not renewed by the answer that says so.
+// A lease that its home does not know is not renewed by the answer that says so.
 func TestAHomeThatLostATaskRenewsNothing(t *testing.T) {
 	f := newFixture(t, nil)
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
@@ -74,8 +73,8 @@ func TestAHomeThatLostATaskRenewsNothing(t *testing.T) {
 	}
 }
 
-// What an owner has for a home that has forgotten the task is kept, and said now and then,
-// while the task may come back; then it is forgotten here too.
+// The result for a home that has lost the task is kept, and sent at times, while the task
+// may come back; then it is forgotten here too.
 func TestAResultThatNoHomeKnowsIsForgotten(t *testing.T) {
 	for name, end := range map[string]func(f *fixture) Output{
 		"a result": func(f *fixture) Output {

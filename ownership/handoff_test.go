@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A lane that comes to stand still at the old home while the new one is told of the queue
-// stands still there too: the answer to what was said before does not count for it (I10).
+// A lane that becomes blocked at the old home while the new one is told of the queue is
+// blocked there too: an earlier answer does not cover it (I10).
 func TestALaneBlockedDuringAHandoff(t *testing.T) {
 	old := NewHome(homePeer, 100, Config{HandoffWindow: 1})
 	to := NewHome(otherPeer, 50, Config{})
@@ -17,7 +17,7 @@ func TestALaneBlockedDuringAHandoff(t *testing.T) {
 	old.SetQueue(func(*proto.QueueState) {}, now, "q")
 	tasks := map[proto.TaskID]Task{}
 	var head *proto.Grant
-	for i := range byte(3) { // the first takes the window, the others are one lane
+	for i := range byte(3) { // the first fills the window, the others are one lane
 		x := Task{ID: proto.TaskID{7, i}, Queue: "q", Kind: "k", Sent: homePeer, NotAfter: now.Wall + time.Hour.Milliseconds()}
 		if i > 0 {
 			x.Key, x.Block = "lane", true

@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Nobody but its home changes the settings of a queue, though he names that home and
-// says that he speaks of later.
+// Only its home changes the settings of a queue, even if another node names that home and
+// uses a later time.
 func TestOnlyTheHomeSetsAQueue(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	h.SetQueue(func(s *proto.QueueState) { s.Concurrency = 3 }, Now{Wall: 1000}, "q")
@@ -22,8 +22,7 @@ func TestOnlyTheHomeSetsAQueue(t *testing.T) {
 	}
 }
 
-// Nobody makes another node the home of a queue that he has not given it, and of no more
-// queues than one may.
+// A node hands over only queues that it had, and at most so many.
 func TestQueuesThatAreHandedOver(t *testing.T) {
 	made := func(i int) *proto.Signed { return createdBy(fmt.Sprint("given-", i), peerOf(0), otherPeer).Deeds[0] }
 	given := func(i int, deeds ...*proto.Signed) *proto.Handoff {
@@ -62,7 +61,7 @@ func TestQueuesThatAreHandedOver(t *testing.T) {
 	}
 }
 
-// A task of a queue that nobody has told of makes no queue, whoever signed and sent it.
+// A task of an unknown queue creates no queue, whatever node signed and sent it.
 func TestTasksOfUnknownQueuesAreIgnored(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	for i := range 9 {
@@ -75,25 +74,25 @@ func TestTasksOfUnknownQueuesAreIgnored(t *testing.T) {
 	}
 }
 
-// What a home sets later is believed by others, though its clock was set back.
+// Later settings of a home are accepted by others, even if its clock was set back.
 func TestSettingsAreOrderedUnderAnyClock(t *testing.T) {
 	h, other := NewHome(homePeer, 1, Config{}), NewHome(otherPeer, 1, Config{})
 	for i, wall := range []int64{1_000_000, 1_000_000, 5, 0} {
 		h.SetQueue(func(s *proto.QueueState) { s.Concurrency = uint32(i + 1) }, Now{Wall: wall}, "q")
 		if news, _ := other.Learn(h.Queue("q"), Now{}); !news || other.Queue("q").Concurrency != uint32(i+1) {
-			t.Errorf("the setting %d, made when the clock showed %d, is not believed", i+1, wall)
+			t.Errorf("the setting %d, made when the clock showed %d, is not accepted", i+1, wall)
 		}
 	}
 }
 
-// Queues that a node only talks of take up no room, and those that it says it is the
-// home of no more than a bound.
+// Queues that a node announces without a deed use no room, and those that it is the home of
+// only a bounded amount.
 func TestQueueMessagesAreBounded(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	for i := range 3 * maxQueuesPerHome {
 		name := fmt.Sprint("talk-", i)
 		h.OnHandoff(otherPeer, &proto.Handoff{Blocks: []*proto.LaneBlock{{Queue: name, Key: "k"}}}, Task{}, Now{})
-		h.Learn(&proto.QueueState{Name: name, Home: otherPeer[:], Generation: 7}, Now{}) // has no deed
+		h.Learn(&proto.QueueState{Name: name, Home: otherPeer[:], Generation: 7}, Now{}) // without a deed
 	}
 	if len(h.queues) != 0 || len(h.order) != 0 {
 		t.Errorf("%d queues are kept that do not exist", len(h.queues))
@@ -111,8 +110,8 @@ func TestQueueMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// An owner that refuses each grant as an old one is not asked again at once, whatever
-// it says that it has seen.
+// An owner that declines each grant as stale is not asked again at once, whatever epoch it
+// claims to have seen.
 func TestANodeThatDeclinesEachGrantIsBackedOff(t *testing.T) {
 	for _, seen := range []proto.Seq{{}, {Boot: 100, Counter: 1}, {Boot: 1 << 30}, {Boot: maxBoot - 1}, {Boot: maxBoot}, {Boot: 1<<64 - 1, Counter: 1<<64 - 1}} {
 		t.Run(fmt.Sprint(seen.Boot), func(t *testing.T) {
@@ -140,8 +139,8 @@ func TestANodeThatDeclinesEachGrantIsBackedOff(t *testing.T) {
 	}
 }
 
-// A task of mode at_most_once whose home does not give leave, for it is gone, gives its
-// slot back when its lease is over, and starts never under that lease.
+// An at_most_once task whose home is gone and does not permit the start gives its slot back
+// when its lease is over, and never starts under that lease.
 func TestAMissingPermitFreesTheSlot(t *testing.T) {
 	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
@@ -159,12 +158,12 @@ func TestAMissingPermitFreesTheSlot(t *testing.T) {
 	}
 	k, _ := claimFrom(f.claim())
 	if out := f.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, f.now); len(out.Starts) != 0 {
-		t.Error("it was started by a leave that came too late")
+		t.Error("it was started by a permit that came too late")
 	}
 }
 
-// A member that asks about leases that nobody gave costs a bounded number of records,
-// and not the notes for others.
+// A member that asks about leases that were never granted causes a bounded number of
+// records, and does not use up those for others.
 func TestQuestionsAboutUnknownLeasesAreBounded(t *testing.T) {
 	o := NewOwner(ownerPeer, bootA, Config{})
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
@@ -196,8 +195,8 @@ func TestQuestionsAboutUnknownLeasesAreBounded(t *testing.T) {
 	}
 }
 
-// Whoever is not the home of a lease does not become it by asking about a higher epoch:
-// the result would go to it.
+// A node does not become the home of a lease by asking about a higher epoch: the result
+// would go to it.
 func TestAStrangersQuestionTakesNoLease(t *testing.T) {
 	for name, prepare := range map[string]func(f *fixture){
 		"that waits": func(*fixture) {},
@@ -219,14 +218,14 @@ func TestAStrangersQuestionTakesNoLease(t *testing.T) {
 				t.Errorf("its home is %d, and %d messages were sent", r.home[0], len(out.Sends))
 			}
 			if f.owner.OnStatus(homePeer, &proto.Status{Claims: []*proto.Claim{k}}, f.now); f.owner.runs[f.task.ID].epoch.Boot != k.EpochBoot {
-				t.Error("its home is not believed either")
+				t.Error("its home is not accepted either")
 			}
 		})
 	}
 }
 
-// Nor by a grant of a higher epoch that it has no right to give. A new home, which has
-// that right, gets what was done, though this node would not take the task now.
+// Nor does it by granting a higher epoch without the right to do so. A new home, which has
+// that right, gets the result even if this node would not accept the task now.
 func TestAStrangersGrantTakesNoLease(t *testing.T) {
 	for code, want := range map[proto.Code]proto.PeerID{
 		proto.CodeDenied: homePeer, proto.CodeBadForm: homePeer, proto.CodeBadSignature: homePeer,

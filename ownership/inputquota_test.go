@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A member that sends more than the room can take shuts nobody else out: others, and this
-// node itself, find room.
+// A member that sends more than the driver can handle does not keep out others or this node
+// itself.
 func TestOneMemberCannotFillTheInputs(t *testing.T) {
 	v := newVictim(t)
 	say := func(from proto.PeerID, body proto.Body) {
@@ -46,7 +46,7 @@ func TestOneMemberCannotFillTheInputs(t *testing.T) {
 	}
 }
 
-// Who leaves before the room has answered sees nothing of what it finds then.
+// A caller that gives up before the driver has answered does not see the result.
 func TestACallerThatGivesUpReadsNothing(t *testing.T) {
 	v := newVictim(t)
 	ctx, leave := context.WithCancel(t.Context())
@@ -69,8 +69,8 @@ func TestACallerThatGivesUpReadsNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var room sync.WaitGroup
-			room.Go(func() { (<-v.driver.inputs)() }) // as the room does, beside its caller
-			for tried := 0; tried < 64; tried++ {     // a context that is done may be seen before the room is
+			room.Go(func() { (<-v.driver.inputs)() }) // as the driver does, concurrently with the caller
+			for tried := 0; tried < 64; tried++ {     // a context that is done may be seen before the driver is
 				call(ctx)
 			}
 			room.Wait()

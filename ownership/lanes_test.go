@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// laneFixture is a home with tasks of two origins and one ordering key: a's first has a kind
-// that nobody serves, or is not due.
+// laneFixture returns a home with tasks of two origins and one ordering key: the first of a
+// has a kind that no member serves, or is not due.
 func laneFixture(t *testing.T, shared bool, head func(*Task)) (h *Home, granted map[byte]bool, now Now) {
 	t.Helper()
 	h, granted = NewHome(homePeer, 100, Config{}), map[byte]bool{}
@@ -37,13 +37,13 @@ func note(granted map[byte]bool, o Output) {
 	}
 }
 
-// An ordering key is that of its origin: a head whose kind nobody serves, or that is not
-// due, holds up the tasks of that origin alone, and each origin's go one after the other,
-// also where the lanes of the queue are shared (I10).
+// An ordering key belongs to its origin: a head that is not due, or whose kind no member
+// serves, blocks only the tasks of that origin, and the tasks of each origin run one after
+// the other, even if the queue shares its lanes (I10).
 func TestALaneBelongsToItsOrigin(t *testing.T) {
 	for name, head := range map[string]func(*Task){
-		"a kind that nobody serves": func(x *Task) { x.Kind = "nosuchkind" },
-		"not due":                   func(x *Task) { x.NotBefore = 1_700_000_000_000 + time.Minute.Milliseconds() },
+		"a kind that no member serves": func(x *Task) { x.Kind = "nosuchkind" },
+		"not due":                      func(x *Task) { x.NotBefore = 1_700_000_000_000 + time.Minute.Milliseconds() },
 	} {
 		if _, granted, _ := laneFixture(t, false, head); len(granted) != 1 || !granted[3] {
 			t.Errorf("%s: granted are %v, want the first of the other origin", name, granted)
@@ -57,14 +57,14 @@ func TestALaneBelongsToItsOrigin(t *testing.T) {
 	}
 }
 
-// In a shared lane one task is at work at a time, whichever passed a head that could not
-// start. That head goes next once it can, and those of one origin keep their order (I10).
+// A shared lane runs one task at a time, even if it passed a head that could not start.
+// That head is next once it can start, and the tasks of one origin keep their order (I10).
 func TestASharedLaneRunsOneTask(t *testing.T) {
 	for name, tt := range map[string]struct {
 		head func(*Task)
 		can  func(h *Home, now *Now) Output
 	}{
-		"a kind that nobody serves": {func(x *Task) { x.Kind = "late" }, func(h *Home, now *Now) Output {
+		"a kind that no member serves": {func(x *Task) { x.Kind = "late" }, func(h *Home, now *Now) Output {
 			return h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k", "late"}, Slots: 9}}, *now)
 		}},
 		"not due": {func(x *Task) { x.NotBefore = 1_700_000_000_000 + 3000 }, func(h *Home, now *Now) Output { return Output{} }},
@@ -105,8 +105,8 @@ func TestASharedLaneRunsOneTask(t *testing.T) {
 	}
 }
 
-// The lanes of a queue that has tasks are regrouped when its rule changes: nothing starts
-// out of order, and what stood still goes on standing still.
+// The lanes of a queue with tasks are regrouped when its setting changes: nothing starts
+// out of order, and blocked lanes stay blocked.
 func TestLanesAreRegrouped(t *testing.T) {
 	h, granted, now := laneFixture(t, true, func(x *Task) { x.Kind = "nosuchkind" })
 	note(granted, h.SetQueue(func(s *proto.QueueState) { s.SharedLanes = false }, now, "q"))

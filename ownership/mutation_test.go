@@ -5,12 +5,12 @@ import (
 	"testing"
 )
 
-// mutationSeeds is how many seeds may pass before a rule that is left out is missed,
-// where a hundred are not enough.
+// mutationSeeds is the number of seeds until a mutation is noticed, if a hundred are not
+// enough.
 var mutationSeeds = map[mutation]uint64{expiredEarly: 500, cancelLost: 500, cancelForgotten: 500, adoptStarts: 500, abandonSpends: 500}
 
-// TestEveryRuleIsMissed leaves out one rule of the core, or of its driver, at a time:
-// the simulator must see it.
+// TestEveryRuleIsMissed leaves out one rule of the core, or of its driver, at a time: the
+// simulator must notice it.
 func TestEveryRuleIsMissed(t *testing.T) {
 	for mut := epochUnchecked; mut < mutationCount; mut++ {
 		t.Run(mut.String(), func(t *testing.T) {

@@ -15,11 +15,11 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// storeMax is what the store takes in one value.
+// storeMax is the largest value of the store.
 const storeMax = 64 << 10
 
-// What would not fit into the store, or is larger than any node says it, is refused where
-// it arrives, and is the sender's fault.
+// A message that would not fit into the store, or is larger than any node sends, is
+// rejected on receipt as the sender's fault.
 func TestLargeMessagesAreRefused(t *testing.T) {
 	deeds := func(n, size int) (all []*proto.Signed) {
 		for range n {
@@ -52,7 +52,7 @@ func TestLargeMessagesAreRefused(t *testing.T) {
 	}
 }
 
-// Deeds that come one after another are no more together than a state may have.
+// Deeds that arrive one after another never exceed the room of a state together.
 func TestDeedsFitTogether(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	s := &proto.QueueState{Name: "q", Generation: 1, Home: otherPeer[:]}
@@ -65,13 +65,13 @@ func TestDeedsFitTogether(t *testing.T) {
 				t.Fatal(err)
 			}
 			x.Issuer = &proto.Signed{Details: make([]byte, 1000), Signature: make([]byte, 64)}
-			x.Details = append(x.Details, 0xc2, 0x3e, 0x80, 0x07) // 896 bytes that nobody knows
+			x.Details = append(x.Details, 0xc2, 0x3e, 0x80, 0x07) // 896 bytes of an unknown field
 			x.Details = append(x.Details, make([]byte, 896)...)
 			s.Deeds, s.Generation, s.ChangedMs = append(s.Deeds, x), d.Generation, s.ChangedMs+1
 		}
 		news, out := h.Learn(s, Now{})
 		if !news {
-			t.Fatalf("round %d is not believed: %v", round, out.Events)
+			t.Fatalf("round %d is not accepted: %v", round, out.Events)
 		}
 		for _, w := range out.Writes {
 			if len(w.Val) > proto.MaxQueueState {
@@ -81,8 +81,8 @@ func TestDeedsFitTogether(t *testing.T) {
 	}
 }
 
-// The longest names make a key that the store takes, and the fullest lease of a task
-// is one that a new home takes.
+// The longest names make a key that the store accepts, and the fullest lease of a task is
+// one that a new home accepts.
 func TestTheLargestRecordsFit(t *testing.T) {
 	f := newFixture(t, func(x *Task) {
 		x.Queue, x.Key, x.Block = strings.Repeat("q", 128), strings.Repeat("k", proto.MaxKey), true
@@ -112,8 +112,9 @@ func TestTheLargestRecordsFit(t *testing.T) {
 	}
 }
 
-// A message that asks for what the store does not take is dropped and held against its
-// sender: nothing of it is answered or kept, and the room and what runs go on (I8).
+// A message that asks for a record that the store rejects is dropped and its sender
+// reported: nothing of it is answered or kept, and the driver and running tasks continue
+// (I8).
 func TestMessagesTheStoreRejectsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCluster(t, 3, 20*time.Second)
@@ -126,7 +127,7 @@ func TestMessagesTheStoreRejectsAreDropped(t *testing.T) {
 		for i := range 8 {
 			home.add(i, nil)
 		}
-		time.Sleep(5 * time.Second) // some run
+		time.Sleep(5 * time.Second) // some are running
 		state := queueStateWith("fat", testPeer(2), 9000)
 		small := queueStateWith("small", testPeer(2), 500)
 		w.nodes[2].Post(testPeer(0), proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{small, state}})

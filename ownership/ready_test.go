@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Whatever comes and goes, the first one that may be granted is the one that came
-// first of those that are not passed over.
+// Whatever comes and goes, the first task that may be granted is the one that came first of
+// those that are not skipped.
 func TestReadyKeepsTheOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r readyQueue
@@ -40,8 +40,8 @@ func TestReadyKeepsTheOrder(t *testing.T) {
 	})
 }
 
-// BenchmarkInputBehindABacklog is one input at a home whose members are all busy: the
-// length of the backlog must not show.
+// BenchmarkInputBehindABacklog measures one input at a home whose members are all busy: the
+// length of the backlog must not matter.
 func BenchmarkInputBehindABacklog(b *testing.B) {
 	for _, waiting := range []int{10, 10_000} {
 		b.Run(fmt.Sprint(waiting, " waiting"), func(b *testing.B) {

@@ -7,9 +7,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An owner whose result its home refuses for good, for it has not the role or says what
-// cannot be read, loses the lease at once and is told so: the task goes to another node
-// (I20). Who has no lease changes nothing by that.
+// An owner whose result is rejected for good, because it lacks the role or the result is
+// unreadable, loses the lease at once and is told so: the task goes to another node (I20).
+// For a node without a lease nothing changes.
 func TestARefusedResultEndsItsLease(t *testing.T) {
 	for mode, want := range map[proto.Mode]proto.TaskState{
 		proto.AtLeastOnce: proto.Retrying,
@@ -41,8 +41,8 @@ func TestARefusedResultEndsItsLease(t *testing.T) {
 	}
 }
 
-// A task that the queue does not take from its origin ends when it comes by another home,
-// and is not granted: handing it over goes round no allow list.
+// A task that the queue does not accept from its origin ends when another home hands it
+// over, and is not granted: a handoff does not bypass the allow list.
 func TestADeniedTaskEndsWhenHandedOver(t *testing.T) {
 	f := newFixture(t, nil)
 	out, err := f.home.HandOff("q", otherPeer, f.now)

@@ -8,9 +8,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// BenchmarkRenewals is one heartbeat of 50 000 long leases that five owners have of
-// one home: what both sides do for it beside the wire, and what share of a core that
-// is. An operation is a whole heartbeat.
+// BenchmarkRenewals measures one heartbeat of 50 000 long leases that five owners have from
+// one home: the work of both sides without the network, and the share of a core it takes.
+// An operation is a whole heartbeat.
 func BenchmarkRenewals(b *testing.B) {
 	const owners, leases = 5, 50_000
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}

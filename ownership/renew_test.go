@@ -8,9 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A renewed lease lasts as long as its queue says, at its owner as at its home: an
-// owner that believes in it for longer would not stop in time, and one that believes
-// in it for a shorter time would stop too early.
+// A renewed lease has the length that its queue sets, at its owner as at its home:
+// otherwise the owner would stop too late, or too early.
 func TestARenewedLeaseHasTheLengthOfItsQueue(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	h, o := NewHome(homePeer, 100, Config{}), NewOwner(ownerPeer, bootA, Config{})

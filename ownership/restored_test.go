@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// record writes what an output asks for to a disk.
+// record writes the records of outputs to a disk.
 func record(disk map[string][]byte, outs ...Output) {
 	for _, o := range outs {
 		for _, w := range o.Writes {
@@ -24,11 +24,11 @@ func record(disk map[string][]byte, outs ...Output) {
 }
 
 // An owner on an older copy of its disk does not know what it has started since. A task
-// that may be started once only is for a person then, and is granted to nobody else.
+// that may be started only once then needs an operator, and is granted to no other node.
 func TestAnOwnerThatLostAStart(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		taken bool // the copy has the lease, not its start
+		taken bool // the copy has the lease, but not its start
 		mode  proto.Mode
 		again bool
 	}{
@@ -90,16 +90,16 @@ func TestAnOwnerThatLostAStart(t *testing.T) {
 				t.Errorf("it was granted again: %v, want %v", granted, tt.again)
 			}
 			if e := f.home.ended[f.task.ID]; !tt.again && (e == nil || e.Value.(*endedTask).state != proto.DeadLetter) {
-				t.Error("it is for nobody to decide")
+				t.Error("no operator has to decide")
 			}
 		})
 	}
 }
 
-// A home whose store was restored from an older copy does not know whether a task that is
-// in the copy, or comes again, was started since. One that may be started once only is
-// for a person, unless its queue turns out to have another home; any other is granted
-// anew, and so is one that an old home handed over since.
+// A home whose store was restored from an older copy does not know whether a task in the
+// copy, or one that arrives again, was started since. One that may be started only once
+// needs an operator, unless its queue turns out to have another home; any other is granted
+// again, and so is one that an old home has handed over since.
 func TestAHomeThatLostAStart(t *testing.T) {
 	once, often := proto.AtMostOnce, proto.AtLeastOnce
 	for _, tt := range []struct {
@@ -141,7 +141,7 @@ func TestAHomeThatLostAStart(t *testing.T) {
 	}
 }
 
-// What a restored home is in doubt about moves on when its queue has another home.
+// A task that may have run moves on when its queue has another home.
 func TestATaskThatMayHaveRunMovesOn(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
 	task := Task{ID: proto.TaskID{7}, Queue: "q", Kind: "k", Mode: proto.AtMostOnce, MayHaveRun: PresentBeforeLoss, NotAfter: now.Wall + time.Hour.Milliseconds()}
@@ -158,8 +158,8 @@ func TestATaskThatMayHaveRunMovesOn(t *testing.T) {
 	}
 }
 
-// A node of a newer version may give a lease back for a cause that this one has no word
-// for: it is taken as "I do not know", and nobody dies of it.
+// A node of a newer version may release a lease for an unknown cause: that is treated as
+// "unknown", and no node crashes.
 func TestACauseOfANewerVersion(t *testing.T) {
 	for mode, want := range map[proto.Mode]proto.TaskState{
 		proto.AtLeastOnce: proto.Pending,

@@ -13,8 +13,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A checker is what an observer who sees every disk and every handler knows, and the
-// promises that are held against it.
+// A checker is an observer that sees every disk and every handler, and checks the promises.
 type checker struct {
 	s        *sim
 	failed   string // the first promise that was broken
@@ -24,13 +23,13 @@ type checker struct {
 	counters map[string]int
 	history  []porcupine.Operation
 	open     map[string]int
-	freed    map[string]time.Duration // lane → when a person last let it go on
+	freed    map[string]time.Duration // lane → when an operator last unblocked it
 	lanes    map[string][]proto.TaskID
 	wishes   []simCancel
-	shifts   map[string]int // by queue: how often its home has changed, a seizure counts twice
+	shifts   map[string]int // by queue: how often its home has changed; a seizure counts twice
 }
 
-// A simTask is a task and all that ever happened to it.
+// A simTask is a task with everything that has happened to it.
 type simTask struct {
 	Task
 	simRuns
@@ -44,13 +43,13 @@ type simTask struct {
 	shifts    int // of its queue when it was accepted
 	lapses    int
 	failures  int
-	cancelled bool // its cell on disk says so
-	rolled    bool // a disk that was rolled back has forgotten something of it
-	undecided bool // that of a home has
-	wished    int  // how often a wish went after it when nothing went wrong any more
+	cancelled bool // its record on disk is cancelled
+	rolled    bool // a disk that was rolled back has lost something of it
+	undecided bool // the disk of a home has
+	wished    int  // how often a cancel was sent after the faults ended
 }
 
-// A simRuns is what the nodes did about a task.
+// A simRuns is what the nodes did with a task.
 type simRuns struct {
 	starts  []int        // by node
 	excused []int        // by node: runs that died, were stopped or failed
@@ -67,7 +66,7 @@ type simEnd struct {
 	blockedAt time.Duration
 }
 
-// A simCancel is a person's wish to cancel a task, said at a node that it moved from.
+// A simCancel is an operator's cancel of a task, at a node that it moved from.
 type simCancel struct {
 	at   *simNode
 	task proto.TaskID
@@ -91,7 +90,7 @@ func (w *checker) fail(format string, args ...any) {
 	}
 }
 
-// trace prints what happens to one task, for whoever replays a seed.
+// trace prints what happens to one task, for replaying a seed.
 func (w *checker) trace(id proto.TaskID, format string, args ...any) {
 	if *simOf != "" && strings.HasSuffix(id.String(), *simOf) {
 		fmt.Printf("%12v "+format+"\n", append([]any{w.s.now}, args...)...)
@@ -102,7 +101,7 @@ func (w *checker) count(what string) { w.counters[what]++ }
 
 func (w *checker) policyOf(id proto.TaskID) Policy { return w.tasks[id].policy }
 
-// event counts situations, and holds what only an event shows.
+// event counts situations, and checks what only an event shows.
 func (w *checker) event(x *simNode, e Event) {
 	w.trace(e.Task, "node %d: %v peer %d epoch %v %s", x.i, e.Kind, int(e.Peer[0])-1, e.Epoch, e.Cause)
 	w.count(e.Kind.String())
@@ -139,7 +138,7 @@ func (w *checker) event(x *simNode, e Event) {
 	case EventEnded:
 		t := w.tasks[e.Task]
 		t.blockedAt = w.s.now
-		// Expired only when it cannot run, or its last word must be over (I3).
+		// Expired only when it cannot run, or the deadline of its result has passed (I3).
 		if t.Task.ID == e.Task && !t.rolled && len(e.Cause) >= 7 && e.Cause[:7] == "EXPIRED" {
 			y := w.s.nodeOf(t.owner)
 			if y != nil && y.up && y.procs[e.Task] != nil && y.owner.runs[e.Task] != nil && y.owner.runs[e.Task].epoch == t.epoch && x.clock().Wall <= w.s.cfg.withDefaults().resultDeadline(t.NotAfter) {
@@ -149,8 +148,8 @@ func (w *checker) event(x *simNode, e Event) {
 	}
 }
 
-// idles holds that a home which takes itself for suspect goes on with its own queues by
-// itself: the next task does not wait if it could take it (I16).
+// idles checks that a home that believes it is suspect continues with its own queues: the
+// next task does not wait if the home could take it (I16).
 func (w *checker) idles(x *simNode) {
 	if !x.isolated {
 		return
@@ -177,7 +176,7 @@ func (w *checker) idles(x *simNode) {
 	}
 }
 
-// accepted notes that a home has the task on disk.
+// accepted records that a home has the task on disk.
 func (w *checker) accepted(x *simNode, id proto.TaskID) {
 	t := w.tasks[id]
 	t.accepted, t.shifts = true, w.shifts[t.Queue]
@@ -189,7 +188,7 @@ func (w *checker) accepted(x *simNode, id proto.TaskID) {
 	}
 }
 
-// granted holds I5 when a grant is durable: epochs rise, each is for one owner.
+// granted checks I5 when a grant is durable: epochs rise, and each has one owner.
 func (w *checker) granted(x *simNode, g simGrant) {
 	t := w.tasks[g.task]
 	if t.rolled {
@@ -213,7 +212,7 @@ func (w *checker) granted(x *simNode, g simGrant) {
 	})
 }
 
-// ended holds I3 and I4 when an end is durable.
+// ended checks I3 and I4 when an end is durable.
 func (w *checker) ended(x *simNode, e End) {
 	t := w.tasks[e.Task]
 	if t.rolled {
@@ -244,20 +243,20 @@ func (w *checker) ended(x *simNode, e End) {
 		return
 	}
 	if len(e.Digest) != 8 {
-		w.fail("I2: %v ended with a result that nobody made", e.Task)
+		w.fail("I2: %v ended with a result that no run produced", e.Task)
 		return
 	}
 	v, ok := w.values[binary.BigEndian.Uint64(e.Digest)]
 	y := w.s.nodeOf(e.From)
 	switch {
 	case !ok || v.task != e.Task:
-		w.fail("I2: %v ended with a result that nobody made", e.Task)
+		w.fail("I2: %v ended with a result that no run produced", e.Task)
 	case e.Epoch != t.epoch || e.From != t.owner || y == nil || v.node != y.i:
 		w.fail("I4: %v ended with a result of node %d under %v; the newest grant is %v", e.Task, v.node, e.Epoch, t.epoch)
 	}
 }
 
-// started holds what a start promises.
+// started checks the promises about a start.
 func (w *checker) started(x *simNode, st Start) {
 	t := w.tasks[st.Task]
 	t.starts[x.i]++
@@ -285,14 +284,14 @@ func (w *checker) started(x *simNode, st Start) {
 		w.fail("I6: %d starts of %v on node %d", t.starts[x.i], st.Task, x.i)
 	}
 	if t.Mode == proto.AtMostOnce && !w.permitted(st) {
-		w.fail("I6: %v starts without leave on any disk", st.Task)
+		w.fail("I6: %v starts without a permit on any disk", st.Task)
 	}
 	if t.Key != "" {
 		w.inOrder(t)
 	}
 }
 
-// permitted reports whether leave to start is on a home's disk.
+// permitted reports whether a permit to start is on a home's disk.
 func (w *checker) permitted(st Start) bool {
 	for _, x := range w.s.nodes {
 		for _, k := range []string{taskKey(keyLease, st.Task), taskKey(keyMoved, st.Task)} {
@@ -314,8 +313,8 @@ func (w *checker) permitted(st Start) bool {
 	return false
 }
 
-// inOrder holds I10: what was accepted before it in its lane has ended, and a lane
-// that stands still was let go on.
+// inOrder checks I10: earlier tasks of its lane have ended, and a blocked lane was
+// unblocked.
 func (w *checker) inOrder(t *simTask) {
 	for _, id := range w.lanes[t.lane] {
 		p := w.tasks[id]
@@ -323,7 +322,7 @@ func (w *checker) inOrder(t *simTask) {
 			return
 		}
 		if p.rolled || w.shifts[t.Queue]-t.shifts > 1 || w.shifts[t.Queue] >= simSeized {
-			continue // it took another way: order is kept by one home, and over one handoff
+			continue // it took another path: order is kept by one home, and over one handoff
 		}
 		if p.end == nil {
 			w.fail("I10: %v starts before %v of its lane has ended", t.ID, id)
@@ -337,21 +336,21 @@ func (w *checker) inOrder(t *simTask) {
 	}
 }
 
-// failedRun notes that a handler failed.
+// failedRun records that a handler failed.
 func (w *checker) failedRun(id proto.TaskID) {
 	w.tasks[id].failures++
 }
 
 func (w *checker) killed(x *simNode, id proto.TaskID) { w.tasks[id].excused[x.i]++ }
 
-// forgotten notes what an owner need not remember any more.
+// forgotten records what an owner may forget.
 func (w *checker) forgotten(x *simNode, wr Write) {
 	if wr.Key[0] == keyOwner {
 		w.tasks[proto.TaskID([]byte(wr.Key[1:]))].seen[x.i] = proto.Seq{}
 	}
 }
 
-// written notes the starts and successes that are on disk.
+// written records the starts and successes on disk.
 func (w *checker) written(x *simNode, wr Write) {
 	if wr.Key[0] == keyLease {
 		l := new(proto.Lease)
@@ -377,7 +376,7 @@ func (w *checker) written(x *simNode, wr Write) {
 	}
 }
 
-// effectOf is what a handler that is asked answers.
+// effectOf returns the answer of a handler's probe.
 func (w *checker) effectOf(x *simNode, id proto.TaskID) (bool, []byte) {
 	if w.tasks[id].success[x.i] > 0 || w.s.chance(2) {
 		return true, w.value(x, id)
@@ -385,14 +384,14 @@ func (w *checker) effectOf(x *simNode, id proto.TaskID) (bool, []byte) {
 	return false, nil
 }
 
-// value is a result that only one run can have made.
+// value returns a result that only one run can produce.
 func (w *checker) value(x *simNode, id proto.TaskID) []byte {
 	n := uint64(len(w.values) + 1)
 	w.values[n] = simValue{id, x.i}
 	return binary.BigEndian.AppendUint64(nil, n)
 }
 
-// fenced holds I4: a claim below the newest durable grant changes no record.
+// fenced checks I4: a claim below the newest durable grant changes no record.
 func (x *simNode) fenced(claims []*proto.Claim, input func() Output) {
 	type before struct {
 		c     *taskState
@@ -448,7 +447,7 @@ const (
 	regGrant = iota
 	regCommit
 	regEnd
-	regRelease // the home takes a lease back by its owner's word
+	regRelease // the home takes a lease back that its owner releases
 )
 
 type regInput struct {
@@ -514,8 +513,7 @@ func regKey(node proto.PeerID, id proto.TaskID, e proto.Seq) string {
 	return fmt.Sprintf("%d/%x/%v", node[0], id[:], e)
 }
 
-// offered notes that an owner begins to offer a result. Copies of it are the same
-// call.
+// offered records that an owner begins to send a result. Copies of it are the same call.
 func (w *checker) offered(x *simNode, id proto.TaskID, m *proto.Outcome) {
 	e := proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}
 	k := regKey(x.peer, id, e)
@@ -531,7 +529,7 @@ func (w *checker) offered(x *simNode, id proto.TaskID, m *proto.Outcome) {
 	})
 }
 
-// answered notes a home's answer to a result.
+// answered records a home's answer to a result.
 func (w *checker) answered(x *simNode, _ proto.PeerID, m *proto.Ruling) {
 	if m.Code != proto.CodeOK && m.Code != proto.CodeStale {
 		return
@@ -554,9 +552,9 @@ func (w *checker) settled() bool {
 	return true
 }
 
-// disputed reports whether a task waits for the clock of its home: its time is over by
-// the clock of another node, which does not start it any more. Clocks go up to four times
-// as fast as others here, also when nothing goes wrong any more.
+// disputed reports whether a task waits for the clock of its home: it has expired by the
+// clock of another node, which does not start it any more. Here clocks may run up to four
+// times as fast as others, even after the faults.
 func (w *checker) disputed() bool {
 	for _, id := range w.order {
 		t := w.tasks[id]
@@ -575,7 +573,7 @@ func (w *checker) disputed() bool {
 	return false
 }
 
-// finish holds what must be true when all faults are over.
+// finish checks what must be true when all faults are over.
 func (w *checker) finish() {
 	for _, id := range w.order {
 		t := w.tasks[id]
@@ -628,7 +626,7 @@ func (w *checker) finish() {
 	}
 }
 
-// homes says what each node believes of a queue.
+// homes describes what each node knows about a queue.
 func (w *checker) homes(name string) (out string) {
 	for _, x := range w.s.nodes {
 		if q := x.home.queues[name]; q != nil && q.state != nil {
@@ -641,7 +639,7 @@ func (w *checker) homes(name string) (out string) {
 	return out
 }
 
-// where says where a task is, for whoever replays a seed.
+// where describes where a task is, for replaying a seed.
 func (w *checker) where(id proto.TaskID) (out string) {
 	for _, x := range w.s.nodes {
 		if ts := x.home.tasks[id]; ts != nil {
@@ -663,7 +661,7 @@ func (w *checker) where(id proto.TaskID) (out string) {
 	return out
 }
 
-// illegal is the first history that cannot be.
+// illegal returns the first history that is impossible.
 func (w *checker) illegal() (out string) {
 	for _, part := range regModel.Partition(w.history) {
 		if porcupine.CheckOperations(regModel, part) {

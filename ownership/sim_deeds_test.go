@@ -12,13 +12,13 @@ func (x *simNode) admin() bool { return x.i < simAdmins }
 
 const simAdmins = 5 // the first nodes
 
-// simDeeds are signed in so far as each node signs as itself alone.
+// simDeeds are unsigned, but each node can sign only as itself.
 type simDeeds struct{ of *simNode }
 
 func (d simDeeds) Sign(x Deed) (*proto.Signed, error) {
 	s, err := plainDeeds{}.Sign(x)
 	if err == nil && (x.Seized || x.From.IsZero()) && !d.of.admin() {
-		err = errors.New("it is no admin")
+		err = errors.New("it is not an admin")
 	}
 	s.Signer = slices.Clone(d.of.peer[:])
 	return s, err
@@ -31,15 +31,15 @@ func (d simDeeds) Verify(s *proto.Signed) (Deed, error) {
 	case err != nil || perr != nil:
 		return x, errors.Join(err, perr)
 	case x.Admin && !d.of.s.nodeOf(by).admin(), !x.Admin && x.From != by:
-		return x, errors.New("signed by somebody who may not")
+		return x, errors.New("signed by a node that may not")
 	}
 	return x, nil
 }
 
 func (d simDeeds) ReadVerified(s *proto.Signed) (Deed, error) { return d.Verify(s) }
 
-// usurper has a node that is neither admin nor home claim a queue, or hand over a
-// task of it that it never had, with all that it can make up.
+// usurper lets a node that is neither admin nor home claim a queue, or hand over a task of
+// it that it never had, with forged deeds of all kinds.
 func (s *sim) usurper() {
 	liar, x := s.nodes[len(s.nodes)-1], s.nodes[s.rng.IntN(len(s.nodes)-1)]
 	name := simQueues[s.rng.IntN(len(simQueues))]
@@ -67,7 +67,7 @@ func (s *sim) usurper() {
 		lie(Deed{From: was})
 	case 4:
 		lie(Deed{From: was, Seized: true})
-	case 5: // it made the queue too, and has the higher name
+	case 5: // it created the queue too, and has the higher name
 		m.Generation, m.Deeds = 1, nil
 		lie(Deed{})
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// receive is the driver of a node.
+// receive handles a message, as the driver of a node does.
 func (x *simNode) receive(from proto.PeerID, m Send) {
 	now, h, o := x.clock(), x.home, x.owner
 	switch b := m.Body.(type) {
@@ -84,7 +84,7 @@ func (x *simNode) handoff(from proto.PeerID, b *proto.Handoff) {
 	})
 }
 
-// work gives free slots to what waits, and ends what is done.
+// work gives free slots to waiting tasks, and ends finished ones.
 func (x *simNode) work() {
 	x.asking = slices.DeleteFunc(x.asking, func(id proto.TaskID) bool {
 		r := x.owner.runs[id]
@@ -151,7 +151,7 @@ func (x *simNode) endProc(p *simProc) {
 	x.work()
 }
 
-// stopProc stops a handler: it ends a moment later.
+// stopProc stops a handler, which ends a moment later.
 func (x *simNode) stopProc(st Stop) {
 	x.after(200*time.Millisecond, func() {
 		p := x.procs[st.Task]

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	simFaults = 60 * time.Second  // so long things go wrong
-	simHeal   = 400 * time.Second // and so much later everything must be over
+	simFaults = 60 * time.Second  // time with faults
+	simHeal   = 400 * time.Second // time until everything must be over
 	simTasks  = 24
-	simSeized = 1000 // in world.shifts: its tasks may be at two homes for a while
+	simSeized = 1000 // in checker.shifts: its tasks may be at two homes for a while
 )
 
 // simulate runs one seed.
@@ -50,7 +50,7 @@ func simulate(seed uint64, mut mutation) *checker {
 	return s.w
 }
 
-// submit gives a task to the home of its queue, as some node sees it.
+// submit gives a task to the home of its queue, as some node knows it.
 func (s *sim) submit(i int) {
 	t := &simTask{simRuns: simRuns{starts: make([]int, 7), excused: make([]int, 7), success: make([]int, 7)}}
 	binary.BigEndian.PutUint64(t.ID[:], uint64(s.now/time.Millisecond)<<16)
@@ -108,7 +108,7 @@ func (s *sim) accept(y *simNode, t *simTask) {
 	}
 }
 
-// nemesis does one thing that goes wrong.
+// nemesis causes one fault.
 func (s *sim) nemesis() {
 	if !s.faults {
 		return
@@ -210,7 +210,7 @@ func (s *sim) repair() {
 	}
 }
 
-// crash ends x at once. What was not synced may be on disk, up to any batch.
+// crash stops x at once. Unsynced batches may be on disk, up to any of them.
 func (x *simNode) crash() {
 	if !x.up {
 		return
@@ -237,7 +237,7 @@ func (x *simNode) restart() {
 	}
 }
 
-// pause lets x stand still: stopped, or with the whole machine suspended.
+// pause suspends x: the process, or the whole machine.
 func (x *simNode) pause(d time.Duration, suspend bool) {
 	if !x.up || x.paused {
 		return
@@ -286,7 +286,7 @@ func (s *sim) handOff(x *simNode) {
 					s.at(s.between(time.Second, 5*time.Second), y.restart)
 				}
 				out, err := y.home.HandOff(name, to.peer, y.clock())
-				if errors.Is(err, errTooManyMoves) { // an admin has to sign who its home is
+				if errors.Is(err, errTooManyMoves) { // an admin has to confirm its home
 					s.w.count("home confirmed")
 					q := y.home.queues[name]
 					signed, _ := simDeeds{s.nodes[0]}.Sign(Deed{Queue: name, Generation: q.state.Generation, To: y.peer, Root: q.root})
@@ -327,14 +327,14 @@ func (s *sim) seize(x *simNode) {
 	}
 }
 
-// impostor says what a member must not say: a result, a renewal or a release of
-// somebody else's lease, of an earlier start, or with a guessed token.
+// impostor sends what a member must not send: a result, a renewal or a release of another's
+// lease, of an earlier start, or with a guessed token.
 func (s *sim) impostor() {
 	for _, x := range s.nodes {
 		if !x.up || x.paused {
 			continue
 		}
-		if e := x.home.ends.Back(); e != nil && s.chance(4) { // another result for what has ended
+		if e := x.home.ends.Back(); e != nil && s.chance(4) { // another result for a task that has ended
 			old := e.Value.(*endedTask)
 			out := &proto.Outcome{State: proto.Success, BodyDigest: []byte("forgery"), BootId: make([]byte, 16), LeaseToken: make([]byte, 16), EpochBoot: old.epoch.Boot, EpochCounter: old.epoch.Counter}
 			x.receive(old.owner, Send{Type: proto.TypeResult, Task: old.task, Body: out})
@@ -374,7 +374,7 @@ func (s *sim) impostor() {
 	}
 }
 
-// cancel wishes a task to end at a node that knows where it is.
+// cancel cancels a task at a node that knows where it is.
 func (s *sim) cancel(x *simNode, id proto.TaskID) bool {
 	if !x.up || x.paused {
 		return false
@@ -392,7 +392,7 @@ func (s *sim) cancel(x *simNode, id proto.TaskID) bool {
 	return here || moved
 }
 
-// cancelMoved wishes tasks to end that moved and wait, each where it once was.
+// cancelMoved cancels tasks that moved and wait, each at a node where it once was.
 func (s *sim) cancelMoved() {
 	for _, id := range s.w.order {
 		for _, x := range s.nodes {
@@ -403,8 +403,8 @@ func (s *sim) cancelMoved() {
 	}
 }
 
-// repeatCancels says wishes again for tasks that moved, as their origins do. When nothing
-// goes wrong any more, one is heard at once.
+// repeatCancels repeats the cancels of tasks that moved, as their origins do. After the
+// faults one cancel is enough.
 func (s *sim) repeatCancels() {
 	for _, wish := range s.w.wishes {
 		x, t := wish.at, s.w.tasks[wish.task]
@@ -419,7 +419,7 @@ func (s *sim) repeatCancels() {
 	}
 }
 
-// operator lets lanes go on.
+// operator unblocks lanes.
 func (s *sim) operator() {
 	for _, name := range simQueues {
 		for _, key := range []string{"x", "y"} {
@@ -449,5 +449,5 @@ func (s *sim) heal() {
 	}
 }
 
-// pump is called at each tick of a node, for what a person or a cron would do.
+// pump is called at each tick of a node, for the actions of an operator or a cron job.
 func (w *checker) pump(*simNode) {}

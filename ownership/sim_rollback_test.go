@@ -8,22 +8,22 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A simBackup is a copy of a disk, as a person or a snapshot of the machine makes it.
+// A simBackup is a copy of a disk, as made by an operator or a machine snapshot.
 type simBackup struct {
 	disk map[string][]byte
 	at   time.Duration
 }
 
-// A simHistory is what a disk that was rolled back does not know.
+// A simHistory is what a disk that was rolled back does not contain.
 type simHistory struct {
 	backup   simBackup
-	touched  map[proto.TaskID]time.Duration // by task: when something of it was written last
-	decided  map[proto.TaskID]time.Duration // likewise, of its cell
+	touched  map[proto.TaskID]time.Duration // by task: when something of it was last written
+	decided  map[proto.TaskID]time.Duration // likewise, of its state at its home
 	highest  uint64                         // boot number of all starts of the node
 	restored bool                           // since its last start
 }
 
-// touch notes what is written of which task.
+// touch records which task is written.
 func (x *simNode) touch(key string) {
 	if x.touched == nil {
 		x.touched, x.decided = map[proto.TaskID]time.Duration{}, map[proto.TaskID]time.Duration{}
@@ -36,10 +36,10 @@ func (x *simNode) touch(key string) {
 	}
 }
 
-// backUp copies the disk of x, or ends x and restores the last copy. What was written
-// of a task since then is not known to x any more: no promise holds for such a task
-// but that its epochs rise at x, and that one of mode at_most_once starts once if it is
-// only an owner that has forgotten. All others must not be harmed.
+// backUp copies the disk of x, or stops x and restores the last copy. What was written
+// about a task since then is lost to x: no promise holds for such a task, except that its
+// epochs rise at x, and that an at_most_once task starts once if x is only an owner of it.
+// All other tasks must not be harmed.
 func (s *sim) backUp(x *simNode) {
 	if x.backup.disk == nil {
 		x.backup.disk, x.backup.at = maps.Clone(x.disk), s.now
@@ -66,8 +66,8 @@ func (s *sim) backUp(x *simNode) {
 	s.at(s.between(time.Second, 10*time.Second), x.restart)
 }
 
-// bootNumber is that of a start, and holds I5 for it: the epochs of each start are
-// above those of all before.
+// bootNumber returns the boot number of a start, and checks I5 for it: the epochs of each
+// start are above those of all earlier ones.
 func (x *simNode) bootNumber(now Now) uint64 {
 	boot := max(lastBoot(x.disk)+1, uint64(max(now.Wall/1000, 1)))
 	if x.s.flaw == bootUnclocked {
@@ -75,7 +75,7 @@ func (x *simNode) bootNumber(now Now) uint64 {
 	}
 	if boot <= x.highest && x.restored && x.s.flaw != bootUnclocked {
 		x.s.w.count("rolled back with its clock")
-		boot = x.highest + 1 // the others refuse it until its clock is right: see transport.ErrOldBoot
+		boot = x.highest + 1 // the others reject it until its clock is right: see transport.ErrOldBoot
 	}
 	if boot <= x.highest {
 		x.s.w.fail("I5: node %d starts with the boot number %d after %d", x.i, boot, x.highest)

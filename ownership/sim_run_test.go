@@ -20,12 +20,12 @@ var (
 	simFor   = flag.Duration("sim.for", 8*time.Second, "how long to run seeds")
 )
 
-// enough is how many seeds may fail before a run ends: what one shows, the others
-// often show again.
+// enough is how many seeds may fail before a run ends: the others often show the same
+// failure.
 const enough = 5
 
-// runSeeds runs seeds on two processors until there are n, or the time is over, and
-// returns how many ran and all counters.
+// runSeeds runs seeds on two processors until there are n, or the time is over, and returns
+// the number of runs and all counters.
 func runSeeds(t *testing.T, from uint64, n int, d time.Duration) (int, map[string]int) {
 	t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(800)) // a seed makes much garbage and keeps nothing
@@ -62,8 +62,8 @@ func runSeeds(t *testing.T, from uint64, n int, d time.Duration) (int, map[strin
 	return ran, all
 }
 
-// keptSeeds are seeds that once found something, and what. A change of the simulator makes
-// other runs of them: the test that is named holds what was found for good.
+// keptSeeds are seeds that once found a bug, and the bug. A change of the simulator changes
+// their runs: the named test covers the bug for good.
 var keptSeeds = map[uint64]string{
 	32544:  "a grant was taken after its new home had been told never: TestALateGrantAfterTheNewHomeAsked",
 	114194: "a lane stood still, for its owner did not answer about the earlier of two leases: TestALeaseOfTwoHomesEndsForBoth",
@@ -82,8 +82,8 @@ func TestKeptSeeds(t *testing.T) {
 	}
 }
 
-// TestSimulator holds I3-I7, I10, I11, I14 and I20 (S19, S20, S22-S25, S29, S32,
-// S34, S36, S38): whole nodes, disks and a network that breaks, from seeds.
+// TestSimulator checks I3-I7, I10, I11, I14 and I20 (S19, S20, S22-S25, S29, S32, S34, S36,
+// S38): whole nodes, disks and a faulty network, from seeds.
 func TestSimulator(t *testing.T) {
 	seeds := *simSeeds
 	if v, err := strconv.Atoi(os.Getenv("BALEFIRE_SEEDS")); err == nil && seeds == 0 {
@@ -107,7 +107,7 @@ func TestSimulator(t *testing.T) {
 	}
 }
 
-// sometimes are the situations that the simulator must get into.
+// sometimes are the situations that the simulator must reach.
 var sometimes = []string{
 	"straggler", "stale result", "clock jump", "graceful stop", "cancel", "cancel after a handoff", "durable and not acknowledged", "unsynced lost",
 	"died while running", "suspended", "rolled back", "stood still", "queue handed over", "seized from a live home", "impostor", "usurper", "forged",
@@ -117,5 +117,5 @@ var sometimes = []string{
 	"isolated", "isolated and granted to itself",
 }
 
-// rarely are those that take more seeds.
+// rarely are those that need more seeds.
 var rarely = []string{"rolled back with its clock"}

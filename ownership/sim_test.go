@@ -11,9 +11,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// The simulator runs whole nodes, their disks and the network between them in
-// virtual time, from one seed. A run is a function of its seed: a failing seed
-// fails again.
+// The simulator runs whole nodes, their disks and the network between them in virtual time,
+// from one seed. A run is a function of its seed: a failing seed fails again.
 
 // A sim is one run.
 type sim struct {
@@ -25,10 +24,10 @@ type sim struct {
 	nodes  []*simNode
 	faults bool
 	group  []int
-	cut    [][]bool // one way
+	cut    [][]bool // in one direction
 	w      *checker
 	cfg    Config
-	copies []simCopy // of grants, for the network to deliver once more
+	copies []simCopy // of grants, which the network may deliver again
 	msgs   int
 	syncs  int
 }
@@ -47,7 +46,7 @@ type simEvent struct {
 
 func (a *simEvent) before(b *simEvent) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }
 
-// simEvents is a heap of what will happen, the next thing first.
+// simEvents is a heap of future events, the earliest first.
 type simEvents []simEvent
 
 func (q *simEvents) push(e simEvent) {
@@ -82,13 +81,13 @@ func (q *simEvents) pop() simEvent {
 	}
 }
 
-// A simBatch is the output of one input on its way to the disk.
+// A simBatch is the output of one input that is not on disk yet.
 type simBatch struct {
 	out    Output
 	grants []simGrant
-	tasks  []simRecord // records of tasks that came with it
+	tasks  []simRecord // records of tasks that arrived with it
 	then   func()
-	early  bool // its sends left already
+	early  bool // its messages were sent already
 }
 
 type simRecord struct {
@@ -104,10 +103,10 @@ type simGrant struct {
 	call  time.Duration
 }
 
-// A simProc is a handler at work.
+// A simProc is a running handler.
 type simProc struct {
 	task proto.TaskID
-	end  byte // 's' success, 'n' no for good, 'f' try again, 'h' hangs
+	end  byte // 's' success, 'n' failed for good, 'f' retry, 'h' hangs
 	dead bool
 }
 
@@ -125,12 +124,12 @@ type simNode struct {
 	simWork
 	bootID  proto.BootID
 	began   time.Duration  // Mono of the start of home
-	known   []proto.BootID // of the others, as they said last
+	known   []proto.BootID // of the others, as last reported
 	said    []simReport
 	downFor []time.Duration
 }
 
-// simReport is what the home knows of another node.
+// A simReport is what the home knows about another node.
 type simReport struct {
 	alive bool
 	boot  proto.BootID
@@ -141,25 +140,25 @@ type simDisk struct {
 	disk    map[string][]byte
 	queue   []*simBatch
 	syncing int  // batches at the head of queue that the running fsync covers
-	doomed  bool // the node dies in its next fsync
+	doomed  bool // the node dies during its next fsync
 	arrived int64
 	simHistory
 }
 
-// A simClock runs at its own rate, jumps, and may stand still.
+// A simClock runs at its own rate, may jump and may stop.
 type simClock struct {
 	rate     float64
 	skew     time.Duration
-	slept    time.Duration // suspended so far
+	slept    time.Duration // total suspended time
 	paused   bool
 	pausedAt time.Duration
 	suspends bool
 	resumed  bool // since the last scan
-	isolated bool // it takes itself for suspect
+	isolated bool // it believes that it is suspect
 	pending  []func()
 }
 
-// A simWork is the driver of handlers.
+// A simWork drives the handlers.
 type simWork struct {
 	procs   map[proto.TaskID]*simProc
 	waiting []proto.TaskID
@@ -212,7 +211,7 @@ func newSim(seed uint64, mut mutation) *sim {
 	return s
 }
 
-// createQueue makes a queue, and everybody hears of it.
+// createQueue creates a queue that all nodes learn of.
 func (s *sim) createQueue(x *simNode, name string) {
 	x.apply(x.home.SetQueue(func(*proto.QueueState) {}, x.clock(), name))
 	for _, y := range s.nodes {
@@ -257,7 +256,7 @@ func (x *simNode) clock() Now {
 
 const simEpoch = 1_700_000_000 * time.Second
 
-// on runs fn on x, later if it is paused, unless it crashes before.
+// on runs fn on x, later if x is paused, and not if it crashes before.
 func (x *simNode) on(inc int, fn func()) {
 	switch {
 	case !x.up || x.inc != inc:
@@ -274,7 +273,7 @@ func (x *simNode) after(d time.Duration, fn func()) {
 	x.s.at(time.Duration(float64(d)/x.rate), func() { x.on(inc, fn) })
 }
 
-// start begins a start of x with what is on its disk.
+// start starts x with what is on its disk.
 func (x *simNode) start() {
 	s := x.s
 	x.up, x.paused, x.doomed = true, false, false
@@ -357,7 +356,7 @@ func (x *simNode) tick(n int) {
 	x.after(time.Second, func() { x.tick(n + 1) })
 }
 
-// doubt has x take itself for suspect now and then, whoever it sees (I16).
+// doubt makes x believe at times that it is suspect, whatever nodes it reaches (I16).
 func (x *simNode) doubt() {
 	cut := x.s.faults && (int(x.s.now/(10*time.Second))+3*x.i)%7 == 0
 	if cut == x.isolated {
@@ -369,7 +368,7 @@ func (x *simNode) doubt() {
 	x.apply(x.home.SetActive(!cut, x.clock()))
 }
 
-// look lets x's home know what x knows of the others.
+// look updates what the home of x knows about the others.
 func (x *simNode) look() {
 	for i, o := range x.s.nodes {
 		seen := o.up && !o.paused && x.s.linked(x.i, i) && x.s.linked(i, x.i)
@@ -394,10 +393,10 @@ func (x *simNode) look() {
 	}
 }
 
-// seedBit makes some nodes known with their boot id and others not.
+// seedBit makes some nodes known with their boot id and others without.
 func (s *sim) seedBit(i int) bool { return i%2 == 0 }
 
-// gossip tells another node what x knows of the queues.
+// gossip sends another node what x knows about the queues.
 func (x *simNode) gossip() {
 	to := x.s.nodes[x.s.rng.IntN(len(x.s.nodes))]
 	for _, name := range simQueues {
@@ -409,7 +408,7 @@ func (x *simNode) gossip() {
 
 var simQueues = []string{"qa", "qb"}
 
-// apply puts an output on its way: to the disk, and from there to the world.
+// apply sends an output to the disk, and performs it once it is durable.
 func (x *simNode) apply(out Output, more ...func(*simBatch)) {
 	if len(more) == 0 && out.Empty() {
 		return
@@ -454,7 +453,7 @@ func (x *simNode) sendAll(sends []Send, only proto.MessageType) {
 	}
 }
 
-// sync runs one fsync for all that waits.
+// sync runs one fsync for all waiting batches.
 func (x *simNode) sync() {
 	if x.syncing > 0 || len(x.queue) == 0 {
 		return
@@ -520,7 +519,7 @@ func (x *simNode) persist(b *simBatch) {
 	}
 }
 
-// release lets happen what a durable batch allows.
+// release performs what a durable batch allows.
 func (x *simNode) release(b *simBatch) {
 	if !b.early {
 		for _, m := range b.out.Sends {
@@ -558,7 +557,7 @@ func (x *simNode) release(b *simBatch) {
 
 func (s *sim) linked(a, b int) bool { return a == b || s.group[a] == s.group[b] && !s.cut[a][b] }
 
-// send carries a message: it may be lost, doubled, late, or find a cut.
+// send sends a message: it may be lost, duplicated, delayed, or stopped by a cut.
 func (s *sim) send(from *simNode, to proto.PeerID, m Send) {
 	y := s.nodeOf(to)
 	if y == nil {

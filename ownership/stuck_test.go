@@ -9,10 +9,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestAStuckTaskIsFound holds S31: of 500 long tasks (50 000 with BALEFIRE_LONG=1) that
-// all show progress, the one that does not is stopped after stall_after, and is no
-// longer renewed, so that its home takes its lease back; no other lease lapses, over
-// 12 minutes.
+// TestAStuckTaskIsFound checks S31: of 500 long tasks (50 000 with BALEFIRE_LONG=1) that
+// all report progress, the one that does not is stopped after stall_after and no longer
+// renewed, so that its home reclaims the lease; no other lease lapses, over 12 minutes.
 func TestAStuckTaskIsFound(t *testing.T) {
 	leases := 500
 	if os.Getenv("BALEFIRE_LONG") != "" {

@@ -7,8 +7,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An owner that ends thousands of tasks a second forgets them as fast, once their
-// home will send none of those grants again.
+// An owner that ends thousands of tasks a second forgets them at that rate, once their home
+// will not send those grants again.
 func TestOwnerForgetsAsFastAsItEnds(t *testing.T) {
 	const tasks = 4000
 	o := NewOwner(ownerPeer, bootA, Config{})

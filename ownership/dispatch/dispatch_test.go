@@ -17,8 +17,8 @@ func member(i int, change func(*Member)) *Member {
 	return m
 }
 
-// A node is a candidate only if it lives, is not draining, serves the kind, has the
-// labels and room (S30).
+// A node is a candidate only if it is alive, is not draining, serves the kind, and has the
+// labels and a free slot (S30).
 func TestEligible(t *testing.T) {
 	busy := NewUsage()
 	busy.Add(peer(0), "build", 2)
@@ -135,8 +135,8 @@ func TestRoundRobinIsFair(t *testing.T) {
 	})
 }
 
-// Whatever the strategy, and however often it is switched while tasks come and go,
-// no task is lost or given out twice, and no limit is passed.
+// Whatever the strategy, and however often it is switched under load, no task is lost or
+// given out twice, and no limit is exceeded.
 func TestASwitchUnderLoadLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := Names()

@@ -101,7 +101,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// However now moves, no time is given out twice as long as the mark is kept.
+// However now moves, no time is returned twice as long as the mark is kept.
 func TestDueGivesEachTimeOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, err := Parse(rapid.SampledFrom([]string{"*/7 * * * *", "30 2 * * *", "0 0 1 * *", "15 */3 * * 1-5"}).Draw(t, "text"),
