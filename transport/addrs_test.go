@@ -63,8 +63,8 @@ func TestAliasIsUnique(t *testing.T) {
 	}
 }
 
-// A peer that says that it is at 127.0.0.1 would have every member knock at its own
-// doors. One that was met on this machine is there.
+// A peer that announced 127.0.0.1 would make every member dial itself. For a peer on this
+// machine the address is valid.
 func TestUpdateAddrsRejectsLocalAddresses(t *testing.T) {
 	c := newBookCase(t)
 	id, far, here := c.peer.Peer(), "/ip4/192.0.2.99/tcp/4001", "/ip4/127.0.0.1/tcp/4001"
@@ -90,9 +90,8 @@ func TestUpdateAddrsRejectsLocalAddresses(t *testing.T) {
 	}
 }
 
-// A member that introduces another with addresses of the listener's own machine would
-// have it knock at its own doors. On one machine, and from the inviter at first, they
-// are true.
+// A member that introduces another with loopback addresses would make the receiver dial
+// itself. On one machine, and initially from the inviter, they are valid.
 func TestIntroductionRejectsLocalAddresses(t *testing.T) {
 	far, here := "/ip4/192.0.2.1/tcp/1", "/ip4/127.0.0.1/tcp/1"
 	told := []string{far, here, "/ip6/::1/tcp/1", "/ip4/0.0.0.0/tcp/1", "/ip6/fe80::1/tcp/1"}

@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// BenchmarkFrames measures frames of a kibibyte from Send to Ack between two
-// hosts of this process, receiver free of charge.
+// BenchmarkFrames measures frames of one KiB from Send to Ack between two hosts of this
+// process, with a receiver that costs nothing.
 func BenchmarkFrames(b *testing.B) {
 	for _, network := range []string{"tcp", "quic"} {
 		b.Run(network, func(b *testing.B) {

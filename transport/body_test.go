@@ -17,8 +17,8 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// A bodyStore keeps streamed bodies in files, as a node does, with the durable
-// offset on record. It fails when it is told to.
+// A bodyStore stores streamed bodies in files, as a node does, and records the durable
+// offset. It can be made to fail.
 type bodyStore struct {
 	dir *blob.Dir
 
@@ -121,7 +121,7 @@ func (s *bodyStoreSink) End(whole bool) error {
 	return s.w.Close()
 }
 
-// offerOf makes an offer of a sealed body of size bytes.
+// offerOf returns an offer of a sealed body of size bytes.
 func offerOf(id byte, size int64) *proto.Offer {
 	h := proto.Header{What: proto.WhatTask, Suite: 1, ID: proto.TaskID{id}, Created: 1, NotAfter: 2}
 	h.SetStream(uint64(size), proto.MaxChunk)
@@ -178,8 +178,8 @@ func TestBodyCrosses(t *testing.T) {
 	}
 }
 
-// TestBodyResumesAtEveryChunk breaks a transfer behind each chunk and goes on,
-// on the same connection (S12).
+// TestBodyResumesAtEveryChunk interrupts a transfer after each chunk and resumes it on
+// the same connection (S12).
 func TestBodyResumesAtEveryChunk(t *testing.T) {
 	s := newBodyStore(t)
 	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
@@ -203,7 +203,7 @@ func TestBodyResumesAtEveryChunk(t *testing.T) {
 	s.check(t, o, body)
 }
 
-// TestBodyResumesAfterRestart stops one side, then the other, in the middle (S12).
+// TestBodyResumesAfterRestart stops one side, then the other, during a transfer (S12).
 func TestBodyResumesAfterRestart(t *testing.T) {
 	s := newBodyStore(t)
 	size := int64(24 << 20)
@@ -235,7 +235,7 @@ func TestBodyResumesAfterRestart(t *testing.T) {
 	s.check(t, o, body)
 }
 
-// trackingReader tells when a byte of the body is read.
+// trackingReader reports when a byte of the body is read.
 type trackingReader struct {
 	io.ReaderAt
 	at      int64
@@ -287,7 +287,7 @@ func TestBodyRefusals(t *testing.T) {
 	}
 }
 
-// TestTwoBodiesAtOnce holds the bound on what travels to a peer.
+// TestTwoBodiesAtOnce checks the bound on concurrent bodies to a peer.
 func TestTwoBodiesAtOnce(t *testing.T) {
 	s := newBodyStore(t)
 	s.hold = make(chan struct{})
@@ -308,8 +308,8 @@ func TestTwoBodiesAtOnce(t *testing.T) {
 	}
 }
 
-// TestBadChunks holds the family "chunks" of bad input: each is refused with a
-// code, costs the stream and leaves nothing.
+// TestBadChunks is the bad-input family "chunks": each is refused with a code, costs the
+// stream and leaves nothing behind.
 func TestBadChunks(t *testing.T) {
 	sum := func(b []byte) []byte { s := sha256.Sum256(b); return s[:] }
 	good := []byte("0123456789")
@@ -339,8 +339,8 @@ func TestBadChunks(t *testing.T) {
 	}
 }
 
-// TestStalledBodyIsAborted holds that a sender which goes silent in the middle
-// does not keep a slot and a file open for ever (S54).
+// TestStalledBodyIsAborted checks that a sender that stalls during a transfer does not
+// hold a slot and an open file forever (S54).
 func TestStalledBodyIsAborted(t *testing.T) {
 	s := newBodyStore(t)
 	s.ended = make(chan bool, 1)
@@ -362,7 +362,7 @@ func TestStalledBodyIsAborted(t *testing.T) {
 	}
 }
 
-// TestBodyOverBrokenLinks cuts the connection twenty times on the way (S12).
+// TestBodyOverBrokenLinks cuts the connection twenty times during a transfer (S12).
 func TestBodyOverBrokenLinks(t *testing.T) {
 	s := newBodyStore(t)
 	a := start(t, 1, nil)

@@ -17,7 +17,8 @@ import (
 
 var birth = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// A bookCase is a mesh of one node with an empty book, and a member that wants in.
+// A bookCase is a mesh of one node with an empty book, and a member that wants to
+// connect.
 type bookCase struct {
 	clock  *clock.Manual
 	root   *identity.Root
@@ -53,7 +54,7 @@ func (c *bookCase) open(t testing.TB) {
 	}
 }
 
-// reopen stops the node and starts it again on what its disk holds.
+// reopen stops the node and restarts it with the data on its disk.
 func (c *bookCase) reopen(t testing.TB) {
 	t.Helper()
 	if err := c.store.Close(); err != nil {
@@ -79,8 +80,8 @@ func (c *bookCase) helloOf(t testing.TB, k *identity.Keys, name string) *proto.H
 	}
 }
 
-// TestHelloFamilies holds the admission of DESIGN section 6 and S51, S54: what
-// is let in, what is not, and that nothing of the latter is remembered.
+// TestHelloFamilies checks admission as in DESIGN section 6 and S51, S54: what is
+// admitted, what is not, and that nothing of the latter is stored.
 func TestHelloFamilies(t *testing.T) {
 	other := identity.NewKeys(nil, birth)
 	tests := []struct {
@@ -96,7 +97,7 @@ func TestHelloFamilies(t *testing.T) {
 		}, errAny, ""},
 		{"a certificate of somebody else", func(t *testing.T, c *bookCase) {
 			c.hello.Certificate = c.issue(t, c.root, other, "laptop")
-		}, errAny, "certificate is of"},
+		}, errAny, "certificate belongs to"},
 		{"a changed certificate", func(_ *testing.T, c *bookCase) { c.hello.Certificate.Details[4] ^= 1 }, errAny, ""},
 		{"a changed signature", func(_ *testing.T, c *bookCase) { c.hello.Certificate.Signature[4] ^= 1 }, errAny, ""},
 		{"a certificate that ended lately may connect to be renewed", func(_ *testing.T, c *bookCase) {
@@ -149,9 +150,9 @@ func TestHelloFamilies(t *testing.T) {
 // errAny stands for any error.
 var errAny = errors.New("some error")
 
-// TestBootNumberNeverDecreases holds I5 and S51: a store restored from yesterday under
-// a clock set back, and a twin with the same key, are refused, also after a
-// restart of the node that refuses.
+// TestBootNumberNeverDecreases checks I5 and S51: a store restored from a backup with a
+// clock set back, and a second node with the same key, are refused, even after a restart
+// of the refusing node.
 func TestBootNumberNeverDecreases(t *testing.T) {
 	c := newBookCase(t)
 	admit := func(boot uint64, id byte) error {
@@ -375,9 +376,9 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// TestClockBehind holds I14: a node whose clock was set back before its own
-// certificate begins starts, still knows whom it knew, and lets them in with what it
-// knew. What it never saw is compared with the clock.
+// TestClockBehind checks I14: a node whose clock was set back to before its own
+// certificate's start still starts, knows the peers that it knew, and admits them with
+// the certificates that it knew. New certificates are checked against the clock.
 func TestClockBehind(t *testing.T) {
 	c := newBookCase(t)
 	id := c.peer.Peer()
@@ -403,8 +404,8 @@ func TestClockBehind(t *testing.T) {
 	}
 }
 
-// Whoever makes up members, as one with the key of an admin can, does not fill the
-// memory of others: beyond MaxPeers a new one is refused, and who is known is served on.
+// Made-up members, such as the holder of an admin key can create, do not fill the memory
+// of others: beyond MaxPeers new ones are refused, and known ones are still served.
 func TestBookIsBounded(t *testing.T) {
 	c := newBookCase(t)
 	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {

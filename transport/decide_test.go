@@ -115,7 +115,7 @@ func TestPings(t *testing.T) {
 	}
 }
 
-// TestRedial holds the times of S07 and S46 as functions.
+// TestRedial checks the redial times of S07 and S46.
 func TestRedial(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Hour
@@ -161,7 +161,7 @@ func TestLinkPause(t *testing.T) {
 	}
 }
 
-// TestWindow holds against any traffic: the sums are right, the limits hold.
+// TestWindow checks for any traffic that the sums are right and the limits hold.
 func TestWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWindow()
@@ -196,8 +196,8 @@ func TestWindow(t *testing.T) {
 	})
 }
 
-// TestWindowFollowsThePath simulates a path of a given rate and time and holds
-// that the window fills it, and no more than twice.
+// TestWindowFollowsThePath simulates a path of a given rate and latency and checks that
+// the window fills it, and at most twice over.
 func TestWindowFollowsThePath(t *testing.T) {
 	const frameSize = 1300
 	tests := []struct {
@@ -272,8 +272,8 @@ func TestCheckAck(t *testing.T) {
 	}
 }
 
-// TestAckFor holds the numbering: marks do not count, types of a newer node are
-// refused, and a receiver that refuses what is not there gets no Ack at all.
+// TestAckFor checks the numbering: marks are not numbered, types of a newer node are
+// refused, and a receiver that refuses a nonexistent message gets no Ack at all.
 func TestAckFor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first := rapid.Uint64Range(1, 1000).Draw(t, "first")

@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// starTopology has every node take part in the DHT and know node 0 alone.
+// starTopology makes every node participate in the DHT and know only node 0.
 func starTopology(n *simNode, cfg *transport.Config) {
 	cfg.DHT = true
 	if n.id > 0 {
@@ -32,8 +32,8 @@ func (m *sim) allTabled() bool {
 	return true
 }
 
-// TestOneContactFindsAllMembers holds that 14 members, 20 in the long form, who each know the
-// address of one all meet, through the DHT.
+// TestOneContactFindsAllMembers checks that 14 members, 20 in the long form, that each
+// know the address of one member all connect, through the DHT.
 func TestOneContactFindsAllMembers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, scaled(14, 20), transporttest.Link{Latency: 10 * time.Millisecond}, starTopology)
@@ -50,8 +50,8 @@ func TestOneContactFindsAllMembers(t *testing.T) {
 	})
 }
 
-// TestChangedAddress holds that a peer which comes back at another address is
-// found within ten seconds by who knows the old one only.
+// TestChangedAddress checks that a peer that returns at another address is found within
+// ten seconds by peers that know only the old one.
 func TestChangedAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSimWith(t, 6, transporttest.Link{Latency: 20 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
@@ -82,8 +82,8 @@ func TestChangedAddress(t *testing.T) {
 	})
 }
 
-// TestStrangersAreNotInTheDHT holds that who is refused is in no table, asks
-// nothing and is told of to nobody.
+// TestStrangersAreNotInTheDHT checks that a refused peer is in no routing table, can
+// query nothing and is returned to no one.
 func TestStrangersAreNotInTheDHT(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := errors.New("no certificate of this mesh")
@@ -118,7 +118,7 @@ func TestStrangersAreNotInTheDHT(t *testing.T) {
 	})
 }
 
-// TestNoDHT holds that a transport without a DHT says so.
+// TestNoDHT checks that a transport without a DHT returns an error.
 func TestNoDHT(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 1, transporttest.Link{})

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A dial that is given up in time says so, in words.
+// A dial that times out is reported in plain words.
 func TestDialTimeoutError(t *testing.T) {
 	err := describeDialError(fmt.Errorf("dial: %w", context.DeadlineExceeded))
 	if err.Error() != "no answer in time" || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUnreached) {
@@ -16,7 +16,7 @@ func TestDialTimeoutError(t *testing.T) {
 	}
 }
 
-// What cannot be listened on is told once, with what to set.
+// A failure to listen is reported once, with the setting to change.
 func TestListenErrors(t *testing.T) {
 	for said, want := range map[string]string{
 		"bind: cannot assign requested address": "no such address is one of this machine: set net.listen",

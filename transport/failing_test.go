@@ -16,14 +16,14 @@ import (
 
 var errSpoiled = errors.New("broken for a test")
 
-// deafBus takes no subscriptions.
+// deafBus rejects subscriptions.
 type deafBus struct{ event.Bus }
 
 func (deafBus) Subscribe(any, ...event.SubscriptionOpt) (event.Subscription, error) {
 	return nil, errSpoiled
 }
 
-// hostWithFullNetwork is a host that has no resources left for services.
+// hostWithFullNetwork is a host without resources for services.
 type hostWithFullNetwork struct{ host.Host }
 
 func (h hostWithFullNetwork) Network() network.Network { return fullNetwork{h.Host.Network()} }
@@ -36,8 +36,8 @@ type noServices struct{ *network.NullResourceManager }
 
 func (noServices) ViewService(string, func(network.ServiceScope) error) error { return errSpoiled }
 
-// TestRunStopsWhatItStarted holds that whichever step of Run fails, what was begun before
-// it has ended when Run returns, the host is closed and nothing runs any more.
+// TestRunStopsWhatItStarted checks that whichever step of Run fails, everything started
+// before it has stopped when Run returns, and the host is closed.
 func TestRunStopsWhatItStarted(t *testing.T) {
 	tests := []struct {
 		name  string

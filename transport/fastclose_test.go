@@ -14,8 +14,7 @@ import (
 	ma "github.com/multiformats/go-multiaddr"
 )
 
-// A fakePath is one side of a plain connection. When it is dead, what is written to it
-// goes nowhere and waits.
+// A fakePath is one side of a plain connection. When it is dead, writes to it block.
 type fakePath struct {
 	net.Conn // a pipe
 	hole     net.Conn
@@ -65,8 +64,8 @@ func (*fakePath) RemoteMultiaddr() ma.Multiaddr {
 	return ma.StringCast("/ip4/1.0.0.2/udp/4001/quic-v1")
 }
 
-// newUpgraded makes a connection of both sides of a plain one, secured and shared.
-// The first dials.
+// newUpgraded upgrades both sides of a plain connection to a secure, multiplexed one. The
+// first side dials.
 func newUpgraded(t *testing.T, paths [2]*fakePath) (conns [2]libtransport.CapableConn) {
 	var sides sync.WaitGroup
 	p := hostBuilder{limits: &network.NullResourceManager{}, gater: &gater{mayConnect: func(peer.ID) bool { return true }}}
@@ -96,8 +95,8 @@ func newUpgraded(t *testing.T, paths [2]*fakePath) (conns [2]libtransport.Capabl
 	return conns
 }
 
-// TestConnectionClosesImmediately holds that a connection over a dead path ends without
-// waiting for it: libp2p holds locks meanwhile.
+// TestConnectionClosesImmediately checks that closing a connection over a dead path does
+// not wait for it, since libp2p holds locks meanwhile.
 func TestConnectionClosesImmediately(t *testing.T) {
 	tests := []struct {
 		name   string

@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestFlowRate holds that the rate of a body is that of the last seconds, of which
-// follows when it is there, and that bytes of an earlier try count in neither.
+// TestFlowRate checks that a body's rate is that of the last seconds, that the remaining
+// time follows from it, and that bytes of an earlier attempt count in neither.
 func TestFlowRate(t *testing.T) {
 	met, err := newMetrics(nil)
 	if err != nil {
@@ -52,8 +52,8 @@ func TestFlowRate(t *testing.T) {
 	}
 }
 
-// TestFlowsListBodiesInTransit holds that both sides tell how far a streamed body is while it
-// is on its way, and forget it when it is there.
+// TestFlowsListBodiesInTransit checks that both sides report the progress of a streamed
+// body in transit, and drop it when it has arrived.
 func TestFlowsListBodiesInTransit(t *testing.T) {
 	s := newBodyStore(t)
 	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
@@ -86,7 +86,7 @@ func TestFlowsListBodiesInTransit(t *testing.T) {
 	}
 }
 
-// A readerAt is a body that a test looks into.
+// A readerAt is a body whose reads a test observes.
 type readerAt func(p []byte, off int64) (int, error)
 
 func (f readerAt) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }

@@ -54,7 +54,7 @@ type Joiner interface {
 	Join(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply
 }
 
-// A Contact is a peer that may be dialled.
+// A Contact is a peer that may be dialed.
 type Contact struct {
 	Peer   proto.PeerID
 	Addrs  []string       // multiaddrs without the peer's id

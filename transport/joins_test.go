@@ -27,7 +27,7 @@ func TestManyJoins(t *testing.T) {
 		rate float64 // joins per second, after the first two
 		wait time.Duration
 		want string
-	}{{1e-6, 4 * time.Second, "too many ask to join"}, {.5, time.Minute, "read"}} {
+	}{{1e-6, 4 * time.Second, "too many join requests"}, {.5, time.Minute, "read"}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond, OneIP: true}, func(n *simNode, cfg *transport.Config) {
 				n.knows, n.mute = []int{}, n.id > 0

@@ -60,8 +60,8 @@ type simNode struct {
 	links   atomic.Int64 // task streams so far
 	gossip  rumorLog
 	mute    bool                          // not in a mesh
-	admit   func(from proto.PeerID) error // nil: everybody
-	knows   []int                         // its contacts; nil: everybody
+	admit   func(from proto.PeerID) error // nil: all peers
+	knows   []int                         // its contacts; nil: all nodes
 	place   int                           // its index on the network, initially its id
 }
 

@@ -17,14 +17,13 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A reachSim is a mesh of which nodes 0 and 1 stand behind NATs and the others
-// relay.
+// A reachSim is a mesh in which nodes 0 and 1 are behind NATs and the others relay.
 type reachSim struct {
 	*sim
 	mu       sync.Mutex
 	events   map[int][]transport.Event
-	onePlace bool     // nodes that are started from now on keep one place, not two
-	relays   struct { // where each node says that it keeps places, as gossip would tell
+	onePlace bool     // nodes started from now on keep one reservation, not two
+	relays   struct { // relays that each node announces, as gossip would publish them
 		sync.Mutex
 		of map[int][]proto.PeerID
 	}
@@ -34,7 +33,7 @@ func newReachSim(t *testing.T, nodes int, kind transporttest.Kind, link transpor
 	return newReachSimWith(t, nodes, kind, link, func(*simNode, *transport.Config) {})
 }
 
-// newReachSimWith has each node's configuration completed by further.
+// newReachSimWith calls further on each node's configuration.
 func newReachSimWith(t *testing.T, nodes int, kind transporttest.Kind, link transporttest.Link, further func(*simNode, *transport.Config)) *reachSim {
 	m := &reachSim{sim: makeSim(t, nodes, link), events: map[int][]transport.Event{}}
 	m.relays.of = map[int][]proto.PeerID{}
@@ -44,7 +43,7 @@ func newReachSimWith(t *testing.T, nodes int, kind transporttest.Kind, link tran
 		defer m.relays.Unlock()
 		c.Relays = m.relays.of[i]
 		if i < 2 {
-			c.Addrs = []string{"/ip4/1.0.200.1/udp/4001/quic-v1"} // in its own network only
+			c.Addrs = []string{"/ip4/1.0.200.1/udp/4001/quic-v1"} // only in its own network
 		}
 	}
 	m.tune = func(n *simNode, cfg *transport.Config) {
@@ -77,7 +76,7 @@ func newReachSimWith(t *testing.T, nodes int, kind transporttest.Kind, link tran
 	return m
 }
 
-// status is how node a is connected with node b.
+// status returns node a's connection status with node b.
 func (m *reachSim) status(a, b int) transport.PeerStatus {
 	for _, s := range m.nodes[a].Peers() {
 		if s.Peer == simKeys(b).Peer() {
@@ -89,7 +88,7 @@ func (m *reachSim) status(a, b int) transport.PeerStatus {
 
 func (m *reachSim) direct(a, b int) bool { s := m.status(a, b); return s.Connected && s.Direct }
 
-// happened counts the events of a kind at a node.
+// happened counts a node's events of this kind.
 func (m *reachSim) happened(node int, kind transport.EventKind) (count int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -103,8 +102,8 @@ func (m *reachSim) happened(node int, kind transport.EventKind) (count int) {
 
 var wan = transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100}
 
-// TestPunch holds S41: two nodes behind NATs meet over a relay, work begins at
-// once, a direct path is made, and the work moves to it without loss.
+// TestPunch checks S41: two nodes behind NATs connect through a relay, work starts at
+// once, a direct path is established, and the work moves to it without loss.
 func TestPunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Cone, wan)
@@ -133,8 +132,8 @@ func TestPunch(t *testing.T) {
 	})
 }
 
-// TestSymmetricStaysRelayed holds that where no hole can be punched the relay
-// carries the work, for half an hour, or two in the long form.
+// TestSymmetricStaysRelayed checks that the relay carries the work where hole punching is
+// impossible, for half an hour, or two in the long form.
 func TestSymmetricStaysRelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Symmetric, wan)
@@ -158,8 +157,8 @@ func TestSymmetricStaysRelayed(t *testing.T) {
 	})
 }
 
-// TestRelayRestart holds S40: a relay that comes back gives places again within
-// five seconds.
+// TestRelayRestart checks S40: a restarted relay grants reservations again within five
+// seconds.
 func TestRelayRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Symmetric, wan)
@@ -179,8 +178,8 @@ func TestRelayRestart(t *testing.T) {
 	})
 }
 
-// TestRelayDies holds that when a relay vanishes without a word, the other one
-// serves within ten seconds and nothing is lost.
+// TestRelayDies checks that when a relay vanishes without a message, the other one is
+// used within ten seconds and nothing is lost.
 func TestRelayDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 4, transporttest.Symmetric, wan)
@@ -200,8 +199,8 @@ func TestRelayDies(t *testing.T) {
 	})
 }
 
-// TestBigBodyThroughRelay holds S39: 10 MB, 50 in the long form, pass a relay, where
-// libp2p's own limit is 128 KiB.
+// TestBigBodyThroughRelay checks S39: 10 MB, 50 in the long form, pass through a relay,
+// where libp2p's default limit is 128 KiB.
 func TestBigBodyThroughRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Symmetric, wan)
@@ -219,8 +218,8 @@ func TestBigBodyThroughRelay(t *testing.T) {
 	})
 }
 
-// TestClientRestarts holds S40: a client that comes and goes has one place at
-// each relay, and no circuit of a dead one is left.
+// TestClientRestarts checks S40: a client that restarts repeatedly has one reservation at
+// each relay, and no circuit of a dead one remains.
 func TestClientRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Symmetric, wan)
@@ -230,7 +229,7 @@ func TestClientRestarts(t *testing.T) {
 				return m.nodes[0].Connected(m.nodes[1].Peer()) && len(m.nodes[1].Reservations()) == 1
 			})
 			m.nodes[0].give(10)
-			m.Unplug(1) // its last words are lost
+			m.Unplug(1) // its close messages are lost
 			m.nodes[1].stop()
 			m.Heal()
 			m.nodes[1].start()
@@ -247,8 +246,8 @@ func TestClientRestarts(t *testing.T) {
 	})
 }
 
-// TestLossDoesNotDowngrade holds S41: a direct path that carries acknowledged
-// work stays in use, although a third is lost on it.
+// TestLossDoesNotDowngrade checks S41: a direct path that carries acknowledged work stays
+// in use even with a third of the packets lost.
 func TestLossDoesNotDowngrade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Cone, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100, Seed: 3})
@@ -274,8 +273,8 @@ func TestLossDoesNotDowngrade(t *testing.T) {
 	})
 }
 
-// TestNATForgets holds S42: when the NATs forget the direct path, the relayed
-// one beside it takes the work within ten seconds, and a direct one comes back.
+// TestNATForgets checks S42: when the NATs forget the direct path, the relayed one takes
+// over within ten seconds, and a direct one returns.
 func TestNATForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Cone, wan)
@@ -296,9 +295,9 @@ func TestNATForgets(t *testing.T) {
 	})
 }
 
-// TestWakeFromSleep holds S42: a machine that wakes takes its connection for good still,
-// though the other side gave it up, and what it had sent on it stands open. That goes
-// back to the queue, and is done within seconds.
+// TestWakeFromSleep checks S42: a machine that wakes up still considers its connection
+// open, although the other side has closed it, and has unacknowledged messages on it.
+// They return to the queue, and are done within seconds.
 func TestWakeFromSleep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slept atomic.Int64
@@ -309,7 +308,7 @@ func TestWakeFromSleep(t *testing.T) {
 		})
 		defer m.close()
 		m.await(10*time.Second, "first meeting", m.connected)
-		m.commit = time.Hour // the other side takes what comes, and never answers
+		m.commit = time.Hour // the receiver accepts messages but never answers
 		m.nodes[0].give(100)
 		time.Sleep(100 * time.Millisecond)
 		m.Unplug(0) // the lid is closed
@@ -328,8 +327,8 @@ func TestWakeFromSleep(t *testing.T) {
 	})
 }
 
-// TestHealAtOnce holds S46: fifty nodes that lost one neighbour for a while find
-// it again soon, and not at the same moment.
+// TestHealAtOnce checks S46: fifty nodes that lost one peer for a while find it again
+// soon, and not at the same moment.
 func TestHealAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 51
@@ -376,8 +375,8 @@ func TestHealAtOnce(t *testing.T) {
 	})
 }
 
-// TestReachIsMeasured holds that the metrics of a mesh with a relay are what is there:
-// connections by path, places kept and given, circuits, and the score of the relay.
+// TestReachIsMeasured checks the metrics of a mesh with a relay: connections by path,
+// reservations on both sides, circuits, and the score of the relay.
 func TestReachIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		regs := make([]*prometheus.Registry, 3)
@@ -426,7 +425,7 @@ func TestReachIsMeasured(t *testing.T) {
 			if len(r) != 1 {
 				t.Fatalf("node %d keeps %d places", i, len(r))
 			}
-			relayed := 0.0 // each of the two may have dialled the other
+			relayed := 0.0 // either of the two may have dialed the other
 			for _, p := range m.nodes[i].Paths(m.nodes[1-i].Peer()).Paths {
 				if p.Connected && !p.Direct {
 					relayed++
@@ -460,7 +459,7 @@ func TestReachIsMeasured(t *testing.T) {
 	})
 }
 
-// TestReports holds that what is told of paths and of reach is what is there.
+// TestReports checks the reports of paths and reachability.
 func TestReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 4, transporttest.Symmetric, wan)

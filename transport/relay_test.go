@@ -13,9 +13,9 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A member that may relay and does not is asked for no place, and no circuit by way
-// of it is tried, once it has said what it speaks. The one that relays is found among
-// such, and one that begins to is asked then.
+// A member that may relay but does not is asked for no reservation, and no circuit
+// through it is tried, once its protocols are known. The one that relays is found among
+// them, and one that starts to relay is asked then.
 func TestNonRelaysAreNotAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const nodes = 6
@@ -38,7 +38,7 @@ func TestNonRelaysAreNotAsked(t *testing.T) {
 		if held()[0] != simKeys(2).Peer() {
 			t.Errorf("the place is at %v", held())
 		}
-		time.Sleep(10 * time.Second) // until it is known what they speak they are asked
+		time.Sleep(10 * time.Second) // they are asked until their protocols are known
 		log.take()
 		m.Partition([]int{0, 1, 2, 3, 4}, []int{5})
 		time.Sleep(time.Duration(scaled(3, 10)) * time.Minute)
@@ -61,7 +61,7 @@ func TestNonRelaysAreNotAsked(t *testing.T) {
 	})
 }
 
-// A logBuffer keeps what is logged.
+// A logBuffer keeps log output.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -73,7 +73,7 @@ func (j *logBuffer) Write(p []byte) (int, error) {
 	return j.buf.Write(p)
 }
 
-// take returns what was logged since it was called last.
+// take returns the output since the last call.
 func (j *logBuffer) take() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -10,10 +10,9 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// TestRelayDialsDoNotLoop holds that two peers, each of which is said to be behind
-// the other, are not dialled in a circle: each dial would wait for the other, and
-// both outlive the node that began them. The bubble must end empty, whenever the
-// node stops.
+// TestRelayDialsDoNotLoop checks that two peers, each announced behind the other, are not
+// dialed in a loop: each dial would wait for the other, and both would outlive the node
+// that started them. The bubble must end, whenever the node stops.
 func TestRelayDialsDoNotLoop(t *testing.T) {
 	for _, after := range []time.Duration{700 * time.Millisecond, 1300 * time.Millisecond, 2100 * time.Millisecond, 3700 * time.Millisecond} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -25,7 +24,7 @@ func TestRelayDialsDoNotLoop(t *testing.T) {
 						c.Relays = []proto.PeerID{simKeys(3 - i).Peer()}
 					}
 				}
-				m.nodes[0].start() // alone: nobody else runs
+				m.nodes[0].start() // alone: no other node runs
 				time.Sleep(after)
 				m.nodes[0].stop()
 			})

@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// A switchSim is a mesh of two nodes behind symmetric NATs, 0 and 1, and two
-// relays, 2 and 3, whose nodes tell each other of their ways to relays.
+// A switchSim is a mesh of two nodes behind symmetric NATs, 0 and 1, and two relays, 2
+// and 3, whose nodes publish their paths to relays.
 type switchSim struct {
 	*reachSim
 	mu   sync.Mutex
@@ -35,7 +35,7 @@ func newSwitchSim(t *testing.T) *switchSim {
 	return s
 }
 
-// live lets time pass in which work goes out and the nodes tell of their ways.
+// live runs for d while work is sent and the nodes publish their paths.
 func (s *switchSim) live(d time.Duration) (given int) {
 	for range int(d / time.Second) {
 		s.nodes[0].give(5)
@@ -51,7 +51,7 @@ func (s *switchSim) live(d time.Duration) (given int) {
 	return given
 }
 
-// via returns the relays over which 0 and 1 send each other, -1 for none.
+// via returns the relays through which 0 and 1 send to each other, -1 for none.
 func (s *switchSim) via() (ways [2]int) {
 	for i := range ways {
 		ways[i], _ = s.nodes[0].peerOf(s.status(i, 1-i).Relay)
@@ -59,8 +59,8 @@ func (s *switchSim) via() (ways [2]int) {
 	return ways
 }
 
-// near puts relay r near to both nodes, and the other one near to the first alone:
-// by its own half that node would choose the other.
+// near moves relay r near both nodes, and the other one near the first only: judging by
+// its own half, that node would choose the other.
 func (s *switchSim) near(r int) {
 	other := 5 - r
 	s.SetDistance(0, r, 10*time.Millisecond)
@@ -69,9 +69,9 @@ func (s *switchSim) near(r int) {
 	s.SetDistance(1, other, 300*time.Millisecond)
 }
 
-// TestRelaySwitch holds that the relay is chosen by the whole way: work goes over to the
-// better relay, goes back when that is the better one for long, and loses nothing
-// and no connection on the way.
+// TestRelaySwitch checks that the relay is chosen by the whole path: work moves to the
+// better relay, moves back when that one has been better for long, and loses nothing,
+// including connections, in the process.
 func TestRelaySwitch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSwitchSim(t)
@@ -104,8 +104,8 @@ func connectedPaths(r transport.PathReport) (all []transport.Path) {
 	return all
 }
 
-// TestRelaySwitchIsStable holds that relays that are about as good are not changed for
-// each other, and that a short bad time of one changes nothing.
+// TestRelaySwitchIsStable checks that similar relays are not exchanged for each other,
+// and that a short degradation of one changes nothing.
 func TestRelaySwitchIsStable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSwitchSim(t)
@@ -128,8 +128,8 @@ func TestRelaySwitchIsStable(t *testing.T) {
 	})
 }
 
-// TestFirstDialUsesBestRelay holds that a peer is dialled by the relay over which the whole way
-// is best, not by the one that is nearest here.
+// TestFirstDialUsesBestRelay checks that a peer is dialed through the relay with the best
+// whole path, not through the nearest one.
 func TestFirstDialUsesBestRelay(t *testing.T) {
 	for _, r := range []int{2, 3} {
 		synctest.Test(t, func(t *testing.T) {
@@ -138,17 +138,17 @@ func TestFirstDialUsesBestRelay(t *testing.T) {
 			s.near(r)
 			s.live(30 * time.Second)
 			s.nodes[0].Disconnect(s.nodes[1].Peer())
-			s.await(time.Second, "the end", func() bool { return !s.nodes[0].Connected(s.nodes[1].Peer()) })
+			s.await(time.Second, "the disconnect", func() bool { return !s.nodes[0].Connected(s.nodes[1].Peer()) })
 			s.await(10*time.Second, "a path again", func() bool { return s.nodes[0].Connected(s.nodes[1].Peer()) })
 			if v := s.via(); v[0] != r {
-				t.Errorf("dialled over %v, relay %d is the better one", v, r)
+				t.Errorf("dialed through %v, relay %d is better", v, r)
 			}
 		})
 	}
 }
 
-// TestReservationsFollowScore holds that a node keeps its place at the relay that is good for those
-// who come over it, not at the one that is good for itself.
+// TestReservationsFollowScore checks that a node keeps its reservation at the relay that
+// is best for the peers that use it, not at the one that is best for itself.
 func TestReservationsFollowScore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSwitchSim(t)
@@ -162,14 +162,14 @@ func TestReservationsFollowScore(t *testing.T) {
 			s.SetDistance(0, 5-r, 300*time.Millisecond)
 			s.live(4 * time.Minute)
 			if held := s.nodes[1].Reservations(); len(held) != 1 || held[0] != simKeys(r).Peer() {
-				t.Errorf("a place at %v, relay %d is the better one", held, r)
+				t.Errorf("reserved at %v, relay %d is better", held, r)
 			}
 		}
 	})
 }
 
-// TestObservationByStrangerIsIgnored holds that where somebody who is refused sees this node is
-// not believed.
+// TestObservationByStrangerIsIgnored checks that an observation by a refused peer is
+// ignored.
 func TestObservationByStrangerIsIgnored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSimWith(t, 4, transporttest.Symmetric, wan, func(n *simNode, _ *transport.Config) {

@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// memoryNonces is the disk of a test.
+// memoryNonces is a Nonces in memory.
 type memoryNonces struct {
 	kept map[proto.PeerID][]byte
 	puts int
@@ -33,8 +33,8 @@ func (m *memoryNonces) Put(_ context.Context, all map[proto.PeerID][]byte) error
 
 func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// TestReplayWindow holds that each number of an author is new once, in whatever
-// order they come, within what is remembered.
+// TestReplayWindow checks that each number of an author is new once, in any order, within
+// the window.
 func TestReplayWindow(t *testing.T) {
 	author := newTestKeys(1).Peer()
 	const start = 1_700_000_000_000_000_000
@@ -72,8 +72,8 @@ func TestReplayWindow(t *testing.T) {
 	}
 }
 
-// TestReplayGuardSurvivesRestart holds that what was heard is not new after a
-// restart, that the writes are few, and that one which fails is made up for.
+// TestReplayGuardSurvivesRestart checks that received numbers are not new after a
+// restart, that writes are few, and that a failed one is retried.
 func TestReplayGuardSurvivesRestart(t *testing.T) {
 	disk := &memoryNonces{kept: map[proto.PeerID][]byte{}}
 	a, b := newTestKeys(1).Peer(), newTestKeys(2).Peer()
@@ -117,9 +117,10 @@ func TestReplayGuardSurvivesRestart(t *testing.T) {
 	}
 }
 
-// TestReplayGuardIgnoresClockChanges holds that an author whose clock was ahead, and is set
-// right, is heard after its restart by who heard it before, also over a restart of that
-// one, and that nothing old of it is; and that what an older version kept is read.
+// TestReplayGuardIgnoresClockChanges checks that an author whose clock was ahead and is
+// corrected is accepted after its restart by nodes that received its messages before,
+// also across a restart of theirs, while no old message is; and that values stored by an
+// older version are read.
 func TestReplayGuardIgnoresClockChanges(t *testing.T) {
 	disk := &memoryNonces{kept: map[proto.PeerID][]byte{}}
 	p, old := newTestKeys(1).Peer(), newTestKeys(2).Peer()
@@ -158,7 +159,7 @@ func TestReplayGuardIgnoresClockChanges(t *testing.T) {
 	}
 }
 
-// TestReplayGuardIsBounded holds that many authors do not cost memory for ever.
+// TestReplayGuardIsBounded checks that many authors do not consume memory forever.
 func TestReplayGuardIsBounded(t *testing.T) {
 	s := newReplayGuard(nil)
 	for i := range 2 * maxReplayAuthors {
@@ -176,7 +177,7 @@ func TestReplayGuardIsBounded(t *testing.T) {
 	}
 }
 
-// TestGossipRepair holds when a member that gossip has lost is brought back, and how.
+// TestGossipRepair checks when and how a member lost by gossip is restored.
 func TestGossipRepair(t *testing.T) {
 	var a gossipRepair
 	did := map[repairAction][]time.Duration{}
@@ -193,7 +194,7 @@ func TestGossipRepair(t *testing.T) {
 		t.Errorf("the connection is given up after %v, want 30s and five minutes later", got)
 	}
 	a = gossipRepair{}
-	for i := range 100 { // it comes and goes: nobody looks while it is not connected
+	for i := range 100 { // flapping: not checked while disconnected
 		if do := a.next(start + time.Duration(i)*8*time.Second); do != repairNone {
 			t.Errorf("look %d: %v after short absences", i, do)
 		}

@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A revocation is final: also a later certificate of the same node is refused, and
-// a restart changes nothing.
+// A revocation is permanent: a later certificate of the same node is refused too, and a
+// restart changes nothing.
 func TestRevokedNodeIsNotAMember(t *testing.T) {
 	c := newBookCase(t)
 	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
@@ -20,7 +20,7 @@ func TestRevokedNodeIsNotAMember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // told twice, it is kept once
+	for range 2 { // received twice, stored once
 		if err := c.book.Revoke(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +33,7 @@ func TestRevokedNodeIsNotAMember(t *testing.T) {
 		t.Errorf("a later certificate: %v", err)
 	}
 	if n := len(c.book.Revocations()); n != 1 {
-		t.Errorf("%d revocations are kept", n)
+		t.Errorf("%d revocations are stored", n)
 	}
 	other := identity.NewRoot(nil)
 	if s, err = other.Revoke(identity.Revocation{Peer: c.own.Peer()}, birth); err != nil {
@@ -44,9 +44,9 @@ func TestRevokedNodeIsNotAMember(t *testing.T) {
 	}
 }
 
-// The key of an admin was stolen and the admin revoked: with it nobody else is let
-// in, also not by a certificate that says it is older. Whom the admin let in before,
-// as far as that is known here, stays.
+// An admin's key was stolen and the admin revoked: the key can admit no one else, not
+// even with a backdated certificate. Members that the admin admitted before, as far as
+// known here, remain.
 func TestRevokedAdminCannotAdmit(t *testing.T) {
 	c := newBookCase(t)
 	admin := identity.NewKeys(nil, birth)
@@ -91,8 +91,8 @@ func TestRevokedAdminCannotAdmit(t *testing.T) {
 	}
 }
 
-// With the root's revocation of an admin goes what that admin revoked, before and
-// after a restart, and no admin puts another out.
+// When the root revokes an admin, that admin's revocations become void, before and after
+// a restart, and no admin can revoke another.
 func TestRevokedAdminCannotRevoke(t *testing.T) {
 	c := newBookCase(t)
 	thief, other := identity.NewKeys(nil, birth), identity.NewKeys(nil, birth)
@@ -140,7 +140,7 @@ func TestRevokedAdminCannotRevoke(t *testing.T) {
 	}
 }
 
-// admin returns the certificate of k as an admin.
+// admin returns an admin certificate for k.
 func (c *bookCase) admin(t *testing.T, k *identity.Keys) *proto.Signed {
 	t.Helper()
 	cert, err := c.root.IssueMember(identity.Member{Peer: k.Peer(), Name: "admin", Roles: []string{identity.RoleAdmin}}, birth)
@@ -150,7 +150,7 @@ func (c *bookCase) admin(t *testing.T, k *identity.Keys) *proto.Signed {
 	return cert
 }
 
-// What admins revoke is bounded, and never in the way of the root.
+// Revocations by admins are bounded, and never block the root's.
 func TestRevocationsAreBounded(t *testing.T) {
 	c := newBookCase(t)
 	thief := identity.NewKeys(nil, birth)

@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// A fakeConn is an inbound connection from an address.
+// A fakeConn is an inbound connection from some address.
 type fakeConn struct {
 	network.Conn
 	from ma.Multiaddr
@@ -24,7 +24,7 @@ func (fakeConn) Stat() network.ConnStats {
 	return network.ConnStats{Stats: network.Stats{Direction: network.DirInbound}}
 }
 
-// A slotCase is a transport without a network, that strangers come to.
+// A slotCase is a transport without a network, to which strangers connect.
 type slotCase struct {
 	*Transport
 	clk  *clock.Manual
@@ -40,7 +40,7 @@ func newSlotCase(j Joiner) *slotCase {
 	return g
 }
 
-// arrive is a connection of a new key from an address; nil: it found no place.
+// arrive adds a connection of a new key from an address; nil: it got no slot.
 func (g *slotCase) arrive(from string) *conn {
 	g.clk.Advance(10 * time.Millisecond)
 	g.next++
@@ -50,7 +50,7 @@ func (g *slotCase) arrive(from string) *conn {
 		return nil
 	}
 	g.conns[raw] = c
-	for raw, old := range g.conns { // what the crew does
+	for raw, old := range g.conns { // what the task group does
 		if old.evicted {
 			delete(g.conns, raw)
 		}
@@ -60,16 +60,16 @@ func (g *slotCase) arrive(from string) *conn {
 
 func (g *slotCase) leave(c *conn) { delete(g.conns, c.raw) }
 
-// ticketed admits whoever shows the ticket "good".
+// ticketed admits nodes with the ticket "good".
 type ticketed struct{ Joiner }
 
 func (ticketed) HoldsTicket(_ proto.PeerID, r *proto.JoinRequest) bool {
 	return string(r.GetTicketId()) == "good"
 }
 
-// One address keeps 90 connections open that say nothing, or begin to, and asks 707
-// times with wrong tickets: it keeps nobody else out, nor who has a ticket at its own
-// address.
+// One address keeps 90 connections open without a hello, or with incomplete ones, and
+// sends 707 join requests with wrong tickets: it keeps no one else out, nor a ticket
+// holder at its own address.
 func TestOneAddressCannotBlockJoins(t *testing.T) {
 	g := newSlotCase(ticketed{})
 	const bad, good = "/ip4/198.51.100.7/tcp/4001", "/ip4/203.0.113.%d/tcp/4001"
@@ -99,13 +99,13 @@ func TestOneAddressCannotBlockJoins(t *testing.T) {
 	if len(g.conns) > maxSlotsPerOrigin {
 		t.Errorf("one address has %d places", len(g.conns))
 	}
-	if wrong > 5+20 { // the burst, and one a second
+	if wrong > 5+20 { // the burst, and one per second
 		t.Errorf("%d wrong tickets of one address were looked at", wrong)
 	}
 }
 
-// All places are taken by many addresses: a newcomer gets that of the oldest silent
-// connection of the one that has the most, and never that of one that talks.
+// All slots are taken by many addresses: a newcomer gets that of the oldest silent
+// connection of the address with the most, and never that of one that has sent a message.
 func TestStrangerSlotsAreSharedByAddress(t *testing.T) {
 	g := newSlotCase(nil)
 	var first *conn

@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Two dials of a peer at once each have their relay, until they end.
+// Two concurrent dials of a peer each have their own relay.
 func TestDialTargetsOfTwoDials(t *testing.T) {
 	p, r1, r2, r3 := newTestKeys(1).Peer(), newTestKeys(2).Peer(), newTestKeys(3).Peer(), newTestKeys(4).Peer()
 	var a dialTargets
@@ -40,8 +40,8 @@ func TestDialTargetsOfTwoDials(t *testing.T) {
 	}
 }
 
-// What is heard of this node's address after hole punching has ended begins it no more:
-// nobody would end it.
+// An observed address that arrives after hole punching was stopped does not start it
+// again, as nothing would stop it.
 func TestNoPunchingAfterStop(t *testing.T) {
 	a := start(t, 1, nil)
 	a.stopPunching()
@@ -54,7 +54,7 @@ func TestNoPunchingAfterStop(t *testing.T) {
 	}
 }
 
-// The other side of a punch does not have this node knock at its own doors.
+// The other side of a punch cannot make this node dial itself.
 func TestPunchRejectsLocalAddresses(t *testing.T) {
 	a := start(t, 1, func(_ *testNode, c *Config) { c.Announce = []string{"/ip4/192.0.2.1/udp/4001/quic-v1"} })
 	door, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,13 +90,13 @@ func TestPunchRejectsLocalAddresses(t *testing.T) {
 	}
 }
 
-// A link that moves ends when nothing waits for an answer, also when something that has
-// none was still to be written.
+// A moving link closes when no answer is pending, even if an unanswered message was still
+// to be written.
 func TestMovedLinkClosesAfterPost(t *testing.T) {
 	b := start(t, 2, nil)
 	a := start(t, 1, nil)
 	l := link(t, a, b)
-	l.mu.Lock() // it waits for a writer that is busy
+	l.mu.Lock() // the message waits for a busy writer
 	var err error
 	if l.out, err = proto.AppendFrame(l.out, renewal("1")); err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func TestMovedLinkClosesAfterPost(t *testing.T) {
 	l.mu.Unlock()
 	l.move()
 	l.mu.Lock()
-	l.moveTimer.Reset(2 * patience) // the end comes of the write, not of the time that bounds it
+	l.moveTimer.Reset(2 * patience) // the link must close because of the write, not the time limit
 	l.mu.Unlock()
 	notify(l.dirty)
 	select {

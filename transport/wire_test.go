@@ -24,7 +24,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestPeerIDs holds that identity's and libp2p's ids are the same.
+// TestPeerIDs checks that ids of identity and libp2p are the same.
 func TestPeerIDs(t *testing.T) {
 	for i := range byte(50) {
 		k := newTestKeys(i)
@@ -62,7 +62,7 @@ func rawConnect(t *testing.T, a, b *testNode) network.Conn {
 	return conns[0]
 }
 
-// openRaw opens a stream without any of our manners.
+// openRaw opens a stream without this package's protocol handling.
 func openRaw(t *testing.T, c network.Conn, p protocol.ID) *rawStream {
 	t.Helper()
 	s, err := c.NewStream(t.Context())
@@ -82,7 +82,7 @@ type rawStream struct {
 	rw msmux.LazyConn
 }
 
-// ends sends b and reports how the other side ends the stream.
+// ends sends b and reports how the other side closes the stream.
 func (s *rawStream) ends(b []byte) error {
 	if _, err := s.rw.Write(b); err != nil {
 		return err
@@ -103,8 +103,8 @@ func frame(t *testing.T, typ proto.MessageType, payload []byte) []byte {
 	return b
 }
 
-// TestNothingBeforeHello holds that a connection without a hello carries
-// nothing, and does not live long (S54).
+// TestNothingBeforeHello checks that a connection without a hello carries nothing, and is
+// soon closed (S54).
 func TestNothingBeforeHello(t *testing.T) {
 	received := make(chan struct{}, 1)
 	b := start(t, 2, func(n *testNode, cfg *Config) {
@@ -132,7 +132,7 @@ func TestNothingBeforeHello(t *testing.T) {
 	}
 }
 
-// connGone is closed when libp2p tells that c ended.
+// connGone returns a channel that is closed when libp2p reports the end of c.
 func (n *testNode) connGone(c network.Conn) <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -144,7 +144,7 @@ func (n *testNode) connGone(c network.Conn) <-chan struct{} {
 	return done
 }
 
-// TestBadHellos sends what no node sends as its first words.
+// TestBadHellos sends invalid first messages.
 func TestBadHellos(t *testing.T) {
 	hello := func(h *proto.Hello) []byte {
 		b, err := proto.Encode(nil, h)
@@ -193,7 +193,7 @@ func (g *testGate) seen() int {
 	return len(g.hellos)
 }
 
-// TestRefusalReasonIsSent holds that both sides learn why a connection ends.
+// TestRefusalReasonIsSent checks that both sides learn why a connection is closed.
 func TestRefusalReasonIsSent(t *testing.T) {
 	no := func(*proto.Hello, proto.PeerID) error { return errors.New("the certificate is of another mesh") }
 	tests := []struct {
@@ -219,7 +219,7 @@ func TestRefusalReasonIsSent(t *testing.T) {
 			if !ok || !strings.Contains(r.Reason, tt.says) || r.Theirs != tt.theirs {
 				t.Errorf("Dial = %v, want a refusal that says %q", err, tt.says)
 			}
-			// The other side, which would have agreed, learns of it a moment later.
+			// The other side, which would have accepted, learns of it a moment later.
 			for a.Connected(b.Peer()) || b.Connected(a.Peer()) {
 				select {
 				case <-ctx.Done():
@@ -254,8 +254,8 @@ func TestDialErrors(t *testing.T) {
 	}
 }
 
-// TestBadTaskFrames holds that what no node sends costs the stream, is counted,
-// and in the end the connection, while well-behaved frames are received (S54).
+// TestBadTaskFrames checks that invalid frames cost the stream, are counted, and finally
+// cost the connection, while valid frames before them are received (S54).
 func TestBadTaskFrames(t *testing.T) {
 	b := start(t, 2, nil)
 	a := start(t, 1, nil)
@@ -269,7 +269,7 @@ func TestBadTaskFrames(t *testing.T) {
 	for i := 0; !c.raw.IsClosed(); i++ {
 		s, err := c.raw.NewStream(t.Context())
 		if err != nil {
-			break // it was closed just now: gone, below, holds that
+			break // it was just closed: checked below by gone
 		}
 		if err := wrapRaw(s, streamTask).ends(bad[i%len(bad)]); isTimeout(err) || i > 20 {
 			t.Fatalf("case %d: %v", i, err)
@@ -283,8 +283,8 @@ func TestBadTaskFrames(t *testing.T) {
 	}
 }
 
-// TestSlowLoris holds that a frame which never ends costs its stream in time,
-// and a length alone no memory (S54).
+// TestSlowLoris checks that a frame that never ends costs its stream in time, and that a
+// length prefix alone costs no memory (S54).
 func TestSlowLoris(t *testing.T) {
 	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Timing.Frame = 500 * time.Millisecond })
 	a := start(t, 1, func(n *testNode, _ *Config) { n.recv.hold = make(chan struct{}) })
@@ -329,7 +329,7 @@ func TestUnknownTypesAreRefusedNotLost(t *testing.T) {
 	}
 }
 
-// TestNoAckAfterError holds I8: a receiver that failed acknowledges nothing.
+// TestNoAckAfterError checks I8: a receiver that failed acknowledges nothing.
 func TestNoAckAfterError(t *testing.T) {
 	fail := errors.New("the disk is gone")
 	b := start(t, 2, func(n *testNode, _ *Config) {
@@ -344,13 +344,13 @@ func TestNoAckAfterError(t *testing.T) {
 		t.Errorf("answer %v, %v; want %v", ack, err, ErrLinkDown)
 	}
 	<-l.Done()
-	next := <-a.recv.links // it is opened again
+	next := <-a.recv.links // it is reopened
 	if next == l || next.Peer() != b.Peer() {
 		t.Error("the link did not come back")
 	}
 }
 
-// TestWindowBlocksSender holds that a receiver which is slow stops the sender.
+// TestWindowBlocksSender checks that a slow receiver stops the sender.
 func TestWindowBlocksSender(t *testing.T) {
 	hold := make(chan struct{})
 	b := start(t, 2, func(n *testNode, _ *Config) {
@@ -361,7 +361,7 @@ func TestWindowBlocksSender(t *testing.T) {
 	})
 	a := start(t, 1, nil)
 	l := link(t, a, b)
-	go func() { // the answers are for somebody: unread, they hold the window too
+	go func() { // read the answers: unread ones block the window too
 		for _, err := l.Answers(t.Context()); err == nil; _, err = l.Answers(t.Context()) {
 		}
 	}()
@@ -377,7 +377,7 @@ func TestWindowBlocksSender(t *testing.T) {
 	select {
 	case err := <-sent:
 		t.Fatalf("Send = %v before the receiver was ready, want it to wait", err)
-	case <-time.After(50 * time.Millisecond): // for a window that does not hold: it would send the rest
+	case <-time.After(50 * time.Millisecond): // without a working window the rest would be sent
 	}
 	cancel()
 	if err := <-sent; !errors.Is(err, context.Canceled) {
@@ -443,7 +443,7 @@ func TestControlMessages(t *testing.T) {
 	}
 }
 
-// TestJoin holds that a node without a certificate gets an answer and no more.
+// TestJoin checks that a node without a certificate gets an answer and nothing else.
 func TestJoin(t *testing.T) {
 	joins := joinerFunc(func(from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply {
 		return &proto.JoinReply{Refusal: fmt.Sprintf("%s wants to be %s", from.Short(), r.GetName())}
@@ -459,7 +459,7 @@ func TestJoin(t *testing.T) {
 	if a.Connected(b.Peer()) || b.Connected(a.Peer()) {
 		t.Error("a join connects")
 	}
-	c := start(t, 3, nil) // takes no joins
+	c := start(t, 3, nil) // serves no joins
 	if _, err := a.RequestJoin(ctx, c.Addrs(), c.Peer(), &proto.JoinRequest{}); err == nil {
 		t.Error("a node that takes no joins answered")
 	}
@@ -471,8 +471,8 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// TestJoinDuringStartup holds that a ticket serves with a member that listens and does not
-// take connections yet.
+// TestJoinDuringStartup checks that a ticket works with a member that listens but does
+// not accept connections yet.
 func TestJoinDuringStartup(t *testing.T) {
 	joins := joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "no"} })
 	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Joiner = joins })
@@ -501,7 +501,7 @@ func mustKey(t *testing.T, k testKeys) crypto.PubKey {
 	return key
 }
 
-// TestGroupOfRefusals holds that the largest Ack there is arrives.
+// TestGroupOfRefusals checks that the largest possible Ack arrives.
 func TestGroupOfRefusals(t *testing.T) {
 	hold := make(chan struct{})
 	b := start(t, 2, func(n *testNode, _ *Config) {
@@ -540,7 +540,7 @@ func TestNoListenAddress(t *testing.T) {
 	if got := a.Addrs(); len(got) != 0 {
 		t.Errorf("it listens on %q", got)
 	}
-	link(t, a, b) // it dials all the same
+	link(t, a, b) // it can still dial
 }
 
 func TestAnnounce(t *testing.T) {
@@ -558,8 +558,8 @@ func TestAnnounce(t *testing.T) {
 	}
 }
 
-// gathered returns the values of all gauges and counters of ours in r, by name and the
-// values of their labels, in the order of the labels' names.
+// gathered returns the values of all gauges and counters of this package in r, by name
+// and label values, ordered by label name.
 func gathered(t *testing.T, r prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := r.Gather()
@@ -579,8 +579,8 @@ func gathered(t *testing.T, r prometheus.Gatherer) map[string]float64 {
 	return out
 }
 
-// TestMetrics holds that connections are counted by their path and network, and that
-// every name is as Prometheus wants it.
+// TestMetrics checks that connections are counted by path and network, and that every
+// name follows Prometheus conventions.
 func TestMetrics(t *testing.T) {
 	for network, listen := range map[string]string{"quic": "/ip4/127.0.0.1/udp/0/quic-v1", "tcp": "/ip4/127.0.0.1/tcp/0"} {
 		t.Run(network, func(t *testing.T) {
@@ -613,7 +613,7 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// FuzzControl gives any bytes as a frame of a ctl stream.
+// FuzzControl passes any bytes as a frame of a ctl stream.
 func FuzzControl(f *testing.F) {
 	hello, err := proto.Encode(nil, &proto.Hello{Version: proto.Version, Addrs: []string{"/ip4/192.0.2.1/tcp/1"}})
 	if err != nil {
@@ -638,7 +638,7 @@ func FuzzControl(f *testing.F) {
 	})
 }
 
-// fakeAddrConn is a connection from somewhere.
+// fakeAddrConn is a connection from some address.
 type fakeAddrConn struct{ network.Conn }
 
 func (fakeAddrConn) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast("/ip4/192.0.2.9/tcp/1") }

@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestTokens holds for any traffic: never more is allowed than the burst and
-// what has been refilled since, and a patient peer is never refused for long.
+// TestTokens checks for any traffic that no more is allowed than the burst plus what was
+// refilled since, and that a patient peer is never refused for long.
 func TestTokens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := NewLedger[string](Limits{})
@@ -45,8 +45,8 @@ func TestPeersAndKindsDoNotShare(t *testing.T) {
 	}
 }
 
-// TestBans holds the steps of a ban: it takes some offences, passes by itself,
-// and doubles up to a bound (S54).
+// TestBans checks the steps of a ban: it takes several offenses, expires by itself, and
+// doubles up to a bound (S54).
 func TestBans(t *testing.T) {
 	l := NewLedger[string](Limits{})
 	var now time.Duration
@@ -78,8 +78,8 @@ func TestOffensesExpire(t *testing.T) {
 	}
 }
 
-// TestMemory holds that strangers with ever new keys cost no memory, and wash
-// no ban off (I15).
+// TestMemory checks that strangers with many keys cost no memory, and cannot clear a ban
+// (I15).
 func TestMemory(t *testing.T) {
 	l := NewLedger[int](Limits{Peers: 50})
 	for !l.Offend(-1, 0) {

@@ -42,7 +42,7 @@ func genPath(t *rapid.T, name string) Path {
 	}
 }
 
-// TestBetterInEveryTermNeverLoses holds that the score is monotone in each input,
+// TestBetterInEveryTermNeverLoses checks that the score is monotone in each input,
 // whatever the weights.
 func TestBetterInEveryTermNeverLoses(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -59,7 +59,7 @@ func TestBetterInEveryTermNeverLoses(t *testing.T) {
 	})
 }
 
-// TestTermsAreBounded holds that no term is worth more than its weight.
+// TestTermsAreBounded checks that no term exceeds its weight.
 func TestTermsAreBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := Weights{}.withDefaults()
@@ -70,8 +70,8 @@ func TestTermsAreBounded(t *testing.T) {
 	})
 }
 
-// TestJoinedPathIsWorse holds that a path over a relay is never better than one of
-// its two parts.
+// TestJoinedPathIsWorse checks that a path through a relay is never better than either of
+// its halves.
 func TestJoinedPathIsWorse(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := genPath(t, "a"), genPath(t, "b")
@@ -116,8 +116,8 @@ func TestMeter(t *testing.T) {
 
 func peerNo(n int) (p proto.PeerID) { p[0] = byte(n); return p }
 
-// TestPickNeverFlapsUnderNoise holds that relays whose scores differ by less
-// than the margin are never changed.
+// TestPickNeverFlapsUnderNoise checks that relays whose scores differ by less than the
+// margin are never exchanged.
 func TestPickNeverFlapsUnderNoise(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var p Picker
@@ -140,8 +140,8 @@ func TestPickNeverFlapsUnderNoise(t *testing.T) {
 	})
 }
 
-// TestPickKeepsHeldRelays holds that after every pick there are as many as
-// wanted, or all that are there, each once, and only those that are there.
+// TestPickKeepsHeldRelays checks that every pick returns as many relays as wanted, or all
+// that exist, each once.
 func TestPickKeepsHeldRelays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := Picker{Want: rapid.IntRange(1, 3).Draw(t, "want")}
@@ -176,8 +176,8 @@ func TestPickKeepsHeldRelays(t *testing.T) {
 	})
 }
 
-// TestPickReplacesAfterHold holds that a relay which is clearly better takes over
-// after the time, not before, and that a break starts the time anew.
+// TestPickReplacesAfterHold checks that a clearly better relay takes over after the hold
+// time, not before, and that an interruption restarts the time.
 func TestPickReplacesAfterHold(t *testing.T) {
 	p := Picker{Want: 1}
 	old, rival := peerNo(1), peerNo(2)

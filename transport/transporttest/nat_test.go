@@ -2,12 +2,12 @@ package transporttest
 
 import "testing"
 
-// TestNAT holds who gets through which NAT.
+// TestNAT checks which packets pass which NAT.
 func TestNAT(t *testing.T) {
 	tests := []struct {
 		name          string
 		zero, one     Kind
-		first, second bool // 0 → 1 after 1 wrote to nobody, and after 1 wrote to 0
+		first, second bool // 0 → 1 before and after 1 sent to 0
 	}{
 		{"open", Open, Open, true, true},
 		{"behind one it is reached by whom it wrote to", Open, Cone, false, true},

@@ -43,8 +43,8 @@ func TestDrops(t *testing.T) {
 	}
 }
 
-// TestHold holds that what is kept arrives in the end, and that the loss of one
-// node is its own.
+// TestHold checks that held packets arrive eventually, and that the loss of one node
+// affects no other.
 func TestHold(t *testing.T) {
 	n := Mesh(t, Link{})
 	n.Hold(1)
