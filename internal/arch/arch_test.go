@@ -16,8 +16,8 @@ import (
 
 const module = "github.com/balefire/balefire"
 
-// layers names each room's floor by its first path element. A package imports
-// only lower floors, and rooms of one floor never import each other.
+// layers has the layer of each package by its first path element. A package imports only
+// lower layers, and subsystems of one layer never import each other.
 var layers = map[string]int{
 	"proto": 0, "clock": 0, "fair": 0, "memory": 0,
 	"store": 1, "identity": 1,
@@ -27,7 +27,7 @@ var layers = map[string]int{
 	"cmd":  5,
 }
 
-// owners says which packages alone may import a library (by path prefix).
+// owners has the only packages that may import a library (by path prefix).
 var owners = map[string][]string{
 	"google.golang.org/protobuf":                              {"proto"},
 	"filippo.io/age":                                          {"node"},
@@ -45,18 +45,18 @@ var owners = map[string][]string{
 	"github.com/prometheus/client_golang/prometheus/promhttp": {"cmd", "api"},
 }
 
-// A pkg is one package of the house as the parser sees it.
+// A pkg is one parsed package of the module.
 type pkg struct {
 	path    string // below the module: store/nuts
 	files   map[string]*ast.File
-	imports map[string][]string // import path → files; tests of the package are left out
+	imports map[string][]string // import path → files; without the tests of the package
 }
 
 func TestLayers(t *testing.T) {
 	for _, p := range load(t) {
 		sub, layer, known := subsystemOf(p.path)
 		if !known {
-			t.Errorf("%s stands on no floor: name it in internal/arch", p.path)
+			t.Errorf("%s has no layer: add it in internal/arch", p.path)
 			continue
 		}
 		for imp, files := range p.imports {
@@ -69,7 +69,7 @@ func TestLayers(t *testing.T) {
 			case other == sub && !related(p.path, rel):
 				t.Errorf("%s imports its sibling %s (%v)", p.path, rel, files)
 			case other != sub && level >= layer:
-				t.Errorf("%s (floor %d) imports %s (floor %d) in %v", p.path, layer, rel, level, files)
+				t.Errorf("%s (layer %d) imports %s (layer %d) in %v", p.path, layer, rel, level, files)
 			}
 		}
 	}
@@ -87,8 +87,7 @@ func TestLibraryOwners(t *testing.T) {
 	}
 }
 
-// What others wrote is decoded without the fields that nobody knows here: no limit holds
-// for those.
+// Messages from peers are decoded without unknown fields: there is no limit for those.
 func TestMessagesFromPeersAreDecodedWithoutUnknownFields(t *testing.T) {
 	for _, p := range load(t) {
 		for path, f := range p.files {
@@ -106,7 +105,7 @@ func TestMessagesFromPeersAreDecodedWithoutUnknownFields(t *testing.T) {
 					return true
 				}
 				if from, ok := arg.Fun.(*ast.SelectorExpr); ok && (from.Sel.Name == "GetPayload" || from.Sel.Name == "GetDetails") {
-					t.Errorf("%s decodes %s with proto.Decode: proto.DecodeKnown is for what others wrote", path, from.Sel.Name)
+					t.Errorf("%s decodes %s with proto.Decode: use proto.DecodeKnown for messages from peers", path, from.Sel.Name)
 				}
 				return true
 			})
@@ -122,16 +121,16 @@ func TestPackagesHaveComments(t *testing.T) {
 			found = found || f.Doc != nil && len(f.Doc.Text()) > 40
 		}
 		if !found {
-			t.Errorf("%s has no package comment that states its promise", p.path)
+			t.Errorf("%s has no package comment that states its guarantee", p.path)
 		}
 		if slices.Contains(banned, filepath.Base(p.path)) {
-			t.Errorf("%s: a package is named for what it is", p.path)
+			t.Errorf("%s: name the package for what it is", p.path)
 		}
 	}
 }
 
-// TestSizes holds the limits of the house: a function fits a screen, a file is
-// one idea, an interface belongs to its consumer.
+// TestSizes checks the size limits: a function fits a screen, a file is one idea, an
+// interface belongs to its consumer.
 func TestSizes(t *testing.T) {
 	fset := token.NewFileSet()
 	for path, f := range sources(t, fset, true) {
@@ -186,7 +185,7 @@ func subsystemOf(path string) (sub string, layer int, known bool) {
 	return sub, layer, known
 }
 
-// load parses every package of the module but internal ones.
+// load parses every package of the module except internal ones.
 func load(t *testing.T) []*pkg {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -213,7 +212,7 @@ func load(t *testing.T) []*pkg {
 	return slices.SortedFunc(maps.Values(byPath), func(a, b *pkg) int { return strings.Compare(a.path, b.path) })
 }
 
-// sources parses the module's hand-written Go files, by path below its root.
+// sources parses the hand-written Go files of the module, by path below its root.
 func sources(t *testing.T, fset *token.FileSet, tests bool) map[string]*ast.File {
 	t.Helper()
 	root := filepath.Join("..", "..")

@@ -1,11 +1,11 @@
-// Package arch is a test that holds the house together: which floor a package
-// stands on, who owns which library, how large things may grow. It has no code
-// of its own.
+// Package arch has tests of the structure of the code: the layers of packages, the owners
+// of libraries, limits of size, and words that are no longer used. It has no code of its
+// own.
 //
-//	floor 5   cmd/balefire-node                                     the door
-//	floor 4   api                                                   the window
-//	floor 3   node                                                  the hall
-//	floor 2   transport outbox inbox gossip ownership agent workflow
-//	floor 1   store   identity
-//	floor 0   proto   clock
+//	layer 5   cmd/balefire-node                                     daemon and command line
+//	layer 4   api                                                   API server
+//	layer 3   node                                                  connects the subsystems
+//	layer 2   transport outbox inbox gossip ownership agent workflow
+//	layer 1   store   identity
+//	layer 0   proto   clock
 package arch

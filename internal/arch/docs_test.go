@@ -59,8 +59,8 @@ var (
 	titleRE   = regexp.MustCompile(`(?m)^#+ (.*)$`)
 )
 
-// TestDocumentLinksResolve wants the file of each link, and the heading that
-// it names in a document.
+// TestDocumentLinksResolve checks that the file of each link exists, and the heading if it
+// names one.
 func TestDocumentLinksResolve(t *testing.T) {
 	all := pages(t)
 	anchors := map[string]map[string]bool{}
@@ -91,8 +91,8 @@ func TestDocumentLinksResolve(t *testing.T) {
 	}
 }
 
-// TestDocumentedFilesExist wants a path below the root where there is a
-// slash, and any file of that name otherwise.
+// TestDocumentedFilesExist checks that a path with a slash exists below the root, and
+// that any other name is the name of some file.
 func TestDocumentedFilesExist(t *testing.T) {
 	bases := map[string]bool{}
 	for path := range sources(t, token.NewFileSet(), true) {
@@ -110,9 +110,9 @@ func TestDocumentedFilesExist(t *testing.T) {
 	}
 }
 
-// TestDocumentedTestsExist keeps the table of promises honest: a test
-// that was renamed, moved or removed holds nothing. A test is named alone, or with
-// its package, the last word of a path or all of it.
+// TestDocumentedTestsExist checks that named tests exist: one that was renamed, moved or
+// removed checks nothing. A test is named alone, or with its package, by the last element
+// of its path or the whole path.
 func TestDocumentedTestsExist(t *testing.T) {
 	names := testNames(t)
 	for _, p := range pages(t) {
@@ -124,16 +124,16 @@ func TestDocumentedTestsExist(t *testing.T) {
 	}
 }
 
-// TestDocumentedTestsAreInTheirFiles wants the tests that stand before the name of a test
-// file, in one paragraph or row, in that file.
+// TestDocumentedTestsAreInTheirFiles checks that the tests before the name of a test file,
+// in one paragraph or row, are in that file.
 func TestDocumentedTestsAreInTheirFiles(t *testing.T) {
 	names := testNames(t)
 	for _, p := range pages(t) {
 		var before []string // the tests named since the last file
-		told := false       // a file was named behind them
+		told := false       // a file was named after them
 		for _, m := range placeRE.FindAllStringSubmatch(p.text, -1) {
 			switch {
-			case m[1] != "": // its package says where it is
+			case m[1] != "": // its package tells where it is
 			case m[2] != "" && told:
 				before, told = []string{m[2]}, false
 			case m[2] != "":
@@ -144,7 +144,7 @@ func TestDocumentedTestsAreInTheirFiles(t *testing.T) {
 				told = true
 				for _, name := range before {
 					if strings.Contains(m[3], "/") && !names[m[3]+" "+name] {
-						t.Errorf("%s says that %s is in %s", p.path, name, m[3])
+						t.Errorf("%s states that %s is in %s", p.path, name, m[3])
 					}
 				}
 			}
@@ -152,8 +152,8 @@ func TestDocumentedTestsAreInTheirFiles(t *testing.T) {
 	}
 }
 
-// testNames knows each test by its name, by that with its package or its folder, and
-// by its file and name.
+// testNames returns each test by its name, by package or folder and name, and by file and
+// name.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -173,8 +173,8 @@ func testNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// TestDocumentedMetricsAndCommandsExist holds metrics and commands against the words
-// in the code: a metric by its name or the end of it, a command by its Use.
+// TestDocumentedMetricsAndCommandsExist checks metrics and commands against the string
+// literals in the code: a metric by its name or the end of it, a command by its Use.
 func TestDocumentedMetricsAndCommandsExist(t *testing.T) {
 	words, commands := map[string]bool{}, map[string]bool{"help": true, "completion": true}
 	for path, f := range sources(t, token.NewFileSet(), false) {
@@ -192,18 +192,18 @@ func TestDocumentedMetricsAndCommandsExist(t *testing.T) {
 	for _, p := range pages(t) {
 		for _, m := range metricRE.FindAllStringSubmatch(p.text, -1) {
 			if !ends(words, m[1]) {
-				t.Errorf("%s names the metric %s: the code does not", p.path, m[1])
+				t.Errorf("%s names the metric %s: it is not in the code", p.path, m[1])
 			}
 		}
 		for _, m := range commandRE.FindAllStringSubmatch(strings.Join(code(p.text), "\n"), -1) {
 			if !commands[m[1]] {
-				t.Errorf("%s names the command %s: there is none", p.path, m[1])
+				t.Errorf("%s names the command %s: it does not exist", p.path, m[1])
 			}
 		}
 	}
 }
 
-// ends reports whether a word is there whole, or behind one of its underscores.
+// ends reports whether a word is present whole, or the part after one of its underscores.
 func ends(words map[string]bool, name string) bool {
 	for ; name != ""; _, name, _ = strings.Cut(name, "_") {
 		if words[name] {
@@ -213,15 +213,14 @@ func ends(words map[string]bool, name string) bool {
 	return false
 }
 
-// code returns what a document shows as code: fenced blocks and words between
-// back quotes.
+// code returns the code in a document: fenced blocks and text in back quotes.
 func code(text string) []string {
 	rest := fenceRE.ReplaceAllString(text, "")
 	return append(fenceRE.FindAllString(text, -1), regexp.MustCompile("`[^`]+`").FindAllString(rest, -1)...)
 }
 
-// TestEveryPromiseIsDocumented wants each of the twenty promises in the document
-// about them, and in each test file that its row names the promise's number.
+// TestEveryPromiseIsDocumented checks that the document has each of the twenty promises,
+// and that each test file named in its row has the promise's number.
 func TestEveryPromiseIsDocumented(t *testing.T) {
 	all := pages(t)
 	i := slices.IndexFunc(all, func(p page) bool { return p.path == "docs/promises.md" })
@@ -239,14 +238,14 @@ func TestEveryPromiseIsDocumented(t *testing.T) {
 		for _, m := range fileRE.FindAllStringSubmatch(rows[at], -1) {
 			b, err := os.ReadFile(filepath.Join("..", "..", m[1]))
 			if err != nil || !regexp.MustCompile(`\b`+name+`\b`).Match(b) {
-				t.Errorf("docs/promises.md says that %s holds %s, which does not say so (%v)", m[1], name, err)
+				t.Errorf("docs/promises.md states that %s tests %s, but the file does not name it (%v)", m[1], name, err)
 			}
 		}
 	}
 }
 
-// TestReadmesMatch holds what can be held without knowing Chinese: the
-// same headings by level, the same code, links, rows of tables and points.
+// TestReadmesMatch checks what can be compared without knowing Chinese: the levels of
+// headings, code, links, and the number of table rows and list items.
 func TestReadmesMatch(t *testing.T) {
 	byPath := map[string]string{}
 	for _, p := range pages(t) {

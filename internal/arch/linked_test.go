@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// forbiddenDeps are what the program must not drag in: libp2p's own constructor links
-// every transport that libp2p has, 5 MB of what no node uses.
+// forbiddenDeps are packages that the program must not link: libp2p's own constructor links
+// every transport of libp2p, 5 MB of unused code.
 var forbiddenDeps = []string{
 	"github.com/libp2p/go-libp2p",
 	"github.com/libp2p/go-libp2p/config",
@@ -30,7 +30,7 @@ func TestProgramLinksNoUnusedTransport(t *testing.T) {
 	}
 	for _, d := range deps {
 		if slices.Contains(forbiddenDeps, d) || strings.HasPrefix(d, "github.com/pion/") {
-			t.Errorf("cmd/balefire-node links %s: make the host from its parts (transport/hostbuilder.go)", d)
+			t.Errorf("cmd/balefire-node links %s: build the host from its parts (transport/hostbuilder.go)", d)
 		}
 	}
 }
