@@ -7,21 +7,22 @@ import (
 	"time"
 )
 
-// opOverhead is what an operation counts beside its key and value, in bytes.
+// opOverhead is what an operation counts in addition to its key and value, in
+// bytes.
 const opOverhead = 40
 
 // maxKeptArena is the largest buffer that Reset keeps.
 const maxKeptArena = 1 << 20
 
-// A Batch is a set of changes that take effect together or not at all, with
-// what must hold for it. The zero value is an empty batch. It copies what it is
-// given. A batch may be reset and used again once Apply has returned, unless
-// that returned [ErrUnknown]. It is not safe for concurrent use.
+// A Batch is a set of changes that take effect together or not at all, with the
+// requirements for it. The zero value is an empty batch. It copies its arguments.
+// A batch may be reset and reused once Apply has returned, unless that returned
+// [ErrUnknown]. It is not safe for concurrent use.
 type Batch struct {
 	ops          []Op
 	requirements []requirement
 	after        []func()
-	arena        []byte // keys and values of ops and pres stand here
+	arena        []byte // holds the keys and values of ops and requirements
 	bytes        int
 	maxVal       int
 	expires      bool // some put has an expiry
@@ -29,13 +30,13 @@ type Batch struct {
 	err          error // the first bad key
 }
 
-// A requirement is one requirement of a batch.
+// A requirement is one condition of a batch.
 type requirement struct {
 	bucket Bucket
 	kind   requirementKind
 	key    []byte
 	want   []byte // requireEqual: the value
-	expiry int64  // requireExpired: the expiry that was seen
+	expiry int64  // requireExpired: the expiry that was read
 }
 
 type requirementKind byte
@@ -49,8 +50,8 @@ const (
 // Put sets key to val. A nil value is an empty one.
 func (b *Batch) Put(bk Bucket, key, val []byte) { b.put(bk, key, val, 0) }
 
-// PutUntil sets key to val until at, after which the record is as if deleted.
-// The zero time means for ever.
+// PutUntil sets key to val until at; after that the record counts as deleted. The
+// zero time means no expiry.
 func (b *Batch) PutUntil(bk Bucket, key, val []byte, at time.Time) {
 	var ms int64
 	if !at.IsZero() {
@@ -72,7 +73,7 @@ func (b *Batch) put(bk Bucket, key, val []byte, expiry int64) {
 	b.maxVal = max(b.maxVal, len(val))
 }
 
-// Delete removes key; a missing key is no error.
+// Delete removes key; a missing key is not an error.
 func (b *Batch) Delete(bk Bucket, key []byte) {
 	b.check(bk, key)
 	b.reserve(len(key))
@@ -80,17 +81,17 @@ func (b *Batch) Delete(bk Bucket, key []byte) {
 	b.bytes += len(key) + opOverhead
 }
 
-// RequireAbsent lets the batch through only if there is no record at key.
+// RequireAbsent applies the batch only if there is no record at key.
 func (b *Batch) RequireAbsent(bk Bucket, key []byte) {
 	b.require(requirement{bucket: bk, kind: requireAbsent}, key, nil)
 }
 
-// RequireEqual lets the batch through only if the record at key is val.
+// RequireEqual applies the batch only if the record at key is val.
 func (b *Batch) RequireEqual(bk Bucket, key, val []byte) {
 	b.require(requirement{bucket: bk, kind: requireEqual}, key, val)
 }
 
-func (b *Batch) requireExpired(bk Bucket, key []byte, expiry int64) {
+func (b *Batch) requireExpired(bk Bucket, key []byte, expiry int64) { // for the sweeper: still there, still with this expiry, and due
 	b.require(requirement{bucket: bk, kind: requireExpired, expiry: expiry}, key, nil)
 }
 
@@ -102,9 +103,9 @@ func (b *Batch) require(r requirement, key, want []byte) {
 	b.bytes += len(key) + len(want) + opOverhead
 }
 
-// After has f called once the batch is on disk, before Apply returns, in the
-// order in which batches were committed, and never if the batch was not
-// written. f runs on the committer: it must be quick and must not call the store.
+// After registers f to be called once the batch is on disk, before Apply returns,
+// in commit order, and never if the batch was not written. f runs on the
+// committer: it must be quick and must not call the store.
 func (b *Batch) After(f func()) { b.after = append(b.after, f) }
 
 // NewWork marks the batch as new work, which is refused with [ErrFull] while
@@ -114,7 +115,7 @@ func (b *Batch) NewWork() { b.newWork = true }
 // Len returns the number of puts and deletes.
 func (b *Batch) Len() int { return len(b.ops) }
 
-// Bytes returns the size of the batch as it counts against the limits.
+// Bytes returns the size of the batch as counted against the limits.
 func (b *Batch) Bytes() int { return b.bytes }
 
 // Reset empties the batch and keeps its memory for the next use.
@@ -129,15 +130,15 @@ func (b *Batch) Reset() {
 	*b = Batch{ops: b.ops[:0], requirements: b.requirements[:0], after: b.after[:0], arena: arena}
 }
 
-// check remembers the first key that no engine could hold.
+// check records the error of the first invalid key.
 func (b *Batch) check(bk Bucket, key []byte) {
 	if b.err == nil {
 		b.err = checkKey(bk, key)
 	}
 }
 
-// reserve makes the arena hold n more bytes. What stands in a full arena stays
-// where it is: the operations point to it.
+// reserve makes room for n more bytes in the arena. A full arena is replaced, not
+// moved: the operations point into it.
 func (b *Batch) reserve(n int) {
 	if cap(b.arena)-len(b.arena) < n {
 		b.arena = make([]byte, 0, max(n, 2*cap(b.arena), 256))
@@ -153,7 +154,7 @@ func (b *Batch) keep(p []byte) []byte {
 func checkKey(bk Bucket, key []byte) error {
 	switch {
 	case !bk.Valid():
-		return fmt.Errorf("%w: there is no bucket %d", ErrKey, byte(bk))
+		return fmt.Errorf("%w: no bucket %d", ErrKey, byte(bk))
 	case len(key) == 0:
 		return fmt.Errorf("%w: empty key in %v", ErrKey, bk)
 	case len(key) > MaxKey:

@@ -7,20 +7,21 @@ import (
 	"slices"
 )
 
-// A committer is the one goroutine that writes. It fills a group with what has
-// queued, commits it, tells the callers, and begins again.
+// A committer is the one goroutine that writes. It fills a group from the queue,
+// commits it, answers the callers, and starts over.
 type committer struct {
 	s       *Store
-	pending []*request // taken from the queue; those before at are done with
+	pending []*request // taken from the queue; those before at are finished
 	at      int
 
 	ops     []Op // the group
 	bytes   int
-	members []member // whose batches the group holds, in commit order
+	members []member // the batches of the group, in commit order
 	overlay *overlay
 }
 
-// A member is one batch of a group. err, if any, is its own: it conflicts.
+// A member is one batch of a group. err, if any, concerns only this batch: it
+// conflicts.
 type member struct {
 	req *request
 	i   int
@@ -32,12 +33,12 @@ func (c *committer) run() {
 		woken := len(c.members)
 		c.flush()
 		if woken > 1 {
-			runtime.Gosched() // lets those who were answered queue again: with two places at a time 5 times larger groups
+			runtime.Gosched() // lets the answered callers queue again: groups get 5 times larger
 		}
 	}
 }
 
-// fill makes a group of what waits and blocks only while it is empty. It
+// fill builds a group from the queue and blocks only while the group is empty. It
 // returns false once the queue is closed and empty.
 func (c *committer) fill() bool {
 	for {
@@ -58,7 +59,7 @@ func (c *committer) fill() bool {
 	}
 }
 
-// head returns the request to look at next, nil if there is none.
+// head returns the next request, nil if there is none.
 func (c *committer) head(wait bool) *request {
 	for {
 		if c.at == len(c.pending) {
@@ -101,7 +102,7 @@ func (c *committer) admit(r *request) bool {
 	return true
 }
 
-// check evaluates what b requires against the disk and the group so far.
+// check evaluates the requirements of b against the disk and the group so far.
 func (c *committer) check(b *Batch) (err error) {
 	if len(b.requirements) == 0 {
 		return nil
@@ -143,8 +144,8 @@ func (c *committer) lookup(bk Bucket, key []byte) (expiry int64, val []byte, ok 
 	return expiry, val, err == nil, err
 }
 
-// flush commits the group and answers its members. Also a conflict is told
-// only now: it may be with a batch of this very group.
+// flush commits the group and answers its members. Conflicts too are reported
+// only now: a batch may conflict with another one of the same group.
 func (c *committer) flush() {
 	failed := c.s.commit(c.ops, c.bytes)
 	for _, m := range c.members {
@@ -187,7 +188,7 @@ func (c *committer) runAlone(r *request) {
 	r.answer(0, err)
 }
 
-// commit writes one group. Its first error ends all writing.
+// commit writes one group. Its first error stops all writing.
 func (s *Store) commit(ops []Op, size int) error {
 	if err := s.Err(); err != nil || len(ops) == 0 {
 		return err
@@ -202,14 +203,14 @@ func (s *Store) commit(ops []Op, size int) error {
 	return nil
 }
 
-// guard runs f; a panic in it is the failure of the store.
+// guard runs f and turns a panic into the failure of the store.
 func (s *Store) guard(f func() error) (err error) {
 	defer s.caught(&err)
 	return f()
 }
 
-// caught turns a panic of the engine into the failure of the store. It stands
-// in a defer.
+// caught turns a panic of the engine into the failure of the store. It must be
+// deferred.
 func (s *Store) caught(err *error) {
 	if p := recover(); p != nil {
 		*err = s.fail(fmt.Errorf("the engine panicked: %v", p))

@@ -12,7 +12,8 @@ import (
 // MaxKey is the longest key, in bytes.
 const MaxKey = 256
 
-// MaxScan is the most pairs that one [Store.Scan] or [Engine] scan returns.
+// MaxScan is the largest number of pairs that one [Store.Scan] or [Engine] scan
+// returns.
 const MaxScan = 1000
 
 // Config tunes a store. The zero value of each field means its default.
@@ -24,27 +25,28 @@ type Config struct {
 
 	Clock clock.Clock // wall time for expiry; default clock.System()
 
-	// Space tells the free and the total bytes of the disk, see [DiskSpace].
+	// Space returns the free and the total bytes of the disk, see [DiskSpace].
 	// Default: none, the disk is never full.
 	Space func() (free, total int64, err error)
 	// Reserve is the free space in bytes below which new work is refused.
 	// Default: the larger of 256 MiB and 5 % of the disk; negative: no reserve.
 	Reserve int64
 
-	// Memory tells how many bytes of the heap are in use and how many may be:
-	// beyond that new work is refused. It is asked often and must be quick; see
+	// Memory returns how many bytes of the heap are in use and how many may be:
+	// beyond that new work is refused. It is called often and must be quick; see
 	// [HeapInUse]. Default: none, memory is never short.
 	Memory func() (used, limit int64)
-	// OnRefusal hears why new work is refused from now on, and nil when it is taken
-	// again. It is called by the goroutine that tends the store. Default: none.
+	// OnRefusal is called with the reason when new work starts to be refused, and
+	// with nil when it is accepted again. It is called by the maintenance goroutine.
+	// Default: none.
 	OnRefusal func(why error)
 
-	// SweepEvery is the pause between two steps of the sweeper, which looks at
-	// up to 256 keys a step and deletes the expired; default 1s; negative: only
-	// the sweep at the start.
+	// SweepEvery is the interval between two steps of the sweeper, which checks up
+	// to 256 keys per step and deletes expired records; default 1s; negative: only
+	// the sweep on opening.
 	SweepEvery time.Duration
-	// CompactEvery is the pause between two questions whether the engine wants
-	// to be compacted; default 10s; negative: only when told to.
+	// CompactEvery is the interval at which the store checks whether the engine
+	// needs compaction; default 10s; negative: only on request.
 	CompactEvery time.Duration
 
 	Registerer prometheus.Registerer // default: no metrics

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DiskSpace returns a function that tells how much of the disk under dir is
-// free for this user and how large it is, in bytes. It is made for [Config].
+// DiskSpace returns a function that returns how much of the disk under dir is
+// free for this user and how large the disk is, in bytes. It is meant for
+// [Config].
 func DiskSpace(dir string) func() (free, total int64, err error) {
 	return func() (free, total int64, err error) {
 		var st unix.Statfs_t

@@ -2,14 +2,14 @@ package store
 
 import "fmt"
 
-// An Engine keeps ordered bytes on disk. It is the narrow part that differs
-// between NutsDB, Pebble and memory; everything else lives in [Store].
+// An Engine keeps ordered bytes on disk. It is the small part that differs
+// between NutsDB, Pebble and memory; everything else is in [Store].
 //
 // Commit, Compact and Close are called by one goroutine at a time (the
 // committer); Get, Scan, Snapshot and Stats may be called by any number of
-// goroutines beside it. No slice passed in or handed out is shared: engines
-// copy on both sides. No read ever sees what is not durable yet: whoever acts
-// on what it read would otherwise speak for a commit that a power cut undoes.
+// goroutines concurrently. No slice passed in or returned is shared: engines
+// copy on both sides. A read never returns data that is not durable yet:
+// otherwise a caller could act on a commit that a power cut undoes.
 type Engine interface {
 	// Get returns a private copy of the value at key; ok is false when there is none.
 	Get(b Bucket, key []byte) (val []byte, ok bool, err error)
@@ -20,9 +20,9 @@ type Engine interface {
 	// other: the last on a key wins. It returns nil only after the fsync. After
 	// an error, which may leave the ops on disk or not, the engine must be closed.
 	Commit(ops []Op) error
-	// Compact gives the space of deleted data back to the disk.
+	// Compact returns the space of deleted data to the disk.
 	Compact() error
-	// Snapshot writes a consistent copy that opens as an engine of its own into
+	// Snapshot writes a consistent copy, which can be opened as an engine, into
 	// dir, which must not exist yet.
 	Snapshot(dir string) error
 	// Stats describes the engine now.
@@ -47,11 +47,11 @@ type Pair struct {
 // Stats describes an engine. Sizes are bytes on disk.
 type Stats struct {
 	Engine    string // "nuts", "pebble", "mem"
-	DiskBytes int64  // what the files take
-	LiveBytes int64  // keys and values alive, an estimate
-	Keys      int64  // keys alive; -1 when the engine does not count them
-	// CompactDue says that the files are so much larger than what lives in them
-	// that the next quiet moment should be used for Compact.
+	DiskBytes int64  // size of the files
+	LiveBytes int64  // keys and values of live records, an estimate
+	Keys      int64  // live keys; -1 if the engine does not count them
+	// CompactDue reports that the files are so much larger than the live data that
+	// the next quiet moment should be used for Compact.
 	CompactDue bool
 }
 
@@ -61,13 +61,13 @@ type Bucket byte
 
 // The buckets of a node.
 const (
-	PendingTasks Bucket = 1  // what this node is home of, until its end, and results on their way home
-	Inbox        Bucket = 2  // what this node took custody of
+	PendingTasks Bucket = 1  // tasks that this node is the home of, until they end, and results on their way home
+	Inbox        Bucket = 2  // tasks that this node took custody of
 	Dedup        Bucket = 3  // settled marks, floors, idempotency keys
 	Done         Bucket = 4  // finished records
 	DeadLetters  Bucket = 5  // ended without success, kept for a person
 	Chunks       Bucket = 6  // progress of streamed bodies
-	Leases       Bucket = 7  // owner and epoch, a record of their own
+	Leases       Bucket = 7  // owner and epoch
 	Peers        Bucket = 8  // address book, certificates, key records
 	Audit        Bucket = 9  // heads of the audit chain
 	Flows        Bucket = 10 // workflow runs

@@ -10,20 +10,20 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-// expiryLen is the length of what stands before each value: the expiry, Unix
+// expiryLen is the length of the prefix of each value: the expiry, Unix
 // milliseconds in big endian, 0 for none.
 const expiryLen = 8
 
-// Bounds on a wall clock that goes back.
+// Bounds for a wall clock that was set back.
 const (
-	backLimit = 5 * time.Minute // more than this, and the clock is in doubt
-	maxDoubt  = 24 * time.Hour  // a clock that ran on this long is believed again
+	backLimit = 5 * time.Minute // beyond this the clock is in doubt
+	maxDoubt  = 24 * time.Hour  // after running this long the clock is believed again
 )
 
 // nothingExpired is the horizon of a clock in doubt: no expiry is before it.
 const nothingExpired = math.MinInt64
 
-// unwrap splits what an engine returned into the expiry and the value.
+// unwrap splits a value from an engine into the expiry and the value.
 func unwrap(raw []byte) (expiry int64, val []byte, err error) {
 	if len(raw) < expiryLen {
 		return 0, nil, fmt.Errorf("%w: a record of %d bytes is too short for its expiry", ErrCorrupt, len(raw))
@@ -34,17 +34,17 @@ func unwrap(raw []byte) (expiry int64, val []byte, err error) {
 // due reports whether a record with this expiry counts as deleted.
 func due(expiry, horizon int64) bool { return expiry != 0 && expiry <= horizon }
 
-// A expiryHorizon says up to which moment records have expired. It keeps the highest
-// wall time seen. A clock a little behind that changes nothing; a clock far
-// behind is in doubt, and then nothing expires: keeping a record too long is
-// mended by the next sweep, dropping one is not.
+// An expiryHorizon determines the time up to which records have expired. It keeps
+// the highest wall time seen. A clock slightly behind that changes nothing; a
+// clock far behind is in doubt, and then nothing expires: the next sweep fixes a
+// record kept too long, but nothing brings back one dropped too early.
 type expiryHorizon struct {
 	highest int64 // Unix milliseconds
 	doubted bool
-	since   time.Duration // monotonic time at which the doubt began
+	since   time.Duration // monotonic time when the doubt began
 }
 
-// observe takes one reading of the clocks and returns the moment, in Unix
+// observe takes a reading of the clocks and returns the time, in Unix
 // milliseconds, up to which records have expired.
 func (h *expiryHorizon) observe(wall int64, mono time.Duration) int64 {
 	switch {
@@ -63,7 +63,8 @@ func (h *expiryHorizon) observe(wall int64, mono time.Duration) int64 {
 	return h.highest
 }
 
-// An expiryClock is a horizon that reads a clock and may be asked by many.
+// An expiryClock is an expiryHorizon that reads a clock. It is safe for
+// concurrent use.
 type expiryClock struct {
 	clock clock.Clock
 	mu    sync.Mutex

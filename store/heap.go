@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// A heap watches the memory of the process.
+// A heap monitors the memory of the process.
 type heap struct {
 	ask func() (used, limit int64) // nil: never full
 }
@@ -21,18 +21,18 @@ func (h *heap) full() bool {
 	return used > limit
 }
 
-// heapShare is how much of the runtime's memory limit may be in use before new
-// work is refused. The collector needs the rest to keep up; what is taken in
-// until it has run again, and results, fit in there, too.
+// heapShare is the share of the runtime's memory limit that may be in use before
+// new work is refused. The rest is for the collector to keep up, for work accepted
+// until its next run, and for results.
 const heapShare = 0.75
 
-// measureEvery is how many answers one measurement serves: it takes a microsecond
-// and changes with each collection alone.
+// measureEvery is how many calls one measurement serves: it takes a microsecond,
+// and the value changes only with a collection.
 const measureEvery = 16
 
-// HeapInUse returns a function for [Config.Memory]: what lived in the heap after
-// the last collection, and three quarters of the memory limit of the Go runtime,
-// which is set before the store is opened. It is nil where no limit is set.
+// HeapInUse returns a function for [Config.Memory]: the live heap after the last
+// collection, and three quarters of the memory limit of the Go runtime, which
+// must be set before the store is opened. It returns nil if no limit is set.
 func HeapInUse() func() (used, limit int64) {
 	limit := debug.SetMemoryLimit(-1)
 	if limit == math.MaxInt64 {
@@ -51,24 +51,25 @@ func HeapInUse() func() (used, limit int64) {
 	}
 }
 
-// A refusalMonitor follows whether new work is refused.
+// A refusalMonitor tracks whether new work is refused.
 type refusalMonitor struct {
 	notify  func(why error)
 	collect func()
 
-	current    error // as told last
-	okTicks    int   // turns in a row in which new work was taken
-	shortTicks int   // turns in which memory was short
+	current    error // as last reported
+	okTicks    int   // consecutive ticks in which new work was accepted
+	shortTicks int   // ticks in which memory was short
 }
 
-// Turns of [refusalMonitor].
+// Ticks of a [refusalMonitor].
 const (
-	okTicksToClear  = 3 // new work is taken for so long before that is told
-	shortTicksPerGC = 5 // between two collections while memory is short
+	okTicksToClear  = 3 // ticks in which new work is accepted before that is reported
+	shortTicksPerGC = 5 // ticks between two collections while memory is short
 )
 
-// tick tells a change: a refusal at once, its end when it lasts. While memory is
-// short it has the heap measured again, which an idle node does not do by itself.
+// tick reports changes: a refusal at once, its end once it lasts. While memory is
+// short it triggers a collection, which an idle node would not do by itself, to
+// measure the heap again.
 func (f *refusalMonitor) tick(why error) {
 	if why == nil {
 		if f.okTicks++; f.current != nil && f.okTicks >= okTicksToClear {

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// lockName is the file in a data folder that its process holds locked.
+// lockName is the file in a data folder that the process using it keeps locked.
 const lockName = "LOCK"
 
 // errBusy is what tryLock returns when another holder has the lock.
 var errBusy = errors.New("locked")
 
-// A DirLock keeps a folder for one process. The system gives it back when the
+// A DirLock reserves a folder for one process. The system releases it when the
 // process ends, however it ends.
 type DirLock struct{ file *os.File }
 
-// LockDir takes the folder dir for this process. If another has it, the error
-// is [ErrLocked] and names that process.
+// LockDir locks the folder dir for this process. If another process has it, the
+// error is [ErrLocked] and names that process.
 func LockDir(dir string) (*DirLock, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
@@ -49,8 +49,8 @@ func LockDir(dir string) (*DirLock, error) {
 	return &DirLock{file: f}, nil
 }
 
-// Close gives the folder back. The file stays: removing it would let two
-// processes hold two files of the same name.
+// Close releases the folder. The file stays: removing it would let two processes
+// lock two files of the same name.
 func (l *DirLock) Close() error {
 	if err := l.file.Close(); err != nil && !errors.Is(err, fs.ErrClosed) {
 		return fmt.Errorf("unlock folder: %w", err)
@@ -58,15 +58,15 @@ func (l *DirLock) Close() error {
 	return nil
 }
 
-// A process that was killed, or gave the folder back, while it started a program
-// leaves the lock with that program's process, which lets go of it a moment later.
+// A process that was killed, or released the folder, while it started a program
+// leaves the lock with that program's process, which releases it a moment later.
 const (
 	staleLockWait = 2 * time.Second
 	staleLockPoll = 10 * time.Millisecond
 )
 
-// takeLock locks f. It waits for what a dead holder left, or an earlier opening in
-// this process, not for another holder.
+// takeLock locks f. It waits for a lock left by a dead holder, or by an earlier
+// open in this process, but not for another live holder.
 func takeLock(f *os.File) error {
 	for waited := time.Duration(0); ; waited += staleLockPoll {
 		err := tryLock(f)
@@ -85,7 +85,7 @@ func writeHolder(f *os.File) error {
 	return err
 }
 
-// readHolder returns the process that wrote f, 0 if nobody can tell.
+// readHolder returns the process that wrote f, 0 if unknown.
 func readHolder(f *os.File) int {
 	b, _ := io.ReadAll(io.NewSectionReader(f, 0, 32))
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))

@@ -19,6 +19,6 @@ func tryLock(f *os.File) error {
 	return err
 }
 
-// exited reports whether it is certain that there is no such process. Here a lock
-// is never inherited, so there is nothing to wait for.
+// exited reports whether it is certain that there is no such process. On Windows
+// a lock is never inherited, so there is nothing to wait for.
 func exited(int) bool { return false }

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Times of the goroutine that tends the store.
+// Intervals of the maintenance goroutine.
 const (
-	refreshEvery    = 2 * time.Second // between two looks at the free disk space
+	refreshEvery    = 2 * time.Second // between two checks of the free disk space
 	maxCompactDelay = time.Minute     // how long a compaction waits for a quiet moment
 )
 
-// maintain sweeps, watches the disk and compacts, until Close.
+// maintain sweeps, monitors the disk and compacts, until Close.
 func (s *Store) maintain(w *sweeper) {
 	sweep, stopSweep := ticks(s.cfg.SweepEvery, s.cfg.SweepEvery > 0)
 	defer stopSweep()
@@ -47,8 +47,8 @@ func ticks(d time.Duration, on bool) (<-chan time.Time, func()) {
 	return t.C, t.Stop
 }
 
-// Compact gives the space of deleted data back to the disk. Writers wait
-// meanwhile.
+// Compact returns the space of deleted data to the disk. Writers wait in the
+// meantime.
 func (s *Store) Compact(ctx context.Context) error {
 	r := s.requests.Get().(*request)
 	r.alone, r.errs, r.left = s.engine.Compact, r.oneErr[:], 1
@@ -64,7 +64,7 @@ func (s *Store) Compact(ctx context.Context) error {
 	return nil
 }
 
-// CompactIfDue compacts if the engine wants it, and reports whether it did.
+// CompactIfDue compacts if the engine needs it, and reports whether it did.
 func (s *Store) CompactIfDue(ctx context.Context) (bool, error) {
 	if !s.Stats().CompactDue {
 		return false, nil
@@ -73,15 +73,16 @@ func (s *Store) CompactIfDue(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// A compactor finds a quiet moment for a compaction that is due.
+// A compactor picks a quiet moment for a compaction that is due.
 type compactor struct {
 	s       *Store
-	batches int64         // committed by the last turn
+	batches int64         // committed at the last tick
 	dueFor  time.Duration // how long a compaction has been due
 }
 
-// tick compacts if it is due and either nothing was written since the last turn
-// or it has waited long enough. A failed compaction is counted and tried again.
+// tick compacts if compaction is due and either nothing was written since the
+// last tick or it has been due for long enough. A failed compaction is counted
+// and retried.
 func (k *compactor) tick() {
 	batches := k.s.meter.batches.Load()
 	quiet := batches == k.batches

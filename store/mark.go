@@ -14,9 +14,9 @@ import (
 // markName is the file in a store's folder that names its engine.
 const markName = "ENGINE"
 
-// MarkEngine notes that the folder dir is kept by the named engine, and creates
-// it if need be. If another engine keeps it the error is [ErrOtherEngine]. It
-// stands before the engine's own open, which might not know a stranger's files.
+// MarkEngine records that the folder dir belongs to the named engine, and creates
+// it if needed. If it belongs to another engine the error is [ErrOtherEngine]. Call
+// it before the engine's own open, which might not recognize foreign files.
 func MarkEngine(dir, engine string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create store folder: %w", err)
@@ -30,21 +30,21 @@ func MarkEngine(dir, engine string) error {
 		return fmt.Errorf("read the engine's name: %w", err)
 	}
 	if got := strings.TrimSpace(string(b)); got != engine {
-		return fmt.Errorf("%w: %s was written by %q, the configuration says %q; set the engine back, or give this one another folder", ErrOtherEngine, dir, got, engine)
+		return fmt.Errorf("%w: %s was written by %q, but the configuration names %q; set the engine back, or give this one another folder", ErrOtherEngine, dir, got, engine)
 	}
 	return nil
 }
 
-// writeMark marks an empty folder. A folder with files but without a mark lost
-// it, or never was a store.
+// writeMark marks an empty folder. A folder with files but without a mark has
+// lost it, or never was a store.
 func writeMark(dir, engine string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
-		return fmt.Errorf("look into the store folder: %w", err)
+		return fmt.Errorf("read the store folder: %w", err)
 	}
 	files = slices.DeleteFunc(files, func(f fs.DirEntry) bool { return f.Name() == lockName || f.Name() == markName+".tmp" })
 	if len(files) > 0 {
-		return fmt.Errorf("%w: %s has files (%s, ...) but no file %s that says which engine wrote them", ErrOtherEngine, dir, files[0].Name(), markName)
+		return fmt.Errorf("%w: %s has files (%s, ...) but no file %s that names the engine that wrote them", ErrOtherEngine, dir, files[0].Name(), markName)
 	}
 	path := filepath.Join(dir, markName)
 	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -65,7 +65,7 @@ func writeMark(dir, engine string) error {
 	return nil
 }
 
-// syncDir makes the names in dir durable, where the system lets one.
+// syncDir makes the names in dir durable, where the system supports it.
 func syncDir(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Counters tell what a store has done since Open, so that tests can hold it to
-// its write budget.
+// Counters count what a store has done since Open, so that tests can check its
+// write budget.
 type Counters struct {
 	Groups    int64 // commits, that is fsyncs
 	Batches   int64 // batches on disk
@@ -62,7 +62,7 @@ func (m *meter) counters() Counters {
 	}
 }
 
-// A collector shows a store to Prometheus.
+// A collector exports the metrics of a store.
 type collector struct{ s *Store }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {

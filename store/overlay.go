@@ -6,12 +6,12 @@ import (
 )
 
 // An overlay finds the last operation on a key in a group that is not on disk
-// yet. It reads the group only when it is asked: a group without requirements
-// pays nothing for it.
+// yet. It indexes the group only when queried: a group without requirements costs
+// nothing.
 type overlay struct {
 	seed maphash.Seed
-	last map[uint64]int32 // hash: the newest operation that has it
-	prev []int32          // for each operation: the next older with the same hash, -1 none
+	last map[uint64]int32 // hash: index of the newest operation with it
+	prev []int32          // for each operation: the next older one with the same hash, -1 none
 }
 
 func newOverlay() *overlay {

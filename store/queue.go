@@ -2,8 +2,8 @@ package store
 
 import "sync"
 
-// A queue hands requests to the committer. It has no bound of its own: every
-// request in it is a caller that waits.
+// A queue passes requests to the committer. It needs no bound: every request in
+// it is a waiting caller.
 type queue struct {
 	mu     sync.Mutex
 	items  []*request
@@ -29,8 +29,8 @@ func (q *queue) push(r *request) bool {
 	return true
 }
 
-// take returns all that waits and leaves empty, which it overwrites, in its
-// place. With wait it blocks until there is something; it then returns nothing
+// take returns all waiting requests and leaves empty, which it overwrites, in
+// their place. With wait it blocks until there are some; it then returns none
 // only once the queue is closed and empty.
 func (q *queue) take(empty []*request, wait bool) []*request {
 	for {
@@ -46,7 +46,7 @@ func (q *queue) take(empty []*request, wait bool) []*request {
 	}
 }
 
-// close lets nothing more in; what is in will still be taken.
+// close refuses further requests; queued ones will still be taken.
 func (q *queue) close() {
 	q.mu.Lock()
 	q.closed = true
@@ -61,7 +61,7 @@ func (q *queue) signal() {
 	}
 }
 
-// size returns how many requests wait.
+// size returns how many requests are waiting.
 func (q *queue) size() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -6,18 +6,18 @@ import (
 	"sync/atomic"
 )
 
-// A request is what one caller waits for: batches to be committed, or a task
-// for the committer to run alone.
+// A request is what one caller waits for: batches to be committed, or a function
+// that the committer runs alone.
 type request struct {
 	batches []*Batch
-	errs    []error // one for each batch; not nil beforehand: refused, do not write
+	errs    []error // one per batch; already set: refused, do not write
 	alone   func() error
 
-	claimed atomic.Bool   // won by the committer, or by a caller that gave up
-	done    chan struct{} // gets one token when errs is complete
+	claimed atomic.Bool   // set by the committer, or by a caller that gave up
+	done    chan struct{} // receives one token when errs is complete
 
 	begun      bool // the committer has claimed it
-	next, left int  // committer: next batch to look at, batches without an answer
+	next, left int  // committer: next batch to process, batches without an answer
 
 	one    [1]*Batch // what batches and errs point to in Apply
 	oneErr [1]error
@@ -25,8 +25,8 @@ type request struct {
 
 func newRequest() any { return &request{done: make(chan struct{}, 1)} }
 
-// answer gives the outcome of batch i; the last one wakes the caller, after
-// which the request is no longer the committer's.
+// answer sets the outcome of batch i. The last one wakes the caller; after that
+// the committer must not use the request.
 func (r *request) answer(i int, err error) {
 	r.errs[i] = err
 	r.left--
@@ -35,13 +35,13 @@ func (r *request) answer(i int, err error) {
 	}
 }
 
-// do queues r and waits for it. It returns nil when r.errs holds the answers.
+// do queues r and waits for it. It returns nil once r.errs holds the answers.
 func (s *Store) do(ctx context.Context, r *request) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("store: not begun: %w", err)
+		return fmt.Errorf("store: not started: %w", err)
 	}
 	if !s.queue.push(r) {
 		return ErrClosed
@@ -62,7 +62,7 @@ func (s *Store) await(ctx context.Context, r *request) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
 }
 
-// release gives r back for the next caller.
+// release returns r to the pool.
 func (s *Store) release(r *request) {
 	r.batches, r.errs, r.alone = nil, nil, nil
 	r.one, r.oneErr = [1]*Batch{}, [1]error{}

@@ -8,11 +8,11 @@ import (
 
 // Schema is the number of the newest layout that this version reads and writes:
 //
-//	1  the first form
+//	1  the first layout
 //	2  idempotency keys with the age at which they were made, leases of shared queues
 //
-// A store keeps the lowest number that tells the truth about it, so that a version
-// can be rolled back until something is written that the older one would not see:
+// A store keeps the lowest number that describes it correctly, so that a version
+// can be rolled back until something is written that the older one would ignore:
 // see [Store.RaiseSchema].
 const Schema = 2
 
@@ -22,8 +22,8 @@ const firstSchema = 1
 // schemaKey holds the schema number in Meta, in decimal.
 var schemaKey = []byte("store/schema")
 
-// RaiseSchema adds to b that only versions which know [Schema] may read the store from
-// then on: b writes what an older one would overlook.
+// RaiseSchema adds to b that from then on only versions that know [Schema] may
+// read the store: b writes records that an older one would ignore.
 func (s *Store) RaiseSchema(b *Batch) {
 	if s.Schema() >= Schema {
 		return
@@ -32,7 +32,7 @@ func (s *Store) RaiseSchema(b *Batch) {
 	b.After(func() { s.schema.Store(Schema) })
 }
 
-// Schema returns the number of the layout that the store has.
+// Schema returns the number of the store's layout.
 func (s *Store) Schema() int { return int(s.schema.Load()) }
 
 // checkSchema returns the number of a store. It refuses one that this version
@@ -64,7 +64,7 @@ func beginSchema(e Engine) error {
 	for _, b := range Buckets() {
 		page, err := e.Scan(b, nil, nil, 1)
 		if err != nil {
-			return fmt.Errorf("look whether %v is empty: %w", b, err)
+			return fmt.Errorf("check whether %v is empty: %w", b, err)
 		}
 		if len(page) > 0 {
 			return fmt.Errorf("%w: it has records in %v but no schema number", ErrCorrupt, b)

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 )
 
-// A Store is the front over one engine. All its methods are safe for
-// concurrent use.
+// A Store is the front of one engine. All its methods are safe for concurrent
+// use.
 type Store struct {
 	engine   Engine
 	cfg      Config
@@ -30,15 +30,15 @@ type Store struct {
 	engineMu    sync.RWMutex // held for reading while the engine is read
 	closed      bool
 	running     sync.WaitGroup // the committer
-	maintenance sync.WaitGroup // the sweeper and its like
-	stop        chan struct{}  // ends what tends
+	maintenance sync.WaitGroup // the sweeper and the other maintenance
+	stop        chan struct{}  // stops the maintenance
 	halting     sync.Once
 }
 
 // Open returns the store kept in e and starts its committer, which runs until
 // Close. It checks the schema number, or writes it into an empty store, and
-// deletes what has expired. On an error nothing runs and e is still the
-// caller's to close.
+// deletes expired records. On an error nothing is running and the caller still
+// has to close e.
 func Open(e Engine, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{
@@ -64,7 +64,7 @@ func Open(e Engine, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// begin sweeps once, makes the metrics known and starts what tends the store.
+// begin sweeps once, registers the metrics and starts the maintenance.
 func (s *Store) begin() error {
 	w := &sweeper{s: s}
 	if err := w.all(); err != nil {
@@ -79,10 +79,10 @@ func (s *Store) begin() error {
 	return nil
 }
 
-// Apply commits b and returns nil once it is on disk. Else it was not written
-// and the error says why ([ErrConflict], [ErrTooLarge], [ErrKey], [ErrFull],
-// [ErrClosed], the context's), or nobody knows ([ErrUnknown]; [ErrFailed] of
-// the group that failed).
+// Apply commits b and returns nil once it is on disk. Otherwise either it was not
+// written and the error gives the reason ([ErrConflict], [ErrTooLarge], [ErrKey],
+// [ErrFull], [ErrClosed], the context's), or the outcome is unknown
+// ([ErrUnknown]; [ErrFailed] of the group that failed).
 func (s *Store) Apply(ctx context.Context, b *Batch) error {
 	if err := s.admit(b); err != nil {
 		s.meter.refused(err)
@@ -99,17 +99,17 @@ func (s *Store) Apply(ctx context.Context, b *Batch) error {
 	return err
 }
 
-// ApplyMany commits each batch by itself, as Apply does, but queues them as one
-// and in order, so that they share as few groups as they fit in. It returns one
-// error for each batch. After [ErrUnknown] the slice is the store's, too.
+// ApplyMany commits each batch by itself, as Apply does, but queues them together
+// and in order, so that they share as few groups as possible. It returns one
+// error per batch. After [ErrUnknown] the store still owns the slice.
 func (s *Store) ApplyMany(ctx context.Context, batches []*Batch) []error {
 	if err := ctx.Err(); err != nil && s.Err() == nil {
-		return repeat(fmt.Errorf("store: not begun: %w", err), len(batches))
+		return repeat(fmt.Errorf("store: not started: %w", err), len(batches))
 	}
 	return s.Queue(batches).Wait(ctx)
 }
 
-// A Pending is batches that were queued to be committed.
+// A Pending is a set of batches that were queued to be committed.
 type Pending struct {
 	s    *Store
 	r    *request // nil: none of them was queued
@@ -117,8 +117,8 @@ type Pending struct {
 }
 
 // Queue is the first half of ApplyMany: it queues batches and returns at once.
-// What one goroutine queues is committed in the order in which it was queued.
-// Until Wait has returned the batches are the store's.
+// Batches queued by one goroutine are committed in that order. The store owns the
+// batches until Wait has returned.
 func (s *Store) Queue(batches []*Batch) *Pending {
 	p := &Pending{s: s, errs: make([]error, len(batches))}
 	left := 0
@@ -147,7 +147,7 @@ func (s *Store) Queue(batches []*Batch) *Pending {
 }
 
 // Wait is the second half: it returns once all batches are on disk or refused,
-// with one error for each, or with the end of ctx. It must be called once.
+// with one error per batch, or when ctx ends. It must be called once.
 func (p *Pending) Wait(ctx context.Context) []error {
 	if p.r == nil {
 		return p.errs
@@ -161,8 +161,8 @@ func (p *Pending) Wait(ctx context.Context) []error {
 
 func repeat(err error, n int) []error { return slices.Repeat([]error{err}, n) }
 
-// Fits returns [ErrTooLarge] for the size of a value that no batch may put: for who must
-// know before a batch of many is made.
+// Fits returns [ErrTooLarge] if no batch can hold a value of this size, for
+// callers that need to know before they build a batch.
 func (s *Store) Fits(size int) error {
 	if size > s.cfg.MaxValue {
 		return fmt.Errorf("%w: a value of %d bytes, limit %d", ErrTooLarge, size, s.cfg.MaxValue)
@@ -170,7 +170,7 @@ func (s *Store) Fits(size int) error {
 	return nil
 }
 
-// admit refuses what must not be queued.
+// admit refuses a batch that must not be queued.
 func (s *Store) admit(b *Batch) error {
 	if err := cmp.Or(b.err, s.Fits(b.maxVal)); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (s *Store) admit(b *Batch) error {
 	return nil
 }
 
-// Get returns the value at key, which is the caller's, or [ErrNotFound].
+// Get returns the value at key, which the caller owns, or [ErrNotFound].
 func (s *Store) Get(bk Bucket, key []byte) (val []byte, err error) {
 	if err := checkKey(bk, key); err != nil {
 		return nil, err
@@ -212,10 +212,10 @@ func (s *Store) Get(bk Bucket, key []byte) (val []byte, err error) {
 	return val, nil
 }
 
-// Scan returns up to limit pairs with start <= key < end in ascending byte
-// order; a nil start means the first key, a nil end no end, a limit of 0
-// [MaxScan], which is also the most. next is where to go on, nil when there is
-// nothing more; the page after it may turn out empty.
+// Scan returns up to limit pairs with start <= key < end in ascending byte order.
+// A nil start means the first key, a nil end no end, a limit of 0 [MaxScan],
+// which is also the maximum. next is where to continue, nil at the end; the page
+// after it may be empty.
 func (s *Store) Scan(bk Bucket, start, end []byte, limit int) (pairs []Pair, next []byte, err error) {
 	if limit <= 0 || limit > MaxScan {
 		limit = MaxScan
@@ -260,8 +260,8 @@ func (s *Store) scan(bk Bucket, start, end []byte, limit int) (page []Pair, err 
 	return s.engine.Scan(bk, start, end, limit)
 }
 
-// All goes over the pairs with start <= key < end page by page, each page as it
-// is when it is read. After an error it ends.
+// All iterates over the pairs with start <= key < end page by page, each page as
+// it is when read. It ends after an error.
 func (s *Store) All(bk Bucket, start, end []byte) iter.Seq2[Pair, error] {
 	return func(yield func(Pair, error) bool) {
 		for at := start; ; {
@@ -283,8 +283,8 @@ func (s *Store) All(bk Bucket, start, end []byte) iter.Seq2[Pair, error] {
 	}
 }
 
-// Snapshot writes a copy that opens as a store of its own into dir, which must
-// not exist yet. Writers go on meanwhile.
+// Snapshot writes a copy that can be opened as a store into dir, which must not
+// exist yet. Writers continue in the meantime.
 func (s *Store) Snapshot(dir string) (err error) {
 	s.engineMu.RLock()
 	defer s.engineMu.RUnlock()
@@ -298,7 +298,7 @@ func (s *Store) Snapshot(dir string) (err error) {
 	return nil
 }
 
-// Stats describes the engine now; it is empty after Close.
+// Stats describes the engine; it is empty after Close.
 func (s *Store) Stats() Stats {
 	s.engineMu.RLock()
 	defer s.engineMu.RUnlock()
@@ -314,7 +314,7 @@ func (s *Store) Counters() Counters { return s.meter.counters() }
 // Full reports whether new work is refused.
 func (s *Store) Full() bool { return s.Refuses() != nil }
 
-// Refuses says why new work is refused, [ErrNoDisk] or [ErrNoMemory], or nil.
+// Refuses returns why new work is refused, [ErrNoDisk] or [ErrNoMemory], or nil.
 func (s *Store) Refuses() error {
 	switch {
 	case s.space.full():
@@ -325,8 +325,8 @@ func (s *Store) Refuses() error {
 	return nil
 }
 
-// Failed is closed at the first commit error, after which nothing is written
-// any more: close the store and open it again.
+// Failed is closed on the first commit error, after which nothing more is
+// written: close the store and open it again.
 func (s *Store) Failed() <-chan struct{} { return s.failed }
 
 // Err returns the failure that closed Failed, wrapped in [ErrFailed], or nil.
@@ -337,7 +337,7 @@ func (s *Store) Err() error {
 	return nil
 }
 
-// fail ends all writing because of err, once, and returns what callers are told.
+// fail stops all writing because of err, once, and returns the error for callers.
 func (s *Store) fail(err error) error {
 	err = fmt.Errorf("%w: %w", ErrFailed, err)
 	if s.failure.CompareAndSwap(nil, &err) {
@@ -346,8 +346,8 @@ func (s *Store) fail(err error) error {
 	return s.Err()
 }
 
-// Close writes what is queued, stops what Open started and closes the engine.
-// A second call does nothing.
+// Close writes what is queued, stops everything that Open started and closes the
+// engine. A second call does nothing.
 func (s *Store) Close() error {
 	s.halt()
 	s.engineMu.Lock()
@@ -372,8 +372,8 @@ func (s *Store) halt() {
 	s.maintenance.Wait()
 }
 
-// PrefixEnd returns the end of the range of keys that begin with prefix, nil if
-// it has none.
+// PrefixEnd returns the end of the range of keys with this prefix, nil if it has
+// none.
 func PrefixEnd(prefix []byte) []byte {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] != 0xff {
@@ -388,5 +388,5 @@ func PrefixEnd(prefix []byte) []byte {
 // after returns the smallest key above k.
 func after(k []byte) []byte { return append(k[:len(k):len(k)], 0) }
 
-// ended reports whether err only says that the store is closing or has failed.
+// ended reports whether err only means that the store is closing or has failed.
 func ended(err error) bool { return errors.Is(err, ErrClosed) || errors.Is(err, ErrFailed) }

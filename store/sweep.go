@@ -6,20 +6,20 @@ import (
 	"fmt"
 )
 
-// sweepStep is how many keys the sweeper looks at in one step.
+// sweepStep is how many keys the sweeper checks in one step.
 const sweepStep = 256
 
-// A sweeper goes round and round over all buckets and deletes what has expired.
-// The committer checks each expiry once more: a record that was renewed since
-// stays. While a whole round finds no record that will ever expire, and none is
-// written, it rests.
+// A sweeper scans all buckets again and again and deletes expired records. The
+// committer checks each expiry again, so that a record renewed in the meantime
+// stays. After a full round without any record that has an expiry, it is idle
+// until one is written.
 type sweeper struct {
 	s       *Store
-	bucket  int    // in Buckets
-	at      []byte // where in it
+	bucket  int    // index in Buckets
+	at      []byte // position in it
 	batches []*Batch
 
-	sawExpiring bool  // this round has seen a record that will expire
+	sawExpiring bool  // this round has seen a record with an expiry
 	expiring    int64 // meter.expiring when the round began
 	idle        bool
 }
@@ -34,8 +34,9 @@ func (w *sweeper) all() error {
 	}
 }
 
-// tick does one step, and more at once while the steps find much. An error ends
-// the turn: a failed store says so itself, a damaged page is met by its readers.
+// tick does one step, and further ones at once while they find much. An error
+// ends the tick: a failed store reports that itself, and a damaged page is
+// reported to its readers.
 func (w *sweeper) tick() {
 	if w.idle && w.expiring == w.s.meter.expiring.Load() {
 		return
@@ -49,8 +50,8 @@ func (w *sweeper) tick() {
 	}
 }
 
-// step looks at the next keys and reports how many it deleted and whether that
-// ended a round.
+// step checks the next keys. It returns how many records it deleted and whether
+// that ended a round.
 func (w *sweeper) step() (deleted int, round bool, err error) {
 	bk := Buckets()[w.bucket]
 	page, err := w.s.scan(bk, w.at, nil, sweepStep)
@@ -70,7 +71,7 @@ func (w *sweeper) step() (deleted int, round bool, err error) {
 	return deleted, w.nextBucket(), nil
 }
 
-// nextBucket moves on and reports whether a round has ended.
+// nextBucket moves to the next bucket and reports whether a round has ended.
 func (w *sweeper) nextBucket() bool {
 	w.bucket++
 	if w.bucket < len(Buckets()) {
@@ -83,14 +84,14 @@ func (w *sweeper) nextBucket() bool {
 	return true
 }
 
-// sweep deletes the expired among page.
+// sweep deletes the expired records of page.
 func (w *sweeper) sweep(bk Bucket, page []Pair) (deleted int, err error) {
 	horizon := w.s.expiry.now()
 	n := 0
 	for _, p := range page {
 		expiry, _, err := unwrap(p.Val)
 		if err != nil || expiry == 0 {
-			continue // a record too short is reported to whoever reads it
+			continue // a record that is too short is reported to its readers
 		}
 		if !due(expiry, horizon) {
 			w.sawExpiring = true

@@ -20,8 +20,8 @@ type Archived struct {
 	Stored *proto.Stored
 }
 
-// An archivedLine is how FileArchive writes a dead entry: what a person looks
-// for in words, and all of it as the store had it.
+// An archivedLine is how FileArchive writes a dead entry: readable fields, and
+// the whole entry as the store had it.
 type archivedLine struct {
 	Task     string    `json:"task"`
 	Part     string    `json:"part"`
@@ -36,13 +36,14 @@ type archivedLine struct {
 	Stored   []byte    `json:"stored"` // proto.Stored
 }
 
-// archiveLimit is the size at which FileArchive begins a new file, in bytes.
+// archiveLimit is the size at which FileArchive starts a new file, in bytes.
 const archiveLimit = 100 << 20
 
-// FileArchive returns a Config.Archive that appends one JSON line for each entry
-// to the file at path, readable by its owner alone, and returns after the fsync.
-// A file that has grown to 100 MB is renamed with the date and a new one begun.
-// An entry may be in it twice, after a crash between the file and the store.
+// FileArchive returns a Config.Archive that appends one JSON line per entry to
+// the file at path, readable only by its owner, and returns after the fsync. A
+// file that has reached 100 MB is renamed with the date, and a new one is
+// started. An entry may be in it twice, after a crash between the file and the
+// store.
 func FileArchive(path string) func(context.Context, []Archived) error {
 	var mu sync.Mutex
 	return func(_ context.Context, list []Archived) error {
@@ -69,7 +70,7 @@ func (a Archived) line() archivedLine {
 	if p, err := proto.PeerIDFrom(r.GetPeer()); err == nil {
 		l.Peer = p.String()
 	}
-	l.Stored, _ = proto.Encode(nil, a.Stored) // it was read from the store: it fits
+	l.Stored, _ = proto.Encode(nil, a.Stored) // it was read from the store, so it fits
 	return l
 }
 
@@ -78,7 +79,7 @@ func appendFile(path string, p []byte) error {
 	if fi, err := os.Stat(path); err == nil && fi.Size() >= archiveLimit {
 		old := path + "." + time.Now().UTC().Format("20060102T150405.000")
 		if err := os.Rename(path, old); err != nil {
-			return fmt.Errorf("begin a new archive: %w", err)
+			return fmt.Errorf("start a new archive: %w", err)
 		}
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)

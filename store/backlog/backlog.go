@@ -21,28 +21,28 @@ type Backlog struct {
 
 	endedSets
 
-	mu      sync.Mutex // guards all below; held for moments, never over a disk access
+	mu      sync.Mutex // guards everything below; held briefly, never during disk access
 	idle    sync.Cond  // an entry is no longer busy
-	waiters int        // goroutines in idle
+	waiters int        // goroutines waiting on idle
 	entries map[Key]*entry
 	groups  map[string]*group
-	order   []*group // the groups, as they came
+	order   []*group // the groups, in order of creation
 	lanes   map[string]*lane
 	expiry  heap[byExpiry]
 	picker  fair.Picker // of TakeAny
 	tenants
-	drift int64 // of the wall from the backlog's own time when last followed
+	drift int64 // of the wall clock from the steadyClock when last followed
 	wake  chan struct{}
 	counters
 }
 
-// endedSets are where ended entries are kept.
+// endedSets holds the ended entries.
 type endedSets struct {
 	tidying    sync.Mutex // one Tidy, Purge or Revise at a time
 	done, dead endedSet   // guarded by Backlog.mu
 }
 
-// counters count the entries of a backlog.
+// counters counts the entries of a backlog.
 type counters struct {
 	arrivals uint64
 	totals   tally
@@ -50,7 +50,8 @@ type counters struct {
 	starved  uint64 // times a low entry was taken because it had waited too long
 }
 
-// A group is what is taken from together: the tasks for a peer, of a kind.
+// A group is a set of entries that are taken together: the tasks for a peer, or
+// of a kind.
 type group struct {
 	name    string
 	paused  bool
@@ -64,8 +65,8 @@ type group struct {
 // A tally counts entries.
 type tally struct {
 	live    int   // entries that have not ended
-	kept    int   // entries that have ended and are remembered, see Shed
-	bytes   int64 // births of the live
+	kept    int   // entries that have ended and are tombstones
+	bytes   int64 // size of the initial records of live entries
 	states  [16]int32
 	classes [fair.Classes]int32
 }
@@ -82,9 +83,9 @@ func (t *tally) add(e *entry, n int) {
 	t.classes[proto.Class(e.class).Index()] += int32(n)
 }
 
-// A steadyClock is the backlog's own time, in milliseconds: the wall time at the
-// start, moved on by the machine's boot clock. So no jump of the wall clock holds
-// back or hurries a retry.
+// A steadyClock counts milliseconds: the wall time at the start, advanced by the
+// machine's boot clock. So a jump of the wall clock neither delays nor hastens a
+// retry.
 type steadyClock struct {
 	start int64
 	boot  time.Duration
@@ -92,10 +93,10 @@ type steadyClock struct {
 
 func (t steadyClock) now(boot time.Duration) int64 { return t.start + (boot - t.boot).Milliseconds() }
 
-// now returns the backlog's own time.
+// now returns the time of the steadyClock.
 func (b *Backlog) now() int64 { return b.time.now(b.cfg.Clock.Boot()) }
 
-// groupNamed returns the group of this name, and makes it if need be.
+// groupNamed returns the group with this name and creates it if needed.
 func (b *Backlog) groupNamed(name string) *group {
 	g := b.groups[name]
 	if g == nil {
@@ -106,7 +107,7 @@ func (b *Backlog) groupNamed(name string) *group {
 	return g
 }
 
-// admit gives a new entry its group and lane. It still stands nowhere.
+// admit assigns a new entry its group and lane. Its place is not set yet.
 func (b *Backlog) admit(e *entry, r *proto.Record) {
 	e.group, e.tenant = b.groupNamed(b.cfg.Group(e.key, r)), b.tenantOf(b.cfg.Tenant(e.key, r))
 	e.xpos = -1
@@ -119,7 +120,7 @@ func (b *Backlog) admit(e *entry, r *proto.Record) {
 	}
 }
 
-// describe notes in e what the schedule needs of r.
+// describe copies to e what the schedule needs of r.
 func (b *Backlog) describe(e *entry, r *proto.Record) {
 	e.class = uint8(r.Class.Index() + 1)
 	e.state = uint8(r.State) & 15
@@ -131,14 +132,14 @@ func (b *Backlog) describe(e *entry, r *proto.Record) {
 	b.schedule(e, r)
 }
 
-// schedule sets when e is due from what r says.
+// schedule sets when e is due according to r.
 func (b *Backlog) schedule(e *entry, r *proto.Record) {
 	now := b.now()
 	e.due, e.absolute = now, false
 	if r.DueMs == 0 {
 		return
 	}
-	b.followWall() // else the wait below would be moved along with a jump that it knows of
+	b.followWall() // otherwise a known jump of the clock would be counted twice
 	wait := max(r.DueMs-b.cfg.Clock.Now().UnixMilli(), 0)
 	if r.Attempts > 0 || r.Abandons > 0 {
 		wait = min(wait, b.cfg.MaxWait.Milliseconds())
@@ -148,13 +149,13 @@ func (b *Backlog) schedule(e *entry, r *proto.Record) {
 	e.due = now + wait
 }
 
-// count adds e to the counts, or with -1 takes it off.
+// count adds e to the counts, or with -1 removes it.
 func (b *Backlog) count(e *entry, n int) {
 	b.totals.add(e, n)
 	e.group.tally.add(e, n)
 }
 
-// position puts an entry that stands nowhere where it belongs.
+// position sets the place of an entry that has none.
 func (b *Backlog) position(e *entry, r *proto.Record) {
 	b.expire(e)
 	if r.State.Terminal() || b.cfg.Parked(e.key, r) {
@@ -164,7 +165,7 @@ func (b *Backlog) position(e *entry, r *proto.Record) {
 	b.enqueue(e)
 }
 
-// expire puts e where its expiry says in the heap of expiries, or takes it out.
+// expire updates the expiry heap for e.
 func (b *Backlog) expire(e *entry) {
 	switch {
 	case e.expires == 0 && e.xpos >= 0:
@@ -177,7 +178,7 @@ func (b *Backlog) expire(e *entry) {
 	}
 }
 
-// enqueue lets e wait for its lane, its time or a worker.
+// enqueue makes e wait for its lane, its time or a worker.
 func (b *Backlog) enqueue(e *entry) {
 	g := e.group
 	switch {
@@ -198,7 +199,7 @@ func (b *Backlog) makeReady(e *entry) {
 	e.group.ready[proto.Class(e.class).Index()].push(e)
 }
 
-// dequeue takes e out of the heap that it stands in.
+// dequeue removes e from its heap.
 func (b *Backlog) dequeue(e *entry) {
 	switch e.place {
 	case waiting:
@@ -208,7 +209,7 @@ func (b *Backlog) dequeue(e *entry) {
 	}
 }
 
-// wakeGroup tells whoever waits for g, or for any group, that there may be work.
+// wakeGroup wakes the callers waiting for g, or for any group.
 func (b *Backlog) wakeGroup(g *group) {
 	if g.paused {
 		return
@@ -224,7 +225,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// end removes e from memory, but for the barrier that it may become.
+// end removes e from memory, except from its lane if it blocks it.
 func (b *Backlog) end(e *entry, becomes place) {
 	delete(b.entries, e.key)
 	e.place, e.expires = becomes, 0

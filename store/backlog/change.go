@@ -15,20 +15,20 @@ const (
 	batchBytes = 768 << 10
 )
 
-// Add writes new entries, as few batches as they fit in, and returns an error for
-// each: ErrExists, a [FullError], store.ErrFull, store.ErrConflict of what its
-// With required, or the store's failure. It ignores the end of ctx once writing
-// has begun.
+// Add writes new entries in as few batches as possible, and returns an error for
+// each: ErrExists, a [FullError], store.ErrFull, store.ErrConflict if a
+// requirement of its With did not hold, or the store's failure. It ignores the
+// end of ctx once writing has begun.
 func (b *Backlog) Add(_ context.Context, news []NewEntry) []error { return b.Begin(news).Wait() }
 
-// An PendingAdd is new entries on their way to the disk.
+// A PendingAdd is a set of new entries on their way to the disk.
 type PendingAdd struct {
 	w       *writer
 	pending *store.Pending
 }
 
-// Begin is the first half of Add: the entries are queued to be written when it
-// returns, in order behind those of earlier calls. It keeps nothing of news.
+// Begin is the first half of Add: when it returns the entries are queued to be
+// written, in order, behind those of earlier calls. It retains nothing of news.
 func (b *Backlog) Begin(news []NewEntry) *PendingAdd {
 	w := b.writer(len(news))
 	for i := range news {
@@ -50,18 +50,18 @@ func (b *Backlog) Begin(news []NewEntry) *PendingAdd {
 	return &PendingAdd{w: w, pending: w.queue()}
 }
 
-// Wait is the second half: it returns when all entries are on disk or refused,
-// with an error for each as Add does. It must be called once.
+// Wait is the second half: it returns once all entries are on disk or refused,
+// with an error for each as in Add. It must be called once.
 func (a *PendingAdd) Wait() []error {
 	defer a.w.close()
 	a.w.finish(a.pending.Wait(context.Background()))
 	return a.w.errs
 }
 
-// Change decides about entries and writes what was decided, as few batches as
-// they fit in. It returns an error for each: ErrNotFound, or the store's failure.
-// decide is called once for each entry, one after the other, with its index in
-// edits. An entry named twice is changed twice, in order.
+// Change decides about entries and writes the decisions in as few batches as
+// possible. It returns an error for each: ErrNotFound, or the store's failure.
+// decide is called once per entry, one after the other, with its index in edits.
+// An entry named twice is changed twice, in order.
 func (b *Backlog) Change(ctx context.Context, edits []Edit, decide func(i int, r *proto.Record) Action) []error {
 	w := b.writer(len(edits))
 	defer w.close()
@@ -90,8 +90,8 @@ func (b *Backlog) Change(ctx context.Context, edits []Edit, decide func(i int, r
 }
 
 // acquireMany marks the first entries of edits busy, all at once so that two
-// callers never wait for each other, and returns how many: up to the first that
-// is named a second time.
+// callers never wait for each other, and returns how many: up to the first key
+// that is repeated.
 func (b *Backlog) acquireMany(edits []Edit, steps []PendingChange, errs []error) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -118,7 +118,8 @@ func (b *Backlog) acquireMany(edits []Edit, steps []PendingChange, errs []error)
 	return n
 }
 
-// distinct returns the length of the longest head of edits without a key twice.
+// distinct returns the length of the longest prefix of edits without a repeated
+// key.
 func distinct(edits []Edit) int {
 	if len(edits) < 2 {
 		return len(edits)
@@ -133,14 +134,14 @@ func distinct(edits []Edit) int {
 	return len(edits)
 }
 
-// A writer gathers the steps of one call into batches.
+// A writer gathers the changes of one call into batches.
 type writer struct {
 	b       *Backlog
 	changes []PendingChange
 	errs    []error
 	batches []*store.Batch
-	members [][]int // indexes of the steps in each batch
-	open    [2]int  // the batch that still takes steps, old work and new, -1 none
+	members [][]int // indexes of the changes in each batch
+	open    [2]int  // the batch that still accepts changes, for old work and new, -1 none
 	pooled  *[]byte
 	buf     []byte // for encoding
 }
@@ -150,7 +151,7 @@ func (b *Backlog) writer(n int) *writer {
 	return &writer{b: b, changes: make([]PendingChange, n), errs: make([]error, n), open: [2]int{-1, -1}, pooled: p, buf: *p}
 }
 
-// close gives the buffer back, unless it has grown huge.
+// close returns the buffer to the pool, unless it has grown huge.
 func (w *writer) close() {
 	if cap(w.buf) <= 64<<10 {
 		*w.pooled = w.buf
@@ -158,7 +159,7 @@ func (w *writer) close() {
 	w.b.scratch.Put(w.pooled)
 }
 
-// put adds step i to a batch: its own when there is something with it.
+// put adds change i to a batch: to one of its own if with is set.
 func (w *writer) put(i int, val []byte, with func(*store.Batch), newWork bool) {
 	kind := 0
 	if newWork {
@@ -184,14 +185,14 @@ func (w *writer) put(i int, val []byte, with func(*store.Batch), newWork bool) {
 	w.members[at] = append(w.members[at], i)
 }
 
-// write commits the batches and has memory follow.
+// write commits the batches; memory follows.
 func (w *writer) write(ctx context.Context) {
 	if len(w.batches) > 0 {
 		w.finish(w.queue().Wait(context.WithoutCancel(ctx)))
 	}
 }
 
-// queue hands the batches to the store; memory follows each once it is on disk.
+// queue passes the batches to the store; memory follows each once it is on disk.
 func (w *writer) queue() *store.Pending {
 	for at, batch := range w.batches {
 		batch.After(func() { w.applied(w.members[at]) })
@@ -199,13 +200,14 @@ func (w *writer) queue() *store.Pending {
 	return w.b.store.Queue(w.batches)
 }
 
-// finish takes the store's answers and is ready for other batches.
+// finish takes the store's answers and makes the writer ready for further
+// batches.
 func (w *writer) finish(errs []error) {
 	for at, err := range errs {
 		if err != nil {
 			w.failed(w.members[at], err)
 		}
-		if !errors.Is(err, store.ErrUnknown) { // else the store may still hold it
+		if !errors.Is(err, store.ErrUnknown) { // otherwise the store may still hold it
 			w.batches[at].Reset()
 			w.b.batches.Put(w.batches[at])
 		}

@@ -14,77 +14,78 @@ import (
 
 // What callers test for with errors.Is.
 var (
-	// ErrExists says that there is an entry of this key already.
+	// ErrExists means that there is already an entry with this key.
 	ErrExists = errors.New("backlog: entry exists")
-	// ErrNotFound says that there is no entry of this key, or none any more.
+	// ErrNotFound means that there is no entry with this key.
 	ErrNotFound = errors.New("backlog: no such entry")
 	// ErrFull refuses new work: see [FullError] for what is full.
 	ErrFull = errors.New("backlog: full")
 )
 
-// A FullError says which limit refused a new entry.
+// A FullError states which limit refused a new entry.
 type FullError struct {
 	Count, MaxCount int
 	Bytes, MaxBytes int64
 }
 
-// Error says what is full and what to do.
+// Error states what is full and what to do.
 func (e *FullError) Error() string {
-	return fmt.Sprintf("backlog: full: %d of %d entries, %d of %d MiB wait; let them drain, cancel some, or raise the limit",
+	return fmt.Sprintf("backlog: full: %d of %d entries, %d of %d MiB are waiting; let them drain, cancel some, or raise the limit",
 		e.Count, e.MaxCount, e.Bytes>>20, e.MaxBytes>>20)
 }
 
-// Is makes errors.Is(err, ErrFull) hold.
+// Is makes errors.Is(err, ErrFull) true.
 func (e *FullError) Is(target error) bool { return target == ErrFull }
 
-// Buckets says where the entries stand on disk. A zero Done or Dead means that
+// Buckets are the buckets of the entries on disk. A zero Done or Dead means that
 // nothing may be moved there.
 type Buckets struct {
 	Live, Done, Dead store.Bucket
 }
 
 // Config tunes a backlog. The zero value of each field means its default. The
-// five functions must depend on their arguments alone: memory is rebuilt with
+// first five functions must depend only on their arguments: memory is rebuilt with
 // them.
 type Config struct {
-	// Group names the group of an entry; default: the record's peer. It and Lane
-	// are asked once an entry.
+	// Group names the group of an entry; default: the record's peer. Group and Lane
+	// are called once per entry.
 	Group func(Key, *proto.Record) string
-	// Lane names what the entry stands in line for, empty for nothing; default:
-	// the record's ordering key for PartTask.
+	// Lane names the lane of the entry, empty for none; default: the record's
+	// ordering key for PartTask.
 	Lane func(Key, *proto.Record) string
-	// Tenant names who an entry is of; within a class TakeAny takes from the parties
-	// in turn. It is asked once an entry; default: all are of one.
+	// Tenant names the tenant of an entry; within a class TakeAny takes from the
+	// tenants in turn. It is called once per entry; default: one tenant for all.
 	Tenant func(Key, *proto.Record) string
-	// Parked says that the entry waits for an event and must not be taken;
+	// Parked reports whether the entry waits for an event and must not be taken;
 	// default: never. Terminal records are always parked.
 	Parked func(Key, *proto.Record) bool
-	// Expires returns when TakeExpired shows the entry, Unix milliseconds, 0
+	// Expires returns when TakeExpired returns the entry, Unix milliseconds, 0
 	// never; default: the record's NotAfterMs. Terminal records never expire.
 	Expires func(Key, *proto.Record) int64
 
-	MaxEntries int   // live entries beyond which new work is refused; default 100 000
-	MaxBytes   int64 // bytes of their births likewise; default 256 MiB
+	MaxEntries int   // live entries above which new work is refused; default 100 000
+	MaxBytes   int64 // size of their initial records, likewise; default 256 MiB
 
 	MaxWait time.Duration // longest wait of an entry that was tried before; default 5 min
 
-	DoneFor time.Duration // finished records are kept so long; default 24 h
-	MaxDone int           // and so many of them; default 50 000
-	DeadFor time.Duration // dead entries are kept so long; default 30 days
-	MaxDead int           // and so many of them; default 10 000
+	DoneFor time.Duration // how long finished records are kept; default 24 h
+	MaxDone int           // at most this many of them; default 50 000
+	DeadFor time.Duration // how long dead entries are kept; default 30 days
+	MaxDead int           // at most this many of them; default 10 000
 
-	// Archive writes dead entries that the shelf has no more room for to a safe
-	// place, and returns once they are there. Default: none, and then the shelf
-	// of the dead has no bounds. See [FileArchive].
+	// Archive writes dead entries beyond the bounds to a safe place and returns once
+	// they are there. Default: none, and then the dead set has no bounds. See
+	// [FileArchive].
 	Archive func(context.Context, []Archived) error
-	// Archived is told after so many dead entries were archived and deleted.
+	// Archived is called with the number of dead entries archived and deleted.
 	Archived func(n int)
 
-	// Found is told of each live entry that Open finds, with its record.
+	// Found is called for each live entry that Open finds, with its record.
 	Found func(Key, *proto.Record)
-	// Progress is called while Open reads, with the entries read so far.
+	// Progress is called while Open reads, with the number of entries read so far.
 	Progress func(entries int)
-	// Damaged is told of a record that cannot be read. It is left where it is.
+	// Damaged is called for a record that cannot be read. The record is left as it
+	// is.
 	Damaged func(key []byte, err error)
 
 	Clock clock.Clock // default clock.System()

@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// readInitial reads what was written first of an entry.
+// readInitial reads the initial record of an entry.
 func (b *Backlog) readInitial(k Key) (*proto.Stored, error) {
 	return b.readStored(b.buckets.Live, k)
 }
@@ -52,22 +52,23 @@ func (b *Backlog) read(e *entry) (*proto.Record, error) {
 	return st.Record, nil
 }
 
-// A Set is one of the three places in which an entry may stand on disk.
+// A Set is one of the three sets that an entry may be in on disk: live, done or
+// dead.
 type Set byte
 
-// The shelves.
+// The sets.
 const (
 	Live Set = iota
 	Done
 	Dead
 )
 
-// String returns the shelf's name.
+// String returns the set's name.
 func (s Set) String() string { return [...]string{"live", "done", "dead"}[s] }
 
-// Get reads the record of an entry, wherever it stands, or ErrNotFound.
+// Get reads the record of an entry from any set, or returns ErrNotFound.
 func (b *Backlog) Get(k Key) (*proto.Record, Set, error) {
-	for range 2 { // it may move from one shelf to the next between two reads
+	for range 2 { // it may move to another set between two reads
 		for _, look := range []struct {
 			shelf Set
 			read  func(Key) (*proto.Record, error)
@@ -117,7 +118,8 @@ func (b *Backlog) deadRecord(k Key) (*proto.Record, error) {
 	return st.Record, nil
 }
 
-// Read reads a taken entry whole, with one read while it was never changed.
+// Read reads a taken entry with its envelope, with a single read if it was never
+// changed.
 func (b *Backlog) Read(it Item) (*proto.Stored, error) {
 	if it.Version > 0 {
 		return b.Stored(it.Key)
@@ -129,8 +131,8 @@ func (b *Backlog) Read(it Item) (*proto.Stored, error) {
 	return st, err
 }
 
-// Stored reads an entry whole, with its record as it is now. It knows live and
-// dead entries; of the done only the record is kept: see Get.
+// Stored reads an entry with its envelope and current record. It finds live and
+// dead entries; of done ones only the record is kept: see Get.
 func (b *Backlog) Stored(k Key) (*proto.Stored, error) {
 	st, err := b.readInitial(k)
 	if err == nil {

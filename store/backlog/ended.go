@@ -13,7 +13,8 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A endedSet remembers in which order ended entries came to it: oldest first.
+// An endedSet holds ended entries in the order in which they were added: oldest
+// first.
 type endedSet struct {
 	entries []endedEntry
 }
@@ -31,7 +32,7 @@ func (s *endedSet) sort() {
 	})
 }
 
-// drop forgets the oldest n.
+// drop removes the oldest n.
 func (s *endedSet) drop(n int) {
 	s.entries = s.entries[n:]
 	if cap(s.entries) > 4096 && len(s.entries) < cap(s.entries)/4 {
@@ -39,8 +40,8 @@ func (s *endedSet) drop(n int) {
 	}
 }
 
-// surplus returns how many of the oldest, at most limit, are beyond the bounds:
-// more than keep of them, or ended at horizon or before.
+// surplus returns how many of the oldest, at most limit, exceed the bounds: more
+// than keep of them, or ended at horizon or before.
 func (s *endedSet) surplus(keep int, horizon int64, limit int) int {
 	n := min(max(len(s.entries)-keep, 0), limit)
 	for n < min(len(s.entries), limit) && s.entries[n].ended <= horizon {
@@ -49,18 +50,18 @@ func (s *endedSet) surplus(keep int, horizon int64, limit int) int {
 	return n
 }
 
-// tidyStep is how many entries Tidy moves at once.
+// tidyStep is how many entries Tidy processes at once.
 const tidyStep = 256
 
-// A TidyResult says what Tidy did.
+// A TidyResult counts what Tidy did.
 type TidyResult struct {
 	Forgotten int // finished records deleted
 	Archived  int // dead entries archived and deleted
 }
 
-// Tidy brings the shelves back within their bounds: finished records are
-// forgotten, dead entries archived first. While the wall clock is doubted nothing
-// is too old (I14).
+// Tidy brings the ended sets back within their bounds: finished records are
+// deleted, dead entries are archived first. While the wall clock is doubted
+// nothing is too old (I14).
 func (b *Backlog) Tidy(ctx context.Context) (t TidyResult, err error) {
 	b.tidying.Lock()
 	defer b.tidying.Unlock()
@@ -94,7 +95,7 @@ func (b *Backlog) Tidy(ctx context.Context) (t TidyResult, err error) {
 	return t, ctx.Err()
 }
 
-// beyond returns the oldest keys of a shelf that are beyond its bounds.
+// beyond returns the oldest keys of a set that exceed its bounds.
 func (b *Backlog) beyond(s *endedSet, keep int, horizon int64) []Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,8 +138,8 @@ func (b *Backlog) archive(ctx context.Context, keys []Key) error {
 	return nil
 }
 
-// discard deletes the oldest entries of a shelf, which are keys, and lets the
-// lanes go on that they held.
+// discard deletes keys, the oldest entries of a set, and unblocks the lanes that
+// they blocked.
 func (b *Backlog) discard(ctx context.Context, s *endedSet, bk store.Bucket, kind byte, keys []Key, lanes map[Key]string) error {
 	var batch store.Batch
 	for _, k := range keys {
@@ -155,8 +156,8 @@ func (b *Backlog) discard(ctx context.Context, s *endedSet, bk store.Bucket, kin
 	return b.store.Apply(context.WithoutCancel(ctx), &batch)
 }
 
-// Purge deletes the entries of Done or Dead that match, nil all, and returns
-// how many. With dryRun it only counts them.
+// Purge deletes the entries of Done or Dead that match, nil all, and returns how
+// many. With dryRun it only counts them.
 func (b *Backlog) Purge(ctx context.Context, sh Set, match func(Key, *proto.Record) bool, dryRun bool) (n int, err error) {
 	b.tidying.Lock()
 	defer b.tidying.Unlock()
@@ -179,7 +180,7 @@ func (b *Backlog) Purge(ctx context.Context, sh Set, match func(Key, *proto.Reco
 	}
 }
 
-// purge deletes these entries of a shelf.
+// purge deletes these entries of a set.
 func (b *Backlog) purge(ctx context.Context, sh Set, found []Listed) error {
 	s, bk, kind := b.endedSet(sh)
 	dropped := make(map[Key]bool, len(found))
@@ -209,14 +210,14 @@ func (b *Backlog) endedSet(sh Set) (*endedSet, store.Bucket, byte) {
 }
 
 // Revise changes the record of an ended entry, such as its status. A dead one
-// whose status becomes StatusRedriven lets its lane go on. change must not alter
-// when it ended.
+// whose status becomes StatusRedriven unblocks its lane. change must not alter
+// when the entry ended.
 func (b *Backlog) Revise(ctx context.Context, k Key, change func(*proto.Record)) error {
 	return b.ReviseWith(ctx, k, change, func(*store.Batch) {})
 }
 
-// ReviseTo is ReviseWith that takes a dead entry to the shelf that to chooses by its record as
-// it was: among the done the record alone is kept of it.
+// ReviseTo is ReviseWith, but moves a dead entry to the set that to returns for
+// its old record; in Done only the record is kept.
 func (b *Backlog) ReviseTo(ctx context.Context, k Key, to func(*proto.Record) Set, change func(*proto.Record), also func(*store.Batch)) error {
 	b.tidying.Lock()
 	if b.buckets.Dead != 0 {
@@ -253,7 +254,7 @@ func (b *Backlog) reviseToDone(ctx context.Context, k Key, r *proto.Record, chan
 	return b.store.Apply(context.WithoutCancel(ctx), &batch)
 }
 
-// ReviseWith is Revise with what also adds to the same batch.
+// ReviseWith is Revise, with the operations that also adds to the same batch.
 func (b *Backlog) ReviseWith(ctx context.Context, k Key, change func(*proto.Record), also func(*store.Batch)) error {
 	b.tidying.Lock()
 	defer b.tidying.Unlock()
@@ -263,7 +264,7 @@ func (b *Backlog) ReviseWith(ctx context.Context, k Key, change func(*proto.Reco
 		err = b.reviseDead(&batch, k, change)
 	}
 	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("%w: %v among the ended", ErrNotFound, k)
+		return fmt.Errorf("%w: %v has not ended", ErrNotFound, k)
 	}
 	if err != nil {
 		return fmt.Errorf("revise %v: %w", k, err)

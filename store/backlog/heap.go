@@ -1,18 +1,18 @@
 package backlog
 
-// An order says how a heap sorts entries and where an entry notes its place.
+// An order defines how a heap sorts entries and where an entry stores its index.
 type order interface {
 	less(a, b *entry) bool
 	set(e *entry, i int)
 }
 
-// byArrival is the order of what is ready: the oldest first.
+// byArrival is the order of ready entries: oldest first.
 type byArrival struct{}
 
 func (byArrival) less(a, b *entry) bool { return a.arrival < b.arrival }
 func (byArrival) set(e *entry, i int)   { e.pos = int32(i) }
 
-// byDue is the order of what waits for its time.
+// byDue is the order of waiting entries.
 type byDue struct{}
 
 func (byDue) less(a, b *entry) bool {
@@ -26,7 +26,7 @@ type byExpiry struct{}
 func (byExpiry) less(a, b *entry) bool { return a.expires < b.expires }
 func (byExpiry) set(e *entry, i int)   { e.xpos = int32(i) }
 
-// A heap is a binary heap of entries that know their places in it.
+// A heap is a binary heap of entries that store their index in it.
 type heap[O order] struct {
 	o     O
 	items []*entry
@@ -47,7 +47,7 @@ func (h *heap[O]) push(e *entry) {
 	h.up(len(h.items) - 1)
 }
 
-// remove takes out the entry at place i.
+// remove removes the entry at index i.
 func (h *heap[O]) remove(i int) {
 	last := len(h.items) - 1
 	h.o.set(h.items[i], -1)
@@ -60,11 +60,11 @@ func (h *heap[O]) remove(i int) {
 		h.fix(i)
 	}
 	if c := cap(h.items); c > 1024 && last < c/4 {
-		h.items = append(make([]*entry, 0, c/2), h.items...) // give the memory back
+		h.items = append(make([]*entry, 0, c/2), h.items...) // release the memory
 	}
 }
 
-// fix restores the order after the entry at place i has changed.
+// fix restores the order after the entry at index i has changed.
 func (h *heap[O]) fix(i int) {
 	if !h.down(i) {
 		h.up(i)

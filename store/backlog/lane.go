@@ -6,15 +6,15 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A lane holds the entries of one ordering key in their order. Only the first
-// may be taken. A dead entry whose followers must wait for a person keeps its
-// place, as a barrier.
+// A lane holds the entries of one ordering key in their order. Only the first may
+// be taken. A dead entry whose followers must wait for a person stays in its lane
+// and blocks it.
 type lane struct {
 	name    string
 	entries []*entry
 }
 
-// laneNamed returns the lane of this name, and makes it if need be.
+// laneNamed returns the lane with this name and creates it if needed.
 func (b *Backlog) laneNamed(name string) *lane {
 	l := b.lanes[name]
 	if l == nil {
@@ -29,10 +29,10 @@ func (l *lane) join(e *entry) {
 	l.entries = append(l.entries, e)
 }
 
-// admits reports whether e may be worked on now.
+// admits reports whether e may be processed now.
 func (l *lane) admits(e *entry) bool { return l.entries[0] == e }
 
-// leaveLane takes an ended entry out of its lane and lets the next one in.
+// leaveLane removes an ended entry from its lane and admits the next one.
 func (b *Backlog) leaveLane(e *entry) {
 	l := e.lane
 	if l == nil {
@@ -49,7 +49,8 @@ func (b *Backlog) leaveLane(e *entry) {
 	b.advance(l)
 }
 
-// advance lets the first of l in, if it stood behind, and forgets an empty lane.
+// advance admits the first entry of l, if it was queued behind, and deletes an
+// empty lane.
 func (b *Backlog) advance(l *lane) {
 	switch {
 	case len(l.entries) == 0:
@@ -59,7 +60,7 @@ func (b *Backlog) advance(l *lane) {
 	}
 }
 
-// blocks returns the lane that the dead entry holds, empty for none.
+// blocks returns the lane that the dead entry blocks, empty if none.
 func (b *Backlog) blocks(k Key, r *proto.Record) string {
 	if r.GetOnDead() != "block" || r.Status == StatusRedriven {
 		return ""
@@ -67,7 +68,7 @@ func (b *Backlog) blocks(k Key, r *proto.Record) string {
 	return b.cfg.Lane(k, r)
 }
 
-// unblock removes the barrier that a dead entry was in the lane.
+// unblock removes a dead entry that blocks the lane.
 func (b *Backlog) unblock(name string, k Key) {
 	l := b.lanes[name]
 	if l == nil {

@@ -6,20 +6,21 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Listed is an entry as List finds it.
+// A Listed is an entry in a list.
 type Listed struct {
 	Key    Key
 	Record *proto.Record
-	Size   uint32 // bytes of the birth that List read; 0 when there is none any more
+	Size   uint32 // bytes of the initial record that List read; 0 if there is none
 	Set    Set
 }
 
-// listBudget is how many pairs one call of List reads at most.
+// listBudget is the maximum number of pairs that one call of List reads.
 const listBudget = 8 << 10
 
-// List returns up to limit entries of a shelf that match, nil all, the oldest first,
-// as they are on the disk. It is for whoever needs them all; a person wants Page. next is where to go on, nil at the end; a page
-// may be short, or empty, before the end.
+// List returns up to limit entries of a set that match, nil all, oldest first, as
+// they are on disk. It is for callers that need all entries; use Page for people.
+// next is where to continue, nil at the end; a page before the end may be short
+// or empty.
 func (b *Backlog) List(sh Set, cursor []byte, limit int, match func(Key, *proto.Record) bool) (found []Listed, next []byte, err error) {
 	bk := b.buckets.Live
 	if sh != Live {
@@ -28,7 +29,7 @@ func (b *Backlog) List(sh Set, cursor []byte, limit int, match func(Key, *proto.
 	if bk == 0 || limit <= 0 {
 		return nil, nil, nil
 	}
-	var last Listed // its state, if it has one, may still come
+	var last Listed // its state, if it has one, may still follow
 	flush := func() {
 		if last.Record != nil && (match == nil || match(last.Key, last.Record)) {
 			found = append(found, last)
@@ -67,7 +68,7 @@ func (b *Backlog) List(sh Set, cursor []byte, limit int, match func(Key, *proto.
 	return found, nil, nil
 }
 
-// decodeRecord reads the record out of a value of either kind.
+// decodeRecord decodes the record in a value of either kind.
 func decodeRecord(kind byte, val []byte) (*proto.Record, error) {
 	if kind == kindState {
 		r := new(proto.Record)

@@ -13,8 +13,8 @@ import (
 // progressEvery is the number of entries between two calls of Config.Progress.
 const progressEvery = 1000
 
-// Open returns the backlog that is kept in the buckets of s, with its schedule
-// rebuilt from what is on disk. It starts nothing.
+// Open returns the backlog kept in the buckets of s, with its schedule rebuilt
+// from the disk. It starts nothing.
 func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
 	b := &Backlog{
 		store: s, buckets: buckets, cfg: cfg.withDefaults(),
@@ -34,7 +34,7 @@ func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
 	return b, nil
 }
 
-// readDead rebuilds the shelf of the dead.
+// readDead rebuilds the dead set.
 func (b *Backlog) readDead(in *loader) error {
 	return b.readEnded(b.buckets.Dead, kindInitial, &b.dead, func(k Key, val []byte) (*proto.Record, error) {
 		st := new(proto.Stored)
@@ -50,7 +50,7 @@ func (b *Backlog) readDead(in *loader) error {
 	})
 }
 
-// readDone rebuilds the shelf of the done.
+// readDone rebuilds the done set.
 func (b *Backlog) readDone(*loader) error {
 	return b.readEnded(b.buckets.Done, kindState, &b.done, func(_ Key, val []byte) (*proto.Record, error) {
 		r := new(proto.Record)
@@ -112,13 +112,13 @@ func (b *Backlog) readLive(in *loader) error {
 	return nil
 }
 
-// An loader gathers the one or two records of an entry.
+// A loader gathers the one or two records of an entry.
 type loader struct {
 	key Key
 	rec *proto.Record
 	e   *entry
 	all []*entry
-	seq map[*entry]proto.Seq // of those in a lane
+	seq map[*entry]proto.Seq // of entries in a lane
 }
 
 func (in *loader) read(kind byte, val []byte) error {
@@ -144,8 +144,8 @@ func (in *loader) read(kind byte, val []byte) error {
 	return nil
 }
 
-// rebuild puts the entry that in has gathered into memory. Those that may be
-// taken are queued later, when the lanes stand.
+// rebuild adds the entry that in has gathered to memory. Entries that may be
+// taken are queued later, once the lanes are complete.
 func (b *Backlog) rebuild(in *loader) {
 	if in.rec == nil {
 		return
@@ -168,8 +168,8 @@ func (b *Backlog) rebuild(in *loader) {
 	}
 }
 
-// sortLane orders a lane by the signed sequence, which is the order of birth at
-// the origin.
+// sortLane orders a lane by the signed sequence, which is the order of creation
+// at the origin.
 func (in *loader) sortLane(l *lane) {
 	slices.SortFunc(l.entries, func(a, b *entry) int {
 		return cmp.Or(in.seq[a].Compare(in.seq[b]), a.key.ID.Compare(b.key.ID))

@@ -10,16 +10,16 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A Span says which tasks [Backlog.Page] looks at and in which order.
+// A Span selects the tasks for [Backlog.Page] and their order.
 type Span struct {
 	From    proto.TaskID // where to begin; zero: at the first
-	With    bool         // From itself is looked at too
-	Oldest  bool         // the oldest first; default the newest first
+	With    bool         // From itself is included
+	Oldest  bool         // oldest first; default newest first
 	Sets    []Set        // default all
-	Results bool         // ended results are looked at too, where no task has their id
+	Results bool         // include ended results that no task shares the id of
 }
 
-// holds reports whether id is inside the span.
+// holds reports whether id is within the span.
 func (s Span) holds(id proto.TaskID) bool {
 	if s.From.IsZero() {
 		return true
@@ -36,13 +36,13 @@ func (s Span) Compare(a, b proto.TaskID) int {
 	return b.Compare(a)
 }
 
-// pageStep is how many ids Page picks at once.
+// pageStep is how many ids Page selects at once.
 const pageStep = 1024
 
-// Page returns up to limit tasks that match, nil all, in the order of their ids, which
-// is by age, whatever shelf they are on. next is the last task that was looked at, zero
-// at the end; a page may be short, or empty, before the end. A task that ends between
-// two pages is neither left out nor shown twice.
+// Page returns up to limit tasks that match, nil all, from any set in the order
+// of their ids, which is by age. next is the last task considered, zero at the
+// end; a page before the end may be short or empty. A task that ends between two
+// pages is neither omitted nor returned twice.
 func (b *Backlog) Page(s Span, limit int, match func(Key, *proto.Record) bool) (found []Listed, next proto.TaskID, err error) {
 	if limit <= 0 {
 		return nil, next, nil
@@ -74,7 +74,8 @@ func (b *Backlog) Page(s Span, limit int, match func(Key, *proto.Record) bool) (
 	return found, s.From, nil
 }
 
-// listed reads one entry of a page; not ok when it is gone, or on another shelf by now.
+// listed reads one entry of a page; ok is false if it no longer exists, or is in
+// another set by now.
 func (b *Backlog) listed(s Span, k Key) (l Listed, ok bool, err error) {
 	r, shelf, err := b.Get(k)
 	if s.Results && errors.Is(err, ErrNotFound) {
@@ -93,7 +94,7 @@ func (b *Backlog) listed(s Span, k Key) (l Listed, ok bool, err error) {
 	return Listed{Key: k, Record: r, Set: shelf}, s.on(shelf), nil
 }
 
-// on reports whether the span looks at a shelf.
+// on reports whether the span includes a set.
 func (s Span) on(sh Set) bool { return len(s.Sets) == 0 || slices.Contains(s.Sets, sh) }
 
 // firsts returns the first ids of a span, at most pageStep, in order.
@@ -120,7 +121,8 @@ func (b *Backlog) firsts(s Span) []proto.TaskID {
 	return first
 }
 
-// ids yields the ids of the tasks on the shelves of s, in no order. The caller holds mu.
+// ids yields the ids of the tasks in the sets of s, in no order. The caller holds
+// mu.
 func (b *Backlog) ids(s Span) iter.Seq[proto.TaskID] {
 	return func(yield func(proto.TaskID) bool) {
 		if s.on(Live) {

@@ -8,11 +8,11 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// StatusRedriven is the status of a dead entry that was made anew as another
-// task. It no longer holds its lane.
+// StatusRedriven is the status of a dead entry that was resubmitted as another
+// task. It no longer blocks its lane.
 const StatusRedriven = "redriven"
 
-// An Action is what a decision does with an entry.
+// An Action is the outcome of a decision about an entry.
 type Action byte
 
 // The actions.
@@ -20,28 +20,28 @@ const (
 	Keep      Action = iota // nothing changed, nothing is written
 	Write                   // the record is written; a taken entry stays taken
 	Requeue                 // the record is written; the entry waits for its DueMs again
-	Tombstone               // the record is written and the birth deleted: it has ended and is remembered
-	Drop                    // the entry is deleted and leaves nothing
-	ToDone                  // it ends and its record is kept among the done
-	ToDead                  // it ends and is kept whole among the dead
+	Tombstone               // the record is written and the initial record deleted: the entry has ended and only its record is kept
+	Drop                    // the entry is deleted without a trace
+	ToDone                  // it ends and its record is kept in Done
+	ToDead                  // it ends and is kept whole in Dead
 )
 
-// A Decide says what becomes of an entry. It may change r, which is the
-// record as it is; it must be quick and depend on what it is given alone.
+// A Decide function decides about an entry. It may change r, its current record;
+// it must be quick and depend only on its argument.
 type Decide func(r *proto.Record) Action
 
 // A NewEntry is an entry to be added.
 type NewEntry struct {
 	Key    Key
-	Stored *proto.Stored // its birth; read, never kept
-	// Encoded is the birth as it is written, for a caller that has encoded it
+	Stored *proto.Stored // the initial record; read, never kept
+	// Encoded is the encoded initial record, for a caller that has encoded it
 	// already; nil: it is encoded here.
 	Encoded []byte
-	// BypassLimits entries pass when the backlog or the disk is full: what must get
-	// through for work to end.
+	// BypassLimits adds the entry even if the backlog or the disk is full: for
+	// entries that running work needs to end.
 	BypassLimits bool
-	// With adds operations and requirements that stand or fall with this entry;
-	// nil for none. It is called once, unless the entry is refused before.
+	// With adds operations and requirements that are committed together with this
+	// entry; nil for none. It is called once, unless the entry is refused before.
 	With func(*store.Batch)
 }
 
@@ -49,32 +49,33 @@ type NewEntry struct {
 type Edit struct {
 	Key Key
 	// Record is the record as the caller read it when the entry had this Version,
-	// which saves reading it again; it is changed in place. Nil: it is read.
+	// which saves a read; it is changed in place. Nil: it is read.
 	Record  *proto.Record
 	Version uint32
 }
 
-// A PendingChange is one change that has been decided and is not yet on disk. Until it is
-// written or dropped nobody else can change the entry.
+// A PendingChange is a change that has been decided and is not yet on disk. Until
+// it is written or discarded no other change of the entry is possible.
 type PendingChange struct {
 	b      *Backlog
 	e      *entry
-	old    *entry // in whose place e is added; mostly nil
+	old    *entry // the entry that e replaces; mostly nil
 	rec    *proto.Record
 	action Action
 	add    bool
-	val    []byte // what is written: the birth of an added entry, else the record
-	closed bool   // applied or dropped; under b.mu
+	val    []byte // what is written: the initial record of an added entry, otherwise the record
+	closed bool   // applied or discarded; guarded by b.mu
 }
 
-// Reserve prepares to add n, for a caller that writes it with its own batch; n.With
-// is not called. It fails with ErrExists, a [FullError] or store.ErrTooLarge.
+// Reserve prepares to add n, for a caller that writes it with its own batch;
+// n.With is not called. It fails with ErrExists, a [FullError] or
+// store.ErrTooLarge.
 func (b *Backlog) Reserve(n NewEntry) (*PendingChange, error) {
 	return b.prepareAdd(n, false)
 }
 
-// Replace is Reserve for the key of an entry that has ended and of which [Tombstone] left
-// the record alone: the new one takes its place. Any other entry is ErrExists.
+// Replace is Reserve for the key of an ended entry of which only a [Tombstone] is
+// left: the new one replaces it. For any other entry it returns ErrExists.
 func (b *Backlog) Replace(n NewEntry) (*PendingChange, error) {
 	return b.prepareAdd(n, true)
 }
@@ -82,7 +83,7 @@ func (b *Backlog) Replace(n NewEntry) (*PendingChange, error) {
 func (b *Backlog) prepareAdd(n NewEntry, again bool) (*PendingChange, error) {
 	val, err := n.encode(nil)
 	if err == nil {
-		err = b.store.Fits(len(val)) // the batch of the caller has more in it than this
+		err = b.store.Fits(len(val)) // the caller's batch holds more than this
 	}
 	if err != nil {
 		return nil, err
@@ -96,7 +97,8 @@ func (b *Backlog) prepareAdd(n NewEntry, again bool) (*PendingChange, error) {
 }
 
 // Prepare waits until no other change of the entry is being written and decides.
-// A nil step without an error means that the decision was to keep it as it is.
+// A nil change without an error means that the decision was to keep the entry as
+// it is.
 func (b *Backlog) Prepare(ed Edit, decide Decide) (*PendingChange, error) {
 	e, err := b.acquire(ed.Key)
 	if err != nil {
@@ -113,11 +115,11 @@ func (b *Backlog) Prepare(ed Edit, decide Decide) (*PendingChange, error) {
 	return s, nil
 }
 
-// Record returns the record as it will be.
+// Record returns the new record.
 func (s *PendingChange) Record() *proto.Record { return s.rec }
 
-// AddTo adds the step to batch. Memory follows once the batch is on disk. If the
-// batch is not applied, or refused, the caller must Drop the step.
+// AddTo adds the change to batch. Memory follows once the batch is on disk. If
+// the batch is not applied, or refused, the caller must Discard the change.
 func (s *PendingChange) AddTo(batch *store.Batch) {
 	s.ops(batch, s.val)
 	batch.After(func() {
@@ -128,8 +130,8 @@ func (s *PendingChange) AddTo(batch *store.Batch) {
 	})
 }
 
-// ReplaceInitial adds to batch a new birth of the entry of the step, whose record is as the
-// step leaves it.
+// ReplaceInitial adds to batch a new initial record of the entry. The record in
+// st must be that of the change.
 func (s *PendingChange) ReplaceInitial(batch *store.Batch, st *proto.Stored) error {
 	val, err := proto.Encode(nil, st)
 	if err != nil {
@@ -139,7 +141,7 @@ func (s *PendingChange) ReplaceInitial(batch *store.Batch, st *proto.Stored) err
 	return nil
 }
 
-// Discard gives up the step. It does nothing when the step was written.
+// Discard gives up the change. It does nothing if the change was written.
 func (s *PendingChange) Discard() {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -147,7 +149,7 @@ func (s *PendingChange) Discard() {
 	s.b.wakeWaiters()
 }
 
-// encode returns what is written of n. It may overwrite buf.
+// encode returns the encoding of n. It may overwrite buf.
 func (n *NewEntry) encode(buf []byte) ([]byte, error) {
 	if n.Encoded != nil {
 		return n.Encoded, nil
@@ -159,8 +161,8 @@ func (n *NewEntry) encode(buf []byte) ([]byte, error) {
 	return val, nil
 }
 
-// reserve makes room for a new entry of so many bytes; again: in the place of one that
-// was shed.
+// reserve makes room for a new entry of this size; with again it may replace a
+// tombstone.
 func (b *Backlog) reserve(n NewEntry, size int, again bool) (PendingChange, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -196,7 +198,7 @@ func (b *Backlog) acquire(k Key) (*entry, error) {
 	}
 }
 
-// markBusy marks e busy and takes it out of its heap.
+// markBusy marks e busy and removes it from its heap.
 func (b *Backlog) markBusy(e *entry) {
 	e.busy = true
 	if e.place == ready || e.place == waiting {
@@ -205,21 +207,21 @@ func (b *Backlog) markBusy(e *entry) {
 	}
 }
 
-// awaitIdle waits for some entry to be no longer busy.
+// awaitIdle waits for some entry to become idle.
 func (b *Backlog) awaitIdle() {
 	b.waiters++
 	b.idle.Wait()
 	b.waiters--
 }
 
-// wakeWaiters wakes those who wait for a busy entry.
+// wakeWaiters wakes the goroutines waiting for a busy entry.
 func (b *Backlog) wakeWaiters() {
 	if b.waiters > 0 {
 		b.idle.Broadcast()
 	}
 }
 
-// decide reads the record, unless the caller holds it, and asks what becomes of it.
+// decide reads the record, unless the caller passed it, and makes the decision.
 func (s *PendingChange) decide(ed Edit, decide Decide) (err error) {
 	s.rec = ed.Record
 	if s.rec == nil || ed.Version != s.e.version {
@@ -231,7 +233,7 @@ func (s *PendingChange) decide(ed Edit, decide Decide) (err error) {
 	return nil
 }
 
-// encode appends to dst what the step writes.
+// encode appends to dst what the change writes.
 func (s *PendingChange) encode(dst []byte) ([]byte, error) {
 	switch s.action {
 	case Write, Requeue, Tombstone, ToDone:
@@ -239,7 +241,7 @@ func (s *PendingChange) encode(dst []byte) ([]byte, error) {
 	case ToDead:
 		st, err := s.b.readInitial(s.e.key)
 		if errors.Is(err, store.ErrNotFound) {
-			st, err = &proto.Stored{}, nil // its body was shed
+			st, err = &proto.Stored{}, nil // a tombstone has no body
 		}
 		if err != nil {
 			return dst, fmt.Errorf("read %v: %w", s.e.key, err)
@@ -250,7 +252,7 @@ func (s *PendingChange) encode(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
-// ops adds the operations of the step to batch.
+// ops adds the operations of the change to batch.
 func (s *PendingChange) ops(batch *store.Batch, val []byte) {
 	var arr [keySize]byte
 	k, bk := s.e.key.append(arr[:0], kindInitial), s.b.buckets
@@ -281,7 +283,7 @@ func (s *PendingChange) ops(batch *store.Batch, val []byte) {
 	}
 }
 
-// apply brings memory to where the disk is. It runs under b.mu, once.
+// apply updates memory after the write. It runs under b.mu, once.
 func (s *PendingChange) apply() {
 	if s.closed {
 		return
@@ -321,7 +323,7 @@ func (s *PendingChange) apply() {
 	}
 }
 
-// applyRecord brings e to its new record.
+// applyRecord updates e to its new record.
 func (b *Backlog) applyRecord(e *entry, r *proto.Record, a Action) {
 	due, absolute, was := e.due, e.absolute, e.place
 	e.version++
@@ -337,12 +339,13 @@ func (b *Backlog) applyRecord(e *entry, r *proto.Record, a Action) {
 		b.expire(e)
 		return
 	case a == Write && was != parked:
-		e.due, e.absolute = due, absolute // a note in the record hurries nothing
+		e.due, e.absolute = due, absolute // a change of the record alone keeps the due time
 	}
 	b.position(e, r)
 }
 
-// rollback brings memory back to where the disk is. It runs under b.mu.
+// rollback restores memory after a change that was not written. It runs under
+// b.mu.
 func (s *PendingChange) rollback() {
 	if s.closed {
 		return

@@ -5,8 +5,8 @@ import "github.com/balefire/balefire/proto"
 // Counts describes a backlog, or one group of it.
 type Counts struct {
 	Live    int                     // entries that have not ended
-	Kept    int                     // entries that have ended and are remembered, see Shed
-	Bytes   int64                   // births of the live
+	Kept    int                     // entries that have ended and are tombstones
+	Bytes   int64                   // size of the initial records of live entries
 	ByState map[proto.TaskState]int // live and kept
 	ByClass map[proto.Class]int     // live and kept
 }
@@ -30,11 +30,11 @@ func (t *tally) counts() Counts {
 type Stats struct {
 	Counts
 	Done, Dead int    // entries on the shelves
-	Starved    uint64 // times a low entry was taken because it had waited too long
+	Starved    uint64 // how often a low entry was taken because it had waited too long
 	Lanes      int    // ordering keys with live entries
 }
 
-// Stats counts what is there.
+// Stats returns the current counts.
 func (b *Backlog) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,7 +64,7 @@ func (b *Backlog) Groups() []string {
 	return names
 }
 
-// Keys appends to dst the live entries of a group, in no order.
+// Keys appends to dst the keys of the entries that match, nil all, in no order.
 func (b *Backlog) Keys(dst []Key, match func(Item) bool) []Key {
 	b.mu.Lock()
 	defer b.mu.Unlock()

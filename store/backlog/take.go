@@ -7,9 +7,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Take takes up to n entries of the group that are due, as the classes share
-// them, and appends them to dst. They are the caller's until it calls Change or
-// Release for them.
+// Take takes up to n due entries of the group, shared among the classes, and
+// appends them to dst. The caller owns them until it calls Change or Release for
+// them.
 func (b *Backlog) Take(dst []Item, name string, n int) []Item {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -33,10 +33,10 @@ func (b *Backlog) Take(dst []Item, name string, n int) []Item {
 	return dst
 }
 
-// TakeAny takes the most urgent entry that is due in any group that eligible
-// lets through, nil all. Within a class the parties take turns; those that sated
-// names, nil none, have theirs only while nobody else waits. Both are asked under
-// a lock and must not call back.
+// TakeAny takes the most urgent due entry of all groups for which eligible
+// returns true, nil all. Within a class the tenants take turns; those for which
+// overShare returns true, nil none, get theirs only while no other is waiting.
+// Both functions are called under a lock and must not call back.
 func (b *Backlog) TakeAny(eligible, overShare func(name string) bool) (Item, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,7 +49,7 @@ func (b *Backlog) TakeAny(eligible, overShare func(name string) bool) (Item, boo
 	return b.takeAny(eligible, nil)
 }
 
-// takeAny is TakeAny without the parties that sated names. The caller holds mu.
+// takeAny is TakeAny without the tenants over their share. The caller holds mu.
 func (b *Backlog) takeAny(eligible, overShare func(name string) bool) (Item, bool) {
 	var first [fair.Classes]*entry
 	var waits [fair.Classes]bool
@@ -81,7 +81,7 @@ func (b *Backlog) takeAny(eligible, overShare func(name string) bool) (Item, boo
 	return b.take(first[c]), true
 }
 
-// waits tells which classes of g have an entry ready.
+// waits returns which classes of g have a ready entry.
 func (g *group) waits() (w [fair.Classes]bool) {
 	for c := range w {
 		w[c] = g.ready[c].n > 0
@@ -89,7 +89,7 @@ func (g *group) waits() (w [fair.Classes]bool) {
 	return w
 }
 
-// promoteDue makes ready what has waited for its time.
+// promoteDue makes the due entries of g ready.
 func (b *Backlog) promoteDue(g *group) {
 	if g.waiting.len() == 0 {
 		return
@@ -111,7 +111,7 @@ func (b *Backlog) take(e *entry) Item {
 	return e.item()
 }
 
-// Release gives back a taken entry, to be taken again after wait. Nothing is
+// Release returns a taken entry, to be taken again after wait. Nothing is
 // written. It reports whether the entry was taken.
 func (b *Backlog) Release(k Key, wait time.Duration) bool {
 	b.mu.Lock()
@@ -129,10 +129,10 @@ func (b *Backlog) Release(k Key, wait time.Duration) bool {
 	return true
 }
 
-// MakeDue makes the waiting entries of a group due, as after a link came back:
-// spread returns the wait of each, negative to leave it as it is; it is called
-// under a lock and must not call back. Entries that wait for the time that they
-// asked for go on waiting.
+// MakeDue makes the waiting entries of a group due, for example after a link came
+// back. spread returns the wait of each, negative to leave it as it is; it is
+// called under a lock and must not call back. Entries with a due time that the
+// task asked for keep it.
 func (b *Backlog) MakeDue(name string, spread func(Key) time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,14 +153,14 @@ func (b *Backlog) MakeDue(name string, spread func(Key) time.Duration) {
 	b.wakeGroup(g)
 }
 
-// Pause stops handing out entries of the group; taken ones stay taken.
+// Pause stops taking entries from the group; taken ones stay taken.
 func (b *Backlog) Pause(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.groupNamed(name).paused = true
 }
 
-// Resume hands out entries of the group again.
+// Resume undoes Pause.
 func (b *Backlog) Resume(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,8 +169,8 @@ func (b *Backlog) Resume(name string) {
 	b.wakeGroup(g)
 }
 
-// Wake returns a channel that holds a token once Take of the group may return
-// more than before. It is meant for one reader.
+// Wake returns a channel that receives a token once Take of the group may return
+// more than before. It is meant for a single reader.
 func (b *Backlog) Wake(name string) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,8 +180,8 @@ func (b *Backlog) Wake(name string) <-chan struct{} {
 // WakeAny is Wake for TakeAny.
 func (b *Backlog) WakeAny() <-chan struct{} { return b.wake }
 
-// Next returns how long until an entry of the group is due, 0 if one is; ok is
-// false when none waits for a time.
+// Next returns how long until an entry of the group is due, 0 if one is ready; ok
+// is false if none is waiting.
 func (b *Backlog) Next(name string) (wait time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,7 +193,7 @@ func (b *Backlog) Next(name string) (wait time.Duration, ok bool) {
 	return b.next(g)
 }
 
-// NextAny is Next over all groups that eligible lets through, nil all.
+// NextAny is Next over all groups for which eligible returns true, nil all.
 func (b *Backlog) NextAny(eligible func(group string) bool) (wait time.Duration, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -220,12 +220,12 @@ func (b *Backlog) next(g *group) (time.Duration, bool) {
 	return 0, false
 }
 
-// maxDrift is how far the wall clock may run away from the backlog's own time,
-// in milliseconds, before the times that tasks asked for are reckoned anew.
+// maxDrift is how far the wall clock may drift from the steadyClock, in
+// milliseconds, before due times that tasks asked for are recalculated.
 const maxDrift = 10_000
 
-// followWall moves the entries that wait for a time of the wall clock along with it
-// when it has jumped.
+// followWall adjusts the entries that wait for a wall-clock time after the wall
+// clock has jumped.
 func (b *Backlog) followWall() {
 	drift := b.cfg.Clock.Now().UnixMilli() - b.now()
 	delta := drift - b.drift
@@ -243,10 +243,10 @@ func (b *Backlog) followWall() {
 	}
 }
 
-// TakeExpired appends to dst up to n entries whose expiry has passed by the wall
-// clock, wherever they stand, and shows each again after the given pause unless
-// it has ended by then. The caller decides with Change what it means. While the
-// wall clock is doubted there are none (I14).
+// TakeExpired appends to dst up to n entries that have expired by the wall clock,
+// in any place, and returns each again after the given pause unless it has ended
+// by then. The caller decides with Change what to do with them. While the wall
+// clock is doubted there are none (I14).
 func (b *Backlog) TakeExpired(dst []Item, n int, again time.Duration) []Item {
 	now := b.cfg.Clock.Now().UnixMilli()
 	if b.cfg.Clock.Doubted() {
@@ -266,7 +266,7 @@ func (b *Backlog) TakeExpired(dst []Item, n int, again time.Duration) []Item {
 	return dst
 }
 
-// Postpone shows the entry to TakeExpired not before at.
+// Postpone makes TakeExpired return the entry no earlier than at.
 func (b *Backlog) Postpone(k Key, at time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -276,7 +276,7 @@ func (b *Backlog) Postpone(k Key, at time.Time) {
 	}
 }
 
-// NextExpiry returns when the next entry expires; ok is false when none does, or
+// NextExpiry returns when the next entry expires; ok is false if none does, or
 // the wall clock is doubted.
 func (b *Backlog) NextExpiry() (at time.Time, ok bool) {
 	if b.cfg.Clock.Doubted() {
@@ -302,16 +302,16 @@ func (b *Backlog) Peek(k Key) (Item, bool) {
 	return e.item(), true
 }
 
-// Place says where an entry stands, for people.
+// A Place describes, for people, what an entry is waiting for.
 type Place struct {
 	Status  string        // behind, waiting, ready, taken, parked, held
-	Wait    time.Duration // of a waiting one: until it is due
-	Behind  proto.TaskID  // of one that is behind: the first of its lane
-	Blocked bool          // that one is dead, and the lane waits for a person
+	Wait    time.Duration // of a waiting entry: until it is due
+	Behind  proto.TaskID  // of an entry that is behind another: the first of its lane
+	Blocked bool          // that first entry is dead, and the lane waits for a person
 	Paused  bool          // its group is paused
 }
 
-// Where tells where the entry stands; ok is false when there is none.
+// Where returns the place of an entry; ok is false if there is no such entry.
 func (b *Backlog) Where(k Key) (p Place, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -5,15 +5,15 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A tenant is whose entries are: within a class each has as many turns as any
-// other that waits, however many entries it has. This is start-time fair queueing
-// with turns of one size.
+// A tenant owns entries: within a class each waiting tenant gets as many turns as
+// any other, however many entries it has. This is start-time fair queueing with
+// turns of equal size.
 type tenant struct {
 	name     string
 	nextTurn [fair.Classes]uint64 // the turn of its next entry
 }
 
-// tenants are all that were seen since the backlog was opened.
+// tenants holds all tenants seen since the backlog was opened.
 type tenants struct {
 	byName      map[string]*tenant
 	virtualTime [fair.Classes]uint64 // the turn of the entry that was taken last
@@ -28,26 +28,27 @@ func (p *tenants) tenantOf(name string) *tenant {
 	return t
 }
 
-// turn is when it is the turn of p: one that did not wait has saved up nothing.
+// turn returns the next turn of t: a tenant that was not waiting has saved up
+// none.
 func (p *tenants) turn(t *tenant, class int) uint64 {
 	return max(t.nextTurn[class], p.virtualTime[class])
 }
 
-// before reports whether it is the turn of a and not of b, both ready in a class.
+// before reports whether a is to be taken before b, both ready in a class.
 func (p *tenants) before(a, b *entry, class int) bool {
 	s, t := p.turn(a.tenant, class), p.turn(b.tenant, class)
 	return s < t || s == t && a.arrival < b.arrival
 }
 
-// noteTaken notes that an entry was taken.
+// noteTaken records that an entry was taken.
 func (p *tenants) noteTaken(e *entry) {
 	c := proto.Class(e.class).Index()
 	p.virtualTime[c] = p.turn(e.tenant, c)
 	e.tenant.nextTurn[c] = p.virtualTime[c] + 1
 }
 
-// nextOf returns the entry of a pool whose turn it is, of a party that sated does
-// not name; nil when there is none.
+// nextOf returns the entry of a pool to take next, of a tenant that is not over
+// its share; nil if there is none.
 func (p *tenants) nextOf(ready *pool, class int, overShare func(string) bool) (next *entry) {
 	for _, h := range ready.queues {
 		e := h.first()
@@ -58,9 +59,9 @@ func (p *tenants) nextOf(ready *pool, class int, overShare func(string) bool) (n
 	return next
 }
 
-// A pool holds what is ready in a group and a class, by party, the oldest first.
+// A pool holds the ready entries of a group and a class, by tenant, oldest first.
 type pool struct {
-	queues map[*tenant]*heap[byArrival] // an empty one stays: its party will be back
+	queues map[*tenant]*heap[byArrival] // an empty one stays: its tenant will be back
 	n      int
 }
 

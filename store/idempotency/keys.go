@@ -15,28 +15,29 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Limits say how long keys are kept, and how many. The zero value of each field
+// Limits set how long keys are kept, and how many. The zero value of each field
 // means its default.
 type Limits struct {
-	For time.Duration // of running; default 7 days
-	Max int           // keys; default 1 000 000
+	For time.Duration // of node uptime; default 7 days
+	Max int           // number of keys; default 1 000 000
 }
 
-// Config tunes what is remembered. The zero value of each field but the prefixes
+// Config configures a set of keys. The zero value of each field but the prefixes
 // means its default.
 type Config struct {
 	// Prefix is the first byte of the keys in the Dedup bucket. It belongs to
 	// this package alone.
 	Prefix byte
-	// LegacyPrefix is where earlier versions kept them, without an age; they are moved
-	// when the store is opened. Default: nowhere.
+	// LegacyPrefix is where earlier versions kept the keys, without an age; they are
+	// migrated when the store is opened. Default: nowhere.
 	LegacyPrefix byte
 	Limits
-	// Owner names who a key is of, so that one owner cannot take up the places of
-	// all: see [Keys.WithinShare]. It depends on the key alone. Default: all are of one.
+	// Owner names the owner of a key, so that one owner cannot use up the space of
+	// all: see [Keys.WithinShare]. It depends on the key alone. Default: one owner
+	// for all.
 	Owner func(key []byte) string
-	// Needed says of a value that its key must be kept though its time is over.
-	// It must not call the store. Default: none.
+	// Needed reports, by its value, whether a key must be kept beyond its period. It
+	// must not call the store. Default: none.
 	Needed func(val []byte) bool
 
 	Clock  clock.Clock  // default clock.System()
@@ -61,44 +62,44 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Keys are the keys of one room. All its methods are safe for concurrent use.
+// Keys is a set of idempotency keys. All its methods are safe for concurrent use.
 type Keys struct {
 	store *store.Store
 	cfg   Config
 	base  time.Duration // the age at Open
-	open  time.Duration // boot time of it
+	open  time.Duration // boot time at Open
 
 	mu       sync.Mutex
-	kept     int // records, by the last count and what came since
-	reserved int // places of keys that may yet be made
+	kept     int // records, by the last count and what was added since
+	reserved int // for keys that may yet be made
 	owners   map[string]share
-	owned    bool  // a sweep has counted them by owner
-	oldest   int64 // no record is older, milliseconds of age
+	owned    bool  // a sweep has counted the keys by owner
+	oldest   int64 // lower bound of the age at which any record was made, milliseconds
 	saved    state // as on disk
 
-	swept   time.Duration // age of the last sweep, of Run alone
-	counted bool          // a sweep has come to its end, of Run alone
+	swept   time.Duration // age of the last sweep; used by Run alone
+	counted bool          // a sweep has completed; used by Run alone
 }
 
-// A share is what one owner has of the places.
+// A share is the space that one owner uses.
 type share struct {
-	kept     int // as Keys.kept; not known before the first sweep has ended
+	kept     int // like Keys.kept; unknown before the first sweep has completed
 	reserved int
 }
 
-// A state is what is on disk besides the keys.
+// A state is what is stored besides the keys.
 type state struct {
 	age  int64 // milliseconds
-	kept int   // an estimate to begin with
+	kept int   // an estimate at first
 }
 
 const (
-	stampLen    = 8 // before each value: the age at which its key was made, milliseconds
+	stampLen    = 8 // prefix of each value: the age at which its key was made, milliseconds
 	migrateStep = 256
 )
 
-// Open returns the keys kept in s under the prefix. It reads no key, unless there
-// are some of an earlier version. It starts nothing: see [Keys.Run].
+// Open returns the keys kept in s under the prefix. It reads no keys, unless
+// there are some of an earlier version. It starts nothing: see [Keys.Run].
 func Open(s *store.Store, cfg Config) (*Keys, error) {
 	cfg = cfg.withDefaults()
 	k := &Keys{store: s, cfg: cfg, open: cfg.Clock.Boot(), owners: map[string]share{}}
@@ -109,16 +110,16 @@ func Open(s *store.Store, cfg Config) (*Keys, error) {
 	k.base, k.kept = time.Duration(k.saved.age)*time.Millisecond, k.saved.kept
 	if cfg.LegacyPrefix != 0 {
 		if err := k.migrate(); err != nil {
-			return nil, fmt.Errorf("open keys: move those of an earlier version: %w", err)
+			return nil, fmt.Errorf("open keys: migrate those of an earlier version: %w", err)
 		}
 	}
 	return k, nil
 }
 
-// Age is how long nodes on this store have run, as far as is known.
+// Age returns how long nodes on this store have run, as far as is known.
 func (k *Keys) Age() time.Duration { return k.base + max(k.cfg.Clock.Boot()-k.open, 0) }
 
-// Get returns what is remembered of a key, or [store.ErrNotFound].
+// Get returns the value of a key, or [store.ErrNotFound].
 func (k *Keys) Get(key []byte) (val []byte, err error) {
 	raw, err := k.store.Get(store.Dedup, k.diskKey(key))
 	switch {
@@ -130,13 +131,13 @@ func (k *Keys) Get(key []byte) (val []byte, err error) {
 	return raw[stampLen:], nil
 }
 
-// RequireAbsent lets b through only if the key is not remembered.
+// RequireAbsent applies b only if the key is not present.
 func (k *Keys) RequireAbsent(b *store.Batch, key []byte) {
 	b.RequireAbsent(store.Dedup, k.diskKey(key))
 }
 
-// Put adds to b that the key is remembered from now on. Whether it takes up a
-// place is for the caller to say: see [Keys.Reserve].
+// Put adds to b that the key is kept from now on. The caller accounts for its
+// space: see [Keys.Reserve].
 func (k *Keys) Put(b *store.Batch, key, val []byte) {
 	k.mu.Lock()
 	now := k.state()
@@ -145,13 +146,13 @@ func (k *Keys) Put(b *store.Batch, key, val []byte) {
 	k.mu.Unlock()
 	b.Put(store.Dedup, k.diskKey(key), appendStamped(nil, now.age, val))
 	k.store.RaiseSchema(b)
-	if late { // a key must not be much younger than the age that a kill leaves
+	if late { // the age stored before a kill must not be much older than a key
 		k.saveIn(b, now)
 	}
 }
 
-// TryReserve takes the place of a key of owner that is to be made, unless there is
-// none left. It must be followed by [Keys.Commit] or [Keys.Release].
+// TryReserve reserves space for a new key of owner and reports whether there was
+// any. It must be followed by [Keys.Commit] or [Keys.Release].
 func (k *Keys) TryReserve(owner string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -162,16 +163,16 @@ func (k *Keys) TryReserve(owner string) bool {
 	return true
 }
 
-// Reserve is TryHold for a key that cannot be refused any more.
+// Reserve is TryReserve for a key that cannot be refused any more.
 func (k *Keys) Reserve(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 0, 1) }
 
-// Commit says that the key of a place is on disk.
+// Commit turns a reservation into a key that is on disk.
 func (k *Keys) Commit(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 1, -1) }
 
-// Release gives a place back.
+// Release releases a reservation.
 func (k *Keys) Release(owner string) { k.mu.Lock(); defer k.mu.Unlock(); k.add(owner, 0, -1) }
 
-// add counts keys and places of an owner. The caller holds mu.
+// add updates the counts of an owner. The caller holds mu.
 func (k *Keys) add(owner string, kept, reserved int) {
 	s := k.owners[owner]
 	s.kept, s.reserved = s.kept+kept, s.reserved+reserved
@@ -183,16 +184,16 @@ func (k *Keys) add(owner string, kept, reserved int) {
 	k.kept, k.reserved = k.kept+kept, k.reserved+reserved
 }
 
-// Full reports whether there is no place left.
+// Full reports whether there is no space left.
 func (k *Keys) Full() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.kept+k.reserved >= k.cfg.Max }
 
-// freeMultiple is how many times what is free one owner may have: see
+// freeMultiple is how many times the free space one owner may use: see
 // docs/promises.md, what one member may take up.
 const freeMultiple = 9
 
-// WithinShare reports whether owner has a share left for one more key: it has less than
-// nine times the places that are free. Where none is free it is not the share that
-// refuses.
+// WithinShare reports whether owner may add one more key: it uses less than nine
+// times the free space. If no space is free it returns true: then it is not the
+// share that refuses.
 func (k *Keys) WithinShare(owner string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -200,12 +201,12 @@ func (k *Keys) WithinShare(owner string) bool {
 	return free <= 0 || s.kept+s.reserved < freeMultiple*free
 }
 
-// Count returns how many keys are kept, those included that are being made. Until
-// the first sweep of a start has ended it is an estimate, and after it too many
-// by those that were made while it counted, until the next.
+// Count returns how many keys are kept, including reservations. It is an estimate
+// until the first sweep after a start has completed. After that it is too high,
+// until the next sweep, by the number of keys made during the sweep.
 func (k *Keys) Count() int { k.mu.Lock(); defer k.mu.Unlock(); return k.kept + k.reserved }
 
-// Max returns how many may be kept.
+// Max returns the largest number of keys.
 func (k *Keys) Max() int { return k.cfg.Max }
 
 func (k *Keys) diskKey(key []byte) []byte {
@@ -216,8 +217,8 @@ func appendStamped(dst []byte, age int64, val []byte) []byte {
 	return append(binary.BigEndian.AppendUint64(dst, uint64(age)), val...)
 }
 
-// stateKey names, in Meta, the age and the number of keys: 8 bytes each, big
-// endian.
+// stateKey returns the key, in Meta, of the age and the number of keys: 8 bytes
+// each, big endian.
 func stateKey(prefix byte) []byte { return append([]byte("keys/"), prefix) }
 
 func readState(s *store.Store, key []byte) (st state, err error) {
@@ -231,8 +232,8 @@ func readState(s *store.Store, key []byte) (st state, err error) {
 	return parseState(b)
 }
 
-// maxAge bounds what is believed of an age on disk: 146 years, which do not
-// overflow a duration.
+// maxAge is the largest valid age on disk: 146 years, which do not overflow a
+// duration.
 const maxAge = math.MaxInt64 / int64(time.Millisecond) / 2
 
 func parseState(b []byte) (state, error) {
@@ -250,17 +251,17 @@ func (st state) encode() []byte {
 	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, uint64(st.age)), uint64(max(st.kept, 0)))
 }
 
-// state returns what should be on disk now. The caller holds mu.
+// state returns the state to be stored now. The caller holds mu.
 func (k *Keys) state() state { return state{age: k.Age().Milliseconds(), kept: k.kept} }
 
-// saveIn adds to b that now is on disk.
+// saveIn adds storing now to b.
 func (k *Keys) saveIn(b *store.Batch, now state) {
 	b.Put(store.Meta, stateKey(k.cfg.Prefix), now.encode())
 	b.After(func() { k.mu.Lock(); defer k.mu.Unlock(); k.saved = now })
 }
 
-// migrate takes over what an earlier version kept until a wall time, with the age
-// of this moment. It may be cut off anywhere and goes on at the next Open.
+// migrate converts keys that an earlier version kept until a wall-clock time;
+// they get the current age. If it is interrupted the next Open continues it.
 func (k *Keys) migrate() error {
 	from, to := []byte{k.cfg.LegacyPrefix}, []byte{k.cfg.LegacyPrefix + 1}
 	for {

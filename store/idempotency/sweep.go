@@ -13,21 +13,21 @@ import (
 
 const (
 	tickEvery  = time.Minute
-	saveEvery  = 5 * time.Minute       // of age: what a kill may lose
-	sweepEvery = 10 * time.Minute      // of age: between two sweeps while there is something to forget
-	sweepStep  = 256                   // keys that are read at once
-	sweepPause = 20 * time.Millisecond // between two steps: nobody waits for a sweep
+	saveEvery  = 5 * time.Minute       // of age: the most that a kill may lose
+	sweepEvery = 10 * time.Minute      // of age: between two sweeps while some key can be forgotten
+	sweepStep  = 256                   // keys read at once
+	sweepPause = 20 * time.Millisecond // between two steps, to leave the store to others
 	never      = math.MaxInt64
 )
 
-// Run counts the keys, then forgets those whose time is over and keeps their age
-// on disk, until ctx ends. It sweeps only when the oldest of them is due.
+// Run counts the keys, then deletes those past their period and stores the age,
+// until ctx ends. It sweeps only when the oldest key is due.
 func (k *Keys) Run(ctx context.Context) {
 	t := time.NewTicker(tickEvery)
 	defer t.Stop()
 	for {
 		if err := k.tick(ctx); err != nil && ctx.Err() == nil {
-			k.cfg.Logger.Error("cannot tidy the idempotency keys; it is tried again", "err", err)
+			k.cfg.Logger.Error("cannot sweep the idempotency keys; will retry", "err", err)
 		}
 		select {
 		case <-t.C:
@@ -40,7 +40,7 @@ func (k *Keys) Run(ctx context.Context) {
 	}
 }
 
-// tick does what is due.
+// tick sweeps and saves if that is due.
 func (k *Keys) tick(ctx context.Context) error {
 	if age := k.Age(); !k.counted || age-k.swept >= sweepEvery && k.due(age.Milliseconds()) {
 		k.swept, k.counted = age, false
@@ -59,10 +59,11 @@ func (k *Keys) due(age int64) bool {
 	return k.oldest != never && expired(k.oldest, age, k.cfg.For)
 }
 
-// expired reports whether the time of a key that was made at an age has passed.
+// expired reports whether the period of a key made at age made has passed.
 func expired(made, age int64, keep time.Duration) bool { return age-made >= keep.Milliseconds() }
 
-// saveIfUsed writes the age if it has gone on for so long and matters to a key.
+// saveIfUsed stores the age if it has advanced by at least after and some key
+// depends on it.
 func (k *Keys) saveIfUsed(ctx context.Context, after time.Duration) error {
 	k.mu.Lock()
 	now, saved := k.state(), k.saved
@@ -78,8 +79,8 @@ func (k *Keys) saveIfUsed(ctx context.Context, after time.Duration) error {
 	return nil
 }
 
-// sweep goes once over all keys, counts them and forgets those that are due. The
-// count is taken when it has ended; what was made meanwhile is added by Made.
+// sweep reads all keys once, counts them and deletes those that are due. The new
+// count takes effect at the end; keys made in the meantime are added by Commit.
 func (k *Keys) sweep(ctx context.Context) error {
 	k.mu.Lock()
 	before, first := k.kept, !k.owned
@@ -127,11 +128,11 @@ func (k *Keys) sweep(ctx context.Context) error {
 	return nil
 }
 
-// A sweepTally is what a sweep has seen so far; ages are in milliseconds.
+// A sweepTally is the result of a sweep so far; ages are in milliseconds.
 type sweepTally struct {
-	begin     int64 // age at which it began
-	oldest    int64 // made of those that stay
-	counted   int   // of those that stay, those made before it began
+	begin     int64 // age at the beginning
+	oldest    int64 // age at which the oldest remaining key was made
+	counted   int   // remaining keys made before the beginning
 	forgotten int
 	owned     map[string]int // counted, by owner
 }
@@ -153,8 +154,8 @@ func (k *Keys) count(pairs []store.Pair, t *sweepTally) (gone []store.Pair) {
 	return gone
 }
 
-// stamp returns the age at which the key of a value was made. One that cannot be
-// read counts as new: it is kept.
+// stamp returns the age at which the key of a value was made. An unreadable one
+// counts as new: it is kept.
 func stamp(val []byte) (made int64, ok bool) {
 	if len(val) < stampLen {
 		return never - 1, false
@@ -166,7 +167,7 @@ func stamp(val []byte) (made int64, ok bool) {
 	return int64(u), true
 }
 
-// forget deletes keys that are due, unless they were made anew since they were
+// forget deletes keys that are due, unless they were made again since they were
 // read, and returns how many it deleted.
 func (k *Keys) forget(ctx context.Context, gone []store.Pair) (n int, err error) {
 	if len(gone) == 0 {
@@ -190,7 +191,7 @@ func (k *Keys) forget(ctx context.Context, gone []store.Pair) (n int, err error)
 	return n, nil
 }
 
-// pause waits and reports whether ctx goes on.
+// pause waits and reports whether ctx is still active.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
