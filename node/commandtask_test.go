@@ -166,7 +166,7 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 		say  string
 	}{
 		{"no target", Request{Kind: "k"}, ErrInvalid, "no target"},
-		{"unknown peer", Request{Target: "nobody", Kind: "k"}, ErrNotFound, "known are b"},
+		{"unknown peer", Request{Target: "nobody", Kind: "k"}, ErrNotFound, "known peers: b"},
 		{"bad kind", Request{Target: "b", Kind: "No Kind"}, ErrInvalid, "kind"},
 		{"TTL too long", Request{Target: "b", Kind: "k", TTL: 31 * 24 * time.Hour}, ErrInvalid, "ttl"},
 		{"too large inline", Request{Target: "b", Kind: "k", Body: make([]byte, 11<<20)}, ErrInvalid, "stream"},
