@@ -83,7 +83,7 @@ func TestLastNodeServesItsOwnQueue(t *testing.T) {
 		}
 		b, err := home.whyQueue(t.Context(), "build")
 		if err != nil || !strings.Contains(b.Cause, "grants only to itself") || !strings.Contains(b.Cause, "receives nothing from any member") {
-			t.Errorf("why says %q, %v", b.Cause, err)
+			t.Errorf("why reports %q, %v", b.Cause, err)
 		}
 	})
 }

@@ -187,7 +187,7 @@ func TestHandlerWithoutProgramWarns(t *testing.T) {
 	if err := a.AddHandler(t.Context(), HandlerSpec{Kind: "late", Allow: []string{"peer:b"}, Exec: []string{program}}); err != nil {
 		t.Fatal(err)
 	}
-	told := func() (problem, warning string) {
+	reported := func() (problem, warning string) {
 		for _, h := range a.Handlers() {
 			if h.Kind == "late" {
 				problem = h.Problem
@@ -200,13 +200,13 @@ func TestHandlerWithoutProgramWarns(t *testing.T) {
 		}
 		return problem, warning
 	}
-	if problem, warning := told(); !strings.Contains(problem, program) || !strings.Contains(warning, problem) {
+	if problem, warning := reported(); !strings.Contains(problem, program) || !strings.Contains(warning, problem) {
 		t.Errorf("the problem is %q, the warning %q", problem, warning)
 	}
 	if err := os.WriteFile(program, []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if problem, warning := told(); problem+warning != "" {
+	if problem, warning := reported(); problem+warning != "" {
 		t.Errorf("with its program there: %q, %q", problem, warning)
 	}
 }

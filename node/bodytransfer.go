@@ -28,7 +28,7 @@ type bodyTransfer struct {
 
 	mu           sync.Mutex
 	busy         map[transferKey]bool
-	fetching     map[proto.TaskID]*bodyFetch    // bodies of tasks granted to this node, still to come
+	fetching     map[proto.TaskID]*bodyFetch    // bodies of tasks granted to this node that have not arrived yet
 	granted      map[proto.TaskID]bool          // tasks granted to this node whose body is stored here for the run
 	ownResults   map[proto.TaskID]string        // file of the result of a run on this node
 	ownerResults map[proto.TaskID][]string      // files of results received here, complete or not
@@ -242,8 +242,8 @@ func (p *bodyTransfer) discard(name string) {
 	})
 }
 
-// scan returns tasks whose body does not arrive to their homes, and requests the other
-// awaited bodies again.
+// scan returns to their homes the tasks whose body does not arrive, and requests the
+// other awaited bodies again.
 func (p *bodyTransfer) scan(ctx context.Context) {
 	now := p.node.cfg.Clock.Mono()
 	var stalled []*bodyFetch

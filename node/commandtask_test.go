@@ -45,7 +45,7 @@ func (l *testNode) waitEnd(t *testing.T, id, want string) Task {
 }
 
 // eventually polls until ok returns true.
-func eventually(t *testing.T, ok func() bool, say func() string) {
+func eventually(t *testing.T, ok func() bool, message func() string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -54,7 +54,7 @@ func eventually(t *testing.T, ok func() bool, say func() string) {
 		select {
 		case <-tick.C:
 		case <-over:
-			t.Fatal(say())
+			t.Fatal(message())
 		}
 	}
 }
@@ -147,7 +147,7 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 	eventually(t, func() bool {
 		why, _ = a.Why(t.Context(), id)
 		return strings.Contains(why.Cause, "NO_HANDLER")
-	}, func() string { return "why says " + why.Cause })
+	}, func() string { return "why: " + why.Cause })
 	if got, _ := a.Task(t.Context(), id); got.State != "PENDING" || got.Attempts != 0 {
 		t.Errorf("state %s, attempts %d; want it to wait without using up attempts", got.State, got.Attempts)
 	}
@@ -163,7 +163,7 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 		name string
 		r    Request
 		want error
-		say  string
+		text string
 	}{
 		{"no target", Request{Kind: "k"}, ErrInvalid, "no target"},
 		{"unknown peer", Request{Target: "nobody", Kind: "k"}, ErrNotFound, "known peers: b"},
@@ -174,8 +174,8 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 		{"unknown queue", Request{Target: "queue:build", Kind: "k"}, ErrNotFound, "queue set"},
 	}
 	for _, tt := range tests {
-		if _, err := a.Submit(t.Context(), tt.r); !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.say) {
-			t.Errorf("%s: %v, want %v with %q", tt.name, err, tt.want, tt.say)
+		if _, err := a.Submit(t.Context(), tt.r); !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
+			t.Errorf("%s: %v, want %v with %q", tt.name, err, tt.want, tt.text)
 		}
 	}
 	if st := a.Status(t.Context()); len(st.Outbox) != 0 {

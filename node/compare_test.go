@@ -72,7 +72,7 @@ func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
 					t.Errorf("connected: %v, revoked: %v", in(), meets)
 				}
 				if meets && (!restored.node.book.Revoked(who) || !restored.node.net.Connected(admin.node.keys.Peer())) {
-					t.Error("it has not heard of the revocation")
+					t.Error("it does not know the revocation")
 				}
 				restored.halt()
 				restored.start()

@@ -64,12 +64,12 @@ func TestForgerIsTreatedAsMember(t *testing.T) {
 		if got := testutil.ToFloat64(n.queues.log.refusals.WithLabelValues("renew")); got != bad+1 {
 			t.Errorf("%v bad messages were counted, want %v", got, bad+1)
 		}
-		told := false
+		reported := false
 		for _, h := range f.Received() {
-			told = told || h.From == n.keys.Peer() && h.Message.GetType() == proto.TypeQueues
+			reported = reported || h.From == n.keys.Peer() && h.Message.GetType() == proto.TypeQueues
 		}
-		if !told {
-			t.Error("it was not told of the queue")
+		if !reported {
+			t.Error("it did not learn of the queue")
 		}
 		if m, err := f.Ask(n.keys.Peer(), proto.StreamSync, f.Frame(proto.TypeSync, new(proto.SyncRequest))); err != nil || m.GetType() != proto.TypeSynced {
 			t.Errorf("a sync is answered with %v, %v", m, err)

@@ -155,7 +155,7 @@ func FuzzReceivers(f *testing.F) {
 		}
 		_, _, err := victim.queues.driver.Unfinished(ctx)
 		if err != nil {
-			t.Fatalf("the room of leases does not answer: %v", err)
+			t.Fatalf("the ownership subsystem does not answer: %v", err)
 		}
 		select {
 		case err := <-victim.done:

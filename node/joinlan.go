@@ -50,7 +50,7 @@ func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
 	defer st.Close()
-	l := lanJoiner{cfg: cfg, keys: keys, name: m.Name, o: o, told: map[proto.PeerID]bool{}}
+	l := lanJoiner{cfg: cfg, keys: keys, name: m.Name, o: o, reported: map[proto.PeerID]bool{}}
 	reply, mesh, err := l.ask(ctx)
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
@@ -61,12 +61,12 @@ func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
 
 // A lanJoiner asks the members that it finds on the LAN.
 type lanJoiner struct {
-	cfg  Config
-	keys *identity.Keys
-	name string
-	o    LANOptions
-	host *transport.Transport
-	told map[proto.PeerID]bool // members that a person was told about
+	cfg      Config
+	keys     *identity.Keys
+	name     string
+	o        LANOptions
+	host     *transport.Transport
+	reported map[proto.PeerID]bool // members that a person was told about
 }
 
 // ask returns the first reply that admits this node.
@@ -145,8 +145,8 @@ func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) 
 
 // tellOnce tells a person something about a member, once.
 func (l *lanJoiner) tellOnce(p proto.PeerID, text string) {
-	if !l.told[p] {
-		l.told[p] = true
+	if !l.reported[p] {
+		l.reported[p] = true
 		l.o.Progress(text)
 	}
 }

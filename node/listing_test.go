@@ -22,7 +22,7 @@ func TestListingMergesMadeAndHeldTasks(t *testing.T) {
 	// examining at most step of them.
 	source := func(has func(i int) bool, step int) func(backlog.Span, int) ([]proto.TaskID, proto.TaskID) {
 		return func(s backlog.Span, limit int) (found []proto.TaskID, next proto.TaskID) {
-			ids, looked := slices.Clone(all), 0
+			ids, examined := slices.Clone(all), 0
 			if !s.Oldest {
 				slices.Reverse(ids)
 			}
@@ -30,10 +30,10 @@ func TestListingMergesMadeAndHeldTasks(t *testing.T) {
 				if c := s.Compare(id, s.From); !s.From.IsZero() && (c < 0 || c == 0 && !s.With) {
 					continue
 				}
-				if looked++; has(slices.Index(all, id)) {
+				if examined++; has(slices.Index(all, id)) {
 					found = append(found, id)
 				}
-				if len(found) == limit || looked == step {
+				if len(found) == limit || examined == step {
 					return found, id
 				}
 			}

@@ -16,7 +16,7 @@ import (
 func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 	a := startAlone(t)
 	f := a.forger("mallory", "send", "work")
-	said := func(body int) *proto.Outcome {
+	outcomeOf := func(body int) *proto.Outcome {
 		b := make([]byte, body)
 		return &proto.Outcome{State: proto.Success, Body: b, BodySize: uint64(body), BodyDigest: sha256sum(b)}
 	}
@@ -29,9 +29,9 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 		stream  int64 // bytes; 0: none
 		state   string
 	}{
-		"exactly the limit":                   {5000, said(5000), 0, "SUCCESS"},
-		"one byte more":                       {5000, said(5001), 0, "DEAD_LETTER"},
-		"small":                               {50, said(51), 0, "DEAD_LETTER"},
+		"exactly the limit":                   {5000, outcomeOf(5000), 0, "SUCCESS"},
+		"one byte more":                       {5000, outcomeOf(5001), 0, "DEAD_LETTER"},
+		"small":                               {50, outcomeOf(51), 0, "DEAD_LETTER"},
 		"a stream":                            {5000, streamed(1 << 30), 1 << 30, "DEAD_LETTER"},
 		"a stream with a smaller stated size": {5000, streamed(7), 1 << 30, "DEAD_LETTER"},
 	} {
@@ -91,11 +91,11 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 					t.Errorf("%s is stored", blob)
 				}
 			}
-			told := false
+			reported := false
 			for _, e := range a.Events(t.Context(), 0, 1000, 0).Items {
-				told = told || e.Kind == "task.result_too_large" && strings.Contains(e.Text, id)
+				reported = reported || e.Kind == "task.result_too_large" && strings.Contains(e.Text, id)
 			}
-			if !told {
+			if !reported {
 				t.Error("no event reports it")
 			}
 		})

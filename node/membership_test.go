@@ -151,7 +151,7 @@ func TestOldRecordIsIgnored(t *testing.T) {
 	}
 	defer n.Close()
 	before, _ := n.book.Get(id)
-	tell := func(boot uint64, addr string) {
+	announce := func(boot uint64, addr string) {
 		t.Helper()
 		r := &proto.NodeRecord{
 			Mesh: n.mesh.ID[:], Peer: id[:], Incarnation: identity.Incarnation(boot), Revision: 1, Boot: boot,
@@ -170,11 +170,11 @@ func TestOldRecordIsIgnored(t *testing.T) {
 		}
 		n.updateAddrs(id)
 	}
-	tell(before.Boot-1, "/ip4/192.0.2.66/tcp/4001")
+	announce(before.Boot-1, "/ip4/192.0.2.66/tcp/4001")
 	if p, _ := n.book.Get(id); !slices.Equal(p.Addrs, before.Addrs) {
 		t.Errorf("an old record leads to %v instead of %v", p.Addrs, before.Addrs)
 	}
-	tell(before.Boot+1, "/ip4/192.0.2.77/tcp/4001")
+	announce(before.Boot+1, "/ip4/192.0.2.77/tcp/4001")
 	if p, _ := n.book.Get(id); !slices.Equal(p.Addrs, []string{"/ip4/192.0.2.77/tcp/4001"}) {
 		t.Errorf("a new record leads to %v", p.Addrs)
 	}

@@ -19,16 +19,16 @@ type slowListener struct {
 	transport.TopicHandler
 	pause time.Duration
 
-	mu    sync.Mutex
-	heard int // revocations received from the topic
+	mu       sync.Mutex
+	received int // revocations received from the topic
 }
 
 func (e *slowListener) Receive(author proto.PeerID, data []byte) {
 	var m proto.Rumors
 	if proto.Decode(data, &m) == nil && len(m.GetRumors()) > 0 && m.GetRumors()[0].GetRevocation() != nil {
 		e.mu.Lock()
-		e.heard++
-		first := e.heard == 1
+		e.received++
+		first := e.received == 1
 		e.mu.Unlock()
 		if first {
 			time.Sleep(e.pause)
@@ -47,7 +47,7 @@ func (e *slowListener) missed(t *testing.T, of *Node, n int) int {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	lost := n - e.heard
+	lost := n - e.received
 	for _, f := range families {
 		if f.GetName() == "balefire_gossip_messages_dropped_total" {
 			lost += int(f.GetMetric()[0].GetCounter().GetValue())

@@ -178,10 +178,10 @@ func TestOneBadNode(t *testing.T) {
 			s.peer()
 		}
 		w.SetNodeLoss(bad.at, 0.6)
-		paused, looks := 0, 0
+		paused, samples := 0, 0
 		for range 150 {
 			time.Sleep(time.Second)
-			looks++
+			samples++
 			if bad.get().gossip.SelfPaused() {
 				paused++
 			}
@@ -202,13 +202,13 @@ func TestOneBadNode(t *testing.T) {
 				t.Errorf("%s reported %s dead %d times although both were well", who[0], who[1], n)
 			}
 		}
-		t.Logf("it paused itself in %d of %d seconds; verdicts %v; all well %v after the loss ended", paused, looks, v.dead, back)
-		least := looks / 10
+		t.Logf("it paused itself in %d of %d seconds; verdicts %v; all well %v after the loss ended", paused, samples, v.dead, back)
+		least := samples / 10
 		if longRun {
-			least = looks / 3
+			least = samples / 3
 		}
 		if paused < least {
-			t.Errorf("the bad node paused itself in only %d of %d seconds, want %d", paused, looks, least)
+			t.Errorf("the bad node paused itself in only %d of %d seconds, want %d", paused, samples, least)
 		}
 	})
 }

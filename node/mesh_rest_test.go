@@ -23,15 +23,15 @@ func TestIdleMeshIsQuiet(t *testing.T) {
 		}
 		w.await(time.Minute, "the first view", w.allAlive)
 		time.Sleep(time.Minute)
-		said := func() (n float64) {
+		announced := func() (n float64) {
 			for _, s := range w.nodes {
 				n += s.metrics()["balefire_gossip_rumors_published_total{}"]
 			}
 			return n
 		}
-		from, before := w.Stats(), said()
+		from, before := w.Stats(), announced()
 		time.Sleep(minutes * time.Minute)
-		to, after := w.Stats(), said()
+		to, after := w.Stats(), announced()
 		if before == 0 {
 			t.Fatal("nothing was ever announced")
 		}

@@ -92,24 +92,24 @@ func TestTooLargeOutput(t *testing.T) {
 		}
 	}
 	for _, tt := range []struct {
-		kind, state, says string
-		max               int64
-		size              uint64
+		kind, state, reason string
+		max                 int64
+		size                uint64
 	}{
 		{"strict", "FAILED", "OUTPUT_TOO_LARGE: more than 1048576 bytes of output (max_output", 0, 1 << 20},
 		{"strict", "FAILED", "OUTPUT_TOO_LARGE: more than 5000 bytes of output (max_result", 5000, 5000},
 		{"head", "SUCCESS", "cut off after 1048576 bytes", 0, 1 << 20},
 	} {
 		task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: tt.kind, Bounds: Bounds{MaxResult: tt.max}}), tt.state)
-		if !strings.Contains(task.Reason, tt.says) || !task.Truncated || task.ResultSize != tt.size || len(task.History) != 1 {
+		if !strings.Contains(task.Reason, tt.reason) || !task.Truncated || task.ResultSize != tt.size || len(task.History) != 1 {
 			t.Errorf("%s %d: %q, truncated %v, %d bytes, %d attempts", tt.kind, tt.max, task.Reason, task.Truncated, task.ResultSize, len(task.History))
 		}
-		told := false
+		reported := false
 		for _, e := range task.Events {
-			told = told || e.State == tt.state && strings.Contains(e.Cause, tt.says[:20])
+			reported = reported || e.State == tt.state && strings.Contains(e.Cause, tt.reason[:20])
 		}
-		if !told {
-			t.Errorf("no event contains %q: %+v", tt.says, task.Events)
+		if !reported {
+			t.Errorf("no event contains %q: %+v", tt.reason, task.Events)
 		}
 	}
 }

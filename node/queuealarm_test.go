@@ -127,14 +127,14 @@ func TestLeasesAtRiskAreReported(t *testing.T) {
 		ids := c.submitMany(1, 12)
 		time.Sleep(3 * time.Second)
 		c.nodes[2].crash()
-		told := false
+		reported := false
 		for range 600 {
 			time.Sleep(100 * time.Millisecond)
 			s := home.MeshSummary(t.Context())
 			if len(s.Leases) == 0 {
 				continue
 			}
-			told = true
+			reported = true
 			l := s.Leases[0]
 			if l.Owner != "n2" || l.State != "SUSPECT" && l.State != "DEAD" || l.Tasks < 1 || len(s.Leases) != 1 {
 				t.Errorf("at risk: %+v", s.Leases)
@@ -147,7 +147,7 @@ func TestLeasesAtRiskAreReported(t *testing.T) {
 			}
 			break
 		}
-		if !told {
+		if !reported {
 			t.Error("the tasks of a killed member were not reported")
 		}
 		c.waitAll(1, ids, 10*time.Minute)

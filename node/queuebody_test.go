@@ -198,14 +198,14 @@ func TestQueueOwnerReportsMissingBody(t *testing.T) {
 		defer c.close()
 		ids, bodies := c.submitLarge(0, 1)
 		time.Sleep(2 * time.Second)
-		said := ""
+		cause := ""
 		for _, s := range c.nodes[1:] {
 			if b, err := s.node.Why(t.Context(), ids[0]); err == nil {
-				said += b.Cause
+				cause += b.Cause
 			}
 		}
-		if !strings.Contains(said, "its large body is being transferred from n0") {
-			t.Errorf("its owner reports %q", said)
+		if !strings.Contains(cause, "its large body is being transferred from n0") {
+			t.Errorf("its owner reports %q", cause)
 		}
 		c.waitLarge(0, ids, bodies, 10*time.Minute)
 	})

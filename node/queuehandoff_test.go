@@ -213,14 +213,14 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		told := 0
+		reported := 0
 		for _, id := range ids {
 			if b, err := c.nodes[0].node.Why(t.Context(), id); err == nil && strings.Contains(b.Cause, "n2, which refuses the task: FULL") && b.Fix != "" {
-				told++
+				reported++
 			}
 		}
-		if told != 1 {
-			t.Errorf("why reports %d refused tasks, want one", told)
+		if reported != 1 {
+			t.Errorf("why reports %d refused tasks, want one", reported)
 		}
 		if got := c.nodes[0].metrics()["balefire_queue_tasks{build,going}"]; got != 1 {
 			t.Errorf("%v tasks are going, want 1", got)

@@ -228,7 +228,7 @@ func (s *hoursTest) injectQueueFault() {
 		s.coverage.add("a link goes one way")
 		s.Cut(p[0], p[1])
 	case 7:
-		s.coverage.add("a node hears and is not heard")
+		s.coverage.add("a node receives but cannot send")
 		for _, to := range p[1:] {
 			s.Cut(p[0], to)
 		}
@@ -365,7 +365,7 @@ func (c *coverage) check(t *testing.T, hours int) {
 	t.Helper()
 	t.Log(c.counts)
 	for _, what := range []string{
-		"partition 1|4", "partition 2|3", "partition 2|2", "a link goes one way", "a node hears and is not heard", "a node crashes",
+		"partition 1|4", "partition 2|3", "partition 2|2", "a link goes one way", "a node receives but cannot send", "a node crashes",
 		"the home crashes", "packets are lost", "the home moves", "a task is started again", "two nodes run a task at once", "a result comes too late",
 	} {
 		if c.counts[what] < hours {

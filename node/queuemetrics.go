@@ -28,7 +28,7 @@ var (
 
 func newQueueMetrics(q *queues) *queueMetrics {
 	m := &queueMetrics{queues: q, pauses: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "balefire_worker_pauses_total", Help: "Times this node stopped by itself to take new tasks from shared queues.",
+		Name: "balefire_worker_pauses_total", Help: "Times this node paused itself and stopped taking new tasks from shared queues.",
 	})}
 	q.node.registry.MustRegister(m, m.pauses)
 	return m

@@ -58,7 +58,7 @@ func (c ownershipCustody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Enve
 		return nil, fmt.Errorf("%s does not have the role work", p.Short())
 	}
 	if len(st.GetKey()) != 32 {
-		return nil, fmt.Errorf("the content key of %s is not kept", id)
+		return nil, fmt.Errorf("the content key of %s is not stored", id)
 	}
 	e := st.GetEnvelope()
 	slot, err := n.sealer.WrapKey(e.GetHeader(), to, [32]byte(st.GetKey()))

@@ -59,16 +59,16 @@ func TestNodeThatDoesNotRelayIsNotPublic(t *testing.T) {
 func TestHopsSurviveEncoding(t *testing.T) {
 	r := proto.PeerID{7}
 	for _, tt := range []struct {
-		name      string
-		is, heard route.Path
+		name        string
+		is, decoded route.Path
 	}{
 		{"everything known", route.Path{RTT: 20 * time.Millisecond, Loss: 0.015, Rate: 1 << 20}, route.Path{RTT: 20 * time.Millisecond, Loss: 0.015, Rate: 1 << 20}},
 		{"nothing known", route.Path{}, route.Path{}},
 		{"a peer on the LAN", route.Path{RTT: 300 * time.Microsecond}, route.Path{RTT: time.Millisecond}},
 		{"impossible values", route.Path{RTT: 1 << 62, Loss: 7, Rate: 1e300}, route.Path{RTT: math.MaxInt32 * time.Millisecond, Loss: 1, Rate: math.MaxInt32 * 1024}},
 	} {
-		if got := hopsFromProto(hopsToProto([]transport.Hop{{Relay: r, Path: tt.is}})); len(got) != 1 || got[0] != (transport.Hop{Relay: r, Path: tt.heard}) {
-			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.heard)
+		if got := hopsFromProto(hopsToProto([]transport.Hop{{Relay: r, Path: tt.is}})); len(got) != 1 || got[0] != (transport.Hop{Relay: r, Path: tt.decoded}) {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.decoded)
 		}
 	}
 	if got := hopsFromProto([]*proto.Hop{{Relay: []byte{1}}}); len(got) != 0 {

@@ -271,7 +271,7 @@ func TestRenewalIsRefused(t *testing.T) {
 		at   *testNode
 		from proto.PeerID
 		r    *proto.JoinRequest
-		say  string
+		text string
 	}{
 		{"too early", a, self, &proto.JoinRequest{Certificate: b.self.Cert}, "is valid until"},
 		{"of another node", a, self, &proto.JoinRequest{Certificate: cert(other, 10*day)}, "belongs to another node"},
@@ -286,8 +286,8 @@ func TestRenewalIsRefused(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			reply := tt.at.Join(context.Background(), tt.from, tt.r)
-			if reply.GetCertificate() != nil || !strings.Contains(reply.GetRefusal(), tt.say) {
-				t.Errorf("refusal %q, want %q", reply.GetRefusal(), tt.say)
+			if reply.GetCertificate() != nil || !strings.Contains(reply.GetRefusal(), tt.text) {
+				t.Errorf("refusal %q, want %q", reply.GetRefusal(), tt.text)
 			}
 		})
 	}

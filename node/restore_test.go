@@ -104,11 +104,11 @@ func (p *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode)
 	a, b := start(t, p.a.cfg), start(t, p.b.cfg)
 	eventually(t, func() bool { return settled(a, b) }, func() string {
 		page, err := a.Tasks(t.Context(), Query{})
-		say := fmt.Sprintf("the nodes do not settle: %d accepted, %d results, %v", inCustody(b), b.outbox.Results(), err)
+		text := fmt.Sprintf("the nodes do not settle: %d accepted, %d results, %v", inCustody(b), b.outbox.Results(), err)
 		for _, task := range page.Items {
-			say += fmt.Sprintf("\n%s %s %s", task.ID, task.State, task.Reason)
+			text += fmt.Sprintf("\n%s %s %s", task.ID, task.State, task.Reason)
 		}
-		return say
+		return text
 	})
 	if got := p.starts(t); got != p.startsBefore {
 		t.Errorf("after the restore the starts were\n%s, before it\n%s", got, p.startsBefore)

@@ -247,20 +247,20 @@ func TestScheduleIsRemovedAfterTwoHandoffs(t *testing.T) {
 		}
 		third.crash()
 		time.Sleep(time.Minute)
-		told := func() bool {
+		reported := func() bool {
 			var going bool
 			if err := first.node.schedules.do(t.Context(), func() { going = len(first.node.schedules.all[id].Going) > 0 }); err != nil {
 				t.Fatal(err)
 			}
 			return !going
 		}
-		if told() {
+		if reported() {
 			t.Error("the first home got a confirmation although the third does not know yet")
 		}
 		third.start()
 		time.Sleep(time.Minute)
-		if kept(third) != 0 || !told() {
-			t.Errorf("the third home stores %d, the first got a confirmation: %v", kept(third), told())
+		if kept(third) != 0 || !reported() {
+			t.Errorf("the third home stores %d, the first got a confirmation: %v", kept(third), reported())
 		}
 	})
 }
@@ -619,14 +619,14 @@ func TestScheduleUnderClockJumps(t *testing.T) {
 		c.wantFirings("often", 3)
 		time.Sleep(time.Minute)
 		c.wantFirings("often", 4)
-		told := 0
+		reported := 0
 		for _, e := range c.nodes[0].node.Events(t.Context(), 0, 1000, 0).Items {
 			if e.Kind == "schedule.clock_jump" {
-				told++
+				reported++
 			}
 		}
-		if told != 2 {
-			t.Errorf("%d jumps were reported, want 2", told)
+		if reported != 2 {
+			t.Errorf("%d jumps were reported, want 2", reported)
 		}
 	})
 }

@@ -17,14 +17,14 @@ func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 	if err := b.AddHandler(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	for says, want := range map[uint64]proto.Code{1 << 30: proto.CodeTooLarge, 10: proto.CodeBadForm} {
+	for declared, want := range map[uint64]proto.Code{1 << 30: proto.CodeTooLarge, 10: proto.CodeBadForm} {
 		now := time.Now()
 		d := &outbox.Draft{Header: proto.Header{
 			What: proto.WhatTask, Mesh: a.mesh.ID, ID: proto.NewTaskID(now), Origin: a.keys.Peer(), Target: b.keys.Peer(),
 			Seq: a.outbox.NextSeq(b.keys.Peer()), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(),
 		}}
 		d.Header.SetStream(uint64(identity.SealedSize(1<<30)), proto.ChunkSize)
-		plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Normal, BodySize: says, BodyDigest: sha256sum(nil)})
+		plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Normal, BodySize: declared, BodyDigest: sha256sum(nil)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -36,7 +36,7 @@ func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 		env.Signature = m.Signature
 		sink, reply := bodyReceiver{b.Node}.Offer(t.Context(), a.keys.Peer(), &proto.Offer{Type: m.Type, Envelope: env})
 		if sink != nil || reply.GetCode() != want {
-			t.Errorf("1 GiB declared as %d bytes: %v, want %v", says, reply, want.Name())
+			t.Errorf("1 GiB declared as %d bytes: %v, want %v", declared, reply, want.Name())
 		}
 		if sink != nil {
 			sink.End(false)

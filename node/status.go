@@ -132,19 +132,19 @@ func (n *Node) Handlers() []Handler {
 // unknownAllowed lists the names and roles of an allow list that no member has now: they
 // may be mistyped, or belong to a member that has yet to join.
 func (n *Node) unknownAllowed(allow []string) string {
-	var lacking []string
+	var unknown []string
 	for _, a := range allow {
 		what, who, _ := strings.Cut(a, ":")
 		switch {
 		case what == "peer" && who != n.self.Name && who != n.keys.Peer().String():
 			if _, err := n.book.Find(who); err != nil && !errors.Is(err, transport.ErrAmbiguous) {
-				lacking = append(lacking, "no member is named "+who)
+				unknown = append(unknown, "no member is named "+who)
 			}
 		case what == "role" && !n.roleIsKnown(who):
-			lacking = append(lacking, "no member has the role "+who)
+			unknown = append(unknown, "no member has the role "+who)
 		}
 	}
-	return strings.Join(lacking, "; ")
+	return strings.Join(unknown, "; ")
 }
 
 // roleIsKnown reports whether a role is predefined or assigned to a member.

@@ -25,7 +25,7 @@ func TestTimelineOfAllNodes(t *testing.T) {
 		if err != nil || len(tl.Silent) != 0 || tl.More || !slices.Equal(tl.Asked, []string{"n1", "n0", "n2", "n3"}) {
 			t.Fatalf("asked %v, silent %v, more %v: %v", tl.Asked, tl.Silent, tl.More, err)
 		}
-		var story []string
+		var timeline []string
 		for _, e := range tl.Items {
 			if e.Task != ids[0] {
 				t.Errorf("an event of another task: %+v", e)
@@ -33,13 +33,13 @@ func TestTimelineOfAllNodes(t *testing.T) {
 			if e.Kind == "ended" && e.Cause != "SUCCESS" {
 				t.Errorf("it ended as %q", e.Cause)
 			}
-			story = append(story, e.Node+" "+e.Kind)
+			timeline = append(timeline, e.Node+" "+e.Kind)
 		}
 		at := -1
 		for _, want := range []string{"n0 granted", "n2 started", "n0 moved_out", "n3 moved_in", "n3 ended"} {
-			i := slices.Index(story, want)
+			i := slices.Index(timeline, want)
 			if i <= at {
-				t.Errorf("%q does not follow the previous one in %q", want, story)
+				t.Errorf("%q does not follow the previous one in %q", want, timeline)
 			}
 			at = i
 		}

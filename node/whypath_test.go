@@ -71,32 +71,32 @@ func TestWhyExplainsThePath(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		says := func(word string) {
+		expectCause := func(text string) {
 			t.Helper()
 			var last Blocker
-			c.await(3*time.Minute, "why to say "+word, func() bool {
+			c.await(3*time.Minute, "why to report "+text, func() bool {
 				for _, subject := range []string{s.ID, b.name} {
-					if last, err = a.node.Why(t.Context(), subject); err != nil || !strings.Contains(last.Cause, word) {
+					if last, err = a.node.Why(t.Context(), subject); err != nil || !strings.Contains(last.Cause, text) {
 						return false
 					}
 				}
 				return true
 			})
 		}
-		says("n1 cannot be reached: it has been DEAD for")
-		says("the last attempt, ")
+		expectCause("n1 cannot be reached: it has been DEAD for")
+		expectCause("the last attempt, ")
 		c.await(time.Minute, "the next dial to be reported", func() bool {
 			w, err := a.node.Why(t.Context(), s.ID)
 			return err == nil && w.Next != nil && len(w.Steps) >= 4
 		})
 		c.Unplug(0)
-		says("this node is isolated")
+		expectCause("this node is isolated")
 		c.Heal()
-		says("n1 cannot be reached: it has been DEAD for")
+		expectCause("n1 cannot be reached: it has been DEAD for")
 		if err := a.node.Block(t.Context(), b.name); err != nil {
 			t.Fatal(err)
 		}
-		says("n1 is blocked here")
+		expectCause("n1 is blocked here")
 		if err := a.node.Unblock(t.Context(), b.name); err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestWhyExplainsThePath(t *testing.T) {
 		if err := b.node.Block(t.Context(), a.name); err != nil {
 			t.Fatal(err)
 		}
-		c.await(3*time.Minute, "why to say that the peer refuses", func() bool {
+		c.await(3*time.Minute, "why to report that the peer refuses", func() bool {
 			w, err := a.node.Why(t.Context(), b.name)
 			return err == nil && strings.HasPrefix(w.Cause, "n1 refused this node ") && strings.Contains(w.Fix, "on n1: ")
 		})

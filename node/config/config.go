@@ -18,7 +18,7 @@ type Config struct {
 	API       API                `yaml:"api" doc:"How programs on this machine reach this node."`
 	Limits    Limits             `yaml:"limits" doc:"How much a node accepts and stores."`
 	Log       Log                `yaml:"log" doc:"What a node logs."`
-	Dangerous []string           `yaml:"dangerous" doc:"kinds whose handlers may have the profile dangerous; only this list allows it, no command and no peer can"`
+	Dangerous []string           `yaml:"dangerous" doc:"kinds whose handlers may have the profile dangerous; only this list allows it, commands and peers cannot"`
 	Handlers  []node.HandlerSpec `yaml:"handlers" doc:"The work that this node does for its peers."`
 }
 
