@@ -31,7 +31,7 @@ func TestUpdateAddrs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, _ = c.book.Get(c.peer.Peer()); !slices.Equal(p.Addrs, moved) || len(p.Relays) != 0 {
-		t.Fatalf("no address said: %v through %v", p.Addrs, p.Relays)
+		t.Fatalf("no address announced: %v through %v", p.Addrs, p.Relays)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestAliasIsUnique(t *testing.T) {
 	c.reopen(t)
 	for _, ref := range []string{"attic", "laptop"} {
 		if p, err := c.book.Find(ref); err != nil || p.Label() != "attic" {
-			t.Errorf("%s finds %q, %v", ref, p.Label(), err)
+			t.Errorf("%s resolves to %q, %v", ref, p.Label(), err)
 		}
 	}
 	if m, ok := c.book.Member(c.peer.Peer()); !ok || m.Name != "laptop" {
@@ -59,7 +59,7 @@ func TestAliasIsUnique(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, _ := c.book.Find("laptop"); p.Label() != "laptop" {
-		t.Errorf("without the alias it is called %q", p.Label())
+		t.Errorf("without the alias its label is %q", p.Label())
 	}
 }
 
@@ -76,7 +76,7 @@ func TestUpdateAddrsRejectsLocalAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, _ := c.book.Get(id); !slices.Equal(p.Addrs, []string{far}) {
-		t.Errorf("its word leads to %v", p.Addrs)
+		t.Errorf("its statement leads to %v", p.Addrs)
 	}
 	c.hello.Addrs = []string{here}
 	if err := c.book.Admit(c.hello, id); err != nil {

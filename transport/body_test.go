@@ -268,22 +268,22 @@ func TestBodyRefusals(t *testing.T) {
 		t.Errorf("refused: %v", err)
 	}
 	if err := send(offerOf(1, 100), 99); err == nil {
-		t.Error("a body of another size than announced was sent")
+		t.Error("a body with a wrong size was sent")
 	}
 	if err := send(&proto.Offer{Envelope: &proto.Envelope{Header: []byte("x")}}, 1); !errors.Is(err, proto.ErrBadHeader) {
 		t.Errorf("no header: %v", err)
 	}
 	if err := a.SendBody(t.Context(), newTestKeys(9).Peer(), offerOf(1, 1), bytes.NewReader(nil), 1); !errors.Is(err, ErrNotConnected) {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no one there: %v", err)
 	}
 	s.refuse = nil
 	o := offerOf(2, 1<<20)
 	short := io.NewSectionReader(bytes.NewReader(make([]byte, 1<<20)), 0, 1<<19)
 	if err := a.SendBody(t.Context(), b.Peer(), o, short, 1<<20); err == nil {
-		t.Error("half a body was taken")
+		t.Error("an incomplete body was accepted")
 	}
 	if ok, _ := s.dir.Has(nameOf(o)); ok {
-		t.Error("half a body has a name")
+		t.Error("an incomplete body has a name")
 	}
 }
 
@@ -320,7 +320,7 @@ func TestBadChunks(t *testing.T) {
 		{"gap", &proto.Chunk{Offset: 5, Data: good, Sha256: sum(good)}},
 		{"empty", &proto.Chunk{Sha256: sum(nil)}},
 		{"beyond the end", &proto.Chunk{Data: make([]byte, 101), Sha256: sum(make([]byte, 101))}},
-		{"hash of something else", &proto.Chunk{Data: good, Sha256: sum([]byte("x"))}},
+		{"wrong hash", &proto.Chunk{Data: good, Sha256: sum([]byte("x"))}},
 		{"no hash", &proto.Chunk{Data: good}},
 		{"offset beyond 63 bits", &proto.Chunk{Offset: 1 << 63, Data: good, Sha256: sum(good)}},
 	}
@@ -335,7 +335,7 @@ func TestBadChunks(t *testing.T) {
 		t.Errorf("the last chunk: %v", err)
 	}
 	if err := checkChunk(&proto.Chunk{Offset: 80, Data: good, Sha256: sum(good)}, 90, 100); err == nil {
-		t.Error("a chunk was taken twice")
+		t.Error("a chunk was accepted twice")
 	}
 }
 
@@ -354,11 +354,11 @@ func TestStalledBodyIsAborted(t *testing.T) {
 	source := &trackingReader{ReaderAt: bytes.NewReader(make([]byte, 1<<20)), at: proto.MaxChunk, reached: func() { <-unblock }}
 	go func() { done <- a.SendBody(t.Context(), b.Peer(), offerOf(1, 1<<20), source, 1<<20) }()
 	if whole := <-s.ended; whole {
-		t.Error("a body that stalled is whole")
+		t.Error("a stalled body is complete")
 	}
 	close(unblock)
 	if err := <-done; err == nil {
-		t.Error("a body that stalled arrived")
+		t.Error("a stalled body arrived")
 	}
 }
 
@@ -381,7 +381,7 @@ func TestBodyOverBrokenLinks(t *testing.T) {
 		sent = a.SendBody(t.Context(), b.Peer(), o, source, size) == nil
 	}
 	if tries < cuts/2 {
-		t.Errorf("%d tries: the connection was not cut", tries)
+		t.Errorf("%d attempts: the connection was not cut", tries)
 	}
 	s.check(t, o, body)
 }

@@ -92,23 +92,23 @@ func TestHelloFamilies(t *testing.T) {
 	}{
 		{"a member", func(*testing.T, *bookCase) {}, nil, ""},
 		{"a stranger without a certificate", func(_ *testing.T, c *bookCase) { c.hello.Certificate = nil }, identity.ErrBadRecord, ""},
-		{"a stranger who is his own root", func(t *testing.T, c *bookCase) {
+		{"a stranger that is its own root", func(t *testing.T, c *bookCase) {
 			c.hello.Certificate = c.issue(t, identity.NewRoot(nil), c.peer, "laptop")
 		}, errAny, ""},
-		{"a certificate of somebody else", func(t *testing.T, c *bookCase) {
+		{"another node's certificate", func(t *testing.T, c *bookCase) {
 			c.hello.Certificate = c.issue(t, c.root, other, "laptop")
 		}, errAny, "certificate belongs to"},
 		{"a changed certificate", func(_ *testing.T, c *bookCase) { c.hello.Certificate.Details[4] ^= 1 }, errAny, ""},
 		{"a changed signature", func(_ *testing.T, c *bookCase) { c.hello.Certificate.Signature[4] ^= 1 }, errAny, ""},
-		{"a certificate that ended lately may connect to be renewed", func(_ *testing.T, c *bookCase) {
+		{"a recently expired certificate may connect to be renewed", func(_ *testing.T, c *bookCase) {
 			c.clock.Advance(identity.MaxMemberLife + identity.MemberGrace - time.Hour)
 		}, nil, ""},
-		{"a certificate that ended long ago", func(_ *testing.T, c *bookCase) {
+		{"a certificate that expired long ago", func(_ *testing.T, c *bookCase) {
 			c.clock.Advance(identity.MaxMemberLife + identity.MemberGrace + time.Hour)
 		}, identity.ErrExpired, ""},
 		{"a certificate of the future", func(_ *testing.T, c *bookCase) { c.clock.Advance(-24 * time.Hour) }, errAny, ""},
 		{"no key record", func(_ *testing.T, c *bookCase) { c.hello.KeyRecord = nil }, identity.ErrBadRecord, ""},
-		{"a key record of somebody else", func(_ *testing.T, c *bookCase) { c.hello.KeyRecord = other.KeyRecord() }, errAny, ""},
+		{"another node's key record", func(_ *testing.T, c *bookCase) { c.hello.KeyRecord = other.KeyRecord() }, errAny, ""},
 		{"a changed key record", func(_ *testing.T, c *bookCase) {
 			k := *identity.NewKeys(nil, birth).KeyRecord()
 			c.hello.KeyRecord = &proto.Signed{Details: k.Details, Signature: k.Signature, Signer: c.hello.KeyRecord.Signer}
@@ -120,7 +120,7 @@ func TestHelloFamilies(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, ErrBlocked, ""},
-		{"blocked and let in again", func(t *testing.T, c *bookCase) {
+		{"blocked and unblocked", func(t *testing.T, c *bookCase) {
 			err := errors.Join(c.book.Block(t.Context(), c.peer.Peer()), c.book.Unblock(t.Context(), c.peer.Peer()))
 			if err != nil {
 				t.Fatal(err)
@@ -138,10 +138,10 @@ func TestHelloFamilies(t *testing.T) {
 			case tt.want != errAny && !errors.Is(err, tt.want):
 				t.Fatalf("Admit = %v, want %v", err, tt.want)
 			case tt.says != "" && !strings.Contains(err.Error(), tt.says):
-				t.Errorf("Admit = %q, want it to say %q", err, tt.says)
+				t.Errorf("Admit = %q, want it to contain %q", err, tt.says)
 			}
 			if p, ok := c.book.Get(c.peer.Peer()); tt.want != nil && ok && (p.Member.Cert != nil || len(p.Addrs) > 0) {
-				t.Errorf("a refused peer is remembered: %+v", p)
+				t.Errorf("a refused peer is stored: %+v", p)
 			}
 		})
 	}
@@ -208,7 +208,7 @@ func TestBookSurvivesRestart(t *testing.T) {
 		t.Errorf("member %+v, %v", m, ok)
 	}
 	if !c.book.Blocked(blocked) || c.book.Blocked(id) {
-		t.Error("who is blocked was forgotten")
+		t.Error("a blocked peer was forgotten")
 	}
 	if got := c.book.Contacts(); len(got) != 1 || got[0].Peer != id {
 		t.Errorf("contacts %+v, want the one with addresses", got)
@@ -239,7 +239,7 @@ func TestIntroductions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p, _ := c.book.Get(id); !slices.Equal(p.Addrs, c.hello.Addrs) {
-		t.Errorf("hearsay replaced what the peer said itself: %q", p.Addrs)
+		t.Errorf("an introduction replaced the peer's own addresses: %q", p.Addrs)
 	}
 	if err := c.peer.Rotate(0, birth); err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestIntroductions(t *testing.T) {
 	}
 	p, _ := c.book.Get(id)
 	if err := c.book.Learn(ctx, p.Known()); err != nil {
-		t.Errorf("what the book itself says: %v", err)
+		t.Errorf("the book's own entry: %v", err)
 	}
 	stranger := &proto.KnownPeer{Certificate: c.issue(t, identity.NewRoot(nil), c.peer, "x"), KeyRecord: c.peer.KeyRecord()}
 	if err := c.book.Learn(ctx, stranger); err == nil {
@@ -268,7 +268,7 @@ func TestFind(t *testing.T) {
 	c := newBookCase(t)
 	_, err := c.book.Find("laptop")
 	if !errors.Is(err, ErrUnknownPeer) || !strings.Contains(err.Error(), "invite") {
-		t.Errorf("in an empty book: %v, want a hint how to begin", err)
+		t.Errorf("in an empty book: %v, want a hint", err)
 	}
 	twins := []*identity.Keys{identity.NewKeys(nil, birth), identity.NewKeys(nil, birth)}
 	for k, name := range map[*identity.Keys]string{c.peer: "laptop", twins[0]: "twin", twins[1]: "twin"} {
@@ -292,7 +292,7 @@ func TestFind(t *testing.T) {
 	}
 	for _, ref := range []string{"", "lap", "tablet", id[1:20]} {
 		if _, err := c.book.Find(ref); !errors.Is(err, ErrUnknownPeer) || !strings.Contains(err.Error(), "laptop") {
-			t.Errorf("Find(%q) = %v, want %v that names who is known", ref, err, ErrUnknownPeer)
+			t.Errorf("Find(%q) = %v, want %v listing the known peers", ref, err, ErrUnknownPeer)
 		}
 	}
 }
@@ -318,7 +318,7 @@ func TestEnroll(t *testing.T) {
 		t.Errorf("Admit before Enroll = %v", err)
 	}
 	if err := b.Enroll(c.root.Mesh(), c.hello.Certificate); err == nil {
-		t.Error("enrolled with somebody else's certificate")
+		t.Error("enrolled with another node's certificate")
 	}
 	if err := b.Enroll(c.root.Mesh(), c.issue(t, c.root, c.own, "home")); err != nil {
 		t.Fatal(err)
@@ -341,7 +341,7 @@ func TestMembershipEndsWithCertificate(t *testing.T) {
 	}
 	c.clock.Advance(identity.MaxMemberLife + time.Hour)
 	if _, ok := c.book.Member(c.peer.Peer()); ok {
-		t.Error("a member for ever")
+		t.Error("a permanent member")
 	}
 	if err := c.book.Block(context.Background(), c.own.Peer()); err == nil {
 		t.Error("a node blocked itself")
@@ -368,7 +368,7 @@ func FuzzRecord(f *testing.F) {
 		}
 		again, err := p.encode()
 		if err != nil {
-			t.Fatalf("what was read cannot be written: %v", err)
+			t.Fatalf("a decoded record cannot be encoded: %v", err)
 		}
 		if _, err := decodePeer(c.peer.Peer(), again, c.root.Mesh(), birth); err != nil {
 			t.Fatal(err)
@@ -391,7 +391,7 @@ func TestClockBehind(t *testing.T) {
 		t.Fatalf("after the start it knows %+v", p)
 	}
 	if err := c.book.Admit(c.hello, id); err != nil {
-		t.Errorf("who was known is refused: %v", err)
+		t.Errorf("a known peer was refused: %v", err)
 	}
 	later := identity.NewKeys(nil, birth)
 	hello := c.helloOf(t, later, "tablet")
@@ -424,7 +424,7 @@ func TestBookIsBounded(t *testing.T) {
 		t.Errorf("an introduction: %v", err)
 	}
 	if err := c.book.Admit(c.hello, c.peer.Peer()); err != nil {
-		t.Errorf("who is known: %v", err)
+		t.Errorf("a known peer: %v", err)
 	}
 	if err := c.book.Forget(t.Context(), c.peer.Peer()); err != nil {
 		t.Fatal(err)

@@ -27,11 +27,11 @@ func TestHeartbeat(t *testing.T) {
 	}{
 		{"a quiet connection is probed every ten seconds", []step{
 			{9 * s, 0, false, noAction}, {10 * s, 0, false, sendPing}, {12 * s, 11 * s, false, noAction}, {20 * s, 11 * s, false, noAction}, {21 * s, 11 * s, false, sendPing}}},
-		{"three probes without an answer end it", []step{
+		{"three unanswered probes close it", []step{
 			{10 * s, 0, false, sendPing}, {20 * s, 0, false, sendPing}, {30 * s, 0, false, sendPing}, {40 * s, 0, false, giveUp}}},
 		{"with frames in flight it takes seconds", []step{
 			{2 * s, 0, true, sendPing}, {4 * s, 0, true, sendPing}, {6 * s, 0, true, sendPing}, {8 * s, 0, true, giveUp}}},
-		{"anything heard starts it anew (S41)", []step{
+		{"any received data restarts it (S41)", []step{
 			{2 * s, 0, true, sendPing}, {4 * s, 0, true, sendPing}, {6 * s, 5 * s, true, noAction}, {7 * s, 5 * s, true, sendPing}, {9 * s, 5 * s, true, sendPing}, {11 * s, 5 * s, true, sendPing}, {13 * s, 5 * s, true, giveUp}}},
 		{"work after a long silence is no reason to give up", []step{
 			{9 * s, 0, false, noAction}, {9 * s, 0, true, sendPing}, {11 * s, 0, true, sendPing}, {12 * s, 12 * s, true, noAction}}},
@@ -111,7 +111,7 @@ func TestPings(t *testing.T) {
 		p.start(0, nil)
 	}
 	if len(p.sent) > maxPings {
-		t.Errorf("%d PINGs are remembered", len(p.sent))
+		t.Errorf("%d PINGs are stored", len(p.sent))
 	}
 }
 
@@ -122,7 +122,7 @@ func TestRedial(t *testing.T) {
 		r := rapid.Float64Range(0, 0.999).Draw(t, "r")
 		d := timing.firstDial(now, r)
 		if d.due < now || d.due > now+timing.Redial {
-			t.Fatalf("first try after %v", d.due-now)
+			t.Fatalf("first attempt after %v", d.due-now)
 		}
 		for range rapid.IntRange(1, 40).Draw(t, "tries") {
 			now = d.due + rapid.SampledFrom([]time.Duration{0, shortDial, longDial}).Draw(t, "took")
@@ -137,16 +137,16 @@ func TestRedial(t *testing.T) {
 			}
 			hurried := timing.wake(d, now)
 			if hurried.due > max(now, hurried.started+timing.Redial) {
-				t.Fatalf("wanted, and dialled in %v", hurried.due-now)
+				t.Fatalf("wanted, and dialed in %v", hurried.due-now)
 			}
 		}
 	})
 	d := redialState{lostAt: 0, busy: true, tries: 9}
 	if d = timing.wake(d, time.Hour); !d.wanted {
-		t.Error("work that came up during a try is forgotten")
+		t.Error("work that arrived during an attempt is forgotten")
 	}
 	if d = timing.afterFailure(d, time.Hour, 0.999); d.due > time.Hour+timing.Redial || d.wanted {
-		t.Errorf("tried again after %v though work waits", d.due-time.Hour)
+		t.Errorf("tried again after %v despite pending work", d.due-time.Hour)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestLinkPause(t *testing.T) {
 		}
 	}
 	if got := linkPause(1000, 1); got != 10*time.Second {
-		t.Errorf("the longest pause is %v", got)
+		t.Errorf("the longest delay is %v", got)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestWindowFollowsThePath(t *testing.T) {
 		least   int
 		most    int
 	}{
-		{"a LAN stays at the least", time.Millisecond, 50_000, minTasks, minTasks},
+		{"a LAN stays at the minimum", time.Millisecond, 50_000, minTasks, minTasks},
 		{"a long fat path is filled", 200 * time.Millisecond, 20_000, 4_000, 2*4_000 + 600},
 		{"a thin path is not flooded", 200 * time.Millisecond, 200, minTasks, minTasks},
 	}
@@ -320,7 +320,7 @@ func TestAckFor(t *testing.T) {
 		}
 		a.Refusals = append(a.Refusals, &proto.Refusal{Number: index, Code: proto.CodeFull})
 		if _, err := ackFor(first, group, a); err == nil {
-			t.Fatal("a refusal of nothing was passed over: its task would count as accepted")
+			t.Fatal("a refusal of a nonexistent message was ignored: its task would count as accepted")
 		}
 	})
 }
@@ -340,7 +340,7 @@ func TestGroupBuffer(t *testing.T) {
 		group, err := q.take(t.Context(), nil)
 		if err != nil {
 			if !errors.Is(err, errAny) || next != 2000 {
-				t.Errorf("ended with %v after %d", err, next)
+				t.Errorf("closed with %v after %d", err, next)
 			}
 			return
 		}
@@ -349,7 +349,7 @@ func TestGroupBuffer(t *testing.T) {
 		}
 		for _, m := range group {
 			if m.GetId() != fmt.Sprint(next) {
-				t.Fatalf("task %s at place %d", m.GetId(), next)
+				t.Fatalf("task %s at position %d", m.GetId(), next)
 			}
 			next++
 		}

@@ -39,13 +39,13 @@ func TestOneContactFindsAllMembers(t *testing.T) {
 		m := newSimWith(t, scaled(14, 20), transporttest.Link{Latency: 10 * time.Millisecond}, starTopology)
 		defer m.close()
 		t.Logf("all are connected after %v", m.await(time.Minute, "a full mesh", m.connected))
-		t.Logf("all tables are full %v later", m.await(time.Minute, "full tables", m.allTabled))
+		t.Logf("all routing tables are full %v later", m.await(time.Minute, "full tables", m.allTabled))
 		addrs, err := m.nodes[7].FindAddrs(t.Context(), m.nodes[13].Peer())
 		if err != nil || !slices.Contains(addrs, m.Addr(13)) {
 			t.Errorf("found %v, %v", addrs, err)
 		}
 		if addrs, err := m.nodes[7].FindAddrs(t.Context(), simKeys(99).Peer()); err == nil {
-			t.Errorf("a peer that nobody knows is at %v", addrs)
+			t.Errorf("an unknown peer is at %v", addrs)
 		}
 	})
 }
@@ -61,7 +61,7 @@ func TestChangedAddress(t *testing.T) {
 			}
 		})
 		defer m.close()
-		m.await(time.Minute, "first meeting", m.connected)
+		m.await(time.Minute, "first connection", m.connected)
 		mover := m.nodes[5]
 		m.Unplug(5)
 		mover.stop()
@@ -110,10 +110,10 @@ func TestStrangersAreNotInTheDHT(t *testing.T) {
 			}
 		}
 		if addrs, err := m.nodes[4].FindAddrs(t.Context(), m.nodes[3].Peer()); err == nil {
-			t.Errorf("a stranger is told that a member is at %v", addrs)
+			t.Errorf("the DHT returned a member's addresses to a stranger: %v", addrs)
 		}
 		if addrs, err := m.nodes[3].FindAddrs(t.Context(), m.nodes[4].Peer()); err == nil {
-			t.Errorf("a member is told that a stranger is at %v", addrs)
+			t.Errorf("the DHT returned a stranger's addresses to a member: %v", addrs)
 		}
 	})
 }

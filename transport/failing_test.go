@@ -47,7 +47,7 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 		want  string
 	}{
 		{"gossip", func(tr *Transport) { tr.host.Peerstore().RemovePeer(tr.host.ID()) }, false, false, "transport: gossip: "},
-		{"gossip, when its part of libp2p runs already", func(*Transport) {}, true, false, "transport: gossip: "},
+		{"gossip, when its part of libp2p is running", func(*Transport) {}, true, false, "transport: gossip: "},
 		{"the DHT", func(tr *Transport) { tr.disc.members.bus = deafBus{tr.disc.members.bus} }, false, true, "transport: DHT: "},
 		{"the relay service", func(tr *Transport) { tr.host = hostWithFullNetwork{tr.host} }, false, false, "transport: relay service: "},
 	}
@@ -84,7 +84,7 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 				end()
 			}
 			if err := tr.Run(running); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
-				t.Errorf("Run ends with %v, want %q", err, tt.want)
+				t.Errorf("Run = %v, want %q", err, tt.want)
 			}
 			if c, err := net.Dial("tcp", addr); err == nil {
 				c.Close()
@@ -99,10 +99,10 @@ func TestRunStopsWhatItStarted(t *testing.T) {
 					t.Error("a mesh was found")
 				}
 			case <-ctx.Done():
-				t.Error("who looks for meshes is not told of the end")
+				t.Error("FindMeshes is not closed at the end")
 			}
 			if tr.group.start(func(context.Context) {}) {
-				t.Error("work is taken that nobody does")
+				t.Error("work is accepted but not done")
 			}
 			known := []goleak.Option{before}
 			if tt.name == "gossip" {

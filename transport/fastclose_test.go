@@ -111,7 +111,7 @@ func TestConnectionClosesImmediately(t *testing.T) {
 		{name: "closed by yamux", writes: true, after: 12 * time.Second}, // 10 s after the write
 	}
 	for _, tt := range tests {
-		for side, name := range []string{"the dialler's", "the listener's"} {
+		for side, name := range []string{"the dialer's", "the listener's"} {
 			t.Run(name+" "+tt.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					paths := newFakePaths()
@@ -135,7 +135,7 @@ func TestConnectionClosesImmediately(t *testing.T) {
 					}
 					synctest.Wait()
 					if n := paths[side].closed; n != 1 || !other.IsClosed() {
-						t.Errorf("what is below is closed %d times, the other side %v", n, other.IsClosed())
+						t.Errorf("the layer below is closed %d times, the other side %v", n, other.IsClosed())
 					}
 				})
 			})

@@ -38,17 +38,17 @@ func TestFlowRate(t *testing.T) {
 		f.advance(f.done.Load())
 	}
 	if v := f.snapshot(); v.Rate != 0 || v.Left() != 0 || v.Done != 800 {
-		t.Errorf("after a halt of 20 s: %+v", v)
+		t.Errorf("after a stall of 20 s: %+v", v)
 	}
 	if n := testutil.ToFloat64(met.bodies.WithLabelValues("out")); n != 400 {
-		t.Errorf("%v bytes counted, want the 400 of this try", n)
+		t.Errorf("%v bytes counted, want the 400 of this attempt", n)
 	}
 	f.end()
 	if len(fs.all) != 0 {
-		t.Error("an ended flow is kept")
+		t.Error("a finished flow is kept")
 	}
 	if want := []EventKind{EventBodyBegan, EventBodyMoves, EventBodyMoves, EventBodyEnded}; !slices.Equal(told, want) { // every 10 s
-		t.Errorf("told %v, want %v", told, want)
+		t.Errorf("reported %v, want %v", told, want)
 	}
 }
 

@@ -110,14 +110,14 @@ func TestBurstOfRumors(t *testing.T) {
 			}
 		}
 		publish(t, author, "one")
-		t.Logf("one rumor is everywhere after %v", m.await(time.Second, "one rumor", heard(1)))
+		t.Logf("one rumor reached all nodes after %v", m.await(time.Second, "one rumor", heard(1)))
 		for i := range burst {
 			publish(t, author, fmt.Sprintf("%05d%0251d", i, 0))
 		}
-		t.Logf("%d are everywhere after %v", burst, m.await(30*time.Second, "a burst", heard(burst+1)))
+		t.Logf("%d have reached all nodes after %v", burst, m.await(30*time.Second, "a burst", heard(burst+1)))
 		for _, n := range m.nodes {
 			if _, twice := n.gossip.from(author.Peer()); twice > 0 {
-				t.Errorf("node %d heard %d rumors twice", n.id, twice)
+				t.Errorf("node %d received %d rumors twice", n.id, twice)
 			}
 		}
 	})
@@ -179,13 +179,13 @@ func TestFloodIsLimited(t *testing.T) {
 		took := m.await(30*time.Second, "the flood", func() bool { h, _ := total(); return h >= want })
 		time.Sleep(10 * time.Second)
 		heard, all := total()
-		t.Logf("%d payloads were everywhere after %v; a link carried each %.2f times", payloads, took, all/float64(payloads*links))
+		t.Logf("%d payloads reached all nodes after %v; a link carried each %.2f times", payloads, took, all/float64(payloads*links))
 		if heard != want || all > 1.5*float64(payloads*links) {
-			t.Errorf("%.0f heard, want %.0f; %.0f copies on %d links", heard, want, all, links)
+			t.Errorf("%.0f received, want %.0f; %.0f copies on %d links", heard, want, all, links)
 		}
 		time.Sleep(time.Minute)
 		if _, later := total(); later != all {
-			t.Errorf("%.0f more copies went round later", later-all)
+			t.Errorf("%.0f more copies were sent later", later-all)
 		}
 	})
 }
@@ -216,9 +216,9 @@ func TestNoGossipBeforeHello(t *testing.T) {
 			t.Fatal("the third has verified the others already: nothing is tested")
 		}
 		if got, _ := m.nodes[2].gossip.from(m.nodes[0].Peer()); got != 0 || m.nodes[0].Discovery().TopicPeers != 1 {
-			t.Errorf("before the hello %d rumors are heard, %d peers are in the topic", got, m.nodes[0].Discovery().TopicPeers)
+			t.Errorf("before the hello %d rumors were received, %d peers are in the topic", got, m.nodes[0].Discovery().TopicPeers)
 		}
-		m.await(time.Minute, "everybody is in the topic", m.allGossip)
+		m.await(time.Minute, "all are in the topic", m.allGossip)
 		publish(t, m.nodes[0], "late")
 		m.await(5*time.Second, "the late rumor", func() bool {
 			got, _ := m.nodes[2].gossip.from(m.nodes[0].Peer())
@@ -257,7 +257,7 @@ func TestRefusedPeerGetsNoGossip(t *testing.T) {
 			}
 		}
 		if got, _ := m.nodes[1].gossip.from(m.nodes[0].Peer()); got != 0 {
-			t.Errorf("a stranger heard %d rumors", got)
+			t.Errorf("a stranger received %d rumors", got)
 		}
 		open.Store(true)
 		m.await(2*time.Minute, "he is let in", m.allGossip)
@@ -283,11 +283,11 @@ func TestInvalidRumorsAreNotForwarded(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for _, n := range m.nodes {
 			if got, _ := n.gossip.from(m.nodes[1].Peer()); n.id != 1 && got != 1 {
-				t.Errorf("node %d heard %d rumors, want the news alone", n.id, got)
+				t.Errorf("node %d received %d rumors, want only the new one", n.id, got)
 			}
 		}
 		if err := m.nodes[1].Publish(t.Context(), make([]byte, 64<<10+1)); err == nil {
-			t.Error("a rumor of more than 64 KiB is taken")
+			t.Error("a rumor of more than 64 KiB is accepted")
 		}
 	})
 }
@@ -357,14 +357,14 @@ func TestAuthorIsAcceptedAfterClockChange(t *testing.T) {
 		for _, data := range []string{"no number", "7000001 first", "7000001 first, again", "7000002 second"} {
 			publish(t, m.nodes[0], data)
 		}
-		m.await(5*time.Second, "what has numbers", func() bool {
+		m.await(5*time.Second, "numbered frames", func() bool {
 			b, _ := m.nodes[1].gossip.from(m.nodes[0].Peer())
 			c, _ := m.nodes[2].gossip.from(m.nodes[0].Peer())
 			return b >= 2 && c >= 2
 		})
 		time.Sleep(5 * time.Second)
 		if got, _ := m.nodes[1].gossip.from(m.nodes[0].Peer()); got != 2 {
-			t.Errorf("%d messages were heard, want the first and the second, once", got)
+			t.Errorf("%d messages were received, want the first and the second, once", got)
 		}
 	})
 }
@@ -418,13 +418,13 @@ func TestExchange(t *testing.T) {
 			t.Error("a node that serves no syncs answers")
 		}
 		if _, err := m.nodes[0].Exchange(t.Context(), m.nodes[1].Peer(), &proto.Message{Type: proto.TypePing}); err == nil {
-			t.Error("a PING is taken for a sync")
+			t.Error("a PING is accepted as a sync")
 		}
 		if _, err := m.nodes[0].Exchange(t.Context(), simKeys(9).Peer(), sync); !errors.Is(err, transport.ErrNotConnected) {
 			t.Errorf("%v, want ErrNotConnected", err)
 		}
 		if !m.connected() {
-			t.Error("a sync that failed ended a connection")
+			t.Error("a failed sync closed a connection")
 		}
 	})
 }
@@ -459,7 +459,7 @@ func TestControl(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		if !m.connected() {
-			t.Error("a probe that nobody takes ended the connection")
+			t.Error("an unhandled probe closed the connection")
 		}
 	})
 }

@@ -30,18 +30,18 @@ func TestAnnouncedHopsAreStable(t *testing.T) {
 	score := func(p route.Path) float64 { return route.Weights{}.Score(p).Total }
 	first := relays(told.choose(ways(10), score, 0))
 	if len(first) != maxHops {
-		t.Fatalf("%d ways are told, want %d", len(first), maxHops)
+		t.Fatalf("%d paths are published, want %d", len(first), maxHops)
 	}
 	now := time.Duration(0)
 	for ; now < 10*time.Minute; now += 2 * time.Second {
 		if got := relays(told.choose(ways(10), score, now)); !slices.Equal(got, first) {
-			t.Fatalf("after %v others are told: %v, were %v", now, got, first)
+			t.Fatalf("after %v others are published: %v, were %v", now, got, first)
 		}
 	}
 	gone := slices.DeleteFunc(ways(10), func(h Hop) bool { return h.Relay == first[0] })
 	got := relays(told.choose(gone, score, now))
 	if slices.Contains(got, first[0]) || len(got) != maxHops {
-		t.Errorf("without %v these are told: %v", first[0], got)
+		t.Errorf("without %v these are published: %v", first[0], got)
 	}
 	better := slices.DeleteFunc(ways(10), func(h Hop) bool { return slices.Contains(got, h.Relay) })[0]
 	for end := now + 2*time.Minute; now < end; now += 2 * time.Second {
@@ -54,6 +54,6 @@ func TestAnnouncedHopsAreStable(t *testing.T) {
 		got = relays(told.choose(all, score, now))
 	}
 	if !slices.Contains(got, better.Relay) {
-		t.Errorf("one that was better by much for minutes is not told: %v", got)
+		t.Errorf("a path that was much better for minutes is not published: %v", got)
 	}
 }

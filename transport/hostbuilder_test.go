@@ -97,7 +97,7 @@ func TestHostClosesWhenListenFails(t *testing.T) {
 	addr := "/ip4/127.0.0.1/tcp/" + l.Addr().String()[len("127.0.0.1:"):]
 	if h, err := bareParts(t, nil, addr).build(); err == nil {
 		h.Close()
-		t.Error("two listen on one port")
+		t.Error("two nodes listen on one port")
 	}
 }
 

@@ -100,7 +100,7 @@ func TestStrangerGetsNothing(t *testing.T) {
 	listening, done := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer done()
 	if m, err := sub.Next(listening); err == nil && m.ReceivedFrom != h.ID() {
-		t.Errorf("the stranger heard %q", m.GetData())
+		t.Errorf("the stranger received %q", m.GetData())
 	}
 	for _, p := range table.RoutingTable().ListPeers() {
 		if err := table.Ping(t.Context(), p); err == nil {
@@ -110,12 +110,12 @@ func TestStrangerGetsNothing(t *testing.T) {
 	for _, n := range []*testNode{a, b} {
 		w := n.disc.dht.Load()
 		if slices.Contains(w.dht.RoutingTable().ListPeers(), h.ID()) || slices.Contains(n.disc.topic.Load().topic.ListPeers(), h.ID()) {
-			t.Error("the stranger is in a table")
+			t.Error("the stranger is in a routing table")
 		}
 	}
-	eventually(t, "the member hears all", func() bool { return heard.heard.Load() == int64(secrets) })
+	eventually(t, "the member receives all", func() bool { return heard.heard.Load() == int64(secrets) })
 	grown := heap() - before
-	t.Logf("%d secrets told, heap grew by %d KiB", secrets, grown>>10)
+	t.Logf("%d secrets revealed, heap grew by %d KiB", secrets, grown>>10)
 	if grown > 48<<20 { // includes the stranger's own host in this process
 		t.Errorf("a stranger costs %d MiB", grown>>20)
 	}
@@ -207,9 +207,9 @@ func TestBadInputOfTheDHT(t *testing.T) {
 		name string
 		send []byte
 	}{
-		{"a record for another", kad(t, add(key, other, addr))},
-		{"a record of nobody", kad(t, add(key, nil, addr))},
-		{"a record of garbage", kad(t, add(key, []byte("garbage"), addr))},
+		{"a provider record for another peer", kad(t, add(key, other, addr))},
+		{"a provider record without a peer", kad(t, add(key, nil, addr))},
+		{"a provider record of garbage", kad(t, add(key, []byte("garbage"), addr))},
 		{"an unknown key", kad(t, add([]byte("strange"), self, addr))},
 		{"no key", kad(t, add(nil, self, addr))},
 		{"a long key", kad(t, add(make([]byte, 81), self, addr))},
@@ -218,15 +218,15 @@ func TestBadInputOfTheDHT(t *testing.T) {
 		{"bad addresses", kad(t, add(key, self, []byte("not one"), nil, []byte{0xff, 0xff, 0xff}))},
 		{"many addresses", kad(t, add(key, self, many...))},
 		{"a value", kad(t, &pb.Message{Type: pb.Message_PUT_VALUE, Key: []byte("/pk/x")})},
-		{"a question for a value", kad(t, ask(pb.Message_GET_VALUE, []byte("/pk/x")))},
-		{"a question about nobody", kad(t, ask(pb.Message_FIND_NODE, nil))},
-		{"a question about garbage", kad(t, ask(pb.Message_FIND_NODE, []byte(strings.Repeat("x", 5000))))},
-		{"a question without a key", kad(t, ask(pb.Message_GET_PROVIDERS, nil))},
-		{"a type that is none", kad(t, ask(99, key))},
-		{"a length beyond all", binary.AppendUvarint(nil, 1<<40)},
-		{"a length that lies", binary.AppendUvarint(nil, 4<<20)},
+		{"a query for a value", kad(t, ask(pb.Message_GET_VALUE, []byte("/pk/x")))},
+		{"a query without a peer", kad(t, ask(pb.Message_FIND_NODE, nil))},
+		{"a query about garbage", kad(t, ask(pb.Message_FIND_NODE, []byte(strings.Repeat("x", 5000))))},
+		{"a query without a key", kad(t, ask(pb.Message_GET_PROVIDERS, nil))},
+		{"an invalid type", kad(t, ask(99, key))},
+		{"an excessive length", binary.AppendUvarint(nil, 1<<40)},
+		{"a wrong length", binary.AppendUvarint(nil, 4<<20)},
 		{"an endless length", []byte(strings.Repeat("\xff", 20))},
-		{"no protobuf", append([]byte{20}, strings.Repeat("\xff", 20)...)},
+		{"not protobuf", append([]byte{20}, strings.Repeat("\xff", 20)...)},
 		{"nothing", []byte{0}},
 		{"http", []byte("GET / HTTP/1.1\r\n\r\n")},
 	}
@@ -254,7 +254,7 @@ func TestBadInputOfTheDHT(t *testing.T) {
 	w := victim.disc.dht.Load()
 	for _, id := range w.dht.RoutingTable().ListPeers() {
 		if id == evil.host.ID() {
-			t.Error("who takes no part in the DHT is in the table")
+			t.Error("a non-participant is in the routing table")
 		}
 	}
 	providers, err := w.dht.ProviderStore().GetProviders(t.Context(), []byte("strange"))
@@ -264,14 +264,14 @@ func TestBadInputOfTheDHT(t *testing.T) {
 	providers, err = w.dht.ProviderStore().GetProviders(t.Context(), key)
 	for _, p := range providers {
 		if len(p.Addrs) > maxFound {
-			t.Errorf("%d addresses of one peer are kept", len(p.Addrs))
+			t.Errorf("%d addresses of one peer are stored", len(p.Addrs))
 		}
 	}
 	if err != nil {
 		t.Error(err)
 	}
 	if addrs, err := honest.FindAddrs(t.Context(), victim.Peer()); err != nil || len(addrs) == 0 {
-		t.Errorf("afterwards the honest one is told %v, %v", addrs, err)
+		t.Errorf("afterwards the honest node gets %v, %v", addrs, err)
 	}
 }
 
@@ -311,10 +311,10 @@ func TestForgedRumors(t *testing.T) {
 	select {
 	case <-gone:
 	case <-time.After(patience):
-		t.Error("who forges rumors keeps its connection")
+		t.Error("a forger of rumors keeps its connection")
 	}
 	if n := heard.heard.Load(); n != 0 {
-		t.Errorf("%d forged rumors were heard", n)
+		t.Errorf("%d forged rumors were received", n)
 	}
 }
 

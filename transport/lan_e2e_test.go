@@ -86,7 +86,7 @@ func awaitLine(t *testing.T, lines <-chan string, want string, within time.Durat
 		case line, ok := <-lines:
 			t.Logf("%v: %s", time.Since(began), line)
 			if !ok {
-				t.Fatal("the node ended")
+				t.Fatal("the node stopped")
 			}
 			if line == want {
 				return time.Since(began)

@@ -78,7 +78,7 @@ func TestStrangerOnLAN(t *testing.T) {
 	for range 3 * lanQueue {
 		a.sees(b)
 	}
-	eventually(t, "it is told of", func() bool {
+	eventually(t, "it is reported", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(seen) > 0
@@ -88,10 +88,10 @@ func TestStrangerOnLAN(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if s := seen[0]; len(seen) != 1 || s.Peer != b.Peer() || s.Joins || s.Reason == "" || len(s.Addrs) == 0 || s.Seen.IsZero() {
-		t.Errorf("told of %+v", seen)
+		t.Errorf("reported %+v", seen)
 	}
 	if got := a.gate.seen(); got != 1 {
-		t.Errorf("%d hellos with a stranger that was refused a moment ago", got)
+		t.Errorf("%d hellos with a stranger that was just refused", got)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestJoinFromLAN(t *testing.T) {
 		return r
 	}
 	if r := ask(); !r.GetPending() || r.GetCertificate() != nil {
-		t.Errorf("before a person decided: %v", r)
+		t.Errorf("before an operator decided: %v", r)
 	}
 	keeper.mu.Lock()
 	keeper.accepts = true
@@ -159,7 +159,7 @@ func TestJoinFromLAN(t *testing.T) {
 	}
 	keeper.mu.Unlock()
 	if r := ask(); r.GetPending() || r.GetCertificate() == nil {
-		t.Errorf("after a person accepted: %v", r)
+		t.Errorf("after an operator accepted: %v", r)
 	}
 	cancel()
 	for range meshes {
@@ -210,7 +210,7 @@ func TestLANRestarts(t *testing.T) {
 		closeAll(up)
 	}
 	if open.Load() != 0 {
-		t.Errorf("%d services are up after the end", open.Load())
+		t.Errorf("%d services are running after the end", open.Load())
 	}
 }
 
@@ -224,7 +224,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		s.note(p, time.Duration(i)).onLAN = true
 	}
 	if len(s) != maxStrangers || len(s.list()) != maxStrangers {
-		t.Errorf("%d strangers are remembered, the limit is %d", len(s), maxStrangers)
+		t.Errorf("%d strangers are stored, the limit is %d", len(s), maxStrangers)
 	}
 	now := time.Hour
 	p := newTestKeys(1).Peer()
@@ -236,7 +236,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		for _, d := range s.due(now) {
 			if y := s[d.Peer]; d.Peer == p && y.begin(now) {
 				if y.begin(now) {
-					t.Fatal("two hellos at once")
+					t.Fatal("two concurrent hellos")
 				}
 				tries++
 				y.failed(now, errStranger, maxRetry)
@@ -250,11 +250,11 @@ func TestStrangersAreBounded(t *testing.T) {
 		t.Errorf("%d hellos in an hour with a stranger", tries)
 	}
 	if told != 120 {
-		t.Errorf("told %d times in an hour, want every half minute", told)
+		t.Errorf("reported %d times in an hour, want every half minute", told)
 	}
 	for range 100 {
 		if len(s.due(now+lanMemory)) > 0 {
-			t.Fatal("a node that left the LAN is asked")
+			t.Fatal("a node that left the LAN is contacted")
 		}
 	}
 }

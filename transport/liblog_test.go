@@ -21,6 +21,6 @@ func TestLibp2pLogLevels(t *testing.T) {
 	log.Warn("listening failed") // reported by the node itself
 	log.WithGroup("g").Error("it broke", "n", 1)
 	if got, want := b.String(), "level=INFO msg=\"it went away\" logger=net/identify\nlevel=WARN msg=\"it broke\" logger=net/identify g.n=1\n"; got != want {
-		t.Errorf("it says\n%swant\n%s", got, want)
+		t.Errorf("received\n%swant\n%s", got, want)
 	}
 }

@@ -38,7 +38,7 @@ func TestLinkMovesWithoutWaitingForDeadPath(t *testing.T) {
 		select {
 		case <-l.Done():
 		default:
-			t.Error("the link goes on")
+			t.Error("the link stays open")
 		}
 		close(raw.until)
 	})

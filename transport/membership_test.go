@@ -67,7 +67,7 @@ func TestStrangersCannotCrowdOutMembers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "strangers hold every place of their address", func() bool {
+	eventually(t, "strangers occupy every slot of their address", func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.conns) == maxSlotsPerOrigin
@@ -76,7 +76,7 @@ func TestStrangersCannotCrowdOutMembers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err != nil {
-		t.Errorf("a member is kept out: %v", err)
+		t.Errorf("a member was not admitted: %v", err)
 	}
 }
 
@@ -99,12 +99,12 @@ func TestJoinWithoutTicketIsLocalOnly(t *testing.T) {
 		"/dns/node.example.org/udp/4001/quic-v1": false,
 	} {
 		if got := onLocalNetwork(ma.StringCast(addr), []*net.IPNet{office}); got != want {
-			t.Errorf("%s is near: %v", addr, got)
+			t.Errorf("%s is local: %v", addr, got)
 		}
 	}
 	ticket := &proto.JoinRequest{TicketId: make([]byte, 16)}
 	if mayRequestJoin(&proto.JoinRequest{}, false, false) || !mayRequestJoin(ticket, false, false) || !mayRequestJoin(&proto.JoinRequest{}, true, false) || !mayRequestJoin(&proto.JoinRequest{}, false, true) {
-		t.Error("from elsewhere: a ticket and a member's renewal are looked at, and nothing else")
+		t.Error("from elsewhere only tickets and members' renewals must be handled")
 	}
 	if len(ownNetworks()) == 0 {
 		t.Error("this machine is in no network, not even its own")
@@ -134,10 +134,10 @@ func TestExpiredCertificateAllowsOnlyHello(t *testing.T) {
 	}{{late, false}, {member, true}} {
 		eventually(t, "both hellos are over", func() bool { return b.Connected(n.Peer()) && n.Connected(b.Peer()) })
 		if got := (relayACL{b}).AllowReserve(n.host.ID(), nil); got != n.want {
-			t.Errorf("node %d: a place at the relay is given: %v", n.gate.boot, got)
+			t.Errorf("node %d: the relay granted a reservation: %v", n.gate.boot, got)
 		}
 		if _, err := n.askReservation(t.Context(), n.best(b.Peer())); (err == nil) != n.want {
-			t.Errorf("node %d: it asked for a place: %v", n.gate.boot, err)
+			t.Errorf("node %d: it asked for a reservation: %v", n.gate.boot, err)
 		}
 	}
 	if d := b.Discovery(); d.TopicPeers != 1 || d.TablePeers != 1 {

@@ -333,7 +333,7 @@ func TestReconnect(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond})
 				defer m.close()
-				m.await(5*time.Second, "first meeting", m.connected)
+				m.await(5*time.Second, "first connection", m.connected)
 				m.Unplug(1)
 				m.nodes[0].give(10) // pending work: the outage is detected soon
 				time.Sleep(outage)
@@ -348,7 +348,7 @@ func TestReconnect(t *testing.T) {
 					limit = 5 * time.Second
 				}
 				if took > limit {
-					t.Errorf("caught up %v after an outage of %v, want at most %v", took, outage, limit)
+					t.Errorf("recovered %v after an outage of %v, want at most %v", took, outage, limit)
 				}
 				m.check(10)
 			})
@@ -374,9 +374,9 @@ func TestReconnectHerd(t *testing.T) {
 		const nodes = 16
 		m := newSim(t, nodes, transporttest.Link{Latency: 5 * time.Millisecond})
 		defer m.close()
-		m.await(time.Minute, "first meeting", m.connected)
+		m.await(time.Minute, "first connection", m.connected)
 		m.nodes[1].stop()
-		m.await(time.Minute, "the loss is noticed", func() bool {
+		m.await(time.Minute, "the loss is detected", func() bool {
 			for _, n := range m.nodes {
 				if n.id != 1 && n.Connected(m.nodes[1].Peer()) {
 					return false
@@ -399,7 +399,7 @@ func TestReconnectHerd(t *testing.T) {
 		})
 		t.Logf("back after %v", when)
 		if spread := when[len(when)-1] - when[0]; spread < 200*time.Millisecond {
-			t.Errorf("all came back within %v", spread)
+			t.Errorf("all reconnected within %v", spread)
 		}
 	})
 }
@@ -412,12 +412,12 @@ func TestOneWayCut(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond})
 				defer m.close()
-				m.await(10*time.Second, "first meeting", m.connected)
+				m.await(10*time.Second, "first connection", m.connected)
 				m.Cut(cut[0], cut[1])
 				m.nodes[0].give(100)
-				m.await(time.Minute, "the cut is noticed", func() bool { return !m.nodes[0].Connected(m.nodes[1].Peer()) })
+				m.await(time.Minute, "the cut is detected", func() bool { return !m.nodes[0].Connected(m.nodes[1].Peer()) })
 				if m.nodes[0].left() == 0 {
-					t.Error("acknowledged over a path that is cut")
+					t.Error("acknowledged over a cut path")
 				}
 				m.Heal()
 				m.await(time.Minute, "catch-up", func() bool { return m.nodes[0].left() == 0 })
@@ -433,7 +433,7 @@ func TestRestartedPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond})
 		defer m.close()
-		m.await(10*time.Second, "first meeting", m.connected)
+		m.await(10*time.Second, "first connection", m.connected)
 		m.Unplug(1) // its close messages are lost: kill -9
 		m.nodes[1].stop()
 		m.Heal()
@@ -482,7 +482,7 @@ func TestQuietMesh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newSim(t, 3, transporttest.Link{Latency: 20 * time.Millisecond, Loss: 0.05})
 		defer m.close()
-		m.await(time.Minute, "first meeting", m.connected)
+		m.await(time.Minute, "first connection", m.connected)
 		before := m.nodes[0].links.Load()
 		sent := m.Stats().Sent
 		time.Sleep(time.Hour)

@@ -72,7 +72,7 @@ func TestSlowPathIsNotABlackHole(t *testing.T) {
 					m.nodes[0].give(10)
 					took := m.await(20*time.Minute, "all bytes", func() bool { return m.nodes[0].left() == 0 })
 					if n := m.nodes[0].links.Load() - links; n != 0 {
-						t.Errorf("within %v the link was made anew %d times", took, n)
+						t.Errorf("within %v the link was reopened %d times", took, n)
 					}
 					m.check(10)
 				})

@@ -92,7 +92,7 @@ func TestNATPMPMapsPorts(t *testing.T) {
 		}
 	}
 	p := newPMP(listen, func() (net.IP, error) { return router, nil }, 10*time.Millisecond, clock.Runtime())
-	eventually(t, "the ports are given", func() bool { given, _ := r.state(); return given == 2 && p.HasDiscoveredNAT() })
+	eventually(t, "the ports are mapped", func() bool { given, _ := r.state(); return given == 2 && p.HasDiscoveredNAT() })
 	for _, tt := range []struct{ in, out string }{
 		{"/ip4/0.0.0.0/udp/4001/quic-v1", "/ip4/192.0.2.1/udp/44001/quic-v1"},
 		{"/ip4/0.0.0.0/tcp/4001", "/ip4/192.0.2.1/tcp/44001"},
@@ -100,7 +100,7 @@ func TestNATPMPMapsPorts(t *testing.T) {
 		{"/ip4/127.0.0.1/tcp/4002", ""},
 	} {
 		got := ""
-		eventually(t, "it is mapped as it should be", func() bool {
+		eventually(t, "it is mapped as expected", func() bool {
 			got = ""
 			if a := p.GetMapping(ma.StringCast(tt.in)); a != nil {
 				got = a.String()
@@ -113,12 +113,12 @@ func TestNATPMPMapsPorts(t *testing.T) {
 	clear(r.given)
 	r.began = time.Now()
 	r.mu.Unlock()
-	eventually(t, "the router that began anew is asked again", func() bool { given, _ := r.state(); return given == 2 })
+	eventually(t, "the restarted router is asked again", func() bool { given, _ := r.state(); return given == 2 })
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
 	if given, asked := r.state(); given != 0 || asked != before+4 {
-		t.Errorf("%d ports are not given back, and it was asked %d times", given, asked-before)
+		t.Errorf("%d ports were not released, after %d requests", given, asked-before)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestNATPMPWithoutRouter(t *testing.T) {
 	p := newPMP(func() []ma.Multiaddr { return nil }, func() (net.IP, error) { return router, nil }, time.Millisecond, clock.Runtime())
 	<-p.done
 	if p.HasDiscoveredNAT() || p.GetMapping(ma.StringCast("/ip4/0.0.0.0/tcp/4001")) != nil {
-		t.Error("a router that says nothing was taken for one")
+		t.Error("an unresponsive router was accepted")
 	}
 	if err := p.Close(); err != nil {
 		t.Error(err)

@@ -140,7 +140,7 @@ func (o *outsider) decode(b []byte) *proto.Hello {
 		o.t.Error(err)
 	}
 	if want := (&proto.Message{Type: m.GetType(), Payload: m.GetPayload()}); !pbuf.Equal(&m, want) {
-		o.t.Errorf("beside a hello the frame tells %v", &m)
+		o.t.Errorf("besides a hello the frame contains %v", &m)
 	}
 	return h
 }
@@ -228,7 +228,7 @@ func TestStrangerLearnsNothing(t *testing.T) {
 	})
 	for _, p := range served {
 		if !slices.Contains(names, p) && !slices.Contains(preHelloProtocols, p) {
-			t.Errorf("%s is served, and not asked for", p)
+			t.Errorf("%s is served but was not requested", p)
 		}
 	}
 	c := o.connect()
@@ -284,7 +284,7 @@ func TestStrangerLearnsNothing(t *testing.T) {
 		s.learnedNothing()
 	}
 	if n := identified(); n != 0 {
-		t.Errorf("the victim asked %d times who a stranger is", n)
+		t.Errorf("the victim identified strangers %d times", n)
 	}
 }
 
@@ -319,7 +319,7 @@ func (o *outsider) proofs(answers ...[]byte) {
 		seen[string(told[0].GetProof())] = true
 	}
 	if len(seen) != len(answers) {
-		o.t.Error("all challenges have one answer")
+		o.t.Error("all challenges have the same answer")
 	}
 }
 
@@ -362,7 +362,7 @@ func TestDialedStrangerLearnsNothing(t *testing.T) {
 			}
 			err = victim.tryHello(t.Context(), p, addrStrings(o.Addrs()[:1])) // given two, it may dial both
 			if _, ok := errors.AsType[*RefusedError](err); !ok {
-				t.Errorf("met a stranger: %v", err)
+				t.Errorf("connected to a stranger: %v", err)
 			}
 			<-o.done
 			want := []*proto.Hello{{Version: proto.Version, Challenge: o.heard[0].GetChallenge()}}
@@ -370,15 +370,15 @@ func TestDialedStrangerLearnsNothing(t *testing.T) {
 				want = append(want, tt.last)
 			}
 			if !slices.EqualFunc(o.heard, want, func(a, b *proto.Hello) bool { return pbuf.Equal(a, b) }) || len(o.heard[0].GetChallenge()) != proofSize {
-				t.Errorf("the stranger heard %v", o.heard)
+				t.Errorf("the stranger received %v", o.heard)
 			}
 			if known, _ := o.Peerstore().GetProtocols(victim.host.ID()); len(known) > 0 || o.streams != 1 {
-				t.Errorf("the stranger knows of %v, and was opened %d streams", known, o.streams)
+				t.Errorf("the stranger knows %v, and %d streams to it were opened", known, o.streams)
 			}
 		})
 	}
 	if n := identified(); n != 0 {
-		t.Errorf("%d strangers were asked who they are", n)
+		t.Errorf("%d strangers were identified", n)
 	}
 }
 
@@ -399,7 +399,7 @@ func TestUnknownMembersConnect(t *testing.T) {
 	other.gate.mu.Lock()
 	defer other.gate.mu.Unlock()
 	if len(other.gate.hellos) > 0 {
-		t.Errorf("a node of another mesh was shown %v", other.gate.hellos)
+		t.Errorf("a node of another mesh received %v", other.gate.hellos)
 	}
 }
 

@@ -36,14 +36,14 @@ func TestStrangerGetsNoRelay(t *testing.T) {
 	raw := rawConnect(t, a, b)
 	c := newConn(raw, b.Peer(), a.cfg.Clock)
 	if addrs, err := a.askReservation(t.Context(), c); err == nil {
-		t.Errorf("a stranger got a place: %v", addrs)
+		t.Errorf("a stranger got a reservation: %v", addrs)
 	}
 	id := toLibp2p(newTestKeys(3).Peer())
 	if (relayACL{b.Transport}).AllowConnect(a.host.ID(), nil, id) || (relayACL{b.Transport}).AllowReserve(a.host.ID(), nil) {
-		t.Error("a stranger is let in")
+		t.Error("a stranger is admitted")
 	}
 	if !(relayACL{b.Transport}).AllowReserve(id, nil) {
-		t.Error("a member is not let in")
+		t.Error("a member is not admitted")
 	}
 	refused := 0
 	for range 300 {
@@ -93,9 +93,9 @@ func TestMove(t *testing.T) {
 	go func() { sent <- l.Send(t.Context(), []*proto.Message{data(4)}) }()
 	select {
 	case <-l.Done():
-		t.Fatal("it ended before the answer")
+		t.Fatal("it closed before the answer")
 	case err := <-sent:
-		t.Fatalf("it took one more: %v", err)
+		t.Fatalf("it accepted one more: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	close(hold)
@@ -107,12 +107,12 @@ func TestMove(t *testing.T) {
 		acked = ack.GetUpTo()
 	}
 	if err := <-sent; !errors.Is(err, ErrLinkDown) || !errors.Is(err, errMoved) {
-		t.Errorf("the sender is told %v", err)
+		t.Errorf("the sender receives %v", err)
 	}
 	select {
 	case <-a.recv.links: // at once, on the best connection
 	case <-time.After(patience):
-		t.Error("no link follows")
+		t.Error("no new link")
 	}
 }
 
@@ -135,7 +135,7 @@ func TestAddressChange(t *testing.T) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if wait := gone.dial.due - a.cfg.Clock.Mono(); wait > a.cfg.Timing.Redial {
-		t.Errorf("who is lost waits for %v", wait)
+		t.Errorf("a lost peer waits for %v", wait)
 	}
 }
 
@@ -143,10 +143,10 @@ func TestNetworkWatch(t *testing.T) {
 	x, y := ma.StringCast("/ip4/10.0.0.1/tcp/1"), ma.StringCast("/ip4/10.0.0.2/tcp/1")
 	w := networkWatch{addrs: []ma.Multiaddr{x}, interfaces: []string{"a"}}
 	if w.addrsChanged([]ma.Multiaddr{x}) || !w.addrsChanged([]ma.Multiaddr{x, y}) || w.addrsChanged([]ma.Multiaddr{x, y}) {
-		t.Error("a change of addresses is told wrongly")
+		t.Error("a change of addresses was detected wrongly")
 	}
 	if w.localChange([]string{"a"}, time.Second) || !w.localChange([]string{"b"}, time.Second) || !w.localChange([]string{"b"}, time.Minute) || w.localChange([]string{"b"}, time.Minute) {
-		t.Error("a sleep or a change of interfaces is told wrongly")
+		t.Error("a sleep or a change of interfaces was detected wrongly")
 	}
 }
 
@@ -173,9 +173,9 @@ func TestRanker(t *testing.T) {
 	}{
 		{"TCP first on the LAN", []string{lanQUIC, lanTCP}, map[string]time.Duration{lanTCP: 0, lanQUIC: 100 * ms}},
 		{"QUIC first on the WAN", []string{"/ip4/11.0.0.9/tcp/4001", wan}, map[string]time.Duration{wan: 0, "/ip4/11.0.0.9/tcp/4001": 250 * ms}},
-		{"relays alone wait for nothing, the best is first", []string{by(bad, ""), by(good, wan), by(good, "")},
+		{"relays alone are dialed at once, best first", []string{by(bad, ""), by(good, wan), by(good, "")},
 			map[string]time.Duration{by(good, ""): 0, by(good, wan): 0, by(bad, ""): time.Second}},
-		{"relays stand behind, on the LAN as well", []string{by(good, lanTCP), lanTCP, by(bad, "")},
+		{"relays come last, also on the LAN", []string{by(good, lanTCP), lanTCP, by(bad, "")},
 			map[string]time.Duration{lanTCP: 0, by(good, lanTCP): 500 * ms, by(bad, ""): 1500 * ms}},
 		{"nothing", nil, map[string]time.Duration{}},
 	}
@@ -205,14 +205,14 @@ func TestGuessNAT(t *testing.T) {
 		seen []Observation
 		want NAT
 	}{
-		{"nobody said a thing", nil, NATUnknown},
+		{"no observation", nil, NATUnknown},
 		{"one is not enough", []Observation{seen(p, "/ip4/11.0.0.1/udp/4001/quic-v1")}, NATUnknown},
-		{"two see the same port", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/9/quic-v1")}, NATCone},
-		{"two see two ports", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/8/quic-v1")}, NATSymmetric},
+		{"two observe the same port", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/9/quic-v1")}, NATCone},
+		{"two observe two ports", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/8/quic-v1")}, NATSymmetric},
 		{"one of our own addresses", []Observation{seen(p, "/ip4/11.0.0.7/udp/4001/quic-v1")}, NATNone},
 		{"TCP when there is no UDP", []Observation{seen(p, "/ip4/11.0.0.1/tcp/9"), seen(q, "/ip4/11.0.0.1/tcp/9")}, NATCone},
 		{"UDP counts before TCP", []Observation{seen(p, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(q, "/ip4/11.0.0.1/udp/9/quic-v1"), seen(p, "/ip4/11.0.0.1/tcp/1"), seen(q, "/ip4/11.0.0.1/tcp/2")}, NATCone},
-		{"what is no address", []Observation{seen(p, "x"), seen(q, "/dns4/a.example/udp/9")}, NATUnknown},
+		{"an invalid address", []Observation{seen(p, "x"), seen(q, "/dns4/a.example/udp/9")}, NATUnknown},
 	}
 	for _, tt := range tests {
 		if got := guessNAT(tt.seen, own); got != tt.want {
@@ -256,20 +256,20 @@ func TestObserved(t *testing.T) {
 	}
 	first := out()
 	if !o.add(first, ma.StringCast("/ip4/11.0.0.2/tcp/1")) || o.add(out(), ma.StringCast("/ip4/11.0.0.2/tcp/1")) {
-		t.Error("what is new is told wrongly")
+		t.Error("a changed address was detected wrongly")
 	}
 	for i := range 200 {
 		o.add(out(), ma.StringCast(fmt.Sprintf("/ip4/11.0.0.3/tcp/%d", i+1)))
 	}
 	if n := len(o.byConn); n != maxObservers {
-		t.Errorf("%d are remembered", n)
+		t.Errorf("%d are stored", n)
 	}
 	if a := o.addrs(); len(a) != maxPunchAddrs || a[0].String() != "/ip4/11.0.0.2/tcp/1" {
 		t.Errorf("%v", a)
 	}
 	o.drop(first)
 	if n := len(o.byConn); n != maxObservers-1 {
-		t.Errorf("%d are remembered after one left", n)
+		t.Errorf("%d are stored after one left", n)
 	}
 }
 
@@ -326,7 +326,7 @@ func TestPunchHistory(t *testing.T) {
 	trace.Trace(&holepunch.Event{Remote: toLibp2p(p), Evt: &holepunch.EndHolePunchEvt{Success: true, EllapsedTime: time.Second}})
 	h := a.Paths(p).Punches
 	if len(h) != maxPunches || !h[15].OK || h[15].Took != time.Second || h[0].OK || len(h[0].Detail) > maxReason || !strings.HasPrefix(h[0].Detail, "5") {
-		t.Errorf("%d tries, the first %.20q, the last %+v", len(h), h[0].Detail, h[15])
+		t.Errorf("%d attempts, the first %.20q, the last %+v", len(h), h[0].Detail, h[15])
 	}
 	for i := range 21 {
 		e := <-events

@@ -33,7 +33,7 @@ func TestRouterSearchRestarts(t *testing.T) {
 	step := func(name string, at int64, moved, want bool) {
 		t.Helper()
 		if due := m.due(time.Duration(at)*routerRetry/10, moved); due != want {
-			t.Errorf("%s: the router is looked for: %v", name, due)
+			t.Errorf("%s: the router is searched: %v", name, due)
 		} else if due {
 			m.restart()
 		}
@@ -56,11 +56,11 @@ func TestRouterSearchRestarts(t *testing.T) {
 	}
 	m.restart()
 	if len(made) != 3 {
-		t.Fatalf("looked for %d times", len(made))
+		t.Fatalf("searched %d times", len(made))
 	}
 	for i, p := range made {
 		if !p.closed {
-			t.Errorf("look %d has not ended", i+1)
+			t.Errorf("refresh %d has not returned", i+1)
 		}
 	}
 }

@@ -119,14 +119,14 @@ func TestPunch(t *testing.T) {
 			m.nodes[0].give(10)
 			time.Sleep(100 * time.Millisecond)
 		}
-		t.Logf("met after %v (%s), direct %v later", met, first.Path, took)
+		t.Logf("connected after %v (%s), direct %v later", met, first.Path, took)
 		if took > 5*time.Second {
 			t.Errorf("direct after %v, want at most 5s", took)
 		}
 		m.nodes[0].give(100)
 		m.await(5*time.Second, "tasks on the direct path", func() bool { return m.nodes[0].left() == 0 })
 		if n := m.happened(0, transport.EventPunched) + m.happened(1, transport.EventPunched); n == 0 {
-			t.Error("nobody was told of the punch")
+			t.Error("the punch was not reported")
 		}
 		m.check(m.nodes[0].total)
 	})
@@ -212,7 +212,7 @@ func TestBigBodyThroughRelay(t *testing.T) {
 		service := m.nodes[2].Reach().Service
 		t.Logf("%v: %+v", took, service)
 		if !service.On || service.Circuits == 0 || service.Bytes < uint64(tasks*m.size) {
-			t.Errorf("the relay says %+v", service)
+			t.Errorf("the relay reports %+v", service)
 		}
 		m.check(tasks)
 	})
@@ -289,7 +289,7 @@ func TestNATForgets(t *testing.T) {
 		back := m.await(time.Minute, "a direct path again", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
 		t.Logf("relayed after %v, direct again after %v", took, back)
 		if took > 10*time.Second {
-			t.Errorf("the work stood still for %v", took)
+			t.Errorf("the work stalled for %v", took)
 		}
 		m.check(10)
 	})
@@ -307,7 +307,7 @@ func TestWakeFromSleep(t *testing.T) {
 			}
 		})
 		defer m.close()
-		m.await(10*time.Second, "first meeting", m.connected)
+		m.await(10*time.Second, "first connection", m.connected)
 		m.commit = time.Hour // the receiver accepts messages but never answers
 		m.nodes[0].give(100)
 		time.Sleep(100 * time.Millisecond)
@@ -321,8 +321,8 @@ func TestWakeFromSleep(t *testing.T) {
 		}
 		slept.Store(int64(8 * time.Hour))
 		m.Heal()
-		took := m.await(10*time.Second, "what was sent before the sleep", func() bool { return m.nodes[0].left() == 0 })
-		t.Logf("done %v after the wake", took)
+		took := m.await(10*time.Second, "messages sent before the sleep", func() bool { return m.nodes[0].left() == 0 })
+		t.Logf("done %v after the wake-up", took)
 		m.check(100)
 	})
 }
@@ -348,9 +348,9 @@ func TestHealAtOnce(t *testing.T) {
 			}
 			return n
 		}
-		m.await(time.Minute, "first meeting", func() bool { return count() == nodes-1 })
+		m.await(time.Minute, "first connection", func() bool { return count() == nodes-1 })
 		m.Unplug(0)
-		m.await(2*time.Minute, "the loss is noticed", func() bool { return count() == 0 })
+		m.await(2*time.Minute, "the loss is detected", func() bool { return count() == 0 })
 		time.Sleep(20 * time.Second)
 		m.Heal()
 		var first, most time.Duration
@@ -367,7 +367,7 @@ func TestHealAtOnce(t *testing.T) {
 		})
 		t.Logf("the first after %v, nine of ten after %v, all after %v", first, most, m.clock.Mono()-began)
 		if most-first < 300*time.Millisecond {
-			t.Errorf("all came back within %v", most-first)
+			t.Errorf("all reconnected within %v", most-first)
 		}
 		if all := m.clock.Mono() - began; all > 10*time.Second {
 			t.Errorf("all were back after %v", all)
@@ -406,11 +406,11 @@ func TestReachIsMeasured(t *testing.T) {
 		}
 		score := "relay_score " + simKeys(2).Peer().String()
 		if _, told := values(0)[score]; told {
-			t.Error("a relay has a score that was not met yet")
+			t.Error("a relay that was never connected has a score")
 		}
-		m.await(time.Minute, "a path over the relay", func() bool { return m.nodes[0].Connected(m.nodes[1].Peer()) && m.nodes[1].Connected(m.nodes[0].Peer()) })
+		m.await(time.Minute, "a path through the relay", func() bool { return m.nodes[0].Connected(m.nodes[1].Peer()) && m.nodes[1].Connected(m.nodes[0].Peer()) })
 		m.await(time.Minute, "a failed punch", func() bool { return values(0)["punches_total failed"]+values(1)["punches_total failed"] > 0 })
-		m.await(time.Minute, "a measured way to the relay", func() bool { return len(m.nodes[0].Hops()) == 1 })
+		m.await(time.Minute, "a measured path to the relay", func() bool { return len(m.nodes[0].Hops()) == 1 })
 		expect := func(node int, want map[string]float64) {
 			t.Helper()
 			got := values(node)
@@ -423,7 +423,7 @@ func TestReachIsMeasured(t *testing.T) {
 		for i := range 2 {
 			r := m.nodes[i].Reach().Reservations
 			if len(r) != 1 {
-				t.Fatalf("node %d keeps %d places", i, len(r))
+				t.Fatalf("node %d keeps %d reservations", i, len(r))
 			}
 			relayed := 0.0 // either of the two may have dialed the other
 			for _, p := range m.nodes[i].Paths(m.nodes[1-i].Peer()).Paths {
@@ -432,7 +432,7 @@ func TestReachIsMeasured(t *testing.T) {
 				}
 			}
 			if relayed == 0 {
-				t.Errorf("node %d has no path over the relay", i)
+				t.Errorf("node %d has no path through the relay", i)
 			}
 			expect(i, map[string]float64{
 				"connections quic direct": 1, "connections quic relay": relayed, "connections tcp direct": 0, "reservations": 1,
@@ -441,7 +441,7 @@ func TestReachIsMeasured(t *testing.T) {
 		}
 		served := m.nodes[2].Reach().Service
 		if served.Circuits == 0 {
-			t.Error("nobody is relayed")
+			t.Error("no relayed connection")
 		}
 		expect(2, map[string]float64{
 			"connections quic direct": 2, "connections quic relay": 0, "reservations": 0, "relay_reservations": 2,
@@ -451,9 +451,9 @@ func TestReachIsMeasured(t *testing.T) {
 			t.Error("the relay scores itself")
 		}
 		m.nodes[2].stop()
-		m.await(time.Minute, "the places to be gone", func() bool { return values(0)["reservations"] == 0 })
+		m.await(time.Minute, "the reservations to be dropped", func() bool { return values(0)["reservations"] == 0 })
 		if _, told := values(0)[score]; told {
-			t.Error("a relay has a score that is gone")
+			t.Error("a disconnected relay has a score")
 		}
 		m.nodes[2].start()
 	})
@@ -464,7 +464,7 @@ func TestReports(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 4, transporttest.Symmetric, wan)
 		defer m.close()
-		m.await(time.Minute, "two places each and a path", func() bool {
+		m.await(time.Minute, "two reservations each and a path", func() bool {
 			return len(m.nodes[0].Reservations()) == 2 && len(m.nodes[1].Reservations()) == 2 && m.nodes[0].Connected(m.nodes[1].Peer())
 		})
 		m.nodes[0].give(200)
@@ -491,7 +491,7 @@ func TestReports(t *testing.T) {
 		m.nodes[0].start()
 		m.nodes[1].start()
 		if r := m.nodes[2].Paths(simKeys(99).Peer()); len(r.Paths) != 0 || r.Why == "" {
-			t.Errorf("of a peer that nobody knows: %+v", r)
+			t.Errorf("of an unknown peer: %+v", r)
 		}
 	})
 }

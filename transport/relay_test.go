@@ -36,7 +36,7 @@ func TestNonRelaysAreNotAsked(t *testing.T) {
 		held := func() []proto.PeerID { return m.nodes[0].Reservations() }
 		m.await(20*time.Second, "a place", func() bool { return m.connected() && len(held()) == 1 })
 		if held()[0] != simKeys(2).Peer() {
-			t.Errorf("the place is at %v", held())
+			t.Errorf("the reservation is at %v", held())
 		}
 		time.Sleep(10 * time.Second) // they are asked until their protocols are known
 		log.take()
@@ -48,14 +48,14 @@ func TestNonRelaysAreNotAsked(t *testing.T) {
 		relays[3] = true
 		m.nodes[3].stop()
 		m.nodes[3].start()
-		m.await(time.Minute, "a second place", func() bool { return len(held()) == 2 })
+		m.await(time.Minute, "a second reservation", func() bool { return len(held()) == 2 })
 		m.close()
 		if n := strings.Count(outage, "no reservation"); n > 0 {
-			t.Errorf("asked for a place in vain %d times", n)
+			t.Errorf("asked for a reservation in vain %d times", n)
 		}
 		for i := 1; i < nodes-1; i++ {
 			if tried := strings.Contains(outage, simKeys(i).Peer().String()+"/p2p-circuit"); tried != (i == 2) {
-				t.Errorf("a circuit by way of node %d was tried: %v", i, tried)
+				t.Errorf("a circuit through node %d was tried: %v", i, tried)
 			}
 		}
 	})

@@ -29,7 +29,7 @@ func newSwitchSim(t *testing.T) *switchSim {
 			return s.told[p]
 		}
 	})
-	s.await(20*time.Second, "places and a path", func() bool {
+	s.await(20*time.Second, "reservations and a path", func() bool {
 		return len(s.nodes[0].Reservations()) == 2 && len(s.nodes[1].Reservations()) == 2 && s.nodes[0].Connected(s.nodes[1].Peer())
 	})
 	return s
@@ -81,7 +81,7 @@ func TestRelaySwitch(t *testing.T) {
 			s.near(r)
 			given += s.live(5 * time.Minute)
 			if v := s.via(); v != [2]int{r, r} {
-				t.Fatalf("the work goes over %v, relay %d is the better one: %+v", v, r, s.nodes[0].Paths(s.nodes[1].Peer()).Paths)
+				t.Fatalf("the work goes through %v, relay %d is better: %+v", v, r, s.nodes[0].Paths(s.nodes[1].Peer()).Paths)
 			}
 		}
 		s.await(10*time.Second, "the rest of the work", func() bool { return s.nodes[0].left() == 0 })
@@ -185,14 +185,14 @@ func TestObservationByStrangerIsIgnored(t *testing.T) {
 		for range 5000 {
 			for _, o := range m.nodes[0].Reach().Observed {
 				if o.By == simKeys(2).Peer() {
-					t.Fatal("a stranger is believed")
+					t.Fatal("a stranger's observation was accepted")
 				}
 				members = members || o.By == simKeys(3).Peer()
 			}
 			time.Sleep(time.Millisecond)
 		}
 		if !members {
-			t.Error("nobody said where this node is seen")
+			t.Error("this node's address was not observed")
 		}
 	})
 }

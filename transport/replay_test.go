@@ -54,15 +54,15 @@ func TestReplayWindow(t *testing.T) {
 	}{
 		{"the next", number(start + replayBits), true},
 		{"the next, again", number(start + replayBits), false},
-		{"one that fell out at the end", number(start), false},
+		{"one that was dropped at the end", number(start), false},
 		{"far ahead", number(start + 10*replayBits), true},
 		{"behind it, not heard", number(start + 10*replayBits - 5), true},
 		{"behind it, again", number(start + 10*replayBits - 5), false},
-		{"a place that was heard one round before", number(start + 10*replayBits - replayBits + 1), true},
+		{"a number received one round before", number(start + 10*replayBits - replayBits + 1), true},
 		{"none", nil, false},
 		{"short", []byte{1}, false},
 		{"zero", number(0), false},
-		{"beyond all clocks", number(1<<63 + 1), false},
+		{"beyond any clock", number(1<<63 + 1), false},
 		{"after that", number(start + 10*replayBits + 1), true},
 	}
 	for _, tt := range tests {
@@ -113,7 +113,7 @@ func TestReplayGuardSurvivesRestart(t *testing.T) {
 	}
 	disk.err = errors.New("broken")
 	if fresh, err := newReplayGuard(disk).accept(t.Context(), a, 0, number(9000)); fresh || err == nil {
-		t.Errorf("without its disk: new %v, %v", fresh, err)
+		t.Errorf("without its store: new %v, %v", fresh, err)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestReplayGuardIgnoresClockChanges(t *testing.T) {
 		{"the next one", p, 8<<30 + 2, right + 1, true},
 		{"the same under another of libp2p's", p, 8<<30 + 2, ahead + 9, false},
 		{"", p, 0, 0, false},
-		{"after a restart here, an old one", p, 8<<30 + 1, right, false},
+		{"after a restart of the receiver, an old one", p, 8<<30 + 1, right, false},
 		{"an older one", p, 7<<30 + 1, ahead, false},
 		{"a new one", p, 8<<30 + 3, right + 2, true},
 		{"an old one of an older version", old, 0, 5000, false},
@@ -173,7 +173,7 @@ func TestReplayGuardIsBounded(t *testing.T) {
 		}
 	}
 	if len(s.authors) > maxReplayAuthors {
-		t.Errorf("%d authors are remembered, the limit is %d", len(s.authors), maxReplayAuthors)
+		t.Errorf("%d authors are stored, the limit is %d", len(s.authors), maxReplayAuthors)
 	}
 }
 
@@ -188,15 +188,15 @@ func TestGossipRepair(t *testing.T) {
 		}
 	}
 	if got := did[repairStreams]; len(got) < 2 || got[0] != 10*time.Second || got[1] != 20*time.Second {
-		t.Errorf("streams are opened anew after %v, want 10s, 20s and so on", got)
+		t.Errorf("streams are reopened after %v, want 10s, 20s and so on", got)
 	}
 	if got := did[repairConnection]; len(got) != 2 || got[0] != 30*time.Second || got[1] != 30*time.Second+reconnectPause {
-		t.Errorf("the connection is given up after %v, want 30s and five minutes later", got)
+		t.Errorf("the connection is closed after %v, want 30s and five minutes later", got)
 	}
 	a = gossipRepair{}
 	for i := range 100 { // flapping: not checked while disconnected
 		if do := a.next(start + time.Duration(i)*8*time.Second); do != repairNone {
-			t.Errorf("look %d: %v after short absences", i, do)
+			t.Errorf("check %d: %v after short losses", i, do)
 		}
 	}
 }

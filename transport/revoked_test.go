@@ -40,7 +40,7 @@ func TestRevokedNodeIsNotAMember(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.book.Revoke(t.Context(), s); err == nil {
-		t.Error("another mesh's revocation was taken")
+		t.Error("another mesh's revocation was accepted")
 	}
 }
 
@@ -75,17 +75,17 @@ func TestRevokedAdminCannotAdmit(t *testing.T) {
 	for range 2 { // and after a restart
 		thief := by(after, "thief")
 		if err := c.book.Admit(thief, after.Peer()); !errors.Is(err, ErrRevoked) {
-			t.Errorf("a hello by a certificate of the revoked admin: %v", err)
+			t.Errorf("a hello with a certificate by the revoked admin: %v", err)
 		}
 		known := &proto.KnownPeer{Certificate: thief.Certificate, KeyRecord: thief.KeyRecord}
 		if err := c.book.Learn(t.Context(), known); !errors.Is(err, ErrRevoked) {
 			t.Errorf("an introduction by one: %v", err)
 		}
 		if err := c.book.Admit(by(c.peer, "root"), c.peer.Peer()); !errors.Is(err, ErrRevoked) {
-			t.Errorf("another certificate for a member that is known: %v", err)
+			t.Errorf("another certificate for a known member: %v", err)
 		}
 		if err := c.book.Admit(before, c.peer.Peer()); err != nil {
-			t.Errorf("who was let in before: %v", err)
+			t.Errorf("a previously admitted peer: %v", err)
 		}
 		c.reopen(t)
 	}
@@ -117,10 +117,10 @@ func TestRevokedAdminCannotRevoke(t *testing.T) {
 		}
 	}
 	if _, out := c.book.Member(c.peer.Peer()); out {
-		t.Error("an admin's revocation does not count")
+		t.Error("an admin's revocation is not in force")
 	}
 	if _, in := c.book.Member(other.Peer()); !in {
-		t.Error("an admin put another admin out")
+		t.Error("an admin revoked another admin")
 	}
 	s, err := c.root.Revoke(identity.Revocation{Peer: thief.Peer()}, birth)
 	if err != nil {
@@ -131,10 +131,10 @@ func TestRevokedAdminCannotRevoke(t *testing.T) {
 	}
 	for range 2 { // and after a restart
 		if _, in := c.book.Member(c.peer.Peer()); !in || len(c.book.Revocations()) != 1 {
-			t.Errorf("what the thief revoked is void, and the member is one: %v; %d revocations", in, len(c.book.Revocations()))
+			t.Errorf("after the thief's revocation became void: member %v; %d revocations", in, len(c.book.Revocations()))
 		}
 		if err := c.book.Revoke(t.Context(), by(c.peer.Peer())); !errors.Is(err, ErrRevoked) {
-			t.Errorf("a later one of the thief: %v", err)
+			t.Errorf("a later certificate by the thief: %v", err)
 		}
 		c.reopen(t)
 	}
@@ -177,7 +177,7 @@ func TestRevocationsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.book.Revoke(t.Context(), s); err != nil {
-		t.Errorf("the root has no room: %v", err)
+		t.Errorf("no room for the root: %v", err)
 	}
 	if n := len(c.book.Revocations()); n != 1 {
 		t.Errorf("%d revocations are left", n)

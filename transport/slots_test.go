@@ -85,22 +85,22 @@ func TestOneAddressCannotBlockJoins(t *testing.T) {
 		}
 		c := g.arrive(fmt.Sprintf(good, i))
 		if c == nil {
-			t.Fatalf("joiner %d finds no place", i)
+			t.Fatalf("joiner %d got no slot", i)
 		}
 		c.gotMessage.Store(true)
 		if !g.mayJoin(c, &proto.JoinRequest{TicketId: []byte("bad")}) {
-			t.Errorf("joiner %d of another address has no turn, though it asks for the first time", i)
+			t.Errorf("joiner %d of another address is refused on its first request", i)
 		}
 		g.leave(c)
 		if c := g.arrive(bad); c == nil || !g.mayJoin(c, &proto.JoinRequest{TicketId: []byte("good")}) {
-			t.Errorf("who holds a ticket at the same address is kept out")
+			t.Errorf("a ticket holder at the same address is kept out")
 		}
 	}
 	if len(g.conns) > maxSlotsPerOrigin {
-		t.Errorf("one address has %d places", len(g.conns))
+		t.Errorf("one address has %d slots", len(g.conns))
 	}
 	if wrong > 5+20 { // the burst, and one per second
-		t.Errorf("%d wrong tickets of one address were looked at", wrong)
+		t.Errorf("%d wrong tickets of one address were checked", wrong)
 	}
 }
 
@@ -119,16 +119,16 @@ func TestStrangerSlotsAreSharedByAddress(t *testing.T) {
 		}
 	}
 	if len(g.conns) != maxUnverified {
-		t.Fatalf("%d places are taken", len(g.conns))
+		t.Fatalf("%d slots are taken", len(g.conns))
 	}
 	if g.arrive("/ip4/192.0.2.1/tcp/4001") == nil || len(g.conns) != maxUnverified || first.evicted {
-		t.Errorf("%d places; one that talked is put out: %v", len(g.conns), first.evicted)
+		t.Errorf("%d slots; one that sent a message was evicted: %v", len(g.conns), first.evicted)
 	}
 	for _, c := range g.conns {
 		c.gotMessage.Store(true)
 	}
 	if g.arrive("/ip4/192.0.2.2/tcp/4001") != nil {
-		t.Error("one that talks was put out")
+		t.Error("one that sent a message was evicted")
 	}
 	for a, want := range map[string]string{
 		"/ip4/192.0.2.1/tcp/1": "192.0.2.1", "/ip6/::ffff:192.0.2.1/tcp/1": "192.0.2.1", "/ip6/2001:db8:1:2ff::9/tcp/1": "2001:db8:1:200::/56",

@@ -25,18 +25,18 @@ func TestDialTargetsOfTwoDials(t *testing.T) {
 	}
 	first, second := a.set(p, dialTarget{relay: r1}), a.set(p, dialTarget{relay: r2, additional: true})
 	if got := allowed(); got != [3]bool{true, true, false} {
-		t.Errorf("while both go on: %v", got)
+		t.Errorf("while both are running: %v", got)
 	}
 	first()
 	if got := allowed(); got != [3]bool{false, true, false} {
 		t.Errorf("when the first has ended: %v", got)
 	}
 	if _, beside := a.allow(p, r2); !beside {
-		t.Error("the end of one dial took the other's word away that it goes beside a connection")
+		t.Error("the end of one dial removed the other's permission to add a connection")
 	}
 	second()
 	if got := allowed(); got != [3]bool{true, true, true} || len(a.byPeer) != 0 {
-		t.Errorf("when both have ended: %v, %d are remembered", got, len(a.byPeer))
+		t.Errorf("when both have ended: %v, %d are left", got, len(a.byPeer))
 	}
 }
 
@@ -50,7 +50,7 @@ func TestNoPunchingAfterStop(t *testing.T) {
 	}
 	if s := a.reach.punching.service; s != nil {
 		s.Close()
-		t.Error("hole punching has begun after its end")
+		t.Error("hole punching started after it was stopped")
 	}
 }
 
@@ -81,12 +81,12 @@ func TestPunchRejectsLocalAddresses(t *testing.T) {
 	ctx := network.WithSimultaneousConnect(t.Context(), true, "test")
 	h := &punchHost{guardedHost{a.host, a.Transport}}
 	if err := h.Connect(ctx, peer.AddrInfo{ID: toLibp2p(newTestKeys(2).Peer()), Addrs: []ma.Multiaddr{at}}); err == nil {
-		t.Error("connected with nobody")
+		t.Error("not connected")
 	}
 	door.Close()
 	<-done
 	if len(knocks) > 0 {
-		t.Error("a punch went to this machine itself")
+		t.Error("a punch was aimed at this machine")
 	}
 }
 
@@ -110,6 +110,6 @@ func TestMovedLinkClosesAfterPost(t *testing.T) {
 	select {
 	case <-l.Done():
 	case <-time.After(patience):
-		t.Error("it waits for an answer that never comes")
+		t.Error("it waits for an answer that never arrives")
 	}
 }

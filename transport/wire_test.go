@@ -57,7 +57,7 @@ func rawConnect(t *testing.T, a, b *testNode) network.Conn {
 	}
 	conns := a.host.Network().ConnsToPeer(toLibp2p(b.Peer()))
 	if len(conns) == 0 {
-		t.Fatal("the connection ended before it was used")
+		t.Fatal("the connection closed before it was used")
 	}
 	return conns[0]
 }
@@ -128,7 +128,7 @@ func TestNothingBeforeHello(t *testing.T) {
 	case <-a.connGone(c):
 	}
 	if len(b.Peers()) != 0 {
-		t.Errorf("a stranger is remembered: %+v", b.Peers())
+		t.Errorf("a stranger is stored: %+v", b.Peers())
 	}
 }
 
@@ -161,8 +161,8 @@ func TestBadHellos(t *testing.T) {
 		{"an empty frame", []byte{0}},
 		{"a frame above the limit", []byte{0x81, 0x80, 0x04}},
 		{"no message", []byte{2, 0xff, 0xff}},
-		{"something else than a hello", frame(t, proto.TypePing, []byte("x"))},
-		{"a hello that is none", frame(t, proto.TypeHello, []byte{0xff})},
+		{"not a hello", frame(t, proto.TypePing, []byte("x"))},
+		{"an invalid hello", frame(t, proto.TypeHello, []byte{0xff})},
 		{"a hello that is too large", frame(t, proto.TypeHello, make([]byte, maxHello))},
 		{"another version", hello(&proto.Hello{Version: 2})},
 	}
@@ -173,7 +173,7 @@ func TestBadHellos(t *testing.T) {
 			c := rawConnect(t, a, b)
 			s := openRaw(t, c, streamCtl)
 			if err := s.ends(tt.send); isTimeout(err) {
-				t.Errorf("the stream ends with %v", err)
+				t.Errorf("the stream closes with %v", err)
 			}
 			s.Close()
 			<-a.connGone(c)
@@ -205,7 +205,7 @@ func TestRefusalReasonIsSent(t *testing.T) {
 		{"by the other side", nil, func(n *testNode, _ *Config) { n.gate.admit = no }, "another mesh", true},
 		{"by this side", func(n *testNode, _ *Config) { n.gate.admit = no }, nil, "another mesh", false},
 		{"by a node in no mesh", nil, func(n *testNode, _ *Config) { n.gate.mute = true }, "in no mesh yet", true},
-		{"because it is blocked here", func(n *testNode, _ *Config) {
+		{"blocked here", func(n *testNode, _ *Config) {
 			n.gate.block = map[proto.PeerID]bool{newTestKeys(2).Peer(): true}
 		}, nil, "blocked", false},
 	}
@@ -217,7 +217,7 @@ func TestRefusalReasonIsSent(t *testing.T) {
 			err := a.Dial(ctx, b.Peer(), b.Addrs())
 			r, ok := errors.AsType[*RefusedError](err)
 			if !ok || !strings.Contains(r.Reason, tt.says) || r.Theirs != tt.theirs {
-				t.Errorf("Dial = %v, want a refusal that says %q", err, tt.says)
+				t.Errorf("Dial = %v, want a refusal containing %q", err, tt.says)
 			}
 			// The other side, which would have accepted, learns of it a moment later.
 			for a.Connected(b.Peer()) || b.Connected(a.Peer()) {
@@ -245,7 +245,7 @@ func TestDialErrors(t *testing.T) {
 		}
 	}
 	if err := a.Dial(ctx, a.Peer(), a.Addrs()); err == nil {
-		t.Error("a node dialled itself")
+		t.Error("a node dialed itself")
 	}
 	taken := slices.IndexFunc(b.Addrs(), func(a string) bool { return strings.Contains(a, "udp") })
 	listen := []string{"/ip4/127.0.0.1/tcp/0", b.Addrs()[taken]}
@@ -430,10 +430,10 @@ func TestControlMessages(t *testing.T) {
 	}
 	stranger := newTestKeys(9).Peer()
 	if _, err := a.Ping(t.Context(), stranger); !errors.Is(err, ErrNotConnected) {
-		t.Errorf("ping nobody: %v", err)
+		t.Errorf("ping of an unknown peer: %v", err)
 	}
 	if err := a.SendCtl(stranger, data(1)); !errors.Is(err, ErrNotConnected) {
-		t.Errorf("tell nobody: %v", err)
+		t.Errorf("SendCtl to an unknown peer: %v", err)
 	}
 	c := a.best(b.Peer())
 	a.Disconnect(b.Peer())
@@ -461,7 +461,7 @@ func TestJoin(t *testing.T) {
 	}
 	c := start(t, 3, nil) // serves no joins
 	if _, err := a.RequestJoin(ctx, c.Addrs(), c.Peer(), &proto.JoinRequest{}); err == nil {
-		t.Error("a node that takes no joins answered")
+		t.Error("a node that serves no joins answered")
 	}
 	a.gate.mu.Lock()
 	a.gate.mute = false
@@ -551,10 +551,10 @@ func TestAnnounce(t *testing.T) {
 	b.gate.mu.Lock()
 	defer b.gate.mu.Unlock()
 	if h := b.gate.hellos[0]; !slices.Contains(h.GetAddrs(), public) || !slices.Contains(h.GetAddrs(), a.Addrs()[1]) {
-		t.Errorf("the hello says %q", h.GetAddrs())
+		t.Errorf("the hello contains %q", h.GetAddrs())
 	}
 	if _, err := New(newTestKeys(3), a.gate, a.recv, Config{Listen: []string{}, Announce: []string{"laptop.example"}}); err == nil {
-		t.Error("an address that is none is announced")
+		t.Error("an invalid address is announced")
 	}
 }
 

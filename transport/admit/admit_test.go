@@ -20,11 +20,11 @@ func TestTokens(t *testing.T) {
 				allowed++
 			}
 			if most := 64 + 10*now.Seconds(); float64(allowed) > most+1e-6 {
-				t.Fatalf("%d streams in %v, at most %v are meant", allowed, now, most)
+				t.Fatalf("%d streams in %v, want at most %v", allowed, now, most)
 			}
 		}
 		if !l.Allow("p", Stream, now+100*time.Millisecond) {
-			t.Fatal("a peer that waited is refused")
+			t.Fatal("a peer that waited was refused")
 		}
 	})
 }
@@ -32,13 +32,13 @@ func TestTokens(t *testing.T) {
 func TestPeersAndKindsDoNotShare(t *testing.T) {
 	l := NewLedger[string](Limits{Joins: Rate{1, 1}})
 	if !l.Allow("a", Join, 0) || l.Allow("a", Join, 0) {
-		t.Error("a burst of one is not one")
+		t.Error("a burst of one does not allow one")
 	}
 	if !l.Allow("b", Join, 0) || !l.Allow("a", Conn, 0) {
-		t.Error("one account pays for another")
+		t.Error("two accounts share tokens")
 	}
 	if l.Allow("a", Join, -time.Hour) {
-		t.Error("a time that goes back refills")
+		t.Error("a decreasing time refills the bucket")
 	}
 	if !l.Allow("a", Join, time.Second) {
 		t.Error("nothing refills")
@@ -56,14 +56,14 @@ func TestBans(t *testing.T) {
 			offences++
 		}
 		if offences != 9 {
-			t.Errorf("banned after %d offences, want 9", offences)
+			t.Errorf("banned after %d offenses, want 9", offences)
 		}
 		until := now + min(want, 10*time.Minute)
 		if !l.Banned("p", until-1) || l.Banned("p", until) {
 			t.Errorf("the ban does not last %v", until-now)
 		}
 		if l.Banned("q", now) {
-			t.Error("somebody else is banned")
+			t.Error("another peer is banned")
 		}
 		now = until
 	}
@@ -73,7 +73,7 @@ func TestOffensesExpire(t *testing.T) {
 	l := NewLedger[string](Limits{})
 	for i := range 1000 {
 		if l.Offend("p", time.Duration(i)*30*time.Second) {
-			t.Fatalf("banned by offence %d, though there is one in half a minute", i)
+			t.Fatalf("banned by offense %d, although they are half a minute apart", i)
 		}
 	}
 }
@@ -91,6 +91,6 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	if !l.Banned(-1, 5*time.Second) {
-		t.Error("the ban was washed off")
+		t.Error("the ban was cleared")
 	}
 }

@@ -21,9 +21,9 @@ func TestScore(t *testing.T) {
 	}{
 		{"nothing is known", Weights{}, Path{}, Score{1, 0.5, 0.5, 0}},
 		{"the half values", Weights{}, Path{HalfRTT, HalfLoss, HalfRate}, Score{0, 0.5, 0.5, 1}},
-		{"a weight is what the best is worth", Weights{4, 3, 1}, Path{1, 0, 1e15}, Score{7, 4, 3, 0}},
-		{"all is lost", Weights{Loss: 1}, Path{HalfRTT, 1, HalfRate}, Score{1 - 1/1.02, 0.5, 0.5, 1 / 1.02}},
-		{"a term left out", Weights{Bandwidth: -1}, Path{Rate: 1e9}, Score{0.5, 0, 0.5, 0}},
+		{"a weight is the value of the best", Weights{4, 3, 1}, Path{1, 0, 1e15}, Score{7, 4, 3, 0}},
+		{"everything is lost", Weights{Loss: 1}, Path{HalfRTT, 1, HalfRate}, Score{1 - 1/1.02, 0.5, 0.5, 1 / 1.02}},
+		{"an omitted term", Weights{Bandwidth: -1}, Path{Rate: 1e9}, Score{0.5, 0, 0.5, 0}},
 	}
 	for _, tt := range tests {
 		got := tt.w.Score(tt.p)
@@ -97,7 +97,7 @@ func TestMeter(t *testing.T) {
 	m.Packets(minPackets-1, 1)
 	m.Bytes(1<<30, time.Millisecond)
 	if m.Path() != (Path{}) {
-		t.Errorf("too little was measured, and it says %+v", m.Path())
+		t.Errorf("too few samples, but the meter returns %+v", m.Path())
 	}
 	m.RTT(100 * time.Millisecond)
 	if m.Path().RTT != 100*time.Millisecond {
@@ -110,7 +110,7 @@ func TestMeter(t *testing.T) {
 	}
 	p := m.Path()
 	if p.RTT > 21*time.Millisecond || math.Abs(p.Loss-0.05) > 0.001 || math.Abs(p.Rate-1<<20) > 1<<15 {
-		t.Errorf("after a hundred like samples: %+v", p)
+		t.Errorf("after a hundred equal samples: %+v", p)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestPickKeepsHeldRelays(t *testing.T) {
 			before := held
 			held = p.Pick(held, candidates, time.Duration(step)*time.Second)
 			if len(held) != min(p.Want, len(candidates)) {
-				t.Fatalf("%d are held of %d there", len(held), len(candidates))
+				t.Fatalf("%d of %d are held", len(held), len(candidates))
 			}
 			changed := 0
 			for i, h := range held {
@@ -170,7 +170,7 @@ func TestPickKeepsHeldRelays(t *testing.T) {
 				}
 			}
 			if changed > 1 {
-				t.Fatalf("%d were changed at once", changed)
+				t.Fatalf("%d were replaced at once", changed)
 			}
 		}
 	})

@@ -10,11 +10,11 @@ func TestNAT(t *testing.T) {
 		first, second bool // 0 → 1 before and after 1 sent to 0
 	}{
 		{"open", Open, Open, true, true},
-		{"behind one it is reached by whom it wrote to", Open, Cone, false, true},
-		{"behind two", Cone, Cone, false, true},
-		{"symmetric is reached by open ones", Open, Symmetric, false, true},
-		{"symmetric and cone never meet", Cone, Symmetric, false, false},
-		{"two symmetric ones never meet", Symmetric, Symmetric, false, false},
+		{"behind a cone NAT, reached by contacted nodes", Open, Cone, false, true},
+		{"behind two NATs", Cone, Cone, false, true},
+		{"symmetric is reached by open nodes", Open, Symmetric, false, true},
+		{"symmetric and cone never connect", Cone, Symmetric, false, false},
+		{"two symmetric ones never connect", Symmetric, Symmetric, false, false},
 	}
 	for _, tt := range tests {
 		n := Mesh(t, Link{})
@@ -29,7 +29,7 @@ func TestNAT(t *testing.T) {
 		}
 		n.Behind(Open, 0, 1)
 		if n.drops(0, n.addrOf(1), 0) {
-			t.Errorf("%s: the NATs stay", tt.name)
+			t.Errorf("%s: the NATs remain", tt.name)
 		}
 	}
 }

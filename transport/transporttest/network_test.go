@@ -38,7 +38,7 @@ func TestDrops(t *testing.T) {
 	for _, tt := range tests {
 		tt.change()
 		if n.drops(0, to(1), 0) != tt.there || n.drops(1, to(0), 0) != tt.back || n.drops(0, to(300), 0) != tt.thirdIsAlone {
-			t.Errorf("%s: not as wanted", tt.name)
+			t.Errorf("%s: not as expected", tt.name)
 		}
 	}
 }
@@ -51,7 +51,7 @@ func TestHold(t *testing.T) {
 	var got []int
 	for i := range maxHeld + 10 {
 		if !n.hold(0, n.addrOf(1), func() { got = append(got, i) }) {
-			t.Fatal("a packet passes who stands still")
+			t.Fatal("a packet passes a held node")
 		}
 	}
 	if n.hold(0, n.addrOf(2), nil) || !n.hold(1, n.addrOf(2), func() {}) {
@@ -76,7 +76,7 @@ func TestNodeAddresses(t *testing.T) {
 			}
 		}
 		if n.nodeAt(&net.TCPAddr{}) != -1 {
-			t.Error("somebody stands nowhere")
+			t.Error("a node has no address")
 		}
 	}
 }
