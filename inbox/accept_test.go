@@ -171,7 +171,7 @@ func TestSettled(t *testing.T) {
 		f.in.Settle(home, a.Header.Seq)
 		f.in.Settle(home, proto.Seq{Boot: 0, Counter: 99})                                                // an old mark, delayed
 		if v := f.in.Accept(t.Context(), []Arrival{a})[0]; v.Code != 0 && v.Code != proto.CodeDuplicate { // depends on whether the watermark is on disk yet
-			t.Errorf("a copy that comes with the mark: %s", v.Code.Name())
+			t.Errorf("a copy that arrives with the mark: %s", v.Code.Name())
 		}
 		wait(time.Second)
 		for range 2 {

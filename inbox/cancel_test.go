@@ -80,7 +80,7 @@ func TestCancelRunning(t *testing.T) {
 				f.mustCancel(a, tt.hard, 0)
 				wait(2 * time.Second)
 				if f.results.count() != 0 {
-					t.Error("an end was told while the handler ran")
+					t.Error("an end was reported while the handler ran")
 				}
 				wait(2 * time.Second)
 				f.expect(a, tt.want)

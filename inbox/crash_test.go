@@ -97,7 +97,7 @@ func TestCrashPolicies(t *testing.T) {
 					t.Errorf("%d starts, want %d", n, tt.starts)
 				}
 				if !abandoned(o) {
-					t.Errorf("no event tells of the crash: %v", o.Events)
+					t.Errorf("no event reports the crash: %v", o.Events)
 				}
 				if tt.want == deadLetter && !strings.Contains(o.Reason, "indeterminate") {
 					t.Errorf("reason %q", o.Reason)
@@ -173,7 +173,7 @@ func TestGracefulStop(t *testing.T) {
 		}
 		<-ctx.Done()
 		if !errors.Is(context.Cause(ctx), ErrStopping) {
-			r0.t.Errorf("told to end because %v", context.Cause(ctx))
+			r0.t.Errorf("told to stop because %v", context.Cause(ctx))
 		}
 		return &Result{Outcome: Crashed, ExitCode: 143}
 	}

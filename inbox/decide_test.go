@@ -51,7 +51,7 @@ func TestVerdict(t *testing.T) {
 		{"no handler", with(func(input *acceptInput) { input.handled = false }), proto.CodeNoHandler},
 		{"not allowed", with(func(input *acceptInput) { input.allowed = false }), proto.CodeDenied},
 		{"too large", with(func(input *acceptInput) { input.tooLarge = true }), proto.CodeTooLarge},
-		{"more beside its stream than a record takes", with(func(input *acceptInput) { input.oversize = true }), proto.CodeTooLarge},
+		{"more content besides its stream than a record holds", with(func(input *acceptInput) { input.oversize = true }), proto.CodeTooLarge},
 		{"body not here", with(func(input *acceptInput) { input.noBody = true }), proto.CodeNeedBody},
 		{"no room for another id", with(func(input *acceptInput) { input.full = true }), proto.CodeBusy},
 		{"a copy when there is no room", with(func(input *acceptInput) { input.full, input.idStatus = true, idDuplicate }), 0},
@@ -63,7 +63,7 @@ func TestVerdict(t *testing.T) {
 				t.Errorf("code = %s, want %s", v.Code.Name(), tt.want.Name())
 			}
 			if (v.Code != 0) != (v.Detail != "") {
-				t.Errorf("code %s with detail %q: a refusal says why", v.Code.Name(), v.Detail)
+				t.Errorf("code %s with detail %q: a refusal has a code and a detail", v.Code.Name(), v.Detail)
 			}
 		})
 	}
@@ -144,7 +144,7 @@ func TestAfter(t *testing.T) {
 		{"node stops", 2, 0, Stopped, stopNode, accepted, false},
 		{"node stops and the handler dies of it", 2, 0, Crashed, stopNode, accepted, false},
 		{"ended without being told to", 0, 0, Stopped, notStopped, retrying, true},
-		{"a body that is not what was signed", 0, 0, unusable, notStopped, deadLetter, false},
+		{"a body that does not match its signature", 0, 0, unusable, notStopped, deadLetter, false},
 		{"once: no room for its output", 0, once, NoRoom, stopCancel, cancelled, true},
 		{"no room for its output, and the node stops", 0, 0, NoRoom, stopNode, accepted, false},
 		{"once: failure", 0, once, Retry, notStopped, deadLetter, true},
@@ -184,7 +184,7 @@ func TestNoRoomIsAnAbandon(t *testing.T) {
 	}
 	got := l.after(&proto.Record{}, &Result{Outcome: Success, Truncated: true, Reason: "cut off after 5 bytes"}, notStopped, 0)
 	if got.state != succeeded || got.reason != "cut off after 5 bytes" {
-		t.Errorf("%+v, want a success that says that it is cut", t)
+		t.Errorf("%+v, want a success with the reason that it is truncated", t)
 	}
 }
 

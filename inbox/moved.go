@@ -39,7 +39,7 @@ func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 	var r proto.Record
 	a.initialRecord(&st, &r, in.cfg.Clock.Now())
 	if a.oversized() {
-		return nil, fmt.Errorf("%w: %d bytes beside its stream, the limit is %d", store.ErrTooLarge, len(a.Envelope.GetBody()), MaxStreamContent)
+		return nil, fmt.Errorf("%w: %d bytes of content besides its stream, the limit is %d", store.ErrTooLarge, len(a.Envelope.GetBody()), MaxStreamContent)
 	}
 	if a.offloaded() {
 		if err := in.offload(a); err != nil {

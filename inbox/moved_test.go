@@ -30,7 +30,7 @@ func TestMovedTasksLeaveRoom(t *testing.T) {
 				t.Errorf("start %d: %d are away, and %+v is held, of %d", again, idx.moved, idx.usage, len(idx.ids))
 			}
 			if n := f.in.dedup.size(); n > 1 {
-				t.Errorf("start %d: what moved takes up the room of %d", again, n)
+				t.Errorf("start %d: moved tasks use the room of %d", again, n)
 			}
 			f.accept(0, f.task(queued))
 			f.restart()

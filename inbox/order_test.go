@@ -58,7 +58,7 @@ func TestOrder(t *testing.T) {
 		}
 		b := of('b')
 		if want := []string{"b1", "b2", "b3", "b4", "b5"}; !slices.Equal(b, want) {
-			t.Errorf("key b ran %v beside a failing key a", b)
+			t.Errorf("key b ran %v next to a failing key a", b)
 		}
 		f.restart()
 		f.run()
@@ -275,23 +275,23 @@ func TestTimeoutCountsSuspendedTime(t *testing.T) {
 
 // TestStartedNotice checks that the origin is told once about a run that lasts.
 func TestStartedNotice(t *testing.T) {
-	var told []Started
+	var started []Started
 	_, spec := scripted(func(_ context.Context, r *Run) *Result {
 		if string(r.Content.Body) == "long" {
 			time.Sleep(time.Minute)
 		}
 		return &Result{Outcome: Success}
 	})
-	inBubble(t, Config{OnStarted: func(s Started) { told = append(told, s) }}, []Spec{spec}, func(f *fixture) {
+	inBubble(t, Config{OnStarted: func(s Started) { started = append(started, s) }}, []Spec{spec}, func(f *fixture) {
 		short, long := f.task(), f.task(withBody("long"))
 		f.accept(0, short, long)
 		f.run()
 		wait(2 * time.Minute)
-		if len(told) != 1 {
-			t.Fatalf("told %d times", len(told))
+		if len(started) != 1 {
+			t.Fatalf("reported %d times", len(started))
 		}
-		if s := told[0].Statement; told[0].Origin != home || s.Task != long.Header.ID || s.Fact != proto.FactStarted || s.Epoch != long.Header.Seq || s.Attempt != 1 || s.Node != self {
-			t.Errorf("told %+v", told[0])
+		if s := started[0].Statement; started[0].Origin != home || s.Task != long.Header.ID || s.Fact != proto.FactStarted || s.Epoch != long.Header.Seq || s.Attempt != 1 || s.Node != self {
+			t.Errorf("reported %+v", started[0])
 		}
 	})
 }

@@ -75,7 +75,7 @@ func TestAQueueDoesNotWaitForAnOriginThatIsGone(t *testing.T) {
 		}
 	})
 	if took > 0 {
-		t.Errorf("the queue stood still for %v", took)
+		t.Errorf("the queue was blocked for %v", took)
 	}
 }
 
@@ -88,7 +88,7 @@ func TestALostResultIsReported(t *testing.T) {
 		}
 	})
 	if took > time.Second {
-		t.Errorf("the queue stood still for %v", took)
+		t.Errorf("the queue was blocked for %v", took)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestAResultThatTheOutboxRejects(t *testing.T) {
 		}
 	})
 	if took > time.Second {
-		t.Errorf("the queue stood still for %v", took)
+		t.Errorf("the queue was blocked for %v", took)
 	}
 }
 

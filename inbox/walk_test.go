@@ -289,28 +289,28 @@ func TestLargeBodies(t *testing.T) {
 		return &Result{Outcome: Success, Reason: errText(err)}
 	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
-		spilled := f.task(withBody(big))
+		offloaded := f.task(withBody(big))
 		streamed := f.task(withBody(big), func(a *Arrival) {
 			*a = seal(t, *a)
 			a.Content.Body = nil
 			a.Header.SetStream(uint64(len(big)), proto.ChunkSize)
 		})
-		f.accept(0, spilled)
+		f.accept(0, offloaded)
 		f.accept(proto.CodeNeedBody, streamed)
 		f.bodies.Put(BodyName(streamed.Header.ID), []byte(big))
 		f.accept(0, streamed)
-		if !f.in.Holds(BodyName(spilled.Header.ID)) || !f.in.Holds(BodyName(streamed.Header.ID)) || f.in.Holds("in-else") || f.in.Holds("out-1") {
+		if !f.in.Holds(BodyName(offloaded.Header.ID)) || !f.in.Holds(BodyName(streamed.Header.ID)) || f.in.Holds("in-else") || f.in.Holds("out-1") {
 			t.Error("Holds does not know the bodies of live tasks")
 		}
 		f.restart()
 		f.run()
 		wait(time.Second)
-		f.expect(spilled, succeeded)
+		f.expect(offloaded, succeeded)
 		f.expect(streamed, succeeded)
 		if len(got) != 2 || got[0] != big || got[1] != big {
 			t.Errorf("handlers saw %d bodies", len(got))
 		}
-		if len(f.bodies.files) != 0 || f.in.Holds(BodyName(spilled.Header.ID)) {
+		if len(f.bodies.files) != 0 || f.in.Holds(BodyName(offloaded.Header.ID)) {
 			t.Errorf("%d files left", len(f.bodies.files))
 		}
 	})

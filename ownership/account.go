@@ -40,14 +40,14 @@ func (h *Home) charge(q *queue, m *proto.QueueState) {
 // allowance returns how large the state of a queue may be, given the other queues of its
 // home, and whether that node may be its home at all.
 func (h *Home) allowance(name string, home proto.PeerID) (size int, ok bool) {
-	said, names := 0, 0
+	stateBytes, queues := 0, 0
 	if a := h.usage[home]; a != nil {
-		said, names = a.stateBytes, a.queues
+		stateBytes, queues = a.stateBytes, a.queues
 	}
 	if q := h.queues[name]; q.known() && q.chargedTo == home {
-		said, names = said-q.stateBytes, names-1
+		stateBytes, queues = stateBytes-q.stateBytes, queues-1
 	}
-	return min(freeStateBytes+max(maxStateBytes-said, 0), proto.MaxQueueState), names < maxQueuesPerHome
+	return min(freeStateBytes+max(maxStateBytes-stateBytes, 0), proto.MaxQueueState), queues < maxQueuesPerHome
 }
 
 // errFull explains why a state exceeds what its home may use.

@@ -65,13 +65,13 @@ func TestQueueStatesOfAMemberAreBounded(t *testing.T) {
 			if names > maxQueuesPerHome || size > bound || settings <= freeStateBytes/2 && names != maxQueuesPerHome {
 				t.Errorf("%d queues of it are kept, with %d bytes: the bounds are %d and %d", names, size, maxQueuesPerHome, bound)
 			}
-			said := 0
+			events := 0
 			for i := range names { // it publishes them again and again, each a little larger
 				_, out := h.Learn(queueStateWith(fmt.Sprint("fat-", i), otherPeer, settings+130*(i%20)), Now{})
-				said += len(out.Events)
+				events += len(out.Events)
 			}
 			if _, size := usageOf(h, otherPeer); size > bound {
-				t.Errorf("%d bytes are kept once it has said all again, the bound is %d", size, bound)
+				t.Errorf("%d bytes are kept after all was published again, the bound is %d", size, bound)
 			}
 			if h.Learn(queueStateWith("mine", ownerPeer, 4000), Now{}); h.Queue("mine") == nil {
 				t.Error("it uses the room of another member")
@@ -142,8 +142,8 @@ func TestDeedChainsAreTrimmedToFit(t *testing.T) {
 // regain the queue with its own messages, and an admin can seize the queue.
 func TestQueueStatesOfARevokedHomeAreDropped(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
-	said := queueStateWith("q", otherPeer, 4000)
-	h.Learn(said, Now{})
+	state := queueStateWith("q", otherPeer, 4000)
+	h.Learn(state, Now{})
 	h.Learn(queueStateWith("other", ownerPeer, 500), Now{})
 	out := h.Revoked(otherPeer, Now{})
 	if len(out.Writes) != 1 || len(out.Writes[0].Val) > 80 {
@@ -175,7 +175,7 @@ func TestQueueStatesOfARevokedHomeAreDropped(t *testing.T) {
 			t.Errorf("%s: seized, generation %d of %s", name, gen, home.Short())
 		}
 		third := NewHome(ownerPeer, 1, Config{}) // did not learn of the revocation
-		third.Learn(said, Now{})
+		third.Learn(state, Now{})
 		if news, out := third.Learn(s, Now{}); !news {
 			t.Errorf("%s: others do not accept it: %v", name, out.Events)
 		}

@@ -96,7 +96,7 @@ func badClaims(f *fixture) map[string]struct {
 // Only the valid claim changes the record of a task, whatever message contains it (I4;
 // forged, stale and damaged claims).
 func TestBadClaimsChangeNothing(t *testing.T) {
-	says := map[string]func(f *fixture, from proto.PeerID, k *proto.Claim) Output{
+	messages := map[string]func(f *fixture, from proto.PeerID, k *proto.Claim) Output{
 		"ack": func(f *fixture, from proto.PeerID, k *proto.Claim) Output {
 			return f.home.OnGranted(from, &proto.Granted{Taken: []*proto.Taken{{Claim: k}}}, f.now)
 		},
@@ -117,7 +117,7 @@ func TestBadClaimsChangeNothing(t *testing.T) {
 			return out
 		},
 	}
-	for what, say := range says {
+	for what, send := range messages {
 		for name := range badClaims(newFixture(t, nil)) {
 			t.Run(what+" with "+name, func(t *testing.T) {
 				f := newFixture(t, nil)
@@ -125,7 +125,7 @@ func TestBadClaimsChangeNothing(t *testing.T) {
 				before, until := f.state().record().String(), f.state().mem.leaseUntil
 				f.now.Mono += time.Second
 				bad := badClaims(f)[name]
-				out := say(f, bad.from, bad.claim)
+				out := send(f, bad.from, bad.claim)
 				if ts := f.state(); ts == nil || ts.record().String() != before || ts.mem.leaseUntil != until {
 					t.Error("it changed the task")
 				}
@@ -193,13 +193,13 @@ func TestForgedMessagesToAnOwner(t *testing.T) {
 		r    func(*proto.Ruling)
 		want proto.PeerID
 	}{
-		{"the home says so", homePeer, func(*proto.Ruling) {}, otherPeer},
-		{"the new home says so itself", otherPeer, func(*proto.Ruling) {}, homePeer},
+		{"from the home", homePeer, func(*proto.Ruling) {}, otherPeer},
+		{"from the new home itself", otherPeer, func(*proto.Ruling) {}, homePeer},
 		{"an older generation", homePeer, func(r *proto.Ruling) { r.Generation = 1 }, homePeer},
 		{"no generation", homePeer, func(r *proto.Ruling) { r.Generation = 0 }, homePeer},
 		{"about another epoch", homePeer, func(r *proto.Ruling) { r.EpochCounter++ }, homePeer},
 		{"about another token", homePeer, func(r *proto.Ruling) { r.Token = make([]byte, 16) }, homePeer},
-		{"said to a clone", homePeer, func(r *proto.Ruling) { r.BootId = bootB[:] }, homePeer},
+		{"sent to a clone", homePeer, func(r *proto.Ruling) { r.BootId = bootB[:] }, homePeer},
 		{"to nowhere", homePeer, func(r *proto.Ruling) { r.Home = []byte{1} }, homePeer},
 	}
 	for _, tt := range tests {
@@ -291,7 +291,7 @@ func TestInvalidHandoffsAreIgnored(t *testing.T) {
 			to := NewHome(otherPeer, 50, Config{})
 			out := to.OnHandoff(homePeer, m, task, now)
 			if len(to.tasks) != 0 || len(out.Writes) != 0 {
-				t.Errorf("%d cells, %d writes", len(to.tasks), len(out.Writes))
+				t.Errorf("%d tasks, %d writes", len(to.tasks), len(out.Writes))
 			}
 		})
 	}
@@ -301,7 +301,7 @@ func TestInvalidHandoffsAreIgnored(t *testing.T) {
 		to.OnHandoff(homePeer, m, task, now)
 		to.OnHandoff(homePeer, m, task, now)
 		if len(to.tasks) != 1 {
-			t.Fatalf("%d cells", len(to.tasks))
+			t.Fatalf("%d tasks", len(to.tasks))
 		}
 		_, out := to.OnResult(ownerPeer, Result{Claim: claimOf(to.tasks[task.ID]), State: proto.Success, Digest: []byte("x")}, now)
 		if len(out.Ends) != 1 {
@@ -408,7 +408,7 @@ func TestALeaseOfTwoHomesEndsForBoth(t *testing.T) {
 	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	earlier := f.claim()
 	earlier.EpochBoot--
-	says := func() proto.ReleaseCause {
+	answer := func() proto.ReleaseCause {
 		for _, s := range f.owner.OnStatus(otherPeer, &proto.Status{Claims: []*proto.Claim{earlier}}, f.now).Sends {
 			if m, ok := s.Body.(*proto.Release); ok && s.To == otherPeer && m.Released[0].Claim.EpochBoot == earlier.EpochBoot {
 				return m.Released[0].Cause
@@ -422,22 +422,22 @@ func TestALeaseOfTwoHomesEndsForBoth(t *testing.T) {
 	if out := f.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{r.ruling(0)}}, f.now); len(out.Starts) != 1 {
 		t.Fatal("it was not started")
 	}
-	if got := says(); got != proto.CauseUnspecified {
+	if got := answer(); got != proto.CauseUnspecified {
 		t.Errorf("while it runs: %v", got)
 	}
 	f.owner.Finish(f.task.ID, proto.Success, []byte("done"), f.now)
-	if got := says(); got != proto.CauseUnspecified {
+	if got := answer(); got != proto.CauseUnspecified {
 		t.Errorf("while its result is on its way: %v", got)
 	}
 	over := r.ruling(proto.CodeStale)
 	over.State = proto.Cancelled
 	f.owner.OnResultAnswer(homePeer, over, f.now)
-	if got := says(); got != proto.CauseParked {
+	if got := answer(); got != proto.CauseParked {
 		t.Errorf("when its result does not count: %v", got)
 	}
 	run := f.owner.runs[f.task.ID]
 	run.phase, run.orphan = proto.LeaseReleased, false // as after a crash, and the other home never learns of it
-	if got := says(); got != proto.CauseParked {
+	if got := answer(); got != proto.CauseParked {
 		t.Errorf("when its other home is gone for good: %v", got)
 	}
 }

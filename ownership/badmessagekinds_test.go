@@ -155,10 +155,10 @@ var badAnswers = []badMessage{
 		k.EpochCounter--
 		return &proto.Status{Claims: []*proto.Claim{k}}
 	}),
-	withBody("a wish to cancel of who is not the home", ofAnswer, vStranger, none, nil, func(v *victim) proto.Body {
+	withBody("a cancel from a node that is not the home", ofAnswer, vStranger, none, nil, func(v *victim) proto.Body {
 		return &proto.Cancel{Task: v.mine[:]}
 	}),
-	withBody("a wish to cancel of who was never the home", ofForgery, vStranger, none, nil, func(v *victim) proto.Body {
+	withBody("a cancel from a node that was never the home", ofForgery, vStranger, none, nil, func(v *victim) proto.Body {
 		return &proto.Cancel{Task: v.task[:]}
 	}),
 }
@@ -176,7 +176,7 @@ var badMoves = []badMessage{
 	withBody("without a generation", ofMoved, vFar, none, nil, movedTo(func(r *proto.Ruling) { r.Generation = 0 })),
 	withBody("about another epoch", ofMoved, vFar, none, nil, movedTo(func(r *proto.Ruling) { r.EpochCounter++ })),
 	withBody("about another token", ofMoved, vFar, none, nil, movedTo(func(r *proto.Ruling) { r.Token = filled(9) })),
-	withBody("said to a clone", ofMoved, vFar, none, nil, movedTo(func(r *proto.Ruling) { r.BootId = vCloneBoot[:] })),
+	withBody("sent to a clone", ofMoved, vFar, none, nil, movedTo(func(r *proto.Ruling) { r.BootId = vCloneBoot[:] })),
 	withBody("to half a node", ofMoved, vFar, malformed, nil, movedTo(func(r *proto.Ruling) { r.Home = vOther[:16] })),
 	withBody("to nowhere", ofMoved, vFar, malformed, nil, movedTo(func(r *proto.Ruling) { r.Home = nil })),
 }
@@ -222,7 +222,7 @@ var badHandoffs = []badMessage{
 	withBody("of the first generation", ofGen, vFar, malformed, nil, func(v *victim) proto.Body { return v.handoff(func(m *proto.Handoff) { m.Lease.Generation = 1 }) }),
 	withBody("of no generation", ofGen, vFar, malformed, nil, func(v *victim) proto.Body { return v.handoff(func(m *proto.Handoff) { m.Lease.Generation = 0 }) }),
 	withBody("of who was never its home", ofForgery, vStranger, forgedBy, nil, func(v *victim) proto.Body { return v.handoff(nil) }),
-	withBody("the task of another cell", ofForgery, vFar, none, nil, func(v *victim) proto.Body {
+	withBody("the state of another task", ofForgery, vFar, none, nil, func(v *victim) proto.Body {
 		return v.handoff(func(m *proto.Handoff) { m.Lease.Task = filled(0x44) })
 	}),
 	withBody("a task without its envelope", ofForgery, vFar, noID, nil, func(v *victim) proto.Body {
@@ -288,7 +288,7 @@ var badForms = []badMessage{
 	raw("a long boot id", tooLong, proto.TypeRenew, func(*victim) []byte { return field(2, field(5, make([]byte, 17))) }),
 	raw("a long task id", tooLong, proto.TypeStatus, func(*victim) []byte { return field(1, field(1, make([]byte, 32))) }),
 	raw("a result that is not sealed", malformed, proto.TypeEnded, func(*victim) []byte { return []byte("a result") }),
-	raw("a message of another room", malformed, proto.TypeData, func(*victim) []byte { return nil }),
+	raw("a message for another subsystem", malformed, proto.TypeData, func(*victim) []byte { return nil }),
 	raw("an empty grant", malformed, proto.TypeGrant, func(*victim) []byte { return nil }),
 	raw("a predecessor of a wrong size", malformed, proto.TypeHandoff, func(v *victim) []byte {
 		return append(encoded(v, v.handoff(nil)), field(2, []byte{1})...)

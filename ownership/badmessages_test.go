@@ -256,7 +256,7 @@ func (v *victim) state() (all []string) {
 	}
 	h, o := v.driver.home, v.driver.owner
 	for id, ts := range h.tasks {
-		all = append(all, fmt.Sprintf("cell %x: %v until %v taken %v lapsed %v", id[:2], ts.record(), ts.mem.leaseUntil, ts.mem.acked, ts.mem.lapsed))
+		all = append(all, fmt.Sprintf("task %x: %v until %v acked %v lapsed %v", id[:2], ts.record(), ts.mem.leaseUntil, ts.mem.acked, ts.mem.lapsed))
 	}
 	for id, entry := range h.moved {
 		all = append(all, fmt.Sprintf("moved %x: %v", id[:2], entry.record()))
@@ -275,7 +275,7 @@ func (v *victim) state() (all []string) {
 	for id, r := range o.runs {
 		all = append(all, fmt.Sprintf("run %x: %v home %d phase %v until %v alive %v stopped %v", id[:2], r.message(), r.home[0], r.phase, r.mem.leaseUntil, r.mem.alive, r.mem.stopped))
 	}
-	all = append(all, fmt.Sprintf("epochs of %d, marks %v", h.boot, o.watermarks))
+	all = append(all, fmt.Sprintf("epochs of %d, watermarks %v", h.boot, o.watermarks))
 	slices.Sort(all)
 	return all
 }

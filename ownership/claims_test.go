@@ -362,7 +362,7 @@ func TestMessagesFromANodeThatWasNeverTheHome(t *testing.T) {
 					t.Errorf("the task is there: %v, want %v", got, tt.want)
 				}
 				if l := to.queue("q").lanes[laneKey{key: "k"}]; (l != nil && l.blocked) != tt.want {
-					t.Errorf("the lane stands still: %v, want %v", l != nil && l.blocked, tt.want)
+					t.Errorf("the lane is blocked: %v, want %v", l != nil && l.blocked, tt.want)
 				}
 				to.OnHandoff(homePeer, m, task, f.now)
 				to.OnCancel(tt.from, &proto.Cancel{Task: task.ID[:]}, f.now)

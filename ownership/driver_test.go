@@ -380,7 +380,7 @@ func TestDriversHealAPartition(t *testing.T) {
 		w.settled(6, 3*time.Minute)
 		time.Sleep(2 * time.Minute)
 		if n := len(w.nodes[2].driver.results); n != 0 {
-			t.Errorf("%d results are still kept by who lost its leases", n)
+			t.Errorf("%d results are still kept by the node that lost its leases", n)
 		}
 	})
 }

@@ -223,7 +223,7 @@ func TestBodyIsOfferedOnlyToTheOwner(t *testing.T) {
 // The home of a queue accepts no result larger than the task allows, with the body in the
 // record or sent before it: the task becomes a dead letter, without that result.
 func TestAResultObeysTheLimitOfItsTask(t *testing.T) {
-	for name, large := range map[string]bool{"beside": false, "ahead": true} {
+	for name, large := range map[string]bool{"in the record": false, "sent before": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newCluster(t, 2, time.Second)

@@ -76,11 +76,11 @@ func TestStepsFitIntoABatch(t *testing.T) {
 		}
 		return n
 	}
-	t.Run("a node with room for all comes", func(t *testing.T) {
+	t.Run("a node with room for all tasks joins", func(t *testing.T) {
 		h := filled(0)
 		drive(t, h, h.SetNode(giant, begin), 0, func() bool { return leased(h) == many })
 	})
-	t.Run("the queue goes to another home, and its notes are forgotten", func(t *testing.T) {
+	t.Run("the queue goes to another home, and its entries are forgotten", func(t *testing.T) {
 		h := filled(0)
 		out, err := h.HandOff("q", otherPeer, begin)
 		if err != nil {
@@ -205,7 +205,7 @@ func TestManyLanesBlockAtOnce(t *testing.T) {
 			}
 		}
 		if blocks != many {
-			t.Errorf("%d lanes stand still on disk, want %d", blocks, many)
+			t.Errorf("%d lanes are blocked on disk, want %d", blocks, many)
 		}
 	})
 }
@@ -247,8 +247,8 @@ func TestTasksThatEndOnArrival(t *testing.T) {
 				}); err != nil {
 					t.Fatal(err)
 				}
-				if got := fmt.Sprint(mover.said); got != "[taken with its cell ended]" {
-					t.Errorf("%s, want it taken with its cell, then ended", got)
+				if got := fmt.Sprint(mover.log); got != "[stored with its state ended]" {
+					t.Errorf("%s, want it stored with its state, then ended", got)
 				}
 			})
 		})
@@ -259,23 +259,23 @@ func TestTasksThatEndOnArrival(t *testing.T) {
 type storingMover struct {
 	*clusterNode
 	task Task
-	said []string
+	log  []string
 }
 
 func (m *storingMover) Check(proto.PeerID, *proto.Handoff) (Task, error) { return m.task, nil }
 func (m *storingMover) HandedOff([]proto.TaskID, proto.PeerID)           {}
 func (m *storingMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
 	into := func(b *store.Batch) {
-		cells := b.Len()
+		states := b.Len()
 		b.Put(store.Inbox, m.task.ID[:], []byte{1})
 		b.After(func() {
-			m.said = append(m.said, map[bool]string{true: "taken with its cell", false: "taken alone"}[cells > 0])
+			m.log = append(m.log, map[bool]string{true: "stored with its state", false: "stored alone"}[states > 0])
 		})
 	}
-	return into, func() { m.said = append(m.said, "dropped") }, nil
+	return into, func() { m.log = append(m.log, "dropped") }, nil
 }
 
 func (m *storingMover) End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error {
-	m.said = append(m.said, "ended")
+	m.log = append(m.log, "ended")
 	return m.clusterNode.End(ctx, e, o, also)
 }

@@ -69,7 +69,7 @@ func TestAHomeThatLostATaskRenewsNothing(t *testing.T) {
 	f.advance(3 * time.Second)
 	f.exchange(h, f.owner.Tick(f.now))
 	if got := f.owner.runs[f.task.ID].mem.leaseUntil; got != until {
-		t.Errorf("it goes on for %v more", got-until)
+		t.Errorf("it continues for %v more", got-until)
 	}
 }
 
@@ -91,22 +91,22 @@ func TestAResultThatNoHomeKnowsIsForgotten(t *testing.T) {
 			f.owner.Ready(f.task.ID, f.now)
 			h := NewHome(homePeer, 200, Config{})
 			f.exchange(h, end(f))
-			said := 0
+			messages := 0
 			for begin := f.now.Boot; f.now.Boot-begin < 2*time.Hour; f.advance(time.Second) { // until an hour after its time
-				said += f.exchange(h, f.owner.Tick(f.now))
+				messages += f.exchange(h, f.owner.Tick(f.now))
 			}
 			if r := f.owner.runs[f.task.ID]; r == nil || r.phase == proto.LeaseClosed {
 				t.Fatal("it was thrown away while the task may come back")
 			}
-			if said == 0 {
-				t.Error("it is never said")
+			if messages == 0 {
+				t.Error("it is never sent")
 			}
 			f.advance(48 * time.Hour)
 			for begin := f.now.Boot; f.now.Boot-begin < 2*time.Hour; f.advance(time.Second) {
 				f.exchange(h, f.owner.Tick(f.now))
 			}
 			if r := f.owner.runs[f.task.ID]; r != nil {
-				t.Errorf("two days after its time it is still kept and said, as %v", r.phase)
+				t.Errorf("two days after its time it is still kept and sent, as %v", r.phase)
 			}
 		})
 	}

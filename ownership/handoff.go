@@ -259,7 +259,7 @@ func copyLease(m *proto.Lease) *proto.Lease {
 		err = proto.Decode(b, out)
 	}
 	if err != nil {
-		panic("ownership: a cell that cannot be copied: " + err.Error())
+		panic("ownership: cannot copy a lease: " + err.Error())
 	}
 	return out
 }

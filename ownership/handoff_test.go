@@ -37,17 +37,17 @@ func TestALaneBlockedDuringAHandoff(t *testing.T) {
 	claim.BootId = bootA[:]
 	old.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: claim}}}, now)
 
-	said, err := old.HandOff("q", otherPeer, now)
+	out, err := old.HandOff("q", otherPeer, now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	died := &proto.Released{Claim: claim, Cause: proto.CauseParked, Reason: "its node died"}
 	old.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{died}}, now)
 	if len(old.queue("q").blocks()) != 1 {
-		t.Fatal("the lane does not stand still: nothing is tested")
+		t.Fatal("the lane is not blocked: nothing is tested")
 	}
 	for range 5 {
-		for _, s := range said.Sends {
+		for _, s := range out.Sends {
 			m, ok := s.Body.(*proto.Handoff)
 			if !ok {
 				continue
@@ -63,12 +63,12 @@ func TestALaneBlockedDuringAHandoff(t *testing.T) {
 			}
 		}
 		now.Wall, now.Mono, now.Boot = now.Wall+6000, now.Mono+6*time.Second, now.Boot+6*time.Second
-		said = old.Tick(now)
+		out = old.Tick(now)
 	}
 	if to.tasks[proto.TaskID{7, 2}] == nil || len(to.queue("q").blocks()) != 1 {
-		t.Errorf("the next of the lane is there: %v; lanes that stand still: %v", to.tasks[proto.TaskID{7, 2}] != nil, to.queue("q").blocks())
+		t.Errorf("the next of the lane is there: %v; blocked lanes: %v", to.tasks[proto.TaskID{7, 2}] != nil, to.queue("q").blocks())
 	}
 	if q := old.queue("q"); len(q.blocks()) != 0 || !q.announced {
-		t.Errorf("the old home keeps %v, and knows that it was told: %v", q.blocks(), q.announced)
+		t.Errorf("the old home keeps %v; announced: %v", q.blocks(), q.announced)
 	}
 }

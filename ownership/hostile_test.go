@@ -13,10 +13,10 @@ import (
 func TestOnlyTheHomeSetsAQueue(t *testing.T) {
 	h := NewHome(homePeer, 1, Config{})
 	h.SetQueue(func(s *proto.QueueState) { s.Concurrency = 3 }, Now{Wall: 1000}, "q")
-	said := h.stateOf(h.queue("q"))
-	said.ChangedMs, said.Paused, said.Members = 1<<60, true, []*proto.QueueMember{{Peer: otherPeer[:]}}
-	h.OnHandoff(otherPeer, &proto.Handoff{Queue: said}, Task{}, Now{Wall: 2000})
-	h.Learn(said, Now{Wall: 2000})
+	state := h.stateOf(h.queue("q"))
+	state.ChangedMs, state.Paused, state.Members = 1<<60, true, []*proto.QueueMember{{Peer: otherPeer[:]}}
+	h.OnHandoff(otherPeer, &proto.Handoff{Queue: state}, Task{}, Now{Wall: 2000})
+	h.Learn(state, Now{Wall: 2000})
 	if s := h.Queue("q"); s.Paused || len(s.Members) != 0 || s.Concurrency != 3 {
 		t.Errorf("another node set it: %v", s)
 	}
@@ -47,12 +47,12 @@ func TestQueuesThatAreHandedOver(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := NewHome(homePeer, 1, Config{})
-			said := 0
+			answers := 0
 			for i := range maxQueuesFromPeer + 9 {
-				said += len(h.OnHandoff(otherPeer, tt.handoff(i), Task{}, Now{}).Sends)
+				answers += len(h.OnHandoff(otherPeer, tt.handoff(i), Task{}, Now{}).Sends)
 			}
-			if said != tt.want {
-				t.Errorf("it said of %d queues that it has them, want %d", said, tt.want)
+			if answers != tt.want {
+				t.Errorf("it confirmed %d queues, want %d", answers, tt.want)
 			}
 			if len(h.queues) != tt.want || len(h.order) != tt.want {
 				t.Errorf("it is the home of %d queues, want %d", len(h.queues), tt.want)
@@ -258,6 +258,6 @@ func TestLanesThatMovedAreForgotten(t *testing.T) {
 		f.home.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{{Task: id[:], Generation: entry.gen}}}, f.now)
 	}
 	if n := len(f.home.queue("q").lanes); n != 0 || f.home.PendingHandoffs() != 0 {
-		t.Errorf("%d lanes are kept; %d tasks are still to go", n, f.home.PendingHandoffs())
+		t.Errorf("%d lanes are kept; %d handoffs are pending", n, f.home.PendingHandoffs())
 	}
 }

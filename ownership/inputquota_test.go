@@ -33,7 +33,7 @@ func TestOneMemberCannotFillTheInputs(t *testing.T) {
 		t.Fatalf("%d messages of one member wait, and none of another is taken", waits)
 	}
 	if v.driver.SetActive(true); len(v.driver.inputs) != waits+2 {
-		t.Error("a wish of this node is not taken")
+		t.Error("a request of this node is not accepted")
 	}
 	for len(v.driver.inputs) > 0 {
 		(<-v.driver.inputs)()
@@ -42,15 +42,15 @@ func TestOneMemberCannotFillTheInputs(t *testing.T) {
 		t.Errorf("when nothing waits, something of %d members is counted", n)
 	}
 	if flood(); len(v.driver.inputs) != waits {
-		t.Errorf("%d wait after the room was empty, and %d did before", len(v.driver.inputs), waits)
+		t.Errorf("%d inputs wait after the driver was idle, and %d did before", len(v.driver.inputs), waits)
 	}
 }
 
 // A caller that gives up before the driver has answered does not see the result.
 func TestACallerThatGivesUpReadsNothing(t *testing.T) {
 	v := newVictim(t)
-	ctx, leave := context.WithCancel(t.Context())
-	leave()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
 	id := v.task
 	for name, call := range map[string]func(context.Context){
 		"Leases":  func(ctx context.Context) { v.driver.Leases(ctx, nil, 10) },
@@ -68,12 +68,12 @@ func TestACallerThatGivesUpReadsNothing(t *testing.T) {
 		"Pace":    func(ctx context.Context) { v.driver.Progress(ctx, id) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			var room sync.WaitGroup
-			room.Go(func() { (<-v.driver.inputs)() }) // as the driver does, concurrently with the caller
-			for tried := 0; tried < 64; tried++ {     // a context that is done may be seen before the driver is
+			var driver sync.WaitGroup
+			driver.Go(func() { (<-v.driver.inputs)() }) // as the driver does, concurrently with the caller
+			for tried := 0; tried < 64; tried++ {       // a context that is done may be seen before the driver is
 				call(ctx)
 			}
-			room.Wait()
+			driver.Wait()
 			for len(v.driver.inputs) > 0 {
 				(<-v.driver.inputs)()
 			}

@@ -122,10 +122,10 @@ func TestLanesAreRegrouped(t *testing.T) {
 	l.blocked, l.deadHead = true, proto.TaskID{9}
 	note(granted, h.SetQueue(func(s *proto.QueueState) { s.SharedLanes = false }, now, "q"))
 	if blocks := q.blocks(); len(blocks) != 2 {
-		t.Errorf("%d lanes stand still, want those of both origins", len(blocks))
+		t.Errorf("%d lanes are blocked, want those of both origins", len(blocks))
 	}
 	stood, o := h.Unblock("q", "customer-7", now)
 	if note(granted, o); !stood || len(q.blocks()) != 0 || granted[2] || granted[4] {
-		t.Errorf("unblocked: %v, %d stand still, granted are %v", stood, len(q.blocks()), granted)
+		t.Errorf("unblocked: %v, %d are blocked, granted are %v", stood, len(q.blocks()), granted)
 	}
 }

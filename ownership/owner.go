@@ -226,7 +226,7 @@ func (o *Owner) Probed(id proto.TaskID, done, unknown bool, digest []byte, now N
 	case done:
 		o.finish(r, proto.Success, digest)
 	default:
-		o.release(r, proto.CauseCrashed, "the node died while it ran; its handler says that nothing was done", 0)
+		o.release(r, proto.CauseCrashed, "the node died while it ran; its handler reports that nothing was done", 0)
 	}
 	return *out
 }

@@ -36,7 +36,7 @@ func TestARefusedResultEndsItsLease(t *testing.T) {
 			}
 		}
 		if r := f.owner.runs[f.task.ID]; !told || !r.orphan {
-			t.Errorf("mode %v: the owner is told: %v, and knows that its result does not count: %v", mode, told, r.orphan)
+			t.Errorf("mode %v: the owner is told: %v; the result is an orphan: %v", mode, told, r.orphan)
 		}
 	}
 }

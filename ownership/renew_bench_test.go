@@ -42,14 +42,14 @@ func BenchmarkRenewals(b *testing.B) {
 		now.Wall, now.Mono, now.Boot = now.Wall+2000, now.Mono+2*time.Second, now.Boot+2*time.Second
 		for p, o := range all {
 			begin := time.Now()
-			said := o.Tick(now).Sends
-			wire := make([][]byte, len(said))
-			for i, s := range said {
+			sends := o.Tick(now).Sends
+			wire := make([][]byte, len(sends))
+			for i, s := range sends {
 				wire[i], _ = proto.Encode(nil, s.Body)
 				bytes += len(wire[i])
 			}
 			atOwners += time.Since(begin)
-			messages += len(said)
+			messages += len(sends)
 			for _, w := range wire {
 				begin = time.Now()
 				m := new(proto.Renew)

@@ -260,7 +260,7 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 		h.touch(ts)
 	case r.Code == proto.CodeOK:
 		if ts.mem.lapsed {
-			h.event(EventLate, ts, from, "nobody else was granted it")
+			h.event(EventLate, ts, from, "no other node was granted it")
 		}
 		ts.recordGrantEnd(EndedByResult, h.now.Wall)
 		digest := bytes.Clone(in.Digest)

@@ -25,7 +25,7 @@ type checker struct {
 	open     map[string]int
 	freed    map[string]time.Duration // lane → when an operator last unblocked it
 	lanes    map[string][]proto.TaskID
-	wishes   []simCancel
+	cancels  []simCancel
 	shifts   map[string]int // by queue: how often its home has changed; a seizure counts twice
 }
 
@@ -34,19 +34,19 @@ type simTask struct {
 	Task
 	simRuns
 	simEnd
-	policy    Policy
-	accepted  bool
-	lane      string
-	epoch     proto.Seq // of the newest durable grant
-	owner     proto.PeerID
-	token     Token
-	shifts    int // of its queue when it was accepted
-	lapses    int
-	failures  int
-	cancelled bool // its record on disk is cancelled
-	rolled    bool // a disk that was rolled back has lost something of it
-	undecided bool // the disk of a home has
-	wished    int  // how often a cancel was sent after the faults ended
+	policy      Policy
+	accepted    bool
+	lane        string
+	epoch       proto.Seq // of the newest durable grant
+	owner       proto.PeerID
+	token       Token
+	shifts      int // of its queue when it was accepted
+	lapses      int
+	failures    int
+	cancelled   bool // its record on disk is cancelled
+	rolled      bool // a disk that was rolled back has lost something of it
+	undecided   bool // the disk of a home has
+	cancelsSent int  // how often a cancel was sent after the faults ended
 }
 
 // A simRuns is what the nodes did with a task.
@@ -122,7 +122,7 @@ func (w *checker) event(x *simNode, e Event) {
 			w.fail("S22: node %d took the lease of %v back within a period of its own start", x.i, e.Task)
 		}
 		if x.resumed {
-			w.fail("S29: node %d took the lease of %v back in the first scan after it stood still", x.i, e.Task)
+			w.fail("S29: node %d reclaimed the lease of %v in the first scan after a pause", x.i, e.Task)
 		}
 	case EventDeclined, EventReleased: // it may be lost with the batch: it returns never
 		w.history = append(w.history, porcupine.Operation{
@@ -203,8 +203,8 @@ func (w *checker) granted(x *simNode, g simGrant) {
 	if t.cancelled {
 		w.fail("cancel: %v was granted after its cancel was on disk", g.task)
 	}
-	if t.wished > 4 {
-		w.fail("cancel: %v was granted although a wish goes after it since 12 s", g.task)
+	if t.cancelsSent > 4 {
+		w.fail("cancel: %v was granted although it has been cancelled for 12 s", g.task)
 	}
 	t.epoch, t.owner, t.token = g.epoch, g.owner, g.token
 	w.history = append(w.history, porcupine.Operation{
@@ -330,7 +330,7 @@ func (w *checker) inOrder(t *simTask) {
 		}
 		good := p.end.State == proto.Success || p.end.State == proto.Cancelled
 		if p.Block && !good && w.freed[t.Queue+t.Key] < p.blockedAt {
-			w.fail("I10: %v starts although its lane stands still since the end of %v", t.ID, id)
+			w.fail("I10: %v starts although its lane is blocked since the end of %v", t.ID, id)
 			return
 		}
 	}
@@ -611,7 +611,7 @@ func (w *checker) finish() {
 				continue
 			}
 			if started := m.Phase == proto.LeaseStarted; started && x.procs[id] == nil {
-				w.fail("I7, S38: node %d says that %v runs, and nothing runs", x.i, id)
+				w.fail("I7, S38: node %d reports that %v runs, and nothing runs", x.i, id)
 			}
 		}
 	}
@@ -646,7 +646,7 @@ func (w *checker) where(id proto.TaskID) (out string) {
 			if l := ts.mem.lane; l != nil {
 				out += fmt.Sprintf("[lane blocked %v, %d tasks, first %v] ", l.blocked, len(l.tasks), l.tasks[0].task.ID)
 			}
-			out += fmt.Sprintf("[cell at %d: %v epoch %v gen %d owner %d released %v lapsed %v taken %v cancel %v ready %v] ", x.i, ts.state.Name(), ts.epoch, ts.gen, ts.owner[0]-1, ts.released, ts.mem.lapsed, ts.mem.acked, ts.cancel, ts.mem.ready != nil)
+			out += fmt.Sprintf("[state at %d: %v epoch %v gen %d owner %d released %v lapsed %v taken %v cancel %v ready %v] ", x.i, ts.state.Name(), ts.epoch, ts.gen, ts.owner[0]-1, ts.released, ts.mem.lapsed, ts.mem.acked, ts.cancel, ts.mem.ready != nil)
 		}
 		if entry := x.home.moved[id]; entry != nil {
 			out += fmt.Sprintf("[moved at %d to %d gen %d open %v] ", x.i, int(entry.home[0])-1, entry.gen, entry.lease != nil)

@@ -261,7 +261,7 @@ func (x *simNode) resume() {
 		x.slept += d
 		x.s.w.count("suspended")
 	} else {
-		x.s.w.count("stood still")
+		x.s.w.count("paused")
 	}
 	x.resumed = x.scaled(d) > x.s.cfg.Scan+x.s.cfg.Lease
 	late := x.pending
@@ -387,7 +387,7 @@ func (s *sim) cancel(x *simNode, id proto.TaskID) bool {
 		s.w.count("cancel")
 	case moved:
 		s.w.count("cancel after a handoff")
-		s.w.wishes = append(s.w.wishes, simCancel{x, id})
+		s.w.cancels = append(s.w.cancels, simCancel{x, id})
 	}
 	return here || moved
 }
@@ -406,15 +406,15 @@ func (s *sim) cancelMoved() {
 // repeatCancels repeats the cancels of tasks that moved, as their origins do. After the
 // faults one cancel is enough.
 func (s *sim) repeatCancels() {
-	for _, wish := range s.w.wishes {
-		x, t := wish.at, s.w.tasks[wish.task]
+	for _, c := range s.w.cancels {
+		x, t := c.at, s.w.tasks[c.task]
 		if !x.up || x.paused || t.end != nil {
 			continue
 		}
 		if !s.faults {
-			t.wished++
+			t.cancelsSent++
 		}
-		_, out := x.home.Cancel(wish.task, x.clock())
+		_, out := x.home.Cancel(c.task, x.clock())
 		x.apply(out)
 	}
 }

@@ -65,8 +65,8 @@ func runSeeds(t *testing.T, from uint64, n int, d time.Duration) (int, map[strin
 // keptSeeds are seeds that once found a bug, and the bug. A change of the simulator changes
 // their runs: the named test covers the bug for good.
 var keptSeeds = map[uint64]string{
-	32544:  "a grant was taken after its new home had been told never: TestALateGrantAfterTheNewHomeAsked",
-	114194: "a lane stood still, for its owner did not answer about the earlier of two leases: TestALeaseOfTwoHomesEndsForBoth",
+	32544:  "a grant was accepted after its new home had been told never: TestALateGrantAfterTheNewHomeAsked",
+	114194: "a lane stayed blocked, because its owner did not answer about the earlier of two leases: TestALeaseOfTwoHomesEndsForBoth",
 	28357:  "a home that forgot granted without a pause what was refused: TestAHomeThatLostItsQueueIsRefusedWithoutAlarm",
 
 	3124317604: "tasks of a lane waited for each other at a handoff: TestNoTaskWaitsForOneThatCameBack",
@@ -110,7 +110,7 @@ func TestSimulator(t *testing.T) {
 // sometimes are the situations that the simulator must reach.
 var sometimes = []string{
 	"straggler", "stale result", "clock jump", "graceful stop", "cancel", "cancel after a handoff", "durable and not acknowledged", "unsynced lost",
-	"died while running", "suspended", "rolled back", "stood still", "queue handed over", "seized from a live home", "impostor", "usurper", "forged",
+	"died while running", "suspended", "rolled back", "paused", "queue handed over", "seized from a live home", "impostor", "usurper", "forged",
 	"granted", "taken", "declined", "released", "lapsed", "owner_dead", "revived", "conflict", "permitted", "ended", "late_result",
 	"moved_out", "moved_in", "seized", "yielded", "lane_blocked", "reclaim_skipped", "adopted", "started", "lease_lost", "stalled",
 	"old_grant_refused", "crashed", "home_moved", "indeterminate", "unheeded",

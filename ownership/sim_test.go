@@ -125,7 +125,7 @@ type simNode struct {
 	bootID  proto.BootID
 	began   time.Duration  // Mono of the start of home
 	known   []proto.BootID // of the others, as last reported
-	said    []simReport
+	reports []simReport
 	downFor []time.Duration
 }
 
@@ -318,7 +318,7 @@ func (x *simNode) start() {
 		x.arrived = max(x.arrived, int64(r.seq))
 		x.home.Restore(s.w.tasks[r.id].Task, leases[r.id], now)
 	}
-	x.began, x.said = now.Mono, make([]simReport, len(s.group))
+	x.began, x.reports = now.Mono, make([]simReport, len(s.group))
 	for i, o := range s.nodes {
 		x.known[i] = o.bootID
 	}
@@ -378,14 +378,14 @@ func (x *simNode) look() {
 			x.downFor[i] = x.s.now
 		}
 		dead := !seen && x.s.now-x.downFor[i] > 6*time.Second
-		said := simReport{alive: seen || !dead && i != x.i}
+		report := simReport{alive: seen || !dead && i != x.i}
 		if x.s.seedBit(i) {
-			said.boot = x.known[i]
+			report.boot = x.known[i]
 		}
-		if x.said[i] != said {
-			x.said[i] = said
-			m := dispatch.Member{Peer: o.peer, Alive: said.alive, Kinds: []string{"k"}, Slots: simSlots, Labels: []string{"any", fmt.Sprintf("n%d", i%5)}}
-			x.apply(x.home.SetNode(Node{Member: m, BootID: said.boot}, x.clock()))
+		if x.reports[i] != report {
+			x.reports[i] = report
+			m := dispatch.Member{Peer: o.peer, Alive: report.alive, Kinds: []string{"k"}, Slots: simSlots, Labels: []string{"any", fmt.Sprintf("n%d", i%5)}}
+			x.apply(x.home.SetNode(Node{Member: m, BootID: report.boot}, x.clock()))
 		}
 		if dead && x.s.chance(3) {
 			x.apply(x.home.Dead(o.peer, x.clock()))
