@@ -52,7 +52,7 @@ func TestAccusersAreNamed(t *testing.T) {
 			}
 		}
 		if n := home.gossip.Summary().Counts.OwnRefutations - refuted; n < 60 {
-			t.Errorf("only %d accusations were heard", n)
+			t.Errorf("only %d accusations arrived", n)
 		}
 		if s := home.MeshSummary(t.Context()); s.Isolated || strings.Join(s.Accusers, " ") == "" || !strings.Contains(strings.Join(s.Accusers, " "), "mallory") || !strings.Contains(strings.Join(s.Accusers, " "), "zed") {
 			t.Errorf("isolated %v, the accusers are %q", s.Isolated, s.Accusers)

@@ -78,7 +78,7 @@ func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
 				restored.start()
 				time.Sleep(time.Second)
 				if restored.node.comparing.Load() {
-					t.Error("it compares at each start")
+					t.Error("it compares at every start")
 				}
 			})
 		})

@@ -179,7 +179,7 @@ var onTaskStreams = map[proto.MessageType]proto.Body{
 }
 
 // otherStreams are the messages on other streams, where a malformed message breaks the
-// protocol: see transport.FuzzControl and gossip.FuzzRoom.
+// protocol: see transport.FuzzControl and gossip.FuzzRunner.
 var otherStreams = []proto.MessageType{
 	proto.TypePing, proto.TypePong, proto.TypeAck, proto.TypeHello, proto.TypeStarted, proto.TypeJoin, proto.TypeJoined,
 	proto.TypeOffer, proto.TypeOffered, proto.TypeChunk, proto.TypeChunked, proto.TypeProbe, proto.TypeProbed,
@@ -205,20 +205,20 @@ func (l *testNode) receiveFuzzed(t *testing.T, ctx context.Context, from proto.P
 		}
 		if body := onTaskStreams[typ]; body != nil && a.Offense == nil {
 			if err := proto.DecodeKnown(payload, body.ProtoReflect().New().Interface()); err != nil {
-				t.Errorf("%s: no offence: %v", typ, err)
+				t.Errorf("%s: no offense: %v", typ, err)
 			}
 		}
 	}
 	for _, typ := range []proto.MessageType{proto.TypeLookup, proto.TypeLookupReply} {
 		err := newLookups(l.Node).handle(ctx, lookupMessage{from, &proto.Message{Type: typ, Payload: payload}})
 		if bad := proto.DecodeKnown(payload, new(proto.Lookup)); typ == proto.TypeLookup && bad != nil && !malformed(err) {
-			t.Errorf("%s: %v is no offence", typ, err)
+			t.Errorf("%s: %v is not an offense", typ, err)
 		}
 	}
 	r := gossipHandler{l.Node}
 	r.Control(from, &proto.Message{Type: proto.TypeProbe, Payload: payload})
 	r.Control(from, &proto.Message{Type: proto.TypeProbed, Payload: payload})
-	_, _ = r.Sync(ctx, from, &proto.Message{Type: proto.TypeSync, Payload: payload}) // refused, as it may be
+	_, _ = r.Sync(ctx, from, &proto.Message{Type: proto.TypeSync, Payload: payload}) // it may be refused
 	if _, ok := r.Valid(from, payload); ok {
 		r.Receive(from, payload)
 	}

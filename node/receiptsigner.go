@@ -62,11 +62,11 @@ func (s *receiptSigner) next() {
 	if n == 0 {
 		return
 	}
-	receipts, turn := s.keys.Receipts(statements), new(sync.Once)
+	receipts, once := s.keys.Receipts(statements), new(sync.Once)
 	for _, r := range group {
 		k := len(r.statements)
 		r.receipts, receipts = receipts[:k:k], receipts[k:]
-		r.group = turn
+		r.group = once
 		close(r.signed)
 	}
 }

@@ -22,8 +22,8 @@ func TestWriteBudgetOfATask(t *testing.T) {
 	first := a.submit(t, Request{Target: "b", Kind: "held"}) // takes the only slot, the others wait in custody
 	eventually(t, func() bool {
 		task, err := a.Task(t.Context(), first)
-		return err == nil && task.State == "RUNNING" // told once it has lasted a second
-	}, func() string { return "the first does not run" })
+		return err == nil && task.State == "RUNNING" // reported once it has lasted a second
+	}, func() string { return "the first is not running" })
 	before := [2]store.Counters{a.storage.store.Counters(), b.storage.store.Counters()}
 	rs := make([]Request, tasks)
 	for i := range rs {
@@ -49,7 +49,7 @@ func TestWriteBudgetOfATask(t *testing.T) {
 		t.Errorf("target: %d operations for %d tasks, want 1 each", got, tasks)
 	}
 	if groups := home.Groups - before[0].Groups; groups > tasks {
-		t.Errorf("home: %d commits for %d tasks: they do not go in groups", groups, tasks)
+		t.Errorf("home: %d commits for %d tasks: they are not grouped", groups, tasks)
 	}
 }
 
@@ -57,6 +57,6 @@ func TestWriteBudgetOfATask(t *testing.T) {
 func accepted(t *testing.T, a *testNode, n int) {
 	t.Helper()
 	eventually(t, func() bool { return a.outbox.Stats().ByState[proto.Accepted] == n }, func() string {
-		return fmt.Sprintf("want %d tasks accepted, there are %v", n, a.outbox.Stats().ByState)
+		return fmt.Sprintf("want %d accepted tasks, have %v", n, a.outbox.Stats().ByState)
 	})
 }
