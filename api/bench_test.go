@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A sink takes tasks at no cost, so that only the window is measured.
+// A sink takes tasks at no cost, so that only the API server is measured.
 type sink struct{ *apitest.Node }
 
 func (sink) Submit(context.Context, node.Request) (node.Submitted, error) {
@@ -36,7 +36,7 @@ func oneKiB(b *testing.B) []byte {
 	return doc
 }
 
-// BenchmarkSubmit is what the window adds to a task that is submitted alone.
+// BenchmarkSubmit is what the API server adds to a task that is submitted alone.
 func BenchmarkSubmit(b *testing.B) {
 	doc, h := oneKiB(b), New(sink{apitest.New()}, Config{}).Handler()
 	b.ReportAllocs()

@@ -32,7 +32,7 @@ func deadLetterPages(sizes ...int) (pages []node.Page[node.Task]) {
 	return pages
 }
 
-// TestRedrive holds that dead letters are repeated once each, and that a dry run
+// TestRedrive checks that dead letters are repeated once each, and that a dry run
 // repeats none.
 func TestRedrive(t *testing.T) {
 	tests := []struct {

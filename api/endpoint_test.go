@@ -13,7 +13,7 @@ import (
 )
 
 // TestWindowBeforeTheNode: a node that still opens its store lives, says how far
-// it is, and asks everybody to come back.
+// it is, and asks everyone to come back.
 func TestWindowBeforeTheNode(t *testing.T) {
 	w := api.NewEndpoint(api.Config{})
 	ask := func(method, path string) *httptest.ResponseRecorder {

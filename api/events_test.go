@@ -32,7 +32,7 @@ func follow(t *testing.T, c *http.Client, target string) (*http.Response, *bufio
 	return res, bufio.NewScanner(res.Body)
 }
 
-// TestEventsGoOnUntilTheNodeStops holds that the stream begins before anything
+// TestEventsGoOnUntilTheNodeStops checks that the stream begins before anything
 // has happened, tells each event and each gap as it comes, and ends whole at a
 // stop, which it does not hold up.
 func TestEventsGoOnUntilTheNodeStops(t *testing.T) {
@@ -59,7 +59,7 @@ func TestEventsGoOnUntilTheNodeStops(t *testing.T) {
 	}
 }
 
-// TestAReaderThatLeavesIsForgotten holds that nobody waits for events on behalf
+// TestAReaderThatLeavesIsForgotten checks that nobody waits for events on behalf
 // of a client that has gone.
 func TestAReaderThatLeavesIsForgotten(t *testing.T) {
 	n := waiting{apitest.New(), make(chan struct{}), make(chan struct{})}
@@ -72,7 +72,7 @@ func TestAReaderThatLeavesIsForgotten(t *testing.T) {
 	<-n.left
 }
 
-// A waiting node tells when somebody begins to wait for events, once, and when
+// A waiting node tells when someone begins to wait for events, once, and when
 // nobody does any more.
 type waiting struct {
 	*apitest.Node
@@ -86,7 +86,7 @@ func (w waiting) Events(ctx context.Context, after uint64, _ int, _ time.Duratio
 	return node.EventPage{Items: []node.NodeEvent{}, Next: after}
 }
 
-// TestAskingForTheHeadOfEventsEnds holds that a HEAD has no stream.
+// TestAskingForTheHeadOfEventsEnds checks that a HEAD has no stream.
 func TestAskingForTheHeadOfEventsEnds(t *testing.T) {
 	n := apitest.New()
 	n.Happens = make(chan node.EventPage)
@@ -96,7 +96,7 @@ func TestAskingForTheHeadOfEventsEnds(t *testing.T) {
 	}
 }
 
-// TestAPageWaitsAndEndsWithTheNode holds that who waits for a page gets what there
+// TestAPageWaitsAndEndsWithTheNode checks that a caller that waits for a page gets what there
 // is when the node stops, and does not hold the stop up.
 func TestAPageWaitsAndEndsWithTheNode(t *testing.T) {
 	n := waiting{apitest.New(), make(chan struct{}), make(chan struct{})}
@@ -121,7 +121,7 @@ func TestAPageWaitsAndEndsWithTheNode(t *testing.T) {
 	}
 }
 
-// TestEventsThatMakeNoSense holds that bad questions are problems in both forms.
+// TestEventsThatMakeNoSense checks that bad questions are problems in both forms.
 func TestEventsThatMakeNoSense(t *testing.T) {
 	for _, query := range []string{"after=-1", "after=x", "limit=0", "limit=1001", "wait=soon", "wait=-1s", "since=3"} {
 		for _, accept := range []string{jsonType, ndjsonType} {

@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 
 const jsonTask = `{"target":"laptop","kind":"shell","args":["uname","-a"]}`
 
-// ask sends one request to the window of n and returns the answer with its body.
+// ask sends one request to the API server of n and returns the answer with its body.
 func ask(t *testing.T, n Node, method, target, contentType, body string, more ...string) (*http.Response, string) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
@@ -224,8 +224,8 @@ func everyRouteIs(t *testing.T, asked map[string]bool) {
 	}
 }
 
-// TestEveryErrorHasAStatusACodeAndAFix holds that what the node refuses arrives
-// as a problem, on the way through huma and on the way beside it.
+// TestEveryErrorHasAStatusACodeAndAFix checks that what the node refuses arrives
+// as a problem, on the way through huma and on the way next to it.
 func TestEveryErrorHasAStatusACodeAndAFix(t *testing.T) {
 	tests := []struct {
 		err    error
@@ -271,7 +271,7 @@ func TestEveryErrorHasAStatusACodeAndAFix(t *testing.T) {
 	}
 }
 
-// TestReadingNeverWrites holds that no GET has an effect: what only writes
+// TestReadingNeverWrites checks that no GET has an effect: what only writes
 // answers 405 and says how.
 func TestReadingNeverWrites(t *testing.T) {
 	id := apitest.ID
@@ -303,7 +303,7 @@ func TestReadingNeverWrites(t *testing.T) {
 	}
 }
 
-// TestOtherMethodsAndPaths holds that what no route answers is a problem, too.
+// TestOtherMethodsAndPaths checks that what no route answers is a problem, too.
 func TestOtherMethodsAndPaths(t *testing.T) {
 	tests := []struct {
 		method, path string
@@ -327,7 +327,7 @@ func TestOtherMethodsAndPaths(t *testing.T) {
 	}
 }
 
-// TestOpenAPI holds the description of the window still: a change of it is a
+// TestOpenAPI holds the description of the API server still: a change of it is a
 // change for every client. Run with -update to accept one.
 func TestOpenAPI(t *testing.T) {
 	got := append(New(apitest.New(), Config{}).spec, '\n')
@@ -346,7 +346,7 @@ func TestOpenAPI(t *testing.T) {
 	}
 }
 
-// TestWaitingEndsWithTheTimeout holds that a task that has not ended is told apart
+// TestWaitingEndsWithTheTimeout checks that a task that has not ended is told apart
 // from one that has.
 func TestWaitingEndsWithTheTimeout(t *testing.T) {
 	n := apitest.New()

@@ -21,7 +21,7 @@ import (
 	"github.com/balefire/balefire/api/apitest"
 )
 
-// open serves the window of n on a socket and returns an HTTP client for it.
+// open serves the API server of n on a socket and returns an HTTP client for it.
 func open(t *testing.T, n Node, cfg Config) (c *http.Client, stop func() error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.sock")
@@ -79,7 +79,7 @@ func TestTheSocket(t *testing.T) {
 	}
 }
 
-// TestASocketLeftBehind holds that the socket of a killed node is replaced, and
+// TestASocketLeftBehind checks that the socket of a killed node is replaced, and
 // that the old owner, should it still be there, does not remove the new one.
 func TestASocketLeftBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "node.sock")
@@ -125,7 +125,7 @@ func TestNoPlaceForASocket(t *testing.T) {
 	}
 }
 
-// TestNoOtherListener holds that the window, which has no locks, is never opened
+// TestNoOtherListener checks that the API server, which has no locks, is never opened
 // to a network.
 func TestNoOtherListener(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -140,7 +140,7 @@ func TestNoOtherListener(t *testing.T) {
 	}
 }
 
-// TestPprofIsOnTheSocket holds that profiles are had there, and that nothing
+// TestPprofIsOnTheSocket checks that profiles are had there, and that nothing
 // else changes.
 func TestPprofIsOnTheSocket(t *testing.T) {
 	c, _ := open(t, apitest.New(), Config{})
@@ -156,7 +156,7 @@ func TestPprofIsOnTheSocket(t *testing.T) {
 	}
 }
 
-// TestTooMuchIsAnsweredWhileItIsSent holds that who sends 11 MB, or without end,
+// TestTooMuchIsAnsweredWhileItIsSent checks that who sends 11 MB, or without end,
 // reads why not, instead of a broken connection.
 func TestTooMuchIsAnsweredWhileItIsSent(t *testing.T) {
 	c, _ := open(t, apitest.New(), Config{Payload: 1 << 20})
@@ -174,7 +174,7 @@ func TestTooMuchIsAnsweredWhileItIsSent(t *testing.T) {
 	}
 }
 
-// TestAStopLetsRequestsEnd holds that a stop waits for what is under way, and for
+// TestAStopLetsRequestsEnd checks that a stop waits for what is under way, and for
 // no longer than the grace.
 func TestAStopLetsRequestsEnd(t *testing.T) {
 	for _, ends := range []bool{true, false} {
@@ -225,7 +225,7 @@ func TestAStopLetsRequestsEnd(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftRunning holds I15 for the window: after its stop no goroutine
+// TestNothingIsLeftRunning holds I15 for the API server: after its stop no goroutine
 // of it runs.
 func TestNothingIsLeftRunning(t *testing.T) {
 	before := runtime.NumGoroutine()
@@ -268,7 +268,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	}
 }
 
-// TestAPanicIsAProblem holds that a defect answers, and is logged with its place.
+// TestAPanicIsAProblem checks that a defect answers, and is logged with its place.
 func TestAPanicIsAProblem(t *testing.T) {
 	var log bytes.Buffer
 	c, stop := open(t, broken{Node: apitest.New()}, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -293,7 +293,7 @@ type broken struct{ *apitest.Node }
 
 func (broken) Compact(context.Context) error { panic("index out of range") }
 
-// TestMetrics holds the conventions of Prometheus, and that no label holds what a
+// TestMetrics checks the conventions of Prometheus, and that no label holds what a
 // client made up: neither an id nor a method.
 func TestMetrics(t *testing.T) {
 	n := apitest.New()

@@ -8,7 +8,7 @@ import (
 )
 
 // A socket that is answered for a moment longer, as that of a node which was just
-// killed, is awaited; one that goes on being answered is not taken.
+// killed, is awaited; one that continues to answer is not replaced.
 func TestListenAwaitsADyingNode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})

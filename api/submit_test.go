@@ -92,7 +92,7 @@ func TestDecodeSubmit(t *testing.T) {
 	}
 }
 
-// TestBadSubmits holds that what is wrong with a request is said before the node
+// TestBadSubmits checks that what is wrong with a request is said before the node
 // is asked.
 func TestBadSubmits(t *testing.T) {
 	const stream = "application/octet-stream"
@@ -216,7 +216,7 @@ func TestHeadersOfASubmit(t *testing.T) {
 	}
 }
 
-// TestAnyOtherTypeIsTheBody holds that a stream keeps its own content type.
+// TestAnyOtherTypeIsTheBody checks that a stream keeps its own content type.
 func TestAnyOtherTypeIsTheBody(t *testing.T) {
 	for contentType, want := range map[string]string{
 		"image/png": "image/png", "": "", "text/plain; charset=latin1": "text/plain; charset=latin1", "nonsense": "nonsense",
@@ -236,7 +236,7 @@ func TestAnyOtherTypeIsTheBody(t *testing.T) {
 	}
 }
 
-// TestBatch holds that each task of a batch has its own answer, in order.
+// TestBatch checks that each task of a batch has its own answer, in order.
 func TestBatch(t *testing.T) {
 	good := func(key string) string { return fmt.Sprintf(`{"target":"l","kind":"k","key":%q}`, key) }
 	items := []string{good("a"), `{"target":"l"}`, good("full"), `{"target":"l","kind":"k","nope":1}`, `"x"`, good("b")}
@@ -280,7 +280,7 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestRequestsRoundTrip holds that SubmitOf and Query lose nothing: see also the
+// TestRequestsRoundTrip checks that SubmitOf and Query lose nothing: see also the
 // fuzz target.
 func TestRequestsRoundTrip(t *testing.T) {
 	r := node.Request{
@@ -308,7 +308,7 @@ func TestRequestsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestApart holds that the body of a task is decoded without encoding/json where
+// TestApart checks that the body of a task is decoded without encoding/json where
 // that would do the same.
 func TestApart(t *testing.T) {
 	for _, c := range []struct {

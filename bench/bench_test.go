@@ -76,7 +76,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestMissedTargetsAreNamed holds that a run which misses a target ends with its name.
+// TestMissedTargetsAreNamed checks that a run which misses a target ends with its name.
 func TestMissedTargetsAreNamed(t *testing.T) {
 	good, bad := &table{title: "Good"}, &table{title: "Bad"}
 	good.row("nutsdb", 5, verdict(true))

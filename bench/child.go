@@ -17,7 +17,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A child is a process of its own: a node, somebody who asks a node over its
+// A child is a process of its own: a node, someone who asks a node over its
 // socket, a broker, or a bare store. The parent tells it what to do with lines of
 // JSON on its standard input, one at a time, and it answers each with a line on
 // its standard output.

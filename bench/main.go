@@ -8,7 +8,7 @@
 //
 // All of it runs in one go, so that figures that are compared were taken on the
 // same machine in the same hour. Disks are made slower by strace, which adds to
-// each fsync. It is a module of its own: nothing of the rival is in the product.
+// each fsync. It is a module of its own: nothing of NATS is in the product.
 package main
 
 import (

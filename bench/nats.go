@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The rival is NATS JetStream with the same promise: what was acknowledged is
+// The baseline is NATS JetStream with the same promise: what was acknowledged is
 // synced. One process is the server, one publishes and consumes.
 const (
 	natsStream  = "TASKS"
@@ -142,7 +142,7 @@ func (p *flowRun) consume(in <-chan *nats.Msg) error {
 	return nil
 }
 
-// nats measures NATS JetStream beside what was measured of balefire.
+// nats measures NATS JetStream next to what was measured of balefire.
 func (p *plan) nats(t *table) error {
 	t.title = "Beside NATS JetStream"
 	t.intro = "nats-server 2.15.2, file store, `sync_interval: always`, a process of its own; one more process publishes and consumes. A message counts when it is published with confirmation, consumed and acknowledged. " +

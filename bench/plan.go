@@ -35,7 +35,7 @@ type plan struct {
 
 	folders int
 	page    page
-	base    map[baseline]float64 // rates of the default store, for the rival
+	base    map[baseline]float64 // rates of the default store, for NATS
 }
 
 // A baseline names a rate that another is held against.
@@ -56,7 +56,7 @@ var measurements = []measurement{
 	{"ended", (*plan).ended},
 	{"submit", (*plan).submit},
 	{"submitparts", (*plan).submitParts},
-	{"window", (*plan).window},
+	{"window", (*plan).httpAPI},
 	{"single", (*plan).single},
 	{"rival", (*plan).nats},
 	{"queue", (*plan).queue},

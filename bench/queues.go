@@ -19,7 +19,7 @@ const (
 	queueSlow  = 5.   // of NATS, with a slower disk
 )
 
-// queue measures a shared queue of five nodes, beside NATS JetStream in the same run.
+// queue measures a shared queue of five nodes, compared with NATS JetStream in the same run.
 func (p *plan) queue(t *table) error {
 	t.title = "A shared queue"
 	t.intro = fmt.Sprintf("%[1]d nodes, each a process, one of them the home of the queue; all of them, it too, run the tasks with the built-in handler `discard`. NutsDB. A task counts when its result is on disk at the node that submitted it. "+

@@ -11,7 +11,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// submit measures the way into the node alone, beside the store's own rate.
+// submit measures the way into the node alone, next to the store's own rate.
 func (p *plan) submit(t *table) error {
 	t.title = "Submit alone"
 	t.intro = fmt.Sprintf("%d callers, each submits the next task when the last one is on disk. The target is not running, so nothing is sent. Beside it, in turns, %d callers of the bare store, "+
@@ -42,7 +42,7 @@ func (p *plan) submit(t *table) error {
 	return nil
 }
 
-// submitParts tells the CPU of a submit apart, beside that of a record of the bare
+// submitParts tells the CPU of a submit apart, next to that of a record of the bare
 // store.
 func (p *plan) submitParts(t *table) error {
 	t.title = "CPU of a submit, by part"
@@ -110,8 +110,8 @@ func (p *plan) bare(engine string, slow time.Duration, records int, profile stri
 // batchSize is how many tasks one call, or one request, submits.
 const batchSize = 100
 
-// window measures the HTTP window beside the Go API.
-func (p *plan) window(t *table) error {
+// httpAPI measures the HTTP window next to the Go API.
+func (p *plan) httpAPI(t *table) error {
 	t.title = "Submit over the socket"
 	t.intro = fmt.Sprintf("HTTP and JSON on the node's unix socket, from a process of its own that uses api/client; %d callers, or %d with batches of %d. The target is not running. CPU is of node and client together.",
 		callers, callers/16, batchSize)
@@ -177,7 +177,7 @@ func (p *plan) through(socket bool, l load) (r result, err error) {
 	return r, err
 }
 
-// single measures one task at a time, beside what it cannot be faster than.
+// single measures one task at a time, next to what it cannot be faster than.
 func (p *plan) single(t *table) error {
 	t.title = "One task at a time"
 	t.intro = "From the call of Submit until the home has the acceptance on disk, on an idle mesh. Beside it, in the same folder and hour: the time to append a record to a file and sync it, and the time of a record of the same size there and back over TCP."

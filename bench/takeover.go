@@ -25,7 +25,7 @@ const (
 	takers    = 6  // nodes of each that run tasks: one that was DEAD is given nothing for 30 s
 )
 
-// takeover measures how long a task stands still when its owner goes away.
+// takeover measures how long a task is blocked when its owner goes away.
 func (p *plan) takeover(t *table) error {
 	n := (takes/p.scale + meshes - 1) / meshes
 	t.title = "An owner that goes away"
@@ -107,7 +107,7 @@ func takesIn(dir string, n int, away func(*proc) error) (took []time.Duration, e
 // A start is a line that a task wrote.
 type started struct {
 	at   time.Time
-	node int // in the crew
+	node int // index in the queue nodes
 }
 
 // awaitStart waits for the n-th line of a file, from 0.

@@ -57,7 +57,7 @@ func (p *acknowledged) submit(ctx context.Context, m *machine, n int, r node.Req
 }
 
 // checkAllEnd waits until every acknowledged task has ended at its home as want, which
-// nobody lends a hand to (I1, I20).
+// nobody helps (I1, I20).
 func (p *acknowledged) checkAllEnd(t *testing.T, home *machine, want string) {
 	t.Helper()
 	open := p.all()

@@ -179,7 +179,7 @@ func flipByte(m *proto.Message, back int) *proto.Message {
 
 // TestBadFramesOverARealSocket holds I2, I12 and S54: whatever a member sends
 // that it should not, replayed, re-signed, bent, too late or for nobody, is refused
-// and never run; a stranger is not even listened to; and the node goes on.
+// and never run; a stranger is not even listened to; and the node continues.
 func TestBadFramesOverARealSocket(t *testing.T) {
 	a, b := pair(t, config{engine: "nutsdb"})
 	a.stop()

@@ -17,7 +17,7 @@ import (
 )
 
 // TestLargeBodyCrossesRestarts holds S12, with half its size and three deaths, and the
-// limit of memory: a body of 1 GiB arrives whole though either side is killed on the way, goes on where it broke
+// limit of memory: a body of 1 GiB arrives whole though either side is killed on the way, continues where it broke
 // off, and is never whole in the memory of a node.
 func TestLargeBodyCrossesRestarts(t *testing.T) {
 	const size = 1 << 30

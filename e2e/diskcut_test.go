@@ -39,7 +39,7 @@ var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 // TestDiskLosesPower holds I1 and I8 on a real file system: 16 writers commit to a store
 // on an ext4 of its own, whose disk stops at a random moment with what it has; what the
 // system had not sent it by then is lost. Either the process was killed before, or it
-// runs on meanwhile. Each time the store opens by itself on what the disk had and holds
+// runs on meanwhile. Each time the store opens automatically on what the disk had and holds
 // every transaction that was acknowledged before, whole. BALEFIRE_POWERCUT_ROUNDS sets
 // how often.
 func TestDiskLosesPower(t *testing.T) {
@@ -172,7 +172,7 @@ func newDisk(t *testing.T) *disk {
 	return d
 }
 
-// diskOptions have the file system send nothing by itself that nobody asked to be
+// diskOptions have the file system send nothing automatically that nobody asked to be
 // synced, and give up what it does not need.
 const diskOptions = "loop,commit=300,discard"
 

@@ -11,7 +11,7 @@ import (
 )
 
 // Faults happen to the nodes of a fleet, several at a time, each to a node that has
-// none, and end by themselves.
+// none, and end automatically.
 type faults struct {
 	fleet *fleet
 	rand  *rand.Rand
@@ -19,7 +19,7 @@ type faults struct {
 	count map[string]int
 }
 
-// An end is when a fault is over, and what ends it.
+// An end is when a fault has ended, and what ends it.
 type end struct {
 	at     time.Time
 	repair func()
@@ -37,7 +37,7 @@ func (f *faults) total() (n int) {
 	return n
 }
 
-// next ends what is over and begins a fault somewhere. At least two nodes are left
+// next ends what has ended and begins a fault somewhere. At least two nodes are left
 // in peace at any time.
 func (f *faults) next(t *testing.T) {
 	t.Helper()

@@ -20,7 +20,7 @@ import (
 // that only submits, and three workers.
 type fleet struct {
 	hosts []*lab.Host // in the order of nodes
-	nodes []*machine  // home, desk, worker1, worker2, worker3
+	nodes []*machine  // home, submitter, worker1, worker2, worker3
 }
 
 const firstWorker = 2 // of fleet.nodes

@@ -15,7 +15,7 @@ import (
 )
 
 // reserve is the free disk that machines with a small disk keep for what must
-// go on when it is full.
+// continue when it is full.
 const reserve = 24 << 20
 
 // smallDisk mounts a disk of its own of so many bytes.
@@ -71,7 +71,7 @@ func fill(t *testing.T, dir string, leave int64) (free func()) {
 // to the reserve, and then to the last byte. Submits are refused as FULL, tasks
 // from peers wait at their home, tasks that run then end with their results at
 // home, no process ends, nothing acknowledged is lost; and when there is room again
-// all drains by itself.
+// all drains automatically.
 func TestDiskFull(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -138,7 +138,7 @@ func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, m
 }
 
 // TestOutputsStopAtTheReserve holds I13 against programs that write: their output stops
-// at the reserve, so the node goes on with other work; the task is not lost and runs when
+// at the reserve, so the node continues with other work; the task is not lost and runs when
 // there is room, with no restart of the node.
 func TestOutputsStopAtTheReserve(t *testing.T) {
 	ca := config{engine: engines[0], store: "  reserve: 24MiB\n  segment: 4MiB\n"}

@@ -33,7 +33,7 @@ func (e endings) states() map[string]int {
 	return n
 }
 
-// wait waits for the end of every task that was acknowledged at the desks (I1), which
+// wait waits for the end of every task that was acknowledged at the submitters (I1), which
 // comes as long as there is one every now and then (I20).
 func wait(t *testing.T, submitters []*submitter) endings {
 	t.Helper()
@@ -126,7 +126,7 @@ type (
 	finish struct{ task, end string }
 )
 
-// take reads tasks of a desk at random until ctx is done.
+// take reads tasks of a submitter at random until ctx is done.
 func (r *readings) take(ctx context.Context, d *submitter) {
 	began := time.Now()
 	for ctx.Err() == nil {
@@ -148,7 +148,7 @@ func (r *readings) take(ctx context.Context, d *submitter) {
 	}
 }
 
-// checkLinear holds that the readings are those of one register for each task, which is
+// checkLinear checks that the readings are those of one register for each task, which is
 // empty at first and set once, by one of the ends that the runs came to.
 func (r *readings) checkLinear(t *testing.T, f *fleet, ends endings) {
 	t.Helper()

@@ -28,7 +28,7 @@ func rounds(short, longer int) int {
 // TestKillAtRandomMoments holds I1, I6, I8 and I20 over kill -9: of 200 rounds
 // a store (10 in the short form), each ends the home, the owner or both while tasks are submitted, sent,
 // run and answered. No acknowledged task is lost, none runs twice but for a death
-// while it ran, and each node starts again by itself.
+// while it ran, and each node starts again automatically.
 func TestKillAtRandomMoments(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {

@@ -70,7 +70,7 @@ func newNATLab(t *testing.T, p plan) *natLab {
 func direct(p node.Peer) bool  { return p.Direct }
 func relayed(p node.Peer) bool { return p.Relay != "" }
 
-// flowing submits marks from a to b, ten every 50 ms, until enough says so, and
+// flowing submits marks from a to b, ten every 50 ms, until enough returns true, and
 // returns what was acknowledged.
 func (f *natLab) flowing(ctx context.Context, enough func(sent int) bool) *acknowledged {
 	p := newAcknowledged()
@@ -110,7 +110,7 @@ func TestConesReachEachOther(t *testing.T) {
 }
 
 // TestSymmetricStaysRelayed wants nodes behind NATs that cannot be punched to work
-// through a relay for good, a body of 50 MB too (S39).
+// through a relay permanently, a body of 50 MB too (S39).
 func TestSymmetricStaysRelayed(t *testing.T) {
 	f := newNATLab(t, plan{office: netfilter.Symmetric, home: netfilter.Symmetric})
 	both(func(m *machine) { m.start() }, f.a, f.b)

@@ -17,7 +17,7 @@ import (
 )
 
 // leasePoints are the moments at which a node of a shared queue can be made to die:
-// before and after every commit of the room of leases, with who passes them and what
+// before and after every commit of the ownership subsystem, with who passes them and what
 // makes it do so.
 var leasePoints = []struct {
 	names []string
@@ -97,8 +97,8 @@ func newTrio(t *testing.T, engine string) *trio {
 	return x
 }
 
-// TestKillAtPointsOfLeases holds I3-I7, I10 and I14 at every step of the room of leases
-// between two commits: the process dies there, starts again by itself, and each task
+// TestKillAtPointsOfLeases holds I3-I7, I10 and I14 at every step of the ownership subsystem
+// between two commits: the process dies there, starts again automatically, and each task
 // that was acknowledged ends once, with a result of its newest lease. The short form visits each point once, the stores
 // in turn.
 func TestKillAtPointsOfLeases(t *testing.T) {
@@ -273,7 +273,7 @@ func dieMoving(t *testing.T, x *trio, point string) {
 	x.wait(t, to, false)
 }
 
-// wait lets the tasks of the queue wait, or go on.
+// wait lets the tasks of the queue wait, or continue.
 func (x *trio) wait(t *testing.T, home *machine, on bool) {
 	t.Helper()
 	if _, err := home.SetQueue(t.Context(), "build", node.QueueSettings{Paused: &on}); err != nil {

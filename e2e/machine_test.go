@@ -131,7 +131,7 @@ const (
 	ports     = 20000
 )
 
-// nextPort starts somewhere else in every run, for runs beside each other.
+// nextPort starts somewhere else in every run, for runs next to each other.
 var nextPort = func() *atomic.Int64 {
 	var n atomic.Int64
 	n.Store(int64(os.Getpid() * 257 % ports)) // processes that start one after the other are far from each other
@@ -216,7 +216,7 @@ func (m *machine) run(argv []string, env ...string) {
 	}()
 }
 
-// start launches the node and waits until it takes work: it starts by itself,
+// start launches the node and waits until it takes work: it starts automatically,
 // whatever happened before.
 func (m *machine) start(env ...string) {
 	m.t.Helper()

@@ -2,7 +2,7 @@
 
 // Package e2e runs real nodes as processes of their own and treats them as the
 // world does: kills them at any moment, fills their disks, cuts their links,
-// damages their files. Whatever it did, a node must start again by itself, and
+// damages their files. Whatever it did, a node must start again automatically, and
 // nothing that it acknowledged may be lost or done twice.
 //
 //	test ── socket ──▶ balefire-node (home) ══ wire ══ balefire-node (owner) ──▶ handler

@@ -16,16 +16,16 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestManyFailures holds S17 and I11: of 100 000 tasks that fail for good the shelf
+// TestManyFailures holds S17 and I11: of 100 000 tasks that fail permanently the shelf
 // keeps as many as its policy says, the older ones are in the archive, not one is
-// missing, and status warns. When the cause is mended, those on the shelf are
+// missing, and status warns. When the cause is fixed, those in the archive of dead letters are
 // repeated, a hundred at a time, and their idempotency keys do not make them pass
 // for done. The short form fails 3000.
 func TestManyFailures(t *testing.T) {
-	total, shelf := either(3000, 100_000), 500
+	total, archive := either(3000, 100_000), 500
 	mended := filepath.Join(shortDir(t), "mended")
 	cb := config{engine: "nutsdb", kinds: fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s || exit 65'], allow: ['role:send']}\n", mended)}
-	a, b := pairOf(t, config{engine: "nutsdb", limits: fmt.Sprintf("  dead_count: %d\n", shelf)}, cb)
+	a, b := pairOf(t, config{engine: "nutsdb", limits: fmt.Sprintf("  dead_count: %d\n", archive)}, cb)
 	began := time.Now()
 	p := newAcknowledged()
 	for len(p.all()) < total {
@@ -45,20 +45,20 @@ func TestManyFailures(t *testing.T) {
 	failed := time.Since(began)
 	a.until("the shelf is within its bounds", func() bool {
 		st, err := a.Status(t.Context())
-		return err == nil && st.Dead <= shelf
+		return err == nil && st.Dead <= archive
 	})
 	st, err := a.Status(t.Context())
-	if err != nil || st.Dead != shelf || !strings.Contains(strings.Join(st.Warnings, "\n"), fmt.Sprintf("%d dead letters", shelf)) {
+	if err != nil || st.Dead != archive || !strings.Contains(strings.Join(st.Warnings, "\n"), fmt.Sprintf("%d dead letters", archive)) {
 		t.Errorf("status: %d dead letters, warnings %q, %v", st.Dead, st.Warnings, err)
 	}
 	dead, archived := a.dead(), a.archived()
 	for _, id := range p.all() {
 		if !dead[id] && !archived[id] {
-			t.Errorf("%s is neither on the shelf nor in the archive", id)
+			t.Errorf("%s is neither in the archive nor in the archive", id)
 		}
 	}
 	if len(dead)+len(archived) != total {
-		t.Errorf("%d on the shelf and %d in the archive of %d tasks", len(dead), len(archived), total)
+		t.Errorf("%d in the archive and %d in the archive of %d tasks", len(dead), len(archived), total)
 	}
 	if err := os.WriteFile(mended, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestManyFailures(t *testing.T) {
 	}
 }
 
-// dead returns the ids on the shelf of dead letters of tasks that m is home of.
+// dead returns the ids in the archive of dead letters of dead letters of tasks that m is home of.
 func (m *machine) dead() map[string]bool {
 	m.t.Helper()
 	ids := map[string]bool{}
@@ -90,7 +90,7 @@ func (m *machine) dead() map[string]bool {
 	}
 }
 
-// archived returns the ids in the archive of dead letters, whose files begin anew
+// archived returns the ids in the archive of dead letters, whose files start over
 // at some size.
 func (m *machine) archived() map[string]bool {
 	m.t.Helper()

@@ -46,7 +46,7 @@ func memoryGroup(t *testing.T, mib int64) (within []string, limit func(mib int64
 }
 
 // TestSmallMachineOpensWhatItAccepted (I1, I13, I15): a node in 128 and in 256 MiB
-// takes tasks until it says FULL, and goes on living; killed at that limit, twice,
+// takes tasks until it says FULL, and continues living; killed at that limit, twice,
 // it opens again what it accepted, in a tenth less memory, too, and all of it gets
 // done.
 func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
@@ -89,7 +89,7 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 	}
 }
 
-// opened launches the node and waits until it has opened its store. It may go on
+// opened launches the node and waits until it has opened its store. It may continue
 // refusing new work.
 func (m *machine) opened() {
 	m.t.Helper()

@@ -16,7 +16,7 @@ import (
 )
 
 // TestPoisonDiesAlone holds S16: a task that kills the node whenever it runs does
-// not take those down with it that ran beside it, and is started less and less
+// not take those down with it that ran next to it, and is started less and less
 // often. The long form waits the five minutes until it has used up the ten
 // abandons that it is allowed and ends as a dead letter; the tests of inbox do so
 // in virtual time.

@@ -93,7 +93,7 @@ func powerCut(t *testing.T, engine string) {
 }
 
 // TestBitFlip holds S48 on real files: a node whose acknowledged data was damaged
-// says so and what to do, and does not start over it; what it says to do brings
+// reports it and what to do, and does not start over it; what it says to do brings
 // back every other record of a NutsDB store, and of a Pebble store all that its
 // last snapshot has, and the node runs on.
 func TestBitFlip(t *testing.T) {
@@ -269,7 +269,7 @@ func (m *machine) nutsEnd() (file string, from int64) {
 }
 
 // same returns how long a and b are the same. A log that was used before is as long
-// as it was then: where it ends is seen where it goes on.
+// as it was then: where it ends is seen where it continues.
 func same(a, b []byte) (n int64) {
 	for n < int64(min(len(a), len(b))) && a[n] == b[n] {
 		n++

@@ -15,7 +15,7 @@ import (
 )
 
 // TestLargeBodyThroughAQueue holds S12 for shared queues: a body goes to an owner and
-// comes back as its result, although either side is killed both ways; it goes on where
+// comes back as its result, although either side is killed both ways; it continues where
 // it broke off as long as the lease does, and is never whole in the memory of a node.
 func TestLargeBodyThroughAQueue(t *testing.T) {
 	const size = 256 << 20

@@ -36,7 +36,7 @@ func TestStopSpendsNoAttempt(t *testing.T) {
 }
 
 // TestNoHandlerTakesNothing holds S30: a node without the handler neither takes
-// nor refuses for good; the task waits at its home, spends nothing, and goes when
+// nor refuses permanently; the task waits at its home, spends nothing, and goes when
 // there is one.
 func TestNoHandlerTakesNothing(t *testing.T) {
 	a, b := pair(t, config{engine: "nutsdb"})

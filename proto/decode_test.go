@@ -256,7 +256,7 @@ func TestDecodeReplacesAndCopies(t *testing.T) {
 	}
 }
 
-// A message of somebody else has no limits here, so it is not decoded.
+// A message of another process has no limits here, so it is not decoded.
 func TestForeignMessage(t *testing.T) {
 	if err := Decode(nil, new(timestamppb.Timestamp)); !errors.Is(err, ErrMalformed) {
 		t.Errorf("decode: %v", err)

@@ -1,4 +1,4 @@
-// Package proto holds the words that nodes speak and rooms share: messages,
+// Package proto defines what nodes exchange and subsystems share: messages,
 // ids, the signed header, framing, compression and limits.
 //
 // A task crosses the mesh as three nested layers, each opaque to the one

@@ -246,7 +246,7 @@ func TestErrorStays(t *testing.T) {
 	}
 }
 
-// A frame that is no message is refused, and the stream goes on behind it.
+// A frame that is no message is refused, and the stream continues behind it.
 func TestBadMessageDoesNotLoseTheStream(t *testing.T) {
 	b := raw([]byte{0xff})
 	b, err := AppendFrame(b, ping(1))

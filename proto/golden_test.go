@@ -255,7 +255,7 @@ func TestGoldenFrame(t *testing.T) {
 	}
 }
 
-// The compressed bytes may change with the library; those in the tree must go on
+// The compressed bytes may change with the library; those in the tree must continue
 // being read.
 func TestGoldenCompressed(t *testing.T) {
 	file, err := os.ReadFile(filepath.Join("testdata", "compressed.golden"))

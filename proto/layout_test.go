@@ -175,7 +175,7 @@ func TestFullMessageComesThrough(t *testing.T) {
 		}
 		b := marshal(t, fill(d, 1))
 		if len(b) > MaxEncoded {
-			continue // a Record alone may hold more than fits beside the rest
+			continue // a Record alone may hold more than fits next to the rest
 		}
 		m := newOf(t, d)
 		if err := Decode(b, m); err != nil {

@@ -43,7 +43,7 @@ func checkFolded(t *rapid.T, r *Record, n int) {
 }
 
 // Folded entries that come from elsewhere are counted for what they stand for,
-// and a list that is too long already is mended.
+// and a list that is too long already is fixed.
 func TestAddEventCountsFoldedOnes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, want := new(Record), 0

@@ -67,7 +67,7 @@ func skippable(n int) []byte {
 }
 
 // zeros is a frame of n zero bytes, in blocks that repeat one byte: the densest
-// bomb there is. It states its size when sized, else a window of 128 KiB.
+// bomb there is. It states its size when sized, else an API server of 128 KiB.
 func zeros(n int, sized bool) []byte {
 	b := []byte{0x28, 0xb5, 0x2f, 0xfd}
 	if sized {
@@ -88,7 +88,7 @@ func zeros(n int, sized bool) []byte {
 	return b
 }
 
-// windowed is a frame of one byte that asks for a window of 2^log bytes.
+// windowed is a frame of one byte that asks for an API server of 2^log bytes.
 func windowed(log int) []byte {
 	return []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, byte(log-10) << 3, 0x09, 0x00, 0x00, 'x'}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// serve opens a window of n on a socket and returns a client for it, and what
+// serve starts the API server of n on a socket and returns a client for it, and what
 // stops it.
 func serve(t *testing.T, n api.Node) (c *client.Client, stop func()) {
 	t.Helper()
@@ -197,8 +197,8 @@ func TestWhatANodeSaysArrives(t *testing.T) {
 	}
 }
 
-// TestARequestCrossesTheSocketWhole holds that nothing that a submitter writes is
-// lost or changed on the way, inline, in a batch and beside a stream.
+// TestARequestCrossesTheSocketWhole checks that nothing that a submitter writes is
+// lost or changed on the way, inline, in a batch and next to a stream.
 func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
@@ -249,7 +249,7 @@ func TestALargeStreamIsNotHeld(t *testing.T) {
 	}
 }
 
-// TestAStreamThatBreaksOffIsNoTask holds that a part of a body is never taken
+// TestAStreamThatBreaksOffIsNoTask checks that a part of a body is never taken
 // for the whole.
 func TestAStreamThatBreaksOffIsNoTask(t *testing.T) {
 	n := apitest.New()
@@ -265,7 +265,7 @@ func TestAStreamThatBreaksOffIsNoTask(t *testing.T) {
 	}
 }
 
-// TestARefusedStreamIsNotSent holds that a client asks before it sends much.
+// TestARefusedStreamIsNotSent checks that a client asks before it sends much.
 func TestARefusedStreamIsNotSent(t *testing.T) {
 	n := apitest.New()
 	n.Err = fmt.Errorf("%w: no peer called desktop", node.ErrNotFound)
@@ -282,7 +282,7 @@ type readFunc func([]byte) (int, error)
 
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestErrorsAreTheNodes holds that errors.Is works through the socket, and that a
+// TestErrorsAreTheNodes checks that errors.Is works through the socket, and that a
 // problem carries what to do.
 func TestErrorsAreTheNodes(t *testing.T) {
 	n := apitest.New()
@@ -303,7 +303,7 @@ func TestErrorsAreTheNodes(t *testing.T) {
 	}
 }
 
-// TestManyInBatches holds that more tasks than a batch takes arrive in order, and
+// TestManyInBatches checks that more tasks than a batch takes arrive in order, and
 // that one bad task fails alone.
 func TestManyInBatches(t *testing.T) {
 	n := apitest.New()
@@ -341,7 +341,7 @@ func TestManyInBatches(t *testing.T) {
 	}
 }
 
-// TestBatchesKeepBelowTheLimit holds that large tasks are spread over batches by
+// TestBatchesKeepBelowTheLimit checks that large tasks are spread over batches by
 // their size.
 func TestBatchesKeepBelowTheLimit(t *testing.T) {
 	n := apitest.New()
@@ -359,7 +359,7 @@ func TestBatchesKeepBelowTheLimit(t *testing.T) {
 	}
 }
 
-// TestNobodyHome holds that a node that is not there is told apart from every
+// TestNobodyHome checks that a node that is not there is told apart from every
 // other failure.
 func TestNobodyHome(t *testing.T) {
 	dir := t.TempDir()
@@ -385,7 +385,7 @@ func TestNobodyHome(t *testing.T) {
 	}
 }
 
-// TestSomebodyElseAnswers holds that what is no balefire node is told as that.
+// TestSomebodyElseAnswers checks that what is no balefire node is told as that.
 func TestSomebodyElseAnswers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -417,7 +417,7 @@ func TestSomebodyElseAnswers(t *testing.T) {
 	}
 }
 
-// TestNamesThatAreNoPath holds that a missing name never becomes another route.
+// TestNamesThatAreNoPath checks that a missing name never becomes another route.
 func TestNamesThatAreNoPath(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
@@ -434,7 +434,7 @@ func TestNamesThatAreNoPath(t *testing.T) {
 	}
 }
 
-// TestWait holds that waiting ends with the task, and otherwise with the caller's
+// TestWait checks that waiting ends with the task, and otherwise with the caller's
 // context and the task as it was.
 func TestWait(t *testing.T) {
 	n := apitest.New()
@@ -451,8 +451,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestAStopEndsWaiting holds that a node can stop while somebody waits, and that
-// who waits is told so; in the long form, which is for a quiet machine, soon.
+// TestAStopEndsWaiting checks that a node can stop while someone waits, and that
+// a caller that waits is told so; in the long form, which is for a quiet machine, soon.
 func TestAStopEndsWaiting(t *testing.T) {
 	n := apitest.New()
 	n.Ended, n.Waits = make(chan struct{}), make(chan string, 1)
@@ -473,7 +473,7 @@ func TestAStopEndsWaiting(t *testing.T) {
 	}
 }
 
-// TestEvents holds that events arrive as they happen, that a gap is seen by the
+// TestEvents checks that events arrive as they happen, that a gap is seen by the
 // numbers, and that a stop of the node is told apart from the caller's own end.
 func TestEvents(t *testing.T) {
 	n := apitest.New()
@@ -503,7 +503,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestFollowingEndsWithItsCaller holds that a caller that gives up is told so.
+// TestFollowingEndsWithItsCaller checks that a caller that gives up is told so.
 func TestFollowingEndsWithItsCaller(t *testing.T) {
 	n := apitest.New()
 	n.Happens = make(chan node.EventPage, 1)
@@ -523,7 +523,7 @@ func TestFollowingEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestResult holds that a result arrives byte for byte with what is known of it,
+// TestResult checks that a result arrives byte for byte with what is known of it,
 // and that a part of it is never taken for the whole.
 func TestResult(t *testing.T) {
 	n := apitest.New()

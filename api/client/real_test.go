@@ -17,7 +17,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// real runs a node that is its own mesh and opens its window.
+// real runs a node that is its own mesh and serves its API.
 func real(t *testing.T) *client.Client {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func real(t *testing.T) *client.Client {
 	return c
 }
 
-// TestARealNode lets tasks walk through a real node and its window: submitted
+// TestARealNode lets tasks walk through a real node and its API server: submitted
 // once although sent twice, waited for, read and proven.
 func TestARealNode(t *testing.T) {
 	c := real(t)
@@ -86,7 +86,7 @@ func TestARealNode(t *testing.T) {
 	}
 }
 
-// TestARealFailure holds that a task that failed for good tells how, and that what
+// TestARealFailure checks that a task that failed permanently tells how, and that what
 // a real node refuses arrives as what it is.
 func TestARealFailure(t *testing.T) {
 	c := real(t)

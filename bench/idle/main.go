@@ -1,6 +1,6 @@
 // Command idle measures what a node costs in a mesh that has nothing to do: it
 // runs the built binary so many times on this machine, has all of them join one
-// mesh over loopback, waits until everybody is connected with everybody and the
+// mesh over loopback, waits until everyone is connected with everyone and the
 // mesh has come to rest, and reads from /proc what each process spends.
 //
 //	idle ─ init, invite, join, run ─▶ 30 × balefire-node ══ loopback ══ each other

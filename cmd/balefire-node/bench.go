@@ -85,7 +85,7 @@ func (w *app) benchDeliver(ctx context.Context, f benchFlags) (_ benchResult, er
 		return benchResult{}, fmt.Errorf("bench: %w", err)
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	m := meter{world: w, from: p.sender.node, request: node.Request{Target: p.receiverName, Kind: "discard", Body: make([]byte, f.size)}}
+	m := meter{app: w, from: p.sender.node, request: node.Request{Target: p.receiverName, Kind: "discard", Body: make([]byte, f.size)}}
 	if err := m.once(ctx); err != nil { // connect the nodes
 		return benchResult{}, fmt.Errorf("bench: %w", err)
 	}
@@ -116,7 +116,7 @@ func (w *app) benchDeliver(ctx context.Context, f benchFlags) (_ benchResult, er
 
 // A meter sends tasks and records the latency of each.
 type meter struct {
-	world   *app
+	app     *app
 	from    *node.Node
 	request node.Request
 
@@ -126,7 +126,7 @@ type meter struct {
 
 // once sends one task and waits for its result.
 func (m *meter) once(ctx context.Context) error {
-	start := m.world.clock.Mono()
+	start := m.app.clock.Mono()
 	s, err := m.from.Submit(ctx, m.request)
 	if err != nil {
 		return err
@@ -139,7 +139,7 @@ func (m *meter) once(ctx context.Context) error {
 		return fmt.Errorf("task %s is %s: %s", t.ID, t.State, reasonOf(t))
 	}
 	m.mu.Lock()
-	m.took = append(m.took, m.world.clock.Mono()-start)
+	m.took = append(m.took, m.app.clock.Mono()-start)
 	m.mu.Unlock()
 	return nil
 }

@@ -25,7 +25,7 @@ func TestHandlerAddEndsWellOnceItIsAdded(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	defer func() { s.Close(); <-served }()
-	w, _, said := testWorld()
+	w, _, said := newTestApp()
 	c := newRoot(w)
 	c.SetArgs([]string{"handler", "add", "shell", "--socket", socket, "--dir", filepath.Dir(socket), "--allow", "role:work", "--", "true"})
 	if err := c.ExecuteContext(t.Context()); err != nil {

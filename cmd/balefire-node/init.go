@@ -60,7 +60,7 @@ joins a mesh with a ticket: balefire-node join.`,
 }
 
 func printInit(out *printer, p config.Paths, id node.Identity) {
-	if out.world.flags.quiet {
+	if out.app.flags.quiet {
 		out.line("%s", id.ID)
 		return
 	}

@@ -135,7 +135,7 @@ func findLease(ctx context.Context, c *client.Client, queue, task string) (lease
 }
 
 func printLease(p *printer, r leaseReport) {
-	w := p.world
+	w := p.app
 	for i, l := range r.Leases {
 		if i > 0 {
 			p.line("")
@@ -251,14 +251,14 @@ func printRecovered(p *printer, r node.Recovered) {
 	}
 	p.line("%s %d leases", did, len(r.Taken))
 	if len(r.Taken) > 0 {
-		p.table(leaseTable(p.world, r.Taken))
+		p.table(leaseTable(p.app, r.Taken))
 	}
 	if len(r.Kept) > 0 {
 		p.line("\n%d stay: they may have been started and may be started only once", len(r.Kept))
-		p.table(leaseTable(p.world, r.Kept))
+		p.table(leaseTable(p.app, r.Kept))
 	}
-	if r.DryRun && len(r.Taken) > 0 && !p.world.flags.yes {
-		p.world.infof("to revoke them, add --yes")
+	if r.DryRun && len(r.Taken) > 0 && !p.app.flags.yes {
+		p.app.infof("to revoke them, add --yes")
 	}
 }
 

@@ -76,7 +76,7 @@ func formatLoad(l *node.Load) string {
 }
 
 func printMember(p *printer, m node.Member) {
-	w := p.world
+	w := p.app
 	p.line("%s  %s  %s", m.Name, m.State, m.ID)
 	row := func(name, text string) {
 		if text != "" {

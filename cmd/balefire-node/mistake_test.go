@@ -140,7 +140,7 @@ func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
 	for args, told := range map[string]bool{"send laptop resize": true, "send laptop resize -": false, "send laptop resize -- 800": false} {
 		socket := socketPath(t)
 		newServedNode(t, filterNode{apitest.New()}, socket)
-		w, _, errs := testWorld()
+		w, _, errs := newTestApp()
 		w.hasUnread = func() bool { return true }
 		if code := execute(t.Context(), w, append([]string{"--socket", socket}, strings.Fields(args)...)); code != exitOK || strings.Contains(errs.String(), "standard input was not sent") != told {
 			t.Errorf("%s: %d, %q", args, code, errs)
@@ -152,7 +152,7 @@ func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
 func TestWatchShowsItAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var screen bytes.Buffer
-		w, _, _ := testWorld()
+		w, _, _ := newTestApp()
 		w.out, w.outTTY = &screen, true
 		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
 		defer stop()
@@ -204,7 +204,7 @@ func TestCompletion(t *testing.T) {
 	} {
 		socket := socketPath(t)
 		newServedNode(t, filterNode{apitest.New()}, socket)
-		w, out, _ := testWorld()
+		w, out, _ := newTestApp()
 		w.environ = []string{"BALEFIRE_SOCKET=" + socket}
 		words := strings.Fields(line)
 		if strings.HasSuffix(line, " ") {
@@ -232,7 +232,7 @@ func TestAuditNamesPeers(t *testing.T) {
 	n := apitest.New()
 	socket := socketPath(t)
 	newServedNode(t, n, socket)
-	w, out, _ := testWorld()
+	w, out, _ := newTestApp()
 	w.flags.output, w.flags.paths.Socket = formatTable, socket
 	list := []node.AuditLine{{Entry: journal.Entry{Actor: "12D3KooW", Action: "peer.block", Detail: map[string]string{"subject": "12D3KooW", "other": "12D3KooX"}}}}
 	if err := w.show(auditLines(list, w.peerNames(t.Context()))); err != nil || !strings.Contains(out.String(), "other=12D3KooX subject=laptop") || strings.Count(out.String(), "laptop") != 2 {
@@ -246,7 +246,7 @@ func TestAuditNamesPeers(t *testing.T) {
 
 // A wait says more rarely that it waits where each line stays.
 func TestSilenceGrowsWhereLinesStay(t *testing.T) {
-	w, _, _ := testWorld()
+	w, _, _ := newTestApp()
 	var got []time.Duration
 	for said := range 8 {
 		got = append(got, w.nextNotice(said))

@@ -28,7 +28,7 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "node.sock")
 }
 
-// newServedNode opens the window of n at a socket, until the test ends or stop is called.
+// newServedNode opens the API server of n at a socket, until the test ends or stop is called.
 func newServedNode(t *testing.T, n api.Node, socket string) (stop func()) {
 	t.Helper()
 	l, err := api.Listen(socket)
@@ -58,7 +58,7 @@ func command(t *testing.T, n api.Node, args ...string) (code int, out, errs stri
 	t.Helper()
 	socket := socketPath(t)
 	newServedNode(t, n, socket)
-	w, o, e := testWorld()
+	w, o, e := newTestApp()
 	w.clock = clock.NewManual(apitest.Start).Clock()
 	code = execute(t.Context(), w, append(args, "--socket", socket))
 	return code, o.String(), e.String()
@@ -316,7 +316,7 @@ func TestTheGate(t *testing.T) {
 			args := strings.Fields(tt.args)
 			socket := socketPath(t)
 			newServedNode(t, n, socket)
-			w, out, errs := testWorld()
+			w, out, errs := newTestApp()
 			w.clock, w.environ = clock.NewManual(apitest.Start).Clock(), []string{"BALEFIRE_SOCKET=" + socket}
 			if args[0] == "__complete" {
 				args = append(args, "")
@@ -371,14 +371,14 @@ func TestEventsOfThePast(t *testing.T) {
 	}
 }
 
-// TestFollowingSurvivesARestart holds that who follows sees the events of the next
+// TestFollowingSurvivesARestart checks that who follows sees the events of the next
 // start from its first, and is told that the numbers start at 1 again.
 func TestFollowingSurvivesARestart(t *testing.T) {
 	socket := socketPath(t)
 	first, second := apitest.New(), apitest.New()
 	first.Happens, second.Happens = make(chan node.EventPage), make(chan node.EventPage)
 	stop := newServedNode(t, first, socket)
-	w, _, _ := testWorld()
+	w, _, _ := newTestApp()
 	out, errs := make(lineWriter, 100), make(lineWriter, 100)
 	w.out, w.err = out, errs
 	ctx, cancel := context.WithCancel(t.Context())

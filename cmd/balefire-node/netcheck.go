@@ -70,7 +70,7 @@ func printNet(p *printer, n node.NetCheck) {
 
 func printRelays(p *printer, n node.NetCheck) {
 	for _, r := range n.Reservations {
-		p.line("relay         %s  reserved for %s  score %s", r.Relay, formatDuration(r.Until.Sub(p.world.clock.Now())), formatScore(r.Score))
+		p.line("relay         %s  reserved for %s  score %s", r.Relay, formatDuration(r.Until.Sub(p.app.clock.Now())), formatScore(r.Score))
 	}
 	if len(n.Reservations) == 0 {
 		p.line("relay         none reserved")

@@ -27,7 +27,7 @@ score; which one is used, and why; and the results of hole punching.`,
 }
 
 func tellPath(p *printer, r node.PathReport) {
-	w, state := p.world, "not connected"
+	w, state := p.app, "not connected"
 	if r.Connected {
 		state = "connected"
 	}

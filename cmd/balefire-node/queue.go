@@ -126,7 +126,7 @@ done.`,
 }
 
 func printQueue(p *printer, q node.Queue) {
-	w := p.world
+	w := p.app
 	if a := q.Alarm; a != nil {
 		p.line("! %s", a.Text)
 		p.line("! %s", a.Fix)

@@ -92,7 +92,7 @@ strategy   ordered
 	}
 }
 
-// TestSeizeSaysWhatMayBeLost holds that no queue is seized by somebody who was not
+// TestSeizeSaysWhatMayBeLost checks that no queue is seized by someone who was not
 // told the price.
 func TestSeizeSaysWhatMayBeLost(t *testing.T) {
 	for args, parts := range map[string][]string{
@@ -115,7 +115,7 @@ func TestSeizeSaysWhatMayBeLost(t *testing.T) {
 	}
 }
 
-// TestQueueSet holds that exactly what was given is set, and lists are replaced.
+// TestQueueSet checks that exactly what was given is set, and lists are replaced.
 func TestQueueSet(t *testing.T) {
 	tests := []struct{ args, call, errs string }{
 		{"--home here", `{"home":"here"}`, ""},
@@ -341,7 +341,7 @@ func TestQueueNamesAreOffered(t *testing.T) {
 	} {
 		socket := socketPath(t)
 		stop := newServedNode(t, apitest.New(), socket)
-		w, out, _ := testWorld()
+		w, out, _ := newTestApp()
 		w.environ = []string{"BALEFIRE_SOCKET=" + socket}
 		if code := execute(t.Context(), w, append(append([]string{"__complete"}, strings.Fields(args)...), "")); code != exitOK || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %d\n%s\nwant\n%s", args, code, out, want)
@@ -350,7 +350,7 @@ func TestQueueNamesAreOffered(t *testing.T) {
 	}
 }
 
-// TestANodeWithoutQueuesSaysSo holds what somebody reads whose node is older than
+// TestANodeWithoutQueuesSaysSo holds what someone reads whose node is older than
 // the command: not that the queue is missing.
 func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 	socket := socketPath(t)
@@ -368,7 +368,7 @@ func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- older.Serve(l) }()
 	for _, args := range []string{"queue ls", "queue show build", "queue pause build", "queue seize build --from laptop --accept-loss", "lease ls", "lease show 01", "lease conflicts", "mesh ownership-events", "drain"} {
-		w, out, errs := testWorld()
+		w, out, errs := newTestApp()
 		w.clock = clock.NewManual(apitest.Start).Clock()
 		code := execute(t.Context(), w, append(strings.Fields(args), "--socket", socket))
 		if code != exitNotFound || out.Len() > 0 || !strings.Contains(errs.String(), "this node does not support shared queues") || strings.Contains(errs.String(), "list what exists") {
@@ -402,7 +402,7 @@ func (n *noAdmin) SetQueue(ctx context.Context, name string, s node.QueueSetting
 	return q, err
 }
 
-// With --wait the making of a queue goes on asking while no admin is connected, and says
+// With --wait the making of a queue keeps asking while no admin is connected, and says
 // once what it waits for; without, it is refused.
 func TestQueueSetWaitsForAnAdmin(t *testing.T) {
 	n := &noAdmin{apitest.New(), 1}

@@ -30,27 +30,27 @@ type view struct {
 
 // A printer writes the form of a view for people.
 type printer struct {
-	out   io.Writer
-	wide  bool
-	world *app
+	out  io.Writer
+	wide bool
+	app  *app
 }
 
 func (p *printer) line(format string, a ...any) {
 	text := sanitize(fmt.Sprintf(format, a...))
 	if strings.HasPrefix(text, "! ") {
-		text = p.world.colorStdout(yellow, text)
+		text = p.app.colorStdout(yellow, text)
 	}
 	fmt.Fprintln(p.out, text)
 }
 
 func (p *printer) table(t *table) {
-	columns := p.world.terminalWidth()
+	columns := p.app.terminalWidth()
 	if p.wide {
 		columns = 0
 	}
 	t.write(p.out, p.wide, columns, func(cell, text string) string {
 		if style := stateColor(cell); style != "" {
-			return p.world.colorStdout(style, text)
+			return p.app.colorStdout(style, text)
 		}
 		return text
 	})
@@ -93,7 +93,7 @@ func (w *app) show(v view) error {
 	case formatYAML:
 		err = writeYAML(&buf, v.value)
 	default:
-		v.human(&printer{out: &buf, wide: w.flags.output == formatWide, world: w})
+		v.human(&printer{out: &buf, wide: w.flags.output == formatWide, app: w})
 	}
 	if err != nil {
 		return fmt.Errorf("show the answer: %w", err)

@@ -64,7 +64,7 @@ func TestFormats(t *testing.T) {
 		formatYAML: "items:\n  - id: \"1\"\n    state: PENDING\n    target: <a & b>\n    not_after: \"0001-01-01T00:00:00Z\"\n" +
 			"  - id: \"2\"\n    state: SENT\n    target: 'no: ''yaml'''\n    not_after: \"0001-01-01T00:00:00Z\"\n",
 	} {
-		w, out, _ := testWorld()
+		w, out, _ := newTestApp()
 		w.flags.output = format
 		if err := w.show(v); err != nil {
 			t.Fatal(err)
@@ -232,7 +232,7 @@ func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 	}
 }
 
-// uncolored gives no cell a colour.
+// uncolored colors no cell.
 func uncolored(_, text string) string { return text }
 
 // A table for a narrow terminal loses text of its widest columns, and no numbers.
@@ -258,7 +258,7 @@ func TestWideCutsNothingOff(t *testing.T) {
 	reason := strings.Repeat("why ", 40)
 	page := node.Page[node.Task]{Items: []node.Task{{ID: "01a1f84f-fb79-727b-b679-7a95fb475002", Ending: node.Ending{Reason: reason}}}}
 	for format, whole := range map[string]bool{formatTable: false, formatWide: true} {
-		w, out, _ := testWorld()
+		w, out, _ := newTestApp()
 		w.flags.output, w.environ = format, []string{"COLUMNS=80"}
 		if err := w.show(tasksView(w, page)); err != nil || strings.Contains(out.String(), strings.TrimSpace(reason)) != whole {
 			t.Errorf("%s: %v\n%s", format, err, out)
@@ -266,13 +266,13 @@ func TestWideCutsNothingOff(t *testing.T) {
 	}
 }
 
-// Colours are where a terminal shows them, or --color says so: states and warnings.
+// Colors are used where a terminal shows them or --color asks for them: states and warnings.
 func TestColours(t *testing.T) {
 	for _, tt := range []struct {
 		color, noColor string
 		tty, want      bool
 	}{{"auto", "", true, true}, {"auto", "", false, false}, {"auto", "1", true, false}, {"always", "1", false, true}, {"never", "", true, false}} {
-		w, out, _ := testWorld()
+		w, out, _ := newTestApp()
 		w.flags.color, w.flags.output, w.outTTY = tt.color, formatTable, tt.tty
 		if tt.noColor != "" {
 			w.environ = []string{"NO_COLOR=" + tt.noColor}

@@ -22,11 +22,11 @@ import (
 	"github.com/balefire/balefire/store/journal"
 )
 
-// A store that fails is opened again by itself, with longer and longer pauses; a
+// A store that fails is opened again automatically, with longer and longer pauses; a
 // changed configuration opens the node at once; other errors end it.
 func TestKeepOpensAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, _, _ := testWorld()
+		w, _, _ := newTestApp()
 		d := &daemon{w: w, log: slog.New(slog.DiscardHandler)}
 		start := time.Now()
 		var at []time.Duration
@@ -54,7 +54,7 @@ func TestKeepOpensAgain(t *testing.T) {
 
 func TestKeepStopsWhenTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w, _, _ := testWorld()
+		w, _, _ := newTestApp()
 		d := &daemon{w: w, log: slog.New(slog.DiscardHandler)}
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
@@ -79,7 +79,7 @@ func TestReload(t *testing.T) {
 		}
 	}
 	write("")
-	w, _, _ := testWorld()
+	w, _, _ := newTestApp()
 	told := make(logLines, 1000)
 	w.err, w.flags.paths.Dir = told, dir
 	l, p, err := w.config()
@@ -160,7 +160,7 @@ func TestWatchdogIsFed(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", notified.LocalAddr().String())
 	t.Setenv("WATCHDOG_USEC", "20000")
 	t.Setenv("WATCHDOG_PID", "")
-	w, _, _ := testWorld()
+	w, _, _ := newTestApp()
 	d := &daemon{w: w, log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -271,7 +271,7 @@ func TestStartingNodeSaysSo(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("net: {listen: [/ip4/127.0.0.1/tcp/0]}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w, _, _ := testWorld()
+	w, _, _ := newTestApp()
 	w.err, w.flags.paths.Dir = make(logLines, 1000), dir
 	l, p, err := w.config()
 	if err != nil {
@@ -321,7 +321,7 @@ func TestStartingNodeSaysSo(t *testing.T) {
 // complained of.
 func asked(t *testing.T, dir, args string) (code int, says string) {
 	t.Helper()
-	w, _, complaints := testWorld()
+	w, _, complaints := newTestApp()
 	code = execute(t.Context(), w, append([]string{"--dir", dir}, strings.Fields(args)...))
 	return code, complaints.String()
 }
@@ -330,7 +330,7 @@ func asked(t *testing.T, dir, args string) (code int, says string) {
 // sense.
 func TestLogLevel(t *testing.T) {
 	for _, environ := range []string{"BALEFIRE_LOG_LEVEL=debug", "BALEFIRE_LOG_LEVEL=warn"} {
-		w, _, _ := testWorld()
+		w, _, _ := newTestApp()
 		w.environ = append(w.environ, environ)
 		if err := w.setLevel("info"); err != nil {
 			t.Fatal(err)
@@ -340,7 +340,7 @@ func TestLogLevel(t *testing.T) {
 			t.Errorf("with %s the level is %q, %v", environ, l.Log.Level, err)
 		}
 	}
-	w, _, _ := testWorld()
+	w, _, _ := newTestApp()
 	err := w.setLevel("foo")
 	if err == nil || !strings.Contains(err.Error(), "--log-level") || exitCode(t.Context(), err) != exitUsage {
 		t.Errorf("foo: %v", err)
@@ -350,7 +350,7 @@ func TestLogLevel(t *testing.T) {
 // A span of time in the log has its unit, in JSON too.
 func TestLogSpansHaveUnits(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
-		w, _, errs := testWorld()
+		w, _, errs := newTestApp()
 		w.logger(format, slog.LevelInfo).Info("later", "wait", 30*time.Second)
 		if !strings.Contains(errs.String(), "30s") {
 			t.Errorf("%s: %s", format, errs)
@@ -358,7 +358,7 @@ func TestLogSpansHaveUnits(t *testing.T) {
 	}
 }
 
-// TestWaitSaysWhatWasSo holds that a wait whose time is over during a question says what
+// TestWaitSaysWhatWasSo checks that a wait whose time has ended during a question says what
 // was so before that, and not that a question was broken off.
 func TestWaitSaysWhatWasSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -369,7 +369,7 @@ func TestWaitSaysWhatWasSo(t *testing.T) {
 			{[]string{"it is QUEUED", "it is RUNNING"}, "wait for task=1: timeout after 1m0s: it is RUNNING"},
 			{nil, "wait for task=1: timeout after 1m0s: the node has not answered yet"},
 		} {
-			w, _, _ := testWorld()
+			w, _, _ := newTestApp()
 			w.flags.timeout = time.Minute
 			whys := c.whys
 			err := w.waitUntil(t.Context(), nil, "task=1", func(ctx context.Context, _ *client.Client) (bool, string, error) {

@@ -20,7 +20,7 @@ func hasControls(s string) bool { return strings.IndexFunc(s, isControl) >= 0 }
 
 // A result is written to a terminal without what steers it, and to a file as it is.
 func TestResultsDoNotSteerTheTerminal(t *testing.T) {
-	w, out, _ := testWorld()
+	w, out, _ := newTestApp()
 	if err := w.writeResult("01a1f84f", strings.NewReader(hostile)); err != nil || out.String() != hostile {
 		t.Errorf("a pipe got %q, %v; want it as it is", out, err)
 	}
@@ -65,7 +65,7 @@ func TestForeignLinesAreQuoted(t *testing.T) {
 func TestDocumentsOfHostileTasks(t *testing.T) {
 	task := node.Task{ID: "01a1f84f", Kind: "k", Ending: node.Ending{Stderr: hostile, Reason: "\x1b[31m\u0085\u2028\x00\ufeff\ufffe" + hostile}}
 	for _, format := range []string{formatJSON, formatJSONL, formatYAML, formatTable} {
-		w, out, _ := testWorld()
+		w, out, _ := newTestApp()
 		w.flags.output = format
 		if err := w.show(taskView(w, task)); err != nil {
 			t.Errorf("%s: %v", format, err)

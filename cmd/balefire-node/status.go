@@ -57,7 +57,7 @@ func getStatus(ctx context.Context, c *client.Client) (statusReport, error) {
 }
 
 func printStatus(p *printer, s statusReport) {
-	w := p.world
+	w := p.app
 	p.line("%s  %s  running %s  %s  store %s %s", s.Name, shortID(s.ID), w.ago(&s.Started), s.Version, s.Store.Engine, formatSize(s.Store.DiskBytes))
 	if p.wide {
 		p.line("id %s\nmesh %s", s.ID, s.Mesh)

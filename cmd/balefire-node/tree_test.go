@@ -15,12 +15,12 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-func testWorld() (*app, *bytes.Buffer, *bytes.Buffer) {
+func newTestApp() (*app, *bytes.Buffer, *bytes.Buffer) {
 	out, err := new(bytes.Buffer), new(bytes.Buffer)
 	return &app{in: strings.NewReader(""), out: out, err: err, clock: clock.System()}, out, err
 }
 
-// walk visits every command that somebody may type.
+// walk visits every command that someone may type.
 func walk(c *cobra.Command, visit func(*cobra.Command)) {
 	visit(c)
 	for _, sub := range c.Commands() {
@@ -35,7 +35,7 @@ var bareFlag = regexp.MustCompile(`(?m)^ +(-\w, )?--[\w-]+( \w+)?$`)
 // how by more words or an example; each that does something has an example, says
 // what its flags are, takes -o and checks its arguments.
 func TestTree(t *testing.T) {
-	w, _, _ := testWorld()
+	w, _, _ := newTestApp()
 	n := 0
 	walk(newRoot(w), func(c *cobra.Command) {
 		path := c.CommandPath()
@@ -73,7 +73,7 @@ func TestTree(t *testing.T) {
 
 // The commands that DESIGN promises are there.
 func TestCommandsOfTheDesign(t *testing.T) {
-	w, _, _ := testWorld()
+	w, _, _ := newTestApp()
 	var have []string
 	walk(newRoot(w), func(c *cobra.Command) { have = append(have, strings.TrimPrefix(c.CommandPath(), "balefire-node ")) })
 	for _, want := range strings.Split("init,run,status,send,task ls,task show,task watch,task cancel,task retry,task result,task receipts,task purge,dlq ls,dlq show,dlq retry,dlq purge,dlq export,"+
@@ -85,13 +85,13 @@ func TestCommandsOfTheDesign(t *testing.T) {
 	}
 }
 
-// Help is data: somebody asked for it. A mistake is told on standard error.
+// Help is data: someone asked for it. A mistake is told on standard error.
 func TestHelpAndMistakes(t *testing.T) {
-	w, out, errs := testWorld()
+	w, out, errs := newTestApp()
 	if code := execute(t.Context(), w, []string{"send", "--help"}); code != exitOK || !strings.Contains(out.String(), "Send a task to a peer") || errs.Len() > 0 {
 		t.Errorf("help: %d, %q, %q", code, out, errs)
 	}
-	w, out, errs = testWorld()
+	w, out, errs = newTestApp()
 	if code := execute(t.Context(), w, []string{"send", "--nothing"}); code != exitUsage || out.Len() > 0 || !strings.Contains(errs.String(), "see: balefire-node send --help") {
 		t.Errorf("mistake: %d, %q, %q", code, out, errs)
 	}
@@ -108,13 +108,13 @@ func TestMistypedCommands(t *testing.T) {
 		"completion bsah": "did you mean bash",
 		"queue zzzzzzzz":  `"zzzzzzzz" of balefire-node queue: to show one: balefire-node queue show zzzzzzzz`,
 	} {
-		w, out, errs := testWorld()
+		w, out, errs := newTestApp()
 		if code := execute(t.Context(), w, strings.Fields(line)); code != exitUsage || out.Len() > 0 || !strings.Contains(errs.String(), want) {
 			t.Errorf("%s: %d, %q, %q; want %q", line, code, out, errs, want)
 		}
 	}
 	for _, line := range []string{"", "help", "help task ls", "config", "completion", "completion fish"} {
-		w, out, errs := testWorld()
+		w, out, errs := newTestApp()
 		if code := execute(t.Context(), w, strings.Fields(line)); code != exitOK || out.Len() == 0 || errs.Len() > 0 {
 			t.Errorf("%q: %d, %d bytes, %q", line, code, out.Len(), errs)
 		}
@@ -126,7 +126,7 @@ func TestMistypedCommands(t *testing.T) {
 func TestInterruptWhileReading(t *testing.T) {
 	for _, args := range [][]string{{"join", "-"}, {"send", "laptop", "echo", "-"}, {"peers", "forget", "laptop"}} {
 		synctest.Test(t, func(t *testing.T) {
-			w, out, errs := testWorld()
+			w, out, errs := newTestApp()
 			silent, _ := io.Pipe()
 			w.in, w.inTTY, w.errTTY, w.flags.quiet = silent, true, true, true
 			ctx, interrupt := context.WithCancel(t.Context())

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestABinaryKnowsItsVersion holds that a binary says what it was built from however it was
+// TestABinaryKnowsItsVersion checks that a binary says what it was built from however it was
 // built: by make, by go install of a version, by go build in a clone, or from bare files.
 func TestABinaryKnowsItsVersion(t *testing.T) {
 	info := func(version string, settings ...string) *debug.BuildInfo {

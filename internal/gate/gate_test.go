@@ -24,7 +24,7 @@ func TestStepsHaveNamesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestEveryProcessTestIsInSoak holds that no test of real processes is left out.
+// TestEveryProcessTestIsInSoak checks that no test of real processes is left out.
 func TestEveryProcessTestIsInSoak(t *testing.T) {
 	files, err := filepath.Glob("../../e2e/*_test.go")
 	if err != nil || len(files) == 0 {
@@ -48,7 +48,7 @@ func TestEveryProcessTestIsInSoak(t *testing.T) {
 	}
 }
 
-// TestAStepOfAMissingTestFails holds that a test which is renamed, skipped or filtered
+// TestAStepOfAMissingTestFails checks that a test which is renamed, skipped or filtered
 // out fails its step although the command ends well.
 func TestAStepOfAMissingTestFails(t *testing.T) {
 	t.Chdir(t.TempDir())

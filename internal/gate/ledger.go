@@ -18,7 +18,7 @@ type line struct {
 	step       string
 	commit     string
 	seconds    int
-	background string // what ran beside it: nothing, or busy loops
+	background string // what ran next to it: nothing, or busy loops
 	load       string // average of the machine at its end
 	counted    string
 	verdict    string // pass or FAIL

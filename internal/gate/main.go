@@ -15,7 +15,7 @@
 // soak; such a step runs until two of at most three runs agree.
 //
 // Soak, repeat and whole write one line for each run to dist/soak.txt and
-// dist/gate.txt and go on where they were interrupted.
+// dist/gate.txt and continue where they were interrupted.
 package main
 
 import (
@@ -86,7 +86,7 @@ func orDefault(n, d int) int {
 	return d
 }
 
-// wide is how many steps run beside each other: those of real processes mostly wait.
+// wide is how many steps run next to each other: those of real processes mostly wait.
 const wide = 3
 
 // runAll runs the steps, so many at a time, and hands each result to done. A step that

@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-const loops = 2 // busy loops beside every other run
+const loops = 2 // busy loops next to every other run
 
 // repeat runs each step of the gate that starts processes or opens sockets so often,
 // in rounds of all of them.
@@ -106,7 +106,7 @@ func prepared() (commit string, done *ledger, err error) {
 	return commit, done, err
 }
 
-// withLoad calls f, with busy loops beside it or not.
+// withLoad calls f, with busy loops next to it or not.
 func withLoad(loaded bool, f func(what string) error) error {
 	if !loaded {
 		return f("nothing")

@@ -125,7 +125,7 @@ func busy(n int) (stop func(), err error) {
 	var loops []*exec.Cmd
 	stop = func() {
 		for _, l := range loops {
-			_ = l.Process.Kill() // it has not ended by itself
+			_ = l.Process.Kill() // it has not ended automatically
 			_ = l.Wait()
 		}
 	}

@@ -14,7 +14,7 @@ type step struct {
 	name     string
 	argv     []string
 	dir      string        // default the root of the module
-	env      []string      // beside that of the gate
+	env      []string      // next to that of the gate
 	tests    []string      // that must have passed, by their names
 	covers   []string      // packages whose product files it tests, with what they import
 	prepares bool          // the others need what it makes

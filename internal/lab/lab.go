@@ -101,7 +101,7 @@ func (s namespace) Command(argv ...string) *exec.Cmd {
 }
 
 // Do calls f on a thread that is in the network: sockets that it opens belong
-// there for good. It must start no processes and no goroutines that open sockets.
+// there permanently. It must start no processes and no goroutines that open sockets.
 func (s namespace) Do(f func() error) error {
 	if err := s.do(f); err != nil {
 		return fmt.Errorf("in %s: %w", s.name, err)
@@ -138,7 +138,7 @@ func (s namespace) visit(f func() error) (err error) {
 	defer func() {
 		if back := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); back != nil {
 			err = errors.Join(err, fmt.Errorf("leave the network %s: %w", s.name, back))
-			return // nobody else may run on this thread
+			return // no one else may run on this thread
 		}
 		runtime.UnlockOSThread()
 	}()
@@ -216,7 +216,7 @@ func owner(name string) (pid int, started string, ok bool) {
 }
 
 // startOf returns when a process started, in ticks since the machine did: with
-// its id it names a process for good.
+// its id it names a process permanently.
 func startOf(pid int) (string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

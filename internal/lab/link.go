@@ -110,7 +110,7 @@ func (w *direction) read(frames chan<- frame) {
 		}
 		s := *w.shape.Load()
 		if n > 13 && buf[12] == 0x08 && buf[13] == 0x06 {
-			s.Loss = 0 // neighbours find each other: a link loses packets, not its ends
+			s.Loss = 0 // ARP passes: a link loses packets, not its ends
 		}
 		at, ok := s.schedule(time.Now(), &busy, n, rand.Float64)
 		if !ok {

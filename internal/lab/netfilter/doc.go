@@ -1,6 +1,6 @@
 // Package netfilter writes tables of packet rules into the Linux kernel: the few
 // matches and verdicts that the laboratory's routers and switches need, without
-// a program or a library beside it, so that it also serves in a container that
+// a program or a library next to it, so that it also serves in a container that
 // holds nothing else.
 //
 //	Table ─▶ Chain (where packets pass) ─▶ Rule: From(…) Enters(…) Lost(0.2) ─▶ Drop()

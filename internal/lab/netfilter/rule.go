@@ -27,7 +27,7 @@ const (
 )
 
 // A Chain is a list of rules at a place that packets pass. A packet that no rule
-// drops goes on.
+// drops continues.
 type Chain struct {
 	Name     string
 	NAT      bool // the rules translate addresses instead of filtering
@@ -72,8 +72,8 @@ func From(p netip.Prefix) Part { return address(p, 12) }
 // To matches packets of IPv4 whose destination is in p.
 func To(p netip.Prefix) Part { return address(p, 16) }
 
-// Routable matches all packets of IPv4: on a bridge neighbours still find each
-// other when those are dropped.
+// Routable matches all packets of IPv4: on a bridge ARP still passes when those are
+// dropped.
 func Routable() Part {
 	return meta(unix.NFT_META_PROTOCOL, []byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff})
 }

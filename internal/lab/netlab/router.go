@@ -17,7 +17,7 @@ import (
 	"github.com/balefire/balefire/internal/lab/netfilter"
 )
 
-// What a router is told by its environment, so that a command run beside it knows
+// What a router is told by its environment, so that a command run next to it knows
 // it too.
 const (
 	wanVariable = "NETLAB_WAN" // the outer network: 11.0.0.0/24
@@ -66,7 +66,7 @@ func gateway() error {
 		request uint
 		value   []byte
 	}{{unix.SIOCSIFADDR, inner.Addr().AsSlice()}, {unix.SIOCSIFNETMASK, mask}} {
-		req, err := unix.NewIfreq(dev + ":lan") // a second address beside the first
+		req, err := unix.NewIfreq(dev + ":lan") // a second address next to the first
 		if err != nil {
 			return err
 		}
