@@ -11,12 +11,15 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
 )
 
 func TestBuiltins(t *testing.T) {
 	tests := []struct {
 		name    string
-		handler Handler
+		handler handler.Handler
 		body    string
 		want    string
 	}{
@@ -28,8 +31,8 @@ func TestBuiltins(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			res := Call(t.Context(), tt.handler, Run{Body: strings.NewReader(tt.body)})
-			if res.Outcome != Success || string(res.Output) != tt.want || res.OutputSize != int64(len(tt.want)) || res.Truncated {
+			res := handler.Call(t.Context(), tt.handler, &handler.Run{Body: strings.NewReader(tt.body)})
+			if res.Outcome != handler.Success || string(res.Output) != tt.want || res.Size != int64(len(tt.want)) || res.Truncated {
 				t.Errorf("result = %+v, want success with %q", res, tt.want)
 			}
 		})
@@ -37,17 +40,17 @@ func TestBuiltins(t *testing.T) {
 }
 
 func TestBuiltinsEndWithTheirContext(t *testing.T) {
-	for _, h := range []Handler{Discard{}, Echo{}, Hash{}} {
+	for _, h := range []handler.Handler{Discard{}, Echo{}, Hash{}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if res := Call(ctx, h, Run{Body: strings.NewReader("x")}); res.Outcome != Cancelled || res.Err == "" {
+		if res := handler.Call(ctx, h, &handler.Run{Body: strings.NewReader("x")}); res.Outcome != handler.Cancelled || res.Reason == "" {
 			t.Errorf("%T: %+v, want cancelled", h, res)
 		}
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			time.Sleep(2 * time.Second) // virtual
-			if res := Call(ctx, h, Run{Body: strings.NewReader("x")}); res.Outcome != Timeout {
+			if res := handler.Call(ctx, h, &handler.Run{Body: strings.NewReader("x")}); res.Outcome != handler.Timeout {
 				t.Errorf("%T: %+v, want timeout", h, res)
 			}
 		})
@@ -57,47 +60,11 @@ func TestBuiltinsEndWithTheirContext(t *testing.T) {
 // I9: a body that cannot be read to its end is no body.
 func TestBodyThatBreaksOffIsNoSuccess(t *testing.T) {
 	broken := errors.New("disk broke")
-	for _, h := range []Handler{Discard{}, Echo{}, Hash{}} {
-		res := Call(t.Context(), h, Run{Body: io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))})
-		if res.Outcome != Retry || !strings.Contains(res.Err, "disk broke") {
+	for _, h := range []handler.Handler{Discard{}, Echo{}, Hash{}} {
+		res := handler.Call(t.Context(), h, &handler.Run{Body: io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))})
+		if res.Outcome != handler.Retry || !strings.Contains(res.Reason, "disk broke") {
 			t.Errorf("%T: %+v, want retry because the disk broke", h, res)
 		}
-	}
-}
-
-type panicking struct{}
-
-func (panicking) Run(context.Context, Run) Result { panic("boom") }
-
-// S16: poison ends its own run and nothing else.
-func TestPanicIsACrash(t *testing.T) {
-	res := Call(t.Context(), panicking{}, Run{})
-	if res.Outcome != Crashed || !strings.Contains(res.Err, "boom") || !strings.Contains(res.Stderr, "panicking") {
-		t.Errorf("result = %+v, want crashed with the stack", res)
-	}
-	if len(res.Stderr) > MaxStderr {
-		t.Errorf("%d bytes of stack, want at most %d", len(res.Stderr), MaxStderr)
-	}
-}
-
-type greedy struct{}
-
-func (greedy) Run(_ context.Context, r Run) Result {
-	r.Progress("half way")
-	b, err := io.ReadAll(r.Body)
-	return Result{Outcome: Success, Output: b, Err: errorText(err)}
-}
-
-func errorText(err error) string {
-	if err != nil {
-		return err.Error()
-	}
-	return ""
-}
-
-func TestCallMakesTheRunWhole(t *testing.T) {
-	if res := Call(t.Context(), greedy{}, Run{}); res.Outcome != Success || res.Err != "" {
-		t.Errorf("result = %+v, want success on an empty body", res)
 	}
 }
 
@@ -112,12 +79,12 @@ func TestOutput(t *testing.T) {
 		truncated bool
 	}{
 		{"little stays in memory", 100, 0, true, false, 100, false},
-		{"the most that stays in memory", MaxInline, 0, true, false, MaxInline, false},
-		{"one more byte goes to a file", MaxInline + 1, 0, true, true, MaxInline + 1, false},
+		{"the most that stays in memory", proto.MaxInlineBody, 0, true, false, proto.MaxInlineBody, false},
+		{"one more byte goes to a file", proto.MaxInlineBody + 1, 0, true, true, proto.MaxInlineBody + 1, false},
 		{"exactly the limit", 1 << 20, 1 << 20, true, true, 1 << 20, false},
 		{"one byte over the limit", 1<<20 + 1, 1 << 20, true, true, 1 << 20, true},
 		{"limit below a write", 100, 10, true, false, 10, true},
-		{"no folder, all in memory", MaxInline * 2, 0, false, false, MaxInline * 2, false},
+		{"no folder, all in memory", proto.MaxInlineBody * 2, 0, false, false, proto.MaxInlineBody * 2, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -126,7 +93,7 @@ func TestOutput(t *testing.T) {
 				dir = t.TempDir()
 			}
 			body := bytes.Repeat([]byte("0123456789abcdef"), tt.size/16+1)[:tt.size]
-			o := NewOutput(Run{Dir: dir}, OutputConfig{Max: tt.max, Cut: true})
+			o := NewOutput(&handler.Run{Dir: dir}, OutputConfig{Max: tt.max, Cut: true})
 			for rest := body; len(rest) > 0; {
 				n := min(len(rest), 1000)
 				if m, err := o.Write(rest[:n]); m != n || err != nil {
@@ -134,20 +101,20 @@ func TestOutput(t *testing.T) {
 				}
 				rest = rest[n:]
 			}
-			var res Result
+			var res handler.Result
 			o.Into(&res)
 			got := res.Output
-			if res.OutputFile != "" {
+			if res.File != "" {
 				var err error
-				if got, err = os.ReadFile(res.OutputFile); err != nil {
+				if got, err = os.ReadFile(res.File); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if !bytes.Equal(got, body[:tt.want]) || res.OutputSize != int64(tt.want) {
-				t.Errorf("%d bytes kept, size %d, want the first %d", len(got), res.OutputSize, tt.want)
+			if !bytes.Equal(got, body[:tt.want]) || res.Size != int64(tt.want) {
+				t.Errorf("%d bytes kept, size %d, want the first %d", len(got), res.Size, tt.want)
 			}
-			if (res.OutputFile != "") != tt.file || res.Truncated != tt.truncated {
-				t.Errorf("file %q, truncated %v, want %v, %v", res.OutputFile, res.Truncated, tt.file, tt.truncated)
+			if (res.File != "") != tt.file || res.Truncated != tt.truncated {
+				t.Errorf("file %q, truncated %v, want %v, %v", res.File, res.Truncated, tt.file, tt.truncated)
 			}
 		})
 	}
@@ -155,9 +122,9 @@ func TestOutput(t *testing.T) {
 
 // Output that cannot be written is no success, and the cause is told.
 func TestOutputThatCannotBeKept(t *testing.T) {
-	res := Call(t.Context(), Echo{}, Run{Body: bytes.NewReader(make([]byte, MaxInline*2)), Dir: t.TempDir() + "/missing"})
-	if res.Outcome != Retry || !res.Truncated || !strings.Contains(res.Err, "keep output") {
-		t.Errorf("result = %v %v %q, want retry, truncated, and why", res.Outcome, res.Truncated, res.Err)
+	res := handler.Call(t.Context(), Echo{}, &handler.Run{Body: bytes.NewReader(make([]byte, proto.MaxInlineBody*2)), Dir: t.TempDir() + "/missing"})
+	if res.Outcome != handler.Retry || !res.Truncated || !strings.Contains(res.Reason, "keep output") {
+		t.Errorf("result = %v %v %q, want retry, truncated, and why", res.Outcome, res.Truncated, res.Reason)
 	}
 }
 
@@ -184,22 +151,22 @@ func TestOutputBeyondItsLimit(t *testing.T) {
 		task    int64
 		cut     bool
 		room    int64
-		outcome Outcome
+		outcome handler.Outcome
 		kept    int64
 		says    string
 	}{
-		{"within both limits", 1000, 1000, 1000, false, 0, Success, 1000, ""},
-		{"beyond the handler's", 1001, 1000, 5000, false, 0, Fail, 1000, "OUTPUT_TOO_LARGE: more than 1000 bytes of output (max_output of the handler)"},
-		{"beyond the task's", 1001, 5000, 1000, false, 0, Fail, 1000, "OUTPUT_TOO_LARGE: more than 1000 bytes of output (max_result of the task)"},
-		{"beyond it, and the beginning is enough", 1001, 1000, 0, true, 0, Success, 1000, "cut off after 1000 bytes (max_output"},
-		{"a file within the room", 3 * MaxInline, 0, 0, false, 3 * MaxInline, Success, 3 * MaxInline, ""},
-		{"no room for a file", 3 * MaxInline, 0, 0, false, 2 * MaxInline, NoSpace, 2 * MaxInline, "NO_ROOM"},
-		{"no room, and the beginning would be enough", 3 * MaxInline, 0, 0, true, 2 * MaxInline, NoSpace, 2 * MaxInline, "NO_ROOM"},
-		{"memory takes no room", MaxInline, 0, 0, false, 1, Success, MaxInline, ""},
+		{"within both limits", 1000, 1000, 1000, false, 0, handler.Success, 1000, ""},
+		{"beyond the handler's", 1001, 1000, 5000, false, 0, handler.Fail, 1000, "OUTPUT_TOO_LARGE: more than 1000 bytes of output (max_output of the handler)"},
+		{"beyond the task's", 1001, 5000, 1000, false, 0, handler.Fail, 1000, "OUTPUT_TOO_LARGE: more than 1000 bytes of output (max_result of the task)"},
+		{"beyond it, and the beginning is enough", 1001, 1000, 0, true, 0, handler.Success, 1000, "cut off after 1000 bytes (max_output"},
+		{"a file within the room", 3 * proto.MaxInlineBody, 0, 0, false, 3 * proto.MaxInlineBody, handler.Success, 3 * proto.MaxInlineBody, ""},
+		{"no room for a file", 3 * proto.MaxInlineBody, 0, 0, false, 2 * proto.MaxInlineBody, handler.NoSpace, 2 * proto.MaxInlineBody, "NO_ROOM"},
+		{"no room, and the beginning would be enough", 3 * proto.MaxInlineBody, 0, 0, true, 2 * proto.MaxInlineBody, handler.NoSpace, 2 * proto.MaxInlineBody, "NO_ROOM"},
+		{"memory takes no room", proto.MaxInlineBody, 0, 0, false, 1, handler.Success, proto.MaxInlineBody, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			r := Run{Dir: t.TempDir(), MaxOutput: tt.task}
+			r := &handler.Run{Dir: t.TempDir(), MaxOutput: tt.task}
 			rm := &fakeQuota{left: tt.room}
 			if tt.room > 0 {
 				r.Quota = rm
@@ -211,34 +178,34 @@ func TestOutputBeyondItsLimit(t *testing.T) {
 					t.Fatal(n, err)
 				}
 			}
-			res := Result{Outcome: Success}
+			res := handler.Result{Outcome: handler.Success}
 			o.Into(&res)
-			fatal := tt.outcome != Success
-			if res.Outcome != tt.outcome || res.OutputSize != tt.kept || !strings.Contains(res.Err, tt.says) || (tt.says == "") != (res.Err == "") || (stopped == 1) != fatal {
-				t.Errorf("%v, %d bytes, %q, stopped %d times; want %v, %d, %q", res.Outcome, res.OutputSize, res.Err, stopped, tt.outcome, tt.kept, tt.says)
+			fatal := tt.outcome != handler.Success
+			if res.Outcome != tt.outcome || res.Size != tt.kept || !strings.Contains(res.Reason, tt.says) || (tt.says == "") != (res.Reason == "") || (stopped == 1) != fatal {
+				t.Errorf("%v, %d bytes, %q, stopped %d times; want %v, %d, %q", res.Outcome, res.Size, res.Reason, stopped, tt.outcome, tt.kept, tt.says)
 			}
 			if res.Truncated != (tt.says != "") || rm.taken != 0 {
 				t.Errorf("truncated %v, %d bytes of room are neither written nor given back", res.Truncated, rm.taken)
 			}
 		})
 	}
-	o := NewOutput(Run{}, OutputConfig{Max: 1})
+	o := NewOutput(&handler.Run{}, OutputConfig{Max: 1})
 	if _, err := o.Write([]byte("ab")); err != nil {
 		t.Fatal(err)
 	}
-	res := Result{Outcome: Fail, Err: "exit code 65"}
-	if o.Into(&res); res.Outcome != Fail || res.Err != "exit code 65" || !res.Truncated {
+	res := handler.Result{Outcome: handler.Fail, Reason: "exit code 65"}
+	if o.Into(&res); res.Outcome != handler.Fail || res.Reason != "exit code 65" || !res.Truncated {
 		t.Errorf("%+v, want the program's own no to stand", res)
 	}
 }
 
 func TestWords(t *testing.T) {
-	var none Outcome
-	if none == Success || none.String() != "none" || Crashed.String() != "crashed" || Outcome(99).String() != "outcome(99)" {
+	var none handler.Outcome
+	if none == handler.Success || none.String() != "none" || handler.Crashed.String() != "crashed" || handler.Outcome(99).String() != "outcome(99)" {
 		t.Error("outcomes are not named right")
 	}
-	var v ProbeResult
-	if v.String() != "unknown" || Done.String() != "done" || NotDone.String() != "not done" {
+	var v handler.ProbeResult
+	if v.String() != "unknown" || handler.Done.String() != "done" || handler.NotDone.String() != "not done" {
 		t.Error("verdicts are not named right")
 	}
 }

@@ -6,14 +6,16 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+
+	"github.com/balefire/balefire/handler"
 )
 
 // Discard reads the body to its end and succeeds without output. The
 // benchmarks use it.
 type Discard struct{}
 
-// Run implements [Handler].
-func (Discard) Run(ctx context.Context, r Run) Result {
+// handler.Run implements [handler.Handler].
+func (Discard) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	return copyBody(ctx, io.Discard, r)
 }
 
@@ -23,41 +25,41 @@ type Echo struct {
 	CutOutput bool  // what is beyond is dropped; default: the run fails for good
 }
 
-// Run implements [Handler].
-func (e Echo) Run(ctx context.Context, r Run) Result {
+// handler.Run implements [handler.Handler].
+func (e Echo) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	out := NewOutput(r, OutputConfig{Max: e.MaxOutput, Cut: e.CutOutput, Stop: stop})
 	res := copyBody(ctx, out, r)
-	out.Into(&res)
+	out.Into(res)
 	return res
 }
 
 // Hash returns the SHA-256 of the body in hex, as sha256sum prints it.
 type Hash struct{}
 
-// Run implements [Handler].
-func (Hash) Run(ctx context.Context, r Run) Result {
+// handler.Run implements [handler.Handler].
+func (Hash) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	d := sha256.New()
 	res := copyBody(ctx, d, r)
-	if res.Outcome == Success {
+	if res.Outcome == handler.Success {
 		out := NewOutput(r, OutputConfig{})
 		out.Write(hex.AppendEncode(nil, d.Sum(nil)))
-		out.Into(&res)
+		out.Into(res)
 	}
 	return res
 }
 
 // copyBody copies the body to w until its end or the context's.
-func copyBody(ctx context.Context, w io.Writer, r Run) Result {
+func copyBody(ctx context.Context, w io.Writer, r *handler.Run) *handler.Result {
 	n, err := io.Copy(w, contextReader{ctx, r.Body})
 	switch {
 	case err == nil:
-		return Result{Outcome: Success}
+		return &handler.Result{Outcome: handler.Success}
 	case ctx.Err() != nil:
-		return Result{Outcome: Stopped(context.Cause(ctx)), Code: -1, Err: context.Cause(ctx).Error()}
+		return &handler.Result{Outcome: handler.Stopped(context.Cause(ctx)), Code: -1, Reason: context.Cause(ctx).Error()}
 	}
-	return Result{Outcome: Retry, Code: -1, Err: fmt.Sprintf("read body at byte %d: %v", n, err)}
+	return &handler.Result{Outcome: handler.Retry, Code: -1, Reason: fmt.Sprintf("read body at byte %d: %v", n, err)}
 }
 
 // A contextReader ends with its context.

@@ -8,15 +8,13 @@ import (
 	"os"
 	"sync"
 	"syscall"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
 )
 
-const (
-	// MaxInline is how many bytes of output a result holds itself; more of it
-	// is in a file.
-	MaxInline = 256 << 10
-	// DefaultMaxOutput is how many bytes of output are kept in all.
-	DefaultMaxOutput = 10 << 20
-)
+// DefaultMaxOutput is how many bytes of output are kept unless the handler says otherwise.
+const DefaultMaxOutput = 10 << 20
 
 // The reasons to stop a run for its output: what context.Cause returns.
 var (
@@ -25,14 +23,6 @@ var (
 	// ErrNoSpace stops a run whose output finds no room on the disk.
 	ErrNoSpace = errors.New("NO_ROOM")
 )
-
-// A Quota is the disk that the output of one run may take.
-type Quota interface {
-	// Reserve asks for n more bytes. False: the disk is at its reserve.
-	Reserve(n int64) bool
-	// Settle says that of n bytes which were taken so many were written.
-	Settle(taken, written int64)
-}
 
 // OutputConfig says how much output is kept, and what happens to a run that
 // writes more.
@@ -49,8 +39,8 @@ type OutputConfig struct {
 type Output struct {
 	cfg       OutputConfig
 	dir       string
-	quota     Quota  // nil: no limit
-	limitName string // the limit
+	quota     handler.Quota // nil: no limit
+	limitName string        // the limit
 
 	mu        sync.Mutex
 	mem       bytes.Buffer
@@ -62,7 +52,7 @@ type Output struct {
 
 // NewOutput returns the output of r. Files are made in its folder; without one
 // everything stays in memory.
-func NewOutput(r Run, cfg OutputConfig) *Output {
+func NewOutput(r *handler.Run, cfg OutputConfig) *Output {
 	o := &Output{cfg: cfg, dir: r.Dir, quota: r.Quota, limitName: "max_output of the handler"}
 	o.cfg.Max = cmp.Or(cfg.Max, DefaultMaxOutput)
 	if r.MaxOutput > 0 && r.MaxOutput < o.cfg.Max {
@@ -104,7 +94,7 @@ func (o *Output) fail(err error) {
 }
 
 func (o *Output) store(p []byte) error {
-	if o.file == nil && o.dir != "" && o.size+int64(len(p)) > MaxInline {
+	if o.file == nil && o.dir != "" && o.size+int64(len(p)) > proto.MaxInlineBody {
 		if err := o.moveToFile(); err != nil {
 			return err
 		}
@@ -148,27 +138,27 @@ func (o *Output) moveToFile() error {
 // Into ends the output and puts it into r. What could not be kept ends the run
 // as it must: one whose output is too large fails for good, one that found no
 // room can be started again. That the program itself said no for good stands.
-func (o *Output) Into(r *Result) {
+func (o *Output) Into(r *handler.Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.file != nil {
-		r.OutputFile = o.file.Name()
+		r.File = o.file.Name()
 		if err := o.file.Close(); err != nil && o.err == nil {
 			o.err = fmt.Errorf("keep output: %w", err)
 		}
 	} else {
 		r.Output = bytes.Clone(o.mem.Bytes())
 	}
-	r.OutputSize, r.Truncated = o.size, o.truncated
+	r.Size, r.Truncated = o.size, o.truncated
 	switch {
-	case o.err == nil && o.truncated && r.Outcome == Success:
-		r.Err = fmt.Sprintf("the output was cut off after %d bytes (%s)", o.cfg.Max, o.limitName)
-	case o.err == nil || r.Outcome == Fail:
+	case o.err == nil && o.truncated && r.Outcome == handler.Success:
+		r.Reason = fmt.Sprintf("the output was cut off after %d bytes (%s)", o.cfg.Max, o.limitName)
+	case o.err == nil || r.Outcome == handler.Fail:
 	case errors.Is(o.err, ErrOutputTooLarge):
-		r.Outcome, r.Err = Fail, o.err.Error()
+		r.Outcome, r.Reason = handler.Fail, o.err.Error()
 	case errors.Is(o.err, ErrNoSpace):
-		r.Outcome, r.Err = NoSpace, o.err.Error()
+		r.Outcome, r.Reason = handler.NoSpace, o.err.Error()
 	default:
-		r.Outcome, r.Err = Retry, o.err.Error()
+		r.Outcome, r.Reason = handler.Retry, o.err.Error()
 	}
 }

@@ -123,7 +123,7 @@ type allowCache struct {
 	asked   bool
 	origin  proto.PeerID
 	kind    string
-	h       *handler
+	h       *registration
 	allowed bool
 }
 

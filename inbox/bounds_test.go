@@ -8,13 +8,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 )
 
 // A file whose record could not be written is not left behind (I13).
 func TestRefusedArrivalLeavesNoFile(t *testing.T) {
-	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result { return &handler.Result{Outcome: handler.Success} })
 	inBubble(t, Config{MaxTasks: 1}, []Spec{spec}, func(f *fixture) {
 		big := withBody(strings.Repeat("x", 20_000))
 		kept := f.task(big)
@@ -32,7 +33,7 @@ func TestRefusedArrivalLeavesNoFile(t *testing.T) {
 
 // Cancels of tasks that never existed affect only their sender.
 func TestCancelsOfUnknownTasksAreBounded(t *testing.T) {
-	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result { return &handler.Result{Outcome: handler.Success} })
 	inBubble(t, Config{MaxKept: 2000}, []Spec{spec}, func(f *fixture) {
 		codes := map[string]int{}
 		for range 3000 {
@@ -48,7 +49,7 @@ func TestCancelsOfUnknownTasksAreBounded(t *testing.T) {
 // A cancel whose stream breaks while the end is written either ends the task or does not:
 // no handler starts after that (I6).
 func TestCancelWhoseStreamBreaksEndsOnce(t *testing.T) {
-	h, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	h, spec := scripted(func(context.Context, *handler.Run) *handler.Result { return &handler.Result{Outcome: handler.Success} })
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a := f.task()
 		f.accept(0, a)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
 )
@@ -58,7 +59,7 @@ func (in *Inbox) cancelWaiting(ctx context.Context, j *job) Verdict {
 		return in.cancelClaimed(ctx, j.key, false)
 	}
 	if err == nil {
-		err = in.tryFinish(ctx, j, cancelledStep(j.rec), &Result{}, false)
+		err = in.tryFinish(ctx, j, cancelledStep(j.rec), &handler.Result{}, false)
 	}
 	if err == nil {
 		in.dropBody(j)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -47,26 +48,26 @@ func TestCancelRunning(t *testing.T) {
 	tests := []struct {
 		name string
 		hard bool
-		f    func(context.Context, *Run) *Result
+		f    func(context.Context, *handler.Run) *handler.Result
 		want proto.TaskState
 	}{
-		{"soft", false, func(ctx context.Context, _ *Run) *Result {
+		{"soft", false, func(ctx context.Context, _ *handler.Run) *handler.Result {
 			<-ctx.Done()
 			time.Sleep(3 * time.Second)
-			return &Result{Outcome: Crashed, Reason: errText(context.Cause(ctx))}
+			return &handler.Result{Outcome: handler.Crashed, Reason: errText(context.Cause(ctx))}
 		}, cancelled},
-		{"soft, it succeeds all the same", false, func(ctx context.Context, _ *Run) *Result {
+		{"soft, it succeeds all the same", false, func(ctx context.Context, _ *handler.Run) *handler.Result {
 			<-ctx.Done()
 			time.Sleep(3 * time.Second)
-			return &Result{Outcome: Success}
+			return &handler.Result{Outcome: handler.Success}
 		}, succeeded},
-		{"hard", true, func(ctx context.Context, r *Run) *Result {
+		{"hard", true, func(ctx context.Context, r *handler.Run) *handler.Result {
 			<-r.Kill
-			if !errors.Is(context.Cause(ctx), ErrCancelled) {
-				return &Result{Outcome: Success}
+			if !errors.Is(context.Cause(ctx), handler.ErrCancelled) {
+				return &handler.Result{Outcome: handler.Success}
 			}
 			time.Sleep(3 * time.Second)
-			return &Result{Outcome: Stopped}
+			return &handler.Result{Outcome: handler.Cancelled}
 		}, cancelled},
 	}
 	for _, tt := range tests {
@@ -94,7 +95,10 @@ func TestCancelRunning(t *testing.T) {
 
 // TestCancelThenKill checks that a soft cancel can be made hard.
 func TestCancelThenKill(t *testing.T) {
-	_, spec := scripted(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Stopped} })
+	_, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
+		<-r.Kill
+		return &handler.Result{Outcome: handler.Cancelled}
+	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a := f.task()
 		f.accept(0, a)
@@ -119,7 +123,10 @@ func TestCancelThenKill(t *testing.T) {
 func TestCancelSurvivesCrash(t *testing.T) {
 	s, spec := scripted(blocks)
 	inBubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(f *fixture) {
-		s.f = func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Stopped} }
+		s.f = func(_ context.Context, r *handler.Run) *handler.Result {
+			<-r.Kill
+			return &handler.Result{Outcome: handler.Cancelled}
+		}
 		a := f.task()
 		f.accept(0, a)
 		f.run()
@@ -139,10 +146,10 @@ func TestCancelSurvivesCrash(t *testing.T) {
 // TestCancelWinsOverRetry checks that a cancel that arrives while a timed-out run ends
 // takes effect at once, even if the handler is gone.
 func TestCancelWinsOverRetry(t *testing.T) {
-	s, spec := scripted(func(ctx context.Context, _ *Run) *Result {
+	s, spec := scripted(func(ctx context.Context, _ *handler.Run) *handler.Result {
 		<-ctx.Done()
 		time.Sleep(10 * time.Second)
-		return &Result{Outcome: Stopped}
+		return &handler.Result{Outcome: handler.Cancelled}
 	})
 	spec.Timeout = time.Second
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -162,7 +169,9 @@ func TestCancelWinsOverRetry(t *testing.T) {
 // TestCancelBetweenAttempts checks that a task that waits for its next attempt ends at
 // once.
 func TestCancelBetweenAttempts(t *testing.T) {
-	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Retry, Reason: "not yet"} })
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+		return &handler.Result{Outcome: handler.Retry, Reason: "not yet"}
+	})
 	spec.MaxAttempts = 100
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a := f.task()

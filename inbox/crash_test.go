@@ -8,11 +8,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
 // blocks is a handler that runs until it is told to stop.
-func blocks(ctx context.Context, _ *Run) *Result { <-ctx.Done(); return &Result{Outcome: Stopped} }
+func blocks(ctx context.Context, _ *handler.Run) *handler.Result {
+	<-ctx.Done()
+	return &handler.Result{Outcome: handler.Cancelled}
+}
 
 // TestStopAfterEachStep stops the process before and after each step of a task and restarts
 // it (S01, I1, I6, I7): the task ends once, successfully, with one successful run.
@@ -63,22 +67,22 @@ func TestCrashPolicies(t *testing.T) {
 	tests := []struct {
 		name   string
 		policy OnCrash
-		probe  Probe
+		probe  handler.ProbeResult
 		mode   proto.Mode
 		want   proto.TaskState
 		starts int
 	}{
-		{"retry", OnCrashRetry, Unknown, 0, succeeded, 2},
-		{"probe: done", OnCrashProbe, Done, 0, succeeded, 1},
-		{"probe: not done", OnCrashProbe, NotDone, 0, succeeded, 2},
-		{"probe: unknown", OnCrashProbe, Unknown, 0, deadLetter, 1},
-		{"park", OnCrashPark, Unknown, 0, deadLetter, 1},
-		{"retry, but at most once", OnCrashRetry, Unknown, proto.AtMostOnce, deadLetter, 1},
+		{"retry", OnCrashRetry, handler.Unknown, 0, succeeded, 2},
+		{"probe: done", OnCrashProbe, handler.Done, 0, succeeded, 1},
+		{"probe: not done", OnCrashProbe, handler.NotDone, 0, succeeded, 2},
+		{"probe: unknown", OnCrashProbe, handler.Unknown, 0, deadLetter, 1},
+		{"park", OnCrashPark, handler.Unknown, 0, deadLetter, 1},
+		{"retry, but at most once", OnCrashRetry, handler.Unknown, proto.AtMostOnce, deadLetter, 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s, spec := scripted(blocks)
-			s.probe = func(*Run) Probe { return tt.probe }
+			s.probe = func(*handler.Run) handler.ProbeResult { return tt.probe }
 			spec.OnCrash = tt.policy
 			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 				a := f.task(withMode(tt.mode))
@@ -122,16 +126,16 @@ func TestPoison(t *testing.T) {
 	s, spec := scripted(nil)
 	var poison proto.TaskID
 	var deadly chan struct{}
-	s.f = func(ctx context.Context, r *Run) *Result {
+	s.f = func(ctx context.Context, r *handler.Run) *handler.Result {
 		if r.ID == poison {
 			deadly <- struct{}{}
 			return blocks(ctx, r)
 		}
 		select {
 		case <-time.After(10 * time.Second):
-			return &Result{Outcome: Success}
+			return &handler.Result{Outcome: handler.Success}
 		case <-ctx.Done():
-			return &Result{Outcome: Stopped}
+			return &handler.Result{Outcome: handler.Cancelled}
 		}
 	}
 	inBubble(t, Config{Slots: 4}, []Spec{spec}, func(f *fixture) {
@@ -166,16 +170,16 @@ func TestPoison(t *testing.T) {
 func TestGracefulStop(t *testing.T) {
 	var r0 *fixture
 	s, spec := scripted(nil)
-	s.f = func(ctx context.Context, r *Run) *Result {
+	s.f = func(ctx context.Context, r *handler.Run) *handler.Result {
 		if string(r.Content.Body) == "quick" {
 			time.Sleep(5 * time.Second)
-			return &Result{Outcome: Success}
+			return &handler.Result{Outcome: handler.Success}
 		}
 		<-ctx.Done()
-		if !errors.Is(context.Cause(ctx), ErrStopping) {
+		if !errors.Is(context.Cause(ctx), handler.ErrStopping) {
 			r0.t.Errorf("told to stop because %v", context.Cause(ctx))
 		}
-		return &Result{Outcome: Crashed, ExitCode: 143}
+		return &handler.Result{Outcome: handler.Crashed, Code: 143}
 	}
 	inBubble(t, Config{GracefulTimeout: 10 * time.Second}, []Spec{spec}, func(f *fixture) {
 		r0 = f
@@ -211,7 +215,10 @@ func TestGracefulStop(t *testing.T) {
 // TestStubbornHandler checks that a handler that ignores the request to stop is killed
 // after a grace period, and that Run waits for it.
 func TestStubbornHandler(t *testing.T) {
-	_, spec := scripted(func(_ context.Context, r *Run) *Result { <-r.Kill; return &Result{Outcome: Crashed} })
+	_, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
+		<-r.Kill
+		return &handler.Result{Outcome: handler.Crashed}
+	})
 	inBubble(t, Config{GracefulTimeout: time.Second}, []Spec{spec}, func(f *fixture) {
 		a := f.task()
 		f.accept(0, a)
@@ -233,7 +240,10 @@ func TestStubbornHandler(t *testing.T) {
 // TestStoreFails checks that Run ends with the failure of the store, and that work
 // continues from what was on disk.
 func TestStoreFails(t *testing.T) {
-	s, spec := scripted(func(context.Context, *Run) *Result { time.Sleep(time.Second); return &Result{Outcome: Success} })
+	s, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+		time.Sleep(time.Second)
+		return &handler.Result{Outcome: handler.Success}
+	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a := f.task()
 		f.accept(0, a)

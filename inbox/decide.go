@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -200,7 +201,7 @@ const (
 
 // cause returns the cancellation cause of the handler's context.
 func (s stop) cause() error {
-	return [...]error{notStopped: nil, stopTimeout: ErrTimeout, stopCancel: ErrCancelled, stopNode: ErrStopping, stopLease: ErrLeaseLost}[s]
+	return [...]error{notStopped: nil, stopTimeout: handler.ErrTimeout, stopCancel: handler.ErrCancelled, stopNode: handler.ErrStopping, stopLease: handler.ErrLeaseLost}[s]
 }
 
 // A transition is the next state of a task after a run or a crash.
@@ -222,14 +223,14 @@ type limits struct {
 
 // after decides the next state of a task whose run has ended. r is random in [0, 1). A
 // success stands even if the handler had been told to stop: its effect has happened (I6).
-func (l limits) after(rec *proto.Record, res *Result, why stop, r float64) transition {
+func (l limits) after(rec *proto.Record, res *handler.Result, why stop, r float64) transition {
 	once := rec.Mode == proto.AtMostOnce
 	switch {
-	case res.Outcome == Success:
+	case res.Outcome == handler.Success:
 		return transition{state: proto.Success, reason: cutReason(res), spent: true}
 	case res.Outcome == unusable:
 		return transition{state: proto.DeadLetter, reason: res.Reason}
-	case res.Outcome == Fail && why == notStopped:
+	case res.Outcome == handler.Fail && why == notStopped:
 		return transition{state: proto.Failed, reason: reasonOr(res, "the handler rejected the task"), spent: true}
 	case why == stopCancel:
 		return transition{state: proto.Cancelled, reason: "cancelled while it ran", spent: true}
@@ -238,10 +239,10 @@ func (l limits) after(rec *proto.Record, res *Result, why stop, r float64) trans
 	case why == stopNode:
 		return transition{state: proto.Accepted, reason: "the node stopped while it ran"}
 	}
-	if res.Outcome == Unready && why == notStopped {
+	if res.Outcome == handler.Unready && why == notStopped {
 		return transition{state: proto.Retrying, reason: reasonOr(res, "nothing could be started"), wait: l.backoff(unreadyAs, r)}
 	}
-	if res.Outcome == NoRoom && why == notStopped {
+	if res.Outcome == handler.NoSpace && why == notStopped {
 		return l.outOfSpace(rec, res, r)
 	}
 	last := rec.Attempts+1 >= l.maxAttempts || once
@@ -262,7 +263,7 @@ func (l limits) after(rec *proto.Record, res *Result, why stop, r float64) trans
 
 // outOfSpace decides about a task that was stopped because there was no room for its
 // output.
-func (l limits) outOfSpace(rec *proto.Record, res *Result, r float64) transition {
+func (l limits) outOfSpace(rec *proto.Record, res *handler.Result, r float64) transition {
 	t := transition{state: proto.Retrying, reason: reasonOr(res, "there was no room for its output"), abandoned: true, wait: l.backoff(rec.Abandons+1, r)}
 	switch {
 	case rec.Mode == proto.AtMostOnce:
@@ -276,7 +277,7 @@ func (l limits) outOfSpace(rec *proto.Record, res *Result, r float64) transition
 }
 
 // cutReason returns the reason of a success whose output was truncated.
-func cutReason(res *Result) string {
+func cutReason(res *handler.Result) string {
 	if !res.Truncated {
 		return ""
 	}
@@ -287,7 +288,7 @@ func cutReason(res *Result) string {
 // started.
 const unreadyAs = 5
 
-func reasonOr(res *Result, otherwise string) string {
+func reasonOr(res *handler.Result, otherwise string) string {
 	if res.Reason != "" {
 		return res.Reason
 	}
@@ -296,15 +297,15 @@ func reasonOr(res *Result, otherwise string) string {
 
 // afterCrash decides about a task that was running when the process died (I7). probe is the
 // handler's answer if its policy is probe.
-func (l limits) afterCrash(rec *proto.Record, policy OnCrash, probe Probe, r float64) transition {
+func (l limits) afterCrash(rec *proto.Record, policy OnCrash, probe handler.ProbeResult, r float64) transition {
 	if rec.Mode == proto.AtMostOnce {
 		return transition{state: proto.DeadLetter, abandoned: true,
 			reason: "indeterminate: the process died while it ran, and its mode is at_most_once"}
 	}
 	switch {
-	case policy == OnCrashProbe && probe == Done:
+	case policy == OnCrashProbe && probe == handler.Done:
 		return transition{state: proto.Success, abandoned: true}
-	case policy == OnCrashPark, policy == OnCrashProbe && probe == Unknown:
+	case policy == OnCrashPark, policy == OnCrashProbe && probe == handler.Unknown:
 		return transition{state: proto.DeadLetter, abandoned: true,
 			reason: "indeterminate: the process died while it ran, and on_crash is " + string(policy)}
 	case rec.Abandons+1 >= l.maxAbandons:

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -123,38 +124,38 @@ func TestAfter(t *testing.T) {
 		name     string
 		attempts uint32
 		mode     proto.Mode
-		end      Outcome
+		end      handler.Outcome
 		why      stop
 		want     proto.TaskState
 		spent    bool
 	}{
-		{"success", 0, 0, Success, notStopped, succeeded, true},
-		{"success although told to stop", 0, 0, Success, stopCancel, succeeded, true},
-		{"success at the last moment", 2, 0, Success, stopTimeout, succeeded, true},
-		{"no for good", 0, 0, Fail, notStopped, failed, true},
-		{"failure", 0, 0, Retry, notStopped, retrying, true},
-		{"death", 1, 0, Crashed, notStopped, retrying, true},
-		{"last failure", 2, 0, Retry, notStopped, deadLetter, true},
-		{"more failures than allowed", 7, 0, Retry, notStopped, deadLetter, true},
-		{"timeout", 0, 0, Stopped, stopTimeout, retrying, true},
-		{"last timeout", 2, 0, Stopped, stopTimeout, timedOut, true},
-		{"a kill that looks like a no", 0, 0, Fail, stopTimeout, retrying, true},
-		{"cancelled", 0, 0, Stopped, stopCancel, cancelled, true},
-		{"cancelled and died of it", 2, 0, Crashed, stopCancel, cancelled, true},
-		{"node stops", 2, 0, Stopped, stopNode, accepted, false},
-		{"node stops and the handler dies of it", 2, 0, Crashed, stopNode, accepted, false},
-		{"ended without being told to", 0, 0, Stopped, notStopped, retrying, true},
+		{"success", 0, 0, handler.Success, notStopped, succeeded, true},
+		{"success although told to stop", 0, 0, handler.Success, stopCancel, succeeded, true},
+		{"success at the last moment", 2, 0, handler.Success, stopTimeout, succeeded, true},
+		{"no for good", 0, 0, handler.Fail, notStopped, failed, true},
+		{"failure", 0, 0, handler.Retry, notStopped, retrying, true},
+		{"death", 1, 0, handler.Crashed, notStopped, retrying, true},
+		{"last failure", 2, 0, handler.Retry, notStopped, deadLetter, true},
+		{"more failures than allowed", 7, 0, handler.Retry, notStopped, deadLetter, true},
+		{"timeout", 0, 0, handler.Cancelled, stopTimeout, retrying, true},
+		{"last timeout", 2, 0, handler.Cancelled, stopTimeout, timedOut, true},
+		{"a kill that looks like a no", 0, 0, handler.Fail, stopTimeout, retrying, true},
+		{"cancelled", 0, 0, handler.Cancelled, stopCancel, cancelled, true},
+		{"cancelled and died of it", 2, 0, handler.Crashed, stopCancel, cancelled, true},
+		{"node stops", 2, 0, handler.Cancelled, stopNode, accepted, false},
+		{"node stops and the handler dies of it", 2, 0, handler.Crashed, stopNode, accepted, false},
+		{"ended without being told to", 0, 0, handler.Cancelled, notStopped, retrying, true},
 		{"a body that does not match its signature", 0, 0, unusable, notStopped, deadLetter, false},
-		{"once: no room for its output", 0, once, NoRoom, stopCancel, cancelled, true},
-		{"no room for its output, and the node stops", 0, 0, NoRoom, stopNode, accepted, false},
-		{"once: failure", 0, once, Retry, notStopped, deadLetter, true},
-		{"once: timeout", 0, once, Stopped, stopTimeout, timedOut, true},
-		{"once: node stops", 0, once, Stopped, stopNode, deadLetter, true},
+		{"once: no room for its output", 0, once, handler.NoSpace, stopCancel, cancelled, true},
+		{"no room for its output, and the node stops", 0, 0, handler.NoSpace, stopNode, accepted, false},
+		{"once: failure", 0, once, handler.Retry, notStopped, deadLetter, true},
+		{"once: timeout", 0, once, handler.Cancelled, stopTimeout, timedOut, true},
+		{"once: node stops", 0, once, handler.Cancelled, stopNode, deadLetter, true},
 	}
 	l := limits{maxAttempts: 3, maxAbandons: 10, baseBackoff: time.Second, maxBackoff: time.Minute}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := l.after(&proto.Record{Attempts: tt.attempts, Mode: tt.mode}, &Result{Outcome: tt.end, Reason: reasonFor(tt.end)}, tt.why, 0.5)
+			got := l.after(&proto.Record{Attempts: tt.attempts, Mode: tt.mode}, &handler.Result{Outcome: tt.end, Reason: reasonFor(tt.end)}, tt.why, 0.5)
 			if got.state != tt.want || got.spent != tt.spent || got.abandoned {
 				t.Errorf("got %s, spent %v; want %s, %v", got.state.Name(), got.spent, tt.want.Name(), tt.spent)
 			}
@@ -177,12 +178,12 @@ func TestNoRoomIsAnAbandon(t *testing.T) {
 		mode     proto.Mode
 		want     proto.TaskState
 	}{{0, 0, retrying}, {1, 0, retrying}, {2, 0, deadLetter}, {0, proto.AtMostOnce, deadLetter}} {
-		got := l.after(&proto.Record{Abandons: tt.abandons, Mode: tt.mode}, &Result{Outcome: NoRoom, Reason: "NO_ROOM"}, notStopped, 0.5)
+		got := l.after(&proto.Record{Abandons: tt.abandons, Mode: tt.mode}, &handler.Result{Outcome: handler.NoSpace, Reason: "NO_ROOM"}, notStopped, 0.5)
 		if got.state != tt.want || got.spent || !got.abandoned || (got.wait > 0) != (tt.want == retrying) || !strings.Contains(got.reason, "NO_ROOM") {
 			t.Errorf("%+v after %d abandons: want %s", t, tt.abandons, tt.want.Name())
 		}
 	}
-	got := l.after(&proto.Record{}, &Result{Outcome: Success, Truncated: true, Reason: "cut off after 5 bytes"}, notStopped, 0)
+	got := l.after(&proto.Record{}, &handler.Result{Outcome: handler.Success, Truncated: true, Reason: "cut off after 5 bytes"}, notStopped, 0)
 	if got.state != succeeded || got.reason != "cut off after 5 bytes" {
 		t.Errorf("%+v, want a success with the reason that it is truncated", t)
 	}
@@ -195,21 +196,21 @@ func TestRecovered(t *testing.T) {
 		name     string
 		mode     proto.Mode
 		policy   OnCrash
-		probe    Probe
+		probe    handler.ProbeResult
 		abandons uint32
 		want     proto.TaskState
 	}{
-		{"retry", 0, OnCrashRetry, Unknown, 0, retrying},
-		{"retry, ninth death", 0, OnCrashRetry, Unknown, 8, retrying},
-		{"retry, tenth death", 0, OnCrashRetry, Unknown, 9, deadLetter},
-		{"probe: done", 0, OnCrashProbe, Done, 9, succeeded},
-		{"probe: not done", 0, OnCrashProbe, NotDone, 0, retrying},
-		{"probe: not done, tenth death", 0, OnCrashProbe, NotDone, 9, deadLetter},
-		{"probe: unknown", 0, OnCrashProbe, Unknown, 0, deadLetter},
-		{"park", 0, OnCrashPark, Unknown, 0, deadLetter},
-		{"park does not ask", 0, OnCrashPark, NotDone, 0, deadLetter},
-		{"once", once, OnCrashRetry, Unknown, 0, deadLetter},
-		{"once does not probe its way to a second start", once, OnCrashProbe, NotDone, 0, deadLetter},
+		{"retry", 0, OnCrashRetry, handler.Unknown, 0, retrying},
+		{"retry, ninth death", 0, OnCrashRetry, handler.Unknown, 8, retrying},
+		{"retry, tenth death", 0, OnCrashRetry, handler.Unknown, 9, deadLetter},
+		{"probe: done", 0, OnCrashProbe, handler.Done, 9, succeeded},
+		{"probe: not done", 0, OnCrashProbe, handler.NotDone, 0, retrying},
+		{"probe: not done, tenth death", 0, OnCrashProbe, handler.NotDone, 9, deadLetter},
+		{"probe: unknown", 0, OnCrashProbe, handler.Unknown, 0, deadLetter},
+		{"park", 0, OnCrashPark, handler.Unknown, 0, deadLetter},
+		{"park does not ask", 0, OnCrashPark, handler.NotDone, 0, deadLetter},
+		{"once", once, OnCrashRetry, handler.Unknown, 0, deadLetter},
+		{"once does not probe its way to a second start", once, OnCrashProbe, handler.NotDone, 0, deadLetter},
 	}
 	l := limits{maxAttempts: 3, maxAbandons: 10, baseBackoff: time.Second, maxBackoff: time.Minute}
 	for _, tt := range tests {
@@ -249,7 +250,7 @@ func TestExpiredReasonNamesTheLastFailure(t *testing.T) {
 	}
 }
 
-func reasonFor(e Outcome) string {
+func reasonFor(e handler.Outcome) string {
 	if e == unusable {
 		return "damaged"
 	}

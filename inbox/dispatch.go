@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
@@ -333,10 +334,10 @@ func (rn *runner) recover(jobCtx context.Context, j *job) {
 		rn.spawn(func() error { return rn.probe(jobCtx, j) })
 		return
 	}
-	to := rn.limits.afterCrash(j.rec, j.h.OnCrash, Unknown, rn.cfg.Rand())
+	to := rn.limits.afterCrash(j.rec, j.h.OnCrash, handler.Unknown, rn.cfg.Rand())
 	rn.spawn(func() error {
 		defer rn.dropJob(j)
-		return rn.conclude(jobCtx, j, to, &Result{})
+		return rn.conclude(jobCtx, j, to, &handler.Result{})
 	})
 }
 

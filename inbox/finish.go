@@ -8,13 +8,14 @@ import (
 	"os"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
 )
 
 // conclude commits the next state of a task after a run.
-func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *Result) error {
+func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *handler.Result) error {
 	if to.state.Terminal() {
 		return in.finish(ctx, j, to, res, true)
 	}
@@ -30,7 +31,7 @@ func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *Resul
 	in.changed(j.key.ID, rec)
 	if rec.Cancel {
 		j.version = 0
-		return in.finish(ctx, j, cancelledStep(rec), &Result{}, false)
+		return in.finish(ctx, j, cancelledStep(rec), &handler.Result{}, false)
 	}
 	return nil
 }
@@ -38,14 +39,14 @@ func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *Resul
 // end finishes a task without a start.
 func (in *Inbox) end(ctx context.Context, j *job, e ending) error {
 	defer in.dropJob(j)
-	return in.finish(ctx, j, transition{state: e.state, reason: e.reason}, &Result{}, false)
+	return in.finish(ctx, j, transition{state: e.state, reason: e.reason}, &handler.Result{}, false)
 }
 
 // endAsFirst finishes a task with the outcome of the first success of its idempotency key.
 func (in *Inbox) endAsFirst(ctx context.Context, j *job, first *success) error {
 	defer in.dropJob(j)
 	r := first.record
-	res := &Result{Outcome: Success, ExitCode: r.ExitCode, Output: r.Result, ContentType: r.ResultType, Truncated: r.Truncated}
+	res := &handler.Result{Outcome: handler.Success, Code: int(r.ExitCode), Output: r.Result, ContentType: r.ResultType, Truncated: r.Truncated}
 	reason := "not run: task " + first.id.String() + " had the same idempotency key and succeeded"
 	if len(r.Result) == 0 && r.ResultSize > 0 {
 		reason += "; see that task for its result"
@@ -62,16 +63,16 @@ const (
 
 // withoutResult returns how a task ends whose result could not be stored. Its effect has
 // happened, so it is not run again; it is not a success either, since the result is lost.
-func withoutResult(to transition, res *Result, err error) (transition, *Result, bool) {
+func withoutResult(to transition, res *handler.Result, err error) (transition, *handler.Result, bool) {
 	if to.state == proto.Success {
 		to.state = proto.Failed
 	}
-	why := fmt.Sprintf("RESULT_LOST: the handler ended with %d, but its result of %d bytes could not be kept: %v", res.ExitCode, res.Size, err)
+	why := fmt.Sprintf("RESULT_LOST: the handler ended with %d, but its result of %d bytes could not be kept: %v", res.Code, uint64(res.Size), err)
 	if to.reason != "" {
 		why += "; before that: " + to.reason
 	}
 	to.reason = why
-	return to, &Result{Outcome: Fail, ExitCode: res.ExitCode, Truncated: true, Stderr: res.Stderr, Reason: why}, false
+	return to, &handler.Result{Outcome: handler.Fail, Code: res.Code, Truncated: true, Stderr: res.Stderr, Reason: why}, false
 }
 
 func (in *Inbox) removeResult(path string) {
@@ -84,7 +85,7 @@ func (in *Inbox) removeResult(path string) {
 // success is stored for its idempotency key. It retries until that succeeds, the store has
 // failed or the node stops; a task that is left then is still running on disk, and handled
 // at the next start.
-func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *Result, keep bool) error {
+func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *handler.Result, keep bool) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := in.tryFinish(ctx, j, to, res, keep)
 		if errors.Is(err, ErrNoRoom) && res.File != "" && wait >= giveUpAt { // the result occupies the very room that it needs
@@ -113,7 +114,7 @@ func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *Result,
 }
 
 // tryFinish tries once to finish a task.
-func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *Result, keep bool) error {
+func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *handler.Result, keep bool) error {
 	now := in.cfg.Clock.Now()
 	origin := j.origin
 	remember := in.dedup.mustRemember(origin, j.epoch)
@@ -171,7 +172,7 @@ func (in *Inbox) keyEnded(rec *proto.Record, made bool) {
 }
 
 // successOf returns what is stored of a success for its idempotency key.
-func successOf(id proto.TaskID, rec *proto.Record, res *Result) success {
+func successOf(id proto.TaskID, rec *proto.Record, res *handler.Result) success {
 	r := &proto.Record{ExitCode: rec.ExitCode, ResultSize: rec.ResultSize, ResultDigest: rec.ResultDigest, ResultType: rec.ResultType, Truncated: rec.Truncated}
 	if len(res.Output) <= proto.MaxInlineRecord {
 		r.Result = res.Output
@@ -181,11 +182,11 @@ func successOf(id proto.TaskID, rec *proto.Record, res *Result) success {
 
 // finished returns the result to deliver for a task that has ended with rec, and records
 // the result in rec.
-func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Record, res *Result, now time.Time) *Finished {
+func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Record, res *handler.Result, now time.Time) *Finished {
 	digest, size := sha256.Sum256(res.Output), uint64(len(res.Output))
 	if res.File != "" {
 		copy(digest[:], res.Digest)
-		size = res.Size
+		size = uint64(res.Size)
 	}
 	rec.ResultDigest, rec.ResultSize = digest[:], size
 	o := &proto.Outcome{

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/mem"
@@ -322,19 +323,19 @@ func (b *bodies) Open(name string, _ [32]byte, _ byte) (io.ReadCloser, error) {
 // A script is a handler that records its starts and runs a function.
 type script struct {
 	mu    sync.Mutex
-	runs  []Run
+	runs  []handler.Run
 	wins  map[proto.TaskID]int // successful runs
-	f     func(ctx context.Context, r *Run) *Result
-	probe func(r *Run) Probe
+	f     func(ctx context.Context, r *handler.Run) *handler.Result
+	probe func(r *handler.Run) handler.ProbeResult
 }
 
-func (s *script) Run(ctx context.Context, r *Run) *Result {
+func (s *script) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	s.mu.Lock()
 	s.runs = append(s.runs, *r)
 	f := s.f
 	s.mu.Unlock()
 	res := f(ctx, r)
-	if res.Outcome == Success {
+	if res.Outcome == handler.Success {
 		s.mu.Lock()
 		if s.wins == nil {
 			s.wins = map[proto.TaskID]int{}
@@ -345,7 +346,7 @@ func (s *script) Run(ctx context.Context, r *Run) *Result {
 	return res
 }
 
-func (s *script) Probe(_ context.Context, r *Run) Probe { return s.probe(r) }
+func (s *script) Probe(_ context.Context, r *handler.Run) handler.ProbeResult { return s.probe(r) }
 
 func (s *script) starts(id proto.TaskID) (n int) {
 	s.mu.Lock()
@@ -360,7 +361,7 @@ func (s *script) starts(id proto.TaskID) (n int) {
 
 // scripted returns a handler that runs f, and a spec of kind "work" for it that allows
 // every member.
-func scripted(f func(ctx context.Context, r *Run) *Result) (*script, Spec) {
+func scripted(f func(ctx context.Context, r *handler.Run) *handler.Result) (*script, Spec) {
 	s := &script{f: f}
 	return s, Spec{Kind: "work", Handler: s, Allow: []string{"*"}, OnCrash: OnCrashRetry}
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -38,7 +39,7 @@ const (
 // the default; no peer is allowed unless Allow names it.
 type Spec struct {
 	Kind        string
-	Handler     Handler
+	Handler     handler.Handler
 	Allow       []string      // "peer:<id or name>", "role:<role>", "*" for every member
 	Profile     Profile       // default dev-write
 	Concurrency int           // runs at a time; default: the number of slots
@@ -61,8 +62,8 @@ type rule struct {
 	all  bool
 }
 
-// A handler is a registered spec.
-type handler struct {
+// A registration is a spec that was checked.
+type registration struct {
 	Spec
 	rules []rule
 }
@@ -78,19 +79,19 @@ type Members interface {
 // A registry holds the handlers. Reading it takes no lock.
 type registry struct {
 	mu        sync.Mutex
-	byKind    atomic.Pointer[map[string]*handler] // never changed, only replaced
-	suspended sync.Map                            // by kind, why its handler cannot be started now
+	byKind    atomic.Pointer[map[string]*registration] // never changed, only replaced
+	suspended sync.Map                                 // by kind, why its handler cannot be started now
 	dangerous []string
 }
 
 func newRegistry(dangerous []string) *registry {
 	g := &registry{dangerous: dangerous}
-	g.byKind.Store(&map[string]*handler{})
+	g.byKind.Store(&map[string]*registration{})
 	return g
 }
 
 // find returns the handler of a kind, nil if there is none.
-func (g *registry) find(kind string) *handler { return (*g.byKind.Load())[kind] }
+func (g *registry) find(kind string) *registration { return (*g.byKind.Load())[kind] }
 
 // suspendedReason returns why tasks of a kind cannot be started now; empty: they can.
 func (g *registry) suspendedReason(kind string) string {
@@ -100,7 +101,7 @@ func (g *registry) suspendedReason(kind string) string {
 	return ""
 }
 
-func (g *registry) put(h *handler) {
+func (g *registry) put(h *registration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	m := maps.Clone(*g.byKind.Load())
@@ -129,18 +130,18 @@ func (g *registry) specs() []Spec {
 }
 
 // compile validates a spec and parses its allow list.
-func (g *registry) compile(s Spec) (*handler, error) {
+func (g *registry) compile(s Spec) (*registration, error) {
 	s.Profile = cmp.Or(s.Profile, DevWrite)
 	s.OnCrash = cmp.Or(s.OnCrash, OnCrashPark)
 	s.MaxAttempts = cmp.Or(s.MaxAttempts, 3)
 	s.MaxRetries = cmp.Or(s.MaxRetries, s.MaxAttempts)
 	s.Timeout = cmp.Or(s.Timeout, 10*time.Minute)
 	s.Allow = slices.Clone(s.Allow)
-	h := &handler{Spec: s}
-	bad := func(format string, a ...any) (*handler, error) {
+	h := &registration{Spec: s}
+	bad := func(format string, a ...any) (*registration, error) {
 		return nil, fmt.Errorf("%w: kind %.40q: %s", ErrSpec, s.Kind, fmt.Sprintf(format, a...))
 	}
-	_, probes := s.Handler.(Prober)
+	_, probes := s.Handler.(handler.Prober)
 	switch {
 	case s.Kind == "" || len(s.Kind) > proto.MaxKind:
 		return bad("a kind has 1 to %d bytes", proto.MaxKind)
@@ -200,7 +201,7 @@ func CheckAllow(list []string) error {
 
 // Allowed reports whether an allow list admits a member.
 func Allowed(list []string, origin proto.PeerID, m Members) bool {
-	h := &handler{}
+	h := &registration{}
 	for _, text := range list {
 		if r, err := parseRule(text); err == nil {
 			h.rules = append(h.rules, r)
@@ -210,12 +211,12 @@ func Allowed(list []string, origin proto.PeerID, m Members) bool {
 }
 
 // allowsAll reports whether the origin of a task and all its delegates are allowed.
-func (h *handler) allowsAll(origin proto.PeerID, delegates []proto.PeerID, m Members) bool {
+func (h *registration) allowsAll(origin proto.PeerID, delegates []proto.PeerID, m Members) bool {
 	return h.allows(origin, m) && !slices.ContainsFunc(delegates, func(p proto.PeerID) bool { return !h.allows(p, m) })
 }
 
 // allows reports whether the origin may send tasks of the kind. Only members may.
-func (h *handler) allows(origin proto.PeerID, m Members) bool {
+func (h *registration) allows(origin proto.PeerID, m Members) bool {
 	if len(h.rules) == 0 {
 		return false
 	}
@@ -235,7 +236,7 @@ func (h *handler) allows(origin proto.PeerID, m Members) bool {
 
 // maxAttempts returns the number of attempts of a task: what it asks for, at most what the
 // handler allows, or else the handler's default.
-func (h *handler) maxAttempts(requested uint32) uint32 {
+func (h *registration) maxAttempts(requested uint32) uint32 {
 	if requested > 0 {
 		return min(requested, uint32(h.MaxRetries))
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -25,11 +26,13 @@ func (m members) Member(p proto.PeerID) (string, []string, bool) {
 }
 
 // a handlerFunc is a function as a handler.
-type handlerFunc func(context.Context, *Run) *Result
+type handlerFunc func(context.Context, *handler.Run) *handler.Result
 
-func (f handlerFunc) Run(ctx context.Context, r *Run) *Result { return f(ctx, r) }
+func (f handlerFunc) Run(ctx context.Context, r *handler.Run) *handler.Result { return f(ctx, r) }
 
-func succeed(context.Context, *Run) *Result { return &Result{Outcome: Success} }
+func succeed(context.Context, *handler.Run) *handler.Result {
+	return &handler.Result{Outcome: handler.Success}
+}
 
 // TestAllows checks the default deny and the three kinds of rules (I17).
 func TestAllows(t *testing.T) {

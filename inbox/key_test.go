@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/idempotency"
@@ -20,9 +21,9 @@ func TestNoClockRunsAKeyTwice(t *testing.T) {
 	for _, years := range []int{10, -10} {
 		t.Run(fmt.Sprint(years), func(t *testing.T) {
 			var runs atomic.Int32
-			_, spec := scripted(func(context.Context, *Run) *Result {
+			_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
 				runs.Add(1)
-				return &Result{Outcome: Success, Output: []byte("the effect")}
+				return &handler.Result{Outcome: handler.Success, Output: []byte("the effect")}
 			})
 			m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 			inBubble(t, Config{Clock: m.Clock()}, []Spec{spec}, func(f *fixture) {
@@ -69,7 +70,9 @@ func TestNoClockRunsAKeyTwice(t *testing.T) {
 // TestSuccessOfAnEarlierVersion checks I6 over an upgrade: a success that was kept until a
 // wall time is found and still kept.
 func TestSuccessOfAnEarlierVersion(t *testing.T) {
-	script, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success, Output: []byte("again")} })
+	script, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+		return &handler.Result{Outcome: handler.Success, Output: []byte("again")}
+	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		old := success{id: proto.NewTaskID(time.Now()), record: &proto.Record{Result: []byte("the effect")}}
 		val, err := old.encode()
@@ -97,12 +100,12 @@ func TestSuccessOfAnEarlierVersion(t *testing.T) {
 // new key is answered BUSY and nothing is forgotten, even over a restart. A task that ends
 // without a success gives its place back.
 func TestSuccessesOfKeysAreBounded(t *testing.T) {
-	_, spec := scripted(func(_ context.Context, r *Run) *Result {
+	_, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
 		time.Sleep(10 * time.Millisecond) // a task that ends in the millisecond in which the count begins is counted twice until the next
 		if r.Content.IdempotencyKey == "bad" {
-			return &Result{Outcome: Fail, ExitCode: 65}
+			return &handler.Result{Outcome: handler.Fail, Code: 65}
 		}
-		return &Result{Outcome: Success, Output: []byte("the effect")}
+		return &handler.Result{Outcome: handler.Success, Output: []byte("the effect")}
 	})
 	inBubble(t, Config{Keys: idempotency.Limits{Max: 2}}, []Spec{spec}, func(f *fixture) {
 		a, bad := f.task(withKey("a")), f.task(withKey("bad"))

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
 )
@@ -38,7 +39,7 @@ type Leases interface {
 	Ended(ctx context.Context, id proto.TaskID, e LeaseEnd)
 	// Probed takes the answer of a handler about a task that ran when the node died, with
 	// the result to deliver if it is done.
-	Probed(ctx context.Context, id proto.TaskID, found Probe, o *proto.Outcome)
+	Probed(ctx context.Context, id proto.TaskID, found handler.ProbeResult, o *proto.Outcome)
 }
 
 // A LeaseStart permits a start.
@@ -193,14 +194,14 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 // had its effect (I7).
 func (rn *runner) askLeased(jobCtx context.Context, j *job) {
 	defer rn.dropJob(j)
-	found := Unknown
+	found := handler.Unknown
 	if j.h != nil && j.h.OnCrash == OnCrashProbe {
 		found = rn.ask(jobCtx, j)
 	}
 	if rn.slots.release(j) == stopNode {
 		return // probed again at the next start
 	}
-	done := outcomeOf(&Result{Outcome: Success}, proto.Success, "")
+	done := outcomeOf(&handler.Result{Outcome: handler.Success}, proto.Success, "")
 	rn.parts.Leases.Probed(jobCtx, j.key.ID, found, done.Outcome)
 }
 
@@ -214,12 +215,12 @@ func unstarted(reason string) LeaseEnd {
 
 // leaseEnd decides what to report to the home. The home decides about retries. A success
 // stands even if the handler had been told to stop.
-func leaseEnd(res *Result, why stop) LeaseEnd {
+func leaseEnd(res *handler.Result, why stop) LeaseEnd {
 	back := func(cause proto.ReleaseCause, otherwise string) LeaseEnd {
 		return LeaseEnd{Cause: cause, Reason: text(reasonOr(res, otherwise), proto.MaxReason)}
 	}
 	switch {
-	case res.Outcome == Success:
+	case res.Outcome == handler.Success:
 		return outcomeOf(res, proto.Success, cutReason(res))
 	case res.Outcome == unusable:
 		return outcomeOf(res, proto.DeadLetter, res.Reason)
@@ -231,11 +232,11 @@ func leaseEnd(res *Result, why stop) LeaseEnd {
 		return LeaseEnd{Cause: proto.CauseStopped, Reason: "its lease was lost while it ran"}
 	case why == stopTimeout:
 		return back(proto.CauseTimeout, "the attempt ran out of time")
-	case res.Outcome == Fail:
+	case res.Outcome == handler.Fail:
 		return outcomeOf(res, proto.Failed, reasonOr(res, "the handler rejected the task"))
-	case res.Outcome == NoRoom: // an abandon, like a crash
+	case res.Outcome == handler.NoSpace: // an abandon, like a crash
 		return back(proto.CauseCrashed, "there was no room for its output")
-	case res.Outcome == Unready:
+	case res.Outcome == handler.Unready:
 		e := back(proto.Unstarted, "nothing could be started")
 		e.RetryAfter = refusedFor / 4
 		return e
@@ -243,15 +244,15 @@ func leaseEnd(res *Result, why stop) LeaseEnd {
 	return back(proto.CauseFailed, "the handler failed")
 }
 
-func outcomeOf(res *Result, state proto.TaskState, reason string) LeaseEnd {
+func outcomeOf(res *handler.Result, state proto.TaskState, reason string) LeaseEnd {
 	if res.File != "" {
-		e := outcomeOf(&Result{ExitCode: res.ExitCode, Stderr: res.Stderr, ContentType: res.ContentType, Truncated: res.Truncated}, state, reason)
-		e.Outcome.BodySize, e.Outcome.BodyDigest, e.File = res.Size, res.Digest, res.File
+		e := outcomeOf(&handler.Result{Code: res.Code, Stderr: res.Stderr, ContentType: res.ContentType, Truncated: res.Truncated}, state, reason)
+		e.Outcome.BodySize, e.Outcome.BodyDigest, e.File = uint64(res.Size), res.Digest, res.File
 		return e
 	}
 	sum := sha256.Sum256(res.Output)
 	return LeaseEnd{Outcome: &proto.Outcome{
-		State: state, ExitCode: res.ExitCode, Reason: text(reason, proto.MaxReason), Stderr: tail(res.Stderr, proto.MaxStderr),
+		State: state, ExitCode: int32(res.Code), Reason: text(reason, proto.MaxReason), Stderr: tail(res.Stderr, proto.MaxStderr),
 		Body: res.Output, BodySize: uint64(len(res.Output)), BodyDigest: sum[:], ContentType: text(res.ContentType, 128), Truncated: res.Truncated,
 	}}
 }

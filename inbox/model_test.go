@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -132,7 +133,7 @@ func (m *model) restart() {
 }
 
 // handle does what the body of the task asks for.
-func (m *model) handle(ctx context.Context, r *Run) *Result {
+func (m *model) handle(ctx context.Context, r *handler.Run) *handler.Result {
 	id, key := r.ID, r.Content.IdempotencyKey
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,14 +150,14 @@ func (m *model) handle(ctx context.Context, r *Run) *Result {
 		}
 		m.mu.Lock()
 		if ctx.Err() != nil {
-			return &Result{Outcome: Stopped}
+			return &handler.Result{Outcome: handler.Cancelled}
 		}
 	case body == "fail":
-		return &Result{Outcome: Fail}
+		return &handler.Result{Outcome: handler.Fail}
 	case body == "retry" && m.starts[id] < 2:
-		return &Result{Outcome: Retry}
+		return &handler.Result{Outcome: handler.Retry}
 	}
-	return &Result{Outcome: Success}
+	return &handler.Result{Outcome: handler.Success}
 }
 
 // changed counts the successes that are on disk. If the process dies before it writes one,

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -18,7 +19,7 @@ func TestOrder(t *testing.T) {
 	var log []string
 	active := map[string]int{}
 	s, spec := scripted(nil)
-	s.f = func(_ context.Context, r *Run) *Result {
+	s.f = func(_ context.Context, r *handler.Run) *handler.Result {
 		k := r.Content.OrderingKey
 		withLock(func() {
 			if active[k]++; active[k] > 1 && k != "" {
@@ -31,9 +32,9 @@ func TestOrder(t *testing.T) {
 			log = append(log, k+string(r.Content.Body))
 		})
 		if string(r.Content.Body) == "bad" {
-			return &Result{Outcome: Retry}
+			return &handler.Result{Outcome: handler.Retry}
 		}
-		return &Result{Outcome: Success}
+		return &handler.Result{Outcome: handler.Success}
 	}
 	second := spec
 	second.Kind = "second"
@@ -72,11 +73,11 @@ func TestOrder(t *testing.T) {
 
 // TestOrderIsPerHome checks that a key of one origin does not affect another origin.
 func TestOrderIsPerHome(t *testing.T) {
-	_, spec := scripted(func(ctx context.Context, r *Run) *Result {
+	_, spec := scripted(func(ctx context.Context, r *handler.Run) *handler.Result {
 		if r.Origin == home {
 			return blocks(ctx, r)
 		}
-		return &Result{Outcome: Success}
+		return &handler.Result{Outcome: handler.Success}
 	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a, b := f.task(withOrder("k")), f.task(withOrder("k"), func(a *Arrival) { a.Header.Origin = other })
@@ -94,9 +95,9 @@ func TestOrderIsPerHome(t *testing.T) {
 // flood of high.
 func TestClasses(t *testing.T) {
 	var order []proto.Class
-	_, spec := scripted(func(_ context.Context, r *Run) *Result {
+	_, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
 		withLock(func() { order = append(order, r.Content.Class) })
-		return &Result{Outcome: Success}
+		return &handler.Result{Outcome: handler.Success}
 	})
 	inBubble(t, Config{Slots: 1}, []Spec{spec}, func(f *fixture) {
 		f.accept(0, f.task(withClass(proto.Low)), f.task(withClass(proto.Low)))
@@ -121,7 +122,7 @@ func TestClasses(t *testing.T) {
 func TestConcurrency(t *testing.T) {
 	now, most := map[string]int{}, map[string]int{}
 	s, spec := scripted(nil)
-	s.f = func(_ context.Context, r *Run) *Result {
+	s.f = func(_ context.Context, r *handler.Run) *handler.Result {
 		count := func(n int) {
 			for _, k := range []string{r.Content.Kind, "all"} {
 				now[k] += n
@@ -131,7 +132,7 @@ func TestConcurrency(t *testing.T) {
 		withLock(func() { count(1) })
 		time.Sleep(time.Second)
 		withLock(func() { count(-1) })
-		return &Result{Outcome: Success}
+		return &handler.Result{Outcome: handler.Success}
 	}
 	narrow := spec
 	narrow.Kind, narrow.Concurrency = "narrow", 2
@@ -162,13 +163,13 @@ func TestConcurrency(t *testing.T) {
 // runs, and gets its outcome.
 func TestIdempotencyKey(t *testing.T) {
 	var runs atomic.Int32
-	_, spec := scripted(func(context.Context, *Run) *Result {
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
 		n := runs.Add(1)
 		time.Sleep(time.Second)
 		if n == 1 {
-			return &Result{Outcome: Fail, ExitCode: 65}
+			return &handler.Result{Outcome: handler.Fail, Code: 65}
 		}
-		return &Result{Outcome: Success, Output: []byte("the effect"), ContentType: "text/plain"}
+		return &handler.Result{Outcome: handler.Success, Output: []byte("the effect"), ContentType: "text/plain"}
 	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a, b, c := f.task(withKey("k")), f.task(withKey("k")), f.task(withKey("k"))
@@ -200,8 +201,8 @@ func TestIdempotencyKey(t *testing.T) {
 // TestIdempotencyKeyOfLargeResult checks that the second task succeeds even if the result
 // of the first is too large to keep.
 func TestIdempotencyKeyOfLargeResult(t *testing.T) {
-	_, spec := scripted(func(context.Context, *Run) *Result {
-		return &Result{Outcome: Success, File: "out", Size: 1 << 20, Digest: make([]byte, 32)}
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+		return &handler.Result{Outcome: handler.Success, File: "out", Size: 1 << 20, Digest: make([]byte, 32)}
 	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a, b := f.task(withKey("k")), f.task(withKey("k"))
@@ -221,7 +222,9 @@ func TestIdempotencyKeyOfLargeResult(t *testing.T) {
 // once they are settled.
 func TestManyFailures(t *testing.T) {
 	const n = 5000
-	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Fail, Reason: "no"} })
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+		return &handler.Result{Outcome: handler.Fail, Reason: "no"}
+	})
 	inBubble(t, Config{Slots: 16}, []Spec{spec}, func(f *fixture) {
 		f.run()
 		var last Arrival
@@ -254,9 +257,9 @@ func TestManyFailures(t *testing.T) {
 // TestTimeoutCountsSuspendedTime checks I14: time during which the machine sleeps counts
 // against the timeout of a handler.
 func TestTimeoutCountsSuspendedTime(t *testing.T) {
-	_, spec := scripted(func(ctx context.Context, _ *Run) *Result {
+	_, spec := scripted(func(ctx context.Context, _ *handler.Run) *handler.Result {
 		<-ctx.Done()
-		return &Result{Outcome: Stopped, Reason: errText(context.Cause(ctx))}
+		return &handler.Result{Outcome: handler.Cancelled, Reason: errText(context.Cause(ctx))}
 	})
 	spec.Timeout, spec.MaxAttempts = 30*time.Minute, 1
 	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -267,7 +270,7 @@ func TestTimeoutCountsSuspendedTime(t *testing.T) {
 		wait(time.Minute)
 		m.Suspend(31 * time.Minute)
 		wait(time.Minute)
-		if o := f.expect(a, timedOut); o.Reason != ErrTimeout.Error() {
+		if o := f.expect(a, timedOut); o.Reason != handler.ErrTimeout.Error() {
 			t.Errorf("reason %q", o.Reason)
 		}
 	})
@@ -276,11 +279,11 @@ func TestTimeoutCountsSuspendedTime(t *testing.T) {
 // TestStartedNotice checks that the origin is told once about a run that lasts.
 func TestStartedNotice(t *testing.T) {
 	var started []Started
-	_, spec := scripted(func(_ context.Context, r *Run) *Result {
+	_, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
 		if string(r.Content.Body) == "long" {
 			time.Sleep(time.Minute)
 		}
-		return &Result{Outcome: Success}
+		return &handler.Result{Outcome: handler.Success}
 	})
 	inBubble(t, Config{OnStarted: func(s Started) { started = append(started, s) }}, []Spec{spec}, func(f *fixture) {
 		short, long := f.task(), f.task(withBody("long"))
@@ -303,14 +306,14 @@ func TestLanesOfAHandler(t *testing.T) {
 		t.Run(fmt.Sprint("shared ", shared), func(t *testing.T) {
 			active, most, runs := 0, 0, 0
 			s, spec := scripted(nil)
-			s.f = func(context.Context, *Run) *Result {
+			s.f = func(context.Context, *handler.Run) *handler.Result {
 				withLock(func() {
 					active, runs = active+1, runs+1
 					most = max(most, active)
 				})
 				time.Sleep(time.Second)
 				withLock(func() { active-- })
-				return &Result{Outcome: Success}
+				return &handler.Result{Outcome: handler.Success}
 			}
 			spec.SharedLanes = shared
 			inBubble(t, Config{Slots: 8}, []Spec{spec}, func(f *fixture) {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -29,7 +30,7 @@ func trimHistory(h []*proto.Attempt) []*proto.Attempt {
 }
 
 // apply records the transition after a run in r.
-func (t transition) apply(r *proto.Record, res *Result, now time.Time) {
+func (t transition) apply(r *proto.Record, res *handler.Result, now time.Time) {
 	n := starts(r) + 1
 	if t.spent {
 		r.Attempts++
@@ -39,10 +40,10 @@ func (t transition) apply(r *proto.Record, res *Result, now time.Time) {
 	}
 	if len(r.History) > 0 {
 		if a := r.History[len(r.History)-1]; a.FinishedMs == 0 {
-			a.FinishedMs, a.ExitCode, a.Error = now.UnixMilli(), res.ExitCode, text(t.reason, 256)
+			a.FinishedMs, a.ExitCode, a.Error = now.UnixMilli(), int32(res.Code), text(t.reason, 256)
 		}
 	}
-	r.Reason, r.ExitCode, r.Stderr = text(t.reason, proto.MaxReason), res.ExitCode, tail(res.Stderr, proto.MaxStderr)
+	r.Reason, r.ExitCode, r.Stderr = text(t.reason, proto.MaxReason), int32(res.Code), tail(res.Stderr, proto.MaxStderr)
 	r.Truncated, r.ResultType = res.Truncated, text(res.ContentType, 128)
 	r.DueMs = 0
 	if t.wait > 0 {

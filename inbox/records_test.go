@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 )
@@ -116,7 +117,7 @@ func TestLongHistoryFitsARecord(t *testing.T) {
 	limit := limits{maxAttempts: 1 << 20, maxAbandons: 10, baseBackoff: 1, maxBackoff: 1}
 	for range 100 {
 		startRecord(r, proto.BootID{}, at(1))
-		res := &Result{Outcome: Retry, ExitCode: 75, Reason: strings.Repeat("long ", 1000), Stderr: strings.Repeat("\xff", 9000)}
+		res := &handler.Result{Outcome: handler.Retry, Code: 75, Reason: strings.Repeat("long ", 1000), Stderr: strings.Repeat("\xff", 9000)}
 		limit.after(r, res, notStopped, 0).apply(r, res, at(2))
 	}
 	if len(r.History) != proto.MaxAttempts || r.History[0].Number != 1 || r.History[proto.MaxAttempts-1].Number != 100 || r.Attempts != 100 {

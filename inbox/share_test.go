@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/idempotency"
 )
@@ -33,7 +34,7 @@ func (f *fixture) flood(most int, change ...func(*Arrival)) (taken []Arrival, la
 // Whichever limit one origin reaches, tasks in custody, their bytes or the ids that are
 // kept, it is answered BUSY while others are accepted, even after a restart.
 func TestFloodOfOneOriginLeavesRoomForOthers(t *testing.T) {
-	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result { return &handler.Result{Outcome: handler.Success} })
 	for _, tt := range []struct {
 		name   string
 		cfg    Config
@@ -65,7 +66,7 @@ func TestFloodOfOneOriginLeavesRoomForOthers(t *testing.T) {
 
 // Ended tasks, and those that could not be written, use no share.
 func TestShareComesBack(t *testing.T) {
-	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result { return &handler.Result{Outcome: handler.Success} })
 	inBubble(t, Config{MaxTasks: 20}, []Spec{spec}, func(f *fixture) {
 		first, _ := f.flood(30)
 		f.run()
@@ -86,7 +87,7 @@ func TestShareComesBack(t *testing.T) {
 // message about its share, before the keys of others are refused; tasks without a key are
 // accepted; the same after a restart.
 func TestKeysOfOneOriginLeaveRoomForOthers(t *testing.T) {
-	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result { return &handler.Result{Outcome: handler.Success} })
 	inBubble(t, Config{Keys: idempotency.Limits{Max: 100}}, []Spec{spec}, func(f *fixture) {
 		n := 0
 		fresh := func(a *Arrival) { n++; a.Content.IdempotencyKey = fmt.Sprint("key ", n) }
@@ -119,7 +120,7 @@ func TestSlotsAreSharedByOrigins(t *testing.T) {
 	var mu sync.Mutex
 	running, most := map[proto.PeerID]int{}, map[proto.PeerID]int{}
 	var order []proto.PeerID
-	_, spec := scripted(func(_ context.Context, run *Run) *Result {
+	_, spec := scripted(func(_ context.Context, run *handler.Run) *handler.Result {
 		p := run.Origin
 		mu.Lock()
 		running[p]++
@@ -130,7 +131,7 @@ func TestSlotsAreSharedByOrigins(t *testing.T) {
 		mu.Lock()
 		running[p]--
 		mu.Unlock()
-		return &Result{Outcome: Success}
+		return &handler.Result{Outcome: handler.Success}
 	})
 	class := func(c proto.Class) func(*Arrival) { return func(a *Arrival) { a.Content.Class = c } }
 	inBubble(t, Config{Slots: slots}, []Spec{spec}, func(f *fixture) {

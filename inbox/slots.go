@@ -22,7 +22,7 @@ type job struct {
 	version uint32        // of rec in the backlog
 	stored  *proto.Stored // as read when the job began
 	rec     *proto.Record // the holder's own copy
-	h       *handler
+	h       *registration
 	origin  proto.PeerID
 	epoch   proto.Seq
 	attempt uint32      // number of the start that this job leads to

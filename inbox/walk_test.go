@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 )
@@ -17,10 +18,10 @@ import (
 // TestWalk follows a task from its arrival to its result.
 func TestWalk(t *testing.T) {
 	var got string
-	s, spec := scripted(func(_ context.Context, r *Run) *Result {
+	s, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
 		b, _ := io.ReadAll(r.Body)
 		got = string(b)
-		return &Result{Outcome: Success, Output: []byte("done"), ContentType: "text/plain"}
+		return &handler.Result{Outcome: handler.Success, Output: []byte("done"), ContentType: "text/plain"}
 	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a := f.task()
@@ -58,9 +59,9 @@ func TestWalk(t *testing.T) {
 // growing delays, and that the outcome lists each attempt (I11).
 func TestRetriesThenDead(t *testing.T) {
 	var at []time.Time
-	_, spec := scripted(func(context.Context, *Run) *Result {
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
 		at = append(at, time.Now())
-		return &Result{Outcome: Retry, ExitCode: 75, Reason: "not yet", Stderr: strings.Repeat("x", 5000) + "the end"}
+		return &handler.Result{Outcome: handler.Retry, Code: 75, Reason: "not yet", Stderr: strings.Repeat("x", 5000) + "the end"}
 	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a := f.task()
@@ -83,14 +84,19 @@ func TestRetriesThenDead(t *testing.T) {
 func TestEndsWithoutRetry(t *testing.T) {
 	tests := []struct {
 		name string
-		f    func(context.Context, *Run) *Result
+		f    func(context.Context, *handler.Run) *handler.Result
 		set  func(*Spec)
 		want proto.TaskState
 	}{
-		{"a no for good", func(context.Context, *Run) *Result { return &Result{Outcome: Fail, ExitCode: 65} }, nil, failed},
-		{"a panic", func(context.Context, *Run) *Result { panic("boom") }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
-		{"nothing returned", func(context.Context, *Run) *Result { return nil }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
-		{"out of time", func(ctx context.Context, _ *Run) *Result { <-ctx.Done(); return &Result{Outcome: Stopped} }, func(s *Spec) { s.MaxAttempts, s.Timeout = 1, time.Second }, timedOut},
+		{"a no for good", func(context.Context, *handler.Run) *handler.Result {
+			return &handler.Result{Outcome: handler.Fail, Code: 65}
+		}, nil, failed},
+		{"a panic", func(context.Context, *handler.Run) *handler.Result { panic("boom") }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
+		{"nothing returned", func(context.Context, *handler.Run) *handler.Result { return nil }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
+		{"out of time", func(ctx context.Context, _ *handler.Run) *handler.Result {
+			<-ctx.Done()
+			return &handler.Result{Outcome: handler.Cancelled}
+		}, func(s *Spec) { s.MaxAttempts, s.Timeout = 1, time.Second }, timedOut},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -114,8 +120,8 @@ func TestEndsWithoutRetry(t *testing.T) {
 // ends without it. It is not run again (I6), and the file is removed.
 func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "result")
-	s, spec := scripted(func(context.Context, *Run) *Result {
-		return &Result{Outcome: Success, File: path, Size: 1000, Digest: make([]byte, 32)}
+	s, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+		return &handler.Result{Outcome: handler.Success, File: path, Size: 1000, Digest: make([]byte, 32)}
 	})
 	if err := os.WriteFile(path, make([]byte, 1000), 0o600); err != nil {
 		t.Fatal(err)
@@ -223,8 +229,8 @@ func TestStuckResultsBlockNoOtherTask(t *testing.T) {
 // TestLongOutputIsCut checks that a task ends even if its handler returns more than fits
 // into a frame.
 func TestLongOutputIsCut(t *testing.T) {
-	_, spec := scripted(func(context.Context, *Run) *Result {
-		return &Result{Outcome: Success, Output: make([]byte, proto.MaxInlineBody+1)}
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+		return &handler.Result{Outcome: handler.Success, Output: make([]byte, proto.MaxInlineBody+1)}
 	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		a := f.task()
@@ -283,10 +289,10 @@ func TestIntegrity(t *testing.T) {
 func TestLargeBodies(t *testing.T) {
 	big := strings.Repeat("0123456789", 2000)
 	var got []string
-	_, spec := scripted(func(_ context.Context, r *Run) *Result {
+	_, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
 		b, err := io.ReadAll(r.Body)
 		withLock(func() { got = append(got, string(b)) })
-		return &Result{Outcome: Success, Reason: errText(err)}
+		return &handler.Result{Outcome: handler.Success, Reason: errText(err)}
 	})
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		offloaded := f.task(withBody(big))
@@ -326,7 +332,7 @@ func errText(err error) string {
 // TestContentOfAStreamedTaskIsBounded checks that a task is refused, whether sent or handed
 // over, if its record could outgrow the store.
 func TestContentOfAStreamedTaskIsBounded(t *testing.T) {
-	_, spec := scripted(func(context.Context, *Run) *Result { return &Result{Outcome: Success} })
+	_, spec := scripted(func(context.Context, *handler.Run) *handler.Result { return &handler.Result{Outcome: handler.Success} })
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
 		for args, want := range map[int]proto.Code{MaxStreamContent - 1<<10: 0, MaxStreamContent + 1: proto.CodeTooLarge, 60_000: proto.CodeTooLarge} {
 			a := f.task(func(a *Arrival) {

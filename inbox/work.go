@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -34,32 +34,32 @@ func (rn *runner) probe(jobCtx context.Context, j *job) error {
 		return nil // probed again at the next start
 	}
 	to := rn.limits.afterCrash(j.rec, j.h.OnCrash, found, rn.cfg.Rand())
-	return rn.conclude(jobCtx, j, to, &Result{Outcome: Success})
+	return rn.conclude(jobCtx, j, to, &handler.Result{Outcome: handler.Success})
 }
 
 // ask calls a handler's probe once.
-func (rn *runner) ask(jobCtx context.Context, j *job) (found Probe) {
+func (rn *runner) ask(jobCtx context.Context, j *job) (found handler.ProbeResult) {
 	ctx, done := rn.attach(jobCtx, j)
 	defer done()
 	r, ended := rn.prepare(ctx, j)
 	if ended != nil {
-		return Unknown
+		return handler.Unknown
 	}
 	defer r.close()
 	if !rn.begin(j) {
-		return Unknown
+		return handler.Unknown
 	}
 	defer func() {
 		if p := recover(); p != nil {
 			rn.cfg.Logger.Error("a probe panicked", "task", j.key.String(), "panic", p)
-			found = Unknown
+			found = handler.Unknown
 		}
 	}()
-	return j.h.Handler.(Prober).Probe(ctx, &r.Run)
+	return j.h.Handler.(handler.Prober).Probe(ctx, &r.Run)
 }
 
 // handle runs the handler once. A panic counts as a crash of the handler.
-func (rn *runner) handle(jobCtx context.Context, j *job) (res *Result) {
+func (rn *runner) handle(jobCtx context.Context, j *job) (res *handler.Result) {
 	ctx, done := rn.attach(jobCtx, j)
 	defer done()
 	r, ended := rn.prepare(ctx, j)
@@ -68,16 +68,9 @@ func (rn *runner) handle(jobCtx context.Context, j *job) (res *Result) {
 	}
 	defer r.close()
 	if !rn.begin(j) {
-		return &Result{Outcome: Stopped}
+		return &handler.Result{Outcome: handler.Cancelled}
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			res = &Result{Outcome: Crashed, Reason: fmt.Sprintf("the handler panicked: %v", p), Stderr: string(debug.Stack())}
-		}
-	}()
-	if res = j.h.Handler.Run(ctx, &r.Run); res == nil {
-		res = &Result{Outcome: Crashed, Reason: "the handler returned nothing"}
-	}
+	res = handler.Call(ctx, j.h.Handler, &r.Run)
 	if len(res.Output) > proto.MaxInlineBody {
 		res.Output, res.Truncated = res.Output[:proto.MaxInlineBody], true
 	}
@@ -110,7 +103,7 @@ func (rn *runner) begin(j *job) bool {
 
 // A prepared is a run with its body open.
 type prepared struct {
-	Run
+	handler.Run
 	closer io.Closer
 }
 
@@ -122,23 +115,23 @@ func (p *prepared) close() {
 
 // prepare opens the content and body of a task and verifies the signed digest (I9). If that
 // fails, ended is the result of the run.
-func (in *Inbox) prepare(ctx context.Context, j *job) (r *prepared, ended *Result) {
+func (in *Inbox) prepare(ctx context.Context, j *job) (r *prepared, ended *handler.Result) {
 	content, err := in.content(j)
 	if err != nil {
-		return nil, &Result{Outcome: Retry, Reason: fmt.Sprintf("the task cannot be opened: %v", err)}
+		return nil, &handler.Result{Outcome: handler.Retry, Reason: fmt.Sprintf("the task cannot be opened: %v", err)}
 	}
-	r = &prepared{Run: Run{
-		ID: j.key.ID, Attempt: j.attempt, Epoch: j.epoch, Origin: j.origin,
+	r = &prepared{Run: handler.Run{
+		ID: j.key.ID, Attempt: int(j.attempt), Epoch: j.epoch, Origin: j.origin,
 		Content: content, BodySize: int64(content.BodySize), Kill: j.kill,
 	}}
 	err = in.body(ctx, j, content, r)
 	switch {
 	case errors.Is(err, errFetchAgain):
-		return nil, &Result{Outcome: Unready, Reason: err.Error()}
+		return nil, &handler.Result{Outcome: handler.Unready, Reason: err.Error()}
 	case errors.Is(err, errIntegrity):
-		return nil, &Result{Outcome: unusable, Reason: err.Error()}
+		return nil, &handler.Result{Outcome: unusable, Reason: err.Error()}
 	case err != nil:
-		return nil, &Result{Outcome: Retry, Reason: fmt.Sprintf("the body cannot be read: %v", err)}
+		return nil, &handler.Result{Outcome: handler.Retry, Reason: fmt.Sprintf("the body cannot be read: %v", err)}
 	}
 	return r, nil
 }

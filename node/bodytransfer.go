@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
@@ -271,7 +272,7 @@ func (p *bodyTransfer) scan(ctx context.Context) {
 		id, why := a.lease.ID, fmt.Sprintf("no bytes of its body arrived for %s", fetchStall)
 		if a.lease.ProbeOnly { // its handler cannot be probed without the body
 			p.stopFetch(id)
-			p.node.queues.Probed(ctx, id, inbox.Unknown, new(proto.Outcome))
+			p.node.queues.Probed(ctx, id, handler.Unknown, new(proto.Outcome))
 			continue
 		}
 		err := p.node.queues.driver.Return(ctx, id, why, uint64(fetchRetry.Milliseconds()))

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -56,7 +56,7 @@ type taskRun struct {
 	attempt     uint32
 	open        bool
 	lost        bool // interrupted by a crash or a stop before its end was durable
-	end         inbox.Outcome
+	end         handler.Outcome
 	body        string // hash of what the handler read
 }
 
@@ -102,7 +102,7 @@ func (l *checker) submitted(home, target int, p plan, s Submitted, err error) {
 }
 
 // start checks a handler's start against everything that is known about the task.
-func (l *checker) start(place, life int, r *inbox.Run, body []byte) *taskRun {
+func (l *checker) start(place, life int, r *handler.Run, body []byte) *taskRun {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.starts++
@@ -113,7 +113,7 @@ func (l *checker) start(place, life int, r *inbox.Run, body []byte) *taskRun {
 		case old.lost:
 		case old.open:
 			l.t.Errorf("I6: %s runs twice at the same time", r.ID)
-		case old.end == inbox.Success:
+		case old.end == handler.Success:
 			l.t.Errorf("I6: %s started after a success", r.ID)
 		default:
 			spent++
@@ -131,16 +131,16 @@ func (l *checker) start(place, life int, r *inbox.Run, body []byte) *taskRun {
 		}
 	}
 	sum := sha256.Sum256(body)
-	now := &taskRun{place: place, life: life, attempt: r.Attempt, open: true, body: hex.EncodeToString(sum[:])}
+	now := &taskRun{place: place, life: life, attempt: uint32(r.Attempt), open: true, body: hex.EncodeToString(sum[:])}
 	e.runs = append(e.runs, now)
 	return now
 }
 
-func (l *checker) finish(ctx context.Context, r *taskRun, in *inbox.Run, end inbox.Outcome) {
+func (l *checker) finish(ctx context.Context, r *taskRun, in *handler.Run, end handler.Outcome) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.open, r.end = false, end
-	if end == inbox.Stopped && errors.Is(context.Cause(ctx), inbox.ErrStopping) {
+	if end == handler.Cancelled && errors.Is(context.Cause(ctx), handler.ErrStopping) {
 		r.lost = true // its attempt does not count
 	}
 	if name := laneName(r.place, in); name != "" {
@@ -148,7 +148,7 @@ func (l *checker) finish(ctx context.Context, r *taskRun, in *inbox.Run, end inb
 	}
 }
 
-func laneName(place int, r *inbox.Run) string {
+func laneName(place int, r *handler.Run) string {
 	if r.Content.GetOrderingKey() == "" {
 		return ""
 	}
@@ -310,7 +310,7 @@ func (l *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 		if r.body != hex.EncodeToString(sum[:]) {
 			l.t.Errorf("I9: the handler of %s read a body that differs from the sent one", id)
 		}
-		if r.end == inbox.Success && !r.lost {
+		if r.end == handler.Success && !r.lost {
 			successes++
 		}
 	}
@@ -381,11 +381,11 @@ type planHandler struct {
 	place, life int
 }
 
-// Run implements [inbox.Handler].
-func (w planHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+// Run implements [handler.Handler].
+func (w planHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		return &inbox.Result{Outcome: inbox.Retry, Reason: err.Error()}
+		return &handler.Result{Outcome: handler.Retry, Reason: err.Error()}
 	}
 	noted := w.checker.start(w.place, w.life, r, body)
 	ran := w.work(ctx, r, planOf(body))
@@ -393,19 +393,19 @@ func (w planHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	return ran
 }
 
-func (w planHandler) work(ctx context.Context, r *inbox.Run, p plan) *inbox.Result {
+func (w planHandler) work(ctx context.Context, r *handler.Run, p plan) *handler.Result {
 	t := time.NewTimer(p.takes)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-ctx.Done():
-		return &inbox.Result{Outcome: inbox.Stopped, Reason: context.Cause(ctx).Error()}
+		return &handler.Result{Outcome: handler.Cancelled, Reason: context.Cause(ctx).Error()}
 	}
 	switch {
 	case p.refuses:
-		return &inbox.Result{Outcome: inbox.Fail, ExitCode: 65, Reason: "the plan says no"}
+		return &handler.Result{Outcome: handler.Fail, Code: 65, Reason: "the plan says no"}
 	case int(r.Attempt) <= p.fails:
-		return &inbox.Result{Outcome: inbox.Retry, ExitCode: 75, Reason: "the plan says later"}
+		return &handler.Result{Outcome: handler.Retry, Code: 75, Reason: "the plan says later"}
 	}
-	return &inbox.Result{Outcome: inbox.Success, Output: p.answer()}
+	return &handler.Result{Outcome: handler.Success, Output: p.answer()}
 }

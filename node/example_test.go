@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/node"
 )
 
@@ -38,7 +39,13 @@ func Example() {
 	}
 
 	laptop, server := config("laptop"), config("server")
-	server.Handlers = []node.HandlerSpec{{Kind: "hash", Type: node.TypeSHA256, Allow: []string{"peer:laptop"}}}
+	server.Handle("greet", handler.Func(func(_ context.Context, r *handler.Run) *handler.Result {
+		name, err := io.ReadAll(r.Body)
+		if err != nil {
+			return &handler.Result{Outcome: handler.Retry, Reason: err.Error()}
+		}
+		return &handler.Result{Outcome: handler.Success, Output: fmt.Appendf(nil, "hello, %s", name)}
+	}), "peer:laptop")
 
 	_, err = node.Init(node.InitOptions{Dir: laptop.Dir, Name: "laptop", NewMesh: true})
 	check(err)
@@ -51,20 +58,20 @@ func Example() {
 	_, stopB := run(server)
 	defer stopB()
 
-	task, err := a.Submit(ctx, node.Request{Target: "server", Kind: "hash", Body: []byte("balefire")})
+	task, err := a.Submit(ctx, node.Request{Target: "server", Kind: "greet", Body: []byte("balefire")})
 	check(err)
 	_, err = a.Wait(ctx, task.ID)
 	check(err)
 	body, done, err := a.Result(ctx, task.ID)
 	check(err)
 	defer body.Close()
-	sum, err := io.ReadAll(body)
+	answer, err := io.ReadAll(body)
 	check(err)
 	fmt.Println(done.State, done.Receipts)
-	fmt.Printf("%s\n", sum)
+	fmt.Printf("%s\n", answer)
 	// Output:
 	// SUCCESS [stored accepted started done]
-	// b540411c0f8e71df53d288794977c173d555062614d54ce70dbf4d798d15580b
+	// hello, balefire
 }
 
 func check(err error) {

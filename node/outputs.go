@@ -5,7 +5,7 @@ import (
 	"os"
 	"sync"
 
-	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 )
@@ -51,7 +51,7 @@ type runOutput struct {
 	size    int64 // written; guarded by all.mu
 }
 
-var _ agent.Quota = (*runOutput)(nil)
+var _ handler.Quota = (*runOutput)(nil)
 
 func (o *outputLimiter) newOutput() *runOutput { return &runOutput{limiter: o} }
 

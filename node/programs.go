@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -14,7 +13,7 @@ const programsEvery = 10 * time.Second
 
 // problem returns the reason why the program of a handler cannot be started now, or "".
 func (s HandlerSpec) problem() string {
-	if cmp.Or(s.Type, TypeCommand) != TypeCommand || len(s.Exec) == 0 {
+	if len(s.Exec) == 0 {
 		return ""
 	}
 	if err := command.Find(s.Exec[0]); err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
@@ -86,20 +87,20 @@ type clusterHandler struct {
 }
 
 // Run waits for its duration and returns where it ran.
-func (h clusterHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (h clusterHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	h.cluster.mu.Lock()
 	at := len(h.cluster.runs[r.ID])
 	h.cluster.runs[r.ID] = append(h.cluster.runs[r.ID], clusterRun{place: h.place, epoch: r.Epoch, began: time.Now()})
 	h.cluster.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		return &inbox.Result{Outcome: inbox.Stopped, Reason: context.Cause(ctx).Error()}
+		return &handler.Result{Outcome: handler.Cancelled, Reason: context.Cause(ctx).Error()}
 	case <-time.After(h.work):
 	}
 	h.cluster.mu.Lock()
 	h.cluster.runs[r.ID][at].ended = true
 	h.cluster.mu.Unlock()
-	return &inbox.Result{Outcome: inbox.Success, Output: fmt.Appendf(nil, "%s at n%d under %d.%d", r.ID, h.place, r.Epoch.Boot, r.Epoch.Counter)}
+	return &handler.Result{Outcome: handler.Success, Output: fmt.Appendf(nil, "%s at n%d under %d.%d", r.ID, h.place, r.Epoch.Boot, r.Epoch.Counter)}
 }
 
 // submitMany submits tasks for the queue at a node and returns their ids.

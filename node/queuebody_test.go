@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
@@ -31,7 +32,7 @@ type largeHandler struct {
 }
 
 // Run copies one chunk at a time.
-func (h largeHandler) Run(_ context.Context, r *inbox.Run) *inbox.Result {
+func (h largeHandler) Run(_ context.Context, r *handler.Run) *handler.Result {
 	h.cluster.mu.Lock()
 	at := len(h.cluster.runs[r.ID])
 	h.cluster.runs[r.ID] = append(h.cluster.runs[r.ID], clusterRun{place: h.place, epoch: r.Epoch})
@@ -39,15 +40,15 @@ func (h largeHandler) Run(_ context.Context, r *inbox.Run) *inbox.Result {
 	name := filepath.Join(h.dir, fmt.Sprintf("%s-%d-%d", r.ID, h.place, at))
 	f, err := os.Create(name)
 	if err != nil {
-		return &inbox.Result{Outcome: inbox.Retry, Reason: err.Error()}
+		return &handler.Result{Outcome: handler.Retry, Reason: err.Error()}
 	}
 	defer f.Close()
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(f, sum), invertedReader{r.Body})
 	if err != nil {
-		return &inbox.Result{Outcome: inbox.Retry, Reason: err.Error()}
+		return &handler.Result{Outcome: handler.Retry, Reason: err.Error()}
 	}
-	return &inbox.Result{Outcome: inbox.Success, File: name, Size: uint64(n), Digest: sum.Sum(nil)}
+	return &handler.Result{Outcome: handler.Success, File: name, Size: n, Digest: sum.Sum(nil)}
 }
 
 // An invertedReader inverts each byte.

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -126,29 +127,29 @@ type hoursHandler struct {
 }
 
 // Run runs for the duration in the body.
-func (h hoursHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (h hoursHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	var once bool
 	var ms int
 	body, err := io.ReadAll(r.Body)
 	if _, serr := fmt.Sscan(string(body), &once, &ms); err != nil || serr != nil {
-		return &inbox.Result{Outcome: inbox.Fail, Reason: "the body cannot be decoded"}
+		return &handler.Result{Outcome: handler.Fail, Reason: "the body cannot be decoded"}
 	}
 	h.begin(r, once)
 	defer h.end(r)
 	select {
 	case <-ctx.Done():
-		return &inbox.Result{Outcome: inbox.Stopped, Reason: context.Cause(ctx).Error()}
+		return &handler.Result{Outcome: handler.Cancelled, Reason: context.Cause(ctx).Error()}
 	case <-time.After(time.Duration(ms) * time.Millisecond):
 	}
 	out := fmt.Sprintf("%s at n%d under %d.%d", r.ID, h.place, r.Epoch.Boot, r.Epoch.Counter)
 	h.test.mu.Lock()
 	defer h.test.mu.Unlock()
 	h.test.done[r.ID].results[out] = true
-	return &inbox.Result{Outcome: inbox.Success, Output: []byte(out)}
+	return &handler.Result{Outcome: handler.Success, Output: []byte(out)}
 }
 
 // begin records a start and checks that it is allowed.
-func (h hoursHandler) begin(r *inbox.Run, once bool) {
+func (h hoursHandler) begin(r *handler.Run, once bool) {
 	s := h.test
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +175,7 @@ func (h hoursHandler) begin(r *inbox.Run, once bool) {
 	d.going[h.place] = true
 }
 
-func (h hoursHandler) end(r *inbox.Run) {
+func (h hoursHandler) end(r *handler.Run) {
 	h.test.mu.Lock()
 	defer h.test.mu.Unlock()
 	delete(h.test.done[r.ID].going, h.place)

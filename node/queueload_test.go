@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
@@ -26,13 +27,13 @@ type loadHandler struct {
 }
 
 // Run parses "LANE NUMBER MILLISECONDS dies".
-func (l *loadHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (l *loadHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	var lane string
 	var number, ms int
 	var dies bool
 	body, err := io.ReadAll(r.Body)
 	if _, serr := fmt.Sscan(string(body), &lane, &number, &ms, &dies); err != nil || serr != nil {
-		return &inbox.Result{Outcome: inbox.Fail, Reason: "the body cannot be decoded"}
+		return &handler.Result{Outcome: handler.Fail, Reason: "the body cannot be decoded"}
 	}
 	l.mu.Lock()
 	if l.runs[r.ID]++; l.runs[r.ID] > 1 {
@@ -47,16 +48,16 @@ func (l *loadHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	l.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		return &inbox.Result{Outcome: inbox.Stopped}
+		return &handler.Result{Outcome: handler.Cancelled}
 	case <-time.After(time.Duration(ms) * time.Millisecond):
 	}
 	l.mu.Lock()
 	l.busy[lane] = false
 	l.mu.Unlock()
 	if dies {
-		return &inbox.Result{Outcome: inbox.Fail, Reason: "planned failure"}
+		return &handler.Result{Outcome: handler.Fail, Reason: "planned failure"}
 	}
-	return &inbox.Result{Outcome: inbox.Success}
+	return &handler.Result{Outcome: handler.Success}
 }
 
 // loadRequests returns the tasks of the test: every third has no lane, the others belong

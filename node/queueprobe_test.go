@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
 )
@@ -21,7 +22,7 @@ type probeHandler struct {
 }
 
 // Run records its effect halfway through.
-func (d *probeHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (d *probeHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	time.AfterFunc(d.work/2, func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -30,15 +31,15 @@ func (d *probeHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
 	return d.clusterHandler.Run(ctx, r)
 }
 
-// Probe implements [inbox.Prober].
-func (d *probeHandler) Probe(_ context.Context, r *inbox.Run) inbox.Probe {
+// Probe implements [handler.Prober].
+func (d *probeHandler) Probe(_ context.Context, r *handler.Run) handler.ProbeResult {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.asked[r.ID]++
 	if d.done[r.ID] {
-		return inbox.Done
+		return handler.Done
 	}
-	return inbox.NotDone
+	return handler.NotDone
 }
 
 // A task that was running when its owner's node died is probed when the node is back: if

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
@@ -180,9 +181,9 @@ func (q *queues) Ended(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) {
 }
 
 // Probed handles the result of probing a task that was running when the node died.
-func (q *queues) Probed(ctx context.Context, id proto.TaskID, found inbox.Probe, o *proto.Outcome) {
+func (q *queues) Probed(ctx context.Context, id proto.TaskID, found handler.ProbeResult, o *proto.Outcome) {
 	defer q.node.bodyTransfer.release(id)
-	err := q.driver.Probed(ctx, id, found == inbox.Done, found == inbox.Unknown, o)
+	err := q.driver.Probed(ctx, id, found == handler.Done, found == handler.Unknown, o)
 	if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
 		q.node.log.Error("could not store the probe result of a granted task", "task", id.String(), "err", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -263,8 +264,8 @@ func (c *cluster) serveFailing(s *simNode) {
 
 type failHandler struct{}
 
-func (failHandler) Run(context.Context, *inbox.Run) *inbox.Result {
-	return &inbox.Result{Outcome: inbox.Fail, Reason: "never"}
+func (failHandler) Run(context.Context, *handler.Run) *handler.Result {
+	return &handler.Result{Outcome: handler.Fail, Reason: "never"}
 }
 
 // A lane whose head became a dead letter is blocked until it is unblocked, even after
@@ -360,9 +361,9 @@ func TestQueueHandlerReportsProgress(t *testing.T) {
 // retryHandler is a handler that always fails and counts.
 type retryHandler struct{ runs *atomic.Int32 }
 
-func (f retryHandler) Run(context.Context, *inbox.Run) *inbox.Result {
+func (f retryHandler) Run(context.Context, *handler.Run) *handler.Result {
 	f.runs.Add(1)
-	return &inbox.Result{Outcome: inbox.Retry, Reason: "no luck"}
+	return &handler.Result{Outcome: handler.Retry, Reason: "no luck"}
 }
 
 // A task of a queue gets as many attempts as it requests, but no more than the handler

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
@@ -223,7 +224,7 @@ func (r ownershipRunner) Probe(from proto.PeerID, g *proto.Grant) {
 	if err != nil {
 		id := proto.TaskID(g.GetClaim().GetTask())
 		r.node.log.Error("could not decode a granted task again: an operator must check whether it ran", "task", id.String(), "from", from, "err", err)
-		go r.node.queues.Probed(context.Background(), id, inbox.Unknown, new(proto.Outcome)) // in a goroutine: Probe is called by the goroutine that takes the answer
+		go r.node.queues.Probed(context.Background(), id, handler.Unknown, new(proto.Outcome)) // in a goroutine: Probe is called by the goroutine that takes the answer
 		return
 	}
 	l.ProbeOnly = true

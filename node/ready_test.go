@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/transport/transporttest"
 )
@@ -14,12 +15,12 @@ import (
 // A gatedHandler ends when its gate is opened.
 type gatedHandler chan struct{}
 
-func (g gatedHandler) Run(ctx context.Context, _ *inbox.Run) *inbox.Result {
+func (g gatedHandler) Run(ctx context.Context, _ *handler.Run) *handler.Result {
 	select {
 	case <-g:
-		return &inbox.Result{Outcome: inbox.Success}
+		return &handler.Result{Outcome: handler.Success}
 	case <-ctx.Done():
-		return &inbox.Result{Outcome: inbox.Stopped}
+		return &handler.Result{Outcome: handler.Cancelled}
 	}
 }
 

@@ -120,7 +120,7 @@ func (n *Node) Handlers() []Handler {
 		if absent := n.unknownAllowed(h.Allow); absent != "" {
 			out[i].Warning = strings.TrimPrefix(h.Warning+"; "+absent, "; ")
 		}
-		if h.Type == TypeCommand && len(h.Exec) > 0 {
+		if len(h.Exec) > 0 {
 			if err := command.Find(h.Exec[0]); err != nil {
 				out[i].Problem = err.Error()
 			}

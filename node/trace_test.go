@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/transport/transporttest"
 )
@@ -93,15 +94,15 @@ type traceHandler struct {
 	work time.Duration
 }
 
-func (h *traceHandler) Run(ctx context.Context, r *inbox.Run) *inbox.Result {
+func (h *traceHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	h.mu.Lock()
 	h.seen[r.ID.String()] = append(h.seen[r.ID.String()], r.Content.GetTraceparent())
 	h.mu.Unlock()
 	select {
 	case <-ctx.Done():
-		return &inbox.Result{Outcome: inbox.Stopped, Reason: "stopped"}
+		return &handler.Result{Outcome: handler.Cancelled, Reason: "stopped"}
 	case <-time.After(h.work):
-		return &inbox.Result{Outcome: inbox.Success}
+		return &handler.Result{Outcome: handler.Success}
 	}
 }
 

@@ -6,11 +6,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
-	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
 )
 
 // Limits of what a task may say to a program.
@@ -45,27 +44,14 @@ func (c Config) check() error {
 			return fmt.Errorf("env: %s is set by the node itself", name)
 		}
 	}
-	for _, name := range c.TaskEnv {
-		if !validEnv.MatchString(name) || dangerous(name) || reserved(name) {
-			return fmt.Errorf("task env: %q must not come from a task: it changes which code runs", name)
-		}
-	}
 	return nil
 }
 
 // Admit says whether the handler would start for r. It returns [ErrArgs] or
 // [ErrEnv]; nothing is run.
-func (h *Handler) Admit(r agent.Run) error {
-	if err := h.cfg.admitArgs(r.Args, runtime.GOOS); err != nil {
+func (h *Handler) Admit(r *handler.Run) error {
+	if err := h.cfg.admitArgs(r.Content.GetArgs(), runtime.GOOS); err != nil {
 		return err
-	}
-	for _, name := range sortedKeys(r.Env) {
-		if !slices.Contains(h.cfg.TaskEnv, name) {
-			return fmt.Errorf("%w: %.100q is not a name that this handler lets a task set", ErrEnv, name)
-		}
-		if err := checkText(r.Env[name]); err != nil {
-			return fmt.Errorf("%w: %s: %w", ErrEnv, name, err)
-		}
 	}
 	for name, value := range runEnv(r) {
 		if err := checkText(value); err != nil {
@@ -126,29 +112,4 @@ var validEnv = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 func reserved(name string) bool {
 	name = strings.ToUpper(name)
 	return strings.HasPrefix(name, "BALEFIRE_") || name == "TRACEPARENT"
-}
-
-// dangerousNames are variables that make a loader, shell or interpreter run
-// code of somebody else's choice.
-var dangerousNames = []string{
-	"PATH", "PATHEXT", "COMSPEC", "SYSTEMROOT", "WINDIR", "HOME", "USERPROFILE", "TMPDIR", "TEMP", "TMP",
-	"IFS", "ENV", "BASH_ENV", "SHELL", "SHELLOPTS", "BASHOPTS", "CDPATH", "GLOBIGNORE", "PS4", "PROMPT_COMMAND", "ZDOTDIR", "FPATH",
-	"EDITOR", "VISUAL", "PAGER", "BROWSER", "LESSOPEN", "LESSCLOSE", "MANPAGER", "SSH_ASKPASS", "SUDO_ASKPASS", "SSH_AUTH_SOCK",
-	"GCONV_PATH", "NLSPATH", "LOCPATH", "HOSTALIASES", "RESOLV_HOST_CONF", "TZDIR", "TERMINFO", "MALLOC_CHECK_", "TERMCAP",
-	"CLASSPATH", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS", "NODE_OPTIONS", "NODE_PATH", "GOFLAGS", "GOROOT", "RUSTC_WRAPPER",
-	"OPENSSL_CONF", "OPENSSL_MODULES", "KUBECONFIG", "DOCKER_HOST", "MAKEFLAGS", "MFLAGS",
-	"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "CURL_HOME", "WGETRC",
-}
-
-// dangerousPrefixes begin whole families of them.
-var dangerousPrefixes = []string{
-	"LD_", "DYLD_", "GLIBC_", "PYTHON", "PERL", "RUBY", "GIT_", "BASH_FUNC_", "LUA_", "NPM_CONFIG_", "CARGO_", "PHP", "XDG_", "AWS_",
-}
-
-// dangerous reports whether name changes which code a program runs. Case does
-// not matter: it does not on Windows.
-func dangerous(name string) bool {
-	name = strings.ToUpper(name)
-	return slices.Contains(dangerousNames, name) ||
-		slices.ContainsFunc(dangerousPrefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }

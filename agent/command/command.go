@@ -34,6 +34,8 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
 )
 
 // Pass says how the program gets the body.
@@ -57,7 +59,6 @@ type Config struct {
 	MaxOutput  int64         // bytes of output kept; default 10 MiB
 	CutOutput  bool          // what is beyond is dropped; default: the program is stopped and the run fails for good
 	Env        []string      // NAME: passed on from the node; NAME=VALUE: set; default see DefaultEnv
-	TaskEnv    []string      // names that a task may set; default none
 	Dir        string        // working directory; default the run's own folder
 	RunAs      string        // USER[:GROUP] that the program runs as; default the node's own. See [MayRunAs]
 	Node       string        // BALEFIRE_NODE, by which Reap finds what a dead node left behind
@@ -95,8 +96,8 @@ type Handler struct {
 }
 
 var _ interface {
-	agent.Handler
-	agent.Prober
+	handler.Handler
+	handler.Prober
 } = (*Handler)(nil)
 
 // New checks cfg and returns the handler. It runs nothing, and the program
@@ -106,14 +107,14 @@ func New(cfg Config) (*Handler, error) {
 		return nil, fmt.Errorf("command handler: %w", err)
 	}
 	cfg = cfg.withDefaults()
-	cfg.Exec, cfg.Env, cfg.TaskEnv = slices.Clone(cfg.Exec), slices.Clone(cfg.Env), slices.Clone(cfg.TaskEnv)
+	cfg.Exec, cfg.Env = slices.Clone(cfg.Exec), slices.Clone(cfg.Env)
 	return &Handler{cfg: cfg}, nil
 }
 
-// Run implements [agent.Handler].
-func (h *Handler) Run(ctx context.Context, r agent.Run) agent.Result {
+// Run implements [handler.Handler].
+func (h *Handler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	if err := h.Admit(r); err != nil {
-		return agent.Result{Outcome: agent.Fail, Code: -1, Err: err.Error()}
+		return &handler.Result{Outcome: handler.Fail, Code: -1, Reason: err.Error()}
 	}
 	if h.cfg.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -127,23 +128,23 @@ func (h *Handler) Run(ctx context.Context, r agent.Run) agent.Result {
 		return notStarted(err)
 	}
 	out := agent.NewOutput(r, agent.OutputConfig{Max: h.cfg.MaxOutput, Cut: h.cfg.CutOutput, Stop: stop})
-	diag := &tail{max: agent.MaxStderr}
+	diag := &tail{max: proto.MaxStderr}
 	j.stdout, j.stderr = out, diag
 	end, err := j.run(ctx)
 	res := end.result(err)
-	out.Into(&res)
+	out.Into(res)
 	res.Stderr = diag.String()
 	return res
 }
 
 // job builds what is to be started for r.
-func (h *Handler) job(r agent.Run) (*job, error) {
+func (h *Handler) job(r *handler.Run) (*job, error) {
 	program, err := find(h.cfg.Exec[0])
 	if err != nil {
 		return nil, err
 	}
 	j := &job{
-		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], r.Args), marker: newMarker(),
+		argv: slices.Concat([]string{program}, h.cfg.Exec[1:], r.Content.GetArgs()), marker: newMarker(),
 		grace: h.cfg.Grace, kill: r.Kill, onStart: h.cfg.OnStart,
 	}
 	own, err := h.runAsUser(j, r.Dir)
@@ -184,7 +185,7 @@ func (h *Handler) runAsUser(j *job, run string) (own string, err error) {
 
 // saveBody writes the body into a folder of the run, for the account alone, and returns
 // its path.
-func saveBody(r agent.Run, dir string, a *account) (path string, err error) {
+func saveBody(r *handler.Run, dir string, a *account) (path string, err error) {
 	if dir == "" {
 		return "", errors.New("the run has no folder")
 	}

@@ -3,6 +3,7 @@ package command
 import (
 	"crypto/rand"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"os"
 	"runtime"
@@ -10,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
 )
 
 // DefaultEnv lists what a program sees of the node's environment unless the
@@ -23,22 +24,22 @@ func DefaultEnv() []string {
 }
 
 // runEnv returns the variables by which a program learns what it runs for.
-func runEnv(r agent.Run) map[string]string {
+func runEnv(r *handler.Run) map[string]string {
 	return map[string]string{
-		"BALEFIRE_TASK_ID":         r.ID,
+		"BALEFIRE_TASK_ID":         r.ID.String(),
 		"BALEFIRE_ATTEMPT":         strconv.Itoa(r.Attempt),
-		"BALEFIRE_EPOCH":           r.Epoch,
-		"BALEFIRE_IDEMPOTENCY_KEY": r.IdempotencyKey,
-		"BALEFIRE_KIND":            r.Kind,
-		"BALEFIRE_ORIGIN":          r.Origin,
-		"BALEFIRE_CONTENT_TYPE":    r.ContentType,
-		"TRACEPARENT":              r.Traceparent,
+		"BALEFIRE_EPOCH":           fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter),
+		"BALEFIRE_IDEMPOTENCY_KEY": r.Content.GetIdempotencyKey(),
+		"BALEFIRE_KIND":            r.Content.GetKind(),
+		"BALEFIRE_ORIGIN":          r.Origin.String(),
+		"BALEFIRE_CONTENT_TYPE":    r.Content.GetContentType(),
+		"TRACEPARENT":              r.Content.GetTraceparent(),
 	}
 }
 
 // environ builds the environment of a program: nothing that is not listed, in
 // an order that does not change.
-func (h *Handler) environ(r agent.Run, extra map[string]string, a *account) []string {
+func (h *Handler) environ(r *handler.Run, extra map[string]string, a *account) []string {
 	env := make(map[string]string)
 	for _, entry := range h.cfg.Env {
 		name, value, set := strings.Cut(entry, "=")
@@ -56,7 +57,6 @@ func (h *Handler) environ(r agent.Run, extra map[string]string, a *account) []st
 			}
 		}
 	}
-	maps.Copy(env, r.Env)
 	for name, value := range runEnv(r) {
 		if value != "" {
 			env[name] = value

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
 )
 
 const (
@@ -175,18 +175,18 @@ func alive(t *processTree, exited <-chan struct{}) int {
 }
 
 // result gives an end its meaning. err says that the program never ran.
-func (e exitInfo) result(err error) agent.Result {
+func (e exitInfo) result(err error) *handler.Result {
 	switch {
 	case err != nil:
 		return notStarted(err)
 	case e.remaining > 0:
-		return agent.Result{Outcome: agent.Crashed, Code: -1, Err: fmt.Sprintf("%d processes of the run could not be killed", e.remaining)}
+		return &handler.Result{Outcome: handler.Crashed, Code: -1, Reason: fmt.Sprintf("%d processes of the run could not be killed", e.remaining)}
 	case errors.Is(e.cause, errBody):
-		return agent.Result{Outcome: agent.Retry, Code: code(e.state), Err: e.cause.Error()}
+		return &handler.Result{Outcome: handler.Retry, Code: code(e.state), Reason: e.cause.Error()}
 	case e.cause != nil:
-		return agent.Result{Outcome: agent.Stopped(e.cause), Code: code(e.state), Err: "stopped: " + e.cause.Error()}
+		return &handler.Result{Outcome: handler.Stopped(e.cause), Code: code(e.state), Reason: "stopped: " + e.cause.Error()}
 	case killed(e.state) != "":
-		return agent.Result{Outcome: agent.Crashed, Code: code(e.state), Err: "killed by signal: " + killed(e.state)}
+		return &handler.Result{Outcome: handler.Crashed, Code: code(e.state), Reason: "killed by signal: " + killed(e.state)}
 	}
 	return exitResult(code(e.state))
 }
@@ -194,25 +194,25 @@ func (e exitInfo) result(err error) agent.Result {
 // notStarted is the result of a run whose program was not started. Only what the
 // task brought itself, too many words for the system or a body that cannot be
 // read, is a failed attempt; what this machine lacks is not the task's doing.
-func notStarted(err error) agent.Result {
-	res := agent.Result{Outcome: agent.Unready, Code: -1, Err: err.Error()}
+func notStarted(err error) *handler.Result {
+	res := &handler.Result{Outcome: handler.Unready, Code: -1, Reason: err.Error()}
 	if errors.Is(err, syscall.E2BIG) || errors.Is(err, errBody) {
-		res.Outcome = agent.Retry
+		res.Outcome = handler.Retry
 	}
 	return res
 }
 
 // exitResult says what an exit code means.
-func exitResult(code int) agent.Result {
-	res := agent.Result{Outcome: agent.Retry, Code: code}
+func exitResult(code int) *handler.Result {
+	res := &handler.Result{Outcome: handler.Retry, Code: code}
 	switch code {
 	case 0:
-		res.Outcome = agent.Success
+		res.Outcome = handler.Success
 		return res
 	case ExitFail:
-		res.Outcome = agent.Fail
+		res.Outcome = handler.Fail
 	}
-	res.Err = fmt.Sprintf("exit code %d", code)
+	res.Reason = fmt.Sprintf("exit code %d", code)
 	return res
 }
 

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
 )
 
 const (
@@ -19,15 +19,16 @@ const (
 	probeTimeout = time.Minute
 )
 
-// Probe implements [agent.Prober]: it runs Exec… --check KEY. Whatever keeps
-// the program from answering is agent.Unknown.
-func (h *Handler) Probe(ctx context.Context, key string) agent.ProbeResult {
+// Probe implements [handler.Prober]: it runs Exec… --check KEY. Whatever keeps
+// the program from answering is [handler.Unknown].
+func (h *Handler) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult {
+	key := r.Key()
 	if key == "" || checkText(key) != nil || isFlag(key, "windows") {
-		return agent.Unknown
+		return handler.Unknown
 	}
 	program, err := find(h.cfg.Exec[0])
 	if err != nil {
-		return agent.Unknown
+		return handler.Unknown
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -37,18 +38,18 @@ func (h *Handler) Probe(ctx context.Context, key string) agent.ProbeResult {
 		dir:  h.cfg.Dir, marker: mark, grace: h.cfg.Grace, stdout: io.Discard, stderr: io.Discard,
 	}
 	if _, err := h.runAsUser(j, ""); err != nil {
-		return agent.Unknown
+		return handler.Unknown
 	}
-	j.env = h.environ(agent.Run{IdempotencyKey: key}, map[string]string{"BALEFIRE_RUN": mark}, j.account)
+	j.env = h.environ(r, map[string]string{"BALEFIRE_RUN": mark, "BALEFIRE_IDEMPOTENCY_KEY": key}, j.account)
 	end, err := j.run(ctx)
 	if err != nil || end.cause != nil || end.remaining > 0 || killed(end.state) != "" {
-		return agent.Unknown
+		return handler.Unknown
 	}
 	switch end.state.ExitCode() {
 	case 0:
-		return agent.Done
+		return handler.Done
 	case ExitNotDone:
-		return agent.NotDone
+		return handler.NotDone
 	}
-	return agent.Unknown
+	return handler.Unknown
 }

@@ -18,7 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
 )
 
 // programs are what the test binary can be when a handler runs it: the first
@@ -79,7 +79,7 @@ func program(t testing.TB, name string, args ...string) []string {
 	return append([]string{self, programArg, name}, args...)
 }
 
-func handler(t testing.TB, cfg Config) *Handler {
+func newHandler(t testing.TB, cfg Config) *Handler {
 	t.Helper()
 	h, err := New(cfg)
 	if err != nil {
@@ -89,9 +89,9 @@ func handler(t testing.TB, cfg Config) *Handler {
 }
 
 // run calls a handler that was made of cfg with r.
-func run(t testing.TB, cfg Config, r agent.Run) agent.Result {
+func run(t testing.TB, cfg Config, r *handler.Run) *handler.Result {
 	t.Helper()
-	return agent.Call(t.Context(), handler(t, cfg), r)
+	return handler.Call(t.Context(), newHandler(t, cfg), r)
 }
 
 func printJSON(v any) int { return btoi(json.NewEncoder(os.Stdout).Encode(v) != nil) }

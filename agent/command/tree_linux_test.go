@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
 )
 
 func init() {
@@ -39,13 +39,13 @@ func init() {
 // asked to end, as each does while the system ends it, is not taken for gone.
 func TestProcessWithoutEnvironmentIsFound(t *testing.T) {
 	m := newRendezvous(t)
-	h := handler(t, Config{Exec: program(t, "daemon", m.addr()), Grace: 500 * time.Millisecond})
+	h := newHandler(t, Config{Exec: program(t, "daemon", m.addr()), Grace: 500 * time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
-	results := make(chan agent.Result, 1)
-	go func() { results <- agent.Call(ctx, h, agent.Run{ID: "0198"}) }()
+	results := make(chan *handler.Result, 1)
+	go func() { results <- handler.Call(ctx, h, &handler.Run{ID: testTask}) }()
 	guests := m.await(t, 2)
 	cancel()
-	if res := <-results; res.Outcome != agent.Cancelled {
+	if res := <-results; res.Outcome != handler.Cancelled {
 		t.Errorf("result = %+v, want cancelled", res)
 	}
 	allExited(t, guests)
@@ -58,8 +58,8 @@ func running(pid int) bool {
 
 // S16: without a free file descriptor nothing is started, and nothing is spent.
 func TestNoFileDescriptorsIsUnready(t *testing.T) {
-	cfg, r := Config{Exec: program(t, "exit", "0")}, agent.Run{Dir: t.TempDir()}
-	h := handler(t, cfg)
+	cfg, r := Config{Exec: program(t, "exit", "0")}, &handler.Run{Dir: t.TempDir()}
+	h := newHandler(t, cfg)
 	var old syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
@@ -67,14 +67,14 @@ func TestNoFileDescriptorsIsUnready(t *testing.T) {
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 3, Max: old.Max}); err != nil {
 		t.Fatal(err)
 	}
-	res := agent.Call(t.Context(), h, r)
+	res := handler.Call(t.Context(), h, r)
 	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)
 	}
-	if res.Outcome != agent.Unready || !strings.Contains(res.Err, "too many open files") {
+	if res.Outcome != handler.Unready || !strings.Contains(res.Reason, "too many open files") {
 		t.Errorf("result = %+v, want unready: too many open files", res)
 	}
-	if res := agent.Call(t.Context(), h, r); res.Outcome != agent.Success {
+	if res := handler.Call(t.Context(), h, r); res.Outcome != handler.Success {
 		t.Errorf("with file descriptors again: %+v, want success", res)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
 )
 
 func init() {
@@ -69,7 +69,7 @@ func host(args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	agent.Call(context.Background(), h, agent.Run{ID: "0198"})
+	handler.Call(context.Background(), h, &handler.Run{ID: testTask})
 	return 0
 }
 
@@ -90,11 +90,11 @@ func TestNoProcessIsLeft(t *testing.T) {
 		name string
 		how  string
 		stop func(cancel context.CancelFunc, leader guest) // once all are there
-		want agent.Outcome
+		want handler.Outcome
 	}{
-		{"cancelled", "waits", func(cancel context.CancelFunc, _ guest) { cancel() }, agent.Cancelled},
-		{"its leader ended well", "ends", func(_ context.CancelFunc, l guest) { _ = l.conn.Close() }, agent.Success},
-		{"its leader was killed", "waits", func(_ context.CancelFunc, l guest) { _ = syscall.Kill(l.pid, syscall.SIGKILL) }, agent.Crashed},
+		{"cancelled", "waits", func(cancel context.CancelFunc, _ guest) { cancel() }, handler.Cancelled},
+		{"its leader ended well", "ends", func(_ context.CancelFunc, l guest) { _ = l.conn.Close() }, handler.Success},
+		{"its leader was killed", "waits", func(_ context.CancelFunc, l guest) { _ = syscall.Kill(l.pid, syscall.SIGKILL) }, handler.Crashed},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -102,12 +102,12 @@ func TestNoProcessIsLeft(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			leader := make(chan int, 1)
-			h := handler(t, Config{
+			h := newHandler(t, Config{
 				Exec: program(t, "family", m.addr(), tt.how), Grace: 100 * time.Millisecond,
 				OnStart: func(pid int) { leader <- pid },
 			})
-			results := make(chan agent.Result, 1)
-			go func() { results <- agent.Call(ctx, h, agent.Run{ID: "0198"}) }()
+			results := make(chan *handler.Result, 1)
+			go func() { results <- handler.Call(ctx, h, &handler.Run{ID: testTask}) }()
 			guests := m.await(t, 5)
 			pid := <-leader
 			for _, g := range guests {
@@ -154,11 +154,11 @@ func TestGentleStopIsTriedFirst(t *testing.T) {
 // S34: a hard cancel does not wait for a program that will not hear.
 func TestHardCancelHasNoGrace(t *testing.T) {
 	m := newRendezvous(t)
-	h := handler(t, Config{Exec: program(t, "deaf", m.addr()), Grace: time.Hour})
+	h := newHandler(t, Config{Exec: program(t, "deaf", m.addr()), Grace: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	kill := make(chan struct{})
-	results := make(chan agent.Result, 1)
-	go func() { results <- agent.Call(ctx, h, agent.Run{Kill: kill}) }()
+	results := make(chan *handler.Result, 1)
+	go func() { results <- handler.Call(ctx, h, &handler.Run{Kill: kill}) }()
 	guests := m.await(t, 1)
 	cancel()
 	select {
@@ -169,7 +169,7 @@ func TestHardCancelHasNoGrace(t *testing.T) {
 	close(kill)
 	select {
 	case res := <-results:
-		if res.Outcome != agent.Cancelled {
+		if res.Outcome != handler.Cancelled {
 			t.Errorf("result = %+v, want cancelled", res)
 		}
 	case <-time.After(testTimeout):

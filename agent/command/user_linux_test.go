@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/handler"
 )
 
 // The numbers of users of these tests, which no machine has an account for.
@@ -67,8 +67,8 @@ func runAsNode(args []string) int {
 	must(os.Mkdir(dir, 0o700))
 	h, err := New(Config{RunAs: user, Exec: []string{"sh", "-c", runAsScript, "sh", secret, other}, PassBody: PassFile, Env: []string{"PATH", "HOME"}})
 	must(err)
-	res := h.Run(context.Background(), agent.Run{ID: "0198", Dir: dir, Body: strings.NewReader("the body\n")})
-	out.Output, out.Err = string(res.Output), out.Err+res.Err+res.Stderr
+	res := h.Run(context.Background(), &handler.Run{ID: testTask, Dir: dir, Body: strings.NewReader("the body\n")})
+	out.Output, out.Err = string(res.Output), out.Err+res.Reason+res.Stderr
 	must(RemoveAll(dir))
 	_, err = os.Lstat(dir)
 	out.Swept = os.IsNotExist(err)
@@ -91,8 +91,8 @@ func runAsNode(args []string) int {
 			}
 		}
 	}()
-	res = h.Run(ctx, agent.Run{ID: "0199", Dir: dir})
-	out.Stop = res.Outcome.String() + " " + res.Err
+	res = h.Run(ctx, &handler.Run{ID: testTask, Dir: dir})
+	out.Stop = res.Outcome.String() + " " + res.Reason
 	must(third.runAs(func() error { return nil }))
 	_ = (&account{uid: taskUser, gid: taskUser}).runAs(func() error {
 		out.Alive = len(processes(func(pid int) bool { return hasEnv(pid, []byte("BALEFIRE_TASK_ID=0199")) })) > 0

@@ -20,7 +20,7 @@ const module = "github.com/balefire/balefire"
 // lower layers, and subsystems of one layer never import each other.
 var layers = map[string]int{
 	"proto": 0, "clock": 0, "fair": 0, "memory": 0,
-	"store": 1, "identity": 1,
+	"store": 1, "identity": 1, "handler": 1,
 	"transport": 2, "outbox": 2, "inbox": 2, "gossip": 2, "ownership": 2, "agent": 2, "workflow": 2,
 	"node": 3,
 	"api":  4,

@@ -79,7 +79,10 @@ func docsHandlers(b *strings.Builder) {
 	t := reflect.TypeFor[node.HandlerSpec]()
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		name := yamlName(f)
+		if name == "-" {
+			continue
+		}
 		values := strings.ReplaceAll(f.Tag.Get("enum"), ",", ", ")
 		if values == "" {
 			values = kindOf(f.Type)

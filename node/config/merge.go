@@ -175,13 +175,19 @@ func (m *merger) knownFields(item *yaml.Node) bool {
 	return good
 }
 
-func handlerFields() []string {
+func handlerFields() (names []string) {
 	t := reflect.TypeFor[node.HandlerSpec]()
-	out := make([]string, t.NumField())
-	for i := range out {
-		out[i], _, _ = strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+	for i := range t.NumField() {
+		if name := yamlName(t.Field(i)); name != "-" { // a function of an embedding program
+			names = append(names, name)
+		}
 	}
-	return out
+	return names
+}
+
+func yamlName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	return name
 }
 
 func handlerText(h node.HandlerSpec) string {

@@ -11,15 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
-)
-
-// Types of handlers.
-const (
-	TypeCommand = "command" // runs a program
-	TypeDiscard = "discard" // reads the body and succeeds
-	TypeEcho    = "echo"    // answers with the body
-	TypeSHA256  = "sha256"  // answers with the body's digest
 )
 
 // A HandlerSpec describes what this node runs for a kind, and who may request it.
@@ -45,6 +38,9 @@ type HandlerSpec struct {
 	Env         []string `yaml:"env,omitempty" json:"env,omitempty" doc:"names of the node's environment variables that the program gets"`
 	RunAs       string   `yaml:"run_as,omitempty" json:"run_as,omitempty" doc:"USER or USER:GROUP that the program runs as, so that it cannot read the node's keys; Linux, and the node needs CAP_SETUID and CAP_SETGID; default the node's user"`
 	Dir         string   `yaml:"dir,omitempty" json:"dir,omitempty" doc:"working folder; default a new one for each run"`
+
+	// Function does the work, for a program that embeds the node, instead of Exec.
+	Function handler.Handler `yaml:"-" json:"-"`
 }
 
 // overflowCut keeps the beginning of an output that is too large.
@@ -72,18 +68,21 @@ func (s HandlerSpec) Validate() error {
 	fail := func(format string, a ...any) error {
 		return fmt.Errorf("handler %.40q: %s", s.Kind, fmt.Sprintf(format, a...))
 	}
+	typ, typeErr := s.typ()
 	switch {
 	case !validKind(s.Kind):
 		return fail("a kind must be 1-128 of a-z 0-9 . _ - and begin with a letter or digit")
 	case len(s.Allow) == 0:
 		return fail("nobody may request it: add allow: peer:NAME or role:ROLE")
-	case !oneOf(s.Type, "", TypeCommand, TypeDiscard, TypeEcho, TypeSHA256):
-		return fail("type %.40q: use command, discard, echo or sha256", s.Type)
-	case cmp.Or(s.Type, TypeCommand) == TypeCommand && len(s.Exec) == 0:
+	case typeErr != nil:
+		return fail("%v", typeErr)
+	case (s.Function != nil) != (s.Type == TypeFunction):
+		return fail("type %s is for a program that embeds a node: it registers a function with Config.Handle", TypeFunction)
+	case typ.program && len(s.Exec) == 0:
 		return fail("no program: set exec to the program and its arguments")
-	case cmp.Or(s.Type, TypeCommand) != TypeCommand && len(s.Exec) > 0:
+	case !typ.program && len(s.Exec) > 0:
 		return fail("type %s runs no program: drop exec", s.Type)
-	case s.RunAs != "" && cmp.Or(s.Type, TypeCommand) != TypeCommand:
+	case s.RunAs != "" && !typ.program:
 		return fail("type %s runs no program: drop run_as", s.Type)
 	case s.AllowFlags && !s.Args:
 		return fail("allow_flags has no effect without args: set args too")
@@ -97,7 +96,7 @@ func (s HandlerSpec) Validate() error {
 		return fail("lanes %.40q: use origin or shared", s.Lanes)
 	case !oneOf(s.OnCrash, "", "retry", "probe", "park"):
 		return fail("on_crash %.40q: use retry, probe or park", s.OnCrash)
-	case s.OnCrash == "probe" && cmp.Or(s.Type, TypeCommand) != TypeCommand:
+	case s.OnCrash == "probe" && !typ.program && s.Function == nil:
 		return fail("on_crash probe asks a program (exec --check KEY), and type %s runs none", s.Type)
 	case s.MaxRetries > 0 && s.MaxRetries < cmp.Or(s.MaxAttempts, 3):
 		return fail("max_retries is %d, but a task has %d attempts by default", s.MaxRetries, cmp.Or(s.MaxAttempts, 3))

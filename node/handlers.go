@@ -1,0 +1,96 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/store/journal"
+)
+
+// AddHandler registers a handler and keeps it across restarts. It replaces a handler
+// of the same kind.
+func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
+	spec, err := n.spec(s)
+	if err == nil {
+		err = n.mayRunAs(s)
+	}
+	if err != nil {
+		return err
+	}
+	n.handlers.Lock()
+	defer n.handlers.Unlock()
+	added := append(without(n.handlers.added, s.Kind), s)
+	if err := saveHandlers(n.cfg.Dir, added); err != nil {
+		return err
+	}
+	if err := n.inbox.Register(spec); err != nil {
+		return errors.Join(fmt.Errorf("%w: %s", ErrInvalid, strings.TrimPrefix(err.Error(), inbox.ErrSpec.Error()+": ")), saveHandlers(n.cfg.Dir, n.handlers.added))
+	}
+	n.handlers.added = added
+	n.handlers.specs[s.Kind] = s
+	n.inbox.Suspend(s.Kind, s.problem())
+	n.announceHandlers()
+	n.announceKinds()
+	return n.audit(ctx, "handler.add", s.Kind)
+}
+
+// RemoveHandler removes a handler. Its waiting tasks stay until there is a handler for
+// them again or they expire.
+func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
+	n.handlers.Lock()
+	defer n.handlers.Unlock()
+	if _, ok := n.handlers.specs[kind]; !ok {
+		return fmt.Errorf("%w: this node has no handler %.40q", ErrNotFound, kind)
+	}
+	left := without(n.handlers.added, kind)
+	if len(left) == len(n.handlers.added) {
+		return fmt.Errorf("%w: handler %s is in the configuration file: remove it there", ErrInvalid, kind)
+	}
+	if err := saveHandlers(n.cfg.Dir, left); err != nil {
+		return err
+	}
+	n.handlers.added = left
+	n.inbox.Unregister(kind)
+	delete(n.handlers.specs, kind)
+	n.announceKinds()
+	return n.audit(ctx, "handler.remove", kind)
+}
+
+// announceKinds tells the members at once which kinds this node handles.
+func (n *Node) announceKinds() {
+	if n.running.Load() {
+		n.gossip.Describe()
+	}
+}
+
+// Actors in the audit log.
+const (
+	actorPerson = "local"  // a person, by the socket
+	actorSystem = "system" // the node itself, by a rule
+)
+
+// audit records a person's action in the audit log.
+func (n *Node) audit(ctx context.Context, action, what string) error {
+	return n.auditAs(ctx, actorPerson, action, what)
+}
+
+func (n *Node) auditAs(ctx context.Context, actor, action, what string) error {
+	_, err := n.storage.journal.Append(ctx, journal.Entry{Boot: n.outbox.Boot(), Actor: actor, Action: action, Detail: map[string]string{"subject": what}})
+	if err != nil {
+		return fmt.Errorf("audit %s: %w", action, err)
+	}
+	return nil
+}
+
+func without(specs []HandlerSpec, kind string) []HandlerSpec {
+	var out []HandlerSpec
+	for _, s := range specs {
+		if s.Kind != kind {
+			out = append(out, s)
+		}
+	}
+	return out
+}

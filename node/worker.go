@@ -1,0 +1,177 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/balefire/balefire/agent"
+	"github.com/balefire/balefire/agent/command"
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/store/journal"
+)
+
+// A worker calls a handler for tasks of one kind: it gives each run a folder, records
+// runs in the audit log and hands over large results as files.
+type worker struct {
+	node    *Node
+	spec    HandlerSpec
+	typ     handlerType
+	handler handler.Handler
+}
+
+// Run calls the handler once and returns when nothing of the run is left.
+func (w worker) Run(ctx context.Context, r *handler.Run) *handler.Result {
+	unready := func(err error) *handler.Result {
+		return &handler.Result{Outcome: handler.Unready, Code: -1, Reason: err.Error()}
+	}
+	r.MaxOutput = int64(min(r.Content.GetMaxResult(), math.MaxInt64))
+	outputs := w.node.handlers.outputs
+	out := outputs.newOutput()
+	defer out.release()
+	r.Quota = out
+	if err := outputs.mustWait(r.ID, w.maxOutput(r)); err != nil {
+		return unready(err)
+	}
+	if w.typ.files {
+		var err error
+		if r.Dir, err = w.node.runFolder(r, w.spec.RunAs != ""); err != nil {
+			return unready(err)
+		}
+		defer func() {
+			if err := command.RemoveAll(r.Dir); err != nil {
+				w.node.log.Warn("the folder of a run could not be removed; it stays until the next start", "task", r.ID.String(), "err", err)
+			}
+		}()
+	}
+	if err := w.audit(ctx, "command.start", r, nil); err != nil {
+		return unready(fmt.Errorf("the audit log could not be written, so nothing was started: %w", err))
+	}
+	res := handler.Call(ctx, w.handler, r)
+	if err := w.audit(context.WithoutCancel(ctx), "command.end", r, res); err != nil {
+		w.node.log.Error("the end of a command could not be written to the audit log", "task", r.ID.String(), "err", err)
+	}
+	if res.Outcome == handler.NoSpace {
+		outputs.noteStarved(r.ID)
+	}
+	return w.keep(r, out, res)
+}
+
+// maxOutput is how many bytes a run may write: the limit of the handler or of the
+// task, whichever is smaller.
+func (w worker) maxOutput(r *handler.Run) int64 {
+	limit := cmp.Or(w.spec.MaxOutput, agent.DefaultMaxOutput)
+	if r.MaxOutput > 0 {
+		return min(limit, r.MaxOutput)
+	}
+	return limit
+}
+
+// audit records the start or the end of a run. A built-in handler has no effect outside
+// the node, so nothing is recorded.
+func (w worker) audit(ctx context.Context, action string, r *handler.Run, res *handler.Result) error {
+	if !w.typ.audited {
+		return nil
+	}
+	e := journal.Entry{
+		Boot: w.node.outbox.Boot(), Actor: r.Origin.String(), Action: action, Task: r.ID.String(), Attempt: r.Attempt,
+		Epoch: fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter), Detail: map[string]string{"kind": r.Content.GetKind()},
+	}
+	if argv := append(append([]string{}, w.spec.Exec...), r.Content.GetArgs()...); len(w.spec.Exec) > 0 {
+		e.ArgvHash, e.Argv = journal.HashArgv(argv), journal.Redact(argv, len(w.spec.Exec))
+	}
+	if res != nil {
+		e.Exit, e.Detail["outcome"] = &res.Code, res.Outcome.String()
+	}
+	_, err := w.node.storage.journal.Append(ctx, e)
+	return err
+}
+
+// A prober is a worker whose handler can report whether the work of a key was done.
+type prober struct {
+	worker
+	handler.Prober
+}
+
+// runFolder creates a folder for a run. With others set, its parent can be traversed
+// but not listed by other users, because the run belongs to one of them.
+func (n *Node) runFolder(r *handler.Run, others bool) (string, error) {
+	dir, err := n.runsFolder(others)
+	if err != nil {
+		return "", fmt.Errorf("make a folder for the run: %w", err)
+	}
+	dir, err = os.MkdirTemp(dir, r.ID.String()+"-")
+	if err != nil {
+		return "", fmt.Errorf("make a folder for the run: %w", err)
+	}
+	return dir, nil
+}
+
+// runsFolder creates the folder that holds the folders of runs.
+func (n *Node) runsFolder(others bool) (string, error) {
+	dir := filepath.Join(n.cfg.Dir, runDir)
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil && others {
+		err = os.Chmod(dir, 0o711)
+	}
+	return dir, err
+}
+
+// mayRunAs returns why the program of s cannot run as its user.
+func (n *Node) mayRunAs(s HandlerSpec) error {
+	if s.RunAs == "" {
+		return nil
+	}
+	dir, err := n.runsFolder(true)
+	if err == nil {
+		err = command.MayRunAs(s.RunAs, dir)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: handler %s: %w", ErrInvalid, s.Kind, err)
+	}
+	return nil
+}
+
+// keep returns res as the inbox takes it: a large output is moved out of the run's
+// folder, which is removed.
+func (w worker) keep(r *handler.Run, out *runOutput, res *handler.Result) *handler.Result {
+	res.ContentType = cmp.Or(res.ContentType, "application/octet-stream")
+	res.Stderr = strings.ToValidUTF8(res.Stderr, "?")
+	switch {
+	case res.File == "":
+	case res.Outcome == handler.NoSpace, res.Outcome == handler.Unready: // the run is repeated
+		res.File, res.Output = "", nil
+	default:
+		if err := w.node.keepOutput(r, out, res); err != nil {
+			return &handler.Result{Outcome: handler.Retry, Code: res.Code, Reason: fmt.Sprintf("keep the result: %v", err), Stderr: res.Stderr}
+		}
+	}
+	return res
+}
+
+// keepOutput moves the file of res to where the end of the task takes it from.
+func (n *Node) keepOutput(r *handler.Run, out *runOutput, res *handler.Result) (err error) {
+	path := filepath.Join(n.cfg.Dir, runDir, r.ID.String()+".out")
+	if err := os.Rename(res.File, path); err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	sum := sha256.New()
+	if res.Size, err = io.Copy(sum, f); err != nil {
+		return err
+	}
+	res.File, res.Digest = path, sum.Sum(nil)
+	out.handOver(path)
+	return nil
+}
