@@ -96,18 +96,18 @@ func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []in
 
 // keysFull reports whether there is no place left to remember the key of an arrival, or its
 // origin has used up its share. A key whose success is stored already needs no place.
-func (in *Inbox) keysFull(a *Arrival) (full, unfair bool) {
+func (in *Inbox) keysFull(a *Arrival) (full, overShare bool) {
 	if !a.mayKeepKey() {
 		return false, false
 	}
-	full, unfair = in.keys.Full(), !in.keys.WithinShare(string(a.Header.Origin[:]))
-	if !full && !unfair {
+	full, overShare = in.keys.Full(), !in.keys.WithinShare(string(a.Header.Origin[:]))
+	if !full && !overShare {
 		return false, false
 	}
 	if _, err := in.keys.Get(successKey(a.Header.Origin, a.Content.IdempotencyKey)); err == nil {
 		return false, false
 	}
-	return full, unfair
+	return full, overShare
 }
 
 // mayKeepKey reports whether a success of its key may be stored here. Tasks of a queue run

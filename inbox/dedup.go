@@ -77,9 +77,9 @@ type dedupIndex struct {
 // newDedupIndex returns an empty index. Of ids that moved with their queue it keeps at most
 // maxMoved beyond what their origin has settled: moving queues back and forth must not use
 // up the space of others.
-func newDedupIndex(maxAway int) *dedupIndex {
+func newDedupIndex(maxMoved int) *dedupIndex {
 	return &dedupIndex{
-		maxMoved:   maxAway,
+		maxMoved:   maxMoved,
 		ids:        map[proto.TaskID]entry{},
 		committing: map[proto.TaskID]*commitGroup{},
 		tombstones: map[proto.TaskID]cancelTombstone{},

@@ -233,8 +233,8 @@ func (rn *runner) await(j *job) {
 
 // evaluate collects the input of the decision about a task and decides.
 func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
-	keyBusy, suspect := in.slots.busy(j)
-	input := startInput{record: j.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: j.h != nil, keyDone: keyDone, keyBusy: keyBusy, quarantineBusy: suspect, restored: mayHaveRun(j.rec, in.restored)}
+	keyBusy, quarantined := in.slots.busy(j)
+	input := startInput{record: j.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: j.h != nil, keyDone: keyDone, keyBusy: keyBusy, quarantineBusy: quarantined, restored: mayHaveRun(j.rec, in.restored)}
 	if input.now > j.rec.NotAfterMs && j.origin == in.cfg.Self && in.parts.Deadline != nil {
 		until, known := in.parts.Deadline(j.key.ID)
 		input.deadline, input.doubted = until, input.doubted || !known

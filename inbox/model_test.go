@@ -51,7 +51,7 @@ func TestModel(t *testing.T) {
 		ops := drawOps(rt)
 		var wrong []string
 		synctest.Test(t, func(t *testing.T) {
-			m := newHistory(t)
+			m := newModel(t)
 			defer m.fixture.close()
 			for _, o := range ops {
 				m.apply(o)
@@ -75,13 +75,13 @@ type model struct {
 	stops   int // graceful
 	wrong   []string
 
-	mu     sync.Mutex
-	deadly string // the process dies when it passes this point
-	died   bool
-	starts map[proto.TaskID]int
-	wins   map[proto.TaskID]int
-	kept   map[string]time.Time // by key: until when its success is kept
-	latest time.Time            // the highest wall time so far
+	mu         sync.Mutex
+	fatalPoint string // the process dies when it passes this point
+	died       bool
+	starts     map[proto.TaskID]int
+	wins       map[proto.TaskID]int
+	kept       map[string]time.Time // by key: until when its success is kept
+	latest     time.Time            // the highest wall time so far
 }
 
 // A sent is a task that was sent.
@@ -92,7 +92,7 @@ type sent struct {
 	settled  bool
 }
 
-func newHistory(t *testing.T) *model {
+func newModel(t *testing.T) *model {
 	m := &model{
 		wall:   clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)),
 		starts: map[proto.TaskID]int{}, wins: map[proto.TaskID]int{}, kept: map[string]time.Time{},
@@ -111,10 +111,10 @@ func (m *model) errorf(format string, a ...any) {
 func (m *model) fail(point string, _ proto.TaskID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if point != m.deadly {
+	if point != m.fatalPoint {
 		return nil
 	}
-	m.deadly, m.died = "", true
+	m.fatalPoint, m.died = "", true
 	return errors.New("died at " + point)
 }
 
@@ -218,7 +218,7 @@ func (m *model) apply(o modelOp) {
 		f.run()
 	case "die":
 		m.mu.Lock()
-		m.deadly = points[o.N%len(points)]
+		m.fatalPoint = points[o.N%len(points)]
 		m.mu.Unlock()
 	case "leave":
 		f.in.Unregister("work")
@@ -280,7 +280,7 @@ func (m *model) pass(d time.Duration) {
 // heal ends all faults, waits, and checks every task.
 func (m *model) heal() {
 	m.mu.Lock()
-	m.deadly = ""
+	m.fatalPoint = ""
 	m.mu.Unlock()
 	m.fixture.in.Register(m.spec)
 	for range 20 {

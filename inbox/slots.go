@@ -131,7 +131,7 @@ func (s *slots) take(k backlog.Key) *job {
 func (s *slots) find(k backlog.Key) *job { s.mu.Lock(); defer s.mu.Unlock(); return s.jobs[k] }
 
 // busy reports whether the key of j is in use, and whether a quarantined task is running.
-func (s *slots) busy(j *job) (key, suspect bool) {
+func (s *slots) busy(j *job) (key, quarantined bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return j.idemKey != "" && s.keys[j.idemKey] != nil, s.quarantined != nil
@@ -156,13 +156,13 @@ func (s *slots) await(j *job) bool {
 
 // acquire gives j a slot, its key and, if quarantined is set, the quarantine. Only the
 // dispatcher calls it, so the answer of busy still holds.
-func (s *slots) acquire(j *job, suspect bool) {
+func (s *slots) acquire(j *job, quarantined bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if j.idemKey != "" {
 		s.keys[j.idemKey] = j
 	}
-	if suspect {
+	if quarantined {
 		s.quarantined = j
 	}
 	j.slot = true

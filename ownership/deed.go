@@ -65,8 +65,8 @@ func (h *Home) addDeed(s *proto.QueueState, signed *proto.Signed) error {
 	if err != nil {
 		return err
 	}
-	room := h.deedSpace(s)
-	kept, ok := trim(inOrder(append(all, proof{d, signed})), homeRecord{s.Generation, proto.PeerID(s.Home), d.Root}, room)
+	space := h.deedSpace(s)
+	kept, ok := trim(inOrder(append(all, proof{d, signed})), homeRecord{s.Generation, proto.PeerID(s.Home), d.Root}, space)
 	if !ok {
 		return h.errFull(s)
 	}
@@ -77,15 +77,15 @@ func (h *Home) addDeed(s *proto.QueueState, signed *proto.Signed) error {
 // deedSpace returns how many bytes of deeds fit into a state; other nodes reject a larger
 // state. It is negative when not even the rest of the state fits.
 func (h *Home) deedSpace(s *proto.QueueState) int {
-	room, ok := h.allowance(s.Name, proto.PeerID(s.Home))
+	space, ok := h.allowance(s.Name, proto.PeerID(s.Home))
 	if !ok {
 		return -1
 	}
-	room -= proto.Size(s)
+	space -= proto.Size(s)
 	for _, x := range s.Deeds {
-		room += deedSize(x)
+		space += deedSize(x)
 	}
-	return room
+	return space
 }
 
 // deedSize returns how many bytes of a state a deed uses.
@@ -153,20 +153,20 @@ type homeRecord struct {
 }
 
 // proofIn returns the index of the deed that proves it, preferring an admin's.
-func (at homeRecord) proofIn(deeds []proof) (place int, ok bool) {
-	place = -1
+func (at homeRecord) proofIn(deeds []proof) (index int, ok bool) {
+	index = -1
 	for i, d := range deeds {
-		if d.Generation == at.generation && d.To == at.home && d.Root == at.root && (place < 0 || d.Admin) {
-			place = i
+		if d.Generation == at.generation && d.To == at.home && d.Root == at.root && (index < 0 || d.Admin) {
+			index = i
 		}
 	}
-	return place, place >= 0
+	return index, index >= 0
 }
 
 // trim keeps as many deeds as fit into a state: those that prove at, back to an admin's
 // deed, and the newest others, which identify former homes. It reports whether the former
 // fit, in number and in bytes.
-func trim(deeds []proof, at homeRecord, room int) (kept []proof, ok bool) {
+func trim(deeds []proof, at homeRecord, space int) (kept []proof, ok bool) {
 	need := map[int]bool{}
 	for i, ok := at.proofIn(deeds); ok && !need[i]; i, ok = at.proofIn(deeds) {
 		need[i] = true
@@ -178,17 +178,17 @@ func trim(deeds []proof, at homeRecord, room int) (kept []proof, ok bool) {
 	}
 	over := len(deeds) - proto.MaxDeeds
 	for _, d := range deeds {
-		room -= deedSize(d.signed)
+		space -= deedSize(d.signed)
 	}
 	for i, d := range deeds {
-		if (over > 0 || room < 0) && !need[i] {
+		if (over > 0 || space < 0) && !need[i] {
 			over--
-			room += deedSize(d.signed)
+			space += deedSize(d.signed)
 			continue
 		}
 		kept = append(kept, d)
 	}
-	return kept, len(kept) <= proto.MaxDeeds && room >= 0
+	return kept, len(kept) <= proto.MaxDeeds && space >= 0
 }
 
 // sinceAdmin returns the deeds of q that follow the last one by an admin, the newest first.

@@ -488,11 +488,11 @@ func (d *Driver) SetClass(ctx context.Context, id proto.TaskID, class proto.Clas
 
 // Unblock unblocks a lane of a queue, and returns once that is durable. It reports whether
 // a lane here was blocked.
-func (d *Driver) Unblock(ctx context.Context, queue, key string) (stood bool, err error) {
+func (d *Driver) Unblock(ctx context.Context, queue, key string) (unblocked bool, err error) {
 	return call(ctx, d, func() bool {
-		stood, o := d.home.Unblock(queue, key, d.now())
+		unblocked, o := d.home.Unblock(queue, key, d.now())
 		d.merge(o)
-		return stood
+		return unblocked
 	})
 }
 

@@ -203,21 +203,21 @@ func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known b
 // Unfinished counts what this node still has as an owner: running handlers, and ended
 // leases that their homes have not answered.
 func (d *Driver) Unfinished(ctx context.Context) (running, unanswered int, err error) {
-	n, err := call(ctx, d, func() (n struct{ running, unsaid int }) {
+	n, err := call(ctx, d, func() (n struct{ running, unanswered int }) {
 		n.running = len(d.running)
 		for e := d.owner.live.Front(); e != nil; e = e.Next() {
 			switch x := e.Value.(*run); x.phase {
 			case proto.LeaseReleased:
-				n.unsaid++
+				n.unanswered++
 			case proto.LeaseFinished:
 				if !x.orphan { // a result that does not count is kept for a long time
-					n.unsaid++
+					n.unanswered++
 				}
 			}
 		}
 		return n
 	})
-	return n.running, n.unsaid, err
+	return n.running, n.unanswered, err
 }
 
 // A FormerTask is what this node remembers of a task of a queue that is not here any more.

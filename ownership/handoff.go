@@ -368,9 +368,9 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 // admit takes the task of a handoff, unless it did before. It reports whether the sender
 // may stop sending it.
 func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
-	gen, loose := m.Lease.Generation, h.cfg.mutation == generationUnchecked
+	gen, unchecked := m.Lease.Generation, h.cfg.mutation == generationUnchecked
 	old := h.tasks[t.ID]
-	if entry := h.moved[t.ID]; entry != nil && entry.gen >= gen && !loose || h.ended[t.ID] != nil && !loose || old != nil && old.gen >= gen {
+	if entry := h.moved[t.ID]; entry != nil && entry.gen >= gen && !unchecked || h.ended[t.ID] != nil && !unchecked || old != nil && old.gen >= gen {
 		h.ignored(t.ID, from, proto.Seq{}, "a copy: the task was here before")
 		return true
 	}

@@ -383,17 +383,17 @@ func (h *Home) forget() {
 // It reports whether there was one here.
 func (h *Home) Unblock(queue, key string, now Now) (bool, Output) {
 	h.beginInput(now)
-	q, stood := h.queues[queue], false
+	q, unblocked := h.queues[queue], false
 	if q == nil {
 		return false, h.out
 	}
 	for _, b := range q.blocks() {
 		if b.Key == key {
 			h.unblock(q, q.lanes[laneKeyFrom(b.Origin, b.Key)])
-			stood = true
+			unblocked = true
 		}
 	}
-	return stood, h.endInput()
+	return unblocked, h.endInput()
 }
 
 func (h *Home) unblock(q *queue, l *lane) {

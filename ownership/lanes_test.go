@@ -124,8 +124,8 @@ func TestLanesAreRegrouped(t *testing.T) {
 	if blocks := q.blocks(); len(blocks) != 2 {
 		t.Errorf("%d lanes are blocked, want those of both origins", len(blocks))
 	}
-	stood, o := h.Unblock("q", "customer-7", now)
-	if note(granted, o); !stood || len(q.blocks()) != 0 || granted[2] || granted[4] {
-		t.Errorf("unblocked: %v, %d are blocked, granted are %v", stood, len(q.blocks()), granted)
+	unblocked, o := h.Unblock("q", "customer-7", now)
+	if note(granted, o); !unblocked || len(q.blocks()) != 0 || granted[2] || granted[4] {
+		t.Errorf("unblocked: %v, %d are blocked, granted are %v", unblocked, len(q.blocks()), granted)
 	}
 }
