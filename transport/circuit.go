@@ -56,7 +56,7 @@ const (
 // that c named come first; after a failure, connected members that relay are added.
 func (t *Transport) circuitsTo(c Contact, failed bool) []ma.Multiaddr {
 	named := slices.Clone(c.Relays)
-	said := make(map[proto.PeerID][]ma.Multiaddr) // addresses of relays according to c
+	announced := make(map[proto.PeerID][]ma.Multiaddr) // addresses of relays according to c
 	for _, s := range c.Addrs {
 		a, err := ma.NewMultiaddr(s)
 		if err != nil {
@@ -64,7 +64,7 @@ func (t *Transport) circuitsTo(c Contact, failed bool) []ma.Multiaddr {
 		}
 		if r, ok := relayOf(a); ok {
 			named = append(named, r)
-			said[r] = append(said[r], a)
+			announced[r] = append(announced[r], a)
 		}
 	}
 	relays := t.rankRelays(named, c.Peer)
@@ -82,7 +82,7 @@ func (t *Transport) circuitsTo(c Contact, failed bool) []ma.Multiaddr {
 		if slices.Contains(seen, r) || len(seen) == maxRelaysTried {
 			continue
 		}
-		if list := t.circuitsBy(r, said[r]); len(list) > 0 {
+		if list := t.circuitsBy(r, announced[r]); len(list) > 0 {
 			seen = append(seen, r)
 			out = append(out, list...)
 		}
@@ -92,14 +92,14 @@ func (t *Transport) circuitsTo(c Contact, failed bool) []ma.Multiaddr {
 
 // circuitsBy returns the circuit addresses through r. said are those that a peer
 // announced.
-func (t *Transport) circuitsBy(r proto.PeerID, said []ma.Multiaddr) []ma.Multiaddr {
+func (t *Transport) circuitsBy(r proto.PeerID, announced []ma.Multiaddr) []ma.Multiaddr {
 	if c := t.best(r); c != nil {
 		if !c.direct() {
 			return nil // a relay that is itself relayed is of no use
 		}
 		return []ma.Multiaddr{through(r, nil)}
 	}
-	out := slices.Clone(said)
+	out := slices.Clone(announced)
 	for _, s := range t.contact(r).Addrs {
 		if a, err := ma.NewMultiaddr(s); err == nil && !isCircuit(a) {
 			out = append(out, through(r, a))

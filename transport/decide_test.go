@@ -357,17 +357,17 @@ func TestGroupBuffer(t *testing.T) {
 }
 
 func TestUsableAddresses(t *testing.T) {
-	said := []string{"/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "nonsense", "/ip4/0.0.0.0/tcp/1", "/ip6/::1/udp/1/quic-v1", "/dns4/x.example/tcp/1"}
+	announced := []string{"/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.1/tcp/1", "nonsense", "/ip4/0.0.0.0/tcp/1", "/ip6/::1/udp/1/quic-v1", "/dns4/x.example/tcp/1"}
 	tests := []struct {
 		remote string
 		want   int
 	}{{"/ip4/10.0.0.9/tcp/5", 2}, {"/ip4/127.0.0.1/tcp/5", 4}}
 	for _, tt := range tests {
-		if got := usable(said, ma.StringCast(tt.remote), maxAddrs); len(got) != tt.want {
+		if got := usable(announced, ma.StringCast(tt.remote), maxAddrs); len(got) != tt.want {
 			t.Errorf("from %s: %q", tt.remote, got)
 		}
 	}
-	if got := usable(said, ma.StringCast("/ip4/127.0.0.1/tcp/5"), 1); len(got) != 1 {
+	if got := usable(announced, ma.StringCast("/ip4/127.0.0.1/tcp/5"), 1); len(got) != 1 {
 		t.Errorf("more than the limit: %q", got)
 	}
 }

@@ -65,7 +65,7 @@ func TestChangedAddress(t *testing.T) {
 		mover := m.nodes[5]
 		m.Unplug(5)
 		mover.stop()
-		mover.place = 200
+		mover.index = 200
 		time.Sleep(5 * time.Minute)
 		mover.start()
 		took := m.await(time.Minute, "all have found it", m.connected)

@@ -51,7 +51,7 @@ func describeDialError(err error) error {
 	case len(causes) == 0 && d.Cause != nil:
 		return &dialError{"no dial was possible: " + dialCause(d.Cause), err}
 	case len(causes) == 0:
-		return &dialError{"no address that can be dialled is known", err}
+		return &dialError{"no dialable address is known", err}
 	case left > 0:
 		causes = append(causes, fmt.Sprintf("and %d more", left))
 	}
@@ -63,11 +63,11 @@ func describeListenError(addrs []string, err error) error {
 	text := err.Error()
 	switch {
 	case strings.Contains(text, "cannot assign requested address"):
-		text = "no such address is one of this machine: set net.listen to one that is, or to 0.0.0.0 for all"
+		text = "this machine does not have the address: set net.listen to one that it has, or to 0.0.0.0 for all"
 	case strings.Contains(text, "address already in use"):
-		text = "another program uses the port: stop it, or set net.listen to another one"
+		text = "another program is using the port: stop it, or set net.listen to another one"
 	case strings.Contains(text, "permission denied"):
-		text = "this user may not use the port: take one above 1023"
+		text = "this user may not use the port: choose one above 1023"
 	default:
 		return fmt.Errorf("listen on %s: %w", strings.Join(addrs, ", "), err)
 	}
@@ -81,19 +81,19 @@ func dialCause(err error) string {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nothing listens there"
 	case errors.Is(err, syscall.ECONNRESET):
-		return "the connection was cut off"
+		return "the connection was reset"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
-		return "no way there"
+		return "no route"
 	case errors.Is(err, swarm.ErrGaterDisallowedConnection):
-		return "this node does not want it"
+		return "rejected by this node"
 	case errors.Is(err, swarm.ErrNoTransport):
-		return "not spoken here"
+		return "unsupported protocol"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout(), strings.Contains(err.Error(), "no recent network activity"):
 		return "no answer in time"
 	case errors.Is(err, context.Canceled):
 		return "given up"
 	case strings.Contains(err.Error(), "peer id mismatch"):
-		return "another node is there"
+		return "another node answers there"
 	}
 	text := strings.Join(strings.Fields(err.Error()), " ")
 	return text[max(0, len(text)-120):]

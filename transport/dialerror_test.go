@@ -18,15 +18,15 @@ func TestDialTimeoutError(t *testing.T) {
 
 // A failure to listen is reported once, with the setting to change.
 func TestListenErrors(t *testing.T) {
-	for said, want := range map[string]string{
-		"bind: cannot assign requested address": "no such address is one of this machine: set net.listen",
-		"bind: address already in use":          "another program uses the port",
-		"bind: permission denied":               "take one above 1023",
+	for announced, want := range map[string]string{
+		"bind: cannot assign requested address": "this machine does not have the address: set net.listen",
+		"bind: address already in use":          "another program is using the port",
+		"bind: permission denied":               "choose one above 1023",
 		"something else":                        "something else",
 	} {
-		err := describeListenError([]string{"/ip4/192.0.2.1/tcp/1"}, fmt.Errorf("failed to listen on any addresses: [listen tcp4 192.0.2.1:1: %s listen udp4 192.0.2.1:1: %s]", said, said))
-		if !strings.HasPrefix(err.Error(), "listen on /ip4/192.0.2.1/tcp/1: ") || !strings.Contains(err.Error(), want) || want != said && strings.Contains(err.Error(), "bind") {
-			t.Errorf("%s: %v", said, err)
+		err := describeListenError([]string{"/ip4/192.0.2.1/tcp/1"}, fmt.Errorf("failed to listen on any addresses: [listen tcp4 192.0.2.1:1: %s listen udp4 192.0.2.1:1: %s]", announced, announced))
+		if !strings.HasPrefix(err.Error(), "listen on /ip4/192.0.2.1/tcp/1: ") || !strings.Contains(err.Error(), want) || want != announced && strings.Contains(err.Error(), "bind") {
+			t.Errorf("%s: %v", announced, err)
 		}
 	}
 }

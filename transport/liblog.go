@@ -10,18 +10,18 @@ import (
 // SetLibp2pLog sends libp2p's log lines to h, one level lower: libp2p warns about every
 // connection that closes during a request, which is routine here. It works once per
 // process, before the first host is created.
-func SetLibp2pLog(h slog.Handler) { gologshim.SetDefaultHandler(lower{h}) }
+func SetLibp2pLog(h slog.Handler) { gologshim.SetDefaultHandler(lowerLevel{h}) }
 
-// lower passes lines on one level below their own.
-type lower struct{ to slog.Handler }
+// lowerLevel passes lines on one level below their own.
+type lowerLevel struct{ to slog.Handler }
 
 const oneLevel = slog.LevelWarn - slog.LevelInfo
 
-func (l lower) Enabled(ctx context.Context, at slog.Level) bool {
+func (l lowerLevel) Enabled(ctx context.Context, at slog.Level) bool {
 	return l.to.Enabled(ctx, at-oneLevel)
 }
 
-func (l lower) Handle(ctx context.Context, r slog.Record) error {
+func (l lowerLevel) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level -= oneLevel; r.Message == "listening failed" { // the caller of Listen reports it if it matters
 		r.Level = slog.LevelDebug
 	}
@@ -31,5 +31,5 @@ func (l lower) Handle(ctx context.Context, r slog.Record) error {
 	return l.to.Handle(ctx, r)
 }
 
-func (l lower) WithAttrs(a []slog.Attr) slog.Handler { return lower{l.to.WithAttrs(a)} }
-func (l lower) WithGroup(name string) slog.Handler   { return lower{l.to.WithGroup(name)} }
+func (l lowerLevel) WithAttrs(a []slog.Attr) slog.Handler { return lowerLevel{l.to.WithAttrs(a)} }
+func (l lowerLevel) WithGroup(name string) slog.Handler   { return lowerLevel{l.to.WithGroup(name)} }

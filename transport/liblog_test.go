@@ -15,7 +15,7 @@ func TestLibp2pLogLevels(t *testing.T) {
 		}
 		return a
 	}
-	log := slog.New(lower{slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: drop})}).With("logger", "net/identify")
+	log := slog.New(lowerLevel{slog.NewTextHandler(&b, &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: drop})}).With("logger", "net/identify")
 	log.Info("said daily")
 	log.Warn("it went away")
 	log.Warn("listening failed") // reported by the node itself

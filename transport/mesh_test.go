@@ -62,7 +62,7 @@ type simNode struct {
 	mute    bool                          // not in a mesh
 	admit   func(from proto.PeerID) error // nil: all peers
 	knows   []int                         // its contacts; nil: all nodes
-	place   int                           // its index on the network, initially its id
+	index   int                           // its index on the network, initially its id
 }
 
 // A sim is a simulated mesh in a synctest bubble.
@@ -92,7 +92,7 @@ func newSimWith(t *testing.T, n int, l transporttest.Link, tune func(*simNode, *
 func makeSim(t *testing.T, n int, l transporttest.Link) *sim {
 	m := &sim{Network: transporttest.Mesh(t, l), t: t, clock: clock.Runtime(), commit: 3 * time.Millisecond}
 	for i := range n {
-		m.nodes = append(m.nodes, &simNode{mesh: m, id: i, place: i, durable: map[string]bool{}})
+		m.nodes = append(m.nodes, &simNode{mesh: m, id: i, index: i, durable: map[string]bool{}})
 	}
 	return m
 }
@@ -114,7 +114,7 @@ func (m *sim) close() {
 func (n *simNode) start() {
 	n.mesh.t.Helper()
 	cfg := transport.Config{Directory: n}
-	n.mesh.Configure(n.place, &cfg)
+	n.mesh.Configure(n.index, &cfg)
 	if n.mesh.tune != nil {
 		n.mesh.tune(n, &cfg)
 	}

@@ -292,13 +292,13 @@ func TestRelayOf(t *testing.T) {
 func TestCircuitAddrs(t *testing.T) {
 	relay := newTestKeys(1).Peer()
 	c := &conn{raw: &seenConn{direction: network.DirOutbound, remote: "/ip4/203.0.113.1/udp/4001/quic-v1"}, peer: relay}
-	said := [][]byte{
+	announced := [][]byte{
 		[]byte("no address"), ma.StringCast("/ip4/203.0.113.1/udp/4001/quic-v1/p2p/" + relay.String()).Bytes(),
 		ma.StringCast("/ip4/127.0.0.1/tcp/4001").Bytes(), ma.StringCast("/ip4/0.0.0.0/tcp/4001").Bytes(),
 		through(newTestKeys(2).Peer(), ma.StringCast("/ip4/11.0.0.1/tcp/1")).Bytes(), ma.StringCast("/ip4/10.0.0.1/tcp/4001").Bytes(),
 		ma.StringCast("/ip4/10.0.0.2/tcp/4001").Bytes(), ma.StringCast("/ip4/10.0.0.3/tcp/4001").Bytes(),
 	}
-	got := addrStrings(circuitAddrs(c, said))
+	got := addrStrings(circuitAddrs(c, announced))
 	tail := "/p2p/" + relay.String() + "/p2p-circuit"
 	want := []string{"/ip4/203.0.113.1/udp/4001/quic-v1" + tail, "/ip4/10.0.0.1/tcp/4001" + tail, "/ip4/10.0.0.2/tcp/4001" + tail}
 	if !slices.Equal(got, want) {

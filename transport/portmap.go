@@ -47,7 +47,7 @@ func portMapper(keep *atomic.Pointer[portMap], c clock.Clock) func(network.Netwo
 // routers combines two ways to map ports; the first answer is used.
 type routers [2]basichost.NATManager
 
-// GetMapping returns the address that leads to a, nil if there is none.
+// GetMapping returns the external address mapped to a, nil if there is none.
 func (e routers) GetMapping(a ma.Multiaddr) ma.Multiaddr {
 	if b := e[0].GetMapping(a); b != nil {
 		return b
@@ -60,20 +60,20 @@ func (e routers) HasDiscoveredNAT() bool {
 	return e[0].HasDiscoveredNAT() || e[1].HasDiscoveredNAT()
 }
 
-// Close gives the ports back.
+// Close releases the ports.
 func (e routers) Close() error { return errors.Join(e[0].Close(), e[1].Close()) }
 
 func newPortMap(part func() basichost.NATManager, listen func() []ma.Multiaddr) *portMap {
 	return &portMap{newManager: part, listen: listen, manager: part()}
 }
 
-// GetMapping returns the address that leads to a, nil if there is none.
+// GetMapping returns the external address mapped to a, nil if there is none.
 func (m *portMap) GetMapping(a ma.Multiaddr) ma.Multiaddr { return m.current().GetMapping(a) }
 
 // HasDiscoveredNAT reports whether a router answered.
 func (m *portMap) HasDiscoveredNAT() bool { return m.current().HasDiscoveredNAT() }
 
-// Close gives the ports back.
+// Close releases the ports.
 func (m *portMap) Close() error {
 	m.mu.Lock()
 	m.closed = true

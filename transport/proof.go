@@ -29,11 +29,11 @@ const reasonNoProof = "it did not prove that it knows this mesh"
 // prove answers a dialer's challenge as the dialed node. The key is the mesh id, which
 // only members know; the ids are those authenticated by the connection, so that an answer
 // is useless elsewhere.
-func prove(tag string, dialler, dialled proto.PeerID, challenge []byte) []byte {
+func prove(tag string, dialer, dialed proto.PeerID, challenge []byte) []byte {
 	key := sha256.Sum256([]byte("balefire mesh proof " + tag))
 	h := hmac.New(sha256.New, key[:])
-	h.Write(dialler[:])
-	h.Write(dialled[:])
+	h.Write(dialer[:])
+	h.Write(dialed[:])
 	h.Write(challenge)
 	return h.Sum(nil)
 }

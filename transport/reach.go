@@ -88,10 +88,7 @@ func (t *Transport) refreshReservations() {
 
 // BroadcastHello sends the hello again to all peers: the certificate, the key record or
 // the addresses have changed.
-func (t *Transport) BroadcastHello() { t.broadcastHello() }
-
-// broadcastHello sends this node's current hello to all peers.
-func (t *Transport) broadcastHello() {
+func (t *Transport) BroadcastHello() {
 	h, err := t.ownHello()
 	if err != nil {
 		return

@@ -20,10 +20,10 @@ import (
 // A reachSim is a mesh in which nodes 0 and 1 are behind NATs and the others relay.
 type reachSim struct {
 	*sim
-	mu       sync.Mutex
-	events   map[int][]transport.Event
-	onePlace bool     // nodes started from now on keep one reservation, not two
-	relays   struct { // relays that each node announces, as gossip would publish them
+	mu             sync.Mutex
+	events         map[int][]transport.Event
+	oneReservation bool     // nodes started from now on keep one reservation, not two
+	relays         struct { // relays that each node announces, as gossip would publish them
 		sync.Mutex
 		of map[int][]proto.PeerID
 	}
@@ -49,7 +49,7 @@ func newReachSimWith(t *testing.T, nodes int, kind transporttest.Kind, link tran
 	m.tune = func(n *simNode, cfg *transport.Config) {
 		further(n, cfg)
 		cfg.Relay = n.id >= 2
-		if m.onePlace {
+		if m.oneReservation {
 			cfg.Reserve = 1
 		}
 		cfg.Relays = func() (all []proto.PeerID) {

@@ -47,8 +47,8 @@ func (t *Transport) startRelay() (stop func(), err error) {
 // by identify, while that is remembered, avoids futile attempts.
 func (t *Transport) relays() []proto.PeerID {
 	return slices.DeleteFunc(t.cfg.Relays(), func(p proto.PeerID) bool {
-		said, err := t.host.Peerstore().GetProtocols(toLibp2p(p))
-		return err == nil && slices.Contains(said, identify.ID) && !slices.Contains(said, circuitproto.ProtoIDv2Hop)
+		announced, err := t.host.Peerstore().GetProtocols(toLibp2p(p))
+		return err == nil && slices.Contains(announced, identify.ID) && !slices.Contains(announced, circuitproto.ProtoIDv2Hop)
 	})
 }
 

@@ -154,7 +154,7 @@ func TestReservationsFollowScore(t *testing.T) {
 		s := newSwitchSim(t)
 		defer s.close()
 		s.nodes[1].stop()
-		s.onePlace = true
+		s.oneReservation = true
 		s.nodes[1].start()
 		for _, r := range []int{3, 2} {
 			s.near(r)

@@ -239,7 +239,7 @@ func (t *Transport) addReservation(got reserved, now time.Duration) {
 		t.emit(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
 	}
 	if changed {
-		t.broadcastHello()
+		t.BroadcastHello()
 	}
 }
 
@@ -258,7 +258,7 @@ func (t *Transport) dropReservation(relay proto.PeerID, why string) {
 	t.met.reservations.Dec()
 	t.log.Info("reservation lost", "relay", relay, "why", why)
 	t.emit(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
-	t.broadcastHello()
+	t.BroadcastHello()
 }
 
 // publishCircuits sets this node's circuit addresses from its reservations and reports
@@ -319,7 +319,7 @@ const maxReserveReply = 8 << 10
 // circuitAddrs returns the addresses at which the relay connected by c serves circuits:
 // first the one that this node uses, then those that it announced. Unlike libp2p's own
 // relay client it includes non-public addresses.
-func circuitAddrs(c *conn, said [][]byte) []ma.Multiaddr {
+func circuitAddrs(c *conn, announced [][]byte) []ma.Multiaddr {
 	var out []ma.Multiaddr
 	add := func(a ma.Multiaddr) {
 		a = bareAddr(a)
@@ -333,7 +333,7 @@ func circuitAddrs(c *conn, said [][]byte) []ma.Multiaddr {
 	if !c.inbound {
 		add(c.raw.RemoteMultiaddr())
 	}
-	for _, b := range said {
+	for _, b := range announced {
 		if a, err := ma.NewMultiaddrBytes(b); err == nil {
 			add(a)
 		}
