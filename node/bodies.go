@@ -183,19 +183,19 @@ func (n *Node) suiteOf(p proto.PeerID) byte {
 type outboxBodies struct{ node *Node }
 
 // Load returns a sealed body that fits into a frame.
-func (f outboxBodies) Load(name string) ([]byte, error) { return readBlob(f.node.storage.blobs, name) }
+func (o outboxBodies) Load(name string) ([]byte, error) { return readBlob(o.node.storage.blobs, name) }
 
 // Send streams a sealed body and returns once it is durable at the peer.
-func (f outboxBodies) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error {
-	b, err := f.node.storage.blobs.Open(name)
+func (o outboxBodies) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error {
+	b, err := o.node.storage.blobs.Open(name)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	if to == f.node.keys.Peer() {
-		return f.node.copyBody(ctx, offer, b)
+	if to == o.node.keys.Peer() {
+		return o.node.copyBody(ctx, offer, b)
 	}
-	return f.node.net.SendBody(ctx, to, offer, b, b.Size())
+	return o.node.net.SendBody(ctx, to, offer, b, b.Size())
 }
 
 func readBlob(dir *blob.Dir, name string) ([]byte, error) {

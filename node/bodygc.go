@@ -34,40 +34,40 @@ func newBodyGC() *bodyGC {
 
 // draft marks a body whose record is being written; with false the record is written,
 // or never will be.
-func (h *bodyGC) draft(name string, on bool) {
+func (g *bodyGC) draft(name string, on bool) {
 	if name == "" {
 		return
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	if on {
-		h.drafts[name] = true
+		g.drafts[name] = true
 	} else {
-		delete(h.drafts, name)
+		delete(g.drafts, name)
 	}
 }
 
-func (h *bodyGC) isDraft(name string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.drafts[name]
+func (g *bodyGC) isDraft(name string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.drafts[name]
 }
 
 // drop removes a body soon. If too many are dropped at once, the next sweep removes
 // the rest.
-func (h *bodyGC) drop(name string) {
+func (g *bodyGC) drop(name string) {
 	select {
-	case h.unneeded <- name:
+	case g.unneeded <- name:
 	default:
 	}
 }
 
 // dropEnded drops the body of a task that ended as intended: only dead letters are
 // redriven.
-func (h *bodyGC) dropEnded(r *proto.Record) {
+func (g *bodyGC) dropEnded(r *proto.Record) {
 	s := r.GetState()
 	if r.GetBodyBlob() != "" && r.GetMovesTo() == "" && (s == proto.Success || s == proto.Cancelled) {
-		h.drop(r.GetBodyBlob())
+		g.drop(r.GetBodyBlob())
 	}
 }
 

@@ -74,18 +74,18 @@ func newBodyTransfer(n *Node) *bodyTransfer {
 }
 
 // open reads which bodies the ownership subsystem needs, before that runs.
-func (p *bodyTransfer) open() {
-	driver := p.node.queues.driver
+func (bt *bodyTransfer) open() {
+	driver := bt.node.queues.driver
 	driver.Results(func(id proto.TaskID, o *proto.Outcome) {
 		if key := o.GetBodyKey(); len(key) > 0 {
-			p.ownResults[id] = leasedBlob(id, key)
+			bt.ownResults[id] = leasedBlob(id, key)
 		}
 	})
-	driver.PendingProbes(func(id proto.TaskID) { p.granted[id] = true })
+	driver.PendingProbes(func(id proto.TaskID) { bt.granted[id] = true })
 }
 
 // run runs transfers until ctx is done.
-func (p *bodyTransfer) run(ctx context.Context) error {
+func (bt *bodyTransfer) run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	tick := time.NewTicker(fetchScan)
@@ -94,18 +94,18 @@ func (p *bodyTransfer) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case job := <-p.jobs:
+		case job := <-bt.jobs:
 			wg.Go(func() { job(ctx) })
 		case <-tick.C:
-			p.scan(ctx)
+			bt.scan(ctx)
 		}
 	}
 }
 
 // enqueue queues a job and reports whether there was room for it.
-func (p *bodyTransfer) enqueue(job func(context.Context)) bool {
+func (bt *bodyTransfer) enqueue(job func(context.Context)) bool {
 	select {
-	case p.jobs <- job:
+	case bt.jobs <- job:
 		return true
 	default:
 		return false
@@ -113,22 +113,22 @@ func (p *bodyTransfer) enqueue(job func(context.Context)) bool {
 }
 
 // enqueueOnce queues a job unless the same transfer is in progress.
-func (p *bodyTransfer) enqueueOnce(e transferKey, job func(context.Context)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.busy[e] {
+func (bt *bodyTransfer) enqueueOnce(e transferKey, job func(context.Context)) {
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	if bt.busy[e] {
 		return
 	}
-	p.busy[e] = p.enqueue(func(ctx context.Context) {
+	bt.busy[e] = bt.enqueue(func(ctx context.Context) {
 		defer func() {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			delete(p.busy, e)
+			bt.mu.Lock()
+			defer bt.mu.Unlock()
+			delete(bt.busy, e)
 		}()
 		job(ctx)
 	})
-	if !p.busy[e] {
-		delete(p.busy, e)
+	if !bt.busy[e] {
+		delete(bt.busy, e)
 	}
 }
 
@@ -146,35 +146,35 @@ func taskOfBlob(name string) (id proto.TaskID, granted, ok bool) {
 }
 
 // inUse reports whether a lease needs the file, so that a sweep must keep it.
-func (p *bodyTransfer) inUse(name string) bool {
+func (bt *bodyTransfer) inUse(name string) bool {
 	id, granted, ok := taskOfBlob(name)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return ok && (granted && p.granted[id] || !granted && (p.ownResults[id] == name || p.verified[id] == name))
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	return ok && (granted && bt.granted[id] || !granted && (bt.ownResults[id] == name || bt.verified[id] == name))
 }
 
 // abandoned reports whether the rest of a body is no longer awaited: the task is no longer
 // on this node, or the result belongs to a task that has ended here.
-func (p *bodyTransfer) abandoned(name string) bool {
+func (bt *bodyTransfer) abandoned(name string) bool {
 	id, granted, ok := taskOfBlob(name)
 	if !ok {
 		return false
 	}
 	if granted {
-		return !p.inUse(name)
+		return !bt.inUse(name)
 	}
-	return !p.node.inbox.Holds(inbox.BodyName(id))
+	return !bt.node.inbox.Holds(inbox.BodyName(id))
 }
 
 // Offer sends the body of a task whose home is this node to its owner.
-func (p *bodyTransfer) Offer(id proto.TaskID, owner proto.PeerID) {
-	p.enqueueOnce(transferKey{proto.TypeGrant, id, owner}, func(ctx context.Context) {
-		env, err := ownershipCustody{p.node}.Envelope(id, owner)
+func (bt *bodyTransfer) Offer(id proto.TaskID, owner proto.PeerID) {
+	bt.enqueueOnce(transferKey{proto.TypeGrant, id, owner}, func(ctx context.Context) {
+		env, err := ownershipCustody{bt.node}.Envelope(id, owner)
 		if err == nil {
-			err = p.send(ctx, owner, proto.TypeGrant, env, inbox.BodyName(id))
+			err = bt.send(ctx, owner, proto.TypeGrant, env, inbox.BodyName(id))
 		}
 		if err != nil && ctx.Err() == nil {
-			p.node.log.Debug("could not send the body of a granted task to its owner", "task", id.String(), "owner", owner, "err", err)
+			bt.node.log.Debug("could not send the body of a granted task to its owner", "task", id.String(), "owner", owner, "err", err)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func (p *bodyTransfer) Offer(id proto.TaskID, owner proto.PeerID) {
 // SendBodyFirst sends the body of an envelope to a peer, if it has one, and then calls
 // after. It also calls after when the peer refuses the body, because the peer states its
 // reason in the answer to the message itself.
-func (p *bodyTransfer) SendBodyFirst(to proto.PeerID, t proto.MessageType, id proto.TaskID, e *proto.Envelope, after func()) {
+func (bt *bodyTransfer) SendBodyFirst(to proto.PeerID, t proto.MessageType, id proto.TaskID, e *proto.Envelope, after func()) {
 	h, err := proto.ParseHeader(e.GetHeader())
 	if err != nil || !h.Streamed() {
 		after()
@@ -190,95 +190,95 @@ func (p *bodyTransfer) SendBodyFirst(to proto.PeerID, t proto.MessageType, id pr
 	}
 	name := inbox.BodyName(id)
 	if t == proto.TypeEnded {
-		p.mu.Lock()
-		name = p.ownResults[id]
-		p.mu.Unlock()
+		bt.mu.Lock()
+		name = bt.ownResults[id]
+		bt.mu.Unlock()
 	}
-	p.enqueueOnce(transferKey{t, id, to}, func(ctx context.Context) {
-		err := p.send(ctx, to, t, e, name)
+	bt.enqueueOnce(transferKey{t, id, to}, func(ctx context.Context) {
+		err := bt.send(ctx, to, t, e, name)
 		if _, refused := errors.AsType[*transport.CodeError](err); err == nil || refused {
 			after()
 		}
 		if err != nil && ctx.Err() == nil {
-			p.node.log.Debug("could not send a body", "for", t.String(), "task", id.String(), "to", to, "err", err)
+			bt.node.log.Debug("could not send a body", "for", t.String(), "task", id.String(), "to", to, "err", err)
 		}
 	})
 }
 
-func (p *bodyTransfer) send(ctx context.Context, to proto.PeerID, t proto.MessageType, e *proto.Envelope, name string) error {
-	return outboxBodies{p.node}.Send(ctx, to, &proto.Offer{Type: t, Envelope: e}, name)
+func (bt *bodyTransfer) send(ctx context.Context, to proto.PeerID, t proto.MessageType, e *proto.Envelope, name string) error {
+	return outboxBodies{bt.node}.Send(ctx, to, &proto.Offer{Type: t, Envelope: e}, name)
 }
 
 // Forget removes the result of a run on this node that is no longer needed. If this node
 // is also the home of the task, the outbox has it now.
-func (p *bodyTransfer) Forget(id proto.TaskID, o *proto.Outcome) {
+func (bt *bodyTransfer) Forget(id proto.TaskID, o *proto.Outcome) {
 	key := o.GetBodyKey()
 	if len(key) == 0 {
 		return
 	}
 	name := leasedBlob(id, key)
-	p.mu.Lock()
-	if p.ownResults[id] == name {
-		delete(p.ownResults, id)
+	bt.mu.Lock()
+	if bt.ownResults[id] == name {
+		delete(bt.ownResults, id)
 	}
-	p.mu.Unlock()
-	if !p.node.outbox.HasPendingResult(id) {
-		p.node.bodyGC.drop(name)
+	bt.mu.Unlock()
+	if !bt.node.outbox.HasPendingResult(id) {
+		bt.node.bodyGC.drop(name)
 	}
 }
 
 // discard removes a complete or partial body, unless it is needed again by then.
-func (p *bodyTransfer) discard(name string) {
-	p.enqueue(func(ctx context.Context) {
-		if p.inUse(name) {
+func (bt *bodyTransfer) discard(name string) {
+	bt.enqueue(func(ctx context.Context) {
+		if bt.inUse(name) {
 			return
 		}
-		err := p.node.storage.blobs.Delete(name)
+		err := bt.node.storage.blobs.Delete(name)
 		if err == nil || errors.Is(err, blob.ErrNotFound) {
-			err = p.node.dropProgress(ctx, name)
+			err = bt.node.dropProgress(ctx, name)
 		}
 		if err != nil {
-			p.node.log.Debug("could not remove an unneeded body; the sweep will", "blob", name, "err", err)
+			bt.node.log.Debug("could not remove an unneeded body; the sweep will", "blob", name, "err", err)
 		}
 	})
 }
 
 // scan returns to their homes the tasks whose body does not arrive, and requests the
 // other awaited bodies again.
-func (p *bodyTransfer) scan(ctx context.Context) {
-	now := p.node.cfg.Clock.Mono()
+func (bt *bodyTransfer) scan(ctx context.Context) {
+	now := bt.node.cfg.Clock.Mono()
 	var stalled []*bodyFetch
-	p.mu.Lock()
-	for id, a := range p.fetching {
+	bt.mu.Lock()
+	for id, a := range bt.fetching {
 		if now-a.progressAt >= fetchStall {
 			stalled = append(stalled, a)
 			continue
 		}
-		p.enqueue(func(context.Context) { p.node.queues.driver.Fetch(id, true) })
+		bt.enqueue(func(context.Context) { bt.node.queues.driver.Fetch(id, true) })
 	}
-	for id, since := range p.arriving {
+	for id, since := range bt.arriving {
 		if since > 0 && now-since > arrivalTTL {
-			delete(p.arriving, id)
+			delete(bt.arriving, id)
 		}
 	}
-	if len(p.verified) > maxVerified {
-		clear(p.verified)
+	if len(bt.verified) > maxVerified {
+		clear(bt.verified)
 	}
-	if len(p.corrupt) > maxVerified {
-		clear(p.corrupt)
+	if len(bt.corrupt) > maxVerified {
+		clear(bt.corrupt)
 	}
-	p.mu.Unlock()
+	bt.mu.Unlock()
 	for _, a := range stalled {
 		id, why := a.lease.ID, fmt.Sprintf("no bytes of its body arrived for %s", fetchStall)
 		if a.lease.ProbeOnly { // its handler cannot be probed without the body
-			p.stopFetch(id)
-			p.node.queues.Probed(ctx, id, handler.Unknown, new(proto.Outcome))
+			bt.stopFetch(id)
+			bt.node.queues.Probed(ctx, id, handler.Unknown, new(proto.Outcome))
 			continue
 		}
-		err := p.node.queues.driver.Return(ctx, id, why, uint64(fetchRetry.Milliseconds()))
+		err := bt.node.queues.driver.Return(ctx, id, why, uint64(fetchRetry.Milliseconds()))
 		if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
-			p.node.log.Warn("could not return a task whose body does not arrive", "task", id.String(), "err", err)
+			bt.node.log.Warn("could not return a task whose body does not arrive", "task", id.String(), "err", err)
 		}
-		p.stopFetch(id)
+		bt.stopFetch(id)
 	}
 }

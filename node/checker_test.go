@@ -65,25 +65,25 @@ func newChecker(t *testing.T) *checker {
 }
 
 // entry returns the entry of a task. The caller holds mu.
-func (l *checker) entry(id proto.TaskID) *taskEntry {
-	e := l.entries[id]
+func (c *checker) entry(id proto.TaskID) *taskEntry {
+	e := c.entries[id]
 	if e == nil {
 		e = new(taskEntry)
-		l.entries[id] = e
+		c.entries[id] = e
 	}
 	return e
 }
 
 // submitted records the result of Submit. A task whose submit returned an error may be
 // on disk or not; nothing was promised about it.
-func (l *checker) submitted(home, target int, p plan, s Submitted, err error) {
+func (c *checker) submitted(home, target int, p plan, s Submitted, err error) {
 	id, perr := proto.ParseTaskID(s.ID)
 	if perr != nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.entry(id)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entry(id)
 	if !s.Known {
 		e.home, e.target, e.sent = home, target, p
 	}
@@ -95,39 +95,39 @@ func (l *checker) submitted(home, target int, p plan, s Submitted, err error) {
 		return
 	}
 	name := fmt.Sprint(home, " ", p.key)
-	if first, ok := l.keys[name]; ok && first != id {
-		l.t.Errorf("I6: key %s is task %s and task %s", name, first, id)
+	if first, ok := c.keys[name]; ok && first != id {
+		c.t.Errorf("I6: key %s is task %s and task %s", name, first, id)
 	}
-	l.keys[name] = id
+	c.keys[name] = id
 }
 
 // start checks a handler's start against everything that is known about the task.
-func (l *checker) start(place, life int, r *handler.Run, body []byte) *taskRun {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.starts++
-	e := l.entry(r.ID)
+func (c *checker) start(place, life int, r *handler.Run, body []byte) *taskRun {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.starts++
+	e := c.entry(r.ID)
 	spent := 0
 	for _, old := range e.runs {
 		switch {
 		case old.lost:
 		case old.open:
-			l.t.Errorf("I6: %s runs twice at the same time", r.ID)
+			c.t.Errorf("I6: %s runs twice at the same time", r.ID)
 		case old.end == handler.Success:
-			l.t.Errorf("I6: %s started after a success", r.ID)
+			c.t.Errorf("I6: %s started after a success", r.ID)
 		default:
 			spent++
 		}
 	}
 	if spent >= simAttempts {
-		l.t.Errorf("I6: %s started after %d failures", r.ID, spent)
+		c.t.Errorf("I6: %s started after %d failures", r.ID, spent)
 	}
 	if e.end != 0 {
-		l.t.Errorf("I3: %s started after it had ended %s", r.ID, e.end.Name())
+		c.t.Errorf("I3: %s started after it had ended %s", r.ID, e.end.Name())
 	}
 	if name := laneName(place, r); name != "" {
-		if l.busy[name]++; l.busy[name] > 1 {
-			l.t.Errorf("I10: %s overtakes the head of %s", r.ID, name)
+		if c.busy[name]++; c.busy[name] > 1 {
+			c.t.Errorf("I10: %s overtakes the head of %s", r.ID, name)
 		}
 	}
 	sum := sha256.Sum256(body)
@@ -136,15 +136,15 @@ func (l *checker) start(place, life int, r *handler.Run, body []byte) *taskRun {
 	return now
 }
 
-func (l *checker) finish(ctx context.Context, r *taskRun, in *handler.Run, end handler.Outcome) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (c *checker) finish(ctx context.Context, r *taskRun, in *handler.Run, end handler.Outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	r.open, r.end = false, end
 	if end == handler.Cancelled && errors.Is(context.Cause(ctx), handler.ErrStopping) {
 		r.lost = true // its attempt does not count
 	}
 	if name := laneName(r.place, in); name != "" {
-		l.busy[name]--
+		c.busy[name]--
 	}
 }
 
@@ -156,10 +156,10 @@ func laneName(place int, r *handler.Run) string {
 }
 
 // nodeClosed records the end of a node's life, which ends all its runs.
-func (l *checker) nodeClosed(place, life int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, e := range l.entries {
+func (c *checker) nodeClosed(place, life int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, e := range c.entries {
 		for _, r := range e.runs {
 			if r.place == place && r.life == life && r.open {
 				r.lost = true
@@ -170,12 +170,12 @@ func (l *checker) nodeClosed(place, life int) {
 
 // nodeOpened checks the state that a node finds on its disk against its acknowledgements
 // (I1, I8), and determines which ends of its last life are durable.
-func (l *checker) nodeOpened(place int, n *Node) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id, e := range l.entries {
+func (c *checker) nodeOpened(place int, n *Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, e := range c.entries {
 		if e.acknowledged && e.home == place {
-			l.checkKept(n, id, e)
+			c.checkKept(n, id, e)
 		}
 		if len(e.runs) == 0 {
 			continue
@@ -195,10 +195,10 @@ func durable(n *Node, id proto.TaskID) bool {
 
 // checkKept checks that a home still has a task and that an ended task stays as it ended
 // (I1, I3). The caller holds mu.
-func (l *checker) checkKept(n *Node, id proto.TaskID, e *taskEntry) {
+func (c *checker) checkKept(n *Node, id proto.TaskID, e *taskEntry) {
 	rec, err := n.outbox.Get(id)
 	if err != nil {
-		l.t.Errorf("I1: %s was acknowledged and is lost: %v", id, err)
+		c.t.Errorf("I1: %s was acknowledged and is lost: %v", id, err)
 		return
 	}
 	state, digest := rec.GetState(), hex.EncodeToString(rec.GetResultDigest())
@@ -206,22 +206,22 @@ func (l *checker) checkKept(n *Node, id proto.TaskID, e *taskEntry) {
 	case e.end == 0 && state.Terminal():
 		e.end, e.digest = state, digest
 	case e.end != 0 && (state != e.end || digest != e.digest):
-		l.t.Errorf("I3: %s had ended %s with %s, now it is %s with %s", id, e.end.Name(), e.digest, state.Name(), digest)
+		c.t.Errorf("I3: %s had ended %s with %s, now it is %s with %s", id, e.end.Name(), e.digest, state.Name(), digest)
 	}
 }
 
 // countOpen checks all running homes and returns how many acknowledged tasks have not
 // ended.
-func (l *checker) countOpen(nodes []*simNode) (open int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id, e := range l.entries {
+func (c *checker) countOpen(nodes []*simNode) (open int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, e := range c.entries {
 		if !e.acknowledged {
 			continue
 		}
 		if n := nodes[e.home].get(); n != nil {
-			l.checkKept(n, id, e)
-			l.checkCustody(n, nodes[e.target].get(), id)
+			c.checkKept(n, id, e)
+			c.checkCustody(n, nodes[e.target].get(), id)
 		}
 		if e.end == 0 {
 			open++
@@ -232,7 +232,7 @@ func (l *checker) countOpen(nodes []*simNode) (open int) {
 
 // checkCustody checks that an owner has the task or its result on disk while the home
 // relies on it (I8).
-func (l *checker) checkCustody(home, owner *Node, id proto.TaskID) {
+func (c *checker) checkCustody(home, owner *Node, id proto.TaskID) {
 	accepted := func() bool {
 		rec, err := home.outbox.Get(id)
 		return err == nil && (rec.GetState() == proto.Accepted || rec.GetState() == proto.Running)
@@ -245,61 +245,61 @@ func (l *checker) checkCustody(home, owner *Node, id proto.TaskID) {
 	}
 	result := append(id[:], byte(backlog.PartResult), 0)
 	if _, err := owner.storage.store.Get(store.PendingTasks, result); err != nil && accepted() && owner.Healthy() == nil {
-		l.t.Errorf("I8: %s was acknowledged by its owner, which has neither the task nor its result: %v", id, err)
+		c.t.Errorf("I8: %s was acknowledged by its owner, which has neither the task nor its result: %v", id, err)
 	}
 }
 
 // checkAll runs the final checks after all activity has ended.
-func (l *checker) checkAll(nodes []*simNode) map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (c *checker) checkAll(nodes []*simNode) map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	counts := map[string]int{}
-	for id, e := range l.entries {
+	for id, e := range c.entries {
 		if e.sent.body == nil && e.runs != nil {
-			l.t.Errorf("I2: %s was started but never submitted", id)
+			c.t.Errorf("I2: %s was started but never submitted", id)
 		}
 		if e.acknowledged {
 			counts[e.end.Name()]++
-			l.checkEnd(nodes[e.home].get(), id, e)
+			c.checkEnd(nodes[e.home].get(), id, e)
 		}
 	}
 	for _, s := range nodes {
-		l.checkListed(s)
+		c.checkListed(s)
 	}
 	return counts
 }
 
 // checkListed checks the task list of a home: every task was submitted and none is
 // listed twice (I11).
-func (l *checker) checkListed(s *simNode) {
+func (c *checker) checkListed(s *simNode) {
 	seen := map[proto.TaskID]bool{}
 	for span := (backlog.Span{}); ; {
 		page, next, err := s.get().outbox.List(outbox.Query{}, span, 1000)
 		if err != nil {
-			l.t.Fatal(err)
+			c.t.Fatal(err)
 		}
 		for _, p := range page {
 			if seen[p.ID] {
-				l.t.Errorf("I11: %s is listed twice", p.ID)
+				c.t.Errorf("I11: %s is listed twice", p.ID)
 			}
 			seen[p.ID] = true
-			if e := l.entries[p.ID]; e == nil || e.home != s.place {
-				l.t.Errorf("I11: %s has a task %s that was never submitted", s.name, p.ID)
+			if e := c.entries[p.ID]; e == nil || e.home != s.place {
+				c.t.Errorf("I11: %s has a task %s that was never submitted", s.name, p.ID)
 			}
 		}
 		if span.From = next; next.IsZero() {
 			break
 		}
 	}
-	for id, e := range l.entries {
+	for id, e := range c.entries {
 		if e.acknowledged && e.home == s.place && !seen[id] {
-			l.t.Errorf("I11: %s is not listed by its home", id)
+			c.t.Errorf("I11: %s is not listed by its home", id)
 		}
 	}
 }
 
 // checkEnd checks the end of one task.
-func (l *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
+func (c *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 	rec, err := n.outbox.Get(id)
 	if err != nil {
 		return // already reported
@@ -308,7 +308,7 @@ func (l *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 	successes := 0
 	for _, r := range e.runs {
 		if r.body != hex.EncodeToString(sum[:]) {
-			l.t.Errorf("I9: the handler of %s read a body that differs from the sent one", id)
+			c.t.Errorf("I9: the handler of %s read a body that differs from the sent one", id)
 		}
 		if r.end == handler.Success && !r.lost {
 			successes++
@@ -316,57 +316,57 @@ func (l *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 	}
 	switch e.end {
 	case 0:
-		l.t.Errorf("I20: %s is still %s: %s", id, rec.GetState().Name(), rec.GetReason())
+		c.t.Errorf("I20: %s is still %s: %s", id, rec.GetState().Name(), rec.GetReason())
 	case proto.Success:
 		if successes != 1 {
-			l.t.Errorf("I6: %s is SUCCESS after %d successful runs", id, successes)
+			c.t.Errorf("I6: %s is SUCCESS after %d successful runs", id, successes)
 		}
-		l.checkResult(n, id, e)
+		c.checkResult(n, id, e)
 	default:
 		if rec.GetReason() == "" {
-			l.t.Errorf("I11: %s ended %s without a reason", id, e.end.Name())
+			c.t.Errorf("I11: %s ended %s without a reason", id, e.end.Name())
 		}
 		if successes > 0 && e.end != proto.Expired {
-			l.t.Errorf("I6: %s ended %s although a run succeeded", id, e.end.Name())
+			c.t.Errorf("I6: %s ended %s although a run succeeded", id, e.end.Name())
 		}
 		if e.end == proto.Failed && len(rec.GetHistory()) == 0 {
-			l.t.Errorf("I11: %s failed without a list of attempts", id)
+			c.t.Errorf("I11: %s failed without a list of attempts", id)
 		}
 	}
 }
 
 // checkResult checks a result against the task.
-func (l *checker) checkResult(n *Node, id proto.TaskID, e *taskEntry) {
+func (c *checker) checkResult(n *Node, id proto.TaskID, e *taskEntry) {
 	r, _, err := n.Result(context.Background(), id.String())
 	if err != nil {
-		l.t.Errorf("result of %s: %v", id, err)
+		c.t.Errorf("result of %s: %v", id, err)
 		return
 	}
 	defer r.Close()
 	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, e.sent.answer()) {
-		l.t.Errorf("I9: the result of %s is %.60q, %v", id, got, err)
+		c.t.Errorf("I9: the result of %s is %.60q, %v", id, got, err)
 	}
 }
 
 // frame returns a captured frame of a task, and its sender and target.
-func (l *checker) frame(id proto.TaskID) (m *proto.Message, home, target int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.entries[id]
+func (c *checker) frame(id proto.TaskID) (m *proto.Message, home, target int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	e := c.entries[id]
 	return e.envelope, e.home, e.target
 }
 
-func (l *checker) startCount() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.starts
+func (c *checker) startCount() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.starts
 }
 
 // replayable returns the tasks that have a captured frame and were started.
-func (l *checker) replayable() (ids []proto.TaskID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id, e := range l.entries {
+func (c *checker) replayable() (ids []proto.TaskID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, e := range c.entries {
 		if e.envelope != nil && len(e.runs) > 0 {
 			ids = append(ids, id)
 		}
@@ -382,18 +382,18 @@ type planHandler struct {
 }
 
 // Run implements [handler.Handler].
-func (w planHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
+func (h planHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return &handler.Result{Outcome: handler.Retry, Reason: err.Error()}
 	}
-	noted := w.checker.start(w.place, w.life, r, body)
-	ran := w.work(ctx, r, planOf(body))
-	w.checker.finish(ctx, noted, r, ran.Outcome)
+	noted := h.checker.start(h.place, h.life, r, body)
+	ran := h.work(ctx, r, planOf(body))
+	h.checker.finish(ctx, noted, r, ran.Outcome)
 	return ran
 }
 
-func (w planHandler) work(ctx context.Context, r *handler.Run, p plan) *handler.Result {
+func (h planHandler) work(ctx context.Context, r *handler.Run, p plan) *handler.Result {
 	t := time.NewTimer(p.takes)
 	defer t.Stop()
 	select {

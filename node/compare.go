@@ -34,11 +34,11 @@ type admitter struct {
 }
 
 // Admit checks the hello of a peer.
-func (g admitter) Admit(h *proto.Hello, from proto.PeerID) error {
-	if err := g.Book.Admit(h, from); err != nil {
+func (a admitter) Admit(h *proto.Hello, from proto.PeerID) error {
+	if err := a.Book.Admit(h, from); err != nil {
 		return err
 	}
-	if m, ok := g.Renewable(from); g.node.comparing.Load() && (!ok || !m.HasRole(identity.RoleAdmin)) {
+	if m, ok := a.Renewable(from); a.node.comparing.Load() && (!ok || !m.HasRole(identity.RoleAdmin)) {
 		return errors.New("this node was restored from a snapshot: it admits only admins until it has compared revocations with one; then it dials you")
 	}
 	return nil

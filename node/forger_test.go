@@ -15,10 +15,10 @@ import (
 
 // forger makes a member of the mesh that runs no node, and knows every node that runs.
 // It must be closed before the mesh is.
-func (w *simMesh) forger(name string, roles ...string) *transporttest.Forger {
-	w.t.Helper()
-	f := transporttest.NewForgerOn(w.t, rootIn(w.t, w.nodes[0].dir), name, w.Network, 200+len(name), roles...)
-	for _, s := range w.nodes {
+func (sm *simMesh) forger(name string, roles ...string) *transporttest.Forger {
+	sm.t.Helper()
+	f := transporttest.NewForgerOn(sm.t, rootIn(sm.t, sm.nodes[0].dir), name, sm.Network, 200+len(name), roles...)
+	for _, s := range sm.nodes {
 		if n := s.get(); n != nil {
 			f.Connect(n.keys.Peer(), n.net.Addrs())
 		}

@@ -213,9 +213,9 @@ func (n *Node) readProgress(name string) (progress, bool) {
 }
 
 // durable returns how many bytes of exactly this body are on record.
-func (a *incomingBody) durable() int64 {
-	p, ok := a.node.readProgress(a.name)
-	if !ok || p.leaf != a.progress.leaf {
+func (in *incomingBody) durable() int64 {
+	p, ok := in.node.readProgress(in.name)
+	if !ok || p.leaf != in.progress.leaf {
 		return 0
 	}
 	return p.offset
@@ -245,13 +245,13 @@ func (n *Node) dropOldProgress(ctx context.Context) (awaited func(name string) b
 
 // Write adds the next sealed bytes, whose hash was checked. Without space for them the
 // task waits, as it does when the inbox is full.
-func (a *incomingBody) Write(p []byte) (int, error) {
-	if a.onProgress != nil {
-		if err := a.onProgress(); err != nil {
+func (in *incomingBody) Write(p []byte) (int, error) {
+	if in.onProgress != nil {
+		if err := in.onProgress(); err != nil {
 			return 0, err
 		}
 	}
-	k, err := a.w.Write(p)
+	k, err := in.w.Write(p)
 	switch {
 	case errors.Is(err, blob.ErrShare):
 		err = &transport.CodeError{Code: proto.CodeFull, Detail: "you have used your share of the space for bodies; the rest is for others"}
@@ -262,37 +262,37 @@ func (a *incomingBody) Write(p []byte) (int, error) {
 }
 
 // Sync makes what was written durable, then the record of how much that is.
-func (a *incomingBody) Sync() (int64, error) {
-	if err := a.w.Sync(); err != nil {
+func (in *incomingBody) Sync() (int64, error) {
+	if err := in.w.Sync(); err != nil {
 		return 0, err
 	}
-	note := a.progress
-	note.offset = a.w.Offset()
+	note := in.progress
+	note.offset = in.w.Offset()
 	var b store.Batch
-	b.Put(store.Chunks, []byte(a.name), note.encode())
-	if err := a.node.storage.store.Apply(context.WithoutCancel(a.ctx), &b); err != nil {
+	b.Put(store.Chunks, []byte(in.name), note.encode())
+	if err := in.node.storage.store.Apply(context.WithoutCancel(in.ctx), &b); err != nil {
 		return 0, fmt.Errorf("record the progress of a body: %w", err)
 	}
-	return a.w.Offset(), nil
+	return in.w.Offset(), nil
 }
 
 // End gives the complete body its name, or leaves the part for the next attempt.
-func (a *incomingBody) End(whole bool) error {
-	err := a.end(whole)
-	if a.onEnd != nil {
-		a.onEnd(whole && err == nil)
+func (in *incomingBody) End(whole bool) error {
+	err := in.end(whole)
+	if in.onEnd != nil {
+		in.onEnd(whole && err == nil)
 	}
 	return err
 }
 
-func (a *incomingBody) end(whole bool) error {
+func (in *incomingBody) end(whole bool) error {
 	if !whole {
-		return a.w.Close()
+		return in.w.Close()
 	}
-	if err := a.w.Commit(); err != nil {
+	if err := in.w.Commit(); err != nil {
 		return err
 	}
-	return a.node.dropProgress(a.ctx, a.name)
+	return in.node.dropProgress(in.ctx, in.name)
 }
 
 // dropProgress drops the record of a body that is complete or unwanted.

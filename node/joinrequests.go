@@ -64,17 +64,17 @@ func plainCode(code string) string {
 // any. If there is no room, the oldest request of the same origin is dropped, or the
 // oldest of the origin with the most requests. It returns nil if there are too many
 // requests.
-func (w *joinRequests) add(from proto.PeerID, origin, addr string, r *proto.JoinRequest, now time.Time) *joinRequest {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.forget(now)
-	x := w.asked[from]
+func (jr *joinRequests) add(from proto.PeerID, origin, addr string, r *proto.JoinRequest, now time.Time) *joinRequest {
+	jr.mu.Lock()
+	defer jr.mu.Unlock()
+	jr.forget(now)
+	x := jr.asked[from]
 	if x == nil {
-		if !w.evict(origin) {
+		if !jr.evict(origin) {
 			return nil
 		}
 		x = &joinRequest{peer: from, origin: origin, JoinRequest: JoinRequest{ID: from.String(), Code: JoinCode(from), Since: now.UTC()}}
-		w.asked[from] = x
+		jr.asked[from] = x
 	}
 	x.Name, x.From, x.Addrs, x.Last, x.until = r.GetName(), addr, r.GetAddrs(), now.UTC(), now.Add(joinRequestTTL)
 	if x.accepted != nil {
@@ -86,15 +86,15 @@ func (w *joinRequests) add(from proto.PeerID, origin, addr string, r *proto.Join
 }
 
 // evict makes room for a request from origin, if possible. The caller holds mu.
-func (w *joinRequests) evict(origin string) bool {
+func (jr *joinRequests) evict(origin string) bool {
 	count := map[string]int{}
-	for _, x := range w.asked {
+	for _, x := range jr.asked {
 		count[x.origin]++
 	}
 	from := origin
 	switch {
 	case count[origin] >= maxPerOrigin:
-	case len(w.asked) < maxJoinRequests:
+	case len(jr.asked) < maxJoinRequests:
 		return true
 	default:
 		for o, k := range count {
@@ -107,30 +107,30 @@ func (w *joinRequests) evict(origin string) bool {
 		}
 	}
 	var oldest *joinRequest
-	for _, x := range w.asked {
+	for _, x := range jr.asked {
 		if x.origin == from && x.accepted == nil && (oldest == nil || x.Since.Before(oldest.Since)) {
 			oldest = x
 		}
 	}
 	if oldest != nil {
-		delete(w.asked, oldest.peer)
+		delete(jr.asked, oldest.peer)
 	}
 	return oldest != nil
 }
 
-func (w *joinRequests) forget(now time.Time) {
-	for p, x := range w.asked {
+func (jr *joinRequests) forget(now time.Time) {
+	for p, x := range jr.asked {
 		if now.After(x.until) {
-			delete(w.asked, p)
+			delete(jr.asked, p)
 		}
 	}
 }
 
-func (w *joinRequests) list(now time.Time) (all []*joinRequest) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.forget(now)
-	for _, x := range w.asked {
+func (jr *joinRequests) list(now time.Time) (all []*joinRequest) {
+	jr.mu.Lock()
+	defer jr.mu.Unlock()
+	jr.forget(now)
+	for _, x := range jr.asked {
 		c := *x
 		all = append(all, &c)
 	}
@@ -139,31 +139,31 @@ func (w *joinRequests) list(now time.Time) (all []*joinRequest) {
 }
 
 // accept records that a person accepted a request.
-func (w *joinRequests) accept(p proto.PeerID, o AcceptOptions, until time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if x := w.asked[p]; x != nil {
+func (jr *joinRequests) accept(p proto.PeerID, o AcceptOptions, until time.Time) {
+	jr.mu.Lock()
+	defer jr.mu.Unlock()
+	if x := jr.asked[p]; x != nil {
 		x.accepted, x.until = &o, until
 	}
 }
 
-func (w *joinRequests) drop(p proto.PeerID) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.asked, p)
+func (jr *joinRequests) drop(p proto.PeerID) {
+	jr.mu.Lock()
+	defer jr.mu.Unlock()
+	delete(jr.asked, p)
 }
 
 // firstSeen reports whether p has not been reported before.
-func (w *joinRequests) firstSeen(p proto.PeerID) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.strangers[p] {
+func (jr *joinRequests) firstSeen(p proto.PeerID) bool {
+	jr.mu.Lock()
+	defer jr.mu.Unlock()
+	if jr.strangers[p] {
 		return false
 	}
-	if len(w.strangers) >= maxStrangers {
-		clear(w.strangers)
+	if len(jr.strangers) >= maxStrangers {
+		clear(jr.strangers)
 	}
-	w.strangers[p] = true
+	jr.strangers[p] = true
 	return true
 }
 

@@ -53,16 +53,16 @@ type directory struct {
 }
 
 // Revoke stores a revocation and closes the connections to the revoked member.
-func (r directory) Revoke(ctx context.Context, s *proto.Signed) error {
-	if err := r.Book.Revoke(ctx, s); err != nil {
+func (d directory) Revoke(ctx context.Context, s *proto.Signed) error {
+	if err := d.Book.Revoke(ctx, s); err != nil {
 		return err
 	}
-	if err := r.revocations.add(s); err != nil {
+	if err := d.revocations.add(s); err != nil {
 		return err
 	}
-	for _, p := range r.List() { // includes a peer that is not connected yet because its hello is in progress
-		if r.Revoked(p.Peer) {
-			r.net.Disconnect(p.Peer)
+	for _, p := range d.List() { // includes a peer that is not connected yet because its hello is in progress
+		if d.Revoked(p.Peer) {
+			d.net.Disconnect(p.Peer)
 		}
 	}
 	return nil
@@ -70,27 +70,27 @@ func (r directory) Revoke(ctx context.Context, s *proto.Signed) error {
 
 // Member returns p's entry in the mesh. It ignores a local block: members compare their
 // liveness state, and would never agree if a block hid a member.
-func (r directory) Member(p proto.PeerID) (identity.Member, bool) { return r.Enrolled(p) }
+func (d directory) Member(p proto.PeerID) (identity.Member, bool) { return d.Enrolled(p) }
 
 // gossipHandler passes what the transport receives to gossip, which is opened later.
 type gossipHandler struct{ node *Node }
 
 // Valid reports whether a message may be forwarded, and returns its number.
-func (r gossipHandler) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
-	return r.node.gossip.Valid(author, data)
+func (g gossipHandler) Valid(author proto.PeerID, data []byte) (number uint64, ok bool) {
+	return g.node.gossip.Valid(author, data)
 }
 
 // Receive processes a valid message of the topic.
-func (r gossipHandler) Receive(author proto.PeerID, data []byte) {
-	r.node.gossip.TopicMessage(author, data)
+func (g gossipHandler) Receive(author proto.PeerID, data []byte) {
+	g.node.gossip.TopicMessage(author, data)
 }
 
 // Control processes probes and their answers.
-func (r gossipHandler) Control(from proto.PeerID, m *proto.Message) { r.node.gossip.Control(from, m) }
+func (g gossipHandler) Control(from proto.PeerID, m *proto.Message) { g.node.gossip.Control(from, m) }
 
 // Sync answers a state comparison of another member.
-func (r gossipHandler) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
-	return r.node.gossip.Sync(ctx, from, m)
+func (g gossipHandler) Sync(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) {
+	return g.node.gossip.Sync(ctx, from, m)
 }
 
 // ownRecord returns what this node announces about itself.

@@ -23,31 +23,31 @@ type slowListener struct {
 	received int // revocations received from the topic
 }
 
-func (e *slowListener) Receive(author proto.PeerID, data []byte) {
+func (l *slowListener) Receive(author proto.PeerID, data []byte) {
 	var m proto.Rumors
 	if proto.Decode(data, &m) == nil && len(m.GetRumors()) > 0 && m.GetRumors()[0].GetRevocation() != nil {
-		e.mu.Lock()
-		e.received++
-		first := e.received == 1
-		e.mu.Unlock()
+		l.mu.Lock()
+		l.received++
+		first := l.received == 1
+		l.mu.Unlock()
 		if first {
-			time.Sleep(e.pause)
+			time.Sleep(l.pause)
 		}
 	}
-	e.TopicHandler.Receive(author, data)
+	l.TopicHandler.Receive(author, data)
 }
 
 // missed returns how many of n revocations did not reach gossip through the topic: lost
 // before the listener, or dropped for lack of room.
-func (e *slowListener) missed(t *testing.T, of *Node, n int) int {
+func (l *slowListener) missed(t *testing.T, of *Node, n int) int {
 	t.Helper()
 	families, err := of.Registry().Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	lost := n - e.received
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lost := n - l.received
 	for _, f := range families {
 		if f.GetName() == "balefire_gossip_messages_dropped_total" {
 			lost += int(f.GetMetric()[0].GetCounter().GetValue())

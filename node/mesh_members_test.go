@@ -21,12 +21,12 @@ var lanLink = transporttest.Link{Latency: 2 * time.Millisecond, Mbps: 1000}
 var longRun = os.Getenv("BALEFIRE_LONG") != ""
 
 // await waits until ok returns true, at most limit, and returns how long it took.
-func (w *simMesh) await(limit time.Duration, what string, ok func() bool) time.Duration {
-	w.t.Helper()
+func (sm *simMesh) await(limit time.Duration, what string, ok func() bool) time.Duration {
+	sm.t.Helper()
 	began := time.Now()
 	for !ok() {
 		if time.Since(began) > limit {
-			w.t.Fatalf("%s: not within %v", what, limit)
+			sm.t.Fatalf("%s: not within %v", what, limit)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
@@ -49,21 +49,21 @@ func (s *simNode) statusOf(of *simNode) gossip.Status {
 }
 
 // allSee reports whether all running nodes assign this status to a node.
-func (w *simMesh) allSee(of *simNode, want gossip.Status) bool {
-	return !slices.ContainsFunc(w.nodes, func(s *simNode) bool {
+func (sm *simMesh) allSee(of *simNode, want gossip.Status) bool {
+	return !slices.ContainsFunc(sm.nodes, func(s *simNode) bool {
 		return s != of && s.get() != nil && s.statusOf(of) != want
 	})
 }
 
 // allAlive reports whether all running nodes consider all running nodes alive.
-func (w *simMesh) allAlive() bool {
-	return !slices.ContainsFunc(w.nodes, func(s *simNode) bool { return s.get() != nil && !w.allSee(s, gossip.Alive) })
+func (sm *simMesh) allAlive() bool {
+	return !slices.ContainsFunc(sm.nodes, func(s *simNode) bool { return s.get() != nil && !sm.allSee(s, gossip.Alive) })
 }
 
 // allConnected reports whether all running nodes are connected to each other.
-func (w *simMesh) allConnected() bool {
-	for _, a := range w.nodes {
-		for _, b := range w.nodes {
+func (sm *simMesh) allConnected() bool {
+	for _, a := range sm.nodes {
+		for _, b := range sm.nodes {
 			if a != b && a.get() != nil && b.get() != nil && !a.get().net.Connected(b.peer()) {
 				return false
 			}
@@ -80,15 +80,15 @@ type deathReports struct {
 	times []time.Time       // time of each report
 }
 
-func (v *deathReports) watch(s *simNode, cfg *Config) {
+func (r *deathReports) watch(s *simNode, cfg *Config) {
 	cfg.Simulated.Gossip = func(c *gossip.Config) {
 		next := c.Changed
 		c.Changed = func(e gossip.Event) {
 			if e.Kind == gossip.Changed && e.To == gossip.Dead {
-				v.mu.Lock()
-				v.dead[[2]string{s.name, s.mesh.nameOf(e.Peer)}]++
-				v.times = append(v.times, time.Now())
-				v.mu.Unlock()
+				r.mu.Lock()
+				r.dead[[2]string{s.name, s.mesh.nameOf(e.Peer)}]++
+				r.times = append(r.times, time.Now())
+				r.mu.Unlock()
 			}
 			next(e)
 		}
@@ -96,8 +96,8 @@ func (v *deathReports) watch(s *simNode, cfg *Config) {
 }
 
 // nameOf returns the name of the node with id p.
-func (w *simMesh) nameOf(p proto.PeerID) string {
-	for _, s := range w.nodes {
+func (sm *simMesh) nameOf(p proto.PeerID) string {
+	for _, s := range sm.nodes {
 		if s.id == p {
 			return s.name
 		}

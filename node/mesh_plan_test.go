@@ -71,7 +71,7 @@ func (p plan) answer() []byte {
 }
 
 // capture stores the frame that carries a task.
-func (l *checker) capture(n *Node, ref string) {
+func (c *checker) capture(n *Node, ref string) {
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
 		return
@@ -83,10 +83,10 @@ func (l *checker) capture(n *Node, ref string) {
 	env := st.GetEnvelope()
 	payload, err := proto.Encode(nil, &proto.Envelope{Header: env.Header, Body: env.Body, Slot: env.Slot, Path: env.Path, Index: env.Index})
 	if err != nil {
-		l.t.Error(err)
+		c.t.Error(err)
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.entry(id).envelope = &proto.Message{Id: ref, Type: proto.TypeData, Payload: payload, Signature: env.Signature}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.entry(id).envelope = &proto.Message{Id: ref, Type: proto.TypeData, Payload: payload, Signature: env.Signature}
 }

@@ -61,46 +61,46 @@ func virtualHour(t *testing.T, seed uint64, loss float64, long time.Duration, en
 }
 
 // injectFault changes one property of the simulation.
-func (w *simMesh) injectFault(loss float64) {
-	for _, s := range w.nodes {
-		if s.get() == nil && w.rng.IntN(10) < 7 {
+func (sm *simMesh) injectFault(loss float64) {
+	for _, s := range sm.nodes {
+		if s.get() == nil && sm.rng.IntN(10) < 7 {
 			s.start()
 		}
 	}
-	i := w.rng.IntN(len(w.nodes))
-	j := (i + 1 + w.rng.IntN(len(w.nodes)-1)) % len(w.nodes)
-	switch w.rng.IntN(12) {
+	i := sm.rng.IntN(len(sm.nodes))
+	j := (i + 1 + sm.rng.IntN(len(sm.nodes)-1)) % len(sm.nodes)
+	switch sm.rng.IntN(12) {
 	case 0, 1, 2, 3:
-		w.Heal()
+		sm.Heal()
 	case 4:
-		w.Partition([]int{i}, []int{j, 3 - i - j})
+		sm.Partition([]int{i}, []int{j, 3 - i - j})
 	case 5:
-		w.Cut(i, j)
+		sm.Cut(i, j)
 	case 6:
-		w.Unplug(i)
+		sm.Unplug(i)
 	case 7, 8:
-		w.nodes[i].crash()
+		sm.nodes[i].crash()
 	case 9:
-		w.nodes[i].halt()
+		sm.nodes[i].halt()
 	case 10:
-		w.SetLoss(loss)
+		sm.SetLoss(loss)
 	case 11:
-		w.SetLatency(time.Duration(1+w.rng.IntN(300)) * time.Millisecond)
+		sm.SetLatency(time.Duration(1+sm.rng.IntN(300)) * time.Millisecond)
 	}
 }
 
 // settle ends all faults and waits until every task has ended without intervention
 // (I20).
-func (w *simMesh) settle() {
-	w.t.Helper()
-	w.Heal()
-	w.SetLoss(0)
-	w.SetLatency(20 * time.Millisecond)
-	for _, s := range w.nodes {
+func (sm *simMesh) settle() {
+	sm.t.Helper()
+	sm.Heal()
+	sm.SetLoss(0)
+	sm.SetLatency(20 * time.Millisecond)
+	for _, s := range sm.nodes {
 		s.start()
 	}
 	for range 60 {
-		if w.checker.countOpen(w.nodes) == 0 {
+		if sm.checker.countOpen(sm.nodes) == 0 {
 			break
 		}
 		time.Sleep(time.Minute)
@@ -141,42 +141,42 @@ func (s *simNode) submitTasks(ctx context.Context, rng *rand.Rand) {
 }
 
 // replay delivers frames again that were sent before, at any later time (I12).
-func (w *simMesh) replay(ctx context.Context, rng *rand.Rand) {
+func (sm *simMesh) replay(ctx context.Context, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-time.After(20 * time.Second):
 		}
-		if ids := w.checker.replayable(); len(ids) > 0 {
-			w.replayOne(ids[rng.IntN(len(ids))])
+		if ids := sm.checker.replayable(); len(ids) > 0 {
+			sm.replayOne(ids[rng.IntN(len(ids))])
 		}
 	}
 }
 
 // replayAll delivers every captured frame again, to nodes that have forgotten what they
 // may forget, and checks that it has no effect.
-func (w *simMesh) replayAll() {
-	for _, s := range w.nodes {
+func (sm *simMesh) replayAll() {
+	for _, s := range sm.nodes {
 		s.halt()
 		s.start()
 	}
-	before := w.checker.startCount()
-	for _, id := range w.checker.replayable() {
-		w.replayOne(id)
+	before := sm.checker.startCount()
+	for _, id := range sm.checker.replayable() {
+		sm.replayOne(id)
 	}
 	time.Sleep(10 * time.Minute)
-	if after := w.checker.startCount(); after != before {
-		w.t.Errorf("I12: %d replayed frames were run", after-before)
+	if after := sm.checker.startCount(); after != before {
+		sm.t.Errorf("I12: %d replayed frames were run", after-before)
 	}
-	if open := w.checker.countOpen(w.nodes); open > 0 {
-		w.t.Errorf("I12: %d tasks are open again after a replay", open)
+	if open := sm.checker.countOpen(sm.nodes); open > 0 {
+		sm.t.Errorf("I12: %d tasks are open again after a replay", open)
 	}
 }
 
 // replayOne delivers a captured frame to the target as its origin would.
-func (w *simMesh) replayOne(id proto.TaskID) {
-	m, from, to := w.checker.frame(id)
-	home, target := w.nodes[from].get(), w.nodes[to].get()
+func (sm *simMesh) replayOne(id proto.TaskID) {
+	m, from, to := sm.checker.frame(id)
+	home, target := sm.nodes[from].get(), sm.nodes[to].get()
 	if home == nil || target == nil {
 		return
 	}

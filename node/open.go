@@ -71,19 +71,19 @@ func storeConfig(cfg Config, reg prometheus.Registerer) store.Config {
 }
 
 // Close closes everything in reverse order.
-func (g *storage) Close() error {
+func (s *storage) Close() error {
 	var errs []error
-	if g.journal != nil {
-		errs = append(errs, g.journal.Close())
+	if s.journal != nil {
+		errs = append(errs, s.journal.Close())
 	}
-	if g.store != nil {
-		errs = append(errs, g.store.Close())
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
 	}
-	if g.blobs != nil {
-		errs = append(errs, g.blobs.Close())
+	if s.blobs != nil {
+		errs = append(errs, s.blobs.Close())
 	}
-	if g.lock != nil {
-		errs = append(errs, g.lock.Close())
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -53,11 +53,11 @@ type runOutput struct {
 
 var _ handler.Quota = (*runOutput)(nil)
 
-func (o *outputLimiter) newOutput() *runOutput { return &runOutput{limiter: o} }
+func (l *outputLimiter) newOutput() *runOutput { return &runOutput{limiter: l} }
 
 // Reserve reserves n more bytes above the disk reserve.
-func (s *runOutput) Reserve(n int64) bool {
-	o := s.limiter
+func (r *runOutput) Reserve(n int64) bool {
+	o := r.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.fits(n) {
@@ -68,73 +68,73 @@ func (s *runOutput) Reserve(n int64) bool {
 }
 
 // Settle records how many of the reserved bytes were written.
-func (s *runOutput) Settle(taken, written int64) {
-	o := s.limiter
+func (r *runOutput) Settle(taken, written int64) {
+	o := r.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.taken -= taken
 	o.written += written
-	s.size += written
+	r.size += written
 }
 
 // handOver transfers the output to the end of its task, which removes the file.
-func (s *runOutput) handOver(path string) {
-	o := s.limiter
+func (r *runOutput) handOver(path string) {
+	o := r.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.files[path] = s.size
-	s.size = 0
+	o.files[path] = r.size
+	r.size = 0
 }
 
 // release releases the space of output that is removed with the folder of the run.
-func (s *runOutput) release() {
-	o := s.limiter
+func (r *runOutput) release() {
+	o := r.limiter
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.written -= s.size
-	s.size = 0
+	o.written -= r.size
+	r.size = 0
 }
 
 // fits reports whether n more bytes of output, and the sealed copies of all output, fit
 // above the reserve.
-func (o *outputLimiter) fits(n int64) bool {
-	free, reserve, ok := o.space()
+func (l *outputLimiter) fits(n int64) bool {
+	free, reserve, ok := l.space()
 	if !ok {
 		return true
 	}
-	if free-2*(o.taken+n)-o.written >= reserve {
+	if free-2*(l.taken+n)-l.written >= reserve {
 		return true
 	}
-	for path, size := range o.files {
+	for path, size := range l.files {
 		if _, err := os.Lstat(path); os.IsNotExist(err) { // it was sealed
-			delete(o.files, path)
-			o.written -= size
+			delete(l.files, path)
+			l.written -= size
 		}
 	}
-	return free-2*(o.taken+n)-o.written >= reserve
+	return free-2*(l.taken+n)-l.written >= reserve
 }
 
 // noteStarved records that the run of a task was stopped for lack of disk space.
-func (o *outputLimiter) noteStarved(id proto.TaskID) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.starved) >= maxStarved {
-		clear(o.starved)
+func (l *outputLimiter) noteStarved(id proto.TaskID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.starved) >= maxStarved {
+		clear(l.starved)
 	}
-	o.starved[id] = true
+	l.starved[id] = true
 }
 
 // mustWait returns the reason why a task that was stopped for lack of space must still
 // wait: it restarts when there is space for everything that it may write.
-func (o *outputLimiter) mustWait(id proto.TaskID, limit int64) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (l *outputLimiter) mustWait(id proto.TaskID, limit int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
-	case !o.starved[id]:
+	case !l.starved[id]:
 		return nil
-	case !o.fits(limit):
+	case !l.fits(limit):
 		return fmt.Errorf("NO_ROOM: stopped when the disk reached its reserve; restarts when there is space for twice %d bytes of output", limit)
 	}
-	delete(o.starved, id)
+	delete(l.starved, id)
 	return nil
 }

@@ -79,12 +79,12 @@ type unsureEngine struct {
 	on *atomic.Bool
 }
 
-func (u unsureEngine) Commit(ops []store.Op) error {
-	if err := u.Engine.Commit(ops); err != nil {
+func (e unsureEngine) Commit(ops []store.Op) error {
+	if err := e.Engine.Commit(ops); err != nil {
 		return err
 	}
 	task := func(op store.Op) bool { return op.Bucket == store.PendingTasks }
-	if u.on.Load() && slices.ContainsFunc(ops, task) {
+	if e.on.Load() && slices.ContainsFunc(ops, task) {
 		return errors.New("the disk did not answer")
 	}
 	return nil

@@ -54,8 +54,8 @@ func (h largeHandler) Run(_ context.Context, r *handler.Run) *handler.Result {
 // An invertedReader inverts each byte.
 type invertedReader struct{ r io.Reader }
 
-func (t invertedReader) Read(p []byte) (int, error) {
-	n, err := t.r.Read(p)
+func (r invertedReader) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
 	for i := range p[:n] {
 		p[i] = ^p[i]
 	}

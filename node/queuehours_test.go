@@ -112,10 +112,10 @@ func queueHour(t *testing.T, seed uint64, long time.Duration, all *coverage) {
 	s.checkAll()
 }
 
-func (s *hoursTest) serve(n *Node, at *simNode) {
-	spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: hoursHandler{s, at.place, at.life}}
+func (h *hoursTest) serve(n *Node, at *simNode) {
+	spec := inbox.Spec{Kind: "build", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, Handler: hoursHandler{h, at.place, at.life}}
 	if err := n.inbox.Register(spec); err != nil {
-		s.t.Error(err)
+		h.t.Error(err)
 	}
 	n.gossip.Describe()
 }
@@ -183,19 +183,19 @@ func (h hoursHandler) end(r *handler.Run) {
 
 // checkHome returns the home of the queue, or nil while it is down, and checks that each
 // generation had only one.
-func (s *hoursTest) checkHome() (home *simNode) {
+func (h *hoursTest) checkHome() (home *simNode) {
 	var newest uint64
-	for _, n := range s.nodes {
+	for _, n := range h.nodes {
 		x := n.get()
 		if x == nil {
 			continue
 		}
 		for _, q := range x.queues.ownStates("build") {
 			g := q.GetGeneration()
-			if was, ok := s.homes[g]; ok && was != n.name {
-				s.t.Errorf("I3: %s and %s are the home of the queue in generation %d", was, n.name, g)
+			if was, ok := h.homes[g]; ok && was != n.name {
+				h.t.Errorf("I3: %s and %s are the home of the queue in generation %d", was, n.name, g)
 			}
-			s.homes[g] = n.name
+			h.homes[g] = n.name
 			if g >= newest {
 				home, newest = n, g
 			}
@@ -206,65 +206,65 @@ func (s *hoursTest) checkHome() (home *simNode) {
 
 // injectQueueFault changes one property of the simulation; the partitions are 1|4, 2|3
 // and 2|2|1 of five pairs of nodes.
-func (s *hoursTest) injectQueueFault() {
-	for _, n := range s.nodes {
-		if n.get() == nil && s.rng.IntN(10) < 7 {
+func (h *hoursTest) injectQueueFault() {
+	for _, n := range h.nodes {
+		if n.get() == nil && h.rng.IntN(10) < 7 {
 			n.start()
 		}
 	}
-	p := s.rng.Perm(hoursNodes)
-	switch s.rng.IntN(14) {
+	p := h.rng.Perm(hoursNodes)
+	switch h.rng.IntN(14) {
 	case 0, 1, 2:
-		s.Heal()
+		h.Heal()
 	case 3:
-		s.coverage.add("partition 1|4")
-		s.Partition(p[:2], p[2:])
+		h.coverage.add("partition 1|4")
+		h.Partition(p[:2], p[2:])
 	case 4:
-		s.coverage.add("partition 2|3")
-		s.Partition(p[:4], p[4:])
+		h.coverage.add("partition 2|3")
+		h.Partition(p[:4], p[4:])
 	case 5:
-		s.coverage.add("partition 2|2")
-		s.Partition(p[:4], p[4:8], p[8:])
+		h.coverage.add("partition 2|2")
+		h.Partition(p[:4], p[4:8], p[8:])
 	case 6:
-		s.coverage.add("a link goes one way")
-		s.Cut(p[0], p[1])
+		h.coverage.add("a link goes one way")
+		h.Cut(p[0], p[1])
 	case 7:
-		s.coverage.add("a node receives but cannot send")
+		h.coverage.add("a node receives but cannot send")
 		for _, to := range p[1:] {
-			s.Cut(p[0], to)
+			h.Cut(p[0], to)
 		}
 	case 8, 9:
-		s.coverage.add("a node crashes")
-		s.nodes[p[0]].crash()
+		h.coverage.add("a node crashes")
+		h.nodes[p[0]].crash()
 	case 10:
-		if home := s.checkHome(); home != nil {
-			s.coverage.add("the home crashes")
+		if home := h.checkHome(); home != nil {
+			h.coverage.add("the home crashes")
 			home.crash()
 		}
 	case 11:
-		s.coverage.add("packets are lost")
-		s.SetLoss([]float64{0.02, 0.1}[s.rng.IntN(2)])
+		h.coverage.add("packets are lost")
+		h.SetLoss([]float64{0.02, 0.1}[h.rng.IntN(2)])
 	case 12, 13:
-		s.handOff()
+		h.handOff()
 	}
 }
 
 // handOff moves the queue to another home, whatever the state of the network.
-func (s *hoursTest) handOff() {
-	home := s.checkHome()
+func (h *hoursTest) handOff() {
+	home := h.checkHome()
 	if home == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
 	defer cancel()
 	if _, err := home.get().HandOffQueue(ctx, "build", ""); err == nil {
-		s.coverage.add("the home moves")
+		h.coverage.add("the home moves")
 	}
 }
 
 // submitTasks submits tasks at running nodes.
-func (s *hoursTest) submitTasks(ctx context.Context) {
-	rng := rand.New(rand.NewPCG(s.rng.Uint64(), 6))
+func (h *hoursTest) submitTasks(ctx context.Context) {
+	rng := rand.New(rand.NewPCG(h.rng.Uint64(), 6))
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
@@ -272,7 +272,7 @@ func (s *hoursTest) submitTasks(ctx context.Context) {
 		case <-time.After(time.Duration(1000+rng.IntN(8000)) * time.Millisecond):
 		}
 		at := rng.IntN(hoursNodes)
-		n := s.nodes[at].get()
+		n := h.nodes[at].get()
 		if n == nil {
 			continue
 		}
@@ -290,60 +290,60 @@ func (s *hoursTest) submitTasks(ctx context.Context) {
 		}
 		id, err := proto.ParseTaskID(got.ID)
 		if err != nil {
-			s.t.Error(err)
+			h.t.Error(err)
 		}
-		s.mu.Lock()
-		s.tasks = append(s.tasks, hoursTask{got.ID, id, at})
-		s.mu.Unlock()
+		h.mu.Lock()
+		h.tasks = append(h.tasks, hoursTask{got.ID, id, at})
+		h.mu.Unlock()
 	}
 }
 
 // checkAll waits until every task has ended at its origin, and checks the end against
 // the runs.
-func (s *hoursTest) checkAll() {
-	s.t.Helper()
+func (h *hoursTest) checkAll() {
+	h.t.Helper()
 	counts := map[string]int{}
 	deadline := time.Now().Add(2 * time.Hour)
-	for _, x := range s.tasks {
-		n := s.nodes[x.from].get()
-		ctx, cancel := context.WithDeadline(s.t.Context(), deadline)
+	for _, x := range h.tasks {
+		n := h.nodes[x.from].get()
+		ctx, cancel := context.WithDeadline(h.t.Context(), deadline)
 		task, err := n.Wait(ctx, x.ref)
 		cancel()
 		if err != nil {
-			b, _ := n.Why(s.t.Context(), x.ref)
-			s.t.Fatalf("I20: %s is %s (%s): %v; at its origin: %+v; homes %v; runs %+v", x.ref, task.State, task.Reason, err, b, s.homes, s.done[x.id])
+			b, _ := n.Why(h.t.Context(), x.ref)
+			h.t.Fatalf("I20: %s is %s (%s): %v; at its origin: %+v; homes %v; runs %+v", x.ref, task.State, task.Reason, err, b, h.homes, h.done[x.id])
 		}
 		counts[task.State]++
 		if task.State == "SUCCESS" {
-			s.checkResult(n, x)
-		} else if s.coverage.add("a task ends without success"); !strings.Contains(task.Reason, "indeterminate") && !strings.Contains(task.Reason, "abandoned") {
-			s.t.Errorf("%s ended %s: %s", x.ref, task.State, task.Reason)
+			h.checkResult(n, x)
+		} else if h.coverage.add("a task ends without success"); !strings.Contains(task.Reason, "indeterminate") && !strings.Contains(task.Reason, "abandoned") {
+			h.t.Errorf("%s ended %s: %s", x.ref, task.State, task.Reason)
 		}
 	}
-	s.checkHome()
-	s.t.Logf("%d tasks: %v; %d homes; packets %+v", len(s.tasks), counts, len(s.homes), s.Stats())
-	if counts["SUCCESS"]*10 < len(s.tasks)*9 {
-		s.t.Errorf("only %d of %d tasks succeeded", counts["SUCCESS"], len(s.tasks))
+	h.checkHome()
+	h.t.Logf("%d tasks: %v; %d homes; packets %+v", len(h.tasks), counts, len(h.homes), h.Stats())
+	if counts["SUCCESS"]*10 < len(h.tasks)*9 {
+		h.t.Errorf("only %d of %d tasks succeeded", counts["SUCCESS"], len(h.tasks))
 	}
 }
 
 // checkResult checks that the result of a task is that of one of its runs.
-func (s *hoursTest) checkResult(n *Node, x hoursTask) {
-	s.t.Helper()
-	body, _, err := n.Result(s.t.Context(), x.ref)
+func (h *hoursTest) checkResult(n *Node, x hoursTask) {
+	h.t.Helper()
+	body, _, err := n.Result(h.t.Context(), x.ref)
 	if err != nil {
-		s.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	defer body.Close()
 	out, err := io.ReadAll(body)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	made := s.done[x.id].results
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	made := h.done[x.id].results
 	if err != nil || !made[string(out)] {
-		s.t.Errorf("I9: %s has the result %q, which none of its runs %v produced: %v", x.ref, out, made, err)
+		h.t.Errorf("I9: %s has the result %q, which none of its runs %v produced: %v", x.ref, out, made, err)
 	}
 	if len(made) > 1 {
-		s.coverage.add("a result comes too late")
+		h.coverage.add("a result comes too late")
 	}
 }
 

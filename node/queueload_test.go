@@ -27,7 +27,7 @@ type loadHandler struct {
 }
 
 // Run parses "LANE NUMBER MILLISECONDS dies".
-func (l *loadHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
+func (h *loadHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	var lane string
 	var number, ms int
 	var dies bool
@@ -35,25 +35,25 @@ func (l *loadHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	if _, serr := fmt.Sscan(string(body), &lane, &number, &ms, &dies); err != nil || serr != nil {
 		return &handler.Result{Outcome: handler.Fail, Reason: "the body cannot be decoded"}
 	}
-	l.mu.Lock()
-	if l.runs[r.ID]++; l.runs[r.ID] > 1 {
-		l.t.Errorf("I6: %s was started %d times without a fault", r.ID, l.runs[r.ID])
+	h.mu.Lock()
+	if h.runs[r.ID]++; h.runs[r.ID] > 1 {
+		h.t.Errorf("I6: %s was started %d times without a fault", r.ID, h.runs[r.ID])
 	}
 	if lane != "-" {
-		if l.busy[lane] || number <= l.last[lane] {
-			l.t.Errorf("I10: number %d of %s starts after number %d, which runs: %v", number, lane, l.last[lane], l.busy[lane])
+		if h.busy[lane] || number <= h.last[lane] {
+			h.t.Errorf("I10: number %d of %s starts after number %d, which runs: %v", number, lane, h.last[lane], h.busy[lane])
 		}
-		l.last[lane], l.busy[lane] = number, true
+		h.last[lane], h.busy[lane] = number, true
 	}
-	l.mu.Unlock()
+	h.mu.Unlock()
 	select {
 	case <-ctx.Done():
 		return &handler.Result{Outcome: handler.Cancelled}
 	case <-time.After(time.Duration(ms) * time.Millisecond):
 	}
-	l.mu.Lock()
-	l.busy[lane] = false
-	l.mu.Unlock()
+	h.mu.Lock()
+	h.busy[lane] = false
+	h.mu.Unlock()
 	if dies {
 		return &handler.Result{Outcome: handler.Fail, Reason: "planned failure"}
 	}

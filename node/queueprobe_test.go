@@ -22,21 +22,21 @@ type probeHandler struct {
 }
 
 // Run records its effect halfway through.
-func (d *probeHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
-	time.AfterFunc(d.work/2, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.done[r.ID] = true
+func (h *probeHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
+	time.AfterFunc(h.work/2, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.done[r.ID] = true
 	})
-	return d.clusterHandler.Run(ctx, r)
+	return h.clusterHandler.Run(ctx, r)
 }
 
 // Probe implements [handler.Prober].
-func (d *probeHandler) Probe(_ context.Context, r *handler.Run) handler.ProbeResult {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.asked[r.ID]++
-	if d.done[r.ID] {
+func (h *probeHandler) Probe(_ context.Context, r *handler.Run) handler.ProbeResult {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.asked[r.ID]++
+	if h.done[r.ID] {
 		return handler.Done
 	}
 	return handler.NotDone

@@ -369,8 +369,8 @@ type ownershipSender struct{ node *Node }
 
 // Post sends a message over the current link, or requests a connection for the next
 // attempt.
-func (p ownershipSender) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
-	n := p.node
+func (s ownershipSender) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
+	n := s.node
 	payload, err := proto.Encode(nil, body)
 	if err == nil {
 		err = n.net.Post(to, &proto.Message{Type: t, Payload: payload, Timestamp: n.cfg.Clock.Now().UnixNano()})

@@ -361,8 +361,8 @@ func TestQueueHandlerReportsProgress(t *testing.T) {
 // retryHandler is a handler that always fails and counts.
 type retryHandler struct{ runs *atomic.Int32 }
 
-func (f retryHandler) Run(context.Context, *handler.Run) *handler.Result {
-	f.runs.Add(1)
+func (h retryHandler) Run(context.Context, *handler.Run) *handler.Result {
+	h.runs.Add(1)
 	return &handler.Result{Outcome: handler.Retry, Reason: "no luck"}
 }
 

@@ -49,10 +49,10 @@ type contactList struct {
 
 // Contacts returns the contacts of the book, with the configured addresses added, and
 // the seeds that are not in the book yet.
-func (d contactList) Contacts() []transport.Contact {
-	all := d.book.Contacts()
-	for _, s := range d.seeds {
-		if d.book.Blocked(s.Peer) {
+func (l contactList) Contacts() []transport.Contact {
+	all := l.book.Contacts()
+	for _, s := range l.seeds {
+		if l.book.Blocked(s.Peer) {
 			continue
 		}
 		at := -1

@@ -20,24 +20,24 @@ type refusedPeers struct {
 }
 
 // add records that p was refused with code.
-func (t *refusedPeers) add(p proto.PeerID, code proto.Code) {
+func (r *refusedPeers) add(p proto.PeerID, code proto.Code) {
 	if code != proto.CodeFull && code != proto.CodeBusy {
 		return
 	}
-	t.Lock()
-	defer t.Unlock()
-	t.peers[p] = true
+	r.Lock()
+	defer r.Unlock()
+	r.peers[p] = true
 }
 
 // takeAll returns the peers and clears the set.
-func (t *refusedPeers) takeAll() []proto.PeerID {
-	t.Lock()
-	defer t.Unlock()
-	out := make([]proto.PeerID, 0, len(t.peers))
-	for p := range t.peers {
+func (r *refusedPeers) takeAll() []proto.PeerID {
+	r.Lock()
+	defer r.Unlock()
+	out := make([]proto.PeerID, 0, len(r.peers))
+	for p := range r.peers {
 		out = append(out, p)
 	}
-	clear(t.peers)
+	clear(r.peers)
 	return out
 }
 

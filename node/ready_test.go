@@ -15,9 +15,9 @@ import (
 // A gatedHandler ends when its gate is opened.
 type gatedHandler chan struct{}
 
-func (g gatedHandler) Run(ctx context.Context, _ *handler.Run) *handler.Result {
+func (h gatedHandler) Run(ctx context.Context, _ *handler.Run) *handler.Result {
 	select {
-	case <-g:
+	case <-h:
 		return &handler.Result{Outcome: handler.Success}
 	case <-ctx.Done():
 		return &handler.Result{Outcome: handler.Cancelled}

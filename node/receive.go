@@ -89,9 +89,9 @@ func (n *Node) sortFrame(ctx context.Context, in *frameGroup, checks *identity.C
 
 // noteOffense records an error that is the fault of the sender and not due to missing
 // knowledge of this node.
-func (in *frameGroup) noteOffense(err error) {
+func (g *frameGroup) noteOffense(err error) {
 	if malformed(err) {
-		in.offense = err
+		g.offense = err
 	}
 }
 
@@ -218,9 +218,9 @@ func (n *Node) receiveCancel(ctx context.Context, in *frameGroup, from proto.Pee
 	return nil
 }
 
-func (in *frameGroup) refuse(at int, code proto.Code, detail string, state proto.TaskState, retry uint64) {
+func (g *frameGroup) refuse(at int, code proto.Code, detail string, state proto.TaskState, retry uint64) {
 	if code != proto.CodeOK {
-		in.refusals[at] = &proto.Refusal{Number: uint64(at), Code: code, Detail: proto.Clip(detail, 256), State: state, RetryAfterMs: retry}
+		g.refusals[at] = &proto.Refusal{Number: uint64(at), Code: code, Detail: proto.Clip(detail, 256), State: state, RetryAfterMs: retry}
 	}
 }
 

@@ -30,20 +30,20 @@ type cachedName struct {
 
 func newNameCache() *nameCache { return &nameCache{peers: map[string]cachedName{}} }
 
-func (s *nameCache) get(target string, now time.Duration) (proto.PeerID, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	p, ok := s.peers[target]
+func (c *nameCache) get(target string, now time.Duration) (proto.PeerID, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p, ok := c.peers[target]
 	return p.peer, ok && now-p.at < nameTTL
 }
 
-func (s *nameCache) put(target string, p proto.PeerID, now time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.peers) >= maxNames {
-		clear(s.peers)
+func (c *nameCache) put(target string, p proto.PeerID, now time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.peers) >= maxNames {
+		clear(c.peers)
 	}
-	s.peers[target] = cachedName{p, now}
+	c.peers[target] = cachedName{p, now}
 }
 
 // recipient returns the peer that a target names, with its sealing key. The result must

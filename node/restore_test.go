@@ -78,17 +78,17 @@ func newRestoreTest(t *testing.T, engine string) *restoreTest {
 	return p
 }
 
-func (p *restoreTest) starts(t *testing.T) string {
-	b, err := os.ReadFile(p.marks)
+func (rt *restoreTest) starts(t *testing.T) string {
+	b, err := os.ReadFile(rt.marks)
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
 	return string(b)
 }
 
-func (p *restoreTest) restore(t *testing.T, which int, cfg Config) {
+func (rt *restoreTest) restore(t *testing.T, which int, cfg Config) {
 	t.Helper()
-	r, err := RestoreStore(cfg, p.snaps[which], "")
+	r, err := RestoreStore(cfg, rt.snaps[which], "")
 	if err != nil || r.Records == 0 {
 		t.Fatalf("%+v, %v", r, err)
 	}
@@ -99,9 +99,9 @@ func (p *restoreTest) restore(t *testing.T, which int, cfg Config) {
 
 // restartAndCheck starts both nodes and finally checks that nothing ran twice, that boot
 // numbers increased and that new work is done.
-func (p *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode) bool) {
+func (rt *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode) bool) {
 	t.Helper()
-	a, b := start(t, p.a.cfg), start(t, p.b.cfg)
+	a, b := start(t, rt.a.cfg), start(t, rt.b.cfg)
 	eventually(t, func() bool { return settled(a, b) }, func() string {
 		page, err := a.Tasks(t.Context(), Query{})
 		text := fmt.Sprintf("the nodes do not settle: %d accepted, %d results, %v", inCustody(b), b.outbox.Results(), err)
@@ -110,11 +110,11 @@ func (p *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode)
 		}
 		return text
 	})
-	if got := p.starts(t); got != p.startsBefore {
-		t.Errorf("after the restore the starts were\n%s, before it\n%s", got, p.startsBefore)
+	if got := rt.starts(t); got != rt.startsBefore {
+		t.Errorf("after the restore the starts were\n%s, before it\n%s", got, rt.startsBefore)
 	}
-	if a.outbox.Boot() <= p.boots[0] || b.outbox.Boot() <= p.boots[1] {
-		t.Errorf("boot numbers %d and %d, before %v", a.outbox.Boot(), b.outbox.Boot(), p.boots)
+	if a.outbox.Boot() <= rt.boots[0] || b.outbox.Boot() <= rt.boots[1] {
+		t.Errorf("boot numbers %d and %d, before %v", a.outbox.Boot(), b.outbox.Boot(), rt.boots)
 	}
 	a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "mark"}), "SUCCESS")
 }

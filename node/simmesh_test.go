@@ -88,17 +88,17 @@ func smallMesh(s *simNode, cfg *Config) {
 }
 
 // add creates a node that is not a member yet.
-func (w *simMesh) add() *simNode {
-	i := len(w.nodes)
-	s := &simNode{mesh: w, place: i, at: i, name: fmt.Sprintf("n%d", i), dir: filepath.Join(w.t.TempDir(), "node"), engine: mem.New()}
-	w.nodes = append(w.nodes, s)
+func (sm *simMesh) add() *simNode {
+	i := len(sm.nodes)
+	s := &simNode{mesh: sm, place: i, at: i, name: fmt.Sprintf("n%d", i), dir: filepath.Join(sm.t.TempDir(), "node"), engine: mem.New()}
+	sm.nodes = append(sm.nodes, s)
 	return s
 }
 
 // join makes s a member with a ticket of the first node and starts it. A node admits
 // five strangers at once and then one per second.
-func (w *simMesh) join(s *simNode) {
-	w.t.Helper()
+func (sm *simMesh) join(s *simNode) {
+	sm.t.Helper()
 	if s.place >= 5 {
 		time.Sleep(time.Second)
 	}
@@ -106,24 +106,24 @@ func (w *simMesh) join(s *simNode) {
 	if s.place == 2 { // an admin, so that it may seize the queues of the first node
 		o.Roles = append(identity.DefaultRoles(), identity.RoleAdmin)
 	}
-	inv, err := w.nodes[0].get().Invite(w.t.Context(), o)
+	inv, err := sm.nodes[0].get().Invite(sm.t.Context(), o)
 	if err != nil {
-		w.t.Fatal(err)
+		sm.t.Fatal(err)
 	}
-	if _, err := Join(w.t.Context(), s.config(), inv.Ticket, s.name); err != nil {
-		w.t.Fatal(err)
+	if _, err := Join(sm.t.Context(), s.config(), inv.Ticket, s.name); err != nil {
+		sm.t.Fatal(err)
 	}
 	s.engine = s.engine.Reopen() // Join has closed it
 	s.start()
 }
 
 // close stops every node and the network: the bubble must be empty at its end (I15).
-func (w *simMesh) close() {
-	w.users.Wait()
-	for _, s := range w.nodes {
+func (sm *simMesh) close() {
+	sm.users.Wait()
+	for _, s := range sm.nodes {
 		s.halt()
 	}
-	w.Network.Close()
+	sm.Network.Close()
 }
 
 func (s *simNode) config() Config {

@@ -154,21 +154,21 @@ type logBuffer struct {
 	buf bytes.Buffer
 }
 
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
 }
 
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
 }
 
 // count returns the number of lines for an event of a task.
-func (l *logBuffer) count(event, id string) (n int) {
-	for line := range strings.Lines(l.String()) {
+func (b *logBuffer) count(event, id string) (n int) {
+	for line := range strings.Lines(b.String()) {
 		var x struct {
 			Event string `json:"event"`
 			Task  string `json:"task_id"`

@@ -160,7 +160,7 @@ type timelineRequest struct {
 }
 
 // ask sends a query to every connected member and waits for their answers.
-func (qs *timelineRequests) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (replies map[proto.PeerID]*proto.TimelineReply, silent []proto.PeerID) {
+func (tr *timelineRequests) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (replies map[proto.PeerID]*proto.TimelineReply, silent []proto.PeerID) {
 	q := &timelineRequest{missing: map[proto.PeerID]bool{}, replies: map[proto.PeerID]*proto.TimelineReply{}, done: make(chan struct{})}
 	for _, s := range n.net.Peers() {
 		if _, member := n.book.Member(s.Peer); member && s.Linked {
@@ -173,11 +173,11 @@ func (qs *timelineRequests) ask(ctx context.Context, n *Node, ask *proto.Timelin
 	for p := range q.missing {
 		members = append(members, p)
 	}
-	number, ok := qs.begin(q)
+	number, ok := tr.begin(q)
 	if !ok || len(members) == 0 {
 		return nil, append(silent, members...)
 	}
-	defer qs.end(number)
+	defer tr.end(number)
 	ask.Number = number
 	for _, p := range members {
 		ownershipSender{n}.Post(p, proto.TypeTimeline, ask)
@@ -189,39 +189,39 @@ func (qs *timelineRequests) ask(ctx context.Context, n *Node, ask *proto.Timelin
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
 	for p := range q.missing {
 		silent = append(silent, p)
 	}
 	return q.replies, silent
 }
 
-func (qs *timelineRequests) begin(q *timelineRequest) (uint64, bool) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	if len(qs.open) >= maxTimelineRequests {
+func (tr *timelineRequests) begin(q *timelineRequest) (uint64, bool) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if len(tr.open) >= maxTimelineRequests {
 		return 0, false
 	}
-	if qs.open == nil {
-		qs.open = map[uint64]*timelineRequest{}
+	if tr.open == nil {
+		tr.open = map[uint64]*timelineRequest{}
 	}
-	qs.last++
-	qs.open[qs.last] = q
-	return qs.last, true
+	tr.last++
+	tr.open[tr.last] = q
+	return tr.last, true
 }
 
-func (qs *timelineRequests) end(number uint64) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	delete(qs.open, number)
+func (tr *timelineRequests) end(number uint64) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	delete(tr.open, number)
 }
 
 // answered processes a reply. It drops one that is no longer awaited.
-func (qs *timelineRequests) answered(from proto.PeerID, r *proto.TimelineReply) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	q := qs.open[r.GetNumber()]
+func (tr *timelineRequests) answered(from proto.PeerID, r *proto.TimelineReply) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	q := tr.open[r.GetNumber()]
 	if q == nil || !q.missing[from] {
 		return
 	}

@@ -49,105 +49,105 @@ func (n *Node) unreachable(p transport.Peer) unreachablePeer {
 }
 
 // steps returns the facts in the order in which they were checked.
-func (a unreachablePeer) steps() []string {
-	steps := []string{fmt.Sprintf("address: %d known", a.addrs)}
-	if len(a.relays) > 0 {
-		steps = append(steps, fmt.Sprintf("relays: %s, of which %d are connected here", strings.Join(a.relays, ", "), len(a.connectedRelays)))
+func (u unreachablePeer) steps() []string {
+	steps := []string{fmt.Sprintf("address: %d known", u.addrs)}
+	if len(u.relays) > 0 {
+		steps = append(steps, fmt.Sprintf("relays: %s, of which %d are connected here", strings.Join(u.relays, ", "), len(u.connectedRelays)))
 	}
-	if a.status != gossip.Unknown {
-		steps = append(steps, fmt.Sprintf("member: %s since %s", a.status, a.since.UTC().Format(time.RFC3339)))
+	if u.status != gossip.Unknown {
+		steps = append(steps, fmt.Sprintf("member: %s since %s", u.status, u.since.UTC().Format(time.RFC3339)))
 	}
 	switch {
-	case a.dial.Failed > 0:
-		steps = append(steps, fmt.Sprintf("dial: %d failed in a row, the last %s ago: %s", a.dial.Failed, a.ago(a.dial.FailedAt), oneLine(a.dial.LastError)))
-	case a.dial.LastError != "":
-		steps = append(steps, fmt.Sprintf("connection: it failed %s ago: %s", a.ago(a.dial.FailedAt), oneLine(a.dial.LastError)))
+	case u.dial.Failed > 0:
+		steps = append(steps, fmt.Sprintf("dial: %d failed in a row, the last %s ago: %s", u.dial.Failed, u.ago(u.dial.FailedAt), oneLine(u.dial.LastError)))
+	case u.dial.LastError != "":
+		steps = append(steps, fmt.Sprintf("connection: it failed %s ago: %s", u.ago(u.dial.FailedAt), oneLine(u.dial.LastError)))
 	}
 	return steps
 }
 
-func (a unreachablePeer) ago(t time.Time) string { return a.now.Sub(t).Round(time.Second).String() }
+func (u unreachablePeer) ago(t time.Time) string { return u.now.Sub(t).Round(time.Second).String() }
 
 // blocker explains why this node does not reach the peer, and what to do. Decisions of
 // people come first, then a refusal by one of the two nodes, then the state according to
 // gossip, then the results of the dials.
-func (a unreachablePeer) blocker() (cause, fix string) {
-	refused := a.dial.Refused
+func (u unreachablePeer) blocker() (cause, fix string) {
+	refused := u.dial.Refused
 	switch {
-	case a.selfRevoked[0] != "":
-		return a.selfRevoked[0], a.selfRevoked[1]
-	case a.revoked:
-		return a.name + " is no longer a member: its certificate was revoked", "invite it again, with a new key"
-	case a.blocked:
-		return a.name + " is blocked here", "balefire-node peers unblock " + a.name
+	case u.selfRevoked[0] != "":
+		return u.selfRevoked[0], u.selfRevoked[1]
+	case u.revoked:
+		return u.name + " is no longer a member: its certificate was revoked", "invite it again, with a new key"
+	case u.blocked:
+		return u.name + " is blocked here", "balefire-node peers unblock " + u.name
 	case refused != nil && strings.Contains(refused.Reason, identity.ErrNotYet.Error()):
-		return fmt.Sprintf("the clocks of this machine and of %s differ too much: %s", a.name, a.refusal()), "correct both clocks"
+		return fmt.Sprintf("the clocks of this machine and of %s differ too much: %s", u.name, u.refusal()), "correct both clocks"
 	case refused != nil && refused.Theirs:
-		return a.refusal(), "on " + a.name + ": balefire-node peers show " + a.self
+		return u.refusal(), "on " + u.name + ": balefire-node peers show " + u.self
 	case refused != nil:
-		return a.refusal(), "fix the stated problem on " + a.name
-	case a.isolated:
+		return u.refusal(), "fix the stated problem on " + u.name
+	case u.isolated:
 		return "this node is isolated: it receives nothing from any member, or other members suspect it", "balefire-node netcheck"
-	case a.addrs+len(a.relays) == 0:
-		return "no address of " + a.name + " is known", "start it: it announces its addresses when it connects"
+	case u.addrs+len(u.relays) == 0:
+		return "no address of " + u.name + " is known", "start it: it announces its addresses when it connects"
 	}
-	return a.noPath()
+	return u.noPath()
 }
 
 // hanging explains that a connection is open although gossip considers the peer
 // unreachable; both results are empty if it does not.
-func (a unreachablePeer) hanging() (cause, fix string) {
-	if !a.dial.Connected || a.status != gossip.Suspect && a.status != gossip.Dead {
+func (u unreachablePeer) hanging() (cause, fix string) {
+	if !u.dial.Connected || u.status != gossip.Suspect && u.status != gossip.Dead {
 		return "", ""
 	}
-	return fmt.Sprintf("%s has been %s for %s according to gossip; a connection is still open, and its last byte arrived %s ago", a.name, a.status, a.ago(a.since), a.ago(a.dial.LastSeen)),
-		"start " + a.name + " or check the network in between; it is dialed again as soon as the connection is given up"
+	return fmt.Sprintf("%s has been %s for %s according to gossip; a connection is still open, and its last byte arrived %s ago", u.name, u.status, u.ago(u.since), u.ago(u.dial.LastSeen)),
+		"start " + u.name + " or check the network in between; it is dialed again as soon as the connection is given up"
 }
 
 // redials reports whether this node dials the peer again automatically.
-func (a unreachablePeer) redials() bool {
-	return a.dial.NextDial > 0 && !a.blocked && !a.revoked && a.selfRevoked[0] == ""
+func (u unreachablePeer) redials() bool {
+	return u.dial.NextDial > 0 && !u.blocked && !u.revoked && u.selfRevoked[0] == ""
 }
 
 // refusal describes which of the two nodes refused the other, why and when.
-func (a unreachablePeer) refusal() string {
-	r, who, whom := a.dial.Refused, "this node", a.name
+func (u unreachablePeer) refusal() string {
+	r, who, whom := u.dial.Refused, "this node", u.name
 	if r.Theirs {
-		who, whom = a.name, "this node"
+		who, whom = u.name, "this node"
 	}
-	return fmt.Sprintf("%s refused %s %s ago: %s", who, whom, a.ago(a.dial.FailedAt), oneLine(r.Reason))
+	return fmt.Sprintf("%s refused %s %s ago: %s", who, whom, u.ago(u.dial.FailedAt), oneLine(r.Reason))
 }
 
 // noPath explains why a peer that is not blocked cannot be reached.
-func (a unreachablePeer) noPath() (cause, fix string) {
-	cause = a.name + " cannot be reached: "
-	last := a.lastDial()
-	look := "start " + a.name + " or check the network in between; the task is safe and will be sent automatically"
+func (u unreachablePeer) noPath() (cause, fix string) {
+	cause = u.name + " cannot be reached: "
+	last := u.lastDial()
+	look := "start " + u.name + " or check the network in between; the task is safe and will be sent automatically"
 	switch {
-	case a.status == gossip.Left:
-		return fmt.Sprintf("%sit was stopped %s ago", cause, a.ago(a.since)), "start " + a.name + "; the task is safe and will be sent automatically"
-	case a.status == gossip.Dead, a.status == gossip.Suspect:
-		return fmt.Sprintf("%sit has been %s for %s according to gossip; %s", cause, a.status, a.ago(a.since), last), look
-	case len(a.relays) > 0 && len(a.connectedRelays) == 0:
-		return fmt.Sprintf("%snone of its relays (%s) is connected here; %s", cause, strings.Join(a.relays, ", "), last), "balefire-node path " + a.relays[0]
-	case a.dial.LastError == "":
+	case u.status == gossip.Left:
+		return fmt.Sprintf("%sit was stopped %s ago", cause, u.ago(u.since)), "start " + u.name + "; the task is safe and will be sent automatically"
+	case u.status == gossip.Dead, u.status == gossip.Suspect:
+		return fmt.Sprintf("%sit has been %s for %s according to gossip; %s", cause, u.status, u.ago(u.since), last), look
+	case len(u.relays) > 0 && len(u.connectedRelays) == 0:
+		return fmt.Sprintf("%snone of its relays (%s) is connected here; %s", cause, strings.Join(u.relays, ", "), last), "balefire-node path " + u.relays[0]
+	case u.dial.LastError == "":
 		return fmt.Sprintf("%s%s", cause, last), ""
-	case len(a.connectedRelays) > 0:
-		return fmt.Sprintf("%sneither directly nor through its relays (%s); %s", cause, strings.Join(a.connectedRelays, ", "), last), "balefire-node path " + a.name
+	case len(u.connectedRelays) > 0:
+		return fmt.Sprintf("%sneither directly nor through its relays (%s); %s", cause, strings.Join(u.connectedRelays, ", "), last), "balefire-node path " + u.name
 	}
-	return fmt.Sprintf("%snone of its %d addresses answers; %s", cause, a.addrs, last), look
+	return fmt.Sprintf("%snone of its %d addresses answers; %s", cause, u.addrs, last), look
 }
 
 // lastDial describes the result of the latest dial and the time of the next one.
-func (a unreachablePeer) lastDial() string {
+func (u unreachablePeer) lastDial() string {
 	next := "it is being dialed now"
-	if a.dial.NextDial > 0 {
-		next = "the next dial is in " + a.dial.NextDial.Round(100*time.Millisecond).String()
+	if u.dial.NextDial > 0 {
+		next = "the next dial is in " + u.dial.NextDial.Round(100*time.Millisecond).String()
 	}
-	if a.dial.LastError == "" {
+	if u.dial.LastError == "" {
 		return next
 	}
-	return fmt.Sprintf("the last attempt, %s ago, failed: %s; %s", a.ago(a.dial.FailedAt), oneLine(a.dial.LastError), next)
+	return fmt.Sprintf("the last attempt, %s ago, failed: %s; %s", u.ago(u.dial.FailedAt), oneLine(u.dial.LastError), next)
 }
 
 // oneLine shortens an error of several lines to one line.

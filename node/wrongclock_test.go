@@ -60,14 +60,14 @@ func (s *simNode) waitState(id, state string, limit time.Duration) Task {
 }
 
 // runsOf counts the starts of a task.
-func (l *checker) runsOf(id string) int {
+func (c *checker) runsOf(id string) int {
 	task, err := proto.ParseTaskID(id)
 	if err != nil {
-		l.t.Fatal(err)
+		c.t.Fatal(err)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.entry(task).runs)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.entry(task).runs)
 }
 
 // clockOffsets are the clock errors used by the tests of I14.
