@@ -260,8 +260,8 @@ func (bt *bodyTransfer) offerHandoff(ctx context.Context, from proto.PeerID, env
 }
 
 // resultMissing reports whether the body of a result is missing or not verified yet. If the
-// body is here, absent starts the verification, after which the result is received
-// again. If a result fails verification maxSpoilt times, its task ends with that reason
+// body is here, it starts the verification, after which the result is received
+// again. If a result fails verification maxCorrupt times, its task ends with that reason
 // (I9).
 func (bt *bodyTransfer) resultMissing(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool {
 	name := leasedBlob(id, o.GetBodyKey())

@@ -282,8 +282,8 @@ func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
 // durable (I8). It signs receipts for what it accepted.
 //
 // This is the inbound path. From the inbox a task goes to its handler (worker.Run); its
-// end comes back through results.PutResult in one batch with the RESULT, which takes the
-// outbound path of this node and the inbound path of its home.
+// end comes back through inboxResults.PutResult in one batch with the RESULT, which
+// takes the outbound path of this node and the inbound path of its home.
 func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
 	if err := n.cfg.Fail(PointReceive); err != nil {
 		return transport.Answer{}, err

@@ -81,7 +81,7 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 const maxHeld = 1 << 20
 
 func (a *QueueAlarm) summary(queue string, now time.Time) string {
-	verb := map[string]string{"DEAD": "is dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
+	verb := map[string]string{"DEAD": "has been dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
 	if a.Since != nil {
 		ago := now.Sub(*a.Since).Round(time.Second).String()
 		if verb += " for " + ago; a.State == "LEFT" {

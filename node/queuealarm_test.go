@@ -58,7 +58,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 			t.Errorf("at the owner: %+v, %v", q.Alarm, err)
 		}
 		for _, subject := range []string{ids[0], "queue:build"} {
-			if b, err := origin.Why(t.Context(), subject); err != nil || !strings.Contains(b.Cause, "its home n0 is dead") || !strings.Contains(b.Fix, "queue seize build --from n0 --accept-loss") {
+			if b, err := origin.Why(t.Context(), subject); err != nil || !strings.Contains(b.Cause, "its home n0 has been dead for") || !strings.Contains(b.Fix, "queue seize build --from n0 --accept-loss") {
 				t.Errorf("why %s: %+v, %v", subject, b, err)
 			}
 		}

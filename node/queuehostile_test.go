@@ -245,7 +245,7 @@ func TestQueueIsSeizedFromAConnectedHome(t *testing.T) {
 		}
 		for _, s := range c.nodes {
 			if q, err := s.node.Queue(t.Context(), "build"); err != nil || q.Home != "n2" {
-				t.Errorf("%s takes %s for the home: %v", s.name, q.Home, err)
+				t.Errorf("%s has %s as the home: %v", s.name, q.Home, err)
 			}
 		}
 	})

@@ -73,7 +73,7 @@ func TestQueueMetrics(t *testing.T) {
 		time.Sleep(time.Minute)
 		expect(c.nodes[0], map[string]float64{"balefire_queue_tasks{build,waiting}": 5, "balefire_leases{ALIVE}": 0, "balefire_ownership_events_total{owner_dead}": 2})
 		if v := c.nodes[0].metrics()["balefire_members_oldest_dead_seconds{}"]; v < 30 || v > 60 {
-			t.Errorf("the dead member is dead for %v s", v)
+			t.Errorf("the dead member has been dead for %v s", v)
 		}
 		c.nodes[0].crash()
 		c.await(2*time.Minute, "the last node to consider itself isolated", func() bool { return c.nodes[1].metrics()["balefire_worker_pauses_total{}"] == 1 })

@@ -18,7 +18,7 @@ const (
 	identityEvery = time.Hour           // interval between checks of keys and certificate
 	lapsedEvery   = time.Minute         // the same once the certificate has expired
 	sealingLife   = 7 * 24 * time.Hour  // age at which a sealing key is replaced
-	renewBefore   = 30 * 24 * time.Hour // the expiry of a certificate
+	renewBefore   = 30 * 24 * time.Hour // time before its expiry at which a certificate is renewed
 )
 
 // keepIdentity creates a new sealing key every week, removes keys that have nothing left

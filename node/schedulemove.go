@@ -10,7 +10,7 @@ import (
 
 // offer offers a schedule to the new home of its queue. Until that home has answered, no
 // other node gets the offer, so that a schedule is at one home only. For a removed
-// schedule, send withdraws the earlier offer, which that home may have accepted.
+// schedule, it withdraws the earlier offer, which that home may have accepted.
 func (s *schedules) offer(m *proto.Schedule) {
 	home, err := proto.PeerIDFrom(m.Going)
 	c := s.node.cfg.Clock
@@ -118,7 +118,7 @@ func (s *schedules) confirm(to proto.PeerID, m *proto.Schedule) {
 }
 
 // accept accepts a schedule that an old home hands over. The sender becomes one of its
-// vouchers: a handler must allow each of them, because each could have changed the
+// delegates: a handler must allow each of them, because each could have changed the
 // schedule.
 func (s *schedules) accept(from proto.PeerID, m *proto.Schedule) {
 	id := scheduleID{m.Queue, m.Name}

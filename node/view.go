@@ -26,8 +26,8 @@ type Request struct {
 	Class  proto.Class       // default normal
 	Mode   proto.Mode        // whether it may run again after a crash; default at_least_once
 	TTL    time.Duration     // time after which it must not start; default 7 days, at most 30
-	Delay  time.Duration     // not sent before; default none
-	At     time.Time         // not sent before; zero: at once
+	Delay  time.Duration     // delay before it is sent; default none
+	At     time.Time         // time before which it is not sent; zero: at once
 	Key    string            // idempotency key; "auto": derived from the content
 	Order  string            // ordering key: tasks with the same key run one after the other
 	OnDead string            // what happens to later tasks of its key if it becomes a dead letter: skip (default) or block
@@ -42,7 +42,7 @@ type Request struct {
 	// RedriveOf names the ended task that this one repeats.
 	RedriveOf proto.TaskID
 
-	delegates [][]byte // peers that handed over the schedule that made it
+	delegates [][]byte // homes that its schedule passed through
 	digest    []byte   // digest of the original request, if different
 }
 

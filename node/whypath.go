@@ -17,11 +17,11 @@ type unreachablePeer struct {
 	self            string    // name of this node
 	selfRevoked     [2]string // set if this node was revoked: the fact and what to do
 	revoked         bool
-	blocked         bool          // here
-	addrs           int           // known ones
+	blocked         bool          // blocked on this node
+	addrs           int           // number of known addresses
 	relays          []string      // relays with its reservations, as it announced
 	connectedRelays []string      // those of its relays that are connected here
-	isolated        bool          // this node
+	isolated        bool          // this node is isolated
 	status          gossip.Status // of the peer, according to gossip
 	since           time.Time     // of that status
 	dial            transport.PeerStatus
