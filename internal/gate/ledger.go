@@ -13,13 +13,13 @@ import (
 	"strings"
 )
 
-// A line is one run of a step, as it stands in dist/soak.txt and dist/gate.txt.
+// A line is one run of a step, as written to dist/soak.txt and dist/gate.txt.
 type line struct {
 	step       string
 	commit     string
 	seconds    int
-	background string // what ran next to it: nothing, or busy loops
-	load       string // average of the machine at its end
+	background string // background load: nothing, or busy loops
+	load       string // load average of the machine at the end
 	counted    string
 	verdict    string // pass or FAIL
 }
@@ -93,15 +93,15 @@ func (l *ledger) of(name string) (all []line) {
 	return all
 }
 
-// head returns the commit that is checked out. Steps are only counted for a tree
-// without changes.
+// head returns the commit that is checked out. Steps are only counted for a tree without
+// changes.
 func head() (string, error) {
 	out, err := git("status", "--porcelain")
 	if err != nil {
 		return "", err
 	}
 	if out != "" {
-		return "", fmt.Errorf("the tree has changes that are not committed: a run of it would be counted for a commit that it is not\n%s", out)
+		return "", fmt.Errorf("the tree has uncommitted changes: a run would be counted for the wrong commit\n%s", out)
 	}
 	return git("rev-parse", "--short=12", "HEAD")
 }
@@ -124,8 +124,8 @@ func covered(s step) ([]string, error) {
 	return strings.Fields(string(out)), nil
 }
 
-// changed reports whether a product file that the step covers differs between two
-// commits; one that is not known any more counts as different.
+// changed reports whether a product file that the step covers differs between two commits;
+// an unknown commit counts as different.
 func changed(s step, from, to string) (bool, error) {
 	if from == to {
 		return false, nil
@@ -153,7 +153,7 @@ func changed(s step, from, to string) (bool, error) {
 	return false, nil
 }
 
-// root is the folder of the module, which the gate runs in.
+// root returns the folder of the module, in which the gate runs.
 func root() string {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -42,7 +42,7 @@ func main() {
 	}
 }
 
-// logs is where the output of steps is kept.
+// logs is the folder for the output of steps.
 const logs = "dist/gate"
 
 func command(ctx context.Context, args []string) error {
@@ -51,8 +51,8 @@ func command(ctx context.Context, args []string) error {
 		verb, args = args[0], args[1:]
 	}
 	flags := flag.NewFlagSet("gate "+verb, flag.ExitOnError)
-	only := flags.String("only", "", "run the steps with these names alone, separated by commas")
-	times := flags.Int("n", 0, "how often: default 100 for repeat, 4 for whole")
+	only := flags.String("only", "", "run only the steps with these names, comma-separated")
+	times := flags.Int("n", 0, "number of runs: default 100 for repeat, 4 for whole")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func command(ctx context.Context, args []string) error {
 	case "whole":
 		return runWhole(ctx, orDefault(*times, 4))
 	case "busy":
-		for ctx.Err() == nil { // a busy loop, until it is ended
+		for ctx.Err() == nil { // runs a busy loop until the process is killed
 		}
 		return nil
 	}
@@ -86,10 +86,10 @@ func orDefault(n, d int) int {
 	return d
 }
 
-// wide is how many steps run next to each other: those of real processes mostly wait.
+// wide is how many steps run in parallel: those of real processes mostly wait.
 const wide = 3
 
-// runAll runs the steps, so many at a time, and hands each result to done. A step that
+// runAll runs the steps, wide at a time, and passes each result to done. A step that
 // prepares the others runs before them and alone.
 func runAll(ctx context.Context, steps []step, done func(r result, output string)) {
 	var mu sync.Mutex
@@ -114,7 +114,7 @@ func runAll(ctx context.Context, steps []step, done func(r result, output string
 	_ = group.Wait() // none returns an error
 }
 
-// runGate runs each step once, the later ones also when an earlier one fails.
+// runGate runs each step once; a failure does not stop the others.
 func runGate(ctx context.Context, only string) error {
 	began := time.Now()
 	all, err := choose(gateSteps, only)

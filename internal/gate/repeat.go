@@ -11,8 +11,8 @@ import (
 
 const loops = 2 // busy loops next to every other run
 
-// repeat runs each step of the gate that starts processes or opens sockets so often,
-// in rounds of all of them.
+// repeat runs each step of the gate that starts processes or opens sockets the given number
+// of times, in rounds of all of them.
 func repeat(ctx context.Context, only string, times int) error {
 	commit, done, err := prepared()
 	if err != nil {
@@ -65,7 +65,7 @@ func repeat(ctx context.Context, only string, times int) error {
 	return nil
 }
 
-// keepLog keeps the output of a run that failed.
+// keepLog keeps the output of a failed run.
 func keepLog(s step, n int) {
 	path := s.log()
 	if err := os.Rename(path, fmt.Sprintf("%s.%d", path, n+1)); err != nil {
@@ -73,7 +73,7 @@ func keepLog(s step, n int) {
 	}
 }
 
-// runWhole runs the whole gate so often on one commit.
+// runWhole runs the whole gate several times on one commit.
 func runWhole(ctx context.Context, times int) error {
 	commit, done, err := prepared()
 	if err != nil {
@@ -82,7 +82,7 @@ func runWhole(ctx context.Context, times int) error {
 	const name = "the whole gate"
 	for n := len(runsOn(done.of(name), commit)); n < times; n++ {
 		err := withLoad(n%2 == 1, func(what string) error {
-			again := step{name: name, argv: sh(".ci/run"), env: []string{goflags() + " -count=1"}} // a test that passed before runs too
+			again := step{name: name, argv: sh(".ci/run"), env: []string{goflags() + " -count=1"}} // a cached test runs too
 			r := again.run(ctx, os.Stdout)
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -106,7 +106,7 @@ func prepared() (commit string, done *ledger, err error) {
 	return commit, done, err
 }
 
-// withLoad calls f, with busy loops next to it or not.
+// withLoad calls f, with or without busy loops in the background.
 func withLoad(loaded bool, f func(what string) error) error {
 	if !loaded {
 		return f("nothing")

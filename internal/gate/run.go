@@ -19,11 +19,11 @@ import (
 	"time"
 )
 
-// A result is what came of one run of a step.
+// A result is the result of one run of a step.
 type result struct {
 	step    step
 	took    time.Duration
-	cpu     time.Duration // of its processes that it waited for
+	cpu     time.Duration // of its processes
 	counted string
 	err     error
 }
@@ -35,12 +35,12 @@ func (r result) verdict() string {
 	return "pass"
 }
 
-// log is the file that keeps the output of the step's last run.
+// log returns the file with the output of the step's last run.
 func (s step) log() string {
 	return filepath.Join(logs, strings.ReplaceAll(s.name, " ", "-")+".log")
 }
 
-// run runs the step once. Its output goes to out and to a file of its name.
+// run runs the step once. Its output goes to out and to the step's log file.
 func (s step) run(ctx context.Context, out io.Writer) result {
 	fmt.Fprintf(out, "\n== %s == %s\n", s.name, time.Now().UTC().Format(time.TimeOnly))
 	file, err := os.Create(s.log())
@@ -58,8 +58,8 @@ func (s step) run(ctx context.Context, out io.Writer) result {
 	return r
 }
 
-// execute runs the step's command in a process group of its own, which ends with it,
-// and returns the CPU time that it took.
+// execute runs the step's command in its own process group, which ends with it, and returns
+// the CPU time that it used.
 func execute(ctx context.Context, s step, out io.Writer) (cpu time.Duration, err error) {
 	cmd := exec.CommandContext(ctx, s.argv[0], s.argv[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, out, out
@@ -74,12 +74,12 @@ func execute(ctx context.Context, s step, out io.Writer) (cpu time.Duration, err
 	return cpu, err
 }
 
-// goflags makes all steps build as the Makefile does, which they do without cgo, so
-// that each package is compiled once.
+// goflags makes all steps build like the Makefile does (without cgo), so that each package
+// is compiled once.
 var goflags = sync.OnceValue(func() string {
 	flags, err := exec.Command("go", "env", "GOFLAGS").Output()
 	if err != nil {
-		return "GOFLAGS=-trimpath" // the steps will say what is wrong with go
+		return "GOFLAGS=-trimpath" // the steps will report problems with go
 	}
 	return "GOFLAGS=" + strings.TrimSpace(strings.TrimSpace(string(flags))+" -trimpath")
 })
@@ -96,8 +96,8 @@ var (
 	counts = regexp.MustCompile(`(?m)counted: (.*)$`)
 )
 
-// counted sums up the output of a step: what its tests say that they counted, and how
-// many tests (or packages) passed.
+// counted summarizes the output of a step: the counts that its tests report, and how many
+// tests or packages passed.
 func counted(output string) string {
 	all := []string{fmt.Sprintf("%d passed", len(passed.FindAllString(output, -1)))}
 	for _, m := range counts.FindAllStringSubmatch(output, -1) {
@@ -106,7 +106,7 @@ func counted(output string) string {
 	return strings.Join(all, "; ")
 }
 
-// load returns the load average of the last minute, "" where the system tells none.
+// load returns the load average of the last minute, "" if unknown.
 func load() string {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -125,7 +125,7 @@ func busy(n int) (stop func(), err error) {
 	var loops []*exec.Cmd
 	stop = func() {
 		for _, l := range loops {
-			_ = l.Process.Kill() // it has not ended automatically
+			_ = l.Process.Kill() // it never ends on its own
 			_ = l.Wait()
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// soak runs the long forms that have not passed since a product file that they cover
-// was changed.
+// soak runs the long forms that have not passed since a product file that they cover was
+// changed.
 func soak(ctx context.Context, only string) error {
 	commit, err := head()
 	if err != nil {
@@ -53,7 +53,7 @@ func soak(ctx context.Context, only string) error {
 	return nil
 }
 
-// lastValid returns the run of the step that still counts, or nil.
+// lastValid returns the last run of the step that is still valid, or nil.
 func lastValid(s step, done *ledger, commit string) (*line, error) {
 	if len(s.covers) == 0 {
 		return nil, nil // it prepares the others
@@ -72,7 +72,7 @@ func lastValid(s step, done *ledger, commit string) (*line, error) {
 	return &last, nil
 }
 
-// runsOn are the runs on one commit.
+// runsOn returns the runs on one commit.
 func runsOn(runs []line, commit string) (all []line) {
 	for _, r := range runs {
 		if r.commit == commit {
@@ -82,8 +82,8 @@ func runsOn(runs []line, commit string) (all []line) {
 	return all
 }
 
-// verdict says whether the runs decide about a step, and how: the last run, or of a
-// step that judges times the median of up to three runs.
+// verdict returns whether the runs are decisive for a step, and the verdict: that of the
+// last run, or for a timing step the median of up to three runs.
 func verdict(s step, runs []line) (decided, ok bool) {
 	if len(runs) == 0 {
 		return false, false
@@ -102,8 +102,7 @@ func verdict(s step, runs []line) (decided, ok bool) {
 	return pass >= 2 || fail >= 2, pass >= 2
 }
 
-// decide runs the step until there is a verdict. Earlier runs on the same commit that
-// have not decided it count.
+// decide runs the step until there is a verdict. Earlier runs on the same commit count.
 func decide(ctx context.Context, s step, done *ledger, commit string) (bool, error) {
 	runs := runsOn(done.of(s.name), commit)
 	if decided, _ := verdict(s, runs); decided {

@@ -14,13 +14,13 @@ type step struct {
 	name     string
 	argv     []string
 	dir      string        // default the root of the module
-	env      []string      // next to that of the gate
-	tests    []string      // that must have passed, by their names
-	covers   []string      // packages whose product files it tests, with what they import
-	prepares bool          // the others need what it makes
+	env      []string      // added to that of the gate
+	tests    []string      // names of the tests that must pass
+	covers   []string      // packages whose product files it tests, and their imports
+	prepares bool          // the other steps need its output
 	timing   bool          // judges times: two of at most three runs decide
-	again    []string      // what repeat runs, "" for the command itself; nil: nothing real in it
-	estimate time.Duration // on two idle cores, to be printed before a long run
+	again    []string      // what repeat runs, "" for the command itself; nil: no real processes or sockets
+	estimate time.Duration // on two idle cores, printed before a long run
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 // product is what the tests of real processes cover.
 var product = []string{"./cmd/balefire-node"}
 
-// gateSteps are the steps of the gate, in their order.
+// gateSteps are the steps of the gate, in order.
 var gateSteps = []step{
 	{name: "build", argv: sh("go build -tags failpoint -o " + nodeBinary + " ./cmd/balefire-node && go test -c -tags e2e -o " + testBinary + " ./e2e"), prepares: true},
 	{name: "test", argv: sh("go test -timeout 60m ./..."), again: []string{"go test -count=1 ./transport ./api/... ./cmd/... ./agent/..."}},
@@ -93,25 +93,25 @@ func goTest(pkg, test string) []string {
 	return sh(fmt.Sprintf("go test %s -count=1 -timeout 60m -run '^%s$' -v", pkg, test))
 }
 
-// long is the long form of tests of a package, which a variable selects.
+// long returns the long form of tests of a package, selected by an environment variable.
 func long(name, pkg string, estimate time.Duration, env string, tests ...string) step {
 	return step{name: name, argv: goTest(pkg, "("+strings.Join(tests, "|")+")"), tests: tests, covers: []string{pkg}, env: []string{env}, estimate: estimate}
 }
 
-// quick is the long form of a test that judges a time.
+// quick returns the step of a short test that judges a time.
 func quick(name, pkg, env, test string) step {
 	s := long(name, pkg, 10*time.Second, env, test)
 	s.timing = true
 	return s
 }
 
-// process is a step of real processes, built by the step build.
+// process returns a step of real processes, built by the step build.
 func process(name string, tests ...string) step {
 	line := "../" + testBinary + " -test.v -test.timeout 60m -test.run '^(" + strings.Join(tests, "|") + ")$'"
 	return step{name: name, argv: sh(line), dir: "e2e", env: []string{"BALEFIRE_NODE=../" + nodeBinary}, tests: tests, covers: product, again: []string{""}}
 }
 
-// eachProcess are the long forms of tests of real processes, one step each.
+// eachProcess returns the long forms of tests of real processes, one step each.
 func eachProcess(timing bool, tests ...string) (all []step) {
 	for _, t := range tests {
 		s := process(t, t)
@@ -121,7 +121,7 @@ func eachProcess(timing bool, tests ...string) (all []step) {
 	return all
 }
 
-// estimates are how long the long forms take that take long.
+// estimates has the durations of the slow long forms.
 var estimates = map[string]time.Duration{
 	"TestKillAtRandomMoments":  8 * time.Minute,
 	"TestKillAtPointsOfLeases": 3 * time.Minute,
@@ -135,8 +135,8 @@ var estimates = map[string]time.Duration{
 	"TestDiskLosesPower":       8 * time.Minute,
 }
 
-// choose returns the steps with these names, separated by commas; all if there are
-// none. What is built first stays.
+// choose returns the steps with these comma-separated names; all if there are none. Build
+// steps are always included.
 func choose(all []step, names string) ([]step, error) {
 	if names == "" {
 		return all, nil

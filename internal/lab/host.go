@@ -12,34 +12,33 @@ type Host struct {
 	Port *Port
 }
 
-// Host makes a machine and plugs it into the network.
+// Host creates a machine and connects it to the network.
 func (n *Net) Host(name string, at Attachment) *Host {
 	n.lab.t.Helper()
 	s := n.lab.newNamespace(name)
 	return &Host{namespace: s, Port: n.attach(s, "eth0", at)}
 }
 
-// Readdress gives the host another address in the network that it is in.
+// Readdress changes the address of the host in its network.
 func (h *Host) Readdress(addr string) { h.lab.t.Helper(); h.Port.readdress(addr) }
 
-// Move takes the host out of its network and plugs it into another one: a laptop
-// that is carried from the office to a café.
+// Move disconnects the host and connects it to another network: a laptop that is carried
+// from the office to a café.
 func (h *Host) Move(to *Net, at Attachment) {
 	h.lab.t.Helper()
 	h.Port.detach()
 	h.Port = to.attach(h.namespace, "eth0", at)
 }
 
-// A Router leads from a network of its own to another one, and hides the one
-// behind its address in the other.
+// A Router connects its own network to another one and translates addresses.
 type Router struct {
-	WAN *Port // where it is plugged into the other network
-	LAN *Net  // the one behind it; the router is the first address
+	WAN *Port // its port in the outer network
+	LAN *Net  // its inner network; the router has the first address
 	namespace
 }
 
-// Router makes a router with a network of the prefix behind it: 192.168.1.0/24.
-// Plugged into the network behind another router it makes a NAT behind a NAT.
+// Router creates a router with an inner network of the prefix: 192.168.1.0/24. In the
+// network behind another router it makes a NAT behind a NAT.
 func (n *Net) Router(name string, at Attachment, lan string, kind netfilter.NAT) *Router {
 	n.lab.t.Helper()
 	r := &Router{namespace: n.lab.newNamespace(name), LAN: n.lab.Net(name+"-lan", lan)}
@@ -56,13 +55,13 @@ func (n *Net) Router(name string, at Attachment, lan string, kind netfilter.NAT)
 	return r
 }
 
-// Rebind gives the router another address in the outer network and lets it forget
-// all connections, as one does that dialled in anew.
+// Rebind gives the router another outer address and drops all connections, as after a new
+// dial-in.
 func (r *Router) Rebind(addr string) {
 	r.lab.t.Helper()
 	r.WAN.readdress(addr)
 	r.Forget()
 }
 
-// Forget lets the router forget all connections, as one does that was restarted.
+// Forget drops all connections of the router, as after a restart.
 func (r *Router) Forget() { r.lab.t.Helper(); r.lab.check(r.Do(netfilter.Forget)) }

@@ -17,29 +17,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A T is what a lab wants of its test; [testing.TB] has it.
+// A T is the part of [testing.TB] that a lab uses.
 type T interface {
 	Helper()
 	Cleanup(func())
 	Fatalf(format string, args ...any)
 }
 
-// A Lab owns the networks of one test. All that is built or changed is built or
-// changed from the test's own goroutine.
+// A Lab owns the networks of one test. Everything is built and changed from the test's own
+// goroutine.
 type Lab struct {
 	t      T
-	prefix string // of the names of all its namespaces
+	prefix string // prefix of the names of all its namespaces
 	names  map[string]bool
 }
 
-// family is what the name of every namespace of every lab begins with. The id and
-// the start of the process that made it follow.
+// family is the prefix of the namespaces of every lab. The id and the start time of the
+// process follow it.
 const family = "balefire-lab-"
 
 var labs atomic.Int64
 
-// New returns an empty lab, which is taken down when the test ends. It removes
-// what labs of processes that are gone have left.
+// New returns an empty lab, which is removed when the test ends. It also removes the labs
+// of processes that are gone.
 func New(t T) *Lab {
 	t.Helper()
 	l := &Lab{t: t, names: map[string]bool{}}
@@ -50,7 +50,7 @@ func New(t T) *Lab {
 	return l
 }
 
-// check ends the test when a step has failed.
+// check fails the test if a step has failed.
 func (l *Lab) check(err error) {
 	l.t.Helper()
 	if err != nil {
@@ -67,7 +67,7 @@ type namespace struct {
 // where is the folder in which iproute2 keeps the names of namespaces.
 const where = "/var/run/netns"
 
-// namespace makes a network that has nothing but itself.
+// newNamespace creates an isolated network namespace.
 func (l *Lab) newNamespace(name string) namespace {
 	l.t.Helper()
 	if l.names[name] {
@@ -77,7 +77,7 @@ func (l *Lab) newNamespace(name string) namespace {
 	s := namespace{l, l.prefix + name}
 	l.check(run("ip", "netns", "add", s.name))
 	l.t.Cleanup(func() { l.check(remove(s.name)) })
-	l.check(s.do(func() error { // no second way around what is cut
+	l.check(s.do(func() error { // no second path around what is cut
 		return errors.Join(sysctl("ipv6/conf/all/disable_ipv6", "1"), sysctl("ipv6/conf/default/disable_ipv6", "1"))
 	}))
 	s.ip("link", "set", "lo", "up")
@@ -90,18 +90,17 @@ func (s namespace) ip(args ...string) {
 	s.lab.check(run(append([]string{"ip", "-n", s.name}, args...)...))
 }
 
-// Within returns what a program and its arguments are put behind to run in the
-// network.
+// Within returns the command prefix that runs a program in the network.
 func (s namespace) Within() []string { return []string{"ip", "netns", "exec", s.name} }
 
-// Command returns a process that is to run in the network.
+// Command returns a process that will run in the network.
 func (s namespace) Command(argv ...string) *exec.Cmd {
 	argv = append(s.Within(), argv...)
 	return exec.Command(argv[0], argv[1:]...)
 }
 
-// Do calls f on a thread that is in the network: sockets that it opens belong
-// there permanently. It must start no processes and no goroutines that open sockets.
+// Do calls f on a thread that is in the network: sockets that it opens stay there. f must
+// not start processes, or goroutines that open sockets.
 func (s namespace) Do(f func() error) error {
 	if err := s.do(f); err != nil {
 		return fmt.Errorf("in %s: %w", s.name, err)
@@ -115,9 +114,8 @@ func (s namespace) do(f func() error) error {
 	return <-done
 }
 
-// visit enters the network, calls f and comes back. The thread must live on: the
-// system kills the processes that it started when it ends, if they are to die
-// with their parent.
+// visit enters the network, calls f and returns. The thread must live on: the kernel kills
+// child processes with a parent-death signal when their thread ends.
 func (s namespace) visit(f func() error) (err error) {
 	there, err := os.Open(filepath.Join(where, s.name))
 	if err != nil {
@@ -145,12 +143,12 @@ func (s namespace) visit(f func() error) (err error) {
 	return f()
 }
 
-// sysctl writes a setting of the network that the calling thread is in.
+// sysctl writes a setting of the network of the calling thread.
 func sysctl(name, value string) error {
 	return os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0o644)
 }
 
-// run runs a program and tells what it said when it failed.
+// run runs a program; its output is part of the error.
 func run(argv ...string) error {
 	out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
 	switch {
@@ -162,7 +160,7 @@ func run(argv ...string) error {
 	return nil
 }
 
-// remove deletes a namespace, and ends what still runs in it.
+// remove deletes a namespace and kills the processes in it.
 func remove(name string) error {
 	out, err := exec.Command("ip", "netns", "pids", name).Output()
 	if err != nil {
@@ -170,7 +168,7 @@ func remove(name string) error {
 	}
 	for line := range strings.Lines(string(out)) {
 		pid, err := strconv.Atoi(strings.TrimSpace(line))
-		if err == nil && pid != os.Getpid() { // a thread of ours may just be leaving it
+		if err == nil && pid != os.Getpid() { // one of our threads may just be leaving it
 			_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 		}
 	}
@@ -204,7 +202,7 @@ func sweep() error {
 	return nil
 }
 
-// owner reads from the name of a namespace which process made it.
+// owner parses the process from the name of a namespace.
 func owner(name string) (pid int, started string, ok bool) {
 	rest, ok := strings.CutPrefix(name, family)
 	parts := strings.SplitN(rest, "-", 3)
@@ -215,14 +213,14 @@ func owner(name string) (pid int, started string, ok bool) {
 	return pid, parts[1], err == nil
 }
 
-// startOf returns when a process started, in ticks since the machine did: with
-// its id it names a process permanently.
+// startOf returns when a process started, in ticks since boot: together with the id it
+// identifies a process uniquely.
 func startOf(pid int) (string, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", err
 	}
-	// The second field, in brackets, may hold anything.
+	// The second field, in parentheses, may contain anything.
 	fields := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
 	if len(fields) < 20 {
 		return "", fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Link is a wire that this process carries the frames over, one by one: it has
-// what the kernel of a test machine may lack, delay first of all.
+// A Link is a wire whose frames this process forwards one by one: it provides what the
+// kernel of a test machine may lack, above all delay.
 type Link struct {
 	out, in direction
 	running sync.WaitGroup
@@ -28,11 +28,11 @@ func (l *Link) Set(s Shape) { l.SetOut(s); l.SetIn(s) }
 // SetOut shapes what the host sends.
 func (l *Link) SetOut(s Shape) { l.out.shape.Store(&s) }
 
-// SetIn shapes what comes to the host.
+// SetIn shapes what the host receives.
 func (l *Link) SetIn(s Shape) { l.in.shape.Store(&s) }
 
-// Counts tells how many frames were carried in both directions, and how many
-// were dropped.
+// Counts returns how many frames were forwarded in both directions, and how many were
+// dropped.
 func (l *Link) Counts() (carried, dropped int64) {
 	return l.out.carried.Load() + l.in.carried.Load(), l.out.dropped.Load() + l.in.dropped.Load()
 }
@@ -66,7 +66,7 @@ func newLink(host namespace, dev string, sw namespace, socket string) (*Link, er
 	return l, nil
 }
 
-// close takes the link down; its interfaces are gone.
+// close removes the link and its interfaces.
 func (l *Link) close() {
 	l.closing.Do(func() {
 		l.out.from.Close()
@@ -75,8 +75,7 @@ func (l *Link) close() {
 	})
 }
 
-// tap makes an interface in a namespace whose frames this process reads and
-// writes.
+// tap creates an interface in a namespace whose frames this process reads and writes.
 func tap(s namespace, dev string) (*os.File, error) {
 	var file *os.File
 	err := s.Do(func() error {
@@ -98,7 +97,7 @@ func tap(s namespace, dev string) (*os.File, error) {
 	return file, err
 }
 
-// read takes frames up and decides about each, until the link is closed.
+// read reads frames and decides about each until the link is closed.
 func (w *direction) read(frames chan<- frame) {
 	defer close(frames)
 	buf := make([]byte, 1<<16)
@@ -121,7 +120,7 @@ func (w *direction) read(frames chan<- frame) {
 	}
 }
 
-// deliver writes each frame when its time has come.
+// deliver writes each frame when it is due.
 func (w *direction) deliver(frames <-chan frame) {
 	var due queue
 	timer := time.NewTimer(time.Hour)

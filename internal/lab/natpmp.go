@@ -16,8 +16,8 @@ import (
 	"github.com/balefire/balefire/internal/lab/netfilter"
 )
 
-// A PortMapper answers hosts behind a router that ask it for ports, by NAT-PMP
-// (RFC 6886), and lets in what comes for those. A mapping ends with its lifetime.
+// A PortMapper serves NAT-PMP (RFC 6886) to the hosts behind a router and forwards the
+// mapped ports. A mapping ends with its lifetime.
 type PortMapper struct {
 	router *Router
 	conn   net.PacketConn
@@ -26,10 +26,10 @@ type PortMapper struct {
 
 	mu       sync.Mutex
 	mappings map[request]mapping
-	err      error // of the kernel, of the last change
+	err      error // of the kernel, for the last change
 }
 
-// A request is what a host wants reached.
+// A request is the port that a host asks for.
 type request struct {
 	tcp  bool
 	host netip.AddrPort
@@ -40,7 +40,7 @@ type mapping struct {
 	ends time.Time
 }
 
-// What NAT-PMP says in one byte or two.
+// Constants of NAT-PMP.
 const (
 	pmpPort     = 5351
 	pmpAddress  = 0 // asks for the outer address
@@ -56,7 +56,7 @@ const (
 	mapperSweep = 100 * time.Millisecond
 )
 
-// MapPorts lets the router answer for ports from now on, until the test ends.
+// MapPorts makes the router serve NAT-PMP until the test ends.
 func (r *Router) MapPorts() *PortMapper {
 	r.lab.t.Helper()
 	m := &PortMapper{router: r, began: time.Now(), done: make(chan struct{}), mappings: make(map[request]mapping)}
@@ -72,7 +72,7 @@ func (r *Router) MapPorts() *PortMapper {
 	return m
 }
 
-// Ports returns the ports outside that are mapped now, in their order.
+// Ports returns the mapped outer ports, in order.
 func (m *PortMapper) Ports() []uint16 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,14 +84,14 @@ func (m *PortMapper) Ports() []uint16 {
 	return slices.Compact(all)
 }
 
-// Err returns why the last change of what is let in did not do.
+// Err returns the error of the last change of the forwarding rules.
 func (m *PortMapper) Err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.err
 }
 
-// Forget drops all mappings and connections, as a router does that restarts.
+// Forget drops all mappings and connections, as after a restart of the router.
 func (m *PortMapper) Forget() {
 	m.router.lab.t.Helper()
 	m.mu.Lock()
@@ -124,7 +124,7 @@ func (m *PortMapper) serve() {
 	}
 }
 
-// sweep ends what has outlived itself.
+// sweep removes expired mappings.
 func (m *PortMapper) sweep() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -135,7 +135,7 @@ func (m *PortMapper) sweep() {
 	}
 }
 
-// answer does what a host asks for and returns what it is told; nil: nothing.
+// answer handles a request and returns the response; nil: none.
 func (m *PortMapper) answer(b []byte, host netip.Addr) []byte {
 	if len(b) < 2 || b[1] >= pmpAnswer {
 		return nil
@@ -163,8 +163,8 @@ func (m *PortMapper) answer(b []byte, host netip.Addr) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint16(out, port), life)
 }
 
-// change maps a port for r, or ends that when life is 0, and returns which one. The
-// caller holds mu.
+// change maps a port for r, or unmaps it if life is 0, and returns the port. The caller
+// holds mu.
 func (m *PortMapper) change(r request, wanted uint16, life time.Duration) (code, port uint16) {
 	if life == 0 {
 		delete(m.mappings, r)
@@ -182,7 +182,7 @@ func (m *PortMapper) change(r request, wanted uint16, life time.Duration) (code,
 	return m.apply(), wanted
 }
 
-// apply writes the mappings into the router. The caller holds mu.
+// apply writes the mappings to the router. The caller holds mu.
 func (m *PortMapper) apply() (code uint16) {
 	var all []netfilter.Forwarding
 	for r, x := range m.mappings {

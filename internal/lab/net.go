@@ -12,16 +12,16 @@ import (
 	"github.com/balefire/balefire/internal/lab/netfilter"
 )
 
-// A Net is one network with a switch in its middle.
+// A Net is one network around a switch.
 type Net struct {
 	namespace
 	prefix  netip.Prefix
-	gateway netip.Addr // the router that leads out of it; none in a public one
+	gateway netip.Addr // the router that leads out of it; nil in a public network
 	ports   map[string]*Port
-	made    int // how many ports it ever had
+	made    int // how many ports were ever created
 }
 
-// Net makes a network with addresses of the prefix: 11.0.0.0/24.
+// Net creates a network with the prefix: 11.0.0.0/24.
 func (l *Lab) Net(name, prefix string) *Net {
 	l.t.Helper()
 	p, err := netip.ParsePrefix(prefix)
@@ -32,28 +32,28 @@ func (l *Lab) Net(name, prefix string) *Net {
 	return n
 }
 
-// Attachment says where something is plugged into a network.
+// Attachment is where something is connected to a network.
 type Attachment struct {
 	Addr string // its address there: 11.0.0.1
-	Wire Wire   // what it hangs on; default a Cable
+	Wire Wire   // its wire; default a Cable
 }
 
-// A Wire is what a port hangs on.
+// A Wire is the wire of a port.
 type Wire int
 
 // The wires.
 const (
-	Cable Wire = iota // the kernel's: fast, with loss and a rate on demand
-	Long              // carried by this process: with a [Link] that has all that a [Shape] says
+	Cable Wire = iota // of the kernel: fast, with optional loss and rate
+	Long              // forwarded by this process: a [Link] with all features of a [Shape]
 )
 
-// A Port is where a host or a router is plugged into a network. In and out are
-// seen from what is plugged.
+// A Port is where a host or a router is connected to a network. In and out are seen from
+// the host or router.
 type Port struct {
 	Link *Link // of a Long wire; nil with a Cable
 
 	net     *Net
-	far     namespace  // of what is plugged
+	far     namespace  // of the connected host or router
 	dev     string     // its interface
 	socket  string     // the switch's side
 	addr    netip.Addr // its address
@@ -69,7 +69,7 @@ type impairment struct {
 // allAddresses is all addresses.
 var allAddresses = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
 
-// attach connects the interface dev of a namespace with the network.
+// attach connects the interface dev of a namespace to the network.
 func (n *Net) attach(s namespace, dev string, at Attachment) *Port {
 	n.lab.t.Helper()
 	addr, err := netip.ParseAddr(at.Addr)
@@ -94,7 +94,7 @@ func (n *Net) attach(s namespace, dev string, at Attachment) *Port {
 	return p
 }
 
-// address gives the interface its address, and the way out of the network.
+// address sets the address of the interface and its default route.
 func (p *Port) address() {
 	p.net.lab.t.Helper()
 	p.far.ip("addr", "add", netip.PrefixFrom(p.addr, p.net.prefix.Bits()).String(), "dev", p.dev)
@@ -103,7 +103,7 @@ func (p *Port) address() {
 	}
 }
 
-// readdress takes the address away and gives another one of the same network.
+// readdress replaces the address by another one of the same network.
 func (p *Port) readdress(addr string) {
 	p.net.lab.t.Helper()
 	next, err := netip.ParseAddr(addr)
@@ -113,7 +113,7 @@ func (p *Port) readdress(addr string) {
 	p.address()
 }
 
-// detach takes what is plugged out of the network.
+// detach disconnects the port from the network.
 func (p *Port) detach() {
 	p.net.lab.t.Helper()
 	delete(p.net.ports, p.socket)
@@ -125,33 +125,32 @@ func (p *Port) detach() {
 	p.net.apply()
 }
 
-// Addr returns the address of what is plugged.
+// Addr returns the address of the port.
 func (p *Port) Addr() string { return p.addr.String() }
 
-// Up plugs the wire in again that Down pulled.
+// Up reconnects the wire that Down disconnected.
 func (p *Port) Up() { p.net.lab.t.Helper(); p.net.ip("link", "set", p.socket, "up") }
 
-// Down pulls the wire: what hangs on it sees that there is none.
+// Down disconnects the wire: the interface loses its carrier.
 func (p *Port) Down() { p.net.lab.t.Helper(); p.net.ip("link", "set", p.socket, "down") }
 
-// Cut drops silently what goes between the port and the addresses or prefixes, in
-// both directions; without any, everything.
+// Cut silently drops packets between the port and the addresses or prefixes, in both
+// directions; without arguments, all packets.
 func (p *Port) Cut(others ...string) {
 	p.net.lab.t.Helper()
 	p.CutIn(others...)
 	p.CutOut(others...)
 }
 
-// CutIn drops what comes to the port from the addresses or prefixes; without any,
-// everything.
+// CutIn drops packets to the port from the addresses or prefixes; without arguments, all.
 func (p *Port) CutIn(from ...string) {
 	p.net.lab.t.Helper()
 	p.in.cut = append(p.in.cut, p.net.lab.prefixes(from)...)
 	p.net.apply()
 }
 
-// CutOut drops what the port sends to the addresses or prefixes; without any,
-// everything. The sender does not notice.
+// CutOut drops packets from the port to the addresses or prefixes; without arguments, all.
+// The sender does not notice.
 func (p *Port) CutOut(to ...string) {
 	p.net.lab.t.Helper()
 	p.out.cut = append(p.out.cut, p.net.lab.prefixes(to)...)
@@ -165,15 +164,14 @@ func (p *Port) Heal() {
 	p.net.apply()
 }
 
-// Loss drops packets at random: which part of those that come to the port, and
-// of those that it sends, from 0 to 1.
+// Loss drops packets at random: the fractions of received and of sent packets, from 0 to 1.
 func (p *Port) Loss(in, out float64) {
 	p.net.lab.t.Helper()
 	p.in.loss, p.out.loss = in, out
 	p.net.apply()
 }
 
-// Rate lets no more than so many bits a second pass in each direction; 0 ends it.
+// Rate limits each direction to the given bits per second; 0 removes the limit.
 func (p *Port) Rate(bits int64) {
 	p.net.lab.t.Helper()
 	for _, end := range []struct{ ns, dev string }{{p.net.name, p.socket}, {p.far.name, p.dev}} {
@@ -182,7 +180,7 @@ func (p *Port) Rate(bits int64) {
 			p.net.lab.check(run(append(tc, "del", "dev", end.dev, "root")...))
 			continue
 		}
-		burst := max(bits/8/100, 32<<10) // what comes in 10 ms
+		burst := max(bits/8/100, 32<<10) // the bytes of 10 ms
 		p.net.lab.check(run(append(tc, "replace", "dev", end.dev, "root", "tbf",
 			"rate", strconv.FormatInt(bits, 10), "burst", strconv.FormatInt(burst, 10), "latency", "100ms")...))
 	}
@@ -207,7 +205,7 @@ func (l *Lab) prefixes(texts []string) []netip.Prefix {
 	return out
 }
 
-// apply writes the impairments of all ports to the switch, in one step.
+// apply writes the impairments of all ports to the switch in one transaction.
 func (n *Net) apply() {
 	n.lab.t.Helper()
 	var rules []netfilter.Rule
@@ -224,8 +222,8 @@ func (n *Net) apply() {
 	}
 }
 
-// rules returns how the switch does it, for packets that pass the port and whose
-// other end is found by other.
+// rules returns the switch's rules for packets that match pass and whose other end is
+// matched by other.
 func (i impairment) rules(passes netfilter.Part, other func(netip.Prefix) netfilter.Part) (out []netfilter.Rule) {
 	for _, p := range i.cut {
 		out = append(out, netfilter.Rule{passes, other(p), netfilter.Drop()})

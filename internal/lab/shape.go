@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// A Shape is what a long wire does to what passes in one direction. The zero
-// value is a wire without a fault.
+// A Shape is what a long wire does to packets in one direction. The zero value is a perfect
+// wire.
 type Shape struct {
-	Delay  time.Duration // from one end to the other
-	Jitter time.Duration // the delay varies by up to so much up or down; packets overtake each other
-	Loss   float64       // the part that is lost, from 0 to 1
-	Rate   int64         // bits a second; 0: as fast as it goes
-	Queue  int           // packets of 1500 bytes that wait for the rate; more are dropped; default 100
-	Down   bool          // nothing passes, and nobody notices
+	Delay  time.Duration // one-way delay
+	Jitter time.Duration // the delay varies by up to this much up or down; packets are reordered
+	Loss   float64       // fraction of lost packets, from 0 to 1
+	Rate   int64         // bits per second; 0: no limit
+	Queue  int           // packets of 1500 bytes that can be queued; more are dropped; default 100
+	Down   bool          // all packets are dropped silently
 }
 
-// schedule decides when a packet arrives, if it does. busy is until when the rate is
-// used up, r a source of numbers in [0, 1).
+// schedule returns when a packet arrives, if it does. busy is until when the rate is used
+// up, r a source of random numbers in [0, 1).
 func (s Shape) schedule(now time.Time, busy *time.Time, size int, r func() float64) (at time.Time, ok bool) {
 	if s.Down || s.Loss > 0 && r() < s.Loss {
 		return now, false
@@ -41,19 +41,19 @@ func (s Shape) schedule(now time.Time, busy *time.Time, size int, r func() float
 	return at, true
 }
 
-// sending returns how long so many bytes take at the rate.
+// sending returns how long a number of bytes takes at the rate.
 func (s Shape) sending(bytes int) time.Duration {
 	return time.Duration(float64(bytes) * 8 / float64(s.Rate) * float64(time.Second))
 }
 
-// A frame is on its way and arrives at a time.
+// A frame is in transit and arrives at a time.
 type frame struct {
 	at    time.Time
 	bytes []byte
 }
 
-// A queue holds frames by the time at which they arrive, and those of one time
-// in the order in which they came.
+// A queue holds frames ordered by arrival time, and those with the same time in the order
+// of insertion.
 type queue struct {
 	frames ordered
 	came   uint64
@@ -64,7 +64,7 @@ func (q *queue) add(f frame) {
 	heap.Push(&q.frames, sequenced{f, q.came})
 }
 
-// next takes out a frame whose time has come.
+// next removes and returns a frame that is due.
 func (q *queue) next(now time.Time) (frame, bool) {
 	if len(q.frames) == 0 || q.frames[0].at.After(now) {
 		return frame{}, false
@@ -72,7 +72,7 @@ func (q *queue) next(now time.Time) (frame, bool) {
 	return heap.Pop(&q.frames).(sequenced).frame, true
 }
 
-// wait returns how long nothing is due.
+// wait returns how long until the next frame is due.
 func (q *queue) wait(now time.Time) time.Duration {
 	if len(q.frames) == 0 {
 		return time.Hour

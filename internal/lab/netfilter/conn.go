@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Replace puts t in the place of the table of its family and name, if there is
-// one, in one step. It works on the network that the calling thread is in.
+// Replace replaces the table of the family and name of t, if any, in one transaction. It
+// works on the network of the calling thread.
 func Replace(t Table) error {
 	name := text(unix.NFTA_TABLE_NAME, t.Name)
 	steps := []step{{unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, name}, {unix.NFT_MSG_DELTABLE, 0, name}, {unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, name}}
 	for _, chain := range t.Chains {
 		steps = append(steps, chain.steps(t.Name)...)
 	}
-	// A transaction stands between two messages of the subsystem.
+	// A transaction is enclosed by two messages of the subsystem.
 	out := message(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES, nil)
 	for _, s := range steps {
 		out = append(out, message(unix.NFNL_SUBSYS_NFTABLES<<8|s.kind, s.flags|unix.NLM_F_ACK, byte(t.Family), 0, s.body)...)
@@ -31,9 +31,8 @@ func Replace(t Table) error {
 	return nil
 }
 
-// Forget drops all that the kernel remembers of connections in the network that
-// the calling thread is in, as a router does that starts anew: what comes in for
-// one of them is then unsolicited.
+// Forget drops all connection tracking entries of the network of the calling thread, as a
+// restarted router does: packets of those connections are unsolicited afterwards.
 func Forget() error {
 	const kind = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // delete; of none in particular: of all
 	if err := ask(message(kind, unix.NLM_F_ACK, unix.AF_INET, 0, nil), 1); err != nil {
@@ -81,8 +80,7 @@ func message(kind, flags uint16, family byte, resource uint16, body []byte) []by
 	return append(out, body...)
 }
 
-// ask sends messages to the kernel and reads as many answers, or until the first
-// error.
+// ask sends messages to the kernel and reads as many responses, or until the first error.
 func ask(out []byte, answers int) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -110,7 +108,7 @@ func ask(out []byte, answers int) error {
 	return nil
 }
 
-// verdicts counts the answers in what the kernel said, up to the first error.
+// verdicts counts the responses of the kernel, up to the first error.
 func verdicts(in []byte) (n int, err error) {
 	for len(in) >= unix.NLMSG_HDRLEN+4 {
 		size := int(binary.NativeEndian.Uint32(in))

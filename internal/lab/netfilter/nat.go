@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A NAT is how a router hides what is behind it.
+// A NAT is the kind of address translation of a router.
 type NAT int
 
-// The kinds. Both let nothing in that was not asked for. A cone keeps the port of
-// a sender, so two hosts behind it should not use the same one: the second gets
-// another port for each destination that the first talks to.
+// The kinds. Both reject unsolicited packets. A cone keeps the source port, so two hosts
+// behind it should not use the same one: the second gets another port for each destination
+// that the first talks to.
 const (
-	Cone      NAT = iota // a sender has one port outside for all that it talks to: holes can be punched
-	Symmetric            // it has another one for each of them: no hole can be punched
+	Cone      NAT = iota // a sender has one outer port for all destinations: hole punching works
+	Symmetric            // a different outer port for each destination: hole punching does not work
 )
 
 // Translate makes the network that the calling thread is in a NAT router whose
@@ -38,15 +38,15 @@ func Translate(wan string, kind NAT) error {
 	}})
 }
 
-// A Forwarding is a port of a router that leads to a host behind it.
+// A Forwarding is a port of a router that is forwarded to a host behind it.
 type Forwarding struct {
 	TCP  bool // else UDP
 	Port uint16
 	To   netip.AddrPort
 }
 
-// Expose lets what comes in by the interface wan for the ports, and for no others,
-// in to where they lead. The router of [Translate] lets nothing else in.
+// Expose forwards exactly these ports of the interface wan. The router of [Translate]
+// rejects all other unsolicited packets.
 func Expose(wan string, ports []Forwarding) error {
 	var rules []Rule
 	for _, f := range ports {
@@ -62,10 +62,10 @@ func Expose(wan string, ports []Forwarding) error {
 	}})
 }
 
-// Route lets the network that the calling thread is in pass packets on.
+// Route enables forwarding in the network of the calling thread.
 func Route() error {
 	const name = "/proc/sys/net/ipv4/ip_forward"
-	// In a container it may be set from outside and not be writable.
+	// In a container it may be set from outside and read-only.
 	if b, err := os.ReadFile(name); err == nil && len(b) > 0 && b[0] == '1' {
 		return nil
 	}

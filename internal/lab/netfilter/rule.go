@@ -16,7 +16,7 @@ type Table struct {
 	Chains []Chain
 }
 
-// A Family says which packets a table sees.
+// A Family is the set of packets that a table sees.
 type Family byte
 
 // The families: packets of IPv4 that this network routes, and frames that a
@@ -26,8 +26,7 @@ const (
 	Bridge Family = unix.NFPROTO_BRIDGE
 )
 
-// A Chain is a list of rules at a place that packets pass. A packet that no rule
-// drops continues.
+// A Chain is a list of rules at a hook. A packet that no rule drops continues.
 type Chain struct {
 	Name     string
 	NAT      bool // the rules translate addresses instead of filtering
@@ -36,10 +35,10 @@ type Chain struct {
 	Rules    []Rule
 }
 
-// A Hook is a place in the kernel that packets pass.
+// A Hook is a place in the kernel's packet path.
 type Hook uint32
 
-// The hooks, in the order in which a forwarded packet passes them.
+// The hooks, in the order of a forwarded packet.
 const (
 	Prerouting  Hook = unix.NF_INET_PRE_ROUTING
 	Input       Hook = unix.NF_INET_LOCAL_IN
@@ -47,29 +46,28 @@ const (
 	Postrouting Hook = unix.NF_INET_POST_ROUTING
 )
 
-// A Rule is a list of matches and, last, what happens to a packet that meets all.
+// A Rule is a list of matches followed by an action for packets that meet all of them.
 type Rule []Part
 
 // A Part is one match or verdict: expressions in the kernel's form.
 type Part []byte
 
-// The one register that every expression here goes through, and the one of
-// verdicts.
+// The one register that every expression uses, and the verdict register.
 const (
 	register = 1
 	verdict  = 0
 )
 
-// Enters matches packets that come in by the interface.
+// Enters matches packets that arrive at the interface.
 func Enters(dev string) Part { return meta(unix.NFT_META_IIFNAME, device(dev)) }
 
-// Leaves matches packets that go out by the interface.
+// Leaves matches packets that leave by the interface.
 func Leaves(dev string) Part { return meta(unix.NFT_META_OIFNAME, device(dev)) }
 
-// From matches packets of IPv4 whose source is in p.
+// From matches IPv4 packets whose source is in p.
 func From(p netip.Prefix) Part { return address(p, 12) }
 
-// To matches packets of IPv4 whose destination is in p.
+// To matches IPv4 packets whose destination is in p.
 func To(p netip.Prefix) Part { return address(p, 16) }
 
 // Routable matches all packets of IPv4: on a bridge ARP still passes when those are
@@ -78,7 +76,7 @@ func Routable() Part {
 	return meta(unix.NFT_META_PROTOCOL, []byte{unix.ETH_P_IP >> 8, unix.ETH_P_IP & 0xff})
 }
 
-// Unsolicited matches packets that belong to no connection seen before.
+// Unsolicited matches packets that do not belong to a known connection.
 func Unsolicited() Part {
 	const isNew = 1 << 3 // a bit of the state in the kernel's own byte order
 	return join(
@@ -87,7 +85,7 @@ func Unsolicited() Part {
 	)
 }
 
-// Unexposed matches packets of connections that no [Redirect] led here.
+// Unexposed matches packets of connections without a [Redirect].
 func Unexposed() Part {
 	const led = 1 << 5 // the bit of a connection whose destination was changed
 	return join(
@@ -104,10 +102,10 @@ func connection(key, bits uint32) []byte {
 	)
 }
 
-// Over matches packets of a protocol above IP, by its number.
+// Over matches packets of an IP protocol, by number.
 func Over(protocol byte) Part { return meta(unix.NFT_META_L4PROTO, []byte{protocol}) }
 
-// ToPort matches packets of UDP or TCP for a port.
+// ToPort matches UDP or TCP packets to a port.
 func ToPort(port uint16) Part {
 	return join(
 		expression("payload", word(unix.NFTA_PAYLOAD_DREG, register), word(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_TRANSPORT_HEADER),
@@ -116,7 +114,7 @@ func ToPort(port uint16) Part {
 	)
 }
 
-// Redirect gives a packet, and all that follow it, another destination.
+// Redirect changes the destination of a packet and of all packets of its connection.
 func Redirect(to netip.AddrPort) Part {
 	const second = register + 1
 	load := func(into uint32, value []byte) []byte {
@@ -143,7 +141,7 @@ func Lost(p float64) Part {
 	)
 }
 
-// Drop ends the way of a packet.
+// Drop drops a packet.
 func Drop() Part {
 	const drop = 0
 	code := nested(unix.NFTA_DATA_VERDICT, word(unix.NFTA_VERDICT_CODE, drop))

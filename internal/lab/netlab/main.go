@@ -18,7 +18,7 @@ import (
 	"slices"
 )
 
-// A command is one thing that netlab does.
+// A command is one command of netlab.
 type command struct {
 	name, args, help string
 	run              func(args []string) error
@@ -26,18 +26,18 @@ type command struct {
 
 func commands() []command {
 	return []command{
-		{"router", "", "be a router between the networks NETLAB_WAN and NETLAB_LAN, until told to stop", router},
-		{"nat", "cone|symmetric", "change how the router hides what is behind it; it forgets all connections", nat},
-		{"cut", "[ADDRESS...]", "pass nothing that comes from or goes to the addresses; without any: nothing at all", cut},
-		{"loss", "PART", "lose a part of what passes in each direction, 0 to 1", loss},
+		{"router", "", "run as a router between the networks NETLAB_WAN and NETLAB_LAN until stopped", router},
+		{"nat", "cone|symmetric", "change the kind of NAT; the router drops all connections", nat},
+		{"cut", "[ADDRESS...]", "drop all packets from or to the addresses; without arguments: all packets", cut},
+		{"loss", "PART", "drop a fraction of the packets in each direction, 0 to 1", loss},
 		{"heal", "", "end cut and loss", heal},
-		{"forget", "", "forget all connections, as a router that was restarted", forget},
-		{"health", "", "tell by the exit code whether the router works", health},
-		{"node", "NAME [found]", "be a node: found a mesh, or join with the ticket /tickets/NAME; then run", node},
-		{"invite", "NAME[=admin]...", "make tickets for nodes that have not joined, and end", invite},
-		{"mark", "", "be a handler: note the task that it is run for", mark},
-		{"sleep", "DURATION", "be a handler: copy standard input to standard output after a while", sleep},
-		{"marks", "", "print what was noted: a line for each run, with the id of its task", marks},
+		{"forget", "", "drop all connections, as after a restart", forget},
+		{"health", "", "report by exit code whether the router works", health},
+		{"node", "NAME [found]", "run as a node: create a mesh, or join with the ticket /tickets/NAME", node},
+		{"invite", "NAME[=admin]...", "create tickets for nodes that have not joined", invite},
+		{"mark", "", "handler: write a line with the id of its task", mark},
+		{"sleep", "DURATION", "handler: copy standard input to standard output after a delay", sleep},
+		{"marks", "", "print the lines of the handler, one for each run, with the id of its task", marks},
 	}
 }
 

@@ -17,11 +17,11 @@ import (
 	"time"
 )
 
-// Where things are in the image.
+// Paths in the image.
 const (
 	program = "/balefire-node"
 	folder  = "/var/lib/balefire"
-	tickets = "/tickets" // shared by all nodes of the laboratory
+	tickets = "/tickets" // shared by all nodes of the lab
 )
 
 // configuration is what every node of the laboratory gets at its first start.
@@ -29,7 +29,7 @@ const (
 //go:embed node.yaml
 var configuration []byte
 
-// node makes the node's folder at the first start, then becomes the node.
+// node creates the node's folder at the first start, then becomes the node.
 func node(args []string) error {
 	if len(args) == 0 {
 		return errors.New("node wants a name")
@@ -63,10 +63,10 @@ func pair(name string, founds bool) error {
 	return os.WriteFile(joined(name), nil, 0o644)
 }
 
-// joined is the file that tells that a node needs no ticket any more.
+// joined is the file that exists once a node has joined.
 func joined(name string) string { return filepath.Join(tickets, name+".joined") }
 
-// await returns what is in a file once it is there.
+// await returns the content of a file once it exists.
 func await(path string) (string, error) {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
@@ -86,7 +86,8 @@ func await(path string) (string, error) {
 	}
 }
 
-// invite asks the node of this folder for tickets; NAME=admin also makes an admin.
+// invite creates tickets on the node of this folder; NAME=admin also makes the node an
+// admin.
 func invite(names []string) error {
 	for _, name := range names {
 		name, role, _ := strings.Cut(name, "=")
@@ -105,14 +106,14 @@ func invite(names []string) error {
 		if err := os.WriteFile(path+".part", []byte(ticket), 0o600); err != nil {
 			return err
 		}
-		if err := os.Rename(path+".part", path); err != nil { // whole or not at all
+		if err := os.Rename(path+".part", path); err != nil { // atomically
 			return err
 		}
 	}
 	return nil
 }
 
-// tell runs a command of the node and returns what it printed.
+// tell runs a command of the node and returns its output.
 func tell(in string, args ...string) (string, error) {
 	cmd := exec.Command(program, args...)
 	cmd.Stdin, cmd.Stderr = strings.NewReader(in), os.Stderr
@@ -126,8 +127,8 @@ func tell(in string, args ...string) (string, error) {
 // notes is the file that handlers write to.
 const notes = folder + "/marks"
 
-// mark notes the task that it is run for, in one write, durably: a run that ended
-// well has left its line.
+// mark writes the task of this run, in one durable write: a run that ended successfully has
+// left its line.
 func mark([]string) error {
 	f, err := os.OpenFile(notes, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -137,7 +138,7 @@ func mark([]string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// sleep answers with what it was sent, after a while: work that takes its time.
+// sleep returns its input after a delay: a task that takes time.
 func sleep(args []string) error {
 	if len(args) != 1 {
 		return errors.New("sleep wants one duration, as in: sleep 2s")

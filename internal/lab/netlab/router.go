@@ -17,8 +17,7 @@ import (
 	"github.com/balefire/balefire/internal/lab/netfilter"
 )
 
-// What a router is told by its environment, so that a command run next to it knows
-// it too.
+// The environment of a router, also known to commands that run in its container.
 const (
 	wanVariable = "NETLAB_WAN" // the outer network: 11.0.0.0/24
 	lanVariable = "NETLAB_LAN" // the router's address in the inner one: 10.51.1.1/24
@@ -27,7 +26,7 @@ const (
 
 var kinds = map[string]netfilter.NAT{"cone": netfilter.Cone, "symmetric": netfilter.Symmetric}
 
-// router sets everything up, then waits: the kernel does the work.
+// router configures everything, then waits: the kernel does the forwarding.
 func router([]string) error {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
