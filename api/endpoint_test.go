@@ -12,9 +12,9 @@ import (
 	"github.com/balefire/balefire/api/apitest"
 )
 
-// TestWindowBeforeTheNode: a node that still opens its store lives, says how far
+// TestEndpointBeforeTheNode: a node that still opens its store lives, says how far
 // it is, and asks everyone to come back.
-func TestWindowBeforeTheNode(t *testing.T) {
+func TestEndpointBeforeTheNode(t *testing.T) {
 	w := api.NewEndpoint(api.Config{})
 	ask := func(method, path string) *httptest.ResponseRecorder {
 		var body io.Reader

@@ -169,7 +169,7 @@ func TestBadTicketsAreRefused(t *testing.T) {
 		if _, err := ParseTicket(good[:i]); !errors.Is(err, ErrTicket) {
 			t.Errorf("cut after %d: %v", i, err)
 		}
-		for range 20 { // one character, or two neighbours that changed places
+		for range 20 { // one character, or two adjacent ones swapped
 			b := []byte(good)
 			b[i] = letters[rnd.IntN(len(letters))]
 			if j := rnd.IntN(len(b)); rnd.IntN(4) == 0 {

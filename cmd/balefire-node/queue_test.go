@@ -133,7 +133,7 @@ func TestQueueSet(t *testing.T) {
 		{"--member a=weight:3,priority:9 --member b=limit:1,drain --member c", `{"member_rules":[{"node":"a","weight":3,"priority":9},{"node":"b","concurrency":1,"draining":true},{"node":"c"}]}`, ""},
 		{"--member=", `{"member_rules":[]}`, ""},
 		{"--member a=weight:-1", "", "NODE=weight:N"},
-		{"--member a=colour:3", "", "NODE=weight:N"},
+		{"--member a=color:3", "", "NODE=weight:N"},
 		{"--member a=drain:3", "", "NODE=weight:N"},
 		{"--member a=weight:1,", "", "NODE=weight:N"},
 		{"", "", "nothing to set"},

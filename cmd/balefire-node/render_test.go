@@ -193,7 +193,7 @@ func TestMultiaddrs(t *testing.T) {
 	}
 }
 
-// Colour is for terminals alone, and nobody who said no gets it.
+// Color is for terminals alone, and nobody who said no gets it.
 func TestPaint(t *testing.T) {
 	for _, tt := range []struct {
 		tty     bool
@@ -206,7 +206,7 @@ func TestPaint(t *testing.T) {
 	} {
 		w := &app{errTTY: tt.tty, environ: tt.environ, flags: globals{color: tt.flag}}
 		if got := w.colorStderr(red, "x") != "x"; got != tt.colored {
-			t.Errorf("%+v: coloured = %v", tt, got)
+			t.Errorf("%+v: colored = %v", tt, got)
 		}
 	}
 }
@@ -267,7 +267,7 @@ func TestWideCutsNothingOff(t *testing.T) {
 }
 
 // Colors are used where a terminal shows them or --color asks for them: states and warnings.
-func TestColours(t *testing.T) {
+func TestColors(t *testing.T) {
 	for _, tt := range []struct {
 		color, noColor string
 		tty, want      bool

@@ -1,0 +1,187 @@
+package arch
+
+import (
+	"go/ast"
+	"go/token"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// A retired word is one that the code used for a concept and that must not come back: it
+// has a term of the field.
+type retired struct {
+	word string // lower case
+	use  string // the term that replaces it
+}
+
+// retiredNames must not be a part of an identifier: hearsay, isHearsay, hearsayLimit.
+var retiredNames = []retired{
+	{"porch", "preHelloFilter"},
+	{"hearsay", "gossiped addresses"},
+	{"crew", "taskGroup"},
+	{"parting", "fastClose"},
+	{"tacit", "fastClose"},
+	{"abrupt", "fastClose"},
+	{"sightings", "replayWindow"},
+	{"nudge", "wake"},
+	{"hurry", "wake"},
+	{"mend", "repair"},
+	{"house", "node, or the name of the thing"},
+	{"hall", "node"},
+	{"porter", "bodyTransfer"},
+	{"errand", "transfer"},
+	{"lend", "send"},
+	{"woe", "ScheduleError"},
+	{"woes", "ScheduleErrors"},
+	{"ears", "verifier"},
+	{"voice", "signer"},
+	{"chore", "indirectProbe"},
+	{"grave", "tombstone"},
+	{"graves", "tombstones"},
+	{"saying", "self record, broadcast"},
+	{"condemn", "declareDead"},
+	{"lacking", "needsSync"},
+	{"convey", "proof of a deed"},
+	{"shy", "backoff"},
+	{"shun", "backoff"},
+	{"ripen", "promoteDue"},
+	{"desk", "slots"},
+	{"seat", "slot"},
+	{"prospect", "startInput"},
+	{"imposter", "conflict"},
+	{"barred", "cancelTombstone"},
+	{"spill", "offload"},
+	{"flying", "inflight"},
+	{"unland", "requeue"},
+	{"diary", "events"},
+	{"upkeep", "maintenance"},
+	{"paper", "printer"},
+	{"hopeless", "permanent"},
+	{"world", "app"},
+	{"villain", "attacker"},
+	{"neighbour", "peer"},
+	{"neighbours", "peers"},
+	{"rooms", "subsystems"},
+	{"floors", "layers"},
+}
+
+// retiredProse must not occur in comments.
+var retiredProse = []retired{
+	{"porch", "pre-hello filter"},
+	{"hearsay", "gossip"},
+	{"house", "node, module, or the name of the thing"},
+	{"hall", "node"},
+	{"rooms", "subsystems"},
+	{"errand", "transfer"},
+	{"door", "listener"},
+	{"desk", "slots"},
+	{"neighbour", "peer"},
+	{"neighbours", "peers"},
+	{"colour", "color"},
+	{"behaviour", "behavior"},
+	{"recognise", "recognize"},
+	{"of late", "recently"},
+	{"lends a hand", "helps"},
+}
+
+// TestRetiredWordsStayAway looks at the identifiers that Go files declare and at their
+// comments.
+func TestRetiredWordsStayAway(t *testing.T) {
+	names := map[string]string{}
+	for _, r := range retiredNames {
+		names[r.word] = r.use
+	}
+	prose := make([]*regexp.Regexp, len(retiredProse))
+	for i, r := range retiredProse {
+		prose[i] = regexp.MustCompile(`(?i)\b` + regexp.QuoteMeta(r.word) + `\b`)
+	}
+	fset := token.NewFileSet()
+	for path, f := range sources(t, fset, true) {
+		if path == "internal/arch/words_test.go" {
+			continue
+		}
+		for _, id := range declared(f) {
+			for _, part := range nameParts(id.Name) {
+				if use, ok := names[part]; ok {
+					t.Errorf("%s: %s: the word %q is retired: use %s", fset.Position(id.Pos()), id.Name, part, use)
+				}
+			}
+		}
+		for _, group := range f.Comments {
+			for i, re := range prose {
+				if re.MatchString(group.Text()) {
+					t.Errorf("%s: the comment has the retired word %q: use %s", fset.Position(group.Pos()), retiredProse[i].word, retiredProse[i].use)
+				}
+			}
+		}
+	}
+}
+
+// TestNameParts covers the forms of Go identifiers.
+func TestNameParts(t *testing.T) {
+	for name, want := range map[string]string{
+		"hearsay": "hearsay", "isHearsay": "is hearsay", "HTTPPorch": "http porch",
+		"porchOf2": "porch of2", "test_ears": "test ears", "ID": "id", "x": "x",
+	} {
+		if got := strings.Join(nameParts(name), " "); got != want {
+			t.Errorf("parts of %s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+// declared returns the identifiers that a file declares.
+func declared(f *ast.File) (ids []*ast.Ident) {
+	add := func(exprs ...ast.Expr) {
+		for _, e := range exprs {
+			if id, ok := e.(*ast.Ident); ok {
+				ids = append(ids, id)
+			}
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			ids = append(ids, n.Name)
+		case *ast.TypeSpec:
+			ids = append(ids, n.Name)
+		case *ast.ValueSpec:
+			ids = append(ids, n.Names...)
+		case *ast.Field:
+			ids = append(ids, n.Names...)
+		case *ast.AssignStmt:
+			if n.Tok == token.DEFINE {
+				add(n.Lhs...)
+			}
+		case *ast.RangeStmt:
+			if n.Tok == token.DEFINE {
+				add(n.Key, n.Value)
+			}
+		case *ast.LabeledStmt:
+			ids = append(ids, n.Label)
+		}
+		return true
+	})
+	return slices.DeleteFunc(ids, func(id *ast.Ident) bool { return id.Name == "_" })
+}
+
+// nameParts splits an identifier at underscores and changes of case, in lower case.
+func nameParts(name string) (parts []string) {
+	runes := []rune(name)
+	start := 0
+	for i := 1; i <= len(runes); i++ {
+		end := i == len(runes) || runes[i] == '_'
+		upper := !end && unicode.IsUpper(runes[i])
+		word := upper && !unicode.IsUpper(runes[i-1]) ||
+			upper && i+1 < len(runes) && unicode.IsLower(runes[i+1]) // the last capital of HTTPServer
+		if end || word {
+			if part := strings.Trim(string(runes[start:i]), "_"); part != "" {
+				parts = append(parts, strings.ToLower(part))
+			}
+			start = i
+		}
+	}
+	return parts
+}
