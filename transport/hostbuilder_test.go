@@ -63,14 +63,14 @@ func TestHostMatchesLibp2p(t *testing.T) {
 // bareHost returns a host on loopback that may dial any peer.
 func bareHost(t *testing.T, m prometheus.Registerer) host.Host {
 	t.Helper()
-	h, err := bareParts(t, m, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1").build()
+	h, err := bareBuilder(t, m, "/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1").build()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return h
 }
 
-func bareParts(t *testing.T, m prometheus.Registerer, listen ...string) hostBuilder {
+func bareBuilder(t *testing.T, m prometheus.Registerer, listen ...string) hostBuilder {
 	t.Helper()
 	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
 	if err != nil {
@@ -95,7 +95,7 @@ func TestHostClosesWhenListenFails(t *testing.T) {
 	}
 	defer l.Close()
 	addr := "/ip4/127.0.0.1/tcp/" + l.Addr().String()[len("127.0.0.1:"):]
-	if h, err := bareParts(t, nil, addr).build(); err == nil {
+	if h, err := bareBuilder(t, nil, addr).build(); err == nil {
 		h.Close()
 		t.Error("two nodes listen on one port")
 	}
@@ -127,7 +127,7 @@ func TestServiceLimitsMatchLibp2p(t *testing.T) {
 // TestDerivedKeysMatchLibp2p checks that an updated node can still reset QUIC connections
 // of its previous version.
 func TestDerivedKeysMatchLibp2p(t *testing.T) {
-	key := bareParts(t, nil).key
+	key := bareBuilder(t, nil).key
 	reset, err := config.PrivKeyToStatelessResetKey(key)
 	if err != nil {
 		t.Fatal(err)

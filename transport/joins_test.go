@@ -13,10 +13,10 @@ import (
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
-// readsJoins answers each join request that is handled.
-type readsJoins struct{}
+// acceptingJoiner answers each join request that is handled.
+type acceptingJoiner struct{}
 
-func (readsJoins) Join(context.Context, proto.PeerID, *proto.JoinRequest) *proto.JoinReply {
+func (acceptingJoiner) Join(context.Context, proto.PeerID, *proto.JoinRequest) *proto.JoinReply {
 	return &proto.JoinReply{Refusal: "read"}
 }
 
@@ -30,9 +30,9 @@ func TestManyJoins(t *testing.T) {
 	}{{1e-6, 4 * time.Second, "too many join requests"}, {.5, time.Minute, "read"}} {
 		synctest.Test(t, func(t *testing.T) {
 			m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond, OneIP: true}, func(n *simNode, cfg *transport.Config) {
-				n.knows, n.mute = []int{}, n.id > 0
+				n.knows, n.outsideMesh = []int{}, n.id > 0
 				if n.id == 0 {
-					cfg.Joiner, cfg.Limits.Joins = readsJoins{}, admit.Rate{PerSecond: c.rate, Burst: 2}
+					cfg.Joiner, cfg.Limits.Joins = acceptingJoiner{}, admit.Rate{PerSecond: c.rate, Burst: 2}
 				}
 			})
 			defer m.close()

@@ -122,7 +122,7 @@ func TestJoinFromLAN(t *testing.T) {
 		cfg.Joiner = keeper
 		cfg.Seen = func(s Stranger) { wishes <- s }
 	})
-	newcomer := onLAN(t, 2, func(n *testNode, _ *Config) { n.gate.mute = true })
+	newcomer := onLAN(t, 2, func(n *testNode, _ *Config) { n.gate.outsideMesh = true })
 	if names := newcomer.disc.lan.services(); len(names) != 1 || names[0] != joinService {
 		t.Errorf("a node without a mesh is on the LAN as %v", names)
 	}

@@ -52,17 +52,17 @@ type simNode struct {
 	boot int
 	stop func()
 
-	mu      sync.Mutex
-	total   int // tasks to send, in order of their numbers
-	done    int // of these, acknowledged
-	durable map[string]bool
-	early   int          // acknowledged before they were durable
-	links   atomic.Int64 // task streams so far
-	gossip  rumorLog
-	mute    bool                          // not in a mesh
-	admit   func(from proto.PeerID) error // nil: all peers
-	knows   []int                         // its contacts; nil: all nodes
-	index   int                           // its index on the network, initially its id
+	mu          sync.Mutex
+	total       int // tasks to send, in order of their numbers
+	done        int // of these, acknowledged
+	durable     map[string]bool
+	early       int          // acknowledged before they were durable
+	links       atomic.Int64 // task streams so far
+	gossip      rumorLog
+	outsideMesh bool                          // not in a mesh
+	admit       func(from proto.PeerID) error // nil: all peers
+	knows       []int                         // its contacts; nil: all nodes
+	index       int                           // its index on the network, initially its id
 }
 
 // A sim is a simulated mesh in a synctest bubble.
@@ -152,7 +152,7 @@ func (n *simNode) Contacts() []transport.Contact {
 }
 
 func (n *simNode) Hello() *proto.Hello {
-	if n.mute {
+	if n.outsideMesh {
 		return nil
 	}
 	return &proto.Hello{Boot: uint64(n.boot), BootId: []byte{15: byte(n.boot)}}
@@ -209,7 +209,7 @@ func (n *simNode) Linked(ctx context.Context, l *transport.Link) error {
 		if err != nil {
 			return err
 		}
-		n.took(other, int(a.GetUpTo()-a.GetFrom())+1)
+		n.acknowledge(other, int(a.GetUpTo()-a.GetFrom())+1)
 	}
 }
 
@@ -234,9 +234,9 @@ func (n *simNode) sendAll(ctx context.Context, l *transport.Link, next int) erro
 	return ctx.Err()
 }
 
-// took records that count more tasks were acknowledged, and compares them with what is
+// acknowledge records that count more tasks were acknowledged, and compares them with what is
 // durable at the receiver.
-func (n *simNode) took(other, count int) {
+func (n *simNode) acknowledge(other, count int) {
 	to := n.mesh.nodes[other]
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -250,8 +250,8 @@ func (n *simNode) took(other, count int) {
 	}
 }
 
-// give adds count tasks to send.
-func (n *simNode) give(count int) {
+// addTasks adds count tasks to send.
+func (n *simNode) addTasks(count int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.total += count
@@ -302,7 +302,7 @@ func TestLossyMesh(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 20, Loss: loss, Seed: 1})
 				defer m.close()
-				m.nodes[0].give(2000)
+				m.nodes[0].addTasks(2000)
 				took := m.await(10*time.Minute, "2000 tasks", func() bool { return m.nodes[0].left() == 0 })
 				t.Logf("%.0f%% loss: %v, %+v", loss*100, took, m.Stats())
 				m.check(2000)
@@ -335,7 +335,7 @@ func TestReconnect(t *testing.T) {
 				defer m.close()
 				m.await(5*time.Second, "first connection", m.connected)
 				m.Unplug(1)
-				m.nodes[0].give(10) // pending work: the outage is detected soon
+				m.nodes[0].addTasks(10) // pending work: the outage is detected soon
 				time.Sleep(outage)
 				m.Heal()
 				m.nodes[0].Want(m.nodes[1].Peer())
@@ -414,7 +414,7 @@ func TestOneWayCut(t *testing.T) {
 				defer m.close()
 				m.await(10*time.Second, "first connection", m.connected)
 				m.Cut(cut[0], cut[1])
-				m.nodes[0].give(100)
+				m.nodes[0].addTasks(100)
 				m.await(time.Minute, "the cut is detected", func() bool { return !m.nodes[0].Connected(m.nodes[1].Peer()) })
 				if m.nodes[0].left() == 0 {
 					t.Error("acknowledged over a cut path")
@@ -438,7 +438,7 @@ func TestRestartedPeer(t *testing.T) {
 		m.nodes[1].stop()
 		m.Heal()
 		m.nodes[1].start()
-		m.nodes[0].give(10)
+		m.nodes[0].addTasks(10)
 		took := m.await(10*time.Second, "tasks for the new one", func() bool { return m.nodes[0].left() == 0 })
 		t.Logf("%v", took)
 		m.check(10)
@@ -452,7 +452,7 @@ func TestFlapping(t *testing.T) {
 		defer m.close()
 		const total = 12000
 		for round := range 12 {
-			m.nodes[0].give(total / 12)
+			m.nodes[0].addTasks(total / 12)
 			time.Sleep(time.Second)
 			switch round % 4 {
 			case 0:

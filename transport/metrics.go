@@ -15,7 +15,7 @@ type metrics struct {
 	connections  *prometheus.GaugeVec
 	received     prometheus.Counter
 	refused      prometheus.Counter
-	offences     *prometheus.CounterVec
+	offenses     *prometheus.CounterVec
 	reservations prometheus.Gauge
 	relayed      prometheus.Counter
 	punches      *prometheus.CounterVec
@@ -37,7 +37,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "balefire_transport_frames_received_total", Help: "Frames of task streams that were acknowledged."}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "balefire_transport_refused_total", Help: "Connections and streams that were rejected."}),
-		offences: prometheus.NewCounterVec(prometheus.CounterOpts{
+		offenses: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "balefire_transport_offences_total", Help: "Streams closed because the peer violated the protocol."}, []string{"stream"}),
 		rumors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "balefire_transport_rumors_total", Help: "Messages of the gossip topic, by outcome."}, []string{"outcome"}),
@@ -66,7 +66,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	}
 	var errs []error
 	for _, c := range []prometheus.Collector{
-		m.connections, m.received, m.refused, m.offences, m.rumors, m.repairs, m.exchanges, m.tableSize, m.lanFinds,
+		m.connections, m.received, m.refused, m.offenses, m.rumors, m.repairs, m.exchanges, m.tableSize, m.lanFinds,
 		m.reservations, m.relayed, m.punches, m.paths, m.bodies,
 	} {
 		errs = append(errs, r.Register(c))

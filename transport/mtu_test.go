@@ -17,7 +17,7 @@ func TestMinimumMTU(t *testing.T) {
 		m := newSim(t, 2, transporttest.Link{Latency: 10 * time.Millisecond, MTU: 1280 - 40 - 8})
 		defer m.close()
 		m.await(10*time.Second, "connected", m.connected)
-		m.nodes[0].give(20)
+		m.nodes[0].addTasks(20)
 		m.await(10*time.Second, "the tasks", func() bool { return m.nodes[0].left() == 0 })
 		m.check(20)
 	})
@@ -36,11 +36,11 @@ func TestShrinkingMTU(t *testing.T) {
 				defer m.close()
 				m.size = tt.size
 				m.await(10*time.Second, "connected", m.connected)
-				m.nodes[0].give(tt.tasks)
+				m.nodes[0].addTasks(tt.tasks)
 				m.await(20*time.Second, "tasks before", func() bool { return m.nodes[0].left() == 0 })
 				time.Sleep(20 * time.Second)
 				m.SetMTU(1300)
-				m.nodes[0].give(tt.tasks)
+				m.nodes[0].addTasks(tt.tasks)
 				took := m.await(5*time.Minute, "tasks on the smaller path", func() bool { return m.nodes[0].left() == 0 })
 				t.Logf("after %v", took)
 				if took > 5*time.Second {
@@ -69,7 +69,7 @@ func TestSlowPathIsNotABlackHole(t *testing.T) {
 					m.await(time.Minute, "connected", m.connected)
 					time.Sleep(5 * time.Second) // if both dialed, one connection is closed
 					links := m.nodes[0].links.Load()
-					m.nodes[0].give(10)
+					m.nodes[0].addTasks(10)
 					took := m.await(20*time.Minute, "all bytes", func() bool { return m.nodes[0].left() == 0 })
 					if n := m.nodes[0].links.Load() - links; n != 0 {
 						t.Errorf("within %v the link was reopened %d times", took, n)

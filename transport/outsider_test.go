@@ -52,7 +52,7 @@ func newOutsider(t *testing.T, victim *testNode) *outsider {
 	t.Cleanup(func() { h.Close() })
 	at := slices.DeleteFunc(victim.host.Network().ListenAddresses(), isCircuit)
 	o := &outsider{Host: h, t: t, victim: victim, at: at[:1], done: make(chan struct{})}
-	h.Network().SetStreamHandler(o.take)
+	h.Network().SetStreamHandler(o.serve)
 	return o
 }
 
@@ -90,8 +90,8 @@ func (o *outsider) ask(c network.Conn, name protocol.ID, send []byte) []byte {
 	return told
 }
 
-// take handles a stream opened by the victim.
-func (o *outsider) take(s network.Stream) {
+// serve handles a stream opened by the victim.
+func (o *outsider) serve(s network.Stream) {
 	defer s.Reset()
 	o.mu.Lock()
 	o.streams++

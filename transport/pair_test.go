@@ -32,18 +32,18 @@ func (k testKeys) PrivateKey() ed25519.PrivateKey { return k.key }
 
 // testGate admits the peers that admit accepts.
 type testGate struct {
-	mu     sync.Mutex
-	boot   byte
-	mute   bool // not in a mesh
-	admit  func(h *proto.Hello, p proto.PeerID) error
-	hellos []*proto.Hello
-	block  map[proto.PeerID]bool
+	mu          sync.Mutex
+	boot        byte
+	outsideMesh bool // not in a mesh
+	admit       func(h *proto.Hello, p proto.PeerID) error
+	hellos      []*proto.Hello
+	block       map[proto.PeerID]bool
 }
 
 func (g *testGate) Hello() *proto.Hello {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.mute {
+	if g.outsideMesh {
 		return nil
 	}
 	id := make([]byte, 16)

@@ -221,27 +221,27 @@ func TestGuessNAT(t *testing.T) {
 	}
 }
 
-// seenConn is a connection from some address.
-type seenConn struct {
+// observedConn is a connection from some address.
+type observedConn struct {
 	network.Conn
 	direction network.Direction
 	remote    string
 	closed    bool
 }
 
-func (c *seenConn) Stat() network.ConnStats {
+func (c *observedConn) Stat() network.ConnStats {
 	return network.ConnStats{Stats: network.Stats{Direction: c.direction}}
 }
-func (c *seenConn) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast(c.remote) }
-func (c *seenConn) IsClosed() bool                { return c.closed }
+func (c *observedConn) RemoteMultiaddr() ma.Multiaddr { return ma.StringCast(c.remote) }
+func (c *observedConn) IsClosed() bool                { return c.closed }
 
 // TestObserved checks that observations are bounded, are dropped with their connection,
 // and count only on connections that reveal a NAT's mapping.
 func TestObserved(t *testing.T) {
 	const there = "/ip4/11.0.0.1/udp/4001/quic-v1"
-	out := func() *seenConn { return &seenConn{direction: network.DirOutbound, remote: there} }
+	out := func() *observedConn { return &observedConn{direction: network.DirOutbound, remote: there} }
 	o := newObserved()
-	for _, c := range []*seenConn{
+	for _, c := range []*observedConn{
 		{direction: network.DirInbound, remote: there}, {direction: network.DirOutbound, remote: there, closed: true},
 		{direction: network.DirOutbound, remote: there + "/p2p/" + newTestKeys(1).Peer().String() + "/p2p-circuit"},
 	} {
@@ -291,7 +291,7 @@ func TestRelayOf(t *testing.T) {
 // announces, including documentation ranges.
 func TestCircuitAddrs(t *testing.T) {
 	relay := newTestKeys(1).Peer()
-	c := &conn{raw: &seenConn{direction: network.DirOutbound, remote: "/ip4/203.0.113.1/udp/4001/quic-v1"}, peer: relay}
+	c := &conn{raw: &observedConn{direction: network.DirOutbound, remote: "/ip4/203.0.113.1/udp/4001/quic-v1"}, peer: relay}
 	announced := [][]byte{
 		[]byte("no address"), ma.StringCast("/ip4/203.0.113.1/udp/4001/quic-v1/p2p/" + relay.String()).Bytes(),
 		ma.StringCast("/ip4/127.0.0.1/tcp/4001").Bytes(), ma.StringCast("/ip4/0.0.0.0/tcp/4001").Bytes(),

@@ -19,7 +19,7 @@ type peerState struct {
 	peer      proto.PeerID
 	conns     []*conn       // verified and open, oldest first
 	link      *Link         // the outgoing task stream; nil: none
-	keeper    bool          // keepLinked is running
+	linking   bool          // keepLinked is running
 	incoming  *stream       // the newest task stream from it
 	receiving chan struct{} // held while one is being received
 	bodies    chan struct{} // held by each streamed body to it
@@ -68,8 +68,8 @@ func (t *Transport) join(n *peerState, c *conn) {
 	t.group.start(func(context.Context) { t.disc.members.announceMember(toLibp2p(c.peer)) })
 	t.log.Info("connected", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "inbound", c.inbound)
 	t.updatePath(n)
-	if !n.keeper {
-		n.keeper = t.group.start(func(ctx context.Context) { t.keepLinked(ctx, n) })
+	if !n.linking {
+		n.linking = t.group.start(func(ctx context.Context) { t.keepLinked(ctx, n) })
 	}
 }
 
@@ -104,7 +104,7 @@ func (t *Transport) leave(c *conn) {
 // forget drops the state of a stranger, so that strangers cost no memory. The caller
 // holds mu.
 func (t *Transport) forget(n *peerState) {
-	if n.lastSeen.IsZero() && len(n.conns) == 0 && !n.keeper && n.dialing == 0 && n.dial == (redialState{}) {
+	if n.lastSeen.IsZero() && len(n.conns) == 0 && !n.linking && n.dialing == 0 && n.dial == (redialState{}) {
 		delete(t.peers, n.peer)
 	}
 }
@@ -153,7 +153,7 @@ func (t *Transport) keepLinked(ctx context.Context, n *peerState) {
 		t.mu.Lock()
 		c := n.best()
 		if c == nil || ctx.Err() != nil {
-			n.keeper = false
+			n.linking = false
 			t.mu.Unlock()
 			return
 		}

@@ -108,7 +108,7 @@ func TestPunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Cone, wan)
 		defer m.close()
-		m.nodes[0].give(1000)
+		m.nodes[0].addTasks(1000)
 		met := m.await(20*time.Second, "first contact", func() bool { return m.nodes[0].Connected(m.nodes[1].Peer()) })
 		first := m.status(0, 1)
 		var took time.Duration
@@ -116,14 +116,14 @@ func TestPunch(t *testing.T) {
 			if took += 100 * time.Millisecond; took > 30*time.Second {
 				t.Fatalf("no direct path: %+v and %+v", m.status(0, 1), m.status(1, 0))
 			}
-			m.nodes[0].give(10)
+			m.nodes[0].addTasks(10)
 			time.Sleep(100 * time.Millisecond)
 		}
 		t.Logf("connected after %v (%s), direct %v later", met, first.Path, took)
 		if took > 5*time.Second {
 			t.Errorf("direct after %v, want at most 5s", took)
 		}
-		m.nodes[0].give(100)
+		m.nodes[0].addTasks(100)
 		m.await(5*time.Second, "tasks on the direct path", func() bool { return m.nodes[0].left() == 0 })
 		if n := m.happened(0, transport.EventPunched) + m.happened(1, transport.EventPunched); n == 0 {
 			t.Error("the punch was not reported")
@@ -141,7 +141,7 @@ func TestSymmetricStaysRelayed(t *testing.T) {
 		m.await(20*time.Second, "first contact", func() bool { return m.nodes[0].Connected(m.nodes[1].Peer()) })
 		rounds := scaled(3, 12)
 		for range rounds {
-			m.nodes[0].give(100)
+			m.nodes[0].addTasks(100)
 			time.Sleep(10 * time.Minute)
 		}
 		if s := m.status(0, 1); !s.Connected || s.Direct || s.Relay != simKeys(2).Peer() {
@@ -167,7 +167,7 @@ func TestRelayRestart(t *testing.T) {
 			return len(m.nodes[0].Reservations()) == 1 && len(m.nodes[1].Reservations()) == 1
 		}
 		m.await(20*time.Second, "first contact", func() bool { return reserved() && m.nodes[0].Connected(m.nodes[1].Peer()) })
-		m.nodes[0].give(100)
+		m.nodes[0].addTasks(100)
 		m.nodes[2].stop()
 		time.Sleep(3 * time.Second)
 		m.nodes[2].start()
@@ -189,7 +189,7 @@ func TestRelayDies(t *testing.T) {
 		})
 		relay := slices.IndexFunc(m.nodes, func(n *simNode) bool { return n.Peer() == m.status(0, 1).Relay })
 		m.Unplug(relay)
-		m.nodes[0].give(100)
+		m.nodes[0].addTasks(100)
 		took := m.await(20*time.Second, "the other relay", func() bool { return m.nodes[0].left() == 0 })
 		t.Logf("%v", took)
 		if took > 10*time.Second {
@@ -207,7 +207,7 @@ func TestBigBodyThroughRelay(t *testing.T) {
 		defer m.close()
 		m.size = 250_000
 		tasks := scaled(40, 200)
-		m.nodes[0].give(tasks)
+		m.nodes[0].addTasks(tasks)
 		took := m.await(5*time.Minute, "all bytes", func() bool { return m.nodes[0].left() == 0 })
 		service := m.nodes[2].Reach().Service
 		t.Logf("%v: %+v", took, service)
@@ -228,7 +228,7 @@ func TestClientRestarts(t *testing.T) {
 			m.await(30*time.Second, "the relayed path", func() bool {
 				return m.nodes[0].Connected(m.nodes[1].Peer()) && len(m.nodes[1].Reservations()) == 1
 			})
-			m.nodes[0].give(10)
+			m.nodes[0].addTasks(10)
 			m.Unplug(1) // its close messages are lost
 			m.nodes[1].stop()
 			m.Heal()
@@ -256,7 +256,7 @@ func TestLossDoesNotDowngrade(t *testing.T) {
 		before := m.happened(0, transport.EventPath)
 		m.DropEvery(3)
 		for range 120 {
-			m.nodes[0].give(20)
+			m.nodes[0].addTasks(20)
 			time.Sleep(time.Second)
 		}
 		m.DropEvery(0)
@@ -282,7 +282,7 @@ func TestNATForgets(t *testing.T) {
 		m.await(time.Minute, "a direct path", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
 		m.Cut(0, 1)
 		m.Cut(1, 0)
-		m.nodes[0].give(10)
+		m.nodes[0].addTasks(10)
 		took := m.await(20*time.Second, "the relay takes over", func() bool { return m.nodes[0].left() == 0 })
 		m.Heal()
 		m.Behind(transporttest.Cone, 0, 1)
@@ -309,7 +309,7 @@ func TestWakeFromSleep(t *testing.T) {
 		defer m.close()
 		m.await(10*time.Second, "first connection", m.connected)
 		m.commit = time.Hour // the receiver accepts messages but never answers
-		m.nodes[0].give(100)
+		m.nodes[0].addTasks(100)
 		time.Sleep(100 * time.Millisecond)
 		m.Unplug(0) // the lid is closed
 		m.nodes[1].stop()
@@ -467,7 +467,7 @@ func TestReports(t *testing.T) {
 		m.await(time.Minute, "two reservations each and a path", func() bool {
 			return len(m.nodes[0].Reservations()) == 2 && len(m.nodes[1].Reservations()) == 2 && m.nodes[0].Connected(m.nodes[1].Peer())
 		})
-		m.nodes[0].give(200)
+		m.nodes[0].addTasks(200)
 		time.Sleep(5 * time.Minute)
 		r := m.nodes[0].Paths(m.nodes[1].Peer())
 		if len(r.Paths) < 2 || !r.Paths[0].InUse || r.Paths[0].Direct || r.Paths[0].Measured.RTT < 80*time.Millisecond || r.Paths[0].Score.Total == 0 {

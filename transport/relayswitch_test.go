@@ -38,7 +38,7 @@ func newSwitchSim(t *testing.T) *switchSim {
 // live runs for d while work is sent and the nodes publish their paths.
 func (s *switchSim) live(d time.Duration) (given int) {
 	for range int(d / time.Second) {
-		s.nodes[0].give(5)
+		s.nodes[0].addTasks(5)
 		given += 5
 		for _, n := range s.nodes {
 			hops := n.Hops()

@@ -334,7 +334,7 @@ func (t *Transport) offend(p proto.PeerID, stream string, err error) {
 	t.mu.Lock()
 	banned := t.ledger.Offend(p, t.cfg.Clock.Mono())
 	t.mu.Unlock()
-	t.met.offences.WithLabelValues(stream).Inc()
+	t.met.offenses.WithLabelValues(stream).Inc()
 	t.log.Warn("peer violated the protocol", "peer", p, "stream", stream, "why", err, "banned", banned)
 	if banned {
 		t.host.Network().ClosePeer(toLibp2p(p))

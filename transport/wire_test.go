@@ -204,7 +204,7 @@ func TestRefusalReasonIsSent(t *testing.T) {
 	}{
 		{"by the other side", nil, func(n *testNode, _ *Config) { n.gate.admit = no }, "another mesh", true},
 		{"by this side", func(n *testNode, _ *Config) { n.gate.admit = no }, nil, "another mesh", false},
-		{"by a node in no mesh", nil, func(n *testNode, _ *Config) { n.gate.mute = true }, "in no mesh yet", true},
+		{"by a node in no mesh", nil, func(n *testNode, _ *Config) { n.gate.outsideMesh = true }, "in no mesh yet", true},
 		{"blocked here", func(n *testNode, _ *Config) {
 			n.gate.block = map[proto.PeerID]bool{newTestKeys(2).Peer(): true}
 		}, nil, "blocked", false},
@@ -232,7 +232,7 @@ func TestRefusalReasonIsSent(t *testing.T) {
 }
 
 func TestDialErrors(t *testing.T) {
-	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
+	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.outsideMesh = true })
 	b := start(t, 2, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -449,7 +449,7 @@ func TestJoin(t *testing.T) {
 		return &proto.JoinReply{Refusal: fmt.Sprintf("%s wants to be %s", from.Short(), r.GetName())}
 	})
 	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Joiner = joins })
-	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
+	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.outsideMesh = true })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	reply, err := a.RequestJoin(ctx, b.Addrs(), b.Peer(), &proto.JoinRequest{Name: "laptop"})
@@ -464,7 +464,7 @@ func TestJoin(t *testing.T) {
 		t.Error("a node that serves no joins answered")
 	}
 	a.gate.mu.Lock()
-	a.gate.mute = false
+	a.gate.outsideMesh = false
 	a.gate.mu.Unlock()
 	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err != nil {
 		t.Errorf("after the join: %v", err)
@@ -476,7 +476,7 @@ func TestJoin(t *testing.T) {
 func TestJoinDuringStartup(t *testing.T) {
 	joins := joinerFunc(func(proto.PeerID, *proto.JoinRequest) *proto.JoinReply { return &proto.JoinReply{Refusal: "no"} })
 	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Joiner = joins })
-	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.mute = true })
+	a := start(t, 1, func(n *testNode, _ *Config) { n.gate.outsideMesh = true })
 	b.running.Store(false)
 	time.AfterFunc(joinPause/2, func() { b.running.Store(true) })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
