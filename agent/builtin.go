@@ -22,7 +22,7 @@ func (Discard) Run(ctx context.Context, r *handler.Run) *handler.Result {
 // Echo returns the body as its output.
 type Echo struct {
 	MaxOutput int64 // bytes; default 10 MiB
-	CutOutput bool  // what is beyond is dropped; default: the run fails for good
+	CutOutput bool  // output beyond it is dropped; default: the run fails permanently
 }
 
 // handler.Run implements [handler.Handler].

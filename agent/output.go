@@ -13,34 +13,34 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// DefaultMaxOutput is how many bytes of output are kept unless the handler says otherwise.
+// DefaultMaxOutput is how many bytes of output are kept in total.
 const DefaultMaxOutput = 10 << 20
 
-// The reasons to stop a run for its output: what context.Cause returns.
+// The reasons to stop a run because of its output, as returned by context.Cause.
 var (
-	// ErrOutputTooLarge stops a run that writes more than it may.
+	// ErrOutputTooLarge stops a run that exceeds its output limit.
 	ErrOutputTooLarge = errors.New("OUTPUT_TOO_LARGE")
-	// ErrNoSpace stops a run whose output finds no room on the disk.
+	// ErrNoSpace stops a run for whose output there is no disk space.
 	ErrNoSpace = errors.New("NO_ROOM")
 )
 
-// OutputConfig says how much output is kept, and what happens to a run that
+// OutputConfig sets how much output is kept, and what happens to a run that
 // writes more.
 type OutputConfig struct {
-	Max  int64           // bytes; default 10 MiB. A run with a lower MaxOutput keeps that
-	Cut  bool            // what is beyond is dropped, and the run goes on; default: the run is stopped and fails for good
-	Stop func(why error) // called once, when the run cannot succeed any more; default nothing
+	Max  int64           // bytes; default 10 MiB. A lower MaxOutput of the run takes precedence
+	Cut  bool            // output beyond Max is dropped, and the run continues; default: the run is stopped and fails permanently
+	Stop func(why error) // called once, when the run cannot succeed any more; default: none
 }
 
-// An Output collects what a handler writes, in memory at first and in a file
-// once it is long. It takes everything it is given and keeps the beginning. A
-// run whose output is not kept whole does not succeed, unless its handler says
-// that the beginning is enough. It is safe for concurrent use.
+// An Output collects what a handler writes, first in memory and then in a file
+// once it is large. It accepts everything and keeps the beginning. A run whose
+// output is not kept whole does not succeed, unless its handler is configured to
+// keep only the beginning. It is safe for concurrent use.
 type Output struct {
 	cfg       OutputConfig
 	dir       string
 	quota     handler.Quota // nil: no limit
-	limitName string        // the limit
+	limitName string        // source of the limit
 
 	mu        sync.Mutex
 	mem       bytes.Buffer
@@ -50,7 +50,7 @@ type Output struct {
 	err       error // why the run cannot succeed any more
 }
 
-// NewOutput returns the output of r. Files are made in its folder; without one
+// NewOutput returns the output of r. Files are created in its folder; without one
 // everything stays in memory.
 func NewOutput(r *handler.Run, cfg OutputConfig) *Output {
 	o := &Output{cfg: cfg, dir: r.Dir, quota: r.Quota, limitName: "max_output of the handler"}
@@ -79,7 +79,7 @@ func (o *Output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// fail notes the first reason why the run cannot succeed, and stops it.
+// fail records the first reason why the run cannot succeed, and stops it.
 func (o *Output) fail(err error) {
 	if err == nil || o.err != nil {
 		return
@@ -109,7 +109,7 @@ func (o *Output) store(p []byte) error {
 	return err
 }
 
-// writeFile writes p to f if there is room for it.
+// writeFile writes p to f if the quota allows it.
 func (o *Output) writeFile(f *os.File, p []byte) (n int, err error) {
 	if o.quota == nil {
 		return f.Write(p)
@@ -122,7 +122,7 @@ func (o *Output) writeFile(f *os.File, p []byte) (n int, err error) {
 	return n, err
 }
 
-// moveToFile moves what is in memory to a file. If it cannot, it stays in memory.
+// moveToFile moves the buffered output to a file. On failure it stays in memory.
 func (o *Output) moveToFile() error {
 	f, err := os.CreateTemp(o.dir, "output-*")
 	if err != nil {
@@ -135,9 +135,9 @@ func (o *Output) moveToFile() error {
 	return nil
 }
 
-// Into ends the output and puts it into r. What could not be kept ends the run
-// as it must: one whose output is too large fails for good, one that found no
-// room can be started again. That the program itself said no for good stands.
+// Into closes the output and puts it into r. If output could not be kept, that
+// decides the outcome: too large an output fails permanently, a run without disk
+// space can be restarted. A permanent failure of the program itself is kept.
 func (o *Output) Into(r *handler.Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

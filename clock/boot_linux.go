@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootTime reads CLOCK_BOOTTIME: Go's monotonic clock stands still while the
-// machine sleeps (golang/go#24595).
+// bootTime reads CLOCK_BOOTTIME: Go's monotonic clock stops while the machine is
+// suspended (golang/go#24595).
 func bootTime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -18,7 +18,8 @@ func bootTime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// machineStart names this start of the machine, which the boot time counts from.
+// machineStart identifies this start of the machine, which the boot time counts
+// from.
 func machineStart() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -6,7 +6,8 @@ import "time"
 
 var processStart = time.Now()
 
-// machineStart: the boot time below counts from the start of the process.
+// machineStart returns "": the boot time below counts from the start of the
+// process.
 func machineStart() string { return "" }
 
 // bootTime falls back to the runtime's monotonic clock, which on Windows counts

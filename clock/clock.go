@@ -1,11 +1,11 @@
-// Package clock gives the three times that balefire reckons with through one
-// small value, so that a test can drive each of them.
+// Package clock provides the three times that balefire uses through one small
+// value, so that a test can control each of them.
 //
-//	Wall  what people and signatures say: jumps, may be wrong by years
-//	Mono  since the process began: never goes back, stands still in suspend
-//	Boot  since the machine began: never goes back, runs on in suspend
+//	Wall  used by people and signatures: jumps, may be wrong by years
+//	Mono  since the process started: never goes back, stops during suspend
+//	Boot  since the machine started: never goes back, continues during suspend
 //
-// No promise of balefire hangs on Wall being right: a [Guard] doubts a wall clock
+// No promise of balefire depends on Wall being right: a [Guard] doubts a wall clock
 // that jumped against the boot clock. Timers are the standard library's; a Clock
 // only answers "what time is it".
 package clock
@@ -16,19 +16,19 @@ import (
 	"time"
 )
 
-// A Clock tells the time. The zero value is not usable: see [System],
+// A Clock returns the time. The zero value is not usable: see [System],
 // [Runtime], [Manual] and [Guard].
 type Clock struct {
 	wall func() time.Time
 	mono func() time.Duration
 	boot func() time.Duration
 
-	machine string      // names the start of the machine that boot counts from; empty: unknown
+	machine string      // identifies the machine start that boot counts from; empty: unknown
 	doubted func() bool // nil: never
 }
 
-// Now returns the wall time, without a monotonic reading. Of a guarded clock it is
-// the time to go by: see [Doubt].
+// Now returns the wall time, without a monotonic reading. For a guarded clock it
+// is the time to use: see [Doubt].
 func (c Clock) Now() time.Time { return c.wall() }
 
 // Mono returns the monotonic time since some fixed moment of this process.
@@ -38,19 +38,19 @@ func (c Clock) Mono() time.Duration { return c.mono() }
 // suspended time.
 func (c Clock) Boot() time.Duration { return c.boot() }
 
-// Machine names the start of the machine that Boot counts from: over a restart of
-// the process Boot goes on where it has the same name. Empty: nobody knows.
+// Machine identifies the machine start that Boot counts from: if it is unchanged
+// after a restart of the process, Boot continues. Empty: unknown.
 func (c Clock) Machine() string { return c.machine }
 
 // Doubted reports whether the wall clock is doubted: then nothing may end, be
-// deleted or be refused for good because of what it says. Only a clock with a
-// [Guard] is ever doubted.
+// deleted or be refused permanently because of it. Only a clock with a [Guard] is
+// ever doubted.
 func (c Clock) Doubted() bool { return c.doubted != nil && c.doubted() }
 
-// IsZero reports whether c was never set, so that a config can default it.
+// IsZero reports whether c is unset, so that a config can default it.
 func (c Clock) IsZero() bool { return c.wall == nil }
 
-// System is the machine's own clock.
+// System returns the machine's own clock.
 func System() Clock {
 	start := time.Now()
 	return Clock{
@@ -62,21 +62,21 @@ func System() Clock {
 	}
 }
 
-// A bootReader tells the boot time from the monotonic one and asks the machine only
-// now and then: that is a system call, and callers ask several times a task. A
-// suspension is seen as soon as the machine has run for bootEvery after it.
+// A bootReader derives the boot time from the monotonic one and asks the machine
+// only now and then: that is a system call, and callers ask several times per
+// task. A suspension is noticed once the machine has run for bootEvery after it.
 type bootReader struct {
 	start time.Time
 	read  func() time.Duration
 	last  atomic.Pointer[reading]
 }
 
-// A reading is what the machine said: at mono it was boot.
+// A reading pairs a monotonic time with the boot time at that moment.
 type reading struct{ mono, boot time.Duration }
 
 const (
 	bootEvery = time.Millisecond
-	bootSlack = 20 * time.Microsecond // of a reading that is kept: it was not cut off in between
+	bootSlack = 20 * time.Microsecond // largest duration of a reading that is used: longer ones were interrupted
 )
 
 func newBootReader(start time.Time, read func() time.Duration) *bootReader {
@@ -95,16 +95,16 @@ func (b *bootReader) now() time.Duration {
 	return boot
 }
 
-// Runtime takes all three times from the Go runtime. Inside a
-// testing/synctest bubble they are virtual.
+// Runtime returns a clock that takes all three times from the Go runtime. Inside
+// a testing/synctest bubble they are virtual.
 func Runtime() Clock {
 	start := time.Now()
 	since := func() time.Duration { return time.Since(start) }
 	return Clock{wall: func() time.Time { return time.Now().Round(0) }, mono: since, boot: since}
 }
 
-// WithSuspend returns c as on a machine that has been asleep for slept() in all: Wall
-// and Boot are ahead by that, Mono stood still. slept must not go back.
+// WithSuspend returns c as on a machine that has been suspended for slept() in
+// total: Wall and Boot are ahead by that, Mono is not. slept must not decrease.
 func WithSuspend(c Clock, slept func() time.Duration) Clock {
 	return Clock{
 		wall: func() time.Time { return c.wall().Add(slept()) },
@@ -115,14 +115,14 @@ func WithSuspend(c Clock, slept func() time.Duration) Clock {
 	}
 }
 
-// WithOffset returns c on a machine whose wall clock is ahead by by(), which may
-// change at any moment and be negative.
+// WithOffset returns c as on a machine whose wall clock is ahead by by(), which
+// may change at any time and be negative.
 func WithOffset(c Clock, by func() time.Duration) Clock {
 	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot, machine: c.machine, doubted: c.doubted}
 }
 
-// WithMachine returns c on a machine whose start has this name: over a restart of the process
-// its boot time goes on.
+// WithMachine returns c as on a machine whose start is identified by machine:
+// after a restart of the process its boot time continues.
 func WithMachine(machine string, c Clock) Clock {
 	c.machine = machine
 	return c
@@ -148,21 +148,21 @@ func (m *Manual) Clock() Clock {
 	}
 }
 
-// Advance lets d pass on all three times.
+// Advance advances all three times by d.
 func (m *Manual) Advance(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.wall, m.mono, m.boot = m.wall.Add(d), m.mono+d, m.boot+d
 }
 
-// Suspend lets d pass as a sleeping machine does: Mono stands still.
+// Suspend advances Wall and Boot by d, as during suspend.
 func (m *Manual) Suspend(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.wall, m.boot = m.wall.Add(d), m.boot+d
 }
 
-// SetWall makes the wall clock jump to t; the other two do not move.
+// SetWall makes the wall clock jump to t; the other two do not change.
 func (m *Manual) SetWall(t time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -2,61 +2,63 @@ package clock
 
 import "time"
 
-// The rule of doubt.
+// The parameters of [Doubt].
 const (
-	// DoubtBeyond is how far a wall clock may be from what is expected of it.
+	// DoubtBeyond is the largest deviation of a wall clock from the expected time
+	// before it is doubted.
 	DoubtBeyond = 5 * time.Minute
-	// BelieveAfter is how long a wall clock must run on before it is believed
-	// without the word of a peer.
+	// BelieveAfter is how long a wall clock must run without a jump before it is
+	// believed without confirmation by a peer.
 	BelieveAfter = 10 * time.Minute
 	// BelieveAnyway is how long peers that contradict a wall clock can keep it
 	// doubted.
 	BelieveAnyway = 24 * time.Hour
 )
 
-// An anchor is a wall time and the boot time at which it was so.
+// An anchor pairs a wall time with the boot time at that moment.
 type anchor struct {
 	wall time.Time
 	boot time.Duration
 }
 
-// at returns the wall time at a boot time, if no clock jumped in between.
+// at returns the wall time at a boot time, provided that no clock jumped in
+// between.
 func (a anchor) at(boot time.Duration) time.Time { return a.wall.Add(boot - a.boot) }
 
-// off returns how far wall is ahead of what a says it should be.
+// off returns how far wall is ahead of the time expected from a.
 func (a anchor) off(wall time.Time, boot time.Duration) time.Duration { return wall.Sub(a.at(boot)) }
 
 func beyond(d time.Duration) bool { return d.Abs() > DoubtBeyond }
 
-// A Doubt decides whether a wall clock is believed. The time that was believed
-// last runs on with the boot clock; a wall clock that is further from it than
-// DoubtBeyond is doubted until it has come back, a peer agrees with it, or it has
-// run on for BelieveAfter. While it is doubted, the time to go by is the one that
-// was believed, run on. After a stop of unknown length that is no more than the
-// least that it can be: then the wall clock is gone by if it is later.
+// A Doubt decides whether a wall clock is believed. The last believed time is
+// extrapolated with the boot clock. A wall clock further from it than DoubtBeyond
+// is doubted until it has come back, a peer agrees with it, or it has run without
+// a jump for BelieveAfter. While it is doubted, the extrapolated time is used
+// instead. After a stop of unknown length that time is only a lower bound: then a
+// later wall clock is used.
 //
 // It is a value without clock, disk or lock. The zero value has seen nothing and
 // believes the first reading.
 type Doubt struct {
 	started        bool
-	base           anchor // what was believed last
-	lowerBound     bool   // base is the least that it can be now: the machine was off since
+	base           anchor // last believed time
+	lowerBound     bool   // base is only a lower bound: the machine was off since
 	active         bool
-	jumped         anchor // of the doubted wall clock, when it began to run so
-	reported       anchor // the time to go by while it is doubted
+	jumped         anchor // the doubted wall clock after its last jump
+	reported       anchor // the time to use while it is doubted
 	contradictedAt time.Duration
-	contradicted   bool          // a peer contradicted the doubted wall clock, last at contrary
-	doubtedSince   time.Duration // when the wall clock was doubted first
+	contradicted   bool          // a peer contradicted the doubted wall clock, last at contradictedAt
+	doubtedSince   time.Duration // when the wall clock became doubted
 }
 
-// Resume says what was believed when the last stamp was written. running is the
-// time since then; known is false when the machine may have been off in between.
-// It must come before the first See.
+// Resume sets the time believed when the last stamp was written. running is the
+// time elapsed since then; known is false if the machine may have been off in
+// between. It must be called before the first Observe.
 func (d *Doubt) Resume(stamp time.Time, boot time.Duration, running time.Duration, known bool) {
 	*d = Doubt{started: true, base: anchor{stamp.Add(running), boot}, lowerBound: !known}
 }
 
-// Observe takes a reading of the clocks and returns the time to go by.
+// Observe takes a reading of the clocks and returns the time to use.
 func (d *Doubt) Observe(wall time.Time, boot time.Duration) time.Time {
 	switch {
 	case !d.started:
@@ -69,7 +71,7 @@ func (d *Doubt) Observe(wall time.Time, boot time.Duration) time.Time {
 		d.active, d.doubtedSince, d.contradicted = true, boot, false
 		d.jumped, d.reported = anchor{wall, boot}, d.base
 	case beyond(d.jumped.off(wall, boot)):
-		d.jumped, d.contradicted = anchor{wall, boot}, false // it has jumped again
+		d.jumped, d.contradicted = anchor{wall, boot}, false // it jumped again
 	}
 	d.setReported(wall, boot)
 	kept := d.contradicted && boot-d.contradictedAt < BelieveAfter && boot-d.doubtedSince < BelieveAnyway
@@ -80,7 +82,7 @@ func (d *Doubt) Observe(wall time.Time, boot time.Duration) time.Time {
 	return d.reported.at(boot)
 }
 
-// setReported chooses the time to go by while the wall clock is doubted.
+// setReported chooses the time to use while the wall clock is doubted.
 func (d *Doubt) setReported(wall time.Time, boot time.Duration) {
 	to := d.base
 	if d.lowerBound && wall.After(d.base.at(boot)) {
@@ -91,14 +93,14 @@ func (d *Doubt) setReported(wall time.Time, boot time.Duration) {
 	}
 }
 
-// believe goes by the wall clock again.
+// believe accepts the wall clock.
 func (d *Doubt) believe(wall time.Time, boot time.Duration) {
 	d.base, d.lowerBound, d.active = anchor{wall, boot}, false, false
 }
 
-// ObservePeer takes what the clock of a connected peer says, which the peer does not
-// doubt. A peer that agrees with a doubted wall clock ends the doubt, one that
-// does not keeps it. It grants nothing: a wall clock that is believed stays so.
+// ObservePeer takes the clock of a connected peer, which the peer does not doubt.
+// A peer that agrees with a doubted wall clock ends the doubt, one that
+// contradicts it prolongs it. A believed wall clock stays believed.
 func (d *Doubt) ObservePeer(peer, wall time.Time, boot time.Duration) {
 	d.Observe(wall, boot)
 	switch {
@@ -113,17 +115,17 @@ func (d *Doubt) ObservePeer(peer, wall time.Time, boot time.Duration) {
 // Active reports whether the wall clock is doubted.
 func (d *Doubt) Active() bool { return d.active }
 
-// Believed returns the time that is believed at a boot time, the least that it
-// can be after a stop of unknown length.
+// Believed returns the believed time at a boot time, a lower bound after a stop
+// of unknown length.
 func (d *Doubt) Believed(boot time.Duration) time.Time { return d.base.at(boot) }
 
-// A State says how a wall clock is judged, for people.
+// A State describes, for people, whether a wall clock is believed.
 type State struct {
 	Doubted bool
 	Off     time.Duration // how far the doubted wall clock is ahead of what was believed
-	Stopped bool          // the machine was off for an unknown time since that was believed
+	Stopped bool          // the machine was off for an unknown time since then
 	Denied  bool          // a peer contradicts the doubted wall clock
-	Left    time.Duration // until it is believed without a peer's word
+	Left    time.Duration // until it is believed without a peer's confirmation
 }
 
 // State describes d at a reading of the clocks.

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// A Guard is a clock whose wall time follows the rule of doubt: see [Doubt]. It
-// is safe for concurrent use.
+// A Guard is a clock whose wall time follows the rules of [Doubt]. It is safe for
+// concurrent use.
 type Guard struct {
 	raw Clock
 
@@ -16,7 +16,7 @@ type Guard struct {
 	d  Doubt
 }
 
-// NewGuard guards a clock. Until [Guard.Resume] it knows no earlier start.
+// NewGuard guards a clock. Without [Guard.Resume] it knows no earlier start.
 func NewGuard(raw Clock) *Guard { return &Guard{raw: raw} }
 
 // Clock returns the guarded clock.
@@ -37,14 +37,15 @@ func (g *Guard) doubted() bool {
 	return g.d.Active()
 }
 
-// ObservePeer takes what a connected peer said its clock is now, see [Doubt.ObservePeer].
+// ObservePeer takes the current time of a connected peer, see
+// [Doubt.ObservePeer].
 func (g *Guard) ObservePeer(peer time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.d.ObservePeer(peer, g.raw.wall(), g.raw.boot())
 }
 
-// State describes how the wall clock is judged.
+// State describes whether the wall clock is believed.
 func (g *Guard) State() State {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -53,15 +54,15 @@ func (g *Guard) State() State {
 	return g.d.State(wall, boot)
 }
 
-// stampSize is the length of a stamp without the name of the machine's start.
+// stampSize is the length of a stamp without the identifier of the machine start.
 const stampSize = 16
 
-// ErrStamp says that bytes are no stamp.
+// ErrStamp means that bytes are not a valid stamp.
 var ErrStamp = errors.New("clock: not a stamp of the clock")
 
-// Stamp returns what is believed now, to be kept over a stop:
+// Stamp returns the time believed now, to be stored across a stop:
 //
-//	wall 8, Unix nanoseconds | boot 8, nanoseconds | name of the machine's start
+//	wall 8, Unix nanoseconds | boot 8, nanoseconds | identifier of the machine start
 func (g *Guard) Stamp() []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,8 +73,9 @@ func (g *Guard) Stamp() []byte {
 	return append(b, g.raw.machine...)
 }
 
-// Resume takes the stamp of an earlier start. If the machine has run since then,
-// its boot clock tells how long; else nobody knows how long it was off.
+// Resume takes the stamp of an earlier start. If the machine has not restarted
+// since then, its boot clock tells how long ago that was; otherwise the duration
+// is unknown.
 func (g *Guard) Resume(stamp []byte) error {
 	if len(stamp) < stampSize {
 		return ErrStamp

@@ -2,9 +2,9 @@ package identity
 
 import "sync"
 
-// A cache remembers the values of the keys used last: at least limit of them,
-// at most twice as many. It forgets by generation, so that a get costs one or
-// two map look-ups and no list is kept in order. It is safe for concurrent use.
+// A cache holds the values of the most recently used keys: at least limit of
+// them, at most twice as many. It evicts by generation, so that a get costs one
+// or two map lookups and no list is kept in order. It is safe for concurrent use.
 type cache[K comparable, V any] struct {
 	limit             int
 	mu                sync.Mutex
@@ -15,7 +15,7 @@ func newCache[K comparable, V any](limit int) *cache[K, V] {
 	return &cache[K, V]{limit: limit, current: make(map[K]V)}
 }
 
-// get returns the value of k, and keeps it for longer.
+// get returns the value of k and marks it as recently used.
 func (r *cache[K, V]) get(k K) (V, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -29,7 +29,7 @@ func (r *cache[K, V]) get(k K) (V, bool) {
 	return v, ok
 }
 
-// put remembers v as the value of k.
+// put stores v as the value of k.
 func (r *cache[K, V]) put(k K, v V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A CheckError says why an envelope was not let in, as a refusal for its sender.
+// A CheckError explains why an envelope was refused, with the code for its
+// sender.
 type CheckError struct {
 	Code proto.Code
 	Err  error
@@ -19,30 +20,30 @@ func (e *CheckError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *CheckError) Unwrap() error { return e.Err }
 
-// Refusal returns the code that the sender is answered with.
+// Refusal returns the code for the sender.
 func (e *CheckError) Refusal() proto.Code { return e.Code }
 
 func refuse(code proto.Code, format string, args ...any) error {
 	return &CheckError{code, fmt.Errorf("check envelope: "+format, args...)}
 }
 
-// A unknownPeerError names who is not a member. It makes its words when they are
-// read: strangers must stay cheap to refuse.
+// An unknownPeerError names a peer that is not a member. It formats its text only
+// when read: refusing unknown peers must stay cheap.
 type unknownPeerError proto.PeerID
 
 func (e unknownPeerError) Error() string {
 	return fmt.Sprintf("check envelope: %s is not a member", proto.PeerID(e))
 }
 
-// Checks is what an envelope is checked against. A value may be used by many
-// goroutines as long as nobody changes it.
+// Checks holds what an envelope is checked against. A value may be used by many
+// goroutines as long as it is not modified.
 type Checks struct {
 	Mesh     Mesh
 	Self     proto.PeerID
-	Member   func(proto.PeerID) (Member, bool) // also one whose certificate has ended and may be renewed; false: unknown or revoked; nil: membership is not checked
+	Member   func(proto.PeerID) (Member, bool) // returns a member, even one whose certificate has expired and may be renewed; false: unknown or revoked; nil: membership is not checked
 	Now      time.Time
-	Doubted  bool  // the clock that says Now is: nothing is refused for good by it
-	Floor    int64 // Unix milliseconds: what ends at or before it may have been seen and forgotten
+	Doubted  bool  // the clock behind Now is doubted: it refuses nothing permanently
+	Floor    int64 // Unix milliseconds: an envelope that ends at or before it may have been seen and forgotten
 	Verifier *Verifier
 	Keys     *Keys
 }
@@ -50,15 +51,15 @@ type Checks struct {
 // Verified is an envelope that passed every check.
 type Verified struct {
 	Header  proto.Header
-	Content []byte   // a marshalled proto.Content or proto.Outcome, as Header.What says
-	Key     [32]byte // of the content: streamed bodies are opened with it
+	Content []byte   // a marshaled proto.Content or proto.Outcome, according to Header.What
+	Key     [32]byte // of the content; it also opens streamed bodies
 }
 
-// Check makes every check of an envelope that needs no store, the cheap ones
-// first: form and size, mesh, target, membership, time, signature, key, body. So
-// a stranger costs a microsecond and a forger one signature. The errors are all
-// *CheckError. Whether the origin may ask for the kind, and whether the task is
-// known, is still to be checked.
+// Check makes every check of an envelope that needs no store, cheap ones first:
+// format and size, mesh, target, membership, time, signature, key, body. So an
+// unknown peer costs a microsecond and a forged envelope one signature check. All
+// errors are *CheckError. Whether the origin may ask for the kind, and whether
+// the task is known, remains to be checked.
 func (c *Checks) Check(env *proto.Envelope) (Verified, error) {
 	h, err := checkFormat(env)
 	if err != nil {
@@ -96,7 +97,7 @@ func (c *Checks) Check(env *proto.Envelope) (Verified, error) {
 	return Verified{Header: h, Content: content, Key: key}, nil
 }
 
-// checkFormat reads the header and holds the sizes against it and the limits.
+// checkFormat parses the header and checks the sizes against it and the limits.
 func checkFormat(env *proto.Envelope) (proto.Header, error) {
 	var none proto.Header
 	switch {
@@ -128,7 +129,7 @@ func checkFormat(env *proto.Envelope) (proto.Header, error) {
 	return h, nil
 }
 
-// checkOrigin asks whether the origin may say what it says.
+// checkOrigin checks whether the origin may send the envelope.
 func (c *Checks) checkOrigin(h *proto.Header) error {
 	m, ok := c.Member(h.Origin)
 	if !ok {
@@ -142,15 +143,15 @@ func (c *Checks) checkOrigin(h *proto.Header) error {
 		return refuse(proto.CodeDenied, "%q does not have the role %q", m.Name, role)
 	}
 	if err := checkTime(m.NotBefore, m.NotAfter, c.Now); err != nil {
-		// It may be renewed any moment, so the task waits.
+		// It may be renewed at any moment, so the task waits.
 		return refuse(proto.CodeBusy, "the certificate of %q: %w", m.Name, err)
 	}
 	return nil
 }
 
-// checkTime checks the envelope's life against the clock. A result has no time to
-// be late for: the commit rule of its home decides whether it counts, and no wrong
-// clock of the node that ran the task may lose it.
+// checkTime checks the envelope's lifetime against the clock. A result cannot be
+// too late: the commit rule of its home decides whether it counts, and a wrong
+// clock of the node that ran the task must not lose it.
 func (c *Checks) checkTime(h *proto.Header) error {
 	if h.What == proto.WhatResult {
 		return nil
@@ -160,13 +161,13 @@ func (c *Checks) checkTime(h *proto.Header) error {
 	case h.NotAfter-h.Created > proto.MaxTTL.Milliseconds():
 		return refuse(proto.CodeBadForm, "it lives longer than %d days", int(proto.MaxTTL.Hours()/24))
 	case h.NotAfter <= now-skew && c.Doubted:
-		return refuse(proto.CodeBusy, "it ended %s by a clock that is doubted here: later it may pass", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
+		return refuse(proto.CodeBusy, "it ended %s by a clock that is doubted here; it may be accepted later", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
 	case h.NotAfter <= now-skew:
 		return refuse(proto.CodeExpired, "it ended %s", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
 	case h.NotAfter <= c.Floor:
-		return refuse(proto.CodeExpired, "it ended before the floor of what is remembered here")
+		return refuse(proto.CodeExpired, "it ended before the floor up to which this node has forgotten ids")
 	case h.Created > now+skew:
-		// A clock is wrong, here or there: later it may pass.
+		// One of the two clocks is wrong: the envelope may be accepted later.
 		return refuse(proto.CodeBusy, "it is from the future, %s: compare the clocks", time.UnixMilli(h.Created).UTC().Format(time.RFC3339))
 	}
 	return nil

@@ -8,15 +8,15 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Deed is proof of who is the home of a queue, once its signature was checked.
+// A Deed proves who the home of a queue is, once its signature was verified.
 type Deed struct {
 	Queue      string
 	Generation uint64
-	From, To   proto.PeerID // From is zero when the queue is made
+	From, To   proto.PeerID // From is zero when the queue is created
 	Seized     bool
 	Root       [32]byte // of the chain of deeds: see [DeedRoot]
 	Admin      bool     // signed by the root or an admin
-	Issuer     Member   // whose certificate the signer showed; zero: the root, or From itself
+	Issuer     Member   // the signer's certificate; zero: the root, or From itself
 }
 
 func (d *Deed) message(mesh Mesh) *proto.Deed {
@@ -30,20 +30,21 @@ func (d *Deed) message(mesh Mesh) *proto.Deed {
 	return m
 }
 
-// DeedRoot is what all deeds have in common that go back to one making of a queue, by
-// the holder of the key maker: the root of the mesh or an admin. Where two made a queue
-// of one name the lower root wins, everywhere.
+// DeedRoot returns the value shared by all deeds that go back to one creation of
+// a queue by the holder of the key maker: the root of the mesh or an admin. If
+// two create a queue of the same name the lower root wins everywhere.
 func DeedRoot(queue string, maker []byte) [32]byte {
 	return sha256.Sum256(append([]byte(queue), maker...))
 }
 
-// SignDeed states as the home of a queue that it goes to another.
+// SignDeed signs, as the home of a queue, its handoff to another node.
 func (k *Keys) SignDeed(mesh Mesh, d Deed) (*proto.Signed, error) {
 	return d.sign(mesh, func(details []byte) *proto.Signed { return signDetails(k.private, domainDeed, details) })
 }
 
-// SignDeedAsAdmin states by the right of own, the certificate of k itself, that a
-// queue is made or seized, or its home is confirmed. own must be of the root and have the admin role.
+// SignDeedAsAdmin signs, by the authority of own, the certificate of k itself,
+// that a queue is created or seized, or that its home is confirmed. own must be
+// issued by the root and have the admin role.
 func (k *Keys) SignDeedAsAdmin(mesh Mesh, own *proto.Signed, d Deed) (*proto.Signed, error) {
 	return d.sign(mesh, func(details []byte) *proto.Signed {
 		s := signDetails(k.private, domainDeed, details)
@@ -52,7 +53,7 @@ func (k *Keys) SignDeedAsAdmin(mesh Mesh, own *proto.Signed, d Deed) (*proto.Sig
 	})
 }
 
-// SignDeed states by the right of the root that a queue is made or seized.
+// SignDeed signs, as the root, that a queue is created or seized.
 func (r *Root) SignDeed(d Deed) (*proto.Signed, error) {
 	return d.sign(r.mesh, func(details []byte) *proto.Signed { return signDetails(r.private, domainDeed, details) })
 }
@@ -70,10 +71,11 @@ func (d *Deed) sign(mesh Mesh, with func(details []byte) *proto.Signed) (*proto.
 	return s, nil
 }
 
-// VerifyDeed returns what a deed of the mesh proves: a handoff that the home until
-// then signed, or what an admin signed: that a queue is made, that it is seized, or,
-// with a generation above 1 and no home before, who is its home. Whether From was the home is not known here,
-// nor whether the admin's certificate was withdrawn.
+// VerifyDeed returns what a deed of the mesh proves: a handoff signed by the
+// previous home, or a statement signed by an admin: that a queue is created, that
+// it is seized, or, with a generation above 1 and no previous home, who its home
+// is. It does not check whether From was the home, or whether the admin's
+// certificate was revoked.
 func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 	if s == nil || len(m.Root) != 32 || len(s.GetDetails()) > maxDetails {
 		return Deed{}, fmt.Errorf("deed: %w: there is none, or it is too long", ErrBadRecord)
@@ -104,7 +106,7 @@ func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 	copy(d.From[:], p.GetFrom())
 	copy(d.To[:], p.GetTo())
 	copy(d.Root[:], p.GetRoot())
-	stated := len(p.GetFrom()) == 0 && !d.Seized // by an admin alone: it is made, or its home is confirmed
+	stated := len(p.GetFrom()) == 0 && !d.Seized // by an admin alone: it is created, or its home is confirmed
 	handed := d.Generation > 1 && len(p.GetFrom()) == len(d.From) && d.From != d.To
 	rooted := d.Generation > 1 && len(p.GetRoot()) == len(d.Root) || d.Generation == 1 && len(p.GetRoot()) == 0
 	if d.Generation == 1 {

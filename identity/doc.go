@@ -1,19 +1,18 @@
-// Package identity says who a node is: it holds the node's keys, admits nodes
-// to a mesh, signs what a node states and opens what only it may read.
+// Package identity manages who a node is: it holds the node's keys, admits nodes
+// to a mesh, signs the node's statements and opens what only it may read.
 //
 //	Root ──issues──▶ Member certificate ◀──issues── a node with the admin role
 //	                     │ names
 //	                     ▼
 //	Keys: node key ──signs──▶ KeyRecord, one signature per group of envelopes
 //	      │                                     and receipts (Merkle root)
-//	      └ sealing keys ──open──▶ slot ──holds──▶ content key ──opens──▶ body
+//	      └ sealing keys ──open──▶ wrapped key ──▶ content key ──opens──▶ body
 //
-// What is promised: an envelope that [Checks.Check] lets through was made by the
-// admitted member that it names, for this node and this mesh, is in its time,
-// and was not changed by anybody; nobody else can read its body. Every record
-// type is signed in a domain of its own (domains.go), so that no signature says
-// two things.
+// Promise: an envelope that passes [Checks.Check] was made by the admitted member
+// that it names, for this node and this mesh, has not expired, and was not
+// modified; no other node can read its body. Every record type is signed in a
+// domain of its own (domains.go), so that no signature is valid for two types.
 //
-// The package keeps nothing on disk but the key files. Which ticket was used,
-// who is revoked and what was seen before is for its caller to remember.
+// The package stores nothing on disk except the key files. Its callers record
+// which tickets were used, who is revoked and what was seen before.
 package identity

@@ -1,17 +1,17 @@
 package identity
 
-// A domain begins every string of bytes that is signed, hashed or derived from,
-// and belongs to one type of record. Changing one makes all records of its type
-// unreadable.
+// A domain is the prefix of every byte string that is signed, hashed or used for
+// derivation, and belongs to one type of record. Changing one makes all records of
+// its type unreadable.
 const (
 	domainGroup      = "balefire/v1/group\x00"   // signed: the root of a group
 	domainTask       = "balefire/v1/task\x00"    // leaf of a group: an envelope with a task
 	domainResult     = "balefire/v1/result\x00"  // leaf of a group: an envelope with a result
 	domainReceipt    = "balefire/v1/receipt\x00" // leaf of a group: a statement
-	domainNode       = "balefire/v1/node\x00"    // signed: what a node says of itself
+	domainNode       = "balefire/v1/node\x00"    // signed: a node record
 	domainMember     = "balefire/v1/member\x00"  // signed: a membership certificate
 	domainKey        = "balefire/v1/kemkey\x00"  // signed: a key record
-	domainJoin       = "balefire/v1/join\x00"    // MAC: the proof that a ticket is held
+	domainJoin       = "balefire/v1/join\x00"    // MAC: the proof of holding a ticket
 	domainTicket     = "balefire/v1/ticket\x00"  // hash: a ticket's checksum and its id
 	domainKeyID      = "balefire/v1/keyid\x00"   // hash: the short name of a sealing key
 	domainKeyFile    = "balefire/v1/keyfile\x00" // hash: the checksum of a key file
@@ -21,11 +21,11 @@ const (
 	domainStream     = "balefire/v1/stream\x00"  // derived: the key of a streamed body
 
 	domainAccusation = "balefire/v1/accusation\x00" // signed: that another node did not answer
-	domainRevocation = "balefire/v1/revocation\x00" // signed: the end of a certificate before its time
-	domainDeed       = "balefire/v1/deed\x00"       // signed: that a queue has another home
+	domainRevocation = "balefire/v1/revocation\x00" // signed: the revocation of a certificate
+	domainDeed       = "balefire/v1/deed\x00"       // signed: the home of a queue
 )
 
-// Merkle trees tell a leaf from an inner node by the first byte that is hashed.
+// Merkle trees distinguish a leaf from an inner node by the first hashed byte.
 const (
 	prefixLeaf = 0x00
 	prefixNode = 0x01

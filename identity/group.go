@@ -10,8 +10,8 @@ import (
 // verifiedLimit is how many groups a Verifier remembers.
 const verifiedLimit = 4096
 
-// SignGroup signs 1 to proto.MaxGroup leaves with one signature, and returns
-// what leads from each of them to it. It panics for another number.
+// SignGroup signs 1 to proto.MaxGroup leaves with one signature, and returns it
+// with the proof of each leaf. It panics for another number.
 func (k *Keys) SignGroup(leaves [][32]byte) (sig []byte, proofs []Proof) {
 	t := newTree(leaves)
 	return signRoot(k.private, t.root()), t.proofs()
@@ -25,26 +25,26 @@ func signRoot(key ed25519.PrivateKey, root [32]byte) []byte {
 func groupMessage(root [32]byte) []byte { return append([]byte(domainGroup), root[:]...) }
 
 // A Verifier checks leaves against the signatures of their groups. It remembers
-// the groups that it found good, so that all but the first leaf of a group cost
-// a few hashes. It is safe for concurrent use.
+// valid groups, so that all leaves of a group but the first cost only a few
+// hashes. It is safe for concurrent use.
 type Verifier struct {
 	verified *cache[group, struct{}]
 }
 
-// A group is a root and who signed it how.
+// A group is a signed root.
 type group struct {
 	signer    proto.PeerID
 	root      [32]byte
 	signature [ed25519.SignatureSize]byte
 }
 
-// NewVerifier returns a Verifier that has seen nothing.
+// NewVerifier returns an empty Verifier.
 func NewVerifier() *Verifier {
 	return &Verifier{verified: newCache[group, struct{}](verifiedLimit)}
 }
 
-// Verify returns nil if signer signed a group that holds leaf, and an error
-// that is ErrProof, ErrWeakKey or ErrSignature otherwise.
+// Verify returns nil if signer signed a group that contains leaf. Otherwise the
+// error is ErrProof, ErrWeakKey or ErrSignature.
 func (v *Verifier) Verify(signer proto.PeerID, leaf [32]byte, proof Proof, sig []byte) error {
 	root, err := RootOf(leaf, proof)
 	if err != nil {
@@ -72,8 +72,8 @@ func (v *Verifier) verifyRoot(signer proto.PeerID, root [32]byte, sig []byte) er
 }
 
 // EnvelopeLeaf returns the leaf of an envelope: its header as it is, with the
-// digest of its sealed body. What says how the envelope is read, proto.WhatTask
-// or proto.WhatResult: one cannot pass for the other.
+// digest of its sealed body. what is proto.WhatTask or proto.WhatResult: one
+// cannot pass for the other.
 func EnvelopeLeaf(header, body []byte, what byte) [32]byte {
 	domain := domainTask
 	if what == proto.WhatResult {

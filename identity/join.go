@@ -7,8 +7,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// JoinProof shows inviter that joiner holds the ticket with secret, without
-// telling it. It is bound to both, so nobody can pass it on.
+// JoinProof proves to inviter that joiner holds the ticket with secret, without
+// revealing it. It is bound to both peers, so it cannot be forwarded.
 func JoinProof(secret [16]byte, joiner, inviter proto.PeerID) []byte {
 	mac := hmac.New(sha256.New, secret[:])
 	mac.Write([]byte(domainJoin))
@@ -17,9 +17,8 @@ func JoinProof(secret [16]byte, joiner, inviter proto.PeerID) []byte {
 	return mac.Sum(nil)
 }
 
-// CheckJoinProof reports whether proof is JoinProof's, in constant time. That
-// the ticket was not used before, and is in its time, is for the inviter to
-// check.
+// CheckJoinProof reports whether proof is a valid JoinProof, in constant time.
+// The inviter must check that the ticket was not used before and has not expired.
 func CheckJoinProof(secret [16]byte, joiner, inviter proto.PeerID, proof []byte) bool {
 	return hmac.Equal(proof, JoinProof(secret, joiner, inviter))
 }

@@ -13,17 +13,17 @@ import (
 	"path/filepath"
 )
 
-// ErrExists is returned instead of writing over a key.
-var ErrExists = errors.New("identity: there is a key already, it is never written over")
+// ErrExists is returned instead of overwriting a key.
+var ErrExists = errors.New("identity: there is already a key, it is never overwritten")
 
-// ErrKeyFile is returned for a key file that may not be trusted or cannot be
-// read. The error says what to do.
+// ErrKeyFile is returned for a key file that must not be trusted or cannot be
+// read. The error states what to do.
 var ErrKeyFile = errors.New("identity: refused key file")
 
 // maxKeyFile bounds what is read, in bytes.
 const maxKeyFile = 16 << 10
 
-// damaged says why a key file cannot be used.
+// damaged explains why a key file cannot be used.
 func damaged(path, format string, args ...any) error {
 	return fmt.Errorf("%w %s: %w: restore it from a backup", ErrKeyFile, path, fmt.Errorf(format, args...))
 }
@@ -34,9 +34,9 @@ func keyFileSum(kind string, body []byte) []byte {
 	return sum[:8]
 }
 
-// writeKeyFile writes body, readable by the owner alone, and returns when it is
-// on disk. The file appears whole or not at all; one that is there is never
-// written over.
+// writeKeyFile writes body, readable by the owner alone, and returns once it is
+// on disk. The file appears whole or not at all; an existing one is never
+// overwritten.
 func writeKeyFile(path, kind string, body []byte) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -66,7 +66,7 @@ func writeSynced(path string, b []byte) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// readKeyFile returns the body of a key file that nobody else can have read.
+// readKeyFile returns the body of a key file that no other user can have read.
 func readKeyFile(path, kind string) ([]byte, error) {
 	f, err := openKeyFile(path)
 	if err != nil {
@@ -90,7 +90,7 @@ func readKeyFile(path, kind string) ([]byte, error) {
 	return parseKeyFile(path, kind, text)
 }
 
-// parseKeyFile checks that text is one whole key of a kind.
+// parseKeyFile checks that text is exactly one key of a kind.
 func parseKeyFile(path, kind string, text []byte) ([]byte, error) {
 	if len(text) == 0 {
 		return nil, damaged(path, "it is empty")
@@ -100,7 +100,7 @@ func parseKeyFile(path, kind string, text []byte) ([]byte, error) {
 	}
 	block, rest := pem.Decode(text)
 	if block == nil || !bytes.HasPrefix(text, []byte("-----BEGIN ")) || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, damaged(path, "it is no key file, or was cut short")
+		return nil, damaged(path, "it is not a key file, or is truncated")
 	}
 	if block.Type != kind {
 		return nil, damaged(path, "it holds a %.40q, not a %q", block.Type, kind)

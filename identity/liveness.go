@@ -11,16 +11,16 @@ import (
 // incarnationBits, and one more for each refutation.
 const incarnationBits = 20
 
-// maxBoot bounds a boot number: it is of Unix seconds, and a higher one would
-// leave no room above it.
+// maxBoot bounds a boot number: it is in Unix seconds, and a higher one would
+// leave no headroom.
 const maxBoot = 1 << 42
 
 // Incarnation returns the first incarnation of a start: higher than any that the
 // node had in an earlier one.
 func Incarnation(boot uint64) uint64 { return boot << incarnationBits }
 
-// SignNode states what the node says of itself. r.Mesh and r.Peer are set by the
-// caller. It refuses what VerifyNode would refuse elsewhere.
+// SignNode signs the record that a node publishes about itself. The caller sets
+// r.Mesh and r.Peer. It refuses what VerifyNode would refuse elsewhere.
 func (k *Keys) SignNode(r *proto.NodeRecord) (*proto.Signed, error) {
 	if err := checkNode(r, k.peer); err != nil {
 		return nil, fmt.Errorf("sign the node record: %w", err)
@@ -32,8 +32,8 @@ func (k *Keys) SignNode(r *proto.NodeRecord) (*proto.Signed, error) {
 	return signDetails(k.private, domainNode, details), nil
 }
 
-// VerifyNode returns what a node of the mesh says of itself. Whether it is a
-// member is not known here.
+// VerifyNode returns the record that a node of the mesh published about itself.
+// It does not check membership.
 func (m Mesh) VerifyNode(s *proto.Signed) (*proto.NodeRecord, error) {
 	signer, err := verifySelfSigned(s, domainNode)
 	if err != nil {
@@ -52,7 +52,7 @@ func (m Mesh) VerifyNode(s *proto.Signed) (*proto.NodeRecord, error) {
 	return &r, nil
 }
 
-// checkNode checks the form of r, which signer signs.
+// checkNode checks the format of r, which signer signs.
 func checkNode(r *proto.NodeRecord, signer proto.PeerID) error {
 	boot, inc := r.GetBoot(), r.GetIncarnation()
 	switch {
@@ -76,14 +76,14 @@ func checkNode(r *proto.NodeRecord, signer proto.PeerID) error {
 	}
 	for _, h := range r.GetHops() {
 		if len(h.GetRelay()) != len(signer) || h.GetLossPermille() > 1000 {
-			return fmt.Errorf("%w: a way to a relay with an id of %d bytes that loses %d of 1000", ErrBadRecord, len(h.GetRelay()), h.GetLossPermille())
+			return fmt.Errorf("%w: a path to a relay with an id of %d bytes that loses %d of 1000", ErrBadRecord, len(h.GetRelay()), h.GetLossPermille())
 		}
 	}
 	return nil
 }
 
-// SignAccusation states that another node did not answer. a.Mesh and a.Accuser
-// are set by the caller.
+// SignAccusation signs that another node did not answer. The caller sets a.Mesh
+// and a.Accuser.
 func (k *Keys) SignAccusation(a *proto.Accusation) (*proto.Signed, error) {
 	if err := checkAccusation(a, k.peer); err != nil {
 		return nil, fmt.Errorf("sign the accusation: %w", err)
@@ -95,8 +95,8 @@ func (k *Keys) SignAccusation(a *proto.Accusation) (*proto.Signed, error) {
 	return signDetails(k.private, domainAccusation, details), nil
 }
 
-// VerifyAccusation returns what a node of the mesh says of another one. Whether
-// the accuser is a member is not known here.
+// VerifyAccusation returns the statement of one node about another. It does not
+// check whether the accuser is a member.
 func (m Mesh) VerifyAccusation(s *proto.Signed) (*proto.Accusation, error) {
 	signer, err := verifySelfSigned(s, domainAccusation)
 	if err != nil {
@@ -115,7 +115,7 @@ func (m Mesh) VerifyAccusation(s *proto.Signed) (*proto.Accusation, error) {
 	return &a, nil
 }
 
-// checkAccusation checks the form of a, which signer signs.
+// checkAccusation checks the format of a, which signer signs.
 func checkAccusation(a *proto.Accusation, signer proto.PeerID) error {
 	switch {
 	case !bytes.Equal(a.GetAccuser(), signer[:]):

@@ -12,27 +12,27 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Roles that the mesh itself knows. A certificate may name others, for the
-// allow-lists of handlers.
+// Roles with a meaning to the mesh itself. A certificate may contain others, for
+// the allow lists of handlers.
 const (
-	RoleSend    = "send"    // may make tasks
-	RoleWork    = "work"    // may take tasks, and so state results
+	RoleSend    = "send"    // may create tasks
+	RoleWork    = "work"    // may run tasks, and so state results
 	RoleRelay   = "relay"   // forwards connections for others
-	RoleCourier = "courier" // holds sealed tasks for others
+	RoleCourier = "courier" // stores sealed tasks for others
 	RoleAdmin   = "admin"   // admits nodes and renews certificates
 )
 
-// MeshRoles lists them.
+// MeshRoles lists these roles.
 func MeshRoles() []string { return []string{RoleSend, RoleWork, RoleRelay, RoleCourier, RoleAdmin} }
 
-// DefaultRoles are those of a node that was not given any.
+// DefaultRoles are the roles of a node that was given none.
 func DefaultRoles() []string { return []string{RoleSend, RoleWork, RoleRelay} }
 
 const (
 	// MaxMemberLife is how long a certificate may last.
 	MaxMemberLife = 366 * 24 * time.Hour
-	// MemberGrace is how long after its end a certificate still lets its
-	// holder connect, to have it renewed and for nothing else.
+	// MemberGrace is how long an expired certificate still lets its holder connect,
+	// only to have it renewed.
 	MemberGrace = 90 * 24 * time.Hour
 	maxRoles    = 16
 )
@@ -40,10 +40,10 @@ const (
 // Errors of membership certificates.
 var (
 	// ErrWrongMesh is returned for a certificate of another mesh.
-	ErrWrongMesh = errors.New("identity: the certificate is of another mesh")
+	ErrWrongMesh = errors.New("identity: the certificate is for another mesh")
 	// ErrNotAdmin is returned for a certificate whose issuer had no right to
 	// issue it.
-	ErrNotAdmin = errors.New("identity: the certificate's issuer may not issue it")
+	ErrNotAdmin = errors.New("identity: the certificate's issuer was not allowed to issue it")
 )
 
 // A Member is a node that was admitted to a mesh.
@@ -53,15 +53,15 @@ type Member struct {
 	Roles     []string // DNS labels, at most 16
 	NotBefore time.Time
 	NotAfter  time.Time
-	Serial    [16]byte      // random; what a revocation names
+	Serial    [16]byte      // random; identifies the certificate in a revocation
 	Grace     bool          // expired, but no longer than MemberGrace ago
-	Cert      *proto.Signed // the certificate that says all this
+	Cert      *proto.Signed // the certificate with all of this
 }
 
 // HasRole reports whether m was given a role.
 func (m Member) HasRole(role string) bool { return slices.Contains(m.Roles, role) }
 
-// withDefaults fills what the issuer left open.
+// withDefaults fills in what the issuer left open.
 func (m Member) withDefaults(now time.Time) Member {
 	if len(m.Roles) == 0 {
 		m.Roles = DefaultRoles()
@@ -78,15 +78,15 @@ func (m Member) withDefaults(now time.Time) Member {
 	return m
 }
 
-// IssueMember admits m.Peer under m.Name. Of the other fields, those left zero
-// mean the default roles, a year from now and a random serial.
+// IssueMember admits m.Peer under m.Name. Other fields left zero mean the default
+// roles, a year from now and a random serial.
 func (r *Root) IssueMember(m Member, now time.Time) (*proto.Signed, error) {
 	return issue(r.mesh, r.private, nil, m.withDefaults(now))
 }
 
-// IssueMember admits m.Peer as Root.IssueMember does, by the right of own: the
-// certificate of k itself, which must be of the root and have the admin role.
-// An admin makes no other admins.
+// IssueMember admits m.Peer as Root.IssueMember does, by the authority of own:
+// the certificate of k itself, which must be issued by the root and have the
+// admin role. An admin cannot admit other admins.
 func (k *Keys) IssueMember(mesh Mesh, own *proto.Signed, m Member, now time.Time) (*proto.Signed, error) {
 	issuer, err := mesh.VerifyMember(own, now)
 	if err != nil {
@@ -101,8 +101,7 @@ func (k *Keys) IssueMember(mesh Mesh, own *proto.Signed, m Member, now time.Time
 	return issue(mesh, k.private, own, m.withDefaults(now))
 }
 
-// issue signs a certificate, and refuses to hand out what others would refuse
-// to accept.
+// issue signs a certificate. It refuses one that others would not accept.
 func issue(mesh Mesh, key ed25519.PrivateKey, issuer *proto.Signed, m Member) (*proto.Signed, error) {
 	details, err := proto.Encode(nil, &proto.MemberDetails{
 		Mesh: mesh.ID[:], Peer: m.Peer[:], Name: m.Name, Roles: m.Roles, Serial: m.Serial[:],
@@ -119,10 +118,10 @@ func issue(mesh Mesh, key ed25519.PrivateKey, issuer *proto.Signed, m Member) (*
 	return s, nil
 }
 
-// VerifyMember returns whom a certificate admits. With ErrExpired the member is
-// returned too; its Grace says whether it may still connect to be renewed. So it is
-// with ErrNotYet: the certificate is genuine, and one of two clocks is wrong.
-// Whether it was revoked is not known here.
+// VerifyMember returns the member that a certificate admits. With ErrExpired it
+// returns the member too; Grace reports whether it may still connect to be
+// renewed. The same holds for ErrNotYet: the certificate is genuine, and one of
+// the two clocks is wrong. It does not check revocations.
 func (m Mesh) VerifyMember(s *proto.Signed, now time.Time) (Member, error) {
 	member, issuer, err := m.readMember(s)
 	if err != nil {
@@ -142,12 +141,12 @@ func (m Mesh) VerifyMember(s *proto.Signed, now time.Time) (Member, error) {
 	return member, fmt.Errorf("certificate of %q: %w", member.Name, err)
 }
 
-// readMember checks everything of a certificate but the time. The issuer is
-// zero when it is the root.
+// readMember checks everything of a certificate except the time. The issuer is
+// zero if it is the root.
 //
-// An admin's certificate needs to be valid when it issued, not now: else
-// everybody it admitted would have to leave with it. What its key can do later is
-// bounded by the certificate's end and a year.
+// An admin's certificate must have been valid when it issued, not now: otherwise
+// everybody it admitted would be excluded when it expires. What its key can do
+// later is bounded by the certificate's end and a year.
 func (m Mesh) readMember(s *proto.Signed) (member, issuer Member, err error) {
 	if s == nil || len(m.Root) != ed25519.PublicKeySize {
 		return member, issuer, fmt.Errorf("%w: there is none", ErrBadRecord)
@@ -164,13 +163,13 @@ func (m Mesh) readMember(s *proto.Signed) (member, issuer Member, err error) {
 		return member, issuer, fmt.Errorf("of the issuer: %w", err)
 	}
 	if !issuer.HasRole(RoleAdmin) {
-		return member, issuer, fmt.Errorf("%w: %q is no admin", ErrNotAdmin, issuer.Name)
+		return member, issuer, fmt.Errorf("%w: %q is not an admin", ErrNotAdmin, issuer.Name)
 	}
 	if member, err = m.readSignedBy(s, issuer.Peer); err != nil {
 		return member, issuer, err
 	}
 	if member.HasRole(RoleAdmin) {
-		return member, issuer, fmt.Errorf("%w: only the mesh root makes an admin", ErrNotAdmin)
+		return member, issuer, fmt.Errorf("%w: only the mesh root can admit an admin", ErrNotAdmin)
 	}
 	if member.NotBefore.Before(issuer.NotBefore) || member.NotBefore.After(issuer.NotAfter) {
 		return member, issuer, fmt.Errorf("%w: %q was not an admin at that time", ErrNotAdmin, issuer.Name)
@@ -179,7 +178,7 @@ func (m Mesh) readMember(s *proto.Signed) (member, issuer Member, err error) {
 }
 
 // readSignedBy checks one certificate against its signer's key. Nothing is
-// decoded before the signature holds.
+// decoded before the signature is verified.
 func (m Mesh) readSignedBy(s *proto.Signed, signer [32]byte) (Member, error) {
 	if len(s.GetDetails()) > maxDetails {
 		return Member{}, fmt.Errorf("%w: %d bytes", ErrBadRecord, len(s.GetDetails()))
@@ -199,7 +198,7 @@ func (m Mesh) readSignedBy(s *proto.Signed, signer [32]byte) (Member, error) {
 	return member, err
 }
 
-// memberOf checks the form of d.
+// memberOf converts d and checks its format.
 func memberOf(d *proto.MemberDetails) (Member, error) {
 	var m Member
 	if len(d.GetPeer()) != len(m.Peer) || len(d.GetSerial()) != len(m.Serial) {
@@ -211,14 +210,14 @@ func memberOf(d *proto.MemberDetails) (Member, error) {
 	}
 	m.Name, m.Roles = d.GetName(), d.GetRoles()
 	if !isLabel(m.Name) {
-		return m, fmt.Errorf("%w: %.64q is no name: use 1 to 63 lower-case letters, digits and hyphens", ErrBadRecord, m.Name)
+		return m, fmt.Errorf("%w: %.64q is not a valid name: use 1 to 63 lower-case letters, digits and hyphens", ErrBadRecord, m.Name)
 	}
 	if len(m.Roles) > maxRoles {
 		return m, fmt.Errorf("%w: %d roles", ErrBadRecord, len(m.Roles))
 	}
 	for i, role := range m.Roles {
 		if !isLabel(role) || slices.Contains(m.Roles[:i], role) {
-			return m, fmt.Errorf("%w: %.64q is no role, or is named twice", ErrBadRecord, role)
+			return m, fmt.Errorf("%w: %.64q is not a role, or is listed twice", ErrBadRecord, role)
 		}
 	}
 	var err error

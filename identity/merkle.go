@@ -16,15 +16,15 @@ const maxSteps = 10
 
 // A Proof leads from a leaf to the root of its group.
 type Proof struct {
-	Index uint32 // the leaf's place, below 2^steps
-	Path  []byte // the hashes beside the way up, 32 bytes a step
+	Index uint32 // the leaf's index, below 2^steps
+	Path  []byte // the sibling hashes on the way to the root, 32 bytes each
 }
 
-// A tree is a binary hash tree whose last level is filled up with zero hashes,
-// which no leaf has, to a power of two. So every leaf has a path of the same
-// length, and each (index, path) belongs to one place.
+// A tree is a binary hash tree whose last level is padded to a power of two with
+// zero hashes, which no leaf has. So all paths of a group have the same length,
+// and each (index, path) belongs to one leaf.
 type tree struct {
-	levels [maxSteps + 1][][32]byte // from the leaves to the root; filling left out
+	levels [maxSteps + 1][][32]byte // from the leaves to the root, without padding
 	height int
 }
 
@@ -65,7 +65,7 @@ func newTree(leaves [][32]byte) *tree {
 	return t
 }
 
-// node returns the hash of a place, which may be filling.
+// node returns the hash of a node, which may be padding.
 func (t *tree) node(level, i int) *[32]byte {
 	if i < len(t.levels[level]) {
 		return &t.levels[level][i]
@@ -75,7 +75,7 @@ func (t *tree) node(level, i int) *[32]byte {
 
 func (t *tree) root() [32]byte { return t.levels[t.height][0] }
 
-// proofs returns the way from each leaf to the root.
+// proofs returns the proof of each leaf.
 func (t *tree) proofs() []Proof {
 	all := make([]Proof, len(t.levels[0]))
 	paths := make([]byte, 0, len(all)*t.height*32)

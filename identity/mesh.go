@@ -16,8 +16,8 @@ const (
 	rootKeyType = "BALEFIRE MESH ROOT KEY"
 )
 
-// A Mesh is a private network of nodes. Whoever is admitted to it holds a
-// certificate that goes back to its root key.
+// A Mesh is a private network of nodes. Every member holds a certificate that
+// leads back to the root key.
 type Mesh struct {
 	ID   proto.MeshID
 	Root ed25519.PublicKey
@@ -42,14 +42,14 @@ func (m Mesh) Fingerprint() [8]byte {
 	return [8]byte(sum[16:24])
 }
 
-// A Root is the key that a mesh begins with. It admits nodes and makes admins;
-// it may be kept off every machine that is on line.
+// A Root is the key that a mesh is based on. It admits nodes and admins; it can
+// be kept off every machine that is online.
 type Root struct {
 	private ed25519.PrivateKey
 	mesh    Mesh
 }
 
-// NewRoot makes a root in memory. A nil random means the system's.
+// NewRoot creates a root in memory. A nil random means the system's.
 func NewRoot(random io.Reader) *Root {
 	if random == nil {
 		random = rand.Reader
@@ -57,7 +57,7 @@ func NewRoot(random io.Reader) *Root {
 	return rootOf(newNodeKey(random))
 }
 
-// CreateRoot makes the root of a new mesh and writes it below dir.
+// CreateRoot creates the root of a new mesh and writes it below dir.
 func CreateRoot(dir string) (*Root, error) {
 	key := newNodeKey(rand.Reader)
 	if err := writeKeyFile(filepath.Join(dir, rootKeyFile), rootKeyType, key); err != nil {
@@ -78,7 +78,7 @@ func LoadRoot(dir string) (*Root, error) {
 func rootOf(key ed25519.PrivateKey) *Root {
 	mesh, err := NewMesh(key.Public().(ed25519.PublicKey))
 	if err != nil {
-		panic("identity: " + err.Error()) // a key made from a seed is never weak
+		panic("identity: " + err.Error()) // a key derived from a seed is never weak
 	}
 	return &Root{private: key, mesh: mesh}
 }
@@ -86,8 +86,7 @@ func rootOf(key ed25519.PrivateKey) *Root {
 // Mesh returns the mesh that r is the root of.
 func (r *Root) Mesh() Mesh { return r.mesh }
 
-// String names the mesh and shows nothing of its key, in whatever way r is
-// printed.
+// String names the mesh. It reveals nothing of the key, however r is printed.
 func (r *Root) String() string { return "root of mesh " + r.mesh.ID.String() }
 
 // GoString is String.

@@ -6,15 +6,15 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// SignAck returns the signature of an Ack: over the statements that it makes, in
-// the order of their frames, 1 to proto.MaxGroup of them.
+// SignAck returns the signature of an Ack over its statements, in the order of
+// their frames, 1 to proto.MaxGroup of them.
 func (k *Keys) SignAck(statements [][]byte) []byte {
 	return signRoot(k.private, newTree(statementLeaves(statements)).root())
 }
 
 // AckReceipts checks the signature of an Ack from node and returns one receipt
-// for each statement. The statements are not on the wire: the receiver of the
-// Ack knows what they must say and encodes them itself.
+// per statement. The statements are not on the wire: the receiver of the Ack
+// knows them and encodes them itself.
 func (v *Verifier) AckReceipts(node proto.PeerID, statements [][]byte, sig []byte) ([]*proto.Receipt, error) {
 	if len(statements) < 1 || len(statements) > proto.MaxGroup {
 		return nil, fmt.Errorf("receipts of an ack: %w: %d statements", ErrProof, len(statements))
@@ -30,7 +30,7 @@ func (v *Verifier) AckReceipts(node proto.PeerID, statements [][]byte, sig []byt
 	return receipts, nil
 }
 
-// Receipts states several things at once, 1 to proto.MaxGroup, under one
+// Receipts signs several statements at once, 1 to proto.MaxGroup, with one
 // signature.
 func (k *Keys) Receipts(statements [][]byte) []*proto.Receipt {
 	sig, proofs := k.SignGroup(statementLeaves(statements))
@@ -41,9 +41,9 @@ func (k *Keys) Receipts(statements [][]byte) []*proto.Receipt {
 	return receipts
 }
 
-// VerifyReceipt returns what a receipt states, checked against the signature of
-// the node that it names and nothing else: it needs no network and no store.
-// Whether that node was a member is for the caller to know.
+// VerifyReceipt returns the statement of a receipt after checking the signature
+// of the node that it names. It needs no network and no store. The caller must
+// know whether that node was a member.
 func VerifyReceipt(v *Verifier, r *proto.Receipt) (proto.Statement, error) {
 	s, err := proto.ParseStatement(r.GetStatement())
 	if err != nil {

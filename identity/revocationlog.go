@@ -11,8 +11,8 @@ import (
 // certificate of an admin.
 const maxLoggedRevocation = 4 * maxDetails
 
-// AppendRevocation appends a revocation to the bytes of a log of them: its length and
-// its record. A log that was cut off is read up to there.
+// AppendRevocation appends a revocation to an encoded log: its length and its
+// record. A truncated log is readable up to the cut.
 func AppendRevocation(b []byte, s *proto.Signed) ([]byte, error) {
 	r, err := proto.Encode(nil, s)
 	if err != nil {
@@ -24,8 +24,8 @@ func AppendRevocation(b []byte, s *proto.Signed) ([]byte, error) {
 	return append(binary.AppendUvarint(b, uint64(len(r))), r...), nil
 }
 
-// ReadRevocations returns the records of a log that can be read. They are not verified.
-// whole says that nothing else is in b.
+// ReadRevocations returns the readable records of a log, unverified. whole
+// reports whether b contains nothing else.
 func ReadRevocations(b []byte) (all []*proto.Signed, whole bool) {
 	for len(b) > 0 {
 		size, n := binary.Uvarint(b)

@@ -9,30 +9,29 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Revocations is a set of revocations, of which all are in force. Two sets that
-// were given the same statements are equal, in whatever order they came:
+// Revocations is a set of revocations in force. Two sets that received the same
+// statements are equal, whatever the order:
 //
-//   - The root's are final. It alone makes admins, and it alone ends them: see
-//     [Revocation.Revokes].
-//   - An admin's are void from the moment that the root's revocation of the admin,
-//     or of the certificate that the admin signed by, is in the set, those that came
-//     before it too: by whom and when they were signed is not known. They leave the
-//     set and are not taken again.
+//   - Those of the root are final. Only the root admits admins, and only the root
+//     revokes them: see [Revocation.Revokes].
+//   - Those of an admin are void once the set has the root's revocation of the admin,
+//     or of the certificate that the admin signed with, even those added before:
+//     who signed them, and when, is unknown. They are removed and not accepted again.
 //
 // The zero value is empty. It is not safe for concurrent use.
 type Revocations struct {
 	byID    map[[32]byte]Revocation // by their ids
-	ids     [][32]byte              // in order
+	ids     [][32]byte              // sorted
 	peers   map[proto.PeerID][]Revocation
 	serials map[[16]byte][]Revocation
-	admins  int // how many are not of the root
+	admins  int // how many are by admins
 
 	digestValid bool
 	digest      [32]byte
 }
 
-// Add takes r. It reports whether r is in the set now, and which others are void by
-// it and have left.
+// Add adds r. It reports whether r is in the set now, and which others it has
+// made void and removed.
 func (s *Revocations) Add(r Revocation) (taken bool, void []Revocation) {
 	id := r.ID()
 	if s.Has(id) {
@@ -63,7 +62,7 @@ func (s *Revocations) Add(r Revocation) (taken bool, void []Revocation) {
 	return true, void
 }
 
-// VoidedBy returns those in the set that r makes void.
+// VoidedBy returns the revocations in the set that r makes void.
 func (s *Revocations) VoidedBy(r Revocation) (void []Revocation) {
 	if r.Admin() || s.admins == 0 {
 		return nil
@@ -76,7 +75,7 @@ func (s *Revocations) VoidedBy(r Revocation) (void []Revocation) {
 	return void
 }
 
-// drop takes these out.
+// drop removes these revocations.
 func (s *Revocations) drop(void []Revocation) {
 	if len(void) == 0 {
 		return
@@ -96,14 +95,14 @@ func (s *Revocations) drop(void []Revocation) {
 	s.admins -= len(void)
 }
 
-// prune takes from the list of key what is gone.
+// prune removes from the list of key the revocations for which gone returns true.
 func prune[K comparable](lists map[K][]Revocation, key K, gone func(Revocation) bool) {
 	if lists[key] = slices.DeleteFunc(lists[key], gone); len(lists[key]) == 0 {
 		delete(lists, key)
 	}
 }
 
-// IsVoid reports whether r counts for nothing: the root revoked who signed it.
+// IsVoid reports whether r has no effect: the root revoked its signer.
 func (s *Revocations) IsVoid(r Revocation) bool {
 	return r.Admin() && s.revokes(r.Issuer, func(o Revocation) bool { return !o.Admin() })
 }
@@ -136,11 +135,11 @@ func (s *Revocations) Has(id [32]byte) bool { _, ok := s.byID[id]; return ok }
 // Get returns the revocation with that id.
 func (s *Revocations) Get(id [32]byte) (Revocation, bool) { r, ok := s.byID[id]; return r, ok }
 
-// Len returns how many there are, and how many of them are by admins.
+// Len returns how many revocations there are, and how many of them are by admins.
 func (s *Revocations) Len() (all, admins int) { return len(s.ids), s.admins }
 
-// IDs returns the ids behind after, up to and with until (zero: to the last), in
-// order. They are not to be changed, and good until the next Add.
+// IDs returns the ids above after, up to and including until (zero: to the last),
+// in order. The slice must not be modified and is valid until the next Add.
 func (s *Revocations) IDs(after, until [32]byte) [][32]byte {
 	from, found := s.search(after)
 	if found {
@@ -155,8 +154,8 @@ func (s *Revocations) IDs(after, until [32]byte) [][32]byte {
 	return s.ids[from:max(from, to)]
 }
 
-// Digest returns the SHA-256 over all ids in order, zero for none: sets are equal when
-// their sums are.
+// Digest returns the SHA-256 of all ids in order, zero for none: two sets are
+// equal if their digests are.
 func (s *Revocations) Digest() [32]byte {
 	if len(s.ids) == 0 {
 		return [32]byte{}
@@ -172,7 +171,7 @@ func (s *Revocations) Digest() [32]byte {
 	return s.digest
 }
 
-// search returns where id is, or would be.
+// search returns the index where id is, or would be inserted.
 func (s *Revocations) search(id [32]byte) (int, bool) {
 	return sort.Find(len(s.ids), func(i int) int { return bytes.Compare(id[:], s.ids[i][:]) })
 }

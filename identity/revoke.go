@@ -10,12 +10,12 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Revocation says that a certificate admits nobody any more. That of the root is
-// final, that of an admin until the root revokes the admin: see [Revocations]. Of
-// Peer and Serial one is set.
+// A Revocation states that a certificate no longer admits anybody. One by the
+// root is final, one by an admin holds until the root revokes the admin: see
+// [Revocations]. Exactly one of Peer and Serial is set.
 type Revocation struct {
-	Peer   proto.PeerID // every certificate of this node, also later ones
-	Serial [16]byte     // this certificate alone
+	Peer   proto.PeerID // every certificate of this node, including later ones
+	Serial [16]byte     // only this certificate
 	At     time.Time    // by the signer's clock
 	By     [32]byte     // the mesh root's key, or an admin's
 	Issuer Member       // the admin; zero: the root
@@ -25,8 +25,8 @@ type Revocation struct {
 // Admin reports whether an admin signed r, not the root.
 func (r Revocation) Admin() bool { return !r.Issuer.Peer.IsZero() }
 
-// Revokes reports whether r ends the membership of m. Only the root makes an admin,
-// and only the root ends one: who has the key of one admin cannot put out the others.
+// Revokes reports whether r ends the membership of m. Only the root admits and
+// revokes admins: the holder of one admin's key cannot remove the others.
 func (r Revocation) Revokes(m Member) bool {
 	switch {
 	case r.Admin() && m.HasRole(RoleAdmin):
@@ -40,8 +40,9 @@ func (r Revocation) Revokes(m Member) bool {
 // ID names a revocation: see [RevocationID].
 func (r Revocation) ID() [32]byte { return RevocationID(r.Signed) }
 
-// RevocationID returns the digest of what was signed, of an admin's together with the
-// certificate it was signed by: the same words of another are another revocation.
+// RevocationID returns the digest of what was signed; for an admin's revocation
+// together with the signer's certificate, so that the same content by another
+// signer is another revocation.
 func RevocationID(s *proto.Signed) [32]byte {
 	id := sha256.Sum256(s.GetDetails())
 	if s.GetIssuer() == nil {
@@ -51,13 +52,13 @@ func RevocationID(s *proto.Signed) [32]byte {
 	return sha256.Sum256(append(id[:], issuer[:]...))
 }
 
-// Revoke withdraws what r names.
+// Revoke signs a revocation as described by what.
 func (r *Root) Revoke(what Revocation, now time.Time) (*proto.Signed, error) {
 	return revoke(r.mesh, r.private, nil, what, now)
 }
 
-// Revoke withdraws what r names, by the right of own: the certificate of k
-// itself, which must be of the root and have the admin role.
+// Revoke signs a revocation by the authority of own: the certificate of k itself,
+// which must be issued by the root and have the admin role.
 func (k *Keys) Revoke(mesh Mesh, own *proto.Signed, what Revocation, now time.Time) (*proto.Signed, error) {
 	if _, err := mesh.VerifyMember(own, now); err != nil {
 		return nil, fmt.Errorf("revoke: the admin's own certificate: %w", err)
@@ -85,8 +86,8 @@ func revoke(mesh Mesh, key ed25519.PrivateKey, issuer *proto.Signed, what Revoca
 	return s, nil
 }
 
-// VerifyRevocation returns what the root or an admin withdrew. It has no end, and
-// an admin needs to have been one when it was signed, not now.
+// VerifyRevocation returns a revocation by the root or an admin. It never
+// expires, and the admin must have been one when it was signed, not now.
 func (m Mesh) VerifyRevocation(s *proto.Signed) (Revocation, error) {
 	r, err := m.readRevocation(s)
 	if err != nil {
@@ -125,8 +126,8 @@ func (m Mesh) readRevocation(s *proto.Signed) (Revocation, error) {
 	return r, nil
 }
 
-// authority returns who signed s in a domain by the right of the mesh: its root, or an
-// admin whose certificate s carries.
+// authority returns who signed s in a domain with the authority of the mesh: its
+// root, or an admin whose certificate s carries.
 func (m Mesh) authority(s *proto.Signed, domain string) (by [32]byte, issuer Member, err error) {
 	by = [32]byte(m.Root)
 	if s.GetIssuer() != nil {
@@ -137,7 +138,7 @@ func (m Mesh) authority(s *proto.Signed, domain string) (by [32]byte, issuer Mem
 			return by, issuer, fmt.Errorf("of the issuer: %w", err)
 		}
 		if !issuer.HasRole(RoleAdmin) {
-			return by, issuer, fmt.Errorf("%w: %q is no admin", ErrNotAdmin, issuer.Name)
+			return by, issuer, fmt.Errorf("%w: %q is not an admin", ErrNotAdmin, issuer.Name)
 		}
 		by = issuer.Peer
 	}

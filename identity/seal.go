@@ -9,27 +9,27 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// ErrTooLarge is returned for what is over a limit of the proto package.
+// ErrTooLarge is returned for data beyond a limit of the proto package.
 var ErrTooLarge = errors.New("identity: too large")
 
-// ErrOpen is returned for a body that does not open with the key its own
-// author committed to.
+// ErrOpen is returned for a body that does not open with the key that its author
+// committed to.
 var ErrOpen = errors.New("identity: the body does not open")
 
-// A sealed body begins with a byte that says how the rest is packed.
+// The first byte of a sealed body is its packing.
 const (
 	packedRaw  = 0
 	packedZstd = 1
 )
 
-// sealOverhead is what sealing adds to a content that does not compress.
+// sealOverhead is what sealing adds to incompressible content.
 const sealOverhead = 1 + tagSize
 
-// Seal encrypts content, a marshalled proto.Content or proto.Outcome, for
-// h.Target, whose key is to. It fills the Suite, Commitment and SealedLen of h,
-// which must be complete otherwise, and returns an envelope that still has to be
-// signed (see Keys.SignGroup) with its content key, from which the keys of
-// streamed bodies follow.
+// Seal encrypts content, a marshaled proto.Content or proto.Outcome, for
+// h.Target, whose key is to. It fills in Suite, Commitment and SealedLen of h,
+// which must be complete otherwise. It returns an envelope that remains to be
+// signed (see Keys.SignGroup) and its content key, from which the keys of
+// streamed bodies are derived.
 //
 // The body is sealed under a key that is used for nothing else, with the header
 // as additional data, so its nonce is constant.
@@ -41,9 +41,9 @@ func (s *Sealer) Seal(h *proto.Header, to KeyRecord, content []byte) (*proto.Env
 }
 
 // SealWith is Seal with a content key that the caller drew at random, because it
-// has sealed a streamed body with it already. A key serves one envelope and must
-// never seal another content: who has both could read them. To seal the same
-// envelope for another key there is Slot.
+// has already sealed a streamed body with it. A key serves one envelope and must
+// never seal other content. To seal the same envelope for another recipient key
+// use [Sealer.WrapKey].
 func (s *Sealer) SealWith(key [32]byte, h *proto.Header, to KeyRecord, content []byte) (*proto.Envelope, error) {
 	if h.Target != to.Peer {
 		return nil, fmt.Errorf("seal for %s: %w: the key is of %s", h.Target.Short(), ErrBadRecord, to.Peer.Short())
@@ -71,9 +71,9 @@ func (s *Sealer) SealWith(key [32]byte, h *proto.Header, to KeyRecord, content [
 	return &proto.Envelope{Header: header, Body: body, Slot: slot}, nil
 }
 
-// Open returns the content of an envelope and its content key. It trusts
-// nobody: a slot that does not lead to the key the header commits to is
-// ErrBadKey, a body that does not open with that key ErrOpen.
+// Open returns the content of an envelope and its content key. It trusts nobody:
+// a wrapped key that differs from the one that the header commits to is
+// ErrBadKey, a body that does not open with it ErrOpen.
 func (k *Keys) Open(env *proto.Envelope, h *proto.Header) (content []byte, key [32]byte, err error) {
 	suite, err := suiteOf(h.Suite)
 	if err != nil {
@@ -84,7 +84,7 @@ func (k *Keys) Open(env *proto.Envelope, h *proto.Header) (content []byte, key [
 		return nil, [32]byte{}, fmt.Errorf("open: %w", err)
 	}
 	if commitment(&key) != h.Commitment {
-		return nil, [32]byte{}, fmt.Errorf("open: %w: to another key than the header's", ErrBadKey)
+		return nil, [32]byte{}, fmt.Errorf("open: %w: it differs from the header's key", ErrBadKey)
 	}
 	content, err = openBody(suite, &key, env)
 	if err != nil {
@@ -104,24 +104,23 @@ func openBody(suite suite, key *[keySize]byte, env *proto.Envelope) ([]byte, err
 
 var zeroNonce [nonceSize]byte
 
-// commitment is what a header says about its content key. AES-GCM and
-// ChaCha20-Poly1305 open under more than one key if somebody wants them to;
-// with it, no two readers see two bodies.
+// commitment returns the header's commitment to its content key. AES-GCM and
+// ChaCha20-Poly1305 ciphertexts can be crafted to open under more than one key;
+// with the commitment, no two readers see different bodies.
 func commitment(key *[keySize]byte) [32]byte { return derive(domainCommit, key) }
 
-// derive makes one of several values from a random key. The input fits one
-// block of SHA-256.
+// derive derives a value from a random key. The input fits one block of SHA-256.
 func derive(domain string, key *[keySize]byte) [32]byte {
 	var buf [64]byte
 	return sha256.Sum256(append(append(buf[:0], domain...), key[:]...))
 }
 
-// minOutcome is the least that is worth compressing of an outcome, in bytes: a
-// small one is mostly signatures and hashes.
+// minOutcome is the smallest outcome worth compressing, in bytes: smaller ones
+// are mostly signatures and hashes.
 const minOutcome = 2 << 10
 
-// pack returns content behind its packing byte, compressed when that pays, with
-// room for a tag.
+// pack returns content with its packing byte in front, compressed if that pays,
+// with capacity for a tag.
 func pack(content []byte, what byte) []byte {
 	out := make([]byte, 1, len(content)+sealOverhead)
 	if what == proto.WhatResult && len(content) < minOutcome {
@@ -134,7 +133,7 @@ func pack(content []byte, what byte) []byte {
 	return append(out, content...)
 }
 
-// unpack is the reverse of pack; it never makes more than a content may be.
+// unpack reverses pack; it never produces more than the largest content.
 func unpack(plain []byte) ([]byte, error) {
 	if len(plain) == 0 {
 		return nil, fmt.Errorf("%w: it is empty", ErrOpen)
@@ -152,7 +151,7 @@ func unpack(plain []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%w: unknown packing %d", ErrOpen, plain[0])
 }
 
-// OpenWith returns the content of an envelope to whoever made it and kept its
+// OpenWith returns the content of an envelope to its author, who has kept the
 // content key.
 func OpenWith(key [32]byte, env *proto.Envelope, h *proto.Header) ([]byte, error) {
 	suite, err := suiteOf(h.Suite)

@@ -10,11 +10,12 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// ErrSignature is returned for bytes that were not signed by whom they name.
-var ErrSignature = errors.New("identity: the signature is not of its author")
+// ErrSignature is returned for data that was not signed by the peer that it
+// names.
+var ErrSignature = errors.New("identity: the signature is not the author's")
 
-// ErrWeakKey is returned for a public key of small order: one signature would
-// hold for many messages under it, so that it identifies nobody.
+// ErrWeakKey is returned for a public key of small order: one signature would be
+// valid for many messages, so the key identifies nobody.
 var ErrWeakKey = errors.New("identity: the public key is of small order")
 
 // smallOrder lists the encodings of the points whose order divides 8, without
@@ -27,11 +28,11 @@ var smallOrder = [...][32]byte{
 	{0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f,
 		0x2a, 0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a}, // order 8
 	fieldPrime(0xec), // p-1, order 2
-	fieldPrime(0xed), // p, a second way to write 0
-	fieldPrime(0xee), // p+1, a second way to write 1
+	fieldPrime(0xed), // p, a second encoding of 0
+	fieldPrime(0xee), // p+1, a second encoding of 1
 }
 
-// fieldPrime returns 2^255-19 in little endian with another last byte.
+// fieldPrime returns 2^255-19 in little endian with a different last byte.
 func fieldPrime(low byte) (b [32]byte) {
 	for i := range b {
 		b[i] = 0xff
@@ -40,7 +41,7 @@ func fieldPrime(low byte) (b [32]byte) {
 	return b
 }
 
-// checkKey refuses a public key that nobody should be known by.
+// checkKey refuses a weak public key.
 func checkKey(key [32]byte) error {
 	key[31] &= 0x7f
 	for _, weak := range smallOrder {
@@ -51,13 +52,14 @@ func checkKey(key [32]byte) error {
 	return nil
 }
 
-// signedMessage returns what is signed of a record: its domain and its digest.
+// signedMessage returns the bytes that are signed for a record: its domain and
+// its digest.
 func signedMessage(domain string, details []byte) []byte {
 	sum := sha256.Sum256(details)
 	return append([]byte(domain), sum[:]...)
 }
 
-// signDetails states details in a domain.
+// signDetails signs details in a domain.
 func signDetails(key ed25519.PrivateKey, domain string, details []byte) *proto.Signed {
 	return &proto.Signed{
 		Details:   details,
@@ -66,7 +68,7 @@ func signDetails(key ed25519.PrivateKey, domain string, details []byte) *proto.S
 	}
 }
 
-// verifyDetails reports whether signer stated details in a domain.
+// verifyDetails checks that signer signed details in a domain.
 func verifyDetails(s *proto.Signed, signer [32]byte, domain string) error {
 	if !bytes.Equal(s.GetSigner(), signer[:]) {
 		return ErrSignature
@@ -83,7 +85,7 @@ func verifyDetails(s *proto.Signed, signer [32]byte, domain string) error {
 // publicOf returns the public half of key as an array.
 func publicOf(key ed25519.PrivateKey) [32]byte { return [32]byte(key[ed25519.SeedSize:]) }
 
-// encodeDetails returns b, the encoding of details, if others would read it.
+// encodeDetails returns b, the encoding of details, if others would accept it.
 func encodeDetails(b []byte, err error) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadRecord, err)
@@ -94,8 +96,8 @@ func encodeDetails(b []byte, err error) ([]byte, error) {
 	return b, nil
 }
 
-// verifySelfSigned returns who signed s in a domain, by its own right. Nothing of the
-// details may be decoded before.
+// verifySelfSigned returns who signed s in a domain for itself, without an
+// issuer. The details must not be decoded before.
 func verifySelfSigned(s *proto.Signed, domain string) (proto.PeerID, error) {
 	if s == nil || len(s.GetDetails()) > maxDetails || s.GetIssuer() != nil {
 		return proto.PeerID{}, fmt.Errorf("%w: there is none, it is too long, or it has an issuer", ErrBadRecord)

@@ -15,37 +15,37 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A slot wraps the content key of an envelope for one recipient:
+// A wrapped key is the content key of an envelope, encrypted for one recipient:
 //
 //	suite 1 | key id 8 | encapsulated key 32 or 1120 | nonce 12 | wrapped key 48
 //
-// The encapsulated key makes a wrapping key, known to the sealer and the
-// recipient alone (HPKE Base mode, RFC 9180, used to export a secret). It costs
-// as much as a signature, so many slots share one; each still opens alone.
+// The encapsulated key yields a wrapping key, known only to the sealer and the
+// recipient (HPKE Base mode, RFC 9180, used to export a secret). It costs as much
+// as a signature, so many wrapped keys share one; each still opens by itself.
 const (
 	wrappedKeyHead = 1 + 8
 	wrappedKeyTail = nonceSize + keySize + tagSize
 )
 
-// ErrBadKey is returned for a slot that opens with no key of this node, or not
-// to the key that the header commits to. Slots are not signed, so the sender is
-// asked again: it is not the end of the task.
-var ErrBadKey = errors.New("identity: the slot does not open")
+// ErrBadKey is returned for a wrapped key that opens with no key of this node, or
+// differs from the key that the header commits to. Wrapped keys are not signed,
+// so the sender is asked again: the task does not end.
+var ErrBadKey = errors.New("identity: the wrapped key does not open")
 
 const (
 	encapsulationTTL     = time.Hour // how long one encapsulation is used
-	maxEncapsulationUses = 1 << 20   // and for how many slots: the nonces are random
+	maxEncapsulationUses = 1 << 20   // and for how many wrapped keys: the nonces are random
 	sealerLimit          = 1024      // recipients remembered
 )
 
-// A Sealer seals for any recipient and keeps what makes that cheap. It is safe
-// for concurrent use.
+// A Sealer seals for any recipient and caches encapsulations. It is safe for
+// concurrent use.
 type Sealer struct {
 	clock          clock.Clock
 	encapsulations *cache[recipient, *encapsulation]
 }
 
-// NewSealer returns a Sealer that reckons the age of its keys with clk.
+// NewSealer returns a Sealer that measures the age of encapsulations with clk.
 func NewSealer(clk clock.Clock) *Sealer {
 	return &Sealer{clock: clk, encapsulations: newCache[recipient, *encapsulation](sealerLimit)}
 }
@@ -55,7 +55,7 @@ type recipient struct {
 	key  [8]byte
 }
 
-// A encapsulation is one encapsulation for one recipient.
+// An encapsulation is a wrapping key for one recipient.
 type encapsulation struct {
 	head      []byte // suite, key id, encapsulated key
 	public    []byte
@@ -64,15 +64,15 @@ type encapsulation struct {
 	uses      atomic.Int64
 }
 
-// WrapKey wraps key for a recipient, bound to the header of its envelope. With the
-// header unchanged it makes an envelope readable for a new key of the target,
-// or for a new owner, without touching the signature.
+// WrapKey encrypts key for a recipient, bound to the header of its envelope. With
+// the header unchanged this makes an envelope readable for a new key of the
+// target, or for a new owner, without a new signature.
 func (s *Sealer) WrapKey(header []byte, to KeyRecord, key [32]byte) ([]byte, error) {
 	w, err := s.encapsulation(to)
 	if err != nil {
 		return nil, fmt.Errorf("seal for %s: %w", to.Peer.Short(), err)
 	}
-	// The key is encrypted where it stands, and the nonce read into its place.
+	// The key is encrypted in place, and the nonce is read into its place.
 	head := len(w.head)
 	out := make([]byte, head+wrappedKeyTail)
 	copy(out, w.head)
@@ -83,8 +83,8 @@ func (s *Sealer) WrapKey(header []byte, to KeyRecord, key [32]byte) ([]byte, err
 	return out, nil
 }
 
-// encapsulation returns a fresh enough encapsulation for to. Two callers may make one
-// each at the same time; both are good.
+// encapsulation returns a recent enough encapsulation for to. Two callers may
+// create one each at the same time; both are valid.
 func (s *Sealer) encapsulation(to KeyRecord) (*encapsulation, error) {
 	now, who := s.clock.Boot(), recipient{to.Peer, to.ID}
 	if w, ok := s.encapsulations.get(who); ok && now-w.createdAt < encapsulationTTL &&
@@ -125,7 +125,7 @@ func encapsulate(to KeyRecord) (*encapsulation, error) {
 // wrapInfo binds the encapsulation to its suite and key.
 func wrapInfo(head []byte) []byte { return append([]byte(domainWrappedKey), head[:wrappedKeyHead]...) }
 
-// unwrapKey returns the content key in a slot, or ErrBadKey.
+// unwrapKey decrypts a wrapped key, or returns ErrBadKey.
 func (k *Keys) unwrapKey(header, wrapped []byte) (key [keySize]byte, err error) {
 	if len(wrapped) < wrappedKeyHead {
 		return key, fmt.Errorf("%w: %d bytes", ErrBadKey, len(wrapped))
@@ -148,7 +148,7 @@ func (k *Keys) unwrapKey(header, wrapped []byte) (key [keySize]byte, err error) 
 	return key, nil
 }
 
-// unwrapAEAD returns the wrapping key of a slot's head.
+// unwrapAEAD returns the wrapping key for the head of a wrapped key.
 func (k *Keys) unwrapAEAD(head []byte) (cipher.AEAD, error) {
 	name := sha256.Sum256(head)
 	if aead, ok := k.unwrapCache.get(name); ok {

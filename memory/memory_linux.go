@@ -12,7 +12,7 @@ import (
 
 func available() Limit { return read(os.DirFS("/")) }
 
-// read works out the limit from the files below root.
+// read determines the limit from the files below root.
 func read(root fs.FS) Limit {
 	var l Limit
 	if info, err := fs.ReadFile(root, "proc/meminfo"); err == nil {
@@ -43,10 +43,10 @@ func read(root fs.FS) Limit {
 type hierarchy struct {
 	mount string   // where it is mounted, without the leading slash
 	group string   // the process's group below mount
-	files []string // that hold a limit
+	files []string // files with a limit
 }
 
-// hierarchies finds the trees that limit memory, of version 1 and of version 2.
+// hierarchies finds the trees that limit memory, of versions 1 and 2.
 func hierarchies(mounts, groups []byte) []hierarchy {
 	var out []hierarchy
 	lines := bufio.NewScanner(bytes.NewReader(mounts))
@@ -70,7 +70,7 @@ func hierarchies(mounts, groups []byte) []hierarchy {
 		if !ok {
 			continue
 		}
-		if root := unescape(at[3]); root != "/" { // the mount shows a part of the tree alone
+		if root := unescape(at[3]); root != "/" { // the mount shows only a part of the tree
 			below, ok := strings.CutPrefix(group, root)
 			if !ok || below != "" && below[0] != '/' {
 				below = ""
@@ -83,7 +83,7 @@ func hierarchies(mounts, groups []byte) []hierarchy {
 	return out
 }
 
-// dirs lists the process's group and its parents.
+// dirs lists the folders of the process's group and its parents.
 func (h hierarchy) dirs() (dirs []string) {
 	for g := h.group; ; g = path.Dir(g) {
 		dirs = append(dirs, path.Join(h.mount, g))
@@ -93,7 +93,7 @@ func (h hierarchy) dirs() (dirs []string) {
 	}
 }
 
-// groupOf finds the process's group in a tree, "" for the one of version 2.
+// groupOf finds the process's group in a tree, controller "" for version 2.
 func groupOf(groups []byte, controller string) (string, bool) {
 	lines := bufio.NewScanner(bytes.NewReader(groups))
 	for lines.Scan() {
@@ -119,11 +119,11 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// unlimited is more than any machine has: version 1 writes its largest page
-// count where there is no limit.
+// unlimited is more than any machine has: without a limit, version 1 writes its
+// largest page count.
 const unlimited = 1 << 60
 
-// parseNumber reads a file that holds one limit, 0 for none.
+// parseNumber parses a file with one limit, 0 for none.
 func parseNumber(b []byte) int64 {
 	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil || n <= 0 || n >= unlimited {
@@ -132,7 +132,7 @@ func parseNumber(b []byte) int64 {
 	return n
 }
 
-// parseTotal reads the RAM of the machine from /proc/meminfo, in bytes.
+// parseTotal parses the RAM of the machine from /proc/meminfo, in bytes.
 func parseTotal(info []byte) int64 {
 	_, rest, _ := bytes.Cut(info, []byte("MemTotal:"))
 	if f := bytes.Fields(rest); len(f) > 0 {

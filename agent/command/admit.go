@@ -12,14 +12,14 @@ import (
 	"github.com/balefire/balefire/handler"
 )
 
-// Limits of what a task may say to a program.
+// Limits for the input of a program.
 const (
 	MaxArgs     = 256       // arguments
-	MaxArgBytes = 64 << 10  // bytes of one argument or value; Linux itself ends at 128 KiB
+	MaxArgBytes = 64 << 10  // bytes of one argument or value; the limit of Linux itself is 128 KiB
 	MaxArgTotal = 256 << 10 // bytes of all arguments
 )
 
-// check refuses a configuration that cannot be meant.
+// check refuses an invalid configuration.
 func (c Config) check() error {
 	if len(c.Exec) == 0 || c.Exec[0] == "" {
 		return errors.New("exec names no program")
@@ -38,7 +38,7 @@ func (c Config) check() error {
 	for _, entry := range c.Env {
 		name, value, _ := strings.Cut(entry, "=")
 		if !validEnv.MatchString(name) || checkText(value) != nil {
-			return fmt.Errorf("env: %q is no NAME or NAME=VALUE", entry)
+			return fmt.Errorf("env: %q is not NAME or NAME=VALUE", entry)
 		}
 		if reserved(name) {
 			return fmt.Errorf("env: %s is set by the node itself", name)
@@ -47,8 +47,8 @@ func (c Config) check() error {
 	return nil
 }
 
-// Admit says whether the handler would start for r. It returns [ErrArgs] or
-// [ErrEnv]; nothing is run.
+// Admit returns [ErrArgs] or [ErrEnv] if the handler would refuse r; nothing is
+// run.
 func (h *Handler) Admit(r *handler.Run) error {
 	if err := h.cfg.admitArgs(r.Content.GetArgs(), runtime.GOOS); err != nil {
 		return err
@@ -61,12 +61,12 @@ func (h *Handler) Admit(r *handler.Run) error {
 	return nil
 }
 
-// admitArgs decides about the arguments of a task. They reach the program as
-// they are: a metacharacter means nothing without a shell. What could turn an
-// argument into something else than data is a leading dash.
+// admitArgs checks the arguments of a task. They reach the program unchanged:
+// without a shell a metacharacter has no meaning. Only a leading dash could make
+// an argument more than data.
 func (c Config) admitArgs(args []string, goos string) error {
 	if len(args) > 0 && !c.AllowArgs {
-		return fmt.Errorf("%w: this handler takes none: have its owner add it again with args (handler add --args)", ErrArgs)
+		return fmt.Errorf("%w: this handler accepts none: its owner can add it again with args (handler add --args)", ErrArgs)
 	}
 	if len(args) > MaxArgs {
 		return fmt.Errorf("%w: %d arguments, at most %d", ErrArgs, len(args), MaxArgs)
@@ -78,7 +78,7 @@ func (c Config) admitArgs(args []string, goos string) error {
 			return fmt.Errorf("%w: number %d: %w", ErrArgs, i+1, err)
 		}
 		if !c.AllowFlags && isFlag(arg, goos) {
-			return fmt.Errorf("%w: number %d begins like a flag, and this handler takes none: send it as the body, or have the handler's owner set allow_flags (handler add --allow-flags)", ErrArgs, i+1)
+			return fmt.Errorf("%w: number %d begins like a flag, which this handler does not accept: send it as the body, or ask the handler's owner to set allow_flags (handler add --allow-flags)", ErrArgs, i+1)
 		}
 	}
 	if total > MaxArgTotal {
@@ -87,13 +87,14 @@ func (c Config) admitArgs(args []string, goos string) error {
 	return nil
 }
 
-// isFlag reports whether a program might read arg as an option. A lone dash
+// isFlag reports whether a program might parse arg as an option. A single dash
 // means standard input and counts too.
 func isFlag(arg, goos string) bool {
 	return strings.HasPrefix(arg, "-") || (goos == "windows" && strings.HasPrefix(arg, "/"))
 }
 
-// checkText refuses what cannot be an argument or a value on every system.
+// checkText refuses text that is not valid as an argument or value on every
+// system.
 func checkText(s string) error {
 	switch {
 	case strings.ContainsRune(s, 0):

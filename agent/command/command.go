@@ -1,18 +1,18 @@
-// Package command runs a program of this machine as a handler. The program
-// and its fixed words come from this node's configuration; a task adds nothing
-// to them unless the configuration says so, there is no shell in between, and
-// when Run returns no process of the run is left.
+// Package command runs a program of this machine as a handler. The program and its
+// fixed arguments come from this node's configuration; a task adds nothing to them
+// unless the configuration allows it. There is no shell in between, and when Run
+// returns no process of the run is left.
 //
 //	argv   Exec… [task args, if AllowArgs]
-//	stdin  the body, or nothing and BALEFIRE_BODY_FILE (PassFile; a fixed word {body} becomes its path)
+//	stdin  the body, or nothing and BALEFIRE_BODY_FILE (PassFile; a fixed argument {body} becomes its path)
 //	env    the allowed names, and
 //	       BALEFIRE_TASK_ID _ATTEMPT _EPOCH _IDEMPOTENCY_KEY _KIND _ORIGIN _CONTENT_TYPE _RUN _NODE, TRACEPARENT
-//	exit   0 success · 65 fail for good · 75 retry · other: retry, an attempt spent · killed by a signal: crashed
-//	stdout the output; a program that writes more than it may is stopped, unless the beginning is enough (CutOutput)
+//	exit   0 success · 65 permanent failure · 75 retry · other: retry, an attempt spent · killed by a signal: crashed
+//	stdout the output; a program that exceeds its limit is stopped, unless CutOutput keeps the beginning
 //	stderr its last 4 KiB are kept
 //
-// To stop it: SIGTERM to every process of the run, after Grace SIGKILL, and
-// then waiting until all are gone. Processes that the program leaves behind
+// To stop a run: SIGTERM to every process of the run, after Grace SIGKILL, then
+// wait until all have exited. Processes that the program leaves behind
 // when it ends are stopped in the same way. The processes of a run are its
 // session and, on Linux, also those that left it but carry its BALEFIRE_RUN in
 // their environment; a process that leaves the session and wipes its
@@ -38,7 +38,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Pass says how the program gets the body.
+// Pass sets how the program receives the body.
 type Pass int
 
 // The ways of passing a body.
@@ -47,22 +47,22 @@ const (
 	PassFile              // as a file in the run's folder
 )
 
-// Config says which program is run and what a task may say to it. Only Exec is
+// Config sets which program is run and what a task may pass to it. Only Exec is
 // required; the zero value of each other field means its default.
 type Config struct {
-	Exec       []string      // the program, absolute or found on PATH, and its fixed words
+	Exec       []string      // the program, absolute or found on PATH, and its fixed arguments
 	AllowArgs  bool          // append the task's arguments; default: a task with arguments is refused
 	AllowFlags bool          // let these begin with '-'; default: a task with such an argument is refused
 	PassBody   Pass          // default PassStdin
 	Timeout    time.Duration // of one run; default 10 min, negative: none
 	Grace      time.Duration // between SIGTERM and SIGKILL; default 5s
 	MaxOutput  int64         // bytes of output kept; default 10 MiB
-	CutOutput  bool          // what is beyond is dropped; default: the program is stopped and the run fails for good
+	CutOutput  bool          // output beyond it is dropped; default: the program is stopped and the run fails permanently
 	Env        []string      // NAME: passed on from the node; NAME=VALUE: set; default see DefaultEnv
 	Dir        string        // working directory; default the run's own folder
 	RunAs      string        // USER[:GROUP] that the program runs as; default the node's own. See [MayRunAs]
-	Node       string        // BALEFIRE_NODE, by which Reap finds what a dead node left behind
-	OnStart    func(pid int) // called when the program runs
+	Node       string        // BALEFIRE_NODE, by which Reap finds processes left behind by a killed node
+	OnStart    func(pid int) // called when the program has started
 }
 
 func (c Config) withDefaults() Config {
@@ -76,11 +76,11 @@ func (c Config) withDefaults() Config {
 
 // The errors to test for.
 var (
-	// ErrArgs and ErrEnv refuse what a task asked for. No attempt changes that.
+	// ErrArgs and ErrEnv refuse a task's request. No retry changes that.
 	ErrArgs = errors.New("command: arguments refused")
 	ErrEnv  = errors.New("command: environment refused")
-	// ErrProgram says that this node cannot run the handler's program. Its
-	// operator can change that.
+	// ErrProgram means that this node cannot run the handler's program. Its operator
+	// can change that.
 	ErrProgram = errors.New("command: program cannot be run")
 )
 

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// pollEvery is how often a run that is being stopped is looked at.
+	// pollEvery is the poll interval for a run that is being stopped.
 	pollEvery = 10 * time.Millisecond
 	// killWait is how long SIGKILL may take. A process that hangs in the kernel
 	// takes longer and is reported.
@@ -37,19 +37,19 @@ type job struct {
 	onStart func(pid int)
 }
 
-// exitInfo is how a job came to its end.
+// exitInfo describes how a job ended.
 type exitInfo struct {
 	state     *os.ProcessState
-	cause     error // why it was stopped; nil when it ended by itself
+	cause     error // why it was stopped; nil if it ended by itself
 	remaining int   // processes that could not be killed
 }
 
 // errBody stops a program whose body cannot be read to its end: it must not
-// take a part for the whole (I9).
+// mistake a part for the whole (I9).
 var errBody = errors.New("read body")
 
-// run starts the program, waits for it and for all that it started, and stops
-// them when ctx ends. An error means that it never ran.
+// run starts the program, waits for it and all processes that it started, and
+// stops them when ctx ends. An error means that it was never started.
 func (j *job) run(ctx context.Context) (exitInfo, error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -88,10 +88,10 @@ func (j *job) run(ctx context.Context) (exitInfo, error) {
 }
 
 // start starts the program on a thread of its own, since Linux ends it with the
-// thread that started it. It closes exited when the program has ended. Only
-// when gone says that nobody will signal its group any more is the program
-// reaped: until then no other process can get its number. One that cannot be
-// killed keeps this goroutine until it ends after all.
+// thread that started it. It closes exited when the program has ended. The
+// program is reaped only after stopped is closed, when its group is no longer
+// signaled: until then no other process can get its PID. If it cannot be killed,
+// this goroutine stays until it exits.
 func start(t *processTree, exited chan<- struct{}, stopped <-chan struct{}, reaped chan<- struct{}) error {
 	started := make(chan error, 1)
 	go func() {
@@ -111,7 +111,7 @@ func start(t *processTree, exited chan<- struct{}, stopped <-chan struct{}, reap
 	return <-started
 }
 
-// await returns when the program has ended, with nil, or when ctx has, with why.
+// await returns nil when the program has ended, or the cause when ctx is done.
 func await(ctx context.Context, exited <-chan struct{}) error {
 	select {
 	case <-exited:
@@ -119,15 +119,15 @@ func await(ctx context.Context, exited <-chan struct{}) error {
 	case <-ctx.Done():
 	}
 	select {
-	case <-exited: // at the same moment: its own end counts
+	case <-exited: // at the same moment: the program's end counts
 		return nil
 	default:
 		return context.Cause(ctx)
 	}
 }
 
-// stopAll ends what is left of t, gently and then not, and returns how many
-// processes are still there.
+// stopAll stops the remaining processes of t, first gently, then by force, and
+// returns how many are left.
 func stopAll(t *processTree, exited <-chan struct{}, grace time.Duration, now <-chan struct{}) int {
 	if alive(t, exited) == 0 {
 		return 0
@@ -139,7 +139,7 @@ func stopAll(t *processTree, exited <-chan struct{}, grace time.Duration, now <-
 	return waitExit(t, exited, killWait, false, nil)
 }
 
-// waitExit waits up to d until nothing of t is left. Without a gentle end, or once
+// waitExit waits up to d until nothing of t is left. If gentle is false, or once
 // now is closed, it kills meanwhile.
 func waitExit(t *processTree, exited <-chan struct{}, d time.Duration, gentle bool, now <-chan struct{}) int {
 	over := time.NewTimer(d)
@@ -174,7 +174,8 @@ func alive(t *processTree, exited <-chan struct{}) int {
 	}
 }
 
-// result gives an end its meaning. err says that the program never ran.
+// result converts an end to a result. err means that the program was never
+// started.
 func (e exitInfo) result(err error) *handler.Result {
 	switch {
 	case err != nil:
@@ -191,9 +192,9 @@ func (e exitInfo) result(err error) *handler.Result {
 	return exitResult(code(e.state))
 }
 
-// notStarted is the result of a run whose program was not started. Only what the
-// task brought itself, too many words for the system or a body that cannot be
-// read, is a failed attempt; what this machine lacks is not the task's doing.
+// notStarted returns the result of a run whose program was not started. Only the
+// task's own input, too many arguments for the system or an unreadable body,
+// makes it a failed attempt; a problem of this machine is not the task's fault.
 func notStarted(err error) *handler.Result {
 	res := &handler.Result{Outcome: handler.Unready, Code: -1, Reason: err.Error()}
 	if errors.Is(err, syscall.E2BIG) || errors.Is(err, errBody) {
@@ -202,7 +203,7 @@ func notStarted(err error) *handler.Result {
 	return res
 }
 
-// exitResult says what an exit code means.
+// exitResult returns the result for an exit code.
 func exitResult(code int) *handler.Result {
 	res := &handler.Result{Outcome: handler.Retry, Code: code}
 	switch code {

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// drainWait is how long output is awaited once no process is left that could
-// write it.
+// drainWait is how long output is awaited once no process that could write it is
+// left.
 const drainWait = time.Second
 
-// pipes are a program's standard streams: our ends, and its.
+// pipes are a program's standard streams: our ends and the child's.
 type pipes struct {
 	in, out, err *os.File    // in is nil when the program gets no input
-	childEnds    [3]*os.File // until it has started
+	childEnds    [3]*os.File // until the program has started
 }
 
 func openPipes(cmd *exec.Cmd, stdin bool) (*pipes, error) {
@@ -39,7 +39,7 @@ func openPipes(cmd *exec.Cmd, stdin bool) (*pipes, error) {
 	return p, nil
 }
 
-// started closes the program's ends, which it has now.
+// started closes the child's ends, which the program now has.
 func (p *pipes) started() { closeAll(p.childEnds[:]...) }
 
 func (p *pipes) close() {
@@ -47,7 +47,7 @@ func (p *pipes) close() {
 	closeAll(p.childEnds[:]...)
 }
 
-// closeAll closes pipes; nothing that matters can fail about that.
+// closeAll closes pipes; errors do not matter.
 func closeAll(list ...*os.File) {
 	for _, f := range list {
 		if f != nil {
@@ -56,9 +56,9 @@ func closeAll(list ...*os.File) {
 	}
 }
 
-// feed writes body to the program and then closes its input. If the body
-// cannot be read, it calls broken and leaves the input open until gone: the
-// program must not see an end. The channel is closed when it is done.
+// feed writes body to the program and then closes its input. If the body cannot
+// be read, it calls broken and leaves the input open until stopped is closed: the
+// program must not see an end. The returned channel is closed when it is done.
 func (p *pipes) feed(body io.Reader, broken func(error), stopped <-chan struct{}) <-chan struct{} {
 	done := make(chan struct{})
 	if p.in == nil {
@@ -78,8 +78,8 @@ func (p *pipes) feed(body io.Reader, broken func(error), stopped <-chan struct{}
 	return done
 }
 
-// A sourceReader remembers the error that its reader ended with, so that it
-// can be told from one of the writer.
+// A sourceReader records the error of its reader, to distinguish it from one of
+// the writer.
 type sourceReader struct {
 	r   io.Reader
 	err error
@@ -93,7 +93,7 @@ func (s *sourceReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// collect copies what the program says. The channel is closed at its end.
+// collect copies the program's output. The channel is closed at its end.
 func (p *pipes) collect(stdout, stderr io.Writer) <-chan struct{} {
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = io.Copy(stdout, p.out) })
@@ -103,7 +103,7 @@ func (p *pipes) collect(stdout, stderr io.Writer) <-chan struct{} {
 	return done
 }
 
-// drain waits for the end of both, but not for a stranger that inherited the
+// drain waits for the end of both, but not for another process that inherited the
 // program's streams.
 func (p *pipes) drain(stdinDone, outputDone <-chan struct{}) {
 	if p.in != nil {

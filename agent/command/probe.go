@@ -12,15 +12,15 @@ import (
 const (
 	// ProbeFlag asks a program whether the work behind a key was done.
 	ProbeFlag = "--check"
-	// ExitNotDone is its answer no; 0 is yes and everything else "unknown". It
-	// is none of the codes that a program which knows nothing of probes ends with.
+	// ExitNotDone is the answer no; 0 is yes and everything else "unknown". A
+	// program that does not know about probes does not exit with this code.
 	ExitNotDone = 10
 
 	probeTimeout = time.Minute
 )
 
-// Probe implements [handler.Prober]: it runs Exec… --check KEY. Whatever keeps
-// the program from answering is [handler.Unknown].
+// Probe implements [agent.Prober]: it runs Exec… --check KEY. If the program
+// cannot answer the result is agent.Unknown.
 func (h *Handler) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult {
 	key := r.Key()
 	if key == "" || checkText(key) != nil || isFlag(key, "windows") {

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Reap ends the processes that runs of the node left behind when it was
-// killed: all that carry its name as BALEFIRE_NODE. It returns how many it
-// found, once they are gone. Call it at the start, before anything runs (S35). runAs are
-// the users that handlers run as besides the node's own: see [Config].
+// Reap stops the processes that runs of the node left behind when it was killed:
+// all that have its name as BALEFIRE_NODE. It returns how many it found, once
+// they have exited. Call it on start, before anything runs (S35). runAs are the
+// users that handlers run as besides the node's own: see [Config].
 func Reap(ctx context.Context, node string, grace time.Duration, runAs ...string) (found int, err error) {
 	if node == "" {
-		return 0, errors.New("reap: a node without a name leaves nothing to be found by")
+		return 0, errors.New("reap: the node has no name by which its processes could be found")
 	}
 	found, err = reap(ctx, node, grace)
 	for _, name := range runAs {
@@ -34,7 +34,7 @@ func Reap(ctx context.Context, node string, grace time.Duration, runAs ...string
 func reap(ctx context.Context, node string, grace time.Duration) (int, error) {
 	entry := []byte("BALEFIRE_NODE=" + node)
 	has := func(pid int) bool {
-		if !hasEnv(pid, entry) { // first: it tells almost all
+		if !hasEnv(pid, entry) { // first: this rules out most
 			return false
 		}
 		s, ok := readStat(pid)
@@ -65,8 +65,8 @@ func reap(ctx context.Context, node string, grace time.Duration) (int, error) {
 	return found, nil
 }
 
-// isAncestor reports whether this process came from pid, as when a task starts
-// a node of its own.
+// isAncestor reports whether pid is an ancestor of this process, for example when
+// a task starts a node of its own.
 func isAncestor(pid int) bool {
 	for up := syscall.Getppid(); up > 1; {
 		if up == pid {

@@ -7,6 +7,6 @@ import (
 	"time"
 )
 
-// Reap does nothing here: on Windows the processes of a run end with the node,
-// and elsewhere the environment of another process cannot be read.
+// Reap does nothing on this system: on Windows the processes of a run end with
+// the node, and elsewhere the environment of another process cannot be read.
 func Reap(context.Context, string, time.Duration, ...string) (int, error) { return 0, nil }

@@ -5,13 +5,13 @@ import (
 	"strings"
 )
 
-// interpreters run the first argument that is no flag as code.
+// interpreters run the first non-flag argument as code.
 var interpreters = wordSet("sh bash dash zsh ksh fish csh tcsh busybox python pypy perl ruby node nodejs deno bun php lua luajit tclsh osascript pwsh powershell cmd awk gawk mawk sed make")
 
-// launchers run their arguments as a program, here or elsewhere.
+// launchers run their arguments as a program, here or on another machine.
 var launchers = wordSet("env xargs ssh sudo doas su nohup nice ionice setsid timeout stdbuf chroot unshare nsenter runuser flock watch parallel time strace gdb systemd-run docker podman kubectl")
 
-// flagged run a program, or write a file, that one of their flags names.
+// flagged programs run a program, or write a file, named by one of their flags.
 var flagged = wordSet("find tar git rsync scp curl wget sort zip man less vi vim ex nano ftp tcpdump openssl journalctl")
 
 func wordSet(s string) map[string]bool {
@@ -22,9 +22,9 @@ func wordSet(s string) map[string]bool {
 	return m
 }
 
-// Warn says what senders could do with a handler that runs exec and appends
-// their arguments, or nothing. It knows common programs only: that it is silent
-// says nothing about others.
+// Warn returns what senders could do with a handler that runs exec and appends
+// their arguments, or nothing. It knows only common programs: an empty result
+// proves nothing about others.
 func Warn(exec []string, args, flags bool) string {
 	if !args || len(exec) == 0 {
 		return ""
@@ -44,8 +44,8 @@ func Warn(exec []string, args, flags bool) string {
 	return ""
 }
 
-// hasScript reports whether the fixed words name what an interpreter runs: the
-// arguments behind that are data.
+// hasScript reports whether the fixed arguments name what an interpreter runs:
+// further arguments are data.
 func hasScript(fixed []string) bool {
 	for _, w := range fixed {
 		if !strings.HasPrefix(w, "-") {

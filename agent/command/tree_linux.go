@@ -11,21 +11,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A processTree is a program and all processes that came from it: its session, and
-// those that left it but carry its mark in their environment.
+// A processTree is a program and all processes that it started: its session, and
+// processes that left it but have its marker in their environment.
 type processTree struct {
 	cmd       *exec.Cmd
 	account   *account // nil: the node's own
 	marker    []byte   // BALEFIRE_RUN=…
 	startTime uint64   // when the program started, in ticks since boot
 
-	// seen are its processes and when they started. One that is ending has no
-	// environment any more while it still holds its files, and is known by this alone.
+	// seen holds its processes and their start times. An exiting process no longer
+	// has an environment but still holds its files, and is found only by this.
 	seen map[int]uint64
 }
 
-// newProcessTree prepares cmd: a session of its own, so that it has no terminal and
-// every job of a shell is found, and death with this process.
+// newProcessTree prepares cmd: with a session of its own, so that it has no
+// terminal and every job of a shell is found, and to die with this process.
 func newProcessTree(cmd *exec.Cmd, mark string, as *account) *processTree {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL, Credential: as.credential()}
 	return &processTree{cmd: cmd, account: as, marker: []byte("BALEFIRE_RUN=" + mark), seen: make(map[int]uint64)}
@@ -42,8 +42,8 @@ func (t *processTree) start() error {
 	return nil
 }
 
-// await returns when the program has ended, and leaves it as a zombie that
-// keeps its number.
+// await returns when the program has ended, and leaves it as a zombie that keeps
+// its PID.
 func (t *processTree) await() {
 	for {
 		err := unix.Waitid(unix.P_PID, t.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
@@ -53,18 +53,18 @@ func (t *processTree) await() {
 	}
 }
 
-// reap takes the program's state.
-func (t *processTree) reap() { _ = t.cmd.Wait() } // an exit code is no error here
+// reap collects the program's state.
+func (t *processTree) reap() { _ = t.cmd.Wait() } // an exit code is not an error here
 
 func (t *processTree) close() {}
 
-// countOthers counts the processes that are left besides the program.
+// countOthers counts the remaining processes besides the program.
 func (t *processTree) countOthers() (n int) {
 	_ = t.account.runAs(func() error { n = len(t.members()); return nil }) // it became the account before
 	return n
 }
 
-// signal asks all processes of t to end, or ends them.
+// signal asks all processes of t to exit, or kills them.
 func (t *processTree) signal(hard bool) {
 	sig := syscall.SIGTERM
 	if hard {
@@ -79,9 +79,9 @@ func (t *processTree) signal(hard bool) {
 	})
 }
 
-// members lists the living processes of t but the program itself. A process
-// that ends while we look may have left a child where we had looked already,
-// so an empty list counts only when nothing ended meanwhile.
+// members lists the living processes of t except the program itself. A process
+// that ends during the scan may have left a child that was missed, so an empty
+// list counts only if nothing ended meanwhile.
 func (t *processTree) members() (list []int) {
 	leader := t.cmd.Process.Pid
 	for range maxLooks {
@@ -98,7 +98,7 @@ func (t *processTree) members() (list []int) {
 	return list
 }
 
-// maxLooks bounds how often members looks on a machine where something always ends.
+// maxLooks bounds the number of scans on a machine where processes always end.
 const maxLooks = 5
 
 // has reports whether pid is a living process of t.
@@ -120,8 +120,8 @@ func (t *processTree) owns(pid int, s stat) bool {
 	return false
 }
 
-// signalIf sends sig to pid if it still is a process that belongs: the handle
-// is taken first, so the number cannot come to mean another one in between.
+// signalIf sends sig to pid if the process still matches: the handle is opened
+// first, so that the PID cannot be reused in between.
 func signalIf(pid int, sig syscall.Signal, belongs func(pid int) bool) {
 	p, err := os.FindProcess(pid)
 	if err != nil {
@@ -153,7 +153,7 @@ func processes(match func(pid int) bool) []int {
 	return list
 }
 
-// A stat is what /proc says about a process.
+// A stat is the state of a process in /proc.
 type stat struct {
 	parent, group, session int
 	startTime              uint64
@@ -168,7 +168,7 @@ func readStat(pid int) (stat, bool) {
 	return parseStat(b)
 }
 
-// parseStat reads the fields behind the name, which may hold anything.
+// parseStat parses the fields after the name, which may contain anything.
 func parseStat(b []byte) (s stat, ok bool) {
 	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(f) < 20 {
@@ -197,7 +197,7 @@ func hasEnv(pid int, entry []byte) bool {
 	return false
 }
 
-// killed names the signal that ended a program, if one did.
+// killed names the signal that killed a program, if any.
 func killed(s *os.ProcessState) string {
 	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return ws.Signal().String()

@@ -13,7 +13,7 @@ type processTree struct {
 	cmd *exec.Cmd
 }
 
-// newProcessTree prepares cmd: a session of its own.
+// newProcessTree prepares cmd: with a session of its own.
 func newProcessTree(cmd *exec.Cmd, _ string, _ *account) *processTree {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return &processTree{cmd: cmd}
@@ -22,7 +22,7 @@ func newProcessTree(cmd *exec.Cmd, _ string, _ *account) *processTree {
 func (t *processTree) start() error { return t.cmd.Start() }
 
 // await returns when the program has ended.
-func (t *processTree) await() { _ = t.cmd.Wait() } // an exit code is no error here
+func (t *processTree) await() { _ = t.cmd.Wait() } // an exit code is not an error here
 
 func (t *processTree) reap() {}
 
@@ -36,7 +36,7 @@ func (t *processTree) countOthers() int {
 	return 0
 }
 
-// signal asks all processes of t to end, or ends them.
+// signal asks all processes of t to exit, or kills them.
 func (t *processTree) signal(hard bool) {
 	sig := syscall.SIGTERM
 	if hard {
@@ -45,7 +45,7 @@ func (t *processTree) signal(hard bool) {
 	_ = syscall.Kill(-t.cmd.Process.Pid, sig) // it may have ended
 }
 
-// killed names the signal that ended a program, if one did.
+// killed names the signal that killed a program, if any.
 func killed(s *os.ProcessState) string {
 	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return ws.Signal().String()

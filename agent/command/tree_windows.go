@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// A processTree is a program and all processes that came from it: a job object, which
-// also ends with this process. What the program starts before it is put into
-// the job, in its first moments, is not in it.
+// A processTree is a program and all processes that it started: a job object, which
+// also ends with this process. Processes that the program starts before it is put
+// into the job are not in it.
 type processTree struct {
 	cmd *exec.Cmd
 	job windows.Handle
 }
 
-// newProcessTree prepares cmd: a process group of its own, which can be sent Ctrl-Break.
+// newProcessTree prepares cmd: with a process group of its own, which can be sent
+// Ctrl-Break.
 func newProcessTree(cmd *exec.Cmd, _ string, _ *account) *processTree {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
 	return &processTree{cmd: cmd}
@@ -69,7 +70,7 @@ func (t *processTree) adopt() error {
 }
 
 // await returns when the program has ended.
-func (t *processTree) await() { _ = t.cmd.Wait() } // an exit code is no error here
+func (t *processTree) await() { _ = t.cmd.Wait() } // an exit code is not an error here
 
 func (t *processTree) reap() {}
 
@@ -92,15 +93,15 @@ func (t *processTree) countOthers() int {
 	return int(info.activeProcesses)
 }
 
-// signal asks the program to end, or ends all processes of the job.
+// signal asks the program to exit, or kills all processes of the job.
 func (t *processTree) signal(hard bool) {
 	if hard {
 		_ = windows.TerminateJobObject(t.job, 1)
 		return
 	}
-	// A program without a console is not reached; it is ended after Grace.
+	// A program without a console does not get it; it is killed after Grace.
 	_ = windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, uint32(t.cmd.Process.Pid))
 }
 
-// killed has no meaning on Windows: every end has an exit code.
+// killed is always empty on Windows: every process has an exit code.
 func killed(*os.ProcessState) string { return "" }

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An account is the user, and the groups, that a program runs as.
+// An account is the user and the groups that a program runs as.
 type account struct {
 	uid, gid int
 	groups   []int // besides gid
@@ -24,8 +24,8 @@ type account struct {
 	home     string
 }
 
-// accountOf finds USER[:GROUP], by names or by numbers. It refuses those that would have
-// the rights of the node.
+// accountOf looks up USER[:GROUP], by names or numbers. It refuses accounts that
+// would have the rights of the node.
 func accountOf(runAs string) (*account, error) {
 	who, group, named := strings.Cut(runAs, ":")
 	a := &account{name: who, home: "/"}
@@ -50,7 +50,7 @@ func accountOf(runAs string) (*account, error) {
 	case numeric == nil && named && uid >= 0:
 		a.uid = uid
 	default:
-		return nil, fmt.Errorf("run_as: there is no user %.100q here: make one, or write UID:GID", who)
+		return nil, fmt.Errorf("run_as: there is no user %.100q on this machine: create it, or write UID:GID", who)
 	}
 	if named {
 		if a.gid, err = groupOf(group); err != nil {
@@ -61,7 +61,7 @@ func accountOf(runAs string) (*account, error) {
 	groups := append([]int{a.gid}, a.groups...)
 	switch {
 	case a.uid == 0 || slices.Contains(groups, 0):
-		return nil, fmt.Errorf("run_as: %.100q is root, or of its group: a handler gets no rights that the node does not have", runAs)
+		return nil, fmt.Errorf("run_as: %.100q is root or in its group: a handler must not have more rights than the node", runAs)
 	case a.uid == os.Geteuid():
 		return nil, fmt.Errorf("run_as: %.100q is the node's own user: leave run_as out, or name another one", runAs)
 	case os.Getegid() != 0 && slices.Contains(groups, os.Getegid()):
@@ -77,11 +77,11 @@ func groupOf(text string) (int, error) {
 	if gid, err := strconv.Atoi(text); err == nil && gid >= 0 {
 		return gid, nil
 	}
-	return 0, fmt.Errorf("run_as: there is no group %.100q here", text)
+	return 0, fmt.Errorf("run_as: there is no group %.100q on this machine", text)
 }
 
-// MayRunAs says why this node cannot run programs as USER[:GROUP] in folders below dir,
-// and what to do. An empty dir is not looked at.
+// MayRunAs returns why this node cannot run programs as USER[:GROUP] in folders
+// below dir, and what to do. An empty dir is not checked.
 func MayRunAs(runAs, dir string) error {
 	a, err := accountOf(runAs)
 	if err != nil {
@@ -98,15 +98,15 @@ func MayRunAs(runAs, dir string) error {
 	})
 }
 
-// account calls f with the rights of the account to files and processes, on a thread that ends
-// with it. A nil account is the node's own.
+// runAs calls f with the account's rights to files and processes, on a thread
+// that ends afterwards. A nil account is the node's own.
 func (a *account) runAs(f func() error) error {
 	if a == nil {
 		return f()
 	}
 	done := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // for good: nobody else may get this thread
+		runtime.LockOSThread() // never unlocked: the thread must not be reused
 		err := a.dropPrivileges()
 		if err == nil {
 			err = f()
@@ -116,10 +116,10 @@ func (a *account) runAs(f func() error) error {
 	return <-done
 }
 
-// dropPrivileges changes the user of this thread alone.
+// dropPrivileges changes the user of this thread only.
 func (a *account) dropPrivileges() error {
 	if runtime.GOARCH == "386" || runtime.GOARCH == "arm" {
-		return errors.New("run_as needs a machine of 64 bits: leave it out") // the call takes half a number there
+		return errors.New("run_as needs a machine of 64 bits: leave it out") // the system call takes 16-bit ids there
 	}
 	const same = ^uintptr(0)
 	_, _, err := unix.RawSyscall(unix.SYS_SETRESGID, same, uintptr(a.gid), same)
@@ -132,7 +132,7 @@ func (a *account) dropPrivileges() error {
 	return nil
 }
 
-// credential is how a program is started as a.
+// credential returns the credential to start a program as a.
 func (a *account) credential() *syscall.Credential {
 	if a == nil {
 		return nil
@@ -144,16 +144,18 @@ func (a *account) credential() *syscall.Credential {
 	return c
 }
 
-// own is the folder of the account in that of a run: nobody else sees into it.
-const privateMode = "w"
+// privateFolder is the account's own folder inside that of a run: no other user
+// can read it.
+const privateFolder = "w"
 
-// makeFolder makes a folder in that of the run which the account alone may read.
+// makeFolder creates a folder inside that of the run that only the account may
+// read.
 func (a *account) makeFolder(run string) (string, error) {
 	if run == "" {
 		return "", errors.New("the run has no folder")
 	}
-	dir := filepath.Join(run, privateMode)
-	if err := os.Chmod(run, 0o733); err != nil { // nobody else knows its name
+	dir := filepath.Join(run, privateFolder)
+	if err := os.Chmod(run, 0o733); err != nil { // its name is secret
 		return "", err
 	}
 	err := a.runAs(func() error { return os.Mkdir(dir, 0o700) })
@@ -163,10 +165,10 @@ func (a *account) makeFolder(run string) (string, error) {
 	return dir, nil
 }
 
-// RemoveAll removes the folder of a run, also what a program left there that ran as
-// another user.
+// RemoveAll removes the folder of a run, including files left by a program that
+// ran as another user.
 func RemoveAll(run string) error {
-	dir := filepath.Join(run, privateMode)
+	dir := filepath.Join(run, privateFolder)
 	if info, err := os.Lstat(dir); err == nil && info.IsDir() {
 		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 			a := &account{uid: int(st.Uid), gid: int(st.Gid)}
@@ -178,11 +180,12 @@ func RemoveAll(run string) error {
 	return os.RemoveAll(run)
 }
 
-// empty removes what is in a folder whose owner this is, whatever modes that has.
+// empty removes the contents of a folder owned by this user, whatever their modes
+// are.
 func empty(dir string) error {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
 		if d != nil && d.IsDir() {
-			_ = os.Chmod(path, 0o700) // before it is read; what cannot be removed is told below
+			_ = os.Chmod(path, 0o700) // before it is read; failures are reported below
 		}
 		return nil
 	})
@@ -193,8 +196,8 @@ func empty(dir string) error {
 	return errors.Join(err, err2)
 }
 
-// dropAmbient keeps this thread's capabilities from the programs that it starts: only the
-// node needs them.
+// dropAmbient withholds this thread's capabilities from the programs that it
+// starts: only the node needs them.
 func dropAmbient() {
-	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) // a kernel that does not know them gives none
+	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) // a kernel without ambient capabilities grants none
 }

@@ -208,7 +208,7 @@ func TestRunAsAnotherUser(t *testing.T) {
 			t.Errorf("line %d is %q, want %q", i, lines[i], line)
 		}
 	}
-	if !strings.HasSuffix(lines[5], "/run/"+privateMode) {
+	if !strings.HasSuffix(lines[5], "/run/"+privateFolder) {
 		t.Errorf("it runs in %s", lines[5])
 	}
 	if !out.Swept {

@@ -1,14 +1,14 @@
-// Package blob keeps big bodies as files: whatever is too large for a record
-// of the store. A blob is there under its name with all its bytes, durably, or
-// it is not there; what is still arriving is a part, which survives a crash and
-// is resumed at the offset that the caller knows to be good.
+// Package blob stores large bodies as files: everything that is too large for a
+// record of the store. A blob exists under its name with all its bytes, durably, or
+// not at all. An incomplete one is a part, which survives a crash and is resumed at
+// the offset that the caller knows to be valid.
 //
 //	Create ──▶ NAME.part ──Write, Sync──▶ … ──Commit──▶ NAME ──▶ Open, Delete
 //	Resume ──▶    ▲ crash, Close ◀── fsync, then record the offset
 //
-// The rule that makes it safe beside a store: first Commit (or Sync), then the
+// The rule for use with a store: first Commit (or Sync), then the
 // batch that refers to the blob (or to the offset). A crash between the two
-// leaves a blob that nothing refers to, and [Dir.Sweep] takes it away.
+// leaves an unreferenced blob, which [Dir.Sweep] removes.
 package blob
 
 import (
@@ -23,12 +23,12 @@ import (
 	"github.com/balefire/balefire/clock"
 )
 
-// The errors to test for.
+// What callers test for with errors.Is.
 var (
-	// ErrName refuses a name: 1 to 80 of a-z, 0-9 and '-', and none that
-	// Windows keeps for devices.
+	// ErrName refuses a name: 1 to 80 of a-z, 0-9 and '-', not one that
+	// Windows reserves for devices.
 	ErrName = errors.New("blob: bad name")
-	// ErrNotFound says that there is no blob, or no part, of that name.
+	// ErrNotFound means that there is no blob, or no part, with that name.
 	ErrNotFound = errors.New("blob: not found")
 	// ErrTooLarge refuses bytes beyond Config.MaxBlob.
 	ErrTooLarge = errors.New("blob: too large")
@@ -41,12 +41,12 @@ var (
 // Config tunes a folder of blobs. The zero value of each field means its default.
 type Config struct {
 	MaxBlob  int64         // bytes of one blob; default 100 GiB
-	MaxTotal int64         // bytes of all blobs and parts; default half of what Space says is free at Open, plus what is kept already
-	Grace    time.Duration // blobs and parts written this recently are neither swept nor make room for others; default 1h
+	MaxTotal int64         // bytes of all blobs and parts; default half of the free space at Open, plus what is stored already
+	Grace    time.Duration // blobs and parts written this recently are neither swept nor evicted; default 1h
 	Clock    clock.Clock   // default clock.System(); only its monotonic time is used
 
-	// Space tells the bytes free and in all where the folder is; default: none,
-	// and then MaxTotal has no default either.
+	// Space returns the free and the total bytes of the folder's disk; default:
+	// none, and then MaxTotal has no default either.
 	Space func() (free, total int64, err error)
 
 	fault func(op string) error // tests: an error makes "write", "sync" or "rename" fail
@@ -64,12 +64,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// A Dir is a folder of blobs. It is safe for concurrent use; the lock of the
-// data directory sees to it that one process at a time has it open.
+// A Dir is a folder of blobs. It is safe for concurrent use; the lock of the data
+// directory ensures that only one process has it open.
 type Dir struct {
 	*folder
-	essential bool   // MaxTotal does not bind
-	owner     string // whose what is written is, "" for nobody's
+	essential bool   // MaxTotal does not apply
+	owner     string // of the blobs written through this Dir, "" for none
 }
 
 // A folder is what a Dir and its Essential share.
@@ -81,22 +81,22 @@ type folder struct {
 	usage      Usage
 	writing    map[string]bool          // names with an open writer
 	touched    map[string]time.Duration // when a name was written, monotonic
-	pruneAt    int                      // size of recent at which it is pruned
-	owners     map[string]string        // whose a name is
+	pruneAt    int                      // size of touched at which it is pruned
+	owners     map[string]string        // owner by name
 	ownerBytes map[string]int64         // bytes by owner
 	opened     time.Duration            // monotonic
-	evicted    time.Duration            // monotonic time of the last look for parts that stand still; 0 none
+	evicted    time.Duration            // monotonic time of the last scan for stalled parts; 0 none
 }
 
-// Usage says what a folder holds now.
+// Usage is what a folder holds now.
 type Usage struct {
 	Blobs, Parts int
 	Bytes        int64 // of both
-	MaxTotal     int64 // 0: no limit but the disk
+	MaxTotal     int64 // 0: limited only by the disk
 }
 
-// Open opens the folder at path, which it makes if needed. No name leads out
-// of it, also not by a symbolic link.
+// Open opens the folder at path and creates it if needed. No name leads outside,
+// not even through a symbolic link.
 func Open(path string, cfg Config) (*Dir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("open blobs: %w", err)
@@ -113,21 +113,21 @@ func Open(path string, cfg Config) (*Dir, error) {
 	return &Dir{folder: f}, nil
 }
 
-// Essential returns d without its MaxTotal, for what must get through when
-// there is no room for new work: results, and parts that were already accepted.
+// Essential returns d without its MaxTotal, for data that must be accepted when
+// there is no space for new work: results, and parts that were already accepted.
 func (d *Dir) Essential() *Dir { return &Dir{folder: d.folder, essential: true} }
 
-// Close releases the folder. Writers and readers must be closed before.
+// Close releases the folder. Writers and readers must have been closed.
 func (d *Dir) Close() error { return d.root.Close() }
 
-// Usage returns what the folder holds now. It costs nothing.
+// Usage returns what the folder holds now. It is cheap.
 func (d *Dir) Usage() Usage {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.usage
 }
 
-// Has reports whether the blob called name is there, whole.
+// Has reports whether the complete blob called name exists.
 func (d *Dir) Has(name string) (bool, error) {
 	_, err := d.stat(name, name)
 	if errors.Is(err, ErrNotFound) {
@@ -142,7 +142,7 @@ type Blob struct {
 	file              *os.File
 }
 
-// Close ends the reading.
+// Close closes the file.
 func (b *Blob) Close() error { return b.file.Close() }
 
 // Open opens the blob called name for reading. It can be deleted meanwhile,

@@ -27,7 +27,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// stat looks at path, a file of the blob called name.
+// stat returns the info of path, a file of the blob called name.
 func (d *Dir) stat(name, path string) (fs.FileInfo, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
@@ -37,12 +37,12 @@ func (d *Dir) stat(name, path string) (fs.FileInfo, error) {
 		return nil, d.translate(name, err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%w: %s is not a file: somebody put it there", ErrNotFound, path)
+		return nil, fmt.Errorf("%w: %s is not a regular file", ErrNotFound, path)
 	}
 	return info, nil
 }
 
-// translate gives the errors of the file system the names of this package.
+// translate maps errors of the file system to errors of this package.
 func (f *folder) translate(name string, err error) error {
 	no, isErrno := errors.AsType[syscall.Errno](err)
 	switch {
@@ -90,7 +90,7 @@ func (f *folder) each(fn func(path string, e fs.DirEntry) error) error {
 	return nil
 }
 
-// measure counts what is there and sets the limit.
+// measure counts the existing files and sets the limit.
 func (f *folder) measure() error {
 	err := f.each(func(path string, e fs.DirEntry) error {
 		info, err := e.Info()

@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// freeMultiple is how many times what is free one owner may hold: see
+// freeMultiple is how many times the free space one owner may hold: see
 // docs/promises.md, what one member may take up.
 const freeMultiple = 9
 
-// ErrShare refuses bytes beyond the share of an owner; others still have room.
-var ErrShare = fmt.Errorf("%w: its sender holds its share of the room for bodies", ErrFull)
+// ErrShare refuses bytes beyond the share of an owner; others still have space.
+var ErrShare = fmt.Errorf("%w: its sender has used up its share of the space for bodies", ErrFull)
 
-// Of returns d for what owner sends. Owner may hold nine times as many bytes as
-// are free below MaxTotal; in the folder of [Dir.Essential], of what is free on the
+// Of returns d for blobs sent by owner. An owner may hold nine times as many
+// bytes as are free below MaxTotal; with [Dir.Essential], as are free on the
 // disk.
 func (d *Dir) Of(owner string) *Dir {
 	return &Dir{folder: d.folder, essential: d.essential, owner: owner}
 }
 
-// Fits reports, by an error, whether n more bytes would be taken now. Parts that
-// nobody added to within Grace make room for them, the oldest first.
+// Fits returns an error unless n more bytes would be accepted now. Parts without
+// progress within Grace are evicted to make space, oldest first.
 func (d *Dir) Fits(n int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,19 +41,19 @@ func (d *Dir) makeSpace(n int64) error {
 	return err
 }
 
-// checkSpace refuses n more bytes where there is none. mu is held.
+// checkSpace refuses n more bytes if there is no space for them. mu is held.
 func (d *Dir) checkSpace(n int64) error {
 	free, bound := d.free()
 	switch {
 	case bound && free < n:
-		return fmt.Errorf("%w: %d bytes are kept, %d more may be: raise the limit or purge tasks", ErrFull, d.usage.Bytes, max(free, 0))
+		return fmt.Errorf("%w: %d bytes are stored, %d more fit: raise the limit or purge tasks", ErrFull, d.usage.Bytes, max(free, 0))
 	case bound && d.owner != "" && d.ownerBytes[d.owner]+n > freeMultiple*(free-n):
 		return ErrShare
 	}
 	return nil
 }
 
-// free returns how many more bytes may be kept, and whether that is bounded.
+// free returns how many more bytes fit, and whether there is a limit.
 func (d *Dir) free() (n int64, bound bool) {
 	if !d.essential {
 		return d.usage.MaxTotal - d.usage.Bytes, d.usage.MaxTotal > 0
@@ -65,7 +65,8 @@ func (d *Dir) free() (n int64, bound bool) {
 	return n, err == nil
 }
 
-// setOwner notes whose the blob called name is, whole or part. f.mu is held.
+// setOwner records the owner of the blob called name, whole or part. f.mu is
+// held.
 func (f *folder) setOwner(name, owner string) {
 	if owner == "" || f.owners[name] == owner {
 		return
@@ -79,14 +80,14 @@ func (f *folder) setOwner(name, owner string) {
 	}
 }
 
-// SetOwner notes whose a blob is that was kept when the folder was opened.
+// SetOwner records the owner of a blob that existed when the folder was opened.
 func (d *Dir) SetOwner(name, owner string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.setOwner(name, owner)
 }
 
-// clearOwner forgets whose a blob is. f.mu is held.
+// clearOwner removes the owner of a blob. f.mu is held.
 func (f *folder) clearOwner(name string) {
 	owner, ok := f.owners[name]
 	if !ok {
@@ -100,21 +101,22 @@ func (f *folder) clearOwner(name string) {
 	}
 }
 
-// partRemoved notes that the part of a name was removed. f.mu is held.
+// partRemoved updates the owners after the part of a name was removed. f.mu is
+// held.
 func (f *folder) partRemoved(name string) {
 	if _, err := f.root.Lstat(name); errors.Is(err, fs.ErrNotExist) {
 		delete(f.owners, name)
 	}
 }
 
-// addToOwner counts bytes of an owner. f.mu is held.
+// addToOwner adds bytes to the count of an owner. f.mu is held.
 func (f *folder) addToOwner(owner string, bytes int64) {
 	if f.ownerBytes[owner] += bytes; f.ownerBytes[owner] <= 0 {
 		delete(f.ownerBytes, owner)
 	}
 }
 
-// add counts bytes of a blob or part. f.mu is held.
+// add adds bytes of a blob or part to the counts. f.mu is held.
 func (f *folder) add(path string, bytes int64) {
 	f.usage.Bytes += bytes
 	if owner, ok := f.owners[strings.TrimSuffix(path, partSuffix)]; ok {
@@ -122,12 +124,12 @@ func (f *folder) add(path string, bytes int64) {
 	}
 }
 
-// evictInterval is the least time between two looks for parts that stand still.
+// evictInterval is the minimum time between two scans for stalled parts.
 const evictInterval = time.Minute
 
-// evict removes parts that nobody has added to for as long as Grace, the oldest
-// first, until n bytes are taken. Who sends the rest of one begins again. It reports
-// whether they are. mu is held.
+// evict removes parts without progress for at least Grace, oldest first, until n
+// bytes fit. Their senders start over. It reports whether n bytes fit. mu is
+// held.
 func (d *Dir) evict(n int64) bool {
 	f, now := d.folder, d.cfg.Clock.Mono()
 	if now-f.opened < f.cfg.Grace || f.evicted != 0 && now-f.evicted < evictInterval {

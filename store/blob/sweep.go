@@ -79,12 +79,12 @@ func (d *Dir) sweep(name string) (bool, error) {
 	}
 	err := d.remove(name)
 	if errors.Is(err, ErrNotFound) {
-		return false, nil // somebody else was faster
+		return false, nil // removed concurrently
 	}
 	return err == nil, err
 }
 
-// touch remembers that name was written just now. f.mu is held.
+// touch records that name was written now. f.mu is held.
 func (f *folder) touch(name string) {
 	f.touched[name] = f.cfg.Clock.Mono()
 	if len(f.touched) > f.pruneAt {

@@ -6,11 +6,11 @@ import (
 	"encoding/hex"
 )
 
-// Redacted stands where a value is kept out of the record.
+// Redacted replaces a value that is kept out of the record.
 const Redacted = "***"
 
 // HashArgv returns a digest of a whole command line, so that two runs can be
-// compared and a claim about one be proven without the record holding it.
+// compared and a claim about one can be proven without it being in the record.
 func HashArgv(argv []string) string {
 	d := sha256.New()
 	d.Write([]byte("balefire/v1/argv\x00"))

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// An Entry is what happened: who did what to which task, and how it ended.
+// An Entry states what happened: who did what to which task, and how it ended.
 // It never holds a payload; see [Redact] and [HashArgv] for command lines.
 type Entry struct {
 	Time     time.Time         `json:"time"`                // default: now

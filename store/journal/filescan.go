@@ -8,24 +8,24 @@ import (
 	"path/filepath"
 )
 
-// A fileScan is what reading one file from its header to its end found.
+// A fileScan is the result of reading one file from its header to its end.
 type fileScan struct {
 	header    header
-	lines     uint64   // lines behind the header
+	lines     uint64   // lines after the header
 	size      int64    // bytes
-	end       Head     // where the last readable line claims to be
-	valid     Head     // the end of what is whole, from the header on
-	cut       int64    // bytes up to there
-	bad       []Breach // what is wrong behind it, at most maxBreaches
-	after     int      // sound lines behind the first bad one
-	misplaced bool     // the first bad one is a line in the wrong place
+	end       Head     // position claimed by the last readable line
+	valid     Head     // end of the valid part, from the header on
+	cut       int64    // bytes of the valid part
+	bad       []Breach // breaches after it, at most maxBreaches
+	after     int      // valid lines after the first breach
+	misplaced bool     // the first breach is a line in the wrong place
 }
 
-// A Breach is one place where the record is not what was written.
+// A Breach is one place where the record differs from what was written.
 type Breach struct {
 	File   string
 	Line   int    // of the file, from 1; 0 when it is the file itself
-	Seq    uint64 // number of the last sound line before it
+	Seq    uint64 // number of the last valid line before it
 	Reason string
 }
 
@@ -36,8 +36,8 @@ func (b Breach) String() string {
 	return fmt.Sprintf("%s:%d: %s", b.File, b.Line, b.Reason)
 }
 
-// scanFile reads the file called name. If it has no readable header, the chain
-// is taken to go on from prev. Each place that the chain passes is given to pass.
+// scanFile reads the file called name. If it has no readable header, the chain is
+// assumed to continue from prev. pass is called for each position of the chain.
 func scanFile(dir, name string, prev Head, pass func(Head)) (fileScan, error) {
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
@@ -47,7 +47,7 @@ func scanFile(dir, name string, prev Head, pass func(Head)) (fileScan, error) {
 	return scanLines(f, name, prev, pass)
 }
 
-// scanLines is walkFile for a file that is open as r.
+// scanLines is scanFile for a file that is open as r.
 func scanLines(r io.Reader, name string, prev Head, pass func(Head)) (fileScan, error) {
 	w := fileScan{end: prev, valid: prev}
 	err := eachLine(r, func(l line) error {
@@ -71,7 +71,7 @@ func scanLines(r io.Reader, name string, prev Head, pass func(Head)) (fileScan, 
 	return w, err
 }
 
-// take moves w over l, or says what is wrong with it.
+// take advances w over l, or returns what is wrong with it.
 func (w *fileScan) take(name string, l line) error {
 	if !l.whole {
 		return errors.New("the line has no end, or is longer than any that is written")
@@ -91,20 +91,20 @@ func (w *fileScan) take(name string, l line) error {
 	return nil
 }
 
-// torn reports whether all that is wrong with w, the newest file, is what a
-// power cut in the middle of a write explains: damage behind every line that
-// is known to have been synced, no larger than one write.
+// torn reports whether a power cut during a write explains all breaches of w, the
+// newest file: damage after all lines known to have been synced, no larger than one
+// write.
 func (w fileScan) torn(last Head, known bool) bool {
 	return len(w.bad) > 0 && !w.misplaced && w.cut > 0 && w.size-w.cut <= maxGroup &&
 		((known && w.valid.Seq >= last.Seq) || (!known && w.after == 0))
 }
 
-// maxSkip is how many numbers a damaged file may be believed to hold.
+// maxSkip is the largest number of lines that a damaged file is believed to hold.
 const maxSkip = 1 << 24
 
-// resumeAfter returns the place that the record goes on from behind damage:
-// no number that was given before may be given again, and a damaged line that
-// claims an absurd one is not believed.
+// resumeAfter returns the position from which the record continues after damage:
+// no number may be assigned twice, and an absurd number in a damaged line is
+// ignored.
 func (w fileScan) resumeAfter(synced Head) Head {
 	last := w.end
 	if last.Seq-w.valid.Seq > maxSkip {

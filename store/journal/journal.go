@@ -59,8 +59,8 @@ const (
 
 // Config tunes a journal. The zero value of each field means its default.
 type Config struct {
-	MaxFile int64         // bytes after which a new file begins; default 100 MB
-	Keep    time.Duration // whole files older than this go; default 90 days
+	MaxFile int64         // bytes after which a new file is started; default 100 MB
+	Keep    time.Duration // whole files older than this are removed; default 90 days
 	Boot    uint64        // boot number written into entries that have none
 	Clock   clock.Clock   // default clock.System()
 
@@ -85,7 +85,7 @@ type Journal struct {
 	cfg     Config
 	repairs []string
 
-	leader chan struct{} // holds one value while somebody writes
+	leader chan struct{} // holds one value while a goroutine writes
 
 	mu     sync.Mutex // guards the fields up to the next blank line
 	queue  []*waiter
@@ -93,7 +93,7 @@ type Journal struct {
 	failed error
 	last   Head
 
-	// What follows belongs to whoever leads.
+	// The fields below belong to the current leader.
 	file     *os.File
 	size     int64     // bytes of file that are durable
 	created  time.Time // when file began
@@ -132,15 +132,15 @@ func (j *Journal) Append(ctx context.Context, e Entry) (uint64, error) {
 	return w.seq, nil
 }
 
-// Head returns the number and hash of the last line on disk. Whoever keeps it
-// elsewhere can later ask [Verify] whether that line is still there.
+// Head returns the number and hash of the last line on disk. If it is stored
+// elsewhere, [Verify] can later check whether that line is still there.
 func (j *Journal) Head() Head {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.last
 }
 
-// Repairs tells what Open had to mend, oldest first; empty after a clean stop.
+// Repairs returns what Open had to repair, oldest first; empty after a clean stop.
 func (j *Journal) Repairs() []string { return slices.Clone(j.repairs) }
 
 // Err returns the error that made the journal refuse writes, or nil.
@@ -192,7 +192,7 @@ func (j *Journal) enqueue(ctx context.Context, e Entry) (*waiter, error) {
 	return w, nil
 }
 
-// giveUp takes w out of the queue, if nobody is writing it yet.
+// giveUp removes w from the queue, unless it is already being written.
 func (j *Journal) giveUp(w *waiter, cause error) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -215,7 +215,7 @@ func (j *Journal) commitQueue(own *waiter) {
 	}
 }
 
-// commitGroup writes group and tells its waiters.
+// commitGroup writes group and answers its waiters.
 func (j *Journal) commitGroup(group []*waiter) {
 	err := j.commit(group)
 	for _, w := range group {
@@ -268,8 +268,8 @@ func (j *Journal) commit(group []*waiter) error {
 }
 
 // write appends b to the file and syncs. A write that failed, as on a full
-// disk, is taken back and the journal lives on; a sync that failed ends it,
-// because the kernel may have dropped pages it will not report again.
+// disk, is undone and the journal continues; a failed sync stops it, because the
+// kernel may have dropped pages and will not report that again.
 func (j *Journal) write(b []byte) error {
 	err := j.cfg.fault("write")
 	if err == nil {

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// repaired is the action of the entry by which Open tells what it mended.
+// repaired is the action of the entry in which Open records its repairs.
 const repaired = "journal.repaired"
 
-// Open opens the journal in dir, which it makes if needed. It reads the newest
+// Open opens the journal in dir and creates it if needed. It reads the newest
 // file. An unfinished write at its end, which was never acknowledged, is moved
-// to a file beside it. Any other damage is left as it is, for [Verify] to find,
-// and the record goes on in a new file. Either way the journal opens, and the
-// record itself says what happened.
+// to a separate file. Any other damage is left as it is, for [Verify] to find, and
+// the record continues in a new file. In both cases the journal opens, and the
+// record itself states what happened.
 func Open(dir string, cfg Config) (*Journal, error) {
 	j := &Journal{dir: dir, cfg: cfg.withDefaults(), leader: make(chan struct{}, 1)}
 	if err := j.open(); err != nil {
@@ -57,8 +57,8 @@ func (j *Journal) open() error {
 	return j.openHead(heads{Base: j.base, Last: j.last})
 }
 
-// readOrRebuildHeads returns what HEAD says or, if it cannot be read, what the
-// files say. The Last of a rebuilt one is zero: nothing is known.
+// readOrRebuildHeads returns the content of HEAD or, if it cannot be read, rebuilds
+// it from the files. The Last of a rebuilt one is zero: unknown.
 func (j *Journal) readOrRebuildHeads(names []string) (heads, error) {
 	h, err := readHeads(j.dir)
 	_, unreadable := errors.AsType[*fs.PathError](err)
@@ -72,7 +72,7 @@ func (j *Journal) readOrRebuildHeads(names []string) (heads, error) {
 	case unreadable:
 		return h, err
 	}
-	j.repairs = append(j.repairs, err.Error()+"; it was made anew from the files")
+	j.repairs = append(j.repairs, err.Error()+"; it was rebuilt from the files")
 	h = heads{}
 	if len(names) > 0 {
 		if first, err := readHeader(j.dir, names[0]); err == nil {
@@ -82,12 +82,12 @@ func (j *Journal) readOrRebuildHeads(names []string) (heads, error) {
 	return h, nil
 }
 
-// resume finds the end of the chain and makes ready to write there.
+// resume finds the end of the chain and prepares to write there.
 func (j *Journal) resume(names []string, synced Head) error {
 	if len(names) == 0 {
 		gap := ""
 		if synced.Seq > 0 {
-			gap = fmt.Sprintf("lines up to %d are gone with their files", synced.Seq)
+			gap = fmt.Sprintf("lines up to %d are missing with their files", synced.Seq)
 		}
 		return j.continueAfter(synced, gap)
 	}
@@ -109,16 +109,16 @@ func (j *Journal) resume(names []string, synced Head) error {
 	case len(w.bad) > 0:
 		return j.continueAfter(w.resumeAfter(synced), w.bad[0].String())
 	case w.end.Seq < synced.Seq:
-		return j.continueAfter(synced, fmt.Sprintf("lines %d to %d gone", w.end.Seq+1, synced.Seq))
+		return j.continueAfter(synced, fmt.Sprintf("lines %d to %d missing", w.end.Seq+1, synced.Seq))
 	}
 	return j.reopen(name, w, false)
 }
 
-// continueAfter continues the chain behind last in a new file. What is wrong with the
-// files before it stands in its header.
+// continueAfter continues the chain after last in a new file. Its header states
+// what is wrong with the files before it.
 func (j *Journal) continueAfter(last Head, gap string) error {
 	if gap != "" {
-		j.repairs = append(j.repairs, gap+"; the record goes on in a new file")
+		j.repairs = append(j.repairs, gap+"; the record continues in a new file")
 	}
 	j.last = last
 	h := header{First: last.Seq + 1, Start: last.Hash, Time: j.cfg.Clock.Now(), Gap: gap}
@@ -151,8 +151,8 @@ func (j *Journal) reopen(name string, w fileScan, torn bool) error {
 	return nil
 }
 
-// quarantine copies what stands in f from off on into a file beside it, as well
-// as the disk allows: none of it was ever acknowledged.
+// quarantine copies the content of f from off on to a separate file, if the disk
+// allows: none of it was ever acknowledged.
 func quarantine(f *os.File, off int64) (kept string) {
 	path := fmt.Sprintf("%s.torn-%d", f.Name(), off)
 	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -167,7 +167,7 @@ func quarantine(f *os.File, off int64) (kept string) {
 }
 
 // openHead opens HEAD for rewriting in place; it is made durable first if it
-// does not say h.
+// does not contain h.
 func (j *Journal) openHead(h heads) error {
 	path := filepath.Join(j.dir, headName)
 	if now, err := readHeads(j.dir); err != nil || now != h {
@@ -184,8 +184,8 @@ func (j *Journal) openHead(h heads) error {
 	return err
 }
 
-// recordRepairs queues an entry about what was mended. The first Append, or
-// Close, writes it: a full disk must not keep a node from starting.
+// recordRepairs queues an entry about the repairs. The first Append, or Close,
+// writes it: a full disk must not keep a node from starting.
 func (j *Journal) recordRepairs() error {
 	detail := map[string]string{"found": strings.Join(j.repairs, "\n")}
 	text, err := Entry{

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// maxDrops is how many old files go when a new one begins: more than one, so
+// maxDrops is how many old files are removed when a new one is started: more than one, so
 // that a lowered Keep takes effect, and few, so that a wall clock that jumps
 // years ahead does not empty the record at once.
 const maxDrops = 2
 
-// rotateIfDue begins a new file when more bytes would make this one too large,
-// or when it is so old that it must be able to go.
+// rotateIfDue starts a new file if more bytes would make this one too large, or if
+// it is old enough that it must become removable.
 func (j *Journal) rotateIfDue(more int64) error {
 	now := j.cfg.Clock.Now()
 	if !rotationDue(j.cfg, j.size, more, now.Sub(j.created)) || j.Head().Seq == j.firstSeq-1 {
@@ -48,8 +48,8 @@ func (j *Journal) begin(h header) error {
 	return err
 }
 
-// retain removes the oldest files whose every line is older than Keep. HEAD
-// says so first, durably: a file that is missing otherwise was taken.
+// retain removes the oldest files with only lines older than Keep. HEAD records
+// that first, durably: any other missing file was removed by someone else.
 func (j *Journal) retain(now time.Time) error {
 	names, err := files(j.dir)
 	if err != nil {
@@ -59,7 +59,7 @@ func (j *Journal) retain(now time.Time) error {
 	for drop < maxDrops && drop+1 < len(names) {
 		next, err := readHeader(j.dir, names[drop+1])
 		if err != nil || now.Sub(next.Time) <= j.cfg.Keep {
-			break // a damaged header is left for Verify to tell
+			break // a damaged header is left for Verify to report
 		}
 		drop++
 		j.base = next.before()
@@ -72,7 +72,7 @@ func (j *Journal) retain(now time.Time) error {
 		return j.fail(fmt.Errorf("write HEAD: %w", err))
 	}
 	for _, name := range names[:drop] {
-		// One that somebody reads on Windows stays, and goes at the next rotation.
+		// On Windows a file that is being read stays until the next rotation.
 		_ = os.Remove(filepath.Join(j.dir, name))
 	}
 	return nil

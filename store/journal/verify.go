@@ -16,20 +16,20 @@ type Report struct {
 	Files    int
 	Lines    uint64
 	Bytes    int64
-	Before   Head     // what came before the oldest line kept; older files went by their age
+	Before   Head     // position before the oldest line kept; older files were removed by age
 	Last     Head     // the newest line
 	Torn     int64    // bytes of an unfinished write at the end, which Open cuts off; not a breach
 	Breaches []Breach // at most 100
 }
 
-// Verify reads the whole record in dir and returns [ErrBroken] if it is not
-// what was written, with the places in the report. Places in known, kept
-// elsewhere from [Journal.Head], must be in it too unless they are older than
-// what is kept. Nothing is changed, and the journal may be open meanwhile.
+// Verify reads the whole record in dir and returns [ErrBroken] if it differs from
+// what was written, with the breaches in the report. The positions in known, taken
+// from [Journal.Head] and stored elsewhere, must be in it too unless they are older
+// than what is kept. Nothing is modified, and the journal may be open.
 func Verify(dir string, known ...Head) (Report, error) {
 	var rep Report
 	var err error
-	for range 3 { // a file may go by its age while we read
+	for range 3 { // a file may be removed by age while we read
 		if rep, err = verify(dir, known); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -73,7 +73,7 @@ func verify(dir string, known []Head) (Report, error) {
 // A verifier follows the chain through all files.
 type verifier struct {
 	rep  Report
-	want map[uint64][]Hash // places that must be passed
+	want map[uint64][]Hash // positions that must be passed
 }
 
 func (v *verifier) breach(list ...Breach) {
@@ -92,24 +92,24 @@ func (v *verifier) expect(places ...Head) {
 	}
 }
 
-// pass strikes off the places that at fulfils.
+// pass removes the expected position that at matches.
 func (v *verifier) pass(at Head) {
 	if left, ok := v.want[at.Seq]; ok {
 		v.want[at.Seq] = slices.DeleteFunc(left, func(h Hash) bool { return h == at.Hash })
 	}
 }
 
-// missing reports the places that were not passed.
+// missing reports the positions that were not passed.
 func (v *verifier) missing() {
 	for _, seq := range slices.Sorted(maps.Keys(v.want)) {
 		if len(v.want[seq]) > 0 && seq >= v.rep.Before.Seq {
-			v.breach(Breach{File: headName, Seq: seq, Reason: fmt.Sprintf("line %d is known to have been written and is gone or changed", seq)})
+			v.breach(Breach{File: headName, Seq: seq, Reason: fmt.Sprintf("line %d is known to have been written and is missing or changed", seq)})
 		}
 	}
 }
 
-// file checks one file; first and last say where it stands in the row, synced
-// is the last line known to be on disk, if known.
+// file checks one file; first and last give its position among the files, synced is
+// the last line known to be on disk, if known.
 func (v *verifier) file(dir, name string, first, last bool, synced Head, known bool) error {
 	prev := v.rep.Last
 	if n, _ := firstOf(name); first {
@@ -144,8 +144,8 @@ func (v *verifier) file(dir, name string, first, last bool, synced Head, known b
 
 // Scan calls fn with every line in dir, oldest first, until fn returns an
 // error; [fs.SkipAll] ends it without one. Lines that cannot be read are passed
-// over and end it with [ErrBroken] after all others. Whether lines are true is
-// [Verify]'s word. An unfinished last line is not one yet.
+// over and make Scan return [ErrBroken] after all others. Only [Verify] checks
+// whether lines are genuine. An unfinished last line is ignored.
 func Scan(dir string, fn func(Record) error) error {
 	names, err := files(dir)
 	if err != nil {
@@ -167,7 +167,7 @@ func Scan(dir string, fn func(Record) error) error {
 		switch {
 		case errors.Is(err, fs.SkipAll):
 			return nil
-		case err != nil && !errors.Is(err, fs.ErrNotExist): // it went by its age
+		case err != nil && !errors.Is(err, fs.ErrNotExist): // it was removed by age
 			return err
 		}
 	}

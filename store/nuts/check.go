@@ -12,12 +12,12 @@ type Report struct {
 	Bytes        int64  // their size
 	Transactions int    // whole transactions
 	Entries      int    // puts and deletes that can be read
-	TornBytes    int64  // written after the last commit; the next open sets them aside
+	TornBytes    int64  // written after the last commit; the next open moves them to quarantine
 	Orphans      int    // transactions that were never committed but lie between others
 
 	Lost     []Range // what Salvage could not read
-	Partial  int     // transactions that Salvage brought over and that may lack entries
-	Imported int     // puts and deletes that Salvage brought over
+	Partial  int     // transactions that Salvage copied and that may lack entries
+	Imported int     // puts and deletes that Salvage copied
 }
 
 // A Range is a run of bytes of one log file, From to before To.
@@ -30,8 +30,8 @@ type Range struct {
 func (r Report) Clean() bool { return r.TornBytes == 0 && r.Orphans == 0 && len(r.Lost) == 0 }
 
 // Check reads the whole store in dir and changes nothing. The error is an
-// [store.ErrCorrupt] when acknowledged data is damaged; a torn tail is none. The
-// store should not be in use: a commit under way looks like a torn tail.
+// [store.ErrCorrupt] when acknowledged data is damaged; a torn tail is not damage. The
+// store should not be in use: a commit in progress looks like a torn tail.
 func Check(dir string) (Report, error) {
 	r, err := check(dir)
 	if err != nil {

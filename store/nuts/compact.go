@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	compactFrom   = 64 << 20         // a log up to this size is left alone, bytes
-	compactRatio  = 3                // and one up to so many times what lives in it
+	compactFrom   = 64 << 20         // a log up to this size is not compacted, bytes
+	compactRatio  = 3                // nor is one up to this multiple of its live data
 	compactApart  = 10 * time.Minute // each compaction costs a goroutine and a file until the process ends
 	compactAlways = 1 << 30          // a log beyond this size does not wait for that, bytes
 
@@ -27,9 +27,9 @@ func compactDue(size, live int64, ago time.Duration) bool {
 	return size > compactFrom && size/compactRatio > live && (ago >= compactApart || size > compactAlways)
 }
 
-// Compact copies what is alive into a new generation and removes the old one.
-// Reads go on meanwhile; commits wait, as the goroutine that commits is the one
-// that calls this: 0.3 to 0.5 s for 100 000 records. An error before the switch
+// Compact copies live records to a new generation and removes the old one. Reads
+// continue; commits wait, because the goroutine that commits is the one that calls
+// Compact: 0.3 to 0.5 s for 100 000 records. An error before the switch
 // leaves the store as it was.
 func (d *DB) Compact() error {
 	if err := d.usable(); err != nil {
@@ -80,8 +80,8 @@ func (d *DB) usable() error {
 	return cmp.Or(d.down, d.failed)
 }
 
-// switchFailed ends writing: either generation may count after a power cut, so
-// nothing may be added to one of them.
+// switchFailed stops writing: after a power cut either generation may be the
+// current one, so nothing may be added to one of them.
 func (d *DB) switchFailed(err error, next *generation) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -118,7 +118,7 @@ func (g *generation) fill(old *generation) error {
 
 // fillBucket copies one bucket, page by page, and returns how many records it
 // has. The new generation shares the memory of the old one's keys and values,
-// which NutsDB never changes.
+// which NutsDB never modifies.
 func (g *generation) fillBucket(old *generation, b store.Bucket) (n int, err error) {
 	var start []byte
 	for {

@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A name is what CURRENT says: which generation, and how large its segments are.
+// A name is the content of CURRENT: the generation and its segment size.
 type name struct {
 	num     int
 	segment int64
@@ -40,7 +40,7 @@ func parseName(text string) (name, error) {
 	return n, nil
 }
 
-// readCurrent returns the generation that counts; ok is false when there is none.
+// readCurrent returns the current generation; ok is false if there is none.
 func readCurrent(dir string) (n name, ok bool, err error) {
 	b, err := os.ReadFile(filepath.Join(dir, currentFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -53,8 +53,8 @@ func readCurrent(dir string) (n name, ok bool, err error) {
 	return n, err == nil, err
 }
 
-// setCurrent makes n the generation that counts. After an error it may or may
-// not count after a power cut.
+// setCurrent makes n the current generation. After an error it may or may not be
+// the current one after a power cut.
 func setCurrent(dir string, n name) error {
 	tmp := filepath.Join(dir, currentFile+".tmp")
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)

@@ -44,7 +44,7 @@ type entry struct {
 
 func (e entry) size() int64 { return int64(e.header + e.key + e.val) }
 
-// A entryStatus is what stands at a place in the log.
+// An entryStatus is the content of a position in the log.
 type entryStatus int
 
 const (

@@ -11,8 +11,8 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A generation is one NutsDB folder. A store has one that counts; compaction
-// makes the next.
+// A generation is one NutsDB folder. A store has one current generation; compaction
+// creates the next.
 type generation struct {
 	name
 	dir  string
@@ -27,7 +27,7 @@ const (
 	genPrefix     = "gen-"
 )
 
-// openCurrent opens the generation that counts, or makes the first.
+// openCurrent opens the current generation, or creates the first.
 func openCurrent(dir string, cfg Config) (*generation, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func checkEmpty(dir string) error {
 	return nil
 }
 
-// newStore makes the first generation. Until CURRENT is written there is no
-// store, so that an interrupted birth begins anew.
+// newStore creates the first generation. Until CURRENT is written there is no
+// store, so that an interrupted creation starts over.
 func newStore(dir string, cfg Config) (*generation, error) {
 	g, err := newGeneration(dir, name{1, cfg.SegmentSize})
 	if err != nil {
@@ -99,7 +99,7 @@ func newStore(dir string, cfg Config) (*generation, error) {
 	return g, nil
 }
 
-// newGeneration makes an empty generation and brings everything of it to disk.
+// newGeneration creates an empty generation and syncs it.
 func newGeneration(dir string, n name) (*generation, error) {
 	g := &generation{name: n, dir: genDir(dir, n.num)}
 	if err := os.RemoveAll(g.dir); err != nil {
@@ -153,7 +153,7 @@ func openGeneration(dir string, n name, cfg Config) (*generation, error) {
 	return g, nil
 }
 
-// removeOthers removes what an interrupted compaction left.
+// removeOthers removes the remains of an interrupted compaction.
 func removeOthers(dir string, keep int) error {
 	files, err := os.ReadDir(dir)
 	for _, f := range files {
@@ -164,7 +164,7 @@ func removeOthers(dir string, keep int) error {
 	return err
 }
 
-// startMark opens the mark, brings it up to the end of the log and to disk.
+// startMark opens the mark, sets it to the end of the log and syncs it.
 func (g *generation) startMark() (err error) {
 	if g.mark, err = openMark(g.dir); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (g *generation) startMark() (err error) {
 	return g.mark.sync()
 }
 
-// commit makes ops durable and notes how far the log is acknowledged now.
+// commit makes ops durable and records how far the log is acknowledged.
 func (g *generation) commit(ops []store.Op) error {
 	if err := g.raw.commit(ops); err != nil {
 		return err

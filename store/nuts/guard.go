@@ -14,15 +14,15 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A guarded is what the guard let pass.
+// A guarded describes a log that passed the guard.
 type guarded struct {
 	last  position // end of the log
 	bytes int64    // size of the log's files
 }
 
-// guard surveys the log, cuts off a torn tail and brings what it read to disk:
-// after a kill that may still be in the page cache only. It holds NutsDB's lock
-// meanwhile, because what looks torn in a store in use is a commit under way.
+// guard surveys the log, cuts off a torn tail and syncs what it read: after a kill
+// that may be only in the page cache. It holds NutsDB's lock meanwhile, because in
+// a store in use a commit in progress looks like a torn tail.
 func guard(dir string, n name, cfg Config) (guarded, error) {
 	gen := genDir(dir, n.num)
 	if _, err := os.Stat(gen); errors.Is(err, fs.ErrNotExist) {
@@ -87,7 +87,7 @@ func surveyAll(gen string, segSize int64, progress func(done, total int64)) (*su
 }
 
 // heartbeat calls progress every second until the returned function is called:
-// NutsDB says nothing while it reads the log again.
+// NutsDB reports no progress while it reads the log again.
 func heartbeat(progress func(done, total int64), bytes int64) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// A mark remembers how far the log was acknowledged. It is written after each
-// fsync of the log and has none of its own: after a kill it is exact, after a
+// A mark records how far the log was acknowledged. It is written after each fsync
+// of the log and is not synced itself: after a kill it is exact, after a
 // power cut it may be old, but it never runs ahead of the log. Without it the
 // guard could not tell a torn tail, which may be cut, from a damaged last
 // commit, which may not.

@@ -1,12 +1,12 @@
-// Package nuts is the default engine of the store: NutsDB, kept inside the few
-// calls that hold what they promise, behind a guard that runs before every open.
+// Package nuts is the default engine of the store: NutsDB, restricted to the few
+// calls that keep their promises, behind a guard that runs before every open.
 //
-// Its promise: what Commit acknowledged is there after a kill, a power cut, a
-// torn write or a full disk, whole transactions only; and where the disk itself
-// lost acknowledged bytes, Open says so instead of going on without them.
+// Its promise: acknowledged commits survive a kill, a power cut, a torn write and a
+// full disk, as whole transactions only; and if the disk itself lost acknowledged
+// bytes, Open fails instead of continuing without them.
 //
 //	dir/
-//	├── CURRENT               the generation that counts, and its segment size
+//	├── CURRENT               the current generation, and its segment size
 //	├── gen-000007/           one NutsDB folder
 //	│   ├── .acked            how far the log was acknowledged (no fsync of its own)
 //	│   ├── 0.dat 1.dat …     the log, in segments
@@ -18,8 +18,8 @@
 //
 // NutsDB v1.1.0 cannot open a log with a torn tail, swallows transactions that
 // follow one, and loses data in its merge, its TTL and its nil values. The
-// tests named Canary show each of these; while one of them passes, the
-// workaround beside it must stay.
+// tests named Canary show each of these; while one of them passes, its workaround
+// must stay.
 package nuts
 
 import (
@@ -43,10 +43,10 @@ const (
 // Config tunes the engine. The zero value of each field means its default.
 type Config struct {
 	// SegmentSize is the size of one log file in bytes; default 64 MiB, at
-	// least 256 KiB. A record must fit; a generation keeps the size it was born
+	// least 256 KiB. A record must fit; a generation keeps the size it was created
 	// with.
 	SegmentSize int64
-	// Logger hears what the guard repaired; default slog.Default().
+	// Logger receives what the guard repaired; default slog.Default().
 	Logger *slog.Logger
 	// Progress is called while a store opens, at least every second, with the
 	// bytes read so far and the bytes to read; default none.
@@ -93,7 +93,7 @@ type DB struct {
 	down   error // why nothing works any more: closed, or NutsDB panicked
 	failed error // why writes are refused: the first error of a commit
 
-	recent *recent    // of gen, acknowledged; forgotten when that may be wrong
+	recent *recent    // of gen, acknowledged; cleared if that may be wrong
 	own    []store.Op // Commit's copy of its ops
 
 	compacted time.Duration // clock.Mono of the last compaction; 0 none
@@ -104,7 +104,7 @@ var _ store.Engine = (*DB)(nil)
 
 var errClosed = fmt.Errorf("nuts: %w", store.ErrClosed)
 
-// Open opens the store in dir and makes it when there is none. A torn tail is
+// Open opens the store in dir and creates it if needed. A torn tail is
 // set aside; damage to acknowledged data is an [store.ErrCorrupt], a store of another
 // process [store.ErrLocked], a folder of another engine [store.ErrOtherEngine].
 func Open(dir string, cfg Config) (*DB, error) {

@@ -15,7 +15,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// errWedged says that NutsDB panicked inside a transaction. Its lock stays held,
+// errWedged means that NutsDB panicked inside a transaction. Its lock stays held,
 // so no call of that database may ever be made again.
 var errWedged = errors.New("NutsDB panicked and is unusable")
 
@@ -72,7 +72,7 @@ func openRaw(dir string, segment int64) (r *raw, err error) {
 // ends or the file is collected.
 func dropLock(dir string) { _ = os.Remove(filepath.Join(dir, lockFile)) }
 
-// checkSettings reads back what NutsDB really runs with: durability hangs on
+// checkSettings reads back what NutsDB really runs with: durability depends on
 // three of these and no other call would show that one of them changed.
 func (r *raw) checkSettings(segment int64) error {
 	opt := reflect.ValueOf(r.db).Elem().FieldByName("opt")
@@ -231,7 +231,7 @@ func (r *raw) close() (err error) {
 		}
 	}()
 	if r.wedged {
-		return errWedged // Close would wait for ever
+		return errWedged // Close would wait forever
 	}
 	return r.db.Close()
 }

@@ -6,17 +6,17 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// recentBytes bounds what is remembered of the last commits.
+// recentBytes bounds the cache of the last commits.
 const recentBytes = 8 << 20
 
 // recentOverhead is what an entry of it takes beside its key and its value.
 const recentOverhead = 128
 
-// A recent remembers what was committed last. NutsDB lets nobody read while it
-// writes and syncs, and what was just written is what is read most: without this
-// a reader that follows a writer waits for one commit a read.
+// A recent caches the last commits. NutsDB blocks reads while it writes and syncs,
+// and recently written records are read most: without the cache a reader that
+// follows a writer waits for one commit per read.
 //
-// The values are the slices that NutsDB keeps, too.
+// The values share their memory with NutsDB.
 type recent struct {
 	mu     sync.RWMutex
 	values map[recentKey]remembered
@@ -31,14 +31,14 @@ type recentKey struct {
 	key    string
 }
 
-// A remembered is what a key was last set to.
+// A remembered is the last value of a key.
 type remembered struct {
 	val     []byte
 	deleted bool
 	number  uint64
 }
 
-// A placed is an entry that is to be forgotten in its turn, unless its key was
+// A placed is an entry in the order of eviction; it is skipped if its key was
 // written again since.
 type placed struct {
 	key    recentKey
@@ -76,7 +76,7 @@ func (r *recent) put(ops []store.Op) {
 	r.trim()
 }
 
-// trim forgets the oldest until the rest is within its bound.
+// trim evicts the oldest entries until the rest is within the bound.
 func (r *recent) trim() {
 	for r.bytes > recentBytes {
 		p := r.order[r.head]
@@ -94,7 +94,7 @@ func (r *recent) trim() {
 	}
 }
 
-// forget forgets everything.
+// forget clears the cache.
 func (r *recent) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

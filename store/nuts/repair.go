@@ -12,13 +12,12 @@ import (
 	"slices"
 )
 
-// maxQuarantine is how many torn tails are kept; the oldest go first.
+// maxQuarantine is how many torn tails are kept; the oldest are removed first.
 const maxQuarantine = 16
 
-// repair makes the surveyed log one that NutsDB reads as it is: what follows
-// the last commit is copied to the folder quarantine and cut off, and what was
-// never committed but lies between commits is voided. The verdict must have
-// been nil. A repair that was interrupted is completed by the next one.
+// repair makes the surveyed log readable for NutsDB: data after the last commit is
+// copied to the folder quarantine and cut off, and entries that were never
+// committed but lie between commits are voided. judge must have returned nil. A repair that was interrupted is completed by the next one.
 func (s *survey) repair(quarantine string, log *slog.Logger) error {
 	log.Warn("store: the log does not end with a commit, cutting it there",
 		"generation", filepath.Base(s.dir), "at", s.last.String(), "bytes", s.torn, "voided", len(s.orphans))
@@ -66,7 +65,7 @@ func (s *survey) setAside(quarantine string) error {
 	return pruneQuarantine(quarantine)
 }
 
-// pruneQuarantine keeps the newest of the set aside tails.
+// pruneQuarantine keeps only the newest tails.
 func pruneQuarantine(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) <= maxQuarantine {

@@ -15,9 +15,9 @@ const (
 	salvageBytes = 1 << 20 // and bytes
 )
 
-// Salvage brings every committed record that can still be read from the damaged
-// store src into a new store dst, which must not exist. src is not changed. The
-// report says what was lost. A record whose delete was lost comes back.
+// Salvage copies every committed record that can still be read from the damaged
+// store src to a new store dst, which must not exist. src is not modified. The
+// report states what was lost. A record whose delete was lost reappears.
 func Salvage(src, dst string) (Report, error) {
 	r, err := salvage(src, dst)
 	if err != nil {
@@ -152,8 +152,8 @@ func (s *salvager) take(p position, e entry, b []byte) error {
 	return s.end()
 }
 
-// endUnmarked ends a transaction whose commit was not found: it is brought over
-// when it had been committed, as far as one can know.
+// endUnmarked ends a transaction whose commit was not found: it is copied if it is
+// known to have been committed.
 func (s *salvager) endUnmarked(committed bool) error {
 	if !committed {
 		s.report.Orphans++
@@ -187,8 +187,8 @@ func (s *salvager) commit() error {
 	return nil
 }
 
-// finish ends the log: what it ends with without a commit counts only when it
-// was acknowledged.
+// finish ends the log: an uncommitted transaction at its end counts only if it was
+// acknowledged.
 func (s *salvager) finish() error {
 	if s.tx != 0 {
 		if err := s.endUnmarked(s.begin.compare(s.acked) < 0); err != nil {

@@ -10,9 +10,9 @@ import (
 // overhead is what a record takes in the log besides its key and value, bytes.
 const overhead = 28
 
-// A liveCount is a count of what is alive. NutsDB keeps no such figures, and
-// reading before each write to keep them is too dear: so the records are
-// counted again when the log has grown by enough to make a difference.
+// A liveCount is a count of live records. NutsDB keeps no such figures, and reading
+// before each write to maintain them is too expensive: so the records are counted
+// again when the log has grown enough to make a difference.
 type liveCount struct {
 	at    position // where the log ended then
 	size  int64    // size of the log then
@@ -21,14 +21,14 @@ type liveCount struct {
 }
 
 // stale decides whether a count is worth repeating now that the log ends at pos
-// and has size bytes. A nil census is.
+// and has size bytes. A nil liveCount is stale.
 func (c *liveCount) stale(pos position, size int64) bool {
 	const cheap = 20_000 // keys, counted in a few milliseconds
 	return c == nil || pos != c.at && (c.keys < cheap || size-c.size > max(16<<20, c.size/4))
 }
 
-// liveness keeps the last census. One goroutine counts; others that ask
-// meanwhile take the figures before.
+// liveness holds the last liveCount. One goroutine counts; meanwhile others get the
+// previous figures.
 type liveness struct {
 	counting sync.Mutex
 	last     atomic.Pointer[liveCount]

@@ -30,7 +30,7 @@ type survey struct {
 	beyond  int64            // the segment of the last entry readable after last
 	torn    int64            // bytes written after last
 
-	weigher *weigher // hears of every valid entry
+	weigher *weigher // receives every valid entry
 }
 
 type segment struct {
@@ -50,7 +50,7 @@ func segmentPath(dir string, num int64) string {
 
 // surveyLog reads the whole log of the generation in dir, in constant memory.
 // segSize is the size its segments were made with, 0 when that is not known.
-// progress hears the bytes read.
+// progress is called with the bytes read.
 func surveyLog(dir string, segSize int64, progress func(int64)) (*survey, error) {
 	s := &survey{dir: dir, weigher: newWeigher()}
 	var err error
@@ -92,7 +92,7 @@ func listSegments(dir string) ([]segment, error) {
 		num, err := strconv.ParseInt(name, 10, 64)
 		switch {
 		case strings.HasPrefix(f.Name(), "merge_") || strings.HasPrefix(f.Name(), "merge-"):
-			return nil, fmt.Errorf("%w: %s holds %s, the work of another program", store.ErrCorrupt, dir, f.Name())
+			return nil, fmt.Errorf("%w: %s holds %s, a file of another program", store.ErrCorrupt, dir, f.Name())
 		case !isLog || err != nil || num < 0 || strconv.FormatInt(num, 10) != name:
 			continue
 		}
@@ -228,9 +228,9 @@ func scanDamaged(path string, from int64, fn func(off int64, e entry, b []byte) 
 	return end - from, nil
 }
 
-// judge returns nil when everything that was acknowledged is there, and
-// otherwise what is lost. acked is where the mark says that acknowledged data
-// ends; known says whether there is such a mark.
+// judge returns nil if all acknowledged data is there, otherwise what is lost.
+// acked is where acknowledged data ends according to the mark; known reports
+// whether there is a mark.
 func (s *survey) judge(acked position, known bool) error {
 	lost := &DamageError{Dir: s.dir, File: fmt.Sprintf("%d.dat", s.last.segment), From: s.last.off, After: len(s.behind)}
 	if s.damage != nil {

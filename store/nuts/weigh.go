@@ -24,8 +24,8 @@ func MemoryOf(key, val int) int64 {
 // maxSample is how many records a weigher looks at, at most.
 const maxSample = 1 << 16
 
-// A weigher works out, while a log is read, how much memory its records will
-// take at most, without keeping them: it follows a sample of the keys, chosen by
+// A weigher estimates, while a log is read, how much memory its records will take
+// at most, without keeping them: it follows a sample of the keys, chosen by
 // their hash, and halves the sample when it grows too large. So it takes a few
 // MiB for a log of any size and is exact for a small one.
 type weigher struct {

@@ -47,9 +47,9 @@ func add(b *pebble.Batch, op *store.Op) error {
 	return w.Finish()
 }
 
-// write commits b in a goroutine of its own: Pebble waits for ever for room on
-// the disk, and ends the goroutine that met a failed log write. Close waits for
-// a write that was given up.
+// write commits b in a goroutine of its own: Pebble waits forever for space on
+// the disk, and ends the goroutine of a failed log write. Close waits for a write
+// that was given up.
 func (d *DB) write(b *pebble.Batch) error {
 	done := make(chan error, 1)
 	d.writing.Go(func() {

@@ -8,25 +8,25 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A faultFS stands between Pebble and the disk and keeps errors of its logs, of
-// its manifest and of its folder away from it. Pebble v2.1.7 panics when it cannot
+// A faultFS is between Pebble and the disk and hides errors of its logs, its
+// manifest and its folder from it. Pebble v2.1.7 panics when it cannot
 // close a log or begin the next one, with a mutex that it then unlocks twice: that
-// ends the process, and nothing can catch it. So the first such error ends the
+// ends the process, and nothing can catch it. So the first such error stops the
 // engine instead:
 //
-//	error ──▶ watch.fail ──▶ the commit under way and all later ones return it
-//	      └─▶ Pebble is told that all is well
+//	error ──▶ monitor.fail ──▶ the current commit and all later ones return it
+//	      └─▶ Pebble gets no error
 //
-// From then on the state on the disk stands still: nothing is written to logs or
-// manifest, none is begun, and no file is removed, because Pebble now takes for
-// durable what is not. Tables are still written, so that it can read them; no
-// manifest names them and the next open removes them. Whatever was acknowledged is
+// From then on the state on the disk is frozen: nothing is written to logs or
+// manifest, none is created, and no file is removed, because Pebble now believes
+// data to be durable that is not. Tables are still written, so that it can read them; no
+// manifest refers to them and the next open removes them. All acknowledged data is
 // in the logs and tables of that moment: close the engine and open it again.
 type faultFS struct {
 	vfs.FS
 	dir     string
 	monitor *monitor
-	armed   atomic.Bool // since the open: until then Pebble returns such errors itself
+	armed   atomic.Bool // set after the open: until then Pebble returns such errors itself
 }
 
 func newFaultFS(fs vfs.FS, dir string, w *monitor) *faultFS {
@@ -36,10 +36,11 @@ func newFaultFS(fs vfs.FS, dir string, w *monitor) *faultFS {
 // Unwrap implements [vfs.FS].
 func (s *faultFS) Unwrap() vfs.FS { return s.FS }
 
-// failed reports whether Pebble is no longer let at the log.
+// failed reports whether Pebble is cut off from the log.
 func (s *faultFS) failed() bool { return s.armed.Load() && s.monitor.failed() != nil }
 
-// report returns what Pebble is told of err, which ends the engine.
+// report records err, which stops the engine, and returns what Pebble gets
+// instead.
 func (s *faultFS) report(what, name string, err error) error {
 	if err == nil || !s.armed.Load() {
 		return err
@@ -48,8 +49,8 @@ func (s *faultFS) report(what, name string, err error) error {
 	return nil
 }
 
-// guarded reports whether name is a log of this store, or says what its tables are.
-// A snapshot has such files too.
+// guarded reports whether name is a log, manifest or marker of this store. A
+// snapshot has such files too.
 func (s *faultFS) guarded(name string) bool {
 	base := s.FS.PathBase(name)
 	kind := strings.HasSuffix(base, ".log") || strings.HasPrefix(base, "MANIFEST-") || strings.HasPrefix(base, "marker.")
@@ -72,8 +73,9 @@ func (s *faultFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.
 	return s.create(name, func() (vfs.File, error) { return s.FS.ReuseForWrite(old, name, c) })
 }
 
-// create makes a file. After an error it is not on the disk: a log that ends well
-// only in memory must stay the last one, or it could not be read.
+// create creates a file. After an error it exists only in memory: a log that
+// Pebble believes complete must stay the last one on disk, or it could not be
+// read.
 func (s *faultFS) create(name string, create func() (vfs.File, error)) (vfs.File, error) {
 	if s.failed() {
 		return s.inMemory(name)
@@ -106,8 +108,8 @@ func (s *faultFS) OpenDir(name string) (vfs.File, error) {
 	return &faultFile{File: f, s: s, name: name}, nil
 }
 
-// Remove implements [vfs.FS]. What Pebble holds for obsolete may hang on what it
-// was only told.
+// Remove implements [vfs.FS]. Files that Pebble considers obsolete may still be
+// needed, because errors were hidden from it.
 func (s *faultFS) Remove(name string) error {
 	if s.failed() {
 		return nil
@@ -148,8 +150,8 @@ func (f *faultFile) SyncTo(length int64) (full bool, err error) {
 	return full, err
 }
 
-// Preallocate implements [vfs.File]. It only makes room ahead: where there is too
-// little for that, a disk below its reserve, the writes that still fit go on.
+// Preallocate implements [vfs.File]. It only reserves space: if there is too
+// little for that, on a disk below its reserve, writes that still fit continue.
 func (f *faultFile) Preallocate(offset, length int64) error {
 	if f.s.failed() {
 		return nil
@@ -163,7 +165,7 @@ func (f *faultFile) Stat() (vfs.FileInfo, error) {
 	if err == nil {
 		return info, nil
 	}
-	if err = f.s.report("look at", f.name, err); err != nil {
+	if err = f.s.report("stat", f.name, err); err != nil {
 		return nil, err
 	}
 	empty, err := f.s.inMemory(f.name)
@@ -176,7 +178,7 @@ func (f *faultFile) Stat() (vfs.FileInfo, error) {
 // Close implements [vfs.File].
 func (f *faultFile) Close() error { return f.s.report("close", f.name, f.File.Close()) }
 
-// guard does what Pebble asks for unless the engine has ended.
+// guard executes an operation unless the engine has stopped.
 func (f *faultFile) guard(what string, do func() error) error {
 	if f.s.failed() {
 		return nil

@@ -14,11 +14,11 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Pebble takes a damaged piece of a log or manifest for the torn end of the
-// file, unless a later block says otherwise, and silently drops what follows:
+// Pebble mistakes damage in a log or manifest for the torn end of the file,
+// unless a later block proves otherwise, and silently drops what follows:
 // up to 32 KiB of acknowledged commits, or whole tables. The guard reads these
-// files before Pebble does and refuses such damage. What it cannot tell from a
-// torn end is damage to the very last piece.
+// files before Pebble does and refuses such damage. Only damage to the very last
+// piece cannot be told from a torn end.
 //
 // A file is blocks of 32 KiB, a block is chunks:
 //
@@ -76,8 +76,8 @@ func readFile(fs vfs.FS, path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// damage finds the first byte that is no chunk, and then a chunk which was
-// written after that byte had been synced.
+// damage finds the first byte that does not begin a chunk, and then a chunk that
+// was written after that byte had been synced.
 func (s *scanner) damage() (at, later int, found bool) {
 	for at < len(s.data) {
 		if s.left(at) < s.header() {
@@ -91,7 +91,7 @@ func (s *scanner) damage() (at, later int, found bool) {
 		at += size
 	}
 	for later = at + 1; later < len(s.data); later++ {
-		// A manifest is synced after each record, a log says how far it was.
+		// A manifest is synced after each record, a log records how far it was synced.
 		if _, synced, ok := s.chunk(later); ok && (!s.log || synced > uint64(at)) {
 			return at, later, true
 		}
@@ -99,7 +99,7 @@ func (s *scanner) damage() (at, later int, found bool) {
 	return 0, 0, false
 }
 
-// left returns how many bytes the block of at has from there on.
+// left returns how many bytes of its block are left at at.
 func (s *scanner) left(at int) int {
 	return min(blockSize-at%blockSize, len(s.data)-at)
 }

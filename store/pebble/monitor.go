@@ -13,17 +13,17 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// recentFor is how long an error in the background explains a wait.
+// recentFor is how long a background error explains a wait.
 const recentFor = 10 * time.Second
 
-// A monitor is what Pebble logs to and reports to. It remembers what went wrong.
+// A monitor receives Pebble's log and events. It remembers what went wrong.
 type monitor struct {
 	log   *slog.Logger
-	fatal chan struct{} // closed when Pebble would have ended the process
+	fatal chan struct{} // closed when Pebble would have terminated the process
 
 	mu           sync.Mutex
 	failure      error
-	background   error     // the last error in the background
+	background   error     // the last background error
 	backgroundAt time.Time // of behind
 	loggedAt     time.Time // when behind was last logged
 }
@@ -40,10 +40,10 @@ func (w *monitor) Infof(format string, args ...any) { w.log.Debug(fmt.Sprintf(fo
 // Errorf implements [pebble.Logger].
 func (w *monitor) Errorf(format string, args ...any) { w.log.Error(fmt.Sprintf(format, args...)) }
 
-// Fatalf implements [pebble.Logger]: the store cannot go on. Pebble counts on
-// it not to return, but the process has more to save than this store: it ends
-// only the goroutine, fails every commit from now on, and leaves the rest to
-// whoever sees that.
+// Fatalf implements [pebble.Logger]: the store cannot continue. Pebble relies on
+// it not to return, but the process does more than run this store: Fatalf ends
+// only the goroutine and makes every later commit fail. The rest is up to the
+// callers.
 func (w *monitor) Fatalf(format string, args ...any) {
 	err := fmt.Errorf("pebble gave up: %s", fmt.Sprintf(format, args...))
 	for _, a := range args {
@@ -55,7 +55,7 @@ func (w *monitor) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// fail ends the engine: no commit returns nil from now on.
+// fail stops the engine: no commit returns nil from now on.
 func (w *monitor) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,7 +73,7 @@ func (w *monitor) failed() error {
 	return w.failure
 }
 
-// trouble returns what went wrong lately, if anything.
+// trouble returns a recent error, if any.
 func (w *monitor) trouble() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,11 +86,11 @@ func (w *monitor) trouble() error {
 	return nil
 }
 
-// why explains a wait.
+// why returns the reason for a wait.
 func (w *monitor) why() error { return cmp.Or(w.trouble(), errNoReason) }
 
-// noteBackground notes an error in the background. On a full disk there are
-// thousands a second: one in ten seconds is logged.
+// noteBackground records a background error. On a full disk there are thousands
+// per second: one in ten seconds is logged.
 func (w *monitor) noteBackground(err error) {
 	now := time.Now()
 	w.mu.Lock()
@@ -101,11 +101,11 @@ func (w *monitor) noteBackground(err error) {
 	}
 	w.mu.Unlock()
 	if tell {
-		w.log.Error("background work failed and is tried again", "err", err)
+		w.log.Error("background work failed; will retry", "err", err)
 	}
 }
 
-// context ends when Pebble has given up.
+// context returns a context that is canceled when Pebble has given up.
 func (w *monitor) context() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	stop := make(chan struct{})

@@ -1,13 +1,13 @@
-// Package pebble keeps a store in Pebble, a log-structured merge tree: flat in
-// memory and quick to open however much it holds.
+// Package pebble keeps a store in Pebble, a log-structured merge tree: it uses
+// constant memory and opens quickly however much it holds.
 //
 //	Commit ──▶ batch ──▶ write-ahead log ──▶ fsync ──▶ a new view
 //	Get, Scan ─────────────────────────────────────────▶ reads it
 //
 // A key on disk is the number of its bucket and the key. Readers see the state
-// of the last commit whose fsync has returned, never one under way. Pebble
-// answers a full disk by waiting for ever and a failed log by ending the process;
-// here both are errors of Commit, in bounded time.
+// of the last commit whose fsync has returned, never one in progress. Pebble waits
+// forever on a full disk and terminates the process on a failed log; here both are
+// errors of Commit, in bounded time.
 package pebble
 
 import (
@@ -31,20 +31,20 @@ import (
 // chunks that tell a torn end from damage before it.
 const format = pebble.FormatNewest
 
-// ErrStuck says that Pebble did not answer in time, which is what it does on a
-// full disk. Its outcome is unknown.
+// ErrStuck means that Pebble did not answer in time, as on a full disk. The
+// outcome is unknown.
 var ErrStuck = errors.New("pebble: no answer")
 
 // Config tunes an engine. The zero value of each field means its default.
 type Config struct {
-	MemTableSize int64 // bytes gathered in memory before they become a table; default 8 MiB
+	MemTableSize int64 // bytes collected in memory before they become a table; default 8 MiB
 	CacheSize    int64 // bytes of blocks and memtables kept in memory; default 32 MiB
 
 	// CommitTimeout is how long a commit may take before it fails with
 	// [ErrStuck]; default 30s. An open that takes longer fails only if Pebble
 	// has reported an error meanwhile.
 	CommitTimeout time.Duration
-	CloseTimeout  time.Duration // how long Close waits for work under way; default 10s
+	CloseTimeout  time.Duration // how long Close waits for work in progress; default 10s
 
 	FS     vfs.FS       // default: the disk
 	Logger *slog.Logger // default slog.Default()
@@ -70,7 +70,7 @@ type DB struct {
 	monitor *monitor
 	faults  *faultFS
 
-	writing sync.WaitGroup // commits under way, also those given up
+	writing sync.WaitGroup // commits in progress, including abandoned ones
 	mu      sync.RWMutex
 	view    *view // of the last durable commit; nil once closed
 }
@@ -101,8 +101,9 @@ func Open(dir string, cfg Config) (*DB, error) {
 	return d, nil
 }
 
-// open opens dir in a goroutine of its own, because Pebble may wait there for
-// ever and may end it. Whoever is not waited for any more closes what it opened.
+// open opens dir in a goroutine of its own, because Pebble may block forever and
+// may end the goroutine. A goroutine that is no longer waited for closes what it
+// opened.
 func (d *DB) open(dir string) (*pebble.DB, error) {
 	type result struct {
 		db  *pebble.DB
@@ -189,7 +190,7 @@ func (d *DB) options() func() *pebble.Options {
 			FS: d.faults, Lock: d.lock, Logger: d.monitor, EventListener: d.monitor.listener(),
 			FormatMajorVersion: format,
 			MemTableSize:       uint64(d.cfg.MemTableSize), MemTableStopWritesThreshold: 4,
-			L0CompactionThreshold: 8, L0StopWritesThreshold: 24, // 4 would merge the same tables oftener: a quarter more CPU a submit
+			L0CompactionThreshold: 8, L0StopWritesThreshold: 24, // 4 would merge the same tables more often: a quarter more CPU per submit
 			CacheSize: d.cfg.CacheSize, MaxOpenFiles: 256, BytesPerSync: 512 << 10, MaxManifestFileSize: 16 << 20,
 		}
 		for i := range o.Levels { // most requirements ask for a key that is absent
@@ -270,7 +271,7 @@ func (d *DB) Close() error {
 	}
 }
 
-// mark adds [store.ErrCorrupt] to an error that tells of damage.
+// mark adds [store.ErrCorrupt] to an error caused by damage.
 func mark(err error) error {
 	if pebble.IsCorruptionError(err) {
 		return fmt.Errorf("%w: %w", store.ErrCorrupt, err)
@@ -278,7 +279,7 @@ func mark(err error) error {
 	return err
 }
 
-// markOpen is mark for an open, where a file that is missing is damage too.
+// markOpen is mark for an open, where a missing file is damage too.
 func markOpen(err error) error {
 	if errors.Is(err, fs.ErrNotExist) && !errors.Is(err, store.ErrCorrupt) {
 		return fmt.Errorf("%w: %w", store.ErrCorrupt, err)

@@ -15,7 +15,7 @@ import (
 var errClosed = errors.New("pebble: engine is closed")
 
 // A view is the store after one durable commit. It lives as long as it is the
-// newest or somebody reads it.
+// newest or has readers.
 type view struct {
 	snap *pebble.Snapshot
 	refs int64 // atomic
@@ -27,7 +27,7 @@ func (v *view) release() {
 	}
 }
 
-// publish makes v the view of all readers to come.
+// publish makes v the view of all later readers.
 func (d *DB) publish(v *view) {
 	d.mu.Lock()
 	old := d.view

@@ -1,14 +1,14 @@
 // Package crash kills a process that writes to a store, again and again, and
-// checks after each kill that the store opens by itself and holds what was
-// acknowledged, all of it, and nothing that was not written whole.
+// checks after each kill that the store opens by itself, holds everything that was
+// acknowledged, and no transaction in part.
 //
 //	test ──start──▶ victim: open, compare with the model, write, "ack 17", "ack 18" …
 //	  ▲                │
-//	  └── what it said │◀── SIGKILL at a random moment
+//	  └── its output ─┤◀── SIGKILL at a random moment
 //
-// The victim is the test binary itself, started once more. What the store must
-// hold after n transactions is a function of n (see lane), so both sides know
-// it without telling each other.
+// The victim is the test binary itself, started again. What the store must hold
+// after n transactions is a function of n (see writer), so both sides know it
+// without communicating.
 package crash
 
 import (
@@ -41,15 +41,15 @@ type Config struct {
 	Engine       string        // a name given to Main
 	Dir          string        // of the store; default a fresh one
 	Rounds       int           // kills; default 30; BALEFIRE_ROUNDS overrides it
-	Ops          int           // puts a transaction has at most; default 8
-	Value        int           // bytes a value has at most; default 600
-	Window       int           // transactions whose puts are alive; default 40
+	Ops          int           // maximum puts of a transaction; default 8
+	Value        int           // maximum bytes of a value; default 600
+	Window       int           // transactions whose puts are live; default 40
 	Writers      int           // goroutines that write, through the front; default 0: one, to the engine itself
-	CompactEvery int           // commits of lane 0 between two compactions; default none
-	Life         time.Duration // a victim lives up to so long after it opened; default 60ms
+	CompactEvery int           // commits of writer 0 between two compactions; default none
+	Life         time.Duration // longest life of a victim after it has opened; default 60ms
 
-	// Cut ends a victim and puts what a disk had kept at that moment in the place of its
-	// store; by default the victim is killed, and its store has all that it wrote.
+	// Cut ends a victim and replaces its store with what the disk had kept at that
+	// moment. By default the victim is killed, and its store has everything it wrote.
 	Cut func(victim *os.Process) error `json:"-"`
 }
 
@@ -65,7 +65,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// A Result says what a run did.
+// A Result counts what happened in a run.
 type Result struct {
 	Kills int // victims that were killed while they wrote
 	Early int // victims that were killed while they opened
@@ -73,8 +73,8 @@ type Result struct {
 	Ahead int // transactions found whole that had not been acknowledged
 }
 
-// Run kills cfg.Rounds victims and fails t as soon as one finds the store in a
-// state that it must not be in.
+// Run kills cfg.Rounds victims and fails t as soon as one finds the store in an
+// invalid state.
 func Run(t *testing.T, cfg Config) Result {
 	t.Helper()
 	cfg.Dir = cmp.Or(cfg.Dir, filepath.Join(t.TempDir(), "store"))
@@ -89,7 +89,7 @@ func Run(t *testing.T, cfg Config) Result {
 	return res
 }
 
-// Try is Run for whoever wants to see it fail: cfg.Dir is given.
+// Try is Run for callers that expect a failure: cfg.Dir is required.
 func Try(ctx context.Context, cfg Config) (Result, error) {
 	seed := rand.Uint64()
 	res, err := run(ctx, cfg.Dir, seed, cfg.withDefaults())
@@ -107,7 +107,7 @@ func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, 
 	acked, last := make([]int, max(cfg.Writers, 1)), make([]int, max(cfg.Writers, 1))
 	for n := 0; n < cfg.Rounds || res.Acked == 0 && n < cfg.Rounds+maxLonger; n++ {
 		if n >= cfg.Rounds {
-			cfg.Life *= 2 // a slow machine: nobody has lived long enough to write
+			cfg.Life *= 2 // a slow machine: no victim has lived long enough to write
 		}
 		r := round{job: job{Config: cfg, Store: dir, Acked: acked, Last: last}, life: time.Duration(rng.Int64N(int64(cfg.Life)))}
 		r.killEarly = rng.IntN(5) == 0
@@ -130,11 +130,11 @@ func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, 
 	return res, nil
 }
 
-// report is what a victim told before it died.
+// A report is what a victim reported before it died.
 type report struct {
-	opened []int // transactions it found, by lane
-	acked  []int // last acknowledged transaction when its end began, by lane
-	last   []int // last acknowledged transaction, by lane
+	opened []int // transactions it found, by writer
+	acked  []int // last acknowledged transaction before the kill began, by writer
+	last   []int // last acknowledged transaction, by writer
 }
 
 // A round is the life of one victim.
@@ -144,8 +144,8 @@ type round struct {
 	life      time.Duration // until it is killed
 }
 
-// run returns what the victim said, nil when it was killed before it had opened
-// the store. Killing it ends run: nothing of it is left.
+// run returns the victim's report, nil if it was killed before it had opened the
+// store. On return the victim has exited.
 func (r round) run(ctx context.Context) (*report, error) {
 	ctx, kill := context.WithCancel(ctx)
 	defer kill()
@@ -194,14 +194,15 @@ func (r round) run(ctx context.Context) (*report, error) {
 	return output.result(), err
 }
 
-// output hear what a victim says.
+// output collects a victim's report.
 type output struct {
 	mu     sync.Mutex
 	report *report
 	ending bool
 }
 
-// startEnding notes that the end begins: what is acknowledged from now on may be lost.
+// startEnding marks the beginning of the kill: later acknowledgements may be
+// lost.
 func (e *output) startEnding() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -210,7 +211,7 @@ func (e *output) startEnding() {
 	}
 }
 
-// result is what was heard, nil when the victim had not opened the store.
+// result returns the report, nil if the victim had not opened the store.
 func (e *output) result() *report {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -220,7 +221,7 @@ func (e *output) result() *report {
 	return e.report
 }
 
-// parse notes what one line says.
+// parse processes one line.
 func (e *output) parse(line string, writers int) (opened bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -244,7 +245,7 @@ func (e *output) parse(line string, writers int) (opened bool, err error) {
 	return false, nil
 }
 
-// read reads what a victim says until its end.
+// read reads a victim's output until it ends.
 func (e *output) read(out io.Reader, writers int, opened func()) error {
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {

@@ -13,25 +13,25 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// victimEnv holds a job, in a process that is a victim.
+// victimEnv holds the job, in a process that is a victim.
 const victimEnv = "BALEFIRE_CRASH_VICTIM"
 
-// A job is what a victim has to do.
+// A job is the configuration of a victim.
 type job struct {
 	Config
 	Store string // its folder
-	Acked []int  // last transaction that must be there, by lane
-	Last  []int  // last acknowledged transaction, by lane
+	Acked []int  // last transaction that must be there, by writer
+	Last  []int  // last acknowledged transaction, by writer
 }
 
-// Main is to be called by TestMain: it runs the victim when this process is
-// one, otherwise the tests. It does not return.
+// Main must be called by TestMain: it runs the victim if this process is one,
+// otherwise the tests. It does not return.
 func Main(m *testing.M, engines map[string]Opener) {
 	Victim(engines)
 	os.Exit(m.Run())
 }
 
-// Victim runs the victim, and does not return, when this process is one.
+// Victim runs the victim, without returning, if this process is one.
 func Victim(engines map[string]Opener) {
 	text, ok := os.LookupEnv(victimEnv)
 	if !ok {
@@ -94,8 +94,8 @@ func (v *victim) run(engines map[string]Opener) error {
 	return v.write(t, writers, at)
 }
 
-// check compares the whole store with the lanes and returns the transaction
-// each is at.
+// check compares the whole store with the writers and returns the transaction
+// that each is at.
 func (v *victim) check(t target, writers []writer) ([]int, error) {
 	found := make([]map[string][]byte, len(writers))
 	for i := range found {
@@ -128,17 +128,17 @@ func (v *victim) check(t target, writers []writer) ([]int, error) {
 	return at, nil
 }
 
-// isSchema reports whether key is the front's own, not a lane's.
+// isSchema reports whether key is the front's own, not a writer's.
 func isSchema(b store.Bucket, key []byte) bool { return b == store.Meta && len(key) > 1 }
 
-// write goes on with each lane from where it is, until something fails.
+// write continues with each writer from where it is, until something fails.
 func (v *victim) write(t target, writers []writer, at []int) error {
 	failed := make(chan error, len(writers))
 	for i, l := range writers {
 		go func() {
 			for n := at[i] + 1; ; n++ {
 				if err := t.commit(l.tx(n)); err != nil {
-					failed <- fmt.Errorf("lane %d, transaction %d: %w", i, n, err)
+					failed <- fmt.Errorf("writer %d, transaction %d: %w", i, n, err)
 					return
 				}
 				v.printf("ack %d %d", i, n)

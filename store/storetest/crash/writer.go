@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A writer is one writer's part of the store. After its transaction n the store
-// holds, for that lane and nothing else:
+// A writer is one sequence of transactions. After its transaction n the store
+// holds, for that writer:
 //
 //	Meta    its number          → n
 //	Inbox   the puts of the last window transactions
@@ -28,7 +28,7 @@ const slots = 16
 // puts returns how many puts in the inbox transaction n has.
 func (l writer) puts(n int) int { return 1 + int(l.rand(n, -1).Uint64()%uint64(l.ops)) }
 
-// rand returns numbers that depend on the lane, the transaction and j only.
+// rand returns numbers that depend only on the writer, the transaction and j.
 func (l writer) rand(n, j int) *rand.PCG {
 	return rand.NewPCG(uint64(l.num)<<32|uint64(n), uint64(j))
 }
@@ -78,7 +78,7 @@ func (l writer) tx(n int) []store.Op {
 	return ops
 }
 
-// after returns what the store holds for the lane after transaction n.
+// after returns what the store holds for the writer after transaction n.
 func (l writer) after(n int) map[string][]byte {
 	want := make(map[string][]byte)
 	add := func(b store.Bucket, key, val []byte) { want[id(b, key)] = val }
@@ -98,24 +98,24 @@ func (l writer) after(n int) map[string][]byte {
 
 func id(b store.Bucket, key []byte) string { return fmt.Sprintf("%s/%x", b, key) }
 
-// check compares what was found of the lane with what must be there.
+// check compares what was found of the writer with what must be there.
 func (l writer) check(found map[string][]byte, acked, last int) (n int, err error) {
 	if v := found[id(store.Meta, l.metaKey())]; len(v) == 8 {
 		n = int(binary.BigEndian.Uint64(v))
 	}
 	if n < acked || n > last+1 {
-		return n, fmt.Errorf("lane %d is at transaction %d, but %d was the last acknowledged", l.num, n, min(max(n, acked), last))
+		return n, fmt.Errorf("writer %d is at transaction %d, but %d was the last acknowledged", l.num, n, min(max(n, acked), last))
 	}
 	want := l.after(n)
 	for k, v := range want {
 		got, ok := found[k]
 		if !ok || !bytes.Equal(got, v) {
-			return n, fmt.Errorf("lane %d at transaction %d: %s is %s, want %s", l.num, n, k, show(got, ok), show(v, true))
+			return n, fmt.Errorf("writer %d at transaction %d: %s is %s, want %s", l.num, n, k, show(got, ok), show(v, true))
 		}
 	}
 	for k, v := range found {
 		if _, ok := want[k]; !ok {
-			return n, fmt.Errorf("lane %d at transaction %d: %s is there again: %s", l.num, n, k, show(v, true))
+			return n, fmt.Errorf("writer %d at transaction %d: %s is there again: %s", l.num, n, k, show(v, true))
 		}
 	}
 	return n, nil
