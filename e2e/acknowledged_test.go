@@ -107,7 +107,7 @@ func pause(d time.Duration) { <-time.After(d) }
 // A mark is one line that a handler left.
 type mark struct{ what, task, attempt, life string }
 
-// marks reads what the handlers of a machine did.
+// readMarks returns the marks of the handlers of a machine.
 func (m *machine) readMarks() (all []mark) {
 	b, err := os.ReadFile(m.marks)
 	if err != nil && !os.IsNotExist(err) {

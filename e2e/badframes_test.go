@@ -25,8 +25,8 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A attacker is a member's keys in the wrong hands: it speaks the protocol over a
-// real socket and sends what it likes.
+// An attacker has the keys of a member: it speaks the protocol over a real socket and sends
+// anything.
 type attacker struct {
 	t      *testing.T
 	keys   *identity.Keys
@@ -37,7 +37,7 @@ type attacker struct {
 	links  chan *transport.Link
 }
 
-// newAttacker takes the keys of a stopped machine.
+// newAttacker copies the keys of a stopped machine.
 func newAttacker(t *testing.T, m *machine, victim string) *attacker {
 	t.Helper()
 	must := func(err error) {
@@ -101,16 +101,16 @@ func (v *attacker) Linked(ctx context.Context, l *transport.Link) error {
 	}
 }
 
-// Receive takes whatever comes.
+// Receive accepts every message.
 func (v *attacker) Receive(context.Context, proto.PeerID, []*proto.Message) (transport.Answer, error) {
 	return transport.Answer{Time: time.Now().UnixMilli()}, nil
 }
 
-// Started hears nothing.
+// Started ignores the message.
 func (v *attacker) Started(proto.PeerID, *proto.Receipts) {}
 
-// message makes a task for the victim, with what change does to its header and
-// content before it is sealed and signed.
+// message creates a task for the victim. change edits its header and content before it is
+// sealed and signed.
 func (v *attacker) message(change func(*proto.Header, *proto.Content)) *proto.Message {
 	v.t.Helper()
 	now := time.Now()
@@ -150,8 +150,8 @@ func (v *attacker) sign(env *proto.Envelope) *proto.Message {
 	return &proto.Message{Id: "x", Type: proto.TypeData, Payload: payload, Signature: sig}
 }
 
-// send sends one message and returns the code of the answer: 0 when it was taken,
-// an error when the victim broke the link.
+// send sends one message and returns the code of the answer: 0 if it was accepted, an error
+// if the victim closed the link.
 func (v *attacker) send(m *proto.Message) (proto.Code, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()

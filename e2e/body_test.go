@@ -58,8 +58,8 @@ func TestLargeBodyCrossesRestarts(t *testing.T) {
 	checkMemory(t, peak)
 }
 
-// submitLarge submits a task with a body of so many bytes, which do not compress, and
-// returns their SHA-256 with its id.
+// submitLarge submits a task with an incompressible body of the given size and returns its
+// id and SHA-256.
 func (m *machine) submitLarge(size int64, r node.Request) (id, sum string) {
 	m.t.Helper()
 	file, sum := largeFile(m.t, size)
@@ -76,7 +76,7 @@ func (m *machine) submitLarge(size int64, r node.Request) (id, sum string) {
 	return task.ID, sum
 }
 
-// checkMemory fails the test when a node had a large body whole in its memory.
+// checkMemory fails the test if a node had a large body in memory as a whole.
 func checkMemory(t *testing.T, peak map[string]int64) {
 	t.Helper()
 	for who, rss := range peak {
@@ -86,7 +86,7 @@ func checkMemory(t *testing.T, peak map[string]int64) {
 	}
 }
 
-// largeFile makes a file that does not compress and returns its SHA-256.
+// largeFile creates an incompressible file and returns its SHA-256.
 func largeFile(t *testing.T, size int64) (path, sum string) {
 	t.Helper()
 	path = filepath.Join(shortDir(t), "large")
@@ -102,8 +102,7 @@ func largeFile(t *testing.T, size int64) (path, sum string) {
 	return path, hex.EncodeToString(digest.Sum(nil))
 }
 
-// arrived returns how much of a body is under way into a node's folder, 0 when
-// none is.
+// arrived returns how much of a body has arrived in a node's folder, 0 if there is none.
 func arrived(dir string) int64 {
 	parts, _ := filepath.Glob(filepath.Join(dir, "blob", "*.part"))
 	for _, p := range parts {
@@ -114,7 +113,7 @@ func arrived(dir string) int64 {
 	return 0
 }
 
-// note remembers the largest resident set of each node.
+// note records the largest resident set of each node.
 func note(peak map[string]int64, ms ...*machine) {
 	for _, m := range ms {
 		if !m.alive() {

@@ -65,8 +65,8 @@ func TestChurn(t *testing.T) {
 	tellsItsReading(t, a, pending)
 }
 
-// tellsItsReading holds S50 and starts a on a disk that reads slowly: it says how
-// far it is while it opens, lives, and has all its tasks.
+// tellsItsReading holds S50 and starts a on a disk that reads slowly: it reports its
+// progress while it opens, is healthy, and has all its tasks.
 func tellsItsReading(t *testing.T, a *machine, pending int) {
 	t.Helper()
 	a.trace = []string{"strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pread64", "-e", "inject=pread64:delay_enter=20ms"}
@@ -93,10 +93,10 @@ func tellsItsReading(t *testing.T, a *machine, pending int) {
 	if st, err := a.Status(t.Context()); err != nil || st.Outbox["PENDING"] != pending {
 		t.Errorf("S50: %d of %d tasks wait after the start, %v", st.Outbox["PENDING"], pending, err)
 	}
-	a.kill() // in order it would take long
+	a.kill() // reading in order would take long
 }
 
-// logged returns all that the node has said.
+// logged returns the whole log of the node.
 func (m *machine) logged() string {
 	m.t.Helper()
 	b, err := os.ReadFile(m.logs)
@@ -106,7 +106,7 @@ func (m *machine) logged() string {
 	return string(b)
 }
 
-// fillUp submits until there are so many promises.
+// fillUp submits until the number of acknowledged tasks is reached.
 func (m *machine) fillUp(p *acknowledged, total int, r node.Request) {
 	m.t.Helper()
 	for len(p.all()) < total {

@@ -69,8 +69,8 @@ func TestDiskLosesPower(t *testing.T) {
 	}
 }
 
-// The disk of TestDiskLosesPower keeps what was synced, and loses what was not: a log
-// whose commits are not synced survives the death of its process, and not the cut.
+// The disk of TestDiskLosesPower keeps what was synced and loses the rest: a log whose
+// commits are not synced survives the death of its process, but not the power cut.
 func TestDiskLosesWhatIsNotSynced(t *testing.T) {
 	d := newDisk(t)
 	for _, tt := range []struct {
@@ -172,13 +172,13 @@ func newDisk(t *testing.T) *disk {
 	return d
 }
 
-// diskOptions have the file system send nothing automatically that nobody asked to be
-// synced, and give up what it does not need.
+// diskOptions make the file system write only what is synced explicitly, and disable
+// features that are not needed.
 const diskOptions = "loop,commit=300,discard"
 
 func (d *disk) image() string { return filepath.Join(d.below, fmt.Sprintf("%d.img", d.images)) }
 
-// cut stops the disk, ends the victim, and has what the disk had in the disk's place.
+// cut stops the disk, kills the victim, and replaces the disk by its state at the cut.
 func (d *disk) cut(victim *os.Process) (err error) {
 	below, err := os.Open(d.below)
 	if err != nil {
@@ -189,7 +189,7 @@ func (d *disk) cut(victim *os.Process) (err error) {
 		return fmt.Errorf("freeze: %w", err)
 	}
 	err = command("cp", "--sparse=always", d.image(), d.copy)
-	_ = victim.Kill() // it ends when it can write again
+	_ = victim.Kill() // it can end once writes are possible again
 	if err := freeze(below, fiThaw); err != nil {
 		return fmt.Errorf("thaw: %w", err)
 	}
@@ -210,7 +210,7 @@ func (d *disk) cut(victim *os.Process) (err error) {
 	return command("mount", "-o", diskOptions, d.image(), d.at)
 }
 
-// The requests of ioctl that stop and resume a file system.
+// The ioctl requests that freeze and thaw a file system.
 const fiFreeze, fiThaw = 0xc0045877, 0xc0045878
 
 func freeze(f *os.File, how uint) error {

@@ -68,7 +68,7 @@ func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
 	side.start(fmt.Sprintf("BALEFIRE_FAILPOINT=%s:%d", point, visit))
 	for i, began := 0, time.Now(); side.alive() && time.Since(began) < testTimeout; i++ {
 		p.submit(t.Context(), a, 1+i%3, node.Request{Target: "b", Kind: "mark"})
-		if i%10 == 9 { // what was sent may come to rest, so that marks are due
+		if i%10 == 9 { // let sent tasks settle, so that marks are due
 			a.until("the tasks end or the point is met", func() bool { return !side.alive() || a.isIdle() })
 			pause(150 * time.Millisecond)
 		}
@@ -98,7 +98,8 @@ func TestKillAfterRedrive(t *testing.T) {
 				old.checkAllEnd(t, a, "FAILED")
 				id := old.all()[0]
 				a.stop()
-				// Mended before the redrive: what is on disk may be sent and run before the process dies.
+				// Repair before the redrive: the new task may be sent and run before the
+				// process dies.
 				if err := os.WriteFile(mended, nil, 0o600); err != nil {
 					t.Fatal(err)
 				}

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// Faults happen to the nodes of a fleet, several at a time, each to a node that has
-// none, and end automatically.
+// Faults are injected into the nodes of a fleet, several at a time, each into a node that
+// has none, and end automatically.
 type faults struct {
 	fleet *fleet
 	rand  *rand.Rand
-	ends  map[int]end // by the node's place
+	ends  map[int]end // by the index of the node
 	count map[string]int
 }
 
-// An end is when a fault has ended, and what ends it.
+// An end is the time when a fault ends, and the function that ends it.
 type end struct {
 	at     time.Time
 	repair func()
@@ -29,7 +29,7 @@ func newFaults(f *fleet, seed uint64) *faults {
 	return &faults{fleet: f, rand: rand.New(rand.NewPCG(seed, 0)), ends: map[int]end{}, count: map[string]int{}}
 }
 
-// total is how many there were.
+// total returns the number of faults.
 func (f *faults) total() (n int) {
 	for _, c := range f.count {
 		n += c
@@ -37,8 +37,8 @@ func (f *faults) total() (n int) {
 	return n
 }
 
-// next ends what has ended and begins a fault somewhere. At least two nodes are left
-// in peace at any time.
+// next ends the faults that are due and starts a new one. At least two nodes have no fault
+// at any time.
 func (f *faults) next(t *testing.T) {
 	t.Helper()
 	f.over(time.Now())
@@ -54,7 +54,7 @@ func (f *faults) next(t *testing.T) {
 	f.ends[i] = end{time.Now().Add(lasts), repair}
 }
 
-// over ends the faults whose time has come.
+// over ends the faults that are due.
 func (f *faults) over(now time.Time) {
 	for i, e := range f.ends {
 		if !now.Before(e.at) {
@@ -64,7 +64,7 @@ func (f *faults) over(now time.Time) {
 	}
 }
 
-// between draws a time.
+// between returns a random duration.
 func (f *faults) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(f.rand.Int64N(int64(most-least)))
 }
@@ -108,8 +108,8 @@ func (f *faults) begin(t *testing.T, i int) (name string, lasts time.Duration, r
 		}
 		return "partition 2|3", 2 * short, port.Heal
 	}
-	// What a node signs that is ahead waits at others until it is the present: those
-	// that sign tasks and results are only ever behind.
+	// Statements with a future timestamp wait at other nodes: the clocks of nodes that sign
+	// tasks and results are only ever behind.
 	by := -time.Hour
 	if i >= firstWorker && f.rand.IntN(2) == 0 {
 		by = time.Hour
@@ -118,7 +118,7 @@ func (f *faults) begin(t *testing.T, i int) (name string, lasts time.Duration, r
 	return "clock wrong by an hour", 2 * short, func() { m.clockWrong(0) }
 }
 
-// end ends them all, and waits until every node takes work.
+// end ends all faults and waits until every node accepts tasks.
 func (f *faults) end() {
 	for _, e := range f.ends {
 		e.repair()

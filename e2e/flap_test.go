@@ -22,7 +22,7 @@ func newLinkedPair(t *testing.T, engine string) (ha *lab.Host, a, b *machine) {
 	return ha, a, b
 }
 
-// place puts a machine on a host of a laboratory.
+// place moves a machine to a host of a lab.
 func place(h *lab.Host, c config) config {
 	c.within = h.Within()
 	if c.listen == nil {
@@ -76,7 +76,7 @@ func TestAcksAreLost(t *testing.T) {
 	lost := either(20*time.Second, 10*time.Minute)
 	ha, a, b := newLinkedPair(t, "nutsdb")
 	linked(a, b)
-	first := newAcknowledged() // its stream is there then: to open one takes what comes back
+	first := newAcknowledged() // open the stream before: the acks are dropped later
 	first.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "sum"})
 	first.checkAllEnd(t, a, "SUCCESS")
 	p := newAcknowledged()

@@ -29,7 +29,7 @@ func (f *fleet) home() *machine      { return f.nodes[0] }
 func (f *fleet) submitter() *machine { return f.nodes[1] }
 func (f *fleet) workers() []*machine { return f.nodes[firstWorker:] }
 
-// newFleet starts the nodes and the queue, and waits until the home knows who works.
+// newFleet starts the nodes and the queue, and waits until the home knows the workers.
 func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	f := &fleet{}
@@ -69,8 +69,8 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// notingHandler describes a handler that notes its start and its end with the epoch of its
-// lease, and says as its result which run it was.
+// notingHandler returns a handler that writes its start and end with the epoch of its
+// lease, and returns as its result which run it was.
 func notingHandler(kind, dir, name, work string) string {
 	marks := filepath.Join(dir, "marks")
 	run := "$BALEFIRE_TASK_ID $BALEFIRE_EPOCH $E2E_LIFE"
@@ -78,10 +78,10 @@ func notingHandler(kind, dir, name, work string) string {
 	return fmt.Sprintf("  - {kind: %s, exec: [/bin/sh, -c, '%s'], allow: ['role:send'], on_crash: retry, concurrency: 4, env: [E2E_LIFE]}\n", kind, script)
 }
 
-// clockFile is where a test writes by how much the node's clock is wrong.
+// clockFile is the file with the clock offset of the node.
 func (m *machine) clockFile() string { return filepath.Join(m.dir, "clock") }
 
-// clockWrong sets the node's clock wrong by that much.
+// clockWrong sets the clock offset of the node.
 func (m *machine) clockWrong(by time.Duration) {
 	m.t.Helper()
 	if err := os.WriteFile(m.clockFile(), []byte(by.String()), 0o600); err != nil {
@@ -89,8 +89,8 @@ func (m *machine) clockWrong(by time.Duration) {
 	}
 }
 
-// outcome returns how a task ended at this node: its state, and what its run said.
-// Before the end the state is empty.
+// outcome returns how a task ended at this node: its state, its reason and the output of
+// its run. Before the end the state is empty.
 func (m *machine) outcome(ctx context.Context, id string) (state, reason, said string, err error) {
 	task, err := m.Task(ctx, id)
 	if err != nil || task.Ended == nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// syncTakes is how long every fsync of a slowed node takes at least, from before
-// the system is asked to do it. An answer that comes sooner after its question
-// was not preceded by an fsync of its own.
+// syncTakes is the least duration of every fsync of a slowed node, measured from before the
+// system call. An answer that comes sooner after its request was not preceded by its own
+// fsync.
 const syncTakes = 150 * time.Millisecond
 
-// slowFsync returns what a node runs under so that its fsyncs take so long.
+// slowFsync returns the command prefix that makes fsyncs slow.
 func slowFsync(t *testing.T) []string {
 	t.Helper()
 	strace, err := exec.LookPath("strace")
@@ -52,7 +52,7 @@ func TestNoAnswerBeforeItsFsync(t *testing.T) {
 	}
 }
 
-// TestMutantsAnswerTooEarly shows that the check above catches what it is for.
+// TestMutantsAnswerTooEarly shows that the check above detects early answers.
 func TestMutantsAnswerTooEarly(t *testing.T) {
 	for _, kind := range []string{ackFirst, fsyncOff} {
 		t.Run(kind, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestMutantsAnswerTooEarly(t *testing.T) {
 	}
 }
 
-// mutate lets the machine run a mutant instead of the node, from now on.
+// mutate makes the machine run a mutant instead of the node.
 func (m *machine) mutate(kind string, listen []string) {
 	m.t.Helper()
 	exe, err := os.Executable()
@@ -87,11 +87,11 @@ func (m *machine) mutate(kind string, listen []string) {
 	m.env = []string{mutantVariable + "=" + kind, mutantDir + "=" + m.dir, mutantListen + "=" + strings.Join(listen, ",")}
 }
 
-// Answers that came too early, each with how long after its question.
+// Answers that came too early, each with the time after its request.
 type answers struct{ submits, acks []time.Duration }
 
-// early slows the fsyncs of the home, then of the owner, and returns the answers
-// of the slowed node that came before one fsync could have been done.
+// early slows the fsyncs of the home, then of the owner, and returns the answers of the
+// slowed node that came before one fsync could have finished.
 func early(t *testing.T, home, owner *machine, at int) (got answers) {
 	t.Helper()
 	measure := func(slow *machine, one func() time.Duration) (all []time.Duration) {
@@ -117,9 +117,9 @@ func early(t *testing.T, home, owner *machine, at int) (got answers) {
 			})
 		}
 		wg.Wait()
-		slow.kill() // in order it would take long
+		slow.kill() // reading in order would take long
 		if slow.instead != nil {
-			pause(time.Second) // a mutant forgets its last boot number and takes the clock's
+			pause(time.Second) // a mutant forgets its last boot number and uses the clock
 		}
 		slow.start()
 		return all
@@ -148,7 +148,7 @@ func early(t *testing.T, home, owner *machine, at int) (got answers) {
 	return got
 }
 
-// linked waits until both see each other.
+// linked waits until both nodes see each other.
 func linked(a, b *machine) {
 	sees := func(m, other *machine) bool {
 		p, err := m.Peer(context.Background(), other.name)

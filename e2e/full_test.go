@@ -14,11 +14,11 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// reserve is the free disk that machines with a small disk keep for what must
-// continue when it is full.
+// reserve is the disk space that machines with a small disk keep free for work that must
+// continue when the disk is full.
 const reserve = 24 << 20
 
-// smallDisk mounts a disk of its own of so many bytes.
+// smallDisk mounts a disk of the given size.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := shortDir(t)
@@ -33,8 +33,7 @@ func smallDisk(t *testing.T, size string) string {
 	return dir
 }
 
-// fill leaves so many bytes of the disk free, and returns how to free the rest
-// again.
+// fill leaves n bytes of the disk free, and returns how to free the rest again.
 func fill(t *testing.T, dir string, leave int64) (free func()) {
 	t.Helper()
 	var st syscall.Statfs_t
@@ -124,7 +123,7 @@ func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, m
 	})
 	p.submit(t.Context(), a, 10, request)
 	if leave == 0 {
-		pause(3 * time.Second) // longer than until a store that has failed is opened again
+		pause(3 * time.Second) // longer than the delay before a failed store is reopened
 	}
 	for _, m := range []*machine{a, b} {
 		if !m.alive() {

@@ -16,7 +16,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// An ending is how a task ended where it was submitted.
+// An ending is how a task ended at its origin.
 type ending struct {
 	state, reason, said string
 	once                bool
@@ -24,7 +24,7 @@ type ending struct {
 
 type endings map[string]ending
 
-// states counts them.
+// states counts the endings by state.
 func (e endings) states() map[string]int {
 	n := map[string]int{}
 	for _, end := range e {
@@ -65,9 +65,9 @@ func wait(t *testing.T, submitters []*submitter) endings {
 	return all
 }
 
-// checkRuns holds the ends against what the workers noted. A result is of a run that its
-// worker finished, and of the newest lease under which one was started: what ran
-// under an older one was fenced (I4, I5). Mode at_most_once allows one start.
+// checkRuns checks the endings against the notes of the workers. A result is of a run that
+// its worker finished, and of the newest lease under which a run was started: older ones
+// were fenced (I4, I5). Mode at_most_once allows one start.
 func (f *fleet) checkRuns(t *testing.T, ends endings) {
 	t.Helper()
 	type run struct{ task, said string }
@@ -113,20 +113,19 @@ func before(a, b string) bool {
 	return cmp.Or(cmp.Compare(x[0], y[0]), cmp.Compare(x[1], y[1])) < 0
 }
 
-// Readings are what was read of tasks where they were submitted, while faults
-// happened.
+// Readings are the states read at the origins of tasks while faults were injected.
 type readings struct {
 	mu  sync.Mutex
 	ops []porcupine.Operation
 }
 
-// A look is what is read of one task; a finish is a run that may have set it.
+// A look is one read of a task; a finish is a run that may have set its state.
 type (
 	look   struct{ task string }
 	finish struct{ task, end string }
 )
 
-// take reads tasks of a submitter at random until ctx is done.
+// take reads random tasks of a submitter until ctx is done.
 func (r *readings) take(ctx context.Context, d *submitter) {
 	began := time.Now()
 	for ctx.Err() == nil {

@@ -13,11 +13,10 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// engines are the stores that a node may stand on.
+// engines are the storage engines.
 var engines = []string{"nutsdb", "pebble"}
 
-// rounds returns how often something is done, unless the environment says
-// otherwise.
+// rounds returns the number of rounds, unless the environment overrides it.
 func rounds(short, longer int) int {
 	if k, err := strconv.Atoi(os.Getenv("BALEFIRE_ROUNDS")); err == nil {
 		return k
@@ -51,7 +50,7 @@ func TestKillAtRandomMoments(t *testing.T) {
 	}
 }
 
-// killRound submits for a moment, kills, and starts again.
+// killRound submits for a moment, kills, and restarts.
 func killRound(rng *rand.Rand, p *acknowledged, a, b *machine) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// project is what the containers, networks and volumes of the tests are called.
+// project is the project name of the containers, networks and volumes of the tests.
 const project = "balefire-e2e"
 
 // script runs scripts/mesh, or another program, at the root of the tree.
@@ -34,7 +34,7 @@ func script(t *testing.T, argv ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// contained is a node in a container, spoken to through its folder.
+// contained is a node in a container, accessed through its folder.
 func contained(t *testing.T, name string) *machine {
 	t.Helper()
 	dir := script(t, "docker", "volume", "inspect", "-f", "{{.Mountpoint}}", project+"_"+name)
@@ -202,7 +202,7 @@ func outage(t *testing.T, flows []*flow) {
 // the moment of a death may rightly run again.
 var routes = []string{"a1 relay1", "relay1 a2", "a3 a1", "b1 relay1", "relay1 b2", "b2 b1", "a1 b1", "b2 a3"}
 
-// injectFaults is what happens while tasks flow.
+// injectFaults injects faults while tasks are sent.
 func injectFaults(t *testing.T) {
 	t.Helper()
 	for _, step := range [][]string{
@@ -221,8 +221,8 @@ func injectFaults(t *testing.T) {
 	}
 }
 
-// ledger holds the notes of the handlers against what was acknowledged: each
-// task ran once.
+// ledger checks the notes of the handlers against the acknowledged tasks: each task ran
+// once.
 func ledger(t *testing.T, flows []*flow) {
 	t.Helper()
 	for _, f := range flows {

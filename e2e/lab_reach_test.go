@@ -30,7 +30,7 @@ type natLab struct {
 	laptop       *lab.Host // that a runs on
 }
 
-// A plan says what a field is like.
+// A plan configures a natLab.
 type plan struct {
 	office, home netfilter.NAT
 	relays       int    // default 1

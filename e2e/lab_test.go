@@ -11,8 +11,8 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// accepted submits a task to a peer and returns how long it took from begin until
-// the peer had it safe.
+// accepted submits a task to a peer and returns the time from begin until the peer has
+// accepted it.
 func (m *machine) accepted(to string, begin time.Time) time.Duration {
 	m.t.Helper()
 	s, err := m.Submit(context.Background(), node.Request{Target: to, Kind: "sum"})
@@ -26,7 +26,7 @@ func (m *machine) accepted(to string, begin time.Time) time.Duration {
 	return time.Since(begin)
 }
 
-// meets waits until m has a connection to the peer, and returns what it is like.
+// meets waits until m has a connection to the peer, and returns it.
 func (m *machine) meets(peer string, like func(node.Peer) bool) (p node.Peer) {
 	m.t.Helper()
 	m.until("it is connected with "+peer, func() bool {
@@ -39,8 +39,7 @@ func (m *machine) meets(peer string, like func(node.Peer) bool) (p node.Peer) {
 
 func anyhow(node.Peer) bool { return true }
 
-// percentile returns the value below which so many percent of all lie, and logs
-// them all.
+// percentile returns a percentile of all, and logs them all.
 func percentile(t *testing.T, what string, percent int, all []time.Duration) time.Duration {
 	t.Helper()
 	if slices.Sort(all); len(all) == 0 {

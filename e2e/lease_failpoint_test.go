@@ -34,7 +34,7 @@ var leasePoints = []struct {
 	{[]string{ownership.PointSeize, ownership.PointSeized}, (*trio).admin, dieSeizing},
 }
 
-// A trio is a queue with its home, a node that may be its next one, and one worker.
+// A trio is a queue with its home, a node that may become the home, and one worker.
 type trio struct {
 	fleet
 	submitters [2]*submitter
@@ -54,7 +54,7 @@ func (x *trio) home() *machine {
 	return nil
 }
 
-// other is the one of the two that is not.
+// other returns the one of the two that is not the home.
 func (x *trio) other() *machine {
 	if x.home() == x.nodes[0] {
 		return x.nodes[1]
@@ -131,7 +131,7 @@ func TestKillAtPointsOfLeases(t *testing.T) {
 	}
 }
 
-// waitFailpoint waits until m has died at its point, and starts it again.
+// waitFailpoint waits until m has died at its failpoint, and restarts it.
 func (m *machine) waitFailpoint() {
 	m.t.Helper()
 	m.until("it dies at the point", func() bool { return !m.alive() })
@@ -150,7 +150,7 @@ func (x *trio) waitIdle(t *testing.T) {
 	}
 }
 
-// submitted are the tasks that were acknowledged so far.
+// submitted returns the tasks that were acknowledged so far.
 func (x *trio) submitted() map[string]bool {
 	all := map[string]bool{}
 	for _, d := range x.submitters {
@@ -195,7 +195,7 @@ func (x *trio) started(t *testing.T, known map[string]bool, died bool) {
 	}
 }
 
-// submitterOf is where a task was submitted.
+// submitterOf returns where a task was submitted.
 func (x *trio) submitterOf(id string) *submitter {
 	for _, d := range x.submitters {
 		if slices.Contains(append(d.atLeastOnce.all(), d.atMostOnce.all()...), id) {
@@ -206,17 +206,17 @@ func (x *trio) submitterOf(id string) *submitter {
 	return nil
 }
 
-// dieWorking has a node die while tasks of the queue are worked on.
+// dieWorking kills a node while tasks of the queue run.
 func dieWorking(t *testing.T, x *trio, point string) {
 	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build"})
 }
 
-// dieOnce does it with tasks that ask for leave to start.
+// dieOnce does that with tasks that need permission to start.
 func dieOnce(t *testing.T, x *trio, point string) {
 	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce})
 }
 
-// dieGivingBack does it with tasks that fail the first time.
+// dieGivingBack does that with tasks that fail the first time.
 func dieGivingBack(t *testing.T, x *trio, point string) {
 	dying(t, x, point, node.Request{Target: "queue:build", Kind: "weak"})
 }
@@ -234,7 +234,7 @@ func dying(t *testing.T, x *trio, point string, r node.Request) {
 	m.waitFailpoint()
 }
 
-// victim is who was told to die at a point.
+// victim is the node that dies at a point.
 func (x *trio) victim(point string) *machine {
 	for _, m := range x.nodes {
 		if m.cmd != nil && strings.Contains(strings.Join(m.cmd.Env, "\n"), "BALEFIRE_FAILPOINT="+point) {
@@ -245,8 +245,8 @@ func (x *trio) victim(point string) *machine {
 	return nil
 }
 
-// dieMoving has a home die while it hands the queue over, or is handed it, with tasks
-// that wait. The queue and its tasks arrive.
+// dieMoving kills a home while it hands the queue over, or receives it, with waiting tasks.
+// The queue and its tasks arrive.
 func dieMoving(t *testing.T, x *trio, point string) {
 	m, from, to := x.victim(point), x.home(), x.other()
 	x.wait(t, from, true)
@@ -273,7 +273,7 @@ func dieMoving(t *testing.T, x *trio, point string) {
 	x.wait(t, to, false)
 }
 
-// wait lets the tasks of the queue wait, or continue.
+// wait pauses or resumes the queue.
 func (x *trio) wait(t *testing.T, home *machine, on bool) {
 	t.Helper()
 	if _, err := home.SetQueue(t.Context(), "build", node.QueueSettings{Paused: &on}); err != nil {
@@ -281,8 +281,8 @@ func (x *trio) wait(t *testing.T, home *machine, on bool) {
 	}
 }
 
-// dieSeizing has an admin die while it seizes the queue from a home that is gone.
-// That comes back and hands over what it has.
+// dieSeizing kills an admin while it seizes the queue from a home that is gone. The old
+// home comes back and hands its tasks over.
 func dieSeizing(t *testing.T, x *trio, point string) {
 	admin, gone := x.victim(point), x.nodes[1]
 	x.makeHome(t, gone)

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// long selects the long form of the tests: the same tests with larger numbers, which
-// also judge how long things take. The short form judges states, counts, order and
-// digests alone, so its verdict does not depend on how fast or busy the machine is.
+// long selects the long form of the tests: the same tests with larger numbers, which also
+// check durations. The short form checks only states, counts, order and digests, so that
+// its result does not depend on the speed and load of the machine.
 var long = os.Getenv("BALEFIRE_LONG") != ""
 
-// either returns the number for the form of the tests that runs.
+// either returns the number for the selected form of the tests.
 func either[T any](short, longer T) T {
 	if long {
 		return longer
@@ -21,7 +21,7 @@ func either[T any](short, longer T) T {
 	return short
 }
 
-// within logs how long something took and, in the long form, judges it.
+// within logs a duration and, in the long form, checks its limit.
 func within(t *testing.T, what string, took, limit time.Duration) {
 	t.Helper()
 	t.Logf("%s: %s, at most %s is wanted", what, took.Round(time.Millisecond), limit)

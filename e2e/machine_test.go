@@ -25,11 +25,11 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// testTimeout is how long a test waits for what must come: more than twenty times what
-// the slowest of it usually takes. It ends tests that hang and judges nothing else.
+// testTimeout is how long a test waits for an event: more than twenty times the usual
+// duration of the slowest one. It only ends tests that hang.
 const testTimeout = 5 * time.Minute
 
-// A machine is a folder with a node in it, whose process may run or not.
+// A machine is a folder with a node, whose process may be running or not.
 type machine struct {
 	*client.Client
 	t     *testing.T
@@ -39,31 +39,31 @@ type machine struct {
 	life  int
 
 	binary  string   // of the node
-	within  []string // a program and its arguments that all commands and the node run under
-	trace   []string // likewise, the node alone
-	instead []string // what runs instead of the node
-	env     []string // further variables of it
+	within  []string // command prefix for all commands and the node
+	trace   []string // likewise, only for the node
+	instead []string // runs instead of the node
+	env     []string // additional environment variables of it
 
 	cmd  *exec.Cmd
-	logs string // the file with its log, not on the disk of the node: that may be full
+	logs string // the log file, not on the disk of the node, which may be full
 	log  *os.File
 	gone chan struct{} // closed when the process has ended
 }
 
-// config is the part of a machine's configuration that tests choose.
+// config is the part of a machine's configuration that tests set.
 type config struct {
 	engine string
-	dir    string // default a fresh one
+	dir    string // default a new one
 	listen []string
 	net    string   // YAML below net:, besides listen
 	limits string   // YAML below limits:
 	store  string   // YAML below store:
 	kinds  string   // YAML below handlers:
-	within []string // a program and its arguments that everything of it runs under
-	binary string   // of the node; default the one under test
+	within []string // command prefix for all its processes
+	binary string   // binary of the node; default the one under test
 }
 
-// newMachine makes a node's folder. The first one of a mesh founds it.
+// newMachine creates a node's folder. The first one of a mesh creates the mesh.
 func newMachine(t *testing.T, name string, found bool, c config) *machine {
 	t.Helper()
 	if c.dir == "" {
@@ -87,14 +87,14 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 	return m
 }
 
-// markingHandler describes the handler that leaves a mark when it starts and when it
-// ends: what, which task, which attempt, in which life of the node.
+// markingHandler is the handler that writes a mark when it starts and when it ends: what,
+// which task, which attempt, in which life of the node.
 func (m *machine) markingHandler() string {
 	script := `echo "S $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks + `; echo "E $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks
 	return fmt.Sprintf("  - {kind: mark, exec: [/bin/sh, -c, '%s'], allow: ['role:send'], on_crash: retry, env: [E2E_LIFE]}\n", script)
 }
 
-// shortDir returns a folder whose path leaves room for a socket's name.
+// shortDir returns a folder whose path is short enough for a socket in it.
 func shortDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "e2e")
@@ -131,14 +131,14 @@ const (
 	ports     = 20000
 )
 
-// nextPort starts somewhere else in every run, for runs next to each other.
+// nextPort starts at a different port in every run, for parallel runs.
 var nextPort = func() *atomic.Int64 {
 	var n atomic.Int64
-	n.Store(int64(os.Getpid() * 257 % ports)) // processes that start one after the other are far from each other
+	n.Store(int64(os.Getpid() * 257 % ports)) // processes that start one after the other get distant ports
 	return &n
 }()
 
-// free tells whether nobody listens on a port of loopback, by either protocol.
+// free reports whether a port of loopback is free for both protocols.
 func free(port int) bool {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	l, err := net.Listen("tcp", address)
@@ -178,7 +178,7 @@ func (m *machine) command(args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// launch starts the process; env are further variables.
+// launch starts the process; env are additional environment variables.
 func (m *machine) launch(env ...string) {
 	m.t.Helper()
 	if m.alive() {
@@ -216,7 +216,7 @@ func (m *machine) run(argv []string, env ...string) {
 	}()
 }
 
-// start launches the node and waits until it takes work: it starts automatically,
+// start launches the node and waits until it accepts tasks: it must start without help,
 // whatever happened before.
 func (m *machine) start(env ...string) {
 	m.t.Helper()
@@ -251,7 +251,7 @@ func (m *machine) alive() bool {
 	}
 }
 
-// kill ends the node as a power cut ends a process: without a word.
+// kill kills the node without warning, like a power cut.
 func (m *machine) kill() {
 	if !m.alive() {
 		return
@@ -275,7 +275,7 @@ func (m *machine) died() {
 	m.cmd = nil
 }
 
-// stop ends the node in order.
+// stop stops the node gracefully.
 func (m *machine) stop() {
 	m.t.Helper()
 	if !m.alive() {
@@ -285,7 +285,7 @@ func (m *machine) stop() {
 	m.died()
 }
 
-// signal sends s to the node and to what it runs under, if they have not ended.
+// signal sends s to the node and its wrapper, if they are still running.
 func (m *machine) signal(s syscall.Signal) {
 	m.t.Helper()
 	if m.cmd == nil {
@@ -296,8 +296,7 @@ func (m *machine) signal(s syscall.Signal) {
 	}
 }
 
-// pause stops the node, which runs under nothing else, where it is until SIGCONT:
-// no thread of it runs any more.
+// pause stops the threads of the node, which has no wrapper, until SIGCONT.
 func (m *machine) pause() {
 	m.t.Helper()
 	if !m.alive() {
@@ -309,7 +308,7 @@ func (m *machine) pause() {
 	}
 }
 
-// tail returns the end of what the node said.
+// tail returns the end of the node's log.
 func (m *machine) tail() string {
 	b, err := os.ReadFile(m.logs)
 	if err != nil {
@@ -318,7 +317,7 @@ func (m *machine) tail() string {
 	return string(b[max(0, len(b)-4000):])
 }
 
-// until looks until ok.
+// until polls until ok returns true.
 func (m *machine) until(what string, ok func() bool) {
 	m.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -358,7 +357,7 @@ func (m *machine) join(other *machine) {
 	m.must("join", inv.Ticket)
 }
 
-// both does something with two machines at the same time.
+// both calls f with two machines in parallel.
 func both(f func(m *machine), ms ...*machine) {
 	var wg sync.WaitGroup
 	for _, m := range ms {

@@ -72,7 +72,7 @@ func TestManyFailures(t *testing.T) {
 	}
 }
 
-// dead returns the ids in the archive of dead letters of dead letters of tasks that m is home of.
+// dead returns the ids of the dead letters of tasks whose home is m.
 func (m *machine) dead() map[string]bool {
 	m.t.Helper()
 	ids := map[string]bool{}
@@ -90,8 +90,7 @@ func (m *machine) dead() map[string]bool {
 	}
 }
 
-// archived returns the ids in the archive of dead letters, whose files start over
-// at some size.
+// archived returns the ids in the archive files of dead letters, which are rotated by size.
 func (m *machine) archived() map[string]bool {
 	m.t.Helper()
 	files, err := filepath.Glob(filepath.Join(m.dir, "dead-letters*.jsonl"))
@@ -120,8 +119,7 @@ func (m *machine) archived() map[string]bool {
 	return ids
 }
 
-// redriven repeats dead letters, so many with each request, and returns the new
-// tasks.
+// redriven repeats dead letters, in requests of limited size, and returns the new tasks.
 func (m *machine) redriven(dead map[string]bool, step int) *acknowledged {
 	m.t.Helper()
 	again, ids := newAcknowledged(), make([]string, 0, step)

@@ -15,8 +15,8 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// memoryGroup makes a control group with a limit of so many MiB, and returns what
-// a program runs under to be in it, and how to change the limit.
+// memoryGroup creates a control group with a memory limit in MiB, and returns the command
+// prefix that runs a program in it, and a function that changes the limit.
 func memoryGroup(t *testing.T, mib int64) (within []string, limit func(mib int64)) {
 	t.Helper()
 	root, file := "/sys/fs/cgroup/memory", "memory.limit_in_bytes"
@@ -61,7 +61,7 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s-%d", tt.engine, tt.mib), func(t *testing.T) {
 			within, limit := memoryGroup(t, tt.mib)
-			a, b := pair(t, config{engine: tt.engine, limits: "  done_count: 100000\n"}) // every end is asked for
+			a, b := pair(t, config{engine: tt.engine, limits: "  done_count: 100000\n"}) // every end is requested
 			b.stop()
 			a.stop()
 			a.trace = within
@@ -89,8 +89,8 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 	}
 }
 
-// opened launches the node and waits until it has opened its store. It may continue
-// refusing new work.
+// opened launches the node and waits until it has opened its store. It may still refuse new
+// tasks.
 func (m *machine) opened() {
 	m.t.Helper()
 	m.launch()
@@ -103,7 +103,7 @@ func (m *machine) opened() {
 	})
 }
 
-// fillUntilFull submits until the node refuses, and returns how it did.
+// fillUntilFull submits until the node refuses, and returns the error.
 func (m *machine) fillUntilFull(p *acknowledged, r node.Request) error {
 	m.t.Helper()
 	for len(p.all()) < 200_000 {

@@ -20,14 +20,14 @@ import (
 	"github.com/balefire/balefire/store/nuts"
 )
 
-// A mutant is a node that breaks a promise on purpose: a check that does not
-// catch it proves nothing. It is this test binary, started once more.
+// A mutant is a node with a deliberate bug: a check that does not detect it proves nothing.
+// It is this test binary, started again.
 const (
 	mutantVariable = "BALEFIRE_E2E_MUTANT"
 	mutantDir      = "BALEFIRE_E2E_DIR"
 	mutantListen   = "BALEFIRE_E2E_LISTEN"
 
-	ackFirst = "ack before commit" // what was said to be durable is written a little later
+	ackFirst = "ack before commit" // what was acknowledged is written a little later
 	fsyncOff = "fsync off"         // it is written and never synced
 )
 
@@ -64,10 +64,10 @@ func mutant(ctx context.Context, kind, dir string) error {
 	return n.Run(ctx)
 }
 
-// A earlyAckEngine is an engine that says that a commit is durable when it is in memory.
+// An earlyAckEngine acknowledges a commit as durable when it is only in memory.
 type earlyAckEngine struct {
 	*mem.Engine
-	later chan []store.Op // for the engine that is behind
+	later chan []store.Op // for the underlying engine
 	file  *os.File        // or for a file that is not synced
 }
 
@@ -110,9 +110,9 @@ func newEarlyAckEngine(kind, dir string) (*earlyAckEngine, error) {
 	return l, nil
 }
 
-// Commit lies.
+// Commit returns before the batch is durable.
 func (l *earlyAckEngine) Commit(ops []store.Op) error {
-	ops = slices.Clone(ops) // the caller uses its own again
+	ops = slices.Clone(ops) // the caller reuses its buffers
 	for i, op := range ops {
 		ops[i].Key, ops[i].Val = slices.Clone(op.Key), slices.Clone(op.Val)
 	}

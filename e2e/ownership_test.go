@@ -47,7 +47,7 @@ func TestOwnershipNeverForks(t *testing.T) {
 	reads.checkLinear(t, f, ends)
 }
 
-// A submitter is where tasks are submitted.
+// A submitter is a node at which tasks are submitted.
 type submitter struct {
 	*machine
 	atLeastOnce, atMostOnce *acknowledged
@@ -57,8 +57,8 @@ func newSubmitter(m *machine) *submitter { return &submitter{m, newAcknowledged(
 
 func (d *submitter) count() int { return len(d.atLeastOnce.all()) + len(d.atMostOnce.all()) }
 
-// submit hands tasks over until there are so many: one in ten of mode
-// at_most_once, one in a hundred takes a second.
+// submit submits tasks until there are total: one in ten of mode at_most_once, one in a
+// hundred takes a second.
 func (d *submitter) submit(ctx context.Context, total int) {
 	r := node.Request{Target: "queue:build", Kind: "build"}
 	once, slow := r, r

@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// fenceRE finds the code of a page: the name of a file before it, if it is one, its
+// fenceRE matches a code block of a page: the preceding file name, if there is one, its
 // language and its text.
 var fenceRE = regexp.MustCompile("(?ms)(?:^<!-- file: ([a-z0-9_.-]+) -->\n)?^```([a-z]+)\n(.*?)^```$")
 
-// promptRE finds what is typed, and the name of the node at which it is.
+// promptRE matches a command, and the name of its node.
 var promptRE = regexp.MustCompile(`^([a-z0-9]*)\$ (.*\n)`)
 
-// A command line is a command of a page and what the page says that it prints.
+// A typedCommand is a command of a page and its output on the page.
 type typedCommand struct{ command, want string }
 
-// variable is what differs each time that a page is typed: ids, keys, times.
+// variable matches text that differs between runs: ids, keys, times.
 var variable = []struct {
 	is   *regexp.Regexp
 	name string
@@ -41,7 +41,7 @@ var variable = []struct {
 	{regexp.MustCompile(` \n`), "\n"},
 }
 
-// normalize puts the same in place of what varies.
+// normalize replaces variable text by fixed text.
 func normalize(text string) string {
 	for _, v := range variable {
 		text = v.is.ReplaceAllString(text, v.name)
@@ -49,8 +49,8 @@ func normalize(text string) string {
 	return text
 }
 
-// printed is what a page says that is printed. An ellipsis stands for anything in a line,
-// and alone in a line for any lines.
+// printed reports whether got matches the output on a page. An ellipsis matches any text in
+// a line, and alone on a line any lines.
 func printed(want string) *regexp.Regexp {
 	var pattern strings.Builder
 	pattern.WriteString("^")
@@ -106,7 +106,7 @@ func runPage(t *testing.T, page string) {
 	}
 }
 
-// runLines types all lines into one shell in dir and returns what each has printed.
+// runLines runs all lines in one shell in dir and returns the output of each.
 func runLines(t *testing.T, dir string, lines []typedCommand) (out []string) {
 	t.Helper()
 	const mark = "== line %d of the page is done ==\n"
@@ -140,11 +140,11 @@ func runLines(t *testing.T, dir string, lines []typedCommand) (out []string) {
 	return out
 }
 
-// What the page about handlers says is so: its programs run, and print what it shows.
+// The page about handlers is correct: its programs run, and print the output shown.
 func TestHandlersPage(t *testing.T) { runPage(t, "../docs/handlers.md") }
 
-// So is what the page about a first task says.
+// The page about a first task is correct.
 func TestFirstTaskPage(t *testing.T) { runPage(t, "../docs/first-task.md") }
 
-// So is what the page about shared queues says: owners and homes that die and come back.
+// The page about shared queues is correct: owners and homes that die and come back.
 func TestOwnershipPage(t *testing.T) { runPage(t, "../docs/ownership.md") }
