@@ -1,4 +1,4 @@
-# The stage around a binary that the host has built comes first: `make image`
+# The stage for a binary built on the host comes first: `make image`
 # needs no base image and no network. `docker build .` builds from source.
 FROM scratch AS prebuilt
 ARG VERSION=dev
@@ -17,7 +17,7 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=20s CMD ["/balefire-node"
 ENTRYPOINT ["/balefire-node"]
 CMD ["run"]
 
-# A node or a router of the laboratory: docs/lab.md.
+# A node or a router of the lab: docs/lab.md.
 FROM prebuilt AS lab
 COPY dist/netlab /netlab
 COPY --chown=65532:65532 dist/data /tickets

@@ -10,9 +10,9 @@ OTHER_OS   := darwin/arm64 windows/amd64 linux/arm64
 
 build: ## the binary, static and stripped, in dist/: at most 42 MB
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o dist/balefire-node ./cmd/balefire-node
-	@size=$$(wc -c < dist/balefire-node); test $$size -le $(LARGEST) || { echo "dist/balefire-node has $$size bytes, the limit is $(LARGEST): what is linked anew? (go list -deps ./cmd/balefire-node)"; exit 1; }
+	@size=$$(wc -c < dist/balefire-node); test $$size -le $(LARGEST) || { echo "dist/balefire-node has $$size bytes, the limit is $(LARGEST): what was newly linked? (go list -deps ./cmd/balefire-node)"; exit 1; }
 
-check: lint ## everything that needs no running node: format, vet, lint, layers
+check: lint ## all checks that need no running node: format, vet, lint, layers
 	go test ./internal/arch
 
 lint: ## format, tidy, vet, linters
@@ -21,44 +21,44 @@ lint: ## format, tidy, vet, linters
 	cd bench && go vet ./...
 	$(TOOL) golangci-lint run ./...
 
-lint-proto: ## the messages: style, and what they changed since proto/frozen.binpb
+lint-proto: ## protobuf style, and breaking changes since proto/frozen.binpb
 	$(TOOL) buf lint
 	$(TOOL) buf breaking --against proto/frozen.binpb
 
-systems: ## vet for the other systems that it runs on
+systems: ## vet for the other supported systems
 	@for t in $(OTHER_OS); do echo "build and vet $$t"; \
 	  GOOS=$${t%/*} GOARCH=$${t#*/} CGO_ENABLED=0 go vet ./... || exit 1; done
 
-proto: ## generated code and docs after a change of *.proto
+proto: ## generate code after a change of *.proto
 	$(TOOL) buf format -w proto
 	$(TOOL) buf generate
 
-test: ## quick, needs Go alone
+test: ## quick tests, need only Go
 	go test ./...
 
 race:
 	go test -race -short ./...
 
-gate: ## what a change must pass: go test, lint, simulator, short forms of all tests of real processes; at most 12 minutes on 2 cores
+gate: ## required for every change: go test, lint, simulator, short forms of all tests with real processes; at most 12 minutes on 2 cores
 	go run ./internal/gate
 
-soak: ## the long forms of all tests, -race and the laboratory: what has not passed since its packages changed, one line each in dist/soak.txt
+soak: ## the long forms of all tests, -race and the lab: those that have not passed since their packages changed, one line each in dist/soak.txt
 	go run ./internal/gate soak
 
-e2e: ## real processes alone, in their short form; needs root, strace, iproute2, docker
+e2e: ## only the tests with real processes, in their short form; needs root, strace, iproute2, docker
 	go run ./internal/gate -only 'kill,leases,power cut,full disk,behind NAT,containers'
 
-sim: ## 1 000 000 seeds of ownership, and ten times the seeds for each rule left out; 200 virtual hours of ten whole nodes
+sim: ## 1 000 000 seeds of ownership, and ten times the seeds for each omitted rule; 200 virtual hours of ten whole nodes
 	BALEFIRE_SEEDS=1000000 BALEFIRE_LONG=1 go test ./ownership -count=1 -timeout 12h -run '^(TestSimulator|TestEveryRuleIsMissed)$$' -v
 	BALEFIRE_QUEUE_HOURS=200 go test ./node -count=1 -timeout 24h -run '^TestQueueHours$$' -v
 
-bench: ## the figures of docs/benchmarks.md, compared in one run; ends with an error that names the targets it missed
+bench: ## the figures of docs/benchmarks.md, compared in one run; fails with the names of the missed targets
 	cd bench && go run . -out ../docs/benchmarks.md
 
-bench-quick: ## accepted, whole and queue figures beside NATS in one run: three minutes on 2 quiet cores
+bench-quick: ## accepted, whole and queue figures compared with NATS in one run: three minutes on 2 idle cores
 	cd bench && go run . -quick -wait 10s -only accept,ended,rival,queue
 
-bench-queues: ## the figures of docs/ownership.md, some five minutes on 2 quiet cores
+bench-queues: ## the figures of docs/ownership.md, about five minutes on 2 idle cores
 	cd bench && go run . -only queue,takeover,handoff
 	go test ./ownership -run '^$$' -bench 'Renewals|Backlog' -benchtime 20x
 	go test ./ownership ./node -count=1 -v -run 'CountMessagesAndSyncs|CountsMessagesAndSyncs'
@@ -67,26 +67,26 @@ image: build ## a container image FROM scratch around the built binary
 	mkdir -p dist/data && touch dist/data/.keep
 	docker build --target prebuilt --build-arg VERSION=$(VERSION) -t balefire-node:$(VERSION) .
 
-mesh: build ## what the mesh of docker-compose.yml is made of
+mesh: build ## the images of docker-compose.yml
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o dist/netlab ./internal/lab/netlab
 	mkdir -p dist/data && touch dist/data/.keep
 
 mesh-up: mesh ## seven nodes in containers, two networks behind NAT: docs/lab.md
 	scripts/mesh up
 
-mesh-down: ## remove them with all their data
+mesh-down: ## remove the mesh with all its data
 	scripts/mesh down
 
-mesh-partition: ## cut one private network off: SIDE=a
+mesh-partition: ## isolate one private network: SIDE=a
 	scripts/mesh partition $(or $(SIDE),a)
 
-mesh-loss: ## lose a part of what passes the routers: LOSS=0.2
+mesh-loss: ## drop a fraction of the packets at the routers: LOSS=0.2
 	scripts/mesh loss $(or $(LOSS),0.2)
 
 mesh-heal: ## end partitions and loss
 	scripts/mesh heal
 
-mesh-restart: ## stop and start a node or a router: NODE=relay1
+mesh-restart: ## restart a node or a router: NODE=relay1
 	scripts/mesh restart $(or $(NODE),relay1)
 
 clean:

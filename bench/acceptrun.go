@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// accept measures tasks that are accepted by their target and not run.
+// accept measures tasks that are accepted by their target but not run.
 func (p *plan) accept(t *table) error {
 	t.title = "Accepted tasks"
 	t.intro = "A task counts when its home has on disk that it is on disk at its target. The target does not run it."
@@ -38,7 +38,7 @@ func (p *plan) accept(t *table) error {
 	return nil
 }
 
-// walked adds what a load measured to a table.
+// walked adds the result of a load to a table.
 func (p *plan) walked(t *table, r result, what []any, target float64) {
 	aim, ok := "", ""
 	if target > 0 {
@@ -48,7 +48,7 @@ func (p *plan) walked(t *table, r result, what []any, target float64) {
 	t.row(append(what, rate(r.rate()), aim, ok, ms(r.P50), ms(r.P99), us(a)+" us", us(b)+" us", us(a+b)+" us", us((a+b)*r.rate()/1e6), us(r.others()))...)
 }
 
-// defaultSlots is the number of handlers of a node that is given none.
+// defaultSlots is the default number of handlers of a node.
 func defaultSlots() string { return fmt.Sprintf("%d, the default", max(4, 2*runtime.NumCPU())) }
 
 // ended measures whole tasks: handler, result and commit at home.
@@ -83,7 +83,7 @@ func (p *plan) ended(t *table) error {
 	return nil
 }
 
-// parts tells the CPU of a task apart.
+// parts measures the CPU time of a task by parts.
 func (p *plan) parts(t *table) error {
 	t.title = "CPU of a task, by part"
 	t.intro = "Microseconds, from CPU profiles of both processes in runs of their own. A sample belongs to the innermost package of the house, or library, on its stack."
@@ -109,8 +109,8 @@ func (p *plan) parts(t *table) error {
 	return nil
 }
 
-// profiled runs a load and returns the microseconds of each part for one task, of
-// the sender and of the receiver.
+// profiled runs a load and returns the microseconds per task of each part, of the sender
+// and of the receiver.
 func (p *plan) profiled(s pairConfig, l load) ([]map[string]float64, error) {
 	name := filepath.Join(cmp.Or(p.profiles, p.dir), l.Until+"-"+s.engine)
 	r, err := p.once(s, l, name)

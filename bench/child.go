@@ -27,31 +27,31 @@ type child struct {
 	node    *node.Node
 	door    submitter // where its loads are submitted
 	profile *os.File
-	stops   []func() error // the last one first
+	stops   []func() error // in reverse order
 }
 
-// A submitter takes tasks: a node, or a client of one.
+// A submitter accepts tasks: a node, or a client of one.
 type submitter interface {
 	Submit(context.Context, node.Request) (node.Submitted, error)
 	SubmitMany(context.Context, []node.Request) ([]node.Submitted, []error)
 }
 
-// An request is what the parent asks for.
+// A request is a command of the parent.
 type request struct {
 	Do    string
 	Open  opening
 	Load  load
 	Front storeLoadConfig
 	Flow  flow
-	Count int // members of a queue that must be there
+	Count int // required members of a queue
 	On    bool
 	Path  string // of a socket, a profile, a folder; or an address, a peer, a task
 }
 
-// An response is what a child says.
+// A response is a message of a child.
 type response struct {
 	Error  string        `json:",omitempty"`
-	Event  string        `json:",omitempty"` // said on the way: the measuring begins
+	Event  string        `json:",omitempty"` // an event before the result: the measurement has started
 	Text   string        `json:",omitempty"` // a ticket, an address
 	Took   time.Duration `json:",omitempty"`
 	Count  int           `json:",omitempty"` // tasks of the queue
@@ -59,7 +59,7 @@ type response struct {
 	Report report        `json:",omitzero"`
 }
 
-// serveRequests is the life of a child: it ends with its standard input.
+// serveRequests runs the child until its standard input ends.
 func serveRequests() error {
 	c := &child{out: json.NewEncoder(os.Stdout), watch: newWatch()}
 	in := bufio.NewScanner(os.Stdin)
@@ -120,7 +120,7 @@ func (c *child) do(o request) (response, error) {
 	return response{}, fmt.Errorf("unknown order %q", o.Do)
 }
 
-// serve opens the node's window on a unix socket.
+// serve serves the node's API on a unix socket.
 func (c *child) serve(path string) error {
 	l, err := api.Listen(path)
 	if err != nil {
@@ -134,7 +134,7 @@ func (c *child) serve(path string) error {
 	return nil
 }
 
-// record starts a CPU profile in the file at path, or ends it when path is empty.
+// record starts a CPU profile in the file at path, or stops it if path is empty.
 func (c *child) record(path string) error {
 	if path == "" {
 		pprof.StopCPUProfile()
@@ -148,7 +148,7 @@ func (c *child) record(path string) error {
 	return pprof.StartCPUProfile(f)
 }
 
-// stop ends what the orders started.
+// stop stops everything that requests have started.
 func (c *child) stop() error {
 	var errs []error
 	for i := len(c.stops) - 1; i >= 0; i-- {

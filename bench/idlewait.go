@@ -11,8 +11,8 @@ import (
 // userTick is the unit of /proc/stat.
 const userTick = time.Second / 100
 
-// busy returns the CPU time that the whole machine has spent since it started,
-// with what a host took away from it; 0 where it is not told.
+// busy returns the CPU time that the whole machine has used since it started, including
+// time stolen by the host; 0 if unknown.
 func busy() time.Duration {
 	line, _, _ := strings.Cut(text("/proc/stat"), "\n")
 	return busyIn(line)
@@ -37,16 +37,15 @@ func busyIn(line string) (d time.Duration) {
 	return d
 }
 
-// How long a run waits by default for others to leave the machine alone, and what
-// counts as quiet.
+// How long a run waits by default for an idle machine, and what counts as idle.
 const (
 	quietWait  = 2 * time.Minute
 	quietFor   = 2 * time.Second
-	quietCores = .1 // in use is still quiet
+	quietCores = .1 // cores in use that still count as idle
 )
 
-// waitQuiet returns when the machine has done next to nothing for a while, or
-// after wait, and what it did in the last look, in cores.
+// waitQuiet returns when the machine has been idle for a while, or after wait, and the
+// number of cores in use at the end.
 func waitQuiet(log io.Writer, wait time.Duration) float64 {
 	for end := time.Now().Add(wait); ; {
 		before := busy()

@@ -13,57 +13,57 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// When a task counts as there, and its place is taken by the next one.
+// The state in which a task counts as done and is replaced by the next one.
 const (
 	stored   = ""         // Submit has returned: it is on disk at home
 	accepted = "accepted" // its home has written that it is on disk at the target
 	ended    = "ended"    // its result is on disk at home
 )
 
-// A load is tasks to be submitted to one target.
+// A load is a number of tasks to submit to one target.
 type load struct {
 	Target  string
 	Until   string        // stored, accepted or ended
-	Warm    int           // tasks before the measuring begins
+	Warm    int           // tasks before the measurement starts
 	Tasks   int           // tasks that are measured
-	Limit   time.Duration // the measuring ends then with fewer of them
-	Flying  int           // tasks, or batches, that are not there yet
-	Size    int           // bytes of a body, random
+	Limit   time.Duration // limit of the measurement if there are fewer
+	Flying  int           // tasks, or batches, in flight
+	Size    int           // bytes of the random body
 	Batch   int           // tasks in one call; 0: one, by Submit
-	Profile string        // file of a CPU profile of the measuring; empty: none
+	Profile string        // file of a CPU profile of the measurement; empty: none
 }
 
-// A report is what a load measured.
+// A report is the result of a load.
 type report struct {
 	Tasks    int
 	Elapsed  time.Duration
-	P50, P99 time.Duration // of one task, or one batch, until it is there
-	Usage    usage         // of this process meanwhile
-	Bad      int           // tasks that ended in another way than wanted
+	P50, P99 time.Duration // of one task, or one batch, until it is done
+	Usage    usage         // of this process during the measurement
+	Bad      int           // tasks that ended in another state
 }
 
 func (r report) rate() float64 { return float64(r.Tasks) / r.Elapsed.Seconds() }
 
-// A run is a load under way.
+// A run is a load in progress.
 type run struct {
 	load
 	c     *child
-	good  proto.TaskState // in which a task counts as there; 0: stored
+	good  proto.TaskState // the state in which a task counts as done; 0: stored
 	body  []byte
 	given atomic.Int64 // tasks
 	there atomic.Int64 // tasks
 	bad   atomic.Int64
-	over  atomic.Bool // the time is up
+	over  atomic.Bool // the time limit has passed
 
 	mu    sync.Mutex
-	begin time.Time // of the measuring
+	begin time.Time // of the measurement
 	first usage
 	err   error // of the profile
 	took  []time.Duration
 }
 
-// load submits l and reports how that went. The measuring begins when the warm
-// tasks are there, which the parent is told, and ends when all are.
+// load submits l and reports the result. The measurement starts when the warm-up tasks are
+// done, which is reported to the parent, and ends when all are.
 func (c *child) load(l load) (response, error) {
 	l.Batch = max(l.Batch, 1)
 	r := &run{load: l, c: c, body: make([]byte, l.Size)}
@@ -115,7 +115,7 @@ func (r *run) finish() error {
 	return r.c.record("")
 }
 
-// work submits tasks, one or one batch after the other, until all are given.
+// work submits tasks, one task or batch after the other, until all are submitted.
 func (r *run) work() error {
 	var took []time.Duration
 	defer func() {
@@ -144,7 +144,7 @@ func (r *run) work() error {
 	return nil
 }
 
-// submit submits tasks and waits until all are there.
+// submit submits tasks and waits until all are done.
 func (r *run) submit(reqs []node.Request, there chan proto.TaskState) error {
 	var done []node.Submitted
 	var errs []error

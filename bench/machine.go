@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// A machine is what the figures were taken on.
+// A machine describes the machine of the measurements.
 type machine struct {
 	cpu    string
 	cores  int
 	memory string
 	kernel string
 	disk   string
-	load   string  // one, five and fifteen minutes, before it began
-	others float64 // cores that others used just before it began
+	load   string  // one, five and fifteen minutes, before the run
+	others float64 // cores used by other processes just before the run
 }
 
 func describe(dir string) machine {
@@ -34,7 +34,7 @@ func describe(dir string) machine {
 	}
 }
 
-// straced makes sure that disks can be made slower.
+// straced checks that disks can be slowed down.
 func straced() (string, error) {
 	path, err := exec.LookPath("strace")
 	if err != nil {
@@ -81,7 +81,7 @@ func firstWords(s string, n int) string {
 	return strings.Join(f[:min(n, len(f))], " ")
 }
 
-// preface says what the page is, how it came to be and on what.
+// preface describes the page, the method and the machine.
 func (p *plan) preface(m machine) string {
 	note := ""
 	if p.scale > 1 {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A usage is what a process has used since it began.
+// A usage is what a process has used since it started.
 type usage struct {
 	User, System time.Duration // CPU
 	Allocs       uint64        // objects
@@ -31,7 +31,7 @@ func (u usage) plus(b usage) usage {
 	return usage{u.User + b.User, u.System + b.System, u.Allocs + b.Allocs, u.AllocBytes + b.AllocBytes, u.Collections + b.Collections, u.RSS + b.RSS, u.Commits + b.Commits}
 }
 
-// measure returns what this process has used.
+// measure returns the usage of this process.
 func measure() usage {
 	var r syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &r)
@@ -43,7 +43,7 @@ func measure() usage {
 	}
 }
 
-// measure adds what its node's store did.
+// measure adds the usage of its node's store.
 func (c *child) measure() usage {
 	u := measure()
 	if c.node != nil {
@@ -52,7 +52,7 @@ func (c *child) measure() usage {
 	return u
 }
 
-// rss returns the resident memory of this process in bytes, 0 where it is not told.
+// rss returns the resident memory of this process in bytes, 0 if unknown.
 func rss() int64 {
 	f, err := os.Open("/proc/self/status")
 	if err != nil {
@@ -69,7 +69,7 @@ func rss() int64 {
 	return 0
 }
 
-// quantile returns the q-th part of sorted durations.
+// quantile returns the q-quantile of sorted durations.
 func quantile(d []time.Duration, q float64) time.Duration {
 	if len(d) == 0 {
 		return 0

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// The baseline is NATS JetStream with the same promise: what was acknowledged is
-// synced. One process is the server, one publishes and consumes.
+// The baseline is NATS JetStream with the same guarantee: acknowledged messages are synced.
+// One process is the server, one publishes and consumes.
 const (
 	natsStream  = "TASKS"
 	natsSubject = "tasks"
@@ -37,10 +37,10 @@ func (c *child) broker(dir string) (response, error) {
 	return response{Text: s.ClientURL()}, nil
 }
 
-// A flow is messages to be published, consumed and acknowledged.
+// A flow is a number of messages to publish, consume and acknowledge.
 type flow struct {
 	URL    string
-	Warm   int // before the measuring begins
+	Warm   int // before the measurement starts
 	Tasks  int // that are measured
 	Limit  time.Duration
 	Flying int // published and not yet acknowledged by the consumer
@@ -78,12 +78,12 @@ func (c *child) flow(f flow) (response, error) {
 	return response{Report: p.report}, errors.Join(sent, taken)
 }
 
-// A flowRun is a flow under way.
+// A flowRun is a flow in progress.
 type flowRun struct {
 	flow
 	c    *child
 	js   nats.JetStreamContext
-	room chan struct{} // holds a token for each message that is on its way
+	room chan struct{} // has a token for each message in flight
 	body []byte
 	over atomic.Bool
 
@@ -142,7 +142,7 @@ func (p *flowRun) consume(in <-chan *nats.Msg) error {
 	return nil
 }
 
-// nats measures NATS JetStream next to what was measured of balefire.
+// nats measures NATS JetStream and compares it with balefire.
 func (p *plan) nats(t *table) error {
 	t.title = "Beside NATS JetStream"
 	t.intro = "nats-server 2.15.2, file store, `sync_interval: always`, a process of its own; one more process publishes and consumes. A message counts when it is published with confirmation, consumed and acknowledged. " +

@@ -10,22 +10,21 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// An opening says which node to run.
+// An opening configures the node to run.
 type opening struct {
 	Dir    string
 	Name   string // not empty: the first of a new mesh, unless there is a ticket
 	Ticket string // not empty: join with it first
 	Engine string
-	Held   bool   // tasks are accepted and not run
-	Idle   bool   // no handler: tasks are run elsewhere
-	Deaf   bool   // not on the LAN: with nodes by the dozen on one machine each hears all, on eight sockets
-	Starts string // not empty: each task notes its start in this file and runs until it is stopped
+	Held   bool   // tasks are accepted but not run
+	Idle   bool   // no handler: tasks run elsewhere
+	Deaf   bool   // no mDNS: with dozens of nodes on one machine each receives everything, on eight sockets
+	Starts string // not empty: each task writes its start to this file and runs until it is stopped
 	Slots  int    // handlers at a time; 0: the node's own number
-	Memory int64  // bytes that the heap aims to stay below; 0: the node's own limit
+	Memory int64  // heap limit in bytes; 0: the node's own limit
 }
 
-// open makes and joins a node as far as that is asked for, runs it, and says how
-// long its opening took.
+// open creates and joins a node as requested, runs it, and returns how long opening took.
 func (c *child) open(o opening) (response, error) {
 	cfg := config(o, c.watch)
 	switch {
@@ -54,14 +53,14 @@ func (c *child) open(o opening) (response, error) {
 	return response{Took: took, Usage: measure()}, nil
 }
 
-// kind is what every task of the benchmarks asks for.
+// kind is the kind of all tasks of the benchmarks.
 const kind = "discard"
 
-// config is the default one, but for loopback, and for limits that the run would
-// reach because nothing leaves: what is accepted and not run stays.
+// config is the default configuration, except for loopback, and limits that the run would
+// reach because accepted tasks are not run.
 func config(o opening, w *watch) node.Config {
 	h := node.HandlerSpec{Kind: kind, Type: node.TypeDiscard, Allow: []string{"role:send"}}
-	if o.Held { // the first task occupies the only place of its kind
+	if o.Held { // the first task occupies the only slot of its kind
 		h = node.HandlerSpec{Kind: kind, Exec: []string{"/bin/sleep", "86400"}, Timeout: "0", Concurrency: 1, Allow: h.Allow}
 	}
 	all := []node.HandlerSpec{h}
@@ -85,5 +84,6 @@ func config(o opening, w *watch) node.Config {
 	}
 }
 
-// noteStart is a task that writes when and where it starts, and ends with its node.
+// noteStart is a handler that writes when and where it starts, and runs until its node
+// stops.
 const noteStart = `echo "$(date +%s%N) $1" >>"$0"; while kill -0 $PPID; do sleep .1; done`

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// A page is what is written in the end.
+// A page is the output of a run.
 type page struct {
-	head   string // what this is, in Markdown
+	head   string // introduction, in Markdown
 	tables []*table
 }
 
@@ -19,7 +19,7 @@ type table struct {
 	intro  string // how it was measured
 	head   []string
 	rows   [][]string
-	bounds string // what bounds the figures
+	bounds string // the bottleneck
 }
 
 func (t *table) row(cells ...any) {
@@ -56,13 +56,13 @@ func (t *table) write(b *strings.Builder) {
 	}
 }
 
-// The verdicts on a figure that has a target.
+// The verdicts for a figure with a target.
 const (
 	met    = "met"
 	missed = "**missed**"
 )
 
-// verdict says whether a figure meets its target.
+// verdict returns whether a figure meets its target.
 func verdict(ok bool) string {
 	if ok {
 		return met
@@ -70,8 +70,8 @@ func verdict(ok bool) string {
 	return missed
 }
 
-// missed returns the targets that were missed: each the title of its table and the
-// cells of its row up to the verdict.
+// missed returns the missed targets: the title of the table and the cells of the row up to
+// the verdict.
 func (p *page) missed() (all []string) {
 	for _, t := range p.tables {
 		for _, r := range t.rows {

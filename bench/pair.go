@@ -6,23 +6,21 @@ import (
 	"time"
 )
 
-// A pairConfig says which two nodes to run.
+// A pairConfig configures two nodes.
 type pairConfig struct {
 	engine string
 	slow   time.Duration // added to each fsync of both
-	held   bool          // what the second accepts it does not run
+	held   bool          // the second node accepts tasks but does not run them
 	slots  int           // handlers of the second at a time; 0: its own number
 }
 
-// A pair is two nodes of one mesh, each a process of its own: a submits, b
-// receives.
+// A pair is two nodes of one mesh, each its own process: a submits, b receives.
 type pair struct {
 	a, b *proc
 	dirA string
 }
 
-// newPair makes two nodes that know each other, in fresh folders below dir, and
-// runs them.
+// newPair creates and runs two paired nodes in new folders below dir.
 func newPair(dir string, s pairConfig) (_ *pair, err error) {
 	p := &pair{dirA: filepath.Join(dir, "a")}
 	defer func() {
@@ -49,38 +47,37 @@ func newPair(dir string, s pairConfig) (_ *pair, err error) {
 	return p, err
 }
 
-// rateMemory is the heap limit where rates are measured: tasks that are held pile
-// up as they never do, and the node's own limit would have the collector work for
-// a case that it is not there for.
+// rateMemory is the heap limit where rates are measured: there far more tasks are pending
+// than usual, and with the node's own limit the garbage collector would dominate.
 const rateMemory = 2 << 30
 
 func (p *pair) end() error { return errors.Join(p.a.end(), p.b.end()) }
 
-// A result is what a load measured at both ends.
+// A result is the result of a load at both ends.
 type result struct {
 	report
 	Other  usage         // of the receiver, or of all other nodes
-	Others time.Duration // CPU of everything else on the machine meanwhile, strace too
+	Others time.Duration // CPU time of all other processes on the machine during the measurement, strace included
 }
 
-// others returns the cores that everything else used.
+// others returns the cores used by other processes.
 func (r result) others() float64 { return r.Others.Seconds() / r.Elapsed.Seconds() }
 
 // perTask returns microseconds.
 func (r result) perTask(d time.Duration) float64 { return d.Seconds() * 1e6 / float64(max(r.Tasks, 1)) }
 
-// cpu returns the microseconds of both ends for one task.
+// cpu returns the microseconds of both ends per task.
 func (r result) cpu() float64 { return r.perTask(r.Usage.cpu() + r.Other.cpu()) }
 
-// perCommit returns how many tasks one commit stands for.
+// perCommit returns the number of tasks per commit.
 func (r result) perCommit(u usage) float64 { return float64(r.Tasks) / float64(max(u.Commits, 1)) }
 
-// allocated returns KiB for one task.
+// allocated returns KiB per task.
 func (r result) allocated(u usage) float64 {
 	return float64(u.AllocBytes) / 1024 / float64(max(r.Tasks, 1))
 }
 
-// run puts a load on the pair. With a profile both write one, name-a and name-b.
+// run runs a load on the pair. With a profile both write one, name-a and name-b.
 func (p *pair) run(l load, profile string) (result, error) {
 	l.Target = "b"
 	if profile != "" {
@@ -89,7 +86,7 @@ func (p *pair) run(l load, profile string) (result, error) {
 	return measured(p.a, request{Do: "load", Load: l}, profile, p.b)
 }
 
-// measured gives an order to one child and measures others meanwhile. With a profile
+// measured sends a request to one child and measures the others meanwhile. With a profile
 // the first of them writes one.
 func measured(who *proc, o request, profile string, others ...*proc) (result, error) {
 	var before usage
@@ -117,7 +114,7 @@ func measured(who *proc, o request, profile string, others ...*proc) (result, er
 	return r, err
 }
 
-// together returns what children have used.
+// together returns the sum of the usage of children.
 func together(all []*proc) (sum usage, err error) {
 	for _, p := range all {
 		a, err := p.ask(request{Do: "usage"}, nil)

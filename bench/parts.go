@@ -9,7 +9,7 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// The parts that the CPU of a task is told apart by.
+// The parts of the CPU time of a task.
 const (
 	partSeal       = "seal and open"
 	partSign       = "sign and verify"
@@ -27,8 +27,8 @@ var parts = []string{partSeal, partSign, partStore, partBacklog, partWire, partC
 
 const modulePath = "github.com/balefire/balefire/"
 
-// rules tell to which part a function belongs, by the begin of its name. The
-// first that fits counts; a function that fits none belongs where its caller does.
+// rules assign functions to parts, by prefix of their names. The first match is used; a
+// function without a match belongs to the part of its caller.
 var rules = []struct{ prefix, part string }{
 	{"runtime.mallocgc", partMemory},
 	{"runtime.gcBgMarkWorker", partMemory},
@@ -63,7 +63,7 @@ var rules = []struct{ prefix, part string }{
 	{"main.", partLoad},
 }
 
-// partOf returns the part that a stack belongs to, the innermost function first.
+// partOf returns the part of a stack, whose innermost function is first.
 func partOf(stack []string) string {
 	for _, f := range stack {
 		for _, r := range rules {
@@ -75,8 +75,7 @@ func partOf(stack []string) string {
 	return partRest
 }
 
-// shares returns how much of the CPU time in a profile went to each part; they
-// add up to 1.
+// shares returns the fraction of the CPU time of each part in a profile; the sum is 1.
 func shares(path string) (map[string]float64, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -103,8 +102,8 @@ func shares(path string) (map[string]float64, error) {
 	return out, nil
 }
 
-// byPart returns the microseconds of each part for one task, of a process whose CPU
-// profile and usage these are.
+// byPart returns the microseconds per task of each part, of a process with this CPU profile
+// and usage.
 func (r result) byPart(profile string, used usage) (map[string]float64, error) {
 	c, err := shares(profile)
 	if err != nil {
@@ -116,7 +115,7 @@ func (r result) byPart(profile string, used usage) (map[string]float64, error) {
 	return c, nil
 }
 
-// byPart adds a row for each part, and one for all, with a column for each process.
+// byPart adds a row for each part and one for the total, with a column for each process.
 func (t *table) byPart(columns []map[string]float64) {
 	all := make([]float64, len(columns))
 	for _, part := range parts {

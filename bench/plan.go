@@ -20,25 +20,25 @@ const (
 	bodySize = 1024
 	flying   = 256
 	callers  = 128
-	extra    = 2 * time.Millisecond // added to each fsync where a disk is made slower
-	longest  = 12 * time.Second     // of one measuring
+	extra    = 2 * time.Millisecond // added to each fsync for a slower disk
+	longest  = 12 * time.Second     // of one measurement
 )
 
 // A plan runs the measurements.
 type plan struct {
 	dir      string
-	profiles string        // folder to keep profiles in; empty: they are thrown away
-	scale    int           // every number of tasks is divided by it
-	wait     time.Duration // for a quiet machine, at most
+	profiles string        // folder for profiles; empty: they are discarded
+	scale    int           // all numbers of tasks are divided by it
+	wait     time.Duration // limit of the wait for an idle machine
 	log      io.Writer
 	begin    time.Time
 
 	folders int
 	page    page
-	base    map[baseline]float64 // rates of the default store, for NATS
+	base    map[baseline]float64 // rates of the default store, for comparison with NATS
 }
 
-// A baseline names a rate that another is held against.
+// A baseline names a rate that another one is compared with.
 type baseline struct {
 	until string
 	slow  time.Duration
@@ -66,7 +66,7 @@ var measurements = []measurement{
 	{"binary", (*plan).binary},
 }
 
-// run makes all measurements, or those that are named, with commas between them.
+// run runs all measurements, or the named ones, comma-separated.
 func (p *plan) run(only string) (*page, error) {
 	if _, err := straced(); err != nil {
 		return nil, err
@@ -92,7 +92,7 @@ func (p *plan) run(only string) (*page, error) {
 	return &p.page, nil
 }
 
-// engines returns the stores to be measured.
+// engines returns the storage engines to measure.
 func (p *plan) engines() []string {
 	if p.scale > 1 {
 		return []string{node.EngineNuts}
@@ -100,20 +100,20 @@ func (p *plan) engines() []string {
 	return []string{node.EngineNuts, node.EnginePebble}
 }
 
-// load returns a load of n tasks, a quarter more to warm up.
+// load returns a load of n tasks, with a quarter more as warm-up.
 func (p *plan) load(until string, n, inFlight int) load {
 	n /= p.scale
 	return load{Until: until, Warm: n / 4, Tasks: n, Limit: longest, Flying: inFlight, Size: bodySize}
 }
 
-// folder makes a fresh folder.
+// folder creates a new folder.
 func (p *plan) folder() (string, error) {
 	p.folders++
 	dir := filepath.Join(p.dir, strconv.Itoa(p.folders))
 	return dir, os.MkdirAll(dir, 0o700)
 }
 
-// withPair runs f with two nodes and ends them.
+// withPair runs f with two nodes and stops them.
 func (p *plan) withPair(s pairConfig, f func(*pair) error) error {
 	dir, err := p.folder()
 	if err != nil {
@@ -127,7 +127,7 @@ func (p *plan) withPair(s pairConfig, f func(*pair) error) error {
 	return errors.Join(f(two), two.end())
 }
 
-// once runs one load on a fresh pair.
+// once runs one load on a new pair.
 func (p *plan) once(s pairConfig, l load, profile string) (r result, err error) {
 	err = p.withPair(s, func(two *pair) error {
 		r, err = two.run(l, profile)
@@ -143,11 +143,10 @@ func (p *plan) once(s pairConfig, l load, profile string) (r result, err error) 
 	return r, err
 }
 
-// times is how often a figure with a target is measured; the middle one counts.
+// times is how often a figure with a target is measured; the median is used.
 const times = 3
 
-// median runs f several times and returns the run whose rate is in the middle: a
-// moment in which the machine did something else is not in it.
+// median runs f several times and returns the run with the median rate.
 func (p *plan) median(f func() (result, error)) (result, error) {
 	all, err := p.medians(f)
 	if err != nil {
@@ -156,8 +155,8 @@ func (p *plan) median(f func() (result, error)) (result, error) {
 	return all[0], nil
 }
 
-// medians is middle for what is compared: they are run in turns, so that an hour in
-// which the machine was slower is in all of them.
+// medians is like median for rates that are compared: they are run alternately, so that
+// slow periods of the machine affect all of them.
 func (p *plan) medians(fs ...func() (result, error)) ([]result, error) {
 	n := times
 	if p.scale > 1 {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A proc is the parent's end of a child.
+// A proc is a child process, seen from the parent.
 type proc struct {
 	name string
 	cmd  *exec.Cmd
@@ -19,8 +19,7 @@ type proc struct {
 	out  *bufio.Scanner
 }
 
-// spawn starts this program again as a child. slow is added to each of its
-// fsyncs.
+// spawn starts this program again as a child. slow is added to each of its fsyncs.
 func spawn(name string, slow time.Duration) (*proc, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -45,8 +44,8 @@ func spawn(name string, slow time.Duration) (*proc, error) {
 	return p, nil
 }
 
-// slowed returns the command that adds d to every fsync of what follows it. It
-// stops the process at those system calls alone.
+// slowed returns the command prefix that adds d to every fsync. It intercepts only those
+// system calls.
 func slowed(d time.Duration) []string {
 	if d == 0 {
 		return nil
@@ -57,7 +56,7 @@ func slowed(d time.Duration) []string {
 	}
 }
 
-// ask gives an order and returns the answer. Events on the way go to event.
+// ask sends a request and returns the response. Events before the response go to event.
 func (p *proc) ask(o request, event func() error) (response, error) {
 	fail := func(err error) (response, error) { return response{}, fmt.Errorf("%s: %s: %w", p.name, o.Do, err) }
 	if err := json.NewEncoder(p.in).Encode(o); err != nil {
@@ -82,7 +81,7 @@ func (p *proc) ask(o request, event func() error) (response, error) {
 	return fail(errors.Join(p.out.Err(), io.ErrUnexpectedEOF))
 }
 
-// end lets the child stop and waits for it.
+// end stops the child and waits for it.
 func (p *proc) end() error {
 	if p == nil {
 		return nil
@@ -93,9 +92,9 @@ func (p *proc) end() error {
 	return nil
 }
 
-// kill ends the child as the kernel does when it runs out of memory.
+// kill kills the child with SIGKILL.
 func (p *proc) kill() error {
 	err := errors.Join(p.cmd.Process.Kill(), p.in.Close())
-	_ = p.cmd.Wait() // it says that it was killed
+	_ = p.cmd.Wait() // the error is the signal
 	return err
 }

@@ -65,16 +65,16 @@ func (p *plan) queue(t *table) error {
 // just measures once.
 func just(f func() (result, error)) (result, error) { return f() }
 
-// Who submits.
+// Where tasks are submitted.
 const (
 	fromHome   = "at the home"
 	fromMember = "at a member"
 )
 
-// queueSlots is how many handlers a node runs at a time where there shall be enough.
+// queueSlots is the number of handlers per node where there should be enough.
 const queueSlots = 64
 
-// worked runs one load on a fresh crew.
+// worked runs one load on new nodes.
 func (p *plan) worked(from string, s pairConfig, l load) (r result, err error) {
 	dir, err := p.folder()
 	if err != nil {

@@ -27,13 +27,12 @@ const (
 	keySize    = 18
 )
 
-// noiseSize is how much of what cannot be compressed the bare records are cut out
-// of: sealed bodies neither repeat nor compress, and an engine that compresses
-// would have less to write.
+// noiseSize is the size of the incompressible bytes from which bare records are cut: sealed
+// bodies do not compress, and an engine that compresses would write less.
 const noiseSize = 16 << 20
 
-// A storeLoadConfig is callers of a bare store, each of which commits one record after
-// the other.
+// A storeLoadConfig is callers of a bare store, each of which commits one record after the
+// other.
 type storeLoadConfig struct {
 	Dir     string
 	Engine  string
@@ -43,7 +42,7 @@ type storeLoadConfig struct {
 	Profile string // file of a CPU profile of the measuring; empty: none
 }
 
-// measureStore measures what the store's own group commit does with nothing above it.
+// measureStore measures the group commit of the store without anything above it.
 func (c *child) measureStore(l storeLoadConfig) (response, error) {
 	e, err := engine(l)
 	if err != nil {
@@ -117,8 +116,7 @@ func fill(s *store.Store, noise []byte, first, n, callers int, limit time.Durati
 // probes is how often a latency is measured; its median counts.
 const probes = 1000
 
-// syncTime returns what it takes to append a record to a file in dir and to sync
-// it.
+// syncTime returns the time to append a record to a file in dir and sync it.
 func syncTime(dir string) (time.Duration, error) {
 	f, err := os.Create(filepath.Join(dir, "sync"))
 	if err != nil {
@@ -139,7 +137,7 @@ func syncTime(dir string) (time.Duration, error) {
 	return quantile(took, .5), nil
 }
 
-// echo sends back what comes in on a TCP port of loopback, which it names.
+// echo echoes what arrives at a TCP port of loopback, and returns its address.
 func (c *child) echo() (response, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -157,7 +155,7 @@ func (c *child) echo() (response, error) {
 	return response{Text: l.Addr().String()}, nil
 }
 
-// pingTime returns the time of one record there and back.
+// pingTime returns the round-trip time of one record.
 func pingTime(addr string) (time.Duration, error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A watch lets those who submitted a task wait until it has come to a state.
+// A watch lets submitters wait until a task has reached a state.
 type watch struct {
 	mu    sync.Mutex
 	until proto.TaskState // 0: nobody waits
@@ -16,14 +16,14 @@ type watch struct {
 
 func newWatch() *watch { return new(watch) }
 
-// expect begins a load whose tasks count as there in this state.
+// expect starts a load whose tasks count as done in this state.
 func (w *watch) expect(s proto.TaskState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.until, w.early, w.waits = s, map[proto.TaskID]proto.TaskState{}, map[proto.TaskID]chan<- proto.TaskState{}
 }
 
-// changed is told of every change of a task.
+// changed is called for every change of a task.
 func (w *watch) changed(id proto.TaskID, s proto.TaskState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,7 +38,8 @@ func (w *watch) changed(id proto.TaskID, s proto.TaskState) {
 	w.early[id] = s
 }
 
-// wait has c told the state once the task is there. c must have room for it.
+// wait sends to c once the task has reached the state. c must have a free slot in its
+// buffer.
 func (w *watch) wait(id proto.TaskID, c chan<- proto.TaskState) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
