@@ -159,7 +159,7 @@ func TestPoison(t *testing.T) {
 		wait(2 * time.Minute)
 		for _, a := range as {
 			if o := f.expect(a, succeeded); len(o.Attempts) > 3 {
-				t.Errorf("a neighbour was started %d times", len(o.Attempts))
+				t.Errorf("another task was started %d times", len(o.Attempts))
 			}
 		}
 	})

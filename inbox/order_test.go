@@ -113,7 +113,7 @@ func TestClasses(t *testing.T) {
 			t.Fatalf("%d ran, first %s", len(order), order[0].Name())
 		}
 		if i := slices.Index(order, proto.Low); i > 100 {
-			t.Errorf("the first low one came as number %d", i)
+			t.Errorf("the first low task was number %d", i)
 		}
 	})
 }
@@ -327,7 +327,7 @@ func TestLanesOfAHandler(t *testing.T) {
 				wait(time.Minute)
 				withLock(func() {
 					if most != want || runs != 6 {
-						t.Errorf("%d were at work at a time, want %d; %d ran", most, want, runs)
+						t.Errorf("%d were running at a time, want %d; %d ran", most, want, runs)
 					}
 				})
 			})

@@ -78,7 +78,7 @@ func TestShareComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		if idx := f.in.dedup; idx.usage.live != 0 || idx.usage.bytes != 0 || idx.usage.ids != len(idx.ids) {
-			t.Errorf("%+v is held by %d ids that have ended", idx.usage, len(idx.ids))
+			t.Errorf("%+v is used by %d ids that have ended", idx.usage, len(idx.ids))
 		}
 	})
 }

@@ -88,7 +88,7 @@ func TestEndsWithoutRetry(t *testing.T) {
 		set  func(*Spec)
 		want proto.TaskState
 	}{
-		{"a no for good", func(context.Context, *handler.Run) *handler.Result {
+		{"a permanent failure", func(context.Context, *handler.Run) *handler.Result {
 			return &handler.Result{Outcome: handler.Fail, Code: 65}
 		}, nil, failed},
 		{"a panic", func(context.Context, *handler.Run) *handler.Result { panic("boom") }, func(s *Spec) { s.MaxAttempts = 1 }, deadLetter},
@@ -154,7 +154,7 @@ func TestASuspendedKindAcceptsNothing(t *testing.T) {
 		a, b := f.task(), f.task()
 		f.accept(0, a)
 		if !f.in.Suspend(spec.Kind, "program gone") || f.in.Suspend(spec.Kind, "program gone") {
-			t.Error("Suspend does not tell what is new")
+			t.Error("Suspend does not report changes")
 		}
 		if v := f.accept(proto.CodeNoHandler, b); !strings.Contains(v[0].Detail, "program gone") {
 			t.Errorf("refused with %q", v[0].Detail)

@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestLowIsOneOfAHundredGrants holds S14 for shared queues: under a flood of more urgent
+// TestLowIsOneOfAHundredGrants checks S14 for shared queues: under a flood of more urgent
 // tasks one of any hundred grants is of class low, and the rescue is counted.
 func TestLowIsOneOfAHundredGrants(t *testing.T) {
 	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}

@@ -81,7 +81,7 @@ func TestAResultThatNoHomeKnowsIsForgotten(t *testing.T) {
 			_, out := f.owner.Finish(f.task.ID, proto.Success, []byte("d"), f.now)
 			return out
 		},
-		"a lease that was given back": func(f *fixture) Output {
+		"a released lease": func(f *fixture) Output {
 			return f.owner.Fail(f.task.ID, &proto.Released{Cause: proto.CauseFailed, Reason: "exit 75"}, f.now)
 		},
 	} {
@@ -96,7 +96,7 @@ func TestAResultThatNoHomeKnowsIsForgotten(t *testing.T) {
 				messages += f.exchange(h, f.owner.Tick(f.now))
 			}
 			if r := f.owner.runs[f.task.ID]; r == nil || r.phase == proto.LeaseClosed {
-				t.Fatal("it was thrown away while the task may come back")
+				t.Fatal("it was dropped while the task may come back")
 			}
 			if messages == 0 {
 				t.Error("it is never sent")

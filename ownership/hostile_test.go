@@ -95,7 +95,7 @@ func TestQueueMessagesAreBounded(t *testing.T) {
 		h.Learn(&proto.QueueState{Name: name, Home: otherPeer[:], Generation: 7}, Now{}) // without a deed
 	}
 	if len(h.queues) != 0 || len(h.order) != 0 {
-		t.Errorf("%d queues are kept that do not exist", len(h.queues))
+		t.Errorf("%d unknown queues are kept", len(h.queues))
 	}
 	for i := range maxQueuesPerHome + 9 {
 		h.Learn(createdBy(fmt.Sprint("made-", i), peerOf(0), otherPeer), Now{})
@@ -148,13 +148,13 @@ func TestAMissingPermitFreesTheSlot(t *testing.T) {
 	lease := time.Duration(f.grant.LeaseMs) * time.Millisecond
 	for waited := time.Duration(0); waited <= lease+time.Second; waited += time.Second {
 		if waited < lease && f.owner.runs[f.task.ID].phase != proto.LeaseReceived {
-			t.Fatalf("it was given back %v before its lease was over", lease-waited)
+			t.Fatalf("it was released %v before its lease was over", lease-waited)
 		}
 		f.now.Boot += time.Second
 		f.owner.Tick(f.now)
 	}
 	if got := f.owner.runs[f.task.ID]; got.phase != proto.LeaseReleased || got.cause != proto.Unstarted {
-		t.Errorf("it is %v (%v): its slot waits for ever", got.phase, got.cause)
+		t.Errorf("it is %v (%v): its slot waits forever", got.phase, got.cause)
 	}
 	k, _ := claimFrom(f.claim())
 	if out := f.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, f.now); len(out.Starts) != 0 {

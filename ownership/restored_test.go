@@ -124,7 +124,7 @@ func TestAHomeThatLostAStart(t *testing.T) {
 			outs := []Output{h.Begin(now), h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, now)}
 			for _, o := range outs {
 				if len(o.Ends) > 0 {
-					t.Error("it ended before anybody could say where its queue is")
+					t.Error("it ended before a member could report where its queue is")
 				}
 			}
 			now.Mono, now.Boot, now.Wall = now.Mono+time.Minute, now.Boot+time.Minute, now.Wall+time.Minute.Milliseconds()

@@ -418,7 +418,7 @@ func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 		again.abandons = 1
 		return again
 	case proto.CauseParked:
-		return dead("indeterminate: its node died while it ran, and its handler asks for a person then")
+		return dead("indeterminate: its node died while it ran, and its handler leaves that to an operator")
 	default: // its node does not know, or sent an unknown cause
 		if ts.task.atMostOnce() && ts.state != proto.Accepted && cfg.mutation != startForgotten {
 			return dead("indeterminate: its node had a permit to start it and no longer knows it, and its mode is at_most_once")

@@ -108,7 +108,7 @@ func (w *checker) event(x *simNode, e Event) {
 	switch e.Kind {
 	case EventGranted:
 		if x.isolated && e.Peer != x.peer {
-			w.fail("I16: node %d takes itself for suspect, and grants %v to node %d", x.i, e.Task, int(e.Peer[0])-1)
+			w.fail("I16: node %d believes that it is suspect, and grants %v to node %d", x.i, e.Task, int(e.Peer[0])-1)
 		}
 		if x.isolated {
 			w.count("isolated and granted to itself")
@@ -116,10 +116,10 @@ func (w *checker) event(x *simNode, e Event) {
 	case EventLapsed:
 		w.tasks[e.Task].lapses++
 		if x.isolated {
-			w.fail("I16: node %d takes itself for suspect, and takes the lease of %v back", x.i, e.Task)
+			w.fail("I16: node %d believes that it is suspect, and reclaims the lease of %v", x.i, e.Task)
 		}
 		if x.clock().Mono-x.began < w.s.cfg.Lease {
-			w.fail("S22: node %d took the lease of %v back within a period of its own start", x.i, e.Task)
+			w.fail("S22: node %d reclaimed the lease of %v within a period of its own start", x.i, e.Task)
 		}
 		if x.resumed {
 			w.fail("S29: node %d reclaimed the lease of %v in the first scan after a pause", x.i, e.Task)
@@ -131,7 +131,7 @@ func (w *checker) event(x *simNode, e Event) {
 	case EventDead:
 		w.tasks[e.Task].lapses++
 		if x.isolated {
-			w.fail("I16: node %d takes itself for suspect, and takes the lease of %v from a dead node", x.i, e.Task)
+			w.fail("I16: node %d believes that it is suspect, and reclaims the lease of %v from a dead node", x.i, e.Task)
 		}
 	case EventCrashed:
 		w.tasks[e.Task].excused[x.i]++
@@ -171,7 +171,7 @@ func (w *checker) idles(x *simNode) {
 		}
 		ts := first[class]
 		if !ts.mayHaveRun() && h.now.Wall <= ts.task.NotAfter && slices.ContainsFunc(h.candidates(q, ts), func(d dispatch.Candidate) bool { return d.Peer == h.self }) {
-			w.fail("I16: node %d takes itself for suspect, and does not give %v to itself", x.i, ts.task.ID)
+			w.fail("I16: node %d believes that it is suspect, and does not grant %v to itself", x.i, ts.task.ID)
 		}
 	}
 }
@@ -271,7 +271,7 @@ func (w *checker) started(x *simNode, st Start) {
 		return
 	}
 	if t.noted[x.i].Compare(st.Epoch) < 0 {
-		w.fail("I6: %v starts on node %d and that is not on disk", st.Task, x.i)
+		w.fail("I6: %v starts on node %d and the start is not on disk", st.Task, x.i)
 	}
 	if x.procs[st.Task] != nil {
 		w.fail("I6: %v starts twice at once on node %d", st.Task, x.i)
@@ -596,7 +596,7 @@ func (w *checker) finish() {
 				first = string(q.Home)
 			}
 			if string(q.Home) != first {
-				w.fail("seize: nodes do not agree who is the home of %s:%s", name, w.homes(name))
+				w.fail("seize: nodes do not agree on the home of %s:%s", name, w.homes(name))
 			}
 		}
 	}
@@ -669,7 +669,7 @@ func (w *checker) illegal() (out string) {
 		}
 		for _, o := range part {
 			in := o.Input.(regInput)
-			out += fmt.Sprintf("\n  node %d %s epoch %v value %d from %v to %v: %+v", o.ClientId, [...]string{"grants", "commits", "ends", "takes back"}[in.kind], in.epoch, in.val, time.Duration(o.Call), time.Duration(o.Return), o.Output)
+			out += fmt.Sprintf("\n  node %d %s epoch %v value %d from %v to %v: %+v", o.ClientId, [...]string{"grants", "commits", "ends", "reclaims"}[in.kind], in.epoch, in.val, time.Duration(o.Call), time.Duration(o.Return), o.Output)
 		}
 		return fmt.Sprintf(" %v", part[0].Input.(regInput).task) + out + "\n  " + w.where(part[0].Input.(regInput).task)
 	}

@@ -20,7 +20,7 @@ type Task struct {
 	Class       proto.Class
 	Mode        proto.Mode
 	Key         string   // ordering key, empty for none
-	Block       bool     // on_dead is block: the lane waits for a person
+	Block       bool     // on_dead is block: the lane waits for an operator
 	Labels      []string // that an owner must have
 	Prefer      []string // preferred labels
 	NotBefore   int64    // Unix milliseconds, 0: at once

@@ -1521,7 +1521,7 @@ func (x *Moved) GetOrigin() []byte {
 	return nil
 }
 
-// Lease is the cell of a task: its home's record of who owns it, written before
+// Lease is the state of a task at its home: the record of who owns it, written before
 // a grant is sent. It never leaves the node but in a Handoff.
 type Lease struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
