@@ -150,7 +150,7 @@ func fromStatement(r *node.Receipt, s proto.Statement) {
 
 func receiptsView(receipts []node.Receipt) view {
 	return view{value: node.Page[node.Receipt]{Items: receipts}, lines: lines(receipts), human: func(p *printer) {
-		t := newTable(col("FACT"), col("NODE"), col("TIME"), num("TRY"), col("STATE"), col("HOLDS"), wideOnly("EPOCH"), wideOnly("DIGEST"), wideOnly("NODE ID"))
+		t := newTable(col("FACT"), col("NODE"), col("TIME"), num("TRY"), col("STATE"), col("VALID"), wideOnly("EPOCH"), wideOnly("DIGEST"), wideOnly("NODE ID"))
 		for _, r := range receipts {
 			holds := "yes"
 			if !r.Verified {
