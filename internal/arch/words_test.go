@@ -53,6 +53,7 @@ var retiredNames = []retired{
 	{"prospect", "startInput"},
 	{"imposter", "conflict"},
 	{"barred", "cancelTombstone"},
+	{"stood", "wasHome"},
 	{"spill", "offload"},
 	{"flying", "inflight"},
 	{"unland", "requeue"},
