@@ -190,7 +190,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	}
 	in.queue = q
 	in.keys, err = idempotency.Open(s, idempotency.Config{
-		Prefix: prefixSuccess, LegacyPrefix: prefixOldSuccess, Limits: cfg.Keys, Owner: ownerOfSuccess, Clock: cfg.Clock, Logger: cfg.Logger,
+		Prefix: prefixSuccess, Limits: cfg.Keys, Owner: ownerOfSuccess, Clock: cfg.Clock, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)

@@ -10,7 +10,6 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/idempotency"
 )
 
@@ -65,35 +64,6 @@ func TestNoClockRunsAKeyTwice(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestSuccessOfAnEarlierVersion checks I6 over an upgrade: a success that was kept until a
-// wall time is found and still kept.
-func TestSuccessOfAnEarlierVersion(t *testing.T) {
-	script, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
-		return &handler.Result{Outcome: handler.Success, Output: []byte("again")}
-	})
-	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
-		old := success{id: proto.NewTaskID(time.Now()), record: &proto.Record{Result: []byte("the effect")}}
-		val, err := old.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		var b store.Batch
-		b.PutUntil(store.Dedup, append([]byte("s"), successKey(home, "k")...), val, time.Now().Add(time.Hour))
-		if err := f.store.Apply(context.Background(), &b); err != nil {
-			t.Fatal(err)
-		}
-		f.crash()
-		f.run()
-		wait(24 * time.Hour)
-		a := f.task(withKey("k"))
-		f.accept(0, a)
-		wait(time.Minute)
-		if o := f.expect(a, succeeded); string(o.Body) != "the effect" || script.starts(a.Header.ID) != 0 {
-			t.Errorf("%d starts, %v", script.starts(a.Header.ID), o)
-		}
-	})
 }
 
 // TestSuccessesOfKeysAreBounded checks the rule of I12 for keys: at the limit a task with a

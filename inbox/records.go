@@ -19,9 +19,8 @@ import (
 // and in the Meta bucket the floor: Unix milliseconds, 8 bytes. All numbers are
 // big endian.
 const (
-	prefixWatermark  = 'm'
-	prefixSuccess    = 'S'
-	prefixOldSuccess = 's'
+	prefixWatermark = 'm'
+	prefixSuccess   = 'S'
 )
 
 var floorKey = []byte("inbox/floor")

@@ -328,33 +328,6 @@ func TestReaddedScheduleIsKept(t *testing.T) {
 	})
 }
 
-// A schedule that was added again is not confused with the previous one by a node of an
-// older version, whose records have no creation time.
-func TestReaddedScheduleIsKeptByAnOldNode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 3, 100*time.Millisecond)
-		defer c.close()
-		first, second := c.nodes[0], c.nodes[2]
-		c.addSchedule("often", "@daily", nil)
-		c.handOffBetween(first, second)
-		c.handOffBetween(second, first)
-		if err := first.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
-			t.Fatal(err)
-		}
-		c.addSchedule("often", "@hourly", nil)
-		err := second.node.schedules.do(t.Context(), func() {
-			second.node.schedules.all[scheduleID{"build", "often"}].BornMs = 0
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.handOffBetween(first, second)
-		if all, err := second.node.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Cron != "@hourly" {
-			t.Errorf("it keeps %+v: %v", all, err)
-		}
-	})
-}
-
 // A schedule that returned to a home and left it again is removed on request of its
 // first home; the answer to an offer does not count as the answer to the removal.
 func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {

@@ -106,10 +106,9 @@ func (s *schedules) retract(from proto.PeerID, m *proto.Schedule) {
 	}
 }
 
-// sameSchedule reports whether a and b are the same schedule, added once. A schedule
-// that passed through a node of an older version has no creation time.
+// sameSchedule reports whether a and b are the same schedule, added once.
 func sameSchedule(a, b *proto.Schedule) bool {
-	return a != nil && (a.BornMs == b.BornMs || a.BornMs == 0 || b.BornMs == 0)
+	return a != nil && a.BornMs == b.BornMs
 }
 
 // confirm confirms that m is stored here, or that it is gone.

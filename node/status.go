@@ -20,6 +20,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -280,7 +281,7 @@ func plural(n int, one, many string) string {
 func (n *Node) StoreStats() StoreStats {
 	st, c := n.storage.store.Stats(), n.storage.store.Counters()
 	s := StoreStats{
-		Engine: st.Engine, Schema: n.storage.store.Schema(), DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
+		Engine: st.Engine, Schema: store.Schema, DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
 		BlobBytes: n.storage.blobs.Usage().Bytes, Full: n.storage.store.Full(), Commits: c.Groups,
 	}
 	s.FreeBytes, s.Reserve = n.storage.store.Space()

@@ -15,15 +15,14 @@ import (
 // under these prefixes. A value is the id of the task and the digest of its
 // request.
 const (
-	prefixKey    = 'K'
-	prefixOldKey = 'k' // with a wall-clock expiry, until they are migrated
+	prefixKey = 'K'
 )
 
 // openKeys opens the keys. A key is kept while its task is live, and for Keys.For
 // after it was made.
 func (o *Outbox) openKeys() (err error) {
 	o.keys, err = idempotency.Open(o.store, idempotency.Config{
-		Prefix: prefixKey, LegacyPrefix: prefixOldKey, Limits: o.cfg.Keys, Needed: o.keyNeeded,
+		Prefix: prefixKey, Limits: o.cfg.Keys, Needed: o.keyNeeded,
 		Clock: o.cfg.Clock, Logger: o.cfg.Logger,
 	})
 	return err

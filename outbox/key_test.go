@@ -9,7 +9,6 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/idempotency"
 )
 
@@ -121,29 +120,6 @@ func keyUnderClocks(t *testing.T, years int) {
 	if submit() == first {
 		t.Error("the same task after the horizon")
 	}
-}
-
-// A key that an earlier version kept is the same task, and conflicts as before.
-func TestKeyOfAnEarlierVersion(t *testing.T) {
-	inBubble(t, Config{}, func(t *testing.T, h *home) {
-		g := newTarget(t)
-		first := proto.NewTaskID(time.Now())
-		var b store.Batch
-		b.PutUntil(store.Dedup, append([]byte("k"), keyName("key")...), append(first[:], "request"...), time.Now().Add(day))
-		if err := h.store.Apply(t.Context(), &b); err != nil {
-			t.Fatal(err)
-		}
-		h.crash()
-		keyed := func(digest string) *Draft {
-			return h.draft(g.peer(), day, func(r *proto.Record) { r.IdempotencyKey, r.RequestDigest = "key", []byte(digest) })
-		}
-		if id, err := h.Submit(t.Context(), keyed("request")); err != nil || id == nil || *id != first {
-			t.Errorf("the same request: %v, %v", id, err)
-		}
-		if _, err := h.Submit(t.Context(), keyed("other")); !errors.Is(err, ErrKeyConflict) {
-			t.Errorf("another request: %v", err)
-		}
-	})
 }
 
 // At the limit of keys a task with a new one is refused as FULL and leaves nothing

@@ -322,24 +322,6 @@ func TestDriversShareAQueue(t *testing.T) {
 	})
 }
 
-// An older version without leases must not open the store of a home or an owner, but can
-// open that of a node without queues.
-func TestFirstLeaseRaisesTheSchema(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newCluster(t, 1, 100*time.Millisecond)
-		defer w.close()
-		time.Sleep(time.Minute)
-		if got := w.nodes[0].store.Schema(); got != 1 {
-			t.Errorf("without a task the schema is %d", got)
-		}
-		w.nodes[0].add(0, nil)
-		w.settled(1, 20*time.Second)
-		if got := w.nodes[0].store.Schema(); got != 2 {
-			t.Errorf("after a lease the schema is %d", got)
-		}
-	})
-}
-
 // The tasks of a dead owner run elsewhere within lease and scan time, and its late results
 // do not count twice (I3, I4, S19).
 func TestDriversTakeOverFromADeadOwner(t *testing.T) {

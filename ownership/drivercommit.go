@@ -181,9 +181,6 @@ func (d *Driver) commit(ctx context.Context, p *pendingOutput) error {
 		with(&rest)
 	}
 	if rest.Len() > 0 {
-		if p.writesQueues() {
-			d.store.RaiseSchema(&rest) // an older version would run such a task without its lease
-		}
 		apply := func() error { return d.store.Apply(context.WithoutCancel(ctx), &rest) }
 		if len(p.with) > 0 {
 			if err := apply(); err != nil {
@@ -208,12 +205,6 @@ func (p *pendingOutput) into(b *store.Batch, keys ...string) {
 			b.Put(store.Leases, []byte(k), val)
 		}
 	}
-}
-
-// writesQueues reports whether anything of shared queues is written. Every node writes its
-// boot number.
-func (p *pendingOutput) writesQueues() bool {
-	return slices.ContainsFunc(p.order, func(k string) bool { return k[0] != keyHomeBoot && p.writes[k] != nil })
 }
 
 // perform carries out what the committed output asks for.

@@ -22,7 +22,6 @@ type Store struct {
 	space    space
 	heap     heap
 	meter    *meter
-	schema   atomic.Int32 // as on disk
 
 	failure atomic.Pointer[error] // the first failure, wrapped in ErrFailed
 	failed  chan struct{}         // closed with it
@@ -50,11 +49,9 @@ func Open(e Engine, cfg Config) (*Store, error) {
 	s.space.reserve, s.space.ask = cfg.Reserve, cfg.Space
 	s.space.refresh()
 	s.heap.ask = cfg.Memory
-	schema, err := checkSchema(e)
-	if err != nil {
+	if err := checkSchema(e); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s.schema.Store(int32(schema))
 	c := &committer{s: s, overlay: newOverlay()}
 	s.running.Go(c.run)
 	if err := s.begin(); err != nil {

@@ -85,10 +85,8 @@ func (s *replayGuard) load(ctx context.Context, p proto.PeerID) (*authorWindows,
 		if err != nil {
 			return nil, fmt.Errorf("read the highest number of %s: %w", p.Short(), err)
 		}
-		if len(b) == 8 || len(b) == 16 { // 8: by a version that stored only libp2p's
-			a.libp2p.restore(binary.BigEndian.Uint64(b))
-		}
 		if len(b) == 16 {
+			a.libp2p.restore(binary.BigEndian.Uint64(b))
 			a.app.restore(binary.BigEndian.Uint64(b[8:]))
 		}
 	}

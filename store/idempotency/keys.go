@@ -2,7 +2,6 @@ package idempotency
 
 import (
 	"cmp"
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -28,9 +27,6 @@ type Config struct {
 	// Prefix is the first byte of the keys in the Dedup bucket. It belongs to
 	// this package alone.
 	Prefix byte
-	// LegacyPrefix is where earlier versions kept the keys, without an age; they are
-	// migrated when the store is opened. Default: nowhere.
-	LegacyPrefix byte
 	Limits
 	// Owner names the owner of a key, so that one owner cannot use up the space of
 	// all: see [Keys.WithinShare]. It depends on the key alone. Default: one owner
@@ -94,8 +90,7 @@ type state struct {
 }
 
 const (
-	stampLen    = 8 // prefix of each value: the age at which its key was made, milliseconds
-	migrateStep = 256
+	stampLen = 8 // prefix of each value: the age at which its key was made, milliseconds
 )
 
 // Open returns the keys kept in s under the prefix. It reads no keys, unless
@@ -108,11 +103,6 @@ func Open(s *store.Store, cfg Config) (*Keys, error) {
 		return nil, fmt.Errorf("open keys: %w", err)
 	}
 	k.base, k.kept = time.Duration(k.saved.age)*time.Millisecond, k.saved.kept
-	if cfg.LegacyPrefix != 0 {
-		if err := k.migrate(); err != nil {
-			return nil, fmt.Errorf("open keys: migrate those of an earlier version: %w", err)
-		}
-	}
 	return k, nil
 }
 
@@ -145,7 +135,6 @@ func (k *Keys) Put(b *store.Batch, key, val []byte) {
 	late := now.age-k.saved.age >= saveEvery.Milliseconds()
 	k.mu.Unlock()
 	b.Put(store.Dedup, k.diskKey(key), appendStamped(nil, now.age, val))
-	k.store.RaiseSchema(b)
 	if late { // the age stored before a kill must not be much older than a key
 		k.saveIn(b, now)
 	}
@@ -258,31 +247,4 @@ func (k *Keys) state() state { return state{age: k.Age().Milliseconds(), kept: k
 func (k *Keys) saveIn(b *store.Batch, now state) {
 	b.Put(store.Meta, stateKey(k.cfg.Prefix), now.encode())
 	b.After(func() { k.mu.Lock(); defer k.mu.Unlock(); k.saved = now })
-}
-
-// migrate converts keys that an earlier version kept until a wall-clock time;
-// they get the current age. If it is interrupted the next Open continues it.
-func (k *Keys) migrate() error {
-	from, to := []byte{k.cfg.LegacyPrefix}, []byte{k.cfg.LegacyPrefix + 1}
-	for {
-		pairs, _, err := k.store.Scan(store.Dedup, from, to, migrateStep)
-		if err != nil || len(pairs) == 0 {
-			return err
-		}
-		batches := make([]*store.Batch, len(pairs))
-		for i, p := range pairs {
-			b := new(store.Batch)
-			k.store.RaiseSchema(b)
-			b.Delete(store.Dedup, p.Key)
-			b.Put(store.Dedup, k.diskKey(p.Key[1:]), appendStamped(nil, k.base.Milliseconds(), p.Val))
-			batches[i] = b
-		}
-		for _, err := range k.store.ApplyMany(context.Background(), batches) {
-			if err != nil {
-				return err
-			}
-		}
-		k.kept += len(pairs)
-		from = append(pairs[len(pairs)-1].Key, 0)
-	}
 }

@@ -48,7 +48,7 @@ type fixture struct {
 
 func newFixture(t testing.TB, cfg Config) *fixture {
 	m := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
-	cfg.Prefix, cfg.LegacyPrefix, cfg.Clock = 'K', 'k', m.Clock()
+	cfg.Prefix, cfg.Clock = 'K', m.Clock()
 	b := &fixture{t: t, time: m, disk: mem.New(), cfg: cfg}
 	b.up(b.disk)
 	return b
@@ -291,37 +291,6 @@ func TestSweepSpares(t *testing.T) {
 	}
 }
 
-// Keys of an earlier version, which the wall clock would end, are moved at the
-// start and kept like others; those that it has ended are gone.
-func TestKeysOfAnEarlierVersion(t *testing.T) {
-	b := newFixture(t, Config{})
-	now := b.cfg.Clock.Now()
-	for i := range 2*migrateStep + 3 {
-		var old store.Batch
-		key := fmt.Sprintf("%04d", i)
-		old.PutUntil(store.Dedup, []byte("k"+key), []byte("of "+key), now.Add(7*day))
-		old.PutUntil(store.Dedup, []byte("k-"+key), []byte("of -"+key), now.Add(-time.Second))
-		if err := b.store.Apply(t.Context(), &old); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.restart(true, 0)
-	b.restart(true, 3650*day)
-	b.tend()
-	for i := range 2*migrateStep + 3 {
-		if key := fmt.Sprintf("%04d", i); !b.has(key) || b.has("-"+key) {
-			t.Fatalf("key %s: %v, the ended one: %v", key, b.has(key), b.has("-"+key))
-		}
-	}
-	if left, _, err := b.store.Scan(store.Dedup, []byte("k"), []byte("l"), 0); err != nil || len(left) != 0 || b.Count() != 2*migrateStep+3 {
-		t.Errorf("%d left of the old form, %v; %d counted", len(left), err, b.Count())
-	}
-	b.run(7*day + sweepEvery)
-	if b.has("0000") || b.Count() != 0 {
-		t.Errorf("after their time: %d keys", b.Count())
-	}
-}
-
 // I15: 100 000 keys cost no memory here, and nothing at the start: they are read
 // by a sweep in the background.
 func TestManyKeysCostNothingHere(t *testing.T) { synctest.Test(t, manyKeys) }
@@ -355,8 +324,8 @@ func manyKeys(t *testing.T) {
 	if b.Keys, err = Open(s, b.cfg); err != nil {
 		t.Fatal(err)
 	}
-	if g, sc := e.gets.Load()-gets, e.scans.Load()-scans; g != 1 || sc != 1 {
-		t.Errorf("opening read %d records and %d pages, want one each", g, sc)
+	if g, sc := e.gets.Load()-gets, e.scans.Load()-scans; g != 1 || sc != 0 {
+		t.Errorf("opening read %d records and %d pages, want one and none", g, sc)
 	}
 	if b.Count() != n {
 		t.Errorf("%d keys counted before the first sweep, want %d", b.Count(), n)
@@ -439,43 +408,6 @@ func FuzzState(f *testing.F) {
 			t.Errorf("%x was made at %d", b, made)
 		}
 	})
-}
-
-// A version that knows nothing of the age must not open the store from the first
-// key on: it would run the task of the key again.
-func TestFirstKeyRaisesTheSchema(t *testing.T) {
-	b := newFixture(t, Config{})
-	b.tend()
-	if got := b.store.Schema(); got != 1 {
-		t.Errorf("without a key the schema is %d", got)
-	}
-	if err := b.make("a"); err != nil {
-		t.Fatal(err)
-	}
-	if got := b.store.Schema(); got != 2 {
-		t.Errorf("with a key the schema is %d", got)
-	}
-	b.restart(true, 0)
-	if got := b.store.Schema(); got != 2 || !b.has("a") {
-		t.Errorf("after a kill the schema is %d", got)
-	}
-}
-
-// So must not one whose keys were taken over.
-func TestKeysOfAnEarlierVersionRaiseTheSchema(t *testing.T) {
-	b := newFixture(t, Config{})
-	var old store.Batch
-	old.Put(store.Dedup, []byte("ka"), []byte("of a"))
-	if err := b.store.Apply(t.Context(), &old); err != nil {
-		t.Fatal(err)
-	}
-	if got := b.store.Schema(); got != 1 {
-		t.Errorf("a store of the earlier version has schema %d", got)
-	}
-	b.restart(false, 0)
-	if got := b.store.Schema(); got != 2 || !b.has("a") {
-		t.Errorf("after the keys were taken over the schema is %d", got)
-	}
 }
 
 // TestOneOwnerLeavesKeysToOthers: an owner may have nine times the keys that are
