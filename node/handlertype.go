@@ -46,7 +46,7 @@ var handlerTypes = map[string]handlerType{
 func (s HandlerSpec) typ() (handlerType, error) {
 	t, ok := handlerTypes[cmp.Or(s.Type, TypeCommand)]
 	if !ok {
-		return t, fmt.Errorf("type %.40q: it is one of %s", s.Type, strings.Join(slices.Sorted(maps.Keys(handlerTypes)), ", "))
+		return t, fmt.Errorf("type %.40q: use one of %s", s.Type, strings.Join(slices.Sorted(maps.Keys(handlerTypes)), ", "))
 	}
 	return t, nil
 }
