@@ -237,6 +237,9 @@ func TestScheduleIsRemovedAfterTwoHandoffs(t *testing.T) {
 		id := scheduleID{"build", "often"}
 		next := second.peer()
 		removed := &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: 2, Going: next[:]}
+		if err := third.node.schedules.do(t.Context(), func() { removed.BornMs = third.node.schedules.all[id].BornMs }); err != nil {
+			t.Fatal(err)
+		}
 		err := first.node.schedules.do(t.Context(), func() {
 			if err := first.node.schedules.put(t.Context(), removed); err != nil {
 				t.Error(err)
