@@ -39,7 +39,7 @@ func TestBuiltins(t *testing.T) {
 	}
 }
 
-func TestBuiltinsEndWithTheirContext(t *testing.T) {
+func TestBuiltinsStopWithTheirContext(t *testing.T) {
 	for _, h := range []handler.Handler{Discard{}, Echo{}, Hash{}} {
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -57,8 +57,8 @@ func TestBuiltinsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// I9: a body that cannot be read to its end is no body.
-func TestBodyThatBreaksOffIsNoSuccess(t *testing.T) {
+// I9: a body that cannot be read to its end is not used.
+func TestTruncatedBodyIsNotASuccess(t *testing.T) {
 	broken := errors.New("disk broke")
 	for _, h := range []handler.Handler{Discard{}, Echo{}, Hash{}} {
 		res := handler.Call(t.Context(), h, &handler.Run{Body: io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))})
@@ -120,7 +120,7 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// Output that cannot be written is no success, and the cause is told.
+// A run whose output cannot be written does not succeed, and the cause is reported.
 func TestOutputThatCannotBeKept(t *testing.T) {
 	res := handler.Call(t.Context(), Echo{}, &handler.Run{Body: bytes.NewReader(make([]byte, proto.MaxInlineBody*2)), Dir: t.TempDir() + "/missing"})
 	if res.Outcome != handler.Retry || !res.Truncated || !strings.Contains(res.Reason, "keep output") {

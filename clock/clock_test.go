@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestManualMovesOnlyWhatItIsTold(t *testing.T) {
+func TestManualMovesOnlyOnRequest(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	m := NewManual(start)
 	c := m.Clock()
@@ -49,7 +49,7 @@ func TestSystemClockGoesForward(t *testing.T) {
 	}
 }
 
-func TestBootTimeIsAskedForNowAndThen(t *testing.T) {
+func TestBootTimeIsReadRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, suspended := 0, time.Duration(0)
 		start := time.Now()
@@ -76,7 +76,7 @@ func TestBootTimeIsAskedForNowAndThen(t *testing.T) {
 	})
 }
 
-func TestAsleep(t *testing.T) {
+func TestWithSuspend(t *testing.T) {
 	m := NewManual(time.Unix(1000, 0))
 	var slept time.Duration
 	c := WithSuspend(m.Clock(), func() time.Duration { return slept })
@@ -90,7 +90,7 @@ func TestAsleep(t *testing.T) {
 	}
 }
 
-func TestWrong(t *testing.T) {
+func TestWithOffset(t *testing.T) {
 	m := NewManual(time.Unix(1000, 0))
 	var by time.Duration
 	c := WithOffset(m.Clock(), func() time.Duration { return by })

@@ -61,7 +61,7 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 		if small {
 			continue
 		}
-		t.Run(fmt.Sprint(off, " for good"), func(t *testing.T) {
+		t.Run(fmt.Sprint(off, " permanently"), func(t *testing.T) {
 			g := newTestGuard()
 			g.run(time.Hour)
 			g.off = off
@@ -78,7 +78,7 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 
 // A peer that agrees with a doubted clock ends the doubt, one that does not keeps
 // it, for a day at most. A clock that is believed stays so whatever peers say.
-func TestWordOfAPeer(t *testing.T) {
+func TestPeerClock(t *testing.T) {
 	g := newTestGuard()
 	g.run(time.Minute)
 	g.ObservePeer(g.m.Clock().Now().Add(aDay))

@@ -152,7 +152,7 @@ func TestBadEnvelopesAreRefused(t *testing.T) {
 }
 
 // What is at the edge of a limit is let in.
-func TestEnvelopesAtTheLimitAreLetIn(t *testing.T) {
+func TestEnvelopesAtTheLimitAreAccepted(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	worker := NewKeys(nil, today)
 	p.admit(t, worker, "worker", RoleWork)
@@ -183,7 +183,7 @@ func TestEnvelopesAtTheLimitAreLetIn(t *testing.T) {
 }
 
 // I14: a result is let in whatever the clocks say: the commit rule decides about it.
-func TestResultsAreLetInUnderAnyClock(t *testing.T) {
+func TestResultsAreAcceptedUnderAnyClock(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	worker := NewKeys(nil, today)
 	p.admit(t, worker, "worker", RoleWork)
@@ -198,8 +198,8 @@ func TestResultsAreLetInUnderAnyClock(t *testing.T) {
 	}
 }
 
-// I14: a clock that is doubted refuses no task for good.
-func TestADoubtedClockRefusesNothingForGood(t *testing.T) {
+// I14: a doubted clock refuses no task permanently.
+func TestDoubtedClockRefusesNothingPermanently(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	h := p.header()
 	h.Created, h.NotAfter = today.Add(-240*time.Hour).UnixMilli(), today.Add(-72*time.Hour).UnixMilli()
@@ -216,7 +216,7 @@ func TestADoubtedClockRefusesNothingForGood(t *testing.T) {
 
 // I12: what ends at or before the floor was perhaps seen, so it is refused
 // whatever the clock says.
-func TestFloorRefusesWhatMayHaveBeenSeen(t *testing.T) {
+func TestFloorRefusesPossibleReplays(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	env := p.good(t, []byte("x"), 1)
 	c := p.checks()

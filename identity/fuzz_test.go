@@ -203,7 +203,7 @@ func FuzzLiveness(f *testing.F) {
 	})
 }
 
-func FuzzSlot(f *testing.F) {
+func FuzzWrappedKey(f *testing.F) {
 	k := NewKeys(seeded(1), today)
 	s := NewSealer(newSealFixture(f, SuiteX25519AES).clock.Clock())
 	header, key := []byte("some header"), [32]byte{1, 2, 3}
@@ -213,15 +213,15 @@ func FuzzSlot(f *testing.F) {
 			f.Fatal(err)
 		}
 		k.add(own)
-		slot, err := s.WrapKey(header, own.record, key)
+		wrapped, err := s.WrapKey(header, own.record, key)
 		if err != nil {
 			f.Fatal(err)
 		}
-		f.Add(slot)
-		f.Add(slot[:len(slot)-1])
+		f.Add(wrapped)
+		f.Add(wrapped[:len(wrapped)-1])
 	}
-	f.Fuzz(func(t *testing.T, slot []byte) {
-		got, err := k.unwrapKey(header, slot)
+	f.Fuzz(func(t *testing.T, wrapped []byte) {
+		got, err := k.unwrapKey(header, wrapped)
 		if err != nil && (!errors.Is(err, ErrBadKey) || got != [32]byte{}) {
 			t.Fatalf("%v, with a key %v", err, got != [32]byte{})
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-var update = flag.Bool("update", false, "write testdata anew: breaks every record that exists")
+var update = flag.Bool("update", false, "rewrite testdata: breaks all existing records")
 
 // goldenFixture is made of fixed seeds: the target has a key of each suite.
 func goldenFixture(t *testing.T) *sealFixture {

@@ -136,7 +136,7 @@ func TestVerifierCachesWhatItVerified(t *testing.T) {
 }
 
 // I15: what is remembered is bounded, and what is used stays.
-func TestRecentForgetsTheOldest(t *testing.T) {
+func TestCacheEvictsTheOldest(t *testing.T) {
 	r := newCache[int, int](10)
 	for i := range 1000 {
 		r.put(i, i)

@@ -213,8 +213,8 @@ func TestEncapsulationIsSharedForAnHour(t *testing.T) {
 	}
 }
 
-// A new slot makes a task readable for a new key without a new signature.
-func TestSlotCanBeWrappedAnew(t *testing.T) {
+// Wrapping its key again makes a task readable for a new key without a new signature.
+func TestKeyCanBeRewrapped(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	h := p.header()
 	env, key, err := p.sealer.Seal(h, p.target.SealingKey(), []byte("again"))

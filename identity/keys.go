@@ -195,15 +195,15 @@ func (k *Keys) superseded(key *sealingKey) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// outdated reports whether a slot is for a key that nothing new may be sealed to:
-// its sender has to wrap its key anew.
-func (k *Keys) outdated(slot []byte, now time.Time) bool {
-	if len(slot) < wrappedKeyHead {
+// outdated reports whether wrapped is for a key that must not be used for sealing
+// any more: its sender has to wrap its key again.
+func (k *Keys) outdated(wrapped []byte, now time.Time) bool {
+	if len(wrapped) < wrappedKeyHead {
 		return false
 	}
 	k.mu.RLock()
 	defer k.mu.RUnlock()
-	key := k.sealing[[8]byte(slot[1:wrappedKeyHead])]
+	key := k.sealing[[8]byte(wrapped[1:wrappedKeyHead])]
 	if key == nil || key == k.current {
 		return false
 	}

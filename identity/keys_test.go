@@ -63,7 +63,7 @@ func TestKeysSurviveARestart(t *testing.T) {
 	}
 }
 
-func TestKeysAreNeverWrittenOver(t *testing.T) {
+func TestKeysAreNeverOverwritten(t *testing.T) {
 	dir := t.TempDir()
 	first, err := CreateKeys(dir, today)
 	if err != nil {
@@ -179,13 +179,13 @@ func TestBadKeyFilesAreRefused(t *testing.T) {
 			}
 		}, "regular file"},
 		{"empty", write(""), "empty"},
-		{"one byte", write("-"), "cut short"},
-		{"zeros, as after a power cut", write(strings.Repeat("\x00", 200)), "no key file"},
-		{"cut in half", cut(func(b []byte) []byte { return b[:len(b)/2] }), "cut short"},
-		{"without its last line", cut(func(b []byte) []byte { return b[:bytes.LastIndex(b, []byte("-----END"))] }), "cut short"},
-		{"with text in front", cut(func(b []byte) []byte { return append([]byte("hello\n"), b...) }), "no key file"},
-		{"with text behind", cut(func(b []byte) []byte { return append(b, "hello\n"...) }), "no key file"},
-		{"twice", cut(func(b []byte) []byte { return append(b, b...) }), "no key file"},
+		{"one byte", write("-"), "truncated"},
+		{"zeros, as after a power cut", write(strings.Repeat("\x00", 200)), "not a key file"},
+		{"cut in half", cut(func(b []byte) []byte { return b[:len(b)/2] }), "truncated"},
+		{"without its last line", cut(func(b []byte) []byte { return b[:bytes.LastIndex(b, []byte("-----END"))] }), "truncated"},
+		{"with text in front", cut(func(b []byte) []byte { return append([]byte("hello\n"), b...) }), "not a key file"},
+		{"with text behind", cut(func(b []byte) []byte { return append(b, "hello\n"...) }), "not a key file"},
+		{"twice", cut(func(b []byte) []byte { return append(b, b...) }), "not a key file"},
 		{"too large", cut(func(b []byte) []byte { return append(b, make([]byte, maxKeyFile)...) }), "larger"},
 		{"one letter changed", cut(func(b []byte) []byte {
 			i := bytes.IndexByte(b, '\n') + 5
@@ -198,7 +198,7 @@ func TestBadKeyFilesAreRefused(t *testing.T) {
 		}), "checksum"},
 		{"of another program", write(pem("PRIVATE KEY", "MC4CAQAwBQYDK2VwBCIEIPT7lYQ+V4VQ+nIYJ8rzk8VJTv0yJ9CBpyVyXlN7DQ==")), "PRIVATE KEY"},
 		{"without a body", write(pem(nodeKeyType, "")), ""},
-		{"with bad base64", write(pem(nodeKeyType, "!!!!")), "no key file"},
+		{"with bad base64", write(pem(nodeKeyType, "!!!!")), "not a key file"},
 	}
 	for _, file := range []string{nodeKeyFile, filepath.Join(sealingDir, "1.key")} {
 		for _, tt := range tests {
@@ -304,7 +304,7 @@ func TestForeignOwnerIsRefused(t *testing.T) {
 }
 
 // Names that are no key are left alone.
-func TestOtherFilesBesideTheKeysAreLeftAlone(t *testing.T) {
+func TestOtherFilesNextToTheKeysAreIgnored(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := CreateKeys(dir, today); err != nil {
 		t.Fatal(err)
@@ -317,7 +317,7 @@ func TestOtherFilesBesideTheKeysAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A key record holds for its peer, in its time, and never goes back.
+// A key record is valid for its peer, within its period, and never rolls back.
 func TestKeyRecord(t *testing.T) {
 	k, other := NewKeys(nil, today), NewKeys(nil, today)
 	first := k.KeyRecord()
@@ -388,14 +388,14 @@ func copyFile(t *testing.T, from, to string) {
 // A sealing key that was replaced opens what was sealed to it until nothing can
 // be left to open, and goes from the disk then; nothing new may be sealed to it
 // for the second half of that time.
-func TestExpireRemovesWhatCannotBeNeeded(t *testing.T) {
+func TestExpireRemovesUnneededKeys(t *testing.T) {
 	dir, start := t.TempDir(), time.Unix(1_700_000_000, 0)
 	k, err := CreateKeys(dir, start)
 	if err != nil {
 		t.Fatal(err)
 	}
 	header := []byte("header")
-	slot, err := NewSealer(clock.System()).WrapKey(header, k.SealingKey(), [32]byte{1})
+	wrapped, err := NewSealer(clock.System()).WrapKey(header, k.SealingKey(), [32]byte{1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -412,11 +412,11 @@ func TestExpireRemovesWhatCannotBeNeeded(t *testing.T) {
 		}
 		// replaced after one week: outdated 30 days later, gone after 60
 		fresh := loadedKeys(t, dir)
-		_, err := fresh.unwrapKey(header, slot)
+		_, err := fresh.unwrapKey(header, wrapped)
 		if opens, want := err == nil, week <= 9; opens != want {
 			t.Errorf("in week %d it opens: %v, want %v", week, opens, want)
 		}
-		if got, want := fresh.outdated(slot, now), week >= 6 && week <= 9; got != want {
+		if got, want := fresh.outdated(wrapped, now), week >= 6 && week <= 9; got != want {
 			t.Errorf("in week %d it is outdated: %v, want %v", week, got, want)
 		}
 		files, err := sealingFiles(dir)
@@ -426,7 +426,7 @@ func TestExpireRemovesWhatCannotBeNeeded(t *testing.T) {
 	}
 }
 
-// loadedKeys reads the keys in dir anew.
+// loadedKeys reads the keys in dir again.
 func loadedKeys(t *testing.T, dir string) *Keys {
 	t.Helper()
 	k, err := LoadKeys(dir)

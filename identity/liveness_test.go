@@ -68,7 +68,7 @@ func (w *livenessFixture) verify(s *proto.Signed) (accepted int, err error) {
 }
 
 // Each statement holds in its own domain alone, and no bit of it can be changed.
-func TestLivenessStatementsAreTheirAuthors(t *testing.T) {
+func TestLivenessStatementsVerify(t *testing.T) {
 	w := newLivenessFixture(t)
 	flips := 0
 	for i, s := range []*proto.Signed{w.record, w.accusation, w.revocation, w.byAdmin} {
@@ -193,7 +193,7 @@ func TestNodeRecordsAreBounded(t *testing.T) {
 	}
 }
 
-func TestRevocationsNameWhatTheyEnd(t *testing.T) {
+func TestRevocationsNameTheirTarget(t *testing.T) {
 	w := newLivenessFixture(t)
 	r, err := w.mesh.VerifyRevocation(w.revocation)
 	if err != nil || !r.Revokes(Member{Peer: w.other.Peer()}) || r.Revokes(Member{Peer: w.keys.Peer()}) || !bytes.Equal(r.By[:], w.mesh.Root) {

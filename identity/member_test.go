@@ -322,7 +322,7 @@ func addOrder(s []byte) {
 }
 
 // What others would refuse is not issued.
-func TestIssueRefusesWhatOthersWould(t *testing.T) {
+func TestIssueRefusesInvalidCertificates(t *testing.T) {
 	c := newMemberFixture(t)
 	for name, m := range map[string]Member{
 		"a bad name":    {Peer: c.worker.Peer(), Name: "Not A Name"},

@@ -142,7 +142,7 @@ func TestTheRootOutranksAdmins(t *testing.T) {
 }
 
 // What the root said does not count as known because an admin signed the same words.
-func TestSameWordsOfAnotherAreAnotherRevocation(t *testing.T) {
+func TestSameRevocationByAnotherSignerIsDifferent(t *testing.T) {
 	c := newRevocationFixture(t)
 	a, b, d := c.revoke(t, -1, 0, false), c.revoke(t, 0, 0, false), c.revoke(t, 1, 0, false)
 	if string(a.Signed.GetDetails()) != string(b.Signed.GetDetails()) {

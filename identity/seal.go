@@ -62,13 +62,13 @@ func (s *Sealer) SealWith(key [32]byte, h *proto.Header, to KeyRecord, content [
 	if len(header) > proto.MaxHeader {
 		return nil, fmt.Errorf("seal for %s: %w: a header of %d bytes", to.Peer.Short(), ErrTooLarge, len(header))
 	}
-	slot, err := s.WrapKey(header, to, key)
+	wrapped, err := s.WrapKey(header, to, key)
 	if err != nil {
 		return nil, err
 	}
 	bodyKey := derive(domainBody, &key)
 	body := suite.aead(bodyKey[:]).Seal(plain[:0], zeroNonce[:], plain, header)
-	return &proto.Envelope{Header: header, Body: body, Slot: slot}, nil
+	return &proto.Envelope{Header: header, Body: body, Slot: wrapped}, nil
 }
 
 // Open returns the content of an envelope and its content key. It trusts nobody:

@@ -72,7 +72,7 @@ func (s suite) aead(key []byte) cipher.AEAD {
 	return a
 }
 
-// checkPublic refuses what is no public key of the suite, and X25519 points
+// checkPublic refuses invalid public keys of the suite, and X25519 points
 // that would make the shared secret known to everybody.
 func (s suite) checkPublic(public []byte) error {
 	if len(public) != s.public {

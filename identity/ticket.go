@@ -19,7 +19,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// ErrTicket is returned for text that is no ticket. The error says what is wrong
+// ErrTicket is returned for text that is not a ticket. The error states what is wrong
 // with it; a ticket that is past its time is still one, see Ticket.Expired.
 var ErrTicket = errors.New("identity: not a ticket")
 

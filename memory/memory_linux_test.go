@@ -21,10 +21,10 @@ const (
 	docker = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
 )
 
-// TestTheLeastLimitCounts: of the RAM, the process's own group and its parents,
+// TestSmallestLimitCounts: of the RAM, the process's own group and its parents,
 // whichever version of control groups is mounted, the least counts, and nothing
 // that cannot be read is taken for a limit.
-func TestTheLeastLimitCounts(t *testing.T) {
+func TestSmallestLimitCounts(t *testing.T) {
 	const m, c = "proc/self/mountinfo", "proc/self/cgroup"
 	for _, tt := range []struct {
 		name string

@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-func TestWhenAGroupBegins(t *testing.T) {
+func TestBatcherThresholds(t *testing.T) {
 	tests := []struct {
 		name    string
 		pace    batcher
@@ -20,12 +20,12 @@ func TestWhenAGroupBegins(t *testing.T) {
 		waiting int
 		size    int
 	}{
-		{"nothing is written: whatever waits", batcher{}, 1, 5, 5},
-		{"nothing is written: as many as one signature takes", batcher{}, 1, 2 * proto.MaxGroup, proto.MaxGroup},
-		{"beside another of its size", batcher{inflight: []int{8}}, 8, 8, 8},
-		{"beside a small one: half of all", batcher{inflight: []int{2}}, 2, 12, 7},
-		{"beside another: as many as one signature takes", batcher{inflight: []int{proto.MaxGroup}}, proto.MaxGroup, proto.MaxGroup + 9, proto.MaxGroup},
-		{"beside a slow one: only a full one", batcher{inflight: []int{8}, slow: true}, proto.MaxGroup, proto.MaxGroup, proto.MaxGroup},
+		{"nothing is written: all that are waiting", batcher{}, 1, 5, 5},
+		{"nothing is written: as many as one signature covers", batcher{}, 1, 2 * proto.MaxGroup, proto.MaxGroup},
+		{"while another of its size is written", batcher{inflight: []int{8}}, 8, 8, 8},
+		{"while a small one is written: half of all", batcher{inflight: []int{2}}, 2, 12, 7},
+		{"while another is written: as many as one signature covers", batcher{inflight: []int{proto.MaxGroup}}, proto.MaxGroup, proto.MaxGroup + 9, proto.MaxGroup},
+		{"while a slow one is written: only a full one", batcher{inflight: []int{8}, slow: true}, proto.MaxGroup, proto.MaxGroup, proto.MaxGroup},
 		{"two are enough", batcher{inflight: []int{8, 8}}, math.MaxInt, 0, 0},
 	}
 	for _, tt := range tests {
@@ -40,12 +40,12 @@ func TestWhenAGroupBegins(t *testing.T) {
 	}
 }
 
-func TestOnlyWhoComesBackIsWaitedFor(t *testing.T) {
+func TestBatcherWaitsOnlyForReturningCallers(t *testing.T) {
 	var p batcher
 	slow := commitTiming{jobs: 100, took: 9 * time.Millisecond}
 	end := func(c commitTiming) time.Duration { p.started(c.jobs); return p.written(c) }
 	if got := end(commitTiming{jobs: 100, took: 2 * time.Millisecond}); got != 0 {
-		t.Errorf("after 20 us a job somebody is waited for: %v", got)
+		t.Errorf("waits after 20 us per job: %v", got)
 	}
 	waits := 0
 	for range 64 {
@@ -67,12 +67,12 @@ func TestOnlyWhoComesBackIsWaitedFor(t *testing.T) {
 	p.gathered(60, slow.jobs)
 	for range 2 {
 		if end(slow) == 0 {
-			t.Error("they come, and are not waited for")
+			t.Error("they come, but there is no wait")
 		}
 	}
 }
 
-// A fakeDisk writes groups of jobs in the time that a test says.
+// A fakeDisk writes groups of jobs in a time set by the test.
 type fakeDisk struct {
 	mu     sync.Mutex
 	groups []int // as they were begun
@@ -105,8 +105,8 @@ func (g *diskGroup) answer() {
 	}
 }
 
-// put queues one job and returns what is closed with its answer, nil when the
-// intake is closed.
+// put queues one job and returns a channel that receives a token with its answer,
+// nil if the queue is closed.
 func put(q *submitQueue) <-chan struct{} {
 	c := newCall().(*call)
 	c.left.Store(1)
@@ -116,8 +116,8 @@ func put(q *submitQueue) <-chan struct{} {
 	return c.done
 }
 
-// withIntake runs f beside an intake over d, whose clock is that of the bubble,
-// and ends the intake.
+// withIntake runs f with a queue that writes to d, with the clock of the bubble, and
+// stops the queue.
 func withIntake(t *testing.T, d *fakeDisk, f func(q *submitQueue)) {
 	synctest.Test(t, func(t *testing.T) {
 		q, begin := newSubmitQueue(), time.Now()
@@ -128,12 +128,12 @@ func withIntake(t *testing.T, d *fakeDisk, f func(q *submitQueue)) {
 		cancel()
 		wg.Wait()
 		if put(&q) != nil {
-			t.Error("a closed intake takes a job")
+			t.Error("a closed queue accepts a job")
 		}
 	})
 }
 
-func TestTheNextGroupIsSignedWhileTheLastIsWritten(t *testing.T) {
+func TestNextGroupIsSignedDuringTheWrite(t *testing.T) {
 	var written chan struct{}
 	d := &fakeDisk{write: func() { <-written }}
 	withIntake(t, d, func(q *submitQueue) {
@@ -168,7 +168,7 @@ func TestTheNextGroupIsSignedWhileTheLastIsWritten(t *testing.T) {
 	})
 }
 
-func TestWhatWaitsAtTheEndIsWritten(t *testing.T) {
+func TestQueuedJobsAreWrittenOnStop(t *testing.T) {
 	d := &fakeDisk{write: func() { time.Sleep(time.Millisecond) }}
 	withIntake(t, d, func(q *submitQueue) {
 		for range 5 * proto.MaxGroup {
@@ -184,7 +184,7 @@ func TestWhatWaitsAtTheEndIsWritten(t *testing.T) {
 	}
 }
 
-func TestASlowDiskWaitsForThoseWhoWereAnswered(t *testing.T) {
+func TestSlowDiskWaitsForAnsweredCallers(t *testing.T) {
 	const callers, rounds = 8, 20
 	d := &fakeDisk{write: func() { time.Sleep(10 * time.Millisecond) }}
 	withIntake(t, d, func(q *submitQueue) {

@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// A ackingLink is a link that accepts everything at once.
+// An ackingLink is a link that accepts everything at once.
 type ackingLink struct {
 	keys *identity.Keys
 	acks chan *proto.Ack
@@ -67,7 +67,7 @@ func (m *ackingLink) Send(ctx context.Context, msgs []*proto.Message) error {
 
 // BenchmarkAccepted measures what a task of 1 KiB costs at its home from submit to
 // accepted, with 256 in flight: signing, both writes, the frame and its answer. It
-// includes the mirror, which decodes each frame and signs each answer.
+// includes the link, which decodes each frame and signs each answer.
 func BenchmarkAccepted(b *testing.B) {
 	s, err := store.Open(mem.New(), store.Config{})
 	if err != nil {
@@ -75,10 +75,10 @@ func BenchmarkAccepted(b *testing.B) {
 	}
 	defer s.Close()
 	keys := identity.NewKeys(nil, time.Now())
-	slots := make(chan struct{}, 256)
+	window := make(chan struct{}, 256)
 	o, err := Open(s, keys, Config{Mesh: testMesh, MaxPending: 1 << 30, MaxBytes: 1 << 40, Changed: func(_ proto.TaskID, r *proto.Record) {
 		if r.State == accepted {
-			<-slots
+			<-window
 		}
 	}})
 	if err != nil {
@@ -97,7 +97,7 @@ func BenchmarkAccepted(b *testing.B) {
 	for range 64 {
 		callers.Go(func() {
 			for range tasks {
-				slots <- struct{}{}
+				window <- struct{}{}
 				now := time.Now()
 				d := &Draft{Header: proto.Header{
 					What: proto.WhatTask, Suite: 1, ID: proto.NewTaskID(now), Origin: keys.Peer(), Target: m.Peer(),
@@ -116,8 +116,8 @@ func BenchmarkAccepted(b *testing.B) {
 	}
 	close(tasks)
 	callers.Wait()
-	for range cap(slots) {
-		slots <- struct{}{}
+	for range cap(window) {
+		window <- struct{}{}
 	}
 	b.StopTimer()
 	cancel()

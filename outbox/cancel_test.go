@@ -25,7 +25,7 @@ func (g *target) cancelRequests() []*proto.Cancel {
 }
 
 // S34: a task that was never sent is stopped here, at once, and stays stopped.
-func TestCancelWhatWasNeverSent(t *testing.T) {
+func TestCancelUnsentTask(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		id := h.submit(g.peer(), day, nil)
@@ -35,7 +35,7 @@ func TestCancelWhatWasNeverSent(t *testing.T) {
 		defer h.connect(g)()
 		time.Sleep(time.Minute)
 		if taken, _ := g.count(); taken != 0 || len(g.cancelRequests()) != 0 {
-			t.Errorf("%d sent, %d wishes", taken, len(g.cancelRequests()))
+			t.Errorf("%d sent, %d cancellations", taken, len(g.cancelRequests()))
 		}
 		if state, err := h.Cancel(t.Context(), id, false, ""); !errors.Is(err, ErrEnded) || state != cancelled {
 			t.Errorf("once more: %v, %v", state.Name(), err)
@@ -51,7 +51,7 @@ func TestCancelWhatWasNeverSent(t *testing.T) {
 
 // S34: the owner of a task is asked until it has answered, over crashes; only its
 // result ends the task.
-func TestCancelWhatIsElsewhere(t *testing.T) {
+func TestCancelTaskAtItsOwner(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		id := h.submit(g.peer(), day, nil)
@@ -66,16 +66,16 @@ func TestCancelWhatIsElsewhere(t *testing.T) {
 		g.respondWith(0)
 		time.Sleep(time.Minute)
 		if w := g.cancelRequests(); len(w) != 1 || w[0].Hard || w[0].Reason != "enough" || proto.TaskID(w[0].Task) != id {
-			t.Fatalf("wishes %v", w)
+			t.Fatalf("cancellations %v", w)
 		}
 		h.want(id, accepted)
 		h.cancel(id, true, accepted)
 		synctest.Wait()
 		if w := g.cancelRequests(); len(w) != 2 || !w[1].Hard {
-			t.Fatalf("wishes %v", w)
+			t.Fatalf("cancellations %v", w)
 		}
 		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, cancelled, "")}); v[0].Code != 0 {
-			t.Errorf("verdict %+v", v[0])
+			t.Errorf("answer %+v", v[0])
 		}
 		h.want(id, cancelled)
 		cut()
@@ -85,8 +85,8 @@ func TestCancelWhatIsElsewhere(t *testing.T) {
 	})
 }
 
-// A wish that is still on its way when the task ends is dropped with it.
-func TestCancelledTooLate(t *testing.T) {
+// A cancellation that is still on its way when the task ends is dropped with it.
+func TestCancelTooLate(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		id := h.submit(g.peer(), day, nil)
@@ -96,10 +96,10 @@ func TestCancelledTooLate(t *testing.T) {
 		h.cancel(id, false, accepted)
 		h.cancel(id, true, accepted)
 		if st := h.Stats(); st.Live != 2 {
-			t.Errorf("%d entries, want the task and one wish", st.Live)
+			t.Errorf("%d entries, want the task and one cancellation", st.Live)
 		}
 		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "")}); v[0].Code != 0 || v[0].State != success {
-			t.Errorf("verdict %+v", v[0])
+			t.Errorf("answer %+v", v[0])
 		}
 		if st := h.Stats(); st.Live != 0 {
 			t.Errorf("%d entries left", st.Live)
@@ -107,9 +107,9 @@ func TestCancelledTooLate(t *testing.T) {
 	})
 }
 
-// A task that may have arrived is not called cancelled: first it is asked for,
-// then its owner is asked to stop it.
-func TestCancelWhatMayBeSent(t *testing.T) {
+// A task that may have arrived is not reported as cancelled: first the task is sent
+// again, then its owner is asked to stop it.
+func TestCancelPossiblySentTask(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.setDropAcks(true)
@@ -124,14 +124,14 @@ func TestCancelWhatMayBeSent(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		h.want(id, accepted)
 		if w := g.cancelRequests(); len(w) != 1 {
-			t.Errorf("%d wishes", len(w))
+			t.Errorf("%d cancellations", len(w))
 		}
 	})
 }
 
-// A refusal is the target's word that it does not have the task: what is to be
-// cancelled ends then. Shortly after a broken link it is not yet.
-func TestCancelWhatIsRefused(t *testing.T) {
+// A refusal proves that the target does not have the task: a task to be cancelled
+// ends then. Shortly after a broken link it does not prove that yet.
+func TestCancelRefusedTask(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.setDropAcks(true)
@@ -151,8 +151,8 @@ func TestCancelWhatIsRefused(t *testing.T) {
 	})
 }
 
-// A wish that its owner does not listen to is dropped; the task goes on.
-func TestCancelNotHeard(t *testing.T) {
+// A cancellation that the owner refuses is dropped; the task continues.
+func TestCancelRefusedByOwner(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		id := h.submit(g.peer(), day, nil)
@@ -163,16 +163,16 @@ func TestCancelNotHeard(t *testing.T) {
 		synctest.Wait()
 		h.want(id, accepted)
 		if _, ok := h.backlog.Peek(backlog.Key{ID: id, Part: backlog.PartCancel}); ok {
-			t.Error("the wish is still there")
+			t.Error("the cancellation is still there")
 		}
 		if r, _ := h.Get(id); !r.Cancel {
-			t.Error("the record does not show the wish")
+			t.Error("the record does not show the cancellation")
 		}
 	})
 }
 
-// The wish becomes a harder one while the softer is on its way: both arrive.
-func TestCancelHarderMeanwhile(t *testing.T) {
+// A hard cancellation follows while the soft one is on its way: both arrive.
+func TestHardCancelAfterSoftCancel(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		d := h.draft(g.peer(), day, nil)
@@ -185,7 +185,7 @@ func TestCancelHarderMeanwhile(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.Serve(ctx, w) }()
-		<-w.frames // the soft wish
+		<-w.frames // the soft cancellation
 		h.cancel(d.Header.ID, true, accepted)
 		w.acks <- &proto.Ack{From: 1, UpTo: 1}
 		var req proto.Cancel

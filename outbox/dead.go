@@ -30,12 +30,12 @@ func (o *Outbox) DeadLetters(q Query, span backlog.Span, limit int) (found []Lis
 
 // DeadLetter returns one dead letter with its envelope, or ErrNotFound.
 func (o *Outbox) DeadLetter(id proto.TaskID) (*proto.Stored, error) {
-	_, shelf, err := o.backlog.Get(backlog.TaskKey(id))
+	_, set, err := o.backlog.Get(backlog.TaskKey(id))
 	if err != nil {
 		return nil, err
 	}
-	if shelf != backlog.Dead {
-		return nil, fmt.Errorf("%w: %s is %v, not a dead letter", ErrNotFound, id, shelf)
+	if set != backlog.Dead {
+		return nil, fmt.Errorf("%w: %s is %v, not a dead letter", ErrNotFound, id, set)
 	}
 	return o.backlog.Stored(backlog.TaskKey(id))
 }

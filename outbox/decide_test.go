@@ -34,7 +34,7 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// The table of refusals, code by code, also for one that is not known here.
+// The table of refusals, code by code, including an unknown code.
 func TestRefusals(t *testing.T) {
 	keep := decision{action: retry}
 	ends := func(s proto.TaskState) decision { return decision{action: end, state: s} }
@@ -66,7 +66,7 @@ func TestRefusals(t *testing.T) {
 			found = found || int32(tt.code) == code
 		}
 		if !found {
-			t.Errorf("no ruling is stated for %v", proto.Code(code))
+			t.Errorf("no decision is stated for %v", proto.Code(code))
 		}
 	}
 	for _, tt := range tests {
@@ -96,9 +96,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestTimeEndsOnlyWhatCannotRun holds I3: EXPIRED needs never sent, or not_after
+// TestOnlyTasksThatCannotRunExpire holds I3: EXPIRED needs never sent, or not_after
 // with the run limit and the skew.
-func TestTimeEndsOnlyWhatCannotRun(t *testing.T) {
+func TestOnlyTasksThatCannotRunExpire(t *testing.T) {
 	const notAfter = int64(1_000_000_000)
 	l := limits{run: 24 * time.Hour, result: 30 * 24 * time.Hour}
 	last := notAfter + (24*time.Hour + proto.Skew).Milliseconds()
@@ -115,29 +115,29 @@ func TestTimeEndsOnlyWhatCannotRun(t *testing.T) {
 		{"never sent, in time", backlog.PartTask, pending, notAfter - 1, false, later(notAfter)},
 		{"never sent, over", backlog.PartTask, pending, notAfter, false, over},
 		{"may be sent, over", backlog.PartTask, pending, notAfter, true, later(last)},
-		{"may be sent, just before the last word", backlog.PartTask, pending, last - 1, true, later(last)},
+		{"may be sent, just before giving up", backlog.PartTask, pending, last - 1, true, later(last)},
 		{"may be sent, long over", backlog.PartTask, pending, last, true, over},
 		{"accepted, over", backlog.PartTask, accepted, notAfter, false, later(last)},
 		{"running, over", backlog.PartTask, running, last - 1, false, later(last)},
 		{"running, long over", backlog.PartTask, running, last, false, over},
 		{"ended", backlog.PartTask, success, last, false, decision{action: noChange}},
-		{"a result in its time", backlog.PartResult, pending, last, false, later(months)},
-		{"a result that nobody took", backlog.PartResult, pending, months, false, over},
-		{"a wish to cancel in its time", backlog.PartCancel, pending, last - 1, false, later(last)},
-		{"a wish to cancel, over", backlog.PartCancel, pending, last, false, decision{action: drop}},
+		{"a result in time", backlog.PartResult, pending, last, false, later(months)},
+		{"a result that was never accepted", backlog.PartResult, pending, months, false, over},
+		{"a cancellation in time", backlog.PartCancel, pending, last - 1, false, later(last)},
+		{"a cancellation, over", backlog.PartCancel, pending, last, false, decision{action: drop}},
 		{"the wall clock at zero", backlog.PartTask, pending, 0, true, later(last)},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &proto.Record{State: tt.state, NotAfterMs: notAfter}
 			if got := onDeadline(tt.part, r, tt.now, tt.sent, l); got != tt.want {
-				t.Errorf("ruling %+v, want %+v", got, tt.want)
+				t.Errorf("decision %+v, want %+v", got, tt.want)
 			}
 		})
 	}
 }
 
-// TestCommitRule holds I3 and I4 case by case.
+// TestCommitRule checks I3 and I4 case by case.
 func TestCommitRule(t *testing.T) {
 	owner, other := proto.PeerID{1}, proto.PeerID{2}
 	epoch, older := proto.Seq{Boot: 5, Counter: 7}, proto.Seq{Boot: 5, Counter: 6}
@@ -172,7 +172,7 @@ func TestCommitRule(t *testing.T) {
 				r.ResultDigest = digest
 			}
 			if got := onResult(r, tt.claim); got.action != tt.want {
-				t.Errorf("effect %v, want %v", got.action, tt.want)
+				t.Errorf("action %v, want %v", got.action, tt.want)
 			}
 		})
 	}
@@ -194,7 +194,7 @@ func TestCancelRule(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			if got := onCancel(&proto.Record{State: tt.state}, tt.sent); got.action != tt.want {
-				t.Errorf("effect %v, want %v", got.action, tt.want)
+				t.Errorf("action %v, want %v", got.action, tt.want)
 			}
 		})
 	}

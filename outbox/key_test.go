@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/store/idempotency"
 )
 
-// The same key and request is the same task; the same key with another request is
-// refused; after its horizon, and not before the end of its task, the key is free.
+// The same key with the same request is the same task; with another request it is
+// refused. After its period, and once its task has ended, the key is free.
 func TestIdempotencyKeys(t *testing.T) {
 	inBubble(t, Config{Keys: idempotency.Limits{For: time.Hour}}, func(t *testing.T, h *home) {
 		g := newTarget(t)
@@ -52,19 +52,19 @@ func TestIdempotencyKeys(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("other"))); !errors.Is(err, ErrKeyConflict) {
-			t.Errorf("after the horizon, while its task lives: %v", err)
+			t.Errorf("after its period, while its task lives: %v", err)
 		}
 		h.cancel(redrive.Header.ID, false, cancelled)
 		time.Sleep(20 * time.Minute)
 		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("other"))); err != nil || id != nil {
-			t.Errorf("after the horizon: %v, %v", id, err)
+			t.Errorf("after its period: %v, %v", id, err)
 		}
 	})
 }
 
 // I6, I14: whatever the wall clock does, while the node runs and over a restart,
 // the same key is the same task, for seven days of running.
-func TestNoClockMakesAKeyAnotherTask(t *testing.T) {
+func TestIdempotencyKeySurvivesClockJumps(t *testing.T) {
 	for _, years := range []int{10, -10} {
 		t.Run(fmt.Sprint(years), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { keyUnderClocks(t, years) }) })
 	}
@@ -114,18 +114,18 @@ func keyUnderClocks(t *testing.T, years int) {
 	}
 	pass(7*day - 9*time.Hour)
 	if submit() != first {
-		t.Error("another task before the horizon")
+		t.Error("another task before its period")
 	}
 	pass(2 * time.Hour)
 	if submit() == first {
-		t.Error("the same task after the horizon")
+		t.Error("the same task after its period")
 	}
 }
 
-// At the limit of keys a task with a new one is refused as FULL and leaves nothing
-// behind; one with a known key is found, one without goes through, and a place
-// that was not used is free again.
-func TestNoMoreKeysThanMay(t *testing.T) {
+// At the limit of keys a task with a new key is refused as FULL and leaves nothing
+// behind; one with a known key is found, one without a key is accepted, and an unused
+// reservation is released.
+func TestKeyLimit(t *testing.T) {
 	inBubble(t, Config{Keys: idempotency.Limits{Max: 3}, MaxPending: 3}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		keyed := func(key string) *Draft {

@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// resealing seals tasks anew as a node does, for targets that read no body.
+// resealing seals tasks again as a node does, for targets that read no body.
 func resealing(st *proto.Stored) (*Draft, func(), error) {
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {
@@ -20,10 +20,10 @@ func resealing(st *proto.Stored) (*Draft, func(), error) {
 	return d, func() {}, nil
 }
 
-// I20: a task whose target does not know it any more is sent again, with a sequence
-// above the settled mark, also over a crash; one of mode at_most_once is
-// INDETERMINATE until its late result, a person or its time ends it.
-func TestForgottenTask(t *testing.T) {
+// I20: a task that its target no longer knows is sent again, with a sequence above
+// the settled mark, even after a crash; one with mode at_most_once is INDETERMINATE
+// until a late result, a person or its expiry ends it.
+func TestTaskUnknownToItsTarget(t *testing.T) {
 	const indeterminate = proto.Indeterminate
 	once := func(r *proto.Record) { r.Mode = proto.AtMostOnce }
 	inBubble(t, Config{Sealing: Sealing{Reseal: resealing}}, func(t *testing.T, h *home) {
@@ -41,7 +41,7 @@ func TestForgottenTask(t *testing.T) {
 		stranger := newTarget(t)
 		for _, id := range append(all, queued) {
 			if counted, err := h.HandleUnknown(t.Context(), stranger.peer(), id); counted || err != nil {
-				t.Fatalf("the word of another node counts: %v", err)
+				t.Fatalf("the report of another node counts: %v", err)
 			}
 			if counted, err := h.HandleUnknown(t.Context(), g.peer(), id); counted != (id != queued) || err != nil {
 				t.Fatalf("forgotten: %v, %v", counted, err)

@@ -26,10 +26,10 @@ func rounds(t *testing.T, n int) int {
 	return n
 }
 
-// TestModel lets links break at random moments, acknowledgements get lost, targets
-// refuse, and the home crash, and then heals everything: what was submitted is
-// there and ends once (I1, I3, I11), the target takes each task once and nothing
-// at or below the mark (I6, I12), and the mark closes up.
+// TestModel breaks links at random moments, loses acknowledgements, lets targets
+// refuse and the home crash, and then ends all faults: every submitted task is there
+// and ends once (I1, I3, I11), the target accepts each task once and nothing at or
+// below the mark (I6, I12), and the mark catches up.
 func TestModel(t *testing.T) {
 	for seed := range rounds(t, 16) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestModel(t *testing.T) {
 func runHistory(t *testing.T, h *home, rnd *rand.Rand) {
 	targets := []*target{newTarget(t), newTarget(t)}
 	for _, g := range targets {
-		rnd := rand.New(rand.NewPCG(rnd.Uint64(), 2)) // say runs beside the rest
+		rnd := rand.New(rand.NewPCG(rnd.Uint64(), 2)) // respond runs concurrently
 		g.respond = func(*proto.Message) *proto.Refusal {
 			if rnd.IntN(10) > 0 {
 				return nil
@@ -103,7 +103,7 @@ func runHistory(t *testing.T, h *home, rnd *rand.Rand) {
 		cuts[i] = h.connect(g)
 		defer cut(i)
 	}
-	for range 1000 { // lanes let one task of a key go at a time
+	for range 1000 { // one task of a key is sent at a time
 		if h.Stats().Live == 0 {
 			break
 		}
@@ -146,7 +146,7 @@ func finishSome(t *testing.T, h *home, owner map[proto.TaskID]*target, some func
 		res := []ResultIn{g.result(h, id, success, "out"), g.result(h, id, success, "out")}
 		for _, v := range h.Commit(t.Context(), g.peer(), res) {
 			if v.Code != 0 || v.State != success {
-				t.Fatalf("verdict %+v", v)
+				t.Fatalf("answer %+v", v)
 			}
 		}
 	}

@@ -91,12 +91,12 @@ func (h *home) start() {
 	})
 }
 
-// crash ends the outbox as a power cut does, with whatever only memory knows, and
-// opens it again. Links must have been cut, or be kept by who tests that.
+// crash stops the outbox as a power cut does, losing everything in memory, and opens
+// it again. Links must have been cut, unless the test is about that.
 func (h *home) crash() {
 	h.t.Helper()
 	h.crashed.Store(true)
-	h.disk = h.disk.Reopen() // what the old one still writes goes nowhere
+	h.disk = h.disk.Reopen() // writes of the old one are lost
 	h.stop()
 	h.crashed.Store(false)
 	h.start()
@@ -264,7 +264,7 @@ func (g *target) receive(w *fakeLink, msgs []*proto.Message) *proto.Ack {
 		}
 	}
 	ack.UpTo = w.n
-	w.silent = w.silent || g.dropAcks // a stream that lost a word is lost
+	w.silent = w.silent || g.dropAcks // a stream that lost a message is lost
 	if ack.UpTo < ack.From || w.silent {
 		return nil
 	}
@@ -361,7 +361,7 @@ func (g *target) result(h *home, id proto.TaskID, state proto.TaskState, body st
 	}}
 }
 
-// A task walks from submit to its result, with the receipts that prove it, and
+// A task goes from submit to its result, with the receipts that prove it, and
 // costs one operation at submit and one when it is accepted.
 func TestTaskWalksToItsResult(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
@@ -381,7 +381,7 @@ func TestTaskWalksToItsResult(t *testing.T) {
 		}
 		v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "out")})
 		if v[0].Code != 0 || v[0].State != success {
-			t.Errorf("verdict = %+v", v[0])
+			t.Errorf("answer = %+v", v[0])
 		}
 		if r, _ = h.Get(id); r.State != success || string(r.Result) != "out" || r.EndedMs == 0 {
 			t.Errorf("record = %v", r)

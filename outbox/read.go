@@ -14,11 +14,11 @@ import (
 // that is in flight is shown as SENT.
 func (o *Outbox) Get(id proto.TaskID) (*proto.Record, error) {
 	k := backlog.TaskKey(id)
-	r, shelf, err := o.backlog.Get(k)
+	r, set, err := o.backlog.Get(k)
 	if err != nil {
 		return nil, err
 	}
-	if shelf == backlog.Live {
+	if set == backlog.Live {
 		o.show(k, r)
 	}
 	return r, nil
@@ -274,13 +274,13 @@ func (o *Outbox) Peers() []proto.PeerID {
 // that the others can be swept. Of a finished task that is only its result: its
 // body is not kept.
 func (o *Outbox) Blobs(f func(name string)) error {
-	for _, shelf := range []backlog.Set{backlog.Live, backlog.Done, backlog.Dead} {
+	for _, set := range []backlog.Set{backlog.Live, backlog.Done, backlog.Dead} {
 		for cursor := []byte(nil); ; {
-			_, next, err := o.backlog.List(shelf, cursor, 1, func(_ backlog.Key, r *proto.Record) bool {
+			_, next, err := o.backlog.List(set, cursor, 1, func(_ backlog.Key, r *proto.Record) bool {
 				if r.ResultBlob != "" {
 					f(r.ResultBlob)
 				}
-				if r.BodyBlob != "" && shelf != backlog.Done {
+				if r.BodyBlob != "" && set != backlog.Done {
 					f(r.BodyBlob)
 				}
 				return false

@@ -20,7 +20,7 @@ type skewedHome struct {
 	guard *clock.Guard
 	g     *target
 	fits  bool        // the target takes what is signed with this clock
-	fails atomic.Bool // nothing can be signed anew
+	fails atomic.Bool // nothing can be signed again
 }
 
 var errNoKey = errors.New("the sealing key is not known")
@@ -116,7 +116,7 @@ func (h *skewedHome) checkTimes(id proto.TaskID, made time.Time) {
 }
 
 // I14: what was made while the clock of the home was wrong, and never accepted, is
-// signed anew once the clock is right, with its id, its sequence and the rest of its
+// signed again once the clock is right, with its id, its sequence and the rest of its
 // life, and is due when it was to be; a crash at any time changes nothing of that.
 func TestRestamp(t *testing.T) {
 	wrong := []time.Duration{time.Hour, -time.Hour, 10 * day, -10 * day, -20 * 365 * day}
@@ -194,7 +194,7 @@ func TestRestamp(t *testing.T) {
 			time.Sleep(time.Minute)
 			h.checkTimes(id, made)
 		}},
-		{"a crash before it was signed anew", func(t *testing.T, h *skewedHome, set func()) {
+		{"a crash before it was signed again", func(t *testing.T, h *skewedHome, set func()) {
 			h.off.Store(0)
 			time.Sleep(time.Second)
 			made := time.Now()
@@ -231,8 +231,8 @@ func TestRestamp(t *testing.T) {
 	}
 }
 
-// I14: of what was made under doubt before the machine was started anew nobody knows when
-// that was. It is not EXPIRED: if its times cannot be right, its life begins anew.
+// I14: the age of a task that was created under doubt, before the machine restarted,
+// is unknown. It does not expire: if its times cannot be right, its lifetime restarts.
 func TestRestampAfterTheMachineWasOff(t *testing.T) {
 	for _, off := range []time.Duration{time.Hour, -time.Hour, 10 * day, -20 * 365 * day} {
 		t.Run(off.String(), func(t *testing.T) {
@@ -261,7 +261,7 @@ func TestRestampAfterTheMachineWasOff(t *testing.T) {
 }
 
 // I3: what its target has with times that are too late may start until these are over.
-func TestWhatIsElsewhereKeepsItsTime(t *testing.T) {
+func TestAcceptedTasksKeepTheirDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSkewedHome(t, 10*day)
 		defer func() { h.stop() }()
@@ -284,7 +284,7 @@ func TestWhatIsElsewhereKeepsItsTime(t *testing.T) {
 	})
 }
 
-// A wish to cancel is not forgotten when the times of its task are set right.
+// A cancellation is not lost when the times of its task are corrected.
 func TestCancelUnderAWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newSkewedHome(t, -20*365*day)
@@ -306,13 +306,13 @@ func TestCancelUnderAWrongClock(t *testing.T) {
 		h.g.mu.Lock()
 		defer h.g.mu.Unlock()
 		if len(h.g.cancels) != 1 {
-			t.Errorf("%d wishes to cancel came", len(h.g.cancels))
+			t.Errorf("%d cancellations arrived", len(h.g.cancels))
 		}
 	})
 }
 
 // While the times of all entries are looked at nothing ends by one.
-func TestNothingEndsWhileTimesAreSetRight(t *testing.T) {
+func TestNothingExpiresDuringRestamp(t *testing.T) {
 	s := newStamps(clock.Runtime(), proto.BootID{1})
 	s.note(&proto.Record{StampMachine: s.machine, CreatedMs: 5000, StampBootMs: 2000})
 	if !s.consistent(3000) || s.consistent(3000+10*60*1000) {

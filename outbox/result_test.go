@@ -9,9 +9,9 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// I11: a result that its home refuses is never dropped unseen. It is offered until
-// the home takes it, or becomes a dead letter where no later try can change the
-// answer; both are told.
+// I11: a result that its home refuses is never dropped silently. It is offered until
+// the home accepts it, or becomes a dead letter if no retry can change the answer;
+// both are reported.
 func TestRefusedResultIsKept(t *testing.T) {
 	type refused struct {
 		code proto.Code
@@ -76,7 +76,7 @@ func TestRefusedResultIsKept(t *testing.T) {
 				g.mu.Unlock()
 				time.Sleep(10 * time.Minute)
 				if h.HasPendingResult(d.Header.ID) || len(g.results) != 1 {
-					t.Error("it did not come home")
+					t.Error("it did not reach its home")
 				}
 				if _, n := h.RefusedResults(1); n != 0 {
 					t.Errorf("%d results are still called refused", n)
@@ -86,7 +86,7 @@ func TestRefusedResultIsKept(t *testing.T) {
 	}
 }
 
-// A home that has noted a late result needs it no more.
+// A home that has recorded a late result no longer needs it.
 func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 	var told []proto.TaskID
 	cfg := Config{Results: ResultHooks{Stale: func(id proto.TaskID, _ proto.PeerID, _ *proto.Refusal) { told = append(told, id) }}}
@@ -110,8 +110,9 @@ func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 	})
 }
 
-// A result that its home does not take in its time is a dead letter, and that is told.
-func TestResultThatNobodyTakes(t *testing.T) {
+// A result that its home does not accept in time is a dead letter, and that is
+// reported.
+func TestExpiredResultIsADeadLetter(t *testing.T) {
 	var told []string
 	cfg := Config{ResultFor: time.Hour, Results: ResultHooks{Lost: func(_ proto.TaskID, _ proto.PeerID, why string) { told = append(told, why) }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
@@ -127,9 +128,9 @@ func TestResultThatNobodyTakes(t *testing.T) {
 	})
 }
 
-// That a result is refused again and again is told once, also when the link broke at the
-// try at which that is told.
-func TestRefusalThatLastsIsTold(t *testing.T) {
+// A repeated refusal of a result is reported once, even if the link broke at the try
+// at which it would have been reported.
+func TestRepeatedRefusalIsReported(t *testing.T) {
 	told := 0
 	cfg := Config{Results: ResultHooks{Refused: func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) { told++ }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {

@@ -16,17 +16,17 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// Bodies that the test keeps.
+// testBodies keeps bodies in memory.
 type testBodies struct {
-	mu    sync.Mutex
-	inl   map[string][]byte
-	sent  []string
-	fails int // so many sends fail first
-	no    *proto.Refusal
-	slot  string // of any other the peer says BAD_KEY
+	mu         sync.Mutex
+	inl        map[string][]byte
+	sent       []string
+	fails      int // number of sends that fail first
+	no         *proto.Refusal
+	wrappedKey string // for any other the peer answers BAD_KEY
 }
 
-// A refusedBody is what the peer says to an offer.
+// A refusedBody is the peer's refusal of an offer.
 type refusedBody struct{ no *proto.Refusal }
 
 func (e refusedBody) Error() string           { return "the peer refuses: " + e.no.Detail }
@@ -55,7 +55,7 @@ func (b *testBodies) Send(_ context.Context, _ proto.PeerID, o *proto.Offer, nam
 	if b.no != nil {
 		return refusedBody{b.no}
 	}
-	if b.slot != "" && string(o.Envelope.Slot) != b.slot {
+	if b.wrappedKey != "" && string(o.Envelope.Slot) != b.wrappedKey {
 		return refusedBody{&proto.Refusal{Code: proto.CodeBadKey}}
 	}
 	b.sent = append(b.sent, fmt.Sprint(o.Type, " ", name))
@@ -82,8 +82,8 @@ func (h *home) mustSubmit(drafts ...*Draft) {
 	}
 }
 
-// A body that is a blob goes into the frame; one that is streamed goes before it,
-// again when the target says that it is not there, and without holding up others.
+// A body in a blob is sent in the frame; a streamed one is sent before it, again if
+// the target reports that it does not have it, and without delaying others.
 func TestLargeBodies(t *testing.T) {
 	bodies := &testBodies{inl: map[string][]byte{"inline": []byte("from the blob")}, fails: 3}
 	inBubble(t, Config{Bodies: bodies}, func(t *testing.T, h *home) {
@@ -123,8 +123,8 @@ func TestLargeBodies(t *testing.T) {
 	})
 }
 
-// A streamed body that the target refuses is answered as its task would be: what
-// is final ends the task, what is transient waits (I20).
+// The refusal of a streamed body counts as one of its task: a final one ends the
+// task, after a transient one it waits (I20).
 func TestRefusedBody(t *testing.T) {
 	tests := []struct {
 		code proto.Code
@@ -156,9 +156,9 @@ func rewrapSlot(st *proto.Stored) (*proto.Envelope, error) {
 	return &proto.Envelope{Header: e.Header, Body: e.Body, Slot: []byte("new"), Path: e.Path, Index: e.Index, Signature: e.Signature}, nil
 }
 
-// BAD_KEY of an offered body: the next offer has the new slot too.
-func TestBadKeyOfABodyIsWrappedAnew(t *testing.T) {
-	bodies := &testBodies{slot: "new"}
+// BAD_KEY of an offered body: the next offer has the new wrapped key, too.
+func TestBadKeyOfABodyIsRewrapped(t *testing.T) {
+	bodies := &testBodies{wrappedKey: "new"}
 	inBubble(t, Config{Bodies: bodies, Sealing: Sealing{Rewrap: rewrapSlot}}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		d := h.blobDraft(g.peer(), "stream", nil, true)
@@ -169,8 +169,8 @@ func TestBadKeyOfABodyIsWrappedAnew(t *testing.T) {
 	})
 }
 
-// BAD_KEY: the key is wrapped anew, and the task goes out with the new slot.
-func TestBadKeyIsWrappedAnew(t *testing.T) {
+// BAD_KEY: the key is wrapped again, and the task is sent with it.
+func TestBadKeyIsRewrapped(t *testing.T) {
 	cfg := Config{Sealing: Sealing{Rewrap: rewrapSlot}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
@@ -188,9 +188,9 @@ func TestBadKeyIsWrappedAnew(t *testing.T) {
 	})
 }
 
-// A result is kept until its home has answered; its end of the task here and the
-// result are one step.
-func TestResultsGoHome(t *testing.T) {
+// A result is kept until its home has answered; the end of the task here and its
+// result are one atomic step.
+func TestResultsReachTheirHome(t *testing.T) {
 	inBubble(t, Config{ResultFor: time.Hour}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.respondWith(proto.CodeInternal)
@@ -240,7 +240,7 @@ func TestResultsGoHome(t *testing.T) {
 		}
 		synctest.Wait()
 		if st := h.Stats(); st.Live != 0 || st.Dead != 1 {
-			t.Errorf("a result that its home never takes: %+v", st)
+			t.Errorf("a result that its home never accepts: %+v", st)
 		}
 		cut()
 		if err := h.PutResult(t.Context(), h.resultDraft(g.peer(), ""), nil); err != nil {
@@ -248,13 +248,13 @@ func TestResultsGoHome(t *testing.T) {
 		}
 		time.Sleep(day + 2*time.Hour)
 		if st := h.Stats(); st.Live != 0 || st.Dead != 2 {
-			t.Errorf("a result that nobody took in its time: %+v", st)
+			t.Errorf("a result that was not accepted in time: %+v", st)
 		}
 	})
 }
 
-// A peer that acknowledges what it was not sent, or signs what it did not state,
-// loses its link, and no task counts as accepted (I8, S54).
+// The link of a peer that acknowledges frames that were not sent, or signs other
+// statements, is closed, and no task counts as accepted (I8, S54).
 func TestBadAcks(t *testing.T) {
 	statement := func(g *target, d *Draft) []byte {
 		s := AcceptedStatement(testMesh, d.Header.ID, g.peer(), d.Header.Seq, 5)
@@ -310,8 +310,7 @@ func TestBadAcks(t *testing.T) {
 	}
 }
 
-// Of S13, what the home does: a critical task waits for no more than what is already on
-// its way.
+// S13, at the home: a critical task waits only for what is already in flight.
 func TestUrgentGoesFirst(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
@@ -335,7 +334,7 @@ func TestUrgentGoesFirst(t *testing.T) {
 	})
 }
 
-// A link that flaps leaves nothing behind, and what waits is spread when it comes
+// A flapping link leaves nothing behind, and waiting tasks are spread when it comes
 // back (S06, S46).
 func TestFlappingLink(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
@@ -363,19 +362,19 @@ func TestFlappingLink(t *testing.T) {
 			t.Errorf("mark %v at the target, %v here", g.mark, m)
 		}
 		if len(h.deliveries.all) != 0 || len(h.submitted.all) != 0 || len(h.seqs.targets) != 0 { // I15
-			t.Errorf("left: %d notes, %d fresh, %d tracks", len(h.deliveries.all), len(h.submitted.all), len(h.seqs.targets))
+			t.Errorf("left: %d delivery states, %d cached, %d targets", len(h.deliveries.all), len(h.submitted.all), len(h.seqs.targets))
 		}
 	})
 }
 
-func TestListsAndShelves(t *testing.T) {
+func TestListAndPurge(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		defer h.connect(g)()
 		var ids []proto.TaskID
 		for i := range 9 {
 			ids = append(ids, h.submit(g.peer(), day, func(r *proto.Record) { r.Kind = fmt.Sprint("kind-", i%3) }))
-			time.Sleep(time.Millisecond) // what an id can tell apart
+			time.Sleep(time.Millisecond) // the resolution of an id
 		}
 		synctest.Wait()
 		var results []ResultIn
@@ -417,7 +416,7 @@ func TestListsAndShelves(t *testing.T) {
 		}
 		newest := list(Query{})
 		slices.Reverse(newest)
-		if !slices.Equal(newest, ids) { // also those that have ended
+		if !slices.Equal(newest, ids) { // including ended ones
 			t.Errorf("listed %v, want the newest first of %v", newest, ids)
 		}
 		letter := ids[1]
@@ -434,7 +433,7 @@ func TestListsAndShelves(t *testing.T) {
 			t.Errorf("redriven: %v", r)
 		}
 		if _, err := h.DeadLetter(ids[0]); !errors.Is(err, ErrNotFound) {
-			t.Errorf("a finished task is no dead letter: %v", err)
+			t.Errorf("a finished task is a dead letter: %v", err)
 		}
 		if n, err := h.PurgeDead(t.Context(), Query{}, true); n != 3 || err != nil {
 			t.Errorf("dry run: %d, %v", n, err)
@@ -451,9 +450,8 @@ func TestListsAndShelves(t *testing.T) {
 	})
 }
 
-// S17: the archive takes the dead letters that the shelf has no room for, by
-// itself.
-func TestRunTidiesTheShelves(t *testing.T) {
+// S17: dead letters beyond the bounds are archived automatically.
+func TestRunArchivesDeadLetters(t *testing.T) {
 	archived := 0
 	cfg := Config{Retention: Retention{MaxDead: 10, Archive: func(_ context.Context, list []backlog.Archived) error { archived += len(list); return nil }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
@@ -468,7 +466,7 @@ func TestRunTidiesTheShelves(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		synctest.Wait()
 		if st := h.Stats(); st.Dead != 10 || archived != 990 {
-			t.Errorf("%d on the shelf, %d archived", st.Dead, archived)
+			t.Errorf("%d dead letters, %d archived", st.Dead, archived)
 		}
 	})
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestMark holds the promise of the settled mark (I12) over random histories: it
-// never goes back, whatever is outstanding is above it, and when nothing is, it
-// covers everything that was ever promised.
+// TestMark checks the settled mark (I12) over random histories: it never goes back,
+// everything outstanding is above it, and when nothing is, it covers everything that
+// was ever promised.
 func TestMark(t *testing.T) {
 	peers := []proto.PeerID{{1}, {2}}
 	rapid.Check(t, func(t *rapid.T) {
@@ -72,8 +72,8 @@ func TestMark(t *testing.T) {
 	})
 }
 
-// One task that stays must not make those that come and go cost memory (I15).
-func TestOldTaskDoesNotHoldMemory(t *testing.T) {
+// One old task must not make later ones cost memory (I15).
+func TestOldTaskRetainsNoMemory(t *testing.T) {
 	p := proto.PeerID{1}
 	s := newSeqs(1)
 	s.next(p)
@@ -81,7 +81,7 @@ func TestOldTaskDoesNotHoldMemory(t *testing.T) {
 		s.settle(p, s.next(p))
 	}
 	if n := len(s.targets[p].entries); n > 4096 {
-		t.Errorf("%d slots for one outstanding task", n)
+		t.Errorf("%d entries for one outstanding task", n)
 	}
 	if m := s.mark(p); m != (proto.Seq{Boot: 1}) {
 		t.Errorf("mark = %v", m)

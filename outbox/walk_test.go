@@ -33,7 +33,7 @@ func (g *target) setDropAcks(deaf bool) {
 	g.dropAcks = deaf
 }
 
-// What the table of refusals says becomes of a task, and Why shows it.
+// The effect of each refusal on a task; Why shows it.
 func TestRefusedTask(t *testing.T) {
 	tests := []struct {
 		code proto.Code
@@ -79,7 +79,7 @@ func TestRefusedTask(t *testing.T) {
 	}
 }
 
-// A target that fails ten times at a task gets it no more; the reason is kept.
+// A task that fails ten times at its target is not sent again; the reason is kept.
 func TestInternalSpendsAttempts(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
@@ -110,8 +110,8 @@ func TestInternalSpendsAttempts(t *testing.T) {
 	})
 }
 
-// S02 and S03: at its limit the outbox refuses with what to do, and takes new work
-// again once the link is back and it has drained.
+// S02 and S03: at its limit the outbox refuses with advice, and accepts new work again
+// once the link is back and it has drained.
 func TestFullWhileOffline(t *testing.T) {
 	inBubble(t, Config{MaxPending: 3}, func(t *testing.T, h *home) {
 		g := newTarget(t)
@@ -138,8 +138,8 @@ func TestFullWhileOffline(t *testing.T) {
 	})
 }
 
-// S04: acknowledgements are lost for ten minutes, then come: one task at the
-// target, no attempt spent.
+// S04: acknowledgements are lost for ten minutes, then arrive: one task at the target,
+// no attempt spent.
 func TestLostAcks(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
@@ -171,8 +171,8 @@ func TestLostAcks(t *testing.T) {
 	})
 }
 
-// I3: what was never sent ends at not_after, and is never sent later.
-func TestExpiryOfWhatWasNeverSent(t *testing.T) {
+// I3: a task that was never sent ends at not_after, and is never sent later.
+func TestExpiryOfUnsentTask(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		id := h.submit(g.peer(), time.Hour, nil)
@@ -192,9 +192,9 @@ func TestExpiryOfWhatWasNeverSent(t *testing.T) {
 	})
 }
 
-// I14: the target's word that a task has expired ends it once the home's own clock
-// says so, too: not while that says that there is time.
-func TestExpiredByTheTargetAlone(t *testing.T) {
+// I14: the target's report that a task has expired ends it only once it has expired
+// by the home's own clock, too.
+func TestTargetAloneCannotExpireATask(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.respondWith(proto.CodeExpired)
@@ -210,8 +210,8 @@ func TestExpiredByTheTargetAlone(t *testing.T) {
 }
 
 // I2, I3: a result that comes to a task which its home ended by its clock alone ends it,
-// unless the task was made anew since, or somebody else sends it.
-func TestResultAfterTheTimeOfItsTask(t *testing.T) {
+// unless the task was redriven since, or another node sends it.
+func TestResultAfterExpiry(t *testing.T) {
 	failed := proto.Failed
 	tests := []struct {
 		name    string
@@ -224,7 +224,7 @@ func TestResultAfterTheTimeOfItsTask(t *testing.T) {
 		{"success", success, false, false, success, 0},
 		{"a failure", failed, false, false, failed, 0},
 		{"a second word that its time was over", expired, false, false, expired, 0},
-		{"of a task that was made anew", success, true, false, expired, proto.CodeStale},
+		{"of a redriven task", success, true, false, expired, proto.CodeStale},
 		{"of another node", success, false, true, expired, proto.CodeStale},
 	}
 	for _, tt := range tests {
@@ -249,7 +249,7 @@ func TestResultAfterTheTimeOfItsTask(t *testing.T) {
 				for range 2 {
 					v := h.Commit(t.Context(), from, []ResultIn{g.result(h, id, tt.state, "late")})
 					if v[0].Code != tt.code || v[0].State != tt.want {
-						t.Errorf("verdict %+v", v[0])
+						t.Errorf("answer %+v", v[0])
 					}
 				}
 				time.Sleep(time.Minute)
@@ -265,9 +265,9 @@ func TestResultAfterTheTimeOfItsTask(t *testing.T) {
 	}
 }
 
-// I3: what may be running at its target is not called EXPIRED before its run must
-// be over, also when only the disk knows that it may have been sent.
-func TestExpiryOfWhatMayBeSent(t *testing.T) {
+// I3: a task that may be running at its target does not expire before its run must be
+// over, even if only the disk records that it may have been sent.
+func TestExpiryOfPossiblySentTask(t *testing.T) {
 	for _, crash := range []string{"", "while linked", "after the link"} {
 		t.Run("crash "+crash, func(t *testing.T) {
 			inBubble(t, Config{}, func(t *testing.T, h *home) {
@@ -294,14 +294,14 @@ func TestExpiryOfWhatMayBeSent(t *testing.T) {
 				h.want(id, pending)
 				time.Sleep(proto.Skew)
 				h.want(id, expired)
-				// What the target says after that is the truth, once.
+				// A later result of the target counts, once.
 				for i, want := range []struct {
 					body string
 					code proto.Code
 				}{{"late", 0}, {"late", 0}, {"other", proto.CodeStale}} {
 					v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, want.body)})
 					if v[0].Code != want.code || v[0].State != success {
-						t.Errorf("verdict %d: %+v", i, v[0])
+						t.Errorf("answer %d: %+v", i, v[0])
 					}
 				}
 				h.crash()
@@ -316,7 +316,7 @@ func TestExpiryOfWhatMayBeSent(t *testing.T) {
 	}
 }
 
-// I1: whatever the step, what was said to be done is there after a crash.
+// I1: whatever the step, completed ones survive a crash.
 func TestCrashAtEveryStep(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
@@ -346,7 +346,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 		h.want(id, running)
 		res := []ResultIn{g.result(h, id, failed, "out")}
 		if v := h.Commit(t.Context(), g.peer(), res); v[0].Code != 0 {
-			t.Errorf("verdict %+v", v[0])
+			t.Errorf("answer %+v", v[0])
 		}
 		h.crash()
 		h.want(id, failed)
@@ -362,8 +362,8 @@ func TestCrashAtEveryStep(t *testing.T) {
 	})
 }
 
-// A result comes before the acknowledgement was written: it counts, and the
-// acknowledgement changes nothing any more.
+// A result that arrives before the acknowledgement was written counts, and the
+// acknowledgement then has no effect.
 func TestResultOvertakesTheAck(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
@@ -372,7 +372,7 @@ func TestResultOvertakesTheAck(t *testing.T) {
 		cut := h.connect(g)
 		time.Sleep(time.Second)
 		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "out")}); v[0].Code != 0 {
-			t.Fatalf("verdict %+v", v[0])
+			t.Fatalf("answer %+v", v[0])
 		}
 		cut()
 		g.setDropAcks(false)
@@ -388,9 +388,9 @@ func TestResultOvertakesTheAck(t *testing.T) {
 	})
 }
 
-// Only the owner's word for the epoch counts; anything else is noted and answered
-// STALE (I3, I4, S23).
-func TestForeignResults(t *testing.T) {
+// Only a result of the owner with the epoch counts; any other is recorded and
+// answered STALE (I3, I4, S23).
+func TestResultsFromOtherPeers(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		id := h.submit(g.peer(), day, nil)
@@ -442,9 +442,9 @@ func TestForeignResults(t *testing.T) {
 	})
 }
 
-// A task with a time goes out at its time, and one whose key is taken after the
-// one before it has ended (I10).
-func TestTimesAndLanes(t *testing.T) {
+// A task with a due time is sent at that time, and one with a busy ordering key after
+// the previous one has ended (I10).
+func TestDueTimesAndOrderingKeys(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		defer h.connect(g)()
@@ -506,8 +506,8 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// Who submits to a stopped outbox is told so, and nothing is left behind.
-func TestSubmitAfterTheEnd(t *testing.T) {
+// A submit to a stopped outbox fails and leaves nothing behind.
+func TestSubmitAfterStop(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		h.stop()
@@ -522,8 +522,8 @@ func TestSubmitAfterTheEnd(t *testing.T) {
 	})
 }
 
-// A stop answers everybody: what was taken is durable, the rest is refused (S32).
-func TestSubmitDuringTheStop(t *testing.T) {
+// A stop answers every caller: accepted tasks are durable, the others refused (S32).
+func TestSubmitDuringStop(t *testing.T) {
 	for range 20 {
 		inBubble(t, Config{}, func(t *testing.T, h *home) {
 			g := newTarget(t)
@@ -550,8 +550,7 @@ func TestSubmitDuringTheStop(t *testing.T) {
 	}
 }
 
-// S47: below the reserve of the disk new tasks are refused; what is under way goes
-// on to its end.
+// S47: below the disk reserve new tasks are refused; live tasks still end.
 func TestDiskBelowItsReserve(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// TestSecondLockNamesTheFirst: a second daemon on one folder is told who has it,
+// TestSecondLockNamesTheHolder: a second daemon on one folder is told who has it,
 // and the folder is free once the holder is killed.
-func TestSecondLockNamesTheFirst(t *testing.T) {
+func TestSecondLockNamesTheHolder(t *testing.T) {
 	dir := os.Getenv("LOCK_DIR_OF_TEST")
 	if dir != "" { // the first daemon
 		if _, err := store.LockDir(dir); err != nil {
@@ -25,7 +25,7 @@ func TestSecondLockNamesTheFirst(t *testing.T) {
 		return
 	}
 	dir = t.TempDir()
-	first := exec.Command(os.Args[0], "-test.run=^TestSecondLockNamesTheFirst$")
+	first := exec.Command(os.Args[0], "-test.run=^TestSecondLockNamesTheHolder$")
 	first.Env = append(os.Environ(), "LOCK_DIR_OF_TEST="+dir)
 	in, err := first.StdinPipe()
 	if err != nil {

@@ -41,9 +41,9 @@ func TestShortMemoryRefusesNewWork(t *testing.T) {
 	}
 }
 
-// TestFullIsToldOnce (I13): a disk that runs full is told once, so is its recovery,
+// TestRefusalIsReportedOnce (I13): a disk that runs full is told once, so is its recovery,
 // and one that is full and not full in turns is told of no more than that.
-func TestFullIsToldOnce(t *testing.T) {
+func TestRefusalIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var free, used atomic.Int64
 		var told []error

@@ -10,8 +10,8 @@ import (
 )
 
 // A program that is being started holds what its parent had open for a moment: a
-// node that opens its folder anew in that moment waits for it.
-func TestTheFolderIsTakenAgainWhileAProgramStarts(t *testing.T) {
+// node that opens its folder again at that moment waits for it.
+func TestLockWaitsForAStartingProgram(t *testing.T) {
 	dir := t.TempDir()
 	l, err := LockDir(dir)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 	"github.com/balefire/balefire/store/storetest"
 )
 
-// TestSweeperGoesRound: what expires leaves the disk by itself, at once when it
+// TestSweeperCyclesThroughBuckets: what expires leaves the disk by itself, at once when it
 // is much, and a store without anything that expires is left alone.
-func TestSweeperGoesRound(t *testing.T) {
+func TestSweeperCyclesThroughBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var scans atomic.Int64
 		e := mem.New()

@@ -56,9 +56,9 @@ func (g *commitGate) pass(ops []store.Op) error {
 	return nil
 }
 
-// TestGroupIsWhatQueuedMeanwhile: the batches that came during one commit are
+// TestGroupIsWhatWasQueuedMeanwhile: the batches that came during one commit are
 // the next, in the order in which they came.
-func TestGroupIsWhatQueuedMeanwhile(t *testing.T) {
+func TestGroupIsWhatWasQueuedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
 		s := open(t, &storetest.Faults{Engine: mem.New(), BeforeCommit: g.pass}, store.Config{Clock: clock.Runtime()})
@@ -189,9 +189,9 @@ func failOn(key string, fail func() error) func([]store.Op) error {
 	}
 }
 
-// TestReadErrorIsTheBatchsOwn: a requirement that cannot be read fails its
+// TestReadErrorFailsOnlyItsBatch: a requirement that cannot be read fails its
 // batch, not the group.
-func TestReadErrorIsTheBatchsOwn(t *testing.T) {
+func TestReadErrorFailsOnlyItsBatch(t *testing.T) {
 	boom := errors.New("bad block")
 	e := &storetest.Faults{Engine: mem.New(), BeforeGet: func(_ store.Bucket, key []byte) error {
 		if string(key) == "bad" {

@@ -90,7 +90,7 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // I9: a body that breaks off is never taken for a whole one.
-func TestBrokenBodyHasNoEnd(t *testing.T) {
+func TestBrokenBodyIsNotEOF(t *testing.T) {
 	m := newRendezvous(t)
 	broken := errors.New("disk broke")
 	results := make(chan *handler.Result, 1)
@@ -213,7 +213,7 @@ func TestMissingProgram(t *testing.T) {
 
 // S16: what this machine lacks to start a program spends no attempt of the task.
 // What the task itself brought does.
-func TestRunsThatNeverBegan(t *testing.T) {
+func TestRunsThatNeverStarted(t *testing.T) {
 	tests := []struct {
 		name string
 		err  error

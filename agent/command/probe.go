@@ -19,8 +19,8 @@ const (
 	probeTimeout = time.Minute
 )
 
-// Probe implements [agent.Prober]: it runs Exec… --check KEY. If the program
-// cannot answer the result is agent.Unknown.
+// Probe implements [handler.Prober]: it runs Exec… --check KEY. If the program
+// cannot answer the result is handler.Unknown.
 func (h *Handler) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult {
 	key := r.Key()
 	if key == "" || checkText(key) != nil || isFlag(key, "windows") {

@@ -35,9 +35,9 @@ func TestProgramsThatRunTheirArguments(t *testing.T) {
 // would run any program.
 func TestFindRunsNothingForASender(t *testing.T) {
 	dir := t.TempDir()
-	wish := &handler.Run{Dir: dir, Content: &proto.Content{Args: []string{"-exec", "touch", "{}.was-here", ";"}}}
+	task := &handler.Run{Dir: dir, Content: &proto.Content{Args: []string{"-exec", "touch", "{}.was-here", ";"}}}
 	for _, exec := range [][]string{{"find", dir}, {"find", dir, "--"}, {"find"}} {
-		if res := run(t, Config{Exec: exec, AllowArgs: true}, wish); res.Outcome != handler.Fail || res.Code != -1 || !strings.Contains(res.Reason, "--allow-flags") {
+		if res := run(t, Config{Exec: exec, AllowArgs: true}, task); res.Outcome != handler.Fail || res.Code != -1 || !strings.Contains(res.Reason, "--allow-flags") {
 			t.Errorf("%q: %+v, want fail before a start, and what would allow it", exec, res)
 		}
 	}

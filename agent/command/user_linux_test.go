@@ -248,7 +248,7 @@ func TestRunAsIsRefused(t *testing.T) {
 }
 
 // A folder that the user cannot reach is named, with what to do.
-func TestRunAsNeedsAFolderThatIsReached(t *testing.T) {
+func TestRunAsNeedsAReachableFolder(t *testing.T) {
 	if !isRoot(t) {
 		return
 	}

@@ -121,7 +121,7 @@ const (
 
 var classNormal = proto.Normal
 
-func TestEntryWalksFromAddToDone(t *testing.T) {
+func TestEntryFromAddToDone(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	if err := w.Add(t.Context(), []NewEntry{{Key: k, Stored: w.task("p", classNormal).Stored}})[0]; !errors.Is(err, ErrExists) {
@@ -135,12 +135,12 @@ func TestEntryWalksFromAddToDone(t *testing.T) {
 		t.Errorf("a taken entry was taken again: %v", again)
 	}
 	w.change(k, func(r *proto.Record) Action { r.State = accepted; return Write })
-	if r, shelf, err := w.Get(k); err != nil || shelf != Live || r.State != accepted {
-		t.Errorf("get = %v on %v, %v", r, shelf, err)
+	if r, set, err := w.Get(k); err != nil || set != Live || r.State != accepted {
+		t.Errorf("get = %v on %v, %v", r, set, err)
 	}
 	w.end(k, success)
-	if _, shelf, err := w.Get(k); err != nil || shelf != Done {
-		t.Errorf("after the end it is on %v, %v", shelf, err)
+	if _, set, err := w.Get(k); err != nil || set != Done {
+		t.Errorf("after the end it is on %v, %v", set, err)
 	}
 	if _, err := w.Stored(k); !errors.Is(err, ErrNotFound) {
 		t.Errorf("the body of a done entry is still there: %v", err)
@@ -153,7 +153,7 @@ func TestEntryWalksFromAddToDone(t *testing.T) {
 	}
 }
 
-// TestDeadKeepsTheBody: a redrive seals the body anew, so the dead are kept whole.
+// TestDeadKeepsTheBody: a redrive seals the body again, so dead entries are kept whole.
 func TestDeadKeepsTheBody(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
@@ -194,7 +194,7 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-func TestConflictOfWithLeavesNothing(t *testing.T) {
+func TestConflictInWithWritesNothing(t *testing.T) {
 	w := newFixture(t, Config{})
 	var b store.Batch
 	b.Put(store.Dedup, []byte("k"), []byte("first"))
@@ -249,9 +249,9 @@ func TestRetryWaitsForItsTime(t *testing.T) {
 	}
 }
 
-// TestAskedTimeFollowsTheWall: a task for eight o'clock starts at eight o'clock
+// TestRequestedDueTimeFollowsTheWallClock: a task for eight o'clock starts at eight o'clock
 // also when the wall clock is set right in between.
-func TestAskedTimeFollowsTheWall(t *testing.T) {
+func TestRequestedDueTimeFollowsTheWallClock(t *testing.T) {
 	w := newFixture(t, Config{})
 	at := w.clock.Clock().Now().Add(time.Hour)
 	w.addOne("p", classNormal, func(r *proto.Record) { r.DueMs = at.UnixMilli() })
@@ -295,7 +295,7 @@ func TestPausedGroupCostsNothing(t *testing.T) {
 	}
 }
 
-func TestTakeAnyAsksWhoIsEligible(t *testing.T) {
+func TestTakeAnyTakesOnlyEligibleGroups(t *testing.T) {
 	w := newFixture(t, Config{})
 	w.addOne("busy", proto.Critical, nil)
 	k := w.addOne("free", proto.Low, nil)

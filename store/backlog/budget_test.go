@@ -53,9 +53,9 @@ func TestWriteBudget(t *testing.T) {
 	check("done", 3, change(func(r *proto.Record) Action { r.State = success; return ToDone }))
 }
 
-// TestHeldRecordOfAnotherVersionIsNotTrusted: who holds a record that was changed
+// TestStaleRecordInEditIsIgnored: who holds a record that was changed
 // meanwhile decides about the newer one.
-func TestHeldRecordOfAnotherVersionIsNotTrusted(t *testing.T) {
+func TestStaleRecordInEditIsIgnored(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	it := w.Take(nil, "p", 1)[0]
@@ -75,7 +75,7 @@ func TestHeldRecordOfAnotherVersionIsNotTrusted(t *testing.T) {
 	}
 }
 
-// TestMemory holds the price of a pending entry: at most 250 bytes beside what
+// TestMemory bounds the cost of a pending entry: at most 250 bytes besides what
 // the store itself needs.
 func TestMemory(t *testing.T) {
 	const n = 100_000
@@ -112,9 +112,9 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive(w)
 }
 
-// TestStepOfTheCaller: what the caller writes with its own batch is there whole or
+// TestChangeInTheCallersBatch: what the caller writes with its own batch is there whole or
 // not at all, in the store and in memory.
-func TestStepOfTheCaller(t *testing.T) {
+func TestChangeInTheCallersBatch(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	finish := func(r *proto.Record) Action { r.State = success; return ToDone }
@@ -146,15 +146,15 @@ func TestStepOfTheCaller(t *testing.T) {
 			continue
 		}
 		step.Discard() // too late: nothing happens
-		if _, shelf, _ := w.Get(k); shelf != Done || w.Stats().Live != 1 {
-			t.Errorf("it is on %v, %d live", shelf, w.Stats().Live)
+		if _, set, _ := w.Get(k); set != Done || w.Stats().Live != 1 {
+			t.Errorf("it is in %v, %d live", set, w.Stats().Live)
 		}
 	}
 }
 
-// TestLaneGoesOnPastABusyEntry: the first of a lane ends while a change of the
+// TestLaneAdvancesPastABusyEntry: the first of a lane ends while a change of the
 // next is being written; whether that is written or dropped, it is next.
-func TestLaneGoesOnPastABusyEntry(t *testing.T) {
+func TestLaneAdvancesPastABusyEntry(t *testing.T) {
 	for _, written := range []bool{true, false} {
 		w := newFixture(t, Config{})
 		inLane := func(r *proto.Record) { r.OrderingKey = "k" }
@@ -182,9 +182,9 @@ func TestLaneGoesOnPastABusyEntry(t *testing.T) {
 	}
 }
 
-// TestShedEntryIsRemembered: an end that must be remembered costs a record, but
+// TestTombstoneIsKept: an end that must be remembered costs a record, but
 // neither a body nor room for new work.
-func TestShedEntryIsRemembered(t *testing.T) {
+func TestTombstoneIsKept(t *testing.T) {
 	w := newFixture(t, Config{MaxEntries: 1})
 	k := w.addOne("p", classNormal, nil)
 	w.change(k, func(r *proto.Record) Action { r.State = success; return Tombstone })
@@ -198,8 +198,8 @@ func TestShedEntryIsRemembered(t *testing.T) {
 		if err := w.Add(t.Context(), []NewEntry{{Key: k, Stored: w.task("p", classNormal).Stored}})[0]; !errors.Is(err, ErrExists) {
 			t.Errorf("it came again: %v", err)
 		}
-		if r, shelf, err := w.Get(k); err != nil || shelf != Live || r.State != success {
-			t.Errorf("get = %v, %v, %v", r, shelf, err)
+		if r, set, err := w.Get(k); err != nil || set != Live || r.State != success {
+			t.Errorf("get = %v, %v, %v", r, set, err)
 		}
 		w.reopen()
 	}
@@ -210,9 +210,9 @@ func TestShedEntryIsRemembered(t *testing.T) {
 	}
 }
 
-// TestShedEntryIsReplaced: what ended and is remembered may come anew, whole, when the
+// TestTombstoneIsReplaced: what ended and is remembered may come anew, whole, when the
 // caller says so; until that is written, or when it is dropped, the old one stands.
-func TestShedEntryIsReplaced(t *testing.T) {
+func TestTombstoneIsReplaced(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	again := w.task("q", classNormal)
@@ -281,9 +281,9 @@ func TestDamagedRecordIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestClosedStoreLeavesMemoryAsItWas: a change that was not written changed
+// TestClosedStoreLeavesMemoryUnchanged: a change that was not written changed
 // nothing that others see.
-func TestClosedStoreLeavesMemoryAsItWas(t *testing.T) {
+func TestClosedStoreLeavesMemoryUnchanged(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
 	w.store.Close()
@@ -321,9 +321,9 @@ func FuzzKey(f *testing.F) {
 func FuzzRecord(f *testing.F) {
 	w := newFixture(f, Config{})
 	n := w.task("p", classNormal)
-	birth, _ := proto.Encode(nil, n.Stored)
+	initial, _ := proto.Encode(nil, n.Stored)
 	state, _ := proto.Encode(nil, n.Stored.Record)
-	f.Add(byte(kindInitial), birth)
+	f.Add(byte(kindInitial), initial)
 	f.Add(byte(kindState), state)
 	f.Add(byte(kindInitial), []byte{})
 	f.Add(byte(kindState), []byte{0xff})

@@ -15,10 +15,10 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestShelfOfTheDeadIsBounded holds S17 and I11: however many tasks fail, the
-// shelf stays within its bounds, and every task beyond them is in the archive
+// TestDeadSetIsBounded holds S17 and I11: however many tasks fail, the
+// dead set stays within its bounds, and every task beyond them is in the archive
 // before it leaves the store.
-func TestShelfOfTheDeadIsBounded(t *testing.T) {
+func TestDeadSetIsBounded(t *testing.T) {
 	const failures, keep = 100_000, 1000
 	archived, told := map[Key]bool{}, 0
 	w := newFixture(t, Config{MaxEntries: failures, MaxDead: keep})
@@ -57,7 +57,7 @@ func TestShelfOfTheDeadIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := w.Stats().Dead; n > keep {
-			t.Fatalf("%d dead on the shelf, want at most %d", n, keep)
+			t.Fatalf("%d dead entries, want at most %d", n, keep)
 		}
 	}
 	if len(archived) != failures-keep || told != len(archived) {
@@ -82,9 +82,9 @@ func TestShelfOfTheDeadIsBounded(t *testing.T) {
 	}
 }
 
-// TestNothingLeavesWithoutItsArchive holds I11: while the archive cannot be
+// TestDeadEntriesAreArchivedFirst holds I11: while the archive cannot be
 // written the dead stay.
-func TestNothingLeavesWithoutItsArchive(t *testing.T) {
+func TestDeadEntriesAreArchivedFirst(t *testing.T) {
 	broken := errors.New("disk full")
 	w := newFixture(t, Config{MaxDead: 1, Archive: func(context.Context, []Archived) error { return broken }})
 	for range 3 {
@@ -98,7 +98,7 @@ func TestNothingLeavesWithoutItsArchive(t *testing.T) {
 	}
 }
 
-func TestDoneIsForgottenByCountAndAge(t *testing.T) {
+func TestDoneSetIsBoundedByCountAndAge(t *testing.T) {
 	w := newFixture(t, Config{MaxDone: 300, DoneFor: time.Hour})
 	var keys []Key
 	for range 700 {
@@ -180,7 +180,7 @@ func TestBlockedLaneWaitsForAPerson(t *testing.T) {
 	}
 }
 
-func TestSkippingLaneGoesOn(t *testing.T) {
+func TestSkippingLaneContinues(t *testing.T) {
 	w := newFixture(t, Config{})
 	inLane := func(r *proto.Record) { r.OrderingKey = "k" }
 	first, second := w.addOne("p", classNormal, inLane), w.addOne("q", classNormal, inLane)
@@ -240,7 +240,7 @@ func TestFileArchive(t *testing.T) {
 
 // I14: while the wall clock is doubted nothing expires and nothing is too old to
 // be kept; afterwards both go by it again.
-func TestNothingIsTooOldByADoubtedClock(t *testing.T) {
+func TestDoubtedClockRemovesNothing(t *testing.T) {
 	var off time.Duration
 	cfg := Config{DoneFor: time.Hour, DeadFor: time.Hour, Expires: func(_ Key, r *proto.Record) int64 { return r.NotAfterMs }}
 	cfg.Archive = func(context.Context, []Archived) error { return nil }

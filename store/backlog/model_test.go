@@ -17,7 +17,7 @@ type simple struct {
 	group   string
 	class   proto.Class
 	lane    string
-	birth   int // order of what is ready
+	arrival int // order of what is ready
 	seq     int // order of the lane
 	due     time.Duration
 	diskDue time.Duration // what the record says
@@ -29,14 +29,14 @@ type simple struct {
 
 // A model is a backlog as slow and plain as can be.
 type model struct {
-	w      *fixture
-	now    time.Duration
-	live   []*simple
-	held   []*simple // dead, and hold their lanes
-	paused map[string]bool
-	births int
-	done   int
-	dead   int
+	w        *fixture
+	now      time.Duration
+	live     []*simple
+	held     []*simple // dead, and hold their lanes
+	paused   map[string]bool
+	arrivals int
+	done     int
+	dead     int
 }
 
 func (m *model) find(k Key) *simple {
@@ -74,10 +74,10 @@ func (m *model) checkTaken(t *rapid.T, group string, got []Item) {
 		if s == nil {
 			t.Fatalf("took %v of %s, which the model does not let go", it.Key, group)
 		}
-		if b, ok := last[s.class]; ok && b > s.birth {
+		if b, ok := last[s.class]; ok && b > s.arrival {
 			t.Fatalf("took a younger one of class %v before an older", s.class)
 		}
-		last[s.class] = s.birth
+		last[s.class] = s.arrival
 		delete(want, it.Key)
 		s.taken = true
 	}
@@ -96,8 +96,8 @@ func (m *model) reopen() {
 	slices.SortFunc(byID, func(a, b *simple) int { return a.key.ID.Compare(b.key.ID) })
 	for _, s := range byID {
 		s.taken, s.due, s.expires = false, s.diskDue, s.ttl
-		m.births++
-		s.birth = m.births
+		m.arrivals++
+		s.arrival = m.arrivals
 	}
 	m.paused = map[string]bool{}
 }
@@ -166,8 +166,8 @@ func TestModel(outer *testing.T) {
 					r.NotAfterMs = wall(s.ttl)
 				}
 				w.add(n)
-				m.births++
-				s.key, s.due, s.birth, s.seq = n.Key, s.diskDue, m.births, int(w.n)
+				m.arrivals++
+				s.key, s.due, s.arrival, s.seq = n.Key, s.diskDue, m.arrivals, int(w.n)
 				m.live = append(m.live, s)
 			},
 			"take": func(t *rapid.T) {

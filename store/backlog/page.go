@@ -77,10 +77,10 @@ func (b *Backlog) Page(s Span, limit int, match func(Key, *proto.Record) bool) (
 // listed reads one entry of a page; ok is false if it no longer exists, or is in
 // another set by now.
 func (b *Backlog) listed(s Span, k Key) (l Listed, ok bool, err error) {
-	r, shelf, err := b.Get(k)
+	r, set, err := b.Get(k)
 	if s.Results && errors.Is(err, ErrNotFound) {
 		k.Part = PartResult
-		r, shelf, err = b.Get(k)
+		r, set, err = b.Get(k)
 	}
 	switch {
 	case errors.Is(err, ErrNotFound):
@@ -91,7 +91,7 @@ func (b *Backlog) listed(s Span, k Key) (l Listed, ok bool, err error) {
 	case err != nil:
 		return l, false, err
 	}
-	return Listed{Key: k, Record: r, Set: shelf}, s.on(shelf), nil
+	return Listed{Key: k, Record: r, Set: set}, s.on(set), nil
 }
 
 // on reports whether the span includes a set.
@@ -132,14 +132,14 @@ func (b *Backlog) ids(s Span) iter.Seq[proto.TaskID] {
 				}
 			}
 		}
-		for _, shelf := range []struct {
+		for _, set := range []struct {
 			name Set
 			of   *endedSet
 		}{{Done, &b.done}, {Dead, &b.dead}} {
-			if !s.on(shelf.name) {
+			if !s.on(set.name) {
 				continue
 			}
-			for _, m := range shelf.of.entries {
+			for _, m := range set.of.entries {
 				if !yield(m.key.ID) {
 					return
 				}

@@ -8,9 +8,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestPagesHaveTheNewestFirst holds that pages of any size, in either direction, list every
-// task once, whatever shelf it is on, also when there are more tasks than one pick finds.
-func TestPagesHaveTheNewestFirst(t *testing.T) {
+// TestPagesAreNewestFirst holds that pages of any size, in either direction, list every
+// task once, whatever set it is in, even with more tasks than one selection finds.
+func TestPagesAreNewestFirst(t *testing.T) {
 	w := newFixture(t, Config{})
 	var ids, failures []proto.TaskID
 	for i := range 2*pageStep + 300 {
@@ -52,9 +52,9 @@ func TestPagesHaveTheNewestFirst(t *testing.T) {
 	}
 }
 
-// TestAPageOutlivesAnEnd holds that a task which ends between two pages is listed once: its
-// place in the list is its id, not the shelf that it is on.
-func TestAPageOutlivesAnEnd(t *testing.T) {
+// TestPagingWhileTasksEnd holds that a task which ends between two pages is listed once: its
+// place in the list is its id, not the set that it is in.
+func TestPagingWhileTasksEnd(t *testing.T) {
 	w := newFixture(t, Config{})
 	var keys []Key
 	for range 10 {

@@ -29,7 +29,7 @@ func (t *tally) counts() Counts {
 // Stats describes the whole backlog.
 type Stats struct {
 	Counts
-	Done, Dead int    // entries on the shelves
+	Done, Dead int    // ended entries
 	Starved    uint64 // how often a low entry was taken because it had waited too long
 	Lanes      int    // ordering keys with live entries
 }

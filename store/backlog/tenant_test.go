@@ -15,18 +15,18 @@ func newTenants(t *testing.T) *fixture {
 	}})
 }
 
-// TestPartiesTakeTurns: within a class a party that floods has no more turns than
+// TestTenantsTakeTurns: within a class a tenant with many entries gets no more turns than
 // one with few entries, which it has from then on that they are there, over all
-// groups; of one party the oldest goes first; and who is alone has all turns.
-func TestPartiesTakeTurns(t *testing.T) {
+// groups; of one tenant the oldest is first; and a single tenant gets all turns.
+func TestTenantsTakeTurns(t *testing.T) {
 	w := newTenants(t)
-	party := map[Key]string{}
-	var births []Key
+	tenantOf := map[Key]string{}
+	var order []Key
 	add := func(group string, n int) {
 		for range n {
 			k := w.addOne(group, classNormal, nil)
-			party[k], _, _ = strings.Cut(group, "/")
-			births = append(births, k)
+			tenantOf[k], _, _ = strings.Cut(group, "/")
+			order = append(order, k)
 		}
 	}
 	take := func(n int, overShare func(string) bool) (names string) {
@@ -36,7 +36,7 @@ func TestPartiesTakeTurns(t *testing.T) {
 			if !ok {
 				return names + "-"
 			}
-			names += party[it.Key]
+			names += tenantOf[it.Key]
 		}
 		return names
 	}
@@ -48,22 +48,22 @@ func TestPartiesTakeTurns(t *testing.T) {
 	add("b/x", 3)
 	add("c/z", 2)
 	if got := take(9, nil); strings.Count(got[:6], "b") != 2 || strings.Count(got[:6], "c") != 2 || strings.Count(got, "b") != 3 || got[7:] != "aa" {
-		t.Errorf("three parties: %s", got)
+		t.Errorf("three tenants: %s", got)
 	}
 	w.reopen()
 	add("b/x", 1)
 	if got := take(2, func(p string) bool { return p == "a" }); got != "bb" && got != "bc" && got != "cb" {
-		t.Errorf("a is sated: %s", got)
+		t.Errorf("a is over its share: %s", got)
 	}
 	overShare := func(string) bool { return true }
 	if got := take(3, overShare); strings.Contains(got, "-") {
-		t.Errorf("where all are sated nobody is served: %s", got)
+		t.Errorf("when all are over their share none is taken: %s", got)
 	}
 }
 
-// TestOneOfAPartyGoesByAge: the turns of parties leave the order within one as it
+// TestEntriesOfATenantAreTakenByAge: the turns of tenants leave the order within one as it
 // was.
-func TestOneOfAPartyGoesByAge(t *testing.T) {
+func TestEntriesOfATenantAreTakenByAge(t *testing.T) {
 	w := newTenants(t)
 	var want []Key
 	for range 5 {

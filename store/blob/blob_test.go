@@ -233,7 +233,7 @@ func TestNamesThatAreRefused(t *testing.T) {
 }
 
 // What somebody puts into the folder leads nowhere and is left alone.
-func TestLinksLeadNowhere(t *testing.T) {
+func TestSymbolicLinksAreNotFollowed(t *testing.T) {
 	parent := t.TempDir()
 	secret := filepath.Join(parent, "secret")
 	if err := os.WriteFile(secret, []byte("top"), 0o600); err != nil {
@@ -266,7 +266,7 @@ func TestLinksLeadNowhere(t *testing.T) {
 	}
 }
 
-func TestSweepTakesWhatNothingRefersTo(t *testing.T) {
+func TestSweepRemovesUnreferencedBlobs(t *testing.T) {
 	path := t.TempDir()
 	old := open(t, path, Config{})
 	put(t, old, "kept", "1")

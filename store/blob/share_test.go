@@ -20,11 +20,11 @@ func part(t *testing.T, d *Dir, name string, n int) error {
 	return err
 }
 
-// TestPartsOfOneLeaveRoomForOthers: an owner may hold nine times the bytes that are
+// TestOneOwnersPartsLeaveSpaceForOthers: an owner may hold nine times the bytes that are
 // free, in blobs and in parts that it never finishes, also after a restart; another
 // has room. A part that nobody added to for an hour makes room for whoever needs it,
 // the oldest first, and one that grows stays.
-func TestPartsOfOneLeaveRoomForOthers(t *testing.T) {
+func TestOneOwnersPartsLeaveSpaceForOthers(t *testing.T) {
 	m := clock.NewManual(time.Unix(1e9, 0))
 	path := t.TempDir()
 	cfg := Config{MaxTotal: 1000, Clock: m.Clock()}

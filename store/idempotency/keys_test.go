@@ -36,7 +36,7 @@ func (c *counted) Scan(b store.Bucket, start, end []byte, limit int) ([]store.Pa
 }
 
 // A fixture is keys on a store in memory, under a clock that the test drives. What
-// Run does is done by tend.
+// Run does is done by runTick.
 type fixture struct {
 	t     testing.TB
 	time  *clock.Manual
@@ -80,7 +80,7 @@ func (b *fixture) restart(kill bool, off time.Duration) {
 	b.up(b.disk)
 }
 
-func (b *fixture) tend() {
+func (b *fixture) runTick() {
 	b.t.Helper()
 	if err := b.tick(b.t.Context()); err != nil {
 		b.t.Fatal(err)
@@ -91,7 +91,7 @@ func (b *fixture) tend() {
 func (b *fixture) run(d time.Duration) {
 	for ; d > 0; d -= tickEvery {
 		b.time.Advance(min(d, tickEvery))
-		b.tend()
+		b.runTick()
 	}
 }
 
@@ -125,7 +125,7 @@ func (b *fixture) has(key string) bool {
 func TestNoWallClockForgetsAKey(t *testing.T) {
 	for _, years := range []int{10, -10} {
 		b := newFixture(t, Config{})
-		b.tend()
+		b.runTick()
 		if err := b.make("a"); err != nil {
 			t.Fatal(err)
 		}
@@ -175,11 +175,11 @@ func TestKeysAreKeptForTheirTime(t *testing.T) {
 			case "suspend":
 				d := time.Duration(rapid.Int64Range(1, int64(8*time.Hour)).Draw(rt, "for"))
 				b.time.Suspend(d)
-				b.tend()
+				b.runTick()
 				ran += d
 			case "wall":
 				b.time.SetWall(time.Unix(rapid.Int64Range(0, 1<<33).Draw(rt, "wall"), 0))
-				b.tend()
+				b.runTick()
 			case "stop":
 				b.restart(false, time.Duration(rapid.Int64Range(-int64(1000*day), int64(1000*day)).Draw(rt, "off")))
 			case "kill":
@@ -216,7 +216,7 @@ func TestLimitRefusesAndForgetsNothing(t *testing.T) {
 	b.run(time.Hour)
 	for _, kill := range []bool{false, true} {
 		b.restart(kill, 0)
-		b.tend()
+		b.runTick()
 		if err := b.make("more"); err == nil || !b.Full() || b.Count() != 700 {
 			t.Errorf("a key beyond the limit: %v, %d of %d", err, b.Count(), b.Max())
 		}
@@ -234,7 +234,7 @@ func TestLimitRefusesAndForgetsNothing(t *testing.T) {
 }
 
 // A place that is given back is free, one that cannot be refused is counted.
-func TestPlaces(t *testing.T) {
+func TestReservations(t *testing.T) {
 	b := newFixture(t, Config{Limits: Limits{Max: 2}})
 	for i, want := range []bool{true, true, false} {
 		if got := b.TryReserve(""); got != want {
@@ -252,9 +252,9 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// A key that is needed outlives its time, one made anew begins a new one, and a
+// A needed key outlives its period, one made again starts a new one, and a
 // record that cannot be read is left alone.
-func TestSweepSpares(t *testing.T) {
+func TestSweepKeepsNeededKeys(t *testing.T) {
 	needed := map[string]bool{"of needed": true}
 	b := newFixture(t, Config{Needed: func(val []byte) bool { return needed[string(val)] }})
 	for _, key := range []string{"needed", "renewed", "plain"} {
@@ -293,7 +293,7 @@ func TestSweepSpares(t *testing.T) {
 
 // I15: 100 000 keys cost no memory here, and nothing at the start: they are read
 // by a sweep in the background.
-func TestManyKeysCostNothingHere(t *testing.T) { synctest.Test(t, manyKeys) }
+func TestManyKeysCostLittleMemory(t *testing.T) { synctest.Test(t, manyKeys) }
 
 func manyKeys(t *testing.T) {
 	const n = 100_000
@@ -330,7 +330,7 @@ func manyKeys(t *testing.T) {
 	if b.Count() != n {
 		t.Errorf("%d keys counted before the first sweep, want %d", b.Count(), n)
 	}
-	b.tend()
+	b.runTick()
 	if grown := heapNow() - heap; grown > 1<<20 {
 		t.Errorf("%d bytes of memory for %d keys", grown, n)
 	}
@@ -413,7 +413,7 @@ func FuzzState(f *testing.F) {
 // TestOneOwnerLeavesKeysToOthers: an owner may have nine times the keys that are
 // free, also after a restart, once the keys were counted; what others have is not
 // its share, and where nothing is free nobody is refused for a share.
-func TestOneOwnerLeavesKeysToOthers(t *testing.T) {
+func TestOneOwnerLeavesSpaceForOthers(t *testing.T) {
 	b := newFixture(t, Config{Limits: Limits{Max: 100}, Owner: func(key []byte) string { return string(key[:1]) }})
 	make := func(owner string, n int) (made int) {
 		t.Helper()
@@ -437,7 +437,7 @@ func TestOneOwnerLeavesKeysToOthers(t *testing.T) {
 	}
 	for _, kill := range []bool{false, true} {
 		b.restart(kill, 0)
-		b.tend()
+		b.runTick()
 		if b.WithinShare("a") || !b.WithinShare("b") || b.Count() != 95 {
 			t.Errorf("after a restart with %d keys the first may have more: %v; the other: %v", b.Count(), b.WithinShare("a"), b.WithinShare("b"))
 		}

@@ -205,7 +205,7 @@ func TestKnownHeadFindsARewrittenRecord(t *testing.T) {
 
 // I8, S01, S48: a crash at any byte of a write loses nothing that was
 // acknowledged, and the record is whole again after it, also after the next start.
-func TestTornWriteIsCutOffAndTold(t *testing.T) {
+func TestTornWriteIsCutOffAndReported(t *testing.T) {
 	cfg, _ := manual()
 	dir := t.TempDir()
 	fill(t, dir, cfg, 3)
@@ -263,7 +263,7 @@ func checkTorn(t *testing.T, dir string, cfg Config, complete bool) {
 }
 
 // S48: a bit flip in the newest file leaves all other lines where they are.
-func TestDamageIsKeptAndTheRecordGoesOn(t *testing.T) {
+func TestDamageIsKeptAndTheRecordContinues(t *testing.T) {
 	tr, head := threeFiles(t)
 	name := tr.names()[2]
 	for i := range tr[name] {
@@ -298,7 +298,7 @@ func TestDamageIsKeptAndTheRecordGoesOn(t *testing.T) {
 	}
 }
 
-func TestLostHeadIsMadeAnew(t *testing.T) {
+func TestLostHeadIsRebuilt(t *testing.T) {
 	for what, content := range map[string][]byte{"missing": nil, "empty": {}, "garbage": bytes.Repeat([]byte("x"), headSize)} {
 		t.Run(what, func(t *testing.T) {
 			tr, head := threeFiles(t)
@@ -346,7 +346,7 @@ func TestVerifyWhileAppending(t *testing.T) {
 }
 
 // Nothing but what was written is taken for it.
-func FuzzWalk(f *testing.F) {
+func FuzzScanLines(f *testing.F) {
 	tr, _ := threeFiles(f)
 	name := tr.names()[0]
 	whole, err := scanLines(bytes.NewReader(tr[name]), name, Head{}, func(Head) {})

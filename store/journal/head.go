@@ -55,7 +55,7 @@ func decodeHeads(b []byte) (heads, error) {
 	return h, nil
 }
 
-// headTries is how often HEAD is read before it counts as damaged: a read beside
+// headTries is how often HEAD is read before it counts as damaged: a read during
 // the journal's own write may see half of it.
 const headTries = 50
 

@@ -120,7 +120,7 @@ func TestAppendedLinesComeBackInOrder(t *testing.T) {
 	wantSound(t, dir)
 }
 
-func TestReopenedJournalGoesOn(t *testing.T) {
+func TestReopenedJournalContinues(t *testing.T) {
 	dir := t.TempDir()
 	cfg, _ := manual()
 	fill(t, dir, cfg, 2)
@@ -234,7 +234,7 @@ func TestGivingUpInTheQueueWritesNothing(t *testing.T) {
 	wantTasks(t, dir, "t1", "t2")
 }
 
-func TestFailedFsyncEndsTheJournal(t *testing.T) {
+func TestFailedFsyncStopsTheJournal(t *testing.T) {
 	dir := t.TempDir()
 	cfg, _ := manual()
 	bad := errors.New("input/output error")
@@ -326,7 +326,7 @@ func TestEntriesThatAreRefused(t *testing.T) {
 	wantSound(t, dir)
 }
 
-func TestOldFilesGoByTheirAge(t *testing.T) {
+func TestOldFilesAreRemovedByAge(t *testing.T) {
 	dir := t.TempDir()
 	cfg, clk := manual()
 	cfg.MaxFile, cfg.Keep = 500, 10*24*time.Hour
@@ -369,7 +369,7 @@ func TestOldFilesGoByTheirAge(t *testing.T) {
 }
 
 // I14: a wall clock that jumps ahead does not empty the record.
-func TestClockJumpTakesFewFiles(t *testing.T) {
+func TestClockJumpRemovesFewFiles(t *testing.T) {
 	dir := t.TempDir()
 	cfg, clk := manual()
 	cfg.MaxFile = 500
@@ -402,7 +402,7 @@ func TestQuietJournalStillRotates(t *testing.T) {
 	}
 }
 
-func TestHashArgvTellsWordsApart(t *testing.T) {
+func TestHashArgvSeparatesArguments(t *testing.T) {
 	if HashArgv([]string{"a", "bc"}) == HashArgv([]string{"ab", "c"}) {
 		t.Error("two different command lines have one hash")
 	}

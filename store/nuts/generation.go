@@ -88,7 +88,7 @@ func newStore(dir string, cfg Config) (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.at("birth: first generation made")
+	cfg.at("create: first generation made")
 	err = syncDir(filepath.Dir(dir))
 	if err == nil {
 		err = setCurrent(dir, g.name)

@@ -233,7 +233,7 @@ func TestSecondOpenIsRefused(t *testing.T) {
 	same(t, dump(t, open(t, dir)), map[string]string{"Meta/k": "w"})
 }
 
-func TestSnapshotIsAStoreOfItsOwn(t *testing.T) {
+func TestSnapshotOpensAsAStore(t *testing.T) {
 	tmp := t.TempDir()
 	d := open(t, filepath.Join(tmp, "a"))
 	want := make(map[string]string)

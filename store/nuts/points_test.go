@@ -58,7 +58,7 @@ func TestStoppedAtEveryPoint(t *testing.T) {
 	reopen().Close()
 
 	points := []string{
-		"birth: first generation made", "compact: new generation made", "compact: records copied", "compact: switched",
+		"create: first generation made", "compact: new generation made", "compact: records copied", "compact: switched",
 		"compact: old generation closed", "guard: before the repair", "guard: after the repair",
 	}
 	if len(copies) != len(points) {

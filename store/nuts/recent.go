@@ -9,7 +9,7 @@ import (
 // recentBytes bounds the cache of the last commits.
 const recentBytes = 8 << 20
 
-// recentOverhead is what an entry of it takes beside its key and its value.
+// recentOverhead is the memory of an entry besides its key and value.
 const recentOverhead = 128
 
 // A recent caches the last commits. NutsDB blocks reads while it writes and syncs,

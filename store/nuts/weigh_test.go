@@ -13,9 +13,9 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// TestWeigherFollowsWhatLives: the peak is that of the records that live at a
+// TestWeigherTracksLiveRecords: the peak is that of the records that live at a
 // time, exact for a few, and close for many more than are looked at.
-func TestWeigherFollowsWhatLives(t *testing.T) {
+func TestWeigherTracksLiveRecords(t *testing.T) {
 	w := newWeigher()
 	put := func(key string, val int) {
 		e := entry{header: 4, key: len(key), val: val, bucket: 1, set: true}

@@ -163,7 +163,7 @@ func (f closeError) Close() error {
 
 // On a disk below its reserve there may be no room to be made ahead: what still
 // fits is written (I13, S47).
-func TestNoRoomAheadIsNoFailure(t *testing.T) {
+func TestFailedPreallocationIsIgnored(t *testing.T) {
 	tried := false
 	fs := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpFilePreallocate && strings.HasSuffix(op.Path, ".log") {

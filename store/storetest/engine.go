@@ -24,7 +24,7 @@ func RunEngine(t *testing.T, open Opener) {
 		{"odd keys and values", oddBytes},
 		{"slices are private", privateSlices},
 		{"last operation on a key wins", lastWins},
-		{"deleting nothing is no error", deleteMissing},
+		{"deleting a missing key is not an error", deleteMissing},
 		{"a commit is seen whole", commitWhole},
 		{"reopen finds everything", reopen},
 		{"empty buckets bear readers after a reopen", emptyReaders},
@@ -185,7 +185,7 @@ func commitWhole(t *testing.T, open Opener) {
 			for !done.Load() {
 				page, err := e.Scan(b, nil, nil, 10)
 				if err != nil || len(page) != 2 || !bytes.Equal(page[0].Val, page[1].Val) {
-					t.Errorf("a scan beside commits gives %q, %v", page, err)
+					t.Errorf("a scan during commits gives %q, %v", page, err)
 					return
 				}
 			}
@@ -254,7 +254,7 @@ func compaction(t *testing.T, open Opener) {
 	want := Dump(t, e)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
-	wg.Go(func() { // a reader beside
+	wg.Go(func() { // a concurrent reader
 		for {
 			select {
 			case <-stop:
@@ -262,7 +262,7 @@ func compaction(t *testing.T, open Opener) {
 			default:
 			}
 			if page, err := e.Scan(store.Done, nil, nil, 100); err != nil || len(page) != 50 {
-				t.Errorf("a scan beside a compaction: %d pairs, %v", len(page), err)
+				t.Errorf("a scan during a compaction: %d pairs, %v", len(page), err)
 				return
 			}
 		}
@@ -323,7 +323,7 @@ func snapshotMoment(t *testing.T, open Opener) {
 	done.Store(true)
 	wg.Wait()
 	if err != nil {
-		t.Fatalf("snapshot beside commits: %v", err)
+		t.Fatalf("snapshot during commits: %v", err)
 	}
 	c := start(t, open, dir)
 	val, _, _ := c.Get(b, []byte("a"))

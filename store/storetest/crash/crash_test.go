@@ -99,9 +99,9 @@ var mutants = []string{"", "half", "undelete", "late", "deaf"}
 func TestMain(m *testing.M) {
 	engines := make(map[string]Opener)
 	for _, name := range mutants {
-		engines["diary "+name] = openLogEngine(name)
+		engines["log "+name] = openLogEngine(name)
 	}
-	engines["diary deaf"] = func(string) (store.Engine, error) { return nil, errors.New("deaf") }
+	engines["log deaf"] = func(string) (store.Engine, error) { return nil, errors.New("deaf") }
 	Main(m, engines)
 }
 
@@ -116,12 +116,12 @@ func TestHarnessCatchesMutants(t *testing.T) {
 	}
 	for i, mutant := range mutants {
 		for _, writers := range []int{0, 4} {
-			t.Run(fmt.Sprintf("%s with %d lanes", mutant, writers), func(t *testing.T) {
-				cfg := Config{Engine: "diary " + mutant, Rounds: 12, Life: 20 * time.Millisecond, Writers: writers, Window: 5}
+			t.Run(fmt.Sprintf("%s with %d writers", mutant, writers), func(t *testing.T) {
+				cfg := Config{Engine: "log " + mutant, Rounds: 12, Life: 20 * time.Millisecond, Writers: writers, Window: 5}
 				if mutant == "half" {
 					cfg.Rounds = 150 // it must be hit between two writes
 				}
-				res, err := run(t.Context(), t.TempDir()+"/diary", uint64(i), cfg.withDefaults())
+				res, err := run(t.Context(), t.TempDir()+"/log", uint64(i), cfg.withDefaults())
 				switch {
 				case mutant == "" && err != nil:
 					t.Fatalf("the honest engine was caught: %v", err)
@@ -136,7 +136,7 @@ func TestHarnessCatchesMutants(t *testing.T) {
 }
 
 // The model and the transactions agree: playing them gives the model's state.
-func TestLaneModel(t *testing.T) {
+func TestWriterModel(t *testing.T) {
 	l := writer{num: 3, ops: 5, value: 40, window: 4}
 	got := make(map[string][]byte)
 	for n := 1; n <= 60; n++ {
