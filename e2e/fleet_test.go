@@ -34,7 +34,7 @@ func newFleet(t *testing.T) *fleet {
 	t.Helper()
 	f := &fleet{}
 	n := lab.New(t).Net("fleet", "10.9.0.0/24")
-	for i, name := range []string{"home", "desk", "worker1", "worker2", "worker3"} {
+	for i, name := range []string{"home", "submitter", "worker1", "worker2", "worker3"} {
 		h := n.Host(name, lab.Attachment{Addr: fmt.Sprintf("10.9.0.%d", i+1)})
 		c := config{engine: engines[i%len(engines)], dir: filepath.Join(shortDir(t), name), net: "  mdns: off\n"}
 		if i >= firstWorker {

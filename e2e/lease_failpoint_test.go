@@ -73,7 +73,7 @@ func (x *trio) submitterExcept(m *machine) *submitter {
 func newTrio(t *testing.T, engine string) *trio {
 	t.Helper()
 	x := &trio{}
-	for i, name := range []string{"home", "desk", "worker"} {
+	for i, name := range []string{"home", "submitter", "worker"} {
 		c := config{engine: engine, dir: filepath.Join(shortDir(t), name), net: "  mdns: off\n"}
 		if i >= firstWorker {
 			c.kinds = notingHandler("build", c.dir, name, "") + notingHandler("weak", c.dir, name, "test $BALEFIRE_ATTEMPT -gt 1 || exit 75; ")

@@ -350,7 +350,7 @@ func TestQueueNamesAreOffered(t *testing.T) {
 	}
 }
 
-// TestANodeWithoutQueuesSaysSo holds what someone reads whose node is older than
+// TestANodeWithoutQueuesSaysSo checks the error of a node that is older than
 // the command: not that the queue is missing.
 func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 	socket := socketPath(t)
