@@ -168,9 +168,13 @@ func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		home := c.nodes[2].node
+		var born int64
+		if err := home.schedules.do(t.Context(), func() { born = home.schedules.all[scheduleID{"build", "often"}].BornMs }); err != nil {
+			t.Fatal(err)
+		}
 		left := func(from int, generation uint64) int {
 			t.Helper()
-			b, err := proto.Encode(nil, &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: generation})
+			b, err := proto.Encode(nil, &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: generation, BornMs: born})
 			if err == nil {
 				err = home.schedules.receive(c.nodes[from].node.keys.Peer(), &proto.Message{Type: proto.TypeSchedule, Payload: b})
 			}
