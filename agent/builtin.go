@@ -14,7 +14,7 @@ import (
 // benchmarks use it.
 type Discard struct{}
 
-// handler.Run implements [handler.Handler].
+// Run implements [handler.Handler].
 func (Discard) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	return copyBody(ctx, io.Discard, r)
 }
@@ -25,7 +25,7 @@ type Echo struct {
 	CutOutput bool  // output beyond it is dropped; default: the run fails permanently
 }
 
-// handler.Run implements [handler.Handler].
+// Run implements [handler.Handler].
 func (e Echo) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -38,7 +38,7 @@ func (e Echo) Run(ctx context.Context, r *handler.Run) *handler.Result {
 // Hash returns the SHA-256 of the body in hex, as sha256sum prints it.
 type Hash struct{}
 
-// handler.Run implements [handler.Handler].
+// Run implements [handler.Handler].
 func (Hash) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	d := sha256.New()
 	res := copyBody(ctx, d, r)

@@ -404,7 +404,7 @@ func (h planHandler) work(ctx context.Context, r *handler.Run, p plan) *handler.
 	switch {
 	case p.refuses:
 		return &handler.Result{Outcome: handler.Fail, Code: 65, Reason: "the plan says no"}
-	case int(r.Attempt) <= p.fails:
+	case r.Attempt <= p.fails:
 		return &handler.Result{Outcome: handler.Retry, Code: 75, Reason: "the plan says later"}
 	}
 	return &handler.Result{Outcome: handler.Success, Output: p.answer()}

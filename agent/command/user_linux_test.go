@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
 )
 
 // The numbers of users of these tests, which no machine has an account for.
@@ -91,22 +92,25 @@ func runAsNode(args []string) int {
 			}
 		}
 	}()
-	res = h.Run(ctx, &handler.Run{ID: testTask, Dir: dir})
+	res = h.Run(ctx, &handler.Run{ID: sleeperTask, Dir: dir})
 	out.Stop = res.Outcome.String() + " " + res.Reason
 	must(third.runAs(func() error { return nil }))
 	_ = (&account{uid: taskUser, gid: taskUser}).runAs(func() error {
-		out.Alive = len(processes(func(pid int) bool { return hasEnv(pid, []byte("BALEFIRE_TASK_ID=0199")) })) > 0
+		out.Alive = len(processes(func(pid int) bool { return hasEnv(pid, []byte("BALEFIRE_TASK_ID="+sleeperTask.String())) })) > 0
 		return nil
 	})
 	return printJSON(out)
 }
 
-// countSleepers counts the sleeps of run 0199.
+// sleeperTask is the task whose programs do not stop by themselves.
+var sleeperTask = proto.TaskID{0: 1, 15: 0x99}
+
+// countSleepers counts its sleeps.
 func countSleepers() (n int) {
 	_ = (&account{uid: taskUser, gid: taskUser}).runAs(func() error {
 		n = len(processes(func(pid int) bool {
 			name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
-			return err == nil && string(name) == "sleep\n" && hasEnv(pid, []byte("BALEFIRE_TASK_ID=0199"))
+			return err == nil && string(name) == "sleep\n" && hasEnv(pid, []byte("BALEFIRE_TASK_ID="+sleeperTask.String()))
 		}))
 		return nil
 	})
