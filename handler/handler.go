@@ -51,6 +51,13 @@ type Prober interface {
 	Probe(ctx context.Context, r *Run) ProbeResult
 }
 
+// An Admitter is a handler that can refuse a task by its content alone. Such a task is
+// refused when it arrives, before any start.
+type Admitter interface {
+	// Admit returns why no start of a task with this content can succeed.
+	Admit(content *proto.Content) error
+}
+
 // A Run is one start of a handler.
 type Run struct {
 	ID        proto.TaskID

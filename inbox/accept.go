@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
@@ -74,7 +75,7 @@ func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []in
 			input.queue = in.admit(a)
 		}
 		if input.idStatus == idNew && input.queue == nil {
-			input.handled, input.allowed, input.tooLarge = grants.check(a)
+			input.handled, input.allowed, input.tooLarge, input.refused = grants.check(a)
 			input.absent = in.handlers.suspendedReason(a.Content.Kind)
 		}
 		input.oversize = a.oversized()
@@ -127,16 +128,21 @@ type allowCache struct {
 	allowed bool
 }
 
-func (cache *allowCache) check(a *Arrival) (handled, allowed, tooLarge bool) {
+func (cache *allowCache) check(a *Arrival) (handled, allowed, tooLarge bool, refused string) {
 	if !cache.asked || cache.origin != a.Header.Origin || cache.kind != a.Content.Kind {
 		cache.asked, cache.origin, cache.kind = true, a.Header.Origin, a.Content.Kind
 		cache.h = cache.in.handlers.find(cache.kind)
 		cache.allowed = cache.h != nil && cache.h.allows(cache.origin, cache.in.parts.Members)
 	}
 	if cache.h == nil {
-		return false, false, false
+		return false, false, false, ""
 	}
-	return true, cache.allowed, cache.h.MaxBody > 0 && a.Content.BodySize > cache.h.MaxBody
+	if h, ok := cache.h.Handler.(handler.Admitter); ok && cache.allowed {
+		if err := h.Admit(a.Content); err != nil {
+			refused = err.Error()
+		}
+	}
+	return true, cache.allowed, cache.h.MaxBody > 0 && a.Content.BodySize > cache.h.MaxBody, refused
 }
 
 // commit writes the arrivals in g.take and sets their verdicts.

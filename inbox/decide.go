@@ -39,6 +39,7 @@ type acceptInput struct {
 	absent     string // why the handler cannot be started now; empty: it can
 	allowed    bool   // the handler's allow list names its origin
 	tooLarge   bool   // for its handler
+	refused    string // why its handler refuses its content; empty: it does not
 	oversize   bool   // for a record here
 	noBody     bool   // its streamed body is not here yet
 	full       bool   // the limit of task ids is reached
@@ -94,6 +95,8 @@ func (input *acceptInput) verdict() Verdict {
 		return refuse(proto.CodeDenied, "the handler's allow list does not name the origin")
 	case input.tooLarge:
 		return refuse(proto.CodeTooLarge, "the body is larger than the handler accepts")
+	case input.refused != "":
+		return refuse(proto.CodeDenied, input.refused)
 	case input.absent != "":
 		return refuse(proto.CodeNoHandler, "its handler cannot be started: "+input.absent)
 	case input.noBody:

@@ -52,6 +52,7 @@ func TestVerdict(t *testing.T) {
 		{"no handler", with(func(input *acceptInput) { input.handled = false }), proto.CodeNoHandler},
 		{"not allowed", with(func(input *acceptInput) { input.allowed = false }), proto.CodeDenied},
 		{"too large", with(func(input *acceptInput) { input.tooLarge = true }), proto.CodeTooLarge},
+		{"refused by its handler", with(func(input *acceptInput) { input.refused = "no arguments" }), proto.CodeDenied},
 		{"more content besides its stream than a record holds", with(func(input *acceptInput) { input.oversize = true }), proto.CodeTooLarge},
 		{"body not here", with(func(input *acceptInput) { input.noBody = true }), proto.CodeNeedBody},
 		{"no room for another id", with(func(input *acceptInput) { input.full = true }), proto.CodeBusy},

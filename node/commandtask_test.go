@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -140,6 +141,15 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 	task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "secret"}), "DEAD_LETTER")
 	if !strings.Contains(task.Reason, "DENIED") && !strings.Contains(task.Reason, "allow list") {
 		t.Errorf("reason %q", task.Reason)
+	}
+
+	plain := HandlerSpec{Kind: "plain", Exec: []string{"/usr/bin/env"}, Allow: []string{"peer:a"}}
+	if err := b.AddHandler(t.Context(), plain); err != nil {
+		t.Fatal(err)
+	}
+	task = a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "plain", Args: []string{"x"}}), "DEAD_LETTER")
+	if !strings.Contains(task.Reason, "DENIED") || !strings.Contains(task.Reason, "handler add --args") || task.Attempts != 0 || slices.Contains(task.Receipts, "started") {
+		t.Errorf("arguments for a handler without: reason %q, %d attempts, %v", task.Reason, task.Attempts, task.Receipts)
 	}
 
 	id := a.submit(t, Request{Target: "b", Kind: "nobody-does-this"})
@@ -380,7 +390,7 @@ func TestHandlerBoundsItsSenders(t *testing.T) {
 	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "finder", Exec: []string{"find", dir}, Args: true, Allow: []string{"peer:a"}}); err != nil {
 		t.Fatal(err)
 	}
-	task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "finder", Args: []string{"-exec", "touch", "{}/stolen", ";"}}), "FAILED")
+	task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "finder", Args: []string{"-exec", "touch", "{}/stolen", ";"}}), "DEAD_LETTER")
 	if !strings.Contains(task.Reason, "--allow-flags") {
 		t.Errorf("the reason is %q, want a hint how to allow it", task.Reason)
 	}

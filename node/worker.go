@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/agent"
 	"github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/journal"
 )
 
@@ -62,6 +63,14 @@ func (w worker) Run(ctx context.Context, r *handler.Run) *handler.Result {
 		outputs.noteStarved(r.ID)
 	}
 	return w.keep(r, out, res)
+}
+
+// Admit lets the handler refuse a task by its content.
+func (w worker) Admit(content *proto.Content) error {
+	if a, ok := w.handler.(handler.Admitter); ok {
+		return a.Admit(content)
+	}
+	return nil
 }
 
 // maxOutput is how many bytes a run may write: the limit of the handler or of the

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
 )
 
 // Limits for the input of a program.
@@ -47,13 +47,12 @@ func (c Config) check() error {
 	return nil
 }
 
-// Admit returns [ErrArgs] or [ErrEnv] if the handler would refuse r; nothing is
-// run.
-func (h *Handler) Admit(r *handler.Run) error {
-	if err := h.cfg.admitArgs(r.Content.GetArgs(), runtime.GOOS); err != nil {
+// Admit implements [handler.Admitter]: it returns [ErrArgs] or [ErrEnv].
+func (h *Handler) Admit(content *proto.Content) error {
+	if err := h.cfg.admitArgs(content.GetArgs(), runtime.GOOS); err != nil {
 		return err
 	}
-	for name, value := range runEnv(r) {
+	for name, value := range contentEnv(content) {
 		if err := checkText(value); err != nil {
 			return fmt.Errorf("%w: %s: %w", ErrEnv, name, err)
 		}

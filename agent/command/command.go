@@ -98,6 +98,7 @@ type Handler struct {
 var _ interface {
 	handler.Handler
 	handler.Prober
+	handler.Admitter
 } = (*Handler)(nil)
 
 // New checks cfg and returns the handler. It runs nothing, and the program
@@ -113,7 +114,7 @@ func New(cfg Config) (*Handler, error) {
 
 // Run implements [handler.Handler].
 func (h *Handler) Run(ctx context.Context, r *handler.Run) *handler.Result {
-	if err := h.Admit(r); err != nil {
+	if err := h.Admit(r.Content); err != nil {
 		return &handler.Result{Outcome: handler.Fail, Code: -1, Reason: err.Error()}
 	}
 	if h.cfg.Timeout > 0 {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
 )
 
 // DefaultEnv lists what a program sees of the node's environment unless the
@@ -25,15 +26,21 @@ func DefaultEnv() []string {
 
 // runEnv returns the variables by which a program learns what it runs for.
 func runEnv(r *handler.Run) map[string]string {
+	env := contentEnv(r.Content)
+	env["BALEFIRE_TASK_ID"] = r.ID.String()
+	env["BALEFIRE_ATTEMPT"] = strconv.Itoa(r.Attempt)
+	env["BALEFIRE_EPOCH"] = fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter)
+	env["BALEFIRE_ORIGIN"] = r.Origin.String()
+	return env
+}
+
+// contentEnv returns those of them that the sender has chosen.
+func contentEnv(c *proto.Content) map[string]string {
 	return map[string]string{
-		"BALEFIRE_TASK_ID":         r.ID.String(),
-		"BALEFIRE_ATTEMPT":         strconv.Itoa(r.Attempt),
-		"BALEFIRE_EPOCH":           fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter),
-		"BALEFIRE_IDEMPOTENCY_KEY": r.Content.GetIdempotencyKey(),
-		"BALEFIRE_KIND":            r.Content.GetKind(),
-		"BALEFIRE_ORIGIN":          r.Origin.String(),
-		"BALEFIRE_CONTENT_TYPE":    r.Content.GetContentType(),
-		"TRACEPARENT":              r.Content.GetTraceparent(),
+		"BALEFIRE_IDEMPOTENCY_KEY": c.GetIdempotencyKey(),
+		"BALEFIRE_KIND":            c.GetKind(),
+		"BALEFIRE_CONTENT_TYPE":    c.GetContentType(),
+		"TRACEPARENT":              c.GetTraceparent(),
 	}
 }
 
