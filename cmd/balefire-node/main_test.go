@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"balefire-node": main})
 }
 
-// TestScripts runs every script of testdata over the real program: the test
-// binary plays it, in processes of its own.
+// TestScripts runs every script in testdata against the real program, which the
+// test binary runs in child processes.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata", RequireExplicitExec: true, RequireUniqueNames: true,
@@ -57,11 +57,11 @@ func cmdExits(ts *testscript.TestScript, neg bool, args []string) {
 		got = exit.ExitCode()
 	}
 	if strconv.Itoa(got) != args[0] {
-		ts.Fatalf("%v ends with %d, want %s", args[1:], got, args[0])
+		ts.Fatalf("%v: exit code %d, want %s", args[1:], got, args[0])
 	}
 }
 
-// set NAME FILE sets a variable to what a file, or stdout, holds.
+// set NAME FILE sets a variable to the content of a file or of stdout.
 func cmdSet(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: set NAME FILE")
@@ -69,14 +69,14 @@ func cmdSet(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], strings.TrimSpace(ts.ReadFile(args[1])))
 }
 
-// json [KEY VALUE] checks that the last output is one JSON value, and one of the
-// fields of its object.
+// json [KEY VALUE] checks that the last output is a single JSON value, and
+// optionally one field of its object.
 func cmdJSON(ts *testscript.TestScript, neg bool, args []string) {
 	dec := json.NewDecoder(strings.NewReader(ts.ReadFile("stdout")))
 	dec.UseNumber()
 	var v any
 	if err := dec.Decode(&v); err != nil {
-		ts.Fatalf("stdout is no JSON: %v", err)
+		ts.Fatalf("stdout is not JSON: %v", err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		ts.Fatalf("stdout is more than one JSON value")
@@ -93,7 +93,7 @@ func cmdJSON(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// post SOCKET PATH FILE posts a JSON document to a node, as curl would.
+// post SOCKET PATH FILE posts a JSON document to a node, like curl.
 func cmdPost(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 3 {
 		ts.Fatalf("usage: post SOCKET PATH FILE")
@@ -113,7 +113,7 @@ func cmdPost(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 }
 
-// big FILE SIZE PREFIX SUFFIX writes a file with so many letters between the two.
+// big FILE SIZE PREFIX SUFFIX writes a file with SIZE letters between PREFIX and SUFFIX.
 func cmdBig(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 4 {
 		ts.Fatalf("usage: big FILE SIZE PREFIX SUFFIX")

@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/store/journal"
 )
 
-// A mistake is told in words of the command line, with what would be right.
+// A usage error is described in terms of the command line, with the correct form.
 func TestMistakesAreExplained(t *testing.T) {
 	for line, want := range map[string]string{
 		"send laptop echo --clss high":              "unknown flag: --clss: did you mean --class?",
@@ -48,7 +48,7 @@ func TestMistakesAreExplained(t *testing.T) {
 	}
 }
 
-// Errors are told without the names of packages.
+// Errors are printed without package names.
 func TestErrorsArePlain(t *testing.T) {
 	for text, want := range map[string]string{
 		"not found: transport: unknown peer \"laptp\": known are beta":  "not found: unknown peer \"laptp\": known are beta",
@@ -59,12 +59,12 @@ func TestErrorsArePlain(t *testing.T) {
 		"attempts used up: exit code 3, after 2 tries of restore: gone": "attempts used up: exit code 3, after 2 tries of restore: gone",
 	} {
 		if got := stripPackages(text); got != want {
-			t.Errorf("%q is told as %q, want %q", text, got, want)
+			t.Errorf("%q is printed as %q, want %q", text, got, want)
 		}
 	}
 }
 
-// A noun without a verb lists.
+// A noun without a verb lists its objects.
 func TestANounListsWhatThereIs(t *testing.T) {
 	for noun, want := range map[string]string{"peers": "laptop", "task": "shell", "dlq": "ID", "handler": "KIND", "queue": "QUEUE", "lease": "TASK"} {
 		if code, out, errs := command(t, apitest.New(), noun); code != exitOK || !strings.Contains(out, want) {
@@ -94,7 +94,7 @@ func (c filterNode) Handlers() []node.Handler {
 	return []node.Handler{{Kind: "disk", Allow: []string{"peer:laptop"}}}
 }
 
-// cancel and retry take the flags that choose tasks, and say first what they would do.
+// cancel and retry accept the flags that select tasks, and first print what they would do.
 func TestTasksAreChosenByFlags(t *testing.T) {
 	for _, tt := range []struct {
 		line  string
@@ -124,8 +124,8 @@ func TestTasksAreChosenByFlags(t *testing.T) {
 	}
 }
 
-// A kind that the peer does not do is taken, for it may do it tomorrow, and told of; so is
-// a body that nobody read.
+// A kind that the peer does not handle is accepted, since a handler may be added later, but
+// send prints a warning; it also warns about an unread body.
 func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
 	for line, want := range map[string]string{
 		"send laptop resize":         "",
@@ -148,7 +148,7 @@ func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
 	}
 }
 
-// --watch shows a page over the one before, also when the node is away for a moment.
+// --watch replaces each page with the next, even if the node is unavailable for a moment.
 func TestWatchShowsItAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var screen bytes.Buffer
@@ -166,15 +166,15 @@ func TestWatchShowsItAgain(t *testing.T) {
 		})
 		const clear = "\x1b[H\x1b[2J"
 		if want := clear + "page\n" + clear + "… " + node.ErrDraining.Error() + "\n" + clear + "page\n"; screen.String() != want || exitCode(ctx, err) != exitInterrupted {
-			t.Errorf("it shows %q, want %q; %v", screen.String(), want, err)
+			t.Errorf("screen %q, want %q; %v", screen.String(), want, err)
 		}
 		if err := w.repeat(t.Context(), time.Second, func() error { return node.ErrDraining }); err == nil {
-			t.Error("a node that was never there is waited for")
+			t.Error("waits for a node that was never running")
 		}
 	})
 }
 
-// The tab key offers what may stand there.
+// Shell completion offers valid values.
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string][]string{
 		"send ":                      {"laptop"},
@@ -218,16 +218,16 @@ func TestCompletion(t *testing.T) {
 		}
 		for _, x := range want {
 			if !slices.Contains(got, x) {
-				t.Errorf("%q offers %q, and not %q", line, got, x)
+				t.Errorf("%q offers %q, without %q", line, got, x)
 			}
 		}
 	}
 	if states := taskStates(proto.TaskState.Terminal); len(states) < 5 || slices.Contains(states, proto.Running) {
-		t.Errorf("states that have ended: %v", states)
+		t.Errorf("terminal states: %v", states)
 	}
 }
 
-// What people read of the audit has names, where the node can be asked for them.
+// The human-readable audit shows peer names if the node can be asked for them.
 func TestAuditNamesPeers(t *testing.T) {
 	n := apitest.New()
 	socket := socketPath(t)
@@ -240,11 +240,11 @@ func TestAuditNamesPeers(t *testing.T) {
 	}
 	w.flags.output = formatJSONL
 	if names := w.peerNames(t.Context()); len(names) > 0 {
-		t.Errorf("programs get names: %v", names)
+		t.Errorf("machine-readable output has names: %v", names)
 	}
 }
 
-// A wait says more rarely that it waits where each line stays.
+// A waiting command prints its progress lines less often where they cannot be overwritten.
 func TestSilenceGrowsWhereLinesStay(t *testing.T) {
 	w, _, _ := newTestApp()
 	var got []time.Duration
@@ -256,21 +256,21 @@ func TestSilenceGrowsWhereLinesStay(t *testing.T) {
 		want[i] *= time.Second
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("silences are %v", got)
+		t.Errorf("pauses are %v", got)
 	}
 	if w.errTTY = true; w.nextNotice(9) != quietInterval {
-		t.Error("a terminal, where the line is written anew, waits longer")
+		t.Error("the pause grows on a terminal, where the line is overwritten")
 	}
 }
 
-// An missingQueue queue is one that nobody knows yet.
+// A missingQueue node knows no queue yet.
 type missingQueue struct{ *apitest.Node }
 
 func (missingQueue) Queue(context.Context, string) (node.Queue, error) {
 	return node.Queue{}, node.ErrNotFound
 }
 
-// A queue that was just made is not called changed.
+// A new queue is not reported as changed.
 func TestQueueIsMadeOnce(t *testing.T) {
 	for want, n := range map[string]api.Node{"build: created": missingQueue{apitest.New()}, "build: changed": apitest.New()} {
 		if code, _, errs := command(t, n, "queue", "set", "build", "--home", "here"); code != exitOK || !strings.Contains(errs, want) {

@@ -17,7 +17,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// socketPath is a place for a socket. That of a test's own folder may be too long.
+// socketPath returns a path for a socket. A path in the test's own folder may be too long.
 func socketPath(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bf")
@@ -28,7 +28,7 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "node.sock")
 }
 
-// newServedNode opens the API server of n at a socket, until the test ends or stop is called.
+// newServedNode serves the API of n on a socket until the test ends or stop is called.
 func newServedNode(t *testing.T, n api.Node, socket string) (stop func()) {
 	t.Helper()
 	l, err := api.Listen(socket)
@@ -64,11 +64,11 @@ func command(t *testing.T, n api.Node, args ...string) (code int, out, errs stri
 	return code, o.String(), e.String()
 }
 
-// same compares what a command wrote with what it should.
+// same compares the output of a command with the expected output.
 func same(t *testing.T, got, want string) {
 	t.Helper()
 	if want = strings.TrimLeft(want, "\n"); got != want {
-		t.Errorf("it wrote\n%s\nwant\n%s", got, want)
+		t.Errorf("output\n%s\nwant\n%s", got, want)
 	}
 }
 
@@ -83,7 +83,7 @@ var testSummary = []node.Peer{
 	{Name: "field-11", ID: "12D3KooF", State: "BLOCKED", Liveness: "ALIVE"},
 }
 
-// TestPeersAreOneTable holds the table of peers, and that peers alone is the list.
+// TestPeersAreOneTable checks the table of peers, and that peers without a verb lists them.
 func TestPeersAreOneTable(t *testing.T) {
 	n := apitest.New()
 	n.Known = testSummary
@@ -114,7 +114,7 @@ field-11           BLOCKED    -                  -      -       0          -
 	}
 }
 
-// TestStatusTellsWarningsFirstAndOnce holds the order of the status.
+// TestStatusTellsWarningsFirstAndOnce checks the order of the output of status.
 func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
 	n := status{apitest.New()}
 	n.Known = testSummary[:1]
@@ -153,8 +153,8 @@ func (s status) Status(ctx context.Context) node.Status {
 	return st
 }
 
-// TestPing checks what is shown of each answer, and the exit codes. The timeout leaves a busy
-// machine the time for one answer.
+// TestPing checks the output for each answer, and the exit codes. The timeout leaves enough
+// time for one answer on a busy machine.
 func TestPing(t *testing.T) {
 	relayed := node.Pong{Peer: "laptop", RTT: 0.042, Path: "quic /p2p-circuit", Relay: "r1"}
 	direct := node.Pong{Peer: "laptop", RTT: 0.008, Path: "quic /ip4/1.2.3.4/udp/4001/quic-v1", Direct: true}
@@ -205,7 +205,7 @@ func TestHostPort(t *testing.T) {
 	}
 }
 
-// TestPathExplains holds the report of the ways to a peer.
+// TestPathExplains checks the report about the paths to a peer.
 func TestPathExplains(t *testing.T) {
 	code, out, errs := command(t, apitest.New(), "path", "laptop")
 	if code != exitOK || errs != "" {
@@ -227,7 +227,8 @@ AGO  HOLE PUNCH       TOOK
 	}
 }
 
-// TestNetcheckBeginsWithWhatItMeans holds the report of the network.
+// TestNetcheckBeginsWithWhatItMeans checks that the report about the network starts with its
+// conclusion.
 func TestNetcheckBeginsWithWhatItMeans(t *testing.T) {
 	code, out, errs := command(t, apitest.New(), "netcheck")
 	if code != exitOK || errs != "" {
@@ -249,7 +250,7 @@ gossip        4 members on the topic
 `)
 }
 
-// TestMesh holds what the verbs of mesh show.
+// TestMesh checks the output of the mesh commands.
 func TestMesh(t *testing.T) {
 	tests := []struct {
 		args       string
@@ -290,9 +291,9 @@ since start: 0 false suspicions refuted, 0 changes delayed by dwell times
 	}
 }
 
-// TestTheGate holds what decides about members, and that nothing final is done
-// without a word of agreement.
-func TestTheGate(t *testing.T) {
+// TestMembership checks the commands that admit, rename and revoke members, and that
+// irreversible ones require confirmation.
+func TestMembership(t *testing.T) {
 	tests := []struct {
 		args  string
 		code  int
@@ -327,7 +328,7 @@ func TestTheGate(t *testing.T) {
 				t.Errorf("%d, want %d; the node was asked %q, want %q", code, tt.code, calls, tt.call)
 			}
 			if all := out.String() + errs.String(); !strings.Contains(all, tt.wrote) {
-				t.Errorf("it wrote\n%s\nwant\n%s", all, tt.wrote)
+				t.Errorf("output\n%s\nwant\n%s", all, tt.wrote)
 			}
 		})
 	}
@@ -337,7 +338,7 @@ func TestTheGate(t *testing.T) {
 	}
 }
 
-// TestEventsOfThePast holds how what happened is shown, gaps with it.
+// TestEventsOfThePast checks how past events, and gaps between them, are shown.
 func TestEventsOfThePast(t *testing.T) {
 	page := func() *apitest.Node {
 		n := apitest.New()
@@ -368,12 +369,12 @@ func TestEventsOfThePast(t *testing.T) {
 		t.Errorf("following into one document: %d, %s", code, errs)
 	}
 	if code, _, _ = command(t, page(), "events", "--follow", "--timeout", "300ms"); code != exitTimeout {
-		t.Errorf("following until the timeout ends with %d", code)
+		t.Errorf("following until the timeout: exit code %d", code)
 	}
 }
 
-// TestFollowingSurvivesARestart checks that who follows sees the events of the next
-// start from its first, and is told that the numbers start at 1 again.
+// TestFollowingSurvivesARestart checks that a follower sees all events after a restart of
+// the node, and is told that the numbers start at 1 again.
 func TestFollowingSurvivesARestart(t *testing.T) {
 	socket := socketPath(t)
 	first, second := apitest.New(), apitest.New()
@@ -390,13 +391,13 @@ func TestFollowingSurvivesARestart(t *testing.T) {
 	stop()
 	errs.want(t, "the node is not running")
 	newServedNode(t, second, socket)
-	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(6)}, Next: 6} // asked for what comes after 5
+	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(6)}, Next: 6} // requested after 5
 	errs.want(t, "numbers start at 1 again")
 	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(1)}, Next: 1}
 	out.want(t, `{"seq":1,`)
 	cancel()
 	if code := <-ended; code != exitInterrupted {
-		t.Errorf("it ends with %d", code)
+		t.Errorf("exit code %d", code)
 	}
 	if calls := strings.Join(second.Calls(), "; "); !strings.HasPrefix(calls, "Events after=5 limit=1000 wait=30s; Events after=0 ") {
 		t.Errorf("the second start was asked %q", calls)
@@ -411,15 +412,15 @@ func (l lineWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// want waits for the next thing that is written.
+// want waits for the next write.
 func (l lineWriter) want(t *testing.T, part string) {
 	t.Helper()
 	select {
 	case got := <-l:
 		if !strings.Contains(got, part) {
-			t.Errorf("it wrote %q, want %q", got, part)
+			t.Errorf("output %q, want %q", got, part)
 		}
 	case <-time.After(2 * time.Minute):
-		t.Fatalf("it did not write %q", part)
+		t.Fatalf("no output %q", part)
 	}
 }

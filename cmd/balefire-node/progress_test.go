@@ -6,8 +6,8 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestABarSaysHowFarABodyIs holds what a person reads while a body is on its way: how much of
-// it is there, how fast it goes and how long it will take, in a line that fits.
+// TestABarSaysHowFarABodyIs checks the progress line of a body in transfer: the amount that
+// has arrived, the rate and the remaining time, in a line that fits the terminal.
 func TestABarSaysHowFarABodyIs(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -20,7 +20,7 @@ func TestABarSaysHowFarABodyIs(t *testing.T) {
 		{"no rate yet", node.Transfer{What: "result", Direction: "in", Peer: "laptop", Size: 1 << 20}, 100,
 			"result from laptop   0 % [                        ] 0 B/1.0 MiB"},
 		{"a narrow terminal", node.Transfer{What: "body", Direction: "out", Peer: "laptop", Bytes: 1 << 20, Size: 1 << 20}, 50, "body to laptop 100 %  1.0 MiB/1.0 MiB"},
-		{"a name that steers the terminal", node.Transfer{What: "body", Direction: "out", Peer: "a\x1b[2J", Bytes: 2, Size: 0}, 40, "body to a\uFFFD[2J   0 %  2 B/0 B"},
+		{"a name with terminal control sequences", node.Transfer{What: "body", Direction: "out", Peer: "a\x1b[2J", Bytes: 2, Size: 0}, 40, "body to a\uFFFD[2J   0 %  2 B/0 B"},
 	} {
 		if got := progressBar(tt.x, tt.columns); got != tt.want {
 			t.Errorf("%s:\n%q, want\n%q", tt.name, got, tt.want)

@@ -36,7 +36,7 @@ laptop  away          1   1/2         0  shell      -
 烽火台  draining      0   0/2         0  shell      -
 `
 
-// TestQueues holds what the verbs of queue ask and show.
+// TestQueues checks the requests and the output of the queue commands.
 func TestQueues(t *testing.T) {
 	tests := []struct {
 		args       string
@@ -92,8 +92,8 @@ strategy   ordered
 	}
 }
 
-// TestSeizeSaysWhatMayBeLost checks that no queue is seized by someone who was not
-// told the price.
+// TestSeizeSaysWhatMayBeLost checks that seize requires consent after it has printed what
+// may be lost.
 func TestSeizeSaysWhatMayBeLost(t *testing.T) {
 	for args, parts := range map[string][]string{
 		"queue seize build --from field-09":                 {"only field-09 knows", "else they are lost", "waiting loses nothing", "add --accept-loss"},
@@ -164,7 +164,7 @@ func TestQueueSet(t *testing.T) {
 	}
 }
 
-// TestLeases holds what the verbs of lease ask and show.
+// TestLeases checks the requests and the output of the lease commands.
 func TestLeases(t *testing.T) {
 	shown := fmt.Sprintf(`
 %s  build  shell
@@ -249,7 +249,7 @@ AT  laptop  started  01a1f84f-fb79-727b  here    7.41   -
 	}
 }
 
-// recovered is what mesh recover shows.
+// recovered is the output of mesh recover.
 func recovered(did string) string {
 	return did + ` 1 leases
 TASK                QUEUE  KIND   ROLE  PEER    STATE     EPOCH  ENDS IN
@@ -261,8 +261,8 @@ TASK                QUEUE  KIND   ROLE  PEER    STATE    EPOCH  ENDS IN
 `
 }
 
-// TestOwnershipEvents holds the timeline, what chooses from it, and that a long one
-// is read to its end.
+// TestOwnershipEvents checks the timeline and its filters, and that all pages of a long one
+// are read.
 func TestOwnershipEvents(t *testing.T) {
 	at := func(d time.Duration) string { return apitest.Start.Add(d).Local().Format(time.DateTime) }
 	code, out, errs := command(t, apitest.New(), "mesh", "ownership-events")
@@ -284,7 +284,7 @@ NUMBER  TIME                 KIND        TASK                QUEUE   PEER    EPO
 			got += strings.TrimPrefix(line, `{"number":`)[:1]
 		}
 		if got != numbers {
-			t.Errorf("%s: the events %s, want %s", args, got, numbers)
+			t.Errorf("%s: events %s, want %s", args, got, numbers)
 		}
 	}
 	n := &history{apitest.New(), 2*ownershipPage + 1}
@@ -293,7 +293,7 @@ NUMBER  TIME                 KIND        TASK                QUEUE   PEER    EPO
 	}
 }
 
-// history is a node on which much happened.
+// history is a node with many ownership events.
 type history struct {
 	*apitest.Node
 	events int
@@ -316,7 +316,7 @@ func (h deadHome) Queue(ctx context.Context, name string) (node.Queue, error) {
 	return q, err
 }
 
-// TestAQueueWhoseHomeIsDeadSaysSoFirst holds the alarm of queue show.
+// TestAQueueWhoseHomeIsDeadSaysSoFirst checks the warning of queue show.
 func TestAQueueWhoseHomeIsDeadSaysSoFirst(t *testing.T) {
 	code, out, _ := command(t, deadHome{apitest.New()}, "queue", "show", "photos")
 	if want := "! queue photos: its home laptop is dead\n! start laptop again\nphotos  home dead\n"; code != exitOK || !strings.HasPrefix(out, want) {
@@ -324,7 +324,7 @@ func TestAQueueWhoseHomeIsDeadSaysSoFirst(t *testing.T) {
 	}
 }
 
-// TestQueueNamesAreOffered holds what the tab key offers.
+// TestQueueNamesAreOffered checks the shell completion of queue names.
 func TestQueueNamesAreOffered(t *testing.T) {
 	for args, want := range map[string]string{
 		"queue show":                      "build\topen at here\nphotos\tpaused at laptop\n",
@@ -350,8 +350,8 @@ func TestQueueNamesAreOffered(t *testing.T) {
 	}
 }
 
-// TestANodeWithoutQueuesSaysSo checks the error of a node that is older than
-// the command: not that the queue is missing.
+// TestANodeWithoutQueuesSaysSo checks the error from a node that is older than
+// the command: it does not state that the queue is missing.
 func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 	socket := socketPath(t)
 	l, err := api.Listen(socket)
@@ -378,7 +378,7 @@ func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 	n := apitest.New()
 	n.Err = fmt.Errorf("queue build: %w", node.ErrNotFound)
 	if code, _, errs := command(t, n, "queue", "show", "build"); code != exitNotFound || strings.Contains(errs, "no shared queues") || !strings.Contains(errs, "queue ls") {
-		t.Errorf("a queue that is missing: %d\n%s", code, errs)
+		t.Errorf("a missing queue: %d\n%s", code, errs)
 	}
 	if err := older.Close(); err != nil {
 		t.Error(err)
@@ -388,7 +388,7 @@ func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 	}
 }
 
-// noAdmin is a node to which an admin comes after it was asked so often.
+// noAdmin is a node to which an admin connects after a number of requests.
 type noAdmin struct {
 	*apitest.Node
 	refusals int
@@ -402,8 +402,8 @@ func (n *noAdmin) SetQueue(ctx context.Context, name string, s node.QueueSetting
 	return q, err
 }
 
-// With --wait the making of a queue keeps asking while no admin is connected, and says
-// once what it waits for; without, it is refused.
+// With --wait, creating a queue retries while no admin is connected, and prints once what it
+// waits for; without --wait, it is refused.
 func TestQueueSetWaitsForAnAdmin(t *testing.T) {
 	n := &noAdmin{apitest.New(), 1}
 	code, _, errs := command(t, n, "queue", "set", "build", "--home", "here", "--wait")

@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A Chinese name takes two cells a character: the columns after it stand.
+// A Chinese character takes two cells: the columns after it stay aligned.
 func TestTableAlignsWideCharacters(t *testing.T) {
 	tb := newTable(col("NAME"), num("N"), wideOnly("ID"), col("STATE"))
 	tb.row("烽火台", 7, "x", "ALIVE")
@@ -35,7 +35,7 @@ func TestTableAlignsWideCharacters(t *testing.T) {
 	}
 }
 
-// What another machine wrote cannot steer the terminal.
+// Text from another machine cannot control the terminal.
 func TestCleanTakesControlOut(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain 烽火 text":     "plain 烽火 text",
@@ -123,7 +123,7 @@ func TestEndCodes(t *testing.T) {
 	}
 }
 
-// A wait tells each step once, in order, however fast they come.
+// A waiting command prints each step once, in order, however fast they follow.
 func TestNews(t *testing.T) {
 	f := &follower{}
 	var got []string
@@ -138,10 +138,10 @@ func TestNews(t *testing.T) {
 	}
 	want := "accepted by laptop|running at laptop, attempt 1|retrying at laptop: exit code 75"
 	if strings.Join(got, "|") != want {
-		t.Errorf("told %s, want %s", strings.Join(got, "|"), want)
+		t.Errorf("printed %s, want %s", strings.Join(got, "|"), want)
 	}
 	if all := new(follower).changes(node.Task{State: "SUCCESS", Peer: "p", Receipts: []string{"stored", "accepted", "started", "done"}}); len(all) != 2 {
-		t.Errorf("a fast task tells %v", all)
+		t.Errorf("a fast task prints %v", all)
 	}
 }
 
@@ -189,11 +189,11 @@ func TestMultiaddrs(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	if _, err := multiaddrs([]string{"4001"}); err == nil {
-		t.Error("a bare port was taken")
+		t.Error("a bare port was accepted")
 	}
 }
 
-// Color is for terminals alone, and nobody who said no gets it.
+// Only terminals get color, and only if the user did not disable it.
 func TestPaint(t *testing.T) {
 	for _, tt := range []struct {
 		tty     bool
@@ -211,7 +211,7 @@ func TestPaint(t *testing.T) {
 	}
 }
 
-// A task of a queue runs at the owner that said so, not at the home that took it over.
+// A task of a queue is shown at the owner that reported it, not at the home that accepted it.
 func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 	event := func(name, state string) node.Event { return node.Event{Node: name, State: state} }
 	queued := node.Task{Role: "home", Target: "queue:build", Peer: "alpha", Events: []node.Event{event("alpha", "ACCEPTED"), event("beta", "RUNNING"), event("gamma", "RUNNING"), event("alpha", "ACCEPTED")}}
@@ -232,10 +232,10 @@ func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 	}
 }
 
-// uncolored colors no cell.
+// uncolored leaves every cell without color.
 func uncolored(_, text string) string { return text }
 
-// A table for a narrow terminal loses text of its widest columns, and no numbers.
+// A table on a narrow terminal shortens the text of its widest columns, but no numbers.
 func TestTableFitsTheTerminal(t *testing.T) {
 	tb := newTable(col("ID"), col("STATE"), num("TRIES"), col("REASON"))
 	tb.row("01a1f84f", "FAILED", 3, "the printer is out of paper, 再试一次 later")
@@ -253,7 +253,7 @@ func TestTableFitsTheTerminal(t *testing.T) {
 	}
 }
 
-// The widest format cuts nothing off.
+// The wide format does not truncate.
 func TestWideCutsNothingOff(t *testing.T) {
 	reason := strings.Repeat("why ", 40)
 	page := node.Page[node.Task]{Items: []node.Task{{ID: "01a1f84f-fb79-727b-b679-7a95fb475002", Ending: node.Ending{Reason: reason}}}}
@@ -266,7 +266,7 @@ func TestWideCutsNothingOff(t *testing.T) {
 	}
 }
 
-// Colors are used where a terminal shows them or --color asks for them: states and warnings.
+// States and warnings are colored on a terminal that shows colors or with --color.
 func TestColors(t *testing.T) {
 	for _, tt := range []struct {
 		color, noColor string

@@ -22,8 +22,8 @@ import (
 	"github.com/balefire/balefire/store/journal"
 )
 
-// A store that fails is opened again automatically, with longer and longer pauses; a
-// changed configuration opens the node at once; other errors end it.
+// A failed store is reopened automatically, with increasing pauses; a changed configuration
+// reopens the node at once; other errors stop it.
 func TestKeepOpensAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, _ := newTestApp()
@@ -47,7 +47,7 @@ func TestKeepOpensAgain(t *testing.T) {
 		})
 		want := []time.Duration{0, time.Second, 3 * time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second, 31 * time.Second}
 		if !errors.Is(err, broken) || !slices.Equal(at, want) {
-			t.Errorf("opened at %v, want %v; ended with %v", at, want, err)
+			t.Errorf("opened at %v, want %v; error %v", at, want, err)
 		}
 	})
 }
@@ -59,13 +59,13 @@ func TestKeepStopsWhenTold(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
 		if err := d.supervise(ctx, func() error { return store.ErrFailed }); err != nil {
-			t.Errorf("stopped while it waited: %v", err)
+			t.Errorf("stopped while waiting: %v", err)
 		}
 	})
 }
 
-// SIGHUP reads the configuration again: what can change at once does, for the
-// rest the node is opened again, and a wrong one changes nothing.
+// SIGHUP reloads the configuration: some settings change at once, the others reopen the
+// node, and an invalid configuration changes nothing.
 func TestReload(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "n")
 	if _, err := node.Init(node.InitOptions{Dir: dir, Name: "solo", NewMesh: true}); err != nil {
@@ -92,7 +92,7 @@ func TestReload(t *testing.T) {
 		t.Helper()
 		for _, w := range want {
 			got := read(t, notified)
-			for strings.HasPrefix(got, "STATUS=") { // how far the store is
+			for strings.HasPrefix(got, "STATUS=") { // progress of the store
 				got = read(t, notified)
 			}
 			if !strings.HasPrefix(got, w+"\nSTATUS=") {
@@ -128,8 +128,8 @@ func TestReload(t *testing.T) {
 	write(fmt.Sprintf("log: {level: debug}\nlimits: {slots: %d}\n", before+3))
 	hup <- reloadSignals()[0]
 	told.await(t, `"changed_fields":["limits.slots"]`)
-	wantTold("RELOADING=1", "READY=1") // of the level; nothing of the wrong one
-	wantTold("RELOADING=1", "READY=1") // a node that is opened again does not stop
+	wantTold("RELOADING=1", "READY=1") // for the level; nothing for the invalid configuration
+	wantTold("RELOADING=1", "READY=1") // reopening a node does not stop the service
 	if got := slots(); got != before+3 {
 		t.Errorf("%d slots, want %d", got, before+3)
 	}
@@ -140,7 +140,7 @@ func TestReload(t *testing.T) {
 	}
 	defer taken.Close()
 	base = fmt.Sprintf("net: {listen: [/ip4/127.0.0.1/tcp/%d]}\nstore: {segment: 4MiB}\n", taken.Addr().(*net.TCPAddr).Port)
-	write("") // valid, but its port is another program's
+	write("") // valid, but another program has the port
 	hup <- reloadSignals()[0]
 	told.await(t, "the old one is used")
 	wantTold("RELOADING=1", "READY=1")
@@ -149,12 +149,12 @@ func TestReload(t *testing.T) {
 	}
 	cancel()
 	if err := <-done; err != nil {
-		t.Errorf("the daemon ended with %v", err)
+		t.Errorf("the daemon returned %v", err)
 	}
 	wantTold("STOPPING=1")
 }
 
-// The watchdog of the service manager is fed in half the time that it gives.
+// The watchdog of the service manager is notified at half its interval.
 func TestWatchdogIsFed(t *testing.T) {
 	notified := notifySocket(t)
 	t.Setenv("NOTIFY_SOCKET", notified.LocalAddr().String())
@@ -173,10 +173,10 @@ func TestWatchdogIsFed(t *testing.T) {
 	cancel()
 	<-done
 	t.Setenv("WATCHDOG_USEC", "")
-	d.watchdog(t.Context()) // no watchdog: it returns at once
+	d.watchdog(t.Context()) // without a watchdog it returns at once
 }
 
-// The unit that is shipped keeps its sandbox, and the watchdog that the node feeds.
+// The shipped unit keeps its sandbox and its watchdog.
 func TestUnitKeepsItsSandbox(t *testing.T) {
 	unit, err := os.ReadFile("../../packaging/systemd/balefire.service")
 	if err != nil {
@@ -189,7 +189,7 @@ func TestUnitKeepsItsSandbox(t *testing.T) {
 		"StateDirectoryMode=0700", "RuntimeDirectoryMode=0750", "TimeoutStartSec=infinity", "ExecStart=/usr/local/bin/balefire-node run",
 	} {
 		if !slices.Contains(lines, want) {
-			t.Errorf("the unit does not say %s", want)
+			t.Errorf("the unit does not contain %s", want)
 		}
 	}
 	if strings.Contains(string(unit), "\nMemoryDenyWriteExecute") {
@@ -197,7 +197,8 @@ func TestUnitKeepsItsSandbox(t *testing.T) {
 	}
 }
 
-// The drop-in for run_as gives two capabilities and lets others pass through, no more.
+// The drop-in for run_as only grants two capabilities and lets other users traverse the
+// state folder.
 func TestDropInForRunAs(t *testing.T) {
 	b, err := os.ReadFile("../../packaging/systemd/run-as.conf")
 	if err != nil {
@@ -211,11 +212,11 @@ func TestDropInForRunAs(t *testing.T) {
 	}
 	want := []string{"[Service]", "CapabilityBoundingSet=CAP_SETUID CAP_SETGID", "AmbientCapabilities=CAP_SETUID CAP_SETGID", "StateDirectoryMode=0711"}
 	if !slices.Equal(got, want) {
-		t.Errorf("it says %q", got)
+		t.Errorf("content %q", got)
 	}
 }
 
-// logLines passes on what is logged, line by line.
+// logLines passes on the log, line by line.
 type logLines chan string
 
 func (l logLines) Write(p []byte) (int, error) {
@@ -223,7 +224,7 @@ func (l logLines) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// await returns when a line has been logged that contains want.
+// await returns when a line that contains want has been logged.
 func (l logLines) await(t *testing.T, want string) {
 	t.Helper()
 	for {
@@ -233,7 +234,7 @@ func (l logLines) await(t *testing.T, want string) {
 				return
 			}
 		case <-time.After(2 * time.Minute):
-			t.Fatalf("the log does not tell %s", want)
+			t.Fatalf("the log does not contain %s", want)
 		}
 	}
 }
@@ -261,8 +262,8 @@ func read(t *testing.T, conn *net.UnixConn) string {
 	return string(buf[:n])
 }
 
-// TestStartingNodeSaysSo holds S50: while a large store opens the node is alive and
-// not ready, every other question is answered with how far it is, and wait waits.
+// TestStartingNodeSaysSo checks S50: while a large store opens, the node is alive and
+// not ready, it answers every other request with its progress, and wait waits.
 func TestStartingNodeSaysSo(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "n")
 	if _, err := node.Init(node.InitOptions{Dir: dir, Name: "solo", NewMesh: true}); err != nil {
@@ -301,12 +302,12 @@ func TestStartingNodeSaysSo(t *testing.T) {
 		{"wait --for peer=laptop --timeout 100ms", exitTimeout, "the node is starting"},
 	} {
 		if code, says := asked(t, dir, tt.args); code != tt.code || !strings.Contains(says, tt.says) {
-			t.Errorf("%s: exit code %d, want %d; it says %q, want %q", tt.args, code, tt.code, says, tt.says)
+			t.Errorf("%s: exit code %d, want %d; message %q, want %q", tt.args, code, tt.code, says, tt.says)
 		}
 	}
 	close(read)
 	if code, says := asked(t, dir, "wait --for ready --timeout 1m"); code != exitOK {
-		t.Errorf("it does not become ready: %s", says)
+		t.Errorf("the node does not become ready: %s", says)
 	}
 	if code, says := asked(t, dir, "status"); code != exitOK {
 		t.Errorf("status of the ready node: %s", says)
@@ -317,8 +318,7 @@ func TestStartingNodeSaysSo(t *testing.T) {
 	}
 }
 
-// asked runs a command on the node in dir and returns its exit code and what it
-// complained of.
+// asked runs a command on the node in dir and returns its exit code and its error message.
 func asked(t *testing.T, dir, args string) (code int, says string) {
 	t.Helper()
 	w, _, complaints := newTestApp()
@@ -326,8 +326,8 @@ func asked(t *testing.T, dir, args string) (code int, says string) {
 	return code, complaints.String()
 }
 
-// What --log-level says counts before the environment, and is to blame when it makes no
-// sense.
+// --log-level takes precedence over the environment, and is named in the error if it is
+// invalid.
 func TestLogLevel(t *testing.T) {
 	for _, environ := range []string{"BALEFIRE_LOG_LEVEL=debug", "BALEFIRE_LOG_LEVEL=warn"} {
 		w, _, _ := newTestApp()
@@ -347,7 +347,7 @@ func TestLogLevel(t *testing.T) {
 	}
 }
 
-// A span of time in the log has its unit, in JSON too.
+// A duration in the log has a unit, in JSON too.
 func TestLogSpansHaveUnits(t *testing.T) {
 	for _, format := range []string{"text", "json"} {
 		w, _, errs := newTestApp()
@@ -358,12 +358,12 @@ func TestLogSpansHaveUnits(t *testing.T) {
 	}
 }
 
-// TestWaitSaysWhatWasSo checks that a wait whose time has ended during a question says what
-// was so before that, and not that a question was broken off.
+// TestWaitSaysWhatWasSo checks that a wait that times out during a request reports the last
+// known state, and not the interrupted request.
 func TestWaitSaysWhatWasSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct {
-			whys []string // of the questions before the one that is broken off
+			whys []string // of the requests before the interrupted one
 			want string
 		}{
 			{[]string{"it is QUEUED", "it is RUNNING"}, "wait for task=1: timeout after 1m0s: it is RUNNING"},
@@ -382,10 +382,10 @@ func TestWaitSaysWhatWasSo(t *testing.T) {
 				return false, why, nil
 			})
 			if err == nil || err.Error() != c.want {
-				t.Errorf("it says %q, want %q", err, c.want)
+				t.Errorf("error %q, want %q", err, c.want)
 			}
 			if code := exitCode(t.Context(), err); code != exitTimeout {
-				t.Errorf("it ends with %d", code)
+				t.Errorf("exit code %d", code)
 			}
 		}
 	})

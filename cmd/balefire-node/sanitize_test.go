@@ -12,17 +12,17 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// hostile is what a program at the other end may answer: OSC 52 for the clipboard, a
-// cleared screen in both writings, a title, a line that looks like this program's own.
+// hostile is a possible answer from a malicious program: OSC 52 for the clipboard, both
+// encodings of a cleared screen, a title, a line that looks like one of this program.
 const hostile = "ok\x1b]52;c;ZXZpbA==\x07\x1b[2J\u009b2J\u009d0;title\u009c\x7f\rover\u202eback\n✓ SUCCESS in 1s, exit 0\n"
 
 func hasControls(s string) bool { return strings.IndexFunc(s, isControl) >= 0 }
 
-// A result is written to a terminal without what steers it, and to a file as it is.
+// A result is written to a terminal without control characters, and to a file unchanged.
 func TestResultsDoNotSteerTheTerminal(t *testing.T) {
 	w, out, _ := newTestApp()
 	if err := w.writeResult("01a1f84f", strings.NewReader(hostile)); err != nil || out.String() != hostile {
-		t.Errorf("a pipe got %q, %v; want it as it is", out, err)
+		t.Errorf("a pipe got %q, %v; want it unchanged", out, err)
 	}
 	out.Reset()
 	w.outTTY = true
@@ -31,7 +31,7 @@ func TestResultsDoNotSteerTheTerminal(t *testing.T) {
 	}
 	out.Reset()
 	if err := w.writeResult("01a1f84f", strings.NewReader("no line end")); err != nil || out.String() != "no line end\n" {
-		t.Errorf("the terminal got %q, %v; want a line end behind it", out, err)
+		t.Errorf("the terminal got %q, %v; want a newline at the end", out, err)
 	}
 	for _, binary := range []string{"ELF\x00\x01", strings.Repeat("\xff\xfe", 100)} {
 		out.Reset()
@@ -40,7 +40,7 @@ func TestResultsDoNotSteerTheTerminal(t *testing.T) {
 			t.Errorf("binary: the terminal got %q, %v; want a refusal", out, err)
 		}
 	}
-	for _, cut := range []string{strings.Repeat("é", sniffSize), "a" + strings.Repeat("烽", sniffSize)} { // a character over the edge of what is looked at
+	for _, cut := range []string{strings.Repeat("é", sniffSize), "a" + strings.Repeat("烽", sniffSize)} { // a character across the end of the inspected part
 		out.Reset()
 		if err := w.writeResult("01a1f84f", strings.NewReader(cut)); err != nil || strings.TrimSuffix(out.String(), "\n") != cut {
 			t.Errorf("text: %d bytes, %v; want all %d", out.Len(), err, len(cut))
@@ -48,12 +48,12 @@ func TestResultsDoNotSteerTheTerminal(t *testing.T) {
 	}
 }
 
-// No line of a foreign standard error looks like one of this program.
+// No line of another program's standard error looks like one of this program.
 func TestForeignLinesAreQuoted(t *testing.T) {
 	got := quoteLines(hostile)
 	for line := range strings.Lines(got) {
 		if !strings.HasPrefix(line, "  │ ") {
-			t.Errorf("line %q stands alone", line)
+			t.Errorf("line %q is not quoted", line)
 		}
 	}
 	if hasControls(got) || hasControls(sanitizeLine(hostile)) || strings.Contains(sanitizeLine(hostile), "\n") {
@@ -61,7 +61,7 @@ func TestForeignLinesAreQuoted(t *testing.T) {
 	}
 }
 
-// The JSON and YAML of any task are valid, steer no terminal and mean the same.
+// The JSON and YAML of any task are valid, contain no control characters and are equivalent.
 func TestDocumentsOfHostileTasks(t *testing.T) {
 	task := node.Task{ID: "01a1f84f", Kind: "k", Ending: node.Ending{Stderr: hostile, Reason: "\x1b[31m\u0085\u2028\x00\ufeff\ufffe" + hostile}}
 	for _, format := range []string{formatJSON, formatJSONL, formatYAML, formatTable} {

@@ -7,7 +7,7 @@ import (
 	"github.com/balefire/balefire/api/apitest"
 )
 
-// TestSchedules holds what the verbs of schedule ask and show.
+// TestSchedules checks the requests and the output of the schedule commands.
 func TestSchedules(t *testing.T) {
 	const row = `
 QUEUE  NAME     CRON       ZONE          KIND   NEXT                  FIRED  SKIPPED  LAST

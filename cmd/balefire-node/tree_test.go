@@ -20,7 +20,7 @@ func newTestApp() (*app, *bytes.Buffer, *bytes.Buffer) {
 	return &app{in: strings.NewReader(""), out: out, err: err, clock: clock.System()}, out, err
 }
 
-// walk visits every command that someone may type.
+// walk visits every visible command.
 func walk(c *cobra.Command, visit func(*cobra.Command)) {
 	visit(c)
 	for _, sub := range c.Commands() {
@@ -31,9 +31,9 @@ func walk(c *cobra.Command, visit func(*cobra.Command)) {
 // bareFlag is a flag without a description, in a list of flags.
 var bareFlag = regexp.MustCompile(`(?m)^ +(-\w, )?--[\w-]+( \w+)?$`)
 
-// TestTree walks the tree of commands: each says in a line what it does, and
-// how by more words or an example; each that does something has an example, says
-// what its flags are, takes -o and checks its arguments.
+// TestTree walks the tree of commands: each has a one-line summary and a description or an
+// example; each that runs has an example, describes its flags, accepts -o and validates its
+// arguments.
 func TestTree(t *testing.T) {
 	w, _, _ := newTestApp()
 	n := 0
@@ -45,33 +45,33 @@ func TestTree(t *testing.T) {
 		n++
 		switch {
 		case c.Short == "" || strings.HasSuffix(c.Short, "."):
-			t.Errorf("%s: its one line is %q", path, c.Short)
+			t.Errorf("%s: summary %q", path, c.Short)
 		case c.Long == "" && c.Example == "":
 			t.Errorf("%s has neither a description nor an example", path)
 		case c.Example == "" && !c.HasSubCommands():
 			t.Errorf("%s has no example", path)
 		case c.Example != "" && !strings.Contains(c.Example, path) && !strings.Contains(c.Example, "balefire-node"):
-			t.Errorf("%s: its example does not show it", path)
+			t.Errorf("%s: the example does not contain the command", path)
 		case c.Runnable() && !c.HasSubCommands() && c.Args == nil:
-			t.Errorf("%s takes any arguments", path)
+			t.Errorf("%s does not validate its arguments", path)
 		case c.InheritedFlags().Lookup("output") == nil && c.HasParent():
 			t.Errorf("%s has no -o", path)
 		}
 		if bare := bareFlag.FindString(c.LocalFlags().FlagUsages()); bare != "" {
-			t.Errorf("%s: nothing says what %s is", path, strings.TrimSpace(bare))
+			t.Errorf("%s: no description of %s", path, strings.TrimSpace(bare))
 		}
 		for line := range strings.SplitSeq(c.Long+"\n"+c.Short, "\n") {
 			if displayWidth(line) > 84 {
-				t.Errorf("%s: a line of its help is %d wide: %s", path, displayWidth(line), line)
+				t.Errorf("%s: a help line is %d cells wide: %s", path, displayWidth(line), line)
 			}
 		}
 	})
 	if n < 40 {
-		t.Errorf("the walk saw %d commands only", n)
+		t.Errorf("the walk visited only %d commands", n)
 	}
 }
 
-// The commands that DESIGN promises are there.
+// The commands of the design exist.
 func TestCommandsOfTheDesign(t *testing.T) {
 	w, _, _ := newTestApp()
 	var have []string
@@ -80,12 +80,12 @@ func TestCommandsOfTheDesign(t *testing.T) {
 		"handler add,handler ls,handler rm,peers ls,peers show,peers block,peers unblock,peers forget,peers pending,peers accept,peers name,peers revoke,ping,path,netcheck,mesh members,mesh summary,mesh prune,mesh converge,mesh recover,mesh timeline,mesh ownership-events,queue ls,queue show,queue set,queue members,queue pause,queue resume,queue drain,queue handoff,queue seize,lease ls,lease show,lease conflicts,lease release,drain,stop,events,invite,join,why,bench deliver,demo,"+
 		"store stats,store check,store compact,store snapshot,store salvage,store restore,audit verify,audit ls,health,wait,config show,config path,config validate,version,completion", ",") {
 		if !slices.Contains(have, want) {
-			t.Errorf("there is no %s", want)
+			t.Errorf("no command %s", want)
 		}
 	}
 }
 
-// Help is data: someone asked for it. A mistake is told on standard error.
+// Requested help is written to standard output, a usage error to standard error.
 func TestHelpAndMistakes(t *testing.T) {
 	w, out, errs := newTestApp()
 	if code := execute(t.Context(), w, []string{"send", "--help"}); code != exitOK || !strings.Contains(out.String(), "Send a task to a peer") || errs.Len() > 0 {
@@ -97,8 +97,7 @@ func TestHelpAndMistakes(t *testing.T) {
 	}
 }
 
-// A word that is no command is a mistake wherever it stands, and what may have been
-// meant is named.
+// An unknown command is a usage error at every level, and similar commands are suggested.
 func TestMistypedCommands(t *testing.T) {
 	for line, want := range map[string]string{
 		"sned":            `"sned" of balefire-node: did you mean send?`,
@@ -121,8 +120,7 @@ func TestMistypedCommands(t *testing.T) {
 	}
 }
 
-// Whoever is asked for something may go away instead: an input that says nothing holds
-// no command up.
+// A prompt can be interrupted: a command does not block on silent input.
 func TestInterruptWhileReading(t *testing.T) {
 	for _, args := range [][]string{{"join", "-"}, {"send", "laptop", "echo", "-"}, {"peers", "forget", "laptop"}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -132,7 +130,7 @@ func TestInterruptWhileReading(t *testing.T) {
 			ctx, interrupt := context.WithCancel(t.Context())
 			ended := make(chan int)
 			go func() { ended <- execute(ctx, w, append(args, "--dir", t.TempDir())) }()
-			synctest.Wait() // it reads
+			synctest.Wait() // until it reads
 			interrupt()
 			if code := <-ended; code != exitInterrupted || out.Len() > 0 || strings.Contains(errs.String(), "error") {
 				t.Errorf("%v: %d, %q, %q", args, code, out, errs)

@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Flags take the units of the configuration, and refuse what it refuses.
+// Flags accept the same units as the configuration, and reject the same values.
 func TestFlagsHaveTheUnitsOfTheConfiguration(t *testing.T) {
 	var s node.HandlerSpec
 	c := &cobra.Command{}
@@ -25,7 +25,7 @@ func TestFlagsHaveTheUnitsOfTheConfiguration(t *testing.T) {
 	}
 	for _, bad := range [][]string{{"--run-timeout", "5"}, {"--run-timeout", "-1s"}, {"--run-timeout", "soon"}, {"--max-output", "10 MB of it"}, {"--max-body", "-1"}} {
 		if err := c.ParseFlags(bad); err == nil {
-			t.Errorf("%q was taken", bad)
+			t.Errorf("%q was accepted", bad)
 		}
 	}
 	var d time.Duration

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestABinaryKnowsItsVersion checks that a binary says what it was built from however it was
-// built: by make, by go install of a version, by go build in a clone, or from bare files.
+// TestABinaryKnowsItsVersion checks that a binary reports its source however it was built: by
+// make, by go install of a version, by go build in a clone, or from files without a repository.
 func TestABinaryKnowsItsVersion(t *testing.T) {
 	info := func(version string, settings ...string) *debug.BuildInfo {
 		b := &debug.BuildInfo{Main: debug.Module{Version: version}}
