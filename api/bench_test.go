@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A sink takes tasks at no cost, so that only the API server is measured.
+// A sink accepts tasks at no cost, so that only the API server is measured.
 type sink struct{ *apitest.Node }
 
 func (sink) Submit(context.Context, node.Request) (node.Submitted, error) {
@@ -36,7 +36,7 @@ func oneKiB(b *testing.B) []byte {
 	return doc
 }
 
-// BenchmarkSubmit is what the API server adds to a task that is submitted alone.
+// BenchmarkSubmit measures the overhead of the API server for a single task.
 func BenchmarkSubmit(b *testing.B) {
 	doc, h := oneKiB(b), New(sink{apitest.New()}, Config{}).Handler()
 	b.ReportAllocs()
@@ -45,7 +45,7 @@ func BenchmarkSubmit(b *testing.B) {
 	}
 }
 
-// BenchmarkBatch is what it adds to a task in a batch of 1000: an operation is
+// BenchmarkBatch measures the overhead per task in a batch of 1000: an operation is
 // one task.
 func BenchmarkBatch(b *testing.B) {
 	doc := bytes.Repeat(append(oneKiB(b), '\n'), MaxBatch)

@@ -10,8 +10,8 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// deadLetterPages makes pages of dead letters with so many on each; every tenth was
-// repeated before.
+// deadLetterPages creates pages of dead letters of the given sizes; every tenth dead letter
+// was repeated before.
 func deadLetterPages(sizes ...int) (pages []node.Page[node.Task]) {
 	id := 0
 	for i, size := range sizes {

@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/api/apitest"
 )
 
-// TestEndpointBeforeTheNode: a node that still opens its store lives, says how far
-// it is, and asks everyone to come back.
+// TestEndpointBeforeTheNode checks that a node that is still opening its store is alive,
+// reports its progress, and asks clients to retry later.
 func TestEndpointBeforeTheNode(t *testing.T) {
 	w := api.NewEndpoint(api.Config{})
 	ask := func(method, path string) *httptest.ResponseRecorder {

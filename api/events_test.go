@@ -32,9 +32,9 @@ func follow(t *testing.T, c *http.Client, target string) (*http.Response, *bufio
 	return res, bufio.NewScanner(res.Body)
 }
 
-// TestEventsGoOnUntilTheNodeStops checks that the stream begins before anything
-// has happened, tells each event and each gap as it comes, and ends whole at a
-// stop, which it does not hold up.
+// TestEventsGoOnUntilTheNodeStops checks that the stream starts before the first
+// event, carries each event and each gap as it occurs, and is closed cleanly at a
+// stop, which it does not delay.
 func TestEventsGoOnUntilTheNodeStops(t *testing.T) {
 	n := apitest.New()
 	n.Happens = make(chan node.EventPage)
@@ -59,8 +59,8 @@ func TestEventsGoOnUntilTheNodeStops(t *testing.T) {
 	}
 }
 
-// TestAReaderThatLeavesIsForgotten checks that nobody waits for events on behalf
-// of a client that has gone.
+// TestAReaderThatLeavesIsForgotten checks that the server stops waiting for events
+// when the client disconnects.
 func TestAReaderThatLeavesIsForgotten(t *testing.T) {
 	n := waiting{apitest.New(), make(chan struct{}), make(chan struct{})}
 	c, _ := open(t, n, Config{})
@@ -72,8 +72,8 @@ func TestAReaderThatLeavesIsForgotten(t *testing.T) {
 	<-n.left
 }
 
-// A waiting node tells when someone begins to wait for events, once, and when
-// nobody does any more.
+// A waiting node reports once when a caller starts to wait for events, and once when the
+// caller stops.
 type waiting struct {
 	*apitest.Node
 	asked, left chan struct{}
@@ -86,7 +86,7 @@ func (w waiting) Events(ctx context.Context, after uint64, _ int, _ time.Duratio
 	return node.EventPage{Items: []node.NodeEvent{}, Next: after}
 }
 
-// TestAskingForTheHeadOfEventsEnds checks that a HEAD has no stream.
+// TestAskingForTheHeadOfEventsEnds checks that a HEAD request returns without a stream.
 func TestAskingForTheHeadOfEventsEnds(t *testing.T) {
 	n := apitest.New()
 	n.Happens = make(chan node.EventPage)
@@ -96,8 +96,8 @@ func TestAskingForTheHeadOfEventsEnds(t *testing.T) {
 	}
 }
 
-// TestAPageWaitsAndEndsWithTheNode checks that a caller that waits for a page gets what there
-// is when the node stops, and does not hold the stop up.
+// TestAPageWaitsAndEndsWithTheNode checks that a caller that waits for a page gets the
+// available events when the node stops, and does not delay the stop.
 func TestAPageWaitsAndEndsWithTheNode(t *testing.T) {
 	n := waiting{apitest.New(), make(chan struct{}), make(chan struct{})}
 	c, stop := open(t, n, Config{Grace: time.Minute})
@@ -121,8 +121,8 @@ func TestAPageWaitsAndEndsWithTheNode(t *testing.T) {
 	}
 }
 
-// TestEventsThatMakeNoSense checks that bad questions are problems in both forms.
-func TestEventsThatMakeNoSense(t *testing.T) {
+// TestInvalidEventQueries checks that invalid queries return problems in both forms.
+func TestInvalidEventQueries(t *testing.T) {
 	for _, query := range []string{"after=-1", "after=x", "limit=0", "limit=1001", "wait=soon", "wait=-1s", "since=3"} {
 		for _, accept := range []string{jsonType, ndjsonType} {
 			if accept == ndjsonType && strings.HasPrefix(query, "wait") {

@@ -26,7 +26,7 @@ var update = flag.Bool("update", false, "write testdata anew")
 
 const jsonTask = `{"target":"laptop","kind":"shell","args":["uname","-a"]}`
 
-// ask sends one request to the API server of n and returns the answer with its body.
+// ask sends one request to the API server of n and returns the response and its body.
 func ask(t *testing.T, n Node, method, target, contentType, body string, more ...string) (*http.Response, string) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, target, strings.NewReader(body))
@@ -42,13 +42,13 @@ func ask(t *testing.T, n Node, method, target, contentType, body string, more ..
 	w := httptest.NewRecorder()
 	s := New(n, Config{})
 	s.Handler().ServeHTTP(w, r)
-	if f, ok := n.(*apitest.Node); !ok || f.Err == nil { // else the error is one that a test made up
+	if f, ok := n.(*apitest.Node); !ok || f.Err == nil { // otherwise the error is an artificial one
 		described(t, s, r, w.Code)
 	}
 	return w.Result(), w.Body.String()
 }
 
-// described reports an error unless the document says that a route may answer so.
+// described fails the test unless the OpenAPI document lists the status for the route.
 func described(t *testing.T, s *Server, r *http.Request, status int) {
 	t.Helper()
 	_, pattern := s.mux.Handler(r)
@@ -59,34 +59,34 @@ func described(t *testing.T, s *Server, r *http.Request, status int) {
 	}
 	o := map[string]*huma.Operation{"GET": item.Get, "HEAD": item.Get, "PUT": item.Put, "POST": item.Post, "DELETE": item.Delete}[r.Method]
 	if o == nil || o.Responses[strconv.Itoa(status)] == nil {
-		t.Errorf("%s %s answers %d, and the document does not say so", r.Method, path, status)
+		t.Errorf("%s %s returns %d, which the document does not list", r.Method, path, status)
 	}
 }
 
-// problemOfBody reads a problem and checks what every problem promises.
+// problemOfBody reads a problem and checks the fields that every problem has.
 func problemOfBody(t *testing.T, res *http.Response, body string) Problem {
 	t.Helper()
 	var p Problem
 	if err := json.Unmarshal([]byte(body), &p); err != nil {
-		t.Fatalf("status %d, the body is no problem: %v\n%s", res.StatusCode, err, body)
+		t.Fatalf("status %d, the body is not a problem: %v\n%s", res.StatusCode, err, body)
 	}
 	if got := res.Header.Get("Content-Type"); got != problemType {
 		t.Errorf("content type %q", got)
 	}
 	if p.Status != res.StatusCode || p.Code == "" || p.Title == "" || p.Detail == "" || p.Fix == "" || !strings.HasPrefix(p.Type, "urn:balefire:problem:") {
-		t.Errorf("status %d: a part of the problem is missing: %+v", res.StatusCode, p)
+		t.Errorf("status %d: the problem lacks a field: %+v", res.StatusCode, p)
 	}
 	return p
 }
 
-// TestRoutes asks every route once with what it takes, and sees the node asked
-// for exactly that.
+// TestRoutes calls every route once with valid parameters, and checks the resulting
+// call of the node.
 func TestRoutes(t *testing.T) {
 	id := apitest.ID
 	tests := []struct {
 		method, target, body string
 		status               int
-		call, in             string // what the node is asked; a part of the answer
+		call, in             string // the call of the node; part of the response
 	}{
 		{"POST", "/v1/tasks", jsonTask, 202, "Submit laptop shell", `"state":"PENDING"`},
 		{"POST", "/v1/tasks/batch", "[" + jsonTask + "]", 200, "SubmitMany 1", `"accepted":1`},
@@ -199,7 +199,7 @@ func TestRoutes(t *testing.T) {
 				t.Errorf("the node was asked %q, want %q", got, tt.call)
 			}
 			if res.Header.Get("X-Content-Type-Options") != "nosniff" {
-				t.Error("a browser may guess the type of the answer")
+				t.Error("a browser may guess the content type of the response")
 			}
 			if tt.status == 202 && !strings.HasPrefix(res.Header.Get("Location"), "/v1/tasks/01a1f84f-") {
 				t.Errorf("Location %q", res.Header.Get("Location"))
@@ -212,20 +212,20 @@ func TestRoutes(t *testing.T) {
 	everyRouteIs(t, asked)
 }
 
-// everyRouteIs fails for a described route that is not among the ones asked.
+// everyRouteIs fails the test for each described route that was not called.
 func everyRouteIs(t *testing.T, asked map[string]bool) {
 	t.Helper()
 	for path, item := range New(apitest.New(), Config{}).api.OpenAPI().Paths {
 		for method, op := range map[string]any{"GET": item.Get, "POST": item.Post, "DELETE": item.Delete, "PUT": item.Put, "PATCH": item.Patch} {
 			if fmt.Sprintf("%v", op) != "<nil>" && !asked[method+" "+path] {
-				t.Errorf("%s %s is described and never asked", method, path)
+				t.Errorf("%s %s is described but never called", method, path)
 			}
 		}
 	}
 }
 
-// TestEveryErrorHasAStatusACodeAndAFix checks that what the node refuses arrives
-// as a problem, on the way through huma and on the way next to it.
+// TestEveryErrorHasAStatusACodeAndAFix checks that an error of the node arrives
+// as a problem, through huma and through the handlers that bypass it.
 func TestEveryErrorHasAStatusACodeAndAFix(t *testing.T) {
 	tests := []struct {
 		err    error
@@ -271,8 +271,8 @@ func TestEveryErrorHasAStatusACodeAndAFix(t *testing.T) {
 	}
 }
 
-// TestReadingNeverWrites checks that no GET has an effect: what only writes
-// answers 405 and says how.
+// TestReadingNeverWrites checks that no GET has a side effect: a write-only route
+// returns 405 with the allowed methods.
 func TestReadingNeverWrites(t *testing.T) {
 	id := apitest.ID
 	for _, path := range []string{
@@ -299,11 +299,11 @@ func TestReadingNeverWrites(t *testing.T) {
 	}
 	res, body := ask(t, apitest.New(), "GET", "/v1/tasks?target=laptop&kind=shell", "", "")
 	if p := problemOfBody(t, res, body); p.Status != 422 || len(p.Errors) != 1 {
-		t.Errorf("a GET that means to submit: %+v", p)
+		t.Errorf("a GET with the parameters of a submit: %+v", p)
 	}
 }
 
-// TestOtherMethodsAndPaths checks that what no route answers is a problem, too.
+// TestOtherMethodsAndPaths checks that a request without a route returns a problem, too.
 func TestOtherMethodsAndPaths(t *testing.T) {
 	tests := []struct {
 		method, path string
@@ -316,7 +316,7 @@ func TestOtherMethodsAndPaths(t *testing.T) {
 		{"DELETE", "/v1/status", 405, "GET, HEAD"},
 		{"GET", "/", 404, ""},
 		{"GET", "/v2/tasks", 404, ""},
-		{"GET", "/debug/pprof/", 404, ""}, // only behind a socket
+		{"GET", "/debug/pprof/", 404, ""}, // only on the socket
 		{"BREW", "/v1/tasks/" + apitest.ID + "/cancel", 405, "POST"},
 	}
 	for _, tt := range tests {
@@ -327,8 +327,8 @@ func TestOtherMethodsAndPaths(t *testing.T) {
 	}
 }
 
-// TestOpenAPI holds the description of the API server still: a change of it is a
-// change for every client. Run with -update to accept one.
+// TestOpenAPI compares the description of the API with the golden file: a change
+// affects every client. Run with -update to accept a change.
 func TestOpenAPI(t *testing.T) {
 	got := append(New(apitest.New(), Config{}).spec, '\n')
 	golden := filepath.Join("testdata", "openapi.json")
@@ -342,12 +342,12 @@ func TestOpenAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(got) != string(want) {
-		t.Errorf("the description changed: go test ./api -run TestOpenAPI -update, and look at the difference\n%s", got)
+		t.Errorf("the description changed: run go test ./api -run TestOpenAPI -update and review the difference\n%s", got)
 	}
 }
 
-// TestWaitingEndsWithTheTimeout checks that a task that has not ended is told apart
-// from one that has.
+// TestWaitingEndsWithTheTimeout checks that the response distinguishes a task that has not
+// ended from one that has.
 func TestWaitingEndsWithTheTimeout(t *testing.T) {
 	n := apitest.New()
 	n.Ended = make(chan struct{})

@@ -50,8 +50,8 @@ func open(t *testing.T, n Node, cfg Config) (c *http.Client, stop func() error) 
 	return &http.Client{Transport: tr}, stop
 }
 
-// TestTheSocket holds who may open it, and that it goes with its node.
-func TestTheSocket(t *testing.T) {
+// TestSocket checks the permissions of the socket, and that it is removed with its node.
+func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "made", "here", "node.sock")
 	l, err := Listen(path)
 	if err != nil {
@@ -66,7 +66,7 @@ func TestTheSocket(t *testing.T) {
 	}
 	dir, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(dir) != 1 {
-		t.Errorf("beside the socket: %v, %v", dir, err)
+		t.Errorf("files next to the socket: %v, %v", dir, err)
 	}
 	if _, err := Listen(path); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("a second node: %v", err)
@@ -75,12 +75,12 @@ func TestTheSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the socket stays: %v", err)
+		t.Errorf("the socket was not removed: %v", err)
 	}
 }
 
 // TestASocketLeftBehind checks that the socket of a killed node is replaced, and
-// that the old owner, should it still be there, does not remove the new one.
+// that the old owner, if it still exists, does not remove the new one.
 func TestASocketLeftBehind(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "node.sock")
 	dead, err := Listen(path)
@@ -125,8 +125,8 @@ func TestNoPlaceForASocket(t *testing.T) {
 	}
 }
 
-// TestNoOtherListener checks that the API server, which has no locks, is never opened
-// to a network.
+// TestNoOtherListener checks that the API server, which has no authentication, is never
+// exposed to a network.
 func TestNoOtherListener(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,8 +140,8 @@ func TestNoOtherListener(t *testing.T) {
 	}
 }
 
-// TestPprofIsOnTheSocket checks that profiles are had there, and that nothing
-// else changes.
+// TestPprofIsOnTheSocket checks that the socket serves profiles, and that other
+// routes do not change.
 func TestPprofIsOnTheSocket(t *testing.T) {
 	c, _ := open(t, apitest.New(), Config{})
 	for path, status := range map[string]int{"/debug/pprof/": 200, "/debug/pprof/heap": 200, "/debug/pprof/cmdline": 200, "/v1/status": 200, "/v2": 404} {
@@ -156,8 +156,8 @@ func TestPprofIsOnTheSocket(t *testing.T) {
 	}
 }
 
-// TestTooMuchIsAnsweredWhileItIsSent checks that who sends 11 MB, or without end,
-// reads why not, instead of a broken connection.
+// TestTooMuchIsAnsweredWhileItIsSent checks that a client that sends 11 MB, or an endless
+// body, receives a problem instead of a broken connection.
 func TestTooMuchIsAnsweredWhileItIsSent(t *testing.T) {
 	c, _ := open(t, apitest.New(), Config{Payload: 1 << 20})
 	big := `{"target":"l","kind":"k","text":"` + strings.Repeat("x", 11<<20) + `"}`
@@ -174,8 +174,8 @@ func TestTooMuchIsAnsweredWhileItIsSent(t *testing.T) {
 	}
 }
 
-// TestAStopLetsRequestsEnd checks that a stop waits for what is under way, and for
-// no longer than the grace.
+// TestAStopLetsRequestsEnd checks that a stop waits for requests in progress, but not
+// longer than the grace period.
 func TestAStopLetsRequestsEnd(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the sender ends %v", ends), func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestAStopLetsRequestsEnd(t *testing.T) {
 				}
 				got <- end{res.StatusCode, res.Body.Close()}
 			}()
-			if _, err := w.Write(make([]byte, 1<<20)); err != nil { // more than a socket holds: it is being read
+			if _, err := w.Write(make([]byte, 1<<20)); err != nil { // more than a socket buffers: the server is reading it
 				t.Fatal(err)
 			}
 			stopped := make(chan error, 1)
@@ -216,7 +216,7 @@ func TestAStopLetsRequestsEnd(t *testing.T) {
 				t.Errorf("the request ended with %d, %v", e.code, e.err)
 			}
 			if taken := n.Streams() != nil; taken != ends {
-				t.Errorf("a task was taken: %v", taken)
+				t.Errorf("a task was accepted: %v", taken)
 			}
 			if cut := strings.Contains(log.String(), "aborted"); cut == ends {
 				t.Errorf("log: %s", &log)
@@ -225,8 +225,8 @@ func TestAStopLetsRequestsEnd(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeftRunning holds I15 for the API server: after its stop no goroutine
-// of it runs.
+// TestNothingIsLeftRunning checks I15 for the API server: after its stop none of its
+// goroutines runs.
 func TestNothingIsLeftRunning(t *testing.T) {
 	before := runtime.NumGoroutine()
 	n := apitest.New()
@@ -254,7 +254,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	}
 	for range 20 {
 		if err := <-done; err != nil {
-			t.Errorf("who waited when the node stopped got %v", err)
+			t.Errorf("the caller that waited when the node stopped got %v", err)
 		}
 	}
 	c.CloseIdleConnections()
@@ -268,7 +268,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	}
 }
 
-// TestAPanicIsAProblem checks that a defect answers, and is logged with its place.
+// TestAPanicIsAProblem checks that a panic returns a problem, and is logged with its stack.
 func TestAPanicIsAProblem(t *testing.T) {
 	var log bytes.Buffer
 	c, stop := open(t, broken{Node: apitest.New()}, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
@@ -293,12 +293,12 @@ type broken struct{ *apitest.Node }
 
 func (broken) Compact(context.Context) error { panic("index out of range") }
 
-// TestMetrics checks the conventions of Prometheus, and that no label holds what a
-// client made up: neither an id nor a method.
+// TestMetrics checks the conventions of Prometheus, and that no label contains a value
+// chosen by a client: neither an id nor a method.
 func TestMetrics(t *testing.T) {
 	n := apitest.New()
 	h := New(n, Config{}).Handler()
-	New(n, Config{}) // a second window of one node counts into the same
+	New(n, Config{}) // a second server of the same node uses the same metrics
 	for _, r := range []string{"GET /v1/tasks/" + apitest.ID, "GET /v1/tasks/" + apitest.ID + "/cancel", "BREW /coffee", "POST /v1/tasks"} {
 		method, path, _ := strings.Cut(r, " ")
 		req, err := http.NewRequestWithContext(t.Context(), method, path, http.NoBody)

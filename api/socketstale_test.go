@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A socket that is answered for a moment longer, as that of a node which was just
-// killed, is awaited; one that continues to answer is not replaced.
+// Listen waits for a socket that still accepts connections for a moment, like that of a node
+// that was just killed; it does not replace one that continues to accept them.
 func TestListenAwaitsADyingNode(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	old, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -18,7 +18,7 @@ func TestListenAwaitsADyingNode(t *testing.T) {
 	old.SetUnlinkOnClose(false)
 	looked := make(chan error, 1)
 	go func() {
-		c, err := old.Accept() // the first look
+		c, err := old.Accept() // the first check
 		if err == nil {
 			err = errors.Join(c.Close(), old.Close())
 		}
@@ -26,13 +26,13 @@ func TestListenAwaitsADyingNode(t *testing.T) {
 	}()
 	l, err := Listen(path)
 	if err != nil {
-		t.Fatalf("it has died: %v", err)
+		t.Fatalf("the old node has died: %v", err)
 	}
 	defer l.Close()
 	if err := <-looked; err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Listen(path); !errors.Is(err, ErrInUse) {
-		t.Errorf("it lives: %v", err)
+		t.Errorf("the old node is alive: %v", err)
 	}
 }

@@ -92,8 +92,8 @@ func TestDecodeSubmit(t *testing.T) {
 	}
 }
 
-// TestBadSubmits checks that what is wrong with a request is said before the node
-// is asked.
+// TestBadSubmits checks that an invalid request is rejected before it reaches the
+// node.
 func TestBadSubmits(t *testing.T) {
 	const stream = "application/octet-stream"
 	tests := []struct {
@@ -160,7 +160,7 @@ func TestBadSubmits(t *testing.T) {
 	}
 }
 
-// TestBadQueries does the same for what is read.
+// TestBadQueries does the same for read requests.
 func TestBadQueries(t *testing.T) {
 	for target, detail := range map[string]string{
 		"/v1/tasks?state=GONE":                  `unknown task state "GONE"`,
@@ -188,7 +188,7 @@ func TestBadQueries(t *testing.T) {
 	}
 }
 
-// TestHeadersOfASubmit holds what may be said outside the document.
+// TestHeadersOfASubmit checks the parameters that may be set in headers.
 func TestHeadersOfASubmit(t *testing.T) {
 	tests := []struct{ name, body, key, trace, wantKey, wantTrace string }{
 		{"neither", jsonTask, "", "", "", ""},
@@ -236,7 +236,7 @@ func TestAnyOtherTypeIsTheBody(t *testing.T) {
 	}
 }
 
-// TestBatch checks that each task of a batch has its own answer, in order.
+// TestBatch checks that each task of a batch has its own result, in order.
 func TestBatch(t *testing.T) {
 	good := func(key string) string { return fmt.Sprintf(`{"target":"l","kind":"k","key":%q}`, key) }
 	items := []string{good("a"), `{"target":"l"}`, good("full"), `{"target":"l","kind":"k","nope":1}`, `"x"`, good("b")}
@@ -270,7 +270,7 @@ func TestBatch(t *testing.T) {
 			t.Errorf("%s: the node took %+v", contentType, rs)
 		}
 		if calls := n.Calls(); len(calls) != 1 {
-			t.Errorf("%s: %q: one batch is one call", contentType, calls)
+			t.Errorf("%s: %q, want one call for the batch", contentType, calls)
 		}
 	}
 	n := apitest.New()
@@ -290,7 +290,7 @@ func TestRequestsRoundTrip(t *testing.T) {
 	}
 	for f := range reflect.TypeFor[node.Request]().Fields() {
 		if v := reflect.ValueOf(r).FieldByIndex(f.Index); v.IsZero() && f.Name != "Stream" && f.Name != "RedriveOf" && f.IsExported() {
-			t.Errorf("field %s is not tried: a new field of node.Request belongs into Submit", f.Name)
+			t.Errorf("field %s is not covered: add the new field of node.Request to Submit", f.Name)
 		}
 	}
 	b, err := json.Marshal(SubmitOf(r))
@@ -308,16 +308,16 @@ func TestRequestsRoundTrip(t *testing.T) {
 	}
 }
 
-// TestApart checks that the body of a task is decoded without encoding/json where
-// that would do the same.
-func TestApart(t *testing.T) {
+// TestSplitBody checks that the body of a task is decoded without encoding/json where
+// the result is the same.
+func TestSplitBody(t *testing.T) {
 	for _, c := range []struct {
 		value string
 		body  []byte // nil: it is left to encoding/json
 	}{
 		{`"AAH/"`, []byte{0, 1, 0xff}},
 		{`"AA=="`, []byte{0}},
-		{`"AB=="`, []byte{0}}, // with bits that count for nothing
+		{`"AB=="`, []byte{0}}, // with ignored trailing bits
 		{`""`, []byte{}},
 		{`"AAH\/"`, nil},
 		{`"AA\n=="`, nil},
@@ -362,7 +362,7 @@ func FuzzDecodeSubmit(f *testing.F) {
 		}
 		r, err := decodeSubmit(b)
 		if want, wantErr := decodeWhole(b); (err == nil) != (wantErr == nil) || err != nil && err.Error() != wantErr.Error() || !reflect.DeepEqual(r, want) {
-			t.Fatalf("%q: %+v, %v; in one piece %+v, %v", b, r, err, want, wantErr)
+			t.Fatalf("%q: %+v, %v; decoded whole %+v, %v", b, r, err, want, wantErr)
 		}
 		if err != nil {
 			if p, ok := errors.AsType[*Problem](err); !ok || p.Status != 400 && p.Status != 422 {
@@ -375,7 +375,7 @@ func FuzzDecodeSubmit(f *testing.F) {
 		}
 		again, err := json.Marshal(SubmitOf(r))
 		if err != nil {
-			return // a year that JSON cannot write
+			return // a year that JSON cannot encode
 		}
 		if back, err := decodeSubmit(again); err != nil || !reflect.DeepEqual(normal(back), normal(r)) {
 			t.Fatalf("%+v came back as %+v: %v", r, back, err)
@@ -395,7 +395,7 @@ func decodeWhole(b []byte) (node.Request, error) {
 	return s.request()
 }
 
-// sound says the same as checkObject, slowly.
+// sound returns the same result as checkObject, but is slower.
 func sound(b []byte) bool {
 	if !json.Valid(b) || bytes.TrimLeft(b, " \t\r\n")[0] != '{' {
 		return false
@@ -430,7 +430,7 @@ func once(d *json.Decoder, kind json.Delim, depth int) bool {
 	return err == nil
 }
 
-// normal makes empty and absent the same, and two ways to write a zone.
+// normal makes empty and absent values equal, and equivalent time zones.
 func normal(r node.Request) node.Request {
 	if len(r.Args) == 0 {
 		r.Args = nil

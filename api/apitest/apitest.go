@@ -22,7 +22,7 @@ import (
 // Start is the time of everything that happens here.
 var Start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// ID is the id of the only task that exists from the beginning.
+// ID is the id of the only task that exists at the start.
 const ID = "01a1f84f-fb79-727b-b679-7a95fb475002"
 
 // A Node is a fake node. Its fields may be set before it is used.
@@ -30,14 +30,14 @@ type Node struct {
 	Err     error                    // returned by every method that can fail
 	PerItem func(node.Request) error // returned by SubmitMany and Submit for one task
 	Output  []byte                   // the result of every task
-	Cut     int                      // bytes missing at the end of what Result reads
+	Cut     int                      // bytes missing at the end of the output that Result returns
 	Ended   chan struct{}            // Wait returns when it is closed; nil: at once
-	Waits   chan string              // receives each id that Wait begins to wait for, if not nil
+	Waits   chan string              // receives the id when Wait starts to wait, if not nil
 	Dead    []node.Page[node.Task]   // the pages of DeadLetters
 	Known   []node.Peer              // returned by Peers, if not nil
-	Pongs   []node.Pong              // returned by Ping, one after the other; one without a peer: a timeout
+	Pongs   []node.Pong              // returned by Ping in order; one without a peer is a timeout
 	Mesh    *node.MeshSummary        // returned by MeshSummary, if not nil
-	Happens chan node.EventPage      // what Events waits for, if not nil
+	Happens chan node.EventPage      // the pages that Events waits for, if not nil
 
 	mu       sync.Mutex
 	calls    []string
@@ -46,7 +46,7 @@ type Node struct {
 	registry *prometheus.Registry
 }
 
-// Streamed is a body that came as a stream.
+// Streamed is a body that arrived as a stream.
 type Streamed struct {
 	Size   int64
 	Digest string // SHA-256, hex
@@ -85,7 +85,7 @@ func (n *Node) called(format string, a ...any) error {
 	return n.Err
 }
 
-// A task is like one that a real node shows.
+// A task looks like one that a real node returns.
 func (n *Node) task(id string) node.Task {
 	sum := sha256.Sum256(n.Output)
 	return node.Task{
@@ -156,7 +156,7 @@ func (n *Node) Retry(_ context.Context, id string) (node.Submitted, error) {
 	return n.take(node.Request{Target: "laptop", Kind: "shell"}), nil
 }
 
-// Task shows a task.
+// Task returns a task.
 func (n *Node) Task(_ context.Context, id string) (node.Task, error) {
 	return n.task(id), n.called("Task %s", id)
 }
@@ -218,7 +218,7 @@ func (n *Node) Wait(ctx context.Context, id string) (node.Task, error) {
 	}
 }
 
-// Result reads Output.
+// Result returns Output.
 func (n *Node) Result(_ context.Context, id string) (io.ReadCloser, node.Task, error) {
 	if err := n.called("Result %s", id); err != nil {
 		return nil, node.Task{}, err
@@ -226,7 +226,7 @@ func (n *Node) Result(_ context.Context, id string) (io.ReadCloser, node.Task, e
 	return io.NopCloser(bytes.NewReader(n.Output[:len(n.Output)-n.Cut])), n.task(id), nil
 }
 
-// Receipts shows one receipt.
+// Receipts returns one receipt.
 func (n *Node) Receipts(_ context.Context, id string) ([]node.Receipt, error) {
 	return []node.Receipt{{Fact: "stored", Node: "here", Time: Start, Proof: "AA==", Verified: true}}, n.called("Receipts %s", id)
 }
@@ -248,7 +248,7 @@ func (n *Node) Purge(_ context.Context, q node.Query, dryRun bool) (node.Purged,
 	return node.Purged{Tasks: 2, Bytes: 10, DryRun: dryRun}, n.called("Purge %s dry=%v", formatQuery(q), dryRun)
 }
 
-// DeadLetters shows the page of Dead that the cursor names.
+// DeadLetters returns the page of Dead that the cursor names.
 func (n *Node) DeadLetters(_ context.Context, q node.Query) (node.Page[node.Task], error) {
 	if err := n.called("DeadLetters %s", formatQuery(q)); err != nil || len(n.Dead) == 0 {
 		return node.Page[node.Task]{}, err

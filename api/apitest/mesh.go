@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// Peers shows one peer.
+// Peers returns one peer.
 func (n *Node) Peers(context.Context) []node.Peer {
 	_ = n.called("Peers") // it cannot fail
 	if n.Known != nil {
@@ -23,12 +23,12 @@ func peer(name string) node.Peer {
 	return node.Peer{Name: name, ID: "12D3KooW", State: "OFFLINE", Roles: []string{"work"}}
 }
 
-// Peer shows a peer.
+// Peer returns a peer.
 func (n *Node) Peer(_ context.Context, name string) (node.Peer, error) {
 	return peer(name), n.called("Peer %s", name)
 }
 
-// Invite makes a ticket.
+// Invite creates a ticket.
 func (n *Node) Invite(_ context.Context, o node.InviteOptions) (node.Invitation, error) {
 	err := n.called("Invite %q %s %s", o.Name, o.TTL, strings.Join(o.Roles, "+"))
 	return node.Invitation{Ticket: "BALE1X", Expires: Start, Roles: []string{"work"}}, err
@@ -37,13 +37,13 @@ func (n *Node) Invite(_ context.Context, o node.InviteOptions) (node.Invitation,
 // Block blocks a peer.
 func (n *Node) Block(_ context.Context, name string) error { return n.called("Block %s", name) }
 
-// Unblock admits a peer.
+// Unblock unblocks a peer.
 func (n *Node) Unblock(_ context.Context, name string) error { return n.called("Unblock %s", name) }
 
 // Forget forgets a peer.
 func (n *Node) Forget(_ context.Context, name string) error { return n.called("Forget %s", name) }
 
-// Handlers shows none.
+// Handlers returns none.
 func (n *Node) Handlers() []node.Handler {
 	_ = n.called("Handlers") // it cannot fail
 	return nil
@@ -62,13 +62,13 @@ func (n *Node) RemoveHandler(_ context.Context, kind string) error {
 	return n.called("RemoveHandler %s", kind)
 }
 
-// Status shows a node.
+// Status returns the status of a node.
 func (n *Node) Status(context.Context) node.Status {
 	_ = n.called("Status") // it cannot fail
 	return node.Status{Name: "here", ID: "12D3KooW", Mesh: "ab", Version: "dev", Started: Start, Store: n.StoreStats(), Outbox: map[string]int{"PENDING": 3}}
 }
 
-// StoreStats shows a store.
+// StoreStats returns the statistics of a store.
 func (n *Node) StoreStats() node.StoreStats {
 	return node.StoreStats{Engine: node.EngineNuts, Schema: 1, Keys: 9}
 }
@@ -79,11 +79,11 @@ func (n *Node) Compact(context.Context) error { return n.called("Compact") }
 // Snapshot copies nothing.
 func (n *Node) Snapshot(_ context.Context, dir, _ string) error { return n.called("Snapshot %s", dir) }
 
-// Healthy answers Err.
+// Healthy returns Err.
 func (n *Node) Healthy() error { return n.called("Healthy") }
 
-// Ready answers Err.
+// Ready returns Err.
 func (n *Node) Ready() error { return n.called("Ready") }
 
-// Registry is empty until a window is opened.
+// Registry is empty until an API server is created.
 func (n *Node) Registry() *prometheus.Registry { return n.registry }

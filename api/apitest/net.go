@@ -11,7 +11,7 @@ import (
 // Boot is the boot number of the fake node.
 const Boot = 7
 
-// Members shows two members.
+// Members returns two members.
 func (n *Node) Members(context.Context) []node.Member {
 	_ = n.called("Members") // it cannot fail
 	since := Start.Add(-time.Hour)
@@ -21,12 +21,12 @@ func (n *Node) Members(context.Context) []node.Member {
 	}
 }
 
-// Member shows a member.
+// Member returns a member.
 func (n *Node) Member(_ context.Context, ref string) (node.Member, error) {
 	return node.Member{Name: ref, ID: "12D3KooW", State: "ALIVE", Connected: true, Path: "direct"}, n.called("Member %s", ref)
 }
 
-// MeshSummary shows a mesh.
+// MeshSummary returns the summary of a mesh.
 func (n *Node) MeshSummary(context.Context) node.MeshSummary {
 	_ = n.called("MeshSummary") // it cannot fail
 	return n.summary()
@@ -52,7 +52,7 @@ func (n *Node) Converge(context.Context) (node.Convergence, error) {
 	return node.Convergence{Asked: 2, Agree: []string{"laptop"}, Failed: []string{"field: no answer within 5s"}, Took: 0.041}, n.called("Converge")
 }
 
-// Ping answers with the next of Pongs; the last of them stays.
+// Ping returns the next of Pongs, and then repeats the last one.
 func (n *Node) Ping(_ context.Context, ref string) (node.Pong, error) {
 	err := n.called("Ping %s", ref)
 	n.mu.Lock()
@@ -119,8 +119,8 @@ func (n *Node) Revoke(_ context.Context, ref, reason string) error {
 	return n.called("Revoke %s %q", ref, reason)
 }
 
-// Events returns the events that come on Happens. If that is nil, there is one event, and
-// no other comes.
+// Events returns the events received from Happens. If that is nil, there is only one
+// event.
 func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Duration) node.EventPage {
 	_ = n.called("Events after=%d limit=%d wait=%s", after, limit, wait) // it cannot fail
 	if n.Happens == nil && after == 0 {

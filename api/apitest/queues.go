@@ -104,7 +104,7 @@ func (n *Node) Timeline(_ context.Context, q node.TimelineQuery) (node.Timeline,
 	}, n.called("Timeline task=%q queue=%q", q.Task, q.Queue)
 }
 
-// Stop begins to stop.
+// Stop starts to stop.
 func (n *Node) Stop(_ context.Context, handoff bool) error {
 	return n.called("Stop handoff=%v", handoff)
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// serve starts the API server of n on a socket and returns a client for it, and what
-// stops it.
+// serve starts the API server of n on a socket and returns a client for it and a function
+// that stops it.
 func serve(t *testing.T, n api.Node) (c *client.Client, stop func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.sock")
@@ -55,8 +55,8 @@ func serve(t *testing.T, n api.Node) (c *client.Client, stop func()) {
 	return c, stop
 }
 
-// TestEveryMethod asks each method once over a real socket and sees the node
-// asked for exactly that.
+// TestEveryMethod calls each method once over a real socket and checks the resulting
+// call of the node.
 func TestEveryMethod(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
@@ -177,13 +177,13 @@ func TestEveryMethod(t *testing.T) {
 	}
 	for m := range reflect.TypeFor[*client.Client]().Methods() {
 		if !tried[m.Name] {
-			t.Errorf("method %s is never tried", m.Name)
+			t.Errorf("method %s is not covered", m.Name)
 		}
 	}
 }
 
-// TestWhatANodeSaysArrives compares answers with what the node said.
-func TestWhatANodeSaysArrives(t *testing.T) {
+// TestAnswersArriveUnchanged compares received answers with those of the node.
+func TestAnswersArriveUnchanged(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
 	want, _ := n.Task(t.Context(), apitest.ID)
@@ -197,8 +197,8 @@ func TestWhatANodeSaysArrives(t *testing.T) {
 	}
 }
 
-// TestARequestCrossesTheSocketWhole checks that nothing that a submitter writes is
-// lost or changed on the way, inline, in a batch and next to a stream.
+// TestARequestCrossesTheSocketWhole checks that no field of a request is lost or changed
+// on the way, inline, in a batch and with a stream.
 func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
@@ -234,8 +234,8 @@ func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	}
 }
 
-// TestALargeStreamIsNotHeld sends more than any JSON document may hold.
-func TestALargeStreamIsNotHeld(t *testing.T) {
+// TestLargeStream sends more bytes than a JSON document may have.
+func TestLargeStream(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
 	const size = 96 << 20
@@ -249,9 +249,9 @@ func TestALargeStreamIsNotHeld(t *testing.T) {
 	}
 }
 
-// TestAStreamThatBreaksOffIsNoTask checks that a part of a body is never taken
-// for the whole.
-func TestAStreamThatBreaksOffIsNoTask(t *testing.T) {
+// TestInterruptedStreamIsNoTask checks that a partial body is never accepted as a
+// complete one.
+func TestInterruptedStreamIsNoTask(t *testing.T) {
 	n := apitest.New()
 	c, stop := serve(t, n)
 	boom := errors.New("the disk of the sender is gone")
@@ -261,17 +261,17 @@ func TestAStreamThatBreaksOffIsNoTask(t *testing.T) {
 	}
 	stop()
 	if n.Streams() != nil || n.Requests() != nil {
-		t.Errorf("half a body became a task: %+v", n.Streams())
+		t.Errorf("a partial body became a task: %+v", n.Streams())
 	}
 }
 
-// TestARefusedStreamIsNotSent checks that a client asks before it sends much.
+// TestARefusedStreamIsNotSent checks that a client asks before it sends a large body.
 func TestARefusedStreamIsNotSent(t *testing.T) {
 	n := apitest.New()
 	n.Err = fmt.Errorf("%w: no peer called desktop", node.ErrNotFound)
 	c, _ := serve(t, n)
 	read := 0
-	src := readFunc(func(p []byte) (int, error) { read += len(p); return len(p), nil }) // without end
+	src := readFunc(func(p []byte) (int, error) { read += len(p); return len(p), nil }) // endless
 	_, err := c.Submit(t.Context(), node.Request{Target: "desktop", Kind: "ingest", Stream: src})
 	if !errors.Is(err, node.ErrNotFound) || read > 1<<20 {
 		t.Errorf("err = %v after %d bytes", err, read)
@@ -282,9 +282,9 @@ type readFunc func([]byte) (int, error)
 
 func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 
-// TestErrorsAreTheNodes checks that errors.Is works through the socket, and that a
-// problem carries what to do.
-func TestErrorsAreTheNodes(t *testing.T) {
+// TestErrorsCrossTheSocket checks that errors.Is works through the socket, and that a
+// problem contains a fix.
+func TestErrorsCrossTheSocket(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
 	all := []error{node.ErrNotFound, node.ErrInvalid, node.ErrRefused, node.ErrKeyConflict, node.ErrFull, node.ErrDenied, node.ErrDraining}
@@ -303,8 +303,8 @@ func TestErrorsAreTheNodes(t *testing.T) {
 	}
 }
 
-// TestManyInBatches checks that more tasks than a batch takes arrive in order, and
-// that one bad task fails alone.
+// TestManyInBatches checks that more tasks than fit in a batch arrive in order, and
+// that an invalid task does not affect others.
 func TestManyInBatches(t *testing.T) {
 	n := apitest.New()
 	n.PerItem = func(r node.Request) error {
@@ -336,13 +336,13 @@ func TestManyInBatches(t *testing.T) {
 	}
 	for i, r := range n.Requests()[:7] {
 		if r.Order != fmt.Sprint(i) {
-			t.Errorf("task %d came as number %s", i, r.Order)
+			t.Errorf("task %d arrived as number %s", i, r.Order)
 		}
 	}
 }
 
-// TestBatchesKeepBelowTheLimit checks that large tasks are spread over batches by
-// their size.
+// TestBatchesKeepBelowTheLimit checks that large tasks are distributed over batches by
+// size.
 func TestBatchesKeepBelowTheLimit(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
@@ -359,9 +359,8 @@ func TestBatchesKeepBelowTheLimit(t *testing.T) {
 	}
 }
 
-// TestNobodyHome checks that a node that is not there is told apart from every
-// other failure.
-func TestNobodyHome(t *testing.T) {
+// TestNodeDown checks that a node that is not running has an error of its own.
+func TestNodeDown(t *testing.T) {
 	dir := t.TempDir()
 	deserted := filepath.Join(dir, "deserted.sock")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: deserted, Net: "unix"})
@@ -385,8 +384,8 @@ func TestNobodyHome(t *testing.T) {
 	}
 }
 
-// TestSomebodyElseAnswers checks that what is no balefire node is told as that.
-func TestSomebodyElseAnswers(t *testing.T) {
+// TestForeignServer checks that an answer from another program is reported as such.
+func TestForeignServer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
@@ -417,8 +416,8 @@ func TestSomebodyElseAnswers(t *testing.T) {
 	}
 }
 
-// TestNamesThatAreNoPath checks that a missing name never becomes another route.
-func TestNamesThatAreNoPath(t *testing.T) {
+// TestInvalidNames checks that a missing name never results in another route.
+func TestInvalidNames(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
 	for _, name := range []string{"", ".", ".."} {
@@ -434,8 +433,8 @@ func TestNamesThatAreNoPath(t *testing.T) {
 	}
 }
 
-// TestWait checks that waiting ends with the task, and otherwise with the caller's
-// context and the task as it was.
+// TestWait checks that Wait returns when the task ends, or when the context is done, with
+// the last state of the task.
 func TestWait(t *testing.T) {
 	n := apitest.New()
 	n.Ended = make(chan struct{})
@@ -451,8 +450,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestAStopEndsWaiting checks that a node can stop while someone waits, and that
-// a caller that waits is told so; in the long form, which is for a quiet machine, soon.
+// TestAStopEndsWaiting checks that a node can stop while a caller waits, and that the
+// caller gets an error; the long form, for an idle machine, also checks that it is prompt.
 func TestAStopEndsWaiting(t *testing.T) {
 	n := apitest.New()
 	n.Ended, n.Waits = make(chan struct{}), make(chan string, 1)
@@ -466,15 +465,15 @@ func TestAStopEndsWaiting(t *testing.T) {
 	start := time.Now()
 	stop()
 	if err := <-got; !errors.Is(err, node.ErrDraining) {
-		t.Errorf("who waited got %v", err)
+		t.Errorf("the waiting caller got %v", err)
 	}
 	if took := time.Since(start); os.Getenv("BALEFIRE_LONG") != "" && took > 4*time.Second {
 		t.Errorf("the stop took %s", took)
 	}
 }
 
-// TestEvents checks that events arrive as they happen, that a gap is seen by the
-// numbers, and that a stop of the node is told apart from the caller's own end.
+// TestEvents checks that events arrive as they occur, that the numbers show a gap, and
+// that a stop of the node is distinguished from the end of the caller's context.
 func TestEvents(t *testing.T) {
 	n := apitest.New()
 	n.Happens = make(chan node.EventPage, 2)
@@ -498,12 +497,13 @@ func TestEvents(t *testing.T) {
 	}
 	for _, err := range c.Events(t.Context(), 7) {
 		if !errors.Is(err, client.ErrNodeDown) {
-			t.Errorf("from no node: %v", err)
+			t.Errorf("without a node: %v", err)
 		}
 	}
 }
 
-// TestFollowingEndsWithItsCaller checks that a caller that gives up is told so.
+// TestFollowingEndsWithItsCaller checks that following returns the error of the caller's
+// context.
 func TestFollowingEndsWithItsCaller(t *testing.T) {
 	n := apitest.New()
 	n.Happens = make(chan node.EventPage, 1)
@@ -523,8 +523,8 @@ func TestFollowingEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestResult checks that a result arrives byte for byte with what is known of it,
-// and that a part of it is never taken for the whole.
+// TestResult checks that a result arrives unchanged, with its task,
+// and that a partial result is an error.
 func TestResult(t *testing.T) {
 	n := apitest.New()
 	n.Output = []byte(strings.Repeat("line\n", 100_000))
@@ -547,7 +547,7 @@ func TestResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	if b, err := io.ReadAll(r); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("a result that lacks its end was read as %d bytes, %v", len(b), err)
+		t.Errorf("a truncated result was read as %d bytes, %v", len(b), err)
 	}
 	_ = r.Close()
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A program hands a task to the node of its machine, waits for the end and reads the
-// result. Here a stand-in for a node answers; balefire-node config path says where the
-// socket of a real one is.
+// A program submits a task to the local node, waits until it ends and reads the
+// result. Here a fake node answers; balefire-node config path prints the path of the
+// socket of a real one.
 func Example() {
 	socket, stop := standIn()
 	defer stop()
@@ -28,7 +28,7 @@ func Example() {
 	c := client.New(socket)
 	task, err := c.Submit(ctx, node.Request{
 		Target: "laptop", Kind: "shell", Args: []string{"-s"},
-		Key: "uname-monday", // asked again, it is the same task
+		Key: "uname-monday", // a repeated request returns the same task
 	})
 	if errors.Is(err, client.ErrNodeDown) {
 		fmt.Println("start it: balefire-node run")

@@ -17,7 +17,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// real runs a node that is its own mesh and serves its API.
+// real runs a node that is the only member of its mesh and serves its API.
 func real(t *testing.T) *client.Client {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,8 +48,8 @@ func real(t *testing.T) *client.Client {
 	return c
 }
 
-// TestARealNode lets tasks walk through a real node and its API server: submitted
-// once although sent twice, waited for, read and proven.
+// TestARealNode runs a task on a real node through its API server: it is submitted twice
+// but created once, waited for, and its result and receipts are read.
 func TestARealNode(t *testing.T) {
 	c := real(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -86,8 +86,8 @@ func TestARealNode(t *testing.T) {
 	}
 }
 
-// TestARealFailure checks that a task that failed permanently tells how, and that what
-// a real node refuses arrives as what it is.
+// TestARealFailure checks that a task that failed permanently shows the reason, and that
+// errors of a real node arrive as such.
 func TestARealFailure(t *testing.T) {
 	c := real(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
