@@ -38,8 +38,8 @@ func (p *acknowledged) all() []string {
 	return slices.Sorted(maps.Keys(p.ids))
 }
 
-// submit hands n tasks over and notes those that were acknowledged. An error is
-// no promise broken: the node may just have been killed.
+// submit submits n tasks and records those that were acknowledged. An error does not
+// break a promise: the node may just have been killed.
 func (p *acknowledged) submit(ctx context.Context, m *machine, n int, r node.Request) (errs []error) {
 	rs := make([]node.Request, n)
 	for i := range rs {
@@ -56,8 +56,8 @@ func (p *acknowledged) submit(ctx context.Context, m *machine, n int, r node.Req
 	return errs
 }
 
-// checkAllEnd waits until every acknowledged task has ended at its home as want, which
-// nobody helps (I1, I20).
+// checkAllEnd waits until every acknowledged task has ended at its home in state want,
+// without intervention (I1, I20).
 func (p *acknowledged) checkAllEnd(t *testing.T, home *machine, want string) {
 	t.Helper()
 	open := p.all()
@@ -88,11 +88,11 @@ var live = []proto.TaskState{
 	proto.Running, proto.Retrying,
 }
 
-// waitIdle waits until nothing that this home knows of is left to do: also a task
-// whose submit was cut off, and may have been written or not, ends (I11).
+// waitIdle waits until this home has no unfinished task: a task whose submit was
+// interrupted, and which may or may not have been written, ends too (I11).
 func (m *machine) waitIdle() {
 	m.t.Helper()
-	m.until("nothing is left to do", m.isIdle)
+	m.until("all tasks have ended", m.isIdle)
 }
 
 // isIdle reports whether every task of this home has ended.
@@ -101,10 +101,10 @@ func (m *machine) isIdle() bool {
 	return err == nil && len(page.Items) == 0
 }
 
-// pause lets real time pass for processes that are somewhere else.
+// pause lets real time pass for other processes.
 func pause(d time.Duration) { <-time.After(d) }
 
-// A mark is one line that a handler left.
+// A mark is one line written by a handler.
 type mark struct{ what, task, attempt, life string }
 
 // readMarks returns the marks of the handlers of a machine.
@@ -117,15 +117,15 @@ func (m *machine) readMarks() (all []mark) {
 		if f := strings.Fields(line); len(f) == 4 {
 			all = append(all, mark{f[0], f[1], f[2], f[3]})
 		} else {
-			m.t.Errorf("%s: a broken mark %q", m.name, line)
+			m.t.Errorf("%s: a malformed mark %q", m.name, line)
 		}
 	}
 	return all
 }
 
-// checkMarks holds the handlers' marks against I2 and I6: every acknowledged task ran,
-// and a second time only in another life of the owner, which had died while it
-// ran it. It returns how many did.
+// checkMarks checks the handlers' marks for I2 and I6: every acknowledged task ran,
+// and a second time only in another life of the owner, which had died during the
+// run. It returns how many tasks ran again.
 func (p *acknowledged) checkMarks(t *testing.T, owner *machine) (again int) {
 	t.Helper()
 	type start struct{ what, task, life string }
@@ -145,9 +145,9 @@ func (p *acknowledged) checkMarks(t *testing.T, owner *machine) (again int) {
 	}
 	for _, id := range p.all() {
 		if !ended[id] {
-			t.Errorf("%s ended SUCCESS and its handler never did", id)
+			t.Errorf("%s ended SUCCESS but its handler never finished", id)
 		}
 	}
-	t.Logf("%d tasks acknowledged, %d ended by a handler, %d of them again after a death in between", len(p.all()), len(ended), again)
+	t.Logf("%d tasks acknowledged, %d finished by a handler, %d of them run again after their node died", len(p.all()), len(ended), again)
 	return again
 }

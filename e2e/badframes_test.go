@@ -26,7 +26,7 @@ import (
 )
 
 // An attacker has the keys of a member: it speaks the protocol over a real socket and sends
-// anything.
+// arbitrary messages.
 type attacker struct {
 	t      *testing.T
 	keys   *identity.Keys
@@ -88,7 +88,7 @@ func (v *attacker) run(gate transport.Gate, keys transport.Keys) (tr *transport.
 	return tr, func() { cancel(); running.Wait() }
 }
 
-// Linked hands the link to whoever sends next.
+// Linked passes the link to the next send.
 func (v *attacker) Linked(ctx context.Context, l *transport.Link) error {
 	for {
 		select {
@@ -177,9 +177,9 @@ func flipByte(m *proto.Message, back int) *proto.Message {
 	return &proto.Message{Id: m.Id, Type: m.Type, Payload: p, Signature: m.Signature}
 }
 
-// TestBadFramesOverARealSocket holds I2, I12 and S54: whatever a member sends
-// that it should not, replayed, re-signed, bent, too late or for nobody, is refused
-// and never run; a stranger is not even listened to; and the node continues.
+// TestBadFramesOverARealSocket checks I2, I12 and S54: an invalid message from a member,
+// whether replayed, re-signed, corrupted, expired or misaddressed, is refused
+// and never run; a node that is not a member gets no link; and the node continues.
 func TestBadFramesOverARealSocket(t *testing.T) {
 	a, b := pair(t, config{engine: "nutsdb"})
 	a.stop()
@@ -224,7 +224,7 @@ func TestBadFramesOverARealSocket(t *testing.T) {
 		case errors.Is(err, context.DeadlineExceeded):
 			t.Errorf("%s: no answer", tt.name)
 		case err == nil && code == 0:
-			t.Errorf("%s was taken", tt.name)
+			t.Errorf("%s was accepted", tt.name)
 		case err == nil && tt.want != 0 && code != tt.want:
 			t.Errorf("%s: %s, want %s", tt.name, code, tt.want)
 		}
@@ -232,7 +232,7 @@ func TestBadFramesOverARealSocket(t *testing.T) {
 	stop()
 	v.connectStrangers(b)
 	if left := len(b.readMarks()); left != 2 || !b.alive() {
-		t.Errorf("I2: %d marks after all that, want the 2 of the good task; alive %v", left, b.alive())
+		t.Errorf("I2: %d marks at the end, want the 2 of the good task; alive %v", left, b.alive())
 	}
 }
 
@@ -245,7 +245,7 @@ func (n stranger) Hello() *proto.Hello {
 func (stranger) Admit(*proto.Hello, proto.PeerID) error { return nil }
 func (stranger) Blocked(proto.PeerID) bool              { return false }
 
-// connectStrangers lets strangers knock at b: none gets a link.
+// connectStrangers lets strangers connect to b: none gets a link.
 func (v *attacker) connectStrangers(b *machine) {
 	for range 5 {
 		keys := identity.NewKeys(rand.Reader, time.Now())
@@ -254,20 +254,20 @@ func (v *attacker) connectStrangers(b *machine) {
 		err := tr.Dial(ctx, v.victim.Peer, v.victim.Addrs)
 		cancel()
 		if _, ok := errors.AsType[*transport.RefusedError](err); !ok {
-			v.t.Errorf("a stranger that knocks is told %v", err)
+			v.t.Errorf("a stranger that connects gets %v", err)
 		}
 		select {
 		case <-v.links:
-			v.t.Error("a stranger has got a link")
+			v.t.Error("a stranger got a link")
 		case <-time.After(100 * time.Millisecond):
 		}
 		stop()
 	}
 	peers, err := b.Peers(context.Background())
 	if err != nil || len(peers) != 1 || strings.ToLower(peers[0].Name) != "a" {
-		v.t.Errorf("the address book after strangers knocked: %+v, %v", peers, err)
+		v.t.Errorf("the address book after strangers connected: %+v, %v", peers, err)
 	}
 	if _, err := b.Submit(context.Background(), node.Request{Target: "b", Kind: "sum"}); err != nil {
-		v.t.Errorf("the node does not go on: %v", err)
+		v.t.Errorf("the node does not continue: %v", err)
 	}
 }

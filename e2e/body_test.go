@@ -16,9 +16,10 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestLargeBodyCrossesRestarts holds S12, with half its size and three deaths, and the
-// limit of memory: a body of 1 GiB arrives whole though either side is killed on the way, continues where it broke
-// off, and is never whole in the memory of a node.
+// TestLargeBodyCrossesRestarts checks S12, with half its size and three kills, and the
+// memory limit: a body of 1 GiB arrives complete although either side is killed during the
+// transfer, which resumes where it was interrupted, and no node holds the whole body in
+// memory.
 func TestLargeBodyCrossesRestarts(t *testing.T) {
 	const size = 1 << 30
 	a, b := pair(t, config{engine: "nutsdb"})
@@ -29,17 +30,17 @@ func TestLargeBodyCrossesRestarts(t *testing.T) {
 		var here int64
 		b.until("more of the body is there", func() bool {
 			here = arrived(b.dir)
-			return here > at+64<<20 || here == 0 && at > 0 // it is whole
+			return here > at+64<<20 || here == 0 && at > 0 // it is complete
 		})
 		note(peak, a, b)
 		if here == 0 {
-			t.Logf("the body was whole before kill %d", i+1)
+			t.Logf("the body was complete before kill %d", i+1)
 			break
 		}
 		side.kill()
 		side.start()
 		if at = arrived(b.dir); at < here-64<<20 {
-			t.Errorf("after kill %d, %d bytes are left of %d: it began again", i+1, at, here)
+			t.Errorf("after kill %d, %d bytes are left of %d: the transfer restarted from the beginning", i+1, at, here)
 		}
 	}
 	done, err := a.Wait(t.Context(), id)

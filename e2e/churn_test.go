@@ -14,11 +14,11 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestChurn holds S49 on a NutsDB store of small segments: after 10 000 tasks the
-// space of what is gone is given back, down to twice what lives and two segments.
-// After a kill and a reopening what is past its retention is gone, tasks past
-// their time to live have expired, and the 30 000 that wait are all there; what
-// that start took of time and memory is in the log of the test.
+// TestChurn checks S49 on a NutsDB store with small segments: after 10 000 tasks the
+// space of deleted records is freed, down to twice the live data plus two segments.
+// After a kill and a restart, records past their retention are gone, tasks past
+// their time to live have expired, and all 30 000 pending tasks are there; the
+// test logs the time and memory of that start.
 func TestChurn(t *testing.T) {
 	const total, pending, segment, kept = 10_000, 30_000, 4 << 20, 500
 	c := config{engine: "nutsdb", store: "  segment: 4MiB\n", kinds: "  - {kind: gone, type: discard, allow: ['role:send']}\n"}
@@ -29,16 +29,16 @@ func TestChurn(t *testing.T) {
 	began := time.Now()
 	a.fillUp(p, total, request)
 	a.waitIdle()
-	t.Logf("%d tasks through both in %s", total, time.Since(began).Round(time.Millisecond))
+	t.Logf("%d tasks through both nodes in %s", total, time.Since(began).Round(time.Millisecond))
 	for _, m := range []*machine{a, b} {
 		before := m.stats()
 		if err := m.Compact(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		after := m.stats()
-		t.Logf("%s: %d KiB on disk before, %d after, of it %d live in %d records", m.name, before.DiskBytes>>10, after.DiskBytes>>10, after.LiveBytes>>10, after.Keys)
+		t.Logf("%s: %d KiB on disk before, %d after, %d of them live in %d records", m.name, before.DiskBytes>>10, after.DiskBytes>>10, after.LiveBytes>>10, after.Keys)
 		if limit := 2*after.LiveBytes + 2*segment; after.DiskBytes > limit || before.DiskBytes < limit {
-			t.Errorf("S49: %s had %d bytes on disk and has %d, want at most %d and more before", m.name, before.DiskBytes, after.DiskBytes, limit)
+			t.Errorf("S49: %s had %d bytes on disk and has %d, want at most %d, and more before", m.name, before.DiskBytes, after.DiskBytes, limit)
 		}
 	}
 	b.stop()
@@ -52,22 +52,22 @@ func TestChurn(t *testing.T) {
 	a.env = []string{fmt.Sprintf("BALEFIRE_LIMITS_DONE_COUNT=%d", kept)}
 	began = time.Now()
 	a.start()
-	t.Logf("%d tasks waiting: it took work after %s, with %d MiB of memory", pending, time.Since(began).Round(time.Millisecond), a.resident()>>20)
+	t.Logf("%d tasks pending: the node accepted work after %s, with %d MiB of memory", pending, time.Since(began).Round(time.Millisecond), a.resident()>>20)
 	late.checkAllEnd(t, a, "EXPIRED")
-	a.until("what is past its retention is gone", func() bool {
+	a.until("records past their retention are gone", func() bool {
 		st, err := a.Status(t.Context())
 		return err == nil && st.Outbox["SUCCESS"] <= kept
 	})
 	if st, err := a.Status(t.Context()); err != nil || st.Outbox["PENDING"] != pending {
-		t.Errorf("%d of %d tasks wait after the start, %v", st.Outbox["PENDING"], pending, err)
+		t.Errorf("%d of %d tasks are pending after the start, %v", st.Outbox["PENDING"], pending, err)
 	}
 	a.kill()
-	tellsItsReading(t, a, pending)
+	checkSlowStart(t, a, pending)
 }
 
-// tellsItsReading holds S50 and starts a on a disk that reads slowly: it reports its
-// progress while it opens, is healthy, and has all its tasks.
-func tellsItsReading(t *testing.T, a *machine, pending int) {
+// checkSlowStart checks S50 and starts a on a disk that reads slowly: while opening, a
+// reports its progress and is healthy, and afterwards it has all its tasks.
+func checkSlowStart(t *testing.T, a *machine, pending int) {
 	t.Helper()
 	a.trace = []string{"strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pread64", "-e", "inject=pread64:delay_enter=20ms"}
 	const says = "opening the store"
@@ -75,25 +75,25 @@ func tellsItsReading(t *testing.T, a *machine, pending int) {
 	began := time.Now()
 	a.launch()
 	var starting error
-	a.until("it says how far it is", func() bool {
+	a.until("the log shows the progress", func() bool {
 		if err := a.Ready(t.Context()); errors.Is(err, api.ErrStarting) {
 			starting = err
 		}
 		return strings.Count(a.logged(), says) > said
 	})
 	if !a.alive() {
-		t.Errorf("it ended while it opened: %s", a.tail())
+		t.Errorf("the node exited while opening: %s", a.tail())
 	}
 	if err := a.Healthy(t.Context()); err != nil || starting == nil {
-		t.Errorf("S50: while it opened it was not asked back: %v; it is alive: %v", starting, err)
+		t.Errorf("S50: while opening: ready: %v, healthy: %v", starting, err)
 	}
-	t.Logf("it answered: %v", starting)
+	t.Logf("answer while opening: %v", starting)
 	a.ready()
-	t.Logf("with slow reads it took work after %s", time.Since(began).Round(time.Millisecond))
+	t.Logf("with slow reads the node accepted work after %s", time.Since(began).Round(time.Millisecond))
 	if st, err := a.Status(t.Context()); err != nil || st.Outbox["PENDING"] != pending {
-		t.Errorf("S50: %d of %d tasks wait after the start, %v", st.Outbox["PENDING"], pending, err)
+		t.Errorf("S50: %d of %d tasks are pending after the start, %v", st.Outbox["PENDING"], pending, err)
 	}
-	a.kill() // reading in order would take long
+	a.kill() // a graceful stop would read for a long time
 }
 
 // logged returns the whole log of the node.
@@ -106,7 +106,7 @@ func (m *machine) logged() string {
 	return string(b)
 }
 
-// fillUp submits until the number of acknowledged tasks is reached.
+// fillUp submits tasks until the given number has been acknowledged.
 func (m *machine) fillUp(p *acknowledged, total int, r node.Request) {
 	m.t.Helper()
 	for len(p.all()) < total {

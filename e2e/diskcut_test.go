@@ -36,12 +36,12 @@ var crashStores = map[string]crash.Opener{
 
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// TestDiskLosesPower holds I1 and I8 on a real file system: 16 writers commit to a store
-// on an ext4 of its own, whose disk stops at a random moment with what it has; what the
-// system had not sent it by then is lost. Either the process was killed before, or it
-// runs on meanwhile. Each time the store opens automatically on what the disk had and holds
-// every transaction that was acknowledged before, whole. BALEFIRE_POWERCUT_ROUNDS sets
-// how often.
+// TestDiskLosesPower checks I1 and I8 on a real file system: 16 writers commit to a store
+// on an ext4 of its own, whose disk freezes at a random moment; data that the
+// system has not sent to it by then is lost. The process is either killed before or
+// continues meanwhile. Each time the store opens without intervention from the state of the
+// disk and contains every transaction acknowledged before, complete.
+// BALEFIRE_POWERCUT_ROUNDS sets the number of rounds.
 func TestDiskLosesPower(t *testing.T) {
 	count := rounds(5, 300)
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_POWERCUT_ROUNDS")); err == nil && n > 0 {
@@ -69,8 +69,9 @@ func TestDiskLosesPower(t *testing.T) {
 	}
 }
 
-// The disk of TestDiskLosesPower keeps what was synced and loses the rest: a log whose
-// commits are not synced survives the death of its process, but not the power cut.
+// TestDiskLosesWhatIsNotSynced checks the disk of TestDiskLosesPower: it keeps synced data
+// and loses the rest. A log whose commits are not synced survives the death of its process,
+// but not the power cut.
 func TestDiskLosesWhatIsNotSynced(t *testing.T) {
 	d := newDisk(t)
 	for _, tt := range []struct {
@@ -107,7 +108,7 @@ func openPlain(dir string, sync func(*os.File) error) (store.Engine, error) {
 	p := &plain{mem.New(), log, sync}
 	for lines := json.NewDecoder(log); ; {
 		var ops []store.Op
-		if err := lines.Decode(&ops); err != nil { // its end, torn or not
+		if err := lines.Decode(&ops); err != nil { // the end of the log, torn or not
 			return p, log.Truncate(lines.InputOffset())
 		}
 		if err := p.Engine.Commit(ops); err != nil {
@@ -130,8 +131,8 @@ func (p *plain) Commit(ops []store.Op) error {
 	return p.Engine.Commit(ops)
 }
 
-// A disk is an ext4 in a file of another ext4. While that is frozen the disk keeps what
-// it has, whatever is written to it.
+// A disk is an ext4 in a file on another ext4. While the latter is frozen, the disk keeps its
+// content, whatever is written to it.
 //
 //	store ── files ──▶ ext4 at "at" ── loop ──▶ N.img on the ext4 at "below" ── loop ──▶ memory
 type disk struct {

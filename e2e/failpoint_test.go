@@ -14,8 +14,8 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// points are the moments at which a node can be made to die, with the side of a
-// task that passes them: before and after every commit that a task needs.
+// points are the moments at which a node can be killed, and whether the home or the owner of
+// a task passes them: before and after every commit that a task needs.
 var points = []struct {
 	name string
 	home bool
@@ -35,12 +35,12 @@ var points = []struct {
 	{inbox.PointFinished, false},
 	{inbox.PointSettle, false},
 	{inbox.PointSettled, false},
-	// node.PointRedriven is passed by a person's command: see TestKillAfterRedrive.
+	// node.PointRedriven is passed only on an operator's command: see TestKillAfterRedrive.
 }
 
-// TestKillAtNamedPoints holds I1, I6, I8 and S01 at every step between two
-// commits: the process dies at its n-th visit of the point, and what was
-// acknowledged is done, once. The short form visits each point once, the stores in turn.
+// TestKillAtNamedPoints checks I1, I6, I8 and S01 at every step between two
+// commits: the process dies at its n-th visit of the point, and every acknowledged
+// task runs once. The short form visits each point once and alternates between the stores.
 func TestKillAtNamedPoints(t *testing.T) {
 	for e, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -69,7 +69,7 @@ func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
 	for i, began := 0, time.Now(); side.alive() && time.Since(began) < testTimeout; i++ {
 		p.submit(t.Context(), a, 1+i%3, node.Request{Target: "b", Kind: "mark"})
 		if i%10 == 9 { // let sent tasks settle, so that marks are due
-			a.until("the tasks end or the point is met", func() bool { return !side.alive() || a.isIdle() })
+			a.until("the tasks end or the failpoint is reached", func() bool { return !side.alive() || a.isIdle() })
 			pause(150 * time.Millisecond)
 		}
 	}
@@ -77,13 +77,13 @@ func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
 	p.checkAllEnd(t, a, "SUCCESS")
 	a.waitIdle()
 	if again := p.checkMarks(t, b); side == a && again > before {
-		t.Errorf("I6: %d tasks ran twice although their owner lived", again-before)
+		t.Errorf("I6: %d tasks ran twice although their owner stayed alive", again-before)
 	}
 }
 
-// TestKillAfterRedrive holds S17 at the point that only a redrive passes: the
-// process dies when the new task is on disk and the old one does not say so. Asked
-// again it knows that task, which runs once.
+// TestKillAfterRedrive checks S17 at the point that only a redrive passes: the
+// process dies when the new task is on disk but the old one does not name it yet. A second
+// request returns the same new task, which runs once.
 func TestKillAfterRedrive(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -111,7 +111,7 @@ func TestKillAfterRedrive(t *testing.T) {
 				a.start()
 				s, err := a.Retry(t.Context(), id)
 				if err != nil || !s.Known {
-					t.Fatalf("key %q: asked again: %+v, %v", key, s, err)
+					t.Fatalf("key %q: second request: %+v, %v", key, s, err)
 				}
 				anew := newAcknowledged()
 				anew.add(s.ID)
@@ -126,7 +126,7 @@ func TestKillAfterRedrive(t *testing.T) {
 				}
 			}
 			if !b.alive() {
-				t.Error("the owner has ended")
+				t.Error("the owner has exited")
 			}
 		})
 	}

@@ -69,14 +69,14 @@ func (f *faults) between(least, most time.Duration) time.Duration {
 	return least + time.Duration(f.rand.Int64N(int64(most-least)))
 }
 
-// past is longer than a lease without a renewal.
+// past is longer than a lease lasts without renewal.
 const past = 17 * time.Second
 
 func (f *faults) begin(t *testing.T, i int) (name string, lasts time.Duration, repair func()) {
 	t.Helper()
 	m, port := f.fleet.nodes[i], f.fleet.hosts[i].Port
 	if !m.alive() {
-		t.Fatalf("%s has ended by itself: %s", m.name, m.tail())
+		t.Fatalf("%s has exited unexpectedly: %s", m.name, m.tail())
 	}
 	short := f.between(500*time.Millisecond, 4*time.Second)
 	switch f.rand.IntN(16) {

@@ -31,9 +31,8 @@ func place(h *lab.Host, c config) config {
 	return c
 }
 
-// TestFlappingLinkAndDeaths holds S06: a link that breaks six times while 12 000
-// tasks go over it and both ends are killed loses and repeats none. The short
-// form sends 600.
+// TestFlappingLinkAndDeaths checks S06: no task is lost or repeated when a link fails six
+// times and both ends are killed while it carries 12 000 tasks. The short form sends 600.
 func TestFlappingLinkAndDeaths(t *testing.T) {
 	total := either(600, 12_000)
 	for _, engine := range engines {
@@ -69,9 +68,9 @@ func TestFlappingLinkAndDeaths(t *testing.T) {
 	}
 }
 
-// TestAcksAreLost holds S04: while nothing that the owner says reaches the home,
-// what the home sends is taken and run; it is run once, however often it is sent
-// again. The long form loses the acks for ten minutes.
+// TestAcksAreLost checks S04: while no message from the owner reaches the home, the
+// owner accepts and runs tasks from the home; each runs once, however often it is
+// resent. The long form drops the acks for ten minutes.
 func TestAcksAreLost(t *testing.T) {
 	lost := either(20*time.Second, 10*time.Minute)
 	ha, a, b := newLinkedPair(t, "nutsdb")
@@ -85,11 +84,11 @@ func TestAcksAreLost(t *testing.T) {
 	pause(lost)
 	for _, id := range p.all() {
 		if task, err := a.Task(t.Context(), id); err != nil || task.State != "PENDING" {
-			t.Fatalf("%s is %s although nothing came back: %v", id, task.State, err)
+			t.Fatalf("%s is %s although no ack came back: %v", id, task.State, err)
 		}
 	}
 	if len(b.readMarks()) == 0 {
-		t.Error("nothing of what was sent has arrived: the test proves nothing")
+		t.Error("no task has arrived: the test proves nothing")
 	}
 	ha.Port.Heal()
 	p.checkAllEnd(t, a, "SUCCESS")

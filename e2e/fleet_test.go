@@ -56,7 +56,7 @@ func newFleet(t *testing.T) *fleet {
 		_, err := f.submitter().Queue(context.Background(), "build")
 		return err == nil
 	})
-	f.home().until("it knows who works", func() bool {
+	f.home().until("it knows the workers", func() bool {
 		q, err := f.home().Queue(context.Background(), "build")
 		able := 0
 		for _, m := range q.Members {

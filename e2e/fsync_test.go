@@ -16,9 +16,9 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// syncTakes is the least duration of every fsync of a slowed node, measured from before the
-// system call. An answer that comes sooner after its request was not preceded by its own
-// fsync.
+// syncTakes is the minimum duration of every fsync of a slowed node, measured from before the
+// system call. An answer that comes sooner after its request did not wait for an fsync of its
+// own.
 const syncTakes = 150 * time.Millisecond
 
 // slowFsync returns the command prefix that makes fsyncs slow.
@@ -34,9 +34,9 @@ func slowFsync(t *testing.T) []string {
 	}
 }
 
-// TestNoAnswerBeforeItsFsync holds I1, I8 and S01 on a running node: no submit is
-// answered and no task acknowledged before an fsync that began after it came, also
-// when many come at once and share their commits.
+// TestNoAnswerBeforeItsFsync checks I1, I8 and S01 on a running node: no submit is
+// answered and no task acknowledged before an fsync that started after its arrival, even
+// if many arrive at once and share commits.
 func TestNoAnswerBeforeItsFsync(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestMutantsAnswerTooEarly(t *testing.T) {
 			b.mutate(kind, addrs)
 			b.start()
 			if got := early(t, a, b, 1); len(got.acks) == 0 {
-				t.Error("a node that acknowledges before it has synced was not caught at its acks")
+				t.Error("a node that acknowledges before it has synced was not detected by its acks")
 			}
 			addrs = listen(t)
 			c, d := pairOf(t, config{engine: "nutsdb", listen: addrs}, config{engine: "nutsdb"})
@@ -70,7 +70,7 @@ func TestMutantsAnswerTooEarly(t *testing.T) {
 			c.mutate(kind, addrs)
 			c.start()
 			if got := early(t, c, d, 1); len(got.submits) == 0 {
-				t.Error("a node that answers submits before it has synced was not caught")
+				t.Error("a node that answers submits before it has synced was not detected")
 			}
 		})
 	}
@@ -117,7 +117,7 @@ func early(t *testing.T, home, owner *machine, at int) (got answers) {
 			})
 		}
 		wg.Wait()
-		slow.kill() // reading in order would take long
+		slow.kill() // a graceful stop would take long
 		if slow.instead != nil {
 			pause(time.Second) // a mutant forgets its last boot number and uses the clock
 		}
@@ -148,7 +148,7 @@ func early(t *testing.T, home, owner *machine, at int) (got answers) {
 	return got
 }
 
-// linked waits until both nodes see each other.
+// linked waits until both nodes are connected to each other.
 func linked(a, b *machine) {
 	sees := func(m, other *machine) bool {
 		p, err := m.Peer(context.Background(), other.name)

@@ -33,7 +33,7 @@ func smallDisk(t *testing.T, size string) string {
 	return dir
 }
 
-// fill leaves n bytes of the disk free, and returns how to free the rest again.
+// fill leaves n bytes of the disk free, and returns a function that frees the rest again.
 func fill(t *testing.T, dir string, leave int64) (free func()) {
 	t.Helper()
 	var st syscall.Statfs_t
@@ -55,7 +55,7 @@ func fill(t *testing.T, dir string, leave int64) (free func()) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, syscall.ENOSPC) || try == 20 { // the node may write meanwhile
+		if !errors.Is(err, syscall.ENOSPC) || try == 20 { // the node may write at the same time
 			t.Fatal(err)
 		}
 	}
@@ -66,11 +66,11 @@ func fill(t *testing.T, dir string, leave int64) (free func()) {
 	}
 }
 
-// TestDiskFull holds I13, S02, S03 and S47 on a disk that another program fills:
+// TestDiskFull checks I13, S02, S03 and S47 on a disk that another program fills:
 // to the reserve, and then to the last byte. Submits are refused as FULL, tasks
-// from peers wait at their home, tasks that run then end with their results at
-// home, no process ends, nothing acknowledged is lost; and when there is room again
-// all drains automatically.
+// from peers wait at their home, running tasks end and deliver their results,
+// no process exits, nothing acknowledged is lost; and when there is space again
+// all tasks end without intervention.
 func TestDiskFull(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestDiskFull(t *testing.T) {
 
 func nothing() {}
 
-// fullDisk fills the disk of one of the two until meanwhile has returned.
+// fullDisk fills the disk of one of the two nodes until meanwhile has returned.
 func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, meanwhile func()) {
 	t.Helper()
 	request := node.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)}
@@ -127,18 +127,18 @@ func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, m
 	}
 	for _, m := range []*machine{a, b} {
 		if !m.alive() {
-			t.Errorf("S47: %s has ended on a full disk\n%s", m.name, m.tail())
+			t.Errorf("S47: %s has exited on a full disk\n%s", m.name, m.tail())
 		}
 	}
 	meanwhile()
 	free()
-	a.until("submits are taken again", func() bool { return p.submit(t.Context(), a, 1, request) == nil })
+	a.until("submits are accepted again", func() bool { return p.submit(t.Context(), a, 1, request) == nil })
 	p.checkAllEnd(t, a, "SUCCESS")
 }
 
-// TestOutputsStopAtTheReserve holds I13 against programs that write: their output stops
+// TestOutputsStopAtTheReserve checks I13 for handlers that write output: their output stops
 // at the reserve, so the node continues with other work; the task is not lost and runs when
-// there is room, with no restart of the node.
+// there is space, without a restart of the node.
 func TestOutputsStopAtTheReserve(t *testing.T) {
 	ca := config{engine: engines[0], store: "  reserve: 24MiB\n  segment: 4MiB\n"}
 	cb := ca
@@ -154,15 +154,15 @@ func TestOutputsStopAtTheReserve(t *testing.T) {
 		}
 		ids = append(ids, s.ID)
 	}
-	b.until("a run is stopped for want of room", func() bool {
+	b.until("a run is stopped for lack of space", func() bool {
 		if st, err := b.StoreStats(t.Context()); err == nil && st.Full {
-			t.Error("the outputs took the disk below its reserve")
+			t.Error("the outputs used the reserve of the disk")
 		}
 		stopped := 0
 		for _, id := range ids {
 			if task, err := b.Task(t.Context(), id); err == nil && task.Abandons > 0 {
 				if task.Attempts > 0 {
-					t.Errorf("%d attempts are spent", task.Attempts)
+					t.Errorf("%d attempts were used", task.Attempts)
 				}
 				stopped++
 			}
@@ -180,6 +180,6 @@ func TestOutputsStopAtTheReserve(t *testing.T) {
 		}
 	}
 	if !b.alive() {
-		t.Errorf("the node has ended\n%s", b.tail())
+		t.Errorf("the node has exited\n%s", b.tail())
 	}
 }

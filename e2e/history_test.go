@@ -33,13 +33,13 @@ func (e endings) states() map[string]int {
 	return n
 }
 
-// wait waits for the end of every task that was acknowledged at the submitters (I1), which
-// comes as long as there is one every now and then (I20).
+// wait waits for the end of every task acknowledged at the submitters (I1), as long as tasks
+// keep ending (I20).
 func wait(t *testing.T, submitters []*submitter) endings {
 	t.Helper()
 	all := endings{}
 	for _, d := range submitters {
-		open := map[string]bool{} // whether it may be started once only
+		open := map[string]bool{} // whether the task may be started only once
 		for _, id := range d.atLeastOnce.all() {
 			open[id] = false
 		}
@@ -65,9 +65,9 @@ func wait(t *testing.T, submitters []*submitter) endings {
 	return all
 }
 
-// checkRuns checks the endings against the notes of the workers. A result is of a run that
-// its worker finished, and of the newest lease under which a run was started: older ones
-// were fenced (I4, I5). Mode at_most_once allows one start.
+// checkRuns checks the endings against the notes of the workers. A result belongs to a run
+// that its worker finished, and to the newest lease under which a run was started: older
+// ones were fenced (I4, I5). Mode at_most_once allows one start.
 func (f *fleet) checkRuns(t *testing.T, ends endings) {
 	t.Helper()
 	type run struct{ task, said string }
@@ -91,12 +91,12 @@ func (f *fleet) checkRuns(t *testing.T, ends endings) {
 		}
 		switch {
 		case end.once && starts[id] > 1:
-			t.Errorf("I6: %s may be started once and was started %d times", id, starts[id])
+			t.Errorf("I6: %s may be started only once but was started %d times", id, starts[id])
 		case end.state == "SUCCESS":
 			if !finished[run{id, end.said}] {
-				t.Errorf("I4: the result of %s is %q, and no worker finished that", id, end.said)
+				t.Errorf("I4: the result of %s is %q, but no worker finished that run", id, end.said)
 			} else if epoch := strings.Fields(end.said)[2]; before(epoch, newest[id]) {
-				t.Errorf("I5: the result of %s is of the lease %s, and %s was started on", id, epoch, newest[id])
+				t.Errorf("I5: the result of %s belongs to lease %s, but the newest start was under %s", id, epoch, newest[id])
 			}
 		case !end.once || !strings.HasPrefix(end.reason, "indeterminate"):
 			t.Errorf("%s ended %s: %s", id, end.state, end.reason)
@@ -137,7 +137,7 @@ func (r *readings) take(ctx context.Context, d *submitter) {
 			state, _, said, err := d.outcome(try, id)
 			done()
 			if err != nil {
-				continue // it is dead or stopped
+				continue // the node is dead or stopped
 			}
 			r.mu.Lock()
 			r.ops = append(r.ops, porcupine.Operation{Input: look{id}, Call: int64(call), Output: state + " " + said, Return: int64(time.Since(began))})
@@ -147,8 +147,8 @@ func (r *readings) take(ctx context.Context, d *submitter) {
 	}
 }
 
-// checkLinear checks that the readings are those of one register for each task, which is
-// empty at first and set once, by one of the ends that the runs came to.
+// checkLinear checks that the readings of each task are linearizable as one register that is
+// empty at first and set once, to the end of one of its runs.
 func (r *readings) checkLinear(t *testing.T, f *fleet, ends endings) {
 	t.Helper()
 	read := map[string][]porcupine.Operation{}
@@ -161,7 +161,7 @@ func (r *readings) checkLinear(t *testing.T, f *fleet, ends endings) {
 		}
 	}
 	if ended < 10_000 || len(r.ops)-ended < 10_000 {
-		t.Errorf("of %d readings %d are of ended tasks: they prove little", len(r.ops), ended)
+		t.Errorf("of %d readings only %d are of ended tasks: they prove little", len(r.ops), ended)
 	}
 	could := map[string][]string{}
 	for _, w := range f.workers() {
@@ -184,7 +184,7 @@ func (r *readings) checkLinear(t *testing.T, f *fleet, ends endings) {
 			t.Errorf("I3: the readings of %s do not agree: %v", id, ops)
 		}
 	}
-	t.Logf("%d readings of %d tasks are those of one register each", len(r.ops), len(read))
+	t.Logf("%d readings of %d tasks are linearizable", len(r.ops), len(read))
 }
 
 // setOnce is a register that the first writer sets and no other changes.

@@ -24,10 +24,10 @@ func rounds(short, longer int) int {
 	return either(short, longer)
 }
 
-// TestKillAtRandomMoments holds I1, I6, I8 and I20 over kill -9: of 200 rounds
-// a store (10 in the short form), each ends the home, the owner or both while tasks are submitted, sent,
-// run and answered. No acknowledged task is lost, none runs twice but for a death
-// while it ran, and each node starts again automatically.
+// TestKillAtRandomMoments checks I1, I6, I8 and I20 under kill -9: each of 200 rounds
+// per store (10 in the short form) kills the home, the owner or both while tasks are
+// submitted, sent, run and answered. No acknowledged task is lost, none runs twice unless
+// its node died during the run, and each node restarts without intervention.
 func TestKillAtRandomMoments(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestKillAtRandomMoments(t *testing.T) {
 			both(func(m *machine) { m.stop(); m.start() }, a, b)
 			pause(2 * time.Second)
 			if after := len(b.readMarks()); after != before {
-				t.Errorf("I6: %d marks more after everything had ended", after-before)
+				t.Errorf("I6: %d new marks after all tasks had ended", after-before)
 			}
 		})
 	}

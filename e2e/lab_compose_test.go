@@ -29,12 +29,12 @@ func script(t *testing.T, argv ...string) string {
 	cmd.Env = append(os.Environ(), "COMPOSE_PROJECT_NAME="+project)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		t.Fatalf("this test needs docker, its daemon running, and docker-compose: %s: %v\n%s", strings.Join(argv, " "), err, out)
+		t.Fatalf("this test needs docker with a running daemon, and docker-compose: %s: %v\n%s", strings.Join(argv, " "), err, out)
 	}
 	return strings.TrimSpace(string(out))
 }
 
-// contained is a node in a container, accessed through its folder.
+// contained returns a node in a container, accessed through its folder.
 func contained(t *testing.T, name string) *machine {
 	t.Helper()
 	dir := script(t, "docker", "volume", "inspect", "-f", "{{.Mountpoint}}", project+"_"+name)
@@ -43,16 +43,16 @@ func contained(t *testing.T, name string) *machine {
 	return m
 }
 
-// A flow is tasks that one node sends to another.
+// A flow is the tasks that one node sends to another.
 type flow struct {
 	from, to *machine
 	promises *acknowledged
 }
 
-// TestMeshOfContainers holds I1, I6, S27 and S41 on containers: while
-// tasks flow, a private network is cut off and heals, a fifth of all packets is
-// lost, a relay dies and comes back, a NAT becomes symmetric. Of what was
-// acknowledged nothing is lost and nothing done twice. Then all of them fail at once.
+// TestMeshOfContainers checks I1, I6, S27 and S41 on containers: while
+// tasks flow, a private network is partitioned and reconnected, a fifth of all packets is
+// lost, a relay dies and comes back, a NAT becomes symmetric. No acknowledged task is
+// lost or run twice. Then all nodes fail at once.
 func TestMeshOfContainers(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -93,7 +93,7 @@ func TestMeshOfContainers(t *testing.T) {
 }
 
 // TestThreeContainers is the short form of TestMeshOfContainers: three nodes, two of
-// them behind NAT routers, a partition that heals and a router that restarts while
+// them behind NAT routers, a temporary partition and a router that restarts while
 // tasks flow.
 func TestThreeContainers(t *testing.T) {
 	t.Cleanup(func() {
@@ -129,9 +129,9 @@ func TestThreeContainers(t *testing.T) {
 	sharedQueue(t, nodes["relay1"], nodes["a1"], nodes["b1"])
 }
 
-// sharedQueue holds S19 and I20 on containers, with the commands of docs/ownership.md:
-// an owner behind a NAT dies with tasks of a queue, then the home of the queue does, and
-// another admin seizes it. Every task ends, what waited for the old home too.
+// sharedQueue checks S19 and I20 on containers, with the commands of docs/ownership.md:
+// an owner behind a NAT dies with tasks of a queue, then the home of the queue dies, and
+// another admin seizes it. Every task ends, including those that waited for the old home.
 func sharedQueue(t *testing.T, relay, owner, home *machine) {
 	t.Helper()
 	mesh := func(verb string, args ...string) { script(t, append([]string{"scripts/mesh", verb}, args...)...) }
@@ -177,10 +177,10 @@ func sharedQueue(t *testing.T, relay, owner, home *machine) {
 	made.checkAllEnd(t, relay, "SUCCESS")
 }
 
-// outage holds S27: all seven and both routers end at once and come back at other
-// addresses, all but one relay's. They find each other again, and what was waiting
-// arrives. That what they knew is ten minutes old is held in virtual time
-// (TestAllReturnAtNewAddresses in node).
+// outage checks S27: all seven nodes and both routers stop at once and come back at new
+// addresses, except for one relay. They find each other again, and pending tasks
+// arrive. TestAllReturnAtNewAddresses in node covers addresses that are ten minutes old, in
+// virtual time.
 func outage(t *testing.T, flows []*flow) {
 	t.Helper()
 	for _, f := range flows {
@@ -195,11 +195,11 @@ func outage(t *testing.T, flows []*flow) {
 		f.from.meets(f.to.name, anyhow)
 		f.promises.checkAllEnd(t, f.from, "SUCCESS")
 	}
-	t.Logf("all ways work again %s after the containers were well", time.Since(began).Round(time.Millisecond))
+	t.Logf("all routes work again %s after the containers were healthy", time.Since(began).Round(time.Millisecond))
 }
 
-// routes are sender and receiver pairs. Relay2, which is killed, runs nothing: what runs at
-// the moment of a death may rightly run again.
+// routes are pairs of sender and receiver. Relay2, which is killed, runs nothing: a task that
+// runs when its node dies may run again.
 var routes = []string{"a1 relay1", "relay1 a2", "a3 a1", "b1 relay1", "relay1 b2", "b2 b1", "a1 b1", "b2 a3"}
 
 // injectFaults injects faults while tasks are sent.
@@ -241,7 +241,7 @@ func ledger(t *testing.T, flows []*flow) {
 			}
 		}
 		if len(all) < 50 {
-			t.Errorf("only %d tasks went from %s to %s: the test proves little", len(all), f.from.name, f.to.name)
+			t.Errorf("only %d tasks were sent from %s to %s: the test proves little", len(all), f.from.name, f.to.name)
 		}
 		t.Logf("%s to %s: %d tasks, each ran once", f.from.name, f.to.name, len(all))
 	}

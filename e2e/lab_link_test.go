@@ -12,10 +12,10 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestLinkComesBack holds S07 and S46: after an outage of 3 to 90 seconds (3 in
+// TestLinkComesBack checks S07 and S46: after an outage of 3 to 90 seconds (3 in
 // the short form) of a node's only link, the first task for each of four peers is
-// accepted within 2 s, three times of four at least, and within 4 s each time. That
-// it is 95 times of 100 takes more outages to tell: node.TestFirstTaskAfterLinkRecovers has them.
+// accepted within 2 s in at least three of four cases, and within 4 s in all cases.
+// node.TestFirstTaskAfterLinkRecovers has enough outages to check the 95th percentile.
 func TestLinkComesBack(t *testing.T) {
 	outages := either([]time.Duration{3 * time.Second}, []time.Duration{
 		5 * time.Second, 10 * time.Second, 20 * time.Second, 3 * time.Second, 7 * time.Second, 40 * time.Second, 90 * time.Second,
@@ -23,9 +23,9 @@ func TestLinkComesBack(t *testing.T) {
 	comesBack(t, 4, outages, config{engine: "nutsdb"})
 }
 
-// TestLinkComesBackOverTCP holds the same where there is nothing but TCP, after
-// outages that a connection survives, and at whose end it waits to say again what was
-// lost. It needs Linux 6.15.
+// TestLinkComesBackOverTCP checks the same with TCP alone, after outages that are short
+// enough for a connection to survive, and at whose end it waits to retransmit. It needs
+// Linux 6.15.
 func TestLinkComesBackOverTCP(t *testing.T) {
 	outages := either([]time.Duration{3500 * time.Millisecond}, []time.Duration{3500 * time.Millisecond, 7 * time.Second})
 	comesBack(t, 2, outages, config{engine: "nutsdb", listen: []string{"/ip4/0.0.0.0/tcp/4001"}})
@@ -52,7 +52,7 @@ func comesBack(t *testing.T, count int, outages []time.Duration, c config) {
 		waits, err := a.Submit(t.Context(), node.Request{Target: "b1", Kind: "sum"})
 		pause(outage)
 		if task, lost := a.Task(t.Context(), waits.ID); err != nil || lost != nil || slices.Contains(task.Receipts, "accepted") {
-			t.Fatalf("a task sent while there is no link: %v, %v, %v", task.Receipts, err, lost)
+			t.Fatalf("a task sent without a link: %v, %v, %v", task.Receipts, err, lost)
 		}
 		took := make(chan time.Duration, len(peers))
 		ha.Port.Heal()
@@ -67,8 +67,8 @@ func comesBack(t *testing.T, count int, outages []time.Duration, c config) {
 	within(t, "the first task is accepted", all[len(all)-1], 4*time.Second)
 }
 
-// TestAddressChanges holds S07 and S42: a node that gets another address is
-// reached there within 10 s.
+// TestAddressChanges checks S07 and S42: a node whose address changes is
+// reached at the new one within 10 s.
 func TestAddressChanges(t *testing.T) {
 	n := lab.New(t).Net("net", "11.0.0.0/24")
 	a := newMachine(t, "a", true, place(n.Host("a", lab.Attachment{Addr: "11.0.0.1"}), config{engine: "nutsdb"}))

@@ -14,10 +14,10 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestRouterIsAskedForPorts has a node behind a NAT ask its router for ports, by
-// NAT-PMP: a node outside that it cannot find reaches it there, without any relay,
-// also after the router has forgotten everything, and once it has stopped the
-// router lets nothing in any more.
+// TestRouterIsAskedForPorts checks that a node behind a NAT maps ports on its router with
+// NAT-PMP: an outside node that it cannot dial reaches it there without a relay,
+// also after the router has lost its mappings; once the node has stopped, the
+// router forwards nothing anymore.
 func TestRouterIsAskedForPorts(t *testing.T) {
 	public := lab.New(t).Net("public", "11.0.0.0/24")
 	office := public.Router("office", lab.Attachment{Addr: "11.0.0.101"}, "192.168.1.0/24", netfilter.Symmetric)
@@ -45,28 +45,28 @@ func TestRouterIsAskedForPorts(t *testing.T) {
 	}
 	reaches := func(from string) {
 		t.Helper()
-		a.until("it has ports of the router", func() bool { return mapped() != "" })
-		b.until("it was told of them", announced)
+		a.until("it has port mappings", func() bool { return mapped() != "" })
+		b.until("it knows the mapped addresses", announced)
 		b.stop()
-		outside.Readdress(from) // where a does not look for it
+		outside.Readdress(from) // an address that a does not know
 		b.start()
 		p := b.meets("a", func(p node.Peer) bool { return p.Direct && strings.Contains(p.Path, "11.0.0.101") })
 		t.Logf("reached at %s", p.Path)
 		if !slices.ContainsFunc(ports.Ports(), func(port uint16) bool { return strings.Contains(p.Path, fmt.Sprint(port)) }) {
-			t.Errorf("reached at %s, which is none of %v", p.Path, ports.Ports())
+			t.Errorf("reached at %s, which is not one of %v", p.Path, ports.Ports())
 		}
 	}
 	reaches("11.0.0.2")
 	if out := a.must("netcheck"); !strings.Contains(out, "port mapping  /ip4/11.0.0.101/") || !strings.Contains(out, "announced     /ip4/11.0.0.101/") {
-		t.Errorf("netcheck says\n%s", out)
+		t.Errorf("netcheck prints\n%s", out)
 	}
 
 	ports.Forget()
-	a.until("it has asked again", func() bool { return len(ports.Ports()) > 0 })
+	a.until("the ports are mapped again", func() bool { return len(ports.Ports()) > 0 })
 	reaches("11.0.0.3")
 
 	a.stop()
-	b.until("nothing leads in", func() bool { return len(ports.Ports()) == 0 })
+	b.until("no port is mapped", func() bool { return len(ports.Ports()) == 0 })
 	if err := ports.Err(); err != nil {
 		t.Error(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A natLab is a network like the world's: relays in public, and behind each of two
-// routers a machine, a and b.
+// A natLab is a network like the internet: public relays, and two machines, a and b, each
+// behind a router.
 //
 //	relay1 11.0.0.1   relay2 11.0.0.2
 //	      └──────┬───────────┘
@@ -27,7 +27,7 @@ type natLab struct {
 	office, home *lab.Router
 	relays       []*machine
 	a, b         *machine
-	laptop       *lab.Host // that a runs on
+	laptop       *lab.Host // the host that a runs on
 }
 
 // A plan configures a natLab.
@@ -81,9 +81,9 @@ func (f *natLab) flowing(ctx context.Context, enough func(sent int) bool) *ackno
 	return p
 }
 
-// TestConesReachEachOther holds S41: two nodes behind NATs that can be punched are
-// connected directly within 5 s of the first contact, over QUIC and over TCP
-// alone, and none of 1000 tasks that are sent meanwhile fails or runs twice.
+// TestConesReachEachOther checks S41: two nodes behind cone NATs are connected directly
+// within 5 s of the first contact, over QUIC and over TCP alone, and none of 1000 tasks
+// that are sent meanwhile fails or runs twice.
 func TestConesReachEachOther(t *testing.T) {
 	for _, tcp := range []bool{false, true} {
 		t.Run(map[bool]string{false: "quic", true: "tcp"}[tcp], func(t *testing.T) {
@@ -109,8 +109,8 @@ func TestConesReachEachOther(t *testing.T) {
 	}
 }
 
-// TestSymmetricStaysRelayed wants nodes behind NATs that cannot be punched to work
-// through a relay permanently, a body of 50 MB too (S39).
+// TestSymmetricStaysRelayed checks that nodes behind symmetric NATs, where hole punching
+// fails, keep working through a relay, also for a body of 50 MB (S39).
 func TestSymmetricStaysRelayed(t *testing.T) {
 	f := newNATLab(t, plan{office: netfilter.Symmetric, home: netfilter.Symmetric})
 	both(func(m *machine) { m.start() }, f.a, f.b)
@@ -121,7 +121,7 @@ func TestSymmetricStaysRelayed(t *testing.T) {
 	file, want := largeFile(t, 50_000_000)
 	began := time.Now()
 	if got := f.a.must("send", "b", "sum", "@"+file, "--wait"); got != want {
-		t.Errorf("the sum of 50 MB is %s, want %s", got, want)
+		t.Errorf("the digest of 50 MB is %s, want %s", got, want)
 	}
 	t.Logf("50 MB in %s", time.Since(began))
 	if got, err := f.a.Peer(t.Context(), "b"); err != nil || got.Direct || got.Relay != "relay1" {
@@ -129,7 +129,7 @@ func TestSymmetricStaysRelayed(t *testing.T) {
 	}
 }
 
-// TestLaptopInTheCafe carries a node from the office to a network behind two NATs:
+// TestLaptopInTheCafe moves a node from the office to a network behind two NATs:
 // its peer reaches it there within 10 s (S42).
 func TestLaptopInTheCafe(t *testing.T) {
 	f := newNATLab(t, plan{})

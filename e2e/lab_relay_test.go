@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/internal/lab/netfilter"
 )
 
-// places tells at which relays a node can be reached.
-func (m *machine) places() (names []string) {
+// reservations returns the relays through which a node can be reached.
+func (m *machine) reservations() (names []string) {
 	got, err := m.NetCheck(context.Background())
 	if err != nil {
 		return nil
@@ -24,33 +24,33 @@ func (m *machine) places() (names []string) {
 	return names
 }
 
-// TestRelayRestarts holds S40: five times a relay restarts, and a node behind a NAT
-// has its place there again within 5 s.
+// TestRelayRestarts checks S40: a relay restarts five times, and a node behind a NAT
+// has its reservation again within 5 s.
 func TestRelayRestarts(t *testing.T) {
 	f := newNATLab(t, plan{home: netfilter.Symmetric})
 	f.b.start()
 	relay := f.relays[0]
-	f.b.until("it has a place at the relay", func() bool { return slices.Contains(f.b.places(), "relay1") })
+	f.b.until("it has a reservation at the relay", func() bool { return slices.Contains(f.b.reservations(), "relay1") })
 	var all []time.Duration
 	for range either(1, 5) {
 		relay.kill()
 		relay.start()
 		began := time.Now()
-		f.b.until("its place is back", func() bool {
+		f.b.until("its reservation is back", func() bool {
 			r, err := relay.NetCheck(context.Background())
-			return err == nil && r.Relaying != nil && r.Relaying.Reservations > 0 && slices.Contains(f.b.places(), "relay1")
+			return err == nil && r.Relaying != nil && r.Relaying.Reservations > 0 && slices.Contains(f.b.reservations(), "relay1")
 		})
 		all = append(all, time.Since(began))
 	}
-	within(t, "the reservation is back", percentile(t, "the place at a relay is back", 100, all), 5*time.Second)
+	within(t, "the reservation is back", percentile(t, "the reservation at a relay is back", 100, all), 5*time.Second)
 }
 
 // TestRelayDies kills the relay between two nodes that cannot reach each other
-// while tasks flow: another one serves within 10 s, and nothing is lost.
+// while tasks flow: another one takes over within 10 s, and nothing is lost.
 func TestRelayDies(t *testing.T) {
 	f := newNATLab(t, plan{office: netfilter.Symmetric, home: netfilter.Symmetric, relays: 2})
 	both(func(m *machine) { m.start() }, f.a, f.b)
-	f.b.until("it has two places", func() bool { return len(f.b.places()) == 2 })
+	f.b.until("it has two reservations", func() bool { return len(f.b.reservations()) == 2 })
 	first := f.a.meets("b", relayed).Relay
 	ctx, cancel := context.WithCancel(t.Context())
 	var sending sync.WaitGroup
@@ -65,7 +65,7 @@ func TestRelayDies(t *testing.T) {
 	took := f.a.accepted("b", time.Now())
 	cancel()
 	sending.Wait()
-	within(t, "another relay serves", took, 10*time.Second)
+	within(t, "another relay takes over", took, 10*time.Second)
 	p.checkAllEnd(t, f.a, "SUCCESS")
 	p.checkMarks(t, f.b)
 }

@@ -29,7 +29,7 @@ func (m *machine) accepted(to string, begin time.Time) time.Duration {
 // meets waits until m has a connection to the peer, and returns it.
 func (m *machine) meets(peer string, like func(node.Peer) bool) (p node.Peer) {
 	m.t.Helper()
-	m.until("it is connected with "+peer, func() bool {
+	m.until("it is connected to "+peer, func() bool {
 		var err error
 		p, err = m.Peer(context.Background(), peer)
 		return err == nil && p.State == "CONNECTED" && like(p)

@@ -16,9 +16,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// leasePoints are the moments at which a node of a shared queue can be made to die:
-// before and after every commit of the ownership subsystem, with who passes them and what
-// makes it do so.
+// leasePoints are the moments at which a node of a shared queue can be killed: before and
+// after every commit of the ownership subsystem, with the node that passes them and the
+// function that makes it do so.
 var leasePoints = []struct {
 	names []string
 	at    func(*trio) *machine
@@ -43,14 +43,14 @@ type trio struct {
 func (x *trio) worker() *machine { return x.nodes[firstWorker] }
 func (x *trio) admin() *machine  { return x.nodes[0] }
 
-// home is the node that is the home of the queue now.
+// home returns the current home of the queue.
 func (x *trio) home() *machine {
 	for _, m := range x.nodes[:firstWorker] {
 		if q, err := m.Queue(context.Background(), "build"); err == nil && q.Here {
 			return m
 		}
 	}
-	x.admin().t.Fatal("nobody is the home of the queue")
+	x.admin().t.Fatal("no node is the home of the queue")
 	return nil
 }
 
@@ -62,7 +62,7 @@ func (x *trio) other() *machine {
 	return x.nodes[0]
 }
 
-// submitterExcept is where tasks are submitted while m dies.
+// submitterExcept returns the node at which tasks are submitted while m dies.
 func (x *trio) submitterExcept(m *machine) *submitter {
 	if m == x.nodes[1] {
 		return x.submitters[0]
@@ -97,10 +97,10 @@ func newTrio(t *testing.T, engine string) *trio {
 	return x
 }
 
-// TestKillAtPointsOfLeases holds I3-I7, I10 and I14 at every step of the ownership subsystem
-// between two commits: the process dies there, starts again automatically, and each task
-// that was acknowledged ends once, with a result of its newest lease. The short form visits each point once, the stores
-// in turn.
+// TestKillAtPointsOfLeases checks I3-I7, I10 and I14 at every step of the ownership subsystem
+// between two commits: the process dies there and restarts without intervention, and each
+// acknowledged task ends once, with a result of its newest lease. The short form visits each
+// point once and alternates between the stores.
 func TestKillAtPointsOfLeases(t *testing.T) {
 	for e, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -134,9 +134,9 @@ func TestKillAtPointsOfLeases(t *testing.T) {
 // waitFailpoint waits until m has died at its failpoint, and restarts it.
 func (m *machine) waitFailpoint() {
 	m.t.Helper()
-	m.until("it dies at the point", func() bool { return !m.alive() })
+	m.until("it dies at the failpoint", func() bool { return !m.alive() })
 	if s, ok := m.cmd.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
-		m.t.Errorf("%s ended otherwise: %v\n%s", m.name, m.cmd.ProcessState, m.tail())
+		m.t.Errorf("%s did not die at the failpoint: %v\n%s", m.name, m.cmd.ProcessState, m.tail())
 	}
 	m.died()
 	m.start()
@@ -161,8 +161,8 @@ func (x *trio) submitted() map[string]bool {
 	return all
 }
 
-// started holds I6 for the tasks that are not known yet: one is started again when its
-// run failed, as those of one kind do once, or when the worker died.
+// started checks I6 for the tasks that it has not seen yet: a task is started again only if
+// its run failed, as tasks of one kind do once, or if the worker died.
 func (x *trio) started(t *testing.T, known map[string]bool, died bool) {
 	t.Helper()
 	starts, ended := map[string]int{}, map[string]int{}
@@ -190,19 +190,19 @@ func (x *trio) started(t *testing.T, known map[string]bool, died bool) {
 			allowed++
 		}
 		if starts[id] > allowed || ended[id] == 0 && task.State == "SUCCESS" {
-			t.Errorf("I6: %s is %s after %d starts and %d ends of its handler; %d starts may be", id, task.State, starts[id], ended[id], allowed)
+			t.Errorf("I6: %s is %s after %d starts and %d ends of its handler; %d starts are allowed", id, task.State, starts[id], ended[id], allowed)
 		}
 	}
 }
 
-// submitterOf returns where a task was submitted.
+// submitterOf returns the node at which a task was submitted.
 func (x *trio) submitterOf(id string) *submitter {
 	for _, d := range x.submitters {
 		if slices.Contains(append(d.atLeastOnce.all(), d.atMostOnce.all()...), id) {
 			return d
 		}
 	}
-	x.admin().t.Fatalf("nobody submitted %s", id)
+	x.admin().t.Fatalf("no node submitted %s", id)
 	return nil
 }
 
@@ -211,12 +211,12 @@ func dieWorking(t *testing.T, x *trio, point string) {
 	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build"})
 }
 
-// dieOnce does that with tasks that need permission to start.
+// dieOnce does the same with tasks that need permission to start.
 func dieOnce(t *testing.T, x *trio, point string) {
 	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce})
 }
 
-// dieGivingBack does that with tasks that fail the first time.
+// dieGivingBack does the same with tasks that fail the first time.
 func dieGivingBack(t *testing.T, x *trio, point string) {
 	dying(t, x, point, node.Request{Target: "queue:build", Kind: "weak"})
 }
@@ -234,14 +234,14 @@ func dying(t *testing.T, x *trio, point string, r node.Request) {
 	m.waitFailpoint()
 }
 
-// victim is the node that dies at a point.
+// victim returns the node that dies at a point.
 func (x *trio) victim(point string) *machine {
 	for _, m := range x.nodes {
 		if m.cmd != nil && strings.Contains(strings.Join(m.cmd.Env, "\n"), "BALEFIRE_FAILPOINT="+point) {
 			return m
 		}
 	}
-	x.admin().t.Fatalf("nobody was told to die at %s", point)
+	x.admin().t.Fatalf("no node is set to die at %s", point)
 	return nil
 }
 
@@ -254,7 +254,7 @@ func dieMoving(t *testing.T, x *trio, point string) {
 	if errs := d.atLeastOnce.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
 		t.Fatal(errs)
 	}
-	from.until("the tasks wait", func() bool {
+	from.until("the tasks are pending", func() bool {
 		q, err := from.Queue(context.Background(), "build")
 		return err == nil && q.Waiting == 3
 	})
@@ -266,7 +266,7 @@ func dieMoving(t *testing.T, x *trio, point string) {
 	from.until("it hands the queue over, or dies", handOver)
 	m.waitFailpoint()
 	from.until("it hands the queue over", handOver)
-	to.until("the queue and its tasks are there", func() bool {
+	to.until("the queue and its tasks have arrived", func() bool {
 		q, err := to.Queue(context.Background(), "build")
 		return err == nil && q.Here && q.Waiting == 3
 	})
@@ -291,7 +291,7 @@ func dieSeizing(t *testing.T, x *trio, point string) {
 	if errs := d.atLeastOnce.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
 		t.Fatal(errs)
 	}
-	gone.until("the tasks wait", func() bool {
+	gone.until("the tasks are pending", func() bool {
 		q, err := gone.Queue(context.Background(), "build")
 		return err == nil && q.Waiting == 3
 	})
@@ -305,7 +305,7 @@ func dieSeizing(t *testing.T, x *trio, point string) {
 	admin.waitFailpoint()
 	admin.until("it seizes the queue", seize)
 	gone.start()
-	admin.until("the tasks of the old home are there", func() bool {
+	admin.until("the tasks of the old home have arrived", func() bool {
 		q, err := admin.Queue(context.Background(), "build")
 		return err == nil && q.Here && q.Waiting == 3
 	})

@@ -24,7 +24,7 @@ func either[T any](short, longer T) T {
 // within logs a duration and, in the long form, checks its limit.
 func within(t *testing.T, what string, took, limit time.Duration) {
 	t.Helper()
-	t.Logf("%s: %s, at most %s is wanted", what, took.Round(time.Millisecond), limit)
+	t.Logf("%s: %s, want at most %s", what, took.Round(time.Millisecond), limit)
 	if long && took > limit {
 		t.Errorf("%s took %s, want at most %s", what, took.Round(time.Millisecond), limit)
 	}

@@ -87,8 +87,8 @@ func newMachine(t *testing.T, name string, found bool, c config) *machine {
 	return m
 }
 
-// markingHandler is the handler that writes a mark when it starts and when it ends: what,
-// which task, which attempt, in which life of the node.
+// markingHandler is the handler that writes a mark when it starts and when it ends: the
+// action, the task, the attempt and the life of the node.
 func (m *machine) markingHandler() string {
 	script := `echo "S $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks + `; echo "E $BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT $E2E_LIFE" >> ` + m.marks
 	return fmt.Sprintf("  - {kind: mark, exec: [/bin/sh, -c, '%s'], allow: ['role:send'], on_crash: retry, env: [E2E_LIFE]}\n", script)
@@ -182,7 +182,7 @@ func (m *machine) command(args ...string) (string, error) {
 func (m *machine) launch(env ...string) {
 	m.t.Helper()
 	if m.alive() {
-		m.t.Fatalf("%s runs already", m.name)
+		m.t.Fatalf("%s is already running", m.name)
 	}
 	argv := []string{m.binary, "--dir", m.dir, "run"}
 	if m.instead != nil {
@@ -226,10 +226,10 @@ func (m *machine) start(env ...string) {
 
 func (m *machine) ready() {
 	m.t.Helper()
-	m.until("it takes work", func() bool {
+	m.until("it is ready", func() bool {
 		select {
 		case <-m.gone:
-			m.t.Fatalf("%s ended instead of starting: %v\n%s", m.name, m.cmd.ProcessState, m.tail())
+			m.t.Fatalf("%s exited instead of starting: %v\n%s", m.name, m.cmd.ProcessState, m.tail())
 		default:
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
@@ -256,17 +256,17 @@ func (m *machine) kill() {
 	if !m.alive() {
 		return
 	}
-	_ = syscall.Kill(-m.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+	_ = syscall.Kill(-m.cmd.Process.Pid, syscall.SIGKILL) // it may have exited
 	m.died()
 }
 
-// died waits for the end of the process.
+// died waits until the process has exited.
 func (m *machine) died() {
 	m.t.Helper()
 	select {
 	case <-m.gone:
 	case <-time.After(testTimeout):
-		m.t.Errorf("%s does not end", m.name)
+		m.t.Errorf("%s does not exit", m.name)
 	}
 	group := m.cmd.Process.Pid // under a tracer the node is not our child
 	m.until("its processes are gone", func() bool { return errors.Is(syscall.Kill(-group, 0), syscall.ESRCH) })
@@ -300,7 +300,7 @@ func (m *machine) signal(s syscall.Signal) {
 func (m *machine) pause() {
 	m.t.Helper()
 	if !m.alive() {
-		m.t.Fatalf("%s has ended by itself: %s", m.name, m.tail())
+		m.t.Fatalf("%s has exited unexpectedly: %s", m.name, m.tail())
 	}
 	m.signal(syscall.SIGSTOP)
 	if err := unix.Waitid(unix.P_PID, m.cmd.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
@@ -327,7 +327,7 @@ func (m *machine) until(what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-over:
-			m.t.Fatalf("%s: not within %s: %s\n%s", m.name, testTimeout, what, m.tail())
+			m.t.Fatalf("%s: timeout after %s: %s\n%s", m.name, testTimeout, what, m.tail())
 		}
 	}
 }

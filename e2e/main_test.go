@@ -1,9 +1,9 @@
 //go:build e2e
 
-// Package e2e runs real nodes as processes of their own and treats them as the
-// world does: kills them at any moment, fills their disks, cuts their links,
-// damages their files. Whatever it did, a node must start again automatically, and
-// nothing that it acknowledged may be lost or done twice.
+// Package e2e runs real nodes as separate processes and injects the faults of real
+// machines: it kills them at any moment, fills their disks, cuts their links and
+// damages their files. After any of these, a node must restart without intervention, and
+// no task that it acknowledged may be lost or run twice.
 //
 //	test ── socket ──▶ balefire-node (home) ══ wire ══ balefire-node (owner) ──▶ handler
 //	  ├── kill -9, failpoints, strace                                              │

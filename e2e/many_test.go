@@ -16,16 +16,16 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestManyFailures holds S17 and I11: of 100 000 tasks that fail permanently the shelf
-// keeps as many as its policy says, the older ones are in the archive, not one is
-// missing, and status warns. When the cause is fixed, those in the archive of dead letters are
-// repeated, a hundred at a time, and their idempotency keys do not make them pass
-// for done. The short form fails 3000.
+// TestManyFailures checks S17 and I11: of 100 000 tasks that fail permanently, the store
+// keeps as many dead letters as its limit allows, the older ones are in the archive, none is
+// missing, and status warns. When the cause is fixed, the dead letters in the store are
+// repeated, a hundred at a time, and their idempotency keys do not suppress the
+// repetition. The short form fails 3000.
 func TestManyFailures(t *testing.T) {
-	total, archive := either(3000, 100_000), 500
+	total, limit := either(3000, 100_000), 500
 	mended := filepath.Join(shortDir(t), "mended")
 	cb := config{engine: "nutsdb", kinds: fmt.Sprintf("  - {kind: weak, exec: [/bin/sh, -c, 'test -e %s || exit 65'], allow: ['role:send']}\n", mended)}
-	a, b := pairOf(t, config{engine: "nutsdb", limits: fmt.Sprintf("  dead_count: %d\n", archive)}, cb)
+	a, b := pairOf(t, config{engine: "nutsdb", limits: fmt.Sprintf("  dead_count: %d\n", limit)}, cb)
 	began := time.Now()
 	p := newAcknowledged()
 	for len(p.all()) < total {
@@ -43,22 +43,22 @@ func TestManyFailures(t *testing.T) {
 		a.waitIdle()
 	}
 	failed := time.Since(began)
-	a.until("the shelf is within its bounds", func() bool {
+	a.until("the dead letters are within their limit", func() bool {
 		st, err := a.Status(t.Context())
-		return err == nil && st.Dead <= archive
+		return err == nil && st.Dead <= limit
 	})
 	st, err := a.Status(t.Context())
-	if err != nil || st.Dead != archive || !strings.Contains(strings.Join(st.Warnings, "\n"), fmt.Sprintf("%d dead letters", archive)) {
+	if err != nil || st.Dead != limit || !strings.Contains(strings.Join(st.Warnings, "\n"), fmt.Sprintf("%d dead letters", limit)) {
 		t.Errorf("status: %d dead letters, warnings %q, %v", st.Dead, st.Warnings, err)
 	}
 	dead, archived := a.dead(), a.archived()
 	for _, id := range p.all() {
 		if !dead[id] && !archived[id] {
-			t.Errorf("%s is neither in the archive nor in the archive", id)
+			t.Errorf("%s is neither a dead letter in the store nor in the archive", id)
 		}
 	}
 	if len(dead)+len(archived) != total {
-		t.Errorf("%d in the archive and %d in the archive of %d tasks", len(dead), len(archived), total)
+		t.Errorf("%d dead letters in the store and %d in the archive of %d tasks", len(dead), len(archived), total)
 	}
 	if err := os.WriteFile(mended, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestManyFailures(t *testing.T) {
 	again.checkAllEnd(t, a, "SUCCESS")
 	t.Logf("%d tasks failed in %s, %d were archived; %d were repeated in %s", total, failed.Round(time.Millisecond), len(archived), len(again.all()), time.Since(began).Round(time.Millisecond))
 	if !b.alive() {
-		t.Error("the owner has ended")
+		t.Error("the owner has exited")
 	}
 }
 
@@ -95,7 +95,7 @@ func (m *machine) archived() map[string]bool {
 	m.t.Helper()
 	files, err := filepath.Glob(filepath.Join(m.dir, "dead-letters*.jsonl"))
 	if err != nil || len(files) == 0 {
-		m.t.Fatalf("no archive in %s: %v", m.dir, err)
+		m.t.Fatalf("no archive below %s: %v", m.dir, err)
 	}
 	ids := map[string]bool{}
 	for _, path := range files {
@@ -108,7 +108,7 @@ func (m *machine) archived() map[string]bool {
 		for lines.Scan() {
 			var line struct{ Task string }
 			if err := json.Unmarshal(lines.Bytes(), &line); err != nil || line.Task == "" {
-				m.t.Fatalf("%s: a broken line %q: %v", path, lines.Bytes(), err)
+				m.t.Fatalf("%s: a malformed line %q: %v", path, lines.Bytes(), err)
 			}
 			ids[line.Task] = true
 		}
@@ -130,7 +130,7 @@ func (m *machine) redriven(dead map[string]bool, step int) *acknowledged {
 		}
 		for _, i := range done.Items {
 			if i.Task.Known {
-				m.t.Errorf("S17: the repetition of %s was swallowed by its idempotency key", i.ID)
+				m.t.Errorf("S17: the repetition of %s was suppressed by its idempotency key", i.ID)
 			}
 			again.add(i.Task.ID)
 		}

@@ -45,10 +45,10 @@ func memoryGroup(t *testing.T, mib int64) (within []string, limit func(mib int64
 	return []string{"/bin/sh", "-c", `echo $$ > ` + filepath.Join(dir, "cgroup.procs") + ` && exec "$0" "$@"`}, limit
 }
 
-// TestSmallMachineOpensWhatItAccepted (I1, I13, I15): a node in 128 and in 256 MiB
-// takes tasks until it says FULL, and continues living; killed at that limit, twice,
-// it opens again what it accepted, in a tenth less memory, too, and all of it gets
-// done.
+// TestSmallMachineOpensWhatItAccepted checks I1, I13 and I15: a node with 128 or 256 MiB
+// accepts tasks until it returns FULL, and stays alive; killed twice at that limit,
+// it reopens its store, also with a tenth less memory, and runs every task that it
+// accepted.
 func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 	for _, tt := range []struct {
 		mib    int64
@@ -61,7 +61,7 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s-%d", tt.engine, tt.mib), func(t *testing.T) {
 			within, limit := memoryGroup(t, tt.mib)
-			a, b := pair(t, config{engine: tt.engine, limits: "  done_count: 100000\n"}) // every end is requested
+			a, b := pair(t, config{engine: tt.engine, limits: "  done_count: 100000\n"}) // the test reads the end of every task
 			b.stop()
 			a.stop()
 			a.trace = within
@@ -77,13 +77,13 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 			limit(tt.mib * 9 / 10)
 			a.opened()
 			if st, err := a.Status(t.Context()); err != nil || st.Outbox["PENDING"] < pending {
-				t.Errorf("%d of %d tasks wait after the start, %v", st.Outbox["PENDING"], pending, err)
+				t.Errorf("%d of %d tasks are pending after the start, %v", st.Outbox["PENDING"], pending, err)
 			}
-			t.Logf("opened in %d MiB, with %d MiB of memory", tt.mib*9/10, a.resident()>>20)
+			t.Logf("opened with a limit of %d MiB, using %d MiB of memory", tt.mib*9/10, a.resident()>>20)
 			b.start()
 			p.checkAllEnd(t, a, "SUCCESS")
 			if !a.alive() {
-				t.Errorf("it ended: %s", a.tail())
+				t.Errorf("the node exited: %s", a.tail())
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func (m *machine) opened() {
 	m.launch()
 	m.until("it has opened its store", func() bool {
 		if !m.alive() {
-			m.t.Fatalf("%s ended instead of opening: %s", m.name, m.tail())
+			m.t.Fatalf("%s exited instead of opening: %s", m.name, m.tail())
 		}
 		_, err := m.Status(m.t.Context())
 		return err == nil
@@ -114,6 +114,6 @@ func (m *machine) fillUntilFull(p *acknowledged, r node.Request) error {
 			return errs[0]
 		}
 	}
-	m.t.Fatal("200 000 tasks were accepted, and none refused")
+	m.t.Fatal("200 000 tasks were accepted and none was refused")
 	return nil
 }

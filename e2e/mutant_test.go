@@ -27,8 +27,8 @@ const (
 	mutantDir      = "BALEFIRE_E2E_DIR"
 	mutantListen   = "BALEFIRE_E2E_LISTEN"
 
-	ackFirst = "ack before commit" // what was acknowledged is written a little later
-	fsyncOff = "fsync off"         // it is written and never synced
+	ackFirst = "ack before commit" // acknowledged data is written a little later
+	fsyncOff = "fsync off"         // data is written but never synced
 )
 
 func runMutant() int {

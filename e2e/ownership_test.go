@@ -13,11 +13,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestOwnershipNeverForks holds I3 to I7 and I20 on real processes: while more than
-// 200 faults happen to five nodes, and none of them is spared, 20 000 tasks of a
-// shared queue end. None is lost, each has one end, which every reading agrees on,
-// its result is of one run that its worker finished, and a task of mode at_most_once
-// was never started twice. The short form has a tenth of the faults and tasks.
+// TestOwnershipNeverForks checks I3 to I7 and I20 on real processes: while more than
+// 200 faults are injected into five nodes, 20 000 tasks of a shared queue end. None is
+// lost, each has one end, on which all readings agree, its result belongs to one run that
+// its worker finished, and a task of mode at_most_once is never started twice. The short
+// form has a tenth of the faults and tasks.
 func TestOwnershipNeverForks(t *testing.T) {
 	wanted, total := either(21, 210), either(2000, 20_000)
 	f, seed := newFleet(t), rand.Uint64()
@@ -37,9 +37,9 @@ func TestOwnershipNeverForks(t *testing.T) {
 	}
 	trouble.end()
 	for _, d := range submitters {
-		f.home().until("all is submitted", func() bool { return d.count() >= total/len(submitters) })
+		f.home().until("all tasks are submitted", func() bool { return d.count() >= total/len(submitters) })
 	}
-	ends := wait(t, submitters) // in the worst weather most end only now, and are read as they do
+	ends := wait(t, submitters) // under many faults most tasks end only now, while the readings continue
 	cancel()
 	clients.Wait()
 	t.Logf("faults %v; tasks ended %v", trouble.count, ends.states())
@@ -64,7 +64,7 @@ func (d *submitter) submit(ctx context.Context, total int) {
 	once, slow := r, r
 	once.Mode, slow.Kind = proto.AtMostOnce, "slow"
 	for ctx.Err() == nil && d.count() < total {
-		try, done := context.WithTimeout(ctx, 10*time.Second) // it may be stopped, or gone
+		try, done := context.WithTimeout(ctx, 10*time.Second) // the node may be stopped or dead
 		d.atLeastOnce.submit(try, d.machine, 89, r)
 		d.atLeastOnce.submit(try, d.machine, 1, slow)
 		d.atMostOnce.submit(try, d.machine, 10, once)

@@ -64,11 +64,11 @@ func printed(want string) *regexp.Regexp {
 	return regexp.MustCompile(pattern.String() + "$")
 }
 
-// runPage writes the files of a page into a fresh folder, types what stands behind $ in
-// its console blocks into one shell, line by line, and compares what is printed there
-// with what the page shows. What stands behind alpha$ is typed for the node in the
-// folder alpha. The shell has a network of its own, so that ports
-// are free, and what it has started ends with it.
+// runPage writes the files of a page into a new folder, types the commands after $ in
+// its console blocks into one shell, line by line, and compares their output
+// with the page. Commands after alpha$ are typed for the node in the
+// folder alpha. The shell has a network namespace of its own, so that ports
+// are free, and the processes that it has started end with it.
 func runPage(t *testing.T, page string) {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -97,7 +97,7 @@ func runPage(t *testing.T, page string) {
 		}
 	}
 	if len(lines) == 0 {
-		t.Fatalf("%s has nothing to type", page)
+		t.Fatalf("%s has no commands", page)
 	}
 	for i, got := range runLines(t, dir, lines) {
 		if !printed(lines[i].want).MatchString(normalize(got)) {
@@ -127,7 +127,7 @@ func runLines(t *testing.T, dir string, lines []typedCommand) (out []string) {
 	bash.Env = append(os.Environ(), "PATH="+filepath.Dir(nodeBinary)+":"+os.Getenv("PATH"), "BALEFIRE_STORE_SEGMENT=4MiB")
 	all, err := bash.CombinedOutput()
 	if err != nil {
-		t.Errorf("the shell ended with %v", err)
+		t.Errorf("the shell returned %v", err)
 	}
 	rest := string(all)
 	for i := range lines {

@@ -15,10 +15,10 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestPoisonDiesAlone holds S16: a task that kills the node whenever it runs does
-// not take those down with it that ran next to it, and is started less and less
-// often. The long form waits the five minutes until it has used up the ten
-// abandons that it is allowed and ends as a dead letter; the tests of inbox do so
+// TestPoisonDiesAlone checks S16: a task that kills the node whenever it runs does
+// not cause the tasks that ran at the same time to fail, and is started less and less
+// often. The long form waits five minutes until the task has used up its ten
+// abandons and ends as a dead letter; the tests of inbox do so
 // in virtual time.
 func TestPoisonDiesAlone(t *testing.T) {
 	kinds := "  - {kind: poison, exec: [/bin/sh, -c, 'kill -9 $PPID; sleep 60'], allow: ['role:send'], on_crash: retry}\n" +
@@ -30,23 +30,23 @@ func TestPoisonDiesAlone(t *testing.T) {
 	limit := either(4, 10)
 	deaths := 0
 	for ; deaths < limit; deaths++ {
-		b.until("the poison kills", func() bool { return !b.alive() })
+		b.until("the poison task kills the node", func() bool { return !b.alive() })
 		b.died()
 		b.start()
 	}
 	good.checkAllEnd(t, a, "SUCCESS")
 	task, err := b.Task(t.Context(), bad.all()[0])
 	if err != nil || int(task.Abandons) < limit-1 || task.Attempts > task.Abandons+1 {
-		t.Errorf("the poison after %d deaths: %d abandons, %d attempts, %v", deaths, task.Abandons, task.Attempts, err)
+		t.Errorf("the poison task after %d deaths: %d abandons, %d attempts, %v", deaths, task.Abandons, task.Attempts, err)
 	}
 	if limit == 10 {
 		bad.checkAllEnd(t, a, "DEAD_LETTER")
 	}
 }
 
-// TestNoProcessOutlivesItsTask holds S35 and I7: what a handler has started, and
-// what that has started, is gone when its node was killed and has started again,
-// and after a hard cancel.
+// TestNoProcessOutlivesItsTask checks S35 and I7: the processes that a handler has started,
+// and their children, are gone when the node has restarted after a kill, and after a hard
+// cancel.
 func TestNoProcessOutlivesItsTask(t *testing.T) {
 	dir := shortDir(t)
 	pids := filepath.Join(dir, "pids")
@@ -74,14 +74,14 @@ func TestNoProcessOutlivesItsTask(t *testing.T) {
 	}
 	p := newAcknowledged()
 	p.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "tree"})
-	b.until("the tree has grown", func() bool { return len(grown()) == 3 })
-	if err := syscall.Kill(b.cmd.Process.Pid, syscall.SIGKILL); err != nil { // the node alone, not its group
+	b.until("the process tree is complete", func() bool { return len(grown()) == 3 })
+	if err := syscall.Kill(b.cmd.Process.Pid, syscall.SIGKILL); err != nil { // only the node, not its process group
 		t.Fatal(err)
 	}
 	<-b.gone
 	b.cmd = nil
 	b.start()
-	b.until("the tree of the dead node is gone", func() bool { return !slices.ContainsFunc(grown(), running) })
+	b.until("the process tree of the dead node is gone", func() bool { return !slices.ContainsFunc(grown(), running) })
 	p.checkAllEnd(t, a, "DEAD_LETTER")
 
 	if err := os.Remove(pids); err != nil {
@@ -91,7 +91,7 @@ func TestNoProcessOutlivesItsTask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.until("the tree has grown again", func() bool { return len(grown()) == 3 })
+	b.until("the process tree is complete again", func() bool { return len(grown()) == 3 })
 	if _, err := a.Cancel(t.Context(), s.ID, true, "enough"); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestNoProcessOutlivesItsTask(t *testing.T) {
 	})
 	for _, pid := range grown() {
 		if running(pid) {
-			t.Errorf("S34: process %d runs although its task is CANCELLED", pid)
+			t.Errorf("S34: process %d is running although its task is CANCELLED", pid)
 		}
 	}
 }

@@ -22,16 +22,16 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestPowerCut holds I1 and S48 where kill -9 proves nothing, for it keeps dirty
-// pages: the folder of a node under load is copied as it is at one moment, and in
-// the copy all that was written after the last commit that had returned is cut off,
-// zeroed or garbled. The copy opens, and every task that was acknowledged before is
-// in it.
+// TestPowerCut checks I1 and S48 where kill -9 proves nothing, because it keeps dirty
+// pages: the folder of a node under load is copied at one moment, and in
+// the copy all data written after the last commit that had returned is truncated,
+// zeroed or corrupted. The copy opens and contains every task that was acknowledged
+// before.
 //
-// Where the last commit ended, a NutsDB store says itself (its mark). Of a Pebble
-// store it is taken to be where the log ended some time before the copying, so that
-// only what was acknowledged before that has to be there. Nothing of a log that it
-// began since then counts; it does so when the one before is synced.
+// A NutsDB store records the end of the last commit itself (its mark). For a Pebble
+// store, the end of the log at some time before the copy is used, and
+// only tasks acknowledged before that time are checked. Logs that it started since then
+// are ignored; it starts one when the previous one is synced.
 func TestPowerCut(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) { powerCut(t, engine) })
@@ -41,7 +41,7 @@ func TestPowerCut(t *testing.T) {
 func powerCut(t *testing.T, engine string) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	a, b := pair(t, config{engine: engine})
-	b.stop() // the tasks wait for it
+	b.stop() // the tasks stay pending
 	p := newAcknowledged()
 	ctx, cancel := context.WithCancel(t.Context())
 	var load sync.WaitGroup
@@ -92,10 +92,10 @@ func powerCut(t *testing.T, engine string) {
 	t.Logf("%d tasks acknowledged", len(p.all()))
 }
 
-// TestBitFlip holds S48 on real files: a node whose acknowledged data was damaged
-// reports it and what to do, and does not start over it; what it says to do brings
-// back every other record of a NutsDB store, and of a Pebble store all that its
-// last snapshot has, and the node runs on.
+// TestBitFlip checks S48 on real files: a node whose acknowledged data was damaged
+// reports the damage and the next step, and does not start; the next step restores
+// every other record of a NutsDB store, and the last snapshot of a Pebble store, and
+// then the node continues.
 func TestBitFlip(t *testing.T) {
 	rescue := map[string]func(*testing.T, *machine, string){"nutsdb": salvaged, "pebble": restored}
 	for _, engine := range engines {
@@ -130,12 +130,12 @@ func TestBitFlip(t *testing.T) {
 				t.Errorf("%d of 50 tasks are lost with one damaged byte", lost)
 			}
 			b.start()
-			a.until("what is left is done", a.isIdle)
+			a.until("the remaining tasks have ended", a.isIdle)
 		})
 	}
 }
 
-// salvaged brings a damaged NutsDB store back as its node says.
+// salvaged restores a damaged NutsDB store by the step that its node reports.
 func salvaged(t *testing.T, a *machine, saved string) {
 	t.Helper()
 	if out, err := a.command("run"); err == nil || !strings.Contains(out, "salvage") {
@@ -146,7 +146,7 @@ func salvaged(t *testing.T, a *machine, saved string) {
 		t.Errorf("a check of damaged data: %v, %s", err, out)
 	}
 	a.must("store", "check", "--dir", saved)
-	// The keys stay, the store becomes the saved one.
+	// The keys stay, the store is replaced by the salvaged one.
 	if err := os.Rename(filepath.Join(a.dir, "store"), filepath.Join(a.dir, "store.damaged")); err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func salvaged(t *testing.T, a *machine, saved string) {
 	}
 }
 
-// restored brings a damaged Pebble store back as its node says: from a snapshot.
+// restored restores a damaged Pebble store by the step that its node reports: from a snapshot.
 func restored(t *testing.T, a *machine, saved string) {
 	t.Helper()
 	for _, what := range [][]string{{"run"}, {"store", "check"}, {"store", "salvage", saved + ".salvaged"}} {
@@ -167,9 +167,9 @@ func restored(t *testing.T, a *machine, saved string) {
 	a.must("store", "check")
 }
 
-// TestBitFlipInTheLastRecord states the one exception of S48: of a Pebble store
+// TestBitFlipInTheLastRecord checks the only exception to S48: in a Pebble store
 // that was not closed, a flipped bit in the last record of the log looks like a
-// torn end. The store may open without that record, but never without another.
+// torn end. The store may open without that record, but never without any other.
 func TestBitFlipInTheLastRecord(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	a, b := pair(t, config{engine: "pebble"})
@@ -190,13 +190,13 @@ func TestBitFlipInTheLastRecord(t *testing.T) {
 		twin.until("it runs or refuses", func() bool { return !twin.alive() || twin.Ready(t.Context()) == nil })
 		if !twin.alive() {
 			if refused++; !strings.Contains(twin.tail(), "snapshot") {
-				t.Errorf("a flip at byte %d is refused without the next step: %s", at, twin.tail())
+				t.Errorf("a flip at byte %d is reported without the next step: %s", at, twin.tail())
 			}
 			continue
 		}
 		for _, id := range p.all() {
 			if _, err := twin.Task(t.Context(), id); err != nil {
-				t.Errorf("a flip at byte %d, behind byte %d, costs %s: %v", at, from, id, err)
+				t.Errorf("a flip at byte %d, after byte %d, loses %s: %v", at, from, id, err)
 			}
 		}
 		if _, err := twin.Task(t.Context(), last.all()[0]); err != nil {
@@ -204,11 +204,11 @@ func TestBitFlipInTheLastRecord(t *testing.T) {
 		}
 		twin.kill()
 	}
-	t.Logf("of 8 flips in the last record %d were refused, %d cost it", refused, cost)
+	t.Logf("of 8 flips in the last record %d were refused, %d lost the record", refused, cost)
 }
 
-// flip flips a bit of a file below the folder of the stopped node, at a byte that
-// where chooses, told how far the file was written.
+// flip flips a bit of a file below the folder of the stopped node, in the byte that
+// where returns for the length of the written part.
 func (m *machine) flip(file string, where func(end int64) int64) (at int64) {
 	m.t.Helper()
 	path := filepath.Join(m.dir, file)
@@ -224,8 +224,8 @@ func (m *machine) flip(file string, where func(end int64) int64) (at int64) {
 	return at
 }
 
-// copied returns a machine in a copy of this one's folder, with addresses of its
-// own. This one has ended or pauses.
+// copied returns a machine in a copy of m's folder, with addresses of its
+// own. m has exited or is paused.
 func (m *machine) copied(t *testing.T) *machine {
 	t.Helper()
 	dir := filepath.Join(shortDir(t), m.name)
@@ -255,8 +255,8 @@ func (m *machine) copied(t *testing.T) *machine {
 	return twin
 }
 
-// nutsEnd returns where the last acknowledged commit of a NutsDB store ended:
-// the file, below the node's folder, and the byte in it.
+// nutsEnd returns the end of the last acknowledged commit of a NutsDB store: the
+// file, below the node's folder, and the offset in it.
 func (m *machine) nutsEnd() (file string, from int64) {
 	m.t.Helper()
 	gen := filepath.Join("store", "nutsdb", "gen-000001")
@@ -268,8 +268,8 @@ func (m *machine) nutsEnd() (file string, from int64) {
 	return filepath.Join(gen, fmt.Sprintf("%d.dat", segment)), int64(binary.LittleEndian.Uint64(mark[16:]))
 }
 
-// same returns how long a and b are the same. A log that was used before is as long
-// as it was then: where it ends is seen where it continues.
+// same returns the length of the common prefix of a and b. A recycled log keeps its
+// old length: its end is seen from where it grows.
 func same(a, b []byte) (n int64) {
 	for n < int64(min(len(a), len(b))) && a[n] == b[n] {
 		n++
@@ -277,8 +277,8 @@ func same(a, b []byte) (n int64) {
 	return n
 }
 
-// pebbleEnd returns where the log of a Pebble store ends, like nutsEnd, when no log
-// was used twice yet.
+// pebbleEnd returns the end of the log of a Pebble store, like nutsEnd, as long as no log
+// has been recycled.
 func (m *machine) pebbleEnd() (file string, from int64) {
 	m.t.Helper()
 	file, raw := m.pebbleLog()
@@ -286,7 +286,7 @@ func (m *machine) pebbleEnd() (file string, from int64) {
 }
 
 // pebbleLog returns the log that a Pebble store writes to: the file, below the
-// node's folder, and what is in it now. What was acknowledged before is there.
+// node's folder, and its current content, which includes all that was acknowledged before.
 func (m *machine) pebbleLog() (file string, raw []byte) {
 	m.t.Helper()
 	logs, err := filepath.Glob(filepath.Join(m.dir, "store", "pebble", "*.log"))
@@ -300,8 +300,8 @@ func (m *machine) pebbleLog() (file string, raw []byte) {
 	return filepath.Join("store", "pebble", filepath.Base(last)), raw
 }
 
-// loseTail loses what a file of the store was given after a byte that was
-// acknowledged, in one of the ways in which a disk does.
+// loseTail loses the data of a file of the store after the acknowledged offset, in one of
+// the ways in which a disk does.
 func (m *machine) loseTail(rng *rand.Rand, file string, from int64) (how string) {
 	m.t.Helper()
 	f, err := os.OpenFile(filepath.Join(m.dir, file), os.O_RDWR, 0)
@@ -318,7 +318,7 @@ func (m *machine) loseTail(rng *rand.Rand, file string, from int64) (how string)
 	if _, err := f.ReadAt(lost, from); err != nil {
 		m.t.Fatal(err)
 	}
-	lost = bytes.TrimRight(lost, "\x00") // behind that nothing was written
+	lost = bytes.TrimRight(lost, "\x00") // nothing was written after that
 	clear(lost)
 	switch how = []string{"cut", "zeroed", "garbled"}[rng.IntN(3)]; how {
 	case "cut":

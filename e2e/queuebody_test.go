@@ -14,9 +14,10 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestLargeBodyThroughAQueue holds S12 for shared queues: a body goes to an owner and
-// comes back as its result, although either side is killed both ways; it continues where
-// it broke off as long as the lease does, and is never whole in the memory of a node.
+// TestLargeBodyThroughAQueue checks S12 for shared queues: a body is sent to an owner and
+// comes back as its result, although either side is killed in both directions; the transfer
+// resumes where it was interrupted while the lease lasts, and no node holds the whole body
+// in memory.
 func TestLargeBodyThroughAQueue(t *testing.T) {
 	const size = 256 << 20
 	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: "  - {kind: give, type: echo, max_output: 1073741824, allow: ['role:send'], on_crash: retry}\n"})
@@ -29,7 +30,7 @@ func TestLargeBodyThroughAQueue(t *testing.T) {
 		prefix   string
 		at, dies *machine
 	}{{"run-", b, a}, {"run-", b, b}, {"end-", a, a}, {"end-", a, b}} {
-		kill.at.until("a part of "+kill.prefix+" is there", func() bool {
+		kill.at.until("a part of "+kill.prefix+" has arrived", func() bool {
 			note(peak, a, b)
 			return inTransit(kill.at.dir, kill.prefix) > 8<<20
 		})
@@ -48,17 +49,17 @@ func TestLargeBodyThroughAQueue(t *testing.T) {
 	defer r.Close()
 	sum := sha256.New()
 	if n, err := io.Copy(sum, r); err != nil || hex.EncodeToString(sum.Sum(nil)) != want {
-		t.Errorf("I9: the result has %d bytes and is another: %v", n, err)
+		t.Errorf("I9: the result has %d bytes and differs from the body: %v", n, err)
 	}
 	t.Logf("largest resident sets: a %d MiB, b %d MiB", peak["a"]>>20, peak["b"]>>20)
 	checkMemory(t, peak)
-	b.until("nothing of it is left at the owner", func() bool {
+	b.until("the owner has removed the body", func() bool {
 		files, err := os.ReadDir(filepath.Join(b.dir, "blob"))
 		return err == nil && len(files) == 0
 	})
 }
 
-// inTransit returns how much of a body of this kind is on its way into a node's folder.
+// inTransit returns how much of a body of this kind has arrived in a node's folder so far.
 func inTransit(dir, prefix string) (most int64) {
 	parts, _ := filepath.Glob(filepath.Join(dir, "blob", prefix+"*.part"))
 	for _, p := range parts {

@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestStopSpendsNoAttempt holds S32: SIGTERM ends a handler that does not end by
-// itself in time, and its task starts again with the node as if it never had.
+// TestStopSpendsNoAttempt checks S32: SIGTERM ends a handler that does not finish within the
+// grace period, and its task runs again after the restart without a used attempt.
 func TestStopSpendsNoAttempt(t *testing.T) {
 	kinds := "  - {kind: long, exec: [/bin/sleep, '600'], allow: ['role:send'], on_crash: park, max_attempts: 1}\n"
 	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: kinds})
@@ -35,20 +35,20 @@ func TestStopSpendsNoAttempt(t *testing.T) {
 	}
 }
 
-// TestNoHandlerTakesNothing holds S30: a node without the handler neither takes
-// nor refuses permanently; the task waits at its home, spends nothing, and goes when
-// there is one.
+// TestNoHandlerTakesNothing checks S30: a node without the handler neither accepts a task
+// nor refuses it permanently; the task waits at its home, uses no attempts, and is sent when
+// there is a handler.
 func TestNoHandlerTakesNothing(t *testing.T) {
 	a, b := pair(t, config{engine: "nutsdb"})
 	p := newAcknowledged()
 	p.submit(t.Context(), a, 3, node.Request{Target: "b", Kind: "later"})
 	id := p.all()[0]
-	a.until("why says so", func() bool {
+	a.until("why names the missing handler", func() bool {
 		why, err := a.Why(t.Context(), id)
 		return err == nil && strings.Contains(why.Cause, "NO_HANDLER")
 	})
 	if _, err := b.Task(t.Context(), id); err == nil {
-		t.Error("a node without the handler has taken the task")
+		t.Error("a node without the handler has accepted the task")
 	}
 	if task, err := a.Task(t.Context(), id); err != nil || task.State != "PENDING" || task.Attempts != 0 {
 		t.Errorf("the task is %s after %d attempts, %v", task.State, task.Attempts, err)

@@ -14,10 +14,10 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// TestTakeover holds S19, I4 and I5 on real processes: the owner of a task of a queue
-// is killed while it runs it. Another node is granted the task with a higher epoch,
-// and its result is the one that counts; the old owner, started again, does not run
-// the task a second time.
+// TestTakeover checks S19, I4 and I5 on real processes: the owner of a task of a queue
+// is killed while it runs the task. Another node is granted the task with a higher epoch,
+// and only its result is accepted; the old owner, restarted, does not run
+// the task again.
 func TestTakeover(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -66,14 +66,14 @@ func TestTakeover(t *testing.T) {
 			}
 			first, second := owner.readMarks()[0], heir.readMarks()[0]
 			if !before(first.attempt, second.attempt) || strings.Fields(said)[2] != second.attempt {
-				t.Errorf("I5: epochs %s, then %s; the result is of %q", first.attempt, second.attempt, said)
+				t.Errorf("I5: epochs %s, then %s; the result belongs to %q", first.attempt, second.attempt, said)
 			}
 			owner.start()
 			linked(home, owner)
 			if err := os.Remove(holds[owner.name]); err != nil {
 				t.Fatal(err)
 			}
-			more := newAcknowledged() // what comes after it is done: the old owner has been told by then
+			more := newAcknowledged() // later tasks have ended: the old owner knows of the takeover by then
 			if errs := more.submit(t.Context(), home, 8, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
 				t.Fatal(errs)
 			}
@@ -85,13 +85,13 @@ func TestTakeover(t *testing.T) {
 				}
 			}
 			if _, _, again, err := home.outcome(t.Context(), task.ID); err != nil || again != said {
-				t.Errorf("I3: the result was %q and is %q, %v", said, again, err)
+				t.Errorf("I3: the result was %q and is now %q, %v", said, again, err)
 			}
 		})
 	}
 }
 
-// hold makes the file at path exist.
+// hold creates the file at path.
 func hold(t *testing.T, path string) {
 	t.Helper()
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -99,8 +99,8 @@ func hold(t *testing.T, path string) {
 	}
 }
 
-// able waits until so many nodes that are alive serve a kind of a queue of the same
-// name, as m sees it.
+// able waits until, in m's view, the given number of live nodes serve a kind of a queue of
+// the same name.
 func (m *machine) able(kind string, want int) {
 	m.t.Helper()
 	m.until(fmt.Sprintf("%d nodes serve %s", want, kind), func() bool {
