@@ -139,8 +139,8 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "secret"}), "DEAD_LETTER")
-	if !strings.Contains(task.Reason, "DENIED") && !strings.Contains(task.Reason, "allow list") {
-		t.Errorf("reason %q", task.Reason)
+	if task.Code != "DENIED" || !strings.Contains(task.Reason, "allow list") {
+		t.Errorf("code %q, reason %q", task.Code, task.Reason)
 	}
 
 	plain := HandlerSpec{Kind: "plain", Exec: []string{"/usr/bin/env"}, Allow: []string{"peer:a"}}
@@ -148,7 +148,7 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	task = a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "plain", Args: []string{"x"}}), "DEAD_LETTER")
-	if !strings.Contains(task.Reason, "DENIED") || !strings.Contains(task.Reason, "handler add --args") || task.Attempts != 0 || slices.Contains(task.Receipts, "started") {
+	if task.Code != "DENIED" || !strings.Contains(task.Reason, "handler add --args") || task.Attempts != 0 || slices.Contains(task.Receipts, "started") {
 		t.Errorf("arguments for a handler without: reason %q, %d attempts, %v", task.Reason, task.Attempts, task.Receipts)
 	}
 

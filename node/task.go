@@ -69,6 +69,9 @@ func ending(r *proto.Record) Ending {
 	if r.GetExitCode() != 0 || r.GetState().Terminal() && r.GetAttempts() > 0 {
 		e.ExitCode = new(r.GetExitCode())
 	}
+	if c := r.GetCode(); c != proto.CodeOK {
+		e.Code = c.Name()
+	}
 	if d := r.GetResultDigest(); len(d) > 0 {
 		e.ResultHash = "sha256:" + hex.EncodeToString(d)
 	}

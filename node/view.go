@@ -104,6 +104,7 @@ type Times struct {
 // Ending is the result of a task, or of its latest failure.
 type Ending struct {
 	Reason     string `json:"reason,omitempty"`
+	Code       string `json:"code,omitempty" doc:"code of the refusal that ended it, such as DENIED; absent: it was not refused"`
 	ExitCode   *int32 `json:"exit_code,omitempty" doc:"exit code of the latest run; absent: no run has ended"`
 	Stderr     string `json:"stderr,omitempty" doc:"the last 4 KiB"`
 	ResultSize uint64 `json:"result_size,omitempty" doc:"size in bytes; absent: no result"`

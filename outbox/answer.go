@@ -270,7 +270,7 @@ func (ps *peerSender) applyDecision(a *answeredEntry, r *proto.Record, now time.
 		return backlog.Drop
 	case spendAttempt:
 		r.Attempts++
-		r.Reason = proto.Clip(a.refusal.Code.Name()+": "+a.refusal.Detail, proto.MaxReason)
+		r.Code, r.Reason = a.refusal.Code, proto.Clip(a.refusal.Code.Name()+": "+a.refusal.Detail, proto.MaxReason)
 		r.DueMs = now.Add(ps.o.backoff(int(r.Attempts))).UnixMilli()
 		r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: ps.peer[:], State: r.State, Attempt: r.Attempts, Cause: proto.Clip("failed at the target: "+a.refusal.Detail, 128)})
 		return backlog.Requeue
@@ -278,7 +278,7 @@ func (ps *peerSender) applyDecision(a *answeredEntry, r *proto.Record, now time.
 	if r.State.Terminal() {
 		return backlog.Keep
 	}
-	r.Reason = proto.Clip(refusalText(a.refusal), proto.MaxReason)
+	r.Code, r.Reason = a.refusal.Code, proto.Clip(refusalText(a.refusal), proto.MaxReason)
 	r.Move(a.decision.state, now, refusalText(a.refusal))
 	if a.decision.state == proto.DeadLetter && r.Status == "" {
 		r.Status = StatusNew

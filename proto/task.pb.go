@@ -813,6 +813,7 @@ type Record struct {
 	DueNamed       bool                   `protobuf:"varint,54,opt,name=due_named,json=dueNamed,proto3" json:"due_named,omitempty"`              // due_ms was given as a time of the wall clock, not as a delay
 	MaxResult      uint64                 `protobuf:"varint,55,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`           // largest result in bytes; 0: the handler's limit
 	SharedLane     bool                   `protobuf:"varint,56,opt,name=shared_lane,json=sharedLane,proto3" json:"shared_lane,omitempty"`        // its handler runs the tasks of all origins with the same ordering key in order
+	Code           Code                   `protobuf:"varint,57,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`               // of the refusal that ended it, or of the last failure to deliver it
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1239,6 +1240,13 @@ func (x *Record) GetSharedLane() bool {
 	return false
 }
 
+func (x *Record) GetCode() Code {
+	if x != nil {
+		return x.Code
+	}
+	return Code_CODE_UNSPECIFIED
+}
+
 // Stored is the initial record: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1396,7 +1404,7 @@ const file_task_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xb5\x0e\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xdd\x0e\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1466,7 +1474,8 @@ const file_task_proto_rawDesc = "" +
 	"\n" +
 	"max_result\x187 \x01(\x04R\tmaxResult\x12\x1f\n" +
 	"\vshared_lane\x188 \x01(\bR\n" +
-	"sharedLane\x1a9\n" +
+	"sharedLane\x12&\n" +
+	"\x04code\x189 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +
@@ -1502,7 +1511,8 @@ var file_task_proto_goTypes = []any{
 	(Mode)(0),          // 10: transport.v1.Mode
 	(TaskState)(0),     // 11: transport.v1.TaskState
 	(*Receipt)(nil),    // 12: transport.v1.Receipt
-	(*Envelope)(nil),   // 13: transport.v1.Envelope
+	(Code)(0),          // 13: transport.v1.Code
+	(*Envelope)(nil),   // 14: transport.v1.Envelope
 }
 var file_task_proto_depIdxs = []int32{
 	9,  // 0: transport.v1.Content.class:type_name -> transport.v1.Class
@@ -1523,13 +1533,14 @@ var file_task_proto_depIdxs = []int32{
 	8,  // 15: transport.v1.Record.labels:type_name -> transport.v1.Record.LabelsEntry
 	10, // 16: transport.v1.Record.mode:type_name -> transport.v1.Mode
 	12, // 17: transport.v1.Record.orphans:type_name -> transport.v1.Receipt
-	13, // 18: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
-	5,  // 19: transport.v1.Stored.record:type_name -> transport.v1.Record
-	20, // [20:20] is the sub-list for method output_type
-	20, // [20:20] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	13, // 18: transport.v1.Record.code:type_name -> transport.v1.Code
+	14, // 19: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
+	5,  // 20: transport.v1.Stored.record:type_name -> transport.v1.Record
+	21, // [21:21] is the sub-list for method output_type
+	21, // [21:21] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_task_proto_init() }

@@ -245,7 +245,7 @@ func exitOf(t node.Task) int32 {
 // endCode returns the exit code for a task that ended without success.
 func endCode(t node.Task) int {
 	switch {
-	case strings.Contains(t.Reason, "DENIED"):
+	case t.Code == proto.CodeDenied.Name():
 		return exitDenied
 	case t.State == "CANCELLED", t.State == "EXPIRED":
 		return exitRefused

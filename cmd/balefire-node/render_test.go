@@ -111,13 +111,14 @@ func TestExitCodes(t *testing.T) {
 
 func TestEndCodes(t *testing.T) {
 	for _, tt := range []struct {
-		state, reason string
-		want          int
+		state, reason, code string
+		want                int
 	}{
-		{"FAILED", "exit code 65", exitFailed}, {"TIMEOUT", "", exitFailed}, {"DEAD_LETTER", "3 attempts", exitFailed},
-		{"DEAD_LETTER", "DENIED: not allowed", exitDenied}, {"CANCELLED", "by hand", exitRefused}, {"EXPIRED", "", exitRefused},
+		{"FAILED", "exit code 65", "", exitFailed}, {"TIMEOUT", "", "", exitFailed}, {"DEAD_LETTER", "3 attempts", "", exitFailed},
+		{"DEAD_LETTER", "not allowed", "DENIED", exitDenied}, {"DEAD_LETTER", "too large", "TOO_LARGE", exitFailed},
+		{"FAILED", "the program says DENIED", "", exitFailed}, {"CANCELLED", "by hand", "", exitRefused}, {"EXPIRED", "", "", exitRefused},
 	} {
-		if got := endCode(node.Task{State: tt.state, Ending: node.Ending{Reason: tt.reason}}); got != tt.want {
+		if got := endCode(node.Task{State: tt.state, Ending: node.Ending{Reason: tt.reason, Code: tt.code}}); got != tt.want {
 			t.Errorf("%s %s: %d, want %d", tt.state, tt.reason, got, tt.want)
 		}
 	}
