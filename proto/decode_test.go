@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// Parts of an encoding, written by hand.
+// Parts of an encoding, built by hand.
 
 func bytesField(n protowire.Number, v []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, n, protowire.BytesType), v)
@@ -54,15 +54,15 @@ func many(n int, part func(i int) []byte) []byte {
 
 func join(parts ...[]byte) []byte { return slices.Concat(parts...) }
 
-// A badCase is bytes that Decode has to judge as a message of the kind of m.
+// A badCase is input that Decode reads as a message of the type of m.
 type badCase struct {
 	name string
 	m    pb.Message
 	b    []byte
-	want error // nil: it is read
+	want error // nil: it is accepted
 }
 
-// The cases of the family protobuf, in groups of a kind.
+// The cases of the protobuf family, in groups.
 
 func unknownFields() []badCase {
 	open := join(bytesField(1, []byte("id")), varintField(2, 2))
@@ -196,8 +196,8 @@ func bombs() []badCase {
 	}
 }
 
-// Bytes that nobody means well are read with bounded memory or refused with an
-// error that says why (bad input: protobuf; S54).
+// Malicious input is decoded with bounded memory or refused with an error that
+// states the reason (bad input: protobuf; S54).
 func TestBadProtobuf(t *testing.T) {
 	cases := slices.Concat(unknownFields(), damaged(), wrongTypes(), duplicates(), bombs())
 	if len(cases) < 80 {
@@ -214,8 +214,8 @@ func TestBadProtobuf(t *testing.T) {
 	}
 }
 
-// Of what others wrote nothing is kept that no limit holds for, however deep it stands;
-// what is signed is in a field of bytes and stays as it is (S56).
+// Unknown fields of messages from peers, which have no limit, are dropped at any depth;
+// signed content is in a bytes field and stays unchanged (S56).
 func TestUnknownFieldsOfOthersAreDropped(t *testing.T) {
 	unknown := bytesField(40, make([]byte, 70_000))
 	details := join([]byte("signed"), bytesField(40, []byte("later")))
@@ -230,7 +230,7 @@ func TestUnknownFieldsOfOthersAreDropped(t *testing.T) {
 	}
 }
 
-// What this node wrote itself keeps the fields of a later version (S56).
+// A node's own records keep the fields of a later version (S56).
 func TestUnknownFieldsAreKept(t *testing.T) {
 	later := join(bytesField(1, []byte("head")), bytesField(40, []byte("later")), varintField(41, 7))
 	var e Envelope
@@ -243,7 +243,7 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 	}
 }
 
-// Decode replaces what the message held, and keeps nothing of its input.
+// Decode replaces the content of the message, and does not retain its input.
 func TestDecodeReplacesAndCopies(t *testing.T) {
 	e := &Envelope{Slot: []byte("old"), Index: 7}
 	b := bytesField(1, []byte("head"))
@@ -256,7 +256,7 @@ func TestDecodeReplacesAndCopies(t *testing.T) {
 	}
 }
 
-// A message of another process has no limits here, so it is not decoded.
+// A message of another package has no limits here, so it is not decoded.
 func TestForeignMessage(t *testing.T) {
 	if err := Decode(nil, new(timestamppb.Timestamp)); !errors.Is(err, ErrMalformed) {
 		t.Errorf("decode: %v", err)
@@ -266,8 +266,8 @@ func TestForeignMessage(t *testing.T) {
 	}
 }
 
-// An encoding above the bound of all messages is refused, even when each of its
-// fields is in order.
+// An encoding above the total size limit is refused, even if each of its
+// fields is within its limit.
 func TestEncodeRefusesTheSum(t *testing.T) {
 	r := new(Record)
 	for range 1024 {
@@ -279,7 +279,7 @@ func TestEncodeRefusesTheSum(t *testing.T) {
 	}
 }
 
-// sample returns a task in a Message as it stands on the wire: 1 KiB, with a path
+// sample returns a task in a Message as on the wire: 1 KiB, with a path
 // of nine steps and a trace.
 func sample(t testing.TB) *Message {
 	t.Helper()
@@ -298,7 +298,7 @@ func sample(t testing.TB) *Message {
 	}
 }
 
-// The walk over a task's bytes costs a small part of decoding them.
+// Checking a task's bytes costs a small fraction of decoding them.
 func BenchmarkCheck(b *testing.B) {
 	m := marshal(b, sample(b))
 	s, err := layoutOf(new(Message))

@@ -19,7 +19,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// allocated returns the bytes that f allocated. Tests that use it run alone.
+// allocated returns the number of bytes that f allocated. Tests that use it must not run in
+// parallel.
 func allocated(f func()) uint64 {
 	var a, b runtime.MemStats
 	runtime.ReadMemStats(&a)
@@ -28,12 +29,12 @@ func allocated(f func()) uint64 {
 	return b.TotalAlloc - a.TotalAlloc
 }
 
-// bounded fails t when f allocates more than the bound of every decoder: 4 MiB
-// and eight times its input.
+// bounded fails t if f allocates more than the limit of every decoder: 4 MiB
+// plus eight times its input.
 func bounded(t *testing.T, input int, f func()) {
 	t.Helper()
 	if n := allocated(f); n > uint64(4<<20+8*input) {
-		t.Errorf("%d bytes of input took %d bytes of memory", input, n)
+		t.Errorf("%d bytes of input allocated %d bytes", input, n)
 	}
 }
 
@@ -42,12 +43,12 @@ func raw(b []byte) []byte {
 	return append(binary.AppendUvarint(nil, uint64(len(b))), b...)
 }
 
-// ping returns a message that is told apart by i.
+// ping returns a message identified by i.
 func ping(i int) *Message {
 	return &Message{Id: fmt.Sprint("m", i), Type: TypePing, Timestamp: int64(i), Payload: []byte{byte(i), 1, 2}}
 }
 
-// frames returns n frames and the places where each begins, and the last ends.
+// frames returns n frames, the offset of each, and the end of the last.
 func frames(t testing.TB, n int) (b []byte, borders []int) {
 	t.Helper()
 	for i := range n {
@@ -78,7 +79,7 @@ func TestLengths(t *testing.T) {
 	type row struct {
 		name   string
 		length []byte
-		want   error // nil: the frame is read
+		want   error // nil: the frame is accepted
 	}
 	var rows []row
 	add := func(n uint64, want error) {
@@ -120,14 +121,14 @@ func TestLengths(t *testing.T) {
 				t.Fatalf("%d bytes, want %d", len(b), n)
 			}
 			if _, again := r.NextRaw(); tt.want != nil && again != err {
-				t.Errorf("the next call says %v, want again %v", again, err)
+				t.Errorf("the next call returns %v, want %v again", again, err)
 			}
 		})
 	}
 }
 
-// The stream is cut at every byte: io.EOF at a border, io.ErrUnexpectedEOF inside,
-// and what came before the cut is read (bad input: half close).
+// The stream is cut at every byte: io.EOF at a frame boundary, io.ErrUnexpectedEOF inside a
+// frame, and the frames before the cut are read (bad input: half close).
 func TestCutAtEveryByte(t *testing.T) {
 	b, borders := frames(t, 12)
 	for cut := range len(b) + 1 {
@@ -146,8 +147,8 @@ func TestCutAtEveryByte(t *testing.T) {
 	}
 }
 
-// The stream comes in two pieces, cut at every byte, and byte by byte: nothing
-// changes.
+// The stream arrives in two pieces, split at every byte, and byte by byte: the result
+// is the same.
 func TestSplitAtEveryByte(t *testing.T) {
 	b, _ := frames(t, 12)
 	check := func(name string, in io.Reader) {
@@ -170,7 +171,7 @@ func TestSplitAtEveryByte(t *testing.T) {
 	check("data with its end", iotest.DataErrReader(bytes.NewReader(b)))
 }
 
-// Frames around the size of the buffer and far above it come through whole, in
+// Frames around the size of the buffer and far above it are read correctly, in
 // any order of sizes.
 func TestSizesAroundTheBuffer(t *testing.T) {
 	sizes := []int{1, readBuffer - 4, readBuffer - 1, readBuffer, readBuffer + 1, 7, 2*readBuffer + 1, MaxFrame, 1, MaxFrame - 1}
@@ -192,15 +193,15 @@ func TestSizesAroundTheBuffer(t *testing.T) {
 	}
 }
 
-// A length alone costs no memory: a peer that announces much and sends little
-// holds what it sent and one buffer (S54, I15).
+// A length alone allocates no memory: a peer that announces a large frame and sends little
+// costs only the bytes sent and one buffer (S54, I15).
 func TestLengthAloneCostsNoMemory(t *testing.T) {
 	in := binary.AppendUvarint(nil, 1<<30)
 	in = append(in, make([]byte, 100)...)
 	r := NewReader(bytes.NewReader(in), math.MaxInt)
 	n := allocated(func() {
 		if _, err := r.NextRaw(); err != io.ErrUnexpectedEOF {
-			t.Errorf("%v, want an unexpected end", err)
+			t.Errorf("%v, want an unexpected EOF", err)
 		}
 	})
 	if n > 4*readBuffer {
@@ -208,8 +209,8 @@ func TestLengthAloneCostsNoMemory(t *testing.T) {
 	}
 }
 
-// A peer that sends a byte a second is waited for, and a deadline of the stream
-// comes through as it is (bad input: slow-loris).
+// A reader waits for a peer that sends a byte a second, and a deadline of the stream
+// is returned unchanged (bad input: slow-loris).
 func TestSlowPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, _ := frames(t, 1)
@@ -232,7 +233,7 @@ func TestSlowPeer(t *testing.T) {
 	})
 }
 
-// An error of the stream inside a frame stays: what follows is no border.
+// An error of the stream inside a frame is sticky: the next byte is not a frame boundary.
 func TestErrorStays(t *testing.T) {
 	b, borders := frames(t, 2)
 	boom := errors.New("boom")
@@ -246,7 +247,7 @@ func TestErrorStays(t *testing.T) {
 	}
 }
 
-// A frame that is no message is refused, and the stream continues behind it.
+// A frame that is not a message is refused, and the stream continues after it.
 func TestBadMessageDoesNotLoseTheStream(t *testing.T) {
 	b := raw([]byte{0xff})
 	b, err := AppendFrame(b, ping(1))
@@ -263,7 +264,7 @@ func TestBadMessageDoesNotLoseTheStream(t *testing.T) {
 	}
 }
 
-// Streams that are read in turn do not touch one another, and neither do the
+// Streams that are read alternately do not affect each other, and neither do the
 // bytes of a frame and the message decoded from them.
 func TestInterleavedStreams(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -290,7 +291,7 @@ func TestInterleavedStreams(t *testing.T) {
 	})
 }
 
-// Buffered counts what lies ready behind the frame that was returned.
+// Buffered counts the bytes available after the returned frame.
 func TestBuffered(t *testing.T) {
 	b, borders := frames(t, 3)
 	r := NewReader(bytes.NewReader(b), MaxFrame)
@@ -307,7 +308,7 @@ func TestBuffered(t *testing.T) {
 	}
 }
 
-// What AppendFrame cannot say it refuses, and leaves what was there.
+// AppendFrame refuses an unencodable message, and returns the buffer unchanged.
 func TestAppendFrameRefuses(t *testing.T) {
 	tests := []struct {
 		name string

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// Every decoder reads any bytes without a panic, fails with one of its own errors,
-// and what it reads it writes and reads again as the same.
+// Every decoder reads arbitrary bytes without a panic and fails only with one of its own
+// errors; a decoded value encodes and decodes again to the same value.
 
 func FuzzFrame(f *testing.F) {
 	b, _ := frames(f, 3)
@@ -31,12 +31,12 @@ func FuzzFrame(f *testing.F) {
 					t.Errorf("%v after %d of %d bytes", err, used, len(b))
 				}
 				if err != io.EOF && err != io.ErrUnexpectedEOF && !errors.Is(err, ErrBadFrame) && !errors.Is(err, ErrFrameTooLarge) {
-					t.Errorf("%v has no type", err)
+					t.Errorf("%v is not an error of the package", err)
 				}
 				break
 			}
 			if again := raw(got); !bytes.Equal(again, b[used:used+len(again)]) {
-				t.Errorf("%x is another frame than %x", b[used:], again)
+				t.Errorf("%x differs from the frame %x", b[used:], again)
 			}
 			used += len(raw(got))
 		}
@@ -59,7 +59,7 @@ func FuzzHeader(f *testing.F) {
 			}
 			h.Stream()
 		case !errors.Is(err, ErrBadHeader) && !errors.Is(err, ErrVersion):
-			t.Errorf("%v has no type", err)
+			t.Errorf("%v is not an error of the package", err)
 		}
 	})
 }
@@ -74,12 +74,12 @@ func FuzzStatement(f *testing.F) {
 			t.Errorf("%x encodes as %x", b, s.Append(nil))
 		}
 		if err != nil && !errors.Is(err, ErrBadStatement) {
-			t.Errorf("%v has no type", err)
+			t.Errorf("%v is not an error of the package", err)
 		}
 	})
 }
 
-// badSeeds returns the small ones of the bad inputs.
+// badSeeds returns the small bad inputs.
 var badSeeds = sync.OnceValue(func() (seeds [][]byte) {
 	for _, c := range slices.Concat(unknownFields(), damaged(), wrongTypes(), duplicates(), bombs()) {
 		if len(c.b) < 1<<10 {
@@ -89,8 +89,8 @@ var badSeeds = sync.OnceValue(func() (seeds [][]byte) {
 	return seeds
 })
 
-// fuzzMessage seeds f with the golden messages of m's kind and with bombs, and
-// decodes into it.
+// fuzzMessage seeds f with the golden messages of m's type and with bombs, and
+// decodes into m.
 func fuzzMessage(f *testing.F, m pb.Message) {
 	for _, g := range goldenMessages() {
 		if g.ProtoReflect().Descriptor() == m.ProtoReflect().Descriptor() {
@@ -103,13 +103,13 @@ func fuzzMessage(f *testing.F, m pb.Message) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if err := Decode(b, m); err != nil {
 			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooMany) && !errors.Is(err, ErrTooLong) {
-				t.Errorf("%v has no type", err)
+				t.Errorf("%v is not an error of the package", err)
 			}
 			return
 		}
 		out, err := Encode(nil, m)
 		if err != nil {
-			t.Fatalf("read but not written: %v", err)
+			t.Fatalf("decoded but not encoded: %v", err)
 		}
 		back := m.ProtoReflect().New().Interface()
 		if err := Decode(out, back); err != nil || !pb.Equal(m, back) {
@@ -163,7 +163,7 @@ func FuzzDecompress(f *testing.F) {
 			t.Errorf("stream: %d bytes, %v", n, streamErr)
 		}
 		if err == nil && (streamErr != nil || int(n) != len(out)) {
-			t.Errorf("whole gives %d bytes, the stream %d and %v", len(out), n, streamErr)
+			t.Errorf("whole returns %d bytes, the stream %d and %v", len(out), n, streamErr)
 		}
 	})
 }
@@ -174,10 +174,10 @@ func FuzzPeerID(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		p, err := ParsePeerID(s)
 		if err == nil && p.String() != s {
-			t.Errorf("%q is written %q", s, p)
+			t.Errorf("%q is formatted as %q", s, p)
 		}
 		if err != nil && !errors.Is(err, ErrBadPeerID) {
-			t.Errorf("%v has no type", err)
+			t.Errorf("%v is not an error of the package", err)
 		}
 	})
 }
@@ -189,16 +189,16 @@ func FuzzTaskID(f *testing.F) {
 		id, err := ParseTaskID(s)
 		if err == nil {
 			if back, err := ParseTaskID(id.String()); err != nil || back != id {
-				t.Errorf("%q is written %q: %v", s, id, err)
+				t.Errorf("%q is formatted as %q: %v", s, id, err)
 			}
 		} else if !errors.Is(err, ErrBadID) {
-			t.Errorf("%v has no type", err)
+			t.Errorf("%v is not an error of the package", err)
 		}
 	})
 }
 
-// FuzzEveryMessage decodes any bytes as each message of the package, as others wrote
-// them: also as those that have no target of their own.
+// FuzzEveryMessage decodes arbitrary bytes from peers as each message of the package,
+// including those without a fuzz target of their own.
 func FuzzEveryMessage(f *testing.F) {
 	all := descriptors()
 	for i, d := range all {
@@ -221,7 +221,7 @@ func FuzzEveryMessage(f *testing.F) {
 		m := typ.New().Interface()
 		if err := DecodeKnown(b, m); err != nil {
 			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrTooMany) && !errors.Is(err, ErrTooLong) {
-				t.Errorf("%v has no type", err)
+				t.Errorf("%v is not an error of the package", err)
 			}
 			return
 		}
@@ -229,7 +229,7 @@ func FuzzEveryMessage(f *testing.F) {
 			t.Errorf("%d bytes became %d, with unknown ones among them: %x", len(b), Size(m), m.ProtoReflect().GetUnknown())
 		}
 		if _, err := Encode(nil, m); err != nil {
-			t.Errorf("read but not written: %v", err)
+			t.Errorf("decoded but not encoded: %v", err)
 		}
 	})
 }

@@ -2,8 +2,8 @@ package proto
 
 import pb "google.golang.org/protobuf/proto"
 
-// goldenOwnership holds one message of each kind that nodes say, or keep, about who
-// may run a task.
+// goldenOwnership returns one message of each type that nodes send, or store, about which
+// node may run a task.
 func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[string]pb.Message {
 	claim := &Claim{Task: seq(0x20, 16), EpochBoot: 1_700_000_000, EpochCounter: 7, Token: seq(0x40, 16), BootId: seq(0x60, 16), Generation: 2}
 	ruling := &Ruling{Task: seq(0x20, 16), EpochBoot: 1, EpochCounter: 2, Code: CodeMoved, Home: seq(3, 32), Generation: 4, State: Success, Token: seq(5, 16), BootId: seq(6, 16)}

@@ -25,7 +25,7 @@ func seq(first byte, n int) []byte {
 }
 
 // golden compares b with the hexadecimal bytes in testdata/name.golden and returns
-// those of the file: what nodes in the field send.
+// those of the file, which are the bytes that deployed nodes send.
 func golden(t *testing.T, name string, b []byte) []byte {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")
@@ -85,8 +85,8 @@ func goldenStatement() Statement {
 	return s
 }
 
-// goldenMessages holds one message of each kind, no map with more than one entry:
-// those have no fixed order.
+// goldenMessages returns one message of each type. No map has more than one entry,
+// because the order of entries is not fixed.
 func goldenMessages() map[string]pb.Message {
 	member := &Signed{Details: seq(0, 8), Signature: seq(1, 64), Signer: seq(2, 32), Issuer: &Signed{Details: seq(3, 4), Signature: seq(4, 64), Signer: seq(5, 32)}}
 	keyRecord := &Signed{Details: seq(6, 8), Signature: seq(7, 64), Signer: seq(8, 32)}
@@ -156,7 +156,7 @@ func goldenMessages() map[string]pb.Message {
 	return all
 }
 
-// goldenGossip holds the words of membership.
+// goldenGossip returns the messages of membership.
 func goldenGossip(signed *Signed, known *KnownPeer) map[string]pb.Message {
 	rumors := []*Rumor{{Record: signed, Introduction: known}, {Accusation: signed}, {Revocation: signed}}
 	return map[string]pb.Message{
@@ -196,8 +196,8 @@ func goldenRecord(events []*Event, attempts []*Attempt, receipt *Receipt) *Recor
 	}
 }
 
-// Every message keeps its bytes, and the bytes in the tree keep their meaning: a
-// node of any age understands another (S56).
+// Every message keeps its encoding, and the golden bytes keep their meaning: nodes of
+// different versions understand each other (S56).
 func TestGoldenMessages(t *testing.T) {
 	for name, m := range goldenMessages() {
 		t.Run(name, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestGoldenMessages(t *testing.T) {
 	}
 }
 
-// The golden messages use every field there is, so that none changes unseen.
+// The golden messages use every field, so that no change goes unnoticed.
 func TestGoldenMessagesAreComplete(t *testing.T) {
 	used := make(map[string]bool)
 	for _, m := range goldenMessages() {
@@ -222,7 +222,7 @@ func TestGoldenMessagesAreComplete(t *testing.T) {
 	for _, d := range descriptors() {
 		for i := range d.Fields().Len() {
 			if fd := d.Fields().Get(i); !d.IsMapEntry() && !used[string(fd.FullName())] && fd.FullName() != "transport.v1.Envelope.signature" {
-				t.Errorf("%s is in no golden message", fd.FullName())
+				t.Errorf("no golden message has %s", fd.FullName())
 			}
 		}
 	}
@@ -255,8 +255,8 @@ func TestGoldenFrame(t *testing.T) {
 	}
 }
 
-// The compressed bytes may change with the library; those in the tree must continue
-// being read.
+// The compressed bytes may change with the library; the golden bytes must remain
+// readable.
 func TestGoldenCompressed(t *testing.T) {
 	file, err := os.ReadFile(filepath.Join("testdata", "compressed.golden"))
 	if err != nil {

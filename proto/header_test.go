@@ -17,7 +17,7 @@ func drawBytes(t *rapid.T, dst []byte, name string) {
 	copy(dst, rapid.SliceOfN(rapid.Byte(), len(dst), len(dst)).Draw(t, name))
 }
 
-// drawHeader draws a header that is valid and known here.
+// drawHeader draws a valid header with known TLVs.
 func drawHeader(t *rapid.T) Header {
 	h := Header{
 		What:      rapid.SampledFrom([]byte{WhatTask, WhatResult}).Draw(t, "what"),
@@ -47,17 +47,17 @@ func drawHeader(t *rapid.T) Header {
 	return h
 }
 
-// sameHeader compares by content: an empty list and none are one.
+// sameHeader compares by content: an empty list equals a missing one.
 func sameHeader(a, b Header) bool {
 	same := slices.EqualFunc(a.TLVs, b.TLVs, func(x, y TLV) bool { return x.Tag == y.Tag && bytes.Equal(x.Value, y.Value) })
 	a.TLVs, b.TLVs = nil, nil
 	return same && a.fixed() == b.fixed()
 }
 
-// fixed returns the encoding of all but the TLVs.
+// fixed returns the encoding without the TLVs.
 func (h Header) fixed() string { return string(h.Append(nil)) }
 
-// A header comes back as it was, from one encoding; a trailer is refused.
+// A header survives a round trip and has a unique encoding; a trailer is refused.
 func TestHeaderRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHeader(t)
@@ -80,15 +80,15 @@ func TestHeaderRoundTrip(t *testing.T) {
 		if size != size2 || chunk != chunk2 || ok != ok2 {
 			t.Fatalf("stream %d %d %v became %d %d %v", size, chunk, ok, size2, chunk2, ok2)
 		}
-		clear(b) // it keeps nothing of b
+		clear(b) // it does not retain b
 		if !sameHeader(h, back) {
 			t.Fatal("the header changed with its bytes")
 		}
 	})
 }
 
-// A header that is cut short is refused; one with a flipped bit is refused or says
-// something else: no two encodings have one meaning (I9).
+// A truncated header is refused; one with a flipped bit is refused or decodes to
+// another header: no two encodings have the same meaning (I9).
 func TestHeaderDamage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := drawHeader(t)
@@ -108,7 +108,7 @@ func TestHeaderDamage(t *testing.T) {
 				t.Fatalf("bit %d flipped: a second encoding", bit)
 			}
 			if err != nil && !errors.Is(err, ErrBadHeader) && !errors.Is(err, ErrVersion) && !errors.Is(err, ErrCritical) {
-				t.Fatalf("bit %d flipped: %v has no type", bit, err)
+				t.Fatalf("bit %d flipped: %v is not an error of the package", bit, err)
 			}
 			b[bit/8] ^= 1 << (bit % 8)
 		}

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Ids of later milliseconds are greater, as bytes and as text, and say when they
-// were made.
+// Ids from later milliseconds are greater, as bytes and as text, and contain the time of
+// their creation.
 func TestTaskIDOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const last = 1<<48 - 1 // milliseconds: the year 10889
@@ -25,12 +25,12 @@ func TestTaskIDOrder(t *testing.T) {
 			t.Fatalf("times %v and %v", x.Time(), y.Time())
 		}
 		if x[6]>>4 != 7 || x[8]>>6 != 2 {
-			t.Fatalf("%s is no UUIDv7", x)
+			t.Fatalf("%s is not a UUIDv7", x)
 		}
 	})
 }
 
-// No two ids are the same, also of one millisecond and from many goroutines (I6).
+// No two ids are equal, even within one millisecond and from many goroutines (I6).
 func TestTaskIDUnique(t *testing.T) {
 	const callers, each = 8, 5000
 	now := time.UnixMilli(1_700_000_000_000)
@@ -48,7 +48,7 @@ func TestTaskIDUnique(t *testing.T) {
 	for _, list := range ids {
 		for _, id := range list {
 			if seen[id] || id.IsZero() {
-				t.Fatalf("%s was given twice", id)
+				t.Fatalf("%s was generated twice", id)
 			}
 			seen[id] = true
 		}

@@ -26,8 +26,8 @@ func limited(fd protoreflect.FieldDescriptor) bool {
 	return fd.Cardinality() == protoreflect.Repeated || k == protoreflect.BytesKind || k == protoreflect.StringKind
 }
 
-// Every field that can grow has a limit, and no limit is left of a field that is
-// gone.
+// Every field of variable length has a limit, and every limit belongs to an existing
+// field.
 func TestEveryFieldOfVariableLengthHasALimit(t *testing.T) {
 	left := maps.Clone(fieldLimits)
 	for _, d := range descriptors() {
@@ -38,7 +38,7 @@ func TestEveryFieldOfVariableLengthHasALimit(t *testing.T) {
 			delete(left, name)
 			switch {
 			case ok != limited(fd):
-				t.Errorf("%s: limit %v, wanted %v", name, ok, limited(fd))
+				t.Errorf("%s: limit %v, want %v", name, ok, limited(fd))
 			case fd.Cardinality() == protoreflect.Repeated && l.count == 0:
 				t.Errorf("%s: no count", name)
 			case ok && fd.Message() == nil && l.size == 0:
@@ -46,7 +46,7 @@ func TestEveryFieldOfVariableLengthHasALimit(t *testing.T) {
 			case int(fd.Number()) > maxNumber:
 				t.Errorf("%s: raise maxNumber", name)
 			case fd.IsList() && fd.Kind() != protoreflect.MessageKind && fd.IsPacked():
-				t.Errorf("%s: a packed field, which check does not know", name)
+				t.Errorf("%s: a packed field, which check does not support", name)
 			}
 		}
 	}
@@ -55,7 +55,7 @@ func TestEveryFieldOfVariableLengthHasALimit(t *testing.T) {
 	}
 }
 
-// At most one field of a message adds up its elements: check keeps one sum.
+// At most one field of a message limits the sum of its elements: check keeps one sum.
 func TestOneSumAMessage(t *testing.T) {
 	for d, s := range layouts() {
 		n := 0
@@ -70,9 +70,8 @@ func TestOneSumAMessage(t *testing.T) {
 	}
 }
 
-// fill returns a message of kind d in which every field is at its limit: as
-// long, or as often, as it may be. Messages in it are filled in turn while depth
-// lasts.
+// fill returns a message of type d in which every field is at its limit of length
+// or count. Nested messages are filled too, up to depth.
 func fill(d protoreflect.MessageDescriptor, depth int) *dynamicpb.Message {
 	m := dynamicpb.NewMessage(d)
 	for i := range d.Fields().Len() {
@@ -82,7 +81,7 @@ func fill(d protoreflect.MessageDescriptor, depth int) *dynamicpb.Message {
 	return m
 }
 
-// fillField sets fd to its limit and extra more of what the limit counts.
+// fillField sets fd to its limit plus extra, in the unit of the limit.
 func fillField(m *dynamicpb.Message, fd protoreflect.FieldDescriptor, extra, depth int) {
 	l := fieldLimits[string(fd.Parent().Name())+"."+string(fd.Name())]
 	switch {
@@ -118,7 +117,7 @@ func valueOf(fd protoreflect.FieldDescriptor, size int) protoreflect.Value {
 	return protoreflect.ValueOfBytes(make([]byte, size))
 }
 
-// newOf returns an empty generated message of kind d.
+// newOf returns an empty generated message of type d.
 func newOf(t testing.TB, d protoreflect.MessageDescriptor) pb.Message {
 	t.Helper()
 	mt, err := protoregistry.GlobalTypes.FindMessageByName(d.FullName())
@@ -128,8 +127,8 @@ func newOf(t testing.TB, d protoreflect.MessageDescriptor) pb.Message {
 	return mt.New().Interface()
 }
 
-// Each field is accepted at its limit and refused one above it, with the error
-// that says which of the two it was; Encode refuses what Decode would.
+// Each field is accepted at its limit and refused one above it, with the error for its
+// kind of limit; Encode refuses whatever Decode would refuse.
 func TestEachLimitHoldsExactly(t *testing.T) {
 	for _, d := range descriptors() {
 		if d.IsMapEntry() {
@@ -167,7 +166,7 @@ func TestEachLimitHoldsExactly(t *testing.T) {
 	}
 }
 
-// A message with everything in it at its limit comes through.
+// A message with every field at its limit survives a round trip.
 func TestFullMessageComesThrough(t *testing.T) {
 	for _, d := range descriptors() {
 		if d.IsMapEntry() {
@@ -175,7 +174,7 @@ func TestFullMessageComesThrough(t *testing.T) {
 		}
 		b := marshal(t, fill(d, 1))
 		if len(b) > MaxEncoded {
-			continue // a Record alone may hold more than fits next to the rest
+			continue // a Record alone may be larger than the remaining size allows
 		}
 		m := newOf(t, d)
 		if err := Decode(b, m); err != nil {
@@ -198,7 +197,7 @@ func marshal(t testing.TB, m pb.Message) []byte {
 	return b
 }
 
-// markUsed notes every field that is set in m or in what it holds.
+// markUsed records every field that is set in m or in its nested messages.
 func markUsed(used map[string]bool, m protoreflect.Message) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		used[string(fd.FullName())] = true

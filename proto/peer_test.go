@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The text of these keys is what libp2p makes of them. The first key is that of
-// its specification, the second that of RFC 8032.
+// The text of these keys matches libp2p. The first key is from its specification, the
+// second from RFC 8032.
 func TestPeerIDVectors(t *testing.T) {
 	for key, want := range map[string]string{
 		"1ed1e8fae2c4a144b8be8fd4b47bf3d3b34b871c3cacf6010f0e42d474fce27e": "12D3KooWBtg3aaRMjxwedh83aGiUkwSxDwUZkzuJcfaqUmo7R3pq",
@@ -55,7 +55,7 @@ func TestPeerIDText(t *testing.T) {
 	})
 }
 
-// Text with one other character is refused or names another peer.
+// Text with one changed character is refused or names another peer.
 func TestBadPeerIDs(t *testing.T) {
 	p := PeerID{1, 2, 3}
 	good := p.String()
@@ -73,7 +73,7 @@ func TestBadPeerIDs(t *testing.T) {
 	}
 	for _, s := range []string{
 		"", good[:51], good + "1", " " + good[1:], strings.Repeat("1", 52), strings.Repeat("z", 52), strings.ToUpper(good),
-		"QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", // an RSA key's
+		"QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", // of an RSA key
 		"16Uiu2HAm3SsMSDRqWgCUJHwVHSU9hDpSCAdtkGrRKUkFNUKPUJqY",
 		strings.Repeat("1", 1<<20),
 	} {

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A record keeps at most MaxEvents events: the first and the newest as they were,
-// and one that counts the rest (I11: what happened is never silently lost).
+// A record keeps at most MaxEvents events: the first and the newest unchanged,
+// and one that counts the rest (I11: no event is silently lost).
 func TestAddEventFolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := new(Record)
@@ -42,8 +42,8 @@ func checkFolded(t *rapid.T, r *Record, n int) {
 	}
 }
 
-// Folded entries that come from elsewhere are counted for what they stand for,
-// and a list that is too long already is fixed.
+// Folded entries from another node are counted with the number of events they stand for,
+// and a list that is already too long is shortened.
 func TestAddEventCountsFoldedOnes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, want := new(Record), 0
@@ -87,7 +87,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// Whatever a handler writes fits into a text field after Clip.
+// Any output of a handler fits into a text field after Clip.
 func TestClip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := string(rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")) + rapid.String().Draw(t, "text")
@@ -102,7 +102,7 @@ func TestClip(t *testing.T) {
 	})
 }
 
-// Names are those of the words table, and go both ways.
+// Names match the table of names, and convert in both directions.
 func TestNames(t *testing.T) {
 	var states []string
 	for n := range int32(len(TaskState_name)) {
@@ -144,7 +144,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// The end states of the refusals are those of the table in the design.
+// The terminal states of the refusals match the table in the design.
 func TestRefusalsThatEndATask(t *testing.T) {
 	want := map[Code]TaskState{
 		CodeExpired:      Expired,

@@ -24,8 +24,8 @@ func drawStatement(t *rapid.T) Statement {
 	return s
 }
 
-// A statement comes back as it was; any other length and any flipped bit is
-// refused or states something else.
+// A statement survives a round trip; any other length is refused, and any flipped bit is
+// refused or decodes to another statement.
 func TestStatementRoundTripAndDamage(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawStatement(t)
@@ -51,7 +51,7 @@ func TestStatementRoundTripAndDamage(t *testing.T) {
 				t.Fatalf("bit %d flipped and nothing changed", bit)
 			}
 			if err != nil && !errors.Is(err, ErrBadStatement) {
-				t.Fatalf("bit %d flipped: %v has no type", bit, err)
+				t.Fatalf("bit %d flipped: %v is not an error of the package", bit, err)
 			}
 			b[bit/8] ^= 1 << (bit % 8)
 		}

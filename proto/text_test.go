@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Logs and JSON show ids as people write them, not as arrays of numbers.
+// Logs and JSON show ids in text form, not as arrays of numbers.
 func TestIDsAreTextInJSON(t *testing.T) {
 	id, peer := NewTaskID(time.UnixMilli(1)), PeerID{1}
 	got, err := json.Marshal(map[string]any{"id": id, "peer": peer})

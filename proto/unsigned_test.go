@@ -8,7 +8,7 @@ import (
 	pb "google.golang.org/protobuf/proto"
 )
 
-// What is put together in two steps is, byte for byte, what is encoded in one.
+// Encoding in two steps yields the same bytes as encoding in one.
 func TestUnsignedIsEncodedAsOneStored(t *testing.T) {
 	full := &Record{
 		State: Pending, Class: Low, Peer: seq(1, 32), Kind: "build", SeqBoot: 1 << 40, SeqCounter: 9,
@@ -45,7 +45,7 @@ func TestUnsignedIsEncodedAsOneStored(t *testing.T) {
 			}
 			back := new(Stored)
 			if err := Decode(got[len("before"):], back); err != nil || !pb.Equal(back, tt.stored) {
-				t.Errorf("it is read back as %v, %v", back, err)
+				t.Errorf("decoded as %v, %v", back, err)
 			}
 		})
 	}

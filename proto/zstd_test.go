@@ -27,12 +27,12 @@ func noise(n int) []byte {
 	return b
 }
 
-// text returns n bytes that do.
+// text returns n bytes that compress.
 func text(n int) []byte {
 	return []byte(strings.Repeat("the beacon on the next hill answers; ", n/37+1)[:n])
 }
 
-// frame compresses b as other writers of zstd may.
+// frame compresses b with options that other zstd encoders may use.
 func frame(t testing.TB, b []byte, opts ...zstd.EOption) []byte {
 	t.Helper()
 	w, err := zstd.NewWriter(nil, opts...)
@@ -60,14 +60,14 @@ func streamed(t testing.TB, b []byte, opts ...zstd.EOption) []byte {
 	return out.Bytes()
 }
 
-// skippable is a frame that a decoder passes over.
+// skippable returns a frame that a decoder skips.
 func skippable(n int) []byte {
 	b := binary.LittleEndian.AppendUint32([]byte{0x50, 0x2a, 0x4d, 0x18}, uint32(n))
 	return append(b, make([]byte, n)...)
 }
 
-// zeros is a frame of n zero bytes, in blocks that repeat one byte: the densest
-// bomb there is. It states its size when sized, else an API server of 128 KiB.
+// zeros returns a frame of n zero bytes, in blocks that repeat one byte: the densest
+// possible bomb. It states its size if sized, otherwise a window of 128 KiB.
 func zeros(n int, sized bool) []byte {
 	b := []byte{0x28, 0xb5, 0x2f, 0xfd}
 	if sized {
@@ -88,17 +88,18 @@ func zeros(n int, sized bool) []byte {
 	return b
 }
 
-// windowed is a frame of one byte that asks for an API server of 2^log bytes.
+// windowed returns a frame of one byte that requires a window of 2^log bytes.
 func windowed(log int) []byte {
 	return []byte{0x28, 0xb5, 0x2f, 0xfd, 0x00, byte(log-10) << 3, 0x09, 0x00, 0x00, 'x'}
 }
 
-// windowedSized is the same with its size stated.
+// windowedSized returns the same frame with its size stated.
 func windowedSized(log int) []byte {
 	return []byte{0x28, 0xb5, 0x2f, 0xfd, 0x80, byte(log-10) << 3, 1, 0, 0, 0, 0x09, 0x00, 0x00, 'x'}
 }
 
-// What pays is compressed and comes back; what does not is left alone.
+// Compressible input is compressed and decompresses to the same bytes; other input is left
+// uncompressed.
 func TestCompress(t *testing.T) {
 	half := append(noise(4<<10), text(4<<10)...)
 	tests := []struct {
@@ -140,7 +141,7 @@ func TestCompress(t *testing.T) {
 	}
 }
 
-// Whatever is compressed comes back, and not one byte more than allowed.
+// Compressed input decompresses to the same bytes, and never to more than the limit.
 func TestCompressRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.SliceOfN(rapid.Byte(), 1, 64).Draw(t, "word")
@@ -150,7 +151,7 @@ func TestCompressRoundTrip(t *testing.T) {
 			return
 		}
 		if len(out) > len(src)-len(src)/16 {
-			t.Fatalf("%d bytes became %d, and that is said to pay", len(src), len(out))
+			t.Fatalf("%d bytes became %d, want at least 1/16 less", len(src), len(out))
 		}
 		back, err := Decompress(out, len(src))
 		if err != nil || !bytes.Equal(back, src) {
@@ -172,11 +173,11 @@ func TestCompressRoundTrip(t *testing.T) {
 type zipCase struct {
 	name   string
 	b      []byte
-	whole  error // nil: they are inflated
+	whole  error // nil: they are accepted
 	stream error
 }
 
-// zipCases is the family compression.
+// zipCases returns the compression family.
 func zipCases(t testing.TB) []zipCase {
 	good := frame(t, text(10_000))
 	big := frame(t, text(60_000))
@@ -237,12 +238,12 @@ func zipCases(t testing.TB) []zipCase {
 		}
 		cases = append(cases,
 			zipCase{fmt.Sprintf("a window of 2^%d bytes", log), windowed(log), ErrCompressed, want},
-			zipCase{fmt.Sprintf("a window of 2^%d bytes, size said", log), windowedSized(log), want, want})
+			zipCase{fmt.Sprintf("a window of 2^%d bytes, with stated size", log), windowedSized(log), want, want})
 	}
 	return cases
 }
 
-// bomb returns what is wrong with n bytes where max are allowed.
+// bomb returns the error for n bytes where max are allowed.
 func bomb(n, max int) error {
 	if n > max {
 		return ErrInflated
@@ -250,8 +251,8 @@ func bomb(n, max int) error {
 	return nil
 }
 
-// Compressed bytes that nobody means well are inflated within the limit or refused
-// with an error that says why, in bounded memory (bad input: compression; S54).
+// Malicious compressed input is inflated within the limit or refused with an error
+// that states the reason, in bounded memory (bad input: compression; S54).
 func TestBadCompression(t *testing.T) {
 	cases := zipCases(t)
 	if len(cases) < 40 {
@@ -274,7 +275,7 @@ func TestBadCompression(t *testing.T) {
 	}
 }
 
-// A size that the blocks cannot hold takes no memory, whatever is allowed.
+// A stated size that the blocks cannot have allocates no memory, whatever the limit is.
 func TestStatedSizeAloneCostsNoMemory(t *testing.T) {
 	b := zeros(1000, true)
 	binary.LittleEndian.PutUint64(b[5:], 64<<20)
@@ -285,7 +286,7 @@ func TestStatedSizeAloneCostsNoMemory(t *testing.T) {
 	})
 }
 
-// inflate reads r to its end or an error.
+// inflate reads r until EOF or an error.
 func inflate(r io.Reader, max int64) (n int64, err error) {
 	d, err := NewDecompressor(r, max)
 	if err != nil {
@@ -295,8 +296,8 @@ func inflate(r io.Reader, max int64) (n int64, err error) {
 	return io.Copy(io.Discard, d)
 }
 
-// A frame that is cut anywhere is refused, whole and as a stream; so is one with a
-// flipped bit, or its content is the same.
+// A frame that is truncated anywhere is refused, whole and as a stream; one with a
+// flipped bit is refused too, or its content is unchanged.
 func TestDamagedFrame(t *testing.T) {
 	src := text(2000)
 	good, ok := Compress(nil, src)
@@ -316,15 +317,15 @@ func TestDamagedFrame(t *testing.T) {
 		b[bit/8] ^= 1 << (bit % 8)
 		out, err := Decompress(b, len(src))
 		if err == nil && !bytes.Equal(out, src) {
-			t.Errorf("bit %d flipped: other content without an error", bit)
+			t.Errorf("bit %d flipped: different content without an error", bit)
 		}
 		if err != nil && !errors.Is(err, ErrCompressed) && !errors.Is(err, ErrInflated) {
-			t.Errorf("bit %d flipped: %v has no type", bit, err)
+			t.Errorf("bit %d flipped: %v is not an error of the package", bit, err)
 		}
 	}
 }
 
-// An error of the stream below is not taken for damage.
+// An error of the underlying stream is not reported as damage.
 func TestDecompressorPassesErrorsOn(t *testing.T) {
 	good := streamed(t, noise(300_000))
 	for _, cut := range []int{0, 1, 5, 100, len(good) / 2, len(good) - 1} {
@@ -335,8 +336,8 @@ func TestDecompressorPassesErrorsOn(t *testing.T) {
 	}
 }
 
-// The coders belong to no bubble and start no goroutine: a mesh in virtual time
-// may be the first to use them, and the rest of the process the next.
+// The coders belong to no synctest bubble and start no goroutines: they may first be used
+// in a bubble and then outside of it.
 func TestCodersCrossBubbles(t *testing.T) {
 	e, d := newEncoder(), newDecoder()
 	use := func(t *testing.T) {
@@ -357,7 +358,7 @@ func TestCodersCrossBubbles(t *testing.T) {
 	}
 }
 
-// A short look keeps short noise from the coder, and nothing that pays.
+// The sample keeps short random bodies from the coder, but no compressible ones.
 func TestSampleOfShortBodies(t *testing.T) {
 	noisy := 0
 	for i := range 1000 {
@@ -368,7 +369,7 @@ func TestSampleOfShortBodies(t *testing.T) {
 		}
 	}
 	if noisy < 950 {
-		t.Errorf("%d of 1000 bodies of noise look random", noisy)
+		t.Errorf("%d of 1000 random bodies look random", noisy)
 	}
 	for _, n := range []int{minCompress, minCompress + 1, 1 << 10, 1100, 2 << 10, maxSampled} {
 		half := noise(n / 2)
@@ -384,7 +385,7 @@ func TestSampleOfShortBodies(t *testing.T) {
 			tried := encoder.EncodeAll(b, nil)
 			pays := len(tried) <= len(b)-len(b)/16
 			if _, ok := Compress(nil, b); ok != pays {
-				t.Errorf("%s, %d bytes: compressed: %v, and it would be %d", name, len(b), ok, len(tried))
+				t.Errorf("%s, %d bytes: compressed: %v, compressed size %d", name, len(b), ok, len(tried))
 			}
 		}
 	}
