@@ -39,15 +39,15 @@ func TestQuantile(t *testing.T) {
 		}
 	}
 	if got := quantile(nil, .5); got != 0 {
-		t.Errorf("of nothing: %v", got)
+		t.Errorf("of no durations: %v", got)
 	}
 }
 
-// A task may come to its state before the submitter knows its id.
+// A task may reach its state before the submitter knows its id.
 func TestWatchMissesNoTask(t *testing.T) {
 	const good = proto.Accepted
 	w, early, late := newWatch(), proto.TaskID{1}, proto.TaskID{2}
-	w.changed(early, good) // nobody waits yet: not kept
+	w.changed(early, good) // no waiter: not kept
 	w.expect(good)
 	w.changed(early, proto.Pending)
 	w.changed(early, good)
@@ -56,7 +56,7 @@ func TestWatchMissesNoTask(t *testing.T) {
 	w.wait(late, c)
 	w.changed(late, proto.Failed)
 	if a, b := <-c, <-c; a != good || b != proto.Failed {
-		t.Errorf("told %v and %v", a, b)
+		t.Errorf("got %v and %v", a, b)
 	}
 	if len(w.early)+len(w.waits) != 0 {
 		t.Errorf("%d early and %d waits are left", len(w.early), len(w.waits))
@@ -76,7 +76,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// TestMissedTargetsAreNamed checks that a run which misses a target ends with its name.
+// TestMissedTargetsAreNamed checks that a run that misses a target reports its name.
 func TestMissedTargetsAreNamed(t *testing.T) {
 	good, bad := &table{title: "Good"}, &table{title: "Bad"}
 	good.row("nutsdb", 5, verdict(true))

@@ -17,17 +17,16 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A child is a process of its own: a node, someone who asks a node over its
-// socket, a broker, or a bare store. The parent tells it what to do with lines of
-// JSON on its standard input, one at a time, and it answers each with a line on
-// its standard output.
+// A child is a separate process: a node, a client of a node's socket, a broker, or a
+// bare store. The parent sends requests as lines of JSON to its standard input, one
+// at a time, and it answers each with a line on its standard output.
 type child struct {
-	out     *json.Encoder
-	watch   *watch
-	node    *node.Node
-	door    submitter // where its loads are submitted
-	profile *os.File
-	stops   []func() error // in reverse order
+	out       *json.Encoder
+	watch     *watch
+	node      *node.Node
+	submitter submitter // where its loads are submitted
+	profile   *os.File
+	stops     []func() error // in reverse order
 }
 
 // A submitter accepts tasks: a node, or a client of one.
@@ -93,7 +92,7 @@ func (c *child) do(o request) (response, error) {
 		return response{}, c.serve(o.Path)
 	case "dial":
 		cl := client.New(o.Path)
-		c.door = cl
+		c.submitter = cl
 		c.stops = append(c.stops, func() error { cl.Close(); return nil })
 		return response{}, nil
 	case "load":
@@ -117,7 +116,7 @@ func (c *child) do(o request) (response, error) {
 	case "flow":
 		return c.flow(o.Flow)
 	}
-	return response{}, fmt.Errorf("unknown order %q", o.Do)
+	return response{}, fmt.Errorf("unknown request %q", o.Do)
 }
 
 // serve serves the node's API on a unix socket.

@@ -149,10 +149,10 @@ func (r *run) submit(reqs []node.Request, there chan proto.TaskState) error {
 	var done []node.Submitted
 	var errs []error
 	if len(reqs) == 1 {
-		one, err := r.c.door.Submit(context.Background(), reqs[0])
+		one, err := r.c.submitter.Submit(context.Background(), reqs[0])
 		done, errs = []node.Submitted{one}, []error{err}
 	} else {
-		done, errs = r.c.door.SubmitMany(context.Background(), reqs)
+		done, errs = r.c.submitter.SubmitMany(context.Background(), reqs)
 	}
 	if err := errors.Join(errs...); err != nil || r.good == 0 {
 		return err

@@ -1,14 +1,14 @@
-// Command bench measures what balefire does on this machine and writes the
-// figures down with the method and with what bounds them.
+// Command bench measures the performance of balefire on this machine and writes the
+// figures with the method and the bottleneck of each.
 //
-//	parent ──orders──▶ sender ══ loopback ══▶ receiver     two nodes, each a process
-//	       ──orders──▶ client ── unix socket ─▶ sender     the window
-//	       ──orders──▶ store                               the bare group commit
-//	       ──orders──▶ rival ── loopback ─▶ broker         NATS JetStream, same promise
+//	parent ──requests──▶ sender ══ loopback ══▶ receiver     two nodes, each a process
+//	       ──requests──▶ client ── unix socket ─▶ sender     the API server
+//	       ──requests──▶ store                               the bare group commit
+//	       ──requests──▶ rival ── loopback ─▶ broker         NATS JetStream, same guarantee
 //
-// All of it runs in one go, so that figures that are compared were taken on the
-// same machine in the same hour. Disks are made slower by strace, which adds to
-// each fsync. It is a module of its own: nothing of NATS is in the product.
+// Everything runs in one invocation, so that compared figures are measured on the
+// same machine in the same hour. Slower disks are simulated by strace, which delays
+// each fsync. It is a separate module: the product does not depend on NATS.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 }
 
 func start() error {
-	asChild := flag.Bool("child", false, "take orders on standard input (for the program itself)")
+	asChild := flag.Bool("child", false, "read requests from standard input (for the program itself)")
 	out := flag.String("out", "", "file to write the report to; default standard output")
 	dir := flag.String("dir", "", "folder on the disk to be measured; default that of temporary files")
 	quick := flag.Bool("quick", false, "a tenth of the tasks, each figure once, NutsDB alone")

@@ -32,7 +32,7 @@ func (c *child) broker(dir string) (response, error) {
 	go s.Start()
 	c.stops = append(c.stops, func() error { s.Shutdown(); s.WaitForShutdown(); return nil })
 	if !s.ReadyForConnections(20 * time.Second) {
-		return response{}, errors.New("the NATS server does not come up")
+		return response{}, errors.New("the NATS server does not start")
 	}
 	return response{Text: s.ClientURL()}, nil
 }
@@ -110,7 +110,7 @@ func (p *flowRun) publish() error {
 	select {
 	case <-p.js.PublishAsyncComplete():
 	case <-time.After(20 * time.Second):
-		return errors.New("publish: the server confirms no more")
+		return errors.New("publish: the server has stopped confirming")
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (p *flowRun) consume(in <-chan *nats.Msg) error {
 			}
 			<-p.room
 		case <-time.After(10 * time.Second):
-			return errors.New("consume: nothing comes")
+			return errors.New("consume: no message arrives")
 		}
 		if n < p.Warm {
 			continue

@@ -48,7 +48,7 @@ func (c *child) open(o opening) (response, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
-	c.node, c.door = n, n
+	c.node, c.submitter = n, n
 	c.stops = append(c.stops, func() error { cancel(); return <-done })
 	return response{Took: took, Usage: measure()}, nil
 }

@@ -88,7 +88,7 @@ func shares(path string) (map[string]float64, error) {
 	}
 	value := slices.IndexFunc(p.SampleType, func(t *profile.ValueType) bool { return t.Type == "cpu" })
 	if value < 0 {
-		return nil, fmt.Errorf("read profile %s: it is not of the CPU", path)
+		return nil, fmt.Errorf("read profile %s: not a CPU profile", path)
 	}
 	out, total := map[string]float64{}, 0.0
 	for _, s := range p.Sample {

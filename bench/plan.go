@@ -86,7 +86,7 @@ func (p *plan) run(only string) (*page, error) {
 		p.page.tables = append(p.page.tables, t)
 	}
 	if len(p.page.tables) == 0 {
-		return nil, fmt.Errorf("there is no measurement %q", only)
+		return nil, fmt.Errorf("unknown measurement %q", only)
 	}
 	p.page.head = p.preface(machine)
 	return &p.page, nil
@@ -134,7 +134,7 @@ func (p *plan) once(s pairConfig, l load, profile string) (r result, err error) 
 		return err
 	})
 	if err == nil && r.Bad > 0 {
-		err = fmt.Errorf("%d of %d tasks ended in another way than wanted", r.Bad, r.Tasks)
+		err = fmt.Errorf("%d of %d tasks ended in an unexpected state", r.Bad, r.Tasks)
 	}
 	if err == nil {
 		fmt.Fprintf(p.log, "       %s +%v in flight %d: %.0f/s; CPU %.0f us and %.1f + %.1f KiB allocated a task; %.1f and %.1f tasks a commit; others used %.1f cores\n", s.engine, s.slow, l.Flying,

@@ -13,11 +13,11 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// A queueNodes is the nodes of one mesh that work on a shared queue, each a process of
-// its own. The first is the queue's home and works too.
+// A queueNodes is the nodes of one mesh that run the tasks of a shared queue, each a
+// separate process. The first is the queue's home and runs tasks too.
 type queueNodes struct {
 	nodes  []*proc
-	opened []opening // of each, to start it again
+	opened []opening // the configuration of each, for restarts
 	slow   time.Duration
 }
 
@@ -26,8 +26,8 @@ const (
 	queueNodesCount = 5
 )
 
-// newQueueNodes makes nodes in fresh folders below dir, and returns when the home of the
-// queue would give work to each.
+// newQueueNodes creates nodes in new folders below dir, and returns when the home of the
+// queue can assign tasks to each.
 func newQueueNodes(dir string, s pairConfig) (*queueNodes, error) {
 	o := opening{Engine: s.engine, Memory: rateMemory, Slots: s.slots}
 	c, err := openQueueNodes(dir, slices.Repeat([]opening{o}, queueNodesCount), s.slow)
@@ -37,7 +37,7 @@ func newQueueNodes(dir string, s pairConfig) (*queueNodes, error) {
 	return c, nil
 }
 
-// openQueueNodes makes and runs nodes below dir and waits until they know each other.
+// openQueueNodes creates and runs nodes below dir and waits until they know each other.
 func openQueueNodes(dir string, all []opening, slow time.Duration) (_ *queueNodes, err error) {
 	c := &queueNodes{slow: slow}
 	defer func() {
@@ -76,7 +76,7 @@ func openQueueNodes(dir string, all []opening, slow time.Duration) (_ *queueNode
 	return c, nil
 }
 
-// start runs a node, which joins or makes its mesh the first time.
+// start runs a node, which joins or creates its mesh on its first start.
 func (c *queueNodes) start(i int) (err error) {
 	o := &c.opened[i]
 	if c.nodes[i], err = spawn(o.Name, c.slow); err != nil {
@@ -87,7 +87,7 @@ func (c *queueNodes) start(i int) (err error) {
 	return err
 }
 
-// ready waits until the home would give work to so many nodes.
+// ready waits until the home can assign tasks to the given number of nodes.
 func (c *queueNodes) ready(able int) error {
 	_, err := c.nodes[0].ask(request{Do: "queue", Count: able}, nil)
 	return err
@@ -104,7 +104,7 @@ func (c *queueNodes) end() error {
 // queueNodesTimeout is how long the members of a queue may take to know each other.
 const queueNodesTimeout = time.Minute
 
-// share does an order that is about the queue.
+// share handles a request about the queue.
 func (c *child) share(o request) (a response, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), queueNodesTimeout)
 	defer cancel()
@@ -129,8 +129,8 @@ func (c *child) share(o request) (a response, err error) {
 	return a, err
 }
 
-// awaitMembers waits until the queue is known here. With members it makes it first,
-// if need be, and waits until it would give work to so many nodes.
+// awaitMembers waits until this node knows the queue. If members is positive, it creates
+// the queue if necessary, and waits until it can assign tasks to that many nodes.
 func (c *child) awaitMembers(ctx context.Context, members int) error {
 	if _, err := c.node.Queue(ctx, queueName); err != nil && members > 0 {
 		if _, err := c.node.SetQueue(ctx, queueName, node.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {

@@ -62,7 +62,7 @@ func (p *plan) queue(t *table) error {
 	return nil
 }
 
-// just measures once.
+// just runs a measurement once.
 func just(f func() (result, error)) (result, error) { return f() }
 
 // Where tasks are submitted.
@@ -98,7 +98,7 @@ func (p *plan) worked(from string, s pairConfig, l load) (r result, err error) {
 	}
 	r, err = measured(who, request{Do: "load", Load: l}, profile, others...)
 	if err == nil && r.Bad > 0 {
-		err = fmt.Errorf("%d of %d tasks ended in another way than wanted", r.Bad, r.Tasks)
+		err = fmt.Errorf("%d of %d tasks ended in an unexpected state", r.Bad, r.Tasks)
 	}
 	if err == nil {
 		fmt.Fprintf(p.log, "       queue, submitted %s, +%v, %d slots: %.0f/s, p50 %v, p99 %v; CPU %.0f us, commits %.2f a task; others used %.1f cores\n", from, s.slow, s.slots, r.rate(), r.P50, r.P99,

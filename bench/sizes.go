@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	idleFor    = 5 * time.Second // after a start, before an idle node is weighed
-	restFor    = 5 * time.Second // after a load, before what is left is weighed
+	idleFor    = 5 * time.Second // after a start, before an idle node is measured
+	restFor    = 5 * time.Second // after a load, before the remaining memory is measured
 	pendings   = 100_000
 	idleLimit  = 64 << 20
 	binaryMost = 42_000_000
@@ -21,7 +21,7 @@ const (
 
 var pendingLimit = map[string]int64{node.EngineNuts: 450 << 20, node.EnginePebble: 200 << 20}
 
-// memory weighs a node that does nothing, and one with many pending tasks.
+// memory measures the memory of an idle node, and of one with many pending tasks.
 func (p *plan) memory(t *table) error {
 	t.title = "Memory"
 	t.intro = fmt.Sprintf("Resident memory of a node with its default heap limit: idle for %v, then with %d pending tasks of %d bytes for a peer that is away (%v after the last), then of a fresh process that opened that store.",
@@ -87,7 +87,7 @@ func (p *plan) measureMemory(t *table, engine string) error {
 	})
 }
 
-// with runs f with a child and ends it.
+// with runs f with a child and stops it.
 func with(name string, f func(*proc) error) error {
 	c, err := spawn(name, 0)
 	if err != nil {
@@ -96,7 +96,7 @@ func with(name string, f func(*proc) error) error {
 	return errors.Join(f(c), c.end())
 }
 
-// binary weighs the program.
+// binary measures the size of the program.
 func (p *plan) binary(t *table) error {
 	t.title = "Binary"
 	t.intro = "`make build`: static, stripped, every library in it."
@@ -116,5 +116,5 @@ func (p *plan) binary(t *table) error {
 	return nil
 }
 
-// mb renders bytes as the limit of the program is said: in millions.
+// mb formats bytes in the unit of the program's size limit: millions.
 func mb(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }

@@ -20,15 +20,15 @@ import (
 	"github.com/balefire/balefire/store/pebble"
 )
 
-// What a task of 1 KiB takes in the store of its home, when it was signed in a
-// group of 64 to 128: BenchmarkSubmit in node/ counts it.
+// The size of a 1 KiB task in the store of its home if it was signed in a group of 64 to
+// 128, as measured by BenchmarkSubmit in node/.
 const (
 	recordSize = 1800 // bytes of the value
 	keySize    = 18
 )
 
-// noiseSize is the size of the incompressible bytes from which bare records are cut: sealed
-// bodies do not compress, and an engine that compresses would write less.
+// noiseSize is the size of the incompressible bytes from which bare records are taken:
+// sealed bodies do not compress, and an engine that compresses would write less.
 const noiseSize = 16 << 20
 
 // A storeLoadConfig is callers of a bare store, each of which commits one record after the
@@ -37,9 +37,9 @@ type storeLoadConfig struct {
 	Dir     string
 	Engine  string
 	Callers int
-	Records int // that are measured; a quarter more before that
+	Records int // that are measured, after a quarter more as warm-up
 	Limit   time.Duration
-	Profile string // file of a CPU profile of the measuring; empty: none
+	Profile string // file of a CPU profile of the measurement; empty: none
 }
 
 // measureStore measures the group commit of the store without anything above it.
@@ -81,9 +81,9 @@ func engine(l storeLoadConfig) (store.Engine, error) {
 	return nuts.Open(l.Dir, nuts.Config{})
 }
 
-// fill commits n records, those after the first so many, and returns how many there
-// was time for. Their keys are ids of tasks: they rise roughly and are not written in
-// their order, so that an engine that sorts what it wrote has that to do here too.
+// fill commits n records, starting at index first, and returns the number committed within
+// the time limit. Their keys are ids of tasks: they increase roughly but are not written in
+// order, so that an engine that sorts its data has to do so here too.
 func fill(s *store.Store, noise []byte, first, n, callers int, limit time.Duration) (int, error) {
 	var given, there atomic.Int64
 	var wg sync.WaitGroup
@@ -113,7 +113,7 @@ func fill(s *store.Store, noise []byte, first, n, callers int, limit time.Durati
 	return int(there.Load()), errors.Join(errs...)
 }
 
-// probes is how often a latency is measured; its median counts.
+// probes is how often a latency is measured; the median is used.
 const probes = 1000
 
 // syncTime returns the time to append a record to a file in dir and sync it.

@@ -11,7 +11,7 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// submit measures the way into the node alone, next to the store's own rate.
+// submit measures submission alone, compared with the rate of the bare store.
 func (p *plan) submit(t *table) error {
 	t.title = "Submit alone"
 	t.intro = fmt.Sprintf("%d callers, each submits the next task when the last one is on disk. The target is not running, so nothing is sent. Beside it, in turns, %d callers of the bare store, "+
@@ -42,8 +42,8 @@ func (p *plan) submit(t *table) error {
 	return nil
 }
 
-// submitParts tells the CPU of a submit apart, next to that of a record of the bare
-// store.
+// submitParts splits the CPU time of a submit into parts, compared with that of a record of
+// the bare store.
 func (p *plan) submitParts(t *table) error {
 	t.title = "CPU of a submit, by part"
 	t.intro = "Microseconds, from CPU profiles in runs of their own, as above with the disk as it is. The record beside it is one of the bare store."
@@ -92,7 +92,7 @@ func (p *plan) alone(engine string, slow time.Duration, l load, profile string) 
 	return r, err
 }
 
-// bare measures a store with nothing above it.
+// bare measures a bare store.
 func (p *plan) bare(engine string, slow time.Duration, records int, profile string) (result, error) {
 	dir, err := p.folder()
 	if err != nil {
@@ -107,19 +107,19 @@ func (p *plan) bare(engine string, slow time.Duration, records int, profile stri
 	return result{report: a.Report}, errors.Join(err, c.end())
 }
 
-// batchSize is how many tasks one call, or one request, submits.
+// batchSize is the number of tasks per call, or per request.
 const batchSize = 100
 
-// httpAPI measures the HTTP window next to the Go API.
+// httpAPI measures the HTTP API, compared with the Go API.
 func (p *plan) httpAPI(t *table) error {
 	t.title = "Submit over the socket"
 	t.intro = fmt.Sprintf("HTTP and JSON on the node's unix socket, from a process of its own that uses api/client; %d callers, or %d with batches of %d. The target is not running. CPU is of node and client together.",
 		callers, callers/16, batchSize)
-	t.head = []string{"door", "tasks/s", "of the Go API", "target", "", "CPU a task", "more than the Go API"}
+	t.head = []string{"API", "tasks/s", "of the Go API", "target", "", "CPU a task", "more than the Go API"}
 	t.bounds = "CPU on both ends of the socket: HTTP, JSON and base64 of the body."
 	var base [2]struct{ rate, cpu float64 }
 	for i, c := range []struct {
-		door   string
+		api    string
 		socket bool
 		batch  int
 		target float64
@@ -136,7 +136,7 @@ func (p *plan) httpAPI(t *table) error {
 		cpu := r.cpu()
 		if !c.socket {
 			base[i].rate, base[i].cpu = r.rate(), cpu
-			t.row(c.door, rate(r.rate()), "", "", "", us(cpu)+" us", "")
+			t.row(c.api, rate(r.rate()), "", "", "", us(cpu)+" us", "")
 			continue
 		}
 		b := base[i-2]
@@ -144,12 +144,12 @@ func (p *plan) httpAPI(t *table) error {
 		if c.target > 0 {
 			aim, ok = fmt.Sprintf("≥ %.2f", c.target), verdict(r.rate() >= c.target*b.rate)
 		}
-		t.row(c.door, rate(r.rate()), fmt.Sprintf("%.2f", r.rate()/b.rate), aim, ok, us(cpu)+" us", us(cpu-b.cpu)+" us")
+		t.row(c.api, rate(r.rate()), fmt.Sprintf("%.2f", r.rate()/b.rate), aim, ok, us(cpu)+" us", us(cpu-b.cpu)+" us")
 	}
 	return nil
 }
 
-// through runs a load on a node whose peer is stopped, from within or over its
+// through runs a load on a node whose peer is stopped, in process or over its
 // socket.
 func (p *plan) through(socket bool, l load) (r result, err error) {
 	if !socket {
@@ -177,7 +177,7 @@ func (p *plan) through(socket bool, l load) (r result, err error) {
 	return r, err
 }
 
-// single measures one task at a time, next to what it cannot be faster than.
+// single measures one task at a time, compared with its lower bound.
 func (p *plan) single(t *table) error {
 	t.title = "One task at a time"
 	t.intro = "From the call of Submit until the home has the acceptance on disk, on an idle mesh. Beside it, in the same folder and hour: the time to append a record to a file and sync it, and the time of a record of the same size there and back over TCP."

@@ -14,15 +14,15 @@ import (
 	"github.com/balefire/balefire/node"
 )
 
-// What a shared queue promises of time.
+// The time limits of a shared queue.
 const (
 	takeLimit = 21 * time.Second // a lease of 15 s, a scan interval of 5 s, and one more
 	stopLimit = time.Second
 	handLimit = 10 * time.Second
 	handTasks = 10_000
 	takes     = 50 // kills, and stops
-	meshes    = 4  // that are watched at a time: they wait, mostly
-	takers    = 6  // nodes of each that run tasks: one that was DEAD is given nothing for 30 s
+	meshes    = 4  // that run at the same time: they are mostly idle
+	takers    = 6  // nodes of each that run tasks: one that was DEAD is assigned nothing for 30 s
 )
 
 // takeover measures how long a task is blocked when its owner goes away.
@@ -49,7 +49,7 @@ func (p *plan) takeover(t *table) error {
 	return nil
 }
 
-// takes has an owner go away n times in each of some meshes.
+// takes stops an owner n times in each of several meshes.
 func (p *plan) takes(n int, away func(*proc) error) (all []time.Duration, err error) {
 	took, errs := make([][]time.Duration, meshes), make([]error, meshes)
 	var wg sync.WaitGroup
@@ -120,13 +120,13 @@ func awaitStart(path string, n int) (s started, err error) {
 		at, name, _ := strings.Cut(strings.TrimSpace(lines[n]), " ")
 		ns, err := strconv.ParseInt(at, 10, 64)
 		if err != nil {
-			return s, fmt.Errorf("a start that cannot be read: %w", err)
+			return s, fmt.Errorf("read the start of a task: %w", err)
 		}
 		s.at = time.Unix(0, ns)
 		s.node, err = strconv.Atoi(strings.TrimPrefix(name, "n"))
 		return s, err
 	}
-	return s, fmt.Errorf("start %d of a task did not come within %v", n, queueNodesTimeout)
+	return s, fmt.Errorf("start %d of a task did not occur within %v", n, queueNodesTimeout)
 }
 
 // handoff measures how fast a queue with pending tasks moves to another home.
@@ -182,7 +182,7 @@ func (p *plan) handed(slow time.Duration, n int) (moved, ended time.Duration, er
 	return moved, time.Since(begin), err
 }
 
-// awaitCount waits until a node has so many tasks of the queue.
+// awaitCount waits until a node has the given number of tasks of the queue.
 func awaitCount(p *proc, n int) error {
 	var a response
 	for end := time.Now().Add(2 * queueNodesTimeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -191,5 +191,5 @@ func awaitCount(p *proc, n int) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s has %d tasks of the queue, not %d, after %v", p.name, a.Count, n, 2*queueNodesTimeout)
+	return fmt.Errorf("%s has %d tasks of the queue, want %d, after %v", p.name, a.Count, n, 2*queueNodesTimeout)
 }

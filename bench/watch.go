@@ -9,7 +9,7 @@ import (
 // A watch lets submitters wait until a task has reached a state.
 type watch struct {
 	mu    sync.Mutex
-	until proto.TaskState // 0: nobody waits
+	until proto.TaskState // 0: no waiter
 	early map[proto.TaskID]proto.TaskState
 	waits map[proto.TaskID]chan<- proto.TaskState
 }
@@ -32,7 +32,7 @@ func (w *watch) changed(id proto.TaskID, s proto.TaskState) {
 	}
 	if c := w.waits[id]; c != nil {
 		delete(w.waits, id)
-		c <- s // has room
+		c <- s // has a free slot
 		return
 	}
 	w.early[id] = s
