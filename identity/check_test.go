@@ -15,15 +15,15 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// An inbound is an envelope with what it must be answered.
+// An inbound is an envelope with the expected answer.
 type inbound struct {
 	name string
 	env  *proto.Envelope
 	code proto.Code
 }
 
-// badEnvelopes returns the named cases of the bad-input family "envelope" (S54): each
-// is whole and well made, but for one thing.
+// badEnvelopes returns the named cases of the bad-input family "envelope" (S54): each has
+// exactly one defect.
 func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 	stranger, malicious := NewKeys(nil, today), NewKeys(nil, today)
 	p.admit(tb, malicious, "malicious")
@@ -36,7 +36,7 @@ func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 	old.NotAfter = today.Add(-time.Second)
 	p.members[expired.Peer()] = old
 
-	// by seals and signs a header after edit, as k.
+	// by seals and signs an edited header as k.
 	by := func(k *Keys, edit func(*proto.Header)) *proto.Envelope {
 		h := p.header()
 		h.Origin = k.Peer()
@@ -69,15 +69,15 @@ func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 		{"of a member whose certificate has ended", by(expired, none), busy},
 		{"without an id", as(func(h *proto.Header) { h.ID = proto.TaskID{} }), form},
 		{"ended", as(func(h *proto.Header) { h.Created, h.NotAfter = ms(-time.Hour), ms(-proto.Skew) }), expiredCode},
-		{"ended long ago", as(func(h *proto.Header) { h.Created, h.NotAfter = 0, 1 }), expiredCode},
+		{"expired long ago", as(func(h *proto.Header) { h.Created, h.NotAfter = 0, 1 }), expiredCode},
 		{"lives too long", as(func(h *proto.Header) { h.NotAfter = h.Created + proto.MaxTTL.Milliseconds() + 1 }), form},
-		{"lives for ever", as(func(h *proto.Header) { h.NotAfter = 1<<63 - 1 }), form},
-		{"of tomorrow", as(func(h *proto.Header) { h.Created, h.NotAfter = ms(24*time.Hour), ms(25*time.Hour) }), busy},
+		{"lives forever", as(func(h *proto.Header) { h.NotAfter = 1<<63 - 1 }), form},
+		{"from tomorrow", as(func(h *proto.Header) { h.Created, h.NotAfter = ms(24*time.Hour), ms(25*time.Hour) }), busy},
 		{"a second from the future", as(func(h *proto.Header) { h.Created = ms(proto.Skew + time.Second) }), busy},
-		{"with a critical entry that is unknown", as(func(h *proto.Header) { h.TLVs = []proto.TLV{{Tag: proto.TagCritical | 99}} }), unknown},
+		{"with an unknown critical entry", as(func(h *proto.Header) { h.TLVs = []proto.TLV{{Tag: proto.TagCritical | 99}} }), unknown},
 		{"with a stream of no size", as(func(h *proto.Header) { h.SetStream(0, proto.ChunkSize) }), form},
 		{"with a stream of an impossible size", as(func(h *proto.Header) { h.SetStream(SealedChunk+1, proto.ChunkSize) }), form},
-		{"with a stream of endless size", as(func(h *proto.Header) { h.SetStream(1<<64-1, proto.ChunkSize) }), form},
+		{"with a stream of maximum size", as(func(h *proto.Header) { h.SetStream(1<<64-1, proto.ChunkSize) }), form},
 		{"with a stream in other chunks", as(func(h *proto.Header) { h.SetStream(100, 1000) }), form},
 	}
 	edit := func(name string, code proto.Code, e func(*proto.Envelope)) {
@@ -106,7 +106,7 @@ func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 		leaf := StatementLeaf(e.GetHeader())
 		e.Signature, _ = p.origin.SignGroup([][32]byte{leaf})
 	})
-	edit("in a group with its neighbour's path", badSignature, func(e *proto.Envelope) {
+	edit("in a group with its sibling's path", badSignature, func(e *proto.Envelope) {
 		other := as(none)
 		sign(p.origin, e, other)
 		e.Path, e.Index = other.Path, other.Index
@@ -117,26 +117,26 @@ func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 		sign(malicious, e)
 	})
 	edit("forwarded by the target in the origin's name", badSignature, func(e *proto.Envelope) { sign(p.target, e) })
-	edit("without a slot", badKey, func(e *proto.Envelope) { e.Slot = nil })
-	edit("with a slot of an unknown suite", badKey, func(e *proto.Envelope) { e.Slot[0] = 77 })
-	edit("with a slot for a key that is not here", badKey, func(e *proto.Envelope) { e.Slot[5]++ })
-	edit("with a slot cut short", badKey, func(e *proto.Envelope) { e.Slot = e.Slot[:len(e.Slot)-1] })
-	edit("with the slot of another task", badKey, func(e *proto.Envelope) { e.Slot = as(none).Slot })
-	edit("with a slot for another node", badKey, func(e *proto.Envelope) {
+	edit("without a wrapped key", badKey, func(e *proto.Envelope) { e.Slot = nil })
+	edit("with a wrapped key of an unknown suite", badKey, func(e *proto.Envelope) { e.Slot[0] = 77 })
+	edit("wrapped for a key that is not here", badKey, func(e *proto.Envelope) { e.Slot[5]++ })
+	edit("with a truncated wrapped key", badKey, func(e *proto.Envelope) { e.Slot = e.Slot[:len(e.Slot)-1] })
+	edit("with the wrapped key of another task", badKey, func(e *proto.Envelope) { e.Slot = as(none).Slot })
+	edit("with a key wrapped for another node", badKey, func(e *proto.Envelope) {
 		e.Slot, _ = p.sealer.WrapKey(e.GetHeader(), p.origin.SealingKey(), [32]byte{})
 	})
-	edit("with a good slot that holds another key", badKey, func(e *proto.Envelope) {
+	edit("with another content key, correctly wrapped", badKey, func(e *proto.Envelope) {
 		e.Slot, _ = p.sealer.WrapKey(e.GetHeader(), p.target.SealingKey(), [32]byte{1})
 	})
-	edit("with a body that the origin sealed wrong", form, func(e *proto.Envelope) {
+	edit("with a body that the origin sealed incorrectly", form, func(e *proto.Envelope) {
 		e.Body[0] ^= 1
 		sign(p.origin, e)
 	})
 	return all
 }
 
-// S54: what is wrong in one thing is refused, with the code that lets its sender
-// do the right thing next.
+// S54: an envelope with a single defect is refused, with the code that tells its sender
+// what to do.
 func TestBadEnvelopesAreRefused(t *testing.T) {
 	for _, suite := range []byte{SuiteX25519AES, SuiteX25519ChaCha, SuiteHybridAES} {
 		p := newSealFixture(t, suite)
@@ -151,19 +151,19 @@ func TestBadEnvelopesAreRefused(t *testing.T) {
 	}
 }
 
-// What is at the edge of a limit is let in.
+// Envelopes exactly at a limit are accepted.
 func TestEnvelopesAtTheLimitAreAccepted(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	worker := NewKeys(nil, today)
 	p.admit(t, worker, "worker", RoleWork)
 	ms := func(d time.Duration) int64 { return today.Add(d).UnixMilli() }
 	for name, edit := range map[string]func(*proto.Header){
-		"the longest life":         func(h *proto.Header) { h.NotAfter = h.Created + proto.MaxTTL.Milliseconds() },
-		"ended, but within skew":   func(h *proto.Header) { h.Created, h.NotAfter = ms(-time.Hour), ms(-proto.Skew)+1 },
-		"from within skew":         func(h *proto.Header) { h.Created = ms(proto.Skew) },
-		"an entry that is unknown": func(h *proto.Header) { h.TLVs = []proto.TLV{{Tag: 99, Value: []byte("later")}} },
-		"an empty stream":          func(h *proto.Header) { h.SetStream(uint64(SealedSize(0)), proto.ChunkSize) },
-		"a stream of a terabyte":   func(h *proto.Header) { h.SetStream(uint64(SealedSize(1<<40)), proto.ChunkSize) },
+		"the longest lifetime":               func(h *proto.Header) { h.NotAfter = h.Created + proto.MaxTTL.Milliseconds() },
+		"expired, but within skew":           func(h *proto.Header) { h.Created, h.NotAfter = ms(-time.Hour), ms(-proto.Skew)+1 },
+		"created in the future, within skew": func(h *proto.Header) { h.Created = ms(proto.Skew) },
+		"an unknown entry":                   func(h *proto.Header) { h.TLVs = []proto.TLV{{Tag: 99, Value: []byte("later")}} },
+		"an empty stream":                    func(h *proto.Header) { h.SetStream(uint64(SealedSize(0)), proto.ChunkSize) },
+		"a stream of a terabyte":             func(h *proto.Header) { h.SetStream(uint64(SealedSize(1<<40)), proto.ChunkSize) },
 	} {
 		h := p.header()
 		edit(h)
@@ -182,7 +182,7 @@ func TestEnvelopesAtTheLimitAreAccepted(t *testing.T) {
 	}
 }
 
-// I14: a result is let in whatever the clocks say: the commit rule decides about it.
+// I14: a result is accepted whatever the clocks say: the commit rule decides about it.
 func TestResultsAreAcceptedUnderAnyClock(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	worker := NewKeys(nil, today)
@@ -214,8 +214,8 @@ func TestDoubtedClockRefusesNothingPermanently(t *testing.T) {
 	}
 }
 
-// I12: what ends at or before the floor was perhaps seen, so it is refused
-// whatever the clock says.
+// I12: an envelope that expires at or before the floor may have been seen, so it is
+// refused whatever the clock says.
 func TestFloorRefusesPossibleReplays(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	env := p.good(t, []byte("x"), 1)
@@ -223,13 +223,13 @@ func TestFloorRefusesPossibleReplays(t *testing.T) {
 	end := today.Add(time.Hour).UnixMilli()
 	c.Floor = end - 1
 	if _, err := c.Check(env); err != nil {
-		t.Errorf("it ends after the floor: %v", err)
+		t.Errorf("expires after the floor: %v", err)
 	}
 	c.Floor = end
 	c.Now = today.AddDate(-10, 0, 0)
 	p.members[p.origin.Peer()] = Member{Roles: DefaultRoles(), NotAfter: today}
 	if _, err := c.Check(env); err == nil || codeOf(t, err) != proto.CodeExpired {
-		t.Errorf("it ends at the floor, the clock was set back: %v", err)
+		t.Errorf("expires at the floor, clock set back: %v", err)
 	}
 }
 
@@ -254,18 +254,18 @@ func TestChecksAreInOrder(t *testing.T) {
 		{proto.CodeDenied, func() { c.Mesh.ID[0]++ }},
 		{proto.CodeBadForm, func() { env.Body = nil }},
 	}
-	for i, step := range steps { // each breaks what is checked before the last
+	for i, step := range steps { // each breaks something that is checked earlier than in the step before
 		step.spoil()
 		if _, err := c.Check(env); err == nil || codeOf(t, err) != step.code {
 			t.Errorf("step %d: %v, want %v", i, err, step.code)
 		}
 	}
 	if _, err := c.Check(env); errors.Is(err, ErrSignature) {
-		t.Error("the signature was looked at first")
+		t.Error("the signature was checked first")
 	}
 }
 
-// parts are the fields of an envelope that an attacker can write to.
+// parts returns the fields of an envelope that an attacker can modify.
 func parts(e *proto.Envelope) []*[]byte {
 	return []*[]byte{&e.Header, &e.Body, &e.Slot, &e.Path, &e.Signature}
 }
@@ -279,9 +279,9 @@ func cloneEnvelope(e *proto.Envelope) *proto.Envelope {
 
 const wrappedKeyPart = 2
 
-// damages calls try with ways to damage good: every bit, every cut, trailers on
-// each part, all places in the group, and random damage up to the wanted number
-// of cases. slotOnly says that only the slot was touched.
+// damages calls try with damaged versions of good: every bit flipped, every truncation,
+// trailers on each part, all positions in the group, and random damage up to the given
+// number of cases. slotOnly reports that only the wrapped key was changed.
 func damages(good *proto.Envelope, cases int, try func(bad func() *proto.Envelope, slotOnly bool)) int {
 	n := 0
 	one := func(part int, change func([]byte) []byte) {
@@ -339,9 +339,10 @@ func sameEnvelope(a, b *proto.Envelope) bool {
 	return a.GetIndex() == b.GetIndex()
 }
 
-// The bad-input family "envelope" (S54, I2, I9): 52 203 damaged envelopes a suite,
-// 202 203 with BALEFIRE_LONG=1, of which none may pass. Each gives a typed refusal; damage to the slot
-// alone never ends a task, because anybody on the way may have done it.
+// The bad-input family "envelope" (S54, I2, I9): 52 203 damaged envelopes a suite, 202
+// 203 with BALEFIRE_LONG=1, none of which may pass. Each is refused with a typed error;
+// damage to the wrapped key alone never ends a task, because any node on the path may
+// have caused it.
 func TestDamagedEnvelopesAreRefused(t *testing.T) {
 	cases := 52_203
 	if os.Getenv("BALEFIRE_LONG") != "" {
@@ -386,13 +387,13 @@ func TestDamagedEnvelopesAreRefused(t *testing.T) {
 			wg.Wait()
 			runtime.ReadMemStats(&after)
 			if n != cases || accepted.Load() != 0 {
-				t.Errorf("%d cases, %d accepted or badly refused; want %d and none", n, accepted.Load(), cases)
+				t.Errorf("%d cases, %d accepted or refused with the wrong error; want %d and none", n, accepted.Load(), cases)
 			}
 			if each := (after.TotalAlloc - before.TotalAlloc) / uint64(cases); each > 16<<10 {
 				t.Errorf("a refusal allocates %d bytes", each)
 			}
 			if _, err := c.Check(good); err != nil {
-				t.Errorf("the good one, at the end: %v", err)
+				t.Errorf("the undamaged envelope, at the end: %v", err)
 			}
 		})
 	}
@@ -412,7 +413,7 @@ func BenchmarkSeal(b *testing.B) {
 	}
 }
 
-// BenchmarkCheck: one of 64 in a group that was seen before.
+// BenchmarkCheck checks one of 64 envelopes of a cached group.
 func BenchmarkCheck(b *testing.B) {
 	p := newSealFixture(b, SuiteX25519AES)
 	env, c := p.good(b, randomBytes(1024), 64), p.checks()

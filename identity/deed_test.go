@@ -7,8 +7,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A deed holds if the home until then signed a handoff, or an admin that a queue is
-// made or seized, and in no other case.
+// A deed is valid if the current home signed a handoff, or an admin signed the creation
+// or seizure of a queue, and in no other case.
 func TestDeeds(t *testing.T) {
 	root, admin, worker := NewRoot(seeded(1)), NewKeys(seeded(2), today), NewKeys(seeded(3), today)
 	mesh := root.Mesh()
@@ -71,15 +71,15 @@ func TestDeeds(t *testing.T) {
 				bent := &proto.Signed{Details: append([]byte(nil), s.Details...), Signature: s.Signature, Signer: s.Signer, Issuer: s.Issuer}
 				bent.Details[i] ^= 1
 				if _, err := mesh.VerifyDeed(bent); err == nil {
-					t.Fatalf("byte %d was changed, and it holds", i)
+					t.Fatalf("accepted with byte %d changed", i)
 				}
 			}
 		})
 	}
 }
 
-// FuzzDeed holds that a deed that nobody may make is refused, and that one that is
-// accepted names a queue and a change of its home.
+// FuzzDeed checks that unauthorized deeds are refused and that an accepted one names a
+// queue and a change of its home.
 func FuzzDeed(f *testing.F) {
 	root, keys := NewRoot(seeded(1)), NewKeys(seeded(2), today)
 	mesh := root.Mesh()

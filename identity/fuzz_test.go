@@ -10,12 +10,12 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// The fuzz targets hold for all bytes what the bad-input tests hold for some: no
-// panic, a typed error, and nothing accepted that its author did not make. Keys
-// come from a fixed seed, so that a corpus is good in every process; what was
-// sealed is not the same in each.
+// The fuzz targets check for arbitrary bytes what the bad-input tests check for chosen
+// ones: no panic, a typed error, and nothing accepted that its author did not sign. Keys
+// come from a fixed seed, so that a corpus is valid in every process; sealed content
+// differs between processes.
 
-// seeded returns randomness that is the same every time.
+// seeded returns deterministic randomness.
 func seeded(n uint64) *rand.ChaCha8 {
 	var seed [32]byte
 	binary.BigEndian.PutUint64(seed[:], n)
@@ -52,7 +52,7 @@ func FuzzCheck(f *testing.F) {
 		if err != nil {
 			codeOf(t, err)
 		} else if got.Header.Origin != p.origin.Peer() || string(got.Content) != "run tests" {
-			t.Fatal("an envelope was accepted that nobody made")
+			t.Fatal("a forged envelope was accepted")
 		}
 	})
 }
@@ -72,12 +72,12 @@ func FuzzTicket(f *testing.F) {
 		}
 		again, err := ParseTicket(got.Encode())
 		if err != nil || again.Encode() != got.Encode() || again.Secret != got.Secret {
-			t.Fatalf("a ticket does not come back: %v", err)
+			t.Fatalf("a ticket does not survive a round trip: %v", err)
 		}
 	})
 }
 
-// FuzzTicketAddrs reaches behind the checksum.
+// FuzzTicketAddrs fuzzes the code after the checksum.
 func FuzzTicketAddrs(f *testing.F) {
 	f.Add(appendAddrs(nil, homeAddrs, 100))
 	f.Add([]byte{0x83, 255})
@@ -88,7 +88,7 @@ func FuzzTicketAddrs(f *testing.F) {
 		}
 		for _, addr := range addrs {
 			if _, ok := splitAddr(addr); !ok {
-				t.Fatalf("address %q is not one that a ticket holds", addr)
+				t.Fatalf("address %q does not belong into a ticket", addr)
 			}
 		}
 	})
@@ -111,7 +111,7 @@ func FuzzMember(f *testing.F) {
 		f.Add(cert.GetDetails(), true)
 	}
 	f.Fuzz(func(t *testing.T, b []byte, sign bool) {
-		s := signDetails(c.root.private, domainMember, b) // to reach behind the signature
+		s := signDetails(c.root.private, domainMember, b) // to get past the signature check
 		if !sign {
 			if s = new(proto.Signed); proto.Decode(b, s) != nil {
 				return
@@ -125,7 +125,7 @@ func FuzzMember(f *testing.F) {
 			t.Fatalf("accepted: %+v", m)
 		}
 		if !sign && m.Peer != c.admin.Peer() && m.Peer != c.worker.Peer() {
-			t.Fatalf("a member that nobody admitted: %+v", m)
+			t.Fatalf("accepted a member that was never admitted: %+v", m)
 		}
 	})
 }
@@ -157,16 +157,16 @@ func FuzzKeyRecord(f *testing.F) {
 			return
 		}
 		if _, err := encapsulate(r); err != nil {
-			t.Fatalf("a key record was accepted that nobody can seal to: %v", err)
+			t.Fatalf("accepted a key record that cannot be sealed to: %v", err)
 		}
 		if _, mine := k.find(r.ID); !sign && !mine {
-			t.Fatal("a key record was accepted that its peer did not make")
+			t.Fatal("accepted a key record that its peer did not sign")
 		}
 	})
 }
 
-// FuzzLiveness holds node records, accusations and revocations: those that nobody
-// made are refused, and those that are accepted are of the form that is promised.
+// FuzzLiveness fuzzes node records, accusations and revocations: forged ones are refused,
+// and accepted ones are well formed.
 func FuzzLiveness(f *testing.F) {
 	w := newLivenessFixture(f)
 	for i, s := range []*proto.Signed{w.record, w.accusation, w.revocation, w.byAdmin} {
@@ -245,10 +245,10 @@ func FuzzStream(f *testing.F) {
 				t.Fatalf("error of another type: %v", err)
 			}
 		} else if i != 0 || !last || !bytes.Equal(b, sealed) || !bytes.Equal(got, plain) {
-			t.Fatal("a chunk was accepted that nobody sealed")
+			t.Fatal("a forged chunk was accepted")
 		}
 		if plain, err := PlainSize(int64(i)); err == nil && SealedSize(plain) != int64(i) {
-			t.Fatalf("%d plain bytes are not %d sealed ones", plain, i)
+			t.Fatalf("%d plain bytes do not have %d sealed ones", plain, i)
 		}
 	})
 }
@@ -272,7 +272,7 @@ func FuzzReceipt(f *testing.F) {
 			return
 		}
 		s, err := VerifyReceipt(v, &r)
-		if err != nil || s.Node != k.Peer() { // another's key is another's word
+		if err != nil || s.Node != k.Peer() { // signed with its own key, so it is valid
 			return
 		}
 		for _, known := range said {
@@ -280,7 +280,7 @@ func FuzzReceipt(f *testing.F) {
 				return
 			}
 		}
-		t.Fatalf("a receipt was accepted that nobody made: %+v", s)
+		t.Fatalf("a forged receipt was accepted: %+v", s)
 	})
 }
 

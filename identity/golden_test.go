@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata: breaks all existing records")
 
-// goldenFixture is made of fixed seeds: the target has a key of each suite.
+// goldenFixture uses fixed seeds; its target has a key of each suite.
 func goldenFixture(t *testing.T) *sealFixture {
 	p := newSealFixture(t, SuiteX25519AES)
 	p.root, p.origin, p.target = NewRoot(seeded(1)), NewKeys(seeded(2), today), NewKeys(seeded(3), today)
@@ -31,7 +31,7 @@ func goldenFixture(t *testing.T) *sealFixture {
 	return p
 }
 
-// golden returns the bytes that an earlier version wrote, or writes them.
+// golden returns the stored bytes of an earlier version, or stores fresh ones with -update.
 func golden(t *testing.T, name string, fresh func() []byte) []byte {
 	t.Helper()
 	path := filepath.Join("testdata", name+".golden")
@@ -51,7 +51,7 @@ func golden(t *testing.T, name string, fresh func() []byte) []byte {
 	return b
 }
 
-// What an earlier version sealed and signed opens today, for each suite (S56).
+// Envelopes of an earlier version still open, for each suite (S56).
 func TestGoldenEnvelopesOpen(t *testing.T) {
 	p := goldenFixture(t)
 	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
@@ -80,7 +80,7 @@ func TestGoldenEnvelopesOpen(t *testing.T) {
 	}
 }
 
-// What follows from fixed input is the same in every version.
+// Values derived from fixed input are the same in every version.
 func TestGoldenValues(t *testing.T) {
 	p := goldenFixture(t)
 	signed := func(s *proto.Signed) []byte {

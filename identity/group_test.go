@@ -35,7 +35,7 @@ func slowRoot(leaves [][32]byte) [32]byte {
 	return level[0]
 }
 
-// Every leaf of a group of any size verifies at its place and at no other.
+// Every leaf of a group of any size verifies at its index and at no other.
 func TestEveryLeafOfAnyGroupVerifies(t *testing.T) {
 	k, v := NewKeys(nil, today), NewVerifier()
 	for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 511, 512} {
@@ -53,7 +53,7 @@ func TestEveryLeafOfAnyGroupVerifies(t *testing.T) {
 		for index := range uint32(1 << (len(last.Path) / 32)) {
 			err := v.Verify(k.Peer(), leaves[n-1], Proof{index, last.Path}, sig)
 			if (err == nil) != (index == last.Index) {
-				t.Fatalf("leaf %d of %d at place %d: %v", n-1, n, index, err)
+				t.Fatalf("leaf %d of %d at index %d: %v", n-1, n, index, err)
 			}
 			if n > 32 && index > 40 { // one signature check each
 				break
@@ -62,8 +62,7 @@ func TestEveryLeafOfAnyGroupVerifies(t *testing.T) {
 	}
 }
 
-// A proof has one form: other indexes, lengths and steps are no second way to
-// show the same leaf.
+// A proof has one canonical form: no other index or path length proves the same leaf.
 func TestImpossibleProofsAreRefused(t *testing.T) {
 	k, v := NewKeys(nil, today), NewVerifier()
 	leaves := someLeaves(5)
@@ -85,7 +84,7 @@ func TestImpossibleProofsAreRefused(t *testing.T) {
 		{"a step less", Proof{0, good.Path[:64]}, ErrSignature},
 		{"a step more", Proof{good.Index, append(bytes.Clone(good.Path), make([]byte, 32)...)}, ErrSignature},
 		{"no path", Proof{}, ErrSignature},
-		{"the path of a neighbour", proofs[3], ErrSignature},
+		{"the path of a sibling", proofs[3], ErrSignature},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -94,8 +93,8 @@ func TestImpossibleProofsAreRefused(t *testing.T) {
 			}
 		})
 	}
-	// An inner node is no leaf: its own path leads to the root, but what is
-	// hashed into a leaf begins with another byte.
+	// An inner node is not a leaf: its path leads to the root, but leaf hashes have a
+	// different prefix byte.
 	inner := hashNode(&leaves[0], &leaves[1])
 	if err := v.Verify(k.Peer(), inner, Proof{0, proofs[0].Path[32:]}, sig); err != nil {
 		t.Errorf("a subtree's root does not lead to the root: %v", err)
@@ -107,7 +106,7 @@ func TestImpossibleProofsAreRefused(t *testing.T) {
 	}
 }
 
-// A cached group counts for the same signer, root and signature only.
+// A cached group matches only the same signer, root and signature.
 func TestVerifierCachesWhatItVerified(t *testing.T) {
 	k, other, v := NewKeys(nil, today), NewKeys(nil, today), NewVerifier()
 	leaves := someLeaves(4)
@@ -119,37 +118,37 @@ func TestVerifierCachesWhatItVerified(t *testing.T) {
 	changed := bytes.Clone(sig)
 	changed[63] ^= 0x10
 	for name, err := range map[string]error{
-		"another signer":         v.Verify(other.Peer(), leaves[0], proofs[0], sig),
-		"another's signature":    v.Verify(k.Peer(), leaves[0], proofs[0], otherSig),
-		"a changed signature":    v.Verify(k.Peer(), leaves[0], proofs[0], changed),
-		"a signature cut short":  v.Verify(k.Peer(), leaves[0], proofs[0], sig[:63]),
-		"no signature":           v.Verify(k.Peer(), leaves[0], proofs[0], nil),
-		"another leaf, same way": v.Verify(k.Peer(), leaves[1], proofs[0], sig),
+		"another signer":          v.Verify(other.Peer(), leaves[0], proofs[0], sig),
+		"another's signature":     v.Verify(k.Peer(), leaves[0], proofs[0], otherSig),
+		"a changed signature":     v.Verify(k.Peer(), leaves[0], proofs[0], changed),
+		"a signature cut short":   v.Verify(k.Peer(), leaves[0], proofs[0], sig[:63]),
+		"no signature":            v.Verify(k.Peer(), leaves[0], proofs[0], nil),
+		"another leaf, same path": v.Verify(k.Peer(), leaves[1], proofs[0], sig),
 	} {
 		if !errors.Is(err, ErrSignature) {
 			t.Errorf("%s: %v, want ErrSignature", name, err)
 		}
 	}
 	if n := len(v.verified.current); n != 1 {
-		t.Errorf("%d groups remembered, want 1: failures are not", n)
+		t.Errorf("%d groups cached, want 1: failures are not cached", n)
 	}
 }
 
-// I15: what is remembered is bounded, and what is used stays.
+// I15: the cache is bounded and keeps values in use.
 func TestCacheEvictsTheOldest(t *testing.T) {
 	r := newCache[int, int](10)
 	for i := range 1000 {
 		r.put(i, i)
 		if got, ok := r.get(0); !ok || got != 0 {
-			t.Fatalf("the value in use was forgotten after %d", i)
+			t.Fatalf("the value in use was evicted after %d", i)
 		}
 		if n := len(r.current) + len(r.previous); n > 20 {
-			t.Fatalf("%d values remembered, want at most 20", n)
+			t.Fatalf("%d values cached, want at most 20", n)
 		}
 	}
 	for i := 991; i < 1000; i++ {
 		if _, ok := r.get(i); !ok {
-			t.Errorf("value %d is among the last ten and was forgotten", i)
+			t.Errorf("value %d is among the last ten and was evicted", i)
 		}
 	}
 	if _, ok := r.get(500); ok {
@@ -166,7 +165,7 @@ func statements(k *Keys, n int) [][]byte {
 	return out
 }
 
-// One signature in an Ack gives every task a receipt that proves itself.
+// One signature in an Ack gives every task a self-contained receipt.
 func TestAckGivesEachTaskAReceipt(t *testing.T) {
 	node, stranger := NewKeys(nil, today), NewKeys(nil, today)
 	for _, n := range []int{1, 2, 3, 100, proto.MaxGroup} {
@@ -199,7 +198,7 @@ func TestAckGivesEachTaskAReceipt(t *testing.T) {
 		if n > 1 {
 			said[0], said[1] = said[1], said[0]
 			if _, err := NewVerifier().AckReceipts(node.Peer(), said, sig); !errors.Is(err, ErrSignature) {
-				t.Errorf("an ack whose statements changed places: %v", err)
+				t.Errorf("an ack with reordered statements: %v", err)
 			}
 		}
 	}
@@ -210,7 +209,7 @@ func TestAckGivesEachTaskAReceipt(t *testing.T) {
 	}
 }
 
-// A receipt holds for the statement, the node and the place it was made for.
+// A receipt is valid only for its statement, node and index.
 func TestChangedReceiptsAreRefused(t *testing.T) {
 	node, other := NewKeys(nil, today), NewKeys(nil, today)
 	fresh := func() *proto.Receipt { return node.Receipts(statements(node, 3))[1] }
@@ -232,13 +231,13 @@ func TestChangedReceiptsAreRefused(t *testing.T) {
 	r := fresh()
 	r.Index = 2
 	if _, err := VerifyReceipt(NewVerifier(), r); !errors.Is(err, ErrSignature) {
-		t.Errorf("another place: %v", err)
+		t.Errorf("another index: %v", err)
 	}
-	said := statements(node, 1) // other signs what node should have said
+	said := statements(node, 1) // signed by other instead of node
 	if _, err := VerifyReceipt(NewVerifier(), other.Receipts(said)[0]); !errors.Is(err, ErrSignature) {
 		t.Errorf("a statement in another's name: %v", err)
 	}
-	// The same bytes as an envelope say nothing as a statement.
+	// A signature over the same bytes as an envelope is not valid as a statement.
 	leaf := EnvelopeLeaf(said[0], nil, proto.WhatTask)
 	sig, _ := node.SignGroup([][32]byte{leaf})
 	if _, err := VerifyReceipt(NewVerifier(), &proto.Receipt{Statement: said[0], Signature: sig}); !errors.Is(err, ErrSignature) {

@@ -11,7 +11,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// today is when the tests happen.
+// today is the current time in the tests.
 var today = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 
 // A sealFixture is an origin and a target in one mesh.
@@ -23,7 +23,7 @@ type sealFixture struct {
 	clock          *clock.Manual
 }
 
-// newSealFixture makes a pair whose target has a sealing key of the suite.
+// newSealFixture creates a pair whose target has a sealing key of the suite.
 func newSealFixture(tb testing.TB, suite byte) *sealFixture {
 	tb.Helper()
 	p := &sealFixture{
@@ -60,7 +60,7 @@ func (p *sealFixture) checks() *Checks {
 	}
 }
 
-// header returns that of a good task from the origin to the target.
+// header returns the header of a valid task from the origin to the target.
 func (p *sealFixture) header() *proto.Header {
 	return &proto.Header{
 		What: proto.WhatTask, Mesh: p.root.Mesh().ID, ID: proto.NewTaskID(today),
@@ -91,7 +91,7 @@ func sign(k *Keys, envs ...*proto.Envelope) {
 	}
 }
 
-// good returns a sealed and signed envelope in a group of n.
+// good returns a valid envelope in a group of n.
 func (p *sealFixture) good(tb testing.TB, content []byte, n int) *proto.Envelope {
 	tb.Helper()
 	envs := make([]*proto.Envelope, n)
@@ -110,7 +110,7 @@ func codeOf(tb testing.TB, err error) proto.Code {
 		tb.Fatalf("error is %T %v, want a *CheckError", err, err)
 	}
 	if refused.Code == proto.CodeOK || refused.Error() == "" {
-		tb.Fatalf("a refusal without code or words: %v", refused)
+		tb.Fatalf("a refusal without code or reason: %v", refused)
 	}
 	return refused.Code
 }
@@ -121,8 +121,8 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// I9, I18: what was sealed comes out as it was, for every suite and size, and
-// is nowhere to be read on the way.
+// I9, I18: sealed content comes out unchanged for every suite and size, and no part of it
+// is readable in the envelope.
 func TestSealedContentComesOutUnchanged(t *testing.T) {
 	text := bytes.Repeat([]byte("a canary sings in the mine. "), 2000)
 	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
@@ -139,7 +139,7 @@ func TestSealedContentComesOutUnchanged(t *testing.T) {
 				t.Fatalf("suite %d, %d bytes: %v", suite, len(content), err)
 			}
 			if !bytes.Equal(got.Content, content) || got.Key != key || got.Header.ID != h.ID {
-				t.Errorf("suite %d, %d bytes: came out changed", suite, len(content))
+				t.Errorf("suite %d, %d bytes: changed", suite, len(content))
 			}
 			carried, err := proto.Encode(nil, env)
 			if err != nil {
@@ -152,12 +152,12 @@ func TestSealedContentComesOutUnchanged(t *testing.T) {
 			}
 		}
 		if _, _, err := p.sealer.Seal(p.header(), p.target.SealingKey(), make([]byte, proto.MaxSealed)); !errors.Is(err, ErrTooLarge) {
-			t.Errorf("suite %d: over-long content: %v", suite, err)
+			t.Errorf("suite %d: oversized content: %v", suite, err)
 		}
 	}
 }
 
-// A text is compressed, noise is not, and neither grows by more than stated.
+// Text is compressed, noise is not, and neither grows by more than the documented overhead.
 func TestSealCompressesOnlyWhatPays(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	text := bytes.Repeat([]byte("a canary sings in the mine. "), 200)
@@ -169,7 +169,7 @@ func TestSealCompressesOnlyWhatPays(t *testing.T) {
 	}
 }
 
-// A sealing key for another peer than the target is a mistake found at once.
+// Sealing to the key of a peer other than the target fails at once.
 func TestSealRefusesAKeyOfAnotherPeer(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	h := p.header()
@@ -178,8 +178,8 @@ func TestSealRefusesAKeyOfAnotherPeer(t *testing.T) {
 	}
 }
 
-// One encapsulation serves many tasks, no longer than an hour, and a new key of
-// the recipient is used at once. Each slot opens alone, old ones too.
+// One encapsulation serves many tasks for at most an hour, and a new key of the recipient
+// is used at once. Each wrapped key opens on its own, old ones too.
 func TestEncapsulationIsSharedForAnHour(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	enc := func() []byte { return p.good(t, []byte("x"), 1).GetSlot()[:wrappedKeyHead+32] }
@@ -201,7 +201,7 @@ func TestEncapsulationIsSharedForAnHour(t *testing.T) {
 		t.Error("the old key is used after a rotation")
 	}
 	if got, err := p.checks().Check(old); err != nil || string(got.Content) != "old" {
-		t.Errorf("what was sealed to the old key: %q, %v", got.Content, err)
+		t.Errorf("content sealed to the old key: %q, %v", got.Content, err)
 	}
 	w, err := p.sealer.encapsulation(p.target.SealingKey())
 	if err != nil {
@@ -209,11 +209,11 @@ func TestEncapsulationIsSharedForAnHour(t *testing.T) {
 	}
 	w.uses.Store(maxEncapsulationUses)
 	if again, err := p.sealer.encapsulation(p.target.SealingKey()); err != nil || again == w {
-		t.Errorf("one encapsulation for more than %d slots: %v", maxEncapsulationUses, err)
+		t.Errorf("one encapsulation for more than %d wrapped keys: %v", maxEncapsulationUses, err)
 	}
 }
 
-// Wrapping its key again makes a task readable for a new key without a new signature.
+// Rewrapping its key makes a task readable with a new sealing key without a new signature.
 func TestKeyCanBeRewrapped(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	h := p.header()

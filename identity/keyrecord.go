@@ -11,39 +11,38 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// MaxKeyLife is how long a sealing key may be used: a record that says more is
+// MaxKeyLife is how long a sealing key may be used: a record with a longer period is
 // refused.
 const MaxKeyLife = MaxMemberLife
 
-// Errors of records that others signed.
+// Errors of records signed by peers.
 var (
-	// ErrBadRecord is returned for a record that breaks a rule of its form.
+	// ErrBadRecord is returned for a malformed record.
 	ErrBadRecord = errors.New("identity: bad record")
-	// ErrExpired is returned for a record past its time. What it says is
-	// returned with the error.
+	// ErrExpired is returned for an expired record, along with its content.
 	ErrExpired = errors.New("identity: the record has expired")
-	// ErrNotYet is returned for a record whose time has not come, by more than
-	// proto.Skew.
+	// ErrNotYet is returned for a record that becomes valid more than proto.Skew from
+	// now.
 	ErrNotYet = errors.New("identity: the record is not valid yet: compare the clocks")
-	// ErrRollback is returned for a key record older than the one known.
-	ErrRollback = errors.New("identity: an older sealing key than the one known")
+	// ErrRollback is returned for a key record older than the known one.
+	ErrRollback = errors.New("identity: the sealing key is older than the known one")
 )
 
 // maxDetails bounds what is decoded of a record, in bytes.
 const maxDetails = 4 << 10
 
-// A KeyRecord states the key with which a peer's mail is sealed.
+// A KeyRecord states the key that content for a peer is sealed to.
 type KeyRecord struct {
 	Peer      proto.PeerID
 	Suite     byte
 	Public    []byte
-	ID        [8]byte // follows from Suite and Public
-	Seq       uint64  // rises with every new key of the peer
+	ID        [8]byte // derived from Suite and Public
+	Seq       uint64  // increases with every new key of the peer
 	NotBefore time.Time
 	NotAfter  time.Time
 }
 
-// keyID names a sealing key.
+// keyID derives the id of a sealing key.
 func keyID(suite byte, public []byte) (id [8]byte) {
 	b := append([]byte(domainKeyID), suite)
 	sum := sha256.Sum256(append(b, public...))
@@ -58,14 +57,14 @@ func (r *KeyRecord) details() []byte {
 		NotBeforeMs: r.NotBefore.UnixMilli(), NotAfterMs: r.NotAfter.UnixMilli(),
 	})
 	if err != nil {
-		panic("identity: " + err.Error()) // every field is of this package's own making
+		panic("identity: " + err.Error()) // cannot fail: this package set every field
 	}
 	return b
 }
 
-// VerifyKeyRecord returns what peer itself states about its sealing key. With
-// ErrExpired the record is returned too: its owner keeps old keys, so one may
-// still seal to a peer that has been away.
+// VerifyKeyRecord returns the sealing key that peer itself signed. With ErrExpired it
+// also returns the record: its owner keeps old keys, so sealing to a peer that has been
+// away is still possible.
 func VerifyKeyRecord(s *proto.Signed, peer proto.PeerID, now time.Time) (KeyRecord, error) {
 	if s == nil || len(s.GetDetails()) > maxDetails || s.GetIssuer() != nil {
 		return KeyRecord{}, fmt.Errorf("%w: not a key record", ErrBadRecord)
@@ -87,7 +86,7 @@ func VerifyKeyRecord(s *proto.Signed, peer proto.PeerID, now time.Time) (KeyReco
 	return r, nil
 }
 
-// keyRecordOf checks the form of d.
+// keyRecordOf validates d.
 func keyRecordOf(d *proto.KeyDetails, peer proto.PeerID) (KeyRecord, error) {
 	if !bytes.Equal(d.GetPeer(), peer[:]) {
 		return KeyRecord{}, fmt.Errorf("%w: it is of another peer", ErrBadRecord)
@@ -105,7 +104,7 @@ func keyRecordOf(d *proto.KeyDetails, peer proto.PeerID) (KeyRecord, error) {
 	r := KeyRecord{Peer: peer, Suite: byte(d.GetSuite()), Public: d.GetPublic(), Seq: d.GetSeq()}
 	r.ID = keyID(r.Suite, r.Public)
 	if !bytes.Equal(d.GetKeyId(), r.ID[:]) {
-		return KeyRecord{}, fmt.Errorf("%w: the key's id is not that of the key", ErrBadRecord)
+		return KeyRecord{}, fmt.Errorf("%w: the key id does not match the key", ErrBadRecord)
 	}
 	if r.Seq == 0 {
 		return KeyRecord{}, fmt.Errorf("%w: no sequence number", ErrBadRecord)
@@ -114,9 +113,9 @@ func keyRecordOf(d *proto.KeyDetails, peer proto.PeerID) (KeyRecord, error) {
 	return r, err
 }
 
-// Follows returns ErrRollback unless r may replace old, a record of the same
-// peer that was verified before: a lower number, or another key under the same
-// number, is somebody's copy of yesterday's disk, or a lie.
+// Follows returns ErrRollback unless r may replace old, a record of the same peer that
+// was verified before: a lower number, or a different key with the same number, comes
+// from a restored old disk or a forgery.
 func (r KeyRecord) Follows(old KeyRecord) error {
 	switch {
 	case r.Peer != old.Peer:
@@ -129,8 +128,7 @@ func (r KeyRecord) Follows(old KeyRecord) error {
 	return nil
 }
 
-// period checks that a record begins before it ends and lasts no longer than
-// life.
+// period checks that a record begins before it ends and is valid for at most life.
 func period(fromMs, toMs int64, life time.Duration) (from, to time.Time, err error) {
 	if fromMs < 0 || toMs <= fromMs {
 		return from, to, fmt.Errorf("%w: it ends before it begins", ErrBadRecord)
@@ -141,8 +139,8 @@ func period(fromMs, toMs int64, life time.Duration) (from, to time.Time, err err
 	return time.UnixMilli(fromMs), time.UnixMilli(toMs), nil
 }
 
-// checkTime compares a record's time with now. Only the beginning has skew:
-// clocks that differ must not keep a fresh record out.
+// checkTime compares the validity period of a record with now. Only its beginning allows
+// for skew: differing clocks must not reject a fresh record.
 func checkTime(from, to, now time.Time) error {
 	switch {
 	case now.Add(proto.Skew).Before(from):

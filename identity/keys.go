@@ -29,32 +29,32 @@ const (
 	sealingType = "BALEFIRE SEALING KEY"
 )
 
-// unwrapCacheLimit is how many encapsulations a node remembers: one per sender and
-// hour is usual.
+// unwrapCacheLimit is how many encapsulations a node caches, usually one per sender and
+// hour.
 const unwrapCacheLimit = 4096
 
-// Keys are the secrets of one node: the key that it is known by and the keys
-// with which it opens what was sealed for it. They are safe for concurrent use.
+// Keys are the secrets of one node: its identity key and the keys that open content
+// sealed for it. They are safe for concurrent use.
 type Keys struct {
 	private     ed25519.PrivateKey
 	peer        proto.PeerID
-	dir         string // where the key files are; empty: in memory only
+	dir         string // of the key files; empty: in memory only
 	unwrapCache *cache[[32]byte, cipher.AEAD]
 
 	mu      sync.RWMutex
-	sealing map[[8]byte]*sealingKey // by key id: old ones still open
+	sealing map[[8]byte]*sealingKey // by key id; old ones still open content
 	current *sealingKey
 }
 
-// A sealingKey is one sealing key and what is said about it.
+// A sealingKey is one sealing key with its record.
 type sealingKey struct {
 	record  KeyRecord
 	private hpke.PrivateKey
 	signed  *proto.Signed
 }
 
-// NewKeys makes the keys of a node that lives in memory. A nil random means the
-// system's; another one makes the same keys every time.
+// NewKeys creates the keys of an in-memory node. A nil random means the system's
+// randomness; a deterministic one yields the same keys every time.
 func NewKeys(random io.Reader, now time.Time) *Keys {
 	if random == nil {
 		random = rand.Reader
@@ -63,14 +63,14 @@ func NewKeys(random io.Reader, now time.Time) *Keys {
 	k.init()
 	key, err := newSealingKey(random, defaultSuite(), 1, now)
 	if err != nil {
-		panic("identity: " + err.Error()) // random gave out
+		panic("identity: " + err.Error()) // random failed
 	}
 	k.add(key)
 	return k
 }
 
-// CreateKeys makes the keys of a new node and writes them below dir. It returns
-// an error that is ErrExists when a node lives there already.
+// CreateKeys creates the keys of a new node and writes them below dir. It returns
+// ErrExists if dir already has a node key.
 func CreateKeys(dir string, now time.Time) (*Keys, error) {
 	path := filepath.Join(dir, nodeKeyFile)
 	if _, err := os.Lstat(path); err == nil {
@@ -83,21 +83,21 @@ func CreateKeys(dir string, now time.Time) (*Keys, error) {
 	k := &Keys{private: newNodeKey(rand.Reader), dir: dir}
 	k.init()
 	seq := uint64(1)
-	if len(last) > 0 { // of a start that was cut short: never written over
+	if len(last) > 0 { // of an interrupted start: never overwritten
 		seq = last[len(last)-1] + 1
 	}
 	if err := k.rotate(defaultSuite(), seq, now); err != nil {
 		return nil, fmt.Errorf("create keys: %w", err)
 	}
-	// The node key comes last: it says that the folder is complete.
+	// The node key is written last: it marks the folder as complete.
 	if err := writeKeyFile(path, nodeKeyType, k.private); err != nil {
 		return nil, fmt.Errorf("create keys: %w", err)
 	}
 	return k, nil
 }
 
-// LoadKeys reads what CreateKeys wrote. It refuses a file that others can read
-// or that is damaged (ErrKeyFile) and says what to do about it.
+// LoadKeys reads the files of CreateKeys. It refuses a file that is damaged or that other
+// users can read (ErrKeyFile); the error tells the user what to do.
 func LoadKeys(dir string) (*Keys, error) {
 	private, err := readNodeKey(filepath.Join(dir, nodeKeyFile), nodeKeyType)
 	if err != nil {
@@ -129,29 +129,29 @@ func (k *Keys) init() {
 	k.unwrapCache = newCache[[32]byte, cipher.AEAD](unwrapCacheLimit)
 }
 
-// Peer returns the id that the node is known by.
+// Peer returns the node's peer id.
 func (k *Keys) Peer() proto.PeerID { return k.peer }
 
-// PrivateKey returns the node key, for the network host and nobody else.
+// PrivateKey returns the node key. Only the network host may use it.
 func (k *Keys) PrivateKey() ed25519.PrivateKey { return k.private }
 
-// KeyRecord returns the signed statement of the key to seal to. Not to be changed.
+// KeyRecord returns the signed statement of the current sealing key. It must not be modified.
 func (k *Keys) KeyRecord() *proto.Signed {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.current.signed
 }
 
-// SealingKey returns what KeyRecord states.
+// SealingKey returns the content of KeyRecord.
 func (k *Keys) SealingKey() KeyRecord {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.current.record
 }
 
-// Rotate makes a new sealing key, on disk first. What was sealed to older ones
-// still opens, until [Keys.Expire] removes them. Suite 0 means the one that suits this machine. Of two calls at
-// the same time one may fail with ErrExists.
+// Rotate creates a new sealing key and writes it to disk before using it. Content sealed
+// to older keys still opens until [Keys.Expire] removes them. Suite 0 means the default
+// for this machine. If two calls run at the same time, one may fail with ErrExists.
 func (k *Keys) Rotate(suite byte, now time.Time) error {
 	if err := k.rotate(cmp.Or(suite, defaultSuite()), k.SealingKey().Seq+1, now); err != nil {
 		return fmt.Errorf("rotate the sealing key: %w", err)
@@ -173,15 +173,15 @@ func (k *Keys) rotate(suite byte, seq uint64, now time.Time) error {
 	return nil
 }
 
-// How long a sealing key is used after the next one was made. Who has not met
-// this node since may seal to it for the longest life of a task; what was taken
-// in then may have to be opened for as long again.
+// How long a superseded sealing key stays in use. A peer that has not met this node since
+// may seal to it for the longest lifetime of a task, and a task accepted then may have to
+// be opened for as long again.
 const (
 	sealedFor = proto.MaxTTL + proto.Skew
 	openedFor = 2*proto.MaxTTL + 4*proto.Skew
 )
 
-// superseded returns when the key after key was made; ok is false for the newest.
+// superseded returns when the successor of key was created; ok is false for the newest.
 // The caller holds mu.
 func (k *Keys) superseded(key *sealingKey) (at time.Time, ok bool) {
 	for _, next := range k.sealing {
@@ -195,8 +195,8 @@ func (k *Keys) superseded(key *sealingKey) (at time.Time, ok bool) {
 	return at, ok
 }
 
-// outdated reports whether wrapped is for a key that must not be used for sealing
-// any more: its sender has to wrap its key again.
+// outdated reports whether wrapped is for a key that must no longer be used for sealing:
+// the sender has to rewrap its content key.
 func (k *Keys) outdated(wrapped []byte, now time.Time) bool {
 	if len(wrapped) < wrappedKeyHead {
 		return false
@@ -211,8 +211,8 @@ func (k *Keys) outdated(wrapped []byte, now time.Time) bool {
 	return ok && now.After(at.Add(sealedFor))
 }
 
-// Expire removes the sealing keys, from disk too, that can have nothing left to
-// open: see [Keys.Rotate]. It returns how many.
+// Expire removes sealing keys that no content can need any more, also from disk; see
+// [Keys.Rotate]. It returns how many it removed.
 func (k *Keys) Expire(now time.Time) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -233,7 +233,7 @@ func (k *Keys) Expire(now time.Time) (int, error) {
 	return len(old), nil
 }
 
-// add signs key's record and makes it the current one if it is the newest.
+// add signs the record of key and makes key the current one if it is the newest.
 func (k *Keys) add(key *sealingKey) {
 	key.record.Peer = k.peer
 	key.signed = signDetails(k.private, domainKey, key.record.details())
@@ -245,7 +245,7 @@ func (k *Keys) add(key *sealingKey) {
 	}
 }
 
-// find returns the sealing key with an id.
+// find returns the sealing key with the given id.
 func (k *Keys) find(id [8]byte) (*sealingKey, bool) {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
@@ -285,8 +285,7 @@ func sealingKeyOf(private hpke.PrivateKey, suite byte, seq uint64, from, to time
 	}}
 }
 
-// readNodeKey reads an Ed25519 key: its seed and its public half, which must
-// belong together.
+// readNodeKey reads an Ed25519 key: its seed and its public half, which must match.
 func readNodeKey(path, kind string) (ed25519.PrivateKey, error) {
 	b, err := readKeyFile(path, kind)
 	if err != nil {
@@ -297,7 +296,7 @@ func readNodeKey(path, kind string) (ed25519.PrivateKey, error) {
 	}
 	key := ed25519.NewKeyFromSeed(b[:ed25519.SeedSize])
 	if !key.Equal(ed25519.PrivateKey(b)) {
-		return nil, damaged(path, "its two halves do not belong together")
+		return nil, damaged(path, "its public half does not match its seed")
 	}
 	return key, nil
 }
@@ -321,7 +320,7 @@ func readSealingKey(path string, seq uint64) (*sealingKey, error) {
 		return nil, err
 	}
 	if len(b) < 25 || binary.BigEndian.Uint64(b[1:]) != seq {
-		return nil, damaged(path, "it is not key number %d", seq)
+		return nil, damaged(path, "it does not contain key number %d", seq)
 	}
 	suite, err := suiteOf(b[0])
 	if err != nil {
@@ -341,7 +340,7 @@ func sealingFile(dir string, seq uint64) string {
 }
 
 // sealingFiles returns the numbers of the sealing keys below dir, ascending.
-// Files with other names are left alone.
+// Files with other names are ignored.
 func sealingFiles(dir string) ([]uint64, error) {
 	entries, err := os.ReadDir(filepath.Join(dir, sealingDir))
 	if err != nil {
@@ -359,8 +358,7 @@ func sealingFiles(dir string) ([]uint64, error) {
 	return seqs, nil
 }
 
-// String names the node and shows nothing of its keys, in whatever way k is
-// printed.
+// String names the node. No format verb prints the secrets of k.
 func (k *Keys) String() string { return "keys of " + k.peer.String() }
 
 // GoString is String.

@@ -16,8 +16,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A node finds its keys again, old sealing keys included, and the files are for
-// its eyes only.
+// A restarted node loads all its keys, including old sealing keys, and only it can read
+// the files.
 func TestKeysSurviveARestart(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "identity")
 	made, err := CreateKeys(dir, today)
@@ -34,18 +34,18 @@ func TestKeysSurviveARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if loaded.Peer() != made.Peer() || !loaded.PrivateKey().Equal(made.PrivateKey()) {
-		t.Error("another node came back")
+		t.Error("loaded the key of another node")
 	}
 	a, b := made.SealingKey(), loaded.SealingKey()
 	if a.ID != b.ID || a.Seq != 4 || b.Seq != 4 || !a.NotAfter.Equal(b.NotAfter) {
 		t.Errorf("current key = %+v, want %+v", b, a)
 	}
 	if !bytes.Equal(made.KeyRecord().GetSignature(), loaded.KeyRecord().GetSignature()) {
-		t.Error("the key record is another one")
+		t.Error("the key record changed")
 	}
 	for id, old := range made.sealing {
 		if now, ok := loaded.find(id); !ok || now.record.Seq != old.record.Seq {
-			t.Errorf("sealing key %d did not come back", old.record.Seq)
+			t.Errorf("sealing key %d was not loaded", old.record.Seq)
 		}
 	}
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -84,8 +84,8 @@ func TestKeysAreNeverOverwritten(t *testing.T) {
 	}
 }
 
-// A creation that was cut short before the node key leaves a folder in which
-// the next one succeeds.
+// If creation is interrupted before the node key is written, the next one succeeds in the
+// same folder.
 func TestCreateKeysAfterACrash(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := CreateKeys(dir, today); err != nil {
@@ -106,7 +106,7 @@ func TestCreateKeysAfterACrash(t *testing.T) {
 func TestRootSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := LoadRoot(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("load of no root: %v", err)
+		t.Errorf("load without a root: %v", err)
 	}
 	made, err := CreateRoot(dir)
 	if err != nil {
@@ -114,11 +114,11 @@ func TestRootSurvivesARestart(t *testing.T) {
 	}
 	loaded, err := LoadRoot(dir)
 	if err != nil || loaded.Mesh().ID != made.Mesh().ID {
-		t.Errorf("another mesh came back: %v", err)
+		t.Errorf("loaded the root of another mesh: %v", err)
 	}
 }
 
-// The same randomness makes the same node, for tests that are repeated.
+// The same randomness yields the same node, for reproducible tests.
 func TestNewKeysFollowTheirSeed(t *testing.T) {
 	seed := bytes.Repeat([]byte("balefire"), 100)
 	a, b := NewKeys(bytes.NewReader(seed), today), NewKeys(bytes.NewReader(seed), today)
@@ -130,8 +130,8 @@ func TestNewKeysFollowTheirSeed(t *testing.T) {
 	}
 }
 
-// The bad-input family of key files: each is refused with a type, its path and
-// what to do.
+// The bad-input family of key files: each is refused with a typed error that contains its
+// path and what to do.
 func TestBadKeyFilesAreRefused(t *testing.T) {
 	pem := func(kind, body string) string {
 		return "-----BEGIN " + kind + "-----\n" + body + "\n-----END " + kind + "-----\n"
@@ -184,7 +184,7 @@ func TestBadKeyFilesAreRefused(t *testing.T) {
 		{"cut in half", cut(func(b []byte) []byte { return b[:len(b)/2] }), "truncated"},
 		{"without its last line", cut(func(b []byte) []byte { return b[:bytes.LastIndex(b, []byte("-----END"))] }), "truncated"},
 		{"with text in front", cut(func(b []byte) []byte { return append([]byte("hello\n"), b...) }), "not a key file"},
-		{"with text behind", cut(func(b []byte) []byte { return append(b, "hello\n"...) }), "not a key file"},
+		{"with text at the end", cut(func(b []byte) []byte { return append(b, "hello\n"...) }), "not a key file"},
 		{"twice", cut(func(b []byte) []byte { return append(b, b...) }), "not a key file"},
 		{"too large", cut(func(b []byte) []byte { return append(b, make([]byte, maxKeyFile)...) }), "larger"},
 		{"one letter changed", cut(func(b []byte) []byte {
@@ -218,17 +218,17 @@ func TestBadKeyFilesAreRefused(t *testing.T) {
 					t.Fatalf("err = %v, want ErrKeyFile", err)
 				}
 				if !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), path) {
-					t.Errorf("error %q names not %q or not the file", err, tt.says)
+					t.Errorf("error %q lacks %q or the file name", err, tt.says)
 				}
 				if _, err := CreateKeys(dir, today); file == nodeKeyFile && !errors.Is(err, ErrExists) {
-					t.Errorf("a bad key was written over: %v", err)
+					t.Errorf("a bad key was overwritten: %v", err)
 				}
 			})
 		}
 	}
 }
 
-// Keys that are whole files of the wrong thing.
+// Intact key files with the wrong content are refused.
 func TestMisplacedKeysAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	k, err := CreateKeys(dir, today)
@@ -268,7 +268,7 @@ func TestMisplacedKeysAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = LoadKeys(other)
-	refused("two halves of two keys", err)
+	refused("halves of two different keys", err)
 
 	other = t.TempDir()
 	if err := writeKeyFile(filepath.Join(other, nodeKeyFile), nodeKeyType, halves[:32]); err != nil {
@@ -284,7 +284,7 @@ func TestMisplacedKeysAreRefused(t *testing.T) {
 	refused("a sealing key of an unknown suite", err)
 }
 
-// A file of another user is refused even when its mode is right.
+// A file owned by another user is refused even if its mode is right.
 func TestForeignOwnerIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := CreateKeys(dir, today); err != nil {
@@ -303,7 +303,7 @@ func TestForeignOwnerIsRefused(t *testing.T) {
 	}
 }
 
-// Names that are no key are left alone.
+// Files whose names are not key names are ignored.
 func TestOtherFilesNextToTheKeysAreIgnored(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := CreateKeys(dir, today); err != nil {
@@ -358,7 +358,7 @@ func TestKeyRecord(t *testing.T) {
 	}
 	var zero proto.PeerID
 	if _, err := VerifyKeyRecord(first, zero, today); err == nil {
-		t.Error("of nobody: accepted")
+		t.Error("without a peer: accepted")
 	}
 }
 
@@ -385,9 +385,8 @@ func copyFile(t *testing.T, from, to string) {
 	rewrite(t, to, b)
 }
 
-// A sealing key that was replaced opens what was sealed to it until nothing can
-// be left to open, and goes from the disk then; nothing new may be sealed to it
-// for the second half of that time.
+// A superseded sealing key opens content sealed to it until none can be left and is then
+// removed from disk. For the second half of that time nothing new may be sealed to it.
 func TestExpireRemovesUnneededKeys(t *testing.T) {
 	dir, start := t.TempDir(), time.Unix(1_700_000_000, 0)
 	k, err := CreateKeys(dir, start)
@@ -410,7 +409,7 @@ func TestExpireRemovesUnneededKeys(t *testing.T) {
 		if _, err := k.Expire(now); err != nil {
 			t.Fatal(err)
 		}
-		// replaced after one week: outdated 30 days later, gone after 60
+		// superseded after one week, outdated 30 days later, removed after 60
 		fresh := loadedKeys(t, dir)
 		_, err := fresh.unwrapKey(header, wrapped)
 		if opens, want := err == nil, week <= 9; opens != want {

@@ -9,11 +9,11 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A livenessFixture holds one good statement of each kind about liveness.
+// A livenessFixture holds one valid statement of each kind about liveness.
 type livenessFixture struct {
 	root  *Root
 	mesh  Mesh
-	keys  *Keys // who speaks
+	keys  *Keys // the signer
 	other *Keys
 	admin *Keys
 
@@ -54,7 +54,7 @@ func (w *livenessFixture) accuse() *proto.Accusation {
 	}
 }
 
-// verify reads s as each of the three and returns how often it was accepted.
+// verify verifies s as each of the three kinds and returns how many accepted it.
 func (w *livenessFixture) verify(s *proto.Signed) (accepted int, err error) {
 	_, e1 := w.mesh.VerifyNode(s)
 	_, e2 := w.mesh.VerifyAccusation(s)
@@ -67,7 +67,7 @@ func (w *livenessFixture) verify(s *proto.Signed) (accepted int, err error) {
 	return accepted, errors.Join(e1, e2, e3)
 }
 
-// Each statement holds in its own domain alone, and no bit of it can be changed.
+// Each statement is valid only in its own domain, and no bit of it can be changed.
 func TestLivenessStatementsVerify(t *testing.T) {
 	w := newLivenessFixture(t)
 	flips := 0
@@ -79,7 +79,7 @@ func TestLivenessStatementsVerify(t *testing.T) {
 			c := clone(s)
 			b := [][]byte{c.Details, c.Signature, c.Signer}[field]
 			if field == 2 && i == 3 {
-				continue // the signer of an admin's is bound by its certificate; tested below
+				continue // an admin's signer is bound by its certificate; tested below
 			}
 			for bit := range len(b) * 8 {
 				b[bit/8] ^= 1 << (bit % 8)
@@ -96,7 +96,7 @@ func TestLivenessStatementsVerify(t *testing.T) {
 	}
 }
 
-// The bad-input family "gossip/membership", as far as one statement goes.
+// The bad-input family "gossip/membership", limited to single statements.
 func TestBadLivenessStatementsAreRefused(t *testing.T) {
 	w, stranger := newLivenessFixture(t), NewRoot(seeded(9))
 	node := func(edit func(*proto.NodeRecord)) *proto.Signed {
@@ -145,10 +145,10 @@ func TestBadLivenessStatementsAreRefused(t *testing.T) {
 		{"record without boot", node(func(r *proto.NodeRecord) { r.Boot = 0 }), ErrBadRecord},
 		{"record without revision", node(func(r *proto.NodeRecord) { r.Revision = 0 }), ErrBadRecord},
 		{"record without state", node(func(r *proto.NodeRecord) { r.State = 0 }), ErrBadRecord},
-		{"record with a state of the future", node(func(r *proto.NodeRecord) { r.State = 99 }), ErrBadRecord},
+		{"record with an unknown state", node(func(r *proto.NodeRecord) { r.State = 99 }), ErrBadRecord},
 		{"record with half a relay", node(func(r *proto.NodeRecord) { r.Relays = [][]byte{{1, 2}} }), ErrBadRecord},
-		{"record with a way to half a relay", node(func(r *proto.NodeRecord) { r.Hops = []*proto.Hop{{Relay: []byte{1, 2}}} }), ErrBadRecord},
-		{"record with a way that loses more than all", node(func(r *proto.NodeRecord) { r.Hops = []*proto.Hop{{Relay: other[:], LossPermille: 1001}} }), ErrBadRecord},
+		{"record with a hop over half a relay", node(func(r *proto.NodeRecord) { r.Hops = []*proto.Hop{{Relay: []byte{1, 2}}} }), ErrBadRecord},
+		{"record with a hop that loses more than 100 %", node(func(r *proto.NodeRecord) { r.Hops = []*proto.Hop{{Relay: other[:], LossPermille: 1001}} }), ErrBadRecord},
 		{"record of 5 KiB", signDetails(w.keys.private, domainNode, make([]byte, 5<<10)), ErrBadRecord},
 		{"record of noise", signDetails(w.keys.private, domainNode, []byte{0xff, 0xff}), ErrBadRecord},
 		{"record in the domain of accusations", signDetails(w.keys.private, domainAccusation, w.record.Details), ErrBadRecord},
@@ -164,7 +164,7 @@ func TestBadLivenessStatementsAreRefused(t *testing.T) {
 		{"revocation in another mesh", revoked(func(r *proto.Revocation) { r.Mesh = make([]byte, 16) }), ErrWrongMesh},
 		{"revocation by another root", signDetails(stranger.private, domainRevocation, w.revocation.Details), ErrSignature},
 		{"revocation by a plain member", byWorker, ErrNotAdmin},
-		{"revocation by a member of an admin", deep, ErrBadRecord},
+		{"revocation by a member that an admin admitted", deep, ErrBadRecord},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestBadLivenessStatementsAreRefused(t *testing.T) {
 	}
 }
 
-// What others would refuse is not signed.
+// A statement that peers would refuse is not signed.
 func TestNodeRecordsAreBounded(t *testing.T) {
 	w := newLivenessFixture(t)
 	r := w.node()
@@ -207,6 +207,6 @@ func TestRevocationsNameTheirTarget(t *testing.T) {
 		t.Errorf("of nothing: %v", err)
 	}
 	if _, err := w.admin.Revoke(w.mesh, w.byAdmin.Issuer, Revocation{Peer: w.other.Peer()}, today.Add(2*MaxMemberLife)); !errors.Is(err, ErrExpired) {
-		t.Errorf("by one who was an admin: %v", err)
+		t.Errorf("by a former admin: %v", err)
 	}
 }

@@ -39,7 +39,7 @@ func newMemberFixture(tb testing.TB) *memberFixture {
 	return c
 }
 
-// signMember signs any details as key, right or wrong.
+// signMember signs any details with key, valid or not.
 func signMember(tb testing.TB, key ed25519.PrivateKey, issuer *proto.Signed, d *proto.MemberDetails) *proto.Signed {
 	tb.Helper()
 	b, err := proto.Encode(nil, d)
@@ -84,8 +84,8 @@ func TestMembersAreAdmittedByRootAndAdmin(t *testing.T) {
 	}
 }
 
-// An admin whose certificate has ended takes nobody with it; nor does one whose
-// clock runs behind make certificates that begin too early.
+// The members that an admin admitted outlive its certificate, and an admin with a slow
+// clock does not issue certificates that begin too early.
 func TestCertificatesOutliveTheirIssuers(t *testing.T) {
 	c := newMemberFixture(t)
 	boss, err := c.mesh.VerifyMember(c.adminCert, today)
@@ -98,17 +98,17 @@ func TestCertificatesOutliveTheirIssuers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := c.mesh.VerifyMember(cert, late.Add(300*24*time.Hour)); err != nil {
-		t.Errorf("a member whose admin has ended: %v", err)
+		t.Errorf("a member whose admin has expired: %v", err)
 	}
 	if _, err := c.admin.IssueMember(c.mesh, c.adminCert, Member{Peer: c.worker.Peer(), Name: "early"}, today.Add(-proto.Skew)); err != nil {
-		t.Errorf("an admin whose clock runs behind: %v", err)
+		t.Errorf("an admin with a slow clock: %v", err)
 	}
 	if _, err := c.admin.IssueMember(c.mesh, c.adminCert, Member{Peer: c.worker.Peer(), Name: "after"}, boss.NotAfter.Add(time.Second)); !errors.Is(err, ErrExpired) {
-		t.Errorf("an admin past its time: %v", err)
+		t.Errorf("an expired admin: %v", err)
 	}
 }
 
-// The ends of a certificate, to the second.
+// The period of a certificate is exact to the second.
 func TestCertificateTimes(t *testing.T) {
 	c := newMemberFixture(t)
 	m, err := c.mesh.VerifyMember(c.workerCert, today)
@@ -123,7 +123,7 @@ func TestCertificateTimes(t *testing.T) {
 	}{
 		{"long before", today.AddDate(-50, 0, 0), ErrNotYet, false},
 		{"a second too early, with skew", m.NotBefore.Add(-proto.Skew - time.Second), ErrNotYet, false},
-		{"as early as skew lets it", m.NotBefore.Add(-proto.Skew), nil, false},
+		{"as early as skew allows", m.NotBefore.Add(-proto.Skew), nil, false},
 		{"the last moment", m.NotAfter, nil, false},
 		{"a second after", m.NotAfter.Add(time.Second), ErrExpired, true},
 		{"the last moment of grace", m.NotAfter.Add(MemberGrace), ErrExpired, true},
@@ -137,7 +137,7 @@ func TestCertificateTimes(t *testing.T) {
 				t.Errorf("grace %v, err %v; want grace %v, err %v", got.Grace, err, tt.grace, tt.want)
 			}
 			if errors.Is(err, ErrExpired) && got.Peer != c.worker.Peer() {
-				t.Error("an expired member has no name")
+				t.Error("an expired member lost its name")
 			}
 		})
 	}
@@ -154,8 +154,8 @@ func weakKeys() [][32]byte {
 	return all
 }
 
-// Go's ed25519 takes each of the 14 for a key, and a signature that holds for
-// some messages under it can be written down by anybody. They are refused.
+// Go's ed25519 accepts each of the 14 as a key, and anyone can forge a signature that
+// verifies some messages under it. They are refused.
 func TestSmallOrderKeysAreRefused(t *testing.T) {
 	c := newMemberFixture(t)
 	forged := make([]byte, ed25519.SignatureSize) // R neutral, S zero
@@ -166,7 +166,7 @@ func TestSmallOrderKeysAreRefused(t *testing.T) {
 			broken = broken || ed25519.Verify(key[:], []byte{byte(i)}, forged)
 		}
 		if !broken {
-			t.Errorf("%x is listed, but no message was forged under it", key)
+			t.Errorf("%x is listed, but no signature could be forged under it", key)
 		}
 		peer := proto.PeerID(key)
 		if _, err := c.root.IssueMember(Member{Peer: peer, Name: "weak"}, today); !errors.Is(err, ErrWeakKey) {
@@ -226,7 +226,7 @@ func TestBadCertificatesAreRefused(t *testing.T) {
 		{"a name with a dot", byRoot(func(d *proto.MemberDetails) { d.Name = "a.b" }), ErrBadRecord},
 		{"a name with a slash", byRoot(func(d *proto.MemberDetails) { d.Name = "../etc" }), ErrBadRecord},
 		{"a name with a blank", byRoot(func(d *proto.MemberDetails) { d.Name = "a b" }), ErrBadRecord},
-		{"a name with a line end", byRoot(func(d *proto.MemberDetails) { d.Name = "a\n" }), ErrBadRecord},
+		{"a name with a newline", byRoot(func(d *proto.MemberDetails) { d.Name = "a\n" }), ErrBadRecord},
 		{"a name with a colon", byRoot(func(d *proto.MemberDetails) { d.Name = "queue:a" }), ErrBadRecord},
 		{"a name that looks like a flag", byRoot(func(d *proto.MemberDetails) { d.Name = "-rf" }), ErrBadRecord},
 		{"a name that ends in a hyphen", byRoot(func(d *proto.MemberDetails) { d.Name = "a-" }), ErrBadRecord},
@@ -237,12 +237,12 @@ func TestBadCertificatesAreRefused(t *testing.T) {
 		{"a role twice", byRoot(func(d *proto.MemberDetails) { d.Roles = []string{RoleSend, RoleSend} }), ErrBadRecord},
 		{"an empty role", byRoot(func(d *proto.MemberDetails) { d.Roles = []string{""} }), ErrBadRecord},
 		{"a role in capitals", byRoot(func(d *proto.MemberDetails) { d.Roles = []string{"Admin"} }), ErrBadRecord},
-		{"ends as it begins", byRoot(func(d *proto.MemberDetails) { d.NotAfterMs = d.NotBeforeMs }), ErrBadRecord},
+		{"ends when it begins", byRoot(func(d *proto.MemberDetails) { d.NotAfterMs = d.NotBeforeMs }), ErrBadRecord},
 		{"ends before it begins", byRoot(func(d *proto.MemberDetails) { d.NotAfterMs = d.NotBeforeMs - 1 }), ErrBadRecord},
 		{"begins before 1970", byRoot(func(d *proto.MemberDetails) { d.NotBeforeMs = -1 }), ErrBadRecord},
 		{"two years", byRoot(func(d *proto.MemberDetails) { d.NotAfterMs += MaxMemberLife.Milliseconds() }), ErrBadRecord},
 		{"a second too long", byRoot(func(d *proto.MemberDetails) { d.NotAfterMs += 2*proto.Skew.Milliseconds() + 1000 }), ErrBadRecord},
-		{"for ever", byRoot(func(d *proto.MemberDetails) { d.NotAfterMs = 1<<63 - 1 }), ErrBadRecord},
+		{"forever", byRoot(func(d *proto.MemberDetails) { d.NotAfterMs = 1<<63 - 1 }), ErrBadRecord},
 		{"from next year", byRoot(func(d *proto.MemberDetails) {
 			d.NotBeforeMs, d.NotAfterMs = today.AddDate(1, 0, 0).UnixMilli(), today.AddDate(1, 1, 0).UnixMilli()
 		}), ErrNotYet},
@@ -278,9 +278,9 @@ func TestBadCertificatesAreRefused(t *testing.T) {
 		{"a signer cut short", changed(c.workerCert, func(s *proto.Signed) { s.Signer = s.Signer[:31] }), ErrSignature},
 		{"no signature", changed(c.workerCert, func(s *proto.Signed) { s.Signature = nil }), ErrSignature},
 		{"a signature cut short", changed(c.workerCert, func(s *proto.Signed) { s.Signature = s.Signature[:63] }), ErrSignature},
-		{"a signature with a byte more", changed(c.workerCert, func(s *proto.Signed) { s.Signature = append(s.Signature, 0) }), ErrSignature},
+		{"a signature with an extra byte", changed(c.workerCert, func(s *proto.Signed) { s.Signature = append(s.Signature, 0) }), ErrSignature},
 		{"a signature of zeros", changed(c.workerCert, func(s *proto.Signed) { clear(s.Signature) }), ErrSignature},
-		{"the same signature, written S+L", changed(c.adminCert, func(s *proto.Signed) { addOrder(s.Signature[32:]) }), ErrSignature},
+		{"the same signature, encoded as S+L", changed(c.adminCert, func(s *proto.Signed) { addOrder(s.Signature[32:]) }), ErrSignature},
 		{"no details", changed(c.workerCert, func(s *proto.Signed) { s.Details = nil }), ErrSignature},
 		{"details cut short", changed(c.workerCert, func(s *proto.Signed) { s.Details = s.Details[:len(s.Details)-1] }), ErrSignature},
 		{"a field added", changed(c.workerCert, func(s *proto.Signed) { s.Details = append(s.Details, 0x22, 5, 'a', 'd', 'm', 'i', 'n') }), ErrSignature},
@@ -310,8 +310,8 @@ func TestBadCertificatesAreRefused(t *testing.T) {
 	}
 }
 
-// addOrder adds the order of the curve's group to a scalar in little endian:
-// the same signature, written in another way.
+// addOrder adds the order of the curve's group to a little-endian scalar: another
+// encoding of the same signature.
 func addOrder(s []byte) {
 	order := []byte{0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde, 0x14, 31: 0x10}
 	carry := 0
@@ -321,7 +321,7 @@ func addOrder(s []byte) {
 	}
 }
 
-// What others would refuse is not issued.
+// A certificate that peers would refuse is not issued.
 func TestIssueRefusesInvalidCertificates(t *testing.T) {
 	c := newMemberFixture(t)
 	for name, m := range map[string]Member{
@@ -397,7 +397,7 @@ func TestBadKeyRecordsAreRefused(t *testing.T) {
 		{"the id of another suite", func(d *proto.KeyDetails) { d.Suite = 3 - d.Suite }, ErrBadRecord},
 		{"number 0", func(d *proto.KeyDetails) { d.Seq = 0 }, ErrBadRecord},
 		{"ends before it begins", func(d *proto.KeyDetails) { d.NotAfterMs = d.NotBeforeMs - 1 }, ErrBadRecord},
-		{"lives too long", func(d *proto.KeyDetails) { d.NotAfterMs += MaxKeyLife.Milliseconds() }, ErrBadRecord},
+		{"valid for too long", func(d *proto.KeyDetails) { d.NotAfterMs += MaxKeyLife.Milliseconds() }, ErrBadRecord},
 		{"begins before 1970", func(d *proto.KeyDetails) { d.NotBeforeMs = -1 << 63 }, ErrBadRecord},
 		{"begins tomorrow", func(d *proto.KeyDetails) { d.NotBeforeMs = today.AddDate(0, 0, 1).UnixMilli() }, ErrNotYet},
 		{"ended yesterday", func(d *proto.KeyDetails) {
@@ -433,9 +433,8 @@ func TestBadKeyRecordsAreRefused(t *testing.T) {
 	}
 }
 
-// Twenty thousand records with one bit changed, somewhere: none is accepted.
-// The kinds take turns: certificates of root and admin, key records of each
-// suite, tickets.
+// None of twenty thousand records with one bit changed is accepted. The kinds take turns:
+// certificates of root and admin, key records of each suite, tickets.
 func TestRecordsWithOneBitChangedAreRefused(t *testing.T) {
 	const cases = 20_000
 	c := newMemberFixture(t)

@@ -7,8 +7,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// FuzzRevocationLog holds that any bytes are read without a panic, and that what was
-// read is read again when it is written.
+// FuzzRevocationLog checks that any bytes are read without a panic and that the records
+// read survive a round trip.
 func FuzzRevocationLog(f *testing.F) {
 	whole, err := AppendRevocation(nil, &proto.Signed{Details: []byte("details"), Signature: []byte("signature")})
 	if err != nil {
@@ -32,7 +32,7 @@ func FuzzRevocationLog(f *testing.F) {
 	})
 }
 
-// A log that was cut off anywhere gives what is before the cut.
+// A log truncated anywhere yields the records before the cut.
 func TestCutRevocationLog(t *testing.T) {
 	one, err := AppendRevocation(nil, &proto.Signed{Details: []byte("details")})
 	if err != nil {

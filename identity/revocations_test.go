@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A revocationFixture is a mesh whose root and admins revoke whom they like.
+// A revocationFixture is a mesh whose root and admins can revoke any member.
 type revocationFixture struct {
 	root    *Root
 	mesh    Mesh
@@ -41,7 +41,7 @@ func newRevocationFixture(t testing.TB) *revocationFixture {
 	return c
 }
 
-// revoke has admin number by (-1: the root) end a member, or its certificate alone.
+// revoke has admin number by (-1: the root) revoke a member, or only its certificate.
 func (c *revocationFixture) revoke(t testing.TB, by, whom int, serial bool) Revocation {
 	what := Revocation{Peer: c.members[whom].Peer}
 	if serial {
@@ -61,8 +61,8 @@ func (c *revocationFixture) revoke(t testing.TB, by, whom int, serial bool) Revo
 	return r
 }
 
-// Whatever the order in which revocations arrive, also twice and by way of another
-// node, every node ends with the same set, and holds the same nodes for members.
+// In whatever order revocations arrive, also twice and relayed by another node, every
+// node ends up with the same set and the same members.
 func TestRevocationsConvergeInEveryOrder(t *testing.T) {
 	c := newRevocationFixture(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -76,10 +76,10 @@ func TestRevocationsConvergeInEveryOrder(t *testing.T) {
 			for _, r := range order {
 				s.Add(r)
 			}
-			for _, id := range s.IDs([32]byte{}, [32]byte{}) { // what is in force is enough for others
+			for _, id := range s.IDs([32]byte{}, [32]byte{}) { // the revocations in force are enough for peers
 				r, _ := s.Get(id)
 				if taken, void := relayed.Add(r); !taken || len(void) > 0 {
-					rt.Fatalf("what one node holds is void at another")
+					rt.Fatalf("a revocation in force at one node is void at another")
 				}
 			}
 			for _, r := range order {
@@ -89,7 +89,7 @@ func TestRevocationsConvergeInEveryOrder(t *testing.T) {
 				want = &s
 			}
 			if s.Digest() != want.Digest() || relayed.Digest() != want.Digest() {
-				rt.Fatalf("another order gives another set: %d and %d, not %d", len(s.ids), len(relayed.ids), len(want.ids))
+				rt.Fatalf("another order yields another set: %d and %d, not %d", len(s.ids), len(relayed.ids), len(want.ids))
 			}
 			for i, m := range c.members {
 				if s.Revokes(m) != want.Revokes(m) {
@@ -117,8 +117,8 @@ func permute(all []Revocation, f func([]Revocation)) {
 	walk(nil)
 }
 
-// With the key of a revoked admin nobody is put out, whenever it was used; with that
-// of any admin no other admin is, the founder among them.
+// The key of a revoked admin revokes nobody, whenever it was used, and no admin can
+// revoke another, not even the founder.
 func TestTheRootOutranksAdmins(t *testing.T) {
 	const root, thief, other, laptop = -1, 0, 1, 4
 	c := newRevocationFixture(t)
@@ -127,13 +127,13 @@ func TestTheRootOutranksAdmins(t *testing.T) {
 		s.Add(c.revoke(t, thief, laptop, serial))
 		s.Add(c.revoke(t, thief, other, serial))
 		if !s.Revokes(c.members[laptop]) || s.Revokes(c.members[other]) {
-			t.Errorf("an admin ends a member: %v, another admin: %v", s.Revokes(c.members[laptop]), s.Revokes(c.members[other]))
+			t.Errorf("an admin revokes a member: %v, another admin: %v", s.Revokes(c.members[laptop]), s.Revokes(c.members[other]))
 		}
 		if _, void := s.Add(c.revoke(t, root, thief, serial)); len(void) != 2 || s.Revokes(c.members[laptop]) || !s.Revokes(c.members[thief]) {
-			t.Errorf("the root ends the admin: %d are void, the laptop is out: %v", len(void), s.Revokes(c.members[laptop]))
+			t.Errorf("the root revokes the admin: %d are void, the laptop is revoked: %v", len(void), s.Revokes(c.members[laptop]))
 		}
 		if taken, _ := s.Add(c.revoke(t, thief, laptop, !serial)); taken || s.Revokes(c.members[laptop]) {
-			t.Error("the key of a revoked admin put out a member")
+			t.Error("the key of a revoked admin revoked a member")
 		}
 		if all, admins := s.Len(); all != 1 || admins != 0 || len(s.peers)+len(s.serials) != 1 {
 			t.Errorf("%d are left, %d of admins, %d lists", all, admins, len(s.peers)+len(s.serials))
@@ -141,12 +141,12 @@ func TestTheRootOutranksAdmins(t *testing.T) {
 	}
 }
 
-// What the root said does not count as known because an admin signed the same words.
+// A revocation by the root does not count as known because an admin signed the same details.
 func TestSameRevocationByAnotherSignerIsDifferent(t *testing.T) {
 	c := newRevocationFixture(t)
 	a, b, d := c.revoke(t, -1, 0, false), c.revoke(t, 0, 0, false), c.revoke(t, 1, 0, false)
 	if string(a.Signed.GetDetails()) != string(b.Signed.GetDetails()) {
-		t.Fatal("the words differ")
+		t.Fatal("the details differ")
 	}
 	if a.ID() == b.ID() || b.ID() == d.ID() {
 		t.Error("two signers, one id")
@@ -155,6 +155,6 @@ func TestSameRevocationByAnotherSignerIsDifferent(t *testing.T) {
 	s.Add(b)
 	s.Add(a)
 	if !s.Revokes(c.members[0]) {
-		t.Error("the root's word is not heard")
+		t.Error("the root's revocation was ignored")
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// sealPlain makes an envelope whose body is plain as it is, without packing.
+// sealPlain returns an envelope with plain as its body, without packing.
 func sealPlain(tb testing.TB, p *sealFixture, plain []byte) *proto.Envelope {
 	tb.Helper()
 	key, h := [32]byte{1}, p.header()
@@ -27,8 +27,8 @@ func sealPlain(tb testing.TB, p *sealFixture, plain []byte) *proto.Envelope {
 	return env
 }
 
-// S54: a member that packs its body wrong, or as a bomb, is refused for good
-// and costs no memory.
+// S54: a badly packed body, or a decompression bomb, is refused permanently and costs no
+// memory.
 func TestBadPackingIsRefused(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	bomb, ok := proto.Compress([]byte{packedZstd}, make([]byte, 16<<20))
@@ -40,12 +40,12 @@ func TestBadPackingIsRefused(t *testing.T) {
 		t.Fatal("text does not compress")
 	}
 	if got, err := p.checks().Check(sealPlain(t, p, whole)); err != nil || len(got.Content) != 6000 {
-		t.Fatalf("a good one: %v", err)
+		t.Fatalf("a valid body: %v", err)
 	}
 	for name, plain := range map[string][]byte{
 		"an unknown packing":        {2, 1, 2, 3},
 		"a bomb":                    bomb,
-		"compressed and cut short":  whole[:len(whole)-5],
+		"compressed and truncated":  whole[:len(whole)-5],
 		"compressed with a trailer": append(bytes.Clone(whole), 0),
 		"compressed nothing":        {packedZstd},
 		"noise as compressed":       append([]byte{packedZstd}, randomBytes(100)...),
@@ -68,7 +68,7 @@ func TestBadPackingIsRefused(t *testing.T) {
 	}
 }
 
-// A record that nobody verified does no harm to the sealer.
+// An unverified record does not harm the sealer.
 func TestSealRefusesBadRecords(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	good := p.target.SealingKey()

@@ -11,10 +11,10 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// ErrStream is returned for a chunk that is not the one that belongs there.
+// ErrStream is returned for a chunk that does not belong at its position.
 var ErrStream = errors.New("identity: the stream was changed")
 
-// SealedChunk is the size of every sealed chunk but the last, in bytes.
+// SealedChunk is the size in bytes of every sealed chunk but the last.
 const SealedChunk = proto.ChunkSize + tagSize
 
 // maxStream bounds a sealed stream, in bytes: 2^32 chunks.
@@ -26,8 +26,8 @@ func SealedSize(plain int64) int64 {
 	return plain + tagSize*max(1, (plain+proto.ChunkSize-1)/proto.ChunkSize)
 }
 
-// PlainSize is the reverse of SealedSize; it returns ErrStream for a size that no
-// sealed body has.
+// PlainSize is the inverse of SealedSize; it returns ErrStream for a size that no sealed
+// body has.
 func PlainSize(sealed int64) (int64, error) {
 	chunks := (sealed + SealedChunk - 1) / SealedChunk
 	plain := sealed - chunks*tagSize
@@ -37,8 +37,8 @@ func PlainSize(sealed int64) (int64, error) {
 	return plain, nil
 }
 
-// streamCipher seals and opens chunk i of a body with i and the end in the
-// nonce, so that no chunk can be left out, put elsewhere or added.
+// streamCipher seals and opens chunk i of a body. The nonce contains i and whether the
+// chunk is the last, so that no chunk can be dropped, moved or added.
 type streamCipher struct{ aead cipher.AEAD }
 
 func newStreamCipher(key [32]byte, suiteID, what byte) (streamCipher, error) {
@@ -61,7 +61,7 @@ func streamNonce(i uint64, last bool) (n [nonceSize]byte) {
 	return n
 }
 
-// checkChunk refuses sizes that would let one body be cut in several ways.
+// checkChunk refuses sizes that would allow more than one split of a body into chunks.
 func checkChunk(i uint64, last bool, plain int) error {
 	switch {
 	case plain < 0 || plain > proto.ChunkSize,
@@ -76,8 +76,8 @@ func checkChunk(i uint64, last bool, plain int) error {
 // chunk, in any order. It is safe for concurrent use.
 type StreamSealer struct{ c streamCipher }
 
-// NewStreamSealer returns the sealer for the streamed body of an envelope: key is
-// its content key, suite and what are those of its header.
+// NewStreamSealer returns the sealer for the streamed body of an envelope: key is its
+// content key, suite and what come from its header.
 func NewStreamSealer(key [32]byte, suite, what byte) (*StreamSealer, error) {
 	c, err := newStreamCipher(key, suite, what)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *StreamSealer) SealChunk(dst []byte, i uint64, last bool, plain []byte) 
 	return s.c.aead.Seal(dst, nonce[:], plain, nil), nil
 }
 
-// A StreamOpener opens what a StreamSealer sealed. It is safe for concurrent use.
+// A StreamOpener opens the chunks of a StreamSealer. It is safe for concurrent use.
 type StreamOpener struct{ c streamCipher }
 
 // NewStreamOpener returns the opener for the streamed body of an envelope, with
@@ -111,7 +111,7 @@ func NewStreamOpener(key [32]byte, suite, what byte) (*StreamOpener, error) {
 }
 
 // OpenChunk appends the plain bytes of chunk i to dst, or returns ErrStream.
-// Whether it is the last follows from the sealed size in the signed header.
+// The sealed size in the signed header determines whether it is the last.
 func (s *StreamOpener) OpenChunk(dst []byte, i uint64, last bool, sealed []byte) ([]byte, error) {
 	if err := checkChunk(i, last, len(sealed)-tagSize); err != nil {
 		return dst, err

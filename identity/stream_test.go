@@ -9,7 +9,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// sealStream cuts and seals a whole body.
+// sealStream splits and seals a whole body.
 func sealStream(tb testing.TB, s *StreamSealer, body []byte) [][]byte {
 	tb.Helper()
 	var chunks [][]byte
@@ -51,7 +51,7 @@ func streamFixture(tb testing.TB, key [32]byte, suite, what byte) (*StreamSealer
 	return s, o
 }
 
-// A streamed body comes out as it was, and its sealed size was known before.
+// A streamed body comes out unchanged, and its sealed size is known beforehand.
 func TestStreamComesBackAsItWas(t *testing.T) {
 	for suite := SuiteX25519AES; suite <= SuiteHybridAES; suite++ {
 		s, o := streamFixture(t, [32]byte{1}, suite, proto.WhatTask)
@@ -65,14 +65,14 @@ func TestStreamComesBackAsItWas(t *testing.T) {
 				t.Errorf("%d bytes: plain size %d, %v", size, plain, err)
 			}
 			if got, err := openStream(o, chunks); err != nil || !bytes.Equal(got, body) {
-				t.Errorf("suite %d, %d bytes: came out changed, %v", suite, size, err)
+				t.Errorf("suite %d, %d bytes: changed, %v", suite, size, err)
 			}
 		}
 	}
 }
 
-// I9: a chunk that was changed, left out, added, moved or taken from another
-// body is found.
+// I9: a chunk that was changed, dropped, added, moved or taken from another body is
+// detected.
 func TestChangedStreamsAreRefused(t *testing.T) {
 	s, o := streamFixture(t, [32]byte{1}, SuiteX25519AES, proto.WhatTask)
 	body := randomBytes(3*proto.ChunkSize + 100)
@@ -91,13 +91,13 @@ func TestChangedStreamsAreRefused(t *testing.T) {
 		{"only the first", func(c [][]byte) [][]byte { return c[:1] }},
 		{"without the first", func(c [][]byte) [][]byte { return c[1:] }},
 		{"without the second", func(c [][]byte) [][]byte { return append(c[:1], c[2:]...) }},
-		{"two changed places", func(c [][]byte) [][]byte { c[0], c[1] = c[1], c[0]; return c }},
+		{"two swapped", func(c [][]byte) [][]byte { c[0], c[1] = c[1], c[0]; return c }},
 		{"the last twice", func(c [][]byte) [][]byte { return append(c, c[3]) }},
 		{"the first at the end", func(c [][]byte) [][]byte { return append(c, c[0]) }},
 		{"a chunk cut short", func(c [][]byte) [][]byte { c[1] = c[1][:100]; return c }},
 		{"the last cut short", func(c [][]byte) [][]byte { c[3] = c[3][:20]; return c }},
 		{"the last without a tag", func(c [][]byte) [][]byte { c[3] = c[3][:15]; return c }},
-		{"an empty chunk behind", func(c [][]byte) [][]byte { return append(c, make([]byte, tagSize)) }},
+		{"an empty chunk at the end", func(c [][]byte) [][]byte { return append(c, make([]byte, tagSize)) }},
 		{"a chunk too long", func(c [][]byte) [][]byte { c[0] = append(c[0], 0); return c }},
 		{"a nil chunk", func(c [][]byte) [][]byte { c[0] = nil; return c }},
 		{"of another key", func([][]byte) [][]byte { return other([32]byte{2}, SuiteX25519AES, proto.WhatTask) }},
@@ -114,11 +114,11 @@ func TestChangedStreamsAreRefused(t *testing.T) {
 	}
 	dst := []byte("before")
 	if got, err := o.OpenChunk(dst, 0, true, make([]byte, 50)); err == nil || string(got) != "before" {
-		t.Errorf("after an error %q is left, want what was there", got)
+		t.Errorf("after an error dst is %q, want it unchanged", got)
 	}
 }
 
-// A body can be cut in one way only.
+// There is only one way to split a body.
 func TestStreamChunksHaveOneSize(t *testing.T) {
 	s, _ := streamFixture(t, [32]byte{1}, SuiteX25519AES, proto.WhatTask)
 	for _, tt := range []struct {
@@ -132,7 +132,7 @@ func TestStreamChunksHaveOneSize(t *testing.T) {
 	}
 	for _, sealed := range []int64{-1 << 63, -1, 0, 15, SealedChunk + 1, SealedChunk + tagSize, 5*SealedChunk + 3, maxStream + 1, 1<<63 - 1} {
 		if plain, err := PlainSize(sealed); !errors.Is(err, ErrStream) {
-			t.Errorf("%d sealed bytes are %d plain ones: %v", sealed, plain, err)
+			t.Errorf("%d sealed bytes have %d plain ones: %v", sealed, plain, err)
 		}
 	}
 	for _, suite := range []byte{0, 4, 255} {

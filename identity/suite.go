@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// Suites say how a body is sealed and how its key is wrapped.
+// A suite defines how a body is sealed and how its key is wrapped.
 const (
 	SuiteX25519AES    byte = 1 // X25519 and AES-256-GCM
 	SuiteX25519ChaCha byte = 2 // X25519 and ChaCha20-Poly1305, for machines without AES in hardware
@@ -29,11 +29,11 @@ const (
 	tagSize   = 16
 )
 
-// A suite is what one number stands for.
+// A suite holds the algorithms and sizes of one suite number.
 type suite struct {
 	kem     hpke.KEM
 	public  int // length of a public key
-	private int // length of a private key as it is kept on disk
+	private int // length of a private key on disk
 	enc     int // length of an encapsulated key
 	chacha  bool
 }
@@ -44,7 +44,7 @@ var suites = [...]suite{
 	SuiteHybridAES:    {hpke.MLKEM768X25519(), 1216, 32, 1120, false},
 }
 
-// suiteOf returns the suite of number id.
+// suiteOf returns the suite with number id.
 func suiteOf(id byte) (suite, error) {
 	if id == 0 || int(id) >= len(suites) {
 		return suite{}, fmt.Errorf("%w %d", ErrSuite, id)
@@ -52,7 +52,7 @@ func suiteOf(id byte) (suite, error) {
 	return suites[id], nil
 }
 
-// aead returns the suite's cipher with a key. The key has 32 bytes, always.
+// aead returns the suite's cipher for key, which must have 32 bytes.
 func (s suite) aead(key []byte) cipher.AEAD {
 	if s.chacha {
 		a, err := chacha20poly1305.New(key)
@@ -67,13 +67,13 @@ func (s suite) aead(key []byte) cipher.AEAD {
 	}
 	a, err := cipher.NewGCM(block)
 	if err != nil {
-		panic("identity: " + err.Error()) // AES has the right block size
+		panic("identity: " + err.Error()) // cannot fail: AES has the right block size
 	}
 	return a
 }
 
-// checkPublic refuses invalid public keys of the suite, and X25519 points
-// that would make the shared secret known to everybody.
+// checkPublic refuses invalid public keys of the suite, and X25519 points of small order,
+// which would make the shared secret public.
 func (s suite) checkPublic(public []byte) error {
 	if len(public) != s.public {
 		return fmt.Errorf("%w: a sealing key of %d bytes", ErrBadRecord, len(public))
@@ -96,7 +96,7 @@ func (s suite) checkPublic(public []byte) error {
 	return nil
 }
 
-// defaultSuite is the suite of this machine's new keys.
+// defaultSuite returns the suite for new keys on this machine.
 func defaultSuite() byte {
 	fast := cpu.X86.HasAES && cpu.X86.HasPCLMULQDQ ||
 		cpu.ARM64.HasAES && cpu.ARM64.HasPMULL ||

@@ -19,8 +19,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// ErrTicket is returned for text that is not a ticket. The error states what is wrong
-// with it; a ticket that is past its time is still one, see Ticket.Expired.
+// ErrTicket is returned for text that is not a ticket, with the reason. An expired ticket
+// is still a ticket; see Ticket.Expired.
 var ErrTicket = errors.New("identity: not a ticket")
 
 // A Ticket invites one node to a mesh. Its binary form is
@@ -33,10 +33,10 @@ var ErrTicket = errors.New("identity: not a ticket")
 type Ticket struct {
 	Mesh            proto.MeshID
 	RootFingerprint [8]byte  // see Mesh.Fingerprint
-	Addrs           []string // multiaddrs of the inviter, the best first
+	Addrs           []string // multiaddrs of the inviter, best first
 	Inviter         proto.PeerID
-	Secret          [16]byte // who shows that he knows it is let in, once
-	ID              [8]byte  // names the ticket; follows from the secret and tells nothing of it
+	Secret          [16]byte // a node that proves knowledge of it is admitted, once
+	ID              [8]byte  // derived from the secret without revealing it
 	Expires         time.Time
 }
 
@@ -49,7 +49,7 @@ const (
 
 var ticketText = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// NewTicket returns a fresh invitation by inviter, who can be reached at addrs.
+// NewTicket returns a new invitation by inviter, which is reachable at addrs.
 func NewTicket(mesh Mesh, inviter proto.PeerID, addrs []string, expires time.Time) Ticket {
 	t := Ticket{
 		Mesh: mesh.ID, RootFingerprint: mesh.Fingerprint(), Addrs: addrs, Inviter: inviter,
@@ -70,8 +70,8 @@ func ticketSum(b []byte) []byte {
 	return sum[:4]
 }
 
-// Expired reports whether t is past its time. The inviter decides by its own
-// clock; others only warn.
+// Expired reports whether t has expired. The inviter decides by its own clock; other
+// nodes only warn.
 func (t Ticket) Expired(now time.Time) bool { return now.After(t.Expires) }
 
 // Admits returns the mesh of a root key, or ErrWrongMesh if that is not the
@@ -92,15 +92,15 @@ func (t Ticket) String() string {
 	return fmt.Sprintf("ticket %x for mesh %s until %s", t.ID, t.Mesh, t.Expires.UTC().Format(time.RFC3339))
 }
 
-// GoString is String: a ticket printed for debugging lets nobody in.
+// GoString is String: debug output must not contain the secret.
 func (t Ticket) GoString() string { return t.String() }
 
 // MarshalText is String, for logs. See Encode for the ticket itself.
 func (t Ticket) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// Encode returns the text form: letters and digits, at most 210. Of the
-// addresses it keeps what fits, from the front: IPv4, IPv6 and DNS names with
-// TCP or QUIC; two that differ in these only take the room of one.
+// Encode returns the text form: letters and digits, at most 210. It keeps as many of the
+// addresses as fit, from the front: IPv4, IPv6 and DNS names with TCP or QUIC. Two that
+// differ only in the transport take the space of one.
 func (t Ticket) Encode() string {
 	b := make([]byte, 1, maxTicket)
 	b = append(b, t.Mesh[:]...)
@@ -113,8 +113,8 @@ func (t Ticket) Encode() string {
 	return ticketPrefix + ticketText.EncodeToString(append(b, ticketSum(b)...))
 }
 
-// ParseTicket reads what Encode wrote, in either case, with blanks, line breaks
-// and hyphens anywhere.
+// ParseTicket parses the output of Encode, in upper or lower case, with blanks, line
+// breaks and hyphens anywhere.
 func ParseTicket(text string) (Ticket, error) {
 	if len(text) > maxTicketIn {
 		return Ticket{}, fmt.Errorf("%w: %d characters is too long", ErrTicket, len(text))
@@ -134,12 +134,12 @@ func ParseTicket(text string) (Ticket, error) {
 		return Ticket{}, err
 	}
 	if t.Encode() != text {
-		return Ticket{}, fmt.Errorf("%w: it is written in another way than tickets are", ErrTicket)
+		return Ticket{}, fmt.Errorf("%w: it is not in canonical form", ErrTicket)
 	}
 	return t, nil
 }
 
-// ticketBytes returns the binary form, whose length and checksum are right.
+// ticketBytes returns the binary form after checking its length and checksum.
 func ticketBytes(text string) ([]byte, error) {
 	code, ok := strings.CutPrefix(text, ticketPrefix)
 	switch {
@@ -150,7 +150,7 @@ func ticketBytes(text string) ([]byte, error) {
 	}
 	for i, c := range []byte(code) {
 		if (c < 'A' || c > 'Z') && (c < '2' || c > '7') {
-			return nil, fmt.Errorf("%w: character %d, %q, is mistyped: there are A to Z and 2 to 7 only", ErrTicket, i+len(ticketPrefix)+1, c)
+			return nil, fmt.Errorf("%w: character %d, %q, is mistyped: only A to Z and 2 to 7 are valid", ErrTicket, i+len(ticketPrefix)+1, c)
 		}
 	}
 	if len(code) < 2 {
@@ -172,12 +172,12 @@ func ticketBytes(text string) ([]byte, error) {
 	}
 	n := len(b) - 4
 	if !bytes.Equal(b[n:], ticketSum(b[:n])) {
-		return nil, fmt.Errorf("%w: a character is mistyped, the checksum does not match", ErrTicket)
+		return nil, fmt.Errorf("%w: a character is mistyped: the checksum does not match", ErrTicket)
 	}
 	return b[:n], nil
 }
 
-// digit returns the value of a base32 character.
+// digit returns the value of a base32 digit.
 func digit(c byte) int {
 	if c >= 'A' {
 		return int(c - 'A')
@@ -185,7 +185,7 @@ func digit(c byte) int {
 	return int(c-'2') + 26
 }
 
-// ticketOf reads the binary form without its checksum.
+// ticketOf parses the binary form without its checksum.
 func ticketOf(b []byte) (Ticket, error) {
 	var t Ticket
 	r := b[1:]
@@ -195,15 +195,15 @@ func ticketOf(b []byte) (Ticket, error) {
 	t.ID = ticketID(t.Secret)
 	t.Expires = time.Unix(int64(binary.BigEndian.Uint32(r)), 0)
 	if err := checkKey(t.Inviter); err != nil {
-		return Ticket{}, fmt.Errorf("%w: its inviter: %w", ErrTicket, err)
+		return Ticket{}, fmt.Errorf("%w: inviter: %w", ErrTicket, err)
 	}
 	var err error
 	t.Addrs, err = parseAddrs(r[4:])
 	return t, err
 }
 
-// QR returns t as a picture for a terminal, two dots of height a character. It
-// is as wide as 65 characters at most, with its border.
+// QR returns t as a QR code for a terminal, two modules high per character. With its
+// border it is at most 65 characters wide.
 func QR(t Ticket) string {
 	code, err := qrcode.New(t.Encode(), qrcode.Low)
 	if err != nil {

@@ -50,10 +50,10 @@ func TestTicketComesBackAsItWas(t *testing.T) {
 		}
 	}
 	if strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789") != "" || len(text) > 210 {
-		t.Errorf("%d characters, or others than letters and digits: %s", len(text), text)
+		t.Errorf("%d characters, or characters other than letters and digits: %s", len(text), text)
 	}
 	if want.Expired(want.Expires) || !want.Expired(want.Expires.Add(time.Second)) {
-		t.Error("a ticket does not end when it says")
+		t.Error("a ticket does not expire at the stated time")
 	}
 	if mesh, err := want.Admits(root.Mesh().Root); err != nil || mesh.ID != want.Mesh {
 		t.Errorf("its own mesh: %v", err)
@@ -80,9 +80,9 @@ func TestTicketKeepsTheAddressesThatFit(t *testing.T) {
 		{"a long one does not keep out a short one", []string{"/dns/" + strings.Repeat("a", 38) + "/tcp/1", "/ip6/2001:db8::1/tcp/1", "/ip4/1.2.3.4/tcp/1"},
 			[]string{"/dns/" + strings.Repeat("a", 38) + "/tcp/1"}},
 		{"with the inviter's name", []string{"/ip4/1.2.3.4/tcp/4/p2p/12D3Koo"}, []string{"/ip4/1.2.3.4/tcp/4"}},
-		{"doubles", []string{"/ip4/1.2.3.4/tcp/4", "/ip4/1.2.3.4/tcp/4"}, []string{"/ip4/1.2.3.4/tcp/4"}},
+		{"duplicates", []string{"/ip4/1.2.3.4/tcp/4", "/ip4/1.2.3.4/tcp/4"}, []string{"/ip4/1.2.3.4/tcp/4"}},
 		{"names", []string{"/dns4/a.example/tcp/4", "/dns6/b.example/tcp/5"}, []string{"/dns4/a.example/tcp/4", "/dns6/b.example/tcp/5"}},
-		{"of no use", []string{
+		{"useless", []string{
 			"", "/", "x", "/ip4/1.2.3.4", "/ip4/1.2.3.4/tcp/0", "/ip4/1.2.3.4/tcp/65536", "/ip4/1.2.3.4/tcp/+4", "/ip4/1.2.3.4/tcp/04",
 			"/ip4/0.0.0.0/tcp/4", "/ip6/::/tcp/4", "/ip6/::ffff:1.2.3.4/tcp/4", "/ip6/fe80::1%eth0/tcp/4", "/ip6/2001:DB8::1/tcp/4",
 			"/ip4/1.2.3.4/udp/4", "/ip4/1.2.3.4/udp/4/quic", "/ip4/1.2.3.4/tcp/4/ws", "/ip4/1.2.3.4/sctp/4", "/ip4/2001:db8::1/tcp/4",
@@ -108,13 +108,13 @@ func TestTicketKeepsTheAddressesThatFit(t *testing.T) {
 	}
 }
 
-// Every mistake in writing a ticket down is found, and named.
+// Every transcription error is detected and named.
 func TestBadTicketsAreRefused(t *testing.T) {
 	ticket, _ := someTicket()
 	good := ticket.Encode()
 	weak := ticket
 	weak.Inviter = proto.PeerID{1}
-	// again makes a ticket with other addresses whose length and checksum are right.
+	// again builds a ticket with other addresses and the right length and checksum.
 	again := func(change func([]byte) []byte) string {
 		b, err := ticketText.DecodeString(good[len(ticketPrefix):])
 		if err != nil {
@@ -150,10 +150,10 @@ func TestBadTicketsAreRefused(t *testing.T) {
 		{"a name without a length", again(func(b []byte) []byte { return append(b, 0x83) }), "bad address"},
 		{"the same address twice", again(func(b []byte) []byte {
 			return append(b, 0x81, 9, 9, 9, 9, 0, 1, 0x81, 9, 9, 9, 9, 0, 1)
-		}), "another way"},
+		}), "canonical"},
 		{"two transports apart", again(func(b []byte) []byte {
 			return append(b, 0x41, 9, 9, 9, 9, 0, 1, 0x81, 9, 9, 9, 9, 0, 1)
-		}), "another way"},
+		}), "canonical"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -182,7 +182,7 @@ func TestBadTicketsAreRefused(t *testing.T) {
 	}
 }
 
-// No way of printing a ticket or keys shows what is secret in them.
+// No way of printing a ticket or keys reveals their secrets.
 func TestSecretsAreNotPrinted(t *testing.T) {
 	ticket, root := someTicket()
 	keys := NewKeys(nil, today)

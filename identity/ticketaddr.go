@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Addresses in a ticket: kind of host and transports 1 | host | port 2. A host
-// is 4 or 16 bytes of an IP address, or a length and a DNS name.
+// Addresses in a ticket: host kind and transports 1 | host | port 2. A host is an IP
+// address of 4 or 16 bytes, or a length and a DNS name.
 const (
 	hostIP4       = 1
 	hostIP6       = 2
@@ -24,17 +24,17 @@ const (
 
 var hostNames = [...]string{hostIP4: "ip4", hostIP6: "ip6", hostDNS: "dns", hostDNS4: "dns4", hostDNS6: "dns6"}
 
-const maxHostName = 40 // bytes: a ticket has no room for a longer one
+const maxHostName = 40 // bytes: a longer one does not fit into a ticket
 
 // A ticketAddr is a host and port with the transports that listen there.
 type ticketAddr struct {
 	kind      byte
-	host      string // text of an IP address or a name
+	host      string // IP address or name
 	port      uint16
 	transport byte // overQUIC, overTCP or both
 }
 
-// splitAddr reads a multiaddr; ok is false for one that a ticket does not hold.
+// splitAddr parses a multiaddr; ok is false for one that a ticket cannot hold.
 func splitAddr(addr string) (a ticketAddr, ok bool) {
 	parts := strings.Split(addr, "/")
 	if len(parts) < 5 || parts[0] != "" {
@@ -60,7 +60,7 @@ func splitAddr(addr string) (a ticketAddr, ok bool) {
 	return a, len(rest) == 0 && a.valid()
 }
 
-// valid reports whether somebody can be reached there, written in one way.
+// valid reports whether a is a reachable address in canonical form.
 func (a ticketAddr) valid() bool {
 	if a.port == 0 || a.transport&(transportQUIC|transportTCP) == 0 || a.transport&^(transportQUIC|transportTCP) != 0 {
 		return false
@@ -76,7 +76,7 @@ func (a ticketAddr) valid() bool {
 	return false
 }
 
-// isHostName reports whether s is made of DNS labels in lower case.
+// isHostName reports whether s consists of lower-case DNS labels.
 func isHostName(s string) bool {
 	for label := range strings.SplitSeq(s, ".") {
 		if !isLabel(label) {
@@ -86,7 +86,7 @@ func isHostName(s string) bool {
 	return true
 }
 
-// appendAddrs encodes as many of addrs behind b as fit into max bytes.
+// appendAddrs appends the encoding of as many of addrs as fit into max bytes to b.
 func appendAddrs(b []byte, addrs []string, max int) []byte {
 	var all []ticketAddr
 	for _, addr := range addrs {
@@ -120,13 +120,13 @@ func (a ticketAddr) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint16(b, a.port)
 }
 
-// parseAddrs reads what appendAddrs wrote, QUIC before TCP.
+// parseAddrs decodes the output of appendAddrs, QUIC before TCP.
 func parseAddrs(b []byte) ([]string, error) {
 	var addrs []string
 	for len(b) > 0 {
 		a, rest, ok := parseAddr(b)
 		if !ok || !a.valid() {
-			return nil, fmt.Errorf("%w: it holds a bad address", ErrTicket)
+			return nil, fmt.Errorf("%w: it contains a bad address", ErrTicket)
 		}
 		b = rest
 		host := "/" + hostNames[a.kind] + "/" + a.host
