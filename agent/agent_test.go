@@ -23,8 +23,8 @@ func TestBuiltins(t *testing.T) {
 		body    string
 		want    string
 	}{
-		{"discard says nothing", Discard{}, "hello", ""},
-		{"echo says the same", Echo{}, "hello", "hello"},
+		{"discard returns nothing", Discard{}, "hello", ""},
+		{"echo returns its input", Echo{}, "hello", "hello"},
 		{"echo of nothing", Echo{}, "", ""},
 		{"hash of nothing", Hash{}, "", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"},
 		{"hash", Hash{}, "hello", "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"},
@@ -57,7 +57,7 @@ func TestBuiltinsStopWithTheirContext(t *testing.T) {
 	}
 }
 
-// I9: a body that cannot be read to its end is not used.
+// I9: a body that cannot be read completely is not used.
 func TestTruncatedBodyIsNotASuccess(t *testing.T) {
 	broken := errors.New("disk broke")
 	for _, h := range []handler.Handler{Discard{}, Echo{}, Hash{}} {
@@ -78,7 +78,7 @@ func TestOutput(t *testing.T) {
 		want      int
 		truncated bool
 	}{
-		{"little stays in memory", 100, 0, true, false, 100, false},
+		{"a short output stays in memory", 100, 0, true, false, 100, false},
 		{"the most that stays in memory", proto.MaxInlineBody, 0, true, false, proto.MaxInlineBody, false},
 		{"one more byte goes to a file", proto.MaxInlineBody + 1, 0, true, true, proto.MaxInlineBody + 1, false},
 		{"exactly the limit", 1 << 20, 1 << 20, true, true, 1 << 20, false},
@@ -141,8 +141,8 @@ func (r *fakeQuota) Reserve(n int64) bool {
 
 func (r *fakeQuota) Settle(taken, _ int64) { r.taken -= taken }
 
-// What a run writes beyond its limit stops it, for good; what finds no room on the disk
-// stops it, to be made once more. The lower of the two limits counts.
+// Output beyond its limit stops a run permanently; output without disk space stops it for
+// a retry. The lower of the two limits applies.
 func TestOutputBeyondItsLimit(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -158,11 +158,11 @@ func TestOutputBeyondItsLimit(t *testing.T) {
 		{"within both limits", 1000, 1000, 1000, false, 0, handler.Success, 1000, ""},
 		{"beyond the handler's", 1001, 1000, 5000, false, 0, handler.Fail, 1000, "OUTPUT_TOO_LARGE: more than 1000 bytes of output (max_output of the handler)"},
 		{"beyond the task's", 1001, 5000, 1000, false, 0, handler.Fail, 1000, "OUTPUT_TOO_LARGE: more than 1000 bytes of output (max_result of the task)"},
-		{"beyond it, and the beginning is enough", 1001, 1000, 0, true, 0, handler.Success, 1000, "cut off after 1000 bytes (max_output"},
-		{"a file within the room", 3 * proto.MaxInlineBody, 0, 0, false, 3 * proto.MaxInlineBody, handler.Success, 3 * proto.MaxInlineBody, ""},
-		{"no room for a file", 3 * proto.MaxInlineBody, 0, 0, false, 2 * proto.MaxInlineBody, handler.NoSpace, 2 * proto.MaxInlineBody, "NO_ROOM"},
-		{"no room, and the beginning would be enough", 3 * proto.MaxInlineBody, 0, 0, true, 2 * proto.MaxInlineBody, handler.NoSpace, 2 * proto.MaxInlineBody, "NO_ROOM"},
-		{"memory takes no room", proto.MaxInlineBody, 0, 0, false, 1, handler.Success, proto.MaxInlineBody, ""},
+		{"beyond it, when a truncated output is enough", 1001, 1000, 0, true, 0, handler.Success, 1000, "cut off after 1000 bytes (max_output"},
+		{"a file within the disk space", 3 * proto.MaxInlineBody, 0, 0, false, 3 * proto.MaxInlineBody, handler.Success, 3 * proto.MaxInlineBody, ""},
+		{"no space for a file", 3 * proto.MaxInlineBody, 0, 0, false, 2 * proto.MaxInlineBody, handler.NoSpace, 2 * proto.MaxInlineBody, "NO_ROOM"},
+		{"no space, when a truncated output is enough", 3 * proto.MaxInlineBody, 0, 0, true, 2 * proto.MaxInlineBody, handler.NoSpace, 2 * proto.MaxInlineBody, "NO_ROOM"},
+		{"output in memory takes no disk space", proto.MaxInlineBody, 0, 0, false, 1, handler.Success, proto.MaxInlineBody, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -185,7 +185,7 @@ func TestOutputBeyondItsLimit(t *testing.T) {
 				t.Errorf("%v, %d bytes, %q, stopped %d times; want %v, %d, %q", res.Outcome, res.Size, res.Reason, stopped, tt.outcome, tt.kept, tt.says)
 			}
 			if res.Truncated != (tt.says != "") || rm.taken != 0 {
-				t.Errorf("truncated %v, %d bytes of room are neither written nor given back", res.Truncated, rm.taken)
+				t.Errorf("truncated %v, %d reserved bytes are neither written nor released", res.Truncated, rm.taken)
 			}
 		})
 	}
@@ -195,17 +195,17 @@ func TestOutputBeyondItsLimit(t *testing.T) {
 	}
 	res := handler.Result{Outcome: handler.Fail, Reason: "exit code 65"}
 	if o.Into(&res); res.Outcome != handler.Fail || res.Reason != "exit code 65" || !res.Truncated {
-		t.Errorf("%+v, want the program's own no to stand", res)
+		t.Errorf("%+v, want the program's own failure", res)
 	}
 }
 
 func TestWords(t *testing.T) {
 	var none handler.Outcome
 	if none == handler.Success || none.String() != "none" || handler.Crashed.String() != "crashed" || handler.Outcome(99).String() != "outcome(99)" {
-		t.Error("outcomes are not named right")
+		t.Error("outcomes have wrong names")
 	}
 	var v handler.ProbeResult
 	if v.String() != "unknown" || handler.Done.String() != "done" || handler.NotDone.String() != "not done" {
-		t.Error("verdicts are not named right")
+		t.Error("probe results have wrong names")
 	}
 }

@@ -17,10 +17,10 @@ func TestManualMovesOnlyOnRequest(t *testing.T) {
 		t.Errorf("wall = %v, want %v", got, want)
 	}
 	if got := c.Mono(); got != time.Second {
-		t.Errorf("mono = %v, want 1s: it stands still in suspend", got)
+		t.Errorf("mono = %v, want 1s: it stops during suspend", got)
 	}
 	if got := c.Boot(); got != 61*time.Second {
-		t.Errorf("boot = %v, want 61s: it runs on in suspend", got)
+		t.Errorf("boot = %v, want 61s: it continues during suspend", got)
 	}
 
 	m.SetWall(start.AddDate(-10, 0, 0))
@@ -65,13 +65,13 @@ func TestBootTimeIsReadRarely(t *testing.T) {
 			time.Sleep(bootEvery / 10)
 		}
 		if asked != calls/10 {
-			t.Errorf("the machine was asked %d times in %d calls, want each %v", asked, calls, bootEvery)
+			t.Errorf("boot time was read %d times in %d calls, want once each %v", asked, calls, bootEvery)
 		}
 
 		suspended = time.Hour
 		time.Sleep(bootEvery)
 		if now := b.now(); now < time.Hour {
-			t.Errorf("boot time = %v, the suspension of an hour is not in it", now)
+			t.Errorf("boot time = %v does not include the hour of suspension", now)
 		}
 	})
 }

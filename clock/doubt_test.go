@@ -11,7 +11,7 @@ const aDay = 24 * time.Hour
 
 var doubtStart = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// A testGuard is a guard over a wall clock that is wrong by what the test says.
+// A testGuard is a guard over a wall clock with an error that the test sets.
 type testGuard struct {
 	*Guard
 	m   *Manual
@@ -25,8 +25,7 @@ func newTestGuard() *testGuard {
 	return g
 }
 
-// run lets d pass second by second and returns how far the time to go by was from
-// the truth at most.
+// run lets d pass second by second and returns the largest error of the effective time.
 func (g *testGuard) run(d time.Duration) (worst time.Duration) {
 	for ; d > 0; d -= time.Second {
 		g.m.Advance(time.Second)
@@ -37,9 +36,8 @@ func (g *testGuard) run(d time.Duration) (worst time.Duration) {
 	return worst
 }
 
-// I14: a jump that does not last changes nothing. One that lasts is believed after
-// ten minutes, or when a peer says the same. A small one
-// is no matter of doubt.
+// I14: a temporary jump changes nothing. A lasting one is believed after ten minutes, or
+// when a peer confirms it. A small one causes no doubt.
 func TestJumpsOfTheWallClock(t *testing.T) {
 	for _, off := range []time.Duration{10 * time.Second, -10 * time.Second, time.Hour, -time.Hour, 10 * aDay, -10 * aDay, -20 * 365 * aDay} {
 		small := off.Abs() < time.Minute
@@ -76,8 +74,8 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 	}
 }
 
-// A peer that agrees with a doubted clock ends the doubt, one that does not keeps
-// it, for a day at most. A clock that is believed stays so whatever peers say.
+// A peer that agrees with a doubted clock ends the doubt; one that disagrees prolongs it,
+// for a day at most. A believed clock stays believed whatever peers report.
 func TestPeerClock(t *testing.T) {
 	g := newTestGuard()
 	g.run(time.Minute)
@@ -89,7 +87,7 @@ func TestPeerClock(t *testing.T) {
 	g.run(time.Second)
 	g.ObservePeer(g.m.Clock().Now().Add(time.Hour + time.Second)) // as wrong as this one
 	if g.Clock().Doubted() || !g.Clock().Now().Equal(g.m.Clock().Now().Add(time.Hour)) {
-		t.Fatal("it is doubted although a peer agrees")
+		t.Fatal("doubted although a peer agrees")
 	}
 
 	g.off = 0
@@ -116,14 +114,14 @@ func TestPeerClock(t *testing.T) {
 	g.run(time.Second)
 	g.ObservePeer(g.m.Clock().Now())
 	if g.run(BelieveAfter - time.Minute); !g.Clock().Doubted() {
-		t.Error("it is believed although a peer contradicted it a moment ago")
+		t.Error("believed although a peer just contradicted it")
 	}
 	if g.run(2 * time.Minute); g.Clock().Doubted() {
-		t.Error("it is doubted ten minutes after the last word of a peer that went away")
+		t.Error("doubted ten minutes after the last message of a peer that left")
 	}
 }
 
-// Small steps in one direction are followed, as slewing and leap seconds are.
+// Small steps in one direction are followed, like slewing and leap seconds.
 func TestADriftingClockIsFollowed(t *testing.T) {
 	g := newTestGuard()
 	for range 100 {
@@ -135,15 +133,15 @@ func TestADriftingClockIsFollowed(t *testing.T) {
 	}
 }
 
-// What a stamp of an earlier start says of the clock of this one.
+// The stamp of an earlier start determines whether the clock is doubted at this one.
 func TestClockAfterAStop(t *testing.T) {
 	tests := []struct {
 		name    string
 		machine [2]string     // before and after
-		away    time.Duration // in truth
+		away    time.Duration // real duration
 		off     time.Duration // of the clock afterwards
 		doubted bool
-		wrong   time.Duration // the time to go by, against the truth
+		wrong   time.Duration // error of the effective time
 	}{
 		{"a restart", [2]string{"m", "m"}, time.Minute, 0, false, 0},
 		{"a restart after hours", [2]string{"m", "m"}, 8 * time.Hour, 0, false, 0},
@@ -152,7 +150,7 @@ func TestClockAfterAStop(t *testing.T) {
 		{"off for 8 days", [2]string{"m", "n"}, 8 * aDay, 0, true, 0},
 		{"off for 8 days, with a clock without a battery", [2]string{"m", "n"}, 8 * aDay, -40 * aDay, true, -8 * aDay},
 		{"off for an hour, with a clock that is ahead", [2]string{"m", "n"}, time.Hour, 10 * aDay, true, 10 * aDay},
-		{"a machine that does not name its starts", [2]string{"", ""}, time.Hour, 0, true, 0},
+		{"a machine without a boot id", [2]string{"", ""}, time.Hour, 0, true, 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -183,13 +181,13 @@ func TestClockAfterAStop(t *testing.T) {
 				}
 			}
 			if g.run(BelieveAfter + time.Second); g.Clock().Doubted() {
-				t.Error("it is still doubted when it was right for ten minutes")
+				t.Error("still doubted after being right for ten minutes")
 			}
 		})
 	}
 }
 
-// FuzzStamp reads any stamp.
+// FuzzStamp parses arbitrary stamps.
 func FuzzStamp(f *testing.F) {
 	g := newTestGuard()
 	g.raw.machine = "m"

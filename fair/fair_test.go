@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// serve serves one of what waits.
+// serve serves one item of a waiting class.
 func serve(p *Picker, waits [Classes]bool) (class int, rescued bool) {
 	class = p.Next(waits)
 	if class >= 0 {
@@ -20,14 +20,14 @@ func TestClassesShareWhatIsServed(t *testing.T) {
 		waits [Classes]bool
 		want  [Classes]int // of 1200
 	}{
-		{"critical has nine of ten", [Classes]bool{true, true, true, true}, [Classes]int{1080, 75, 29, 16}},
+		{"critical gets nine of ten", [Classes]bool{true, true, true, true}, [Classes]int{1080, 75, 29, 16}},
 		{"high, normal and low as 8:3:1", [Classes]bool{High: true, Normal: true, Low: true}, [Classes]int{0, 800, 300, 100}},
 		{"critical leaves a tenth to low", [Classes]bool{Critical: true, Low: true}, [Classes]int{1080, 0, 0, 120}},
 		{"high and low as 8:1", [Classes]bool{High: true, Low: true}, [Classes]int{0, 1067, 0, 133}},
-		{"critical alone has all", [Classes]bool{Critical: true}, [Classes]int{Critical: 1200}},
-		{"high alone has all", [Classes]bool{High: true}, [Classes]int{High: 1200}},
-		{"normal alone has all", [Classes]bool{Normal: true}, [Classes]int{Normal: 1200}},
-		{"low alone has all", [Classes]bool{Low: true}, [Classes]int{Low: 1200}},
+		{"critical alone gets all", [Classes]bool{Critical: true}, [Classes]int{Critical: 1200}},
+		{"high alone gets all", [Classes]bool{High: true}, [Classes]int{High: 1200}},
+		{"normal alone gets all", [Classes]bool{Normal: true}, [Classes]int{Normal: 1200}},
+		{"low alone gets all", [Classes]bool{Low: true}, [Classes]int{Low: 1200}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -45,12 +45,12 @@ func TestClassesShareWhatIsServed(t *testing.T) {
 		})
 	}
 	if c := new(Picker).Next([Classes]bool{}); c != -1 {
-		t.Errorf("class %d of nothing", c)
+		t.Errorf("class %d although nothing waits", c)
 	}
 }
 
-// Whatever else waits and goes, of any 100 that are served while low waits one is low
-// (S14), and what is served was waiting.
+// Whatever else comes and goes, one of any 100 items served while low waits is low (S14),
+// and only waiting classes are served.
 func TestLowIsOneOfAnyHundred(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -77,7 +77,7 @@ func TestLowIsOneOfAnyHundred(t *testing.T) {
 	}
 }
 
-// Asking changes nothing: only what was taken counts.
+// Next changes nothing: only Took counts.
 func TestNextChangesNothing(t *testing.T) {
 	all := [Classes]bool{true, true, true, true}
 	var p Picker
@@ -92,7 +92,7 @@ func TestNextChangesNothing(t *testing.T) {
 	}
 }
 
-// A party that floods leaves a tenth to the next one, which leaves a tenth of that.
+// A flooding party leaves a tenth to the next one, which leaves a tenth of that.
 func TestWithin(t *testing.T) {
 	used, limit := 0, 1000
 	for i, want := range []int{900, 90, 9} {
@@ -105,7 +105,7 @@ func TestWithin(t *testing.T) {
 		}
 	}
 	if !Within(1000, 1000, 1000) {
-		t.Error("a share refuses where nothing is free")
+		t.Error("the share refuses although nothing is free")
 	}
 }
 
@@ -116,11 +116,11 @@ func TestShareOfWhatIsFree(t *testing.T) {
 	}{
 		{0, 0, 1, true},
 		{89, 89, 100, true},  // a party alone gets nine tenths
-		{90, 90, 100, false}, // and no more
+		{90, 90, 100, false}, // but no more
 		{0, 90, 100, true},   // the next party gets some of the last tenth
 		{8, 98, 100, true},
 		{9, 99, 100, false},
-		{200, 100, 100, true}, // everything is full: not for the share to refuse
+		{200, 100, 100, true}, // full: the capacity limit refuses, not the share
 	} {
 		if got := Within(tt.held, tt.used, tt.limit); got != tt.want {
 			t.Errorf("Within(%d, %d, %d) = %v", tt.held, tt.used, tt.limit, got)

@@ -1,14 +1,14 @@
-// Package handler defines what does the work of a task on a node: the one contract
-// between the inbox, which calls a handler, and the programs and functions that are
-// one. It knows nothing of the wire, the store or leases.
+// Package handler defines the contract between the inbox, which runs tasks, and the
+// programs and functions that do their work. It knows nothing of the wire, the store or
+// leases.
 //
 //	inbox ──Run──▶ Handler ──Result──▶ inbox
 //	                 ├─ agent.Discard, Echo, Hash   built in
 //	                 ├─ agent/command               a program of this machine
 //	                 └─ a function of a Go program that embeds a node
 //
-// A handler returns only when nothing of its run is left: no process, no
-// goroutine, no open file. That is what lets CANCELLED mean stopped.
+// A handler returns only when nothing of its run is left: no process, no goroutine, no
+// open file. Therefore CANCELLED means stopped.
 package handler
 
 import (
@@ -22,9 +22,9 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Why the context of a run ends, as context.Cause returns it.
+// The reasons for which the context of a run ends, as returned by context.Cause.
 var (
-	ErrTimeout   = errors.New("the run is out of time")
+	ErrTimeout   = errors.New("the run timed out")
 	ErrCancelled = errors.New("the task was cancelled")
 	ErrStopping  = errors.New("the node is stopping")
 	ErrLeaseLost = errors.New("the lease of the task was lost")
@@ -33,20 +33,20 @@ var (
 // A Handler does the work of tasks of one kind. Any number of goroutines may call it
 // at once. Call it through [Call].
 type Handler interface {
-	// Run does the task and returns when nothing of the run is left, also when ctx
-	// ends: context.Cause(ctx) is [ErrTimeout], [ErrCancelled], [ErrStopping] or
+	// Run does the task and returns when nothing of the run is left, also if ctx ends:
+	// context.Cause(ctx) is then [ErrTimeout], [ErrCancelled], [ErrStopping] or
 	// [ErrLeaseLost].
 	Run(ctx context.Context, r *Run) *Result
 }
 
-// Func is a function as a [Handler].
+// A Func is a function that is a [Handler].
 type Func func(ctx context.Context, r *Run) *Result
 
 // Run calls f.
 func (f Func) Run(ctx context.Context, r *Run) *Result { return f(ctx, r) }
 
-// A Prober is a handler that can tell whether an earlier start, of which the end is
-// unknown, had its effect.
+// A Prober is a handler that can tell whether an earlier start with an unknown outcome
+// took effect.
 type Prober interface {
 	Probe(ctx context.Context, r *Run) ProbeResult
 }
@@ -61,20 +61,19 @@ type Admitter interface {
 // A Run is one start of a handler.
 type Run struct {
 	ID        proto.TaskID
-	Attempt   int       // counts starts from 1; a start that a graceful stop undid does not count
-	Epoch     proto.Seq // fences: a later grant has a higher one
+	Attempt   int       // number of the start, from 1; a start undone by a graceful stop does not count
+	Epoch     proto.Seq // fencing token: a later grant has a higher one
 	Origin    proto.PeerID
 	Content   *proto.Content  // kind, arguments, keys, labels; its body is in Body
 	Body      io.Reader       // never nil inside a handler; checked against the signed digest before the start
 	BodySize  int64           // bytes
-	Dir       string          // folder of this run alone, made and removed by the caller; may be empty
-	MaxOutput int64           // bytes of output that the task takes; 0: as many as the handler gives
-	Quota     Quota           // the disk space that its output may take; nil: no limit
-	Kill      <-chan struct{} // closed, after the context has ended: stop at once, without grace; nil: never
+	Dir       string          // private folder of this run, created and removed by the caller; may be empty
+	MaxOutput int64           // limit for output, bytes; 0: the handler's own limit
+	Quota     Quota           // disk space for its output; nil: no limit
+	Kill      <-chan struct{} // closed after the context ended to stop at once, without grace; nil: never
 }
 
-// Key identifies the work for whoever must not do it twice: the idempotency key of the
-// task, or its id.
+// Key identifies the work for deduplication: the idempotency key of the task, or its id.
 func (r *Run) Key() string {
 	if key := r.Content.GetIdempotencyKey(); key != "" {
 		return key
@@ -86,38 +85,38 @@ func (r *Run) Key() string {
 type Quota interface {
 	// Reserve asks for n more bytes. It returns false when the disk is at its reserve.
 	Reserve(n int64) bool
-	// Settle says how many of the bytes that were taken were written.
+	// Settle reports how many of the reserved bytes were written.
 	Settle(taken, written int64)
 }
 
-// A Result is how a run ended.
+// A Result states how a run ended.
 type Result struct {
 	Outcome     Outcome
-	Code        int    // exit or status code; -1: there is none
+	Code        int    // exit or status code; -1: none
 	Output      []byte // at most proto.MaxInlineBody bytes; more is cut
-	File        string // instead of Output: a file with it, in Run.Dir
+	File        string // instead of Output: a file in Run.Dir that contains it
 	Size        int64  // bytes of the output that were kept
 	Digest      []byte // SHA-256 of File; empty: not computed yet
 	ContentType string // of the output
 	Truncated   bool   // there was more output than was kept
 	Stderr      string // diagnostics, or a stack; the last proto.MaxStderr bytes are kept
-	Reason      string // why it did not succeed, or why its output was cut, for a person
+	Reason      string // why it did not succeed, or why its output was cut; for people
 }
 
-// An Outcome says what a result means for the task.
+// An Outcome states what a result means for the task.
 type Outcome byte
 
-// The outcomes. The zero Outcome is none of them, so that a result that nobody set
-// is no success.
+// The outcomes. The zero Outcome is none of them, so that an unset result is not a
+// success.
 const (
 	Success   Outcome = iota + 1 // the work is done
 	Retry                        // not done; another attempt may succeed
 	Fail                         // not done, and never will be
 	Timeout                      // stopped because its time was up
-	Cancelled                    // stopped because the caller asked for it
-	Crashed                      // ended by a signal or a panic: as Retry
-	Unready                      // nothing was started, for a reason of this machine and not of the task: tried later, no attempt is spent
-	NoSpace                      // stopped because its output found no space on the disk: an abandon
+	Cancelled                    // stopped at the caller's request
+	Crashed                      // ended by a signal or a panic; treated like Retry
+	Unready                      // nothing was started because of this machine, not of the task: retried later, without using up an attempt
+	NoSpace                      // stopped because the disk had no space for its output: an abandon
 )
 
 var outcomeNames = [...]string{"none", "success", "retry", "fail", "timeout", "cancelled", "crashed", "unready", "no space"}
@@ -130,18 +129,18 @@ func (o Outcome) String() string {
 	return outcomeNames[o]
 }
 
-// A ProbeResult is the answer of a [Prober].
+// A ProbeResult is the result of a [Prober].
 type ProbeResult byte
 
-// What a probe can find. Not knowing is the zero value: what follows from it is the
-// caller's policy, never a guess.
+// The results of a probe. The zero value is unknown: the caller's policy decides what
+// follows from it, never a guess.
 const (
 	Unknown ProbeResult = iota
 	Done
 	NotDone
 )
 
-// String returns the answer in lower case.
+// String returns the result in lower case.
 func (p ProbeResult) String() string {
 	switch p {
 	case Done:
@@ -152,8 +151,8 @@ func (p ProbeResult) String() string {
 	return "unknown"
 }
 
-// Call runs h once. A panic of the handler, or a nil result, ends its run as Crashed
-// and nothing else (S16).
+// Call runs h once. A panic of the handler, or a nil result, ends only its own run, as
+// Crashed (S16).
 func Call(ctx context.Context, h Handler, r *Run) (res *Result) {
 	if r.Body == nil {
 		r.Body, r.BodySize = strings.NewReader(""), 0
@@ -173,8 +172,8 @@ func Call(ctx context.Context, h Handler, r *Run) (res *Result) {
 	return res
 }
 
-// Stopped returns the outcome of a run that was ended by its context, with the cause of
-// that: Timeout if the time was up, else Cancelled.
+// Stopped returns the outcome of a run that its context ended, given the cause: Timeout
+// or Cancelled.
 func Stopped(cause error) Outcome {
 	if errors.Is(cause, ErrTimeout) || errors.Is(cause, context.DeadlineExceeded) {
 		return Timeout

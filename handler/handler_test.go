@@ -13,7 +13,7 @@ type panicking struct{}
 
 func (panicking) Run(context.Context, *Run) *Result { panic("boom") }
 
-// S16: poison ends its own run and nothing else.
+// S16: a poison task ends only its own run.
 func TestPanicIsACrash(t *testing.T) {
 	res := Call(t.Context(), panicking{}, &Run{})
 	if res.Outcome != Crashed || !strings.Contains(res.Reason, "boom") || !strings.Contains(res.Stderr, "panicking") {
@@ -47,7 +47,7 @@ func TestCallMakesTheRunWhole(t *testing.T) {
 func TestNilResultIsACrash(t *testing.T) {
 	res := Call(t.Context(), Func(func(context.Context, *Run) *Result { return nil }), new(Run))
 	if res == nil || res.Outcome != Crashed || res.Reason == "" {
-		t.Errorf("result = %+v, want crashed and why", res)
+		t.Errorf("result = %+v, want crashed with a reason", res)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// What must not be done twice is known by its key, and else by its task.
+// A run is identified by its idempotency key, or else by its task id.
 func TestKey(t *testing.T) {
 	r := &Run{ID: proto.TaskID{7}}
 	if got := r.Key(); got != r.ID.String() {

@@ -21,9 +21,9 @@ const (
 	docker = "35 31 0:32 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
 )
 
-// TestSmallestLimitCounts: of the RAM, the process's own group and its parents,
-// whichever version of control groups is mounted, the least counts, and nothing
-// that cannot be read is taken for a limit.
+// TestSmallestLimitCounts: the smallest of the RAM and the limits of the process's
+// control group and its parents counts, for both versions of control groups, and nothing
+// unreadable is taken for a limit.
 func TestSmallestLimitCounts(t *testing.T) {
 	const m, c = "proc/self/mountinfo", "proc/self/cgroup"
 	for _, tt := range []struct {
@@ -40,7 +40,7 @@ func TestSmallestLimitCounts(t *testing.T) {
 		{"version 1", files(m, v1, c, "4:memory:/x/y\n0::/\n", "sys/fs/cgroup/memory/x/memory.limit_in_bytes", "134217728\n", "sys/fs/cgroup/memory/x/y/memory.limit_in_bytes", "9223372036854771712\n"), Limit{128 << 20, true}},
 		{"version 1 in a container", files(m, docker, c, "4:cpu,memory:/docker/abc\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", "134217728\n"), Limit{128 << 20, true}},
 		{"both versions", files(m, v1+v2, c, "4:memory:/x\n0::/\n", "sys/fs/cgroup/memory/x/memory.limit_in_bytes", "134217728\n"), Limit{128 << 20, true}},
-		{"outside of what is mounted", files(m, docker, c, "4:memory:/docker/other\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", "134217728\n"), Limit{128 << 20, true}},
+		{"outside the mount", files(m, docker, c, "4:memory:/docker/other\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", "134217728\n"), Limit{128 << 20, true}},
 		{"nonsense", files(m, "x\n"+v2, c, "0::/../..\nno\n", "sys/fs/cgroup/memory.max", "many\n"), Limit{1_000_000 << 10, false}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -50,12 +50,11 @@ func TestSmallestLimitCounts(t *testing.T) {
 		})
 	}
 	if got := read(fstest.MapFS{}); got != (Limit{}) {
-		t.Errorf("of no files %+v was read", got)
+		t.Errorf("without files: %+v", got)
 	}
 }
 
-// FuzzLimit: no text of the kernel's files ends the process or makes a limit
-// below zero.
+// FuzzLimit: no content of the kernel's files causes a panic or a negative limit.
 func FuzzLimit(f *testing.F) {
 	f.Add(v1+v2, "4:memory:/x\n0::/\n", "134217728\n", ram)
 	f.Fuzz(func(t *testing.T, mounts, groups, limit, info string) {

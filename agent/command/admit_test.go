@@ -13,8 +13,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// metacharacters are words that mean something to a shell, to cmd.exe, to
-// printf, to globbing or to a careless template. Here they mean themselves.
+// metacharacters are arguments with a special meaning to a shell, cmd.exe, printf,
+// globbing or a careless template. Here they are literal.
 var metacharacters = []string{
 	";id", "a;id", "|id", "a|id", "||id", "&id", "&&id", "a&", "`id`", "$(id)", "${IFS}id", "$HOME", "$0", "$$", "$!", "$?", "$((1+1))",
 	">out", ">>out", "<in", "<<EOF", "<<<x", "2>&1", ">&2", "&>out", "<(id)", ">(id)", "(id)", "{id;}", "{a,b}", "[a-z]", "*", "?", "~", "~root",
@@ -23,8 +23,7 @@ var metacharacters = []string{
 	"烽火", "é", "e\u0301", "\u202e", "\ufeff", "a=b", "NAME=value", "http://x/?a=b&c=d#e", "+x", ":", ".", "..",
 }
 
-// Every word of a task reaches the program as it was sent, and nothing else
-// happens.
+// Every argument of a task reaches the program unchanged and has no other effect.
 func TestMetacharactersMeanNothing(t *testing.T) {
 	if len(metacharacters) < 60 {
 		t.Fatalf("%d cases, want at least 60", len(metacharacters))
@@ -51,7 +50,7 @@ func TestMetacharactersMeanNothing(t *testing.T) {
 		check(pair)
 	}
 	if list, err := os.ReadDir(dir); err != nil || len(list) > 0 {
-		t.Errorf("the words made files: %v, %v", list, err)
+		t.Errorf("the arguments created files: %v, %v", list, err)
 	}
 }
 
@@ -79,11 +78,11 @@ func TestArgumentsThatAreRefused(t *testing.T) {
 		{"a lone dash", plain, "linux", []string{"-"}, false},
 		{"a short flag", plain, "linux", []string{"-rf"}, false},
 		{"a long flag", plain, "linux", []string{"--output=/etc/passwd"}, false},
-		{"a flag behind a word", plain, "linux", []string{"a", "-o"}, false},
+		{"a flag after a word", plain, "linux", []string{"a", "-o"}, false},
 		{"its own end of flags", plain, "linux", []string{"--", "-rf"}, false},
 		{"a dash inside", plain, "linux", []string{"a-b"}, true},
 		{"a space before a dash", plain, "linux", []string{" -rf"}, true},
-		{"a flag behind a configured end of flags, which not every program heeds", closed, "linux", []string{"-rf"}, false},
+		{"a flag after a configured end of flags, which not every program respects", closed, "linux", []string{"-rf"}, false},
 		{"a flag where flags are allowed", flags, "linux", []string{"-a"}, true},
 		{"a slash on Linux is a path", plain, "linux", []string{"/c"}, true},
 		{"a slash on Windows is a flag", plain, "windows", []string{"/c"}, false},
@@ -94,7 +93,7 @@ func TestArgumentsThatAreRefused(t *testing.T) {
 		{"the most arguments", plain, "linux", slices.Repeat([]string{"a"}, MaxArgs), true},
 		{"one more", plain, "linux", slices.Repeat([]string{"a"}, MaxArgs+1), false},
 		{"too many empty ones", plain, "linux", make([]string, 100_000), false},
-		{"too much in all", plain, "linux", slices.Repeat([]string{strings.Repeat("a", MaxArgBytes)}, MaxArgTotal/MaxArgBytes+1), false},
+		{"too much in total", plain, "linux", slices.Repeat([]string{strings.Repeat("a", MaxArgBytes)}, MaxArgTotal/MaxArgBytes+1), false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -109,7 +108,7 @@ func TestArgumentsThatAreRefused(t *testing.T) {
 	}
 }
 
-// A refused task starts nothing and is never tried again.
+// A refused task starts nothing and is never retried.
 func TestRefusedTaskStartsNothing(t *testing.T) {
 	started := false
 	cfg := Config{Exec: program(t, "argv"), OnStart: func(int) { started = true }}
@@ -142,7 +141,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		{"a path below", Config{Exec: []string{"bin/x"}}, false},
 		{"NUL in a word", Config{Exec: []string{"x", "a\x00"}}, false},
 		{"a variable to pass on", Config{Exec: []string{"x"}, Env: []string{"LANG"}}, true},
-		{"a variable to set, even PATH: it is the operator's", Config{Exec: []string{"x"}, Env: []string{"PATH=/opt/bin"}}, true},
+		{"a variable to set, even PATH: the operator decides", Config{Exec: []string{"x"}, Env: []string{"PATH=/opt/bin"}}, true},
 		{"no name", Config{Exec: []string{"x"}, Env: []string{"=x"}}, false},
 		{"NUL in a value", Config{Exec: []string{"x"}, Env: []string{"A=\x00"}}, false},
 		{"the node's own variable", Config{Exec: []string{"x"}, Env: []string{"BALEFIRE_RUN=1"}}, false},
@@ -170,7 +169,7 @@ func TestBatchFilesAreRefusedOnWindows(t *testing.T) {
 	}
 }
 
-// FuzzAdmitArgs: what is admitted is what a program can be given as it is.
+// FuzzAdmitArgs checks that admitted arguments can be passed to a program unchanged.
 func FuzzAdmitArgs(f *testing.F) {
 	for _, word := range metacharacters {
 		f.Add(word, false)

@@ -37,7 +37,7 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("result = %v, code %d, want %v, %d", res.Outcome, res.Code, tt.want, tt.code)
 			}
 			if string(res.Output) != "said before the end" || res.Stderr != "why it ended" {
-				t.Errorf("output %q, stderr %q are not what it said", res.Output, res.Stderr)
+				t.Errorf("output %q, stderr %q are not what it wrote", res.Output, res.Stderr)
 			}
 			if (res.Reason == "") != (tt.want == handler.Success) {
 				t.Errorf("err = %q", res.Reason)
@@ -89,7 +89,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// I9: a body that breaks off is never taken for a whole one.
+// I9: a body cut short is never taken for a complete one.
 func TestBrokenBodyIsNotEOF(t *testing.T) {
 	m := newRendezvous(t)
 	broken := errors.New("disk broke")
@@ -136,8 +136,8 @@ func TestLongOutputIsCutAndMarked(t *testing.T) {
 	}
 }
 
-// A program that writes without end is stopped at its limit, and fails for good. What it
-// wrote is kept.
+// A program that writes without end is stopped at its limit and fails permanently. Its
+// output up to the limit is kept.
 func TestEndlessOutputIsStopped(t *testing.T) {
 	dir := t.TempDir()
 	res := run(t, Config{Exec: program(t, "spew", strconv.Itoa(1<<50), "stdout")}, &handler.Run{Dir: dir, MaxOutput: 1 << 20})
@@ -211,8 +211,8 @@ func TestMissingProgram(t *testing.T) {
 	}
 }
 
-// S16: what this machine lacks to start a program spends no attempt of the task.
-// What the task itself brought does.
+// S16: a start that fails because of this machine does not use up an attempt of the task.
+// One that fails because of the task does.
 func TestRunsThatNeverStarted(t *testing.T) {
 	tests := []struct {
 		name string
@@ -305,7 +305,7 @@ func TestConfigIsCopied(t *testing.T) {
 	h := newHandler(t, Config{Exec: words})
 	words[3] = "65"
 	if res := handler.Call(t.Context(), h, &handler.Run{}); res.Outcome != handler.Success {
-		t.Errorf("result = %+v, want what was configured", res)
+		t.Errorf("result = %+v, want the configured output", res)
 	}
 	if !slices.Equal(h.cfg.Env, DefaultEnv()) {
 		t.Errorf("env = %v, want the default", h.cfg.Env)

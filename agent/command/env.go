@@ -15,8 +15,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// DefaultEnv lists what a program sees of the node's environment unless the
-// configuration says otherwise: enough to find programs, a home and a language.
+// DefaultEnv lists the variables of the node's environment that a program gets by
+// default: enough to find programs, a home directory and a language.
 func DefaultEnv() []string {
 	if runtime.GOOS == "windows" {
 		return []string{"PATH", "PATHEXT", "SystemRoot", "SystemDrive", "ComSpec", "TEMP", "TMP", "USERPROFILE", "APPDATA", "LOCALAPPDATA", "ProgramData", "ProgramFiles"}
@@ -24,7 +24,7 @@ func DefaultEnv() []string {
 	return []string{"PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"}
 }
 
-// runEnv returns the variables by which a program learns what it runs for.
+// runEnv returns the variables that describe the run to the program.
 func runEnv(r *handler.Run) map[string]string {
 	env := contentEnv(r.Content)
 	env["BALEFIRE_TASK_ID"] = r.ID.String()
@@ -44,8 +44,7 @@ func contentEnv(c *proto.Content) map[string]string {
 	}
 }
 
-// environ builds the environment of a program: nothing that is not listed, in
-// an order that does not change.
+// environ builds the environment of a program: only listed variables, in a fixed order.
 func (h *Handler) environ(r *handler.Run, extra map[string]string, a *account) []string {
 	env := make(map[string]string)
 	for _, entry := range h.cfg.Env {
@@ -82,7 +81,7 @@ func (h *Handler) environ(r *handler.Run, extra map[string]string, a *account) [
 
 func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
 
-// newMarker returns a word that no other run carries.
+// newMarker returns a marker that is unique to one run.
 func newMarker() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails

@@ -21,8 +21,8 @@ import (
 	"github.com/balefire/balefire/handler"
 )
 
-// programs are what the test binary can be when a handler runs it: the first
-// word behind its name says which.
+// programs are the roles of the test binary when a handler runs it; its first argument
+// selects one.
 var programs = map[string]func(args []string) int{
 	"argv": func(args []string) int { return printJSON(args) },
 	"env": func([]string) int {
@@ -66,7 +66,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// program returns the words that run the test binary as name.
+// program returns the command line that runs the test binary as name.
 func program(t testing.TB, name string, args ...string) []string {
 	t.Helper()
 	self, err := os.Executable()
@@ -88,7 +88,7 @@ func newHandler(t testing.TB, cfg Config) *Handler {
 	return h
 }
 
-// run calls a handler that was made of cfg with r.
+// run calls a handler created from cfg with r.
 func run(t testing.TB, cfg Config, r *handler.Run) *handler.Result {
 	t.Helper()
 	return handler.Call(t.Context(), newHandler(t, cfg), r)
@@ -108,7 +108,7 @@ func copyAll(w io.Writer, r io.Reader) int {
 	return btoi(err != nil)
 }
 
-// catFile prints the file that it is given as a word or by the environment.
+// catFile prints the file named by its argument or by the environment.
 func catFile(args []string) int {
 	path := os.Getenv("BALEFIRE_BODY_FILE")
 	if len(args) > 0 {
@@ -153,8 +153,8 @@ func spew(args []string) int {
 	return btoi(b.Flush() != nil)
 }
 
-// wait reports to the address args[0] and then does nothing for a long time.
-// Unless it is polite it ignores being asked to end.
+// wait reports to the address args[0] and then sleeps for a long time. Unless it is
+// polite it ignores SIGTERM.
 func wait(args []string, polite bool) int {
 	if !polite {
 		signal.Ignore(syscall.SIGTERM)
@@ -177,7 +177,7 @@ func report(addr string) net.Conn {
 	return conn
 }
 
-// probe answers what the key asks it to.
+// probe exits as the key requests.
 func probe(args []string) int {
 	if len(args) != 2 || args[0] != ProbeFlag || os.Getenv("BALEFIRE_IDEMPOTENCY_KEY") != args[1] {
 		return 0
@@ -189,7 +189,7 @@ func probe(args []string) int {
 	return n
 }
 
-// consumed says how its input ended: it must never see the end of a broken one.
+// consumed reports how its input ended: it must never see EOF on a broken one.
 func consumed(args []string) int {
 	conn := report(args[0])
 	if conn == nil {
@@ -205,8 +205,8 @@ type rendezvous struct {
 	listener *net.TCPListener
 }
 
-// testTimeout is how long a test waits for an event: it catches what hangs, and judges
-// no speed.
+// testTimeout bounds how long a test waits for an event: it catches hangs and does not
+// measure speed.
 const testTimeout = 2 * time.Minute
 
 func newRendezvous(t testing.TB) *rendezvous {
@@ -252,7 +252,7 @@ func (m *rendezvous) await(t testing.TB, n int) []guest {
 	return guests
 }
 
-// ended waits until the process is gone: its connection ends with it.
+// ended waits until the process has exited, which closes its connection.
 func (g guest) ended(t testing.TB) {
 	t.Helper()
 	if _, err := io.Copy(io.Discard, g.conn); err != nil && !strings.Contains(err.Error(), "reset") {

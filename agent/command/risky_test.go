@@ -9,8 +9,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Programs that make code of their arguments are warned of, and only where a
-// task's arguments reach that far.
+// There is a warning for programs that execute their arguments, but only if a task's
+// arguments can reach them.
 func TestProgramsThatRunTheirArguments(t *testing.T) {
 	tests := []struct {
 		exec        string
@@ -31,14 +31,14 @@ func TestProgramsThatRunTheirArguments(t *testing.T) {
 	}
 }
 
-// A handler that takes arguments takes no flags unless it says so: with find they
-// would run any program.
+// A handler that accepts arguments refuses flags unless configured otherwise: with find
+// they would run any program.
 func TestFindRunsNothingForASender(t *testing.T) {
 	dir := t.TempDir()
 	task := &handler.Run{Dir: dir, Content: &proto.Content{Args: []string{"-exec", "touch", "{}.was-here", ";"}}}
 	for _, exec := range [][]string{{"find", dir}, {"find", dir, "--"}, {"find"}} {
 		if res := run(t, Config{Exec: exec, AllowArgs: true}, task); res.Outcome != handler.Fail || res.Code != -1 || !strings.Contains(res.Reason, "--allow-flags") {
-			t.Errorf("%q: %+v, want fail before a start, and what would allow it", exec, res)
+			t.Errorf("%q: %+v, want fail before a start, with a hint on how to allow it", exec, res)
 		}
 	}
 	if _, err := os.Stat(dir + ".was-here"); err == nil {

@@ -35,8 +35,8 @@ func init() {
 	}
 }
 
-// S34: a process in a session of its own that loses its environment once it was
-// asked to end, as each does while the system ends it, is not taken for gone.
+// S34: a process in its own session that loses its environment once it was asked to exit,
+// as every exiting process does, is not taken for gone.
 func TestProcessWithoutEnvironmentIsFound(t *testing.T) {
 	m := newRendezvous(t)
 	h := newHandler(t, Config{Exec: program(t, "daemon", m.addr()), Grace: 500 * time.Millisecond})
@@ -56,7 +56,7 @@ func running(pid int) bool {
 	return ok && !s.dead
 }
 
-// S16: without a free file descriptor nothing is started, and nothing is spent.
+// S16: without a free file descriptor nothing is started and no attempt is used up.
 func TestNoFileDescriptorsIsUnready(t *testing.T) {
 	cfg, r := Config{Exec: program(t, "exit", "0")}, &handler.Run{Dir: t.TempDir()}
 	h := newHandler(t, cfg)
@@ -79,8 +79,8 @@ func TestNoFileDescriptorsIsUnready(t *testing.T) {
 	}
 }
 
-// S35: a node that is killed takes the program with it, and at the next start
-// what the program had started is found and ended.
+// S35: killing a node also kills its program, and the next start finds and kills the
+// processes that the program had started.
 func TestKilledNodeLeavesNothingBehind(t *testing.T) {
 	m := newRendezvous(t)
 	node := newMarker()
@@ -94,13 +94,13 @@ func TestKilledNodeLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Error("the host ended well")
+		t.Error("the host exited normally")
 	}
 	if n, err := Reap(t.Context(), "another node", time.Second); n != 0 || err != nil {
 		t.Errorf("another node reaped %d, %v", n, err)
 	}
 	n, err := Reap(t.Context(), node, 100*time.Millisecond)
-	if err != nil || n < 4 || n > 5 { // the program itself may be gone by now
+	if err != nil || n < 4 || n > 5 { // the program itself may have exited by now
 		t.Errorf("reaped %d, %v, want the four that were left", n, err)
 	}
 	allExited(t, guests)
@@ -115,7 +115,7 @@ func TestKilledNodeLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// A program's name may hold anything, also what looks like the fields behind it.
+// A program's name may contain anything, even text that looks like the fields after it.
 func TestParseStat(t *testing.T) {
 	line := "42 (a) Z 1 (b\n) S 7 40 41 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1"
 	want := stat{parent: 7, group: 40, session: 41, startTime: 12345}

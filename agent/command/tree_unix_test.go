@@ -21,20 +21,20 @@ func init() {
 	programs["orphan"] = orphan
 }
 
-// family starts four processes in four ways of getting lost, and then waits
-// or, if args[1] says so, ends. All report to args[0].
+// family starts four processes that detach in four ways, and then waits or, depending on
+// args[1], exits. All report to args[0].
 func family(args []string) int {
 	for _, how := range []struct {
 		mode string
 		attr *syscall.SysProcAttr
 	}{
 		{"wait", nil},
-		{"deaf", &syscall.SysProcAttr{Setpgid: true}}, // a group of its own, as a shell's job
-		{"wait", &syscall.SysProcAttr{Setsid: true}},  // a session of its own, as a daemon
-		{"orphan", nil}, // its parent ends at once
+		{"deaf", &syscall.SysProcAttr{Setpgid: true}}, // its own group, like a shell's job
+		{"wait", &syscall.SysProcAttr{Setsid: true}},  // its own session, like a daemon
+		{"orphan", nil}, // its parent exits at once
 	} {
 		if how.attr != nil && how.attr.Setsid && runtime.GOOS != "linux" {
-			how.attr = nil // only Linux promises to find it
+			how.attr = nil // only on Linux is it certain to be found
 		}
 		cmd := exec.Command(os.Args[0], programArg, how.mode, args[0])
 		cmd.SysProcAttr = how.attr
@@ -45,15 +45,15 @@ func family(args []string) int {
 	}
 	if conn := report(args[0]); conn != nil && args[1] == "ends" {
 		var b [1]byte
-		_, _ = conn.Read(b[:]) // until the test has met everybody
+		_, _ = conn.Read(b[:]) // until all have reported to the test
 		return 0
 	}
 	<-time.After(time.Hour)
 	return 0
 }
 
-// orphan leaves a process behind that is in another session and whose parent
-// is gone, as daemons do it.
+// orphan leaves behind a process in another session whose parent has exited, like a
+// daemon.
 func orphan(args []string) int {
 	cmd := exec.Command(os.Args[0], programArg, "deaf", args[0])
 	if runtime.GOOS == "linux" {
@@ -73,8 +73,8 @@ func host(args []string) int {
 	return 0
 }
 
-// allExited fails the test for each guest whose process is still there. A zombie
-// that nobody reaped is gone: it runs nothing.
+// allExited fails the test for each guest whose process still exists. An unreaped zombie
+// counts as exited: it runs nothing.
 func allExited(t *testing.T, guests []guest) {
 	t.Helper()
 	for _, g := range guests {
@@ -84,16 +84,16 @@ func allExited(t *testing.T, guests []guest) {
 	}
 }
 
-// S34, S35: when a run has ended, however it did, no process of it is left.
+// S34, S35: once a run has ended, in whatever way, none of its processes is left.
 func TestNoProcessIsLeft(t *testing.T) {
 	tests := []struct {
 		name string
 		how  string
-		stop func(cancel context.CancelFunc, leader guest) // once all are there
+		stop func(cancel context.CancelFunc, leader guest) // once all have reported
 		want handler.Outcome
 	}{
 		{"cancelled", "waits", func(cancel context.CancelFunc, _ guest) { cancel() }, handler.Cancelled},
-		{"its leader ended well", "ends", func(_ context.CancelFunc, l guest) { _ = l.conn.Close() }, handler.Success},
+		{"its leader exited normally", "ends", func(_ context.CancelFunc, l guest) { _ = l.conn.Close() }, handler.Success},
 		{"its leader was killed", "waits", func(_ context.CancelFunc, l guest) { _ = syscall.Kill(l.pid, syscall.SIGKILL) }, handler.Crashed},
 	}
 	for _, tt := range tests {
@@ -127,7 +127,7 @@ func TestNoProcessIsLeft(t *testing.T) {
 func TestGentleStopIsTriedFirst(t *testing.T) {
 	for _, tt := range []struct {
 		mode  string
-		grace time.Duration // of the one that hears: more than it takes on any machine
+		grace time.Duration // of the polite one: more than it needs on any machine
 		want  syscall.Signal
 	}{{"wait", testTimeout, syscall.SIGTERM}, {"deaf", 200 * time.Millisecond, syscall.SIGKILL}} {
 		m := newRendezvous(t)
@@ -151,7 +151,7 @@ func TestGentleStopIsTriedFirst(t *testing.T) {
 	}
 }
 
-// S34: a hard cancel does not wait for a program that will not hear.
+// S34: a hard cancel does not wait for a program that ignores SIGTERM.
 func TestHardCancelHasNoGrace(t *testing.T) {
 	m := newRendezvous(t)
 	h := newHandler(t, Config{Exec: program(t, "deaf", m.addr()), Grace: time.Hour})
@@ -163,8 +163,8 @@ func TestHardCancelHasNoGrace(t *testing.T) {
 	cancel()
 	select {
 	case res := <-results:
-		t.Fatalf("a program that is deaf to SIGTERM ended: %+v", res)
-	case <-time.After(50 * time.Millisecond): // it is in its grace now
+		t.Fatalf("a program that ignores SIGTERM ended: %+v", res)
+	case <-time.After(50 * time.Millisecond): // it is in its grace period now
 	}
 	close(kill)
 	select {
@@ -173,7 +173,7 @@ func TestHardCancelHasNoGrace(t *testing.T) {
 			t.Errorf("result = %+v, want cancelled", res)
 		}
 	case <-time.After(testTimeout):
-		t.Fatal("it was given its grace")
+		t.Fatal("it was given its grace period")
 	}
 	allExited(t, guests)
 }

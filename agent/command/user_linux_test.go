@@ -21,30 +21,30 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// The numbers of users of these tests, which no machine has an account for.
+// The user ids of these tests, for which no machine has an account.
 const nodeUser, taskUser, otherUser = 64201, 64202, 64203
 
 func init() { programs["run-as-node"] = runAsNode }
 
-// A runAsReport is what a node found that ran a program as another user.
+// A runAsReport is the report of a node that ran a program as another user.
 type runAsReport struct {
 	May    string // error of MayRunAs
 	Output string
 	Err    string
-	Stop   string // outcome of a run that was stopped
-	Alive  bool   // and whether a process of it was left
-	Swept  bool   // the folder of the run is gone
+	Stop   string // outcome of a stopped run
+	Alive  bool   // whether one of its processes was left
+	Swept  bool   // the folder of the run was removed
 }
 
-// runAsScript says what the program may do: who it is, what capabilities it has, what it
-// reads of its body, of the node's secret, and of the folder of another run. It leaves
-// behind what only it may remove.
+// runAsScript prints what the program can do: its user, its capabilities, and what it can
+// read of its body, of the node's secret and of another run's folder. It leaves files
+// behind that only it may remove.
 const runAsScript = `id -u; id -g; id -G; grep CapEff /proc/self/status; grep CapAmb /proc/self/status; pwd; cat "$BALEFIRE_BODY_FILE"
 cat "$1" 2>/dev/null || echo no secret; cat "$2"/w/* 2>/dev/null || echo no other run; ls "$2" >/dev/null 2>&1 || echo no list
 mkdir -m 700 sub && echo mine > sub/file && chmod 500 sub; echo $HOME`
 
-// runAsNode is a node without privileges but the capabilities that it has: it runs a
-// program as another user, in the folder args[0].
+// runAsNode is a node with no privileges except its capabilities: it runs a program as
+// another user, in the folder args[0].
 func runAsNode(args []string) int {
 	base := args[0]
 	var out runAsReport
@@ -84,7 +84,7 @@ func runAsNode(args []string) int {
 		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		over := time.After(testTimeout)
-		for countSleepers() < 2 { // both of them are deaf then
+		for countSleepers() < 2 { // then both ignore SIGTERM
 			select {
 			case <-tick.C:
 			case <-over:
@@ -102,7 +102,7 @@ func runAsNode(args []string) int {
 	return printJSON(out)
 }
 
-// sleeperTask is the task whose programs do not stop by themselves.
+// sleeperTask is the task whose programs do not stop on their own.
 var sleeperTask = proto.TaskID{0: 1, 15: 0x99}
 
 // countSleepers counts its sleeps.
@@ -117,8 +117,8 @@ func countSleepers() (n int) {
 	return n
 }
 
-// asNode runs the program run-as-node as a user who has these capabilities alone, and
-// gains none: as the unit of the service does it.
+// asNode runs the program run-as-node as a user that has only these capabilities and
+// cannot gain others, like the service unit does.
 func asNode(t *testing.T, caps ...uintptr) (out runAsReport) {
 	t.Helper()
 	top, err := os.MkdirTemp("", "run-as-")
@@ -139,7 +139,7 @@ func asNode(t *testing.T, caps ...uintptr) (out runAsReport) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nodeUser, Gid: nodeUser}, AmbientCaps: caps}
 	ran := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // it ends with this goroutine: nobody else loses capabilities
+		runtime.LockOSThread() // the thread ends with this goroutine: no other loses capabilities
 		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 			ran <- err
 			return
@@ -179,23 +179,23 @@ func copyProgram(t *testing.T, from, to string) {
 	}
 }
 
-// isRoot reports whether the test may become another user. Without that right it ends
-// there, or fails where CI=true says that everything is to run.
+// isRoot reports whether the test may become another user. Without that privilege the
+// test stops, or fails if CI=true requires every test to run.
 func isRoot(t *testing.T) bool {
 	t.Helper()
 	if os.Geteuid() == 0 {
 		return true
 	}
 	if os.Getenv("CI") == "true" {
-		t.Fatal("nobody but root becomes another user: run the tests as root")
+		t.Fatal("only root can become another user: run the tests as root")
 	}
-	t.Log("it needs root: what stands without is in TestRunAsIsRefused")
+	t.Log("needs root: TestRunAsIsRefused covers what works without")
 	return false
 }
 
-// A handler that runs as another user has no capability of the node, reads its own body
-// and neither the node's key nor what other runs have, is stopped like any other, and what
-// it leaves is removed.
+// A handler that runs as another user has no capability of the node and reads its own
+// body, but neither the node's key nor the files of other runs. It is stopped like any
+// other, and its leftovers are removed.
 func TestRunAsAnotherUser(t *testing.T) {
 	if !isRoot(t) {
 		return
@@ -216,7 +216,7 @@ func TestRunAsAnotherUser(t *testing.T) {
 		t.Errorf("it runs in %s", lines[5])
 	}
 	if !out.Swept {
-		t.Error("what it left in its folder stays")
+		t.Error("its leftovers were not removed")
 	}
 	if !strings.HasPrefix(out.Stop, "cancelled") || out.Alive {
 		t.Errorf("stopped, it was %q, and a process is left: %v", out.Stop, out.Alive)
@@ -226,7 +226,7 @@ func TestRunAsAnotherUser(t *testing.T) {
 	}
 }
 
-// What gives a program the rights of the node, or more, is refused, and who does not exist.
+// A user with the rights of the node or more, or one that does not exist, is refused.
 func TestRunAsIsRefused(t *testing.T) {
 	self := os.Geteuid()
 	for runAs, want := range map[string]string{
@@ -251,7 +251,7 @@ func TestRunAsIsRefused(t *testing.T) {
 	}
 }
 
-// A folder that the user cannot reach is named, with what to do.
+// The error for a folder that the user cannot reach names it and states what to do.
 func TestRunAsNeedsAReachableFolder(t *testing.T) {
 	if !isRoot(t) {
 		return
@@ -261,6 +261,6 @@ func TestRunAsNeedsAReachableFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := MayRunAs(fmt.Sprintf("%d:%d", taskUser, taskUser), dir); err == nil || !strings.Contains(err.Error(), "0711") {
-		t.Errorf("it is reached: %v", err)
+		t.Errorf("the folder counts as reachable: %v", err)
 	}
 }
