@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestHorizon: the decision what has expired, reading by reading.
+// TestHorizon tests the decision on what has expired, reading by reading.
 func TestHorizon(t *testing.T) {
 	const at = int64(1_800_000_000_000)
 	minute, hour := time.Minute.Milliseconds(), time.Hour.Milliseconds()
@@ -36,8 +36,8 @@ func TestHorizon(t *testing.T) {
 	}
 }
 
-// TestHorizonNeverRunsAhead (I14): nothing expires before some reading of the
-// wall clock has said so.
+// TestHorizonNeverRunsAhead (I14): nothing expires before a reading of the wall clock has
+// reached its expiry.
 func TestHorizonNeverRunsAhead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var h expiryHorizon
@@ -52,7 +52,7 @@ func TestHorizonNeverRunsAhead(t *testing.T) {
 				t.Fatalf("horizon %d, the highest reading is %d", got, highest)
 			}
 			if got > wall+backLimit.Milliseconds() {
-				t.Fatalf("horizon %d though the clock says %d", got, wall)
+				t.Fatalf("horizon %d although the clock reads %d", got, wall)
 			}
 		}
 	})

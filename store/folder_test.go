@@ -12,8 +12,8 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// TestSecondLockNamesTheHolder: a second daemon on one folder is told who has it,
-// and the folder is free once the holder is killed.
+// TestSecondLockNamesTheHolder: the error for a second daemon on a folder names the
+// holder, and the folder is free once the holder is killed.
 func TestSecondLockNamesTheHolder(t *testing.T) {
 	dir := os.Getenv("LOCK_DIR_OF_TEST")
 	if dir != "" { // the first daemon
@@ -84,7 +84,7 @@ func TestMarkEngine(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := store.MarkEngine(strange, "pebble"); !errors.Is(err, store.ErrOtherEngine) {
-		t.Errorf("a folder with a stranger's files: %v", err)
+		t.Errorf("a folder with unrelated files: %v", err)
 	}
 	begun := t.TempDir() // a mark that a crash left half written
 	if err := os.WriteFile(filepath.Join(begun, "ENGINE.tmp"), []byte("pe"), 0o600); err != nil {
@@ -101,6 +101,6 @@ func TestDiskSpace(t *testing.T) {
 		t.Errorf("free %d of %d, %v", free, total, err)
 	}
 	if _, _, err := store.DiskSpace(filepath.Join(t.TempDir(), "missing"))(); err == nil {
-		t.Error("the space of a missing folder is known")
+		t.Error("no error for the space of a missing folder")
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// TestShortMemoryRefusesNewWork (I13, I15): while what is kept takes up more memory
-// than it may, new work is refused with an error that says so; all else passes.
+// TestShortMemoryRefusesNewWork (I13, I15): while the heap exceeds its limit, new work is
+// refused with an error that states this; everything else succeeds.
 func TestShortMemoryRefusesNewWork(t *testing.T) {
 	var used atomic.Int64
 	s := open(t, mem.New(), store.Config{Memory: func() (int64, int64) { return used.Load(), 100 }})
@@ -41,8 +41,8 @@ func TestShortMemoryRefusesNewWork(t *testing.T) {
 	}
 }
 
-// TestRefusalIsReportedOnce (I13): a disk that runs full is told once, so is its recovery,
-// and one that is full and not full in turns is told of no more than that.
+// TestRefusalIsReportedOnce (I13): a full disk is reported once, its recovery too, and
+// flapping causes no further reports.
 func TestRefusalIsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var free, used atomic.Int64
@@ -58,7 +58,7 @@ func TestRefusalIsReportedOnce(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if !slices.Equal(told, want) {
-				t.Fatalf("told %v, want %v", told, want)
+				t.Fatalf("reported %v, want %v", told, want)
 			}
 		}
 		time.Sleep(time.Minute)
@@ -82,8 +82,8 @@ func TestRefusalIsReportedOnce(t *testing.T) {
 	})
 }
 
-// TestHeapInUse: what is measured is what lives in the heap, and its bound lies
-// below the limit of the runtime.
+// TestHeapInUse: live heap memory is measured, and its bound is below the limit of the
+// runtime.
 func TestHeapInUse(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() { debug.SetMemoryLimit(before) })

@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// A program that is being started holds what its parent had open for a moment: a
-// node that opens its folder again at that moment waits for it.
+// A program that is being started briefly holds the open files of its parent: a node that
+// reopens its folder at that moment waits.
 func TestLockWaitsForAStartingProgram(t *testing.T) {
 	dir := t.TempDir()
 	l, err := LockDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, err := syscall.Dup(int(l.file.Fd())) // what a fork does
+	child, err := syscall.Dup(int(l.file.Fd())) // like a fork
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	time.AfterFunc(50*time.Millisecond, func() { syscall.Close(child) }) // what exec does
+	time.AfterFunc(50*time.Millisecond, func() { syscall.Close(child) }) // like exec
 	again, err := LockDir(dir)
 	if err != nil {
 		t.Fatal(err)

@@ -17,8 +17,8 @@ import (
 	"github.com/balefire/balefire/store/storetest"
 )
 
-// TestSweeperCyclesThroughBuckets: what expires leaves the disk by itself, at once when it
-// is much, and a store without anything that expires is left alone.
+// TestSweeperCyclesThroughBuckets: expired records are removed from disk, in one go if
+// there are many, and a store without expiring records is left alone.
 func TestSweeperCyclesThroughBuckets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var scans atomic.Int64
@@ -53,13 +53,13 @@ func TestSweeperCyclesThroughBuckets(t *testing.T) {
 		scans.Store(0)
 		time.Sleep(time.Hour)
 		if n := scans.Load(); n > 100 {
-			t.Errorf("%d scans in an hour after all that expires is gone", n)
+			t.Errorf("%d scans in an hour after all expiring records are gone", n)
 		}
 	})
 }
 
-// TestClockJumps (I14): a clock that goes back far expires nothing and hides
-// nothing; one that stays there is believed after a day.
+// TestClockJumps (I14): a clock that jumps far back expires and hides nothing; one that
+// stays there is believed after a day.
 func TestClockJumps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Date(2026, 5, 1, 0, 0, 0, 0, time.UTC)
@@ -95,15 +95,14 @@ func TestClockJumps(t *testing.T) {
 		m.Advance(2 * time.Hour)
 		time.Sleep(10 * time.Minute)
 		there("c", true)
-		m.Advance(23 * time.Hour) // the clock has gone on evenly for a day: it is the truth
+		m.Advance(23 * time.Hour) // the clock has advanced evenly for a day: it is believed
 		time.Sleep(10 * time.Minute)
 		there("c", false)
 		there("b", true)
 	})
 }
 
-// TestReserve (I13): below the reserve new work is refused, the rest passes;
-// space that comes back is noticed.
+// TestReserve (I13): below the reserve only new work is refused; freed space is noticed.
 func TestReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var free atomic.Int64
@@ -121,7 +120,7 @@ func TestReserve(t *testing.T) {
 			b.NewWork()
 			return s.Apply(t.Context(), b)
 		}
-		for i := range 4 { // 149 bytes each: the fifth is refused between two looks
+		for i := range 4 { // 149 bytes each: the fifth is refused between two measurements
 			if err := work(); err != nil {
 				t.Fatalf("work %d: %v", i, err)
 			}
@@ -130,7 +129,7 @@ func TestReserve(t *testing.T) {
 			t.Errorf("work below the reserve: %v, full %v", err, s.Full())
 		}
 		if err := s.Apply(t.Context(), putBatch("end", "v")); err != nil {
-			t.Errorf("an end below the reserve: %v", err)
+			t.Errorf("a result below the reserve: %v", err)
 		}
 		broken.Store(true)
 		time.Sleep(5 * time.Second)
@@ -241,8 +240,8 @@ func withSchema(t *testing.T, number string) store.Engine {
 	return e
 }
 
-// TestMetrics: a store that is opened again registers again, and all it shows
-// is in order.
+// TestMetrics: a reopened store registers its metrics again, and all metrics are well
+// formed.
 func TestMetrics(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	e := mem.New()
@@ -282,6 +281,6 @@ func TestPrefixEnd(t *testing.T) {
 		}
 	}
 	if store.PrefixEnd(nil) != nil || store.PrefixEnd([]byte("\xff\xff")) != nil {
-		t.Error("a prefix that has no end has one")
+		t.Error("a prefix without an end has one")
 	}
 }

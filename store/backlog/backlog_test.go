@@ -41,7 +41,7 @@ func newFixture(t testing.TB, cfg Config) *fixture {
 	return w
 }
 
-// reopen rebuilds the backlog from the store, as a start of the process does.
+// reopen rebuilds the backlog from the store, like a restart.
 func (w *fixture) reopen() {
 	w.t.Helper()
 	b, err := Open(w.store, testBuckets, w.cfg)
@@ -51,12 +51,12 @@ func (w *fixture) reopen() {
 	w.Backlog = b
 }
 
-// task makes a pending task for the group, of the class.
+// task returns a pending task of the class for the group.
 func (w *fixture) task(group string, c proto.Class) NewEntry {
 	w.n++
 	id := proto.NewTaskID(w.clock.Clock().Now())
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(nil, w.n))
-	copy(id[9:], sum[:]) // in no order, and the same in every run
+	copy(id[9:], sum[:]) // unordered, but the same in every run
 	id[6], id[7] = 0x70, 0
 	return NewEntry{Key: TaskKey(id), Stored: &proto.Stored{
 		Envelope: &proto.Envelope{Header: []byte("header"), Body: make([]byte, 100)},
@@ -92,7 +92,7 @@ func (w *fixture) change(k Key, f func(r *proto.Record) Action) {
 	}
 }
 
-// end moves the task to a terminal state and to where that belongs.
+// end moves the task to a terminal state and the matching set.
 func (w *fixture) end(k Key, state proto.TaskState) {
 	w.t.Helper()
 	w.change(k, func(r *proto.Record) Action {
@@ -140,7 +140,7 @@ func TestEntryFromAddToDone(t *testing.T) {
 	}
 	w.end(k, success)
 	if _, set, err := w.Get(k); err != nil || set != Done {
-		t.Errorf("after the end it is on %v, %v", set, err)
+		t.Errorf("after the end it is in %v, %v", set, err)
 	}
 	if _, err := w.Stored(k); !errors.Is(err, ErrNotFound) {
 		t.Errorf("the body of a done entry is still there: %v", err)
@@ -164,8 +164,8 @@ func TestDeadKeepsTheBody(t *testing.T) {
 	}
 }
 
-// TestCapacity holds S02: work above the limits is refused with what is full, and
-// what must get through for work to end still passes.
+// TestCapacity covers S02: work above the limits is refused with the full limit named,
+// and writes needed to finish work still succeed.
 func TestCapacity(t *testing.T) {
 	w := newFixture(t, Config{MaxEntries: 3})
 	for range 3 {
@@ -182,7 +182,7 @@ func TestCapacity(t *testing.T) {
 	keys := w.takeAll("p")
 	w.end(keys[0], success)
 	w.end(keys[1], success)
-	w.addOne("p", classNormal, nil) // S03: it takes new work again by itself
+	w.addOne("p", classNormal, nil) // S03: it accepts new work again on its own
 
 	w = newFixture(t, Config{MaxBytes: 300})
 	w.addOne("p", classNormal, nil)
@@ -229,7 +229,7 @@ func TestRetryWaitsForItsTime(t *testing.T) {
 	if keys := w.takeAll("p"); len(keys) != 0 {
 		t.Fatal("taken before its time")
 	}
-	w.clock.SetWall(time.UnixMilli(0)) // I14: a jump of the wall holds no retry back
+	w.clock.SetWall(time.UnixMilli(0)) // I14: a jump of the wall clock does not delay a retry
 	w.clock.Advance(time.Millisecond)
 	if keys := w.takeAll("p"); len(keys) != 1 {
 		t.Fatal("not taken at its time")
@@ -249,8 +249,8 @@ func TestRetryWaitsForItsTime(t *testing.T) {
 	}
 }
 
-// TestRequestedDueTimeFollowsTheWallClock: a task for eight o'clock starts at eight o'clock
-// also when the wall clock is set right in between.
+// TestRequestedDueTimeFollowsTheWallClock: a task for eight o'clock starts at eight
+// o'clock even if the wall clock is corrected in between.
 func TestRequestedDueTimeFollowsTheWallClock(t *testing.T) {
 	w := newFixture(t, Config{})
 	at := w.clock.Clock().Now().Add(time.Hour)
@@ -277,18 +277,18 @@ func TestPausedGroupCostsNothing(t *testing.T) {
 		t.Error("took from a paused group")
 	}
 	if _, ok := w.NextAny(nil); ok {
-		t.Error("a paused group asks to be woken for")
+		t.Error("a paused group requests a wakeup")
 	}
 	select {
 	case <-w.Wake("p"):
-		t.Error("a paused group rang")
+		t.Error("a paused group sent a notification")
 	default:
 	}
 	w.Resume("p")
 	select {
 	case <-w.Wake("p"):
 	default:
-		t.Error("a resumed group did not ring")
+		t.Error("a resumed group did not send a notification")
 	}
 	if len(w.takeAll("p")) != 1 {
 		t.Error("nothing taken after the pause")
@@ -323,7 +323,7 @@ func TestExpiry(t *testing.T) {
 		t.Fatalf("expired %v", got)
 	}
 	if more := w.TakeExpired(nil, 10, time.Second); len(more) != 0 {
-		t.Errorf("shown twice at once: %v", more)
+		t.Errorf("returned again at once: %v", more)
 	}
 	w.Postpone(keys[1], now.Add(time.Hour))
 	w.end(keys[2], failed)
@@ -373,8 +373,8 @@ func TestListPagesAreWhole(t *testing.T) {
 	}
 }
 
-// TestChangesOfOneEntryAreSerial: two who change one entry see each other's
-// change, whichever comes first.
+// TestChangesOfOneEntryAreSerial: two goroutines that change one entry see each other's
+// changes, whichever comes first.
 func TestChangesOfOneEntryAreSerial(t *testing.T) {
 	w := newFixture(t, Config{})
 	k, other := w.addOne("p", classNormal, nil), w.addOne("p", classNormal, nil)

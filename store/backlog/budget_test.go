@@ -10,9 +10,8 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// TestWriteBudget counts what a task costs: one operation when it comes, one for
-// a change, three for its end, no read but what the caller saved itself, and few
-// commits for many tasks.
+// TestWriteBudget counts the cost of a task: one operation to add it, one per change,
+// three to end it, no reads, and few commits for many tasks.
 func TestWriteBudget(t *testing.T) {
 	w := newFixture(t, Config{Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
 	const n = 1000
@@ -53,8 +52,7 @@ func TestWriteBudget(t *testing.T) {
 	check("done", 3, change(func(r *proto.Record) Action { r.State = success; return ToDone }))
 }
 
-// TestStaleRecordInEditIsIgnored: who holds a record that was changed
-// meanwhile decides about the newer one.
+// TestStaleRecordInEditIsIgnored: a caller with a stale record decides on the newer one.
 func TestStaleRecordInEditIsIgnored(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
@@ -66,7 +64,7 @@ func TestStaleRecordInEditIsIgnored(t *testing.T) {
 	w.change(k, func(r *proto.Record) Action { r.Cancel = true; return Write })
 	errs := w.Change(t.Context(), []Edit{{Key: k, Record: st.Record, Version: it.Version}}, func(_ int, r *proto.Record) Action {
 		if !r.Cancel {
-			t.Error("decided about an old record")
+			t.Error("decided on a stale record")
 		}
 		return Keep
 	})
@@ -75,8 +73,8 @@ func TestStaleRecordInEditIsIgnored(t *testing.T) {
 	}
 }
 
-// TestMemory bounds the cost of a pending entry: at most 250 bytes besides what
-// the store itself needs.
+// TestMemory bounds the memory of a pending entry: at most 250 bytes in addition to the
+// store's own.
 func TestMemory(t *testing.T) {
 	const n = 100_000
 	w := newFixture(t, Config{MaxEntries: n + 1, MaxBytes: 1 << 30})
@@ -89,7 +87,7 @@ func TestMemory(t *testing.T) {
 		}
 		w.add(news...)
 	}
-	w.addOne("p", classNormal, nil) // the store lets go of the last large batch
+	w.addOne("p", classNormal, nil) // the store releases the last large batch
 	w.reopen()
 	w.Backlog = nil
 	heap := func() uint64 {
@@ -112,8 +110,8 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive(w)
 }
 
-// TestChangeInTheCallersBatch: what the caller writes with its own batch is there whole or
-// not at all, in the store and in memory.
+// TestChangeInTheCallersBatch: a change in the caller's own batch is applied completely
+// or not at all, in the store and in memory.
 func TestChangeInTheCallersBatch(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
@@ -141,7 +139,7 @@ func TestChangeInTheCallersBatch(t *testing.T) {
 		if conflict {
 			step.Discard()
 			if got := w.takeAll("p"); len(got) != 1 {
-				t.Fatal("after the conflict it is not there any more")
+				t.Fatal("missing after the conflict")
 			}
 			continue
 		}
@@ -152,8 +150,9 @@ func TestChangeInTheCallersBatch(t *testing.T) {
 	}
 }
 
-// TestLaneAdvancesPastABusyEntry: the first of a lane ends while a change of the
-// next is being written; whether that is written or dropped, it is next.
+// TestLaneAdvancesPastABusyEntry: the head of a lane ends while a change of the second
+// entry is being written; whether that change is written or discarded, the second entry
+// is next.
 func TestLaneAdvancesPastABusyEntry(t *testing.T) {
 	for _, written := range []bool{true, false} {
 		w := newFixture(t, Config{})
@@ -182,8 +181,8 @@ func TestLaneAdvancesPastABusyEntry(t *testing.T) {
 	}
 }
 
-// TestTombstoneIsKept: an end that must be remembered costs a record, but
-// neither a body nor room for new work.
+// TestTombstoneIsKept: a tombstone takes a record, but neither a body nor capacity for
+// new work.
 func TestTombstoneIsKept(t *testing.T) {
 	w := newFixture(t, Config{MaxEntries: 1})
 	k := w.addOne("p", classNormal, nil)
@@ -196,7 +195,7 @@ func TestTombstoneIsKept(t *testing.T) {
 			t.Error("an ended entry was taken")
 		}
 		if err := w.Add(t.Context(), []NewEntry{{Key: k, Stored: w.task("p", classNormal).Stored}})[0]; !errors.Is(err, ErrExists) {
-			t.Errorf("it came again: %v", err)
+			t.Errorf("it was added again: %v", err)
 		}
 		if r, set, err := w.Get(k); err != nil || set != Live || r.State != success {
 			t.Errorf("get = %v, %v, %v", r, set, err)
@@ -210,8 +209,8 @@ func TestTombstoneIsKept(t *testing.T) {
 	}
 }
 
-// TestTombstoneIsReplaced: what ended and is remembered may come anew, whole, when the
-// caller says so; until that is written, or when it is dropped, the old one stands.
+// TestTombstoneIsReplaced: a caller may replace a tombstone with a new task; until that
+// is written, or if it is discarded, the tombstone stays.
 func TestTombstoneIsReplaced(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)
@@ -257,7 +256,7 @@ func TestTombstoneIsReplaced(t *testing.T) {
 	}
 }
 
-// TestDamagedRecordIsLeftAlone holds S48: one unreadable record costs that record.
+// TestDamagedRecordIsLeftAlone covers S48: an unreadable record affects only itself.
 func TestDamagedRecordIsLeftAlone(t *testing.T) {
 	w := newFixture(t, Config{})
 	good, bad := w.addOne("p", classNormal, nil), w.addOne("p", classNormal, nil)
@@ -281,8 +280,7 @@ func TestDamagedRecordIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestClosedStoreLeavesMemoryUnchanged: a change that was not written changed
-// nothing that others see.
+// TestClosedStoreLeavesMemoryUnchanged: a failed write changes nothing visible.
 func TestClosedStoreLeavesMemoryUnchanged(t *testing.T) {
 	w := newFixture(t, Config{})
 	k := w.addOne("p", classNormal, nil)

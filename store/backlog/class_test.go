@@ -6,8 +6,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestLowIsNeverStarved holds S14: under a flood of more urgent work the low class
-// gets at least one of every hundred that are taken, and the rescue is counted.
+// TestLowIsNeverStarved covers S14: under a flood of more urgent work the low class gets
+// at least one of every hundred taken tasks, and the rescue is counted.
 func TestLowIsNeverStarved(t *testing.T) {
 	w := newFixture(t, Config{})
 	var flood, lows []NewEntry

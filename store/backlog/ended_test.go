@@ -15,9 +15,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestDeadSetIsBounded holds S17 and I11: however many tasks fail, the
-// dead set stays within its bounds, and every task beyond them is in the archive
-// before it leaves the store.
+// TestDeadSetIsBounded covers S17 and I11: however many tasks fail, the dead set stays
+// within its bounds, and every task beyond them is archived before it leaves the store.
 func TestDeadSetIsBounded(t *testing.T) {
 	const failures, keep = 100_000, 1000
 	archived, told := map[Key]bool{}, 0
@@ -61,7 +60,7 @@ func TestDeadSetIsBounded(t *testing.T) {
 		}
 	}
 	if len(archived) != failures-keep || told != len(archived) {
-		t.Errorf("%d archived, %d told, want %d", len(archived), told, failures-keep)
+		t.Errorf("%d archived, %d reported, want %d", len(archived), told, failures-keep)
 	}
 	w.reopen()
 	if n := w.Stats().Dead; n != keep {
@@ -82,8 +81,8 @@ func TestDeadSetIsBounded(t *testing.T) {
 	}
 }
 
-// TestDeadEntriesAreArchivedFirst holds I11: while the archive cannot be
-// written the dead stay.
+// TestDeadEntriesAreArchivedFirst covers I11: while the archive cannot be written, dead
+// entries stay.
 func TestDeadEntriesAreArchivedFirst(t *testing.T) {
 	broken := errors.New("disk full")
 	w := newFixture(t, Config{MaxDead: 1, Archive: func(context.Context, []Archived) error { return broken }})
@@ -142,15 +141,14 @@ func TestPurge(t *testing.T) {
 	}
 }
 
-// TestBlockedLaneWaitsForAPerson holds I10: with on_dead: block a dead entry
-// holds those behind it, and those alone, over a restart and until somebody has
-// redriven it.
+// TestBlockedLaneWaitsForAPerson covers I10: with on_dead: block a dead entry blocks only
+// the entries behind it, also after a restart, until somebody redrives it.
 func TestBlockedLaneWaitsForAPerson(t *testing.T) {
 	w := newFixture(t, Config{})
 	inLane := func(r *proto.Record) { r.OrderingKey, r.OnDead = "k", "block" }
 	first, second, third := w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane)
 	other := w.addOne("p", classNormal, func(r *proto.Record) { r.OrderingKey = "l" })
-	w.end(second, failed) // out of turn: what stands before it goes on
+	w.end(second, failed) // out of order: the entries before it continue
 	if got := w.takeAll("p"); len(got) != 2 || got[0] != first || got[1] != other {
 		t.Fatalf("took %v, want %v and %v", got, first, other)
 	}
@@ -160,7 +158,7 @@ func TestBlockedLaneWaitsForAPerson(t *testing.T) {
 			t.Fatalf("took %v from behind a dead one", got)
 		}
 		if p, _ := w.Where(third); p.Status != "behind" || p.Behind != second.ID || !p.Blocked {
-			t.Errorf("it stands %+v", p)
+			t.Errorf("its position is %+v", p)
 		}
 		w.end(w.addOne("p", classNormal, nil), success)
 		w.reopen()
@@ -185,7 +183,7 @@ func TestSkippingLaneContinues(t *testing.T) {
 	inLane := func(r *proto.Record) { r.OrderingKey = "k" }
 	first, second := w.addOne("p", classNormal, inLane), w.addOne("q", classNormal, inLane)
 	w.takeAll("p")
-	w.Release(first, time.Minute) // S15: the head backs off, its key alone waits
+	w.Release(first, time.Minute) // S15: the head backs off, only its key waits
 	if got := w.takeAll("q"); len(got) != 0 {
 		t.Fatalf("took %v before its turn", got)
 	}
@@ -195,7 +193,7 @@ func TestSkippingLaneContinues(t *testing.T) {
 	}
 }
 
-// TestFileArchive: each line stands for one task and holds all of it.
+// TestFileArchive: each line contains one complete task.
 func TestFileArchive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "dead.jsonl")
 	w := newFixture(t, Config{})
@@ -234,12 +232,12 @@ func TestFileArchive(t *testing.T) {
 		t.Errorf("%d lines, want 3", lines)
 	}
 	if err := FileArchive(filepath.Join(path, "no"))(t.Context(), list); err == nil {
-		t.Error("an archive that cannot be written said nothing")
+		t.Error("an archive that cannot be written returned no error")
 	}
 }
 
-// I14: while the wall clock is doubted nothing expires and nothing is too old to
-// be kept; afterwards both go by it again.
+// I14: while the wall clock is doubted nothing expires and nothing is removed by age;
+// afterwards both follow it again.
 func TestDoubtedClockRemovesNothing(t *testing.T) {
 	var off time.Duration
 	cfg := Config{DoneFor: time.Hour, DeadFor: time.Hour, Expires: func(_ Key, r *proto.Record) int64 { return r.NotAfterMs }}
@@ -264,6 +262,6 @@ func TestDoubtedClockRemovesNothing(t *testing.T) {
 		t.Errorf("expired: %v", got)
 	}
 	if done, err := w.Tidy(t.Context()); err != nil || done.Forgotten != 1 || done.Archived != 1 {
-		t.Errorf("by a clock that is believed: %+v, %v", done, err)
+		t.Errorf("by a believed clock: %+v, %v", done, err)
 	}
 }

@@ -11,28 +11,28 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A simple is what the model keeps of an entry.
+// A simple is an entry of the model.
 type simple struct {
 	key     Key
 	group   string
 	class   proto.Class
 	lane    string
-	arrival int // order of what is ready
-	seq     int // order of the lane
+	arrival int // order among ready entries
+	seq     int // order in the lane
 	due     time.Duration
 	diskDue time.Duration // what the record says
-	ttl     time.Duration // what the record says, -1 none
-	expires time.Duration // shown by TakeExpired from then on, -1 never
+	ttl     time.Duration // in the record, -1: none
+	expires time.Duration // when TakeExpired returns it, -1: never
 	taken   bool
 	parked  bool
 }
 
-// A model is a backlog as slow and plain as can be.
+// A model is a simple, slow backlog.
 type model struct {
 	w        *fixture
 	now      time.Duration
 	live     []*simple
-	held     []*simple // dead, and hold their lanes
+	held     []*simple // dead and blocking their lanes
 	paused   map[string]bool
 	arrivals int
 	done     int
@@ -47,7 +47,7 @@ func (m *model) find(k Key) *simple {
 	return m.live[i]
 }
 
-// free tells whether s may be taken now.
+// free reports whether s may be taken now.
 func (m *model) free(s *simple) bool {
 	if s.taken || s.parked || s.due > m.now || m.paused[s.group] {
 		return false
@@ -60,7 +60,7 @@ func (m *model) free(s *simple) bool {
 	return true
 }
 
-// checkTaken holds what a take of everything returned against the model.
+// checkTaken compares the result of taking everything with the model.
 func (m *model) checkTaken(t *rapid.T, group string, got []Item) {
 	want := map[Key]*simple{}
 	for _, s := range m.live {
@@ -72,7 +72,7 @@ func (m *model) checkTaken(t *rapid.T, group string, got []Item) {
 	for _, it := range got {
 		s := want[it.Key]
 		if s == nil {
-			t.Fatalf("took %v of %s, which the model does not let go", it.Key, group)
+			t.Fatalf("took %v of %s, which is not free in the model", it.Key, group)
 		}
 		if b, ok := last[s.class]; ok && b > s.arrival {
 			t.Fatalf("took a younger one of class %v before an older", s.class)
@@ -82,7 +82,7 @@ func (m *model) checkTaken(t *rapid.T, group string, got []Item) {
 		s.taken = true
 	}
 	if len(want) > 0 {
-		t.Fatalf("left %d of %s, which the model lets go", len(want), group)
+		t.Fatalf("left %d of %s, which are free in the model", len(want), group)
 	}
 }
 
@@ -90,7 +90,7 @@ func (m *model) remove(s *simple) {
 	m.live = slices.DeleteFunc(m.live, func(o *simple) bool { return o == s })
 }
 
-// reopen does to the model what a restart does: memory is lost.
+// reopen applies a restart to the model: memory is lost.
 func (m *model) reopen() {
 	byID := slices.Clone(m.live)
 	slices.SortFunc(byID, func(a, b *simple) int { return a.key.ID.Compare(b.key.ID) })
@@ -126,8 +126,8 @@ func (m *model) check(t *rapid.T) {
 	}
 }
 
-// TestModel holds the backlog against the plain model over random histories: what
-// may be taken when (I10, S15), what a restart finds (I1), what is counted (I11).
+// TestModel compares the backlog with the model over random histories: what may be taken
+// when (I10, S15), what a restart finds (I1), and the counts (I11).
 func TestModel(outer *testing.T) {
 	start := time.UnixMilli(1_700_000_000_000)
 	groups, lanes := []string{"p", "q"}, []string{"", "", "a", "b"}
@@ -178,14 +178,14 @@ func TestModel(outer *testing.T) {
 				it, ok := w.TakeAny(nil, nil)
 				free := slices.ContainsFunc(m.live, m.free)
 				if ok != free {
-					t.Fatalf("took something: %v, the model says %v", ok, free)
+					t.Fatalf("took something: %v, the model: %v", ok, free)
 				}
 				if !ok {
 					return
 				}
 				s := m.find(it.Key)
 				if s == nil || !m.free(s) {
-					t.Fatalf("took %v, which the model does not let go", it.Key)
+					t.Fatalf("took %v, which is not free in the model", it.Key)
 				}
 				s.taken = true
 			},

@@ -8,7 +8,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// TestPagesAreNewestFirst holds that pages of any size, in either direction, list every
+// TestPagesAreNewestFirst checks that pages of any size, in either direction, list every
 // task once, whatever set it is in, even with more tasks than one selection finds.
 func TestPagesAreNewestFirst(t *testing.T) {
 	w := newFixture(t, Config{})
@@ -36,7 +36,7 @@ func TestPagesAreNewestFirst(t *testing.T) {
 		{"one page", Span{}, len(ids), newest},
 		{"pages of 7", Span{}, 7, newest},
 		{"the oldest first", Span{Oldest: true}, 1000, ids},
-		{"behind one", Span{From: newest[10]}, 50, newest[11:]},
+		{"after one", Span{From: newest[10]}, 50, newest[11:]},
 		{"from one", Span{From: newest[10], With: true}, 50, newest[10:]},
 	} {
 		if got := w.pages(tt.span, tt.limit, nil); !slices.Equal(got, tt.want) {
@@ -52,8 +52,8 @@ func TestPagesAreNewestFirst(t *testing.T) {
 	}
 }
 
-// TestPagingWhileTasksEnd holds that a task which ends between two pages is listed once: its
-// place in the list is its id, not the set that it is in.
+// TestPagingWhileTasksEnd checks that a task that ends between two pages is listed once:
+// its id determines its position in the list, not its set.
 func TestPagingWhileTasksEnd(t *testing.T) {
 	w := newFixture(t, Config{})
 	var keys []Key
@@ -72,7 +72,7 @@ func TestPagingWhileTasksEnd(t *testing.T) {
 		}
 		if len(got) == 3 {
 			w.end(keys[9], success) // listed already
-			w.end(keys[4], failed)  // to come
+			w.end(keys[4], failed)  // on a later page
 		}
 		if span.From = next; next.IsZero() {
 			break

@@ -7,7 +7,7 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// newTenants is a world whose groups are named PARTY/GROUP.
+// newTenants returns a fixture whose groups are named TENANT/GROUP.
 func newTenants(t *testing.T) *fixture {
 	return newFixture(t, Config{Tenant: func(_ Key, r *proto.Record) string {
 		name, _, _ := strings.Cut(string(r.Peer), "/")
@@ -15,9 +15,9 @@ func newTenants(t *testing.T) *fixture {
 	}})
 }
 
-// TestTenantsTakeTurns: within a class a tenant with many entries gets no more turns than
-// one with few entries, which it has from then on that they are there, over all
-// groups; of one tenant the oldest is first; and a single tenant gets all turns.
+// TestTenantsTakeTurns: within a class, over all groups, a tenant with many entries gets
+// no more turns than one with few, which gets its turns as soon as it has entries. The
+// oldest entry of a tenant is first, and a single tenant gets all turns.
 func TestTenantsTakeTurns(t *testing.T) {
 	w := newTenants(t)
 	tenantOf := map[Key]string{}
@@ -57,12 +57,11 @@ func TestTenantsTakeTurns(t *testing.T) {
 	}
 	overShare := func(string) bool { return true }
 	if got := take(3, overShare); strings.Contains(got, "-") {
-		t.Errorf("when all are over their share none is taken: %s", got)
+		t.Errorf("nothing is taken when all are over their share: %s", got)
 	}
 }
 
-// TestEntriesOfATenantAreTakenByAge: the turns of tenants leave the order within one as it
-// was.
+// TestEntriesOfATenantAreTakenByAge: turns do not change the order within a tenant.
 func TestEntriesOfATenantAreTakenByAge(t *testing.T) {
 	w := newTenants(t)
 	var want []Key

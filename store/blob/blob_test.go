@@ -59,7 +59,7 @@ func wantUsage(t *testing.T, d *Dir, blobs, parts int, bytes int64) {
 	if got.Blobs != blobs || got.Parts != parts || got.Bytes != bytes {
 		t.Errorf("usage = %+v, want %d blobs, %d parts, %d bytes", got, blobs, parts, bytes)
 	}
-	// What is counted must be what a fresh count finds.
+	// The counts must match a fresh count.
 	var fresh folder
 	fresh.root, fresh.cfg = d.root, Config{}.withDefaults()
 	if err := fresh.measure(); err != nil {
@@ -98,7 +98,7 @@ func TestBlobComesBack(t *testing.T) {
 	wantUsage(t, again, 1, 0, 0)
 }
 
-// S12: a body that arrives in many pieces survives any number of restarts.
+// S12: a body received in many pieces survives any number of restarts.
 func TestPartIsResumedAtTheOffsetOnRecord(t *testing.T) {
 	path := t.TempDir()
 	body := bytes.Repeat([]byte("0123456789"), 1000)
@@ -174,10 +174,10 @@ func TestWriterEndsOnce(t *testing.T) {
 		t.Error("wrote after the end")
 	}
 	if err := errors.Join(w.Close(), w.Abort()); err != nil {
-		t.Errorf("ending twice: %v", err)
+		t.Errorf("closing twice: %v", err)
 	}
 	put(t, d, "x", "new")
-	w, err = d.Resume("x") // beside the blob of that name
+	w, err = d.Resume("x") // while a blob of that name exists
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestWriterEndsOnce(t *testing.T) {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	w, err = d.Create("x") // begins anew
+	w, err = d.Create("x") // starts over
 	if err != nil || w.Offset() != 0 {
 		t.Fatalf("offset %d, %v, want 0", w.Offset(), err)
 	}
@@ -195,7 +195,7 @@ func TestWriterEndsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(w.Close(), w.Abort()); err != nil {
-		t.Errorf("ending after Commit: %v", err)
+		t.Errorf("closing after Commit: %v", err)
 	}
 	wantBody(t, d, "x", "newer")
 	wantUsage(t, d, 1, 0, 5)
@@ -228,11 +228,11 @@ func TestNamesThatAreRefused(t *testing.T) {
 		t.Errorf("%d files, %v, want the longest name alone", len(list), err)
 	}
 	if list, err := os.ReadDir(parent); err != nil || len(list) != 1 {
-		t.Errorf("%d files beside the folder, %v, want none", len(list)-1, err)
+		t.Errorf("%d files outside the folder, %v, want none", len(list)-1, err)
 	}
 }
 
-// What somebody puts into the folder leads nowhere and is left alone.
+// Symbolic links in the folder are neither followed nor removed.
 func TestSymbolicLinksAreNotFollowed(t *testing.T) {
 	parent := t.TempDir()
 	secret := filepath.Join(parent, "secret")
@@ -295,16 +295,16 @@ func TestSweepRemovesUnreferencedBlobs(t *testing.T) {
 		t.Errorf("swept %d, %v, want the two orphans", n, err)
 	}
 	wantUsage(t, d, 2, 1, 2)
-	m.SetWall(time.Now().AddDate(5, 0, 0)) // I14: the wall clock says nothing here
+	m.SetWall(time.Now().AddDate(5, 0, 0)) // I14: the wall clock does not matter here
 	if n, err := d.Sweep(keep); n != 0 || err != nil {
 		t.Errorf("swept %d, %v after a jump of the clock, want 0", n, err)
 	}
 	m.Advance(2 * time.Hour)
 	if n, err := d.Sweep(keep); n != 1 || err != nil {
-		t.Errorf("swept %d, %v, want what was fresh and is still an orphan", n, err)
+		t.Errorf("swept %d, %v, want the blob that was fresh and is still an orphan", n, err)
 	}
 	if err := writing.Commit(); err != nil {
-		t.Errorf("what is being written was swept: %v", err)
+		t.Errorf("a part being written was swept: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(path, "README.txt")); err != nil {
 		t.Error(err)
@@ -321,7 +321,7 @@ func TestRecentNamesAreForgotten(t *testing.T) {
 		m.Advance(time.Second)
 	}
 	if n := len(d.touched); n > 3000 {
-		t.Errorf("%d names are remembered, only 60 are recent", n)
+		t.Errorf("%d names are remembered, but only 60 are recent", n)
 	}
 }
 
@@ -345,7 +345,7 @@ func TestManyWritersAtOnce(t *testing.T) {
 	wantUsage(t, d, 80, 0, 8000)
 }
 
-// FuzzName: no name reaches a file outside of the folder or under another name.
+// FuzzName: no name reaches a file outside the folder or under another name.
 func FuzzName(f *testing.F) {
 	for _, s := range []string{"a", "../a", "con", "a.part", "0198c0de-1"} {
 		f.Add(s)

@@ -25,12 +25,12 @@ func TestLimits(t *testing.T) {
 		t.Errorf("err = %v, want ErrFull", err)
 	}
 	if _, err := w.Write(make([]byte, 5)); err != nil {
-		t.Errorf("what still fits was refused: %v", err)
+		t.Errorf("a body that still fits was refused: %v", err)
 	}
 	if err := w.Commit(); err != nil {
 		t.Error(err)
 	}
-	// I13: results and what was accepted already still get through.
+	// I13: results and bodies of accepted tasks still succeed.
 	if err := d.Essential().Put("result", make([]byte, 10)); err != nil {
 		t.Errorf("essential: %v", err)
 	}
@@ -55,7 +55,7 @@ func TestTotalIsHalfOfTheFreeDisk(t *testing.T) {
 	}
 	put(t, d, "a", strings.Repeat("x", 50))
 	if got := open(t, path, cfg).Usage().MaxTotal; got != 100 {
-		t.Errorf("limit = %d, want what is kept and half of 100", got)
+		t.Errorf("limit = %d, want the used bytes and half of 100", got)
 	}
 	broken := errors.New("no statfs")
 	cfg.Space = func() (int64, int64, error) { return 0, 0, broken }
@@ -64,8 +64,8 @@ func TestTotalIsHalfOfTheFreeDisk(t *testing.T) {
 	}
 }
 
-// S47, I1: whatever step fails, there is no blob that is not whole, the error
-// is typed, and the name can be written again.
+// S47, I1: whatever step fails, there is no incomplete blob, the error is typed, and the
+// name can be written again.
 func TestFailuresLeaveNoHalfBlob(t *testing.T) {
 	for _, op := range []string{"write", "sync", "rename", "syncdir"} {
 		t.Run(op, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestFailuresLeaveNoHalfBlob(t *testing.T) {
 				t.Errorf("err = %v, want ErrFull", err)
 			}
 			broken = false
-			if op == "syncdir" { // whole, but not known to be durable
+			if op == "syncdir" { // complete, but perhaps not durable
 				wantBody(t, d, "x", "newer")
 			} else {
 				wantBody(t, d, "x", "old")

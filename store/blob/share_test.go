@@ -20,10 +20,10 @@ func part(t *testing.T, d *Dir, name string, n int) error {
 	return err
 }
 
-// TestOneOwnersPartsLeaveSpaceForOthers: an owner may hold nine times the bytes that are
-// free, in blobs and in parts that it never finishes, also after a restart; another
-// has room. A part that nobody added to for an hour makes room for whoever needs it,
-// the oldest first, and one that grows stays.
+// TestOneOwnersPartsLeaveSpaceForOthers: an owner may hold nine times the free bytes, in
+// blobs and unfinished parts, also after a restart; another owner still has space. A part
+// that has not grown for an hour is removed when space is needed, the oldest first; a
+// growing one stays.
 func TestOneOwnersPartsLeaveSpaceForOthers(t *testing.T) {
 	m := clock.NewManual(time.Unix(1e9, 0))
 	path := t.TempDir()
@@ -61,7 +61,7 @@ func TestOneOwnersPartsLeaveSpaceForOthers(t *testing.T) {
 	}
 	m.Advance(50 * time.Minute)
 	if err := alpha.Fits(300); !errors.Is(err, ErrFull) {
-		t.Errorf("a part of 50 minutes made room: %v", err)
+		t.Errorf("a part of 50 minutes was removed: %v", err)
 	}
 	d.Delete("more")
 	if err := part(t, d, "grows", 1); err != nil {
@@ -73,7 +73,7 @@ func TestOneOwnersPartsLeaveSpaceForOthers(t *testing.T) {
 	}
 	w, err := mallory.Resume("stalled")
 	if err != nil || w.Offset() != 0 {
-		t.Errorf("the part that stood still has %d bytes, %v", w.Offset(), err)
+		t.Errorf("the stalled part has %d bytes, %v", w.Offset(), err)
 	}
 	w.Abort()
 	if w, err := mallory.Resume("grows"); err != nil || w.Offset() != 101 {
@@ -90,12 +90,12 @@ func TestOneOwnersPartsLeaveSpaceForOthers(t *testing.T) {
 		}
 	}
 	if len(d.ownerBytes)+len(d.owners) != 0 || d.Usage().Bytes != 0 {
-		t.Errorf("of an empty folder %v is held by %v", d.ownerBytes, d.owners)
+		t.Errorf("in an empty folder %v is held by %v", d.ownerBytes, d.owners)
 	}
 }
 
-// TestResultsAreTakenBeyondTheLimit (I13): what must get through is bounded by the
-// disk alone, and of that one owner has nine times what is free.
+// TestResultsAreTakenBeyondTheLimit (I13): results are bounded only by the disk, of which
+// one owner may hold nine times the free space.
 func TestResultsAreTakenBeyondTheLimit(t *testing.T) {
 	disk := int64(1000)
 	d := open(t, t.TempDir(), Config{MaxTotal: 100, Space: func() (int64, int64, error) { return disk, 10_000, nil }})
@@ -106,7 +106,7 @@ func TestResultsAreTakenBeyondTheLimit(t *testing.T) {
 	}
 	disk -= 500
 	if err := results.Put("huge", make([]byte, 460)); !errors.Is(err, ErrShare) {
-		t.Errorf("a result that leaves nothing of the disk: %v", err)
+		t.Errorf("a result that fills the disk: %v", err)
 	}
 	if err := d.Essential().Of("other").Put("next", make([]byte, 400)); err != nil {
 		t.Errorf("the result of another: %v", err)

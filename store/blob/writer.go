@@ -8,19 +8,19 @@ import (
 	"runtime"
 )
 
-// A Writer writes one blob from its beginning to its end. It is for one
-// goroutine. End it with Commit, Abort or Close.
+// A Writer writes one blob sequentially. It is not safe for concurrent use. Finish with
+// Commit, Abort or Close.
 type Writer struct {
 	dir    *Dir
 	name   string
 	file   *os.File
 	offset int64
-	err    error // once set, what the file holds behind the last Sync is not known
+	err    error // once set, the content of the file after the last Sync is unknown
 	closed bool
 }
 
-// Create begins the blob called name. A part of that name from before is lost;
-// a blob of that name stays until Commit replaces it.
+// Create starts writing the blob called name. An existing part of that name is discarded;
+// an existing blob of that name stays until Commit replaces it.
 func (d *Dir) Create(name string) (*Writer, error) {
 	w, err := d.openPart(name)
 	if err != nil {
@@ -32,9 +32,8 @@ func (d *Dir) Create(name string) (*Writer, error) {
 	return w, nil
 }
 
-// Resume goes on with the part called name, or begins it. Offset tells how
-// much is there; after a crash, bytes beyond what was synced may be garbage:
-// Truncate to the offset that is on record.
+// Resume continues the part called name, or starts it. Offset returns its size. After a
+// crash, bytes that were not synced may be garbage: Truncate to the recorded offset.
 func (d *Dir) Resume(name string) (*Writer, error) {
 	w, err := d.openPart(name)
 	if err != nil {
@@ -58,7 +57,7 @@ func (d *Dir) Put(name string, body []byte) error {
 	return nil
 }
 
-// openPart opens the part called name at its end, making it if needed.
+// openPart opens the part called name at its end and creates it if needed.
 func (d *Dir) openPart(name string) (*Writer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,11 +90,10 @@ func (d *Dir) openPart(name string) (*Writer, error) {
 	return w, nil
 }
 
-// Offset returns how many bytes are written; not all need be durable.
+// Offset returns how many bytes were written; not all need to be durable.
 func (w *Writer) Offset() int64 { return w.offset }
 
-// Write appends p. It takes all of p or nothing: after ErrTooLarge or ErrFull
-// the part is as it was before.
+// Write appends all of p or nothing: after ErrTooLarge or ErrFull the part is unchanged.
 func (w *Writer) Write(p []byte) (int, error) {
 	if err := w.usable(); err != nil {
 		return 0, err
@@ -122,7 +120,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Truncate cuts the part to its first n bytes and goes on writing there.
+// Truncate cuts the part to its first n bytes; writing continues there.
 func (w *Writer) Truncate(n int64) error {
 	if err := w.usable(); err != nil {
 		return err
@@ -138,8 +136,8 @@ func (w *Writer) Truncate(n int64) error {
 	return nil
 }
 
-// Sync makes what is written durable. After an error nothing behind the last
-// good Sync can be trusted: close the writer, resume, truncate.
+// Sync makes the written bytes durable. After an error nothing after the last successful
+// Sync can be trusted: close the writer, resume, truncate.
 func (w *Writer) Sync() error {
 	if err := w.usable(); err != nil {
 		return err
@@ -151,8 +149,8 @@ func (w *Writer) Sync() error {
 	return nil
 }
 
-// Commit makes the part the blob, durably, and ends the writer. After an error
-// the blob may be there or not; Abort removes a part that is left.
+// Commit durably turns the part into the blob and closes the writer. After an error the
+// blob may or may not exist; Abort removes a leftover part.
 func (w *Writer) Commit() error {
 	if err := w.Sync(); err != nil {
 		return err
@@ -167,7 +165,7 @@ func (w *Writer) Commit() error {
 	return nil
 }
 
-// rename gives the part the name of the blob.
+// rename renames the part to the blob.
 func (w *Writer) rename() error {
 	d := w.dir
 	d.mu.Lock()
@@ -195,8 +193,8 @@ func (w *Writer) rename() error {
 	return nil
 }
 
-// Close ends the writer and keeps the part for Resume. It does not sync.
-// After Commit or Abort it does nothing.
+// Close closes the writer without a sync and keeps the part for Resume. After Commit or
+// Abort it does nothing.
 func (w *Writer) Close() error {
 	w.dir.mu.Lock()
 	defer w.dir.mu.Unlock()
@@ -207,7 +205,7 @@ func (w *Writer) Close() error {
 	return closeUnlessDone(w.file)
 }
 
-// Abort ends the writer and removes the part. After Commit or Close it does nothing.
+// Abort closes the writer and removes the part. After Commit or Close it does nothing.
 func (w *Writer) Abort() error {
 	d := w.dir
 	d.mu.Lock()
@@ -225,7 +223,7 @@ func (w *Writer) Abort() error {
 	return err
 }
 
-// end lets others write the name. dir.mu is held.
+// end releases the name for other writers. The caller holds dir.mu.
 func (w *Writer) end() {
 	w.closed = true
 	delete(w.dir.writing, w.name)
@@ -236,12 +234,12 @@ func (w *Writer) usable() error {
 	case w.closed:
 		return fmt.Errorf("write blob %s: %w", w.name, fs.ErrClosed)
 	case w.err != nil:
-		return fmt.Errorf("write blob %s: it failed before: %w", w.name, w.err)
+		return fmt.Errorf("write blob %s: an earlier write failed: %w", w.name, w.err)
 	}
 	return nil
 }
 
-// closeUnlessDone closes f; one that Commit closed already is no error.
+// closeUnlessDone closes f; it is not an error if Commit already closed it.
 func closeUnlessDone(f *os.File) error {
 	if err := f.Close(); !errors.Is(err, fs.ErrClosed) {
 		return err

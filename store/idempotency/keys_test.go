@@ -19,7 +19,7 @@ import (
 
 const day = 24 * time.Hour
 
-// A counted engine counts what is read of it.
+// A counted engine counts reads.
 type counted struct {
 	*mem.Engine
 	gets, scans atomic.Int64
@@ -35,8 +35,8 @@ func (c *counted) Scan(b store.Bucket, start, end []byte, limit int) ([]store.Pa
 	return c.Engine.Scan(b, start, end, limit)
 }
 
-// A fixture is keys on a store in memory, under a clock that the test drives. What
-// Run does is done by runTick.
+// A fixture is keys on an in-memory store, under a clock that the test drives. runTick
+// replaces Run.
 type fixture struct {
 	t     testing.TB
 	time  *clock.Manual
@@ -66,7 +66,7 @@ func (b *fixture) up(e store.Engine) {
 	b.store = s
 }
 
-// restart opens what a kill left, or a stop, after the machine was off for so long.
+// restart reopens the keys after a kill or a stop, with the machine off for so long.
 func (b *fixture) restart(kill bool, off time.Duration) {
 	b.t.Helper()
 	if !kill {
@@ -87,7 +87,7 @@ func (b *fixture) runTick() {
 	}
 }
 
-// run lets d pass as Run does.
+// run lets d pass like Run.
 func (b *fixture) run(d time.Duration) {
 	for ; d > 0; d -= tickEvery {
 		b.time.Advance(min(d, tickEvery))
@@ -120,8 +120,8 @@ func (b *fixture) has(key string) bool {
 	return err == nil
 }
 
-// I14: a wall clock ten years off, in either direction, while the node runs and
-// over a stop, forgets no key; seven days of running do.
+// I14: a wall clock ten years off, in either direction, while the node runs or is
+// stopped, forgets no key; seven days of running time do.
 func TestNoWallClockForgetsAKey(t *testing.T) {
 	for _, years := range []int{10, -10} {
 		b := newFixture(t, Config{})
@@ -136,7 +136,7 @@ func TestNoWallClockForgetsAKey(t *testing.T) {
 			b.restart(kill, time.Duration(years)*365*day)
 			b.run(time.Hour)
 			if err := b.make("a"); !errors.Is(err, store.ErrConflict) || !b.has("a") {
-				t.Errorf("%d years: the key was made again: %v", years, err)
+				t.Errorf("%d years: the key was added again: %v", years, err)
 			}
 		}
 		b.run(7*day - 4*time.Hour - tickEvery)
@@ -153,8 +153,8 @@ func TestNoWallClockForgetsAKey(t *testing.T) {
 	}
 }
 
-// I14, I15: whatever clocks, stops and kills do, a key is kept for as long as it
-// should be, by the time that the node has run, and not much longer.
+// I14, I15: whatever clocks, stops and kills do, a key is kept for its period, measured
+// in running time of the node, and not much longer.
 func TestKeysAreKeptForTheirTime(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		b := newFixture(t, Config{Limits: Limits{For: day}})
@@ -199,13 +199,13 @@ func TestKeysAreKeptForTheirTime(t *testing.T) {
 			}
 		}
 		if b.Count() != 0 {
-			rt.Fatalf("%d keys counted, none is left", b.Count())
+			rt.Fatalf("%d keys counted, but none is left", b.Count())
 		}
 	})
 }
 
-// At the limit a new key is refused; nothing is forgotten for it, also over a
-// restart, until a sweep has made room.
+// At the limit a new key is refused until a sweep frees space; no key is evicted for it,
+// also after a restart.
 func TestLimitRefusesAndForgetsNothing(t *testing.T) {
 	b := newFixture(t, Config{Limits: Limits{Max: 700}})
 	for i := range 700 {
@@ -233,27 +233,27 @@ func TestLimitRefusesAndForgetsNothing(t *testing.T) {
 	}
 }
 
-// A place that is given back is free, one that cannot be refused is counted.
+// A released reservation is free again; one that cannot be refused is counted.
 func TestReservations(t *testing.T) {
 	b := newFixture(t, Config{Limits: Limits{Max: 2}})
 	for i, want := range []bool{true, true, false} {
 		if got := b.TryReserve(""); got != want {
-			t.Errorf("place %d of two: %v", i+1, got)
+			t.Errorf("reservation %d of two: %v", i+1, got)
 		}
 	}
 	b.Reserve("")
 	b.Release("")
 	if !b.Full() {
-		t.Error("two of three places are held, and there are two")
+		t.Error("reserved a third of two places")
 	}
 	b.Release("")
 	if !b.TryReserve("") {
-		t.Error("a place given back is not free")
+		t.Error("a released place is not free")
 	}
 }
 
-// A needed key outlives its period, one made again starts a new one, and a
-// record that cannot be read is left alone.
+// A needed key outlives its period, a renewed one starts a new period, and an unreadable
+// record is left alone.
 func TestSweepKeepsNeededKeys(t *testing.T) {
 	needed := map[string]bool{"of needed": true}
 	b := newFixture(t, Config{Needed: func(val []byte) bool { return needed[string(val)] }})
@@ -282,17 +282,17 @@ func TestSweepKeepsNeededKeys(t *testing.T) {
 		t.Errorf("a short record: %v", err)
 	}
 	if _, err := b.store.Get(store.Dedup, []byte("Lother")); err != nil {
-		t.Errorf("what is not a key was swept: %v", err)
+		t.Errorf("a record that is not a key was swept: %v", err)
 	}
 	delete(needed, "of needed")
 	b.run(time.Hour)
 	if b.has("needed") {
-		t.Error("a key that is not needed any more is still there")
+		t.Error("a key that is no longer needed is still there")
 	}
 }
 
-// I15: 100 000 keys cost no memory here, and nothing at the start: they are read
-// by a sweep in the background.
+// I15: 100 000 keys take no memory here and do not delay the start: a background sweep
+// reads them.
 func TestManyKeysCostLittleMemory(t *testing.T) { synctest.Test(t, manyKeys) }
 
 func manyKeys(t *testing.T) {
@@ -346,7 +346,7 @@ func heapNow() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// Run counts first, forgets what is due, and leaves the age on disk when it ends.
+// Run counts first, forgets keys that are due, and stores the age when it ends.
 func TestRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := Config{Prefix: 'K', Limits: Limits{For: time.Hour}, Clock: clock.Runtime()}
@@ -394,7 +394,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-// FuzzState: what stands on disk is an error or a state, never a panic.
+// FuzzState: any bytes on disk give an error or a state, never a panic.
 func FuzzState(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(state{age: 5, kept: 7}.encode())
@@ -410,9 +410,9 @@ func FuzzState(f *testing.F) {
 	})
 }
 
-// TestOneOwnerLeavesKeysToOthers: an owner may have nine times the keys that are
-// free, also after a restart, once the keys were counted; what others have is not
-// its share, and where nothing is free nobody is refused for a share.
+// TestOneOwnerLeavesSpaceForOthers: an owner may have nine times the free keys, also
+// after a restart once the keys are counted. Keys of others do not count toward its
+// share, and when nothing is free the share refuses nobody.
 func TestOneOwnerLeavesSpaceForOthers(t *testing.T) {
 	b := newFixture(t, Config{Limits: Limits{Max: 100}, Owner: func(key []byte) string { return string(key[:1]) }})
 	make := func(owner string, n int) (made int) {
@@ -446,7 +446,7 @@ func TestOneOwnerLeavesSpaceForOthers(t *testing.T) {
 		b.Reserve("c")
 	}
 	if !b.Full() || !b.WithinShare("a") {
-		t.Error("where nothing is free the share refuses")
+		t.Error("the share refuses although nothing is free")
 	}
 	for range 5 {
 		b.Release("c")
@@ -456,6 +456,6 @@ func TestOneOwnerLeavesSpaceForOthers(t *testing.T) {
 		t.Errorf("after their time %d keys are kept", b.Count())
 	}
 	if len(b.owners) != 0 {
-		t.Errorf("of no keys %v is counted", b.owners)
+		t.Errorf("without keys %v is counted", b.owners)
 	}
 }

@@ -1,7 +1,7 @@
-// Package mem keeps a store in memory: an engine for tests, for simulations in
-// virtual time, and for nodes that may forget.
+// Package mem is an in-memory store engine for tests, for simulations in virtual time,
+// and for nodes that need no durability.
 //
-//	New ──▶ Engine ── Close ──▶ Reopen ──▶ Engine   what a restart would find
+//	New ──▶ Engine ── Close ──▶ Reopen ──▶ Engine   as after a restart
 //	           └── Snapshot(dir) ──▶ Open(dir)      the only files it ever writes
 package mem
 
@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// errClosed is returned by an engine that was closed or opened again.
+// errClosed is returned by an engine that was closed or reopened.
 var errClosed = errors.New("mem: engine is closed")
 
 // An Engine keeps each bucket in a B-tree. A commit is durable at once, in the
@@ -43,8 +43,8 @@ func New() *Engine {
 	return e
 }
 
-// Reopen returns a new engine with what was committed to e, as a restart after
-// a power cut would, and closes e, open or not.
+// Reopen returns a new engine with everything committed to e, as a restart after a power
+// cut would, and closes e if it is open.
 func (e *Engine) Reopen() *Engine {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -103,7 +103,7 @@ func (e *Engine) Scan(b store.Bucket, start, end []byte, limit int) ([]store.Pai
 func (e *Engine) Commit(ops []store.Op) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, op := range ops { // before the first change: all or none
+	for _, op := range ops { // check everything before the first change: all or none
 		if _, err := e.bucket(op.Bucket); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (e *Engine) Stats() store.Stats {
 	return store.Stats{Engine: "mem", LiveBytes: e.size, Keys: e.keys}
 }
 
-// Close implements [store.Engine]. What was committed waits for [Engine.Reopen].
+// Close implements [store.Engine]. [Engine.Reopen] returns the committed data.
 func (e *Engine) Close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -153,7 +153,7 @@ func (e *Engine) Close() error {
 	return nil
 }
 
-// copyPair copies key and val into one piece of memory.
+// copyPair copies key and val with one allocation.
 func copyPair(key, val []byte) store.Pair {
 	buf := make([]byte, len(key)+len(val))
 	n := copy(buf, key)

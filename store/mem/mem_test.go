@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/store/storetest"
 )
 
-// disks stands for the folders: an engine that was open in one is found there.
+// disks simulates folders: opening one again finds the engine that was open there.
 func disks() storetest.Opener {
 	var mu sync.Mutex
 	open := map[string]*mem.Engine{}
@@ -51,7 +51,7 @@ func TestReopenFencesTheOld(t *testing.T) {
 	}
 	e := old.Reopen()
 	if err := old.Commit(op); err == nil {
-		t.Error("the engine that was reopened still commits")
+		t.Error("the old engine still commits after Reopen")
 	}
 	if _, ok, err := e.Get(store.Meta, []byte("k")); !ok || err != nil {
 		t.Errorf("reopened engine: %v, %v", ok, err)

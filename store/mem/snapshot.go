@@ -41,7 +41,7 @@ func (e *Engine) Snapshot(dir string) error {
 	return nil
 }
 
-// write writes all records, as they are at one moment, to w.
+// write writes a consistent view of all records to w.
 func (e *Engine) write(w io.Writer) error {
 	sum := crc32.New(castagnoli)
 	buf := bufio.NewWriter(w)
@@ -72,8 +72,8 @@ func (e *Engine) write(w io.Writer) error {
 	return errors.Join(err, buf.Flush())
 }
 
-// Open returns an engine with what Snapshot wrote into dir. Later commits are
-// not written there.
+// Open returns an engine with the content of a snapshot in dir. Later commits are not
+// written to it.
 func Open(dir string) (*Engine, error) {
 	f, err := os.Open(filepath.Join(dir, snapshotName))
 	if err != nil {
@@ -119,7 +119,7 @@ func (e *Engine) read(r io.Reader) error {
 	}
 }
 
-// A summed reader keeps the checksum of what was read.
+// A summed reader computes the checksum of the bytes read.
 type summed struct {
 	r   *bufio.Reader
 	sum hash.Hash32
@@ -134,7 +134,7 @@ func (s *summed) ReadByte() (byte, error) {
 	return b, err
 }
 
-// field reads a length of at most limit and as many bytes.
+// field reads a length of at most limit and then that many bytes.
 func (s *summed) field(limit uint64) ([]byte, error) {
 	n, err := binary.ReadUvarint(s)
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *summed) field(limit uint64) ([]byte, error) {
 	return s.bytes(n, limit)
 }
 
-// bytes reads n bytes. It grows as they come: a length alone allocates nothing.
+// bytes reads n bytes. It allocates as they arrive, not by the length alone.
 func (s *summed) bytes(n, limit uint64) ([]byte, error) {
 	if n > limit {
 		return nil, fmt.Errorf("a field of %d bytes, limit %d", n, limit)
@@ -156,7 +156,7 @@ func (s *summed) bytes(n, limit uint64) ([]byte, error) {
 	return p, err
 }
 
-// check compares the checksum and sees that nothing follows it.
+// check verifies the checksum and that nothing follows it.
 func (s *summed) check() error {
 	want := s.sum.Sum32()
 	var got [4]byte

@@ -10,9 +10,9 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Bench measures the front over the engine that open opens with the writes of
-// one task: a record of 1.2 KiB that must not be there yet and two short ones.
-// One operation of the benchmark is one task.
+// Bench measures the front over the engine of open with the writes of one task: a record
+// of 1.2 KiB that must not exist yet and two short ones. One benchmark operation is one
+// task.
 func Bench(b *testing.B, open Opener) {
 	for _, callers := range []int{1, 32, 128} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) { bench(b, open, callers, 1) })

@@ -19,23 +19,23 @@ func RunFront(t *testing.T, open Opener) {
 	runAll(t, open, []suite{
 		{"requirements hold within one group", requirementsInGroup},
 		{"one of many inserts wins", insertOnce},
-		{"compare and set counts right", compareAndSet},
+		{"compare and set loses no update", compareAndSet},
 		{"a conflict writes nothing", conflictWritesNothing},
 		{"expired records are hidden and swept", expiry},
 		{"a renewed record survives the sweep", renewal},
-		{"deleted and put again lives by its new expiry", deleteAndPutAgain},
-		{"start sweeps what expired", startSweep},
-		{"scan skips the expired and pages", scanExpired},
+		{"a record put after a delete has its new expiry", deleteAndPutAgain},
+		{"start sweeps expired records", startSweep},
+		{"scan skips expired records and pages", scanExpired},
 		{"many writers share groups", manyWriters},
-		{"close while busy keeps its word", closeWhileBusy},
+		{"close while busy keeps acknowledged records", closeWhileBusy},
 		{"compact and snapshot under load", compactUnderLoad},
 	})
 }
 
-// epoch is where manual clocks begin.
+// epoch is the start time of manual clocks.
 var epoch = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// A fixture is a store that a test may close and open again.
+// A fixture is a store that a test may close and reopen.
 type fixture struct {
 	*store.Store
 	t    testing.TB
@@ -92,7 +92,7 @@ func (b *fixture) wantNone(bk store.Bucket, key string) {
 	}
 }
 
-// batch makes a batch in one expression.
+// batch returns a batch filled by fill.
 func batch(fill func(*store.Batch)) *store.Batch {
 	b := new(store.Batch)
 	fill(b)
@@ -134,7 +134,7 @@ func requirementsInGroup(t *testing.T, open Opener) {
 	}
 }
 
-// insertOnce: of many that insert one key, one does (I12).
+// insertOnce: of many concurrent inserts of one key, one succeeds (I12).
 func insertOnce(t *testing.T, open Opener) {
 	s := newFixture(t, open, store.Config{})
 	for round := range 5 {
@@ -222,7 +222,7 @@ func conflictWritesNothing(t *testing.T, open Opener) {
 	})
 }
 
-// sweepCfg is a store whose sweeper only runs when it is opened.
+// sweepCfg configures a store whose sweeper runs only at open.
 func sweepCfg(m *clock.Manual) store.Config {
 	return store.Config{Clock: m.Clock(), SweepEvery: -1, CompactEvery: -1}
 }
@@ -244,13 +244,13 @@ func expiry(t *testing.T, open Opener) {
 	s.wantNone(bk, "short")
 	s.want(bk, "long", "l")
 
-	s.apply(func(b *store.Batch) { // what has expired is absent
+	s.apply(func(b *store.Batch) { // expired records count as absent
 		b.RequireAbsent(bk, []byte("short"))
 		b.PutUntil(bk, []byte("short"), []byte("again"), epoch.Add(time.Minute))
 	})
 	err := s.Apply(t.Context(), batch(func(b *store.Batch) { b.RequireEqual(bk, []byte("past"), []byte("p")) }))
 	if !errors.Is(err, store.ErrConflict) {
-		t.Errorf("an expired record still equals: %v", err)
+		t.Errorf("an expired record still satisfies RequireEqual: %v", err)
 	}
 	m.Advance(30 * 24 * time.Hour)
 	s.wantNone(bk, "short")
@@ -258,7 +258,7 @@ func expiry(t *testing.T, open Opener) {
 	s.want(bk, "ever", "e")
 }
 
-// renewal: a record that is renewed at its edge is not swept.
+// renewal: a record renewed just before its expiry is not swept.
 func renewal(t *testing.T, open Opener) {
 	m := clock.NewManual(epoch)
 	s := newFixture(t, open, sweepCfg(m))
@@ -277,7 +277,7 @@ func renewal(t *testing.T, open Opener) {
 	s.down()
 	s.up()
 	if n := s.Counters().Swept; n != 150 {
-		t.Errorf("%d records swept at the start, want the 150 that were not renewed", n)
+		t.Errorf("%d records swept at start, want the 150 that were not renewed", n)
 	}
 	for i := range 300 {
 		if i%2 == 0 {
@@ -359,7 +359,7 @@ func scanExpired(t *testing.T, open Opener) {
 		start = next
 	}
 	if want := []string{"00", "04", "08", "12", "16", "20", "24", "28"}; !slices.Equal(keys, want) {
-		t.Errorf("pages give %q, want %q", keys, want)
+		t.Errorf("pages contain %q, want %q", keys, want)
 	}
 	n := 0
 	for p, err := range s.All(store.Inbox, []byte("10"), nil) {
@@ -369,12 +369,11 @@ func scanExpired(t *testing.T, open Opener) {
 		n++
 	}
 	if n != 7 {
-		t.Errorf("all gives %d pairs from 10 on, want 7", n)
+		t.Errorf("all returns %d pairs from 10 on, want 7", n)
 	}
 }
 
-// manyWriters: every batch that was answered is there, and a group carries more
-// than one.
+// manyWriters: every acknowledged batch is stored, and a group contains more than one.
 func manyWriters(t *testing.T, open Opener) {
 	s := newFixture(t, open, store.Config{})
 	const writers, each = 32, 20
@@ -405,8 +404,8 @@ func manyWriters(t *testing.T, open Opener) {
 	}
 }
 
-// closeWhileBusy: what was answered with nil before or during Close is there,
-// what was answered with ErrClosed is not (I1).
+// closeWhileBusy: batches acknowledged with nil before or during Close are stored, those
+// answered with ErrClosed are not (I1).
 func closeWhileBusy(t *testing.T, open Opener) {
 	s := newFixture(t, open, store.Config{})
 	const writers = 16

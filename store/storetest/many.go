@@ -11,13 +11,13 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Many is a store of many keys, as of an origin and a digest, for tests of S49.
+// Many is a store with many keys, each like an origin and a digest, for tests of S49.
 type Many struct {
 	Keys int  // 20 000, or BALEFIRE_KEYS
-	Long bool // BALEFIRE_KEYS is set: opening takes at most a minute
+	Long bool // BALEFIRE_KEYS is set: opening may take at most a minute
 }
 
-// Sizes in bytes of what FillMany puts.
+// Sizes in bytes of the records of FillMany.
 const (
 	ManyKey   = 65
 	ManyValue = 48
@@ -58,7 +58,7 @@ func (m Many) Opened(t *testing.T, took time.Duration) {
 	}
 }
 
-// HeapInUse is what lives in the heap.
+// HeapInUse returns the bytes in use in the heap.
 func HeapInUse() int64 {
 	var m runtime.MemStats
 	runtime.GC()
