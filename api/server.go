@@ -149,6 +149,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, cfg Config) erro
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(cfg.Logger.Handler(), slog.LevelWarn),
 		BaseContext:       func(net.Listener) context.Context { return base },
+		ConnContext:       withCaller,
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(l) }()
@@ -194,4 +195,14 @@ func (s *Server) localHandler() http.Handler {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.Handle("/", s.Handler())
 	return mux
+}
+
+// withCaller notes the user at the other end of a unix socket: the audit log names it.
+func withCaller(ctx context.Context, c net.Conn) context.Context {
+	if u, ok := c.(*net.UnixConn); ok {
+		if uid, ok := peerUser(u); ok {
+			return node.WithCaller(ctx, fmt.Sprintf("uid:%d", uid))
+		}
+	}
+	return ctx
 }

@@ -68,13 +68,13 @@ func (n *Node) announceKinds() {
 
 // Actors in the audit log.
 const (
-	actorPerson = "local"  // a person, by the socket
+	actorLocal  = "local"  // a program of this machine that did not say who it is
 	actorSystem = "system" // the node itself, by a rule
 )
 
-// audit records a person's action in the audit log.
+// audit records an action of the caller in the audit log.
 func (n *Node) audit(ctx context.Context, action, what string) error {
-	return n.auditAs(ctx, actorPerson, action, what)
+	return n.auditAs(ctx, callerOf(ctx), action, what)
 }
 
 func (n *Node) auditAs(ctx context.Context, actor, action, what string) error {

@@ -27,7 +27,7 @@ func (n *Node) HandOffQueue(ctx context.Context, name, to string) (Queue, error)
 	if err != nil {
 		return q, err
 	}
-	if err := n.handOff(ctx, actorPerson, name, next); err != nil {
+	if err := n.handOff(ctx, callerOf(ctx), name, next); err != nil {
 		return q, err
 	}
 	return n.Queue(ctx, name)

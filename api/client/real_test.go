@@ -9,18 +9,24 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/store/journal"
 )
 
-// real runs a node that is the only member of its mesh and serves its API.
-func real(t *testing.T) *client.Client {
+// real runs a node that is the only member of its mesh and serves its API, and returns a
+// client of it and its folder.
+func real(t *testing.T) (c *client.Client, dir string) {
 	t.Helper()
-	dir := t.TempDir()
+	dir = t.TempDir()
 	if _, err := node.Init(node.InitOptions{Dir: dir, Name: "here", NewMesh: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -44,14 +50,14 @@ func real(t *testing.T) *client.Client {
 			t.Errorf("run: %v", err)
 		}
 	})
-	c, _ := serve(t, n)
-	return c
+	c, _ = serve(t, n)
+	return c, dir
 }
 
 // TestARealNode runs a task on a real node through its API server: it is submitted twice
 // but created once, waited for, and its result and receipts are read.
 func TestARealNode(t *testing.T) {
-	c := real(t)
+	c, _ := real(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	body := make([]byte, 2<<20)
@@ -89,7 +95,7 @@ func TestARealNode(t *testing.T) {
 // TestARealFailure checks that a task that failed permanently shows the reason, and that
 // errors of a real node arrive as such.
 func TestARealFailure(t *testing.T) {
-	c := real(t)
+	c, _ := real(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	out, errs := c.SubmitMany(ctx, []node.Request{
@@ -134,4 +140,26 @@ func result(ctx context.Context, t *testing.T, c *client.Client, id string) stri
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// TestAuditNamesTheCaller checks that the audit log names the user who changed a setting
+// over the socket.
+func TestAuditNamesTheCaller(t *testing.T) {
+	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
+		t.Skip("no peer credentials on this system")
+	}
+	c, dir := real(t)
+	if err := c.AddHandler(t.Context(), node.HandlerSpec{Kind: "echo", Type: node.TypeEcho, Allow: []string{"peer:here"}}); err != nil {
+		t.Fatal(err)
+	}
+	var actors []string
+	err := journal.Scan(filepath.Join(dir, "audit"), func(r journal.Record) error {
+		if r.Action == "handler.add" {
+			actors = append(actors, r.Actor)
+		}
+		return nil
+	})
+	if want := fmt.Sprintf("uid:%d", os.Getuid()); err != nil || !slices.Equal(actors, []string{want}) {
+		t.Errorf("actors %q, want %q alone: %v", actors, want, err)
+	}
 }

@@ -16,7 +16,7 @@ import (
 type Entry struct {
 	Time     time.Time         `json:"time"`                // default: now
 	Boot     uint64            `json:"boot,omitempty"`      // start number of the node
-	Actor    string            `json:"actor,omitempty"`     // peer, token id or "system"
+	Actor    string            `json:"actor,omitempty"`     // peer, "uid:" and the user of this machine, "local" or "system"
 	Action   string            `json:"action"`              // such as "command.start"
 	Task     string            `json:"task,omitempty"`      // task id
 	Attempt  int               `json:"attempt,omitempty"`   // from 1
