@@ -6,7 +6,7 @@ import (
 	"encoding/hex"
 )
 
-// Redacted replaces a value that is kept out of the record.
+// Redacted replaces a value that must not enter the record.
 const Redacted = "***"
 
 // HashArgv returns a digest of a whole command line, so that two runs can be
@@ -21,9 +21,9 @@ func HashArgv(argv []string) string {
 	return "sha256:" + hex.EncodeToString(d.Sum(nil))
 }
 
-// Redact returns argv with everything behind its first keep words hidden. The
-// first words are the handler's own, from this node's configuration; the rest
-// came with the task and is payload, which never enters the record (I18).
+// Redact returns argv with everything after its first keep words hidden. The first words
+// come from the handler's configuration on this node; the rest came with the task and is
+// payload, which never enters the record (I18).
 func Redact(argv []string, keep int) []string {
 	out := make([]string, len(argv))
 	for i, arg := range argv {

@@ -12,7 +12,7 @@ import (
 )
 
 // An Entry states what happened: who did what to which task, and how it ended.
-// It never holds a payload; see [Redact] and [HashArgv] for command lines.
+// It never contains a payload; see [Redact] and [HashArgv] for command lines.
 type Entry struct {
 	Time     time.Time         `json:"time"`                // default: now
 	Boot     uint64            `json:"boot,omitempty"`      // start number of the node
@@ -27,7 +27,7 @@ type Entry struct {
 	Detail   map[string]string `json:"detail,omitempty"`    // anything else, short
 }
 
-// A Record is an entry as it stands in the chain.
+// A Record is an entry with its position in the chain.
 type Record struct {
 	Seq uint64 `json:"seq"` // from 1, without gaps
 	Entry
@@ -52,8 +52,8 @@ func (h *Hash) UnmarshalText(text []byte) error {
 	return err
 }
 
-// A Head is a place in the chain: the number of a line and its hash. The zero
-// Head is the place before the first line.
+// A Head is a position in the chain: the number of a line and its hash. The zero Head is
+// the position before the first line.
 type Head struct {
 	Seq  uint64 `json:"seq"`
 	Hash Hash   `json:"hash"`
@@ -64,13 +64,13 @@ const (
 	seqPrefix  = `{"seq":`
 	hashPrefix = `,"hash":"`
 	hashSuffix = `"}`
-	// hashTail is the length of what follows the hashed part of a line.
+	// hashTail is the number of bytes after the hashed part of a line.
 	hashTail = len(hashPrefix) + 2*sha256.Size + len(hashSuffix)
-	// lineOverhead is what a line adds to the JSON of its entry, at most.
+	// lineOverhead is the most that a line adds to the JSON of its entry, in bytes.
 	lineOverhead = len(seqPrefix) + 20 + 1 + hashTail
 )
 
-// encode returns e as a JSON object of one line.
+// encode returns e as a JSON object on one line.
 func (e Entry) encode() ([]byte, error) {
 	if e.Action == "" {
 		return nil, errors.New("an entry needs an action")
@@ -106,7 +106,7 @@ func appendSeal(dst []byte, h Hash) []byte {
 	return append(dst, hashSuffix+"\n"...)
 }
 
-// chainHash hashes body, which lacks its closing brace, behind prev.
+// chainHash hashes prev and body, which lacks its closing brace.
 func chainHash(domain string, prev Hash, body []byte) Hash {
 	d := sha256.New()
 	d.Write([]byte(domain))
@@ -116,8 +116,7 @@ func chainHash(domain string, prev Hash, body []byte) Hash {
 	return Hash(d.Sum(nil))
 }
 
-// splitSeal takes a line, without its newline, apart into what was hashed and
-// the hash that it claims.
+// splitSeal splits a line, without its newline, into the hashed part and the stated hash.
 func splitSeal(text []byte) (body []byte, h Hash, err error) {
 	cut := len(text) - hashTail
 	if cut < 0 {
@@ -148,12 +147,12 @@ func parseSeq(body []byte) (uint64, error) {
 	return seq, nil
 }
 
-// errMisplaced is what no interrupted write explains.
+// errMisplaced states damage that no interrupted write explains.
 var errMisplaced = errors.New("lines are missing, added or moved")
 
-// follow checks that text is the line after h and moves h on to it. After a
-// bad line h stands where that line claims to be, so that one edit is one
-// error and not one for each line behind it.
+// follow checks that text is the line after h and advances h to it. After a bad line h is
+// the position that the line claims, so that one edit causes one error and not one for
+// each later line.
 func (h *Head) follow(text []byte) error {
 	body, sum, err := splitSeal(text)
 	if err != nil {

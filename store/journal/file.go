@@ -17,12 +17,12 @@ import (
 	"time"
 )
 
-// A header is the first line of a file. It carries the chain over.
+// A header is the first line of a file. It links the file to the previous one.
 type header struct {
 	Version int       `json:"journal"`
 	First   uint64    `json:"first"` // number of the file's first line
 	Start   Hash      `json:"start"` // hash of the line before it
-	Time    time.Time `json:"time"`  // when the file began
+	Time    time.Time `json:"time"`  // when the file was created
 	Gap     string    `json:"gap,omitempty"`
 }
 
@@ -32,7 +32,7 @@ const (
 	extension     = ".jsonl"
 )
 
-// before is the place in the chain that the file continues.
+// before is the position in the chain that the file continues.
 func (h header) before() Head { return Head{Seq: h.First - 1, Hash: h.Start} }
 
 func (h header) encode() ([]byte, error) {
@@ -66,7 +66,7 @@ func parseHeader(text []byte) (header, error) {
 
 func fileName(first uint64) string { return fmt.Sprintf("%020d%s", first, extension) }
 
-// firstOf reads a file's name.
+// firstOf parses the name of a file.
 func firstOf(name string) (uint64, bool) {
 	digits, ok := strings.CutSuffix(name, extension)
 	if !ok || len(digits) != 20 {
@@ -91,8 +91,8 @@ func files(dir string) ([]string, error) {
 	return names, nil
 }
 
-// createFile makes a file that holds nothing but h. It appears under its name
-// only when the header is durable.
+// createFile creates a file that contains only h. It appears under its name only once the
+// header is durable.
 func createFile(dir string, h header) (*os.File, int64, error) {
 	text, err := h.encode()
 	if err != nil {
@@ -106,7 +106,7 @@ func createFile(dir string, h header) (*os.File, int64, error) {
 	return f, int64(len(text)), err
 }
 
-// writeDurably puts b under path, all or nothing.
+// writeDurably atomically and durably writes b to path.
 func writeDurably(path string, b []byte) (err error) {
 	tmp := path + ".tmp"
 	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -123,8 +123,8 @@ func writeDurably(path string, b []byte) (err error) {
 	return syncDir(filepath.Dir(path))
 }
 
-// syncDir makes names in dir durable. Windows has no such call: NTFS journals
-// them itself.
+// syncDir makes the names in dir durable. Windows has no such call: NTFS journals them
+// itself.
 func syncDir(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil
@@ -139,14 +139,14 @@ func syncDir(dir string) error {
 // A line is one line of a file.
 type line struct {
 	no    int    // from 1, the header
-	off   int64  // where it begins in the file
-	size  int64  // bytes it takes there
+	off   int64  // offset in the file
+	size  int64  // bytes in the file
 	text  []byte // without its newline; valid until the next line is read
-	whole bool   // it ended with a newline and was not longer than MaxLine
+	whole bool   // it has a newline and is not longer than MaxLine
 }
 
-// eachLine calls fn with every line of r until fn returns an error. Memory
-// stays bounded whatever r holds.
+// eachLine calls fn with every line of r until fn returns an error. Memory stays bounded
+// whatever r contains.
 func eachLine(r io.Reader, fn func(line) error) error {
 	br := bufio.NewReaderSize(r, MaxLine+1)
 	l := line{no: 1}
@@ -157,7 +157,7 @@ func eachLine(r io.Reader, fn func(line) error) error {
 		if errors.Is(err, bufio.ErrBufferFull) {
 			l.text = slices.Clone(l.text)
 		}
-		for errors.Is(err, bufio.ErrBufferFull) { // too long: keep its beginning, skip the rest
+		for errors.Is(err, bufio.ErrBufferFull) { // too long: keep the beginning, skip the rest
 			text, err = br.ReadSlice('\n')
 			l.size += int64(len(text))
 		}

@@ -21,10 +21,10 @@ type fileScan struct {
 	misplaced bool     // the first breach is a line in the wrong place
 }
 
-// A Breach is one place where the record differs from what was written.
+// A Breach is one position where the record differs from what was written.
 type Breach struct {
 	File   string
-	Line   int    // of the file, from 1; 0 when it is the file itself
+	Line   int    // in the file, from 1; 0: the file itself
 	Seq    uint64 // number of the last valid line before it
 	Reason string
 }

@@ -12,21 +12,20 @@ import (
 	"runtime"
 )
 
-// heads is what HEAD holds: the two ends of the chain that must be there.
+// heads is the content of HEAD: the two ends of the chain that must exist.
 type heads struct {
-	Base Head `json:"base"` // what came before the oldest file kept
+	Base Head `json:"base"` // position before the oldest file kept
 	Last Head `json:"last"` // the last line whose fsync returned
 }
 
 const (
 	headName = "HEAD"
-	// headSize is the size of HEAD: one sector, so that rewriting it in place
-	// happens or does not.
+	// headSize is the size of HEAD: one sector, so that rewriting it in place is atomic.
 	headSize   = 512
 	headDomain = "balefire/v1/audit-head\x00"
 )
 
-// encode returns h in headSize bytes: JSON, a digest against damage, spaces.
+// encode returns h in headSize bytes: JSON, a digest that detects damage, spaces.
 func (h heads) encode() ([]byte, error) {
 	text, err := json.Marshal(h)
 	if err != nil {
@@ -73,8 +72,8 @@ func readHeads(dir string) (h heads, err error) {
 	return heads{}, err
 }
 
-// writeHead rewrites HEAD in place. It does not sync: HEAD may lag behind the
-// lines after a power cut, it is never ahead of them.
+// writeHead rewrites HEAD in place without a sync: after a power cut HEAD may lag behind
+// the lines, but is never ahead of them.
 func writeHead(f *os.File, h heads) error {
 	b, err := h.encode()
 	if err != nil {

@@ -1,7 +1,6 @@
-// Package journal keeps an append-only record that cannot be changed without
-// being found out. A line that Append returned for is on disk, in its place in
-// a chain of hashes; [Verify] finds every edit, deletion, insertion and
-// reorder of what was written (I19).
+// Package journal keeps a tamper-evident, append-only record. After a successful Append
+// the line is on disk, at its position in a chain of hashes; [Verify] detects every edit,
+// deletion, insertion and reordering of lines (I19).
 //
 //	00000000000000000001.jsonl   {"journal":1,"first":1,"start":h0,…}
 //	                             {"seq":1,…,"hash":h1}    h1 = SHA-256(domain ‖ h0 ‖ line 1)
@@ -10,13 +9,13 @@
 //	                             …
 //	HEAD                         first and last hash known, rewritten in place after each fsync
 //
-// The chain proves order and wholeness against whoever cannot rewrite all of it.
-// Against one who can, hand [Journal.Head] to somebody else now and then and
-// give it back to [Verify].
+// The chain proves order and completeness unless an attacker can rewrite all of it. To
+// detect that too, store [Journal.Head] elsewhere from time to time and pass it to
+// [Verify].
 //
-// Appenders that come together share one fsync: the first of them writes for
-// all, and no goroutine runs when nobody appends. One process opens a journal
-// at a time; the lock of the data directory sees to that.
+// Concurrent appenders share one fsync: the first of them writes for all, and no
+// goroutine runs while nothing is appended. Only one process opens a journal at a time;
+// the lock of the data directory ensures this.
 package journal
 
 import (
@@ -36,24 +35,24 @@ import (
 var (
 	// ErrClosed is returned by Append after Close.
 	ErrClosed = errors.New("journal: closed")
-	// ErrFailed is returned by every Append after an fsync failed: what is on
-	// disk is not known any more, and the journal must be opened again.
+	// ErrFailed is returned by every Append after a failed fsync: the state on disk is
+	// unknown, and the journal must be reopened.
 	ErrFailed = errors.New("journal: failed, open it again")
-	// ErrTooLarge refuses an entry whose line would exceed MaxLine.
+	// ErrTooLarge is returned for an entry whose line would exceed MaxLine.
 	ErrTooLarge = errors.New("journal: entry too large")
-	// ErrUnknown is returned when the caller gave up while its line was being
-	// written: it may or may not be on disk.
+	// ErrUnknown is returned when the caller gave up while its line was being written:
+	// the line may or may not be on disk.
 	ErrUnknown = errors.New("journal: outcome unknown")
-	// ErrBroken is returned by Verify, and by Scan at its end, when the record
-	// is not what was written.
+	// ErrBroken is returned by Verify, and by Scan at its end, if the record differs from
+	// what was written.
 	ErrBroken = errors.New("journal: chain broken")
 )
 
 const (
-	// MaxLine is the longest line, in bytes, its hash included.
+	// MaxLine is the length limit of a line in bytes, including its hash.
 	MaxLine = 64 << 10
-	// maxGroup is how many bytes one fsync covers at most, so that damage of
-	// more than this at the end of a file is not explained by a power cut.
+	// maxGroup is how many bytes one fsync covers at most: a power cut does not explain
+	// more damage than this at the end of a file.
 	maxGroup = 1 << 20
 )
 
@@ -85,7 +84,7 @@ type Journal struct {
 	cfg     Config
 	repairs []string
 
-	leader chan struct{} // holds one value while a goroutine writes
+	leader chan struct{} // contains one value while a goroutine writes
 
 	mu     sync.Mutex // guards the fields up to the next blank line
 	queue  []*waiter
@@ -96,9 +95,9 @@ type Journal struct {
 	// The fields below belong to the current leader.
 	file     *os.File
 	size     int64     // bytes of file that are durable
-	created  time.Time // when file began
+	created  time.Time // when file was created
 	firstSeq uint64    // number of its first line
-	base     Head      // what came before the oldest file
+	base     Head      // position before the oldest file
 	headF    *os.File
 	buf      []byte
 }
@@ -203,7 +202,7 @@ func (j *Journal) giveUp(w *waiter, cause error) error {
 	return fmt.Errorf("%w: %w", ErrUnknown, cause)
 }
 
-// commitQueue writes groups until own is among what was written.
+// commitQueue writes groups until own has been written.
 func (j *Journal) commitQueue(own *waiter) {
 	for {
 		select {
@@ -224,7 +223,7 @@ func (j *Journal) commitGroup(group []*waiter) {
 	}
 }
 
-// takeGroup takes from the queue what one fsync may cover.
+// takeGroup takes from the queue as much as one fsync may cover.
 func (j *Journal) takeGroup() []*waiter {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -241,7 +240,7 @@ func (j *Journal) takeGroup() []*waiter {
 	return group
 }
 
-// commit makes group durable. It is called by the leader only.
+// commit makes group durable. Only the leader calls it.
 func (j *Journal) commit(group []*waiter) error {
 	if err := j.Err(); err != nil {
 		return fmt.Errorf("%w: %w", ErrFailed, err)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// repaired is the action of the entry in which Open records its repairs.
+// repaired is the action of the entry that records the repairs of Open.
 const repaired = "journal.repaired"
 
 // Open opens the journal in dir and creates it if needed. It reads the newest

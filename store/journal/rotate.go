@@ -34,7 +34,7 @@ func rotationDue(cfg Config, size, more int64, age time.Duration) bool {
 	return size+more > cfg.MaxFile || age > cfg.Keep
 }
 
-// begin makes the file that h heads the one that is written.
+// begin creates the file with the header h and continues there.
 func (j *Journal) begin(h header) error {
 	h.Version, h.Time = formatVersion, h.Time.UTC()
 	f, size, err := createFile(j.dir, h)
@@ -48,7 +48,7 @@ func (j *Journal) begin(h header) error {
 	return err
 }
 
-// retain removes the oldest files with only lines older than Keep. HEAD records
+// retain removes the oldest files that contain only lines older than Keep. HEAD records
 // that first, durably: any other missing file was removed by someone else.
 func (j *Journal) retain(now time.Time) error {
 	names, err := files(j.dir)

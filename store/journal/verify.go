@@ -8,17 +8,17 @@ import (
 	"slices"
 )
 
-// maxBreaches bounds a report: a file of garbage is one finding, not a million.
+// maxBreaches bounds a report: a file of garbage must not produce a million breaches.
 const maxBreaches = 100
 
-// A Report is what Verify found.
+// A Report is the result of Verify.
 type Report struct {
 	Files    int
 	Lines    uint64
 	Bytes    int64
 	Before   Head     // position before the oldest line kept; older files were removed by age
 	Last     Head     // the newest line
-	Torn     int64    // bytes of an unfinished write at the end, which Open cuts off; not a breach
+	Torn     int64    // bytes of an unfinished write at the end, which Open cuts off; this is not a breach
 	Breaches []Breach // at most 100
 }
 
@@ -142,10 +142,10 @@ func (v *verifier) file(dir, name string, first, last bool, synced Head, known b
 	return nil
 }
 
-// Scan calls fn with every line in dir, oldest first, until fn returns an
-// error; [fs.SkipAll] ends it without one. Lines that cannot be read are passed
-// over and make Scan return [ErrBroken] after all others. Only [Verify] checks
-// whether lines are genuine. An unfinished last line is ignored.
+// Scan calls fn with every line in dir, oldest first, until fn returns an error;
+// [fs.SkipAll] stops it without one. Unreadable lines are skipped and make Scan return
+// [ErrBroken] at the end. Only [Verify] checks whether lines are genuine. An unfinished
+// last line is ignored.
 func Scan(dir string, fn func(Record) error) error {
 	names, err := files(dir)
 	if err != nil {

@@ -12,12 +12,12 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// bucketFile is where NutsDB keeps the names of its buckets. It never fsyncs
-// it, and without it opens an empty store over a full log.
+// bucketFile is where NutsDB keeps the names of its buckets. NutsDB never fsyncs it, and
+// without it opens an empty store over a full log.
 const bucketFile = "bucket.Meta"
 
-// checkBucketFile makes sure that every bucket is named in dir and has its own
-// number as NutsDB's id.
+// checkBucketFile checks that dir names every bucket and that NutsDB's id of each is its
+// bucket number.
 func checkBucketFile(dir string) error {
 	b, err := os.ReadFile(filepath.Join(dir, bucketFile))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,8 +21,8 @@ const (
 	pageBytes = 1 << 20 // and bytes
 )
 
-// compactDue decides whether a log of size bytes, in which live bytes are
-// alive, is worth a compaction when the last one was so long ago.
+// compactDue decides whether to compact a log of size bytes with live bytes of live
+// records, when the last compaction was so long ago.
 func compactDue(size, live int64, ago time.Duration) bool {
 	return size > compactFrom && size/compactRatio > live && (ago >= compactApart || size > compactAlways)
 }
@@ -63,8 +63,8 @@ func (d *DB) Compact() error {
 	return nil
 }
 
-// freeNumber returns the first number from num on of which no folder is left.
-// On Windows one may be: NutsDB never closes its bucket.Meta.
+// freeNumber returns the first number from num on without a leftover folder. On Windows
+// there may be one: NutsDB never closes its bucket.Meta.
 func freeNumber(dir string, num int) int {
 	for ; ; num++ {
 		if os.RemoveAll(genDir(dir, num)) == nil {
@@ -89,8 +89,8 @@ func (d *DB) switchFailed(err error, next *generation) error {
 	return errors.Join(d.failed, next.close(false))
 }
 
-// fill copies every record of old into g, makes it durable and reads the new
-// log once more as the guard will.
+// fill copies every record of old into g, makes it durable and rereads the new log as the
+// guard will.
 func (g *generation) fill(old *generation) error {
 	copied := 0
 	for _, b := range store.Buckets() {
@@ -116,9 +116,9 @@ func (g *generation) fill(old *generation) error {
 	return nil
 }
 
-// fillBucket copies one bucket, page by page, and returns how many records it
-// has. The new generation shares the memory of the old one's keys and values,
-// which NutsDB never modifies.
+// fillBucket copies one bucket page by page and returns its number of records. The new
+// generation shares the memory of the old one's keys and values, which NutsDB never
+// modifies.
 func (g *generation) fillBucket(old *generation, b store.Bucket) (n int, err error) {
 	var start []byte
 	for {
@@ -143,7 +143,7 @@ func (g *generation) fillBucket(old *generation, b store.Bucket) (n int, err err
 	}
 }
 
-// after returns the first key behind k.
+// after returns the first key after k.
 func after(k []byte) []byte { return append(append(make([]byte, 0, len(k)+1), k...), 0) }
 
 // sinceCompaction returns how long ago the last compaction was.

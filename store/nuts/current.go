@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A name is the content of CURRENT: the generation and its segment size.
+// A name is the content of CURRENT: a generation and its segment size.
 type name struct {
 	num     int
 	segment int64
@@ -74,8 +74,8 @@ func setCurrent(dir string, n name) error {
 	return syncDir(dir)
 }
 
-// syncDir brings the names in dir to disk. Windows has no such call and writes
-// them through its journal.
+// syncDir makes the names in dir durable. Windows has no such call; its file system
+// journals names.
 func syncDir(dir string) error {
 	if runtime.GOOS == "windows" {
 		return nil

@@ -34,8 +34,8 @@ func (p position) String() string { return fmt.Sprintf("%d.dat byte %d", p.segme
 type entry struct {
 	header    int    // bytes before the key
 	key, val  int    // bytes of each
-	statusOff int    // where in the entry the status byte is
-	bucketOff int    // where in the entry the bucket byte is
+	statusOff int    // offset of the status byte in the entry
+	bucketOff int    // offset of the bucket byte in the entry
 	tx        uint64 // transaction
 	bucket    byte   // a store.Bucket, or voidBucket
 	set       bool   // put, not delete
@@ -62,9 +62,9 @@ const (
 	voidBucket = 127
 )
 
-// decodeHeader reads the header of the entry at the start of b, which holds
-// maxHeader bytes, or fewer at the end of a segment. It accepts only what this
-// package writes, so that garbage is told from entries before any checksum.
+// decodeHeader reads the header of the entry at the start of b, which holds maxHeader
+// bytes, or fewer at the end of a segment. It accepts only headers that this package
+// writes, so that garbage is recognized before any checksum is computed.
 func decodeHeader(b []byte) (entry, entryStatus) {
 	var f [9]uint64
 	var at [9]int
@@ -105,13 +105,13 @@ func blankOr(b []byte) entryStatus {
 	return broken
 }
 
-// A window reads a file through a buffer that moves over it, so that a survey
-// of any log takes the same memory.
+// A window reads a file through a sliding buffer, so that the survey of any log takes
+// constant memory.
 type window struct {
 	r    io.ReaderAt
 	size int64
-	skip func(off int64) int64 // returns where data may follow off; nil: at off
-	buf  []byte                // holds the file from base on
+	skip func(off int64) int64 // returns where data may follow after off; nil: at off
+	buf  []byte                // content of the file from base on
 	base int64
 }
 
@@ -132,8 +132,8 @@ const windowSize = 256 << 10
 
 var zeroes [windowSize]byte
 
-// peek returns the n bytes at off, or fewer at the end of the file. They are
-// good until the next call.
+// peek returns the n bytes at off, or fewer at the end of the file. They are valid until
+// the next call.
 func (w *window) peek(off int64, n int64) ([]byte, error) {
 	n = min(n, w.size-off)
 	if n <= 0 {
@@ -153,7 +153,7 @@ func (w *window) peek(off int64, n int64) ([]byte, error) {
 	return w.buf[off-w.base:][:n], nil
 }
 
-// entryAt returns what stands at off, and for a valid entry its bytes.
+// entryAt returns the entry and the status at off, and the bytes of a valid entry.
 func (w *window) entryAt(off int64) (entry, []byte, entryStatus, error) {
 	head, err := w.peek(off, maxHeader)
 	if err != nil {

@@ -6,17 +6,17 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A DamageError is a [store.ErrCorrupt] that knows the place: data that was
-// acknowledged is damaged or gone.
+// A DamageError is a [store.ErrCorrupt] with a location: acknowledged data is damaged or
+// missing.
 type DamageError struct {
 	Dir   string // generation folder
 	File  string // file in it
-	From  int64  // first byte that is damaged
-	After int    // transactions that can still be read behind the damage
-	What  string // what is wrong, in words
+	From  int64  // first damaged byte
+	After int    // readable transactions after the damage
+	What  string // description of the damage
 }
 
-// Error says where the damage is, what is lost and what to do.
+// Error states where the damage is, what is lost and what to do.
 func (e *DamageError) Error() string {
 	return fmt.Sprintf("%v: acknowledged data is lost: %s/%s from byte %d: %s (%d later transactions can be read); "+
 		"keep a copy of the folder, then run `balefire-node store salvage` to bring every record that can be read into a new store",

@@ -10,11 +10,11 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Export calls fn with the committed transactions of the store in dir, in order,
-// a number of them at a time. It reads the log alone, in constant memory, and
-// changes nothing; damage to acknowledged data is a [store.ErrCorrupt]. A record
-// may be put several times, and be deleted later. progress hears the bytes read.
-// The operations are good until fn returns.
+// Export calls fn with the committed transactions of the store in dir, in order, several
+// at a time. It reads only the log, in constant memory, and changes nothing; damage to
+// acknowledged data is a [store.ErrCorrupt]. A record may be put several times, and be
+// deleted later. progress is called with the bytes read. The operations are valid until
+// fn returns.
 func Export(dir string, progress func(done, total int64), fn func([]store.Op) error) error {
 	if err := export(dir, progress, fn); err != nil {
 		return fmt.Errorf("export store %s: %w", dir, err)
@@ -59,10 +59,10 @@ func export(dir string, progress func(done, total int64), fn func([]store.Op) er
 type exporter struct {
 	last  position // end of the last transaction
 	fn    func([]store.Op) error
-	whole int // of ops: those of transactions that are committed
+	whole int // number of ops that belong to committed transactions
 	ops   []store.Op
 	bytes int
-	tx    uint64 // the running one
+	tx    uint64 // the current one
 }
 
 func (x *exporter) segment(gen string, seg segment) error {
@@ -77,7 +77,7 @@ func (x *exporter) segment(gen string, seg segment) error {
 			return err
 		}
 		if v != valid {
-			return nil // the rest of a segment that is full
+			return nil // the rest of a full segment
 		}
 		if err := x.take(e, b); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (x *exporter) segment(gen string, seg segment) error {
 	return nil
 }
 
-// take adds one entry. One whose transaction was never committed is dropped.
+// take adds one entry. Entries of uncommitted transactions are dropped.
 func (x *exporter) take(e entry, b []byte) error {
 	if e.tx != x.tx {
 		x.ops, x.tx = x.ops[:x.whole], e.tx

@@ -52,8 +52,8 @@ func openCurrent(dir string, cfg Config) (*generation, error) {
 	return g, nil
 }
 
-// checkEmpty makes sure that a folder without CURRENT holds no store: neither
-// one that lost this file nor one of another engine.
+// checkEmpty checks that a folder without CURRENT contains no store: neither one that
+// lost this file nor one of another engine.
 func checkEmpty(dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -125,7 +125,7 @@ func newGeneration(dir string, n name) (*generation, error) {
 	return g, nil
 }
 
-// openGeneration opens an existing generation, behind the guard.
+// openGeneration opens an existing generation after the guard has passed it.
 func openGeneration(dir string, n name, cfg Config) (*generation, error) {
 	g := &generation{name: n, dir: genDir(dir, n.num)}
 	end, err := guard(dir, n, cfg)
@@ -183,7 +183,7 @@ func (g *generation) commit(ops []store.Op) error {
 	return g.advance()
 }
 
-// advance takes over the log's end after a transaction.
+// advance records the end of the log after a transaction.
 func (g *generation) advance() error {
 	pos := g.raw.position()
 	if pos == g.pos {
@@ -201,8 +201,8 @@ func (g *generation) advance() error {
 // bytes returns the size of the log.
 func (g *generation) bytes() int64 { return g.pos.segment*g.segment + g.pos.off }
 
-// close releases the files; with sync it brings the mark to disk before. It
-// also closes a generation that was only half opened.
+// close releases the files; with sync it first syncs the mark. It also closes a partly
+// opened generation.
 func (g *generation) close(sync bool) error {
 	var err error
 	if g.mark != nil {

@@ -14,15 +14,15 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A guarded describes a log that passed the guard.
+// guarded describes a log that passed the guard.
 type guarded struct {
 	last  position // end of the log
 	bytes int64    // size of the log's files
 }
 
-// guard surveys the log, cuts off a torn tail and syncs what it read: after a kill
-// that may be only in the page cache. It holds NutsDB's lock meanwhile, because in
-// a store in use a commit in progress looks like a torn tail.
+// guard surveys the log, cuts off a torn tail and syncs the log, which after a kill may
+// be only in the page cache. It holds NutsDB's lock meanwhile, because in a store in use
+// a commit in progress looks like a torn tail.
 func guard(dir string, n name, cfg Config) (guarded, error) {
 	gen := genDir(dir, n.num)
 	if _, err := os.Stat(gen); errors.Is(err, fs.ErrNotExist) {

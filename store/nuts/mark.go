@@ -16,9 +16,9 @@ import (
 // guard could not tell a torn tail, which may be cut, from a damaged last
 // commit, which may not.
 //
-// Its name sorts before those of the segments, so that a copy of a folder in
-// use made in the order of names never holds a mark ahead of its log, unless the
-// folder was listed before a segment began: that copy is refused, and made again.
+// Its name sorts before those of the segments, so that copying a folder in use in the
+// order of names never yields a mark ahead of its log, unless the folder was listed
+// before a segment was created: such a copy is refused and has to be repeated.
 type mark struct{ f *os.File }
 
 const (
@@ -27,7 +27,7 @@ const (
 	markSize  = 8 + 8 + 8 + 4 // magic, segment, offset, crc: one sector, written in place
 )
 
-// openMark opens the mark of the generation in dir, or makes it.
+// openMark opens the mark of the generation in dir, or creates it.
 func openMark(dir string) (*mark, error) {
 	f, err := os.OpenFile(filepath.Join(dir, markFile), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -48,8 +48,8 @@ func (m *mark) set(p position) error {
 func (m *mark) sync() error  { return m.f.Sync() }
 func (m *mark) close() error { return m.f.Close() }
 
-// readMark returns the acknowledged end of the log in dir; ok is false when no
-// readable mark is there, which bounds nothing.
+// readMark returns the acknowledged end of the log in dir; ok is false if there is no
+// readable mark.
 func readMark(dir string) (p position, ok bool, err error) {
 	b, err := os.ReadFile(filepath.Join(dir, markFile))
 	if errors.Is(err, fs.ErrNotExist) {

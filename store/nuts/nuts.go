@@ -16,10 +16,9 @@
 //	Open:     lock ─▶ survey the log ─▶ set a torn tail aside ─▶ NutsDB ─▶ compare
 //	Compact:  live records ─▶ gen-000008 ─▶ survey it ─▶ CURRENT ─▶ remove gen-000007
 //
-// NutsDB v1.1.0 cannot open a log with a torn tail, swallows transactions that
-// follow one, and loses data in its merge, its TTL and its nil values. The
-// tests named Canary show each of these; while one of them passes, its workaround
-// must stay.
+// NutsDB v1.1.0 cannot open a log with a torn tail, swallows transactions that follow
+// one, and loses data in its merge, its TTL and its nil values. The tests named Canary
+// demonstrate each of these; while one of them passes, its workaround must stay.
 package nuts
 
 import (
@@ -46,7 +45,7 @@ type Config struct {
 	// least 256 KiB. A record must fit; a generation keeps the size it was created
 	// with.
 	SegmentSize int64
-	// Logger receives what the guard repaired; default slog.Default().
+	// Logger logs repairs of the guard; default slog.Default().
 	Logger *slog.Logger
 	// Progress is called while a store opens, at least every second, with the
 	// bytes read so far and the bytes to read; default none.
@@ -58,7 +57,7 @@ type Config struct {
 	// Clock spaces compactions; default clock.System().
 	Clock clock.Clock
 
-	at func(point string) // tests stop the process here
+	at func(point string) // tests stop the process at these points
 }
 
 func (c Config) withDefaults() Config {
@@ -90,13 +89,13 @@ type DB struct {
 	// lets waiting readers out when a panic inside NutsDB leaves that one locked.
 	mu     sync.RWMutex
 	gen    *generation
-	down   error // why nothing works any more: closed, or NutsDB panicked
+	down   error // why all calls fail: closed, or NutsDB panicked
 	failed error // why writes are refused: the first error of a commit
 
-	recent *recent    // of gen, acknowledged; cleared if that may be wrong
+	recent *recent    // acknowledged records of gen; cleared if that may be wrong
 	own    []store.Op // Commit's copy of its ops
 
-	compacted time.Duration // clock.Mono of the last compaction; 0 none
+	compacted time.Duration // clock.Mono of the last compaction; 0: none
 	live      liveness
 }
 
@@ -104,9 +103,9 @@ var _ store.Engine = (*DB)(nil)
 
 var errClosed = fmt.Errorf("nuts: %w", store.ErrClosed)
 
-// Open opens the store in dir and creates it if needed. A torn tail is
-// set aside; damage to acknowledged data is an [store.ErrCorrupt], a store of another
-// process [store.ErrLocked], a folder of another engine [store.ErrOtherEngine].
+// Open opens the store in dir and creates it if needed. A torn tail is set aside; damage
+// to acknowledged data is a [store.ErrCorrupt], a store in use by another process
+// [store.ErrLocked], a folder of another engine [store.ErrOtherEngine].
 func Open(dir string, cfg Config) (*DB, error) {
 	cfg = cfg.withDefaults()
 	g, err := openCurrent(dir, cfg)
@@ -145,9 +144,9 @@ func (d *DB) Scan(b store.Bucket, start, end []byte, limit int) ([]store.Pair, e
 	return d.gen.raw.scan(b, start, end, min(limit, maxScan))
 }
 
-// Commit makes ops durable, all or none. After an error from the disk every
-// further Commit is refused until the store is closed and opened again: only
-// the guard can tell what of the failed transaction reached the disk.
+// Commit makes ops durable, all or none. After an error from the disk every further
+// Commit is refused until the store is closed and opened again: only the guard can tell
+// how much of the failed transaction reached the disk.
 func (d *DB) Commit(ops []store.Op) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -214,7 +213,7 @@ func checkBucket(b store.Bucket) error {
 	return nil
 }
 
-// check refuses what must not reach NutsDB, before anything is written.
+// check refuses operations that must not reach NutsDB, before anything is written.
 func (g *generation) check(op *store.Op) error {
 	switch {
 	case len(op.Key) == 0 || len(op.Key) > maxKey:

@@ -22,8 +22,8 @@ var errWedged = errors.New("NutsDB panicked and is unusable")
 // lockFile is what NutsDB locks in its folder while it is open.
 const lockFile = nutsdb.FLockName
 
-// raw is NutsDB reduced to the calls that can be trusted. Besides the ten that
-// the lint test allows it reads two exported fields and the effective options.
+// raw is NutsDB reduced to the calls that can be trusted. Apart from the ten that the
+// lint test allows, it reads two exported fields and the effective options.
 type raw struct {
 	dir    string
 	db     *nutsdb.DB
@@ -37,7 +37,7 @@ func openRaw(dir string, segment int64) (r *raw, err error) {
 			r, err = nil, fmt.Errorf("%w: NutsDB panicked on opening %s: %v", store.ErrCorrupt, dir, p)
 		}
 		if err != nil && !errors.Is(err, store.ErrLocked) {
-			dropLock(dir) // a failed Open keeps its lock, on a file nobody can reach
+			dropLock(dir) // a failed Open keeps its lock on an unreachable file
 		}
 	}()
 	o := nutsdb.DefaultOptions
@@ -66,14 +66,13 @@ func openRaw(dir string, segment int64) (r *raw, err error) {
 	return r, nil
 }
 
-// dropLock makes the folder lockable again after NutsDB failed without
-// unlocking it: the lock stays on a file that has no name any more. Windows
-// does not remove an open file; there the folder stays locked until the process
-// ends or the file is collected.
+// dropLock makes the folder lockable again after NutsDB failed without unlocking it: the
+// lock stays on an unlinked file. Windows does not remove an open file; there the folder
+// stays locked until the process ends or the file is garbage collected.
 func dropLock(dir string) { _ = os.Remove(filepath.Join(dir, lockFile)) }
 
-// checkSettings reads back what NutsDB really runs with: durability depends on
-// three of these and no other call would show that one of them changed.
+// checkSettings checks the settings that NutsDB effectively uses: durability depends on
+// three of them, and no other call would reveal that one changed.
 func (r *raw) checkSettings(segment int64) error {
 	opt := reflect.ValueOf(r.db).Elem().FieldByName("opt")
 	want := []struct {
@@ -97,8 +96,8 @@ func (r *raw) checkSettings(segment int64) error {
 	return nil
 }
 
-// createBuckets makes every bucket, in one transaction, in the order of their
-// numbers: so NutsDB's own bucket ids are those numbers.
+// createBuckets creates all buckets in one transaction, in the order of their numbers, so
+// that NutsDB's bucket ids equal these numbers.
 func (r *raw) createBuckets() error {
 	return r.update(func(tx *nutsdb.Tx) error {
 		for _, b := range store.Buckets() {
@@ -110,7 +109,7 @@ func (r *raw) createBuckets() error {
 	})
 }
 
-// warm makes and releases an iterator on each bucket. The first iterator on an
+// warm creates and releases an iterator on each bucket. The first iterator on an
 // empty bucket writes to a map, which must not happen under a read lock.
 func (r *raw) warm() error {
 	return r.update(func(tx *nutsdb.Tx) error {
@@ -152,7 +151,7 @@ func (r *raw) scan(b store.Bucket, start, end []byte, limit int) (pairs []store.
 	return pairs, err
 }
 
-// each calls fn with the pairs from start on until it returns false. The slices
+// each calls fn with the pairs from start on until fn returns false. The slices
 // are NutsDB's own: fn must neither change them nor call back into r.
 func (r *raw) each(b store.Bucket, start []byte, fn func(k, v []byte) bool) error {
 	return r.db.View(func(tx *nutsdb.Tx) error {

@@ -38,8 +38,8 @@ type remembered struct {
 	number  uint64
 }
 
-// A placed is an entry in the order of eviction; it is skipped if its key was
-// written again since.
+// A placed is an entry in eviction order; it is skipped if its key was written again
+// later.
 type placed struct {
 	key    recentKey
 	number uint64
@@ -48,8 +48,8 @@ type placed struct {
 
 func newRecent() *recent { return &recent{values: map[recentKey]remembered{}} }
 
-// get returns a private copy of the value of a key; known is false when nothing
-// is remembered of it.
+// get returns a private copy of the value of a key; known is false if the key is not
+// cached.
 func (r *recent) get(b store.Bucket, key []byte) (val []byte, ok, known bool) {
 	r.mu.RLock()
 	e, known := r.values[recentKey{b, string(key)}]
@@ -60,7 +60,7 @@ func (r *recent) get(b store.Bucket, key []byte) (val []byte, ok, known bool) {
 	return append(make([]byte, 0, len(e.val)), e.val...), true, true
 }
 
-// put remembers a commit. The slices of its values never change.
+// put caches a commit. The slices of its values never change.
 func (r *recent) put(ops []store.Op) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

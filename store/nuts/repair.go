@@ -15,9 +15,10 @@ import (
 // maxQuarantine is how many torn tails are kept; the oldest are removed first.
 const maxQuarantine = 16
 
-// repair makes the surveyed log readable for NutsDB: data after the last commit is
-// copied to the folder quarantine and cut off, and entries that were never
-// committed but lie between commits are voided. judge must have returned nil. A repair that was interrupted is completed by the next one.
+// repair makes the surveyed log readable for NutsDB: data after the last commit is copied
+// to the folder quarantine and cut off, and entries that were never committed but lie
+// between commits are voided. judge must have returned nil. The next repair completes an
+// interrupted one.
 func (s *survey) repair(quarantine string, log *slog.Logger) error {
 	log.Warn("store: the log does not end with a commit, cutting it there",
 		"generation", filepath.Base(s.dir), "at", s.last.String(), "bytes", s.torn, "voided", len(s.orphans))
@@ -40,7 +41,7 @@ func (s *survey) repair(quarantine string, log *slog.Logger) error {
 	return syncDir(s.dir)
 }
 
-// setAside copies what follows the last commit into the folder quarantine.
+// setAside copies the data after the last commit into the folder quarantine.
 func (s *survey) setAside(quarantine string) error {
 	if s.torn == 0 {
 		return nil
@@ -86,8 +87,8 @@ func pruneQuarantine(dir string) error {
 	return nil
 }
 
-// copyRange writes n bytes of src from byte from on into the new file dst; a
-// copy that fails leaves nothing.
+// copyRange copies n bytes of src, starting at byte from, into the new file dst; a failed
+// copy leaves no file.
 func copyRange(dst, src string, from, n int64) (err error) {
 	in, err := os.Open(src)
 	if err != nil {
@@ -109,9 +110,9 @@ func copyRange(dst, src string, from, n int64) (err error) {
 	return out.Sync()
 }
 
-// voidGroup rewrites the entries of a transaction that was never committed, each
-// in place and of the same length, so that NutsDB reads a committed transaction
-// of a bucket that does not exist, and skips it.
+// voidGroup rewrites the entries of a transaction that was never committed, in place and
+// with the same lengths, so that NutsDB reads a committed transaction of a nonexistent
+// bucket and skips it.
 func voidGroup(dir string, group []locatedEntry) error {
 	for i, p := range group {
 		f, err := os.OpenFile(segmentPath(dir, p.segment), os.O_RDWR, 0)
@@ -135,7 +136,7 @@ func voidGroup(dir string, group []locatedEntry) error {
 	return nil
 }
 
-// truncate cuts the file at size, durably.
+// truncate durably cuts the file at size.
 func truncate(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {

@@ -85,8 +85,8 @@ func salvageSource(src string) (string, error) {
 	return "", fmt.Errorf("there is no log of a NutsDB store in it: %w", fs.ErrNotExist)
 }
 
-// A salvager takes the entries of a damaged log in order and commits them,
-// whole transactions where it can, to another store.
+// A salvager reads the entries of a damaged log in order and commits them to another
+// store, as whole transactions where possible.
 type salvager struct {
 	to     *DB
 	report Report
@@ -95,13 +95,13 @@ type salvager struct {
 	ops   []store.Op // of finished transactions, not yet committed
 	bytes int
 
-	group []store.Op // of the running transaction
-	tx    uint64     // its number; 0 none
+	group []store.Op // of the current transaction
+	tx    uint64     // its number; 0: none
 	begin position   // of its first entry
 	hurt  bool       // bytes were unreadable just before it or in it
 }
 
-// segment takes the entries of one log file. want is the number it should have.
+// segment reads the entries of one log file. want is its expected number.
 func (s *salvager) segment(gen string, want int64, seg segment) error {
 	for ; want < seg.num; want++ {
 		s.lose(Range{File: fmt.Sprintf("%d.dat", want)})
@@ -125,7 +125,7 @@ func (s *salvager) lose(r Range) {
 	s.hurt = true
 }
 
-// take adds an entry to the running transaction.
+// take adds an entry to the current transaction.
 func (s *salvager) take(p position, e entry, b []byte) error {
 	if s.tx != 0 && s.tx != e.tx {
 		if err := s.endUnmarked(s.hurt); err != nil {
@@ -152,8 +152,8 @@ func (s *salvager) take(p position, e entry, b []byte) error {
 	return s.end()
 }
 
-// endUnmarked ends a transaction whose commit was not found: it is copied if it is
-// known to have been committed.
+// endUnmarked ends a transaction whose commit was not found. It is copied if it is known
+// to have been committed.
 func (s *salvager) endUnmarked(committed bool) error {
 	if !committed {
 		s.report.Orphans++
@@ -164,7 +164,7 @@ func (s *salvager) endUnmarked(committed bool) error {
 	return s.end()
 }
 
-// end moves the running transaction to those that are committed next.
+// end moves the current transaction to those that are committed next.
 func (s *salvager) end() error {
 	s.report.Transactions++
 	for _, op := range s.group {

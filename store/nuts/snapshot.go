@@ -11,8 +11,8 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Snapshot writes what is committed now into dir, which must not exist. The log
-// only grows, so its files are copied up to the last commit while others write.
+// Snapshot writes all committed records into dir, which must not exist. The log only
+// grows, so its files are copied up to the last commit while writers continue.
 func (d *DB) Snapshot(dir string) error {
 	if err := d.snapshot(dir); err != nil {
 		return fmt.Errorf("snapshot into %s: %w", dir, err)
@@ -24,7 +24,7 @@ func (d *DB) snapshot(dir string) error {
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
 		return cmp.Or(err, fs.ErrExist)
 	}
-	part := dir + ".part" // a snapshot has its name when it is whole
+	part := dir + ".part" // only a complete snapshot gets its final name
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}

@@ -7,35 +7,35 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// overhead is what a record takes in the log besides its key and value, bytes.
+// overhead is the size in bytes of a record in the log without its key and value.
 const overhead = 28
 
 // A liveCount is a count of live records. NutsDB keeps no such figures, and reading
-// before each write to maintain them is too expensive: so the records are counted
-// again when the log has grown enough to make a difference.
+// before each write to maintain them is too expensive, so the records are recounted when
+// the log has grown enough to make a difference.
 type liveCount struct {
-	at    position // where the log ended then
-	size  int64    // size of the log then
+	at    position // end of the log at that time
+	size  int64    // size of the log at that time
 	keys  int64
 	bytes int64 // of keys and values
 }
 
-// stale decides whether a count is worth repeating now that the log ends at pos
-// and has size bytes. A nil liveCount is stale.
+// stale decides whether to count again when the log ends at pos and has size bytes. A nil
+// liveCount is stale.
 func (c *liveCount) stale(pos position, size int64) bool {
 	const cheap = 20_000 // keys, counted in a few milliseconds
 	return c == nil || pos != c.at && (c.keys < cheap || size-c.size > max(16<<20, c.size/4))
 }
 
-// liveness holds the last liveCount. One goroutine counts; meanwhile others get the
-// previous figures.
+// liveness holds the last liveCount. While one goroutine counts, others get the previous
+// figures.
 type liveness struct {
 	counting sync.Mutex
 	last     atomic.Pointer[liveCount]
 }
 
-// Stats describes the engine now. Keys and LiveBytes are exact in a small store
-// and up to a quarter of the log behind in a large one.
+// Stats returns the current figures. Keys and LiveBytes are exact in a small store; in a
+// large one they may lag by up to a quarter of the log.
 func (d *DB) Stats() store.Stats {
 	d.mu.RLock()
 	pos, size, ago := d.gen.pos, d.gen.bytes(), d.sinceCompaction()

@@ -11,23 +11,23 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A survey is what the guard found in the log of one generation. It rests on
-// one invariant, which the engine keeps: transactions are written one after the
-// other, each fsynced before the next begins. So at most the last one can be
-// incomplete, and anything else that is incomplete is damage.
+// A survey is what the guard found in the log of one generation. It relies on one
+// invariant of the engine: transactions are written one after another, each fsynced
+// before the next begins. So only the last one can be incomplete; any other incomplete
+// transaction is damage.
 type survey struct {
 	dir      string
 	segments []segment
-	txs      int      // transactions that are committed
-	entries  int      // valid entries in the part before the damage
+	txs      int      // committed transactions
+	entries  int      // valid entries before the damage
 	last     position // just after the last commit
 
-	orphans [][]locatedEntry // never committed, but others follow
-	open    []locatedEntry   // never committed, and the log ends
+	orphans [][]locatedEntry // never committed, followed by others
+	open    []locatedEntry   // never committed, at the end of the log
 	damage  *position        // where reading stopped
 	gap     string           // why reading stopped between two segments
-	behind  []uint64         // transactions readable after last, at most maxBehind
-	beyond  int64            // the segment of the last entry readable after last
+	behind  []uint64         // readable transactions after last, at most maxBehind
+	beyond  int64            // segment of the last readable entry after last
 	torn    int64            // bytes written after last
 
 	weigher *weigher // receives every valid entry
@@ -49,7 +49,7 @@ func segmentPath(dir string, num int64) string {
 }
 
 // surveyLog reads the whole log of the generation in dir, in constant memory.
-// segSize is the size its segments were made with, 0 when that is not known.
+// segSize is the size its segments were created with, or 0 if unknown.
 // progress is called with the bytes read.
 func surveyLog(dir string, segSize int64, progress func(int64)) (*survey, error) {
 	s := &survey{dir: dir, weigher: newWeigher()}
@@ -61,7 +61,7 @@ func surveyLog(dir string, segSize int64, progress func(int64)) (*survey, error)
 		return nil, &DamageError{Dir: dir, File: "0.dat", What: "the log is missing"}
 	}
 	var done int64
-	full := int64(-1) // end of the segment before, which must have been full
+	full := int64(-1) // end of the previous segment, which must have been full
 	for i, seg := range s.segments {
 		if seg.num != int64(i) {
 			return nil, &DamageError{Dir: dir, File: fmt.Sprintf("%d.dat", i), What: "a segment of the log is missing"}
@@ -106,8 +106,8 @@ func listSegments(dir string) ([]segment, error) {
 	return segs, nil
 }
 
-// read surveys one segment and returns where its entries end. full is where
-// those of the segment before ended, or -1.
+// read surveys one segment and returns where its entries end. full is the end of the
+// entries of the previous segment, or -1.
 func (s *survey) read(seg segment, full, segSize int64) (int64, error) {
 	w, closeFile, err := openWindow(segmentPath(s.dir, seg.num))
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *survey) read(seg segment, full, segSize int64) (int64, error) {
 
 func (s *survey) stop(num, off int64) { s.damage = &position{num, off} }
 
-// add takes the next valid entry into the running transaction.
+// add adds the next valid entry to the current transaction.
 func (s *survey) add(p locatedEntry) {
 	s.entries++
 	if len(s.open) > 0 && s.open[0].tx != p.tx {
@@ -161,9 +161,9 @@ func (s *survey) add(p locatedEntry) {
 	s.open = nil
 }
 
-const maxBehind = 1000 // transactions behind a damage that are counted
+const maxBehind = 1000 // bounds the count of transactions after damage
 
-// readBehind looks, byte by byte, for what follows the last commit.
+// readBehind searches byte by byte for entries after the last commit.
 func (s *survey) readBehind() error {
 	for _, seg := range s.segments[s.last.segment:] {
 		from := int64(0)
@@ -214,7 +214,7 @@ func scanDamaged(path string, from int64, fn func(off int64, e entry, b []byte) 
 			} else if c[0] != 0 {
 				end = off
 			}
-		default: // a run of zeroes: go to what follows, less what may belong to a header
+		default: // a run of zeroes: skip to its end, less what may belong to a header
 			next, err := w.written(off)
 			if err != nil {
 				return 0, err

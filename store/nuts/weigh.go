@@ -7,21 +7,21 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// NutsDB keeps every record in memory. What one takes there besides its key and
-// value: the index entry, the record, and what the allocator rounds up to.
+// NutsDB keeps every record in memory. The memory of a record besides its key and value:
+// the index entry, the record, and the allocator's rounding.
 const (
-	recordMemory  = 224 // bytes a record
+	recordMemory  = 224 // bytes per record
 	roundingShare = 8   // and an eighth of key and value
 )
 
-// MemoryOf returns about how many bytes a record with a key and a value of these
-// sizes takes in memory.
+// MemoryOf estimates the memory in bytes of a record with a key and a value of these
+// sizes.
 func MemoryOf(key, val int) int64 {
 	n := int64(key + val)
 	return recordMemory + n + n/roundingShare
 }
 
-// maxSample is how many records a weigher looks at, at most.
+// maxSample is the largest number of records in the sample of a weigher.
 const maxSample = 1 << 16
 
 // A weigher estimates, while a log is read, how much memory its records will take
@@ -33,14 +33,14 @@ type weigher struct {
 	sizes map[uint64]int64 // of the live records in the sample
 	mask  uint64           // a key is in the sample when these bits of its hash are 0
 	total int64            // of sizes
-	peak  int64            // the most that all records took at any point of the log
+	peak  int64            // estimated peak for all records over the log
 }
 
 func newWeigher() *weigher {
 	return &weigher{seed: maphash.MakeSeed(), sizes: map[uint64]int64{}}
 }
 
-// add follows one entry of the log; b holds its bytes.
+// add processes one entry of the log; b holds its bytes.
 func (w *weigher) add(e entry, b []byte) {
 	var h maphash.Hash
 	h.SetSeed(w.seed)
@@ -74,7 +74,7 @@ func (w *weigher) halve() {
 	}
 }
 
-// fits refuses a log whose records need more than limit bytes; 0 is no limit.
+// fits refuses a log whose records need more than limit bytes; 0 means no limit.
 func (w *weigher) fits(limit int64) error {
 	if limit <= 0 || w.peak <= limit {
 		return nil
