@@ -13,9 +13,9 @@ import (
 // accept measures tasks that are accepted by their target but not run.
 func (p *plan) accept(t *table) error {
 	t.title = "Accepted tasks"
-	t.intro = "A task counts when its home has on disk that it is on disk at its target. The target does not run it."
+	t.intro = "A task counts when its home has the acknowledgement on disk; the target has then stored the task. The target does not run it."
 	t.head = []string{"store", "fsync", "in flight", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores: ours", "others'"}
-	t.bounds = fmt.Sprintf("with the disk as it is, the CPU of both processes on %d cores; with a slow disk three commits in series (home, target, home), so the number in flight.", runtime.NumCPU())
+	t.bounds = fmt.Sprintf("at the normal disk speed the CPU of both processes on %d cores; with a slow disk three commits in series (home, target, home), and therefore the number of tasks in flight.", runtime.NumCPU())
 	for _, e := range p.engines() {
 		for _, c := range []struct {
 			slow     time.Duration
@@ -56,7 +56,7 @@ func (p *plan) ended(t *table) error {
 	t.title = "Whole tasks"
 	t.intro = "A task counts when its result is on disk at its home: accepted, started (durable before the handler is called), run, result signed and sealed, committed. The handler is the built-in `discard`."
 	t.head = []string{"store", "fsync", "slots", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores: ours", "others'"}
-	t.bounds = "with many slots and the disk as it is, CPU; with a slow disk the commits in series, and with few slots the durable start: each round of starts is one commit, and holds no more of them than there are slots."
+	t.bounds = "with many slots and the normal disk speed, CPU; with a slow disk the commits in series; with few slots the durable start: each group of starts is one commit, and has at most as many starts as there are slots."
 	for _, e := range p.engines() {
 		for _, c := range []struct {
 			slow   time.Duration
@@ -86,9 +86,9 @@ func (p *plan) ended(t *table) error {
 // parts measures the CPU time of a task by parts.
 func (p *plan) parts(t *table) error {
 	t.title = "CPU of a task, by part"
-	t.intro = "Microseconds, from CPU profiles of both processes in runs of their own. A sample belongs to the innermost package of the house, or library, on its stack."
+	t.intro = "Microseconds, from CPU profiles of both processes in separate runs. A sample is attributed to the innermost package of this module, or library, on its stack."
 	t.head = []string{"part"}
-	t.bounds = "every part is paid for each task; what is done for a group (a signature, an fsync, a system call of the wire) gets cheaper with more tasks on their way."
+	t.bounds = "each part is spent on every task; work that is done once for a group (a signature, an fsync, a system call of the network) becomes cheaper per task with more tasks in flight."
 	var columns []map[string]float64
 	for _, e := range p.engines() {
 		for _, c := range []struct {

@@ -70,7 +70,7 @@ func TestPage(t *testing.T) {
 	if err := (&page{head: "# P\n", tables: []*table{tab}}).write(&b); err != nil {
 		t.Fatal(err)
 	}
-	want := "# P\n\n## T\n\nHow.\n\n| a | b |\n| --- | --- |\n| 1 | **missed** |\n\nWhat bounds it: The disk.\n"
+	want := "# P\n\n## T\n\nHow.\n\n| a | b |\n| --- | --- |\n| 1 | **missed** |\n\nLimited by: The disk.\n"
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}

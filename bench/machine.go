@@ -89,26 +89,26 @@ func (p *plan) preface(m machine) string {
 	}
 	return fmt.Sprintf(`# Benchmarks
 %s
-Written by `+"`make bench`"+` (the module in bench/) on %s in %.0f s. Everything on this page was measured in that one run: compare figures
-within it, not with those of another machine.
+Written by `+"`make bench`"+` (the module in bench/) on %s in %.0f s. All figures on this page are from that one run: compare them with each
+other, not with those of another machine.
 
 | | |
 | --- | --- |
-| processor | %s, %d cores in use, for all processes of a measurement together |
+| processor | %s, %d cores in use by all processes of a measurement together |
 | memory | %s |
 | system | %s, %s |
 | file system | %s |
-| others before the run | %.1f cores, load average %s; the run waited up to %v for a quiet machine |
+| other processes before the run | %.1f cores, load average %s; the run waited up to %v for an idle machine |
 
-Unless a table says otherwise: two nodes, each a process of its own, on loopback over QUIC or TCP as they choose; a random body of %d bytes a task,
-sealed, signed, checked; every acknowledgement after its fsync; submitted through the Go API; %d tasks on their way at a time. A measuring begins after a
-warm-up of a quarter more tasks and ends after a number of tasks, or %v. Rates of accepted and of whole tasks, of submits and of the rival were measured %d times
-each, on fresh folders; the middle one is shown. CPU is getrusage of both processes, user and system. "+2ms" means that strace adds 2 ms to each fsync and
-fdatasync of both nodes. "Cores: ours" is what both nodes used on average, "others'" what everything else on the machine did meanwhile (with a slower disk that is
-strace, mostly): where it is not near zero a rate is too low.
+Unless a table states otherwise: two nodes, each in its own process, on loopback over QUIC or TCP as they choose; a random body of %d bytes per task,
+sealed, signed and checked; every acknowledgement after its fsync; submitted through the Go API; %d tasks in flight. A measurement begins after a
+warm-up of a quarter more tasks and ends after a number of tasks, or after %v. The rates of accepted and of whole tasks, of submits and of NATS were measured
+%d times each, in new folders; the median is shown. CPU is getrusage of both processes, user and system. "+2ms" means that strace adds 2 ms to each fsync
+and fdatasync of both nodes. "Cores: ours" is the average use of both nodes, "others'" that of all other processes on the machine at that time (with a slow
+disk mostly strace): if it is not near zero, a rate is too low.
 
-What is not as it is by default: the limits of how many tasks may wait are raised, because tasks that are accepted and never run pile up as they do nowhere
-else; for the same reason the heap limit is 2 GiB where rates are measured. Memory is weighed with the default heap limit.
+Differences from the default settings: the limits on waiting tasks are raised, because tasks that are accepted and never run accumulate as in no real
+use; for the same reason the heap limit is 2 GiB where rates are measured. Memory is measured with the default heap limit.
 `, note, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.others, m.load, p.wait, bodySize, flying, longest, times)
 }
 

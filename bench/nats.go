@@ -144,11 +144,11 @@ func (p *flowRun) consume(in <-chan *nats.Msg) error {
 
 // nats measures NATS JetStream and compares it with balefire.
 func (p *plan) nats(t *table) error {
-	t.title = "Beside NATS JetStream"
-	t.intro = "nats-server 2.15.2, file store, `sync_interval: always`, a process of its own; one more process publishes and consumes. A message counts when it is published with confirmation, consumed and acknowledged. " +
-		"Beside it, from above and with NutsDB: accepted tasks, which are sealed, signed and on disk at two nodes, and whole tasks, which have been run and whose signed results are on disk at home. A ratio is against NATS."
+	t.title = "Compared with NATS JetStream"
+	t.intro = "nats-server 2.15.2, file store, `sync_interval: always`, in a separate process; another process publishes and consumes. A message counts when it is published with confirmation, consumed and acknowledged. " +
+		"For comparison, from the tables above and with NutsDB: accepted tasks, which are sealed, signed and on disk at two nodes, and whole tasks, which have run and whose signed results are on disk at their home. Ratios are relative to NATS."
 	t.head = []string{"fsync", "in flight", "NATS messages/s", "accepted tasks/s", "ratio", "whole tasks/s", "ratio", "NATS CPU a message"}
-	t.bounds = "NATS syncs every message by itself; balefire syncs what queued while the last fsync ran."
+	t.bounds = "NATS syncs every message separately; balefire syncs everything that was queued during the last fsync together."
 	for _, c := range []struct {
 		slow  time.Duration
 		tasks int

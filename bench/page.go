@@ -52,7 +52,7 @@ func (t *table) write(b *strings.Builder) {
 		line(r)
 	}
 	if t.bounds != "" {
-		fmt.Fprintf(b, "\nWhat bounds it: %s\n", t.bounds)
+		fmt.Fprintf(b, "\nLimited by: %s\n", t.bounds)
 	}
 }
 

@@ -22,10 +22,10 @@ const (
 // queue measures a shared queue of five nodes, compared with NATS JetStream in the same run.
 func (p *plan) queue(t *table) error {
 	t.title = "A shared queue"
-	t.intro = fmt.Sprintf("%[1]d nodes, each a process, one of them the home of the queue; all of them, it too, run the tasks with the built-in handler `discard`. NutsDB. A task counts when its result is on disk at the node that submitted it. "+
-		"%[2]q: the home submits, so it is origin, home and one of five owners; %[3]q: another node submits, so a task travels to the home, from there to its owner, and its result back over both. Beside it NATS JetStream as above. The first row of each disk is the middle one of %[4]d runs, the others are one.", queueNodesCount, fromHome, fromMember, times)
+	t.intro = fmt.Sprintf("%[1]d nodes, each a process, one of them the home of the queue; all of them, including the home, run tasks with the built-in handler `discard`. NutsDB. A task counts when its result is on disk at the node that submitted it. "+
+		"%[2]q: the home submits, so it is origin, home and one of five owners; %[3]q: another node submits, so a task is sent to the home, from there to its owner, and its result takes the way back over both. For comparison NATS JetStream as above. The first row of each disk speed is the median of %[4]d runs; the others are single runs.", queueNodesCount, fromHome, fromMember, times)
 	t.head = []string{"fsync", "submitted", "slots a node", "tasks/s", "target", "", "NATS messages/s", "ratio", "target", "", "p50", "p99", "CPU a task", "commits a task", "cores: ours", "others'"}
-	t.bounds = fmt.Sprintf("with the disk as it is, CPU: five nodes and the load share %d cores, and each task is sealed, signed and checked three times: for its home, for its owner, and its result. With a slow disk the commits in series, too, and with few slots those alone.", runtime.NumCPU())
+	t.bounds = fmt.Sprintf("at the normal disk speed, CPU: five nodes and the load share %d cores, and each task is sealed, signed and checked three times: for its home, for its owner, and its result. With a slow disk also the commits in series, and with few slots only those.", runtime.NumCPU())
 	for _, c := range []struct {
 		slow  time.Duration
 		tasks int

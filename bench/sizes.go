@@ -24,10 +24,10 @@ var pendingLimit = map[string]int64{node.EngineNuts: 450 << 20, node.EnginePebbl
 // memory measures the memory of an idle node, and of one with many pending tasks.
 func (p *plan) memory(t *table) error {
 	t.title = "Memory"
-	t.intro = fmt.Sprintf("Resident memory of a node with its default heap limit: idle for %v, then with %d pending tasks of %d bytes for a peer that is away (%v after the last), then of a fresh process that opened that store.",
+	t.intro = fmt.Sprintf("Resident memory of a node with its default heap limit: idle for %v, then with %d pending tasks of %d bytes for a peer that is offline (%v after the last), then of a new process that opened that store.",
 		idleFor, pendings/p.scale, bodySize, restFor)
 	t.head = []string{"store", "state", "resident", "limit", ""}
-	t.bounds = "NutsDB keeps every key with its value in memory, and reads its log at a start; Pebble keeps 32 MiB of blocks and tables."
+	t.bounds = "NutsDB keeps every key with its value in memory, and reads its log at the start; Pebble caches 32 MiB of blocks and tables."
 	for _, e := range p.engines() {
 		if err := p.measureMemory(t, e); err != nil {
 			return err
@@ -99,9 +99,9 @@ func with(name string, f func(*proc) error) error {
 // binary measures the size of the program.
 func (p *plan) binary(t *table) error {
 	t.title = "Binary"
-	t.intro = "`make build`: static, stripped, every library in it."
+	t.intro = "`make build`: static and stripped, with all libraries."
 	t.head = []string{"program", "size", "limit", ""}
-	t.bounds = "the libraries. The libp2p host is put together from its parts: libp2p's own constructor links WebRTC, WebTransport and WebSocket, 5 MB that no node uses."
+	t.bounds = "the libraries. The libp2p host is assembled from its parts: libp2p's own constructor links WebRTC, WebTransport and WebSocket, 5 MB that no node uses."
 	out := filepath.Join(p.dir, "balefire-node")
 	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./cmd/balefire-node")
 	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")

@@ -14,11 +14,11 @@ import (
 // submit measures submission alone, compared with the rate of the bare store.
 func (p *plan) submit(t *table) error {
 	t.title = "Submit alone"
-	t.intro = fmt.Sprintf("%d callers, each submits the next task when the last one is on disk. The target is not running, so nothing is sent. Beside it, in turns, %d callers of the bare store, "+
-		"each of which commits one record after the other: like a submit it is one operation, a key of %d bytes that begins with a fresh task id, a value of %d. What the store's group commit gives at best. "+
-		"The keys matter: ids are not written in their order, so Pebble has to merge its tables; keys that only rise would spare the bare store that, and no task.", callers, callers, keySize, recordSize)
-	t.head = []string{"store", "fsync", "submits/s", "bare store/s", "ratio", "CPU a submit", "CPU a record"}
-	t.bounds = "with the disk as it is, CPU. A submit draws keys, seals, hashes and encodes in its caller; the next group is signed while the last is written, as soon as it is as large. The bare store does nothing but copy, in one goroutine. Beside the work of the callers a commit of fewer tasks takes as long as one of the bare store, and the next group is not always ready when it ends. On a slow disk those who were answered are waited for, so that a commit holds nearly all callers, and the disk stands still meanwhile."
+	t.intro = fmt.Sprintf("%d callers; each submits its next task when the last one is on disk. The target is not running, so nothing is sent. For comparison, alternating with it, %d callers of the store alone; "+
+		"each commits one record after another: like a submit this is one operation, with a key of %d bytes that begins with a new task id, and a value of %d bytes. This is the best that the store's group commit can do. "+
+		"The keys matter: ids are not written in order, so Pebble has to merge its tables; ascending keys would avoid this for the store alone, but not for tasks.", callers, callers, keySize, recordSize)
+	t.head = []string{"store", "fsync", "submits/s", "store alone/s", "ratio", "CPU a submit", "CPU a record"}
+	t.bounds = "at the normal disk speed, CPU. A submit draws keys, seals, hashes and encodes in its caller; the next group is signed during the write of the last one, once it is as large. The store alone only copies, in one goroutine. Because of the work of the callers, a commit of fewer tasks takes as long as one of the store alone, and the next group is not always ready at its end. On a slow disk the next commit waits for the callers that were just answered, so that it includes nearly all of them; the disk is idle during that time."
 	for _, e := range p.engines() {
 		for _, c := range []struct {
 			slow  time.Duration
@@ -46,9 +46,9 @@ func (p *plan) submit(t *table) error {
 // the bare store.
 func (p *plan) submitParts(t *table) error {
 	t.title = "CPU of a submit, by part"
-	t.intro = "Microseconds, from CPU profiles in runs of their own, as above with the disk as it is. The record beside it is one of the bare store."
+	t.intro = "Microseconds, from CPU profiles in separate runs, as above at the normal disk speed. \"Record\" is a record of the store alone."
 	t.head = []string{"part"}
-	t.bounds = "what a submit pays beside its record. Seal: two hashes of the content key, a cipher made for it, the body, the slot. Sign: the hash of the sealed body, and a share of one signature and one hash tree. Encode: content and record, once each. Allocation: what a task is in memory until it is sent."
+	t.bounds = "what a submit costs in addition to its record. Seal: two hashes of the content key, the setup of a cipher for it, the body, the slot. Sign: the hash of the sealed body, and a share of one signature and one hash tree. Encode: content and record, once each. Allocation: the task in memory until it is sent."
 	var columns []map[string]float64
 	for _, e := range p.engines() {
 		name := filepath.Join(cmp.Or(p.profiles, p.dir), "submit-"+e)
@@ -113,7 +113,7 @@ const batchSize = 100
 // httpAPI measures the HTTP API, compared with the Go API.
 func (p *plan) httpAPI(t *table) error {
 	t.title = "Submit over the socket"
-	t.intro = fmt.Sprintf("HTTP and JSON on the node's unix socket, from a process of its own that uses api/client; %d callers, or %d with batches of %d. The target is not running. CPU is of node and client together.",
+	t.intro = fmt.Sprintf("HTTP and JSON on the node's unix socket, from a separate process that uses api/client; %d callers, or %d with batches of %d. The target is not running. CPU is that of node and client together.",
 		callers, callers/16, batchSize)
 	t.head = []string{"API", "tasks/s", "of the Go API", "target", "", "CPU a task", "more than the Go API"}
 	t.bounds = "CPU on both ends of the socket: HTTP, JSON and base64 of the body."
@@ -180,9 +180,9 @@ func (p *plan) through(socket bool, l load) (r result, err error) {
 // single measures one task at a time, compared with its lower bound.
 func (p *plan) single(t *table) error {
 	t.title = "One task at a time"
-	t.intro = "From the call of Submit until the home has the acceptance on disk, on an idle mesh. Beside it, in the same folder and hour: the time to append a record to a file and sync it, and the time of a record of the same size there and back over TCP."
+	t.intro = "From the call of Submit until the home has the acknowledgement on disk, on an idle mesh. For comparison, in the same folder and hour: the time to append a record to a file and sync it, and the round trip of a record of the same size over TCP."
 	t.head = []string{"store", "p50", "p99", "fsync", "round trip", "3 × (3 fsyncs + 1 round trip)", "p50 within"}
-	t.bounds = "three commits in series, each one fsync, and the wake-ups of some ten goroutines between them."
+	t.bounds = "three commits in series, each with one fsync, and the wake-ups of about ten goroutines between them."
 	for _, e := range p.engines() {
 		err := p.withPair(pairConfig{engine: e, held: true}, func(two *pair) error {
 			r, err := two.run(p.load(accepted, 4_000, 1), "")

@@ -28,11 +28,11 @@ const (
 // takeover measures how long a task is blocked when its owner goes away.
 func (p *plan) takeover(t *table) error {
 	n := (takes/p.scale + meshes - 1) / meshes
-	t.title = "An owner that goes away"
-	t.intro = fmt.Sprintf("%d meshes at a time, each of a home and %d nodes that run its tasks. A task runs that notes its start, its owner is ended, and the time is taken until the task notes the next start elsewhere; "+
-		"then the owner is started again, and another task is given when two members may have it. Default settings, but that no node looks around on the LAN: %d of them on one machine would hear each other's announcements on some 200 sockets. NutsDB.", meshes, takers, meshes*(takers+1))
+	t.title = "Loss of an owner"
+	t.intro = fmt.Sprintf("%d meshes at a time, each of a home and %d nodes that run its tasks. A task records its start, its owner is stopped, and the time until the task records its next start elsewhere is measured; "+
+		"then the owner is started again, and the next task is submitted when two members can be granted it. Default settings, except that discovery on the LAN is off: %d nodes on one machine would receive each other's announcements on some 200 sockets. NutsDB.", meshes, takers, meshes*(takers+1))
 	t.head = []string{"the owner", "times", "p50", "p99", "limit", ""}
-	t.bounds = "After kill -9 the time in which members call a silent node DEAD; the lease, which would end later, is fenced by the epoch. At a stop the handler, which ends at once when it is told to, and its release."
+	t.bounds = "after kill -9 the time until members declare a silent node DEAD; the lease, which would expire later, is fenced by the epoch. At a stop the handler, which ends at once when it is told to, and the release of the lease."
 	for _, c := range []struct {
 		name  string
 		limit time.Duration
@@ -132,10 +132,10 @@ func awaitStart(path string, n int) (s started, err error) {
 // handoff measures how fast a queue with pending tasks moves to another home.
 func (p *plan) handoff(t *table) error {
 	n := handTasks / p.scale
-	t.title = "A home that moves"
-	t.intro = fmt.Sprintf("Two nodes; the queue is paused and has %d pending tasks of %d bytes. From the order to hand it over until its new home has all of them on its disk and the old one has nothing of it left; then it is let go, and the time is taken until all have ended.", n, bodySize)
+	t.title = "Handoff of a queue"
+	t.intro = fmt.Sprintf("Two nodes; the queue is paused and has %d pending tasks of %d bytes. The first time is from the command to hand it over until the new home has all tasks on disk and the old one has none left; then the queue is resumed, and the time until all have ended is measured.", n, bodySize)
 	t.head = []string{"store", "fsync", "tasks", "handed over in", "limit", "", "run and ended in"}
-	t.bounds = "CPU: each task is checked at the new home as if it came from its origin, and written by both."
+	t.bounds = "CPU: the new home checks each task as if it came from its origin, and both homes write it."
 	for _, slow := range []time.Duration{0, extra} {
 		moved, ended, err := p.handed(slow, n)
 		if err != nil {
