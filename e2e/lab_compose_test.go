@@ -102,6 +102,7 @@ func TestThreeContainers(t *testing.T) {
 		}
 		script(t, "scripts/mesh", "down")
 	})
+	script(t, "scripts/mesh", "down") // what a run that was killed has left
 	script(t, "make", "mesh")
 	script(t, "scripts/mesh", "up", "relay1", "pair", "router-a", "router-b", "a1", "b1")
 	nodes := map[string]*machine{}
@@ -140,6 +141,10 @@ func sharedQueue(t *testing.T, relay, owner, home *machine) {
 	}
 	mesh("node", home.name, "queue", "set", "build", "--home", "here")
 	home.able("build", 2)
+	relay.until("it knows the queue", func() bool {
+		_, err := relay.Queue(context.Background(), "build")
+		return err == nil
+	})
 	request := node.Request{Target: "queue:build", Kind: "build"}
 	made := newAcknowledged()
 	submit := func(n int) {
