@@ -1,22 +1,12 @@
 package api
 
-import (
-	"net"
+import "golang.org/x/sys/unix"
 
-	"golang.org/x/sys/unix"
-)
-
-// peerUser returns the user id of the process at the other end of c, as the kernel
-// reports it.
-func peerUser(c *net.UnixConn) (uid uint32, ok bool) {
-	raw, err := c.SyscallConn()
+// socketUser returns the user at the other end of a unix socket.
+func socketUser(fd int) (uint32, error) {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return 0, false
+		return 0, err
 	}
-	err = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			uid, ok = cred.Uid, true
-		}
-	})
-	return uid, ok && err == nil
+	return cred.Uid, nil
 }

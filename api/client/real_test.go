@@ -9,17 +9,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
-	"github.com/balefire/balefire/store/journal"
 )
 
 // real runs a node that is the only member of its mesh and serves its API, and returns a
@@ -140,26 +135,4 @@ func result(ctx context.Context, t *testing.T, c *client.Client, id string) stri
 		t.Fatal(err)
 	}
 	return string(b)
-}
-
-// TestAuditNamesTheCaller checks that the audit log names the user who changed a setting
-// over the socket.
-func TestAuditNamesTheCaller(t *testing.T) {
-	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
-		t.Skip("no peer credentials on this system")
-	}
-	c, dir := real(t)
-	if err := c.AddHandler(t.Context(), node.HandlerSpec{Kind: "echo", Type: node.TypeEcho, Allow: []string{"peer:here"}}); err != nil {
-		t.Fatal(err)
-	}
-	var actors []string
-	err := journal.Scan(filepath.Join(dir, "audit"), func(r journal.Record) error {
-		if r.Action == "handler.add" {
-			actors = append(actors, r.Actor)
-		}
-		return nil
-	})
-	if want := fmt.Sprintf("uid:%d", os.Getuid()); err != nil || !slices.Equal(actors, []string{want}) {
-		t.Errorf("actors %q, want %q alone: %v", actors, want, err)
-	}
 }
