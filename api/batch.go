@@ -5,7 +5,7 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Limits of a batch.
@@ -24,7 +24,7 @@ type Batch struct {
 // A BatchItem is the result of one task of a batch.
 type BatchItem struct {
 	Status  int             `json:"status" doc:"202, or the status of the problem"`
-	Task    *node.Submitted `json:"task,omitempty"`
+	Task    *wire.Submitted `json:"task,omitempty"`
 	Problem *Problem        `json:"problem,omitempty"`
 }
 
@@ -37,7 +37,7 @@ func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := Batch{Items: make([]BatchItem, len(parts))}
-	reqs, at := make([]node.Request, 0, len(parts)), make([]int, 0, len(parts))
+	reqs, at := make([]wire.Request, 0, len(parts)), make([]int, 0, len(parts))
 	for i, b := range parts {
 		req, err := decodeSubmit(b)
 		if err != nil {

@@ -9,18 +9,18 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/api/apitest"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // A sink accepts tasks at no cost, so that only the API server is measured.
 type sink struct{ *apitest.Node }
 
-func (sink) Submit(context.Context, node.Request) (node.Submitted, error) {
-	return node.Submitted{ID: apitest.ID, State: "PENDING", Target: "laptop", NotAfter: apitest.Start}, nil
+func (sink) Submit(context.Context, wire.Request) (wire.Submitted, error) {
+	return wire.Submitted{ID: apitest.ID, State: "PENDING", Target: "laptop", NotAfter: apitest.Start}, nil
 }
 
-func (s sink) SubmitMany(ctx context.Context, rs []node.Request) ([]node.Submitted, []error) {
-	out := make([]node.Submitted, len(rs))
+func (s sink) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Submitted, []error) {
+	out := make([]wire.Submitted, len(rs))
 	for i, r := range rs {
 		out[i], _ = s.Submit(ctx, r)
 	}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // maxRedrive bounds how many dead letters one request repeats.
@@ -30,15 +30,15 @@ type Redriven struct {
 // A RedrivenItem is one dead letter.
 type RedrivenItem struct {
 	ID      string          `json:"id" doc:"of the dead letter"`
-	Task    *node.Submitted `json:"task,omitempty" doc:"the new task"`
+	Task    *wire.Submitted `json:"task,omitempty" doc:"the new task"`
 	Problem *Problem        `json:"problem,omitempty"`
 }
 
 func (s *Server) routeDeadLetters() {
-	route(s, op("GET", "/v1/dead-letters", "listDeadLetters", "dead letters", "List dead letters: tasks that are not retried automatically"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
+	route(s, op("GET", "/v1/dead-letters", "listDeadLetters", "dead letters", "List dead letters: tasks that are not retried automatically"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
 		q, err := in.query()
 		if err != nil {
-			return node.Page[node.Task]{}, err
+			return wire.Page[wire.Task]{}, err
 		}
 		return paged(s.node.DeadLetters(ctx, q))
 	})
@@ -89,7 +89,7 @@ func (s *Server) deadLetterIDs(ctx context.Context, r Redrive) (ids []string, mo
 			return nil, false, err
 		}
 		for _, t := range page.Items {
-			if t.RedrivenAs != "" || t.Role == node.RoleOwner || slices.Contains(ids, t.ID) {
+			if t.RedrivenAs != "" || t.Role == wire.RoleOwner || slices.Contains(ids, t.ID) {
 				continue
 			}
 			if len(ids) == maxRedrive {

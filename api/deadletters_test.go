@@ -7,17 +7,17 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/api/apitest"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // deadLetterPages creates pages of dead letters of the given sizes; every tenth dead letter
 // was repeated before.
-func deadLetterPages(sizes ...int) (pages []node.Page[node.Task]) {
+func deadLetterPages(sizes ...int) (pages []wire.Page[wire.Task]) {
 	id := 0
 	for i, size := range sizes {
-		var p node.Page[node.Task]
+		var p wire.Page[wire.Task]
 		for range size {
-			t := node.Task{ID: fmt.Sprintf("dead-%d", id), State: "DEAD_LETTER"}
+			t := wire.Task{ID: fmt.Sprintf("dead-%d", id), State: "DEAD_LETTER"}
 			if id%10 == 0 {
 				t.RedrivenAs = "somebody"
 			}
@@ -37,7 +37,7 @@ func deadLetterPages(sizes ...int) (pages []node.Page[node.Task]) {
 func TestRedrive(t *testing.T) {
 	tests := []struct {
 		name, body    string
-		pages         []node.Page[node.Task]
+		pages         []wire.Page[wire.Task]
 		items, failed int
 		more          bool
 		calls         int // of Retry
@@ -53,9 +53,9 @@ func TestRedrive(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := apitest.New()
 			n.Dead = tt.pages
-			n.PerItem = func(r node.Request) error {
+			n.PerItem = func(r wire.Request) error {
 				if r.Key == "bad" {
-					return fmt.Errorf("%w: task bad is RUNNING", node.ErrRefused)
+					return fmt.Errorf("%w: task bad is RUNNING", wire.ErrRefused)
 				}
 				return nil
 			}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // The inputs of the routes that change tasks in progress.
@@ -27,7 +27,7 @@ func (s *Server) routeTaskEdits(n taskEditor) {
 	}
 	set := op("PUT", "/v1/tasks/{id}/class", "setTaskClass", "tasks", "Change the class of a task that waits in a queue")
 	set.Description = "Only at the home of the queue. It takes effect at once while the task waits."
-	route(s, set, func(ctx context.Context, in *reclass) (node.Task, error) {
+	route(s, set, func(ctx context.Context, in *reclass) (wire.Task, error) {
 		return n.SetClass(ctx, in.ID, in.Body.Class)
 	})
 	type requeue struct {
@@ -36,7 +36,7 @@ func (s *Server) routeTaskEdits(n taskEditor) {
 	}
 	type moved struct {
 		Location string `header:"Location"`
-		Body     node.Submitted
+		Body     wire.Submitted
 	}
 	move := op("PUT", "/v1/tasks/{id}/queue", "moveTask", "tasks", "Move a task to another queue, as a new task")
 	move.Description = "Only at the origin of the task. A running task is stopped first."

@@ -8,7 +8,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // ndjsonType is the content type of a stream of documents, one per line.
@@ -50,8 +50,8 @@ func (s *Server) routeEvents(n eventReader) {
 	o.Description = "A page is returned at once, or at the first event within the wait. With Accept: " + ndjsonType + " the response is a stream, one event per line, " +
 		"that continues until the client disconnects or the node stops; a line {\"missed\":n} replaces events that were dropped before the next one. " +
 		"Numbers start at 1 again when the node restarts."
-	o.Responses = answers[node.EventPage](s, "200", "The events after the number")
-	o.Responses["200"].Content[ndjsonType] = &huma.MediaType{Schema: &huma.Schema{OneOf: []*huma.Schema{schema[node.NodeEvent](s), schema[Missed](s)}}}
+	o.Responses = answers[wire.EventPage](s, "200", "The events after the number")
+	o.Responses["200"].Content[ndjsonType] = &huma.MediaType{Schema: &huma.Schema{OneOf: []*huma.Schema{schema[wire.NodeEvent](s), schema[Missed](s)}}}
 	register(s, o, func(ctx context.Context, in *EventsAfter) (*events, error) {
 		if in.stream {
 			return &events{ndjsonType, func(c huma.Context) { writeEvents(c, n, in.After) }}, nil
@@ -81,7 +81,7 @@ func writeEvents(c huma.Context, n eventReader, after uint64) {
 	for {
 		ctx, cancel := stopContext(c.Context(), maxWait)
 		page := n.Events(ctx, after, eventStep, maxWait)
-		over := c.Context().Err() != nil || errors.Is(context.Cause(ctx), node.ErrDraining)
+		over := c.Context().Err() != nil || errors.Is(context.Cause(ctx), wire.ErrDraining)
 		cancel()
 		var err error
 		if page.Missed > 0 {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api/apitest"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // follow opens the stream of events and returns its lines.
@@ -37,11 +37,11 @@ func follow(t *testing.T, c *http.Client, target string) (*http.Response, *bufio
 // stop, which it does not delay.
 func TestEventsGoOnUntilTheNodeStops(t *testing.T) {
 	n := apitest.New()
-	n.Happens = make(chan node.EventPage)
+	n.Happens = make(chan wire.EventPage)
 	c, stop := open(t, n, Config{Grace: time.Minute})
 	_, lines := follow(t, c, "/v1/events?after=3")
-	n.Happens <- node.EventPage{Items: []node.NodeEvent{apitest.Happened(4), apitest.Happened(5)}, Next: 5}
-	n.Happens <- node.EventPage{Missed: 12, Items: []node.NodeEvent{apitest.Happened(18)}, Next: 18}
+	n.Happens <- wire.EventPage{Items: []wire.NodeEvent{apitest.Happened(4), apitest.Happened(5)}, Next: 5}
+	n.Happens <- wire.EventPage{Missed: 12, Items: []wire.NodeEvent{apitest.Happened(18)}, Next: 18}
 	for _, want := range []string{`{"seq":4,`, `{"seq":5,`, `{"missed":12}`, `{"seq":18,`} {
 		if !lines.Scan() || !strings.HasPrefix(lines.Text(), want) {
 			t.Fatalf("line %q, %v; want %s…", lines.Text(), lines.Err(), want)
@@ -79,17 +79,17 @@ type waiting struct {
 	asked, left chan struct{}
 }
 
-func (w waiting) Events(ctx context.Context, after uint64, _ int, _ time.Duration) node.EventPage {
+func (w waiting) Events(ctx context.Context, after uint64, _ int, _ time.Duration) wire.EventPage {
 	close(w.asked)
 	<-ctx.Done()
 	close(w.left)
-	return node.EventPage{Items: []node.NodeEvent{}, Next: after}
+	return wire.EventPage{Items: []wire.NodeEvent{}, Next: after}
 }
 
 // TestAskingForTheHeadOfEventsEnds checks that a HEAD request returns without a stream.
 func TestAskingForTheHeadOfEventsEnds(t *testing.T) {
 	n := apitest.New()
-	n.Happens = make(chan node.EventPage)
+	n.Happens = make(chan wire.EventPage)
 	res, body := ask(t, n, http.MethodHead, "/v1/events", "", "", "Accept", ndjsonType)
 	if res.StatusCode != http.StatusOK || body != "" || len(n.Calls()) > 0 {
 		t.Errorf("%d %q", res.StatusCode, body)

@@ -3,14 +3,14 @@ package api
 import (
 	"context"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func (s *Server) routeHandlers() {
-	route(s, op("GET", "/v1/handlers", "listHandlers", "handlers", "List the handlers of this node"), func(context.Context, *struct{}) (node.Page[node.Handler], error) {
+	route(s, op("GET", "/v1/handlers", "listHandlers", "handlers", "List the handlers of this node"), func(context.Context, *struct{}) (wire.Page[wire.Handler], error) {
 		return list(s.node.Handlers()), nil
 	})
-	type add struct{ Body node.HandlerSpec }
+	type add struct{ Body wire.HandlerSpec }
 	routeNoContent(s, op("POST", "/v1/handlers", "addHandler", "handlers", "Add or replace the handler of a kind"), func(ctx context.Context, in *add) error {
 		return s.node.AddHandler(ctx, in.Body)
 	})

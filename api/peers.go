@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // ByName names a peer in the path.
@@ -20,10 +20,10 @@ type Invite struct {
 }
 
 func (s *Server) routePeers() {
-	route(s, op("GET", "/v1/peers", "listPeers", "peers", "List the nodes that this node knows"), func(ctx context.Context, _ *struct{}) (node.Page[node.Peer], error) {
+	route(s, op("GET", "/v1/peers", "listPeers", "peers", "List the nodes that this node knows"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Peer], error) {
 		return list(s.node.Peers(ctx)), nil
 	})
-	route(s, op("GET", "/v1/peers/{name}", "getPeer", "peers", "Show a peer"), func(ctx context.Context, in *ByName) (node.Peer, error) {
+	route(s, op("GET", "/v1/peers/{name}", "getPeer", "peers", "Show a peer"), func(ctx context.Context, in *ByName) (wire.Peer, error) {
 		return s.node.Peer(ctx, in.Name)
 	})
 	routeNoContent(s, op("POST", "/v1/peers/{name}/block", "blockPeer", "peers", "Block a peer"), func(ctx context.Context, in *ByName) error {
@@ -38,14 +38,14 @@ func (s *Server) routePeers() {
 	type invite struct{ Body *Invite }
 	create := op("POST", "/v1/invitations", "invite", "peers", "Create a ticket that admits one node, once")
 	create.DefaultStatus = http.StatusCreated
-	route(s, create, func(ctx context.Context, in *invite) (node.Invitation, error) {
-		o := node.InviteOptions{}
+	route(s, create, func(ctx context.Context, in *invite) (wire.Invitation, error) {
+		o := wire.InviteOptions{}
 		if in.Body != nil {
 			ttl, err := duration("ttl", in.Body.TTL)
 			if err != nil {
-				return node.Invitation{}, err
+				return wire.Invitation{}, err
 			}
-			o = node.InviteOptions{Name: in.Body.Name, TTL: ttl, Roles: in.Body.Roles}
+			o = wire.InviteOptions{Name: in.Body.Name, TTL: ttl, Roles: in.Body.Roles}
 		}
 		return s.node.Invite(ctx, o)
 	})

@@ -11,9 +11,9 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/blob"
+	"github.com/balefire/balefire/wire"
 )
 
 // A Code is the kind of a problem, as a stable word.
@@ -67,18 +67,18 @@ var sentinels = []struct {
 	err  error
 	code Code
 }{
-	{node.ErrKeyConflict, CodeKeyConflict},
-	{node.ErrFull, CodeFull},
+	{wire.ErrKeyConflict, CodeKeyConflict},
+	{wire.ErrFull, CodeFull},
 	{store.ErrFull, CodeFull},
-	{node.ErrDraining, CodeDraining},
+	{wire.ErrDraining, CodeDraining},
 	{ErrStarting, CodeStarting},
 	{store.ErrUnknown, CodeUnknown},
 	{store.ErrFailed, CodeUnhealthy},
-	{node.ErrNoAdmin, CodeNoAdmin},
-	{node.ErrDenied, CodeDenied},
-	{node.ErrNotFound, CodeNotFound},
-	{node.ErrRefused, CodeRefused},
-	{node.ErrInvalid, CodeInvalid},
+	{wire.ErrNoAdmin, CodeNoAdmin},
+	{wire.ErrDenied, CodeDenied},
+	{wire.ErrNotFound, CodeNotFound},
+	{wire.ErrRefused, CodeRefused},
+	{wire.ErrInvalid, CodeInvalid},
 	{context.DeadlineExceeded, CodeTimeout},
 }
 

@@ -5,7 +5,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // The inputs of the queue routes.
@@ -71,19 +71,19 @@ func (s *Server) routeSharedQueues(n queueOps) {
 
 // routeQueues adds the routes that show and change queues.
 func (s *Server) routeQueues(n queueEditor) {
-	route(s, op("GET", "/v1/queues", "listQueues", "queues", "List the shared queues that this node knows"), func(ctx context.Context, _ *struct{}) (node.Page[node.Queue], error) {
+	route(s, op("GET", "/v1/queues", "listQueues", "queues", "List the shared queues that this node knows"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Queue], error) {
 		return list(n.Queues(ctx)), nil
 	})
-	route(s, op("GET", "/v1/queues/{name}", "getQueue", "queues", "Show a shared queue with its members"), func(ctx context.Context, in *ByQueue) (node.Queue, error) {
+	route(s, op("GET", "/v1/queues/{name}", "getQueue", "queues", "Show a shared queue with its members"), func(ctx context.Context, in *ByQueue) (wire.Queue, error) {
 		return n.Queue(ctx, in.Name)
 	})
 	type set struct {
 		ByQueue
-		Body node.QueueSettings
+		Body wire.QueueSettings
 	}
 	change := op("PUT", "/v1/queues/{name}", "setQueue", "queues", "Change the settings of a queue, or create one")
 	change.Description = "Absent settings do not change; an empty list clears a list. Changes apply at once, also to waiting tasks. With home: here a queue that does not exist yet is created."
-	route(s, change, func(ctx context.Context, in *set) (node.Queue, error) {
+	route(s, change, func(ctx context.Context, in *set) (wire.Queue, error) {
 		return n.SetQueue(ctx, in.Name, in.Body)
 	})
 	for _, p := range []struct {
@@ -93,8 +93,8 @@ func (s *Server) routeQueues(n queueEditor) {
 		{"pause", "pauseQueue", "Stop granting tasks of a queue; owned tasks continue", true},
 		{"resume", "resumeQueue", "Resume a paused queue", false},
 	} {
-		route(s, op("POST", "/v1/queues/{name}/"+p.verb, p.id, "queues", p.summary), func(ctx context.Context, in *ByQueue) (node.Queue, error) {
-			return n.SetQueue(ctx, in.Name, node.QueueSettings{Paused: &p.paused})
+		route(s, op("POST", "/v1/queues/{name}/"+p.verb, p.id, "queues", p.summary), func(ctx context.Context, in *ByQueue) (wire.Queue, error) {
+			return n.SetQueue(ctx, in.Name, wire.QueueSettings{Paused: &p.paused})
 		})
 	}
 }
@@ -107,9 +107,9 @@ func (s *Server) routeHomes(n queueMover) {
 	}
 	take := op("POST", "/v1/queues/{name}/seize", "seizeQueue", "queues", "Make this node the home of a queue whose home is permanently lost")
 	take.Description = "What only the old home knows stays there: it is lost unless that node comes back with its disk and hands it over. The seizure is written to the audit log."
-	route(s, take, func(ctx context.Context, in *seize) (node.Queue, error) {
+	route(s, take, func(ctx context.Context, in *seize) (wire.Queue, error) {
 		if !in.Body.AcceptLoss {
-			return node.Queue{}, lossNotAccepted(in.Name, in.Body.From)
+			return wire.Queue{}, lossNotAccepted(in.Name, in.Body.From)
 		}
 		return n.SeizeQueue(ctx, in.Name, in.Body.From)
 	})
@@ -117,7 +117,7 @@ func (s *Server) routeHomes(n queueMover) {
 		ByQueue
 		Body *HandOff
 	}
-	route(s, op("POST", "/v1/queues/{name}/handoff", "handOffQueue", "queues", "Hand over a queue to another home"), func(ctx context.Context, in *handOff) (node.Queue, error) {
+	route(s, op("POST", "/v1/queues/{name}/handoff", "handOffQueue", "queues", "Hand over a queue to another home"), func(ctx context.Context, in *handOff) (wire.Queue, error) {
 		to := ""
 		if in.Body != nil {
 			to = in.Body.To
@@ -131,7 +131,7 @@ func (s *Server) routeDrain(n drainer) {
 	type drain struct{ Body Drain }
 	away := op("POST", "/v1/drain", "drain", "node", "Drain this node and hand over its queues, or accept tasks again")
 	away.Description = "Repeat the request to see the progress. Running tasks continue."
-	route(s, away, func(ctx context.Context, in *drain) (node.Drained, error) {
+	route(s, away, func(ctx context.Context, in *drain) (wire.Drained, error) {
 		return n.Drain(ctx, in.Body.On)
 	})
 	type stop struct{ Body *Stop }
@@ -164,35 +164,35 @@ func lossNotAccepted(queue, from string) *Problem {
 
 // routeLeases adds the routes of leases and ownership events.
 func (s *Server) routeLeases(n ownership) {
-	route(s, op("GET", "/v1/leases", "listLeases", "queues", "List the leases that this node granted, then those that it owns"), func(ctx context.Context, in *Leases) (node.Page[node.Lease], error) {
-		ls, err := n.Leases(ctx, node.LeaseFilter{Queue: in.Queue, Owner: in.Owner, Role: in.Role, Limit: in.Limit})
+	route(s, op("GET", "/v1/leases", "listLeases", "queues", "List the leases that this node granted, then those that it owns"), func(ctx context.Context, in *Leases) (wire.Page[wire.Lease], error) {
+		ls, err := n.Leases(ctx, wire.LeaseFilter{Queue: in.Queue, Owner: in.Owner, Role: in.Role, Limit: in.Limit})
 		return list(ls), err
 	})
 	type unblock struct {
 		ByQueue
 		Body UnblockLane
 	}
-	route(s, op("POST", "/v1/queues/{name}/unblock", "unblockLane", "queues", "Unblock the tasks of one ordering key"), func(ctx context.Context, in *unblock) (node.Queue, error) {
+	route(s, op("POST", "/v1/queues/{name}/unblock", "unblockLane", "queues", "Unblock the tasks of one ordering key"), func(ctx context.Context, in *unblock) (wire.Queue, error) {
 		return n.UnblockLane(ctx, in.Name, in.Body.Key)
 	})
 	type byTask struct {
 		Task string `path:"task" pattern:"^[0-9A-Fa-f-]{1,36}$" doc:"id, or the beginning of one that is unique"`
 	}
-	route(s, op("POST", "/v1/leases/{task}/release", "releaseLease", "queues", "Revoke the lease of one task"), func(ctx context.Context, in *byTask) (node.Lease, error) {
+	route(s, op("POST", "/v1/leases/{task}/release", "releaseLease", "queues", "Revoke the lease of one task"), func(ctx context.Context, in *byTask) (wire.Lease, error) {
 		return n.ReleaseLease(ctx, in.Task)
 	})
 	type recover struct{ Body Recover }
-	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Revoke the leases of dead owners"), func(ctx context.Context, in *recover) (node.Recovered, error) {
+	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Revoke the leases of dead owners"), func(ctx context.Context, in *recover) (wire.Recovered, error) {
 		return n.RecoverLeases(ctx, in.Body.Owner, in.Body.DryRun)
 	})
-	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest rejected claims"), func(ctx context.Context, _ *struct{}) (node.Page[node.LeaseConflict], error) {
+	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest rejected claims"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.LeaseConflict], error) {
 		return list(n.LeaseConflicts(ctx)), nil
 	})
-	route(s, op("GET", "/v1/ownership/events", "listOwnershipEvents", "queues", "Read the ownership events of this node"), func(ctx context.Context, in *OwnershipAfter) (node.Page[node.OwnershipEvent], error) {
+	route(s, op("GET", "/v1/ownership/events", "listOwnershipEvents", "queues", "Read the ownership events of this node"), func(ctx context.Context, in *OwnershipAfter) (wire.Page[wire.OwnershipEvent], error) {
 		return list(n.OwnershipEvents(ctx, in.After, in.Limit)), nil
 	})
 	merged := op("GET", "/v1/ownership/timeline", "getTimeline", "queues", "Merge the ownership events of all connected nodes for a task or a queue")
-	route(s, merged, func(ctx context.Context, in *Merged) (node.Timeline, error) {
-		return n.Timeline(ctx, node.TimelineQuery{Task: in.Task, Queue: in.Queue})
+	route(s, merged, func(ctx context.Context, in *Merged) (wire.Timeline, error) {
+		return n.Timeline(ctx, wire.TimelineQuery{Task: in.Task, Queue: in.Queue})
 	})
 }

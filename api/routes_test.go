@@ -17,9 +17,9 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/balefire/balefire/api/apitest"
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/blob"
+	"github.com/balefire/balefire/wire"
 )
 
 var update = flag.Bool("update", false, "write testdata anew")
@@ -232,20 +232,20 @@ func TestEveryErrorHasAStatusACodeAndAFix(t *testing.T) {
 		status int
 		code   Code
 	}{
-		{node.ErrNotFound, 404, CodeNotFound},
-		{node.ErrInvalid, 422, CodeInvalid},
-		{node.ErrRefused, 409, CodeRefused},
-		{node.ErrKeyConflict, 409, CodeKeyConflict},
-		{node.ErrFull, 507, CodeFull},
+		{wire.ErrNotFound, 404, CodeNotFound},
+		{wire.ErrInvalid, 422, CodeInvalid},
+		{wire.ErrRefused, 409, CodeRefused},
+		{wire.ErrKeyConflict, 409, CodeKeyConflict},
+		{wire.ErrFull, 507, CodeFull},
 		{store.ErrFull, 507, CodeFull},
-		{node.ErrDenied, 403, CodeDenied},
-		{node.ErrDraining, 503, CodeDraining},
+		{wire.ErrDenied, 403, CodeDenied},
+		{wire.ErrDraining, 503, CodeDraining},
 		{store.ErrFailed, 503, CodeUnhealthy},
 		{store.ErrUnknown, 504, CodeUnknown},
 		{context.DeadlineExceeded, 504, CodeTimeout},
 		{io.ErrUnexpectedEOF, 400, CodeInvalid},
 		{&http.MaxBytesError{Limit: 7}, 413, CodeTooLarge},
-		{fmt.Errorf("%w: %w", node.ErrInvalid, blob.ErrTooLarge), 413, CodeTooLarge},
+		{fmt.Errorf("%w: %w", wire.ErrInvalid, blob.ErrTooLarge), 413, CodeTooLarge},
 		{io.ErrClosedPipe, 500, CodeInternal},
 	}
 	for _, tt := range tests {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // BySchedule names a schedule in the path.
@@ -15,15 +15,15 @@ type BySchedule struct {
 
 // routeSchedules adds the routes of schedules.
 func (s *Server) routeSchedules(n scheduler) {
-	route(s, op("GET", "/v1/schedules", "listSchedules", "schedules", "List the schedules that this node keeps"), func(ctx context.Context, _ *struct{}) (node.Page[node.Schedule], error) {
+	route(s, op("GET", "/v1/schedules", "listSchedules", "schedules", "List the schedules that this node keeps"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Schedule], error) {
 		all, err := n.Schedules(ctx)
 		return list(all), err
 	})
-	type add struct{ Body node.ScheduleSpec }
+	type add struct{ Body wire.ScheduleSpec }
 	make := op("POST", "/v1/schedules", "addSchedule", "schedules", "Create a schedule: a task for a queue each time it is due")
 	make.Description = "Only at the home of the queue, which creates each task once and hands its schedules over with the queue."
 	make.DefaultStatus = http.StatusCreated
-	type added struct{ Body node.Schedule }
+	type added struct{ Body wire.Schedule }
 	register(s, make, func(ctx context.Context, in *add) (*added, error) {
 		v, err := n.AddSchedule(ctx, in.Body)
 		return &added{v}, err
@@ -40,7 +40,7 @@ func (s *Server) routeSchedules(n scheduler) {
 		{"pause", "pauseSchedule", "Pause a schedule", true},
 		{"resume", "resumeSchedule", "Resume a schedule with the next time from now", false},
 	} {
-		route(s, op("POST", "/v1/schedules/{queue}/{name}/"+p.verb, p.id, "schedules", p.summary), func(ctx context.Context, in *BySchedule) (node.Schedule, error) {
+		route(s, op("POST", "/v1/schedules/{queue}/{name}/"+p.verb, p.id, "schedules", p.summary), func(ctx context.Context, in *BySchedule) (wire.Schedule, error) {
 			return n.PauseSchedule(ctx, in.Queue, in.Name, p.on)
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Config tunes the server. The zero value of each field means its default.
@@ -181,7 +182,7 @@ func stopContext(ctx context.Context, d time.Duration) (context.Context, context
 		return out, cancel
 	}
 	out, because := context.WithCancelCause(out)
-	stop := context.AfterFunc(serving, func() { because(node.ErrDraining) })
+	stop := context.AfterFunc(serving, func() { because(wire.ErrDraining) })
 	return out, func() { stop(); because(nil); cancel() }
 }
 

@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A Submit is a task in the form of the API. Durations are text like 90s or 24h.
@@ -55,17 +55,11 @@ var submitFields = func() map[string]bool {
 
 // SubmitOf converts a request of the Go API. A stream and fields that only a node sets are
 // left out.
-func SubmitOf(r node.Request) Submit {
+func SubmitOf(r wire.Request) Submit {
 	s := Submit{
-		Target: r.Target, Kind: r.Kind, At: r.At, Key: r.Key, Order: r.Order, OnDead: r.OnDead, Args: r.Args,
+		Target: r.Target, Kind: r.Kind, Class: r.Class, Mode: r.Mode, At: r.At, Key: r.Key, Order: r.Order, OnDead: r.OnDead, Args: r.Args,
 		Body: r.Body, Type: r.Type, Labels: r.Labels, Trace: r.Trace, Retries: r.Retries, Result: r.MaxResult,
 		Require: r.Require, Prefer: r.Prefer,
-	}
-	if r.Class != proto.ClassUnspecified {
-		s.Class = r.Class.Name()
-	}
-	if r.Mode != proto.ModeUnspecified {
-		s.Mode = r.Mode.Name()
 	}
 	if r.TTL != 0 {
 		s.TTL = r.TTL.String()
@@ -77,15 +71,15 @@ func SubmitOf(r node.Request) Submit {
 }
 
 // decodeSubmit decodes one task strictly.
-func decodeSubmit(b []byte) (node.Request, error) {
+func decodeSubmit(b []byte) (wire.Request, error) {
 	w := scanner{b: b, noted: "body"}
 	if err := w.document(func(name string) bool { return submitFields[name] }); err != nil {
-		return node.Request{}, malformed("read the task: %v", err)
+		return wire.Request{}, malformed("read the task: %v", err)
 	}
 	var s Submit
 	rest, body := splitBody(b, w.from, w.to)
 	if err := json.Unmarshal(rest, &s); err != nil {
-		return node.Request{}, malformed("read the task: %s", plainJSONError(err))
+		return wire.Request{}, malformed("read the task: %s", plainJSONError(err))
 	}
 	if body != nil {
 		s.Body = body
@@ -123,13 +117,12 @@ func plainJSONError(err error) string {
 
 // request converts s to a request of the node. Checks that only the node can make, like the
 // target's, are left to it.
-func (s *Submit) request() (node.Request, error) {
-	r := node.Request{
+func (s *Submit) request() (wire.Request, error) {
+	r := wire.Request{
 		Target: s.Target, Kind: s.Kind, At: s.At, Key: s.Key, Order: s.Order, OnDead: s.OnDead, Args: s.Args,
-		Body: s.Body, Type: s.Type, Labels: s.Labels, Trace: s.Trace, Bounds: node.Bounds{Retries: s.Retries, MaxResult: s.Result},
-		Affinity: node.Affinity{Require: s.Require, Prefer: s.Prefer},
+		Body: s.Body, Type: s.Type, Labels: s.Labels, Trace: s.Trace, Bounds: wire.Bounds{Retries: s.Retries, MaxResult: s.Result},
+		Affinity: wire.Affinity{Require: s.Require, Prefer: s.Prefer},
 	}
-	var err error
 	switch {
 	case s.Target == "":
 		return r, problem(CodeInvalid, "no target: give a peer")
@@ -143,14 +136,15 @@ func (s *Submit) request() (node.Request, error) {
 			r.Type = "text/plain; charset=utf-8"
 		}
 	}
-	if r.Class, err = proto.ParseClass(s.Class); err != nil {
+	class, err := proto.ParseClass(s.Class)
+	if err != nil {
 		return r, problem(CodeInvalid, "class: %v", err)
 	}
-	if s.Mode != "" {
-		if r.Mode, err = proto.ParseMode(s.Mode); err != nil {
-			return r, problem(CodeInvalid, "mode: %v", err)
-		}
+	mode, err := proto.ParseMode(s.Mode)
+	if err != nil {
+		return r, problem(CodeInvalid, "mode: %v", err)
 	}
+	r.Class, r.Mode = class.Name(), mode.Name()
 	if r.TTL, err = duration("ttl", s.TTL); err != nil {
 		return r, err
 	}
@@ -189,16 +183,16 @@ func (s *Server) submit(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusAccepted, done)
 }
 
-func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (node.Request, error) {
+func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (wire.Request, error) {
 	if mediaType(r) != jsonType {
 		return streamed(r)
 	}
 	if r.URL.RawQuery != "" {
-		return node.Request{}, problem(CodeInvalid, "a JSON task has all its fields in the document: move the query parameters %.80q there", r.URL.RawQuery)
+		return wire.Request{}, problem(CodeInvalid, "a JSON task has all its fields in the document: move the query parameters %.80q there", r.URL.RawQuery)
 	}
 	b, err := readBody(w, r, s.cfg.maxDocument())
 	if err != nil {
-		return node.Request{}, err
+		return wire.Request{}, err
 	}
 	req, err := decodeSubmit(b)
 	if err == nil && int64(len(req.Body)) > s.cfg.Payload {
@@ -208,17 +202,17 @@ func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (node.Request
 }
 
 // streamed parses the fields of a task from the query: its body is still to come.
-func streamed(r *http.Request) (node.Request, error) {
+func streamed(r *http.Request) (wire.Request, error) {
 	q, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return node.Request{}, malformed("read the query: %v", err)
+		return wire.Request{}, malformed("read the query: %v", err)
 	}
 	if q.Get("target") == "" {
-		return node.Request{}, problem(CodeInvalid, "no target in the query. A task in JSON needs the header Content-Type: application/json; with any other type the content is the task's body, and target and kind are in the query")
+		return wire.Request{}, problem(CodeInvalid, "no target in the query. A task in JSON needs the header Content-Type: application/json; with any other type the content is the task's body, and target and kind are in the query")
 	}
 	s, err := submitOfQuery(q)
 	if err != nil {
-		return node.Request{}, err
+		return wire.Request{}, err
 	}
 	if s.Type == "" {
 		s.Type = r.Header.Get("Content-Type")
@@ -316,7 +310,7 @@ func (s Submit) Query() url.Values {
 }
 
 // headers reads the fields that can be given as headers.
-func headers(r *node.Request, h http.Header) error {
+func headers(r *wire.Request, h http.Header) error {
 	key := h.Get("Idempotency-Key")
 	if unquoted, err := strconv.Unquote(key); err == nil && strings.HasPrefix(key, `"`) {
 		key = unquoted

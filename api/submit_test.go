@@ -13,32 +13,31 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api/apitest"
-	"github.com/balefire/balefire/node"
-	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 func TestDecodeSubmit(t *testing.T) {
 	const base = `"target":"laptop","kind":"shell"`
-	least := node.Request{Target: "laptop", Kind: "shell", Class: proto.Normal}
-	with := func(f func(*node.Request)) node.Request {
+	least := wire.Request{Target: "laptop", Kind: "shell", Class: "normal", Mode: "at_least_once"}
+	with := func(f func(*wire.Request)) wire.Request {
 		r := least
 		f(&r)
 		return r
 	}
 	tests := []struct {
 		name, in string
-		want     node.Request
+		want     wire.Request
 		err      string // a part of the detail
 		status   int
 	}{
 		{"the least", `{` + base + `}`, least, "", 0},
 		{"white space", " \n\t{ \"target\" : \"laptop\" ,\r\n\"kind\":\"shell\" } ", least, "", 0},
-		{"a class in capitals", `{` + base + `,"class":"CRITICAL"}`, with(func(r *node.Request) { r.Class = proto.Critical }), "", 0},
-		{"durations", `{` + base + `,"ttl":"36h","delay":"1m30s"}`, with(func(r *node.Request) { r.TTL, r.Delay = 36*time.Hour, 90*time.Second }), "", 0},
-		{"a time", `{` + base + `,"at":"2026-11-20T12:00:00Z"}`, with(func(r *node.Request) { r.At = apitest.Start }), "", 0},
-		{"a body", `{` + base + `,"body":"AAH/"}`, with(func(r *node.Request) { r.Body = []byte{0, 1, 0xff} }), "", 0},
-		{"a text has a type", `{` + base + `,"text":"灯"}`, with(func(r *node.Request) { r.Body, r.Type = []byte("灯"), "text/plain; charset=utf-8" }), "", 0},
-		{"a text of another type", `{` + base + `,"text":"{}","type":"application/json"}`, with(func(r *node.Request) { r.Body, r.Type = []byte("{}"), "application/json" }), "", 0},
+		{"a class in capitals", `{` + base + `,"class":"CRITICAL"}`, with(func(r *wire.Request) { r.Class = "critical" }), "", 0},
+		{"durations", `{` + base + `,"ttl":"36h","delay":"1m30s"}`, with(func(r *wire.Request) { r.TTL, r.Delay = 36*time.Hour, 90*time.Second }), "", 0},
+		{"a time", `{` + base + `,"at":"2026-11-20T12:00:00Z"}`, with(func(r *wire.Request) { r.At = apitest.Start }), "", 0},
+		{"a body", `{` + base + `,"body":"AAH/"}`, with(func(r *wire.Request) { r.Body = []byte{0, 1, 0xff} }), "", 0},
+		{"a text has a type", `{` + base + `,"text":"灯"}`, with(func(r *wire.Request) { r.Body, r.Type = []byte("灯"), "text/plain; charset=utf-8" }), "", 0},
+		{"a text of another type", `{` + base + `,"text":"{}","type":"application/json"}`, with(func(r *wire.Request) { r.Body, r.Type = []byte("{}"), "application/json" }), "", 0},
 		{"an escaped name", `{"\u0074arget":"laptop","kind":"shell"}`, least, "", 0},
 
 		{"nothing", ``, least, "object is expected", 400},
@@ -247,9 +246,9 @@ func TestBatch(t *testing.T) {
 		"application/jsonl":    strings.Join(items, "\r\n\r\n") + "\n",
 	} {
 		n := apitest.New()
-		n.PerItem = func(r node.Request) error {
+		n.PerItem = func(r wire.Request) error {
 			if r.Key == "full" {
-				return fmt.Errorf("submit: %w", node.ErrFull)
+				return fmt.Errorf("submit: %w", wire.ErrFull)
 			}
 			return nil
 		}
@@ -274,7 +273,7 @@ func TestBatch(t *testing.T) {
 		}
 	}
 	n := apitest.New()
-	n.Err = node.ErrDraining
+	n.Err = wire.ErrDraining
 	if res, body := ask(t, n, "POST", "/v1/tasks/batch", jsonType, "["+jsonTask+"]"); res.StatusCode != 200 || !strings.Contains(body, `"status":503`) {
 		t.Errorf("%d %s", res.StatusCode, body)
 	}
@@ -283,12 +282,12 @@ func TestBatch(t *testing.T) {
 // TestRequestsRoundTrip checks that SubmitOf and Query lose nothing: see also the
 // fuzz target.
 func TestRequestsRoundTrip(t *testing.T) {
-	r := node.Request{
-		Target: "l", Kind: "k", Class: proto.Low, Mode: proto.AtMostOnce, TTL: time.Hour + time.Nanosecond, Delay: time.Second, At: apitest.Start, Key: "a", Order: "b",
-		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Bounds: node.Bounds{Retries: 4294967295, MaxResult: 9},
-		Affinity: node.Affinity{Require: []string{"gpu=yes"}, Prefer: []string{"fast", "x y"}},
+	r := wire.Request{
+		Target: "l", Kind: "k", Class: "low", Mode: "at_most_once", TTL: time.Hour + time.Nanosecond, Delay: time.Second, At: apitest.Start, Key: "a", Order: "b",
+		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Bounds: wire.Bounds{Retries: 4294967295, MaxResult: 9},
+		Affinity: wire.Affinity{Require: []string{"gpu=yes"}, Prefer: []string{"fast", "x y"}},
 	}
-	for f := range reflect.TypeFor[node.Request]().Fields() {
+	for f := range reflect.TypeFor[wire.Request]().Fields() {
 		if v := reflect.ValueOf(r).FieldByIndex(f.Index); v.IsZero() && f.Name != "Stream" && f.Name != "RedriveOf" && f.IsExported() {
 			t.Errorf("field %s is not covered: add the new field of node.Request to Submit", f.Name)
 		}
@@ -384,13 +383,13 @@ func FuzzDecodeSubmit(f *testing.F) {
 }
 
 // decodeWhole is decodeSubmit without taking the body apart.
-func decodeWhole(b []byte) (node.Request, error) {
+func decodeWhole(b []byte) (wire.Request, error) {
 	if err := checkObject(b, func(name string) bool { return submitFields[name] }); err != nil {
-		return node.Request{}, malformed("read the task: %v", err)
+		return wire.Request{}, malformed("read the task: %v", err)
 	}
 	var s Submit
 	if err := json.Unmarshal(b, &s); err != nil {
-		return node.Request{}, malformed("read the task: %s", plainJSONError(err))
+		return wire.Request{}, malformed("read the task: %s", plainJSONError(err))
 	}
 	return s.request()
 }
@@ -431,7 +430,7 @@ func once(d *json.Decoder, kind json.Delim, depth int) bool {
 }
 
 // normal makes empty and absent values equal, and equivalent time zones.
-func normal(r node.Request) node.Request {
+func normal(r wire.Request) wire.Request {
 	if len(r.Args) == 0 {
 		r.Args = nil
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A Filter selects tasks. The zero value selects all.
@@ -30,22 +30,18 @@ type Filter struct {
 }
 
 // FilterOf converts a query of the Go API without its page.
-func FilterOf(q node.Query) Filter {
-	f := Filter{Role: q.Role, Peer: q.Peer, Kind: q.Kind, Label: q.Label, Before: q.Before, After: q.After}
-	for _, s := range q.States {
-		f.States = append(f.States, s.Name())
-	}
-	return f
+func FilterOf(q wire.Query) Filter {
+	return Filter{States: q.States, Role: q.Role, Peer: q.Peer, Kind: q.Kind, Label: q.Label, Before: q.Before, After: q.After}
 }
 
-func (f Filter) query() (node.Query, error) {
-	q := node.Query{Role: f.Role, Peer: f.Peer, Kind: f.Kind, Label: f.Label, Before: f.Before, After: f.After}
+func (f Filter) query() (wire.Query, error) {
+	q := wire.Query{Role: f.Role, Peer: f.Peer, Kind: f.Kind, Label: f.Label, Before: f.Before, After: f.After}
 	for _, name := range f.States {
 		s, err := proto.ParseTaskState(name)
 		if err != nil {
 			return q, problem(CodeInvalid, "state: %v", err)
 		}
-		q.States = append(q.States, s)
+		q.States = append(q.States, s.Name())
 	}
 	if f.Label != "" && !strings.Contains(f.Label, "=") {
 		return q, problem(CodeInvalid, "label %.60q: it must be name=value", f.Label)
@@ -86,7 +82,7 @@ type (
 // maxWait bounds one waiting request; clients repeat it.
 const maxWait = 10 * time.Minute
 
-func (l List) query() (node.Query, error) {
+func (l List) query() (wire.Query, error) {
 	q, err := l.Filter.query()
 	q.Oldest, q.Cursor, q.Limit = l.Order == "oldest", l.Cursor, l.Limit
 	return q, err
@@ -102,7 +98,7 @@ func (s *Server) routeSubmits() {
 	one.RequestBody = &huma.RequestBody{Required: true, Content: content(schema[Submit](s), jsonType)}
 	one.RequestBody.Content[jsonType].Example = json.RawMessage(`{"target": "laptop", "kind": "resize", "args": ["800", "600"], "body": "aGVsbG8=", "ttl": "24h", "labels": {"album": "summer"}}`)
 	one.RequestBody.Content["application/octet-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: "string", Format: "binary"}}
-	one.Responses = answers[node.Submitted](s, "202", "The task is on disk; Location is its URL")
+	one.Responses = answers[wire.Submitted](s, "202", "The task is on disk; Location is its URL")
 	s.api.OpenAPI().AddOperation(&one)
 
 	many := op("POST", "/v1/tasks/batch", "submitTasks", "tasks", "Submit many tasks")
@@ -132,21 +128,21 @@ func submitParams() []*huma.Param {
 }
 
 func (s *Server) routeTasks() {
-	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks, newest first"), func(ctx context.Context, in *List) (node.Page[node.Task], error) {
+	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks, newest first"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
 		q, err := in.query()
 		if err != nil {
-			return node.Page[node.Task]{}, err
+			return wire.Page[wire.Task]{}, err
 		}
 		return paged(s.node.Tasks(ctx, q))
 	})
-	route(s, op("GET", "/v1/tasks/{id}", "getTask", "tasks", "Show a task with its events"), func(ctx context.Context, in *ByID) (node.Task, error) {
+	route(s, op("GET", "/v1/tasks/{id}", "getTask", "tasks", "Show a task with its events"), func(ctx context.Context, in *ByID) (wire.Task, error) {
 		return s.node.Task(ctx, in.ID)
 	})
 	wait := op("GET", "/v1/tasks/{id}/wait", "waitTask", "tasks", "Wait until a task has ended")
 	wait.Description = "200 if it has ended, 202 with the current task if it has not: repeat the request."
-	wait.Responses = answers[node.Task](s, "202", "It has not ended yet")
+	wait.Responses = answers[wire.Task](s, "202", "It has not ended yet")
 	register(s, wait, s.wait)
-	route(s, op("GET", "/v1/tasks/{id}/receipts", "getReceipts", "tasks", "Show the receipts of a task, with their proofs"), func(ctx context.Context, in *ByID) (node.Page[node.Receipt], error) {
+	route(s, op("GET", "/v1/tasks/{id}/receipts", "getReceipts", "tasks", "Show the receipts of a task, with their proofs"), func(ctx context.Context, in *ByID) (wire.Page[wire.Receipt], error) {
 		rs, err := s.node.Receipts(ctx, in.ID)
 		return list(rs), err
 	})
@@ -162,7 +158,7 @@ func (s *Server) routeTaskWrites() {
 		ByID
 		Body *Cancel
 	}
-	route(s, op("POST", "/v1/tasks/{id}/cancel", "cancelTask", "tasks", "Cancel a task"), func(ctx context.Context, in *cancel) (node.Task, error) {
+	route(s, op("POST", "/v1/tasks/{id}/cancel", "cancelTask", "tasks", "Cancel a task"), func(ctx context.Context, in *cancel) (wire.Task, error) {
 		how := in.Body
 		if how == nil {
 			how = &Cancel{}
@@ -173,7 +169,7 @@ func (s *Server) routeTaskWrites() {
 	retry.DefaultStatus = http.StatusAccepted
 	type retried struct {
 		Location string `header:"Location"`
-		Body     node.Submitted
+		Body     wire.Submitted
 	}
 	register(s, retry, func(ctx context.Context, in *ByID) (*retried, error) {
 		done, err := s.node.Retry(ctx, in.ID)
@@ -181,10 +177,10 @@ func (s *Server) routeTaskWrites() {
 	})
 	s.routeTaskEdits(s.node)
 	type purge struct{ Body Purge }
-	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *purge) (node.Purged, error) {
+	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *purge) (wire.Purged, error) {
 		q, err := in.Body.query()
 		if err != nil {
-			return node.Purged{}, err
+			return wire.Purged{}, err
 		}
 		return s.node.Purge(ctx, q, in.Body.DryRun)
 	})
@@ -202,7 +198,7 @@ func postOnly(w http.ResponseWriter, r *http.Request) {
 // A waitResponse is a task and whether it has ended.
 type waitResponse struct {
 	Status int
-	Body   node.Task
+	Body   wire.Task
 }
 
 func (s *Server) wait(ctx context.Context, in *WaitFor) (*waitResponse, error) {
@@ -216,7 +212,7 @@ func (s *Server) wait(ctx context.Context, in *WaitFor) (*waitResponse, error) {
 	switch {
 	case err == nil:
 		return &waitResponse{http.StatusOK, t}, nil
-	case errors.Is(context.Cause(waiting), node.ErrDraining):
+	case errors.Is(context.Cause(waiting), wire.ErrDraining):
 		p := problem(CodeDraining, "wait for %s: the node is stopping", in.ID)
 		p.Fix = "the task is safe: retry when the node has started"
 		return nil, p
@@ -262,14 +258,14 @@ func (s *Server) result(ctx context.Context, in *ByID) (*resultResponse, error) 
 	return out, nil
 }
 
-func list[T any](items []T) node.Page[T] {
+func list[T any](items []T) wire.Page[T] {
 	if items == nil {
 		items = []T{}
 	}
-	return node.Page[T]{Items: items}
+	return wire.Page[T]{Items: items}
 }
 
-func paged[T any](p node.Page[T], err error) (node.Page[T], error) {
+func paged[T any](p wire.Page[T], err error) (wire.Page[T], error) {
 	if p.Items == nil {
 		p.Items = []T{}
 	}

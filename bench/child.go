@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // A child is a separate process: a node, a client of a node's socket, a broker, or a
@@ -31,8 +32,8 @@ type child struct {
 
 // A submitter accepts tasks: a node, or a client of one.
 type submitter interface {
-	Submit(context.Context, node.Request) (node.Submitted, error)
-	SubmitMany(context.Context, []node.Request) ([]node.Submitted, []error)
+	Submit(context.Context, wire.Request) (wire.Submitted, error)
+	SubmitMany(context.Context, []wire.Request) ([]wire.Submitted, []error)
 }
 
 // A request is a command of the parent.
@@ -84,7 +85,7 @@ func (c *child) do(o request) (response, error) {
 	case "open":
 		return c.open(o.Open)
 	case "invite":
-		inv, err := c.node.Invite(context.Background(), node.InviteOptions{})
+		inv, err := c.node.Invite(context.Background(), wire.InviteOptions{})
 		return response{Text: inv.Ticket}, err
 	case "queue", "pause", "handoff", "count", "give", "cancel":
 		return c.share(o)

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // The state in which a task counts as done and is replaced by the next one.
@@ -123,9 +123,9 @@ func (r *run) work() error {
 		defer r.mu.Unlock()
 		r.took = append(r.took, took...)
 	}()
-	reqs := make([]node.Request, r.Batch)
+	reqs := make([]wire.Request, r.Batch)
 	for i := range reqs {
-		reqs[i] = node.Request{Target: r.Target, Kind: kind, Body: r.body}
+		reqs[i] = wire.Request{Target: r.Target, Kind: kind, Body: r.body}
 	}
 	n, warm := int64(r.Batch), int64(r.Warm)
 	there := make(chan proto.TaskState, r.Batch)
@@ -145,12 +145,12 @@ func (r *run) work() error {
 }
 
 // submit submits tasks and waits until all are done.
-func (r *run) submit(reqs []node.Request, there chan proto.TaskState) error {
-	var done []node.Submitted
+func (r *run) submit(reqs []wire.Request, there chan proto.TaskState) error {
+	var done []wire.Submitted
 	var errs []error
 	if len(reqs) == 1 {
 		one, err := r.c.submitter.Submit(context.Background(), reqs[0])
-		done, errs = []node.Submitted{one}, []error{err}
+		done, errs = []wire.Submitted{one}, []error{err}
 	} else {
 		done, errs = r.c.submitter.SubmitMany(context.Background(), reqs)
 	}

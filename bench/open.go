@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // An opening configures the node to run.
@@ -59,16 +60,16 @@ const kind = "discard"
 // config is the default configuration, except for loopback, and limits that the run would
 // reach because accepted tasks are not run.
 func config(o opening, w *watch) node.Config {
-	h := node.HandlerSpec{Kind: kind, Type: node.TypeDiscard, Allow: []string{"role:send"}}
+	h := wire.HandlerSpec{Kind: kind, Type: wire.TypeDiscard, Allow: []string{"role:send"}}
 	if o.Held { // the first task occupies the only slot of its kind
-		h = node.HandlerSpec{Kind: kind, Exec: []string{"/bin/sleep", "86400"}, Timeout: "0", Concurrency: 1, Allow: h.Allow}
+		h = wire.HandlerSpec{Kind: kind, Exec: []string{"/bin/sleep", "86400"}, Timeout: "0", Concurrency: 1, Allow: h.Allow}
 	}
-	all := []node.HandlerSpec{h}
+	all := []wire.HandlerSpec{h}
 	switch {
 	case o.Idle:
 		all = nil
 	case o.Starts != "":
-		all[0] = node.HandlerSpec{Kind: kind, Exec: []string{"/bin/sh", "-c", noteStart, o.Starts, filepath.Base(o.Dir)}, Timeout: "0", OnCrash: "retry", Allow: h.Allow}
+		all[0] = wire.HandlerSpec{Kind: kind, Exec: []string{"/bin/sh", "-c", noteStart, o.Starts, filepath.Base(o.Dir)}, Timeout: "0", OnCrash: "retry", Allow: h.Allow}
 	}
 	return node.Config{
 		Dir:      o.Dir,

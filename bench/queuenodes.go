@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // A queueNodes is the nodes of one mesh that run the tasks of a shared queue, each a
@@ -112,16 +112,16 @@ func (c *child) share(o request) (a response, err error) {
 	case "queue":
 		err = c.awaitMembers(ctx, o.Count)
 	case "pause":
-		_, err = c.node.SetQueue(ctx, queueName, node.QueueSettings{Paused: &o.On})
+		_, err = c.node.SetQueue(ctx, queueName, wire.QueueSettings{Paused: &o.On})
 	case "handoff":
 		_, err = c.node.HandOffQueue(ctx, queueName, o.Path)
 	case "count":
-		var q node.Queue
+		var q wire.Queue
 		q, err = c.node.Queue(ctx, queueName)
 		a.Count = q.Waiting + q.Owned + q.Going
 	case "give":
-		var s node.Submitted
-		s, err = c.node.Submit(ctx, node.Request{Target: "queue:" + queueName, Kind: kind})
+		var s wire.Submitted
+		s, err = c.node.Submit(ctx, wire.Request{Target: "queue:" + queueName, Kind: kind})
 		a.Text = s.ID
 	case "cancel":
 		_, err = c.node.Cancel(ctx, o.Path, false, "")
@@ -133,7 +133,7 @@ func (c *child) share(o request) (a response, err error) {
 // the queue if necessary, and waits until it can assign tasks to that many nodes.
 func (c *child) awaitMembers(ctx context.Context, members int) error {
 	if _, err := c.node.Queue(ctx, queueName); err != nil && members > 0 {
-		if _, err := c.node.SetQueue(ctx, queueName, node.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
+		if _, err := c.node.SetQueue(ctx, queueName, wire.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
 			return err
 		}
 	}
@@ -150,7 +150,7 @@ func (c *child) awaitMembers(ctx context.Context, members int) error {
 	}
 }
 
-func ableMembers(q node.Queue) (n int) {
+func ableMembers(q wire.Queue) (n int) {
 	for _, m := range q.Members {
 		if m.Alive && !m.Draining && slices.Contains(m.Kinds, kind) {
 			n++

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // Promises are the tasks that a home has acknowledged.
@@ -40,8 +40,8 @@ func (p *acknowledged) all() []string {
 
 // submit submits n tasks and records those that were acknowledged. An error does not
 // break a promise: the node may just have been killed.
-func (p *acknowledged) submit(ctx context.Context, m *machine, n int, r node.Request) (errs []error) {
-	rs := make([]node.Request, n)
+func (p *acknowledged) submit(ctx context.Context, m *machine, n int, r wire.Request) (errs []error) {
+	rs := make([]wire.Request, n)
 	for i := range rs {
 		rs[i] = r
 	}
@@ -83,9 +83,9 @@ func (p *acknowledged) checkAllEnd(t *testing.T, home *machine, want string) {
 }
 
 // live are the states of a task that has not ended.
-var live = []proto.TaskState{
-	proto.Pending, proto.Sent, proto.Accepted,
-	proto.Running, proto.Retrying,
+var live = []string{
+	proto.Pending.Name(), proto.Sent.Name(), proto.Accepted.Name(),
+	proto.Running.Name(), proto.Retrying.Name(),
 }
 
 // waitIdle waits until this home has no unfinished task: a task whose submit was
@@ -97,7 +97,7 @@ func (m *machine) waitIdle() {
 
 // isIdle reports whether every task of this home has ended.
 func (m *machine) isIdle() bool {
-	page, err := m.Tasks(context.Background(), node.Query{Role: node.RoleHome, States: live, Limit: 1})
+	page, err := m.Tasks(context.Background(), wire.Query{Role: wire.RoleHome, States: live, Limit: 1})
 	return err == nil && len(page.Items) == 0
 }
 

@@ -18,11 +18,11 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // An attacker has the keys of a member: it speaks the protocol over a real socket and sends
@@ -267,7 +267,7 @@ func (v *attacker) connectStrangers(b *machine) {
 	if err != nil || len(peers) != 1 || strings.ToLower(peers[0].Name) != "a" {
 		v.t.Errorf("the address book after strangers connected: %+v, %v", peers, err)
 	}
-	if _, err := b.Submit(context.Background(), node.Request{Target: "b", Kind: "sum"}); err != nil {
+	if _, err := b.Submit(context.Background(), wire.Request{Target: "b", Kind: "sum"}); err != nil {
 		v.t.Errorf("the node does not continue: %v", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestLargeBodyCrossesRestarts checks S12, with half its size and three kills, and the
@@ -23,7 +23,7 @@ import (
 func TestLargeBodyCrossesRestarts(t *testing.T) {
 	const size = 1 << 30
 	a, b := pair(t, config{engine: "nutsdb"})
-	id, want := a.submitLarge(size, node.Request{Target: "b", Kind: "sum"})
+	id, want := a.submitLarge(size, wire.Request{Target: "b", Kind: "sum"})
 	peak := map[string]int64{}
 	at := int64(0)
 	for i, side := range []*machine{b, a, b} {
@@ -61,7 +61,7 @@ func TestLargeBodyCrossesRestarts(t *testing.T) {
 
 // submitLarge submits a task with an incompressible body of the given size and returns its
 // id and SHA-256.
-func (m *machine) submitLarge(size int64, r node.Request) (id, sum string) {
+func (m *machine) submitLarge(size int64, r wire.Request) (id, sum string) {
 	m.t.Helper()
 	file, sum := largeFile(m.t, size)
 	in, err := os.Open(file)

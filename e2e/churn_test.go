@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestChurn checks S49 on a NutsDB store with small segments: after 10 000 tasks the
@@ -25,7 +25,7 @@ func TestChurn(t *testing.T) {
 	c.limits = fmt.Sprintf("  done_count: %d\n", 2*kept)
 	a, b := pair(t, c)
 	p := newAcknowledged()
-	request := node.Request{Target: "b", Kind: "gone", Body: make([]byte, 1000)}
+	request := wire.Request{Target: "b", Kind: "gone", Body: make([]byte, 1000)}
 	began := time.Now()
 	a.fillUp(p, total, request)
 	a.waitIdle()
@@ -107,7 +107,7 @@ func (m *machine) logged() string {
 }
 
 // fillUp submits tasks until the given number has been acknowledged.
-func (m *machine) fillUp(p *acknowledged, total int, r node.Request) {
+func (m *machine) fillUp(p *acknowledged, total int, r wire.Request) {
 	m.t.Helper()
 	for len(p.all()) < total {
 		if errs := p.submit(m.t.Context(), m, 1000, r); errs != nil {
@@ -116,7 +116,7 @@ func (m *machine) fillUp(p *acknowledged, total int, r node.Request) {
 	}
 }
 
-func (m *machine) stats() node.StoreStats {
+func (m *machine) stats() wire.StoreStats {
 	m.t.Helper()
 	st, err := m.StoreStats(m.t.Context())
 	if err != nil {

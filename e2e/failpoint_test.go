@@ -12,6 +12,7 @@ import (
 
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // points are the moments at which a node can be killed, and whether the home or the owner of
@@ -67,7 +68,7 @@ func dieAt(t *testing.T, a, b, side *machine, point string, visit int) {
 	side.stop()
 	side.start(fmt.Sprintf("BALEFIRE_FAILPOINT=%s:%d", point, visit))
 	for i, began := 0, time.Now(); side.alive() && time.Since(began) < testTimeout; i++ {
-		p.submit(t.Context(), a, 1+i%3, node.Request{Target: "b", Kind: "mark"})
+		p.submit(t.Context(), a, 1+i%3, wire.Request{Target: "b", Kind: "mark"})
 		if i%10 == 9 { // let sent tasks settle, so that marks are due
 			a.until("the tasks end or the failpoint is reached", func() bool { return !side.alive() || a.isIdle() })
 			pause(150 * time.Millisecond)
@@ -92,7 +93,7 @@ func TestKillAfterRedrive(t *testing.T) {
 			a, b := pairOf(t, config{engine: engine}, config{engine: engine, kinds: weak})
 			for i, key := range []string{"", "k"} {
 				old := newAcknowledged()
-				if errs := old.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "weak", Key: key}); errs != nil {
+				if errs := old.submit(t.Context(), a, 1, wire.Request{Target: "b", Kind: "weak", Key: key}); errs != nil {
 					t.Fatal(errs)
 				}
 				old.checkAllEnd(t, a, "FAILED")

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/internal/lab"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // newLinkedPair returns two machines, a and b, in one network, and the host that a
@@ -43,8 +43,8 @@ func TestFlappingLinkAndDeaths(t *testing.T) {
 			var sender sync.WaitGroup
 			sender.Go(func() {
 				for ctx.Err() == nil && len(p.all()) < total {
-					p.submit(ctx, a, 100, node.Request{Target: "b", Kind: "sum", Body: make([]byte, 500)})
-					marks.submit(ctx, a, 2, node.Request{Target: "b", Kind: "mark"})
+					p.submit(ctx, a, 100, wire.Request{Target: "b", Kind: "sum", Body: make([]byte, 500)})
+					marks.submit(ctx, a, 2, wire.Request{Target: "b", Kind: "mark"})
 					pause(6 * time.Second * 100 / time.Duration(total)) // as long as the link flaps
 				}
 			})
@@ -76,11 +76,11 @@ func TestAcksAreLost(t *testing.T) {
 	ha, a, b := newLinkedPair(t, "nutsdb")
 	linked(a, b)
 	first := newAcknowledged() // open the stream before: the acks are dropped later
-	first.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "sum"})
+	first.submit(t.Context(), a, 1, wire.Request{Target: "b", Kind: "sum"})
 	first.checkAllEnd(t, a, "SUCCESS")
 	p := newAcknowledged()
 	ha.Port.CutIn()
-	p.submit(t.Context(), a, 50, node.Request{Target: "b", Kind: "mark"})
+	p.submit(t.Context(), a, 50, wire.Request{Target: "b", Kind: "mark"})
 	pause(lost)
 	for _, id := range p.all() {
 		if task, err := a.Task(t.Context(), id); err != nil || task.State != "PENDING" {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/internal/lab"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // A fleet is five nodes in one network that share the queue build: its home, a node
@@ -49,7 +49,7 @@ func newFleet(t *testing.T) *fleet {
 		f.hosts, f.nodes = append(f.hosts, h), append(f.nodes, m)
 	}
 	least := "least_loaded"
-	if _, err := f.home().SetQueue(t.Context(), "build", node.QueueSettings{Home: "here", Strategy: &least}); err != nil {
+	if _, err := f.home().SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here", Strategy: &least}); err != nil {
 		t.Fatal(err)
 	}
 	f.submitter().until("it knows the queue", func() bool {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // syncTakes is the minimum duration of every fsync of a slowed node, measured from before the
@@ -124,7 +124,7 @@ func early(t *testing.T, home, owner *machine, at int) (got answers) {
 		slow.start()
 		return all
 	}
-	request := node.Request{Target: owner.name, Kind: "mark"}
+	request := wire.Request{Target: owner.name, Kind: "mark"}
 	got.submits = measure(home, func() time.Duration {
 		began := time.Now()
 		if _, err := home.Submit(t.Context(), request); err != nil {

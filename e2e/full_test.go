@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // reserve is the disk space that machines with a small disk keep free for work that must
@@ -81,7 +81,7 @@ func TestDiskFull(t *testing.T) {
 			cb.kinds = fmt.Sprintf("  - {kind: wait, exec: [/bin/sh, -c, 'until test -e %s; do sleep 0.1; done'], allow: ['role:send']}\n", goOn)
 			a, b := pairOf(t, ca, cb)
 			p, running := newAcknowledged(), newAcknowledged()
-			running.submit(t.Context(), a, 4, node.Request{Target: "b", Kind: "wait"})
+			running.submit(t.Context(), a, 4, wire.Request{Target: "b", Kind: "wait"})
 			a.until("they run", func() bool {
 				st, err := b.Status(t.Context())
 				return err == nil && st.Inbox["RUNNING"] == 4
@@ -105,12 +105,12 @@ func nothing() {}
 // fullDisk fills the disk of one of the two nodes until meanwhile has returned.
 func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, meanwhile func()) {
 	t.Helper()
-	request := node.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)}
+	request := wire.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)}
 	free := fill(t, filepath.Dir(full.dir), leave)
 	refused := 0
 	full.until("the full disk is noticed", func() bool {
 		for _, err := range p.submit(t.Context(), a, 1, request) {
-			if !errors.Is(err, node.ErrFull) && leave > 0 {
+			if !errors.Is(err, wire.ErrFull) && leave > 0 {
 				t.Errorf("a submit to a full disk: %v, want FULL", err)
 			}
 			refused++
@@ -148,7 +148,7 @@ func TestOutputsStopAtTheReserve(t *testing.T) {
 	free := fill(t, filepath.Dir(b.dir), 80<<20)
 	var ids []string
 	for range 3 {
-		s, err := a.Submit(t.Context(), node.Request{Target: "b", Kind: "big"})
+		s, err := a.Submit(t.Context(), wire.Request{Target: "b", Kind: "big"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestOutputsStopAtTheReserve(t *testing.T) {
 		return stopped == len(ids)
 	})
 	p := newAcknowledged()
-	p.submit(t.Context(), a, 5, node.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)})
+	p.submit(t.Context(), a, 5, wire.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)})
 	p.checkAllEnd(t, a, "SUCCESS")
 	free()
 	for _, id := range ids {

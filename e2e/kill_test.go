@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // engines are the storage engines.
@@ -58,7 +58,7 @@ func killRound(rng *rand.Rand, p *acknowledged, a, b *machine) {
 	go func() {
 		defer close(done)
 		for range 5 {
-			if p.submit(ctx, a, size, node.Request{Target: "b", Kind: "mark", Body: make([]byte, size*100)}) != nil {
+			if p.submit(ctx, a, size, wire.Request{Target: "b", Kind: "mark", Body: make([]byte, size*100)}) != nil {
 				return
 			}
 		}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // project is the project name of the containers, networks and volumes of the tests.
@@ -77,7 +77,7 @@ func TestMeshOfContainers(t *testing.T) {
 	for _, f := range flows {
 		sending.Go(func() {
 			for ctx.Err() == nil {
-				f.promises.submit(ctx, f.from, 2, node.Request{Target: f.to.name, Kind: "mark"})
+				f.promises.submit(ctx, f.from, 2, wire.Request{Target: f.to.name, Kind: "mark"})
 				pause(250 * time.Millisecond)
 			}
 		})
@@ -117,7 +117,7 @@ func TestThreeContainers(t *testing.T) {
 	}
 	for _, step := range [][]string{{"partition", "a"}, {"heal"}, {"restart", "router-b"}} {
 		for _, f := range flows {
-			if errs := f.promises.submit(t.Context(), f.from, 20, node.Request{Target: f.to.name, Kind: "mark"}); errs != nil {
+			if errs := f.promises.submit(t.Context(), f.from, 20, wire.Request{Target: f.to.name, Kind: "mark"}); errs != nil {
 				t.Fatalf("submit at %s: %v", f.from.name, errs[0])
 			}
 		}
@@ -145,7 +145,7 @@ func sharedQueue(t *testing.T, relay, owner, home *machine) {
 		_, err := relay.Queue(context.Background(), "build")
 		return err == nil
 	})
-	request := node.Request{Target: "queue:build", Kind: "build"}
+	request := wire.Request{Target: "queue:build", Kind: "build"}
 	made := newAcknowledged()
 	submit := func(n int) {
 		t.Helper()
@@ -156,7 +156,7 @@ func sharedQueue(t *testing.T, relay, owner, home *machine) {
 	submit(8)
 	home.until("both have tasks", func() bool {
 		for _, m := range []*machine{relay, owner} {
-			if ls, err := home.Leases(context.Background(), node.LeaseFilter{Owner: m.name}); err != nil || len(ls) == 0 {
+			if ls, err := home.Leases(context.Background(), wire.LeaseFilter{Owner: m.name}); err != nil || len(ls) == 0 {
 				return false
 			}
 		}
@@ -190,7 +190,7 @@ func outage(t *testing.T, flows []*flow) {
 	t.Helper()
 	for _, f := range flows {
 		f.promises = newAcknowledged()
-		if errs := f.promises.submit(t.Context(), f.from, 20, node.Request{Target: f.to.name, Kind: "mark", Delay: 5 * time.Second}); errs != nil {
+		if errs := f.promises.submit(t.Context(), f.from, 20, wire.Request{Target: f.to.name, Kind: "mark", Delay: 5 * time.Second}); errs != nil {
 			t.Fatalf("submit at %s: %v", f.from.name, errs[0])
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/internal/lab"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestLinkComesBack checks S07 and S46: after an outage of 3 to 90 seconds (3 in
@@ -49,7 +49,7 @@ func comesBack(t *testing.T, count int, outages []time.Duration, c config) {
 	var all []time.Duration
 	for _, outage := range outages {
 		ha.Port.Cut()
-		waits, err := a.Submit(t.Context(), node.Request{Target: "b1", Kind: "sum"})
+		waits, err := a.Submit(t.Context(), wire.Request{Target: "b1", Kind: "sum"})
 		pause(outage)
 		if task, lost := a.Task(t.Context(), waits.ID); err != nil || lost != nil || slices.Contains(task.Receipts, "accepted") {
 			t.Fatalf("a task sent without a link: %v, %v, %v", task.Receipts, err, lost)

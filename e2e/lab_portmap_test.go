@@ -11,7 +11,7 @@ import (
 
 	"github.com/balefire/balefire/internal/lab"
 	"github.com/balefire/balefire/internal/lab/netfilter"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestRouterIsAskedForPorts checks that a node behind a NAT maps ports on its router with
@@ -50,7 +50,7 @@ func TestRouterIsAskedForPorts(t *testing.T) {
 		b.stop()
 		outside.Readdress(from) // an address that a does not know
 		b.start()
-		p := b.meets("a", func(p node.Peer) bool { return p.Direct && strings.Contains(p.Path, "11.0.0.101") })
+		p := b.meets("a", func(p wire.Peer) bool { return p.Direct && strings.Contains(p.Path, "11.0.0.101") })
 		t.Logf("reached at %s", p.Path)
 		if !slices.ContainsFunc(ports.Ports(), func(port uint16) bool { return strings.Contains(p.Path, fmt.Sprint(port)) }) {
 			t.Errorf("reached at %s, which is not one of %v", p.Path, ports.Ports())

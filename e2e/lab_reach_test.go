@@ -11,7 +11,7 @@ import (
 
 	"github.com/balefire/balefire/internal/lab"
 	"github.com/balefire/balefire/internal/lab/netfilter"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // A natLab is a network like the internet: public relays, and two machines, a and b, each
@@ -67,15 +67,15 @@ func newNATLab(t *testing.T, p plan) *natLab {
 	return f
 }
 
-func direct(p node.Peer) bool  { return p.Direct }
-func relayed(p node.Peer) bool { return p.Relay != "" }
+func direct(p wire.Peer) bool  { return p.Direct }
+func relayed(p wire.Peer) bool { return p.Relay != "" }
 
 // flowing submits marks from a to b, ten every 50 ms, until enough returns true, and
 // returns what was acknowledged.
 func (f *natLab) flowing(ctx context.Context, enough func(sent int) bool) *acknowledged {
 	p := newAcknowledged()
 	for ctx.Err() == nil && !enough(len(p.all())) {
-		p.submit(ctx, f.a, 10, node.Request{Target: "b", Kind: "mark"})
+		p.submit(ctx, f.a, 10, wire.Request{Target: "b", Kind: "mark"})
 		pause(50 * time.Millisecond)
 	}
 	return p
@@ -116,7 +116,7 @@ func TestSymmetricStaysRelayed(t *testing.T) {
 	both(func(m *machine) { m.start() }, f.a, f.b)
 	f.a.meets("b", relayed)
 	p := newAcknowledged()
-	p.submit(t.Context(), f.a, 100, node.Request{Target: "b", Kind: "mark"})
+	p.submit(t.Context(), f.a, 100, wire.Request{Target: "b", Kind: "mark"})
 	p.checkAllEnd(t, f.a, "SUCCESS")
 	file, want := largeFile(t, 50_000_000)
 	began := time.Now()

@@ -8,14 +8,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // accepted submits a task to a peer and returns the time from begin until the peer has
 // accepted it.
 func (m *machine) accepted(to string, begin time.Time) time.Duration {
 	m.t.Helper()
-	s, err := m.Submit(context.Background(), node.Request{Target: to, Kind: "sum"})
+	s, err := m.Submit(context.Background(), wire.Request{Target: to, Kind: "sum"})
 	if err != nil {
 		m.t.Fatalf("submit at %s: %v", m.name, err)
 	}
@@ -27,7 +27,7 @@ func (m *machine) accepted(to string, begin time.Time) time.Duration {
 }
 
 // meets waits until m has a connection to the peer, and returns it.
-func (m *machine) meets(peer string, like func(node.Peer) bool) (p node.Peer) {
+func (m *machine) meets(peer string, like func(wire.Peer) bool) (p wire.Peer) {
 	m.t.Helper()
 	m.until("it is connected to "+peer, func() bool {
 		var err error
@@ -37,7 +37,7 @@ func (m *machine) meets(peer string, like func(node.Peer) bool) (p node.Peer) {
 	return p
 }
 
-func anyhow(node.Peer) bool { return true }
+func anyhow(wire.Peer) bool { return true }
 
 // percentile returns a percentile of all, and logs them all.
 func percentile(t *testing.T, what string, percent int, all []time.Duration) time.Duration {

@@ -11,9 +11,9 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // leasePoints are the moments at which a node of a shared queue can be killed: before and
@@ -87,7 +87,7 @@ func newTrio(t *testing.T, engine string) *trio {
 		x.nodes = append(x.nodes, m)
 	}
 	x.submitters = [2]*submitter{newSubmitter(x.nodes[0]), newSubmitter(x.nodes[1])}
-	if _, err := x.admin().SetQueue(t.Context(), "build", node.QueueSettings{Home: "here"}); err != nil {
+	if _, err := x.admin().SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
 	x.nodes[1].until("it knows the queue", func() bool {
@@ -208,24 +208,24 @@ func (x *trio) submitterOf(id string) *submitter {
 
 // dieWorking kills a node while tasks of the queue run.
 func dieWorking(t *testing.T, x *trio, point string) {
-	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build"})
+	dying(t, x, point, wire.Request{Target: "queue:build", Kind: "build"})
 }
 
 // dieOnce does the same with tasks that need permission to start.
 func dieOnce(t *testing.T, x *trio, point string) {
-	dying(t, x, point, node.Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce})
+	dying(t, x, point, wire.Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce.Name()})
 }
 
 // dieGivingBack does the same with tasks that fail the first time.
 func dieGivingBack(t *testing.T, x *trio, point string) {
-	dying(t, x, point, node.Request{Target: "queue:build", Kind: "weak"})
+	dying(t, x, point, wire.Request{Target: "queue:build", Kind: "weak"})
 }
 
-func dying(t *testing.T, x *trio, point string, r node.Request) {
+func dying(t *testing.T, x *trio, point string, r wire.Request) {
 	m := x.victim(point)
 	d := x.submitterExcept(m)
 	p := d.atLeastOnce
-	if r.Mode == proto.AtMostOnce {
+	if r.Mode == proto.AtMostOnce.Name() {
 		p = d.atMostOnce
 	}
 	if errs := p.submit(t.Context(), d.machine, 3, r); errs != nil {
@@ -251,7 +251,7 @@ func dieMoving(t *testing.T, x *trio, point string) {
 	m, from, to := x.victim(point), x.home(), x.other()
 	x.wait(t, from, true)
 	d := x.submitters[0]
-	if errs := d.atLeastOnce.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
+	if errs := d.atLeastOnce.submit(t.Context(), d.machine, 3, wire.Request{Target: "queue:build", Kind: "build"}); errs != nil {
 		t.Fatal(errs)
 	}
 	from.until("the tasks are pending", func() bool {
@@ -276,7 +276,7 @@ func dieMoving(t *testing.T, x *trio, point string) {
 // wait pauses or resumes the queue.
 func (x *trio) wait(t *testing.T, home *machine, on bool) {
 	t.Helper()
-	if _, err := home.SetQueue(t.Context(), "build", node.QueueSettings{Paused: &on}); err != nil {
+	if _, err := home.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: &on}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -288,7 +288,7 @@ func dieSeizing(t *testing.T, x *trio, point string) {
 	x.makeHome(t, gone)
 	x.wait(t, gone, true)
 	d := x.submitters[1]
-	if errs := d.atLeastOnce.submit(t.Context(), d.machine, 3, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
+	if errs := d.atLeastOnce.submit(t.Context(), d.machine, 3, wire.Request{Target: "queue:build", Kind: "build"}); errs != nil {
 		t.Fatal(errs)
 	}
 	gone.until("the tasks are pending", func() bool {

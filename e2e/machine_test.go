@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // testTimeout is how long a test waits for an event: more than twenty times the usual
@@ -350,7 +350,7 @@ func pairOf(t *testing.T, ca, cb config) (a, b *machine) {
 // join makes the stopped machine a member of the mesh that other is in.
 func (m *machine) join(other *machine) {
 	m.t.Helper()
-	inv, err := other.Invite(m.t.Context(), node.InviteOptions{})
+	inv, err := other.Invite(m.t.Context(), wire.InviteOptions{})
 	if err != nil {
 		m.t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestManyFailures checks S17 and I11: of 100 000 tasks that fail permanently, the store
@@ -29,9 +29,9 @@ func TestManyFailures(t *testing.T) {
 	began := time.Now()
 	p := newAcknowledged()
 	for len(p.all()) < total {
-		rs := make([]node.Request, 500)
+		rs := make([]wire.Request, 500)
 		for i := range rs {
-			rs[i] = node.Request{Target: "b", Kind: "weak", Key: fmt.Sprintf("k-%d", len(p.all())+i)}
+			rs[i] = wire.Request{Target: "b", Kind: "weak", Key: fmt.Sprintf("k-%d", len(p.all())+i)}
 		}
 		done, errs := a.SubmitMany(t.Context(), rs)
 		for i, err := range errs {
@@ -76,7 +76,7 @@ func TestManyFailures(t *testing.T) {
 func (m *machine) dead() map[string]bool {
 	m.t.Helper()
 	ids := map[string]bool{}
-	for q := (node.Query{Role: node.RoleHome, Limit: 1000}); ; {
+	for q := (wire.Query{Role: wire.RoleHome, Limit: 1000}); ; {
 		page, err := m.DeadLetters(m.t.Context(), q)
 		if err != nil {
 			m.t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // memoryGroup creates a control group with a memory limit in MiB, and returns the command
@@ -68,7 +68,7 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 			a.start()
 			p, body := newAcknowledged(), make([]byte, tt.body)
 			_, _ = rand.Read(body) // zeros would be compressed
-			full := a.fillUntilFull(p, node.Request{Target: "b", Kind: "sum", Body: body})
+			full := a.fillUntilFull(p, wire.Request{Target: "b", Kind: "sum", Body: body})
 			t.Logf("%d tasks of %d bytes were accepted, with %d MiB of memory; then: %v", len(p.all()), tt.body, a.resident()>>20, full)
 			pending := len(p.all())
 			a.kill()
@@ -104,11 +104,11 @@ func (m *machine) opened() {
 }
 
 // fillUntilFull submits until the node refuses, and returns the error.
-func (m *machine) fillUntilFull(p *acknowledged, r node.Request) error {
+func (m *machine) fillUntilFull(p *acknowledged, r wire.Request) error {
 	m.t.Helper()
 	for len(p.all()) < 200_000 {
 		if errs := p.submit(m.t.Context(), m, 500, r); len(errs) > 0 {
-			if err := errs[0]; !errors.Is(err, node.ErrFull) {
+			if err := errs[0]; !errors.Is(err, wire.ErrFull) {
 				m.t.Fatalf("submit: %v\n%s", err, m.tail())
 			}
 			return errs[0]

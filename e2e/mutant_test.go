@@ -18,6 +18,7 @@ import (
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/store/nuts"
+	"github.com/balefire/balefire/wire"
 )
 
 // A mutant is a node with a deliberate bug: a check that does not detect it proves nothing.
@@ -50,7 +51,7 @@ func mutant(ctx context.Context, kind, dir string) error {
 	n, err := node.New(node.Config{
 		Dir: dir, Logger: log, Store: node.StoreConfig{Reserve: 1},
 		Net:       node.NetConfig{Listen: strings.Split(os.Getenv(mutantListen), ",")},
-		Handlers:  []node.HandlerSpec{{Kind: "mark", Type: node.TypeDiscard, Allow: []string{"role:send"}}},
+		Handlers:  []wire.HandlerSpec{{Kind: "mark", Type: wire.TypeDiscard, Allow: []string{"role:send"}}},
 		Simulated: node.Simulation{Engine: engine},
 	})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestOwnershipNeverForks checks I3 to I7 and I20 on real processes: while more than
@@ -60,9 +60,9 @@ func (d *submitter) count() int { return len(d.atLeastOnce.all()) + len(d.atMost
 // submit submits tasks until there are total: one in ten of mode at_most_once, one in a
 // hundred takes a second.
 func (d *submitter) submit(ctx context.Context, total int) {
-	r := node.Request{Target: "queue:build", Kind: "build"}
+	r := wire.Request{Target: "queue:build", Kind: "build"}
 	once, slow := r, r
-	once.Mode, slow.Kind = proto.AtMostOnce, "slow"
+	once.Mode, slow.Kind = proto.AtMostOnce.Name(), "slow"
 	for ctx.Err() == nil && d.count() < total {
 		try, done := context.WithTimeout(ctx, 10*time.Second) // the node may be stopped or dead
 		d.atLeastOnce.submit(try, d.machine, 89, r)

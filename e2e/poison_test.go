@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestPoisonDiesAlone checks S16: a task that kills the node whenever it runs does
@@ -25,8 +25,8 @@ func TestPoisonDiesAlone(t *testing.T) {
 		"  - {kind: nap, exec: [/bin/sleep, '0.3'], allow: ['role:send'], on_crash: retry}\n"
 	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: kinds})
 	bad, good := newAcknowledged(), newAcknowledged()
-	bad.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "poison"})
-	good.submit(t.Context(), a, 20, node.Request{Target: "b", Kind: "nap"})
+	bad.submit(t.Context(), a, 1, wire.Request{Target: "b", Kind: "poison"})
+	good.submit(t.Context(), a, 20, wire.Request{Target: "b", Kind: "nap"})
 	limit := either(4, 10)
 	deaths := 0
 	for ; deaths < limit; deaths++ {
@@ -73,7 +73,7 @@ func TestNoProcessOutlivesItsTask(t *testing.T) {
 		return err == nil && !strings.Contains(string(stat), ") Z ")
 	}
 	p := newAcknowledged()
-	p.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "tree"})
+	p.submit(t.Context(), a, 1, wire.Request{Target: "b", Kind: "tree"})
 	b.until("the process tree is complete", func() bool { return len(grown()) == 3 })
 	if err := syscall.Kill(b.cmd.Process.Pid, syscall.SIGKILL); err != nil { // only the node, not its process group
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestNoProcessOutlivesItsTask(t *testing.T) {
 	if err := os.Remove(pids); err != nil {
 		t.Fatal(err)
 	}
-	s, err := a.Submit(t.Context(), node.Request{Target: "b", Kind: "tree"})
+	s, err := a.Submit(t.Context(), wire.Request{Target: "b", Kind: "tree"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestPowerCut checks I1 and S48 where kill -9 proves nothing, because it keeps dirty
@@ -50,7 +50,7 @@ func powerCut(t *testing.T, engine string) {
 	for range 4 {
 		load.Go(func() {
 			for ctx.Err() == nil {
-				p.submit(ctx, a, 4, node.Request{Target: "b", Kind: "mark", Body: make([]byte, 300)})
+				p.submit(ctx, a, 4, wire.Request{Target: "b", Kind: "mark", Body: make([]byte, 300)})
 				pause(20 * time.Millisecond)
 			}
 		})
@@ -104,7 +104,7 @@ func TestBitFlip(t *testing.T) {
 			b.stop()
 			p := newAcknowledged()
 			for range 50 {
-				p.submit(t.Context(), a, 1, node.Request{Target: "b", Kind: "mark", Body: make([]byte, 1000)})
+				p.submit(t.Context(), a, 1, wire.Request{Target: "b", Kind: "mark", Body: make([]byte, 1000)})
 			}
 			saved := filepath.Join(shortDir(t), "a")
 			if engine == "pebble" {
@@ -175,7 +175,7 @@ func TestBitFlipInTheLastRecord(t *testing.T) {
 	a, b := pair(t, config{engine: "pebble"})
 	b.stop()
 	p, last := newAcknowledged(), newAcknowledged()
-	request := node.Request{Target: "b", Kind: "mark", Body: make([]byte, 1000)}
+	request := wire.Request{Target: "b", Kind: "mark", Body: make([]byte, 1000)}
 	for range 20 {
 		p.submit(t.Context(), a, 1, request)
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestLargeBodyThroughAQueue checks S12 for shared queues: a body is sent to an owner and
@@ -21,10 +21,10 @@ import (
 func TestLargeBodyThroughAQueue(t *testing.T) {
 	const size = 256 << 20
 	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: "  - {kind: give, type: echo, max_output: 1073741824, allow: ['role:send'], on_crash: retry}\n"})
-	if _, err := a.SetQueue(t.Context(), "build", node.QueueSettings{Home: "here"}); err != nil {
+	if _, err := a.SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
-	id, want := a.submitLarge(size, node.Request{Target: "queue:build", Kind: "give"})
+	id, want := a.submitLarge(size, wire.Request{Target: "queue:build", Kind: "give"})
 	peak := map[string]int64{}
 	for _, kill := range []struct {
 		prefix   string

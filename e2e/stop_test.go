@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestStopSpendsNoAttempt checks S32: SIGTERM ends a handler that does not finish within the
@@ -14,7 +14,7 @@ import (
 func TestStopSpendsNoAttempt(t *testing.T) {
 	kinds := "  - {kind: long, exec: [/bin/sleep, '600'], allow: ['role:send'], on_crash: park, max_attempts: 1}\n"
 	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: kinds})
-	s, err := a.Submit(t.Context(), node.Request{Target: "b", Kind: "long"})
+	s, err := a.Submit(t.Context(), wire.Request{Target: "b", Kind: "long"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestStopSpendsNoAttempt(t *testing.T) {
 func TestNoHandlerTakesNothing(t *testing.T) {
 	a, b := pair(t, config{engine: "nutsdb"})
 	p := newAcknowledged()
-	p.submit(t.Context(), a, 3, node.Request{Target: "b", Kind: "later"})
+	p.submit(t.Context(), a, 3, wire.Request{Target: "b", Kind: "later"})
 	id := p.all()[0]
 	a.until("why names the missing handler", func() bool {
 		why, err := a.Why(t.Context(), id)
@@ -53,7 +53,7 @@ func TestNoHandlerTakesNothing(t *testing.T) {
 	if task, err := a.Task(t.Context(), id); err != nil || task.State != "PENDING" || task.Attempts != 0 {
 		t.Errorf("the task is %s after %d attempts, %v", task.State, task.Attempts, err)
 	}
-	if err := b.AddHandler(t.Context(), node.HandlerSpec{Kind: "later", Type: node.TypeDiscard, Allow: []string{"peer:a"}}); err != nil {
+	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "later", Type: wire.TypeDiscard, Allow: []string{"peer:a"}}); err != nil {
 		t.Fatal(err)
 	}
 	p.checkAllEnd(t, a, "SUCCESS")

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestTakeover checks S19, I4 and I5 on real processes: the owner of a task of a queue
@@ -39,11 +39,11 @@ func TestTakeover(t *testing.T) {
 				nodes = append(nodes, m)
 			}
 			home, workers := nodes[0], nodes[1:]
-			if _, err := home.SetQueue(t.Context(), "build", node.QueueSettings{Home: "here"}); err != nil {
+			if _, err := home.SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here"}); err != nil {
 				t.Fatal(err)
 			}
 			home.able("build", len(workers))
-			task, err := home.Submit(t.Context(), node.Request{Target: "queue:build", Kind: "build"})
+			task, err := home.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "build"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +74,7 @@ func TestTakeover(t *testing.T) {
 				t.Fatal(err)
 			}
 			more := newAcknowledged() // later tasks have ended: the old owner knows of the takeover by then
-			if errs := more.submit(t.Context(), home, 8, node.Request{Target: "queue:build", Kind: "build"}); errs != nil {
+			if errs := more.submit(t.Context(), home, 8, wire.Request{Target: "queue:build", Kind: "build"}); errs != nil {
 				t.Fatal(errs)
 			}
 			more.checkAllEnd(t, home, "SUCCESS")

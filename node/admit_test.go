@@ -12,6 +12,7 @@ import (
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // If several nodes join at once under one name, one gets it.
@@ -25,7 +26,7 @@ func TestNameIsAssignedOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inv, err := a.Invite(t.Context(), InviteOptions{})
+		inv, err := a.Invite(t.Context(), wire.InviteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +62,7 @@ func TestOnlyAdmissionUsesUpTicket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inv, err := a.Invite(t.Context(), InviteOptions{})
+	inv, err := a.Invite(t.Context(), wire.InviteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func TestOnlyAdmissionUsesUpTicket(t *testing.T) {
 // A rule that names a peer does not apply if two peers claim that name.
 func TestAmbiguousNameGrantsNothing(t *testing.T) {
 	a, b := pair(t, nil)
-	s := allow("sum", TypeSHA256)
+	s := allow("sum", wire.TypeSHA256)
 	s.Allow = []string{"peer:laptop"}
 	if err := a.AddHandler(t.Context(), s); err != nil {
 		t.Fatal(err)
@@ -147,18 +148,18 @@ func TestRunFoldersAreSwept(t *testing.T) {
 func TestInviteWarnsOfTakenName(t *testing.T) {
 	a, _ := pair(t, nil)
 	for name, warned := range map[string]bool{"": false, "new": false, "b": true} {
-		inv, err := a.Invite(t.Context(), InviteOptions{Name: name})
+		inv, err := a.Invite(t.Context(), wire.InviteOptions{Name: name})
 		if err != nil || (inv.Warning != "") != warned {
 			t.Errorf("%q: it warns %q, %v", name, inv.Warning, err)
 		}
 	}
 	for role, warned := range map[string]bool{"work": false, "admin": false, "wrk": true} {
-		inv, err := a.Invite(t.Context(), InviteOptions{Roles: []string{role}})
+		inv, err := a.Invite(t.Context(), wire.InviteOptions{Roles: []string{role}})
 		if err != nil || strings.Contains(inv.Warning, "no member has the role "+role) != warned {
 			t.Errorf("role %s: it warns %q, %v", role, inv.Warning, err)
 		}
 	}
-	if _, err := a.Invite(t.Context(), InviteOptions{Name: "a"}); !errors.Is(err, ErrInvalid) {
+	if _, err := a.Invite(t.Context(), wire.InviteOptions{Name: "a"}); !errors.Is(err, wire.ErrInvalid) {
 		t.Errorf("its own name: %v", err)
 	}
 }
@@ -170,7 +171,7 @@ func TestHandlerForUnknownPeerWarns(t *testing.T) {
 	for allow, want := range map[string]string{
 		"b": "", "peer:b": "", "peer:a": "", "role:work": "", "role:admin": "", "laptpo": "no member is named laptpo", "role:wrk": "no member has the role wrk",
 	} {
-		if err := a.AddHandler(t.Context(), HandlerSpec{Kind: "k", Type: TypeEcho, Allow: []string{allow}}); err != nil {
+		if err := a.AddHandler(t.Context(), wire.HandlerSpec{Kind: "k", Type: wire.TypeEcho, Allow: []string{allow}}); err != nil {
 			t.Errorf("%s: %v", allow, err)
 		}
 		if h := a.Handlers(); len(h) != 1 || h[0].Warning != want {
@@ -184,7 +185,7 @@ func TestHandlerForUnknownPeerWarns(t *testing.T) {
 func TestHandlerWithoutProgramWarns(t *testing.T) {
 	a, _ := pair(t, nil)
 	program := filepath.Join(t.TempDir(), "tool")
-	if err := a.AddHandler(t.Context(), HandlerSpec{Kind: "late", Allow: []string{"peer:b"}, Exec: []string{program}}); err != nil {
+	if err := a.AddHandler(t.Context(), wire.HandlerSpec{Kind: "late", Allow: []string{"peer:b"}, Exec: []string{program}}); err != nil {
 		t.Fatal(err)
 	}
 	reported := func() (problem, warning string) {

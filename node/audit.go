@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/wire"
 )
 
 // An AuditReport is the outcome of a check of the audit log's hash chain.
@@ -70,7 +71,7 @@ func parseHead(s string) (journal.Head, error) {
 		err = h.Hash.UnmarshalText([]byte(hash))
 	}
 	if err != nil || n == 0 {
-		return h, fmt.Errorf("%w: head %.90q: use SEQ:HASH, as audit verify shows it", ErrInvalid, s)
+		return h, fmt.Errorf("%w: head %.90q: use SEQ:HASH, as audit verify shows it", wire.ErrInvalid, s)
 	}
 	h.Seq = n
 	return h, nil
@@ -80,7 +81,7 @@ func parseHead(s string) (journal.Head, error) {
 func auditOf(dir string) (string, error) {
 	path := filepath.Join(dir, auditDir)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("%w: %s has no audit log: is it a node's folder, and did the node ever run?", ErrNotFound, dir)
+		return "", fmt.Errorf("%w: %s has no audit log: is it a node's folder, and did the node ever run?", wire.ErrNotFound, dir)
 	}
 	return path, nil
 }

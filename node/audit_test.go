@@ -4,17 +4,18 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // While the audit log cannot be written no command is started (I19), and that spends
 // no attempt: a full disk makes no dead letters (I13).
 func TestUnwritableAuditSpendsNoAttempt(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.MaxAttempts = 1 })); err != nil {
+	if err := b.AddHandler(t.Context(), shell(func(s *wire.HandlerSpec) { s.MaxAttempts = 1 })); err != nil {
 		t.Fatal(err)
 	}
 	b.storage.journal.Close()
-	id, err := proto.ParseTaskID(a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"true"}}))
+	id, err := proto.ParseTaskID(a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"true"}}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // I15: an hour after many tasks, for a named peer and for a queue, whole nodes have as
@@ -30,9 +31,9 @@ func TestLoadLeavesNothingBehind(t *testing.T) {
 		defer c.close()
 		work := func(tasks int) {
 			for ; tasks > 0; tasks -= 100 {
-				rs := make([]Request, 100)
+				rs := make([]wire.Request, 100)
 				for i := range rs {
-					rs[i] = Request{Target: []string{"queue:build", "n0"}[i%2], Kind: "build", Body: body}
+					rs[i] = wire.Request{Target: []string{"queue:build", "n0"}[i%2], Kind: "build", Body: body}
 				}
 				got, errs := c.nodes[1].node.SubmitMany(t.Context(), rs)
 				if err := errors.Join(errs...); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/store/pebble"
+	"github.com/balefire/balefire/wire"
 )
 
 // BenchmarkSubmit measures the cost of submitting a task of 1 KiB, with 128 callers,
@@ -38,7 +39,7 @@ func benchSubmit(b *testing.B, engine string) {
 	before := home.storage.store.Counters()
 	b.ReportAllocs()
 	share(b, func(int) error {
-		_, err := home.Submit(context.Background(), Request{Target: "b", Kind: "discard", Body: body})
+		_, err := home.Submit(context.Background(), wire.Request{Target: "b", Kind: "discard", Body: body})
 		return err
 	})
 	after := home.storage.store.Counters()

@@ -16,6 +16,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/blob"
+	"github.com/balefire/balefire/wire"
 )
 
 // The names of blobs: a node may be both ends of a task, so each use has its own.
@@ -39,7 +40,7 @@ const (
 
 // placeBody puts a request's body into the content if it is small, otherwise sealed
 // into a blob. It returns the content key of what it sealed.
-func (n *Node) placeBody(ctx context.Context, d *outbox.Draft, c *proto.Content, r *Request) (*[32]byte, error) {
+func (n *Node) placeBody(ctx context.Context, d *outbox.Draft, c *proto.Content, r *wire.Request) (*[32]byte, error) {
 	body := r.Body
 	if r.Stream != nil {
 		head, more, err := readHead(r.Stream)
@@ -129,9 +130,9 @@ func (n *Node) sealInto(ctx context.Context, dir *blob.Dir, name string, key [32
 func (n *Node) bodyError(err error) error {
 	switch {
 	case errors.Is(err, blob.ErrFull):
-		return fmt.Errorf("%w: no space for the body: %w", ErrFull, err)
+		return fmt.Errorf("%w: no space for the body: %w", wire.ErrFull, err)
 	case errors.Is(err, blob.ErrTooLarge):
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	return fmt.Errorf("store the body: %w", err)
 }
@@ -144,7 +145,7 @@ func (n *Node) offload(d *outbox.Draft) error {
 	}
 	if d.Header.Streamed() { // the body is a file already
 		if len(d.Envelope.Body) > inbox.MaxStreamContent {
-			return fmt.Errorf("%w: a task with a body of more than %d bytes may have at most %d bytes beside it: send long arguments in the body", ErrInvalid, proto.MaxInlineBody, inbox.MaxStreamContent)
+			return fmt.Errorf("%w: a task with a body of more than %d bytes may have at most %d bytes beside it: send long arguments in the body", wire.ErrInvalid, proto.MaxInlineBody, inbox.MaxStreamContent)
 		}
 		return nil
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // A submit whose caller is gone may be committed anyway, and then it needs its body
@@ -31,20 +32,20 @@ func TestSubmitOfUnknownOutcomeKeepsItsBody(t *testing.T) {
 			}
 		}
 	})
-	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	body := make([]byte, 100_000)
 	rand.Read(body)
-	_, err := a.Submit(ctx, Request{Target: "b", Kind: "sum", Body: body})
+	_, err := a.Submit(ctx, wire.Request{Target: "b", Kind: "sum", Body: body})
 	if !errors.Is(err, store.ErrUnknown) {
 		t.Fatalf("Submit: %v, want unknown", err)
 	}
 	eventually(t, func() bool {
-		p, _ := a.Tasks(t.Context(), Query{})
+		p, _ := a.Tasks(t.Context(), wire.Query{})
 		return len(p.Items) == 1 && p.Items[0].State == "SUCCESS"
 	}, func() string {
-		p, _ := a.Tasks(t.Context(), Query{})
+		p, _ := a.Tasks(t.Context(), wire.Query{})
 		w, _ := a.Why(t.Context(), p.Items[0].ID)
 		return fmt.Sprintf("%s %+v", p.Items[0].State, w)
 	})
@@ -53,16 +54,16 @@ func TestSubmitOfUnknownOutcomeKeepsItsBody(t *testing.T) {
 // A task that the target refuses permanently ends even if its body is streamed.
 func TestDeniedStreamedTaskEnds(t *testing.T) {
 	a, b := pair(t, nil)
-	s := allow("sum", TypeSHA256)
+	s := allow("sum", wire.TypeSHA256)
 	s.Allow = []string{"peer:nobody"}
 	if err := b.AddHandler(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
+	a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
 	if err := a.AddHandler(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	a.waitEnd(t, a.submit(t, Request{Target: "a", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
+	a.waitEnd(t, a.submit(t, wire.Request{Target: "a", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
 }
 
 // A large result that comes too late is answered, and then no longer offered.
@@ -71,7 +72,7 @@ func TestLateStreamedResultIsDropped(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "sleep 1; head -c 400000 /dev/zero"}})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "sleep 1; head -c 400000 /dev/zero"}})
 	eventually(t, func() bool { return b.inbox.Status().Used == 1 }, func() string { return "not running" })
 	tid, _ := proto.ParseTaskID(id)
 	rec, err := a.outbox.Get(tid)
@@ -91,12 +92,12 @@ func TestLateStreamedResultIsDropped(t *testing.T) {
 // A result does not touch the body that another result has committed.
 func TestForgedResultChangesNoBody(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	body := make([]byte, 20_000)
 	rand.Read(body)
-	id := a.submit(t, Request{Target: "b", Kind: "echo", Body: body})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "echo", Body: body})
 	a.waitEnd(t, id, "SUCCESS")
 	tid, _ := proto.ParseTaskID(id)
 	other := bytes.Repeat([]byte("x"), 20_000)
@@ -129,7 +130,7 @@ func TestStreamedTaskWithLongArguments(t *testing.T) {
 	noise := make([]byte, 20<<10)
 	rand.Read(noise)
 	long := base64.StdEncoding.EncodeToString(noise)
-	req := Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "wc -c; printf %s \"$0\" | wc -c", long}, Body: make([]byte, 300_000)}
+	req := wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "wc -c; printf %s \"$0\" | wc -c", long}, Body: make([]byte, 300_000)}
 	id := a.submit(t, req)
 	a.waitEnd(t, id, "SUCCESS")
 	r, _, err := a.Result(t.Context(), id)
@@ -141,7 +142,7 @@ func TestStreamedTaskWithLongArguments(t *testing.T) {
 		t.Errorf("the handler saw %q of 300000 and %d bytes: %v", got, len(long), err)
 	}
 	req.Args[3] = long + long[:len(long)/2]
-	if _, err := a.Submit(t.Context(), req); !errors.Is(err, ErrInvalid) {
+	if _, err := a.Submit(t.Context(), req); !errors.Is(err, wire.ErrInvalid) {
 		t.Errorf("more than fits beside a stream: %v, want invalid", err)
 	}
 	if u := a.storage.blobs.Usage(); u.Parts != 0 {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // blobs lists the files of a node's bodies.
@@ -26,13 +28,13 @@ func (l *testNode) blobs(t *testing.T) []string {
 // of a task with its end, that of a result when its home has it.
 func TestUnneededBodiesAreRemoved(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{20_000, 400_000} {
 		body := make([]byte, size)
 		rand.Read(body)
-		a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "echo", Body: body}), "SUCCESS")
+		a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "echo", Body: body}), "SUCCESS")
 	}
 	left := func() (names []string) {
 		for _, name := range append(a.blobs(t), b.blobs(t)...) {

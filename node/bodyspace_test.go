@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // A body for which there is no space waits and uses up no attempt of its task.
@@ -14,13 +16,13 @@ func TestBodyWaitsForSpace(t *testing.T) {
 			c.Store.MaxBlobs = 1 << 20
 		}
 	})
-	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	body := make([]byte, 3<<20)
 	rand.Read(body)
-	id := a.submit(t, Request{Target: "b", Kind: "sum", Body: body})
-	var why Blocker
+	id := a.submit(t, wire.Request{Target: "b", Kind: "sum", Body: body})
+	var why wire.Blocker
 	eventually(t, func() bool {
 		why, _ = a.Why(t.Context(), id)
 		return strings.Contains(fmt.Sprint(why), "FULL")

@@ -18,6 +18,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/wire"
 )
 
 // Kind and output type of the simulated handler.
@@ -76,7 +77,7 @@ func (c *checker) entry(id proto.TaskID) *taskEntry {
 
 // submitted records the result of Submit. A task whose submit returned an error may be
 // on disk or not; nothing was promised about it.
-func (c *checker) submitted(home, target int, p plan, s Submitted, err error) {
+func (c *checker) submitted(home, target int, p plan, s wire.Submitted, err error) {
 	id, perr := proto.ParseTaskID(s.ID)
 	if perr != nil {
 		return

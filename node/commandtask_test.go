@@ -14,18 +14,19 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // shell is a handler that runs a program with the task's arguments.
-func shell(extra func(*HandlerSpec)) HandlerSpec {
-	s := HandlerSpec{Kind: "run", Exec: []string{"/usr/bin/env"}, Args: true, AllowFlags: true, Allow: []string{"peer:a"}, OnCrash: "retry"}
+func shell(extra func(*wire.HandlerSpec)) wire.HandlerSpec {
+	s := wire.HandlerSpec{Kind: "run", Exec: []string{"/usr/bin/env"}, Args: true, AllowFlags: true, Allow: []string{"peer:a"}, OnCrash: "retry"}
 	if extra != nil {
 		extra(&s)
 	}
 	return s
 }
 
-func (l *testNode) submit(t *testing.T, r Request) string {
+func (l *testNode) submit(t *testing.T, r wire.Request) string {
 	t.Helper()
 	s, err := l.Submit(t.Context(), r)
 	if err != nil {
@@ -35,7 +36,7 @@ func (l *testNode) submit(t *testing.T, r Request) string {
 }
 
 // waitEnd waits for the end of a task and fails the test when it is not want.
-func (l *testNode) waitEnd(t *testing.T, id, want string) Task {
+func (l *testNode) waitEnd(t *testing.T, id, want string) wire.Task {
 	t.Helper()
 	task, err := l.Wait(withTimeout(t, testTimeout), id)
 	if err != nil || task.State != want {
@@ -69,11 +70,11 @@ func TestClockSetBackStopsNoRun(t *testing.T) {
 			c.Clock = clock.WithOffset(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
 		}
 	})
-	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.Timeout = "1m" })); err != nil {
+	if err := b.AddHandler(t.Context(), shell(func(s *wire.HandlerSpec) { s.Timeout = "1m" })); err != nil {
 		t.Fatal(err)
 	}
 	by.Store(int64(-2 * time.Minute))
-	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sleep", "0.1"}, Bounds: Bounds{Retries: 1}})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sleep", "0.1"}, Bounds: wire.Bounds{Retries: 1}})
 	a.waitEnd(t, id, "SUCCESS")
 }
 
@@ -82,7 +83,7 @@ func TestCommandRunsWithItsArguments(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", `echo "$BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT"; cat`}, Body: []byte("the body")})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", `echo "$BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT"; cat`}, Body: []byte("the body")})
 	task := a.waitEnd(t, id, "SUCCESS")
 	r, _, err := a.Result(t.Context(), id)
 	if err != nil {
@@ -103,7 +104,7 @@ func TestCommandRunsWithItsArguments(t *testing.T) {
 // the home (I11).
 func TestExitCodesDecideTheEnd(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(func(s *HandlerSpec) { s.MaxAttempts = 2; s.Timeout = "2s" })); err != nil {
+	if err := b.AddHandler(t.Context(), shell(func(s *wire.HandlerSpec) { s.MaxAttempts = 2; s.Timeout = "2s" })); err != nil {
 		t.Fatal(err)
 	}
 	tests := []struct {
@@ -119,7 +120,7 @@ func TestExitCodesDecideTheEnd(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", tt.script}})
+			id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", tt.script}})
 			task := a.waitEnd(t, id, tt.want)
 			if len(task.History) != tt.attempts || task.Reason == "" {
 				t.Errorf("%d attempts, want %d; reason %q", len(task.History), tt.attempts, task.Reason)
@@ -133,27 +134,27 @@ func TestExitCodesDecideTheEnd(t *testing.T) {
 
 func TestRefusedTasksEndOrWait(t *testing.T) {
 	a, b := pair(t, nil)
-	denied := allow("secret", TypeEcho)
+	denied := allow("secret", wire.TypeEcho)
 	denied.Allow = []string{"peer:somebody"}
 	if err := b.AddHandler(t.Context(), denied); err != nil {
 		t.Fatal(err)
 	}
-	task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "secret"}), "DEAD_LETTER")
+	task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "secret"}), "DEAD_LETTER")
 	if task.Code != "DENIED" || !strings.Contains(task.Reason, "allow list") {
 		t.Errorf("code %q, reason %q", task.Code, task.Reason)
 	}
 
-	plain := HandlerSpec{Kind: "plain", Exec: []string{"/usr/bin/env"}, Allow: []string{"peer:a"}}
+	plain := wire.HandlerSpec{Kind: "plain", Exec: []string{"/usr/bin/env"}, Allow: []string{"peer:a"}}
 	if err := b.AddHandler(t.Context(), plain); err != nil {
 		t.Fatal(err)
 	}
-	task = a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "plain", Args: []string{"x"}}), "DEAD_LETTER")
+	task = a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "plain", Args: []string{"x"}}), "DEAD_LETTER")
 	if task.Code != "DENIED" || !strings.Contains(task.Reason, "handler add --args") || task.Attempts != 0 || slices.Contains(task.Receipts, "started") {
 		t.Errorf("arguments for a handler without: reason %q, %d attempts, %v", task.Reason, task.Attempts, task.Receipts)
 	}
 
-	id := a.submit(t, Request{Target: "b", Kind: "nobody-does-this"})
-	var why Blocker
+	id := a.submit(t, wire.Request{Target: "b", Kind: "nobody-does-this"})
+	var why wire.Blocker
 	eventually(t, func() bool {
 		why, _ = a.Why(t.Context(), id)
 		return strings.Contains(why.Cause, "NO_HANDLER")
@@ -161,7 +162,7 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 	if got, _ := a.Task(t.Context(), id); got.State != "PENDING" || got.Attempts != 0 {
 		t.Errorf("state %s, attempts %d; want it to wait without using up attempts", got.State, got.Attempts)
 	}
-	if err := b.AddHandler(t.Context(), allow("nobody-does-this", TypeDiscard)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("nobody-does-this", wire.TypeDiscard)); err != nil {
 		t.Fatal(err)
 	}
 	a.waitEnd(t, id, "SUCCESS")
@@ -171,17 +172,17 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 	a, _ := pair(t, nil)
 	tests := []struct {
 		name string
-		r    Request
+		r    wire.Request
 		want error
 		text string
 	}{
-		{"no target", Request{Kind: "k"}, ErrInvalid, "no target"},
-		{"unknown peer", Request{Target: "nobody", Kind: "k"}, ErrNotFound, "known peers: b"},
-		{"bad kind", Request{Target: "b", Kind: "No Kind"}, ErrInvalid, "kind"},
-		{"TTL too long", Request{Target: "b", Kind: "k", TTL: 31 * 24 * time.Hour}, ErrInvalid, "ttl"},
-		{"too large inline", Request{Target: "b", Kind: "k", Body: make([]byte, 11<<20)}, ErrInvalid, "stream"},
-		{"a zero byte", Request{Target: "b", Kind: "k", Args: []string{"a\x00b"}}, ErrInvalid, "zero byte"},
-		{"unknown queue", Request{Target: "queue:build", Kind: "k"}, ErrNotFound, "queue set"},
+		{"no target", wire.Request{Kind: "k"}, wire.ErrInvalid, "no target"},
+		{"unknown peer", wire.Request{Target: "nobody", Kind: "k"}, wire.ErrNotFound, "known peers: b"},
+		{"bad kind", wire.Request{Target: "b", Kind: "No Kind"}, wire.ErrInvalid, "kind"},
+		{"TTL too long", wire.Request{Target: "b", Kind: "k", TTL: 31 * 24 * time.Hour}, wire.ErrInvalid, "ttl"},
+		{"too large inline", wire.Request{Target: "b", Kind: "k", Body: make([]byte, 11<<20)}, wire.ErrInvalid, "stream"},
+		{"a zero byte", wire.Request{Target: "b", Kind: "k", Args: []string{"a\x00b"}}, wire.ErrInvalid, "zero byte"},
+		{"unknown queue", wire.Request{Target: "queue:build", Kind: "k"}, wire.ErrNotFound, "queue set"},
 	}
 	for _, tt := range tests {
 		if _, err := a.Submit(t.Context(), tt.r); !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.text) {
@@ -202,7 +203,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	count := filepath.Join(dir, "runs")
-	r := Request{Target: "b", Kind: "run", Key: "once", Args: []string{"sh", "-c", "echo run >> " + count}}
+	r := wire.Request{Target: "b", Kind: "run", Key: "once", Args: []string{"sh", "-c", "echo run >> " + count}}
 	first := a.submit(t, r)
 	again, err := a.Submit(t.Context(), r)
 	if err != nil || again.ID != first || !again.Known {
@@ -210,7 +211,7 @@ func TestIdempotencyKeys(t *testing.T) {
 	}
 	other := r
 	other.Args = []string{"true"}
-	if _, err := a.Submit(t.Context(), other); !errors.Is(err, ErrKeyConflict) {
+	if _, err := a.Submit(t.Context(), other); !errors.Is(err, wire.ErrKeyConflict) {
 		t.Errorf("another request with the key: %v", err)
 	}
 	a.waitEnd(t, first, "SUCCESS")
@@ -226,7 +227,7 @@ func TestRedriveIsANewTask(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := strings.Repeat("x", 400_000) // streamed
-	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "test -e " + flag + " || exit 65; wc -c"}, Body: []byte(body)})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "test -e " + flag + " || exit 65; wc -c"}, Body: []byte(body)})
 	a.waitEnd(t, id, "FAILED")
 	if err := os.WriteFile(flag, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -242,7 +243,7 @@ func TestRedriveIsANewTask(t *testing.T) {
 	if old, _ := a.Task(t.Context(), id); old.RedrivenAs != s.ID || old.State != "FAILED" {
 		t.Errorf("the first is %s, redriven as %q", old.State, old.RedrivenAs)
 	}
-	if _, err := a.Retry(t.Context(), id); !errors.Is(err, ErrRefused) {
+	if _, err := a.Retry(t.Context(), id); !errors.Is(err, wire.ErrRefused) {
 		t.Errorf("a second redrive: %v", err)
 	}
 }
@@ -256,14 +257,14 @@ func TestRedriveKnowsItsTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, target := range []string{"a", "b"} {
-		id := a.submit(t, Request{Target: target, Kind: "run", Args: []string{"sh", "-c", "exit 65"}})
+		id := a.submit(t, wire.Request{Target: target, Kind: "run", Args: []string{"sh", "-c", "exit 65"}})
 		a.waitEnd(t, id, "FAILED")
 		if target == "b" {
 			b.halt()
 			if err := a.Forget(t.Context(), "b"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := a.Retry(t.Context(), id); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), b.keys.Peer().String()) {
+			if _, err := a.Retry(t.Context(), id); !errors.Is(err, wire.ErrNotFound) || !strings.Contains(err.Error(), b.keys.Peer().String()) {
 				t.Errorf("redrive for a forgotten peer: %v", err)
 			}
 			continue
@@ -284,7 +285,7 @@ func TestCancelStopsARun(t *testing.T) {
 			t.Fatal(err)
 		}
 		beat := filepath.Join(t.TempDir(), "beat")
-		id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "trap '' TERM; while :; do echo . >> " + beat + "; sleep 0.01; done"}})
+		id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "trap '' TERM; while :; do echo . >> " + beat + "; sleep 0.01; done"}})
 		eventually(t, func() bool { fi, err := os.Stat(beat); return err == nil && fi.Size() > 0 }, func() string { return "it did not start" })
 		if _, err := a.Cancel(t.Context(), id, hard, "enough"); err != nil {
 			t.Fatal(err)
@@ -295,7 +296,7 @@ func TestCancelStopsARun(t *testing.T) {
 		if after, _ := os.Stat(beat); after.Size() != before.Size() {
 			t.Errorf("hard %v: the program still runs after CANCELLED", hard)
 		}
-		if _, err := a.Cancel(t.Context(), id, hard, "again"); !errors.Is(err, ErrRefused) {
+		if _, err := a.Cancel(t.Context(), id, hard, "again"); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("cancel of an ended task: %v", err)
 		}
 	}
@@ -308,7 +309,7 @@ func TestGracefulStopSpendsNoAttempt(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "if test -e " + dir + "/second; then exit 0; fi; touch " + dir + "/second; sleep 60"}})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "if test -e " + dir + "/second; then exit 0; fi; touch " + dir + "/second; sleep 60"}})
 	eventually(t, func() bool { _, err := os.Stat(filepath.Join(dir, "second")); return err == nil }, func() string { return "it did not start" })
 	b.halt()
 	start(t, b.cfg)
@@ -320,22 +321,22 @@ func TestGracefulStopSpendsNoAttempt(t *testing.T) {
 
 func TestPurgeRemovesOnlyEndedTasks(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
-	done := a.submit(t, Request{Target: "b", Kind: "sum"})
+	done := a.submit(t, wire.Request{Target: "b", Kind: "sum"})
 	a.waitEnd(t, done, "SUCCESS")
-	waits := a.submit(t, Request{Target: "b", Kind: "sum", Delay: time.Hour})
-	if p, err := a.Purge(t.Context(), Query{}, true); err != nil || p.Tasks != 1 {
+	waits := a.submit(t, wire.Request{Target: "b", Kind: "sum", Delay: time.Hour})
+	if p, err := a.Purge(t.Context(), wire.Query{}, true); err != nil || p.Tasks != 1 {
 		t.Errorf("dry run: %+v, %v", p, err)
 	}
 	if _, err := a.Task(t.Context(), done); err != nil {
 		t.Errorf("a dry run removed it: %v", err)
 	}
-	if p, err := a.Purge(t.Context(), Query{}, false); err != nil || p.Tasks != 1 {
+	if p, err := a.Purge(t.Context(), wire.Query{}, false); err != nil || p.Tasks != 1 {
 		t.Errorf("purge: %+v, %v", p, err)
 	}
-	if _, err := a.Task(t.Context(), done); !errors.Is(err, ErrNotFound) {
+	if _, err := a.Task(t.Context(), done); !errors.Is(err, wire.ErrNotFound) {
 		t.Errorf("purged task: %v", err)
 	}
 	if _, err := a.Task(t.Context(), waits); err != nil {
@@ -347,13 +348,13 @@ func TestPurgeRemovesOnlyEndedTasks(t *testing.T) {
 // instead of a wrong state.
 func TestKnownTaskWithoutARecord(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
-	r := Request{Target: "b", Kind: "sum", Key: "monday"}
+	r := wire.Request{Target: "b", Kind: "sum", Key: "monday"}
 	first := a.submit(t, r)
 	a.waitEnd(t, first, "SUCCESS")
-	if _, err := a.Purge(t.Context(), Query{}, false); err != nil {
+	if _, err := a.Purge(t.Context(), wire.Query{}, false); err != nil {
 		t.Fatal(err)
 	}
 	again, err := a.Submit(t.Context(), r)
@@ -369,16 +370,16 @@ func TestAtMostOnceIsStartedOnce(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	r := Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 75"}, Mode: proto.AtMostOnce}
+	r := wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 75"}, Mode: proto.AtMostOnce.Name()}
 	id := a.submit(t, r)
 	a.waitEnd(t, id, "DEAD_LETTER")
 	got, err := a.Task(t.Context(), id)
 	if err != nil || got.Mode != "at_most_once" || got.Attempts != 1 {
 		t.Errorf("%d attempts in mode %q, %v", got.Attempts, got.Mode, err)
 	}
-	r.Mode = 7
-	if _, err := a.Submit(t.Context(), r); !errors.Is(err, ErrInvalid) {
-		t.Errorf("mode 7: %v, want %v", err, ErrInvalid)
+	r.Mode = "sometimes"
+	if _, err := a.Submit(t.Context(), r); !errors.Is(err, wire.ErrInvalid) {
+		t.Errorf("mode 7: %v, want %v", err, wire.ErrInvalid)
 	}
 }
 
@@ -387,20 +388,20 @@ func TestAtMostOnceIsStartedOnce(t *testing.T) {
 func TestHandlerBoundsItsSenders(t *testing.T) {
 	a, b := pair(t, nil)
 	dir := t.TempDir()
-	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "finder", Exec: []string{"find", dir}, Args: true, Allow: []string{"peer:a"}}); err != nil {
+	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "finder", Exec: []string{"find", dir}, Args: true, Allow: []string{"peer:a"}}); err != nil {
 		t.Fatal(err)
 	}
-	task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "finder", Args: []string{"-exec", "touch", "{}/stolen", ";"}}), "DEAD_LETTER")
+	task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "finder", Args: []string{"-exec", "touch", "{}/stolen", ";"}}), "DEAD_LETTER")
 	if !strings.Contains(task.Reason, "--allow-flags") {
 		t.Errorf("the reason is %q, want a hint how to allow it", task.Reason)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "stolen")); err == nil {
 		t.Error("the sender's program ran")
 	}
-	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "strict", Exec: []string{"false"}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
+	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "strict", Exec: []string{"false"}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "strict", Bounds: Bounds{Retries: 1 << 31}}), "DEAD_LETTER"); task.Attempts != 1 {
+	if task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "strict", Bounds: wire.Bounds{Retries: 1 << 31}}), "DEAD_LETTER"); task.Attempts != 1 {
 		t.Errorf("%d attempts were made, the handler allows one", task.Attempts)
 	}
 }

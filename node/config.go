@@ -7,11 +7,13 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/gossip"
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/idempotency"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // Store engines.
@@ -23,17 +25,18 @@ const (
 // Config describes a node. Dir is required; the zero value of every other field means
 // its default.
 type Config struct {
-	Dir       string        // the node's folder; one process at a time
-	Store     StoreConfig   // the engine and its limits
-	Net       NetConfig     // how peers reach it
-	Mesh      MeshConfig    // membership and probes
-	Queues    QueueConfig   // what it signs for others as an admin
-	Limits    Limits        // bounds on what it accepts and keeps
-	Handlers  []HandlerSpec // what it runs for others; AddHandler adds more
-	Dangerous []string      // kinds that may have the profile dangerous
-	Version   string        // of the software, sent to peers
-	Logger    *slog.Logger  // default slog.Default()
-	Clock     clock.Clock   // default clock.System()
+	Dir       string                     // the node's folder; one process at a time
+	Store     StoreConfig                // the engine and its limits
+	Net       NetConfig                  // how peers reach it
+	Mesh      MeshConfig                 // membership and probes
+	Queues    QueueConfig                // what it signs for others as an admin
+	Limits    Limits                     // bounds on what it accepts and keeps
+	Handlers  []wire.HandlerSpec         // what it runs for others; AddHandler adds more
+	Functions map[string]handler.Handler // by kind: what Handle registered
+	Dangerous []string                   // kinds that may have the profile dangerous
+	Version   string                     // of the software, sent to peers
+	Logger    *slog.Logger               // default slog.Default()
+	Clock     clock.Clock                // default clock.System()
 	// Changed is called for every durable change of a task whose home is this node. It
 	// must be quick and must not call the node.
 	Changed func(id proto.TaskID, state proto.TaskState)

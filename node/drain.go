@@ -5,21 +5,23 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // Drain stops this node from taking new work, gives back what waits here for a slot
 // and hands over the homes of its queues; with false it takes work again. Running
 // tasks continue. Called again while the node drains, it reports the progress. A queue
 // without a possible new home stays, and is handed over as soon as there is one.
-func (n *Node) Drain(ctx context.Context, on bool) (Drained, error) {
+func (n *Node) Drain(ctx context.Context, on bool) (wire.Drained, error) {
 	if n.queues.drained.Swap(on) != on {
 		n.gossip.Describe()
 		n.queues.wake()
 		if err := n.audit(ctx, "node.drain", fmt.Sprint(on)); err != nil {
-			return Drained{}, err
+			return wire.Drained{}, err
 		}
 	}
-	d := Drained{On: on}
+	d := wire.Drained{On: on}
 	var err error
 	if on {
 		n.queues.stop()
@@ -59,7 +61,7 @@ func (q *queues) leaving(ctx context.Context) (count int, err error) {
 // not stop.
 func (n *Node) Stop(ctx context.Context, handoff bool) error {
 	if n.cfg.Stop == nil {
-		return fmt.Errorf("%w: this node cannot be stopped by command: stop its process", ErrRefused)
+		return fmt.Errorf("%w: this node cannot be stopped by command: stop its process", wire.ErrRefused)
 	}
 	if handoff {
 		if err := n.handOffAll(ctx); err != nil {
@@ -91,13 +93,13 @@ func (n *Node) handOffAll(ctx context.Context) error {
 					return err
 				}
 			}
-			return fmt.Errorf("%w: it is the home of %s, and %s: it keeps running; without the handoff it stops anyway, and its queues wait until it is back", ErrRefused, strings.Join(d.Kept, ", "), noHome)
+			return fmt.Errorf("%w: it is the home of %s, and %s: it keeps running; without the handoff it stops anyway, and its queues wait until it is back", wire.ErrRefused, strings.Join(d.Kept, ", "), noHome)
 		case d.Going == 0:
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %d tasks and queues are still on their way to their new homes: it keeps running, drained; try again, or stop it without the handoff: they continue when it is back", ErrRefused, d.Going)
+			return fmt.Errorf("%w: %d tasks and queues are still on their way to their new homes: it keeps running, drained; try again, or stop it without the handoff: they continue when it is back", wire.ErrRefused, d.Going)
 		case <-tick.C:
 		}
 	}

@@ -9,13 +9,14 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // A duplicate of a task in custody is answered as such even after the task's time is
 // over: otherwise its home would get EXPIRED for a task that has run (I3).
 func TestDuplicateIsRecognizedAfterExpiry(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	b.halt()
@@ -62,7 +63,7 @@ func (l *testNode) task(t *testing.T, to *Node, ttl time.Duration) *proto.Messag
 // same size with it as without.
 func TestPaddingIsNotStored(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	b.halt() // nothing runs

@@ -7,6 +7,7 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // maxEvents is how many events of this boot are kept for readers that come late.
@@ -18,9 +19,9 @@ type eventLog struct {
 	clock clock.Clock
 
 	mu   sync.Mutex
-	last uint64        // number of the newest
-	ring []NodeEvent   // the newest maxEvents, by number modulo its length
-	more chan struct{} // closed and replaced with each event
+	last uint64           // number of the newest
+	ring []wire.NodeEvent // the newest maxEvents, by number modulo its length
+	more chan struct{}    // closed and replaced with each event
 }
 
 func newEventLog(clk clock.Clock) *eventLog {
@@ -28,7 +29,7 @@ func newEventLog(clk clock.Clock) *eventLog {
 }
 
 // add numbers an event. It never blocks.
-func (l *eventLog) add(e NodeEvent) {
+func (l *eventLog) add(e wire.NodeEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
@@ -44,10 +45,10 @@ func (l *eventLog) add(e NodeEvent) {
 
 // after returns up to limit events after seq, and a channel that is closed when there
 // are more. A reader whose number is not of this boot begins at the first.
-func (l *eventLog) after(seq uint64, limit int) (EventPage, <-chan struct{}) {
+func (l *eventLog) after(seq uint64, limit int) (wire.EventPage, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := EventPage{Items: []NodeEvent{}, Next: seq}
+	p := wire.EventPage{Items: []wire.NodeEvent{}, Next: seq}
 	if seq > l.last {
 		seq, p.Next = 0, 0
 	}
@@ -67,7 +68,7 @@ func (l *eventLog) after(seq uint64, limit int) (EventPage, <-chan struct{}) {
 // Events returns the events after a number of this boot, at most limit of them
 // (default 256, at most 1000). If there are none it waits for the next one, at most
 // for wait. Boot tells a reader that the node has restarted.
-func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Duration) EventPage {
+func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Duration) wire.EventPage {
 	if limit <= 0 || limit > 1000 {
 		limit = 256
 	}
@@ -91,7 +92,7 @@ func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Du
 
 // addEvent adds an event about a peer.
 func (n *Node) addEvent(kind string, p proto.PeerID, text string, fields map[string]string) {
-	e := NodeEvent{Kind: kind, Text: text, Fields: fields}
+	e := wire.NodeEvent{Kind: kind, Text: text, Fields: fields}
 	if p != (proto.PeerID{}) {
 		e.Peer, _ = n.peerNameID(p[:])
 	}

@@ -4,12 +4,13 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/wire"
 )
 
 func TestEventsAreNumberedAndOldOnesDropped(t *testing.T) {
 	l := newEventLog(clock.System())
 	for range maxEvents + 10 {
-		l.add(NodeEvent{Kind: "x"})
+		l.add(wire.NodeEvent{Kind: "x"})
 	}
 	p, _ := l.after(0, 5)
 	if p.Missed != 10 || len(p.Items) != 5 || p.Items[0].Seq != 11 || p.Next != 15 {
@@ -26,7 +27,7 @@ func TestEventsAreNumberedAndOldOnesDropped(t *testing.T) {
 
 func TestReaderOfAnEarlierBootStartsOver(t *testing.T) {
 	l := newEventLog(clock.System())
-	l.add(NodeEvent{Kind: "x"})
+	l.add(wire.NodeEvent{Kind: "x"})
 	if p, _ := l.after(500, 5); len(p.Items) != 1 || p.Items[0].Seq != 1 || p.Missed != 0 {
 		t.Fatalf("%+v", p)
 	}
@@ -40,7 +41,7 @@ func TestEventsWakeReaders(t *testing.T) {
 		t.Fatal("woken by nothing")
 	default:
 	}
-	l.add(NodeEvent{Kind: "x"})
+	l.add(wire.NodeEvent{Kind: "x"})
 	select {
 	case <-more:
 	default:

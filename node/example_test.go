@@ -11,6 +11,7 @@ import (
 
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Two nodes in one program: the first founds a mesh, the second joins it with a
@@ -51,14 +52,14 @@ func Example() {
 	check(err)
 	a, stopA := run(laptop)
 	defer stopA()
-	ticket, err := a.Invite(ctx, node.InviteOptions{})
+	ticket, err := a.Invite(ctx, wire.InviteOptions{})
 	check(err)
 	_, err = node.Join(ctx, server, ticket.Ticket, "server")
 	check(err)
 	_, stopB := run(server)
 	defer stopB()
 
-	task, err := a.Submit(ctx, node.Request{Target: "server", Kind: "greet", Body: []byte("balefire")})
+	task, err := a.Submit(ctx, wire.Request{Target: "server", Kind: "greet", Body: []byte("balefire")})
 	check(err)
 	_, err = a.Wait(ctx, task.ID)
 	check(err)

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/balefire/balefire/wire"
 )
 
 func TestValidKind(t *testing.T) {
@@ -28,7 +30,7 @@ func TestAllowListMustNameSomeone(t *testing.T) {
 		"peer:laptop": true, "role:work": true, "peer:12D3KooWAULqkVkhpk1K2bYTnPmYT4iRayo7JPcfbMPhQ3hWdxRc": true,
 		"peer:*": false, "peer:Laptop": false, "peer:": false, "laptop": true, "*": false, "peer:a b": false,
 	} {
-		if err := (HandlerSpec{Kind: "x", Type: TypeEcho, Allow: []string{allow}}).Validate(); (err == nil) != good {
+		if err := ValidateHandler(wire.HandlerSpec{Kind: "x", Type: wire.TypeEcho, Allow: []string{allow}}); (err == nil) != good {
 			t.Errorf("allow %q: %v", allow, err)
 		}
 	}
@@ -39,15 +41,15 @@ func TestAllowListMustNameSomeone(t *testing.T) {
 func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
 	a := startAlone(t)
 	for name, tt := range map[string]struct {
-		spec HandlerSpec
+		spec wire.HandlerSpec
 		want string
 	}{
-		"root":            {HandlerSpec{Exec: []string{"true"}, RunAs: "root"}, "run_as"},
-		"nobody's name":   {HandlerSpec{Exec: []string{"true"}, RunAs: "no-such-user-here"}, "run_as"},
-		"a built-in type": {HandlerSpec{Type: TypeEcho, RunAs: "nobody"}, "drop run_as"},
+		"root":            {wire.HandlerSpec{Exec: []string{"true"}, RunAs: "root"}, "run_as"},
+		"nobody's name":   {wire.HandlerSpec{Exec: []string{"true"}, RunAs: "no-such-user-here"}, "run_as"},
+		"a built-in type": {wire.HandlerSpec{Type: wire.TypeEcho, RunAs: "nobody"}, "drop run_as"},
 	} {
 		tt.spec.Kind, tt.spec.Allow = "k", []string{"peer:a"}
-		if err := a.AddHandler(t.Context(), tt.spec); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
+		if err := a.AddHandler(t.Context(), tt.spec); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -8,11 +8,12 @@ import (
 
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/wire"
 )
 
 // AddHandler registers a handler and keeps it across restarts. It replaces a handler
 // of the same kind.
-func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
+func (n *Node) AddHandler(ctx context.Context, s wire.HandlerSpec) error {
 	spec, err := n.spec(s)
 	if err == nil {
 		err = n.mayRunAs(s)
@@ -27,11 +28,11 @@ func (n *Node) AddHandler(ctx context.Context, s HandlerSpec) error {
 		return err
 	}
 	if err := n.inbox.Register(spec); err != nil {
-		return errors.Join(fmt.Errorf("%w: %s", ErrInvalid, strings.TrimPrefix(err.Error(), inbox.ErrSpec.Error()+": ")), saveHandlers(n.cfg.Dir, n.handlers.added))
+		return errors.Join(fmt.Errorf("%w: %s", wire.ErrInvalid, strings.TrimPrefix(err.Error(), inbox.ErrSpec.Error()+": ")), saveHandlers(n.cfg.Dir, n.handlers.added))
 	}
 	n.handlers.added = added
 	n.handlers.specs[s.Kind] = s
-	n.inbox.Suspend(s.Kind, s.problem())
+	n.inbox.Suspend(s.Kind, programProblem(s))
 	n.announceHandlers()
 	n.announceKinds()
 	return n.audit(ctx, "handler.add", s.Kind)
@@ -43,11 +44,11 @@ func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
 	n.handlers.Lock()
 	defer n.handlers.Unlock()
 	if _, ok := n.handlers.specs[kind]; !ok {
-		return fmt.Errorf("%w: this node has no handler %.40q", ErrNotFound, kind)
+		return fmt.Errorf("%w: this node has no handler %.40q", wire.ErrNotFound, kind)
 	}
 	left := without(n.handlers.added, kind)
 	if len(left) == len(n.handlers.added) {
-		return fmt.Errorf("%w: handler %s is in the configuration file: remove it there", ErrInvalid, kind)
+		return fmt.Errorf("%w: handler %s is in the configuration file: remove it there", wire.ErrInvalid, kind)
 	}
 	if err := saveHandlers(n.cfg.Dir, left); err != nil {
 		return err
@@ -85,8 +86,8 @@ func (n *Node) auditAs(ctx context.Context, actor, action, what string) error {
 	return nil
 }
 
-func without(specs []HandlerSpec, kind string) []HandlerSpec {
-	var out []HandlerSpec
+func without(specs []wire.HandlerSpec, kind string) []wire.HandlerSpec {
+	var out []wire.HandlerSpec
 	for _, s := range specs {
 		if s.Kind != kind {
 			out = append(out, s)

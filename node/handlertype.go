@@ -11,15 +11,7 @@ import (
 	"github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
-)
-
-// Types of handlers.
-const (
-	TypeCommand  = "command"  // runs a program
-	TypeDiscard  = "discard"  // reads the body and succeeds
-	TypeEcho     = "echo"     // answers with the body
-	TypeSHA256   = "sha256"   // answers with the body's digest
-	TypeFunction = "function" // calls a function of the program that embeds the node: see [Config.Handle]
+	"github.com/balefire/balefire/wire"
 )
 
 // A handlerType knows how to make the handlers of one type. All that differs between
@@ -29,29 +21,36 @@ type handlerType struct {
 	files   bool          // a run needs a folder
 	audited bool          // a run has effects outside the node
 	onCrash inbox.OnCrash // default
-	make    func(n *Node, s HandlerSpec) (handler.Handler, error)
+	make    func(n *Node, s wire.HandlerSpec) (handler.Handler, error)
 }
 
 var handlerTypes = map[string]handlerType{
-	TypeCommand: {program: true, files: true, audited: true, make: makeCommand},
-	TypeDiscard: {onCrash: inbox.OnCrashRetry, make: func(*Node, HandlerSpec) (handler.Handler, error) { return agent.Discard{}, nil }},
-	TypeSHA256:  {onCrash: inbox.OnCrashRetry, make: func(*Node, HandlerSpec) (handler.Handler, error) { return agent.Hash{}, nil }},
-	TypeEcho: {files: true, onCrash: inbox.OnCrashRetry, make: func(_ *Node, s HandlerSpec) (handler.Handler, error) {
+	wire.TypeCommand: {program: true, files: true, audited: true, make: makeCommand},
+	wire.TypeDiscard: {onCrash: inbox.OnCrashRetry, make: func(*Node, wire.HandlerSpec) (handler.Handler, error) { return agent.Discard{}, nil }},
+	wire.TypeSHA256:  {onCrash: inbox.OnCrashRetry, make: func(*Node, wire.HandlerSpec) (handler.Handler, error) { return agent.Hash{}, nil }},
+	wire.TypeEcho: {files: true, onCrash: inbox.OnCrashRetry, make: func(_ *Node, s wire.HandlerSpec) (handler.Handler, error) {
 		return agent.Echo{MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut}, nil
 	}},
-	TypeFunction: {files: true, audited: true, make: func(_ *Node, s HandlerSpec) (handler.Handler, error) { return s.Function, nil }},
+	wire.TypeFunction: {files: true, audited: true, make: makeFunction},
 }
 
-// typ returns the type of s, a command unless it states another.
-func (s HandlerSpec) typ() (handlerType, error) {
-	t, ok := handlerTypes[cmp.Or(s.Type, TypeCommand)]
+// typeOf returns the type of s, a command unless it states another.
+func typeOf(s wire.HandlerSpec) (handlerType, error) {
+	t, ok := handlerTypes[cmp.Or(s.Type, wire.TypeCommand)]
 	if !ok {
 		return t, fmt.Errorf("type %.40q: use one of %s", s.Type, strings.Join(slices.Sorted(maps.Keys(handlerTypes)), ", "))
 	}
 	return t, nil
 }
 
-func makeCommand(n *Node, s HandlerSpec) (handler.Handler, error) {
+func makeFunction(n *Node, s wire.HandlerSpec) (handler.Handler, error) {
+	if h := n.cfg.Functions[s.Kind]; h != nil {
+		return h, nil
+	}
+	return nil, fmt.Errorf("type %s is for a program that embeds a node: it registers a function with Config.Handle", wire.TypeFunction)
+}
+
+func makeCommand(n *Node, s wire.HandlerSpec) (handler.Handler, error) {
 	cfg := command.Config{
 		Exec: s.Exec, AllowArgs: s.Args, AllowFlags: s.AllowFlags, Env: s.Env, Dir: s.Dir, RunAs: s.RunAs,
 		Timeout: -1, MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut, Node: n.keys.Peer().String(),
@@ -63,24 +62,24 @@ func makeCommand(n *Node, s HandlerSpec) (handler.Handler, error) {
 }
 
 // spec turns a handler's description into what the inbox registers.
-func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
-	if err := s.Validate(); err != nil {
-		return inbox.Spec{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+func (n *Node) spec(s wire.HandlerSpec) (inbox.Spec, error) {
+	if err := ValidateHandler(s); err != nil {
+		return inbox.Spec{}, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
-	timeout, err := s.timeout()
+	timeout, err := runLimit(s)
 	if err != nil {
 		return inbox.Spec{}, err
 	}
 	if timeout == 0 {
 		timeout = -1
 	}
-	typ, err := s.typ()
+	typ, err := typeOf(s)
 	if err != nil {
 		return inbox.Spec{}, err
 	}
 	h, err := typ.make(n, s)
 	if err != nil {
-		return inbox.Spec{}, fmt.Errorf("%w: handler %s: %w", ErrInvalid, s.Kind, err)
+		return inbox.Spec{}, fmt.Errorf("%w: handler %s: %w", wire.ErrInvalid, s.Kind, err)
 	}
 	w := worker{node: n, spec: s, typ: typ, handler: h}
 	out := inbox.Spec{
@@ -98,5 +97,9 @@ func (n *Node) spec(s HandlerSpec) (inbox.Spec, error) {
 // lists who may send them: peer:NAME, peer:ID or role:ROLE. Other settings can be changed
 // in the entry that is added to c.Handlers.
 func (c *Config) Handle(kind string, h handler.Handler, allow ...string) {
-	c.Handlers = append(c.Handlers, HandlerSpec{Kind: kind, Type: TypeFunction, Function: h, Allow: allow})
+	c.Handlers = append(c.Handlers, wire.HandlerSpec{Kind: kind, Type: wire.TypeFunction, Allow: allow})
+	if c.Functions == nil {
+		c.Functions = map[string]handler.Handler{}
+	}
+	c.Functions[kind] = h
 }

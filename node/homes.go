@@ -10,18 +10,19 @@ import (
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // HandOffQueue hands a queue whose home is here over to another home, by default the
 // best candidate. Its tasks follow as fast as the new home answers, and keep running
 // meanwhile.
-func (n *Node) HandOffQueue(ctx context.Context, name, to string) (Queue, error) {
+func (n *Node) HandOffQueue(ctx context.Context, name, to string) (wire.Queue, error) {
 	q, err := n.Queue(ctx, name)
 	if err != nil {
 		return q, err
 	}
 	if !q.Here {
-		return q, fmt.Errorf("%w: the home of queue %s is %s: hand the queue over there", ErrRefused, name, q.Home)
+		return q, fmt.Errorf("%w: the home of queue %s is %s: hand the queue over there", wire.ErrRefused, name, q.Home)
 	}
 	next, err := n.requestedHome(name, to)
 	if err != nil {
@@ -39,7 +40,7 @@ func (n *Node) requestedHome(name, to string) (proto.PeerID, error) {
 	if to == "" {
 		next, ok := nextHome(n.queues.driver.QueueStates()[name].GetNextHomes(), n.homeCandidates())
 		if !ok {
-			return next, fmt.Errorf("%w: %s: name one with --to, or wait", ErrRefused, noHome)
+			return next, fmt.Errorf("%w: %s: name one with --to, or wait", wire.ErrRefused, noHome)
 		}
 		return next, nil
 	}
@@ -48,11 +49,11 @@ func (n *Node) requestedHome(name, to string) (proto.PeerID, error) {
 	case err != nil:
 		return p.Peer, err
 	case p.Peer == n.keys.Peer():
-		return p.Peer, fmt.Errorf("%w: this node is already the home of queue %s", ErrRefused, name)
+		return p.Peer, fmt.Errorf("%w: this node is already the home of queue %s", wire.ErrRefused, name)
 	case !n.net.Connected(p.Peer):
-		return p.Peer, fmt.Errorf("%w: %s is not connected", ErrRefused, p.Label())
+		return p.Peer, fmt.Errorf("%w: %s is not connected", wire.ErrRefused, p.Label())
 	case !n.mayWork(p.Peer):
-		return p.Peer, fmt.Errorf("%w: the home of a queue needs the role work, which %s does not have", ErrRefused, p.Label())
+		return p.Peer, fmt.Errorf("%w: the home of a queue needs the role work, which %s does not have", wire.ErrRefused, p.Label())
 	}
 	return p.Peer, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A queue that is handed over without naming a home goes to the best candidate: by its
@@ -102,7 +103,7 @@ func TestDrainedNodeHandsOverItsQueues(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()
 		home := c.nodes[0].node
-		if _, err := home.SetQueue(t.Context(), "build", QueueSettings{Homes: &[]string{"n0", "n2"}}); err != nil {
+		if _, err := home.SetQueue(t.Context(), "build", wire.QueueSettings{Homes: &[]string{"n0", "n2"}}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 200)
@@ -140,7 +141,7 @@ func TestQueueMovesToItsListedHome(t *testing.T) {
 		defer c.close()
 		c.nodes[2].crash()
 		time.Sleep(time.Minute)
-		q, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Homes: &[]string{"n2", "n0"}})
+		q, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Homes: &[]string{"n2", "n0"}})
 		if err != nil || !slices.Equal(q.Homes, []string{"n2", "n0"}) {
 			t.Fatalf("homes %v: %v", q.Homes, err)
 		}
@@ -150,7 +151,7 @@ func TestQueueMovesToItsListedHome(t *testing.T) {
 		c.serve(c.nodes[2], time.Second)
 		c.waitHome(2, 2*time.Minute) // it must be alive for a while before it is trusted
 		c.waitAll(1, c.submitMany(1, 20), time.Minute)
-		for _, bad := range []QueueSettings{{Homes: &[]string{"nobody"}}, {Homes: &[]string{"n1", "n1"}}, {MemberRules: &[]MemberRule{{Node: "n1", Weight: -1}}}} {
+		for _, bad := range []wire.QueueSettings{{Homes: &[]string{"nobody"}}, {Homes: &[]string{"n1", "n1"}}, {MemberRules: &[]wire.MemberRule{{Node: "n1", Weight: -1}}}} {
 			if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", bad); err == nil {
 				t.Errorf("%+v was taken", bad)
 			}
@@ -163,8 +164,8 @@ func TestQueueHasRulesPerNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
-		rules := []MemberRule{{Node: "n1", Priority: 9, Concurrency: 2}, {Node: "n2", Priority: 3}}
-		q, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Strategy: new("priority"), MemberRules: &rules})
+		rules := []wire.MemberRule{{Node: "n1", Priority: 9, Concurrency: 2}, {Node: "n2", Priority: 3}}
+		q, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Strategy: new("priority"), MemberRules: &rules})
 		if err != nil || !slices.Equal(q.MemberRules, rules) || len(q.Members) != 2 {
 			t.Fatalf("rules %+v, members %+v: %v", q.MemberRules, q.Members, err)
 		}
@@ -172,7 +173,7 @@ func TestQueueHasRulesPerNode(t *testing.T) {
 		if by[0] != 0 || by[1] < 2 || by[2] == 0 {
 			t.Errorf("run by %v, want two at a time by n1, the rest by n2, none by the home", by)
 		}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &[]MemberRule{}, Strategy: new("round_robin")}); err != nil {
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &[]wire.MemberRule{}, Strategy: new("round_robin")}); err != nil {
 			t.Fatal(err)
 		}
 		if by := c.waitAll(1, c.submitMany(1, 30), time.Minute); len(by) != 3 {
@@ -188,7 +189,7 @@ func TestStopHandsQueuesOverFirst(t *testing.T) {
 		c := newCluster(t, 2, 2*time.Second)
 		defer c.close()
 		home := c.nodes[0]
-		if err := home.node.Stop(t.Context(), true); !errors.Is(err, ErrRefused) {
+		if err := home.node.Stop(t.Context(), true); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("without a Stop callback: %v", err)
 		}
 		asked := make(chan struct{})
@@ -198,7 +199,7 @@ func TestStopHandsQueuesOverFirst(t *testing.T) {
 		c.serve(home, 2*time.Second)
 		c.nodes[1].crash()
 		time.Sleep(time.Minute)
-		if err := home.node.Stop(t.Context(), true); !errors.Is(err, ErrRefused) || home.node.queues.drained.Load() {
+		if err := home.node.Stop(t.Context(), true); !errors.Is(err, wire.ErrRefused) || home.node.queues.drained.Load() {
 			t.Errorf("alone it returns %v, drained %v", err, home.node.queues.drained.Load())
 		}
 		c.nodes[1].start()
@@ -230,8 +231,8 @@ func TestCleanStopSpendsNoAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Minute)
 		defer c.close()
-		rules := []MemberRule{{Node: "n2"}}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
+		rules := []wire.MemberRule{{Node: "n2"}}
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 5)
@@ -239,7 +240,7 @@ func TestCleanStopSpendsNoAttempt(t *testing.T) {
 		c.nodes[2].halt()
 		stopped := time.Now()
 		rules[0].Node = "n0"
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
 			t.Fatal(err)
 		}
 		c.await(time.Second, "the tasks to run elsewhere", func() bool { return c.reruns() == len(ids) })

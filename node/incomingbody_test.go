@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A partly received body survives a restart of the receiving node: it is swept only
@@ -76,10 +77,10 @@ func TestResultsAreAcceptedBeyondMaxBlobs(t *testing.T) {
 			c.Store.MaxBlobs = 1 << 20
 		}
 	})
-	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "big", Exec: []string{"sh", "-c", "head -c 3000000 /dev/zero"}, Allow: []string{"role:send"}}); err != nil {
+	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "big", Exec: []string{"sh", "-c", "head -c 3000000 /dev/zero"}, Allow: []string{"role:send"}}); err != nil {
 		t.Fatal(err)
 	}
-	id := a.submit(t, Request{Target: "b", Kind: "big"})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "big"})
 	if got := a.waitEnd(t, id, "SUCCESS"); got.ResultSize != 3_000_000 {
 		t.Errorf("the result has %d bytes", got.ResultSize)
 	}

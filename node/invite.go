@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 const (
@@ -22,13 +23,6 @@ const (
 	defaultTicket = time.Hour
 	longestTicket = 30 * 24 * time.Hour
 )
-
-// InviteOptions describe the node that a ticket admits.
-type InviteOptions struct {
-	Name  string        // of the node that joins; default its own choice
-	TTL   time.Duration // default 1 h, at most 30 days
-	Roles []string      // default send, work, relay
-}
 
 // An issuedTicket is an open ticket as the inviter stores it.
 type issuedTicket struct {
@@ -40,23 +34,23 @@ type issuedTicket struct {
 
 // Invite makes a ticket that admits one node, once. This node must be able to issue
 // certificates: it needs the mesh's root key or the admin role.
-func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) {
+func (n *Node) Invite(ctx context.Context, o wire.InviteOptions) (wire.Invitation, error) {
 	ttl := cmp.Or(o.TTL, defaultTicket)
 	switch {
 	case ttl < 0 || ttl > longestTicket:
-		return Invitation{}, fmt.Errorf("%w: ttl %s: a ticket is valid for at most 30 days", ErrInvalid, ttl)
+		return wire.Invitation{}, fmt.Errorf("%w: ttl %s: a ticket is valid for at most 30 days", wire.ErrInvalid, ttl)
 	case o.Name != "" && !nameRE.MatchString(o.Name):
-		return Invitation{}, fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
+		return wire.Invitation{}, fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -", wire.ErrInvalid, o.Name)
 	}
 	if o.Name == n.self.Name {
-		return Invitation{}, fmt.Errorf("%w: %s is the name of this node: give the new one another --name", ErrInvalid, o.Name)
+		return wire.Invitation{}, fmt.Errorf("%w: %s is the name of this node: give the new one another --name", wire.ErrInvalid, o.Name)
 	}
 	if _, err := n.issue(identity.Member{Peer: n.keys.Peer(), Name: n.self.Name, Roles: o.Roles}); err != nil {
-		return Invitation{}, err
+		return wire.Invitation{}, err
 	}
 	addrs := n.reachable()
 	if len(addrs) == 0 {
-		return Invitation{}, fmt.Errorf("%w: this node listens on no address that others could use: set net.listen or net.announce", ErrRefused)
+		return wire.Invitation{}, fmt.Errorf("%w: this node listens on no address that others could use: set net.listen or net.announce", wire.ErrRefused)
 	}
 	t := identity.NewTicket(n.mesh, n.keys.Peer(), addrs, n.cfg.Clock.Now().Add(ttl))
 	for t.Encode() == "" && len(t.Addrs) > 1 { // the best ones that fit
@@ -64,18 +58,18 @@ func (n *Node) Invite(ctx context.Context, o InviteOptions) (Invitation, error) 
 	}
 	b, err := json.Marshal(issuedTicket{Secret: t.Secret, Name: o.Name, Roles: o.Roles, Expires: t.Expires})
 	if err != nil {
-		return Invitation{}, err
+		return wire.Invitation{}, err
 	}
 	var batch store.Batch
 	batch.PutUntil(store.Meta, ticketKey(t.ID[:]), b, t.Expires)
 	if err := n.storage.store.Apply(ctx, &batch); err != nil {
-		return Invitation{}, fmt.Errorf("invite: %w", err)
+		return wire.Invitation{}, fmt.Errorf("invite: %w", err)
 	}
 	roles := o.Roles
 	if len(roles) == 0 {
 		roles = identity.DefaultRoles()
 	}
-	inv := Invitation{Ticket: t.Encode(), QR: identity.QR(t), Expires: t.Expires, Roles: roles}
+	inv := wire.Invitation{Ticket: t.Encode(), QR: identity.QR(t), Expires: t.Expires, Roles: roles}
 	if o.Name != "" && n.freeName(o.Name, proto.PeerID{}) != nil {
 		inv.Warning = fmt.Sprintf("%s is the name of a known node: this ticket admits only that node; for another machine choose another --name", o.Name)
 	}
@@ -96,7 +90,7 @@ func (n *Node) issue(m identity.Member) (*proto.Signed, error) {
 	}
 	self := n.book.Self().Member
 	if !self.HasRole(identity.RoleAdmin) {
-		return nil, fmt.Errorf("%w: this node may not admit others: run this on the node that began the mesh, or on one with the admin role", ErrDenied)
+		return nil, fmt.Errorf("%w: this node may not admit others: run this on the node that began the mesh, or on one with the admin role", wire.ErrDenied)
 	}
 	cert, err := n.keys.IssueMember(n.mesh, self.Cert, m, now)
 	return cert, invalid(err)
@@ -104,7 +98,7 @@ func (n *Node) issue(m identity.Member) (*proto.Signed, error) {
 
 func invalid(err error) error {
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	return nil
 }

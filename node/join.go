@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // A Joined is the outcome of a join.
@@ -32,10 +33,10 @@ func Join(ctx context.Context, cfg Config, ticket, name string) (_ Joined, err e
 	cfg = cfg.withDefaults()
 	t, err := identity.ParseTicket(ticket)
 	if err != nil {
-		return Joined{}, fmt.Errorf("join: %w: %w", ErrInvalid, err)
+		return Joined{}, fmt.Errorf("join: %w: %w", wire.ErrInvalid, err)
 	}
 	if t.Expired(cfg.Clock.Now()) {
-		return Joined{}, fmt.Errorf("join: %w: the ticket expired at %s: ask for a new one", ErrRefused, t.Expires.Format("2006-01-02 15:04 MST"))
+		return Joined{}, fmt.Errorf("join: %w: the ticket expired at %s: ask for a new one", wire.ErrRefused, t.Expires.Format("2006-01-02 15:04 MST"))
 	}
 	undo := trackNewFiles(cfg.Dir)
 	defer func() {
@@ -119,7 +120,7 @@ func trackNewFiles(dir string) (undo func()) {
 // it was not reached, or it refused. Otherwise the inviter may know the key of this
 // node, which is kept.
 func notJoined(err error) bool {
-	return errors.Is(err, ErrRefused) || errors.Is(err, transport.ErrUnreached)
+	return errors.Is(err, wire.ErrRefused) || errors.Is(err, transport.ErrUnreached)
 }
 
 // A joiner is a node that joins a mesh.
@@ -140,7 +141,7 @@ func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
 	if reply.GetRefusal() != "" {
-		return Joined{}, fmt.Errorf("join: %w by the inviter: %s", ErrRefused, reply.GetRefusal())
+		return Joined{}, fmt.Errorf("join: %w by the inviter: %s", wire.ErrRefused, reply.GetRefusal())
 	}
 	mesh, err := j.ticket.Admits(reply.GetRoot())
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // askEvery is the interval between two join requests of a node on the LAN.
@@ -119,7 +120,7 @@ func (o LANOptions) confirm(p proto.PeerID, mesh identity.Mesh) error {
 		return nil
 	}
 	if o.Agree == nil {
-		return fmt.Errorf("%w: nobody compared the code of %s, %s", ErrRefused, p.Short(), JoinCode(p))
+		return fmt.Errorf("%w: nobody compared the code of %s, %s", wire.ErrRefused, p.Short(), JoinCode(p))
 	}
 	return o.Agree(JoinCode(p), mesh.ID.String())
 }
@@ -134,7 +135,7 @@ func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) 
 		return nil, identity.Mesh{}, err
 	case reply.GetRefusal() != "":
 		l.tellOnce(p, fmt.Sprintf("%s refuses: %s", p.Short(), reply.GetRefusal()))
-		return nil, identity.Mesh{}, ErrRefused
+		return nil, identity.Mesh{}, wire.ErrRefused
 	case reply.GetPending():
 		l.tellOnce(p, fmt.Sprintf("asked %s (code %s); there, a person runs: balefire-node peers accept %s", p.Short(), JoinCode(p), JoinCode(l.keys.Peer())))
 		return nil, identity.Mesh{}, nil

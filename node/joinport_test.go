@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // The inviter is told where the node will listen, not the ports of the join.
@@ -30,7 +31,7 @@ func TestJoinReportsListenPorts(t *testing.T) {
 func TestJoinNextToAnotherNode(t *testing.T) {
 	a, _ := pair(t, func(_ string, c *Config) { c.Net.Listen = []string{freeAddr(t)} })
 	invite := func() string {
-		inv, err := a.Invite(t.Context(), InviteOptions{})
+		inv, err := a.Invite(t.Context(), wire.InviteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

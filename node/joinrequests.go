@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // Limits for nodes that ask to join without a ticket.
@@ -34,11 +35,11 @@ type joinRequests struct {
 }
 
 type joinRequest struct {
-	JoinRequest
+	wire.JoinRequest
 	peer     proto.PeerID
 	known    *proto.KnownPeer // key record and addresses
 	origin   string           // network that the request came from, see transport.Origin
-	accepted *AcceptOptions
+	accepted *wire.AcceptOptions
 	until    time.Time
 }
 
@@ -73,7 +74,7 @@ func (jr *joinRequests) add(from proto.PeerID, origin, addr string, r *proto.Joi
 		if !jr.evict(origin) {
 			return nil
 		}
-		x = &joinRequest{peer: from, origin: origin, JoinRequest: JoinRequest{ID: from.String(), Code: JoinCode(from), Since: now.UTC()}}
+		x = &joinRequest{peer: from, origin: origin, JoinRequest: wire.JoinRequest{ID: from.String(), Code: JoinCode(from), Since: now.UTC()}}
 		jr.asked[from] = x
 	}
 	x.Name, x.From, x.Addrs, x.Last, x.until = r.GetName(), addr, r.GetAddrs(), now.UTC(), now.Add(joinRequestTTL)
@@ -139,7 +140,7 @@ func (jr *joinRequests) list(now time.Time) (all []*joinRequest) {
 }
 
 // accept records that a person accepted a request.
-func (jr *joinRequests) accept(p proto.PeerID, o AcceptOptions, until time.Time) {
+func (jr *joinRequests) accept(p proto.PeerID, o wire.AcceptOptions, until time.Time) {
 	jr.mu.Lock()
 	defer jr.mu.Unlock()
 	if x := jr.asked[p]; x != nil {
@@ -207,8 +208,8 @@ func (n *Node) requestJoin(ctx context.Context, from proto.PeerID, r *proto.Join
 
 // JoinRequests lists the nodes on the LAN that ask to join, the newest first, because that is
 // the one that a person has just started.
-func (n *Node) JoinRequests(ctx context.Context) []JoinRequest {
-	out := []JoinRequest{}
+func (n *Node) JoinRequests(ctx context.Context) []wire.JoinRequest {
+	out := []wire.JoinRequest{}
 	for _, x := range n.joinRequests.list(n.cfg.Clock.Now()) {
 		if x.accepted == nil {
 			out = append(out, x.JoinRequest)
@@ -220,17 +221,17 @@ func (n *Node) JoinRequests(ctx context.Context) []JoinRequest {
 // Accept admits a node that asks to join. The node fetches its certificate when it
 // repeats its request, within seconds. ref is its code or its complete id; a name does
 // not suffice, because any node may choose any name.
-func (n *Node) Accept(ctx context.Context, ref string, o AcceptOptions) (Peer, error) {
+func (n *Node) Accept(ctx context.Context, ref string, o wire.AcceptOptions) (wire.Peer, error) {
 	if o.Name != "" && !nameRE.MatchString(o.Name) {
-		return Peer{}, fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -", ErrInvalid, o.Name)
+		return wire.Peer{}, fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -", wire.ErrInvalid, o.Name)
 	}
 	asking := n.joinRequests.list(n.cfg.Clock.Now())
 	i := slices.IndexFunc(asking, func(x *joinRequest) bool { return plainCode(x.Code) == plainCode(ref) || x.ID == ref })
 	switch {
 	case i < 0 && slices.ContainsFunc(asking, func(x *joinRequest) bool { return x.Name == ref }):
-		return Peer{}, fmt.Errorf("%w: %.64q is a name, and any node may choose any name: compare the code with the one that the node shows, and use the code (balefire-node peers pending)", ErrInvalid, ref)
+		return wire.Peer{}, fmt.Errorf("%w: %.64q is a name, and any node may choose any name: compare the code with the one that the node shows, and use the code (balefire-node peers pending)", wire.ErrInvalid, ref)
 	case i < 0:
-		return Peer{}, fmt.Errorf("%w: no node asks to join with the code %.64q: run balefire-node join --lan on it (balefire-node peers pending)", ErrNotFound, ref)
+		return wire.Peer{}, fmt.Errorf("%w: no node asks to join with the code %.64q: run balefire-node join --lan on it (balefire-node peers pending)", wire.ErrNotFound, ref)
 	}
 	x := asking[i]
 	if len(o.Roles) == 0 {
@@ -238,14 +239,14 @@ func (n *Node) Accept(ctx context.Context, ref string, o AcceptOptions) (Peer, e
 	}
 	name := cmp.Or(o.Name, x.Name)
 	if err := n.freeName(name, x.peer); err != nil {
-		return Peer{}, fmt.Errorf("%w: %w", ErrRefused, err)
+		return wire.Peer{}, fmt.Errorf("%w: %w", wire.ErrRefused, err)
 	}
 	if _, err := n.issue(identity.Member{Peer: x.peer, Name: name, Roles: o.Roles}); err != nil {
-		return Peer{}, err
+		return wire.Peer{}, err
 	}
 	n.joinRequests.accept(x.peer, o, n.cfg.Clock.Now().Add(acceptedTTL))
 	if err := n.audit(ctx, "peer.accept", x.ID); err != nil {
-		return Peer{}, err
+		return wire.Peer{}, err
 	}
-	return Peer{Name: name, ID: x.ID, State: "ACCEPTED", Roles: o.Roles, Addrs: x.Addrs}, nil
+	return wire.Peer{Name: name, ID: x.ID, State: "ACCEPTED", Roles: o.Roles, Addrs: x.Addrs}, nil
 }

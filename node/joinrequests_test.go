@@ -9,6 +9,7 @@ import (
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A node without a ticket waits until a person accepts it and then is a member.
@@ -31,16 +32,16 @@ func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 	if len(w) != 1 || w[0].Name != "tablet" || w[0].Code != JoinCode(keys.Peer()) {
 		t.Fatalf("join requests: %+v", w)
 	}
-	if _, err := a.Accept(t.Context(), "nobody", AcceptOptions{}); !errors.Is(err, ErrNotFound) {
+	if _, err := a.Accept(t.Context(), "nobody", wire.AcceptOptions{}); !errors.Is(err, wire.ErrNotFound) {
 		t.Errorf("accept an unknown node: %v", err)
 	}
-	if _, err := a.Accept(t.Context(), "tablet", AcceptOptions{}); !errors.Is(err, ErrInvalid) {
+	if _, err := a.Accept(t.Context(), "tablet", wire.AcceptOptions{}); !errors.Is(err, wire.ErrInvalid) {
 		t.Errorf("accept by its own name: %v", err)
 	}
-	if _, err := a.Accept(t.Context(), w[0].Code, AcceptOptions{Name: a.Name()}); !errors.Is(err, ErrRefused) {
+	if _, err := a.Accept(t.Context(), w[0].Code, wire.AcceptOptions{Name: a.Name()}); !errors.Is(err, wire.ErrRefused) {
 		t.Errorf("accept with a name that is taken: %v", err)
 	}
-	p, err := a.Accept(t.Context(), strings.ToLower(w[0].Code), AcceptOptions{Roles: []string{identity.RoleSend}})
+	p, err := a.Accept(t.Context(), strings.ToLower(w[0].Code), wire.AcceptOptions{Roles: []string{identity.RoleSend}})
 	if err != nil || p.Name != "tablet" {
 		t.Fatalf("accept: %+v, %v", p, err)
 	}
@@ -113,7 +114,7 @@ func TestJoiningNeedsConsent(t *testing.T) {
 	}{
 		{"the right code", LANOptions{Code: strings.ToLower(JoinCode(p))}, true, nil},
 		{"the code of another node", LANOptions{Code: JoinCode(proto.PeerID{8})}, false, nil},
-		{"nobody to ask", LANOptions{}, true, ErrRefused},
+		{"nobody to ask", LANOptions{}, true, wire.ErrRefused},
 		{"a person declines", LANOptions{Agree: func(code, _ string) error { asked = code; return no }}, true, no},
 	} {
 		if got := tt.o.mayAsk(p); got != tt.wants {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // newLapseCluster starts three nodes that share a sleepClock. All serve a kind that
@@ -21,7 +22,7 @@ func newLapseCluster(t *testing.T) (*cluster, *sleepClock) {
 	for _, s := range c.nodes {
 		s.beforeRun = func(n *Node) { s.node = n; c.serve(s, 4*time.Minute) }
 	}
-	if _, err := c.nodes[1].node.SetQueue(t.Context(), "late", QueueSettings{Home: "here"}); err != nil {
+	if _, err := c.nodes[1].node.SetQueue(t.Context(), "late", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Minute)
@@ -33,7 +34,7 @@ func newLapseCluster(t *testing.T) (*cluster, *sleepClock) {
 func (c *cluster) submitBatch(t *testing.T) (ids []string) {
 	t.Helper()
 	for _, to := range []string{c.nodes[2].name, c.nodes[1].name, "queue:late", "queue:late"} {
-		s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: to, Kind: "build"})
+		s, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: to, Kind: "build"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,19 +10,20 @@ import (
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // leaseRisks returns the members that are SUSPECT or DEAD and hold leases that this
 // node granted, by name.
-func (n *Node) leaseRisks(ctx context.Context) []LeaseRisk {
-	risks, unhealthy := map[proto.PeerID]*LeaseRisk{}, map[proto.PeerID]string{}
+func (n *Node) leaseRisks(ctx context.Context) []wire.LeaseRisk {
+	risks, unhealthy := map[proto.PeerID]*wire.LeaseRisk{}, map[proto.PeerID]string{}
 	for _, m := range n.gossip.Members() {
 		if m.Status == gossip.Suspect || m.Status == gossip.Dead {
 			unhealthy[m.Peer] = m.Status.String()
 		}
 	}
 	if len(unhealthy) == 0 {
-		return []LeaseRisk{}
+		return []wire.LeaseRisk{}
 	}
 	_, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool {
 		state, ok := unhealthy[v.Peer]
@@ -31,7 +32,7 @@ func (n *Node) leaseRisks(ctx context.Context) []LeaseRisk {
 		}
 		r := risks[v.Peer]
 		if r == nil {
-			r = &LeaseRisk{State: state}
+			r = &wire.LeaseRisk{State: state}
 			risks[v.Peer] = r
 		}
 		r.Tasks++
@@ -41,19 +42,19 @@ func (n *Node) leaseRisks(ctx context.Context) []LeaseRisk {
 		return false // counted: nothing is copied
 	}, 1)
 	if err != nil {
-		return []LeaseRisk{} // the node is stopping
+		return []wire.LeaseRisk{} // the node is stopping
 	}
-	out := make([]LeaseRisk, 0, len(risks))
+	out := make([]wire.LeaseRisk, 0, len(risks))
 	for _, p := range slices.Collect(maps.Keys(risks)) {
 		risks[p].Owner = n.peerName(p)
 		out = append(out, *risks[p])
 	}
-	slices.SortFunc(out, func(a, b LeaseRisk) int { return strings.Compare(a.Owner, b.Owner) })
+	slices.SortFunc(out, func(a, b wire.LeaseRisk) int { return strings.Compare(a.Owner, b.Owner) })
 	return out
 }
 
-// summary describes the risk to a person, and what happens next.
-func (r LeaseRisk) summary() string {
+// riskText describes the risk to a person, and what happens next.
+func riskText(r wire.LeaseRisk) string {
 	text := fmt.Sprintf("%s, which is %s, has %s of queues whose home is here", r.Owner, r.State, plural(r.Tasks, "task", "tasks"))
 	if r.State == gossip.Suspect.String() {
 		text += ": others get them once it is DEAD or their leases are over"

@@ -8,6 +8,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/wire"
 )
 
 // A listing merges a page of the tasks that were made here with one of those in
@@ -46,7 +47,7 @@ func (l *listing) page() (lines []listItem, next string) {
 	})
 	for i, x := range l.lines {
 		if !l.end.IsZero() && l.span.Compare(x.id, l.end) > 0 {
-			return l.lines[:i], writeCursor(RoleOwner, l.end)
+			return l.lines[:i], writeCursor(wire.RoleOwner, l.end)
 		}
 		if i == l.limit {
 			last := l.lines[i-1]
@@ -54,7 +55,7 @@ func (l *listing) page() (lines []listItem, next string) {
 		}
 	}
 	if !l.end.IsZero() {
-		next = writeCursor(RoleOwner, l.end)
+		next = writeCursor(wire.RoleOwner, l.end)
 	}
 	return l.lines, next
 }
@@ -66,19 +67,19 @@ func writeCursor(role string, id proto.TaskID) string {
 }
 
 // readCursor returns what q asks for of the tasks made here, and of those in custody.
-func readCursor(q Query) (home, owner backlog.Span, err error) {
-	if q.Role != "" && !oneOf(q.Role, RoleHome, RoleOwner) {
-		return home, owner, fmt.Errorf("%w: role %.20q: use home or owner", ErrInvalid, q.Role)
+func readCursor(q wire.Query) (home, owner backlog.Span, err error) {
+	if q.Role != "" && !oneOf(q.Role, wire.RoleHome, wire.RoleOwner) {
+		return home, owner, fmt.Errorf("%w: role %.20q: use home or owner", wire.ErrInvalid, q.Role)
 	}
 	home.Oldest = q.Oldest
 	if q.Cursor != "" {
 		id, err := base64.RawURLEncoding.DecodeString(q.Cursor[1:])
-		if err != nil || len(id) != len(home.From) || !oneOf(q.Cursor[:1], RoleHome[:1], RoleOwner[:1]) {
-			return home, owner, fmt.Errorf("%w: the cursor is not from this list", ErrInvalid)
+		if err != nil || len(id) != len(home.From) || !oneOf(q.Cursor[:1], wire.RoleHome[:1], wire.RoleOwner[:1]) {
+			return home, owner, fmt.Errorf("%w: the cursor is not from this list", wire.ErrInvalid)
 		}
 		copy(home.From[:], id)
 	}
 	owner = home
-	owner.With = q.Cursor != "" && q.Cursor[:1] == RoleHome[:1]
+	owner.With = q.Cursor != "" && q.Cursor[:1] == wire.RoleHome[:1]
 	return home, owner, nil
 }

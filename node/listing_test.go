@@ -8,6 +8,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/wire"
 )
 
 // Pages over both lists show each task of each list once and in order, with pages of
@@ -64,7 +65,7 @@ func TestListingMergesMadeAndHeldTasks(t *testing.T) {
 				t.Run(fmt.Sprintf("oldest %v, limit %d, steps %v", oldest, limit, steps), func(t *testing.T) {
 					home, owner := source(made, steps[0]), source(custody, steps[1])
 					var got []string
-					for q := (Query{Oldest: oldest}); ; {
+					for q := (wire.Query{Oldest: oldest}); ; {
 						h, o, err := readCursor(q)
 						if err != nil {
 							t.Fatal(err)
@@ -72,12 +73,12 @@ func TestListingMergesMadeAndHeldTasks(t *testing.T) {
 						l := listing{span: h, limit: limit}
 						ids, next := home(h, limit)
 						for _, id := range ids {
-							l.add(id, RoleHome, nil)
+							l.add(id, wire.RoleHome, nil)
 						}
 						l.until(next)
 						ids, next = owner(o, limit)
 						for _, id := range ids {
-							l.add(id, RoleOwner, nil)
+							l.add(id, wire.RoleOwner, nil)
 						}
 						l.until(next)
 						lines, cursor := l.page()
@@ -103,11 +104,11 @@ func TestListingMergesMadeAndHeldTasks(t *testing.T) {
 // A cursor that no list returned is an invalid request.
 func TestForeignCursorsAreRefused(t *testing.T) {
 	for _, cursor := range []string{"h", "x", "o!", "more", "hAAAA", "xAAAAAAAAAAAAAAAAAAAAAA", "o" + string(make([]byte, 2000))} {
-		if _, _, err := readCursor(Query{Cursor: cursor}); err == nil {
+		if _, _, err := readCursor(wire.Query{Cursor: cursor}); err == nil {
 			t.Errorf("%.20q was accepted", cursor)
 		}
 	}
-	if _, _, err := readCursor(Query{Role: "king"}); err == nil {
+	if _, _, err := readCursor(wire.Query{Role: "king"}); err == nil {
 		t.Error("an unknown role was accepted")
 	}
 }

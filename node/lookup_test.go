@@ -9,6 +9,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // I20: a target that restarts is asked about the tasks it had accepted, in case it
@@ -26,7 +27,7 @@ func TestForgottenTaskIsSentAgain(t *testing.T) {
 			twice = append(twice, home.mustSubmit(r))
 		}
 		r := sleepTask(10*time.Minute, "n1")
-		r.Mode = proto.AtMostOnce
+		r.Mode = proto.AtMostOnce.Name()
 		once := home.mustSubmit(r)
 		kept := home.mustSubmit(sleepTask(10*time.Minute, "n1"))
 		for _, id := range append(twice, once, kept) {
@@ -37,7 +38,7 @@ func TestForgottenTaskIsSentAgain(t *testing.T) {
 		target.start()
 		for _, id := range append(twice, kept) {
 			task := home.waitState(id, "SUCCESS", 3*time.Hour)
-			forgotten := slices.ContainsFunc(task.Events, func(e Event) bool { return e.Cause == outbox.CauseForgotten })
+			forgotten := slices.ContainsFunc(task.Events, func(e wire.Event) bool { return e.Cause == outbox.CauseForgotten })
 			if forgotten == (id == kept) {
 				t.Errorf("events of %s: %+v", id, task.Events)
 			}

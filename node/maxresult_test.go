@@ -9,6 +9,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // A result larger than its task allows is refused: nothing of it is stored, and the task
@@ -36,7 +37,7 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 		"a stream with a smaller stated size": {5000, streamed(7), 1 << 30, "DEAD_LETTER"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			id := a.submit(t, Request{Target: "mallory", Kind: "k", Bounds: Bounds{MaxResult: tt.max}})
+			id := a.submit(t, wire.Request{Target: "mallory", Kind: "k", Bounds: wire.Bounds{MaxResult: tt.max}})
 			task, err := proto.ParseTaskID(id)
 			if err != nil {
 				t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // Errors for a folder that cannot run a node yet.
@@ -63,7 +64,7 @@ func Init(o InitOptions) (Identity, error) {
 		return Identity{}, fmt.Errorf("init: %w", err)
 	}
 	if len(m.Root) > 0 && o.Name != "" && o.Name != m.Name {
-		return Identity{}, fmt.Errorf("init: %w: this node is already a member named %s and cannot be renamed: use another folder (--dir) for another node", ErrRefused, m.Name)
+		return Identity{}, fmt.Errorf("init: %w: this node is already a member named %s and cannot be renamed: use another folder (--dir) for another node", wire.ErrRefused, m.Name)
 	}
 	if m.Name == "" || len(m.Root) == 0 && o.Name != "" {
 		if m.Name, err = chooseName(o.Name); err != nil {
@@ -222,7 +223,7 @@ func (m membership) write(dir string) error {
 func chooseName(want string) (string, error) {
 	if want != "" {
 		if !nameRE.MatchString(want) {
-			return "", fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -, starting and ending with a letter or digit", ErrInvalid, want)
+			return "", fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -, starting and ending with a letter or digit", wire.ErrInvalid, want)
 		}
 		return want, nil
 	}

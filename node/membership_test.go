@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // The first announcement of a node is already correct: its start time and its reachable
@@ -79,7 +80,7 @@ func TestRevokedMemberIsDisconnected(t *testing.T) {
 // anything is signed.
 func TestOnlyTheRootRevokesAnAdmin(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.Revoke(t.Context(), "a", "mine"); !errors.Is(err, ErrDenied) || !strings.Contains(err.Error(), "root key") {
+	if err := b.Revoke(t.Context(), "a", "mine"); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "root key") {
 		t.Errorf("a member revokes the first member: %v", err)
 	}
 	if n := len(a.book.Revocations()) + len(b.book.Revocations()); n != 0 {
@@ -213,7 +214,7 @@ func TestFullBookIsReported(t *testing.T) {
 		}
 	}
 	eventually(t, func() bool {
-		return slices.ContainsFunc(a.Events(t.Context(), 0, 100, 0).Items, func(e NodeEvent) bool { return e.Kind == "member.alarm" })
+		return slices.ContainsFunc(a.Events(t.Context(), 0, 100, 0).Items, func(e wire.NodeEvent) bool { return e.Kind == "member.alarm" })
 	}, func() string { return "no event reports that the directory is full" })
 	if w := a.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(w string) bool { return strings.Contains(w, "peers forget") }) {
 		t.Errorf("status warnings: %q", w)

@@ -16,6 +16,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // openGossip opens the gossip subsystem and introduces the known members to it.
@@ -244,11 +245,11 @@ var fullBookText = fmt.Sprintf("%d peers are known, which is the limit: new ones
 // PruneMembers removes the liveness state of at most limit members (0: mesh.prune_limit)
 // that have been dead for longer than age (0: mesh.prune_age). Their addresses,
 // certificates and tasks stay.
-func (n *Node) PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (Pruned, error) {
+func (n *Node) PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (wire.Pruned, error) {
 	if age < 0 || limit < 0 {
-		return Pruned{}, fmt.Errorf("%w: age and limit must not be negative", ErrInvalid)
+		return wire.Pruned{}, fmt.Errorf("%w: age and limit must not be negative", wire.ErrInvalid)
 	}
-	out := Pruned{Members: []string{}, DryRun: dryRun}
+	out := wire.Pruned{Members: []string{}, DryRun: dryRun}
 	age, limit = cmp.Or(age, n.cfg.Mesh.PruneAge), cmp.Or(limit, n.cfg.Mesh.PruneLimit)
 	for _, p := range n.gossip.Prune(age, limit, dryRun) {
 		out.Members = append(out.Members, n.peerName(p))
@@ -261,9 +262,9 @@ func (n *Node) PruneMembers(ctx context.Context, age time.Duration, limit int, d
 
 // Converge compares the member state with every connected member now, and returns which
 // of them agree afterwards.
-func (n *Node) Converge(ctx context.Context) (Convergence, error) {
+func (n *Node) Converge(ctx context.Context) (wire.Convergence, error) {
 	began := n.cfg.Clock.Mono()
-	c := Convergence{Agree: []string{}}
+	c := wire.Convergence{Agree: []string{}}
 	for _, a := range n.gossip.Converge(ctx) {
 		c.Asked++
 		name := n.peerName(a.Peer)
@@ -294,9 +295,9 @@ func (n *Node) Revoke(ctx context.Context, ref, reason string) error {
 	if root, rerr := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); rerr == nil && root.Mesh().ID == n.mesh.ID {
 		s, err = root.Revoke(what, now)
 	} else if p.Member.HasRole(identity.RoleAdmin) {
-		return fmt.Errorf("%w: %s is an admin, and only the mesh's root key can revoke an admin: run this on the node that created the mesh", ErrDenied, ref)
+		return fmt.Errorf("%w: %s is an admin, and only the mesh's root key can revoke an admin: run this on the node that created the mesh", wire.ErrDenied, ref)
 	} else if s, err = n.keys.Revoke(n.mesh, n.book.Self().Member.Cert, what, now); err != nil {
-		return fmt.Errorf("%w: this node may not revoke: run this on the node that created the mesh or on one with the admin role: %w", ErrDenied, err)
+		return fmt.Errorf("%w: this node may not revoke: run this on the node that created the mesh or on one with the admin role: %w", wire.ErrDenied, err)
 	}
 	if err != nil {
 		return fmt.Errorf("revoke: %w", err)

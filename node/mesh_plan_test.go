@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A plan is the behavior of the handler of a simulated task, encoded in the body of the
@@ -60,8 +61,8 @@ func planOf(body []byte) (p plan) {
 	return p
 }
 
-func (p plan) request(target string) Request {
-	return Request{Target: target, Kind: simKind, Body: p.body, Key: p.key, Order: p.order, TTL: p.ttl, Delay: p.delay, Class: p.class}
+func (p plan) request(target string) wire.Request {
+	return wire.Request{Target: target, Kind: simKind, Body: p.body, Key: p.key, Order: p.order, TTL: p.ttl, Delay: p.delay, Class: p.class.Name()}
 }
 
 // answer returns the result of the task.

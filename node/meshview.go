@@ -11,16 +11,17 @@ import (
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // Members lists all known members, this node first, then by name.
-func (n *Node) Members(ctx context.Context) []Member {
+func (n *Node) Members(ctx context.Context) []wire.Member {
 	status := n.statuses()
 	known := map[proto.PeerID]gossip.Member{}
 	for _, m := range n.gossip.Members() {
 		known[m.Peer] = m
 	}
-	out := []Member{n.selfMember()}
+	out := []wire.Member{n.selfMember()}
 	for _, p := range n.book.List() {
 		if _, ok := n.book.Member(p.Peer); ok {
 			out = append(out, n.memberView(p, known[p.Peer], status[p.Peer]))
@@ -38,22 +39,22 @@ func (n *Node) statuses() map[proto.PeerID]transport.PeerStatus {
 }
 
 // Member returns one member by name or id.
-func (n *Node) Member(ctx context.Context, ref string) (Member, error) {
+func (n *Node) Member(ctx context.Context, ref string) (wire.Member, error) {
 	p, err := n.findPeer(ref)
 	if err != nil {
-		return Member{}, err
+		return wire.Member{}, err
 	}
 	for _, m := range n.Members(ctx) {
 		if m.ID == p.Peer.String() {
 			return m, nil
 		}
 	}
-	return Member{}, fmt.Errorf("%w: %s is currently not a member", ErrNotFound, p.Label())
+	return wire.Member{}, fmt.Errorf("%w: %s is currently not a member", wire.ErrNotFound, p.Label())
 }
 
-func (n *Node) selfMember() Member {
+func (n *Node) selfMember() wire.Member {
 	own := n.ownRecord()
-	m := Member{
+	m := wire.Member{
 		Name: n.self.Name, ID: n.keys.Peer().String(), Self: true, State: gossip.Alive.String(), Eligible: !n.gossip.SelfPaused() && own.State == proto.NodeRunning,
 		Boot: n.outbox.Boot(), Phase: phase(own.State), Started: &own.Started, Priority: own.Priority, Load: loadView(own.Load),
 		Labels: own.Labels, Kinds: own.Kinds, Roles: n.self.Roles, Version: own.Version, Connected: true,
@@ -64,8 +65,8 @@ func (n *Node) selfMember() Member {
 	return m
 }
 
-func (n *Node) memberView(p transport.Peer, g gossip.Member, s transport.PeerStatus) Member {
-	m := Member{
+func (n *Node) memberView(p transport.Peer, g gossip.Member, s transport.PeerStatus) wire.Member {
+	m := wire.Member{
 		Name: p.Label(), ID: p.Peer.String(), State: g.Status.String(), Eligible: g.Eligible, Accusers: len(g.Accusers),
 		Incarnation: g.Incarnation, Boot: p.Boot, Roles: p.Member.Roles, Connected: s.Connected,
 	}
@@ -93,20 +94,20 @@ func (n *Node) memberView(p transport.Peer, g gossip.Member, s transport.PeerSta
 
 func phase(s proto.NodeState) string { return strings.TrimPrefix(s.String(), "NODE_STATE_") }
 
-func loadView(l *proto.Load) *Load {
+func loadView(l *proto.Load) *wire.Load {
 	if l == nil {
 		return nil
 	}
-	return &Load{
+	return &wire.Load{
 		CPU: float64(l.GetCpuPermille()) / 1000, Memory: float64(l.GetMemoryPermille()) / 1000,
 		Slots: int(l.GetSlots()), Busy: int(l.GetBusy()), Waiting: int(l.GetWaiting()),
 	}
 }
 
 // MeshSummary summarizes the state of the mesh.
-func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
+func (n *Node) MeshSummary(ctx context.Context) wire.MeshSummary {
 	g := n.gossip.Summary()
-	s := MeshSummary{
+	s := wire.MeshSummary{
 		Mesh: n.mesh.ID.String(), States: map[string]int{}, Isolated: g.Isolated, Paused: g.SelfPaused, LocalHealth: g.Health,
 		Root: shortRoot(g.Root), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []string{},
 	}
@@ -132,7 +133,7 @@ func (n *Node) MeshSummary(ctx context.Context) MeshSummary {
 	slices.Sort(dead)
 	s.Leases = n.leaseRisks(ctx)
 	for _, l := range s.Leases {
-		s.Risks = append(s.Risks, l.summary())
+		s.Risks = append(s.Risks, riskText(l))
 	}
 	s.Risks = append(s.Risks, n.meshRisks(&s, dead)...)
 	return s
@@ -188,7 +189,7 @@ func (n *Node) isolationReason() string {
 }
 
 // meshRisks lists what an operator should look at in the mesh.
-func (n *Node) meshRisks(s *MeshSummary, dead []string) (risks []string) {
+func (n *Node) meshRisks(s *wire.MeshSummary, dead []string) (risks []string) {
 	if text, _ := n.selfRevoked(); text != "" {
 		return append(risks, text) // everything else follows from it
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A taskMetrics exports the metrics of tasks, slots and peers.
@@ -55,7 +56,7 @@ func (m *taskMetrics) taskChanged(role string, r *proto.Record) {
 	took, ok := taskTook(role, r)
 	switch {
 	case !ok:
-	case role == RoleHome:
+	case role == wire.RoleHome:
 		m.latency.WithLabelValues(r.GetClass().Name()).Observe(took.Seconds())
 	default:
 		m.runs.WithLabelValues(r.GetKind()).Observe(took.Seconds())
@@ -79,7 +80,7 @@ func (m *taskMetrics) Collect(ch chan<- prometheus.Metric) {
 		return // not open yet
 	}
 	for state, n := range m.node.outbox.Stats().ByState {
-		gauge(m.tasks, n, RoleHome, state.Name())
+		gauge(m.tasks, n, wire.RoleHome, state.Name())
 	}
 	gauge(m.dead, m.node.outbox.Stats().Dead)
 	gauge(m.expiry, int(m.node.self.NotAfter.Unix()))
@@ -88,7 +89,7 @@ func (m *taskMetrics) Collect(ch chan<- prometheus.Metric) {
 		if state.Terminal() {
 			continue // kept until its origin has settled it, or because it moved with its queue
 		}
-		gauge(m.tasks, n, RoleOwner, state.Name())
+		gauge(m.tasks, n, wire.RoleOwner, state.Name())
 	}
 	gauge(m.slots, in.Slots, "all")
 	gauge(m.slots, in.Used, "busy")

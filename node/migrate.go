@@ -9,6 +9,7 @@ import (
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/store/pebble"
+	"github.com/balefire/balefire/wire"
 )
 
 // A MigrateReport is the result of a migration.
@@ -41,9 +42,9 @@ func MigrateStore(cfg Config, to string) (_ MigrateReport, err error) {
 	r := MigrateReport{From: from, To: to}
 	switch {
 	case to != EngineNuts && to != EnginePebble:
-		return r, fmt.Errorf("%w: store engine %.40q: must be %s or %s", ErrInvalid, to, EngineNuts, EnginePebble)
+		return r, fmt.Errorf("%w: store engine %.40q: must be %s or %s", wire.ErrInvalid, to, EngineNuts, EnginePebble)
 	case to == from:
-		return r, fmt.Errorf("%w: the store already uses %s", ErrInvalid, to)
+		return r, fmt.Errorf("%w: the store already uses %s", wire.ErrInvalid, to)
 	}
 	part := filepath.Join(cfg.Dir, restorePart)
 	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restoreDone))); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestStoreMigratesBothWays: a converted store contains the same records byte for byte,
@@ -73,10 +74,10 @@ func TestStoreMigratesBothWays(t *testing.T) {
 	if err := move(EngineNuts); err != nil {
 		t.Fatal(err)
 	}
-	if err := move(EngineNuts); !errors.Is(err, ErrInvalid) {
+	if err := move(EngineNuts); !errors.Is(err, wire.ErrInvalid) {
 		t.Errorf("migration to its own engine: %v", err)
 	}
-	if err := move("sqlite"); !errors.Is(err, ErrInvalid) {
+	if err := move("sqlite"); !errors.Is(err, wire.ErrInvalid) {
 		t.Errorf("migration to an unknown engine: %v", err)
 	}
 }

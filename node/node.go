@@ -20,6 +20,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // A Node is one machine in the mesh. Its methods are safe for concurrent use.
@@ -70,9 +71,9 @@ type Node struct {
 
 // handlers holds the configured handlers of this node.
 type handlers struct {
-	sync.Mutex               // held while they change
-	added      []HandlerSpec // by AddHandler, stored in a file
-	specs      map[string]HandlerSpec
+	sync.Mutex                    // held while they change
+	added      []wire.HandlerSpec // by AddHandler, stored in a file
+	specs      map[string]wire.HandlerSpec
 	outputs    *outputLimiter
 }
 
@@ -83,7 +84,7 @@ func New(cfg Config) (_ *Node, err error) {
 	cfg = cfg.withDefaults()
 	guard := clock.NewGuard(cfg.Clock)
 	cfg.Clock = guard.Clock()
-	n := &Node{cfg: cfg, guard: guard, log: cfg.Logger, handlers: handlers{specs: map[string]HandlerSpec{}}, registry: prometheus.NewRegistry()}
+	n := &Node{cfg: cfg, guard: guard, log: cfg.Logger, handlers: handlers{specs: map[string]wire.HandlerSpec{}}, registry: prometheus.NewRegistry()}
 	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
@@ -220,10 +221,14 @@ func (n *Node) Close() error {
 //
 // This is the outbound path: seal, sign together with all tasks that queued meanwhile,
 // one commit. The outbox sends the task when there is a path (see [Node.Linked]).
-func (n *Node) Submit(ctx context.Context, r Request) (Submitted, error) {
-	d, to, err := n.draft(ctx, &r)
+func (n *Node) Submit(ctx context.Context, r wire.Request) (wire.Submitted, error) {
+	return n.submit(ctx, &repeated{Request: r})
+}
+
+func (n *Node) submit(ctx context.Context, r *repeated) (wire.Submitted, error) {
+	d, to, err := n.draft(ctx, r)
 	if err != nil {
-		return Submitted{}, err
+		return wire.Submitted{}, err
 	}
 	existing, err := n.put(ctx, d)
 	return n.finishSubmit(d, newSubmitted(d, to), existing, err)
@@ -231,11 +236,11 @@ func (n *Node) Submit(ctx context.Context, r Request) (Submitted, error) {
 
 // SubmitMany submits many tasks with as few commits as possible. Each has its own result
 // or error.
-func (n *Node) SubmitMany(ctx context.Context, rs []Request) ([]Submitted, []error) {
-	out, errs := make([]Submitted, len(rs)), make([]error, len(rs))
+func (n *Node) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Submitted, []error) {
+	out, errs := make([]wire.Submitted, len(rs)), make([]error, len(rs))
 	drafts, at := make([]*outbox.Draft, 0, len(rs)), make([]int, 0, len(rs))
 	for i := range rs {
-		d, to, err := n.draft(ctx, &rs[i])
+		d, to, err := n.draft(ctx, &repeated{Request: rs[i]})
 		if err != nil {
 			errs[i] = err
 			continue

@@ -11,18 +11,20 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/balefire/balefire/wire"
 )
 
 func TestTaskAndResultCrossTheMesh(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{0, 10, 5000, 100_000, 300_000, 3 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			body := make([]byte, size)
 			rand.Read(body)
-			s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "sum", Body: body})
+			s, err := a.Submit(t.Context(), wire.Request{Target: "b", Kind: "sum", Body: body})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -62,13 +64,13 @@ func TestTaskAndResultCrossTheMesh(t *testing.T) {
 
 func TestLargeResultReachesHome(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{4000, 20_000, 250_000, 2 << 20} {
 		body := make([]byte, size)
 		rand.Read(body)
-		s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "echo", Stream: bytes.NewReader(body)})
+		s, err := a.Submit(t.Context(), wire.Request{Target: "b", Kind: "echo", Stream: bytes.NewReader(body)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -91,12 +93,12 @@ func TestLargeResultReachesHome(t *testing.T) {
 // A body stream that ends early creates no task, however much of it has arrived.
 func TestTruncatedBodyIsRefused(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{0, 100, 20_000, 400_000} {
 		cut := io.MultiReader(bytes.NewReader(make([]byte, size)), iotest.ErrReader(io.ErrUnexpectedEOF))
-		if s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "echo", Stream: cut}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		if s, err := a.Submit(t.Context(), wire.Request{Target: "b", Kind: "echo", Stream: cut}); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%d bytes and an error: %+v, %v", size, s, err)
 		}
 	}
@@ -104,11 +106,11 @@ func TestTruncatedBodyIsRefused(t *testing.T) {
 
 func TestNodeSendsToItself(t *testing.T) {
 	a, _ := pair(t, nil)
-	if err := a.AddHandler(t.Context(), allow("echo", TypeEcho)); err != nil {
+	if err := a.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{100, 400_000} {
-		s, err := a.Submit(t.Context(), Request{Target: "a", Kind: "echo", Body: make([]byte, size)})
+		s, err := a.Submit(t.Context(), wire.Request{Target: "a", Kind: "echo", Body: make([]byte, size)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,11 +124,11 @@ func TestNodeSendsToItself(t *testing.T) {
 // A task for a node that is down waits and is delivered when the node is up (I1).
 func TestTaskWaitsForItsNode(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", TypeSHA256)); err != nil {
+	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	b.halt()
-	s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "sum", Body: []byte("later")})
+	s, err := a.Submit(t.Context(), wire.Request{Target: "b", Kind: "sum", Body: []byte("later")})
 	if err != nil {
 		t.Fatal(err)
 	}

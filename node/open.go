@@ -16,6 +16,7 @@ import (
 	"github.com/balefire/balefire/store/journal"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/store/pebble"
+	"github.com/balefire/balefire/wire"
 )
 
 // A storage is the locked folder of a node with its stores. Commands that work on a
@@ -93,7 +94,7 @@ func openEngine(cfg Config) (store.Engine, error) {
 	dir := filepath.Join(cfg.Dir, storeDir)
 	name := cmp.Or(cfg.Store.Engine, EngineNuts)
 	if name != EngineNuts && name != EnginePebble {
-		return nil, fmt.Errorf("%w: store engine %.40q: must be %s or %s", ErrInvalid, name, EngineNuts, EnginePebble)
+		return nil, fmt.Errorf("%w: store engine %.40q: must be %s or %s", wire.ErrInvalid, name, EngineNuts, EnginePebble)
 	}
 	if err := store.MarkEngine(dir, name); err != nil {
 		return nil, err
@@ -188,7 +189,7 @@ func SalvageStore(dir, dst string) (StoreReport, error) {
 		return StoreReport{}, err
 	}
 	if name != EngineNuts {
-		return StoreReport{}, fmt.Errorf("%w: salvage supports %s only; restore a damaged %s store from a snapshot", ErrInvalid, EngineNuts, name)
+		return StoreReport{}, fmt.Errorf("%w: salvage supports %s only; restore a damaged %s store from a snapshot", wire.ErrInvalid, EngineNuts, name)
 	}
 	if err := store.MarkEngine(filepath.Join(dst, storeDir), name); err != nil {
 		return StoreReport{}, err
@@ -207,5 +208,5 @@ func engineOf(dir string) (string, error) {
 			return name, nil
 		}
 	}
-	return "", fmt.Errorf("%w: %s has no store: is it a node's folder?", ErrNotFound, dir)
+	return "", fmt.Errorf("%w: %s has no store: is it a node's folder?", wire.ErrNotFound, dir)
 }

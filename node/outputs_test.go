@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // The outputs of all runs together stay above the reserve, with space left for the
@@ -87,7 +88,7 @@ func TestStarvedTaskWaitsForSpace(t *testing.T) {
 func TestTooLargeOutput(t *testing.T) {
 	a, b := pair(t, nil)
 	for kind, overflow := range map[string]string{"strict": "", "head": "cut"} {
-		if err := b.AddHandler(t.Context(), HandlerSpec{Kind: kind, Exec: []string{"head", "-c", "3000000", "/dev/zero"}, Allow: []string{"peer:a"}, MaxOutput: 1 << 20, OnOverflow: overflow}); err != nil {
+		if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: kind, Exec: []string{"head", "-c", "3000000", "/dev/zero"}, Allow: []string{"peer:a"}, MaxOutput: 1 << 20, OnOverflow: overflow}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,7 +101,7 @@ func TestTooLargeOutput(t *testing.T) {
 		{"strict", "FAILED", "OUTPUT_TOO_LARGE: more than 5000 bytes of output (max_result", 5000, 5000},
 		{"head", "SUCCESS", "cut off after 1048576 bytes", 0, 1 << 20},
 	} {
-		task := a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: tt.kind, Bounds: Bounds{MaxResult: tt.max}}), tt.state)
+		task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: tt.kind, Bounds: wire.Bounds{MaxResult: tt.max}}), tt.state)
 		if !strings.Contains(task.Reason, tt.reason) || !task.Truncated || task.ResultSize != tt.size || len(task.History) != 1 {
 			t.Errorf("%s %d: %q, truncated %v, %d bytes, %d attempts", tt.kind, tt.max, task.Reason, task.Truncated, task.ResultSize, len(task.History))
 		}
@@ -119,14 +120,14 @@ func TestTooLargeOutput(t *testing.T) {
 func TestKindWithoutProgramIsNotOffered(t *testing.T) {
 	a, b := pair(t, nil)
 	program := filepath.Join(t.TempDir(), "prog")
-	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "late", Exec: []string{program}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
+	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "late", Exec: []string{program}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if kinds := b.kinds(); len(kinds) != 0 {
 		t.Errorf("%v are offered", kinds)
 	}
-	id := a.submit(t, Request{Target: "b", Kind: "late"})
-	var why Blocker
+	id := a.submit(t, wire.Request{Target: "b", Kind: "late"})
+	var why wire.Blocker
 	eventually(t, func() bool {
 		why, _ = a.Why(t.Context(), id)
 		return strings.Contains(why.Cause, "cannot be started")

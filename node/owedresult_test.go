@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/mem"
+	"github.com/balefire/balefire/wire"
 )
 
 // A task that is sent again after its expiry, because the first answer was lost, is not
@@ -30,7 +31,7 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	ref := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sleep", "1"}, TTL: time.Hour})
+	ref := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sleep", "1"}, TTL: time.Hour})
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +108,7 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- n.Run(context.Background()) }()
-	spec := allow("sum", TypeSHA256)
+	spec := allow("sum", wire.TypeSHA256)
 	spec.Allow = []string{"role:send"}
 	if err := b.AddHandler(t.Context(), spec); err != nil {
 		t.Fatal(err)
@@ -115,7 +116,7 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 	body := make([]byte, 100_000)
 	rand.Read(body) // incompressible, so that it does not fit in the record
 	on.Store(true)
-	s, err := n.Submit(t.Context(), Request{Target: "b", Kind: "sum", Body: body})
+	s, err := n.Submit(t.Context(), wire.Request{Target: "b", Kind: "sum", Body: body})
 	if !errors.Is(err, store.ErrFailed) {
 		t.Fatalf("%+v, %v", s, err)
 	}
@@ -124,7 +125,7 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 	}
 	cfg.Simulated.Engine = engine.Reopen()
 	c := start(t, cfg)
-	page, err := c.Tasks(t.Context(), Query{})
+	page, err := c.Tasks(t.Context(), wire.Query{})
 	if err != nil || len(page.Items) != 1 {
 		t.Fatalf("%d tasks, %v", len(page.Items), err)
 	}

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // testTimeout bounds each wait for an event of real nodes. It detects hangs and does not
@@ -81,7 +83,7 @@ func pair(t testing.TB, change func(name string, c *Config)) (a, b *testNode) {
 // join makes the stopped node of cfg a member with a ticket of inviter.
 func join(t testing.TB, inviter *testNode, cfg Config, name string) {
 	t.Helper()
-	inv, err := inviter.Invite(t.Context(), InviteOptions{})
+	inv, err := inviter.Invite(t.Context(), wire.InviteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,6 +103,6 @@ func withTimeout(t *testing.T, d time.Duration) context.Context {
 }
 
 // allow returns a handler of a built-in type that any member with the role work may use.
-func allow(kind, typ string) HandlerSpec {
-	return HandlerSpec{Kind: kind, Type: typ, Allow: []string{"role:send"}}
+func allow(kind, typ string) wire.HandlerSpec {
+	return wire.HandlerSpec{Kind: kind, Type: typ, Allow: []string{"role:send"}}
 }

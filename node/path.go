@@ -7,17 +7,18 @@ import (
 	"strings"
 
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // Path explains how a peer is reached: every possible path, and why the current one is
 // used.
-func (n *Node) Path(ctx context.Context, ref string) (PathReport, error) {
+func (n *Node) Path(ctx context.Context, ref string) (wire.PathReport, error) {
 	p, err := n.findOtherPeer(ref)
 	if err != nil {
-		return PathReport{}, err
+		return wire.PathReport{}, err
 	}
 	r := n.net.Paths(p.Peer)
-	out := PathReport{Peer: p.Label(), ID: p.Peer.String(), Why: r.Why, Candidates: []PathCandidate{}, Punches: []Punch{}}
+	out := wire.PathReport{Peer: p.Label(), ID: p.Peer.String(), Why: r.Why, Candidates: []wire.PathCandidate{}, Punches: []wire.Punch{}}
 	for _, c := range r.Paths {
 		out.Connected = out.Connected || c.Connected
 		out.Candidates = append(out.Candidates, n.candidate(c))
@@ -27,7 +28,7 @@ func (n *Node) Path(ctx context.Context, ref string) (PathReport, error) {
 		if !h.OK {
 			result = "failed: " + h.Detail
 		}
-		out.Punches = append(out.Punches, Punch{Time: h.Time.UTC(), Result: result, Took: seconds(h.Took)})
+		out.Punches = append(out.Punches, wire.Punch{Time: h.Time.UTC(), Result: result, Took: seconds(h.Took)})
 	}
 	if p.Blocked {
 		out.Why = p.Label() + " is blocked here: balefire-node peers unblock " + p.Label()
@@ -35,8 +36,8 @@ func (n *Node) Path(ctx context.Context, ref string) (PathReport, error) {
 	return out, nil
 }
 
-func (n *Node) candidate(c transport.Path) PathCandidate {
-	v := PathCandidate{
+func (n *Node) candidate(c transport.Path) wire.PathCandidate {
+	v := wire.PathCandidate{
 		Addr: c.Addr, Network: c.Network, Relay: n.peerName(c.Relay), Connected: c.Connected, InUse: c.InUse,
 		Loss: max(c.Measured.Loss, 0), Rate: int64(c.Measured.Rate), Score: c.Score.Total,
 	}
@@ -55,11 +56,11 @@ func (n *Node) candidate(c transport.Path) PathCandidate {
 }
 
 // NetCheck reports what this node knows about its own network.
-func (n *Node) NetCheck(ctx context.Context) NetCheck {
+func (n *Node) NetCheck(ctx context.Context) wire.NetCheck {
 	r, d := n.net.Reach(), n.net.Discovery()
-	c := NetCheck{
-		Listen: r.Listen, Announced: slices.DeleteFunc(slices.Clone(r.Addrs), func(a string) bool { return loopback(a) == 1 }), Observed: []Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
-		Reservations: []Reservation{}, DHT: d.TablePeers, MDNS: d.LAN, Gossip: d.TopicPeers, Strangers: len(d.Strangers), Findings: []string{},
+	c := wire.NetCheck{
+		Listen: r.Listen, Announced: slices.DeleteFunc(slices.Clone(r.Addrs), func(a string) bool { return loopback(a) == 1 }), Observed: []wire.Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
+		Reservations: []wire.Reservation{}, DHT: d.TablePeers, MDNS: d.LAN, Gossip: d.TopicPeers, Strangers: len(d.Strangers), Findings: []string{},
 	}
 	if n.cfg.Net.NoDHT {
 		c.DHT = -1
@@ -69,15 +70,15 @@ func (n *Node) NetCheck(ctx context.Context) NetCheck {
 		i, ok := at[o.Addr]
 		if !ok {
 			i, at[o.Addr] = len(c.Observed), len(c.Observed)
-			c.Observed = append(c.Observed, Observed{Addr: o.Addr})
+			c.Observed = append(c.Observed, wire.Observed{Addr: o.Addr})
 		}
 		c.Observed[i].By = append(c.Observed[i].By, n.peerName(o.By))
 	}
 	for _, x := range r.Reservations {
-		c.Reservations = append(c.Reservations, Reservation{Relay: n.peerName(x.Relay), Until: x.Expires.UTC(), Score: x.Score.Total})
+		c.Reservations = append(c.Reservations, wire.Reservation{Relay: n.peerName(x.Relay), Until: x.Expires.UTC(), Score: x.Score.Total})
 	}
 	if r.Service.On {
-		c.Relaying = &Relaying{Reservations: r.Service.Reservations, Circuits: r.Service.Circuits, Bytes: int64(r.Service.Bytes)}
+		c.Relaying = &wire.Relaying{Reservations: r.Service.Reservations, Circuits: r.Service.Circuits, Bytes: int64(r.Service.Bytes)}
 	}
 	switch {
 	case len(r.Mapped) > 0:
@@ -96,7 +97,7 @@ func (n *Node) NetCheck(ctx context.Context) NetCheck {
 }
 
 // findings draws conclusions from the facts and suggests what to do.
-func (n *Node) findings(c *NetCheck, r transport.Reach) []string {
+func (n *Node) findings(c *wire.NetCheck, r transport.Reach) []string {
 	found := []string{}
 	add := func(format string, a ...any) { found = append(found, fmt.Sprintf(format, a...)) }
 	peers, connected := n.net.Peers(), 0

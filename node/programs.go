@@ -5,14 +5,15 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/agent/command"
+	"github.com/balefire/balefire/wire"
 )
 
 // programsEvery is the interval between checks whether the programs of the handlers
 // exist.
 const programsEvery = 10 * time.Second
 
-// problem returns the reason why the program of a handler cannot be started now, or "".
-func (s HandlerSpec) problem() string {
+// programProblem returns the reason why the program of a handler cannot be started now, or "".
+func programProblem(s wire.HandlerSpec) string {
 	if len(s.Exec) == 0 {
 		return ""
 	}
@@ -46,7 +47,7 @@ func (n *Node) checkPrograms() {
 	back := false
 	n.handlers.Lock()
 	for kind, s := range n.handlers.specs {
-		why := s.problem()
+		why := programProblem(s)
 		if !n.inbox.Suspend(kind, why) {
 			continue
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // A cluster is the set of nodes of a simulated mesh that work on one queue, whose home
@@ -45,7 +46,7 @@ func newClusterOf(t *testing.T, w *simMesh, work time.Duration) *cluster {
 	for _, s := range c.nodes {
 		c.serve(s, work)
 	}
-	if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
+	if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
 		t.Fatal(err)
 	}
 	for range 60 { // until all nodes know the queue and its home knows all members
@@ -106,9 +107,9 @@ func (h clusterHandler) Run(ctx context.Context, r *handler.Run) *handler.Result
 // submitMany submits tasks for the queue at a node and returns their ids.
 func (c *cluster) submitMany(at, count int) []string {
 	c.t.Helper()
-	rs := make([]Request, count)
+	rs := make([]wire.Request, count)
 	for i := range rs {
-		rs[i] = Request{Target: "queue:build", Kind: "build", Body: fmt.Appendf(nil, "task %d", i)}
+		rs[i] = wire.Request{Target: "queue:build", Kind: "build", Body: fmt.Appendf(nil, "task %d", i)}
 	}
 	got, errs := c.nodes[at].node.SubmitMany(c.t.Context(), rs)
 	if err := errors.Join(errs...); err != nil {
@@ -245,7 +246,7 @@ func TestQueueHealsAPartition(t *testing.T) {
 		c.waitAll(1, ids, 10*time.Minute)
 		time.Sleep(5 * time.Minute)
 		for _, s := range c.nodes {
-			ls, err := s.node.Leases(t.Context(), LeaseFilter{})
+			ls, err := s.node.Leases(t.Context(), wire.LeaseFilter{})
 			if err != nil || len(ls) != 0 {
 				t.Errorf("%s still has the leases %+v: %v", s.name, ls, err)
 			}
@@ -309,7 +310,7 @@ func TestQueueCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Minute)
 		defer c.close()
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 2)
@@ -378,7 +379,7 @@ func TestQueueIsSeized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
 		old := c.submitMany(1, 20)
@@ -386,13 +387,13 @@ func TestQueueIsSeized(t *testing.T) {
 		c.nodes[0].crash()
 		time.Sleep(time.Minute)
 		sent := c.submitMany(2, 1) // to n0, which does not receive it
-		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, ErrDenied) {
+		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, wire.ErrDenied) {
 			t.Errorf("a node that is not an admin seizes a queue: %v", err)
 		}
 		if _, err := c.nodes[2].node.SeizeQueue(t.Context(), "build", "n0"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(0)}); err != nil {
+		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(0)}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -416,7 +417,7 @@ func TestQueueMadeTwiceMerges(t *testing.T) {
 		defer c.close()
 		c.Partition([]int{0, 1}, []int{2})
 		c.await(5*time.Minute, "the partition", func() bool { return !c.nodes[2].node.net.Connected(c.nodes[0].node.keys.Peer()) })
-		both := QueueSettings{Home: "here"}
+		both := wire.QueueSettings{Home: "here"}
 		for _, at := range []int{0, 2} {
 			if _, err := c.nodes[at].node.SetQueue(t.Context(), "test", both); err != nil {
 				t.Fatal(err)
@@ -425,7 +426,7 @@ func TestQueueMadeTwiceMerges(t *testing.T) {
 		var ids [3][]string
 		for _, at := range []int{0, 2} {
 			for range 30 {
-				s, err := c.nodes[at].node.Submit(t.Context(), Request{Target: "queue:test", Kind: "build"})
+				s, err := c.nodes[at].node.Submit(t.Context(), wire.Request{Target: "queue:test", Kind: "build"})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -11,19 +11,8 @@ import (
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
-
-// A QueueAlarm reports that the home of a queue is lost, how many tasks wait for it as
-// far as this node knows, and what an operator can do.
-type QueueAlarm struct {
-	Home    string     `json:"home"`
-	State   string     `json:"state" enum:"DEAD,LEFT,UNKNOWN,REVOKED" doc:"state of that node; UNKNOWN: nothing has been received about it since this node started"`
-	Since   *time.Time `json:"since,omitempty"`
-	Waiting int        `json:"waiting" doc:"unfinished tasks of this node that wait for it"`
-	Held    int        `json:"held" doc:"tasks of the queue that run here or whose results are stored here for it"`
-	Text    string     `json:"text" doc:"summary in one sentence"`
-	Fix     string     `json:"fix"`
-}
 
 // quietStart is how long a node that has just started waits for a known home before it
 // reports it as lost.
@@ -50,7 +39,7 @@ func (n *Node) homeGone(p proto.PeerID) (state string, since time.Time, gone boo
 }
 
 // homeAlarm returns the alarm of a queue, or nil while its home is reachable.
-func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
+func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *wire.QueueAlarm {
 	home, err := proto.PeerIDFrom(s.GetHome())
 	if err != nil {
 		return nil
@@ -59,7 +48,7 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 	if !gone {
 		return nil
 	}
-	a := &QueueAlarm{Home: n.peerName(home), State: state}
+	a := &wire.QueueAlarm{Home: n.peerName(home), State: state}
 	if !since.IsZero() {
 		a.Since = new(since.UTC())
 	}
@@ -72,7 +61,7 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 	if err == nil {
 		a.Held = len(held)
 	}
-	a.Text = a.summary(s.GetName(), n.cfg.Clock.Now())
+	a.Text = alarmText(a, s.GetName(), n.cfg.Clock.Now())
 	a.Fix = fmt.Sprintf("start %s again: then nothing is lost; if it is lost permanently, run on the node that should become the home: balefire-node queue seize %s --from %s --accept-loss", a.Home, s.GetName(), a.Home)
 	return a
 }
@@ -80,26 +69,8 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *QueueAlarm {
 // maxHeld bounds how many leases are counted.
 const maxHeld = 1 << 20
 
-func (a *QueueAlarm) summary(queue string, now time.Time) string {
-	verb := map[string]string{"DEAD": "has been dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
-	if a.Since != nil {
-		ago := now.Sub(*a.Since).Round(time.Second).String()
-		if verb += " for " + ago; a.State == "LEFT" {
-			verb = "left " + ago + " ago"
-		}
-	}
-	text := fmt.Sprintf("queue %s: its home %s %s, so none of its tasks is granted", queue, a.Home, verb)
-	if a.Waiting > 0 {
-		text += fmt.Sprintf("; %s for %s", plural(a.Waiting, "task of this node waits", "tasks of this node wait"), a.Home)
-	}
-	if a.Held > 0 {
-		text += fmt.Sprintf("; %d run here or have results waiting here for it", a.Held)
-	}
-	return text
-}
-
 // queueAlarms returns the alarms of all queues, sorted by queue name.
-func (n *Node) queueAlarms(ctx context.Context) (all []*QueueAlarm) {
+func (n *Node) queueAlarms(ctx context.Context) (all []*wire.QueueAlarm) {
 	states := n.queues.driver.QueueStates()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		if a := n.homeAlarm(ctx, states[name]); a != nil {
@@ -131,4 +102,23 @@ func (q *queues) alertHome(e gossip.Event) {
 		q.node.log.Warn("the home of queues is lost", "home", q.node.peerName(e.Peer), "queues", names, "state", e.To.String())
 	}
 	q.node.addEvent(kind, e.Peer, text, map[string]string{"queues": strings.Join(names, ",")})
+}
+
+// alarmText describes the alarm to a person.
+func alarmText(a *wire.QueueAlarm, queue string, now time.Time) string {
+	verb := map[string]string{"DEAD": "has been dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
+	if a.Since != nil {
+		ago := now.Sub(*a.Since).Round(time.Second).String()
+		if verb += " for " + ago; a.State == "LEFT" {
+			verb = "left " + ago + " ago"
+		}
+	}
+	text := fmt.Sprintf("queue %s: its home %s %s, so none of its tasks is granted", queue, a.Home, verb)
+	if a.Waiting > 0 {
+		text += fmt.Sprintf("; %s for %s", plural(a.Waiting, "task of this node waits", "tasks of this node wait"), a.Home)
+	}
+	if a.Held > 0 {
+		text += fmt.Sprintf("; %d run here or have results waiting here for it", a.Held)
+	}
+	return text
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // audited reports whether the audit of a node contains an action on a subject.
@@ -25,8 +27,8 @@ func TestQueueHomeIsGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 40*time.Second)
 		defer c.close()
-		rules := []MemberRule{{Node: "n2", Concurrency: 4}}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
+		rules := []wire.MemberRule{{Node: "n2", Concurrency: 4}}
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 10)
@@ -45,7 +47,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 		if w := origin.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(s string) bool { return strings.Contains(s, "10 tasks of this node wait for n0") }) {
 			t.Errorf("status warnings: %q", w)
 		}
-		if _, err := origin.Submit(t.Context(), Request{Target: "n0", Kind: "build"}); err != nil {
+		if _, err := origin.Submit(t.Context(), wire.Request{Target: "n0", Kind: "build"}); err != nil {
 			t.Fatal(err)
 		}
 		const waits = "1 task or result waits for n0, which is dead (balefire-node peers show n0)"
@@ -65,7 +67,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 		if b, err := owner.Why(t.Context(), ids[0]); err != nil || !strings.Contains(b.Cause, "its result is stored here for its home") {
 			t.Errorf("why at the owner: %+v, %v", b, err)
 		}
-		if p := origin.Events(t.Context(), 0, 1000, 0); !slices.ContainsFunc(p.Items, func(e NodeEvent) bool { return e.Kind == "queue.home_gone" && e.Fields["queues"] == "build" }) {
+		if p := origin.Events(t.Context(), 0, 1000, 0); !slices.ContainsFunc(p.Items, func(e wire.NodeEvent) bool { return e.Kind == "queue.home_gone" && e.Fields["queues"] == "build" }) {
 			t.Error("no event reports that the home is lost")
 		}
 
@@ -88,7 +90,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 		if q, err = c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Here || q.Generation != 2 || q.Waiting+q.Owned+q.Going != 0 {
 			t.Errorf("at the old home it is %+v: %v", q, err)
 		}
-		if _, err := owner.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &[]MemberRule{{Node: "n0"}}}); err != nil {
+		if _, err := owner.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &[]wire.MemberRule{{Node: "n0"}}}); err != nil {
 			t.Fatal(err)
 		}
 		if by := c.waitAll(1, c.submitMany(1, 5), 2*time.Minute); by[0] != 5 {

@@ -20,6 +20,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 const largeBody = 1<<20 + 12345 // the last chunk is a partial one
@@ -89,7 +90,7 @@ func (c *cluster) submitLarge(at, count int) (ids []string, bodies [][]byte) {
 		body := make([]byte, largeBody)
 		rng := rand.NewChaCha8([32]byte{byte(i), byte(at)})
 		rng.Read(body)
-		s, err := c.nodes[at].node.Submit(c.t.Context(), Request{Target: "queue:build", Kind: "big", Stream: bytes.NewReader(body)})
+		s, err := c.nodes[at].node.Submit(c.t.Context(), wire.Request{Target: "queue:build", Kind: "big", Stream: bytes.NewReader(body)})
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -313,7 +314,7 @@ func TestQueueHandsOverLargeBodies(t *testing.T) {
 					q, err := c.nodes[1].node.Queue(t.Context(), "build")
 					return err == nil && q.Here && q.Waiting == 2
 				})
-				if _, err := c.nodes[1].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+				if _, err := c.nodes[1].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
 				c.waitLarge(2, ids, bodies, 5*time.Minute)
@@ -341,7 +342,7 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 					}
 				})
 				defer c.close()
-				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(true)}); err != nil {
+				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(true)}); err != nil {
 					t.Fatal(err)
 				}
 				ids, bodies := c.submitLarge(1, 3)
@@ -356,7 +357,7 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 				if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Waiting > 1 {
 					t.Errorf("%d tasks were accepted, want one: %v", q.Waiting, err)
 				}
-				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
 				c.waitLarge(1, ids, bodies, 20*time.Minute)
@@ -369,7 +370,7 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 // submitPaused submits tasks with large bodies to a paused queue.
 func (c *cluster) submitPaused(at, count int) (ids []string, bodies [][]byte) {
 	c.t.Helper()
-	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{Paused: new(true)}); err != nil {
+	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", wire.QueueSettings{Paused: new(true)}); err != nil {
 		c.t.Fatal(err)
 	}
 	ids, bodies = c.submitLarge(at, count)
@@ -382,7 +383,7 @@ func (c *cluster) submitPaused(at, count int) (ids []string, bodies [][]byte) {
 
 func (c *cluster) resume() {
 	c.t.Helper()
-	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 		c.t.Fatal(err)
 	}
 }

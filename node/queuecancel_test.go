@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A cancel request goes to the node that the task was sent to, even if its queue has
@@ -16,7 +17,7 @@ func TestQueueCancelFollowsMovedTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Minute)
 		defer c.close()
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 3)
@@ -25,7 +26,7 @@ func TestQueueCancelFollowsMovedTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second) // all tasks have moved, and the old home has removed them
-		if _, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "n0", Kind: "build"}); err != nil {
+		if _, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "n0", Kind: "build"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(30 * time.Second)               // this task settled all earlier ones at the old home
@@ -58,7 +59,7 @@ func TestQueueTasksComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Second)
 		defer c.close()
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Concurrency: new(1)}); err != nil {
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 6)

@@ -7,6 +7,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // ownershipDeeds signs and verifies, with the keys of this node, the deeds that prove who is the
@@ -26,7 +27,7 @@ func (d ownershipDeeds) Sign(o ownership.Deed) (*proto.Signed, error) {
 	}
 	self := n.book.Self().Member
 	if !self.HasRole(identity.RoleAdmin) {
-		return nil, fmt.Errorf("%w: this needs the admin role, which this node does not have: run it on a node with that role", ErrDenied)
+		return nil, fmt.Errorf("%w: this needs the admin role, which this node does not have: run it on a node with that role", wire.ErrDenied)
 	}
 	return n.keys.SignDeedAsAdmin(n.mesh, self.Cert, x)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // Waiting tasks move to the next home of their queue and run there, whatever happened to
@@ -42,18 +43,18 @@ func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
 				}), time.Second)
 				defer c.close()
 				wrong.Store(int64(tt.wrong))
-				c.setQueue(QueueSettings{Paused: new(true)})
+				c.setQueue(wire.QueueSettings{Paused: new(true)})
 				ids := c.submitMany(1, 5)
 				c.waitAccepted(0, ids)
 				tt.then(t, c)
 				c.handOffAndWait(0, 2, ids)
-				if page, err := c.nodes[0].node.Tasks(t.Context(), Query{Role: RoleOwner}); err != nil || len(page.Items) != 0 {
+				if page, err := c.nodes[0].node.Tasks(t.Context(), wire.Query{Role: wire.RoleOwner}); err != nil || len(page.Items) != 0 {
 					t.Errorf("tasks that moved on are listed at the old home: %+v, %v", page.Items, err)
 				}
 				if got, ok := c.nodes[0].metrics()["balefire_tasks{owner,DEAD_LETTER}"]; ok {
 					t.Errorf("%v tasks that moved on are counted as dead", got)
 				}
-				if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+				if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
 				c.waitAll(1, ids, 5*time.Minute)
@@ -73,7 +74,7 @@ func TestHandoffOfARevokedOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
-		c.setQueue(QueueSettings{Paused: new(true)})
+		c.setQueue(wire.QueueSettings{Paused: new(true)})
 		ids := c.submitMany(1, 5)
 		own := c.submitMany(0, 5)
 		c.waitAccepted(0, ids)
@@ -82,7 +83,7 @@ func TestHandoffOfARevokedOrigin(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		c.handOffAndWait(0, 2, append(ids, own...))
-		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 			t.Fatal(err)
 		}
 		c.waitAll(0, own, 5*time.Minute)
@@ -95,7 +96,7 @@ func TestRevokedHomeIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
-		c.setQueue(QueueSettings{Labels: new([]string{"l"})})
+		c.setQueue(wire.QueueSettings{Labels: new([]string{"l"})})
 		time.Sleep(10 * time.Second)
 		c.handOffAndWait(0, 2, nil)
 		time.Sleep(time.Minute) // all have learned of it
@@ -206,7 +207,7 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 			}
 		}), time.Second)
 		defer c.close()
-		c.setQueue(QueueSettings{Paused: new(true)})
+		c.setQueue(wire.QueueSettings{Paused: new(true)})
 		ids := c.submitMany(1, 2)
 		c.waitAccepted(0, ids)
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
@@ -228,7 +229,7 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 		if got := c.nodes[0].metrics()["balefire_ownership_events_total{handoff_refused}"]; got != 1 {
 			t.Errorf("%v events of refused handoffs, want one for its task", got)
 		}
-		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", QueueSettings{Paused: new(false)}); err != nil {
+		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 			t.Fatal(err)
 		}
 		c.waitAll(1, ids, 5*time.Minute)

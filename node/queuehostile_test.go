@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // forgedTask is a task for a queue that a forger signs with itself as the target and
@@ -85,11 +86,11 @@ func TestMemberCannotTakeAQueue(t *testing.T) {
 			if q, err := s.node.Queue(t.Context(), "build"); err != nil || q.Home != "n0" {
 				t.Errorf("%s has %s as the home of build: %v", s.name, q.Home, err)
 			}
-			if q, err := s.node.Queue(t.Context(), "deploy"); !errors.Is(err, ErrNotFound) {
+			if q, err := s.node.Queue(t.Context(), "deploy"); !errors.Is(err, wire.ErrNotFound) {
 				t.Errorf("%s has %s as the home of deploy: %v", s.name, q.Home, err)
 			}
 		}
-		if q, err := home.SetQueue(t.Context(), "deploy", QueueSettings{Home: "here"}); err != nil || !q.Here {
+		if q, err := home.SetQueue(t.Context(), "deploy", wire.QueueSettings{Home: "here"}); err != nil || !q.Here {
 			t.Errorf("an admin cannot create the queue: %v", err)
 		}
 		id, env := forgedTask(t, f, home, "build", "lane")
@@ -98,7 +99,7 @@ func TestMemberCannotTakeAQueue(t *testing.T) {
 			Lease: lease, Task: &proto.Stored{Envelope: env}, Blocks: []*proto.LaneBlock{{Queue: "build", Key: "lane-a"}, {Queue: "build", Key: "lane-b"}},
 		}))
 		time.Sleep(5 * time.Second)
-		if _, err := home.Task(t.Context(), id.String()); !errors.Is(err, ErrNotFound) {
+		if _, err := home.Task(t.Context(), id.String()); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("a task was accepted from a node that was never the home: %v", err)
 		}
 		if q, _ := home.Queue(t.Context(), "build"); len(q.Blocked) != 0 {
@@ -116,7 +117,7 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		s := c.simMesh.add()
-		inv, err := c.nodes[0].node.Invite(t.Context(), InviteOptions{Roles: []string{identity.RoleSend}})
+		inv, err := c.nodes[0].node.Invite(t.Context(), wire.InviteOptions{Roles: []string{identity.RoleSend}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -130,14 +131,14 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		if by := c.waitAll(1, c.submitMany(1, 40), time.Minute); by[3] != 0 {
 			t.Errorf("run by %v: a node without the role work was granted tasks", by)
 		}
-		if _, err := s.node.SetQueue(t.Context(), "own", QueueSettings{Home: "here"}); !errors.Is(err, ErrDenied) {
+		if _, err := s.node.SetQueue(t.Context(), "own", wire.QueueSettings{Home: "here"}); !errors.Is(err, wire.ErrDenied) {
 			t.Errorf("it creates a queue: %v", err)
 		}
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", s.name); !errors.Is(err, ErrRefused) {
+		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", s.name); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("it receives a queue: %v", err)
 		}
 
-		c.setQueue(QueueSettings{Paused: new(true)})
+		c.setQueue(wire.QueueSettings{Paused: new(true)})
 		id, err := proto.ParseTaskID(c.submitMany(1, 1)[0])
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +174,7 @@ func TestGrantsFollowTheRules(t *testing.T) {
 				t.Errorf("%s: %v, want %v", name, got, tt.want)
 			}
 		}
-		c.setQueue(QueueSettings{Paused: new(false)})
+		c.setQueue(wire.QueueSettings{Paused: new(false)})
 		c.waitAll(1, []string{id.String()}, time.Minute)
 	})
 }
@@ -190,26 +191,26 @@ func TestMemberMakesAQueueWithAnAdmin(t *testing.T) {
 		}), time.Second)
 		defer c.close()
 		member := c.nodes[1].node
-		here := QueueSettings{Home: "here"}
+		here := wire.QueueSettings{Home: "here"}
 		if q, err := member.SetQueue(t.Context(), "mine", here); err != nil || !q.Here {
 			t.Fatalf("with an admin: %v", err)
 		}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "mine", here); !errors.Is(err, ErrRefused) {
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "mine", here); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("the admin creates it too: %v", err)
 		}
 		c.Partition([]int{1}, []int{0, 2})
 		c.await(5*time.Minute, "the member to be alone", func() bool {
 			return !member.net.Connected(c.nodes[0].node.keys.Peer()) && !member.net.Connected(c.nodes[2].node.keys.Peer())
 		})
-		if _, err := member.SetQueue(t.Context(), "lonely", here); !errors.Is(err, ErrNoAdmin) || !strings.Contains(err.Error(), "queue set lonely --home here") {
+		if _, err := member.SetQueue(t.Context(), "lonely", here); !errors.Is(err, wire.ErrNoAdmin) || !strings.Contains(err.Error(), "queue set lonely --home here") {
 			t.Errorf("without an admin: %v", err)
 		}
-		if _, err := member.Queue(t.Context(), "lonely"); !errors.Is(err, ErrNotFound) {
+		if _, err := member.Queue(t.Context(), "lonely"); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("a part of the queue remains: %v", err)
 		}
 		c.Partition([]int{1, 2}, []int{0})
 		c.await(5*time.Minute, "the second admin", func() bool { return member.net.Connected(c.nodes[2].node.keys.Peer()) })
-		if _, err := member.SetQueue(t.Context(), "lonely", here); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "queues.made_by") {
+		if _, err := member.SetQueue(t.Context(), "lonely", here); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "queues.made_by") {
 			t.Errorf("with an admin that signs for no member: %v", err)
 		}
 		c.Heal()
@@ -230,10 +231,10 @@ func TestQueueIsSeizedFromAConnectedHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()
-		c.setQueue(QueueSettings{Concurrency: new(1)})
+		c.setQueue(wire.QueueSettings{Concurrency: new(1)})
 		ids := c.submitMany(1, 6)
 		time.Sleep(5 * time.Second)
-		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, ErrDenied) {
+		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, wire.ErrDenied) {
 			t.Errorf("a node that is not an admin seizes it: %v", err)
 		}
 		if _, err := c.nodes[2].node.SeizeQueue(t.Context(), "build", "n0"); err != nil {

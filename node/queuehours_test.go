@@ -18,6 +18,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestQueueHours verifies I1, I3, I4, I5, I6, I9 and I20 for every task of a queue of
@@ -89,7 +90,7 @@ func queueHour(t *testing.T, seed uint64, long time.Duration, all *coverage) {
 		n.beforeRun = func(x *Node) { s.serve(x, n) }
 		n.beforeRun(n.node)
 	}
-	if _, err := s.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
+	if _, err := s.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Minute)
@@ -280,9 +281,9 @@ func (h *hoursTest) submitTasks(ctx context.Context) {
 		if rng.IntN(8) == 0 {
 			ms += 60_000 // longer than a lease without renewals
 		}
-		r := Request{Target: "queue:build", Kind: "build", Body: fmt.Appendf(nil, "%v %d", once, ms)}
+		r := wire.Request{Target: "queue:build", Kind: "build", Body: fmt.Appendf(nil, "%v %d", once, ms)}
 		if once {
-			r.Mode = proto.AtMostOnce
+			r.Mode = proto.AtMostOnce.Name()
 		}
 		got, err := n.Submit(ctx, r)
 		if err != nil {

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // A task whose kind no node serves delays the tasks of its own origin with the same
@@ -15,7 +17,7 @@ func TestQueueLanesArePerOrigin(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		submit := func(at int, kind string) string {
-			s, err := c.nodes[at].node.Submit(t.Context(), Request{Target: "queue:build", Kind: kind, Order: "customer-7"})
+			s, err := c.nodes[at].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: kind, Order: "customer-7"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -28,10 +30,10 @@ func TestQueueLanesArePerOrigin(t *testing.T) {
 		if task, err := c.nodes[2].node.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
 			t.Errorf("the next task of the same origin is %s: %v", task.State, err)
 		}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Lanes: new("mine")}); !errors.Is(err, ErrInvalid) {
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Lanes: new("mine")}); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("lanes with an invalid value: %v", err)
 		}
-		c.setQueue(QueueSettings{Lanes: new(LanesShared)})
+		c.setQueue(wire.QueueSettings{Lanes: new(LanesShared)})
 		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Lanes != LanesShared {
 			t.Errorf("the queue has lanes %q: %v", q.Lanes, err)
 		}

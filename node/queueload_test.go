@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A loadHandler runs for a while, fails the tasks that are planned to fail, and checks
@@ -63,9 +64,9 @@ func (h *loadHandler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 // loadRequests returns the tasks of the test: every third has no lane, the others belong
 // to six lanes, of which the last two block when a task fails. A quarter are
 // at_most_once.
-func loadRequests(n int) (rs []Request) {
+func loadRequests(n int) (rs []wire.Request) {
 	for i := range n {
-		r := Request{Target: "queue:build", Kind: "build"}
+		r := wire.Request{Target: "queue:build", Kind: "build"}
 		lane := "-"
 		if i%3 > 0 {
 			k := i % 6
@@ -76,7 +77,7 @@ func loadRequests(n int) (rs []Request) {
 			}
 		}
 		if i%4 == 0 {
-			r.Mode = proto.AtMostOnce
+			r.Mode = proto.AtMostOnce.Name()
 		}
 		r.Body = fmt.Appendf(nil, "%s %d %d %v", lane, i+1, 20+i*37%300, i%29 == 7)
 		rs = append(rs, r)
@@ -106,7 +107,7 @@ func TestQueueSwitchesItsStrategyUnderLoad(t *testing.T) {
 		names := dispatch.Names()
 		for i := range 10 {
 			time.Sleep(300 * time.Millisecond)
-			if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{Strategy: new(names[i%len(names)])}); err != nil {
+			if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Strategy: new(names[i%len(names)])}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,11 +11,8 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
-
-// ErrNoAdmin is returned when no admin is connected who could sign the creation of a
-// queue.
-var ErrNoAdmin = errors.New("no admin is connected")
 
 const (
 	adminTimeout     = 5 * time.Second // timeout for the answer of one admin
@@ -54,7 +51,7 @@ func (n *Node) mayMake(p proto.PeerID) error {
 func (n *Node) queueDeed(ctx context.Context, name string) (*proto.Signed, error) {
 	self := n.book.Self().Member
 	if !self.HasRole(identity.RoleWork) {
-		return nil, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", ErrDenied)
+		return nil, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", wire.ErrDenied)
 	}
 	if self.HasRole(identity.RoleAdmin) {
 		return nil, nil
@@ -83,9 +80,9 @@ func (n *Node) askAdmins(ctx context.Context, name string, generation uint64) (*
 		}
 	}
 	if len(refusals) > 0 {
-		return nil, fmt.Errorf("%w: no admin signs the creation of queue %s on this node: %s", ErrRefused, name, strings.Join(refusals, "; "))
+		return nil, fmt.Errorf("%w: no admin signs the creation of queue %s on this node: %s", wire.ErrRefused, name, strings.Join(refusals, "; "))
 	}
-	return nil, fmt.Errorf("%w: an admin must sign the creation of queue %s, and this node is not one: connect to an admin and retry, or use --wait; or run on an admin: balefire-node queue set %s --home here, and then balefire-node queue handoff %s --to %s", ErrNoAdmin, name, name, name, n.self.Name)
+	return nil, fmt.Errorf("%w: an admin must sign the creation of queue %s, and this node is not one: connect to an admin and retry, or use --wait; or run on an admin: balefire-node queue set %s --home here, and then balefire-node queue handoff %s --to %s", wire.ErrNoAdmin, name, name, name, n.self.Name)
 }
 
 // askAdmin sends one question to one admin and returns nil if no answer arrives in time.
@@ -94,7 +91,7 @@ func (n *Node) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.QueueAs
 	qs.mu.Lock()
 	if len(qs.open) >= maxAdminRequests {
 		qs.mu.Unlock()
-		return nil, fmt.Errorf("%w: too many queues are being created", ErrRefused)
+		return nil, fmt.Errorf("%w: too many queues are being created", wire.ErrRefused)
 	}
 	if qs.open == nil {
 		qs.open = map[uint64]*adminRequest{}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A queueMetrics exports the metrics of shared queues, of the leases that this node
@@ -93,8 +94,8 @@ func (m *queueMetrics) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	gauge(descOldestDead, oldest.Seconds())
-	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.outbox.Stats().Starved), RoleHome)
-	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.inbox.Status().Backlog.Starved), RoleOwner)
+	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.outbox.Stats().Starved), wire.RoleHome)
+	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.inbox.Status().Backlog.Starved), wire.RoleOwner)
 }
 
 // statusOf returns the member state of p, which may be this node itself.

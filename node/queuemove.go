@@ -11,6 +11,7 @@ import (
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // ownershipMover transfers tasks from one home of a queue to the next.
@@ -115,7 +116,7 @@ func (m ownershipMover) HandedOff(ids []proto.TaskID, home proto.PeerID) {
 // SeizeQueue makes this node, an admin, the home of a queue whose home, from, is
 // permanently lost or does not do what it should. State that only that node has is lost
 // until it comes back: then, or at once if it is connected, it hands the state over.
-func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error) {
+func (n *Node) SeizeQueue(ctx context.Context, name, from string) (wire.Queue, error) {
 	q, err := n.Queue(ctx, name)
 	if err != nil {
 		return q, err
@@ -125,11 +126,11 @@ func (n *Node) SeizeQueue(ctx context.Context, name, from string) (Queue, error)
 	case err != nil:
 		return q, err
 	case q.Here:
-		return q, fmt.Errorf("%w: this node already is the home of queue %s", ErrRefused, name)
+		return q, fmt.Errorf("%w: this node already is the home of queue %s", wire.ErrRefused, name)
 	case q.HomeID != p.Peer.String():
-		return q, fmt.Errorf("%w: the home of queue %s is %s, not %s", ErrRefused, name, q.Home, p.Label())
+		return q, fmt.Errorf("%w: the home of queue %s is %s, not %s", wire.ErrRefused, name, q.Home, p.Label())
 	case !n.mayWork(n.keys.Peer()):
-		return q, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", ErrDenied)
+		return q, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", wire.ErrDenied)
 	}
 	if err := n.audit(ctx, "queue.seize", name+" from "+p.Peer.String()); err != nil {
 		return q, err

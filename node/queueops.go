@@ -20,11 +20,12 @@ import (
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // Queues lists the known shared queues by name.
-func (n *Node) Queues(ctx context.Context) []Queue {
-	out := []Queue{}
+func (n *Node) Queues(ctx context.Context) []wire.Queue {
+	out := []wire.Queue{}
 	states := n.queues.driver.QueueStates()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		out = append(out, n.queueView(ctx, states[name]))
@@ -33,21 +34,21 @@ func (n *Node) Queues(ctx context.Context) []Queue {
 }
 
 // Queue returns one queue.
-func (n *Node) Queue(ctx context.Context, name string) (Queue, error) {
+func (n *Node) Queue(ctx context.Context, name string) (wire.Queue, error) {
 	s := n.queues.driver.QueueStates()[name]
 	if s == nil {
 		_, err := n.queues.homeOf(name)
-		return Queue{}, err
+		return wire.Queue{}, err
 	}
 	return n.queueView(ctx, s), nil
 }
 
-func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
-	q := Queue{Name: s.GetName(), Generation: s.GetGeneration(), Members: []QueueMember{}, Changed: msOrNil(s.GetChangedMs())}
+func (n *Node) queueView(ctx context.Context, s *proto.QueueState) wire.Queue {
+	q := wire.Queue{Name: s.GetName(), Generation: s.GetGeneration(), Members: []wire.QueueMember{}, Changed: msOrNil(s.GetChangedMs())}
 	q.Home, q.HomeID = n.peerNameID(s.GetHome())
 	q.Here = q.HomeID == n.keys.Peer().String()
 	q.SeizedFrom, _ = n.peerNameID(s.GetSeizedFrom())
-	q.QueueRules = QueueRules{
+	q.QueueRules = wire.QueueRules{
 		Strategy: cmp.Or(s.GetStrategy(), dispatch.Names()[0]), Paused: s.GetPaused(), Draining: s.GetDraining(), Concurrency: int(s.GetConcurrency()),
 		NodeConcurrency: int(s.GetNodeConcurrency()), Labels: s.GetLabels(), Allow: s.GetAllow(), LeaseMs: int(s.GetLeaseMs()), OnLostLease: s.GetOnLostLease(),
 	}
@@ -55,20 +56,20 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 		q.Lanes = LanesShared
 	}
 	for _, k := range s.GetKinds() {
-		q.Kinds = append(q.Kinds, KindLimit{Kind: k.GetKind(), Concurrency: int(k.GetConcurrency()), NodeConcurrency: int(k.GetNodeConcurrency())})
+		q.Kinds = append(q.Kinds, wire.KindLimit{Kind: k.GetKind(), Concurrency: int(k.GetConcurrency()), NodeConcurrency: int(k.GetNodeConcurrency())})
 	}
 	q.Homes, q.MemberRules = n.nodeRules(s)
 	v, err := n.queues.driver.Queue(ctx, s.GetName())
 	if err != nil {
 		return q
 	}
-	q.QueueCounts = QueueCounts{Waiting: v.Waiting, Owned: v.Owned, Going: v.Going}
+	q.QueueCounts = wire.QueueCounts{Waiting: v.Waiting, Owned: v.Owned, Going: v.Going}
 	if !q.Here {
 		q.Alarm = n.homeAlarm(ctx, s)
 		return q // the tasks that are still here are moving to the home
 	}
 	for _, l := range v.Blocked {
-		x := BlockedLane{Key: l.Key, Waiting: l.Waiting}
+		x := wire.BlockedLane{Key: l.Key, Waiting: l.Waiting}
 		if !l.DeadHead.IsZero() {
 			x.Died = l.DeadHead.String()
 		}
@@ -78,7 +79,7 @@ func (n *Node) queueView(ctx context.Context, s *proto.QueueState) Queue {
 		q.Blocked = append(q.Blocked, x)
 	}
 	for _, m := range v.Members {
-		x := QueueMember{
+		x := wire.QueueMember{
 			Alive: m.Alive, Draining: m.Draining, Kinds: append([]string{}, m.Kinds...), Labels: m.Labels, Slots: m.Slots, Busy: m.Busy,
 			Priority: int(m.Priority), Owned: m.Owned,
 		}
@@ -100,35 +101,35 @@ var queueRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
 
 // SetQueue changes the settings of a queue whose home is this node, or creates the
 // queue.
-func (n *Node) SetQueue(ctx context.Context, name string, s QueueSettings) (Queue, error) {
+func (n *Node) SetQueue(ctx context.Context, name string, s wire.QueueSettings) (wire.Queue, error) {
 	if err := n.checkQueue(name, s); err != nil {
-		return Queue{}, err
+		return wire.Queue{}, err
 	}
 	change, err := n.change(s)
 	if err != nil {
-		return Queue{}, err
+		return wire.Queue{}, err
 	}
 	var deed *proto.Signed
 	if n.queues.driver.QueueStates()[name] == nil {
 		if deed, err = n.queueDeed(ctx, name); err != nil {
-			return Queue{}, fmt.Errorf("queue set: %w", err)
+			return wire.Queue{}, fmt.Errorf("queue set: %w", err)
 		}
 	}
 	switch err := n.queues.driver.CreateQueue(ctx, name, deed, change); {
 	case errors.Is(err, ownership.ErrNameTaken):
-		return Queue{}, fmt.Errorf("queue set: %w: %w", ErrRefused, err)
+		return wire.Queue{}, fmt.Errorf("queue set: %w: %w", wire.ErrRefused, err)
 	case err != nil:
-		return Queue{}, fmt.Errorf("queue set: %w", err)
+		return wire.Queue{}, fmt.Errorf("queue set: %w", err)
 	}
 	if err := n.audit(ctx, "queue.set", name); err != nil {
-		return Queue{}, err
+		return wire.Queue{}, err
 	}
 	return n.Queue(ctx, name)
 }
 
-func (n *Node) checkQueue(name string, s QueueSettings) error {
+func (n *Node) checkQueue(name string, s wire.QueueSettings) error {
 	bad := func(format string, a ...any) error {
-		return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, a...))
+		return fmt.Errorf("%w: %s", wire.ErrInvalid, fmt.Sprintf(format, a...))
 	}
 	state := n.queues.driver.QueueStates()[name]
 	self := n.keys.Peer()
@@ -142,7 +143,7 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 		return err
 	case state != nil && string(state.GetHome()) != string(self[:]):
 		home, _ := n.peerNameID(state.GetHome())
-		return fmt.Errorf("%w: the home of queue %s is %s: set it there", ErrRefused, name, home)
+		return fmt.Errorf("%w: the home of queue %s is %s: set it there", wire.ErrRefused, name, home)
 	case s.OnLostLease != nil && !oneOf(*s.OnLostLease, "", "continue", "stop"):
 		return bad("on_lost_lease %.20q: must be continue or stop", *s.OnLostLease)
 	case s.Lanes != nil && !oneOf(*s.Lanes, LanesOrigin, LanesShared):
@@ -179,8 +180,8 @@ func (n *Node) checkQueue(name string, s QueueSettings) error {
 
 func negative(n *int) bool { return n != nil && (*n < 0 || *n > 1<<20) }
 
-// apply applies the settings to the state of a queue.
-func (s QueueSettings) apply(q *proto.QueueState) {
+// applySettings applies s to the state of a queue.
+func applySettings(s wire.QueueSettings, q *proto.QueueState) {
 	number := func(to *uint32, v *int) {
 		if v != nil {
 			*to = uint32(*v)
@@ -219,13 +220,13 @@ func (s QueueSettings) apply(q *proto.QueueState) {
 }
 
 // Leases lists the leases that this node granted, then those that it owns.
-func (n *Node) Leases(ctx context.Context, f LeaseFilter) ([]Lease, error) {
+func (n *Node) Leases(ctx context.Context, f wire.LeaseFilter) ([]wire.Lease, error) {
 	limit, err := pageSize(f.Limit)
 	if err != nil {
 		return nil, err
 	}
-	if !oneOf(f.Role, "", RoleHome, RoleOwner) {
-		return nil, fmt.Errorf("%w: role %.20q: must be home or owner", ErrInvalid, f.Role)
+	if !oneOf(f.Role, "", wire.RoleHome, wire.RoleOwner) {
+		return nil, fmt.Errorf("%w: role %.20q: must be home or owner", wire.ErrInvalid, f.Role)
 	}
 	var owner proto.PeerID
 	if f.Owner != "" {
@@ -240,23 +241,23 @@ func (n *Node) Leases(ctx context.Context, f LeaseFilter) ([]Lease, error) {
 		if !v.Home {
 			holder = n.keys.Peer()
 		}
-		return (f.Queue == "" || f.Queue == v.Queue) && (f.Role == "" || v.Home == (f.Role == RoleHome)) && (f.Owner == "" || holder == owner)
+		return (f.Queue == "" || f.Queue == v.Queue) && (f.Role == "" || v.Home == (f.Role == wire.RoleHome)) && (f.Owner == "" || holder == owner)
 	}
 	found, err := n.queues.driver.Leases(ctx, match, limit)
-	out := make([]Lease, len(found))
+	out := make([]wire.Lease, len(found))
 	for i, v := range found {
 		out[i] = n.leaseView(v)
 	}
 	return out, err
 }
 
-func (n *Node) leaseView(v ownership.LeaseView) Lease {
-	l := Lease{
-		Task: v.Task.String(), Queue: v.Queue, Kind: v.Kind, Role: RoleOwner, State: v.State, Epoch: epochText(v.Epoch),
+func (n *Node) leaseView(v ownership.LeaseView) wire.Lease {
+	l := wire.Lease{
+		Task: v.Task.String(), Queue: v.Queue, Kind: v.Kind, Role: wire.RoleOwner, State: v.State, Epoch: epochText(v.Epoch),
 		Attempts: v.Attempts, Abandons: v.Abandons, Cancel: v.Cancel, Lapsed: v.Lapsed, Granted: msOrNil(v.GrantedMs),
 	}
 	if v.Home {
-		l.Role = RoleHome
+		l.Role = wire.RoleHome
 	}
 	l.Peer, l.PeerID = n.peerNameID(v.Peer[:])
 	if !v.Lapsed {
@@ -268,29 +269,29 @@ func (n *Node) leaseView(v ownership.LeaseView) Lease {
 func epochText(s proto.Seq) string { return fmt.Sprintf("%d.%d", s.Boot, s.Counter) }
 
 // ReleaseLease revokes the lease of one task on behalf of an operator.
-func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
+func (n *Node) ReleaseLease(ctx context.Context, task string) (wire.Lease, error) {
 	id, err := proto.ParseTaskID(task)
 	if err != nil {
 		if id, err = n.findByPrefix(task); err != nil {
-			return Lease{}, err
+			return wire.Lease{}, err
 		}
 	}
 	before, known, err := n.queues.driver.Task(ctx, id)
 	if err != nil {
-		return Lease{}, err
+		return wire.Lease{}, err
 	}
 	if !known {
-		return Lease{}, fmt.Errorf("%w: task %s is not in a queue whose home is this node: release the lease on its home", ErrNotFound, id)
+		return wire.Lease{}, fmt.Errorf("%w: task %s is not in a queue whose home is this node: release the lease on its home", wire.ErrNotFound, id)
 	}
 	done, err := n.queues.driver.Recover(ctx, id)
 	if err != nil {
-		return Lease{}, err
+		return wire.Lease{}, err
 	}
 	if !done {
-		return n.leaseView(before.LeaseView), fmt.Errorf("%w: task %s has no lease that can be revoked: no node owns it, or it may have been started and must not start twice", ErrRefused, id)
+		return n.leaseView(before.LeaseView), fmt.Errorf("%w: task %s has no lease that can be revoked: no node owns it, or it may have been started and must not start twice", wire.ErrRefused, id)
 	}
 	if err := n.audit(ctx, "lease.release", id.String()); err != nil {
-		return Lease{}, err
+		return wire.Lease{}, err
 	}
 	after, known, err := n.queues.driver.Task(ctx, id)
 	if !known {
@@ -303,8 +304,8 @@ func (n *Node) ReleaseLease(ctx context.Context, task string) (Lease, error) {
 // those of the named owner, which must not be alive; with dryRun it only lists them. The
 // lease of a task that may have been started and must not start twice is kept: its home
 // waits for the owner.
-func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Recovered, error) {
-	r := Recovered{DryRun: dryRun, Taken: []Lease{}, Kept: []Lease{}}
+func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (wire.Recovered, error) {
+	r := wire.Recovered{DryRun: dryRun, Taken: []wire.Lease{}, Kept: []wire.Lease{}}
 	lost := n.lostOwners()
 	if owner != "" {
 		p, err := n.findOtherPeer(owner)
@@ -312,7 +313,7 @@ func (n *Node) RecoverLeases(ctx context.Context, owner string, dryRun bool) (Re
 			return r, err
 		}
 		if m, ok := n.gossip.Member(p.Peer); ok && m.Status == gossip.Alive {
-			return r, fmt.Errorf("%w: %s is alive: use balefire-node lease release to revoke the lease of one task", ErrRefused, p.Label())
+			return r, fmt.Errorf("%w: %s is alive: use balefire-node lease release to revoke the lease of one task", wire.ErrRefused, p.Label())
 		}
 		lost = map[proto.PeerID]bool{p.Peer: true}
 	}
@@ -353,20 +354,20 @@ func (n *Node) lostOwners() map[proto.PeerID]bool {
 }
 
 // LeaseConflicts lists the newest rejected claims, oldest first.
-func (n *Node) LeaseConflicts(ctx context.Context) []LeaseConflict {
+func (n *Node) LeaseConflicts(ctx context.Context) []wire.LeaseConflict {
 	l := n.queues.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return append([]LeaseConflict{}, l.conflicts...)
+	return append([]wire.LeaseConflict{}, l.conflicts...)
 }
 
 // OwnershipEvents returns up to limit events with a number above after, oldest first.
-func (n *Node) OwnershipEvents(ctx context.Context, after uint64, limit int) []OwnershipEvent {
+func (n *Node) OwnershipEvents(ctx context.Context, after uint64, limit int) []wire.OwnershipEvent {
 	l := n.queues.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, _ := slices.BinarySearchFunc(l.lines, after+1, func(k loggedEvent, n uint64) int { return cmp.Compare(k.number, n) })
-	out := []OwnershipEvent{}
+	out := []wire.OwnershipEvent{}
 	for _, k := range l.lines[at:min(len(l.lines), at+max(limit, 0))] {
 		out = append(out, l.view(k))
 	}
@@ -385,7 +386,7 @@ type ownershipLog struct {
 	lines       []loggedEvent
 	jumpedAt    time.Time // latest time that no lease was revoked because the clocks had jumped
 	lastRefused string    // queue, home and cause of the refused handoff logged last
-	conflicts   []LeaseConflict
+	conflicts   []wire.LeaseConflict
 }
 
 const (
@@ -414,9 +415,9 @@ func appendBounded[T any](list []T, x T, most int) []T {
 }
 
 // view converts an event for the API.
-func (l *ownershipLog) view(k loggedEvent) OwnershipEvent {
+func (l *ownershipLog) view(k loggedEvent) wire.OwnershipEvent {
 	e := k.event
-	x := OwnershipEvent{Number: k.number, Time: k.time, Kind: e.Kind.String(), Queue: e.Queue, Epoch: epochText(e.Epoch), Cause: e.Cause}
+	x := wire.OwnershipEvent{Number: k.number, Time: k.time, Kind: e.Kind.String(), Queue: e.Queue, Epoch: epochText(e.Epoch), Cause: e.Cause}
 	if !e.Task.IsZero() {
 		x.Task = e.Task.String()
 	}
@@ -446,7 +447,7 @@ func (l *ownershipLog) events(all []ownership.Event) {
 		}
 		switch e.Kind {
 		case ownership.EventConflict:
-			l.conflicts = appendBounded(l.conflicts, LeaseConflict{Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause}, maxConflicts)
+			l.conflicts = appendBounded(l.conflicts, wire.LeaseConflict{Time: now, Task: x.Task, Queue: x.Queue, Peer: x.Peer, PeerID: x.PeerID, Epoch: x.Epoch, Cause: x.Cause}, maxConflicts)
 		case ownership.EventNotTaken:
 			if why := x.Queue + x.PeerID + x.Cause; l.lastRefused != why { // many tasks may be refused for the same reason
 				l.lastRefused = why
@@ -476,7 +477,7 @@ func (l *ownershipLog) orphans(all []ownership.Orphan) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, o := range all {
-		c := LeaseConflict{Time: now, Task: o.Task.String(), Epoch: epochText(o.Epoch), State: o.State.Name(), Cause: "a result that was rejected"}
+		c := wire.LeaseConflict{Time: now, Task: o.Task.String(), Epoch: epochText(o.Epoch), State: o.State.Name(), Cause: "a result that was rejected"}
 		if len(o.Digest) > 0 {
 			c.Digest = "sha256:" + hex.EncodeToString(o.Digest)
 		}
@@ -486,7 +487,7 @@ func (l *ownershipLog) orphans(all []ownership.Orphan) {
 }
 
 // whyQueued explains the state of a task of a queue whose home is this node.
-func (n *Node) whyQueued(ctx context.Context, b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
+func (n *Node) whyQueued(ctx context.Context, b wire.Blocker, id proto.TaskID, rec *proto.Record) wire.Blocker {
 	v, known, err := n.queues.driver.Task(ctx, id)
 	if err != nil || !known {
 		return n.whyLeft(ctx, b, id)
@@ -540,7 +541,7 @@ const viewTimeout = 2 * time.Second
 
 // withGrants adds the lease state to the view of a task of a queue whose home is this
 // node.
-func (n *Node) withGrants(t *Task, id proto.TaskID, r *proto.Record) {
+func (n *Node) withGrants(t *wire.Task, id proto.TaskID, r *proto.Record) {
 	if r.GetQueue() == "" && !strings.HasPrefix(r.GetTarget(), queuePrefix) || r.GetState().Terminal() {
 		return
 	}
@@ -559,6 +560,6 @@ func (n *Node) withGrants(t *Task, id proto.TaskID, r *proto.Record) {
 	for i, g := range v.Grants {
 		name, _ := n.peerNameID(g.GetOwner())
 		e := grantEvent(g, uint32(i+1), name)
-		t.Events = append(t.Events, Event{Time: msTime(e.GetTimeMs()), Node: n.self.Name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause()})
+		t.Events = append(t.Events, wire.Event{Time: msTime(e.GetTimeMs()), Node: n.self.Name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause()})
 	}
 }

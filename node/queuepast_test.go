@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // The home of a queue reports how an ended task ended, and which node has its record.
@@ -22,7 +24,7 @@ func TestHomeReportsHowATaskEnded(t *testing.T) {
 				if err != nil {
 					t.Errorf("at its origin: %v", err)
 				}
-			} else if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), want) {
+			} else if !errors.Is(err, wire.ErrNotFound) || !strings.Contains(err.Error(), want) {
 				t.Errorf("node %d: %v, want %q", i, err, want)
 			}
 		}

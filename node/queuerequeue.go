@@ -10,6 +10,7 @@ import (
 
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // moveWait is how long MoveTask waits for the end of a task that moves to another queue.
@@ -57,52 +58,52 @@ func (m *pendingMoves) isNew(id proto.TaskID, cause string) bool {
 // first; if it ends some other way in the meantime, it stays as it is. The move is
 // durable with the cancellation: the new task is created once the old one is CANCELLED,
 // whether or not the caller waits for that or asks again.
-func (n *Node) MoveTask(ctx context.Context, ref, queue string) (Submitted, error) {
+func (n *Node) MoveTask(ctx context.Context, ref, queue string) (wire.Submitted, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
-		return Submitted{}, err
+		return wire.Submitted{}, err
 	}
 	if _, err := n.queues.homeOf(queue); err != nil {
-		return Submitted{}, err
+		return wire.Submitted{}, err
 	}
 	goes, err := n.outbox.MovesTo(id)
 	if err != nil {
-		return Submitted{}, err
+		return wire.Submitted{}, err
 	}
 	as, made, err := n.movedAs(rec, queue)
 	target := queuePrefix + queue
 	switch {
 	case err != nil:
-		return Submitted{}, err
-	case role == RoleOwner:
-		return Submitted{}, fmt.Errorf("%w: a task can only be moved to another queue by its origin: run this on %s", ErrRefused, n.view(id, role, rec).Peer)
+		return wire.Submitted{}, err
+	case role == wire.RoleOwner:
+		return wire.Submitted{}, fmt.Errorf("%w: a task can only be moved to another queue by its origin: run this on %s", wire.ErrRefused, n.view(id, role, rec).Peer)
 	case made:
 		return as, nil
 	case goes != "" && goes != queue:
-		return Submitted{}, fmt.Errorf("%w: task %s is already moving to queue %s", ErrRefused, id, goes)
+		return wire.Submitted{}, fmt.Errorf("%w: task %s is already moving to queue %s", wire.ErrRefused, id, goes)
 	case goes == queue: // requested before
 	case rec.GetState().Terminal():
-		return Submitted{}, fmt.Errorf("%w: task %s has ended as %s: only an unfinished task can move to another queue", ErrRefused, id, rec.GetState().Name())
+		return wire.Submitted{}, fmt.Errorf("%w: task %s has ended as %s: only an unfinished task can move to another queue", wire.ErrRefused, id, rec.GetState().Name())
 	case rec.GetMode() == proto.AtMostOnce:
-		return Submitted{}, fmt.Errorf("%w: task %s must not start twice, and may have started: cancel it, check its effects, and send it again", ErrRefused, id)
+		return wire.Submitted{}, fmt.Errorf("%w: task %s must not start twice, and may have started: cancel it, check its effects, and send it again", wire.ErrRefused, id)
 	case rec.GetTarget() == target:
-		return Submitted{}, fmt.Errorf("%w: task %s is already in queue %s", ErrRefused, id, queue)
+		return wire.Submitted{}, fmt.Errorf("%w: task %s is already in queue %s", wire.ErrRefused, id, queue)
 	default:
 		if err := n.cancelInto(ctx, id, rec, queue); err != nil {
-			return Submitted{}, err
+			return wire.Submitted{}, err
 		}
 	}
 	wait, cancel := context.WithTimeout(ctx, moveWait)
 	defer cancel()
 	if _, err = n.outbox.Wait(wait, id); err != nil {
-		return Submitted{}, fmt.Errorf("%w: task %s has been asked to stop but has not stopped yet: it moves to queue %s automatically once it is CANCELLED: %w", ErrRefused, id, queue, err)
+		return wire.Submitted{}, fmt.Errorf("%w: task %s has been asked to stop but has not stopped yet: it moves to queue %s automatically once it is CANCELLED: %w", wire.ErrRefused, id, queue, err)
 	}
 	return n.finishMove(ctx, id, queue)
 }
 
 // movedAs returns the successor of a task in a queue, if the task has already moved
 // there.
-func (n *Node) movedAs(rec *proto.Record, queue string) (s Submitted, made bool, err error) {
+func (n *Node) movedAs(rec *proto.Record, queue string) (s wire.Submitted, made bool, err error) {
 	if rec.GetRedrivenAs() == "" {
 		return s, false, nil
 	}
@@ -114,7 +115,7 @@ func (n *Node) movedAs(rec *proto.Record, queue string) (s Submitted, made bool,
 	if err != nil || next.GetTarget() != queuePrefix+queue {
 		return s, false, nil
 	}
-	return n.existingTask(as, Submitted{Target: next.GetTarget()}), true, nil
+	return n.existingTask(as, wire.Submitted{Target: next.GetTarget()}), true, nil
 }
 
 // cancelInto cancels a task that is to move to a queue. It fails if the content of the
@@ -127,7 +128,7 @@ func (n *Node) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Recor
 	done()
 	_, err = n.outbox.CancelInto(ctx, id, queue, "moved to queue "+queue+" by an operator")
 	if errors.Is(err, outbox.ErrEnded) {
-		return fmt.Errorf("%w: task %s has ended in the meantime", ErrRefused, id)
+		return fmt.Errorf("%w: task %s has ended in the meantime", wire.ErrRefused, id)
 	}
 	if err != nil {
 		return err
@@ -141,27 +142,27 @@ func (n *Node) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Recor
 
 // finishMove creates the successor of a task that has ended, only once: a concurrent
 // second caller finds the existing one.
-func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (Submitted, error) {
+func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (wire.Submitted, error) {
 	n.redriving.Lock()
 	defer n.redriving.Unlock()
 	rec, err := n.outbox.Get(id)
 	if err != nil {
-		return Submitted{}, err
+		return wire.Submitted{}, err
 	}
 	if as, made, err := n.movedAs(rec, queue); made || err != nil {
 		return as, err
 	}
 	goes, err := n.outbox.MovesTo(id)
 	if err != nil {
-		return Submitted{}, err
+		return wire.Submitted{}, err
 	}
 	if rec.GetState() != proto.Cancelled || rec.GetRedrivenAs() != "" || goes != queue {
 		err := n.outbox.ForgetMove(ctx, id)
 		n.moves.done(id)
-		return Submitted{}, errors.Join(fmt.Errorf("%w: task %s ended as %s in the meantime", ErrRefused, id, rec.GetState().Name()), err)
+		return wire.Submitted{}, errors.Join(fmt.Errorf("%w: task %s ended as %s in the meantime", wire.ErrRefused, id, rec.GetState().Name()), err)
 	}
 	as, there, err := n.outbox.RedrivenAs(id) // the process may have died after creating it
-	s := Submitted{}
+	s := wire.Submitted{}
 	switch {
 	case err != nil:
 		return s, err
@@ -181,14 +182,14 @@ func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (S
 
 // resubmitInQueue submits the request of a cancelled task to a queue. The idempotency key
 // stays bound to the original request.
-func (n *Node) resubmitInQueue(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s Submitted, as proto.TaskID, err error) {
+func (n *Node) resubmitInQueue(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s wire.Submitted, as proto.TaskID, err error) {
 	r, done, err := n.rebuildRequest(id, rec)
 	if err != nil {
 		return s, as, err
 	}
 	defer done()
 	r.Target, r.digest = queuePrefix+queue, rec.GetRequestDigest()
-	if s, err = n.Submit(ctx, r); err != nil {
+	if s, err = n.submit(ctx, r); err != nil {
 		return s, as, err
 	}
 	if as, err = proto.ParseTaskID(s.ID); err != nil {

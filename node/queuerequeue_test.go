@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // A task that is moved to another queue is not lost (I11) when the process dies at any
@@ -30,11 +32,11 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 			}
 			a := start(t, cfg)
 			for name, paused := range map[string]bool{"day": true, "night": true} {
-				if _, err := a.SetQueue(t.Context(), name, QueueSettings{Home: "here", Paused: &paused}); err != nil {
+				if _, err := a.SetQueue(t.Context(), name, wire.QueueSettings{Home: "here", Paused: &paused}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			r := Request{Target: "queue:day", Kind: "run", Body: []byte("x"), Key: "k"}
+			r := wire.Request{Target: "queue:day", Kind: "run", Body: []byte("x"), Key: "k"}
 			id := a.submit(t, r)
 			dying.Store(true)
 			if s, err := a.MoveTask(t.Context(), id, "night"); !errors.Is(err, died) {
@@ -43,7 +45,7 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 			a.halt()
 			dying.Store(false)
 			a = start(t, a.cfg)
-			var old Task
+			var old wire.Task
 			eventually(t, func() bool { old, _ = a.Task(t.Context(), id); return old.RedrivenAs != "" }, func() string { return "no successor: " + old.State })
 			if task, err := a.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" || old.State != "CANCELLED" {
 				t.Errorf("the old task is %s, the target of the new one is %s: %v", old.State, task.Target, err)
@@ -69,7 +71,7 @@ func TestMovedTaskNeedsNoCaller(t *testing.T) {
 		c := newCluster(t, 3, time.Hour)
 		defer c.close()
 		c.onlyNode(2, 2)
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "night", QueueSettings{Home: "here", Paused: new(true)}); err != nil {
+		if _, err := c.nodes[0].node.SetQueue(t.Context(), "night", wire.QueueSettings{Home: "here", Paused: new(true)}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 2)
@@ -83,14 +85,14 @@ func TestMovedTaskNeedsNoCaller(t *testing.T) {
 			}
 			cancel()
 		}
-		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "build"); !errors.Is(err, ErrRefused) {
+		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "build"); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("to yet another queue: %v", err)
 		}
 		if _, err := c.nodes[1].node.Cancel(t.Context(), ids[1], false, ""); err != nil {
 			t.Fatal(err)
 		}
 		c.Heal()
-		var old Task
+		var old wire.Task
 		c.await(5*time.Minute, "the successor", func() bool { old, _ = c.nodes[1].node.Task(t.Context(), ids[0]); return old.RedrivenAs != "" })
 		if task, err := c.nodes[1].node.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" {
 			t.Errorf("the target of the new task is %s: %v", task.Target, err)

@@ -6,17 +6,8 @@ import (
 	"strings"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
-
-// A MemberRule is the setting of a queue for one node. If a queue has any, only the
-// named nodes work on it, in that order.
-type MemberRule struct {
-	Node        string `json:"node" minLength:"1" maxLength:"128" doc:"name or id"`
-	Weight      int    `json:"weight,omitempty" doc:"relative share of the tasks; 0: 1"`
-	Priority    int    `json:"priority,omitempty" doc:"higher goes first; 0: the node's own priority"`
-	Concurrency int    `json:"concurrency,omitempty" doc:"limit of tasks of this queue at a time; 0: the queue's limit for each node"`
-	Draining    bool   `json:"draining,omitempty" doc:"gets no new tasks from this queue"`
-}
 
 const (
 	maxHomes   = 32      // limit of proto.QueueState.next_homes
@@ -25,7 +16,7 @@ const (
 )
 
 // change returns a function that applies s, with the names of nodes resolved to ids.
-func (n *Node) change(s QueueSettings) (func(*proto.QueueState), error) {
+func (n *Node) change(s wire.QueueSettings) (func(*proto.QueueState), error) {
 	var homes []string
 	var rules []*proto.QueueMember
 	var err error
@@ -40,7 +31,7 @@ func (n *Node) change(s QueueSettings) (func(*proto.QueueState), error) {
 		}
 	}
 	return func(q *proto.QueueState) {
-		s.apply(q)
+		applySettings(s, q)
 		if s.Homes != nil {
 			q.NextHomes = homes
 		}
@@ -53,7 +44,7 @@ func (n *Node) change(s QueueSettings) (func(*proto.QueueState), error) {
 // homeOrder resolves the names of nodes to the ids stored in a queue.
 func (n *Node) homeOrder(names []string) ([]string, error) {
 	if len(names) > maxHomes {
-		return nil, fmt.Errorf("%w: homes: %d nodes: at most %d", ErrInvalid, len(names), maxHomes)
+		return nil, fmt.Errorf("%w: homes: %d nodes: at most %d", wire.ErrInvalid, len(names), maxHomes)
 	}
 	ids := make([]string, len(names))
 	for i, name := range names {
@@ -62,15 +53,15 @@ func (n *Node) homeOrder(names []string) ([]string, error) {
 			return nil, fmt.Errorf("homes: %w", err)
 		}
 		if ids[i] = p.Peer.String(); slices.Contains(ids[:i], ids[i]) {
-			return nil, fmt.Errorf("%w: homes: %s is listed twice", ErrInvalid, name)
+			return nil, fmt.Errorf("%w: homes: %s is listed twice", wire.ErrInvalid, name)
 		}
 	}
 	return ids, nil
 }
 
-func (n *Node) memberRules(rules []MemberRule) ([]*proto.QueueMember, error) {
+func (n *Node) memberRules(rules []wire.MemberRule) ([]*proto.QueueMember, error) {
 	if len(rules) > maxRules {
-		return nil, fmt.Errorf("%w: members: %d nodes: at most %d", ErrInvalid, len(rules), maxRules)
+		return nil, fmt.Errorf("%w: members: %d nodes: at most %d", wire.ErrInvalid, len(rules), maxRules)
 	}
 	var out []*proto.QueueMember
 	for _, r := range rules {
@@ -80,14 +71,14 @@ func (n *Node) memberRules(rules []MemberRule) ([]*proto.QueueMember, error) {
 		}
 		for _, number := range []int{r.Weight, r.Priority, r.Concurrency} {
 			if number < 0 || number > maxRuleNum {
-				return nil, fmt.Errorf("%w: members: %s: numbers must be from 0 to %d", ErrInvalid, r.Node, maxRuleNum)
+				return nil, fmt.Errorf("%w: members: %s: numbers must be from 0 to %d", wire.ErrInvalid, r.Node, maxRuleNum)
 			}
 		}
 		m := &proto.QueueMember{
 			Peer: p.Peer[:], Weight: uint32(r.Weight), Priority: uint32(r.Priority), Concurrency: uint32(r.Concurrency), Draining: r.Draining,
 		}
 		if slices.ContainsFunc(out, func(o *proto.QueueMember) bool { return string(o.Peer) == string(m.Peer) }) {
-			return nil, fmt.Errorf("%w: members: %s is listed twice", ErrInvalid, r.Node)
+			return nil, fmt.Errorf("%w: members: %s is listed twice", wire.ErrInvalid, r.Node)
 		}
 		out = append(out, m)
 	}
@@ -95,7 +86,7 @@ func (n *Node) memberRules(rules []MemberRule) ([]*proto.QueueMember, error) {
 }
 
 // nodeRules returns the rules of a queue that refer to nodes, with names for display.
-func (n *Node) nodeRules(s *proto.QueueState) (homes []string, rules []MemberRule) {
+func (n *Node) nodeRules(s *proto.QueueState) (homes []string, rules []wire.MemberRule) {
 	for _, id := range s.GetNextHomes() {
 		if p, err := proto.ParsePeerID(id); err == nil {
 			id = n.peerName(p)
@@ -103,7 +94,7 @@ func (n *Node) nodeRules(s *proto.QueueState) (homes []string, rules []MemberRul
 		homes = append(homes, id)
 	}
 	for _, m := range s.GetMembers() {
-		r := MemberRule{Weight: int(m.GetWeight()), Priority: int(m.GetPriority()), Concurrency: int(m.GetConcurrency()), Draining: m.GetDraining()}
+		r := wire.MemberRule{Weight: int(m.GetWeight()), Priority: int(m.GetPriority()), Concurrency: int(m.GetConcurrency()), Draining: m.GetDraining()}
 		r.Node, _ = n.peerNameID(m.GetPeer())
 		rules = append(rules, r)
 	}

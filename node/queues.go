@@ -19,6 +19,7 @@ import (
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // queuePrefix is the prefix of a target that is a shared queue.
@@ -95,7 +96,7 @@ func (q *queues) waitReported(ctx context.Context) {
 func (q *queues) homeOf(name string) (home proto.PeerID, err error) {
 	s := q.driver.QueueStates()[name]
 	if s == nil {
-		return home, fmt.Errorf("%w: queue %.128q is not known here: create it on the node that should be its home with balefire-node queue set NAME --home here; other nodes learn of it when they connect to that node", ErrNotFound, name)
+		return home, fmt.Errorf("%w: queue %.128q is not known here: create it on the node that should be its home with balefire-node queue set NAME --home here; other nodes learn of it when they connect to that node", wire.ErrNotFound, name)
 	}
 	return proto.PeerIDFrom(s.GetHome())
 }

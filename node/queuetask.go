@@ -6,38 +6,39 @@ import (
 	"strings"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // SetClass changes the class of a task of a queue whose home is this node. It takes
 // effect at once while the task waits.
-func (n *Node) SetClass(ctx context.Context, ref, class string) (Task, error) {
+func (n *Node) SetClass(ctx context.Context, ref, class string) (wire.Task, error) {
 	c, err := proto.ParseClass(class)
 	if err != nil || c == proto.ClassUnspecified {
-		return Task{}, fmt.Errorf("%w: class %.20q: must be critical, high, normal or low", ErrInvalid, class)
+		return wire.Task{}, fmt.Errorf("%w: class %.20q: must be critical, high, normal or low", wire.ErrInvalid, class)
 	}
 	id, _, rec, err := n.find(ref)
 	if err != nil {
-		return Task{}, err
+		return wire.Task{}, err
 	}
 	known, err := n.queues.driver.SetClass(ctx, id, c)
 	switch queue, queued := strings.CutPrefix(rec.GetTarget(), queuePrefix); {
 	case err != nil:
-		return Task{}, fmt.Errorf("set the class of %s: %w", id, err)
+		return wire.Task{}, fmt.Errorf("set the class of %s: %w", id, err)
 	case known:
 	case rec.GetState().Terminal():
-		return Task{}, fmt.Errorf("%w: task %s has ended as %s", ErrRefused, id, rec.GetState().Name())
+		return wire.Task{}, fmt.Errorf("%w: task %s has ended as %s", wire.ErrRefused, id, rec.GetState().Name())
 	case queued:
 		home, err := n.queues.homeOf(queue)
 		if err != nil {
-			return Task{}, err
+			return wire.Task{}, err
 		}
 		name, _ := n.peerNameID(home[:])
-		return Task{}, fmt.Errorf("%w: task %s waits in queue %s, whose home is %s: set its class there", ErrRefused, id, queue, name)
+		return wire.Task{}, fmt.Errorf("%w: task %s waits in queue %s, whose home is %s: set its class there", wire.ErrRefused, id, queue, name)
 	default:
-		return Task{}, fmt.Errorf("%w: task %s is not in a shared queue: cancel it and send it again with the other class", ErrRefused, id)
+		return wire.Task{}, fmt.Errorf("%w: task %s is not in a shared queue: cancel it and send it again with the other class", wire.ErrRefused, id)
 	}
 	if err := n.audit(ctx, "task.set", id.String()+" class "+c.Name()); err != nil {
-		return Task{}, err
+		return wire.Task{}, err
 	}
 	return n.Task(ctx, id.String())
 }
@@ -48,31 +49,31 @@ func (n *Node) SetClass(ctx context.Context, ref, class string) (Task, error) {
 func (n *Node) Progress(ctx context.Context, task string) error {
 	id, err := proto.ParseTaskID(task)
 	if err != nil {
-		return fmt.Errorf("%w: %.60q is not a task id: a program gets its own in BALEFIRE_TASK_ID", ErrInvalid, task)
+		return fmt.Errorf("%w: %.60q is not a task id: a program gets its own in BALEFIRE_TASK_ID", wire.ErrInvalid, task)
 	}
 	known, err := n.queues.driver.Progress(ctx, id)
 	if err == nil && !known {
-		err = fmt.Errorf("%w: no handler on this node runs task %s of a shared queue", ErrNotFound, id)
+		err = fmt.Errorf("%w: no handler on this node runs task %s of a shared queue", wire.ErrNotFound, id)
 	}
 	return err
 }
 
 // UnblockLane releases the tasks of one ordering key that are blocked because an earlier
 // one became a dead letter.
-func (n *Node) UnblockLane(ctx context.Context, name, key string) (Queue, error) {
+func (n *Node) UnblockLane(ctx context.Context, name, key string) (wire.Queue, error) {
 	q, err := n.Queue(ctx, name)
 	if err != nil {
 		return q, err
 	}
 	if !q.Here {
-		return q, fmt.Errorf("%w: the home of queue %s is %s: unblock it there", ErrRefused, name, q.Home)
+		return q, fmt.Errorf("%w: the home of queue %s is %s: unblock it there", wire.ErrRefused, name, q.Home)
 	}
 	blocked, err := n.queues.driver.Unblock(ctx, name, key)
 	switch {
 	case err != nil:
 		return q, fmt.Errorf("unblock %.60q of queue %s: %w", key, name, err)
 	case !blocked:
-		return q, fmt.Errorf("%w: no tasks of queue %s with the ordering key %.60q are blocked", ErrNotFound, name, key)
+		return q, fmt.Errorf("%w: no tasks of queue %s with the ordering key %.60q are blocked", wire.ErrNotFound, name, key)
 	}
 	if err := n.audit(ctx, "queue.unblock", name+" "+key); err != nil {
 		return q, err

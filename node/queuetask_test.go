@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // newLabeledCluster starts a cluster whose node i has the labels at i.
@@ -23,7 +24,7 @@ func newLabeledCluster(t *testing.T, work time.Duration, labels ...[]string) *cl
 }
 
 // setQueue changes the rules of the queue.
-func (c *cluster) setQueue(s QueueSettings) {
+func (c *cluster) setQueue(s wire.QueueSettings) {
 	c.t.Helper()
 	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", s); err != nil {
 		c.t.Fatal(err)
@@ -31,10 +32,10 @@ func (c *cluster) setQueue(s QueueSettings) {
 }
 
 // submitSlowly submits tasks for the queue at n1, one every 200 ms.
-func (c *cluster) submitSlowly(count int, change func(*Request)) (ids []string) {
+func (c *cluster) submitSlowly(count int, change func(*wire.Request)) (ids []string) {
 	c.t.Helper()
 	for range count {
-		r := Request{Target: "queue:build", Kind: "build"}
+		r := wire.Request{Target: "queue:build", Kind: "build"}
 		if change != nil {
 			change(&r)
 		}
@@ -54,18 +55,18 @@ func TestQueueTaskLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newLabeledCluster(t, 50*time.Millisecond, nil, []string{"gpu=yes"}, []string{"gpu=yes", "fast"})
 		defer c.close()
-		c.setQueue(QueueSettings{Strategy: new("round_robin")})
-		if by := c.waitAll(1, c.submitSlowly(12, func(r *Request) { r.Require = []string{"gpu=yes"} }), time.Minute); by[0] != 0 || by[1] != 6 || by[2] != 6 {
+		c.setQueue(wire.QueueSettings{Strategy: new("round_robin")})
+		if by := c.waitAll(1, c.submitSlowly(12, func(r *wire.Request) { r.Require = []string{"gpu=yes"} }), time.Minute); by[0] != 0 || by[1] != 6 || by[2] != 6 {
 			t.Errorf("run by %v, want the two with the label, in turn", by)
 		}
-		if by := c.waitAll(1, c.submitSlowly(6, func(r *Request) { r.Prefer = []string{"gpu=yes", "fast"} }), time.Minute); by[2] != 6 {
+		if by := c.waitAll(1, c.submitSlowly(6, func(r *wire.Request) { r.Prefer = []string{"gpu=yes", "fast"} }), time.Minute); by[2] != 6 {
 			t.Errorf("run by %v, want the node with all preferred labels", by)
 		}
-		if by := c.waitAll(1, c.submitSlowly(6, func(r *Request) { r.Prefer = []string{"tpu=yes"} }), time.Minute); len(by) != 3 {
+		if by := c.waitAll(1, c.submitSlowly(6, func(r *wire.Request) { r.Prefer = []string{"tpu=yes"} }), time.Minute); len(by) != 3 {
 			t.Errorf("run by %v, want all: no node has the preferred label", by)
 		}
-		ids := c.submitSlowly(1, func(r *Request) { r.Require = []string{"tpu=yes"} })
-		own, err := c.nodes[0].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "build", Affinity: Affinity{Require: []string{"tpu=yes"}}})
+		ids := c.submitSlowly(1, func(r *wire.Request) { r.Require = []string{"tpu=yes"} })
+		own, err := c.nodes[0].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "build", Affinity: wire.Affinity{Require: []string{"tpu=yes"}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,8 +79,8 @@ func TestQueueTaskLabels(t *testing.T) {
 		if b, err := c.nodes[1].node.Why(t.Context(), ids[0]); err != nil || !strings.Contains(b.Cause, "as the home of queue build") {
 			t.Errorf("why at the origin: %+v, %v", b, err)
 		}
-		_, err = c.nodes[1].node.Submit(t.Context(), Request{Target: "n0", Kind: "build", Affinity: Affinity{Require: []string{"gpu=yes"}}})
-		if !errors.Is(err, ErrInvalid) {
+		_, err = c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "n0", Kind: "build", Affinity: wire.Affinity{Require: []string{"gpu=yes"}}})
+		if !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("labels for a named node: %v", err)
 		}
 	})
@@ -91,34 +92,34 @@ func TestQueueMemberRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 50*time.Millisecond)
 		defer c.close()
-		if q, err := c.nodes[0].node.SetQueue(t.Context(), "plain", QueueSettings{Home: "here"}); err != nil || q.Strategy != "least_loaded" {
+		if q, err := c.nodes[0].node.SetQueue(t.Context(), "plain", wire.QueueSettings{Home: "here"}); err != nil || q.Strategy != "least_loaded" {
 			t.Errorf("a queue without an explicit strategy has %q, %v", q.Strategy, err)
 		}
-		weights := []MemberRule{{Node: "n1", Weight: 3}, {Node: "n2"}}
-		c.setQueue(QueueSettings{Strategy: new("round_robin"), MemberRules: &weights})
+		weights := []wire.MemberRule{{Node: "n1", Weight: 3}, {Node: "n2"}}
+		c.setQueue(wire.QueueSettings{Strategy: new("round_robin"), MemberRules: &weights})
 		if by := c.waitAll(1, c.submitSlowly(24, nil), time.Minute); by[0] != 0 || by[1] != 18 || by[2] != 6 {
 			t.Errorf("run by %v, want three of four by n1 and none by n0", by)
 		}
-		order := []MemberRule{{Node: "n2", Concurrency: 1}, {Node: "n0"}}
-		c.setQueue(QueueSettings{Strategy: new("ordered"), MemberRules: &order})
+		order := []wire.MemberRule{{Node: "n2", Concurrency: 1}, {Node: "n0"}}
+		c.setQueue(wire.QueueSettings{Strategy: new("ordered"), MemberRules: &order})
 		if by := c.waitAll(1, c.submitSlowly(6, nil), time.Minute); by[2] != 6 {
 			t.Errorf("run by %v, want the first of the rules", by)
 		}
 		if by := c.waitAll(1, c.submitMany(1, 2), time.Minute); by[2] != 1 || by[0] != 1 {
 			t.Errorf("run by %v, want one by the first, which is limited to one, and one by the next", by)
 		}
-		ranks := []MemberRule{{Node: "n0"}, {Node: "n1", Priority: 200}, {Node: "n2", Priority: 300, Draining: true}}
-		c.setQueue(QueueSettings{Strategy: new("priority"), MemberRules: &ranks})
+		ranks := []wire.MemberRule{{Node: "n0"}, {Node: "n1", Priority: 200}, {Node: "n2", Priority: 300, Draining: true}}
+		c.setQueue(wire.QueueSettings{Strategy: new("priority"), MemberRules: &ranks})
 		if by := c.waitAll(1, c.submitSlowly(6, nil), time.Minute); by[1] != 6 {
 			t.Errorf("run by %v, want the highest priority that is not draining", by)
 		}
-		all := []MemberRule{}
-		c.setQueue(QueueSettings{Strategy: new("round_robin"), MemberRules: &all})
+		all := []wire.MemberRule{}
+		c.setQueue(wire.QueueSettings{Strategy: new("round_robin"), MemberRules: &all})
 		if by := c.waitAll(1, c.submitSlowly(6, nil), time.Minute); len(by) != 3 {
 			t.Errorf("run by %v, want all without rules", by)
 		}
-		for _, bad := range [][]MemberRule{{{Node: "nobody"}}, {{Node: "n1"}, {Node: "n1"}}, {{Node: "n1", Weight: -1}}} {
-			if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", QueueSettings{MemberRules: &bad}); err == nil {
+		for _, bad := range [][]wire.MemberRule{{{Node: "nobody"}}, {{Node: "n1"}, {Node: "n1"}}, {{Node: "n1", Weight: -1}}} {
+			if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &bad}); err == nil {
 				t.Errorf("the rules %+v were accepted", bad)
 			}
 		}
@@ -131,7 +132,7 @@ func TestQueueKindLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Second)
 		defer c.close()
-		c.setQueue(QueueSettings{Kinds: &[]KindLimit{{Kind: "build", Concurrency: 2, NodeConcurrency: 1}}})
+		c.setQueue(wire.QueueSettings{Kinds: &[]wire.KindLimit{{Kind: "build", Concurrency: 2, NodeConcurrency: 1}}})
 		ids := c.submitMany(1, 12)
 		time.Sleep(5 * time.Second)
 		at := func() (all, most int) {
@@ -147,12 +148,12 @@ func TestQueueKindLimits(t *testing.T) {
 		if all, most := at(); all != 2 || most != 1 {
 			t.Errorf("%d are owned, %d by one node, want 2 and 1", all, most)
 		}
-		c.setQueue(QueueSettings{Kinds: &[]KindLimit{{Kind: "build", NodeConcurrency: 2}}})
+		c.setQueue(wire.QueueSettings{Kinds: &[]wire.KindLimit{{Kind: "build", NodeConcurrency: 2}}})
 		time.Sleep(time.Second)
 		if all, most := at(); all != 6 || most != 2 {
 			t.Errorf("after the limit was raised %d are owned, %d by one node, want 6 and 2", all, most)
 		}
-		c.setQueue(QueueSettings{Kinds: &[]KindLimit{}, Concurrency: new(7)})
+		c.setQueue(wire.QueueSettings{Kinds: &[]wire.KindLimit{}, Concurrency: new(7)})
 		time.Sleep(time.Second)
 		if all, _ := at(); all != 7 {
 			t.Errorf("with a limit of 7 for the queue %d are owned", all)
@@ -167,20 +168,20 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
-		c.setQueue(QueueSettings{Paused: new(true)})
+		c.setQueue(wire.QueueSettings{Paused: new(true)})
 		ids := c.submitMany(1, 8)
 		time.Sleep(time.Second)
 		last := ids[7]
-		if _, err := c.nodes[1].node.SetClass(t.Context(), last, "critical"); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "n0") {
+		if _, err := c.nodes[1].node.SetClass(t.Context(), last, "critical"); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "n0") {
 			t.Errorf("away from the home: %v", err)
 		}
-		if _, err := c.nodes[0].node.SetClass(t.Context(), last, "urgent"); !errors.Is(err, ErrInvalid) {
+		if _, err := c.nodes[0].node.SetClass(t.Context(), last, "urgent"); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("an invalid class: %v", err)
 		}
 		if task, err := c.nodes[0].node.SetClass(t.Context(), last, "critical"); err != nil || task.Class != "critical" {
 			t.Errorf("the task has class %s: %v", task.Class, err)
 		}
-		other := QueueSettings{Home: "here"}
+		other := wire.QueueSettings{Home: "here"}
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "night", other); err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +201,7 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 		if again, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "night"); err != nil || again.ID != s.ID || !again.Known {
 			t.Errorf("a repeated call: %+v, %v, want the same successor", again, err)
 		}
-		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "build"); !errors.Is(err, ErrRefused) {
+		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "build"); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("a task that moved to another queue: %v", err)
 		}
 		c.nodes[0].crash()
@@ -214,7 +215,7 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 		if task, err := c.nodes[2].node.Task(t.Context(), last); err != nil || task.Class != "critical" {
 			t.Errorf("at its new home the task has class %s: %v", task.Class, err)
 		}
-		one := QueueSettings{Concurrency: new(1), Paused: new(false)}
+		one := wire.QueueSettings{Concurrency: new(1), Paused: new(false)}
 		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", one); err != nil {
 			t.Fatal(err)
 		}
@@ -233,7 +234,7 @@ func TestRedriveReturnsToItsQueue(t *testing.T) {
 		defer c.close()
 		c.serveFailing(c.nodes[0])
 		c.serveFailing(c.nodes[1])
-		s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "fails"})
+		s, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "fails"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -277,7 +278,7 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 		c.serveFailing(c.nodes[0])
 		c.serveFailing(c.nodes[1])
 		inLane := func(kind string) string {
-			s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: kind, Order: "repo", OnDead: "block"})
+			s, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: kind, Order: "repo", OnDead: "block"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -286,13 +287,13 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 		}
 		died, next := inLane("fails"), inLane("build")
 		q, err := c.nodes[0].node.Queue(t.Context(), "build")
-		if err != nil || len(q.Blocked) != 1 || q.Blocked[0] != (BlockedLane{Key: "repo", Origin: "n1", Died: died, Waiting: 1}) {
+		if err != nil || len(q.Blocked) != 1 || q.Blocked[0] != (wire.BlockedLane{Key: "repo", Origin: "n1", Died: died, Waiting: 1}) {
 			t.Fatalf("blocked are %+v: %v", q.Blocked, err)
 		}
 		if b, err := c.nodes[0].node.Why(t.Context(), next); err != nil || b.Fix != "balefire-node queue unblock build repo" {
 			t.Errorf("why: %+v, %v", b, err)
 		}
-		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, ErrRefused) {
+		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("away from the home: %v", err)
 		}
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n1"); err != nil {
@@ -302,7 +303,7 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); err != nil {
 			t.Error(err)
 		}
-		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, ErrNotFound) {
+		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("unblocked twice: %v", err)
 		}
 		c.waitAll(1, []string{next}, time.Minute)
@@ -336,7 +337,7 @@ func TestQueueHandlerReportsProgress(t *testing.T) {
 			t.Fatalf("started %d times", len(first))
 		}
 		owner, other := c.nodes[first[0].place].node, c.nodes[1-first[0].place].node
-		if err := other.Progress(t.Context(), ref); !errors.Is(err, ErrNotFound) {
+		if err := other.Progress(t.Context(), ref); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("on a node that does not run it: %v", err)
 		}
 		for range 2 {
@@ -352,7 +353,7 @@ func TestQueueHandlerReportsProgress(t *testing.T) {
 		if all := runs(); len(all) != 2 {
 			t.Errorf("started %d times, want a second start after it stopped reporting", len(all))
 		}
-		if err := owner.Progress(t.Context(), "build"); !errors.Is(err, ErrInvalid) {
+		if err := owner.Progress(t.Context(), "build"); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("an invalid id: %v", err)
 		}
 	})
@@ -392,7 +393,7 @@ func TestHandlerBoundsAttemptsOfAQueuedTask(t *testing.T) {
 					}
 					s.node.gossip.Describe()
 				}
-				got, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "strict", Bounds: Bounds{Retries: tt.asks}})
+				got, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "strict", Bounds: wire.Bounds{Retries: tt.asks}})
 				if err != nil {
 					t.Fatal(err)
 				}

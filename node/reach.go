@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/route"
+	"github.com/balefire/balefire/wire"
 )
 
 // netConfig returns the configuration of the transport: the settings and the hooks of
@@ -76,7 +77,7 @@ func parseSeeds(seeds []string) (all []transport.Contact, err error) {
 		addr, id, _ := strings.Cut(s, "/p2p/")
 		p, err := proto.ParsePeerID(id)
 		if err != nil {
-			return nil, fmt.Errorf("%w: net.seeds: %.150q: %w: write ADDRESS/p2p/ID", ErrInvalid, s, err)
+			return nil, fmt.Errorf("%w: net.seeds: %.150q: %w: write ADDRESS/p2p/ID", wire.ErrInvalid, s, err)
 		}
 		all = append(all, transport.Contact{Peer: p, Addrs: []string{addr}})
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // A gatedHandler ends when its gate is opened.
@@ -29,7 +30,7 @@ func (s *simNode) stateCounts() map[string]int { return byName(s.node.outbox.Sta
 
 func (s *simNode) send(t *testing.T, to *simNode, kind string) {
 	t.Helper()
-	if _, err := s.node.Submit(t.Context(), Request{Target: to.name, Kind: kind}); err != nil {
+	if _, err := s.node.Submit(t.Context(), wire.Request{Target: to.name, Kind: kind}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -48,7 +49,7 @@ func TestKindsAreAnnouncedAtOnce(t *testing.T) {
 				t.Errorf("the peer knows %v: %v, want %v", m.Kinds, err, want)
 			}
 		}
-		if err := b.node.AddHandler(t.Context(), allow("fresh", TypeDiscard)); err != nil {
+		if err := b.node.AddHandler(t.Context(), allow("fresh", wire.TypeDiscard)); err != nil {
 			t.Fatal(err)
 		}
 		knows(true)
@@ -75,7 +76,7 @@ func TestNewHandlerWakesWaitingTasks(t *testing.T) {
 			t.Fatalf("before the handler is added: %v", got)
 		}
 		for _, s := range w.nodes {
-			spec := allow("later", TypeDiscard)
+			spec := allow("later", wire.TypeDiscard)
 			spec.Allow = []string{"role:send"}
 			if err := s.node.AddHandler(t.Context(), spec); err != nil {
 				t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // A name is looked up in the whole address book, so the peer of a name is cached
@@ -57,16 +58,16 @@ func (n *Node) recipient(target string) (*transport.Peer, error) {
 		return n.recipient(home.String())
 	}
 	if what, _, ok := strings.Cut(target, ":"); ok && what == "agent" || target == "all" {
-		return nil, fmt.Errorf("%w: target %.60q: use the name or id of a peer", ErrInvalid, target)
+		return nil, fmt.Errorf("%w: target %.60q: use the name or id of a peer", wire.ErrInvalid, target)
 	}
 	p, err := n.namedPeer(target)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", ErrNotFound, err)
+		return nil, fmt.Errorf("%w: %w", wire.ErrNotFound, err)
 	case p.Blocked:
-		return nil, fmt.Errorf("%w: %s is blocked here: balefire-node peers unblock %s", ErrDenied, p.Name, p.Name)
+		return nil, fmt.Errorf("%w: %s is blocked here: balefire-node peers unblock %s", wire.ErrDenied, p.Name, p.Name)
 	case len(p.KeyRecord.Public) == 0:
-		return nil, fmt.Errorf("%w: the sealing key of %s is not known yet: the node learns it when it connects to %[2]s", ErrRefused, p.Name)
+		return nil, fmt.Errorf("%w: the sealing key of %s is not known yet: the node learns it when it connects to %[2]s", wire.ErrRefused, p.Name)
 	}
 	return p, nil
 }

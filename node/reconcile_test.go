@@ -14,13 +14,14 @@ import (
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // onlyNode lets only one node work on the queue, with limit tasks at a time.
 func (c *cluster) onlyNode(place, limit int) {
 	c.t.Helper()
-	rules := []MemberRule{{Node: c.nodes[place].name, Concurrency: limit}}
-	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", QueueSettings{MemberRules: &rules}); err != nil {
+	rules := []wire.MemberRule{{Node: c.nodes[place].name, Concurrency: limit}}
+	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -34,12 +35,12 @@ func TestRecoverTakesBackLostLeases(t *testing.T) {
 		c.onlyNode(2, 5)
 		home := c.nodes[0].node
 		ids := c.submitMany(1, 4)
-		once, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce})
+		once, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce.Name()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
-		if _, err := home.RecoverLeases(t.Context(), "n2", true); !errors.Is(err, ErrRefused) {
+		if _, err := home.RecoverLeases(t.Context(), "n2", true); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("for a live node: %v", err)
 		}
 		c.Partition([]int{0, 1}, []int{2})
@@ -83,7 +84,7 @@ func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 		}
 		owner.gossip.Describe()
 		for range 2 { // one runs, the other waits
-			if _, err := c.nodes[0].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "slow"}); err != nil {
+			if _, err := c.nodes[0].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "slow"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -103,7 +104,7 @@ func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 		}
 		lost := time.Now()
 		c.await(2*scanEvery+time.Second, "the lease to be returned", func() bool {
-			return slices.ContainsFunc(c.nodes[0].node.OwnershipEvents(t.Context(), 0, maxOwnershipEvents), func(e OwnershipEvent) bool {
+			return slices.ContainsFunc(c.nodes[0].node.OwnershipEvents(t.Context(), 0, maxOwnershipEvents), func(e wire.OwnershipEvent) bool {
 				return e.Task == ids[0] && e.Kind == "released"
 			})
 		})
@@ -151,7 +152,7 @@ func TestIsolatedNodeTakesNothing(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		home, alone := c.nodes[0], c.nodes[2].node
-		id, err := proto.ParseTaskID(c.submitSlowly(1, func(r *Request) { r.Require = []string{"nobody=has"} })[0])
+		id, err := proto.ParseTaskID(c.submitSlowly(1, func(r *wire.Request) { r.Require = []string{"nobody=has"} })[0])
 		if err != nil {
 			t.Fatal(err)
 		}

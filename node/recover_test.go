@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/wire"
 )
 
 // Every command has one start and one end in the audit; a command interrupted by a crash
@@ -16,9 +17,9 @@ func TestAuditHasOneEndForEachRun(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}}), "FAILED")
+	a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}}), "FAILED")
 	gate := filepath.Join(t.TempDir(), "gate")
-	cut := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "until test -e " + gate + "; do sleep 0.1; done"}})
+	cut := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "until test -e " + gate + "; do sleep 0.1; done"}})
 	eventually(t, func() bool {
 		task, err := b.Task(t.Context(), cut)
 		return err == nil && task.State == "RUNNING"

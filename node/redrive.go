@@ -10,31 +10,32 @@ import (
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // Retry redrives an ended task: it submits a new task with a new id, the same content
 // and idempotency key, and a fresh time to live. The content of a task that succeeded is
 // no longer stored.
-func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
+func (n *Node) Retry(ctx context.Context, ref string) (wire.Submitted, error) {
 	n.redriving.Lock() // of two concurrent calls the second one fails
 	defer n.redriving.Unlock()
 	id, role, rec, err := n.find(ref)
 	if err != nil {
-		return Submitted{}, err
+		return wire.Submitted{}, err
 	}
 	switch {
-	case role == RoleOwner:
-		return Submitted{}, fmt.Errorf("%w: a task can only be redriven at its home: run this on %s", ErrRefused, n.view(id, role, rec).Peer)
+	case role == wire.RoleOwner:
+		return wire.Submitted{}, fmt.Errorf("%w: a task can only be redriven at its home: run this on %s", wire.ErrRefused, n.view(id, role, rec).Peer)
 	case !rec.GetState().Terminal():
-		return Submitted{}, fmt.Errorf("%w: task %s is %s: only an ended task can be redriven", ErrRefused, id, rec.GetState().Name())
+		return wire.Submitted{}, fmt.Errorf("%w: task %s is %s: only an ended task can be redriven", wire.ErrRefused, id, rec.GetState().Name())
 	case rec.GetRedrivenAs() != "":
-		return Submitted{}, fmt.Errorf("%w: task %s was already redriven as %s", ErrRefused, id, rec.GetRedrivenAs())
+		return wire.Submitted{}, fmt.Errorf("%w: task %s was already redriven as %s", wire.ErrRefused, id, rec.GetRedrivenAs())
 	}
 	as, there, err := n.outbox.RedrivenAs(id) // the process may have died after creating it
 	if err != nil {
-		return Submitted{}, err
+		return wire.Submitted{}, err
 	}
-	var s Submitted
+	var s wire.Submitted
 	if there {
 		s = n.existingTask(as, s)
 	} else if s, as, err = n.resubmit(ctx, id, rec); err != nil {
@@ -48,13 +49,13 @@ func (n *Node) Retry(ctx context.Context, ref string) (Submitted, error) {
 
 // resubmit submits the request of an ended task again. The commit of the new task
 // records the old one.
-func (n *Node) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record) (s Submitted, as proto.TaskID, err error) {
+func (n *Node) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record) (s wire.Submitted, as proto.TaskID, err error) {
 	r, done, err := n.rebuildRequest(id, rec)
 	if err != nil {
 		return s, as, err
 	}
 	defer done()
-	if s, err = n.Submit(ctx, r); err != nil {
+	if s, err = n.submit(ctx, r); err != nil {
 		return s, as, err
 	}
 	if as, err = proto.ParseTaskID(s.ID); err != nil {
@@ -64,28 +65,28 @@ func (n *Node) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record)
 }
 
 // rebuildRequest reconstructs the request of an ended task.
-func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (Request, func(), error) {
+func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (*repeated, func(), error) {
 	st, err := n.outbox.Stored(id)
 	if err != nil || st.GetEnvelope() == nil {
-		return Request{}, nil, fmt.Errorf("%w: the content of %s is no longer stored: submit it again", ErrRefused, id)
+		return nil, nil, fmt.Errorf("%w: the content of %s is no longer stored: submit it again", wire.ErrRefused, id)
 	}
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {
-		return Request{}, nil, err
+		return nil, nil, err
 	}
 	_, _, streamed := h.Stream()
 	if rec.GetBodyBlob() != "" && !streamed {
 		if st.Envelope.Body, err = readBlob(n.storage.blobs, rec.GetBodyBlob()); err != nil {
-			return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
+			return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
 		}
 	}
 	plain, err := identity.OpenWith([32]byte(st.GetKey()), st.GetEnvelope(), &h)
 	if err != nil {
-		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
+		return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
 	c := new(proto.Content)
 	if err := proto.Decode(plain, c); err != nil {
-		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
+		return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
 	target := rec.GetTarget() // as given in the request, so that its digest stays the same
 	if strings.HasPrefix(target, queuePrefix) {
@@ -93,19 +94,19 @@ func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (Request, func
 	} else if p, err := n.book.Find(target); err != nil || p.Peer != h.Target {
 		target = h.Target.String() // the peer was forgotten, or the name belongs to another peer now
 	}
-	r := Request{
-		Target: target, Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
+	r := &repeated{of: id, delegates: c.GetVouchers(), Request: wire.Request{
+		Target: target, Kind: c.GetKind(), Class: c.GetClass().Name(), Mode: c.GetMode().Name(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
-		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(), RedriveOf: id,
-		Bounds:   Bounds{Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64))},
-		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, delegates: c.GetVouchers(),
-	}
+		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(),
+		Bounds:   wire.Bounds{Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64))},
+		Affinity: wire.Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()},
+	}}
 	if !streamed {
 		return r, func() {}, nil
 	}
 	body, err := openSealed(n.storage.blobs, rec.GetBodyBlob(), [32]byte(st.GetKey()), h.Suite, proto.WhatTask)
 	if err != nil {
-		return Request{}, nil, fmt.Errorf("redrive %s: %w", id, err)
+		return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
 	r.Stream = io.Reader(body)
 	return r, func() { body.Close() }, nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // After a redrive the idempotency key stays bound to its request: the same request
@@ -17,7 +18,7 @@ func TestRedriveLeavesTheKeyWithItsRequest(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	r := Request{Target: b.keys.Peer().String(), Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: "k"}
+	r := wire.Request{Target: b.keys.Peer().String(), Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: "k"}
 	id := a.submit(t, r)
 	a.waitEnd(t, id, "FAILED")
 	again, err := a.Retry(t.Context(), id)
@@ -37,8 +38,8 @@ func TestRootOfAnotherMeshAdmitsNobody(t *testing.T) {
 	if _, err := identity.CreateRoot(filepath.Join(b.cfg.Dir, identityDir)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Invite(t.Context(), InviteOptions{}); !errors.Is(err, ErrDenied) {
-		t.Errorf("invite: %v, want %v", err, ErrDenied)
+	if _, err := b.Invite(t.Context(), wire.InviteOptions{}); !errors.Is(err, wire.ErrDenied) {
+		t.Errorf("invite: %v, want %v", err, wire.ErrDenied)
 	}
 }
 
@@ -60,7 +61,7 @@ func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"", "k"} {
-		id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: key})
+		id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: key})
 		a.waitEnd(t, id, "FAILED")
 		dying.Store(true)
 		first, err := a.Retry(t.Context(), id)
@@ -77,7 +78,7 @@ func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 		if old, err := a.Task(t.Context(), id); err != nil || old.RedrivenAs != first.ID {
 			t.Errorf("key %q: the old task is redriven as %q, %v", key, old.RedrivenAs, err)
 		}
-		if _, err := a.Retry(t.Context(), id); !errors.Is(err, ErrRefused) {
+		if _, err := a.Retry(t.Context(), id); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("key %q: a third time: %v", key, err)
 		}
 		tid, err := proto.ParseTaskID(id)

@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 const day = 24 * time.Hour
@@ -37,7 +38,7 @@ func newSleepingMesh(t *testing.T) (*simMesh, *sleepClock) {
 		s.halt()
 		c.attach(s)
 		s.start()
-		spec := allow("echo", TypeEcho)
+		spec := allow("echo", wire.TypeEcho)
 		spec.Allow = []string{"role:send"}
 		if err := s.node.AddHandler(t.Context(), spec); err != nil {
 			t.Fatal(err)
@@ -63,7 +64,7 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 			}
 		}
 		submit := func() string {
-			s, err := a.node.Submit(t.Context(), Request{Target: b.name, Kind: "echo", Body: []byte("x"), TTL: 29 * day})
+			s, err := a.node.Submit(t.Context(), wire.Request{Target: b.name, Kind: "echo", Body: []byte("x"), TTL: 29 * day})
 			if err != nil {
 				t.Fatal(err)
 			}

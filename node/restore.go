@@ -17,6 +17,7 @@ import (
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/journal"
 	"github.com/balefire/balefire/store/nuts"
+	"github.com/balefire/balefire/wire"
 )
 
 // The folders of a restore, next to the store. The copy gets the second name once it is
@@ -111,7 +112,7 @@ func engineOfSnapshot(dir string) (string, error) {
 	if found, _ := filepath.Glob(filepath.Join(dir, "MANIFEST-*")); len(found) > 0 {
 		return EnginePebble, nil
 	}
-	return "", fmt.Errorf("%w: %s is not a snapshot of a store: name the folder that store snapshot wrote", ErrInvalid, dir)
+	return "", fmt.Errorf("%w: %s is not a snapshot of a store: name the folder that store snapshot wrote", wire.ErrInvalid, dir)
 }
 
 // lastWrite returns the latest time at which the store being replaced may have been
@@ -154,7 +155,7 @@ func copyTree(dst, src string) error {
 			}
 			return syncDir(filepath.Dir(at))
 		case !d.Type().IsRegular():
-			return fmt.Errorf("%w: %s is not a regular file", ErrInvalid, path)
+			return fmt.Errorf("%w: %s is not a regular file", wire.ErrInvalid, path)
 		}
 		if err := copyFile(at, path); err != nil {
 			return err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // A restoreTest is the state of two nodes after snapshots of their stores were taken:
@@ -33,7 +34,7 @@ func newRestoreTest(t *testing.T, engine string) *restoreTest {
 	dir := t.TempDir()
 	p := &restoreTest{a: a, b: b, marks: filepath.Join(dir, "marks"), snaps: [2]string{filepath.Join(dir, "snap-a"), filepath.Join(dir, "snap-b")}}
 	gate := filepath.Join(dir, "gate")
-	mark := HandlerSpec{
+	mark := wire.HandlerSpec{
 		Kind: "mark", Allow: []string{"peer:a"}, OnCrash: "retry", Concurrency: 1,
 		Exec: []string{"/bin/sh", "-c", fmt.Sprintf("echo $BALEFIRE_TASK_ID >> %s; while [ ! -e %s ]; do sleep 0.02; done", p.marks, gate)},
 	}
@@ -45,9 +46,9 @@ func newRestoreTest(t *testing.T, engine string) *restoreTest {
 	}
 	add("mark")
 	for range 3 {
-		p.accepted = append(p.accepted, a.submit(t, Request{Target: "b", Kind: "mark"}))
+		p.accepted = append(p.accepted, a.submit(t, wire.Request{Target: "b", Kind: "mark"}))
 	}
-	p.waiting = a.submit(t, Request{Target: "b", Kind: "later"})
+	p.waiting = a.submit(t, wire.Request{Target: "b", Kind: "later"})
 	eventually(t, func() bool {
 		for i, id := range append(p.accepted, p.waiting) {
 			task, err := a.Task(t.Context(), id)
@@ -67,7 +68,7 @@ func newRestoreTest(t *testing.T, engine string) *restoreTest {
 		t.Fatal(err)
 	}
 	add("later")
-	p.after = a.submit(t, Request{Target: "b", Kind: "mark"})
+	p.after = a.submit(t, wire.Request{Target: "b", Kind: "mark"})
 	for _, id := range append(p.accepted, p.waiting, p.after) {
 		a.waitEnd(t, id, "SUCCESS")
 	}
@@ -103,7 +104,7 @@ func (rt *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode
 	t.Helper()
 	a, b := start(t, rt.a.cfg), start(t, rt.b.cfg)
 	eventually(t, func() bool { return settled(a, b) }, func() string {
-		page, err := a.Tasks(t.Context(), Query{})
+		page, err := a.Tasks(t.Context(), wire.Query{})
 		text := fmt.Sprintf("the nodes do not settle: %d accepted, %d results, %v", inCustody(b), b.outbox.Results(), err)
 		for _, task := range page.Items {
 			text += fmt.Sprintf("\n%s %s %s", task.ID, task.State, task.Reason)
@@ -116,7 +117,7 @@ func (rt *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode
 	if a.outbox.Boot() <= rt.boots[0] || b.outbox.Boot() <= rt.boots[1] {
 		t.Errorf("boot numbers %d and %d, before %v", a.outbox.Boot(), b.outbox.Boot(), rt.boots)
 	}
-	a.waitEnd(t, a.submit(t, Request{Target: "b", Kind: "mark"}), "SUCCESS")
+	a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "mark"}), "SUCCESS")
 }
 
 // freeAddr returns an address that a node can use at every start.
@@ -248,7 +249,7 @@ func TestRestoreRefusesBadSnapshots(t *testing.T) {
 	if _, err := RestoreStore(cfg, p.snaps[1], ""); err == nil {
 		t.Error("the store of a running node was replaced")
 	}
-	if !slices.ContainsFunc(running.Handlers(), func(h Handler) bool { return h.Kind == "later" }) {
+	if !slices.ContainsFunc(running.Handlers(), func(h wire.Handler) bool { return h.Kind == "later" }) {
 		t.Error("the store has lost a handler that was added after the snapshot")
 	}
 }
@@ -299,11 +300,11 @@ func TestRestoredOwnerReportsUnknownStarts(t *testing.T) {
 // becomes a dead letter at the restored home of its queue.
 func TestRestoredHomeStartsNothingTwice(t *testing.T) {
 	a, _ := pair(t, nil)
-	if _, err := a.SetQueue(t.Context(), "q", QueueSettings{Home: "here"}); err != nil {
+	if _, err := a.SetQueue(t.Context(), "q", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
-	once := a.submit(t, Request{Target: "queue:q", Kind: "nobody", Mode: proto.AtMostOnce})
-	often := a.submit(t, Request{Target: "queue:q", Kind: "nobody"})
+	once := a.submit(t, wire.Request{Target: "queue:q", Kind: "nobody", Mode: proto.AtMostOnce.Name()})
+	often := a.submit(t, wire.Request{Target: "queue:q", Kind: "nobody"})
 	eventually(t, func() bool { return inCustody(a) == 2 }, func() string { return "the queue has not accepted them" })
 	snap := filepath.Join(t.TempDir(), "snap")
 	if err := a.Snapshot(t.Context(), snap, ""); err != nil {

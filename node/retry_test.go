@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A result that its home cannot store at the moment is offered again (I13): only one
@@ -14,7 +15,7 @@ func TestUnstorableResultIsOfferedAgain(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "sleep 0.3; head -c 400000 /dev/zero"}})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "sleep 0.3; head -c 400000 /dev/zero"}})
 	tid, err := proto.ParseTaskID(id)
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +34,7 @@ func TestRedriveHappensOnce(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	id := a.submit(t, Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}})
 	a.waitEnd(t, id, "FAILED")
 	won := make(chan bool, 8)
 	for range 8 {

@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/ownership/schedule"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // firings returns the due times of a schedule's tasks in the records of the nodes, with
@@ -22,7 +23,7 @@ func (c *cluster) firings(name string) map[string]int {
 	c.t.Helper()
 	times := map[string]int{}
 	for _, s := range c.nodes {
-		page, err := s.node.Tasks(c.t.Context(), Query{Role: RoleHome, Limit: 1000})
+		page, err := s.node.Tasks(c.t.Context(), wire.Query{Role: wire.RoleHome, Limit: 1000})
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -50,9 +51,9 @@ func (c *cluster) wantFirings(name string, n int) {
 }
 
 // addSchedule adds a schedule at n0.
-func (c *cluster) addSchedule(name, cron string, change func(*ScheduleSpec)) {
+func (c *cluster) addSchedule(name, cron string, change func(*wire.ScheduleSpec)) {
 	c.t.Helper()
-	s := ScheduleSpec{Queue: "build", Name: name, Cron: cron, ScheduledTask: ScheduledTask{Kind: "build"}}
+	s := wire.ScheduleSpec{Queue: "build", Name: name, Cron: cron, ScheduledTask: wire.ScheduledTask{Kind: "build"}}
 	if change != nil {
 		change(&s)
 	}
@@ -111,7 +112,7 @@ func TestScheduleCreatesTasks(t *testing.T) {
 		}
 		time.Sleep(20 * time.Minute)
 		c.wantFirings("often", 3)
-		if err := c.nodes[0].node.RemoveSchedule(t.Context(), "build", "often"); !errors.Is(err, ErrNotFound) {
+		if err := c.nodes[0].node.RemoveSchedule(t.Context(), "build", "often"); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("removed twice: %v", err)
 		}
 		c.addSchedule("often", "*/10 * * * *", nil)
@@ -322,7 +323,7 @@ func TestReaddedScheduleIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.handOffBetween(second, c.nodes[1])
-		spec := ScheduleSpec{Queue: "build", Name: "often", Cron: "@hourly", ScheduledTask: ScheduledTask{Kind: "build"}}
+		spec := wire.ScheduleSpec{Queue: "build", Name: "often", Cron: "@hourly", ScheduledTask: wire.ScheduledTask{Kind: "build"}}
 		if _, err := c.nodes[1].node.AddSchedule(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
@@ -384,29 +385,29 @@ func TestInvalidScheduleIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
 		defer c.close()
-		good := ScheduleSpec{Queue: "build", Name: "n", Cron: "@daily", ScheduledTask: ScheduledTask{Kind: "build"}}
-		for name, change := range map[string]func(*ScheduleSpec){
-			"cron":   func(s *ScheduleSpec) { s.Cron = "soon" },
-			"zone":   func(s *ScheduleSpec) { s.Zone = "Mars/Base" },
-			"name":   func(s *ScheduleSpec) { s.Name = "A B" },
-			"kind":   func(s *ScheduleSpec) { s.Kind = "" },
-			"missed": func(s *ScheduleSpec) { s.Missed = "later" },
-			"cap":    func(s *ScheduleSpec) { s.MissedCap = 1001 },
-			"ttl":    func(s *ScheduleSpec) { s.TTL = "-1h" },
-			"size":   func(s *ScheduleSpec) { s.Body = make([]byte, maxScheduled) },
-			"label":  func(s *ScheduleSpec) { s.Require = []string{""} },
+		good := wire.ScheduleSpec{Queue: "build", Name: "n", Cron: "@daily", ScheduledTask: wire.ScheduledTask{Kind: "build"}}
+		for name, change := range map[string]func(*wire.ScheduleSpec){
+			"cron":   func(s *wire.ScheduleSpec) { s.Cron = "soon" },
+			"zone":   func(s *wire.ScheduleSpec) { s.Zone = "Mars/Base" },
+			"name":   func(s *wire.ScheduleSpec) { s.Name = "A B" },
+			"kind":   func(s *wire.ScheduleSpec) { s.Kind = "" },
+			"missed": func(s *wire.ScheduleSpec) { s.Missed = "later" },
+			"cap":    func(s *wire.ScheduleSpec) { s.MissedCap = 1001 },
+			"ttl":    func(s *wire.ScheduleSpec) { s.TTL = "-1h" },
+			"size":   func(s *wire.ScheduleSpec) { s.Body = make([]byte, maxScheduled) },
+			"label":  func(s *wire.ScheduleSpec) { s.Require = []string{""} },
 		} {
 			s := good
 			change(&s)
-			if _, err := c.nodes[0].node.AddSchedule(t.Context(), s); !errors.Is(err, ErrInvalid) {
+			if _, err := c.nodes[0].node.AddSchedule(t.Context(), s); !errors.Is(err, wire.ErrInvalid) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if _, err := c.nodes[1].node.AddSchedule(t.Context(), good); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "n0") {
+		if _, err := c.nodes[1].node.AddSchedule(t.Context(), good); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "n0") {
 			t.Errorf("away from the home: %v", err)
 		}
 		c.addSchedule("n", "@daily", nil)
-		if _, err := c.nodes[0].node.AddSchedule(t.Context(), good); !errors.Is(err, ErrRefused) {
+		if _, err := c.nodes[0].node.AddSchedule(t.Context(), good); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("a second one with that name: %v", err)
 		}
 	})
@@ -420,8 +421,8 @@ func TestMissedRunsWhileTheHomeIsDown(t *testing.T) {
 		defer c.close()
 		alignClock()
 		c.addSchedule("skip", "*/10 * * * *", nil)
-		c.addSchedule("once", "*/10 * * * *", func(s *ScheduleSpec) { s.Missed = "run-once" })
-		c.addSchedule("all", "*/10 * * * *", func(s *ScheduleSpec) { s.Missed, s.MissedCap = "run-all", 4 })
+		c.addSchedule("once", "*/10 * * * *", func(s *wire.ScheduleSpec) { s.Missed = "run-once" })
+		c.addSchedule("all", "*/10 * * * *", func(s *wire.ScheduleSpec) { s.Missed, s.MissedCap = "run-all", 4 })
 		time.Sleep(10*time.Minute + time.Second)
 		c.nodes[0].crash()
 		time.Sleep(time.Hour + 5*time.Minute) // six due times pass
@@ -524,7 +525,7 @@ func TestScheduleDelegatesMustBeAllowed(t *testing.T) {
 		defer c.close()
 		c.servePrivate(c.nodes[2], "peer:n1")
 		alignClock()
-		c.addSchedule("often", "*/10 * * * *", func(s *ScheduleSpec) { s.Kind = "private" })
+		c.addSchedule("often", "*/10 * * * *", func(s *wire.ScheduleSpec) { s.Kind = "private" })
 		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n1"); err != nil {
 			t.Fatal(err)
 		}
@@ -537,7 +538,7 @@ func TestScheduleDelegatesMustBeAllowed(t *testing.T) {
 		if task, err := c.nodes[1].node.Task(t.Context(), all[0].LastTask); err != nil || proto.TaskState(proto.TaskState_value["TASK_STATE_"+task.State]).Terminal() {
 			t.Errorf("n0 got n1 to request what n0 may not: %s, %v", task.State, err)
 		}
-		s, err := c.nodes[1].node.Submit(t.Context(), Request{Target: "queue:build", Kind: "private"})
+		s, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "private"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -669,7 +670,7 @@ func TestForgedScheduleIsRefused(t *testing.T) {
 		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("a node that was never the home of the queue handed over %+v: %v", all, err)
 		}
-		c.addSchedule("n", "@daily", func(s *ScheduleSpec) { s.Kind = "mine" })
+		c.addSchedule("n", "@daily", func(s *wire.ScheduleSpec) { s.Kind = "mine" })
 		if err := send(good(), proto.TypeSchedule); err != nil {
 			t.Error(err)
 		}

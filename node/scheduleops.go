@@ -8,47 +8,8 @@ import (
 
 	"github.com/balefire/balefire/ownership/schedule"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
-
-// A Schedule creates a task for a queue each time that it is due.
-type Schedule struct {
-	ScheduleSpec
-	Paused   bool       `json:"paused,omitempty" doc:"creates no tasks"`
-	Next     *time.Time `json:"next,omitempty" doc:"next due time"`
-	Last     *time.Time `json:"last,omitempty" doc:"due time of the newest task"`
-	LastTask string     `json:"last_task,omitempty" doc:"id of that task"`
-	Fired    uint64     `json:"fired" doc:"tasks created"`
-	Skipped  uint64     `json:"skipped" doc:"due times without a task"`
-	Going    string     `json:"going,omitempty" doc:"new home of its queue, which has not confirmed the move yet"`
-	Problem  string     `json:"problem,omitempty" doc:"why the newest task could not be created"`
-}
-
-// A ScheduleSpec is the definition of a schedule.
-type ScheduleSpec struct {
-	Queue     string `json:"queue" minLength:"1" maxLength:"63"`
-	Name      string `json:"name" minLength:"1" maxLength:"63" doc:"unique in its queue"`
-	Cron      string `json:"cron" minLength:"1" maxLength:"128" doc:"minute hour day month weekday, or a word such as @daily"`
-	Zone      string `json:"zone,omitempty" maxLength:"128" doc:"IANA name of the time zone for cron; default UTC"`
-	Missed    string `json:"missed,omitempty" enum:"skip,run-once,run-all" doc:"what to do about due times missed while the home was down; default skip"`
-	MissedCap int    `json:"missed_cap,omitempty" doc:"for run-all: how many of the newest missed times get a task; default 10, at most 1000"`
-	ScheduledTask
-}
-
-// A ScheduledTask defines the tasks of a schedule.
-type ScheduledTask struct {
-	Kind    string            `json:"kind" minLength:"1" maxLength:"128" doc:"kind of the handler"`
-	Class   string            `json:"class,omitempty" enum:"critical,high,normal,low" doc:"default normal"`
-	TTL     string            `json:"ttl,omitempty" example:"24h" doc:"time after which it must not start; default 168h, at most 720h"`
-	Order   string            `json:"order,omitempty" maxLength:"256" doc:"ordering key: tasks with the same key run one after the other"`
-	OnDead  string            `json:"on_dead,omitempty" enum:"skip,block" doc:"what happens to later tasks with its ordering key if it becomes a dead letter; default skip"`
-	Args    []string          `json:"args,omitempty" maxItems:"256"`
-	Body    []byte            `json:"body,omitempty" doc:"input of the handler; at most 32 KiB including the rest of the schedule"`
-	Type    string            `json:"type,omitempty" maxLength:"255" doc:"content type of the body"`
-	Labels  map[string]string `json:"labels,omitempty" doc:"arbitrary labels to find the tasks by"`
-	Require []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the executing node must have"`
-	Prefer  []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that the executing node should have"`
-	Retries uint32            `json:"retries,omitempty" doc:"maximum number of attempts; default: that of the handler"`
-}
 
 var missedNames = map[string]proto.MissedRuns{
 	"": proto.MissedSkip, "skip": proto.MissedSkip,
@@ -59,8 +20,8 @@ const defaultMissedCap = 10
 
 // Schedules lists the schedules stored on this node by queue and name: those of the
 // queues whose home is here, and those that are moving to another home.
-func (n *Node) Schedules(ctx context.Context) ([]Schedule, error) {
-	out := []Schedule{}
+func (n *Node) Schedules(ctx context.Context) ([]wire.Schedule, error) {
+	out := []wire.Schedule{}
 	err := n.schedules.do(ctx, func() {
 		for _, id := range n.schedules.sorted() {
 			if m := n.schedules.all[id]; !m.Gone {
@@ -71,10 +32,10 @@ func (n *Node) Schedules(ctx context.Context) ([]Schedule, error) {
 	return out, err
 }
 
-func (n *Node) scheduleView(m *proto.Schedule) Schedule {
+func (n *Node) scheduleView(m *proto.Schedule) wire.Schedule {
 	c := m.GetTask()
-	v := Schedule{
-		ScheduleSpec: ScheduleSpec{Queue: m.Queue, Name: m.Name, Cron: m.Cron, Zone: m.Zone, MissedCap: int(m.MissedCap), ScheduledTask: ScheduledTask{
+	v := wire.Schedule{
+		ScheduleSpec: wire.ScheduleSpec{Queue: m.Queue, Name: m.Name, Cron: m.Cron, Zone: m.Zone, MissedCap: int(m.MissedCap), ScheduledTask: wire.ScheduledTask{
 			Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: (time.Duration(m.TtlMs) * time.Millisecond).String(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(),
 			Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Require: c.GetRequire(), Prefer: c.GetPrefer(), Retries: c.GetMaxAttempts(),
 		}},
@@ -100,7 +61,7 @@ func (n *Node) scheduleView(m *proto.Schedule) Schedule {
 // checkSchedule validates a schedule of a person or another home.
 func checkSchedule(m *proto.Schedule) error {
 	bad := func(format string, a ...any) error {
-		return fmt.Errorf("%w: schedule %.80q: %s", ErrInvalid, m.GetName(), fmt.Sprintf(format, a...))
+		return fmt.Errorf("%w: schedule %.80q: %s", wire.ErrInvalid, m.GetName(), fmt.Sprintf(format, a...))
 	}
 	if _, err := schedule.Parse(m.GetCron(), m.GetZone()); err != nil {
 		return bad("%v", err)
@@ -120,23 +81,23 @@ func checkSchedule(m *proto.Schedule) error {
 
 // AddSchedule adds a schedule for a queue whose home is this node. Its first due time is
 // the next one from now.
-func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error) {
+func (n *Node) AddSchedule(ctx context.Context, s wire.ScheduleSpec) (wire.Schedule, error) {
 	m, err := n.scheduleOf(s)
 	if err != nil {
-		return Schedule{}, err
+		return wire.Schedule{}, err
 	}
 	if err := n.homeIsHere(s.Queue); err != nil {
-		return Schedule{}, err
+		return wire.Schedule{}, err
 	}
-	var out Schedule
+	var out wire.Schedule
 	asked := n.schedules.do(ctx, func() {
 		old := n.schedules.all[scheduleID{s.Queue, s.Name}]
 		switch {
 		case old != nil && !old.Gone:
-			err = fmt.Errorf("%w: queue %s already has a schedule %s: remove it first", ErrRefused, s.Queue, s.Name)
+			err = fmt.Errorf("%w: queue %s already has a schedule %s: remove it first", wire.ErrRefused, s.Queue, s.Name)
 			return
 		case old == nil && n.schedules.full():
-			err = fmt.Errorf("%w: this node has the maximum of %d schedules, or of %d including records of removed ones: remove a schedule, or wait until old records expire", ErrFull, maxSchedules, maxGone)
+			err = fmt.Errorf("%w: this node has the maximum of %d schedules, or of %d including records of removed ones: remove a schedule, or wait until old records expire", wire.ErrFull, maxSchedules, maxGone)
 			return
 		}
 		m.Generation, m.BornMs = old.GetGeneration()+1, n.cfg.Clock.Now().UnixMilli()
@@ -145,22 +106,22 @@ func (n *Node) AddSchedule(ctx context.Context, s ScheduleSpec) (Schedule, error
 		}
 	})
 	if err = cmp.Or(asked, err); err != nil {
-		return Schedule{}, err
+		return wire.Schedule{}, err
 	}
 	return out, n.audit(ctx, "schedule.add", s.Queue+"/"+s.Name)
 }
 
 // scheduleOf converts the definition of a schedule to its stored form.
-func (n *Node) scheduleOf(s ScheduleSpec) (*proto.Schedule, error) {
+func (n *Node) scheduleOf(s wire.ScheduleSpec) (*proto.Schedule, error) {
 	missed, known := missedNames[s.Missed]
 	class, err := proto.ParseClass(s.Class)
 	if err != nil || !known || s.MissedCap < 0 || s.MissedCap > schedule.MaxCap {
-		return nil, fmt.Errorf("%w: schedule %.80q: class must be critical, high, normal or low; missed must be skip, run-once or run-all; missed_cap must be from 0 to %d", ErrInvalid, s.Name, schedule.MaxCap)
+		return nil, fmt.Errorf("%w: schedule %.80q: class must be critical, high, normal or low; missed must be skip, run-once or run-all; missed_cap must be from 0 to %d", wire.ErrInvalid, s.Name, schedule.MaxCap)
 	}
 	ttl := proto.DefaultTTL
 	if s.TTL != "" {
 		if ttl, err = time.ParseDuration(s.TTL); err != nil || ttl <= 0 {
-			return nil, fmt.Errorf("%w: schedule %.80q: ttl %.40q: must be a positive duration such as 24h", ErrInvalid, s.Name, s.TTL)
+			return nil, fmt.Errorf("%w: schedule %.80q: ttl %.40q: must be a positive duration such as 24h", wire.ErrInvalid, s.Name, s.TTL)
 		}
 	}
 	m := &proto.Schedule{
@@ -177,7 +138,8 @@ func (n *Node) scheduleOf(s ScheduleSpec) (*proto.Schedule, error) {
 		return nil, err
 	}
 	r := scheduledRequest(m)
-	return m, n.checkRequest(&r)
+	_, _, err = n.checkRequest(&r.Request)
+	return m, err
 }
 
 // homeIsHere returns nil if this node is the home of a queue.
@@ -185,25 +147,25 @@ func (n *Node) homeIsHere(queue string) error {
 	home, err := n.queues.homeOf(queue)
 	if err == nil && home != n.keys.Peer() {
 		name, _ := n.peerNameID(home[:])
-		err = fmt.Errorf("%w: the home of queue %s is %s: its schedules are managed there", ErrRefused, queue, name)
+		err = fmt.Errorf("%w: the home of queue %s is %s: its schedules are managed there", wire.ErrRefused, queue, name)
 	}
 	return err
 }
 
 // changeSchedule changes a schedule stored here; with going, also one that is moving to
 // another home.
-func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, going bool, change func(*proto.Schedule) *proto.Schedule) (out Schedule, err error) {
+func (n *Node) changeSchedule(ctx context.Context, queue, name, action string, going bool, change func(*proto.Schedule) *proto.Schedule) (out wire.Schedule, err error) {
 	asked := n.schedules.do(ctx, func() {
 		m := n.schedules.all[scheduleID{queue, name}]
 		switch {
 		case m == nil || m.Gone:
 			if err = n.homeIsHere(queue); err == nil {
-				err = fmt.Errorf("%w: queue %s has no schedule %.80q", ErrNotFound, queue, name)
+				err = fmt.Errorf("%w: queue %s has no schedule %.80q", wire.ErrNotFound, queue, name)
 			}
 			return
 		case len(m.Going) > 0 && !going:
 			to, _ := n.peerNameID(m.Going)
-			err = fmt.Errorf("%w: schedule %s of queue %s is moving to %s: change it there, or remove it", ErrRefused, name, queue, to)
+			err = fmt.Errorf("%w: schedule %s of queue %s is moving to %s: change it there, or remove it", wire.ErrRefused, name, queue, to)
 			return
 		}
 		m = change(copySchedule(m))
@@ -230,7 +192,7 @@ func (n *Node) RemoveSchedule(ctx context.Context, queue, name string) error {
 
 // PauseSchedule pauses a schedule, or with false resumes it at the next due time from
 // now: due times during the pause do not count as missed.
-func (n *Node) PauseSchedule(ctx context.Context, queue, name string, on bool) (Schedule, error) {
+func (n *Node) PauseSchedule(ctx context.Context, queue, name string, on bool) (wire.Schedule, error) {
 	action := "schedule.resume"
 	if on {
 		action = "schedule.pause"

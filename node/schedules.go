@@ -17,6 +17,7 @@ import (
 	"github.com/balefire/balefire/ownership/schedule"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // schedules creates tasks for the queues whose home is this node, each time that one of
@@ -139,7 +140,7 @@ func (s *schedules) do(ctx context.Context, f func()) error {
 	select {
 	case s.requests <- func() { f(); close(answer) }:
 	case <-s.done:
-		return ErrDraining
+		return wire.ErrDraining
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -147,7 +148,7 @@ func (s *schedules) do(ctx context.Context, f func()) error {
 	case <-answer:
 		return nil
 	case <-s.done:
-		return ErrDraining
+		return wire.ErrDraining
 	}
 }
 
@@ -296,7 +297,7 @@ func (s *schedules) due(ctx context.Context, m *proto.Schedule, now time.Time) e
 
 // fire creates the task for the stored due time; the task may already exist.
 func (s *schedules) fire(ctx context.Context, m *proto.Schedule) error {
-	done, err := s.node.Submit(ctx, scheduledRequest(m))
+	done, err := s.node.submit(ctx, scheduledRequest(m))
 	next := copySchedule(m)
 	switch {
 	case err == nil:
@@ -307,7 +308,7 @@ func (s *schedules) fire(ctx context.Context, m *proto.Schedule) error {
 		next.Last, next.LastMs, next.Problem = id[:], m.FiringMs, ""
 		next.Fired++
 		s.lag.Observe(max(s.node.cfg.Clock.Now().Sub(msTime(m.FiringMs)).Seconds(), 0))
-	case errors.Is(err, ErrInvalid), errors.Is(err, ErrDenied), errors.Is(err, ErrKeyConflict):
+	case errors.Is(err, wire.ErrInvalid), errors.Is(err, wire.ErrDenied), errors.Is(err, wire.ErrKeyConflict):
 		next.Problem, next.Skipped = proto.Clip(err.Error(), proto.MaxReason), m.Skipped+1
 	default:
 		return err
@@ -317,13 +318,13 @@ func (s *schedules) fire(ctx context.Context, m *proto.Schedule) error {
 }
 
 // scheduledRequest returns the request for the due time stored in m.
-func scheduledRequest(m *proto.Schedule) Request {
+func scheduledRequest(m *proto.Schedule) *repeated {
 	c := m.Task
-	r := Request{
-		Target: queuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass(), TTL: time.Duration(m.TtlMs) * time.Millisecond, Order: c.GetOrderingKey(),
-		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Bounds: Bounds{Retries: c.GetMaxAttempts()},
-		Affinity: Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, Mode: c.GetMode(), delegates: m.Vouchers,
-	}
+	r := &repeated{delegates: m.Vouchers, Request: wire.Request{
+		Target: queuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: time.Duration(m.TtlMs) * time.Millisecond, Order: c.GetOrderingKey(),
+		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Bounds: wire.Bounds{Retries: c.GetMaxAttempts()},
+		Affinity: wire.Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, Mode: c.GetMode().Name(),
+	}}
 	r.Key = fmt.Sprintf("schedule/%s/%s/%s/%s", m.Queue, m.Name, fingerprint(m), msTime(m.FiringMs).Format(time.RFC3339))
 	return r
 }

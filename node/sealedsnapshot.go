@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 
 	"filippo.io/age"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // A sealed snapshot is one file: a tar archive of the folder of a plain snapshot,
@@ -36,7 +38,7 @@ func NewSnapshotKey() (public, private string, err error) {
 func (n *Node) sealedSnapshot(ctx context.Context, file, toKey string) (err error) {
 	to, err := age.ParseX25519Recipient(toKey)
 	if err != nil {
-		return fmt.Errorf("%w: to_key %.80q is not a public key: a public key begins with age1; create one with balefire-node store key: %w", ErrInvalid, toKey, err)
+		return fmt.Errorf("%w: to_key %.80q is not a public key: a public key begins with age1; create one with balefire-node store key: %w", wire.ErrInvalid, toKey, err)
 	}
 	part := filepath.Join(n.cfg.Dir, snapshotPart)
 	if err := os.RemoveAll(part); err != nil {
@@ -48,7 +50,7 @@ func (n *Node) sealedSnapshot(ctx context.Context, file, toKey string) (err erro
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
-		return fmt.Errorf("%w: the node cannot write %s: %w: name a file in an existing folder that belongs to the node's user", ErrRefused, file, err)
+		return fmt.Errorf("%w: the node cannot write %s: %w: name a file in an existing folder that belongs to the node's user", wire.ErrRefused, file, err)
 	}
 	if err := errors.Join(sealTree(ctx, f, part, to), f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(file))
@@ -92,17 +94,17 @@ func sealTree(ctx context.Context, w io.Writer, dir string, to age.Recipient) er
 func unsealTree(dir string, sealed io.Reader, private string) error {
 	id, err := age.ParseX25519Identity(private)
 	if err != nil {
-		return fmt.Errorf("%w: the key is not a private key of a snapshot: such a key begins with AGE-SECRET-KEY-1 and was written by balefire-node store key", ErrInvalid)
+		return fmt.Errorf("%w: the key is not a private key of a snapshot: such a key begins with AGE-SECRET-KEY-1 and was written by balefire-node store key", wire.ErrInvalid)
 	}
 	plain, err := age.Decrypt(sealed, id)
 	if _, other := errors.AsType[*age.NoIdentityMatchError](err); other {
-		return fmt.Errorf("%w: the snapshot was sealed for another key, or its header was changed", ErrInvalid)
+		return fmt.Errorf("%w: the snapshot was sealed for another key, or its header was changed", wire.ErrInvalid)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: not a sealed snapshot: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: not a sealed snapshot: %w", wire.ErrInvalid, err)
 	}
 	if err := unpackTree(dir, plain); err != nil {
-		return fmt.Errorf("%w: the snapshot is truncated or was changed: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: the snapshot is truncated or was changed: %w", wire.ErrInvalid, err)
 	}
 	return nil
 }
@@ -155,11 +157,11 @@ func openSnapshot(cfg Config, snapshot, private string) (dir string, drop func()
 	case err != nil:
 		return "", drop, fmt.Errorf("restore: %w", err)
 	case info.IsDir() && private != "":
-		return "", drop, fmt.Errorf("%w: %s is a folder and not sealed: omit the key", ErrInvalid, snapshot)
+		return "", drop, fmt.Errorf("%w: %s is a folder and not sealed: omit the key", wire.ErrInvalid, snapshot)
 	case info.IsDir():
 		return snapshot, drop, nil
 	case private == "":
-		return "", drop, fmt.Errorf("%w: %s is a sealed snapshot: give its private key with --key-file", ErrInvalid, snapshot)
+		return "", drop, fmt.Errorf("%w: %s is a sealed snapshot: give its private key with --key-file", wire.ErrInvalid, snapshot)
 	}
 	dir = filepath.Join(cfg.Dir, snapshotPart)
 	drop = func() error { return os.RemoveAll(dir) }

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"filippo.io/age"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // sealedTree returns a sealed archive of files and its private key.
@@ -56,7 +58,7 @@ func FuzzUnsealTree(f *testing.F) {
 		}
 		dir := t.TempDir()
 		err := unsealTree(filepath.Join(dir, "in"), bytes.NewReader(bad), private)
-		if !errors.Is(err, ErrInvalid) {
+		if !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("changed at byte %d of %d (cut %v): %v", at, len(sealed), cut, err)
 		}
 		if left, _ := os.ReadDir(dir); len(left) > 1 {
@@ -91,7 +93,7 @@ func TestSealedSnapshotNeedsItsKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	for key, want := range map[string]string{other: "sealed for another key", "age1abc": "not a private key", "": "not a private key"} {
-		if err := unsealTree(filepath.Join(t.TempDir(), "in"), bytes.NewReader(sealed), key); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
+		if err := unsealTree(filepath.Join(t.TempDir(), "in"), bytes.NewReader(sealed), key); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("key %.10q: %v", key, err)
 		}
 	}
@@ -107,7 +109,7 @@ func TestRestoreOfASealedSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "copy.age")
-	if err := a.Snapshot(t.Context(), file, "age1nonsense"); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "store key") {
+	if err := a.Snapshot(t.Context(), file, "age1nonsense"); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), "store key") {
 		t.Errorf("with an invalid key: %v", err)
 	}
 	if err := a.Snapshot(t.Context(), file, public); err != nil {
@@ -117,10 +119,10 @@ func TestRestoreOfASealedSnapshot(t *testing.T) {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 	a.halt()
-	if _, err := RestoreStore(a.cfg, file, ""); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "--key-file") {
+	if _, err := RestoreStore(a.cfg, file, ""); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), "--key-file") {
 		t.Errorf("without the key: %v", err)
 	}
-	if _, err := RestoreStore(a.cfg, filepath.Dir(file), private); !errors.Is(err, ErrInvalid) {
+	if _, err := RestoreStore(a.cfg, filepath.Dir(file), private); !errors.Is(err, wire.ErrInvalid) {
 		t.Errorf("a folder with a key: %v", err)
 	}
 	if r, err := RestoreStore(a.cfg, file, private); err != nil || r.Records == 0 {

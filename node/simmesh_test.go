@@ -18,6 +18,7 @@ import (
 	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // A simMesh is a mesh of complete nodes in virtual time: real libp2p over a simulated
@@ -102,7 +103,7 @@ func (sm *simMesh) join(s *simNode) {
 	if s.place >= 5 {
 		time.Sleep(time.Second)
 	}
-	var o InviteOptions
+	var o wire.InviteOptions
 	if s.place == 2 { // an admin, so that it may seize the queues of the first node
 		o.Roles = append(identity.DefaultRoles(), identity.RoleAdmin)
 	}

@@ -7,12 +7,13 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A task cannot get more bytes past its handler's limit than it declares.
 func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 	a, b := pair(t, nil)
-	s := allow("sum", TypeSHA256)
+	s := allow("sum", wire.TypeSHA256)
 	s.MaxBody = 1000
 	if err := b.AddHandler(t.Context(), s); err != nil {
 		t.Fatal(err)

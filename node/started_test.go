@@ -5,6 +5,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // The origin of a queue task learns from the home where the task runs, with the owner's
@@ -19,7 +21,7 @@ func TestOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 			runsOn := func(name string) func() bool {
 				return func() bool {
 					task, err := c.nodes[at].node.Task(t.Context(), ref)
-					return err == nil && task.State == "RUNNING" && slices.ContainsFunc(task.Events, func(e Event) bool { return e.State == "RUNNING" && e.Node == name })
+					return err == nil && task.State == "RUNNING" && slices.ContainsFunc(task.Events, func(e wire.Event) bool { return e.State == "RUNNING" && e.Node == name })
 				}
 			}
 			c.await(30*time.Second, "the origin to know where it runs", runsOn("n2"))

@@ -22,12 +22,13 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // Peers lists the known peers by name.
-func (n *Node) Peers(ctx context.Context) []Peer {
+func (n *Node) Peers(ctx context.Context) []wire.Peer {
 	status := n.statuses()
-	out := []Peer{}
+	out := []wire.Peer{}
 	for _, p := range n.book.List() {
 		out = append(out, n.peerView(p, status[p.Peer]))
 	}
@@ -35,16 +36,16 @@ func (n *Node) Peers(ctx context.Context) []Peer {
 }
 
 // Peer returns one peer by name or id.
-func (n *Node) Peer(ctx context.Context, ref string) (Peer, error) {
+func (n *Node) Peer(ctx context.Context, ref string) (wire.Peer, error) {
 	p, err := n.findPeer(ref)
 	if err != nil {
-		return Peer{}, err
+		return wire.Peer{}, err
 	}
 	return n.peerView(p, n.statuses()[p.Peer]), nil
 }
 
-func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) Peer {
-	v := Peer{
+func (n *Node) peerView(p transport.Peer, s transport.PeerStatus) wire.Peer {
+	v := wire.Peer{
 		Name: p.Label(), ID: p.Peer.String(), State: "OFFLINE", Roles: p.Member.Roles, Addrs: p.Addrs,
 		Queued: n.outbox.Waiting(p.Peer), LastSeen: timeOrNil(p.LastSeen), CertUntil: timeOrNil(p.Member.NotAfter), Alias: p.Alias,
 	}
@@ -93,7 +94,7 @@ func (n *Node) Unblock(ctx context.Context, ref string) error {
 func (n *Node) Forget(ctx context.Context, ref string) error {
 	return n.changePeer(ctx, ref, "peer.forget", func(p proto.PeerID) error {
 		if w := n.outbox.Waiting(p); w > 0 {
-			return fmt.Errorf("%w: %d tasks wait for it: cancel them first, or block the peer", ErrRefused, w)
+			return fmt.Errorf("%w: %d tasks wait for it: cancel them first, or block the peer", wire.ErrRefused, w)
 		}
 		if err := n.book.Forget(ctx, p); err != nil {
 			return err
@@ -115,7 +116,7 @@ func (n *Node) changePeer(ctx context.Context, ref, action string, change func(p
 }
 
 // Handlers lists the handlers of this node by kind.
-func (n *Node) Handlers() []Handler {
+func (n *Node) Handlers() []wire.Handler {
 	out := n.registered()
 	for i, h := range out { // reads the disk, so outside the lock
 		if absent := n.unknownAllowed(h.Allow); absent != "" {
@@ -155,18 +156,18 @@ func (n *Node) roleIsKnown(role string) bool {
 }
 
 // registered is Handlers without a check of their programs.
-func (n *Node) registered() []Handler {
+func (n *Node) registered() []wire.Handler {
 	n.handlers.Lock()
 	defer n.handlers.Unlock()
 	kinds := map[string]inbox.KindStatus{}
 	for _, k := range n.inbox.Status().Kinds {
 		kinds[k.Kind] = k
 	}
-	out := []Handler{}
+	out := []wire.Handler{}
 	for _, s := range n.inbox.Specs() {
 		spec := n.handlers.specs[s.Kind]
-		out = append(out, Handler{
-			Kind: s.Kind, Type: cmp.Or(spec.Type, TypeCommand), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
+		out = append(out, wire.Handler{
+			Kind: s.Kind, Type: cmp.Or(spec.Type, wire.TypeCommand), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
 			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash), Warning: command.Warn(spec.Exec, spec.Args, spec.AllowFlags),
 			Running: kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting,
 		})
@@ -175,9 +176,9 @@ func (n *Node) registered() []Handler {
 }
 
 // Status summarizes the state of this node.
-func (n *Node) Status(ctx context.Context) Status {
+func (n *Node) Status(ctx context.Context) wire.Status {
 	home, owner := n.outbox.Stats(), n.inbox.Status()
-	s := Status{
+	s := wire.Status{
 		Name: n.self.Name, ID: n.keys.Peer().String(), Mesh: n.mesh.ID.String(), Version: n.cfg.Version, Started: n.started,
 		Store: n.StoreStats(), Addrs: n.reachable(), Peers: n.Peers(ctx), Outbox: byName(home.ByState), Inbox: byName(owner.Backlog.ByState),
 		Results: n.outbox.Results(), Dead: home.Dead, Slots: owner.Slots, Busy: owner.Used,
@@ -195,7 +196,7 @@ func byName(counts map[proto.TaskState]int) map[string]int {
 }
 
 // warnings lists what an operator should look at, with hints.
-func (n *Node) warnings(ctx context.Context, s *Status) []string {
+func (n *Node) warnings(ctx context.Context, s *wire.Status) []string {
 	w := []string{}
 	add := func(format string, a ...any) { w = append(w, fmt.Sprintf(format, a...)) }
 	if cause, fix := n.selfRevoked(); cause != "" {
@@ -223,7 +224,7 @@ func (n *Node) warnings(ctx context.Context, s *Status) []string {
 		add("%s (%s)", a.Text, a.Fix)
 	}
 	for _, l := range n.leaseRisks(ctx) {
-		add("%s", l.summary())
+		add("%s", riskText(l))
 	}
 	if c := n.guard.State(); c.Doubted {
 		add("%s (%s)", doubtText(c), doubtFix)
@@ -278,9 +279,9 @@ func plural(n int, one, many string) string {
 }
 
 // StoreStats returns the current statistics of the store.
-func (n *Node) StoreStats() StoreStats {
+func (n *Node) StoreStats() wire.StoreStats {
 	st, c := n.storage.store.Stats(), n.storage.store.Counters()
-	s := StoreStats{
+	s := wire.StoreStats{
 		Engine: st.Engine, Schema: store.Schema, DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
 		BlobBytes: n.storage.blobs.Usage().Bytes, Full: n.storage.store.Full(), Commits: c.Groups,
 	}
@@ -300,7 +301,7 @@ func (n *Node) Compact(ctx context.Context) error { return n.storage.store.Compa
 // can open.
 func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 	if _, err := os.Lstat(dir); err == nil {
-		return fmt.Errorf("%w: %s already exists: name a folder that does not", ErrRefused, dir)
+		return fmt.Errorf("%w: %s already exists: name a folder that does not", wire.ErrRefused, dir)
 	}
 	if toKey != "" {
 		if err := n.sealedSnapshot(ctx, dir, toKey); err != nil {
@@ -310,7 +311,7 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 	}
 	err := n.storage.store.Snapshot(dir)
 	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {
-		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent exists and belongs to the node's user", ErrRefused, filepath.Dir(dir), e)
+		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent exists and belongs to the node's user", wire.ErrRefused, filepath.Dir(dir), e)
 	}
 	if err != nil {
 		return err
@@ -334,9 +335,9 @@ func (n *Node) Healthy() error {
 func (n *Node) Ready() error {
 	switch {
 	case n.draining.Load():
-		return ErrDraining
+		return wire.ErrDraining
 	case n.storage.store.Full():
-		return fmt.Errorf("%w: %w", ErrFull, n.storage.store.Refuses())
+		return fmt.Errorf("%w: %w", wire.ErrFull, n.storage.store.Refuses())
 	}
 	return n.Healthy()
 }

@@ -16,15 +16,25 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
+
+// A repeated is a request that the node itself makes from an earlier one.
+type repeated struct {
+	wire.Request
+	of        proto.TaskID // the ended task that it repeats
+	digest    []byte       // of the original request, if different
+	delegates [][]byte     // homes that its schedule passed through
+}
 
 // draft checks a request, gives it an id and a sequence number, and seals it for the
 // peer that it returns.
-func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, *transport.Peer, error) {
+func (n *Node) draft(ctx context.Context, r *repeated) (*outbox.Draft, *transport.Peer, error) {
 	if n.draining.Load() {
-		return nil, nil, fmt.Errorf("%w: submit again after it has started", ErrDraining)
+		return nil, nil, fmt.Errorf("%w: submit again after it has started", wire.ErrDraining)
 	}
-	if err := n.checkRequest(r); err != nil {
+	class, mode, err := n.checkRequest(&r.Request)
+	if err != nil {
 		return nil, nil, err
 	}
 	to, err := n.recipient(r.Target)
@@ -33,15 +43,15 @@ func (n *Node) draft(ctx context.Context, r *Request) (*outbox.Draft, *transport
 	}
 	now := n.cfg.Clock.Now()
 	r.Trace = traceOf(r.Trace)
-	d := &outbox.Draft{Record: record(r, now), Header: proto.Header{
+	d := &outbox.Draft{Record: record(r, class, mode, now), Header: proto.Header{
 		What: proto.WhatTask, Mesh: n.mesh.ID, ID: proto.NewTaskID(now), Origin: n.keys.Peer(), Target: to.Peer,
 		Created: now.UnixMilli(), NotAfter: now.Add(cmp.Or(r.TTL, proto.DefaultTTL)).UnixMilli(),
 	}}
 	n.outbox.Stamp(d.Record)
 	content := contentPool.Get().(*proto.Content)
 	defer releaseContent(content)
-	fillContent(content, r)
-	body, err := n.placeBody(ctx, d, content, r)
+	fillContent(content, r, class, mode)
+	body, err := n.placeBody(ctx, d, content, &r.Request)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -77,7 +87,7 @@ func (n *Node) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Conte
 	defer plainPool.Put(buf)
 	plain, err := proto.Encode((*buf)[:0], content)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	if cap(plain) <= maxPooledPlain {
 		*buf = plain
@@ -93,15 +103,21 @@ func (n *Node) sealBytes(d *outbox.Draft, to identity.KeyRecord, plain []byte, k
 		d.Envelope, d.Key, err = n.sealer.Seal(&d.Header, to, plain)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, d.Header.What)
 	return n.offload(d)
 }
 
-func (n *Node) checkRequest(r *Request) error {
-	bad := func(format string, a ...any) error {
-		return fmt.Errorf("%w: %s", ErrInvalid, fmt.Sprintf(format, a...))
+func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode, err error) {
+	bad := func(format string, a ...any) (proto.Class, proto.Mode, error) {
+		return 0, 0, fmt.Errorf("%w: %s", wire.ErrInvalid, fmt.Sprintf(format, a...))
+	}
+	if class, err = proto.ParseClass(r.Class); err != nil {
+		return bad("%v", err)
+	}
+	if mode, err = proto.ParseMode(r.Mode); err != nil {
+		return bad("%v", err)
 	}
 	args := 0
 	for _, a := range r.Args {
@@ -125,8 +141,6 @@ func (n *Node) checkRequest(r *Request) error {
 		return bad("a body of %d bytes, the limit is %d: send it as a file or a stream", len(r.Body), n.cfg.Limits.Payload)
 	case !oneOf(r.OnDead, "", "skip", "block"):
 		return bad("on_dead %.20q: must be skip or block", r.OnDead)
-	case r.Mode < 0 || r.Mode > proto.AtMostOnce:
-		return bad("mode %d: must be at_least_once or at_most_once", r.Mode)
 	case r.MaxResult < 0:
 		return bad("max_result %d: must not be negative", r.MaxResult)
 	case len(r.Labels) > 32:
@@ -138,7 +152,7 @@ func (n *Node) checkRequest(r *Request) error {
 	case r.Delay < 0 || r.Delay > 0 && !r.At.IsZero():
 		return bad("a delay must be positive and cannot be combined with a time")
 	}
-	return nil
+	return class, mode, nil
 }
 
 // validLabels reports whether a list of labels is within the limits.
@@ -147,13 +161,13 @@ func validLabels(list []string) bool {
 }
 
 // fillContent fills the empty c with the parts of r that the target needs.
-func fillContent(c *proto.Content, r *Request) {
-	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, cmp.Or(r.Class, proto.Normal), r.Type, r.Trace
+func fillContent(c *proto.Content, r *repeated, class proto.Class, mode proto.Mode) {
+	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, class, r.Type, r.Trace
 	c.IdempotencyKey, c.OrderingKey, c.Args, c.Body = r.Key, r.Order, r.Args, r.Body
-	c.Labels, c.MaxAttempts, c.OnDead, c.Mode, c.MaxResult = r.Labels, r.Retries, r.OnDead, r.Mode, uint64(r.MaxResult)
+	c.Labels, c.MaxAttempts, c.OnDead, c.Mode, c.MaxResult = r.Labels, r.Retries, r.OnDead, mode, uint64(r.MaxResult)
 	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.delegates
-	if !r.RedriveOf.IsZero() {
-		c.RedriveOf = slices.Clone(r.RedriveOf[:]) // so that r itself can stay on the stack
+	if !r.of.IsZero() {
+		c.RedriveOf = slices.Clone(r.of[:]) // so that r itself can stay on the stack
 	}
 	c.Queue, _ = strings.CutPrefix(r.Target, queuePrefix)
 	if c.Queue == r.Target {
@@ -161,10 +175,10 @@ func fillContent(c *proto.Content, r *Request) {
 	}
 }
 
-func record(r *Request, now time.Time) *proto.Record {
+func record(r *repeated, class proto.Class, mode proto.Mode, now time.Time) *proto.Record {
 	rec := &proto.Record{
-		Class: cmp.Or(r.Class, proto.Normal), Kind: r.Kind, IdempotencyKey: r.Key, OrderingKey: r.Order,
-		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: r.Mode,
+		Class: class, Kind: r.Kind, IdempotencyKey: r.Key, OrderingKey: r.Order,
+		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: mode,
 		MaxResult: uint64(r.MaxResult),
 	}
 	if strings.HasPrefix(r.Target, queuePrefix) {
@@ -177,15 +191,15 @@ func record(r *Request, now time.Time) *proto.Record {
 	if !due.IsZero() {
 		rec.DueMs, rec.DueNamed = due.UnixMilli(), r.Delay == 0
 	}
-	if !r.RedriveOf.IsZero() {
-		rec.RedriveOf = slices.Clone(r.RedriveOf[:])
+	if !r.of.IsZero() {
+		rec.RedriveOf = slices.Clone(r.of[:])
 	}
 	return rec
 }
 
 // setRequestDigest sets the fields for idempotency: the digest of the whole request, and
 // the key itself if it is derived from the content.
-func setRequestDigest(r *Request, d *outbox.Draft, c *proto.Content) {
+func setRequestDigest(r *repeated, d *outbox.Draft, c *proto.Content) {
 	if r.Key == "" {
 		return
 	}
@@ -205,7 +219,7 @@ func setRequestDigest(r *Request, d *outbox.Draft, c *proto.Content) {
 }
 
 // finishSubmit returns the result of storing a draft. s is the result for a new task.
-func (n *Node) finishSubmit(d *outbox.Draft, s Submitted, existing *proto.TaskID, err error) (Submitted, error) {
+func (n *Node) finishSubmit(d *outbox.Draft, s wire.Submitted, existing *proto.TaskID, err error) (wire.Submitted, error) {
 	n.bodyGC.draft(d.Record.GetBodyBlob(), false)
 	if err != nil {
 		if !errors.Is(err, store.ErrUnknown) { // otherwise it may still be written
@@ -223,8 +237,8 @@ func (n *Node) finishSubmit(d *outbox.Draft, s Submitted, existing *proto.TaskID
 	return s, nil
 }
 
-func newSubmitted(d *outbox.Draft, to *transport.Peer) Submitted {
-	s := Submitted{
+func newSubmitted(d *outbox.Draft, to *transport.Peer) wire.Submitted {
+	s := wire.Submitted{
 		ID: d.Header.ID.String(), State: proto.Pending.Name(),
 		Target: to.Name, NotAfter: msTime(d.Header.NotAfter), Due: msOrNil(d.Record.GetDueMs()),
 	}
@@ -236,7 +250,7 @@ func newSubmitted(d *outbox.Draft, to *transport.Peer) Submitted {
 
 // existingTask turns the result of a submit whose key was used before into that of the
 // first task.
-func (n *Node) existingTask(id proto.TaskID, s Submitted) Submitted {
+func (n *Node) existingTask(id proto.TaskID, s wire.Submitted) wire.Submitted {
 	s.ID, s.Known = id.String(), true
 	rec, err := n.outbox.Get(id)
 	if err != nil { // a key outlives the record of a finished task
@@ -250,11 +264,11 @@ func (n *Node) existingTask(id proto.TaskID, s Submitted) Submitted {
 func submitError(err error) error {
 	switch {
 	case errors.Is(err, outbox.ErrKeyConflict):
-		return fmt.Errorf("%w%s", ErrKeyConflict, strings.TrimPrefix(err.Error(), outbox.ErrKeyConflict.Error()))
+		return fmt.Errorf("%w%s", wire.ErrKeyConflict, strings.TrimPrefix(err.Error(), outbox.ErrKeyConflict.Error()))
 	case errors.Is(err, outbox.ErrFull), errors.Is(err, store.ErrFull):
-		return fmt.Errorf("submit: %w: %w", ErrFull, err)
+		return fmt.Errorf("submit: %w: %w", wire.ErrFull, err)
 	case errors.Is(err, outbox.ErrClosed), errors.Is(err, store.ErrClosed):
-		return fmt.Errorf("submit: %w: %w", ErrDraining, err)
+		return fmt.Errorf("submit: %w: %w", wire.ErrDraining, err)
 	}
 	return fmt.Errorf("submit: %w", err)
 }

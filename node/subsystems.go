@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/store/journal"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // This file connects the subsystems: each declares what it needs of the others as small
@@ -156,7 +157,7 @@ func (n *Node) openHandlers() error {
 			return fmt.Errorf("handler %s: %w", s.Kind, err)
 		}
 		n.handlers.specs[s.Kind] = s
-		n.inbox.Suspend(s.Kind, s.problem())
+		n.inbox.Suspend(s.Kind, programProblem(s))
 	}
 	return nil
 }
@@ -166,13 +167,13 @@ const reapTimeout = 15 * time.Second
 // homeChanged and ownerChanged are called for every durable change of a task, on either
 // side.
 func (n *Node) homeChanged(id proto.TaskID, r *proto.Record) {
-	n.metrics.taskChanged(RoleHome, r)
-	n.logTask(RoleHome, id, r)
+	n.metrics.taskChanged(wire.RoleHome, r)
+	n.logTask(wire.RoleHome, id, r)
 	n.bodyGC.dropEnded(r)
 	n.cfg.Changed(id, r.GetState())
 }
 
 func (n *Node) ownerChanged(id proto.TaskID, r *proto.Record) {
-	n.metrics.taskChanged(RoleOwner, r)
-	n.logTask(RoleOwner, id, r)
+	n.metrics.taskChanged(wire.RoleOwner, r)
+	n.logTask(wire.RoleOwner, id, r)
 }

@@ -7,17 +7,12 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
-)
-
-// The roles of a node for a task.
-const (
-	RoleHome  = "home"
-	RoleOwner = "owner"
+	"github.com/balefire/balefire/wire"
 )
 
 // view converts a record for the API.
-func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
-	t := Task{
+func (n *Node) view(id proto.TaskID, role string, r *proto.Record) wire.Task {
+	t := wire.Task{
 		ID: id.String(), State: r.GetState().Name(), Role: role, Kind: r.GetKind(), Class: r.GetClass().Name(),
 		Target: r.GetTarget(), Attempts: r.GetAttempts(), Abandons: r.GetAbandons(),
 		Epoch:    fmt.Sprintf("%d.%d", r.GetSeqBoot(), r.GetSeqCounter()),
@@ -32,20 +27,20 @@ func (n *Node) view(id proto.TaskID, role string, r *proto.Record) Task {
 		if len(e.GetNode()) > 0 {
 			name, _ = n.peerNameID(e.GetNode())
 		}
-		v := Event{Time: msTime(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
-		if !v.repeats(t.Events) {
+		v := wire.Event{Time: msTime(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
+		if !repeats(v, t.Events) {
 			t.Events = append(t.Events, v)
 		}
 	}
 	for _, a := range r.GetHistory() {
-		t.History = append(t.History, Attempt{Number: a.GetNumber(), Started: msTime(a.GetStartedMs()), Finished: msTime(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
+		t.History = append(t.History, wire.Attempt{Number: a.GetNumber(), Started: msTime(a.GetStartedMs()), Finished: msTime(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
 	}
 	return t
 }
 
 // repeats reports whether e repeats one of the events before it, back to the latest one
 // with a cause: both sides report the same change, each by its own clock.
-func (e Event) repeats(before []Event) bool {
+func repeats(e wire.Event, before []wire.Event) bool {
 	for _, b := range slices.Backward(before) {
 		if e.Cause+b.Cause != "" || e.Folded+b.Folded > 0 {
 			return false
@@ -57,12 +52,12 @@ func (e Event) repeats(before []Event) bool {
 	return false
 }
 
-func times(r *proto.Record) Times {
-	return Times{Created: msTime(r.GetCreatedMs()), NotAfter: msTime(r.GetNotAfterMs()), Due: msOrNil(r.GetDueMs()), Ended: msOrNil(r.GetEndedMs())}
+func times(r *proto.Record) wire.Times {
+	return wire.Times{Created: msTime(r.GetCreatedMs()), NotAfter: msTime(r.GetNotAfterMs()), Due: msOrNil(r.GetDueMs()), Ended: msOrNil(r.GetEndedMs())}
 }
 
-func ending(r *proto.Record) Ending {
-	e := Ending{
+func ending(r *proto.Record) wire.Ending {
+	e := wire.Ending{
 		Reason: r.GetReason(), Stderr: r.GetStderr(), ResultSize: r.GetResultSize(),
 		ResultType: r.GetResultType(), Truncated: r.GetTruncated(), Orphans: len(r.GetOrphans()),
 	}
@@ -78,8 +73,8 @@ func ending(r *proto.Record) Ending {
 	return e
 }
 
-func marks(r *proto.Record) Marks {
-	m := Marks{
+func marks(r *proto.Record) wire.Marks {
+	m := wire.Marks{
 		Key: r.GetIdempotencyKey(), Order: r.GetOrderingKey(), Trace: r.GetTraceparent(), Labels: r.GetLabels(),
 		RedrivenAs: r.GetRedrivenAs(), Status: r.GetStatus(), Cancel: r.GetCancel() && !r.GetState().Terminal(),
 	}
@@ -97,7 +92,7 @@ func marks(r *proto.Record) Marks {
 // has.
 func facts(role string, r *proto.Record) []string {
 	out := []string{}
-	if role == RoleHome {
+	if role == wire.RoleHome {
 		out = append(out, proto.FactStored.String())
 	}
 	for _, rc := range r.GetReceipts() {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // A task that has not run has no exit code and no result, also in the API.
@@ -27,25 +28,25 @@ func TestExitCodeNeedsARun(t *testing.T) {
 
 // An event reported by both sides is shown once.
 func TestEventsOfBothSidesMerge(t *testing.T) {
-	at := func(ms int, e Event) Event { e.Time = time.UnixMilli(int64(ms)); return e }
-	accepted, running := Event{Node: "b", State: "ACCEPTED"}, Event{Node: "b", State: "RUNNING", Attempt: 1}
+	at := func(ms int, e wire.Event) wire.Event { e.Time = time.UnixMilli(int64(ms)); return e }
+	accepted, running := wire.Event{Node: "b", State: "ACCEPTED"}, wire.Event{Node: "b", State: "RUNNING", Attempt: 1}
 	for _, tt := range []struct {
 		name   string
-		before []Event
-		e      Event
+		before []wire.Event
+		e      wire.Event
 		want   bool
 	}{
 		{"the first", nil, at(1, accepted), false},
-		{"the same by another clock", []Event{at(2, accepted)}, at(1, accepted), true},
-		{"the same, and one between", []Event{at(2, accepted), at(3, running)}, at(1, accepted), true},
-		{"once more after a failure", []Event{at(2, running), {Node: "b", State: "RETRYING", Cause: "exit 1"}}, at(4, running), false},
-		{"another state", []Event{at(1, accepted)}, at(1, running), false},
-		{"another attempt", []Event{at(1, running)}, at(1, Event{Node: "b", State: "RUNNING", Attempt: 2}), false},
-		{"another node", []Event{at(1, accepted)}, at(1, Event{Node: "c", State: "ACCEPTED"}), false},
-		{"with a cause", []Event{{Node: "b", State: "RETRYING", Cause: "exit 1"}}, Event{Node: "b", State: "RETRYING", Cause: "exit 1"}, false},
-		{"entries that were left out", []Event{{Folded: 3}}, Event{Folded: 3}, false},
+		{"the same by another clock", []wire.Event{at(2, accepted)}, at(1, accepted), true},
+		{"the same, and one between", []wire.Event{at(2, accepted), at(3, running)}, at(1, accepted), true},
+		{"once more after a failure", []wire.Event{at(2, running), {Node: "b", State: "RETRYING", Cause: "exit 1"}}, at(4, running), false},
+		{"another state", []wire.Event{at(1, accepted)}, at(1, running), false},
+		{"another attempt", []wire.Event{at(1, running)}, at(1, wire.Event{Node: "b", State: "RUNNING", Attempt: 2}), false},
+		{"another node", []wire.Event{at(1, accepted)}, at(1, wire.Event{Node: "c", State: "ACCEPTED"}), false},
+		{"with a cause", []wire.Event{{Node: "b", State: "RETRYING", Cause: "exit 1"}}, wire.Event{Node: "b", State: "RETRYING", Cause: "exit 1"}, false},
+		{"entries that were left out", []wire.Event{{Folded: 3}}, wire.Event{Folded: 3}, false},
 	} {
-		if got := tt.e.repeats(tt.before); got != tt.want {
+		if got := repeats(tt.e, tt.before); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}

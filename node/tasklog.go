@@ -8,6 +8,7 @@ import (
 
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // logTask logs a durable change of a task at debug level, using only its record. Nothing
@@ -51,7 +52,7 @@ func taskEvent(role string, r *proto.Record) string {
 		}
 		return "task.submitted"
 	case proto.Accepted:
-		if role == RoleHome {
+		if role == wire.RoleHome {
 			return "task.accepted"
 		}
 		return "task.received"
@@ -72,7 +73,7 @@ func taskEvent(role string, r *proto.Record) string {
 // taskTook returns the time from the creation of a task to its end at its home; at its
 // owner, the duration of the run that has just ended.
 func taskTook(role string, r *proto.Record) (took time.Duration, ok bool) {
-	if role == RoleHome {
+	if role == wire.RoleHome {
 		return time.Duration(r.GetEndedMs()-r.GetCreatedMs()) * time.Millisecond, r.GetState().Terminal() && r.GetCreatedMs() > 0
 	}
 	runs := r.GetHistory()
@@ -85,7 +86,7 @@ func taskTook(role string, r *proto.Record) (took time.Duration, ok bool) {
 
 // logLease logs a lease event of a task of a shared queue at debug level: grants show
 // how such a task is dispatched, and lapses how it is reclaimed.
-func (n *Node) logLease(x OwnershipEvent, kind ownership.EventKind) {
+func (n *Node) logLease(x wire.OwnershipEvent, kind ownership.EventKind) {
 	if x.Task == "" {
 		return
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestTaskLogKeysAreStable verifies the keys and the event name of the log line for each
@@ -46,14 +47,14 @@ func TestTaskLogKeysAreStable(t *testing.T) {
 		r                 *proto.Record
 		took              int64
 	}{
-		{RoleHome, "task.submitted", common, record(proto.Pending, nil), 0},
-		{RoleHome, "task.accepted", common, record(proto.Accepted, nil), 0},
-		{RoleOwner, "task.received", common, record(proto.Accepted, nil), 0},
-		{RoleOwner, "task.started", common, record(proto.Running, ran), 0},
-		{RoleOwner, "task.retry", common + " duration_ms err", record(proto.Retrying, ran), 250},
-		{RoleOwner, "task.ended", common + " duration_ms", record(proto.Success, func(r *proto.Record) { ran(r); r.Reason = "" }), 250},
-		{RoleHome, "task.ended", common + " duration_ms", record(proto.Success, nil), 2500},
-		{RoleHome, "task.dead", common + " duration_ms err", record(proto.DeadLetter, ran), 2500},
+		{wire.RoleHome, "task.submitted", common, record(proto.Pending, nil), 0},
+		{wire.RoleHome, "task.accepted", common, record(proto.Accepted, nil), 0},
+		{wire.RoleOwner, "task.received", common, record(proto.Accepted, nil), 0},
+		{wire.RoleOwner, "task.started", common, record(proto.Running, ran), 0},
+		{wire.RoleOwner, "task.retry", common + " duration_ms err", record(proto.Retrying, ran), 250},
+		{wire.RoleOwner, "task.ended", common + " duration_ms", record(proto.Success, func(r *proto.Record) { ran(r); r.Reason = "" }), 250},
+		{wire.RoleHome, "task.ended", common + " duration_ms", record(proto.Success, nil), 2500},
+		{wire.RoleHome, "task.dead", common + " duration_ms err", record(proto.DeadLetter, ran), 2500},
 	} {
 		attrs := taskAttrs(tt.role, id, "laptop", tt.r)
 		var keys []string
@@ -94,13 +95,13 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 		return []string{"sh", "-c", fmt.Sprintf("cat >/dev/null; printf '%%s%%s' canary-in- the-result; printf '%%s%%s' canary-on- stderr >&2; exit %d", code), "sh"}
 	}
 	for kind, code := range map[string]int{"good": 0, "bad": 65} {
-		h := HandlerSpec{Kind: kind, Exec: script(code), Args: true, Allow: []string{"role:send"}}
+		h := wire.HandlerSpec{Kind: kind, Exec: script(code), Args: true, Allow: []string{"role:send"}}
 		if err := b.AddHandler(t.Context(), h); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for kind, want := range map[string]string{"good": "SUCCESS", "bad": "FAILED"} {
-		id := a.submit(t, Request{Target: "b", Kind: kind, Body: []byte(body), Args: []string{arg}})
+		id := a.submit(t, wire.Request{Target: "b", Kind: kind, Body: []byte(body), Args: []string{arg}})
 		done := a.waitEnd(t, id, want)
 		if !strings.Contains(done.Stderr, words) && want == "FAILED" {
 			t.Errorf("stderr %q: the canary was not there", done.Stderr)

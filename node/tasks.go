@@ -17,6 +17,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/wire"
 )
 
 const (
@@ -35,7 +36,7 @@ func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
 	}
 	rec, err := n.outbox.Get(id)
 	if err == nil {
-		return id, RoleHome, rec, nil
+		return id, wire.RoleHome, rec, nil
 	}
 	if !errors.Is(err, outbox.ErrNotFound) {
 		return id, "", nil, err
@@ -47,7 +48,7 @@ func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
 	if errors.Is(err, outbox.ErrNotFound) {
 		return id, "", nil, n.notHere(id)
 	}
-	return id, RoleOwner, rec, err
+	return id, wire.RoleOwner, rec, err
 }
 
 // notHere returns an error with what is known about a task without a record here. If the
@@ -60,19 +61,19 @@ func (n *Node) notHere(id proto.TaskID) error {
 	peer, _ := n.peerNameID(p.Peer[:])
 	switch {
 	case err != nil || !known:
-		return fmt.Errorf("%w: task %s was never here, or its record is no longer stored", ErrNotFound, id)
+		return fmt.Errorf("%w: task %s was never here, or its record is no longer stored", wire.ErrNotFound, id)
 	case p.State == proto.StateUnspecified:
-		return fmt.Errorf("%w: task %s moved with its queue: ask %s or the origin of the task", ErrNotFound, id, peer)
+		return fmt.Errorf("%w: task %s moved with its queue: ask %s or the origin of the task", wire.ErrNotFound, id, peer)
 	case p.Peer.IsZero():
-		return fmt.Errorf("%w: task %s ended here as %s without an owner: its origin has its record", ErrNotFound, id, p.State.Name())
+		return fmt.Errorf("%w: task %s ended here as %s without an owner: its origin has its record", wire.ErrNotFound, id, p.State.Name())
 	}
-	return fmt.Errorf("%w: task %s ended here as %s, last run by %s under epoch %s: its origin has its record", ErrNotFound, id, p.State.Name(), peer, epochText(p.Epoch))
+	return fmt.Errorf("%w: task %s ended here as %s, last run by %s under epoch %s: its origin has its record", wire.ErrNotFound, id, p.State.Name(), peer, epochText(p.Epoch))
 }
 
 // findByPrefix returns the only task whose id begins with ref.
 func (n *Node) findByPrefix(ref string) (proto.TaskID, error) {
 	if len(ref) < 6 || len(ref) > 36 {
-		return proto.TaskID{}, fmt.Errorf("%w: %.60q is not a task id: give at least the first 6 characters", ErrInvalid, ref)
+		return proto.TaskID{}, fmt.Errorf("%w: %.60q is not a task id: give at least the first 6 characters", wire.ErrInvalid, ref)
 	}
 	found := map[proto.TaskID]bool{}
 	match := func(id proto.TaskID, _ *proto.Record) bool {
@@ -101,20 +102,20 @@ func (n *Node) findByPrefix(ref string) (proto.TaskID, error) {
 	}
 	switch len(found) {
 	case 0:
-		return proto.TaskID{}, fmt.Errorf("%w: no task id begins with %.36q", ErrNotFound, ref)
+		return proto.TaskID{}, fmt.Errorf("%w: no task id begins with %.36q", wire.ErrNotFound, ref)
 	case 1:
 		for id := range found {
 			return id, nil
 		}
 	}
-	return proto.TaskID{}, fmt.Errorf("%w: several task ids begin with %.36q: give more characters", ErrInvalid, ref)
+	return proto.TaskID{}, fmt.Errorf("%w: several task ids begin with %.36q: give more characters", wire.ErrInvalid, ref)
 }
 
 // Task returns one task with its events.
-func (n *Node) Task(ctx context.Context, ref string) (Task, error) {
+func (n *Node) Task(ctx context.Context, ref string) (wire.Task, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
-		return Task{}, err
+		return wire.Task{}, err
 	}
 	t := n.view(id, role, rec)
 	t.Transfers = n.transfers(id)
@@ -124,25 +125,25 @@ func (n *Node) Task(ctx context.Context, ref string) (Task, error) {
 
 // Wait returns a task once it has ended. If ctx is done first, it returns the current
 // task and the error of ctx.
-func (n *Node) Wait(ctx context.Context, ref string) (Task, error) {
+func (n *Node) Wait(ctx context.Context, ref string) (wire.Task, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
-		return Task{}, err
+		return wire.Task{}, err
 	}
-	if role == RoleOwner {
-		return n.view(id, role, rec), fmt.Errorf("%w: only the home of a task can wait for it: run this on %s", ErrRefused, n.view(id, role, rec).Peer)
+	if role == wire.RoleOwner {
+		return n.view(id, role, rec), fmt.Errorf("%w: only the home of a task can wait for it: run this on %s", wire.ErrRefused, n.view(id, role, rec).Peer)
 	}
 	rec, err = n.outbox.Wait(ctx, id)
 	if rec == nil {
-		return Task{}, err
+		return wire.Task{}, err
 	}
 	return n.view(id, role, rec), err
 }
 
 // Tasks lists the tasks that this node submitted and those that it accepted, the newest
 // first.
-func (n *Node) Tasks(ctx context.Context, q Query) (Page[Task], error) {
-	page := Page[Task]{Items: []Task{}}
+func (n *Node) Tasks(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
+	page := wire.Page[wire.Task]{Items: []wire.Task{}}
 	limit, err := pageSize(q.Limit)
 	if err != nil {
 		return page, err
@@ -156,24 +157,24 @@ func (n *Node) Tasks(ctx context.Context, q Query) (Page[Task], error) {
 		return page, err
 	}
 	l := listing{span: home, limit: limit}
-	if q.Role != RoleOwner {
+	if q.Role != wire.RoleOwner {
 		found, next, err := n.outbox.List(oq, home, limit)
 		if err != nil {
 			return page, err
 		}
 		for _, f := range found {
-			l.add(f.ID, RoleHome, f.Record)
+			l.add(f.ID, wire.RoleHome, f.Record)
 		}
 		l.until(next)
 	}
-	if q.Role != RoleHome {
+	if q.Role != wire.RoleHome {
 		match := n.matcher(oq)
 		found, next, err := n.inbox.List(owner, limit, func(id proto.TaskID, r *proto.Record) bool { return !inbox.MovedOn(r) && match(id, r) })
 		if err != nil {
 			return page, err
 		}
 		for _, f := range found {
-			l.add(f.Key.ID, RoleOwner, f.Record)
+			l.add(f.Key.ID, wire.RoleOwner, f.Record)
 		}
 		l.until(next)
 	}
@@ -185,12 +186,19 @@ func (n *Node) Tasks(ctx context.Context, q Query) (Page[Task], error) {
 	return page, nil
 }
 
-func (n *Node) query(q Query) (outbox.Query, error) {
-	out := outbox.Query{States: q.States, Kind: q.Kind, Before: q.Before}
+func (n *Node) query(q wire.Query) (outbox.Query, error) {
+	out := outbox.Query{Kind: q.Kind, Before: q.Before}
+	for _, name := range q.States {
+		s, err := proto.ParseTaskState(name)
+		if err != nil {
+			return out, fmt.Errorf("%w: state: %w", wire.ErrInvalid, err)
+		}
+		out.States = append(out.States, s)
+	}
 	if q.Peer != "" {
 		p, err := n.book.Find(q.Peer)
 		if err != nil {
-			return out, fmt.Errorf("%w: %w", ErrNotFound, err)
+			return out, fmt.Errorf("%w: %w", wire.ErrNotFound, err)
 		}
 		out.Peer = p.Peer
 	}
@@ -224,8 +232,8 @@ func (n *Node) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
 // DeadLetters lists the dead letters of this node, the newest first: tasks whose home is
 // this node, and results of tasks that ran here and were permanently refused by their
 // homes.
-func (n *Node) DeadLetters(ctx context.Context, q Query) (Page[Task], error) {
-	page := Page[Task]{Items: []Task{}}
+func (n *Node) DeadLetters(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
+	page := wire.Page[wire.Task]{Items: []wire.Task{}}
 	limit, err := pageSize(q.Limit)
 	if err != nil {
 		return page, err
@@ -243,30 +251,30 @@ func (n *Node) DeadLetters(ctx context.Context, q Query) (Page[Task], error) {
 		return page, err
 	}
 	for _, l := range found {
-		role := RoleHome
+		role := wire.RoleHome
 		if l.Result {
-			role = RoleOwner
+			role = wire.RoleOwner
 		}
 		page.Items = append(page.Items, n.view(l.ID, role, l.Record))
 	}
 	if !next.IsZero() {
-		page.Next = writeCursor(RoleOwner, next)
+		page.Next = writeCursor(wire.RoleOwner, next)
 	}
 	return page, nil
 }
 
 // Result returns the result of a task. The caller must close it.
-func (n *Node) Result(ctx context.Context, ref string) (io.ReadCloser, Task, error) {
+func (n *Node) Result(ctx context.Context, ref string) (io.ReadCloser, wire.Task, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
-		return nil, Task{}, err
+		return nil, wire.Task{}, err
 	}
 	t := n.view(id, role, rec)
 	switch {
-	case role == RoleOwner:
-		return nil, t, fmt.Errorf("%w: the result of %s is at its home: run this on %s", ErrRefused, id, t.Peer)
+	case role == wire.RoleOwner:
+		return nil, t, fmt.Errorf("%w: the result of %s is at its home: run this on %s", wire.ErrRefused, id, t.Peer)
 	case !rec.GetState().Terminal():
-		return nil, t, fmt.Errorf("%w: task %s is %s and has no result yet", ErrRefused, id, t.State)
+		return nil, t, fmt.Errorf("%w: task %s is %s and has no result yet", wire.ErrRefused, id, t.State)
 	}
 	body, err := n.result(rec)
 	if err != nil {
@@ -277,14 +285,14 @@ func (n *Node) Result(ctx context.Context, ref string) (io.ReadCloser, Task, err
 
 // Receipts returns the receipts of a task, each verified here and with everything that
 // another party needs to verify it.
-func (n *Node) Receipts(ctx context.Context, ref string) ([]Receipt, error) {
+func (n *Node) Receipts(ctx context.Context, ref string) ([]wire.Receipt, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
 		return nil, err
 	}
-	out := []Receipt{}
+	out := []wire.Receipt{}
 	proofs := rec.GetReceipts()
-	if role == RoleHome {
+	if role == wire.RoleHome {
 		proofs = append([]*proto.Receipt{n.storedReceipt(id, rec)}, proofs...)
 	}
 	for _, rc := range proofs {
@@ -312,9 +320,9 @@ func (n *Node) storedReceipt(id proto.TaskID, rec *proto.Record) *proto.Receipt 
 	return n.keys.Receipts([][]byte{s.Append(nil)})[0]
 }
 
-func (n *Node) receipt(s proto.Statement, proof string, problem error) Receipt {
+func (n *Node) receipt(s proto.Statement, proof string, problem error) wire.Receipt {
 	name, id := n.peerNameID(s.Node[:])
-	r := Receipt{
+	r := wire.Receipt{
 		Fact: s.Fact.String(), Node: name, NodeID: id, Time: msTime(s.Time), Epoch: fmt.Sprintf("%d.%d", s.Epoch.Boot, s.Epoch.Counter),
 		Attempt: s.Attempt, Proof: proof, Verified: problem == nil,
 	}
@@ -332,56 +340,56 @@ func (n *Node) receipt(s proto.Statement, proof string, problem error) Receipt {
 
 // Cancel cancels a task. The task is CANCELLED only once its owner reports that the
 // handler and all processes that it started are gone.
-func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string) (Task, error) {
+func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string) (wire.Task, error) {
 	id, role, rec, err := n.find(ref)
 	if err != nil {
-		return Task{}, err
+		return wire.Task{}, err
 	}
-	if role == RoleOwner {
-		return n.view(id, role, rec), fmt.Errorf("%w: a task can only be cancelled at its home: run this on %s", ErrRefused, n.view(id, role, rec).Peer)
+	if role == wire.RoleOwner {
+		return n.view(id, role, rec), fmt.Errorf("%w: a task can only be cancelled at its home: run this on %s", wire.ErrRefused, n.view(id, role, rec).Peer)
 	}
 	_, err = n.outbox.Cancel(ctx, id, hard, cmp.Or(reason, "cancelled by an operator"))
 	if errors.Is(err, outbox.ErrEnded) {
-		return n.view(id, role, rec), fmt.Errorf("%w: task %s has ended as %s", ErrRefused, id, rec.GetState().Name())
+		return n.view(id, role, rec), fmt.Errorf("%w: task %s has ended as %s", wire.ErrRefused, id, rec.GetState().Name())
 	}
 	if err != nil {
-		return Task{}, err
+		return wire.Task{}, err
 	}
 	if err := n.audit(ctx, "task.cancel", id.String()); err != nil {
-		return Task{}, err
+		return wire.Task{}, err
 	}
 	return n.Task(ctx, id.String())
 }
 
 // Purge removes ended tasks that match; it removes dead letters only if the query names
 // their state. It is written to the audit because an operator requested it.
-func (n *Node) Purge(ctx context.Context, q Query, dryRun bool) (Purged, error) {
+func (n *Node) Purge(ctx context.Context, q wire.Query, dryRun bool) (wire.Purged, error) {
 	oq, err := n.query(q)
 	if err != nil {
-		return Purged{}, err
+		return wire.Purged{}, err
 	}
 	done, err := n.outbox.PurgeDone(ctx, oq, dryRun)
 	if err != nil {
-		return Purged{}, fmt.Errorf("purge: %w", err)
+		return wire.Purged{}, fmt.Errorf("purge: %w", err)
 	}
 	if len(q.States) > 0 {
 		dead, err := n.outbox.PurgeDead(ctx, oq, dryRun)
 		if err != nil {
-			return Purged{}, fmt.Errorf("purge dead letters: %w", err)
+			return wire.Purged{}, fmt.Errorf("purge dead letters: %w", err)
 		}
 		done += dead
 	}
 	if !dryRun {
 		if err := n.audit(ctx, "task.purge", fmt.Sprintf("%d tasks", done)); err != nil {
-			return Purged{}, err
+			return wire.Purged{}, err
 		}
 	}
-	return Purged{Tasks: done, DryRun: dryRun}, nil
+	return wire.Purged{Tasks: done, DryRun: dryRun}, nil
 }
 
 func pageSize(limit int) (int, error) {
 	if limit < 0 || limit > maxPage {
-		return 0, fmt.Errorf("%w: limit %d: must be from 1 to %d", ErrInvalid, limit, maxPage)
+		return 0, fmt.Errorf("%w: limit %d: must be from 1 to %d", wire.ErrInvalid, limit, maxPage)
 	}
 	return cmp.Or(limit, defaultPage), nil
 }

@@ -10,27 +10,8 @@ import (
 
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
-
-// A TimelineQuery selects either a task or a queue.
-type TimelineQuery struct {
-	Task  string // id, or a prefix of one that is known here
-	Queue string
-}
-
-// A Timeline merges the lease events of a task or a queue as seen by several nodes.
-type Timeline struct {
-	Items  []TimelineEvent `json:"items" doc:"sorted by the clocks of the nodes; events of the same node are in the order in which they happened"`
-	Asked  []string        `json:"asked" doc:"nodes that answered, this one first"`
-	Silent []string        `json:"silent" doc:"nodes that did not answer or could not be asked"`
-	More   bool            `json:"more,omitempty" doc:"a node omitted older events"`
-}
-
-// A TimelineEvent is one event in the timeline of a node.
-type TimelineEvent struct {
-	Node string `json:"node" doc:"node that recorded it"`
-	OwnershipEvent
-}
 
 // The limits of a query to other nodes.
 const (
@@ -41,24 +22,24 @@ const (
 
 // Timeline merges the events of this node and of all connected members about the leases
 // of a task or of a queue. Each node keeps only the newest events of its current start.
-func (n *Node) Timeline(ctx context.Context, q TimelineQuery) (Timeline, error) {
+func (n *Node) Timeline(ctx context.Context, q wire.TimelineQuery) (wire.Timeline, error) {
 	ask := &proto.TimelineAsk{Queue: q.Queue, Limit: timelineLines}
 	switch {
 	case (q.Task == "") == (q.Queue == ""):
-		return Timeline{}, fmt.Errorf("%w: name either one task or one queue for a timeline", ErrInvalid)
+		return wire.Timeline{}, fmt.Errorf("%w: name either one task or one queue for a timeline", wire.ErrInvalid)
 	case q.Task != "":
 		id, err := n.resolveTask(ctx, q.Task)
 		if err != nil {
-			return Timeline{}, err
+			return wire.Timeline{}, err
 		}
 		ask.Task = id[:]
 	default:
 		if _, err := n.queues.homeOf(q.Queue); err != nil {
-			return Timeline{}, err
+			return wire.Timeline{}, err
 		}
 	}
 	own := n.queues.log.reply(ask)
-	t := Timeline{Items: []TimelineEvent{}, Asked: []string{n.self.Name}, Silent: []string{}, More: own.GetMore()}
+	t := wire.Timeline{Items: []wire.TimelineEvent{}, Asked: []string{n.self.Name}, Silent: []string{}, More: own.GetMore()}
 	t.Items = append(t.Items, n.timelineOf(n.self.Name, own)...)
 	replies, silent := n.queues.timelines.ask(ctx, n, ask)
 	for p, r := range replies {
@@ -71,7 +52,7 @@ func (n *Node) Timeline(ctx context.Context, q TimelineQuery) (Timeline, error) 
 	}
 	slices.Sort(t.Asked[1:])
 	slices.Sort(t.Silent)
-	slices.SortStableFunc(t.Items, func(a, b TimelineEvent) int {
+	slices.SortStableFunc(t.Items, func(a, b wire.TimelineEvent) int {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Number, b.Number))
 	})
 	return t, nil
@@ -89,9 +70,9 @@ func (n *Node) resolveTask(ctx context.Context, ref string) (proto.TaskID, error
 }
 
 // timelineOf converts a node's answer for the API.
-func (n *Node) timelineOf(name string, r *proto.TimelineReply) (out []TimelineEvent) {
+func (n *Node) timelineOf(name string, r *proto.TimelineReply) (out []wire.TimelineEvent) {
 	for _, l := range r.GetLines() {
-		e := OwnershipEvent{Number: l.GetNumber(), Time: msTime(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), Cause: l.GetCause()}
+		e := wire.OwnershipEvent{Number: l.GetNumber(), Time: msTime(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), Cause: l.GetCause()}
 		if id, err := proto.TaskIDFrom(l.GetTask()); err == nil {
 			e.Task = id.String()
 		}
@@ -99,7 +80,7 @@ func (n *Node) timelineOf(name string, r *proto.TimelineReply) (out []TimelineEv
 			e.Epoch = epochText(proto.Seq{Boot: l.GetEpochBoot(), Counter: l.GetEpochCounter()})
 		}
 		e.Peer, e.PeerID = n.peerNameID(l.GetPeer())
-		out = append(out, TimelineEvent{name, e})
+		out = append(out, wire.TimelineEvent{Node: name, OwnershipEvent: e})
 	}
 	return out
 }

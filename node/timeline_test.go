@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // The events of several nodes about a task or a queue form one timeline; nodes that do
@@ -21,7 +23,7 @@ func TestTimelineOfAllNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.waitAll(1, ids, time.Minute)
-		tl, err := c.nodes[1].node.Timeline(t.Context(), TimelineQuery{Task: ids[0]})
+		tl, err := c.nodes[1].node.Timeline(t.Context(), wire.TimelineQuery{Task: ids[0]})
 		if err != nil || len(tl.Silent) != 0 || tl.More || !slices.Equal(tl.Asked, []string{"n1", "n0", "n2", "n3"}) {
 			t.Fatalf("asked %v, silent %v, more %v: %v", tl.Asked, tl.Silent, tl.More, err)
 		}
@@ -44,18 +46,18 @@ func TestTimelineOfAllNodes(t *testing.T) {
 			at = i
 		}
 		c.nodes[0].crash()
-		for _, q := range []TimelineQuery{{Queue: "build"}, {Task: ids[1][:20]}} {
+		for _, q := range []wire.TimelineQuery{{Queue: "build"}, {Task: ids[1][:20]}} {
 			tl, err = c.nodes[1].node.Timeline(t.Context(), q)
 			if err != nil || !slices.Equal(tl.Silent, []string{"n0"}) || len(tl.Items) == 0 {
 				t.Errorf("%+v: silent %v, %d events: %v", q, tl.Silent, len(tl.Items), err)
 			}
 		}
-		for _, bad := range []TimelineQuery{{}, {Task: ids[0], Queue: "build"}, {Task: "01"}} {
-			if _, err := c.nodes[1].node.Timeline(t.Context(), bad); !errors.Is(err, ErrInvalid) {
+		for _, bad := range []wire.TimelineQuery{{}, {Task: ids[0], Queue: "build"}, {Task: "01"}} {
+			if _, err := c.nodes[1].node.Timeline(t.Context(), bad); !errors.Is(err, wire.ErrInvalid) {
 				t.Errorf("%+v: %v", bad, err)
 			}
 		}
-		if _, err := c.nodes[1].node.Timeline(t.Context(), TimelineQuery{Queue: "nothing"}); !errors.Is(err, ErrNotFound) {
+		if _, err := c.nodes[1].node.Timeline(t.Context(), wire.TimelineQuery{Queue: "nothing"}); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("an unknown queue: %v", err)
 		}
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // An invalid traceparent is replaced by a new one: it would break the trace of the
@@ -51,12 +52,12 @@ func TestTraceContextIsValid(t *testing.T) {
 // and a redrive continues it.
 func TestEveryTaskHasATrace(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), HandlerSpec{Kind: "run", Exec: []string{"sh", "-c", `printf %s "$TRACEPARENT"; test "$BALEFIRE_IDEMPOTENCY_KEY"`}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
+	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "run", Exec: []string{"sh", "-c", `printf %s "$TRACEPARENT"; test "$BALEFIRE_IDEMPOTENCY_KEY"`}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
 		t.Fatal(err)
 	}
 	given := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 	for _, trace := range []string{"", given} {
-		id := a.submit(t, Request{Target: "b", Kind: "run", Trace: trace})
+		id := a.submit(t, wire.Request{Target: "b", Kind: "run", Trace: trace})
 		failed := a.waitEnd(t, id, "DEAD_LETTER")
 		if !validTrace(failed.Trace) || trace != "" && failed.Trace != trace {
 			t.Errorf("given %q, the task has %q", trace, failed.Trace)
@@ -68,7 +69,7 @@ func TestEveryTaskHasATrace(t *testing.T) {
 		if again := a.waitEnd(t, s.ID, "DEAD_LETTER"); again.Trace != failed.Trace {
 			t.Errorf("the redrive has the trace %q, its first %q", again.Trace, failed.Trace)
 		}
-		id = a.submit(t, Request{Target: "b", Kind: "run", Trace: trace, Key: "key" + trace})
+		id = a.submit(t, wire.Request{Target: "b", Kind: "run", Trace: trace, Key: "key" + trace})
 		done := a.waitEnd(t, id, "SUCCESS")
 		r, _, err := a.Result(t.Context(), id)
 		if err != nil {
@@ -81,7 +82,7 @@ func TestEveryTaskHasATrace(t *testing.T) {
 		if err != nil || string(got) != done.Trace {
 			t.Errorf("the program was given %q, %v; the task has %q", got, err, done.Trace)
 		}
-		if s, err := a.Submit(t.Context(), Request{Target: "b", Kind: "run", Key: "key" + trace}); err != nil || !s.Known {
+		if s, err := a.Submit(t.Context(), wire.Request{Target: "b", Kind: "run", Key: "key" + trace}); err != nil || !s.Known {
 			t.Errorf("the key again: %+v, %v; a new trace must not make it a different request", s, err)
 		}
 	}
@@ -136,8 +137,8 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 		serve(owner)
 		given := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 		ids := []string{
-			origin.mustSubmit(Request{Target: "queue:build", Kind: "traced"}),
-			origin.mustSubmit(Request{Target: "queue:build", Kind: "traced", Trace: given}),
+			origin.mustSubmit(wire.Request{Target: "queue:build", Kind: "traced"}),
+			origin.mustSubmit(wire.Request{Target: "queue:build", Kind: "traced", Trace: given}),
 		}
 		want := map[string]string{ids[1]: given}
 		c.await(time.Minute, "both to run", func() bool { return len(h.starts(ids[0])) == 1 && len(h.starts(ids[1])) == 1 })

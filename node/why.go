@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // idRE matches a task id or a prefix of one.
@@ -19,7 +20,7 @@ var idRE = regexp.MustCompile(`^[0-9A-Fa-f-]{6,36}$`)
 
 // Why explains why a task does not make its next step, or why a peer or a queue
 // (queue:NAME) does not get its tasks, and what to do about it.
-func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
+func (n *Node) Why(ctx context.Context, subject string) (wire.Blocker, error) {
 	if p, err := n.book.Find(subject); err == nil {
 		return n.whyPeer(ctx, p.Label())
 	}
@@ -30,33 +31,33 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 		return n.whyQueue(ctx, subject)
 	}
 	if !idRE.MatchString(subject) {
-		return Blocker{}, fmt.Errorf("%w: nothing known here has the name %.60q: name a peer, a queue, or a task by its id or the first 6 characters of it", ErrNotFound, subject)
+		return wire.Blocker{}, fmt.Errorf("%w: nothing known here has the name %.60q: name a peer, a queue, or a task by its id or the first 6 characters of it", wire.ErrNotFound, subject)
 	}
 	id, role, rec, err := n.find(subject)
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, wire.ErrNotFound) {
 		if b, ok := n.whyLeased(ctx, subject); ok {
 			return b, nil
 		}
 	}
 	if err != nil {
-		return Blocker{}, err
+		return wire.Blocker{}, err
 	}
-	b := Blocker{Subject: id.String(), State: rec.GetState().Name()}
+	b := wire.Blocker{Subject: id.String(), State: rec.GetState().Name()}
 	if c := n.guard.State(); c.Doubted && !rec.GetState().Terminal() {
 		b.Steps = append(b.Steps, doubtText(c))
 	}
-	if role == RoleOwner && rec.GetQueue() != "" && !rec.GetState().Terminal() {
+	if role == wire.RoleOwner && rec.GetQueue() != "" && !rec.GetState().Terminal() {
 		return n.whyQueued(ctx, b, id, rec), nil
 	}
-	if w, err := n.outbox.WhyResult(id); role == RoleOwner && err == nil {
+	if w, err := n.outbox.WhyResult(id); role == wire.RoleOwner && err == nil {
 		return n.whyResult(b, w), nil
 	}
-	if role == RoleOwner {
+	if role == wire.RoleOwner {
 		return n.whyOwned(b, id, rec), nil
 	}
 	w, err := n.outbox.Why(id)
 	if err != nil {
-		return Blocker{}, err
+		return wire.Blocker{}, err
 	}
 	if queued, err := n.inbox.Get(id); err == nil && queued.GetQueue() != "" && !w.State.Terminal() {
 		return n.whyQueued(ctx, b, id, queued), nil // the home of its queue is here, too
@@ -69,7 +70,7 @@ func (n *Node) Why(ctx context.Context, subject string) (Blocker, error) {
 	return b, nil
 }
 
-func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
+func (n *Node) whyHome(b *wire.Blocker, w outbox.Why, target string) {
 	name, _ := n.peerNameID(w.Peer[:])
 	step := func(format string, a ...any) { b.Steps = append(b.Steps, fmt.Sprintf(format, a...)) }
 	set := func(cause, fix string) { b.Cause, b.Fix = cause, fix }
@@ -100,7 +101,7 @@ func (n *Node) whyHome(b *Blocker, w outbox.Why, target string) {
 }
 
 // whyDelivery explains why a pending task is not delivered to its peer.
-func (n *Node) whyDelivery(b *Blocker, w outbox.Why, name string, step func(string, ...any), set func(cause, fix string)) {
+func (n *Node) whyDelivery(b *wire.Blocker, w outbox.Why, name string, step func(string, ...any), set func(cause, fix string)) {
 	p, known := n.book.Get(w.Peer)
 	switch {
 	case w.Peer == n.keys.Peer():
@@ -150,7 +151,7 @@ func (n *Node) hangs(p proto.PeerID, set func(cause, fix string)) bool {
 }
 
 // whyResult explains the state of the result of a task that ran here.
-func (n *Node) whyResult(b Blocker, w outbox.Why) Blocker {
+func (n *Node) whyResult(b wire.Blocker, w outbox.Why) wire.Blocker {
 	name, _ := n.peerNameID(w.Peer[:])
 	b.Steps = append(b.Steps, "accepted: it ended here; its result is for "+name)
 	if w.State.Terminal() {
@@ -202,7 +203,7 @@ func fixEnded(s proto.TaskState) string {
 }
 
 // whyOwned explains the state of a task that this node accepted.
-func (n *Node) whyOwned(b Blocker, id proto.TaskID, rec *proto.Record) Blocker {
+func (n *Node) whyOwned(b wire.Blocker, id proto.TaskID, rec *proto.Record) wire.Blocker {
 	where, _ := n.inbox.Where(id)
 	b.Steps = append(b.Steps, fmt.Sprintf("accepted: here, %s, attempts %d", b.State, rec.GetAttempts()))
 	if where.Wait > 0 {
@@ -242,16 +243,16 @@ func (n *Node) originName(rec *proto.Record) string {
 	return name
 }
 
-func (n *Node) whyPeer(ctx context.Context, name string) (Blocker, error) {
+func (n *Node) whyPeer(ctx context.Context, name string) (wire.Blocker, error) {
 	p, err := n.Peer(ctx, name)
 	if err != nil {
-		return Blocker{}, err
+		return wire.Blocker{}, err
 	}
 	known, err := n.findPeer(name)
 	if err != nil {
-		return Blocker{}, err
+		return wire.Blocker{}, err
 	}
-	b := Blocker{Subject: p.Name, State: p.State, Steps: []string{fmt.Sprintf("outbox: %d entries wait for it", p.Queued)}}
+	b := wire.Blocker{Subject: p.Name, State: p.State, Steps: []string{fmt.Sprintf("outbox: %d entries wait for it", p.Queued)}}
 	a := n.unreachable(known)
 	switch p.State {
 	case "CONNECTED":

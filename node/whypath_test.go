@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestUnreachablePeer verifies which of several causes is named, and its text.
@@ -67,13 +68,13 @@ func TestWhyExplainsThePath(t *testing.T) {
 		defer c.close()
 		a, b := c.nodes[0], c.nodes[1]
 		b.crash()
-		s, err := a.node.Submit(t.Context(), Request{Target: b.name, Kind: simKind, TTL: time.Hour})
+		s, err := a.node.Submit(t.Context(), wire.Request{Target: b.name, Kind: simKind, TTL: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		expectCause := func(text string) {
 			t.Helper()
-			var last Blocker
+			var last wire.Blocker
 			c.await(3*time.Minute, "why to report "+text, func() bool {
 				for _, subject := range []string{s.ID, b.name} {
 					if last, err = a.node.Why(t.Context(), subject); err != nil || !strings.Contains(last.Cause, text) {
@@ -130,11 +131,11 @@ func TestWhyOfABlockedPeer(t *testing.T) {
 func TestWhyOfAnUnknownSubject(t *testing.T) {
 	a, _ := pair(t, nil)
 	for subject, want := range map[string]string{"nothing": "nothing known here has the name", "01a1f": "nothing known here has the name", "01a1f84f": "no task id begins with", "queue:build": "build"} {
-		if _, err := a.Why(t.Context(), subject); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), want) {
+		if _, err := a.Why(t.Context(), subject); !errors.Is(err, wire.ErrNotFound) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", subject, err, want)
 		}
 	}
-	if _, err := a.SetQueue(t.Context(), "build", QueueSettings{Home: "here"}); err != nil {
+	if _, err := a.SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
 	if why, err := a.Why(t.Context(), "build"); err != nil || why.Subject != "queue:build" {

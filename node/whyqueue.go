@@ -9,15 +9,16 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // whyQueue explains why a shared queue does not get its tasks done.
-func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
+func (n *Node) whyQueue(ctx context.Context, name string) (wire.Blocker, error) {
 	q, err := n.Queue(ctx, name)
 	if err != nil {
-		return Blocker{}, err
+		return wire.Blocker{}, err
 	}
-	b := Blocker{Subject: queuePrefix + name, State: "OPEN", Steps: []string{fmt.Sprintf("home: %s, generation %d", q.Home, q.Generation)}}
+	b := wire.Blocker{Subject: queuePrefix + name, State: "OPEN", Steps: []string{fmt.Sprintf("home: %s, generation %d", q.Home, q.Generation)}}
 	if q.Here {
 		b.Steps = append(b.Steps, fmt.Sprintf("tasks: %d waiting, %d granted", q.Waiting, q.Owned))
 	}
@@ -48,7 +49,7 @@ func (n *Node) whyQueue(ctx context.Context, name string) (Blocker, error) {
 }
 
 // whyLeft explains the state of a task stored here whose home is no longer this node.
-func (n *Node) whyLeft(ctx context.Context, b Blocker, id proto.TaskID) Blocker {
+func (n *Node) whyLeft(ctx context.Context, b wire.Blocker, id proto.TaskID) wire.Blocker {
 	past, known, err := n.queues.driver.FormerTask(ctx, id)
 	home := n.peerName(past.Peer)
 	switch {
@@ -72,7 +73,7 @@ func (n *Node) whyLeft(ctx context.Context, b Blocker, id proto.TaskID) Blocker 
 
 // whyHomeUnreachable explains why this node does not reach the home of a queue; it
 // returns false if the home is connected.
-func (n *Node) whyHomeUnreachable(b *Blocker, name string) bool {
+func (n *Node) whyHomeUnreachable(b *wire.Blocker, name string) bool {
 	home, err := n.queues.homeOf(name)
 	p, known := n.book.Get(home)
 	if err != nil || !known || n.net.Connected(home) {
@@ -86,7 +87,7 @@ func (n *Node) whyHomeUnreachable(b *Blocker, name string) bool {
 
 // whyHomeless replaces the cause with the alarm of the task's queue if the home that has
 // the task, or should have it, is lost.
-func (n *Node) whyHomeless(ctx context.Context, b *Blocker, w outbox.Why, rec *proto.Record) {
+func (n *Node) whyHomeless(ctx context.Context, b *wire.Blocker, w outbox.Why, rec *proto.Record) {
 	name, queued := strings.CutPrefix(rec.GetTarget(), queuePrefix)
 	s := n.queues.driver.QueueStates()[name]
 	if !queued || s == nil || w.State.Terminal() {
@@ -132,18 +133,18 @@ func (n *Node) runsOn(rec *proto.Record) string {
 }
 
 // whyLeased explains the state of a task for which this node has only a lease.
-func (n *Node) whyLeased(ctx context.Context, ref string) (Blocker, bool) {
+func (n *Node) whyLeased(ctx context.Context, ref string) (wire.Blocker, bool) {
 	if len(ref) < 6 {
-		return Blocker{}, false
+		return wire.Blocker{}, false
 	}
 	ref = strings.ToLower(ref)
 	found, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && strings.HasPrefix(v.Task.String(), ref) }, 2)
 	if err != nil || len(found) != 1 {
-		return Blocker{}, false
+		return wire.Blocker{}, false
 	}
 	v := found[0]
 	home := n.peerName(v.Peer)
-	b := Blocker{Subject: v.Task.String(), State: v.State, Steps: []string{
+	b := wire.Blocker{Subject: v.Task.String(), State: v.State, Steps: []string{
 		fmt.Sprintf("queue %s: home %s", v.Queue, home),
 		fmt.Sprintf("lease: epoch %s, attempt %d, held by this node", epochText(v.Epoch), v.Attempts),
 	}}

@@ -17,13 +17,14 @@ import (
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/wire"
 )
 
 // A worker calls a handler for tasks of one kind: it gives each run a folder, records
 // runs in the audit log and hands over large results as files.
 type worker struct {
 	node    *Node
-	spec    HandlerSpec
+	spec    wire.HandlerSpec
 	typ     handlerType
 	handler handler.Handler
 }
@@ -134,7 +135,7 @@ func (n *Node) runsFolder(others bool) (string, error) {
 }
 
 // mayRunAs returns why the program of s cannot run as its user.
-func (n *Node) mayRunAs(s HandlerSpec) error {
+func (n *Node) mayRunAs(s wire.HandlerSpec) error {
 	if s.RunAs == "" {
 		return nil
 	}
@@ -143,7 +144,7 @@ func (n *Node) mayRunAs(s HandlerSpec) error {
 		err = command.MayRunAs(s.RunAs, dir)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: handler %s: %w", ErrInvalid, s.Kind, err)
+		return fmt.Errorf("%w: handler %s: %w", wire.ErrInvalid, s.Kind, err)
 	}
 	return nil
 }

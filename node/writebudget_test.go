@@ -7,6 +7,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // The write budget of a small task: one operation when it is submitted, one when its
@@ -15,19 +16,19 @@ import (
 func TestWriteBudgetOfATask(t *testing.T) {
 	const tasks = 200
 	a, b := pair(t, func(_ string, c *Config) { c.Limits.GracefulTimeout = time.Millisecond })
-	held := HandlerSpec{Kind: "held", Exec: []string{"/bin/sleep", "600"}, Allow: []string{"role:send"}, Concurrency: 1}
+	held := wire.HandlerSpec{Kind: "held", Exec: []string{"/bin/sleep", "600"}, Allow: []string{"role:send"}, Concurrency: 1}
 	if err := b.AddHandler(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
-	first := a.submit(t, Request{Target: "b", Kind: "held"}) // takes the only slot, the others wait in custody
+	first := a.submit(t, wire.Request{Target: "b", Kind: "held"}) // takes the only slot, the others wait in custody
 	eventually(t, func() bool {
 		task, err := a.Task(t.Context(), first)
 		return err == nil && task.State == "RUNNING" // reported once it has lasted a second
 	}, func() string { return "the first is not running" })
 	before := [2]store.Counters{a.storage.store.Counters(), b.storage.store.Counters()}
-	rs := make([]Request, tasks)
+	rs := make([]wire.Request, tasks)
 	for i := range rs {
-		rs[i] = Request{Target: "b", Kind: "held", Body: make([]byte, 1024)}
+		rs[i] = wire.Request{Target: "b", Kind: "held", Body: make([]byte, 1024)}
 	}
 	_, errs := a.SubmitMany(t.Context(), rs)
 	for _, err := range errs {

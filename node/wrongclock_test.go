@@ -11,6 +11,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // newJumpingMesh creates a mesh in which the clock of the node at place is wrong by the
@@ -29,14 +30,14 @@ func newJumpingMesh(t *testing.T, nodes, place int) (w *simMesh, by *atomic.Int6
 }
 
 // sleepTask is a task that runs for d.
-func sleepTask(d time.Duration, target string) Request {
+func sleepTask(d time.Duration, target string) wire.Request {
 	p := plan{takes: d, class: proto.Normal}
 	p.body = fmt.Appendf(nil, "%d 0 false %d;", d, time.Now().UnixNano())
 	return p.request(target)
 }
 
 // mustSubmit submits a task.
-func (s *simNode) mustSubmit(r Request) string {
+func (s *simNode) mustSubmit(r wire.Request) string {
 	s.mesh.t.Helper()
 	task, err := s.node.Submit(s.mesh.t.Context(), r)
 	if err != nil {
@@ -46,9 +47,9 @@ func (s *simNode) mustSubmit(r Request) string {
 }
 
 // waitState fails the test unless the task reaches the state within limit.
-func (s *simNode) waitState(id, state string, limit time.Duration) Task {
+func (s *simNode) waitState(id, state string, limit time.Duration) wire.Task {
 	s.mesh.t.Helper()
-	var task Task
+	var task wire.Task
 	for began := time.Now(); time.Since(began) < limit; time.Sleep(100 * time.Millisecond) {
 		if task, _ = s.node.Task(s.mesh.t.Context(), id); task.State == state {
 			return task

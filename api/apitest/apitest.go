@@ -15,8 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // Start is the time of everything that happens here.
@@ -28,20 +28,20 @@ const ID = "01a1f84f-fb79-727b-b679-7a95fb475002"
 // A Node is a fake node. Its fields may be set before it is used.
 type Node struct {
 	Err     error                    // returned by every method that can fail
-	PerItem func(node.Request) error // returned by SubmitMany and Submit for one task
+	PerItem func(wire.Request) error // returned by SubmitMany and Submit for one task
 	Output  []byte                   // the result of every task
 	Cut     int                      // bytes missing at the end of the output that Result returns
 	Ended   chan struct{}            // Wait returns when it is closed; nil: at once
 	Waits   chan string              // receives the id when Wait starts to wait, if not nil
-	Dead    []node.Page[node.Task]   // the pages of DeadLetters
-	Known   []node.Peer              // returned by Peers, if not nil
-	Pongs   []node.Pong              // returned by Ping in order; one without a peer is a timeout
-	Mesh    *node.MeshSummary        // returned by MeshSummary, if not nil
-	Happens chan node.EventPage      // the pages that Events waits for, if not nil
+	Dead    []wire.Page[wire.Task]   // the pages of DeadLetters
+	Known   []wire.Peer              // returned by Peers, if not nil
+	Pongs   []wire.Pong              // returned by Ping in order; one without a peer is a timeout
+	Mesh    *wire.MeshSummary        // returned by MeshSummary, if not nil
+	Happens chan wire.EventPage      // the pages that Events waits for, if not nil
 
 	mu       sync.Mutex
 	calls    []string
-	requests []node.Request
+	requests []wire.Request
 	streams  []Streamed
 	registry *prometheus.Registry
 }
@@ -65,10 +65,10 @@ func (n *Node) Calls() []string {
 }
 
 // Requests returns the tasks submitted so far.
-func (n *Node) Requests() []node.Request {
+func (n *Node) Requests() []wire.Request {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return append([]node.Request(nil), n.requests...)
+	return append([]wire.Request(nil), n.requests...)
 }
 
 // Streams returns the bodies that came as streams so far.
@@ -86,33 +86,33 @@ func (n *Node) called(format string, a ...any) error {
 }
 
 // A task looks like one that a real node returns.
-func (n *Node) task(id string) node.Task {
+func (n *Node) task(id string) wire.Task {
 	sum := sha256.Sum256(n.Output)
-	return node.Task{
-		ID: id, State: proto.Success.Name(), Role: node.RoleHome, Kind: "shell", Class: "normal",
+	return wire.Task{
+		ID: id, State: proto.Success.Name(), Role: wire.RoleHome, Kind: "shell", Class: "normal",
 		Target: "laptop", Peer: "laptop", PeerID: "12D3KooW", Attempts: 1, Epoch: "7.1", BodySize: 3,
 		Receipts: []string{"stored", "accepted", "started", "done"},
-		Events:   []node.Event{{Time: Start, Node: "here", State: "PENDING"}},
-		Times:    node.Times{Created: Start, NotAfter: Start.Add(proto.DefaultTTL)},
-		Ending:   node.Ending{ResultSize: uint64(len(n.Output)), ResultHash: "sha256:" + hex.EncodeToString(sum[:]), ResultType: "text/plain"},
+		Events:   []wire.Event{{Time: Start, Node: "here", State: "PENDING"}},
+		Times:    wire.Times{Created: Start, NotAfter: Start.Add(proto.DefaultTTL)},
+		Ending:   wire.Ending{ResultSize: uint64(len(n.Output)), ResultHash: "sha256:" + hex.EncodeToString(sum[:]), ResultType: "text/plain"},
 	}
 }
 
 // Submit accepts a task and reads its stream.
-func (n *Node) Submit(_ context.Context, r node.Request) (node.Submitted, error) {
+func (n *Node) Submit(_ context.Context, r wire.Request) (wire.Submitted, error) {
 	if err := n.called("Submit %s %s", r.Target, r.Kind); err != nil {
-		return node.Submitted{}, err
+		return wire.Submitted{}, err
 	}
 	if n.PerItem != nil {
 		if err := n.PerItem(r); err != nil {
-			return node.Submitted{}, err
+			return wire.Submitted{}, err
 		}
 	}
 	if r.Stream != nil {
 		h := sha256.New()
 		size, err := io.Copy(h, r.Stream)
 		if err != nil {
-			return node.Submitted{}, fmt.Errorf("submit: %w", err)
+			return wire.Submitted{}, fmt.Errorf("submit: %w", err)
 		}
 		n.mu.Lock()
 		n.streams = append(n.streams, Streamed{size, hex.EncodeToString(h.Sum(nil))})
@@ -121,16 +121,16 @@ func (n *Node) Submit(_ context.Context, r node.Request) (node.Submitted, error)
 	return n.take(r), nil
 }
 
-func (n *Node) take(r node.Request) node.Submitted {
+func (n *Node) take(r wire.Request) wire.Submitted {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.requests = append(n.requests, r)
-	return node.Submitted{ID: fmt.Sprintf("01a1f84f-fb79-727b-b679-%012x", len(n.requests)), State: "PENDING", Target: r.Target, NotAfter: Start}
+	return wire.Submitted{ID: fmt.Sprintf("01a1f84f-fb79-727b-b679-%012x", len(n.requests)), State: "PENDING", Target: r.Target, NotAfter: Start}
 }
 
 // SubmitMany accepts many tasks.
-func (n *Node) SubmitMany(_ context.Context, rs []node.Request) ([]node.Submitted, []error) {
-	out, errs := make([]node.Submitted, len(rs)), make([]error, len(rs))
+func (n *Node) SubmitMany(_ context.Context, rs []wire.Request) ([]wire.Submitted, []error) {
+	out, errs := make([]wire.Submitted, len(rs)), make([]error, len(rs))
 	failed := n.called("SubmitMany %d", len(rs))
 	for i, r := range rs {
 		if errs[i] = failed; failed == nil && n.PerItem != nil {
@@ -144,37 +144,33 @@ func (n *Node) SubmitMany(_ context.Context, rs []node.Request) ([]node.Submitte
 }
 
 // Retry submits a task again.
-func (n *Node) Retry(_ context.Context, id string) (node.Submitted, error) {
+func (n *Node) Retry(_ context.Context, id string) (wire.Submitted, error) {
 	if err := n.called("Retry %s", id); err != nil {
-		return node.Submitted{}, err
+		return wire.Submitted{}, err
 	}
 	if n.PerItem != nil {
-		if err := n.PerItem(node.Request{Key: id}); err != nil {
-			return node.Submitted{}, err
+		if err := n.PerItem(wire.Request{Key: id}); err != nil {
+			return wire.Submitted{}, err
 		}
 	}
-	return n.take(node.Request{Target: "laptop", Kind: "shell"}), nil
+	return n.take(wire.Request{Target: "laptop", Kind: "shell"}), nil
 }
 
 // Task returns a task.
-func (n *Node) Task(_ context.Context, id string) (node.Task, error) {
+func (n *Node) Task(_ context.Context, id string) (wire.Task, error) {
 	return n.task(id), n.called("Task %s", id)
 }
 
 // Tasks lists one task.
-func (n *Node) Tasks(_ context.Context, q node.Query) (node.Page[node.Task], error) {
+func (n *Node) Tasks(_ context.Context, q wire.Query) (wire.Page[wire.Task], error) {
 	err := n.called("Tasks %s", formatQuery(q))
-	return node.Page[node.Task]{Items: []node.Task{n.task(ID)}, Next: "more"}, err
+	return wire.Page[wire.Task]{Items: []wire.Task{n.task(ID)}, Next: "more"}, err
 }
 
-func formatQuery(q node.Query) string {
-	states := []string{}
-	for _, s := range q.States {
-		states = append(states, s.Name())
-	}
+func formatQuery(q wire.Query) string {
 	out := []string{}
 	for _, f := range [][2]string{
-		{"states", strings.Join(states, "+")}, {"role", q.Role}, {"peer", q.Peer}, {"kind", q.Kind}, {"label", q.Label},
+		{"states", strings.Join(q.States, "+")}, {"role", q.Role}, {"peer", q.Peer}, {"kind", q.Kind}, {"label", q.Label},
 		{"cursor", q.Cursor}, {"before", formatTime(q.Before)}, {"after", formatTime(q.After)},
 	} {
 		if f[1] != "" {
@@ -195,9 +191,9 @@ func formatTime(t time.Time) string {
 }
 
 // Wait waits for Ended.
-func (n *Node) Wait(ctx context.Context, id string) (node.Task, error) {
+func (n *Node) Wait(ctx context.Context, id string) (wire.Task, error) {
 	if err := n.called("Wait %s", id); err != nil {
-		return node.Task{}, err
+		return wire.Task{}, err
 	}
 	t := n.task(id)
 	if n.Ended == nil {
@@ -219,44 +215,44 @@ func (n *Node) Wait(ctx context.Context, id string) (node.Task, error) {
 }
 
 // Result returns Output.
-func (n *Node) Result(_ context.Context, id string) (io.ReadCloser, node.Task, error) {
+func (n *Node) Result(_ context.Context, id string) (io.ReadCloser, wire.Task, error) {
 	if err := n.called("Result %s", id); err != nil {
-		return nil, node.Task{}, err
+		return nil, wire.Task{}, err
 	}
 	return io.NopCloser(bytes.NewReader(n.Output[:len(n.Output)-n.Cut])), n.task(id), nil
 }
 
 // Receipts returns one receipt.
-func (n *Node) Receipts(_ context.Context, id string) ([]node.Receipt, error) {
-	return []node.Receipt{{Fact: "stored", Node: "here", Time: Start, Proof: "AA==", Verified: true}}, n.called("Receipts %s", id)
+func (n *Node) Receipts(_ context.Context, id string) ([]wire.Receipt, error) {
+	return []wire.Receipt{{Fact: "stored", Node: "here", Time: Start, Proof: "AA==", Verified: true}}, n.called("Receipts %s", id)
 }
 
 // Why returns a fixed cause.
-func (n *Node) Why(_ context.Context, subject string) (node.Blocker, error) {
-	return node.Blocker{Subject: subject, State: "PENDING", Cause: "laptop is offline", Steps: []string{"outbox", "path"}}, n.called("Why %s", subject)
+func (n *Node) Why(_ context.Context, subject string) (wire.Blocker, error) {
+	return wire.Blocker{Subject: subject, State: "PENDING", Cause: "laptop is offline", Steps: []string{"outbox", "path"}}, n.called("Why %s", subject)
 }
 
 // Cancel stops a task.
-func (n *Node) Cancel(_ context.Context, id string, hard bool, reason string) (node.Task, error) {
+func (n *Node) Cancel(_ context.Context, id string, hard bool, reason string) (wire.Task, error) {
 	t := n.task(id)
 	t.State = "CANCELLED"
 	return t, n.called("Cancel %s hard=%v %q", id, hard, reason)
 }
 
 // Purge removes two tasks.
-func (n *Node) Purge(_ context.Context, q node.Query, dryRun bool) (node.Purged, error) {
-	return node.Purged{Tasks: 2, Bytes: 10, DryRun: dryRun}, n.called("Purge %s dry=%v", formatQuery(q), dryRun)
+func (n *Node) Purge(_ context.Context, q wire.Query, dryRun bool) (wire.Purged, error) {
+	return wire.Purged{Tasks: 2, Bytes: 10, DryRun: dryRun}, n.called("Purge %s dry=%v", formatQuery(q), dryRun)
 }
 
 // DeadLetters returns the page of Dead that the cursor names.
-func (n *Node) DeadLetters(_ context.Context, q node.Query) (node.Page[node.Task], error) {
+func (n *Node) DeadLetters(_ context.Context, q wire.Query) (wire.Page[wire.Task], error) {
 	if err := n.called("DeadLetters %s", formatQuery(q)); err != nil || len(n.Dead) == 0 {
-		return node.Page[node.Task]{}, err
+		return wire.Page[wire.Task]{}, err
 	}
 	at := 0
 	if q.Cursor != "" {
 		if _, err := fmt.Sscanf(q.Cursor, "%d", &at); err != nil || at >= len(n.Dead) {
-			return node.Page[node.Task]{}, fmt.Errorf("%w: cursor %.40q", node.ErrInvalid, q.Cursor)
+			return wire.Page[wire.Task]{}, fmt.Errorf("%w: cursor %.40q", wire.ErrInvalid, q.Cursor)
 		}
 	}
 	return n.Dead[at], nil

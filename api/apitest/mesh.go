@@ -8,30 +8,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Peers returns one peer.
-func (n *Node) Peers(context.Context) []node.Peer {
+func (n *Node) Peers(context.Context) []wire.Peer {
 	_ = n.called("Peers") // it cannot fail
 	if n.Known != nil {
 		return n.Known
 	}
-	return []node.Peer{peer("laptop")}
+	return []wire.Peer{peer("laptop")}
 }
 
-func peer(name string) node.Peer {
-	return node.Peer{Name: name, ID: "12D3KooW", State: "OFFLINE", Roles: []string{"work"}}
+func peer(name string) wire.Peer {
+	return wire.Peer{Name: name, ID: "12D3KooW", State: "OFFLINE", Roles: []string{"work"}}
 }
 
 // Peer returns a peer.
-func (n *Node) Peer(_ context.Context, name string) (node.Peer, error) {
+func (n *Node) Peer(_ context.Context, name string) (wire.Peer, error) {
 	return peer(name), n.called("Peer %s", name)
 }
 
 // Invite creates a ticket.
-func (n *Node) Invite(_ context.Context, o node.InviteOptions) (node.Invitation, error) {
+func (n *Node) Invite(_ context.Context, o wire.InviteOptions) (wire.Invitation, error) {
 	err := n.called("Invite %q %s %s", o.Name, o.TTL, strings.Join(o.Roles, "+"))
-	return node.Invitation{Ticket: "BALE1X", Expires: Start, Roles: []string{"work"}}, err
+	return wire.Invitation{Ticket: "BALE1X", Expires: Start, Roles: []string{"work"}}, err
 }
 
 // Block blocks a peer.
@@ -44,15 +45,15 @@ func (n *Node) Unblock(_ context.Context, name string) error { return n.called("
 func (n *Node) Forget(_ context.Context, name string) error { return n.called("Forget %s", name) }
 
 // Handlers returns none.
-func (n *Node) Handlers() []node.Handler {
+func (n *Node) Handlers() []wire.Handler {
 	_ = n.called("Handlers") // it cannot fail
 	return nil
 }
 
 // AddHandler checks a handler as a node does.
-func (n *Node) AddHandler(_ context.Context, s node.HandlerSpec) error {
-	if err := s.Validate(); err != nil {
-		return fmt.Errorf("%w: %w", node.ErrInvalid, err)
+func (n *Node) AddHandler(_ context.Context, s wire.HandlerSpec) error {
+	if err := node.ValidateHandler(s); err != nil {
+		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	return n.called("AddHandler %s %s", s.Kind, strings.Join(s.Exec, "+"))
 }
@@ -63,14 +64,14 @@ func (n *Node) RemoveHandler(_ context.Context, kind string) error {
 }
 
 // Status returns the status of a node.
-func (n *Node) Status(context.Context) node.Status {
+func (n *Node) Status(context.Context) wire.Status {
 	_ = n.called("Status") // it cannot fail
-	return node.Status{Name: "here", ID: "12D3KooW", Mesh: "ab", Version: "dev", Started: Start, Store: n.StoreStats(), Outbox: map[string]int{"PENDING": 3}}
+	return wire.Status{Name: "here", ID: "12D3KooW", Mesh: "ab", Version: "dev", Started: Start, Store: n.StoreStats(), Outbox: map[string]int{"PENDING": 3}}
 }
 
 // StoreStats returns the statistics of a store.
-func (n *Node) StoreStats() node.StoreStats {
-	return node.StoreStats{Engine: node.EngineNuts, Schema: 1, Keys: 9}
+func (n *Node) StoreStats() wire.StoreStats {
+	return wire.StoreStats{Engine: node.EngineNuts, Schema: 1, Keys: 9}
 }
 
 // Compact compacts nothing.

@@ -5,59 +5,59 @@ import (
 	"strings"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Boot is the boot number of the fake node.
 const Boot = 7
 
 // Members returns two members.
-func (n *Node) Members(context.Context) []node.Member {
+func (n *Node) Members(context.Context) []wire.Member {
 	_ = n.called("Members") // it cannot fail
 	since := Start.Add(-time.Hour)
-	return []node.Member{
+	return []wire.Member{
 		{Name: "here", ID: "12D3KooH", Self: true, State: "ALIVE", Eligible: true, Phase: "RUNNING", Boot: Boot},
-		{Name: "laptop", ID: "12D3KooW", State: "SUSPECT", Since: &since, Accusers: 2, Incarnation: 3, Load: &node.Load{CPU: 0.5, Memory: 0.25, Slots: 4, Busy: 1}, Relays: []string{"r1"}, Connected: true, Path: "relayed"},
+		{Name: "laptop", ID: "12D3KooW", State: "SUSPECT", Since: &since, Accusers: 2, Incarnation: 3, Load: &wire.Load{CPU: 0.5, Memory: 0.25, Slots: 4, Busy: 1}, Relays: []string{"r1"}, Connected: true, Path: "relayed"},
 	}
 }
 
 // Member returns a member.
-func (n *Node) Member(_ context.Context, ref string) (node.Member, error) {
-	return node.Member{Name: ref, ID: "12D3KooW", State: "ALIVE", Connected: true, Path: "direct"}, n.called("Member %s", ref)
+func (n *Node) Member(_ context.Context, ref string) (wire.Member, error) {
+	return wire.Member{Name: ref, ID: "12D3KooW", State: "ALIVE", Connected: true, Path: "direct"}, n.called("Member %s", ref)
 }
 
 // MeshSummary returns the summary of a mesh.
-func (n *Node) MeshSummary(context.Context) node.MeshSummary {
+func (n *Node) MeshSummary(context.Context) wire.MeshSummary {
 	_ = n.called("MeshSummary") // it cannot fail
 	return n.summary()
 }
 
-func (n *Node) summary() node.MeshSummary {
+func (n *Node) summary() wire.MeshSummary {
 	if n.Mesh != nil {
 		return *n.Mesh
 	}
-	return node.MeshSummary{
+	return wire.MeshSummary{
 		Mesh: "ab", Members: 5, States: map[string]int{"ALIVE": 3, "SUSPECT": 1, "DEAD": 1}, Connected: 3, Direct: 2, Relayed: 1,
 		Root: "c0ffee", Risks: []string{"one relay carries 3 of 4 paths: make another member a relay"},
 	}
 }
 
 // PruneMembers removes one row.
-func (n *Node) PruneMembers(_ context.Context, age time.Duration, limit int, dryRun bool) (node.Pruned, error) {
-	return node.Pruned{Members: []string{"old"}, DryRun: dryRun}, n.called("PruneMembers %s limit=%d dry=%v", age, limit, dryRun)
+func (n *Node) PruneMembers(_ context.Context, age time.Duration, limit int, dryRun bool) (wire.Pruned, error) {
+	return wire.Pruned{Members: []string{"old"}, DryRun: dryRun}, n.called("PruneMembers %s limit=%d dry=%v", age, limit, dryRun)
 }
 
 // Converge asks two members.
-func (n *Node) Converge(context.Context) (node.Convergence, error) {
-	return node.Convergence{Asked: 2, Agree: []string{"laptop"}, Failed: []string{"field: no answer within 5s"}, Took: 0.041}, n.called("Converge")
+func (n *Node) Converge(context.Context) (wire.Convergence, error) {
+	return wire.Convergence{Asked: 2, Agree: []string{"laptop"}, Failed: []string{"field: no answer within 5s"}, Took: 0.041}, n.called("Converge")
 }
 
 // Ping returns the next of Pongs, and then repeats the last one.
-func (n *Node) Ping(_ context.Context, ref string) (node.Pong, error) {
+func (n *Node) Ping(_ context.Context, ref string) (wire.Pong, error) {
 	err := n.called("Ping %s", ref)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	p := node.Pong{Peer: ref, RTT: 0.042, Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true}
+	p := wire.Pong{Peer: ref, RTT: 0.042, Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true}
 	if len(n.Pongs) > 0 {
 		p = n.Pongs[0]
 	}
@@ -71,37 +71,37 @@ func (n *Node) Ping(_ context.Context, ref string) (node.Pong, error) {
 }
 
 // Path explains one path.
-func (n *Node) Path(_ context.Context, ref string) (node.PathReport, error) {
+func (n *Node) Path(_ context.Context, ref string) (wire.PathReport, error) {
 	since := Start.Add(-time.Minute)
-	return node.PathReport{
+	return wire.PathReport{
 		Peer: ref, ID: "12D3KooW", Connected: true, Why: "direct, and lost less than any other",
-		Candidates: []node.PathCandidate{
+		Candidates: []wire.PathCandidate{
 			{Addr: "/ip4/192.0.2.1/udp/4001/quic-v1", Network: "quic", Connected: true, InUse: true, RTT: 0.008, Loss: 0.004, Rate: 3 << 20, Score: 0.91, Terms: []string{"bandwidth 0.5", "latency 0.45", "loss -0.04"}, Since: &since},
 			{Addr: "/ip4/198.51.100.1/udp/4001/quic-v1/p2p-circuit", Network: "quic", Relay: "r1", Connected: true, RTT: 0.042, Score: 0.5},
 		},
-		Punches: []node.Punch{{Time: since, Result: "direct by quic", Took: 0.412}},
+		Punches: []wire.Punch{{Time: since, Result: "direct by quic", Took: 0.412}},
 	}, n.called("Path %s", ref)
 }
 
 // NetCheck returns a network behind a NAT.
-func (n *Node) NetCheck(context.Context) node.NetCheck {
+func (n *Node) NetCheck(context.Context) wire.NetCheck {
 	_ = n.called("NetCheck") // it cannot fail
-	return node.NetCheck{
-		Listen: []string{"/ip4/0.0.0.0/udp/4001/quic-v1"}, Observed: []node.Observed{{Addr: "/ip4/203.0.113.4/udp/4001/quic-v1", By: []string{"r1", "laptop"}}},
-		NAT: "cone", UDP: true, TCP: true, Reservations: []node.Reservation{{Relay: "r1", Until: Start.Add(time.Hour), Score: 0.9}},
-		Relaying: &node.Relaying{Reservations: 1, Circuits: 2, Bytes: 3 << 20}, DHT: 4, MDNS: "on", Gossip: 4, Strangers: 1,
+	return wire.NetCheck{
+		Listen: []string{"/ip4/0.0.0.0/udp/4001/quic-v1"}, Observed: []wire.Observed{{Addr: "/ip4/203.0.113.4/udp/4001/quic-v1", By: []string{"r1", "laptop"}}},
+		NAT: "cone", UDP: true, TCP: true, Reservations: []wire.Reservation{{Relay: "r1", Until: Start.Add(time.Hour), Score: 0.9}},
+		Relaying: &wire.Relaying{Reservations: 1, Circuits: 2, Bytes: 3 << 20}, DHT: 4, MDNS: "on", Gossip: 4, Strangers: 1,
 		Findings: []string{"behind a NAT that lets itself be passed: direct paths are likely"},
 	}
 }
 
 // JoinRequests returns one node that asks to join.
-func (n *Node) JoinRequests(context.Context) []node.JoinRequest {
+func (n *Node) JoinRequests(context.Context) []wire.JoinRequest {
 	_ = n.called("JoinRequests") // it cannot fail
-	return []node.JoinRequest{{Name: "field-10", ID: "12D3KooX", Code: "K7QM-2ZPA-77WD", Addrs: []string{"/ip4/192.168.1.9/tcp/4001"}, Since: Start.Add(-time.Minute), Last: Start}}
+	return []wire.JoinRequest{{Name: "field-10", ID: "12D3KooX", Code: "K7QM-2ZPA-77WD", Addrs: []string{"/ip4/192.168.1.9/tcp/4001"}, Since: Start.Add(-time.Minute), Last: Start}}
 }
 
 // Accept admits a node.
-func (n *Node) Accept(_ context.Context, ref string, o node.AcceptOptions) (node.Peer, error) {
+func (n *Node) Accept(_ context.Context, ref string, o wire.AcceptOptions) (wire.Peer, error) {
 	name := o.Name
 	if name == "" {
 		name = "field-10"
@@ -121,10 +121,10 @@ func (n *Node) Revoke(_ context.Context, ref, reason string) error {
 
 // Events returns the events received from Happens. If that is nil, there is only one
 // event.
-func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Duration) node.EventPage {
+func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Duration) wire.EventPage {
 	_ = n.called("Events after=%d limit=%d wait=%s", after, limit, wait) // it cannot fail
 	if n.Happens == nil && after == 0 {
-		return node.EventPage{Boot: Boot, Items: []node.NodeEvent{Happened(1)}, Next: 1}
+		return wire.EventPage{Boot: Boot, Items: []wire.NodeEvent{Happened(1)}, Next: 1}
 	}
 	select {
 	case p := <-n.Happens:
@@ -139,10 +139,10 @@ func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Du
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	return node.EventPage{Boot: Boot, Items: []node.NodeEvent{}, Next: after}
+	return wire.EventPage{Boot: Boot, Items: []wire.NodeEvent{}, Next: after}
 }
 
 // Happened returns an event with this number.
-func Happened(seq uint64) node.NodeEvent {
-	return node.NodeEvent{Seq: seq, Time: Start, Kind: "peer.connected", Peer: "laptop", Text: "laptop is connected: quic direct"}
+func Happened(seq uint64) wire.NodeEvent {
+	return wire.NodeEvent{Seq: seq, Time: Start, Kind: "peer.connected", Peer: "laptop", Text: "laptop is connected: quic direct"}
 }

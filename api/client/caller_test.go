@@ -9,15 +9,15 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestAuditNamesTheCaller checks that the audit log names the user who changed a setting
 // over the socket.
 func TestAuditNamesTheCaller(t *testing.T) {
 	c, dir := real(t)
-	if err := c.AddHandler(t.Context(), node.HandlerSpec{Kind: "echo", Type: node.TypeEcho, Allow: []string{"peer:here"}}); err != nil {
+	if err := c.AddHandler(t.Context(), wire.HandlerSpec{Kind: "echo", Type: wire.TypeEcho, Allow: []string{"peer:here"}}); err != nil {
 		t.Fatal(err)
 	}
 	var actors []string

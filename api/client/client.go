@@ -4,7 +4,7 @@
 //	client.New("/run/balefire/node.sock").Submit(ctx, node.Request{…})
 //
 // It promises that an error of the node arrives as what it is: an [*api.Problem]
-// with code and fix, for which errors.Is(err, node.ErrNotFound) and the like
+// with code and fix, for which errors.Is(err, wire.ErrNotFound) and the like
 // hold; and that no node behind the socket is [ErrNodeDown] and nothing else.
 package client
 
@@ -25,7 +25,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // ErrNodeDown means that no node listens on the socket.
@@ -71,7 +71,7 @@ func escape(s string) string { return url.PathEscape(s) }
 // do sends r and returns a response that is not a problem, with its body open.
 func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
 	if path.Clean(r.path) != r.path { // an empty name, or one of dots, would select another route
-		return nil, fmt.Errorf("%w: a name or id is missing in %s", node.ErrInvalid, r.path)
+		return nil, fmt.Errorf("%w: a name or id is missing in %s", wire.ErrInvalid, r.path)
 	}
 	u := "http://node" + r.path
 	if len(r.query) > 0 {
@@ -79,7 +79,7 @@ func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, u, r.body)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", node.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	if r.contentType != "" {
 		req.Header.Set("Content-Type", r.contentType)
@@ -112,7 +112,7 @@ func (c *Client) dialError(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w at %s: start one with balefire-node run", ErrNodeDown, c.socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: permission denied for %s: join its group, or use the account of the node", node.ErrDenied, c.socket)
+		return fmt.Errorf("%w: permission denied for %s: join its group, or use the account of the node", wire.ErrDenied, c.socket)
 	}
 	return fmt.Errorf("request to the node at %s: %w", c.socket, err)
 }
@@ -179,7 +179,7 @@ func document(method, path string, v any) (call, error) {
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
-		return call{}, fmt.Errorf("%w: %w", node.ErrInvalid, err)
+		return call{}, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	return call{method: method, path: path, body: bytes.NewReader(b), contentType: "application/json"}, nil
 }

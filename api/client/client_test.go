@@ -22,8 +22,7 @@ import (
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/apitest"
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
-	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // serve starts the API server of n on a socket and returns a client for it and a function
@@ -61,8 +60,8 @@ func TestEveryMethod(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
 	ctx, id := t.Context(), apitest.ID
-	q := node.Query{
-		States: []proto.TaskState{proto.Pending, proto.Sent}, Role: "home", Peer: "p & q", Kind: "k",
+	q := wire.Query{
+		States: []string{"PENDING", "SENT"}, Role: "home", Peer: "p & q", Kind: "k",
 		Label: "a=b c", Before: apitest.Start, After: apitest.Start.Add(-time.Hour), Cursor: "x/y+z", Limit: 7,
 	}
 	const chosen = "states=PENDING+SENT role=home peer=p & q kind=k label=a=b c cursor=x/y+z before=2026-11-20T12:00:00Z after=2026-11-20T11:00:00Z limit=7"
@@ -70,9 +69,9 @@ func TestEveryMethod(t *testing.T) {
 		name, call string
 		do         func() (any, error)
 	}{
-		{"Submit", "Submit laptop shell", func() (any, error) { return c.Submit(ctx, node.Request{Target: "laptop", Kind: "shell"}) }},
+		{"Submit", "Submit laptop shell", func() (any, error) { return c.Submit(ctx, wire.Request{Target: "laptop", Kind: "shell"}) }},
 		{"SubmitMany", "SubmitMany 1", func() (any, error) {
-			_, errs := c.SubmitMany(ctx, []node.Request{{Target: "laptop", Kind: "shell"}})
+			_, errs := c.SubmitMany(ctx, []wire.Request{{Target: "laptop", Kind: "shell"}})
 			return nil, errs[0]
 		}},
 		{"Task", "Task " + id, func() (any, error) { return c.Task(ctx, id) }},
@@ -90,7 +89,7 @@ func TestEveryMethod(t *testing.T) {
 		{"Cancel", "Cancel " + id + ` hard=true "too slow"`, func() (any, error) { return c.Cancel(ctx, id, true, "too slow") }},
 		{"Schedules", "Schedules", func() (any, error) { return c.Schedules(ctx) }},
 		{"AddSchedule", `AddSchedule {"queue":"build","name":"n","cron":"@daily","kind":"shell"}`, func() (any, error) {
-			return c.AddSchedule(ctx, node.ScheduleSpec{Queue: "build", Name: "n", Cron: "@daily", ScheduledTask: node.ScheduledTask{Kind: "shell"}})
+			return c.AddSchedule(ctx, wire.ScheduleSpec{Queue: "build", Name: "n", Cron: "@daily", ScheduledTask: wire.ScheduledTask{Kind: "shell"}})
 		}},
 		{"RemoveSchedule", "RemoveSchedule a/b n", func() (any, error) { return nil, c.RemoveSchedule(ctx, "a/b", "n") }},
 		{"PauseSchedule", "PauseSchedule build n true", func() (any, error) { return c.PauseSchedule(ctx, "build", "n", true) }},
@@ -107,7 +106,7 @@ func TestEveryMethod(t *testing.T) {
 		{"Unblock", "Unblock laptop", func() (any, error) { return nil, c.Unblock(ctx, "laptop") }},
 		{"Forget", "Forget laptop", func() (any, error) { return nil, c.Forget(ctx, "laptop") }},
 		{"Invite", `Invite "n" 1h0m0s work+send`, func() (any, error) {
-			return c.Invite(ctx, node.InviteOptions{Name: "n", TTL: time.Hour, Roles: []string{"work", "send"}})
+			return c.Invite(ctx, wire.InviteOptions{Name: "n", TTL: time.Hour, Roles: []string{"work", "send"}})
 		}},
 		{"Members", "Members", func() (any, error) { return c.Members(ctx) }},
 		{"Member", "Member laptop", func() (any, error) { return c.Member(ctx, "laptop") }},
@@ -119,7 +118,7 @@ func TestEveryMethod(t *testing.T) {
 		{"NetCheck", "NetCheck", func() (any, error) { return c.NetCheck(ctx) }},
 		{"JoinRequests", "JoinRequests", func() (any, error) { return c.JoinRequests(ctx) }},
 		{"Accept", `Accept K7QM-2ZPA-77WD "f" work+send`, func() (any, error) {
-			return c.Accept(ctx, "K7QM-2ZPA-77WD", node.AcceptOptions{Name: "f", Roles: []string{"work", "send"}})
+			return c.Accept(ctx, "K7QM-2ZPA-77WD", wire.AcceptOptions{Name: "f", Roles: []string{"work", "send"}})
 		}},
 		{"Rename", `Rename laptop "烽火台"`, func() (any, error) { return nil, c.Rename(ctx, "laptop", "烽火台") }},
 		{"Revoke", `Revoke laptop "stolen"`, func() (any, error) { return nil, c.Revoke(ctx, "laptop", "stolen") }},
@@ -127,7 +126,7 @@ func TestEveryMethod(t *testing.T) {
 		{"Queues", "Queues", func() (any, error) { return c.Queues(ctx) }},
 		{"Queue", "Queue a/b ü", func() (any, error) { return c.Queue(ctx, "a/b ü") }},
 		{"SetQueue", `SetQueue build {"home":"here","concurrency":0}`, func() (any, error) {
-			return c.SetQueue(ctx, "build", node.QueueSettings{Home: "here", Concurrency: new(0)})
+			return c.SetQueue(ctx, "build", wire.QueueSettings{Home: "here", Concurrency: new(0)})
 		}},
 		{"PauseQueue", `SetQueue build {"paused":true}`, func() (any, error) { return c.PauseQueue(ctx, "build") }},
 		{"ResumeQueue", `SetQueue build {"paused":false}`, func() (any, error) { return c.ResumeQueue(ctx, "build") }},
@@ -135,17 +134,17 @@ func TestEveryMethod(t *testing.T) {
 		{"HandOffQueue", `HandOffQueue build to ""`, func() (any, error) { return c.HandOffQueue(ctx, "build", "") }},
 		{"Drain", "Drain true", func() (any, error) { return c.Drain(ctx, true) }},
 		{"RecoverLeases", `RecoverLeases "n2" dry=true`, func() (any, error) { return c.RecoverLeases(ctx, "n2", true) }},
-		{"Timeline", `Timeline task="" queue="build"`, func() (any, error) { return c.Timeline(ctx, node.TimelineQuery{Queue: "build"}) }},
+		{"Timeline", `Timeline task="" queue="build"`, func() (any, error) { return c.Timeline(ctx, wire.TimelineQuery{Queue: "build"}) }},
 		{"Stop", "Stop handoff=true", func() (any, error) { return nil, c.Stop(ctx, true, time.Minute) }},
 		{"Leases", `Leases queue="build" owner="lap top" role="home" limit=7`, func() (any, error) {
-			return c.Leases(ctx, node.LeaseFilter{Queue: "build", Owner: "lap top", Role: node.RoleHome, Limit: 7})
+			return c.Leases(ctx, wire.LeaseFilter{Queue: "build", Owner: "lap top", Role: wire.RoleHome, Limit: 7})
 		}},
 		{"ReleaseLease", "ReleaseLease " + id, func() (any, error) { return c.ReleaseLease(ctx, id) }},
 		{"LeaseConflicts", "LeaseConflicts", func() (any, error) { return c.LeaseConflicts(ctx) }},
 		{"OwnershipEvents", "OwnershipEvents after=1 limit=7", func() (any, error) { return c.OwnershipEvents(ctx, 1, 7) }},
 		{"Handlers", "Handlers", func() (any, error) { return c.Handlers(ctx) }},
 		{"AddHandler", "AddHandler shell /bin/uname", func() (any, error) {
-			return nil, c.AddHandler(ctx, node.HandlerSpec{Kind: "shell", Exec: []string{"/bin/uname"}, Allow: []string{"peer:laptop"}})
+			return nil, c.AddHandler(ctx, wire.HandlerSpec{Kind: "shell", Exec: []string{"/bin/uname"}, Allow: []string{"peer:laptop"}})
 		}},
 		{"RemoveHandler", "RemoveHandler shell", func() (any, error) { return nil, c.RemoveHandler(ctx, "shell") }},
 		{"Status", "Status", func() (any, error) { return c.Status(ctx) }},
@@ -202,16 +201,16 @@ func TestAnswersArriveUnchanged(t *testing.T) {
 func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
-	full := node.Request{
-		Target: "laptop", Kind: "shell", Class: proto.Critical, Mode: proto.AtMostOnce, TTL: 90 * time.Minute, Delay: 1500 * time.Millisecond,
+	full := wire.Request{
+		Target: "laptop", Kind: "shell", Class: "critical", Mode: "at_most_once", TTL: 90 * time.Minute, Delay: 1500 * time.Millisecond,
 		Key: "a key, \"quoted\" & ünï", Order: "o", OnDead: "block", Args: []string{"-a", "", "two words", "a,b"}, Body: []byte{0, 1, 0xff},
-		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Bounds: node.Bounds{Retries: 9},
+		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Bounds: wire.Bounds{Retries: 9},
 	}
-	later := node.Request{Target: "laptop", Kind: "shell", At: apitest.Start.Add(1234567 * time.Nanosecond), Class: proto.Normal}
+	later := wire.Request{Target: "laptop", Kind: "shell", At: apitest.Start.Add(1234567 * time.Nanosecond), Class: "normal", Mode: "at_least_once"}
 	if _, err := c.Submit(t.Context(), full); err != nil {
 		t.Fatal(err)
 	}
-	if _, errs := c.SubmitMany(t.Context(), []node.Request{full, later}); errors.Join(errs...) != nil {
+	if _, errs := c.SubmitMany(t.Context(), []wire.Request{full, later}); errors.Join(errs...) != nil {
 		t.Fatal(errs)
 	}
 	streamed := full
@@ -220,7 +219,7 @@ func TestARequestCrossesTheSocketWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := n.Requests()
-	for i, want := range []node.Request{full, full, later, streamed} {
+	for i, want := range []wire.Request{full, full, later, streamed} {
 		if got[i].Stream != nil {
 			got[i].Stream, want.Stream = nil, nil
 		}
@@ -241,7 +240,7 @@ func TestLargeStream(t *testing.T) {
 	const size = 96 << 20
 	h := sha256.New()
 	src := io.TeeReader(io.LimitReader(rand.NewChaCha8([32]byte{1}), size), h)
-	if _, err := c.Submit(t.Context(), node.Request{Target: "laptop", Kind: "ingest", Stream: src}); err != nil {
+	if _, err := c.Submit(t.Context(), wire.Request{Target: "laptop", Kind: "ingest", Stream: src}); err != nil {
 		t.Fatal(err)
 	}
 	if s := n.Streams(); len(s) != 1 || s[0] != (apitest.Streamed{Size: size, Digest: hex.EncodeToString(h.Sum(nil))}) {
@@ -256,7 +255,7 @@ func TestInterruptedStreamIsNoTask(t *testing.T) {
 	c, stop := serve(t, n)
 	boom := errors.New("the disk of the sender is gone")
 	body := io.MultiReader(strings.NewReader(strings.Repeat("x", 1<<20)), iotest.ErrReader(boom))
-	if _, err := c.Submit(t.Context(), node.Request{Target: "laptop", Kind: "ingest", Stream: body}); !errors.Is(err, boom) {
+	if _, err := c.Submit(t.Context(), wire.Request{Target: "laptop", Kind: "ingest", Stream: body}); !errors.Is(err, boom) {
 		t.Errorf("err = %v", err)
 	}
 	stop()
@@ -268,12 +267,12 @@ func TestInterruptedStreamIsNoTask(t *testing.T) {
 // TestARefusedStreamIsNotSent checks that a client asks before it sends a large body.
 func TestARefusedStreamIsNotSent(t *testing.T) {
 	n := apitest.New()
-	n.Err = fmt.Errorf("%w: no peer called desktop", node.ErrNotFound)
+	n.Err = fmt.Errorf("%w: no peer called desktop", wire.ErrNotFound)
 	c, _ := serve(t, n)
 	read := 0
 	src := readFunc(func(p []byte) (int, error) { read += len(p); return len(p), nil }) // endless
-	_, err := c.Submit(t.Context(), node.Request{Target: "desktop", Kind: "ingest", Stream: src})
-	if !errors.Is(err, node.ErrNotFound) || read > 1<<20 {
+	_, err := c.Submit(t.Context(), wire.Request{Target: "desktop", Kind: "ingest", Stream: src})
+	if !errors.Is(err, wire.ErrNotFound) || read > 1<<20 {
 		t.Errorf("err = %v after %d bytes", err, read)
 	}
 }
@@ -287,7 +286,7 @@ func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 func TestErrorsCrossTheSocket(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
-	all := []error{node.ErrNotFound, node.ErrInvalid, node.ErrRefused, node.ErrKeyConflict, node.ErrFull, node.ErrDenied, node.ErrDraining}
+	all := []error{wire.ErrNotFound, wire.ErrInvalid, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrDenied, wire.ErrDraining}
 	for _, want := range all {
 		n.Err = fmt.Errorf("show it: %w: because", want)
 		_, err := c.Task(t.Context(), apitest.ID)
@@ -307,16 +306,16 @@ func TestErrorsCrossTheSocket(t *testing.T) {
 // that an invalid task does not affect others.
 func TestManyInBatches(t *testing.T) {
 	n := apitest.New()
-	n.PerItem = func(r node.Request) error {
+	n.PerItem = func(r wire.Request) error {
 		if r.Key == "bad" {
-			return node.ErrKeyConflict
+			return wire.ErrKeyConflict
 		}
 		return nil
 	}
 	c, _ := serve(t, n)
-	rs := make([]node.Request, 2100)
+	rs := make([]wire.Request, 2100)
 	for i := range rs {
-		rs[i] = node.Request{Target: "laptop", Kind: "shell", Order: fmt.Sprint(i)}
+		rs[i] = wire.Request{Target: "laptop", Kind: "shell", Order: fmt.Sprint(i)}
 	}
 	rs[7].Key, rs[9].Stream = "bad", strings.NewReader("x")
 	out, errs := c.SubmitMany(t.Context(), rs)
@@ -328,7 +327,7 @@ func TestManyInBatches(t *testing.T) {
 			t.Fatalf("task %d has no id", i)
 		}
 	}
-	if !errors.Is(errs[7], node.ErrKeyConflict) || !errors.Is(errs[9], node.ErrInvalid) {
+	if !errors.Is(errs[7], wire.ErrKeyConflict) || !errors.Is(errs[9], wire.ErrInvalid) {
 		t.Errorf("errors %v, %v", errs[7], errs[9])
 	}
 	if calls := n.Calls(); len(calls) != 4 {
@@ -346,9 +345,9 @@ func TestManyInBatches(t *testing.T) {
 func TestBatchesKeepBelowTheLimit(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
-	rs := make([]node.Request, 5)
+	rs := make([]wire.Request, 5)
 	for i := range rs {
-		rs[i] = node.Request{Target: "laptop", Kind: "shell", Body: make([]byte, 3<<20)}
+		rs[i] = wire.Request{Target: "laptop", Kind: "shell", Body: make([]byte, 3<<20)}
 	}
 	_, errs := c.SubmitMany(t.Context(), rs)
 	if err := errors.Join(errs...); err != nil {
@@ -421,10 +420,10 @@ func TestInvalidNames(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
 	for _, name := range []string{"", ".", ".."} {
-		if err := c.Forget(t.Context(), name); !errors.Is(err, node.ErrInvalid) {
+		if err := c.Forget(t.Context(), name); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("forget %q: %v", name, err)
 		}
-		if err := c.RemoveHandler(t.Context(), name); !errors.Is(err, node.ErrInvalid) {
+		if err := c.RemoveHandler(t.Context(), name); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("remove %q: %v", name, err)
 		}
 	}
@@ -464,7 +463,7 @@ func TestAStopEndsWaiting(t *testing.T) {
 	<-n.Waits
 	start := time.Now()
 	stop()
-	if err := <-got; !errors.Is(err, node.ErrDraining) {
+	if err := <-got; !errors.Is(err, wire.ErrDraining) {
 		t.Errorf("the waiting caller got %v", err)
 	}
 	if took := time.Since(start); os.Getenv("BALEFIRE_LONG") != "" && took > 4*time.Second {
@@ -476,14 +475,14 @@ func TestAStopEndsWaiting(t *testing.T) {
 // that a stop of the node is distinguished from the end of the caller's context.
 func TestEvents(t *testing.T) {
 	n := apitest.New()
-	n.Happens = make(chan node.EventPage, 2)
+	n.Happens = make(chan wire.EventPage, 2)
 	c, stop := serve(t, n)
-	n.Happens <- node.EventPage{Items: []node.NodeEvent{apitest.Happened(4)}, Next: 4}
-	n.Happens <- node.EventPage{Missed: 2, Items: []node.NodeEvent{apitest.Happened(7)}, Next: 7}
-	var got []node.NodeEvent
+	n.Happens <- wire.EventPage{Items: []wire.NodeEvent{apitest.Happened(4)}, Next: 4}
+	n.Happens <- wire.EventPage{Missed: 2, Items: []wire.NodeEvent{apitest.Happened(7)}, Next: 7}
+	var got []wire.NodeEvent
 	for e, err := range c.Events(t.Context(), 3) {
 		if err != nil {
-			if !errors.Is(err, node.ErrDraining) {
+			if !errors.Is(err, wire.ErrDraining) {
 				t.Errorf("after the stop: %v", err)
 			}
 			break
@@ -492,7 +491,7 @@ func TestEvents(t *testing.T) {
 			stop()
 		}
 	}
-	if want := []node.NodeEvent{apitest.Happened(4), apitest.Happened(7)}; !reflect.DeepEqual(got, want) {
+	if want := []wire.NodeEvent{apitest.Happened(4), apitest.Happened(7)}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for _, err := range c.Events(t.Context(), 7) {
@@ -506,8 +505,8 @@ func TestEvents(t *testing.T) {
 // context.
 func TestFollowingEndsWithItsCaller(t *testing.T) {
 	n := apitest.New()
-	n.Happens = make(chan node.EventPage, 1)
-	n.Happens <- node.EventPage{Items: []node.NodeEvent{apitest.Happened(1)}, Next: 1}
+	n.Happens = make(chan wire.EventPage, 1)
+	n.Happens <- wire.EventPage{Items: []wire.NodeEvent{apitest.Happened(1)}, Next: 1}
 	c, _ := serve(t, n)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

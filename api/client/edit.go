@@ -5,25 +5,25 @@ import (
 	"net/http"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // SetClass changes the class of a task that waits in a queue.
-func (c *Client) SetClass(ctx context.Context, id, class string) (node.Task, error) {
+func (c *Client) SetClass(ctx context.Context, id, class string) (wire.Task, error) {
 	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/class", api.Reclass{Class: class})
 	if err != nil {
-		return node.Task{}, err
+		return wire.Task{}, err
 	}
-	return fetch[node.Task](ctx, c, r)
+	return fetch[wire.Task](ctx, c, r)
 }
 
 // MoveTask moves a task to another queue, as a new task.
-func (c *Client) MoveTask(ctx context.Context, id, queue string) (node.Submitted, error) {
+func (c *Client) MoveTask(ctx context.Context, id, queue string) (wire.Submitted, error) {
 	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/queue", api.Requeue{Queue: queue})
 	if err != nil {
-		return node.Submitted{}, err
+		return wire.Submitted{}, err
 	}
-	return fetch[node.Submitted](ctx, c, r)
+	return fetch[wire.Submitted](ctx, c, r)
 }
 
 // Progress reports progress of the handler of a granted task.
@@ -32,6 +32,6 @@ func (c *Client) Progress(ctx context.Context, id string) error {
 }
 
 // UnblockLane unblocks the tasks of one ordering key of a queue.
-func (c *Client) UnblockLane(ctx context.Context, queue, key string) (node.Queue, error) {
-	return post[node.Queue](ctx, c, "/v1/queues/"+escape(queue)+"/unblock", api.UnblockLane{Key: key})
+func (c *Client) UnblockLane(ctx context.Context, queue, key string) (wire.Queue, error) {
+	return post[wire.Queue](ctx, c, "/v1/queues/"+escape(queue)+"/unblock", api.UnblockLane{Key: key})
 }

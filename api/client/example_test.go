@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/apitest"
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // A program submits a task to the local node, waits until it ends and reads the
@@ -26,7 +26,7 @@ func Example() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c := client.New(socket)
-	task, err := c.Submit(ctx, node.Request{
+	task, err := c.Submit(ctx, wire.Request{
 		Target: "laptop", Kind: "shell", Args: []string{"-s"},
 		Key: "uname-monday", // a repeated request returns the same task
 	})

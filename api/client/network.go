@@ -8,65 +8,65 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Members returns the members of the mesh as the node sees them.
-func (c *Client) Members(ctx context.Context) ([]node.Member, error) {
-	p, err := get[node.Page[node.Member]](ctx, c, "/v1/members", nil)
+func (c *Client) Members(ctx context.Context) ([]wire.Member, error) {
+	p, err := get[wire.Page[wire.Member]](ctx, c, "/v1/members", nil)
 	return p.Items, err
 }
 
 // Member returns the member with this name or id.
-func (c *Client) Member(ctx context.Context, ref string) (node.Member, error) {
-	return get[node.Member](ctx, c, "/v1/members/"+escape(ref), nil)
+func (c *Client) Member(ctx context.Context, ref string) (wire.Member, error) {
+	return get[wire.Member](ctx, c, "/v1/members/"+escape(ref), nil)
 }
 
 // MeshSummary returns a summary of the mesh.
-func (c *Client) MeshSummary(ctx context.Context) (node.MeshSummary, error) {
-	return get[node.MeshSummary](ctx, c, "/v1/mesh", nil)
+func (c *Client) MeshSummary(ctx context.Context) (wire.MeshSummary, error) {
+	return get[wire.MeshSummary](ctx, c, "/v1/mesh", nil)
 }
 
 // PruneMembers removes the entries of members that have been dead for at least age, or
 // lists them. An age or limit of 0 is the node's own default.
-func (c *Client) PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (node.Pruned, error) {
+func (c *Client) PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (wire.Pruned, error) {
 	in := api.Prune{Limit: limit, DryRun: dryRun}
 	if age != 0 {
 		in.OlderThan = age.String()
 	}
-	return post[node.Pruned](ctx, c, "/v1/mesh/prune", in)
+	return post[wire.Pruned](ctx, c, "/v1/mesh/prune", in)
 }
 
 // Converge has the node synchronize with every connected member now.
-func (c *Client) Converge(ctx context.Context) (node.Convergence, error) {
-	return post[node.Convergence](ctx, c, "/v1/mesh/converge", nil)
+func (c *Client) Converge(ctx context.Context) (wire.Convergence, error) {
+	return post[wire.Convergence](ctx, c, "/v1/mesh/converge", nil)
 }
 
 // Ping pings a peer.
-func (c *Client) Ping(ctx context.Context, ref string) (node.Pong, error) {
-	return post[node.Pong](ctx, c, "/v1/peers/"+escape(ref)+"/ping", nil)
+func (c *Client) Ping(ctx context.Context, ref string) (wire.Pong, error) {
+	return post[wire.Pong](ctx, c, "/v1/peers/"+escape(ref)+"/ping", nil)
 }
 
 // Path explains how a peer is reached.
-func (c *Client) Path(ctx context.Context, ref string) (node.PathReport, error) {
-	return get[node.PathReport](ctx, c, "/v1/peers/"+escape(ref)+"/path", nil)
+func (c *Client) Path(ctx context.Context, ref string) (wire.PathReport, error) {
+	return get[wire.PathReport](ctx, c, "/v1/peers/"+escape(ref)+"/path", nil)
 }
 
 // NetCheck returns what the node learned about its own network.
-func (c *Client) NetCheck(ctx context.Context) (node.NetCheck, error) {
-	return get[node.NetCheck](ctx, c, "/v1/netcheck", nil)
+func (c *Client) NetCheck(ctx context.Context) (wire.NetCheck, error) {
+	return get[wire.NetCheck](ctx, c, "/v1/netcheck", nil)
 }
 
 // JoinRequests returns the nodes on the LAN that ask to join.
-func (c *Client) JoinRequests(ctx context.Context) ([]node.JoinRequest, error) {
-	p, err := get[node.Page[node.JoinRequest]](ctx, c, "/v1/wishes", nil)
+func (c *Client) JoinRequests(ctx context.Context) ([]wire.JoinRequest, error) {
+	p, err := get[wire.Page[wire.JoinRequest]](ctx, c, "/v1/wishes", nil)
 	return p.Items, err
 }
 
 // Accept admits one of them: ref is its id, the beginning or end of it, the name it asks
 // for, or its code.
-func (c *Client) Accept(ctx context.Context, ref string, o node.AcceptOptions) (node.Peer, error) {
-	return post[node.Peer](ctx, c, "/v1/wishes/"+escape(ref)+"/accept", api.Accept{Name: o.Name, Roles: o.Roles})
+func (c *Client) Accept(ctx context.Context, ref string, o wire.AcceptOptions) (wire.Peer, error) {
+	return post[wire.Peer](ctx, c, "/v1/wishes/"+escape(ref)+"/accept", api.Accept{Name: o.Name, Roles: o.Roles})
 }
 
 // Rename gives a peer a name that is used on the node only; an empty name removes it.
@@ -89,7 +89,7 @@ func (c *Client) Revoke(ctx context.Context, ref, reason string) error {
 
 // EventPage returns up to limit events after a number, at once or at the first event within
 // wait. A page with another boot than the previous one has new numbers.
-func (c *Client) EventPage(ctx context.Context, after uint64, limit int, wait time.Duration) (node.EventPage, error) {
+func (c *Client) EventPage(ctx context.Context, after uint64, limit int, wait time.Duration) (wire.EventPage, error) {
 	q := url.Values{"after": {strconv.FormatUint(after, 10)}}
 	if limit > 0 {
 		q.Set("limit", strconv.Itoa(limit))
@@ -97,5 +97,5 @@ func (c *Client) EventPage(ctx context.Context, after uint64, limit int, wait ti
 	if wait > 0 {
 		q.Set("wait", wait.String())
 	}
-	return get[node.EventPage](ctx, c, "/v1/events", q)
+	return get[wire.EventPage](ctx, c, "/v1/events", q)
 }

@@ -9,18 +9,18 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Peers returns the nodes that the node knows.
-func (c *Client) Peers(ctx context.Context) ([]node.Peer, error) {
-	p, err := get[node.Page[node.Peer]](ctx, c, "/v1/peers", nil)
+func (c *Client) Peers(ctx context.Context) ([]wire.Peer, error) {
+	p, err := get[wire.Page[wire.Peer]](ctx, c, "/v1/peers", nil)
 	return p.Items, err
 }
 
 // Peer returns the peer with this name or id.
-func (c *Client) Peer(ctx context.Context, name string) (node.Peer, error) {
-	return get[node.Peer](ctx, c, "/v1/peers/"+escape(name), nil)
+func (c *Client) Peer(ctx context.Context, name string) (wire.Peer, error) {
+	return get[wire.Peer](ctx, c, "/v1/peers/"+escape(name), nil)
 }
 
 // Block makes the node refuse all connections of a peer.
@@ -39,22 +39,22 @@ func (c *Client) Forget(ctx context.Context, name string) error {
 }
 
 // Invite creates a ticket that admits one node, once.
-func (c *Client) Invite(ctx context.Context, o node.InviteOptions) (node.Invitation, error) {
+func (c *Client) Invite(ctx context.Context, o wire.InviteOptions) (wire.Invitation, error) {
 	in := api.Invite{Name: o.Name, Roles: o.Roles}
 	if o.TTL != 0 {
 		in.TTL = o.TTL.String()
 	}
-	return post[node.Invitation](ctx, c, "/v1/invitations", in)
+	return post[wire.Invitation](ctx, c, "/v1/invitations", in)
 }
 
 // Handlers returns the handlers of the node.
-func (c *Client) Handlers(ctx context.Context) ([]node.Handler, error) {
-	p, err := get[node.Page[node.Handler]](ctx, c, "/v1/handlers", nil)
+func (c *Client) Handlers(ctx context.Context) ([]wire.Handler, error) {
+	p, err := get[wire.Page[wire.Handler]](ctx, c, "/v1/handlers", nil)
 	return p.Items, err
 }
 
 // AddHandler adds or replaces the handler of a kind.
-func (c *Client) AddHandler(ctx context.Context, s node.HandlerSpec) error {
+func (c *Client) AddHandler(ctx context.Context, s wire.HandlerSpec) error {
 	if s.Allow == nil {
 		s.Allow = []string{} // the node reports missing fields better than a schema
 	}
@@ -71,18 +71,18 @@ func (c *Client) RemoveHandler(ctx context.Context, kind string) error {
 }
 
 // Status returns the status of the node.
-func (c *Client) Status(ctx context.Context) (node.Status, error) {
-	return get[node.Status](ctx, c, "/v1/status", nil)
+func (c *Client) Status(ctx context.Context) (wire.Status, error) {
+	return get[wire.Status](ctx, c, "/v1/status", nil)
 }
 
 // Why explains what a task or a peer is waiting for.
-func (c *Client) Why(ctx context.Context, subject string) (node.Blocker, error) {
-	return get[node.Blocker](ctx, c, "/v1/why/"+escape(subject), nil)
+func (c *Client) Why(ctx context.Context, subject string) (wire.Blocker, error) {
+	return get[wire.Blocker](ctx, c, "/v1/why/"+escape(subject), nil)
 }
 
 // StoreStats returns the sizes of the store.
-func (c *Client) StoreStats(ctx context.Context) (node.StoreStats, error) {
-	return get[node.StoreStats](ctx, c, "/v1/store", nil)
+func (c *Client) StoreStats(ctx context.Context) (wire.StoreStats, error) {
+	return get[wire.StoreStats](ctx, c, "/v1/store", nil)
 }
 
 // Compact reclaims the space of removed records. It may take minutes.

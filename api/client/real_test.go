@@ -15,6 +15,7 @@ import (
 
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // real runs a node that is the only member of its mesh and serves its API, and returns a
@@ -28,8 +29,8 @@ func real(t *testing.T) (c *client.Client, dir string) {
 	n, err := node.New(node.Config{
 		Dir: dir, Logger: slog.New(slog.DiscardHandler), Store: node.StoreConfig{Reserve: 1, MaxBlob: 8 << 20},
 		Net: node.NetConfig{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}},
-		Handlers: []node.HandlerSpec{
-			{Kind: "sum", Type: node.TypeSHA256, Allow: []string{"peer:here"}},
+		Handlers: []wire.HandlerSpec{
+			{Kind: "sum", Type: wire.TypeSHA256, Allow: []string{"peer:here"}},
 			{Kind: "shell", Exec: []string{"/bin/sh", "-c", "cat; exit 65"}, Allow: []string{"peer:here"}},
 		},
 	})
@@ -57,8 +58,8 @@ func TestARealNode(t *testing.T) {
 	defer cancel()
 	body := make([]byte, 2<<20)
 	_, _ = rand.Read(body)
-	send := func() (node.Submitted, error) {
-		return c.Submit(ctx, node.Request{Target: "here", Kind: "sum", Key: "k", Stream: strings.NewReader(string(body))})
+	send := func() (wire.Submitted, error) {
+		return c.Submit(ctx, wire.Request{Target: "here", Kind: "sum", Key: "k", Stream: strings.NewReader(string(body))})
 	}
 	first, err := send()
 	if err != nil {
@@ -67,8 +68,8 @@ func TestARealNode(t *testing.T) {
 	if again, err := send(); err != nil || again.ID != first.ID || !again.Known {
 		t.Errorf("the same key: %+v, %v", again, err)
 	}
-	_, err = c.Submit(ctx, node.Request{Target: "here", Kind: "sum", Key: "k", Body: []byte("other")})
-	if !errors.Is(err, node.ErrKeyConflict) {
+	_, err = c.Submit(ctx, wire.Request{Target: "here", Kind: "sum", Key: "k", Body: []byte("other")})
+	if !errors.Is(err, wire.ErrKeyConflict) {
 		t.Errorf("the same key with another body: %v", err)
 	}
 	if task, err := c.Wait(ctx, first.ID); err != nil || task.State != "SUCCESS" {
@@ -82,7 +83,7 @@ func TestARealNode(t *testing.T) {
 	if err != nil || len(receipts) != 4 || !receipts[3].Verified {
 		t.Errorf("receipts %+v, %v", receipts, err)
 	}
-	if page, err := c.Tasks(ctx, node.Query{Kind: "sum", Role: "home"}); err != nil || len(page.Items) != 1 || page.Items[0].ID != first.ID {
+	if page, err := c.Tasks(ctx, wire.Query{Kind: "sum", Role: "home"}); err != nil || len(page.Items) != 1 || page.Items[0].ID != first.ID {
 		t.Errorf("tasks %+v, %v", page, err)
 	}
 }
@@ -93,10 +94,10 @@ func TestARealFailure(t *testing.T) {
 	c, _ := real(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	out, errs := c.SubmitMany(ctx, []node.Request{
+	out, errs := c.SubmitMany(ctx, []wire.Request{
 		{Target: "here", Kind: "shell", Body: []byte("why not")}, {Target: "nobody", Kind: "shell"}, {Target: "here", Kind: "Not A Kind"},
 	})
-	if errs[0] != nil || !errors.Is(errs[1], node.ErrNotFound) || !errors.Is(errs[2], node.ErrInvalid) {
+	if errs[0] != nil || !errors.Is(errs[1], wire.ErrNotFound) || !errors.Is(errs[2], wire.ErrInvalid) {
 		t.Fatalf("%v", errs)
 	}
 	task, err := c.Wait(ctx, out[0].ID)
@@ -108,7 +109,7 @@ func TestARealFailure(t *testing.T) {
 		"unknown peer":    func() error { _, err := c.Peer(ctx, "nobody"); return err },
 		"unknown handler": func() error { return c.RemoveHandler(ctx, "nothing") },
 	} {
-		if err := ask(); !errors.Is(err, node.ErrNotFound) {
+		if err := ask(); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -118,7 +119,7 @@ func TestARealFailure(t *testing.T) {
 	if st, err := c.Status(ctx); err != nil || st.Name != "here" || len(st.Addrs) == 0 {
 		t.Errorf("status %+v, %v", st, err)
 	}
-	_, err = c.Submit(ctx, node.Request{Target: "here", Kind: "sum", Stream: io.LimitReader(rand.Reader, 9<<20)})
+	_, err = c.Submit(ctx, wire.Request{Target: "here", Kind: "sum", Stream: io.LimitReader(rand.Reader, 9<<20)})
 	if err == nil || !strings.Contains(fmt.Sprint(err), "too large") {
 		t.Errorf("a stream beyond the limit: %v", err)
 	}

@@ -14,20 +14,20 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Submit submits a task: when it returns, the task is on the node's disk. A Stream of any
 // size is sent as it is read; RedriveOf is not sent.
-func (c *Client) Submit(ctx context.Context, r node.Request) (node.Submitted, error) {
+func (c *Client) Submit(ctx context.Context, r wire.Request) (wire.Submitted, error) {
 	s := api.SubmitOf(r)
 	if r.Stream == nil {
-		return post[node.Submitted](ctx, c, "/v1/tasks", s)
+		return post[wire.Submitted](ctx, c, "/v1/tasks", s)
 	}
 	if len(r.Body) > 0 {
-		return node.Submitted{}, fmt.Errorf("%w: body and stream are both given: a task has one body", node.ErrInvalid)
+		return wire.Submitted{}, fmt.Errorf("%w: body and stream are both given: a task has one body", wire.ErrInvalid)
 	}
-	return fetch[node.Submitted](ctx, c, call{
+	return fetch[wire.Submitted](ctx, c, call{
 		method: http.MethodPost, path: "/v1/tasks", query: s.Query(), body: r.Stream,
 		contentType: "application/octet-stream", expect: true,
 	})
@@ -35,8 +35,8 @@ func (c *Client) Submit(ctx context.Context, r node.Request) (node.Submitted, er
 
 // SubmitMany submits many tasks in as many batches as needed. Each has its own result or
 // error. Streams are not allowed.
-func (c *Client) SubmitMany(ctx context.Context, rs []node.Request) ([]node.Submitted, []error) {
-	out, errs := make([]node.Submitted, len(rs)), make([]error, len(rs))
+func (c *Client) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Submitted, []error) {
+	out, errs := make([]wire.Submitted, len(rs)), make([]error, len(rs))
 	for at := 0; at < len(rs); {
 		doc, n, err := batch(rs[at:])
 		if err == nil {
@@ -53,10 +53,10 @@ func (c *Client) SubmitMany(ctx context.Context, rs []node.Request) ([]node.Subm
 }
 
 // batch encodes the first n of rs, at least one, as one document, one task per line.
-func batch(rs []node.Request) (doc []byte, n int, err error) {
+func batch(rs []wire.Request) (doc []byte, n int, err error) {
 	for _, r := range rs[:min(len(rs), api.MaxBatch)] {
 		if r.Stream != nil {
-			err = fmt.Errorf("%w: a stream cannot be in a batch: use Submit", node.ErrInvalid)
+			err = fmt.Errorf("%w: a stream cannot be in a batch: use Submit", wire.ErrInvalid)
 		}
 		line, mErr := json.Marshal(api.SubmitOf(r))
 		if err = errors.Join(err, mErr); err != nil || n > 0 && len(doc)+len(line) >= api.MaxBatchBytes {
@@ -71,7 +71,7 @@ func batch(rs []node.Request) (doc []byte, n int, err error) {
 	return nil, 1, err
 }
 
-func (c *Client) submitBatch(ctx context.Context, doc []byte, out []node.Submitted, errs []error) error {
+func (c *Client) submitBatch(ctx context.Context, doc []byte, out []wire.Submitted, errs []error) error {
 	b, err := fetch[api.Batch](ctx, c, call{
 		method: http.MethodPost, path: "/v1/tasks/batch", body: bytes.NewReader(doc), contentType: "application/x-ndjson",
 	})
@@ -93,21 +93,21 @@ func (c *Client) submitBatch(ctx context.Context, doc []byte, out []node.Submitt
 }
 
 // Task returns the task with this id, or with the only id that begins with it.
-func (c *Client) Task(ctx context.Context, id string) (node.Task, error) {
-	return get[node.Task](ctx, c, "/v1/tasks/"+escape(id), nil)
+func (c *Client) Task(ctx context.Context, id string) (wire.Task, error) {
+	return get[wire.Task](ctx, c, "/v1/tasks/"+escape(id), nil)
 }
 
 // Tasks returns a page of the tasks that q selects.
-func (c *Client) Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
-	return get[node.Page[node.Task]](ctx, c, "/v1/tasks", pageOf(q))
+func (c *Client) Tasks(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
+	return get[wire.Page[wire.Task]](ctx, c, "/v1/tasks", pageOf(q))
 }
 
 // DeadLetters returns a page of the tasks that are not retried automatically.
-func (c *Client) DeadLetters(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
-	return get[node.Page[node.Task]](ctx, c, "/v1/dead-letters", pageOf(q))
+func (c *Client) DeadLetters(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
+	return get[wire.Page[wire.Task]](ctx, c, "/v1/dead-letters", pageOf(q))
 }
 
-func pageOf(q node.Query) url.Values {
+func pageOf(q wire.Query) url.Values {
 	f, v := api.FilterOf(q), url.Values{}
 	for name, s := range map[string]string{
 		"state": strings.Join(f.States, ","), "role": f.Role, "peer": f.Peer, "kind": f.Kind, "label": f.Label, "cursor": q.Cursor,
@@ -135,7 +135,7 @@ const waitStep = time.Minute
 
 // Wait returns the task when it has ended, or its last known state with ctx's error. A stop
 // of the node is an error, too: the task is safe, wait again.
-func (c *Client) Wait(ctx context.Context, id string) (last node.Task, err error) {
+func (c *Client) Wait(ctx context.Context, id string) (last wire.Task, err error) {
 	path, q := "/v1/tasks/"+escape(id)+"/wait", url.Values{"timeout": {waitStep.String()}}
 	for {
 		res, err := c.do(ctx, call{method: http.MethodGet, path: path, query: q})
@@ -157,12 +157,12 @@ func (c *Client) Wait(ctx context.Context, id string) (last node.Task, err error
 
 // Result opens the result of an ended task. The returned task has only the state, and the
 // size, digest, type and truncation of the result.
-func (c *Client) Result(ctx context.Context, id string) (io.ReadCloser, node.Task, error) {
+func (c *Client) Result(ctx context.Context, id string) (io.ReadCloser, wire.Task, error) {
 	res, err := c.do(ctx, call{method: http.MethodGet, path: "/v1/tasks/" + escape(id) + "/result"})
 	if err != nil {
-		return nil, node.Task{}, err
+		return nil, wire.Task{}, err
 	}
-	t := node.Task{ID: id, State: res.Header.Get("Balefire-State"), Ending: node.Ending{
+	t := wire.Task{ID: id, State: res.Header.Get("Balefire-State"), Ending: wire.Ending{
 		ResultSize: uint64(max(res.ContentLength, 0)), ResultHash: strings.Trim(res.Header.Get("ETag"), `"`),
 		ResultType: res.Header.Get("Content-Type"), Truncated: res.Header.Get("Balefire-Truncated") == "true",
 	}}
@@ -170,24 +170,24 @@ func (c *Client) Result(ctx context.Context, id string) (io.ReadCloser, node.Tas
 }
 
 // Receipts returns the receipts of a task.
-func (c *Client) Receipts(ctx context.Context, id string) ([]node.Receipt, error) {
-	p, err := get[node.Page[node.Receipt]](ctx, c, "/v1/tasks/"+escape(id)+"/receipts", nil)
+func (c *Client) Receipts(ctx context.Context, id string) ([]wire.Receipt, error) {
+	p, err := get[wire.Page[wire.Receipt]](ctx, c, "/v1/tasks/"+escape(id)+"/receipts", nil)
 	return p.Items, err
 }
 
 // Cancel cancels a task; hard kills its process group.
-func (c *Client) Cancel(ctx context.Context, id string, hard bool, reason string) (node.Task, error) {
-	return post[node.Task](ctx, c, "/v1/tasks/"+escape(id)+"/cancel", api.Cancel{Hard: hard, Reason: reason})
+func (c *Client) Cancel(ctx context.Context, id string, hard bool, reason string) (wire.Task, error) {
+	return post[wire.Task](ctx, c, "/v1/tasks/"+escape(id)+"/cancel", api.Cancel{Hard: hard, Reason: reason})
 }
 
 // Retry repeats an ended task as a new one.
-func (c *Client) Retry(ctx context.Context, id string) (node.Submitted, error) {
-	return post[node.Submitted](ctx, c, "/v1/tasks/"+escape(id)+"/retry", nil)
+func (c *Client) Retry(ctx context.Context, id string) (wire.Submitted, error) {
+	return post[wire.Submitted](ctx, c, "/v1/tasks/"+escape(id)+"/retry", nil)
 }
 
 // Purge removes the ended tasks that q selects, or counts them.
-func (c *Client) Purge(ctx context.Context, q node.Query, dryRun bool) (node.Purged, error) {
-	return post[node.Purged](ctx, c, "/v1/tasks/purge", api.Purge{Filter: api.FilterOf(q), DryRun: dryRun})
+func (c *Client) Purge(ctx context.Context, q wire.Query, dryRun bool) (wire.Purged, error) {
+	return post[wire.Purged](ctx, c, "/v1/tasks/purge", api.Purge{Filter: api.FilterOf(q), DryRun: dryRun})
 }
 
 // RetryDead repeats dead letters, at most 1000 of them.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func auditCommand(w *app) *cobra.Command {
@@ -138,7 +139,7 @@ func (w *app) peerNames(ctx context.Context) map[string]string {
 
 func auditLines(list []node.AuditLine, names map[string]string) view {
 	named := func(id string) string { return cmp.Or(names[id], id) }
-	return view{value: node.Page[node.AuditLine]{Items: list}, lines: lines(list), human: func(p *printer) {
+	return view{value: wire.Page[node.AuditLine]{Items: list}, lines: lines(list), human: func(p *printer) {
 		t := newTable(num("SEQ"), col("TIME"), col("ACTION"), col("ACTOR"), col("TASK"), wideOnly("ATTEMPT"), num("EXIT"), wideOnly("ARGV"), col("DETAIL"))
 		for _, l := range list {
 			exit := ""

@@ -13,6 +13,7 @@ import (
 
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 func benchCommand(w *app) *cobra.Command {
@@ -80,12 +81,12 @@ more.`,
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 func (w *app) benchDeliver(ctx context.Context, f benchFlags) (_ benchResult, err error) {
-	p, err := newPair(ctx, f.engine, w.quietLogger(), node.HandlerSpec{Kind: "discard", Type: node.TypeDiscard, Allow: []string{"peer:alpha"}, Concurrency: f.inflight})
+	p, err := newPair(ctx, f.engine, w.quietLogger(), wire.HandlerSpec{Kind: "discard", Type: wire.TypeDiscard, Allow: []string{"peer:alpha"}, Concurrency: f.inflight})
 	if err != nil {
 		return benchResult{}, fmt.Errorf("bench: %w", err)
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	m := meter{app: w, from: p.sender.node, request: node.Request{Target: p.receiverName, Kind: "discard", Body: make([]byte, f.size)}}
+	m := meter{app: w, from: p.sender.node, request: wire.Request{Target: p.receiverName, Kind: "discard", Body: make([]byte, f.size)}}
 	if err := m.once(ctx); err != nil { // connect the nodes
 		return benchResult{}, fmt.Errorf("bench: %w", err)
 	}
@@ -118,7 +119,7 @@ func (w *app) benchDeliver(ctx context.Context, f benchFlags) (_ benchResult, er
 type meter struct {
 	app     *app
 	from    *node.Node
-	request node.Request
+	request wire.Request
 
 	mu   sync.Mutex
 	took []time.Duration

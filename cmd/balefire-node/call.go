@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // call sends one request to the node of this machine, bounded by --timeout.
@@ -31,7 +31,7 @@ func do(cmd *cobra.Command, w *app, order func(context.Context, *client.Client) 
 // isPermanent reports whether err would not change if the request were repeated a moment
 // later.
 func isPermanent(err error) bool {
-	return isAny(err, client.ErrNodeDown, node.ErrNotFound, node.ErrInvalid, node.ErrDenied, node.ErrDraining, context.Canceled)
+	return isAny(err, client.ErrNodeDown, wire.ErrNotFound, wire.ErrInvalid, wire.ErrDenied, wire.ErrDraining, context.Canceled)
 }
 
 // A collector collects the items that a command prints one by one: the formats for people
@@ -61,5 +61,5 @@ func (a *collector[T]) end(because error) error {
 	if items == nil {
 		items = []T{}
 	}
-	return errors.Join(because, a.w.show(view{value: node.Page[T]{Items: items}}))
+	return errors.Join(because, a.w.show(view{value: wire.Page[T]{Items: items}}))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // completeTimeout bounds a completion request after the tab key.
@@ -44,51 +45,51 @@ func (w *app) completePeer(cmd *cobra.Command, args []string, _ string) ([]strin
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return completeFrom(w, cmd, (*client.Client).Peers,
-		func(p node.Peer) string { return cobra.CompletionWithDesc(p.Name, p.State) })
+		func(p wire.Peer) string { return cobra.CompletionWithDesc(p.Name, p.State) })
 }
 
 // completeTask offers the ids of the newest tasks.
 func (w *app) completeTask(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
-		return c.Tasks(ctx, node.Query{Limit: 20})
+	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (wire.Page[wire.Task], error) {
+		return c.Tasks(ctx, wire.Query{Limit: 20})
 	})
 }
 
 // completeLive offers the newest tasks that have not ended, completeEnded those that have
 // ended, completeDead the dead letters.
 func (w *app) completeLive(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
-		return c.Tasks(ctx, node.Query{Limit: 20, States: taskStates(func(s proto.TaskState) bool { return !s.Terminal() })})
+	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (wire.Page[wire.Task], error) {
+		return c.Tasks(ctx, wire.Query{Limit: 20, States: taskStates(func(s proto.TaskState) bool { return !s.Terminal() })})
 	})
 }
 
 func (w *app) completeEnded(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
-		return c.Tasks(ctx, node.Query{Limit: 20, States: taskStates(proto.TaskState.Terminal)})
+	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (wire.Page[wire.Task], error) {
+		return c.Tasks(ctx, wire.Query{Limit: 20, States: taskStates(proto.TaskState.Terminal)})
 	})
 }
 
 func (w *app) completeDead(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (node.Page[node.Task], error) {
-		return c.DeadLetters(ctx, node.Query{Limit: 20})
+	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (wire.Page[wire.Task], error) {
+		return c.DeadLetters(ctx, wire.Query{Limit: 20})
 	})
 }
 
 // taskStates returns the states for which is returns true.
-func taskStates(is func(proto.TaskState) bool) (out []proto.TaskState) {
+func taskStates(is func(proto.TaskState) bool) (out []string) {
 	for _, name := range proto.TaskStateNames() {
 		if s, err := proto.ParseTaskState(name); err == nil && is(s) {
-			out = append(out, s)
+			out = append(out, name)
 		}
 	}
 	return out
 }
 
-func (w *app) taskIDs(cmd *cobra.Command, list func(context.Context, *client.Client) (node.Page[node.Task], error)) ([]string, cobra.ShellCompDirective) {
-	return completeFrom(w, cmd, func(c *client.Client, ctx context.Context) ([]node.Task, error) {
+func (w *app) taskIDs(cmd *cobra.Command, list func(context.Context, *client.Client) (wire.Page[wire.Task], error)) ([]string, cobra.ShellCompDirective) {
+	return completeFrom(w, cmd, func(c *client.Client, ctx context.Context) ([]wire.Task, error) {
 		page, err := list(ctx, c)
 		return page.Items, err
-	}, func(t node.Task) string { return cobra.CompletionWithDesc(t.ID, t.Kind+" "+t.State) })
+	}, func(t wire.Task) string { return cobra.CompletionWithDesc(t.ID, t.Kind+" "+t.State) })
 }
 
 // completeJoinRequest offers the codes of the machines that ask to join.
@@ -97,7 +98,7 @@ func (w *app) completeJoinRequest(cmd *cobra.Command, args []string, _ string) (
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return completeFrom(w, cmd, (*client.Client).JoinRequests,
-		func(v node.JoinRequest) string { return cobra.CompletionWithDesc(v.Code, v.Name) })
+		func(v wire.JoinRequest) string { return cobra.CompletionWithDesc(v.Code, v.Name) })
 }
 
 // completePeerFlag offers the names of peers for a flag.
@@ -213,7 +214,7 @@ func (w *app) completeKind(cmd *cobra.Command, args []string, _ string) ([]strin
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	return completeFrom(w, cmd, (*client.Client).Handlers,
-		func(h node.Handler) string { return cobra.CompletionWithDesc(h.Kind, strings.Join(h.Allow, ", ")) })
+		func(h wire.Handler) string { return cobra.CompletionWithDesc(h.Kind, strings.Join(h.Allow, ", ")) })
 }
 
 // completeAllow offers the entries of an allow list.
@@ -260,7 +261,7 @@ var meshRoles = []string{"send", "work", "relay", "courier", "admin"}
 func (w *app) completeFlags(c *cobra.Command) {
 	for flag, values := range map[string][]string{
 		"output": formats, "color": {"auto", "always", "never"}, "class": {"critical", "high", "normal", "low"}, "state": lower(proto.TaskStateNames()),
-		"role": {node.RoleHome, node.RoleOwner}, "roles": meshRoles, "on-crash": {"retry", "probe", "park"}, "profile": {"read-only", "dev-write", "dangerous"},
+		"role": {wire.RoleHome, wire.RoleOwner}, "roles": meshRoles, "on-crash": {"retry", "probe", "park"}, "profile": {"read-only", "dev-write", "dangerous"},
 		"on-overflow": {"fail", "cut"}, "on-dead": {"skip", "block"}, "dedupe": {"content"}, "log-level": {"debug", "info", "warn", "error"}, "sort": sortNames(),
 		"engine": {node.EngineNuts, node.EnginePebble},
 	} {
@@ -272,7 +273,7 @@ func (w *app) completeFlags(c *cobra.Command) {
 	w.completeFlag(c, "allow", w.completeAllow)
 	switch c.CommandPath() {
 	case "balefire-node handler add":
-		completeWords(c, "type", node.TypeCommand, node.TypeDiscard, node.TypeEcho, node.TypeSHA256)
+		completeWords(c, "type", wire.TypeCommand, wire.TypeDiscard, wire.TypeEcho, wire.TypeSHA256)
 		completeWords(c, "body", "stdin", "file")
 	case "balefire-node wait":
 		w.completeFlag(c, "for", w.completeCondition)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 func demoCommand(w *app) *cobra.Command {
@@ -52,7 +53,7 @@ type demo struct {
 
 func (w *app) demo(ctx context.Context, path string) (err error) {
 	d := &demo{w: w, start: w.clock.Mono()}
-	sha := node.HandlerSpec{Kind: "hash", Type: node.TypeSHA256, Allow: []string{"peer:alpha"}}
+	sha := wire.HandlerSpec{Kind: "hash", Type: wire.TypeSHA256, Allow: []string{"peer:alpha"}}
 	if d.pair, err = newPair(ctx, node.EngineNuts, w.quietLogger(), sha); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
@@ -87,7 +88,7 @@ func (d *demo) sendFile(ctx context.Context, path string) error {
 		return err
 	}
 	alpha := d.pair.sender.node
-	s, err := alpha.Submit(ctx, node.Request{Target: d.pair.receiverName, Kind: "hash", Stream: f})
+	s, err := alpha.Submit(ctx, wire.Request{Target: d.pair.receiverName, Kind: "hash", Stream: f})
 	if err != nil {
 		return err
 	}
@@ -118,7 +119,7 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 	d.tell("beta is stopped")
 	body := []byte("sent while beta was down")
 	sum := sha256.Sum256(body)
-	s, err := alpha.node.Submit(ctx, node.Request{Target: d.pair.receiverName, Kind: "hash", Body: body})
+	s, err := alpha.node.Submit(ctx, wire.Request{Target: d.pair.receiverName, Kind: "hash", Body: body})
 	if err != nil {
 		return err
 	}
@@ -151,7 +152,7 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 	return nil
 }
 
-func starts(receipts []node.Receipt) (n int) {
+func starts(receipts []wire.Receipt) (n int) {
 	for _, r := range receipts {
 		if r.Fact == proto.FactStarted.String() {
 			n++

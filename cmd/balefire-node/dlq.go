@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func dlqCommand(w *app) *cobra.Command {
@@ -39,14 +39,14 @@ func dlqList(w *app) *cobra.Command {
 	return c
 }
 
-func (w *app) deadLetters(ctx context.Context, f *queryFlags) (node.Page[node.Task], error) {
+func (w *app) deadLetters(ctx context.Context, f *queryFlags) (wire.Page[wire.Task], error) {
 	q, err := f.query(w.clock.Now())
 	if err != nil {
-		return node.Page[node.Task]{}, err
+		return wire.Page[wire.Task]{}, err
 	}
 	c, err := w.node()
 	if err != nil {
-		return node.Page[node.Task]{}, err
+		return wire.Page[wire.Task]{}, err
 	}
 	return f.pages(ctx, w, q, c.DeadLetters)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func drainCommand(w *app) *cobra.Command {
@@ -28,7 +28,7 @@ progress. With --off the node accepts tasks again, as it does after a restart.`,
 			if off && wait {
 				return usage("--wait with --off: nothing to wait for")
 			}
-			d, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Drained, error) { return c.Drain(ctx, !off) })
+			d, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (wire.Drained, error) { return c.Drain(ctx, !off) })
 			if err == nil && wait {
 				d, err = w.waitDrained(cmd, d)
 			}
@@ -44,7 +44,7 @@ progress. With --off the node accepts tasks again, as it does after a restart.`,
 }
 
 // waitDrained waits until a draining node has nothing left to do.
-func (w *app) waitDrained(cmd *cobra.Command, d node.Drained) (node.Drained, error) {
+func (w *app) waitDrained(cmd *cobra.Command, d wire.Drained) (wire.Drained, error) {
 	c, err := w.node()
 	if err != nil {
 		return d, err
@@ -59,7 +59,7 @@ func (w *app) waitDrained(cmd *cobra.Command, d node.Drained) (node.Drained, err
 	return d, err
 }
 
-func drainSummary(d node.Drained) string {
+func drainSummary(d wire.Drained) string {
 	word := fmt.Sprintf("%d handlers running, %d tasks and queues being handed over", d.Running, d.Going)
 	if len(d.Kept) > 0 {
 		word += ", no node available to take over " + strings.Join(d.Kept, ", ")
@@ -67,7 +67,7 @@ func drainSummary(d node.Drained) string {
 	return word
 }
 
-func printDrained(p *printer, d node.Drained) {
+func printDrained(p *printer, d wire.Drained) {
 	if !d.On {
 		p.line("this node accepts tasks again")
 		return

@@ -13,7 +13,7 @@ import (
 
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 const (
@@ -71,7 +71,7 @@ type watcher struct {
 
 // printPast prints the events so far, in the single-document formats as one document.
 func (e *watcher) printPast(ctx context.Context) error {
-	all := node.EventPage{Items: []node.NodeEvent{}}
+	all := wire.EventPage{Items: []wire.NodeEvent{}}
 	for {
 		page, err := e.client.EventPage(ctx, e.after, eventPage, 0)
 		if err != nil {
@@ -130,14 +130,14 @@ func (e *watcher) run(ctx context.Context) error {
 // answered.
 func isUnreachable(err error) bool {
 	_, said := errors.AsType[*api.Problem](err)
-	return !said || isAny(err, client.ErrNodeDown, node.ErrDraining)
+	return !said || isAny(err, client.ErrNodeDown, wire.ErrDraining)
 }
 
-func (e *watcher) filter(events []node.NodeEvent) []node.NodeEvent {
+func (e *watcher) filter(events []wire.NodeEvent) []wire.NodeEvent {
 	if e.kind == "" {
 		return events
 	}
-	var out []node.NodeEvent
+	var out []wire.NodeEvent
 	for _, v := range events {
 		if strings.HasPrefix(v.Kind, e.kind) {
 			out = append(out, v)
@@ -147,7 +147,7 @@ func (e *watcher) filter(events []node.NodeEvent) []node.NodeEvent {
 }
 
 // print prints a page, its gap first.
-func (e *watcher) print(page node.EventPage) error {
+func (e *watcher) print(page wire.EventPage) error {
 	events := e.filter(page.Items)
 	all := lines(events)
 	if page.Missed > 0 {
@@ -178,7 +178,7 @@ func eventLine(seq, at, kind, peer, text string) string {
 func padded(s string, n int) string { return s + strings.Repeat(" ", max(n-displayWidth(s), 0)) }
 
 // eventText returns the text of an event on one line, in wide output with its fields.
-func eventText(v node.NodeEvent, wide bool) string {
+func eventText(v wire.NodeEvent, wide bool) string {
 	text := strings.ReplaceAll(v.Text, "\n", " ")
 	if v.Task != "" {
 		text += "  task " + shortTask(v.Task)

@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // Exit codes. They are part of the interface: scripts test for them.
@@ -64,15 +65,15 @@ func exitCode(ctx context.Context, err error) int {
 		return exitInterrupted
 	case errors.Is(err, client.ErrNodeDown):
 		return exitDown
-	case errors.Is(err, node.ErrNotFound):
+	case errors.Is(err, wire.ErrNotFound):
 		return exitNotFound
-	case errors.Is(err, node.ErrDenied):
+	case errors.Is(err, wire.ErrDenied):
 		return exitDenied
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitTimeout
-	case isAny(err, node.ErrRefused, node.ErrKeyConflict, node.ErrFull, node.ErrDraining, api.ErrStarting, node.ErrPaired, store.ErrLocked):
+	case isAny(err, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrDraining, api.ErrStarting, node.ErrPaired, store.ErrLocked):
 		return exitRefused
-	case errors.Is(err, node.ErrInvalid), isCobraError(err):
+	case errors.Is(err, wire.ErrInvalid), isCobraError(err):
 		return exitUsage
 	}
 	return exitError

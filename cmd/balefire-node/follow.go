@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 const (
@@ -51,7 +51,7 @@ func (w *app) follow(ctx context.Context, c *client.Client, id string) error {
 }
 
 // wait polls the task, and returns at once when the node reports its end.
-func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
+func (f *follower) wait(ctx context.Context, id string) (wire.Task, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	over := make(chan error, 1)
 	go func() {
@@ -76,7 +76,7 @@ func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 		case err := <-waiting:
 			over <- err // for the deferred receive
 			waiting = nil
-			if err != nil && !errors.Is(err, node.ErrRefused) { // refused: this node is not its home, so keep polling
+			if err != nil && !errors.Is(err, wire.ErrRefused) { // refused: this node is not its home, so keep polling
 				return t, err
 			}
 		case <-ctx.Done():
@@ -86,7 +86,7 @@ func (f *follower) wait(ctx context.Context, id string) (node.Task, error) {
 }
 
 // progress prints what is new about a task, or that there is nothing new.
-func (f *follower) progress(ctx context.Context, t node.Task) {
+func (f *follower) progress(ctx context.Context, t wire.Task) {
 	now := f.w.clock.Mono()
 	news := f.changes(t)
 	for _, line := range news {
@@ -105,7 +105,7 @@ func (f *follower) progress(ctx context.Context, t node.Task) {
 }
 
 // changes returns what happened since the last request: new receipts and failed attempts.
-func (f *follower) changes(t node.Task) (out []string) {
+func (f *follower) changes(t wire.Task) (out []string) {
 	for _, fact := range t.Receipts[min(f.receipts, len(t.Receipts)):] {
 		switch fact {
 		case "accepted":
@@ -124,7 +124,7 @@ func (f *follower) changes(t node.Task) (out []string) {
 
 // executor returns the node that started the task last, as far as this node knows. For a
 // task of a queue it is not the home, which accepted the task.
-func executor(t node.Task) string {
+func executor(t wire.Task) string {
 	for _, e := range slices.Backward(t.Events) {
 		if e.State == stateRunning {
 			return e.Node
@@ -135,7 +135,7 @@ func executor(t node.Task) string {
 
 // showWaiting prints that the task has not ended and why. On a terminal it overwrites the
 // previous status line.
-func (f *follower) showWaiting(ctx context.Context, t node.Task, since time.Duration) {
+func (f *follower) showWaiting(ctx context.Context, t wire.Task, since time.Duration) {
 	text := "waiting for " + formatDuration(since)
 	if b, err := f.client.Why(ctx, t.ID); err == nil && b.Cause != "" && t.State != stateRunning {
 		text += ": " + b.Cause
@@ -170,7 +170,7 @@ func (f *follower) timeoutError(ctx context.Context, id string) error {
 }
 
 // finish prints the result of an ended task.
-func (f *follower) finish(ctx context.Context, t node.Task) error {
+func (f *follower) finish(ctx context.Context, t wire.Task) error {
 	took := formatDuration(f.w.clock.Mono() - f.start)
 	if t.Ended != nil {
 		took = formatDuration(t.Ended.Sub(t.Created))
@@ -198,7 +198,7 @@ func (f *follower) finish(ctx context.Context, t node.Task) error {
 	return silentExit(endCode(t))
 }
 
-func (f *follower) result(ctx context.Context, t node.Task) error {
+func (f *follower) result(ctx context.Context, t wire.Task) error {
 	r, _, err := f.client.Result(ctx, t.ID)
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func (f *follower) result(ctx context.Context, t node.Task) error {
 }
 
 // warnTruncated warns that a result is only the beginning of the handler's output.
-func (f *follower) warnTruncated(t node.Task) {
+func (f *follower) warnTruncated(t wire.Task) {
 	if t.Truncated {
 		f.w.infof("%s: it has the first %s of the handler's output", f.w.colorStderr(yellow, "! the result is truncated"), formatSize(t.ResultSize))
 	}
@@ -219,12 +219,12 @@ func (f *follower) warnTruncated(t node.Task) {
 
 const stateRunning = "RUNNING"
 
-func ended(t node.Task) bool {
+func ended(t wire.Task) bool {
 	s, err := proto.ParseTaskState(t.State)
 	return err == nil && s.Terminal()
 }
 
-func reasonOf(t node.Task) string {
+func reasonOf(t wire.Task) string {
 	switch {
 	case t.Reason != "":
 		return stripPackages(t.Reason)
@@ -235,7 +235,7 @@ func reasonOf(t node.Task) string {
 }
 
 // exitOf returns the exit code of the last run of a task; 0: no run has ended.
-func exitOf(t node.Task) int32 {
+func exitOf(t wire.Task) int32 {
 	if t.ExitCode == nil {
 		return 0
 	}
@@ -243,7 +243,7 @@ func exitOf(t node.Task) int32 {
 }
 
 // endCode returns the exit code for a task that ended without success.
-func endCode(t node.Task) int {
+func endCode(t wire.Task) int {
 	switch {
 	case t.Code == proto.CodeDenied.Name():
 		return exitDenied

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func handlerCommand(w *app) *cobra.Command {
@@ -15,7 +16,7 @@ func handlerCommand(w *app) *cobra.Command {
 }
 
 func handlerAdd(w *app) *cobra.Command {
-	var s node.HandlerSpec
+	var s wire.HandlerSpec
 	c := &cobra.Command{
 		Use: "add KIND --allow PEER|role:ROLE [--exec PROGRAM | -- PROGRAM ARG...]", Short: "Add or replace a handler",
 		Long: `Add a handler to the running node; it persists across restarts. The program is
@@ -51,8 +52,8 @@ configuration file.`,
 	return c
 }
 
-func (w *app) addHandler(cmd *cobra.Command, s node.HandlerSpec) error {
-	if err := s.Validate(); err != nil {
+func (w *app) addHandler(cmd *cobra.Command, s wire.HandlerSpec) error {
+	if err := node.ValidateHandler(s); err != nil {
 		return usage("%w", err)
 	}
 	ctx, cancel := w.withTimeout(cmd.Context())
@@ -80,7 +81,7 @@ func (w *app) addHandler(cmd *cobra.Command, s node.HandlerSpec) error {
 	return nil
 }
 
-func addHandlerFlags(c *cobra.Command, s *node.HandlerSpec) {
+func addHandlerFlags(c *cobra.Command, s *wire.HandlerSpec) {
 	f := c.Flags()
 	f.StringArrayVar(&s.Exec, "exec", nil, "program, then one argument each (repeatable)")
 	f.StringSliceVar(&s.Allow, "allow", nil, "who may use it: PEER, peer:ID or role:ROLE (repeatable)")
@@ -118,7 +119,7 @@ func handlerList(w *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.Handler]{Items: hs}, lines: lines(hs), human: func(p *printer) {
+			return w.show(view{value: wire.Page[wire.Handler]{Items: hs}, lines: lines(hs), human: func(p *printer) {
 				t := newTable(col("KIND"), col("TYPE"), col("ALLOW"), num("RUNNING"), num("WAITING"), col("ON CRASH"), col("EXEC"), wideOnly("PROFILE"), wideOnly("TIMEOUT"), wideOnly("ATTEMPTS"))
 				for _, h := range hs {
 					t.row(h.Kind, h.Type, strings.Join(h.Allow, ","), h.Running, h.Waiting, h.OnCrash, strings.Join(h.Exec, " "), h.Profile, h.Timeout, h.MaxAttempts)

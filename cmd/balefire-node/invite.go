@@ -5,11 +5,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func inviteCommand(w *app) *cobra.Command {
-	var o node.InviteOptions
+	var o wire.InviteOptions
 	var ttl string
 	var qr bool
 	c := &cobra.Command{

@@ -14,6 +14,7 @@ import (
 
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 func joinCommand(w *app) *cobra.Command {
@@ -126,7 +127,7 @@ func (w *app) join(cmd *cobra.Command, listen []string, doing string, ask func(c
 
 // joinHint adds a hint to an error that only states that no member answered.
 func joinHint(err error) error {
-	if isAny(err, node.ErrInvalid, node.ErrRefused, node.ErrPaired, store.ErrLocked, context.Canceled) {
+	if isAny(err, wire.ErrInvalid, wire.ErrRefused, node.ErrPaired, store.ErrLocked, context.Canceled) {
 		return err
 	}
 	return &codedError{exitError, fmt.Errorf("%w\nthe node that created the ticket must be running, and this machine must be able to reach one of its addresses", err)}

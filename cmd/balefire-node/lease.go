@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // maxLeases is the most leases in one response.
@@ -24,7 +24,7 @@ the queue grants it; its owner renews it while the handler runs.`,
 }
 
 func leaseList(w *app) *cobra.Command {
-	var f node.LeaseFilter
+	var f wire.LeaseFilter
 	c := &cobra.Command{
 		Use: "ls", Short: "List the leases that this node granted, then those that it owns",
 		Long: `List the leases that this node granted as a home, then those that it owns. PEER is
@@ -35,11 +35,11 @@ result until the task is granted to another node.`,
 			if f.Limit < 1 || f.Limit > maxLeases {
 				return usage("--limit %d: it must be 1 to %d", f.Limit, maxLeases)
 			}
-			ls, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Lease, error) { return c.Leases(ctx, f) })
+			ls, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Lease, error) { return c.Leases(ctx, f) })
 			if err != nil {
 				return err
 			}
-			if err := w.show(view{value: node.Page[node.Lease]{Items: ls}, lines: lines(ls), human: func(p *printer) { p.table(leaseTable(w, ls)) }}); err != nil {
+			if err := w.show(view{value: wire.Page[wire.Lease]{Items: ls}, lines: lines(ls), human: func(p *printer) { p.table(leaseTable(w, ls)) }}); err != nil {
 				return err
 			}
 			if len(ls) == f.Limit {
@@ -53,13 +53,13 @@ result until the task is granted to another node.`,
 	fs.StringVar(&f.Owner, "owner", "", "only leases of this owner: a name or an id")
 	fs.StringVar(&f.Role, "role", "", "home: granted by this node; owner: owned by it (default both)")
 	fs.IntVar(&f.Limit, "limit", 50, "at most this many")
-	completeWords(c, "role", node.RoleHome, node.RoleOwner)
+	completeWords(c, "role", wire.RoleHome, wire.RoleOwner)
 	_ = c.RegisterFlagCompletionFunc("queue", w.completeQueueFlag) // the flags exist
 	_ = c.RegisterFlagCompletionFunc("owner", w.completePeerFlag)
 	return c
 }
 
-func leaseTable(w *app, ls []node.Lease) *table {
+func leaseTable(w *app, ls []wire.Lease) *table {
 	t := newTable(col("TASK"), col("QUEUE"), col("KIND"), col("ROLE"), col("PEER"), col("STATE"), col("EPOCH"), num("ENDS IN"),
 		wideOnly("HELD FOR"), wideOnly("ATTEMPTS"), wideOnly("ABANDONS"), wideOnly("CANCEL"), wideOnly("PEER ID"))
 	for _, l := range ls {
@@ -70,7 +70,7 @@ func leaseTable(w *app, ls []node.Lease) *table {
 }
 
 // formatLeaseEnd returns when a lease expires, or that it has expired.
-func (w *app) formatLeaseEnd(l node.Lease) string {
+func (w *app) formatLeaseEnd(l wire.Lease) string {
 	switch {
 	case l.Lapsed:
 		return "over"
@@ -82,8 +82,8 @@ func (w *app) formatLeaseEnd(l node.Lease) string {
 
 // A leaseReport is what a node knows about the lease of one task.
 type leaseReport struct {
-	Leases    []node.Lease         `json:"leases"`
-	Conflicts []node.LeaseConflict `json:"conflicts"`
+	Leases    []wire.Lease         `json:"leases"`
+	Conflicts []wire.LeaseConflict `json:"conflicts"`
 }
 
 func leaseShow(w *app) *cobra.Command {
@@ -111,11 +111,11 @@ itself has two: the one that it granted and the one that it owns.`,
 // findLease returns the lease of the task whose id begins with prefix.
 func findLease(ctx context.Context, c *client.Client, queue, task string) (leaseReport, error) {
 	var r leaseReport
-	ls, err := c.Leases(ctx, node.LeaseFilter{Queue: queue, Limit: maxLeases})
+	ls, err := c.Leases(ctx, wire.LeaseFilter{Queue: queue, Limit: maxLeases})
 	if err != nil {
 		return r, err
 	}
-	r.Leases = slices.DeleteFunc(slices.Clone(ls), func(l node.Lease) bool { return !strings.HasPrefix(l.Task, task) })
+	r.Leases = slices.DeleteFunc(slices.Clone(ls), func(l wire.Lease) bool { return !strings.HasPrefix(l.Task, task) })
 	switch {
 	case len(r.Leases) == 0 && len(ls) == maxLeases:
 		return r, &codedError{exitNotFound, fmt.Errorf("%s is not among the first %d leases: search one queue with --queue", task, maxLeases)}
@@ -123,13 +123,13 @@ func findLease(ctx context.Context, c *client.Client, queue, task string) (lease
 		return r, &codedError{exitNotFound, fmt.Errorf("this node neither granted nor owns a lease of %s: see balefire-node lease ls, or task show for its history", task)}
 	}
 	id := r.Leases[0].Task
-	if slices.ContainsFunc(r.Leases, func(l node.Lease) bool { return l.Task != id }) {
+	if slices.ContainsFunc(r.Leases, func(l wire.Lease) bool { return l.Task != id }) {
 		return r, usage("%s is the beginning of several ids of tasks with leases: give more of it", task)
 	}
 	conflicts, err := c.LeaseConflicts(ctx)
-	r.Conflicts = slices.DeleteFunc(conflicts, func(x node.LeaseConflict) bool { return x.Task != id })
+	r.Conflicts = slices.DeleteFunc(conflicts, func(x wire.LeaseConflict) bool { return x.Task != id })
 	if r.Conflicts == nil {
-		r.Conflicts = []node.LeaseConflict{}
+		r.Conflicts = []wire.LeaseConflict{}
 	}
 	return r, err
 }
@@ -146,7 +146,7 @@ func printLease(p *printer, r leaseReport) {
 				p.line("%-9s %s", name, text)
 			}
 		}
-		if l.Role == node.RoleHome {
+		if l.Role == wire.RoleHome {
 			row("owner", l.Peer+"  "+l.PeerID)
 		} else {
 			row("home", l.Peer+"  "+l.PeerID)
@@ -174,18 +174,18 @@ gone for too long and came back with a result, or that claimed what they do not
 own. None of them had an effect.`,
 		Example: "  balefire-node lease conflicts -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cs, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.LeaseConflict, error) {
+			cs, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.LeaseConflict, error) {
 				return c.LeaseConflicts(ctx)
 			})
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.LeaseConflict]{Items: cs}, lines: lines(cs), human: func(p *printer) { p.table(conflictTable(w, cs)) }})
+			return w.show(view{value: wire.Page[wire.LeaseConflict]{Items: cs}, lines: lines(cs), human: func(p *printer) { p.table(conflictTable(w, cs)) }})
 		},
 	}
 }
 
-func conflictTable(w *app, cs []node.LeaseConflict) *table {
+func conflictTable(w *app, cs []wire.LeaseConflict) *table {
 	t := newTable(num("AGO"), col("TASK"), col("QUEUE"), col("CLAIMED BY"), col("EPOCH"), col("RESULT"), col("CAUSE"), wideOnly("DIGEST"), wideOnly("PEER ID"))
 	for _, c := range cs {
 		t.row(w.ago(&c.Time), shortTask(c.Task), c.Queue, c.Peer, c.Epoch, c.State, c.Cause, c.Digest, c.PeerID)
@@ -205,12 +205,12 @@ again. No attempt is spent.`,
 			if err := w.confirm("release " + args[0]); err != nil {
 				return err
 			}
-			l, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Lease, error) { return c.ReleaseLease(ctx, args[0]) })
+			l, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (wire.Lease, error) { return c.ReleaseLease(ctx, args[0]) })
 			if err != nil {
 				return err
 			}
 			w.infof("%s: revoked from %s", sanitize(l.Task), sanitize(l.Peer))
-			return w.show(view{value: l, human: func(p *printer) { printLease(p, leaseReport{Leases: []node.Lease{l}}) }})
+			return w.show(view{value: l, human: func(p *printer) { printLease(p, leaseReport{Leases: []wire.Lease{l}}) }})
 		},
 	}
 }
@@ -229,7 +229,7 @@ leased.`,
 		Example: "  balefire-node mesh recover\n  balefire-node mesh recover --owner field-09 --yes", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dry = dry || !w.flags.yes
-			r, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Recovered, error) {
+			r, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (wire.Recovered, error) {
 				return c.RecoverLeases(ctx, owner, dry)
 			})
 			if err != nil {
@@ -244,7 +244,7 @@ leased.`,
 	return c
 }
 
-func printRecovered(p *printer, r node.Recovered) {
+func printRecovered(p *printer, r wire.Recovered) {
 	did := "revoked"
 	if r.DryRun {
 		did = "would revoke"
@@ -275,17 +275,17 @@ ended, late results, queues that moved. Each node has its own list: see mesh
 timeline for the merged list of all nodes.`,
 		Example: "  balefire-node mesh ownership-events --task 01a1f84f\n  balefire-node mesh ownership-events --queue build -o jsonl > here.jsonl", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.OwnershipEvent, error) {
+			all, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.OwnershipEvent, error) {
 				return allOwnershipEvents(ctx, c, after)
 			})
 			if err != nil {
 				return err
 			}
 			task = strings.ToLower(task)
-			all = slices.DeleteFunc(all, func(e node.OwnershipEvent) bool {
+			all = slices.DeleteFunc(all, func(e wire.OwnershipEvent) bool {
 				return !strings.HasPrefix(e.Task, task) || queue != "" && e.Queue != queue || !strings.HasPrefix(e.Kind, kind)
 			})
-			return w.show(view{value: node.Page[node.OwnershipEvent]{Items: all}, lines: lines(all), human: func(p *printer) { p.table(ownershipTable(all)) }})
+			return w.show(view{value: wire.Page[wire.OwnershipEvent]{Items: all}, lines: lines(all), human: func(p *printer) { p.table(ownershipTable(all)) }})
 		},
 	}
 	fs := c.Flags()
@@ -299,8 +299,8 @@ timeline for the merged list of all nodes.`,
 }
 
 // allOwnershipEvents reads all events after a number, page by page.
-func allOwnershipEvents(ctx context.Context, c *client.Client, after uint64) ([]node.OwnershipEvent, error) {
-	all := []node.OwnershipEvent{}
+func allOwnershipEvents(ctx context.Context, c *client.Client, after uint64) ([]wire.OwnershipEvent, error) {
+	all := []wire.OwnershipEvent{}
 	for {
 		page, err := c.OwnershipEvents(ctx, after, ownershipPage)
 		if err != nil {
@@ -314,7 +314,7 @@ func allOwnershipEvents(ctx context.Context, c *client.Client, after uint64) ([]
 	}
 }
 
-func ownershipTable(es []node.OwnershipEvent) *table {
+func ownershipTable(es []wire.OwnershipEvent) *table {
 	t := newTable(num("NUMBER"), col("TIME"), col("KIND"), col("TASK"), col("QUEUE"), col("PEER"), col("EPOCH"), col("CAUSE"), wideOnly("PEER ID"))
 	for _, e := range es {
 		t.row(e.Number, e.Time.Local().Format(time.DateTime), e.Kind, shortTask(e.Task), e.Queue, e.Peer, e.Epoch, e.Cause, e.PeerID)

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func peersPending(w *app) *cobra.Command {
@@ -18,11 +18,11 @@ with the source address of each request. Each machine shows a code on its own
 screen: accept it only if the code is the same as here.`,
 		Example: "  balefire-node peers pending", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			requests, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]node.JoinRequest, error) { return c.JoinRequests(ctx) })
+			requests, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.JoinRequest, error) { return c.JoinRequests(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.JoinRequest]{Items: requests}, lines: lines(requests), human: func(p *printer) {
+			return w.show(view{value: wire.Page[wire.JoinRequest]{Items: requests}, lines: lines(requests), human: func(p *printer) {
 				if len(requests) == 0 {
 					p.line("no machine asks to join")
 					return
@@ -38,7 +38,7 @@ screen: accept it only if the code is the same as here.`,
 }
 
 func peersAccept(w *app) *cobra.Command {
-	var o node.AcceptOptions
+	var o wire.AcceptOptions
 	c := &cobra.Command{
 		Use: "accept CODE", Short: "Accept a machine that asks to join",
 		Long: `Accept a machine on the local network as a member. Compare its code with the one
@@ -47,7 +47,7 @@ any name.`,
 		Example: "  balefire-node peers accept K7QM-2ZPA-77WD\n  balefire-node peers accept K7QM-2ZPA-77WD --name field-10 --roles work",
 		Args:    exactly(1, "the code of a machine, as shown by peers pending and on its own screen"), ValidArgsFunction: w.completeJoinRequest,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			peer, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Peer, error) { return c.Accept(ctx, args[0], o) })
+			peer, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.Peer, error) { return c.Accept(ctx, args[0], o) })
 			if err != nil {
 				return err
 			}

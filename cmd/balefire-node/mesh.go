@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func meshCommand(w *app) *cobra.Command {
@@ -29,22 +29,22 @@ absence only when it has been back for a while.`,
 		ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
-				m, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Member, error) { return c.Member(ctx, args[0]) })
+				m, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.Member, error) { return c.Member(ctx, args[0]) })
 				if err != nil {
 					return err
 				}
 				return w.show(view{value: m, human: func(p *printer) { printMember(p, m) }})
 			}
-			ms, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Member, error) { return c.Members(ctx) })
+			ms, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Member, error) { return c.Members(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.Member]{Items: ms}, lines: lines(ms), human: func(p *printer) { p.table(memberTable(w, ms)) }})
+			return w.show(view{value: wire.Page[wire.Member]{Items: ms}, lines: lines(ms), human: func(p *printer) { p.table(memberTable(w, ms)) }})
 		},
 	}
 }
 
-func memberTable(w *app, ms []node.Member) *table {
+func memberTable(w *app, ms []wire.Member) *table {
 	t := newTable(col("MEMBER"), col("STATE"), num("FOR"), col("WORK"), col("PATH"), col("PHASE"), num("LOAD"), col("RELAYS"),
 		num("ACCUSERS"), wideOnly("ROLES"), wideOnly("KINDS"), wideOnly("LABELS"), wideOnly("VERSION"), wideOnly("ID"))
 	for _, m := range ms {
@@ -61,21 +61,21 @@ func memberTable(w *app, ms []node.Member) *table {
 	return t
 }
 
-func memberPath(m node.Member) string {
+func memberPath(m wire.Member) string {
 	if m.Connected && m.Path == "" {
 		return "connected"
 	}
 	return m.Path
 }
 
-func formatLoad(l *node.Load) string {
+func formatLoad(l *wire.Load) string {
 	if l == nil {
 		return ""
 	}
 	return fmt.Sprintf("%d/%d", l.Busy, l.Slots)
 }
 
-func printMember(p *printer, m node.Member) {
+func printMember(p *printer, m wire.Member) {
 	w := p.app
 	p.line("%s  %s  %s", m.Name, m.State, m.ID)
 	row := func(name, text string) {
@@ -111,7 +111,7 @@ node is isolated, and how many members have the same view of the mesh. Problems
 that need attention come first.`,
 		Example: "  balefire-node mesh summary", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.MeshSummary, error) { return c.MeshSummary(ctx) })
+			s, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.MeshSummary, error) { return c.MeshSummary(ctx) })
 			if err != nil {
 				return err
 			}
@@ -120,7 +120,7 @@ that need attention come first.`,
 	}
 }
 
-func printMesh(p *printer, s node.MeshSummary) {
+func printMesh(p *printer, s wire.MeshSummary) {
 	for _, r := range s.Risks {
 		p.line("! %s", r)
 	}
@@ -136,7 +136,7 @@ func printMesh(p *printer, s node.MeshSummary) {
 }
 
 // formatMembers counts the members by state.
-func formatMembers(s node.MeshSummary) string {
+func formatMembers(s wire.MeshSummary) string {
 	parts := []string{}
 	for _, state := range []string{"ALIVE", "SUSPECT", "DEAD", "LEFT", "UNKNOWN"} {
 		if n := s.States[state]; n > 0 {
@@ -149,12 +149,12 @@ func formatMembers(s node.MeshSummary) string {
 	return fmt.Sprintf("%d: %s", s.Members, strings.Join(parts, ", "))
 }
 
-func formatPaths(s node.MeshSummary) string {
+func formatPaths(s wire.MeshSummary) string {
 	return fmt.Sprintf("%d direct, %d relayed", s.Direct, s.Relayed)
 }
 
 // nodeProblem describes what is wrong with this node's connection to the mesh.
-func nodeProblem(s node.MeshSummary) string {
+func nodeProblem(s wire.MeshSummary) string {
 	switch {
 	case s.Isolated && len(s.Accusers) > 0:
 		return "is isolated: " + strings.Join(s.Accusers, " and ") + " report that it does not answer, and it takes no new tasks from shared queues"
@@ -201,7 +201,7 @@ again: this does not revoke any membership.`,
 }
 
 func (w *app) pruneMembers(cmd *cobra.Command, age time.Duration, limit int, dry bool) error {
-	done, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Pruned, error) {
+	done, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.Pruned, error) {
 		return c.PruneMembers(ctx, age, limit, dry)
 	})
 	if err != nil {
@@ -232,7 +232,7 @@ answer.`,
 		Example: "  balefire-node mesh converge", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			stop := w.showWaiting("asking the members")
-			done, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Convergence, error) { return c.Converge(ctx) })
+			done, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.Convergence, error) { return c.Converge(ctx) })
 			stop()
 			if err != nil {
 				return err

@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/wire"
 )
 
 // A usage error is described in terms of the command line, with the correct form.
@@ -78,7 +79,7 @@ type filterNode struct{ *apitest.Node }
 
 const otherID = "01a1f84f-fb79-727b-b679-7a95fb475003"
 
-func (c filterNode) Tasks(ctx context.Context, q node.Query) (node.Page[node.Task], error) {
+func (c filterNode) Tasks(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
 	page, err := c.Node.Tasks(ctx, q)
 	other := page.Items[0]
 	other.ID, page.Next = otherID, ""
@@ -86,12 +87,12 @@ func (c filterNode) Tasks(ctx context.Context, q node.Query) (node.Page[node.Tas
 	return page, err
 }
 
-func (c filterNode) Member(context.Context, string) (node.Member, error) {
-	return node.Member{Name: "laptop", Phase: "RUNNING", Kinds: []string{"resize", "rotate"}}, nil
+func (c filterNode) Member(context.Context, string) (wire.Member, error) {
+	return wire.Member{Name: "laptop", Phase: "RUNNING", Kinds: []string{"resize", "rotate"}}, nil
 }
 
-func (c filterNode) Handlers() []node.Handler {
-	return []node.Handler{{Kind: "disk", Allow: []string{"peer:laptop"}}}
+func (c filterNode) Handlers() []wire.Handler {
+	return []wire.Handler{{Kind: "disk", Allow: []string{"peer:laptop"}}}
 }
 
 // cancel and retry accept the flags that select tasks, and first print what they would do.
@@ -159,16 +160,16 @@ func TestWatchShowsItAgain(t *testing.T) {
 		n := 0
 		err := w.repeat(ctx, 2*time.Second, func() error {
 			if n++; n == 2 {
-				return node.ErrDraining
+				return wire.ErrDraining
 			}
 			_, err := w.out.Write([]byte("page\n"))
 			return err
 		})
 		const clear = "\x1b[H\x1b[2J"
-		if want := clear + "page\n" + clear + "… " + node.ErrDraining.Error() + "\n" + clear + "page\n"; screen.String() != want || exitCode(ctx, err) != exitInterrupted {
+		if want := clear + "page\n" + clear + "… " + wire.ErrDraining.Error() + "\n" + clear + "page\n"; screen.String() != want || exitCode(ctx, err) != exitInterrupted {
 			t.Errorf("screen %q, want %q; %v", screen.String(), want, err)
 		}
-		if err := w.repeat(t.Context(), time.Second, func() error { return node.ErrDraining }); err == nil {
+		if err := w.repeat(t.Context(), time.Second, func() error { return wire.ErrDraining }); err == nil {
 			t.Error("waits for a node that was never running")
 		}
 	})
@@ -222,7 +223,7 @@ func TestCompletion(t *testing.T) {
 			}
 		}
 	}
-	if states := taskStates(proto.TaskState.Terminal); len(states) < 5 || slices.Contains(states, proto.Running) {
+	if states := taskStates(proto.TaskState.Terminal); len(states) < 5 || slices.Contains(states, "RUNNING") {
 		t.Errorf("terminal states: %v", states)
 	}
 }
@@ -266,8 +267,8 @@ func TestSilenceGrowsWhereLinesStay(t *testing.T) {
 // A missingQueue node knows no queue yet.
 type missingQueue struct{ *apitest.Node }
 
-func (missingQueue) Queue(context.Context, string) (node.Queue, error) {
-	return node.Queue{}, node.ErrNotFound
+func (missingQueue) Queue(context.Context, string) (wire.Queue, error) {
+	return wire.Queue{}, wire.ErrNotFound
 }
 
 // A new queue is not reported as changed.

@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/apitest"
 	"github.com/balefire/balefire/clock"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // socketPath returns a path for a socket. A path in the test's own folder may be too long.
@@ -74,7 +74,7 @@ func same(t *testing.T, got, want string) {
 
 func ago(d time.Duration) *time.Time { return new(apitest.Start.Add(-d)) }
 
-var testSummary = []node.Peer{
+var testSummary = []wire.Peer{
 	{Name: "ridge-02", ID: "12D3KooA", State: "CONNECTED", Liveness: "ALIVE", Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true, RTT: 0.012, Loss: 0.001, LastSeen: ago(0), Roles: []string{"work"}},
 	{Name: "field-07", ID: "12D3KooB", State: "CONNECTED", Liveness: "SUSPECT", Path: "quic /ip4/198.51.100.1/udp/4001/quic-v1/p2p/12D3KooR/p2p-circuit", Relay: "pop-sea", RTT: 0.412, Loss: 0.184, Queued: 240, LastSeen: ago(9 * time.Second), Alias: "烽火台"},
 	{Name: "field-08", ID: "12D3KooC", State: "OFFLINE", Liveness: "ALIVE", LastSeen: ago(time.Hour)},
@@ -118,7 +118,7 @@ field-11           BLOCKED    -                  -      -       0          -
 func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
 	n := status{apitest.New()}
 	n.Known = testSummary[:1]
-	n.Mesh = &node.MeshSummary{Members: 7, States: map[string]int{"ALIVE": 5, "SUSPECT": 1, "DEAD": 1}, Direct: 3, Relayed: 2, Paused: true, Risks: []string{"2 dead letters (balefire-node dlq ls)", "one relay carries all"}}
+	n.Mesh = &wire.MeshSummary{Members: 7, States: map[string]int{"ALIVE": 5, "SUSPECT": 1, "DEAD": 1}, Direct: 3, Relayed: 2, Paused: true, Risks: []string{"2 dead letters (balefire-node dlq ls)", "one relay carries all"}}
 	code, out, errs := command(t, n, "status")
 	if code != exitOK || errs != "" {
 		t.Errorf("%d, %q", code, errs)
@@ -147,7 +147,7 @@ accepted              0         0        0         0      0
 // status is a node with dead letters.
 type status struct{ *apitest.Node }
 
-func (s status) Status(ctx context.Context) node.Status {
+func (s status) Status(ctx context.Context) wire.Status {
 	st := s.Node.Status(ctx)
 	st.Dead, st.Warnings, st.Peers = 2, []string{"2 dead letters (balefire-node dlq ls)"}, s.Known
 	return st
@@ -156,28 +156,28 @@ func (s status) Status(ctx context.Context) node.Status {
 // TestPing checks the output for each answer, and the exit codes. The timeout leaves enough
 // time for one answer on a busy machine.
 func TestPing(t *testing.T) {
-	relayed := node.Pong{Peer: "laptop", RTT: 0.042, Path: "quic /p2p-circuit", Relay: "r1"}
-	direct := node.Pong{Peer: "laptop", RTT: 0.008, Path: "quic /ip4/1.2.3.4/udp/4001/quic-v1", Direct: true}
+	relayed := wire.Pong{Peer: "laptop", RTT: 0.042, Path: "quic /p2p-circuit", Relay: "r1"}
+	direct := wire.Pong{Peer: "laptop", RTT: 0.008, Path: "quic /ip4/1.2.3.4/udp/4001/quic-v1", Direct: true}
 	const viaRelay, straight = "pong from laptop via relay r1  rtt 42ms\n", "pong from laptop direct quic 1.2.3.4:4001  rtt 8.0ms\n"
 	tests := []struct {
 		name, args string
-		pongs      []node.Pong
+		pongs      []wire.Pong
 		err        error
 		code       int
 		out, errs  string // errs: a part
 	}{
-		{"four answers", "", []node.Pong{relayed, direct}, nil, exitOK, viaRelay + strings.Repeat(straight, 3), ""},
-		{"as many as asked for", "-c 2", []node.Pong{relayed}, nil, exitOK, viaRelay + viaRelay, ""},
-		{"one is lost", "-c 2", []node.Pong{{}, relayed}, nil, exitOK, viaRelay, "no pong from laptop: "},
-		{"all are lost", "-c 2", []node.Pong{{}}, nil, exitTimeout, "", "balefire-node path laptop"},
-		{"until it is direct", "--until-direct", []node.Pong{relayed, relayed, direct}, nil, exitOK, viaRelay + viaRelay + straight, "direct path after "},
-		{"never direct", "--until-direct -c 3", []node.Pong{relayed}, nil, exitTimeout, strings.Repeat(viaRelay, 3), "no direct path to laptop in "},
-		{"never direct in time", "--until-direct --interval 1h --timeout 2s", []node.Pong{relayed}, nil, exitTimeout, viaRelay, "through r1; see why: balefire-node path laptop"},
-		{"no such peer", "", nil, node.ErrNotFound, exitNotFound, "", "not found"},
+		{"four answers", "", []wire.Pong{relayed, direct}, nil, exitOK, viaRelay + strings.Repeat(straight, 3), ""},
+		{"as many as asked for", "-c 2", []wire.Pong{relayed}, nil, exitOK, viaRelay + viaRelay, ""},
+		{"one is lost", "-c 2", []wire.Pong{{}, relayed}, nil, exitOK, viaRelay, "no pong from laptop: "},
+		{"all are lost", "-c 2", []wire.Pong{{}}, nil, exitTimeout, "", "balefire-node path laptop"},
+		{"until it is direct", "--until-direct", []wire.Pong{relayed, relayed, direct}, nil, exitOK, viaRelay + viaRelay + straight, "direct path after "},
+		{"never direct", "--until-direct -c 3", []wire.Pong{relayed}, nil, exitTimeout, strings.Repeat(viaRelay, 3), "no direct path to laptop in "},
+		{"never direct in time", "--until-direct --interval 1h --timeout 2s", []wire.Pong{relayed}, nil, exitTimeout, viaRelay, "through r1; see why: balefire-node path laptop"},
+		{"no such peer", "", nil, wire.ErrNotFound, exitNotFound, "", "not found"},
 		{"a count that makes no sense", "-c -1", nil, nil, exitUsage, "", "-c -1"},
-		{"json", "-c 2 -o jsonl", []node.Pong{relayed}, nil, exitOK, strings.Repeat(`{"peer":"laptop","rtt_seconds":0.042,"path":"quic /p2p-circuit","direct":false,"relay":"r1"}`+"\n", 2), ""},
-		{"one document of no such peer", "-o json", nil, node.ErrNotFound, exitNotFound, "", "not found"},
-		{"one document", "-c 1 -o yaml", []node.Pong{direct}, nil, exitOK, "items:\n  - peer: laptop\n    rtt_seconds: 0.008\n    path: quic /ip4/1.2.3.4/udp/4001/quic-v1\n    direct: true\n", ""},
+		{"json", "-c 2 -o jsonl", []wire.Pong{relayed}, nil, exitOK, strings.Repeat(`{"peer":"laptop","rtt_seconds":0.042,"path":"quic /p2p-circuit","direct":false,"relay":"r1"}`+"\n", 2), ""},
+		{"one document of no such peer", "-o json", nil, wire.ErrNotFound, exitNotFound, "", "not found"},
+		{"one document", "-c 1 -o yaml", []wire.Pong{direct}, nil, exitOK, "items:\n  - peer: laptop\n    rtt_seconds: 0.008\n    path: quic /ip4/1.2.3.4/udp/4001/quic-v1\n    direct: true\n", ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -342,10 +342,10 @@ func TestMembership(t *testing.T) {
 func TestEventsOfThePast(t *testing.T) {
 	page := func() *apitest.Node {
 		n := apitest.New()
-		n.Happens = make(chan node.EventPage, 1)
+		n.Happens = make(chan wire.EventPage, 1)
 		left := apitest.Happened(9)
 		left.Kind, left.Text, left.Peer, left.Fields = "path.changed", "relay\nr1", "烽火台", map[string]string{"b": "2", "a": "1"}
-		n.Happens <- node.EventPage{Boot: 7, Missed: 3, Items: []node.NodeEvent{apitest.Happened(8), left}, Next: 9}
+		n.Happens <- wire.EventPage{Boot: 7, Missed: 3, Items: []wire.NodeEvent{apitest.Happened(8), left}, Next: 9}
 		return n
 	}
 	local := apitest.Start.Local().Format("15:04:05.000")
@@ -378,7 +378,7 @@ func TestEventsOfThePast(t *testing.T) {
 func TestFollowingSurvivesARestart(t *testing.T) {
 	socket := socketPath(t)
 	first, second := apitest.New(), apitest.New()
-	first.Happens, second.Happens = make(chan node.EventPage), make(chan node.EventPage)
+	first.Happens, second.Happens = make(chan wire.EventPage), make(chan wire.EventPage)
 	stop := newServedNode(t, first, socket)
 	w, _, _ := newTestApp()
 	out, errs := make(lineWriter, 100), make(lineWriter, 100)
@@ -386,14 +386,14 @@ func TestFollowingSurvivesARestart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() { ended <- execute(ctx, w, []string{"events", "-f", "-o", "jsonl", "--socket", socket}) }()
-	first.Happens <- node.EventPage{Boot: apitest.Boot, Items: []node.NodeEvent{apitest.Happened(5)}, Next: 5}
+	first.Happens <- wire.EventPage{Boot: apitest.Boot, Items: []wire.NodeEvent{apitest.Happened(5)}, Next: 5}
 	out.want(t, `{"seq":5,`)
 	stop()
 	errs.want(t, "the node is not running")
 	newServedNode(t, second, socket)
-	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(6)}, Next: 6} // requested after 5
+	second.Happens <- wire.EventPage{Boot: apitest.Boot + 1, Items: []wire.NodeEvent{apitest.Happened(6)}, Next: 6} // requested after 5
 	errs.want(t, "numbers start at 1 again")
-	second.Happens <- node.EventPage{Boot: apitest.Boot + 1, Items: []node.NodeEvent{apitest.Happened(1)}, Next: 1}
+	second.Happens <- wire.EventPage{Boot: apitest.Boot + 1, Items: []wire.NodeEvent{apitest.Happened(1)}, Next: 1}
 	out.want(t, `{"seq":1,`)
 	cancel()
 	if code := <-ended; code != exitInterrupted {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func netcheckCommand(w *app) *cobra.Command {
@@ -20,7 +20,7 @@ it means and what to do about it, then the observations. No server outside the
 mesh is asked.`,
 		Example: "  balefire-node netcheck\n  balefire-node netcheck -o json", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			n, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.NetCheck, error) { return c.NetCheck(ctx) })
+			n, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.NetCheck, error) { return c.NetCheck(ctx) })
 			if err != nil {
 				return err
 			}
@@ -29,7 +29,7 @@ mesh is asked.`,
 	}
 }
 
-func printNet(p *printer, n node.NetCheck) {
+func printNet(p *printer, n wire.NetCheck) {
 	for _, f := range n.Findings {
 		p.line("! %s", f)
 	}
@@ -68,7 +68,7 @@ func printNet(p *printer, n node.NetCheck) {
 	}
 }
 
-func printRelays(p *printer, n node.NetCheck) {
+func printRelays(p *printer, n wire.NetCheck) {
 	for _, r := range n.Reservations {
 		p.line("relay         %s  reserved for %s  score %s", r.Relay, formatDuration(r.Until.Sub(p.app.clock.Now())), formatScore(r.Score))
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // A pair is two nodes of a new mesh in this process, on loopback, with NutsDB in a
@@ -32,7 +33,7 @@ type localNode struct {
 
 // newPair creates, joins and starts both nodes. The receiver serves handlers for the
 // sender.
-func newPair(ctx context.Context, engine string, log *slog.Logger, handlers ...node.HandlerSpec) (_ *pair, err error) {
+func newPair(ctx context.Context, engine string, log *slog.Logger, handlers ...wire.HandlerSpec) (_ *pair, err error) {
 	p := &pair{senderName: "alpha", receiverName: "beta"}
 	if p.dir, err = os.MkdirTemp("", "balefire-"); err != nil {
 		return nil, err
@@ -55,7 +56,7 @@ func newPair(ctx context.Context, engine string, log *slog.Logger, handlers ...n
 	if err := p.sender.start(ctx); err != nil {
 		return nil, err
 	}
-	inv, err := p.sender.node.Invite(ctx, node.InviteOptions{Name: p.receiverName})
+	inv, err := p.sender.node.Invite(ctx, wire.InviteOptions{Name: p.receiverName})
 	if err != nil {
 		return nil, err
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func pathCommand(w *app) *cobra.Command {
@@ -17,7 +17,7 @@ func pathCommand(w *app) *cobra.Command {
 score; which one is used, and why; and the results of hole punching.`,
 		Example: "  balefire-node path laptop\n  balefire-node path laptop -o wide", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.PathReport, error) { return c.Path(ctx, args[0]) })
+			r, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.PathReport, error) { return c.Path(ctx, args[0]) })
 			if err != nil {
 				return err
 			}
@@ -26,7 +26,7 @@ score; which one is used, and why; and the results of hole punching.`,
 	}
 }
 
-func tellPath(p *printer, r node.PathReport) {
+func tellPath(p *printer, r wire.PathReport) {
 	w, state := p.app, "not connected"
 	if r.Connected {
 		state = "connected"
@@ -56,7 +56,7 @@ func tellPath(p *printer, r node.PathReport) {
 	p.table(t)
 }
 
-func candidateRow(w *app, c node.PathCandidate) []any {
+func candidateRow(w *app, c wire.PathCandidate) []any {
 	addr := c.Addr
 	if !w.wide() {
 		addr = truncate(addr, 64)

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func peersCommand(w *app) *cobra.Command {
@@ -36,14 +36,14 @@ reaches it, LEFT that it said goodbye.`,
 }
 
 func (w *app) listPeers(cmd *cobra.Command) error {
-	peers, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Peer, error) { return c.Peers(ctx) })
+	peers, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Peer, error) { return c.Peers(ctx) })
 	if err != nil {
 		return err
 	}
-	return w.show(view{value: node.Page[node.Peer]{Items: peers}, lines: lines(peers), human: func(p *printer) { p.table(peerTable(w, peers)) }})
+	return w.show(view{value: wire.Page[wire.Peer]{Items: peers}, lines: lines(peers), human: func(p *printer) { p.table(peerTable(w, peers)) }})
 }
 
-func peerTable(w *app, peers []node.Peer) *table {
+func peerTable(w *app, peers []wire.Peer) *table {
 	t := newTable(col("PEER"), col("STATE"), col("PATH"), num("RTT"), num("LOSS"), num("QUEUED"), num("LAST SEEN"),
 		wideOnly("MEMBER"), wideOnly("ADDRESS"), wideOnly("ROLES"), wideOnly("ID"))
 	for _, p := range peers {
@@ -62,7 +62,7 @@ const stateConnected = "CONNECTED"
 
 // peerName returns the name of a peer on this node, and its name in the mesh if that
 // differs.
-func peerName(p node.Peer) string {
+func peerName(p wire.Peer) string {
 	if p.Alias == "" || p.Alias == p.Name {
 		return p.Name
 	}
@@ -70,7 +70,7 @@ func peerName(p node.Peer) string {
 }
 
 // peerState returns what this node itself sees of a peer, unless the members know more.
-func peerState(p node.Peer) string {
+func peerState(p wire.Peer) string {
 	switch {
 	case p.State != stateConnected && p.State != "OFFLINE", p.Liveness == "", p.Liveness == "UNKNOWN":
 	case p.State == stateConnected && p.Liveness == "ALIVE":
@@ -81,7 +81,7 @@ func peerState(p node.Peer) string {
 }
 
 // formatPath describes in two words how a peer is reached.
-func formatPath(p node.Peer) string {
+func formatPath(p wire.Peer) string {
 	network, _, _ := strings.Cut(p.Path, " ")
 	switch {
 	case p.Relay != "":
@@ -97,7 +97,7 @@ func peersShow(w *app) *cobra.Command {
 		Use: "show PEER", Short: "Show one peer",
 		Example: "  balefire-node peers show laptop", Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			peer, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Peer, error) { return c.Peer(ctx, args[0]) })
+			peer, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.Peer, error) { return c.Peer(ctx, args[0]) })
 			if err != nil {
 				return err
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 const (
@@ -60,7 +60,7 @@ type pinger struct {
 
 	peer   string
 	client *client.Client
-	pongs  collector[node.Pong]
+	pongs  collector[wire.Pong]
 	start  time.Duration // on the monotonic clock
 }
 
@@ -104,7 +104,7 @@ func (g *pinger) loop(ctx context.Context) error {
 }
 
 // once sends one ping, and prints that it waits when the reply takes long.
-func (g *pinger) once(ctx context.Context) (node.Pong, error) {
+func (g *pinger) once(ctx context.Context) (wire.Pong, error) {
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
 	defer cancel()
 	defer g.w.showWaiting("waiting for a pong from " + g.peer)()
@@ -126,7 +126,7 @@ func (g *pinger) result(ctx context.Context) error {
 	return nil
 }
 
-func pongLine(p node.Pong) string {
+func pongLine(p wire.Pong) string {
 	if p.Direct {
 		return fmt.Sprintf("pong from %s direct %s  rtt %s", p.Peer, hostPort(p.Path), formatSeconds(p.RTT))
 	}

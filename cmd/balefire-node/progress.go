@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // barCells is the width of a progress bar in cells.
@@ -13,7 +13,7 @@ const barCells = 24
 
 // progressBar draws the progress of a body on a terminal of the given width. A library for
 // this would add 200 KB to the binary, most of what its size limit leaves.
-func progressBar(x node.Transfer, columns int) string {
+func progressBar(x wire.Transfer, columns int) string {
 	share := 0.0
 	if x.Size > 0 {
 		share = min(float64(x.Bytes)/float64(x.Size), 1)
@@ -39,7 +39,7 @@ func progressBar(x node.Transfer, columns int) string {
 
 // showTransfers shows the first body in transfer and reports whether there is one. On a
 // terminal it redraws a progress bar; elsewhere it prints a line every 10 seconds.
-func (f *follower) showTransfers(all []node.Transfer) bool {
+func (f *follower) showTransfers(all []wire.Transfer) bool {
 	if len(all) == 0 || f.w.flags.quiet {
 		return false
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // queryFlags are the flags that select tasks.
@@ -21,16 +21,16 @@ type queryFlags struct {
 	all, paged    bool
 	sort          string
 	reverse       bool
-	q             node.Query
+	q             wire.Query
 }
 
 // sorts are the columns that a list of tasks can be sorted by, in addition to age.
-var sorts = map[string]func(a, b node.Task) int{
-	"state":    func(a, b node.Task) int { return cmp.Compare(a.State, b.State) },
-	"kind":     func(a, b node.Task) int { return cmp.Compare(a.Kind, b.Kind) },
-	"class":    func(a, b node.Task) int { return cmp.Compare(classOrder(a.Class), classOrder(b.Class)) },
-	"peer":     func(a, b node.Task) int { return cmp.Compare(a.Peer, b.Peer) },
-	"attempts": func(a, b node.Task) int { return cmp.Compare(a.Attempts, b.Attempts) },
+var sorts = map[string]func(a, b wire.Task) int{
+	"state":    func(a, b wire.Task) int { return cmp.Compare(a.State, b.State) },
+	"kind":     func(a, b wire.Task) int { return cmp.Compare(a.Kind, b.Kind) },
+	"class":    func(a, b wire.Task) int { return cmp.Compare(classOrder(a.Class), classOrder(b.Class)) },
+	"peer":     func(a, b wire.Task) int { return cmp.Compare(a.Peer, b.Peer) },
+	"attempts": func(a, b wire.Task) int { return cmp.Compare(a.Attempts, b.Attempts) },
 }
 
 const (
@@ -94,8 +94,8 @@ func (f *queryFlags) ids(cmd *cobra.Command, w *app, named []string, may func(pr
 		q.States = taskStates(may)
 	}
 	for _, s := range q.States {
-		if !may(s) {
-			return nil, usage("--state %s: %s accepts only %s", s.Name(), cmd.CommandPath(), joinStates(taskStates(may)))
+		if allowed := taskStates(may); !slices.Contains(allowed, s) {
+			return nil, usage("--state %s: %s accepts only %s", s, cmd.CommandPath(), strings.Join(allowed, ", "))
 		}
 	}
 	c, err := w.node()
@@ -111,23 +111,15 @@ func (f *queryFlags) ids(cmd *cobra.Command, w *app, named []string, may func(pr
 	return ids, err
 }
 
-func joinStates(states []proto.TaskState) string {
-	var names []string
-	for _, s := range states {
-		names = append(names, s.Name())
-	}
-	return strings.Join(names, ", ")
-}
-
 // query parses the flags.
-func (f *queryFlags) query(now time.Time) (node.Query, error) {
+func (f *queryFlags) query(now time.Time) (wire.Query, error) {
 	q := f.q
 	for _, name := range f.states {
 		s, err := proto.ParseTaskState(name)
 		if err != nil {
 			return q, usage("--state: %w", err)
 		}
-		q.States = append(q.States, s)
+		q.States = append(q.States, s.Name())
 	}
 	if q.Role != "" && q.Role != "home" && q.Role != "owner" {
 		return q, usage("--role %.20q: it must be home or owner", q.Role)
@@ -148,7 +140,7 @@ func (f *queryFlags) query(now time.Time) (node.Query, error) {
 }
 
 // pages fetches one page of a list, or with --all all pages as one.
-func (f *queryFlags) pages(ctx context.Context, w *app, q node.Query, fetch func(context.Context, node.Query) (node.Page[node.Task], error)) (node.Page[node.Task], error) {
+func (f *queryFlags) pages(ctx context.Context, w *app, q wire.Query, fetch func(context.Context, wire.Query) (wire.Page[wire.Task], error)) (wire.Page[wire.Task], error) {
 	ctx, cancel := w.withTimeout(ctx)
 	defer cancel()
 	if f.all {
@@ -157,12 +149,12 @@ func (f *queryFlags) pages(ctx context.Context, w *app, q node.Query, fetch func
 	page, err := fetch(ctx, q)
 	for f.all && err == nil && page.Next != "" {
 		q.Cursor = page.Next
-		var more node.Page[node.Task]
+		var more wire.Page[wire.Task]
 		more, err = fetch(ctx, q)
 		page.Items, page.Next = append(page.Items, more.Items...), more.Next
 	}
 	if page.Items == nil {
-		page.Items = []node.Task{}
+		page.Items = []wire.Task{}
 	}
 	if by := sorts[f.sort]; by != nil {
 		slices.SortStableFunc(page.Items, by)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func queueCommand(w *app) *cobra.Command {
@@ -32,8 +32,8 @@ func callShared[T any](cmd *cobra.Command, w *app, question func(context.Context
 }
 
 // callQueue sends one request about one queue.
-func callQueue(cmd *cobra.Command, w *app, name string, question func(*client.Client, context.Context, string) (node.Queue, error)) (node.Queue, error) {
-	return callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Queue, error) { return question(c, ctx, name) })
+func callQueue(cmd *cobra.Command, w *app, name string, question func(*client.Client, context.Context, string) (wire.Queue, error)) (wire.Queue, error) {
+	return callShared(cmd, w, func(ctx context.Context, c *client.Client) (wire.Queue, error) { return question(c, ctx, name) })
 }
 
 var oneQueue = exactly(1, "the name of a queue")
@@ -45,16 +45,16 @@ func queueList(w *app) *cobra.Command {
 many tasks wait and are owned: other nodes show a dash.`,
 		Example: "  balefire-node queue ls\n  balefire-node queue ls -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			qs, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Queue, error) { return c.Queues(ctx) })
+			qs, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Queue, error) { return c.Queues(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.Queue]{Items: qs}, lines: lines(qs), human: func(p *printer) { p.table(queueTable(w, qs)) }})
+			return w.show(view{value: wire.Page[wire.Queue]{Items: qs}, lines: lines(qs), human: func(p *printer) { p.table(queueTable(w, qs)) }})
 		},
 	}
 }
 
-func queueTable(w *app, qs []node.Queue) *table {
+func queueTable(w *app, qs []wire.Queue) *table {
 	t := newTable(col("QUEUE"), col("HOME"), col("STATE"), col("STRATEGY"), num("WAITING"), num("OWNED"), num("MEMBERS"),
 		wideOnly("GOING"), wideOnly("LIMIT"), wideOnly("PER NODE"), wideOnly("GENERATION"), wideOnly("CHANGED"), wideOnly("HOME ID"))
 	for _, q := range qs {
@@ -68,14 +68,14 @@ func queueTable(w *app, qs []node.Queue) *table {
 	return t
 }
 
-func homeName(q node.Queue) string {
+func homeName(q wire.Queue) string {
 	if q.Here {
 		return q.Home + " (this node)"
 	}
 	return q.Home
 }
 
-func queueState(q node.Queue) string {
+func queueState(q wire.Queue) string {
 	switch {
 	case q.Alarm != nil:
 		return "home " + strings.ToLower(q.Alarm.State)
@@ -90,7 +90,7 @@ func queueState(q node.Queue) string {
 }
 
 // availableMembers counts the members that can be granted tasks.
-func availableMembers(ms []node.QueueMember) int {
+func availableMembers(ms []wire.QueueMember) int {
 	n := 0
 	for _, m := range ms {
 		if m.Alive && !m.Draining {
@@ -125,7 +125,7 @@ done.`,
 	}
 }
 
-func printQueue(p *printer, q node.Queue) {
+func printQueue(p *printer, q wire.Queue) {
 	w := p.app
 	if a := q.Alarm; a != nil {
 		p.line("! %s", a.Text)
@@ -176,7 +176,7 @@ func formatMoving(n int) string {
 }
 
 // printLimits prints how many tasks of a queue can be owned, and for how long.
-func printLimits(row func(string, string, ...any), r node.QueueRules) {
+func printLimits(row func(string, string, ...any), r wire.QueueRules) {
 	if word := formatLimits(r.Concurrency, r.NodeConcurrency); word != "" {
 		row("limit", "%s", word)
 	}
@@ -192,7 +192,7 @@ func printLimits(row func(string, string, ...any), r node.QueueRules) {
 }
 
 // formatRule formats the settings of one member.
-func formatRule(m node.MemberRule) (word string) {
+func formatRule(m wire.MemberRule) (word string) {
 	for _, x := range []struct {
 		name   string
 		number int
@@ -234,9 +234,9 @@ has been back for a while.`,
 			}
 			ms := q.Members
 			if ms == nil {
-				ms = []node.QueueMember{}
+				ms = []wire.QueueMember{}
 			}
-			if err := w.show(view{value: node.Page[node.QueueMember]{Items: ms}, lines: lines(ms), human: func(p *printer) { p.table(memberRows(ms)) }}); err != nil {
+			if err := w.show(view{value: wire.Page[wire.QueueMember]{Items: ms}, lines: lines(ms), human: func(p *printer) { p.table(memberRows(ms)) }}); err != nil {
 				return err
 			}
 			if !q.Here {
@@ -247,7 +247,7 @@ has been back for a while.`,
 	}
 }
 
-func memberRows(ms []node.QueueMember) *table {
+func memberRows(ms []wire.QueueMember) *table {
 	t := newTable(col("MEMBER"), col("STATE"), num("OWNED"), num("BUSY"), num("PRIORITY"), col("KINDS"), col("LABELS"), wideOnly("ID"))
 	for _, m := range ms {
 		state := "away"

@@ -12,7 +12,7 @@ import (
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/apitest"
 	"github.com/balefire/balefire/clock"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 const shownQueue = `
@@ -299,10 +299,10 @@ type history struct {
 	events int
 }
 
-func (h *history) OwnershipEvents(_ context.Context, after uint64, limit int) []node.OwnershipEvent {
-	var out []node.OwnershipEvent
+func (h *history) OwnershipEvents(_ context.Context, after uint64, limit int) []wire.OwnershipEvent {
+	var out []wire.OwnershipEvent
 	for i := after + 1; i <= uint64(h.events) && len(out) < limit; i++ {
-		out = append(out, node.OwnershipEvent{Number: i, Time: apitest.Start, Kind: "granted"})
+		out = append(out, wire.OwnershipEvent{Number: i, Time: apitest.Start, Kind: "granted"})
 	}
 	return out
 }
@@ -310,9 +310,9 @@ func (h *history) OwnershipEvents(_ context.Context, after uint64, limit int) []
 // deadHome is a node that knows a queue whose home is dead.
 type deadHome struct{ *apitest.Node }
 
-func (h deadHome) Queue(ctx context.Context, name string) (node.Queue, error) {
+func (h deadHome) Queue(ctx context.Context, name string) (wire.Queue, error) {
 	q, err := h.Node.Queue(ctx, name)
-	q.Alarm = &node.QueueAlarm{Home: "laptop", State: "DEAD", Since: ago(41 * time.Minute), Waiting: 4, Text: "queue photos: its home laptop is dead", Fix: "start laptop again"}
+	q.Alarm = &wire.QueueAlarm{Home: "laptop", State: "DEAD", Since: ago(41 * time.Minute), Waiting: 4, Text: "queue photos: its home laptop is dead", Fix: "start laptop again"}
 	return q, err
 }
 
@@ -376,7 +376,7 @@ func TestANodeWithoutQueuesSaysSo(t *testing.T) {
 		}
 	}
 	n := apitest.New()
-	n.Err = fmt.Errorf("queue build: %w", node.ErrNotFound)
+	n.Err = fmt.Errorf("queue build: %w", wire.ErrNotFound)
 	if code, _, errs := command(t, n, "queue", "show", "build"); code != exitNotFound || strings.Contains(errs, "no shared queues") || !strings.Contains(errs, "queue ls") {
 		t.Errorf("a missing queue: %d\n%s", code, errs)
 	}
@@ -394,10 +394,10 @@ type noAdmin struct {
 	refusals int
 }
 
-func (n *noAdmin) SetQueue(ctx context.Context, name string, s node.QueueSettings) (node.Queue, error) {
+func (n *noAdmin) SetQueue(ctx context.Context, name string, s wire.QueueSettings) (wire.Queue, error) {
 	q, err := n.Node.SetQueue(ctx, name, s)
 	if n.refusals--; n.refusals >= 0 {
-		return node.Queue{}, fmt.Errorf("%w: an admin has to sign it", node.ErrNoAdmin)
+		return wire.Queue{}, fmt.Errorf("%w: an admin has to sign it", wire.ErrNoAdmin)
 	}
 	return q, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // queueFlags are the raw flags of queue set.
@@ -29,7 +30,7 @@ type queueFlags struct {
 const adminPollInterval = 2 * time.Second
 
 // set changes the queue. With --wait it retries while no admin is connected.
-func (f *queueFlags) set(ctx context.Context, w *app, c *client.Client, name string, s node.QueueSettings) (node.Queue, error) {
+func (f *queueFlags) set(ctx context.Context, w *app, c *client.Client, name string, s wire.QueueSettings) (wire.Queue, error) {
 	for told := false; ; told = true {
 		q, err := c.SetQueue(ctx, name, s)
 		if p, ok := errors.AsType[*api.Problem](err); !f.wait || !ok || p.Code != api.CodeNoAdmin {
@@ -78,11 +79,11 @@ no other node runs tasks, and the strategy ordered uses this order.`,
 			}
 			done := "changed"
 			if f.home != "" {
-				if _, err := callQueue(cmd, w, args[0], (*client.Client).Queue); errors.Is(err, node.ErrNotFound) {
+				if _, err := callQueue(cmd, w, args[0], (*client.Client).Queue); errors.Is(err, wire.ErrNotFound) {
 					done = "created"
 				}
 			}
-			return w.changeQueue(cmd, args[0], done, func(c *client.Client, ctx context.Context, name string) (node.Queue, error) {
+			return w.changeQueue(cmd, args[0], done, func(c *client.Client, ctx context.Context, name string) (wire.Queue, error) {
 				return f.set(ctx, w, c, name, s)
 			})
 		},
@@ -118,8 +119,8 @@ func completeWords(c *cobra.Command, flag string, words ...string) {
 }
 
 // settings converts the flags that are set.
-func (f *queueFlags) settings(given func(flag string) bool) (node.QueueSettings, error) {
-	var s node.QueueSettings
+func (f *queueFlags) settings(given func(flag string) bool) (wire.QueueSettings, error) {
+	var s wire.QueueSettings
 	var err, bad error
 	some := false
 	for flag, set := range map[string]func(){
@@ -171,8 +172,8 @@ func nonNil(list []string) *[]string {
 }
 
 // kindLimits parses limits of the form KIND=ALL or KIND=ALL/NODE.
-func kindLimits(texts []string) (*[]node.KindLimit, error) {
-	out := []node.KindLimit{}
+func kindLimits(texts []string) (*[]wire.KindLimit, error) {
+	out := []wire.KindLimit{}
 	for _, text := range texts {
 		if text == "" {
 			continue
@@ -181,12 +182,12 @@ func kindLimits(texts []string) (*[]node.KindLimit, error) {
 		if i <= 0 {
 			return nil, usage("--kind %.60q: use KIND=ALL or KIND=ALL/NODE", text)
 		}
-		l := node.KindLimit{Kind: text[:i]}
+		l := wire.KindLimit{Kind: text[:i]}
 		all, each, both := strings.Cut(text[i+1:], "/")
 		if !parseCount(all, &l.Concurrency) || both && !parseCount(each, &l.NodeConcurrency) {
 			return nil, usage("--kind %.60q: a limit must be a number, 0 for none", text)
 		}
-		if slices.ContainsFunc(out, func(o node.KindLimit) bool { return o.Kind == l.Kind }) {
+		if slices.ContainsFunc(out, func(o wire.KindLimit) bool { return o.Kind == l.Kind }) {
 			return nil, usage("--kind %.60q: this kind is given twice", text)
 		}
 		out = append(out, l)
@@ -195,14 +196,14 @@ func kindLimits(texts []string) (*[]node.KindLimit, error) {
 }
 
 // memberRules parses members of the form NODE or NODE=weight:N,priority:N,limit:N,drain.
-func memberRules(texts []string) (*[]node.MemberRule, error) {
-	out := []node.MemberRule{}
+func memberRules(texts []string) (*[]wire.MemberRule, error) {
+	out := []wire.MemberRule{}
 	for _, text := range texts {
 		if text == "" {
 			continue
 		}
 		name, words, _ := strings.Cut(text, "=")
-		r := node.MemberRule{Node: name}
+		r := wire.MemberRule{Node: name}
 		for word := range strings.SplitSeq(words, ",") {
 			what, number, _ := strings.Cut(word, ":")
 			good := false
@@ -238,7 +239,7 @@ func parseCount(text string, to *int) bool {
 func formatMillis(n int) string { return formatDuration(time.Duration(n) * time.Millisecond) }
 
 // changeQueue changes a queue and shows the result.
-func (w *app) changeQueue(cmd *cobra.Command, name, done string, change func(*client.Client, context.Context, string) (node.Queue, error)) error {
+func (w *app) changeQueue(cmd *cobra.Command, name, done string, change func(*client.Client, context.Context, string) (wire.Queue, error)) error {
 	q, err := callQueue(cmd, w, name, change)
 	if err != nil {
 		return err
@@ -279,8 +280,8 @@ func queueDrain(w *app) *cobra.Command {
 			if off {
 				done = "accepts tasks again"
 			}
-			return w.changeQueue(cmd, args[0], done, func(c *client.Client, ctx context.Context, name string) (node.Queue, error) {
-				return c.SetQueue(ctx, name, node.QueueSettings{Draining: &on})
+			return w.changeQueue(cmd, args[0], done, func(c *client.Client, ctx context.Context, name string) (wire.Queue, error) {
+				return c.SetQueue(ctx, name, wire.QueueSettings{Draining: &on})
 			})
 		},
 	}
@@ -297,7 +298,7 @@ Nothing is lost or run twice: owners continue and learn their new home. Without
 --to the best connected node becomes the home.`,
 		Example: "  balefire-node queue handoff build --to field-07", Args: oneQueue, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return w.changeQueue(cmd, args[0], "handed off", func(c *client.Client, ctx context.Context, name string) (node.Queue, error) {
+			return w.changeQueue(cmd, args[0], "handed off", func(c *client.Client, ctx context.Context, name string) (wire.Queue, error) {
 				return c.HandOffQueue(ctx, name, to)
 			})
 		},
@@ -329,7 +330,7 @@ written to the audit log.`,
 			if !accept {
 				return usage("seize %s: this gives up what only %s knows of the queue: the tasks that wait there, those that it granted to owners, and their results. They are handed over if it comes back with its disk, else they are lost. As long as it may come back, waiting loses nothing. To continue, add --accept-loss", args[0], from)
 			}
-			return w.changeQueue(cmd, args[0], "seized: this node is its home", func(c *client.Client, ctx context.Context, name string) (node.Queue, error) {
+			return w.changeQueue(cmd, args[0], "seized: this node is its home", func(c *client.Client, ctx context.Context, name string) (wire.Queue, error) {
 				return c.SeizeQueue(ctx, name, from)
 			})
 		},

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/identity"
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 func taskReceipts(w *app) *cobra.Command {
@@ -52,7 +52,7 @@ node; the exit code is 1 if a receipt is invalid. Receipts that were exported wi
 	return c
 }
 
-func (w *app) receipts(cmd *cobra.Command, from string) ([]node.Receipt, error) {
+func (w *app) receipts(cmd *cobra.Command, from string) ([]wire.Receipt, error) {
 	if path, ok := strings.CutPrefix(from, "@"); ok {
 		return readReceipts(path)
 	}
@@ -75,12 +75,12 @@ func parseReceiptsArg(arg string) string {
 }
 
 // readReceipts reads the output of -o json.
-func readReceipts(path string) ([]node.Receipt, error) {
+func readReceipts(path string) ([]wire.Receipt, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read receipts: %w", err)
 	}
-	var page node.Page[node.Receipt]
+	var page wire.Page[wire.Receipt]
 	if err := json.Unmarshal(b, &page); err != nil {
 		return nil, fmt.Errorf("read receipts in %s: %w: export them with -o json", path, err)
 	}
@@ -90,7 +90,7 @@ func readReceipts(path string) ([]node.Receipt, error) {
 // verifyAll verifies every proof, replaces the fields of each receipt by what its proof
 // states, and counts the invalid ones. They must all be about one task whose id begins with
 // id.
-func verifyAll(id string, receipts []node.Receipt) (bad int) {
+func verifyAll(id string, receipts []wire.Receipt) (bad int) {
 	v := identity.NewVerifier()
 	for i := range receipts {
 		r := &receipts[i]
@@ -114,7 +114,7 @@ func verifyAll(id string, receipts []node.Receipt) (bad int) {
 
 // verifyOne checks that the proof is signed by the node that the receipt names and states
 // its fact.
-func verifyOne(v *identity.Verifier, r *node.Receipt) (proto.Statement, error) {
+func verifyOne(v *identity.Verifier, r *wire.Receipt) (proto.Statement, error) {
 	b, err := base64.StdEncoding.DecodeString(r.Proof)
 	if err != nil {
 		return proto.Statement{}, fmt.Errorf("the proof is not base64: %w", err)
@@ -136,7 +136,7 @@ func verifyOne(v *identity.Verifier, r *node.Receipt) (proto.Statement, error) {
 }
 
 // fromStatement copies the fields of a statement into r.
-func fromStatement(r *node.Receipt, s proto.Statement) {
+func fromStatement(r *wire.Receipt, s proto.Statement) {
 	r.Time, r.Attempt = time.UnixMilli(s.Time).UTC(), s.Attempt
 	r.Epoch = fmt.Sprintf("%d.%d", s.Epoch.Boot, s.Epoch.Counter)
 	r.State, r.Digest = "", ""
@@ -148,8 +148,8 @@ func fromStatement(r *node.Receipt, s proto.Statement) {
 	}
 }
 
-func receiptsView(receipts []node.Receipt) view {
-	return view{value: node.Page[node.Receipt]{Items: receipts}, lines: lines(receipts), human: func(p *printer) {
+func receiptsView(receipts []wire.Receipt) view {
+	return view{value: wire.Page[wire.Receipt]{Items: receipts}, lines: lines(receipts), human: func(p *printer) {
 		t := newTable(col("FACT"), col("NODE"), col("TIME"), num("TRY"), col("STATE"), col("VALID"), wideOnly("EPOCH"), wideOnly("DIGEST"), wideOnly("NODE ID"))
 		for _, r := range receipts {
 			holds := "yes"

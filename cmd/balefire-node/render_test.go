@@ -11,9 +11,8 @@ import (
 
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
-	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // A Chinese character takes two cells: the columns after it stay aligned.
@@ -52,8 +51,8 @@ func TestCleanTakesControlOut(t *testing.T) {
 }
 
 func TestFormats(t *testing.T) {
-	items := []node.Submitted{{ID: "1", State: "PENDING", Target: "<a & b>"}, {ID: "2", State: "SENT", Target: "no: 'yaml'"}}
-	v := view{value: node.Page[node.Submitted]{Items: items}, lines: lines(items), human: func(p *printer) {
+	items := []wire.Submitted{{ID: "1", State: "PENDING", Target: "<a & b>"}, {ID: "2", State: "SENT", Target: "no: 'yaml'"}}
+	v := view{value: wire.Page[wire.Submitted]{Items: items}, lines: lines(items), human: func(p *printer) {
 		p.line("wide %v", p.wide)
 	}}
 	for format, want := range map[string]string{
@@ -89,15 +88,15 @@ func TestExitCodes(t *testing.T) {
 		{"anything", t.Context(), errors.New("broken"), exitError},
 		{"usage", t.Context(), usage("no"), exitUsage},
 		{"unknown command", t.Context(), errors.New(`unknown command "x" for "balefire-node"`), exitUsage},
-		{"invalid request", t.Context(), problem(node.ErrInvalid), exitUsage},
+		{"invalid request", t.Context(), problem(wire.ErrInvalid), exitUsage},
 		{"node down", t.Context(), fmt.Errorf("%w at x", client.ErrNodeDown), exitDown},
-		{"not found", t.Context(), problem(node.ErrNotFound), exitNotFound},
-		{"denied", t.Context(), problem(node.ErrDenied), exitDenied},
+		{"not found", t.Context(), problem(wire.ErrNotFound), exitNotFound},
+		{"denied", t.Context(), problem(wire.ErrDenied), exitDenied},
 		{"timeout", t.Context(), context.DeadlineExceeded, exitTimeout},
-		{"refused", t.Context(), problem(node.ErrRefused), exitRefused},
-		{"full", t.Context(), problem(node.ErrFull), exitRefused},
-		{"key conflict", t.Context(), problem(node.ErrKeyConflict), exitRefused},
-		{"draining", t.Context(), problem(node.ErrDraining), exitRefused},
+		{"refused", t.Context(), problem(wire.ErrRefused), exitRefused},
+		{"full", t.Context(), problem(wire.ErrFull), exitRefused},
+		{"key conflict", t.Context(), problem(wire.ErrKeyConflict), exitRefused},
+		{"draining", t.Context(), problem(wire.ErrDraining), exitRefused},
 		{"second daemon", t.Context(), fmt.Errorf("open: %w", store.ErrLocked), exitRefused},
 		{"interrupted", stopped, context.Canceled, exitInterrupted},
 		{"told already", t.Context(), silentExit(exitFailed), exitFailed},
@@ -118,7 +117,7 @@ func TestEndCodes(t *testing.T) {
 		{"DEAD_LETTER", "not allowed", "DENIED", exitDenied}, {"DEAD_LETTER", "too large", "TOO_LARGE", exitFailed},
 		{"FAILED", "the program says DENIED", "", exitFailed}, {"CANCELLED", "by hand", "", exitRefused}, {"EXPIRED", "", "", exitRefused},
 	} {
-		if got := endCode(node.Task{State: tt.state, Ending: node.Ending{Reason: tt.reason, Code: tt.code}}); got != tt.want {
+		if got := endCode(wire.Task{State: tt.state, Ending: wire.Ending{Reason: tt.reason, Code: tt.code}}); got != tt.want {
 			t.Errorf("%s %s: %d, want %d", tt.state, tt.reason, got, tt.want)
 		}
 	}
@@ -135,13 +134,13 @@ func TestNews(t *testing.T) {
 		{"PENDING", "stored"}, {"PENDING", "stored"}, {"ACCEPTED", "stored accepted"}, {"RUNNING", "stored accepted started"},
 		{"RETRYING", "stored accepted started"}, {"RETRYING", "stored accepted started"}, {"SUCCESS", "stored accepted started done"},
 	} {
-		got = append(got, f.changes(node.Task{State: s.state, Peer: "laptop", Attempts: 1, Receipts: strings.Fields(s.receipts), Ending: node.Ending{Reason: "exit code 75"}})...)
+		got = append(got, f.changes(wire.Task{State: s.state, Peer: "laptop", Attempts: 1, Receipts: strings.Fields(s.receipts), Ending: wire.Ending{Reason: "exit code 75"}})...)
 	}
 	want := "accepted by laptop|running at laptop, attempt 1|retrying at laptop: exit code 75"
 	if strings.Join(got, "|") != want {
 		t.Errorf("printed %s, want %s", strings.Join(got, "|"), want)
 	}
-	if all := new(follower).changes(node.Task{State: "SUCCESS", Peer: "p", Receipts: []string{"stored", "accepted", "started", "done"}}); len(all) != 2 {
+	if all := new(follower).changes(wire.Task{State: "SUCCESS", Peer: "p", Receipts: []string{"stored", "accepted", "started", "done"}}); len(all) != 2 {
 		t.Errorf("a fast task prints %v", all)
 	}
 }
@@ -153,7 +152,7 @@ func TestSendFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := f.request
-	if r.Class != proto.High || r.TTL != 48*time.Hour || r.Delay != 90*time.Second || r.Key != "auto" || r.Labels["c"] != "d=e" {
+	if r.Class != "high" || r.TTL != 48*time.Hour || r.Delay != 90*time.Second || r.Key != "auto" || r.Labels["c"] != "d=e" {
 		t.Errorf("request = %+v", r)
 	}
 	for text, want := range map[string]time.Time{
@@ -214,15 +213,15 @@ func TestPaint(t *testing.T) {
 
 // A task of a queue is shown at the owner that reported it, not at the home that accepted it.
 func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
-	event := func(name, state string) node.Event { return node.Event{Node: name, State: state} }
-	queued := node.Task{Role: "home", Target: "queue:build", Peer: "alpha", Events: []node.Event{event("alpha", "ACCEPTED"), event("beta", "RUNNING"), event("gamma", "RUNNING"), event("alpha", "ACCEPTED")}}
+	event := func(name, state string) wire.Event { return wire.Event{Node: name, State: state} }
+	queued := wire.Task{Role: "home", Target: "queue:build", Peer: "alpha", Events: []wire.Event{event("alpha", "ACCEPTED"), event("beta", "RUNNING"), event("gamma", "RUNNING"), event("alpha", "ACCEPTED")}}
 	for _, tt := range []struct {
-		task         node.Task
+		task         wire.Task
 		runner, side string
 	}{
 		{queued, "gamma", "to queue:build at alpha"},
-		{node.Task{Role: "home", Target: "laptop", Peer: "laptop"}, "laptop", "to laptop"},
-		{node.Task{Role: "owner", Peer: "harbor"}, "harbor", "from harbor"},
+		{wire.Task{Role: "home", Target: "laptop", Peer: "laptop"}, "laptop", "to laptop"},
+		{wire.Task{Role: "owner", Peer: "harbor"}, "harbor", "from harbor"},
 	} {
 		if got := executor(tt.task); got != tt.runner {
 			t.Errorf("%+v runs at %s, want %s", tt.task, got, tt.runner)
@@ -257,7 +256,7 @@ func TestTableFitsTheTerminal(t *testing.T) {
 // The wide format does not truncate.
 func TestWideCutsNothingOff(t *testing.T) {
 	reason := strings.Repeat("why ", 40)
-	page := node.Page[node.Task]{Items: []node.Task{{ID: "01a1f84f-fb79-727b-b679-7a95fb475002", Ending: node.Ending{Reason: reason}}}}
+	page := wire.Page[wire.Task]{Items: []wire.Task{{ID: "01a1f84f-fb79-727b-b679-7a95fb475002", Ending: wire.Ending{Reason: reason}}}}
 	for format, whole := range map[string]bool{formatTable: false, formatWide: true} {
 		w, out, _ := newTestApp()
 		w.flags.output, w.environ = format, []string{"COLUMNS=80"}

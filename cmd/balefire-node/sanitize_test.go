@@ -9,7 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // hostile is a possible answer from a malicious program: OSC 52 for the clipboard, both
@@ -63,7 +63,7 @@ func TestForeignLinesAreQuoted(t *testing.T) {
 
 // The JSON and YAML of any task are valid, contain no control characters and are equivalent.
 func TestDocumentsOfHostileTasks(t *testing.T) {
-	task := node.Task{ID: "01a1f84f", Kind: "k", Ending: node.Ending{Stderr: hostile, Reason: "\x1b[31m\u0085\u2028\x00\ufeff\ufffe" + hostile}}
+	task := wire.Task{ID: "01a1f84f", Kind: "k", Ending: wire.Ending{Stderr: hostile, Reason: "\x1b[31m\u0085\u2028\x00\ufeff\ufffe" + hostile}}
 	for _, format := range []string{formatJSON, formatJSONL, formatYAML, formatTable} {
 		w, out, _ := newTestApp()
 		w.flags.output = format

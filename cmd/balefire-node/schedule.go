@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func scheduleCommand(w *app) *cobra.Command {
@@ -21,7 +21,7 @@ queue. Run these commands on the home.`,
 
 // scheduleFlags are the flags of schedule add that are not fields of a schedule.
 type scheduleFlags struct {
-	spec   node.ScheduleSpec
+	spec   wire.ScheduleSpec
 	labels []string
 }
 
@@ -83,7 +83,7 @@ func (w *app) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string) e
 		f.spec.Labels[k] = v
 	}
 	if len(words) == 5 {
-		var r node.Request
+		var r wire.Request
 		file, err := w.openBody(words[4], &r)
 		if err != nil {
 			return err
@@ -94,16 +94,16 @@ func (w *app) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string) e
 		}
 		f.spec.Body = r.Body
 	}
-	s, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Schedule, error) { return c.AddSchedule(ctx, f.spec) })
+	s, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (wire.Schedule, error) { return c.AddSchedule(ctx, f.spec) })
 	if err != nil {
 		return err
 	}
 	w.infof("%s: next due at %s", sanitize(s.Name), formatNext(s))
-	return w.show(view{value: s, human: func(p *printer) { p.table(scheduleTable(w, []node.Schedule{s})) }})
+	return w.show(view{value: s, human: func(p *printer) { p.table(scheduleTable(w, []wire.Schedule{s})) }})
 }
 
 // formatNext formats the next due time in the schedule's own time zone.
-func formatNext(s node.Schedule) string {
+func formatNext(s wire.Schedule) string {
 	switch {
 	case s.Paused:
 		return "paused"
@@ -115,7 +115,7 @@ func formatNext(s node.Schedule) string {
 	return s.Next.Format("2006-01-02 15:04 MST")
 }
 
-func scheduleTable(w *app, all []node.Schedule) *table {
+func scheduleTable(w *app, all []wire.Schedule) *table {
 	t := newTable(col("QUEUE"), col("NAME"), col("CRON"), col("ZONE"), col("KIND"), col("NEXT"), num("FIRED"), num("SKIPPED"), col("LAST"),
 		wideOnly("MISSED"), wideOnly("LAST TASK"), wideOnly("PROBLEM"))
 	for _, s := range all {
@@ -135,11 +135,11 @@ func scheduleList(w *app) *cobra.Command {
 those that are moving to another home. Times are in UTC.`,
 		Example: "  balefire-node schedule ls\n  balefire-node schedule ls -o wide", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]node.Schedule, error) { return c.Schedules(ctx) })
+			all, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Schedule, error) { return c.Schedules(ctx) })
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: node.Page[node.Schedule]{Items: all}, lines: lines(all), human: func(p *printer) { p.table(scheduleTable(w, all)) }})
+			return w.show(view{value: wire.Page[wire.Schedule]{Items: all}, lines: lines(all), human: func(p *printer) { p.table(scheduleTable(w, all)) }})
 		},
 	}
 }
@@ -161,13 +161,13 @@ func schedulePause(w *app, on bool) *cobra.Command {
 		Use: "pause QUEUE NAME", Short: "Pause a schedule until it is resumed",
 		Example: "  balefire-node schedule pause build nightly", Args: oneSchedule, ValidArgsFunction: w.completeQueue,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Schedule, error) {
+			s, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (wire.Schedule, error) {
 				return c.PauseSchedule(ctx, args[0], args[1], on)
 			})
 			if err != nil {
 				return err
 			}
-			return w.show(view{value: s, human: func(p *printer) { p.table(scheduleTable(w, []node.Schedule{s})) }})
+			return w.show(view{value: s, human: func(p *printer) { p.table(scheduleTable(w, []wire.Schedule{s})) }})
 		},
 	}
 	if !on {

@@ -14,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // inlineBody is the largest body that is sent to the node inside the request; a larger one
@@ -30,7 +30,7 @@ type sendFlags struct {
 	dedupe                string
 	labels                []string
 	wait, once            bool
-	request               node.Request
+	request               wire.Request
 }
 
 func sendCommand(w *app) *cobra.Command {
@@ -120,7 +120,7 @@ func (w *app) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 	return w.show(view{value: s, human: func(p *printer) { p.line("%s", s.ID) }})
 }
 
-func (w *app) printSubmitted(s node.Submitted, took time.Duration) {
+func (w *app) printSubmitted(s wire.Submitted, took time.Duration) {
 	switch {
 	case s.Known:
 		w.infof("existing task: the key was used before by task %s, %s", s.ID, s.State)
@@ -135,7 +135,7 @@ func (w *app) printSubmitted(s node.Submitted, took time.Duration) {
 
 // warnUnserved warns if the peer of a task has no handler for its kind, as far as this node
 // knows.
-func (w *app) warnUnserved(ctx context.Context, c *client.Client, r node.Request) {
+func (w *app) warnUnserved(ctx context.Context, c *client.Client, r wire.Request) {
 	if w.flags.quiet || strings.HasPrefix(r.Target, "queue:") {
 		return
 	}
@@ -153,11 +153,13 @@ func (w *app) warnUnserved(ctx context.Context, c *client.Client, r node.Request
 // read converts the flags to the request.
 func (f *sendFlags) read(now time.Time) (err error) {
 	r := &f.request
-	if r.Class, err = proto.ParseClass(f.class); err != nil {
+	class, err := proto.ParseClass(f.class)
+	if err != nil {
 		return usage("--class: %w", err)
 	}
+	r.Class = class.Name()
 	if f.once {
-		r.Mode = proto.AtMostOnce
+		r.Mode = proto.AtMostOnce.Name()
 	}
 	if r.TTL, err = parseSpan("ttl", f.ttl); err != nil {
 		return err
@@ -245,7 +247,7 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 
 // openBody opens the body of a task. A small one is read at once, so that it is sent inside
 // the request.
-func (w *app) openBody(word string, r *node.Request) (io.Closer, error) {
+func (w *app) openBody(word string, r *wire.Request) (io.Closer, error) {
 	src, file := w.in, io.NopCloser(nil)
 	switch path, named := strings.CutPrefix(word, "@"); {
 	case named:

@@ -11,6 +11,7 @@ import (
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 func statusCommand(w *app) *cobra.Command {
@@ -40,8 +41,8 @@ func thisNodeOnly(cmd *cobra.Command, args []string) error {
 
 // A statusReport is the status of a node with a summary of the mesh.
 type statusReport struct {
-	node.Status
-	Summary *node.MeshSummary `json:"summary,omitempty"`
+	wire.Status
+	Summary *wire.MeshSummary `json:"summary,omitempty"`
 }
 
 func getStatus(ctx context.Context, c *client.Client) (statusReport, error) {
@@ -50,7 +51,7 @@ func getStatus(ctx context.Context, c *client.Client) (statusReport, error) {
 		return statusReport{}, err
 	}
 	m, err := c.MeshSummary(ctx)
-	if errors.Is(err, node.ErrNotFound) { // the node is older than this program
+	if errors.Is(err, wire.ErrNotFound) { // the node is older than this program
 		return statusReport{Status: s}, nil
 	}
 	return statusReport{Status: s, Summary: &m}, err

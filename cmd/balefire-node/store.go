@@ -14,6 +14,7 @@ import (
 
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
+	"github.com/balefire/balefire/wire"
 )
 
 func storeCommand(w *app) *cobra.Command {
@@ -79,7 +80,7 @@ func storeCheck(w *app) *cobra.Command {
 func (w *app) nodeFolder() (config.Paths, error) {
 	p, err := w.locate()
 	if err == nil && !exists(p.Dir) {
-		err = fmt.Errorf("%w: the folder %s does not exist: give the node's folder with --dir", node.ErrNotFound, p.Dir)
+		err = fmt.Errorf("%w: the folder %s does not exist: give the node's folder with --dir", wire.ErrNotFound, p.Dir)
 	}
 	return p, err
 }
@@ -215,7 +216,7 @@ revoked after the snapshot stays revoked.`,
 				return err
 			}
 			if !exists(args[0]) {
-				return fmt.Errorf("%w: %s does not exist: give a snapshot written by store snapshot", node.ErrNotFound, args[0])
+				return fmt.Errorf("%w: %s does not exist: give a snapshot written by store snapshot", wire.ErrNotFound, args[0])
 			}
 			private := ""
 			if keyFile != "" {

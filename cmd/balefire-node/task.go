@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 func taskCommand(w *app) *cobra.Command {
@@ -50,7 +50,7 @@ func taskList(w *app) *cobra.Command {
 }
 
 // tasksView shows a page of tasks.
-func tasksView(w *app, page node.Page[node.Task]) view {
+func tasksView(w *app, page wire.Page[wire.Task]) view {
 	return view{value: page, lines: lines(page.Items), human: func(p *printer) {
 		t := newTable(col("ID"), col("STATE"), col("KIND"), col("CLASS"), col("ROLE"), col("PEER"), num("AGE"), num("TRIES"), col("REASON"), wideOnly("FULL ID"), wideOnly("BODY"), wideOnly("KEY"))
 		for _, k := range page.Items {
@@ -84,7 +84,7 @@ func taskShow(w *app) *cobra.Command {
 }
 
 // taskView shows one task: first its fields, then its events.
-func taskView(w *app, t node.Task) view {
+func taskView(w *app, t wire.Task) view {
 	return view{value: t, human: func(p *printer) {
 		p.line("task    %s   kind %s   class %s   %s", t.ID, t.Kind, t.Class, otherSide(t))
 		state := fmt.Sprintf("state   %s   attempts %d   epoch %s", t.State, t.Attempts, t.Epoch)
@@ -122,7 +122,7 @@ func taskView(w *app, t node.Task) view {
 }
 
 // resultSize returns the size of a result and whether it is truncated.
-func resultSize(t node.Task) string {
+func resultSize(t wire.Task) string {
 	if t.Truncated {
 		return formatSize(t.ResultSize) + " (truncated: the handler wrote more)"
 	}
@@ -131,7 +131,7 @@ func resultSize(t node.Task) string {
 
 // otherSide returns the target of a task, or its origin. A task for a queue is at the home
 // of the queue.
-func otherSide(t node.Task) string {
+func otherSide(t wire.Task) string {
 	switch {
 	case t.Role != "home":
 		return "from " + t.Peer
@@ -236,9 +236,9 @@ of its processes runs.`,
 					return err
 				}
 			}
-			return eachTask(cmd, w, "cancel", ids, len(args) == 1, func(ctx context.Context, c *client.Client, id string) (node.Task, error) {
+			return eachTask(cmd, w, "cancel", ids, len(args) == 1, func(ctx context.Context, c *client.Client, id string) (wire.Task, error) {
 				return c.Cancel(ctx, id, hard, reason)
-			}, func(p *printer, _ string, t node.Task) {
+			}, func(p *printer, _ string, t wire.Task) {
 				if ended(t) {
 					p.line("task %s is %s", t.ID, t.State)
 					return
@@ -268,9 +268,9 @@ id and the same idempotency key that refers to the one it repeats.`,
 			if err != nil || dry {
 				return w.printDryRun(ids, err)
 			}
-			return eachTask(cmd, w, "retry", ids, false, func(ctx context.Context, c *client.Client, id string) (node.Submitted, error) {
+			return eachTask(cmd, w, "retry", ids, false, func(ctx context.Context, c *client.Client, id string) (wire.Submitted, error) {
 				return c.Retry(ctx, id)
-			}, func(p *printer, id string, s node.Submitted) {
+			}, func(p *printer, id string, s wire.Submitted) {
 				p.line("%s is repeated by %s for %s", shortTask(id), s.ID, s.Target)
 			})
 		},
@@ -285,7 +285,7 @@ func (w *app) printDryRun(ids []string, err error) error {
 	if err != nil {
 		return err
 	}
-	return w.show(view{value: node.Page[string]{Items: append([]string{}, ids...)}, lines: lines(ids), human: func(p *printer) {
+	return w.show(view{value: wire.Page[string]{Items: append([]string{}, ids...)}, lines: lines(ids), human: func(p *printer) {
 		for _, id := range ids {
 			p.line("%s", id)
 		}
@@ -316,7 +316,7 @@ func eachTask[T any](cmd *cobra.Command, w *app, verb string, ids []string, alon
 	if err != nil && len(done) == 0 {
 		return err
 	}
-	v := view{value: node.Page[T]{Items: done}, lines: lines(done), human: func(p *printer) {
+	v := view{value: wire.Page[T]{Items: done}, lines: lines(done), human: func(p *printer) {
 		for i, d := range done {
 			tell(p, ids[i], d)
 		}

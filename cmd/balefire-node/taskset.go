@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 func taskSet(w *app) *cobra.Command {
@@ -26,13 +26,13 @@ running task is stopped first; one that ends before that is not changed.`,
 			case class == "" && queue == "":
 				return usage("nothing to set: give --class or --queue")
 			case class != "":
-				t, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Task, error) { return c.SetClass(ctx, args[0], class) })
+				t, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.Task, error) { return c.SetClass(ctx, args[0], class) })
 				if err != nil {
 					return err
 				}
 				return w.show(view{value: t, human: func(p *printer) { p.line("task %s has class %s", t.ID, t.Class) }})
 			}
-			s, err := call(cmd, w, func(ctx context.Context, c *client.Client) (node.Submitted, error) {
+			s, err := call(cmd, w, func(ctx context.Context, c *client.Client) (wire.Submitted, error) {
 				return c.MoveTask(ctx, args[0], queue)
 			})
 			if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // timelineClock is the time format of a merged timeline: events of different nodes can be
@@ -16,7 +16,7 @@ import (
 const timelineClock = "15:04:05.000"
 
 func meshTimeline(w *app) *cobra.Command {
-	var q node.TimelineQuery
+	var q wire.TimelineQuery
 	c := &cobra.Command{
 		Use: "timeline --task TASK | --queue QUEUE", Short: "Show the ownership events of all nodes for a task or a queue",
 		Long: `Collect the ownership events of one task, or of one queue, from all connected
@@ -30,7 +30,7 @@ since its start, in memory: use -o jsonl to save the timeline.`,
 				return usage("name one task with --task, or one queue with --queue")
 			}
 			q.Task = strings.ToLower(q.Task)
-			t, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (node.Timeline, error) { return c.Timeline(ctx, q) })
+			t, err := callShared(cmd, w, func(ctx context.Context, c *client.Client) (wire.Timeline, error) { return c.Timeline(ctx, q) })
 			if err != nil {
 				return err
 			}
@@ -54,7 +54,7 @@ since its start, in memory: use -o jsonl to save the timeline.`,
 	return c
 }
 
-func timelineTable(tl node.Timeline) *table {
+func timelineTable(tl wire.Timeline) *table {
 	t := newTable(col("TIME"), col("NODE"), col("KIND"), col("TASK"), col("PEER"), col("EPOCH"), col("CAUSE"), wideOnly("DATE"), wideOnly("NUMBER"), wideOnly("QUEUE"), wideOnly("PEER ID"))
 	for _, e := range tl.Items {
 		at := e.Time.Local()

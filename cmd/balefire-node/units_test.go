@@ -6,12 +6,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Flags accept the same units as the configuration, and reject the same values.
 func TestFlagsHaveTheUnitsOfTheConfiguration(t *testing.T) {
-	var s node.HandlerSpec
+	var s wire.HandlerSpec
 	c := &cobra.Command{}
 	addHandlerFlags(c, &s)
 	if err := c.ParseFlags([]string{"--run-timeout", "1d", "--max-output", "10MiB", "--max-body", "1.5GB"}); err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // addWatch adds the flag --watch, which repeats a command.
@@ -50,7 +50,7 @@ func (w *app) repeat(ctx context.Context, every time.Duration, show func() error
 		}
 		err := show()
 		switch {
-		case err != nil && !(shown && isAny(err, client.ErrNodeDown, node.ErrDraining, api.ErrStarting, context.DeadlineExceeded)):
+		case err != nil && !(shown && isAny(err, client.ErrNodeDown, wire.ErrDraining, api.ErrStarting, context.DeadlineExceeded)):
 			return err
 		case err != nil:
 			page.WriteString("… " + sanitize(err.Error()) + "\n")

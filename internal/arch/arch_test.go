@@ -19,7 +19,7 @@ const module = "github.com/balefire/balefire"
 // layers has the layer of each package by its first path element. A package imports only
 // lower layers, and subsystems of one layer never import each other.
 var layers = map[string]int{
-	"proto": 0, "clock": 0, "fair": 0, "memory": 0,
+	"proto": 0, "clock": 0, "fair": 0, "memory": 0, "wire": 0,
 	"store": 1, "identity": 1, "handler": 1,
 	"transport": 2, "outbox": 2, "inbox": 2, "gossip": 2, "ownership": 2, "agent": 2, "workflow": 2,
 	"node": 3,

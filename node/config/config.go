@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // A Config holds every setting that a configuration file may contain. The
@@ -19,7 +20,7 @@ type Config struct {
 	Limits    Limits             `yaml:"limits" doc:"How much a node accepts and stores."`
 	Log       Log                `yaml:"log" doc:"What a node logs."`
 	Dangerous []string           `yaml:"dangerous" doc:"kinds whose handlers may have the profile dangerous; only this list allows it, commands and peers cannot"`
-	Handlers  []node.HandlerSpec `yaml:"handlers" doc:"The work that this node does for its peers."`
+	Handlers  []wire.HandlerSpec `yaml:"handlers" doc:"The work that this node does for its peers."`
 }
 
 // Store selects and limits the store.

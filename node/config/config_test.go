@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 var update = flag.Bool("update", false, "write docs/configuration.md")
@@ -168,7 +169,7 @@ handlers:
     profile: dangerous
 dangerous: [wipe]
 `)
-	want := node.HandlerSpec{Kind: "ingest", Exec: []string{"/usr/local/bin/ingest", "--strict"}, Allow: []string{"role:work", "peer:laptop"}, Timeout: "1h", OnCrash: "retry"}
+	want := wire.HandlerSpec{Kind: "ingest", Exec: []string{"/usr/local/bin/ingest", "--strict"}, Allow: []string{"role:work", "peer:laptop"}, Timeout: "1h", OnCrash: "retry"}
 	if !reflect.DeepEqual(l.Node("/d").Handlers[0], want) {
 		t.Errorf("handler = %+v", l.Handlers[0])
 	}

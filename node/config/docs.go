@@ -6,7 +6,7 @@ import (
 	"reflect"
 	"strings"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // Markdown returns the text of docs/configuration.md.
@@ -76,7 +76,7 @@ func docsSection(b *strings.Builder, name, doc string) {
 func docsHandlers(b *strings.Builder) {
 	b.WriteString("\n## handlers\n\nThe kinds of tasks that this node runs, one entry for each kind. Handlers added with a command are stored by the\n" +
 		"node itself, not in the configuration.\n\n| field | values | meaning |\n|---|---|---|\n")
-	t := reflect.TypeFor[node.HandlerSpec]()
+	t := reflect.TypeFor[wire.HandlerSpec]()
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name := yamlName(f)

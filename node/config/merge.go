@@ -12,7 +12,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/wire"
 )
 
 // merge applies one file on top of the current values. A list replaces the
@@ -139,7 +139,7 @@ func (m *merger) handlers(v *yaml.Node) {
 		return
 	}
 	for _, item := range v.Content {
-		var h node.HandlerSpec
+		var h wire.HandlerSpec
 		if !m.knownFields(item) {
 			continue
 		}
@@ -176,7 +176,7 @@ func (m *merger) knownFields(item *yaml.Node) bool {
 }
 
 func handlerFields() (names []string) {
-	t := reflect.TypeFor[node.HandlerSpec]()
+	t := reflect.TypeFor[wire.HandlerSpec]()
 	for i := range t.NumField() {
 		if name := yamlName(t.Field(i)); name != "-" { // a function of an embedding program
 			names = append(names, name)
@@ -190,7 +190,7 @@ func yamlName(f reflect.StructField) string {
 	return name
 }
 
-func handlerText(h node.HandlerSpec) string {
+func handlerText(h wire.HandlerSpec) string {
 	b, err := json.Marshal(h)
 	if err != nil {
 		return err.Error() // cannot happen: strings and numbers only

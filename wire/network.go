@@ -1,4 +1,4 @@
-package node
+package wire
 
 import "time"
 
@@ -156,40 +156,4 @@ type Relaying struct {
 	Reservations int   `json:"reservations"`
 	Circuits     int   `json:"circuits"`
 	Bytes        int64 `json:"bytes"`
-}
-
-// A JoinRequest is a request of a node on the LAN to be admitted.
-type JoinRequest struct {
-	Name  string    `json:"name" doc:"requested name"`
-	ID    string    `json:"id"`
-	Code  string    `json:"code" doc:"short form of its key; the requesting node shows the same code"`
-	From  string    `json:"from,omitempty" doc:"address that the request came from"`
-	Addrs []string  `json:"addrs"`
-	Since time.Time `json:"since"`
-	Last  time.Time `json:"last" doc:"time of its latest request"`
-}
-
-// AcceptOptions configures the admission of a node that asked to join.
-type AcceptOptions struct {
-	Name  string   // default: the requested name
-	Roles []string // default: send, work, relay
-}
-
-// A NodeEvent reports a change of a peer, a path, a member or a task on this node.
-type NodeEvent struct {
-	Seq    uint64            `json:"seq" doc:"starts at 1 with each start of the node and increases by one; a missing number was dropped"`
-	Time   time.Time         `json:"time"`
-	Kind   string            `json:"kind" example:"peer.connected"`
-	Peer   string            `json:"peer,omitempty" doc:"name"`
-	Task   string            `json:"task,omitempty"`
-	Text   string            `json:"text" doc:"text for display"`
-	Fields map[string]string `json:"fields,omitempty"`
-}
-
-// An EventPage contains the events after a sequence number.
-type EventPage struct {
-	Boot   uint64      `json:"boot" doc:"number of this start; sequence numbers restart with each start"`
-	Items  []NodeEvent `json:"items"`
-	Missed uint64      `json:"missed,omitempty" doc:"events dropped before the first item because the reader was too slow or too late"`
-	Next   uint64      `json:"next" doc:"pass this to get the events that follow"`
 }

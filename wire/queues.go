@@ -1,6 +1,30 @@
-package node
+package wire
 
-import "time"
+import (
+	"time"
+)
+
+// A QueueAlarm reports that the home of a queue is lost, how many tasks wait for it as
+// far as this node knows, and what an operator can do.
+type QueueAlarm struct {
+	Home    string     `json:"home"`
+	State   string     `json:"state" enum:"DEAD,LEFT,UNKNOWN,REVOKED" doc:"state of that node; UNKNOWN: nothing has been received about it since this node started"`
+	Since   *time.Time `json:"since,omitempty"`
+	Waiting int        `json:"waiting" doc:"unfinished tasks of this node that wait for it"`
+	Held    int        `json:"held" doc:"tasks of the queue that run here or whose results are stored here for it"`
+	Text    string     `json:"text" doc:"summary in one sentence"`
+	Fix     string     `json:"fix"`
+}
+
+// A MemberRule is the setting of a queue for one node. If a queue has any, only the
+// named nodes work on it, in that order.
+type MemberRule struct {
+	Node        string `json:"node" minLength:"1" maxLength:"128" doc:"name or id"`
+	Weight      int    `json:"weight,omitempty" doc:"relative share of the tasks; 0: 1"`
+	Priority    int    `json:"priority,omitempty" doc:"higher goes first; 0: the node's own priority"`
+	Concurrency int    `json:"concurrency,omitempty" doc:"limit of tasks of this queue at a time; 0: the queue's limit for each node"`
+	Draining    bool   `json:"draining,omitempty" doc:"gets no new tasks from this queue"`
+}
 
 // A Queue is a shared queue as known to this node. Only its home knows its counts and
 // members.

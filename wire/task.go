@@ -1,30 +1,64 @@
-package node
+package wire
 
 import (
-	"errors"
+	"fmt"
 	"io"
 	"time"
-
-	"github.com/balefire/balefire/proto"
 )
 
-// Errors that callers act on. The API maps each to a status, the CLI to an exit code.
-var (
-	ErrNotFound    = errors.New("not found")
-	ErrInvalid     = errors.New("invalid request")
-	ErrRefused     = errors.New("refused")
-	ErrKeyConflict = errors.New("idempotency key used for another request")
-	ErrFull        = errors.New("full")
-	ErrDenied      = errors.New("denied")
-	ErrDraining    = errors.New("node is stopping")
+// The roles of a node for a task.
+const (
+	RoleHome  = "home"
+	RoleOwner = "owner"
 )
+
+// A Transfer is a body or a result that is being sent or received.
+type Transfer struct {
+	What      string  `json:"what" enum:"body,result"`
+	Direction string  `json:"direction" enum:"out,in"`
+	Peer      string  `json:"peer"`
+	Bytes     int64   `json:"bytes" doc:"durable at the receiver"`
+	Size      int64   `json:"size" doc:"size of the sealed body"`
+	Rate      float64 `json:"bytes_per_second" doc:"average of the last seconds; 0: not known yet, or stalled"`
+	Left      float64 `json:"seconds_left,omitempty" doc:"estimate at the current rate"`
+}
+
+// String describes the progress in one line.
+func (x Transfer) String() string {
+	way := "from"
+	if x.Direction == "out" {
+		way = "to"
+	}
+	text := fmt.Sprintf("its %s is being transferred %s %s: %s of %s", x.What, way, x.Peer, mib(x.Bytes), mib(x.Size))
+	if x.Size > 0 {
+		text += fmt.Sprintf(" (%d %%)", x.Bytes*100/x.Size)
+	}
+	if x.Rate > 0 {
+		text += fmt.Sprintf(", %s/s", mib(int64(x.Rate)))
+	}
+	if x.Left > 0 {
+		text += fmt.Sprintf(", %s left", time.Duration(x.Left*float64(time.Second)).Round(time.Second))
+	}
+	return text
+}
+
+// mib formats bytes with a suitable unit.
+func mib(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+}
 
 // A Request describes a task to submit. Target and Kind are required.
 type Request struct {
 	Target string            // who runs it: a peer's name or id, or queue:NAME
 	Kind   string            // kind of the handler
-	Class  proto.Class       // default normal
-	Mode   proto.Mode        // whether it may run again after a crash; default at_least_once
+	Class  string            // critical, high, normal or low; default normal
+	Mode   string            // whether it may run again after a crash: at_least_once (default) or at_most_once
 	TTL    time.Duration     // time after which it must not start; default 7 days, at most 30
 	Delay  time.Duration     // delay before it is sent; default none
 	At     time.Time         // time before which it is not sent; zero: at once
@@ -39,11 +73,6 @@ type Request struct {
 	Trace  string            // W3C traceparent; a new one if empty or not valid
 	Bounds
 	Affinity
-	// RedriveOf names the ended task that this one repeats.
-	RedriveOf proto.TaskID
-
-	delegates [][]byte // homes that its schedule passed through
-	digest    []byte   // digest of the original request, if different
 }
 
 // Bounds limit the handler of a task.
@@ -165,9 +194,9 @@ type Receipt struct {
 
 // A Query selects tasks. The zero value matches all of them.
 type Query struct {
-	States []proto.TaskState
-	Role   string // home, owner or empty for both
-	Peer   string // name or id
+	States []string // such as PENDING; default all
+	Role   string   // home, owner or empty for both
+	Peer   string   // name or id
 	Kind   string
 	Label  string // key=value
 	Before time.Time
@@ -181,97 +210,6 @@ type Query struct {
 type Page[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
-}
-
-// A Peer is another node as known to this one.
-type Peer struct {
-	Name      string     `json:"name"`
-	ID        string     `json:"id"`
-	State     string     `json:"state" enum:"CONNECTED,OFFLINE,BLOCKED,EXPIRED,REVOKED,ACCEPTED" doc:"ACCEPTED: admitted, but it has not fetched its certificate yet"`
-	Liveness  string     `json:"liveness,omitempty" enum:"ALIVE,SUSPECT,DEAD,LEFT,UNKNOWN" doc:"state according to gossip, whether or not this node can reach it"`
-	Alias     string     `json:"alias,omitempty" doc:"name used on this node only"`
-	Roles     []string   `json:"roles"`
-	Path      string     `json:"path,omitempty" doc:"address and protocol of the connection"`
-	Direct    bool       `json:"direct,omitempty" doc:"not through a relay"`
-	Relay     string     `json:"relay,omitempty" doc:"name of the relay"`
-	RTT       float64    `json:"rtt_seconds,omitempty" doc:"round-trip time of the connection; absent: not measured yet"`
-	Loss      float64    `json:"loss,omitempty" doc:"share of packets or probes, 0 to 1"`
-	Queued    int        `json:"queued" doc:"tasks and results that wait for it"`
-	LastSeen  *time.Time `json:"last_seen,omitempty"`
-	Addrs     []string   `json:"addrs,omitempty"`
-	CertUntil *time.Time `json:"certificate_until,omitempty"`
-}
-
-// A Handler describes how this node runs tasks of one kind.
-type Handler struct {
-	Kind        string   `json:"kind"`
-	Type        string   `json:"type" enum:"command,discard,echo,sha256"`
-	Exec        []string `json:"exec,omitempty"`
-	Allow       []string `json:"allow"`
-	Profile     string   `json:"profile"`
-	Timeout     string   `json:"timeout" doc:"limit of one run, such as 10m0s; 0s: none"`
-	Concurrency int      `json:"concurrency"`
-	MaxAttempts int      `json:"max_attempts"`
-	OnCrash     string   `json:"on_crash"`
-	Running     int      `json:"running"`
-	Waiting     int      `json:"waiting"`
-	Problem     string   `json:"problem,omitempty" doc:"why its program cannot be started now"`
-	Warning     string   `json:"warning,omitempty" doc:"what allowed senders could do with its program, and which entries of its allow list match no member"`
-}
-
-// A Status summarizes this node.
-type Status struct {
-	Name     string         `json:"name"`
-	ID       string         `json:"id"`
-	Mesh     string         `json:"mesh"`
-	Version  string         `json:"version"`
-	Started  time.Time      `json:"started"`
-	Store    StoreStats     `json:"store"`
-	Addrs    []string       `json:"addrs"`
-	Warnings []string       `json:"warnings"`
-	Peers    []Peer         `json:"peers"`
-	Outbox   map[string]int `json:"outbox" doc:"tasks whose home is this node, by state"`
-	Inbox    map[string]int `json:"inbox" doc:"tasks accepted by this node, by state"`
-	Results  int            `json:"results" doc:"results being sent to their homes"`
-	Dead     int            `json:"dead_letters"`
-	Slots    int            `json:"slots"`
-	Busy     int            `json:"busy"`
-}
-
-// StoreStats describes the store. Sizes are bytes.
-type StoreStats struct {
-	Engine    string `json:"engine"`
-	Schema    int    `json:"schema"`
-	DiskBytes int64  `json:"disk_bytes"`
-	LiveBytes int64  `json:"live_bytes"`
-	Keys      int64  `json:"keys"`
-	BlobBytes int64  `json:"blob_bytes"`
-	FreeBytes int64  `json:"free_bytes"`
-	Reserve   int64  `json:"reserve_bytes"`
-	Full      bool   `json:"full" doc:"new work is refused"`
-	Refuses   string `json:"refuses,omitempty" doc:"why new work is refused: the disk is below its reserve, or memory is short"`
-	Commits   int64  `json:"commits"`
-	Failed    string `json:"failed,omitempty"`
-}
-
-// A Blocker is the reason why a task does not make its next step, or why a peer or a
-// queue does not get its tasks, and what to do about it.
-type Blocker struct {
-	Subject string     `json:"subject" doc:"a task's id, a peer's name, or queue:NAME"`
-	State   string     `json:"state"`
-	Cause   string     `json:"cause"`
-	Fix     string     `json:"fix,omitempty"`
-	Next    *time.Time `json:"next,omitempty" doc:"time of the next automatic retry"`
-	Steps   []string   `json:"steps" doc:"what was checked, in order"`
-}
-
-// An Invitation is a ticket and its QR code.
-type Invitation struct {
-	Ticket  string    `json:"ticket"`
-	QR      string    `json:"qr,omitempty"`
-	Expires time.Time `json:"expires"`
-	Roles   []string  `json:"roles"`
-	Warning string    `json:"warning,omitempty" doc:"why a node that joins with the ticket may be refused or get unexpected rights"`
 }
 
 // Purged is the result of a purge, or what it would remove.
