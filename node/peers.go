@@ -28,13 +28,7 @@ func (n *Node) findOtherPeer(ref string) (transport.Peer, error) {
 }
 
 // peerName returns the display name of a peer, or "" for the zero id.
-func (n *Node) peerName(p proto.PeerID) string {
-	if p.IsZero() {
-		return ""
-	}
-	name, _ := n.peerNameID(p[:])
-	return name
-}
+func (n *Node) peerName(p proto.PeerID) string { return n.book.NameOf(p) }
 
 // Ping measures the round-trip time to a peer over the path in use. If the peer is not
 // connected, Ping starts a dial but does not wait for it.

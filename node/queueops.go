@@ -266,7 +266,7 @@ func (n *Node) leaseView(v ownership.LeaseView) wire.Lease {
 	return l
 }
 
-func epochText(s proto.Seq) string { return fmt.Sprintf("%d.%d", s.Boot, s.Counter) }
+func epochText(s proto.Seq) string { return s.String() }
 
 // ReleaseLease revokes the lease of one task on behalf of an operator.
 func (n *Node) ReleaseLease(ctx context.Context, task string) (wire.Lease, error) {

@@ -103,27 +103,9 @@ func facts(role string, r *proto.Record) []string {
 	return out
 }
 
-// peerNameID returns the name and the id of a peer, with the short id as the name if it
-// has none here.
-func (n *Node) peerNameID(key []byte) (name, id string) {
-	p, err := proto.PeerIDFrom(key)
-	if err != nil {
-		return "", ""
-	}
-	if p == n.keys.Peer() {
-		return n.self.Name, p.String()
-	}
-	if known, ok := n.book.Get(p); ok && known.Name != "" {
-		return known.Name, p.String()
-	}
-	return p.Short(), p.String()
-}
+// peerNameID returns the name and the id of a peer.
+func (n *Node) peerNameID(key []byte) (name, id string) { return n.book.Identify(key) }
 
-func msTime(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+func msTime(ms int64) time.Time { return proto.Time(ms) }
 
-func msOrNil(ms int64) *time.Time {
-	if ms == 0 {
-		return nil
-	}
-	return new(msTime(ms))
-}
+func msOrNil(ms int64) *time.Time { return proto.TimeOrNil(ms) }

@@ -29,6 +29,9 @@ type Seq struct {
 	Boot, Counter uint64
 }
 
+// String returns the sequence as boot.counter.
+func (s Seq) String() string { return fmt.Sprintf("%d.%d", s.Boot, s.Counter) }
+
 // Compare orders sequences by boot, then counter.
 func (s Seq) Compare(o Seq) int {
 	switch {

@@ -32,6 +32,17 @@ var idEntropy = struct {
 	off int
 }{off: 1024}
 
+// Time returns Unix milliseconds as a time in UTC.
+func Time(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+// TimeOrNil is [Time] for an optional time: nil if ms is 0.
+func TimeOrNil(ms int64) *time.Time {
+	if ms == 0 {
+		return nil
+	}
+	return new(Time(ms))
+}
+
 // NewTaskID returns a new id for a task created at now.
 func NewTaskID(now time.Time) TaskID {
 	var id TaskID

@@ -29,6 +29,33 @@ func (b *Book) Get(id proto.PeerID) (Peer, bool) {
 // only be read. It returns nil if the peer is unknown.
 func (b *Book) Recipient(id proto.PeerID) *Peer { return b.find(id) }
 
+// NameOf returns the name of a peer, or of this node, for display: the one in its
+// certificate or, if that is unknown, its short id; "" for the zero id.
+func (b *Book) NameOf(p proto.PeerID) string {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if known := b.entries[p]; known != nil && known.Name != "" {
+		return known.Name
+	}
+	switch {
+	case p.IsZero():
+		return ""
+	case p == b.self.Peer && b.self.Name != "":
+		return b.self.Name
+	}
+	return p.Short()
+}
+
+// Identify returns the name and the id of the peer with a key, both empty if the key is
+// not one.
+func (b *Book) Identify(key []byte) (name, id string) {
+	p, err := proto.PeerIDFrom(key)
+	if err != nil {
+		return "", ""
+	}
+	return b.NameOf(p), p.String()
+}
+
 // Self returns this node as its peers know it, without addresses.
 func (b *Book) Self() Peer {
 	b.mu.RLock()
