@@ -11,7 +11,6 @@ const (
 	identityDir    = "identity"
 	storeDir       = "store"
 	blobDir        = "blob"
-	auditDir       = "audit"
 	runDir         = "run"
 	membershipFile = "membership.json"
 	engineFile     = "ENGINE"

@@ -10,10 +10,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/blob"
-	"github.com/balefire/balefire/store/journal"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/store/pebble"
 	"github.com/balefire/balefire/wire"
@@ -25,7 +25,7 @@ type storage struct {
 	lock    *store.DirLock
 	store   *store.Store
 	blobs   *blob.Dir
-	journal *journal.Journal
+	journal *audit.Journal
 }
 
 // openStorage opens the storage in cfg.Dir. A second process is refused. onFull is called
@@ -59,7 +59,7 @@ func openStorage(cfg Config, reg prometheus.Registerer, onFull func(why error)) 
 	if g.blobs, err = blob.Open(filepath.Join(cfg.Dir, blobDir), blobs); err != nil {
 		return nil, err
 	}
-	g.journal, err = journal.Open(filepath.Join(cfg.Dir, auditDir), journal.Config{Clock: cfg.Clock})
+	g.journal, err = audit.Open(filepath.Join(cfg.Dir, audit.DirName), audit.Config{Clock: cfg.Clock})
 	return g, err
 }
 

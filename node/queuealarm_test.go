@@ -1,23 +1,25 @@
 package node
 
 import (
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/wire"
 )
 
 // audited reports whether the audit of a node contains an action on a subject.
 func (c *cluster) audited(s *simNode, action, subject string) bool {
 	c.t.Helper()
-	found, err := ReadAudit(s.dir, AuditQuery{Action: action})
+	found, err := audit.Read(filepath.Join(s.dir, audit.DirName), audit.Query{Action: action})
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return slices.ContainsFunc(found, func(l AuditLine) bool { return strings.Contains(l.Detail["subject"], subject) })
+	return slices.ContainsFunc(found, func(l audit.Record) bool { return strings.Contains(l.Detail["subject"], subject) })
 }
 
 // Each node reports what waits for the lost home of a queue and what runs for it; a

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
-	"github.com/balefire/balefire/store/journal"
 )
 
 // closeRuns writes the second audit record of each command that was interrupted by the
@@ -48,9 +48,9 @@ func (n *Node) closeRuns(ctx context.Context) error {
 }
 
 // openRuns returns the starts of runs of the given tasks that have no end.
-func (n *Node) openRuns(tasks map[string]bool) (map[string]journal.Entry, error) {
-	open := map[string]journal.Entry{}
-	err := journal.Scan(filepath.Join(n.cfg.Dir, auditDir), func(r journal.Record) error {
+func (n *Node) openRuns(tasks map[string]bool) (map[string]audit.Entry, error) {
+	open := map[string]audit.Entry{}
+	err := audit.Scan(filepath.Join(n.cfg.Dir, audit.DirName), func(r audit.Record) error {
 		if !tasks[r.Task] {
 			return nil
 		}

@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -42,14 +42,14 @@ func TestAuditHasOneEndForEachRun(t *testing.T) {
 		again.halt()
 	}
 	actions := map[string]int{}
-	dir := filepath.Join(crashed.Dir, auditDir)
-	if err := journal.Scan(dir, func(r journal.Record) error { actions[r.Action]++; return nil }); err != nil {
+	dir := filepath.Join(crashed.Dir, audit.DirName)
+	if err := audit.Scan(dir, func(r audit.Record) error { actions[r.Action]++; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if actions["command.start"] != 3 || actions["command.end"] != 2 || actions["command.crash"] != 1 {
 		t.Errorf("audit has %v", actions)
 	}
-	if _, err := journal.Verify(dir); err != nil {
+	if _, err := audit.Verify(dir); err != nil {
 		t.Errorf("the hash chain is invalid: %v", err)
 	}
 }

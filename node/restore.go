@@ -11,11 +11,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/journal"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/wire"
 )
@@ -218,7 +218,7 @@ func markRestored(cfg Config, part, engine string, lost time.Time) (records int,
 // was not rolled back with it, and the clock went on.
 func lastBoot(cfg Config) uint64 {
 	boot := uint64(max(cfg.Clock.Now().Unix(), 0))
-	_ = journal.Scan(filepath.Join(cfg.Dir, auditDir), func(r journal.Record) error { // use what is readable
+	_ = audit.Scan(filepath.Join(cfg.Dir, audit.DirName), func(r audit.Record) error { // use what is readable
 		boot = max(boot, r.Boot)
 		return nil
 	})

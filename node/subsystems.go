@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/agent/command"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
-	"github.com/balefire/balefire/store/journal"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
@@ -40,7 +40,7 @@ const archiveFile = "dead-letters.jsonl"
 
 // archived writes to the audit that dead letters were archived by policy.
 func (n *Node) archived(count int) {
-	_, err := n.storage.journal.Append(context.Background(), journal.Entry{
+	_, err := n.storage.journal.Append(context.Background(), audit.Entry{
 		Boot: n.outbox.Boot(), Actor: actorSystem, Action: "dead_letters.archive",
 		Detail: map[string]string{"count": fmt.Sprint(count), "file": archiveFile},
 	})

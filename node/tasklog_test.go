@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -126,7 +127,7 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen["metrics of "+name] = fmt.Sprint(families)
-		filepath.WalkDir(filepath.Join(n.cfg.Dir, auditDir), func(path string, d fs.DirEntry, err error) error {
+		filepath.WalkDir(filepath.Join(n.cfg.Dir, audit.DirName), func(path string, d fs.DirEntry, err error) error {
 			if err == nil && !d.IsDir() {
 				text, err := os.ReadFile(path)
 				if err != nil || len(text) == 0 {

@@ -14,9 +14,9 @@ import (
 
 	"github.com/balefire/balefire/agent"
 	"github.com/balefire/balefire/agent/command"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store/journal"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -90,12 +90,12 @@ func (w worker) audit(ctx context.Context, action string, r *handler.Run, res *h
 	if !w.typ.audited {
 		return nil
 	}
-	e := journal.Entry{
+	e := audit.Entry{
 		Boot: w.node.outbox.Boot(), Actor: r.Origin.String(), Action: action, Task: r.ID.String(), Attempt: r.Attempt,
 		Epoch: fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter), Detail: map[string]string{"kind": r.Content.GetKind()},
 	}
 	if argv := append(append([]string{}, w.spec.Exec...), r.Content.GetArgs()...); len(w.spec.Exec) > 0 {
-		e.ArgvHash, e.Argv = journal.HashArgv(argv), journal.Redact(argv, len(w.spec.Exec))
+		e.ArgvHash, e.Argv = audit.HashArgv(argv), audit.Redact(argv, len(w.spec.Exec))
 	}
 	if res != nil {
 		e.Exit, e.Detail["outcome"] = &res.Code, res.Outcome.String()

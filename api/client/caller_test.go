@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/balefire/balefire/store/journal"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -21,7 +21,7 @@ func TestAuditNamesTheCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	var actors []string
-	err := journal.Scan(filepath.Join(dir, "audit"), func(r journal.Record) error {
+	err := audit.Scan(filepath.Join(dir, "audit"), func(r audit.Record) error {
 		if r.Action == "handler.add" {
 			actors = append(actors, r.Actor)
 		}

@@ -3,15 +3,17 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -34,54 +36,63 @@ keep the head that this command prints on another machine and pass it with
 --known later.`,
 		Example: "  balefire-node audit verify\n  balefire-node audit verify --dir /var/lib/balefire --known 1042:9f86d081884c7d65…", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			p, err := w.nodeFolder()
+			heads := make([]audit.Head, len(known))
+			for i, k := range known {
+				if err := heads[i].UnmarshalText([]byte(k)); err != nil || heads[i].Seq == 0 {
+					return usage("--known %.90q: use SEQ:HASH, as audit verify shows it", k)
+				}
+			}
+			dir, err := w.auditFolder()
 			if err != nil {
 				return err
 			}
 			stop := w.showWaiting("reading the audit log")
-			r, err := node.VerifyAudit(p.Dir, known...)
+			r, err := audit.Verify(dir, heads...)
 			stop()
-			if err != nil {
+			if err != nil && !errors.Is(err, audit.ErrBroken) {
 				return err
 			}
 			if err := w.show(auditView(r)); err != nil || r.Sound {
 				return err
 			}
-			return fmt.Errorf("the audit log was changed, first at %s: keep a copy of the folder as it is, and find out who changed it", breachLocation(r.Breaches[0]))
+			return fmt.Errorf("the audit log was changed, first at %s: keep a copy of the folder as it is, and find out who changed it", r.Breaches[0].Location())
 		},
 	}
 	c.Flags().StringArrayVar(&known, "known", nil, "an earlier head, SEQ:HASH, that was kept elsewhere (repeatable)")
 	return c
 }
 
-func breachLocation(b node.AuditBreach) string {
-	if b.Line == 0 {
-		return b.File
+// auditFolder returns the folder of the node's audit log.
+func (w *app) auditFolder() (string, error) {
+	p, err := w.nodeFolder()
+	dir := filepath.Join(p.Dir, audit.DirName)
+	if err == nil && !exists(dir) {
+		err = fmt.Errorf("%w: %s has no audit log: is it a node's folder, and did the node ever run?", wire.ErrNotFound, p.Dir)
 	}
-	return fmt.Sprintf("%s:%d", b.File, b.Line)
+	return dir, err
 }
 
-func auditView(r node.AuditReport) view {
+func auditView(r audit.Report) view {
 	return view{value: r, human: func(p *printer) {
 		state := "sound"
 		if !r.Sound {
 			state = "BROKEN"
 		}
 		p.line("%s  %d lines in %d files, %s", state, r.Lines, r.Files, formatSize(r.Bytes))
-		if r.Head != "" {
-			p.line("head  %s", r.Head)
+		if r.Last.Seq > 0 {
+			p.line("head  %s", r.Last)
 		}
 		if r.Torn > 0 {
 			p.line("%d bytes of an unfinished write at the end: the next start removes them", r.Torn)
 		}
 		for _, b := range r.Breaches {
-			p.line("%s: %s", breachLocation(b), b.Reason)
+			p.line("%s", b)
 		}
 	}}
 }
 
 func auditList(w *app) *cobra.Command {
-	var q node.AuditQuery
+	var q audit.Query
 	var since string
 	c := &cobra.Command{
 		Use: "ls", Short: "List lines of the audit log",
@@ -96,12 +107,12 @@ func auditList(w *app) *cobra.Command {
 			if q.Limit < 0 {
 				return usage("--limit %d: it must be 0 or more", q.Limit)
 			}
-			p, err := w.nodeFolder()
+			dir, err := w.auditFolder()
 			if err != nil {
 				return err
 			}
 			stop := w.showWaiting("reading the audit log")
-			list, bad := node.ReadAudit(p.Dir, q)
+			list, bad := audit.Read(dir, q)
 			stop()
 			if bad != nil && list == nil {
 				return bad
@@ -137,9 +148,9 @@ func (w *app) peerNames(ctx context.Context) map[string]string {
 	return names
 }
 
-func auditLines(list []node.AuditLine, names map[string]string) view {
+func auditLines(list []audit.Record, names map[string]string) view {
 	named := func(id string) string { return cmp.Or(names[id], id) }
-	return view{value: wire.Page[node.AuditLine]{Items: list}, lines: lines(list), human: func(p *printer) {
+	return view{value: wire.Page[audit.Record]{Items: list}, lines: lines(list), human: func(p *printer) {
 		t := newTable(num("SEQ"), col("TIME"), col("ACTION"), col("ACTOR"), col("TASK"), wideOnly("ATTEMPT"), num("EXIT"), wideOnly("ARGV"), col("DETAIL"))
 		for _, l := range list {
 			exit := ""

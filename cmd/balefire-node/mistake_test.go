@@ -11,9 +11,8 @@ import (
 
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/apitest"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store/journal"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -235,7 +234,7 @@ func TestAuditNamesPeers(t *testing.T) {
 	newServedNode(t, n, socket)
 	w, out, _ := newTestApp()
 	w.flags.output, w.flags.paths.Socket = formatTable, socket
-	list := []node.AuditLine{{Entry: journal.Entry{Actor: "12D3KooW", Action: "peer.block", Detail: map[string]string{"subject": "12D3KooW", "other": "12D3KooX"}}}}
+	list := []audit.Record{{Entry: audit.Entry{Actor: "12D3KooW", Action: "peer.block", Detail: map[string]string{"subject": "12D3KooW", "other": "12D3KooX"}}}}
 	if err := w.show(auditLines(list, w.peerNames(t.Context()))); err != nil || !strings.Contains(out.String(), "other=12D3KooX subject=laptop") || strings.Count(out.String(), "laptop") != 2 {
 		t.Errorf("%v: %s", err, out)
 	}

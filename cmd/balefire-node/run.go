@@ -18,10 +18,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/journal"
 )
 
 const (
@@ -154,7 +154,7 @@ func (d *daemon) revertConfig(err error) bool {
 // isDiskFailure reports whether err is a failure of the disk, after which the node is reopened: a
 // failed store or audit log, or a full disk.
 func isDiskFailure(err error) bool {
-	return isAny(err, store.ErrFailed, store.ErrUnknown, journal.ErrFailed, journal.ErrUnknown, syscall.ENOSPC, syscall.EDQUOT)
+	return isAny(err, store.ErrFailed, store.ErrUnknown, audit.ErrFailed, audit.ErrUnknown, syscall.ENOSPC, syscall.EDQUOT)
 }
 
 // dropCanceled drops the error of a node that was told to stop.

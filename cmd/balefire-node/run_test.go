@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/journal"
 )
 
 // A failed store is reopened automatically, with increasing pauses; a changed configuration
@@ -39,7 +39,7 @@ func TestKeepOpensAgain(t *testing.T) {
 			case 3:
 				return errReload
 			case 5:
-				return fmt.Errorf("write the audit: %w", journal.ErrFailed)
+				return fmt.Errorf("write the audit: %w", audit.ErrFailed)
 			case 6:
 				return fmt.Errorf("listen: %w", &os.PathError{Op: "bind", Path: "node.sock", Err: syscall.ENOSPC})
 			}

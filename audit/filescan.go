@@ -1,4 +1,4 @@
-package journal
+package audit
 
 import (
 	"errors"
@@ -23,18 +23,21 @@ type fileScan struct {
 
 // A Breach is one position where the record differs from what was written.
 type Breach struct {
-	File   string
-	Line   int    // in the file, from 1; 0: the file itself
-	Seq    uint64 // number of the last valid line before it
-	Reason string
+	File   string `json:"file"`           // its path
+	Line   int    `json:"line,omitempty"` // in the file, from 1; 0: the file itself
+	Seq    uint64 `json:"-"`              // number of the last valid line before it
+	Reason string `json:"reason"`
 }
 
-func (b Breach) String() string {
+// Location returns the path and the line.
+func (b Breach) Location() string {
 	if b.Line == 0 {
-		return fmt.Sprintf("%s: %s", b.File, b.Reason)
+		return b.File
 	}
-	return fmt.Sprintf("%s:%d: %s", b.File, b.Line, b.Reason)
+	return fmt.Sprintf("%s:%d", b.File, b.Line)
 }
+
+func (b Breach) String() string { return b.Location() + ": " + b.Reason }
 
 // scanFile reads the file called name. If it has no readable header, the chain is
 // assumed to continue from prev. pass is called for each position of the chain.

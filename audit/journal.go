@@ -1,4 +1,4 @@
-// Package journal keeps a tamper-evident, append-only record. After a successful Append
+// Package audit keeps a tamper-evident, append-only record. After a successful Append
 // the line is on disk, at its position in a chain of hashes; [Verify] detects every edit,
 // deletion, insertion and reordering of lines (I19).
 //
@@ -16,7 +16,7 @@
 // Concurrent appenders share one fsync: the first of them writes for all, and no
 // goroutine runs while nothing is appended. Only one process opens a journal at a time;
 // the lock of the data directory ensures this.
-package journal
+package audit
 
 import (
 	"cmp"
@@ -34,21 +34,23 @@ import (
 // The errors to test for.
 var (
 	// ErrClosed is returned by Append after Close.
-	ErrClosed = errors.New("journal: closed")
+	ErrClosed = errors.New("audit: closed")
 	// ErrFailed is returned by every Append after a failed fsync: the state on disk is
 	// unknown, and the journal must be reopened.
-	ErrFailed = errors.New("journal: failed, open it again")
+	ErrFailed = errors.New("audit: failed, open it again")
 	// ErrTooLarge is returned for an entry whose line would exceed MaxLine.
-	ErrTooLarge = errors.New("journal: entry too large")
+	ErrTooLarge = errors.New("audit: entry too large")
 	// ErrUnknown is returned when the caller gave up while its line was being written:
 	// the line may or may not be on disk.
-	ErrUnknown = errors.New("journal: outcome unknown")
+	ErrUnknown = errors.New("audit: outcome unknown")
 	// ErrBroken is returned by Verify, and by Scan at its end, if the record differs from
 	// what was written.
-	ErrBroken = errors.New("journal: chain broken")
+	ErrBroken = errors.New("audit: chain broken")
 )
 
 const (
+	// DirName is the name of the record's folder in the folder of a node.
+	DirName = "audit"
 	// MaxLine is the length limit of a line in bytes, including its hash.
 	MaxLine = 64 << 10
 	// maxGroup is how many bytes one fsync covers at most: a power cut does not explain

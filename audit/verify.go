@@ -1,11 +1,14 @@
-package journal
+package audit
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strings"
+	"time"
 )
 
 // maxBreaches bounds a report: a file of garbage must not produce a million breaches.
@@ -13,13 +16,14 @@ const maxBreaches = 100
 
 // A Report is the result of Verify.
 type Report struct {
-	Files    int
-	Lines    uint64
-	Bytes    int64
-	Before   Head     // position before the oldest line kept; older files were removed by age
-	Last     Head     // the newest line
-	Torn     int64    // bytes of an unfinished write at the end, which Open cuts off; this is not a breach
-	Breaches []Breach // at most 100
+	Sound    bool     `json:"sound"` // there is no breach
+	Files    int      `json:"files"`
+	Lines    uint64   `json:"lines"`
+	Bytes    int64    `json:"bytes"`
+	Before   Head     `json:"-"`                    // position before the oldest line kept; older files were removed by age
+	Last     Head     `json:"head,omitzero"`        // the newest line
+	Torn     int64    `json:"torn_bytes,omitempty"` // of an unfinished write at the end, which Open cuts off; this is not a breach
+	Breaches []Breach `json:"breaches,omitempty"`   // at most 100, in order
 }
 
 // Verify reads the whole record in dir and returns [ErrBroken] if it differs from
@@ -36,10 +40,14 @@ func Verify(dir string, known ...Head) (Report, error) {
 	}
 	switch {
 	case err != nil:
-		return rep, fmt.Errorf("verify journal %s: %w", dir, err)
+		return rep, fmt.Errorf("verify audit log %s: %w", dir, err)
 	case len(rep.Breaches) > 0:
-		return rep, fmt.Errorf("verify journal %s: %w in %d places, first %s", dir, ErrBroken, len(rep.Breaches), rep.Breaches[0])
+		for i := range rep.Breaches {
+			rep.Breaches[i].File = filepath.Join(dir, rep.Breaches[i].File)
+		}
+		return rep, fmt.Errorf("verify audit log: %w in %d places, first %s", ErrBroken, len(rep.Breaches), rep.Breaches[0])
 	}
+	rep.Sound = true
 	return rep, nil
 }
 
@@ -149,7 +157,7 @@ func (v *verifier) file(dir, name string, first, last bool, synced Head, known b
 func Scan(dir string, fn func(Record) error) error {
 	names, err := files(dir)
 	if err != nil {
-		return fmt.Errorf("scan journal: %w", err)
+		return fmt.Errorf("scan audit log: %w", err)
 	}
 	unread := 0
 	for _, name := range names {
@@ -172,7 +180,35 @@ func Scan(dir string, fn func(Record) error) error {
 		}
 	}
 	if unread > 0 {
-		return fmt.Errorf("scan journal %s: %w: %d lines cannot be read; `balefire-node audit verify` tells which", dir, ErrBroken, unread)
+		return fmt.Errorf("scan audit log %s: %w: %d lines cannot be read; `balefire-node audit verify` tells which", dir, ErrBroken, unread)
 	}
 	return nil
+}
+
+// A Query selects lines. A zero field matches all.
+type Query struct {
+	Since  time.Time
+	Task   string // id
+	Action string // such as command.start, or the part before the dot
+	Limit  int    // of the newest lines; 0: all
+}
+
+// Read returns the lines in dir that q selects, oldest first. If some cannot be read, it
+// returns [ErrBroken] and all others.
+func Read(dir string, q Query) ([]Record, error) {
+	out := []Record{}
+	err := Scan(dir, func(r Record) error {
+		area, _, _ := strings.Cut(r.Action, ".")
+		switch {
+		case r.Time.Before(q.Since),
+			q.Task != "" && r.Task != q.Task,
+			q.Action != "" && q.Action != r.Action && q.Action != area:
+			return nil
+		}
+		if out = append(out, r); q.Limit > 0 && len(out) > q.Limit {
+			out = out[1:]
+		}
+		return nil
+	})
+	return out, err
 }

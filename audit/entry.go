@@ -1,4 +1,4 @@
-package journal
+package audit
 
 import (
 	"bytes"
@@ -52,11 +52,31 @@ func (h *Hash) UnmarshalText(text []byte) error {
 	return err
 }
 
-// A Head is a position in the chain: the number of a line and its hash. The zero Head is
-// the position before the first line.
+// A Head is a position in the chain: the number of a line and its hash, in text SEQ:HASH.
+// The zero Head is the position before the first line.
 type Head struct {
-	Seq  uint64 `json:"seq"`
-	Hash Hash   `json:"hash"`
+	Seq  uint64
+	Hash Hash
+}
+
+// String returns h as SEQ:HASH.
+func (h Head) String() string { return fmt.Sprintf("%d:%s", h.Seq, h.Hash) }
+
+// MarshalText returns h as SEQ:HASH.
+func (h Head) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// UnmarshalText reads what MarshalText writes.
+func (h *Head) UnmarshalText(text []byte) error {
+	seq, hash, _ := bytes.Cut(text, []byte(":"))
+	n, err := strconv.ParseUint(string(seq), 10, 64)
+	if err == nil {
+		err = h.Hash.UnmarshalText(hash)
+	}
+	if err != nil {
+		return fmt.Errorf("head %.90q: use SEQ:HASH, as audit verify shows it", text)
+	}
+	h.Seq = n
+	return nil
 }
 
 const (
