@@ -10,11 +10,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/balefire/balefire/disk"
 )
 
 // A header is the first line of a file. It links the file to the previous one.
@@ -99,41 +100,11 @@ func createFile(dir string, h header) (*os.File, int64, error) {
 		return nil, 0, err
 	}
 	path := filepath.Join(dir, fileName(h.First))
-	if err := writeDurably(path, text); err != nil {
+	if err := disk.WriteFile(path, text, 0o600); err != nil {
 		return nil, 0, err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0o600)
 	return f, int64(len(text)), err
-}
-
-// writeDurably atomically and durably writes b to path.
-func writeDurably(path string, b []byte) (err error) {
-	tmp := path + ".tmp"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, werr := f.Write(b)
-	if err := errors.Join(werr, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	if err := os.Rename(tmp, path); err != nil {
-		return errors.Join(err, os.Remove(tmp))
-	}
-	return syncDir(filepath.Dir(path))
-}
-
-// syncDir makes the names in dir durable. Windows has no such call: NTFS journals them
-// itself.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // A line is one line of a file.

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/balefire/balefire/disk"
 )
 
 // repaired is the action of the entry that records the repairs of Open.
@@ -39,7 +41,7 @@ func (j *Journal) open() error {
 	if err := os.MkdirAll(j.dir, 0o700); err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Dir(j.dir)); err != nil {
+	if err := disk.SyncDir(filepath.Dir(j.dir)); err != nil {
 		return err
 	}
 	names, err := files(j.dir)
@@ -175,7 +177,7 @@ func (j *Journal) openHead(h heads) error {
 		if err != nil {
 			return err
 		}
-		if err := writeDurably(path, b); err != nil {
+		if err := disk.WriteFile(path, b, 0o600); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/balefire/balefire/disk"
 )
 
 // ErrExists is returned instead of overwriting a key.
@@ -54,7 +56,7 @@ func writeKeyFile(path, kind string, body []byte) error {
 	} else if err != nil {
 		return fmt.Errorf("write key: %w", err)
 	}
-	return syncDir(dir)
+	return disk.SyncDir(dir)
 }
 
 func writeSynced(path string, b []byte) error {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -159,5 +160,5 @@ func saveHandlers(dir string, specs []wire.HandlerSpec) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, handlersFile), append(b, '\n'), 0o600)
+	return disk.WriteFile(filepath.Join(dir, handlersFile), append(b, '\n'), 0o600)
 }

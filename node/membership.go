@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -216,7 +217,7 @@ func (m membership) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(dir, identityDir, membershipFile), append(b, '\n'), 0o600)
+	return disk.WriteFile(filepath.Join(dir, identityDir, membershipFile), append(b, '\n'), 0o600)
 }
 
 // chooseName returns want, or a valid node name derived from the host name.

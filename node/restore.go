@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/ownership"
@@ -98,7 +99,7 @@ func finishRestore(dir string) error {
 	if err := os.Rename(whole, at); err != nil {
 		return fmt.Errorf("complete the interrupted restore: %w", err)
 	}
-	return syncDir(dir)
+	return disk.SyncDir(dir)
 }
 
 // engineOfSnapshot returns the engine that wrote a snapshot, judging by its files.
@@ -153,14 +154,14 @@ func copyTree(dst, src string) error {
 			if err := os.MkdirAll(at, 0o700); err != nil {
 				return err
 			}
-			return syncDir(filepath.Dir(at))
+			return disk.SyncDir(filepath.Dir(at))
 		case !d.Type().IsRegular():
 			return fmt.Errorf("%w: %s is not a regular file", wire.ErrInvalid, path)
 		}
 		if err := copyFile(at, path); err != nil {
 			return err
 		}
-		return syncDir(filepath.Dir(at))
+		return disk.SyncDir(filepath.Dir(at))
 	})
 }
 
@@ -237,7 +238,7 @@ func swapStore(dir string, now time.Time) (aside string, err error) {
 		if err := os.Rename(step[0], step[1]); err != nil {
 			return "", fmt.Errorf("restore: %w", err)
 		}
-		if err := syncDir(dir); err != nil {
+		if err := disk.SyncDir(dir); err != nil {
 			return "", fmt.Errorf("restore: %w", err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -69,7 +70,7 @@ func (l *revocationLog) reconcile(ctx context.Context, book *transport.Book, log
 			return err
 		}
 	}
-	return writeFile(l.path, b, 0o600)
+	return disk.WriteFile(l.path, b, 0o600)
 }
 
 // add durably appends s.
@@ -93,7 +94,7 @@ func (l *revocationLog) add(s *proto.Signed) error {
 		err = errors.Join(err, f.Truncate(before)) // records after a partial one could not be read
 	}
 	if err = errors.Join(err, f.Close()); err == nil && lerr != nil {
-		err = syncDir(filepath.Dir(l.path))
+		err = disk.SyncDir(filepath.Dir(l.path))
 	}
 	if err != nil {
 		return fmt.Errorf("store a revocation: %w", err)

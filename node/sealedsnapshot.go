@@ -12,6 +12,7 @@ import (
 
 	"filippo.io/age"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -55,7 +56,7 @@ func (n *Node) sealedSnapshot(ctx context.Context, file, toKey string) (err erro
 	if err := errors.Join(sealTree(ctx, f, part, to), f.Sync(), f.Close()); err != nil {
 		return errors.Join(err, os.Remove(file))
 	}
-	return syncDir(filepath.Dir(file))
+	return disk.SyncDir(filepath.Dir(file))
 }
 
 // sealTree writes the regular files below dir to w, encrypted.

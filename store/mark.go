@@ -6,9 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/balefire/balefire/disk"
 )
 
 // markName is the file in a store's folder that names its engine.
@@ -46,33 +47,8 @@ func writeMark(dir, engine string) error {
 	if len(files) > 0 {
 		return fmt.Errorf("%w: %s has files (%s, ...) but no file %s that names the engine that wrote them", ErrOtherEngine, dir, files[0].Name(), markName)
 	}
-	path := filepath.Join(dir, markName)
-	f, err := os.OpenFile(path+".tmp", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("name the engine: %w", err)
-	}
-	_, err = f.WriteString(engine + "\n")
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(path+".tmp", path)
-	}
-	if err == nil {
-		err = syncDir(dir)
-	}
-	if err != nil {
+	if err := disk.WriteFile(filepath.Join(dir, markName), []byte(engine+"\n"), 0o600); err != nil {
 		return fmt.Errorf("name the engine: %w", err)
 	}
 	return nil
-}
-
-// syncDir makes the names in dir durable, where the system supports it.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

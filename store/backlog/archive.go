@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -87,7 +88,7 @@ func appendFile(path string, p []byte) error {
 		return fmt.Errorf("open the archive: %w", err)
 	}
 	_, err = f.Write(p)
-	err = errors.Join(err, f.Sync(), f.Close(), syncDir(filepath.Dir(path)))
+	err = errors.Join(err, f.Sync(), f.Close(), disk.SyncDir(filepath.Dir(path)))
 	if err != nil {
 		return fmt.Errorf("write the archive %s: %w", path, err)
 	}

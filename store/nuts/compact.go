@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/store"
 )
 
@@ -100,7 +101,7 @@ func (g *generation) fill(old *generation) error {
 		}
 		copied += n
 	}
-	if err := syncDir(g.dir); err != nil {
+	if err := disk.SyncDir(g.dir); err != nil {
 		return err
 	}
 	if err := g.mark.sync(); err != nil {

@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/store"
 )
 
@@ -56,36 +56,7 @@ func readCurrent(dir string) (n name, ok bool, err error) {
 // setCurrent makes n the current generation. After an error it may or may not be
 // the current one after a power cut.
 func setCurrent(dir string, n name) error {
-	tmp := filepath.Join(dir, currentFile+".tmp")
-	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(n.String())
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := cmp.Or(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(tmp, filepath.Join(dir, currentFile)); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-// syncDir makes the names in dir durable. Windows has no such call; its file system
-// journals names.
-func syncDir(dir string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = f.Sync()
-	return cmp.Or(err, f.Close())
+	return disk.WriteFile(filepath.Join(dir, currentFile), []byte(n.String()), 0o600)
 }
 
 func syncFile(path string) error {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/store"
 )
 
@@ -89,7 +90,7 @@ func newStore(dir string, cfg Config) (*generation, error) {
 		return nil, err
 	}
 	cfg.at("create: first generation made")
-	err = syncDir(filepath.Dir(dir))
+	err = disk.SyncDir(filepath.Dir(dir))
 	if err == nil {
 		err = setCurrent(dir, g.name)
 	}
@@ -115,8 +116,8 @@ func newGeneration(dir string, n name) (*generation, error) {
 		func() error { return syncFile(filepath.Join(g.dir, bucketFile)) },
 		func() error { return syncFile(segmentPath(g.dir, 0)) },
 		g.startMark,
-		func() error { return syncDir(g.dir) },
-		func() error { return syncDir(dir) },
+		func() error { return disk.SyncDir(g.dir) },
+		func() error { return disk.SyncDir(dir) },
 	} {
 		if err := step(); err != nil {
 			return nil, errors.Join(fmt.Errorf("make generation %d: %w", n.num, err), g.close(false), os.RemoveAll(g.dir))
@@ -190,7 +191,7 @@ func (g *generation) advance() error {
 		return nil
 	}
 	if pos.segment != g.pos.segment { // NutsDB fsyncs the new file, not its name
-		if err := syncDir(g.dir); err != nil {
+		if err := disk.SyncDir(g.dir); err != nil {
 			return err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/store"
 )
 
@@ -64,7 +65,7 @@ func guard(dir string, n name, cfg Config) (guarded, error) {
 	if err := syncFile(segmentPath(gen, s.last.segment)); err != nil {
 		return guarded{}, err
 	}
-	return guarded{s.last, s.bytes()}, syncDir(gen)
+	return guarded{s.last, s.bytes()}, disk.SyncDir(gen)
 }
 
 // surveyAll surveys the log in gen and returns an error when acknowledged data

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/balefire/balefire/disk"
 )
 
 // maxQuarantine is how many torn tails are kept; the oldest are removed first.
@@ -38,7 +40,7 @@ func (s *survey) repair(quarantine string, log *slog.Logger) error {
 	if err := truncate(segmentPath(s.dir, s.last.segment), s.last.off); err != nil {
 		return fmt.Errorf("cut off the log's tail: %w", err)
 	}
-	return syncDir(s.dir)
+	return disk.SyncDir(s.dir)
 }
 
 // setAside copies the data after the last commit into the folder quarantine.

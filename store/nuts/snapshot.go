@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/store"
 )
 
@@ -52,7 +53,7 @@ func (d *DB) snapshot(dir string) error {
 	if err := os.Rename(part, dir); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(dir))
+	return disk.SyncDir(filepath.Dir(dir))
 }
 
 // copyTo copies the log up to pos into the folder dst and checks the copy.
@@ -86,7 +87,7 @@ func (g *generation) copyTo(dst string, pos position) error {
 	if err == nil {
 		err = m.sync()
 	}
-	if err := cmp.Or(err, m.close(), syncDir(dst), checkBucketFile(dst)); err != nil {
+	if err := cmp.Or(err, m.close(), disk.SyncDir(dst), checkBucketFile(dst)); err != nil {
 		return err
 	}
 	s, err := surveyAll(dst, g.segment, func(int64, int64) {})

@@ -1,4 +1,0 @@
-package backlog
-
-// syncDir does nothing: NTFS journals the entries of a folder.
-func syncDir(string) error { return nil }
