@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
@@ -169,6 +170,32 @@ func (c *Checks) checkTime(h *proto.Header) error {
 	case h.Created > now+skew:
 		// One of the two clocks is wrong: the envelope may be accepted later.
 		return refuse(proto.CodeBusy, "it is from the future, %s: compare the clocks", time.UnixMilli(h.Created).UTC().Format(time.RFC3339))
+	}
+	return nil
+}
+
+// BadForm returns the refusal of content that no correct node makes.
+func BadForm(format string, args ...any) error {
+	return &CheckError{Code: proto.CodeBadForm, Err: fmt.Errorf(format, args...)}
+}
+
+// CheckBody checks a body against its signed size and digest (I9).
+func CheckBody(body []byte, size uint64, digest []byte) error {
+	if sum := sha256.Sum256(body); uint64(len(body)) != size || len(digest) > 0 && string(sum[:]) != string(digest) || len(digest) == 0 && size > 0 {
+		return BadForm("the body does not match its digest (I9)")
+	}
+	return nil
+}
+
+// CheckContent checks the body of a task, or the size of its stream, against the signed
+// size and digest (I9).
+func CheckContent(h *proto.Header, c *proto.Content) error {
+	sealed, _, streamed := h.Stream()
+	if !streamed {
+		return CheckBody(c.GetBody(), c.GetBodySize(), c.GetBodyDigest())
+	}
+	if plain, err := PlainSize(int64(sealed)); err != nil || uint64(plain) != c.GetBodySize() {
+		return BadForm("its stream has %d bytes, its content states %d", plain, c.GetBodySize())
 	}
 	return nil
 }

@@ -251,14 +251,6 @@ func (n *Node) removeSealed(name string) {
 	}
 }
 
-// checkBody checks a body against its signed size and digest (I9).
-func checkBody(body []byte, size uint64, digest []byte) error {
-	if sum := sha256.Sum256(body); uint64(len(body)) != size || len(digest) > 0 && string(sum[:]) != string(digest) || len(digest) == 0 && size > 0 {
-		return badForm("the body does not match its digest (I9)")
-	}
-	return nil
-}
-
 // A contextReader stops reading when its context is done.
 type contextReader struct {
 	ctx context.Context

@@ -147,7 +147,7 @@ func (bt *bodyTransfer) offerGrant(ctx context.Context, from proto.PeerID, env *
 	a := bt.fetching[h.ID]
 	bt.mu.Unlock()
 	stale := &proto.OfferReply{Code: errNotAwaited.Code, Detail: errNotAwaited.Detail}
-	if a == nil || from != a.lease.Home && !bt.node.queues.isHome(queuePrefix+a.queue, from) {
+	if a == nil || from != a.lease.Home && !bt.node.queues.isHome(proto.QueuePrefix+a.queue, from) {
 		return nil, stale, nil
 	}
 	leaf := identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask)
@@ -202,7 +202,7 @@ func (bt *bodyTransfer) offerResult(ctx context.Context, from proto.PeerID, m *p
 		return nil, nil, err
 	}
 	if !h.Streamed() {
-		return nil, nil, badForm("the envelope has no streamed body")
+		return nil, nil, identity.BadForm("the envelope has no streamed body")
 	}
 	code, err := bt.node.queues.driver.PreviewResult(ctx, from, h.ID, o)
 	switch {
@@ -253,7 +253,7 @@ func (bt *bodyTransfer) offerHandoff(ctx context.Context, from proto.PeerID, env
 	switch {
 	case err != nil:
 		code, detail = proto.CodeBusy, "the node is stopping"
-	case !may || !bt.node.queues.isHome(queuePrefix+a.Content.GetQueue(), bt.node.keys.Peer()):
+	case !may || !bt.node.queues.isHome(proto.QueuePrefix+a.Content.GetQueue(), bt.node.keys.Peer()):
 		code, detail = proto.CodeBusy, "this node does not know yet that the sender hands the queue over to it"
 	}
 	return bt.node.openBody(ctx, code, detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)

@@ -170,7 +170,7 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Verified, outcome *
 	if _, _, streamed := opened.Header.Stream(); streamed {
 		return in, n.openStreamed(ctx, &in, opened)
 	}
-	if err := checkBody(outcome.GetBody(), outcome.GetBodySize(), outcome.GetBodyDigest()); err != nil {
+	if err := identity.CheckBody(outcome.GetBody(), outcome.GetBodySize(), outcome.GetBodyDigest()); err != nil {
 		return in, err
 	}
 	if len(outcome.GetBody()) > proto.MaxInlineRecord {

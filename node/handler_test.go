@@ -11,19 +11,6 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-func TestValidKind(t *testing.T) {
-	for _, good := range []string{"a", "7", "build", "build-go1.26", "a_b", "x.", strings.Repeat("k", maxKind)} {
-		if !validKind(good) {
-			t.Errorf("validKind(%q) = false", good)
-		}
-	}
-	for _, bad := range []string{"", "-a", ".a", "_a", "A", "a b", "a/b", "ä", "a\n", "a\x00", strings.Repeat("k", maxKind+1)} {
-		if validKind(bad) {
-			t.Errorf("validKind(%q) = true", bad)
-		}
-	}
-}
-
 // An allow list that cannot match any peer is reported as a mistake.
 func TestAllowListMustNameSomeone(t *testing.T) {
 	for allow, good := range map[string]bool{

@@ -19,23 +19,6 @@ import (
 // overflowCut keeps the beginning of an output that is too large.
 const overflowCut = "cut"
 
-// maxKind is the longest kind, in bytes.
-const maxKind = 128
-
-// validKind reports whether s is 1 to maxKind of a-z 0-9 . _ - and begins with a
-// letter or a digit. It is called for each task.
-func validKind(s string) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
-		case i > 0 && (c == '.' || c == '_' || c == '-'):
-		default:
-			return false
-		}
-	}
-	return 0 < len(s) && len(s) <= maxKind
-}
-
 // ValidateHandler returns what is wrong with s, or nil.
 func ValidateHandler(s wire.HandlerSpec) error {
 	fail := func(format string, a ...any) error {
@@ -43,7 +26,7 @@ func ValidateHandler(s wire.HandlerSpec) error {
 	}
 	typ, typeErr := typeOf(s)
 	switch {
-	case !validKind(s.Kind):
+	case !proto.ValidKind(s.Kind):
 		return fail("a kind must be 1-128 of a-z 0-9 . _ - and begin with a letter or digit")
 	case len(s.Allow) == 0:
 		return fail("nobody may request it: add allow: peer:NAME or role:ROLE")

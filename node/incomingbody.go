@@ -79,7 +79,7 @@ func (n *Node) receiveBody(ctx context.Context, from proto.PeerID, o *proto.Offe
 	case proto.TypeHandoff:
 		return n.bodyTransfer.offerHandoff(ctx, from, o.GetEnvelope())
 	}
-	return nil, nil, badForm("a message of type %s has no body", o.GetType())
+	return nil, nil, identity.BadForm("a message of type %s has no body", o.GetType())
 }
 
 // wantsResult returns NEED_BODY while the home still waits for this result, and the
@@ -94,7 +94,7 @@ func (n *Node) wantsResult(from proto.PeerID, h *proto.Header) (proto.Code, stri
 	case !outbox.TakesResult(rec) || rec.Seq() != h.Seq:
 		return proto.CodeStale, "the result is not awaited", rec
 	case string(rec.GetPeer()) == string(from[:]) || n.queues.wasHome(rec.GetTarget(), from):
-	case strings.HasPrefix(rec.GetTarget(), queuePrefix):
+	case strings.HasPrefix(rec.GetTarget(), proto.QueuePrefix):
 		return proto.CodeBusy, "the sender is not yet known here as a home of the task's queue", rec
 	default:
 		return proto.CodeStale, "the result is not awaited", rec
@@ -113,7 +113,7 @@ func (n *Node) openBody(ctx context.Context, code proto.Code, detail, name strin
 func (n *Node) openBodyIn(ctx context.Context, dir *blob.Dir, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*incomingBody, *proto.OfferReply, error) {
 	size, _, streamed := h.Stream()
 	if !streamed {
-		return nil, nil, badForm("the envelope has no streamed body")
+		return nil, nil, identity.BadForm("the envelope has no streamed body")
 	}
 	if code == proto.CodeOK {
 		return nil, &proto.OfferReply{Offset: size}, nil

@@ -56,7 +56,7 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *wire.QueueAl
 	if err != nil {
 		n.log.Warn("could not count the tasks that wait for a home", "home", a.Home, "err", err)
 	}
-	a.Waiting = waiting[queuePrefix+s.GetName()]
+	a.Waiting = waiting[proto.QueuePrefix+s.GetName()]
 	held, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.Queue == s.GetName() && v.Peer == home }, maxHeld)
 	if err == nil {
 		a.Held = len(held)

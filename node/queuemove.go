@@ -28,7 +28,7 @@ func (m ownershipMover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
 	case err != nil:
 		return a, err
 	case string(a.Header.ID[:]) != string(h.GetLease().GetTask()) || a.Content.GetQueue() != h.GetLease().GetQueue():
-		return a, badForm("it does not match its lease")
+		return a, identity.BadForm("it does not match its lease")
 	case a.Header.Streamed() && !inboxBodies(m).Has(inbox.BodyName(a.Header.ID)):
 		return a, &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("its body is not here yet")}
 	}
@@ -53,12 +53,12 @@ func (m ownershipMover) open(env *proto.Envelope) (inbox.Arrival, error) {
 		return inbox.Arrival{}, err
 	}
 	if header.What != proto.WhatTask || content.GetQueue() == "" {
-		return inbox.Arrival{}, badForm("it is not a task of a queue")
+		return inbox.Arrival{}, identity.BadForm("it is not a task of a queue")
 	}
 	return inbox.Arrival{
 		Header: header, Content: content, Envelope: env, Key: opened.Key,
 		Digest: identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask),
-	}, checkContent(&header, content)
+	}, identity.CheckContent(&header, content)
 }
 
 // Check checks a task and decodes it.

@@ -159,7 +159,7 @@ func (n *Node) checkQueue(name string, s wire.QueueSettings) error {
 		}
 	}
 	for _, list := range []*[]string{s.Labels, s.Allow} {
-		if list != nil && !validLabels(*list) {
+		if list != nil && !proto.ValidLabels(*list) {
 			return bad("labels and allow may have at most 32 entries of 1 to 128 bytes")
 		}
 	}
@@ -170,7 +170,7 @@ func (n *Node) checkQueue(name string, s wire.QueueSettings) error {
 	}
 	if s.Kinds != nil {
 		for _, k := range *s.Kinds {
-			if len(*s.Kinds) > 64 || !validKind(k.Kind) || k.Concurrency < 0 || k.NodeConcurrency < 0 {
+			if len(*s.Kinds) > 64 || !proto.ValidKind(k.Kind) || k.Concurrency < 0 || k.NodeConcurrency < 0 {
 				return bad("at most 64 limits of kinds are allowed, each with a valid kind and no negative number")
 			}
 		}
@@ -221,7 +221,7 @@ func applySettings(s wire.QueueSettings, q *proto.QueueState) {
 
 // Leases lists the leases that this node granted, then those that it owns.
 func (n *Node) Leases(ctx context.Context, f wire.LeaseFilter) ([]wire.Lease, error) {
-	limit, err := pageSize(f.Limit)
+	limit, err := wire.PageSize(f.Limit)
 	if err != nil {
 		return nil, err
 	}
@@ -542,7 +542,7 @@ const viewTimeout = 2 * time.Second
 // withGrants adds the lease state to the view of a task of a queue whose home is this
 // node.
 func (n *Node) withGrants(t *wire.Task, id proto.TaskID, r *proto.Record) {
-	if r.GetQueue() == "" && !strings.HasPrefix(r.GetTarget(), queuePrefix) || r.GetState().Terminal() {
+	if r.GetQueue() == "" && !strings.HasPrefix(r.GetTarget(), proto.QueuePrefix) || r.GetState().Terminal() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), viewTimeout)

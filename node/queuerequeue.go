@@ -71,7 +71,7 @@ func (n *Node) MoveTask(ctx context.Context, ref, queue string) (wire.Submitted,
 		return wire.Submitted{}, err
 	}
 	as, made, err := n.movedAs(rec, queue)
-	target := queuePrefix + queue
+	target := proto.QueuePrefix + queue
 	switch {
 	case err != nil:
 		return wire.Submitted{}, err
@@ -112,7 +112,7 @@ func (n *Node) movedAs(rec *proto.Record, queue string) (s wire.Submitted, made 
 		return s, false, err
 	}
 	next, err := n.outbox.Get(as)
-	if err != nil || next.GetTarget() != queuePrefix+queue {
+	if err != nil || next.GetTarget() != proto.QueuePrefix+queue {
 		return s, false, nil
 	}
 	return n.existingTask(as, wire.Submitted{Target: next.GetTarget()}), true, nil
@@ -177,7 +177,7 @@ func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (w
 		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
 	}
 	n.moves.done(id)
-	return s, n.audit(ctx, "task.set", id.String()+" as "+s.ID+" in "+queuePrefix+queue)
+	return s, n.audit(ctx, "task.set", id.String()+" as "+s.ID+" in "+proto.QueuePrefix+queue)
 }
 
 // resubmitInQueue submits the request of a cancelled task to a queue. The idempotency key
@@ -188,7 +188,7 @@ func (n *Node) resubmitInQueue(ctx context.Context, id proto.TaskID, rec *proto.
 		return s, as, err
 	}
 	defer done()
-	r.Target, r.digest = queuePrefix+queue, rec.GetRequestDigest()
+	r.Target, r.digest = proto.QueuePrefix+queue, rec.GetRequestDigest()
 	if s, err = n.submit(ctx, r); err != nil {
 		return s, as, err
 	}

@@ -22,9 +22,6 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// queuePrefix is the prefix of a target that is a shared queue.
-const queuePrefix = "queue:"
-
 // queues connects the ownership subsystem with the others: the inbox stores the tasks
 // of queues whose home is this node, and also runs the tasks granted to this node;
 // gossip reports which members could work.
@@ -103,14 +100,14 @@ func (q *queues) homeOf(name string) (home proto.PeerID, err error) {
 
 // isHome reports whether from is the home of the queue that a target names.
 func (q *queues) isHome(target string, from proto.PeerID) bool {
-	name, ok := strings.CutPrefix(target, queuePrefix)
+	name, ok := strings.CutPrefix(target, proto.QueuePrefix)
 	return ok && string(q.driver.QueueStates()[name].GetHome()) == string(from[:])
 }
 
 // wasHome reports whether from is, or was, the home of the queue that a task was sent
 // to: the end of a task stays valid if the queue moves before the origin learns of it.
 func (q *queues) wasHome(target string, from proto.PeerID) bool {
-	name, ok := strings.CutPrefix(target, queuePrefix)
+	name, ok := strings.CutPrefix(target, proto.QueuePrefix)
 	return ok && q.driver.WasHome(name, from)
 }
 

@@ -21,7 +21,7 @@ func (n *Node) SetClass(ctx context.Context, ref, class string) (wire.Task, erro
 		return wire.Task{}, err
 	}
 	known, err := n.queues.driver.SetClass(ctx, id, c)
-	switch queue, queued := strings.CutPrefix(rec.GetTarget(), queuePrefix); {
+	switch queue, queued := strings.CutPrefix(rec.GetTarget(), proto.QueuePrefix); {
 	case err != nil:
 		return wire.Task{}, fmt.Errorf("set the class of %s: %w", id, err)
 	case known:

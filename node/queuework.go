@@ -158,7 +158,7 @@ func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (in
 	}
 	switch {
 	case h.What != proto.WhatTask || string(h.ID[:]) != string(g.GetClaim().GetTask()):
-		return inbox.Leased{}, badForm("its task does not match its claim")
+		return inbox.Leased{}, identity.BadForm("its task does not match its claim")
 	case content.GetQueue() == "" || content.GetQueue() != g.GetQueue():
 		return inbox.Leased{}, grantDenied("its origin did not send it to this queue")
 	case !n.queues.driver.WasHome(g.GetQueue(), from):
@@ -166,9 +166,9 @@ func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (in
 	case check && !n.mayWork(from):
 		return inbox.Leased{}, grantDenied("the home of a queue needs the role work")
 	case atMostOnce(g.GetMode()) != atMostOnce(content.GetMode()) || g.GetNotAfterMs() != h.NotAfter:
-		return inbox.Leased{}, badForm("its mode or expiry time differs from what its origin signed")
+		return inbox.Leased{}, identity.BadForm("its mode or expiry time differs from what its origin signed")
 	}
-	if err := checkContent(&h, content); err != nil {
+	if err := identity.CheckContent(&h, content); err != nil {
 		return inbox.Leased{}, err
 	}
 	l := inbox.Leased{ID: h.ID, Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetMaxAttempts(), Envelope: env, Key: key}
@@ -182,7 +182,7 @@ func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (in
 	for _, v := range content.GetVouchers() {
 		p, err := proto.PeerIDFrom(v)
 		if err != nil {
-			return inbox.Leased{}, badForm("a voucher is not a valid peer id")
+			return inbox.Leased{}, identity.BadForm("a voucher is not a valid peer id")
 		}
 		l.Delegates = append(l.Delegates, p)
 	}
@@ -190,19 +190,6 @@ func (r ownershipRunner) open(from proto.PeerID, g *proto.Grant, check bool) (in
 }
 
 func atMostOnce(m proto.Mode) bool { return m == proto.AtMostOnce }
-
-// checkContent checks the body of a task, or the size of its stream, against the signed
-// size and digest (I9).
-func checkContent(h *proto.Header, c *proto.Content) error {
-	sealed, _, streamed := h.Stream()
-	if !streamed {
-		return checkBody(c.GetBody(), c.GetBodySize(), c.GetBodyDigest())
-	}
-	if plain, err := identity.PlainSize(int64(sealed)); err != nil || uint64(plain) != c.GetBodySize() {
-		return badForm("its stream has %d bytes, its content states %d", plain, c.GetBodySize())
-	}
-	return nil
-}
 
 func grantDenied(why string) error {
 	return &identity.CheckError{Code: proto.CodeDenied, Err: errors.New(why)}
@@ -312,7 +299,7 @@ func (s ownershipSealer) open(from proto.PeerID, m *proto.Message) (*proto.Heade
 	}
 	h := &opened.Header
 	if h.What != proto.WhatResult || h.Origin != from {
-		return nil, nil, badForm("it is not a result of %s", from.Short())
+		return nil, nil, identity.BadForm("it is not a result of %s", from.Short())
 	}
 	if err := proto.DecodeKnown(opened.Content, o); err != nil {
 		return nil, nil, err
@@ -320,14 +307,14 @@ func (s ownershipSealer) open(from proto.PeerID, m *proto.Message) (*proto.Heade
 	sealed, _, streamed := h.Stream()
 	if !streamed {
 		o.BodyKey, o.BodySuite = nil, 0
-		return h, o, checkBody(o.GetBody(), o.GetBodySize(), o.GetBodyDigest())
+		return h, o, identity.CheckBody(o.GetBody(), o.GetBodySize(), o.GetBodyDigest())
 	}
 	plain, err := identity.PlainSize(int64(sealed))
 	if err != nil || uint64(plain) != o.GetBodySize() || len(o.GetBodyKey()) != 32 || len(o.GetBodyDigest()) != 32 || len(o.GetBody()) > 0 {
-		return nil, nil, badForm("its stream has %d bytes, its content states %d", plain, o.GetBodySize())
+		return nil, nil, identity.BadForm("its stream has %d bytes, its content states %d", plain, o.GetBodySize())
 	}
 	if o.GetBodySuite() > 255 {
-		return nil, nil, badForm("suite %d does not exist", o.GetBodySuite())
+		return nil, nil, identity.BadForm("suite %d does not exist", o.GetBodySuite())
 	}
 	if _, err := identity.NewStreamOpener([32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult); err != nil {
 		return nil, nil, &identity.CheckError{Code: proto.CodeUnknownVersion, Err: err}

@@ -111,12 +111,8 @@ func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Mes
 	if err := proto.DecodeKnown(opened.Content, content); err != nil {
 		return inbox.Arrival{}, err
 	}
-	if sealed, _, streamed := opened.Header.Stream(); !streamed {
-		if err := checkBody(content.GetBody(), content.GetBodySize(), content.GetBodyDigest()); err != nil {
-			return inbox.Arrival{}, err
-		}
-	} else if plain, err := identity.PlainSize(int64(sealed)); err != nil || uint64(plain) != content.GetBodySize() {
-		return inbox.Arrival{}, badForm("its stream has %d bytes, its content states %d", plain, content.GetBodySize())
+	if err := identity.CheckContent(&opened.Header, content); err != nil {
+		return inbox.Arrival{}, err
 	}
 	return inbox.Arrival{
 		From: from, Header: opened.Header, Content: content, Envelope: env, Key: opened.Key,
@@ -197,7 +193,7 @@ func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto
 	}
 	switch {
 	case opened.Header.What != what:
-		return nil, opened, badForm("a %d in a message of type %s", opened.Header.What, m.GetType())
+		return nil, opened, identity.BadForm("a %d in a message of type %s", opened.Header.What, m.GetType())
 	case opened.Header.Origin != from:
 		return nil, opened, &identity.CheckError{Code: proto.CodeDenied, Err: fmt.Errorf("made by %s, sent by %s: this node accepts no tasks or results from couriers", opened.Header.Origin.Short(), from.Short())}
 	}
@@ -252,8 +248,4 @@ func (n *Node) checks() *identity.Checks {
 		Mesh: n.mesh, Self: n.keys.Peer(), Member: n.book.Renewable, Now: n.cfg.Clock.Now(), Doubted: n.cfg.Clock.Doubted(),
 		Verifier: n.verifier, Keys: n.keys,
 	}
-}
-
-func badForm(format string, args ...any) error {
-	return &identity.CheckError{Code: proto.CodeBadForm, Err: fmt.Errorf(format, args...)}
 }

@@ -50,7 +50,7 @@ func (c *nameCache) put(target string, p proto.PeerID, now time.Duration) {
 // recipient returns the peer that a target names, with its sealing key. The result must
 // not be modified.
 func (n *Node) recipient(target string) (*transport.Peer, error) {
-	if name, ok := strings.CutPrefix(target, queuePrefix); ok {
+	if name, ok := strings.CutPrefix(target, proto.QueuePrefix); ok {
 		home, err := n.queues.homeOf(name)
 		if err != nil {
 			return nil, err

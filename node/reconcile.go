@@ -16,7 +16,7 @@ func (q *queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[
 	for p := range q.node.lostOwners() {
 		q.driver.Dead(p)
 	}
-	started := phaseName(proto.LeaseStarted)
+	started := proto.LeaseStarted.Name()
 	found, err := q.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.State == started }, maxHeld)
 	if err != nil {
 		return nil

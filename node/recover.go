@@ -8,6 +8,7 @@ import (
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/wire"
 )
 
 // closeRuns writes the second audit record of each command that was interrupted by the
@@ -22,7 +23,7 @@ func (n *Node) closeRuns(ctx context.Context) error {
 		return false
 	}
 	for span := (backlog.Span{Oldest: true}); ; {
-		_, next, err := n.inbox.List(span, maxPage, running)
+		_, next, err := n.inbox.List(span, wire.MaxPage, running)
 		if err != nil {
 			return err
 		}

@@ -89,7 +89,7 @@ func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (*repeated, fu
 		return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
 	target := rec.GetTarget() // as given in the request, so that its digest stays the same
-	if strings.HasPrefix(target, queuePrefix) {
+	if strings.HasPrefix(target, proto.QueuePrefix) {
 		// keep the queue: its home may have changed
 	} else if p, err := n.book.Find(target); err != nil || p.Peer != h.Target {
 		target = h.Target.String() // the peer was forgotten, or the name belongs to another peer now

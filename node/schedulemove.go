@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -41,7 +42,7 @@ func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
 			return s.receiveRetraction(from, r)
 		}
 		if err := checkSchedule(r); err != nil || r.FiringMs != 0 || len(r.Going) > 0 || r.Generation < 2 {
-			return badForm("it is not a valid handoff of a schedule: %v", err)
+			return identity.BadForm("it is not a valid handoff of a schedule: %v", err)
 		}
 		in = func() { s.accept(from, r) }
 	}
@@ -60,7 +61,7 @@ func (s *schedules) enqueue(in func()) {
 // receiveRetraction processes the message that a handed-over schedule was removed.
 func (s *schedules) receiveRetraction(from proto.PeerID, m *proto.Schedule) error {
 	if !queueRE.MatchString(m.Queue) || !queueRE.MatchString(m.Name) || m.Generation < 2 {
-		return badForm("it is not a schedule that was handed over")
+		return identity.BadForm("it is not a schedule that was handed over")
 	}
 	s.enqueue(func() { s.retract(from, m) })
 	return nil

@@ -69,7 +69,7 @@ func checkSchedule(m *proto.Schedule) error {
 	switch {
 	case !queueRE.MatchString(m.GetQueue()) || !queueRE.MatchString(m.GetName()):
 		return bad("the names of schedule and queue must be 1-63 of a-z 0-9 . _ -")
-	case !validKind(m.GetTask().GetKind()):
+	case !proto.ValidKind(m.GetTask().GetKind()):
 		return bad("kind %.60q: use 1-128 of a-z 0-9 . _ -", m.GetTask().GetKind())
 	case m.GetMissedCap() > schedule.MaxCap:
 		return bad("missed_cap must be at most %d", schedule.MaxCap)

@@ -321,7 +321,7 @@ func (s *schedules) fire(ctx context.Context, m *proto.Schedule) error {
 func scheduledRequest(m *proto.Schedule) *repeated {
 	c := m.Task
 	r := &repeated{delegates: m.Vouchers, Request: wire.Request{
-		Target: queuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: time.Duration(m.TtlMs) * time.Millisecond, Order: c.GetOrderingKey(),
+		Target: proto.QueuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: time.Duration(m.TtlMs) * time.Millisecond, Order: c.GetOrderingKey(),
 		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Bounds: wire.Bounds{Retries: c.GetMaxAttempts()},
 		Affinity: wire.Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, Mode: c.GetMode().Name(),
 	}}

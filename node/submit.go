@@ -129,7 +129,7 @@ func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode
 	switch {
 	case r.Target == "":
 		return bad("no target: name a peer")
-	case !validKind(r.Kind):
+	case !proto.ValidKind(r.Kind):
 		return bad("kind %.60q: use 1-128 of a-z 0-9 . _ -", r.Kind)
 	case r.TTL < 0 || r.TTL > proto.MaxTTL:
 		return bad("ttl %s: must be positive and at most 30 days", r.TTL)
@@ -145,19 +145,14 @@ func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode
 		return bad("max_result %d: must not be negative", r.MaxResult)
 	case len(r.Labels) > 32:
 		return bad("more than 32 labels")
-	case !validLabels(r.Require) || !validLabels(r.Prefer):
+	case !proto.ValidLabels(r.Require) || !proto.ValidLabels(r.Prefer):
 		return bad("require and prefer may have at most 32 labels of 1 to 128 bytes")
-	case len(r.Require)+len(r.Prefer) > 0 && !strings.HasPrefix(r.Target, queuePrefix):
+	case len(r.Require)+len(r.Prefer) > 0 && !strings.HasPrefix(r.Target, proto.QueuePrefix):
 		return bad("require and prefer select a node of a queue: this task is for a named node")
 	case r.Delay < 0 || r.Delay > 0 && !r.At.IsZero():
 		return bad("a delay must be positive and cannot be combined with a time")
 	}
 	return class, mode, nil
-}
-
-// validLabels reports whether a list of labels is within the limits.
-func validLabels(list []string) bool {
-	return len(list) <= 32 && !slices.ContainsFunc(list, func(l string) bool { return l == "" || len(l) > 128 })
 }
 
 // fillContent fills the empty c with the parts of r that the target needs.
@@ -169,7 +164,7 @@ func fillContent(c *proto.Content, r *repeated, class proto.Class, mode proto.Mo
 	if !r.of.IsZero() {
 		c.RedriveOf = slices.Clone(r.of[:]) // so that r itself can stay on the stack
 	}
-	c.Queue, _ = strings.CutPrefix(r.Target, queuePrefix)
+	c.Queue, _ = strings.CutPrefix(r.Target, proto.QueuePrefix)
 	if c.Queue == r.Target {
 		c.Queue = ""
 	}
@@ -181,7 +176,7 @@ func record(r *repeated, class proto.Class, mode proto.Mode, now time.Time) *pro
 		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: mode,
 		MaxResult: uint64(r.MaxResult),
 	}
-	if strings.HasPrefix(r.Target, queuePrefix) {
+	if strings.HasPrefix(r.Target, proto.QueuePrefix) {
 		rec.OnDead = "" // the home of the queue handles dead heads, for all origins
 	}
 	due := r.At

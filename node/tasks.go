@@ -20,11 +20,6 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-const (
-	defaultPage = 50
-	maxPage     = 1000
-)
-
 // find reads a task by its id or by a unique prefix of it. It looks first for a task
 // that this node submitted.
 func (n *Node) find(ref string) (proto.TaskID, string, *proto.Record, error) {
@@ -83,7 +78,7 @@ func (n *Node) findByPrefix(ref string) (proto.TaskID, error) {
 		return false
 	}
 	for span := (backlog.Span{}); len(found) < 2; {
-		_, next, err := n.outbox.List(outbox.Query{Match: match}, span, maxPage)
+		_, next, err := n.outbox.List(outbox.Query{Match: match}, span, wire.MaxPage)
 		if err != nil {
 			return proto.TaskID{}, err
 		}
@@ -92,7 +87,7 @@ func (n *Node) findByPrefix(ref string) (proto.TaskID, error) {
 		}
 	}
 	for span := (backlog.Span{}); len(found) < 2; {
-		_, next, err := n.inbox.List(span, maxPage, match)
+		_, next, err := n.inbox.List(span, wire.MaxPage, match)
 		if err != nil {
 			return proto.TaskID{}, err
 		}
@@ -144,7 +139,7 @@ func (n *Node) Wait(ctx context.Context, ref string) (wire.Task, error) {
 // first.
 func (n *Node) Tasks(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
 	page := wire.Page[wire.Task]{Items: []wire.Task{}}
-	limit, err := pageSize(q.Limit)
+	limit, err := wire.PageSize(q.Limit)
 	if err != nil {
 		return page, err
 	}
@@ -234,7 +229,7 @@ func (n *Node) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
 // homes.
 func (n *Node) DeadLetters(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
 	page := wire.Page[wire.Task]{Items: []wire.Task{}}
-	limit, err := pageSize(q.Limit)
+	limit, err := wire.PageSize(q.Limit)
 	if err != nil {
 		return page, err
 	}
@@ -385,13 +380,6 @@ func (n *Node) Purge(ctx context.Context, q wire.Query, dryRun bool) (wire.Purge
 		}
 	}
 	return wire.Purged{Tasks: done, DryRun: dryRun}, nil
-}
-
-func pageSize(limit int) (int, error) {
-	if limit < 0 || limit > maxPage {
-		return 0, fmt.Errorf("%w: limit %d: must be from 1 to %d", wire.ErrInvalid, limit, maxPage)
-	}
-	return cmp.Or(limit, defaultPage), nil
 }
 
 // timeOrNil returns t in UTC, or nil for the zero time.

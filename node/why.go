@@ -24,7 +24,7 @@ func (n *Node) Why(ctx context.Context, subject string) (wire.Blocker, error) {
 	if p, err := n.book.Find(subject); err == nil {
 		return n.whyPeer(ctx, p.Label())
 	}
-	if name, ok := strings.CutPrefix(subject, queuePrefix); ok {
+	if name, ok := strings.CutPrefix(subject, proto.QueuePrefix); ok {
 		return n.whyQueue(ctx, name)
 	}
 	if _, ok := n.queues.driver.QueueStates()[subject]; ok {
@@ -85,7 +85,7 @@ func (n *Node) whyHome(b *wire.Blocker, w outbox.Why, target string) {
 	case w.State == proto.Accepted || w.State == proto.Running:
 		step("accepted: %s has it (receipt accepted)", name)
 		does := "runs it when a slot is free"
-		if queue, queued := strings.CutPrefix(target, queuePrefix); queued {
+		if queue, queued := strings.CutPrefix(target, proto.QueuePrefix); queued {
 			does = "grants it to a free node, as the home of queue " + queue
 		}
 		set(fmt.Sprintf("%s has it and %s; its result has not arrived yet", name, does), fmt.Sprintf("on %s: balefire-node why %s", name, b.Subject))

@@ -18,7 +18,7 @@ func (n *Node) whyQueue(ctx context.Context, name string) (wire.Blocker, error) 
 	if err != nil {
 		return wire.Blocker{}, err
 	}
-	b := wire.Blocker{Subject: queuePrefix + name, State: "OPEN", Steps: []string{fmt.Sprintf("home: %s, generation %d", q.Home, q.Generation)}}
+	b := wire.Blocker{Subject: proto.QueuePrefix + name, State: "OPEN", Steps: []string{fmt.Sprintf("home: %s, generation %d", q.Home, q.Generation)}}
 	if q.Here {
 		b.Steps = append(b.Steps, fmt.Sprintf("tasks: %d waiting, %d granted", q.Waiting, q.Owned))
 	}
@@ -88,7 +88,7 @@ func (n *Node) whyHomeUnreachable(b *wire.Blocker, name string) bool {
 // whyHomeless replaces the cause with the alarm of the task's queue if the home that has
 // the task, or should have it, is lost.
 func (n *Node) whyHomeless(ctx context.Context, b *wire.Blocker, w outbox.Why, rec *proto.Record) {
-	name, queued := strings.CutPrefix(rec.GetTarget(), queuePrefix)
+	name, queued := strings.CutPrefix(rec.GetTarget(), proto.QueuePrefix)
 	s := n.queues.driver.QueueStates()[name]
 	if !queued || s == nil || w.State.Terminal() {
 		return
@@ -152,13 +152,13 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (wire.Blocker, bool) {
 	_, _, gone := n.homeGone(v.Peer)
 	st := n.inbox.Status()
 	switch {
-	case v.State == phaseName(proto.LeaseStarted) && v.Lapsed:
+	case v.State == proto.LeaseStarted.Name() && v.Lapsed:
 		b.Cause, b.Fix = "its handler is running; its lease could not be renewed, so its result counts only if the task was not granted to another node", "balefire-node path "+home
-	case v.State == phaseName(proto.LeaseStarted):
+	case v.State == proto.LeaseStarted.Name():
 		b.Cause = "its handler is running"
-	case v.State == phaseName(proto.LeaseReceived) && v.Fetching:
+	case v.State == proto.LeaseReceived.Name() && v.Fetching:
 		b.Cause, b.Fix = "its large body is being transferred from "+home, "balefire-node path "+home
-	case v.State == phaseName(proto.LeaseReceived):
+	case v.State == proto.LeaseReceived.Name():
 		b.Cause = fmt.Sprintf("it waits for a slot: %d of %d are busy", st.Used, st.Slots)
 	case v.Unknown:
 		b.Cause = fmt.Sprintf("its result is stored here, but its home %s does not know the task: the home may have been restored from an older copy; the result is kept until a day after the task expires", home)
@@ -171,6 +171,3 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (wire.Blocker, bool) {
 	}
 	return b, true
 }
-
-// phaseName returns the phase of a lease at its owner, as displayed.
-func phaseName(p proto.LeasePhase) string { return strings.TrimPrefix(p.String(), "LEASE_PHASE_") }

@@ -291,7 +291,7 @@ func (o *Outbox) acceptsStart(r *proto.Record, from proto.PeerID, s *proto.State
 	if s.Node == from && addressee && r.Seq() == s.Epoch {
 		return r.State != proto.Running || r.Attempts < s.Attempt
 	}
-	if !strings.HasPrefix(r.Target, queuePrefix) || !addressee && !o.wasHome(r, from) {
+	if !strings.HasPrefix(r.Target, proto.QueuePrefix) || !addressee && !o.wasHome(r, from) {
 		return false
 	}
 	return !slices.ContainsFunc(r.Receipts, func(rc *proto.Receipt) bool {
@@ -303,9 +303,6 @@ func (o *Outbox) acceptsStart(r *proto.Record, from proto.PeerID, s *proto.State
 func (o *Outbox) wasHome(r *proto.Record, from proto.PeerID) bool {
 	return o.cfg.WasHome != nil && o.cfg.WasHome(r.Target, from)
 }
-
-// queuePrefix begins a target that is a shared queue.
-const queuePrefix = "queue:"
 
 // ended does what follows the end of a task: it will not be sent again, and its
 // cancellation is dropped.

@@ -18,7 +18,7 @@ const CauseForgotten = "forgotten: its target no longer knows it"
 // awaited reports whether the target of r, a named node, has accepted the task
 // and owes its result.
 func awaited(k backlog.Key, r *proto.Record) bool {
-	return k.Part == backlog.PartTask && !strings.HasPrefix(r.Target, queuePrefix) &&
+	return k.Part == backlog.PartTask && !strings.HasPrefix(r.Target, proto.QueuePrefix) &&
 		(r.State == proto.Accepted || r.State == proto.Running)
 }
 

@@ -146,3 +146,6 @@ func Clip(s string, n int) string {
 	}
 	return s[:n]
 }
+
+// Name returns the phase of a lease at its owner as used by people and the API.
+func (p LeasePhase) Name() string { return strings.TrimPrefix(p.String(), "LEASE_PHASE_") }
