@@ -7,7 +7,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
 )
 
 // accept measures tasks that are accepted by their target but not run.
@@ -29,7 +29,7 @@ func (p *plan) accept(t *table) error {
 			if err != nil {
 				return err
 			}
-			if e == node.EngineNuts && c.inFlight == flying {
+			if e == datadir.EngineNuts && c.inFlight == flying {
 				p.base[baseline{accepted, c.slow}] = r.rate()
 			}
 			p.walked(t, r, []any{e, disk(c.slow), c.inFlight}, c.target)
@@ -74,7 +74,7 @@ func (p *plan) ended(t *table) error {
 			switch {
 			case c.slots == 0:
 				slots = defaultSlots()
-			case e == node.EngineNuts:
+			case e == datadir.EngineNuts:
 				p.base[baseline{ended, c.slow}] = r.rate()
 			}
 			p.walked(t, r, []any{e, disk(c.slow), slots}, c.target)

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
 )
 
 // Sizes that all measurements share.
@@ -95,9 +95,9 @@ func (p *plan) run(only string) (*page, error) {
 // engines returns the storage engines to measure.
 func (p *plan) engines() []string {
 	if p.scale > 1 {
-		return []string{node.EngineNuts}
+		return []string{datadir.EngineNuts}
 	}
-	return []string{node.EngineNuts, node.EnginePebble}
+	return []string{datadir.EngineNuts, datadir.EnginePebble}
 }
 
 // load returns a load of n tasks, with a quarter more as warm-up.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
 )
 
 // Targets of a shared queue.
@@ -81,7 +81,7 @@ func (p *plan) worked(from string, s pairConfig, l load) (r result, err error) {
 		return r, err
 	}
 	defer os.RemoveAll(dir)
-	s.engine = node.EngineNuts
+	s.engine = datadir.EngineNuts
 	c, err := newQueueNodes(dir, s)
 	if err != nil {
 		return r, err

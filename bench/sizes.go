@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
 )
 
 const (
@@ -19,7 +19,7 @@ const (
 	binaryMost = 42_000_000
 )
 
-var pendingLimit = map[string]int64{node.EngineNuts: 450 << 20, node.EnginePebble: 200 << 20}
+var pendingLimit = map[string]int64{datadir.EngineNuts: 450 << 20, datadir.EnginePebble: 200 << 20}
 
 // memory measures the memory of an idle node, and of one with many pending tasks.
 func (p *plan) memory(t *table) error {

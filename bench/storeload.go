@@ -13,7 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/nuts"
@@ -52,7 +53,7 @@ func (c *child) measureStore(l storeLoadConfig) (response, error) {
 	if err != nil {
 		return response{}, errors.Join(err, e.Close())
 	}
-	node.TuneRuntime(rateMemory) // as a node does, whose store is open by then
+	memory.TuneRuntime(rateMemory) // as a node does, whose store is open by then
 	noise := make([]byte, noiseSize)
 	rand.Read(noise)
 	if _, err = fill(s, noise, 0, l.Records/4, l.Callers, l.Limit); err != nil {
@@ -75,7 +76,7 @@ func (c *child) measureStore(l storeLoadConfig) (response, error) {
 }
 
 func engine(l storeLoadConfig) (store.Engine, error) {
-	if l.Engine == node.EnginePebble {
+	if l.Engine == datadir.EnginePebble {
 		return pebble.Open(l.Dir, pebble.Config{})
 	}
 	return nuts.Open(l.Dir, nuts.Config{})

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
 )
 
 // submit measures submission alone, compared with the rate of the bare store.
@@ -153,9 +153,9 @@ func (p *plan) httpAPI(t *table) error {
 // socket.
 func (p *plan) through(socket bool, l load) (r result, err error) {
 	if !socket {
-		return p.alone(node.EngineNuts, 0, l, "")
+		return p.alone(datadir.EngineNuts, 0, l, "")
 	}
-	err = p.withPair(pairConfig{engine: node.EngineNuts, held: true}, func(two *pair) (err error) {
+	err = p.withPair(pairConfig{engine: datadir.EngineNuts, held: true}, func(two *pair) (err error) {
 		if err := two.b.end(); err != nil {
 			return err
 		}

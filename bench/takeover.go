@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
 )
 
 // The time limits of a shared queue.
@@ -70,8 +70,8 @@ func (p *plan) takes(n int, away func(*proc) error) (all []time.Duration, err er
 
 func takesIn(dir string, n int, away func(*proc) error) (took []time.Duration, err error) {
 	note := filepath.Join(dir, "starts")
-	worker := opening{Engine: node.EngineNuts, Starts: note, Deaf: true}
-	c, err := openQueueNodes(dir, append([]opening{{Engine: node.EngineNuts, Idle: true, Deaf: true}}, slices.Repeat([]opening{worker}, takers)...), 0)
+	worker := opening{Engine: datadir.EngineNuts, Starts: note, Deaf: true}
+	c, err := openQueueNodes(dir, append([]opening{{Engine: datadir.EngineNuts, Idle: true, Deaf: true}}, slices.Repeat([]opening{worker}, takers)...), 0)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +142,7 @@ func (p *plan) handoff(t *table) error {
 			return err
 		}
 		fmt.Fprintf(p.log, "       +%v: %d tasks handed over in %v, ended in %v\n", slow, n, moved, ended)
-		t.row(node.EngineNuts, disk(slow), n, ms(moved), "≤ "+handLimit.String(), verdict(moved <= handLimit), ms(ended))
+		t.row(datadir.EngineNuts, disk(slow), n, ms(moved), "≤ "+handLimit.String(), verdict(moved <= handLimit), ms(ended))
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (p *plan) handed(slow time.Duration, n int) (moved, ended time.Duration, er
 		return 0, 0, err
 	}
 	defer os.RemoveAll(dir)
-	o := opening{Engine: node.EngineNuts, Memory: rateMemory, Slots: queueSlots}
+	o := opening{Engine: datadir.EngineNuts, Memory: rateMemory, Slots: queueSlots}
 	c, err := openQueueNodes(dir, []opening{o, o}, slow)
 	if err != nil {
 		return 0, 0, err

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -134,7 +135,7 @@ func TestAmbiguousNameGrantsNothing(t *testing.T) {
 func TestRunFoldersAreSwept(t *testing.T) {
 	_, b := pair(t, nil)
 	b.halt()
-	left := filepath.Join(b.cfg.Dir, runDir, "0198c0de-x", "body")
+	left := filepath.Join(b.cfg.Dir, datadir.Run, "0198c0de-x", "body")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(left), 0o700), os.WriteFile(left, []byte("secret"), 0o600)); err != nil {
 		t.Fatal(err)
 	}

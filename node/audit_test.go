@@ -14,7 +14,7 @@ func TestUnwritableAuditSpendsNoAttempt(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(func(s *wire.HandlerSpec) { s.MaxAttempts = 1 })); err != nil {
 		t.Fatal(err)
 	}
-	b.storage.journal.Close()
+	b.storage.Audit.Close()
 	id, err := proto.ParseTaskID(a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"true"}}))
 	if err != nil {
 		t.Fatal(err)

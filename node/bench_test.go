@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/nuts"
@@ -20,7 +21,7 @@ import (
 // next to that of a record of the same size in the bare store: their ratio is what the
 // node adds to its store. The target is not running.
 func BenchmarkSubmit(b *testing.B) {
-	for _, engine := range []string{EngineNuts, EnginePebble} {
+	for _, engine := range []string{datadir.EngineNuts, datadir.EnginePebble} {
 		b.Run(engine+"/node", func(b *testing.B) { benchSubmit(b, engine) })
 		b.Run(engine+"/store", func(b *testing.B) { benchStore(b, engine) })
 	}
@@ -36,13 +37,13 @@ func benchSubmit(b *testing.B, engine string) {
 	target.halt()
 	body := make([]byte, 1<<10)
 	fill(body)
-	before := home.storage.store.Counters()
+	before := home.storage.Store.Counters()
 	b.ReportAllocs()
 	share(b, func(int) error {
 		_, err := home.Submit(context.Background(), wire.Request{Target: "b", Kind: "discard", Body: body})
 		return err
 	})
-	after := home.storage.store.Counters()
+	after := home.storage.Store.Counters()
 	b.ReportMetric(float64(after.Bytes-before.Bytes)/float64(b.N), "stored/op")
 	b.ReportMetric(float64(b.N)/float64(after.Groups-before.Groups), "tasks/group")
 	home.halt()
@@ -55,7 +56,7 @@ func benchStore(b *testing.B, engine string) {
 	dir := filepath.Join(b.TempDir(), "store")
 	var e store.Engine
 	var err error
-	if engine == EnginePebble {
+	if engine == datadir.EnginePebble {
 		e, err = pebble.Open(dir, pebble.Config{})
 	} else {
 		e, err = nuts.Open(dir, nuts.Config{})

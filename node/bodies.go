@@ -76,7 +76,7 @@ func (n *Node) sealStream(ctx context.Context, d *outbox.Draft, c *proto.Content
 	rand.Read(key[:])
 	suite := n.suiteOf(d.Header.Target)
 	name := bodyBlob(d.Header.ID)
-	size, sum, err := n.sealInto(ctx, n.storage.blobs, name, key, suite, proto.WhatTask, r)
+	size, sum, err := n.sealInto(ctx, n.storage.Blobs, name, key, suite, proto.WhatTask, r)
 	if err != nil {
 		return nil, n.bodyError(err)
 	}
@@ -149,9 +149,9 @@ func (n *Node) offload(d *outbox.Draft) error {
 		}
 		return nil
 	}
-	name, dir := bodyBlob(d.Header.ID), n.storage.blobs
+	name, dir := bodyBlob(d.Header.ID), n.storage.Blobs
 	if d.Header.What == proto.WhatResult {
-		name, dir = outcomeBlob(d.Header.ID), n.storage.blobs.Essential()
+		name, dir = outcomeBlob(d.Header.ID), n.storage.Blobs.Essential()
 	}
 	if err := dir.Put(name, d.Envelope.Body); err != nil {
 		return n.bodyError(err)
@@ -166,10 +166,10 @@ const maxSealedRecord = proto.MaxInlineRecord + 1<<10
 // dropBody removes the file of a draft that was not written. Once the store has failed
 // nobody knows whether it was: the sweep of the next start decides.
 func (n *Node) dropBody(d *outbox.Draft) {
-	if d.Record.GetBodyBlob() == "" || n.storage.store.Err() != nil || strings.HasPrefix(d.Record.GetBodyBlob(), leasedPrefix) {
+	if d.Record.GetBodyBlob() == "" || n.storage.Store.Err() != nil || strings.HasPrefix(d.Record.GetBodyBlob(), leasedPrefix) {
 		return // the result of a lease is sent again
 	}
-	if err := n.storage.blobs.Delete(d.Record.GetBodyBlob()); err != nil {
+	if err := n.storage.Blobs.Delete(d.Record.GetBodyBlob()); err != nil {
 		n.log.Warn("an unneeded body could not be removed", "blob", d.Record.GetBodyBlob(), "err", err)
 	}
 }
@@ -184,11 +184,11 @@ func (n *Node) suiteOf(p proto.PeerID) byte {
 type outboxBodies struct{ node *Node }
 
 // Load returns a sealed body that fits into a frame.
-func (o outboxBodies) Load(name string) ([]byte, error) { return readBlob(o.node.storage.blobs, name) }
+func (o outboxBodies) Load(name string) ([]byte, error) { return readBlob(o.node.storage.Blobs, name) }
 
 // Send streams a sealed body and returns once it is durable at the peer.
 func (o outboxBodies) Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error {
-	b, err := o.node.storage.blobs.Open(name)
+	b, err := o.node.storage.Blobs.Open(name)
 	if err != nil {
 		return err
 	}
@@ -218,12 +218,12 @@ func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, o
 	if k := in.Outcome.GetBodyKey(); len(k) == len(key) { // as the owner sealed it
 		key, suite = [32]byte(k), byte(in.Outcome.GetBodySuite())
 	}
-	r, err := openSealed(n.storage.blobs, sealed, key, suite, proto.WhatResult)
+	r, err := openSealed(n.storage.Blobs, sealed, key, suite, proto.WhatResult)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	w, err := n.storage.blobs.Essential().Create(in.Blob)
+	w, err := n.storage.Blobs.Essential().Create(in.Blob)
 	if err != nil {
 		return err
 	}
@@ -246,7 +246,7 @@ func (n *Node) unseal(ctx context.Context, in *outbox.ResultIn, sealed string, o
 // removeSealed removes a sealed body that was opened or is useless. What it cannot
 // remove is swept later.
 func (n *Node) removeSealed(name string) {
-	if err := n.storage.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
+	if err := n.storage.Blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
 		n.log.Warn("an opened body could not be removed", "blob", name, "err", err)
 	}
 }

@@ -111,7 +111,7 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, body) {
 		t.Errorf("the committed result has been replaced: %v", err)
 	}
-	blobs := func() int { return a.storage.blobs.Usage().Blobs }
+	blobs := func() int { return a.storage.Blobs.Usage().Blobs }
 	eventually(t, func() bool { return blobs() == 1 }, func() string { return fmt.Sprintf("%d blobs, want the result's alone", blobs()) })
 	for range 3 {
 		a.receiveForged(t, b, proto.NewTaskID(time.Now()), &proto.Outcome{State: proto.Success, Body: other, BodySize: 20_000, BodyDigest: sum})
@@ -145,7 +145,7 @@ func TestStreamedTaskWithLongArguments(t *testing.T) {
 	if _, err := a.Submit(t.Context(), req); !errors.Is(err, wire.ErrInvalid) {
 		t.Errorf("more than fits beside a stream: %v, want invalid", err)
 	}
-	if u := a.storage.blobs.Usage(); u.Parts != 0 {
+	if u := a.storage.Blobs.Usage(); u.Parts != 0 {
 		t.Errorf("%d parts are left of what was refused", u.Parts)
 	}
 }

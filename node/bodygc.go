@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/agent/command"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/blob"
 )
@@ -83,7 +84,7 @@ func (n *Node) runBodyGC(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case name := <-n.bodyGC.unneeded:
-			if err := n.storage.blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
+			if err := n.storage.Blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
 				n.log.Warn("an unneeded body could not be removed", "blob", name, "err", err)
 			}
 		case <-ready.C:
@@ -99,7 +100,7 @@ func (n *Node) runBodyGC(ctx context.Context) error {
 // sweepFiles removes, at the start, what earlier runs left behind and the bodies that
 // no record refers to.
 func (n *Node) sweepFiles() error {
-	runs := filepath.Join(n.cfg.Dir, runDir)
+	runs := filepath.Join(n.cfg.Dir, datadir.Run)
 	left, err := os.ReadDir(runs)
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
@@ -116,7 +117,7 @@ func (n *Node) sweepFiles() error {
 // sweepBodies removes bodies that no record refers to, except recent ones: their
 // record may be about to be written.
 func (n *Node) sweepBodies(ctx context.Context) error {
-	if u := n.storage.blobs.Usage(); u.Blobs+u.Parts == 0 {
+	if u := n.storage.Blobs.Usage(); u.Blobs+u.Parts == 0 {
 		return nil
 	}
 	used := map[string]bool{}
@@ -127,9 +128,9 @@ func (n *Node) sweepBodies(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	removed, err := n.storage.blobs.Sweep(func(name string) bool {
+	removed, err := n.storage.Blobs.Sweep(func(name string) bool {
 		if origin, ok := n.inbox.OriginOf(name); ok {
-			n.storage.blobs.SetOwner(name, string(origin[:]))
+			n.storage.Blobs.SetOwner(name, string(origin[:]))
 		}
 		return used[name] || awaited(name) || n.bodyGC.isDraft(name) || n.inbox.Holds(name) || n.bodyTransfer.inUse(name)
 	})

@@ -7,13 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/wire"
 )
 
 // blobs lists the files of a node's bodies.
 func (l *testNode) blobs(t *testing.T) []string {
 	t.Helper()
-	list, err := os.ReadDir(filepath.Join(l.cfg.Dir, blobDir))
+	list, err := os.ReadDir(filepath.Join(l.cfg.Dir, datadir.Blob))
 	if err != nil {
 		t.Fatal(err)
 	}

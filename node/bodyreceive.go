@@ -83,13 +83,13 @@ func (bt *bodyTransfer) untrack(id proto.TaskID, result string) {
 // checkSpace returns the reason why a task with a large body cannot be accepted now, or
 // CodeOK.
 func (bt *bodyTransfer) checkSpace(l inbox.Leased) proto.Code {
-	size, u := identity.SealedSize(int64(l.Size)), bt.node.storage.blobs.Usage()
+	size, u := identity.SealedSize(int64(l.Size)), bt.node.storage.Blobs.Usage()
 	switch {
 	case l.Body == "" || l.Body == inbox.BodyName(l.ID):
 		return proto.CodeOK
 	case size > bt.node.cfg.Store.MaxBlob:
 		return proto.CodeTooLarge
-	case bt.node.storage.store.Full() || u.MaxTotal > 0 && u.Bytes+size > u.MaxTotal:
+	case bt.node.storage.Store.Full() || u.MaxTotal > 0 && u.Bytes+size > u.MaxTotal:
 		return proto.CodeFull
 	}
 	return proto.CodeOK
@@ -219,7 +219,7 @@ func (bt *bodyTransfer) offerResult(ctx context.Context, from proto.PeerID, m *p
 	name := leasedBlob(h.ID, o.GetBodyKey())
 	// It must be accepted even if there is no space for new work, because it frees the
 	// body of its task (I13).
-	sink, reply, err := bt.node.openBodyIn(ctx, bt.node.storage.blobs.Essential(), code, "the result does not count here: "+code.Name(), name, h, leaf)
+	sink, reply, err := bt.node.openBodyIn(ctx, bt.node.storage.Blobs.Essential(), code, "the result does not count here: "+code.Name(), name, h, leaf)
 	if sink != nil {
 		bt.mu.Lock()
 		if !slices.Contains(bt.ownerResults[h.ID], name) {
@@ -308,7 +308,7 @@ func (bt *bodyTransfer) verify(ctx context.Context, from proto.PeerID, m *proto.
 
 // digest checks the sealed body of a result against its signed size and digest.
 func (bt *bodyTransfer) digest(ctx context.Context, name string, o *proto.Outcome) error {
-	r, err := openSealed(bt.node.storage.blobs, name, [32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult)
+	r, err := openSealed(bt.node.storage.Blobs, name, [32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult)
 	if err != nil {
 		return err
 	}
@@ -362,7 +362,7 @@ func (bt *bodyTransfer) trySealResult(ctx context.Context, id proto.TaskID, e in
 	bt.mu.Lock()
 	bt.ownResults[id] = name
 	bt.mu.Unlock()
-	size, sum, err := bt.node.sealInto(ctx, bt.node.storage.blobs.Essential(), name, key, suite, proto.WhatResult, file)
+	size, sum, err := bt.node.sealInto(ctx, bt.node.storage.Blobs.Essential(), name, key, suite, proto.WhatResult, file)
 	if err != nil {
 		bt.mu.Lock()
 		delete(bt.ownResults, id)

@@ -233,7 +233,7 @@ func (bt *bodyTransfer) discard(name string) {
 		if bt.inUse(name) {
 			return
 		}
-		err := bt.node.storage.blobs.Delete(name)
+		err := bt.node.storage.Blobs.Delete(name)
 		if err == nil || errors.Is(err, blob.ErrNotFound) {
 			err = bt.node.dropProgress(ctx, name)
 		}

@@ -245,7 +245,7 @@ func (c *checker) checkCustody(home, owner *Node, id proto.TaskID) {
 		return
 	}
 	result := append(id[:], byte(backlog.PartResult), 0)
-	if _, err := owner.storage.store.Get(store.PendingTasks, result); err != nil && accepted() && owner.Healthy() == nil {
+	if _, err := owner.storage.Store.Get(store.PendingTasks, result); err != nil && accepted() && owner.Healthy() == nil {
 		c.t.Errorf("I8: %s was acknowledged by its owner, which has neither the task nor its result: %v", id, err)
 	}
 }

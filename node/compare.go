@@ -47,7 +47,7 @@ func (a admitter) Admit(h *proto.Hello, from proto.PeerID) error {
 // openCompare reads whether this node has to compare, and whether there is an admin to
 // compare with.
 func (n *Node) openCompare() error {
-	_, err := n.storage.store.Get(store.Meta, compareKey)
+	_, err := n.storage.Store.Get(store.Meta, compareKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -102,7 +102,7 @@ func (n *Node) endCompare(how string) error {
 	}
 	var b store.Batch
 	b.Delete(store.Meta, compareKey)
-	if err := n.storage.store.Apply(context.Background(), &b); err != nil && n.storage.store.Err() == nil {
+	if err := n.storage.Store.Apply(context.Background(), &b); err != nil && n.storage.Store.Err() == nil {
 		n.log.Warn("the comparison of revocations could not be recorded; the next start repeats it", "err", err)
 	}
 	return nil

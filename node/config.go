@@ -2,24 +2,21 @@ package node
 
 import (
 	"cmp"
+	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/idempotency"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
-)
-
-// Store engines.
-const (
-	EngineNuts   = "nutsdb"
-	EnginePebble = "pebble"
 )
 
 // Config describes a node. Dir is required; the zero value of every other field means
@@ -133,10 +130,24 @@ type Limits struct {
 	MemoryLimit     int64         // bytes that the Go runtime aims to stay below; default what the machine or container allows, at most 384 MiB; <0 none; GOMEMLIMIT wins
 }
 
+// Storage returns the part of c that opens the node's folder.
+func (c Config) Storage() datadir.Config {
+	return datadir.Config{
+		Dir: c.Dir, Engine: c.Store.Engine, Segment: c.Store.Segment, Reserve: c.Store.Reserve, MaxBlob: c.Store.MaxBlob, MaxBlobs: c.Store.MaxBlobs,
+		Memory: c.Limits.MemoryLimit, Clock: c.Clock, Logger: c.Logger, Opening: c.Opening, Simulated: c.Simulated.Engine,
+	}
+}
+
+func (c Config) reportOpening(format string, a ...any) {
+	if c.Opening != nil {
+		c.Opening(fmt.Sprintf(format, a...))
+	}
+}
+
 func (c Config) withDefaults() Config {
-	c.Store.Engine = cmp.Or(c.Store.Engine, EngineNuts)
+	c.Store.Engine = cmp.Or(c.Store.Engine, datadir.EngineNuts)
 	c.Store.MaxBlob = cmp.Or(c.Store.MaxBlob, 100<<30)
-	c.Limits, c.Mesh = c.Limits.withDefaults(memoryLimit(c.Limits.MemoryLimit), c.Store.Engine), c.Mesh.withDefaults()
+	c.Limits, c.Mesh = c.Limits.withDefaults(memory.RuntimeLimit(c.Limits.MemoryLimit), c.Store.Engine), c.Mesh.withDefaults()
 	if c.Queues.MadeBy == nil {
 		c.Queues.MadeBy = []string{"role:" + identity.RoleWork}
 	}
@@ -170,19 +181,19 @@ func (l Limits) keys() idempotency.Limits {
 
 // withDefaults fills in the defaults, some in proportion to memory, the memory limit
 // in bytes (0 or less: none), for the named engine.
-func (l Limits) withDefaults(memory int64, engine string) Limits {
-	if memory <= 0 {
-		memory = maxDefaultMemory
+func (l Limits) withDefaults(limit int64, engine string) Limits {
+	if limit <= 0 {
+		limit = memory.MaxDefault
 	}
-	scaled := func(n int64) int { return int(max(1, min(n*(memory>>10)/(maxDefaultMemory>>10), 10_000_000))) }
+	scaled := func(n int64) int { return int(max(1, min(n*(limit>>10)/(memory.MaxDefault>>10), 10_000_000))) }
 	keys := int64(200_000) // on NutsDB each is kept in memory
-	if engine == EnginePebble {
+	if engine == datadir.EnginePebble {
 		keys = 1_000_000
 	}
 	l.MaxPending = cmp.Or(l.MaxPending, scaled(100_000))
-	l.MaxPendingBytes = cmp.Or(l.MaxPendingBytes, memory/3*2)
+	l.MaxPendingBytes = cmp.Or(l.MaxPendingBytes, limit/3*2)
 	l.MaxInbox = cmp.Or(l.MaxInbox, scaled(100_000))
-	l.MaxInboxBytes = cmp.Or(l.MaxInboxBytes, memory/3*2)
+	l.MaxInboxBytes = cmp.Or(l.MaxInboxBytes, limit/3*2)
 	l.QueueBodies = cmp.Or(l.QueueBodies, 1024)
 	l.Payload = cmp.Or(l.Payload, 10<<20)
 	l.GracefulTimeout = cmp.Or(l.GracefulTimeout, gracefulTimeout)

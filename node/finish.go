@@ -129,7 +129,7 @@ func (n *Node) statements(f *inbox.Finished) [][]byte {
 func (n *Node) sealResultFile(ctx context.Context, d *outbox.Draft, f *inbox.Finished, suite byte) (*[32]byte, error) {
 	if key := f.Outcome.GetBodyKey(); len(key) > 0 { // as its owner sealed it
 		name := leasedBlob(f.ID, key)
-		if has, err := n.storage.blobs.Has(name); err != nil || !has {
+		if has, err := n.storage.Blobs.Has(name); err != nil || !has {
 			return nil, errors.Join(errors.New("the body of the result is missing"), err)
 		}
 		d.Record.BodyBlob = name
@@ -145,7 +145,7 @@ func (n *Node) sealResultFile(ctx context.Context, d *outbox.Draft, f *inbox.Fin
 	}
 	defer file.Close()
 	key, name := newContentKey(), outcomeBlob(f.ID)
-	size, sum, err := n.sealInto(ctx, n.storage.blobs.Essential(), name, key, suite, proto.WhatResult, file)
+	size, sum, err := n.sealInto(ctx, n.storage.Blobs.Essential(), name, key, suite, proto.WhatResult, file)
 	if errors.Is(err, blob.ErrFull) || errors.Is(err, blob.ErrTooLarge) {
 		err = fmt.Errorf("%w: %w", inbox.ErrNoRoom, err)
 	}
@@ -175,7 +175,7 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Verified, outcome *
 	}
 	if len(outcome.GetBody()) > proto.MaxInlineRecord {
 		in.Blob = resultBlob(in.ID)
-		if err := n.storage.blobs.Essential().Put(in.Blob, outcome.GetBody()); err != nil {
+		if err := n.storage.Blobs.Essential().Put(in.Blob, outcome.GetBody()); err != nil {
 			return in, &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)}
 		}
 	}
@@ -187,11 +187,11 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Verified, outcome *
 func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened identity.Verified) error {
 	in.Blob = resultBlob(in.ID)
 	arrived := arrivingBlob(in.ID)
-	if has, err := n.storage.blobs.Has(in.Blob); err == nil && has {
+	if has, err := n.storage.Blobs.Has(in.Blob); err == nil && has {
 		n.removeSealed(arrived)
 		return nil
 	}
-	if has, err := n.storage.blobs.Has(arrived); err != nil || !has {
+	if has, err := n.storage.Blobs.Has(arrived); err != nil || !has {
 		return &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("the result's body is not here yet")}
 	}
 	err := n.unseal(ctx, in, arrived, opened)
@@ -223,7 +223,7 @@ func (n *Node) result(rec *proto.Record) (resultBody, error) {
 	if rec.GetResultBlob() == "" {
 		return resultBody{Reader: bytes.NewReader(rec.GetResult())}, nil
 	}
-	b, err := n.storage.blobs.Open(rec.GetResultBlob())
+	b, err := n.storage.Blobs.Open(rec.GetResultBlob())
 	if err != nil {
 		return resultBody{}, fmt.Errorf("result: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -39,7 +40,7 @@ func (l *testNode) forger(name string, roles ...string) *transporttest.Forger {
 // rootIn returns the root key of the mesh that the node in dir founded.
 func rootIn(t testing.TB, dir string) *identity.Root {
 	t.Helper()
-	root, err := identity.LoadRoot(filepath.Join(dir, identityDir))
+	root, err := identity.LoadRoot(filepath.Join(dir, datadir.Identity))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -62,7 +63,7 @@ func TestNodeFolderIsPrivate(t *testing.T) {
 			t.Fatal(err)
 		}
 		most := os.FileMode(0)
-		if e.Name() == runDir {
+		if e.Name() == datadir.Run {
 			most = 0o011
 		}
 		if runtime.GOOS != "windows" && info.Mode().Perm()&0o077&^most != 0 {

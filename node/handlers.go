@@ -79,7 +79,7 @@ func (n *Node) audit(ctx context.Context, action, what string) error {
 }
 
 func (n *Node) auditAs(ctx context.Context, actor, action, what string) error {
-	_, err := n.storage.journal.Append(ctx, audit.Entry{Boot: n.outbox.Boot(), Actor: actor, Action: action, Detail: map[string]string{"subject": what}})
+	_, err := n.storage.Audit.Append(ctx, audit.Entry{Boot: n.outbox.Boot(), Actor: actor, Action: action, Detail: map[string]string{"subject": what}})
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", action, err)
 	}

@@ -67,7 +67,7 @@ func (n *Node) receiveBody(ctx context.Context, from proto.PeerID, o *proto.Offe
 		}
 		leaf := identity.EnvelopeLeaf(o.GetEnvelope().GetHeader(), o.GetEnvelope().GetBody(), proto.WhatResult)
 		// A result is accepted even when there is no space for new work (I13).
-		sink, reply, err := n.openBodyIn(ctx, n.storage.blobs.Essential(), code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
+		sink, reply, err := n.openBodyIn(ctx, n.storage.Blobs.Essential(), code, detail, arrivingBlob(opened.Header.ID), &opened.Header, leaf)
 		if reply != nil {
 			reply.State = rec.GetState()
 		}
@@ -105,7 +105,7 @@ func (n *Node) wantsResult(from proto.PeerID, h *proto.Header) (proto.Code, stri
 // openBody prepares to receive a body if code says that only the body is missing. If
 // the body is here already, the offset of the reply is its whole size.
 func (n *Node) openBody(ctx context.Context, code proto.Code, detail, name string, h *proto.Header, leaf [32]byte) (*incomingBody, *proto.OfferReply, error) {
-	return n.openBodyIn(ctx, n.storage.blobs, code, detail, name, h, leaf)
+	return n.openBodyIn(ctx, n.storage.Blobs, code, detail, name, h, leaf)
 }
 
 // openBodyIn is openBody for the folder dir: results have one that max_blobs does not
@@ -121,11 +121,11 @@ func (n *Node) openBodyIn(ctx context.Context, dir *blob.Dir, code proto.Code, d
 	if code != proto.CodeNeedBody {
 		return nil, &proto.OfferReply{Code: code, Detail: detail}, nil
 	}
-	if has, err := n.storage.blobs.Has(name); err == nil && has {
+	if has, err := n.storage.Blobs.Has(name); err == nil && has {
 		return nil, &proto.OfferReply{Offset: size}, nil
 	}
 	full := &proto.OfferReply{Code: proto.CodeFull, Detail: "no space for the body"}
-	if dir == n.storage.blobs && n.storage.store.Full() {
+	if dir == n.storage.Blobs && n.storage.Store.Full() {
 		return nil, full, nil
 	}
 	a, err := n.resumeBody(ctx, dir.Of(string(h.Origin[:])), name, int64(size), progress{notAfter: h.NotAfter, leaf: leaf, origin: h.Origin})
@@ -205,7 +205,7 @@ func decodeProgress(b []byte) (p progress, ok bool) {
 
 // readProgress reads the record of a body that is being received.
 func (n *Node) readProgress(name string) (progress, bool) {
-	v, err := n.storage.store.Get(store.Chunks, []byte(name))
+	v, err := n.storage.Store.Get(store.Chunks, []byte(name))
 	if err != nil {
 		return progress{}, false
 	}
@@ -226,19 +226,19 @@ func (in *incomingBody) durable() int64 {
 func (n *Node) dropOldProgress(ctx context.Context) (awaited func(name string) bool, err error) {
 	keep, old := map[string]bool{}, new(store.Batch)
 	late := n.cfg.Clock.Now().Add(-proto.Skew).UnixMilli()
-	for pair, err := range n.storage.store.All(store.Chunks, nil, nil) {
+	for pair, err := range n.storage.Store.All(store.Chunks, nil, nil) {
 		if err != nil {
 			return nil, fmt.Errorf("read the progress of bodies: %w", err)
 		}
 		if p, ok := decodeProgress(pair.Val); ok && (p.notAfter > late || n.cfg.Clock.Doubted()) && !n.bodyTransfer.abandoned(string(pair.Key)) {
 			keep[string(pair.Key)] = true
-			n.storage.blobs.SetOwner(string(pair.Key), string(p.origin[:]))
+			n.storage.Blobs.SetOwner(string(pair.Key), string(p.origin[:]))
 		} else {
 			old.Delete(store.Chunks, pair.Key)
 		}
 	}
 	if old.Len() > 0 {
-		err = n.storage.store.Apply(ctx, old)
+		err = n.storage.Store.Apply(ctx, old)
 	}
 	return func(name string) bool { return keep[name] }, err
 }
@@ -270,7 +270,7 @@ func (in *incomingBody) Sync() (int64, error) {
 	note.offset = in.w.Offset()
 	var b store.Batch
 	b.Put(store.Chunks, []byte(in.name), note.encode())
-	if err := in.node.storage.store.Apply(context.WithoutCancel(in.ctx), &b); err != nil {
+	if err := in.node.storage.Store.Apply(context.WithoutCancel(in.ctx), &b); err != nil {
 		return 0, fmt.Errorf("record the progress of a body: %w", err)
 	}
 	return in.w.Offset(), nil
@@ -299,7 +299,7 @@ func (in *incomingBody) end(whole bool) error {
 func (n *Node) dropProgress(ctx context.Context, name string) error {
 	var b store.Batch
 	b.Delete(store.Chunks, []byte(name))
-	return n.storage.store.Apply(context.WithoutCancel(ctx), &b)
+	return n.storage.Store.Apply(context.WithoutCancel(ctx), &b)
 }
 
 // inboxBodies lets the inbox read the bodies of its tasks.
@@ -307,27 +307,27 @@ type inboxBodies struct{ node *Node }
 
 // Has reports whether the whole body is here.
 func (b inboxBodies) Has(name string) bool {
-	has, err := b.node.storage.blobs.Has(name)
+	has, err := b.node.storage.Blobs.Has(name)
 	return err == nil && has
 }
 
 // Open reads the plain body.
 func (b inboxBodies) Open(name string, key [32]byte, suite byte) (io.ReadCloser, error) {
-	return openSealed(b.node.storage.blobs, name, key, suite, proto.WhatTask)
+	return openSealed(b.node.storage.Blobs, name, key, suite, proto.WhatTask)
 }
 
 // inboxFiles stores what the inbox has that is too large for a record.
 type inboxFiles struct{ node *Node }
 
 // Put makes the file durable.
-func (f inboxFiles) Put(name string, p []byte) error { return f.node.storage.blobs.Put(name, p) }
+func (f inboxFiles) Put(name string, p []byte) error { return f.node.storage.Blobs.Put(name, p) }
 
 // Get returns the file.
-func (f inboxFiles) Get(name string) ([]byte, error) { return readBlob(f.node.storage.blobs, name) }
+func (f inboxFiles) Get(name string) ([]byte, error) { return readBlob(f.node.storage.Blobs, name) }
 
 // Delete removes the file; a missing file is not an error.
 func (f inboxFiles) Delete(name string) error {
-	err := f.node.storage.blobs.Delete(name)
+	err := f.node.storage.Blobs.Delete(name)
 	if errors.Is(err, blob.ErrNotFound) {
 		return nil
 	}

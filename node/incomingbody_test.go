@@ -22,7 +22,7 @@ func TestPartialBodySurvivesRestart(t *testing.T) {
 		{"in-late", time.Now().Add(-2 * proto.Skew).UnixMilli(), false},
 	}
 	for _, tt := range tests {
-		w, err := a.resumeBody(t.Context(), a.storage.blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
+		w, err := a.resumeBody(t.Context(), a.storage.Blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +39,7 @@ func TestPartialBodySurvivesRestart(t *testing.T) {
 	a.halt()
 	a = start(t, a.cfg)
 	for _, tt := range tests {
-		w, err := a.resumeBody(t.Context(), a.storage.blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
+		w, err := a.resumeBody(t.Context(), a.storage.Blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -50,7 +50,7 @@ func TestPartialBodySurvivesRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	other, err := a.resumeBody(t.Context(), a.storage.blobs, "in-awaited", 100, progress{leaf: [32]byte{2}})
+	other, err := a.resumeBody(t.Context(), a.storage.Blobs, "in-awaited", 100, progress{leaf: [32]byte{2}})
 	if err != nil || other.w.Offset() != 0 {
 		t.Errorf("the part of another body was taken: %d, %v", other.w.Offset(), err)
 	}

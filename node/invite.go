@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -62,7 +63,7 @@ func (n *Node) Invite(ctx context.Context, o wire.InviteOptions) (wire.Invitatio
 	}
 	var batch store.Batch
 	batch.PutUntil(store.Meta, ticketKey(t.ID[:]), b, t.Expires)
-	if err := n.storage.store.Apply(ctx, &batch); err != nil {
+	if err := n.storage.Store.Apply(ctx, &batch); err != nil {
 		return wire.Invitation{}, fmt.Errorf("invite: %w", err)
 	}
 	roles := o.Roles
@@ -84,7 +85,7 @@ func (n *Node) Invite(ctx context.Context, o wire.InviteOptions) (wire.Invitatio
 // issue signs a certificate with the root key if it is here, otherwise as an admin.
 func (n *Node) issue(m identity.Member) (*proto.Signed, error) {
 	now := n.cfg.Clock.Now()
-	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); err == nil && root.Mesh().ID == n.mesh.ID {
+	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)); err == nil && root.Mesh().ID == n.mesh.ID {
 		cert, err := root.IssueMember(m, now)
 		return cert, invalid(err)
 	}
@@ -152,7 +153,7 @@ func (n *Node) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReques
 // valid.
 func (n *Node) ticket(from proto.PeerID, r *proto.JoinRequest) (key, raw []byte, t issuedTicket, ok bool) {
 	key = ticketKey(r.GetTicketId())
-	raw, err := n.storage.store.Get(store.Meta, key)
+	raw, err := n.storage.Store.Get(store.Meta, key)
 	if err != nil || json.Unmarshal(raw, &t) != nil {
 		return nil, nil, issuedTicket{}, false
 	}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -100,7 +101,7 @@ func trackNewFiles(dir string) (undo func()) {
 		before[e.Name()] = true
 	}
 	missing := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !missing || before[identityDir] || before[storeDir] {
+	if err != nil && !missing || before[datadir.Identity] || before[datadir.Store] {
 		return func() {}
 	}
 	return func() {
@@ -131,7 +132,7 @@ type joiner struct {
 }
 
 func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
-	st, err := openStorage(j.cfg, nil, nil)
+	st, err := datadir.Open(j.cfg.Storage())
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
@@ -147,7 +148,7 @@ func (j *joiner) join(ctx context.Context, m membership) (Joined, error) {
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: the inviter answered for another mesh: %w", err)
 	}
-	return j.enroll(ctx, st.store, m, mesh, reply)
+	return j.enroll(ctx, st.Store, m, mesh, reply)
 }
 
 // enroll stores the answer of a mesh.

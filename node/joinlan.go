@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"time"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
@@ -46,7 +47,7 @@ func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
 	if m.Name, err = chooseName(o.Name); err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
-	st, err := openStorage(cfg, nil, nil)
+	st, err := datadir.Open(cfg.Storage())
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
@@ -57,7 +58,7 @@ func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
 		return Joined{}, fmt.Errorf("join: %w", err)
 	}
 	j := joiner{cfg: cfg, keys: keys}
-	return j.enroll(ctx, st.store, m, mesh, reply)
+	return j.enroll(ctx, st.Store, m, mesh, reply)
 }
 
 // A lanJoiner asks the members that it finds on the LAN.

@@ -185,7 +185,7 @@ func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error
 	env := &proto.Envelope{Header: st.Envelope.Header, Body: st.Envelope.Body}
 	d = &outbox.Draft{Record: &proto.Record{BodyBlob: rec.GetBodyBlob()}}
 	if d.Record.BodyBlob != "" && !h.Streamed() {
-		if env.Body, err = readBlob(n.storage.blobs, d.Record.BodyBlob); err != nil {
+		if env.Body, err = readBlob(n.storage.Blobs, d.Record.BodyBlob); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -212,7 +212,7 @@ func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error
 	d.Record.BodyBlob = fmt.Sprintf("%s-%x", bodyBlob(h.ID), name)
 	n.bodyGC.draft(d.Record.BodyBlob, true)
 	done = func() { n.bodyGC.draft(d.Record.BodyBlob, false) }
-	if err = n.storage.blobs.Put(d.Record.BodyBlob, d.Envelope.Body); err != nil {
+	if err = n.storage.Blobs.Put(d.Record.BodyBlob, d.Envelope.Body); err != nil {
 		done()
 		return nil, nil, err
 	}

@@ -88,7 +88,7 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 				t.Errorf("reason %q, %d bytes are stored", got.Reason, got.ResultSize)
 			}
 			for _, blob := range []string{resultBlob(task), arrivingBlob(task)} {
-				if has, _ := a.storage.blobs.Has(blob); has {
+				if has, _ := a.storage.Blobs.Has(blob); has {
 					t.Errorf("%s is stored", blob)
 				}
 			}

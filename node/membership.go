@@ -12,11 +12,15 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
+
+// membershipFile is in the folder of the keys.
+const membershipFile = "membership.json"
 
 // Errors for a folder that cannot run a node yet.
 var (
@@ -77,7 +81,7 @@ func Init(o InitOptions) (Identity, error) {
 		return Identity{}, fmt.Errorf("init: %w", err)
 	}
 	if o.NewMesh && len(m.Root) == 0 {
-		if err := m.foundMesh(filepath.Join(o.Dir, identityDir), keys, o.Clock.Now()); err != nil {
+		if err := m.foundMesh(filepath.Join(o.Dir, datadir.Identity), keys, o.Clock.Now()); err != nil {
 			return Identity{}, fmt.Errorf("init: %w", err)
 		}
 	}
@@ -114,9 +118,9 @@ func ensureKeys(dir string, clk clock.Clock) (keys *identity.Keys, created bool,
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, false, err
 	}
-	keys, err = identity.LoadKeys(filepath.Join(dir, identityDir))
+	keys, err = identity.LoadKeys(filepath.Join(dir, datadir.Identity))
 	if errors.Is(err, os.ErrNotExist) {
-		keys, err = identity.CreateKeys(filepath.Join(dir, identityDir), clk.Now())
+		keys, err = identity.CreateKeys(filepath.Join(dir, datadir.Identity), clk.Now())
 		return keys, true, err
 	}
 	return keys, false, err
@@ -124,7 +128,7 @@ func ensureKeys(dir string, clk clock.Clock) (keys *identity.Keys, created bool,
 
 // loadIdentity loads the keys, the mesh and the certificate of the node in dir.
 func loadIdentity(dir string, now time.Time) (*identity.Keys, identity.Mesh, identity.Member, error) {
-	keys, err := identity.LoadKeys(filepath.Join(dir, identityDir))
+	keys, err := identity.LoadKeys(filepath.Join(dir, datadir.Identity))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("%w: %s is empty: run balefire-node init --new-mesh, or join with a ticket", ErrNotInitialized, dir)
 	}
@@ -171,7 +175,7 @@ func (m membership) reissue(dir string, mesh identity.Mesh, self identity.Member
 	if !over && !(m.AfterGrace && errors.Is(why, identity.ErrNotYet)) {
 		return false, nil
 	}
-	root, err := identity.LoadRoot(filepath.Join(dir, identityDir))
+	root, err := identity.LoadRoot(filepath.Join(dir, datadir.Identity))
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return false, nil
@@ -201,7 +205,7 @@ func (m membership) mesh() (identity.Mesh, error) {
 
 func readMembership(dir string) (membership, error) {
 	var m membership
-	path := filepath.Join(dir, identityDir, membershipFile)
+	path := filepath.Join(dir, datadir.Identity, membershipFile)
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return m, err
@@ -217,7 +221,7 @@ func (m membership) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	return disk.WriteFile(filepath.Join(dir, identityDir, membershipFile), append(b, '\n'), 0o600)
+	return disk.WriteFile(filepath.Join(dir, datadir.Identity, membershipFile), append(b, '\n'), 0o600)
 }
 
 // chooseName returns want, or a valid node name derived from the host name.

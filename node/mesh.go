@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -292,7 +293,7 @@ func (n *Node) Revoke(ctx context.Context, ref, reason string) error {
 	}
 	what, now := identity.Revocation{Peer: p.Peer}, n.cfg.Clock.Now()
 	var s *proto.Signed
-	if root, rerr := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); rerr == nil && root.Mesh().ID == n.mesh.ID {
+	if root, rerr := identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)); rerr == nil && root.Mesh().ID == n.mesh.ID {
 		s, err = root.Revoke(what, now)
 	} else if p.Member.HasRole(identity.RoleAdmin) {
 		return fmt.Errorf("%w: %s is an admin, and only the mesh's root key can revoke an admin: run this on the node that created the mesh", wire.ErrDenied, ref)

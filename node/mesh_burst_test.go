@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
@@ -84,7 +85,7 @@ func TestBurstIsRepairedBySync(t *testing.T) {
 		defer w.close()
 		w.await(time.Minute, "the first view", func() bool { return w.allAlive() && w.allConnected() })
 		founder, away := w.nodes[0], w.nodes[4]
-		root, err := identity.LoadRoot(filepath.Join(founder.dir, identityDir))
+		root, err := identity.LoadRoot(filepath.Join(founder.dir, datadir.Identity))
 		if err != nil {
 			t.Fatal(err)
 		}

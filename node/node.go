@@ -14,9 +14,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
@@ -27,7 +29,7 @@ import (
 type Node struct {
 	cfg     Config
 	log     *slog.Logger
-	storage *storage
+	storage *datadir.Dir
 
 	keys *identity.Keys
 	mesh identity.Mesh
@@ -80,7 +82,7 @@ type handlers struct {
 // New opens the node in cfg.Dir: its keys, its store and every subsystem with its stored
 // state. It starts nothing: see [Node.Run]. A node that is not run must be closed.
 func New(cfg Config) (_ *Node, err error) {
-	TuneRuntime(cfg.Limits.MemoryLimit)
+	memory.TuneRuntime(cfg.Limits.MemoryLimit)
 	cfg = cfg.withDefaults()
 	guard := clock.NewGuard(cfg.Clock)
 	cfg.Clock = guard.Clock()
@@ -96,7 +98,9 @@ func New(cfg Config) (_ *Node, err error) {
 	n.bodyTransfer, n.adminConnected = newBodyTransfer(n), make(chan struct{}, 1)
 	n.machine, n.joinRequests, n.lookups = new(machineLoad), newJoinRequests(), newLookups(n)
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
-	if n.storage, err = openStorage(cfg, n.registry, n.reportFull); err != nil {
+	storage := cfg.Storage()
+	storage.Registerer, storage.OnFull = n.registry, n.reportFull
+	if n.storage, err = datadir.Open(storage); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
 	n.handlers.outputs = newOutputLimiter(n.diskSpace())
@@ -112,7 +116,7 @@ func New(cfg Config) (_ *Node, err error) {
 
 // openSubsystems opens the subsystems in the order of their dependencies.
 func (n *Node) openSubsystems() (err error) {
-	s := n.storage.store
+	s := n.storage.Store
 	if n.book, err = transport.OpenBook(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock); err != nil {
 		return err
 	}
@@ -195,8 +199,8 @@ func (n *Node) Run(ctx context.Context) error {
 			return nil
 		case <-failed.Done():
 			return nil
-		case <-n.storage.store.Failed():
-			return n.storage.store.Err()
+		case <-n.storage.Store.Failed():
+			return n.storage.Store.Err()
 		}
 	})
 	err := g.Wait()

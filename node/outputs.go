@@ -36,7 +36,7 @@ func (n *Node) diskSpace() func() (free, reserve int64, ok bool) {
 			return 0, 0, false
 		}
 		free, _, err := disk()
-		_, reserve = n.storage.store.Space()
+		_, reserve = n.storage.Store.Space()
 		return free, reserve, err == nil
 	}
 }

@@ -132,7 +132,7 @@ func (c *cluster) waitNoBodies(origin, results int) {
 			if s.place == origin {
 				want = results
 			}
-			if u := s.node.storage.blobs.Usage(); u.Blobs != want || u.Parts != 0 {
+			if u := s.node.storage.Blobs.Usage(); u.Blobs != want || u.Parts != 0 {
 				return false
 			}
 		}
@@ -187,7 +187,7 @@ func TestQueueCarriesLargeBodies(t *testing.T) {
 			}
 		}
 		c.await(time.Minute, "unneeded bodies are still stored", func() bool {
-			a, b, o := c.nodes[0].node.storage.blobs.Usage(), c.nodes[1].node.storage.blobs.Usage(), c.nodes[2].node.storage.blobs.Usage()
+			a, b, o := c.nodes[0].node.storage.Blobs.Usage(), c.nodes[1].node.storage.Blobs.Usage(), c.nodes[2].node.storage.Blobs.Usage()
 			return a.Blobs == 3 && b.Blobs == 3 && o.Blobs == 0 && a.Parts+b.Parts+o.Parts == 0
 		})
 	})
@@ -465,7 +465,7 @@ func TestQueueCorruptResult(t *testing.T) {
 			t.Errorf("the task is %s (%s) with a result of %d bytes: %v", task.State, task.Reason, task.ResultSize, err)
 		}
 		for _, s := range c.nodes[1:] {
-			c.await(time.Minute, "the owner still stores a result that nobody accepts", func() bool { return s.node.storage.blobs.Usage().Bytes == 0 })
+			c.await(time.Minute, "the owner still stores a result that nobody accepts", func() bool { return s.node.storage.Blobs.Usage().Bytes == 0 })
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
@@ -22,7 +23,7 @@ func (d ownershipDeeds) Sign(o ownership.Deed) (*proto.Signed, error) {
 	if !o.Admin {
 		return n.keys.SignDeed(n.mesh, x)
 	}
-	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, identityDir)); err == nil && root.Mesh().ID == n.mesh.ID {
+	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)); err == nil && root.Mesh().ID == n.mesh.ID {
 		return root.SignDeed(x)
 	}
 	self := n.book.Self().Member

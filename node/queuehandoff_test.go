@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
@@ -269,7 +270,7 @@ func (c *cluster) handOffAndWait(from, to int, ids []string) {
 // expires.
 func (c *cluster) renewCertificate(t *testing.T, s *simNode) {
 	t.Helper()
-	root, err := identity.LoadRoot(c.nodes[0].dir + "/" + identityDir)
+	root, err := identity.LoadRoot(c.nodes[0].dir + "/" + datadir.Identity)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func newQueues(n *Node) *queues {
 // open opens the ownership subsystem. It starts nothing.
 func (q *queues) open() (err error) {
 	n := q.node
-	q.driver, err = ownership.Open(n.storage.store, ownership.Parts{Network: ownershipSender{n}, Custody: ownershipCustody{n}, Runner: ownershipRunner{n}, Prober: ownershipRunner{n}, Sealer: ownershipSealer{n}, Mover: ownershipMover{n}, Bodies: n.bodyTransfer}, ownership.Settings{
+	q.driver, err = ownership.Open(n.storage.Store, ownership.Parts{Network: ownershipSender{n}, Custody: ownershipCustody{n}, Runner: ownershipRunner{n}, Prober: ownershipRunner{n}, Sealer: ownershipSealer{n}, Mover: ownershipMover{n}, Bodies: n.bodyTransfer}, ownership.Settings{
 		Config: ownership.Config{Random: fillRandom, Deeds: ownershipDeeds{n}, StallAfter: n.cfg.Limits.StallAfter},
 		Self:   n.keys.Peer(), Boot: n.outbox.Boot(), BootID: n.outbox.BootID(),
 		Events: q.log.events, Orphan: q.log.orphans, Queue: q.announce, OnMisbehavior: n.net.Offend, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,

@@ -34,7 +34,7 @@ func (n *Node) netConfig() (transport.Config, error) {
 		DiscoveryConfig: transport.DiscoveryConfig{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.strangerSeen},
 	}
 	r := gossipHandler{n}
-	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.store}, Hops: n.hops}
+	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store}, Hops: n.hops}
 	if n.cfg.Simulated.Transport != nil {
 		n.cfg.Simulated.Transport(&c)
 	}

@@ -55,7 +55,7 @@ func (n *Node) announceHandlers() {
 
 // announceRoom notifies the refused peers once there is room again.
 func (n *Node) announceRoom() {
-	if !n.storage.store.Full() && n.inbox.HasRoom() {
+	if !n.storage.Store.Full() && n.inbox.HasRoom() {
 		n.sendReady(&proto.Ready{Room: true}, n.bodyGC.refused.takeAll())
 	}
 }

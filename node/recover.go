@@ -41,7 +41,7 @@ func (n *Node) closeRuns(ctx context.Context) error {
 	for _, e := range open {
 		e.Action, e.Exit, e.Detail = "command.crash", nil, map[string]string{"kind": e.Detail["kind"], "boot": fmt.Sprint(e.Boot)}
 		e.Boot = n.outbox.Boot()
-		if _, err := n.storage.journal.Append(ctx, e); err != nil {
+		if _, err := n.storage.Audit.Append(ctx, e); err != nil {
 			return fmt.Errorf("write the audit: %w", err)
 		}
 	}

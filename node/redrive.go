@@ -76,7 +76,7 @@ func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (*repeated, fu
 	}
 	_, _, streamed := h.Stream()
 	if rec.GetBodyBlob() != "" && !streamed {
-		if st.Envelope.Body, err = readBlob(n.storage.blobs, rec.GetBodyBlob()); err != nil {
+		if st.Envelope.Body, err = readBlob(n.storage.Blobs, rec.GetBodyBlob()); err != nil {
 			return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
 		}
 	}
@@ -104,7 +104,7 @@ func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (*repeated, fu
 	if !streamed {
 		return r, func() {}, nil
 	}
-	body, err := openSealed(n.storage.blobs, rec.GetBodyBlob(), [32]byte(st.GetKey()), h.Suite, proto.WhatTask)
+	body, err := openSealed(n.storage.Blobs, rec.GetBodyBlob(), [32]byte(st.GetKey()), h.Suite, proto.WhatTask)
 	if err != nil {
 		return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -35,7 +36,7 @@ func TestRedriveLeavesTheKeyWithItsRequest(t *testing.T) {
 // members to this mesh.
 func TestRootOfAnotherMeshAdmitsNobody(t *testing.T) {
 	_, b := pair(t, nil)
-	if _, err := identity.CreateRoot(filepath.Join(b.cfg.Dir, identityDir)); err != nil {
+	if _, err := identity.CreateRoot(filepath.Join(b.cfg.Dir, datadir.Identity)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := b.Invite(t.Context(), wire.InviteOptions{}); !errors.Is(err, wire.ErrDenied) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -108,7 +109,7 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 		w.Cut(1, 0)
 		a.start()
 		gone := submit()
-		if files, err := filepath.Glob(filepath.Join(b.dir, identityDir, "kem", "*.key")); err != nil || len(files) > 10 {
+		if files, err := filepath.Glob(filepath.Join(b.dir, datadir.Identity, "kem", "*.key")); err != nil || len(files) > 10 {
 			t.Errorf("%d keys are stored, %v", len(files), err)
 		}
 		time.Sleep(time.Minute)
@@ -120,11 +121,11 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 // shorten gives the stopped node a certificate of the root that expires after d.
 func shorten(t *testing.T, root, s *simNode, now time.Time, d time.Duration) {
 	t.Helper()
-	r, err := identity.LoadRoot(filepath.Join(root.dir, identityDir))
+	r, err := identity.LoadRoot(filepath.Join(root.dir, datadir.Identity))
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := identity.LoadKeys(filepath.Join(s.dir, identityDir))
+	keys, err := identity.LoadKeys(filepath.Join(s.dir, datadir.Identity))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +184,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 
 func mustKeys(t *testing.T, s *simNode) *identity.Keys {
 	t.Helper()
-	k, err := identity.LoadKeys(filepath.Join(s.dir, identityDir))
+	k, err := identity.LoadKeys(filepath.Join(s.dir, datadir.Identity))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +231,7 @@ func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
 	if _, _, self, err := loadIdentity(dir, now.Add(801*day)); err != nil || self.NotBefore.Before(now.Add(800*day)) {
 		t.Errorf("from the file: valid from %s, %v", self.NotBefore, err)
 	}
-	if err := os.Remove(filepath.Join(dir, identityDir, "root.key")); err != nil {
+	if err := os.Remove(filepath.Join(dir, datadir.Identity, "root.key")); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, _, err := loadIdentity(dir, now.Add(1800*day)); !errors.Is(err, identity.ErrExpired) {
@@ -244,7 +245,7 @@ func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
 func TestRenewalIsRefused(t *testing.T) {
 	a, b := pair(t, nil)
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) && b.net.Connected(a.keys.Peer()) }, func() string { return "not connected" })
-	root, err := identity.LoadRoot(filepath.Join(a.cfg.Dir, identityDir))
+	root, err := identity.LoadRoot(filepath.Join(a.cfg.Dir, datadir.Identity))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
@@ -93,7 +95,7 @@ func (rt *restoreTest) restore(t *testing.T, which int, cfg Config) {
 	if err != nil || r.Records == 0 {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	if _, err := os.Stat(filepath.Join(r.Aside, engineFile)); err != nil {
+	if _, err := os.Stat(filepath.Join(r.Aside, "ENGINE")); err != nil {
 		t.Errorf("the old store was not moved aside: %v", err)
 	}
 }
@@ -161,13 +163,13 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 		restored     []int // 0: the home, 1: the receiver
 		settled      func(p *restoreTest, a, b *testNode) bool
 	}{
-		{"the receiver", EngineNuts, []int{1}, func(p *restoreTest, a, b *testNode) bool {
+		{"the receiver", datadir.EngineNuts, []int{1}, func(p *restoreTest, a, b *testNode) bool {
 			return idle(b) && stateOf(t, a, p.accepted[0]) == "SUCCESS" && stateOf(t, a, p.waiting) == "SUCCESS"
 		}},
-		{"the home", EnginePebble, []int{0}, func(p *restoreTest, a, b *testNode) bool {
+		{"the home", datadir.EnginePebble, []int{0}, func(p *restoreTest, a, b *testNode) bool {
 			return idle(b) && stateOf(t, a, p.waiting) != "PENDING"
 		}},
-		{"both", EngineNuts, []int{0, 1}, func(p *restoreTest, a, b *testNode) bool {
+		{"both", datadir.EngineNuts, []int{0, 1}, func(p *restoreTest, a, b *testNode) bool {
 			for _, id := range append(p.accepted, p.waiting) {
 				if stateOf(t, a, id) != "DEAD_LETTER" {
 					return false
@@ -191,10 +193,10 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 // An interrupted restore leaves either the old store or the complete new one at the next
 // start; the boot number also exceeds that of the audit, in case the clock was set back.
 func TestInterruptedRestore(t *testing.T) {
-	p := newRestoreTest(t, EngineNuts)
+	p := newRestoreTest(t, datadir.EngineNuts)
 	dir := p.b.cfg.Dir
-	for _, name := range []string{restorePart, restoreDone} { // before the old store is moved
-		if err := copyTree(filepath.Join(dir, name, EngineNuts), p.snaps[1]); err != nil {
+	for _, name := range []string{"store.part", "store.restored"} { // before the old store is moved
+		if err := os.CopyFS(filepath.Join(dir, name, datadir.EngineNuts), os.DirFS(p.snaps[1])); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -204,7 +206,7 @@ func TestInterruptedRestore(t *testing.T) {
 	}
 	n.halt()
 	p.restore(t, 1, p.b.cfg)
-	if err := os.Rename(filepath.Join(dir, storeDir), filepath.Join(dir, restoreDone)); err != nil { // after it was moved
+	if err := os.Rename(filepath.Join(dir, datadir.Store), filepath.Join(dir, "store.restored")); err != nil { // after it was moved
 		t.Fatal(err)
 	}
 	n = start(t, p.b.cfg)
@@ -222,10 +224,10 @@ func TestInterruptedRestore(t *testing.T) {
 
 // A folder without a snapshot, or with a damaged one, changes nothing.
 func TestRestoreRefusesBadSnapshots(t *testing.T) {
-	p := newRestoreTest(t, EngineNuts)
+	p := newRestoreTest(t, datadir.EngineNuts)
 	cfg := p.b.cfg
 	torn := filepath.Join(t.TempDir(), "torn")
-	if err := copyTree(torn, p.snaps[1]); err != nil {
+	if err := os.CopyFS(torn, os.DirFS(p.snaps[1])); err != nil {
 		t.Fatal(err)
 	}
 	files, err := filepath.Glob(filepath.Join(torn, "*", "0.dat"))
@@ -266,7 +268,7 @@ func TestRestoredOwnerReportsUnknownStarts(t *testing.T) {
 	key := append([]byte("o"), claim.Task...)
 	var b store.Batch
 	b.Put(store.Leases, key, val)
-	if err := a.storage.store.Apply(t.Context(), &b); err != nil {
+	if err := a.storage.Store.Apply(t.Context(), &b); err != nil {
 		t.Fatal(err)
 	}
 	snap := filepath.Join(t.TempDir(), "snap")
@@ -274,21 +276,16 @@ func TestRestoredOwnerReportsUnknownStarts(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.halt()
-	r, err := RestoreStore(a.cfg, snap, "")
+	if _, err := RestoreStore(a.cfg, snap, ""); err != nil {
+		t.Fatal(err)
+	}
+	d, err := datadir.Open(a.cfg.Storage())
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := openEngineIn(filepath.Join(a.cfg.Dir, storeDir), r.Engine, a.cfg.withDefaults())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := store.Open(e, storeConfig(a.cfg.withDefaults(), nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	defer d.Close()
 	m := new(proto.OwnerLease)
-	if val, err = s.Get(store.Leases, key); err == nil {
+	if val, err = d.Store.Get(store.Leases, key); err == nil {
 		err = proto.Decode(val, m)
 	}
 	if err != nil || m.Cause != proto.CauseUnknown {
@@ -321,5 +318,39 @@ func TestRestoredHomeStartsNothingTwice(t *testing.T) {
 	}
 	if s := stateOf(t, n, often); s == "DEAD_LETTER" {
 		t.Error("a task that may run again is a dead letter too")
+	}
+}
+
+// A node is restored from a sealed snapshot; without its key, or with a folder and a
+// key, the error suggests what to do, the store is unchanged and no decrypted copy is
+// left.
+func TestRestoreOfASealedSnapshot(t *testing.T) {
+	a := startAlone(t)
+	public, private, err := datadir.NewSnapshotKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "copy.age")
+	if err := a.Snapshot(t.Context(), file, "age1nonsense"); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), "store key") {
+		t.Errorf("with an invalid key: %v", err)
+	}
+	if err := a.Snapshot(t.Context(), file, public); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	a.halt()
+	if _, err := RestoreStore(a.cfg, file, ""); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), "--key-file") {
+		t.Errorf("without the key: %v", err)
+	}
+	if _, err := RestoreStore(a.cfg, filepath.Dir(file), private); !errors.Is(err, wire.ErrInvalid) {
+		t.Errorf("a folder with a key: %v", err)
+	}
+	if r, err := RestoreStore(a.cfg, file, private); err != nil || r.Records == 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, err := os.Stat(filepath.Join(a.cfg.Dir, "snapshot.part")); !os.IsNotExist(err) {
+		t.Errorf("a decrypted copy is left: %v", err)
 	}
 }

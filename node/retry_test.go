@@ -20,7 +20,7 @@ func TestUnstorableResultIsOfferedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := a.storage.blobs.Create(resultBlob(tid)) // whatever blocks it
+	w, err := a.storage.Blobs.Create(resultBlob(tid)) // whatever blocks it
 	if err != nil {
 		t.Fatal(err)
 	}

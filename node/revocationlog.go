@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -31,7 +32,7 @@ type revocationLog struct {
 }
 
 func newRevocationLog(dir string) *revocationLog {
-	return &revocationLog{path: filepath.Join(dir, identityDir, revocationFile)}
+	return &revocationLog{path: filepath.Join(dir, datadir.Identity, revocationFile)}
 }
 
 // read returns the revocations in the log, and whether the log can be appended to.

@@ -6,13 +6,15 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/balefire/balefire/datadir"
 )
 
 // A member that was revoked after a snapshot stays revoked when the snapshot is
 // restored, even if no other node can report the revocation, and also if the log of
 // revocations was truncated or lost while the store is intact.
 func TestRevocationSurvivesARestore(t *testing.T) {
-	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = EnginePebble, []string{freeAddr(t)} })
+	a, b := pair(t, func(_ string, c *Config) { c.Store.Engine, c.Net.Listen = datadir.EnginePebble, []string{freeAddr(t)} })
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
 	snap := filepath.Join(t.TempDir(), "snap")
 	if err := a.Snapshot(t.Context(), snap, ""); err != nil {
@@ -38,7 +40,7 @@ func TestRevocationSurvivesARestore(t *testing.T) {
 		}
 	}
 	refused("after the restore")
-	log := filepath.Join(a.cfg.Dir, identityDir, revocationFile)
+	log := filepath.Join(a.cfg.Dir, datadir.Identity, revocationFile)
 	whole, err := os.ReadFile(log)
 	if err != nil || len(whole) == 0 {
 		t.Fatalf("%d bytes, %v", len(whole), err)

@@ -74,7 +74,7 @@ func (id scheduleID) key() []byte { return []byte(scheduleKeys + id.queue + "/" 
 
 // open loads the schedules from disk.
 func (s *schedules) open() error {
-	for p, err := range s.node.storage.store.All(store.Meta, []byte(scheduleKeys), []byte(scheduleKeys+"\xff")) {
+	for p, err := range s.node.storage.Store.All(store.Meta, []byte(scheduleKeys), []byte(scheduleKeys+"\xff")) {
 		if err != nil {
 			return fmt.Errorf("read the schedules: %w", err)
 		}
@@ -97,7 +97,7 @@ func (s *schedules) put(ctx context.Context, m *proto.Schedule) error {
 	id := scheduleID{m.Queue, m.Name}
 	var b store.Batch
 	b.Put(store.Meta, id.key(), val)
-	if err := s.node.storage.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+	if err := s.node.storage.Store.Apply(context.WithoutCancel(ctx), &b); err != nil {
 		return fmt.Errorf("write schedule %s of queue %s: %w", m.Name, m.Queue, err)
 	}
 	s.all[id] = m
@@ -247,7 +247,7 @@ func (s *schedules) forget(ctx context.Context, id scheduleID, m *proto.Schedule
 	}
 	var b store.Batch
 	b.Delete(store.Meta, id.key())
-	if err := s.node.storage.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
+	if err := s.node.storage.Store.Apply(context.WithoutCancel(ctx), &b); err != nil {
 		return err
 	}
 	delete(s.all, id)

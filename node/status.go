@@ -280,21 +280,21 @@ func plural(n int, one, many string) string {
 
 // StoreStats returns the current statistics of the store.
 func (n *Node) StoreStats() wire.StoreStats {
-	st, c := n.storage.store.Stats(), n.storage.store.Counters()
+	st, c := n.storage.Store.Stats(), n.storage.Store.Counters()
 	s := wire.StoreStats{
 		Engine: st.Engine, Schema: store.Schema, DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
-		BlobBytes: n.storage.blobs.Usage().Bytes, Full: n.storage.store.Full(), Commits: c.Groups,
+		BlobBytes: n.storage.Blobs.Usage().Bytes, Full: n.storage.Store.Full(), Commits: c.Groups,
 	}
-	s.FreeBytes, s.Reserve = n.storage.store.Space()
-	s.Refuses = refusal(n.storage.store.Refuses())
-	if err := n.storage.store.Err(); err != nil {
+	s.FreeBytes, s.Reserve = n.storage.Store.Space()
+	s.Refuses = refusal(n.storage.Store.Refuses())
+	if err := n.storage.Store.Err(); err != nil {
 		s.Failed = err.Error()
 	}
 	return s
 }
 
 // Compact returns the space of deleted records to the disk now.
-func (n *Node) Compact(ctx context.Context) error { return n.storage.store.Compact(ctx) }
+func (n *Node) Compact(ctx context.Context) error { return n.storage.Store.Compact(ctx) }
 
 // Snapshot writes a consistent copy of the store to dir, which must not exist. With
 // toKey, a public key of [NewSnapshotKey], it writes one file that only the private key
@@ -304,12 +304,12 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 		return fmt.Errorf("%w: %s already exists: name a folder that does not", wire.ErrRefused, dir)
 	}
 	if toKey != "" {
-		if err := n.sealedSnapshot(ctx, dir, toKey); err != nil {
+		if err := n.storage.SealedSnapshot(ctx, dir, toKey); err != nil {
 			return err
 		}
 		return n.audit(ctx, "store.snapshot", dir+" for "+toKey)
 	}
-	err := n.storage.store.Snapshot(dir)
+	err := n.storage.Store.Snapshot(dir)
 	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent exists and belongs to the node's user", wire.ErrRefused, filepath.Dir(dir), e)
 	}
@@ -322,7 +322,7 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 // Healthy returns the reason why this node should be restarted, or nil if it is running
 // and its latest commit succeeded.
 func (n *Node) Healthy() error {
-	if err := n.storage.store.Err(); err != nil {
+	if err := n.storage.Store.Err(); err != nil {
 		return err
 	}
 	if !n.running.Load() {
@@ -336,8 +336,8 @@ func (n *Node) Ready() error {
 	switch {
 	case n.draining.Load():
 		return wire.ErrDraining
-	case n.storage.store.Full():
-		return fmt.Errorf("%w: %w", wire.ErrFull, n.storage.store.Refuses())
+	case n.storage.Store.Full():
+		return fmt.Errorf("%w: %w", wire.ErrFull, n.storage.Store.Refuses())
 	}
 	return n.Healthy()
 }

@@ -40,7 +40,7 @@ const archiveFile = "dead-letters.jsonl"
 
 // archived writes to the audit that dead letters were archived by policy.
 func (n *Node) archived(count int) {
-	_, err := n.storage.journal.Append(context.Background(), audit.Entry{
+	_, err := n.storage.Audit.Append(context.Background(), audit.Entry{
 		Boot: n.outbox.Boot(), Actor: actorSystem, Action: "dead_letters.archive",
 		Detail: map[string]string{"count": fmt.Sprint(count), "file": archiveFile},
 	})

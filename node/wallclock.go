@@ -24,7 +24,7 @@ var clockKey = []byte("clock")
 // resumeClock gives the guard the stamp of the previous run, before anything is
 // timestamped.
 func (n *Node) resumeClock() error {
-	stamp, err := n.storage.store.Get(store.Meta, clockKey)
+	stamp, err := n.storage.Store.Get(store.Meta, clockKey)
 	if errors.Is(err, store.ErrNotFound) {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (n *Node) keepClock(ctx context.Context) error {
 func (n *Node) stampClock() {
 	var b store.Batch
 	b.Put(store.Meta, clockKey, n.guard.Stamp())
-	if err := n.storage.store.Apply(context.Background(), &b); err != nil && n.storage.store.Err() == nil {
+	if err := n.storage.Store.Apply(context.Background(), &b); err != nil && n.storage.Store.Err() == nil {
 		n.log.Debug("could not write the clock stamp", "err", err)
 	}
 }

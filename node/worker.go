@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/agent"
 	"github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -100,7 +101,7 @@ func (w worker) audit(ctx context.Context, action string, r *handler.Run, res *h
 	if res != nil {
 		e.Exit, e.Detail["outcome"] = &res.Code, res.Outcome.String()
 	}
-	_, err := w.node.storage.journal.Append(ctx, e)
+	_, err := w.node.storage.Audit.Append(ctx, e)
 	return err
 }
 
@@ -126,7 +127,7 @@ func (n *Node) runFolder(r *handler.Run, others bool) (string, error) {
 
 // runsFolder creates the folder that holds the folders of runs.
 func (n *Node) runsFolder(others bool) (string, error) {
-	dir := filepath.Join(n.cfg.Dir, runDir)
+	dir := filepath.Join(n.cfg.Dir, datadir.Run)
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil && others {
 		err = os.Chmod(dir, 0o711)
@@ -168,7 +169,7 @@ func (w worker) keep(r *handler.Run, out *runOutput, res *handler.Result) *handl
 
 // keepOutput moves the file of res to where the end of the task takes it from.
 func (n *Node) keepOutput(r *handler.Run, out *runOutput, res *handler.Result) (err error) {
-	path := filepath.Join(n.cfg.Dir, runDir, r.ID.String()+".out")
+	path := filepath.Join(n.cfg.Dir, datadir.Run, r.ID.String()+".out")
 	if err := os.Rename(res.File, path); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func TestWriteBudgetOfATask(t *testing.T) {
 		task, err := a.Task(t.Context(), first)
 		return err == nil && task.State == "RUNNING" // reported once it has lasted a second
 	}, func() string { return "the first is not running" })
-	before := [2]store.Counters{a.storage.store.Counters(), b.storage.store.Counters()}
+	before := [2]store.Counters{a.storage.Store.Counters(), b.storage.Store.Counters()}
 	rs := make([]wire.Request, tasks)
 	for i := range rs {
 		rs[i] = wire.Request{Target: "b", Kind: "held", Body: make([]byte, 1024)}
@@ -36,12 +36,12 @@ func TestWriteBudgetOfATask(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	submitted := a.storage.store.Counters()
+	submitted := a.storage.Store.Counters()
 	if got := submitted.Ops - before[0].Ops; got < tasks || got > 2*tasks+10 {
 		t.Errorf("submit of %d tasks: %d operations", tasks, got)
 	}
 	accepted(t, a, tasks)
-	home, target := a.storage.store.Counters(), b.storage.store.Counters()
+	home, target := a.storage.Store.Counters(), b.storage.Store.Counters()
 	const slack = 10 // marks, links, the address book
 	if got := home.Ops - before[0].Ops; got > 2*tasks+slack {
 		t.Errorf("home: %d operations for %d tasks, want 2 each", got, tasks)

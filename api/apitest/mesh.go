@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/wire"
 )
@@ -71,7 +72,7 @@ func (n *Node) Status(context.Context) wire.Status {
 
 // StoreStats returns the statistics of a store.
 func (n *Node) StoreStats() wire.StoreStats {
-	return wire.StoreStats{Engine: node.EngineNuts, Schema: 1, Keys: 9}
+	return wire.StoreStats{Engine: datadir.EngineNuts, Schema: 1, Keys: 9}
 }
 
 // Compact compacts nothing.

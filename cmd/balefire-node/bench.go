@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -70,7 +71,7 @@ more.`,
 		},
 	}
 	fs := c.Flags()
-	fs.StringVar(&f.engine, "engine", node.EngineNuts, "nutsdb or pebble")
+	fs.StringVar(&f.engine, "engine", datadir.EngineNuts, "nutsdb or pebble")
 	fs.IntVar(&f.size, "size", 1024, "body size")
 	fs.IntVar(&f.inflight, "in-flight", 256, "tasks in flight at the same time")
 	f.span = 5 * time.Second

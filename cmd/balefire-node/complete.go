@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -263,7 +263,7 @@ func (w *app) completeFlags(c *cobra.Command) {
 		"output": formats, "color": {"auto", "always", "never"}, "class": {"critical", "high", "normal", "low"}, "state": lower(proto.TaskStateNames()),
 		"role": {wire.RoleHome, wire.RoleOwner}, "roles": meshRoles, "on-crash": {"retry", "probe", "park"}, "profile": {"read-only", "dev-write", "dangerous"},
 		"on-overflow": {"fail", "cut"}, "on-dead": {"skip", "block"}, "dedupe": {"content"}, "log-level": {"debug", "info", "warn", "error"}, "sort": sortNames(),
-		"engine": {node.EngineNuts, node.EnginePebble},
+		"engine": {datadir.EngineNuts, datadir.EnginePebble},
 	} {
 		w.completeFlag(c, flag, func(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 			return afterComma(values, begun), cobra.ShellCompDirectiveNoFileComp

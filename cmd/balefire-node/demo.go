@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -54,7 +54,7 @@ type demo struct {
 func (w *app) demo(ctx context.Context, path string) (err error) {
 	d := &demo{w: w, start: w.clock.Mono()}
 	sha := wire.HandlerSpec{Kind: "hash", Type: wire.TypeSHA256, Allow: []string{"peer:alpha"}}
-	if d.pair, err = newPair(ctx, node.EngineNuts, w.quietLogger(), sha); err != nil {
+	if d.pair, err = newPair(ctx, datadir.EngineNuts, w.quietLogger(), sha); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
 	defer func() { err = errors.Join(err, d.pair.close()) }()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/wire"
@@ -64,7 +65,7 @@ func storeCheck(w *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := node.CheckStore(p.Dir)
+			r, err := datadir.Check(p.Dir)
 			if err != nil {
 				return explainOpenError(err, p.Dir)
 			}
@@ -85,7 +86,7 @@ func (w *app) nodeFolder() (config.Paths, error) {
 	return p, err
 }
 
-func reportView(r node.StoreReport) view {
+func reportView(r datadir.Report) view {
 	return view{value: r, human: func(p *printer) {
 		state := "clean"
 		if !r.Clean {
@@ -135,7 +136,7 @@ is written to a new FILE: do not keep it on the node's disk. The public key is
 printed: pass it to store snapshot --to-key.`,
 		Example: "  balefire-node store key /media/stick/balefire-snapshots.key", Args: exactly(1, "a file that does not exist"),
 		RunE: func(_ *cobra.Command, args []string) error {
-			public, private, err := node.NewSnapshotKey()
+			public, private, err := datadir.NewSnapshotKey()
 			if err != nil {
 				return err
 			}
@@ -186,7 +187,7 @@ func storeSalvage(w *app) *cobra.Command {
 				return err
 			}
 			stop := w.showWaiting("reading the damaged store")
-			r, err := node.SalvageStore(p.Dir, args[0])
+			r, err := datadir.Salvage(p.Dir, args[0])
 			stop()
 			if err != nil {
 				return explainOpenError(err, p.Dir)
@@ -261,7 +262,7 @@ store.engine in the configuration to the new engine before the next start.`,
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if to == "" {
-				return usage("--to is missing: it must be %s or %s", node.EngineNuts, node.EnginePebble)
+				return usage("--to is missing: it must be %s or %s", datadir.EngineNuts, datadir.EnginePebble)
 			}
 			l, p, err := w.config()
 			if err != nil {
@@ -273,7 +274,7 @@ store.engine in the configuration to the new engine before the next start.`,
 			cfg := l.Node(p.Dir)
 			cfg.Logger, cfg.Clock = slog.New(slog.DiscardHandler), w.clock
 			stop := w.showWaiting("converting the store")
-			r, err := node.MigrateStore(cfg, to)
+			r, err := datadir.Migrate(cfg.Storage(), to)
 			stop()
 			if err != nil {
 				return explainOpenError(err, p.Dir)

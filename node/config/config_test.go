@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -51,7 +51,7 @@ func TestDefaultsWithoutAFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := l.Node("/data")
-	if c.Dir != "/data" || c.Store.Engine != node.EngineNuts || c.Limits.Payload != 10<<20 || c.Limits.IdempotencyTTL != 7*24*time.Hour {
+	if c.Dir != "/data" || c.Store.Engine != datadir.EngineNuts || c.Limits.Payload != 10<<20 || c.Limits.IdempotencyTTL != 7*24*time.Hour {
 		t.Errorf("defaults = %+v", c)
 	}
 	if len(c.Net.Listen) != 4 {

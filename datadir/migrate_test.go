@@ -1,11 +1,13 @@
-package node
+package datadir
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path/filepath"
+	"runtime/debug"
 	"testing"
 	"time"
 
@@ -42,7 +44,7 @@ func TestStoreMigratesBothWays(t *testing.T) {
 	move := func(to string) error {
 		t.Helper()
 		clk.Advance(time.Second)
-		r, err := MigrateStore(cfg, to)
+		r, err := Migrate(cfg, to)
 		if err != nil {
 			return err
 		}
@@ -52,7 +54,7 @@ func TestStoreMigratesBothWays(t *testing.T) {
 		if from, err := filepath.Glob(filepath.Join(r.Aside, r.From)); err != nil || len(from) != 1 {
 			t.Errorf("the old store is not in %s: %v", r.Aside, err)
 		}
-		cfg.Store.Engine = to
+		cfg.Engine = to
 		e, err := openEngine(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -62,10 +64,12 @@ func TestStoreMigratesBothWays(t *testing.T) {
 		}
 		return e.Close()
 	}
-	resetRuntime(t)
-	cfg.Limits.MemoryLimit = 64 << 10
+	limit := debug.SetMemoryLimit(math.MaxInt64)
+	t.Cleanup(func() { debug.SetMemoryLimit(limit) })
+	t.Setenv("GOMEMLIMIT", "")
+	cfg.Memory = 64 << 10
 	if _, err := openEngine(cfg); !errors.Is(err, store.ErrNeedsMemory) {
-		t.Errorf("with %d bytes of memory it opens: %v", cfg.Limits.MemoryLimit, err)
+		t.Errorf("with %d bytes of memory it opens: %v", cfg.Memory, err)
 	}
 	t.Setenv("GOMEMLIMIT", "off") // the test itself needs more than 64 KiB, so without a runtime limit
 	if err := move(EnginePebble); err != nil {
@@ -94,30 +98,4 @@ func dumpEngine(t *testing.T, e store.Engine) map[string]string {
 		t.Fatal(err)
 	}
 	return all
-}
-
-// TestLimitsFollowTheMemoryLimit: the default limits are proportional to the memory
-// limit; explicit settings stay.
-func TestLimitsFollowTheMemoryLimit(t *testing.T) {
-	for _, tt := range []struct {
-		memory  int64
-		engine  string
-		pending int
-		bytes   int64
-		keys    int
-	}{
-		{384 << 20, EngineNuts, 100_000, 256 << 20, 200_000},
-		{384 << 20, EnginePebble, 100_000, 256 << 20, 1_000_000},
-		{96 << 20, EngineNuts, 25_000, 64 << 20, 50_000},
-		{-1, EngineNuts, 100_000, 256 << 20, 200_000},
-		{1 << 50, EngineNuts, 10_000_000, 1 << 50 / 3 * 2, 10_000_000},
-	} {
-		l := Limits{}.withDefaults(tt.memory, tt.engine)
-		if l.MaxPending != tt.pending || l.MaxInbox != tt.pending || l.MaxPendingBytes != tt.bytes || l.MaxInboxBytes != tt.bytes || l.MaxKeys != tt.keys {
-			t.Errorf("with %d bytes on %s: %+v", tt.memory, tt.engine, l)
-		}
-	}
-	if l := (Limits{MaxPending: 7, MaxKeys: 8}).withDefaults(96<<20, EngineNuts); l.MaxPending != 7 || l.MaxKeys != 8 {
-		t.Errorf("explicit settings were changed: %+v", l)
-	}
 }

@@ -1,4 +1,4 @@
-package node
+package datadir
 
 import (
 	"bytes"
@@ -96,39 +96,5 @@ func TestSealedSnapshotNeedsItsKey(t *testing.T) {
 		if err := unsealTree(filepath.Join(t.TempDir(), "in"), bytes.NewReader(sealed), key); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("key %.10q: %v", key, err)
 		}
-	}
-}
-
-// A node is restored from a sealed snapshot; without its key, or with a folder and a
-// key, the error suggests what to do, the store is unchanged and no decrypted copy is
-// left.
-func TestRestoreOfASealedSnapshot(t *testing.T) {
-	a := startAlone(t)
-	public, private, err := NewSnapshotKey()
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "copy.age")
-	if err := a.Snapshot(t.Context(), file, "age1nonsense"); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), "store key") {
-		t.Errorf("with an invalid key: %v", err)
-	}
-	if err := a.Snapshot(t.Context(), file, public); err != nil {
-		t.Fatal(err)
-	}
-	if info, err := os.Stat(file); err != nil || info.Mode().Perm()&0o077 != 0 {
-		t.Errorf("%v, %v", info.Mode(), err)
-	}
-	a.halt()
-	if _, err := RestoreStore(a.cfg, file, ""); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), "--key-file") {
-		t.Errorf("without the key: %v", err)
-	}
-	if _, err := RestoreStore(a.cfg, filepath.Dir(file), private); !errors.Is(err, wire.ErrInvalid) {
-		t.Errorf("a folder with a key: %v", err)
-	}
-	if r, err := RestoreStore(a.cfg, file, private); err != nil || r.Records == 0 {
-		t.Errorf("%+v, %v", r, err)
-	}
-	if _, err := os.Stat(filepath.Join(a.cfg.Dir, snapshotPart)); !os.IsNotExist(err) {
-		t.Errorf("a decrypted copy is left: %v", err)
 	}
 }

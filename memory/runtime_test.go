@@ -1,4 +1,4 @@
-package node
+package memory
 
 import (
 	"math"
@@ -29,13 +29,13 @@ func TestTuneRuntime(t *testing.T) {
 		limit  int64
 		procs  int
 	}{
-		{"by default", func(*testing.T) {}, 0, available(), raised},
+		{"by default", func(*testing.T) {}, 0, defaultLimit(), raised},
 		{"with a limit", func(*testing.T) {}, 64 << 20, 64 << 20, raised},
 		{"without a limit", func(*testing.T) {}, -1, math.MaxInt64, raised},
 		{"a limit by a call wins", func(*testing.T) { debug.SetMemoryLimit(1 << 30) }, 0, 1 << 30, raised},
 		{"GOMEMLIMIT=off wins", func(t *testing.T) { t.Setenv("GOMEMLIMIT", "off") }, 0, math.MaxInt64, raised},
-		{"GOMAXPROCS wins", func(t *testing.T) { t.Setenv("GOMAXPROCS", "2") }, 0, available(), cores},
-		{"more Ps stay", func(*testing.T) { runtime.GOMAXPROCS(cores + 5) }, 0, available(), cores + 5},
+		{"GOMAXPROCS wins", func(t *testing.T) { t.Setenv("GOMAXPROCS", "2") }, 0, defaultLimit(), cores},
+		{"more Ps stay", func(*testing.T) { runtime.GOMAXPROCS(cores + 5) }, 0, defaultLimit(), cores + 5},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			resetRuntime(t)

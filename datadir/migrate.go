@@ -1,4 +1,4 @@
-package node
+package datadir
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/store/pebble"
@@ -20,12 +21,12 @@ type MigrateReport struct {
 	Aside   string `json:"aside" doc:"path that the store of the old engine was moved to"`
 }
 
-// MigrateStore copies the store of the stopped node in cfg.Dir to the engine named by to
+// Migrate copies the store of the stopped node in cfg.Dir to the engine named by to
 // and puts the copy in its place; the old store is moved aside. A NutsDB store is read
 // from its log, so that memory use does not grow with the size of the store. A crash in
 // between leaves either the old store or the complete new one.
-func MigrateStore(cfg Config, to string) (_ MigrateReport, err error) {
-	TuneRuntime(cfg.Limits.MemoryLimit)
+func Migrate(cfg Config, to string) (_ MigrateReport, err error) {
+	memory.TuneRuntime(cfg.Memory)
 	cfg = cfg.withDefaults()
 	lock, err := store.LockDir(cfg.Dir)
 	if err != nil {
@@ -63,14 +64,14 @@ func MigrateStore(cfg Config, to string) (_ MigrateReport, err error) {
 // copyEngine copies every record of the node's store to a new engine in the folder of
 // the copy, and returns the number of records.
 func copyEngine(cfg Config, from, to string) (records int, err error) {
-	src := filepath.Join(cfg.Dir, storeDir, from)
+	src := filepath.Join(cfg.Dir, Store, from)
 	dst, err := openEngineIn(filepath.Join(cfg.Dir, restorePart), to, cfg)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, dst.Close()) }()
 	if from == EngineNuts {
-		err = nuts.Export(src, logProgress(cfg.Logger, cfg), dst.Commit)
+		err = nuts.Export(src, logProgress(cfg), dst.Commit)
 	} else {
 		err = copyPebble(cfg, src, dst)
 	}
@@ -87,7 +88,7 @@ func copyPebble(cfg Config, dir string, dst store.Engine) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, src.Close()) }()
-	needed, limit := int64(0), max(memoryLimit(cfg.Limits.MemoryLimit), 0)
+	needed, limit := int64(0), max(memory.RuntimeLimit(cfg.Memory), 0)
 	return eachPage(src, func(b store.Bucket, page []store.Pair) error {
 		ops := make([]store.Op, len(page))
 		for i, p := range page {

@@ -1,4 +1,4 @@
-package node
+package datadir
 
 import (
 	"archive/tar"
@@ -34,19 +34,19 @@ func NewSnapshotKey() (public, private string, err error) {
 	return id.Recipient().String(), id.String(), nil
 }
 
-// sealedSnapshot writes a copy of the store to file, which only the private key of toKey
+// SealedSnapshot writes a copy of the store to file, which only the private key of toKey
 // can open.
-func (n *Node) sealedSnapshot(ctx context.Context, file, toKey string) (err error) {
+func (d *Dir) SealedSnapshot(ctx context.Context, file, toKey string) (err error) {
 	to, err := age.ParseX25519Recipient(toKey)
 	if err != nil {
 		return fmt.Errorf("%w: to_key %.80q is not a public key: a public key begins with age1; create one with balefire-node store key: %w", wire.ErrInvalid, toKey, err)
 	}
-	part := filepath.Join(n.cfg.Dir, snapshotPart)
+	part := filepath.Join(d.path, snapshotPart)
 	if err := os.RemoveAll(part); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(part)) }()
-	if err := n.storage.store.Snapshot(part); err != nil {
+	if err := d.Store.Snapshot(part); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

@@ -1,4 +1,4 @@
-package node
+package datadir
 
 import (
 	"fmt"
@@ -9,9 +9,9 @@ import (
 	"github.com/balefire/balefire/store/pebble"
 )
 
-// nutsReport turns the engine's report into a StoreReport.
-func nutsReport(r nuts.Report) StoreReport {
-	out := StoreReport{Engine: EngineNuts, Records: r.Entries, Clean: r.Clean()}
+// nutsReport turns the engine's report into a Report.
+func nutsReport(r nuts.Report) Report {
+	out := Report{Engine: EngineNuts, Records: r.Entries, Clean: r.Clean()}
 	note := func(format string, a ...any) { out.Notes = append(out.Notes, fmt.Sprintf(format, a...)) }
 	note("%s: %d files, %d bytes, %d transactions", r.Generation, r.Segments, r.Bytes, r.Transactions)
 	if r.TornBytes > 0 {
@@ -30,13 +30,13 @@ func nutsReport(r nuts.Report) StoreReport {
 }
 
 // checkPebble reads every record; Pebble verifies its checksums on the way.
-func checkPebble(dir string) (StoreReport, error) {
-	db, err := pebble.Open(filepath.Join(dir, storeDir, EnginePebble), pebble.Config{})
+func checkPebble(dir string) (Report, error) {
+	db, err := pebble.Open(filepath.Join(dir, Store, EnginePebble), pebble.Config{})
 	if err != nil {
-		return StoreReport{}, err
+		return Report{}, err
 	}
 	defer db.Close()
-	out := StoreReport{Engine: EnginePebble, Clean: true}
+	out := Report{Engine: EnginePebble, Clean: true}
 	for _, b := range store.Buckets() {
 		var start []byte
 		for {

@@ -1,0 +1,197 @@
+package datadir
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/memory"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/blob"
+	"github.com/balefire/balefire/store/nuts"
+	"github.com/balefire/balefire/store/pebble"
+	"github.com/balefire/balefire/wire"
+)
+
+// A Dir is the locked folder of a node with its stores. Commands that work on a stopped
+// node open it too.
+type Dir struct {
+	Store *store.Store
+	Blobs *blob.Dir
+	Audit *audit.Journal
+
+	path string
+	lock *store.DirLock
+}
+
+// Open opens the folder cfg.Dir and completes a restore that was interrupted. A second
+// process is refused.
+func Open(cfg Config) (_ *Dir, err error) {
+	cfg = cfg.withDefaults()
+	d := &Dir{path: cfg.Dir}
+	defer func() {
+		if err != nil {
+			d.Close()
+		}
+	}()
+	if d.lock, err = store.LockDir(cfg.Dir); err != nil {
+		return nil, err
+	}
+	if err = finishRestore(cfg.Dir); err != nil {
+		return nil, err
+	}
+	engine := cfg.Simulated
+	if engine == nil {
+		if engine, err = openEngine(cfg); err != nil {
+			return nil, err
+		}
+	}
+	if d.Store, err = store.Open(engine, storeConfig(cfg)); err != nil {
+		return nil, errors.Join(err, engine.Close())
+	}
+	blobs := blob.Config{MaxBlob: cfg.MaxBlob, MaxTotal: cfg.MaxBlobs, Clock: cfg.Clock, Space: store.DiskSpace(cfg.Dir)}
+	if d.Blobs, err = blob.Open(filepath.Join(cfg.Dir, Blob), blobs); err != nil {
+		return nil, err
+	}
+	d.Audit, err = audit.Open(filepath.Join(cfg.Dir, audit.DirName), audit.Config{Clock: cfg.Clock})
+	return d, err
+}
+
+func storeConfig(cfg Config) store.Config {
+	c := store.Config{Clock: cfg.Clock, Registerer: cfg.Registerer, Reserve: cfg.Reserve, OnRefusal: cfg.OnFull}
+	if cfg.Simulated == nil {
+		c.Space, c.Memory = store.DiskSpace(cfg.Dir), store.HeapInUse()
+	}
+	return c
+}
+
+// Close closes everything in reverse order.
+func (d *Dir) Close() error {
+	var errs []error
+	if d.Audit != nil {
+		errs = append(errs, d.Audit.Close())
+	}
+	if d.Store != nil {
+		errs = append(errs, d.Store.Close())
+	}
+	if d.Blobs != nil {
+		errs = append(errs, d.Blobs.Close())
+	}
+	if d.lock != nil {
+		errs = append(errs, d.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// openEngine opens the configured engine and refuses a folder written by another engine.
+func openEngine(cfg Config) (store.Engine, error) {
+	dir := filepath.Join(cfg.Dir, Store)
+	name := cfg.Engine
+	if name != EngineNuts && name != EnginePebble {
+		return nil, fmt.Errorf("%w: store engine %.40q: must be %s or %s", wire.ErrInvalid, name, EngineNuts, EnginePebble)
+	}
+	if err := store.MarkEngine(dir, name); err != nil {
+		return nil, err
+	}
+	return openEngineIn(dir, name, cfg)
+}
+
+// openEngineIn opens the named engine in the folder of a store.
+func openEngineIn(dir, name string, cfg Config) (store.Engine, error) {
+	dir = filepath.Join(dir, name)
+	if name == EnginePebble {
+		return pebble.Open(dir, pebbleConfig(cfg))
+	}
+	return nuts.Open(dir, nuts.Config{
+		SegmentSize: cfg.Segment, Logger: cfg.Logger, Clock: cfg.Clock, Progress: logProgress(cfg),
+		MaxMemory: max(memory.RuntimeLimit(cfg.Memory), 0),
+	})
+}
+
+// pebbleConfig gives Pebble its share of the memory limit: less on a small machine, its
+// own defaults from 384 MiB on.
+func pebbleConfig(cfg Config) pebble.Config {
+	c := pebble.Config{Logger: cfg.Logger}
+	if limit := memory.RuntimeLimit(cfg.Memory); limit > 0 {
+		c.CacheSize, c.MemTableSize = max(4<<20, min(limit/12, 32<<20)), max(1<<20, min(limit/48, 8<<20))
+	}
+	return c
+}
+
+// logProgress logs the progress of opening a large store, so that nobody mistakes it for
+// a hang (S50).
+func logProgress(cfg Config) func(done, total int64) {
+	start := cfg.Clock.Mono()
+	return func(done, total int64) {
+		cfg.Opening(fmt.Sprintf("read %d of %d MiB of the store", done>>20, total>>20))
+		if took := cfg.Clock.Mono() - start; took.Seconds() >= 1 {
+			cfg.Logger.Info("opening the store", "read_mib", done>>20, "total_mib", total>>20)
+		}
+	}
+}
+
+// A Report is the result of a check or a salvage.
+type Report struct {
+	Engine  string   `json:"engine"`
+	Records int      `json:"records"`
+	Clean   bool     `json:"clean"`
+	Notes   []string `json:"notes,omitempty"`
+}
+
+// Check reads the whole store of a stopped node without changing anything.
+func Check(dir string) (Report, error) {
+	lock, err := store.LockDir(dir)
+	if err != nil {
+		return Report{}, err
+	}
+	defer lock.Close()
+	name, err := engineOf(dir)
+	if err != nil {
+		return Report{}, err
+	}
+	if name == EnginePebble {
+		return checkPebble(dir)
+	}
+	r, err := nuts.Check(filepath.Join(dir, Store, name))
+	if err != nil {
+		return Report{}, err
+	}
+	return nutsReport(r), nil
+}
+
+// Salvage copies every committed record that is still readable from the store of
+// the stopped node in dir to a new node folder at dst.
+func Salvage(dir, dst string) (Report, error) {
+	lock, err := store.LockDir(dir)
+	if err != nil {
+		return Report{}, err
+	}
+	defer lock.Close()
+	name, err := engineOf(dir)
+	if err != nil {
+		return Report{}, err
+	}
+	if name != EngineNuts {
+		return Report{}, fmt.Errorf("%w: salvage supports %s only; restore a damaged %s store from a snapshot", wire.ErrInvalid, EngineNuts, name)
+	}
+	if err := store.MarkEngine(filepath.Join(dst, Store), name); err != nil {
+		return Report{}, err
+	}
+	r, err := nuts.Salvage(filepath.Join(dir, Store, name), filepath.Join(dst, Store, name))
+	if err != nil {
+		return Report{}, err
+	}
+	return nutsReport(r), nil
+}
+
+// engineOf returns the engine that wrote the store in dir.
+func engineOf(dir string) (string, error) {
+	for _, name := range []string{EngineNuts, EnginePebble} {
+		if _, err := os.Stat(filepath.Join(dir, Store, name)); err == nil {
+			return name, nil
+		}
+	}
+	return "", fmt.Errorf("%w: %s has no store: is it a node's folder?", wire.ErrNotFound, dir)
+}
