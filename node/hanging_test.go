@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/view"
 )
 
 // While a connection hangs, the status that the mesh gives a peer takes precedence,
@@ -61,7 +62,7 @@ func TestDrainedNodeIsReported(t *testing.T) {
 	if _, err := b.Drain(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.Status(t.Context()); !slices.Contains(s.Warnings, drainedText) || !slices.Contains(b.MeshSummary(t.Context()).Risks, drainedText) {
+	if s := b.Status(t.Context()); !slices.Contains(s.Warnings, view.DrainedText) || !slices.Contains(b.MeshSummary(t.Context()).Risks, view.DrainedText) {
 		t.Errorf("its own warnings: %q", s.Warnings)
 	}
 	if m := b.Members(t.Context())[0]; m.Phase != "DRAINING" || m.Eligible {

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -51,18 +50,4 @@ func (n *Node) leaseRisks(ctx context.Context) []wire.LeaseRisk {
 	}
 	slices.SortFunc(out, func(a, b wire.LeaseRisk) int { return strings.Compare(a.Owner, b.Owner) })
 	return out
-}
-
-// riskText describes the risk to a person, and what happens next.
-func riskText(r wire.LeaseRisk) string {
-	text := fmt.Sprintf("%s, which is %s, has %s of queues whose home is here", r.Owner, r.State, plural(r.Tasks, "task", "tasks"))
-	if r.State == gossip.Suspect.String() {
-		text += ": others get them once it is DEAD or their leases are over"
-	} else {
-		text += ": they are being granted to others"
-	}
-	if r.Once > 0 {
-		text += fmt.Sprintf("; %s only once and may end INDETERMINATE", plural(r.Once, "may be started", "may each be started"))
-	}
-	return text + " (balefire-node lease ls --role home; balefire-node mesh recover)"
 }

@@ -3,7 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -278,7 +277,7 @@ func (n *Node) Converge(ctx context.Context) (wire.Convergence, error) {
 			c.Failed = append(c.Failed, name+": its state still differs: the mesh is changing")
 		}
 	}
-	c.Took = seconds(n.cfg.Clock.Mono() - began)
+	c.Took = (n.cfg.Clock.Mono() - began).Seconds()
 	slices.Sort(c.Agree)
 	slices.Sort(c.Failed)
 	return c, nil
@@ -308,5 +307,3 @@ func (n *Node) Revoke(ctx context.Context, ref, reason string) error {
 	}
 	return n.audit(ctx, "peer.revoke", p.Peer.String()+" "+reason)
 }
-
-func shortRoot(root [32]byte) string { return hex.EncodeToString(root[:6]) }

@@ -22,11 +22,13 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/view"
 	"github.com/balefire/balefire/wire"
 )
 
 // A Node is one machine in the mesh. Its methods are safe for concurrent use.
 type Node struct {
+	*view.Views
 	cfg     Config
 	log     *slog.Logger
 	storage *datadir.Dir
@@ -154,7 +156,14 @@ func (n *Node) openSubsystems() (err error) {
 	if n.net, err = transport.New(n.keys, admitter{n.book, n}, n, cfg); err != nil {
 		return err
 	}
-	return n.openGossip()
+	if err = n.openGossip(); err != nil {
+		return err
+	}
+	n.Views = view.New(n.viewParts(), view.Config{
+		Self: n.self, Mesh: n.mesh.ID, Version: n.cfg.Version, Started: n.started, Clock: n.cfg.Clock,
+		DHT: !n.cfg.Net.NoDHT, PortMap: n.cfg.Net.PortMap, Reserve: n.cfg.Net.Relays,
+	})
+	return nil
 }
 
 // Run runs the node. It returns when ctx is done and everything has stopped, or when a

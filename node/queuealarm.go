@@ -122,3 +122,10 @@ func alarmText(a *wire.QueueAlarm, queue string, now time.Time) string {
 	}
 	return text
 }
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}

@@ -272,7 +272,7 @@ func epochText(s proto.Seq) string { return s.String() }
 func (n *Node) ReleaseLease(ctx context.Context, task string) (wire.Lease, error) {
 	id, err := proto.ParseTaskID(task)
 	if err != nil {
-		if id, err = n.findByPrefix(task); err != nil {
+		if id, err = n.FindByPrefix(task); err != nil {
 			return wire.Lease{}, err
 		}
 	}
@@ -506,7 +506,7 @@ func (n *Node) whyQueued(ctx context.Context, b wire.Blocker, id proto.TaskID, r
 	case v.Paused:
 		b.Cause, b.Fix = "the queue is paused", "balefire-node queue resume "+rec.GetQueue()
 	case !v.Active:
-		b.Cause, b.Fix = "this node considers itself isolated: it "+n.pauseReason()+", and grants only to itself", "balefire-node netcheck"
+		b.Cause, b.Fix = "this node considers itself isolated: it "+n.PauseReason()+", and grants only to itself", "balefire-node netcheck"
 	case v.Blocked:
 		b.Cause = "an earlier task with the same ordering key is a dead letter, and on_dead is block"
 		b.Fix = fmt.Sprintf("balefire-node queue unblock %s %s", rec.GetQueue(), rec.GetOrderingKey())
@@ -534,32 +534,4 @@ func lastGrant(grants []*proto.Granting) string {
 		return cmp.Or(grants[n-1].GetEnded(), "no answer")
 	}
 	return "no answer"
-}
-
-// viewTimeout bounds a query to the ownership subsystem for display.
-const viewTimeout = 2 * time.Second
-
-// withGrants adds the lease state to the view of a task of a queue whose home is this
-// node.
-func (n *Node) withGrants(t *wire.Task, id proto.TaskID, r *proto.Record) {
-	if r.GetQueue() == "" && !strings.HasPrefix(r.GetTarget(), proto.QueuePrefix) || r.GetState().Terminal() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), viewTimeout)
-	defer cancel()
-	v, known, err := n.queues.driver.Task(ctx, id)
-	if err != nil || !known {
-		return
-	}
-	running := v.Leased && r.GetState() == proto.Running // reported by its owner
-	t.State, t.Attempts, t.Abandons, t.Epoch = v.State, v.Attempts, v.Abandons, epochText(v.Epoch)
-	if running {
-		t.State = r.GetState().Name()
-	}
-	t.Class, t.Reason = v.Class.Name(), v.Reason
-	for i, g := range v.Grants {
-		name, _ := n.peerNameID(g.GetOwner())
-		e := grantEvent(g, uint32(i+1), name)
-		t.Events = append(t.Events, wire.Event{Time: msTime(e.GetTimeMs()), Node: n.self.Name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause()})
-	}
 }

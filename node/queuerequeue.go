@@ -59,7 +59,7 @@ func (m *pendingMoves) isNew(id proto.TaskID, cause string) bool {
 // durable with the cancellation: the new task is created once the old one is CANCELLED,
 // whether or not the caller waits for that or asks again.
 func (n *Node) MoveTask(ctx context.Context, ref, queue string) (wire.Submitted, error) {
-	id, role, rec, err := n.find(ref)
+	id, role, rec, err := n.Find(ref)
 	if err != nil {
 		return wire.Submitted{}, err
 	}
@@ -76,7 +76,7 @@ func (n *Node) MoveTask(ctx context.Context, ref, queue string) (wire.Submitted,
 	case err != nil:
 		return wire.Submitted{}, err
 	case role == wire.RoleOwner:
-		return wire.Submitted{}, fmt.Errorf("%w: a task can only be moved to another queue by its origin: run this on %s", wire.ErrRefused, n.view(id, role, rec).Peer)
+		return wire.Submitted{}, fmt.Errorf("%w: a task can only be moved to another queue by its origin: run this on %s", wire.ErrRefused, n.View(id, role, rec).Peer)
 	case made:
 		return as, nil
 	case goes != "" && goes != queue:

@@ -16,7 +16,7 @@ func (n *Node) SetClass(ctx context.Context, ref, class string) (wire.Task, erro
 	if err != nil || c == proto.ClassUnspecified {
 		return wire.Task{}, fmt.Errorf("%w: class %.20q: must be critical, high, normal or low", wire.ErrInvalid, class)
 	}
-	id, _, rec, err := n.find(ref)
+	id, _, rec, err := n.Find(ref)
 	if err != nil {
 		return wire.Task{}, err
 	}

@@ -91,18 +91,9 @@ func (c ownershipCustody) End(ctx context.Context, e ownership.End, o *proto.Out
 			a.Error = proto.Clip(out.Reason, 128)
 		}
 		out.Attempts = append(out.Attempts, a)
-		out.Events = append(out.Events, grantEvent(g, uint32(i+1), name))
+		out.Events = append(out.Events, g.Event(uint32(i+1), name))
 	}
 	return c.node.inbox.EndQueued(ctx, e.Task, out, also)
-}
-
-// grantEvent converts a grant to an event in the history of a task.
-func grantEvent(g *proto.Granting, number uint32, owner string) *proto.Event {
-	cause := fmt.Sprintf("granted to %s under %d.%d", owner, g.GetEpochBoot(), g.GetEpochCounter())
-	if g.GetEnded() != "" {
-		cause += "; ended: " + g.GetEnded()
-	}
-	return &proto.Event{TimeMs: g.GetTimeMs(), State: proto.Accepted, Attempt: number, Cause: proto.Clip(cause, 128)}
 }
 
 // ownershipRunner runs in the inbox what is granted to this node.

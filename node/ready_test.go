@@ -26,7 +26,7 @@ func (h gatedHandler) Run(ctx context.Context, _ *handler.Run) *handler.Result {
 }
 
 // stateCounts returns how many tasks of a node are in each state.
-func (s *simNode) stateCounts() map[string]int { return byName(s.node.outbox.Stats().ByState) }
+func (s *simNode) stateCounts() map[string]int { return s.node.Status(context.Background()).Outbox }
 
 func (s *simNode) send(t *testing.T, to *simNode, kind string) {
 	t.Helper()

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"io"
 	"path/filepath"
 	"slices"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/view"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -82,6 +84,30 @@ func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 func (n *Node) inboxParts() inbox.Parts {
 	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues, Deadline: n.outbox.NotAfter}
 }
+
+func (n *Node) viewParts() view.Parts {
+	return view.Parts{
+		Keys: n.keys, Book: n.book, Net: n.net, Gossip: n.gossip, Outbox: n.outbox, Inbox: n.inbox, Leases: n.queues.driver, Store: n.storage.Store, Guard: n.guard,
+		Queues: queueHealth{n},
+		Local: view.Local{
+			Record: n.ownRecord, Addrs: n.reachable, Relays: n.relays, Handlers: n.Handlers, Drained: n.queues.drained.Load, Comparing: n.comparing.Load,
+			BlobBytes: func() int64 { return n.storage.Blobs.Usage().Bytes },
+			Result:    func(r *proto.Record) (io.ReadCloser, error) { return n.result(r) },
+		},
+	}
+}
+
+// queueHealth reports the health of the shared queues.
+type queueHealth struct{ node *Node }
+
+// Alarms returns the alarms of all queues.
+func (q queueHealth) Alarms(ctx context.Context) []*wire.QueueAlarm { return q.node.queueAlarms(ctx) }
+
+// LeaseRisks returns the members that may be lost while they own tasks.
+func (q queueHealth) LeaseRisks(ctx context.Context) []wire.LeaseRisk { return q.node.leaseRisks(ctx) }
+
+// LastJump returns the time of the latest jump of the clocks.
+func (q queueHealth) LastJump() time.Time { return q.node.queues.log.lastJump() }
 
 func (n *Node) inboxConfig() inbox.Config {
 	l := n.cfg.Limits

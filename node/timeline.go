@@ -66,7 +66,7 @@ func (n *Node) resolveTask(ctx context.Context, ref string) (proto.TaskID, error
 	if b, ok := n.whyLeased(ctx, ref); ok {
 		return proto.ParseTaskID(b.Subject)
 	}
-	return n.findByPrefix(ref)
+	return n.FindByPrefix(ref)
 }
 
 // timelineOf converts a node's answer for the API.

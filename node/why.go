@@ -33,7 +33,7 @@ func (n *Node) Why(ctx context.Context, subject string) (wire.Blocker, error) {
 	if !idRE.MatchString(subject) {
 		return wire.Blocker{}, fmt.Errorf("%w: nothing known here has the name %.60q: name a peer, a queue, or a task by its id or the first 6 characters of it", wire.ErrNotFound, subject)
 	}
-	id, role, rec, err := n.find(subject)
+	id, role, rec, err := n.Find(subject)
 	if errors.Is(err, wire.ErrNotFound) {
 		if b, ok := n.whyLeased(ctx, subject); ok {
 			return b, nil
@@ -63,7 +63,7 @@ func (n *Node) Why(ctx context.Context, subject string) (wire.Blocker, error) {
 		return n.whyQueued(ctx, b, id, queued), nil // the home of its queue is here, too
 	}
 	n.whyHome(&b, w, rec.GetTarget())
-	if moving := n.transfers(id); len(moving) > 0 && !w.State.Terminal() && (w.Place == "taken" || w.State != proto.Pending) {
+	if moving := n.Transfers(id); len(moving) > 0 && !w.State.Terminal() && (w.Place == "taken" || w.State != proto.Pending) {
 		b.Cause, b.Fix = moving[0].String(), ""
 	}
 	n.whyHomeless(ctx, &b, w, rec)
@@ -170,7 +170,7 @@ func (n *Node) whyResult(b wire.Blocker, w outbox.Why) wire.Blocker {
 
 // viaRelay names the relay between this node and a connected peer, or returns "".
 func (n *Node) viaRelay(p proto.PeerID) string {
-	if s := n.statuses()[p]; s.Connected && !s.Direct {
+	if s := n.Statuses()[p]; s.Connected && !s.Direct {
 		return " through the relay " + n.peerName(s.Relay)
 	}
 	return ""

@@ -32,9 +32,9 @@ type unreachablePeer struct {
 func (n *Node) unreachable(p transport.Peer) unreachablePeer {
 	a := unreachablePeer{
 		name: p.Label(), self: n.self.Name, revoked: n.book.Revoked(p.Peer), blocked: p.Blocked, addrs: len(p.Addrs), isolated: n.gossip.Isolated(),
-		dial: n.statuses()[p.Peer], now: n.cfg.Clock.Now(),
+		dial: n.Statuses()[p.Peer], now: n.cfg.Clock.Now(),
 	}
-	a.selfRevoked[0], a.selfRevoked[1] = n.selfRevoked()
+	a.selfRevoked[0], a.selfRevoked[1] = n.SelfRevoked()
 	for _, r := range p.Relays {
 		name := n.peerName(r)
 		a.relays = append(a.relays, name)

@@ -37,7 +37,7 @@ func (n *Node) whyQueue(ctx context.Context, name string) (wire.Blocker, error) 
 	case !q.Here:
 		b.Cause, b.Fix = "nothing known here: only its home knows which tasks wait", "on "+q.Home+": balefire-node why queue:"+name
 	case n.gossip.SelfPaused():
-		b.Cause, b.Fix = "this node considers itself isolated: it "+n.pauseReason()+", and grants only to itself", "balefire-node netcheck"
+		b.Cause, b.Fix = "this node considers itself isolated: it "+n.PauseReason()+", and grants only to itself", "balefire-node netcheck"
 	case q.Waiting == 0:
 		b.Cause = "nothing waits"
 	case able == 0:

@@ -149,3 +149,13 @@ func Clip(s string, n int) string {
 
 // Name returns the phase of a lease at its owner as used by people and the API.
 func (p LeasePhase) Name() string { return strings.TrimPrefix(p.String(), "LEASE_PHASE_") }
+
+// Event returns the grant as an event in the history of its task. number counts the
+// grants from 1; owner is the name of the node that got the lease.
+func (g *Granting) Event(number uint32, owner string) *Event {
+	cause := fmt.Sprintf("granted to %s under %d.%d", owner, g.GetEpochBoot(), g.GetEpochCounter())
+	if g.GetEnded() != "" {
+		cause += "; ended: " + g.GetEnded()
+	}
+	return &Event{TimeMs: g.GetTimeMs(), State: Accepted, Attempt: number, Cause: Clip(cause, 128)}
+}

@@ -1,4 +1,4 @@
-package node
+package view
 
 import (
 	"cmp"
@@ -68,13 +68,13 @@ func writeCursor(role string, id proto.TaskID) string {
 
 // readCursor returns what q asks for of the tasks made here, and of those in custody.
 func readCursor(q wire.Query) (home, owner backlog.Span, err error) {
-	if q.Role != "" && !oneOf(q.Role, wire.RoleHome, wire.RoleOwner) {
+	if q.Role != "" && !slices.Contains([]string{wire.RoleHome, wire.RoleOwner}, q.Role) {
 		return home, owner, fmt.Errorf("%w: role %.20q: use home or owner", wire.ErrInvalid, q.Role)
 	}
 	home.Oldest = q.Oldest
 	if q.Cursor != "" {
 		id, err := base64.RawURLEncoding.DecodeString(q.Cursor[1:])
-		if err != nil || len(id) != len(home.From) || !oneOf(q.Cursor[:1], wire.RoleHome[:1], wire.RoleOwner[:1]) {
+		if err != nil || len(id) != len(home.From) || !slices.Contains([]string{wire.RoleHome[:1], wire.RoleOwner[:1]}, q.Cursor[:1]) {
 			return home, owner, fmt.Errorf("%w: the cursor is not from this list", wire.ErrInvalid)
 		}
 		copy(home.From[:], id)

@@ -1,8 +1,9 @@
-package node
+package view
 
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,36 +16,36 @@ import (
 )
 
 // Members lists all known members, this node first, then by name.
-func (n *Node) Members(ctx context.Context) []wire.Member {
-	status := n.statuses()
+func (v *Views) Members(ctx context.Context) []wire.Member {
+	status := v.Statuses()
 	known := map[proto.PeerID]gossip.Member{}
-	for _, m := range n.gossip.Members() {
+	for _, m := range v.Gossip.Members() {
 		known[m.Peer] = m
 	}
-	out := []wire.Member{n.selfMember()}
-	for _, p := range n.book.List() {
-		if _, ok := n.book.Member(p.Peer); ok {
-			out = append(out, n.memberView(p, known[p.Peer], status[p.Peer]))
+	out := []wire.Member{v.selfMember()}
+	for _, p := range v.Book.List() {
+		if _, ok := v.Book.Member(p.Peer); ok {
+			out = append(out, v.memberView(p, known[p.Peer], status[p.Peer]))
 		}
 	}
 	return out
 }
 
-func (n *Node) statuses() map[proto.PeerID]transport.PeerStatus {
+func (v *Views) Statuses() map[proto.PeerID]transport.PeerStatus {
 	all := map[proto.PeerID]transport.PeerStatus{}
-	for _, s := range n.net.Peers() {
+	for _, s := range v.Net.Peers() {
 		all[s.Peer] = s
 	}
 	return all
 }
 
 // Member returns one member by name or id.
-func (n *Node) Member(ctx context.Context, ref string) (wire.Member, error) {
-	p, err := n.findPeer(ref)
+func (v *Views) Member(ctx context.Context, ref string) (wire.Member, error) {
+	p, err := v.FindPeer(ref)
 	if err != nil {
 		return wire.Member{}, err
 	}
-	for _, m := range n.Members(ctx) {
+	for _, m := range v.Members(ctx) {
 		if m.ID == p.Peer.String() {
 			return m, nil
 		}
@@ -52,20 +53,20 @@ func (n *Node) Member(ctx context.Context, ref string) (wire.Member, error) {
 	return wire.Member{}, fmt.Errorf("%w: %s is currently not a member", wire.ErrNotFound, p.Label())
 }
 
-func (n *Node) selfMember() wire.Member {
-	own := n.ownRecord()
+func (v *Views) selfMember() wire.Member {
+	own := v.Local.Record()
 	m := wire.Member{
-		Name: n.self.Name, ID: n.keys.Peer().String(), Self: true, State: gossip.Alive.String(), Eligible: !n.gossip.SelfPaused() && own.State == proto.NodeRunning,
-		Boot: n.outbox.Boot(), Phase: phase(own.State), Started: &own.Started, Priority: own.Priority, Load: loadView(own.Load),
-		Labels: own.Labels, Kinds: own.Kinds, Roles: n.self.Roles, Version: own.Version, Connected: true,
+		Name: v.Self.Name, ID: v.Self.Peer.String(), Self: true, State: gossip.Alive.String(), Eligible: !v.Gossip.SelfPaused() && own.State == proto.NodeRunning,
+		Boot: v.Outbox.Boot(), Phase: phase(own.State), Started: &own.Started, Priority: own.Priority, Load: loadView(own.Load),
+		Labels: own.Labels, Kinds: own.Kinds, Roles: v.Self.Roles, Version: own.Version, Connected: true,
 	}
 	for _, r := range own.Relays {
-		m.Relays = append(m.Relays, n.peerName(r))
+		m.Relays = append(m.Relays, v.Book.NameOf(r))
 	}
 	return m
 }
 
-func (n *Node) memberView(p transport.Peer, g gossip.Member, s transport.PeerStatus) wire.Member {
+func (v *Views) memberView(p transport.Peer, g gossip.Member, s transport.PeerStatus) wire.Member {
 	m := wire.Member{
 		Name: p.Label(), ID: p.Peer.String(), State: g.Status.String(), Eligible: g.Eligible, Accusers: len(g.Accusers),
 		Incarnation: g.Incarnation, Boot: p.Boot, Roles: p.Member.Roles, Connected: s.Connected,
@@ -77,16 +78,16 @@ func (n *Node) memberView(p transport.Peer, g gossip.Member, s transport.PeerSta
 		}
 	}
 	if g.Since > 0 && g.Status != gossip.Unknown {
-		m.Since = new(n.cfg.Clock.Now().Add(-g.Since).UTC())
+		m.Since = new(v.Clock.Now().Add(-g.Since).UTC())
 	}
 	r := g.Record
 	if r == nil {
 		return m
 	}
-	m.Phase, m.Started, m.Priority, m.Load = phase(r.GetState()), new(msTime(r.GetStartedMs())), r.GetPriority(), loadView(r.GetLoad())
+	m.Phase, m.Started, m.Priority, m.Load = phase(r.GetState()), new(proto.Time(r.GetStartedMs())), r.GetPriority(), loadView(r.GetLoad())
 	m.Labels, m.Kinds, m.Version = r.GetLabels(), r.GetKinds(), r.GetVersion()
 	for _, b := range r.GetRelays() {
-		name, _ := n.peerNameID(b)
+		name, _ := v.Book.Identify(b)
 		m.Relays = append(m.Relays, name)
 	}
 	return m
@@ -105,17 +106,17 @@ func loadView(l *proto.Load) *wire.Load {
 }
 
 // MeshSummary summarizes the state of the mesh.
-func (n *Node) MeshSummary(ctx context.Context) wire.MeshSummary {
-	g := n.gossip.Summary()
+func (v *Views) MeshSummary(ctx context.Context) wire.MeshSummary {
+	g := v.Gossip.Summary()
 	s := wire.MeshSummary{
-		Mesh: n.mesh.ID.String(), States: map[string]int{}, Isolated: g.Isolated, Paused: g.SelfPaused, LocalHealth: g.Health,
-		Root: shortRoot(g.Root), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []string{},
+		Mesh: v.Mesh.String(), States: map[string]int{}, Isolated: g.Isolated, Paused: g.SelfPaused, LocalHealth: g.Health,
+		Root: hex.EncodeToString(g.Root[:6]), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []string{},
 	}
-	for _, p := range n.gossip.Accusers() {
-		s.Accusers = append(s.Accusers, cmp.Or(n.peerName(p), p.String()))
+	for _, p := range v.Gossip.Accusers() {
+		s.Accusers = append(s.Accusers, cmp.Or(v.Book.NameOf(p), p.String()))
 	}
 	var dead []string
-	for _, m := range n.Members(ctx) {
+	for _, m := range v.Members(ctx) {
 		s.Members++
 		s.States[m.State]++
 		switch {
@@ -131,16 +132,16 @@ func (n *Node) MeshSummary(ctx context.Context) wire.MeshSummary {
 	}
 	s.Connected = s.Direct + s.Relayed
 	slices.Sort(dead)
-	s.Leases = n.leaseRisks(ctx)
+	s.Leases = v.Queues.LeaseRisks(ctx)
 	for _, l := range s.Leases {
 		s.Risks = append(s.Risks, riskText(l))
 	}
-	s.Risks = append(s.Risks, n.meshRisks(&s, dead)...)
+	s.Risks = append(s.Risks, v.meshRisks(&s, dead)...)
 	return s
 }
 
-// drainedText is the risk shown while an operator has drained this node.
-const drainedText = "this node is drained: it gets no new work from shared queues (balefire-node drain --off)"
+// DrainedText is the risk shown while an operator has drained this node.
+const DrainedText = "this node is drained: it gets no new work from shared queues (balefire-node drain --off)"
 
 // maxDeadNamed limits how many dead members are named in one line.
 const maxDeadNamed = 5
@@ -153,34 +154,34 @@ func deadText(dead []string) string {
 	return fmt.Sprintf("%s dead: %s (balefire-node why %s)", plural(len(dead), "member is", "members are"), named, dead[0])
 }
 
-// selfRevoked returns the fact that this node was revoked, and what to do; both are empty
+// SelfRevoked returns the fact that this node was revoked, and what to do; both are empty
 // if no revocation is known here.
-func (n *Node) selfRevoked() (cause, fix string) {
-	r, revoked := n.book.RevocationOf(n.keys.Peer())
+func (v *Views) SelfRevoked() (cause, fix string) {
+	r, revoked := v.Book.RevocationOf(v.Self.Peer)
 	if !revoked {
 		return "", ""
 	}
 	by := "the mesh's root"
 	if r.Admin() {
-		by = n.peerName(r.Issuer.Peer)
+		by = v.Book.NameOf(r.Issuer.Peer)
 	}
 	return fmt.Sprintf("this node was revoked by %s on %s: it no longer sends or accepts anything", by, r.At.UTC().Format(time.DateTime)),
 		"get a ticket and join with a new key: balefire-node join TICKET --dir NEW-FOLDER"
 }
 
-// pauseReason explains why this node claims no new tasks.
-func (n *Node) pauseReason() string {
-	if s := n.gossip.Summary(); !s.Isolated {
+// PauseReason explains why this node claims no new tasks.
+func (v *Views) PauseReason() string {
+	if s := v.Gossip.Summary(); !s.Isolated {
 		return fmt.Sprintf("gets no answer to many of its probes (local health %d of 8)", s.Health)
 	}
-	return n.isolationReason()
+	return v.isolationReason()
 }
 
 // isolationReason explains why this node considers itself isolated.
-func (n *Node) isolationReason() string {
+func (v *Views) isolationReason() string {
 	var names []string
-	for _, p := range n.gossip.Accusers() {
-		names = append(names, cmp.Or(n.peerName(p), p.String()))
+	for _, p := range v.Gossip.Accusers() {
+		names = append(names, cmp.Or(v.Book.NameOf(p), p.String()))
 	}
 	if len(names) > 0 {
 		return "does not answer according to " + strings.Join(names, " and ")
@@ -189,15 +190,15 @@ func (n *Node) isolationReason() string {
 }
 
 // meshRisks lists what an operator should look at in the mesh.
-func (n *Node) meshRisks(s *wire.MeshSummary, dead []string) (risks []string) {
-	if text, _ := n.selfRevoked(); text != "" {
+func (v *Views) meshRisks(s *wire.MeshSummary, dead []string) (risks []string) {
+	if text, _ := v.SelfRevoked(); text != "" {
 		return append(risks, text) // everything else follows from it
 	}
-	if n.queues.drained.Load() {
-		risks = append(risks, drainedText)
+	if v.Local.Drained() {
+		risks = append(risks, DrainedText)
 	}
 	if s.Isolated {
-		risks = append(risks, "this node "+n.isolationReason()+": check its network (balefire-node netcheck)")
+		risks = append(risks, "this node "+v.isolationReason()+": check its network (balefire-node netcheck)")
 	} else if s.Paused {
 		risks = append(risks, "this node's own probes fail: it claims nothing new from shared queues until they succeed (balefire-node netcheck)")
 	}
@@ -205,8 +206,8 @@ func (n *Node) meshRisks(s *wire.MeshSummary, dead []string) (risks []string) {
 		risks = append(risks, deadText(dead))
 	}
 	for _, name := range dead {
-		if p, err := n.book.Find(name); err == nil {
-			if w := n.outbox.Waiting(p.Peer); w > 0 {
+		if p, err := v.Book.Find(name); err == nil {
+			if w := v.Outbox.Waiting(p.Peer); w > 0 {
 				risks = append(risks, waitingText(w, name, gossip.Dead.String()))
 			}
 		}

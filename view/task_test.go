@@ -1,4 +1,4 @@
-package node
+package view
 
 import (
 	"encoding/json"

@@ -1,39 +1,37 @@
-package node
+package view
 
 import (
 	"encoding/hex"
-	"fmt"
 	"slices"
-	"time"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
-// view converts a record for the API.
-func (n *Node) view(id proto.TaskID, role string, r *proto.Record) wire.Task {
+// View converts a record for the API.
+func (v *Views) View(id proto.TaskID, role string, r *proto.Record) wire.Task {
 	t := wire.Task{
 		ID: id.String(), State: r.GetState().Name(), Role: role, Kind: r.GetKind(), Class: r.GetClass().Name(),
 		Target: r.GetTarget(), Attempts: r.GetAttempts(), Abandons: r.GetAbandons(),
-		Epoch:    fmt.Sprintf("%d.%d", r.GetSeqBoot(), r.GetSeqCounter()),
+		Epoch:    r.Seq().String(),
 		BodySize: r.GetBodySize(), Receipts: facts(role, r),
 		Times:  times(r),
 		Ending: ending(r),
 		Marks:  marks(r),
 	}
-	t.Peer, t.PeerID = n.peerNameID(r.GetPeer())
+	t.Peer, t.PeerID = v.Book.Identify(r.GetPeer())
 	for _, e := range r.GetEvents() {
-		name := n.self.Name
+		name := v.Self.Name
 		if len(e.GetNode()) > 0 {
-			name, _ = n.peerNameID(e.GetNode())
+			name, _ = v.Book.Identify(e.GetNode())
 		}
-		v := wire.Event{Time: msTime(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
-		if !repeats(v, t.Events) {
-			t.Events = append(t.Events, v)
+		x := wire.Event{Time: proto.Time(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
+		if !repeats(x, t.Events) {
+			t.Events = append(t.Events, x)
 		}
 	}
 	for _, a := range r.GetHistory() {
-		t.History = append(t.History, wire.Attempt{Number: a.GetNumber(), Started: msTime(a.GetStartedMs()), Finished: msTime(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
+		t.History = append(t.History, wire.Attempt{Number: a.GetNumber(), Started: proto.Time(a.GetStartedMs()), Finished: proto.Time(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
 	}
 	return t
 }
@@ -53,7 +51,7 @@ func repeats(e wire.Event, before []wire.Event) bool {
 }
 
 func times(r *proto.Record) wire.Times {
-	return wire.Times{Created: msTime(r.GetCreatedMs()), NotAfter: msTime(r.GetNotAfterMs()), Due: msOrNil(r.GetDueMs()), Ended: msOrNil(r.GetEndedMs())}
+	return wire.Times{Created: proto.Time(r.GetCreatedMs()), NotAfter: proto.Time(r.GetNotAfterMs()), Due: proto.TimeOrNil(r.GetDueMs()), Ended: proto.TimeOrNil(r.GetEndedMs())}
 }
 
 func ending(r *proto.Record) wire.Ending {
@@ -102,10 +100,3 @@ func facts(role string, r *proto.Record) []string {
 	}
 	return out
 }
-
-// peerNameID returns the name and the id of a peer.
-func (n *Node) peerNameID(key []byte) (name, id string) { return n.book.Identify(key) }
-
-func msTime(ms int64) time.Time { return proto.Time(ms) }
-
-func msOrNil(ms int64) *time.Time { return proto.TimeOrNil(ms) }

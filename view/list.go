@@ -1,0 +1,137 @@
+package view
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// Tasks lists the tasks that this node submitted and those that it accepted, the newest
+// first.
+func (v *Views) Tasks(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
+	page := wire.Page[wire.Task]{Items: []wire.Task{}}
+	limit, err := wire.PageSize(q.Limit)
+	if err != nil {
+		return page, err
+	}
+	oq, err := v.Query(q)
+	if err != nil {
+		return page, err
+	}
+	home, owner, err := readCursor(q)
+	if err != nil {
+		return page, err
+	}
+	l := listing{span: home, limit: limit}
+	if q.Role != wire.RoleOwner {
+		found, next, err := v.Outbox.List(oq, home, limit)
+		if err != nil {
+			return page, err
+		}
+		for _, f := range found {
+			l.add(f.ID, wire.RoleHome, f.Record)
+		}
+		l.until(next)
+	}
+	if q.Role != wire.RoleHome {
+		match := v.matcher(oq)
+		found, next, err := v.Inbox.List(owner, limit, func(id proto.TaskID, r *proto.Record) bool { return !inbox.MovedOn(r) && match(id, r) })
+		if err != nil {
+			return page, err
+		}
+		for _, f := range found {
+			l.add(f.Key.ID, wire.RoleOwner, f.Record)
+		}
+		l.until(next)
+	}
+	lines, next := l.page()
+	for _, x := range lines {
+		page.Items = append(page.Items, v.View(x.id, x.role, x.record))
+	}
+	page.Next = next
+	return page, nil
+}
+
+// Query converts the filter of a list.
+func (v *Views) Query(q wire.Query) (outbox.Query, error) {
+	out := outbox.Query{Kind: q.Kind, Before: q.Before}
+	for _, name := range q.States {
+		s, err := proto.ParseTaskState(name)
+		if err != nil {
+			return out, fmt.Errorf("%w: state: %w", wire.ErrInvalid, err)
+		}
+		out.States = append(out.States, s)
+	}
+	if q.Peer != "" {
+		p, err := v.Book.Find(q.Peer)
+		if err != nil {
+			return out, fmt.Errorf("%w: %w", wire.ErrNotFound, err)
+		}
+		out.Peer = p.Peer
+	}
+	label, value, labeled := strings.Cut(q.Label, "=")
+	out.Match = func(_ proto.TaskID, r *proto.Record) bool {
+		switch {
+		case !q.After.IsZero() && r.GetCreatedMs() < q.After.UnixMilli():
+			return false
+		case labeled && r.GetLabels()[label] != value:
+			return false
+		}
+		return true
+	}
+	return out, nil
+}
+
+// matcher returns the same filter for accepted tasks.
+func (v *Views) matcher(q outbox.Query) func(proto.TaskID, *proto.Record) bool {
+	return func(id proto.TaskID, r *proto.Record) bool {
+		switch {
+		case len(q.States) > 0 && !slices.Contains(q.States, r.GetState()),
+			!q.Peer.IsZero() && string(r.GetPeer()) != string(q.Peer[:]),
+			q.Kind != "" && r.GetKind() != q.Kind,
+			!q.Before.IsZero() && r.GetCreatedMs() >= q.Before.UnixMilli():
+			return false
+		}
+		return q.Match(id, r)
+	}
+}
+
+// DeadLetters lists the dead letters of this node, the newest first: tasks whose home is
+// this node, and results of tasks that ran here and were permanently refused by their
+// homes.
+func (v *Views) DeadLetters(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
+	page := wire.Page[wire.Task]{Items: []wire.Task{}}
+	limit, err := wire.PageSize(q.Limit)
+	if err != nil {
+		return page, err
+	}
+	oq, err := v.Query(q)
+	if err != nil {
+		return page, err
+	}
+	span, _, err := readCursor(q)
+	if err != nil {
+		return page, err
+	}
+	found, next, err := v.Outbox.DeadLetters(oq, span, limit)
+	if err != nil {
+		return page, err
+	}
+	for _, l := range found {
+		role := wire.RoleHome
+		if l.Result {
+			role = wire.RoleOwner
+		}
+		page.Items = append(page.Items, v.View(l.ID, role, l.Record))
+	}
+	if !next.IsZero() {
+		page.Next = writeCursor(wire.RoleOwner, next)
+	}
+	return page, nil
+}
