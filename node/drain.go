@@ -52,7 +52,7 @@ func (q *queues) leaving(ctx context.Context) (count int, err error) {
 			count++
 		}
 	}
-	going, err := q.node.schedules.leaving(ctx)
+	going, err := q.node.schedules.Leaving(ctx)
 	return count + going, err
 }
 

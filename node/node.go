@@ -21,6 +21,7 @@ import (
 	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/schedule"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/view"
 	"github.com/balefire/balefire/wire"
@@ -43,7 +44,7 @@ type Node struct {
 	outbox    *outbox.Outbox
 	inbox     *inbox.Inbox
 	queues    *queues
-	schedules *schedules
+	schedules *schedule.Scheduler
 
 	sealer   *identity.Sealer
 	verifier *identity.Verifier
@@ -132,14 +133,14 @@ func (n *Node) openSubsystems() (err error) {
 		return err
 	}
 	n.book.SetBoot(n.outbox.Boot(), n.outbox.BootID())
-	n.queues, n.schedules = newQueues(n), newSchedules(n)
+	n.queues = newQueues(n)
 	if n.inbox, err = inbox.Open(s, n.inboxParts(), n.inboxConfig()); err != nil {
 		return err
 	}
 	if err = n.openHandlers(); err != nil {
 		return err
 	}
-	if err = errors.Join(n.queues.open(), n.schedules.open()); err != nil {
+	if err = errors.Join(n.queues.open(), n.openSchedules()); err != nil {
 		return err
 	}
 	if err = errors.Join(n.sweepFiles(), n.closeRuns(context.Background())); err != nil {
@@ -181,7 +182,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.queues.driver.Run(parts) })
 	g.Go(func() error { return n.queues.watch(parts) })
 	g.Go(func() error { return n.bodyTransfer.run(parts) })
-	g.Go(func() error { return n.schedules.run(parts) })
+	g.Go(func() error { return n.schedules.Run(parts) })
 	g.Go(func() error { return n.watchWork(parts) })
 	g.Go(func() error { return n.serveSelf(parts) })
 	g.Go(func() error { return n.handleNotices(parts) })

@@ -11,8 +11,9 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/inbox"
-	"github.com/balefire/balefire/ownership/schedule"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/schedule"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
 )
@@ -70,6 +71,37 @@ func (c *cluster) handOffBetween(from, to *simNode) {
 		c.t.Fatal(err)
 	}
 	time.Sleep(10 * time.Second)
+}
+
+// storedSchedule returns what the store of a node has about the schedule that the tests
+// call often.
+func (c *cluster) storedSchedule(s *simNode) *proto.Schedule {
+	c.t.Helper()
+	m := new(proto.Schedule)
+	b, err := s.node.storage.Store.Get(store.Meta, []byte("schedule/build/often"))
+	if err == nil {
+		err = proto.Decode(b, m)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return m
+}
+
+// storeSchedule crashes a node and starts it again with m as what it stored last.
+func (c *cluster) storeSchedule(s *simNode, m *proto.Schedule) {
+	c.t.Helper()
+	val, err := proto.Encode(nil, m)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var b store.Batch
+	b.Put(store.Meta, []byte("schedule/build/often"), val)
+	if err := s.node.storage.Store.Apply(c.t.Context(), &b); err != nil {
+		c.t.Fatal(err)
+	}
+	s.crash()
+	s.start()
 }
 
 // alignClock waits for the next due time of */10.
@@ -169,15 +201,12 @@ func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		home := c.nodes[2].node
-		var born int64
-		if err := home.schedules.do(t.Context(), func() { born = home.schedules.all[scheduleID{"build", "often"}].BornMs }); err != nil {
-			t.Fatal(err)
-		}
+		born := c.storedSchedule(c.nodes[2]).BornMs
 		left := func(from int, generation uint64) int {
 			t.Helper()
 			b, err := proto.Encode(nil, &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: generation, BornMs: born})
 			if err == nil {
-				err = home.schedules.receive(c.nodes[from].node.keys.Peer(), &proto.Message{Type: proto.TypeSchedule, Payload: b})
+				err = home.schedules.Receive(c.nodes[from].node.keys.Peer(), &proto.Message{Type: proto.TypeSchedule, Payload: b})
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -239,29 +268,12 @@ func TestScheduleIsRemovedAfterTwoHandoffs(t *testing.T) {
 		}
 		// As if it had been removed at the first home before that learned that the
 		// second has it.
-		id := scheduleID{"build", "often"}
 		next := second.peer()
-		removed := &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: 2, Going: next[:]}
-		if err := third.node.schedules.do(t.Context(), func() { removed.BornMs = third.node.schedules.all[id].BornMs }); err != nil {
-			t.Fatal(err)
-		}
-		err := first.node.schedules.do(t.Context(), func() {
-			if err := first.node.schedules.put(t.Context(), removed); err != nil {
-				t.Error(err)
-			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		born := c.storedSchedule(third).BornMs
+		c.storeSchedule(first, &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: 2, Going: next[:], BornMs: born, ChangedMs: time.Now().UnixMilli()})
 		third.crash()
 		time.Sleep(time.Minute)
-		reported := func() bool {
-			var going bool
-			if err := first.node.schedules.do(t.Context(), func() { going = len(first.node.schedules.all[id].Going) > 0 }); err != nil {
-				t.Fatal(err)
-			}
-			return !going
-		}
+		reported := func() bool { return len(c.storedSchedule(first).Going) == 0 }
 		if reported() {
 			t.Error("the first home got a confirmation although the third does not know yet")
 		}
@@ -282,11 +294,7 @@ func TestRemovedScheduleDoesNotComeBack(t *testing.T) {
 		c.addSchedule("often", "@daily", nil)
 		first, second := c.nodes[0], c.nodes[2]
 		self, other := first.peer(), second.peer()
-		var back *proto.Schedule
-		err := first.node.schedules.do(t.Context(), func() { back = copySchedule(first.node.schedules.all[scheduleID{"build", "often"}]) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		back := c.storedSchedule(first)
 		if _, err := first.node.HandOffQueue(t.Context(), "build", second.name); err != nil {
 			t.Fatal(err)
 		}
@@ -298,7 +306,7 @@ func TestRemovedScheduleDoesNotComeBack(t *testing.T) {
 		back.Generation, back.Vouchers = 3, [][]byte{self[:]}
 		b, err := proto.Encode(nil, back)
 		if err == nil {
-			err = first.node.schedules.receive(other, &proto.Message{Type: proto.TypeSchedule, Payload: b})
+			err = first.node.schedules.Receive(other, &proto.Message{Type: proto.TypeSchedule, Payload: b})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -347,20 +355,24 @@ func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {
 		for _, way := range [][2]*simNode{{first, second}, {second, third}, {third, second}, {second, third}} {
 			c.handOffBetween(way[0], way[1])
 		}
-		id, next := scheduleID{"build", "often"}, second.peer()
-		err := first.node.schedules.do(t.Context(), func() {
-			removed := tombstone(first.node.schedules.all[id])
-			removed.Generation, removed.Going = 2, next[:]
-			if err := first.node.schedules.put(t.Context(), removed); err != nil {
-				t.Error(err)
-			}
-			first.node.schedules.confirmed(next, &proto.Scheduled{Queue: "build", Name: "often", Generation: 2})
-			if len(first.node.schedules.all[id].Going) == 0 {
-				t.Error("the answer to the offer counted as one to the removal")
-			}
-		})
+		next, removed := second.peer(), c.storedSchedule(first)
+		if !removed.Gone {
+			t.Fatalf("the first home keeps %v", removed)
+		}
+		removed.Generation, removed.Going, removed.Went = 2, next[:], nil
+		c.storeSchedule(first, removed)
+		answer, err := proto.Encode(nil, &proto.Scheduled{Queue: "build", Name: "often", Generation: 2})
+		if err == nil {
+			err = first.node.schedules.Receive(next, &proto.Message{Type: proto.TypeScheduled, Payload: answer})
+		}
 		if err != nil {
 			t.Fatal(err)
+		}
+		if _, err := first.node.Schedules(t.Context()); err != nil { // the answer was processed before
+			t.Fatal(err)
+		}
+		if len(c.storedSchedule(first).Going) == 0 {
+			t.Error("the answer to the offer counted as one to the removal")
 		}
 		time.Sleep(time.Minute)
 		for _, s := range c.nodes {
@@ -368,13 +380,8 @@ func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {
 			if err != nil || len(all) != 0 {
 				t.Errorf("%s keeps %+v: %v", s.name, all, err)
 			}
-			err = s.node.schedules.do(t.Context(), func() {
-				if len(s.node.schedules.all[id].GetGoing()) > 0 {
-					t.Errorf("%s still sends the removal", s.name)
-				}
-			})
-			if err != nil {
-				t.Error(err)
+			if len(c.storedSchedule(s).Going) > 0 {
+				t.Errorf("%s still sends the removal", s.name)
 			}
 		}
 	})
@@ -394,7 +401,7 @@ func TestInvalidScheduleIsRefused(t *testing.T) {
 			"missed": func(s *wire.ScheduleSpec) { s.Missed = "later" },
 			"cap":    func(s *wire.ScheduleSpec) { s.MissedCap = 1001 },
 			"ttl":    func(s *wire.ScheduleSpec) { s.TTL = "-1h" },
-			"size":   func(s *wire.ScheduleSpec) { s.Body = make([]byte, maxScheduled) },
+			"size":   func(s *wire.ScheduleSpec) { s.Body = make([]byte, 32<<10) },
 			"label":  func(s *wire.ScheduleSpec) { s.Require = []string{""} },
 		} {
 			s := good
@@ -450,20 +457,9 @@ func TestCrashWhileAScheduleFires(t *testing.T) {
 		alignClock()
 		c.addSchedule("often", "*/10 * * * *", nil)
 		time.Sleep(10*time.Minute + time.Second)
-		again := func(fired uint64) { // as if the newest task had not been recorded
-			s := c.nodes[0].node.schedules
-			err := s.do(t.Context(), func() {
-				m := copySchedule(s.all[scheduleID{"build", "often"}])
-				m.FiringMs, m.MarkMs, m.Fired = m.MarkMs, m.MarkMs-1, fired
-				if err := s.put(context.Background(), m); err != nil {
-					t.Error(err)
-				}
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		again(0)
+		m := c.storedSchedule(c.nodes[0]) // as if the newest task had not been recorded
+		m.FiringMs, m.MarkMs, m.Fired = m.MarkMs, m.MarkMs-1, 0
+		c.storeSchedule(c.nodes[0], m)
 		c.nodes[0].crash()
 		time.Sleep(time.Minute)
 		c.nodes[0].start()
@@ -640,7 +636,7 @@ func TestForgedScheduleIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = n.schedules.receive(from, &proto.Message{Type: typ, Payload: b})
+			err = n.schedules.Receive(from, &proto.Message{Type: typ, Payload: b})
 			time.Sleep(2 * time.Second)
 			return err
 		}

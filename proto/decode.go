@@ -67,6 +67,9 @@ func Encode(dst []byte, m pb.Message) ([]byte, error) {
 // Size returns the number of bytes of m's encoding.
 func Size(m pb.Message) int { return pb.Size(m) }
 
+// Clone returns a deep copy of m.
+func Clone[M pb.Message](m M) M { return pb.CloneOf(m) }
+
 func appendChecked(dst []byte, m pb.Message, o pb.MarshalOptions) ([]byte, error) {
 	s, err := layoutOf(m)
 	if err != nil {

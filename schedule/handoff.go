@@ -1,31 +1,31 @@
-package node
+package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
-	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 )
 
 // offer offers a schedule to the new home of its queue. Until that home has answered, no
 // other node gets the offer, so that a schedule is at one home only. For a removed
 // schedule, it withdraws the earlier offer, which that home may have accepted.
-func (s *schedules) offer(m *proto.Schedule) {
+func (s *Scheduler) offer(m *proto.Schedule) {
 	home, err := proto.PeerIDFrom(m.Going)
-	c := s.node.cfg.Clock
-	if err != nil || c.Boot()-s.sent[scheduleID{m.Queue, m.Name}] < scheduleResend && s.sent[scheduleID{m.Queue, m.Name}] > 0 {
+	c := s.cfg.Clock
+	if err != nil || c.Boot()-s.sent[scheduleID{m.Queue, m.Name}] < resendEvery && s.sent[scheduleID{m.Queue, m.Name}] > 0 {
 		return
 	}
 	s.sent[scheduleID{m.Queue, m.Name}] = max(c.Boot(), 1)
-	out := copySchedule(m)
+	out := proto.Clone(m)
 	out.Going = nil
-	ownershipSender{s.node}.Post(home, proto.TypeSchedule, out)
+	s.parts.Post(home, proto.TypeSchedule, out)
 }
 
-// receive processes a message about a schedule.
-func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
+// Receive processes a message about a schedule.
+func (s *Scheduler) Receive(from proto.PeerID, m *proto.Message) error {
 	var in func()
 	if m.GetType() == proto.TypeScheduled {
 		r := new(proto.Scheduled)
@@ -41,8 +41,8 @@ func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
 		if r.Gone {
 			return s.receiveRetraction(from, r)
 		}
-		if err := checkSchedule(r); err != nil || r.FiringMs != 0 || len(r.Going) > 0 || r.Generation < 2 {
-			return identity.BadForm("it is not a valid handoff of a schedule: %v", err)
+		if err := check(r); err != nil || r.FiringMs != 0 || len(r.Going) > 0 || r.Generation < 2 {
+			return fmt.Errorf("not a valid handoff of a schedule: %v", err)
 		}
 		in = func() { s.accept(from, r) }
 	}
@@ -51,7 +51,7 @@ func (s *schedules) receive(from proto.PeerID, m *proto.Message) error {
 }
 
 // enqueue queues in to run between two ticks.
-func (s *schedules) enqueue(in func()) {
+func (s *Scheduler) enqueue(in func()) {
 	select {
 	case s.requests <- in:
 	default: // the sender repeats it
@@ -59,9 +59,9 @@ func (s *schedules) enqueue(in func()) {
 }
 
 // receiveRetraction processes the message that a handed-over schedule was removed.
-func (s *schedules) receiveRetraction(from proto.PeerID, m *proto.Schedule) error {
-	if !queueRE.MatchString(m.Queue) || !queueRE.MatchString(m.Name) || m.Generation < 2 {
-		return identity.BadForm("it is not a schedule that was handed over")
+func (s *Scheduler) receiveRetraction(from proto.PeerID, m *proto.Schedule) error {
+	if !validName(m.Queue) || !validName(m.Name) || m.Generation < 2 {
+		return errors.New("not a schedule that was handed over")
 	}
 	s.enqueue(func() { s.retract(from, m) })
 	return nil
@@ -71,8 +71,8 @@ func (s *schedules) receiveRetraction(from proto.PeerID, m *proto.Schedule) erro
 // accepted any more. If the schedule has moved on, its next home is informed first and
 // from is answered when that home has answered. A schedule that a person added since is
 // a different one and stays.
-func (s *schedules) retract(from proto.PeerID, m *proto.Schedule) {
-	if !wasQueueHome(s.node.queues.driver.QueueStates()[m.Queue], from) {
+func (s *Scheduler) retract(from proto.PeerID, m *proto.Schedule) {
+	if !s.parts.Queues.WasHome(m.Queue, from) {
 		return
 	}
 	old := s.all[scheduleID{m.Queue, m.Name}]
@@ -95,12 +95,12 @@ func (s *schedules) retract(from proto.PeerID, m *proto.Schedule) {
 	}
 	if gone != nil {
 		if err := s.put(context.Background(), gone); err != nil {
-			s.node.log.Warn("could not remove a schedule that its old home has removed", "err", err)
+			s.cfg.Logger.Warn("could not remove a schedule that its old home has removed", "err", err)
 			return
 		}
 	}
 	if matches && !old.Gone {
-		s.node.addEvent("schedule.removed", from, fmt.Sprintf("schedule %s of queue %s was removed at its old home", m.Name, m.Queue), nil)
+		s.parts.Event("schedule.removed", from, fmt.Sprintf("schedule %s of queue %s was removed at its old home", m.Name, m.Queue))
 	}
 	if len(gone.GetGoing()) == 0 {
 		s.confirm(from, m)
@@ -113,19 +113,19 @@ func sameSchedule(a, b *proto.Schedule) bool {
 }
 
 // confirm confirms that m is stored here, or that it is gone.
-func (s *schedules) confirm(to proto.PeerID, m *proto.Schedule) {
-	ownershipSender{s.node}.Post(to, proto.TypeScheduled, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: m.Gone})
+func (s *Scheduler) confirm(to proto.PeerID, m *proto.Schedule) {
+	s.parts.Post(to, proto.TypeScheduled, &proto.Scheduled{Queue: m.Queue, Name: m.Name, Generation: m.Generation, Gone: m.Gone})
 }
 
 // accept accepts a schedule that an old home hands over. The sender becomes one of its
 // delegates: a handler must allow each of them, because each could have changed the
 // schedule.
-func (s *schedules) accept(from proto.PeerID, m *proto.Schedule) {
+func (s *Scheduler) accept(from proto.PeerID, m *proto.Schedule) {
 	id := scheduleID{m.Queue, m.Name}
-	if !wasQueueHome(s.node.queues.driver.QueueStates()[m.Queue], from) {
+	if !s.parts.Queues.WasHome(m.Queue, from) {
 		return // this node does not know yet that from was a home, or it never was; a repeated offer is harmless
 	}
-	old, self := s.all[id], s.node.keys.Peer()
+	old, self := s.all[id], s.cfg.Self
 	same := sameSchedule(old, m)
 	switch {
 	case same && old.Generation >= m.Generation: // a copy
@@ -134,27 +134,18 @@ func (s *schedules) accept(from proto.PeerID, m *proto.Schedule) {
 	case old != nil && !old.Gone && !same && len(old.Going) > 0:
 		return // wait until that one is at its new home
 	case old != nil && !old.Gone && len(old.Going) == 0:
-		s.node.addEvent("schedule.dropped", from, fmt.Sprintf("schedule %s of queue %s from an old home was dropped because a schedule with that name exists here", m.Name, m.Queue), nil)
+		s.parts.Event("schedule.dropped", from, fmt.Sprintf("schedule %s of queue %s from an old home was dropped because a schedule with that name exists here", m.Name, m.Queue))
 	case old == nil && s.full(), len(m.Vouchers) >= maxDelegates && !isDelegate(m, from):
-		s.node.log.Warn("schedule refused: this node has the maximum number of schedules, or it passed through too many homes", "queue", m.Queue, "schedule", m.Name)
+		s.cfg.Logger.Warn("schedule refused: this node has the maximum number of schedules, or it passed through too many homes", "queue", m.Queue, "schedule", m.Name)
 		return
 	default:
 		m.Vouchers = append(slices.DeleteFunc(m.Vouchers, func(v []byte) bool { return string(v) == string(from[:]) }), from[:])
 		if err := s.put(context.Background(), m); err != nil {
-			s.node.log.Warn("could not store a schedule", "err", err)
+			s.cfg.Logger.Warn("could not store a schedule", "err", err)
 			return
 		}
 	}
 	s.confirm(from, m)
-}
-
-// wasQueueHome reports whether p is or was the home of a queue. The stored deeds have
-// been verified.
-func wasQueueHome(q *proto.QueueState, p proto.PeerID) bool {
-	return string(q.GetHome()) == string(p[:]) || slices.ContainsFunc(q.GetDeeds(), func(x *proto.Signed) bool {
-		d := new(proto.Deed)
-		return proto.DecodeKnown(x.GetDetails(), d) == nil && (string(d.From) == string(p[:]) || string(d.To) == string(p[:]))
-	})
 }
 
 func isDelegate(m *proto.Schedule, p proto.PeerID) bool {
@@ -162,7 +153,7 @@ func isDelegate(m *proto.Schedule, p proto.PeerID) bool {
 }
 
 // confirmed records that the new home has a schedule, or has removed its copy of it.
-func (s *schedules) confirmed(from proto.PeerID, r *proto.Scheduled) {
+func (s *Scheduler) confirmed(from proto.PeerID, r *proto.Scheduled) {
 	m := s.all[scheduleID{r.Queue, r.Name}]
 	if m == nil || string(m.Going) != string(from[:]) || m.Generation != r.Generation || m.Gone && !r.Gone {
 		return
@@ -172,7 +163,7 @@ func (s *schedules) confirmed(from proto.PeerID, r *proto.Scheduled) {
 		over.Went = m.Going
 	}
 	if err := s.put(context.Background(), over); err != nil {
-		s.node.log.Warn("could not remove a schedule that moved", "err", err)
+		s.cfg.Logger.Warn("could not remove a schedule that moved", "err", err)
 	}
 }
 

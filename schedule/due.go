@@ -3,16 +3,8 @@ package schedule
 import (
 	"slices"
 	"time"
-)
 
-// Missed selects what happens to times that passed while no node could create their task.
-type Missed byte
-
-// The ways to handle missed times.
-const (
-	Skip Missed = iota // they are skipped
-	Once               // the newest of them is made up for
-	All                // all are made up for, the newest ones up to a limit
+	"github.com/balefire/balefire/proto"
 )
 
 const (
@@ -26,15 +18,15 @@ const (
 
 // Due returns the times after `after` and up to now that need a task, oldest first, and the
 // number of missed ones that are skipped according to m and limit.
-func (p Plan) Due(after, now time.Time, m Missed, limit int) (fire []time.Time, skipped int) {
+func (p Plan) Due(after, now time.Time, m proto.MissedRuns, limit int) (fire []time.Time, skipped int) {
 	if back := now.Add(-Horizon); after.Before(back) {
 		after = back
 	}
 	keep := 0
 	switch m {
-	case Once:
+	case proto.MissedOnce:
 		keep = 1
-	case All:
+	case proto.MissedAll:
 		keep = min(max(limit, 1), MaxCap)
 	}
 	var missed []time.Time

@@ -1,17 +1,15 @@
-package node
+package schedule
 
 import (
 	"errors"
 	"testing"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // An error of a schedule is reported when it begins and when it changes, not every
 // second.
 func TestScheduleErrorIsLoggedOnce(t *testing.T) {
-	s := newSchedules(&Node{registry: prometheus.NewRegistry()})
+	s := &Scheduler{errors: map[scheduleID]scheduleError{}}
 	full, gone := errors.New("full"), errors.New("gone")
 	for i, step := range []struct {
 		at   time.Duration

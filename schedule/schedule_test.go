@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/balefire/balefire/proto"
 )
 
 func at(t *testing.T, text string) time.Time {
@@ -71,21 +73,21 @@ func TestDue(t *testing.T) {
 	}
 	tests := []struct {
 		name, mark, now string
-		missed          Missed
+		missed          proto.MissedRuns
 		limit           int
 		want            []string
 		left            int
 	}{
-		{"nothing yet", "2026-01-01T00:00:00Z", "2026-01-01T00:09:59Z", Skip, 0, nil, 0},
-		{"now", "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z", Skip, 0, []string{"2026-01-01T00:10:00Z"}, 0},
-		{"a minute late is not missed", "2026-01-01T00:00:00Z", "2026-01-01T00:11:00Z", Skip, 0, []string{"2026-01-01T00:10:00Z"}, 0},
-		{"missed ones are skipped", "2026-01-01T00:00:00Z", "2026-01-01T00:35:00Z", Skip, 0, nil, 3},
-		{"but not the one that is due", "2026-01-01T00:00:00Z", "2026-01-01T00:30:30Z", Skip, 0, []string{"2026-01-01T00:30:00Z"}, 2},
-		{"the newest is made up for", "2026-01-01T00:00:00Z", "2026-01-01T00:35:00Z", Once, 0, []string{"2026-01-01T00:30:00Z"}, 2},
-		{"all are", "2026-01-01T00:00:00Z", "2026-01-01T00:35:00Z", All, 10, []string{"2026-01-01T00:10:00Z", "2026-01-01T00:20:00Z", "2026-01-01T00:30:00Z"}, 0},
-		{"up to a limit", "2026-01-01T00:00:00Z", "2026-01-01T00:35:00Z", All, 2, []string{"2026-01-01T00:20:00Z", "2026-01-01T00:30:00Z"}, 1},
-		{"a clock that was set back", "2026-01-01T01:00:00Z", "2026-01-01T00:35:00Z", All, 2, nil, 0},
-		{"years ago", "2020-01-01T00:00:00Z", "2026-01-01T00:05:00Z", All, 1, []string{"2026-01-01T00:00:00Z"}, 31*144 - 1},
+		{"nothing yet", "2026-01-01T00:00:00Z", "2026-01-01T00:09:59Z", proto.MissedSkip, 0, nil, 0},
+		{"now", "2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z", proto.MissedSkip, 0, []string{"2026-01-01T00:10:00Z"}, 0},
+		{"a minute late is not missed", "2026-01-01T00:00:00Z", "2026-01-01T00:11:00Z", proto.MissedSkip, 0, []string{"2026-01-01T00:10:00Z"}, 0},
+		{"missed ones are skipped", "2026-01-01T00:00:00Z", "2026-01-01T00:35:00Z", proto.MissedSkip, 0, nil, 3},
+		{"but not the one that is due", "2026-01-01T00:00:00Z", "2026-01-01T00:30:30Z", proto.MissedSkip, 0, []string{"2026-01-01T00:30:00Z"}, 2},
+		{"the newest is made up for", "2026-01-01T00:00:00Z", "2026-01-01T00:35:00Z", proto.MissedOnce, 0, []string{"2026-01-01T00:30:00Z"}, 2},
+		{"all are", "2026-01-01T00:00:00Z", "2026-01-01T00:35:00Z", proto.MissedAll, 10, []string{"2026-01-01T00:10:00Z", "2026-01-01T00:20:00Z", "2026-01-01T00:30:00Z"}, 0},
+		{"up to a limit", "2026-01-01T00:00:00Z", "2026-01-01T00:35:00Z", proto.MissedAll, 2, []string{"2026-01-01T00:20:00Z", "2026-01-01T00:30:00Z"}, 1},
+		{"a clock that was set back", "2026-01-01T01:00:00Z", "2026-01-01T00:35:00Z", proto.MissedAll, 2, nil, 0},
+		{"years ago", "2020-01-01T00:00:00Z", "2026-01-01T00:05:00Z", proto.MissedAll, 1, []string{"2026-01-01T00:00:00Z"}, 31*144 - 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -113,7 +115,7 @@ func TestDueGivesEachTimeOnce(t *testing.T) {
 		mark, met := now, map[time.Time]bool{}
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(-3600, 90_000).Draw(t, "step")) * time.Second)
-			fire, _ := p.Due(mark, now, Missed(rapid.IntRange(0, 2).Draw(t, "missed")), 5)
+			fire, _ := p.Due(mark, now, proto.MissedRuns(rapid.IntRange(0, 2).Draw(t, "missed")), 5)
 			for _, x := range fire {
 				if met[x] || !x.After(mark) || x.After(now) {
 					t.Fatalf("%s is given out again, or out of order", x)
