@@ -25,9 +25,9 @@ var leasePoints = []struct {
 	do    func(t *testing.T, x *trio, point string)
 }{
 	{[]string{ownership.PointGrant, ownership.PointGranted, ownership.PointEnd, ownership.PointEnded, ownership.PointReplied}, (*trio).home, dieWorking},
-	{[]string{ownership.PointReceive, ownership.PointReceived, ownership.PointStart, ownership.PointStarted, ownership.PointFinish, ownership.PointFinished}, (*trio).worker, dieWorking},
+	{[]string{ownership.PointReceive, ownership.PointReceived, ownership.PointFinish, ownership.PointFinished}, (*trio).worker, dieWorking},
 	{[]string{ownership.PointPermit, ownership.PointPermitted}, (*trio).home, dieOnce},
-	{[]string{ownership.PointRelease, ownership.PointReleased}, (*trio).worker, dieGivingBack},
+	{[]string{ownership.PointStart, ownership.PointStarted, ownership.PointRelease, ownership.PointReleased}, (*trio).worker, dieGivingBack},
 	{[]string{ownership.PointTakeBack, ownership.PointTakenBack}, (*trio).home, dieGivingBack},
 	{[]string{ownership.PointYield, ownership.PointYielded, ownership.PointMove, ownership.PointMoved, ownership.PointLetGo, ownership.PointGone}, (*trio).home, dieMoving},
 	{[]string{ownership.PointAdmit, ownership.PointAdmitted}, (*trio).other, dieMoving},
@@ -216,7 +216,8 @@ func dieOnce(t *testing.T, x *trio, point string) {
 	dying(t, x, point, wire.Request{Target: "queue:build", Kind: "build", Mode: proto.AtMostOnce.Name()})
 }
 
-// dieGivingBack does the same with tasks that fail the first time.
+// dieGivingBack does the same with tasks that fail the first time. The start of a second
+// attempt is durable before the handler is called.
 func dieGivingBack(t *testing.T, x *trio, point string) {
 	dying(t, x, point, wire.Request{Target: "queue:build", Kind: "weak"})
 }

@@ -233,7 +233,7 @@ func TestForgedMessagesToAnOwner(t *testing.T) {
 	t.Run("permit from another node", func(t *testing.T) {
 		f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 		f.owner.OnGrant(homePeer, f.grant, 0, f.now)
-		f.owner.Ready(f.task.ID, f.now)
+		f.owner.Ready(f.task.ID, false, f.now)
 		k, _ := claimFrom(f.claim())
 		if out := f.owner.OnPermit(otherPeer, &proto.Permit{Rulings: []*proto.Ruling{k.ruling(0)}}, f.now); len(out.Starts) != 0 {
 			t.Error("it was started")
@@ -358,7 +358,7 @@ func TestALateGrantAfterTheNewHomeAsked(t *testing.T) {
 		t.Error("it answers that it will never start the task, but stores nothing")
 	}
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
-	if out = f.owner.Ready(f.task.ID, f.now); len(out.Starts)+len(out.Sends) != 0 {
+	if out = f.owner.Ready(f.task.ID, false, f.now); len(out.Starts)+len(out.Sends) != 0 {
 		t.Error("the late grant was taken")
 	}
 }
@@ -369,7 +369,7 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	f := newFixture(t, nil)
 	f.owner.Begin(func(proto.TaskID) Policy { return PolicyRetry }, f.now)
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
-	f.owner.Ready(f.task.ID, f.now)
+	f.owner.Ready(f.task.ID, false, f.now)
 	f.owner.Finish(f.task.ID, proto.Success, []byte("done"), f.now)
 	r, _ := claimFrom(f.claim())
 	over := r.ruling(proto.CodeStale)
@@ -388,7 +388,7 @@ func TestALateGrantOfATaskThatSucceededHere(t *testing.T) {
 	if out := f.owner.OnGrant(homePeer, f.grant, 0, f.now); len(out.Waits) > 0 {
 		t.Error("the late grant was taken")
 	}
-	if out := f.owner.Ready(f.task.ID, f.now); len(out.Starts) > 0 {
+	if out := f.owner.Ready(f.task.ID, false, f.now); len(out.Starts) > 0 {
 		t.Error("it is started again")
 	}
 	k, _ := claimFrom(f.grant.Claim)
@@ -417,7 +417,7 @@ func TestALeaseOfTwoHomesEndsForBoth(t *testing.T) {
 		return proto.CauseUnspecified
 	}
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
-	f.owner.Ready(f.task.ID, f.now)
+	f.owner.Ready(f.task.ID, false, f.now)
 	r, _ := claimFrom(f.claim())
 	if out := f.owner.OnPermit(homePeer, &proto.Permit{Rulings: []*proto.Ruling{r.ruling(0)}}, f.now); len(out.Starts) != 1 {
 		t.Fatal("it was not started")

@@ -142,7 +142,7 @@ func grantAgain(v *victim) {
 // finishOwn finishes the task that was granted to the victim.
 func finishOwn(v *victim) {
 	d := v.driver
-	d.merge(d.owner.Ready(v.mine, d.now()))
+	d.merge(d.owner.Ready(v.mine, false, d.now()))
 	_, out := d.owner.Finish(v.mine, proto.Success, filled(1), d.now())
 	d.merge(out)
 	v.settle()

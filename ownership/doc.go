@@ -17,6 +17,10 @@
 // epoch, owner, token and boot id are those of its newest grant (the commit rule). Gossip
 // suggests which nodes could work; it decides nothing.
 //
+// A handler that may be repeated starts at once the first time; its start is written with
+// what comes next, often its end. A node that dies meanwhile counts the lease as abandoned,
+// and the next start of the task is durable first.
+//
 // [Home] and [Owner] are pure state machines: an input is a message, a time or a request,
 // and the [Output] lists what to write in one batch, and what to send or start once that
 // batch and all before it are durable. They use no clock, disk, network, goroutine or lock;

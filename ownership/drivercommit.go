@@ -70,14 +70,17 @@ func (d *Driver) merge(o Output) bool {
 		p.write(w)
 	}
 	for _, s := range o.Starts {
-		d.writePolicy(s.Task)
+		if d.writePolicy(s.Task); s.Early {
+			d.start(s) // its record is written with the next commit, often with its end
+		} else {
+			p.out.Starts = append(p.out.Starts, s)
+		}
 	}
 	p.out.Ends = append(p.out.Ends, o.Ends...)
 	p.out.Sends = append(p.out.Sends, o.Sends...)
 	p.out.Orphans = append(p.out.Orphans, o.Orphans...)
 	p.out.Events = append(p.out.Events, o.Events...)
 	p.out.Waits = append(p.out.Waits, o.Waits...)
-	p.out.Starts = append(p.out.Starts, o.Starts...)
 	p.out.Stops = append(p.out.Stops, o.Stops...)
 	p.out.Probes = append(p.out.Probes, o.Probes...)
 	p.out.HandedOff = append(p.out.HandedOff, o.HandedOff...)
@@ -243,12 +246,7 @@ func (d *Driver) perform(p *pendingOutput) {
 		}
 	}
 	for _, s := range p.out.Starts {
-		if c := d.startWaiters[s.Task]; c != nil {
-			d.running[s.Task] = true
-			c <- s
-			delete(d.startWaiters, s.Task)
-			delete(d.grants, s.Task)
-		}
+		d.start(s)
 	}
 	for _, s := range p.out.Stops {
 		d.parts.Runner.Stop(s.Task, s.Cancel)
@@ -271,6 +269,16 @@ func (d *Driver) perform(p *pendingOutput) {
 		if x := d.owner.runs[id]; x != nil {
 			d.parts.Prober.Probe(x.grantedBy, d.probes[id].grant)
 		}
+	}
+}
+
+// start lets the goroutine that has a slot for a task call its handler.
+func (d *Driver) start(s Start) {
+	if c := d.startWaiters[s.Task]; c != nil {
+		d.running[s.Task] = true
+		c <- s
+		delete(d.startWaiters, s.Task)
+		delete(d.grants, s.Task)
 	}
 }
 

@@ -245,7 +245,8 @@ func (d *Driver) Return(ctx context.Context, id proto.TaskID, reason string, ret
 }
 
 // Ready reports a free slot for a granted task, and waits for its start. It returns false
-// if the task must not start here any more. p is the crash policy of its handler.
+// if the task must not start here any more. p is the crash policy of its handler: with
+// PolicyRetry the handler may run before its start is durable.
 func (d *Driver) Ready(ctx context.Context, id proto.TaskID, p Policy) (Start, bool) {
 	start := make(chan Start, 1)
 	in := func() {
@@ -258,7 +259,7 @@ func (d *Driver) Ready(ctx context.Context, id proto.TaskID, p Policy) (Start, b
 		if p == PolicyProbe {
 			d.keepProbe(id, d.grants[id].msg)
 		}
-		d.merge(d.owner.Ready(id, d.now()))
+		d.merge(d.owner.Ready(id, p == PolicyRetry, d.now()))
 	}
 	if !d.enqueue(ctx, in) {
 		return Start{}, false

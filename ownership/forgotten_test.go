@@ -49,7 +49,7 @@ func TestAHomeThatLostATaskFreesTheSlot(t *testing.T) {
 	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
 	h := NewHome(homePeer, 200, Config{})
-	f.exchange(h, f.owner.Ready(f.task.ID, f.now))
+	f.exchange(h, f.owner.Ready(f.task.ID, false, f.now))
 	for range 60 {
 		f.advance(time.Second)
 		f.exchange(h, f.owner.Tick(f.now))
@@ -63,7 +63,7 @@ func TestAHomeThatLostATaskFreesTheSlot(t *testing.T) {
 func TestAHomeThatLostATaskRenewsNothing(t *testing.T) {
 	f := newFixture(t, nil)
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
-	f.owner.Ready(f.task.ID, f.now)
+	f.owner.Ready(f.task.ID, false, f.now)
 	until := f.owner.runs[f.task.ID].mem.leaseUntil
 	h := NewHome(homePeer, 200, Config{})
 	f.advance(3 * time.Second)
@@ -88,7 +88,7 @@ func TestAResultThatNoHomeKnowsIsForgotten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t, nil)
 			f.owner.OnGrant(homePeer, f.grant, 0, f.now)
-			f.owner.Ready(f.task.ID, f.now)
+			f.owner.Ready(f.task.ID, false, f.now)
 			h := NewHome(homePeer, 200, Config{})
 			f.exchange(h, end(f))
 			messages := 0

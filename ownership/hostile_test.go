@@ -144,7 +144,7 @@ func TestANodeThatDeclinesEachGrantIsBackedOff(t *testing.T) {
 func TestAMissingPermitFreesTheSlot(t *testing.T) {
 	f := newFixture(t, func(x *Task) { x.Mode = proto.AtMostOnce })
 	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
-	f.owner.Ready(f.task.ID, f.now)
+	f.owner.Ready(f.task.ID, false, f.now)
 	lease := time.Duration(f.grant.LeaseMs) * time.Millisecond
 	for waited := time.Duration(0); waited <= lease+time.Second; waited += time.Second {
 		if waited < lease && f.owner.runs[f.task.ID].phase != proto.LeaseReceived {
@@ -200,9 +200,9 @@ func TestQuestionsAboutUnknownLeasesAreBounded(t *testing.T) {
 func TestAStrangersQuestionTakesNoLease(t *testing.T) {
 	for name, prepare := range map[string]func(f *fixture){
 		"that waits": func(*fixture) {},
-		"that runs":  func(f *fixture) { f.owner.Ready(f.task.ID, f.now) },
+		"that runs":  func(f *fixture) { f.owner.Ready(f.task.ID, false, f.now) },
 		"that finished": func(f *fixture) {
-			f.owner.Ready(f.task.ID, f.now)
+			f.owner.Ready(f.task.ID, false, f.now)
 			f.owner.Finish(f.task.ID, proto.Success, nil, f.now)
 		},
 	} {
@@ -234,7 +234,7 @@ func TestAStrangersGrantTakesNoLease(t *testing.T) {
 		t.Run(code.Name(), func(t *testing.T) {
 			f := newFixture(t, nil)
 			f.owner.OnGrant(homePeer, f.grant, 0, f.now)
-			f.owner.Ready(f.task.ID, f.now)
+			f.owner.Ready(f.task.ID, false, f.now)
 			k := f.claim()
 			k.EpochBoot, k.Generation, k.BootId = k.EpochBoot+1, 9, nil
 			f.owner.OnGrant(otherPeer, &proto.Grant{Claim: k, Queue: "q", LeaseMs: 15000, NotAfterMs: f.task.NotAfter}, code, f.now)

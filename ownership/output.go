@@ -109,6 +109,7 @@ type Start struct {
 	Task    proto.TaskID
 	Epoch   proto.Seq
 	Attempt uint32
+	Early   bool // the handler may be called before the writes of the output are durable
 }
 
 // A Stop asks to stop a handler.

@@ -176,15 +176,20 @@ const (
 )
 
 // Begin settles the leases of earlier starts of this node, whose processes are gone. A
-// lease that had not started is released at no cost, one that was running is handled by its
-// handler's policy, and results are sent again.
+// lease that had certainly not started is released at no cost, one that may have started
+// early counts as abandoned, one that was running is handled by its handler's policy, and
+// results are sent again.
 func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
 	out := o.beginInput(now)
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
 		switch r.phase {
 		case proto.LeaseReceived:
-			o.release(r, proto.Unstarted, "the node was restarted", 0)
+			if mayStartEarly(r) {
+				o.release(r, proto.CauseCrashed, "the node died, and it may have been started there", 0)
+			} else {
+				o.release(r, proto.Unstarted, "the node was restarted", 0)
+			}
 		case proto.LeaseStarted:
 			if o.cfg.mutation != crashSilent {
 				o.crashed(r, policy(r.task))

@@ -30,7 +30,7 @@ func BenchmarkRenewals(b *testing.B) {
 			for _, t := range x.OnGrant(homePeer, s.Body.(*proto.Grant), 0, now).Sends {
 				h.OnGranted(s.To, t.Body.(*proto.Granted), now)
 			}
-			x.Ready(proto.TaskID(s.Body.(*proto.Grant).Claim.Task), now)
+			x.Ready(proto.TaskID(s.Body.(*proto.Grant).Claim.Task), false, now)
 		}
 	}
 	if n := len(h.tasks); n != leases {

@@ -29,7 +29,7 @@ func TestARenewedLeaseHasTheLengthOfItsQueue(t *testing.T) {
 				h.OnGranted(ownerPeer, a.Body.(*proto.Granted), now)
 			}
 		}
-		o.Ready(id, now)
+		o.Ready(id, false, now)
 	}
 	now.Wall, now.Mono, now.Boot = now.Wall+3000, now.Mono+3*time.Second, now.Boot+3*time.Second
 	for _, s := range o.Tick(now).Sends {

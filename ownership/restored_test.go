@@ -46,7 +46,7 @@ func TestAnOwnerThatLostAStart(t *testing.T) {
 			if tt.taken {
 				snapshot = maps.Clone(disk)
 			}
-			f.exchange(f.home, f.owner.Ready(f.task.ID, f.now))
+			f.exchange(f.home, f.owner.Ready(f.task.ID, false, f.now))
 			if !f.owner.runs[f.task.ID].mem.alive {
 				t.Fatal("it does not run")
 			}
@@ -167,7 +167,7 @@ func TestACauseOfANewerVersion(t *testing.T) {
 	} {
 		f := newFixture(t, func(x *Task) { x.Mode = mode })
 		f.exchange(f.home, f.owner.OnGrant(homePeer, f.grant, 0, f.now))
-		f.exchange(f.home, f.owner.Ready(f.task.ID, f.now))
+		f.exchange(f.home, f.owner.Ready(f.task.ID, false, f.now))
 		if !f.owner.runs[f.task.ID].mem.alive {
 			t.Fatal("it does not run")
 		}

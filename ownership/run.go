@@ -25,8 +25,9 @@ func ResultOf(id proto.TaskID, m *proto.Outcome) Result {
 }
 
 // Ready reports a free slot for a task that waits here. The [Start] follows once it is
-// allowed: at once, or when the home has permitted it.
-func (o *Owner) Ready(id proto.TaskID, now Now) Output {
+// allowed: at once, or when the home has permitted it. A repeatable handler may start
+// before that is on disk, if this is the first attempt: see [Owner.Begin].
+func (o *Owner) Ready(id proto.TaskID, repeatable bool, now Now) Output {
 	out := o.beginInput(now)
 	r := o.runs[id]
 	if r == nil || r.phase != proto.LeaseReceived {
@@ -39,23 +40,28 @@ func (o *Owner) Ready(id proto.TaskID, now Now) Output {
 		r.mem.permitRequested = true
 		o.requestPermit(r)
 	default:
-		o.start(r)
+		o.start(r, repeatable && mayStartEarly(r))
 	}
 	return *out
 }
+
+// mayStartEarly reports whether the handler of r, if it is repeatable, may be called before
+// the start is on disk. After a death of the node that may have been caused by this task
+// its next start is on disk first, so that a task that kills its node is found.
+func mayStartEarly(r *run) bool { return r.mode != proto.AtMostOnce && r.attempt <= 1 }
 
 func (o *Owner) requestPermit(r *run) {
 	r.mem.sentAt = max(o.now.Boot, 1)
 	o.out.send(r.home, proto.TypeStart, &proto.Start{Claims: []*proto.Claim{r.message()}})
 }
 
-// start stores the start before the handler gets the task.
-func (o *Owner) start(r *run) {
+// start stores the start before the handler gets the task, unless it may start early.
+func (o *Owner) start(r *run, early bool) {
 	r.phase, r.mem.alive, r.mem.permitRequested, r.mem.progressAt = proto.LeaseStarted, true, false, o.now.Boot
 	if o.cfg.mutation != startVolatile {
 		o.put(r)
 	}
-	o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: r.epoch, Attempt: r.attempt})
+	o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: r.epoch, Attempt: r.attempt, Early: early})
 	o.event(EventStarted, r, "")
 }
 
@@ -173,7 +179,7 @@ func (o *Owner) OnPermit(from proto.PeerID, m *proto.Permit, now Now) Output {
 			continue
 		}
 		if r.phase == proto.LeaseReceived && r.mem.permitRequested {
-			o.start(r)
+			o.start(r, false)
 		} else {
 			o.ignored(r.task, from, r.epoch, "a permit that was not requested, or a second one")
 		}

@@ -270,7 +270,9 @@ func (w *checker) started(x *simNode, st Start) {
 	if t.rolled {
 		return
 	}
-	if t.noted[x.i].Compare(st.Epoch) < 0 {
+	if st.Early {
+		w.startedEarly(x, st)
+	} else if t.noted[x.i].Compare(st.Epoch) < 0 {
 		w.fail("I6: %v starts on node %d and the start is not on disk", st.Task, x.i)
 	}
 	if x.procs[st.Task] != nil {
@@ -288,6 +290,19 @@ func (w *checker) started(x *simNode, st Start) {
 	}
 	if t.Key != "" {
 		w.inOrder(t)
+	}
+}
+
+// startedEarly checks that a start that is not on disk is the first attempt of a repeatable
+// handler, and that its lease is on disk: otherwise a death of the node would not count.
+func (w *checker) startedEarly(x *simNode, st Start) {
+	t, m := w.tasks[st.Task], new(proto.OwnerLease)
+	v := x.disk[taskKey(keyOwner, st.Task)]
+	if v == nil || proto.Decode(v, m) != nil || m.Claim.GetEpochBoot() != st.Epoch.Boot || m.Claim.GetEpochCounter() != st.Epoch.Counter {
+		w.fail("I6: %v starts early on node %d and its lease is not on disk", st.Task, x.i)
+	}
+	if t.policy != PolicyRetry || t.Mode == proto.AtMostOnce || st.Attempt > 1 {
+		w.fail("I7: %v starts early on node %d: policy %v, mode %v, attempt %d", st.Task, x.i, t.policy, t.Mode, st.Attempt)
 	}
 }
 

@@ -98,7 +98,7 @@ func (x *simNode) work() {
 		id := x.waiting[0]
 		x.waiting = x.waiting[1:]
 		x.asking = append(x.asking, id)
-		x.apply(x.owner.Ready(id, x.clock()))
+		x.apply(x.owner.Ready(id, x.s.w.policyOf(id) == PolicyRetry, x.clock()))
 	}
 }
 

@@ -430,6 +430,12 @@ func (x *simNode) apply(out Output, more ...func(*simBatch)) {
 	for _, id := range out.HandedOff {
 		b.tasks = append(b.tasks, simRecord{id, 'd'})
 	}
+	for _, st := range out.Starts {
+		if st.Early {
+			s.w.count("started early")
+			x.startProc(st)
+		}
+	}
 	switch s.flaw {
 	case ackEarly:
 		b.early = true
@@ -535,7 +541,9 @@ func (x *simNode) release(b *simBatch) {
 		}
 	}
 	for _, st := range b.out.Starts {
-		x.startProc(st)
+		if !st.Early {
+			x.startProc(st)
+		}
 	}
 	for _, st := range b.out.Stops {
 		x.stopProc(st)

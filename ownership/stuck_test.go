@@ -36,7 +36,7 @@ func TestAStuckTaskIsFound(t *testing.T) {
 				h.OnGranted(s.To, a.Body.(*proto.Granted), now)
 			}
 			id := proto.TaskID(s.Body.(*proto.Grant).Claim.Task)
-			x.Ready(id, now)
+			x.Ready(id, false, now)
 			if !x.Progress(id, now) {
 				t.Fatalf("the handler of %s does not run", id)
 			}
