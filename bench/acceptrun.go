@@ -54,9 +54,9 @@ func defaultSlots() string { return fmt.Sprintf("%d, the default", max(4, 2*runt
 // ended measures whole tasks: handler, result and commit at home.
 func (p *plan) ended(t *table) error {
 	t.title = "Whole tasks"
-	t.intro = "A task counts when its result is on disk at its home: accepted, started (durable before the handler is called), run, result signed and sealed, committed. The handler is the built-in `discard`."
+	t.intro = "A task counts when its result is on disk at its home: accepted, run (its start is written with its end or before), result signed and sealed, committed. The handler is the built-in `discard`."
 	t.head = []string{"store", "fsync", "slots", "tasks/s", "target", "", "p50", "p99", "CPU a task: sender", "receiver", "both", "cores: ours", "others'"}
-	t.bounds = "with many slots and the normal disk speed, CPU; with a slow disk the commits in series; with few slots the durable start: each group of starts is one commit, and has at most as many starts as there are slots."
+	t.bounds = "with many slots and the normal disk speed, CPU; with a slow disk the commits in series; with few slots the ends that are not on disk yet, at most 64 or four for each slot."
 	for _, e := range p.engines() {
 		for _, c := range []struct {
 			slow   time.Duration

@@ -160,7 +160,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	now := in.cfg.Clock.Now()
 	for n, i := range g.take {
 		a, b := &arrivals[i], &records[n]
-		a.initialRecord(&b.stored, &b.record, now)
+		a.initialRecord(&b.stored, &b.record, &in.cfg.BootID, now)
 		if b.record.OrderingKey != "" && b.record.Queue == "" {
 			h := in.handlers.find(b.record.Kind)
 			b.record.SharedLane = h != nil && h.SharedLanes

@@ -33,11 +33,11 @@ func refuse(code proto.Code, detail string) Verdict { return Verdict{Code: code,
 
 // initialRecord fills the record of an arrival. If the sealed body is not in the record it
 // has the name of the body's file.
-func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, now time.Time) {
+func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, boot *proto.BootID, now time.Time) {
 	c, h := a.Content, &a.Header
 	*st = proto.Stored{Envelope: a.Envelope, Record: r, Key: a.Key[:]}
 	r.Class, r.Kind, r.Mode = c.Class, c.Kind, c.Mode
-	r.Peer = h.Origin[:]
+	r.Peer, r.BootId = h.Origin[:], boot[:bootMark]
 	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
 	r.CreatedMs, r.NotAfterMs = h.Created, h.NotAfter
 	r.IdempotencyKey, r.OrderingKey = c.IdempotencyKey, c.OrderingKey

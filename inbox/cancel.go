@@ -59,7 +59,9 @@ func (in *Inbox) cancelWaiting(ctx context.Context, j *job) Verdict {
 		return in.cancelClaimed(ctx, j.key, false)
 	}
 	if err == nil {
-		err = in.tryFinish(ctx, j, cancelledStep(j.rec), &handler.Result{}, false)
+		t := cancelledStep(j.rec)
+		t.reason += in.doubtNote(j)
+		err = in.tryFinish(ctx, j, t, &handler.Result{}, false)
 	}
 	if err == nil {
 		in.dropBody(j)

@@ -37,6 +37,9 @@ func (in *Inbox) Run(ctx context.Context) error {
 	jobCtx, stopJobs := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopJobs()
 	rn := &runner{Inbox: in, fail: fail}
+	if err := in.saveBoots(false); err != nil {
+		return fmt.Errorf("inbox: %w", err)
+	}
 	var background sync.WaitGroup
 	background.Go(func() {
 		if err := in.maintain(jobCtx); err != nil {
@@ -44,13 +47,21 @@ func (in *Inbox) Run(ctx context.Context) error {
 		}
 	})
 	background.Go(func() { in.watch(jobCtx) })
+	background.Go(func() { rn.writeNotes(jobCtx) })
 	background.Go(func() { in.keys.Run(jobCtx) })
 	rn.dispatch(work, jobCtx)
 	in.slots.halt()
 	in.close()
 	stopJobs()
 	background.Wait()
-	if err := context.Cause(work); err != context.Cause(ctx) {
+	err := context.Cause(work)
+	if err == context.Cause(ctx) {
+		err = nil
+		if !in.endLost.Load() {
+			err = in.saveBoots(true)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("inbox: %w", err)
 	}
 	return nil
@@ -120,7 +131,7 @@ func (rn *runner) dispatch(ctx, jobCtx context.Context) {
 // untilNext returns how long nothing is due.
 func (rn *runner) untilNext() time.Duration {
 	wait := maxIdle
-	if rn.slots.available() {
+	if rn.available() {
 		if d, ok := rn.queue.NextAny(rn.eligible); ok {
 			wait = min(wait, d)
 		}
@@ -131,6 +142,14 @@ func (rn *runner) untilNext() time.Duration {
 	return max(wait, time.Millisecond)
 }
 
+// available reports whether another task may be started.
+func (in *Inbox) available() bool { return in.slots.available(in.diskFull()) }
+
+// diskFull reports whether the disk is below its reserve. What is in custody still runs,
+// which frees space, but step by step: no start before it is on disk, and no slot is free
+// before an end is.
+func (in *Inbox) diskFull() bool { return errors.Is(in.store.Refuses(), store.ErrNoDisk) }
+
 // eligible reports whether a task of the kind may be started now.
 func (rn *runner) eligible(kind string) bool {
 	switch {
@@ -139,18 +158,18 @@ func (rn *runner) eligible(kind string) bool {
 	case isQueueGroup(kind):
 		return false
 	}
-	h := rn.handlers.find(kind)
-	return h != nil && rn.handlers.suspendedReason(kind) == "" && (h.Concurrency == 0 || rn.slots.kindUsed(kind) < h.Concurrency)
+	h, use := rn.handlers.find(kind), rn.slots.kindUse(kind)
+	return h != nil && rn.handlers.suspendedReason(kind) == "" && (h.Concurrency == 0 || use.running+use.ending < h.Concurrency)
 }
 
 // round takes the tasks that may be started, commits all their starts at once and calls the
 // handlers. It reports whether it took any.
 func (rn *runner) round(jobCtx context.Context) (took bool) {
 	var starts []*job
-	for rn.slots.available() {
+	for rn.available() {
 		granted := rn.startGranted(jobCtx)
 		took = took || granted
-		if !rn.slots.available() {
+		if !rn.available() {
 			break
 		}
 		item, ok := rn.queue.TakeAny(rn.eligible, rn.slots.atOriginLimit)
@@ -210,6 +229,7 @@ func (rn *runner) handleDue(jobCtx context.Context, item backlog.Item) *job {
 	case actionRecover:
 		rn.recover(jobCtx, j)
 	case actionEnd:
+		end.reason += rn.doubtNote(j)
 		rn.spawn(func() error { return rn.end(jobCtx, j, end) })
 	case actionEndAsFirst:
 		rn.spawn(func() error { return rn.endAsFirst(jobCtx, j, first) })
@@ -316,6 +336,7 @@ func (rn *runner) expire(jobCtx context.Context) {
 		}
 		switch what, end := rn.evaluate(j, false); what {
 		case actionEnd:
+			end.reason += rn.doubtNote(j)
 			rn.spawn(func() error { return rn.end(jobCtx, j, end) })
 		default:
 			rn.dropJob(j) // it is handled when it is due
@@ -341,43 +362,73 @@ func (rn *runner) recover(jobCtx context.Context, j *job) {
 	})
 }
 
-// start commits the starts at once, and calls the handlers.
+// start calls the handlers that may be called before their starts are on disk, then commits
+// the other starts at once and calls their handlers.
 func (rn *runner) start(jobCtx context.Context, starts []*job) {
-	now := rn.cfg.Clock.Now()
-	edits := make([]backlog.Edit, len(starts))
-	for i, j := range starts {
-		edits[i] = backlog.Edit{Key: j.key, Record: j.rec, Version: j.version}
+	for _, j := range starts {
 		if err := rn.cfg.Fail(PointStart, j.key.ID); err != nil {
 			rn.abort(starts, err)
 			return
 		}
 	}
+	now := rn.cfg.Clock.Now()
+	var early, durable []*job
+	for _, j := range starts {
+		if !rn.startEarly(j) {
+			durable = append(durable, j)
+			continue
+		}
+		early = append(early, j)
+		j.started, j.unwritten = now, true
+		startRecord(j.rec, rn.cfg.BootID, now, "")
+	}
+	if len(early) > 0 {
+		rn.slots.addNotes(early)
+	}
+	for _, j := range early {
+		rn.call(jobCtx, j)
+	}
+	if len(durable) > 0 {
+		rn.startDurably(jobCtx, durable, now)
+	}
+}
+
+// call calls the handler of a started job.
+func (rn *runner) call(jobCtx context.Context, j *job) {
+	if err := rn.cfg.Fail(PointStarted, j.key.ID); err != nil {
+		rn.slots.settleNote(j)
+		rn.abort([]*job{j}, err)
+		return
+	}
+	rn.spawn(func() error { return rn.work(jobCtx, j) })
+}
+
+// startDurably commits the starts at once, and calls the handlers.
+func (rn *runner) startDurably(jobCtx context.Context, starts []*job, now time.Time) {
+	edits := make([]backlog.Edit, len(starts))
+	causes := make([]string, len(starts))
+	for i, j := range starts {
+		edits[i], causes[i] = j.edit(), rn.startCause(j)
+	}
 	errs := rn.queue.Change(jobCtx, edits, func(i int, r *proto.Record) backlog.Action {
-		starts[i].started(r, rn.cfg.BootID, now)
+		j := starts[i]
+		if r == j.rec {
+			j.version++
+		} else {
+			j.rec, j.stale = r, true // it has changed since it was read
+		}
+		startRecord(r, rn.cfg.BootID, now, causes[i])
 		return backlog.Write
 	})
 	for i, j := range starts {
 		err := errs[i]
-		if err == nil {
-			rn.changed(j.key.ID, j.rec)
-			err = rn.cfg.Fail(PointStarted, j.key.ID)
-		}
 		if err != nil {
 			rn.abort([]*job{j}, err)
 			continue
 		}
-		rn.spawn(func() error { return rn.work(jobCtx, j) })
+		rn.changed(j.key.ID, j.rec)
+		rn.call(jobCtx, j)
 	}
-}
-
-// started records a start in r, which is written.
-func (j *job) started(r *proto.Record, boot proto.BootID, now time.Time) {
-	if r == j.rec {
-		j.version++
-	} else {
-		j.rec, j.version = r, 0 // it has changed since it was read
-	}
-	startRecord(r, boot, now)
 }
 
 // abort gives up tasks that could not be started. Unless the task is gone, the store has

@@ -4,7 +4,7 @@
 //	Accept ─▶ known? refused? ─▶ one commit ─▶ ACCEPTED ─▶ the ack may leave
 //	                                              │
 //	     Settle ─▶ forget what is finished        ▼ most urgent first, a slot free
-//	       ▲                                   RUNNING    the start is durable first
+//	       ▲                                   RUNNING
 //	       │                                      │
 //	  finished id kept ◀── one commit with ───────┼──▶ RETRYING ─▶ RUNNING …
 //	  until it is settled  the RESULT entry       ▼
@@ -17,7 +17,8 @@
 // refuses everything that old. When there is no room for another id the answer is BUSY;
 // nothing is forgotten to make room.
 //
-// A start is on disk before the handler gets the task, and the end of a task is in one
-// batch with its result. What a start without an end means after a crash is the handler's
-// declared policy: retry, probe or park.
+// A start is on disk before the handler gets the task, unless the handler may be repeated:
+// then the start is written soon after, or with the end. The end of a task is in one batch
+// with its result. What a start without an end means after a crash is the handler's declared
+// policy: retry, probe or park.
 package inbox

@@ -7,7 +7,7 @@ const (
 	PointAccept   = "inbox/accept"   // before the task is written
 	PointAccepted = "inbox/accepted" // it is on disk, the ack has not been sent
 	PointStart    = "inbox/start"    // before the start is written
-	PointStarted  = "inbox/started"  // it is on disk, the handler has not been called
+	PointStarted  = "inbox/started"  // it is on disk or, of a repeatable handler, soon; the handler has not been called
 	PointFinish   = "inbox/finish"   // the handler has returned, nothing of it is written
 	PointFinished = "inbox/finished" // the end and the result are on disk
 	PointSettle   = "inbox/settle"   // before a mark is written

@@ -20,7 +20,8 @@ func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *handl
 		return in.finish(ctx, j, to, res, true)
 	}
 	var rec *proto.Record
-	errs := in.queue.Change(ctx, []backlog.Edit{{Key: j.key}}, func(_ int, r *proto.Record) backlog.Action {
+	errs := in.queue.Change(ctx, []backlog.Edit{j.edit()}, func(_ int, r *proto.Record) backlog.Action {
+		in.addStart(j, r)
 		to.apply(r, res, in.cfg.Clock.Now())
 		rec = r
 		return backlog.Requeue
@@ -28,9 +29,9 @@ func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *handl
 	if errs[0] != nil {
 		return fmt.Errorf("record the end of a run: %w", errs[0])
 	}
+	j.stale, j.unwritten = true, false
 	in.changed(j.key.ID, rec)
 	if rec.Cancel {
-		j.version = 0
 		return in.finish(ctx, j, cancelledStep(rec), &handler.Result{}, false)
 	}
 	return nil
@@ -102,14 +103,15 @@ func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *handler
 			return fmt.Errorf("finish: %w", in.store.Err())
 		case in.slots.halted():
 			in.cfg.Logger.Error("the end of a task could not be written before the node stopped", "task", j.key.String(), "err", err)
+			in.endLost.Store(true)
 			return nil
 		}
 		in.cfg.Logger.Warn("the end of a task could not be written; retrying", "task", j.key.String(), "wait", wait, "err", err)
 		in.slots.setWriteError(j, err)
-		j.version = 0 // the record in memory was changed already
-		in.slots.setStalled(true)
+		j.stale = true // the record in memory was changed already
+		in.slots.setStalled(j, true)
 		in.slots.sleep(ctx, wait)
-		in.slots.setStalled(false)
+		in.slots.setStalled(j, false)
 	}
 }
 
@@ -118,13 +120,10 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *hand
 	now := in.cfg.Clock.Now()
 	origin := j.origin
 	remember := in.dedup.mustRemember(origin, j.epoch)
-	edit := backlog.Edit{Key: j.key}
-	if j.version > 0 {
-		edit.Record, edit.Version = j.rec, j.version
-	}
 	var f *Finished
 	var rec *proto.Record
-	st, err := in.queue.Prepare(edit, func(r *proto.Record) backlog.Action {
+	st, err := in.queue.Prepare(j.edit(), func(r *proto.Record) backlog.Action {
+		in.addStart(j, r)
 		to.apply(r, res, now)
 		rec, f = r, in.finished(j.key.ID, origin, r, res, now)
 		r.Stderr = "" // it is in the result

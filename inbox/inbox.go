@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/balefire/balefire/clock"
@@ -162,6 +163,10 @@ type Inbox struct {
 	leases   *leaseQueue
 	dirty    chan struct{} // holds a token when an origin has settled more
 	restored int64         // Unix milliseconds: a restored store lost its memory until then; 0: never
+
+	boots        bootLog     // starts of this node since the last unclean stop
+	stoppedClean bool        // see StoppedClean
+	endLost      atomic.Bool // the end of a run could not be written
 }
 
 // Open returns the inbox stored in s and rebuilds its index from disk. It starts nothing:
@@ -195,7 +200,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
-	if err := in.loadIndex(); err != nil {
+	if err := errors.Join(in.loadIndex(), in.loadBoots()); err != nil {
 		return nil, fmt.Errorf("open inbox: %w", err)
 	}
 	return in, nil

@@ -177,7 +177,7 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 		rn.parts.Leases.Ended(jobCtx, j.key.ID, unstarted("denied: the handler's allow list does not name the origin"))
 	default:
 		res := rn.handle(jobCtx, j)
-		why := rn.slots.release(j)
+		why := rn.slots.release(j, len(res.Output))
 		e := leaseEnd(res, why)
 		e.MaxAttempts = j.h.maxAttempts(j.rec.MaxAttempts)
 		if e.Outcome != nil {
@@ -198,7 +198,7 @@ func (rn *runner) askLeased(jobCtx context.Context, j *job) {
 	if j.h != nil && j.h.OnCrash == OnCrashProbe {
 		found = rn.ask(jobCtx, j)
 	}
-	if rn.slots.release(j) == stopNode {
+	if rn.slots.release(j, 0) == stopNode {
 		return // probed again at the next start
 	}
 	done := outcomeOf(&handler.Result{Outcome: handler.Success}, proto.Success, "")

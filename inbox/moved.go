@@ -37,7 +37,7 @@ func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
 	}
 	var st proto.Stored
 	var r proto.Record
-	a.initialRecord(&st, &r, in.cfg.Clock.Now())
+	a.initialRecord(&st, &r, &in.cfg.BootID, in.cfg.Clock.Now())
 	if a.oversized() {
 		return nil, fmt.Errorf("%w: %d bytes of content besides its stream, the limit is %d", store.ErrTooLarge, len(a.Envelope.GetBody()), MaxStreamContent)
 	}

@@ -9,11 +9,11 @@ import (
 )
 
 // startRecord records a start of the handler.
-func startRecord(r *proto.Record, boot proto.BootID, now time.Time) {
+func startRecord(r *proto.Record, boot proto.BootID, now time.Time, cause string) {
 	n := starts(r) + 1
 	r.BootId, r.DueMs = boot[:], 0
 	r.History = trimHistory(append(r.History, &proto.Attempt{Number: n, StartedMs: now.UnixMilli()}))
-	r.Move(proto.Running, now, "")
+	r.Move(proto.Running, now, cause)
 	r.Events[len(r.Events)-1].Attempt = n
 }
 

@@ -43,7 +43,7 @@ func TestFloodOfOneOriginLeavesRoomForOthers(t *testing.T) {
 		others int // that must fit afterwards
 	}{
 		{"tasks", Config{MaxTasks: 100}, "", 90, 5},
-		{"bytes", Config{MaxBytes: 420 << 10}, strings.Repeat("x", 4<<10), 80, 5},
+		{"bytes", Config{MaxBytes: 421 << 10}, strings.Repeat("x", 4<<10), 80, 5},
 		{"ids", Config{MaxKept: 100}, "", 90, 5},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -10,29 +10,41 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// maxFinishing is how many tasks may be finishing at a time: their slots are free, and
-// their ends are being written.
-const maxFinishing = 512
+// Bounds of the starts whose ends are not on disk yet: beyond them nothing is started.
+const (
+	minUnwritten     = 64      // starts
+	unwrittenPerSlot = 4       // starts for each slot, if that is more
+	maxEndBytes      = 8 << 20 // of the outputs of handlers that have returned
+)
 
 // A job is the exclusive right to work on one task: only its holder starts, ends or cancels
 // the task.
 type job struct {
 	key     backlog.Key
 	kind    string
-	version uint32        // of rec in the backlog
-	stored  *proto.Stored // as read when the job began
-	rec     *proto.Record // the holder's own copy
-	h       *registration
-	origin  proto.PeerID
-	epoch   proto.Seq
-	attempt uint32      // number of the start that this job leads to
-	idemKey string      // (origin, idempotency key); empty: none
-	timer   *time.Timer // of the run; nil: none; owned by the worker
-	lease   *Leased     // its lease; nil: the task is in custody here
+	version uint32    // of rec in the backlog
+	stale   bool      // rec is not what is on disk: it must be read again to be changed
+	started time.Time // of a start that is not on disk when the handler is called
+	// unwritten: rec has a start that is not on disk. It belongs to the worker and, while
+	// note is noteWriting, to the writer of notes.
+	unwritten bool
+	stored    *proto.Stored // as read when the job began
+	rec       *proto.Record // the holder's own copy
+	h         *registration
+	origin    proto.PeerID
+	epoch     proto.Seq
+	attempt   uint32      // number of the start that this job leads to
+	idemKey   string      // (origin, idempotency key); empty: none
+	timer     *time.Timer // of the run; nil: none; owned by the worker
+	lease     *Leased     // its lease; nil: the task is in custody here
 
 	// Guarded by slots.mu:
 	slot     bool // it holds a slot
-	why      stop // the first reason to stop
+	ending   bool // its handler has returned, and its end is not on disk
+	note     noteState
+	noted    chan struct{} // closed when the note is written; nil: nobody waits for it
+	endBytes int           // of its output, while it is ending
+	why      stop          // the first reason to stop
 	cancel   context.CancelCauseFunc
 	kill     chan struct{} // closed: stop at once
 	killed   bool
@@ -43,14 +55,17 @@ type job struct {
 
 // slots tracks the jobs and the slots they hold. It writes nothing to disk.
 type slots struct {
-	limit int
+	limit        int
+	maxUnwritten int // jobs at a time, with those that hold a slot
 
 	mu                   sync.Mutex
 	jobs                 map[backlog.Key]*job
 	used                 int                  // slots in use
-	kinds                map[string]int       // slots in use by kind
-	origins              map[proto.PeerID]int // and by origin
+	kinds                map[string]kindUse   // by kind
+	origins              map[proto.PeerID]int // slots in use by origin
 	finishing            int                  // jobs without a slot
+	endBytes             int                  // of the outputs of ending jobs
+	notes                []*job               // whose starts wait to be written
 	keys                 map[string]*job
 	waitingForKey        map[string][]backlog.Key // taken; wait for the job with their key to end
 	writeErrors          map[backlog.Key]string   // why the end of a task could not be written at the last attempt
@@ -61,14 +76,22 @@ type slots struct {
 	halting              chan struct{} // closed with stopped
 	freed                chan struct{} // holds a token when a slot became free or a handler was registered
 	begun                chan struct{} // holds a token when a handler was called
+	noteAdded            chan struct{} // holds a token when a start waits to be written
 	working              sync.WaitGroup
+}
+
+// A kindUse counts the jobs of a kind.
+type kindUse struct {
+	running int // they hold a slot
+	ending  int // their handlers have returned, and their ends are not on disk
 }
 
 func newSlots(limit int) *slots {
 	return &slots{
-		limit: limit, jobs: map[backlog.Key]*job{}, kinds: map[string]int{}, origins: map[proto.PeerID]int{},
+		limit: limit, maxUnwritten: max(minUnwritten, unwrittenPerSlot*limit),
+		jobs: map[backlog.Key]*job{}, kinds: map[string]kindUse{}, origins: map[proto.PeerID]int{},
 		keys: map[string]*job{}, writeErrors: map[backlog.Key]string{}, waitingForKey: map[string][]backlog.Key{},
-		freed: make(chan struct{}, 1), begun: make(chan struct{}, 1), halting: make(chan struct{}),
+		freed: make(chan struct{}, 1), begun: make(chan struct{}, 1), noteAdded: make(chan struct{}, 1), halting: make(chan struct{}),
 	}
 }
 
@@ -92,18 +115,32 @@ func (s *slots) draining() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.dra
 func (s *slots) spareFinishing() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return maxFinishing - s.finishing
+	return s.maxUnwritten - s.finishing
 }
 
-// available reports whether another task may be started.
-func (s *slots) available() bool {
+// available reports whether another task may be started. With diskFull a slot is free only
+// once the end of its last run is on disk.
+func (s *slots) available(diskFull bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.stopped && s.used < s.limit && s.finishing < maxFinishing
+	limit := s.maxUnwritten
+	if diskFull {
+		limit = s.limit
+	}
+	return !s.stopped && s.used < s.limit && s.used+s.finishing < limit && s.endBytes < maxEndBytes
 }
 
-// kindUsed returns the number of slots in use by a kind.
-func (s *slots) kindUsed(kind string) int { s.mu.Lock(); defer s.mu.Unlock(); return s.kinds[kind] }
+// kindUse returns the counts of a kind.
+func (s *slots) kindUse(kind string) kindUse { s.mu.Lock(); defer s.mu.Unlock(); return s.kinds[kind] }
+
+// countKind adds to the counts of a kind. The caller holds mu.
+func (s *slots) countKind(kind string, running, ending int) {
+	u := s.kinds[kind]
+	u.running, u.ending = u.running+running, u.ending+ending
+	if s.kinds[kind] = u; u == (kindUse{}) {
+		delete(s.kinds, kind)
+	}
+}
 
 // atOriginLimit reports whether an origin, given as the bytes of its id, holds all slots
 // but one: the last is for others that wait.
@@ -168,7 +205,7 @@ func (s *slots) acquire(j *job, quarantined bool) {
 	j.slot = true
 	s.finishing--
 	s.used++
-	s.kinds[j.kind]++
+	s.countKind(j.kind, 1, 0)
 	s.origins[j.origin]++
 }
 
@@ -215,13 +252,16 @@ func (s *slots) stop(j *job, why stop, hard bool) {
 	}
 }
 
-// release frees the slot of j, whose handler has returned, and returns why it was told to
-// stop.
-func (s *slots) release(j *job) stop {
+// release frees the slot of j, whose handler has returned with an output of this size, and
+// returns why it was told to stop. The limit of its kind counts it until its end is on disk.
+func (s *slots) release(j *job, output int) stop {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.freeSlot(j)
 	s.finishing++
+	j.ending, j.endBytes = true, output
+	s.countKind(j.kind, 0, 1)
+	s.endBytes += output
 	return j.why
 }
 
@@ -231,9 +271,7 @@ func (s *slots) freeSlot(j *job) {
 	}
 	j.slot = false
 	s.used--
-	if s.kinds[j.kind]--; s.kinds[j.kind] == 0 {
-		delete(s.kinds, j.kind)
-	}
+	s.countKind(j.kind, -1, 0)
 	if s.origins[j.origin]--; s.origins[j.origin] == 0 {
 		delete(s.origins, j.origin)
 	}
@@ -248,6 +286,10 @@ func (s *slots) drop(j *job) (waiters []backlog.Key) {
 		s.freeSlot(j)
 	} else {
 		s.finishing--
+	}
+	if j.ending {
+		s.countKind(j.kind, 0, -1)
+		s.endBytes -= j.endBytes
 	}
 	delete(s.jobs, j.key)
 	delete(s.writeErrors, j.key)
@@ -272,17 +314,18 @@ func (s *slots) setWriteError(j *job, err error) {
 	s.writeErrors[j.key] = err.Error()
 }
 
-// setStalled marks a job whose end cannot be written now, so that it does not keep others
-// from finishing; false unmarks it before a retry.
-func (s *slots) setStalled(on bool) {
+// setStalled marks a job whose end is refused for a reason of its own, so that it does not
+// keep others from running; false unmarks it before a retry.
+func (s *slots) setStalled(j *job, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	n := 1
 	if on {
-		s.finishing--
+		n = -1
 		s.notify()
-	} else {
-		s.finishing++
 	}
+	s.finishing += n
+	s.endBytes += n * j.endBytes
 }
 
 // running returns the jobs with a running handler, in the order of their starts.

@@ -37,7 +37,7 @@ func (in *Inbox) Status() Status {
 	}
 	for _, k := range kinds {
 		live := in.queue.GroupCounts(k).Live
-		ks := KindStatus{Kind: k, Registered: in.handlers.find(k) != nil, Running: in.slots.kindUsed(k)}
+		ks := KindStatus{Kind: k, Registered: in.handlers.find(k) != nil, Running: in.slots.kindUse(k).running}
 		ks.Waiting = max(live-ks.Running, 0)
 		s.Used += ks.Running
 		if ks.Registered || live > 0 && k != toCancel {

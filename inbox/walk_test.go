@@ -206,7 +206,7 @@ func TestStuckResultsBlockNoOtherTask(t *testing.T) {
 	inBubble(t, Config{}, []Spec{spec, stuck}, func(f *fixture) {
 		f.results.stuck = "stuck"
 		var as []Arrival
-		for range maxFinishing + 100 {
+		for range 612 {
 			as = append(as, f.task(withKind("stuck"), withClass(proto.Critical)))
 		}
 		f.accept(0, as...)

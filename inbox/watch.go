@@ -38,7 +38,7 @@ func (in *Inbox) watch(ctx context.Context) {
 }
 
 // due returns the runs that are out of time, and those that have lasted long enough to be
-// reported for the first time.
+// reported for the first time, and whose starts are on disk.
 func (s *slots) due(boot time.Duration) (late, lasting []*job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,7 +49,7 @@ func (s *slots) due(boot time.Duration) (late, lasting []*job) {
 		if j.limit > 0 && boot >= j.limit {
 			late = append(late, j)
 		}
-		if j.notifyAt > 0 && boot >= j.notifyAt {
+		if j.notifyAt > 0 && boot >= j.notifyAt && j.note == noteWritten {
 			j.notifyAt = 0
 			lasting = append(lasting, j)
 		}

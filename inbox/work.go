@@ -17,7 +17,8 @@ import (
 func (rn *runner) work(jobCtx context.Context, j *job) error {
 	defer rn.dropJob(j)
 	res := rn.handle(jobCtx, j)
-	why := rn.slots.release(j)
+	why := rn.slots.release(j, len(res.Output)+len(res.Stderr))
+	rn.slots.settleNote(j)
 	if err := rn.cfg.Fail(PointFinish, j.key.ID); err != nil {
 		return err
 	}
@@ -30,7 +31,7 @@ func (rn *runner) work(jobCtx context.Context, j *job) error {
 func (rn *runner) probe(jobCtx context.Context, j *job) error {
 	defer rn.dropJob(j)
 	found := rn.ask(jobCtx, j)
-	if rn.slots.release(j) == stopNode {
+	if rn.slots.release(j, 0) == stopNode {
 		return nil // probed again at the next start
 	}
 	to := rn.limits.afterCrash(j.rec, j.h.OnCrash, found, rn.cfg.Rand())

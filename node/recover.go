@@ -2,40 +2,23 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
 	"github.com/balefire/balefire/audit"
-	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store/backlog"
-	"github.com/balefire/balefire/wire"
 )
 
 // closeRuns writes the second audit record of each command that was interrupted by the
 // death of the process: the audit has one start and one end, or one crash, for every run
-// (I19). The audit is read only if something was running.
+// (I19). A run is in the audit before its command starts, whether or not the record of its
+// task says so. The audit is read only after an unclean stop.
 func (n *Node) closeRuns(ctx context.Context) error {
-	cut := map[string]bool{}
-	running := func(id proto.TaskID, r *proto.Record) bool {
-		if r.GetState() == proto.Running {
-			cut[id.String()] = true
-		}
-		return false
-	}
-	for span := (backlog.Span{Oldest: true}); ; {
-		_, next, err := n.inbox.List(span, wire.MaxPage, running)
-		if err != nil {
-			return err
-		}
-		if span.From = next; next.IsZero() {
-			break
-		}
-	}
-	if len(cut) == 0 {
+	if n.inbox.StoppedClean() {
 		return nil
 	}
-	open, err := n.openRuns(cut)
-	if err != nil {
+	open, err := n.openRuns()
+	if err != nil && !errors.Is(err, audit.ErrBroken) { // what can be read is
 		return fmt.Errorf("read the audit: %w", err)
 	}
 	for _, e := range open {
@@ -48,13 +31,10 @@ func (n *Node) closeRuns(ctx context.Context) error {
 	return nil
 }
 
-// openRuns returns the starts of runs of the given tasks that have no end.
-func (n *Node) openRuns(tasks map[string]bool) (map[string]audit.Entry, error) {
+// openRuns returns the starts of runs that have no end.
+func (n *Node) openRuns() (map[string]audit.Entry, error) {
 	open := map[string]audit.Entry{}
 	err := audit.Scan(filepath.Join(n.cfg.Dir, audit.DirName), func(r audit.Record) error {
-		if !tasks[r.Task] {
-			return nil
-		}
 		run := fmt.Sprintf("%s %d %d", r.Task, r.Boot, r.Attempt)
 		switch r.Action {
 		case "command.start":

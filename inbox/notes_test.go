@@ -1,0 +1,262 @@
+package inbox
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+)
+
+// TestPoisonAtOnce checks S16 for a repeatable handler that kills the process before its
+// start is written: after the first death its starts are durable, so the others count. The
+// tasks next to it keep their attempts.
+func TestPoisonAtOnce(t *testing.T) {
+	s, spec := scripted(nil)
+	var poison proto.TaskID
+	var deadly chan struct{}
+	s.f = func(ctx context.Context, r *handler.Run) *handler.Result {
+		if r.ID == poison {
+			deadly <- struct{}{}
+			return blocks(ctx, r)
+		}
+		select {
+		case <-time.After(10 * time.Second):
+			return &handler.Result{Outcome: handler.Success}
+		case <-ctx.Done():
+			return &handler.Result{Outcome: handler.Cancelled}
+		}
+	}
+	inBubble(t, Config{Slots: 4, MaxAbandons: 5}, []Spec{spec}, func(f *fixture) {
+		bad := f.task()
+		poison, deadly = bad.Header.ID, make(chan struct{}, 1)
+		as := []Arrival{f.task(), f.task(), f.task()}
+		f.accept(0, append([]Arrival{bad}, as...)...)
+		deaths := 0
+		for ; len(f.results.of(poison)) == 0 && deaths < 50; deaths++ {
+			f.run()
+			select {
+			case <-deadly: // no time has passed since the start
+			case <-time.After(3 * time.Minute):
+			}
+			f.crash()
+		}
+		o := f.expect(bad, deadLetter)
+		if !strings.Contains(o.Reason, "died each time") || s.starts(poison) != 5+1 {
+			t.Errorf("%d starts, reason %q", s.starts(poison), o.Reason)
+		}
+		f.run()
+		wait(2 * time.Minute)
+		for _, a := range as {
+			if o := f.expect(a, succeeded); len(o.Attempts) > 3 {
+				t.Errorf("another task was started %d times", len(o.Attempts))
+			}
+		}
+	})
+}
+
+// TestPowerCutStartsEachTaskOnceMore checks I7 for tasks whose starts were not on disk, or
+// were, at a power cut: each is started at most once more for each cut, says so, and ends.
+func TestPowerCutStartsEachTaskOnceMore(t *testing.T) {
+	for _, age := range []time.Duration{0, time.Second} {
+		s, spec := scripted(blocks)
+		inBubble(t, Config{Slots: 8}, []Spec{spec}, func(f *fixture) {
+			var as []Arrival
+			for range 20 {
+				as = append(as, f.task())
+			}
+			f.accept(0, as...)
+			const cuts = 3
+			for cut := 1; cut <= cuts; cut++ {
+				f.run()
+				synctest.Wait()
+				wait(age)
+				f.crash()
+				for _, a := range as {
+					if n := s.starts(a.Header.ID); n > cut {
+						t.Errorf("%d starts after %d cuts", n, cut)
+					}
+				}
+			}
+			s.f = succeed
+			f.run()
+			wait(5 * time.Minute)
+			for _, a := range as {
+				o := f.expect(a, succeeded)
+				if n := s.starts(a.Header.ID); n > cuts+1 || n > 1 && !abandoned(o) && !restarted(o) {
+					t.Errorf("%d starts after %d cuts, events %v", n, cuts, o.Events)
+				}
+			}
+		})
+	}
+}
+
+func restarted(o *proto.Outcome) bool {
+	for _, e := range o.Events {
+		if e.Cause == "restarted after an unclean stop" {
+			return true
+		}
+	}
+	return false
+}
+
+// A task that may have run before a power cut does not end as if it had not.
+func TestEndAfterALostStartSaysSo(t *testing.T) {
+	_, spec := scripted(blocks)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.run()
+		synctest.Wait()
+		f.crash()
+		if v := f.in.Cancel(t.Context(), home, a.Header.ID, false); !v.Accepted() {
+			t.Fatal(v)
+		}
+		if o := f.expect(a, cancelled); !strings.Contains(o.Reason, "may have run") {
+			t.Errorf("reason %q", o.Reason)
+		}
+	})
+}
+
+// TestStopInOrderLeavesNoDoubt checks that a task which waited at a stop in order is started
+// like any other: only its end is written.
+func TestStopInOrderLeavesNoDoubt(t *testing.T) {
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.accept(0, a)
+		f.in.Suspend(spec.Kind, "program gone")
+		f.run()
+		wait(time.Second)
+		f.restart()
+		if !f.in.StoppedClean() {
+			t.Error("the stop was not in order")
+		}
+		before := f.store.Counters().Ops
+		f.run()
+		wait(time.Second)
+		if o := f.expect(a, succeeded); restarted(o) {
+			t.Errorf("events %v", o.Events)
+		}
+		if ops := f.store.Counters().Ops - before; ops != 1+3 {
+			t.Errorf("%d operations", ops)
+		}
+		f.crash()
+		if f.in.StoppedClean() {
+			t.Error("a power cut counts as a stop in order")
+		}
+	})
+}
+
+// A slowEngine takes a while to commit.
+type slowEngine struct {
+	*mem.Engine
+	delay *atomic.Int64
+}
+
+func (e slowEngine) Commit(ops []store.Op) error {
+	time.Sleep(time.Duration(e.delay.Load()))
+	return e.Engine.Commit(ops)
+}
+
+// TestUnwrittenEndsAreBounded checks that a node whose store stalls, with space and without,
+// starts no more than it may: the starts without a durable end stay within the bound.
+func TestUnwrittenEndsAreBounded(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		free  int64
+		bound int64
+	}{
+		{"stalled", 1 << 30, minUnwritten},
+		{"stalled and full", 0, 4},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var starts, ends, most atomic.Int64
+			_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
+				most.Store(max(most.Load(), starts.Add(1)-ends.Load()))
+				return &handler.Result{Outcome: handler.Success}
+			})
+			cfg := Config{Slots: 4, OnChange: func(_ proto.TaskID, r *proto.Record) {
+				if r.State.Terminal() {
+					ends.Add(1)
+				}
+			}}
+			inBubble(t, cfg, []Spec{spec}, func(f *fixture) {
+				f.store.Close()
+				var delay, free atomic.Int64
+				free.Store(1 << 30)
+				space := func() (int64, int64, error) { return free.Load(), 1 << 40, nil }
+				s, err := store.Open(slowEngine{mem.New(), &delay}, store.Config{Clock: f.cfg.Clock, Space: space, Reserve: 1 << 20})
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.store, f.results.store = s, s
+				if f.in, err = Open(s, f.parts, f.cfg); err != nil {
+					t.Fatal(err)
+				}
+				f.in.Register(spec)
+				for range 500 {
+					f.accept(0, f.task())
+				}
+				free.Store(tt.free)
+				wait(time.Minute)
+				f.run()
+				synctest.Wait()
+				delay.Store(int64(10 * time.Second))
+				for range 500 {
+					f.in.Accept(t.Context(), []Arrival{f.task()})
+				}
+				delay.Store(0)
+				free.Store(1 << 30)
+				wait(time.Hour)
+				if starts.Load() < 500 || starts.Load() != ends.Load() {
+					t.Errorf("%d starts, %d ends", starts.Load(), ends.Load())
+				}
+				if most.Load() > tt.bound {
+					t.Errorf("%d starts without a durable end, the bound is %d", most.Load(), tt.bound)
+				}
+			})
+		})
+	}
+}
+
+// TestConcurrencyLastsUntilTheEndIsDurable checks that the limit of a kind and an ordering
+// key count a run until its end is on disk, although its slot is free.
+func TestConcurrencyLastsUntilTheEndIsDurable(t *testing.T) {
+	for name, change := range map[string]func(*Spec, *Arrival){
+		"concurrency":     func(s *Spec, _ *Arrival) { s.Concurrency = 1 },
+		"ordering key":    func(_ *Spec, a *Arrival) { a.Content.OrderingKey = "k" },
+		"idempotency key": func(_ *Spec, a *Arrival) { a.Content.IdempotencyKey = "k" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, spec := scripted(succeed)
+			change(&spec, &Arrival{Content: &proto.Content{}})
+			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+				with := func(a *Arrival) { change(new(Spec), a) }
+				a, b := f.task(with), f.task(with)
+				f.results.stuck = "work"
+				f.accept(0, a, b)
+				f.run()
+				wait(3 * time.Second)
+				if s.starts(a.Header.ID) != 1 || s.starts(b.Header.ID) != 0 {
+					t.Errorf("%d and %d starts before the first end is durable", s.starts(a.Header.ID), s.starts(b.Header.ID))
+				}
+				if st := f.in.Status(); st.Used != 0 {
+					t.Errorf("%d slots in use", st.Used)
+				}
+				f.results.mu.Lock()
+				f.results.stuck = ""
+				f.results.mu.Unlock()
+				wait(time.Minute)
+				f.expect(a, succeeded)
+				f.expect(b, succeeded)
+			})
+		})
+	}
+}
