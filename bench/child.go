@@ -85,7 +85,7 @@ func (c *child) do(o request) (response, error) {
 	case "open":
 		return c.open(o.Open)
 	case "invite":
-		inv, err := c.node.Invite(context.Background(), wire.InviteOptions{})
+		inv, err := c.node.Pairing.Invite(context.Background(), wire.InviteOptions{})
 		return response{Text: inv.Ticket}, err
 	case "queue", "pause", "handoff", "count", "give", "cancel":
 		return c.share(o)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -32,11 +33,11 @@ func (c *child) open(o opening) (response, error) {
 	case o.Ticket != "":
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
-		if _, err := node.Join(ctx, cfg, o.Ticket, o.Name); err != nil {
+		if _, err := node.Joiner(cfg).WithTicket(ctx, o.Ticket, o.Name); err != nil {
 			return response{}, err
 		}
 	case o.Name != "":
-		if _, err := node.Init(node.InitOptions{Dir: o.Dir, Name: o.Name, NewMesh: true}); err != nil {
+		if _, err := pairing.Init(pairing.InitOptions{Dir: o.Dir, Name: o.Name, NewMesh: true}); err != nil {
 			return response{}, err
 		}
 	}

@@ -121,7 +121,7 @@ func FuzzMember(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !isLabel(m.Name) || checkKey(m.Peer) != nil || m.NotAfter.Sub(m.NotBefore) > MaxMemberLife+2*proto.Skew {
+		if !IsLabel(m.Name) || checkKey(m.Peer) != nil || m.NotAfter.Sub(m.NotBefore) > MaxMemberLife+2*proto.Skew {
 			t.Fatalf("accepted: %+v", m)
 		}
 		if !sign && m.Peer != c.admin.Peer() && m.Peer != c.worker.Peer() {

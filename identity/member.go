@@ -209,14 +209,14 @@ func memberOf(d *proto.MemberDetails) (Member, error) {
 		return m, err
 	}
 	m.Name, m.Roles = d.GetName(), d.GetRoles()
-	if !isLabel(m.Name) {
+	if !IsLabel(m.Name) {
 		return m, fmt.Errorf("%w: %.64q is not a valid name: use 1 to 63 lower-case letters, digits and hyphens", ErrBadRecord, m.Name)
 	}
 	if len(m.Roles) > maxRoles {
 		return m, fmt.Errorf("%w: %d roles", ErrBadRecord, len(m.Roles))
 	}
 	for i, role := range m.Roles {
-		if !isLabel(role) || slices.Contains(m.Roles[:i], role) {
+		if !IsLabel(role) || slices.Contains(m.Roles[:i], role) {
 			return m, fmt.Errorf("%w: %.64q is not a role, or is listed twice", ErrBadRecord, role)
 		}
 	}
@@ -225,8 +225,8 @@ func memberOf(d *proto.MemberDetails) (Member, error) {
 	return m, err
 }
 
-// isLabel reports whether s is a DNS label in lower case.
-func isLabel(s string) bool {
+// IsLabel reports whether s is a DNS label in lower case.
+func IsLabel(s string) bool {
 	if len(s) < 1 || len(s) > 63 || s[0] == '-' || s[len(s)-1] == '-' {
 		return false
 	}

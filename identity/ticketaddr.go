@@ -79,7 +79,7 @@ func (a ticketAddr) valid() bool {
 // isHostName reports whether s consists of lower-case DNS labels.
 func isHostName(s string) bool {
 	for label := range strings.SplitSeq(s, ".") {
-		if !isLabel(label) {
+		if !IsLabel(label) {
 			return false
 		}
 	}

@@ -27,7 +27,7 @@ func TestNameIsAssignedOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inv, err := a.Invite(t.Context(), wire.InviteOptions{})
+		inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +37,7 @@ func TestNameIsAssignedOnce(t *testing.T) {
 		}
 		wg.Go(func() {
 			<-begin
-			r := a.Join(t.Context(), keys.Peer(), &proto.JoinRequest{
+			r := a.Pairing.Join(t.Context(), keys.Peer(), &proto.JoinRequest{
 				TicketId: ticket.ID[:], Proof: identity.JoinProof(ticket.Secret, keys.Peer(), ticket.Inviter),
 				Name: "laptop", KeyRecord: keys.KeyRecord(),
 			})
@@ -63,7 +63,7 @@ func TestOnlyAdmissionUsesUpTicket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inv, err := a.Invite(t.Context(), wire.InviteOptions{})
+	inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestOnlyAdmissionUsesUpTicket(t *testing.T) {
 		t.Fatal(err)
 	}
 	show := func(ctx context.Context, key *proto.Signed) string {
-		return a.Join(ctx, keys.Peer(), &proto.JoinRequest{
+		return a.Pairing.Join(ctx, keys.Peer(), &proto.JoinRequest{
 			TicketId: ticket.ID[:], Proof: identity.JoinProof(ticket.Secret, keys.Peer(), ticket.Inviter),
 			Name: "laptop", KeyRecord: key,
 		}).GetRefusal()
@@ -110,13 +110,17 @@ func TestAmbiguousNameGrantsNothing(t *testing.T) {
 	if err := a.AddHandler(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
+	root, err := identity.LoadRoot(filepath.Join(a.cfg.Dir, datadir.Identity))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var ids []proto.PeerID
 	for range 2 {
 		keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
-		cert, err := a.issue(identity.Member{Peer: keys.Peer(), Name: "laptop"})
+		cert, err := root.IssueMember(identity.Member{Peer: keys.Peer(), Name: "laptop"}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,18 +153,18 @@ func TestRunFoldersAreSwept(t *testing.T) {
 func TestInviteWarnsOfTakenName(t *testing.T) {
 	a, _ := pair(t, nil)
 	for name, warned := range map[string]bool{"": false, "new": false, "b": true} {
-		inv, err := a.Invite(t.Context(), wire.InviteOptions{Name: name})
+		inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{Name: name})
 		if err != nil || (inv.Warning != "") != warned {
 			t.Errorf("%q: it warns %q, %v", name, inv.Warning, err)
 		}
 	}
 	for role, warned := range map[string]bool{"work": false, "admin": false, "wrk": true} {
-		inv, err := a.Invite(t.Context(), wire.InviteOptions{Roles: []string{role}})
+		inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{Roles: []string{role}})
 		if err != nil || strings.Contains(inv.Warning, "no member has the role "+role) != warned {
 			t.Errorf("role %s: it warns %q, %v", role, inv.Warning, err)
 		}
 	}
-	if _, err := a.Invite(t.Context(), wire.InviteOptions{Name: "a"}); !errors.Is(err, wire.ErrInvalid) {
+	if _, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{Name: "a"}); !errors.Is(err, wire.ErrInvalid) {
 		t.Errorf("its own name: %v", err)
 	}
 }

@@ -261,7 +261,7 @@ func TestRedriveKnowsItsTarget(t *testing.T) {
 		a.waitEnd(t, id, "FAILED")
 		if target == "b" {
 			b.halt()
-			if err := a.Forget(t.Context(), "b"); err != nil {
+			if err := a.Pairing.Forget(t.Context(), "b"); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := a.Retry(t.Context(), id); !errors.Is(err, wire.ErrNotFound) || !strings.Contains(err.Error(), b.keys.Peer().String()) {

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport/transporttest"
 )
@@ -19,7 +20,7 @@ func (s *simNode) markRestored() {
 		s.mesh.t.Fatal(err)
 	}
 	var b store.Batch
-	b.Put(store.Meta, compareKey, []byte{1})
+	pairing.MarkRestored(&b)
 	if err := st.Apply(s.mesh.t.Context(), &b); err != nil {
 		s.mesh.t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
 				restored.halt()
 				if meets {
 					other.halt()
-					if err := admin.node.Revoke(t.Context(), "n1", "test"); err != nil {
+					if err := admin.node.Pairing.Revoke(t.Context(), "n1", "test"); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -53,7 +54,7 @@ func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
 				other.start()
 				restored.markRestored()
 				restored.start()
-				alone := compareFor - 10*time.Second
+				alone := pairing.CompareFor - 10*time.Second
 				if meets {
 					alone = time.Minute
 				}
@@ -77,7 +78,7 @@ func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
 				restored.halt()
 				restored.start()
 				time.Sleep(time.Second)
-				if restored.node.comparing.Load() {
+				if restored.node.Pairing.Comparing() {
 					t.Error("it compares at every start")
 				}
 			})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -48,13 +49,13 @@ func Example() {
 		return &handler.Result{Outcome: handler.Success, Output: fmt.Appendf(nil, "hello, %s", name)}
 	}), "peer:laptop")
 
-	_, err = node.Init(node.InitOptions{Dir: laptop.Dir, Name: "laptop", NewMesh: true})
+	_, err = pairing.Init(pairing.InitOptions{Dir: laptop.Dir, Name: "laptop", NewMesh: true})
 	check(err)
 	a, stopA := run(laptop)
 	defer stopA()
-	ticket, err := a.Invite(ctx, wire.InviteOptions{})
+	ticket, err := a.Pairing.Invite(ctx, wire.InviteOptions{})
 	check(err)
-	_, err = node.Join(ctx, server, ticket.Ticket, "server")
+	_, err = node.Joiner(server).WithTicket(ctx, ticket.Ticket, "server")
 	check(err)
 	_, stopB := run(server)
 	defer stopB()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -76,7 +77,7 @@ func TestNodeFolderIsPrivate(t *testing.T) {
 func startAlone(t *testing.T) *testNode {
 	t.Helper()
 	cfg := testConfig(t, filepath.Join(t.TempDir(), "node"))
-	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
 		t.Fatal(err)
 	}
 	return start(t, cfg)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/disk"
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -92,7 +93,7 @@ func allowed(list []string) []string {
 // isPeer reports whether a word may refer to a peer, by its id or its name.
 func isPeer(who string) bool {
 	_, err := proto.ParsePeerID(who)
-	return err == nil || nameRE.MatchString(who)
+	return err == nil || identity.IsLabel(who)
 }
 
 // runLimit returns the limit of one run; 0 means none.

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
 )
@@ -124,7 +125,7 @@ func longDeedChain(t *testing.T, f *transporttest.Forger, queue string, deeds, n
 // it.
 func FuzzReceivers(f *testing.F) {
 	cfg := testConfig(f, filepath.Join(f.TempDir(), "node"))
-	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "victim", NewMesh: true}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "victim", NewMesh: true}); err != nil {
 		f.Fatal(err)
 	}
 	victim := start(f, cfg)
@@ -230,7 +231,7 @@ func (l *testNode) receiveFuzzed(t *testing.T, ctx context.Context, from proto.P
 	}
 	var j proto.JoinRequest
 	if proto.DecodeKnown(payload, &j) == nil {
-		l.Join(ctx, from, &j)
+		l.Pairing.Join(ctx, from, &j)
 	}
 	var h proto.Hello
 	if proto.DecodeKnown(payload, &h) == nil {

@@ -5,33 +5,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
-// The inviter is told where the node will listen, not the ports of the join.
-func TestJoinReportsListenPorts(t *testing.T) {
-	at := []string{"/ip4/192.0.2.1/tcp/40000", "/ip4/192.0.2.1/udp/50000/quic-v1"}
-	for _, tt := range []struct{ listen, want []string }{
-		{nil, []string{"/ip4/192.0.2.1/tcp/4001", "/ip4/192.0.2.1/udp/4001/quic-v1"}},
-		{[]string{"/ip4/0.0.0.0/tcp/7000"}, []string{"/ip4/192.0.2.1/tcp/7000"}},
-		{[]string{"/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/udp/0/quic-v1"}, nil},
-	} {
-		if got := atPorts(at, tt.listen); !slices.Equal(got, tt.want) {
-			t.Errorf("%v: %v, want %v", tt.listen, got, tt.want)
-		}
-	}
-}
-
 // A machine joins although another node of it uses the ports, and a join that reaches
 // nobody leaves nothing behind.
 func TestJoinNextToAnotherNode(t *testing.T) {
 	a, _ := pair(t, func(_ string, c *Config) { c.Net.Listen = []string{freeAddr(t)} })
 	invite := func() string {
-		inv, err := a.Invite(t.Context(), wire.InviteOptions{})
+		inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -39,7 +24,7 @@ func TestJoinNextToAnotherNode(t *testing.T) {
 	}
 	cfg := testConfig(t, filepath.Join(t.TempDir(), "c"))
 	cfg.Net.Listen = a.cfg.Net.Listen
-	if _, err := Join(t.Context(), cfg, invite(), "c"); err != nil {
+	if _, err := Joiner(cfg).WithTicket(t.Context(), invite(), "c"); err != nil {
 		t.Errorf("next to a node that uses the port: %v", err)
 	}
 	ticket := invite()
@@ -49,7 +34,7 @@ func TestJoinNextToAnotherNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, cfg := range []Config{lost, half} {
-		if _, err := Join(t.Context(), cfg, ticket, "d"); !errors.Is(err, transport.ErrUnreached) {
+		if _, err := Joiner(cfg).WithTicket(t.Context(), ticket, "d"); !errors.Is(err, transport.ErrUnreached) {
 			t.Errorf("with nobody there: %v", err)
 		}
 	}

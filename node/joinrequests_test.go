@@ -2,12 +2,12 @@ package node
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -20,7 +20,7 @@ func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 		t.Fatal(err)
 	}
 	ask := func(n *testNode, name string) *proto.JoinReply {
-		return n.Join(t.Context(), keys.Peer(), &proto.JoinRequest{Name: name, KeyRecord: keys.KeyRecord()})
+		return n.Pairing.Join(t.Context(), keys.Peer(), &proto.JoinRequest{Name: name, KeyRecord: keys.KeyRecord()})
 	}
 	if r := ask(a, "tablet"); !r.GetPending() || r.GetCertificate() != nil {
 		t.Fatalf("before it was accepted: %v", r)
@@ -28,20 +28,20 @@ func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 	if r := ask(b, "tablet"); r.GetPending() || !strings.Contains(r.GetRefusal(), "may not admit") {
 		t.Errorf("a member that is not an admin answers %v", r)
 	}
-	w := a.JoinRequests(t.Context())
-	if len(w) != 1 || w[0].Name != "tablet" || w[0].Code != JoinCode(keys.Peer()) {
+	w := a.Pairing.Requests()
+	if len(w) != 1 || w[0].Name != "tablet" || w[0].Code != pairing.JoinCode(keys.Peer()) {
 		t.Fatalf("join requests: %+v", w)
 	}
-	if _, err := a.Accept(t.Context(), "nobody", wire.AcceptOptions{}); !errors.Is(err, wire.ErrNotFound) {
+	if _, err := a.Pairing.Accept(t.Context(), "nobody", wire.AcceptOptions{}); !errors.Is(err, wire.ErrNotFound) {
 		t.Errorf("accept an unknown node: %v", err)
 	}
-	if _, err := a.Accept(t.Context(), "tablet", wire.AcceptOptions{}); !errors.Is(err, wire.ErrInvalid) {
+	if _, err := a.Pairing.Accept(t.Context(), "tablet", wire.AcceptOptions{}); !errors.Is(err, wire.ErrInvalid) {
 		t.Errorf("accept by its own name: %v", err)
 	}
-	if _, err := a.Accept(t.Context(), w[0].Code, wire.AcceptOptions{Name: a.Name()}); !errors.Is(err, wire.ErrRefused) {
+	if _, err := a.Pairing.Accept(t.Context(), w[0].Code, wire.AcceptOptions{Name: a.Name()}); !errors.Is(err, wire.ErrRefused) {
 		t.Errorf("accept with a name that is taken: %v", err)
 	}
-	p, err := a.Accept(t.Context(), strings.ToLower(w[0].Code), wire.AcceptOptions{Roles: []string{identity.RoleSend}})
+	p, err := a.Pairing.Accept(t.Context(), strings.ToLower(w[0].Code), wire.AcceptOptions{Roles: []string{identity.RoleSend}})
 	if err != nil || p.Name != "tablet" {
 		t.Fatalf("accept: %+v, %v", p, err)
 	}
@@ -50,81 +50,7 @@ func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 	if err != nil || m.Peer != keys.Peer() || m.Name != "tablet" || m.HasRole(identity.RoleWork) || len(r.GetPeers()) != 2 {
 		t.Fatalf("after the acceptance: %v, %v, %d peers", m, err, len(r.GetPeers()))
 	}
-	if w := a.JoinRequests(t.Context()); len(w) != 0 {
+	if w := a.Pairing.Requests(); len(w) != 0 {
 		t.Errorf("it is still listed: %+v", w)
-	}
-}
-
-// The state kept for nodes without a ticket is bounded and expires.
-func TestJoinRequestsAreBounded(t *testing.T) {
-	w, now := newJoinRequests(), time.Unix(1_800_000_000, 0)
-	for i := range maxJoinRequests + 20 {
-		if w.add(proto.PeerID{byte(i), 1}, fmt.Sprint(i), "", &proto.JoinRequest{Name: "n"}, now) == nil {
-			t.Fatalf("request %d is refused", i)
-		}
-	}
-	if len(w.list(now)) != maxJoinRequests || len(w.list(now.Add(joinRequestTTL+time.Second))) != 0 {
-		t.Errorf("%d requests at first, %d later", len(w.list(now)), len(w.asked))
-	}
-	for i := range 3 * maxStrangers {
-		w.firstSeen(proto.PeerID{byte(i), byte(i >> 8)})
-	}
-	if len(w.strangers) > maxStrangers {
-		t.Errorf("%d strangers are remembered", len(w.strangers))
-	}
-	w.firstSeen(proto.PeerID{1})
-	if w.firstSeen(proto.PeerID{1}) {
-		t.Error("a stranger is reported twice")
-	}
-}
-
-// One address on the LAN sends requests with ever new keys: it gets only a few places,
-// and a request from another address is listed, first if it is the newest.
-func TestOneAddressCannotFillTheList(t *testing.T) {
-	w, now := newJoinRequests(), time.Unix(1_800_000_000, 0)
-	for i := range 5 * maxJoinRequests {
-		now = now.Add(time.Second)
-		if w.add(proto.PeerID{byte(i), byte(i >> 8), 1}, "bad", "/ip4/192.0.2.1", &proto.JoinRequest{Name: "tablet"}, now) == nil {
-			t.Fatal("the address is shut out itself: its requests are not visible")
-		}
-	}
-	now = now.Add(time.Second)
-	if w.add(proto.PeerID{9}, "good", "/ip4/192.0.2.2", &proto.JoinRequest{Name: "tablet"}, now) == nil {
-		t.Fatal("a request from another address is shut out")
-	}
-	all := w.list(now)
-	if len(all) != maxPerOrigin+1 || all[0].From != "/ip4/192.0.2.2" {
-		t.Errorf("%d requests, the first from %s", len(all), all[0].From)
-	}
-	if code := JoinCode(proto.PeerID{9}); len(code) != 14 || plainCode(strings.ToLower(code)) != strings.ReplaceAll(code, "-", "") {
-		t.Errorf("code %s", code)
-	}
-}
-
-// The first node that answers on a LAN is not necessarily the right one: without the
-// code of the member a person is asked, and if nobody can be asked the answer is no.
-func TestJoiningNeedsConsent(t *testing.T) {
-	p, asked := proto.PeerID{9}, ""
-	no := errors.New("no")
-	for _, tt := range []struct {
-		name  string
-		o     LANOptions
-		wants bool
-		err   error
-	}{
-		{"the right code", LANOptions{Code: strings.ToLower(JoinCode(p))}, true, nil},
-		{"the code of another node", LANOptions{Code: JoinCode(proto.PeerID{8})}, false, nil},
-		{"nobody to ask", LANOptions{}, true, wire.ErrRefused},
-		{"a person declines", LANOptions{Agree: func(code, _ string) error { asked = code; return no }}, true, no},
-	} {
-		if got := tt.o.mayAsk(p); got != tt.wants {
-			t.Errorf("%s: agree = %v", tt.name, got)
-		}
-		if err := tt.o.confirm(p, identity.Mesh{}); tt.wants && !errors.Is(err, tt.err) {
-			t.Errorf("%s: %v, want %v", tt.name, err, tt.err)
-		}
-	}
-	if asked != JoinCode(p) {
-		t.Errorf("the person was shown %q", asked)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/transport"
@@ -43,15 +44,25 @@ func TestFirstRecordOfANode(t *testing.T) {
 // A revoked member is not introduced to a joining node, which knows no revocations yet.
 func TestRevokedMembersAreNotIntroduced(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := a.Revoke(t.Context(), "b", "lost"); err != nil {
+	if err := a.Pairing.Revoke(t.Context(), "b", "lost"); err != nil {
 		t.Fatal(err)
 	}
 	keys := identity.NewKeys(nil, time.Now())
-	cert, err := a.issue(identity.Member{Peer: keys.Peer(), Name: "c"})
+	inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{Name: "c"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, k := range a.introduceAll(keys.Peer(), cert).GetPeers() {
+	ticket, err := identity.ParseTicket(inv.Ticket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply := a.Pairing.Join(t.Context(), keys.Peer(), &proto.JoinRequest{
+		TicketId: ticket.ID[:], Proof: identity.JoinProof(ticket.Secret, keys.Peer(), ticket.Inviter), KeyRecord: keys.KeyRecord(),
+	})
+	if len(reply.GetPeers()) == 0 {
+		t.Fatalf("not admitted: %v", reply)
+	}
+	for _, k := range reply.GetPeers() {
 		if m, err := a.mesh.VerifyMember(k.GetCertificate(), time.Now()); err != nil || m.Peer == b.keys.Peer() {
 			t.Errorf("%s was introduced (%v)", m.Name, err)
 		}
@@ -63,7 +74,7 @@ func TestRevokedMembersAreNotIntroduced(t *testing.T) {
 func TestRevokedMemberIsDisconnected(t *testing.T) {
 	a, b := pair(t, nil)
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "they are not connected" })
-	if err := a.Revoke(t.Context(), "b", "lost"); err != nil {
+	if err := a.Pairing.Revoke(t.Context(), "b", "lost"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() bool { return !a.net.Connected(b.keys.Peer()) && !b.net.Connected(a.keys.Peer()) }, func() string { return "the revoked member is still connected" })
@@ -80,7 +91,7 @@ func TestRevokedMemberIsDisconnected(t *testing.T) {
 // anything is signed.
 func TestOnlyTheRootRevokesAnAdmin(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.Revoke(t.Context(), "a", "mine"); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "root key") {
+	if err := b.Pairing.Revoke(t.Context(), "a", "mine"); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "root key") {
 		t.Errorf("a member revokes the first member: %v", err)
 	}
 	if n := len(a.book.Revocations()) + len(b.book.Revocations()); n != 0 {
@@ -102,13 +113,13 @@ func TestBlockedPeerRemainsAMember(t *testing.T) {
 	eventually(t, func() bool {
 		return knows(a, b.keys.Peer()) && knows(a, third.keys.Peer()) && knows(b, third.keys.Peer()) && knows(third, b.keys.Peer())
 	}, func() string { return "not all members know each other" })
-	if err := a.Block(t.Context(), "c"); err != nil {
+	if err := a.Pairing.Block(t.Context(), "c"); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := a.book.Member(third.keys.Peer()); ok {
 		t.Error("a blocked peer counts as a member for incoming messages")
 	}
-	records := directory{Book: a.book, net: a.net}
+	records := a.Pairing.Directory()
 	if _, ok := records.Member(third.keys.Peer()); !ok {
 		t.Error("a blocked peer does not count as a member for gossip about it")
 	}
@@ -204,7 +215,7 @@ func TestClockBehindTheCertificateWarns(t *testing.T) {
 func TestFullBookIsReported(t *testing.T) {
 	cfg := testConfig(t, t.TempDir()+"/a")
 	cfg.Simulated.Engine = mem.New()
-	if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
 		t.Fatal(err)
 	}
 	a := start(t, cfg)

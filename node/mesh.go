@@ -5,14 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/gossip"
-	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
@@ -34,7 +31,7 @@ func (n *Node) openGossip() (err error) {
 	if n.cfg.Simulated.Gossip != nil {
 		n.cfg.Simulated.Gossip(&cfg)
 	}
-	n.gossip, err = gossip.Open(n.keys, n.mesh, n.net, directory{n.book, n.net, newRevocationLog(n.cfg.Dir)}, cfg)
+	n.gossip, err = gossip.Open(n.keys, n.mesh, n.net, n.Pairing.Directory(), cfg)
 	if err != nil {
 		return err
 	}
@@ -45,33 +42,6 @@ func (n *Node) openGossip() (err error) {
 	}
 	return nil
 }
-
-// A directory is the member directory of gossip. It disconnects a member that is revoked.
-type directory struct {
-	*transport.Book
-	net         *transport.Transport
-	revocations *revocationLog
-}
-
-// Revoke stores a revocation and closes the connections to the revoked member.
-func (d directory) Revoke(ctx context.Context, s *proto.Signed) error {
-	if err := d.Book.Revoke(ctx, s); err != nil {
-		return err
-	}
-	if err := d.revocations.add(s); err != nil {
-		return err
-	}
-	for _, p := range d.List() { // includes a peer that is not connected yet because its hello is in progress
-		if d.Revoked(p.Peer) {
-			d.net.Disconnect(p.Peer)
-		}
-	}
-	return nil
-}
-
-// Member returns p's entry in the mesh. It ignores a local block: members compare their
-// liveness state, and would never agree if a block hid a member.
-func (d directory) Member(p proto.PeerID) (identity.Member, bool) { return d.Enrolled(p) }
 
 // gossipHandler passes what the transport receives to gossip, which is opened later.
 type gossipHandler struct{ node *Node }
@@ -103,8 +73,8 @@ func (n *Node) ownRecord() gossip.Self {
 	if o.State == proto.NodeRunning {
 		o.Hops = hopsToProto(n.net.Hops())
 	}
-	for _, a := range n.reachable() { // loopback addresses come last
-		if !strings.Contains(a, "/p2p-circuit") && (loopback(a) == 0 || len(o.Addrs) == 0 || loopback(o.Addrs[0]) == 1) {
+	for _, a := range n.net.Addrs() { // loopback addresses come last
+		if !strings.Contains(a, "/p2p-circuit") && (!transport.IsLoopback(a) || len(o.Addrs) == 0 || transport.IsLoopback(o.Addrs[0])) {
 			o.Addrs = append(o.Addrs, a)
 		}
 	}
@@ -281,29 +251,4 @@ func (n *Node) Converge(ctx context.Context) (wire.Convergence, error) {
 	slices.Sort(c.Agree)
 	slices.Sort(c.Failed)
 	return c, nil
-}
-
-// Revoke permanently ends the membership of a peer in the whole mesh. This node must be
-// an admin or have the root key.
-func (n *Node) Revoke(ctx context.Context, ref, reason string) error {
-	p, err := n.findOtherPeer(ref)
-	if err != nil {
-		return err
-	}
-	what, now := identity.Revocation{Peer: p.Peer}, n.cfg.Clock.Now()
-	var s *proto.Signed
-	if root, rerr := identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)); rerr == nil && root.Mesh().ID == n.mesh.ID {
-		s, err = root.Revoke(what, now)
-	} else if p.Member.HasRole(identity.RoleAdmin) {
-		return fmt.Errorf("%w: %s is an admin, and only the mesh's root key can revoke an admin: run this on the node that created the mesh", wire.ErrDenied, ref)
-	} else if s, err = n.keys.Revoke(n.mesh, n.book.Self().Member.Cert, what, now); err != nil {
-		return fmt.Errorf("%w: this node may not revoke: run this on the node that created the mesh or on one with the admin role: %w", wire.ErrDenied, err)
-	}
-	if err != nil {
-		return fmt.Errorf("revoke: %w", err)
-	}
-	if err := n.gossip.Revoke(ctx, s); err != nil {
-		return fmt.Errorf("revoke: %w", err)
-	}
-	return n.audit(ctx, "peer.revoke", p.Peer.String()+" "+reason)
 }

@@ -142,7 +142,7 @@ func TestMembersKnowEachOther(t *testing.T) {
 			t.Errorf("a dead member was known to all after %v, want at most 10s", d)
 		}
 		out := w.nodes[5]
-		if err := w.nodes[0].get().Revoke(t.Context(), out.name, "lost"); err != nil {
+		if err := w.nodes[0].get().Pairing.Revoke(t.Context(), out.name, "lost"); err != nil {
 			t.Fatal(err)
 		}
 		revoked := w.await(time.Minute, "a revocation", func() bool {

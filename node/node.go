@@ -20,6 +20,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/schedule"
 	"github.com/balefire/balefire/transport"
@@ -30,6 +31,8 @@ import (
 // A Node is one machine in the mesh. Its methods are safe for concurrent use.
 type Node struct {
 	*view.Views
+	Pairing *pairing.Pairing // membership of this node and of others
+
 	cfg     Config
 	log     *slog.Logger
 	storage *datadir.Dir
@@ -59,19 +62,15 @@ type Node struct {
 	events       *eventLog
 	bodyTransfer *bodyTransfer
 	machine      *machineLoad
-	joinRequests *joinRequests
 	lookups      *lookups
 
-	admitting sync.Mutex   // held while a node is admitted
 	redriving sync.Mutex   // held while a task is redriven
 	moves     pendingMoves // to other queues
 
-	guard          *clock.Guard // of the wall clock
-	started        time.Time
-	running        atomic.Bool
-	draining       atomic.Bool   // new work is refused
-	comparing      atomic.Bool   // only admins are admitted: see compare
-	adminConnected chan struct{} // holds a token when an admin has connected: see keepIdentity
+	guard    *clock.Guard // of the wall clock
+	started  time.Time
+	running  atomic.Bool
+	draining atomic.Bool // new work is refused
 }
 
 // handlers holds the configured handlers of this node.
@@ -90,16 +89,18 @@ func New(cfg Config) (_ *Node, err error) {
 	guard := clock.NewGuard(cfg.Clock)
 	cfg.Clock = guard.Clock()
 	n := &Node{cfg: cfg, guard: guard, log: cfg.Logger, handlers: handlers{specs: map[string]wire.HandlerSpec{}}, registry: prometheus.NewRegistry()}
-	if n.keys, n.mesh, n.self, err = loadIdentity(cfg.Dir, cfg.Clock.Now()); err != nil {
+	own, err := pairing.Load(cfg.Dir, cfg.Clock.Now())
+	if err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
+	n.keys, n.mesh, n.self = own.Keys, own.Mesh, own.Self
 	if h := cfg.Logger.Handler(); h != slog.DiscardHandler {
 		cfg.Logger = slog.New(peerNamer{h, n.nameInLog})
 		n.cfg.Logger, n.log = cfg.Logger, cfg.Logger
 	}
 	n.names, n.metrics, n.notices, n.bodyGC, n.events = newNameCache(), newTaskMetrics(n), make(chan peerNotice, maxNotices), newBodyGC(), newEventLog(cfg.Clock)
-	n.bodyTransfer, n.adminConnected = newBodyTransfer(n), make(chan struct{}, 1)
-	n.machine, n.joinRequests, n.lookups = new(machineLoad), newJoinRequests(), newLookups(n)
+	n.bodyTransfer = newBodyTransfer(n)
+	n.machine, n.lookups = new(machineLoad), newLookups(n)
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
 	storage := cfg.Storage()
 	storage.Registerer, storage.OnFull = n.registry, n.reportFull
@@ -123,7 +124,7 @@ func (n *Node) openSubsystems() (err error) {
 	if n.book, err = transport.OpenBook(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock); err != nil {
 		return err
 	}
-	if err = newRevocationLog(n.cfg.Dir).reconcile(context.Background(), n.book, n.log); err != nil {
+	if n.Pairing, err = pairing.New(n.pairingParts()); err != nil {
 		return err
 	}
 	if n.outbox, err = outbox.Open(s, n.keys, n.outboxConfig()); err != nil {
@@ -151,10 +152,7 @@ func (n *Node) openSubsystems() (err error) {
 		return err
 	}
 	cfg.Ready, cfg.PeerClock, cfg.Lookup = n.ready, n.guard.ObservePeer, n.lookups.receive
-	if err = n.openCompare(); err != nil {
-		return err
-	}
-	if n.net, err = transport.New(n.keys, admitter{n.book, n}, n, cfg); err != nil {
+	if n.net, err = transport.New(n.keys, n.Pairing.Gate(), n, cfg); err != nil {
 		return err
 	}
 	if err = n.openGossip(); err != nil {
@@ -164,6 +162,7 @@ func (n *Node) openSubsystems() (err error) {
 		Self: n.self, Mesh: n.mesh.ID, Version: n.cfg.Version, Started: n.started, Clock: n.cfg.Clock,
 		DHT: !n.cfg.Net.NoDHT, PortMap: n.cfg.Net.PortMap, Reserve: n.cfg.Net.Relays,
 	})
+	n.Pairing.Connect(n.net, n.gossip, n.outbox)
 	return nil
 }
 
@@ -189,8 +188,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.runBodyGC(parts) })
 	g.Go(func() error { return n.keepClock(parts) })
 	g.Go(func() error { return n.lookups.run(parts) })
-	g.Go(func() error { return n.keepIdentity(parts) })
-	g.Go(func() error { return n.compare(parts) })
+	g.Go(func() error { return n.Pairing.Run(parts) })
 	g.Go(func() error { return n.watchPrograms(parts) })
 	work, stopWork := context.WithCancel(parts)
 	g.Go(func() error {

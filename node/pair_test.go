@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -72,7 +73,7 @@ func pair(t testing.TB, change func(name string, c *Config)) (a, b *testNode) {
 		change("a", &ca)
 		change("b", &cb)
 	}
-	if _, err := Init(InitOptions{Dir: ca.Dir, Name: "a", NewMesh: true}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: ca.Dir, Name: "a", NewMesh: true}); err != nil {
 		t.Fatal(err)
 	}
 	a = start(t, ca)
@@ -83,13 +84,13 @@ func pair(t testing.TB, change func(name string, c *Config)) (a, b *testNode) {
 // join makes the stopped node of cfg a member with a ticket of inviter.
 func join(t testing.TB, inviter *testNode, cfg Config, name string) {
 	t.Helper()
-	inv, err := inviter.Invite(t.Context(), wire.InviteOptions{})
+	inv, err := inviter.Pairing.Invite(t.Context(), wire.InviteOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
-	if _, err := Join(ctx, cfg, inv.Ticket, name); err != nil {
+	if _, err := Joiner(cfg).WithTicket(ctx, inv.Ticket, name); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -79,7 +79,7 @@ func TestHandoffOfARevokedOrigin(t *testing.T) {
 		ids := c.submitMany(1, 5)
 		own := c.submitMany(0, 5)
 		c.waitAccepted(0, ids)
-		if err := c.nodes[0].node.Revoke(t.Context(), "n1", "lost"); err != nil {
+		if err := c.nodes[0].node.Pairing.Revoke(t.Context(), "n1", "lost"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -101,7 +101,7 @@ func TestRevokedHomeIsForgotten(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		c.handOffAndWait(0, 2, nil)
 		time.Sleep(time.Minute) // all have learned of it
-		if err := c.nodes[0].node.Revoke(t.Context(), "n2", "lost"); err != nil {
+		if err := c.nodes[0].node.Pairing.Revoke(t.Context(), "n2", "lost"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -136,7 +136,7 @@ func TestHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Home != "n2" || q.Generation != 3 {
 			t.Fatalf("%+v, %v", q, err)
 		}
-		if err := c.nodes[0].node.Revoke(t.Context(), "n1", "lost"); err != nil {
+		if err := c.nodes[0].node.Pairing.Revoke(t.Context(), "n1", "lost"); err != nil {
 			t.Fatal(err)
 		}
 		c.await(3*time.Minute, "the first member to know the confirmation of an admin", func() bool {
@@ -172,7 +172,7 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if err := c.nodes[0].node.Revoke(t.Context(), "n2", "lost"); err != nil {
+		if err := c.nodes[0].node.Pairing.Revoke(t.Context(), "n2", "lost"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)

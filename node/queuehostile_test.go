@@ -117,11 +117,11 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		s := c.simMesh.add()
-		inv, err := c.nodes[0].node.Invite(t.Context(), wire.InviteOptions{Roles: []string{identity.RoleSend}})
+		inv, err := c.nodes[0].node.Pairing.Invite(t.Context(), wire.InviteOptions{Roles: []string{identity.RoleSend}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Join(t.Context(), s.config(), inv.Ticket, s.name); err != nil {
+		if _, err := Joiner(s.config()).WithTicket(t.Context(), inv.Ticket, s.name); err != nil {
 			t.Fatal(err)
 		}
 		s.engine = s.engine.Reopen()

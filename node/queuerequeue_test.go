@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -27,7 +28,7 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 				}
 				return nil
 			}
-			if _, err := Init(InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+			if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
 				t.Fatal(err)
 			}
 			a := start(t, cfg)

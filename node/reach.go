@@ -27,11 +27,11 @@ func (n *Node) netConfig() (transport.Config, error) {
 	net := n.cfg.Net
 	c := transport.Config{
 		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, MetricsConfig: transport.MetricsConfig{Registerer: n.registry, OwnMetrics: net.OwnMetrics},
-		Directory: contactList{n.book, seeds}, Joiner: n, Bodies: bodyReceiver{n},
+		Directory: contactList{n.book, seeds}, Joiner: n.Pairing, Bodies: bodyReceiver{n},
 		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
 		Weights:         route.Weights(net.Score),
 		Observe:         n.netChanged,
-		DiscoveryConfig: transport.DiscoveryConfig{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.strangerSeen},
+		DiscoveryConfig: transport.DiscoveryConfig{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.Pairing.StrangerSeen},
 	}
 	r := gossipHandler{n}
 	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store}, Hops: n.hops}
@@ -193,7 +193,7 @@ func (n *Node) netChanged(e transport.Event) {
 	switch e.Kind {
 	case transport.EventConnected:
 		n.gossip.Connected(e.Peer, true)
-		n.adminMayRenew(e.Peer)
+		n.Pairing.PeerConnected(e.Peer)
 	case transport.EventDisconnected:
 		n.gossip.Connected(e.Peer, false)
 	}

@@ -39,7 +39,7 @@ func TestRootOfAnotherMeshAdmitsNobody(t *testing.T) {
 	if _, err := identity.CreateRoot(filepath.Join(b.cfg.Dir, datadir.Identity)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Invite(t.Context(), wire.InviteOptions{}); !errors.Is(err, wire.ErrDenied) {
+	if _, err := b.Pairing.Invite(t.Context(), wire.InviteOptions{}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("invite: %v, want %v", err, wire.ErrDenied)
 	}
 }

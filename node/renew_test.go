@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
@@ -75,7 +77,7 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 		weeks := func(n int) {
 			for range n { // instead of waiting hours for the regular check
 				c.sleep(7 * day)
-				if err := b.node.rotate(); err != nil {
+				if err := b.node.Pairing.RotateKeys(); err != nil {
 					t.Error(err)
 				}
 			}
@@ -98,7 +100,7 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 		ended(submit(), "sealed to the new key")
 
 		c.sleep(7 * day) // while they are connected, by the regular check
-		time.Sleep(identityEvery + time.Minute)
+		time.Sleep(pairing.CheckEvery + time.Minute)
 		if got, _ := a.node.book.KeyRecord(b.node.keys.Peer()); got.Seq != first+4 {
 			t.Errorf("a connected peer knows key %d, want %d", got.Seq, first+4)
 		}
@@ -129,8 +131,14 @@ func shorten(t *testing.T, root, s *simNode, now time.Time, d time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := readMembership(s.dir)
-	if err != nil {
+	file := filepath.Join(s.dir, datadir.Identity, "membership.json")
+	var m struct {
+		Name        string `json:"name"`
+		Root        []byte `json:"root"`
+		Certificate []byte `json:"certificate"`
+	}
+	b, err := os.ReadFile(file)
+	if err = errors.Join(err, json.Unmarshal(b, &m)); err != nil {
 		t.Fatal(err)
 	}
 	end := now.Add(d)
@@ -143,7 +151,8 @@ func shorten(t *testing.T, root, s *simNode, now time.Time, d time.Duration) {
 	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.write(s.dir); err != nil {
+	b, err = json.Marshal(m)
+	if err = errors.Join(err, os.WriteFile(file, b, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -163,7 +172,7 @@ func TestCertificatesAreRenewed(t *testing.T) {
 				}
 				shorten(t, a, b, time.Now(), left)
 				b.start()
-				time.Sleep(identityFirst + 2*time.Minute)
+				time.Sleep(pairing.CheckFirst + 2*time.Minute)
 				until := time.Now().Add(300 * day)
 				if got := b.node.book.Self().Member; got.NotAfter.Before(until) || strings.Join(got.Roles, " ") != "send work" {
 					t.Errorf("the certificate expires %s with roles %v", got.NotAfter, got.Roles)
@@ -198,7 +207,7 @@ func TestRootRenewsItself(t *testing.T) {
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		c.sleep(340 * day)
-		time.Sleep(identityEvery + 2*time.Minute)
+		time.Sleep(pairing.CheckEvery + 2*time.Minute)
 		for _, s := range []*simNode{a, b} {
 			if got := s.node.book.Self().Member; got.NotAfter.Sub(s.node.cfg.Clock.Now()) < 300*day {
 				t.Errorf("the certificate of %s expires %s", s.name, got.NotAfter)
@@ -208,35 +217,6 @@ func TestRootRenewsItself(t *testing.T) {
 			t.Errorf("roles %v", got.Roles)
 		}
 	})
-}
-
-// A first member that was off until its certificate and the grace period were over
-// renews itself with the root key before it opens, and again if the clock had been
-// wrong; without that key it does not start.
-func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
-	dir, now := t.TempDir(), time.Now()
-	at := func(d time.Duration) clock.Clock { return clock.NewManual(now.Add(d)).Clock() }
-	if _, err := Init(InitOptions{Dir: dir, Name: "a", NewMesh: true, Clock: at(0)}); err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range []time.Duration{800 * day, 20000 * day, 801 * day} {
-		_, _, self, err := loadIdentity(dir, now.Add(d))
-		if err != nil || self.NotBefore.After(now.Add(d)) || self.NotAfter.Before(now.Add(d+300*day)) {
-			t.Fatalf("after %d days: the certificate is valid from %s to %s, %v", d/day, self.NotBefore, self.NotAfter, err)
-		}
-		if !self.HasRole(identity.RoleAdmin) || self.Name != "a" {
-			t.Errorf("it is for %q with roles %v", self.Name, self.Roles)
-		}
-	}
-	if _, _, self, err := loadIdentity(dir, now.Add(801*day)); err != nil || self.NotBefore.Before(now.Add(800*day)) {
-		t.Errorf("from the file: valid from %s, %v", self.NotBefore, err)
-	}
-	if err := os.Remove(filepath.Join(dir, datadir.Identity, "root.key")); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, _, err := loadIdentity(dir, now.Add(1800*day)); !errors.Is(err, identity.ErrExpired) {
-		t.Errorf("without the root key: %v", err)
-	}
 }
 
 // An invalid renewal is refused: with another node's certificate, with another name, too
@@ -287,16 +267,16 @@ func TestRenewalIsRefused(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			reply := tt.at.Join(context.Background(), tt.from, tt.r)
+			reply := tt.at.Pairing.Join(context.Background(), tt.from, tt.r)
 			if reply.GetCertificate() != nil || !strings.Contains(reply.GetRefusal(), tt.text) {
 				t.Errorf("refusal %q, want %q", reply.GetRefusal(), tt.text)
 			}
 		})
 	}
-	if err := a.Block(t.Context(), "b"); err != nil {
+	if err := a.Pairing.Block(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
-	if reply := a.Join(context.Background(), self, &proto.JoinRequest{Certificate: b.self.Cert}); !strings.Contains(reply.GetRefusal(), "blocked") {
+	if reply := a.Pairing.Join(context.Background(), self, &proto.JoinRequest{Certificate: b.self.Cert}); !strings.Contains(reply.GetRefusal(), "blocked") {
 		t.Errorf("a blocked node: %q", reply.GetRefusal())
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/store"
 )
 
@@ -21,7 +22,7 @@ import (
 func RestoreStore(cfg Config, snapshot, private string) (datadir.RestoreReport, error) {
 	cfg = cfg.withDefaults()
 	return datadir.Restore(cfg.Storage(), snapshot, private, func(s *store.Store, b *store.Batch, lost time.Time) (revoked []string, err error) {
-		if revoked, err = revokedSince(cfg, s); err != nil {
+		if revoked, err = pairing.RevokedSince(cfg.Dir, s, cfg.Clock); err != nil {
 			return nil, err
 		}
 		if err := inbox.MarkRestored(s, b, lost); err != nil {
@@ -30,7 +31,7 @@ func RestoreStore(cfg Config, snapshot, private string) (datadir.RestoreReport, 
 		if err := outbox.MarkRestored(s, b, lastBoot(cfg)); err != nil {
 			return nil, err
 		}
-		b.Put(store.Meta, compareKey, []byte{1})
+		pairing.MarkRestored(b)
 		return revoked, ownership.MarkRestored(s, b)
 	})
 }

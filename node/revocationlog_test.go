@@ -20,7 +20,7 @@ func TestRevocationSurvivesARestore(t *testing.T) {
 	if err := a.Snapshot(t.Context(), snap, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Revoke(t.Context(), "b", "test"); err != nil {
+	if err := a.Pairing.Revoke(t.Context(), "b", "test"); err != nil {
 		t.Fatal(err)
 	}
 	a.halt()
@@ -40,7 +40,7 @@ func TestRevocationSurvivesARestore(t *testing.T) {
 		}
 	}
 	refused("after the restore")
-	log := filepath.Join(a.cfg.Dir, datadir.Identity, revocationFile)
+	log := filepath.Join(a.cfg.Dir, datadir.Identity, "revocations")
 	whole, err := os.ReadFile(log)
 	if err != nil || len(whole) == 0 {
 		t.Fatalf("%d bytes, %v", len(whole), err)

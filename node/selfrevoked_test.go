@@ -17,7 +17,7 @@ func TestRevokedNodeReportsIt(t *testing.T) {
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		time.Sleep(time.Minute)
-		if err := a.node.Revoke(t.Context(), b.name, "test"); err != nil {
+		if err := a.node.Pairing.Revoke(t.Context(), b.name, "test"); err != nil {
 			t.Fatal(err)
 		}
 		knows := func(when string) {

@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/transport"
@@ -66,7 +67,7 @@ func newSimMesh(t *testing.T, n int, seed uint64, link transporttest.Link) *simM
 func newSimMeshWith(t *testing.T, n int, seed uint64, link transporttest.Link, change func(*simNode, *Config)) *simMesh {
 	w := &simMesh{Network: transporttest.Mesh(t, link), t: t, rng: rand.New(rand.NewPCG(seed, 2)), checker: newChecker(t), change: change}
 	first := w.add()
-	if _, err := Init(InitOptions{Dir: first.dir, Name: first.name, NewMesh: true, Clock: clock.Runtime()}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: first.dir, Name: first.name, NewMesh: true, Clock: clock.Runtime()}); err != nil {
 		t.Fatal(err)
 	}
 	first.start()
@@ -107,14 +108,14 @@ func (sm *simMesh) join(s *simNode) {
 	if s.place == 2 { // an admin, so that it may seize the queues of the first node
 		o.Roles = append(identity.DefaultRoles(), identity.RoleAdmin)
 	}
-	inv, err := sm.nodes[0].get().Invite(sm.t.Context(), o)
+	inv, err := sm.nodes[0].get().Pairing.Invite(sm.t.Context(), o)
 	if err != nil {
 		sm.t.Fatal(err)
 	}
-	if _, err := Join(sm.t.Context(), s.config(), inv.Ticket, s.name); err != nil {
+	if _, err := Joiner(s.config()).WithTicket(sm.t.Context(), inv.Ticket, s.name); err != nil {
 		sm.t.Fatal(err)
 	}
-	s.engine = s.engine.Reopen() // Join has closed it
+	s.engine = s.engine.Reopen() // WithTicket has closed it
 	s.start()
 }
 

@@ -8,58 +8,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/agent/command"
-	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
-	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
-
-// Block blocks a peer: its connections are closed, and no new ones are made or accepted.
-func (n *Node) Block(ctx context.Context, ref string) error {
-	return n.changePeer(ctx, ref, "peer.block", func(p proto.PeerID) error {
-		defer n.net.Disconnect(p)
-		return n.book.Block(ctx, p)
-	})
-}
-
-// Unblock unblocks a peer.
-func (n *Node) Unblock(ctx context.Context, ref string) error {
-	return n.changePeer(ctx, ref, "peer.unblock", func(p proto.PeerID) error { return n.book.Unblock(ctx, p) })
-}
-
-// Forget removes a peer from the address book. Its certificate stays valid; to keep the
-// peer out, block it.
-func (n *Node) Forget(ctx context.Context, ref string) error {
-	return n.changePeer(ctx, ref, "peer.forget", func(p proto.PeerID) error {
-		if w := n.outbox.Waiting(p); w > 0 {
-			return fmt.Errorf("%w: %d tasks wait for it: cancel them first, or block the peer", wire.ErrRefused, w)
-		}
-		if err := n.book.Forget(ctx, p); err != nil {
-			return err
-		}
-		n.gossip.Forgotten(p)
-		return nil
-	})
-}
-
-func (n *Node) changePeer(ctx context.Context, ref, action string, change func(proto.PeerID) error) error {
-	p, err := n.findOtherPeer(ref)
-	if err != nil {
-		return err
-	}
-	if err := change(p.Peer); err != nil {
-		return err
-	}
-	return n.audit(ctx, action, p.Peer.String())
-}
 
 // Handlers lists the handlers of this node by kind.
 func (n *Node) Handlers() []wire.Handler {
@@ -88,17 +46,11 @@ func (n *Node) unknownAllowed(allow []string) string {
 			if _, err := n.book.Find(who); err != nil && !errors.Is(err, transport.ErrAmbiguous) {
 				unknown = append(unknown, "no member is named "+who)
 			}
-		case what == "role" && !n.roleIsKnown(who):
+		case what == "role" && !n.book.RoleKnown(who):
 			unknown = append(unknown, "no member has the role "+who)
 		}
 	}
 	return strings.Join(unknown, "; ")
-}
-
-// roleIsKnown reports whether a role is predefined or assigned to a member.
-func (n *Node) roleIsKnown(role string) bool {
-	return slices.Contains(identity.MeshRoles(), role) || slices.Contains(n.self.Roles, role) ||
-		slices.ContainsFunc(n.book.List(), func(p transport.Peer) bool { return p.Member.HasRole(role) })
 }
 
 // registered is Handlers without a check of their programs.
@@ -174,7 +126,7 @@ func (n *Node) Ready() error {
 func (n *Node) Registry() *prometheus.Registry { return n.registry }
 
 // Addrs returns the multiaddrs of this node, the best first.
-func (n *Node) Addrs() []string { return n.reachable() }
+func (n *Node) Addrs() []string { return n.net.Addrs() }
 
 // Name returns this node's name in its mesh.
 func (n *Node) Name() string { return n.self.Name }

@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/transport"
@@ -81,6 +82,20 @@ func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 	return s.Envelope, nil
 }
 
+func (n *Node) pairingParts() pairing.Parts {
+	return pairing.Parts{Dir: n.cfg.Dir, Keys: n.keys, Mesh: n.mesh, Book: n.book, Store: n.storage.Store, Clock: n.cfg.Clock, Logger: n.log, Audit: n.audit, Event: n.addEvent}
+}
+
+// Joiner returns what makes the stopped node with the given configuration a member.
+func Joiner(cfg Config) pairing.Joiner {
+	cfg = cfg.withDefaults()
+	net := transport.Config{Listen: cfg.Net.Listen, Announce: cfg.Net.Announce, Clock: cfg.Clock, Logger: cfg.Logger}
+	if cfg.Simulated.Transport != nil {
+		cfg.Simulated.Transport(&net)
+	}
+	return pairing.Joiner{Storage: cfg.Storage(), Net: net}
+}
+
 func (n *Node) inboxParts() inbox.Parts {
 	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues, Deadline: n.outbox.NotAfter}
 }
@@ -90,7 +105,7 @@ func (n *Node) viewParts() view.Parts {
 		Keys: n.keys, Book: n.book, Net: n.net, Gossip: n.gossip, Outbox: n.outbox, Inbox: n.inbox, Leases: n.queues.driver, Store: n.storage.Store, Guard: n.guard,
 		Queues: queueHealth{n},
 		Local: view.Local{
-			Record: n.ownRecord, Addrs: n.reachable, Relays: n.relays, Handlers: n.Handlers, Drained: n.queues.drained.Load, Comparing: n.comparing.Load,
+			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers, Drained: n.queues.drained.Load, Comparing: n.Pairing.Comparing,
 			BlobBytes: func() int64 { return n.storage.Blobs.Usage().Bytes },
 			Result:    func(r *proto.Record) (io.ReadCloser, error) { return n.result(r) },
 		},

@@ -3,6 +3,7 @@ package node
 import (
 	"testing"
 
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 )
@@ -12,7 +13,7 @@ import (
 func TestTransferReportsProgress(t *testing.T) {
 	n := start(t, func() Config {
 		c := testConfig(t, t.TempDir()+"/a")
-		if _, err := Init(InitOptions{Dir: c.Dir, Name: "a", NewMesh: true}); err != nil {
+		if _, err := pairing.Init(pairing.InitOptions{Dir: c.Dir, Name: "a", NewMesh: true}); err != nil {
 			t.Fatal(err)
 		}
 		return c

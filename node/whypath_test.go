@@ -94,16 +94,16 @@ func TestWhyExplainsThePath(t *testing.T) {
 		expectCause("this node is isolated")
 		c.Heal()
 		expectCause("n1 cannot be reached: it has been DEAD for")
-		if err := a.node.Block(t.Context(), b.name); err != nil {
+		if err := a.node.Pairing.Block(t.Context(), b.name); err != nil {
 			t.Fatal(err)
 		}
 		expectCause("n1 is blocked here")
-		if err := a.node.Unblock(t.Context(), b.name); err != nil {
+		if err := a.node.Pairing.Unblock(t.Context(), b.name); err != nil {
 			t.Fatal(err)
 		}
 		b.start()
 		c.await(time.Minute, "the peer to be connected", func() bool { return a.node.net.Connected(b.node.keys.Peer()) })
-		if err := b.node.Block(t.Context(), a.name); err != nil {
+		if err := b.node.Pairing.Block(t.Context(), a.name); err != nil {
 			t.Fatal(err)
 		}
 		c.await(3*time.Minute, "why to report that the peer refuses", func() bool {
@@ -116,7 +116,7 @@ func TestWhyExplainsThePath(t *testing.T) {
 // A peer that is blocked on this node is not dialed, and its path states that.
 func TestWhyOfABlockedPeer(t *testing.T) {
 	a, _ := pair(t, nil)
-	if err := a.Block(t.Context(), "b"); err != nil {
+	if err := a.Pairing.Block(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
 	if why, err := a.Why(t.Context(), "b"); err != nil || why.Next != nil || why.Fix != "balefire-node peers unblock b" {

@@ -22,7 +22,7 @@ func (b *Book) UpdateAddrs(ctx context.Context, id proto.PeerID, addrs []string,
 	if old == nil {
 		return fmt.Errorf("%w: %s", ErrUnknownPeer, id)
 	}
-	good := remoteAddrs(id, addrs, slices.ContainsFunc(old.Addrs, isLoopback))
+	good := remoteAddrs(id, addrs, slices.ContainsFunc(old.Addrs, IsLoopback))
 	relays = relays[:min(len(relays), maxRelays)]
 	if len(good) == 0 {
 		good = old.announced
@@ -59,14 +59,15 @@ func (b *Book) allowLoopback() bool {
 	met := false
 	for _, p := range b.entries {
 		met = met || !p.LastSeen.IsZero()
-		if !p.LastSeen.IsZero() && slices.ContainsFunc(p.announced, isLoopback) {
+		if !p.LastSeen.IsZero() && slices.ContainsFunc(p.announced, IsLoopback) {
 			return true
 		}
 	}
 	return !met
 }
 
-func isLoopback(s string) bool {
+// IsLoopback reports whether a multiaddr leads to its own machine.
+func IsLoopback(s string) bool {
 	a, err := ma.NewMultiaddr(s)
 	return err == nil && manet.IsIPLoopback(a)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // find returns the entry of a peer, which must not be modified, or nil.
@@ -111,7 +112,7 @@ func (b *Book) Find(ref string) (Peer, error) {
 	}
 	switch len(found) {
 	case 0:
-		return Peer{}, fmt.Errorf("%w %.64q: %s", ErrUnknownPeer, ref, hint(all))
+		return Peer{}, fmt.Errorf("%w: %w %.64q: %s", wire.ErrNotFound, ErrUnknownPeer, ref, hint(all))
 	case 1:
 		return found[0], nil
 	}
@@ -119,7 +120,21 @@ func (b *Book) Find(ref string) (Peer, error) {
 	for _, p := range found[:min(len(found), 8)] {
 		ids = append(ids, p.Peer.String())
 	}
-	return Peer{}, fmt.Errorf("%w %.64q: write the id, one of %s", ErrAmbiguous, ref, strings.Join(ids, ", "))
+	return Peer{}, fmt.Errorf("%w: %w %.64q: write the id, one of %s", wire.ErrNotFound, ErrAmbiguous, ref, strings.Join(ids, ", "))
+}
+
+// FindOther is Find for what cannot be done to this node itself.
+func (b *Book) FindOther(ref string) (Peer, error) {
+	p, err := b.Find(ref)
+	if err == nil && p.Peer == b.keys.Peer() {
+		err = fmt.Errorf("%w: %s is this node itself", wire.ErrInvalid, p.Label())
+	}
+	return p, err
+}
+
+// RoleKnown reports whether a role is predefined or assigned to a peer or this node.
+func (b *Book) RoleKnown(role string) bool {
+	return slices.Contains(identity.MeshRoles(), role) || slices.ContainsFunc(append(b.List(), b.Self()), func(p Peer) bool { return p.Member.HasRole(role) })
 }
 
 // hint suggests what the user may have meant.

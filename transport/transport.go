@@ -142,8 +142,19 @@ func (t *Transport) Close() error { return t.host.Close() }
 // Peer returns this node's id.
 func (t *Transport) Peer() proto.PeerID { return t.self }
 
-// Addrs returns the multiaddrs that this node listens on or announces.
-func (t *Transport) Addrs() []string { return addrStrings(t.host.Addrs()) }
+// Addrs returns the multiaddrs that this node announces or listens on, the best first:
+// those that only this machine can use come last.
+func (t *Transport) Addrs() []string {
+	var far, near []string
+	for _, a := range addrStrings(t.host.Addrs()) {
+		if IsLoopback(a) {
+			near = append(near, a)
+		} else {
+			far = append(far, a)
+		}
+	}
+	return append(far, near...)
+}
 
 // mayConnect reports whether libp2p may proceed with a connection to id.
 func (t *Transport) mayConnect(id peer.ID) bool {

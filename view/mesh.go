@@ -41,7 +41,7 @@ func (v *Views) Statuses() map[proto.PeerID]transport.PeerStatus {
 
 // Member returns one member by name or id.
 func (v *Views) Member(ctx context.Context, ref string) (wire.Member, error) {
-	p, err := v.FindPeer(ref)
+	p, err := v.Book.Find(ref)
 	if err != nil {
 		return wire.Member{}, err
 	}

@@ -14,7 +14,7 @@ import (
 func (v *Views) NetCheck(ctx context.Context) wire.NetCheck {
 	r, d := v.Net.Reach(), v.Net.Discovery()
 	c := wire.NetCheck{
-		Listen: r.Listen, Announced: slices.DeleteFunc(slices.Clone(r.Addrs), func(a string) bool { return loopback(a) }), Observed: []wire.Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
+		Listen: r.Listen, Announced: slices.DeleteFunc(slices.Clone(r.Addrs), transport.IsLoopback), Observed: []wire.Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
 		Reservations: []wire.Reservation{}, DHT: d.TablePeers, MDNS: d.LAN, Gossip: d.TopicPeers, Strangers: len(d.Strangers), Findings: []string{},
 	}
 	if !v.DHT {
@@ -90,9 +90,4 @@ func (v *Views) findings(c *wire.NetCheck, r transport.Reach) []string {
 		add("this node's own probes fail (local health %d of 8): it claims nothing new until they succeed", s.Health)
 	}
 	return found
-}
-
-// loopback reports whether only this machine can reach an address.
-func loopback(addr string) bool {
-	return strings.HasPrefix(addr, "/ip4/127.") || strings.HasPrefix(addr, "/ip6/::1/")
 }

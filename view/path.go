@@ -12,7 +12,7 @@ import (
 // Path explains how a peer is reached: every possible path, and why the current one is
 // used.
 func (v *Views) Path(ctx context.Context, ref string) (wire.PathReport, error) {
-	p, err := v.FindOtherPeer(ref)
+	p, err := v.Book.FindOther(ref)
 	if err != nil {
 		return wire.PathReport{}, err
 	}

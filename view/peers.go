@@ -21,7 +21,7 @@ func (v *Views) Peers(ctx context.Context) []wire.Peer {
 
 // Peer returns one peer by name or id.
 func (v *Views) Peer(ctx context.Context, ref string) (wire.Peer, error) {
-	p, err := v.FindPeer(ref)
+	p, err := v.Book.Find(ref)
 	if err != nil {
 		return wire.Peer{}, err
 	}
@@ -61,28 +61,10 @@ func (v *Views) PeerView(p transport.Peer, s transport.PeerStatus) wire.Peer {
 // seconds converts a measured duration for the API, rounded to ten microseconds.
 func seconds(d time.Duration) float64 { return d.Round(10 * time.Microsecond).Seconds() }
 
-// FindPeer finds a peer, or this node, by name or id.
-func (v *Views) FindPeer(ref string) (transport.Peer, error) {
-	p, err := v.Book.Find(ref)
-	if err != nil {
-		return p, fmt.Errorf("%w: %w", wire.ErrNotFound, err)
-	}
-	return p, nil
-}
-
-// FindOtherPeer finds a peer by name or id and rejects this node itself.
-func (v *Views) FindOtherPeer(ref string) (transport.Peer, error) {
-	p, err := v.FindPeer(ref)
-	if err == nil && p.Peer == v.Self.Peer {
-		err = fmt.Errorf("%w: %s is this node itself", wire.ErrInvalid, p.Label())
-	}
-	return p, err
-}
-
 // Ping measures the round-trip time to a peer over the path in use. If the peer is not
 // connected, Ping starts a dial but does not wait for it.
 func (v *Views) Ping(ctx context.Context, ref string) (wire.Pong, error) {
-	p, err := v.FindOtherPeer(ref)
+	p, err := v.Book.FindOther(ref)
 	if err != nil {
 		return wire.Pong{}, err
 	}

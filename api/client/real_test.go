@@ -15,6 +15,7 @@ import (
 
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -23,7 +24,7 @@ import (
 func real(t *testing.T) (c *client.Client, dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	if _, err := node.Init(node.InitOptions{Dir: dir, Name: "here", NewMesh: true}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: dir, Name: "here", NewMesh: true}); err != nil {
 		t.Fatal(err)
 	}
 	n, err := node.New(node.Config{

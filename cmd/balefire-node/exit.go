@@ -11,7 +11,7 @@ import (
 
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
 )
@@ -71,7 +71,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitDenied
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitTimeout
-	case isAny(err, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrDraining, api.ErrStarting, node.ErrPaired, store.ErrLocked):
+	case isAny(err, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrDraining, api.ErrStarting, pairing.ErrPaired, store.ErrLocked):
 		return exitRefused
 	case errors.Is(err, wire.ErrInvalid), isCobraError(err):
 		return exitUsage

@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
+	"github.com/balefire/balefire/pairing"
 )
 
 func initCommand(w *app) *cobra.Command {
-	var o node.InitOptions
+	var o pairing.InitOptions
 	var listen []string
 	c := &cobra.Command{
 		Use: "init", Short: "Create this machine's key and configuration",
@@ -38,7 +38,7 @@ joins a mesh with a ticket: balefire-node join.`,
 				return err
 			}
 			o.Dir = p.Dir
-			id, err := node.Init(o)
+			id, err := pairing.Init(o)
 			if err != nil {
 				return err
 			}
@@ -59,7 +59,7 @@ joins a mesh with a ticket: balefire-node join.`,
 	return c
 }
 
-func printInit(out *printer, p config.Paths, id node.Identity) {
+func printInit(out *printer, p config.Paths, id pairing.Identity) {
 	if out.app.flags.quiet {
 		out.line("%s", id.ID)
 		return

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
 )
@@ -47,8 +48,8 @@ command waits until the machine is accepted; after --timeout the exit code is 6.
 				if !cmd.Flags().Changed("timeout") {
 					w.flags.timeout = 0 // a person decides on the other side
 				}
-				return w.join(cmd, listen, "waiting to be accepted", func(ctx context.Context, cfg node.Config) (node.Joined, error) {
-					return node.JoinLAN(ctx, cfg, node.LANOptions{
+				return w.join(cmd, listen, "waiting to be accepted", func(ctx context.Context, j pairing.Joiner) (pairing.Joined, error) {
+					return j.OnLAN(ctx, pairing.LANOptions{
 						Name: name, Code: code, Progress: func(text string) { w.infof("%s", sanitize(text)) },
 						Agree: func(code, mesh string) error {
 							return w.confirm(fmt.Sprintf("join mesh %s of the member with the code %s", mesh, code))
@@ -64,12 +65,12 @@ command waits until the machine is accepted; after --timeout the exit code is 6.
 			if err != nil {
 				return err
 			}
-			return w.join(cmd, listen, "asking the inviter", func(ctx context.Context, cfg node.Config) (node.Joined, error) {
-				j, err := node.Join(ctx, cfg, ticket, name)
+			return w.join(cmd, listen, "asking the inviter", func(ctx context.Context, j pairing.Joiner) (pairing.Joined, error) {
+				joined, err := j.WithTicket(ctx, ticket, name)
 				if err != nil {
 					err = joinHint(err)
 				}
-				return j, err
+				return joined, err
 			})
 		},
 	}
@@ -82,7 +83,7 @@ command waits until the machine is accepted; after --timeout the exit code is 6.
 }
 
 // join makes this stopped node a member by means of request.
-func (w *app) join(cmd *cobra.Command, listen []string, doing string, ask func(context.Context, node.Config) (node.Joined, error)) (err error) {
+func (w *app) join(cmd *cobra.Command, listen []string, doing string, ask func(context.Context, pairing.Joiner) (pairing.Joined, error)) (err error) {
 	p, err := w.locate()
 	if err != nil {
 		return err
@@ -110,7 +111,7 @@ func (w *app) join(cmd *cobra.Command, listen []string, doing string, ask func(c
 	cfg := l.Node(p.Dir)
 	cfg.Version, cfg.Logger = version, w.quietLogger()
 	stop := w.showWaiting(doing)
-	j, err := ask(ctx, cfg)
+	j, err := ask(ctx, node.Joiner(cfg))
 	stop()
 	if err != nil {
 		return err
@@ -127,7 +128,7 @@ func (w *app) join(cmd *cobra.Command, listen []string, doing string, ask func(c
 
 // joinHint adds a hint to an error that only states that no member answered.
 func joinHint(err error) error {
-	if isAny(err, wire.ErrInvalid, wire.ErrRefused, node.ErrPaired, store.ErrLocked, context.Canceled) {
+	if isAny(err, wire.ErrInvalid, wire.ErrRefused, pairing.ErrPaired, store.ErrLocked, context.Canceled) {
 		return err
 	}
 	return &codedError{exitError, fmt.Errorf("%w\nthe node that created the ticket must be running, and this machine must be able to reach one of its addresses", err)}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -50,17 +51,17 @@ func newPair(ctx context.Context, engine string, log *slog.Logger, handlers ...w
 		return nil, err
 	}
 	p.receiver.cfg.Handlers = handlers
-	if _, err := node.Init(node.InitOptions{Dir: p.sender.cfg.Dir, Name: p.senderName, NewMesh: true}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: p.sender.cfg.Dir, Name: p.senderName, NewMesh: true}); err != nil {
 		return nil, err
 	}
 	if err := p.sender.start(ctx); err != nil {
 		return nil, err
 	}
-	inv, err := p.sender.node.Invite(ctx, wire.InviteOptions{Name: p.receiverName})
+	inv, err := p.sender.node.Pairing.Invite(ctx, wire.InviteOptions{Name: p.receiverName})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := node.Join(ctx, p.receiver.cfg, inv.Ticket, p.receiverName); err != nil {
+	if _, err := node.Joiner(p.receiver.cfg).WithTicket(ctx, inv.Ticket, p.receiverName); err != nil {
 		return nil, err
 	}
 	return p, p.receiver.start(ctx)

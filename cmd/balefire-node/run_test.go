@@ -19,6 +19,7 @@ import (
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/store"
 )
 
@@ -68,7 +69,7 @@ func TestKeepStopsWhenTold(t *testing.T) {
 // node, and an invalid configuration changes nothing.
 func TestReload(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "n")
-	if _, err := node.Init(node.InitOptions{Dir: dir, Name: "solo", NewMesh: true}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: dir, Name: "solo", NewMesh: true}); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "config.yaml")
@@ -266,7 +267,7 @@ func read(t *testing.T, conn *net.UnixConn) string {
 // not ready, it answers every other request with its progress, and wait waits.
 func TestStartingNodeSaysSo(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "n")
-	if _, err := node.Init(node.InitOptions{Dir: dir, Name: "solo", NewMesh: true}); err != nil {
+	if _, err := pairing.Init(pairing.InitOptions{Dir: dir, Name: "solo", NewMesh: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("net: {listen: [/ip4/127.0.0.1/tcp/0]}\n"), 0o600); err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -63,7 +63,7 @@ func printStatus(p *printer, s statusReport) {
 	if p.wide {
 		p.line("id %s\nmesh %s", s.ID, s.Mesh)
 		if id, err := proto.ParsePeerID(s.ID); err == nil {
-			p.line("code %s, for machines that join on the LAN", node.JoinCode(id))
+			p.line("code %s, for machines that join on the LAN", pairing.JoinCode(id))
 		}
 		for _, a := range s.Addrs {
 			p.line("listens on %s", a)

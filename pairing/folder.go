@@ -1,4 +1,4 @@
-package node
+package pairing
 
 import (
 	"crypto/ed25519"
@@ -28,8 +28,6 @@ var (
 	ErrUnpaired       = errors.New("this node belongs to no mesh")
 	ErrPaired         = errors.New("this node already belongs to a mesh")
 )
-
-var nameRE = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // An Identity is the result of Init.
 type Identity struct {
@@ -126,44 +124,51 @@ func ensureKeys(dir string, clk clock.Clock) (keys *identity.Keys, created bool,
 	return keys, false, err
 }
 
-// loadIdentity loads the keys, the mesh and the certificate of the node in dir.
-func loadIdentity(dir string, now time.Time) (*identity.Keys, identity.Mesh, identity.Member, error) {
+// Credentials are what a node proves its identity with.
+type Credentials struct {
+	Keys *identity.Keys
+	Mesh identity.Mesh
+	Self identity.Member
+}
+
+// Load reads the keys, the mesh and the certificate of the node in dir.
+func Load(dir string, now time.Time) (Credentials, error) {
 	keys, err := identity.LoadKeys(filepath.Join(dir, datadir.Identity))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("%w: %s is empty: run balefire-node init --new-mesh, or join with a ticket", ErrNotInitialized, dir)
+		return Credentials{}, fmt.Errorf("%w: %s is empty: run balefire-node init --new-mesh, or join with a ticket", ErrNotInitialized, dir)
 	}
 	if err != nil {
-		return nil, identity.Mesh{}, identity.Member{}, err
+		return Credentials{}, err
 	}
 	m, err := readMembership(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, identity.Mesh{}, identity.Member{}, err
+		return Credentials{}, err
 	}
 	if len(m.Root) == 0 {
-		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("%w: run balefire-node join TICKET, or init --new-mesh to create a mesh", ErrUnpaired)
+		return Credentials{}, fmt.Errorf("%w: run balefire-node join TICKET, or init --new-mesh to create a mesh", ErrUnpaired)
 	}
 	mesh, err := m.mesh()
 	if err != nil {
-		return nil, identity.Mesh{}, identity.Member{}, err
+		return Credentials{}, err
 	}
 	var cert proto.Signed
 	if err := proto.Decode(m.Certificate, &cert); err != nil {
-		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: %w", err)
+		return Credentials{}, fmt.Errorf("own certificate: %w", err)
 	}
 	self, err := mesh.VerifyMember(&cert, now)
 	if again, rerr := m.reissue(dir, mesh, self, err, now); again || rerr != nil {
 		if rerr != nil {
-			return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: renew it with the root key: %w", rerr)
+			return Credentials{}, fmt.Errorf("own certificate: renew it with the root key: %w", rerr)
 		}
-		return loadIdentity(dir, now)
+		return Load(dir, now)
 	}
 	if err != nil && !self.Grace && !errors.Is(err, identity.ErrNotYet) { // a slow clock must not keep a node from starting
-		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: %w", err)
+		return Credentials{}, fmt.Errorf("own certificate: %w", err)
 	}
 	if self.Peer != keys.Peer() {
-		return nil, identity.Mesh{}, identity.Member{}, fmt.Errorf("own certificate: issued to %s, but this node's key is %s: the two files do not belong together", self.Peer, keys.Peer())
+		return Credentials{}, fmt.Errorf("own certificate: issued to %s, but this node's key is %s: the two files do not belong together", self.Peer, keys.Peer())
 	}
-	return keys, mesh, self, nil
+	return Credentials{keys, mesh, self}, nil
 }
 
 // reissue writes a new certificate for self if why, the error of the old one, would keep
@@ -227,10 +232,7 @@ func (m membership) write(dir string) error {
 // chooseName returns want, or a valid node name derived from the host name.
 func chooseName(want string) (string, error) {
 	if want != "" {
-		if !nameRE.MatchString(want) {
-			return "", fmt.Errorf("%w: name %.80q: use 1-63 of a-z 0-9 and -, starting and ending with a letter or digit", wire.ErrInvalid, want)
-		}
-		return want, nil
+		return want, checkName(want)
 	}
 	host, err := os.Hostname()
 	if err != nil {
@@ -238,7 +240,7 @@ func chooseName(want string) (string, error) {
 	}
 	host, _, _ = strings.Cut(strings.ToLower(host), ".")
 	host = strings.Trim(regexp.MustCompile(`[^a-z0-9-]+`).ReplaceAllString(host, "-"), "-")
-	if !nameRE.MatchString(host) {
+	if !identity.IsLabel(host) {
 		host = "node"
 	}
 	return host, nil

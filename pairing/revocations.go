@@ -1,4 +1,4 @@
-package node
+package pairing
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/identity"
@@ -103,24 +104,24 @@ func (l *revocationLog) add(s *proto.Signed) error {
 	return nil
 }
 
-// revokedSince names the members that are revoked in the log of the folder and not in
-// the store s.
-func revokedSince(cfg Config, s *store.Store) (names []string, err error) {
-	keys, mesh, self, err := loadIdentity(cfg.Dir, cfg.Clock.Now())
+// RevokedSince names the members that are revoked in the log of the node in dir and not
+// in the store s.
+func RevokedSince(dir string, s *store.Store, clk clock.Clock) (names []string, err error) {
+	own, err := Load(dir, clk.Now())
 	if err != nil {
 		return nil, nil // the start of the node reports the error
 	}
-	kept, _, err := newRevocationLog(cfg.Dir).read()
+	kept, _, err := newRevocationLog(dir).read()
 	if err != nil || len(kept) == 0 {
 		return nil, err
 	}
-	book, err := transport.OpenBook(s, mesh, keys, self.Cert, cfg.Clock)
+	book, err := transport.OpenBook(s, own.Mesh, own.Keys, own.Self.Cert, clk)
 	if err != nil {
 		return nil, err
 	}
 	known := book.Revocations()
 	for _, x := range kept {
-		r, err := mesh.VerifyRevocation(x)
+		r, err := own.Mesh.VerifyRevocation(x)
 		if err != nil || slices.ContainsFunc(known, func(k *proto.Signed) bool { return bytes.Equal(k.GetDetails(), x.GetDetails()) }) {
 			continue
 		}
@@ -135,3 +136,32 @@ func revokedSince(cfg Config, s *store.Store) (names []string, err error) {
 	}
 	return names, nil
 }
+
+// A Directory is the member directory of gossip. It disconnects a member that is revoked.
+type Directory struct {
+	*transport.Book
+	pairing *Pairing
+}
+
+// Directory returns what gossip knows the members from.
+func (p *Pairing) Directory() Directory { return Directory{p.Book, p} }
+
+// Revoke stores a revocation and closes the connections to the revoked member.
+func (d Directory) Revoke(ctx context.Context, s *proto.Signed) error {
+	if err := d.Book.Revoke(ctx, s); err != nil {
+		return err
+	}
+	if err := d.pairing.revocations.add(s); err != nil {
+		return err
+	}
+	for _, x := range d.List() { // includes a peer that is not connected yet because its hello is in progress
+		if d.Revoked(x.Peer) {
+			d.pairing.net.Disconnect(x.Peer)
+		}
+	}
+	return nil
+}
+
+// Member returns the entry of a peer in the mesh. It ignores a local block: members
+// compare their liveness state, and would never agree if a block hid a member.
+func (d Directory) Member(p proto.PeerID) (identity.Member, bool) { return d.Enrolled(p) }

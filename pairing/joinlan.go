@@ -1,16 +1,13 @@
-package node
+package pairing
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
-	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -27,64 +24,26 @@ type LANOptions struct {
 	Progress func(string) // gets messages for people
 }
 
-// JoinLAN makes the stopped node in cfg.Dir a member of a mesh that is found on the
-// LAN, without a ticket. It asks until a person accepts it there, or ctx is done.
-func JoinLAN(ctx context.Context, cfg Config, o LANOptions) (Joined, error) {
-	cfg = cfg.withDefaults()
-	keys, _, err := ensureKeys(cfg.Dir, cfg.Clock)
-	if err != nil {
-		return Joined{}, fmt.Errorf("join: %w", err)
-	}
-	m, err := readMembership(cfg.Dir)
-	switch {
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return Joined{}, fmt.Errorf("join: %w", err)
-	case len(m.Root) > 0:
-		return Joined{}, fmt.Errorf("join: %w, as %s: use another folder (--dir) for another mesh", ErrPaired, m.Name)
-	case o.Name == "":
-		o.Name = m.Name
-	}
-	if m.Name, err = chooseName(o.Name); err != nil {
-		return Joined{}, fmt.Errorf("join: %w", err)
-	}
-	st, err := datadir.Open(cfg.Storage())
-	if err != nil {
-		return Joined{}, fmt.Errorf("join: %w", err)
-	}
-	defer st.Close()
-	l := lanJoiner{cfg: cfg, keys: keys, name: m.Name, o: o, reported: map[proto.PeerID]bool{}}
-	reply, mesh, err := l.ask(ctx)
-	if err != nil {
-		return Joined{}, fmt.Errorf("join: %w", err)
-	}
-	j := joiner{cfg: cfg, keys: keys}
-	return j.enroll(ctx, st.Store, m, mesh, reply)
+// OnLAN joins a mesh that is found on the LAN, without a ticket. It asks until a person
+// accepts the node there, or ctx is done.
+func (j Joiner) OnLAN(ctx context.Context, o LANOptions) (Joined, error) {
+	j.Net.MDNS = true
+	l := lanJoiner{LANOptions: o, reported: map[proto.PeerID]bool{}}
+	return j.join(ctx, o.Name, nil, l.ask)
 }
 
 // A lanJoiner asks the members that it finds on the LAN.
 type lanJoiner struct {
-	cfg      Config
-	keys     *identity.Keys
-	name     string
-	o        LANOptions
-	host     *transport.Transport
+	LANOptions
+	*joining
 	reported map[proto.PeerID]bool // members that a person was told about
 }
 
 // ask returns the first reply that admits this node.
-func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, error) {
-	cfg := transportConfig(l.cfg)
-	cfg.MDNS, cfg.AnyPort = true, true
-	var err error
-	if l.host, err = transport.New(l.keys, unpairedHost{}, unpairedHost{}, cfg); err != nil {
-		return nil, identity.Mesh{}, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- l.host.Run(ctx) }()
-	defer func() { cancel(); <-done }()
-	l.o.Progress(fmt.Sprintf("searching the LAN; this node's code is %s", JoinCode(l.keys.Peer())))
-	found := l.host.FindMeshes(ctx)
+func (l *lanJoiner) ask(ctx context.Context, x *joining) (*proto.JoinReply, identity.Mesh, error) {
+	l.joining = x
+	l.Progress(fmt.Sprintf("searching the LAN; this node's code is %s", JoinCode(x.keys.Peer())))
+	found := x.host.FindMeshes(ctx)
 	members := map[proto.PeerID][]string{}
 	tick := time.NewTicker(askEvery)
 	defer tick.Stop()
@@ -96,7 +55,7 @@ func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, e
 			if !ok {
 				return nil, identity.Mesh{}, errors.New("the LAN cannot be searched: no interface supports multicast")
 			}
-			if l.o.mayAsk(f.Peer) {
+			if l.mayAsk(f.Peer) {
 				members[f.Peer] = f.Addrs
 			}
 		case <-tick.C:
@@ -104,7 +63,7 @@ func (l *lanJoiner) ask(ctx context.Context) (*proto.JoinReply, identity.Mesh, e
 		for p, addrs := range members {
 			reply, mesh, err := l.askOne(ctx, p, addrs)
 			if err == nil && reply != nil {
-				return reply, mesh, l.o.confirm(p, mesh)
+				return reply, mesh, l.confirm(p, mesh)
 			}
 		}
 	}
@@ -130,7 +89,7 @@ func (o LANOptions) confirm(p proto.PeerID, mesh identity.Mesh) error {
 func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) (*proto.JoinReply, identity.Mesh, error) {
 	asking, cancel := context.WithTimeout(ctx, 5*askEvery)
 	defer cancel()
-	reply, err := l.host.RequestJoin(asking, addrs, p, &proto.JoinRequest{Name: l.name, KeyRecord: l.keys.KeyRecord(), Addrs: atPorts(l.host.Addrs(), l.cfg.Net.Listen)})
+	reply, err := l.host.RequestJoin(asking, addrs, p, l.request())
 	switch {
 	case err != nil:
 		return nil, identity.Mesh{}, err
@@ -149,7 +108,7 @@ func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) 
 func (l *lanJoiner) tellOnce(p proto.PeerID, text string) {
 	if !l.reported[p] {
 		l.reported[p] = true
-		l.o.Progress(text)
+		l.Progress(text)
 	}
 }
 

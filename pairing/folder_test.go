@@ -1,0 +1,42 @@
+package pairing
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/identity"
+)
+
+// A first member that was off until its certificate and the grace period were over
+// renews itself with the root key before it opens, and again if the clock had been
+// wrong; without that key it does not start.
+func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	at := func(d time.Duration) clock.Clock { return clock.NewManual(now.Add(d)).Clock() }
+	if _, err := Init(InitOptions{Dir: dir, Name: "a", NewMesh: true, Clock: at(0)}); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []time.Duration{800 * 24 * time.Hour, 20000 * 24 * time.Hour, 801 * 24 * time.Hour} {
+		own, err := Load(dir, now.Add(d))
+		if err != nil || own.Self.NotBefore.After(now.Add(d)) || own.Self.NotAfter.Before(now.Add(d+300*24*time.Hour)) {
+			t.Fatalf("after %d days: the certificate is valid from %s to %s, %v", d/(24*time.Hour), own.Self.NotBefore, own.Self.NotAfter, err)
+		}
+		if !own.Self.HasRole(identity.RoleAdmin) || own.Self.Name != "a" {
+			t.Errorf("it is for %q with roles %v", own.Self.Name, own.Self.Roles)
+		}
+	}
+	if own, err := Load(dir, now.Add(801*24*time.Hour)); err != nil || own.Self.NotBefore.Before(now.Add(800*24*time.Hour)) {
+		t.Errorf("from the file: valid from %s, %v", own.Self.NotBefore, err)
+	}
+	if err := os.Remove(filepath.Join(dir, datadir.Identity, "root.key")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(dir, now.Add(1800*24*time.Hour)); !errors.Is(err, identity.ErrExpired) {
+		t.Errorf("without the root key: %v", err)
+	}
+}
