@@ -108,7 +108,7 @@ func newVictim(t *testing.T) *victim {
 	t.Cleanup(func() { s.Close() })
 	v.store = s
 	v.driver, err = Open(s, Parts{Network: v, Custody: v, Runner: v, Prober: v, Sealer: v, Mover: vMover{v}, Bodies: v}, Settings{
-		Config: Config{Random: func(b []byte) { rand.Read(b) }, Deeds: simDeeds{newSim(1, noMutation).nodes[0]}},
+		Config: Config{Random: func(b []byte) { rand.Read(b) }, Deeds: simDeeds{newSim(1).nodes[0]}},
 		Self:   vSelf, Boot: 100, BootID: vBoot, Clock: clock.System(), Events: func(all []Event) { v.events = append(v.events, all...) },
 	})
 	if err != nil {

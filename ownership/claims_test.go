@@ -41,7 +41,7 @@ func signedDeed(t *testing.T, by proto.PeerID, d Deed) *proto.Signed {
 // A node becomes the home of an existing queue only by deeds of its homes, one after the
 // other, or by an admin's deed.
 func TestQueueClaimsNeedDeeds(t *testing.T) {
-	s := newSim(1, noMutation)
+	s := newSim(1)
 	admin, home, next, third, liar := peerOf(0), peerOf(1), peerOf(2), peerOf(3), peerOf(6)
 	claim := func(home proto.PeerID, generation uint64, deeds ...*proto.Signed) *proto.QueueState {
 		return &proto.QueueState{Name: "q", Home: home[:], Generation: generation, Deeds: deeds}
@@ -93,7 +93,7 @@ func TestQueueClaimsNeedDeeds(t *testing.T) {
 // lower root, whatever arrives first, even if the other was handed over or seized since. A
 // node that gets both reports a conflict. A queue that was never created stays unknown.
 func TestAQueueCreatedTwiceHasOneHome(t *testing.T) {
-	s := newSim(1, noMutation)
+	s := newSim(1)
 	one, two := peerOf(0), peerOf(1)
 	low, high := createdBy("q", one, peerOf(5)), createdBy("q", two, peerOf(6))
 	lower, higher := rootBy("q", one), rootBy("q", two)
@@ -143,7 +143,7 @@ func (d revokedDeeds) Verify(s *proto.Signed) (Deed, error) {
 // the queue moves on. A deed first seen after the revocation does not count until another
 // admin confirms the home or seizes the queue.
 func TestDeedsOfRevokedMembers(t *testing.T) {
-	s := newSim(1, noMutation)
+	s := newSim(1)
 	admin, other, home, next := peerOf(0), peerOf(1), peerOf(5), peerOf(6)
 	claim := func(home proto.PeerID, generation uint64, deeds ...*proto.Signed) *proto.QueueState {
 		return &proto.QueueState{Name: "q", Home: slices.Clone(home[:]), Generation: generation, Deeds: deeds}
@@ -197,7 +197,7 @@ func TestDeedsOfRevokedMembers(t *testing.T) {
 // A chain of deeds begins with an admin's, even for a node that does not know the queue,
 // and no generation exceeds the bound: a name cannot be taken forever.
 func TestADeedChainBeginsWithAnAdmin(t *testing.T) {
-	s := newSim(1, noMutation)
+	s := newSim(1)
 	admin, home, next := peerOf(0), peerOf(5), peerOf(6)
 	hand := func(g uint64) *proto.Signed { return signDeedAs("q", home, Deed{Generation: g, From: home, To: next}) }
 	made := signDeedAs("q", admin, Deed{Generation: 1, To: home})
@@ -241,7 +241,7 @@ func TestADeedChainBeginsWithAnAdmin(t *testing.T) {
 // An admin signs the creation of a queue once for each name, even after a restart, and only
 // so many for one member. Without a deed there is no queue.
 func TestAnAdminSignsANameOnce(t *testing.T) {
-	s := newSim(1, noMutation)
+	s := newSim(1)
 	admin := func() *Home { return NewHome(peerOf(0), 1, Config{Deeds: simDeeds{s.nodes[0]}}) }
 	h := admin()
 	first, out, err := h.SignCreation("q", peerOf(5), Now{})
@@ -287,7 +287,7 @@ func TestAnAdminSignsANameOnce(t *testing.T) {
 // an admin confirms the home before there are more deeds than fit, and without an admin the
 // handoff is refused.
 func TestDeedsOfManyMovesFit(t *testing.T) {
-	s := newSim(1, noMutation)
+	s := newSim(1)
 	homes := []*Home{NewHome(peerOf(5), 1, Config{Deeds: simDeeds{s.nodes[5]}}), NewHome(peerOf(6), 1, Config{Deeds: simDeeds{s.nodes[6]}})}
 	for _, h := range homes {
 		h.Learn(createdBy("q", peerOf(0), peerOf(5)), Now{})

@@ -32,8 +32,6 @@ type Config struct {
 	// Deeds prove which node is the home of a queue. The default accepts every claim, which
 	// is good enough only for tests.
 	Deeds Deeds
-
-	mutation mutation
 }
 
 func (c Config) withDefaults() Config {

@@ -246,7 +246,7 @@ func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
 			x.valid, x.root = true, at.root
 		}
 	}
-	x.valid = x.valid && m.Generation <= proto.MaxGeneration || h.cfg.mutation == claimUnproven
+	x.valid = x.valid && m.Generation <= proto.MaxGeneration
 	return x
 }
 
@@ -327,7 +327,7 @@ func (q *queue) wasHome(p proto.PeerID) bool {
 // of its queue. That the origin sent the task to it gives no such right; otherwise a node
 // that colludes with an origin could bypass the rules of the queue.
 func (h *Home) mayHandOff(from proto.PeerID, t Task) bool {
-	return h.queues[t.Queue].wasHome(from) || h.cfg.mutation == handoffUnproven
+	return h.queues[t.Queue].wasHome(from)
 }
 
 // mayGiveQueue reports whether from may announce m, which names this node as the home, when
@@ -339,7 +339,7 @@ func (h *Home) mayGiveQueue(from proto.PeerID, m *proto.QueueState) bool {
 		q = newQueue(m.Name)
 	}
 	x := h.assess(q, m)
-	if !h.supersedes(m, x, q) || h.cfg.mutation == claimUnproven {
+	if !h.supersedes(m, x, q) {
 		return true
 	}
 	cause := "it hands over a queue that it never had"

@@ -10,9 +10,6 @@ import (
 
 // grantAll grants what can be granted now. A grant is in the batch before it is sent.
 func (h *Home) grantAll() {
-	if !h.active && h.cfg.mutation == isolatedIdle {
-		return
-	}
 	for _, q := range h.order {
 		if q.idle() {
 			continue
@@ -68,7 +65,7 @@ func (h *Home) grantSome(q *queue) {
 // selfOnlyIfInactive leaves only this node while it believes that it is suspect or isolated
 // (I16). It may grant to itself: the record is here, and the epoch fences it.
 func (h *Home) selfOnlyIfInactive(among []dispatch.Candidate) []dispatch.Candidate {
-	if h.active || h.cfg.mutation == isolatedGrants {
+	if h.active {
 		return among
 	}
 	return slices.DeleteFunc(among, func(d dispatch.Candidate) bool { return d.Peer != h.self })
@@ -86,16 +83,11 @@ func exceptLastOwner(among []dispatch.Candidate, ts *taskState) []dispatch.Candi
 func (h *Home) grant(ts *taskState, p proto.PeerID) {
 	if ts.mem.lapsed && ts.mem.acked {
 		ts.abandons++
-		if h.cfg.mutation == abandonSpends {
-			ts.attempts++
-		}
 	}
 	if ts.mem.lapsed {
 		ts.recordGrantEnd("the lease ran out", h.now.Wall)
 	}
-	if h.cfg.mutation != epochReused || ts.epoch == (proto.Seq{}) {
-		ts.epoch = h.nextEpoch()
-	}
+	ts.epoch = h.nextEpoch()
 	ts.owner, ts.token, ts.boot = p, h.cfg.token(), proto.BootID{}
 	if n := h.nodes[p]; n != nil {
 		ts.boot = n.BootID

@@ -98,9 +98,7 @@ func (h *Home) Seize(name string, from proto.PeerID, now Now) (Output, error) {
 		q = newQueue(name)
 	}
 	s := h.stateOf(q)
-	if h.cfg.mutation != seizeQuiet {
-		s.Generation++
-	}
+	s.Generation++
 	s.Home, s.SeizedFrom, s.ChangedMs = slices.Clone(h.self[:]), slices.Clone(from[:]), nextChangedMs(s, now)
 	root := q.root
 	if q.state == nil {
@@ -217,17 +215,6 @@ func (h *Home) moveTask(ts *taskState, to proto.PeerID) {
 		}
 		l.lastMoved, entry.origin, entry.key, entry.blocked = entry, l.key.origin, l.key.key, l.blocked
 	}
-	if h.cfg.mutation == movedActs {
-		if h.moved[entry.task] != nil {
-			return
-		}
-		m := ts.record()
-		m.Generation = entry.gen
-		entry.lease = copyLease(m)
-		entry.elem = h.handoffs.PushBack(entry)
-		h.moved[entry.task] = entry
-		return
-	}
 	ts.gen = entry.gen
 	entry.lease = copyLease(ts.record())
 	h.remove(ts)
@@ -324,7 +311,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	}
 	var lanes []*proto.Moved // of the queue, now blocked here too
 	for _, b := range m.GetBlocks() {
-		if !h.queues[b.Queue].wasHome(from) && h.cfg.mutation != handoffUnproven {
+		if !h.queues[b.Queue].wasHome(from) {
 			h.ignored(t.ID, from, proto.Seq{}, "a lane of a queue that it was never the home of")
 			continue
 		}
@@ -368,9 +355,9 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 // admit takes the task of a handoff, unless it did before. It reports whether the sender
 // may stop sending it.
 func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
-	gen, unchecked := m.Lease.Generation, h.cfg.mutation == generationUnchecked
+	gen := m.Lease.Generation
 	old := h.tasks[t.ID]
-	if entry := h.moved[t.ID]; entry != nil && entry.gen >= gen && !unchecked || h.ended[t.ID] != nil && !unchecked || old != nil && old.gen >= gen {
+	if entry := h.moved[t.ID]; entry != nil && entry.gen >= gen || h.ended[t.ID] != nil || old != nil && old.gen >= gen {
 		h.ignored(t.ID, from, proto.Seq{}, "a copy: the task was here before")
 		return true
 	}
@@ -402,7 +389,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	h.insert(ts)
 	h.put(ts)
 	h.event(EventMovedIn, ts, from, "")
-	if ts.cancel && ts.free() && h.cfg.mutation != cancelForgotten {
+	if ts.cancel && ts.free() {
 		h.end(ts, End{State: proto.Cancelled, Reason: "cancelled before it started"})
 		return true
 	}

@@ -69,9 +69,6 @@ type clockGuard struct {
 // NewHome returns the home of node self, whose boot number is boot. Epochs of earlier boots
 // are below those of this one.
 func NewHome(self proto.PeerID, boot uint64, cfg Config) *Home {
-	if cfg.mutation == epochVolatile {
-		boot = 1
-	}
 	return &Home{
 		cfg: cfg.withDefaults(), self: self, boot: boot, active: true,
 		tasks: map[proto.TaskID]*taskState{}, live: list.New(), queues: map[string]*queue{}, nodes: map[proto.PeerID]*node{},
@@ -150,7 +147,7 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 		if err := proto.Decode(val, m); err != nil {
 			return nil, err
 		}
-		if string(m.Home) == string(h.self[:]) && h.cfg.mutation != epochVolatile {
+		if string(m.Home) == string(h.self[:]) {
 			h.boot = max(h.boot, m.Boot+1)
 		}
 	}
@@ -167,15 +164,12 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	ts := &taskState{task: t, state: proto.Pending, gen: 1}
 	if m != nil {
 		ts = taskStateOf(t, m)
-		if ts.epoch.Boot >= h.boot && h.cfg.mutation != epochVolatile {
+		if ts.epoch.Boot >= h.boot {
 			h.boot, h.counter = ts.epoch.Boot+1, 0 // the disk is older than its clock suggests
 		}
 	}
 	ts.mem.acked = true // its owner is asked; the grant is not sent again
 	ts.mem.leaseUntil = now.Mono + h.period(ts)
-	if h.cfg.mutation == periodSkipped {
-		ts.mem.leaseUntil = now.Mono
-	}
 	h.insert(ts)
 }
 
@@ -244,9 +238,6 @@ func (h *Home) remove(ts *taskState) {
 func (h *Home) rescheduleHead(q *queue, l *lane) {
 	if len(l.tasks) > 0 {
 		h.reschedule(l.tasks[0])
-		if h.cfg.mutation == laneEarly && len(l.tasks) > 1 {
-			h.reschedule(l.tasks[1])
-		}
 	} else if !l.blocked && (l.lastMoved == nil || l.lastMoved.lease == nil) {
 		delete(q.lanes, l.key)
 	}
@@ -274,7 +265,7 @@ func (h *Home) rescheduleOne(ts *taskState) {
 	q.unready(ts)
 	h.updateUsage(ts, ts.leased())
 	switch {
-	case ts.leased(), ts.state.Terminal(), ts.permitted() && h.cfg.mutation != onceReclaimed, ts.cancel && !ts.free():
+	case ts.leased(), ts.state.Terminal(), ts.permitted(), ts.cancel && !ts.free():
 		return
 	case !h.isNext(ts):
 		return
@@ -331,7 +322,7 @@ func (h *Home) end(ts *taskState, e End) {
 		notAfter: ts.task.NotAfter, fromHandoff: ts.gen > 1,
 	})
 	good := e.State == proto.Success || e.State == proto.Cancelled
-	if l := ts.mem.lane; l != nil && ts.task.Block && !good && h.cfg.mutation != blockIgnored {
+	if l := ts.mem.lane; l != nil && ts.task.Block && !good {
 		l.blocked, l.deadHead = true, ts.task.ID
 		ts.mem.queue.lanes[l.key] = l
 		ts.mem.queue.announced = false
@@ -427,7 +418,7 @@ func (h *Home) cancel(id proto.TaskID) Location {
 		return LocationHere
 	}
 	entry := h.moved[id]
-	if entry == nil || h.cfg.mutation == cancelLost {
+	if entry == nil {
 		return LocationUnknown
 	}
 	if entry.cancelSent > 0 && h.now.Mono-entry.cancelSent < h.cfg.Heartbeat {

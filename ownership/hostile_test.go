@@ -184,7 +184,7 @@ func TestQuestionsAboutUnknownLeasesAreBounded(t *testing.T) {
 		t.Error("another node is not answered any more")
 	}
 	for _, r := range o.runs { // all are answered: their places are free again
-		o.close(r, false)
+		o.close(r)
 	}
 	for range 2 {
 		now.Boot += time.Hour

@@ -191,9 +191,7 @@ func (o *Owner) Begin(policy func(proto.TaskID) Policy, now Now) Output {
 				o.release(r, proto.Unstarted, "the node was restarted", 0)
 			}
 		case proto.LeaseStarted:
-			if o.cfg.mutation != crashSilent {
-				o.crashed(r, policy(r.task))
-			}
+			o.crashed(r, policy(r.task))
 		}
 	}
 	o.resendAll()
@@ -308,7 +306,7 @@ func (o *Owner) takeLease(from proto.PeerID, k claim, m *proto.Grant) {
 // or has a result, is adopted: nothing is started twice.
 func (o *Owner) regrant(r *run, from proto.PeerID, k claim, m *proto.Grant, code proto.Code) {
 	k.boot = o.boot
-	lower := k.epoch.Compare(r.epoch) < 0 && o.cfg.mutation != lowerGrantTaken || k.gen < r.gen && o.cfg.mutation != generationUnchecked
+	lower := k.epoch.Compare(r.epoch) < 0 || k.gen < r.gen
 	closed := r.phase == proto.LeaseClosed
 	switch {
 	case lower:
@@ -374,13 +372,6 @@ func (o *Owner) sameEpoch(r *run, from proto.PeerID, k claim) {
 		r.mem.sentAt = 0
 		o.resend(r)
 	case proto.LeaseClosed:
-		if o.cfg.mutation == closedForgotten {
-			r.phase = proto.LeaseReceived
-			r.boot = o.boot
-			o.storeAndAck(r)
-			o.out.Waits = append(o.out.Waits, r.task)
-			return
-		}
 		o.event(EventRefused, r, "it is over here")
 	default:
 		o.ack(r)
@@ -389,9 +380,6 @@ func (o *Owner) sameEpoch(r *run, from proto.PeerID, k claim) {
 
 // adopt continues the work under a newer grant.
 func (o *Owner) adopt(r *run, from proto.PeerID, k claim, m *proto.Grant) {
-	if o.cfg.mutation == adoptStarts && r.mem.alive {
-		o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: k.epoch, Attempt: m.Attempt})
-	}
 	r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false
 	if r.phase == proto.LeaseClosed {
 		r.phase = proto.LeaseStarted // it is being stopped, and reports that under this epoch

@@ -112,7 +112,7 @@ func (l *lane) remove(ts *taskState) {
 
 // isNext reports whether ts is next in its lane.
 func (h *Home) isNext(ts *taskState) bool {
-	l, mut := ts.mem.lane, h.cfg.mutation
+	l := ts.mem.lane
 	switch {
 	case l == nil:
 		return true
@@ -121,7 +121,7 @@ func (h *Home) isNext(ts *taskState) bool {
 	case ts.sharesLane():
 		return slices.Contains(h.sharedLaneHeads(l), ts)
 	}
-	return l.tasks[0] == ts || mut == laneEarly && len(l.tasks) > 1 && l.tasks[1] == ts
+	return l.tasks[0] == ts
 }
 
 // sharedLaneHeads returns the candidates of a shared lane, of which one is granted: a task

@@ -37,7 +37,7 @@ func (o *Owner) checkHandlers() {
 		if r.mem.reportsProgress && !r.mem.stalled && o.now.Boot-r.mem.progressAt >= o.cfg.StallAfter {
 			r.mem.stalled = true
 			o.event(EventStalled, r, "no progress for "+(o.now.Boot-r.mem.progressAt).Round(time.Second).String())
-			if o.cfg.mutation != stallRenewed && !r.mem.stopped {
+			if !r.mem.stopped {
 				r.mem.stopped = true
 				o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the handler reported no progress"})
 			}
@@ -77,7 +77,7 @@ func (o *Owner) renew() {
 	for e := o.live.Front(); e != nil; e = e.Next() {
 		r := e.Value.(*run)
 		switch {
-		case r.orphan, r.mem.stalled && o.cfg.mutation != stallRenewed:
+		case r.orphan, r.mem.stalled:
 			continue
 		case r.phase == proto.LeaseReceived && r.boot == o.boot,
 			r.phase == proto.LeaseStarted && (r.mem.alive || r.mem.probing),

@@ -21,7 +21,7 @@ func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ru
 		if r.Code != proto.CodeMoved {
 			h.ignored(k.task, from, k.epoch, "the task is not here")
 		}
-	case !ts.matches(from, k, h.cfg.mutation):
+	case !ts.matches(from, k):
 		r.Code, r.State, r.Generation = proto.CodeStale, ts.state, ts.gen
 		cause := "an older lease"
 		if k.epoch.Compare(ts.epoch) >= 0 {
@@ -109,7 +109,7 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	h.event(EventDeclined, ts, from, t.Code.Name()+": "+t.Detail)
 	ts.recordGrantEnd("declined: "+t.Code.Name(), h.now.Wall)
 	ts.state, ts.released, ts.mem.lapsed = proto.Pending, true, false
-	if ts.cancel && h.cfg.mutation != cancelForgotten {
+	if ts.cancel {
 		h.end(ts, End{State: proto.Cancelled, Reason: "cancelled before it started"})
 		return
 	}
@@ -171,9 +171,7 @@ func (h *Home) OnStart(from proto.PeerID, m *proto.Start, now Now) Output {
 			h.touch(ts)
 			if !ts.permitted() {
 				ts.state = proto.Running
-				if h.cfg.mutation != permitVolatile {
-					h.put(ts)
-				}
+				h.put(ts)
 				h.event(EventPermitted, ts, from, "")
 			}
 		}
@@ -196,7 +194,7 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 			continue
 		}
 		ts, r := h.authorize(from, k)
-		if r.Code == proto.CodeOK || h.cfg.mutation == renewUnchecked && ts != nil {
+		if r.Code == proto.CodeOK {
 			h.touch(ts)
 			if cm.GetFetch() {
 				o.BodyOffers = append(o.BodyOffers, BodyOffer{Task: k.task, Owner: from})
@@ -245,13 +243,9 @@ func (h *Home) OnResult(from proto.PeerID, in Result, now Now) (*proto.Ruling, O
 		if e := h.ended[k.task]; e != nil && r.Code == proto.CodeStale {
 			x := e.Value.(*endedTask)
 			same := x.epoch == k.epoch && x.owner == from && x.state == in.State && x.digest != nil && bytes.Equal(x.digest, in.Digest)
-			switch {
-			case same:
+			if same {
 				r.Code = proto.CodeOK
-			case h.cfg.mutation == endedAgain && x.epoch.Compare(k.epoch) <= 0:
-				r.Code, x.state, x.digest = proto.CodeOK, in.State, bytes.Clone(in.Digest)
-				h.out.Ends = append(h.out.Ends, End{Task: k.task, State: in.State, Digest: in.Digest, From: from, Epoch: k.epoch})
-			default:
+			} else {
 				h.orphan(from, k, in)
 			}
 		}
@@ -309,9 +303,6 @@ func (h *Home) OnRelease(from proto.PeerID, m *proto.Release, now Now) Output {
 			continue
 		}
 		ts, r := h.authorize(from, k)
-		if h.cfg.mutation == releaseUnchecked && ts != nil {
-			r.Code = proto.CodeOK
-		}
 		if r.Code == proto.CodeOK {
 			h.handleReleased(ts, from, rm)
 		}
@@ -420,7 +411,7 @@ func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 	case proto.CauseParked:
 		return dead("indeterminate: its node died while it ran, and its handler leaves that to an operator")
 	default: // its node does not know, or sent an unknown cause
-		if ts.task.atMostOnce() && ts.state != proto.Accepted && cfg.mutation != startForgotten {
+		if ts.task.atMostOnce() && ts.state != proto.Accepted {
 			return dead("indeterminate: its node had a permit to start it and no longer knows it, and its mode is at_most_once")
 		}
 		return transition{state: proto.Pending}

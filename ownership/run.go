@@ -36,7 +36,7 @@ func (o *Owner) Ready(id proto.TaskID, repeatable bool, now Now) Output {
 	switch {
 	case o.now.Wall > r.notAfter:
 		o.release(r, proto.CauseExpired, "its time had passed before it could start", 0)
-	case r.mode == proto.AtMostOnce && o.cfg.mutation != permitSkipped:
+	case r.mode == proto.AtMostOnce:
 		r.mem.permitRequested = true
 		o.requestPermit(r)
 	default:
@@ -58,9 +58,7 @@ func (o *Owner) requestPermit(r *run) {
 // start stores the start before the handler gets the task, unless it may start early.
 func (o *Owner) start(r *run, early bool) {
 	r.phase, r.mem.alive, r.mem.permitRequested, r.mem.progressAt = proto.LeaseStarted, true, false, o.now.Boot
-	if o.cfg.mutation != startVolatile {
-		o.put(r)
-	}
+	o.put(r)
 	o.out.Starts = append(o.out.Starts, Start{Task: r.task, Epoch: r.epoch, Attempt: r.attempt, Early: early})
 	o.event(EventStarted, r, "")
 }
@@ -124,7 +122,7 @@ func (o *Owner) homeUnknown(r *run) {
 	ended := r.phase == proto.LeaseFinished || r.phase == proto.LeaseReleased
 	if ended && o.now.Boot-r.mem.unknownSince >= o.cfg.MessageLifetime && o.now.past(o.cfg.resultDeadline(r.notAfter)+(o.cfg.Skew+unknownRetention).Milliseconds()) {
 		o.event(EventLost, r, "its home has lost the task, and its time has passed")
-		o.close(r, false)
+		o.close(r)
 	}
 }
 
@@ -143,7 +141,7 @@ func (o *Owner) loseLease(r *run, state proto.TaskState) {
 	o.event(EventLost, r, "its home has ended it")
 	r.mem.permitRequested = false
 	switch {
-	case r.phase == proto.LeaseFinished && !state.Terminal() && o.cfg.mutation != lostDropped:
+	case r.phase == proto.LeaseFinished && !state.Terminal():
 		r.orphan = true
 		o.put(r)
 		return
@@ -152,18 +150,18 @@ func (o *Owner) loseLease(r *run, state proto.TaskState) {
 		o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the lease was lost: another node was granted the task, or it has ended"})
 	}
 	r.orphan = r.phase == proto.LeaseFinished && r.state == proto.Success
-	o.close(r, r.phase == proto.LeaseFinished && o.cfg.mutation == lostDropped)
+	o.close(r)
 }
 
-// close keeps a note that the lease was here. With lose it drops how the lease ended.
-func (o *Owner) close(r *run, lose bool) {
+// close keeps a note that the lease was here, and how it ended.
+func (o *Owner) close(r *run) {
 	switch {
 	case r.phase == proto.LeaseReceived:
 		r.cause = proto.Unstarted
 	case r.phase == proto.LeaseStarted:
 		r.cause = proto.CauseStopped
 	}
-	if r.phase != proto.LeaseFinished || lose {
+	if r.phase != proto.LeaseFinished {
 		r.state = 0
 	}
 	r.phase, r.digest = proto.LeaseClosed, nil
@@ -252,7 +250,7 @@ func (o *Owner) OnResultAnswer(from proto.PeerID, m *proto.Ruling, now Now) Outp
 	case o.handleRefusal(r, m):
 		return *out
 	}
-	o.close(r, false)
+	o.close(r)
 	return *out
 }
 
@@ -272,7 +270,7 @@ func (o *Owner) OnReleaseReply(from proto.PeerID, m *proto.ReleaseReply, now Now
 			o.handleRefusal(r, x)
 			continue
 		}
-		o.close(r, false)
+		o.close(r)
 	}
 	return *out
 }

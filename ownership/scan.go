@@ -26,7 +26,7 @@ func (h *Home) Tick(now Now) Output {
 // was suspended: messages from owners may not have been read yet.
 func (h *Home) jumped() bool {
 	last := h.scan.last
-	if !h.scan.seen || h.cfg.mutation == jumpUnguarded {
+	if !h.scan.seen {
 		return false
 	}
 	mono, boot := h.now.Mono-last.Mono, h.now.Boot-last.Boot
@@ -60,7 +60,7 @@ func (h *Home) checkTask(ts *taskState, skip bool) {
 	switch {
 	case ts.mayHaveRun() && !ts.leased() && !ts.permitted() && ts.mem.queue.isHome(h.self) && h.now.Mono >= ts.mem.leaseUntil:
 		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
-	case ts.free(), h.cfg.mutation == expiredEarly && !ts.leased():
+	case ts.free():
 		if h.now.past(ts.task.NotAfter) && !skip {
 			h.end(ts, End{State: proto.Expired, Reason: "its time had passed before it could start; last: " + ts.reason})
 		}
@@ -108,7 +108,7 @@ func (h *Home) lapse(ts *taskState, kind EventKind, cause string) {
 	h.event(kind, ts, ts.owner, cause)
 	ts.mem.lapsed = true
 	switch {
-	case ts.permitted() && h.cfg.mutation != onceReclaimed:
+	case ts.permitted():
 		if ts.mem.silentSince == 0 {
 			ts.mem.silentSince = max(h.now.Mono, 1)
 		}
@@ -177,7 +177,7 @@ func (h *Home) resend() {
 }
 
 // mayReclaim reports whether this home may reclaim leases (I16).
-func (h *Home) mayReclaim() bool { return h.active || h.cfg.mutation == isolatedReclaims }
+func (h *Home) mayReclaim() bool { return h.active }
 
 // Dead reports that membership considers a node dead. Its leases are reclaimed at once: if
 // it is alive after all, the epoch fences it. An at_most_once task that may have started

@@ -17,8 +17,8 @@ const (
 )
 
 // simulate runs one seed.
-func simulate(seed uint64, mut mutation) *checker {
-	s := newSim(seed, mut)
+func simulate(seed uint64) *checker {
+	s := newSim(seed)
 	s.faults = true
 	for i := range simTasks {
 		s.at(s.between(0, simFaults), func() { s.submit(i) })
@@ -103,9 +103,6 @@ func (s *sim) accept(y *simNode, t *simTask) {
 		b.tasks = append(b.tasks, simRecord{t.ID, 'a'})
 		b.then = func() { y.apply(y.home.Add(t.Task, y.clock())) }
 	})
-	if s.w.s.flaw == ackEarly {
-		t.accepted = true
-	}
 }
 
 // nemesis causes one fault.

@@ -70,10 +70,7 @@ func (s *sim) backUp(x *simNode) {
 // start are above those of all earlier ones.
 func (x *simNode) bootNumber(now Now) uint64 {
 	boot := max(lastBoot(x.disk)+1, uint64(max(now.Wall/1000, 1)))
-	if x.s.flaw == bootUnclocked {
-		boot = lastBoot(x.disk) + 1
-	}
-	if boot <= x.highest && x.restored && x.s.flaw != bootUnclocked {
+	if boot <= x.highest && x.restored {
 		x.s.w.count("rolled back with its clock")
 		boot = x.highest + 1 // the others reject it until its clock is right: see transport.ErrOldBoot
 	}

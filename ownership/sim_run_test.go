@@ -43,7 +43,7 @@ func runSeeds(t *testing.T, from uint64, n int, d time.Duration) (int, map[strin
 				if n > 0 && i >= uint64(n) || n == 0 && time.Since(begin) > d {
 					return
 				}
-				w := simulate(from+i, noMutation)
+				w := simulate(from + i)
 				mu.Lock()
 				ran++
 				for k, v := range w.counters {
@@ -76,7 +76,7 @@ var keptSeeds = map[uint64]string{
 
 func TestKeptSeeds(t *testing.T) {
 	for seed, found := range keptSeeds {
-		if w := simulate(seed, noMutation); w.failed != "" {
+		if w := simulate(seed); w.failed != "" {
 			t.Errorf("seed %d, which once found that %s: %s", seed, found, w.failed)
 		}
 	}

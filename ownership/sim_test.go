@@ -17,7 +17,6 @@ import (
 // A sim is one run.
 type sim struct {
 	rng    *rand.Rand
-	flaw   mutation
 	now    time.Duration // true time
 	events simEvents
 	seq    int64
@@ -87,7 +86,6 @@ type simBatch struct {
 	grants []simGrant
 	tasks  []simRecord // records of tasks that arrived with it
 	then   func()
-	early  bool // its messages were sent already
 }
 
 type simRecord struct {
@@ -176,11 +174,11 @@ func (s *sim) nodeOf(p proto.PeerID) *simNode {
 	return nil
 }
 
-func newSim(seed uint64, mut mutation) *sim {
-	s := &sim{rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15)), flaw: mut}
+func newSim(seed uint64) *sim {
+	s := &sim{rng: rand.New(rand.NewPCG(seed, 0x9e3779b97f4a7c15))}
 	s.cfg = Config{
 		Lease: 8 * time.Second, Heartbeat: 2 * time.Second, Scan: 3 * time.Second, Margin: time.Second, MaxBackoff: 5 * time.Second,
-		RunLimit: 30 * time.Second, Skew: 20 * time.Second, StallAfter: 6 * time.Second, HandoffWindow: 4, MessageLifetime: 60 * time.Second, mutation: mut,
+		RunLimit: 30 * time.Second, Skew: 20 * time.Second, StallAfter: 6 * time.Second, HandoffWindow: 4, MessageLifetime: 60 * time.Second,
 	}
 	s.cfg.Random = func(b []byte) {
 		for i := range b {
@@ -436,27 +434,12 @@ func (x *simNode) apply(out Output, more ...func(*simBatch)) {
 			x.startProc(st)
 		}
 	}
-	switch s.flaw {
-	case ackEarly:
-		b.early = true
-		x.sendAll(out.Sends, 0)
-	case handoffEarly:
-		x.sendAll(out.Sends, proto.TypeHandoff)
-	}
 	if len(out.Writes)+len(out.Ends)+len(b.tasks) == 0 && len(x.queue) == 0 {
 		x.release(b)
 		return
 	}
 	x.queue = append(x.queue, b)
 	x.sync()
-}
-
-func (x *simNode) sendAll(sends []Send, only proto.MessageType) {
-	for _, m := range sends {
-		if only == 0 || m.Type == only {
-			x.s.send(x, m.To, m)
-		}
-	}
 }
 
 // sync runs one fsync for all waiting batches.
@@ -527,12 +510,8 @@ func (x *simNode) persist(b *simBatch) {
 
 // release performs what a durable batch allows.
 func (x *simNode) release(b *simBatch) {
-	if !b.early {
-		for _, m := range b.out.Sends {
-			if x.s.flaw != handoffEarly || m.Type != proto.TypeHandoff {
-				x.s.send(x, m.To, m)
-			}
-		}
+	for _, m := range b.out.Sends {
+		x.s.send(x, m.To, m)
 	}
 	for _, id := range b.out.Waits {
 		x.asking = slices.DeleteFunc(x.asking, func(a proto.TaskID) bool { return a == id })

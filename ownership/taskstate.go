@@ -103,11 +103,11 @@ func (ts *taskState) permitted() bool {
 // matches is the commit rule. A message counts only if it comes from the owner of the
 // newest epoch, carries that lease's boot id and token, and arrives before the owner
 // released the lease.
-func (ts *taskState) matches(from proto.PeerID, k claim, mut mutation) bool {
-	return (ts.epoch == k.epoch || mut == epochUnchecked) && ts.epoch != (proto.Seq{}) &&
-		(ts.owner == from || mut == ownerUnchecked) &&
-		(ts.token == k.token || mut == tokenUnchecked) &&
-		k.boot != (proto.BootID{}) && (ts.boot == k.boot || ts.boot == (proto.BootID{}) || mut == bootUnchecked) &&
+func (ts *taskState) matches(from proto.PeerID, k claim) bool {
+	return ts.epoch == k.epoch && ts.epoch != (proto.Seq{}) &&
+		ts.owner == from &&
+		ts.token == k.token &&
+		k.boot != (proto.BootID{}) && (ts.boot == k.boot || ts.boot == (proto.BootID{})) &&
 		!ts.released
 }
 
