@@ -1,6 +1,6 @@
 // Package arch has tests of the structure of the code: the layers of packages, the owners
-// of libraries, limits of size, and words that are no longer used. It has no code of its
-// own.
+// of libraries, limits of size, who may hold the node or a context, who waits for a
+// goroutine, and words that are no longer used. It has no code of its own.
 //
 //	layer 5   cmd/balefire-node                                     daemon and command line
 //	layer 4   api                                                   API server
