@@ -6,15 +6,18 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"log"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -24,7 +27,11 @@ type counts struct {
 	testLines   int
 	nodeMethods int // methods on node.Node
 	backrefs    int // structs that hold the node
+	types       map[string]*size
 }
+
+// A size is that of a type, named package.Type.
+type size struct{ fields, methods int }
 
 func main() {
 	log.SetFlags(0)
@@ -41,11 +48,33 @@ func main() {
 	fmt.Printf("%-52s %6d\n", "methods on Node", c.nodeMethods)
 	fmt.Printf("%-52s %6d\n", "structs that hold the node", c.backrefs)
 	fmt.Printf("%-52s %6d\n", "packages that api/client needs beside the standard library", deps)
+	c.printLargest("fields", func(s *size) int { return s.fields })
+	c.printLargest("methods", func(s *size) int { return s.methods })
+}
+
+// printLargest prints the types that have the most of something.
+func (c *counts) printLargest(what string, of func(*size) int) {
+	names := slices.SortedFunc(maps.Keys(c.types), func(a, b string) int {
+		return cmp.Or(of(c.types[b])-of(c.types[a]), strings.Compare(a, b))
+	})
+	for _, name := range names[:min(8, len(names))] {
+		fmt.Printf("%-52s %6d\n", what+" of "+name, of(c.types[name]))
+	}
+}
+
+// typ returns the size of a type of package dir.
+func (c *counts) typ(dir, name string) *size {
+	key := filepath.ToSlash(dir) + "." + name
+	if c.types[key] == nil {
+		c.types[key] = new(size)
+	}
+	return c.types[key]
 }
 
 // count counts the Go files below root that belong to the module.
 func count(root string) (c counts, err error) {
 	fset := token.NewFileSet()
+	c.types = map[string]*size{}
 	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -73,19 +102,34 @@ func count(root string) (c counts, err error) {
 		if err != nil {
 			return err
 		}
-		c.look(f)
+		c.look(filepath.Dir(path), f)
 		return nil
 	})
 	return c, err
 }
 
-// look counts the methods and the structs of f that belong to the node.
-func (c *counts) look(f *ast.File) {
+// look counts the fields and methods of the types of f, a file in dir, and what belongs
+// to the node.
+func (c *counts) look(dir string, f *ast.File) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			if f.Name.Name == "node" && n.Recv != nil && isNode(f, n.Recv.List[0].Type) {
+			if n.Recv == nil {
+				break
+			}
+			recv := n.Recv.List[0].Type
+			if p, ok := recv.(*ast.StarExpr); ok {
+				recv = p.X
+			}
+			if id, ok := recv.(*ast.Ident); ok {
+				c.typ(dir, id.Name).methods++
+			}
+			if f.Name.Name == "node" && isNode(f, n.Recv.List[0].Type) {
 				c.nodeMethods++
+			}
+		case *ast.TypeSpec:
+			if s, ok := n.Type.(*ast.StructType); ok {
+				c.typ(dir, n.Name.Name).fields = s.Fields.NumFields()
 			}
 		case *ast.StructType:
 			for _, field := range n.Fields.List {
