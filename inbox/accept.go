@@ -193,8 +193,8 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		}
 		if err != nil {
 			verdicts[i] = in.refusal(&arrivals[i], err)
-		} else if r := &records[n].record; r.Queue != "" && in.parts.Queues != nil {
-			in.parts.Queues.Taken(arrivals[i].Header.ID, r)
+		} else if r := &records[n].record; r.Queue != "" && in.queues != nil {
+			in.queues.Taken(arrivals[i].Header.ID, r)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID,
 		switch {
 		case ok && origin != from:
 			return refuse(proto.CodeDenied, "the task belongs to another node")
-		case state == proto.DeadLetter && in.parts.Queues != nil:
+		case state == proto.DeadLetter && in.queues != nil:
 			return in.cancelQueued(ctx, id) // it may have moved with its queue
 		case state.Terminal():
 			return ended(state)

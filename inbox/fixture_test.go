@@ -31,6 +31,7 @@ type fixture struct {
 	t       testing.TB
 	cfg     Config
 	parts   Parts
+	queues  Queues
 	specs   []Spec
 	engine  *mem.Engine
 	store   *store.Store
@@ -81,6 +82,7 @@ func (f *fixture) open() {
 	if f.in, err = Open(s, f.parts, f.cfg); err != nil {
 		f.t.Fatal(err)
 	}
+	f.in.Connect(f.queues, nil)
 	for _, spec := range f.specs {
 		if err := f.in.Register(spec); err != nil {
 			f.t.Fatal(err)

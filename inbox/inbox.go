@@ -52,16 +52,13 @@ type Files interface {
 }
 
 // Parts are the dependencies of an inbox. All are required, except Bodies and Files if
-// nothing larger than a record ever arrives, and Queues and Leases if there are no shared
-// queues.
+// nothing larger than a record ever arrives.
 type Parts struct {
 	Members Members
 	Opener  Opener
 	Results Results
 	Bodies  Bodies
 	Files   Files
-	Queues  Queues
-	Leases  Leases
 	// Deadline returns when the time of a task created at this node ends, in Unix
 	// milliseconds: later than signed if the clock was wrong then. known is false while
 	// that is undetermined. Default: as signed.
@@ -153,6 +150,8 @@ func (c Config) withDefaults() Config {
 type Inbox struct {
 	store    *store.Store
 	parts    Parts
+	queues   Queues // see Connect
+	granted  Leases
 	cfg      Config
 	limits   limits
 	queue    *backlog.Backlog

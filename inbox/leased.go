@@ -162,7 +162,7 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 	if j.h != nil {
 		policy = j.h.OnCrash
 	}
-	start, ok := rn.parts.Leases.Ready(jobCtx, j.key.ID, policy)
+	start, ok := rn.granted.Ready(jobCtx, j.key.ID, policy)
 	if !ok {
 		return
 	}
@@ -170,11 +170,11 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 	began := rn.cfg.Clock.Now()
 	switch {
 	case j.h == nil:
-		rn.parts.Leases.Ended(jobCtx, j.key.ID, unstarted("the node has no handler for "+j.kind+" any more"))
+		rn.granted.Ended(jobCtx, j.key.ID, unstarted("the node has no handler for "+j.kind+" any more"))
 	case rn.handlers.suspendedReason(j.kind) != "":
-		rn.parts.Leases.Ended(jobCtx, j.key.ID, unstarted(text(rn.handlers.suspendedReason(j.kind), proto.MaxReason)))
+		rn.granted.Ended(jobCtx, j.key.ID, unstarted(text(rn.handlers.suspendedReason(j.kind), proto.MaxReason)))
 	case !j.h.allowsAll(j.origin, j.lease.Delegates, rn.parts.Members):
-		rn.parts.Leases.Ended(jobCtx, j.key.ID, unstarted("denied: the handler's allow list does not name the origin"))
+		rn.granted.Ended(jobCtx, j.key.ID, unstarted("denied: the handler's allow list does not name the origin"))
 	default:
 		res := rn.handle(jobCtx, j)
 		why := rn.slots.release(j, len(res.Output))
@@ -183,7 +183,7 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 		if e.Outcome != nil {
 			e.Outcome.StartedMs, e.Outcome.FinishedMs = began.UnixMilli(), rn.cfg.Clock.Now().UnixMilli()
 		}
-		rn.parts.Leases.Ended(jobCtx, j.key.ID, e)
+		rn.granted.Ended(jobCtx, j.key.ID, e)
 		if res.File != "" {
 			rn.removeResult(res.File)
 		}
@@ -202,7 +202,7 @@ func (rn *runner) askLeased(jobCtx context.Context, j *job) {
 		return // probed again at the next start
 	}
 	done := outcomeOf(&handler.Result{Outcome: handler.Success}, proto.Success, "")
-	rn.parts.Leases.Probed(jobCtx, j.key.ID, found, done.Outcome)
+	rn.granted.Probed(jobCtx, j.key.ID, found, done.Outcome)
 }
 
 // refusedFor is how long a node that cannot start a granted task gets no new one of its

@@ -12,7 +12,7 @@ import (
 func TestMovedTasksLeaveRoom(t *testing.T) {
 	const most = 20
 	inBubble(t, Config{MaxKept: most}, nil, func(f *fixture) {
-		f.parts.Queues = oneQueue{}
+		f.queues = oneQueue{}
 		f.restart()
 		f.run()
 		queued := func(a *Arrival) { a.Content.Queue = "q" }

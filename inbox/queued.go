@@ -29,6 +29,10 @@ type Queues interface {
 	Cancel(ctx context.Context, id proto.TaskID) (v Verdict, known bool, err error)
 }
 
+// Connect gives the inbox the shared queues of this node and the leases that it owns. It
+// must be called before [Inbox.Run], if at all.
+func (in *Inbox) Connect(q Queues, l Leases) { in.queues, in.granted = q, l }
+
 // queueGroup begins the group of the tasks of a queue. It begins no kind, and the
 // dispatcher skips it.
 const queueGroup = "\x00"
@@ -40,8 +44,8 @@ func (in *Inbox) admit(a *Arrival) *Verdict {
 		return nil
 	}
 	v := refuse(proto.CodeNoHandler, "this node has no shared queues")
-	if in.parts.Queues != nil {
-		v = in.parts.Queues.Admit(queue, a.Header.Origin)
+	if in.queues != nil {
+		v = in.queues.Admit(queue, a.Header.Origin)
 	}
 	return &v
 }
@@ -227,10 +231,10 @@ func (in *Inbox) finishedQueued(id proto.TaskID, origin proto.PeerID, r *proto.R
 
 // cancelQueued lets the queue of a task cancel it.
 func (in *Inbox) cancelQueued(ctx context.Context, id proto.TaskID) Verdict {
-	if in.parts.Queues == nil {
+	if in.queues == nil {
 		return refuse(proto.CodeBusy, "this node has no shared queues")
 	}
-	v, known, err := in.parts.Queues.Cancel(ctx, id)
+	v, known, err := in.queues.Cancel(ctx, id)
 	if err != nil {
 		return refuse(proto.CodeInternal, "the cancel could not be written: "+err.Error())
 	}

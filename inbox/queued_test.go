@@ -34,7 +34,7 @@ func always(err error) refusal { return func() error { return err } }
 func endQueued(t *testing.T, refuse refusal, body string, check func(f *fixture, a Arrival)) (took time.Duration) {
 	t.Helper()
 	inBubble(t, Config{}, nil, func(f *fixture) {
-		f.parts.Queues = oneQueue{}
+		f.queues = oneQueue{}
 		f.restart()
 		f.run()
 		a := f.task(func(a *Arrival) { a.Content.Queue = "q" })
@@ -127,7 +127,7 @@ func TestAResultThatTheOutboxRejects(t *testing.T) {
 // home, so the place would not be given back.
 func TestAKeyInAQueueTakesNoPlace(t *testing.T) {
 	inBubble(t, Config{Keys: idempotency.Limits{Max: 2}}, nil, func(f *fixture) {
-		f.parts.Queues = oneQueue{}
+		f.queues = oneQueue{}
 		f.restart()
 		f.run()
 		keyed := func(n int) Arrival {

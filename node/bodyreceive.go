@@ -12,8 +12,8 @@ import (
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
-	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/queue"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -49,23 +49,31 @@ func (bt *bodyTransfer) arrived(id proto.TaskID, whole bool) {
 	}
 }
 
-// track counts a task of a queue if its body is large.
-func (bt *bodyTransfer) track(id proto.TaskID, r *proto.Record) {
-	if r.GetBodyBlob() != "" && r.GetBodySize() > proto.MaxInlineBody {
-		bt.trackOne(id)
-	}
-}
-
-func (bt *bodyTransfer) trackOne(id proto.TaskID) {
+// Track counts a task of a queue whose body is large.
+func (bt *bodyTransfer) Track(id proto.TaskID) {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()
 	delete(bt.arriving, id)
 	bt.queued[id] = true
 }
 
-// untrack forgets a task that has ended here with the result in file result, if not empty,
-// or that has moved to another home. Results of its other runs are discarded.
-func (bt *bodyTransfer) untrack(id proto.TaskID, result string) {
+// Has reports whether the body of a task of a queue is stored here.
+func (bt *bodyTransfer) Has(id proto.TaskID) bool {
+	return inboxBodies{bt.node}.Has(inbox.BodyName(id))
+}
+
+// File returns where the body of a task that home grants to this node is stored.
+func (bt *bodyTransfer) File(id proto.TaskID, home proto.PeerID) string {
+	if home == bt.node.keys.Peer() {
+		return inbox.BodyName(id)
+	}
+	return grantedBlob(id)
+}
+
+// Untrack forgets a task that has ended here with a result under key, if it is large, or
+// that has moved to another home. Results of its other runs are discarded.
+func (bt *bodyTransfer) Untrack(id proto.TaskID, key []byte) {
+	result := leasedBlob(id, key)
 	bt.mu.Lock()
 	others := bt.ownerResults[id]
 	delete(bt.queued, id)
@@ -80,9 +88,9 @@ func (bt *bodyTransfer) untrack(id proto.TaskID, result string) {
 	}
 }
 
-// checkSpace returns the reason why a task with a large body cannot be accepted now, or
+// Room returns the reason why a task with a large body cannot be accepted now, or
 // CodeOK.
-func (bt *bodyTransfer) checkSpace(l inbox.Leased) proto.Code {
+func (bt *bodyTransfer) Room(l inbox.Leased) proto.Code {
 	size, u := identity.SealedSize(int64(l.Size)), bt.node.storage.Blobs.Usage()
 	switch {
 	case l.Body == "" || l.Body == inbox.BodyName(l.ID):
@@ -95,15 +103,15 @@ func (bt *bodyTransfer) checkSpace(l inbox.Leased) proto.Code {
 	return proto.CodeOK
 }
 
-// fetch lets a granted task wait for a slot once its body is here. The ownership
+// Fetch lets a granted task wait for a slot once its body is here. The ownership
 // subsystem calls it.
-func (bt *bodyTransfer) fetch(l inbox.Leased, queue string) {
+func (bt *bodyTransfer) Fetch(l inbox.Leased, queue string) {
 	if l.Body != "" && l.Body != inbox.BodyName(l.ID) {
 		bt.mu.Lock()
 		bt.granted[l.ID] = true
 		if !(inboxBodies{bt.node}).Has(l.Body) {
 			bt.fetching[l.ID] = &bodyFetch{lease: l, queue: queue, progressAt: bt.node.cfg.Clock.Mono()}
-			bt.enqueue(func(context.Context) { bt.node.queues.driver.Fetch(l.ID, true) })
+			bt.enqueue(func(context.Context) { bt.node.queues.Driver.Fetch(l.ID, true) })
 			bt.mu.Unlock()
 			return
 		}
@@ -112,19 +120,19 @@ func (bt *bodyTransfer) fetch(l inbox.Leased, queue string) {
 	bt.node.inbox.Lease(l)
 }
 
-// stopFetch no longer waits for the body of a task, and discards it unless a handler is using
+// Stop no longer waits for the body of a task, and discards it unless a handler is using
 // it.
-func (bt *bodyTransfer) stopFetch(id proto.TaskID) {
+func (bt *bodyTransfer) Stop(id proto.TaskID) {
 	bt.mu.Lock()
 	delete(bt.fetching, id)
 	bt.mu.Unlock()
 	if !bt.node.inbox.Working(id) {
-		bt.release(id)
+		bt.Release(id)
 	}
 }
 
-// release discards the body of a task whose run here is over.
-func (bt *bodyTransfer) release(id proto.TaskID) {
+// Release discards the body of a task whose run here is over.
+func (bt *bodyTransfer) Release(id proto.TaskID) {
 	bt.mu.Lock()
 	had := bt.granted[id]
 	delete(bt.granted, id)
@@ -147,7 +155,7 @@ func (bt *bodyTransfer) offerGrant(ctx context.Context, from proto.PeerID, env *
 	a := bt.fetching[h.ID]
 	bt.mu.Unlock()
 	stale := &proto.OfferReply{Code: errNotAwaited.Code, Detail: errNotAwaited.Detail}
-	if a == nil || from != a.lease.Home && !bt.node.queues.isHome(proto.QueuePrefix+a.queue, from) {
+	if a == nil || from != a.lease.Home && !bt.node.queues.IsHome(a.queue, from) {
 		return nil, stale, nil
 	}
 	leaf := identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask)
@@ -191,20 +199,20 @@ func (bt *bodyTransfer) fetched(id proto.TaskID, whole bool) {
 	if a == nil || !whole {
 		return
 	}
-	bt.node.queues.driver.Fetch(id, false)
+	bt.node.queues.Driver.Fetch(id, false)
 	bt.node.inbox.Lease(a.lease)
 }
 
 // offerResult accepts the result of a lease if it would count in the current state (I4).
 func (bt *bodyTransfer) offerResult(ctx context.Context, from proto.PeerID, m *proto.Message) (*incomingBody, *proto.OfferReply, error) {
-	h, o, err := ownershipSealer{bt.node}.open(from, m)
+	h, o, err := queue.Results{Queues: bt.node.queues}.Open(from, m)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !h.Streamed() {
 		return nil, nil, identity.BadForm("the envelope has no streamed body")
 	}
-	code, err := bt.node.queues.driver.PreviewResult(ctx, from, h.ID, o)
+	code, err := bt.node.queues.Driver.PreviewResult(ctx, from, h.ID, o)
 	switch {
 	case err != nil:
 		return nil, &proto.OfferReply{Code: proto.CodeBusy, Detail: "the node is stopping"}, nil
@@ -244,26 +252,26 @@ func (bt *bodyTransfer) resultArrived(id proto.TaskID, name string) {
 
 // offerHandoff accepts the body of a task that an old home hands over.
 func (bt *bodyTransfer) offerHandoff(ctx context.Context, from proto.PeerID, env *proto.Envelope) (*incomingBody, *proto.OfferReply, error) {
-	a, err := ownershipMover{bt.node}.open(env)
+	a, err := queue.Mover{Queues: bt.node.queues}.Open(env)
 	if err != nil {
 		return nil, nil, err
 	}
 	code, detail := proto.CodeNeedBody, ""
-	may, err := bt.node.queues.driver.MayHandOff(ctx, from, handoffTask(&a))
+	may, err := bt.node.queues.Driver.MayHandOff(ctx, from, queue.HandedTask(&a))
 	switch {
 	case err != nil:
 		code, detail = proto.CodeBusy, "the node is stopping"
-	case !may || !bt.node.queues.isHome(proto.QueuePrefix+a.Content.GetQueue(), bt.node.keys.Peer()):
+	case !may || !bt.node.queues.IsHome(a.Content.GetQueue(), bt.node.keys.Peer()):
 		code, detail = proto.CodeBusy, "this node does not know yet that the sender hands the queue over to it"
 	}
 	return bt.node.openBody(ctx, code, detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
 }
 
-// resultMissing reports whether the body of a result is missing or not verified yet. If the
+// Missing reports whether the body of a result is missing or not verified yet. If the
 // body is here, it starts the verification, after which the result is received
 // again. If a result fails verification maxCorrupt times, its task ends with that reason
 // (I9).
-func (bt *bodyTransfer) resultMissing(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool {
+func (bt *bodyTransfer) Missing(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool {
 	name := leasedBlob(id, o.GetBodyKey())
 	bt.mu.Lock()
 	right, corrupt := bt.verified[id] == name, bt.corrupt[name]
@@ -301,7 +309,7 @@ func (bt *bodyTransfer) verify(ctx context.Context, from proto.PeerID, m *proto.
 		bt.verified[id] = name
 		bt.mu.Unlock()
 	}
-	if err := bt.node.queues.driver.Receive(from, m); err != nil {
+	if err := bt.node.queues.Driver.Receive(from, m); err != nil {
 		bt.node.log.Debug("result dropped", "task", id.String(), "from", from, "err", err)
 	}
 }
@@ -324,9 +332,9 @@ func (bt *bodyTransfer) digest(ctx context.Context, name string, o *proto.Outcom
 	return nil
 }
 
-// sealResult seals the file with the result of a run, for whichever node is the home when the
+// Seal seals the file with the result of a run, for whichever node is the home when the
 // result is sent. If it cannot be stored, the run has failed and may be retried.
-func (bt *bodyTransfer) sealResult(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) inbox.LeaseEnd {
+func (bt *bodyTransfer) Seal(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) inbox.LeaseEnd {
 	pause := sealBackoff
 	for try := 1; ; try++ {
 		err := bt.trySealResult(ctx, id, e)
@@ -373,5 +381,3 @@ func (bt *bodyTransfer) trySealResult(ctx context.Context, id proto.TaskID, e in
 	o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite = uint64(size), sum, key[:], uint32(suite)
 	return nil
 }
-
-var _ ownership.Bodies = (*bodyTransfer)(nil)

@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/queue"
 	"github.com/balefire/balefire/store/blob"
 	"github.com/balefire/balefire/transport"
 )
@@ -75,7 +76,7 @@ func newBodyTransfer(n *Node) *bodyTransfer {
 
 // open reads which bodies the ownership subsystem needs, before that runs.
 func (bt *bodyTransfer) open() {
-	driver := bt.node.queues.driver
+	driver := bt.node.queues.Driver
 	driver.Results(func(id proto.TaskID, o *proto.Outcome) {
 		if key := o.GetBodyKey(); len(key) > 0 {
 			bt.ownResults[id] = leasedBlob(id, key)
@@ -169,7 +170,7 @@ func (bt *bodyTransfer) abandoned(name string) bool {
 // Offer sends the body of a task whose home is this node to its owner.
 func (bt *bodyTransfer) Offer(id proto.TaskID, owner proto.PeerID) {
 	bt.enqueueOnce(transferKey{proto.TypeGrant, id, owner}, func(ctx context.Context) {
-		env, err := ownershipCustody{bt.node}.Envelope(id, owner)
+		env, err := (queue.Custody{Queues: bt.node.queues}).Envelope(id, owner)
 		if err == nil {
 			err = bt.send(ctx, owner, proto.TypeGrant, env, inbox.BodyName(id))
 		}
@@ -254,7 +255,7 @@ func (bt *bodyTransfer) scan(ctx context.Context) {
 			stalled = append(stalled, a)
 			continue
 		}
-		bt.enqueue(func(context.Context) { bt.node.queues.driver.Fetch(id, true) })
+		bt.enqueue(func(context.Context) { bt.node.queues.Driver.Fetch(id, true) })
 	}
 	for id, since := range bt.arriving {
 		if since > 0 && now-since > arrivalTTL {
@@ -271,14 +272,14 @@ func (bt *bodyTransfer) scan(ctx context.Context) {
 	for _, a := range stalled {
 		id, why := a.lease.ID, fmt.Sprintf("no bytes of its body arrived for %s", fetchStall)
 		if a.lease.ProbeOnly { // its handler cannot be probed without the body
-			bt.stopFetch(id)
+			bt.Stop(id)
 			bt.node.queues.Probed(ctx, id, handler.Unknown, new(proto.Outcome))
 			continue
 		}
-		err := bt.node.queues.driver.Return(ctx, id, why, uint64(fetchRetry.Milliseconds()))
+		err := bt.node.queues.Driver.Return(ctx, id, why, uint64(fetchRetry.Milliseconds()))
 		if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
 			bt.node.log.Warn("could not return a task whose body does not arrive", "task", id.String(), "err", err)
 		}
-		bt.stopFetch(id)
+		bt.Stop(id)
 	}
 }

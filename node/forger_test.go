@@ -6,8 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
-
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -60,9 +58,9 @@ func TestForgerIsTreatedAsMember(t *testing.T) {
 		if m, ok := n.book.Member(f.Peer()); !ok || m.Name != "mallory" || !n.net.Connected(f.Peer()) || f.Listeners() != 1 {
 			t.Fatalf("to the node it is %+v, %v", m, ok)
 		}
-		bad := testutil.ToFloat64(n.queues.log.refusals.WithLabelValues("renew"))
+		bad := counted(t, n, "balefire_ownership_refused_total", "renew")
 		f.Send(n.keys.Peer(), proto.StreamTask, transporttest.FrameOf(proto.TypeRenew, []byte("no renewal"), nil))
-		if got := testutil.ToFloat64(n.queues.log.refusals.WithLabelValues("renew")); got != bad+1 {
+		if got := counted(t, n, "balefire_ownership_refused_total", "renew"); got != bad+1 {
 			t.Errorf("%v bad messages were counted, want %v", got, bad+1)
 		}
 		reported := false

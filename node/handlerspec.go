@@ -47,7 +47,7 @@ func ValidateHandler(s wire.HandlerSpec) error {
 		return fail("on_overflow %.40q: use fail or cut", s.OnOverflow)
 	case !oneOf(s.Profile, "", "read-only", "dev-write", "dangerous"):
 		return fail("profile %.40q: use read-only, dev-write or dangerous", s.Profile)
-	case !oneOf(s.Lanes, "", LanesOrigin, LanesShared):
+	case !oneOf(s.Lanes, "", wire.LanesOrigin, wire.LanesShared):
 		return fail("lanes %.40q: use origin or shared", s.Lanes)
 	case !oneOf(s.OnCrash, "", "retry", "probe", "park"):
 		return fail("on_crash %.40q: use retry, probe or park", s.OnCrash)

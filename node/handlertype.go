@@ -84,7 +84,7 @@ func (n *Node) spec(s wire.HandlerSpec) (inbox.Spec, error) {
 	w := worker{node: n, spec: s, typ: typ, handler: h}
 	out := inbox.Spec{
 		Kind: s.Kind, Handler: w, Allow: allowed(s.Allow), Profile: inbox.Profile(s.Profile), Concurrency: s.Concurrency,
-		MaxAttempts: s.MaxAttempts, MaxRetries: s.MaxRetries, SharedLanes: s.Lanes == LanesShared, Timeout: timeout, MaxBody: uint64(s.MaxBody),
+		MaxAttempts: s.MaxAttempts, MaxRetries: s.MaxRetries, SharedLanes: s.Lanes == wire.LanesShared, Timeout: timeout, MaxBody: uint64(s.MaxBody),
 		OnCrash: cmp.Or(inbox.OnCrash(s.OnCrash), typ.onCrash),
 	}
 	if p, ok := h.(handler.Prober); ok && out.OnCrash == inbox.OnCrashProbe {

@@ -86,7 +86,7 @@ func (n *Node) phase() proto.NodeState {
 	switch {
 	case n.draining.Load():
 		return proto.NodeStopping
-	case n.queues.drained.Load():
+	case n.queues.Drained():
 		return proto.NodeDraining
 	case n.running.Load():
 		return proto.NodeRunning
@@ -129,7 +129,7 @@ func (n *Node) memberChanged(e gossip.Event) {
 		fields["by"] = n.peerName(e.By)
 	}
 	n.addEvent("member."+e.Kind.String(), e.Peer, cmp.Or(text, e.Kind.String()), fields)
-	n.queues.memberChanged(e)
+	n.queues.MemberChanged(e)
 	switch {
 	case e.Kind == gossip.Described, e.Kind == gossip.Changed && e.To == gossip.Alive:
 		n.updateAddrs(e.Peer)

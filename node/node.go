@@ -22,6 +22,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/queue"
 	"github.com/balefire/balefire/schedule"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/view"
@@ -46,7 +47,7 @@ type Node struct {
 	gossip    *gossip.Runner
 	outbox    *outbox.Outbox
 	inbox     *inbox.Inbox
-	queues    *queues
+	queues    *queue.Queues
 	schedules *schedule.Scheduler
 
 	sealer   *identity.Sealer
@@ -134,14 +135,13 @@ func (n *Node) openSubsystems() (err error) {
 		return err
 	}
 	n.book.SetBoot(n.outbox.Boot(), n.outbox.BootID())
-	n.queues = newQueues(n)
 	if n.inbox, err = inbox.Open(s, n.inboxParts(), n.inboxConfig()); err != nil {
 		return err
 	}
 	if err = n.openHandlers(); err != nil {
 		return err
 	}
-	if err = errors.Join(n.queues.open(), n.openSchedules()); err != nil {
+	if err = errors.Join(n.openQueues(), n.openSchedules()); err != nil {
 		return err
 	}
 	if err = errors.Join(n.sweepFiles(), n.closeRuns(context.Background())); err != nil {
@@ -163,6 +163,7 @@ func (n *Node) openSubsystems() (err error) {
 		DHT: !n.cfg.Net.NoDHT, PortMap: n.cfg.Net.PortMap, Reserve: n.cfg.Net.Relays,
 	})
 	n.Pairing.Connect(n.net, n.gossip, n.outbox)
+	n.queues.Connect(n.net, n.gossip)
 	return nil
 }
 
@@ -178,8 +179,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.outbox.Run(parts) })
 	g.Go(func() error { return n.net.Run(parts) })
 	g.Go(func() error { return n.gossip.Run(parts) })
-	g.Go(func() error { return n.queues.driver.Run(parts) })
-	g.Go(func() error { return n.queues.watch(parts) })
+	g.Go(func() error { return n.queues.Run(parts) })
 	g.Go(func() error { return n.bodyTransfer.run(parts) })
 	g.Go(func() error { return n.schedules.Run(parts) })
 	g.Go(func() error { return n.watchWork(parts) })
@@ -194,12 +194,12 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error {
 		defer stopParts()
 		defer n.leave(parts)
-		defer n.queues.waitReported(parts)
+		defer n.queues.WaitReported(parts)
 		return n.inbox.Run(work)
 	})
 	g.Go(func() error {
 		defer stopWork()
-		defer n.queues.stop()
+		defer n.queues.Stop()
 		defer n.draining.Store(true)
 		n.running.Store(true)
 		select {
@@ -290,7 +290,7 @@ func (n *Node) putMany(ctx context.Context, drafts []*outbox.Draft) (existing []
 // Linked serves one connected peer as long as there is a path to it: the outbox sends
 // what waits for the peer and processes its answers.
 func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
-	n.queues.announceTo(l.Peer())
+	n.queues.AnnounceTo(l.Peer())
 	return n.outbox.Serve(ctx, l)
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/queue"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
@@ -479,7 +480,7 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 		ids, bodies := c.submitPaused(0, 1)
 		id, _ := proto.ParseTaskID(ids[0])
 		home, other, third := c.nodes[0], c.nodes[1], c.nodes[2]
-		env, err := ownershipCustody{home.node}.Envelope(id, other.peer())
+		env, err := (queue.Custody{Queues: home.node.queues}).Envelope(id, other.peer())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -487,7 +488,7 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 			State: proto.Success, BodySize: largeBody, BodyDigest: make([]byte, 32), BodyKey: make([]byte, 32), BodySuite: 1,
 			EpochBoot: 1, EpochCounter: 1, LeaseToken: make([]byte, 16), BootId: make([]byte, 16),
 		}
-		sealed, err := ownershipSealer{third.node}.Seal(home.peer(), []ownership.SealRequest{{Task: id, Outcome: forged}})
+		sealed, err := queue.Results{Queues: third.node.queues}.Seal(home.peer(), []ownership.SealRequest{{Task: id, Outcome: forged}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/queue"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
 )
@@ -109,7 +110,7 @@ func TestRevokedHomeIsForgotten(t *testing.T) {
 		c.nodes[1].start()
 		time.Sleep(10 * time.Second)
 		for _, s := range c.nodes[:2] {
-			q := s.node.queues.driver.QueueStates()["build"]
+			q := s.node.queues.Driver.QueueStates()["build"]
 			if len(q.GetDeeds())+len(q.GetLabels()) != 0 || q.GetGeneration() != 2 || len(q.GetRoot()) == 0 || proto.Size(q) > 90 {
 				t.Errorf("%s keeps %v", s.name, q)
 			}
@@ -140,8 +141,8 @@ func TestHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.await(3*time.Minute, "the first member to know the confirmation of an admin", func() bool {
-			for _, s := range c.nodes[0].node.queues.driver.QueueStates()["build"].GetDeeds() {
-				if d, err := (ownershipDeeds{c.nodes[0].node}).Verify(s); err == nil && d.Admin && d.Generation == 3 {
+			for _, s := range c.nodes[0].node.queues.Driver.QueueStates()["build"].GetDeeds() {
+				if d, err := (queue.Deeds{Queues: c.nodes[0].node.queues}).Verify(s); err == nil && d.Admin && d.Generation == 3 {
 					return true
 				}
 			}
@@ -158,17 +159,17 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 		defer c.close()
 		admin, node := c.nodes[2].node, c.nodes[1].node
 		sign := func(name string) *proto.Signed {
-			s, err := ownershipDeeds{admin}.Sign(ownership.Deed{Queue: name, Generation: 1, To: node.keys.Peer(), Admin: true})
+			s, err := queue.Deeds{Queues: admin.queues}.Sign(ownership.Deed{Queue: name, Generation: 1, To: node.keys.Peer(), Admin: true})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return s
 		}
 		early, late := sign("early"), sign("late")
-		if _, err := (ownershipDeeds{node}).Verify(early); err != nil {
+		if _, err := (queue.Deeds{Queues: node.queues}).Verify(early); err != nil {
 			t.Errorf("before the revocation: %v", err)
 		}
-		if err := node.queues.driver.CreateQueue(t.Context(), "early", early, func(*proto.QueueState) {}); err != nil {
+		if err := node.queues.Driver.CreateQueue(t.Context(), "early", early, func(*proto.QueueState) {}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -176,13 +177,13 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if _, err := (ownershipDeeds{node}).Verify(late); err == nil || !strings.Contains(err.Error(), "revoked") {
+		if _, err := (queue.Deeds{Queues: node.queues}).Verify(late); err == nil || !strings.Contains(err.Error(), "revoked") {
 			t.Errorf("after the revocation: %v", err)
 		}
-		if _, err := (ownershipDeeds{node}).ReadVerified(early); err != nil {
+		if _, err := (queue.Deeds{Queues: node.queues}).ReadVerified(early); err != nil {
 			t.Errorf("a deed seen before the revocation: %v", err)
 		}
-		if err := node.queues.driver.CreateQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
+		if err := node.queues.Driver.CreateQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
 			t.Error("the deed of a revoked admin creates a queue")
 		}
 		c.nodes[1].halt()

@@ -11,6 +11,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/queue"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
 )
@@ -145,10 +146,10 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		}
 		c.waitAccepted(0, []string{id.String()})
 		home, owner := c.nodes[0].node, c.nodes[1].node
-		if _, err := (ownershipCustody{home}).Envelope(id, s.node.keys.Peer()); err == nil {
+		if _, err := (queue.Custody{Queues: home.queues}).Envelope(id, s.node.keys.Peer()); err == nil {
 			t.Error("a body is sealed for a node without the role work")
 		}
-		env, err := ownershipCustody{home}.Envelope(id, owner.keys.Peer())
+		env, err := (queue.Custody{Queues: home.queues}).Envelope(id, owner.keys.Peer())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +171,7 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		} {
 			g := &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", NotAfterMs: h.NotAfter, Envelope: env}
 			tt.change(g)
-			if got := (ownershipRunner{owner}).Check(tt.from, g); got != tt.want {
+			if got := (queue.Runner{Queues: owner.queues}).Check(tt.from, g); got != tt.want {
 				t.Errorf("%s: %v, want %v", name, got, tt.want)
 			}
 		}

@@ -33,8 +33,8 @@ func TestQueueLanesArePerOrigin(t *testing.T) {
 		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Lanes: new("mine")}); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("lanes with an invalid value: %v", err)
 		}
-		c.setQueue(wire.QueueSettings{Lanes: new(LanesShared)})
-		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Lanes != LanesShared {
+		c.setQueue(wire.QueueSettings{Lanes: new(wire.LanesShared)})
+		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Lanes != wire.LanesShared {
 			t.Errorf("the queue has lanes %q: %v", q.Lanes, err)
 		}
 		c.waitAll(1, []string{submit(1, "build")}, time.Minute) // in spite of that head

@@ -63,7 +63,7 @@ func (n *Node) MoveTask(ctx context.Context, ref, queue string) (wire.Submitted,
 	if err != nil {
 		return wire.Submitted{}, err
 	}
-	if _, err := n.queues.homeOf(queue); err != nil {
+	if _, err := n.queues.HomeOf(queue); err != nil {
 		return wire.Submitted{}, err
 	}
 	goes, err := n.outbox.MovesTo(id)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
@@ -73,16 +72,8 @@ func (n *Node) sortFrame(ctx context.Context, in *frameGroup, checks *identity.C
 		}
 		return nil
 	}
-	receive := n.queues.driver.Receive
-	if t := m.GetType(); t == proto.TypeTimeline || t == proto.TypeTimelineReply {
-		receive = n.receiveTimeline
-	} else if t == proto.TypeQueueAsk || t == proto.TypeQueueAnswer {
-		receive = n.receiveQueueAsk
-	}
-	if err := receive(from, m); err != nil { // an ownership message: no answer is expected
+	if err := n.queues.Receive(from, m); err != nil { // no answer is expected
 		in.noteOffense(err)
-		n.queues.log.refusals.WithLabelValues(strings.ToLower(m.GetType().String())).Inc()
-		n.log.Debug("ownership message dropped", "type", m.GetType().String(), "from", from, "err", err)
 	}
 	return nil
 }

@@ -11,19 +11,10 @@ import (
 // openSchedules loads the schedules of the queues whose home is this node.
 func (n *Node) openSchedules() (err error) {
 	n.schedules, err = schedule.Open(schedule.Parts{
-		Store: n.storage.Store, Queues: scheduleQueues{n.queues}, Tasks: scheduleTasks{n}, Post: ownershipSender{n}.Post, Audit: n.audit, Name: n.book.NameOf,
+		Store: n.storage.Store, Queues: n.queues, Tasks: scheduleTasks{n}, Post: n.queues.Post, Audit: n.audit, Name: n.book.NameOf,
 		Event: func(kind string, p proto.PeerID, text string) { n.addEvent(kind, p, text, nil) },
 	}, schedule.Config{Self: n.keys.Peer(), Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry})
 	return err
-}
-
-// scheduleQueues tells schedules where queues have their homes.
-type scheduleQueues struct{ queues *queues }
-
-func (q scheduleQueues) HomeOf(queue string) (proto.PeerID, error) { return q.queues.homeOf(queue) }
-
-func (q scheduleQueues) WasHome(queue string, p proto.PeerID) bool {
-	return q.queues.driver.WasHome(queue, p)
 }
 
 // scheduleTasks creates the tasks of schedules.

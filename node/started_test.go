@@ -47,7 +47,7 @@ func TestOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 			c.waitAll(at, []string{ref}, 2*time.Minute)
 			c.nodes[2].start()
 			c.serve(c.nodes[2], 30*time.Second)
-			c.await(2*time.Minute, "n2 to be eligible again", func() bool { return len(c.nodes[0].node.homeCandidates()) == 3 })
+			c.await(2*time.Minute, "n2 to be eligible again", func() bool { return len(c.nodes[0].node.queues.Candidates()) == 3 })
 			c.onlyNode(2, 0)
 		}
 	})

@@ -33,7 +33,7 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: outboxBodies{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, from proto.PeerID) bool { return n.queues.wasHome(target, from) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.bodyGC.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
+		Bodies: outboxBodies{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.bodyGC.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks with this home"),
 	}
 }
@@ -97,32 +97,20 @@ func Joiner(cfg Config) pairing.Joiner {
 }
 
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Queues: n.queues, Leases: n.queues, Deadline: n.outbox.NotAfter}
+	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Deadline: n.outbox.NotAfter}
 }
 
 func (n *Node) viewParts() view.Parts {
 	return view.Parts{
-		Keys: n.keys, Book: n.book, Net: n.net, Gossip: n.gossip, Outbox: n.outbox, Inbox: n.inbox, Leases: n.queues.driver, Store: n.storage.Store, Guard: n.guard,
-		Queues: queueHealth{n},
+		Keys: n.keys, Book: n.book, Net: n.net, Gossip: n.gossip, Outbox: n.outbox, Inbox: n.inbox, Leases: n.queues.Driver, Store: n.storage.Store, Guard: n.guard,
+		Queues: n.queues,
 		Local: view.Local{
-			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers, Drained: n.queues.drained.Load, Comparing: n.Pairing.Comparing,
+			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers, Drained: n.queues.Drained, Comparing: n.Pairing.Comparing,
 			BlobBytes: func() int64 { return n.storage.Blobs.Usage().Bytes },
 			Result:    func(r *proto.Record) (io.ReadCloser, error) { return n.result(r) },
 		},
 	}
 }
-
-// queueHealth reports the health of the shared queues.
-type queueHealth struct{ node *Node }
-
-// Alarms returns the alarms of all queues.
-func (q queueHealth) Alarms(ctx context.Context) []*wire.QueueAlarm { return q.node.queueAlarms(ctx) }
-
-// LeaseRisks returns the members that may be lost while they own tasks.
-func (q queueHealth) LeaseRisks(ctx context.Context) []wire.LeaseRisk { return q.node.leaseRisks(ctx) }
-
-// LastJump returns the time of the latest jump of the clocks.
-func (q queueHealth) LastJump() time.Time { return q.node.queues.log.lastJump() }
 
 func (n *Node) inboxConfig() inbox.Config {
 	l := n.cfg.Limits

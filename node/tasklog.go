@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -82,14 +81,4 @@ func taskTook(role string, r *proto.Record) (took time.Duration, ok bool) {
 	}
 	last := runs[len(runs)-1]
 	return time.Duration(last.GetFinishedMs()-last.GetStartedMs()) * time.Millisecond, last.GetFinishedMs() > 0 && last.GetStartedMs() > 0
-}
-
-// logLease logs a lease event of a task of a shared queue at debug level: grants show
-// how such a task is dispatched, and lapses how it is reclaimed.
-func (n *Node) logLease(x wire.OwnershipEvent, kind ownership.EventKind) {
-	if x.Task == "" {
-		return
-	}
-	n.log.LogAttrs(context.Background(), slog.LevelDebug, "lease", slog.String("event", "lease."+kind.String()), slog.String("task_id", x.Task),
-		slog.String("queue", x.Queue), slog.String("peer", x.Peer), slog.String("epoch", x.Epoch), slog.String("err", x.Cause))
 }

@@ -27,7 +27,7 @@ func (n *Node) Why(ctx context.Context, subject string) (wire.Blocker, error) {
 	if name, ok := strings.CutPrefix(subject, proto.QueuePrefix); ok {
 		return n.whyQueue(ctx, name)
 	}
-	if _, ok := n.queues.driver.QueueStates()[subject]; ok {
+	if _, ok := n.queues.Driver.QueueStates()[subject]; ok {
 		return n.whyQueue(ctx, subject)
 	}
 	if !idRE.MatchString(subject) {

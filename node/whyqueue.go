@@ -1,13 +1,13 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/balefire/balefire/outbox"
-	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -50,7 +50,7 @@ func (n *Node) whyQueue(ctx context.Context, name string) (wire.Blocker, error) 
 
 // whyLeft explains the state of a task stored here whose home is no longer this node.
 func (n *Node) whyLeft(ctx context.Context, b wire.Blocker, id proto.TaskID) wire.Blocker {
-	past, known, err := n.queues.driver.FormerTask(ctx, id)
+	past, known, err := n.queues.Driver.FormerTask(ctx, id)
 	home := n.peerName(past.Peer)
 	switch {
 	case err != nil || !known || past.State.Terminal():
@@ -74,7 +74,7 @@ func (n *Node) whyLeft(ctx context.Context, b wire.Blocker, id proto.TaskID) wir
 // whyHomeUnreachable explains why this node does not reach the home of a queue; it
 // returns false if the home is connected.
 func (n *Node) whyHomeUnreachable(b *wire.Blocker, name string) bool {
-	home, err := n.queues.homeOf(name)
+	home, err := n.queues.HomeOf(name)
 	p, known := n.book.Get(home)
 	if err != nil || !known || n.net.Connected(home) {
 		return false
@@ -89,12 +89,12 @@ func (n *Node) whyHomeUnreachable(b *wire.Blocker, name string) bool {
 // the task, or should have it, is lost.
 func (n *Node) whyHomeless(ctx context.Context, b *wire.Blocker, w outbox.Why, rec *proto.Record) {
 	name, queued := strings.CutPrefix(rec.GetTarget(), proto.QueuePrefix)
-	s := n.queues.driver.QueueStates()[name]
+	s := n.queues.Driver.QueueStates()[name]
 	if !queued || s == nil || w.State.Terminal() {
 		return
 	}
 	if string(s.GetHome()) == string(w.Peer[:]) {
-		if a := n.homeAlarm(ctx, s); a != nil {
+		if a := n.queues.Alarm(ctx, s); a != nil {
 			b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home %s, %s", name, a.Home, strings.ToLower(a.State)))
 			b.Cause, b.Fix = a.Text, a.Fix
 			return
@@ -105,7 +105,7 @@ func (n *Node) whyHomeless(ctx context.Context, b *wire.Blocker, w outbox.Why, r
 		}
 		return
 	}
-	if _, _, gone := n.homeGone(w.Peer); gone {
+	if _, _, gone := n.queues.HomeGone(w.Peer); gone {
 		old, home := n.peerName(w.Peer), n.peerName(proto.PeerID(s.GetHome()))
 		b.Steps = append(b.Steps, fmt.Sprintf("queue %s: current home %s, generation %d", name, home, s.GetGeneration()))
 		b.Cause = fmt.Sprintf("it was sent to %s, which was the home of queue %s before %s and is lost: ", old, name, home)
@@ -134,22 +134,17 @@ func (n *Node) runsOn(rec *proto.Record) string {
 
 // whyLeased explains the state of a task for which this node has only a lease.
 func (n *Node) whyLeased(ctx context.Context, ref string) (wire.Blocker, bool) {
-	if len(ref) < 6 {
+	v, ok := n.queues.LeaseOf(ctx, ref)
+	if !ok {
 		return wire.Blocker{}, false
 	}
-	ref = strings.ToLower(ref)
-	found, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && strings.HasPrefix(v.Task.String(), ref) }, 2)
-	if err != nil || len(found) != 1 {
-		return wire.Blocker{}, false
-	}
-	v := found[0]
 	home := n.peerName(v.Peer)
 	b := wire.Blocker{Subject: v.Task.String(), State: v.State, Steps: []string{
 		fmt.Sprintf("queue %s: home %s", v.Queue, home),
-		fmt.Sprintf("lease: epoch %s, attempt %d, held by this node", epochText(v.Epoch), v.Attempts),
+		fmt.Sprintf("lease: epoch %s, attempt %d, held by this node", v.Epoch.String(), v.Attempts),
 	}}
-	alarm := n.homeAlarm(ctx, n.queues.driver.QueueStates()[v.Queue])
-	_, _, gone := n.homeGone(v.Peer)
+	alarm := n.queues.Alarm(ctx, n.queues.Driver.QueueStates()[v.Queue])
+	_, _, gone := n.queues.HomeGone(v.Peer)
 	st := n.inbox.Status()
 	switch {
 	case v.State == proto.LeaseStarted.Name() && v.Lapsed:
@@ -170,4 +165,54 @@ func (n *Node) whyLeased(ctx context.Context, ref string) (wire.Blocker, bool) {
 		b.Cause = "its result was sent to " + home + ", which has not answered yet"
 	}
 	return b, true
+}
+
+// whyQueued explains the state of a task of a queue whose home is this node.
+func (n *Node) whyQueued(ctx context.Context, b wire.Blocker, id proto.TaskID, rec *proto.Record) wire.Blocker {
+	v, known, err := n.queues.Driver.Task(ctx, id)
+	if err != nil || !known {
+		return n.whyLeft(ctx, b, id)
+	}
+	owner, _ := n.peerNameID(v.Peer[:])
+	b.Steps = append(b.Steps, fmt.Sprintf("queue %s: home here, state %s, %d attempts, %d leases lost", rec.GetQueue(), v.State, v.Attempts, v.Abandons))
+	if n := len(v.Grants); n > 0 {
+		b.Steps = append(b.Steps, fmt.Sprintf("lease: epoch %s, %s", v.Epoch.String(), owner))
+	}
+	switch {
+	case v.Leased:
+		b.Cause, b.Fix = fmt.Sprintf("%s has the lease; its result has not arrived yet", owner), "on "+owner+": balefire-node why "+b.Subject
+		b.Next = new(n.cfg.Clock.Now().Add(v.Left).UTC())
+	case v.State == proto.Running.Name() || v.State == proto.Indeterminate.Name():
+		b.Cause = fmt.Sprintf("%s may have started it, it must not start twice, and %s does not answer", owner, owner)
+	case v.Paused:
+		b.Cause, b.Fix = "the queue is paused", "balefire-node queue resume "+rec.GetQueue()
+	case !v.Active:
+		b.Cause, b.Fix = "this node considers itself isolated: it "+n.PauseReason()+", and grants only to itself", "balefire-node netcheck"
+	case v.Blocked:
+		b.Cause = "an earlier task with the same ordering key is a dead letter, and on_dead is block"
+		b.Fix = fmt.Sprintf("balefire-node queue unblock %s %s", rec.GetQueue(), rec.GetOrderingKey())
+	case !v.AtHead:
+		b.Cause = "an earlier task with the same ordering key has not ended"
+	case v.Due > 0:
+		b.Cause, b.Next = "the last attempt failed: "+cmp.Or(v.Reason, "no reason given")+"; it waits for the next one", new(n.cfg.Clock.Now().Add(v.Due).UTC())
+	case v.Serving == 0:
+		b.Cause, b.Fix = "no live member serves kind "+rec.GetKind(), "balefire-node handler add "+rec.GetKind()+" on a node that should"
+		if len(rec.GetRequire()) > 0 {
+			b.Cause, b.Fix = b.Cause+" and has the labels "+strings.Join(rec.GetRequire(), ", "), "set mesh.labels on a node that should, or "+b.Fix
+		}
+	case v.Available == 0 && v.BackedOff > 0:
+		b.Cause = fmt.Sprintf("%d of %d members that serve its kind refused it recently: %s", v.BackedOff, v.Serving, lastGrant(v.Grants))
+	case v.Available == 0:
+		b.Cause, b.Fix = fmt.Sprintf("all %d members that serve its kind are busy, or a limit of the queue is reached", v.Serving), "balefire-node queue show "+rec.GetQueue()
+	default:
+		b.Cause = "it is granted next"
+	}
+	return b
+}
+
+func lastGrant(grants []*proto.Granting) string {
+	if n := len(grants); n > 0 {
+		return cmp.Or(grants[n-1].GetEnded(), "no answer")
+	}
+	return "no answer"
 }

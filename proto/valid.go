@@ -1,6 +1,9 @@
 package proto
 
-import "slices"
+import (
+	"regexp"
+	"slices"
+)
 
 // QueuePrefix begins a target that is a shared queue.
 const QueuePrefix = "queue:"
@@ -23,3 +26,8 @@ func ValidKind(s string) bool {
 func ValidLabels(list []string) bool {
 	return len(list) <= 32 && !slices.ContainsFunc(list, func(l string) bool { return l == "" || len(l) > 128 })
 }
+
+var queueRE = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`)
+
+// ValidQueue reports whether s is a valid name of a queue.
+func ValidQueue(s string) bool { return queueRE.MatchString(s) }

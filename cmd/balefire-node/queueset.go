@@ -12,7 +12,6 @@ import (
 
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
-	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -102,7 +101,7 @@ no other node runs tasks, and the strategy ordered uses this order.`,
 	fs.StringVar(&f.lease, "lease", "", "duration of a lease without a renewal, like 15s; 0: the node's setting")
 	fs.StringVar(&f.lost, "on-lost-lease", "", "what happens to a handler whose lease cannot be renewed: continue or stop")
 	fs.StringVar(&f.lanes, "lanes", "", "which tasks with the same --order-key run in order: origin (those of each origin) or shared (those of all origins)")
-	completeWords(c, "lanes", node.LanesOrigin, node.LanesShared)
+	completeWords(c, "lanes", wire.LanesOrigin, wire.LanesShared)
 	completeWords(c, "strategy", strategies...)
 	completeWords(c, "on-lost-lease", "continue", "stop")
 	completeWords(c, "home", "here")

@@ -1,4 +1,4 @@
-package node
+package queue
 
 import (
 	"cmp"
@@ -22,33 +22,33 @@ const (
 
 // Timeline merges the events of this node and of all connected members about the leases
 // of a task or of a queue. Each node keeps only the newest events of its current start.
-func (n *Node) Timeline(ctx context.Context, q wire.TimelineQuery) (wire.Timeline, error) {
+func (qs *Queues) Timeline(ctx context.Context, q wire.TimelineQuery) (wire.Timeline, error) {
 	ask := &proto.TimelineAsk{Queue: q.Queue, Limit: timelineLines}
 	switch {
 	case (q.Task == "") == (q.Queue == ""):
 		return wire.Timeline{}, fmt.Errorf("%w: name either one task or one queue for a timeline", wire.ErrInvalid)
 	case q.Task != "":
-		id, err := n.resolveTask(ctx, q.Task)
+		id, err := qs.resolveTask(ctx, q.Task)
 		if err != nil {
 			return wire.Timeline{}, err
 		}
 		ask.Task = id[:]
 	default:
-		if _, err := n.queues.homeOf(q.Queue); err != nil {
+		if _, err := qs.HomeOf(q.Queue); err != nil {
 			return wire.Timeline{}, err
 		}
 	}
-	own := n.queues.log.reply(ask)
-	t := wire.Timeline{Items: []wire.TimelineEvent{}, Asked: []string{n.self.Name}, Silent: []string{}, More: own.GetMore()}
-	t.Items = append(t.Items, n.timelineOf(n.self.Name, own)...)
-	replies, silent := n.queues.timelines.ask(ctx, n, ask)
+	own := qs.events.reply(ask)
+	t := wire.Timeline{Items: []wire.TimelineEvent{}, Asked: []string{qs.parts.Book.NameOf(qs.self)}, Silent: []string{}, More: own.GetMore()}
+	t.Items = append(t.Items, qs.timelineOf(qs.parts.Book.NameOf(qs.self), own)...)
+	replies, silent := qs.askMembers(ctx, ask)
 	for p, r := range replies {
-		t.Asked = append(t.Asked, n.peerName(p))
-		t.Items = append(t.Items, n.timelineOf(n.peerName(p), r)...)
+		t.Asked = append(t.Asked, qs.parts.Book.NameOf(p))
+		t.Items = append(t.Items, qs.timelineOf(qs.parts.Book.NameOf(p), r)...)
 		t.More = t.More || r.GetMore()
 	}
 	for _, p := range silent {
-		t.Silent = append(t.Silent, n.peerName(p))
+		t.Silent = append(t.Silent, qs.parts.Book.NameOf(p))
 	}
 	slices.Sort(t.Asked[1:])
 	slices.Sort(t.Silent)
@@ -59,34 +59,35 @@ func (n *Node) Timeline(ctx context.Context, q wire.TimelineQuery) (wire.Timelin
 }
 
 // resolveTask resolves a reference to a task. A complete id need not be known here.
-func (n *Node) resolveTask(ctx context.Context, ref string) (proto.TaskID, error) {
+func (qs *Queues) resolveTask(ctx context.Context, ref string) (proto.TaskID, error) {
 	if id, err := proto.ParseTaskID(ref); err == nil {
 		return id, nil
 	}
-	if b, ok := n.whyLeased(ctx, ref); ok {
-		return proto.ParseTaskID(b.Subject)
+	if v, ok := qs.LeaseOf(ctx, ref); ok {
+		return v.Task, nil
 	}
-	return n.FindByPrefix(ref)
+	id, _, _, err := qs.parts.Tasks.Find(ref)
+	return id, err
 }
 
 // timelineOf converts a node's answer for the API.
-func (n *Node) timelineOf(name string, r *proto.TimelineReply) (out []wire.TimelineEvent) {
+func (qs *Queues) timelineOf(name string, r *proto.TimelineReply) (out []wire.TimelineEvent) {
 	for _, l := range r.GetLines() {
-		e := wire.OwnershipEvent{Number: l.GetNumber(), Time: msTime(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), Cause: l.GetCause()}
+		e := wire.OwnershipEvent{Number: l.GetNumber(), Time: proto.Time(l.GetTimeMs()), Kind: l.GetKind(), Queue: l.GetQueue(), Cause: l.GetCause()}
 		if id, err := proto.TaskIDFrom(l.GetTask()); err == nil {
 			e.Task = id.String()
 		}
 		if l.GetEpochBoot() > 0 {
-			e.Epoch = epochText(proto.Seq{Boot: l.GetEpochBoot(), Counter: l.GetEpochCounter()})
+			e.Epoch = proto.Seq{Boot: l.GetEpochBoot(), Counter: l.GetEpochCounter()}.String()
 		}
-		e.Peer, e.PeerID = n.peerNameID(l.GetPeer())
+		e.Peer, e.PeerID = qs.parts.Book.Identify(l.GetPeer())
 		out = append(out, wire.TimelineEvent{Node: name, OwnershipEvent: e})
 	}
 	return out
 }
 
 // reply answers a query from the events in memory.
-func (l *ownershipLog) reply(ask *proto.TimelineAsk) *proto.TimelineReply {
+func (l *eventLog) reply(ask *proto.TimelineAsk) *proto.TimelineReply {
 	r := &proto.TimelineReply{Number: ask.GetNumber()}
 	limit := min(int(ask.GetLimit()), timelineLines)
 	l.mu.Lock()
@@ -140,11 +141,11 @@ type timelineRequest struct {
 	done    chan struct{} // closed when no answer is missing
 }
 
-// ask sends a query to every connected member and waits for their answers.
-func (tr *timelineRequests) ask(ctx context.Context, n *Node, ask *proto.TimelineAsk) (replies map[proto.PeerID]*proto.TimelineReply, silent []proto.PeerID) {
-	q := &timelineRequest{missing: map[proto.PeerID]bool{}, replies: map[proto.PeerID]*proto.TimelineReply{}, done: make(chan struct{})}
-	for _, s := range n.net.Peers() {
-		if _, member := n.book.Member(s.Peer); member && s.Linked {
+// askMembers sends a query to every connected member and waits for their answers.
+func (qs *Queues) askMembers(ctx context.Context, ask *proto.TimelineAsk) (replies map[proto.PeerID]*proto.TimelineReply, silent []proto.PeerID) {
+	tr, q := &qs.timelines, &timelineRequest{missing: map[proto.PeerID]bool{}, replies: map[proto.PeerID]*proto.TimelineReply{}, done: make(chan struct{})}
+	for _, s := range qs.net.Peers() {
+		if _, member := qs.parts.Book.Member(s.Peer); member && s.Linked {
 			q.missing[s.Peer] = true
 		} else if member {
 			silent = append(silent, s.Peer)
@@ -161,7 +162,7 @@ func (tr *timelineRequests) ask(ctx context.Context, n *Node, ask *proto.Timelin
 	defer tr.end(number)
 	ask.Number = number
 	for _, p := range members {
-		ownershipSender{n}.Post(p, proto.TypeTimeline, ask)
+		qs.Post(p, proto.TypeTimeline, ask)
 	}
 	timer := time.NewTimer(timelineTimeout)
 	defer timer.Stop()
@@ -214,19 +215,19 @@ func (tr *timelineRequests) answered(from proto.PeerID, r *proto.TimelineReply) 
 }
 
 // receiveTimeline answers the query of a member, or processes the answer of one.
-func (n *Node) receiveTimeline(from proto.PeerID, m *proto.Message) error {
+func (qs *Queues) receiveTimeline(from proto.PeerID, m *proto.Message) error {
 	if m.GetType() == proto.TypeTimelineReply {
 		r := new(proto.TimelineReply)
 		if err := proto.DecodeKnown(m.GetPayload(), r); err != nil {
 			return err
 		}
-		n.queues.timelines.answered(from, r)
+		qs.timelines.answered(from, r)
 		return nil
 	}
 	ask := new(proto.TimelineAsk)
 	if err := proto.DecodeKnown(m.GetPayload(), ask); err != nil {
 		return err
 	}
-	ownershipSender{n}.Post(from, proto.TypeTimelineReply, n.queues.log.reply(ask))
+	qs.Post(from, proto.TypeTimelineReply, qs.events.reply(ask))
 	return nil
 }

@@ -1,4 +1,4 @@
-package node
+package queue
 
 import (
 	"context"
@@ -18,50 +18,50 @@ import (
 // reports it as lost.
 const quietStart = time.Minute
 
-// homeGone reports whether p, the home of a queue, is lost, and since when.
-func (n *Node) homeGone(p proto.PeerID) (state string, since time.Time, gone bool) {
-	now := n.cfg.Clock.Now()
-	m, known := n.gossip.Member(p)
-	_, member := n.book.Member(p)
+// HomeGone reports whether p, the home of a queue, is lost, and since when.
+func (qs *Queues) HomeGone(p proto.PeerID) (state string, since time.Time, gone bool) {
+	now := qs.cfg.Clock.Now()
+	m, known := qs.gossip.Member(p)
+	_, member := qs.parts.Book.Member(p)
 	switch {
-	case p == n.keys.Peer():
+	case p == qs.self:
 		return "", since, false
-	case n.book.Revoked(p):
+	case qs.parts.Book.Revoked(p):
 		return "REVOKED", since, true
-	case n.net.Connected(p):
+	case qs.net.Connected(p):
 		return "", since, false
 	case known && (m.Status == gossip.Dead || m.Status == gossip.Left):
 		return m.Status.String(), now.Add(-m.Since), true
-	case (!known || m.Status == gossip.Unknown || !member) && now.Sub(n.started) > quietStart:
-		return gossip.Unknown.String(), n.started, true
+	case (!known || m.Status == gossip.Unknown || !member) && now.Sub(qs.cfg.Started) > quietStart:
+		return gossip.Unknown.String(), qs.cfg.Started, true
 	}
 	return "", since, false
 }
 
-// homeAlarm returns the alarm of a queue, or nil while its home is reachable.
-func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *wire.QueueAlarm {
+// Alarm returns the alarm of a queue, or nil while its home is reachable.
+func (qs *Queues) Alarm(ctx context.Context, s *proto.QueueState) *wire.QueueAlarm {
 	home, err := proto.PeerIDFrom(s.GetHome())
 	if err != nil {
 		return nil
 	}
-	state, since, gone := n.homeGone(home)
+	state, since, gone := qs.HomeGone(home)
 	if !gone {
 		return nil
 	}
-	a := &wire.QueueAlarm{Home: n.peerName(home), State: state}
+	a := &wire.QueueAlarm{Home: qs.parts.Book.NameOf(home), State: state}
 	if !since.IsZero() {
 		a.Since = new(since.UTC())
 	}
-	waiting, err := n.outbox.LiveByTarget(home)
+	waiting, err := qs.parts.Outbox.LiveByTarget(home)
 	if err != nil {
-		n.log.Warn("could not count the tasks that wait for a home", "home", a.Home, "err", err)
+		qs.cfg.Logger.Warn("could not count the tasks that wait for a home", "home", a.Home, "err", err)
 	}
 	a.Waiting = waiting[proto.QueuePrefix+s.GetName()]
-	held, err := n.queues.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.Queue == s.GetName() && v.Peer == home }, maxHeld)
+	held, err := qs.Driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.Queue == s.GetName() && v.Peer == home }, maxHeld)
 	if err == nil {
 		a.Held = len(held)
 	}
-	a.Text = alarmText(a, s.GetName(), n.cfg.Clock.Now())
+	a.Text = alarmText(a, s.GetName(), qs.cfg.Clock.Now())
 	a.Fix = fmt.Sprintf("start %s again: then nothing is lost; if it is lost permanently, run on the node that should become the home: balefire-node queue seize %s --from %s --accept-loss", a.Home, s.GetName(), a.Home)
 	return a
 }
@@ -69,11 +69,11 @@ func (n *Node) homeAlarm(ctx context.Context, s *proto.QueueState) *wire.QueueAl
 // maxHeld bounds how many leases are counted.
 const maxHeld = 1 << 20
 
-// queueAlarms returns the alarms of all queues, sorted by queue name.
-func (n *Node) queueAlarms(ctx context.Context) (all []*wire.QueueAlarm) {
-	states := n.queues.driver.QueueStates()
+// Alarms returns the alarms of all queues, sorted by queue name.
+func (qs *Queues) Alarms(ctx context.Context) (all []*wire.QueueAlarm) {
+	states := qs.Driver.QueueStates()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
-		if a := n.homeAlarm(ctx, states[name]); a != nil {
+		if a := qs.Alarm(ctx, states[name]); a != nil {
 			all = append(all, a)
 		}
 	}
@@ -81,13 +81,13 @@ func (n *Node) queueAlarms(ctx context.Context) (all []*wire.QueueAlarm) {
 }
 
 // alertHome reports when the home of queues is lost and when it is back.
-func (q *queues) alertHome(e gossip.Event) {
+func (qs *Queues) alertHome(e gossip.Event) {
 	gone, was := e.To == gossip.Dead || e.To == gossip.Left, e.From == gossip.Dead || e.From == gossip.Left
 	if e.Kind != gossip.Changed || gone == was {
 		return
 	}
 	var names []string
-	for name, s := range q.driver.QueueStates() {
+	for name, s := range qs.Driver.QueueStates() {
 		if string(s.GetHome()) == string(e.Peer[:]) {
 			names = append(names, name)
 		}
@@ -99,9 +99,9 @@ func (q *queues) alertHome(e gossip.Event) {
 	kind, text := "queue.home_back", "the home of "+strings.Join(names, ", ")+" is back"
 	if gone {
 		kind, text = "queue.home_gone", "the home of "+strings.Join(names, ", ")+" is "+strings.ToLower(e.To.String())+": none of their tasks is granted until it is back"
-		q.node.log.Warn("the home of queues is lost", "home", q.node.peerName(e.Peer), "queues", names, "state", e.To.String())
+		qs.cfg.Logger.Warn("the home of queues is lost", "home", qs.parts.Book.NameOf(e.Peer), "queues", names, "state", e.To.String())
 	}
-	q.node.addEvent(kind, e.Peer, text, map[string]string{"queues": strings.Join(names, ",")})
+	qs.cfg.Event(kind, e.Peer, text, map[string]string{"queues": strings.Join(names, ",")})
 }
 
 // alarmText describes the alarm to a person.

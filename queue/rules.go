@@ -1,4 +1,4 @@
-package node
+package queue
 
 import (
 	"fmt"
@@ -16,17 +16,17 @@ const (
 )
 
 // change returns a function that applies s, with the names of nodes resolved to ids.
-func (n *Node) change(s wire.QueueSettings) (func(*proto.QueueState), error) {
+func (qs *Queues) change(s wire.QueueSettings) (func(*proto.QueueState), error) {
 	var homes []string
 	var rules []*proto.QueueMember
 	var err error
 	if s.Homes != nil {
-		if homes, err = n.homeOrder(*s.Homes); err != nil {
+		if homes, err = qs.homeOrder(*s.Homes); err != nil {
 			return nil, err
 		}
 	}
 	if s.MemberRules != nil {
-		if rules, err = n.memberRules(*s.MemberRules); err != nil {
+		if rules, err = qs.memberRules(*s.MemberRules); err != nil {
 			return nil, err
 		}
 	}
@@ -42,13 +42,13 @@ func (n *Node) change(s wire.QueueSettings) (func(*proto.QueueState), error) {
 }
 
 // homeOrder resolves the names of nodes to the ids stored in a queue.
-func (n *Node) homeOrder(names []string) ([]string, error) {
+func (qs *Queues) homeOrder(names []string) ([]string, error) {
 	if len(names) > maxHomes {
 		return nil, fmt.Errorf("%w: homes: %d nodes: at most %d", wire.ErrInvalid, len(names), maxHomes)
 	}
 	ids := make([]string, len(names))
 	for i, name := range names {
-		p, err := n.findPeer(strings.TrimSpace(name))
+		p, err := qs.findPeer(strings.TrimSpace(name))
 		if err != nil {
 			return nil, fmt.Errorf("homes: %w", err)
 		}
@@ -59,13 +59,13 @@ func (n *Node) homeOrder(names []string) ([]string, error) {
 	return ids, nil
 }
 
-func (n *Node) memberRules(rules []wire.MemberRule) ([]*proto.QueueMember, error) {
+func (qs *Queues) memberRules(rules []wire.MemberRule) ([]*proto.QueueMember, error) {
 	if len(rules) > maxRules {
 		return nil, fmt.Errorf("%w: members: %d nodes: at most %d", wire.ErrInvalid, len(rules), maxRules)
 	}
 	var out []*proto.QueueMember
 	for _, r := range rules {
-		p, err := n.findPeer(strings.TrimSpace(r.Node))
+		p, err := qs.findPeer(strings.TrimSpace(r.Node))
 		if err != nil {
 			return nil, fmt.Errorf("members: %w", err)
 		}
@@ -86,16 +86,16 @@ func (n *Node) memberRules(rules []wire.MemberRule) ([]*proto.QueueMember, error
 }
 
 // nodeRules returns the rules of a queue that refer to nodes, with names for display.
-func (n *Node) nodeRules(s *proto.QueueState) (homes []string, rules []wire.MemberRule) {
+func (qs *Queues) nodeRules(s *proto.QueueState) (homes []string, rules []wire.MemberRule) {
 	for _, id := range s.GetNextHomes() {
 		if p, err := proto.ParsePeerID(id); err == nil {
-			id = n.peerName(p)
+			id = qs.parts.Book.NameOf(p)
 		}
 		homes = append(homes, id)
 	}
 	for _, m := range s.GetMembers() {
 		r := wire.MemberRule{Weight: int(m.GetWeight()), Priority: int(m.GetPriority()), Concurrency: int(m.GetConcurrency()), Draining: m.GetDraining()}
-		r.Node, _ = n.peerNameID(m.GetPeer())
+		r.Node, _ = qs.parts.Book.Identify(m.GetPeer())
 		rules = append(rules, r)
 	}
 	return homes, rules

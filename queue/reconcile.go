@@ -1,4 +1,4 @@
-package node
+package queue
 
 import (
 	"context"
@@ -12,24 +12,24 @@ import (
 // just started, and returns a lease that is renewed here without a running handler. idle
 // holds the leases that had no handler at the last check, and the result those that have
 // none now: a handler may just have started or ended.
-func (q *queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[proto.TaskID]bool {
-	for p := range q.node.lostOwners() {
-		q.driver.Dead(p)
+func (qs *Queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[proto.TaskID]bool {
+	for p := range qs.lostOwners() {
+		qs.Driver.Dead(p)
 	}
 	started := proto.LeaseStarted.Name()
-	found, err := q.driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.State == started }, maxHeld)
+	found, err := qs.Driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.State == started }, maxHeld)
 	if err != nil {
 		return nil
 	}
 	now := map[proto.TaskID]bool{}
 	for _, v := range found {
 		switch {
-		case q.node.inbox.Working(v.Task):
+		case qs.parts.Inbox.Working(v.Task):
 		case !idle[v.Task]:
 			now[v.Task] = true
 		default:
-			q.node.log.Error("a lease was renewed without a running handler; returning it", "task", v.Task.String(), "queue", v.Queue)
-			if err := q.driver.Fail(ctx, v.Task, &proto.Released{Cause: proto.CauseCrashed, Reason: "its handler no longer ran"}); err != nil {
+			qs.cfg.Logger.Error("a lease was renewed without a running handler; returning it", "task", v.Task.String(), "queue", v.Queue)
+			if err := qs.Driver.Fail(ctx, v.Task, &proto.Released{Cause: proto.CauseCrashed, Reason: "its handler no longer ran"}); err != nil {
 				return nil
 			}
 		}

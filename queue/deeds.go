@@ -1,55 +1,53 @@
-package node
+package queue
 
 import (
 	"fmt"
-	"path/filepath"
 
-	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
-// ownershipDeeds signs and verifies, with the keys of this node, the deeds that prove who is the
+// Deeds signs and verifies, with the keys of this node, the deeds that prove who is the
 // home of a queue.
-type ownershipDeeds struct{ node *Node }
+type Deeds struct{ *Queues }
 
 // Sign signs a deed. As the home of the queue it signs a handoff; with the root key if
 // it is stored here, otherwise as an admin, it signs the creation or seizure of a queue
 // or the confirmation of its home.
-func (d ownershipDeeds) Sign(o ownership.Deed) (*proto.Signed, error) {
-	n, x := d.node, identity.Deed{Queue: o.Queue, Generation: o.Generation, From: o.From, To: o.To, Seized: o.Seized, Root: o.Root}
+func (d Deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
+	x := identity.Deed{Queue: o.Queue, Generation: o.Generation, From: o.From, To: o.To, Seized: o.Seized, Root: o.Root}
 	if !o.Admin {
-		return n.keys.SignDeed(n.mesh, x)
+		return d.parts.Keys.SignDeed(d.parts.Mesh, x)
 	}
-	if root, err := identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)); err == nil && root.Mesh().ID == n.mesh.ID {
+	if root, err := d.parts.Root(); err == nil && root.Mesh().ID == d.parts.Mesh.ID {
 		return root.SignDeed(x)
 	}
-	self := n.book.Self().Member
+	self := d.parts.Book.Self().Member
 	if !self.HasRole(identity.RoleAdmin) {
 		return nil, fmt.Errorf("%w: this needs the admin role, which this node does not have: run it on a node with that role", wire.ErrDenied)
 	}
-	return n.keys.SignDeedAsAdmin(n.mesh, self.Cert, x)
+	return d.parts.Keys.SignDeedAsAdmin(d.parts.Mesh, self.Cert, x)
 }
 
 // Verify checks a deed and returns its content. A deed signed by an admin or a home is
 // valid only if it is first seen before its signer was revoked.
-func (d ownershipDeeds) Verify(s *proto.Signed) (ownership.Deed, error) {
-	x, err := d.node.mesh.VerifyDeed(s)
+func (d Deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
+	x, err := d.parts.Mesh.VerifyDeed(s)
 	switch {
 	case err != nil:
-	case !x.Issuer.Peer.IsZero() && d.node.book.Revoked(x.Issuer.Peer):
+	case !x.Issuer.Peer.IsZero() && d.parts.Book.Revoked(x.Issuer.Peer):
 		err = fmt.Errorf("deed of queue %s: the admin who signed it was revoked", x.Queue)
-	case !x.Admin && d.node.book.Revoked(x.From):
+	case !x.Admin && d.parts.Book.Revoked(x.From):
 		err = fmt.Errorf("deed of queue %s: the home that signed it was revoked", x.Queue)
 	}
 	return toDeed(x), err
 }
 
 // ReadVerified returns the content of a deed that was valid when it was first seen.
-func (d ownershipDeeds) ReadVerified(s *proto.Signed) (ownership.Deed, error) {
-	x, err := d.node.mesh.VerifyDeed(s)
+func (d Deeds) ReadVerified(s *proto.Signed) (ownership.Deed, error) {
+	x, err := d.parts.Mesh.VerifyDeed(s)
 	return toDeed(x), err
 }
 

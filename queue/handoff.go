@@ -1,4 +1,4 @@
-package node
+package queue
 
 import (
 	"context"
@@ -11,38 +11,36 @@ import (
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/wire"
 )
 
-// ownershipMover transfers tasks from one home of a queue to the next.
-type ownershipMover struct{ node *Node }
+// Mover transfers tasks from one home of a queue to the next.
+type Mover struct{ *Queues }
 
 // arrival checks a task that an old home hands over. It accepts an expired task: it was
 // accepted in time and must end here. For the same reason it does not check the
 // membership of the origin again: the certificate may have been renewed, expired or
 // revoked since, and a task that no home accepts never ends. The node that is granted
 // the task checks the origin as of the creation of the task.
-func (m ownershipMover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
-	a, err := m.open(h.GetTask().GetEnvelope())
+func (m Mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
+	a, err := m.Open(h.GetTask().GetEnvelope())
 	switch {
 	case err != nil:
 		return a, err
 	case string(a.Header.ID[:]) != string(h.GetLease().GetTask()) || a.Content.GetQueue() != h.GetLease().GetQueue():
 		return a, identity.BadForm("it does not match its lease")
-	case a.Header.Streamed() && !inboxBodies(m).Has(inbox.BodyName(a.Header.ID)):
+	case a.Header.Streamed() && !m.parts.Bodies.Has(a.Header.ID):
 		return a, &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("its body is not here yet")}
 	}
 	return a, nil
 }
 
-// open checks and decodes the sealed envelope of a task's origin.
-func (m ownershipMover) open(env *proto.Envelope) (inbox.Arrival, error) {
-	n := m.node
+// Open checks and decodes the sealed envelope of a task's origin.
+func (m Mover) Open(env *proto.Envelope) (inbox.Arrival, error) {
 	header, err := proto.ParseHeader(env.GetHeader())
 	if err != nil {
 		return inbox.Arrival{}, err
 	}
-	checks := n.checks()
+	checks := m.parts.Checks()
 	checks.Self, checks.Member, checks.Now = header.Target, nil, time.UnixMilli(header.Created)
 	opened, err := checks.Check(env)
 	if err != nil {
@@ -62,20 +60,20 @@ func (m ownershipMover) open(env *proto.Envelope) (inbox.Arrival, error) {
 }
 
 // Check checks a task and decodes it.
-func (m ownershipMover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error) {
+func (m Mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error) {
 	a, err := m.arrival(h)
 	if err != nil {
 		return ownership.Task{}, fmt.Errorf("a task that %s hands over: %w", from.Short(), err)
 	}
-	t := handoffTask(&a)
-	if v := m.node.queues.Admit(a.Content.GetQueue(), a.Header.Origin); v.Code == proto.CodeDenied {
+	t := HandedTask(&a)
+	if v := m.Admit(a.Content.GetQueue(), a.Header.Origin); v.Code == proto.CodeDenied {
 		t.Denied = v.Detail
 	}
 	return t, nil
 }
 
-// handoffTask converts a task that an old home hands over for the ownership subsystem.
-func handoffTask(a *inbox.Arrival) ownership.Task {
+// HandedTask converts a task that an old home hands over for the ownership subsystem.
+func HandedTask(a *inbox.Arrival) ownership.Task {
 	c := a.Content
 	return ownership.Task{
 		ID: a.Header.ID, Origin: a.Header.Origin, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
@@ -84,59 +82,31 @@ func handoffTask(a *inbox.Arrival) ownership.Task {
 }
 
 // Adopt prepares to accept a task that is handed over.
-func (m ownershipMover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), err error) {
+func (m Mover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), err error) {
 	a, err := m.arrival(h)
 	if err != nil {
 		return nil, nil, err
 	}
-	ad, err := m.node.inbox.Adopt(&a)
+	ad, err := m.parts.Inbox.Adopt(&a)
 	if err != nil {
 		return nil, nil, err
 	}
 	into = func(b *store.Batch) {
 		ad.Into(b)
 		if a.Header.Streamed() {
-			b.After(func() { m.node.bodyTransfer.trackOne(a.Header.ID) })
+			b.After(func() { m.parts.Bodies.Track(a.Header.ID) })
 		}
 	}
 	return into, ad.Drop, nil
 }
 
 // HandedOff removes tasks that their new home has accepted.
-func (m ownershipMover) HandedOff(ids []proto.TaskID, home proto.PeerID) {
-	name, _ := m.node.peerNameID(home[:])
-	if err := m.node.inbox.Moved(context.Background(), ids, name); err != nil {
-		m.node.log.Warn("could not remove tasks that moved", "tasks", len(ids), "err", err)
+func (m Mover) HandedOff(ids []proto.TaskID, home proto.PeerID) {
+	name, _ := m.parts.Book.Identify(home[:])
+	if err := m.parts.Inbox.Moved(context.Background(), ids, name); err != nil {
+		m.cfg.Logger.Warn("could not remove tasks that moved", "tasks", len(ids), "err", err)
 	}
 	for _, id := range ids {
-		m.node.bodyTransfer.untrack(id, "")
+		m.parts.Bodies.Untrack(id, nil)
 	}
-}
-
-// SeizeQueue makes this node, an admin, the home of a queue whose home, from, is
-// permanently lost or does not do what it should. State that only that node has is lost
-// until it comes back: then, or at once if it is connected, it hands the state over.
-func (n *Node) SeizeQueue(ctx context.Context, name, from string) (wire.Queue, error) {
-	q, err := n.Queue(ctx, name)
-	if err != nil {
-		return q, err
-	}
-	p, err := n.findPeer(from)
-	switch {
-	case err != nil:
-		return q, err
-	case q.Here:
-		return q, fmt.Errorf("%w: this node already is the home of queue %s", wire.ErrRefused, name)
-	case q.HomeID != p.Peer.String():
-		return q, fmt.Errorf("%w: the home of queue %s is %s, not %s", wire.ErrRefused, name, q.Home, p.Label())
-	case !n.mayWork(n.keys.Peer()):
-		return q, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", wire.ErrDenied)
-	}
-	if err := n.audit(ctx, "queue.seize", name+" from "+p.Peer.String()); err != nil {
-		return q, err
-	}
-	if err := n.queues.driver.Seize(ctx, name, p.Peer); err != nil {
-		return q, fmt.Errorf("seize queue %s: %w", name, err)
-	}
-	return n.Queue(ctx, name)
 }

@@ -1,4 +1,4 @@
-package node
+package queue
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 // A queueMetrics exports the metrics of shared queues, of the leases that this node
 // granted, and of its pauses.
 type queueMetrics struct {
-	queues *queues
+	queues *Queues
 	pauses prometheus.Counter
 }
 
@@ -27,11 +27,11 @@ var (
 	descOldestDead = prometheus.NewDesc("balefire_members_oldest_dead_seconds", "How long the longest-dead member has been dead; 0: no member is dead.", nil, nil)
 )
 
-func newQueueMetrics(q *queues) *queueMetrics {
-	m := &queueMetrics{queues: q, pauses: prometheus.NewCounter(prometheus.CounterOpts{
+func newQueueMetrics(qs *Queues) *queueMetrics {
+	m := &queueMetrics{queues: qs, pauses: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "balefire_worker_pauses_total", Help: "Times this node paused itself and stopped taking new tasks from shared queues.",
 	})}
-	q.node.registry.MustRegister(m, m.pauses)
+	qs.cfg.Registerer.MustRegister(m, m.pauses)
 	return m
 }
 
@@ -47,8 +47,8 @@ const countTime = time.Second
 
 // Collect reads the counts of the subsystems.
 func (m *queueMetrics) Collect(ch chan<- prometheus.Metric) {
-	n := m.queues.node
-	if !n.running.Load() {
+	qs := m.queues
+	if !qs.running.Load() {
 		return // the ownership subsystem does not run
 	}
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
@@ -56,8 +56,8 @@ func (m *queueMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
-	if c, err := m.queues.driver.Counts(ctx); err == nil {
-		for _, s := range m.queues.ownStates("") {
+	if c, err := qs.Driver.Counts(ctx); err == nil {
+		for _, s := range qs.OwnStates("") {
 			q := c.Queues[s.GetName()]
 			gauge(descQueueTasks, float64(q.Waiting), s.GetName(), "waiting")
 			gauge(descQueueTasks, float64(q.Owned), s.GetName(), "owned")
@@ -69,7 +69,7 @@ func (m *queueMetrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		byState := map[string]int{}
 		for p, count := range c.Owners {
-			byState[n.statusOf(p).String()] += count
+			byState[qs.statusOf(p).String()] += count
 		}
 		for _, s := range []gossip.Status{gossip.Alive, gossip.Suspect, gossip.Dead, gossip.Left, gossip.Unknown} {
 			gauge(descLeases, float64(byState[s.String()]), s.String())
@@ -77,33 +77,33 @@ func (m *queueMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(c.Rescued), "queue")
 	}
 	homeless := 0
-	for _, s := range m.queues.driver.QueueStates() {
+	for _, s := range qs.Driver.QueueStates() {
 		if home, err := proto.PeerIDFrom(s.GetHome()); err == nil {
-			if _, _, gone := n.homeGone(home); gone {
+			if _, _, gone := qs.HomeGone(home); gone {
 				homeless++
 			}
 		}
 	}
 	gauge(descHomeless, float64(homeless))
-	gauge(descPaused, boolValue(n.gossip.SelfPaused()), "itself")
-	gauge(descPaused, boolValue(m.queues.drained.Load()), "person")
+	gauge(descPaused, boolValue(qs.gossip.SelfPaused()), "itself")
+	gauge(descPaused, boolValue(qs.drained.Load()), "person")
 	oldest := time.Duration(0)
-	for _, x := range n.gossip.Members() {
+	for _, x := range qs.gossip.Members() {
 		if x.Status == gossip.Dead {
 			oldest = max(oldest, x.Since)
 		}
 	}
 	gauge(descOldestDead, oldest.Seconds())
-	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.outbox.Stats().Starved), wire.RoleHome)
-	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(n.inbox.Status().Backlog.Starved), wire.RoleOwner)
+	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(qs.parts.Outbox.Stats().Starved), wire.RoleHome)
+	ch <- prometheus.MustNewConstMetric(descStarved, prometheus.CounterValue, float64(qs.parts.Inbox.Status().Backlog.Starved), wire.RoleOwner)
 }
 
 // statusOf returns the member state of p, which may be this node itself.
-func (n *Node) statusOf(p proto.PeerID) gossip.Status {
-	if p == n.keys.Peer() {
+func (qs *Queues) statusOf(p proto.PeerID) gossip.Status {
+	if p == qs.self {
 		return gossip.Alive
 	}
-	m, _ := n.gossip.Member(p)
+	m, _ := qs.gossip.Member(p)
 	return m.Status
 }
 

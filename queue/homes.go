@@ -1,4 +1,4 @@
-package node
+package queue
 
 import (
 	"cmp"
@@ -13,46 +13,46 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// HandOffQueue hands a queue whose home is here over to another home, by default the
+// HandOff hands a queue whose home is here over to another home, by default the
 // best candidate. Its tasks follow as fast as the new home answers, and keep running
 // meanwhile.
-func (n *Node) HandOffQueue(ctx context.Context, name, to string) (wire.Queue, error) {
-	q, err := n.Queue(ctx, name)
+func (qs *Queues) HandOff(ctx context.Context, name, to string) (wire.Queue, error) {
+	q, err := qs.Get(ctx, name)
 	if err != nil {
 		return q, err
 	}
 	if !q.Here {
 		return q, fmt.Errorf("%w: the home of queue %s is %s: hand the queue over there", wire.ErrRefused, name, q.Home)
 	}
-	next, err := n.requestedHome(name, to)
+	next, err := qs.requestedHome(name, to)
 	if err != nil {
 		return q, err
 	}
-	if err := n.handOff(ctx, callerOf(ctx), name, next); err != nil {
+	if err := qs.handOff(ctx, qs.cfg.Audit, name, next); err != nil {
 		return q, err
 	}
-	return n.Queue(ctx, name)
+	return qs.Get(ctx, name)
 }
 
 // requestedHome returns the next home of a queue that a person named, or the best
 // candidate if the name is empty.
-func (n *Node) requestedHome(name, to string) (proto.PeerID, error) {
+func (qs *Queues) requestedHome(name, to string) (proto.PeerID, error) {
 	if to == "" {
-		next, ok := nextHome(n.queues.driver.QueueStates()[name].GetNextHomes(), n.homeCandidates())
+		next, ok := nextHome(qs.Driver.QueueStates()[name].GetNextHomes(), qs.Candidates())
 		if !ok {
 			return next, fmt.Errorf("%w: %s: name one with --to, or wait", wire.ErrRefused, noHome)
 		}
 		return next, nil
 	}
-	p, err := n.findPeer(to)
+	p, err := qs.findPeer(to)
 	switch {
 	case err != nil:
 		return p.Peer, err
-	case p.Peer == n.keys.Peer():
+	case p.Peer == qs.self:
 		return p.Peer, fmt.Errorf("%w: this node is already the home of queue %s", wire.ErrRefused, name)
-	case !n.net.Connected(p.Peer):
+	case !qs.net.Connected(p.Peer):
 		return p.Peer, fmt.Errorf("%w: %s is not connected", wire.ErrRefused, p.Label())
-	case !n.mayWork(p.Peer):
+	case !qs.mayWork(p.Peer):
 		return p.Peer, fmt.Errorf("%w: the home of a queue needs the role work, which %s does not have", wire.ErrRefused, p.Label())
 	}
 	return p.Peer, nil
@@ -62,20 +62,20 @@ func (n *Node) requestedHome(name, to string) (proto.PeerID, error) {
 const noHome = "no connected member has been alive long enough to become the home"
 
 // handOff hands a queue over to its next home, and records who asked for that.
-func (n *Node) handOff(ctx context.Context, actor, name string, to proto.PeerID) error {
-	if err := n.auditAs(ctx, actor, "queue.handoff", name+" to "+to.String()); err != nil {
+func (qs *Queues) handOff(ctx context.Context, audit audit, name string, to proto.PeerID) error {
+	if err := audit(ctx, "queue.handoff", name+" to "+to.String()); err != nil {
 		return err
 	}
-	if err := n.queues.driver.HandOff(ctx, name, to); err != nil {
+	if err := qs.Driver.HandOff(ctx, name, to); err != nil {
 		return fmt.Errorf("hand over queue %s: %w", name, err)
 	}
 	return nil
 }
 
-// homeCandidates returns the members that may be the home of a queue now.
-func (n *Node) homeCandidates() []gossip.Member {
-	return slices.DeleteFunc(n.gossip.Members(), func(m gossip.Member) bool {
-		return !n.mayWork(m.Peer) || !m.Eligible || m.Record == nil || !n.net.Connected(m.Peer)
+// Candidates returns the members that may be the home of a queue now.
+func (qs *Queues) Candidates() []gossip.Member {
+	return slices.DeleteFunc(qs.gossip.Members(), func(m gossip.Member) bool {
+		return !qs.mayWork(m.Peer) || !m.Eligible || m.Record == nil || !qs.net.Connected(m.Peer)
 	})
 }
 
@@ -129,23 +129,23 @@ func preferredHome(order []string, self proto.PeerID, drained bool, candidates [
 // moveHomes hands over each queue whose home is here and that belongs elsewhere, by
 // its list or because this node drains. It returns those that it handed over, and
 // those that it would not keep if there were a candidate.
-func (q *queues) moveHomes(ctx context.Context) (moved, kept []string, err error) {
-	q.moving.Lock()
-	defer q.moving.Unlock()
-	n, drained := q.node, q.drained.Load()
-	states := slices.DeleteFunc(q.ownStates(""), func(s *proto.QueueState) bool { return !drained && len(s.GetNextHomes()) == 0 })
+func (qs *Queues) moveHomes(ctx context.Context) (moved, kept []string, err error) {
+	qs.moving.Lock()
+	defer qs.moving.Unlock()
+	drained := qs.drained.Load()
+	states := slices.DeleteFunc(qs.OwnStates(""), func(s *proto.QueueState) bool { return !drained && len(s.GetNextHomes()) == 0 })
 	if len(states) == 0 {
 		return nil, nil, nil
 	}
-	candidates := n.homeCandidates()
+	candidates := qs.Candidates()
 	for _, s := range states {
-		to, ok := preferredHome(s.GetNextHomes(), n.keys.Peer(), drained, candidates)
+		to, ok := preferredHome(s.GetNextHomes(), qs.self, drained, candidates)
 		switch {
 		case ok:
-			if err := n.handOff(ctx, actorSystem, s.GetName(), to); err != nil {
+			if err := qs.handOff(ctx, qs.cfg.AuditSystem, s.GetName(), to); err != nil {
 				return moved, kept, err
 			}
-			n.addEvent("queue.handed_over", to, "queue "+s.GetName()+": "+n.peerName(to)+" is its home now", map[string]string{"queue": s.GetName()})
+			qs.cfg.Event("queue.handed_over", to, "queue "+s.GetName()+": "+qs.parts.Book.NameOf(to)+" is its home now", map[string]string{"queue": s.GetName()})
 			moved = append(moved, s.GetName())
 		case drained:
 			kept = append(kept, s.GetName())
@@ -156,11 +156,39 @@ func (q *queues) moveHomes(ctx context.Context) (moved, kept []string, err error
 
 // checkHomes moves the queues of this node to where they belong. It is called from
 // time to time.
-func (q *queues) checkHomes(ctx context.Context) {
-	if q.node.draining.Load() {
+func (qs *Queues) checkHomes(ctx context.Context) {
+	if qs.parts.Stopping() {
 		return
 	}
-	if _, _, err := q.moveHomes(ctx); err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
-		q.node.log.Warn("a queue could not be handed over", "err", err)
+	if _, _, err := qs.moveHomes(ctx); err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
+		qs.cfg.Logger.Warn("a queue could not be handed over", "err", err)
 	}
+}
+
+// Seize makes this node, an admin, the home of a queue whose home, from, is
+// permanently lost or does not do what it should. State that only that node has is lost
+// until it comes back: then, or at once if it is connected, it hands the state over.
+func (qs *Queues) Seize(ctx context.Context, name, from string) (wire.Queue, error) {
+	q, err := qs.Get(ctx, name)
+	if err != nil {
+		return q, err
+	}
+	p, err := qs.findPeer(from)
+	switch {
+	case err != nil:
+		return q, err
+	case q.Here:
+		return q, fmt.Errorf("%w: this node already is the home of queue %s", wire.ErrRefused, name)
+	case q.HomeID != p.Peer.String():
+		return q, fmt.Errorf("%w: the home of queue %s is %s, not %s", wire.ErrRefused, name, q.Home, p.Label())
+	case !qs.mayWork(qs.self):
+		return q, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", wire.ErrDenied)
+	}
+	if err := qs.cfg.Audit(ctx, "queue.seize", name+" from "+p.Peer.String()); err != nil {
+		return q, err
+	}
+	if err := qs.Driver.Seize(ctx, name, p.Peer); err != nil {
+		return q, fmt.Errorf("seize queue %s: %w", name, err)
+	}
+	return qs.Get(ctx, name)
 }

@@ -1,0 +1,126 @@
+package queue
+
+import (
+	"context"
+	"errors"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/proto"
+)
+
+// Runner runs in the inbox what is granted to this node.
+type Runner struct{ *Queues }
+
+// Check checks a grant like any other incoming task: its signature, its queue, and
+// whether this node would run it.
+func (r Runner) Check(from proto.PeerID, g *proto.Grant) proto.Code {
+	l, err := r.open(from, g, true)
+	if err != nil {
+		r.cfg.Logger.Debug("grant declined", "from", from, "err", err)
+		if ce, ok := errors.AsType[*identity.CheckError](err); ok {
+			return ce.Code
+		}
+		return proto.CodeBadForm
+	}
+	switch {
+	case r.parts.Stopping() || r.drained.Load():
+		return proto.CodeDraining
+	case from != r.self && r.gossip.SelfPaused():
+		return proto.CodeBusy // it considers itself unhealthy or isolated (I16)
+	}
+	if code := r.parts.Grants.Room(l); code != 0 {
+		return code
+	}
+	return r.parts.Inbox.Leasable(l.Kind, l.Origin, l.Delegates, l.Size)
+}
+
+// open decodes the task of a grant. With check it also verifies the signature of the
+// task's origin and the right of from to grant it.
+func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Leased, error) {
+	env := g.GetEnvelope()
+	h, err := proto.ParseHeader(env.GetHeader())
+	if err != nil {
+		return inbox.Leased{}, err
+	}
+	checks := r.parts.Checks()
+	checks.Self = h.Target // the task was sent to the home; its content key is wrapped for this node
+	var plain []byte
+	var key [32]byte
+	if check {
+		opened, err := checks.Check(env)
+		if err != nil {
+			return inbox.Leased{}, err
+		}
+		plain, key = opened.Content, opened.Key
+	} else if plain, key, err = r.parts.Keys.Open(env, &h); err != nil {
+		return inbox.Leased{}, err
+	}
+	content := new(proto.Content)
+	if err := proto.DecodeKnown(plain, content); err != nil {
+		return inbox.Leased{}, err
+	}
+	switch {
+	case h.What != proto.WhatTask || string(h.ID[:]) != string(g.GetClaim().GetTask()):
+		return inbox.Leased{}, identity.BadForm("its task does not match its claim")
+	case content.GetQueue() == "" || content.GetQueue() != g.GetQueue():
+		return inbox.Leased{}, grantDenied("its origin did not send it to this queue")
+	case !r.WasHome(g.GetQueue(), from):
+		return inbox.Leased{}, grantDenied("it comes from a node that is not known here as a home of the queue")
+	case check && !r.mayWork(from):
+		return inbox.Leased{}, grantDenied("the home of a queue needs the role work")
+	case atMostOnce(g.GetMode()) != atMostOnce(content.GetMode()) || g.GetNotAfterMs() != h.NotAfter:
+		return inbox.Leased{}, identity.BadForm("its mode or expiry time differs from what its origin signed")
+	}
+	if err := identity.CheckContent(&h, content); err != nil {
+		return inbox.Leased{}, err
+	}
+	l := inbox.Leased{ID: h.ID, Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetMaxAttempts(), Envelope: env, Key: key}
+	if h.Streamed() {
+		l.Body = r.parts.Grants.File(h.ID, from)
+	}
+	for _, v := range content.GetVouchers() {
+		p, err := proto.PeerIDFrom(v)
+		if err != nil {
+			return inbox.Leased{}, identity.BadForm("a voucher is not a valid peer id")
+		}
+		l.Delegates = append(l.Delegates, p)
+	}
+	return l, nil
+}
+
+func atMostOnce(m proto.Mode) bool { return m == proto.AtMostOnce }
+
+func grantDenied(why string) error {
+	return &identity.CheckError{Code: proto.CodeDenied, Err: errors.New(why)}
+}
+
+// Wait queues a task for a slot.
+func (r Runner) Wait(from proto.PeerID, g *proto.Grant) {
+	l, err := r.open(from, g, false)
+	if err != nil {
+		r.cfg.Logger.Error("could not decode a granted task again", "from", from, "err", err)
+		return
+	}
+	r.parts.Grants.Fetch(l, g.GetQueue())
+}
+
+// Probe asks the handler of a task what it did before the node died.
+func (r Runner) Probe(from proto.PeerID, g *proto.Grant) {
+	l, err := r.open(from, g, false)
+	if err != nil {
+		id := proto.TaskID(g.GetClaim().GetTask())
+		r.cfg.Logger.Error("could not decode a granted task again: an operator must check whether it ran", "task", id.String(), "from", from, "err", err)
+		r.background.Go(func() { r.Probed(context.Background(), id, handler.Unknown, new(proto.Outcome)) }) // Probe is called by the goroutine that takes the answer
+		return
+	}
+	l.ProbeOnly = true
+	r.parts.Grants.Fetch(l, g.GetQueue())
+}
+
+// Stop stops the wait or the run of a task.
+func (r Runner) Stop(id proto.TaskID, cancelled bool) {
+	r.parts.Grants.Stop(id)
+	r.parts.Inbox.StopLease(id, cancelled)
+}
