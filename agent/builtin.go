@@ -52,7 +52,7 @@ func (Hash) Run(ctx context.Context, r *handler.Run) *handler.Result {
 
 // copyBody copies the body to w until its end or the context's.
 func copyBody(ctx context.Context, w io.Writer, r *handler.Run) *handler.Result {
-	n, err := io.Copy(w, contextReader{ctx, r.Body})
+	n, err := io.Copy(w, handler.ContextReader(ctx, r.Body))
 	switch {
 	case err == nil:
 		return &handler.Result{Outcome: handler.Success}
@@ -60,17 +60,4 @@ func copyBody(ctx context.Context, w io.Writer, r *handler.Run) *handler.Result 
 		return &handler.Result{Outcome: handler.Stopped(context.Cause(ctx)), Code: -1, Reason: context.Cause(ctx).Error()}
 	}
 	return &handler.Result{Outcome: handler.Retry, Code: -1, Reason: fmt.Sprintf("read body at byte %d: %v", n, err)}
-}
-
-// A contextReader ends with its context.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (c contextReader) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return c.r.Read(p)
 }

@@ -213,24 +213,11 @@ func (in *Inbox) digest(ctx context.Context, j *job, content *proto.Content) err
 	}
 	defer rc.Close()
 	sum := sha256.New()
-	n, err := io.Copy(sum, ctxReader{ctx, rc})
+	n, err := io.Copy(sum, handler.ContextReader(ctx, rc))
 	if err != nil {
 		return err
 	}
 	return checkDigest(content, [32]byte(sum.Sum(nil)), int(n))
-}
-
-// A ctxReader reads until its context is done.
-type ctxReader struct {
-	context.Context
-	io.Reader
-}
-
-func (u ctxReader) Read(p []byte) (int, error) {
-	if err := u.Err(); err != nil {
-		return 0, context.Cause(u)
-	}
-	return u.Reader.Read(p)
 }
 
 func checkDigest(c *proto.Content, sum [32]byte, size int) error {

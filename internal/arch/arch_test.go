@@ -167,8 +167,12 @@ func checkType(t *testing.T, path string, d *ast.TypeSpec) {
 		for _, f := range v.Fields.List {
 			n += max(len(f.Names), 1)
 		}
-		if n > 40 {
-			t.Errorf("%s: %s has %d fields, the limit is 40", path, d.Name.Name, n)
+		limit := 27
+		if path == "node/node.go" && d.Name.Name == "Node" {
+			limit = 33
+		}
+		if n > limit && !strings.HasSuffix(path, "_test.go") {
+			t.Errorf("%s: %s has %d fields, the limit is %d", path, d.Name.Name, n, limit)
 		}
 	case *ast.InterfaceType:
 		limit := 3

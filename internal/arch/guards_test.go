@@ -22,7 +22,7 @@ var nodeHolders = []string{"api.Server", "cmd/balefire-node.localNode", "cmd/bal
 
 // contextHolders are the structs that may have a context: readers and writers that are
 // passed on as such within the call that the context belongs to.
-var contextHolders = []string{"agent.contextReader", "inbox.ctxReader", "node.contextReader", "node.incomingBody", "transfer.incomingBody", "bodies.contextReader"}
+var contextHolders = []string{"handler.contextReader", "node.contextReader", "node.incomingBody", "transfer.incomingBody", "bodies.contextReader"}
 
 // unwaited are the functions that start a goroutine for which they do not wait, and why
 // nothing is left running.
