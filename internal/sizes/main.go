@@ -2,11 +2,13 @@
 // run it in the root of the module, before and after a change of the structure.
 //
 //	go run ./internal/sizes
+//	go run ./internal/sizes -walk    also the files that a task of a queue walks through
 package main
 
 import (
 	"bytes"
 	"cmp"
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -35,6 +37,8 @@ type size struct{ fields, methods int }
 
 func main() {
 	log.SetFlags(0)
+	walk := flag.Bool("walk", false, "count the files that a task of a queue walks through; takes minutes")
+	flag.Parse()
 	c, err := count(".")
 	if err != nil {
 		log.Fatal(err)
@@ -50,6 +54,14 @@ func main() {
 	fmt.Printf("%-52s %6d\n", "packages that api/client needs beside the standard library", deps)
 	c.printLargest("fields", func(s *size) int { return s.fields })
 	c.printLargest("methods", func(s *size) int { return s.methods })
+	if *walk {
+		files, err := walkFiles()
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%-52s %6d\n", "files that a task of a queue walks through", len(files))
+		fmt.Println(strings.Join(files, "\n"))
+	}
 }
 
 // printLargest prints the types that have the most of something.
