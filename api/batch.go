@@ -8,26 +8,6 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// Limits of a batch.
-const (
-	MaxBatch      = 1000     // tasks
-	MaxBatchBytes = 10 << 20 // of the document, in bytes
-)
-
-// A Batch is the answer to a batch of tasks, in their order.
-type Batch struct {
-	Accepted int         `json:"accepted" doc:"how many are on disk"`
-	Failed   int         `json:"failed"`
-	Items    []BatchItem `json:"items" doc:"one for each task, in the order they were given"`
-}
-
-// A BatchItem is the result of one task of a batch.
-type BatchItem struct {
-	Status  int             `json:"status" doc:"202, or the status of the problem"`
-	Task    *wire.Submitted `json:"task,omitempty"`
-	Problem *Problem        `json:"problem,omitempty"`
-}
-
 // batch accepts many tasks with as few commits as possible: a JSON array, or one task per
 // line. An invalid task does not affect the others.
 func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
@@ -36,12 +16,12 @@ func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
 		writeProblem(w, err)
 		return
 	}
-	out := Batch{Items: make([]BatchItem, len(parts))}
+	out := wire.Batch{Items: make([]wire.BatchItem, len(parts))}
 	reqs, at := make([]wire.Request, 0, len(parts)), make([]int, 0, len(parts))
 	for i, b := range parts {
 		req, err := decodeSubmit(b)
 		if err != nil {
-			out.Items[i].failed(err)
+			out.Items[i] = failedItem(err)
 			continue
 		}
 		reqs, at = append(reqs, req), append(at, i)
@@ -49,25 +29,25 @@ func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
 	done, errs := s.node.SubmitMany(r.Context(), reqs)
 	for j, i := range at {
 		if errs[j] != nil {
-			out.Items[i].failed(errs[j])
+			out.Items[i] = failedItem(errs[j])
 			continue
 		}
-		out.Items[i] = BatchItem{Status: http.StatusAccepted, Task: &done[j]}
+		out.Items[i] = wire.BatchItem{Status: http.StatusAccepted, Task: &done[j]}
 		out.Accepted++
 	}
 	out.Failed = len(parts) - out.Accepted
 	writeJSON(w, http.StatusOK, out)
 }
 
-func (i *BatchItem) failed(err error) {
+func failedItem(err error) wire.BatchItem {
 	p := ProblemOf(err)
-	*i = BatchItem{Status: p.Status, Problem: p}
+	return wire.BatchItem{Status: p.Status, Problem: p}
 }
 
 // readBatch splits a batch into the raw JSON of its tasks.
 func readBatch(w http.ResponseWriter, r *http.Request) (parts [][]byte, err error) {
 	if r.Header.Get("Idempotency-Key") != "" {
-		return nil, problem(CodeInvalid, "a batch cannot have an Idempotency-Key header: give each task its own key")
+		return nil, problem(wire.CodeInvalid, "a batch cannot have an Idempotency-Key header: give each task its own key")
 	}
 	split := elements
 	switch mediaType(r) {
@@ -75,28 +55,28 @@ func readBatch(w http.ResponseWriter, r *http.Request) (parts [][]byte, err erro
 	case "application/x-ndjson", "application/ndjson", "application/jsonl":
 		split = splitLines
 	default:
-		return nil, problem(CodeType, "content type %.80q: a batch must be application/json (an array) or application/x-ndjson", r.Header.Get("Content-Type"))
+		return nil, problem(wire.CodeType, "content type %.80q: a batch must be application/json (an array) or application/x-ndjson", r.Header.Get("Content-Type"))
 	}
-	b, err := readBody(w, r, MaxBatchBytes)
+	b, err := readBody(w, r, wire.MaxBatchBytes)
 	if err != nil {
 		return nil, explainTooLarge(err)
 	}
-	parts, err = split(b, MaxBatch)
+	parts, err = split(b, wire.MaxBatch)
 	switch {
 	case errors.Is(err, errTooMany):
-		return nil, explainTooLarge(problem(CodeTooLarge, "more than %d tasks in a batch", MaxBatch))
+		return nil, explainTooLarge(problem(wire.CodeTooLarge, "more than %d tasks in a batch", wire.MaxBatch))
 	case err != nil:
 		return nil, malformed("read the batch: %v", err)
 	case len(parts) == 0:
-		return nil, problem(CodeInvalid, "the batch is empty")
+		return nil, problem(wire.CodeInvalid, "the batch is empty")
 	}
 	return parts, nil
 }
 
 // explainTooLarge adds a hint to the error of a batch that is too large.
-func explainTooLarge(err error) *Problem {
+func explainTooLarge(err error) *wire.Problem {
 	p := ProblemOf(err)
-	if p.Code == CodeTooLarge {
+	if p.Code == wire.CodeTooLarge {
 		p.Fix = "send several batches; send a large body alone, as a stream"
 	}
 	return p

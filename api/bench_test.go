@@ -29,7 +29,7 @@ func (s sink) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Submitt
 
 func oneKiB(b *testing.B) []byte {
 	b.Helper()
-	doc, err := json.Marshal(Submit{Target: "laptop", Kind: "discard", Body: bytes.Repeat([]byte{0xa5}, 1024)})
+	doc, err := json.Marshal(wire.Request{Target: "laptop", Kind: "discard", Body: bytes.Repeat([]byte{0xa5}, 1024)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -48,11 +48,11 @@ func BenchmarkSubmit(b *testing.B) {
 // BenchmarkBatch measures the overhead per task in a batch of 1000: an operation is
 // one task.
 func BenchmarkBatch(b *testing.B) {
-	doc := bytes.Repeat(append(oneKiB(b), '\n'), MaxBatch)
+	doc := bytes.Repeat(append(oneKiB(b), '\n'), wire.MaxBatch)
 	h := New(sink{apitest.New()}, Config{}).Handler()
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if i%MaxBatch == 0 {
+		if i%wire.MaxBatch == 0 {
 			h.ServeHTTP(discard{http.Header{}}, request(b, "/v1/tasks/batch", "application/x-ndjson", doc))
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"github.com/balefire/balefire/wire"
 )
 
 const (
@@ -52,7 +54,7 @@ func checkDocument(next http.HandlerFunc) http.HandlerFunc {
 			writeProblem(w, err)
 			return
 		case len(b) > 0 && mediaType(r) != jsonType:
-			writeProblem(w, problem(CodeType, "content type %.80q", r.Header.Get("Content-Type")))
+			writeProblem(w, problem(wire.CodeType, "content type %.80q", r.Header.Get("Content-Type")))
 			return
 		case len(b) > 0:
 			err = checkObject(b, nil)

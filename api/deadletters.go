@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"reflect"
 	"slices"
 
 	"github.com/balefire/balefire/wire"
@@ -10,46 +11,18 @@ import (
 // maxRedrive bounds how many dead letters one request repeats.
 const maxRedrive = 1000
 
-// A Redrive selects the dead letters to repeat: those with the given ids, or those that a
-// filter selects and that have not been repeated yet.
-type Redrive struct {
-	IDs []string `json:"ids,omitempty" maxItems:"1000"`
-	Filter
-	All    bool `json:"all,omitempty" doc:"required when neither ids nor a filter is given"`
-	DryRun bool `json:"dry_run,omitempty" doc:"only list"`
-}
-
-// Redriven is the result of a Redrive.
-type Redriven struct {
-	Items  []RedrivenItem `json:"items"`
-	Failed int            `json:"failed"`
-	More   bool           `json:"more" doc:"there were more than one request can take: repeat it"`
-	DryRun bool           `json:"dry_run"`
-}
-
-// A RedrivenItem is one dead letter.
-type RedrivenItem struct {
-	ID      string          `json:"id" doc:"of the dead letter"`
-	Task    *wire.Submitted `json:"task,omitempty" doc:"the new task"`
-	Problem *Problem        `json:"problem,omitempty"`
-}
-
 func (s *Server) routeDeadLetters() {
 	route(s, op("GET", "/v1/dead-letters", "listDeadLetters", "dead letters", "List dead letters: tasks that are not retried automatically"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
-		q, err := in.query()
-		if err != nil {
-			return wire.Page[wire.Task]{}, err
-		}
-		return paged(s.node.DeadLetters(ctx, q))
+		return paged(s.node.DeadLetters(ctx, in.query()))
 	})
-	type redrive struct{ Body Redrive }
-	route(s, op("POST", "/v1/dead-letters/retry", "retryDeadLetters", "dead letters", "Repeat dead letters as new tasks"), func(ctx context.Context, in *redrive) (Redriven, error) {
+	type redrive struct{ Body wire.Redrive }
+	route(s, op("POST", "/v1/dead-letters/retry", "retryDeadLetters", "dead letters", "Repeat dead letters as new tasks"), func(ctx context.Context, in *redrive) (wire.Redriven, error) {
 		return s.redrive(ctx, in.Body)
 	})
 }
 
-func (s *Server) redrive(ctx context.Context, r Redrive) (Redriven, error) {
-	out := Redriven{Items: []RedrivenItem{}, DryRun: r.DryRun}
+func (s *Server) redrive(ctx context.Context, r wire.Redrive) (wire.Redriven, error) {
+	out := wire.Redriven{Items: []wire.RedrivenItem{}, DryRun: r.DryRun}
 	ids := r.IDs
 	if len(ids) == 0 {
 		var err error
@@ -58,7 +31,7 @@ func (s *Server) redrive(ctx context.Context, r Redrive) (Redriven, error) {
 		}
 	}
 	for _, id := range ids {
-		item := RedrivenItem{ID: id}
+		item := wire.RedrivenItem{ID: id}
 		if !r.DryRun {
 			done, err := s.node.Retry(ctx, id)
 			if err != nil {
@@ -75,13 +48,10 @@ func (s *Server) redrive(ctx context.Context, r Redrive) (Redriven, error) {
 
 // deadLetterIDs returns the ids of dead letters that have not been repeated. It lists all
 // before any is repeated, because that changes the list.
-func (s *Server) deadLetterIDs(ctx context.Context, r Redrive) (ids []string, more bool, err error) {
-	q, err := r.Filter.query()
-	if err != nil {
-		return nil, false, err
-	}
-	if !r.All && r.isEmpty() {
-		return nil, false, problem(CodeInvalid, "no dead letters selected: give ids, a filter, or all: true")
+func (s *Server) deadLetterIDs(ctx context.Context, r wire.Redrive) (ids []string, more bool, err error) {
+	q := r.Query
+	if !r.All && reflect.ValueOf(q).IsZero() {
+		return nil, false, problem(wire.CodeInvalid, "no dead letters selected: give ids, a filter, or all: true")
 	}
 	for q.Oldest, q.Limit = true, maxRedrive; ; {
 		page, err := s.node.DeadLetters(ctx, q)
@@ -101,9 +71,4 @@ func (s *Server) deadLetterIDs(ctx context.Context, r Redrive) (ids []string, mo
 			return ids, false, nil
 		}
 	}
-}
-
-// isEmpty reports whether f selects all.
-func (f Filter) isEmpty() bool {
-	return len(f.States) == 0 && f.Role == "" && f.Peer == "" && f.Kind == "" && f.Label == "" && f.Before.IsZero() && f.After.IsZero()
 }

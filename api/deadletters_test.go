@@ -60,7 +60,7 @@ func TestRedrive(t *testing.T) {
 				return nil
 			}
 			res, body := ask(t, n, "POST", "/v1/dead-letters/retry", jsonType, tt.body)
-			var got Redriven
+			var got wire.Redriven
 			if err := json.Unmarshal([]byte(body), &got); err != nil || res.StatusCode != 200 {
 				t.Fatalf("%d %s", res.StatusCode, body)
 			}

@@ -7,23 +7,11 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// The inputs of the routes that change tasks in progress.
-type (
-	// Reclass is the new class of a task.
-	Reclass struct {
-		Class string `json:"class" enum:"critical,high,normal,low"`
-	}
-	// Requeue is the new queue of a task.
-	Requeue struct {
-		Queue string `json:"queue" minLength:"1" maxLength:"63" doc:"its name, without queue: before it"`
-	}
-)
-
 // routeTaskEdits adds the routes that change tasks in progress.
 func (s *Server) routeTaskEdits(n taskEditor) {
 	type reclass struct {
 		ByID
-		Body Reclass
+		Body wire.Reclass
 	}
 	set := op("PUT", "/v1/tasks/{id}/class", "setTaskClass", "tasks", "Change the class of a task that waits in a queue")
 	set.Description = "Only at the home of the queue. It takes effect at once while the task waits."
@@ -32,7 +20,7 @@ func (s *Server) routeTaskEdits(n taskEditor) {
 	})
 	type requeue struct {
 		ByID
-		Body Requeue
+		Body wire.Requeue
 	}
 	type moved struct {
 		Location string `header:"Location"`

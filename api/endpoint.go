@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // An Endpoint answers on a node's socket from the start of the process. Until the node is
@@ -42,8 +44,8 @@ func (w *Endpoint) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.URL.Path == "/healthz" && r.Method == http.MethodGet {
-		writeJSON(rw, http.StatusOK, Health{Status: "ok"})
+		writeJSON(rw, http.StatusOK, wire.Health{Status: "ok"})
 		return
 	}
-	writeProblem(rw, problem(CodeStarting, "%v: %s", ErrStarting, *w.progress.Load()))
+	writeProblem(rw, problem(wire.CodeStarting, "%v: %s", wire.ErrStarting, *w.progress.Load()))
 }

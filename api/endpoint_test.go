@@ -10,6 +10,7 @@ import (
 
 	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestEndpointBeforeTheNode checks that a node that is still opening its store is alive,
@@ -32,9 +33,9 @@ func TestEndpointBeforeTheNode(t *testing.T) {
 	for _, path := range []string{"GET /readyz", "GET /v1/status", "POST /v1/tasks", "GET /nowhere"} {
 		method, path, _ := strings.Cut(path, " ")
 		r := ask(method, path)
-		var p api.Problem
+		var p wire.Problem
 		err := json.Unmarshal(r.Body.Bytes(), &p)
-		if err != nil || r.Code != http.StatusServiceUnavailable || p.Code != api.CodeStarting || !strings.Contains(p.Detail, "12 of 40 MiB") {
+		if err != nil || r.Code != http.StatusServiceUnavailable || p.Code != wire.CodeStarting || !strings.Contains(p.Detail, "12 of 40 MiB") {
 			t.Errorf("%s %s: %d %+v, %v", method, path, r.Code, p, err)
 		}
 		if r.Header().Get("Retry-After") == "" || r.Header().Get("Content-Type") != "application/problem+json" {

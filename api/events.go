@@ -34,11 +34,6 @@ func (e *EventsAfter) Resolve(c huma.Context) []error {
 	return nil
 }
 
-// A Missed replaces dropped events in a stream.
-type Missed struct {
-	Missed uint64 `json:"missed" doc:"number of dropped events: the reader was too slow or too late"`
-}
-
 // events is a response in one of two forms.
 type events struct {
 	ContentType string `header:"Content-Type"`
@@ -51,7 +46,7 @@ func (s *Server) routeEvents(n eventReader) {
 		"that continues until the client disconnects or the node stops; a line {\"missed\":n} replaces events that were dropped before the next one. " +
 		"Numbers start at 1 again when the node restarts."
 	o.Responses = answers[wire.EventPage](s, "200", "The events after the number")
-	o.Responses["200"].Content[ndjsonType] = &huma.MediaType{Schema: &huma.Schema{OneOf: []*huma.Schema{schema[wire.NodeEvent](s), schema[Missed](s)}}}
+	o.Responses["200"].Content[ndjsonType] = &huma.MediaType{Schema: &huma.Schema{OneOf: []*huma.Schema{schema[wire.NodeEvent](s), schema[wire.Missed](s)}}}
 	register(s, o, func(ctx context.Context, in *EventsAfter) (*events, error) {
 		if in.stream {
 			return &events{ndjsonType, func(c huma.Context) { writeEvents(c, n, in.After) }}, nil
@@ -85,7 +80,7 @@ func writeEvents(c huma.Context, n eventReader, after uint64) {
 		cancel()
 		var err error
 		if page.Missed > 0 {
-			err = encode(w, Missed{page.Missed})
+			err = encode(w, wire.Missed{Missed: page.Missed})
 		}
 		for _, e := range page.Items {
 			if err == nil {

@@ -5,18 +5,15 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/balefire/balefire/wire"
 )
 
-// Health is the response of a healthy or ready node.
-type Health struct {
-	Status string `json:"status" enum:"ok"`
-}
-
 func (s *Server) routeHealth() {
-	route(s, op("GET", "/healthz", "healthz", "watching", "Check that the node's loops run and its last commit succeeded"), func(context.Context, *struct{}) (Health, error) {
+	route(s, op("GET", "/healthz", "healthz", "watching", "Check that the node's loops run and its last commit succeeded"), func(context.Context, *struct{}) (wire.Health, error) {
 		return healthAnswer(s.node.Healthy())
 	})
-	route(s, op("GET", "/readyz", "readyz", "watching", "Check that the node accepts tasks"), func(context.Context, *struct{}) (Health, error) {
+	route(s, op("GET", "/readyz", "readyz", "watching", "Check that the node accepts tasks"), func(context.Context, *struct{}) (wire.Health, error) {
 		return healthAnswer(s.node.Ready())
 	})
 	metrics := op("GET", "/metrics", "metrics", "watching", "Prometheus metrics")
@@ -29,11 +26,11 @@ func (s *Server) routeHealth() {
 
 // healthAnswer answers that a node is healthy, or that it is not: that is a response, not a
 // failed request.
-func healthAnswer(err error) (Health, error) {
+func healthAnswer(err error) (wire.Health, error) {
 	if err != nil {
-		return Health{}, problem(CodeUnhealthy, "%v", err)
+		return wire.Health{}, problem(wire.CodeUnhealthy, "%v", err)
 	}
-	return Health{Status: "ok"}, nil
+	return wire.Health{Status: "ok"}, nil
 }
 
 func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // newAPI returns the huma API of the server. Huma's own documentation pages are left out:
@@ -21,7 +23,7 @@ func newAPI(mux *http.ServeMux) huma.API {
 	cfg.DocsPath, cfg.SchemasPath, cfg.OpenAPIPath, cfg.CreateHooks = "", "", "", nil
 	cfg.RejectUnknownQueryParameters = true
 	cfg.Servers = []*huma.Server{{URL: "http://node", Description: "The node's unix socket, for example curl --unix-socket \"$SOCKET\"; balefire-node config path prints its path. The host name is ignored."}}
-	cfg.Info.Description += " Times are RFC 3339. Durations in settings are text like 90s or 1h30m; measured durations are numbers of seconds in fields that end in _seconds. Sizes are in bytes. An absent field is unknown or does not apply. " +
+	cfg.Info.Description += " Times are RFC 3339. Durations in settings are text like 90s, 1h30m or 7d; measured durations are numbers of seconds in fields that end in _seconds. Sizes are in bytes. An absent field is unknown or does not apply. " +
 		"On the same socket /debug/pprof/ has the profiles of net/http/pprof: index, profile, heap, goroutine, trace and others."
 	return humago.New(strictMux{mux}, cfg)
 }
@@ -60,6 +62,14 @@ func routeNoContent[I any](s *Server, op huma.Operation, f func(context.Context,
 	register(s, op, func(ctx context.Context, in *I) (*struct{}, error) { return nil, f(ctx, in) })
 }
 
+// orZero returns the document of a request, or the zero value without one.
+func orZero[T any](doc *T) (v T) {
+	if doc != nil {
+		v = *doc
+	}
+	return v
+}
+
 // op describes a route.
 func op(method, path, id, tag, summary string) huma.Operation {
 	return huma.Operation{Method: method, Path: path, OperationID: id, Tags: []string{tag}, Summary: summary}
@@ -70,7 +80,7 @@ func op(method, path, id, tag, summary string) huma.Operation {
 func (s *Server) describeProblems() {
 	doc := s.api.OpenAPI()
 	doc.Components.Responses = map[string]*huma.Response{}
-	problems := schema[Problem](s)
+	problems := schema[wire.Problem](s)
 	for _, path := range doc.Paths {
 		for _, o := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete} {
 			if o == nil {
@@ -105,16 +115,16 @@ func statuses(o *huma.Operation) []int {
 
 // problemResponse describes the problems with a status.
 func problemResponse(status int, schema *huma.Schema) *huma.Response {
-	r := &huma.Response{Content: map[string]*huma.MediaType{problemType: {Schema: schema, Examples: map[string]*huma.Example{}}}}
+	r := &huma.Response{Content: map[string]*huma.MediaType{wire.ProblemType: {Schema: schema, Examples: map[string]*huma.Example{}}}}
 	if status == http.StatusBadRequest {
-		r.Description, r.Content[problemType].Examples[string(CodeInvalid)] = "INVALID: The request cannot be read", &huma.Example{Value: malformed("the body ended early, so nothing was accepted")}
+		r.Description, r.Content[wire.ProblemType].Examples[string(wire.CodeInvalid)] = "INVALID: The request cannot be read", &huma.Example{Value: malformed("the body ended early, so nothing was accepted")}
 		return r
 	}
 	var words []string
 	for _, c := range slices.Sorted(maps.Keys(codes)) {
 		if codes[c].status == status {
 			words = append(words, string(c)+": "+codes[c].title)
-			r.Content[problemType].Examples[string(c)] = &huma.Example{Value: problem(c, "what failed, and why")}
+			r.Content[wire.ProblemType].Examples[string(c)] = &huma.Example{Value: problem(c, "what failed, and why")}
 		}
 	}
 	r.Description = strings.Join(words, "; ")
@@ -139,6 +149,6 @@ func schema[T any](s *Server) *huma.Schema {
 func answers[T any](s *Server, code, what string) map[string]*huma.Response {
 	return map[string]*huma.Response{
 		code:      {Description: what, Content: content(schema[T](s), jsonType)},
-		"default": {Description: "Error", Content: content(schema[Problem](s), problemType)},
+		"default": {Description: "Error", Content: content(schema[wire.Problem](s), wire.ProblemType)},
 	}
 }

@@ -12,13 +12,6 @@ type ByName struct {
 	Name string `path:"name" maxLength:"128" doc:"a peer's name or id"`
 }
 
-// An Invite requests a ticket.
-type Invite struct {
-	Name  string   `json:"name,omitempty" maxLength:"63" doc:"of the node that joins; default the name it asks for"`
-	TTL   string   `json:"ttl,omitempty" example:"1h" doc:"default 1h, at most 720h"`
-	Roles []string `json:"roles,omitempty" doc:"default send, work, relay"`
-}
-
 func (s *Server) routePeers() {
 	route(s, op("GET", "/v1/peers", "listPeers", "peers", "List the nodes that this node knows"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Peer], error) {
 		return list(s.node.Peers(ctx)), nil
@@ -35,18 +28,10 @@ func (s *Server) routePeers() {
 	routeNoContent(s, op("DELETE", "/v1/peers/{name}", "forgetPeer", "peers", "Remove a peer from the address book"), func(ctx context.Context, in *ByName) error {
 		return s.node.Forget(ctx, in.Name)
 	})
-	type invite struct{ Body *Invite }
+	type invite struct{ Body *wire.InviteOptions }
 	create := op("POST", "/v1/invitations", "invite", "peers", "Create a ticket that admits one node, once")
 	create.DefaultStatus = http.StatusCreated
 	route(s, create, func(ctx context.Context, in *invite) (wire.Invitation, error) {
-		o := wire.InviteOptions{}
-		if in.Body != nil {
-			ttl, err := duration("ttl", in.Body.TTL)
-			if err != nil {
-				return wire.Invitation{}, err
-			}
-			o = wire.InviteOptions{Name: in.Body.Name, TTL: ttl, Roles: in.Body.Roles}
-		}
-		return s.node.Invite(ctx, o)
+		return s.node.Invite(ctx, orZero(in.Body))
 	})
 }

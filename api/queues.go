@@ -14,49 +14,10 @@ type (
 	ByQueue struct {
 		Name string `path:"name" maxLength:"128" doc:"the queue's name, without queue: before it"`
 	}
-	// Seize names the home of a queue to give up.
-	Seize struct {
-		From       string `json:"from" minLength:"1" maxLength:"128" doc:"name or id of the home to give up"`
-		AcceptLoss bool   `json:"accept_loss,omitempty" doc:"must be true: accepts that what only that home knows is lost unless it comes back"`
-	}
-	// HandOff names the new home of a queue.
-	HandOff struct {
-		To string `json:"to,omitempty" maxLength:"128" doc:"name or id of the new home; default the best node"`
-	}
-	// Leases selects leases. The zero value selects all.
-	Leases struct {
-		Queue string `query:"queue" maxLength:"128"`
-		Owner string `query:"owner" maxLength:"128" doc:"name or id of the owner"`
-		Role  string `query:"role" enum:"home,owner" doc:"home: granted by this node; owner: owned by it; default both"`
-		Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"50"`
-	}
-	// Recover selects the leases to revoke.
-	Recover struct {
-		Owner  string `json:"owner,omitempty" maxLength:"128" doc:"name or id of a node that is not alive; default all nodes that are dead or have left"`
-		DryRun bool   `json:"dry_run,omitempty" doc:"only list"`
-	}
 	// OwnershipAfter asks for the events after a number.
 	OwnershipAfter struct {
 		After uint64 `query:"after" doc:"number of the last event that is known; 0: from the first that is kept"`
 		Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"256"`
-	}
-	// UnblockLane names tasks that are blocked because the one before them died.
-	UnblockLane struct {
-		Key string `json:"key" minLength:"1" maxLength:"256" doc:"their ordering key"`
-	}
-	// Merged selects the task or the queue whose events are merged.
-	Merged struct {
-		Task  string `query:"task" maxLength:"36" doc:"id, or the beginning of one that the node knows; alternative to queue"`
-		Queue string `query:"queue" maxLength:"128"`
-	}
-	// Drain turns draining on or off.
-	Drain struct {
-		On bool `json:"on" doc:"false: accept tasks again"`
-	}
-	// Stop configures how the node stops.
-	Stop struct {
-		HandOff bool   `json:"handoff,omitempty" doc:"first hand over its queues; a node that cannot hand them over does not stop"`
-		Within  string `json:"within,omitempty" example:"30s" doc:"time limit for the handover; default 30s"`
 	}
 )
 
@@ -103,7 +64,7 @@ func (s *Server) routeQueues(n queueEditor) {
 func (s *Server) routeHomes(n queueMover) {
 	type seize struct {
 		ByQueue
-		Body Seize
+		Body wire.Seize
 	}
 	take := op("POST", "/v1/queues/{name}/seize", "seizeQueue", "queues", "Make this node the home of a queue whose home is permanently lost")
 	take.Description = "What only the old home knows stays there: it is lost unless that node comes back with its disk and hands it over. The seizure is written to the audit log."
@@ -115,38 +76,27 @@ func (s *Server) routeHomes(n queueMover) {
 	})
 	type handOff struct {
 		ByQueue
-		Body *HandOff
+		Body *wire.HandOff
 	}
 	route(s, op("POST", "/v1/queues/{name}/handoff", "handOffQueue", "queues", "Hand over a queue to another home"), func(ctx context.Context, in *handOff) (wire.Queue, error) {
-		to := ""
-		if in.Body != nil {
-			to = in.Body.To
-		}
-		return n.HandOffQueue(ctx, in.Name, to)
+		return n.HandOffQueue(ctx, in.Name, orZero(in.Body).To)
 	})
 }
 
 // routeDrain adds the routes that drain and stop the node.
 func (s *Server) routeDrain(n drainer) {
-	type drain struct{ Body Drain }
+	type drain struct{ Body wire.Drain }
 	away := op("POST", "/v1/drain", "drain", "node", "Drain this node and hand over its queues, or accept tasks again")
 	away.Description = "Repeat the request to see the progress. Running tasks continue."
 	route(s, away, func(ctx context.Context, in *drain) (wire.Drained, error) {
 		return n.Drain(ctx, in.Body.On)
 	})
-	type stop struct{ Body *Stop }
+	type stop struct{ Body *wire.Stop }
 	end := op("POST", "/v1/stop", "stop", "node", "Stop this node like SIGTERM does")
 	end.Description = "The response is sent when the node begins to stop: running handlers have limits.graceful_timeout then."
 	routeNoContent(s, end, func(ctx context.Context, in *stop) error {
-		var o Stop
-		if in.Body != nil {
-			o = *in.Body
-		}
-		within, err := duration("within", o.Within)
-		if err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(ctx, cmp.Or(within, handOffTime))
+		o := orZero(in.Body)
+		ctx, cancel := context.WithTimeout(ctx, cmp.Or(time.Duration(o.Within), handOffTime))
 		defer cancel()
 		return n.Stop(ctx, o.HandOff)
 	})
@@ -156,21 +106,21 @@ func (s *Server) routeDrain(n drainer) {
 const handOffTime = 30 * time.Second
 
 // lossNotAccepted is the problem of a seizure without accept_loss.
-func lossNotAccepted(queue, from string) *Problem {
-	p := problem(CodeInvalid, "seize the queue %.128s: accept_loss is not true: what only %.128s knows about it is lost unless that node comes back with its disk", queue, from)
+func lossNotAccepted(queue, from string) *wire.Problem {
+	p := problem(wire.CodeInvalid, "seize the queue %.128s: accept_loss is not true: what only %.128s knows about it is lost unless that node comes back with its disk", queue, from)
 	p.Fix = "if that node is running, hand the queue off there; if it may come back, wait for it; if it is permanently lost, send accept_loss: true"
 	return p
 }
 
 // routeLeases adds the routes of leases and ownership events.
 func (s *Server) routeLeases(n ownership) {
-	route(s, op("GET", "/v1/leases", "listLeases", "queues", "List the leases that this node granted, then those that it owns"), func(ctx context.Context, in *Leases) (wire.Page[wire.Lease], error) {
-		ls, err := n.Leases(ctx, wire.LeaseFilter{Queue: in.Queue, Owner: in.Owner, Role: in.Role, Limit: in.Limit})
+	route(s, op("GET", "/v1/leases", "listLeases", "queues", "List the leases that this node granted, then those that it owns"), func(ctx context.Context, in *wire.LeaseFilter) (wire.Page[wire.Lease], error) {
+		ls, err := n.Leases(ctx, *in)
 		return list(ls), err
 	})
 	type unblock struct {
 		ByQueue
-		Body UnblockLane
+		Body wire.UnblockLane
 	}
 	route(s, op("POST", "/v1/queues/{name}/unblock", "unblockLane", "queues", "Unblock the tasks of one ordering key"), func(ctx context.Context, in *unblock) (wire.Queue, error) {
 		return n.UnblockLane(ctx, in.Name, in.Body.Key)
@@ -181,7 +131,7 @@ func (s *Server) routeLeases(n ownership) {
 	route(s, op("POST", "/v1/leases/{task}/release", "releaseLease", "queues", "Revoke the lease of one task"), func(ctx context.Context, in *byTask) (wire.Lease, error) {
 		return n.ReleaseLease(ctx, in.Task)
 	})
-	type recover struct{ Body Recover }
+	type recover struct{ Body wire.Recover }
 	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Revoke the leases of dead owners"), func(ctx context.Context, in *recover) (wire.Recovered, error) {
 		return n.RecoverLeases(ctx, in.Body.Owner, in.Body.DryRun)
 	})
@@ -192,7 +142,7 @@ func (s *Server) routeLeases(n ownership) {
 		return list(n.OwnershipEvents(ctx, in.After, in.Limit)), nil
 	})
 	merged := op("GET", "/v1/ownership/timeline", "getTimeline", "queues", "Merge the ownership events of all connected nodes for a task or a queue")
-	route(s, merged, func(ctx context.Context, in *Merged) (wire.Timeline, error) {
-		return n.Timeline(ctx, wire.TimelineQuery{Task: in.Task, Queue: in.Queue})
+	route(s, merged, func(ctx context.Context, in *wire.TimelineQuery) (wire.Timeline, error) {
+		return n.Timeline(ctx, *in)
 	})
 }

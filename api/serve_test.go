@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/wire"
 )
 
 // open serves the API server of n on a socket and returns an HTTP client for it.
@@ -278,7 +279,7 @@ func TestAPanicIsAProblem(t *testing.T) {
 	}
 	b, _ := io.ReadAll(res.Body)
 	_ = res.Body.Close()
-	if p := problemOfBody(t, res, string(b)); p.Status != 500 || p.Code != CodeInternal {
+	if p := problemOfBody(t, res, string(b)); p.Status != 500 || p.Code != wire.CodeInternal {
 		t.Errorf("%+v", p)
 	}
 	if err := stop(); err != nil {

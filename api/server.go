@@ -97,12 +97,9 @@ func (s *Server) recoverPanic(w *status, r *http.Request) {
 		if w.code != 0 {
 			panic(http.ErrAbortHandler)
 		}
-		writeProblem(w, problem(CodeInternal, "a bug in the node: %.200v", v))
+		writeProblem(w, problem(wire.CodeInternal, "a bug in the node: %.200v", v))
 	}
 }
-
-// noRouteFix is the fix for an unknown route.
-const noRouteFix = "GET /openapi.json lists every route"
 
 // noRoute uses the mux's own response to find out why there is no route.
 func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
@@ -110,12 +107,12 @@ func noRoute(w http.ResponseWriter, r *http.Request, h http.Handler) {
 	h.ServeHTTP(&probe, r)
 	allow := probe.header.Get("Allow")
 	if allow == "" {
-		p := problem(CodeNotFound, "there is no %s %.200s", r.Method, r.URL.Path)
-		p.Fix = noRouteFix
+		p := problem(wire.CodeNotFound, "there is no %s %.200s", r.Method, r.URL.Path)
+		p.Fix = wire.NoRouteFix
 		writeProblem(w, p)
 		return
 	}
-	p := problem(CodeMethod, "%s %.200s: the allowed methods are %s", r.Method, r.URL.Path, allow)
+	p := problem(wire.CodeMethod, "%s %.200s: the allowed methods are %s", r.Method, r.URL.Path, allow)
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		p.Fix = fmt.Sprintf("a GET never changes anything here: use %s", allow)
 	}

@@ -8,12 +8,6 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// A Snapshot is the location of a copy of the store.
-type Snapshot struct {
-	Dir   string `json:"dir" minLength:"1" doc:"absolute path of a new folder on the node's machine; with to_key of a new file"`
-	ToKey string `json:"to_key,omitempty" doc:"public key, age1…: encrypt the copy to this key"`
-}
-
 func (s *Server) routeStore() {
 	route(s, op("GET", "/v1/status", "getStatus", "node", "Status of this node"), func(ctx context.Context, _ *struct{}) (wire.Status, error) {
 		return s.node.Status(ctx), nil
@@ -30,17 +24,17 @@ func (s *Server) routeStore() {
 	routeNoContent(s, op("POST", "/v1/store/compact", "compactStore", "store", "Reclaim the space of removed records"), func(ctx context.Context, _ *struct{}) error {
 		return s.node.Compact(ctx)
 	})
-	type snapshot struct{ Body Snapshot }
+	type snapshot struct{ Body wire.Snapshot }
 	copied := op("POST", "/v1/store/snapshot", "snapshotStore", "store", "Copy the store while the node runs")
 	copied.DefaultStatus = http.StatusCreated
-	route(s, copied, func(ctx context.Context, in *snapshot) (Snapshot, error) {
+	route(s, copied, func(ctx context.Context, in *snapshot) (wire.Snapshot, error) {
 		return in.Body, s.snapshot(ctx, in.Body)
 	})
 }
 
-func (s *Server) snapshot(ctx context.Context, to Snapshot) error {
+func (s *Server) snapshot(ctx context.Context, to wire.Snapshot) error {
 	if !filepath.IsAbs(to.Dir) {
-		return problem(CodeInvalid, "dir %.200q: it must be an absolute path, because the node has another working directory", to.Dir)
+		return problem(wire.CodeInvalid, "dir %.200q: it must be an absolute path, because the node has another working directory", to.Dir)
 	}
 	return s.node.Snapshot(ctx, to.Dir, to.ToKey)
 }

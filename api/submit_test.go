@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"reflect"
 	"strings"
 	"testing"
@@ -18,7 +17,7 @@ import (
 
 func TestDecodeSubmit(t *testing.T) {
 	const base = `"target":"laptop","kind":"shell"`
-	least := wire.Request{Target: "laptop", Kind: "shell", Class: "normal", Mode: "at_least_once"}
+	least := wire.Request{Target: "laptop", Kind: "shell"}
 	with := func(f func(*wire.Request)) wire.Request {
 		r := least
 		f(&r)
@@ -32,8 +31,8 @@ func TestDecodeSubmit(t *testing.T) {
 	}{
 		{"the least", `{` + base + `}`, least, "", 0},
 		{"white space", " \n\t{ \"target\" : \"laptop\" ,\r\n\"kind\":\"shell\" } ", least, "", 0},
-		{"a class in capitals", `{` + base + `,"class":"CRITICAL"}`, with(func(r *wire.Request) { r.Class = "critical" }), "", 0},
-		{"durations", `{` + base + `,"ttl":"36h","delay":"1m30s"}`, with(func(r *wire.Request) { r.TTL, r.Delay = 36*time.Hour, 90*time.Second }), "", 0},
+		{"durations", `{` + base + `,"ttl":"36h","delay":"1m30s"}`, with(func(r *wire.Request) { r.TTL, r.Delay = wire.Duration(36*time.Hour), wire.Duration(90*time.Second) }), "", 0},
+		{"days", `{` + base + `,"ttl":"7d","delay":"1d12h"}`, with(func(r *wire.Request) { r.TTL, r.Delay = wire.Duration(7*24*time.Hour), wire.Duration(36*time.Hour) }), "", 0},
 		{"a time", `{` + base + `,"at":"2026-11-20T12:00:00Z"}`, with(func(r *wire.Request) { r.At = apitest.Start }), "", 0},
 		{"a body", `{` + base + `,"body":"AAH/"}`, with(func(r *wire.Request) { r.Body = []byte{0, 1, 0xff} }), "", 0},
 		{"a text has a type", `{` + base + `,"text":"灯"}`, with(func(r *wire.Request) { r.Body, r.Type = []byte("灯"), "text/plain; charset=utf-8" }), "", 0},
@@ -66,11 +65,8 @@ func TestDecodeSubmit(t *testing.T) {
 		{"a negative count", `{` + base + `,"retries":-1}`, least, "retries", 400},
 		{"a huge count", `{` + base + `,"retries":4294967296}`, least, "retries", 400},
 
-		{"no target", `{"kind":"shell"}`, least, "no target", 422},
-		{"no kind", `{"target":"laptop"}`, least, "no kind", 422},
 		{"two bodies", `{` + base + `,"body":"AA==","text":"x"}`, least, "one body", 422},
-		{"an unknown class", `{` + base + `,"class":"urgent"}`, least, "critical, high, normal or low", 422},
-		{"a bare number", `{` + base + `,"ttl":"7"}`, least, "90s, 30m or 24h", 422},
+		{"a bare number", `{` + base + `,"ttl":"7"}`, least, "90s, 15m, 1h30m or 7d", 422},
 		{"no time at all", `{` + base + `,"ttl":"0s"}`, least, "positive", 422},
 		{"a time that went by", `{` + base + `,"delay":"-1s"}`, least, "positive", 422},
 	}
@@ -83,8 +79,8 @@ func TestDecodeSubmit(t *testing.T) {
 				}
 				return
 			}
-			p, ok := errors.AsType[*Problem](err)
-			if !ok || p.Status != tt.status || p.Code != CodeInvalid || !strings.Contains(p.Detail, tt.err) || strings.Contains(p.Detail, "Go struct") {
+			p, ok := errors.AsType[*wire.Problem](err)
+			if !ok || p.Status != tt.status || p.Code != wire.CodeInvalid || !strings.Contains(p.Detail, tt.err) || strings.Contains(p.Detail, "Go struct") {
 				t.Errorf("%d %v, want %d with %q", p.GetStatus(), err, tt.status, tt.err)
 			}
 		})
@@ -253,7 +249,7 @@ func TestBatch(t *testing.T) {
 			return nil
 		}
 		res, body := ask(t, n, "POST", "/v1/tasks/batch", contentType, doc)
-		var b Batch
+		var b wire.Batch
 		if err := json.Unmarshal([]byte(body), &b); err != nil || res.StatusCode != 200 {
 			t.Fatalf("%s: %d %s", contentType, res.StatusCode, body)
 		}
@@ -279,30 +275,32 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-// TestRequestsRoundTrip checks that SubmitOf and Query lose nothing: see also the
-// fuzz target.
+// TestRequestsRoundTrip checks that the forms of a task lose nothing, except that a query
+// has no body: see also the fuzz targets.
 func TestRequestsRoundTrip(t *testing.T) {
 	r := wire.Request{
-		Target: "l", Kind: "k", Class: "low", Mode: "at_most_once", TTL: time.Hour + time.Nanosecond, Delay: time.Second, At: apitest.Start, Key: "a", Order: "b",
-		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Bounds: wire.Bounds{Retries: 4294967295, MaxResult: 9},
-		Affinity: wire.Affinity{Require: []string{"gpu=yes"}, Prefer: []string{"fast", "x y"}},
+		Target: "l", Kind: "k", Class: "low", Mode: "at_most_once", TTL: wire.Duration(time.Hour + time.Nanosecond), Delay: wire.Duration(time.Second), At: apitest.Start, Key: "a", Order: "b",
+		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Retries: 4294967295, MaxResult: 9,
+		Require: []string{"gpu=yes"}, Prefer: []string{"fast", "x y"},
 	}
 	for f := range reflect.TypeFor[wire.Request]().Fields() {
-		if v := reflect.ValueOf(r).FieldByIndex(f.Index); v.IsZero() && f.Name != "Stream" && f.Name != "RedriveOf" && f.IsExported() {
-			t.Errorf("field %s is not covered: add the new field of node.Request to Submit", f.Name)
+		if v := reflect.ValueOf(r).FieldByIndex(f.Index); v.IsZero() && f.Name != "Stream" {
+			t.Errorf("field %s is not covered", f.Name)
 		}
 	}
-	b, err := json.Marshal(SubmitOf(r))
+	b, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got, err := decodeSubmit(b); err != nil || !reflect.DeepEqual(got, r) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	got, err := submitOfQuery(SubmitOf(r).Query())
-	want := SubmitOf(r)
-	want.Body = nil
-	if err != nil || !reflect.DeepEqual(got, want) {
+	q, err := r.Query()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Body = nil
+	if got, err := wire.RequestOfQuery(q); err != nil || !reflect.DeepEqual(got, r) {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -364,15 +362,15 @@ func FuzzDecodeSubmit(f *testing.F) {
 			t.Fatalf("%q: %+v, %v; decoded whole %+v, %v", b, r, err, want, wantErr)
 		}
 		if err != nil {
-			if p, ok := errors.AsType[*Problem](err); !ok || p.Status != 400 && p.Status != 422 {
+			if p, ok := errors.AsType[*wire.Problem](err); !ok || p.Status != 400 && p.Status != 422 {
 				t.Fatalf("%v", err)
 			}
 			return
 		}
-		if !json.Valid(b) || r.Target == "" || r.Kind == "" || r.TTL < 0 || r.Delay < 0 {
+		if !json.Valid(b) || r.TTL < 0 || r.Delay < 0 {
 			t.Fatalf("accepted %q as %+v", b, r)
 		}
-		again, err := json.Marshal(SubmitOf(r))
+		again, err := json.Marshal(r)
 		if err != nil {
 			return // a year that JSON cannot encode
 		}
@@ -387,11 +385,7 @@ func decodeWhole(b []byte) (wire.Request, error) {
 	if err := checkObject(b, func(name string) bool { return submitFields[name] }); err != nil {
 		return wire.Request{}, malformed("read the task: %v", err)
 	}
-	var s Submit
-	if err := json.Unmarshal(b, &s); err != nil {
-		return wire.Request{}, malformed("read the task: %s", plainJSONError(err))
-	}
-	return s.request()
+	return unmarshalSubmit(b, nil)
 }
 
 // sound returns the same result as checkObject, but is slower.
@@ -442,26 +436,6 @@ func normal(r wire.Request) wire.Request {
 	}
 	r.At = r.At.UTC()
 	return r
-}
-
-func FuzzSubmitQuery(f *testing.F) {
-	f.Add("target=l&kind=k&arg=a&arg=&label=a=b&ttl=1h&at=2026-11-20T12:00:00Z&retries=3")
-	f.Add("target=l&target=m")
-	f.Add("label==")
-	f.Fuzz(func(t *testing.T, query string) {
-		q, err := url.ParseQuery(query)
-		if err != nil {
-			return
-		}
-		s, err := submitOfQuery(q)
-		if err != nil {
-			return
-		}
-		back, err := submitOfQuery(s.Query())
-		if s.At, back.At = s.At.UTC(), back.At.UTC(); err != nil || !reflect.DeepEqual(back, s) {
-			t.Fatalf("%+v came back as %+v: %v", s, back, err)
-		}
-	})
 }
 
 func FuzzBatch(f *testing.F) {

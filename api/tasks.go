@@ -9,45 +9,12 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
-
-// A Filter selects tasks. The zero value selects all.
-type Filter struct {
-	States []string  `json:"states,omitempty" query:"state" doc:"like PENDING,SENT"`
-	Role   string    `json:"role,omitempty" query:"role" enum:"home,owner" doc:"role of this node for the task; default both"`
-	Peer   string    `json:"peer,omitempty" query:"peer" doc:"name or id of the other side"`
-	Kind   string    `json:"kind,omitempty" query:"kind"`
-	Label  string    `json:"label,omitempty" query:"label" doc:"name=value"`
-	Before time.Time `json:"before,omitzero" query:"before" doc:"created before"`
-	After  time.Time `json:"after,omitzero" query:"after" doc:"created after"`
-}
-
-// FilterOf converts a query of the Go API without its page.
-func FilterOf(q wire.Query) Filter {
-	return Filter{States: q.States, Role: q.Role, Peer: q.Peer, Kind: q.Kind, Label: q.Label, Before: q.Before, After: q.After}
-}
-
-func (f Filter) query() (wire.Query, error) {
-	q := wire.Query{Role: f.Role, Peer: f.Peer, Kind: f.Kind, Label: f.Label, Before: f.Before, After: f.After}
-	for _, name := range f.States {
-		s, err := proto.ParseTaskState(name)
-		if err != nil {
-			return q, problem(CodeInvalid, "state: %v", err)
-		}
-		q.States = append(q.States, s.Name())
-	}
-	if f.Label != "" && !strings.Contains(f.Label, "=") {
-		return q, problem(CodeInvalid, "label %.60q: it must be name=value", f.Label)
-	}
-	return q, nil
-}
 
 // The inputs of the task routes.
 type (
@@ -57,7 +24,7 @@ type (
 	}
 	// List requests a page of tasks.
 	List struct {
-		Filter
+		wire.Query
 		Order  string `query:"order" enum:"newest,oldest" default:"newest" doc:"which tasks come first"`
 		Cursor string `query:"cursor" maxLength:"1024" doc:"next of the previous page"`
 		Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"50"`
@@ -67,25 +34,15 @@ type (
 		ByID
 		Timeout string `query:"timeout" default:"30s" doc:"at most 10m"`
 	}
-	// Cancel configures how a task is canceled.
-	Cancel struct {
-		Hard   bool   `json:"hard,omitempty" doc:"kill the whole process group; otherwise the handler is asked to stop"`
-		Reason string `json:"reason,omitempty" maxLength:"1024"`
-	}
-	// Purge selects the tasks to remove.
-	Purge struct {
-		Filter
-		DryRun bool `json:"dry_run,omitempty" doc:"only count"`
-	}
 )
 
 // maxWait bounds one waiting request; clients repeat it.
 const maxWait = 10 * time.Minute
 
-func (l List) query() (wire.Query, error) {
-	q, err := l.Filter.query()
+func (l List) query() wire.Query {
+	q := l.Query
 	q.Oldest, q.Cursor, q.Limit = l.Order == "oldest", l.Cursor, l.Limit
-	return q, err
+	return q
 }
 
 func (s *Server) routeSubmits() {
@@ -95,45 +52,47 @@ func (s *Server) routeSubmits() {
 	one.Description = "The response means that the task is on disk. A JSON document has all fields of the task and no query. " +
 		"With any other content type the content is the task's body, of any size, and the fields are in the query."
 	one.Parameters = submitParams()
-	one.RequestBody = &huma.RequestBody{Required: true, Content: content(schema[Submit](s), jsonType)}
+	one.RequestBody = &huma.RequestBody{Required: true, Content: content(schema[submit](s), jsonType)}
 	one.RequestBody.Content[jsonType].Example = json.RawMessage(`{"target": "laptop", "kind": "resize", "args": ["800", "600"], "body": "aGVsbG8=", "ttl": "24h", "labels": {"album": "summer"}}`)
 	one.RequestBody.Content["application/octet-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: "string", Format: "binary"}}
 	one.Responses = answers[wire.Submitted](s, "202", "The task is on disk; Location is its URL")
 	s.api.OpenAPI().AddOperation(&one)
 
 	many := op("POST", "/v1/tasks/batch", "submitTasks", "tasks", "Submit many tasks")
-	many.Description = fmt.Sprintf("At most %d tasks and %d MiB. An invalid task does not affect the others: each has its own status.", MaxBatch, MaxBatchBytes>>20)
-	many.RequestBody = &huma.RequestBody{Required: true, Content: content(&huma.Schema{Type: "array", Items: schema[Submit](s)}, jsonType)}
-	many.RequestBody.Content["application/x-ndjson"] = &huma.MediaType{Schema: schema[Submit](s)}
-	many.Responses = answers[Batch](s, "200", "The result for each task")
+	many.Description = fmt.Sprintf("At most %d tasks and %d MiB. An invalid task does not affect the others: each has its own status.", wire.MaxBatch, wire.MaxBatchBytes>>20)
+	many.RequestBody = &huma.RequestBody{Required: true, Content: content(&huma.Schema{Type: "array", Items: schema[submit](s)}, jsonType)}
+	many.RequestBody.Content["application/x-ndjson"] = &huma.MediaType{Schema: schema[submit](s)}
+	many.Responses = answers[wire.Batch](s, "200", "The result for each task")
 	s.api.OpenAPI().AddOperation(&many)
 }
 
 // submitParams describes the parameters of a submit other than its body.
 func submitParams() []*huma.Param {
+	stringList := &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
 	params := []*huma.Param{
 		{Name: "Idempotency-Key", In: "header", Description: "same key, same task; same key with another request: 409", Schema: &huma.Schema{Type: "string"}},
-		{Name: "arg", In: "query", Description: "of a stream: an argument; repeatable", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
-		{Name: "label", In: "query", Description: "of a stream: name=value; repeatable", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
-		{Name: "require", In: "query", Description: "of a stream: a label that the node must have; repeatable", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
-		{Name: "prefer", In: "query", Description: "of a stream: a label that the node should have; repeatable", Schema: &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}},
-		{Name: "retries", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "integer"}},
-		{Name: "max_result", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "integer"}},
-		{Name: "at", In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string", Format: "date-time"}},
 	}
-	for _, name := range slices.Sorted(maps.Keys(new(Submit).textFields())) {
-		params = append(params, &huma.Param{Name: name, In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string"}})
+	fields := new(wire.Request).QueryFields()
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		p := &huma.Param{Name: name, In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string"}}
+		switch fields[name].(type) {
+		case *[]string:
+			p.Description, p.Schema = "of a stream; repeatable", stringList
+		case *map[string]string:
+			p.Description, p.Schema = "of a stream: name=value; repeatable", stringList
+		case *uint32, *int64:
+			p.Schema = &huma.Schema{Type: "integer"}
+		case *time.Time:
+			p.Schema = &huma.Schema{Type: "string", Format: "date-time"}
+		}
+		params = append(params, p)
 	}
 	return params
 }
 
 func (s *Server) routeTasks() {
 	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks, newest first"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
-		q, err := in.query()
-		if err != nil {
-			return wire.Page[wire.Task]{}, err
-		}
-		return paged(s.node.Tasks(ctx, q))
+		return paged(s.node.Tasks(ctx, in.query()))
 	})
 	route(s, op("GET", "/v1/tasks/{id}", "getTask", "tasks", "Show a task with its events"), func(ctx context.Context, in *ByID) (wire.Task, error) {
 		return s.node.Task(ctx, in.ID)
@@ -156,13 +115,10 @@ func (s *Server) routeTasks() {
 func (s *Server) routeTaskWrites() {
 	type cancel struct {
 		ByID
-		Body *Cancel
+		Body *wire.Cancel
 	}
 	route(s, op("POST", "/v1/tasks/{id}/cancel", "cancelTask", "tasks", "Cancel a task"), func(ctx context.Context, in *cancel) (wire.Task, error) {
-		how := in.Body
-		if how == nil {
-			how = &Cancel{}
-		}
+		how := orZero(in.Body)
 		return s.node.Cancel(ctx, in.ID, how.Hard, how.Reason)
 	})
 	retry := op("POST", "/v1/tasks/{id}/retry", "retryTask", "tasks", "Repeat an ended task as a new one")
@@ -176,13 +132,9 @@ func (s *Server) routeTaskWrites() {
 		return &retried{"/v1/tasks/" + done.ID, done}, err
 	})
 	s.routeTaskEdits(s.node)
-	type purge struct{ Body Purge }
+	type purge struct{ Body wire.Purge }
 	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *purge) (wire.Purged, error) {
-		q, err := in.Body.query()
-		if err != nil {
-			return wire.Purged{}, err
-		}
-		return s.node.Purge(ctx, q, in.Body.DryRun)
+		return s.node.Purge(ctx, in.Body.Query, in.Body.DryRun)
 	})
 	for _, path := range []string{"/v1/tasks/batch", "/v1/tasks/purge"} { // these paths are not task ids
 		s.mux.HandleFunc("GET "+path, postOnly)
@@ -213,7 +165,7 @@ func (s *Server) wait(ctx context.Context, in *WaitFor) (*waitResponse, error) {
 	case err == nil:
 		return &waitResponse{http.StatusOK, t}, nil
 	case errors.Is(context.Cause(waiting), wire.ErrDraining):
-		p := problem(CodeDraining, "wait for %s: the node is stopping", in.ID)
+		p := problem(wire.CodeDraining, "wait for %s: the node is stopping", in.ID)
 		p.Fix = "the task is safe: retry when the node has started"
 		return nil, p
 	case waiting.Err() != nil && t.ID != "":

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -44,11 +43,11 @@ func TestChurn(t *testing.T) {
 	b.stop()
 	late, waiting := newAcknowledged(), newAcknowledged()
 	brief := request
-	brief.TTL = 3 * time.Second
+	brief.TTL = wire.Duration(3 * time.Second)
 	late.submit(t.Context(), a, 50, brief)
 	a.fillUp(waiting, pending, request)
 	a.kill()
-	pause(brief.TTL)
+	pause(time.Duration(brief.TTL))
 	a.env = []string{fmt.Sprintf("BALEFIRE_LIMITS_DONE_COUNT=%d", kept)}
 	began = time.Now()
 	a.start()
@@ -76,7 +75,7 @@ func checkSlowStart(t *testing.T, a *machine, pending int) {
 	a.launch()
 	var starting error
 	a.until("the log shows the progress", func() bool {
-		if err := a.Ready(t.Context()); errors.Is(err, api.ErrStarting) {
+		if err := a.Ready(t.Context()); errors.Is(err, wire.ErrStarting) {
 			starting = err
 		}
 		return strings.Count(a.logged(), says) > said

@@ -190,7 +190,7 @@ func outage(t *testing.T, flows []*flow) {
 	t.Helper()
 	for _, f := range flows {
 		f.promises = newAcknowledged()
-		if errs := f.promises.submit(t.Context(), f.from, 20, wire.Request{Target: f.to.name, Kind: "mark", Delay: 5 * time.Second}); errs != nil {
+		if errs := f.promises.submit(t.Context(), f.from, 20, wire.Request{Target: f.to.name, Kind: "mark", Delay: wire.Duration(5 * time.Second)}); errs != nil {
 			t.Fatalf("submit at %s: %v", f.from.name, errs[0])
 		}
 	}

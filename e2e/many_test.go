@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -124,7 +123,7 @@ func (m *machine) redriven(dead map[string]bool, step int) *acknowledged {
 	m.t.Helper()
 	again, ids := newAcknowledged(), make([]string, 0, step)
 	repeat := func() {
-		done, err := m.RetryDead(m.t.Context(), api.Redrive{IDs: ids})
+		done, err := m.RetryDead(m.t.Context(), wire.Redrive{IDs: ids})
 		if err != nil || done.Failed > 0 || len(done.Items) != len(ids) {
 			m.t.Fatalf("repeat %d dead letters: %d failed of %d, %v", len(ids), done.Failed, len(done.Items), err)
 		}

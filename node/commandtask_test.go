@@ -74,7 +74,7 @@ func TestClockSetBackStopsNoRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	by.Store(int64(-2 * time.Minute))
-	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sleep", "0.1"}, Bounds: wire.Bounds{Retries: 1}})
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sleep", "0.1"}, Retries: 1})
 	a.waitEnd(t, id, "SUCCESS")
 }
 
@@ -179,7 +179,7 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 		{"no target", wire.Request{Kind: "k"}, wire.ErrInvalid, "no target"},
 		{"unknown peer", wire.Request{Target: "nobody", Kind: "k"}, wire.ErrNotFound, "known peers: b"},
 		{"bad kind", wire.Request{Target: "b", Kind: "No Kind"}, wire.ErrInvalid, "kind"},
-		{"TTL too long", wire.Request{Target: "b", Kind: "k", TTL: 31 * 24 * time.Hour}, wire.ErrInvalid, "ttl"},
+		{"TTL too long", wire.Request{Target: "b", Kind: "k", TTL: wire.Duration(31 * 24 * time.Hour)}, wire.ErrInvalid, "ttl"},
 		{"too large inline", wire.Request{Target: "b", Kind: "k", Body: make([]byte, 11<<20)}, wire.ErrInvalid, "stream"},
 		{"a zero byte", wire.Request{Target: "b", Kind: "k", Args: []string{"a\x00b"}}, wire.ErrInvalid, "zero byte"},
 		{"unknown queue", wire.Request{Target: "queue:build", Kind: "k"}, wire.ErrNotFound, "queue set"},
@@ -326,7 +326,7 @@ func TestPurgeRemovesOnlyEndedTasks(t *testing.T) {
 	}
 	done := a.submit(t, wire.Request{Target: "b", Kind: "sum"})
 	a.waitEnd(t, done, "SUCCESS")
-	waits := a.submit(t, wire.Request{Target: "b", Kind: "sum", Delay: time.Hour})
+	waits := a.submit(t, wire.Request{Target: "b", Kind: "sum", Delay: wire.Duration(time.Hour)})
 	if p, err := a.Purge(t.Context(), wire.Query{}, true); err != nil || p.Tasks != 1 {
 		t.Errorf("dry run: %+v, %v", p, err)
 	}
@@ -401,7 +401,7 @@ func TestHandlerBoundsItsSenders(t *testing.T) {
 	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "strict", Exec: []string{"false"}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "strict", Bounds: wire.Bounds{Retries: 1 << 31}}), "DEAD_LETTER"); task.Attempts != 1 {
+	if task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "strict", Retries: 1 << 31}), "DEAD_LETTER"); task.Attempts != 1 {
 		t.Errorf("%d attempts were made, the handler allows one", task.Attempts)
 	}
 }

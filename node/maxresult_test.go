@@ -37,7 +37,7 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 		"a stream with a smaller stated size": {5000, streamed(7), 1 << 30, "DEAD_LETTER"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			id := a.submit(t, wire.Request{Target: "mallory", Kind: "k", Bounds: wire.Bounds{MaxResult: tt.max}})
+			id := a.submit(t, wire.Request{Target: "mallory", Kind: "k", MaxResult: tt.max})
 			task, err := proto.ParseTaskID(id)
 			if err != nil {
 				t.Fatal(err)

@@ -62,7 +62,7 @@ func planOf(body []byte) (p plan) {
 }
 
 func (p plan) request(target string) wire.Request {
-	return wire.Request{Target: target, Kind: simKind, Body: p.body, Key: p.key, Order: p.order, TTL: p.ttl, Delay: p.delay, Class: p.class.Name()}
+	return wire.Request{Target: target, Kind: simKind, Body: p.body, Key: p.key, Order: p.order, TTL: wire.Duration(p.ttl), Delay: wire.Duration(p.delay), Class: p.class.Name()}
 }
 
 // answer returns the result of the task.

@@ -101,7 +101,7 @@ func TestTooLargeOutput(t *testing.T) {
 		{"strict", "FAILED", "OUTPUT_TOO_LARGE: more than 5000 bytes of output (max_result", 5000, 5000},
 		{"head", "SUCCESS", "cut off after 1048576 bytes", 0, 1 << 20},
 	} {
-		task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: tt.kind, Bounds: wire.Bounds{MaxResult: tt.max}}), tt.state)
+		task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: tt.kind, MaxResult: tt.max}), tt.state)
 		if !strings.Contains(task.Reason, tt.reason) || !task.Truncated || task.ResultSize != tt.size || len(task.History) != 1 {
 			t.Errorf("%s %d: %q, truncated %v, %d bytes, %d attempts", tt.kind, tt.max, task.Reason, task.Truncated, task.ResultSize, len(task.History))
 		}

@@ -31,7 +31,7 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	ref := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sleep", "1"}, TTL: time.Hour})
+	ref := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sleep", "1"}, TTL: wire.Duration(time.Hour)})
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
 		t.Fatal(err)

@@ -66,7 +66,7 @@ func TestQueueTaskLabels(t *testing.T) {
 			t.Errorf("run by %v, want all: no node has the preferred label", by)
 		}
 		ids := c.submitSlowly(1, func(r *wire.Request) { r.Require = []string{"tpu=yes"} })
-		own, err := c.nodes[0].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "build", Affinity: wire.Affinity{Require: []string{"tpu=yes"}}})
+		own, err := c.nodes[0].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "build", Require: []string{"tpu=yes"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestQueueTaskLabels(t *testing.T) {
 		if b, err := c.nodes[1].node.Why(t.Context(), ids[0]); err != nil || !strings.Contains(b.Cause, "as the home of queue build") {
 			t.Errorf("why at the origin: %+v, %v", b, err)
 		}
-		_, err = c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "n0", Kind: "build", Affinity: wire.Affinity{Require: []string{"gpu=yes"}}})
+		_, err = c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "n0", Kind: "build", Require: []string{"gpu=yes"}})
 		if !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("labels for a named node: %v", err)
 		}
@@ -393,7 +393,7 @@ func TestHandlerBoundsAttemptsOfAQueuedTask(t *testing.T) {
 					}
 					s.node.gossip.Describe()
 				}
-				got, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "strict", Bounds: wire.Bounds{Retries: tt.asks}})
+				got, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "strict", Retries: tt.asks})
 				if err != nil {
 					t.Fatal(err)
 				}

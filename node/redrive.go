@@ -95,11 +95,11 @@ func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (*repeated, fu
 		target = h.Target.String() // the peer was forgotten, or the name belongs to another peer now
 	}
 	r := &repeated{of: id, delegates: c.GetVouchers(), Request: wire.Request{
-		Target: target, Kind: c.GetKind(), Class: c.GetClass().Name(), Mode: c.GetMode().Name(), TTL: time.Duration(h.NotAfter-h.Created) * time.Millisecond,
+		Target: target, Kind: c.GetKind(), Class: c.GetClass().Name(), Mode: c.GetMode().Name(), TTL: wire.Duration(h.NotAfter-h.Created) * wire.Duration(time.Millisecond),
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
 		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(),
-		Bounds:   wire.Bounds{Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64))},
-		Affinity: wire.Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()},
+		Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64)),
+		Require: c.GetRequire(), Prefer: c.GetPrefer(),
 	}}
 	if !streamed {
 		return r, func() {}, nil

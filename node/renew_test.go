@@ -67,7 +67,7 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 			}
 		}
 		submit := func() string {
-			s, err := a.node.Submit(t.Context(), wire.Request{Target: b.name, Kind: "echo", Body: []byte("x"), TTL: 29 * day})
+			s, err := a.node.Submit(t.Context(), wire.Request{Target: b.name, Kind: "echo", Body: []byte("x"), TTL: wire.Duration(29 * day)})
 			if err != nil {
 				t.Fatal(err)
 			}

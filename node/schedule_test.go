@@ -400,7 +400,7 @@ func TestInvalidScheduleIsRefused(t *testing.T) {
 			"kind":   func(s *wire.ScheduleSpec) { s.Kind = "" },
 			"missed": func(s *wire.ScheduleSpec) { s.Missed = "later" },
 			"cap":    func(s *wire.ScheduleSpec) { s.MissedCap = 1001 },
-			"ttl":    func(s *wire.ScheduleSpec) { s.TTL = "-1h" },
+			"ttl":    func(s *wire.ScheduleSpec) { s.TTL = wire.Duration(-time.Hour) },
 			"size":   func(s *wire.ScheduleSpec) { s.Body = make([]byte, 32<<10) },
 			"label":  func(s *wire.ScheduleSpec) { s.Require = []string{""} },
 		} {

@@ -45,7 +45,7 @@ func (n *Node) draft(ctx context.Context, r *repeated) (*outbox.Draft, *transpor
 	r.Trace = traceOf(r.Trace)
 	d := &outbox.Draft{Record: record(r, class, mode, now), Header: proto.Header{
 		What: proto.WhatTask, Mesh: n.mesh.ID, ID: proto.NewTaskID(now), Origin: n.keys.Peer(), Target: to.Peer,
-		Created: now.UnixMilli(), NotAfter: now.Add(cmp.Or(r.TTL, proto.DefaultTTL)).UnixMilli(),
+		Created: now.UnixMilli(), NotAfter: now.Add(cmp.Or(time.Duration(r.TTL), proto.DefaultTTL)).UnixMilli(),
 	}}
 	n.outbox.Stamp(d.Record)
 	content := contentPool.Get().(*proto.Content)
@@ -131,7 +131,7 @@ func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode
 		return bad("no target: name a peer")
 	case !proto.ValidKind(r.Kind):
 		return bad("kind %.60q: use 1-128 of a-z 0-9 . _ -", r.Kind)
-	case r.TTL < 0 || r.TTL > proto.MaxTTL:
+	case r.TTL < 0 || time.Duration(r.TTL) > proto.MaxTTL:
 		return bad("ttl %s: must be positive and at most 30 days", r.TTL)
 	case len(r.Key) > proto.MaxKey || len(r.Order) > proto.MaxKey:
 		return bad("a key is longer than %d bytes", proto.MaxKey)
@@ -181,7 +181,7 @@ func record(r *repeated, class proto.Class, mode proto.Mode, now time.Time) *pro
 	}
 	due := r.At
 	if r.Delay > 0 {
-		due = now.Add(r.Delay)
+		due = now.Add(time.Duration(r.Delay))
 	}
 	if !due.IsZero() {
 		rec.DueMs, rec.DueNamed = due.UnixMilli(), r.Delay == 0

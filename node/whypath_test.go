@@ -68,7 +68,7 @@ func TestWhyExplainsThePath(t *testing.T) {
 		defer c.close()
 		a, b := c.nodes[0], c.nodes[1]
 		b.crash()
-		s, err := a.node.Submit(t.Context(), wire.Request{Target: b.name, Kind: simKind, TTL: time.Hour})
+		s, err := a.node.Submit(t.Context(), wire.Request{Target: b.name, Kind: simKind, TTL: wire.Duration(time.Hour)})
 		if err != nil {
 			t.Fatal(err)
 		}

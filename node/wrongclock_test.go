@@ -149,7 +149,7 @@ func TestClockThatStaysWrong(t *testing.T) {
 				ended := home.mustSubmit(sleepTask(time.Second, "n1"))
 				home.waitState(ended, "SUCCESS", time.Minute)
 				runs, waits := home.mustSubmit(sleepTask(20*time.Second, "n1")), sleepTask(time.Second, "n1")
-				waits.Delay = clock.BelieveAfter + 3*time.Minute
+				waits.Delay = wire.Duration(clock.BelieveAfter + 3*time.Minute)
 				delayed := home.mustSubmit(waits)
 				time.Sleep(5 * time.Second)
 				by.Store(int64(off))
@@ -208,7 +208,7 @@ func TestTasksMadeUnderAWrongClock(t *testing.T) {
 				made := map[string]time.Time{before: time.Now().Add(-clock.BelieveAfter - time.Minute)}
 				make1 := func(delay time.Duration, to string) {
 					r := sleepTask(time.Second, to)
-					r.Delay = delay
+					r.Delay = wire.Duration(delay)
 					made[home.mustSubmit(r)] = time.Now()
 				}
 				make1(0, "n1")
@@ -244,7 +244,7 @@ func TestResultAfterTheHomeGaveUp(t *testing.T) {
 		defer w.close()
 		home, target := w.nodes[0], w.nodes[1]
 		r := sleepTask(10*time.Second, "n1")
-		r.TTL = time.Minute
+		r.TTL = wire.Duration(time.Minute)
 		id := home.mustSubmit(r)
 		time.Sleep(5 * time.Second)
 		w.Unplug(1)

@@ -55,7 +55,7 @@ func (p *Pairing) Invite(ctx context.Context, o wire.InviteOptions) (wire.Invita
 
 // newTicket returns a ticket as requested, with the best addresses that fit.
 func (p *Pairing) newTicket(o wire.InviteOptions) (t identity.Ticket, err error) {
-	self, ttl := p.Book.Self(), cmp.Or(o.TTL, defaultTicket)
+	self, ttl := p.Book.Self(), cmp.Or(time.Duration(o.TTL), defaultTicket)
 	if o.Name != "" {
 		err = checkName(o.Name)
 	}

@@ -36,7 +36,7 @@ func (s *Scheduler) view(m *proto.Schedule) wire.Schedule {
 	c := m.GetTask()
 	v := wire.Schedule{
 		ScheduleSpec: wire.ScheduleSpec{Queue: m.Queue, Name: m.Name, Cron: m.Cron, Zone: m.Zone, MissedCap: int(m.MissedCap), ScheduledTask: wire.ScheduledTask{
-			Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: (time.Duration(m.TtlMs) * time.Millisecond).String(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(),
+			Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: wire.Duration(m.TtlMs) * wire.Duration(time.Millisecond), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(),
 			Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Require: c.GetRequire(), Prefer: c.GetPrefer(), Retries: c.GetMaxAttempts(),
 		}},
 		Paused: m.Paused, Last: proto.TimeOrNil(m.LastMs), Fired: m.Fired, Skipped: m.Skipped, Problem: cmp.Or(s.errors[scheduleID{m.Queue, m.Name}].text, m.Problem),
@@ -121,11 +121,9 @@ func (s *Scheduler) parse(spec wire.ScheduleSpec) (*proto.Schedule, error) {
 	if err != nil || !known || spec.MissedCap < 0 || spec.MissedCap > MaxCap {
 		return nil, fmt.Errorf("%w: schedule %.80q: class must be critical, high, normal or low; missed must be skip, run-once or run-all; missed_cap must be from 0 to %d", wire.ErrInvalid, spec.Name, MaxCap)
 	}
-	ttl := proto.DefaultTTL
-	if spec.TTL != "" {
-		if ttl, err = time.ParseDuration(spec.TTL); err != nil || ttl <= 0 {
-			return nil, fmt.Errorf("%w: schedule %.80q: ttl %.40q: must be a positive duration such as 24h", wire.ErrInvalid, spec.Name, spec.TTL)
-		}
+	ttl := cmp.Or(time.Duration(spec.TTL), proto.DefaultTTL)
+	if ttl < 0 {
+		return nil, fmt.Errorf("%w: schedule %.80q: ttl %s: must be positive", wire.ErrInvalid, spec.Name, spec.TTL)
 	}
 	m := &proto.Schedule{
 		Queue: spec.Queue, Name: spec.Name, Cron: spec.Cron, Zone: cmp.Or(spec.Zone, "UTC"), Missed: missed, TtlMs: ttl.Milliseconds(), MarkMs: s.cfg.Clock.Now().UnixMilli(),

@@ -81,9 +81,9 @@ func (s *Scheduler) fire(ctx context.Context, m *proto.Schedule) error {
 func request(m *proto.Schedule) wire.Request {
 	c := m.Task
 	return wire.Request{
-		Target: proto.QueuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: time.Duration(m.TtlMs) * time.Millisecond, Order: c.GetOrderingKey(),
-		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Bounds: wire.Bounds{Retries: c.GetMaxAttempts()},
-		Affinity: wire.Affinity{Require: c.GetRequire(), Prefer: c.GetPrefer()}, Mode: c.GetMode().Name(),
+		Target: proto.QueuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: wire.Duration(m.TtlMs) * wire.Duration(time.Millisecond), Order: c.GetOrderingKey(),
+		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Retries: c.GetMaxAttempts(),
+		Require: c.GetRequire(), Prefer: c.GetPrefer(), Mode: c.GetMode().Name(),
 		Key: fmt.Sprintf("schedule/%s/%s/%s/%s", m.Queue, m.Name, fingerprint(m), proto.Time(m.FiringMs).Format(time.RFC3339)),
 	}
 }

@@ -76,6 +76,9 @@ func (v *Views) Query(q wire.Query) (outbox.Query, error) {
 		out.Peer = p.Peer
 	}
 	label, value, labeled := strings.Cut(q.Label, "=")
+	if q.Label != "" && !labeled {
+		return out, fmt.Errorf("%w: label %.60q: must be name=value", wire.ErrInvalid, q.Label)
+	}
 	out.Match = func(_ proto.TaskID, r *proto.Record) bool {
 		switch {
 		case !q.After.IsZero() && r.GetCreatedMs() < q.After.UnixMilli():

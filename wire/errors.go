@@ -12,5 +12,6 @@ var (
 	ErrFull        = errors.New("full")
 	ErrDenied      = errors.New("denied")
 	ErrDraining    = errors.New("node is stopping")
+	ErrStarting    = errors.New("the node is starting")  // it is still opening its store
 	ErrNoAdmin     = errors.New("no admin is connected") // who could sign the creation of a queue
 )

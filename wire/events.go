@@ -20,3 +20,8 @@ type EventPage struct {
 	Missed uint64      `json:"missed,omitempty" doc:"events dropped before the first item because the reader was too slow or too late"`
 	Next   uint64      `json:"next" doc:"pass this to get the events that follow"`
 }
+
+// A Missed replaces dropped events in a stream.
+type Missed struct {
+	Missed uint64 `json:"missed" doc:"number of dropped events: the reader was too slow or too late"`
+}

@@ -63,6 +63,13 @@ type LeaseRisk struct {
 	Once  int    `json:"at_most_once,omitempty" doc:"those of them that may have been started and must not start twice; they end as INDETERMINATE unless their owner returns"`
 }
 
+// Prune selects the entries of dead members to remove.
+type Prune struct {
+	OlderThan Duration `json:"older_than,omitzero" example:"24h" doc:"dead for at least this long; default the node's own setting"`
+	Limit     int      `json:"limit,omitempty" minimum:"0" maximum:"10000" doc:"at most this many, oldest first; 0: the node's own limit"`
+	DryRun    bool     `json:"dry_run,omitempty" doc:"only list"`
+}
+
 // A Pruned lists the dead members whose rows were removed, or would be.
 type Pruned struct {
 	Members []string `json:"members"`

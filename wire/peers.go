@@ -4,9 +4,9 @@ import "time"
 
 // InviteOptions describe the node that a ticket admits.
 type InviteOptions struct {
-	Name  string        // of the node that joins; default its own choice
-	TTL   time.Duration // default 1 h, at most 30 days
-	Roles []string      // default send, work, relay
+	Name  string   `json:"name,omitempty" maxLength:"63" doc:"of the node that joins; default the name it asks for"`
+	TTL   Duration `json:"ttl,omitzero" example:"1h" doc:"default 1h, at most 30d"`
+	Roles []string `json:"roles,omitempty" doc:"default send, work, relay"`
 }
 
 // A JoinRequest is a request of a node on the LAN to be admitted.
@@ -22,8 +22,18 @@ type JoinRequest struct {
 
 // AcceptOptions configures the admission of a node that asked to join.
 type AcceptOptions struct {
-	Name  string   // default: the requested name
-	Roles []string // default: send, work, relay
+	Name  string   `json:"name,omitempty" maxLength:"63" doc:"default the name it asked for"`
+	Roles []string `json:"roles,omitempty" doc:"default send, work, relay"`
+}
+
+// Rename gives a peer a name that is used on this node only.
+type Rename struct {
+	Name string `json:"name" maxLength:"63" doc:"empty: remove the name"`
+}
+
+// Revoke ends a membership.
+type Revoke struct {
+	Reason string `json:"reason" minLength:"1" maxLength:"1024" doc:"for the audit log, and for everyone who asks why"`
 }
 
 // A Peer is another node as known to this one.

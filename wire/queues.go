@@ -116,12 +116,28 @@ type QueueSettings struct {
 	MemberRules     *[]MemberRule `json:"member_rules,omitempty" doc:"the nodes that work on it, in this order; empty: every node that serves the kind"`
 }
 
+// Seize names the home of a queue to give up.
+type Seize struct {
+	From       string `json:"from" minLength:"1" maxLength:"128" doc:"name or id of the home to give up"`
+	AcceptLoss bool   `json:"accept_loss,omitempty" doc:"must be true: accepts that what only that home knows is lost unless it comes back"`
+}
+
+// HandOff names the new home of a queue.
+type HandOff struct {
+	To string `json:"to,omitempty" maxLength:"128" doc:"name or id of the new home; default the best node"`
+}
+
+// UnblockLane names tasks that are blocked because the one before them died.
+type UnblockLane struct {
+	Key string `json:"key" minLength:"1" maxLength:"256" doc:"their ordering key"`
+}
+
 // A LeaseFilter selects leases. An empty field matches all.
 type LeaseFilter struct {
-	Queue string
-	Owner string // a peer's name or id
-	Role  string // home: granted by this node; owner: granted to this node; empty: both
-	Limit int    // default 50, at most 1000
+	Queue string `query:"queue" maxLength:"128"`
+	Owner string `query:"owner" maxLength:"128" doc:"name or id of the owner"`
+	Role  string `query:"role" enum:"home,owner" doc:"home: granted by this node; owner: owned by it; default both"`
+	Limit int    `query:"limit" minimum:"1" maximum:"1000" default:"50"`
 }
 
 // A Lease is the right of one node to run a task, as seen by its home or its owner.
@@ -168,11 +184,22 @@ type OwnershipEvent struct {
 	Cause  string    `json:"cause,omitempty"`
 }
 
+// Recover selects the leases to revoke.
+type Recover struct {
+	Owner  string `json:"owner,omitempty" maxLength:"128" doc:"name or id of a node that is not alive; default all nodes that are dead or have left"`
+	DryRun bool   `json:"dry_run,omitempty" doc:"only list"`
+}
+
 // A Recovered lists the leases of lost owners that were revoked, or would be.
 type Recovered struct {
 	DryRun bool    `json:"dry_run"`
 	Taken  []Lease `json:"taken" doc:"leases that were revoked, as they were; their tasks wait again or are already granted to other nodes"`
 	Kept   []Lease `json:"kept" doc:"leases kept because their tasks may have been started and must not start twice"`
+}
+
+// Drain turns draining on or off.
+type Drain struct {
+	On bool `json:"on" doc:"false: accept tasks again"`
 }
 
 // A Drained reports what a drained node still has to do.
@@ -181,4 +208,10 @@ type Drained struct {
 	Running int      `json:"running" doc:"running handlers"`
 	Going   int      `json:"going" doc:"tasks and queues that are moving to another home"`
 	Kept    []string `json:"kept,omitempty" doc:"queues whose home is still here because no other node can take them over"`
+}
+
+// Stop configures how the node stops.
+type Stop struct {
+	HandOff bool     `json:"handoff,omitempty" doc:"first hand over its queues; a node that cannot hand them over does not stop"`
+	Within  Duration `json:"within,omitzero" example:"30s" doc:"time limit for the handover; default 30s"`
 }

@@ -30,7 +30,7 @@ type ScheduleSpec struct {
 type ScheduledTask struct {
 	Kind    string            `json:"kind" minLength:"1" maxLength:"128" doc:"kind of the handler"`
 	Class   string            `json:"class,omitempty" enum:"critical,high,normal,low" doc:"default normal"`
-	TTL     string            `json:"ttl,omitempty" example:"24h" doc:"time after which it must not start; default 168h, at most 720h"`
+	TTL     Duration          `json:"ttl,omitzero" example:"24h" doc:"time after which it must not start; default 7d, at most 30d"`
 	Order   string            `json:"order,omitempty" maxLength:"256" doc:"ordering key: tasks with the same key run one after the other"`
 	OnDead  string            `json:"on_dead,omitempty" enum:"skip,block" doc:"what happens to later tasks with its ordering key if it becomes a dead letter; default skip"`
 	Args    []string          `json:"args,omitempty" maxItems:"256"`

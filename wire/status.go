@@ -47,3 +47,14 @@ type Blocker struct {
 	Next    *time.Time `json:"next,omitempty" doc:"time of the next automatic retry"`
 	Steps   []string   `json:"steps" doc:"what was checked, in order"`
 }
+
+// Health is the response of a healthy or ready node.
+type Health struct {
+	Status string `json:"status" enum:"ok"`
+}
+
+// A Snapshot is the location of a copy of the store.
+type Snapshot struct {
+	Dir   string `json:"dir" minLength:"1" doc:"absolute path of a new folder on the node's machine; with to_key of a new file"`
+	ToKey string `json:"to_key,omitempty" doc:"public key, age1…: encrypt the copy to this key"`
+}

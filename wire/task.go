@@ -2,7 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"io"
 	"time"
 )
 
@@ -51,40 +50,6 @@ func mib(n int64) string {
 		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
 	}
 	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
-}
-
-// A Request describes a task to submit. Target and Kind are required.
-type Request struct {
-	Target string            // who runs it: a peer's name or id, or queue:NAME
-	Kind   string            // kind of the handler
-	Class  string            // critical, high, normal or low; default normal
-	Mode   string            // whether it may run again after a crash: at_least_once (default) or at_most_once
-	TTL    time.Duration     // time after which it must not start; default 7 days, at most 30
-	Delay  time.Duration     // delay before it is sent; default none
-	At     time.Time         // time before which it is not sent; zero: at once
-	Key    string            // idempotency key; "auto": derived from the content
-	Order  string            // ordering key: tasks with the same key run one after the other
-	OnDead string            // what happens to later tasks of its key if it becomes a dead letter: skip (default) or block
-	Args   []string          // appended to the handler's arguments if it allows that
-	Body   []byte            // input of the handler; or
-	Stream io.Reader         // input of any size, read to its end by Submit
-	Type   string            // content type of the body
-	Labels map[string]string // arbitrary labels to find it by
-	Trace  string            // W3C traceparent; a new one if empty or not valid
-	Bounds
-	Affinity
-}
-
-// Bounds limit the handler of a task.
-type Bounds struct {
-	Retries   uint32 // attempts, at most what the handler allows; 0: the handler's limit
-	MaxResult int64  // size of the result in bytes, at most what the handler allows; 0: the handler's limit
-}
-
-// An Affinity selects the nodes of a queue for a task.
-type Affinity struct {
-	Require []string // labels that the executing node must have
-	Prefer  []string // labels that it should have: nodes with all of them are preferred
 }
 
 // A Submitted is the result of Submit for a task that is on disk.
@@ -192,29 +157,8 @@ type Receipt struct {
 	Problem  string `json:"problem,omitempty"`
 }
 
-// A Query selects tasks. The zero value matches all of them.
-type Query struct {
-	States []string // such as PENDING; default all
-	Role   string   // home, owner or empty for both
-	Peer   string   // name or id
-	Kind   string
-	Label  string // key=value
-	Before time.Time
-	After  time.Time
-	Oldest bool   // the oldest first; default the newest
-	Cursor string // Next of the previous page
-	Limit  int    // default 50, at most 1000
-}
-
 // A Page is a part of a list. Next is empty on the last page.
 type Page[T any] struct {
 	Items []T    `json:"items"`
 	Next  string `json:"next,omitempty"`
-}
-
-// Purged is the result of a purge, or what it would remove.
-type Purged struct {
-	Tasks  int   `json:"tasks"`
-	Bytes  int64 `json:"bytes"`
-	DryRun bool  `json:"dry_run"`
 }

@@ -2,8 +2,8 @@ package wire
 
 // A TimelineQuery selects either a task or a queue.
 type TimelineQuery struct {
-	Task  string // id, or a prefix of one that is known here
-	Queue string
+	Task  string `query:"task" maxLength:"36" doc:"id, or the beginning of one that the node knows; alternative to queue"`
+	Queue string `query:"queue" maxLength:"128"`
 }
 
 // A Timeline merges the lease events of a task or a queue as seen by several nodes.

@@ -100,6 +100,9 @@ func (n *Node) task(id string) wire.Task {
 
 // Submit accepts a task and reads its stream.
 func (n *Node) Submit(_ context.Context, r wire.Request) (wire.Submitted, error) {
+	if r.Kind == "" {
+		return wire.Submitted{}, fmt.Errorf("%w: no kind", wire.ErrInvalid)
+	}
 	if err := n.called("Submit %s %s", r.Target, r.Kind); err != nil {
 		return wire.Submitted{}, err
 	}
@@ -136,6 +139,9 @@ func (n *Node) SubmitMany(_ context.Context, rs []wire.Request) ([]wire.Submitte
 		if errs[i] = failed; failed == nil && n.PerItem != nil {
 			errs[i] = n.PerItem(r)
 		}
+		if r.Kind == "" {
+			errs[i] = fmt.Errorf("%w: no kind", wire.ErrInvalid)
+		}
 		if errs[i] == nil {
 			out[i] = n.take(r)
 		}
@@ -163,8 +169,24 @@ func (n *Node) Task(_ context.Context, id string) (wire.Task, error) {
 
 // Tasks lists one task.
 func (n *Node) Tasks(_ context.Context, q wire.Query) (wire.Page[wire.Task], error) {
+	if err := checkQuery(q); err != nil {
+		return wire.Page[wire.Task]{}, err
+	}
 	err := n.called("Tasks %s", formatQuery(q))
 	return wire.Page[wire.Task]{Items: []wire.Task{n.task(ID)}, Next: "more"}, err
+}
+
+// checkQuery refuses what a real node refuses.
+func checkQuery(q wire.Query) error {
+	for _, s := range q.States {
+		if _, err := proto.ParseTaskState(s); err != nil {
+			return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+		}
+	}
+	if q.Label != "" && !strings.Contains(q.Label, "=") {
+		return fmt.Errorf("%w: label %q: must be name=value", wire.ErrInvalid, q.Label)
+	}
+	return nil
 }
 
 func formatQuery(q wire.Query) string {
@@ -241,6 +263,9 @@ func (n *Node) Cancel(_ context.Context, id string, hard bool, reason string) (w
 
 // Purge removes two tasks.
 func (n *Node) Purge(_ context.Context, q wire.Query, dryRun bool) (wire.Purged, error) {
+	if err := checkQuery(q); err != nil {
+		return wire.Purged{}, err
+	}
 	return wire.Purged{Tasks: 2, Bytes: 10, DryRun: dryRun}, n.called("Purge %s dry=%v", formatQuery(q), dryRun)
 }
 

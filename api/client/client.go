@@ -1,9 +1,9 @@
 // Package client is a client of a node's socket, with the types of the Go API: it has
-// the same methods as a [node.Node] in the same process.
+// the same methods as a node in the same process.
 //
-//	client.New("/run/balefire/node.sock").Submit(ctx, node.Request{…})
+//	client.New("/run/balefire/node.sock").Submit(ctx, wire.Request{…})
 //
-// It promises that an error of the node arrives as what it is: an [*api.Problem]
+// It promises that an error of the node arrives as what it is: a [*wire.Problem]
 // with code and fix, for which errors.Is(err, wire.ErrNotFound) and the like
 // hold; and that no node behind the socket is [ErrNodeDown] and nothing else.
 package client
@@ -24,7 +24,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -121,12 +120,12 @@ func (c *Client) dialError(ctx context.Context, err error) error {
 func decodeProblem(res *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
 	t, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	p := new(api.Problem)
+	p := new(wire.Problem)
 	if err == nil && t == "application/problem+json" && json.Unmarshal(b, p) == nil && p.Status != 0 {
 		return p
 	}
-	return &api.Problem{
-		Status: res.StatusCode, Code: api.CodeInternal, Title: res.Status,
+	return &wire.Problem{
+		Status: res.StatusCode, Code: wire.CodeInternal, Title: res.Status,
 		Detail: fmt.Sprintf("the node answered %s: %.200q", res.Status, b),
 		Fix:    "check that a balefire node is listening there",
 	}

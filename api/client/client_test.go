@@ -99,14 +99,14 @@ func TestEveryMethod(t *testing.T) {
 		{"UnblockLane", `UnblockLane a/b "x y"`, func() (any, error) { return c.UnblockLane(ctx, "a/b", "x y") }},
 		{"Retry", "Retry " + id, func() (any, error) { return c.Retry(ctx, id) }},
 		{"Purge", "Purge " + strings.Replace(strings.Replace(chosen, "cursor=x/y+z ", "", 1), "limit=7", "limit=0", 1) + " dry=true", func() (any, error) { return c.Purge(ctx, q, true) }},
-		{"RetryDead", "Retry " + id, func() (any, error) { return c.RetryDead(ctx, api.Redrive{IDs: []string{id}}) }},
+		{"RetryDead", "Retry " + id, func() (any, error) { return c.RetryDead(ctx, wire.Redrive{IDs: []string{id}}) }},
 		{"Peers", "Peers", func() (any, error) { return c.Peers(ctx) }},
 		{"Peer", "Peer lap top/ü", func() (any, error) { return c.Peer(ctx, "lap top/ü") }},
 		{"Block", "Block laptop", func() (any, error) { return nil, c.Block(ctx, "laptop") }},
 		{"Unblock", "Unblock laptop", func() (any, error) { return nil, c.Unblock(ctx, "laptop") }},
 		{"Forget", "Forget laptop", func() (any, error) { return nil, c.Forget(ctx, "laptop") }},
-		{"Invite", `Invite "n" 1h0m0s work+send`, func() (any, error) {
-			return c.Invite(ctx, wire.InviteOptions{Name: "n", TTL: time.Hour, Roles: []string{"work", "send"}})
+		{"Invite", `Invite "n" 1h work+send`, func() (any, error) {
+			return c.Invite(ctx, wire.InviteOptions{Name: "n", TTL: wire.Duration(time.Hour), Roles: []string{"work", "send"}})
 		}},
 		{"Members", "Members", func() (any, error) { return c.Members(ctx) }},
 		{"Member", "Member laptop", func() (any, error) { return c.Member(ctx, "laptop") }},
@@ -202,9 +202,9 @@ func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	n := apitest.New()
 	c, _ := serve(t, n)
 	full := wire.Request{
-		Target: "laptop", Kind: "shell", Class: "critical", Mode: "at_most_once", TTL: 90 * time.Minute, Delay: 1500 * time.Millisecond,
+		Target: "laptop", Kind: "shell", Class: "critical", Mode: "at_most_once", TTL: wire.Duration(90 * time.Minute), Delay: wire.Duration(1500 * time.Millisecond),
 		Key: "a key, \"quoted\" & ünï", Order: "o", OnDead: "block", Args: []string{"-a", "", "two words", "a,b"}, Body: []byte{0, 1, 0xff},
-		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Bounds: wire.Bounds{Retries: 9},
+		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Retries: 9,
 	}
 	later := wire.Request{Target: "laptop", Kind: "shell", At: apitest.Start.Add(1234567 * time.Nanosecond), Class: "normal", Mode: "at_least_once"}
 	if _, err := c.Submit(t.Context(), full); err != nil {
@@ -290,7 +290,7 @@ func TestErrorsCrossTheSocket(t *testing.T) {
 	for _, want := range all {
 		n.Err = fmt.Errorf("show it: %w: because", want)
 		_, err := c.Task(t.Context(), apitest.ID)
-		p, ok := errors.AsType[*api.Problem](err)
+		p, ok := errors.AsType[*wire.Problem](err)
 		if !ok || p.Detail != n.Err.Error() || p.Fix == "" {
 			t.Errorf("%v arrived as %#v", want, err)
 		}

@@ -4,13 +4,12 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/wire"
 )
 
 // SetClass changes the class of a task that waits in a queue.
 func (c *Client) SetClass(ctx context.Context, id, class string) (wire.Task, error) {
-	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/class", api.Reclass{Class: class})
+	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/class", wire.Reclass{Class: class})
 	if err != nil {
 		return wire.Task{}, err
 	}
@@ -19,7 +18,7 @@ func (c *Client) SetClass(ctx context.Context, id, class string) (wire.Task, err
 
 // MoveTask moves a task to another queue, as a new task.
 func (c *Client) MoveTask(ctx context.Context, id, queue string) (wire.Submitted, error) {
-	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/queue", api.Requeue{Queue: queue})
+	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/queue", wire.Requeue{Queue: queue})
 	if err != nil {
 		return wire.Submitted{}, err
 	}
@@ -33,5 +32,5 @@ func (c *Client) Progress(ctx context.Context, id string) error {
 
 // UnblockLane unblocks the tasks of one ordering key of a queue.
 func (c *Client) UnblockLane(ctx context.Context, queue, key string) (wire.Queue, error) {
-	return post[wire.Queue](ctx, c, "/v1/queues/"+escape(queue)+"/unblock", api.UnblockLane{Key: key})
+	return post[wire.Queue](ctx, c, "/v1/queues/"+escape(queue)+"/unblock", wire.UnblockLane{Key: key})
 }

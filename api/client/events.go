@@ -14,7 +14,7 @@ import (
 )
 
 // Events yields the events after a number as they happen, until the caller stops or ctx is
-// done. It ends with one error: [node.ErrDraining] when the node stopped. A gap in the
+// done. It ends with one error: [wire.ErrDraining] when the node stopped. A gap in the
 // numbers means dropped events. After a restart of the node numbers start at 1 again:
 // continue after 0.
 func (c *Client) Events(ctx context.Context, after uint64) iter.Seq2[wire.NodeEvent, error] {

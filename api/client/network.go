@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -30,11 +29,7 @@ func (c *Client) MeshSummary(ctx context.Context) (wire.MeshSummary, error) {
 // PruneMembers removes the entries of members that have been dead for at least age, or
 // lists them. An age or limit of 0 is the node's own default.
 func (c *Client) PruneMembers(ctx context.Context, age time.Duration, limit int, dryRun bool) (wire.Pruned, error) {
-	in := api.Prune{Limit: limit, DryRun: dryRun}
-	if age != 0 {
-		in.OlderThan = age.String()
-	}
-	return post[wire.Pruned](ctx, c, "/v1/mesh/prune", in)
+	return post[wire.Pruned](ctx, c, "/v1/mesh/prune", wire.Prune{OlderThan: wire.Duration(age), Limit: limit, DryRun: dryRun})
 }
 
 // Converge has the node synchronize with every connected member now.
@@ -66,12 +61,12 @@ func (c *Client) JoinRequests(ctx context.Context) ([]wire.JoinRequest, error) {
 // Accept admits one of them: ref is its id, the beginning or end of it, the name it asks
 // for, or its code.
 func (c *Client) Accept(ctx context.Context, ref string, o wire.AcceptOptions) (wire.Peer, error) {
-	return post[wire.Peer](ctx, c, "/v1/wishes/"+escape(ref)+"/accept", api.Accept{Name: o.Name, Roles: o.Roles})
+	return post[wire.Peer](ctx, c, "/v1/wishes/"+escape(ref)+"/accept", o)
 }
 
 // Rename gives a peer a name that is used on the node only; an empty name removes it.
 func (c *Client) Rename(ctx context.Context, ref, name string) error {
-	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/name", api.Rename{Name: name})
+	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/name", wire.Rename{Name: name})
 	if err != nil {
 		return err
 	}
@@ -80,7 +75,7 @@ func (c *Client) Rename(ctx context.Context, ref, name string) error {
 
 // Revoke revokes the membership of a peer permanently, in the whole mesh.
 func (c *Client) Revoke(ctx context.Context, ref, reason string) error {
-	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/revoke", api.Revoke{Reason: reason})
+	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/revoke", wire.Revoke{Reason: reason})
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -40,11 +39,7 @@ func (c *Client) Forget(ctx context.Context, name string) error {
 
 // Invite creates a ticket that admits one node, once.
 func (c *Client) Invite(ctx context.Context, o wire.InviteOptions) (wire.Invitation, error) {
-	in := api.Invite{Name: o.Name, Roles: o.Roles}
-	if o.TTL != 0 {
-		in.TTL = o.TTL.String()
-	}
-	return post[wire.Invitation](ctx, c, "/v1/invitations", in)
+	return post[wire.Invitation](ctx, c, "/v1/invitations", o)
 }
 
 // Handlers returns the handlers of the node.
@@ -93,19 +88,19 @@ func (c *Client) Compact(ctx context.Context) error {
 // Snapshot copies the store to dir, an absolute path that must not exist. With a public key
 // of store key the copy is a file that only the private key can decrypt.
 func (c *Client) Snapshot(ctx context.Context, dir, toKey string) error {
-	_, err := post[api.Snapshot](ctx, c, "/v1/store/snapshot", api.Snapshot{Dir: dir, ToKey: toKey})
+	_, err := post[wire.Snapshot](ctx, c, "/v1/store/snapshot", wire.Snapshot{Dir: dir, ToKey: toKey})
 	return err
 }
 
 // Healthy returns nil if the node's loops run and its last commit succeeded.
 func (c *Client) Healthy(ctx context.Context) error {
-	_, err := get[api.Health](ctx, c, "/healthz", nil)
+	_, err := get[wire.Health](ctx, c, "/healthz", nil)
 	return err
 }
 
 // Ready returns nil if the node accepts tasks.
 func (c *Client) Ready(ctx context.Context) error {
-	_, err := get[api.Health](ctx, c, "/readyz", nil)
+	_, err := get[wire.Health](ctx, c, "/readyz", nil)
 	return err
 }
 

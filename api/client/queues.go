@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -44,28 +43,24 @@ func (c *Client) ResumeQueue(ctx context.Context, name string) (wire.Queue, erro
 // SeizeQueue makes the node the home of a queue whose home, from, is permanently lost. The
 // caller accepts that what only from knows is lost unless it comes back.
 func (c *Client) SeizeQueue(ctx context.Context, name, from string) (wire.Queue, error) {
-	return post[wire.Queue](ctx, c, "/v1/queues/"+escape(name)+"/seize", api.Seize{From: from, AcceptLoss: true})
+	return post[wire.Queue](ctx, c, "/v1/queues/"+escape(name)+"/seize", wire.Seize{From: from, AcceptLoss: true})
 }
 
 // HandOffQueue hands over a queue whose home is the node; without a name the node chooses
 // the new home.
 func (c *Client) HandOffQueue(ctx context.Context, name, to string) (wire.Queue, error) {
-	return post[wire.Queue](ctx, c, "/v1/queues/"+escape(name)+"/handoff", api.HandOff{To: to})
+	return post[wire.Queue](ctx, c, "/v1/queues/"+escape(name)+"/handoff", wire.HandOff{To: to})
 }
 
 // Drain drains the node, or with false makes it accept tasks again.
 func (c *Client) Drain(ctx context.Context, on bool) (wire.Drained, error) {
-	return post[wire.Drained](ctx, c, "/v1/drain", api.Drain{On: on})
+	return post[wire.Drained](ctx, c, "/v1/drain", wire.Drain{On: on})
 }
 
 // Stop stops the node, with handoff after it has handed over its queues within the given
 // time, 0 for the node's own limit. It returns when the node begins to stop.
 func (c *Client) Stop(ctx context.Context, handoff bool, within time.Duration) error {
-	o := api.Stop{HandOff: handoff}
-	if within > 0 {
-		o.Within = within.String()
-	}
-	r, err := document(http.MethodPost, "/v1/stop", o)
+	r, err := document(http.MethodPost, "/v1/stop", wire.Stop{HandOff: handoff, Within: wire.Duration(within)})
 	if err != nil {
 		return err
 	}
@@ -94,7 +89,7 @@ func (c *Client) ReleaseLease(ctx context.Context, task string) (wire.Lease, err
 
 // RecoverLeases revokes the leases of dead owners, or of a named one.
 func (c *Client) RecoverLeases(ctx context.Context, owner string, dryRun bool) (wire.Recovered, error) {
-	return post[wire.Recovered](ctx, c, "/v1/leases/recover", api.Recover{Owner: owner, DryRun: dryRun})
+	return post[wire.Recovered](ctx, c, "/v1/leases/recover", wire.Recover{Owner: owner, DryRun: dryRun})
 }
 
 // Timeline merges the ownership events of all connected nodes for a task or a queue.

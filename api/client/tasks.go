@@ -13,22 +13,24 @@ import (
 	"strings"
 	"time"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/wire"
 )
 
 // Submit submits a task: when it returns, the task is on the node's disk. A Stream of any
-// size is sent as it is read; RedriveOf is not sent.
+// size is sent as it is read.
 func (c *Client) Submit(ctx context.Context, r wire.Request) (wire.Submitted, error) {
-	s := api.SubmitOf(r)
 	if r.Stream == nil {
-		return post[wire.Submitted](ctx, c, "/v1/tasks", s)
+		return post[wire.Submitted](ctx, c, "/v1/tasks", r)
 	}
 	if len(r.Body) > 0 {
 		return wire.Submitted{}, fmt.Errorf("%w: body and stream are both given: a task has one body", wire.ErrInvalid)
 	}
+	q, err := r.Query()
+	if err != nil {
+		return wire.Submitted{}, err
+	}
 	return fetch[wire.Submitted](ctx, c, call{
-		method: http.MethodPost, path: "/v1/tasks", query: s.Query(), body: r.Stream,
+		method: http.MethodPost, path: "/v1/tasks", query: q, body: r.Stream,
 		contentType: "application/octet-stream", expect: true,
 	})
 }
@@ -54,12 +56,12 @@ func (c *Client) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Subm
 
 // batch encodes the first n of rs, at least one, as one document, one task per line.
 func batch(rs []wire.Request) (doc []byte, n int, err error) {
-	for _, r := range rs[:min(len(rs), api.MaxBatch)] {
+	for _, r := range rs[:min(len(rs), wire.MaxBatch)] {
 		if r.Stream != nil {
 			err = fmt.Errorf("%w: a stream cannot be in a batch: use Submit", wire.ErrInvalid)
 		}
-		line, mErr := json.Marshal(api.SubmitOf(r))
-		if err = errors.Join(err, mErr); err != nil || n > 0 && len(doc)+len(line) >= api.MaxBatchBytes {
+		line, mErr := json.Marshal(r)
+		if err = errors.Join(err, mErr); err != nil || n > 0 && len(doc)+len(line) >= wire.MaxBatchBytes {
 			break
 		}
 		doc = append(append(doc, line...), '\n')
@@ -72,7 +74,7 @@ func batch(rs []wire.Request) (doc []byte, n int, err error) {
 }
 
 func (c *Client) submitBatch(ctx context.Context, doc []byte, out []wire.Submitted, errs []error) error {
-	b, err := fetch[api.Batch](ctx, c, call{
+	b, err := fetch[wire.Batch](ctx, c, call{
 		method: http.MethodPost, path: "/v1/tasks/batch", body: bytes.NewReader(doc), contentType: "application/x-ndjson",
 	})
 	if err != nil {
@@ -108,15 +110,15 @@ func (c *Client) DeadLetters(ctx context.Context, q wire.Query) (wire.Page[wire.
 }
 
 func pageOf(q wire.Query) url.Values {
-	f, v := api.FilterOf(q), url.Values{}
+	v := url.Values{}
 	for name, s := range map[string]string{
-		"state": strings.Join(f.States, ","), "role": f.Role, "peer": f.Peer, "kind": f.Kind, "label": f.Label, "cursor": q.Cursor,
+		"state": strings.Join(q.States, ","), "role": q.Role, "peer": q.Peer, "kind": q.Kind, "label": q.Label, "cursor": q.Cursor,
 	} {
 		if s != "" {
 			v.Set(name, s)
 		}
 	}
-	for name, t := range map[string]time.Time{"before": f.Before, "after": f.After} {
+	for name, t := range map[string]time.Time{"before": q.Before, "after": q.After} {
 		if !t.IsZero() {
 			v.Set(name, t.Format(time.RFC3339Nano))
 		}
@@ -177,7 +179,7 @@ func (c *Client) Receipts(ctx context.Context, id string) ([]wire.Receipt, error
 
 // Cancel cancels a task; hard kills its process group.
 func (c *Client) Cancel(ctx context.Context, id string, hard bool, reason string) (wire.Task, error) {
-	return post[wire.Task](ctx, c, "/v1/tasks/"+escape(id)+"/cancel", api.Cancel{Hard: hard, Reason: reason})
+	return post[wire.Task](ctx, c, "/v1/tasks/"+escape(id)+"/cancel", wire.Cancel{Hard: hard, Reason: reason})
 }
 
 // Retry repeats an ended task as a new one.
@@ -187,10 +189,10 @@ func (c *Client) Retry(ctx context.Context, id string) (wire.Submitted, error) {
 
 // Purge removes the ended tasks that q selects, or counts them.
 func (c *Client) Purge(ctx context.Context, q wire.Query, dryRun bool) (wire.Purged, error) {
-	return post[wire.Purged](ctx, c, "/v1/tasks/purge", api.Purge{Filter: api.FilterOf(q), DryRun: dryRun})
+	return post[wire.Purged](ctx, c, "/v1/tasks/purge", wire.Purge{Query: q, DryRun: dryRun})
 }
 
 // RetryDead repeats dead letters, at most 1000 of them.
-func (c *Client) RetryDead(ctx context.Context, r api.Redrive) (api.Redriven, error) {
-	return post[api.Redriven](ctx, c, "/v1/dead-letters/retry", r)
+func (c *Client) RetryDead(ctx context.Context, r wire.Redrive) (wire.Redriven, error) {
+	return post[wire.Redriven](ctx, c, "/v1/dead-letters/retry", r)
 }

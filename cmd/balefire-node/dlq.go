@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -60,7 +59,7 @@ func dlqShow(w *app) *cobra.Command {
 
 func dlqRetry(w *app) *cobra.Command {
 	var f queryFlags
-	r := api.Redrive{}
+	r := wire.Redrive{}
 	c := &cobra.Command{
 		Use: "retry [ID...]", Short: "Submit dead letters again, as new tasks",
 		Long:    "Submit dead letters again: those with these ids or those that the flags select, at\nmost 1000 at once. Each becomes a new task that refers to the one it repeats.",
@@ -70,8 +69,8 @@ func dlqRetry(w *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r.IDs, r.Filter = args, api.FilterOf(q)
-			if len(args) == 0 && !r.All && reflect.ValueOf(r.Filter).IsZero() {
+			r.IDs, r.Query = args, q
+			if len(args) == 0 && !r.All && reflect.ValueOf(q).IsZero() {
 				return usage("no dead letters selected: give ids, flags that select some, or --all")
 			}
 			ctx, cancel := w.withTimeout(cmd.Context())
@@ -93,7 +92,7 @@ func dlqRetry(w *app) *cobra.Command {
 	return c
 }
 
-func (w *app) printRedriven(done api.Redriven) error {
+func (w *app) printRedriven(done wire.Redriven) error {
 	err := w.show(view{value: done, lines: lines(done.Items), human: func(p *printer) {
 		t := newTable(col("DEAD LETTER"), col("REPEATED BY"), col("PROBLEM"))
 		for _, i := range done.Items {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/wire"
 )
@@ -129,7 +128,7 @@ func (e *watcher) run(ctx context.Context) error {
 // isUnreachable reports whether the node is stopping, has stopped, or died while it
 // answered.
 func isUnreachable(err error) bool {
-	_, said := errors.AsType[*api.Problem](err)
+	_, said := errors.AsType[*wire.Problem](err)
 	return !said || isAny(err, client.ErrNodeDown, wire.ErrDraining)
 }
 
@@ -151,7 +150,7 @@ func (e *watcher) print(page wire.EventPage) error {
 	events := e.filter(page.Items)
 	all := lines(events)
 	if page.Missed > 0 {
-		all = append([]any{api.Missed{Missed: page.Missed}}, all...)
+		all = append([]any{wire.Missed{Missed: page.Missed}}, all...)
 	}
 	if len(all) == 0 {
 		return nil

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/store"
@@ -71,7 +70,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitDenied
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitTimeout
-	case isAny(err, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrDraining, api.ErrStarting, pairing.ErrPaired, store.ErrLocked):
+	case isAny(err, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrDraining, wire.ErrStarting, pairing.ErrPaired, store.ErrLocked):
 		return exitRefused
 	case errors.Is(err, wire.ErrInvalid), isCobraError(err):
 		return exitUsage
@@ -108,7 +107,7 @@ func printError(w *app, path string, err error) {
 		text = fmt.Sprintf("the node did not answer within %s: retry, possibly with a longer --timeout", w.flags.timeout)
 	}
 	fmt.Fprintf(w.err, "%s %s\n", w.colorStderr(red, "error:"), sanitize(text))
-	if p, ok := errors.AsType[*api.Problem](err); ok && hints[p.Code] != "" {
+	if p, ok := errors.AsType[*wire.Problem](err); ok && hints[p.Code] != "" {
 		fmt.Fprintf(w.err, "  %s\n", hints[p.Code])
 	}
 	if p, perr := w.locate(); perr == nil && errors.Is(err, fs.ErrPermission) && strings.Contains(text, p.Dir) {
@@ -131,14 +130,14 @@ func stripPackages(text string) string { return packagePrefix.ReplaceAllString(t
 
 // hints are what a user of the command line can do about a problem; the fixes of the
 // problem itself are for API clients. There is none where the error already names it.
-var hints = map[api.Code]string{
-	api.CodeInternal:    "check the node's log; if it persists, restart the node: no task is lost",
-	api.CodeUnhealthy:   "check the node's log and: balefire-node status",
-	api.CodeDraining:    "nothing was accepted: retry when the node has started (balefire-node wait --for ready)",
-	api.CodeStarting:    "nothing was accepted: retry when the node is ready (balefire-node wait --for ready)",
-	api.CodeUnknown:     "retry with the same --key: the task is stored once",
-	api.CodeFull:        "free disk space, or remove ended tasks: balefire-node task purge",
-	api.CodeKeyConflict: "repeat the first request unchanged, or use another --key",
-	api.CodeNotFound:    "list what exists: balefire-node task ls, peers ls, handler ls, queue ls",
-	api.CodeTimeout:     "retry, possibly with a longer --timeout",
+var hints = map[wire.Code]string{
+	wire.CodeInternal:    "check the node's log; if it persists, restart the node: no task is lost",
+	wire.CodeUnhealthy:   "check the node's log and: balefire-node status",
+	wire.CodeDraining:    "nothing was accepted: retry when the node has started (balefire-node wait --for ready)",
+	wire.CodeStarting:    "nothing was accepted: retry when the node is ready (balefire-node wait --for ready)",
+	wire.CodeUnknown:     "retry with the same --key: the task is stored once",
+	wire.CodeFull:        "free disk space, or remove ended tasks: balefire-node task purge",
+	wire.CodeKeyConflict: "repeat the first request unchanged, or use another --key",
+	wire.CodeNotFound:    "list what exists: balefire-node task ls, peers ls, handler ls, queue ls",
+	wire.CodeTimeout:     "retry, possibly with a longer --timeout",
 }

@@ -191,7 +191,7 @@ again: this does not revoke any membership.`,
 			if limit < 0 {
 				return usage("--limit %d: it must be 0 or more", limit)
 			}
-			return w.pruneMembers(cmd, age, limit, dry || !w.flags.yes)
+			return w.pruneMembers(cmd, time.Duration(age), limit, dry || !w.flags.yes)
 		},
 	}
 	c.Flags().StringVar(&older, "older-than", "", "dead for at least this long, like 36h or 30d (default: the node's own setting)")

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/wire"
 )
@@ -25,7 +24,7 @@ task; its settings are changed there.`,
 // callShared is call for requests that need a node with shared queues.
 func callShared[T any](cmd *cobra.Command, w *app, question func(context.Context, *client.Client) (T, error)) (T, error) {
 	v, err := call(cmd, w, question)
-	if p, ok := errors.AsType[*api.Problem](err); ok && p.Unrouted() {
+	if p, ok := errors.AsType[*wire.Problem](err); ok && p.Unrouted() {
 		return v, &codedError{exitNotFound, errors.New("this node does not support shared queues: the running program is older than this command; restart the node with this version")}
 	}
 	return v, err

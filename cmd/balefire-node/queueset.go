@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/wire"
 )
@@ -32,7 +31,7 @@ const adminPollInterval = 2 * time.Second
 func (f *queueFlags) set(ctx context.Context, w *app, c *client.Client, name string, s wire.QueueSettings) (wire.Queue, error) {
 	for told := false; ; told = true {
 		q, err := c.SetQueue(ctx, name, s)
-		if p, ok := errors.AsType[*api.Problem](err); !f.wait || !ok || p.Code != api.CodeNoAdmin {
+		if p, ok := errors.AsType[*wire.Problem](err); !f.wait || !ok || p.Code != wire.CodeNoAdmin {
 			return q, err
 		}
 		if !told {
@@ -154,10 +153,10 @@ func (f *queueFlags) settings(given func(flag string) bool) (wire.QueueSettings,
 		if err != nil {
 			return s, err
 		}
-		if d > 0 && d < time.Millisecond {
+		if d > 0 && time.Duration(d) < time.Millisecond {
 			return s, usage("--lease %s: it must be at least 1ms", f.lease)
 		}
-		*s.LeaseMs = int(d / time.Millisecond)
+		*s.LeaseMs = int(time.Duration(d).Milliseconds())
 	}
 	return s, nil
 }

@@ -152,7 +152,7 @@ func TestSendFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := f.request
-	if r.Class != "high" || r.TTL != 48*time.Hour || r.Delay != 90*time.Second || r.Key != "auto" || r.Labels["c"] != "d=e" {
+	if r.Class != "high" || time.Duration(r.TTL) != 48*time.Hour || time.Duration(r.Delay) != 90*time.Second || r.Key != "auto" || r.Labels["c"] != "d=e" {
 		t.Errorf("request = %+v", r)
 	}
 	for text, want := range map[string]time.Time{

@@ -21,6 +21,7 @@ queue. Run these commands on the home.`,
 
 // scheduleFlags are the flags of schedule add that are not fields of a schedule.
 type scheduleFlags struct {
+	ttl    string
 	spec   wire.ScheduleSpec
 	labels []string
 }
@@ -50,7 +51,7 @@ for the newest --missed-cap of them.`,
 	fs.StringVar(&f.spec.Missed, "missed", "", "skip, run-once or run-all (default skip)")
 	fs.IntVar(&f.spec.MissedCap, "missed-cap", 0, "most tasks of run-all, at most 1000 (default 10)")
 	fs.StringVar(&f.spec.Class, "class", "", "critical, high, normal or low (default normal)")
-	fs.StringVar(&f.spec.TTL, "ttl", "", "do not start a task after this, at most 720h (default 168h)")
+	fs.StringVar(&f.ttl, "ttl", "", "do not start a task after this, at most 30d (default 7d)")
 	fs.StringVar(&f.spec.Order, "order-key", "", "tasks of one key run one after the other")
 	fs.StringVar(&f.spec.OnDead, "on-dead", "", "after a dead task with the same order key: skip or block (default skip)")
 	fs.StringArrayVar(&f.labels, "label", nil, "label key=value of the tasks (repeatable)")
@@ -72,6 +73,10 @@ func (w *app) addSchedule(cmd *cobra.Command, f *scheduleFlags, args []string) e
 		return usage("schedule add takes a queue, a name, a cron text in quotes, a kind and one body: @FILE or -; arguments for the handler follow --")
 	}
 	f.spec.Queue, f.spec.Name, f.spec.Cron, f.spec.Kind = words[0], words[1], words[2], words[3]
+	var err error
+	if f.spec.TTL, err = parseSpan("ttl", f.ttl); err != nil {
+		return err
+	}
 	for _, l := range f.labels {
 		k, v, ok := strings.Cut(l, "=")
 		if !ok || k == "" {

@@ -164,8 +164,8 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	if r.TTL, err = parseSpan("ttl", f.ttl); err != nil {
 		return err
 	}
-	if r.TTL > proto.MaxTTL {
-		return usage("--ttl %s: at most %s", f.ttl, config.Duration(proto.MaxTTL))
+	if time.Duration(r.TTL) > proto.MaxTTL {
+		return usage("--ttl %s: at most %s", f.ttl, wire.Duration(proto.MaxTTL))
 	}
 	if r.Delay, err = parseSpan("delay", f.delay); err != nil {
 		return err
@@ -197,18 +197,11 @@ func (f *sendFlags) read(now time.Time) (err error) {
 }
 
 // parseSpan parses a flag that is a positive duration.
-func parseSpan(flag, text string) (time.Duration, error) {
-	if text == "" {
-		return 0, nil
-	}
-	d, err := config.ParseDuration(text)
-	if err == nil && d == 0 {
-		err = errors.New("it must be positive")
-	}
-	if err != nil {
+func parseSpan(flag, text string) (d wire.Duration, err error) {
+	if err := d.UnmarshalText([]byte(text)); err != nil {
 		return 0, usage("--%s: %w", flag, err)
 	}
-	return time.Duration(d), nil
+	return d, nil
 }
 
 // parseSize parses a flag that is a size; empty is 0.

@@ -398,5 +398,5 @@ func parsePast(flag, text string, now time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, usage("--%s %.40q: use 7d, 90m or 2006-01-02T15:04:05Z07:00", flag, text)
 	}
-	return now.Add(-d), nil
+	return now.Add(-time.Duration(d)), nil
 }

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/node/config"
+	"github.com/balefire/balefire/wire"
 )
 
 // A spanValue is a flag with a duration in the format of the configuration: 90s, 15m, 7d.
 type spanValue struct{ d *time.Duration }
 
 func (v spanValue) Set(text string) error {
-	d, err := config.ParseDuration(text)
+	d, err := wire.ParseDuration(text)
 	*v.d = time.Duration(d)
 	return err
 }
@@ -20,7 +21,7 @@ func (v spanValue) String() string {
 	if v.d == nil || *v.d == 0 {
 		return "0s"
 	}
-	return config.Duration(*v.d).String()
+	return wire.Duration(*v.d).String()
 }
 
 // Type is the name of the value in the help.
@@ -30,7 +31,7 @@ func (spanValue) Type() string { return "duration" }
 type limitValue struct{ text *string }
 
 func (v limitValue) Set(text string) error {
-	d, err := config.ParseDuration(text)
+	d, err := wire.ParseDuration(text)
 	if *v.text = time.Duration(d).String(); d == 0 {
 		*v.text = "0"
 	}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/wire"
 )
 
 func waitCommand(w *app) *cobra.Command {
@@ -80,7 +80,7 @@ func (w *app) waitUntil(ctx context.Context, c *client.Client, what string, is c
 		case err == nil && done:
 			return nil
 		case ctx.Err() != nil: // interrupted during the request: the previous reason is better
-		case isAny(err, client.ErrNodeDown, api.ErrStarting):
+		case isAny(err, client.ErrNodeDown, wire.ErrStarting):
 			why = err.Error()
 		case err != nil:
 			return err

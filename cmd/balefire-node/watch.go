@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/api"
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/wire"
 )
@@ -50,7 +49,7 @@ func (w *app) repeat(ctx context.Context, every time.Duration, show func() error
 		}
 		err := show()
 		switch {
-		case err != nil && !(shown && isAny(err, client.ErrNodeDown, wire.ErrDraining, api.ErrStarting, context.DeadlineExceeded)):
+		case err != nil && !(shown && isAny(err, client.ErrNodeDown, wire.ErrDraining, wire.ErrStarting, context.DeadlineExceeded)):
 			return err
 		case err != nil:
 			page.WriteString("… " + sanitize(err.Error()) + "\n")

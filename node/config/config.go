@@ -55,16 +55,16 @@ type Score struct {
 
 // Mesh configures this node as a member of the mesh.
 type Mesh struct {
-	ProbeInterval  Duration `yaml:"probe_interval" default:"1s" min:"100ms" max:"1m" doc:"time between two probes; each probe checks one member; raised automatically on a bad network"`
-	ProbeTimeout   Duration `yaml:"probe_timeout" default:"500ms" min:"50ms" max:"30s" doc:"wait for the answer to a probe before other members are asked to probe; grows with the measured round-trip time"`
-	SyncInterval   Duration `yaml:"sync_interval" default:"30s" min:"1s" max:"1h" doc:"time between two state comparisons with other members; a new connection triggers one at once"`
-	SuspectRecover Duration `yaml:"suspect_recover" default:"5s" min:"0s" max:"1h" doc:"how long a formerly suspected member must be alive before shared queues give it work"`
-	DeadRecover    Duration `yaml:"dead_recover" default:"30s" min:"0s" max:"1h" doc:"the same for a formerly dead member"`
-	PruneAge       Duration `yaml:"prune_age" default:"30d" min:"1m" max:"3650d" doc:"age at which the row of a dead member is removed; its address, certificate and tasks stay"`
-	PruneLimit     int      `yaml:"prune_limit" default:"100" min:"1" max:"10000" doc:"rows removed in one pass"`
-	PruneInterval  Duration `yaml:"prune_interval" default:"1h" min:"1m" max:"30d" doc:"time between two passes"`
-	Priority       int      `yaml:"priority" default:"100" min:"1" max:"1000000" doc:"priority of this node when the home of a queue is chosen; higher is preferred"`
-	Labels         []string `yaml:"labels" defaultText:"none" doc:"words or key=value pairs announced to members, by which this node can be selected"`
+	ProbeInterval  wire.Duration `yaml:"probe_interval" default:"1s" min:"100ms" max:"1m" doc:"time between two probes; each probe checks one member; raised automatically on a bad network"`
+	ProbeTimeout   wire.Duration `yaml:"probe_timeout" default:"500ms" min:"50ms" max:"30s" doc:"wait for the answer to a probe before other members are asked to probe; grows with the measured round-trip time"`
+	SyncInterval   wire.Duration `yaml:"sync_interval" default:"30s" min:"1s" max:"1h" doc:"time between two state comparisons with other members; a new connection triggers one at once"`
+	SuspectRecover wire.Duration `yaml:"suspect_recover" default:"5s" min:"0s" max:"1h" doc:"how long a formerly suspected member must be alive before shared queues give it work"`
+	DeadRecover    wire.Duration `yaml:"dead_recover" default:"30s" min:"0s" max:"1h" doc:"the same for a formerly dead member"`
+	PruneAge       wire.Duration `yaml:"prune_age" default:"30d" min:"1m" max:"3650d" doc:"age at which the row of a dead member is removed; its address, certificate and tasks stay"`
+	PruneLimit     int           `yaml:"prune_limit" default:"100" min:"1" max:"10000" doc:"rows removed in one pass"`
+	PruneInterval  wire.Duration `yaml:"prune_interval" default:"1h" min:"1m" max:"30d" doc:"time between two passes"`
+	Priority       int           `yaml:"priority" default:"100" min:"1" max:"1000000" doc:"priority of this node when the home of a queue is chosen; higher is preferred"`
+	Labels         []string      `yaml:"labels" defaultText:"none" doc:"words or key=value pairs announced to members, by which this node can be selected"`
 }
 
 // Queues configures what this node does for shared queues as an admin.
@@ -79,21 +79,21 @@ type API struct {
 
 // Limits bounds what a node accepts and stores.
 type Limits struct {
-	MaxPending      int      `yaml:"max_pending" defaultText:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"unfinished tasks whose home is this node; a submit beyond the limit is refused with FULL"`
-	MaxPendingBytes Bytes    `yaml:"max_pending_bytes" defaultText:"two thirds of memory_limit: 256 MiB" min:"1MiB" doc:"total size of their bodies in the store"`
-	MaxInbox        int      `yaml:"max_inbox" defaultText:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"unfinished tasks accepted from peers; one peer may use up to nine times the number of free places; the records take at most two thirds of memory_limit"`
-	PayloadMax      Bytes    `yaml:"payload_max" default:"10MiB" min:"1KiB" max:"256MiB" doc:"largest inline body in an API request; send a larger one as a file or a stream"`
-	QueueBodies     int      `yaml:"queue_bodies" default:"1024" min:"1" max:"1000000" doc:"tasks of shared queues with a body above 256 KiB that this node stores at a time as their home; more are refused with FULL and retried by the sender"`
-	Slots           int      `yaml:"slots" defaultText:"twice the number of cores, at least 4" max:"10000" doc:"handlers that run at the same time"`
-	GracefulTimeout Duration `yaml:"graceful_timeout" defaultText:"15s (Windows 5s)" max:"1h" doc:"how long a shutdown waits for running handlers"`
-	StallAfter      Duration `yaml:"stall_after" default:"5m" min:"5s" max:"720h" doc:"how long a handler that declares progress may report none, in a shared queue, before it is stopped and its task is given to another node"`
-	IdempotencyTTL  Duration `yaml:"idempotency_ttl" default:"7d" min:"1m" max:"30d" doc:"how long an idempotency key is remembered while the node runs: on the submitting node from the submit on and until its task ends, on the executing node from the success on"`
-	MaxKeys         int      `yaml:"max_keys" defaultText:"200000 (pebble: 1000000) with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"idempotency keys that are remembered, for tasks submitted here and for successes here; a task with a new key beyond the limit is refused with FULL or BUSY"`
-	DoneAge         Duration `yaml:"done_age" default:"24h" min:"1m" max:"365d" doc:"how long the records of finished tasks are kept"`
-	DoneCount       int      `yaml:"done_count" defaultText:"50000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many records of finished tasks are kept"`
-	DeadAge         Duration `yaml:"dead_age" default:"30d" min:"1m" max:"3650d" doc:"how long dead letters stay in the store before they are archived to a file"`
-	DeadCount       int      `yaml:"dead_count" defaultText:"10000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many dead letters stay in the store"`
-	MemoryLimit     Bytes    `yaml:"memory_limit" defaultText:"5/8 of the cgroup's limit or 1/2 of the RAM, at most 384 MiB" doc:"memory that the node aims to stay below: when three quarters of it are in use, new work is refused with FULL; none disables the limit; GOMEMLIMIT in the environment takes precedence; the defaults above that mention it scale with it"`
+	MaxPending      int           `yaml:"max_pending" defaultText:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"unfinished tasks whose home is this node; a submit beyond the limit is refused with FULL"`
+	MaxPendingBytes Bytes         `yaml:"max_pending_bytes" defaultText:"two thirds of memory_limit: 256 MiB" min:"1MiB" doc:"total size of their bodies in the store"`
+	MaxInbox        int           `yaml:"max_inbox" defaultText:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"unfinished tasks accepted from peers; one peer may use up to nine times the number of free places; the records take at most two thirds of memory_limit"`
+	PayloadMax      Bytes         `yaml:"payload_max" default:"10MiB" min:"1KiB" max:"256MiB" doc:"largest inline body in an API request; send a larger one as a file or a stream"`
+	QueueBodies     int           `yaml:"queue_bodies" default:"1024" min:"1" max:"1000000" doc:"tasks of shared queues with a body above 256 KiB that this node stores at a time as their home; more are refused with FULL and retried by the sender"`
+	Slots           int           `yaml:"slots" defaultText:"twice the number of cores, at least 4" max:"10000" doc:"handlers that run at the same time"`
+	GracefulTimeout wire.Duration `yaml:"graceful_timeout" defaultText:"15s (Windows 5s)" max:"1h" doc:"how long a shutdown waits for running handlers"`
+	StallAfter      wire.Duration `yaml:"stall_after" default:"5m" min:"5s" max:"720h" doc:"how long a handler that declares progress may report none, in a shared queue, before it is stopped and its task is given to another node"`
+	IdempotencyTTL  wire.Duration `yaml:"idempotency_ttl" default:"7d" min:"1m" max:"30d" doc:"how long an idempotency key is remembered while the node runs: on the submitting node from the submit on and until its task ends, on the executing node from the success on"`
+	MaxKeys         int           `yaml:"max_keys" defaultText:"200000 (pebble: 1000000) with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"idempotency keys that are remembered, for tasks submitted here and for successes here; a task with a new key beyond the limit is refused with FULL or BUSY"`
+	DoneAge         wire.Duration `yaml:"done_age" default:"24h" min:"1m" max:"365d" doc:"how long the records of finished tasks are kept"`
+	DoneCount       int           `yaml:"done_count" defaultText:"50000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many records of finished tasks are kept"`
+	DeadAge         wire.Duration `yaml:"dead_age" default:"30d" min:"1m" max:"3650d" doc:"how long dead letters stay in the store before they are archived to a file"`
+	DeadCount       int           `yaml:"dead_count" defaultText:"10000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many dead letters stay in the store"`
+	MemoryLimit     Bytes         `yaml:"memory_limit" defaultText:"5/8 of the cgroup's limit or 1/2 of the RAM, at most 384 MiB" doc:"memory that the node aims to stay below: when three quarters of it are in use, new work is refused with FULL; none disables the limit; GOMEMLIMIT in the environment takes precedence; the defaults above that mention it scale with it"`
 }
 
 // Log configures what a node logs.

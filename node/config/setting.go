@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // A Setting is one value of a configuration with its source.
@@ -100,8 +102,8 @@ func (s spec) set(c *Config, text string) error {
 			return err
 		}
 		f.SetInt(int64(n))
-	case Duration:
-		d, err := ParseDuration(text)
+	case wire.Duration:
+		d, err := wire.ParseDuration(text)
 		if err != nil {
 			return err
 		}

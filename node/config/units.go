@@ -1,21 +1,15 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Bytes is a size in bytes, written as a number with or without a unit: 64MiB,
 // 1.5GB. The word none stands for -1.
 type Bytes int64
-
-// Duration is a [time.Duration] whose text form also has d for days: 90s, 1h30m,
-// 7d.
-type Duration time.Duration
 
 var sizes = []struct {
 	unit string
@@ -62,46 +56,4 @@ func (b Bytes) String() string {
 		}
 	}
 	return strconv.FormatInt(int64(b), 10)
-}
-
-// ParseDuration parses a duration, which must not be negative.
-func ParseDuration(text string) (Duration, error) {
-	if strings.HasPrefix(text, "-") {
-		return 0, errors.New(strconv.Quote(text[:min(len(text), 40)]) + " is not a valid duration: it must be positive, such as 90s or 7d")
-	}
-	rest, days := text, 0.0
-	if d, after, ok := strings.Cut(text, "d"); ok {
-		n, err := strconv.ParseFloat(d, 64)
-		if err != nil || !(n >= 0 && n < 1e5) {
-			return 0, errDuration(text)
-		}
-		if rest, days = after, n; rest == "" {
-			rest = "0s"
-		}
-	}
-	d, err := time.ParseDuration(rest)
-	if err != nil || d < 0 || d > math.MaxInt64-time.Duration(days*24*float64(time.Hour)) {
-		return 0, errDuration(text)
-	}
-	return Duration(d + time.Duration(days*24*float64(time.Hour))), nil
-}
-
-func errDuration(text string) error {
-	return errors.New(strconv.Quote(text[:min(len(text), 40)]) + " is not a duration: write it as 90s, 15m, 1h30m or 7d")
-}
-
-// String formats whole days as days and drops trailing zero units.
-func (d Duration) String() string {
-	const day = Duration(24 * time.Hour)
-	if d > day && d%day == 0 {
-		return strconv.FormatInt(int64(d/day), 10) + "d"
-	}
-	s := time.Duration(d).String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

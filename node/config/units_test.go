@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/balefire/balefire/wire"
 )
 
 func TestParseBytes(t *testing.T) {
@@ -26,12 +28,12 @@ func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"0s": 0, "90s": 90 * time.Second, "7d": 7 * 24 * time.Hour, "1d12h": 36 * time.Hour, "0.5d": 12 * time.Hour, "1h30m": 90 * time.Minute,
 	} {
-		if got, err := ParseDuration(text); err != nil || time.Duration(got) != want {
+		if got, err := wire.ParseDuration(text); err != nil || time.Duration(got) != want {
 			t.Errorf("%q = %v, %v; want %v", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "7", "d", "-1d", "1d-5h", "NaNd", "1w", "99999d9999999h"} {
-		if got, err := ParseDuration(text); err == nil {
+		if got, err := wire.ParseDuration(text); err == nil {
 			t.Errorf("%q = %v", text, time.Duration(got))
 		}
 	}
@@ -44,8 +46,8 @@ func TestUnitsRoundTrip(t *testing.T) {
 		if got, err := ParseBytes(b.String()); err != nil || got != b {
 			t.Fatalf("%d is formatted as %s and parsed as %d, %v", b, b, got, err)
 		}
-		d := Duration(rapid.Int64Range(0, int64(90000*time.Hour)).Draw(t, "duration"))
-		if got, err := ParseDuration(d.String()); err != nil || got != d {
+		d := wire.Duration(rapid.Int64Range(0, int64(90000*time.Hour)).Draw(t, "duration"))
+		if got, err := wire.ParseDuration(d.String()); err != nil || got != d {
 			t.Fatalf("%d is formatted as %s and parsed as %d, %v", d, d, got, err)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // maxSocket is the longest path of a Unix socket, in bytes, that all supported
@@ -59,7 +60,7 @@ func (s spec) check(c *Config) error {
 		if enum := s.tag.Get("enum"); enum != "" && !slices.Contains(strings.Split(enum, ","), v) {
 			return fmt.Errorf("%.40q is not one of %s%s", v, s.limits(), suggest(v, strings.Split(enum, ",")))
 		}
-	case int, Bytes, Duration:
+	case int, Bytes, wire.Duration:
 		if err := s.checkRange(f); err != nil {
 			return err
 		}

@@ -1,0 +1,101 @@
+package wire
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"net/url"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// QueryFields returns pointers to the fields of r, except its body, by their names in the
+// query of a task whose body is sent as a stream.
+func (r *Request) QueryFields() map[string]any {
+	return map[string]any{
+		"target": &r.Target, "kind": &r.Kind, "class": &r.Class, "mode": &r.Mode, "ttl": &r.TTL, "delay": &r.Delay, "at": &r.At,
+		"key": &r.Key, "order": &r.Order, "on_dead": &r.OnDead, "arg": &r.Args, "type": &r.Type, "label": &r.Labels,
+		"traceparent": &r.Trace, "retries": &r.Retries, "max_result": &r.MaxResult, "require": &r.Require, "prefer": &r.Prefer,
+	}
+}
+
+// Query encodes the fields of r, except its body, as the query of a stream.
+func (r *Request) Query() (url.Values, error) {
+	q := url.Values{}
+	for name, field := range r.QueryFields() {
+		switch f := field.(type) {
+		case *[]string:
+			q[name] = *f
+		case *map[string]string:
+			for k, v := range *f {
+				q.Add(name, k+"="+v)
+			}
+		case encoding.TextMarshaler:
+			text, err := f.MarshalText()
+			if err != nil {
+				return nil, fmt.Errorf("%w: %s: %w", ErrInvalid, name, err)
+			}
+			q.Set(name, string(text))
+		default:
+			q.Set(name, fmt.Sprint(reflect.ValueOf(field).Elem()))
+		}
+		if reflect.ValueOf(field).Elem().IsZero() {
+			q.Del(name)
+		}
+	}
+	return q, nil
+}
+
+// RequestOfQuery decodes the fields of a streamed task.
+func RequestOfQuery(q url.Values) (r Request, err error) {
+	fields := r.QueryFields()
+	for name, vs := range q {
+		switch f := fields[name].(type) {
+		case nil:
+			err = errors.New("unknown query parameter")
+		case *[]string:
+			*f = vs
+		case *map[string]string:
+			*f, err = labels(vs)
+		default:
+			err = parseField(f, vs)
+		}
+		if err != nil {
+			return r, fmt.Errorf("%w: %.40s: %w", ErrInvalid, name, err)
+		}
+	}
+	return r, nil
+}
+
+// parseField parses a query parameter that is given once.
+func parseField(field any, vs []string) (err error) {
+	if len(vs) != 1 {
+		return errors.New("given twice")
+	}
+	switch f := field.(type) {
+	case *string:
+		*f = vs[0]
+	case *uint32:
+		var n uint64
+		n, err = strconv.ParseUint(vs[0], 10, 32)
+		*f = uint32(n)
+	case *int64:
+		*f, err = strconv.ParseInt(vs[0], 10, 64)
+	case encoding.TextUnmarshaler:
+		err = f.UnmarshalText([]byte(vs[0]))
+	}
+	return err
+}
+
+func labels(vs []string) (map[string]string, error) {
+	out := map[string]string{}
+	for _, l := range vs {
+		k, v, ok := strings.Cut(l, "=")
+		if _, twice := out[k]; !ok || k == "" || twice {
+			return nil, fmt.Errorf("%.60q: it must be name=value, each name once", l)
+		}
+		out[k] = v
+	}
+	return out, nil
+}
