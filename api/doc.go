@@ -4,15 +4,16 @@
 //	curl, balefire-node, api/client
 //	        │  HTTP over node.sock, mode 0660: whoever can open it can do anything
 //	        ▼
-//	  meter ─▶ body: bounded, one JSON value, no name twice ─▶ route ─▶ node
+//	  meter ─▶ body: bounded, one JSON value, no name twice ─▶ route ─▶ audit ─▶ node
 //	                                                             │
 //	        problem+json: code, detail, and what to do ◀─────────┘
 //
-// It promises three things. What it answers is what the node said: a 202 means
+// It promises four things. What it answers is what the node said: a 202 means
 // that the task is on disk. Reading never changes anything: whatever writes is a
-// POST, a PUT or a DELETE. And every error, its own as well as the node's, is a
-// [Problem] with the next step in it.
+// POST, a PUT or a DELETE. Every command except a submit is in the audit log with
+// its caller, before it is done and with its result. And every error, its own as
+// well as the node's, is a [wire.Problem] with the next step in it.
 //
-// The window has no locks but the mode of its socket, so [Server.Serve] refuses
+// There is no access control but the mode of the socket, so [Server.Serve] refuses
 // any other kind of listener. All routes are described in /openapi.json.
 package api

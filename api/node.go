@@ -78,9 +78,18 @@ type membership interface {
 }
 
 type nodeOps interface {
+	management
+	monitor
+}
+
+type management interface {
 	handlerRegistry
 	storeOps
-	monitor
+	auditor
+}
+
+type auditor interface {
+	StartCommand(ctx context.Context, action, subject string) (act context.Context, end func(result string) error, err error)
 }
 
 type submitter interface {

@@ -39,6 +39,14 @@ func (d strictMux) HandleFunc(pattern string, next func(http.ResponseWriter, *ht
 // register adds a huma route whose errors become problems.
 func register[I, O any](s *Server, op huma.Operation, f func(context.Context, *I) (*O, error)) {
 	op.MaxBodyBytes, op.BodyReadTimeout = -1, -1 // strictMux has read the body
+	if op.Method != http.MethodGet {
+		action := actions[op.OperationID]
+		if action == "" {
+			panic("api: " + op.OperationID + " has no name in the audit log") // the routes are the same in every program
+		}
+		op.Middlewares = append(op.Middlewares, withPath)
+		f = audited(s, action, f)
+	}
 	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
 		out, err := f(ctx, in)
 		if err != nil {

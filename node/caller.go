@@ -1,8 +1,24 @@
 package node
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
 
-type callerKey struct{}
+	"github.com/balefire/balefire/audit"
+)
+
+// Actors in the audit log.
+const (
+	actorLocal  = "local"  // a program of this machine that did not say who it is
+	actorSystem = "system" // the node itself, by a rule
+)
+
+type (
+	callerKey  struct{}
+	requestKey struct{}
+)
 
 // WithCaller returns a context for calls that caller makes: "uid:1000" for a user of this
 // machine. The audit log names it as the actor of what it did.
@@ -16,4 +32,56 @@ func callerOf(ctx context.Context) string {
 		return caller
 	}
 	return actorLocal
+}
+
+// A request is a command that a caller gave the node.
+type request struct {
+	action string
+	mu     sync.Mutex
+	did    []string // what its end states
+}
+
+// StartCommand writes the start of a command to the audit log (I19); nothing may be done
+// if that fails. The command is done with the returned context: what would be audited
+// under the same action is stated by its end, which end writes. The result is "ok" or a
+// code.
+func (n *Node) StartCommand(ctx context.Context, action, subject string) (act context.Context, end func(result string) error, err error) {
+	detail := map[string]string{"subject": subject, "step": "start"}
+	if err := n.appendAudit(ctx, callerOf(ctx), action, detail); err != nil {
+		return nil, nil, err
+	}
+	c := &request{action: action}
+	end = func(result string) error {
+		detail := map[string]string{"subject": subject, "step": "end", "result": result}
+		c.mu.Lock()
+		if len(c.did) > 0 {
+			detail["did"] = strings.Join(c.did, "; ")
+		}
+		c.mu.Unlock()
+		return n.appendAudit(context.WithoutCancel(ctx), callerOf(ctx), action, detail)
+	}
+	return context.WithValue(ctx, requestKey{}, c), end, nil
+}
+
+// audit records an action of the caller in the audit log.
+func (n *Node) audit(ctx context.Context, action, what string) error {
+	return n.auditAs(ctx, callerOf(ctx), action, what)
+}
+
+func (n *Node) auditAs(ctx context.Context, actor, action, what string) error {
+	if c, ok := ctx.Value(requestKey{}).(*request); ok && c.action == action {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.did = append(c.did, what)
+		return nil
+	}
+	return n.appendAudit(ctx, actor, action, map[string]string{"subject": what})
+}
+
+func (n *Node) appendAudit(ctx context.Context, actor, action string, detail map[string]string) error {
+	_, err := n.storage.Audit.Append(ctx, audit.Entry{Boot: n.outbox.Boot(), Actor: actor, Action: action, Detail: detail})
+	if err != nil {
+		return fmt.Errorf("audit %s: %w", action, err)
+	}
+	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/wire"
 )
@@ -65,25 +64,6 @@ func (n *Node) announceKinds() {
 	if n.running.Load() {
 		n.gossip.Describe()
 	}
-}
-
-// Actors in the audit log.
-const (
-	actorLocal  = "local"  // a program of this machine that did not say who it is
-	actorSystem = "system" // the node itself, by a rule
-)
-
-// audit records an action of the caller in the audit log.
-func (n *Node) audit(ctx context.Context, action, what string) error {
-	return n.auditAs(ctx, callerOf(ctx), action, what)
-}
-
-func (n *Node) auditAs(ctx context.Context, actor, action, what string) error {
-	_, err := n.storage.Audit.Append(ctx, audit.Entry{Boot: n.outbox.Boot(), Actor: actor, Action: action, Detail: map[string]string{"subject": what}})
-	if err != nil {
-		return fmt.Errorf("audit %s: %w", action, err)
-	}
-	return nil
 }
 
 func without(specs []wire.HandlerSpec, kind string) []wire.HandlerSpec {

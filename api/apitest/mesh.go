@@ -75,6 +75,11 @@ func (n *Node) StoreStats() wire.StoreStats {
 	return wire.StoreStats{Engine: datadir.EngineNuts, Schema: 1, Keys: 9}
 }
 
+// StartCommand records nothing.
+func (n *Node) StartCommand(ctx context.Context, _, _ string) (context.Context, func(string) error, error) {
+	return ctx, func(string) error { return nil }, nil
+}
+
 // Compact compacts nothing.
 func (n *Node) Compact(context.Context) error { return n.called("Compact") }
 

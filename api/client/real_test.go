@@ -23,6 +23,14 @@ import (
 // client of it and its folder.
 func real(t *testing.T) (c *client.Client, dir string) {
 	t.Helper()
+	n, dir := realNode(t)
+	c, _ = serve(t, n)
+	return c, dir
+}
+
+// realNode runs a node that is the only member of its mesh.
+func realNode(t *testing.T) (n *node.Node, dir string) {
+	t.Helper()
 	dir = t.TempDir()
 	if _, err := pairing.Init(pairing.InitOptions{Dir: dir, Name: "here", NewMesh: true}); err != nil {
 		t.Fatal(err)
@@ -47,8 +55,7 @@ func real(t *testing.T) (c *client.Client, dir string) {
 			t.Errorf("run: %v", err)
 		}
 	})
-	c, _ = serve(t, n)
-	return c, dir
+	return n, dir
 }
 
 // TestARealNode runs a task on a real node through its API server: it is submitted twice

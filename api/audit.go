@@ -1,0 +1,78 @@
+package api
+
+import (
+	"context"
+
+	"github.com/danielgtaylor/huma/v2"
+)
+
+// actions has the name in the audit log of each route that changes something. Submits are
+// not there: each task is its own record.
+var actions = map[string]string{
+	"cancelTask":       "task.cancel",
+	"retryTask":        "task.redrive",
+	"setTaskClass":     "task.set",
+	"moveTask":         "task.set",
+	"taskProgress":     "task.progress",
+	"purgeTasks":       "task.purge",
+	"retryDeadLetters": "dead_letters.redrive",
+
+	"blockPeer":    "peer.block",
+	"unblockPeer":  "peer.unblock",
+	"forgetPeer":   "peer.forget",
+	"renamePeer":   "peer.rename",
+	"revokePeer":   "peer.revoke",
+	"pingPeer":     "peer.ping",
+	"invite":       "peer.invite",
+	"acceptWish":   "peer.accept",
+	"pruneMesh":    "mesh.prune",
+	"convergeMesh": "mesh.converge",
+
+	"setQueue":       "queue.set",
+	"pauseQueue":     "queue.set",
+	"resumeQueue":    "queue.set",
+	"unblockLane":    "queue.unblock",
+	"seizeQueue":     "queue.seize",
+	"handOffQueue":   "queue.handoff",
+	"releaseLease":   "lease.release",
+	"recoverLeases":  "mesh.recover",
+	"addSchedule":    "schedule.add",
+	"removeSchedule": "schedule.remove",
+	"pauseSchedule":  "schedule.pause",
+	"resumeSchedule": "schedule.resume",
+
+	"addHandler":    "handler.add",
+	"removeHandler": "handler.remove",
+	"compactStore":  "store.compact",
+	"snapshotStore": "store.snapshot",
+	"drain":         "node.drain",
+	"stop":          "node.stop",
+}
+
+type pathKey struct{}
+
+// withPath notes the path of a request: it is the subject of a command.
+func withPath(c huma.Context, next func(huma.Context)) {
+	next(huma.WithValue(c, pathKey{}, c.URL().Path))
+}
+
+// audited returns f with a start and an end in the audit log (I19). A command whose start
+// cannot be written is not done.
+func audited[I, O any](s *Server, action string, f func(context.Context, *I) (*O, error)) func(context.Context, *I) (*O, error) {
+	return func(ctx context.Context, in *I) (*O, error) {
+		path, _ := ctx.Value(pathKey{}).(string)
+		act, end, err := s.node.StartCommand(ctx, action, path)
+		if err != nil {
+			return nil, err
+		}
+		out, err := f(act, in)
+		result := "ok"
+		if err != nil {
+			result = string(ProblemOf(err).Code)
+		}
+		if ended := end(result); err == nil && ended != nil {
+			return nil, ended
+		}
+		return out, err
+	}
+}
