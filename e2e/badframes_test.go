@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -31,8 +32,8 @@ type attacker struct {
 	t      *testing.T
 	keys   *identity.Keys
 	mesh   identity.Mesh
-	book   *transport.Book
-	victim transport.Peer
+	book   *addressbook.Book
+	victim addressbook.Peer
 	seq    proto.Seq
 	links  chan *transport.Link
 }
@@ -62,7 +63,7 @@ func newAttacker(t *testing.T, m *machine, victim string) *attacker {
 	s, err := store.Open(engine, store.Config{})
 	must(err)
 	t.Cleanup(func() { s.Close() })
-	book, err := transport.OpenBook(s, mesh, keys, cert, clock.System())
+	book, err := addressbook.Open(s, mesh, keys, cert, clock.System(), transport.Multiaddrs{})
 	must(err)
 	boot := uint64(time.Now().Unix()) + 1
 	var id proto.BootID

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/mem"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -219,8 +219,8 @@ func TestFullBookIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := start(t, cfg)
-	for i := range transport.MaxPeers {
-		if err := a.book.SetAddrs(t.Context(), identity.NewKeys(rand.NewChaCha8([32]byte{byte(i), byte(i >> 8)}), time.Now()).Peer(), nil); err != nil {
+	for i := range addressbook.MaxPeers {
+		if err := a.book.Block(t.Context(), identity.NewKeys(rand.NewChaCha8([32]byte{byte(i), byte(i >> 8)}), time.Now()).Peer()); err != nil {
 			t.Fatal(err)
 		}
 	}

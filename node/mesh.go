@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -73,8 +74,9 @@ func (n *Node) ownRecord() gossip.Self {
 	if o.State == proto.NodeRunning {
 		o.Hops = hopsToProto(n.net.Hops())
 	}
+	near := transport.Multiaddrs{}.Loopback
 	for _, a := range n.net.Addrs() { // loopback addresses come last
-		if !strings.Contains(a, "/p2p-circuit") && (!transport.IsLoopback(a) || len(o.Addrs) == 0 || transport.IsLoopback(o.Addrs[0])) {
+		if !strings.Contains(a, "/p2p-circuit") && (!near(a) || len(o.Addrs) == 0 || near(o.Addrs[0])) {
 			o.Addrs = append(o.Addrs, a)
 		}
 	}
@@ -168,7 +170,7 @@ func (n *Node) updateAddrs(p proto.PeerID) {
 	ctx, cancel := context.WithTimeout(context.Background(), updateAddrsTimeout)
 	defer cancel()
 	err := n.book.UpdateAddrs(ctx, p, m.Record.GetAddrs(), relays)
-	if err != nil && !errors.Is(err, transport.ErrUnknownPeer) && !errors.Is(err, store.ErrClosed) {
+	if err != nil && !errors.Is(err, addressbook.ErrUnknownPeer) && !errors.Is(err, store.ErrClosed) {
 		n.log.Warn("could not store the addresses of a member", "peer", p, "err", err)
 	}
 }
@@ -201,7 +203,7 @@ const workEvery = 2 * time.Second
 // checkFullBook reports whether the directory is full, so that no more members are admitted.
 // It warns once each time the directory becomes full.
 func (n *Node) checkFullBook(reported bool) bool {
-	full := n.book.Count() >= transport.MaxPeers
+	full := n.book.Count() >= addressbook.MaxPeers
 	if full && !reported {
 		n.log.Warn(fullBookText)
 		n.addEvent("member."+gossip.Alarm.String(), n.keys.Peer(), fullBookText, nil)
@@ -210,7 +212,7 @@ func (n *Node) checkFullBook(reported bool) bool {
 }
 
 // fullBookText is the warning for an operator.
-var fullBookText = fmt.Sprintf("%d peers are known, which is the limit: new ones are refused until some are forgotten (balefire-node peers forget); if you did not admit that many, revoke the admin who did", transport.MaxPeers)
+var fullBookText = fmt.Sprintf("%d peers are known, which is the limit: new ones are refused until some are forgotten (balefire-node peers forget); if you did not admit that many, revoke the admin who did", addressbook.MaxPeers)
 
 // PruneMembers removes the liveness state of at most limit members (0: mesh.prune_limit)
 // that have been dead for longer than age (0: mesh.prune_age). Their addresses,

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/gossip"
@@ -42,7 +43,7 @@ type Node struct {
 	mesh identity.Mesh
 	self identity.Member
 
-	book      *transport.Book
+	book      *addressbook.Book
 	net       *transport.Transport
 	gossip    *gossip.Runner
 	outbox    *outbox.Outbox
@@ -122,7 +123,7 @@ func New(cfg Config) (_ *Node, err error) {
 // openSubsystems opens the subsystems in the order of their dependencies.
 func (n *Node) openSubsystems() (err error) {
 	s := n.storage.Store
-	if n.book, err = transport.OpenBook(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock); err != nil {
+	if n.book, err = addressbook.Open(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock, transport.Multiaddrs{}); err != nil {
 		return err
 	}
 	if n.Pairing, err = pairing.New(n.pairingParts()); err != nil {

@@ -3,15 +3,15 @@ package node
 import (
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport"
 )
 
 // findPeer finds a peer, or this node, by name or id.
-func (n *Node) findPeer(ref string) (transport.Peer, error) { return n.book.Find(ref) }
+func (n *Node) findPeer(ref string) (addressbook.Peer, error) { return n.book.Find(ref) }
 
 // findOtherPeer finds a peer by name or id and rejects this node itself.
-func (n *Node) findOtherPeer(ref string) (transport.Peer, error) { return n.book.FindOther(ref) }
+func (n *Node) findOtherPeer(ref string) (addressbook.Peer, error) { return n.book.FindOther(ref) }
 
 // peerName returns the display name of a peer, or "" for the zero id.
 func (n *Node) peerName(p proto.PeerID) string { return n.book.NameOf(p) }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -44,13 +45,13 @@ func (n *Node) netConfig() (transport.Config, error) {
 // A contactList lists the peers to stay connected with: those in the address book and
 // the configured seeds.
 type contactList struct {
-	book  *transport.Book
-	seeds []transport.Contact
+	book  *addressbook.Book
+	seeds []proto.Contact
 }
 
 // Contacts returns the contacts of the book, with the configured addresses added, and
 // the seeds that are not in the book yet.
-func (l contactList) Contacts() []transport.Contact {
+func (l contactList) Contacts() []proto.Contact {
 	all := l.book.Contacts()
 	for _, s := range l.seeds {
 		if l.book.Blocked(s.Peer) {
@@ -72,14 +73,14 @@ func (l contactList) Contacts() []transport.Contact {
 }
 
 // parseSeeds parses multiaddrs that end in /p2p/ and a peer id.
-func parseSeeds(seeds []string) (all []transport.Contact, err error) {
+func parseSeeds(seeds []string) (all []proto.Contact, err error) {
 	for _, s := range seeds {
 		addr, id, _ := strings.Cut(s, "/p2p/")
 		p, err := proto.ParsePeerID(id)
 		if err != nil {
 			return nil, fmt.Errorf("%w: net.seeds: %.150q: %w: write ADDRESS/p2p/ID", wire.ErrInvalid, s, err)
 		}
-		all = append(all, transport.Contact{Peer: p, Addrs: []string{addr}})
+		all = append(all, proto.Contact{Peer: p, Addrs: []string{addr}})
 	}
 	return all, nil
 }

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -49,7 +49,7 @@ func (c *nameCache) put(target string, p proto.PeerID, now time.Duration) {
 
 // recipient returns the peer that a target names, with its sealing key. The result must
 // not be modified.
-func (n *Node) recipient(target string) (*transport.Peer, error) {
+func (n *Node) recipient(target string) (*addressbook.Peer, error) {
 	if name, ok := strings.CutPrefix(target, proto.QueuePrefix); ok {
 		home, err := n.queues.HomeOf(name)
 		if err != nil {
@@ -73,7 +73,7 @@ func (n *Node) recipient(target string) (*transport.Peer, error) {
 }
 
 // namedPeer returns the peer that a target names. The result must not be modified.
-func (n *Node) namedPeer(target string) (*transport.Peer, error) {
+func (n *Node) namedPeer(target string) (*addressbook.Peer, error) {
 	now := n.cfg.Clock.Mono()
 	if id, ok := n.names.get(target, now); ok {
 		if p := n.book.Recipient(id); p != nil {

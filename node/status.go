@@ -13,9 +13,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/inbox"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -43,7 +43,7 @@ func (n *Node) unknownAllowed(allow []string) string {
 		what, who, _ := strings.Cut(a, ":")
 		switch {
 		case what == "peer" && who != n.self.Name && who != n.keys.Peer().String():
-			if _, err := n.book.Find(who); err != nil && !errors.Is(err, transport.ErrAmbiguous) {
+			if _, err := n.book.Find(who); err != nil && !errors.Is(err, addressbook.ErrAmbiguous) {
 				unknown = append(unknown, "no member is named "+who)
 			}
 		case what == "role" && !n.book.RoleKnown(who):

@@ -11,11 +11,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -29,7 +29,7 @@ type repeated struct {
 
 // draft checks a request, gives it an id and a sequence number, and seals it for the
 // peer that it returns.
-func (n *Node) draft(ctx context.Context, r *repeated) (*outbox.Draft, *transport.Peer, error) {
+func (n *Node) draft(ctx context.Context, r *repeated) (*outbox.Draft, *addressbook.Peer, error) {
 	if n.draining.Load() {
 		return nil, nil, fmt.Errorf("%w: submit again after it has started", wire.ErrDraining)
 	}
@@ -232,7 +232,7 @@ func (n *Node) finishSubmit(d *outbox.Draft, s wire.Submitted, existing *proto.T
 	return s, nil
 }
 
-func newSubmitted(d *outbox.Draft, to *transport.Peer) wire.Submitted {
+func newSubmitted(d *outbox.Draft, to *addressbook.Peer) wire.Submitted {
 	s := wire.Submitted{
 		ID: d.Header.ID.String(), State: proto.Pending.Name(),
 		Target: to.Name, NotAfter: msTime(d.Header.NotAfter), Due: msOrNil(d.Record.GetDueMs()),

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/identity"
@@ -124,7 +125,7 @@ func (n *Node) inboxConfig() inbox.Config {
 }
 
 // inboxMembers resolves peers for the inbox.
-type inboxMembers struct{ book *transport.Book }
+type inboxMembers struct{ book *addressbook.Book }
 
 // Member returns the name and the roles of an admitted peer. If two members have the
 // same name, neither is known by it: no rule for one may apply to the other. A peer with

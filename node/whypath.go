@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -29,7 +30,7 @@ type unreachablePeer struct {
 }
 
 // unreachable collects what is known about p.
-func (n *Node) unreachable(p transport.Peer) unreachablePeer {
+func (n *Node) unreachable(p addressbook.Peer) unreachablePeer {
 	a := unreachablePeer{
 		name: p.Label(), self: n.self.Name, revoked: n.book.Revoked(p.Peer), blocked: p.Blocked, addrs: len(p.Addrs), isolated: n.gossip.Isolated(),
 		dial: n.Statuses()[p.Peer], now: n.cfg.Clock.Now(),

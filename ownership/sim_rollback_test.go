@@ -72,7 +72,7 @@ func (x *simNode) bootNumber(now Now) uint64 {
 	boot := max(lastBoot(x.disk)+1, uint64(max(now.Wall/1000, 1)))
 	if boot <= x.highest && x.restored {
 		x.s.w.count("rolled back with its clock")
-		boot = x.highest + 1 // the others reject it until its clock is right: see transport.ErrOldBoot
+		boot = x.highest + 1 // the others reject it until its clock is right: see addressbook.ErrOldBoot
 	}
 	if boot <= x.highest {
 		x.s.w.fail("I5: node %d starts with the boot number %d after %d", x.i, boot, x.highest)

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/transport"
 )
 
 // maxIntroduced is how many peers a join reply names: the new node learns the others
@@ -99,7 +99,7 @@ func (p *Pairing) enroll(ctx context.Context, m identity.Member, known *proto.Kn
 
 // freeName refuses a name that another node has.
 func (p *Pairing) freeName(name string, who proto.PeerID) error {
-	if has, err := p.Book.Find(name); err == nil && has.Peer != who || errors.Is(err, transport.ErrAmbiguous) {
+	if has, err := p.Book.Find(name); err == nil && has.Peer != who || errors.Is(err, addressbook.ErrAmbiguous) {
 		return fmt.Errorf("the name %s is taken: join with another --name", name)
 	}
 	return nil

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/transport"
 )
 
 // A store that was restored from a snapshot may not know which members were revoked
@@ -26,7 +26,7 @@ var compareKey = []byte("node/compare")
 // A Gate admits the peers that the book knows; while this node compares revocations,
 // only admins.
 type Gate struct {
-	*transport.Book
+	*addressbook.Book
 	pairing *Pairing
 }
 

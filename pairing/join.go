@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -159,7 +160,7 @@ func (x *joining) enroll(ctx context.Context, st *store.Store, mesh identity.Mes
 
 // learnPeers stores the peers that the inviter introduces, itself first.
 func (x *joining) learnPeers(ctx context.Context, s *store.Store, mesh identity.Mesh, reply *proto.JoinReply, addrs []string) (names []string, err error) {
-	book, err := transport.OpenBook(s, mesh, x.keys, reply.GetCertificate(), x.Net.Clock)
+	book, err := addressbook.Open(s, mesh, x.keys, reply.GetCertificate(), x.Net.Clock, transport.Multiaddrs{})
 	if err != nil {
 		return nil, err
 	}

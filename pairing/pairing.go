@@ -22,12 +22,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -36,7 +36,7 @@ type Parts struct {
 	Dir    string // the folder of the node
 	Keys   *identity.Keys
 	Mesh   identity.Mesh
-	Book   *transport.Book
+	Book   *addressbook.Book
 	Store  *store.Store // open tickets, and whether this node was restored
 	Clock  clock.Clock
 	Logger *slog.Logger

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport"
 )
 
 // The times of what [Pairing.Run] does.
@@ -166,9 +166,9 @@ func (p *Pairing) renew(ctx context.Context, from proto.PeerID, r *proto.JoinReq
 	case m.Peer != from:
 		return nil, errors.New("renewal: the certificate belongs to another node")
 	case p.Book.Blocked(from):
-		return nil, transport.ErrBlocked
+		return nil, addressbook.ErrBlocked
 	case p.Book.Revoked(from):
-		return nil, transport.ErrRevoked
+		return nil, addressbook.ErrRevoked
 	case !ok:
 		return nil, errors.New("renewal: the node is not known here: send a hello first")
 	case known.Member.NotBefore.After(m.NotBefore):

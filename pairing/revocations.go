@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/disk"
@@ -50,7 +51,7 @@ func (l *revocationLog) read() ([]*proto.Signed, bool, error) {
 }
 
 // reconcile adds the revocations in the log to the book and the missing ones to the log.
-func (l *revocationLog) reconcile(ctx context.Context, book *transport.Book, log *slog.Logger) error {
+func (l *revocationLog) reconcile(ctx context.Context, book *addressbook.Book, log *slog.Logger) error {
 	kept, whole, err := l.read()
 	if err != nil {
 		return fmt.Errorf("revocations: %w", err)
@@ -115,7 +116,7 @@ func RevokedSince(dir string, s *store.Store, clk clock.Clock) (names []string, 
 	if err != nil || len(kept) == 0 {
 		return nil, err
 	}
-	book, err := transport.OpenBook(s, own.Mesh, own.Keys, own.Self.Cert, clk)
+	book, err := addressbook.Open(s, own.Mesh, own.Keys, own.Self.Cert, clk, transport.Multiaddrs{})
 	if err != nil {
 		return nil, err
 	}
@@ -139,7 +140,7 @@ func RevokedSince(dir string, s *store.Store, clk clock.Clock) (names []string, 
 
 // A Directory is the member directory of gossip. It disconnects a member that is revoked.
 type Directory struct {
-	*transport.Book
+	*addressbook.Book
 	pairing *Pairing
 }
 

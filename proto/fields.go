@@ -15,7 +15,6 @@ const (
 	maxDetail    = 256
 	maxCause     = 128
 	maxAddr      = 256
-	maxAddrs     = 32
 	maxLabels    = 32
 	maxFeatures  = 32
 	maxPeers     = 64
@@ -58,7 +57,7 @@ var fieldLimits = map[string]fieldLimit{
 	"Refusal.home":             size(maxKeyBytes),
 	"Lookup.tasks":             each(MaxLookup, maxID),
 	"LookupReply.unknown":      each(MaxLookup, maxID),
-	"Hello.addrs":              each(maxAddrs, maxAddr),
+	"Hello.addrs":              each(MaxAddrs, maxAddr),
 	"Hello.boot_id":            size(maxID),
 	"Hello.software":           size(maxWord),
 	"Hello.refusal":            size(MaxReason),
@@ -85,11 +84,11 @@ var fieldLimits = map[string]fieldLimit{
 	"JoinRequest.ticket_id":    size(8),
 	"JoinRequest.proof":        size(maxDigest),
 	"JoinRequest.name":         size(maxName),
-	"JoinRequest.addrs":        each(maxAddrs, maxAddr),
+	"JoinRequest.addrs":        each(MaxAddrs, maxAddr),
 	"JoinReply.refusal":        size(MaxReason),
 	"JoinReply.peers":          count(maxPeers),
 	"JoinReply.root":           size(maxKeyBytes),
-	"KnownPeer.addrs":          each(maxAddrs, maxAddr),
+	"KnownPeer.addrs":          each(MaxAddrs, maxAddr),
 	"NodeRecord.mesh":          size(maxID),
 	"NodeRecord.peer":          size(maxKeyBytes),
 	"NodeRecord.labels":        each(maxLabels, maxWord),

@@ -27,6 +27,7 @@ const (
 const (
 	MaxEvents   = 32  // kept in a record; the middle ones are folded
 	MaxAttempts = 16  // kept in a record's history
+	MaxAddrs    = 32  // addresses of a peer
 	MaxLookup   = 512 // tasks that one Lookup asks about
 	MaxGroup    = 512 // leaves under one signature, frames under one Ack
 

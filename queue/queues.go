@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
@@ -65,7 +66,7 @@ type Parts struct {
 	Keys    *identity.Keys
 	Mesh    identity.Mesh
 	Sealer  *identity.Sealer
-	Book    *transport.Book
+	Book    *addressbook.Book
 	Members inbox.Members
 	Outbox  *outbox.Outbox
 	Inbox   *inbox.Inbox
@@ -275,10 +276,4 @@ func (qs *Queues) Post(to proto.PeerID, t proto.MessageType, body proto.Body) {
 }
 
 // findPeer finds a peer, or this node, by name or id.
-func (qs *Queues) findPeer(ref string) (transport.Peer, error) {
-	p, err := qs.parts.Book.Find(ref)
-	if err != nil {
-		err = fmt.Errorf("%w: %w", wire.ErrNotFound, err)
-	}
-	return p, err
-}
+func (qs *Queues) findPeer(ref string) (addressbook.Peer, error) { return qs.parts.Book.Find(ref) }

@@ -54,7 +54,7 @@ const (
 
 // circuitsTo returns the circuit addresses to try for c, best relay first. The relays
 // that c named come first; after a failure, connected members that relay are added.
-func (t *Transport) circuitsTo(c Contact, failed bool) []ma.Multiaddr {
+func (t *Transport) circuitsTo(c proto.Contact, failed bool) []ma.Multiaddr {
 	named := slices.Clone(c.Relays)
 	announced := make(map[proto.PeerID][]ma.Multiaddr) // addresses of relays according to c
 	for _, s := range c.Addrs {
@@ -131,16 +131,16 @@ func (t *Transport) rankRelays(relays []proto.PeerID, to proto.PeerID) []proto.P
 }
 
 // contact returns the directory's entry of p.
-func (t *Transport) contact(p proto.PeerID) Contact {
+func (t *Transport) contact(p proto.PeerID) proto.Contact {
 	if t.cfg.Directory == nil {
-		return Contact{Peer: p}
+		return proto.Contact{Peer: p}
 	}
 	for _, c := range t.cfg.Directory.Contacts() {
 		if c.Peer == p {
 			return c
 		}
 	}
-	return Contact{Peer: p}
+	return proto.Contact{Peer: p}
 }
 
 // Delays of the dial ranker.

@@ -90,8 +90,7 @@ type Timing struct {
 const (
 	maxUnverified = 16      // inbound connections of strangers before the hello
 	maxHello      = 8 << 10 // bytes of a hello, including its issuer's certificate
-	maxAddrs      = 32
-	maxMisses     = 3 // unanswered heartbeats
+	maxMisses     = 3       // unanswered heartbeats
 	pingSize      = 100
 	bufferSize    = 64 << 10
 	maxDials      = 8 // at once

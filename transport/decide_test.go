@@ -326,20 +326,20 @@ func TestAckFor(t *testing.T) {
 }
 
 func TestGroupBuffer(t *testing.T) {
-	q := newGroupBuffer()
+	q, broken := newGroupBuffer(), errors.New("broken")
 	go func() {
 		for i := range 2000 {
 			if err := q.put(t.Context(), data(i), 10_000); err != nil {
 				t.Error(err)
 			}
 		}
-		q.close(errAny)
+		q.close(broken)
 	}()
 	next := 0
 	for {
 		group, err := q.take(t.Context(), nil)
 		if err != nil {
-			if !errors.Is(err, errAny) || next != 2000 {
+			if !errors.Is(err, broken) || next != 2000 {
 				t.Errorf("closed with %v after %d", err, next)
 			}
 			return
@@ -363,7 +363,7 @@ func TestUsableAddresses(t *testing.T) {
 		want   int
 	}{{"/ip4/10.0.0.9/tcp/5", 2}, {"/ip4/127.0.0.1/tcp/5", 4}}
 	for _, tt := range tests {
-		if got := usable(announced, ma.StringCast(tt.remote), maxAddrs); len(got) != tt.want {
+		if got := usable(announced, ma.StringCast(tt.remote), proto.MaxAddrs); len(got) != tt.want {
 			t.Errorf("from %s: %q", tt.remote, got)
 		}
 	}

@@ -263,7 +263,7 @@ func (d redialState) shouldAskDHT(now time.Duration) bool {
 
 // freshAddrs returns the addresses to dial a contact at. After some failures at the known
 // addresses it queries the DHT, as the peer may have moved.
-func (t *Transport) freshAddrs(ctx context.Context, c Contact, asks bool) []string {
+func (t *Transport) freshAddrs(ctx context.Context, c proto.Contact, asks bool) []string {
 	if !asks || t.disc.dht.Load() == nil {
 		return c.Addrs
 	}

@@ -109,7 +109,7 @@ func (t *Transport) redialLoop(ctx context.Context) {
 
 // dueContacts returns the contacts to dial now, marked busy, and the time until the next
 // one is due.
-func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.Duration) {
+func (t *Transport) dueContacts(contacts []proto.Contact) (due []proto.Contact, pause time.Duration) {
 	expelled := t.selfRevoked()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,7 +137,7 @@ func (t *Transport) dueContacts(contacts []Contact) (due []Contact, pause time.D
 	return due, pause
 }
 
-func (t *Transport) dialContact(ctx context.Context, c Contact) {
+func (t *Transport) dialContact(ctx context.Context, c proto.Contact) {
 	t.mu.Lock()
 	n := t.peer(c.Peer)
 	last, asks := n.dial, n.dial.shouldAskDHT(t.cfg.Clock.Mono())
@@ -191,7 +191,7 @@ func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) er
 }
 
 // connect dials c and waits for the hello. failed: its plain addresses failed before.
-func (t *Transport) connect(ctx context.Context, c Contact, failed bool) error {
+func (t *Transport) connect(ctx context.Context, c proto.Contact, failed bool) error {
 	t.addDialing(c.Peer, 1)
 	defer t.addDialing(c.Peer, -1)
 	circuits := t.circuitsTo(c, failed)
@@ -208,7 +208,7 @@ func (t *Transport) connect(ctx context.Context, c Contact, failed bool) error {
 
 // dialAll dials c at its addresses and through circuits. It connects to relays that are
 // not connected first, in parallel with the rest. It returns at the first connection.
-func (t *Transport) dialAll(ctx context.Context, c Contact, circuits []ma.Multiaddr) error {
+func (t *Transport) dialAll(ctx context.Context, c proto.Contact, circuits []ma.Multiaddr) error {
 	var near []ma.Multiaddr
 	far := make(map[proto.PeerID][]string) // addresses of relays
 	for _, a := range circuits {

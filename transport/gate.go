@@ -13,7 +13,7 @@ type Keys interface {
 	PrivateKey() ed25519.PrivateKey
 }
 
-// A Gate decides who may connect. [Book] implements it.
+// A Gate decides who may connect.
 type Gate interface {
 	// Hello returns this node's certificate, key record, boot and features; the transport
 	// adds version, addresses and software. Nil: not a member yet, so only a join is
@@ -54,15 +54,8 @@ type Joiner interface {
 	Join(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) *proto.JoinReply
 }
 
-// A Contact is a peer that may be dialed.
-type Contact struct {
-	Peer   proto.PeerID
-	Addrs  []string       // multiaddrs without the peer's id
-	Relays []proto.PeerID // where the peer has reservations, as it announced
-}
-
-// A Directory knows whom to stay connected with. [Book] implements it.
+// A Directory knows whom to stay connected with.
 type Directory interface {
 	// Contacts returns every peer that is allowed and has an address.
-	Contacts() []Contact
+	Contacts() []proto.Contact
 }

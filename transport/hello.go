@@ -222,7 +222,7 @@ func (t *Transport) ownHello() (*proto.Hello, error) {
 		return nil, errNoMember
 	}
 	h.Addrs, h.Software = t.Addrs(), t.cfg.Software
-	h.Addrs = h.Addrs[:min(len(h.Addrs), maxAddrs)]
+	h.Addrs = h.Addrs[:min(len(h.Addrs), proto.MaxAddrs)]
 	return h, nil
 }
 
@@ -263,7 +263,7 @@ func (t *Transport) admitHello(c *conn, h *proto.Hello) error {
 	if err := t.precheckHello(c, h); err != nil {
 		return err
 	}
-	h.Addrs = usable(h.GetAddrs(), c.raw.RemoteMultiaddr(), maxAddrs)
+	h.Addrs = usable(h.GetAddrs(), c.raw.RemoteMultiaddr(), proto.MaxAddrs)
 	if err := t.gate.Admit(h, c.peer); err != nil {
 		return &RefusedError{c.peer, err.Error(), false}
 	}

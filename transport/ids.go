@@ -49,6 +49,29 @@ func parseAddrs(p proto.PeerID, addrs []string) ([]ma.Multiaddr, error) {
 	return out, nil
 }
 
+// Multiaddrs reads addresses for packages that keep them as text.
+type Multiaddrs struct{}
+
+// Usable returns the addresses that can lead to peer id, at most proto.MaxAddrs. Loopback
+// and link-local addresses are accepted only for a peer known to be on this machine, so
+// that no one can make a member dial itself.
+func (Multiaddrs) Usable(id proto.PeerID, addrs []string, here bool) (good []string) {
+	for _, s := range addrs {
+		a, err := parseAddrs(id, []string{s})
+		if err != nil || len(good) == proto.MaxAddrs || manet.IsIPUnspecified(a[0]) || !here && (manet.IsIPLoopback(a[0]) || manet.IsIP6LinkLocal(a[0])) {
+			continue
+		}
+		good = append(good, s)
+	}
+	return good
+}
+
+// Loopback reports whether an address leads to its own machine.
+func (Multiaddrs) Loopback(s string) bool {
+	a, err := ma.NewMultiaddr(s)
+	return err == nil && manet.IsIPLoopback(a)
+}
+
 // usable returns the announced addresses of a peer that can lead to it: at most max, well
 // formed, and loopback only for a peer on this machine.
 func usable(addrs []string, remote ma.Multiaddr, max int) []string {

@@ -12,6 +12,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peerstore"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // errStranger is returned for a peer without a completed hello.
@@ -152,9 +154,9 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 	if len(addrs) == 0 {
 		addrs = c.Host.Peerstore().Addrs(info.ID)
 	}
-	told := addrStrings(addrs[:min(len(addrs), maxAddrs)])
+	told := addrStrings(addrs[:min(len(addrs), proto.MaxAddrs)])
 	if c.t.isMember(p) || c.t.knownPeers()[p] {
-		return c.t.connect(ctx, Contact{Peer: p, Addrs: told}, false)
+		return c.t.connect(ctx, proto.Contact{Peer: p, Addrs: told}, false)
 	}
 	return c.t.tryHello(ctx, p, told)
 }

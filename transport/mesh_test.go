@@ -74,8 +74,8 @@ type sim struct {
 	commit time.Duration // commit time of a group at the receiver
 	tune   func(*simNode, *transport.Config)
 
-	size    int                               // of a task; 0: 1000
-	contact func(i int, c *transport.Contact) // adjusts what all nodes know of node i, by default its address
+	size    int                           // of a task; 0: 1000
+	contact func(i int, c *proto.Contact) // adjusts what all nodes know of node i, by default its address
 }
 
 func newSim(t *testing.T, n int, l transporttest.Link) *sim { return newSimWith(t, n, l, nil) }
@@ -137,11 +137,11 @@ func (n *simNode) start() {
 }
 
 // Contacts makes nodes dial both lower and higher numbers.
-func (n *simNode) Contacts() []transport.Contact {
-	var all []transport.Contact
+func (n *simNode) Contacts() []proto.Contact {
+	var all []proto.Contact
 	for i := range n.mesh.nodes {
 		if i != n.id && (n.knows == nil || slices.Contains(n.knows, i)) {
-			c := transport.Contact{Peer: simKeys(i).Peer(), Addrs: []string{n.mesh.Addr(i)}}
+			c := proto.Contact{Peer: simKeys(i).Peer(), Addrs: []string{n.mesh.Addr(i)}}
 			if n.mesh.contact != nil {
 				n.mesh.contact(i, &c)
 			}

@@ -38,7 +38,7 @@ func newReachSimWith(t *testing.T, nodes int, kind transporttest.Kind, link tran
 	m := &reachSim{sim: makeSim(t, nodes, link), events: map[int][]transport.Event{}}
 	m.relays.of = map[int][]proto.PeerID{}
 	m.Behind(kind, 0, 1)
-	m.contact = func(i int, c *transport.Contact) {
+	m.contact = func(i int, c *proto.Contact) {
 		m.relays.Lock()
 		defer m.relays.Unlock()
 		c.Relays = m.relays.of[i]

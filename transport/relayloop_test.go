@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
@@ -19,7 +18,7 @@ func TestRelayDialsDoNotLoop(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := makeSim(t, 3, transporttest.Link{Latency: 5 * time.Millisecond, Mbps: 100})
 				defer m.Network.Close()
-				m.contact = func(i int, c *transport.Contact) {
+				m.contact = func(i int, c *proto.Contact) {
 					if i > 0 {
 						c.Relays = []proto.PeerID{simKeys(3 - i).Peer()}
 					}

@@ -11,7 +11,7 @@ import (
 // revocation. The node verifies and stores it, and from then on dials rarely: the
 // revocation may have been void, which only other nodes can tell it.
 
-// A revocationChecker knows revocations. [Book] implements it.
+// A revocationChecker knows revocations.
 type revocationChecker interface {
 	// RevocationOf returns the revocation of p, which may be this node.
 	RevocationOf(p proto.PeerID) (identity.Revocation, bool)

@@ -147,7 +147,7 @@ func (t *Transport) Peer() proto.PeerID { return t.self }
 func (t *Transport) Addrs() []string {
 	var far, near []string
 	for _, a := range addrStrings(t.host.Addrs()) {
-		if IsLoopback(a) {
+		if (Multiaddrs{}).Loopback(a) {
 			near = append(near, a)
 		} else {
 			far = append(far, a)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
@@ -66,7 +67,7 @@ func (v *Views) selfMember() wire.Member {
 	return m
 }
 
-func (v *Views) memberView(p transport.Peer, g gossip.Member, s transport.PeerStatus) wire.Member {
+func (v *Views) memberView(p addressbook.Peer, g gossip.Member, s transport.PeerStatus) wire.Member {
 	m := wire.Member{
 		Name: p.Label(), ID: p.Peer.String(), State: g.Status.String(), Eligible: g.Eligible, Accusers: len(g.Accusers),
 		Incarnation: g.Incarnation, Boot: p.Boot, Roles: p.Member.Roles, Connected: s.Connected,

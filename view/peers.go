@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
@@ -29,7 +30,7 @@ func (v *Views) Peer(ctx context.Context, ref string) (wire.Peer, error) {
 }
 
 // PeerView returns the view of a peer with the state of its connection.
-func (v *Views) PeerView(p transport.Peer, s transport.PeerStatus) wire.Peer {
+func (v *Views) PeerView(p addressbook.Peer, s transport.PeerStatus) wire.Peer {
 	out := wire.Peer{
 		Name: p.Label(), ID: p.Peer.String(), State: "OFFLINE", Roles: p.Member.Roles, Addrs: p.Addrs,
 		Queued: v.Outbox.Waiting(p.Peer), LastSeen: timeOrNil(p.LastSeen), CertUntil: timeOrNil(p.Member.NotAfter), Alias: p.Alias,

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -82,7 +82,7 @@ func (v *Views) warnings(ctx context.Context, s *wire.Status) []string {
 		home, _ := v.Book.Identify(r.Home[:])
 		add("%s: %s answered %s: %s (balefire-node why %s)", plural(count, "result was refused by its home", "results were refused by their homes"), home, r.Code.Name(), r.Detail, r.ID)
 	}
-	if v.Book.Count() >= transport.MaxPeers {
+	if v.Book.Count() >= addressbook.MaxPeers {
 		add("%s", fullBookText)
 	}
 	if s.Dead > 0 {

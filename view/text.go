@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -56,6 +56,6 @@ func refusal(why error) string {
 }
 
 // fullBookText is the warning for an operator.
-var fullBookText = fmt.Sprintf("%d peers are known, which is the limit: new ones are refused until some are forgotten (balefire-node peers forget); if you did not admit that many, revoke the admin who did", transport.MaxPeers)
+var fullBookText = fmt.Sprintf("%d peers are known, which is the limit: new ones are refused until some are forgotten (balefire-node peers forget); if you did not admit that many, revoke the admin who did", addressbook.MaxPeers)
 
 const comparingText = "this node was restored from a snapshot: it admits only admins until it has compared revocations with one, or has met none for 5 minutes"

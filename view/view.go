@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
@@ -20,7 +21,7 @@ import (
 // Parts are the subsystems that the views read.
 type Parts struct {
 	Keys   *identity.Keys
-	Book   *transport.Book
+	Book   *addressbook.Book
 	Net    *transport.Transport
 	Gossip *gossip.Runner
 	Outbox *outbox.Outbox

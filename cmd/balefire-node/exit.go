@@ -123,7 +123,7 @@ func printError(w *app, path string, err error) {
 
 // packagePrefix matches the prefixes of errors that are for programmers: the name of a
 // package, and "invalid request", which the rest of the error explains.
-var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
+var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|addressbook|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
 
 // stripPackages returns text without package prefixes.
 func stripPackages(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }

@@ -1,11 +1,14 @@
-package transport
+// Package addressbook keeps what this node knows about the others: certificate, sealing
+// key, addresses, the highest boot number, and which certificates were revoked. What a
+// peer states is checked against the mesh before it is stored, and stored before it
+// counts; a restart or a clock that was set back neither admits a peer nor loses one.
+package addressbook
 
 import (
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -18,19 +21,21 @@ import (
 // Errors of the address book.
 var (
 	// ErrUnknownPeer is returned for a name or id that no known peer has.
-	ErrUnknownPeer = errors.New("transport: unknown peer")
+	ErrUnknownPeer = errors.New("addressbook: unknown peer")
 	// ErrAmbiguous is returned for a name or a part of an id that several peers have.
-	ErrAmbiguous = errors.New("transport: ambiguous peer")
+	ErrAmbiguous = errors.New("addressbook: ambiguous peer")
 	// ErrOldBoot is returned for a peer whose boot number decreased.
-	ErrOldBoot = errors.New("transport: the boot number decreased")
+	ErrOldBoot = errors.New("addressbook: the boot number decreased")
 	// ErrTwin is returned for a peer whose key runs twice.
-	ErrTwin = errors.New("transport: the same key is in use twice")
+	ErrTwin = errors.New("addressbook: the same key is in use twice")
 	// ErrOldKey is returned for a key record older than the known one.
-	ErrOldKey = errors.New("transport: an older key record")
+	ErrOldKey = errors.New("addressbook: an older key record")
 	// ErrBookFull is returned for an unknown peer when the book has MaxPeers peers.
-	ErrBookFull = errors.New("transport: the address book is full")
+	ErrBookFull = errors.New("addressbook: the address book is full")
 	// ErrBlocked is returned for a peer that an operator blocked here.
-	ErrBlocked = errors.New("transport: the peer is blocked")
+	ErrBlocked = errors.New("addressbook: the peer is blocked")
+	// ErrNoMember is returned by a book whose node is in no mesh yet.
+	ErrNoMember = errors.New("addressbook: this node is in no mesh yet; join one with a ticket")
 )
 
 // bookPrefix is the key prefix of a peer in the bucket Peers; the id follows.
@@ -43,13 +48,23 @@ const MaxPeers = 4096
 // bookTimeout bounds a write that a hello waits for.
 const bookTimeout = 5 * time.Second
 
+// Multiaddrs reads addresses, which the book keeps as text.
+type Multiaddrs interface {
+	// Usable returns the addresses that can lead to peer p, at most proto.MaxAddrs. here:
+	// p is known to be on this machine, so that local addresses are accepted.
+	Usable(p proto.PeerID, addrs []string, here bool) []string
+	// Loopback reports whether an address leads to its own machine.
+	Loopback(addr string) bool
+}
+
 // A Book is the address book: every node that was introduced to this one, with its
 // certificate, sealing key, addresses and highest boot number. Reads are served from
-// memory. It is a [Gate] and a [Directory].
+// memory.
 type Book struct {
 	store *store.Store
 	keys  *identity.Keys
 	clock clock.Clock
+	multi Multiaddrs
 
 	writing sync.Mutex // held from read to write, so that entries never revert
 
@@ -62,10 +77,10 @@ type Book struct {
 	bootID  proto.BootID
 }
 
-// OpenBook reads the book stored in s. A node that is not in a mesh yet passes a zero
+// Open reads the book stored in s. A node that is not in a mesh yet passes a zero
 // mesh and a nil certificate, and calls [Book.Enroll] after joining one.
-func OpenBook(s *store.Store, mesh identity.Mesh, keys *identity.Keys, cert *proto.Signed, clk clock.Clock) (*Book, error) {
-	b := &Book{store: s, keys: keys, clock: clk, self: &Peer{Peer: keys.Peer()}}
+func Open(s *store.Store, mesh identity.Mesh, keys *identity.Keys, cert *proto.Signed, clk clock.Clock, multi Multiaddrs) (*Book, error) {
+	b := &Book{store: s, keys: keys, clock: clk, multi: multi, self: &Peer{Peer: keys.Peer()}}
 	if cert != nil {
 		if err := b.enroll(mesh, cert); err != nil {
 			return nil, err
@@ -164,7 +179,7 @@ func (b *Book) Admit(h *proto.Hello, from proto.PeerID) error {
 		if err := checkBoot(p, h); err != nil {
 			return err
 		}
-		p.Boot, p.LastSeen, p.announced = h.GetBoot(), b.clock.Now(), h.GetAddrs()
+		p.Boot, p.LastSeen, p.Addrs = h.GetBoot(), b.clock.Now(), h.GetAddrs()
 		copy(p.BootID[:], h.GetBootId())
 		return nil
 	})
@@ -196,7 +211,7 @@ func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 	mesh, enrolled := b.mesh, b.self.cert != nil
 	b.mu.RUnlock()
 	if !enrolled {
-		return errNoMember
+		return ErrNoMember
 	}
 	m, err := mesh.VerifyMember(cert, now)
 	switch {
@@ -247,13 +262,13 @@ func (b *Book) LearnWith(ctx context.Context, k *proto.KnownPeer, also func(*sto
 	if m.Peer == b.keys.Peer() {
 		return nil
 	}
-	addrs := remoteAddrs(m.Peer, k.GetAddrs(), b.allowLoopback())
+	addrs := b.multi.Usable(m.Peer, k.GetAddrs(), b.allowLoopback())
 	err = b.changeWith(ctx, m.Peer, also, func(p *Peer) error {
 		if err := b.check(p, k.GetCertificate(), k.GetKeyRecord(), false); err != nil {
 			return err
 		}
 		if p.LastSeen.IsZero() {
-			p.announced = addrs // second-hand: the peer's own statement is better
+			p.Addrs = addrs // second-hand: the peer's own statement is better
 		}
 		return nil
 	})
@@ -263,30 +278,8 @@ func (b *Book) LearnWith(ctx context.Context, k *proto.KnownPeer, also func(*sto
 	return nil
 }
 
-// SetAddrs sets the addresses of a peer by hand. The peer need not be known yet.
-func (b *Book) SetAddrs(ctx context.Context, id proto.PeerID, addrs []string) error {
-	if _, err := parseAddrs(id, addrs); err != nil {
-		return err
-	}
-	if len(addrs) > maxAddrs {
-		return fmt.Errorf("addresses of %s: %d, the limit is %d", id, len(addrs), maxAddrs)
-	}
-	return b.change(ctx, id, func(p *Peer) error {
-		p.Manual = slices.Clone(addrs)
-		return nil
-	})
-}
-
-// Seen records that the peer is connected now.
-func (b *Book) Seen(ctx context.Context, id proto.PeerID) error {
-	return b.change(ctx, id, func(p *Peer) error {
-		p.LastSeen = b.clock.Now()
-		return nil
-	})
-}
-
 // Block rejects a peer until Unblock, whether or not it is known. It does not close
-// existing connections: see [Transport.Disconnect].
+// existing connections.
 func (b *Book) Block(ctx context.Context, id proto.PeerID) error { return b.setBlocked(ctx, id, true) }
 
 // Unblock admits a peer again, if its certificate is valid.
@@ -296,7 +289,7 @@ func (b *Book) Unblock(ctx context.Context, id proto.PeerID) error {
 
 func (b *Book) setBlocked(ctx context.Context, id proto.PeerID, blocked bool) error {
 	if id == b.keys.Peer() {
-		return errors.New("address book: a node cannot block itself")
+		return errors.New("addressbook: a node cannot block itself")
 	}
 	return b.change(ctx, id, func(p *Peer) error {
 		p.Blocked = blocked
@@ -342,7 +335,6 @@ func (b *Book) changeWith(ctx context.Context, id proto.PeerID, also func(*store
 	if err := decide(&p); err != nil {
 		return err
 	}
-	p.mergeAddrs()
 	val, err := p.encode()
 	if err != nil {
 		return fmt.Errorf("address book: %w", err)

@@ -1,4 +1,4 @@
-package transport
+package addressbook
 
 import (
 	"cmp"
@@ -19,8 +19,7 @@ type Peer struct {
 	Alias     string             // set by an operator here; empty: none
 	Member    identity.Member    // zero: its certificate is unknown
 	KeyRecord identity.KeyRecord // the key to seal with; zero: unknown
-	Addrs     []string           // addresses to dial: manual ones, then those it announced
-	Manual    []string           // the manual ones of Addrs
+	Addrs     []string           // addresses that it announced
 	Relays    []proto.PeerID     // relays that it announced
 	Blocked   bool
 	Boot      uint64 // highest known
@@ -29,7 +28,6 @@ type Peer struct {
 	Added     time.Time
 
 	cert, key *proto.Signed // sources of Member and KeyRecord
-	announced []string      // the announced ones of Addrs
 }
 
 // Label returns the peer's display name: its alias, its name, or its id if no name is
@@ -47,7 +45,7 @@ func (p *Peer) Known() *proto.KnownPeer {
 	if p.cert == nil || p.key == nil {
 		return nil
 	}
-	return &proto.KnownPeer{Certificate: p.cert, KeyRecord: p.key, Addrs: p.Addrs[:min(len(p.Addrs), maxAddrs)]}
+	return &proto.KnownPeer{Certificate: p.cert, KeyRecord: p.key, Addrs: p.Addrs[:min(len(p.Addrs), proto.MaxAddrs)]}
 }
 
 // A record is a Peer on disk.
@@ -55,9 +53,8 @@ type record struct {
 	Certificate []byte   `json:"certificate,omitempty"` // proto.Signed
 	KeyRecord   []byte   `json:"key_record,omitempty"`  // proto.Signed
 	Alias       string   `json:"alias,omitempty"`
-	Manual      []string `json:"manual,omitempty"`
 	Relays      [][]byte `json:"relays,omitempty"`
-	Announced   []string `json:"announced,omitempty"`
+	Addrs       []string `json:"addrs,omitempty"`
 	Blocked     bool     `json:"blocked,omitempty"`
 	Boot        uint64   `json:"boot,omitempty"`
 	BootID      []byte   `json:"boot_id,omitempty"`
@@ -66,11 +63,11 @@ type record struct {
 }
 
 // errRecord is returned for an unreadable record of the book.
-var errRecord = errors.New("transport: bad record in the address book")
+var errRecord = errors.New("addressbook: bad record")
 
 func (p *Peer) encode() ([]byte, error) {
 	r := record{
-		Alias: p.Alias, Manual: p.Manual, Announced: p.announced, Blocked: p.Blocked, Boot: p.Boot,
+		Alias: p.Alias, Addrs: p.Addrs, Blocked: p.Blocked, Boot: p.Boot,
 		BootID: p.BootID[:], LastSeenMs: millis(p.LastSeen), AddedMs: millis(p.Added),
 	}
 	for _, id := range p.Relays {
@@ -99,7 +96,7 @@ func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*
 		return nil, fmt.Errorf("%w: %s: %w", errRecord, id, err)
 	}
 	p := &Peer{
-		Peer: id, Alias: r.Alias, Manual: r.Manual, announced: r.Announced, Blocked: r.Blocked, Boot: r.Boot,
+		Peer: id, Alias: r.Alias, Addrs: r.Addrs, Blocked: r.Blocked, Boot: r.Boot,
 		LastSeen: fromMillis(r.LastSeenMs), Added: fromMillis(r.AddedMs),
 	}
 	for _, b := range r.Relays {
@@ -120,7 +117,6 @@ func decodePeer(id proto.PeerID, b []byte, mesh identity.Mesh, now time.Time) (*
 			p.KeyRecord, p.key = k, s
 		}
 	}
-	p.mergeAddrs()
 	return p, nil
 }
 
@@ -144,20 +140,10 @@ func decodeSigned(b []byte) *proto.Signed {
 	return s
 }
 
-// mergeAddrs sets Addrs to the manual and announced addresses.
-func (p *Peer) mergeAddrs() {
-	p.Addrs = slices.Clone(p.Manual)
-	for _, a := range p.announced {
-		if !slices.Contains(p.Addrs, a) {
-			p.Addrs = append(p.Addrs, a)
-		}
-	}
-}
-
 // clone returns a copy that the caller may keep.
 func (p *Peer) clone() Peer {
 	c := *p
-	c.Addrs, c.Manual, c.Relays = slices.Clone(p.Addrs), slices.Clone(p.Manual), slices.Clone(p.Relays)
+	c.Addrs, c.Relays = slices.Clone(p.Addrs), slices.Clone(p.Relays)
 	return c
 }
 

@@ -1,4 +1,4 @@
-package transport
+package addressbook
 
 import (
 	"bytes"
@@ -12,7 +12,7 @@ import (
 )
 
 // ErrRevoked is returned for a revoked certificate.
-var ErrRevoked = errors.New("transport: the certificate was revoked")
+var ErrRevoked = errors.New("addressbook: the certificate was revoked")
 
 // revokedPrefix is the key prefix of a revocation in the bucket Peers; its id follows.
 const revokedPrefix = 'r'
@@ -24,8 +24,7 @@ const maxRevocations = 10_000
 
 // Revoke stores a revocation with a valid signature: the node that it names is no longer
 // a member. If the root revokes an admin, that admin's revocations become void: see
-// [identity.Revocations]. It does not close existing connections: see
-// [Transport.Disconnect].
+// [identity.Revocations]. It does not close existing connections.
 func (b *Book) Revoke(ctx context.Context, s *proto.Signed) error {
 	r, err := b.Mesh().VerifyRevocation(s)
 	if err != nil {

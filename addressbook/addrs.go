@@ -1,12 +1,9 @@
-package transport
+package addressbook
 
 import (
 	"context"
 	"fmt"
 	"slices"
-
-	ma "github.com/multiformats/go-multiaddr"
-	manet "github.com/multiformats/go-multiaddr/net"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -22,32 +19,18 @@ func (b *Book) UpdateAddrs(ctx context.Context, id proto.PeerID, addrs []string,
 	if old == nil {
 		return fmt.Errorf("%w: %s", ErrUnknownPeer, id)
 	}
-	good := remoteAddrs(id, addrs, slices.ContainsFunc(old.Addrs, IsLoopback))
+	good := b.multi.Usable(id, addrs, slices.ContainsFunc(old.Addrs, b.multi.Loopback))
 	relays = relays[:min(len(relays), maxRelays)]
 	if len(good) == 0 {
-		good = old.announced
+		good = old.Addrs
 	}
-	if slices.Equal(old.announced, good) && slices.Equal(old.Relays, relays) {
+	if slices.Equal(old.Addrs, good) && slices.Equal(old.Relays, relays) {
 		return nil
 	}
 	return b.change(ctx, id, func(p *Peer) error {
-		p.announced, p.Relays = good, slices.Clone(relays)
+		p.Addrs, p.Relays = good, slices.Clone(relays)
 		return nil
 	})
-}
-
-// remoteAddrs returns the addresses that can lead to peer id, at most maxAddrs. Loopback
-// and link-local addresses are accepted only for a peer known to be on this machine, so
-// that no one can make a member dial itself.
-func remoteAddrs(id proto.PeerID, addrs []string, here bool) (good []string) {
-	for _, s := range addrs {
-		a, err := parseAddrs(id, []string{s})
-		if err != nil || len(good) == maxAddrs || manet.IsIPUnspecified(a[0]) || !here && (manet.IsIPLoopback(a[0]) || manet.IsIP6LinkLocal(a[0])) {
-			continue
-		}
-		good = append(good, s)
-	}
-	return good
 }
 
 // allowLoopback reports whether loopback addresses may be valid for an introduced peer:
@@ -59,17 +42,11 @@ func (b *Book) allowLoopback() bool {
 	met := false
 	for _, p := range b.entries {
 		met = met || !p.LastSeen.IsZero()
-		if !p.LastSeen.IsZero() && slices.ContainsFunc(p.announced, IsLoopback) {
+		if !p.LastSeen.IsZero() && slices.ContainsFunc(p.Addrs, b.multi.Loopback) {
 			return true
 		}
 	}
 	return !met
-}
-
-// IsLoopback reports whether a multiaddr leads to its own machine.
-func IsLoopback(s string) bool {
-	a, err := ma.NewMultiaddr(s)
-	return err == nil && manet.IsIPLoopback(a)
 }
 
 // Rename gives a peer an alias, which only this node uses. An empty one removes it. An

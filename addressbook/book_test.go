@@ -1,4 +1,4 @@
-package transport
+package addressbook
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/mem"
+	"github.com/balefire/balefire/transport"
 )
 
 var birth = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -49,7 +50,7 @@ func (c *bookCase) open(t testing.TB) {
 	}
 	t.Cleanup(func() { s.Close() })
 	c.store = s
-	if c.book, err = OpenBook(s, c.root.Mesh(), c.own, c.cert, c.clock.Clock()); err != nil {
+	if c.book, err = Open(s, c.root.Mesh(), c.own, c.cert, c.clock.Clock(), transport.Multiaddrs{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -184,7 +185,7 @@ func TestBookSurvivesRestart(t *testing.T) {
 	c := newBookCase(t)
 	ctx, id := t.Context(), c.peer.Peer()
 	blocked := identity.NewKeys(nil, birth).Peer()
-	err := errors.Join(c.book.Admit(c.hello, id), c.book.SetAddrs(ctx, id, []string{"/dns4/laptop.example/tcp/4001"}), c.book.Block(ctx, blocked))
+	err := errors.Join(c.book.Admit(c.hello, id), c.book.Block(ctx, blocked))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +201,7 @@ func TestBookSurvivesRestart(t *testing.T) {
 	if !ok || after.Name != "laptop" || after.Boot != 1000 || !after.LastSeen.Equal(birth) || after.KeyRecord.Seq != before.KeyRecord.Seq {
 		t.Errorf("after a restart: %+v", after)
 	}
-	want := []string{"/dns4/laptop.example/tcp/4001", "/ip4/192.0.2.7/udp/4001/quic-v1"}
+	want := []string{"/ip4/192.0.2.7/udp/4001/quic-v1"}
 	if !slices.Equal(after.Addrs, want) {
 		t.Errorf("addresses %q, want %q", after.Addrs, want)
 	}
@@ -306,7 +307,7 @@ func TestEnroll(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	b, err := OpenBook(s, identity.Mesh{}, c.own, nil, c.clock.Clock())
+	b, err := Open(s, identity.Mesh{}, c.own, nil, c.clock.Clock(), transport.Multiaddrs{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +315,7 @@ func TestEnroll(t *testing.T) {
 	if b.Hello() != nil {
 		t.Error("a node in no mesh has a hello")
 	}
-	if err := b.Admit(c.hello, c.peer.Peer()); !errors.Is(err, errNoMember) {
+	if err := b.Admit(c.hello, c.peer.Peer()); !errors.Is(err, ErrNoMember) {
 		t.Errorf("Admit before Enroll = %v", err)
 	}
 	if err := b.Enroll(c.root.Mesh(), c.hello.Certificate); err == nil {

@@ -1,4 +1,4 @@
-package transport
+package addressbook
 
 import (
 	"fmt"
@@ -234,13 +234,13 @@ func (b *Book) Blocked(id proto.PeerID) bool {
 
 // Contacts returns the peers to stay connected with: all that are not blocked and have an
 // address.
-func (b *Book) Contacts() []Contact {
+func (b *Book) Contacts() []proto.Contact {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	var all []Contact
+	var all []proto.Contact
 	for id, p := range b.entries {
 		if !p.Blocked && len(p.Addrs)+len(p.Relays) > 0 && !b.isRevokedLocked(p.Member) {
-			all = append(all, Contact{Peer: id, Addrs: p.Addrs, Relays: p.Relays})
+			all = append(all, proto.Contact{Peer: id, Addrs: p.Addrs, Relays: p.Relays})
 		}
 	}
 	return all
