@@ -114,7 +114,7 @@ func (in *Inbox) keysFull(a *Arrival) (full, overShare bool) {
 // mayKeepKey reports whether a success of its key may be stored here. Tasks of a queue run
 // elsewhere, so their keys are not.
 func (a *Arrival) mayKeepKey() bool {
-	return a.Content.GetIdempotencyKey() != "" && a.Content.GetQueue() == ""
+	return a.Content.GetIdempotencyKey() != "" && keeperFor(a.Content) == KeeperSlot
 }
 
 // allowCache caches the last answer of the allow list: most groups have one origin and one
@@ -161,7 +161,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	for n, i := range g.take {
 		a, b := &arrivals[i], &records[n]
 		a.initialRecord(&b.stored, &b.record, &in.cfg.BootID, now)
-		if b.record.OrderingKey != "" && b.record.Queue == "" {
+		if b.record.OrderingKey != "" && keeperOf(&b.record) == KeeperSlot {
 			h := in.handlers.find(b.record.Kind)
 			b.record.SharedLane = h != nil && h.SharedLanes
 		}
@@ -193,8 +193,8 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		}
 		if err != nil {
 			verdicts[i] = in.refusal(&arrivals[i], err)
-		} else if r := &records[n].record; r.Queue != "" && in.queues != nil {
-			in.queues.Taken(arrivals[i].Header.ID, r)
+		} else if r := &records[n].record; in.custodians[keeperOf(r)] != nil {
+			in.custodians[keeperOf(r)].Taken(arrivals[i].Header.ID, r)
 		}
 	}
 }

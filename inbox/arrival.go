@@ -36,7 +36,7 @@ func refuse(code proto.Code, detail string) Verdict { return Verdict{Code: code,
 func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, boot *proto.BootID, now time.Time) {
 	c, h := a.Content, &a.Header
 	*st = proto.Stored{Envelope: a.Envelope, Record: r, Key: a.Key[:]}
-	r.Class, r.Kind, r.Mode = c.Class, c.Kind, c.Mode
+	r.Class, r.Kind, r.Mode, r.Keeper = c.Class, c.Kind, c.Mode, uint32(keeperFor(c))
 	r.Peer, r.BootId = h.Origin[:], boot[:bootMark]
 	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
 	r.CreatedMs, r.NotAfterMs = h.Created, h.NotAfter

@@ -22,8 +22,8 @@ func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID,
 		switch {
 		case ok && origin != from:
 			return refuse(proto.CodeDenied, "the task belongs to another node")
-		case state == proto.DeadLetter && in.queues != nil:
-			return in.cancelQueued(ctx, id) // it may have moved with its queue
+		case state == proto.DeadLetter && in.custodians[KeeperQueue] != nil:
+			return in.cancelKept(ctx, KeeperQueue, id) // it may have moved with its queue
 		case state.Terminal():
 			return ended(state)
 		case ok:
@@ -37,8 +37,8 @@ func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID,
 
 // cancelHere cancels a task in custody.
 func (in *Inbox) cancelHere(ctx context.Context, k backlog.Key, hard bool) Verdict {
-	if in.queued(k.ID) {
-		return in.cancelQueued(ctx, k.ID)
+	if keeper := in.keeper(k.ID); keeper != KeeperSlot {
+		return in.cancelKept(ctx, keeper, k.ID)
 	}
 	if j := in.slots.take(k); j != nil {
 		return in.cancelWaiting(ctx, j)

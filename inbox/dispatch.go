@@ -155,7 +155,7 @@ func (rn *runner) eligible(kind string) bool {
 	switch {
 	case kind == toCancel:
 		return true
-	case isQueueGroup(kind):
+	case isKeptGroup(kind):
 		return false
 	}
 	h, use := rn.handlers.find(kind), rn.slots.kindUse(kind)

@@ -31,7 +31,7 @@ type fixture struct {
 	t       testing.TB
 	cfg     Config
 	parts   Parts
-	queues  Queues
+	queues  Custodian
 	specs   []Spec
 	engine  *mem.Engine
 	store   *store.Store
@@ -82,7 +82,9 @@ func (f *fixture) open() {
 	if f.in, err = Open(s, f.parts, f.cfg); err != nil {
 		f.t.Fatal(err)
 	}
-	f.in.Connect(f.queues, nil)
+	if f.queues != nil {
+		f.in.Keep(KeeperQueue, f.queues)
+	}
 	for _, spec := range f.specs {
 		if err := f.in.Register(spec); err != nil {
 			f.t.Fatal(err)

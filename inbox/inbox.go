@@ -148,20 +148,20 @@ func (c Config) withDefaults() Config {
 // An Inbox holds the tasks in custody of this node. Its methods are safe for concurrent
 // use.
 type Inbox struct {
-	store    *store.Store
-	parts    Parts
-	queues   Queues // see Connect
-	granted  Leases
-	cfg      Config
-	limits   limits
-	queue    *backlog.Backlog
-	handlers *registry
-	dedup    *dedupIndex
-	keys     *idempotency.Keys // successes of idempotency keys; each task with a key in custody reserves a place
-	slots    *slots
-	leases   *leaseQueue
-	dirty    chan struct{} // holds a token when an origin has settled more
-	restored int64         // Unix milliseconds: a restored store lost its memory until then; 0: never
+	store      *store.Store
+	parts      Parts
+	custodians map[Keeper]Custodian // see Keep
+	granted    Leases
+	cfg        Config
+	limits     limits
+	queue      *backlog.Backlog
+	handlers   *registry
+	dedup      *dedupIndex
+	keys       *idempotency.Keys // successes of idempotency keys; each task with a key in custody reserves a place
+	slots      *slots
+	leases     *leaseQueue
+	dirty      chan struct{} // holds a token when an origin has settled more
+	restored   int64         // Unix milliseconds: a restored store lost its memory until then; 0: never
 
 	boots        bootLog     // starts of this node since the last unclean stop
 	stoppedClean bool        // see StoppedClean
@@ -179,7 +179,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		store: s, parts: with, cfg: cfg,
 		limits:   limits{maxAbandons: uint32(cfg.MaxAbandons), baseBackoff: cfg.BaseBackoff, maxBackoff: cfg.MaxBackoff},
 		handlers: newRegistry(cfg.Dangerous), dedup: newDedupIndex(cfg.MaxKept / 4),
-		slots: newSlots(cfg.Slots), leases: new(leaseQueue), dirty: make(chan struct{}, 1),
+		slots: newSlots(cfg.Slots), leases: new(leaseQueue), custodians: map[Keeper]Custodian{}, dirty: make(chan struct{}, 1),
 	}
 	q, err := backlog.Open(s, backlog.Buckets{Live: store.Inbox}, backlog.Config{
 		Group: groupOf, Lane: laneOf, Expires: expiresAt, Tenant: func(_ backlog.Key, r *proto.Record) string { return string(r.Peer) },
@@ -206,11 +206,11 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 }
 
 // groupOf groups tasks by kind: each kind has its own limit of concurrent runs. Cancelled
-// tasks need no handler and are a group of their own; tasks of queues are not for the
-// dispatcher.
+// tasks need no handler and are a group of their own; tasks with a custodian are not for
+// the dispatcher.
 func groupOf(_ backlog.Key, r *proto.Record) string {
-	if r.Queue != "" {
-		return queueGroup + r.Queue
+	if keeperOf(r) != KeeperSlot {
+		return keptGroup + r.Queue
 	}
 	if r.Cancel {
 		return toCancel
@@ -220,10 +220,10 @@ func groupOf(_ backlog.Key, r *proto.Record) string {
 
 const toCancel = ""
 
-// expiresAt returns the first millisecond at which a task may not be started. Tasks of a
-// queue expire at their home.
+// expiresAt returns the first millisecond at which a task may not be started. A
+// custodian expires its tasks itself.
 func expiresAt(_ backlog.Key, r *proto.Record) int64 {
-	if r.Queue != "" {
+	if keeperOf(r) != KeeperSlot {
 		return 0
 	}
 	return r.NotAfterMs + 1
@@ -232,7 +232,7 @@ func expiresAt(_ backlog.Key, r *proto.Record) int64 {
 // laneOf returns the lane of a task: tasks of one origin with one ordering key, or of all
 // origins if their handler shares lanes, run one after the other (I10).
 func laneOf(_ backlog.Key, r *proto.Record) string {
-	if r.OrderingKey == "" || r.Queue != "" {
+	if r.OrderingKey == "" || keeperOf(r) != KeeperSlot {
 		return ""
 	}
 	if r.SharedLane {
@@ -255,7 +255,7 @@ func (in *Inbox) loadIndex() error {
 				continue
 			}
 			in.dedup.load(l.Key.ID, l.Record, l.Size)
-			if l.Record.IdempotencyKey != "" && l.Record.Queue == "" && !l.Record.State.Terminal() {
+			if l.Record.IdempotencyKey != "" && keeperOf(l.Record) == KeeperSlot && !l.Record.State.Terminal() {
 				in.keys.Reserve(string(l.Record.Peer))
 			}
 		}

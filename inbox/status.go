@@ -29,7 +29,7 @@ type KindStatus struct {
 // Status returns a description of the inbox.
 func (in *Inbox) Status() Status {
 	s := Status{Slots: in.cfg.Slots, Draining: in.slots.draining(), Ids: in.dedup.size(), Backlog: in.queue.Stats()}
-	kinds := slices.DeleteFunc(in.queue.Groups(), isQueueGroup)
+	kinds := slices.DeleteFunc(in.queue.Groups(), isKeptGroup)
 	for _, spec := range in.Specs() {
 		if !slices.Contains(kinds, spec.Kind) {
 			kinds = append(kinds, spec.Kind)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
@@ -26,7 +27,8 @@ func (n *Node) openQueues() (err error) {
 		Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry,
 	})
 	if err == nil {
-		n.inbox.Connect(n.queues, n.queues)
+		n.inbox.Keep(inbox.KeeperQueue, n.queues)
+		n.inbox.Connect(n.queues)
 		n.bodyTransfer.open()
 	}
 	return err

@@ -814,6 +814,7 @@ type Record struct {
 	MaxResult      uint64                 `protobuf:"varint,55,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`           // largest result in bytes; 0: the handler's limit
 	SharedLane     bool                   `protobuf:"varint,56,opt,name=shared_lane,json=sharedLane,proto3" json:"shared_lane,omitempty"`        // its handler runs the tasks of all origins with the same ordering key in order
 	Code           Code                   `protobuf:"varint,57,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`               // of the refusal that ended it, or of the last failure to deliver it
+	Keeper         uint32                 `protobuf:"varint,58,opt,name=keeper,proto3" json:"keeper,omitempty"`                                  // who keeps a task in custody, see inbox.Keeper; chosen when it is accepted
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1247,6 +1248,13 @@ func (x *Record) GetCode() Code {
 	return Code_CODE_UNSPECIFIED
 }
 
+func (x *Record) GetKeeper() uint32 {
+	if x != nil {
+		return x.Keeper
+	}
+	return 0
+}
+
 // Stored is the initial record: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1404,7 +1412,7 @@ const file_task_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xdd\x0e\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xf5\x0e\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1475,7 +1483,8 @@ const file_task_proto_rawDesc = "" +
 	"max_result\x187 \x01(\x04R\tmaxResult\x12\x1f\n" +
 	"\vshared_lane\x188 \x01(\bR\n" +
 	"sharedLane\x12&\n" +
-	"\x04code\x189 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x1a9\n" +
+	"\x04code\x189 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
+	"\x06keeper\x18: \x01(\rR\x06keeper\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +

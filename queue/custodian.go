@@ -13,8 +13,8 @@ import (
 // Admit decides whether a task of origin may enter a queue here. A node that is no
 // longer the home accepts the task too and passes it on: the task is signed for this
 // node, and its origin cannot send it to another one.
-func (qs *Queues) Admit(name string, origin proto.PeerID) inbox.Verdict {
-	s := qs.Driver.QueueStates()[name]
+func (qs *Queues) Admit(c *proto.Content, origin proto.PeerID) inbox.Verdict {
+	s := qs.Driver.QueueStates()[c.GetQueue()]
 	switch {
 	case s == nil:
 		return inbox.Verdict{Code: proto.CodeNoHandler, Detail: "this node does not know the queue"}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -15,7 +16,7 @@ type Custody struct{ *Queues }
 
 // Tasks returns the tasks that have not ended.
 func (c Custody) Tasks() ([]ownership.Task, error) {
-	found, err := c.parts.Inbox.Queued()
+	found, err := c.parts.Inbox.Kept(inbox.KeeperQueue)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +45,7 @@ func (qs *Queues) mayHaveRun(r *proto.Record) ownership.MayHaveRun {
 
 // Envelope returns a task as signed by its origin, with the content key wrapped for p.
 func (c Custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, error) {
-	st, err := c.parts.Inbox.QueuedTask(id)
+	st, err := c.parts.Inbox.KeptTask(id)
 	if err != nil {
 		return nil, err
 	}
@@ -90,5 +91,5 @@ func (c Custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, als
 		out.Attempts = append(out.Attempts, a)
 		out.Events = append(out.Events, g.Event(uint32(i+1), name))
 	}
-	return c.parts.Inbox.EndQueued(ctx, e.Task, out, also)
+	return c.parts.Inbox.EndKept(ctx, e.Task, out, also)
 }

@@ -66,7 +66,7 @@ func (m Mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error
 		return ownership.Task{}, fmt.Errorf("a task that %s hands over: %w", from.Short(), err)
 	}
 	t := HandedTask(&a)
-	if v := m.Admit(a.Content.GetQueue(), a.Header.Origin); v.Code == proto.CodeDenied {
+	if v := m.Admit(a.Content, a.Header.Origin); v.Code == proto.CodeDenied {
 		t.Denied = v.Detail
 	}
 	return t, nil

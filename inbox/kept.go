@@ -15,52 +15,76 @@ import (
 	"github.com/balefire/balefire/store/backlog"
 )
 
-// Queues are the shared queues whose home is this node. Their tasks are in custody here
-// like any other, but the queue decides who runs them and when they end.
-type Queues interface {
-	// Admit decides whether a task of origin may enter a queue here; the zero verdict means
+// A Keeper says who decides when a task in custody runs and how it ends. It is chosen once,
+// when the task is accepted, and stands in the task's record.
+type Keeper uint32
+
+// Keepers of tasks. The numbers are stored.
+const (
+	KeeperSlot  Keeper = 0 // the inbox itself: the task waits for a slot
+	KeeperQueue Keeper = 1 // the shared queues: the task waits for a lease
+)
+
+// keeperFor chooses the keeper of an arrival.
+func keeperFor(c *proto.Content) Keeper {
+	if c.GetQueue() != "" {
+		return KeeperQueue
+	}
+	return KeeperSlot
+}
+
+// keeperOf returns the keeper of a task in custody.
+func keeperOf(r *proto.Record) Keeper { return Keeper(r.GetKeeper()) }
+
+// A Custodian keeps tasks instead of a slot. They are in custody here like any other, but
+// the custodian decides who runs them and when they end.
+type Custodian interface {
+	// Admit decides whether a task of origin may come into custody; the zero verdict means
 	// yes.
-	Admit(queue string, origin proto.PeerID) Verdict
+	Admit(c *proto.Content, origin proto.PeerID) Verdict
 	// Taken is called with a task once it is on disk. It must not keep the record.
 	Taken(id proto.TaskID, r *proto.Record)
 	// Cancel cancels a task and returns once that is durable, with the zero verdict. Any
 	// other verdict asks the caller to repeat the cancel, as for a task that went to
-	// another home. known is false when the queue does not know the task, yet or any more.
+	// another home. known is false when the custodian does not know the task, yet or any
+	// more.
 	Cancel(ctx context.Context, id proto.TaskID) (v Verdict, known bool, err error)
 }
 
-// Connect gives the inbox the shared queues of this node and the leases that it owns. It
-// must be called before [Inbox.Run], if at all.
-func (in *Inbox) Connect(q Queues, l Leases) { in.queues, in.granted = q, l }
+// Keep makes c the custodian of the tasks of k. It must be called before [Inbox.Run].
+func (in *Inbox) Keep(k Keeper, c Custodian) { in.custodians[k] = c }
 
-// queueGroup begins the group of the tasks of a queue. It begins no kind, and the
+// Connect gives the inbox the leases that this node owns. It must be called before
+// [Inbox.Run], if at all.
+func (in *Inbox) Connect(l Leases) { in.granted = l }
+
+// keptGroup begins the group of tasks with a custodian. It begins no kind, and the
 // dispatcher skips it.
-const queueGroup = "\x00"
+const keptGroup = "\x00"
 
-// admit asks the queue of an arrival. It returns nil if the arrival has no queue.
+// admit asks the custodian of an arrival. It returns nil if it is for a slot.
 func (in *Inbox) admit(a *Arrival) *Verdict {
-	queue := a.Content.GetQueue()
-	if queue == "" {
+	k := keeperFor(a.Content)
+	if k == KeeperSlot {
 		return nil
 	}
 	v := refuse(proto.CodeNoHandler, "this node has no shared queues")
-	if in.queues != nil {
-		v = in.queues.Admit(queue, a.Header.Origin)
+	if c := in.custodians[k]; c != nil {
+		v = c.Admit(a.Content, a.Header.Origin)
 	}
 	return &v
 }
 
-// Queued returns the live tasks of shared queues in custody here, in the order in which
-// they came.
-func (in *Inbox) Queued() ([]backlog.Listed, error) {
+// Kept returns the live tasks of a keeper, in the order in which they came.
+func (in *Inbox) Kept(keeper Keeper) ([]backlog.Listed, error) {
 	var all []backlog.Listed
 	match := func(k backlog.Key, r *proto.Record) bool {
-		return k.Part == backlog.PartTask && r.Queue != "" && !r.State.Terminal()
+		return k.Part == backlog.PartTask && keeperOf(r) == keeper && !r.State.Terminal()
 	}
 	for cursor := []byte(nil); ; {
 		page, next, err := in.queue.List(backlog.Live, cursor, 1000, match)
 		if err != nil {
-			return nil, fmt.Errorf("read the tasks of queues: %w", err)
+			return nil, fmt.Errorf("read the tasks in custody: %w", err)
 		}
 		all = append(all, page...)
 		if cursor = next; next == nil {
@@ -79,8 +103,8 @@ func arrivedMs(r *proto.Record) int64 {
 	return r.CreatedMs
 }
 
-// QueuedTask reads a task of a queue with its sealed body, wherever that is stored.
-func (in *Inbox) QueuedTask(id proto.TaskID) (*proto.Stored, error) {
+// KeptTask reads a task with its sealed body, wherever that is stored.
+func (in *Inbox) KeptTask(id proto.TaskID) (*proto.Stored, error) {
 	st, err := in.queue.Stored(backlog.TaskKey(id))
 	if err != nil {
 		return nil, err
@@ -108,13 +132,13 @@ const endTries = 2
 // open: the leases of this node wait meanwhile.
 const fileRetry = time.Second
 
-// EndQueued ends a task of a queue with outcome o: its terminal record, the result for the
+// EndKept ends a task that has a custodian with outcome o: its terminal record, the result for the
 // origin and what also adds are one batch. An error means that the store has failed, or may
 // have.
-func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch)) error {
+func (in *Inbox) EndKept(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch)) error {
 	wait := firstRetry
 	for try := 1; ; try++ {
-		err := in.tryEndQueued(ctx, id, o, also, true)
+		err := in.tryEndKept(ctx, id, o, also, true)
 		switch {
 		case err == nil || in.store.Err() != nil || ctx.Err() != nil:
 			return err
@@ -127,7 +151,7 @@ func (in *Inbox) EndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcom
 			wait, try = min(2*wait, fileRetry), try-1
 		case errors.Is(err, ErrNoOrigin) || try > endTries:
 			in.cfg.Logger.Error("a queued task ends without a result for its origin, which could not be sealed", "task", id.String(), "err", err)
-			return in.tryEndQueued(ctx, id, o, also, false)
+			return in.tryEndKept(ctx, id, o, also, false)
 		case try == endTries:
 			in.cfg.Logger.Error("the result of a queued task is lost; its origin is informed", "task", id.String(), "err", err)
 			o = lostResult(o)
@@ -147,7 +171,7 @@ func lostResult(o *proto.Outcome) *proto.Outcome {
 	}
 }
 
-func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch), tell bool) error {
+func (in *Inbox) tryEndKept(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch), tell bool) error {
 	in.dedup.waitCommit(id)
 	now := in.cfg.Clock.Now()
 	var f *Finished
@@ -156,7 +180,7 @@ func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Out
 	st, err := in.queue.Prepare(backlog.Edit{Key: backlog.TaskKey(id)}, func(r *proto.Record) backlog.Action {
 		origin, _ := proto.PeerIDFrom(r.Peer)
 		remember = in.dedup.mustRemember(origin, r.Seq())
-		rec, f = r, in.finishedQueued(id, origin, r, o, now)
+		rec, f = r, in.finishedKept(id, origin, r, o, now)
 		if remember {
 			return backlog.Tombstone
 		}
@@ -192,9 +216,9 @@ func (in *Inbox) tryEndQueued(ctx context.Context, id proto.TaskID, o *proto.Out
 	return nil
 }
 
-// finishedQueued returns the result for the origin of a queued task that ends with o, and
+// finishedKept returns the result for the origin of a queued task that ends with o, and
 // records the end in r.
-func (in *Inbox) finishedQueued(id proto.TaskID, origin proto.PeerID, r *proto.Record, o *proto.Outcome, now time.Time) *Finished {
+func (in *Inbox) finishedKept(id proto.TaskID, origin proto.PeerID, r *proto.Record, o *proto.Outcome, now time.Time) *Finished {
 	digest := o.BodyDigest
 	if len(digest) != sha256.Size {
 		sum := sha256.Sum256(o.Body)
@@ -229,12 +253,13 @@ func (in *Inbox) finishedQueued(id proto.TaskID, origin proto.PeerID, r *proto.R
 	}
 }
 
-// cancelQueued lets the queue of a task cancel it.
-func (in *Inbox) cancelQueued(ctx context.Context, id proto.TaskID) Verdict {
-	if in.queues == nil {
+// cancelKept lets the custodian of a task cancel it.
+func (in *Inbox) cancelKept(ctx context.Context, k Keeper, id proto.TaskID) Verdict {
+	c := in.custodians[k]
+	if c == nil {
 		return refuse(proto.CodeBusy, "this node has no shared queues")
 	}
-	v, known, err := in.queues.Cancel(ctx, id)
+	v, known, err := c.Cancel(ctx, id)
 	if err != nil {
 		return refuse(proto.CodeInternal, "the cancel could not be written: "+err.Error())
 	}
@@ -247,10 +272,10 @@ func (in *Inbox) cancelQueued(ctx context.Context, id proto.TaskID) Verdict {
 	return refuse(proto.CodeBusy, "its queue does not know the task yet")
 }
 
-// queued reports whether a task in custody belongs to a queue.
-func (in *Inbox) queued(id proto.TaskID) bool {
-	r, _, err := in.queue.Get(backlog.TaskKey(id))
-	return err == nil && r.Queue != ""
+// keeper returns who keeps a task in custody.
+func (in *Inbox) keeper(id proto.TaskID) Keeper {
+	r, _, _ := in.queue.Get(backlog.TaskKey(id))
+	return keeperOf(r)
 }
 
-func isQueueGroup(group string) bool { return strings.HasPrefix(group, queueGroup) }
+func isKeptGroup(group string) bool { return strings.HasPrefix(group, keptGroup) }

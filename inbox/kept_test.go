@@ -17,8 +17,8 @@ import (
 // oneQueue admits every task.
 type oneQueue struct{}
 
-func (oneQueue) Admit(string, proto.PeerID) Verdict { return Verdict{} }
-func (oneQueue) Taken(proto.TaskID, *proto.Record)  {}
+func (oneQueue) Admit(*proto.Content, proto.PeerID) Verdict { return Verdict{} }
+func (oneQueue) Taken(proto.TaskID, *proto.Record)          {}
 func (oneQueue) Cancel(context.Context, proto.TaskID) (Verdict, bool, error) {
 	return Verdict{}, true, nil
 }
@@ -43,7 +43,7 @@ func endQueued(t *testing.T, refuse refusal, body string, check func(f *fixture,
 		began := f.cfg.Clock.Now()
 		written := false
 		o := &proto.Outcome{State: proto.Success, Body: []byte("made")}
-		if err := f.in.EndQueued(f.t.Context(), a.Header.ID, o, func(*store.Batch) { written = true }); err != nil || !written {
+		if err := f.in.EndKept(f.t.Context(), a.Header.ID, o, func(*store.Batch) { written = true }); err != nil || !written {
 			t.Errorf("it has not ended: %v", err)
 		}
 		took = f.cfg.Clock.Now().Sub(began)
@@ -137,7 +137,7 @@ func TestAKeyInAQueueTakesNoPlace(t *testing.T) {
 			a := keyed(n)
 			f.accept(0, a)
 			o := &proto.Outcome{State: proto.Success}
-			if err := f.in.EndQueued(f.t.Context(), a.Header.ID, o, func(*store.Batch) {}); err != nil {
+			if err := f.in.EndKept(f.t.Context(), a.Header.ID, o, func(*store.Batch) {}); err != nil {
 				t.Fatal(err)
 			}
 		}
