@@ -143,7 +143,8 @@ func TestConcurrency(t *testing.T) {
 		f.run()
 		wait(2500 * time.Millisecond)
 		st := f.in.Status()
-		if st.Used != 5 || len(st.Kinds) != 2 || st.Kinds[0].Kind != "narrow" || st.Kinds[0].Running != 2 || st.Kinds[1].Running != 3 {
+		// The limit of a kind counts a run until its end is on disk, when others may have its slot.
+		if n := st.Kinds[0].Running; st.Used != 5 || len(st.Kinds) != 2 || st.Kinds[0].Kind != "narrow" || n > 2 || st.Kinds[1].Running != 5-n {
 			t.Errorf("status %+v", st)
 		}
 		if d := f.in.Running(); len(d) != 5 || d[0].Since.After(d[4].Since) || d[0].Attempt != 1 || d[0].Origin != home {
