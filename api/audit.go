@@ -6,6 +6,10 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 )
 
+// notAudited are routes with a method other than GET that no person is asked about later: a
+// ping changes nothing, and a handler may report progress every second.
+var notAudited = map[string]bool{"pingPeer": true, "taskProgress": true}
+
 // actions has the name in the audit log of each route that changes something. Submits are
 // not there: each task is its own record.
 var actions = map[string]string{
@@ -13,7 +17,6 @@ var actions = map[string]string{
 	"retryTask":        "task.redrive",
 	"setTaskClass":     "task.set",
 	"moveTask":         "task.set",
-	"taskProgress":     "task.progress",
 	"purgeTasks":       "task.purge",
 	"retryDeadLetters": "dead_letters.redrive",
 
@@ -22,7 +25,6 @@ var actions = map[string]string{
 	"forgetPeer":   "peer.forget",
 	"renamePeer":   "peer.rename",
 	"revokePeer":   "peer.revoke",
-	"pingPeer":     "peer.ping",
 	"invite":       "peer.invite",
 	"acceptWish":   "peer.accept",
 	"pruneMesh":    "mesh.prune",
