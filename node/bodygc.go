@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/balefire/balefire/agent/command"
-	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/blob"
 )
@@ -95,23 +91,6 @@ func (n *Node) runBodyGC(ctx context.Context) error {
 			}
 		}
 	}
-}
-
-// sweepFiles removes, at the start, what earlier runs left behind and the bodies that
-// no record refers to.
-func (n *Node) sweepFiles() error {
-	runs := filepath.Join(n.cfg.Dir, datadir.Run)
-	left, err := os.ReadDir(runs)
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
-	}
-	for _, e := range left {
-		err = errors.Join(err, command.RemoveAll(filepath.Join(runs, e.Name())))
-	}
-	if err != nil {
-		return fmt.Errorf("sweep the folders of runs: %w", err)
-	}
-	return n.sweepBodies(context.Background())
 }
 
 // sweepBodies removes bodies that no record refers to, except recent ones: their

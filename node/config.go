@@ -206,3 +206,14 @@ func (l Limits) withDefaults(limit int64, engine string) Limits {
 	l.DeadCount = cmp.Or(l.DeadCount, scaled(10_000))
 	return l
 }
+
+// Handle registers h, of the program that embeds the node, for tasks of a kind. allow
+// lists who may send them: peer:NAME, peer:ID or role:ROLE. Other settings can be changed
+// in the entry that is added to c.Handlers.
+func (c *Config) Handle(kind string, h handler.Handler, allow ...string) {
+	c.Handlers = append(c.Handlers, wire.HandlerSpec{Kind: kind, Type: wire.TypeFunction, Allow: allow})
+	if c.Functions == nil {
+		c.Functions = map[string]handler.Handler{}
+	}
+	c.Functions[kind] = h
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
@@ -55,7 +56,7 @@ type Node struct {
 	verifier *identity.Verifier
 	registry *prometheus.Registry
 
-	handlers handlers
+	handlers *executor.Executor
 
 	names        *nameCache
 	metrics      *taskMetrics
@@ -75,14 +76,6 @@ type Node struct {
 	draining atomic.Bool // new work is refused
 }
 
-// handlers holds the configured handlers of this node.
-type handlers struct {
-	sync.Mutex                    // held while they change
-	added      []wire.HandlerSpec // by AddHandler, stored in a file
-	specs      map[string]wire.HandlerSpec
-	outputs    *outputLimiter
-}
-
 // New opens the node in cfg.Dir: its keys, its store and every subsystem with its stored
 // state. It starts nothing: see [Node.Run]. A node that is not run must be closed.
 func New(cfg Config) (_ *Node, err error) {
@@ -90,7 +83,7 @@ func New(cfg Config) (_ *Node, err error) {
 	cfg = cfg.withDefaults()
 	guard := clock.NewGuard(cfg.Clock)
 	cfg.Clock = guard.Clock()
-	n := &Node{cfg: cfg, guard: guard, log: cfg.Logger, handlers: handlers{specs: map[string]wire.HandlerSpec{}}, registry: prometheus.NewRegistry()}
+	n := &Node{cfg: cfg, guard: guard, log: cfg.Logger, registry: prometheus.NewRegistry()}
 	own, err := pairing.Load(cfg.Dir, cfg.Clock.Now())
 	if err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
@@ -109,7 +102,6 @@ func New(cfg Config) (_ *Node, err error) {
 	if n.storage, err = datadir.Open(storage); err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
-	n.handlers.outputs = newOutputLimiter(n.diskSpace())
 	if err = n.resumeClock(); err != nil {
 		return nil, errors.Join(fmt.Errorf("open node: %w", err), n.Close())
 	}
@@ -145,7 +137,7 @@ func (n *Node) openSubsystems() (err error) {
 	if err = errors.Join(n.openQueues(), n.openSchedules()); err != nil {
 		return err
 	}
-	if err = errors.Join(n.sweepFiles(), n.closeRuns(context.Background())); err != nil {
+	if err = n.sweepBodies(context.Background()); err != nil {
 		return err
 	}
 	cfg, err := n.netConfig()
@@ -190,7 +182,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.keepClock(parts) })
 	g.Go(func() error { return n.lookups.run(parts) })
 	g.Go(func() error { return n.Pairing.Run(parts) })
-	g.Go(func() error { return n.watchPrograms(parts) })
+	g.Go(func() error { return n.handlers.Run(parts) })
 	work, stopWork := context.WithCancel(parts)
 	g.Go(func() error {
 		defer stopParts()

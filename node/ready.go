@@ -41,9 +41,15 @@ func (r *refusedPeers) takeAll() []proto.PeerID {
 	return out
 }
 
-// announceHandlers notifies every connected peer that the handlers of this node have
-// changed, so that its tasks need not wait for the end of a backoff.
-func (n *Node) announceHandlers() {
+// announceHandlers tells the members which kinds this node handles now. With more it also
+// notifies every connected peer, so that its tasks need not wait for the end of a backoff.
+func (n *Node) announceHandlers(more bool) {
+	if n.running.Load() {
+		n.gossip.Describe()
+	}
+	if !more {
+		return
+	}
 	peers := []proto.PeerID{n.keys.Peer()}
 	for _, s := range n.net.Peers() {
 		if s.Connected {

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,26 +13,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/addressbook"
-	"github.com/balefire/balefire/agent/command"
-	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/wire"
 )
-
-// Handlers lists the handlers of this node by kind.
-func (n *Node) Handlers() []wire.Handler {
-	out := n.registered()
-	for i, h := range out { // reads the disk, so outside the lock
-		if absent := n.unknownAllowed(h.Allow); absent != "" {
-			out[i].Warning = strings.TrimPrefix(h.Warning+"; "+absent, "; ")
-		}
-		if len(h.Exec) > 0 {
-			if err := command.Find(h.Exec[0]); err != nil {
-				out[i].Problem = err.Error()
-			}
-		}
-	}
-	return out
-}
 
 // unknownAllowed lists the names and roles of an allow list that no member has now: they
 // may be mistyped, or belong to a member that has yet to join.
@@ -51,26 +32,6 @@ func (n *Node) unknownAllowed(allow []string) string {
 		}
 	}
 	return strings.Join(unknown, "; ")
-}
-
-// registered is Handlers without a check of their programs.
-func (n *Node) registered() []wire.Handler {
-	n.handlers.Lock()
-	defer n.handlers.Unlock()
-	kinds := map[string]inbox.KindStatus{}
-	for _, k := range n.inbox.Status().Kinds {
-		kinds[k.Kind] = k
-	}
-	out := []wire.Handler{}
-	for _, s := range n.inbox.Specs() {
-		spec := n.handlers.specs[s.Kind]
-		out = append(out, wire.Handler{
-			Kind: s.Kind, Type: cmp.Or(spec.Type, wire.TypeCommand), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
-			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash), Warning: command.Warn(spec.Exec, spec.Args, spec.AllowFlags),
-			Running: kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting,
-		})
-	}
-	return out
 }
 
 // Compact returns the space of deleted records to the disk now.

@@ -267,3 +267,5 @@ func submitError(err error) error {
 	}
 	return fmt.Errorf("submit: %w", err)
 }
+
+func oneOf(s string, words ...string) bool { return slices.Contains(words, s) }

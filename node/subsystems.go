@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/balefire/balefire/addressbook"
-	"github.com/balefire/balefire/agent/command"
 	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
@@ -156,43 +155,29 @@ func (o inboxOpener) Content(st *proto.Stored) (*proto.Content, error) {
 	return c, proto.DecodeKnown(plain, c)
 }
 
-// openHandlers registers the handlers of the configuration and those added by command,
-// after it has killed the processes that a killed node left running (S35).
-func (n *Node) openHandlers() error {
-	ctx, cancel := context.WithTimeout(context.Background(), reapTimeout)
-	defer cancel()
-	added, err := loadHandlers(n.cfg.Dir)
-	if err != nil {
-		return err
-	}
-	all := slices.Concat(n.cfg.Handlers, added)
-	var users []string
-	for _, s := range all {
-		if s.RunAs != "" && !slices.Contains(users, s.RunAs) {
-			users = append(users, s.RunAs)
-		}
-	}
-	if found, err := command.Reap(ctx, n.keys.Peer().String(), time.Second, users...); err != nil {
-		n.log.Warn("processes of an earlier start may still be running", "found", found, "err", err)
-	} else if found > 0 {
-		n.log.Info("killed processes of an earlier start", "count", found)
-	}
-	n.handlers.added = added
-	for _, s := range all {
-		spec, err := n.spec(s)
-		if err == nil {
-			err = n.inbox.Register(spec)
-		}
-		if err != nil {
-			return fmt.Errorf("handler %s: %w", s.Kind, err)
-		}
-		n.handlers.specs[s.Kind] = s
-		n.inbox.Suspend(s.Kind, programProblem(s))
-	}
-	return nil
+// openHandlers opens the executor.
+func (n *Node) openHandlers() (err error) {
+	n.handlers, err = executor.Open(executor.Parts{
+		Inbox: n.inbox, Store: n.storage.Store, Audit: n.storage.Audit, Record: n.audit, Changed: n.announceHandlers, Unknown: n.unknownAllowed,
+	}, executor.Config{
+		Dir: n.cfg.Dir, Node: n.keys.Peer(), Boot: n.outbox.Boot(), Handlers: n.cfg.Handlers, Functions: n.cfg.Functions,
+		NoDisk: n.cfg.Simulated.Engine != nil, Clock: n.cfg.Clock, Logger: n.log,
+	})
+	return err
 }
 
-const reapTimeout = 15 * time.Second
+// AddHandler, RemoveHandler and Handlers are those of the executor.
+func (n *Node) AddHandler(ctx context.Context, s wire.HandlerSpec) error {
+	return n.handlers.Add(ctx, s)
+}
+
+// RemoveHandler removes a handler.
+func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
+	return n.handlers.Remove(ctx, kind)
+}
+
+// Handlers lists the handlers.
+func (n *Node) Handlers() []wire.Handler { return n.handlers.List() }
 
 // homeChanged and ownerChanged are called for every durable change of a task, on either
 // side.

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/datadir"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -53,7 +53,7 @@ func (n *Node) Handlers() []wire.Handler {
 
 // AddHandler checks a handler as a node does.
 func (n *Node) AddHandler(_ context.Context, s wire.HandlerSpec) error {
-	if err := node.ValidateHandler(s); err != nil {
+	if err := executor.Validate(s); err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	return n.called("AddHandler %s %s", s.Kind, strings.Join(s.Exec, "+"))

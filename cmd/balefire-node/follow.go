@@ -111,7 +111,7 @@ func (f *follower) changes(t wire.Task) (out []string) {
 		case "accepted":
 			out = append(out, "accepted by "+t.Peer)
 		case "started":
-			out = append(out, fmt.Sprintf("running at %s, attempt %d", executor(t), max(t.Attempts, 1)))
+			out = append(out, fmt.Sprintf("running at %s, attempt %d", runnerOf(t), max(t.Attempts, 1)))
 		}
 	}
 	f.receipts = max(f.receipts, len(t.Receipts))
@@ -122,9 +122,9 @@ func (f *follower) changes(t wire.Task) (out []string) {
 	return out
 }
 
-// executor returns the node that started the task last, as far as this node knows. For a
+// runnerOf returns the node that started the task last, as far as this node knows. For a
 // task of a queue it is not the home, which accepted the task.
-func executor(t wire.Task) string {
+func runnerOf(t wire.Task) string {
 	for _, e := range slices.Backward(t.Events) {
 		if e.State == stateRunning {
 			return e.Node

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -53,7 +53,7 @@ configuration file.`,
 }
 
 func (w *app) addHandler(cmd *cobra.Command, s wire.HandlerSpec) error {
-	if err := node.ValidateHandler(s); err != nil {
+	if err := executor.Validate(s); err != nil {
 		return usage("%w", err)
 	}
 	ctx, cancel := w.withTimeout(cmd.Context())

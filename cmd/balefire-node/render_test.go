@@ -223,7 +223,7 @@ func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 		{wire.Task{Role: "home", Target: "laptop", Peer: "laptop"}, "laptop", "to laptop"},
 		{wire.Task{Role: "owner", Peer: "harbor"}, "harbor", "from harbor"},
 	} {
-		if got := executor(tt.task); got != tt.runner {
+		if got := runnerOf(tt.task); got != tt.runner {
 			t.Errorf("%+v runs at %s, want %s", tt.task, got, tt.runner)
 		}
 		if got := otherSide(tt.task); got != tt.side {

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -40,7 +40,7 @@ func (l *Loaded) Validate() error {
 		}
 	}
 	for _, h := range l.Handlers {
-		err := node.ValidateHandler(h)
+		err := executor.Validate(h)
 		if err == nil && h.Profile == "dangerous" && !slices.Contains(l.Dangerous, h.Kind) {
 			err = fmt.Errorf("handler %q is dangerous: also add %s to the list dangerous of this configuration", h.Kind, h.Kind)
 		}

@@ -1,4 +1,4 @@
-package node
+package executor
 
 import (
 	"fmt"
@@ -10,10 +10,10 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// outputLimiter divides the disk space above the reserve among the outputs of all runs. Each
+// quotas divide the disk space above the reserve among the outputs of all runs. Each
 // byte counts twice: the end of a task seals its output into a blob before the file is
 // removed, which needs the same space again.
-type outputLimiter struct {
+type quotas struct {
 	space func() (free, reserve int64, ok bool) // not ok: unknown, and nothing is refused
 
 	mu      sync.Mutex
@@ -23,20 +23,20 @@ type outputLimiter struct {
 	starved map[proto.TaskID]bool // tasks stopped for lack of disk space
 }
 
-func newOutputLimiter(space func() (free, reserve int64, ok bool)) *outputLimiter {
-	return &outputLimiter{space: space, files: map[string]int64{}, starved: map[proto.TaskID]bool{}}
+func newQuotas(space func() (free, reserve int64, ok bool)) *quotas {
+	return &quotas{space: space, files: map[string]int64{}, starved: map[proto.TaskID]bool{}}
 }
 
 // diskSpace returns a function that measures the disk of this node; a simulated node
 // has none.
-func (n *Node) diskSpace() func() (free, reserve int64, ok bool) {
-	disk := store.DiskSpace(n.cfg.Dir)
+func (x *Executor) diskSpace() func() (free, reserve int64, ok bool) {
+	disk := store.DiskSpace(x.cfg.Dir)
 	return func() (free, reserve int64, ok bool) {
-		if n.cfg.Simulated.Engine != nil {
+		if x.cfg.NoDisk {
 			return 0, 0, false
 		}
 		free, _, err := disk()
-		_, reserve = n.storage.Store.Space()
+		_, reserve = x.parts.Store.Space()
 		return free, reserve, err == nil
 	}
 }
@@ -47,17 +47,17 @@ const maxStarved = 4096
 
 // A runOutput is the disk quota of one run.
 type runOutput struct {
-	limiter *outputLimiter
-	size    int64 // written; guarded by all.mu
+	quotas *quotas
+	size   int64 // written; guarded by all.mu
 }
 
 var _ handler.Quota = (*runOutput)(nil)
 
-func (l *outputLimiter) newOutput() *runOutput { return &runOutput{limiter: l} }
+func (l *quotas) newOutput() *runOutput { return &runOutput{quotas: l} }
 
 // Reserve reserves n more bytes above the disk reserve.
 func (r *runOutput) Reserve(n int64) bool {
-	o := r.limiter
+	o := r.quotas
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.fits(n) {
@@ -69,7 +69,7 @@ func (r *runOutput) Reserve(n int64) bool {
 
 // Settle records how many of the reserved bytes were written.
 func (r *runOutput) Settle(taken, written int64) {
-	o := r.limiter
+	o := r.quotas
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.taken -= taken
@@ -79,7 +79,7 @@ func (r *runOutput) Settle(taken, written int64) {
 
 // handOver transfers the output to the end of its task, which removes the file.
 func (r *runOutput) handOver(path string) {
-	o := r.limiter
+	o := r.quotas
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.files[path] = r.size
@@ -88,7 +88,7 @@ func (r *runOutput) handOver(path string) {
 
 // release releases the space of output that is removed with the folder of the run.
 func (r *runOutput) release() {
-	o := r.limiter
+	o := r.quotas
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.written -= r.size
@@ -97,7 +97,7 @@ func (r *runOutput) release() {
 
 // fits reports whether n more bytes of output, and the sealed copies of all output, fit
 // above the reserve.
-func (l *outputLimiter) fits(n int64) bool {
+func (l *quotas) fits(n int64) bool {
 	free, reserve, ok := l.space()
 	if !ok {
 		return true
@@ -115,7 +115,7 @@ func (l *outputLimiter) fits(n int64) bool {
 }
 
 // noteStarved records that the run of a task was stopped for lack of disk space.
-func (l *outputLimiter) noteStarved(id proto.TaskID) {
+func (l *quotas) noteStarved(id proto.TaskID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.starved) >= maxStarved {
@@ -126,7 +126,7 @@ func (l *outputLimiter) noteStarved(id proto.TaskID) {
 
 // mustWait returns the reason why a task that was stopped for lack of space must still
 // wait: it restarts when there is space for everything that it may write.
-func (l *outputLimiter) mustWait(id proto.TaskID, limit int64) error {
+func (l *quotas) mustWait(id proto.TaskID, limit int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

@@ -1,4 +1,4 @@
-package node
+package executor
 
 import (
 	"context"
@@ -13,18 +13,18 @@ import (
 // death of the process: the audit has one start and one end, or one crash, for every run
 // (I19). A run is in the audit before its command starts, whether or not the record of its
 // task says so. The audit is read only after an unclean stop.
-func (n *Node) closeRuns(ctx context.Context) error {
-	if n.inbox.StoppedClean() {
+func (x *Executor) closeRuns(ctx context.Context) error {
+	if x.parts.Inbox.StoppedClean() {
 		return nil
 	}
-	open, err := n.openRuns()
+	open, err := x.openRuns()
 	if err != nil && !errors.Is(err, audit.ErrBroken) { // what can be read is
 		return fmt.Errorf("read the audit: %w", err)
 	}
 	for _, e := range open {
 		e.Action, e.Exit, e.Detail = "command.crash", nil, map[string]string{"kind": e.Detail["kind"], "boot": fmt.Sprint(e.Boot)}
-		e.Boot = n.outbox.Boot()
-		if _, err := n.storage.Audit.Append(ctx, e); err != nil {
+		e.Boot = x.cfg.Boot
+		if _, err := x.parts.Audit.Append(ctx, e); err != nil {
 			return fmt.Errorf("write the audit: %w", err)
 		}
 	}
@@ -32,14 +32,14 @@ func (n *Node) closeRuns(ctx context.Context) error {
 }
 
 // openRuns returns the starts of runs that have no end.
-func (n *Node) openRuns() (map[string]audit.Entry, error) {
+func (x *Executor) openRuns() (map[string]audit.Entry, error) {
 	open := map[string]audit.Entry{}
-	err := audit.Scan(filepath.Join(n.cfg.Dir, audit.DirName), func(r audit.Record) error {
+	err := audit.Scan(filepath.Join(x.cfg.Dir, audit.DirName), func(r audit.Record) error {
 		run := fmt.Sprintf("%s %d %d", r.Task, r.Boot, r.Attempt)
 		switch r.Action {
 		case "command.start":
 			e := r.Entry
-			e.Time = n.cfg.Clock.Now()
+			e.Time = x.cfg.Clock.Now()
 			open[run] = e
 		case "command.end":
 			delete(open, run)

@@ -1,4 +1,4 @@
-package node
+package executor
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ import (
 // A worker calls a handler for tasks of one kind: it gives each run a folder, records
 // runs in the audit log and hands over large results as files.
 type worker struct {
-	node    *Node
+	exec    *Executor
 	spec    wire.HandlerSpec
 	typ     handlerType
 	handler handler.Handler
@@ -36,21 +36,20 @@ func (w worker) Run(ctx context.Context, r *handler.Run) *handler.Result {
 		return &handler.Result{Outcome: handler.Unready, Code: -1, Reason: err.Error()}
 	}
 	r.MaxOutput = int64(min(r.Content.GetMaxResult(), math.MaxInt64))
-	outputs := w.node.handlers.outputs
-	out := outputs.newOutput()
+	out := w.exec.quotas.newOutput()
 	defer out.release()
 	r.Quota = out
-	if err := outputs.mustWait(r.ID, w.maxOutput(r)); err != nil {
+	if err := w.exec.quotas.mustWait(r.ID, w.maxOutput(r)); err != nil {
 		return unready(err)
 	}
 	if w.typ.files {
 		var err error
-		if r.Dir, err = w.node.runFolder(r, w.spec.RunAs != ""); err != nil {
+		if r.Dir, err = w.exec.runFolder(r, w.spec.RunAs != ""); err != nil {
 			return unready(err)
 		}
 		defer func() {
 			if err := command.RemoveAll(r.Dir); err != nil {
-				w.node.log.Warn("the folder of a run could not be removed; it stays until the next start", "task", r.ID.String(), "err", err)
+				w.exec.cfg.Logger.Warn("the folder of a run could not be removed; it stays until the next start", "task", r.ID.String(), "err", err)
 			}
 		}()
 	}
@@ -59,10 +58,10 @@ func (w worker) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	}
 	res := handler.Call(ctx, w.handler, r)
 	if err := w.audit(context.WithoutCancel(ctx), "command.end", r, res); err != nil {
-		w.node.log.Error("the end of a command could not be written to the audit log", "task", r.ID.String(), "err", err)
+		w.exec.cfg.Logger.Error("the end of a command could not be written to the audit log", "task", r.ID.String(), "err", err)
 	}
 	if res.Outcome == handler.NoSpace {
-		outputs.noteStarved(r.ID)
+		w.exec.quotas.noteStarved(r.ID)
 	}
 	return w.keep(r, out, res)
 }
@@ -92,7 +91,7 @@ func (w worker) audit(ctx context.Context, action string, r *handler.Run, res *h
 		return nil
 	}
 	e := audit.Entry{
-		Boot: w.node.outbox.Boot(), Actor: r.Origin.String(), Action: action, Task: r.ID.String(), Attempt: r.Attempt,
+		Boot: w.exec.cfg.Boot, Actor: r.Origin.String(), Action: action, Task: r.ID.String(), Attempt: r.Attempt,
 		Epoch: fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter), Detail: map[string]string{"kind": r.Content.GetKind()},
 	}
 	if argv := append(append([]string{}, w.spec.Exec...), r.Content.GetArgs()...); len(w.spec.Exec) > 0 {
@@ -101,7 +100,7 @@ func (w worker) audit(ctx context.Context, action string, r *handler.Run, res *h
 	if res != nil {
 		e.Exit, e.Detail["outcome"] = &res.Code, res.Outcome.String()
 	}
-	_, err := w.node.storage.Audit.Append(ctx, e)
+	_, err := w.exec.parts.Audit.Append(ctx, e)
 	return err
 }
 
@@ -113,8 +112,8 @@ type prober struct {
 
 // runFolder creates a folder for a run. With others set, its parent can be traversed
 // but not listed by other users, because the run belongs to one of them.
-func (n *Node) runFolder(r *handler.Run, others bool) (string, error) {
-	dir, err := n.runsFolder(others)
+func (x *Executor) runFolder(r *handler.Run, others bool) (string, error) {
+	dir, err := x.runsFolder(others)
 	if err != nil {
 		return "", fmt.Errorf("make a folder for the run: %w", err)
 	}
@@ -126,8 +125,8 @@ func (n *Node) runFolder(r *handler.Run, others bool) (string, error) {
 }
 
 // runsFolder creates the folder that holds the folders of runs.
-func (n *Node) runsFolder(others bool) (string, error) {
-	dir := filepath.Join(n.cfg.Dir, datadir.Run)
+func (x *Executor) runsFolder(others bool) (string, error) {
+	dir := filepath.Join(x.cfg.Dir, datadir.Run)
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil && others {
 		err = os.Chmod(dir, 0o711)
@@ -136,11 +135,11 @@ func (n *Node) runsFolder(others bool) (string, error) {
 }
 
 // mayRunAs returns why the program of s cannot run as its user.
-func (n *Node) mayRunAs(s wire.HandlerSpec) error {
+func (x *Executor) mayRunAs(s wire.HandlerSpec) error {
 	if s.RunAs == "" {
 		return nil
 	}
-	dir, err := n.runsFolder(true)
+	dir, err := x.runsFolder(true)
 	if err == nil {
 		err = command.MayRunAs(s.RunAs, dir)
 	}
@@ -160,7 +159,7 @@ func (w worker) keep(r *handler.Run, out *runOutput, res *handler.Result) *handl
 	case res.Outcome == handler.NoSpace, res.Outcome == handler.Unready: // the run is repeated
 		res.File, res.Output = "", nil
 	default:
-		if err := w.node.keepOutput(r, out, res); err != nil {
+		if err := w.exec.keepOutput(r, out, res); err != nil {
 			return &handler.Result{Outcome: handler.Retry, Code: res.Code, Reason: fmt.Sprintf("keep the result: %v", err), Stderr: res.Stderr}
 		}
 	}
@@ -168,8 +167,8 @@ func (w worker) keep(r *handler.Run, out *runOutput, res *handler.Result) *handl
 }
 
 // keepOutput moves the file of res to where the end of the task takes it from.
-func (n *Node) keepOutput(r *handler.Run, out *runOutput, res *handler.Result) (err error) {
-	path := filepath.Join(n.cfg.Dir, datadir.Run, r.ID.String()+".out")
+func (x *Executor) keepOutput(r *handler.Run, out *runOutput, res *handler.Result) (err error) {
+	path := filepath.Join(x.cfg.Dir, datadir.Run, r.ID.String()+".out")
 	if err := os.Rename(res.File, path); err != nil {
 		return err
 	}

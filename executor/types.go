@@ -1,4 +1,4 @@
-package node
+package executor
 
 import (
 	"cmp"
@@ -21,39 +21,42 @@ type handlerType struct {
 	files   bool          // a run needs a folder
 	audited bool          // a run has effects outside the node
 	onCrash inbox.OnCrash // default
-	make    func(n *Node, s wire.HandlerSpec) (handler.Handler, error)
+	make    func(x *Executor, s wire.HandlerSpec) (handler.Handler, error)
 }
 
 var handlerTypes = map[string]handlerType{
 	wire.TypeCommand: {program: true, files: true, audited: true, make: makeCommand},
-	wire.TypeDiscard: {onCrash: inbox.OnCrashRetry, make: func(*Node, wire.HandlerSpec) (handler.Handler, error) { return agent.Discard{}, nil }},
-	wire.TypeSHA256:  {onCrash: inbox.OnCrashRetry, make: func(*Node, wire.HandlerSpec) (handler.Handler, error) { return agent.Hash{}, nil }},
-	wire.TypeEcho: {files: true, onCrash: inbox.OnCrashRetry, make: func(_ *Node, s wire.HandlerSpec) (handler.Handler, error) {
+	wire.TypeDiscard: {onCrash: inbox.OnCrashRetry, make: func(*Executor, wire.HandlerSpec) (handler.Handler, error) { return agent.Discard{}, nil }},
+	wire.TypeSHA256:  {onCrash: inbox.OnCrashRetry, make: func(*Executor, wire.HandlerSpec) (handler.Handler, error) { return agent.Hash{}, nil }},
+	wire.TypeEcho: {files: true, onCrash: inbox.OnCrashRetry, make: func(_ *Executor, s wire.HandlerSpec) (handler.Handler, error) {
 		return agent.Echo{MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut}, nil
 	}},
 	wire.TypeFunction: {files: true, audited: true, make: makeFunction},
 }
 
-// typeOf returns the type of s, a command unless it states another.
+// typeName returns the name of the type of s, a command unless it states another.
+func typeName(s wire.HandlerSpec) string { return cmp.Or(s.Type, wire.TypeCommand) }
+
+// typeOf returns the type of s.
 func typeOf(s wire.HandlerSpec) (handlerType, error) {
-	t, ok := handlerTypes[cmp.Or(s.Type, wire.TypeCommand)]
+	t, ok := handlerTypes[typeName(s)]
 	if !ok {
 		return t, fmt.Errorf("type %.40q: use one of %s", s.Type, strings.Join(slices.Sorted(maps.Keys(handlerTypes)), ", "))
 	}
 	return t, nil
 }
 
-func makeFunction(n *Node, s wire.HandlerSpec) (handler.Handler, error) {
-	if h := n.cfg.Functions[s.Kind]; h != nil {
+func makeFunction(x *Executor, s wire.HandlerSpec) (handler.Handler, error) {
+	if h := x.cfg.Functions[s.Kind]; h != nil {
 		return h, nil
 	}
 	return nil, fmt.Errorf("type %s is for a program that embeds a node: it registers a function with Config.Handle", wire.TypeFunction)
 }
 
-func makeCommand(n *Node, s wire.HandlerSpec) (handler.Handler, error) {
+func makeCommand(x *Executor, s wire.HandlerSpec) (handler.Handler, error) {
 	cfg := command.Config{
 		Exec: s.Exec, AllowArgs: s.Args, AllowFlags: s.AllowFlags, Env: s.Env, Dir: s.Dir, RunAs: s.RunAs,
-		Timeout: -1, MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut, Node: n.keys.Peer().String(),
+		Timeout: -1, MaxOutput: s.MaxOutput, CutOutput: s.OnOverflow == overflowCut, Node: x.cfg.Node.String(),
 	}
 	if s.Body == "file" {
 		cfg.PassBody = command.PassFile
@@ -61,9 +64,9 @@ func makeCommand(n *Node, s wire.HandlerSpec) (handler.Handler, error) {
 	return command.New(cfg)
 }
 
-// spec turns a handler's description into what the inbox registers.
-func (n *Node) spec(s wire.HandlerSpec) (inbox.Spec, error) {
-	if err := ValidateHandler(s); err != nil {
+// compile turns a handler's description into what the inbox registers.
+func (x *Executor) compile(s wire.HandlerSpec) (inbox.Spec, error) {
+	if err := Validate(s); err != nil {
 		return inbox.Spec{}, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	timeout, err := runLimit(s)
@@ -77,11 +80,11 @@ func (n *Node) spec(s wire.HandlerSpec) (inbox.Spec, error) {
 	if err != nil {
 		return inbox.Spec{}, err
 	}
-	h, err := typ.make(n, s)
+	h, err := typ.make(x, s)
 	if err != nil {
 		return inbox.Spec{}, fmt.Errorf("%w: handler %s: %w", wire.ErrInvalid, s.Kind, err)
 	}
-	w := worker{node: n, spec: s, typ: typ, handler: h}
+	w := worker{exec: x, spec: s, typ: typ, handler: h}
 	out := inbox.Spec{
 		Kind: s.Kind, Handler: w, Allow: allowed(s.Allow), Profile: inbox.Profile(s.Profile), Concurrency: s.Concurrency,
 		MaxAttempts: s.MaxAttempts, MaxRetries: s.MaxRetries, SharedLanes: s.Lanes == wire.LanesShared, Timeout: timeout, MaxBody: uint64(s.MaxBody),
@@ -91,15 +94,4 @@ func (n *Node) spec(s wire.HandlerSpec) (inbox.Spec, error) {
 		out.Handler = prober{w, p}
 	}
 	return out, nil
-}
-
-// Handle registers h, of the program that embeds the node, for tasks of a kind. allow
-// lists who may send them: peer:NAME, peer:ID or role:ROLE. Other settings can be changed
-// in the entry that is added to c.Handlers.
-func (c *Config) Handle(kind string, h handler.Handler, allow ...string) {
-	c.Handlers = append(c.Handlers, wire.HandlerSpec{Kind: kind, Type: wire.TypeFunction, Allow: allow})
-	if c.Functions == nil {
-		c.Functions = map[string]handler.Handler{}
-	}
-	c.Functions[kind] = h
 }

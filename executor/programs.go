@@ -1,4 +1,4 @@
-package node
+package executor
 
 import (
 	"context"
@@ -28,13 +28,13 @@ func programProblem(s wire.HandlerSpec) string {
 	return ""
 }
 
-// watchPrograms withdraws the kinds whose programs are missing from the kinds that this
-// node offers, and restores them when the programs are back.
-func (n *Node) watchPrograms(ctx context.Context) error {
+// Run withdraws the kinds whose programs are missing from the kinds that this
+// node offers, and restores them when the programs are back, until ctx ends.
+func (x *Executor) Run(ctx context.Context) error {
 	tick := time.NewTicker(programsEvery)
 	defer tick.Stop()
 	for {
-		n.checkPrograms()
+		x.Check()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -43,23 +43,24 @@ func (n *Node) watchPrograms(ctx context.Context) error {
 	}
 }
 
-func (n *Node) checkPrograms() {
+// Check looks now for the programs of the handlers.
+func (x *Executor) Check() {
 	back := false
-	n.handlers.Lock()
-	for kind, s := range n.handlers.specs {
+	x.mu.Lock()
+	for kind, s := range x.specs {
 		why := programProblem(s)
-		if !n.inbox.Suspend(kind, why) {
+		if !x.parts.Inbox.Suspend(kind, why) {
 			continue
 		}
 		if why != "" {
-			n.log.Warn("a handler cannot be started; its kind is not offered until then", "kind", kind, "err", why)
+			x.cfg.Logger.Warn("a handler cannot be started; its kind is not offered until then", "kind", kind, "err", why)
 			continue
 		}
-		n.log.Info("a handler can be started again", "kind", kind)
+		x.cfg.Logger.Info("a handler can be started again", "kind", kind)
 		back = true
 	}
-	n.handlers.Unlock()
+	x.mu.Unlock()
 	if back {
-		n.announceHandlers()
+		x.parts.Changed(true)
 	}
 }

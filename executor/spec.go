@@ -1,4 +1,4 @@
-package node
+package executor
 
 import (
 	"cmp"
@@ -20,8 +20,8 @@ import (
 // overflowCut keeps the beginning of an output that is too large.
 const overflowCut = "cut"
 
-// ValidateHandler returns what is wrong with s, or nil.
-func ValidateHandler(s wire.HandlerSpec) error {
+// Validate returns what is wrong with s, or nil.
+func Validate(s wire.HandlerSpec) error {
 	fail := func(format string, a ...any) error {
 		return fmt.Errorf("handler %.40q: %s", s.Kind, fmt.Sprintf(format, a...))
 	}
@@ -111,19 +111,12 @@ func runLimit(s wire.HandlerSpec) (time.Duration, error) {
 	return d, nil
 }
 
-func oneOf(s string, words ...string) bool {
-	for _, w := range words {
-		if s == w {
-			return true
-		}
-	}
-	return false
-}
+func oneOf(s string, words ...string) bool { return slices.Contains(words, s) }
 
 const handlersFile = "handlers.json"
 
-// loadHandlers reads the handlers that AddHandler wrote.
-func loadHandlers(dir string) ([]wire.HandlerSpec, error) {
+// loadAdded reads the handlers that Add wrote.
+func loadAdded(dir string) ([]wire.HandlerSpec, error) {
 	b, err := os.ReadFile(filepath.Join(dir, handlersFile))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
@@ -138,8 +131,8 @@ func loadHandlers(dir string) ([]wire.HandlerSpec, error) {
 	return specs, nil
 }
 
-// saveHandlers replaces the file of added handlers atomically.
-func saveHandlers(dir string, specs []wire.HandlerSpec) error {
+// saveAdded replaces the file of added handlers atomically.
+func saveAdded(dir string, specs []wire.HandlerSpec) error {
 	b, err := json.MarshalIndent(specs, "", "  ")
 	if err != nil {
 		return err
