@@ -10,9 +10,6 @@ import (
 // findPeer finds a peer, or this node, by name or id.
 func (n *Node) findPeer(ref string) (addressbook.Peer, error) { return n.book.Find(ref) }
 
-// findOtherPeer finds a peer by name or id and rejects this node itself.
-func (n *Node) findOtherPeer(ref string) (addressbook.Peer, error) { return n.book.FindOther(ref) }
-
 // peerName returns the display name of a peer, or "" for the zero id.
 func (n *Node) peerName(p proto.PeerID) string { return n.book.NameOf(p) }
 

@@ -166,7 +166,7 @@ func (n *Node) openHandlers() (err error) {
 	return err
 }
 
-// AddHandler, RemoveHandler and Handlers are those of the executor.
+// AddHandler adds a handler: see [executor.Executor.Add].
 func (n *Node) AddHandler(ctx context.Context, s wire.HandlerSpec) error {
 	return n.handlers.Add(ctx, s)
 }

@@ -105,5 +105,3 @@ func doubtText(s clock.State) string {
 	}
 	return fmt.Sprintf("%s; until a connected peer agrees with it, or for %s, nothing expires and nothing old is deleted", text, s.Left.Round(time.Second))
 }
-
-const doubtFix = "check the clock of this machine (date) and its time synchronization; nothing else is needed"

@@ -144,6 +144,8 @@ func (qs *Queues) announce(name string) {
 // AnnounceTo announces the queues of this node to a new peer.
 func (qs *Queues) AnnounceTo(p proto.PeerID) { qs.sendStates(p, qs.OwnStates("")) }
 
+// OwnStates returns the states of the queues whose home is this node; of one queue if name
+// is not empty.
 func (qs *Queues) OwnStates(name string) (states []*proto.QueueState) {
 	for _, s := range qs.Driver.QueueStates() {
 		if qs.Here(s) && (name == "" || s.GetName() == name) {

@@ -42,7 +42,7 @@ func (s *Scheduler) Receive(from proto.PeerID, m *proto.Message) error {
 			return s.receiveRetraction(from, r)
 		}
 		if err := check(r); err != nil || r.FiringMs != 0 || len(r.Going) > 0 || r.Generation < 2 {
-			return fmt.Errorf("not a valid handoff of a schedule: %v", err)
+			return fmt.Errorf("not a valid handoff of a schedule: %w", err)
 		}
 		in = func() { s.accept(from, r) }
 	}

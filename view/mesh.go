@@ -32,6 +32,7 @@ func (v *Views) Members(ctx context.Context) []wire.Member {
 	return out
 }
 
+// Statuses returns the connections to the peers.
 func (v *Views) Statuses() map[proto.PeerID]transport.PeerStatus {
 	all := map[proto.PeerID]transport.PeerStatus{}
 	for _, s := range v.Net.Peers() {
