@@ -10,8 +10,8 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/blob"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -70,7 +70,7 @@ func ProblemOf(err error) *wire.Problem {
 	if big, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return problem(wire.CodeTooLarge, "the document is larger than %d bytes", big.Limit)
 	}
-	if errors.Is(err, blob.ErrTooLarge) {
+	if errors.Is(err, bodies.ErrTooLarge) {
 		p := problem(wire.CodeTooLarge, "%v", err)
 		p.Title, p.Fix = "Too large for this node", "split it, or raise the node's limit for a body"
 		return p

@@ -17,8 +17,8 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/blob"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -245,7 +245,7 @@ func TestEveryErrorHasAStatusACodeAndAFix(t *testing.T) {
 		{context.DeadlineExceeded, 504, wire.CodeTimeout},
 		{io.ErrUnexpectedEOF, 400, wire.CodeInvalid},
 		{&http.MaxBytesError{Limit: 7}, 413, wire.CodeTooLarge},
-		{fmt.Errorf("%w: %w", wire.ErrInvalid, blob.ErrTooLarge), 413, wire.CodeTooLarge},
+		{fmt.Errorf("%w: %w", wire.ErrInvalid, bodies.ErrTooLarge), 413, wire.CodeTooLarge},
 		{io.ErrClosedPipe, 500, wire.CodeInternal},
 	}
 	for _, tt := range tests {

@@ -14,7 +14,7 @@ func TestPartOfAStackIsThatOfItsInnermostOwner(t *testing.T) {
 		stack []string // the innermost first
 		want  string
 	}{
-		{"sealing", []string{"crypto/aes.encrypt", modulePath + "identity.(*Sealer).SealWith", modulePath + "node.(*Node).seal", "main.(*run).work"}, partSeal},
+		{"sealing", []string{"crypto/aes.encrypt", modulePath + "identity.(*Sealer).seal", modulePath + "node.(*Node).seal", "main.(*run).work"}, partSeal},
 		{"a signature of the rest of identity", []string{"crypto/ed25519.Sign", modulePath + "identity.signRoot", modulePath + "outbox.(*Outbox).commitGroup"}, partSign},
 		{"an allocation counts as one wherever it is", []string{"runtime.memclrNoHeapPointers", "runtime.mallocgc", modulePath + "store.(*Batch).reserve"}, partMemory},
 		{"backlog is not store", []string{"runtime.mapassign", modulePath + "store/backlog.(*Step).apply", modulePath + "store.(*committer).flush"}, partBacklog},

@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 
 	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/blob"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/store/pebble"
 	"github.com/balefire/balefire/wire"
@@ -19,7 +19,7 @@ import (
 // node open it too.
 type Dir struct {
 	Store *store.Store
-	Blobs *blob.Dir
+	Blobs *bodies.Store
 	Audit *audit.Journal
 
 	path string
@@ -51,8 +51,8 @@ func Open(cfg Config) (_ *Dir, err error) {
 	if d.Store, err = store.Open(engine, storeConfig(cfg)); err != nil {
 		return nil, errors.Join(err, engine.Close())
 	}
-	blobs := blob.Config{MaxBlob: cfg.MaxBlob, MaxTotal: cfg.MaxBlobs, Clock: cfg.Clock, Space: store.DiskSpace(cfg.Dir)}
-	if d.Blobs, err = blob.Open(filepath.Join(cfg.Dir, Blob), blobs); err != nil {
+	blobs := bodies.Config{MaxBody: cfg.MaxBlob, MaxTotal: cfg.MaxBlobs, Clock: cfg.Clock, Space: store.DiskSpace(cfg.Dir)}
+	if d.Blobs, err = bodies.Open(filepath.Join(cfg.Dir, Blob), blobs); err != nil {
 		return nil, err
 	}
 	d.Audit, err = audit.Open(filepath.Join(cfg.Dir, audit.DirName), audit.Config{Clock: cfg.Clock})

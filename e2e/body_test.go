@@ -107,7 +107,7 @@ func largeFile(t *testing.T, size int64) (path, sum string) {
 func arrived(dir string) int64 {
 	parts, _ := filepath.Glob(filepath.Join(dir, "blob", "*.part"))
 	for _, p := range parts {
-		if fi, err := os.Stat(p); err == nil && strings.HasPrefix(filepath.Base(p), "in-") {
+		if fi, err := os.Stat(p); err == nil && strings.HasPrefix(filepath.Base(p), "o-") {
 			return fi.Size()
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/balefire/balefire/wire"
@@ -27,12 +26,12 @@ func TestLargeBodyThroughAQueue(t *testing.T) {
 	id, want := a.submitLarge(size, wire.Request{Target: "queue:build", Kind: "give"})
 	peak := map[string]int64{}
 	for _, kill := range []struct {
-		prefix   string
+		what     string
 		at, dies *machine
-	}{{"run-", b, a}, {"run-", b, b}, {"end-", a, a}, {"end-", a, b}} {
-		kill.at.until("a part of "+kill.prefix+" has arrived", func() bool {
+	}{{"the body", b, a}, {"the body", b, b}, {"the result", a, a}, {"the result", a, b}} {
+		kill.at.until("a part of "+kill.what+" has arrived", func() bool {
 			note(peak, a, b)
-			return inTransit(kill.at.dir, kill.prefix) > 8<<20
+			return inTransit(kill.at.dir) > 8<<20
 		})
 		kill.dies.kill()
 		kill.dies.start()
@@ -59,11 +58,11 @@ func TestLargeBodyThroughAQueue(t *testing.T) {
 	})
 }
 
-// inTransit returns how much of a body of this kind has arrived in a node's folder so far.
-func inTransit(dir, prefix string) (most int64) {
-	parts, _ := filepath.Glob(filepath.Join(dir, "blob", prefix+"*.part"))
+// inTransit returns how much of a body has arrived in a node's folder so far.
+func inTransit(dir string) (most int64) {
+	parts, _ := filepath.Glob(filepath.Join(dir, "blob", "o-*.part"))
 	for _, p := range parts {
-		if fi, err := os.Stat(p); err == nil && strings.HasPrefix(filepath.Base(p), prefix) {
+		if fi, err := os.Stat(p); err == nil {
 			most = max(most, fi.Size())
 		}
 	}

@@ -122,9 +122,9 @@ func checkFormat(env *proto.Envelope) (proto.Header, error) {
 	if h.ID.IsZero() {
 		return none, refuse(proto.CodeBadForm, "it has no id")
 	}
-	if size, chunk, ok := h.Stream(); ok {
-		if _, err := PlainSize(int64(size)); err != nil || chunk != proto.ChunkSize {
-			return none, refuse(proto.CodeBadForm, "no stream has %d bytes in chunks of %d", size, chunk)
+	if _, size, ok := h.Object(); ok {
+		if _, err := proto.PlainSize(size); err != nil {
+			return none, refuse(proto.CodeBadForm, "%w", err)
 		}
 	}
 	return h, nil
@@ -187,15 +187,14 @@ func CheckBody(body []byte, size uint64, digest []byte) error {
 	return nil
 }
 
-// CheckContent checks the body of a task, or the size of its stream, against the signed
-// size and digest (I9).
+// CheckContent checks the body of a task against the signed size and digest, or what it
+// says about its object against the header (I9).
 func CheckContent(h *proto.Header, c *proto.Content) error {
-	sealed, _, streamed := h.Stream()
-	if !streamed {
+	if !h.Streamed() {
 		return CheckBody(c.GetBody(), c.GetBodySize(), c.GetBodyDigest())
 	}
-	if plain, err := PlainSize(int64(sealed)); err != nil || uint64(plain) != c.GetBodySize() {
-		return BadForm("its stream has %d bytes, its content states %d", plain, c.GetBodySize())
+	if err := c.GetObject().Check(h, c.GetBodySize()); err != nil {
+		return BadForm("%w", err)
 	}
 	return nil
 }

@@ -75,10 +75,10 @@ func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 		{"from tomorrow", as(func(h *proto.Header) { h.Created, h.NotAfter = ms(24*time.Hour), ms(25*time.Hour) }), busy},
 		{"a second from the future", as(func(h *proto.Header) { h.Created = ms(proto.Skew + time.Second) }), busy},
 		{"with an unknown critical entry", as(func(h *proto.Header) { h.TLVs = []proto.TLV{{Tag: proto.TagCritical | 99}} }), unknown},
-		{"with a stream of no size", as(func(h *proto.Header) { h.SetStream(0, proto.ChunkSize) }), form},
-		{"with a stream of an impossible size", as(func(h *proto.Header) { h.SetStream(SealedChunk+1, proto.ChunkSize) }), form},
-		{"with a stream of maximum size", as(func(h *proto.Header) { h.SetStream(1<<64-1, proto.ChunkSize) }), form},
-		{"with a stream in other chunks", as(func(h *proto.Header) { h.SetStream(100, 1000) }), form},
+		{"with a stream of no size", as(func(h *proto.Header) { h.SetObject([32]byte{1}, 0) }), form},
+		{"with a stream of an impossible size", as(func(h *proto.Header) { h.SetObject([32]byte{1}, proto.SealedSize(proto.ChunkSize)+1) }), form},
+		{"with a stream of maximum size", as(func(h *proto.Header) { h.SetObject([32]byte{1}, 1<<63-1) }), form},
+		{"with a stream of a negative size", as(func(h *proto.Header) { h.SetObject([32]byte{1}, -1) }), form},
 	}
 	edit := func(name string, code proto.Code, e func(*proto.Envelope)) {
 		env := as(none)
@@ -162,8 +162,8 @@ func TestEnvelopesAtTheLimitAreAccepted(t *testing.T) {
 		"expired, but within skew":           func(h *proto.Header) { h.Created, h.NotAfter = ms(-time.Hour), ms(-proto.Skew)+1 },
 		"created in the future, within skew": func(h *proto.Header) { h.Created = ms(proto.Skew) },
 		"an unknown entry":                   func(h *proto.Header) { h.TLVs = []proto.TLV{{Tag: 99, Value: []byte("later")}} },
-		"an empty stream":                    func(h *proto.Header) { h.SetStream(uint64(SealedSize(0)), proto.ChunkSize) },
-		"a stream of a terabyte":             func(h *proto.Header) { h.SetStream(uint64(SealedSize(1<<40)), proto.ChunkSize) },
+		"an empty stream":                    func(h *proto.Header) { h.SetObject([32]byte{1}, proto.SealedSize(0)) },
+		"a stream of 256 GiB":                func(h *proto.Header) { h.SetObject([32]byte{1}, proto.SealedSize(256<<30)) },
 	} {
 		h := p.header()
 		edit(h)

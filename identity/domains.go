@@ -18,7 +18,6 @@ const (
 	domainWrappedKey = "balefire/v1/slot\x00"    // HPKE info and export: the key that wraps content keys
 	domainCommit     = "balefire/v1/commit\x00"  // hash: the commitment to a content key
 	domainBody       = "balefire/v1/body\x00"    // derived: the key of an envelope's body
-	domainStream     = "balefire/v1/stream\x00"  // derived: the key of a streamed body
 
 	domainAccusation = "balefire/v1/accusation\x00" // signed: that another node did not answer
 	domainRevocation = "balefire/v1/revocation\x00" // signed: the revocation of a certificate

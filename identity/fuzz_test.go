@@ -228,31 +228,6 @@ func FuzzWrappedKey(f *testing.F) {
 	})
 }
 
-func FuzzStream(f *testing.F) {
-	s, o := streamFixture(f, [32]byte{1}, SuiteX25519AES, proto.WhatTask)
-	plain := []byte("the only chunk")
-	sealed, err := s.SealChunk(nil, 0, true, plain)
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(uint64(0), true, sealed)
-	f.Add(uint64(1), true, sealed)
-	f.Add(uint64(0), false, []byte{})
-	f.Fuzz(func(t *testing.T, i uint64, last bool, b []byte) {
-		got, err := o.OpenChunk(nil, i, last, b)
-		if err != nil {
-			if !errors.Is(err, ErrStream) {
-				t.Fatalf("error of another type: %v", err)
-			}
-		} else if i != 0 || !last || !bytes.Equal(b, sealed) || !bytes.Equal(got, plain) {
-			t.Fatal("a forged chunk was accepted")
-		}
-		if plain, err := PlainSize(int64(i)); err == nil && SealedSize(plain) != int64(i) {
-			t.Fatalf("%d plain bytes do not have %d sealed ones", plain, i)
-		}
-	})
-}
-
 func FuzzReceipt(f *testing.F) {
 	k := NewKeys(seeded(1), today)
 	said := statements(k, 5)

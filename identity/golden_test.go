@@ -103,11 +103,6 @@ func TestGoldenValues(t *testing.T) {
 	header.ID, header.Commitment = proto.TaskID{1}, commitment(&[32]byte{7})
 	task := EnvelopeLeaf(header.Append(nil), []byte("body"), proto.WhatTask)
 	result := EnvelopeLeaf(header.Append(nil), []byte("body"), proto.WhatResult)
-	chunkSealer, _ := streamFixture(t, [32]byte{7}, SuiteX25519ChaCha, proto.WhatTask)
-	chunk, err := chunkSealer.SealChunk(nil, 3, true, []byte("the last chunk"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for name, got := range map[string][]byte{
 		"certificate":    signed(cert),
 		"key-record":     signed(p.target.KeyRecord()),
@@ -117,7 +112,6 @@ func TestGoldenValues(t *testing.T) {
 		"join-proof":     JoinProof(ticket.Secret, p.target.Peer(), ticket.Inviter),
 		"leaf-of-task":   task[:],
 		"leaf-of-result": result[:],
-		"stream-chunk":   chunk,
 		"node-record":    signed(newLivenessFixture(t).record),
 		"accusation":     signed(newLivenessFixture(t).accusation),
 		"revocation":     signed(newLivenessFixture(t).byAdmin),

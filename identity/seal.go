@@ -28,23 +28,20 @@ const sealOverhead = 1 + tagSize
 // Seal encrypts content, a marshaled proto.Content or proto.Outcome, for
 // h.Target, whose key is to. It fills in Suite, Commitment and SealedLen of h,
 // which must be complete otherwise. It returns an envelope that remains to be
-// signed (see Keys.SignGroup) and its content key, from which the keys of
-// streamed bodies are derived.
+// signed (see Keys.SignGroup) and its content key.
 //
 // The body is sealed under a key that is used for nothing else, with the header
 // as additional data, so its nonce is constant.
 func (s *Sealer) Seal(h *proto.Header, to KeyRecord, content []byte) (*proto.Envelope, [32]byte, error) {
 	var key [keySize]byte
 	rand.Read(key[:])
-	env, err := s.SealWith(key, h, to, content)
+	env, err := s.seal(key, h, to, content)
 	return env, key, err
 }
 
-// SealWith is Seal with a content key that the caller drew at random, because it
-// has already sealed a streamed body with it. A key serves one envelope and must
-// never seal other content. To seal the same envelope for another recipient key
-// use [Sealer.WrapKey].
-func (s *Sealer) SealWith(key [32]byte, h *proto.Header, to KeyRecord, content []byte) (*proto.Envelope, error) {
+// seal is Seal with a key that serves this envelope only. To seal the same envelope for
+// another recipient key use [Sealer.WrapKey].
+func (s *Sealer) seal(key [32]byte, h *proto.Header, to KeyRecord, content []byte) (*proto.Envelope, error) {
 	if h.Target != to.Peer {
 		return nil, fmt.Errorf("seal for %s: %w: the key is of %s", h.Target.Short(), ErrBadRecord, to.Peer.Short())
 	}

@@ -96,31 +96,6 @@ func TestSealRefusesBadRecords(t *testing.T) {
 	}
 }
 
-// A streamed body may be sealed before its envelope: one content key opens both.
-func TestStreamAndEnvelopeShareAKey(t *testing.T) {
-	p := newSealFixture(t, SuiteX25519ChaCha)
-	key := [32]byte(randomBytes(keySize))
-	suite := p.target.SealingKey().Suite
-	s, _ := streamFixture(t, key, suite, proto.WhatTask)
-	body := randomBytes(proto.ChunkSize + 5)
-	chunks := sealStream(t, s, body)
-	h := p.header()
-	h.SetStream(uint64(SealedSize(int64(len(body)))), proto.ChunkSize)
-	env, err := p.sealer.SealWith(key, h, p.target.SealingKey(), []byte("see the stream"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sign(p.origin, env)
-	got, err := p.checks().Check(env)
-	if err != nil || got.Key != key {
-		t.Fatalf("check: %v", err)
-	}
-	_, o := streamFixture(t, got.Key, got.Header.Suite, got.Header.What)
-	if plain, err := openStream(o, chunks); err != nil || !bytes.Equal(plain, body) {
-		t.Errorf("the streamed body: %v", err)
-	}
-}
-
 // Sealing, checking and rotating may happen at the same time.
 func TestSealAndCheckConcurrently(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)

@@ -79,7 +79,7 @@ func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []in
 			input.absent = in.handlers.suspendedReason(a.Content.Kind)
 		}
 		input.oversize = a.oversized()
-		input.noBody = input.idStatus == idNew && (input.queue != nil || input.allowed) && a.streamed() && (in.parts.Bodies == nil || !in.parts.Bodies.Has(BodyName(a.Header.ID)))
+		input.noBody = input.idStatus == idNew && (input.queue != nil || input.allowed) && a.streamed() && !in.hasBody(a.object())
 		if verdicts[i] = input.verdict(); !verdicts[i].Accepted() || input.idStatus == idDuplicate {
 			continue
 		}
@@ -160,7 +160,14 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 	now := in.cfg.Clock.Now()
 	for n, i := range g.take {
 		a, b := &arrivals[i], &records[n]
-		a.initialRecord(&b.stored, &b.record, &in.cfg.BootID, now)
+		var body string
+		if errs[n] = in.cfg.Fail(PointAccept, a.Header.ID); errs[n] == nil {
+			body, errs[n] = in.pinBody(a)
+		}
+		if body != "" {
+			defer in.parts.Bodies.Release(body)
+		}
+		a.initialRecord(&b.stored, &b.record, body, &in.cfg.BootID, now)
 		if b.record.OrderingKey != "" && keeperOf(&b.record) == KeeperSlot {
 			h := in.handlers.find(b.record.Kind)
 			b.record.SharedLane = h != nil && h.SharedLanes
@@ -170,17 +177,11 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 			done := in.replaceTombstone(&added[n])
 			defer done()
 		}
-		if errs[n] = in.cfg.Fail(PointAccept, a.Header.ID); errs[n] == nil && a.offloaded() {
-			errs[n] = in.offload(a)
-		}
 	}
 	if errors.Join(errs...) == nil {
 		errs = in.queue.Add(ctx, added)
 	} else {
 		in.addSome(ctx, added, errs)
-	}
-	for n, i := range g.take {
-		in.removeOffloaded(&arrivals[i], errs[n])
 	}
 	in.dedup.finishCommit(g.commit, arrivals, g.take, errs)
 	for n, i := range g.take {
@@ -227,27 +228,34 @@ func (in *Inbox) addSome(ctx context.Context, added []backlog.NewEntry, errs []e
 	}
 }
 
-// offload stores a sealed body that is too large for a record in a file, which is durable
-// before the record that names it.
-func (in *Inbox) offload(a *Arrival) error {
-	if in.parts.Files == nil {
-		return errNoFiles
+// hasBody reports whether a file is here.
+func (in *Inbox) hasBody(name string) bool {
+	if in.parts.Bodies == nil || !in.parts.Bodies.Pin(name) {
+		return false
 	}
-	return in.parts.Files.Put(BodyName(a.Header.ID), a.Envelope.Body)
+	in.parts.Bodies.Release(name)
+	return true
 }
 
-// removeOffloaded removes the file of an arrival that was certainly not accepted.
-func (in *Inbox) removeOffloaded(a *Arrival, err error) {
+// pinBody returns the name of the file with the body of an arrival, which is durable and
+// kept before the record that refers to it is; empty if the body is in the record.
+func (in *Inbox) pinBody(a *Arrival) (name string, err error) {
 	switch {
-	case err == nil, !a.offloaded(), in.parts.Files == nil:
-		return
-	case errors.Is(err, backlog.ErrExists), errors.Is(err, store.ErrFailed), errors.Is(err, store.ErrUnknown):
-		return // it may be needed
+	case a.streamed():
+		if name = a.object(); !in.parts.Bodies.Pin(name) {
+			return "", errNoBody
+		}
+	case a.offloaded():
+		if in.parts.Files == nil {
+			return "", errNoFiles
+		}
+		return in.parts.Files.Put(a.Envelope.Body)
 	}
-	if err := in.parts.Files.Delete(BodyName(a.Header.ID)); err != nil {
-		in.cfg.Logger.Warn("the body of a refused task could not be removed", "task", a.Header.ID.String(), "err", err)
-	}
+	return name, nil
 }
+
+// errNoBody is returned for a streamed body that was removed just now.
+var errNoBody = errors.New("inbox: the streamed body is not here yet")
 
 var errNoFiles = errors.New("inbox: this node stores no bodies larger than a record")
 
@@ -262,6 +270,8 @@ func (in *Inbox) refusal(a *Arrival, err error) Verdict {
 		return refuse(proto.CodeFull, "the disk is below its reserve")
 	case errors.Is(err, store.ErrTooLarge), errors.Is(err, errNoFiles):
 		return refuse(proto.CodeTooLarge, "the task does not fit into a record here")
+	case errors.Is(err, errNoBody):
+		return refuse(proto.CodeNeedBody, "its body is not here yet")
 	case errors.Is(err, backlog.ErrExists):
 		return refuse(proto.CodeBusy, "another task with the same id is here")
 	}

@@ -132,7 +132,7 @@ func TestRefusalsWriteNothing(t *testing.T) {
 		f.accept(proto.CodeDenied, f.task(func(a *Arrival) { a.Header.Origin = other }))
 		f.accept(proto.CodeDenied, f.task(func(a *Arrival) { a.Header.Origin = proto.PeerID{77} }))
 		f.accept(proto.CodeTooLarge, f.task(withBody("eleven bytes")))
-		f.accept(proto.CodeNeedBody, f.task(func(a *Arrival) { a.Header.SetStream(9, proto.ChunkSize) }))
+		f.accept(proto.CodeNeedBody, f.task(withStream(9)))
 		late := f.task(withTTL(time.Second))
 		wait(2 * time.Second)
 		f.accept(proto.CodeExpired, late)

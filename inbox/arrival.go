@@ -31,9 +31,9 @@ func (v Verdict) Accepted() bool { return v.Code == proto.CodeOK }
 
 func refuse(code proto.Code, detail string) Verdict { return Verdict{Code: code, Detail: detail} }
 
-// initialRecord fills the record of an arrival. If the sealed body is not in the record it
-// has the name of the body's file.
-func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, boot *proto.BootID, now time.Time) {
+// initialRecord fills the record of an arrival. body is the name of the file with its body,
+// if the body is not in the record.
+func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, body string, boot *proto.BootID, now time.Time) {
 	c, h := a.Content, &a.Header
 	*st = proto.Stored{Envelope: a.Envelope, Record: r, Key: a.Key[:]}
 	r.Class, r.Kind, r.Mode, r.Keeper = c.Class, c.Kind, c.Mode, uint32(keeperFor(c))
@@ -48,9 +48,7 @@ func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, boot *proto.B
 		r.Queue, r.OnDead, r.DueMs = c.Queue, c.OnDead, c.NotBeforeMs
 		r.Require, r.Prefer = c.Require, c.Prefer
 	}
-	if a.streamed() || a.offloaded() {
-		r.BodyBlob = BodyName(h.ID)
-	}
+	r.BodyBlob = body
 	if a.offloaded() {
 		e := a.Envelope
 		st.Envelope = &proto.Envelope{Header: e.Header, Slot: e.Slot, Path: e.Path, Index: e.Index, Signature: e.Signature}
@@ -81,8 +79,8 @@ func (a *Arrival) oversized() bool {
 	return a.streamed() && len(a.Envelope.GetBody()) > MaxStreamContent
 }
 
-// BodyName returns the name of the file of a task's body: the stream, or a sealed body that
-// is too large for the store.
-func BodyName(id proto.TaskID) string { return bodyPrefix + id.String() }
-
-const bodyPrefix = "in-"
+// object returns the name of the file of a streamed body.
+func (a *Arrival) object() string {
+	name, _, _ := a.Header.Object()
+	return proto.ObjectFile(name)
+}

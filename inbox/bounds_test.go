@@ -20,12 +20,11 @@ func TestRefusedArrivalLeavesNoFile(t *testing.T) {
 		big := withBody(strings.Repeat("x", 20_000))
 		kept := f.task(big)
 		f.accept(0, kept)
-		refused := f.task(big)
-		f.accept(proto.CodeFull, refused)
-		if f.bodies.Has(BodyName(refused.Header.ID)) {
-			t.Error("the body of a refused task is kept")
+		f.accept(proto.CodeFull, f.task(withBody(strings.Repeat("y", 20_000))))
+		if left := f.sweep(); len(left) != 1 {
+			t.Errorf("%d files are kept, want the body of the accepted task alone", len(left))
 		}
-		if !f.bodies.Has(BodyName(kept.Header.ID)) {
+		if rec, err := f.in.Get(kept.Header.ID); err != nil || !f.bodies.Pin(rec.BodyBlob) {
 			t.Error("the body of an accepted task is gone")
 		}
 	})

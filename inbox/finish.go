@@ -225,15 +225,11 @@ func (in *Inbox) statement(id proto.TaskID, rec *proto.Record, what proto.Fact, 
 	return s
 }
 
-// dropBody removes the file of a body that is no longer needed. One that is left behind is
-// swept: see [Inbox.Holds].
-func (in *Inbox) dropBody(j *job) { in.dropBlob(j.key.ID, j.rec.BodyBlob) }
+// dropBody says that the body of a task is no longer needed.
+func (in *Inbox) dropBody(j *job) { in.dropBlob(j.rec.BodyBlob) }
 
-func (in *Inbox) dropBlob(id proto.TaskID, name string) {
-	if name == "" || in.parts.Files == nil {
-		return
-	}
-	if err := in.parts.Files.Delete(name); err != nil {
-		in.cfg.Logger.Warn("the body of a finished task could not be removed", "task", id.String(), "err", err)
+func (in *Inbox) dropBlob(name string) {
+	if name != "" && in.parts.Files != nil {
+		in.parts.Files.Drop(name)
 	}
 }

@@ -55,7 +55,7 @@ func inBubble(t *testing.T, cfg Config, specs []Spec, test func(*fixture)) {
 }
 
 func newFixture(t testing.TB, cfg Config, specs ...Spec) *fixture {
-	f := &fixture{t: t, cfg: cfg, specs: specs, engine: mem.New(), bodies: &bodies{files: map[string][]byte{}}}
+	f := &fixture{t: t, cfg: cfg, specs: specs, engine: mem.New(), bodies: &bodies{files: map[string][]byte{}, pins: map[string]int{}}}
 	f.cfg.Self = self
 	if f.cfg.Clock.IsZero() {
 		f.cfg.Clock = clock.Runtime()
@@ -162,7 +162,7 @@ func (f *fixture) task(change ...func(*Arrival)) Arrival {
 
 // seal sets the envelope of an arrival, which is not encrypted, and its digest.
 func seal(t testing.TB, a Arrival) Arrival {
-	if _, _, stream := a.Header.Stream(); !stream {
+	if !a.Header.Streamed() {
 		a.Content.BodySize = uint64(len(a.Content.Body))
 		sum := sha256.Sum256(a.Content.Body)
 		a.Content.BodyDigest = sum[:]
@@ -293,13 +293,21 @@ func (o *results) fail(err error) { o.mu.Lock(); defer o.mu.Unlock(); o.refuse =
 type bodies struct {
 	mu    sync.Mutex
 	files map[string][]byte
+	pins  map[string]int
 }
 
-func (b *bodies) Put(name string, p []byte) error {
+func (b *bodies) Put(p []byte) (string, error) {
+	sum := sha256.Sum256(p)
+	name := fmt.Sprintf("s-%x", sum)
+	b.add(name, p)
+	b.Pin(name)
+	return name, nil
+}
+
+func (b *bodies) add(name string, p []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.files[name] = bytes.Clone(p)
-	return nil
 }
 
 func (b *bodies) Get(name string) ([]byte, error) {
@@ -312,16 +320,58 @@ func (b *bodies) Get(name string) ([]byte, error) {
 	return p, nil
 }
 
-func (b *bodies) Delete(name string) error {
+func (b *bodies) Drop(string) {}
+
+func (b *bodies) Pin(name string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	delete(b.files, name)
-	return nil
+	_, ok := b.files[name]
+	if ok {
+		b.pins[name]++
+	}
+	return ok
 }
-func (b *bodies) Has(name string) bool { _, err := b.Get(name); return err == nil }
-func (b *bodies) Open(name string, _ [32]byte, _ byte) (io.ReadCloser, error) {
-	p, err := b.Get(name)
+
+func (b *bodies) Release(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.pins[name]--; b.pins[name] < 0 {
+		panic("released twice: " + name)
+	}
+}
+
+func (b *bodies) Open(c *proto.Content) (io.ReadCloser, error) {
+	p, err := b.Get(proto.ObjectFile([32]byte(c.GetObject().GetName())))
 	return io.NopCloser(bytes.NewReader(p)), err
+}
+
+// sweep removes the files that are neither pinned nor in a record, and returns those that
+// stay.
+func (f *fixture) sweep() (left []string) {
+	f.t.Helper()
+	used := map[string]bool{}
+	if err := f.in.Blobs(func(name string, origin proto.PeerID) { used[name] = origin == home }); err != nil {
+		f.t.Fatal(err)
+	}
+	f.bodies.mu.Lock()
+	defer f.bodies.mu.Unlock()
+	for name := range f.bodies.files {
+		if !used[name] && f.bodies.pins[name] == 0 {
+			delete(f.bodies.files, name)
+		} else {
+			left = append(left, name)
+		}
+	}
+	return left
+}
+
+// withStream makes the body of an arrival a stream of size bytes.
+func withStream(size int) func(*Arrival) {
+	return func(a *Arrival) {
+		name := sha256.Sum256(a.Header.ID[:])
+		a.Content.Body, a.Content.Object = nil, &proto.BodyRef{Name: name[:], Key: make([]byte, 32), Suite: 1}
+		a.Header.SetObject(name, proto.SealedSize(int64(size)))
+	}
 }
 
 // A script is a handler that records its starts and runs a function.

@@ -34,21 +34,23 @@ type Opener interface {
 	Content(st *proto.Stored) (*proto.Content, error)
 }
 
-// Bodies provides the streamed bodies, by name (see [BodyName]).
+// Bodies provides what is too large for a record: streamed bodies, and sealed content. What
+// no record refers to is removed, unless it is pinned.
 type Bodies interface {
-	// Has reports whether the whole body is here and durable.
-	Has(name string) bool
-	// Open returns the plain body, which was sealed with suite.
-	Open(name string, key [32]byte, suite byte) (io.ReadCloser, error)
+	// Pin reports whether a whole file is here and durable, and keeps it until Release.
+	Pin(name string) bool
+	Release(name string)
+	// Open returns the plain body that the content of a task refers to.
+	Open(c *proto.Content) (io.ReadCloser, error)
 }
 
-// Files stores sealed bodies that are too large for the store, by name.
+// Files stores sealed bodies that are too large for a record.
 type Files interface {
-	// Put makes the file durable.
-	Put(name string, b []byte) error
+	// Put makes the bytes durable under the name that it returns, and pins them.
+	Put(b []byte) (name string, err error)
 	Get(name string) ([]byte, error)
-	// Delete removes a file or a streamed body; a missing one is not an error.
-	Delete(name string) error
+	// Drop says that a record which referred to a file has ended.
+	Drop(name string)
 }
 
 // Parts are the dependencies of an inbox. All are required, except Bodies and Files if

@@ -211,7 +211,7 @@ func (in *Inbox) tryEndKept(ctx context.Context, id proto.TaskID, o *proto.Outco
 		st.Discard()
 		return err
 	}
-	in.dropBlob(id, rec.BodyBlob)
+	in.dropBlob(rec.BodyBlob)
 	in.cfg.OnChange(id, rec)
 	return nil
 }
@@ -226,7 +226,7 @@ func (in *Inbox) finishedKept(id proto.TaskID, origin proto.PeerID, r *proto.Rec
 	}
 	r.Reason, r.ExitCode, r.Truncated, r.ResultType = text(o.Reason, proto.MaxReason), o.ExitCode, o.Truncated, text(o.ContentType, 128)
 	size := uint64(len(o.Body))
-	if len(o.BodyKey) > 0 {
+	if o.Object != nil {
 		size = o.BodySize
 	}
 	r.ResultDigest, r.ResultSize, r.History, r.DueMs = digest, size, o.Attempts, 0
@@ -240,7 +240,7 @@ func (in *Inbox) finishedKept(id proto.TaskID, origin proto.PeerID, r *proto.Rec
 	out := &proto.Outcome{
 		State: r.State, BootId: in.cfg.BootID[:], EpochBoot: r.SeqBoot, EpochCounter: r.SeqCounter,
 		ExitCode: r.ExitCode, Reason: r.Reason, Stderr: tail(o.Stderr, proto.MaxStderr), Body: o.Body,
-		BodySize: size, BodyDigest: digest, BodyKey: o.BodyKey, BodySuite: o.BodySuite, ContentType: r.ResultType, Truncated: r.Truncated,
+		BodySize: size, BodyDigest: digest, Object: o.Object, ContentType: r.ResultType, Truncated: r.Truncated,
 		Attempts: o.Attempts, Events: r.Events[max(len(r.Events)-maxOutcomeEvents, 0):],
 		StartedMs: o.StartedMs, FinishedMs: now.UnixMilli(),
 	}

@@ -25,34 +25,38 @@ type Adoption struct {
 	id     proto.TaskID
 	entry  entry
 	origin proto.PeerID
+	body   string // the file with its body, which is kept until the write; empty: none
 }
 
 // Adopt prepares to take custody of a task whose queue has its home here now. The caller
 // has checked it like an arrival, except for its time, which is for the queue. A task that
 // moved on from here is taken back. It needs the same room as an arrival, and is refused
 // with a [RefusedError] if there is none.
-func (in *Inbox) Adopt(a *Arrival) (*Adoption, error) {
+func (in *Inbox) Adopt(a *Arrival) (_ *Adoption, err error) {
 	if v := in.roomFor(a); !v.Accepted() {
 		return nil, &RefusedError{v}
 	}
 	var st proto.Stored
 	var r proto.Record
-	a.initialRecord(&st, &r, &in.cfg.BootID, in.cfg.Clock.Now())
 	if a.oversized() {
 		return nil, fmt.Errorf("%w: %d bytes of content besides its stream, the limit is %d", store.ErrTooLarge, len(a.Envelope.GetBody()), MaxStreamContent)
 	}
-	if a.offloaded() {
-		if err := in.offload(a); err != nil {
-			return nil, err
-		}
+	body, err := in.pinBody(a)
+	if err != nil {
+		return nil, err
 	}
-	ad := &Adoption{in: in, id: a.Header.ID, origin: a.Header.Origin}
+	ad := &Adoption{in: in, id: a.Header.ID, origin: a.Header.Origin, body: body}
+	defer func() {
+		if err != nil || ad.step == nil {
+			ad.release()
+		}
+	}()
+	a.initialRecord(&st, &r, body, &in.cfg.BootID, in.cfg.Clock.Now())
 	ad.entry = entry{seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]), state: r.State, size: a.size()}
 	reserve := in.queue.Reserve
 	if in.dedup.movedOn(a.Header.ID) {
 		reserve = in.queue.Replace
 	}
-	var err error
 	ad.step, err = reserve(backlog.NewEntry{Key: backlog.TaskKey(a.Header.ID), Stored: &st})
 	switch {
 	case errors.Is(err, backlog.ErrFull):
@@ -103,6 +107,7 @@ func (a *Adoption) Into(b *store.Batch) {
 	}
 	a.step.AddTo(b)
 	b.After(func() {
+		a.release()
 		idx := a.in.dedup
 		idx.mu.Lock()
 		defer idx.mu.Unlock()
@@ -115,6 +120,14 @@ func (a *Adoption) Into(b *store.Batch) {
 func (a *Adoption) Drop() {
 	if a.step != nil {
 		a.step.Discard()
+		a.release()
+	}
+}
+
+func (a *Adoption) release() {
+	if a.body != "" {
+		a.in.parts.Bodies.Release(a.body)
+		a.body = ""
 	}
 }
 
@@ -148,7 +161,7 @@ func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) err
 		in.dedup.setFinished(ids[i], entry{
 			seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State, movedOn: true,
 		}, origin, true)
-		in.dropBlob(ids[i], r.BodyBlob)
+		in.dropBlob(r.BodyBlob)
 	}
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -102,24 +103,30 @@ func (in *Inbox) Where(id proto.TaskID) (p backlog.Place, ok bool) {
 	return in.queue.Where(backlog.TaskKey(id))
 }
 
-// Holds reports whether a file of this name is the body of a live task here, which a sweep
-// must keep.
-func (in *Inbox) Holds(name string) bool {
-	_, ok := in.OriginOf(name)
-	return ok
+// Holds reports whether a task is here that has not ended.
+func (in *Inbox) Holds(id proto.TaskID) bool {
+	in.dedup.waitCommit(id)
+	_, state, ok := in.dedup.state(id)
+	return ok && !state.Terminal()
 }
 
-// OriginOf returns the origin of the live task here whose body is the file of this name.
-func (in *Inbox) OriginOf(name string) (origin proto.PeerID, ok bool) {
-	text, ours := strings.CutPrefix(name, bodyPrefix)
-	if !ours {
-		return origin, false
+// Blobs calls f with the file of each task here that has not ended and whose body is not
+// in its record, and with the origin of the task.
+func (in *Inbox) Blobs(f func(name string, origin proto.PeerID)) error {
+	for cursor := []byte(nil); ; {
+		_, next, err := in.queue.List(backlog.Live, cursor, 1, func(_ backlog.Key, r *proto.Record) bool {
+			if r.BodyBlob != "" && !r.State.Terminal() {
+				origin, _ := proto.PeerIDFrom(r.Peer)
+				f(r.BodyBlob, origin)
+			}
+			return false
+		})
+		if err != nil {
+			return fmt.Errorf("list the bodies in use: %w", err)
+		}
+		if next == nil {
+			return nil
+		}
+		cursor = next
 	}
-	id, err := proto.ParseTaskID(text)
-	if err != nil {
-		return origin, false
-	}
-	in.dedup.waitCommit(id)
-	origin, state, ok := in.dedup.state(id)
-	return origin, ok && !state.Terminal()
 }

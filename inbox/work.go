@@ -156,8 +156,7 @@ func (in *Inbox) content(j *job) (*proto.Content, error) {
 // streamed reports whether the body of an envelope is a stream.
 func streamed(e *proto.Envelope) bool {
 	h, err := proto.ParseHeader(e.Header)
-	_, _, ok := h.Stream()
-	return err == nil && ok
+	return err == nil && h.Streamed()
 }
 
 // errIntegrity is returned for a body that does not match the signed digest.
@@ -180,13 +179,13 @@ func (in *Inbox) body(ctx context.Context, j *job, content *proto.Content, r *pr
 	if in.parts.Bodies == nil {
 		return errNoFiles
 	}
-	if j.lease != nil && !in.parts.Bodies.Has(j.rec.BodyBlob) {
+	if j.lease != nil && !in.hasBody(j.rec.BodyBlob) {
 		return errFetchAgain
 	}
-	if err := in.digest(ctx, j, content); err != nil {
+	if err := in.digest(ctx, content); err != nil {
 		return err
 	}
-	rc, err := in.open(j)
+	rc, err := in.parts.Bodies.Open(content)
 	if err != nil {
 		return err
 	}
@@ -194,20 +193,9 @@ func (in *Inbox) body(ctx context.Context, j *job, content *proto.Content, r *pr
 	return nil
 }
 
-func (in *Inbox) open(j *job) (io.ReadCloser, error) {
-	h, err := proto.ParseHeader(j.stored.Envelope.Header)
-	if err != nil {
-		return nil, err
-	}
-	return in.parts.Bodies.Open(j.rec.BodyBlob, [32]byte(j.stored.Key), h.Suite)
-}
-
 // digest reads and verifies a streamed body.
-func (in *Inbox) digest(ctx context.Context, j *job, content *proto.Content) error {
-	if len(j.stored.Key) != 32 {
-		return fmt.Errorf("%w: it has no key", errIntegrity)
-	}
-	rc, err := in.open(j)
+func (in *Inbox) digest(ctx context.Context, content *proto.Content) error {
+	rc, err := in.parts.Bodies.Open(content)
 	if err != nil {
 		return err
 	}

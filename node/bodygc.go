@@ -3,121 +3,53 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync"
-	"time"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store/blob"
 )
 
-// sweepEvery is the interval between two sweeps for bodies that no record refers to:
-// those of tasks that were forgotten or purged, or never arrived.
-const sweepEvery = 10 * time.Minute
+// bodyRecords are the records of this node that refer to bodies.
+type bodyRecords struct{ node *Node }
 
-// A bodyGC knows which bodies can be removed, and which must be kept although no
-// record refers to them.
-type bodyGC struct {
-	unneeded chan string // names of bodies to remove
-	refused  refusedPeers
-
-	mu     sync.Mutex
-	drafts map[string]bool // bodies whose record is being written
-}
-
-func newBodyGC() *bodyGC {
-	return &bodyGC{unneeded: make(chan string, 1024), drafts: map[string]bool{}, refused: refusedPeers{peers: map[proto.PeerID]bool{}}}
-}
-
-// draft marks a body whose record is being written; with false the record is written,
-// or never will be.
-func (g *bodyGC) draft(name string, on bool) {
-	if name == "" {
-		return
+// Mark calls refer for each body that is needed.
+func (r bodyRecords) Mark(refer func(name string, origin proto.PeerID)) error {
+	own := func(name string) { refer(name, proto.PeerID{}) }
+	if err := r.node.outbox.Blobs(own); err != nil {
+		return err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if on {
-		g.drafts[name] = true
-	} else {
-		delete(g.drafts, name)
-	}
+	r.node.bodyTransfer.mark(own)
+	return r.node.inbox.Blobs(refer)
 }
 
-func (g *bodyGC) isDraft(name string) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.drafts[name]
+// Awaits reports whether a task of a queue is here, for which a body or a result may
+// still come.
+func (r bodyRecords) Awaits(id proto.TaskID) bool {
+	return r.node.inbox.Holds(id) || r.node.bodyTransfer.isGranted(id)
 }
 
-// drop removes a body soon. If too many are dropped at once, the next sweep removes
-// the rest.
-func (g *bodyGC) drop(name string) {
-	select {
-	case g.unneeded <- name:
-	default:
-	}
-}
-
-// dropEnded drops the body of a task that ended as intended: only dead letters are
-// redriven.
-func (g *bodyGC) dropEnded(r *proto.Record) {
-	s := r.GetState()
-	if r.GetBodyBlob() != "" && r.GetMovesTo() == "" && (s == proto.Success || s == proto.Cancelled) {
-		g.drop(r.GetBodyBlob())
-	}
-}
-
-// runBodyGC removes unneeded bodies, and tells peers that were refused when there is
-// space again.
+// runBodyGC removes bodies that no record refers to.
 func (n *Node) runBodyGC(ctx context.Context) error {
-	t := time.NewTicker(sweepEvery)
-	defer t.Stop()
-	ready := time.NewTicker(readyEvery)
-	defer ready.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case name := <-n.bodyGC.unneeded:
-			if err := n.storage.Blobs.Delete(name); err != nil && !errors.Is(err, blob.ErrNotFound) {
-				n.log.Warn("an unneeded body could not be removed", "blob", name, "err", err)
-			}
-		case <-ready.C:
-			n.announceRoom()
-		case <-t.C:
-			if err := n.sweepBodies(ctx); err != nil && ctx.Err() == nil {
-				n.log.Error("cannot sweep bodies; will retry", "err", err)
-			}
+	return n.storage.Blobs.Run(ctx, bodyRecords{n}, func(removed int, err error) {
+		switch {
+		case errors.Is(err, bodies.ErrBusy):
+		case err != nil:
+			n.log.Error("cannot sweep bodies; will retry", "err", err)
+		case removed > 0:
+			n.log.Debug("unreferenced bodies were removed", "count", removed)
 		}
-	}
+	})
 }
 
-// sweepBodies removes bodies that no record refers to, except recent ones: their
-// record may be about to be written.
+// sweepBodies removes, at the start, the bodies that no record refers to.
 func (n *Node) sweepBodies(ctx context.Context) error {
-	if u := n.storage.Blobs.Usage(); u.Blobs+u.Parts == 0 {
-		return nil
+	_, err := n.storage.Blobs.Sweep(ctx, bodyRecords{n})
+	return err
+}
+
+// dropEnded says that a task ended as intended and needs its body no more: only dead
+// letters are redriven.
+func (n *Node) dropEnded(r *proto.Record) {
+	if s := r.GetState(); r.GetMovesTo() == "" && (s == proto.Success || s == proto.Cancelled) {
+		n.storage.Blobs.Drop(r.GetBodyBlob())
 	}
-	used := map[string]bool{}
-	if err := n.outbox.Blobs(func(name string) { used[name] = true }); err != nil {
-		return err
-	}
-	awaited, err := n.dropOldProgress(ctx)
-	if err != nil {
-		return err
-	}
-	removed, err := n.storage.Blobs.Sweep(func(name string) bool {
-		if origin, ok := n.inbox.OriginOf(name); ok {
-			n.storage.Blobs.SetOwner(name, string(origin[:]))
-		}
-		return used[name] || awaited(name) || n.bodyGC.isDraft(name) || n.inbox.Holds(name) || n.bodyTransfer.inUse(name)
-	})
-	if err != nil {
-		return fmt.Errorf("sweep bodies: %w", err)
-	}
-	if removed > 0 {
-		n.log.Info("unreferenced bodies were removed", "count", removed)
-	}
-	return nil
 }

@@ -5,11 +5,10 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"time"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
@@ -19,7 +18,7 @@ import (
 
 // admit accepts the body of a task for a queue here, unless the limit of such bodies is
 // reached.
-func (bt *bodyTransfer) admit(ctx context.Context, a *inbox.Arrival) (*incomingBody, *proto.OfferReply, error) {
+func (bt *bodyTransfer) admit(a *inbox.Arrival, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
 	id, limit := a.Header.ID, bt.node.cfg.Limits.QueueBodies
 	bt.mu.Lock()
 	_, known := bt.arriving[id]
@@ -31,7 +30,7 @@ func (bt *bodyTransfer) admit(ctx context.Context, a *inbox.Arrival) (*incomingB
 	if full {
 		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: fmt.Sprintf("%d large bodies of queue tasks are stored here, which is the limit", limit)}, nil
 	}
-	sink, reply, err := bt.node.openBody(ctx, proto.CodeNeedBody, "", inbox.BodyName(id), &a.Header, a.Digest)
+	sink, reply, err := bt.node.openBody(proto.CodeNeedBody, "", &a.Header, object, bodies.Terms{})
 	if sink == nil {
 		bt.arrived(id, err == nil && reply.GetCode() == proto.CodeOK)
 		return nil, reply, err
@@ -57,23 +56,14 @@ func (bt *bodyTransfer) Track(id proto.TaskID) {
 	bt.queued[id] = true
 }
 
-// Has reports whether the body of a task of a queue is stored here.
-func (bt *bodyTransfer) Has(id proto.TaskID) bool {
-	return inboxBodies{bt.node}.Has(inbox.BodyName(id))
+// Has reports whether the object that a header names is here.
+func (bt *bodyTransfer) Has(h *proto.Header) bool {
+	return bt.node.storage.Blobs.Has(objectOf(h))
 }
 
-// File returns where the body of a task that home grants to this node is stored.
-func (bt *bodyTransfer) File(id proto.TaskID, home proto.PeerID) string {
-	if home == bt.node.keys.Peer() {
-		return inbox.BodyName(id)
-	}
-	return grantedBlob(id)
-}
-
-// Untrack forgets a task that has ended here with a result under key, if it is large, or
-// that has moved to another home. Results of its other runs are discarded.
-func (bt *bodyTransfer) Untrack(id proto.TaskID, key []byte) {
-	result := leasedBlob(id, key)
+// Untrack forgets a task that has ended here or has moved to another home, and the results
+// of its runs that no record refers to.
+func (bt *bodyTransfer) Untrack(id proto.TaskID) {
 	bt.mu.Lock()
 	others := bt.ownerResults[id]
 	delete(bt.queued, id)
@@ -82,18 +72,18 @@ func (bt *bodyTransfer) Untrack(id proto.TaskID, key []byte) {
 	delete(bt.ownerResults, id)
 	bt.mu.Unlock()
 	for _, name := range others {
-		if name != result {
-			bt.discard(name)
-		}
+		bt.node.storage.Blobs.Drop(name)
 	}
 }
 
 // Room returns the reason why a task with a large body cannot be accepted now, or
 // CodeOK.
 func (bt *bodyTransfer) Room(l inbox.Leased) proto.Code {
-	size, u := identity.SealedSize(int64(l.Size)), bt.node.storage.Blobs.Usage()
+	h, err := proto.ParseHeader(l.Envelope.GetHeader())
+	_, size, _ := h.Object()
+	u := bt.node.storage.Blobs.Usage()
 	switch {
-	case l.Body == "" || l.Body == inbox.BodyName(l.ID):
+	case err != nil || l.Body == "" || bt.node.storage.Blobs.Has(l.Body):
 		return proto.CodeOK
 	case size > bt.node.cfg.Store.MaxBlob:
 		return proto.CodeTooLarge
@@ -106,10 +96,10 @@ func (bt *bodyTransfer) Room(l inbox.Leased) proto.Code {
 // Fetch lets a granted task wait for a slot once its body is here. The ownership
 // subsystem calls it.
 func (bt *bodyTransfer) Fetch(l inbox.Leased, queue string) {
-	if l.Body != "" && l.Body != inbox.BodyName(l.ID) {
+	if l.Body != "" {
 		bt.mu.Lock()
-		bt.granted[l.ID] = true
-		if !(inboxBodies{bt.node}).Has(l.Body) {
+		bt.granted[l.ID] = l.Body
+		if !bt.node.storage.Blobs.Has(l.Body) {
 			bt.fetching[l.ID] = &bodyFetch{lease: l, queue: queue, progressAt: bt.node.cfg.Clock.Mono()}
 			bt.enqueue(func(context.Context) { bt.node.queues.Driver.Fetch(l.ID, true) })
 			bt.mu.Unlock()
@@ -134,19 +124,17 @@ func (bt *bodyTransfer) Stop(id proto.TaskID) {
 // Release discards the body of a task whose run here is over.
 func (bt *bodyTransfer) Release(id proto.TaskID) {
 	bt.mu.Lock()
-	had := bt.granted[id]
+	name := bt.granted[id]
 	delete(bt.granted, id)
 	bt.mu.Unlock()
-	if had {
-		bt.discard(grantedBlob(id))
-	}
+	bt.node.storage.Blobs.Drop(name)
 }
 
 // errNotAwaited refuses a body that is no longer awaited.
 var errNotAwaited = &transport.CodeError{Code: proto.CodeStale, Detail: "the body is not awaited here"}
 
 // offerGrant accepts the body of a task granted to this node, from its home.
-func (bt *bodyTransfer) offerGrant(ctx context.Context, from proto.PeerID, env *proto.Envelope) (*incomingBody, *proto.OfferReply, error) {
+func (bt *bodyTransfer) offerGrant(from proto.PeerID, env *proto.Envelope, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
 	h, err := proto.ParseHeader(env.GetHeader())
 	if err != nil {
 		return nil, nil, err
@@ -154,15 +142,10 @@ func (bt *bodyTransfer) offerGrant(ctx context.Context, from proto.PeerID, env *
 	bt.mu.Lock()
 	a := bt.fetching[h.ID]
 	bt.mu.Unlock()
-	stale := &proto.OfferReply{Code: errNotAwaited.Code, Detail: errNotAwaited.Detail}
-	if a == nil || from != a.lease.Home && !bt.node.queues.IsHome(a.queue, from) {
-		return nil, stale, nil
+	if a == nil || from != a.lease.Home && !bt.node.queues.IsHome(a.queue, from) || objectOf(&h) != a.lease.Body {
+		return nil, &proto.OfferReply{Code: errNotAwaited.Code, Detail: errNotAwaited.Detail}, nil
 	}
-	leaf := identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask)
-	if leaf != identity.EnvelopeLeaf(a.lease.Envelope.GetHeader(), a.lease.Envelope.GetBody(), proto.WhatTask) {
-		return nil, stale, nil
-	}
-	sink, reply, err := bt.node.openBody(ctx, proto.CodeNeedBody, "", a.lease.Body, &h, leaf)
+	sink, reply, err := bt.node.openBody(proto.CodeNeedBody, "", &h, object, bodies.Terms{Task: h.ID})
 	if sink != nil {
 		sink.onProgress = func() error { return bt.progressed(h.ID) }
 		sink.onEnd = func(whole bool) { bt.fetched(h.ID, whole) }
@@ -184,18 +167,14 @@ func (bt *bodyTransfer) progressed(id proto.TaskID) error {
 	return nil
 }
 
-// fetched lets a task wait for a slot if its body is complete. A body that is no longer
-// needed is removed only now, because it cannot be removed during its stream.
+// fetched lets a task wait for a slot if its body is complete.
 func (bt *bodyTransfer) fetched(id proto.TaskID, whole bool) {
 	bt.mu.Lock()
-	a, needed := bt.fetching[id], bt.granted[id]
+	a := bt.fetching[id]
 	if whole {
 		delete(bt.fetching, id)
 	}
 	bt.mu.Unlock()
-	if !needed {
-		bt.discard(grantedBlob(id))
-	}
 	if a == nil || !whole {
 		return
 	}
@@ -204,7 +183,7 @@ func (bt *bodyTransfer) fetched(id proto.TaskID, whole bool) {
 }
 
 // offerResult accepts the result of a lease if it would count in the current state (I4).
-func (bt *bodyTransfer) offerResult(ctx context.Context, from proto.PeerID, m *proto.Message) (*incomingBody, *proto.OfferReply, error) {
+func (bt *bodyTransfer) offerResult(ctx context.Context, from proto.PeerID, m *proto.Message, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
 	h, o, err := queue.Results{Queues: bt.node.queues}.Open(from, m)
 	if err != nil {
 		return nil, nil, err
@@ -219,15 +198,12 @@ func (bt *bodyTransfer) offerResult(ctx context.Context, from proto.PeerID, m *p
 	case code == proto.CodeOK:
 		return nil, &proto.OfferReply{Code: proto.CodeDuplicate, Detail: "the result is already committed"}, nil
 	case code == proto.CodeTooLarge:
-		sealed, _, _ := h.Stream()
-		return nil, &proto.OfferReply{Offset: sealed}, nil // the result ends the task without its body
+		return nil, &proto.OfferReply{}, nil // the result ends the task without its body
 	}
-	// Each try seals the envelope again, but not the body.
-	leaf := sha256.Sum256(append(append([]byte("balefire/v1/lease result\x00"), o.GetBodyKey()...), o.GetBodyDigest()...))
-	name := leasedBlob(h.ID, o.GetBodyKey())
 	// It must be accepted even if there is no space for new work, because it frees the
 	// body of its task (I13).
-	sink, reply, err := bt.node.openBodyIn(ctx, bt.node.storage.Blobs.Essential(), code, "the result does not count here: "+code.Name(), name, h, leaf)
+	name := fileOf(o.GetObject())
+	sink, reply, err := bt.node.openBody(code, "the result does not count here: "+code.Name(), h, object, bodies.Terms{Essential: true, Task: h.ID})
 	if sink != nil {
 		bt.mu.Lock()
 		if !slices.Contains(bt.ownerResults[h.ID], name) {
@@ -246,12 +222,12 @@ func (bt *bodyTransfer) resultArrived(id proto.TaskID, name string) {
 	wanted := slices.Contains(bt.ownerResults[id], name)
 	bt.mu.Unlock()
 	if !wanted {
-		bt.discard(name)
+		bt.node.storage.Blobs.Drop(name)
 	}
 }
 
 // offerHandoff accepts the body of a task that an old home hands over.
-func (bt *bodyTransfer) offerHandoff(ctx context.Context, from proto.PeerID, env *proto.Envelope) (*incomingBody, *proto.OfferReply, error) {
+func (bt *bodyTransfer) offerHandoff(ctx context.Context, from proto.PeerID, env *proto.Envelope, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
 	a, err := queue.Mover{Queues: bt.node.queues}.Open(env)
 	if err != nil {
 		return nil, nil, err
@@ -264,7 +240,7 @@ func (bt *bodyTransfer) offerHandoff(ctx context.Context, from proto.PeerID, env
 	case !may || !bt.node.queues.IsHome(a.Content.GetQueue(), bt.node.keys.Peer()):
 		code, detail = proto.CodeBusy, "this node does not know yet that the sender hands the queue over to it"
 	}
-	return bt.node.openBody(ctx, code, detail, inbox.BodyName(a.Header.ID), &a.Header, a.Digest)
+	return bt.node.openBody(code, detail, &a.Header, object, bodies.Terms{})
 }
 
 // Missing reports whether the body of a result is missing or not verified yet. If the
@@ -272,16 +248,16 @@ func (bt *bodyTransfer) offerHandoff(ctx context.Context, from proto.PeerID, env
 // again. If a result fails verification maxCorrupt times, its task ends with that reason
 // (I9).
 func (bt *bodyTransfer) Missing(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool {
-	name := leasedBlob(id, o.GetBodyKey())
+	name := fileOf(o.GetObject())
 	bt.mu.Lock()
 	right, corrupt := bt.verified[id] == name, bt.corrupt[name]
 	bt.mu.Unlock()
-	has := (inboxBodies{bt.node}).Has(name)
+	has := bt.node.storage.Blobs.Has(name)
 	switch {
 	case corrupt >= maxCorrupt:
 		sum := sha256.Sum256(nil)
-		o.State, o.Reason = proto.DeadLetter, "its result does not match its digest (I9)"
-		o.Body, o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite = nil, 0, sum[:], nil, 0
+		o.State, o.Reason = proto.DeadLetter, damagedReason
+		o.Body, o.BodySize, o.BodyDigest, o.Object = nil, 0, sum[:], nil
 		return false
 	case right && has:
 		return false
@@ -293,14 +269,14 @@ func (bt *bodyTransfer) Missing(from proto.PeerID, m *proto.Message, id proto.Ta
 
 // verify verifies the body of a result and then passes the result on again.
 func (bt *bodyTransfer) verify(ctx context.Context, from proto.PeerID, m *proto.Message, id proto.TaskID, name string, o *proto.Outcome) {
-	err := bt.digest(ctx, name, o)
+	err := bt.node.verifyObject(ctx, o)
 	switch {
-	case errors.Is(err, errForgedBody):
+	case errors.Is(err, bodies.ErrSealed):
 		bt.node.log.Error("the body of a result does not match its digest", "task", id.String(), "from", from)
 		bt.mu.Lock()
 		bt.corrupt[name]++
 		bt.mu.Unlock()
-		bt.node.removeSealed(name)
+		bt.node.storage.Blobs.Drop(name)
 	case err != nil:
 		bt.node.log.Debug("could not read the body of a result", "task", id.String(), "err", err)
 		return // the owner sends it again
@@ -312,24 +288,6 @@ func (bt *bodyTransfer) verify(ctx context.Context, from proto.PeerID, m *proto.
 	if err := bt.node.queues.Driver.Receive(from, m); err != nil {
 		bt.node.log.Debug("result dropped", "task", id.String(), "from", from, "err", err)
 	}
-}
-
-// digest checks the sealed body of a result against its signed size and digest.
-func (bt *bodyTransfer) digest(ctx context.Context, name string, o *proto.Outcome) error {
-	r, err := openSealed(bt.node.storage.Blobs, name, [32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	sum := sha256.New()
-	size, err := io.Copy(sum, contextReader{ctx, r})
-	switch {
-	case err != nil:
-		return err
-	case uint64(size) != o.GetBodySize() || string(sum.Sum(nil)) != string(o.GetBodyDigest()):
-		return errForgedBody
-	}
-	return nil
 }
 
 // Seal seals the file with the result of a run, for whichever node is the home when the
@@ -360,24 +318,15 @@ func (bt *bodyTransfer) Seal(ctx context.Context, id proto.TaskID, e inbox.Lease
 }
 
 func (bt *bodyTransfer) trySealResult(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) error {
-	file, err := os.Open(e.File)
+	ref, _, err := bt.node.sealFile(ctx, e.File, bt.node.bodySuite(bt.node.keys.Peer()))
 	if err != nil {
-		return err
-	}
-	defer file.Close()
-	key, suite := newContentKey(), bt.node.keys.SealingKey().Suite
-	name := leasedBlob(id, key[:])
-	bt.mu.Lock()
-	bt.ownResults[id] = name
-	bt.mu.Unlock()
-	size, sum, err := bt.node.sealInto(ctx, bt.node.storage.Blobs.Essential(), name, key, suite, proto.WhatResult, file)
-	if err != nil {
-		bt.mu.Lock()
-		delete(bt.ownResults, id)
-		bt.mu.Unlock()
 		return bt.node.bodyError(err)
 	}
+	bt.mu.Lock()
+	bt.ownResults[id] = ref.Name.String()
+	bt.mu.Unlock()
+	bt.node.storage.Blobs.Release(ref.Name.String())
 	o := e.Outcome
-	o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite = uint64(size), sum, key[:], uint32(suite)
+	o.BodySize, o.BodyDigest, o.Object = uint64(ref.Size), ref.Digest[:], ref.Proto()
 	return nil
 }

@@ -2,18 +2,18 @@ package node
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
-	"github.com/balefire/balefire/store/blob"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -31,11 +31,12 @@ type bodyTransfer struct {
 	mu           sync.Mutex
 	busy         map[transferKey]bool
 	fetching     map[proto.TaskID]*bodyFetch    // bodies of tasks granted to this node that have not arrived yet
-	granted      map[proto.TaskID]bool          // tasks granted to this node whose body is stored here for the run
+	granted      map[proto.TaskID]string        // file of the body of a task granted to this node, for the run
 	ownResults   map[proto.TaskID]string        // file of the result of a run on this node
 	ownerResults map[proto.TaskID][]string      // files of results received here, complete or not
 	verified     map[proto.TaskID]string        // file of the result that is complete and verified
 	corrupt      map[string]int                 // failed verifications of a result, by file
+	damaged      map[proto.TaskID]bool          // results of runs on this node that the disk no longer has as they were
 	queued       map[proto.TaskID]bool          // tasks of queues with a large body stored here
 	arriving     map[proto.TaskID]time.Duration // 0: the body is arriving; else the monotonic time of its arrival
 }
@@ -69,7 +70,7 @@ const (
 func newBodyTransfer(n *Node) *bodyTransfer {
 	return &bodyTransfer{
 		node: n, jobs: make(chan func(context.Context), maxTransfers), busy: map[transferKey]bool{}, fetching: map[proto.TaskID]*bodyFetch{},
-		granted: map[proto.TaskID]bool{}, ownResults: map[proto.TaskID]string{}, ownerResults: map[proto.TaskID][]string{}, verified: map[proto.TaskID]string{}, corrupt: map[string]int{},
+		granted: map[proto.TaskID]string{}, ownResults: map[proto.TaskID]string{}, ownerResults: map[proto.TaskID][]string{}, verified: map[proto.TaskID]string{}, corrupt: map[string]int{}, damaged: map[proto.TaskID]bool{},
 		queued: map[proto.TaskID]bool{}, arriving: map[proto.TaskID]time.Duration{},
 	}
 }
@@ -78,11 +79,15 @@ func newBodyTransfer(n *Node) *bodyTransfer {
 func (bt *bodyTransfer) open() {
 	driver := bt.node.queues.Driver
 	driver.Results(func(id proto.TaskID, o *proto.Outcome) {
-		if key := o.GetBodyKey(); len(key) > 0 {
-			bt.ownResults[id] = leasedBlob(id, key)
+		if name := fileOf(o.GetObject()); name != "" {
+			bt.ownResults[id] = name
 		}
 	})
-	driver.PendingProbes(func(id proto.TaskID) { bt.granted[id] = true })
+	driver.PendingProbes(func(id proto.TaskID, g *proto.Grant) {
+		if h, err := proto.ParseHeader(g.GetEnvelope().GetHeader()); err == nil && h.Streamed() {
+			bt.granted[id] = objectOf(&h)
+		}
+	})
 }
 
 // run runs transfers until ctx is done.
@@ -133,38 +138,22 @@ func (bt *bodyTransfer) enqueueOnce(e transferKey, job func(context.Context)) {
 	}
 }
 
-// taskOfBlob returns the task to whose lease a file belongs. granted is true for the body of
-// the task and false for a result.
-func taskOfBlob(name string) (id proto.TaskID, granted, ok bool) {
-	text, granted := strings.CutPrefix(name, grantedPrefix)
-	if !granted {
-		if text, ok = strings.CutPrefix(name, leasedPrefix); !ok {
-			return id, false, false
-		}
-	}
-	id, err := proto.ParseTaskID(text[:min(len(text), len(id.String()))])
-	return id, granted, err == nil
-}
-
-// inUse reports whether a lease needs the file, so that a sweep must keep it.
-func (bt *bodyTransfer) inUse(name string) bool {
-	id, granted, ok := taskOfBlob(name)
+// mark calls refer for each body that a lease needs.
+func (bt *bodyTransfer) mark(refer func(name string)) {
 	bt.mu.Lock()
 	defer bt.mu.Unlock()
-	return ok && (granted && bt.granted[id] || !granted && (bt.ownResults[id] == name || bt.verified[id] == name))
+	for _, names := range []map[proto.TaskID]string{bt.granted, bt.ownResults, bt.verified} {
+		for _, name := range names {
+			refer(name)
+		}
+	}
 }
 
-// abandoned reports whether the rest of a body is no longer awaited: the task is no longer
-// on this node, or the result belongs to a task that has ended here.
-func (bt *bodyTransfer) abandoned(name string) bool {
-	id, granted, ok := taskOfBlob(name)
-	if !ok {
-		return false
-	}
-	if granted {
-		return !bt.inUse(name)
-	}
-	return !bt.node.inbox.Holds(inbox.BodyName(id))
+// isGranted reports whether a task with a large body was granted to this node.
+func (bt *bodyTransfer) isGranted(id proto.TaskID) bool {
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	return bt.granted[id] != ""
 }
 
 // Offer sends the body of a task whose home is this node to its owner.
@@ -172,7 +161,7 @@ func (bt *bodyTransfer) Offer(id proto.TaskID, owner proto.PeerID) {
 	bt.enqueueOnce(transferKey{proto.TypeGrant, id, owner}, func(ctx context.Context) {
 		env, err := (queue.Custody{Queues: bt.node.queues}).Envelope(id, owner)
 		if err == nil {
-			err = bt.send(ctx, owner, proto.TypeGrant, env, inbox.BodyName(id))
+			err = bt.send(ctx, owner, proto.TypeGrant, env)
 		}
 		if err != nil && ctx.Err() == nil {
 			bt.node.log.Debug("could not send the body of a granted task to its owner", "task", id.String(), "owner", owner, "err", err)
@@ -189,14 +178,11 @@ func (bt *bodyTransfer) SendBodyFirst(to proto.PeerID, t proto.MessageType, id p
 		after()
 		return
 	}
-	name := inbox.BodyName(id)
-	if t == proto.TypeEnded {
-		bt.mu.Lock()
-		name = bt.ownResults[id]
-		bt.mu.Unlock()
-	}
 	bt.enqueueOnce(transferKey{t, id, to}, func(ctx context.Context) {
-		err := bt.send(ctx, to, t, e, name)
+		err := bt.send(ctx, to, t, e)
+		if errors.Is(err, bodies.ErrDamaged) && t == proto.TypeEnded {
+			bt.setDamaged(id) // it is sent again without the body
+		}
 		if _, refused := errors.AsType[*transport.CodeError](err); err == nil || refused {
 			after()
 		}
@@ -206,42 +192,59 @@ func (bt *bodyTransfer) SendBodyFirst(to proto.PeerID, t proto.MessageType, id p
 	})
 }
 
-func (bt *bodyTransfer) send(ctx context.Context, to proto.PeerID, t proto.MessageType, e *proto.Envelope, name string) error {
-	return outboxBodies{bt.node}.Send(ctx, to, &proto.Offer{Type: t, Envelope: e}, name)
+func (bt *bodyTransfer) send(ctx context.Context, to proto.PeerID, t proto.MessageType, e *proto.Envelope) error {
+	h, err := proto.ParseHeader(e.GetHeader())
+	if err != nil {
+		return err
+	}
+	return outboxBodies{bt.node}.Send(ctx, to, &proto.Offer{Type: t, Envelope: e}, objectOf(&h))
 }
 
+func (bt *bodyTransfer) setDamaged(id proto.TaskID) {
+	bt.node.log.Error("the result of a run is damaged on the disk", "task", id.String())
+	bt.mu.Lock()
+	defer bt.mu.Unlock()
+	bt.damaged[id] = true
+}
+
+// Object returns the name and the size of the result of a run on this node, or its
+// outcome without it if it is damaged.
+func (bt *bodyTransfer) Object(id proto.TaskID, o *proto.Outcome) (name [32]byte, size int64, lost *proto.Outcome) {
+	bt.mu.Lock()
+	damaged := bt.damaged[id]
+	bt.mu.Unlock()
+	m, err := bt.node.storage.Blobs.Manifest(fileOf(o.GetObject()))
+	if err != nil || damaged {
+		return name, 0, damagedOutcome(o)
+	}
+	return m.Name(), m.Size, nil
+}
+
+// damagedOutcome is the outcome of a run whose result is lost (I9).
+func damagedOutcome(o *proto.Outcome) *proto.Outcome {
+	sum := sha256.Sum256(nil)
+	return &proto.Outcome{
+		State: proto.DeadLetter, Reason: damagedReason, BodyDigest: sum[:], BootId: o.GetBootId(), LeaseToken: o.GetLeaseToken(),
+		EpochBoot: o.GetEpochBoot(), EpochCounter: o.GetEpochCounter(), StartedMs: o.GetStartedMs(), FinishedMs: o.GetFinishedMs(),
+	}
+}
+
+const damagedReason = "its result does not match its digest (I9)"
+
 // Forget removes the result of a run on this node that is no longer needed. If this node
-// is also the home of the task, the outbox has it now.
+// is also the home of the task, the outbox refers to it now.
 func (bt *bodyTransfer) Forget(id proto.TaskID, o *proto.Outcome) {
-	key := o.GetBodyKey()
-	if len(key) == 0 {
+	name := fileOf(o.GetObject())
+	if name == "" {
 		return
 	}
-	name := leasedBlob(id, key)
 	bt.mu.Lock()
 	if bt.ownResults[id] == name {
 		delete(bt.ownResults, id)
+		delete(bt.damaged, id)
 	}
 	bt.mu.Unlock()
-	if !bt.node.outbox.HasPendingResult(id) {
-		bt.node.bodyGC.drop(name)
-	}
-}
-
-// discard removes a complete or partial body, unless it is needed again by then.
-func (bt *bodyTransfer) discard(name string) {
-	bt.enqueue(func(ctx context.Context) {
-		if bt.inUse(name) {
-			return
-		}
-		err := bt.node.storage.Blobs.Delete(name)
-		if err == nil || errors.Is(err, blob.ErrNotFound) {
-			err = bt.node.dropProgress(ctx, name)
-		}
-		if err != nil {
-			bt.node.log.Debug("could not remove an unneeded body; the sweep will", "blob", name, "err", err)
-		}
-	})
+	bt.node.storage.Blobs.Drop(name)
 }
 
 // scan returns to their homes the tasks whose body does not arrive, and requests the

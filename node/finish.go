@@ -5,14 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/store/blob"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -35,10 +36,8 @@ func (r inboxResults) PutResult(ctx context.Context, f *inbox.Finished, also fun
 	if err == nil {
 		err = n.outbox.PutResult(ctx, d, also)
 	}
+	n.releaseBody(d.Record.GetBodyBlob(), err)
 	if err != nil {
-		if !errors.Is(err, store.ErrUnknown) { // otherwise it may still be written
-			n.dropBody(d)
-		}
 		return fmt.Errorf("result of %s: %w", f.ID, err)
 	}
 	if f.File != "" {
@@ -77,15 +76,17 @@ func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draf
 			Seq: f.Seq, Created: now.UnixMilli(), NotAfter: now.Add(proto.MaxTTL).UnixMilli(),
 		},
 	}
-	stream, err := n.sealResultFile(ctx, d, f, key.Suite)
-	if err != nil {
+	if err := n.placeResult(ctx, d, f, key.Peer); err != nil {
 		return nil, err
 	}
 	plain, err := proto.Encode(nil, f.Outcome)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = n.sealBytes(d, key, plain)
 	}
-	return d, n.sealBytes(d, key, plain, stream)
+	if err != nil {
+		n.releaseBody(d.Record.GetBodyBlob(), err)
+	}
+	return d, err
 }
 
 // resultRefused adds an event for a result that its home refuses.
@@ -125,41 +126,46 @@ func (n *Node) statements(f *inbox.Finished) [][]byte {
 	return out
 }
 
-// sealResultFile seals a result that is in a file into a blob.
-func (n *Node) sealResultFile(ctx context.Context, d *outbox.Draft, f *inbox.Finished, suite byte) (*[32]byte, error) {
-	if key := f.Outcome.GetBodyKey(); len(key) > 0 { // as its owner sealed it
-		name := leasedBlob(f.ID, key)
-		if has, err := n.storage.Blobs.Has(name); err != nil || !has {
-			return nil, errors.Join(errors.New("the body of the result is missing"), err)
+// placeResult makes a result that is in a file an object, which is pinned.
+func (n *Node) placeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finished, home proto.PeerID) error {
+	o := f.Outcome
+	if o.GetObject() != nil { // as its owner sealed it
+		m, err := n.pinObject(o.GetObject())
+		if err != nil {
+			return fmt.Errorf("the body of the result: %w", err)
 		}
-		d.Record.BodyBlob = name
-		d.Header.SetStream(uint64(identity.SealedSize(int64(f.Outcome.GetBodySize()))), proto.ChunkSize)
-		return nil, nil
+		d.Record.BodyBlob = m.Name().String()
+		d.Header.SetObject(m.Name(), m.Size)
+		return nil
 	}
 	if f.File == "" {
-		return nil, nil
+		return nil
 	}
-	file, err := os.Open(f.File)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	key, name := newContentKey(), outcomeBlob(f.ID)
-	size, sum, err := n.sealInto(ctx, n.storage.Blobs.Essential(), name, key, suite, proto.WhatResult, file)
-	if errors.Is(err, blob.ErrFull) || errors.Is(err, blob.ErrTooLarge) {
+	ref, m, err := n.sealFile(ctx, f.File, n.bodySuite(home))
+	if errors.Is(err, bodies.ErrFull) || errors.Is(err, bodies.ErrTooLarge) {
 		err = fmt.Errorf("%w: %w", inbox.ErrNoRoom, err)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	f.Outcome.BodySize, f.Outcome.BodyDigest = uint64(size), sum
-	d.Record.BodyBlob = name
-	d.Header.SetStream(uint64(identity.SealedSize(size)), proto.ChunkSize)
-	return &key, nil
+	o.BodySize, o.BodyDigest, o.Object = uint64(ref.Size), ref.Digest[:], ref.Proto()
+	d.Record.BodyBlob = ref.Name.String()
+	d.Header.SetObject(ref.Name, m.Size)
+	return nil
 }
 
-// resultIn prepares a result for the commit rule: it checks the receipts, and moves a
-// body that is too large for the record into a blob.
+// sealFile seals the file with a result, which is pinned.
+func (n *Node) sealFile(ctx context.Context, path string, suite byte) (bodies.Ref, bodies.Manifest, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return bodies.Ref{}, bodies.Manifest{}, err
+	}
+	defer file.Close()
+	return n.storage.Blobs.Seal(ctx, file, bodies.SealOptions{Suite: suite, Essential: true})
+}
+
+// resultIn prepares a result for the commit rule: it checks the receipts, and finds or
+// makes the file of a body that is too large for the record. That is pinned.
 func (n *Node) resultIn(ctx context.Context, opened identity.Verified, outcome *proto.Outcome) (outbox.ResultIn, error) {
 	in := outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}
 	for _, rc := range outcome.GetReceipts() {
@@ -167,43 +173,55 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Verified, outcome *
 			return in, &identity.CheckError{Code: proto.CodeBadSignature, Err: err}
 		}
 	}
-	if _, _, streamed := opened.Header.Stream(); streamed {
-		return in, n.openStreamed(ctx, &in, opened)
+	if opened.Header.Streamed() {
+		return in, n.findResult(ctx, &in, &opened.Header)
 	}
+	outcome.Object = nil
 	if err := identity.CheckBody(outcome.GetBody(), outcome.GetBodySize(), outcome.GetBodyDigest()); err != nil {
 		return in, err
 	}
 	if len(outcome.GetBody()) > proto.MaxInlineRecord {
-		in.Blob = resultBlob(in.ID)
-		if err := n.storage.Blobs.Essential().Put(in.Blob, outcome.GetBody()); err != nil {
+		var err error
+		if in.Blob, err = n.storage.Blobs.Put(outcome.GetBody(), true); err != nil {
 			return in, &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)}
 		}
 	}
 	return in, nil
 }
 
-// openStreamed turns the sealed body that arrived before its result into the
-// plain blob that the record will name.
-func (n *Node) openStreamed(ctx context.Context, in *outbox.ResultIn, opened identity.Verified) error {
-	in.Blob = resultBlob(in.ID)
-	arrived := arrivingBlob(in.ID)
-	if has, err := n.storage.Blobs.Has(in.Blob); err == nil && has {
-		n.removeSealed(arrived)
-		return nil
+// findResult pins and verifies the object that arrived before its result.
+func (n *Node) findResult(ctx context.Context, in *outbox.ResultIn, h *proto.Header) error {
+	o := in.Outcome
+	if err := o.GetObject().Check(h, o.GetBodySize()); err != nil {
+		return identity.BadForm("%w", err)
 	}
-	if has, err := n.storage.Blobs.Has(arrived); err != nil || !has {
+	if _, err := n.pinObject(o.GetObject()); err != nil {
 		return &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("the result's body is not here yet")}
 	}
-	err := n.unseal(ctx, in, arrived, opened)
-	switch {
-	case errors.Is(err, errForgedBody):
-		n.removeSealed(arrived)
-		return &identity.CheckError{Code: proto.CodeBadForm, Err: err}
-	case err != nil: // a disk error or a timeout: it is offered again
-		return &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)}
+	name := fileOf(o.GetObject())
+	err := n.verifyObject(ctx, o)
+	if err == nil {
+		in.Blob = name
+		return nil
 	}
-	n.removeSealed(arrived)
-	return nil
+	n.storage.Blobs.Release(name)
+	if errors.Is(err, bodies.ErrSealed) {
+		n.storage.Blobs.Drop(name)
+		return identity.BadForm("%w", err)
+	}
+	return &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)} // a disk error or a timeout: it is offered again
+}
+
+// releaseResult no longer pins the body of a result that was answered with code.
+func (n *Node) releaseResult(name string, code proto.Code) {
+	switch {
+	case name == "":
+	case code == proto.CodeInternal: // it may be written nevertheless
+		n.storage.Blobs.Hold(name)
+	default:
+		n.storage.Blobs.Release(name)
+		n.storage.Blobs.Drop(name) // the record refers to it, or nothing does
+	}
 }
 
 // resultTooLarge reports a task that ended because its target sent a larger result
@@ -213,21 +231,18 @@ func (n *Node) resultTooLarge(from proto.PeerID, id proto.TaskID, reason string)
 	n.addEvent("task.result_too_large", from, "task "+id.String()+": "+reason, map[string]string{"task": id.String()})
 }
 
-func newContentKey() (key [32]byte) {
-	fillRandom(key[:])
-	return key
-}
-
 // result returns the result of a task whose home is here, to be read and closed.
-func (n *Node) result(rec *proto.Record) (resultBody, error) {
-	if rec.GetResultBlob() == "" {
-		return resultBody{Reader: bytes.NewReader(rec.GetResult())}, nil
+func (n *Node) result(rec *proto.Record) (io.ReadCloser, error) {
+	b, err := rec.GetResult(), error(nil)
+	if o := rec.GetResultObject(); o != nil {
+		return n.openObject(o, rec.GetResultSize(), rec.GetResultDigest())
+	} else if rec.GetResultBlob() != "" {
+		b, err = n.storage.Blobs.Get(rec.GetResultBlob(), proto.MaxInlineBody)
 	}
-	b, err := n.storage.Blobs.Open(rec.GetResultBlob())
 	if err != nil {
-		return resultBody{}, fmt.Errorf("result: %w", err)
+		return nil, fmt.Errorf("result: %w", err)
 	}
-	return resultBody{Reader: b, close: b.Close}, nil
+	return io.NopCloser(bytes.NewReader(b)), nil
 }
 
 // sendStarted tells a home that its task is running: the origin or, for a lease, the

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -225,7 +226,7 @@ func (l *testNode) receiveFuzzed(t *testing.T, ctx context.Context, from proto.P
 	}
 	var o proto.Offer
 	if proto.DecodeKnown(payload, &o) == nil {
-		if sink, _ := (bodyReceiver{l.Node}).Offer(ctx, from, &o); sink != nil {
+		if sink, _ := (bodyReceiver{l.Node}).Offer(ctx, from, &o, new(bodies.Manifest)); sink != nil {
 			_ = sink.End(false)
 		}
 	}

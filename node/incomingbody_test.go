@@ -2,9 +2,12 @@ package node
 
 import (
 	"bytes"
+	"crypto/rand"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -13,60 +16,66 @@ import (
 // when nobody can send the rest any more (S12).
 func TestPartialBodySurvivesRestart(t *testing.T) {
 	a, _ := pair(t, nil)
+	from, err := bodies.Open(t.TempDir(), bodies.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
 	tests := []struct {
 		name     string
 		notAfter int64
-		kept     bool
+		task     proto.TaskID
+		kept     int
+		object   bodies.Manifest
 	}{
-		{"in-awaited", time.Now().Add(time.Hour).UnixMilli(), true},
-		{"in-late", time.Now().Add(-2 * proto.Skew).UnixMilli(), false},
+		{"awaited", time.Now().Add(time.Hour).UnixMilli(), proto.TaskID{}, 1, bodies.Manifest{}},
+		{"late", time.Now().Add(-2 * proto.Skew).UnixMilli(), proto.TaskID{}, 0, bodies.Manifest{}},
+		{"of a task that is not here", time.Now().Add(time.Hour).UnixMilli(), proto.TaskID{1}, 0, bodies.Manifest{}},
 	}
-	for _, tt := range tests {
-		w, err := a.resumeBody(t.Context(), a.storage.Blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
+	for i := range tests {
+		tt := &tests[i]
+		var ref bodies.Ref
+		if ref, tt.object, err = from.Seal(t.Context(), bytes.NewReader(random(t, 400_000)), bodies.SealOptions{Suite: bodies.AES}); err != nil {
+			t.Fatal(err)
+		}
+		src, err := from.Source(ref.Name.String())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.Write([]byte("half")); err != nil {
+		defer src.Close()
+		in, err := a.storage.Blobs.Receive(tt.object, bodies.Terms{NotAfter: tt.notAfter, Task: tt.task})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if at, err := w.Sync(); err != nil || at != 4 {
-			t.Fatalf("synced %d, %v", at, err)
+		chunk, path, err := src.Chunk(1, make([]byte, proto.MaxChunk), nil)
+		if err == nil {
+			err = errors.Join(in.Put(1, chunk, path), in.Sync(), in.Close())
 		}
-		if err := w.End(false); err != nil {
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	a.halt()
 	a = start(t, a.cfg)
 	for _, tt := range tests {
-		w, err := a.resumeBody(t.Context(), a.storage.Blobs, tt.name, 100, progress{notAfter: tt.notAfter, leaf: [32]byte{1}})
+		in, err := a.storage.Blobs.Receive(tt.object, bodies.Terms{NotAfter: tt.notAfter})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if kept := w.w.Offset() == 4; kept != tt.kept {
-			t.Errorf("%s: kept %v, want %v", tt.name, kept, tt.kept)
+		if in.Durable() != tt.kept {
+			t.Errorf("%s: %d chunks were kept, want %d", tt.name, in.Durable(), tt.kept)
 		}
-		if err := w.End(false); err != nil {
+		if err := in.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	other, err := a.resumeBody(t.Context(), a.storage.Blobs, "in-awaited", 100, progress{leaf: [32]byte{2}})
-	if err != nil || other.w.Offset() != 0 {
-		t.Errorf("the part of another body was taken: %d, %v", other.w.Offset(), err)
-	}
-	if err := other.End(false); err != nil {
-		t.Fatal(err)
-	}
 }
 
-func FuzzDecodeProgress(f *testing.F) {
-	f.Add(progress{1, 2, [32]byte{3}, proto.PeerID{4}}.encode())
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if p, ok := decodeProgress(b); ok && !bytes.Equal(p.encode(), b) {
-			t.Errorf("%x is read as %+v", b, p)
-		}
-	})
+func random(t *testing.T, n int) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	rand.Read(b)
+	return b
 }
 
 // The result of a task is accepted where there is no space for a body of new work

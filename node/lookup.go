@@ -170,8 +170,7 @@ func (n *Node) unknownTasks(tasks [][]byte) (unknown [][]byte, err error) {
 }
 
 // reseal seals a task of this home again, with the sequence and the times of its
-// record. A streamed body keeps its key, so the rest must keep it too: the plaintext
-// stays the same, except for the header that it is bound to.
+// record. A body that is an object stays as it is.
 func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error) {
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {
@@ -185,7 +184,7 @@ func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error
 	env := &proto.Envelope{Header: st.Envelope.Header, Body: st.Envelope.Body}
 	d = &outbox.Draft{Record: &proto.Record{BodyBlob: rec.GetBodyBlob()}}
 	if d.Record.BodyBlob != "" && !h.Streamed() {
-		if env.Body, err = readBlob(n.storage.Blobs, d.Record.BodyBlob); err != nil {
+		if env.Body, err = n.storage.Blobs.Get(d.Record.BodyBlob, proto.MaxSealed); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -194,12 +193,7 @@ func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error
 		return nil, nil, err
 	}
 	h.Seq, h.Created, h.NotAfter = rec.Seq(), rec.GetCreatedMs(), rec.GetNotAfterMs()
-	if h.Streamed() {
-		d.Key = [32]byte(st.GetKey())
-		d.Envelope, err = n.sealer.SealWith(d.Key, &h, to, plain)
-	} else {
-		d.Envelope, d.Key, err = n.sealer.Seal(&h, to, plain)
-	}
+	d.Envelope, d.Key, err = n.sealer.Seal(&h, to, plain)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -207,14 +201,13 @@ func (n *Node) reseal(st *proto.Stored) (d *outbox.Draft, done func(), err error
 	if d.Record.BodyBlob == "" || h.Streamed() {
 		return d, done, nil
 	}
-	var name [8]byte // a new one: the old file stays until the record names this one
-	fillRandom(name[:])
-	d.Record.BodyBlob = fmt.Sprintf("%s-%x", bodyBlob(h.ID), name)
-	n.bodyGC.draft(d.Record.BodyBlob, true)
-	done = func() { n.bodyGC.draft(d.Record.BodyBlob, false) }
-	if err = n.storage.Blobs.Put(d.Record.BodyBlob, d.Envelope.Body); err != nil {
-		done()
+	old := d.Record.BodyBlob // it stays until the record names the new one
+	if d.Record.BodyBlob, err = n.storage.Blobs.Put(d.Envelope.Body, false); err != nil {
 		return nil, nil, err
+	}
+	done = func() {
+		n.storage.Blobs.Release(d.Record.BodyBlob)
+		n.storage.Blobs.Drop(old)
 	}
 	d.Envelope.Body = nil
 	return d, done, nil

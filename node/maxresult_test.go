@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -37,6 +38,7 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 		"a stream with a smaller stated size": {5000, streamed(7), 1 << 30, "DEAD_LETTER"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			stored := a.storage.Blobs.Usage().Blobs
 			id := a.submit(t, wire.Request{Target: "mallory", Kind: "k", MaxResult: tt.max})
 			task, err := proto.ParseTaskID(id)
 			if err != nil {
@@ -50,8 +52,10 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 				What: proto.WhatResult, Mesh: a.mesh.ID, ID: task, Origin: f.Peer(), Target: a.keys.Peer(), Seq: rec.Seq(),
 				Created: time.Now().UnixMilli(), NotAfter: time.Now().Add(time.Hour).UnixMilli(),
 			}
+			var object bodies.Manifest
 			if tt.stream > 0 {
-				h.SetStream(uint64(identity.SealedSize(tt.stream)), proto.ChunkSize)
+				object = bodies.Manifest{Size: proto.SealedSize(tt.stream), Chunk: proto.ChunkSize, Root: [32]byte(sha256sum(task[:]))}
+				h.SetObject(object.Name(), object.Size)
 			}
 			plain, err := proto.Encode(nil, tt.outcome)
 			if err != nil {
@@ -65,13 +69,13 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 			env.Index, env.Path = proofs[0].Index, proofs[0].Path
 			if tt.stream > 0 {
 				env.Signature = sig
-				m, err := f.Ask(a.keys.Peer(), proto.StreamChunk, f.Frame(proto.TypeOffer, &proto.Offer{Type: proto.TypeResult, Envelope: env}))
+				m, err := f.Ask(a.keys.Peer(), proto.StreamChunk, f.Frame(proto.TypeOffer, &proto.Offer{Type: proto.TypeResult, Envelope: env, Manifest: object.Append(nil)}))
 				reply := new(proto.OfferReply)
 				if err == nil {
 					err = proto.DecodeKnown(m.GetPayload(), reply)
 				}
-				if err != nil || reply.GetOffset() != uint64(identity.SealedSize(tt.stream)) {
-					t.Errorf("its body is requested from byte %d (%v): %v", reply.GetOffset(), reply.GetCode(), err)
+				if err != nil || reply.GetCode() != proto.CodeOK || len(reply.GetHave()) > 0 {
+					t.Errorf("its body is requested (%v): %v", reply.GetCode(), err)
 				}
 				env.Signature = nil
 			}
@@ -87,10 +91,8 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 			if !strings.Contains(got.Reason, "TOO_LARGE: its target sent a result of") || got.ResultSize != 0 {
 				t.Errorf("reason %q, %d bytes are stored", got.Reason, got.ResultSize)
 			}
-			for _, blob := range []string{resultBlob(task), arrivingBlob(task)} {
-				if has, _ := a.storage.Blobs.Has(blob); has {
-					t.Errorf("%s is stored", blob)
-				}
+			if u := a.storage.Blobs.Usage(); u.Blobs > stored || u.Parts > 0 {
+				t.Errorf("%d files and %d parts are stored", u.Blobs, u.Parts)
 			}
 			reported := false
 			for _, e := range a.Events(t.Context(), 0, 1000, 0).Items {

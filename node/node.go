@@ -61,7 +61,7 @@ type Node struct {
 	names        *nameCache
 	metrics      *taskMetrics
 	notices      chan peerNotice
-	bodyGC       *bodyGC
+	refused      refusedPeers
 	events       *eventLog
 	bodyTransfer *bodyTransfer
 	machine      *machineLoad
@@ -93,7 +93,7 @@ func New(cfg Config) (_ *Node, err error) {
 		cfg.Logger = slog.New(peerNamer{h, n.nameInLog})
 		n.cfg.Logger, n.log = cfg.Logger, cfg.Logger
 	}
-	n.names, n.metrics, n.notices, n.bodyGC, n.events = newNameCache(), newTaskMetrics(n), make(chan peerNotice, maxNotices), newBodyGC(), newEventLog(cfg.Clock)
+	n.names, n.metrics, n.notices, n.refused, n.events = newNameCache(), newTaskMetrics(n), make(chan peerNotice, maxNotices), refusedPeers{peers: map[proto.PeerID]bool{}}, newEventLog(cfg.Clock)
 	n.bodyTransfer = newBodyTransfer(n)
 	n.machine, n.lookups = new(machineLoad), newLookups(n)
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
@@ -179,6 +179,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.serveSelf(parts) })
 	g.Go(func() error { return n.handleNotices(parts) })
 	g.Go(func() error { return n.runBodyGC(parts) })
+	g.Go(func() error { return n.runReady(parts) })
 	g.Go(func() error { return n.keepClock(parts) })
 	g.Go(func() error { return n.lookups.run(parts) })
 	g.Go(func() error { return n.Pairing.Run(parts) })
@@ -302,7 +303,12 @@ func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Mes
 	for i, v := range n.inbox.Accept(ctx, in.tasks) {
 		in.refuse(in.taskAt[i], v.Code, v.Detail, v.State, uint64(v.RetryAfter.Milliseconds()))
 	}
+	var files []string // of the results, which are pinned
+	for _, r := range in.results {
+		files = append(files, r.Blob)
+	}
 	for i, v := range n.outbox.Commit(ctx, from, in.results) {
+		n.releaseResult(files[i], v.Code)
 		if r := &in.results[i]; r.TooLarge {
 			n.resultTooLarge(from, r.ID, r.Outcome.GetReason())
 		}

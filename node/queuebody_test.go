@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	bodystore "github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
@@ -141,16 +142,23 @@ func (c *cluster) waitNoBodies(origin, results int) {
 	})
 }
 
+// What a part is received for.
+const (
+	partOfTask  = false // a task or its result, on the way between origin and home
+	partOfLease = true  // a granted task, or the result of its run
+)
+
 // waitPart waits until one of the nodes is receiving a body of this kind, and returns
 // the node.
-func (c *cluster) waitPart(prefix string, places ...int) int {
+func (c *cluster) waitPart(lease bool, places ...int) int {
 	c.t.Helper()
 	found := -1
-	c.await(time.Minute, "no body "+prefix+" is being transferred", func() bool {
+	c.await(time.Minute, "no body is being transferred", func() bool {
 		for _, i := range places {
-			names, _ := filepath.Glob(filepath.Join(c.nodes[i].dir, "*", prefix+"*.part"))
+			names, _ := filepath.Glob(filepath.Join(c.nodes[i].dir, "*", "o-*.part"))
 			for _, name := range names {
-				if info, err := os.Stat(name); err == nil && info.Size() > largeBody/4 {
+				info, err := os.Stat(name)
+				if err == nil && info.Size() > largeBody/4 && isLeasePart(name) == lease {
 					found = i
 					return true
 				}
@@ -159,6 +167,13 @@ func (c *cluster) waitPart(prefix string, places ...int) int {
 		return false
 	})
 	return found
+}
+
+// isLeasePart reports whether the header of a part names a task.
+func isLeasePart(name string) bool {
+	const taskAt = 4 + 45 + 8 + 32
+	b, err := os.ReadFile(name)
+	return err == nil && len(b) > taskAt+16 && !bytes.Equal(b[taskAt:taskAt+16], make([]byte, 16))
 }
 
 // startsOf counts the runs of a task.
@@ -234,17 +249,20 @@ func TestQueueHomeRunsALargeTask(t *testing.T) {
 // An owner that dies while it fetches a body or delivers a result loses nothing: another
 // node runs the task, and only its result counts (I3, S19).
 func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
-	for _, tt := range []struct{ name, prefix string }{{"in mid-fetch", "run-"}, {"in mid-result", "end-"}} {
+	for _, tt := range []struct {
+		name  string
+		fetch bool
+	}{{"in mid-fetch", true}, {"in mid-result", false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newLargeCluster(t, smallMesh)
 				defer c.close()
 				ids, bodies := c.submitLarge(0, 1)
 				var owner int
-				if tt.prefix == "run-" {
-					owner = c.waitPart(tt.prefix, 1, 2)
+				if tt.fetch {
+					owner = c.waitPart(partOfLease, 1, 2)
 				} else {
-					c.waitPart(tt.prefix, 0)
+					c.waitPart(partOfLease, 0)
 					id, _ := proto.ParseTaskID(ids[0])
 					c.mu.Lock()
 					owner = c.runs[id][0].place
@@ -264,15 +282,21 @@ func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
 // transfer; the owner repeats nothing.
 func TestQueueHomeDiesWithALargeBody(t *testing.T) {
 	for _, tt := range []struct {
-		name, prefix string
-		places       []int
-	}{{"while it comes", "in-", []int{0}}, {"while the owner fetches it", "run-", []int{1, 2}}, {"while the result comes", "end-", []int{0}}} {
+		name   string
+		lease  bool
+		places []int
+	}{{"while it comes", partOfTask, []int{0}}, {"while the owner fetches it", partOfLease, []int{1, 2}}, {"while the result comes", partOfLease, []int{0}}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newLargeCluster(t, nil)
 				defer c.close()
+				if tt.lease && len(tt.places) > 1 { // the origin has the body: only the other owner fetches it
+					c.nodes[1].node.inbox.Unregister("big")
+					c.nodes[1].node.gossip.Describe()
+					time.Sleep(3 * time.Second)
+				}
 				ids, bodies := c.submitLarge(1, 1)
-				c.waitPart(tt.prefix, tt.places...)
+				c.waitPart(tt.lease, tt.places...)
 				c.nodes[0].crash()
 				c.nodes[0].start()
 				c.serve(c.nodes[0], time.Second)
@@ -302,7 +326,7 @@ func TestQueueHandsOverLargeBodies(t *testing.T) {
 					t.Fatal(err)
 				}
 				if tt.dies >= 0 {
-					c.waitPart("in-", 1)
+					c.waitPart(partOfTask, 1)
 					s := c.nodes[tt.dies]
 					s.crash()
 					s.start()
@@ -400,7 +424,7 @@ func TestQueueStalledBody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := filepath.Glob(filepath.Join(c.nodes[0].dir, "*", inbox.BodyName(id)))
+		found, err := filepath.Glob(filepath.Join(c.nodes[0].dir, "*", "o-*"))
 		if err != nil || len(found) != 1 {
 			t.Fatalf("the body at the home: %v, %v", found, err)
 		}
@@ -440,10 +464,10 @@ func TestQueueCorruptResult(t *testing.T) {
 		c := newLargeCluster(t, nil)
 		defer c.close()
 		ids, _ := c.submitLarge(0, 1)
-		c.waitPart(leasedPrefix, 0)
+		c.waitPart(partOfLease, 0)
 		corrupt := 0
 		for _, s := range c.nodes[1:] {
-			found, _ := filepath.Glob(filepath.Join(s.dir, "*", leasedPrefix+"*"))
+			found, _ := filepath.Glob(filepath.Join(s.dir, "*", "o-*"))
 			for _, name := range found {
 				f, err := os.OpenFile(name, os.O_RDWR, 0)
 				if err != nil {
@@ -485,9 +509,15 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 			t.Fatal(err)
 		}
 		forged := &proto.Outcome{
-			State: proto.Success, BodySize: largeBody, BodyDigest: make([]byte, 32), BodyKey: make([]byte, 32), BodySuite: 1,
+			State: proto.Success, BodySize: largeBody, BodyDigest: make([]byte, 32),
 			EpochBoot: 1, EpochCounter: 1, LeaseToken: make([]byte, 16), BootId: make([]byte, 16),
 		}
+		ref, object, err := third.node.storage.Blobs.Seal(t.Context(), bytes.NewReader(make([]byte, largeBody)), bodystore.SealOptions{Suite: bodystore.AES})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer third.node.storage.Blobs.Release(ref.Name.String())
+		forged.Object = ref.Proto()
 		sealed, err := queue.Results{Queues: third.node.queues}.Seal(home.peer(), []ownership.SealRequest{{Task: id, Outcome: forged}})
 		if err != nil {
 			t.Fatal(err)
@@ -506,7 +536,7 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 			{"a body for a message without one", home, third, &proto.Offer{Type: proto.TypeRenew, Envelope: env}, proto.CodeBadForm},
 		}
 		for _, tt := range tests {
-			sink, reply := bodySink(tt.at).Offer(t.Context(), tt.from.peer(), tt.offer)
+			sink, reply := bodySink(tt.at).Offer(t.Context(), tt.from.peer(), tt.offer, &object)
 			if sink != nil || reply.GetCode() != tt.want {
 				t.Errorf("%s: accepted: %v, %s (%s), want %s", tt.name, sink != nil, reply.GetCode().Name(), reply.GetDetail(), tt.want.Name())
 			}

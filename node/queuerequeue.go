@@ -121,12 +121,10 @@ func (n *Node) movedAs(rec *proto.Record, queue string) (s wire.Submitted, made 
 // cancelInto cancels a task that is to move to a queue. It fails if the content of the
 // task is not available.
 func (n *Node) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) error {
-	_, done, err := n.rebuildRequest(id, rec)
-	if err != nil {
+	if _, err := n.rebuildRequest(id, rec); err != nil {
 		return err
 	}
-	done()
-	_, err = n.outbox.CancelInto(ctx, id, queue, "moved to queue "+queue+" by an operator")
+	_, err := n.outbox.CancelInto(ctx, id, queue, "moved to queue "+queue+" by an operator")
 	if errors.Is(err, outbox.ErrEnded) {
 		return fmt.Errorf("%w: task %s has ended in the meantime", wire.ErrRefused, id)
 	}
@@ -183,11 +181,10 @@ func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (w
 // resubmitInQueue submits the request of a cancelled task to a queue. The idempotency key
 // stays bound to the original request.
 func (n *Node) resubmitInQueue(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s wire.Submitted, as proto.TaskID, err error) {
-	r, done, err := n.rebuildRequest(id, rec)
+	r, err := n.rebuildRequest(id, rec)
 	if err != nil {
 		return s, as, err
 	}
-	defer done()
 	r.Target, r.digest = proto.QueuePrefix+queue, rec.GetRequestDigest()
 	if s, err = n.submit(ctx, r); err != nil {
 		return s, as, err

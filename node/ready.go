@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -59,10 +60,24 @@ func (n *Node) announceHandlers(more bool) {
 	n.sendReady(&proto.Ready{Handlers: true}, peers)
 }
 
+// runReady notifies the refused peers now and then.
+func (n *Node) runReady(ctx context.Context) error {
+	t := time.NewTicker(readyEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+			n.announceRoom()
+		}
+	}
+}
+
 // announceRoom notifies the refused peers once there is room again.
 func (n *Node) announceRoom() {
 	if !n.storage.Store.Full() && n.inbox.HasRoom() {
-		n.sendReady(&proto.Ready{Room: true}, n.bodyGC.refused.takeAll())
+		n.sendReady(&proto.Ready{Room: true}, n.refused.takeAll())
 	}
 }
 

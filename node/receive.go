@@ -143,8 +143,7 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 	if err := proto.DecodeKnown(opened.Content, outcome); err != nil {
 		return outbox.ResultIn{}, err
 	}
-	_, _, streamed := opened.Header.Stream()
-	if streamed || len(outcome.GetBody()) > proto.MaxInlineRecord {
+	if opened.Header.Streamed() || len(outcome.GetBody()) > proto.MaxInlineRecord {
 		// The body becomes a file before the commit rule is evaluated, so it must not be
 		// written for a result that will be rejected.
 		switch code, detail, rec := n.wantsResult(from, &opened.Header); code {
@@ -164,8 +163,8 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 
 // resultSize returns the size of a result: the stated size, or that of its stream.
 func resultSize(h *proto.Header, o *proto.Outcome) uint64 {
-	if sealed, _, streamed := h.Stream(); streamed {
-		if plain, err := identity.PlainSize(int64(sealed)); err == nil {
+	if _, sealed, ok := h.Object(); ok {
+		if plain, err := proto.PlainSize(sealed); err == nil {
 			return max(uint64(plain), o.GetBodySize())
 		}
 	}
@@ -223,7 +222,7 @@ func (n *Node) answer(from proto.PeerID, in *frameGroup) transport.Answer {
 	}
 	for _, r := range in.refusals {
 		if r != nil {
-			n.bodyGC.refused.add(from, r.Code)
+			n.refused.add(from, r.Code)
 			a.Refusals = append(a.Refusals, r)
 		}
 	}

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"strings"
 	"time"
@@ -50,11 +49,10 @@ func (n *Node) Retry(ctx context.Context, ref string) (wire.Submitted, error) {
 // resubmit submits the request of an ended task again. The commit of the new task
 // records the old one.
 func (n *Node) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record) (s wire.Submitted, as proto.TaskID, err error) {
-	r, done, err := n.rebuildRequest(id, rec)
+	r, err := n.rebuildRequest(id, rec)
 	if err != nil {
 		return s, as, err
 	}
-	defer done()
 	if s, err = n.submit(ctx, r); err != nil {
 		return s, as, err
 	}
@@ -65,28 +63,27 @@ func (n *Node) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record)
 }
 
 // rebuildRequest reconstructs the request of an ended task.
-func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (*repeated, func(), error) {
+func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (*repeated, error) {
 	st, err := n.outbox.Stored(id)
 	if err != nil || st.GetEnvelope() == nil {
-		return nil, nil, fmt.Errorf("%w: the content of %s is no longer stored: submit it again", wire.ErrRefused, id)
+		return nil, fmt.Errorf("%w: the content of %s is no longer stored: submit it again", wire.ErrRefused, id)
 	}
 	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	_, _, streamed := h.Stream()
-	if rec.GetBodyBlob() != "" && !streamed {
-		if st.Envelope.Body, err = readBlob(n.storage.Blobs, rec.GetBodyBlob()); err != nil {
-			return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
+	if rec.GetBodyBlob() != "" && !h.Streamed() {
+		if st.Envelope.Body, err = n.storage.Blobs.Get(rec.GetBodyBlob(), proto.MaxSealed); err != nil {
+			return nil, fmt.Errorf("redrive %s: %w", id, err)
 		}
 	}
 	plain, err := identity.OpenWith([32]byte(st.GetKey()), st.GetEnvelope(), &h)
 	if err != nil {
-		return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
+		return nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
 	c := new(proto.Content)
 	if err := proto.Decode(plain, c); err != nil {
-		return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
+		return nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
 	target := rec.GetTarget() // as given in the request, so that its digest stays the same
 	if strings.HasPrefix(target, proto.QueuePrefix) {
@@ -101,13 +98,11 @@ func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (*repeated, fu
 		Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64)),
 		Require: c.GetRequire(), Prefer: c.GetPrefer(),
 	}}
-	if !streamed {
-		return r, func() {}, nil
+	if h.Streamed() {
+		if !n.storage.Blobs.Has(objectOf(&h)) {
+			return nil, fmt.Errorf("%w: the body of %s is no longer stored: submit it again", wire.ErrRefused, id)
+		}
+		r.object, r.objectSize, r.objectDigest = c.GetObject(), c.GetBodySize(), c.GetBodyDigest()
 	}
-	body, err := openSealed(n.storage.Blobs, rec.GetBodyBlob(), [32]byte(st.GetKey()), h.Suite, proto.WhatTask)
-	if err != nil {
-		return nil, nil, fmt.Errorf("redrive %s: %w", id, err)
-	}
-	r.Stream = io.Reader(body)
-	return r, func() { body.Close() }, nil
+	return r, nil
 }

@@ -1,31 +1,60 @@
 package node
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/bodies"
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/wire"
 )
 
 // A result that its home cannot store at the moment is offered again (I13): only one
 // that is not what was signed is refused permanently.
 func TestUnstorableResultIsOfferedAgain(t *testing.T) {
-	a, b := pair(t, nil)
+	var a, b *testNode
+	blocked := make(chan error, 1)
+	a, b = pair(t, func(name string, c *Config) {
+		if name == "b" {
+			c.Fail = func(p string) error {
+				if p == PointResult {
+					blocked <- blockBodies(a, b)
+				}
+				return nil
+			}
+		}
+	})
 	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "sleep 0.3; head -c 400000 /dev/zero"}})
-	tid, err := proto.ParseTaskID(id)
-	if err != nil {
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "head -c 400000 /dev/zero"}})
+	if err := <-blocked; err != nil {
 		t.Fatal(err)
 	}
-	w, err := a.storage.Blobs.Create(resultBlob(tid)) // whatever blocks it
-	if err != nil {
-		t.Fatal(err)
-	}
-	time.AfterFunc(1500*time.Millisecond, func() { w.Abort() })
 	a.waitEnd(t, id, "SUCCESS")
+}
+
+// blockBodies makes a unable, for a second and a half, to receive the objects of b.
+func blockBodies(a, b *testNode) error {
+	list, err := os.ReadDir(filepath.Join(b.cfg.Dir, datadir.Blob))
+	for _, e := range list {
+		m, merr := b.storage.Blobs.Manifest(e.Name())
+		if merr != nil {
+			return merr
+		}
+		in, rerr := a.storage.Blobs.Receive(m, bodies.Terms{NotAfter: time.Now().Add(time.Hour).UnixMilli()})
+		if rerr != nil {
+			return rerr
+		}
+		time.AfterFunc(1500*time.Millisecond, func() { in.Close() })
+	}
+	if err == nil && len(list) != 1 {
+		err = fmt.Errorf("%d objects, want the result's", len(list))
+	}
+	return err
 }
 
 // If a task is redriven several times at once, one redrive succeeds.

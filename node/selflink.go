@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store/blob"
-	"github.com/balefire/balefire/transport"
 )
 
 // A selfLink is the link of a node to itself: it receives what it sends, with every
@@ -103,32 +100,4 @@ func (l *selfLink) Answers(ctx context.Context) (*proto.Ack, error) {
 	case a := <-l.answers:
 		return a, nil
 	}
-}
-
-// copyBody delivers a streamed body to this node itself.
-func (n *Node) copyBody(ctx context.Context, offer *proto.Offer, b *blob.Blob) error {
-	sink, reply := bodyReceiver{n}.Offer(ctx, n.keys.Peer(), offer)
-	if reply.GetCode() != proto.CodeOK {
-		return &transport.CodeError{Code: reply.GetCode(), Detail: reply.GetDetail(), State: reply.GetState()}
-	}
-	if sink == nil {
-		return nil
-	}
-	buf := make([]byte, identity.SealedChunk)
-	for at := int64(reply.GetOffset()); at < b.Size(); {
-		k, err := b.ReadAt(buf[:min(int64(len(buf)), b.Size()-at)], at)
-		if k > 0 {
-			if _, err := sink.Write(buf[:k]); err != nil {
-				return errors.Join(err, sink.End(false))
-			}
-			at += int64(k)
-		}
-		if err != nil && at < b.Size() {
-			return errors.Join(err, sink.End(false))
-		}
-	}
-	if _, err := sink.Sync(); err != nil {
-		return errors.Join(err, sink.End(false))
-	}
-	return sink.End(true)
 }

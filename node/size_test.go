@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -24,8 +24,10 @@ func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 			What: proto.WhatTask, Mesh: a.mesh.ID, ID: proto.NewTaskID(now), Origin: a.keys.Peer(), Target: b.keys.Peer(),
 			Seq: a.outbox.NextSeq(b.keys.Peer()), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(),
 		}}
-		d.Header.SetStream(uint64(identity.SealedSize(1<<30)), proto.ChunkSize)
-		plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Normal, BodySize: declared, BodyDigest: sha256sum(nil)})
+		object := bodies.Manifest{Size: proto.SealedSize(1 << 30), Chunk: proto.ChunkSize}
+		name := object.Name()
+		d.Header.SetObject(name, object.Size)
+		plain, err := proto.Encode(nil, &proto.Content{Kind: "sum", Class: proto.Normal, BodySize: declared, BodyDigest: sha256sum(nil), Object: &proto.BodyRef{Name: name[:], Key: make([]byte, 32), Suite: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -35,7 +37,7 @@ func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 			t.Fatal(err)
 		}
 		env.Signature = m.Signature
-		sink, reply := bodyReceiver{b.Node}.Offer(t.Context(), a.keys.Peer(), &proto.Offer{Type: m.Type, Envelope: env})
+		sink, reply := bodyReceiver{b.Node}.Offer(t.Context(), a.keys.Peer(), &proto.Offer{Type: m.Type, Envelope: env}, &object)
 		if sink != nil || reply.GetCode() != want {
 			t.Errorf("1 GiB declared as %d bytes: %v, want %v", declared, reply, want.Name())
 		}

@@ -25,6 +25,10 @@ type repeated struct {
 	of        proto.TaskID // the ended task that it repeats
 	digest    []byte       // of the original request, if different
 	delegates [][]byte     // homes that its schedule passed through
+
+	object       *proto.BodyRef // the body of that task, if it is an object
+	objectSize   uint64
+	objectDigest []byte
 }
 
 // draft checks a request, gives it an id and a sequence number, and seals it for the
@@ -51,18 +55,16 @@ func (n *Node) draft(ctx context.Context, r *repeated) (*outbox.Draft, *addressb
 	content := contentPool.Get().(*proto.Content)
 	defer releaseContent(content)
 	fillContent(content, r, class, mode)
-	body, err := n.placeBody(ctx, d, content, &r.Request)
-	if err != nil {
+	if err := n.placeBody(ctx, d, content, r); err != nil {
 		return nil, nil, err
 	}
 	setRequestDigest(r, d, content)
 	d.Header.Seq = n.outbox.NextSeq(to.Peer)
-	if err := n.seal(d, to.KeyRecord, content, body); err != nil {
+	if err := n.seal(d, to.KeyRecord, content); err != nil {
 		n.outbox.DropSeq(to.Peer, d.Header.Seq)
-		n.dropBody(d)
+		n.releaseBody(d.Record.GetBodyBlob(), err)
 		return nil, nil, err
 	}
-	n.bodyGC.draft(d.Record.GetBodyBlob(), true)
 	return d, to, nil
 }
 
@@ -82,7 +84,7 @@ const maxPooledPlain = 64 << 10
 
 // seal encodes content and seals it into the draft's envelope. A sealed body that is too
 // large for a record becomes a file, which is durable before the record is.
-func (n *Node) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Content, key *[32]byte) error {
+func (n *Node) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Content) error {
 	buf := plainPool.Get().(*[]byte)
 	defer plainPool.Put(buf)
 	plain, err := proto.Encode((*buf)[:0], content)
@@ -92,17 +94,11 @@ func (n *Node) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Conte
 	if cap(plain) <= maxPooledPlain {
 		*buf = plain
 	}
-	return n.sealBytes(d, to, plain, key)
+	return n.sealBytes(d, to, plain)
 }
 
-func (n *Node) sealBytes(d *outbox.Draft, to identity.KeyRecord, plain []byte, key *[32]byte) (err error) {
-	if key != nil {
-		d.Key = *key
-		d.Envelope, err = n.sealer.SealWith(d.Key, &d.Header, to, plain)
-	} else {
-		d.Envelope, d.Key, err = n.sealer.Seal(&d.Header, to, plain)
-	}
-	if err != nil {
+func (n *Node) sealBytes(d *outbox.Draft, to identity.KeyRecord, plain []byte) (err error) {
+	if d.Envelope, d.Key, err = n.sealer.Seal(&d.Header, to, plain); err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, d.Header.What)
@@ -215,16 +211,13 @@ func setRequestDigest(r *repeated, d *outbox.Draft, c *proto.Content) {
 
 // finishSubmit returns the result of storing a draft. s is the result for a new task.
 func (n *Node) finishSubmit(d *outbox.Draft, s wire.Submitted, existing *proto.TaskID, err error) (wire.Submitted, error) {
-	n.bodyGC.draft(d.Record.GetBodyBlob(), false)
+	n.releaseBody(d.Record.GetBodyBlob(), err)
 	if err != nil {
-		if !errors.Is(err, store.ErrUnknown) { // otherwise it may still be written
-			n.dropBody(d)
-		}
 		return s, submitError(err)
 	}
 	if existing != nil {
 		s = n.existingTask(*existing, s)
-		n.dropBody(d)
+		n.storage.Blobs.Drop(d.Record.GetBodyBlob())
 	}
 	if to := d.Header.Target; to != n.keys.Peer() {
 		n.net.Want(to)

@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"fmt"
-	"io"
 	"path/filepath"
 	"time"
 
@@ -33,7 +32,7 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: outboxBodies{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.bodyGC.drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
+		Bodies: outboxBodies{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.storage.Blobs.Drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks with this home"),
 	}
 }
@@ -97,7 +96,7 @@ func Joiner(cfg Config) pairing.Joiner {
 }
 
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: inboxBodies{n}, Files: inboxFiles{n}, Deadline: n.outbox.NotAfter}
+	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: inboxBodies{n.storage.Blobs, n}, Files: inboxFiles{n.storage.Blobs}, Deadline: n.outbox.NotAfter}
 }
 
 func (n *Node) viewParts() view.Parts {
@@ -107,7 +106,7 @@ func (n *Node) viewParts() view.Parts {
 		Local: view.Local{
 			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers, Drained: n.queues.Drained, Comparing: n.Pairing.Comparing,
 			BlobBytes: func() int64 { return n.storage.Blobs.Usage().Bytes },
-			Result:    func(r *proto.Record) (io.ReadCloser, error) { return n.result(r) },
+			Result:    n.result,
 		},
 	}
 }
@@ -184,7 +183,7 @@ func (n *Node) Handlers() []wire.Handler { return n.handlers.List() }
 func (n *Node) homeChanged(id proto.TaskID, r *proto.Record) {
 	n.metrics.taskChanged(wire.RoleHome, r)
 	n.logTask(wire.RoleHome, id, r)
-	n.bodyGC.dropEnded(r)
+	n.dropEnded(r)
 	n.cfg.Changed(id, r.GetState())
 }
 

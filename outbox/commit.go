@@ -21,8 +21,9 @@ type ResultIn struct {
 	ID      proto.TaskID
 	Seq     proto.Seq // of the result's header: the epoch that it answers
 	Outcome *proto.Outcome
-	// Blob names the durable blob with the plain result if that is larger than
-	// proto.MaxInlineRecord; Outcome.Body is not kept then.
+	// Blob names the durable file with the result if that is larger than
+	// proto.MaxInlineRecord: plain, or the object that Outcome.Object refers to.
+	// Outcome.Body is not kept then.
 	Blob string
 	// TooLarge is set by Commit: the task became a dead letter because the result
 	// exceeds its limit.
@@ -174,7 +175,7 @@ func applyResult(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time
 	r.BootId, r.ExitCode, r.Truncated = out.BootId, out.ExitCode, out.Truncated
 	r.Reason, r.Stderr = proto.Clip(out.Reason, proto.MaxReason), proto.Clip(out.Stderr, proto.MaxStderr)
 	r.ResultDigest, r.ResultSize, r.ResultType = out.BodyDigest, out.BodySize, out.ContentType
-	if r.ResultBlob = in.Blob; in.Blob == "" {
+	if r.ResultBlob, r.ResultObject = in.Blob, out.Object; in.Blob == "" {
 		r.Result = out.Body
 	}
 	r.History = out.Attempts

@@ -97,7 +97,7 @@ func (ps *peerSender) envelope(it backlog.Item, st *proto.Stored) (*proto.Envelo
 	if err != nil {
 		return nil, fmt.Errorf("read its header: %w", err)
 	}
-	if _, _, streamed := h.Stream(); streamed {
+	if h.Streamed() {
 		if ps.bodyArrived(it) {
 			return env, nil
 		}

@@ -66,7 +66,7 @@ func (b *testBodies) Send(_ context.Context, _ proto.PeerID, o *proto.Offer, nam
 func (h *home) blobDraft(to proto.PeerID, blob string, body []byte, streamed bool) *Draft {
 	d := h.draft(to, day, func(r *proto.Record) { r.BodyBlob = blob })
 	if streamed {
-		d.Header.SetStream(1<<20, proto.ChunkSize)
+		d.Header.SetObject([32]byte{1}, proto.SealedSize(1<<20))
 		body = nil
 	}
 	d.Envelope = &proto.Envelope{Header: d.Header.Append(nil)}

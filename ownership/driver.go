@@ -482,9 +482,9 @@ func (d *Driver) dropProbe(id proto.TaskID) {
 
 // PendingProbes calls f with each task whose handler will be probed about an earlier start.
 // It must be called before [Driver.Run].
-func (d *Driver) PendingProbes(f func(proto.TaskID)) {
-	for id := range d.probes {
-		f(id)
+func (d *Driver) PendingProbes(f func(proto.TaskID, *proto.Grant)) {
+	for id, p := range d.probes {
+		f(id, p.grant)
 	}
 }
 

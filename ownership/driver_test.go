@@ -218,7 +218,7 @@ func (n *clusterNode) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error)
 		return Unsealed{}, err
 	}
 	err := proto.Decode(e.GetBody(), o)
-	return Unsealed{Task: proto.TaskID(e.GetHeader()), Outcome: o, Absent: len(o.GetBodyKey()) > 0 && n.cluster.bodies.absent()}, err
+	return Unsealed{Task: proto.TaskID(e.GetHeader()), Outcome: o, Absent: o.GetObject() != nil && n.cluster.bodies.absent()}, err
 }
 
 func (n *clusterNode) Check(proto.PeerID, *proto.Grant) proto.Code { return 0 }
@@ -249,7 +249,7 @@ func (n *clusterNode) Wait(_ proto.PeerID, g *proto.Grant) {
 		sum := sha256.Sum256(body)
 		o := &proto.Outcome{State: proto.Success, Body: body, BodyDigest: sum[:]}
 		if n.cluster.bodies.large {
-			o.BodyKey = sum[:]
+			o.Object = &proto.BodyRef{Name: sum[:], Key: sum[:], Suite: 1}
 		}
 		_ = driver.Finish(context.Background(), id, o)
 	})

@@ -7,6 +7,8 @@ const (
 	maxDigest    = 32
 	maxSignature = 64
 	maxPath      = 10 * 32 // of a Merkle tree over MaxGroup leaves, with one extra level
+	maxChunkPath = 20 * 32 // of a Merkle tree over the chunks of an object
+	maxHave      = MaxChunks / 8
 	maxSlot      = 2 << 10 // suite 3 takes some 1200
 	maxDetails   = 4 << 10
 	maxName      = 63 // a DNS label
@@ -119,9 +121,11 @@ var fieldLimits = map[string]fieldLimit{
 	"SyncReply.wanted":         each(MaxRumors, maxKeyBytes),
 	"SyncReply.root":           size(maxDigest),
 	"Digest.peer":              size(maxKeyBytes),
+	"Offer.manifest":           size(maxKeyBytes + maxDigest),
 	"OfferReply.detail":        size(maxDetail),
+	"OfferReply.have":          size(maxHave),
 	"Chunk.data":               size(MaxChunk),
-	"Chunk.sha256":             size(maxDigest),
+	"Chunk.path":               size(maxChunkPath),
 	"ChunkReply.detail":        size(maxDetail),
 	"Content.kind":             size(MaxKind),
 	"Content.queue":            size(maxWord),
@@ -148,6 +152,8 @@ var fieldLimits = map[string]fieldLimit{
 	"Content.require":          each(maxLabels, maxWord),
 	"Content.prefer":           each(maxLabels, maxWord),
 	"Content.vouchers":         each(maxVouchers, maxKeyBytes),
+	"BodyRef.name":             size(maxDigest),
+	"BodyRef.key":              size(maxKeyBytes),
 	"Attachment.name":          size(maxText),
 	"Attachment.digest":        size(maxDigest),
 	"Attachment.content_type":  size(maxText),
@@ -163,7 +169,6 @@ var fieldLimits = map[string]fieldLimit{
 	"Outcome.events":           count(16),
 	"Outcome.receipts":         count(2 * MaxAttempts),
 	"Outcome.lease_token":      size(maxID),
-	"Outcome.body_key":         size(maxKeyBytes),
 	"Attempt.error":            size(maxDetail),
 	"Event.node":               size(maxKeyBytes),
 	"Event.cause":              size(maxCause),

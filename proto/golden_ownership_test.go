@@ -28,7 +28,7 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 		"permit":          &Permit{Rulings: []*Ruling{ruling}},
 		"renew":           &Renew{Number: 5, Claims: []*Claim{claim}},
 		"renew_fetch":     &Renew{Number: 6, Claims: []*Claim{{Task: seq(0x20, 16), EpochBoot: 1, EpochCounter: 2, Token: seq(0x40, 16), BootId: seq(0x60, 16), Generation: 2, Fetch: true}}},
-		"ended_stream":    &Outcome{State: Success, BodySize: 5 << 20, BodyDigest: seq(7, 32), LeaseToken: seq(0x40, 16), BodyKey: seq(9, 32), BodySuite: 1},
+		"ended_stream":    &Outcome{State: Success, BodySize: 5 << 20, BodyDigest: seq(7, 32), LeaseToken: seq(0x40, 16), Object: &BodyRef{Name: seq(8, 32), Key: seq(9, 32), Suite: 1, Packed: true}},
 		"renewed":         &Renewed{Number: 5, LeaseMs: 15_000, Rulings: []*Ruling{ruling}, SettledBoot: 1, SettledCounter: 2},
 		"release":         &Release{Released: []*Released{{Claim: claim, Cause: CauseFailed, Reason: "exit 75", RetryAfterMs: 6, MaxAttempts: 1}}},
 		"release_reply":   &ReleaseReply{Rulings: []*Ruling{ruling}},

@@ -69,7 +69,7 @@ func goldenHeader() Header {
 	copy(h.Origin[:], seq(0x30, 32))
 	copy(h.Target[:], seq(0x50, 32))
 	copy(h.Commitment[:], seq(0x70, 32))
-	h.SetStream(5_000_000_000, ChunkSize)
+	h.SetObject([32]byte(seq(0x90, 32)), 5_000_000_000)
 	return h
 }
 
@@ -135,11 +135,11 @@ func goldenMessages() map[string]pb.Message {
 		"join_refused": &JoinReply{Refusal: "the ticket has expired"},
 		"join_pending": &JoinReply{Pending: true},
 		"join_later":   &JoinReply{Refusal: "many ask", WaitMs: 2000},
-		"offer":        &Offer{Envelope: envelope, Type: TypeResult},
-		"offered":      &OfferReply{Code: CodeFull, Detail: "disk", Offset: 1 << 20, State: Success},
-		"chunk":        &Chunk{Offset: 1 << 33, Data: seq(1, 30), Sha256: seq(2, 32)},
-		"chunked":      &ChunkReply{Offset: 1 << 33, Code: CodeTooLarge, Detail: "gone"},
-		"content": &Content{
+		"offer":        &Offer{Envelope: envelope, Type: TypeResult, Manifest: seq(3, 45)},
+		"offered":      &OfferReply{Code: CodeFull, Detail: "disk", Have: seq(1, 5), State: Success},
+		"chunk":        &Chunk{Index: 1 << 20, Data: seq(1, 30), Path: seq(2, 64)},
+		"chunked":      &ChunkReply{Durable: 1 << 19, Code: CodeTooLarge, Detail: "gone"},
+		"content": &Content{Object: &BodyRef{Name: seq(8, 32), Key: seq(9, 32), Suite: 1, Packed: true},
 			Kind: "shell", Class: High, Queue: "build", Agent: "codex", Namespace: "ci", Mode: AtMostOnce, ReplyTo: "laptop",
 			IdempotencyKey: "once", OrderingKey: "repo", NotBeforeMs: 5, ContentType: "text/plain", SenderAgent: "a", ReceiverAgent: "b", MessageType: "note",
 			Parent: seq(1, 16), Run: "run", Step: "step", RedriveOf: seq(2, 16), Traceparent: "00-01-02-01", Args: []string{"uname", "-a", ""},
@@ -188,7 +188,7 @@ func goldenRecord(events []*Event, attempts []*Attempt, receipt *Receipt) *Recor
 	return &Record{
 		State: DeadLetter, Class: Low, Peer: seq(0x50, 32), Kind: "shell", SeqBoot: 1, SeqCounter: 2,
 		CreatedMs: 3, NotAfterMs: 4, DueMs: 5, Attempts: 6, Abandons: 7, Events: events, Receipts: []*Receipt{receipt}, History: attempts,
-		Reason: "attempts used up", Stderr: "oh", ExitCode: 75, ResultDigest: seq(1, 32), ResultSize: 3, Result: []byte("out"), ResultBlob: "ab/cd",
+		Reason: "attempts used up", Stderr: "oh", ExitCode: 75, ResultDigest: seq(1, 32), ResultSize: 3, Result: []byte("out"), ResultBlob: "ab/cd", ResultObject: &BodyRef{Name: seq(8, 32), Key: seq(9, 32), Suite: 2},
 		ResultType: "text/plain", Truncated: true, IdempotencyKey: "once", OrderingKey: "repo", Cancel: true, CancelHard: true, RedriveOf: seq(2, 16),
 		BodyBlob: "ef/01", BodySize: 8, EndedMs: 9, BootId: seq(3, 16), Traceparent: "00-01-02-01", RequestDigest: seq(4, 32),
 		Labels: map[string]string{"os": "linux"}, Mode: AtLeastOnce, Target: "queue:build", Status: "seen", RedrivenAs: "018b",

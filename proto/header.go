@@ -18,7 +18,7 @@ const (
 // envelope with an unknown critical entry; any other entry is kept.
 const (
 	TagCritical    uint16 = 0x8000
-	TagStream      uint16 = TagCritical | 1 // sealed size 8 | chunk size 4: the body is streamed
+	TagStream      uint16 = TagCritical | 1 // name 32 | sealed size 8: the body is an object
 	TagGeneration  uint16 = 2               // of the home, 8 bytes
 	TagPathAllowed uint16 = 3               // which couriers may carry it; not used yet
 )
@@ -169,40 +169,38 @@ func (h *Header) parseTLVs(r []byte) error {
 	return unknown
 }
 
-// validTLV checks the value of a known entry. A streamed body is not empty and its chunks
-// fit into a frame.
+// validTLV checks the value of a known entry. A sealed body is not empty.
 func validTLV(tag uint16, v []byte) bool {
 	switch tag {
 	case TagStream:
-		if len(v) != 12 {
+		if len(v) != 40 {
 			return false
 		}
-		size, chunk := binary.BigEndian.Uint64(v), binary.BigEndian.Uint32(v[8:])
-		return size > 0 && size <= math.MaxInt64 && chunk > 0 && chunk <= MaxChunk
+		size := binary.BigEndian.Uint64(v[32:])
+		return size > 0 && size <= math.MaxInt64
 	case TagGeneration:
 		return len(v) == 8
 	}
 	return true
 }
 
-// Stream returns the sealed size and the chunk size of a streamed body; ok is false if the
-// body is inside the envelope.
-func (h *Header) Stream() (size uint64, chunk uint32, ok bool) {
+// Object returns the name and the sealed size of the object that is the body; ok is false
+// if the body is inside the envelope.
+func (h *Header) Object() (name [32]byte, size int64, ok bool) {
 	for _, t := range h.TLVs {
 		if t.Tag == TagStream {
-			return binary.BigEndian.Uint64(t.Value), binary.BigEndian.Uint32(t.Value[8:]), true
+			return [32]byte(t.Value), int64(binary.BigEndian.Uint64(t.Value[32:])), true
 		}
 	}
-	return 0, 0, false
+	return name, 0, false
 }
 
-// Streamed reports whether the body is streamed separately from the envelope.
-func (h *Header) Streamed() bool { _, _, ok := h.Stream(); return ok }
+// Streamed reports whether the body is an object, streamed separately from the envelope.
+func (h *Header) Streamed() bool { _, _, ok := h.Object(); return ok }
 
-// SetStream declares the body streamed: size sealed bytes, more than 0, in chunks of at
-// most MaxChunk.
-func (h *Header) SetStream(size uint64, chunk uint32) {
-	v := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, size), chunk)
+// SetObject declares the body an object: its name and its sealed size, more than 0.
+func (h *Header) SetObject(name [32]byte, size int64) {
+	v := binary.BigEndian.AppendUint64(name[:], uint64(size))
 	h.TLVs = slices.DeleteFunc(h.TLVs, func(t TLV) bool { return t.Tag == TagStream })
 	h.TLVs = append(h.TLVs, TLV{TagStream, v})
 	slices.SortFunc(h.TLVs, func(a, b TLV) int { return int(a.Tag) - int(b.Tag) })

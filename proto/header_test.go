@@ -42,7 +42,7 @@ func drawHeader(t *rapid.T) Header {
 		h.TLVs = append(h.TLVs, TLV{tag, rapid.SliceOfN(rapid.Byte(), 0, 64).Draw(t, "value")})
 	}
 	if rapid.Bool().Draw(t, "streamed") {
-		h.SetStream(rapid.Uint64Range(1, math.MaxInt64).Draw(t, "size"), rapid.Uint32Range(1, MaxChunk).Draw(t, "chunk"))
+		h.SetObject([32]byte(rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "name")), rapid.Int64Range(1, math.MaxInt64).Draw(t, "size"))
 	}
 	return h
 }
@@ -75,10 +75,10 @@ func TestHeaderRoundTrip(t *testing.T) {
 		if _, err := ParseHeader(append(slices.Clone(b), 0)); !errors.Is(err, ErrBadHeader) {
 			t.Fatalf("with a trailer: %v", err)
 		}
-		size, chunk, ok := h.Stream()
-		size2, chunk2, ok2 := back.Stream()
-		if size != size2 || chunk != chunk2 || ok != ok2 {
-			t.Fatalf("stream %d %d %v became %d %d %v", size, chunk, ok, size2, chunk2, ok2)
+		name, size, ok := h.Object()
+		name2, size2, ok2 := back.Object()
+		if size != size2 || name != name2 || ok != ok2 {
+			t.Fatalf("object %x %d %v became %x %d %v", name, size, ok, name2, size2, ok2)
 		}
 		clear(b) // it does not retain b
 		if !sameHeader(h, back) {
@@ -116,9 +116,7 @@ func TestHeaderDamage(t *testing.T) {
 }
 
 func TestBadHeaders(t *testing.T) {
-	stream := func(size uint64, chunk uint32) []byte {
-		return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(nil, size), chunk)
-	}
+	object := func(size uint64) []byte { return binary.BigEndian.AppendUint64(make([]byte, 32), size) }
 	with := func(tlvs ...TLV) func(*Header) { return func(h *Header) { h.TLVs = tlvs } }
 	byteAt := func(i int, v byte) func([]byte) []byte {
 		return func(b []byte) []byte { b[i] = v; return b }
@@ -150,12 +148,10 @@ func TestBadHeaders(t *testing.T) {
 		{"a critical entry, then a bad one", with(TLV{TagCritical | 77, nil}, TLV{77, nil}), nil, ErrBadHeader},
 		{"a short generation", with(TLV{TagGeneration, make([]byte, 7)}), nil, ErrBadHeader},
 		{"a long generation", with(TLV{TagGeneration, make([]byte, 9)}), nil, ErrBadHeader},
-		{"a short stream", with(TLV{TagStream, make([]byte, 11)}), nil, ErrBadHeader},
-		{"a stream", with(TLV{TagStream, stream(1, ChunkSize)}), nil, nil},
-		{"a stream of nothing", with(TLV{TagStream, stream(0, ChunkSize)}), nil, ErrBadHeader},
-		{"a stream beyond 63 bits", with(TLV{TagStream, stream(1<<63, ChunkSize)}), nil, ErrBadHeader},
-		{"chunks of nothing", with(TLV{TagStream, stream(1, 0)}), nil, ErrBadHeader},
-		{"chunks above a frame", with(TLV{TagStream, stream(1, MaxChunk+1)}), nil, ErrBadHeader},
+		{"a short object", with(TLV{TagStream, make([]byte, 39)}), nil, ErrBadHeader},
+		{"an object", with(TLV{TagStream, object(1)}), nil, nil},
+		{"an object of nothing", with(TLV{TagStream, object(0)}), nil, ErrBadHeader},
+		{"an object beyond 63 bits", with(TLV{TagStream, object(1 << 63)}), nil, ErrBadHeader},
 		{"as large as may be", with(TLV{77, make([]byte, MaxHeader-headerFixed-4)}), nil, nil},
 		{"a byte too large", with(TLV{77, make([]byte, MaxHeader-headerFixed-3)}), nil, ErrBadHeader},
 		{"half an entry", nil, func(b []byte) []byte { b[len(b)-1] = 3; return append(b, 0, 77, 0) }, ErrBadHeader},
@@ -179,11 +175,11 @@ func TestBadHeaders(t *testing.T) {
 	}
 }
 
-// SetStream replaces and keeps the order of the entries.
-func TestSetStream(t *testing.T) {
+// SetObject replaces and keeps the order of the entries.
+func TestSetObject(t *testing.T) {
 	h := Header{What: WhatTask, TLVs: []TLV{{TagGeneration, make([]byte, 8)}, {TagCritical | 900, nil}}}
-	h.SetStream(10, 1)
-	h.SetStream(20, 2)
+	h.SetObject([32]byte{1}, 10)
+	h.SetObject([32]byte{2}, 20)
 	tags := []uint16{}
 	for _, v := range h.TLVs {
 		tags = append(tags, v.Tag)
@@ -191,8 +187,8 @@ func TestSetStream(t *testing.T) {
 	if want := []uint16{TagGeneration, TagStream, TagCritical | 900}; !slices.Equal(tags, want) {
 		t.Errorf("tags %x, want %x", tags, want)
 	}
-	if size, chunk, ok := h.Stream(); size != 20 || chunk != 2 || !ok {
-		t.Errorf("stream %d %d %v", size, chunk, ok)
+	if name, size, ok := h.Object(); size != 20 || name != [32]byte{2} || !ok {
+		t.Errorf("object %x %d %v", name, size, ok)
 	}
 }
 

@@ -11,6 +11,7 @@ const (
 	MaxSealed       = MaxInlineBody + 64<<10
 	MaxInlineRecord = 4 << 10 // a body or result inside a store record; larger ones are blob files
 	ChunkSize       = 256 << 10
+	MaxChunks       = 1 << 20         // of a body: 256 GiB
 	MaxChunk        = ChunkSize + 256 // a sealed chunk
 	MaxEncoded      = 1 << 20         // any encoded message, whatever its fields add up to
 	MaxArgs         = 64 << 10        // all arguments of a task together

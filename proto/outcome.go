@@ -15,6 +15,6 @@ func (o *Outcome) TooLarge(max uint64) bool {
 	sum := sha256.Sum256(nil)
 	o.State = DeadLetter
 	o.Reason = fmt.Sprintf("TOO_LARGE: its target sent a result of %d bytes, the task takes %d (max_result)", o.GetBodySize(), max)
-	o.Body, o.BodySize, o.BodyDigest, o.BodyKey, o.BodySuite, o.ContentType, o.Truncated = nil, 0, sum[:], nil, 0, "", false
+	o.Body, o.BodySize, o.BodyDigest, o.Object, o.ContentType, o.Truncated = nil, 0, sum[:], nil, "", false
 	return true
 }

@@ -57,6 +57,7 @@ type Content struct {
 	Prefer         []string               `protobuf:"bytes,30,rep,name=prefer,proto3" json:"prefer,omitempty"`                                                                           // labels that an owner should have, at most 32 of 128 bytes; of a task for a queue
 	MaxResult      uint64                 `protobuf:"varint,32,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`                                                   // largest result that the origin accepts, in bytes; 0: the handler's limit
 	Vouchers       [][]byte               `protobuf:"bytes,31,rep,name=vouchers,proto3" json:"vouchers,omitempty"`                                                                       // PeerIDs, at most 16, of the nodes that handed over the schedule that created it; a handler must allow each of them
+	Object         *BodyRef               `protobuf:"bytes,33,opt,name=object,proto3" json:"object,omitempty"`                                                                           // of a body above MaxInlineBody
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -315,6 +316,83 @@ func (x *Content) GetVouchers() [][]byte {
 	return nil
 }
 
+func (x *Content) GetObject() *BodyRef {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+// BodyRef is what a reader of an object needs besides the size and the digest of the plain
+// body. Who has it can read the body.
+type BodyRef struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          []byte                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`      // SHA-256 of the manifest, as in the signed header
+	Key           []byte                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`        // 32 bytes, of this object alone
+	Suite         uint32                 `protobuf:"varint,3,opt,name=suite,proto3" json:"suite,omitempty"`   // of its sealing
+	Packed        bool                   `protobuf:"varint,4,opt,name=packed,proto3" json:"packed,omitempty"` // the plain body was compressed before
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BodyRef) Reset() {
+	*x = BodyRef{}
+	mi := &file_task_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BodyRef) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BodyRef) ProtoMessage() {}
+
+func (x *BodyRef) ProtoReflect() protoreflect.Message {
+	mi := &file_task_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BodyRef.ProtoReflect.Descriptor instead.
+func (*BodyRef) Descriptor() ([]byte, []int) {
+	return file_task_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *BodyRef) GetName() []byte {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *BodyRef) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *BodyRef) GetSuite() uint32 {
+	if x != nil {
+		return x.Suite
+	}
+	return 0
+}
+
+func (x *BodyRef) GetPacked() bool {
+	if x != nil {
+		return x.Packed
+	}
+	return false
+}
+
 // Attachment is a further body of a task.
 type Attachment struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -329,7 +407,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_task_proto_msgTypes[1]
+	mi := &file_task_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -341,7 +419,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[1]
+	mi := &file_task_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -354,7 +432,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{1}
+	return file_task_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Attachment) GetName() string {
@@ -414,15 +492,14 @@ type Outcome struct {
 	StartedMs     int64                  `protobuf:"varint,16,opt,name=started_ms,json=startedMs,proto3" json:"started_ms,omitempty"`      // Unix milliseconds of the owner's clock
 	FinishedMs    int64                  `protobuf:"varint,17,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
 	LeaseToken    []byte                 `protobuf:"bytes,18,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"` // of the lease under which it ran, 16 bytes; empty for a task that was sent to a named node
-	BodyKey       []byte                 `protobuf:"bytes,19,opt,name=body_key,json=bodyKey,proto3" json:"body_key,omitempty"`          // 32 bytes: the key of a streamed body that is sent as its owner sealed it; empty: the content key
-	BodySuite     uint32                 `protobuf:"varint,20,opt,name=body_suite,json=bodySuite,proto3" json:"body_suite,omitempty"`   // of its sealing
+	Object        *BodyRef               `protobuf:"bytes,19,opt,name=object,proto3" json:"object,omitempty"`                           // of a body above MaxInlineBody
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_task_proto_msgTypes[2]
+	mi := &file_task_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -434,7 +511,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[2]
+	mi := &file_task_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -447,7 +524,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{2}
+	return file_task_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Outcome) GetState() TaskState {
@@ -576,18 +653,11 @@ func (x *Outcome) GetLeaseToken() []byte {
 	return nil
 }
 
-func (x *Outcome) GetBodyKey() []byte {
+func (x *Outcome) GetObject() *BodyRef {
 	if x != nil {
-		return x.BodyKey
+		return x.Object
 	}
 	return nil
-}
-
-func (x *Outcome) GetBodySuite() uint32 {
-	if x != nil {
-		return x.BodySuite
-	}
-	return 0
 }
 
 // Attempt is one start of a handler and its end, in Unix milliseconds of the
@@ -605,7 +675,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_task_proto_msgTypes[3]
+	mi := &file_task_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -617,7 +687,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[3]
+	mi := &file_task_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -630,7 +700,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{3}
+	return file_task_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Attempt) GetNumber() uint32 {
@@ -683,7 +753,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_task_proto_msgTypes[4]
+	mi := &file_task_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -695,7 +765,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[4]
+	mi := &file_task_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -708,7 +778,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{4}
+	return file_task_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Event) GetTimeMs() int64 {
@@ -777,7 +847,7 @@ type Record struct {
 	ResultDigest   []byte                 `protobuf:"bytes,18,opt,name=result_digest,json=resultDigest,proto3" json:"result_digest,omitempty"`
 	ResultSize     uint64                 `protobuf:"varint,19,opt,name=result_size,json=resultSize,proto3" json:"result_size,omitempty"`
 	Result         []byte                 `protobuf:"bytes,20,opt,name=result,proto3" json:"result,omitempty"`                           // plain result up to MaxInlineRecord
-	ResultBlob     string                 `protobuf:"bytes,21,opt,name=result_blob,json=resultBlob,proto3" json:"result_blob,omitempty"` // otherwise the blob's name
+	ResultBlob     string                 `protobuf:"bytes,21,opt,name=result_blob,json=resultBlob,proto3" json:"result_blob,omitempty"` // otherwise the name of its file: plain bytes, or the object
 	ResultType     string                 `protobuf:"bytes,22,opt,name=result_type,json=resultType,proto3" json:"result_type,omitempty"` // content type
 	Truncated      bool                   `protobuf:"varint,23,opt,name=truncated,proto3" json:"truncated,omitempty"`
 	IdempotencyKey string                 `protobuf:"bytes,24,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
@@ -785,7 +855,7 @@ type Record struct {
 	Cancel         bool                   `protobuf:"varint,26,opt,name=cancel,proto3" json:"cancel,omitempty"` // requested, not yet answered
 	CancelHard     bool                   `protobuf:"varint,27,opt,name=cancel_hard,json=cancelHard,proto3" json:"cancel_hard,omitempty"`
 	RedriveOf      []byte                 `protobuf:"bytes,28,opt,name=redrive_of,json=redriveOf,proto3" json:"redrive_of,omitempty"`
-	BodyBlob       string                 `protobuf:"bytes,29,opt,name=body_blob,json=bodyBlob,proto3" json:"body_blob,omitempty"` // the sealed streamed body's name
+	BodyBlob       string                 `protobuf:"bytes,29,opt,name=body_blob,json=bodyBlob,proto3" json:"body_blob,omitempty"` // the name of the file with the sealed body: the object, or the body of the envelope
 	BodySize       uint64                 `protobuf:"varint,30,opt,name=body_size,json=bodySize,proto3" json:"body_size,omitempty"`
 	EndedMs        int64                  `protobuf:"varint,31,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
 	BootId         []byte                 `protobuf:"bytes,32,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"` // of the owner's start that runs it
@@ -815,13 +885,14 @@ type Record struct {
 	SharedLane     bool                   `protobuf:"varint,56,opt,name=shared_lane,json=sharedLane,proto3" json:"shared_lane,omitempty"`        // its handler runs the tasks of all origins with the same ordering key in order
 	Code           Code                   `protobuf:"varint,57,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`               // of the refusal that ended it, or of the last failure to deliver it
 	Keeper         uint32                 `protobuf:"varint,58,opt,name=keeper,proto3" json:"keeper,omitempty"`                                  // who keeps a task in custody, see inbox.Keeper; chosen when it is accepted
+	ResultObject   *BodyRef               `protobuf:"bytes,59,opt,name=result_object,json=resultObject,proto3" json:"result_object,omitempty"`   // of a result above MaxInlineBody
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_task_proto_msgTypes[5]
+	mi := &file_task_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +904,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[5]
+	mi := &file_task_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +917,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{5}
+	return file_task_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Record) GetState() TaskState {
@@ -1255,6 +1326,13 @@ func (x *Record) GetKeeper() uint32 {
 	return 0
 }
 
+func (x *Record) GetResultObject() *BodyRef {
+	if x != nil {
+		return x.ResultObject
+	}
+	return nil
+}
+
 // Stored is the initial record: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1267,7 +1345,7 @@ type Stored struct {
 
 func (x *Stored) Reset() {
 	*x = Stored{}
-	mi := &file_task_proto_msgTypes[6]
+	mi := &file_task_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1279,7 +1357,7 @@ func (x *Stored) String() string {
 func (*Stored) ProtoMessage() {}
 
 func (x *Stored) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[6]
+	mi := &file_task_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1292,7 +1370,7 @@ func (x *Stored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stored.ProtoReflect.Descriptor instead.
 func (*Stored) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{6}
+	return file_task_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Stored) GetEnvelope() *Envelope {
@@ -1322,7 +1400,7 @@ const file_task_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
 	"task.proto\x12\ftransport.v1\x1a\vstate.proto\x1a\n" +
-	"wire.proto\"\xbe\b\n" +
+	"wire.proto\"\xed\b\n" +
 	"\aContent\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x14\n" +
@@ -1359,17 +1437,23 @@ const file_task_proto_rawDesc = "" +
 	"\x06prefer\x18\x1e \x03(\tR\x06prefer\x12\x1d\n" +
 	"\n" +
 	"max_result\x18  \x01(\x04R\tmaxResult\x12\x1a\n" +
-	"\bvouchers\x18\x1f \x03(\fR\bvouchers\x1a9\n" +
+	"\bvouchers\x18\x1f \x03(\fR\bvouchers\x12-\n" +
+	"\x06object\x18! \x01(\v2\x15.transport.v1.BodyRefR\x06object\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9a\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
+	"\aBodyRef\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\fR\x04name\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\x12\x14\n" +
+	"\x05suite\x18\x03 \x01(\rR\x05suite\x12\x16\n" +
+	"\x06packed\x18\x04 \x01(\bR\x06packed\"\x9a\x01\n" +
 	"\n" +
 	"Attachment\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\fR\x06digest\x12)\n" +
 	"\x05class\x18\x04 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12!\n" +
-	"\fcontent_type\x18\x05 \x01(\tR\vcontentType\"\xa3\x05\n" +
+	"\fcontent_type\x18\x05 \x01(\tR\vcontentType\"\x98\x05\n" +
 	"\aOutcome\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\fR\x06bootId\x12\x1d\n" +
@@ -1394,10 +1478,8 @@ const file_task_proto_rawDesc = "" +
 	"\vfinished_ms\x18\x11 \x01(\x03R\n" +
 	"finishedMs\x12\x1f\n" +
 	"\vlease_token\x18\x12 \x01(\fR\n" +
-	"leaseToken\x12\x19\n" +
-	"\bbody_key\x18\x13 \x01(\fR\abodyKey\x12\x1d\n" +
-	"\n" +
-	"body_suite\x18\x14 \x01(\rR\tbodySuite\"\x94\x01\n" +
+	"leaseToken\x12-\n" +
+	"\x06object\x18\x13 \x01(\v2\x15.transport.v1.BodyRefR\x06object\"\x94\x01\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x1d\n" +
 	"\n" +
@@ -1412,7 +1494,7 @@ const file_task_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xf5\x0e\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xb1\x0f\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1484,7 +1566,8 @@ const file_task_proto_rawDesc = "" +
 	"\vshared_lane\x188 \x01(\bR\n" +
 	"sharedLane\x12&\n" +
 	"\x04code\x189 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
-	"\x06keeper\x18: \x01(\rR\x06keeper\x1a9\n" +
+	"\x06keeper\x18: \x01(\rR\x06keeper\x12:\n" +
+	"\rresult_object\x18; \x01(\v2\x15.transport.v1.BodyRefR\fresultObject\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +
@@ -1505,51 +1588,55 @@ func file_task_proto_rawDescGZIP() []byte {
 	return file_task_proto_rawDescData
 }
 
-var file_task_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_task_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_task_proto_goTypes = []any{
 	(*Content)(nil),    // 0: transport.v1.Content
-	(*Attachment)(nil), // 1: transport.v1.Attachment
-	(*Outcome)(nil),    // 2: transport.v1.Outcome
-	(*Attempt)(nil),    // 3: transport.v1.Attempt
-	(*Event)(nil),      // 4: transport.v1.Event
-	(*Record)(nil),     // 5: transport.v1.Record
-	(*Stored)(nil),     // 6: transport.v1.Stored
-	nil,                // 7: transport.v1.Content.LabelsEntry
-	nil,                // 8: transport.v1.Record.LabelsEntry
-	(Class)(0),         // 9: transport.v1.Class
-	(Mode)(0),          // 10: transport.v1.Mode
-	(TaskState)(0),     // 11: transport.v1.TaskState
-	(*Receipt)(nil),    // 12: transport.v1.Receipt
-	(Code)(0),          // 13: transport.v1.Code
-	(*Envelope)(nil),   // 14: transport.v1.Envelope
+	(*BodyRef)(nil),    // 1: transport.v1.BodyRef
+	(*Attachment)(nil), // 2: transport.v1.Attachment
+	(*Outcome)(nil),    // 3: transport.v1.Outcome
+	(*Attempt)(nil),    // 4: transport.v1.Attempt
+	(*Event)(nil),      // 5: transport.v1.Event
+	(*Record)(nil),     // 6: transport.v1.Record
+	(*Stored)(nil),     // 7: transport.v1.Stored
+	nil,                // 8: transport.v1.Content.LabelsEntry
+	nil,                // 9: transport.v1.Record.LabelsEntry
+	(Class)(0),         // 10: transport.v1.Class
+	(Mode)(0),          // 11: transport.v1.Mode
+	(TaskState)(0),     // 12: transport.v1.TaskState
+	(*Receipt)(nil),    // 13: transport.v1.Receipt
+	(Code)(0),          // 14: transport.v1.Code
+	(*Envelope)(nil),   // 15: transport.v1.Envelope
 }
 var file_task_proto_depIdxs = []int32{
-	9,  // 0: transport.v1.Content.class:type_name -> transport.v1.Class
-	10, // 1: transport.v1.Content.mode:type_name -> transport.v1.Mode
-	1,  // 2: transport.v1.Content.attachments:type_name -> transport.v1.Attachment
-	7,  // 3: transport.v1.Content.labels:type_name -> transport.v1.Content.LabelsEntry
-	9,  // 4: transport.v1.Attachment.class:type_name -> transport.v1.Class
-	11, // 5: transport.v1.Outcome.state:type_name -> transport.v1.TaskState
-	3,  // 6: transport.v1.Outcome.attempts:type_name -> transport.v1.Attempt
-	4,  // 7: transport.v1.Outcome.events:type_name -> transport.v1.Event
-	12, // 8: transport.v1.Outcome.receipts:type_name -> transport.v1.Receipt
-	11, // 9: transport.v1.Event.state:type_name -> transport.v1.TaskState
-	11, // 10: transport.v1.Record.state:type_name -> transport.v1.TaskState
-	9,  // 11: transport.v1.Record.class:type_name -> transport.v1.Class
-	4,  // 12: transport.v1.Record.events:type_name -> transport.v1.Event
-	12, // 13: transport.v1.Record.receipts:type_name -> transport.v1.Receipt
-	3,  // 14: transport.v1.Record.history:type_name -> transport.v1.Attempt
-	8,  // 15: transport.v1.Record.labels:type_name -> transport.v1.Record.LabelsEntry
-	10, // 16: transport.v1.Record.mode:type_name -> transport.v1.Mode
-	12, // 17: transport.v1.Record.orphans:type_name -> transport.v1.Receipt
-	13, // 18: transport.v1.Record.code:type_name -> transport.v1.Code
-	14, // 19: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
-	5,  // 20: transport.v1.Stored.record:type_name -> transport.v1.Record
-	21, // [21:21] is the sub-list for method output_type
-	21, // [21:21] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	10, // 0: transport.v1.Content.class:type_name -> transport.v1.Class
+	11, // 1: transport.v1.Content.mode:type_name -> transport.v1.Mode
+	2,  // 2: transport.v1.Content.attachments:type_name -> transport.v1.Attachment
+	8,  // 3: transport.v1.Content.labels:type_name -> transport.v1.Content.LabelsEntry
+	1,  // 4: transport.v1.Content.object:type_name -> transport.v1.BodyRef
+	10, // 5: transport.v1.Attachment.class:type_name -> transport.v1.Class
+	12, // 6: transport.v1.Outcome.state:type_name -> transport.v1.TaskState
+	4,  // 7: transport.v1.Outcome.attempts:type_name -> transport.v1.Attempt
+	5,  // 8: transport.v1.Outcome.events:type_name -> transport.v1.Event
+	13, // 9: transport.v1.Outcome.receipts:type_name -> transport.v1.Receipt
+	1,  // 10: transport.v1.Outcome.object:type_name -> transport.v1.BodyRef
+	12, // 11: transport.v1.Event.state:type_name -> transport.v1.TaskState
+	12, // 12: transport.v1.Record.state:type_name -> transport.v1.TaskState
+	10, // 13: transport.v1.Record.class:type_name -> transport.v1.Class
+	5,  // 14: transport.v1.Record.events:type_name -> transport.v1.Event
+	13, // 15: transport.v1.Record.receipts:type_name -> transport.v1.Receipt
+	4,  // 16: transport.v1.Record.history:type_name -> transport.v1.Attempt
+	9,  // 17: transport.v1.Record.labels:type_name -> transport.v1.Record.LabelsEntry
+	11, // 18: transport.v1.Record.mode:type_name -> transport.v1.Mode
+	13, // 19: transport.v1.Record.orphans:type_name -> transport.v1.Receipt
+	14, // 20: transport.v1.Record.code:type_name -> transport.v1.Code
+	1,  // 21: transport.v1.Record.result_object:type_name -> transport.v1.BodyRef
+	15, // 22: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
+	6,  // 23: transport.v1.Stored.record:type_name -> transport.v1.Record
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_task_proto_init() }
@@ -1565,7 +1652,7 @@ func file_task_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_task_proto_rawDesc), len(file_task_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1284,6 +1284,7 @@ type Offer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Envelope      *Envelope              `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
 	Type          MessageType            `protobuf:"varint,2,opt,name=type,proto3,enum=transport.v1.MessageType" json:"type,omitempty"` // DATA or RESULT; of a queue's task GRANT, from its home, ENDED, from its owner, or HANDOFF, from an old home
+	Manifest      []byte                 `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`                        // of the object that the header names
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1332,12 +1333,19 @@ func (x *Offer) GetType() MessageType {
 	return MessageType_PING
 }
 
-// OfferReply is the receiver's answer: the offset from which to send.
+func (x *Offer) GetManifest() []byte {
+	if x != nil {
+		return x.Manifest
+	}
+	return nil
+}
+
+// OfferReply is the receiver's answer: the chunks that it has.
 type OfferReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          Code                   `protobuf:"varint,1,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`        // any code but 0: do not send
 	Detail        string                 `protobuf:"bytes,2,opt,name=detail,proto3" json:"detail,omitempty"`                            // for a person, at most 256 bytes
-	Offset        uint64                 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`                           // bytes that are durable and verified already; equal to the size: nothing to send
+	Have          []byte                 `protobuf:"bytes,3,opt,name=have,proto3" json:"have,omitempty"`                                // a bit for each chunk that is durable, the lowest of a byte first; empty: the object is complete
 	State         TaskState              `protobuf:"varint,4,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"` // with STALE: the state of the task at its home; 0: unknown
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1387,11 +1395,11 @@ func (x *OfferReply) GetDetail() string {
 	return ""
 }
 
-func (x *OfferReply) GetOffset() uint64 {
+func (x *OfferReply) GetHave() []byte {
 	if x != nil {
-		return x.Offset
+		return x.Have
 	}
-	return 0
+	return nil
 }
 
 func (x *OfferReply) GetState() TaskState {
@@ -1401,12 +1409,12 @@ func (x *OfferReply) GetState() TaskState {
 	return TaskState_TASK_STATE_UNSPECIFIED
 }
 
-// Chunk is a piece of a streamed body, sent in order after an Offer.
+// Chunk is a chunk of an object, sent after an Offer, in any order.
 type Chunk struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"` // in the sealed stream
-	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`      // at most MaxChunk bytes
-	Sha256        []byte                 `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`  // of data
+	Index         uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"` // at most MaxChunk bytes
+	Path          []byte                 `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"` // from its hash to the root in the manifest
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1441,9 +1449,9 @@ func (*Chunk) Descriptor() ([]byte, []int) {
 	return file_wire_proto_rawDescGZIP(), []int{19}
 }
 
-func (x *Chunk) GetOffset() uint64 {
+func (x *Chunk) GetIndex() uint32 {
 	if x != nil {
-		return x.Offset
+		return x.Index
 	}
 	return 0
 }
@@ -1455,18 +1463,17 @@ func (x *Chunk) GetData() []byte {
 	return nil
 }
 
-func (x *Chunk) GetSha256() []byte {
+func (x *Chunk) GetPath() []byte {
 	if x != nil {
-		return x.Sha256
+		return x.Path
 	}
 	return nil
 }
 
-// ChunkReply is the receiver's answer and cumulative: everything below offset is
-// durable.
+// ChunkReply is the receiver's answer and cumulative.
 type ChunkReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Offset        uint64                 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`                    // in the sealed stream
+	Durable       uint32                 `protobuf:"varint,1,opt,name=durable,proto3" json:"durable,omitempty"`                  // chunks of the object that are durable
 	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // any code but 0 ends the transfer
 	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                     // for a person, at most 256 bytes
 	unknownFields protoimpl.UnknownFields
@@ -1503,9 +1510,9 @@ func (*ChunkReply) Descriptor() ([]byte, []int) {
 	return file_wire_proto_rawDescGZIP(), []int{20}
 }
 
-func (x *ChunkReply) GetOffset() uint64 {
+func (x *ChunkReply) GetDurable() uint32 {
 	if x != nil {
-		return x.Offset
+		return x.Durable
 	}
 	return 0
 }
@@ -1634,23 +1641,24 @@ const file_wire_proto_rawDesc = "" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x123\n" +
 	"\n" +
 	"key_record\x18\x02 \x01(\v2\x14.transport.v1.SignedR\tkeyRecord\x12\x14\n" +
-	"\x05addrs\x18\x03 \x03(\tR\x05addrs\"j\n" +
+	"\x05addrs\x18\x03 \x03(\tR\x05addrs\"\x86\x01\n" +
 	"\x05Offer\x122\n" +
 	"\benvelope\x18\x01 \x01(\v2\x16.transport.v1.EnvelopeR\benvelope\x12-\n" +
-	"\x04type\x18\x02 \x01(\x0e2\x19.transport.v1.MessageTypeR\x04type\"\x93\x01\n" +
+	"\x04type\x18\x02 \x01(\x0e2\x19.transport.v1.MessageTypeR\x04type\x12\x1a\n" +
+	"\bmanifest\x18\x03 \x01(\fR\bmanifest\"\x8f\x01\n" +
 	"\n" +
 	"OfferReply\x12&\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
-	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x16\n" +
-	"\x06offset\x18\x03 \x01(\x04R\x06offset\x12-\n" +
-	"\x05state\x18\x04 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\"K\n" +
-	"\x05Chunk\x12\x16\n" +
-	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\x12\x16\n" +
-	"\x06sha256\x18\x03 \x01(\fR\x06sha256\"d\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x12\n" +
+	"\x04have\x18\x03 \x01(\fR\x04have\x12-\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\"E\n" +
+	"\x05Chunk\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\fR\x04path\"f\n" +
 	"\n" +
-	"ChunkReply\x12\x16\n" +
-	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12&\n" +
+	"ChunkReply\x12\x18\n" +
+	"\adurable\x18\x01 \x01(\rR\adurable\x12&\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
 	"\x06detail\x18\x03 \x01(\tR\x06detailB$Z\"github.com/balefire/balefire/protob\x06proto3"
 

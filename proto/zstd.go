@@ -170,6 +170,20 @@ func frameBound(src []byte, h zstd.Header) (most uint64, err error) {
 	return most, nil
 }
 
+// NewCompressor returns a writer that compresses to w, in the caller's goroutine. It must
+// be closed.
+func NewCompressor(w io.Writer) io.WriteCloser {
+	e, err := zstd.NewWriter(w,
+		zstd.WithEncoderLevel(zstd.SpeedFastest),
+		zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(1<<20),
+		zstd.WithLowerEncoderMem(true))
+	if err != nil {
+		panic(err) // an option is out of range
+	}
+	return e
+}
+
 // A Decompressor decompresses a stream. It must be used by one goroutine.
 type Decompressor struct {
 	d    *zstd.Decoder

@@ -74,9 +74,9 @@ func (c Custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, als
 	if o != nil {
 		out.ExitCode, out.Stderr, out.Body, out.BodyDigest = o.GetExitCode(), o.GetStderr(), o.GetBody(), o.GetBodyDigest()
 		out.ContentType, out.Truncated, out.StartedMs = o.GetContentType(), o.GetTruncated(), o.GetStartedMs()
-		out.BodySize, out.BodyKey, out.BodySuite = o.GetBodySize(), o.GetBodyKey(), o.GetBodySuite()
+		out.BodySize, out.Object = o.GetBodySize(), o.GetObject()
 	}
-	defer c.parts.Bodies.Untrack(e.Task, out.BodyKey)
+	defer c.parts.Bodies.Untrack(e.Task)
 	for i, g := range e.Grants {
 		name, _ := c.parts.Book.Identify(g.GetOwner())
 		a := &proto.Attempt{Number: uint32(i + 1), StartedMs: g.GetTimeMs(), FinishedMs: g.GetEndedMs(), ExitCode: out.ExitCode, Error: proto.Clip(g.GetEnded(), 128)}

@@ -77,8 +77,8 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 		return inbox.Leased{}, err
 	}
 	l := inbox.Leased{ID: h.ID, Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetMaxAttempts(), Envelope: env, Key: key}
-	if h.Streamed() {
-		l.Body = r.parts.Grants.File(h.ID, from)
+	if name, _, ok := h.Object(); ok {
+		l.Body = proto.ObjectFile(name)
 	}
 	for _, v := range content.GetVouchers() {
 		p, err := proto.PeerIDFrom(v)

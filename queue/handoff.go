@@ -28,7 +28,7 @@ func (m Mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
 		return a, err
 	case string(a.Header.ID[:]) != string(h.GetLease().GetTask()) || a.Content.GetQueue() != h.GetLease().GetQueue():
 		return a, identity.BadForm("it does not match its lease")
-	case a.Header.Streamed() && !m.parts.Bodies.Has(a.Header.ID):
+	case a.Header.Streamed() && !m.parts.Bodies.Has(&a.Header):
 		return a, &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("its body is not here yet")}
 	}
 	return a, nil
@@ -107,6 +107,6 @@ func (m Mover) HandedOff(ids []proto.TaskID, home proto.PeerID) {
 		m.cfg.Logger.Warn("could not remove tasks that moved", "tasks", len(ids), "err", err)
 	}
 	for _, id := range ids {
-		m.parts.Bodies.Untrack(id, nil)
+		m.parts.Bodies.Untrack(id)
 	}
 }

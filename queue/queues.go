@@ -100,16 +100,18 @@ type Bodies interface {
 type custodyBodies interface {
 	// Track is called with each task in custody whose body is large.
 	Track(id proto.TaskID)
-	// Untrack is called when a task has ended here with a result under key, if it is
-	// large, or has moved to another home.
-	Untrack(id proto.TaskID, key []byte)
-	// Has reports whether the large body of a task in custody is stored here.
-	Has(id proto.TaskID) bool
+	// Untrack is called when a task has ended here or has moved to another home.
+	Untrack(id proto.TaskID)
+	// Has reports whether the large body that a header names is stored here.
+	Has(h *proto.Header) bool
 }
 
 type resultBodies interface {
 	// Seal stores the large result of a run here for its home.
 	Seal(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) inbox.LeaseEnd
+	// Object returns what the header of a large result here states, or its outcome
+	// without it if it is damaged.
+	Object(id proto.TaskID, o *proto.Outcome) (name [32]byte, size int64, lost *proto.Outcome)
 	// Missing reports whether the large result of a message is not stored here yet.
 	Missing(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool
 }
@@ -117,8 +119,6 @@ type resultBodies interface {
 // GrantBodies fetches the large bodies of the tasks that are granted to this node.
 type GrantBodies interface {
 	grantFetcher
-	// File returns where the large body of a task granted by home is stored.
-	File(id proto.TaskID, home proto.PeerID) string
 	// Room returns why a task with a large body cannot be accepted now, or zero.
 	Room(l inbox.Leased) proto.Code
 }

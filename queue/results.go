@@ -3,6 +3,7 @@ package queue
 import (
 	"fmt"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
@@ -20,17 +21,23 @@ func (s Results) Seal(home proto.PeerID, all []ownership.SealRequest) ([]*proto.
 	now := s.cfg.Clock.Now()
 	sealed, leaves := make([]*proto.Envelope, len(all)), make([][32]byte, len(all))
 	for i, x := range all {
-		plain, err := proto.Encode(nil, x.Outcome)
-		if err != nil {
-			return nil, err
-		}
+		o := x.Outcome
 		h := proto.Header{
 			What: proto.WhatResult, Mesh: s.parts.Mesh.ID, ID: x.Task, Origin: s.self, Target: home,
 			Seq:     proto.Seq{Boot: x.Outcome.GetEpochBoot(), Counter: x.Outcome.GetEpochCounter()},
 			Created: now.UnixMilli(), NotAfter: now.Add(proto.MaxTTL).UnixMilli(),
 		}
-		if len(x.Outcome.GetBodyKey()) > 0 {
-			h.SetStream(uint64(identity.SealedSize(int64(x.Outcome.GetBodySize()))), proto.ChunkSize)
+		if o.GetObject() != nil {
+			name, size, lost := s.parts.Bodies.Object(x.Task, o)
+			if lost != nil {
+				o = lost
+			} else {
+				h.SetObject(name, size)
+			}
+		}
+		plain, err := proto.Encode(nil, o)
+		if err != nil {
+			return nil, err
 		}
 		if sealed[i], _, err = s.parts.Sealer.Seal(&h, to, plain); err != nil {
 			return nil, err
@@ -87,20 +94,18 @@ func (s Results) Open(from proto.PeerID, m *proto.Message) (*proto.Header, *prot
 	if err := proto.DecodeKnown(opened.Content, o); err != nil {
 		return nil, nil, err
 	}
-	sealed, _, streamed := h.Stream()
-	if !streamed {
-		o.BodyKey, o.BodySuite = nil, 0
+	if !h.Streamed() {
+		o.Object = nil
 		return h, o, identity.CheckBody(o.GetBody(), o.GetBodySize(), o.GetBodyDigest())
 	}
-	plain, err := identity.PlainSize(int64(sealed))
-	if err != nil || uint64(plain) != o.GetBodySize() || len(o.GetBodyKey()) != 32 || len(o.GetBodyDigest()) != 32 || len(o.GetBody()) > 0 {
-		return nil, nil, identity.BadForm("its stream has %d bytes, its content states %d", plain, o.GetBodySize())
+	if err := o.GetObject().Check(h, o.GetBodySize()); err != nil {
+		return nil, nil, identity.BadForm("%w", err)
 	}
-	if o.GetBodySuite() > 255 {
-		return nil, nil, identity.BadForm("suite %d does not exist", o.GetBodySuite())
+	if len(o.GetBody()) > 0 {
+		return nil, nil, identity.BadForm("it has two bodies")
 	}
-	if _, err := identity.NewStreamOpener([32]byte(o.GetBodyKey()), byte(o.GetBodySuite()), proto.WhatResult); err != nil {
-		return nil, nil, &identity.CheckError{Code: proto.CodeUnknownVersion, Err: err}
+	if _, err := bodies.RefOf(o.GetObject(), o.GetBodySize(), o.GetBodyDigest()); err != nil {
+		return nil, nil, identity.BadForm("%w", err)
 	}
 	return h, o, nil
 }

@@ -2,18 +2,23 @@ package transport
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"math/bits"
 	"sync"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/proto"
 )
 
-// bodyWindow is how many bytes of a streamed body may be unacknowledged, besides one
-// chunk.
-const bodyWindow = 4 << 20
+// bodyWindow is how many chunks of a body may be unacknowledged, besides one.
+const bodyWindow = 16
+
+// A BodySource has the chunks of an object, each with its path to the root.
+type BodySource interface {
+	Chunk(i int, dst, path []byte) (chunk, way []byte, err error)
+}
 
 // A CodeError is a refusal of a streamed body. A [BodySink] returns one to state a
 // reason.
@@ -32,36 +37,37 @@ func (e *CodeError) Refusal() *proto.Refusal {
 	return &proto.Refusal{Code: e.Code, Detail: e.Detail, State: e.State}
 }
 
-// An outgoing is a streamed body being sent to a peer.
+// An outgoing is a body being sent to a peer.
 type outgoing struct {
 	stream *stream
-	body   io.ReaderAt
-	size   int64
-	piece  int64 // bytes of a chunk
+	body   BodySource
+	object bodies.Manifest
+	have   []byte // the chunks that the receiver had, see bodies.Incoming.Have
+	had    int    // how many they are
 	flow   *flow
 
 	mu    sync.Mutex
-	acked int64 // durable at the receiver
+	acked int // chunks that are durable at the receiver
 	err   error
 	wake  chan struct{}
 }
 
-// SendBody streams the sealed body of an offer to p and returns nil once it is durable
-// there. It resumes where an earlier attempt stopped. A refusal is a CodeError; any other
-// error means: try again. At most two bodies are sent to a peer at once, others wait; no
-// more than a chunk is in memory.
-func (t *Transport) SendBody(ctx context.Context, p proto.PeerID, offer *proto.Offer, body io.ReaderAt, size int64) error {
-	err := t.sendBody(ctx, p, offer, body, size)
+// SendBody sends p the chunks that it lacks of the object that is the body of an offer, and
+// returns nil once all are durable there. A refusal is a CodeError; any other error means:
+// try again. At most two bodies are sent to a peer at once, others wait; no more than a
+// chunk is in memory.
+func (t *Transport) SendBody(ctx context.Context, p proto.PeerID, offer *proto.Offer, body BodySource) error {
+	err := t.sendBody(ctx, p, offer, body)
 	if err != nil {
 		return fmt.Errorf("send body to %s: %w", p.Short(), err)
 	}
 	return nil
 }
 
-func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.Offer, body io.ReaderAt, size int64) error {
-	h, announced, piece, err := bodyOf(offer)
-	if err != nil || announced != size {
-		return fmt.Errorf("%d bytes, its envelope says %d: %w", size, announced, err)
+func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.Offer, body BodySource) error {
+	h, object, err := bodyOf(offer)
+	if err != nil {
+		return err
 	}
 	c := t.best(p)
 	if c == nil {
@@ -78,17 +84,18 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 	case <-c.gone:
 		return ErrNotConnected
 	}
-	s, err := openStream(ctx, c, streamChunk, proto.MaxControl, t.cfg.Timing)
+	s, err := openStream(ctx, c, streamChunk, proto.MaxFrame, t.cfg.Timing)
 	if err != nil {
 		return err
 	}
 	defer s.unblock(ctx)()
 	s.idleTimeout = t.cfg.Timing.Ack
-	offset, err := s.offer(offer, size)
-	if err == nil && offset < size {
-		f := t.reach.flows.begin(h, p, true, size, offset)
+	have, err := s.offer(offer, &object)
+	if err == nil && have != nil {
+		had := countBits(have)
+		f := t.reach.flows.begin(h, p, true, object.Size, sealedBytes(&object, had))
 		defer f.end()
-		o := &outgoing{stream: s, body: body, size: size, piece: piece, flow: f, acked: offset, wake: make(chan struct{}, 1)}
+		o := &outgoing{stream: s, body: body, object: object, have: have, had: had, flow: f, acked: had, wake: make(chan struct{}, 1)}
 		err = o.run(ctx)
 	}
 	if err != nil {
@@ -98,45 +105,72 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 	return s.Close()
 }
 
-// bodyOf returns the header of an offered body, its sealed size and its chunk size.
-func bodyOf(o *proto.Offer) (h proto.Header, size, piece int64, err error) {
+// bodyOf returns the header and the manifest of an offer, which must belong together.
+func bodyOf(o *proto.Offer) (h proto.Header, object bodies.Manifest, err error) {
 	h, err = proto.ParseHeader(o.GetEnvelope().GetHeader())
 	if err != nil {
-		return h, 0, 0, err
+		return h, object, err
 	}
-	total, chunk, ok := h.Stream()
+	name, size, ok := h.Object()
 	if !ok {
-		return h, 0, 0, errors.New("the envelope has no streamed body")
+		return h, object, errors.New("the envelope has no streamed body")
 	}
-	return h, int64(total), int64(chunk), nil
+	object, err = bodies.CheckManifest(o.GetManifest(), name)
+	if err == nil && object.Size != size {
+		err = fmt.Errorf("%w: %d bytes, the header says %d", bodies.ErrManifest, object.Size, size)
+	}
+	return h, object, err
 }
 
-// offer sends the envelope and returns the offset to send from.
-func (s *stream) offer(offer *proto.Offer, size int64) (offset int64, err error) {
+// sealedBytes returns about how many bytes n chunks have: the last one may be shorter.
+func sealedBytes(m *bodies.Manifest, n int) int64 {
+	return min(int64(n)*int64(m.ChunkSize(0)), m.Size)
+}
+
+func hasBit(b []byte, i int) bool { return b[i/8]>>(i%8)&1 == 1 }
+
+func countBits(b []byte) (n int) {
+	for _, c := range b {
+		n += bits.OnesCount8(c)
+	}
+	return n
+}
+
+// checkHave checks which chunks the other side says it has: some are missing, and there is
+// no bit behind the last chunk.
+func checkHave(have []byte, chunks int) error {
+	if len(have) != (chunks+7)/8 || chunks%8 != 0 && have[len(have)-1]>>(chunks%8) != 0 || countBits(have) == chunks {
+		return fmt.Errorf("%w: %d bytes for %d chunks", ErrProtocol, len(have), chunks)
+	}
+	return nil
+}
+
+// offer sends the envelope and returns which chunks the receiver has; nil if it has all.
+func (s *stream) offer(offer *proto.Offer, object *bodies.Manifest) (have []byte, err error) {
 	b, err := proto.Encode(nil, offer)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if err := s.send(&proto.Message{Type: proto.TypeOffer, Payload: b}); err != nil {
-		return 0, err
+		return nil, err
 	}
 	if b, err = s.expect(proto.TypeOffered); err != nil {
-		return 0, err
+		return nil, err
 	}
 	var r proto.OfferReply
 	if err := proto.DecodeKnown(b, &r); err != nil {
-		return 0, err
+		return nil, err
 	}
 	if r.GetCode() != proto.CodeOK {
-		return 0, &CodeError{r.GetCode(), r.GetDetail(), r.GetState()}
+		return nil, &CodeError{r.GetCode(), r.GetDetail(), r.GetState()}
 	}
-	if r.GetOffset() > uint64(size) {
-		return 0, fmt.Errorf("%w: asked to go on at byte %d of %d", ErrProtocol, r.GetOffset(), size)
+	if len(r.GetHave()) == 0 {
+		return nil, nil
 	}
-	return int64(r.GetOffset()), nil
+	return r.GetHave(), checkHave(r.GetHave(), object.Chunks())
 }
 
-// run sends chunks until all bytes are durable at the receiver.
+// run sends chunks until all are durable at the receiver.
 func (o *outgoing) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -153,46 +187,50 @@ func (o *outgoing) run(ctx context.Context) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.acked == o.size:
+	case o.acked == o.object.Chunks():
 		return nil
 	case o.err != nil && !errors.Is(o.err, io.EOF):
-		return o.err
+		return errors.Join(o.err, err)
 	}
-	return fmt.Errorf("at byte %d of %d: %w", o.acked, o.size, errors.Join(err, o.err))
+	return fmt.Errorf("with %d of %d chunks: %w", o.acked, o.object.Chunks(), errors.Join(err, o.err))
 }
 
-// write sends chunks as the window permits.
+// write sends the missing chunks as the window permits.
 func (o *outgoing) write(ctx context.Context) error {
-	buf := make([]byte, o.piece)
-	for at := o.waitFor(ctx, 0); at < o.size; {
-		if o.waitFor(ctx, at-bodyWindow) < at-bodyWindow {
+	buf, path := make([]byte, o.object.ChunkSize(0)), []byte(nil)
+	sent := o.had
+	for i := range o.object.Chunks() {
+		if hasBit(o.have, i) {
+			continue
+		}
+		if !o.waitFor(ctx, sent-bodyWindow) {
 			return context.Cause(ctx)
 		}
-		n := min(o.piece-at%o.piece, o.size-at)
-		if _, err := o.body.ReadAt(buf[:n], at); err != nil && !(err == io.EOF && at+n == o.size) {
-			return fmt.Errorf("read the body: %w", err)
+		chunk, way, err := o.body.Chunk(i, buf, path[:0])
+		if err != nil {
+			return err
 		}
-		sum := sha256.Sum256(buf[:n])
-		b, err := proto.Encode(nil, &proto.Chunk{Offset: uint64(at), Data: buf[:n], Sha256: sum[:]})
+		path = way
+		b, err := proto.Encode(nil, &proto.Chunk{Index: uint32(i), Data: chunk, Path: way})
 		if err != nil {
 			return err
 		}
 		if err := o.stream.send(&proto.Message{Type: proto.TypeChunk, Payload: b}); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
-		at += n
+		sent++
 	}
 	return nil
 }
 
-// waitFor returns how much is acknowledged: at least least bytes, unless ctx is done.
-func (o *outgoing) waitFor(ctx context.Context, least int64) int64 {
+// waitFor waits until least chunks are acknowledged, and reports whether they are.
+func (o *outgoing) waitFor(ctx context.Context, least int) bool {
 	for {
 		o.mu.Lock()
 		acked := o.acked
 		o.mu.Unlock()
 		if acked >= least || ctx.Err() != nil {
-			return acked
+			return acked >= least
 		}
 		select {
 		case <-o.wake:
@@ -209,21 +247,22 @@ func (o *outgoing) readAcks() {
 	c.pendingAcks.addBody(mark, 1)
 	defer func() { c.pendingAcks.addBody(c.clock.Mono(), -1) }()
 	for {
-		offset, err := o.next()
+		n, err := o.next()
 		now := c.clock.Mono()
 		o.mu.Lock()
 		switch {
 		case err != nil:
 			o.err = err
-		case offset < o.acked || offset > o.size:
-			o.err = fmt.Errorf("%w: byte %d acknowledged after %d", ErrProtocol, offset, o.acked)
+		case n < o.acked || n > o.object.Chunks():
+			o.err = fmt.Errorf("%w: %d chunks acknowledged after %d", ErrProtocol, n, o.acked)
 		default:
-			c.meter.addBytes(int(offset-o.acked), now-mark)
-			o.acked, mark = offset, now
-			o.flow.advance(offset)
+			at := sealedBytes(&o.object, n)
+			c.meter.addBytes(int(at-sealedBytes(&o.object, o.acked)), now-mark)
+			o.acked, mark = n, now
+			o.flow.advance(at)
 			c.pendingAcks.addBody(now, 0)
 		}
-		over := o.err != nil || o.acked == o.size
+		over := o.err != nil || o.acked == o.object.Chunks()
 		o.mu.Unlock()
 		notify(o.wake)
 		if over {
@@ -232,7 +271,7 @@ func (o *outgoing) readAcks() {
 	}
 }
 
-func (o *outgoing) next() (int64, error) {
+func (o *outgoing) next() (durable int, err error) {
 	b, err := o.stream.expect(proto.TypeChunked)
 	if err != nil {
 		return 0, err
@@ -244,5 +283,5 @@ func (o *outgoing) next() (int64, error) {
 	if r.GetCode() != proto.CodeOK {
 		return 0, &CodeError{Code: r.GetCode(), Detail: r.GetDetail()}
 	}
-	return int64(min(r.GetOffset(), 1<<62)), nil
+	return int(r.GetDurable()), nil
 }

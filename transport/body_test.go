@@ -3,7 +3,6 @@ package transport
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -12,22 +11,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/store/blob"
 	"github.com/balefire/balefire/transport/admit"
 )
 
-// A bodyStore stores streamed bodies in files, as a node does, and records the durable
-// offset. It can be made to fail.
+// A bodyStore stores objects, as a node does. It can be made to fail.
 type bodyStore struct {
-	dir *blob.Dir
+	dir *bodies.Store
 
 	mu       sync.Mutex
-	durable  map[string]int64
-	breakAt  int64 // the sink fails after this byte, once; 0: never
+	breakAt  int // the sink fails before this chunk, once; 0: never
 	refuse   *proto.OfferReply
 	offers   int
-	maxAhead int64 // maximum bytes written but not synced
+	maxAhead int // maximum chunks added but not synced
 	open     int
 	most     int // maximum sinks open at once
 	hold     chan struct{}
@@ -36,52 +33,47 @@ type bodyStore struct {
 
 func newBodyStore(t testing.TB) *bodyStore {
 	t.Helper()
-	d, err := blob.Open(t.TempDir(), blob.Config{})
+	return &bodyStore{dir: openBodies(t)}
+}
+
+func openBodies(t testing.TB) *bodies.Store {
+	t.Helper()
+	d, err := bodies.Open(t.TempDir(), bodies.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { d.Close() })
-	return &bodyStore{dir: d, durable: make(map[string]int64)}
+	return d
 }
 
-func nameOf(o *proto.Offer) string {
-	sum := sha256.Sum256(o.GetEnvelope().GetHeader())
-	return fmt.Sprintf("%x", sum[:8])
-}
-
-func (s *bodyStore) Offer(_ context.Context, _ proto.PeerID, o *proto.Offer) (BodySink, *proto.OfferReply) {
+func (s *bodyStore) Offer(_ context.Context, _ proto.PeerID, o *proto.Offer, object *bodies.Manifest) (BodySink, *proto.OfferReply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.offers++
 	if s.refuse != nil {
 		return nil, s.refuse
 	}
-	_, size, _, _ := bodyOf(o)
-	name := nameOf(o)
-	if s.durable[name] == size {
-		return nil, &proto.OfferReply{Offset: uint64(size)}
-	}
-	w, err := s.dir.Resume(name)
-	if err == nil {
-		err = w.Truncate(s.durable[name])
-	}
-	if err != nil {
+	in, err := s.dir.Receive(*object, bodies.Terms{})
+	switch {
+	case errors.Is(err, bodies.ErrExists):
+		return nil, &proto.OfferReply{}
+	case err != nil:
 		return nil, &proto.OfferReply{Code: proto.CodeInternal, Detail: err.Error()}
 	}
 	s.open++
 	s.most = max(s.most, s.open)
-	return &bodyStoreSink{s, w, name}, &proto.OfferReply{Offset: uint64(s.durable[name])}
+	return &bodyStoreSink{s, in, 0}, &proto.OfferReply{Have: in.Have()}
 }
 
 type bodyStoreSink struct {
 	*bodyStore
-	w    *blob.Writer
-	name string
+	in    *bodies.Incoming
+	ahead int
 }
 
 var errBroken = errors.New("the sink broke")
 
-func (s *bodyStoreSink) Write(p []byte) (int, error) {
+func (s *bodyStoreSink) Put(i int, chunk, path []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hold != nil {
@@ -89,23 +81,18 @@ func (s *bodyStoreSink) Write(p []byte) (int, error) {
 		<-s.hold
 		s.mu.Lock()
 	}
-	if s.breakAt > 0 && s.w.Offset()+int64(len(p)) > s.breakAt {
+	if s.breakAt > 0 && i >= s.breakAt {
 		s.breakAt = 0
-		return 0, errBroken
+		return errBroken
 	}
-	n, err := s.w.Write(p)
-	s.maxAhead = max(s.maxAhead, s.w.Offset()-s.durable[s.name])
-	return n, err
+	s.ahead++
+	s.maxAhead = max(s.maxAhead, s.ahead)
+	return s.in.Put(i, chunk, path)
 }
 
-func (s *bodyStoreSink) Sync() (int64, error) {
-	if err := s.w.Sync(); err != nil {
-		return 0, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.durable[s.name] = s.w.Offset()
-	return s.w.Offset(), nil
+func (s *bodyStoreSink) Sync() error {
+	s.ahead = 0
+	return s.in.Sync()
 }
 
 func (s *bodyStoreSink) End(whole bool) error {
@@ -116,22 +103,38 @@ func (s *bodyStoreSink) End(whole bool) error {
 		s.ended <- whole
 	}
 	if whole {
-		return s.w.Commit()
+		return s.in.Commit()
 	}
-	return s.w.Close()
+	return errors.Join(s.in.Sync(), s.in.Close())
 }
 
-// offerOf returns an offer of a sealed body of size bytes.
-func offerOf(id byte, size int64) *proto.Offer {
+// A testBody is a sealed body to be sent.
+type testBody struct {
+	*bodies.Source
+	offer *proto.Offer
+	ref   bodies.Ref
+	plain []byte
+}
+
+// newBody seals size random bytes.
+func newBody(t testing.TB, id byte, size int) *testBody {
+	t.Helper()
+	b := &testBody{plain: make([]byte, size)}
+	r := rand.NewChaCha8([32]byte{id})
+	r.Read(b.plain)
+	dir := openBodies(t)
+	var m bodies.Manifest
+	var err error
+	if b.ref, m, err = dir.Seal(t.Context(), bytes.NewReader(b.plain), bodies.SealOptions{Suite: bodies.AES}); err != nil {
+		t.Fatal(err)
+	}
+	if b.Source, err = dir.Source(b.ref.Name.String()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
 	h := proto.Header{What: proto.WhatTask, Suite: 1, ID: proto.TaskID{id}, Created: 1, NotAfter: 2}
-	h.SetStream(uint64(size), proto.MaxChunk)
-	return &proto.Offer{Envelope: &proto.Envelope{Header: h.Append(nil)}, Type: proto.TypeData}
-}
-
-func randomBody(n int) []byte {
-	b := make([]byte, n)
-	r := rand.NewChaCha8([32]byte{7})
-	r.Read(b)
+	h.SetObject(m.Name(), m.Size)
+	b.offer = &proto.Offer{Envelope: &proto.Envelope{Header: h.Append(nil)}, Type: proto.TypeData, Manifest: m.Append(nil)}
 	return b
 }
 
@@ -139,40 +142,47 @@ func withBodies(s *bodyStore) func(*testNode, *Config) {
 	return func(_ *testNode, cfg *Config) { cfg.Bodies = s }
 }
 
-// kept returns how many bytes of a body are durable.
-func (s *bodyStore) kept(o *proto.Offer) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.durable[nameOf(o)]
+// kept returns how many chunks of a body are durable; 0 while it is received.
+func (s *bodyStore) kept(t testing.TB, b *testBody) int {
+	t.Helper()
+	in, err := s.dir.Receive(b.Manifest, bodies.Terms{})
+	switch {
+	case errors.Is(err, bodies.ErrExists):
+		return b.Manifest.Chunks()
+	case err != nil:
+		return 0
+	}
+	defer in.Close()
+	return in.Durable()
 }
 
-func (s *bodyStore) check(t *testing.T, o *proto.Offer, want []byte) {
+func (s *bodyStore) check(t *testing.T, b *testBody) {
 	t.Helper()
-	b, err := s.dir.Open(nameOf(o))
+	r, err := s.dir.Open(&b.ref)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close()
-	if got, err := io.ReadAll(b); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("the body arrived changed: %d bytes of %d, %v", len(got), len(want), err)
+	defer r.Close()
+	if got, err := io.ReadAll(r); err != nil || !bytes.Equal(got, b.plain) {
+		t.Errorf("the body arrived changed: %d bytes of %d, %v", len(got), len(b.plain), err)
 	}
 }
 
 func TestBodyCrosses(t *testing.T) {
-	for _, size := range []int{1, 1000, proto.MaxChunk, proto.MaxChunk + 1, 9<<20 + 17} {
+	for _, size := range []int{0, 1, 1000, proto.ChunkSize, proto.ChunkSize + 1, 9<<20 + 17} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			s := newBodyStore(t)
 			a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 			link(t, a, b)
-			body, o := randomBody(size), offerOf(1, int64(size))
+			body := newBody(t, 1, size)
 			for range 2 { // the second time everything is there
-				if err := a.SendBody(t.Context(), b.Peer(), o, bytes.NewReader(body), int64(size)); err != nil {
+				if err := a.SendBody(t.Context(), b.Peer(), body.offer, body); err != nil {
 					t.Fatal(err)
 				}
 			}
-			s.check(t, o, body)
-			if s.maxAhead > syncBytes+proto.MaxChunk {
-				t.Errorf("%d bytes were not durable", s.maxAhead)
+			s.check(t, body)
+			if s.maxAhead > syncChunks {
+				t.Errorf("%d chunks were not durable", s.maxAhead)
 			}
 		})
 	}
@@ -185,41 +195,39 @@ func TestBodyResumesAtEveryChunk(t *testing.T) {
 	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 	link(t, a, b)
 	const chunks = 9
-	size := int64(chunks*proto.MaxChunk + 5)
-	body, o := randomBody(int(size)), offerOf(1, size)
-	for i := range int64(chunks) {
+	body := newBody(t, 1, chunks*proto.ChunkSize+5)
+	for i := range chunks {
 		s.mu.Lock()
-		s.breakAt = (i+1)*proto.MaxChunk + 1
+		s.breakAt = i + 1
 		s.mu.Unlock()
-		err := a.SendBody(t.Context(), b.Peer(), o, bytes.NewReader(body), size)
+		err := a.SendBody(t.Context(), b.Peer(), body.offer, body)
 		refused, ok := errors.AsType[*CodeError](err)
 		if !ok || refused.Code != proto.CodeInternal {
 			t.Fatalf("a broken sink: %v", err)
 		}
 	}
-	if err := a.SendBody(t.Context(), b.Peer(), o, bytes.NewReader(body), size); err != nil {
+	if err := a.SendBody(t.Context(), b.Peer(), body.offer, body); err != nil {
 		t.Fatal(err)
 	}
-	s.check(t, o, body)
+	s.check(t, body)
 }
 
 // TestBodyResumesAfterRestart stops one side, then the other, during a transfer (S12).
 func TestBodyResumesAfterRestart(t *testing.T) {
 	s := newBodyStore(t)
-	size := int64(24 << 20)
-	body, o := randomBody(int(size)), offerOf(1, size)
+	body := newBody(t, 1, 24<<20)
+	chunks := body.Manifest.Chunks()
 	for round := range 3 {
 		a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 		link(t, a, b)
 		stop := []*testNode{a, b}[round%2]
-		source := &trackingReader{ReaderAt: bytes.NewReader(body), at: int64(round+1) * size / 4, reached: func() {
-			eventually(t, "a part is durable", func() bool { return s.kept(o) > 0 })
-			stop.stop() // before the next byte is read
+		source := &trackingSource{BodySource: body, at: (round + 1) * chunks / 4, reached: func() {
+			stop.stop() // before the next chunk is read
 		}}
 		if round == 2 {
-			source.at = size + 1
+			source.at = chunks + 1
 		}
-		err := a.SendBody(t.Context(), b.Peer(), o, source, size)
+		err := a.SendBody(t.Context(), b.Peer(), body.offer, source)
 		if round < 2 && err == nil {
 			t.Fatalf("round %d: the body came through a stopped node", round)
 		}
@@ -231,60 +239,70 @@ func TestBodyResumesAfterRestart(t *testing.T) {
 		}
 		a.stop()
 		b.stop()
+		if round < 2 {
+			eventually(t, "a part is durable", func() bool { return s.kept(t, body) > 0 })
+		}
 	}
-	s.check(t, o, body)
+	s.check(t, body)
 }
 
-// trackingReader reports when a byte of the body is read.
-type trackingReader struct {
-	io.ReaderAt
-	at      int64
+// trackingSource reports when a chunk of the body is read.
+type trackingSource struct {
+	BodySource
+	at      int
 	reached func()
 	once    sync.Once
 	begun   bool
-	first   int64
+	first   int
 }
 
-func (w *trackingReader) ReadAt(p []byte, off int64) (int, error) {
+func (w *trackingSource) Chunk(i int, dst, path []byte) ([]byte, []byte, error) {
 	if !w.begun {
-		w.begun, w.first = true, off
+		w.begun, w.first = true, i
 	}
-	if off >= w.at {
+	if i >= w.at {
 		w.once.Do(w.reached)
 	}
-	return w.ReaderAt.ReadAt(p, off)
+	return w.BodySource.Chunk(i, dst, path)
 }
 
 func TestBodyRefusals(t *testing.T) {
 	s := newBodyStore(t)
 	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 	link(t, a, b)
-	send := func(o *proto.Offer, size int64) error {
-		return a.SendBody(t.Context(), b.Peer(), o, bytes.NewReader(make([]byte, size)), size)
-	}
+	body, other := newBody(t, 1, 100), newBody(t, 2, 2*proto.ChunkSize)
+	send := func(o *proto.Offer, src BodySource) error { return a.SendBody(t.Context(), b.Peer(), o, src) }
 	s.refuse = &proto.OfferReply{Code: proto.CodeFull, Detail: "no room"}
-	err := send(offerOf(1, 100), 100)
+	err := send(body.offer, body)
 	if r, ok := errors.AsType[*CodeError](err); !ok || r.Code != proto.CodeFull || r.Detail != "no room" {
 		t.Errorf("refused: %v", err)
 	}
-	if err := send(offerOf(1, 100), 99); err == nil {
-		t.Error("a body with a wrong size was sent")
+	if err := send(&proto.Offer{Envelope: body.offer.Envelope, Manifest: other.offer.Manifest}, other); !errors.Is(err, bodies.ErrManifest) {
+		t.Errorf("a body with the manifest of another one was sent: %v", err)
 	}
-	if err := send(&proto.Offer{Envelope: &proto.Envelope{Header: []byte("x")}}, 1); !errors.Is(err, proto.ErrBadHeader) {
+	if err := send(&proto.Offer{Envelope: &proto.Envelope{Header: []byte("x")}}, body); !errors.Is(err, proto.ErrBadHeader) {
 		t.Errorf("no header: %v", err)
 	}
-	if err := a.SendBody(t.Context(), newTestKeys(9).Peer(), offerOf(1, 1), bytes.NewReader(nil), 1); !errors.Is(err, ErrNotConnected) {
+	if err := a.SendBody(t.Context(), newTestKeys(9).Peer(), body.offer, body); !errors.Is(err, ErrNotConnected) {
 		t.Errorf("no one there: %v", err)
 	}
 	s.refuse = nil
-	o := offerOf(2, 1<<20)
-	short := io.NewSectionReader(bytes.NewReader(make([]byte, 1<<20)), 0, 1<<19)
-	if err := a.SendBody(t.Context(), b.Peer(), o, short, 1<<20); err == nil {
+	if err := send(other.offer, shortSource{other}); err == nil {
 		t.Error("an incomplete body was accepted")
 	}
-	if ok, _ := s.dir.Has(nameOf(o)); ok {
+	if s.dir.Has(other.ref.Name.String()) {
 		t.Error("an incomplete body has a name")
 	}
+}
+
+// A shortSource has the first chunk alone.
+type shortSource struct{ BodySource }
+
+func (s shortSource) Chunk(i int, dst, path []byte) ([]byte, []byte, error) {
+	if i > 0 {
+		return nil, nil, io.ErrUnexpectedEOF
+	}
+	return s.BodySource.Chunk(i, dst, path)
 }
 
 // TestTwoBodiesAtOnce checks the bound on concurrent bodies to a peer.
@@ -295,8 +313,9 @@ func TestTwoBodiesAtOnce(t *testing.T) {
 	link(t, a, b)
 	var wg sync.WaitGroup
 	for i := range byte(5) {
+		body := newBody(t, i, 3<<20)
 		wg.Go(func() {
-			if err := a.SendBody(t.Context(), b.Peer(), offerOf(i, 3<<20), bytes.NewReader(make([]byte, 3<<20)), 3<<20); err != nil {
+			if err := a.SendBody(t.Context(), b.Peer(), body.offer, body); err != nil {
 				t.Error(err)
 			}
 		})
@@ -311,31 +330,62 @@ func TestTwoBodiesAtOnce(t *testing.T) {
 // TestBadChunks is the bad-input family "chunks": each is refused with a code, costs the
 // stream and leaves nothing behind.
 func TestBadChunks(t *testing.T) {
-	sum := func(b []byte) []byte { s := sha256.Sum256(b); return s[:] }
-	good := []byte("0123456789")
+	body := newBody(t, 1, 3*proto.ChunkSize+9)
+	piece := func(i int) *proto.Chunk {
+		chunk, path, err := body.Chunk(i, make([]byte, proto.MaxChunk), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &proto.Chunk{Index: uint32(i), Data: bytes.Clone(chunk), Path: path}
+	}
+	good, last := piece(1), piece(3)
 	tests := []struct {
 		name  string
 		chunk *proto.Chunk
 	}{
-		{"gap", &proto.Chunk{Offset: 5, Data: good, Sha256: sum(good)}},
-		{"empty", &proto.Chunk{Sha256: sum(nil)}},
-		{"beyond the end", &proto.Chunk{Data: make([]byte, 101), Sha256: sum(make([]byte, 101))}},
-		{"wrong hash", &proto.Chunk{Data: good, Sha256: sum([]byte("x"))}},
-		{"no hash", &proto.Chunk{Data: good}},
-		{"offset beyond 63 bits", &proto.Chunk{Offset: 1 << 63, Data: good, Sha256: sum(good)}},
+		{"one that is there", piece(0)},
+		{"empty", &proto.Chunk{Index: 1, Path: good.Path}},
+		{"beyond the end", &proto.Chunk{Index: 4, Data: good.Data, Path: good.Path}},
+		{"far beyond the end", &proto.Chunk{Index: 1<<32 - 1, Data: good.Data, Path: good.Path}},
+		{"at another place", &proto.Chunk{Index: 2, Data: good.Data, Path: good.Path}},
+		{"wrong data", &proto.Chunk{Index: 1, Data: last.Data, Path: good.Path}},
+		{"wrong path", &proto.Chunk{Index: 1, Data: good.Data, Path: last.Path}},
+		{"no path", &proto.Chunk{Index: 1, Data: good.Data}},
+		{"too long", &proto.Chunk{Index: 1, Data: append(bytes.Clone(good.Data), 1), Path: good.Path}},
 	}
+	s := openBodies(t)
+	in, err := s.Receive(body.Manifest, bodies.Terms{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	i := &incoming{sink: &bodyStoreSink{&bodyStore{dir: s}, in, 0}, object: &body.Manifest, have: []byte{1}, at: 1}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := checkChunk(tt.chunk, 0, 100); !errors.Is(err, ErrProtocol) {
-				t.Errorf("checkChunk = %v, want %v", err, ErrProtocol)
+			if err := i.add(tt.chunk); !errors.Is(err, ErrProtocol) || i.at != 1 {
+				t.Errorf("add = %v, want %v", err, ErrProtocol)
 			}
 		})
 	}
-	if err := checkChunk(&proto.Chunk{Offset: 90, Data: good, Sha256: sum(good)}, 90, 100); err != nil {
-		t.Errorf("the last chunk: %v", err)
+	for _, c := range []*proto.Chunk{last, good} { // in any order
+		if err := i.add(c); err != nil {
+			t.Errorf("chunk %d: %v", c.Index, err)
+		}
 	}
-	if err := checkChunk(&proto.Chunk{Offset: 80, Data: good, Sha256: sum(good)}, 90, 100); err == nil {
+	if err := i.add(last); err == nil {
 		t.Error("a chunk was accepted twice")
+	}
+}
+
+// What the other side says it has is checked.
+func TestBadHave(t *testing.T) {
+	for _, have := range [][]byte{{}, {0, 0}, {0xff}, {0x20}, {0x1f}} {
+		if err := checkHave(have, 5); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%x of 5 chunks: %v", have, err)
+		}
+	}
+	if err := checkHave([]byte{0x0f}, 5); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -351,8 +401,9 @@ func TestStalledBodyIsAborted(t *testing.T) {
 	})
 	link(t, a, b)
 	unblock, done := make(chan struct{}), make(chan error, 1)
-	source := &trackingReader{ReaderAt: bytes.NewReader(make([]byte, 1<<20)), at: proto.MaxChunk, reached: func() { <-unblock }}
-	go func() { done <- a.SendBody(t.Context(), b.Peer(), offerOf(1, 1<<20), source, 1<<20) }()
+	body := newBody(t, 1, 1<<20)
+	source := &trackingSource{BodySource: body, at: 1, reached: func() { <-unblock }}
+	go func() { done <- a.SendBody(t.Context(), b.Peer(), body.offer, source) }()
 	if whole := <-s.ended; whole {
 		t.Error("a stalled body is complete")
 	}
@@ -370,18 +421,17 @@ func TestBodyOverBrokenLinks(t *testing.T) {
 		cfg.Bodies, cfg.Limits.Conns = s, admit.Rate{PerSecond: 1000, Burst: 1000}
 	})
 	const cuts = 20
-	size := int64(cuts * 3 * proto.MaxChunk)
-	body, o := randomBody(int(size)), offerOf(1, size)
+	body := newBody(t, 1, cuts*3*proto.ChunkSize)
 	tries := 0
 	for sent := false; !sent; tries++ {
 		for a.Dial(t.Context(), b.Peer(), b.Addrs()) != nil && t.Context().Err() == nil {
 			// the old connection was about to close
 		}
-		source := &trackingReader{ReaderAt: bytes.NewReader(body), at: int64(tries+1) * size / cuts, reached: func() { a.Disconnect(b.Peer()) }}
-		sent = a.SendBody(t.Context(), b.Peer(), o, source, size) == nil
+		source := &trackingSource{BodySource: body, at: (tries + 1) * 3, reached: func() { a.Disconnect(b.Peer()) }}
+		sent = a.SendBody(t.Context(), b.Peer(), body.offer, source) == nil
 	}
 	if tries < cuts/2 {
 		t.Errorf("%d attempts: the connection was not cut", tries)
 	}
-	s.check(t, o, body)
+	s.check(t, body)
 }

@@ -1,8 +1,6 @@
 package transport
 
 import (
-	"bytes"
-	"io"
 	"slices"
 	"testing"
 	"time"
@@ -58,19 +56,18 @@ func TestFlowsListBodiesInTransit(t *testing.T) {
 	s := newBodyStore(t)
 	a, b := start(t, 1, nil), start(t, 2, withBodies(s))
 	link(t, a, b)
-	const size = 12 << 20
-	o := offerOf(1, size)
+	source := newBody(t, 1, 12<<20)
+	size := source.Manifest.Size
 	var out, in Flow
-	body := readerAt(func(p []byte, off int64) (int, error) {
-		if flows := a.Flows(); len(flows) == 1 && off > bodyWindow+4<<20 { // this much is acknowledged by then
+	body := &trackingSource{BodySource: source, at: bodyWindow + 20, reached: func() { // 16 chunks are acknowledged by then
+		if flows := a.Flows(); len(flows) == 1 {
 			out = flows[0]
 		}
-		if flows := b.Flows(); len(flows) == 1 && off > bodyWindow+4<<20 {
+		if flows := b.Flows(); len(flows) == 1 {
 			in = flows[0]
 		}
-		return bytes.NewReader(make([]byte, size)).ReadAt(p, off)
-	})
-	if err := a.SendBody(t.Context(), b.Peer(), o, body, size); err != nil {
+	}}
+	if err := a.SendBody(t.Context(), b.Peer(), source.offer, body); err != nil {
 		t.Fatal(err)
 	}
 	for side, f := range map[string]Flow{"sender": out, "receiver": in} {
@@ -81,14 +78,7 @@ func TestFlowsListBodiesInTransit(t *testing.T) {
 	if n := len(a.Flows()); n != 0 {
 		t.Errorf("%d flows at the sender when the body is there", n)
 	}
-	if n := testutil.ToFloat64(a.met.bodies.WithLabelValues("out")); n != size {
+	if n := testutil.ToFloat64(a.met.bodies.WithLabelValues("out")); n != float64(size) {
 		t.Errorf("%v bytes counted, want %d", n, size)
 	}
 }
-
-// A readerAt is a body whose reads a test observes.
-type readerAt func(p []byte, off int64) (int, error)
-
-func (f readerAt) ReadAt(p []byte, off int64) (int, error) { return f(p, off) }
-
-var _ io.ReaderAt = readerAt(nil)

@@ -1,43 +1,42 @@
 package transport
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/proto"
 )
 
 // Bodies receives streamed bodies.
 type Bodies interface {
-	// Offer decides about a body given its envelope. It returns the sink for the bytes,
-	// starting at the reply's offset; nil if the reply has a code or states that the body
-	// is complete.
-	Offer(ctx context.Context, from proto.PeerID, o *proto.Offer) (BodySink, *proto.OfferReply)
+	// Offer decides about a body given its envelope and the manifest that its header
+	// names. It returns the sink for the chunks that are missing in the reply; nil if the
+	// reply has a code or states that the body is complete.
+	Offer(ctx context.Context, from proto.PeerID, o *proto.Offer, object *bodies.Manifest) (BodySink, *proto.OfferReply)
 }
 
-// A BodySink receives the bytes of one sealed body in order. Its methods are called by
-// one goroutine.
+// A BodySink receives the chunks of one object. Its methods are called by one goroutine.
 type BodySink interface {
-	// Write adds the next bytes.
-	Write(p []byte) (int, error)
-	// Sync makes what was written durable and returns the offset after it.
-	Sync() (int64, error)
-	// End is the last call. whole: every byte was written and synced, and the body is
+	// Put checks a chunk and adds it.
+	Put(i int, chunk, path []byte) error
+	// Sync makes what was added durable.
+	Sync() error
+	// End is the last call. whole: every chunk was added and synced, and the body is
 	// complete. Otherwise what is durable is kept for the next attempt.
 	End(whole bool) error
 }
 
-// Data is made durable, and acknowledged, after this many bytes or this much time, so
+// Chunks are made durable, and acknowledged, after this many or this much time, so
 // that a slow link does not lose a day's work.
 const (
-	syncBytes = 1 << 20
-	syncEvery = 2 * time.Second
+	syncChunks = 4
+	syncEvery  = 2 * time.Second
 )
 
 // An incoming is a streamed body being received.
@@ -46,9 +45,10 @@ type incoming struct {
 	sink    BodySink
 	release func() // releases the peer's slot
 	flow    *flow
-	size    int64
-	at      int64 // written
-	synced  int64 // durable
+	object  *bodies.Manifest
+	have    []byte // chunks that were added
+	at      int    // how many they are
+	synced  int    // of them, durable
 	last    time.Duration
 }
 
@@ -63,7 +63,7 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	if err := proto.DecodeKnown(b, offer); err != nil {
 		return err
 	}
-	h, size, _, err := bodyOf(offer)
+	h, object, err := bodyOf(offer)
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w: %w", ErrProtocol, err), s.sendOfferReply(&proto.OfferReply{Code: proto.CodeBadForm, Detail: proto.Clip(err.Error(), maxReason)}))
 	}
@@ -72,15 +72,15 @@ func (t *Transport) serveBody(ctx context.Context, s *stream) error {
 	}
 	release := sync.OnceFunc(func() { t.takeBody(s.conn.peer, -1) })
 	defer release()
-	sink, reply := t.cfg.Bodies.Offer(ctx, s.conn.peer, offer)
+	sink, reply := t.cfg.Bodies.Offer(ctx, s.conn.peer, offer, &object)
 	if sink == nil || reply.GetCode() != proto.CodeOK {
 		return s.refuse(reply)
 	}
 	s.idleTimeout = t.cfg.Timing.Frame
-	offset := int64(reply.GetOffset())
-	f := t.reach.flows.begin(h, s.conn.peer, false, size, offset)
+	had := countBits(reply.GetHave())
+	f := t.reach.flows.begin(h, s.conn.peer, false, object.Size, sealedBytes(&object, had))
 	defer f.end()
-	i := &incoming{stream: s, sink: sink, release: release, flow: f, size: size, at: offset, synced: offset, last: s.conn.clock.Mono()}
+	i := &incoming{stream: s, sink: sink, release: release, flow: f, object: &object, have: slices.Clone(reply.GetHave()), at: had, synced: had, last: s.conn.clock.Mono()}
 	if err := s.sendOfferReply(reply); err != nil {
 		return errors.Join(err, sink.End(false))
 	}
@@ -130,10 +130,10 @@ func (s *stream) finish() error {
 	}
 }
 
-// run writes chunk after chunk and acknowledges what is durable.
+// run adds chunk after chunk and acknowledges what is durable.
 func (i *incoming) run() error {
 	var err error
-	for err == nil && i.at < i.size {
+	for err == nil && i.at < i.object.Chunks() {
 		err = i.takeChunk()
 	}
 	err = errors.Join(err, i.sink.End(err == nil))
@@ -153,45 +153,45 @@ func (i *incoming) takeChunk() error {
 	if err := proto.DecodeKnown(b, &c); err != nil {
 		return err
 	}
-	if err := checkChunk(&c, i.at, i.size); err != nil {
+	if err := i.add(&c); err != nil {
 		return err
 	}
-	if _, err := i.sink.Write(c.GetData()); err != nil {
-		return fmt.Errorf("store the body: %w", err)
-	}
-	i.at += int64(len(c.GetData()))
-	now := i.stream.conn.clock.Mono()
-	if i.at < i.size && i.at-i.synced < syncBytes && now-i.last < syncEvery {
+	now, all := i.stream.conn.clock.Mono(), i.at == i.object.Chunks()
+	if !all && i.at-i.synced < syncChunks && now-i.last < syncEvery {
 		return nil
 	}
-	if i.synced, err = i.sink.Sync(); err != nil {
+	if err := i.sink.Sync(); err != nil {
 		return fmt.Errorf("store the body: %w", err)
 	}
-	i.last = now
-	i.flow.advance(i.synced)
-	if i.at == i.size {
+	i.last, i.synced = now, i.at
+	i.flow.advance(sealedBytes(i.object, i.synced))
+	if all {
 		return nil // acknowledged when the body is complete
 	}
-	return i.reply(&proto.ChunkReply{Offset: uint64(i.synced)})
+	return i.reply(&proto.ChunkReply{Durable: uint32(i.synced)})
 }
 
-// checkChunk checks a chunk against the expected offset.
-func checkChunk(c *proto.Chunk, at, size int64) error {
-	n := int64(len(c.GetData()))
-	switch sum := sha256.Sum256(c.GetData()); {
-	case c.GetOffset() != uint64(at):
-		return fmt.Errorf("%w: chunk at byte %d instead of %d", ErrProtocol, c.GetOffset(), at)
-	case n == 0 || n > size-at:
-		return fmt.Errorf("%w: chunk of %d bytes, %d are left", ErrProtocol, n, size-at)
-	case !bytes.Equal(sum[:], c.GetSha256()):
-		return fmt.Errorf("%w: wrong hash of the chunk at byte %d", ErrProtocol, at)
+// add adds a chunk that is missing and belongs to the object.
+func (i *incoming) add(c *proto.Chunk) error {
+	at := int(c.GetIndex())
+	if at >= i.object.Chunks() || hasBit(i.have, at) {
+		return fmt.Errorf("%w: chunk %d was not asked for", ErrProtocol, at)
 	}
+	err := i.sink.Put(at, c.GetData(), c.GetPath())
+	switch {
+	case errors.Is(err, bodies.ErrChunk):
+		return fmt.Errorf("%w: %w", ErrProtocol, err)
+	case err != nil:
+		return fmt.Errorf("store the body: %w", err)
+	}
+	i.have[at/8] |= 1 << (at % 8)
+	i.at++
 	return nil
 }
 
 // sendResult sends the result of the body, if the other side can still receive it.
 func (i *incoming) sendResult(err error) error {
-	r := &proto.ChunkReply{Offset: uint64(i.synced)}
+	r := &proto.ChunkReply{Durable: uint32(i.synced)}
 	refused, ok := errors.AsType[*CodeError](err)
 	switch {
 	case ok:

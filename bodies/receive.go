@@ -1,0 +1,287 @@
+package bodies
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// ErrChunk is returned for a chunk that does not lead to the root of its object. Nothing
+// of it was written.
+var ErrChunk = errors.New("bodies: a chunk that is not of its object")
+
+// Terms are the terms on which an object is received.
+type Terms struct {
+	Origin    proto.PeerID // is charged for it
+	NotAfter  int64        // Unix milliseconds: nobody sends the rest after it
+	Task      proto.TaskID // the rest is awaited only as long as the records say so, see Marks; zero: until NotAfter
+	Essential bool         // it must be accepted when there is no space for new work: a result
+}
+
+// An Incoming receives the chunks of one object, from any number of holders, in any order.
+// It is safe for concurrent use. Finish with Commit or Close.
+type Incoming struct {
+	s     *Store
+	name  string
+	file  *os.File
+	note  note
+	terms Terms
+
+	mu       sync.Mutex
+	have     bitmap
+	received int     // chunks in have
+	durable  int     // of them, with an entry
+	pending  []entry // written, not synced
+	err      error   // once set, the content of the file after the last Sync is unknown
+	closed   bool
+}
+
+// Receive starts or continues to receive an object. The chunks that were durable when an
+// earlier one ended are here. It returns ErrExists for a complete object, which then waits
+// for its record.
+func (s *Store) Receive(m Manifest, terms Terms) (*Incoming, error) {
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	in, err := s.receive(m, terms)
+	if err == nil && in.received == m.Chunks() { // the process died before it was named
+		if err = in.Commit(); err == nil {
+			err = ErrExists
+		}
+		return nil, errors.Join(err, in.Close())
+	}
+	return in, err
+}
+
+func (s *Store) receive(m Manifest, terms Terms) (in *Incoming, err error) {
+	id := m.Name()
+	name := id.String()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.Has(name):
+		s.hold(name)
+		s.charges.add(terms.Origin, name, m.Size)
+		return nil, ErrExists
+	case s.writing[name]:
+		return nil, fmt.Errorf("%w: %s", ErrBusy, name)
+	case m.Size > s.cfg.MaxBody:
+		return nil, ErrTooLarge
+	}
+	in = &Incoming{s: s, name: name, note: note{m, terms.NotAfter, terms.Origin, terms.Task}, terms: terms, have: newBitmap(m.Chunks())}
+	if err := in.open(); err != nil {
+		return nil, fmt.Errorf("receive body: %w", err)
+	}
+	s.writing[name] = true
+	charged := s.charges[terms.Origin].has(name)
+	s.charges.add(terms.Origin, name, m.Size)
+	if err := s.makeSpace(m.Size-in.bytes(in.received), terms.Origin, terms.Essential); err != nil {
+		delete(s.writing, name)
+		err = errors.Join(err, in.file.Close())
+		if in.received == 0 { // it only takes up space
+			err = errors.Join(err, s.remove(name+partSuffix))
+		}
+		if !charged {
+			s.charges.drop(terms.Origin, name)
+		}
+		return nil, err
+	}
+	s.hold(name)
+	return in, nil
+}
+
+// open opens the part and reads what is durable of it, or creates it. s.mu is held.
+func (in *Incoming) open() (err error) {
+	path := in.name + partSuffix
+	_, err = in.s.stat(in.name, path)
+	isNew := errors.Is(err, ErrNotFound)
+	if err != nil && !isNew {
+		return err
+	}
+	if in.file, err = in.s.root.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return translate(path, err)
+	}
+	if isNew {
+		in.s.count(path, 1, 0)
+	}
+	old, err := readNote(in.file)
+	if err == nil && old.manifest == in.note.manifest {
+		in.note.notAfter = max(in.note.notAfter, old.notAfter)
+		err = readEntries(in.file, &in.note.manifest, func(e entry) {
+			in.have.set(e.index)
+			in.received++
+		})
+		in.durable = in.received
+	} else {
+		err = in.file.Truncate(0)
+	}
+	if err == nil {
+		_, err = in.file.WriteAt(in.note.encode(), 0)
+	}
+	if err != nil {
+		return errors.Join(err, in.file.Close())
+	}
+	in.s.setPart(in.name, in.counted())
+	return nil
+}
+
+// counted returns the bytes of the file without what was written and not synced. The file
+// itself has holes.
+func (in *Incoming) counted() int64 {
+	return headerSize + in.bytes(in.durable) + int64(in.durable)*entrySize
+}
+
+// bytes returns about how many bytes n chunks have: the last one may be shorter.
+func (in *Incoming) bytes(n int) int64 {
+	return min(int64(n)*in.note.manifest.sealedChunk(), in.note.manifest.Size)
+}
+
+// Have returns a bit for each chunk that is here, the lowest of a byte first.
+func (in *Incoming) Have() []byte {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return append([]byte(nil), in.have...)
+}
+
+// Durable returns how many chunks are durable.
+func (in *Incoming) Durable() int {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.durable
+}
+
+// Put checks chunk i against the root and writes it. A chunk that is here already is
+// ignored.
+func (in *Incoming) Put(i int, chunk, path []byte) error {
+	m := &in.note.manifest
+	leaf := leafHash(chunk)
+	root, ok := rootOf(leaf, i, m.Chunks(), path)
+	if !ok || root != m.Root || len(chunk) != m.ChunkSize(i) {
+		return fmt.Errorf("%w: chunk %d, %d bytes", ErrChunk, i, len(chunk))
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch {
+	case in.closed:
+		return os.ErrClosed
+	case in.err != nil:
+		return fmt.Errorf("write body: an earlier write failed: %w", in.err)
+	case in.have.has(i):
+		return nil
+	}
+	more := int64(len(chunk)) + entrySize
+	if err := in.s.reserve(in.name, more, in.terms.Origin, in.terms.Essential); err != nil {
+		return fmt.Errorf("write body: %w", err)
+	}
+	err := in.s.cfg.fault("write")
+	if err == nil {
+		_, err = in.file.WriteAt(chunk, chunkAt(m, i))
+	}
+	if err != nil {
+		return fmt.Errorf("write body: %w", translate(in.name, err))
+	}
+	in.have.set(i)
+	in.received++
+	in.pending = append(in.pending, entry{i, leaf})
+	return nil
+}
+
+// Sync makes the chunks that were put durable, then the record of which they are. After
+// an error only what was durable before can be trusted: close, and receive again.
+func (in *Incoming) Sync() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.sync()
+}
+
+func (in *Incoming) sync() error {
+	switch {
+	case in.closed:
+		return os.ErrClosed
+	case in.err != nil:
+		return fmt.Errorf("sync body: an earlier write failed: %w", in.err)
+	case len(in.pending) == 0:
+		return nil
+	}
+	err := errors.Join(in.s.cfg.fault("sync"), in.file.Sync())
+	for _, e := range in.pending {
+		if err == nil {
+			_, err = in.file.WriteAt(e.append(nil), entryAt(&in.note.manifest, e.index))
+		}
+	}
+	if err == nil {
+		err = in.file.Sync()
+	}
+	if err != nil {
+		in.err = err
+		return fmt.Errorf("sync body: %w", translate(in.name, err))
+	}
+	in.durable, in.pending = in.received, in.pending[:0]
+	in.s.mu.Lock()
+	in.s.hold(in.name)
+	in.s.mu.Unlock()
+	return nil
+}
+
+// Commit durably turns a part with all chunks into the object, which then waits for its
+// record, and ends the Incoming.
+func (in *Incoming) Commit() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if missing := in.note.manifest.Chunks() - in.received; missing > 0 {
+		return fmt.Errorf("commit body: %d chunks are missing", missing)
+	}
+	if err := in.sync(); err != nil {
+		return err
+	}
+	if err := in.end(); err != nil {
+		return fmt.Errorf("commit body: %w", err)
+	}
+	s, path := in.s, in.name+partSuffix
+	s.mu.Lock()
+	size, err := s.stat(in.name, path)
+	if err == nil {
+		err = s.cfg.fault("rename")
+	}
+	if err == nil {
+		err = s.root.Rename(path, in.name)
+	}
+	if err == nil {
+		s.setPart(in.name, 0)
+		s.count(path, -1, 0)
+		s.count(in.name, 1, size)
+		s.hold(in.name)
+	}
+	s.mu.Unlock()
+	if err == nil {
+		err = s.syncDir()
+	}
+	if err != nil {
+		return fmt.Errorf("commit body: %w", translate(in.name, err))
+	}
+	return nil
+}
+
+// Close ends the Incoming and keeps the part. After Commit it does nothing.
+func (in *Incoming) Close() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.closed {
+		return nil
+	}
+	return in.end()
+}
+
+// end closes the file. What was written and not synced does not count. in.mu is held.
+func (in *Incoming) end() error {
+	in.closed = true
+	err := in.file.Close()
+	in.s.mu.Lock()
+	defer in.s.mu.Unlock()
+	delete(in.s.writing, in.name)
+	in.s.setPart(in.name, in.counted())
+	return err
+}
