@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/balefire/balefire/wire"
@@ -45,7 +44,7 @@ func TestNoHandlerTakesNothing(t *testing.T) {
 	id := p.all()[0]
 	a.until("why names the missing handler", func() bool {
 		why, err := a.Why(t.Context(), id)
-		return err == nil && strings.Contains(why.Cause, "NO_HANDLER")
+		return err == nil && why.Cause.Refusal == "NO_HANDLER"
 	})
 	if _, err := b.Task(t.Context(), id); err == nil {
 		t.Error("a node without the handler has accepted the task")

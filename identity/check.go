@@ -169,7 +169,7 @@ func (c *Checks) checkTime(h *proto.Header) error {
 		return refuse(proto.CodeExpired, "it ended before the floor up to which this node has forgotten ids")
 	case h.Created > now+skew:
 		// One of the two clocks is wrong: the envelope may be accepted later.
-		return refuse(proto.CodeBusy, "it is from the future, %s: compare the clocks", time.UnixMilli(h.Created).UTC().Format(time.RFC3339))
+		return refuse(proto.CodeBusy, "it is from the future, %s: "+CompareClocks, time.UnixMilli(h.Created).UTC().Format(time.RFC3339))
 	}
 	return nil
 }

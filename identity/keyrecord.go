@@ -15,6 +15,9 @@ import (
 // refused.
 const MaxKeyLife = MaxMemberLife
 
+// CompareClocks ends the text of a refusal that a wrong clock explains.
+const CompareClocks = "compare the clocks"
+
 // Errors of records signed by peers.
 var (
 	// ErrBadRecord is returned for a malformed record.
@@ -23,7 +26,7 @@ var (
 	ErrExpired = errors.New("identity: the record has expired")
 	// ErrNotYet is returned for a record that becomes valid more than proto.Skew from
 	// now.
-	ErrNotYet = errors.New("identity: the record is not valid yet: compare the clocks")
+	ErrNotYet = errors.New("identity: the record is not valid yet: " + CompareClocks)
 	// ErrRollback is returned for a key record older than the known one.
 	ErrRollback = errors.New("identity: the sealing key is older than the known one")
 )

@@ -8,6 +8,10 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
+// CannotStart begins the detail of a refusal with CodeNoHandler if there is a handler and
+// its program cannot be started.
+const CannotStart = "its handler cannot be started"
+
 // An idStatus is the relation of an arrival to the known task ids.
 type idStatus byte
 
@@ -98,7 +102,7 @@ func (input *acceptInput) verdict() Verdict {
 	case input.refused != "":
 		return refuse(proto.CodeDenied, input.refused)
 	case input.absent != "":
-		return refuse(proto.CodeNoHandler, "its handler cannot be started: "+input.absent)
+		return refuse(proto.CodeNoHandler, CannotStart+": "+input.absent)
 	case input.noBody:
 		return refuse(proto.CodeNeedBody, "the streamed body is not here")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // Two members that accuse the home of a queue once a second do not stop its grants,
@@ -81,9 +82,9 @@ func TestLastNodeServesItsOwnQueue(t *testing.T) {
 		if by := c.waitAll(0, c.submitMany(0, 5), time.Minute); by[0] != 5 {
 			t.Errorf("it did %d of 5 tasks itself", by[0])
 		}
-		b, err := home.whyQueue(t.Context(), "build")
-		if err != nil || !strings.Contains(b.Cause, "grants only to itself") || !strings.Contains(b.Cause, "receives nothing from any member") {
-			t.Errorf("why reports %q, %v", b.Cause, err)
+		b, err := home.Why(t.Context(), "queue:build")
+		if err != nil || b.Cause.Code != wire.NoteSelfPaused || len(b.Cause.Names) > 0 || b.Cause.Of > 0 {
+			t.Errorf("why reports %+v, %v", b.Cause, err)
 		}
 	})
 }

@@ -200,8 +200,8 @@ func TestHandlerWithoutProgramWarns(t *testing.T) {
 			}
 		}
 		for _, w := range a.Status(t.Context()).Warnings {
-			if strings.Contains(w, "handler late") {
-				warning = w
+			if w.Code == wire.NoteHandlerProblem && w.Kind == "late" {
+				warning = w.Detail
 			}
 		}
 		return problem, warning

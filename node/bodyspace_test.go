@@ -25,8 +25,8 @@ func TestBodyWaitsForSpace(t *testing.T) {
 	var why wire.Blocker
 	eventually(t, func() bool {
 		why, _ = a.Why(t.Context(), id)
-		return strings.Contains(fmt.Sprint(why), "FULL")
-	}, func() string { return "why: " + why.Cause })
+		return strings.Contains(fmt.Sprintf("%+v", why), "FULL")
+	}, func() string { return fmt.Sprintf("why: %+v", why.Cause) })
 	if task, err := a.Task(t.Context(), id); err != nil || task.Attempts != 0 {
 		t.Errorf("%d attempts were used up, %v", task.Attempts, err)
 	}

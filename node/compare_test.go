@@ -1,7 +1,6 @@
 package node
 
 import (
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +8,7 @@ import (
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // markRestored marks the store of a stopped node as restored from a snapshot.
@@ -62,8 +62,8 @@ func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
 				if in() {
 					t.Error("it admits a member that may be revoked")
 				}
-				if st := restored.node.Status(t.Context()); !strings.Contains(strings.Join(st.Warnings, " "), "restored from a snapshot") {
-					t.Errorf("the status does not report it: %q", st.Warnings)
+				if st := restored.node.Status(t.Context()); !noted(st.Warnings, wire.NoteComparing) {
+					t.Errorf("the status does not report it: %+v", st.Warnings)
 				}
 				if meets {
 					admin.start()

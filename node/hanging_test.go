@@ -2,13 +2,12 @@ package node
 
 import (
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/transport/transporttest"
-	"github.com/balefire/balefire/view"
+	"github.com/balefire/balefire/wire"
 )
 
 // While a connection hangs, the status that the mesh gives a peer takes precedence,
@@ -22,7 +21,7 @@ func TestHangingConnectionIsNotTrusted(t *testing.T) {
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		time.Sleep(time.Minute)
-		if why, err := a.node.Why(t.Context(), b.name); err != nil || !strings.Contains(why.Cause, "nothing: it is connected") {
+		if why, err := a.node.Why(t.Context(), b.name); err != nil || why.Cause.Code != wire.NotePeerConnected {
 			t.Errorf("while all is well: %+v, %v", why, err)
 		}
 		w.Cut(0, 1)
@@ -41,17 +40,24 @@ func TestHangingConnectionIsNotTrusted(t *testing.T) {
 				continue
 			}
 			seen = true
-			if why, err := a.node.Why(t.Context(), b.name); err != nil || !strings.Contains(why.Cause, p.Liveness) {
+			if why, err := a.node.Why(t.Context(), b.name); err != nil || why.Cause.State != p.Liveness {
 				t.Errorf("%v after the cut: %s, %+v, %v", time.Since(cut), p.Liveness, why, err)
 			}
 		}
 		if !seen {
 			t.Error("the connection closed before the mesh suspected the peer: nothing was tested")
 		}
-		if r := a.node.MeshSummary(t.Context()).Risks; !slices.Contains(r, "1 member is dead: n1 (balefire-node why n1)") {
-			t.Errorf("risks %q", r)
+		if r := a.node.MeshSummary(t.Context()).Risks; !slices.ContainsFunc(r, func(n wire.Note) bool {
+			return n.Code == wire.NoteMembersDead && n.Count == 1 && slices.Equal(n.Names, []string{"n1"})
+		}) {
+			t.Errorf("risks %+v", r)
 		}
 	})
+}
+
+// noted reports whether a list has a note with this code.
+func noted(list []wire.Note, code wire.NoteCode) bool {
+	return slices.ContainsFunc(list, func(n wire.Note) bool { return n.Code == code })
 }
 
 // A drained node is reported as such, by itself and by the others, and not as one that
@@ -62,8 +68,8 @@ func TestDrainedNodeIsReported(t *testing.T) {
 	if _, err := b.Drain(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.Status(t.Context()); !slices.Contains(s.Warnings, view.DrainedText) || !slices.Contains(b.MeshSummary(t.Context()).Risks, view.DrainedText) {
-		t.Errorf("its own warnings: %q", s.Warnings)
+	if s := b.Status(t.Context()); !noted(s.Warnings, wire.NoteDrained) || !noted(b.MeshSummary(t.Context()).Risks, wire.NoteDrained) {
+		t.Errorf("its own warnings: %+v", s.Warnings)
 	}
 	if m := b.Members(t.Context())[0]; m.Phase != "DRAINING" || m.Eligible {
 		t.Errorf("itself: phase %s, eligible %v", m.Phase, m.Eligible)

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -198,16 +199,16 @@ func TestClockBehindTheCertificateWarns(t *testing.T) {
 	a, _ := pair(t, func(name string, c *Config) {
 		c.Clock = clock.WithOffset(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
 	})
-	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); strings.Contains(w, "clock") {
-		t.Errorf("warning with a correct clock: %s", w)
+	if w := a.Status(t.Context()).Warnings; noted(w, wire.NoteClockDoubted) || noted(w, wire.NoteClockBehind) || noted(w, wire.NoteClockJumped) {
+		t.Errorf("warning with a correct clock: %+v", w)
 	}
 	by.Store(int64(-time.Hour))
-	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); !strings.Contains(w, "is doubted: it is 1h0m0s behind") {
-		t.Errorf("warnings while it is doubted: %q", w)
+	if w := a.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(n wire.Note) bool { return n.Code == wire.NoteClockDoubted && math.Round(n.Clock.Off) == -3600 }) {
+		t.Errorf("warnings while it is doubted: %+v", w)
 	}
 	a.guard.ObservePeer(time.Now().Add(-time.Hour))
-	if w := strings.Join(a.Status(t.Context()).Warnings, "\n"); !strings.Contains(w, "the clock of this machine is behind") {
-		t.Errorf("warnings: %q", w)
+	if w := a.Status(t.Context()).Warnings; !noted(w, wire.NoteClockBehind) {
+		t.Errorf("warnings: %+v", w)
 	}
 }
 
@@ -227,7 +228,7 @@ func TestFullBookIsReported(t *testing.T) {
 	eventually(t, func() bool {
 		return slices.ContainsFunc(a.Events(t.Context(), 0, 100, 0).Items, func(e wire.NodeEvent) bool { return e.Kind == "member.alarm" })
 	}, func() string { return "no event reports that the directory is full" })
-	if w := a.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(w string) bool { return strings.Contains(w, "peers forget") }) {
-		t.Errorf("status warnings: %q", w)
+	if w := a.Status(t.Context()).Warnings; !noted(w, wire.NoteBookFull) {
+		t.Errorf("status warnings: %+v", w)
 	}
 }

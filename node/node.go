@@ -28,13 +28,14 @@ import (
 	"github.com/balefire/balefire/schedule"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/view"
+	"github.com/balefire/balefire/view/why"
 	"github.com/balefire/balefire/wire"
 )
 
 // A Node is one machine in the mesh. Its methods are safe for concurrent use.
 type Node struct {
-	*view.Views
-	Pairing *pairing.Pairing // membership of this node and of others
+	*why.Explainer                  // its views, and what blocks a task
+	Pairing        *pairing.Pairing // membership of this node and of others
 
 	cfg     Config
 	log     *slog.Logger
@@ -151,12 +152,13 @@ func (n *Node) openSubsystems() (err error) {
 	if err = n.openGossip(); err != nil {
 		return err
 	}
-	n.Views = view.New(n.viewParts(), view.Config{
+	views := view.New(n.viewParts(), view.Config{
 		Self: n.self, Mesh: n.mesh.ID, Version: n.cfg.Version, Started: n.started, Clock: n.cfg.Clock,
 		DHT: !n.cfg.Net.NoDHT, PortMap: n.cfg.Net.PortMap, Reserve: n.cfg.Net.Relays,
 	})
 	n.Pairing.Connect(n.net, n.gossip, n.outbox)
 	n.queues.Connect(n.net, n.gossip)
+	n.Explainer = why.New(views, n.queues)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,10 +57,10 @@ func TestKindWithoutProgramIsNotOffered(t *testing.T) {
 	var why wire.Blocker
 	eventually(t, func() bool {
 		why, _ = a.Why(t.Context(), id)
-		return strings.Contains(why.Cause, "cannot be started")
-	}, func() string { return "why: " + why.Cause })
-	if !strings.Contains(why.Fix, "install the program on b") {
-		t.Errorf("the fix is %q", why.Fix)
+		return strings.Contains(why.Cause.Detail, "cannot be started")
+	}, func() string { return fmt.Sprintf("why: %+v", why.Cause) })
+	if why.Cause.Code != wire.NoteRefusedProgram || why.Cause.Peer != "b" {
+		t.Errorf("the cause is %+v", why.Cause)
 	}
 	if err := os.WriteFile(program, []byte("#!/bin/sh\necho here\n"), 0o700); err != nil {
 		t.Fatal(err)

@@ -316,7 +316,7 @@ func TestQueueCancels(t *testing.T) {
 		ids := c.submitMany(1, 2)
 		time.Sleep(3 * time.Second)
 		for _, ref := range ids {
-			if b, err := c.nodes[0].node.Why(t.Context(), ref); err != nil || b.Cause == "" {
+			if b, err := c.nodes[0].node.Why(t.Context(), ref); err != nil || b.Cause.Code == "" {
 				t.Errorf("why %s: %+v, %v", ref, b, err)
 			}
 		}
@@ -398,7 +398,7 @@ func TestQueueIsSeized(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		c.waitAll(1, c.submitMany(1, 10), time.Minute)
-		if b, err := c.nodes[2].node.Why(t.Context(), sent[0]); err != nil || !strings.HasSuffix(b.Cause, "will follow when n0 is back") || b.Fix != "start n0 again" {
+		if b, err := c.nodes[2].node.Why(t.Context(), sent[0]); err != nil || b.Cause.Code != wire.NoteOldHomeKeepsIt || b.Cause.Peer != "n0" {
 			t.Errorf("why for a task sent to the old home: %+v, %v", b, err)
 		}
 		c.nodes[0].start()

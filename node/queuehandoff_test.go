@@ -218,7 +218,7 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		reported := 0
 		for _, id := range ids {
-			if b, err := c.nodes[0].node.Why(t.Context(), id); err == nil && strings.Contains(b.Cause, "n2, which refuses the task: FULL") && b.Fix != "" {
+			if b, err := c.nodes[0].node.Why(t.Context(), id); err == nil && b.Cause.Code == wire.NoteMoveRefused && b.Cause.Peer == "n2" && b.Cause.Refusal == "FULL" {
 				reported++
 			}
 		}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -72,11 +73,11 @@ func TestQueueTaskLabels(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, id := range []string{ids[0], own.ID} { // submitted by another node, and by the home itself
-			if b, err := c.nodes[0].node.Why(t.Context(), id); err != nil || !strings.Contains(b.Cause, "tpu=yes") {
+			if b, err := c.nodes[0].node.Why(t.Context(), id); err != nil || b.Cause.Code != wire.NoteKindUnserved || !slices.Equal(b.Cause.Names, []string{"tpu=yes"}) {
 				t.Errorf("why: %+v, %v", b, err)
 			}
 		}
-		if b, err := c.nodes[1].node.Why(t.Context(), ids[0]); err != nil || !strings.Contains(b.Cause, "as the home of queue build") {
+		if b, err := c.nodes[1].node.Why(t.Context(), ids[0]); err != nil || b.Cause.Code != wire.NoteGrantsThere || b.Cause.Queue != "build" {
 			t.Errorf("why at the origin: %+v, %v", b, err)
 		}
 		_, err = c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "n0", Kind: "build", Require: []string{"gpu=yes"}})
@@ -290,7 +291,7 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 		if err != nil || len(q.Blocked) != 1 || q.Blocked[0] != (wire.BlockedLane{Key: "repo", Origin: "n1", Died: died, Waiting: 1}) {
 			t.Fatalf("blocked are %+v: %v", q.Blocked, err)
 		}
-		if b, err := c.nodes[0].node.Why(t.Context(), next); err != nil || b.Fix != "balefire-node queue unblock build repo" {
+		if b, err := c.nodes[0].node.Why(t.Context(), next); err != nil || b.Cause.Code != wire.NoteLaneBlocked || b.Cause.Queue != "build" || b.Cause.Key != "repo" {
 			t.Errorf("why: %+v, %v", b, err)
 		}
 		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, wire.ErrRefused) {

@@ -3,7 +3,6 @@ package node
 import (
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,7 +190,7 @@ func TestClockJumpIsReported(t *testing.T) {
 		c := newClusterOf(t, w, time.Minute)
 		defer c.close()
 		warned := func() bool {
-			return slices.ContainsFunc(c.nodes[0].node.Status(t.Context()).Warnings, func(w string) bool { return strings.Contains(w, "the clocks jumped") })
+			return noted(c.nodes[0].node.Status(t.Context()).Warnings, wire.NoteClockJumped)
 		}
 		ids := c.submitMany(1, 6)
 		time.Sleep(10 * time.Second)

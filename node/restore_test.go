@@ -59,7 +59,7 @@ func newRestoreTest(t *testing.T, engine string) *restoreTest {
 			}
 		}
 		why, err := a.Why(t.Context(), p.waiting)
-		return err == nil && strings.Contains(why.Cause, "NO_HANDLER") && p.starts(t) != ""
+		return err == nil && why.Cause.Refusal == "NO_HANDLER" && p.starts(t) != ""
 	}, func() string { return "the tasks have not arrived" })
 	for i, n := range []*testNode{a, b} {
 		if err := n.Snapshot(t.Context(), p.snaps[i], ""); err != nil {

@@ -1,12 +1,12 @@
 package node
 
 import (
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // A revoked node learns of it: it reports that before everything else, even after a
@@ -23,13 +23,13 @@ func TestRevokedNodeReportsIt(t *testing.T) {
 		knows := func(when string) {
 			t.Helper()
 			time.Sleep(10 * time.Minute)
-			if s := b.node.Status(t.Context()); len(s.Warnings) == 0 || !strings.Contains(s.Warnings[0], "this node was revoked by the mesh's root on 20") {
-				t.Errorf("%s: warnings %q", when, s.Warnings)
+			if s := b.node.Status(t.Context()); len(s.Warnings) == 0 || s.Warnings[0].Code != wire.NoteSelfRevoked || s.Warnings[0].Peer != "" || s.Warnings[0].Time.Year() < 2000 {
+				t.Errorf("%s: warnings %+v", when, s.Warnings)
 			}
-			if r := b.node.MeshSummary(t.Context()).Risks; len(r) != 1 || !strings.Contains(r[0], "revoked") {
-				t.Errorf("%s: risks %q", when, r)
+			if r := b.node.MeshSummary(t.Context()).Risks; len(r) != 1 || r[0].Code != wire.NoteSelfRevoked {
+				t.Errorf("%s: risks %+v", when, r)
 			}
-			if why, err := b.node.Why(t.Context(), a.name); err != nil || !strings.Contains(why.Cause, "this node was revoked") || !strings.Contains(why.Fix, "join") {
+			if why, err := b.node.Why(t.Context(), a.name); err != nil || why.Cause.Code != wire.NoteSelfRevoked {
 				t.Errorf("%s: why %+v, %v", when, why, err)
 			}
 			if d := b.connection(a); d.Failed > 3 {
@@ -40,8 +40,8 @@ func TestRevokedNodeReportsIt(t *testing.T) {
 		b.halt()
 		b.start()
 		knows("started again")
-		if s := a.node.Status(t.Context()); len(s.Warnings) > 0 && strings.Contains(s.Warnings[0], "this node was revoked") {
-			t.Errorf("the admin considers itself revoked: %q", s.Warnings)
+		if s := a.node.Status(t.Context()); len(s.Warnings) > 0 && s.Warnings[0].Code == wire.NoteSelfRevoked {
+			t.Errorf("the admin considers itself revoked: %+v", s.Warnings)
 		}
 	})
 }

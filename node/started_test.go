@@ -41,7 +41,7 @@ func TestOriginIsToldWhereAQueuedTaskRuns(t *testing.T) {
 			if !slices.Equal(by, []string{"n2", "n3"}) {
 				t.Errorf("according to the receipts it was started by %v", by)
 			}
-			if b, err := c.nodes[1].node.Why(t.Context(), ref); at == 1 && (err != nil || b.Fix != "on n3: balefire-node why "+b.Subject) {
+			if b, err := c.nodes[1].node.Why(t.Context(), ref); at == 1 && (err != nil || b.Cause.Code != wire.NoteStartedThere && b.Cause.Code != wire.NoteLeased || b.Cause.Peer != "n3" || b.Cause.Task != b.Subject) {
 				t.Errorf("why: %+v, %v", b, err)
 			}
 			c.waitAll(at, []string{ref}, 2*time.Minute)

@@ -242,7 +242,7 @@ func (n *Node) existingTask(id proto.TaskID, s wire.Submitted) wire.Submitted {
 	s.ID, s.Known = id.String(), true
 	rec, err := n.outbox.Get(id)
 	if err != nil { // a key outlives the record of a finished task
-		s.State, s.Waits = "", "it has ended; its record is no longer stored"
+		s.State = ""
 		return s
 	}
 	s.State, s.NotAfter, s.Due = rec.GetState().Name(), msTime(rec.GetNotAfterMs()), msOrNil(rec.GetDueMs())

@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -119,7 +118,7 @@ func TestBrieflyWrongClockOfAHome(t *testing.T) {
 						made = append(made, home.mustSubmit(r))
 					}
 					came := other.mustSubmit(sleepTask(time.Second, "n0"))
-					if off.Abs() > clock.DoubtBeyond && !strings.Contains(fmt.Sprint(home.node.Status(t.Context()).Warnings), "is doubted") {
+					if off.Abs() > clock.DoubtBeyond && !noted(home.node.Status(t.Context()).Warnings, wire.NoteClockDoubted) {
 						t.Error("the status does not report it")
 					}
 					time.Sleep(lasts / 2)
@@ -181,7 +180,7 @@ func TestAfterALongStop(t *testing.T) {
 		home.start()
 		time.Sleep(time.Minute)
 		home.waitState(id, "PENDING", time.Second)
-		if why, err := home.node.Why(t.Context(), id); err != nil || !strings.Contains(fmt.Sprint(why.Steps), "its time when this node stopped") {
+		if why, err := home.node.Why(t.Context(), id); err != nil || why.Steps[0].Clock == nil || !why.Steps[0].Clock.Stopped {
 			t.Errorf("why: %+v, %v", why, err)
 		}
 		home.waitState(id, "EXPIRED", clock.BelieveAfter)

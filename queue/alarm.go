@@ -2,7 +2,6 @@ package queue
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -48,7 +47,7 @@ func (qs *Queues) Alarm(ctx context.Context, s *proto.QueueState) *wire.QueueAla
 	if !gone {
 		return nil
 	}
-	a := &wire.QueueAlarm{Home: qs.parts.Book.NameOf(home), State: state}
+	a := &wire.QueueAlarm{Queue: s.GetName(), Home: qs.parts.Book.NameOf(home), State: state}
 	if !since.IsZero() {
 		a.Since = new(since.UTC())
 	}
@@ -61,8 +60,6 @@ func (qs *Queues) Alarm(ctx context.Context, s *proto.QueueState) *wire.QueueAla
 	if err == nil {
 		a.Held = len(held)
 	}
-	a.Text = alarmText(a, s.GetName(), qs.cfg.Clock.Now())
-	a.Fix = fmt.Sprintf("start %s again: then nothing is lost; if it is lost permanently, run on the node that should become the home: balefire-node queue seize %s --from %s --accept-loss", a.Home, s.GetName(), a.Home)
 	return a
 }
 
@@ -102,30 +99,4 @@ func (qs *Queues) alertHome(e gossip.Event) {
 		qs.cfg.Logger.Warn("the home of queues is lost", "home", qs.parts.Book.NameOf(e.Peer), "queues", names, "state", e.To.String())
 	}
 	qs.cfg.Event(kind, e.Peer, text, map[string]string{"queues": strings.Join(names, ",")})
-}
-
-// alarmText describes the alarm to a person.
-func alarmText(a *wire.QueueAlarm, queue string, now time.Time) string {
-	verb := map[string]string{"DEAD": "has been dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
-	if a.Since != nil {
-		ago := now.Sub(*a.Since).Round(time.Second).String()
-		if verb += " for " + ago; a.State == "LEFT" {
-			verb = "left " + ago + " ago"
-		}
-	}
-	text := fmt.Sprintf("queue %s: its home %s %s, so none of its tasks is granted", queue, a.Home, verb)
-	if a.Waiting > 0 {
-		text += fmt.Sprintf("; %s for %s", plural(a.Waiting, "task of this node waits", "tasks of this node wait"), a.Home)
-	}
-	if a.Held > 0 {
-		text += fmt.Sprintf("; %d run here or have results waiting here for it", a.Held)
-	}
-	return text
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/gossip"
@@ -112,7 +111,7 @@ func (v *Views) MeshSummary(ctx context.Context) wire.MeshSummary {
 	g := v.Gossip.Summary()
 	s := wire.MeshSummary{
 		Mesh: v.Mesh.String(), States: map[string]int{}, Isolated: g.Isolated, Paused: g.SelfPaused, LocalHealth: g.Health,
-		Root: hex.EncodeToString(g.Root[:6]), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []string{},
+		Root: hex.EncodeToString(g.Root[:6]), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []wire.Note{},
 	}
 	for _, p := range v.Gossip.Accusers() {
 		s.Accusers = append(s.Accusers, cmp.Or(v.Book.NameOf(p), p.String()))
@@ -136,86 +135,37 @@ func (v *Views) MeshSummary(ctx context.Context) wire.MeshSummary {
 	slices.Sort(dead)
 	s.Leases = v.Queues.LeaseRisks(ctx)
 	for _, l := range s.Leases {
-		s.Risks = append(s.Risks, riskText(l))
+		s.Risks = append(s.Risks, riskNote(l))
 	}
 	s.Risks = append(s.Risks, v.meshRisks(&s, dead)...)
 	return s
 }
 
-// DrainedText is the risk shown while an operator has drained this node.
-const DrainedText = "this node is drained: it gets no new work from shared queues (balefire-node drain --off)"
-
-// maxDeadNamed limits how many dead members are named in one line.
-const maxDeadNamed = 5
-
-func deadText(dead []string) string {
-	named := strings.Join(dead[:min(len(dead), maxDeadNamed)], ", ")
-	if more := len(dead) - maxDeadNamed; more > 0 {
-		named += fmt.Sprintf(" and %d more", more)
-	}
-	return fmt.Sprintf("%s dead: %s (balefire-node why %s)", plural(len(dead), "member is", "members are"), named, dead[0])
-}
-
-// SelfRevoked returns the fact that this node was revoked, and what to do; both are empty
-// if no revocation is known here.
-func (v *Views) SelfRevoked() (cause, fix string) {
-	r, revoked := v.Book.RevocationOf(v.Self.Peer)
-	if !revoked {
-		return "", ""
-	}
-	by := "the mesh's root"
-	if r.Admin() {
-		by = v.Book.NameOf(r.Issuer.Peer)
-	}
-	return fmt.Sprintf("this node was revoked by %s on %s: it no longer sends or accepts anything", by, r.At.UTC().Format(time.DateTime)),
-		"get a ticket and join with a new key: balefire-node join TICKET --dir NEW-FOLDER"
-}
-
-// PauseReason explains why this node claims no new tasks.
-func (v *Views) PauseReason() string {
-	if s := v.Gossip.Summary(); !s.Isolated {
-		return fmt.Sprintf("gets no answer to many of its probes (local health %d of 8)", s.Health)
-	}
-	return v.isolationReason()
-}
-
-// isolationReason explains why this node considers itself isolated.
-func (v *Views) isolationReason() string {
-	var names []string
-	for _, p := range v.Gossip.Accusers() {
-		names = append(names, cmp.Or(v.Book.NameOf(p), p.String()))
-	}
-	if len(names) > 0 {
-		return "does not answer according to " + strings.Join(names, " and ")
-	}
-	return "receives nothing from any member"
-}
-
 // meshRisks lists what an operator should look at in the mesh.
-func (v *Views) meshRisks(s *wire.MeshSummary, dead []string) (risks []string) {
-	if text, _ := v.SelfRevoked(); text != "" {
-		return append(risks, text) // everything else follows from it
+func (v *Views) meshRisks(s *wire.MeshSummary, dead []string) (risks []wire.Note) {
+	if n := v.RevokedNote(); n != nil {
+		return append(risks, *n) // everything else follows from it
 	}
 	if v.Local.Drained() {
-		risks = append(risks, DrainedText)
+		risks = append(risks, note(wire.NoteDrained, wire.NoteArgs{}))
 	}
 	if s.Isolated {
-		risks = append(risks, "this node "+v.isolationReason()+": check its network (balefire-node netcheck)")
+		risks = append(risks, v.IsolatedNote())
 	} else if s.Paused {
-		risks = append(risks, "this node's own probes fail: it claims nothing new from shared queues until they succeed (balefire-node netcheck)")
+		risks = append(risks, v.probesNote())
 	}
 	if len(dead) > 0 {
-		risks = append(risks, deadText(dead))
+		risks = append(risks, note(wire.NoteMembersDead, wire.NoteArgs{Count: len(dead), Names: dead}))
 	}
 	for _, name := range dead {
 		if p, err := v.Book.Find(name); err == nil {
 			if w := v.Outbox.Waiting(p.Peer); w > 0 {
-				risks = append(risks, waitingText(w, name, gossip.Dead.String()))
+				risks = append(risks, waitingNote(w, name, gossip.Dead.String()))
 			}
 		}
 	}
-	if s.Members > 2 && s.States[gossip.Dead.String()]*2 >= s.Members {
-		risks = append(risks, fmt.Sprintf("%d of %d members are dead: this node may be in the minority of a network partition", s.States[gossip.Dead.String()], s.Members))
+	if k := s.States[gossip.Dead.String()]; s.Members > 2 && k*2 >= s.Members {
+		risks = append(risks, note(wire.NotePartition, wire.NoteArgs{Count: k, Of: s.Members}))
 	}
 	return risks
 }

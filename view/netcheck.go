@@ -2,7 +2,6 @@ package view
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -15,7 +14,7 @@ func (v *Views) NetCheck(ctx context.Context) wire.NetCheck {
 	r, d := v.Net.Reach(), v.Net.Discovery()
 	c := wire.NetCheck{
 		Listen: r.Listen, Announced: slices.DeleteFunc(slices.Clone(r.Addrs), transport.Multiaddrs{}.Loopback), Observed: []wire.Observed{}, NAT: string(r.NAT), UDP: r.UDP, TCP: r.TCP, IPv6: r.IPv6,
-		Reservations: []wire.Reservation{}, DHT: d.TablePeers, MDNS: d.LAN, Gossip: d.TopicPeers, Strangers: len(d.Strangers), Findings: []string{},
+		Reservations: []wire.Reservation{}, DHT: d.TablePeers, MDNS: d.LAN, Gossip: d.TopicPeers, Strangers: len(d.Strangers), Findings: []wire.Note{},
 	}
 	if !v.DHT {
 		c.DHT = -1
@@ -51,43 +50,38 @@ func (v *Views) NetCheck(ctx context.Context) wire.NetCheck {
 	return c
 }
 
-// findings draws conclusions from the facts and suggests what to do.
-func (v *Views) findings(c *wire.NetCheck, r transport.Reach) []string {
-	found := []string{}
-	add := func(format string, a ...any) { found = append(found, fmt.Sprintf(format, a...)) }
-	peers, connected := v.Net.Peers(), 0
-	for _, p := range peers {
-		if p.Connected {
-			connected++
-		}
-	}
+// findings draws conclusions from the facts.
+func (v *Views) findings(c *wire.NetCheck, r transport.Reach) []wire.Note {
+	found := []wire.Note{}
+	add := func(code wire.NoteCode, count int) { found = append(found, note(code, wire.NoteArgs{Count: count})) }
+	connected := len(v.Net.ConnectedPeers())
 	switch {
 	case len(v.Book.List()) == 0:
-		add("no peer is known yet: create a ticket for one with balefire-node invite")
+		add(wire.NoteNoPeer, 0)
 	case connected == 0:
-		add("no peer is connected: check this machine's network; balefire-node peers shows why each dial failed")
+		add(wire.NoteNoneConnected, 0)
 	case !c.UDP:
-		add("there is no direct QUIC connection: UDP may be blocked, or all peers are on the LAN, where TCP is preferred")
+		add(wire.NoteNoQUIC, 0)
 	}
 	relays := v.Local.Relays()
 	if r.NAT == transport.NATSymmetric {
-		add("this node is behind a symmetric NAT: hole punching fails, so peers reach it through relays; a forwarded port (net.announce) or net.port_map would allow direct connections")
+		add(wire.NoteSymmetricNAT, 0)
 	}
 	switch {
 	case v.Reserve < 0:
-		add("net.relays is 0: behind a NAT, no peer can open a connection to this node")
+		add(wire.NoteReservesNone, 0)
 	case len(relays) == 0 && len(v.Book.List()) > 0:
-		add("no other member is a relay: give a reachable one the role relay, so that nodes behind NATs can be reached")
+		add(wire.NoteNoRelay, 0)
 	case len(c.Reservations) == 0 && connected > 0:
-		add("%d members are relays, but this node has no reservation at any: peers behind a NAT cannot open a connection to it", len(relays))
+		add(wire.NoteNoReservation, len(relays))
 	}
 	if c.DHT == 0 && connected > 0 {
-		add("the hash table is empty: no connected member takes part in it (net.dht)")
+		add(wire.NoteHashTableEmpty, 0)
 	}
 	if s := v.Gossip.Summary(); s.Isolated {
-		add("this node is isolated: it %s, and claims nothing new", v.isolationReason())
+		found = append(found, v.IsolatedNote())
 	} else if s.SelfPaused {
-		add("this node's own probes fail (local health %d of 8): it claims nothing new until they succeed", s.Health)
+		found = append(found, v.probesNote())
 	}
 	return found
 }

@@ -2,11 +2,10 @@ package view
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"time"
 
 	"github.com/balefire/balefire/addressbook"
-	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
@@ -32,87 +31,78 @@ func byName(counts map[proto.TaskState]int) map[string]int {
 	return out
 }
 
-// warnings lists what an operator should look at, with hints.
-func (v *Views) warnings(ctx context.Context, s *wire.Status) []string {
-	w := []string{}
-	add := func(format string, a ...any) { w = append(w, fmt.Sprintf(format, a...)) }
-	if cause, fix := v.SelfRevoked(); cause != "" {
-		add("%s", cause)
-		add("%s", fix)
+// warnings lists what an operator should look at.
+func (v *Views) warnings(ctx context.Context, s *wire.Status) []wire.Note {
+	w := []wire.Note{}
+	add := func(code wire.NoteCode, a wire.NoteArgs) { w = append(w, note(code, a)) }
+	if n := v.RevokedNote(); n != nil {
+		w = append(w, *n)
 	}
 	if v.Local.Comparing() {
-		add("%s", comparingText)
+		add(wire.NoteComparing, wire.NoteArgs{})
 	}
 	if v.Local.Drained() {
-		add("%s", DrainedText)
+		add(wire.NoteDrained, wire.NoteArgs{})
 	}
 	if s.Store.Failed != "" {
-		add("the store has failed and is being reopened: %s", s.Store.Failed)
+		add(wire.NoteStoreFailed, wire.NoteArgs{Detail: s.Store.Failed})
 	}
 	if s.Store.Refuses != "" {
-		add("%s", s.Store.Refuses)
+		add(s.Store.Refuses, wire.NoteArgs{})
 	}
 	for _, h := range v.Local.Handlers() {
 		if h.Problem != "" {
-			add("handler %s: %s", h.Kind, h.Problem)
+			add(wire.NoteHandlerProblem, wire.NoteArgs{Kind: h.Kind, Detail: h.Problem})
 		}
 	}
 	for _, a := range v.Queues.Alarms(ctx) {
-		add("%s (%s)", a.Text, a.Fix)
+		w = append(w, a.Note(v.Clock.Now()))
 	}
 	for _, l := range v.Queues.LeaseRisks(ctx) {
-		add("%s", riskText(l))
+		w = append(w, riskNote(l))
 	}
-	if c := v.Guard.State(); c.Doubted {
-		add("%s (%s)", DoubtText(c), doubtFix)
-	}
-	if at := v.Queues.LastJump(); v.Clock.Now().Sub(at) < time.Hour {
-		add("the clocks jumped, or this node was suspended, at %s: no lease was revoked in that round; check the machine's clock if this happens often", at.Format(time.RFC3339))
-	}
+	w = append(w, v.clockWarnings()...)
 	for _, p := range s.Peers {
 		if p.State == "OFFLINE" && p.Queued > 0 {
-			add("%s", waitingText(p.Queued, p.Name, p.Liveness))
+			w = append(w, waitingNote(p.Queued, p.Name, p.Liveness))
 		}
 		if p.State == "EXPIRED" {
-			add("the certificate of %s has expired: the node must join again", p.Name)
+			add(wire.NoteCertExpired, wire.NoteArgs{Peer: p.Name})
 		}
 	}
 	if list, count := v.Outbox.RefusedResults(1); count > 0 {
 		r := list[0]
-		home, _ := v.Book.Identify(r.Home[:])
-		add("%s: %s answered %s: %s (balefire-node why %s)", plural(count, "result was refused by its home", "results were refused by their homes"), home, r.Code.Name(), r.Detail, r.ID)
+		add(wire.NoteResultsRefused, wire.NoteArgs{Count: count, Peer: v.Book.NameOf(r.Home), Refusal: r.Code.Name(), Detail: r.Detail, Task: r.ID.String()})
 	}
-	if v.Book.Count() >= addressbook.MaxPeers {
-		add("%s", fullBookText)
+	if n := v.Book.Count(); n >= addressbook.MaxPeers {
+		add(wire.NoteBookFull, wire.NoteArgs{Count: n})
 	}
 	if s.Dead > 0 {
-		add("%s (balefire-node dlq ls)", plural(s.Dead, "dead letter", "dead letters"))
+		add(wire.NoteDeadLetters, wire.NoteArgs{Count: s.Dead})
 	}
-	if from := v.Book.Self().Member.NotBefore; from.Sub(v.Clock.Now()) > proto.Skew {
-		add("the clock of this machine is behind: it shows %s, but this node became a member on %s; correct it, otherwise new members are refused",
-			v.Clock.Now().UTC().Format(time.RFC3339), from.UTC().Format(time.RFC3339))
-	}
-	if until := v.Book.Self().Member.NotAfter; until.Sub(v.Clock.Now()) < 28*24*time.Hour {
-		add("this node's certificate expires on %s: it is renewed once the node connects to one with the role admin", until.Format(time.DateOnly))
+	if until := v.Book.Self().Member.NotAfter; until.Sub(v.Clock.Now()) < renewedBefore {
+		add(wire.NoteOwnCertificate, wire.NoteArgs{Time: new(until.UTC())})
 	}
 	return w
 }
 
-// waitingText describes what waits for an unreachable peer, with the same text in all
-// places.
-func waitingText(n int, name, liveness string) string {
-	how := "offline"
-	if liveness == gossip.Dead.String() {
-		how = "dead"
-	}
-	return fmt.Sprintf("%s for %s, which is %s (balefire-node peers show %s)", plural(n, "task or result waits", "tasks and results wait"), name, how, name)
-}
+const (
+	renewedBefore = 28 * 24 * time.Hour // a certificate that expires sooner should have been renewed
+	jumpWarnFor   = time.Hour           // how long a jump of the clocks is reported
+)
 
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
+func (v *Views) clockWarnings() (w []wire.Note) {
+	now := v.Clock.Now()
+	if c := v.ClockDoubt(); c != nil {
+		w = append(w, note(wire.NoteClockDoubted, wire.NoteArgs{Clock: c}))
 	}
-	return fmt.Sprintf("%d %s", n, many)
+	if at := v.Queues.LastJump(); now.Sub(at) < jumpWarnFor {
+		w = append(w, note(wire.NoteClockJumped, wire.NoteArgs{Time: new(at.UTC())}))
+	}
+	if from := v.Book.Self().Member.NotBefore; from.Sub(now) > proto.Skew {
+		w = append(w, note(wire.NoteClockBehind, wire.NoteArgs{Time: new(from.UTC()), Seconds: from.Sub(now).Seconds()}))
+	}
+	return w
 }
 
 // StoreStats returns the current statistics of the store.
@@ -123,7 +113,12 @@ func (v *Views) StoreStats() wire.StoreStats {
 		BlobBytes: v.Local.BlobBytes(), Full: v.Store.Full(), Commits: c.Groups,
 	}
 	s.FreeBytes, s.Reserve = v.Store.Space()
-	s.Refuses = refusal(v.Store.Refuses())
+	switch why := v.Store.Refuses(); {
+	case errors.Is(why, store.ErrNoMemory):
+		s.Refuses = wire.NoteMemoryFull
+	case why != nil:
+		s.Refuses = wire.NoteDiskFull
+	}
 	if err := v.Store.Err(); err != nil {
 		s.Failed = err.Error()
 	}

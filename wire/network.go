@@ -51,7 +51,7 @@ type MeshSummary struct {
 	Refuted     int            `json:"refuted" doc:"suspicions since the start that turned out to be false"`
 	Suppressed  int            `json:"suppressed" doc:"state changes since the start that were hidden by a recovery time"`
 	Leases      []LeaseRisk    `json:"leases_at_risk" doc:"leases granted by this node to members that are SUSPECT or DEAD"`
-	Risks       []string       `json:"risks" doc:"what an operator should look at"`
+	Risks       []Note         `json:"risks" doc:"what an operator should look at"`
 }
 
 // A LeaseRisk is a member that may be lost while it owns tasks of queues whose home is
@@ -142,7 +142,7 @@ type NetCheck struct {
 	MDNS         string        `json:"mdns" doc:"on, off, or the reason why it does not work"`
 	Gossip       int           `json:"gossip" doc:"members on the gossip topic"`
 	Strangers    int           `json:"strangers" doc:"nodes seen on the LAN that are not members"`
-	Findings     []string      `json:"findings" doc:"conclusions and what to do about them"`
+	Findings     []Note        `json:"findings" doc:"conclusions"`
 }
 
 // An Observed is an address of this node as observed by peers.

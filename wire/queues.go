@@ -4,16 +4,24 @@ import (
 	"time"
 )
 
-// A QueueAlarm reports that the home of a queue is lost, how many tasks wait for it as
-// far as this node knows, and what an operator can do.
+// A QueueAlarm reports that the home of a queue is lost, and how many tasks wait for it as
+// far as this node knows.
 type QueueAlarm struct {
+	Queue   string     `json:"queue"`
 	Home    string     `json:"home"`
 	State   string     `json:"state" enum:"DEAD,LEFT,UNKNOWN,REVOKED" doc:"state of that node; UNKNOWN: nothing has been received about it since this node started"`
 	Since   *time.Time `json:"since,omitempty"`
 	Waiting int        `json:"waiting" doc:"unfinished tasks of this node that wait for it"`
 	Held    int        `json:"held" doc:"tasks of the queue that run here or whose results are stored here for it"`
-	Text    string     `json:"text" doc:"summary in one sentence"`
-	Fix     string     `json:"fix"`
+}
+
+// Note states the alarm at a time.
+func (a *QueueAlarm) Note(now time.Time) Note {
+	n := Note{Code: NoteQueueHomeLost, NoteArgs: NoteArgs{Queue: a.Queue, Peer: a.Home, State: a.State, Count: a.Waiting, Held: a.Held}}
+	if a.Since != nil {
+		n.Seconds = now.Sub(*a.Since).Seconds()
+	}
+	return n
 }
 
 // A MemberRule is the setting of a queue for one node. If a queue has any, only the

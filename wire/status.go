@@ -11,7 +11,7 @@ type Status struct {
 	Started  time.Time      `json:"started"`
 	Store    StoreStats     `json:"store"`
 	Addrs    []string       `json:"addrs"`
-	Warnings []string       `json:"warnings"`
+	Warnings []Note         `json:"warnings" doc:"what an operator should look at"`
 	Peers    []Peer         `json:"peers"`
 	Outbox   map[string]int `json:"outbox" doc:"tasks whose home is this node, by state"`
 	Inbox    map[string]int `json:"inbox" doc:"tasks accepted by this node, by state"`
@@ -23,29 +23,28 @@ type Status struct {
 
 // StoreStats describes the store. Sizes are bytes.
 type StoreStats struct {
-	Engine    string `json:"engine"`
-	Schema    int    `json:"schema"`
-	DiskBytes int64  `json:"disk_bytes"`
-	LiveBytes int64  `json:"live_bytes"`
-	Keys      int64  `json:"keys"`
-	BlobBytes int64  `json:"blob_bytes"`
-	FreeBytes int64  `json:"free_bytes"`
-	Reserve   int64  `json:"reserve_bytes"`
-	Full      bool   `json:"full" doc:"new work is refused"`
-	Refuses   string `json:"refuses,omitempty" doc:"why new work is refused: the disk is below its reserve, or memory is short"`
-	Commits   int64  `json:"commits"`
-	Failed    string `json:"failed,omitempty"`
+	Engine    string   `json:"engine"`
+	Schema    int      `json:"schema"`
+	DiskBytes int64    `json:"disk_bytes"`
+	LiveBytes int64    `json:"live_bytes"`
+	Keys      int64    `json:"keys"`
+	BlobBytes int64    `json:"blob_bytes"`
+	FreeBytes int64    `json:"free_bytes"`
+	Reserve   int64    `json:"reserve_bytes"`
+	Full      bool     `json:"full" doc:"new work is refused"`
+	Refuses   NoteCode `json:"refuses,omitempty" enum:"disk_full,memory_full" doc:"why new work is refused"`
+	Commits   int64    `json:"commits"`
+	Failed    string   `json:"failed,omitempty"`
 }
 
 // A Blocker is the reason why a task does not make its next step, or why a peer or a
-// queue does not get its tasks, and what to do about it.
+// queue does not get its tasks.
 type Blocker struct {
 	Subject string     `json:"subject" doc:"a task's id, a peer's name, or queue:NAME"`
 	State   string     `json:"state"`
-	Cause   string     `json:"cause"`
-	Fix     string     `json:"fix,omitempty"`
+	Cause   Note       `json:"cause"`
 	Next    *time.Time `json:"next,omitempty" doc:"time of the next automatic retry"`
-	Steps   []string   `json:"steps" doc:"what was checked, in order"`
+	Steps   []Note     `json:"steps" doc:"what was checked, in order"`
 }
 
 // Health is the response of a healthy or ready node.

@@ -60,7 +60,6 @@ type Submitted struct {
 	Known    bool       `json:"known,omitempty" doc:"the idempotency key was used before; this is the first task with it"`
 	NotAfter time.Time  `json:"not_after"`
 	Due      *time.Time `json:"due,omitempty" doc:"time before which it is not sent"`
-	Waits    string     `json:"waits,omitempty" doc:"what it waits for, if it cannot be sent at once"`
 }
 
 // A Task is the view of a task for users and programs.

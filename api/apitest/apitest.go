@@ -251,7 +251,7 @@ func (n *Node) Receipts(_ context.Context, id string) ([]wire.Receipt, error) {
 
 // Why returns a fixed cause.
 func (n *Node) Why(_ context.Context, subject string) (wire.Blocker, error) {
-	return wire.Blocker{Subject: subject, State: "PENDING", Cause: "laptop is offline", Steps: []string{"outbox", "path"}}, n.called("Why %s", subject)
+	return wire.Blocker{Subject: subject, State: "PENDING", Cause: wire.Note{Code: wire.NoteNoAddress, NoteArgs: wire.NoteArgs{Peer: "laptop"}}, Steps: []wire.Note{{Code: wire.StepOutbox, NoteArgs: wire.NoteArgs{Count: 1}}}}, n.called("Why %s", subject)
 }
 
 // Cancel stops a task.

@@ -38,7 +38,7 @@ func (n *Node) summary() wire.MeshSummary {
 	}
 	return wire.MeshSummary{
 		Mesh: "ab", Members: 5, States: map[string]int{"ALIVE": 3, "SUSPECT": 1, "DEAD": 1}, Connected: 3, Direct: 2, Relayed: 1,
-		Root: "c0ffee", Risks: []string{"one relay carries 3 of 4 paths: make another member a relay"},
+		Root: "c0ffee", Risks: []wire.Note{{Code: wire.NoteNoRelay}},
 	}
 }
 
@@ -90,7 +90,7 @@ func (n *Node) NetCheck(context.Context) wire.NetCheck {
 		Listen: []string{"/ip4/0.0.0.0/udp/4001/quic-v1"}, Observed: []wire.Observed{{Addr: "/ip4/203.0.113.4/udp/4001/quic-v1", By: []string{"r1", "laptop"}}},
 		NAT: "cone", UDP: true, TCP: true, Reservations: []wire.Reservation{{Relay: "r1", Until: Start.Add(time.Hour), Score: 0.9}},
 		Relaying: &wire.Relaying{Reservations: 1, Circuits: 2, Bytes: 3 << 20}, DHT: 4, MDNS: "on", Gossip: 4, Strangers: 1,
-		Findings: []string{"behind a NAT that lets itself be passed: direct paths are likely"},
+		Findings: []wire.Note{{Code: wire.NoteNoQUIC}},
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -128,8 +129,8 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 		return err
 	}
 	d.tell("alpha has task %s on disk, it is %s", s.ID, t.State)
-	if why, err := alpha.node.Why(ctx, s.ID); err == nil && why.Cause != "" {
-		d.tell("why: %s", why.Cause)
+	if why, err := alpha.node.Why(ctx, s.ID); err == nil {
+		d.tell("why: %s", prose.Text(why.Cause))
 	}
 	if err := beta.start(ctx); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -137,8 +138,8 @@ func runnerOf(t wire.Task) string {
 // previous status line.
 func (f *follower) showWaiting(ctx context.Context, t wire.Task, since time.Duration) {
 	text := "waiting for " + formatDuration(since)
-	if b, err := f.client.Why(ctx, t.ID); err == nil && b.Cause != "" && t.State != stateRunning {
-		text += ": " + b.Cause
+	if b, err := f.client.Why(ctx, t.ID); err == nil && t.State != stateRunning {
+		text += ": " + prose.Text(b.Cause)
 	}
 	if f.w.flags.quiet {
 		return
@@ -163,8 +164,8 @@ func (f *follower) timeoutError(ctx context.Context, id string) error {
 	text := fmt.Sprintf("the wait timed out, the task is safe: it is %s", strings.ToLower(f.state))
 	ctx, cancel := context.WithTimeout(ctx, quietInterval)
 	defer cancel()
-	if b, err := f.client.Why(ctx, id); err == nil && b.Cause != "" {
-		text += "; " + b.Cause
+	if b, err := f.client.Why(ctx, id); err == nil {
+		text += "; " + prose.Text(b.Cause)
 	}
 	return fmt.Errorf("%s. Follow it: balefire-node task watch %s", text, id)
 }

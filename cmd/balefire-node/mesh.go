@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -122,7 +123,7 @@ that need attention come first.`,
 
 func printMesh(p *printer, s wire.MeshSummary) {
 	for _, r := range s.Risks {
-		p.line("! %s", r)
+		p.line("! %s", prose.Line(r))
 	}
 	p.line("mesh      %s", s.Mesh)
 	p.line("members   %s", formatMembers(s))

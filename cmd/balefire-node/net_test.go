@@ -118,7 +118,7 @@ field-11           BLOCKED    -                  -      -       0          -
 func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
 	n := status{apitest.New()}
 	n.Known = testSummary[:1]
-	n.Mesh = &wire.MeshSummary{Members: 7, States: map[string]int{"ALIVE": 5, "SUSPECT": 1, "DEAD": 1}, Direct: 3, Relayed: 2, Paused: true, Risks: []string{"2 dead letters (balefire-node dlq ls)", "one relay carries all"}}
+	n.Mesh = &wire.MeshSummary{Members: 7, States: map[string]int{"ALIVE": 5, "SUSPECT": 1, "DEAD": 1}, Direct: 3, Relayed: 2, Paused: true, Risks: []wire.Note{{Code: wire.NoteDeadLetters, NoteArgs: wire.NoteArgs{Count: 2}}, {Code: wire.NoteNoQUIC}}}
 	code, out, errs := command(t, n, "status")
 	if code != exitOK || errs != "" {
 		t.Errorf("%d, %q", code, errs)
@@ -126,7 +126,7 @@ func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
 	same(t, out, `
 here  12D3KooW  running 0s  dev  store nutsdb 0 B
 ! 2 dead letters (balefire-node dlq ls)
-! one relay carries all
+! there is no direct QUIC connection: UDP may be blocked, or all peers are on the LAN, where TCP is preferred
 ! this node is paused: it takes no new tasks from shared queues
 
 members 7: 5 alive, 1 suspect, 1 dead   paths 3 direct, 2 relayed
@@ -149,7 +149,7 @@ type status struct{ *apitest.Node }
 
 func (s status) Status(ctx context.Context) wire.Status {
 	st := s.Node.Status(ctx)
-	st.Dead, st.Warnings, st.Peers = 2, []string{"2 dead letters (balefire-node dlq ls)"}, s.Known
+	st.Dead, st.Warnings, st.Peers = 2, []wire.Note{{Code: wire.NoteDeadLetters, NoteArgs: wire.NoteArgs{Count: 2}}}, s.Known
 	return st
 }
 
@@ -235,7 +235,7 @@ func TestNetcheckBeginsWithWhatItMeans(t *testing.T) {
 		t.Errorf("%d, %q", code, errs)
 	}
 	same(t, out, `
-! behind a NAT that lets itself be passed: direct paths are likely
+! there is no direct QUIC connection: UDP may be blocked, or all peers are on the LAN, where TCP is preferred
 
 QUIC (UDP)    works
 TCP           works
@@ -264,7 +264,7 @@ laptop            SUSPECT  60m  no    relayed  -         1/4  r1             2
 `},
 		{"members laptop", exitOK, "Member laptop", "laptop  ALIVE  12D3KooW\nwork         no\npath         direct\npriority     0\nboot         0, incarnation 0\n"},
 		{"summary", exitOK, "MeshSummary", `
-! one relay carries 3 of 4 paths: make another member a relay
+! no other member is a relay (give a reachable one the role relay, so that nodes behind NATs can be reached)
 mesh      ab
 members   5: 3 alive, 1 suspect, 1 dead
 paths     2 direct, 1 relayed

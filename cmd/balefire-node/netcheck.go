@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -31,7 +32,7 @@ mesh is asked.`,
 
 func printNet(p *printer, n wire.NetCheck) {
 	for _, f := range n.Findings {
-		p.line("! %s", f)
+		p.line("! %s", prose.Line(f))
 	}
 	if len(n.Findings) == 0 {
 		p.line("no problems found")

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -127,8 +128,9 @@ done.`,
 func printQueue(p *printer, q wire.Queue) {
 	w := p.app
 	if a := q.Alarm; a != nil {
-		p.line("! %s", a.Text)
-		p.line("! %s", a.Fix)
+		n := a.Note(w.clock.Now())
+		p.line("! %s", prose.Text(n))
+		p.line("! %s", prose.Fix(n))
 	}
 	p.line("%s  %s", q.Name, queueState(q))
 	row := func(name, format string, a ...any) { p.line("%-10s %s", name, fmt.Sprintf(format, a...)) }

@@ -122,12 +122,12 @@ func (w *app) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 
 func (w *app) printSubmitted(s wire.Submitted, took time.Duration) {
 	switch {
+	case s.Known && s.State == "":
+		w.infof("existing task: the key was used before by task %s, which has ended; its record is no longer stored", s.ID)
 	case s.Known:
 		w.infof("existing task: the key was used before by task %s, %s", s.ID, s.State)
 	case s.Due != nil:
 		w.infof("stored on disk for %s in %s; it will be sent at %s", s.Target, formatDuration(took), formatTime(*s.Due))
-	case s.Waits != "":
-		w.infof("stored on disk for %s in %s; it waits: %s", s.Target, formatDuration(took), sanitize(s.Waits))
 	default:
 		w.infof("stored on disk for %s in %s", s.Target, formatDuration(took))
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -105,9 +106,11 @@ func printWarnings(p *printer, s statusReport) {
 	if s.Summary != nil {
 		warnings = append(slices.Clip(warnings), s.Summary.Risks...)
 	}
-	for i, text := range warnings {
-		if !slices.Contains(warnings[:i], text) {
-			p.line("! %s", text)
+	var lines []string
+	for _, n := range warnings {
+		if line := prose.Line(n); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+			p.line("! %s", line)
 		}
 	}
 	if s.Summary == nil {

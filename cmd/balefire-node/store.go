@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/config"
@@ -45,7 +46,7 @@ func storeStats(w *app) *cobra.Command {
 				p.line("free     %s, reserve %s", formatSize(s.FreeBytes), formatSize(s.Reserve))
 				p.line("commits  %d", s.Commits)
 				if s.Full {
-					p.line("! %s", s.Refuses)
+					p.line("! %s", prose.Line(wire.Note{Code: s.Refuses}))
 				}
 				if s.Failed != "" {
 					p.line("! %s", s.Failed)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 )
 
 func whyCommand(w *app) *cobra.Command {
@@ -23,13 +25,11 @@ func whyCommand(w *app) *cobra.Command {
 			return w.show(view{value: b, human: func(p *printer) {
 				p.line("%s  %s", b.Subject, b.State)
 				for _, s := range b.Steps {
-					p.line("  %s", s)
+					p.line("  %s", prose.Text(s))
 				}
-				if b.Cause != "" {
-					p.line("because  %s", b.Cause)
-				}
-				if b.Fix != "" {
-					p.line("to do    %s", b.Fix)
+				p.line("because  %s", prose.Text(b.Cause))
+				if fix := prose.Fix(b.Cause); fix != "" {
+					p.line("to do    %s", fix)
 				}
 				if b.Next != nil {
 					p.line("next automatic retry in %s", formatDuration(b.Next.Sub(w.clock.Now())))

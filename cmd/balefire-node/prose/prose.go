@@ -1,0 +1,164 @@
+// Package prose makes English of the notes in a node's answers: what blocks a task, what an
+// operator should look at, and what to do about it. It is the only place with these texts;
+// programs read the codes.
+package prose
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/wire"
+)
+
+// Text returns what a note states. It never is empty: for a code that this program does
+// not know it is the code.
+func Text(n wire.Note) string {
+	text, _ := sentences(n)
+	return expand(text, n.NoteArgs)
+}
+
+// Fix returns what to do about it, mostly a command; empty: nothing, or it is not known.
+func Fix(n wire.Note) string {
+	_, fix := sentences(n)
+	return expand(fix, n.NoteArgs)
+}
+
+// Line returns the text with the fix in parentheses.
+func Line(n wire.Note) string {
+	if fix := Fix(n); fix != "" {
+		return Text(n) + " (" + fix + ")"
+	}
+	return Text(n)
+}
+
+func sentences(n wire.Note) (text, fix string) {
+	say, known := table[n.Code]
+	if !known {
+		return string(n.Code), ""
+	}
+	text, fix = say(n.NoteArgs)
+	if n.Result {
+		about := "it has ended here; its result: "
+		if n.Code == wire.NoteQueueHomeLost {
+			about = "its result is stored here for its home: "
+		}
+		text = about + text
+	}
+	return text, fix
+}
+
+// placeholder matches {name} and {count|singular|plural}.
+var placeholder = regexp.MustCompile(`\{(\w+)(?:\|([^|}]*)\|([^|}]*))?\}`)
+
+// expand puts the arguments into a sentence. Text of peers is inserted as it is and never
+// expanded again.
+func expand(s string, a wire.NoteArgs) string {
+	return placeholder.ReplaceAllStringFunc(s, func(p string) string {
+		m := placeholder.FindStringSubmatch(p)
+		value := argument(m[1], a)
+		switch {
+		case m[2] == "":
+			return value
+		case value == "1":
+			return "1 " + m[2]
+		}
+		return value + " " + m[3]
+	})
+}
+
+func argument(name string, a wire.NoteArgs) string {
+	switch name {
+	case "count":
+		return strconv.Itoa(a.Count)
+	case "of":
+		return strconv.Itoa(a.Of)
+	case "held":
+		return strconv.Itoa(a.Held)
+	case "attempts":
+		return strconv.Itoa(a.Attempts)
+	case "abandons":
+		return strconv.Itoa(a.Abandons)
+	case "generation":
+		return strconv.FormatUint(a.Generation, 10)
+	case "ago":
+		return seconds(a.Seconds, time.Second)
+	case "idle":
+		return seconds(a.Idle, time.Second)
+	case "names":
+		return strings.Join(a.Names, ", ")
+	case "first":
+		return append(a.Names, "")[0]
+	case "time":
+		return date(a.Time, time.RFC3339)
+	case "date":
+		return date(a.Time, time.DateTime)
+	case "day":
+		return date(a.Time, time.DateOnly)
+	}
+	if d := a.Dial; d != nil {
+		switch name {
+		case "dial":
+			return dial(d)
+		case "dials":
+			return strconv.Itoa(d.Failed)
+		case "dialed":
+			return seconds(d.Seconds, time.Second)
+		case "error":
+			return d.Error
+		}
+	}
+	if name == "doubt" && a.Clock != nil {
+		return doubt(a.Clock)
+	}
+	if name == "transfer" && a.Transfer != nil {
+		return a.Transfer.String()
+	}
+	return map[string]string{
+		"peer": a.Peer, "other": a.Other, "self": a.Self, "queue": a.Queue, "task": a.Task, "kind": a.Kind, "key": a.Key, "state": a.State,
+		"refusal": a.Refusal, "detail": a.Detail, "path": a.Path, "epoch": a.Epoch,
+	}[name]
+}
+
+func date(t *time.Time, layout string) string {
+	if t == nil {
+		return ""
+	}
+	return t.UTC().Format(layout)
+}
+
+// seconds formats a duration as 1m5s.
+func seconds(s float64, round time.Duration) string {
+	return time.Duration(s * float64(time.Second)).Round(round).String()
+}
+
+// dial describes the result of the latest dial and the time of the next one.
+func dial(d *wire.Dialed) string {
+	next := "it is being dialed now"
+	if d.Next > 0 {
+		next = "the next dial is in " + seconds(d.Next, 100*time.Millisecond)
+	}
+	if d.Error == "" {
+		return next
+	}
+	return fmt.Sprintf("the last attempt, %s ago, failed: %s; %s", seconds(d.Seconds, time.Second), d.Error, next)
+}
+
+// doubt explains why the clock is doubted and what ends the doubt.
+func doubt(c *wire.ClockDoubt) string {
+	off, way := c.Off, "ahead of"
+	if off < 0 {
+		off, way = -off, "behind"
+	}
+	than := "the time expected from the uptime of the machine"
+	if c.Stopped {
+		than = "its time when this node stopped"
+	}
+	text := fmt.Sprintf("the clock of this machine is doubted: it is %s %s %s", seconds(off, time.Second), way, than)
+	if c.Denied {
+		text += ", and a connected peer disagrees"
+	}
+	return fmt.Sprintf("%s; until a connected peer agrees with it, or for %s, nothing expires and nothing old is deleted", text, seconds(c.Left, time.Second))
+}

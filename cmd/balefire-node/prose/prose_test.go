@@ -1,0 +1,151 @@
+package prose
+
+import (
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/wire"
+)
+
+var update = flag.Bool("update", false, "write testdata/notes.golden")
+
+// full has every argument.
+var full = wire.NoteArgs{
+	Peer: "b", Other: "c", Self: "a", Queue: "build", Task: "01a1f84f", Kind: "test", Key: "repo", State: "DEAD", Refusal: "FULL", Detail: "a reason",
+	Path: "quic /ip4/192.0.2.1", Epoch: "7.40", Generation: 3, Names: []string{"r", "s"}, Count: 2, Of: 8, Held: 1, Attempts: 4, Abandons: 5, Seconds: 65, Idle: 9,
+	Time:     new(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
+	Dial:     &wire.Dialed{Failed: 3, Error: "connection refused", Seconds: 7, Next: 2},
+	Clock:    &wire.ClockDoubt{Off: -3600, Stopped: true, Denied: true, Left: 60},
+	Transfer: &wire.Transfer{What: "body", Direction: "out", Peer: "b", Bytes: 1 << 20, Size: 4 << 20},
+}
+
+// cases are the notes of the golden file: each code with all arguments, and the variants.
+func cases(t *testing.T) (all []wire.Note) {
+	for _, code := range codes(t) {
+		all = append(all, wire.Note{Code: code, NoteArgs: full})
+	}
+	variant := func(code wire.NoteCode, change func(a *wire.NoteArgs)) {
+		a := full
+		change(&a)
+		all = append(all, wire.Note{Code: code, NoteArgs: a})
+	}
+	variant(wire.NoteSelfRevoked, func(a *wire.NoteArgs) { a.Peer = "" })
+	variant(wire.NoteClocksDiffer, func(a *wire.NoteArgs) { a.State = "theirs" })
+	for _, code := range []wire.NoteCode{wire.NoteIsolated, wire.NoteSelfPaused} {
+		variant(code, func(a *wire.NoteArgs) { a.Of = 0 })
+		variant(code, func(a *wire.NoteArgs) { a.Of, a.Names = 0, nil })
+	}
+	variant(wire.NoteDialing, func(a *wire.NoteArgs) { a.Dial = &wire.Dialed{Next: 1} })
+	variant(wire.NoteNoAnswer, func(a *wire.NoteArgs) { a.Count, a.Dial = 1, &wire.Dialed{Error: "no route"} })
+	variant(wire.NoteEnded, func(a *wire.NoteArgs) { a.State, a.Detail = "SUCCESS", "" })
+	variant(wire.NoteEnded, func(a *wire.NoteArgs) { a.State = "FAILED" })
+	for _, code := range []string{"NO_HANDLER", "DRAINING", "BUSY"} {
+		variant(wire.NoteRefused, func(a *wire.NoteArgs) { a.Refusal = code })
+	}
+	variant(wire.NoteUnacknowledged, func(a *wire.NoteArgs) { a.Result = true })
+	variant(wire.NoteRetryWaits, func(a *wire.NoteArgs) { a.Detail = "" })
+	variant(wire.NoteQueueHomeLost, func(a *wire.NoteArgs) { a.Result = true })
+	variant(wire.NoteQueueHomeLost, func(a *wire.NoteArgs) { a.State, a.Count, a.Held = "LEFT", 1, 0 })
+	variant(wire.NoteQueueHomeLost, func(a *wire.NoteArgs) { a.State, a.Count, a.Held, a.Seconds = "REVOKED", 0, 0, 0 })
+	variant(wire.NoteQueueHomeLost, func(a *wire.NoteArgs) { a.State = "UNKNOWN" })
+	variant(wire.NoteQueuePaused, func(a *wire.NoteArgs) { a.Peer = "" })
+	variant(wire.NoteMoveRefused, func(a *wire.NoteArgs) { a.Refusal, a.Detail = "DENIED", "" })
+	variant(wire.NoteKindUnserved, func(a *wire.NoteArgs) { a.Names = nil })
+	variant(wire.NoteMembersRefused, func(a *wire.NoteArgs) { a.Detail = "" })
+	variant(wire.StepConnected, func(a *wire.NoteArgs) { a.Other = "" })
+	variant(wire.StepQueueHome, func(a *wire.NoteArgs) { a.Generation, a.State = 0, "" })
+	variant(wire.StepOutbox, func(a *wire.NoteArgs) { a.Count = 1 })
+	variant(wire.NoteClockDoubted, func(a *wire.NoteArgs) { a.Clock = &wire.ClockDoubt{Off: 90, Left: 5} })
+	variant(wire.NoteLeaseRisk, func(a *wire.NoteArgs) { a.State, a.Count, a.Held = "SUSPECT", 1, 0 })
+	variant(wire.NoteLeaseRisk, func(a *wire.NoteArgs) { a.Held = 2 })
+	variant(wire.NoteTasksWait, func(a *wire.NoteArgs) { a.Count, a.State = 1, "OFFLINE" })
+	variant(wire.NoteResultsRefused, func(a *wire.NoteArgs) { a.Count = 1 })
+	variant(wire.NoteDeadLetters, func(a *wire.NoteArgs) { a.Count = 1 })
+	variant(wire.NoteMembersDead, func(a *wire.NoteArgs) { a.Count, a.Names = 1, []string{"n1"} })
+	variant(wire.NoteMembersDead, func(a *wire.NoteArgs) { a.Count, a.Names = 7, strings.Split("tuvwxyz", "") })
+	return all
+}
+
+// Every code has its sentence, and no sentence changes unnoticed.
+func TestSentences(t *testing.T) {
+	var b strings.Builder
+	for _, n := range cases(t) {
+		if table[n.Code] == nil {
+			t.Errorf("%s has no sentence", n.Code)
+		}
+		text, fix := Text(n), Fix(n)
+		if strings.ContainsAny(text+fix, "{}\n") || text == "" {
+			t.Errorf("%s: %q, %q", n.Code, text, fix)
+		}
+		fmt.Fprintf(&b, "%s: %s\n", n.Code, text)
+		if fix != "" {
+			fmt.Fprintf(&b, "    %s\n", fix)
+		}
+	}
+	const golden = "testdata/notes.golden"
+	if *update {
+		if err := os.WriteFile(golden, []byte(b.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Split(b.String(), "\n")
+	for i, line := range strings.Split(string(want), "\n") {
+		if i >= len(got) || got[i] != line {
+			t.Fatalf("line %d is %q, want %q; if that is intended: go test ./cmd/balefire-node/prose -update", i+1, got[min(i, len(got)-1)], line)
+		}
+	}
+}
+
+// Text of a peer is never expanded, and a code of a newer node is shown as it is.
+func TestTextOfPeers(t *testing.T) {
+	n := wire.Note{Code: wire.NoteProgramMissing, NoteArgs: wire.NoteArgs{Detail: "{peer} {time}", Peer: "b"}}
+	if got := Text(n); got != "its handler cannot be started: {peer} {time}" {
+		t.Errorf("%q", got)
+	}
+	if got := Line(wire.Note{Code: "of_a_newer_node"}); got != "of_a_newer_node" {
+		t.Errorf("%q", got)
+	}
+	for _, code := range codes(t) { // a note without arguments must not stop the program
+		Line(wire.Note{Code: code})
+	}
+}
+
+// codes returns the codes that wire declares, in the order of its source.
+func codes(t *testing.T) (all []wire.NoteCode) {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), filepath.Join("..", "..", "..", "wire", "note.go"), nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		v, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if id, typed := v.Type.(*ast.Ident); typed && id.Name == "NoteCode" {
+			code, err := strconv.Unquote(v.Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, wire.NoteCode(code))
+		}
+		return true
+	})
+	if len(all) < 50 {
+		t.Fatalf("found %d codes", len(all))
+	}
+	return all
+}

@@ -1,0 +1,282 @@
+package prose
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/balefire/balefire/wire"
+)
+
+// A sentence returns the text of a note and what to do about it, with placeholders for the
+// arguments.
+type sentence func(a wire.NoteArgs) (text, fix string)
+
+// say is a sentence that is always the same.
+func say(text, fix string) sentence {
+	return func(wire.NoteArgs) (string, string) { return text, fix }
+}
+
+const (
+	lookAt   = "start {peer} or check the network in between; the task is safe and will be sent automatically"
+	askThere = "on {peer}: balefire-node why {task}"
+)
+
+// table has the sentence of each code.
+var table = map[wire.NoteCode]sentence{
+	wire.NoteSelfRevoked: func(a wire.NoteArgs) (string, string) {
+		by := "the mesh's root"
+		if a.Peer != "" {
+			by = "{peer}"
+		}
+		return "this node was revoked by " + by + " on {date}: it no longer sends or accepts anything", "get a ticket and join with a new key: balefire-node join TICKET --dir NEW-FOLDER"
+	},
+	wire.NotePeerRevoked: say("{peer} is no longer a member: its certificate was revoked", "invite it again, with a new key"),
+	wire.NotePeerBlocked: say("{peer} is blocked here", "balefire-node peers unblock {peer}"),
+	wire.NotePeerUnknown: say("{peer} is not in the address book", "pair with it again: invite and join"),
+	wire.NoteClocksDiffer: func(a wire.NoteArgs) (string, string) {
+		how := "this node refused {peer}"
+		if a.State == "theirs" {
+			how = "{peer} refused this node"
+		}
+		return "the clocks of this machine and of {peer} differ too much: " + how + " {ago} ago: {detail}", "correct both clocks"
+	},
+	wire.NoteRefusedByPeer: say("{peer} refused this node {ago} ago: {detail}", "on {peer}: balefire-node peers show {self}"),
+	wire.NoteRefusedHere:   say("this node refused {peer} {ago} ago: {detail}", "fix the stated problem on {peer}"),
+	wire.NoteIsolated: func(a wire.NoteArgs) (string, string) {
+		return "this node is isolated: it " + isolation(a), "balefire-node netcheck"
+	},
+	wire.NoteNoAddress:  say("no address of {peer} is known", "start it: it announces its addresses when it connects"),
+	wire.NotePeerLeft:   say("{peer} cannot be reached: it was stopped {ago} ago", "start {peer}; the task is safe and will be sent automatically"),
+	wire.NotePeerLost:   say("{peer} cannot be reached: it has been {state} for {ago} according to gossip; {dial}", lookAt),
+	wire.NoteRelaysAway: say("{peer} cannot be reached: none of its relays ({names}) is connected here; {dial}", "balefire-node path {first}"),
+	wire.NoteRelaysFail: say("{peer} cannot be reached: neither directly nor through its relays ({names}); {dial}", "balefire-node path {peer}"),
+	wire.NoteDialing:    say("{peer} cannot be reached: {dial}", ""),
+	wire.NoteNoAnswer:   say("{peer} cannot be reached: none of its {count} addresses answers; {dial}", lookAt),
+	wire.NoteHanging: say("{peer} has been {state} for {ago} according to gossip; a connection is still open, and its last byte arrived {idle} ago",
+		"start {peer} or check the network in between; it is dialed again as soon as the connection is given up"),
+	wire.NotePeerConnected:     say("nothing: it is connected by {path} and was last seen {ago} ago", ""),
+	wire.NoteCertExpired:       say("the certificate of {peer} has expired", "start a node with the role admin, which renews it"),
+	wire.NoteCertExpiredBeyond: say("the certificate of {peer} has expired", "invite it again"),
+
+	wire.NoteEnded: func(a wire.NoteArgs) (text, fix string) {
+		text = "it has ended: {state}"
+		if a.Detail != "" {
+			text = "it has ended: {detail}"
+		}
+		switch a.State {
+		case "DEAD_LETTER", "FAILED", "TIMEOUT":
+			fix = "fix the cause, then: balefire-node task retry ID"
+		}
+		return text, fix
+	},
+	wire.NoteEnding:         say("its end is being stored", ""),
+	wire.NoteRunsThere:      say("{peer} has it and runs it when a slot is free; its result has not arrived yet", askThere),
+	wire.NoteGrantsThere:    say("{peer} has it and grants it to a free node, as the home of queue {queue}; its result has not arrived yet", askThere),
+	wire.NoteStartedThere:   say("{peer} runs it; its result has not arrived yet", askThere),
+	wire.NoteForgottenThere: say("{peer} had accepted it and no longer knows it: it may have run there, and its mode is at_most_once", "check whether it ran; balefire-node task cancel {task}, and task retry if it did not"),
+	wire.NoteBehind:         say("it waits behind {task}, which has the same ordering key", "balefire-node why {task}"),
+	wire.NoteRefused: func(a wire.NoteArgs) (text, fix string) {
+		switch a.Refusal {
+		case "NO_HANDLER":
+			fix = "on {peer}: balefire-node handler add {kind} --allow {self} -- PROGRAM"
+		case "FULL":
+			fix = "free disk space or finish work on {peer}"
+		case "DRAINING":
+			fix = "it is sent automatically when {peer} has restarted"
+		}
+		return "{peer} refused it: {refusal} ({detail})", fix
+	},
+	wire.NoteRefusedProgram: say("{peer} refused it: {refusal} ({detail})", "install the program on {peer}, or correct the handler there"),
+	wire.NoteRefusedClock:   say("{peer} refused it: {refusal} ({detail})", "correct the clocks of this machine and of {peer}"),
+	wire.NoteStreamOpening:  say("the task stream to {peer} is being opened", "balefire-node path {peer}"),
+	wire.NoteNotDue:         say("it is not due yet", ""),
+	wire.NoteUnacknowledged: say("it was sent to {peer} and is not acknowledged yet", ""),
+	wire.NoteSentNext:       say("it is sent next", ""),
+	wire.NoteTransferring:   say("{transfer}", ""),
+	wire.NoteResultRefused:  say("{peer} permanently refused its result: {detail}", "check the task on {peer}: balefire-node why {task}"),
+
+	wire.NoteEndedHere:      say("it has ended here; its result is being sent to its home or is there", ""),
+	wire.NoteHandlerGone:    say("the handler for kind {kind} is no longer registered", "balefire-node handler add {kind} --allow {peer} -- PROGRAM"),
+	wire.NoteProgramMissing: say("its handler cannot be started: {detail}", ""),
+	wire.NoteUnwritten:      say("its handler has ended, but its end cannot be stored: {detail}", "free disk space on this machine"),
+	wire.NoteRuns:           say("its handler is running", ""),
+	wire.NoteRetryWaits: func(a wire.NoteArgs) (string, string) {
+		reason := "{detail}"
+		if a.Detail == "" {
+			reason = "no reason given"
+		}
+		return "the last attempt failed: " + reason + "; it waits for the next one", ""
+	},
+	wire.NoteSlotsBusy:      say("all {of} slots are busy", "wait, or raise limits.slots"),
+	wire.NoteKindBusy:       say("it waits for a slot of its kind", ""),
+	wire.NoteRunsUnleased:   say("its handler is running; its lease could not be renewed, so its result counts only if the task was not granted to another node", "balefire-node path {peer}"),
+	wire.NoteFetchingBody:   say("its large body is being transferred from {peer}", "balefire-node path {peer}"),
+	wire.NoteWaitsForSlot:   say("it waits for a slot: {count} of {of} are busy", ""),
+	wire.NoteHomeForgot:     say("its result is stored here, but its home {peer} does not know the task: the home may have been restored from an older copy; the result is kept until a day after the task expires", ""),
+	wire.NoteResultHomeLost: say("its result is stored here for {peer}, which is lost", "balefire-node peers show {peer}"),
+	wire.NoteResultSent:     say("its result was sent to {peer}, which has not answered yet", ""),
+
+	wire.NoteQueueHomeLost:  homeLost,
+	wire.NoteOldHomeLost:    say("it was sent to {peer}, which was the home of queue {queue} before {other} and is lost: {other} has it if it was handed over; otherwise it will follow when {peer} is back", "on {other}: balefire-node why {task}"),
+	wire.NoteOldHomeKeepsIt: say("it was sent to {peer}, which was the home of queue {queue} before {other} and is lost: it was not handed over and will follow when {peer} is back", "start {peer} again"),
+	wire.NoteQueuePaused: func(a wire.NoteArgs) (string, string) {
+		if a.Peer != "" {
+			return "it was paused by an operator", "on {peer}: balefire-node queue resume {queue}"
+		}
+		return "the queue is paused", "balefire-node queue resume {queue}"
+	},
+	wire.NoteAskHome: say("nothing known here: only its home knows which tasks wait", "on {peer}: balefire-node why queue:{queue}"),
+	wire.NoteSelfPaused: func(a wire.NoteArgs) (string, string) {
+		return "this node considers itself isolated: it " + isolation(a) + ", and grants only to itself", "balefire-node netcheck"
+	},
+	wire.NoteNothingWaits: say("nothing waits", ""),
+	wire.NoteNoWorker:     say("no live member works on it", "balefire-node queue members {queue}"),
+	wire.NoteQueueBusy:    say("its members are busy or serve other kinds, or a limit is reached", "balefire-node queue show {queue}, and balefire-node why TASK for one that waits"),
+	wire.NoteMoveRefused: func(a wire.NoteArgs) (text, fix string) {
+		text, fix = "its queue moved to {peer}, which refuses the task: {refusal}", "balefire-node path {peer}"
+		if a.Detail != "" {
+			text += ": {detail}"
+		}
+		if a.Refusal == "FULL" {
+			fix = "free disk space or finish work on {peer}"
+		}
+		return text, fix
+	},
+	wire.NoteMoveWaits:   say("its queue moved to {peer}, which is not connected: the task follows when it is", "balefire-node path {peer}"),
+	wire.NoteMoving:      say("its queue moved to {peer}, and the task is following", ""),
+	wire.NoteMoved:       say("it moved to {peer} with its queue", askThere),
+	wire.NoteLeased:      say("{peer} has the lease; its result has not arrived yet", askThere),
+	wire.NoteMayRun:      say("{peer} may have started it, it must not start twice, and {peer} does not answer", ""),
+	wire.NoteLaneBlocked: say("an earlier task with the same ordering key is a dead letter, and on_dead is block", "balefire-node queue unblock {queue} {key}"),
+	wire.NoteLaneWaits:   say("an earlier task with the same ordering key has not ended", ""),
+	wire.NoteKindUnserved: func(a wire.NoteArgs) (string, string) {
+		text, fix := "no live member serves kind {kind}", "balefire-node handler add {kind} on a node that should"
+		if len(a.Names) > 0 {
+			text, fix = text+" and has the labels {names}", "set mesh.labels on a node that should, or "+fix
+		}
+		return text, fix
+	},
+	wire.NoteMembersRefused: func(a wire.NoteArgs) (string, string) {
+		why := "{detail}"
+		if a.Detail == "" {
+			why = "no answer"
+		}
+		return "{count} of {of} members that serve its kind refused it recently: " + why, ""
+	},
+	wire.NoteMembersBusy: say("all {of} members that serve its kind are busy, or a limit of the queue is reached", "balefire-node queue show {queue}"),
+	wire.NoteGrantedNext: say("it is granted next", ""),
+
+	wire.StepRecord:        say("record: {state}, attempts {attempts}, expires at {time}", ""),
+	wire.StepAcceptedThere: say("accepted: {peer} has it (receipt accepted)", ""),
+	wire.StepAcceptedHere:  say("accepted: here, {state}, attempts {attempts}", ""),
+	wire.StepResultFor:     say("accepted: it ended here; its result is for {peer}", ""),
+	wire.StepSelf:          say("peer: this node itself", ""),
+	wire.StepConnected: func(a wire.NoteArgs) (string, string) {
+		if a.Other != "" {
+			return "path: connected with {peer} through the relay {other}", ""
+		}
+		return "path: connected with {peer}", ""
+	},
+	wire.StepLastAnswer:  say("last answer: {refusal} {detail}, {ago} ago", ""),
+	wire.StepOutbox:      say("outbox: {count|entry waits|entries wait} for it", ""),
+	wire.StepAddresses:   say("address: {count} known", ""),
+	wire.StepRelays:      say("relays: {names}, of which {count} are connected here", ""),
+	wire.StepMember:      say("member: {state} since {time}", ""),
+	wire.StepDialsFailed: say("dial: {dials} failed in a row, the last {dialed} ago: {error}", ""),
+	wire.StepConnFailed:  say("connection: it failed {dialed} ago: {error}", ""),
+	wire.StepQueueHome: func(a wire.NoteArgs) (string, string) {
+		text := "queue {queue}: home {peer}"
+		if a.Generation > 0 {
+			text += ", generation {generation}"
+		}
+		if a.State != "" {
+			text += ", " + strings.ToLower(a.State)
+		}
+		return text, ""
+	},
+	wire.StepQueueTasks: say("tasks: {count} waiting, {held} granted", ""),
+	wire.StepQueueTask:  say("queue {queue}: home here, state {state}, {attempts} attempts, {abandons} leases lost", ""),
+	wire.StepGranted:    say("lease: epoch {epoch}, {peer}", ""),
+	wire.StepHandoff:    say("handoff: moving to {peer}", ""),
+	wire.StepStarted:    say("lease: {peer} has reported its start", ""),
+	wire.StepLeaseHere:  say("lease: epoch {epoch}, attempt {attempts}, held by this node", ""),
+
+	wire.NoteClockDoubted:   say("{doubt}", "check the clock of this machine (date) and its time synchronization; nothing else is needed"),
+	wire.NoteClockJumped:    say("the clocks jumped, or this node was suspended, at {time}: no lease was revoked in that round", "check the machine's clock if this happens often"),
+	wire.NoteClockBehind:    say("the clock of this machine is behind: this node became a member on {time}, which is {ago} ahead of it; new members are refused", "correct the clock"),
+	wire.NoteComparing:      say("this node was restored from a snapshot: it admits only admins until it has compared revocations with one, or has met none for 5 minutes", ""),
+	wire.NoteDrained:        say("this node is drained: it gets no new work from shared queues", "balefire-node drain --off"),
+	wire.NoteStoreFailed:    say("the store has failed and is being reopened: {detail}", ""),
+	wire.NoteDiskFull:       say("new work is refused: the disk is below its reserve; results, ends and deletes still work", "free some space; balefire-node store stats shows how much"),
+	wire.NoteMemoryFull:     say("new work is refused: the store uses all the memory it may", "let tasks end, give the node more (limits.memory_limit, or the limit of its container), or convert its store: balefire-node store migrate --to pebble"),
+	wire.NoteHandlerProblem: say("handler {kind}: {detail}", ""),
+	wire.NoteLeaseRisk: func(a wire.NoteArgs) (string, string) {
+		text := "{peer}, which is {state}, has {count|task|tasks} of queues whose home is here: "
+		if a.State == "SUSPECT" {
+			text += "others get them once it is DEAD or their leases are over"
+		} else {
+			text += "they are being granted to others"
+		}
+		if a.Held > 0 {
+			text += "; {held|may be started|may each be started} only once and may end INDETERMINATE"
+		}
+		return text, "balefire-node lease ls --role home; balefire-node mesh recover"
+	},
+	wire.NoteTasksWait: func(a wire.NoteArgs) (string, string) {
+		return "{count|task or result waits|tasks and results wait} for {peer}, which is " + strings.ToLower(a.State), "balefire-node peers show {peer}"
+	},
+	wire.NoteResultsRefused: say("{count|result was refused by its home|results were refused by their homes}: {peer} answered {refusal}: {detail}", "balefire-node why {task}"),
+	wire.NoteBookFull:       say("{count} peers are known, which is the limit: new ones are refused until some are forgotten; if you did not admit that many, revoke the admin who did", "balefire-node peers forget"),
+	wire.NoteDeadLetters:    say("{count|dead letter|dead letters}", "balefire-node dlq ls"),
+	wire.NoteOwnCertificate: say("this node's certificate expires on {day}: it is renewed once the node connects to one with the role admin", ""),
+	wire.NoteProbesFail:     say("this node's own probes fail (local health {count} of {of}): it claims nothing new from shared queues until they succeed", "balefire-node netcheck"),
+	wire.NoteMembersDead: func(a wire.NoteArgs) (string, string) {
+		named := strings.Join(a.Names[:min(len(a.Names), maxNamed)], ", ")
+		if more := len(a.Names) - maxNamed; more > 0 {
+			named += fmt.Sprintf(" and %d more", more)
+		}
+		return "{count|member is|members are} dead: " + named, "balefire-node why {first}"
+	},
+	wire.NotePartition: say("{count} of {of} members are dead: this node may be in the minority of a network partition", ""),
+
+	wire.NoteNoPeer:         say("no peer is known yet", "create a ticket for one with balefire-node invite"),
+	wire.NoteNoneConnected:  say("no peer is connected", "check this machine's network; balefire-node peers shows why each dial failed"),
+	wire.NoteNoQUIC:         say("there is no direct QUIC connection: UDP may be blocked, or all peers are on the LAN, where TCP is preferred", ""),
+	wire.NoteSymmetricNAT:   say("this node is behind a symmetric NAT: hole punching fails, so peers reach it through relays", "a forwarded port (net.announce) or net.port_map would allow direct connections"),
+	wire.NoteReservesNone:   say("net.relays is 0: behind a NAT, no peer can open a connection to this node", ""),
+	wire.NoteNoRelay:        say("no other member is a relay", "give a reachable one the role relay, so that nodes behind NATs can be reached"),
+	wire.NoteNoReservation:  say("{count} members are relays, but this node has no reservation at any: peers behind a NAT cannot open a connection to it", ""),
+	wire.NoteHashTableEmpty: say("the hash table is empty: no connected member takes part in it (net.dht)", ""),
+}
+
+// maxNamed limits how many members are named in one line.
+const maxNamed = 5
+
+// isolation explains why a node considers itself isolated.
+func isolation(a wire.NoteArgs) string {
+	switch {
+	case a.Of > 0:
+		return "gets no answer to many of its probes (local health {count} of {of})"
+	case len(a.Names) > 0:
+		return "does not answer according to " + strings.Join(a.Names, " and ")
+	}
+	return "receives nothing from any member"
+}
+
+// homeLost describes the alarm of a queue.
+func homeLost(a wire.NoteArgs) (text, fix string) {
+	verb := map[string]string{"DEAD": "has been dead", "LEFT": "has left", "UNKNOWN": "has been silent", "REVOKED": "has been revoked"}[a.State]
+	if a.Seconds > 0 {
+		if verb += " for {ago}"; a.State == "LEFT" {
+			verb = "left {ago} ago"
+		}
+	}
+	text = "queue {queue}: its home {peer} " + verb + ", so none of its tasks is granted"
+	if a.Count > 0 {
+		text += "; {count|task of this node waits|tasks of this node wait} for {peer}"
+	}
+	if a.Held > 0 {
+		text += "; {held} run here or have results waiting here for it"
+	}
+	return text, "start {peer} again: then nothing is lost; if it is lost permanently, run on the node that should become the home: balefire-node queue seize {queue} --from {peer} --accept-loss"
+}

@@ -1,0 +1,278 @@
+// Package why says what blocks a task, a peer or a queue: it follows the task from the
+// disk of this node to its handler, and states the one cause with what was checked before
+// it. It states codes with arguments; the text is made where people read it.
+package why
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/view"
+	"github.com/balefire/balefire/wire"
+)
+
+// An Explainer explains what blocks a task, a peer or a queue.
+type Explainer struct {
+	*view.Views
+	queues Queues
+}
+
+// Queues is what is known about shared queues.
+type Queues interface {
+	Get(ctx context.Context, name string) (wire.Queue, error)
+	// HomeGone reports whether a home is lost, and since when.
+	HomeGone(home proto.PeerID) (state string, since time.Time, gone bool)
+	// LeaseOf returns the only lease of this node, as an owner, whose task has an id that
+	// begins with ref.
+	LeaseOf(ctx context.Context, ref string) (ownership.LeaseView, bool)
+}
+
+// New returns an explainer of what v shows.
+func New(v *view.Views, q Queues) *Explainer { return &Explainer{v, q} }
+
+// idRE matches a task id or a prefix of one.
+var idRE = regexp.MustCompile(`^[0-9A-Fa-f-]{6,36}$`)
+
+// A walk is the way to one cause.
+type walk struct {
+	*Explainer
+	wire.Blocker
+}
+
+// step records what was checked.
+func (w *walk) step(code wire.NoteCode, a wire.NoteArgs) {
+	w.Steps = append(w.Steps, wire.Note{Code: code, NoteArgs: a})
+}
+
+// cause sets the one cause.
+func (w *walk) cause(code wire.NoteCode, a wire.NoteArgs) {
+	w.Cause = wire.Note{Code: code, NoteArgs: a}
+}
+
+// next sets the time of the next automatic retry.
+func (w *walk) next(in time.Duration) {
+	if in > 0 {
+		w.Next = new(w.Clock.Now().Add(in).UTC())
+	}
+}
+
+// Why explains why a task does not make its next step, or why a peer or a queue
+// (queue:NAME) does not get its tasks.
+func (e *Explainer) Why(ctx context.Context, subject string) (wire.Blocker, error) {
+	w := &walk{Explainer: e, Blocker: wire.Blocker{Subject: subject, Steps: []wire.Note{}}}
+	err := w.explain(ctx, subject)
+	return w.Blocker, err
+}
+
+func (w *walk) explain(ctx context.Context, subject string) error {
+	if p, err := w.Book.Find(subject); err == nil {
+		w.peer(p)
+		return nil
+	}
+	name, named := strings.CutPrefix(subject, proto.QueuePrefix)
+	if w.Leases.QueueStates()[name] != nil || named {
+		return w.queue(ctx, name)
+	}
+	if !idRE.MatchString(subject) {
+		return fmt.Errorf("%w: nothing known here has the name %.60q: name a peer, a queue, or a task by its id or the first 6 characters of it", wire.ErrNotFound, subject)
+	}
+	id, role, rec, err := w.Find(subject)
+	if errors.Is(err, wire.ErrNotFound) && w.leased(ctx, subject) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return w.task(ctx, id, role, rec)
+}
+
+// task explains the state of a task with a record here.
+func (w *walk) task(ctx context.Context, id proto.TaskID, role string, rec *proto.Record) error {
+	w.Subject, w.State = id.String(), rec.GetState().Name()
+	ended := rec.GetState().Terminal()
+	if c := w.ClockDoubt(); c != nil && !ended {
+		w.step(wire.NoteClockDoubted, wire.NoteArgs{Clock: c})
+	}
+	if role == wire.RoleOwner {
+		if rec.GetQueue() != "" && !ended {
+			w.queued(ctx, id, rec)
+		} else if o, err := w.Outbox.WhyResult(id); err == nil {
+			w.result(o)
+		} else {
+			w.owned(id, rec)
+		}
+		return nil
+	}
+	o, err := w.Outbox.Why(id)
+	if err != nil {
+		return err
+	}
+	ended = o.State.Terminal()
+	if queued, err := w.Inbox.Get(id); err == nil && queued.GetQueue() != "" && !ended {
+		w.queued(ctx, id, queued) // the home of its queue is here, too
+		return nil
+	}
+	w.home(o, rec.GetTarget())
+	if moving := w.Transfers(id); len(moving) > 0 && !ended && (o.Place == "taken" || o.State != proto.Pending) {
+		w.cause(wire.NoteTransferring, wire.NoteArgs{Transfer: &moving[0]})
+	}
+	w.homeless(ctx, o, rec)
+	return nil
+}
+
+// home explains the state of a task that this node sent.
+func (w *walk) home(o outbox.Why, target string) {
+	name := w.Book.NameOf(o.Peer)
+	there := wire.NoteArgs{Peer: name, Task: w.Subject}
+	w.next(o.Next)
+	w.step(wire.StepRecord, wire.NoteArgs{State: o.State.Name(), Attempts: o.Attempts, Time: new(o.NotAfter.UTC())})
+	switch {
+	case o.State.Terminal():
+		w.cause(wire.NoteEnded, wire.NoteArgs{State: o.State.Name(), Detail: o.Reason})
+	case o.State == proto.Accepted || o.State == proto.Running:
+		w.step(wire.StepAcceptedThere, wire.NoteArgs{Peer: name})
+		queue, queued := strings.CutPrefix(target, proto.QueuePrefix)
+		if w.cause(wire.NoteRunsThere, there); queued {
+			there.Queue = queue
+			w.cause(wire.NoteGrantsThere, there)
+		}
+	case o.State == proto.Indeterminate:
+		w.cause(wire.NoteForgottenThere, there)
+	case o.Place == "behind":
+		w.cause(wire.NoteBehind, wire.NoteArgs{Task: o.Behind.String()})
+	default:
+		w.delivery(o)
+	}
+}
+
+// delivery explains why a pending task or result is not delivered to its peer.
+func (w *walk) delivery(o outbox.Why) {
+	name := w.Book.NameOf(o.Peer)
+	known, ok := w.Book.Get(o.Peer)
+	switch {
+	case o.Peer == w.Self.Peer:
+		w.step(wire.StepSelf, wire.NoteArgs{})
+	case !ok:
+		w.cause(wire.NotePeerUnknown, wire.NoteArgs{Peer: name})
+		return
+	case !o.Linked && !w.Net.Connected(o.Peer):
+		w.unreachable(w.reach(known))
+		return
+	default:
+		w.step(wire.StepConnected, wire.NoteArgs{Peer: name, Other: w.relayTo(o.Peer)})
+	}
+	to := wire.NoteArgs{Peer: name}
+	switch {
+	case o.Code != 0:
+		w.refused(o, name)
+	case ok && w.hangs(w.reach(known)):
+	case !o.Linked && o.Peer != w.Self.Peer:
+		w.cause(wire.NoteStreamOpening, to)
+	case o.Place == "waiting":
+		w.cause(wire.NoteNotDue, wire.NoteArgs{})
+	case o.Place == "taken":
+		w.cause(wire.NoteUnacknowledged, to)
+	default:
+		w.cause(wire.NoteSentNext, wire.NoteArgs{})
+	}
+}
+
+// refused explains the refusal of a peer that is connected.
+func (w *walk) refused(o outbox.Why, name string) {
+	w.step(wire.StepLastAnswer, wire.NoteArgs{Refusal: o.Code.Name(), Detail: o.Detail, Seconds: w.Clock.Now().Sub(o.At).Seconds()})
+	code := wire.NoteRefused
+	switch {
+	case o.Code == proto.CodeBusy && strings.Contains(o.Detail, identity.CompareClocks):
+		code = wire.NoteRefusedClock
+	case o.Code == proto.CodeNoHandler && strings.HasPrefix(o.Detail, inbox.CannotStart):
+		code = wire.NoteRefusedProgram
+	}
+	w.cause(code, wire.NoteArgs{Peer: name, Self: w.Self.Name, Kind: o.Kind, Refusal: o.Code.Name(), Detail: o.Detail})
+}
+
+// result explains the state of the result of a task that ran here.
+func (w *walk) result(o outbox.Why) {
+	name := w.Book.NameOf(o.Peer)
+	w.step(wire.StepResultFor, wire.NoteArgs{Peer: name})
+	if o.State.Terminal() {
+		w.cause(wire.NoteResultRefused, wire.NoteArgs{Peer: name, Task: w.Subject, Detail: o.Reason})
+		return
+	}
+	w.next(o.Next)
+	w.delivery(o)
+	w.Cause.Result = true
+}
+
+// relayTo names the relay between this node and a connected peer, or returns "".
+func (w *walk) relayTo(p proto.PeerID) string {
+	if s := w.Statuses()[p]; s.Connected && !s.Direct {
+		return w.Book.NameOf(s.Relay)
+	}
+	return ""
+}
+
+// owned explains the state of a task that this node accepted.
+func (w *walk) owned(id proto.TaskID, rec *proto.Record) {
+	where, _ := w.Inbox.Where(id)
+	w.step(wire.StepAcceptedHere, wire.NoteArgs{State: w.State, Attempts: int(rec.GetAttempts())})
+	w.next(where.Wait)
+	kind, registered := rec.GetKind(), false
+	for _, s := range w.Inbox.Specs() {
+		registered = registered || s.Kind == kind
+	}
+	st := w.Inbox.Status()
+	switch {
+	case rec.GetState().Terminal():
+		w.cause(wire.NoteEndedHere, wire.NoteArgs{})
+	case !registered:
+		origin, _ := w.Book.Identify(rec.GetPeer())
+		w.cause(wire.NoteHandlerGone, wire.NoteArgs{Kind: kind, Peer: origin})
+	case w.Inbox.Suspended(kind) != "":
+		w.cause(wire.NoteProgramMissing, wire.NoteArgs{Detail: w.Inbox.Suspended(kind)})
+	case w.Inbox.Unwritten(id) != "":
+		w.cause(wire.NoteUnwritten, wire.NoteArgs{Detail: w.Inbox.Unwritten(id)})
+	case rec.GetState() == proto.Running:
+		w.cause(wire.NoteRuns, wire.NoteArgs{})
+	case where.Status == "behind":
+		w.cause(wire.NoteBehind, wire.NoteArgs{Task: where.Behind.String()})
+	case where.Wait > 0:
+		w.cause(wire.NoteRetryWaits, wire.NoteArgs{Detail: rec.GetReason()})
+	case st.Used >= st.Slots:
+		w.cause(wire.NoteSlotsBusy, wire.NoteArgs{Count: st.Used, Of: st.Slots})
+	default:
+		w.cause(wire.NoteKindBusy, wire.NoteArgs{})
+	}
+}
+
+// peer explains what blocks a peer.
+func (w *walk) peer(known addressbook.Peer) {
+	p := w.PeerView(known, w.Statuses()[known.Peer])
+	w.Subject, w.State = p.Name, p.State
+	w.step(wire.StepOutbox, wire.NoteArgs{Count: p.Queued})
+	r := w.reach(known)
+	switch p.State {
+	case "CONNECTED":
+		w.Steps = append(w.Steps, r.steps()...)
+		if !w.hangs(r) {
+			w.cause(wire.NotePeerConnected, wire.NoteArgs{Path: p.Path, Seconds: r.ago(r.dial.LastSeen)})
+		}
+	case "EXPIRED":
+		code := wire.NoteCertExpired
+		if r.now.After(known.Member.NotAfter.Add(identity.MemberGrace)) {
+			code = wire.NoteCertExpiredBeyond
+		}
+		w.cause(code, wire.NoteArgs{Peer: p.Name})
+	default:
+		w.unreachable(r)
+	}
+}

@@ -1,0 +1,204 @@
+package wire
+
+import "time"
+
+// A Note states one fact about a node, a peer, a queue or a task as a code with arguments:
+// what blocks it, what was checked, or what an operator should look at. The text for
+// people, and the advice what to do, are made from it where they are shown.
+type Note struct {
+	Code NoteCode `json:"code" example:"peer_blocked" doc:"stable; the documentation lists all codes and their arguments"`
+	NoteArgs
+}
+
+// NoteArgs are the arguments of a note. Each code says which of them it has.
+type NoteArgs struct {
+	Peer       string      `json:"peer,omitempty" doc:"name of the peer that it is about"`
+	Other      string      `json:"other,omitempty" doc:"name of another peer"`
+	Self       string      `json:"self,omitempty" doc:"name of this node"`
+	Queue      string      `json:"queue,omitempty"`
+	Task       string      `json:"task,omitempty" doc:"id of a task"`
+	Kind       string      `json:"kind,omitempty"`
+	Key        string      `json:"key,omitempty" doc:"ordering key"`
+	State      string      `json:"state,omitempty" doc:"state of the task or of the peer"`
+	Refusal    string      `json:"refusal,omitempty" doc:"code of a refusal, such as FULL"`
+	Detail     string      `json:"detail,omitempty" doc:"text of an error, or the reason that a node or a program gave"`
+	Path       string      `json:"path,omitempty" doc:"address and protocol of a connection"`
+	Epoch      string      `json:"epoch,omitempty" doc:"boot.counter of a lease"`
+	Generation uint64      `json:"generation,omitempty" doc:"of the home of a queue"`
+	Names      []string    `json:"names,omitempty" doc:"names of peers, or labels"`
+	Count      int         `json:"count,omitempty"`
+	Of         int         `json:"of,omitempty" doc:"the number that count is part of"`
+	Held       int         `json:"held,omitempty" doc:"tasks that a node has a lease for or the result of"`
+	Attempts   int         `json:"attempts,omitempty"`
+	Abandons   int         `json:"abandons,omitempty" doc:"leases that were lost"`
+	Seconds    float64     `json:"seconds,omitempty" doc:"how long ago it happened, or for how long it has been so"`
+	Idle       float64     `json:"idle_seconds,omitempty" doc:"time since the last byte of a connection"`
+	Time       *time.Time  `json:"time,omitempty"`
+	Dial       *Dialed     `json:"dial,omitempty" doc:"latest and next dial of the peer"`
+	Clock      *ClockDoubt `json:"clock,omitempty"`
+	Transfer   *Transfer   `json:"transfer,omitempty"`
+	Result     bool        `json:"result,omitempty" doc:"it is about the result of a task that ended here, not about the task"`
+}
+
+// Dialed is the outcome of the latest dial of a peer.
+type Dialed struct {
+	Failed  int     `json:"failed,omitempty" doc:"consecutive failed dials"`
+	Error   string  `json:"error,omitempty" doc:"why the latest dial or connection failed"`
+	Seconds float64 `json:"seconds,omitempty" doc:"time since that failure"`
+	Next    float64 `json:"next_seconds,omitempty" doc:"time until the next dial; absent: one is running, or none is planned"`
+}
+
+// A ClockDoubt says why the wall clock of this machine is doubted.
+type ClockDoubt struct {
+	Off     float64 `json:"off_seconds" doc:"the clock minus the expected time"`
+	Stopped bool    `json:"stopped,omitempty" doc:"compared with the time when this node stopped, not with the uptime of the machine"`
+	Denied  bool    `json:"denied,omitempty" doc:"a connected peer disagrees with the clock"`
+	Left    float64 `json:"left_seconds" doc:"time until it is trusted again, if no peer agrees with it before"`
+}
+
+// A NoteCode names what a [Note] states.
+type NoteCode string
+
+// What blocks a peer.
+const (
+	NoteSelfRevoked       NoteCode = "self_revoked"        // this node was revoked: peer (empty: by the root), time
+	NotePeerRevoked       NoteCode = "peer_revoked"        // its certificate was revoked: peer
+	NotePeerBlocked       NoteCode = "peer_blocked"        // it is blocked here: peer
+	NotePeerUnknown       NoteCode = "peer_unknown"        // it is not in the address book: peer
+	NoteClocksDiffer      NoteCode = "clocks_differ"       // a certificate is not valid yet on the other side's clock: peer, state (theirs, ours), seconds, detail
+	NoteRefusedByPeer     NoteCode = "refused_by_peer"     // the peer refused this node: peer, self, seconds, detail
+	NoteRefusedHere       NoteCode = "refused_here"        // this node refused the peer: peer, seconds, detail
+	NoteIsolated          NoteCode = "isolated"            // this node receives nothing from any member, or does not answer: names (members that report that)
+	NoteNoAddress         NoteCode = "no_address"          // no address is known: peer
+	NotePeerLeft          NoteCode = "peer_left"           // it was stopped: peer, seconds
+	NotePeerLost          NoteCode = "peer_lost"           // it is suspect or dead according to gossip: peer, state, seconds, dial
+	NoteRelaysAway        NoteCode = "relays_away"         // none of its relays is connected here: peer, names, dial
+	NoteRelaysFail        NoteCode = "relays_fail"         // it cannot be reached directly nor through its relays: peer, names, dial
+	NoteDialing           NoteCode = "dialing"             // no dial has failed yet: peer, dial
+	NoteNoAnswer          NoteCode = "no_answer"           // none of its addresses answers: peer, count, dial
+	NoteHanging           NoteCode = "connection_hangs"    // lost according to gossip, though a connection is open: peer, state, seconds, idle
+	NotePeerConnected     NoteCode = "peer_connected"      // nothing blocks it: path, seconds since it was last seen
+	NoteCertExpired       NoteCode = "certificate_expired" // an admin renews it: peer
+	NoteCertExpiredBeyond NoteCode = "certificate_over"    // it expired too long ago to be renewed: peer
+)
+
+// What blocks a task at the node that sent it.
+const (
+	NoteEnded          NoteCode = "ended"           // it has ended: state, detail (the reason)
+	NoteEnding         NoteCode = "ending"          // its end is being stored
+	NoteRunsThere      NoteCode = "runs_there"      // the peer has it and runs it when a slot is free: peer, task
+	NoteGrantsThere    NoteCode = "grants_there"    // the home of its queue has it and grants it: peer, queue, task
+	NoteStartedThere   NoteCode = "started_there"   // a node runs it, as its queue's home reported: peer, task
+	NoteForgottenThere NoteCode = "forgotten_there" // at_most_once, and the peer no longer knows it: peer, task
+	NoteBehind         NoteCode = "behind"          // an earlier task has the same ordering key: task
+	NoteRefused        NoteCode = "refused"         // the peer refused it: peer, self, kind, refusal, detail
+	NoteRefusedProgram NoteCode = "refused_program" // the peer cannot start the program of its handler: peer, refusal, detail
+	NoteRefusedClock   NoteCode = "refused_clock"   // for the peer, it comes from the future: peer, refusal, detail
+	NoteStreamOpening  NoteCode = "stream_opening"  // the task stream is being opened: peer
+	NoteNotDue         NoteCode = "not_due"
+	NoteUnacknowledged NoteCode = "unacknowledged" // it was sent: peer
+	NoteSentNext       NoteCode = "sent_next"
+	NoteTransferring   NoteCode = "transferring"   // a body is being transferred: transfer
+	NoteResultRefused  NoteCode = "result_refused" // its home permanently refused its result: peer, task, detail
+)
+
+// What blocks a task at the node that runs it.
+const (
+	NoteEndedHere      NoteCode = "ended_here"      // its result is being sent to its home or is there
+	NoteHandlerGone    NoteCode = "handler_gone"    // the handler is no longer registered: kind, peer (its origin)
+	NoteProgramMissing NoteCode = "program_missing" // its handler cannot be started: detail
+	NoteUnwritten      NoteCode = "end_not_stored"  // its handler has ended, but its end cannot be stored: detail
+	NoteRuns           NoteCode = "running"
+	NoteRetryWaits     NoteCode = "retry_waits"   // the last attempt failed: detail
+	NoteSlotsBusy      NoteCode = "slots_busy"    // all slots of this node are busy: count, of
+	NoteKindBusy       NoteCode = "kind_busy"     // it waits for a slot of its kind
+	NoteRunsUnleased   NoteCode = "runs_unleased" // its handler is running, and its lease could not be renewed: peer (the home)
+	NoteFetchingBody   NoteCode = "fetching_body" // its large body is being transferred: peer
+	NoteWaitsForSlot   NoteCode = "waits_for_slot"
+	NoteHomeForgot     NoteCode = "home_forgot"      // its result is stored here, but its home does not know it: peer
+	NoteResultHomeLost NoteCode = "result_home_lost" // its result is stored here for its home, which is lost: peer
+	NoteResultSent     NoteCode = "result_sent"      // its home has not answered yet: peer
+)
+
+// What blocks a queue, or a task of one.
+const (
+	NoteQueueHomeLost  NoteCode = "queue_home_lost"   // the home is lost: queue, peer, state, seconds, count (tasks of this node that wait), held
+	NoteOldHomeLost    NoteCode = "old_home_lost"     // it was sent to a former home that is lost: queue, peer, other (the home now), task
+	NoteOldHomeKeepsIt NoteCode = "old_home_keeps_it" // the same, and this node is the home now: queue, peer, other
+	NoteQueuePaused    NoteCode = "queue_paused"      // queue, peer (its home; empty: this node)
+	NoteAskHome        NoteCode = "ask_home"          // only its home knows which tasks wait: queue, peer
+	NoteSelfPaused     NoteCode = "self_paused"       // this node considers itself isolated and grants only to itself: names, or, if its probes fail, count (its local health), of
+	NoteNothingWaits   NoteCode = "nothing_waits"
+	NoteNoWorker       NoteCode = "no_worker"       // no live member works on it: queue
+	NoteQueueBusy      NoteCode = "queue_busy"      // its members are busy or serve other kinds, or a limit is reached: queue
+	NoteMoveRefused    NoteCode = "move_refused"    // its queue moved, and the new home refuses the task: peer, refusal, detail
+	NoteMoveWaits      NoteCode = "move_waits"      // its queue moved, and the new home is not connected: peer
+	NoteMoving         NoteCode = "moving"          // its queue moved, and the task is following: peer
+	NoteMoved          NoteCode = "moved"           // it moved with its queue: peer, task
+	NoteLeased         NoteCode = "leased"          // its result has not arrived yet: peer, task
+	NoteMayRun         NoteCode = "may_run"         // it may have started, must not start twice, and its owner does not answer: peer
+	NoteLaneBlocked    NoteCode = "lane_blocked"    // an earlier task with its ordering key is a dead letter: queue, key
+	NoteLaneWaits      NoteCode = "lane_waits"      // an earlier task with its ordering key has not ended
+	NoteKindUnserved   NoteCode = "kind_unserved"   // no live member serves its kind: kind, names (required labels)
+	NoteMembersRefused NoteCode = "members_refused" // members refused it recently: count, of, detail
+	NoteMembersBusy    NoteCode = "members_busy"    // all members that serve its kind are busy, or a limit is reached: queue, of
+	NoteGrantedNext    NoteCode = "granted_next"
+)
+
+// What was checked, in the steps of an explanation.
+const (
+	StepRecord        NoteCode = "record"         // the record of a task: state, attempts, time (its expiry)
+	StepAcceptedThere NoteCode = "accepted_there" // peer
+	StepAcceptedHere  NoteCode = "accepted_here"  // state, attempts
+	StepResultFor     NoteCode = "result_for"     // it ended here; its result is for peer
+	StepSelf          NoteCode = "addressed_to_self"
+	StepConnected     NoteCode = "connected"         // peer, other (the relay)
+	StepLastAnswer    NoteCode = "last_answer"       // refusal, detail, seconds
+	StepOutbox        NoteCode = "outbox"            // entries that wait for the peer: count
+	StepAddresses     NoteCode = "addresses"         // known addresses: count
+	StepRelays        NoteCode = "relays"            // names, count (those that are connected here)
+	StepMember        NoteCode = "member"            // state, time
+	StepDialsFailed   NoteCode = "dials_failed"      // dial
+	StepConnFailed    NoteCode = "connection_failed" // dial
+	StepQueueHome     NoteCode = "queue_home"        // queue, peer, generation
+	StepQueueTasks    NoteCode = "queue_tasks"       // count (waiting), held (granted)
+	StepQueueTask     NoteCode = "queue_task"        // queue, state, attempts, abandons
+	StepGranted       NoteCode = "granted"           // epoch, peer
+	StepHandoff       NoteCode = "handoff"           // peer
+	StepStarted       NoteCode = "started"           // peer
+	StepLeaseHere     NoteCode = "lease_here"        // epoch, attempts
+)
+
+// What an operator should look at.
+const (
+	NoteClockDoubted   NoteCode = "clock_doubted"   // clock
+	NoteClockJumped    NoteCode = "clock_jumped"    // the clocks jumped, or this node was suspended: time
+	NoteClockBehind    NoteCode = "clock_behind"    // this node became a member in the future of its clock: time, seconds
+	NoteComparing      NoteCode = "comparing"       // it was restored from a snapshot and admits only admins until it has compared revocations
+	NoteDrained        NoteCode = "drained"         // it gets no new work from shared queues
+	NoteStoreFailed    NoteCode = "store_failed"    // the store is being reopened: detail
+	NoteDiskFull       NoteCode = "disk_full"       // the disk is below its reserve: new work is refused
+	NoteMemoryFull     NoteCode = "memory_full"     // the store uses all the memory it may: new work is refused
+	NoteHandlerProblem NoteCode = "handler_problem" // its program cannot be started: kind, detail
+	NoteLeaseRisk      NoteCode = "lease_risk"      // a member that may be lost owns tasks of queues whose home is here: peer, state, count, held (those that must not start twice)
+	NoteTasksWait      NoteCode = "tasks_wait"      // entries wait for a peer that is offline or dead: peer, state, count
+	NoteResultsRefused NoteCode = "results_refused" // their homes refused results: count, and of the latest: peer, task, refusal, detail
+	NoteBookFull       NoteCode = "book_full"       // the address book is full, and new peers are refused: count
+	NoteDeadLetters    NoteCode = "dead_letters"    // count
+	NoteOwnCertificate NoteCode = "own_certificate" // the certificate of this node expires soon: time
+	NoteProbesFail     NoteCode = "probes_fail"     // this node claims nothing new from shared queues: count (its local health), of
+	NoteMembersDead    NoteCode = "members_dead"    // count, names
+	NotePartition      NoteCode = "partition"       // half of the members or more are dead: count, of
+)
+
+// What is known about the network of a node.
+const (
+	NoteNoPeer         NoteCode = "no_peer"          // no peer is known yet
+	NoteNoneConnected  NoteCode = "none_connected"   // no peer is connected
+	NoteNoQUIC         NoteCode = "no_quic"          // there is no direct QUIC connection
+	NoteSymmetricNAT   NoteCode = "symmetric_nat"    // hole punching fails behind it
+	NoteReservesNone   NoteCode = "reserves_none"    // net.relays is 0
+	NoteNoRelay        NoteCode = "no_relay"         // no other member is a relay
+	NoteNoReservation  NoteCode = "no_reservation"   // members are relays, but none has a reservation of this node: count
+	NoteHashTableEmpty NoteCode = "hash_table_empty" // no connected member takes part in the hash table
+)
