@@ -63,6 +63,7 @@ type runMem struct {
 	alive           bool // a handler of this process is running
 	probing         bool // a handler is asked what an earlier one did
 	permitRequested bool // a permit to start was requested
+	regranted       bool // a newer grant was adopted while it waited, and may not be on disk
 	warned          bool
 	stalled         bool
 	stopped         bool
@@ -386,7 +387,7 @@ func (o *Owner) adopt(r *run, from proto.PeerID, k claim, m *proto.Grant) {
 	}
 	r.mem.leaseUntil, r.mem.warned, r.mem.sentAt = o.now.Boot+msec(uint64(m.LeaseMs)), false, 0
 	if r.phase == proto.LeaseReceived {
-		r.attempt = m.Attempt
+		r.attempt, r.mem.regranted = m.Attempt, true
 	} else {
 		o.event(EventAdopted, r, "")
 	}

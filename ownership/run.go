@@ -40,7 +40,7 @@ func (o *Owner) Ready(id proto.TaskID, repeatable bool, now Now) Output {
 		r.mem.permitRequested = true
 		o.requestPermit(r)
 	default:
-		o.start(r, repeatable && mayStartEarly(r))
+		o.start(r, repeatable && mayStartEarly(r) && !r.mem.regranted)
 	}
 	return *out
 }
