@@ -187,7 +187,7 @@ func (o outboxBodies) Send(ctx context.Context, to proto.PeerID, offer *proto.Of
 	if to != o.node.keys.Peer() {
 		return o.node.net.SendBody(ctx, to, offer, src)
 	}
-	_, reply := bodyReceiver{o.node}.Offer(ctx, to, offer, &src.Manifest) // it is here already
+	_, reply := bodyReceiver(o).Offer(ctx, to, offer, &src.Manifest) // it is here already
 	if reply.GetCode() != proto.CodeOK {
 		return &transport.CodeError{Code: reply.GetCode(), Detail: reply.GetDetail(), State: reply.GetState()}
 	}

@@ -3,12 +3,8 @@ package node
 import (
 	"time"
 
-	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/proto"
 )
-
-// findPeer finds a peer, or this node, by name or id.
-func (n *Node) findPeer(ref string) (addressbook.Peer, error) { return n.book.Find(ref) }
 
 // peerName returns the display name of a peer, or "" for the zero id.
 func (n *Node) peerName(p proto.PeerID) string { return n.book.NameOf(p) }
