@@ -95,26 +95,26 @@ const (
 	NoteRefusedProgram NoteCode = "refused_program" // the peer cannot start the program of its handler: peer, refusal, detail
 	NoteRefusedClock   NoteCode = "refused_clock"   // for the peer, it comes from the future: peer, refusal, detail
 	NoteStreamOpening  NoteCode = "stream_opening"  // the task stream is being opened: peer
-	NoteNotDue         NoteCode = "not_due"
-	NoteUnacknowledged NoteCode = "unacknowledged" // it was sent: peer
-	NoteSentNext       NoteCode = "sent_next"
-	NoteTransferring   NoteCode = "transferring"   // a body is being transferred: transfer
-	NoteResultRefused  NoteCode = "result_refused" // its home permanently refused its result: peer, task, detail
+	NoteNotDue         NoteCode = "not_due"         // its time has not come: time
+	NoteUnacknowledged NoteCode = "unacknowledged"  // it was sent: peer
+	NoteSentNext       NoteCode = "sent_next"       // it is among the next to be sent
+	NoteTransferring   NoteCode = "transferring"    // a body is being transferred: transfer
+	NoteResultRefused  NoteCode = "result_refused"  // its home permanently refused its result: peer, task, detail
 )
 
 // What blocks a task at the node that runs it.
 const (
-	NoteEndedHere      NoteCode = "ended_here"      // its result is being sent to its home or is there
-	NoteHandlerGone    NoteCode = "handler_gone"    // the handler is no longer registered: kind, peer (its origin)
-	NoteProgramMissing NoteCode = "program_missing" // its handler cannot be started: detail
-	NoteUnwritten      NoteCode = "end_not_stored"  // its handler has ended, but its end cannot be stored: detail
-	NoteRuns           NoteCode = "running"
-	NoteRetryWaits     NoteCode = "retry_waits"   // the last attempt failed: detail
-	NoteSlotsBusy      NoteCode = "slots_busy"    // all slots of this node are busy: count, of
-	NoteKindBusy       NoteCode = "kind_busy"     // it waits for a slot of its kind
-	NoteRunsUnleased   NoteCode = "runs_unleased" // its handler is running, and its lease could not be renewed: peer (the home)
-	NoteFetchingBody   NoteCode = "fetching_body" // its large body is being transferred: peer
-	NoteWaitsForSlot   NoteCode = "waits_for_slot"
+	NoteEndedHere      NoteCode = "ended_here"       // its result is being sent to its home or is there
+	NoteHandlerGone    NoteCode = "handler_gone"     // the handler is no longer registered: kind, peer (its origin)
+	NoteProgramMissing NoteCode = "program_missing"  // its handler cannot be started: detail
+	NoteUnwritten      NoteCode = "end_not_stored"   // its handler has ended, but its end cannot be stored: detail
+	NoteRuns           NoteCode = "running"          // it runs
+	NoteRetryWaits     NoteCode = "retry_waits"      // the last attempt failed: detail
+	NoteSlotsBusy      NoteCode = "slots_busy"       // all slots of this node are busy: count, of
+	NoteKindBusy       NoteCode = "kind_busy"        // it waits for a slot of its kind
+	NoteRunsUnleased   NoteCode = "runs_unleased"    // its handler is running, and its lease could not be renewed: peer (the home)
+	NoteFetchingBody   NoteCode = "fetching_body"    // its large body is being transferred: peer
+	NoteWaitsForSlot   NoteCode = "waits_for_slot"   // all slots are busy: count, of
 	NoteHomeForgot     NoteCode = "home_forgot"      // its result is stored here, but its home does not know it: peer
 	NoteResultHomeLost NoteCode = "result_home_lost" // its result is stored here for its home, which is lost: peer
 	NoteResultSent     NoteCode = "result_sent"      // its home has not answered yet: peer
@@ -128,30 +128,30 @@ const (
 	NoteQueuePaused    NoteCode = "queue_paused"      // queue, peer (its home; empty: this node)
 	NoteAskHome        NoteCode = "ask_home"          // only its home knows which tasks wait: queue, peer
 	NoteSelfPaused     NoteCode = "self_paused"       // this node considers itself isolated and grants only to itself: names, or, if its probes fail, count (its local health), of
-	NoteNothingWaits   NoteCode = "nothing_waits"
-	NoteNoWorker       NoteCode = "no_worker"       // no live member works on it: queue
-	NoteQueueBusy      NoteCode = "queue_busy"      // its members are busy or serve other kinds, or a limit is reached: queue
-	NoteMoveRefused    NoteCode = "move_refused"    // its queue moved, and the new home refuses the task: peer, refusal, detail
-	NoteMoveWaits      NoteCode = "move_waits"      // its queue moved, and the new home is not connected: peer
-	NoteMoving         NoteCode = "moving"          // its queue moved, and the task is following: peer
-	NoteMoved          NoteCode = "moved"           // it moved with its queue: peer, task
-	NoteLeased         NoteCode = "leased"          // its result has not arrived yet: peer, task
-	NoteMayRun         NoteCode = "may_run"         // it may have started, must not start twice, and its owner does not answer: peer
-	NoteLaneBlocked    NoteCode = "lane_blocked"    // an earlier task with its ordering key is a dead letter: queue, key
-	NoteLaneWaits      NoteCode = "lane_waits"      // an earlier task with its ordering key has not ended
-	NoteKindUnserved   NoteCode = "kind_unserved"   // no live member serves its kind: kind, names (required labels)
-	NoteMembersRefused NoteCode = "members_refused" // members refused it recently: count, of, detail
-	NoteMembersBusy    NoteCode = "members_busy"    // all members that serve its kind are busy, or a limit is reached: queue, of
-	NoteGrantedNext    NoteCode = "granted_next"
+	NoteNothingWaits   NoteCode = "nothing_waits"     // no task of the queue waits
+	NoteNoWorker       NoteCode = "no_worker"         // no live member works on it: queue
+	NoteQueueBusy      NoteCode = "queue_busy"        // its members are busy or serve other kinds, or a limit is reached: queue
+	NoteMoveRefused    NoteCode = "move_refused"      // its queue moved, and the new home refuses the task: peer, refusal, detail
+	NoteMoveWaits      NoteCode = "move_waits"        // its queue moved, and the new home is not connected: peer
+	NoteMoving         NoteCode = "moving"            // its queue moved, and the task is following: peer
+	NoteMoved          NoteCode = "moved"             // it moved with its queue: peer, task
+	NoteLeased         NoteCode = "leased"            // its result has not arrived yet: peer, task
+	NoteMayRun         NoteCode = "may_run"           // it may have started, must not start twice, and its owner does not answer: peer
+	NoteLaneBlocked    NoteCode = "lane_blocked"      // an earlier task with its ordering key is a dead letter: queue, key
+	NoteLaneWaits      NoteCode = "lane_waits"        // an earlier task with its ordering key has not ended
+	NoteKindUnserved   NoteCode = "kind_unserved"     // no live member serves its kind: kind, names (required labels)
+	NoteMembersRefused NoteCode = "members_refused"   // members refused it recently: count, of, detail
+	NoteMembersBusy    NoteCode = "members_busy"      // all members that serve its kind are busy, or a limit is reached: queue, of
+	NoteGrantedNext    NoteCode = "granted_next"      // it is among the next to be granted
 )
 
 // What was checked, in the steps of an explanation.
 const (
-	StepRecord        NoteCode = "record"         // the record of a task: state, attempts, time (its expiry)
-	StepAcceptedThere NoteCode = "accepted_there" // peer
-	StepAcceptedHere  NoteCode = "accepted_here"  // state, attempts
-	StepResultFor     NoteCode = "result_for"     // it ended here; its result is for peer
-	StepSelf          NoteCode = "addressed_to_self"
+	StepRecord        NoteCode = "record"            // the record of a task: state, attempts, time (its expiry)
+	StepAcceptedThere NoteCode = "accepted_there"    // peer
+	StepAcceptedHere  NoteCode = "accepted_here"     // state, attempts
+	StepResultFor     NoteCode = "result_for"        // it ended here; its result is for peer
+	StepSelf          NoteCode = "addressed_to_self" // it is addressed to this node
 	StepConnected     NoteCode = "connected"         // peer, other (the relay)
 	StepLastAnswer    NoteCode = "last_answer"       // refusal, detail, seconds
 	StepOutbox        NoteCode = "outbox"            // entries that wait for the peer: count
