@@ -29,6 +29,7 @@ type app struct {
 	out, err  io.Writer
 	environ   []string
 	clock     clock.Clock
+	lookFor   time.Duration // how long to ask the node for names: completion, the names of the audit
 	inTTY     bool
 	errTTY    bool
 	outTTY    bool
@@ -70,7 +71,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // newApp returns the app of this process.
 func newApp() *app {
 	w := &app{
-		in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), clock: clock.System(),
+		in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), clock: clock.System(), lookFor: completeTimeout,
 		inTTY: isTerminal(os.Stdin), errTTY: isTerminal(os.Stderr), outTTY: isTerminal(os.Stdout),
 	}
 	if w.inTTY {

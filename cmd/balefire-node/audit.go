@@ -139,7 +139,7 @@ func (w *app) peerNames(ctx context.Context) map[string]string {
 	if err != nil || !w.humanOutput() {
 		return names
 	}
-	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.lookFor)
 	defer cancel()
 	peers, _ := c.Peers(ctx) // the ids stay without names
 	for _, p := range peers {

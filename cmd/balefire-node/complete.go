@@ -17,12 +17,12 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// completeTimeout bounds a completion request after the tab key.
+// completeTimeout bounds a completion request after the tab key, outside tests.
 const completeTimeout = time.Second
 
 // completeFrom offers one word for each item that the node lists.
 func completeFrom[T any](w *app, cmd *cobra.Command, list func(*client.Client, context.Context) ([]T, error), word func(T) string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), w.lookFor)
 	defer cancel()
 	c, err := w.node()
 	if err != nil {
@@ -157,7 +157,7 @@ func (w *app) completeSubject(cmd *cobra.Command, args []string, begun string) (
 
 // kindsOf offers the kinds that a peer, or a member of a queue, has handlers for.
 func (w *app) kindsOf(cmd *cobra.Command, target string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), w.lookFor)
 	defer cancel()
 	c, err := w.node()
 	if err != nil {
@@ -306,7 +306,7 @@ func lower(words []string) []string {
 
 // queueNames returns the names of the queues, each with a prefix.
 func (w *app) queueNames(ctx context.Context, prefix string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, completeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, w.lookFor)
 	defer cancel()
 	c, err := w.node()
 	if err != nil {
