@@ -120,34 +120,43 @@ func abandoned(o *proto.Outcome) bool {
 	return false
 }
 
+// A poison is a task that kills the process when its handler has started. Its fields are
+// set in the bubble of the test.
+type poison struct {
+	id     proto.TaskID
+	deadly chan struct{}
+}
+
+// run takes 10 s for other tasks.
+func (p *poison) run(ctx context.Context, r *handler.Run) *handler.Result {
+	if r.ID == p.id {
+		p.deadly <- struct{}{}
+		return blocks(ctx, r)
+	}
+	select {
+	case <-time.After(10 * time.Second):
+		return &handler.Result{Outcome: handler.Success}
+	case <-ctx.Done():
+		return &handler.Result{Outcome: handler.Cancelled}
+	}
+}
+
 // TestPoison checks S16: a task that kills the process each time it runs is the only one
 // that fails; tasks that ran next to it keep their attempts and succeed.
 func TestPoison(t *testing.T) {
 	s, spec := scripted(nil)
-	var poison proto.TaskID
-	var deadly chan struct{}
-	s.f = func(ctx context.Context, r *handler.Run) *handler.Result {
-		if r.ID == poison {
-			deadly <- struct{}{}
-			return blocks(ctx, r)
-		}
-		select {
-		case <-time.After(10 * time.Second):
-			return &handler.Result{Outcome: handler.Success}
-		case <-ctx.Done():
-			return &handler.Result{Outcome: handler.Cancelled}
-		}
-	}
+	var p poison
+	s.f = p.run
 	inBubble(t, Config{Slots: 4}, []Spec{spec}, func(f *fixture) {
 		bad := f.task()
-		poison, deadly = bad.Header.ID, make(chan struct{}, 1)
+		p.id, p.deadly = bad.Header.ID, make(chan struct{}, 1)
 		as := []Arrival{f.task(), f.task(), f.task()}
 		f.accept(0, append(as, bad)...)
 		deaths := 0
-		for ; len(f.results.of(poison)) == 0 && deaths < 50; deaths++ {
+		for ; len(f.results.of(p.id)) == 0 && deaths < 50; deaths++ {
 			f.run()
 			select {
-			case <-deadly:
+			case <-p.deadly:
 			case <-time.After(3 * time.Minute):
 			}
 			f.crash()

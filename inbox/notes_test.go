@@ -19,37 +19,25 @@ import (
 // tasks next to it keep their attempts.
 func TestPoisonAtOnce(t *testing.T) {
 	s, spec := scripted(nil)
-	var poison proto.TaskID
-	var deadly chan struct{}
-	s.f = func(ctx context.Context, r *handler.Run) *handler.Result {
-		if r.ID == poison {
-			deadly <- struct{}{}
-			return blocks(ctx, r)
-		}
-		select {
-		case <-time.After(10 * time.Second):
-			return &handler.Result{Outcome: handler.Success}
-		case <-ctx.Done():
-			return &handler.Result{Outcome: handler.Cancelled}
-		}
-	}
+	var p poison
+	s.f = p.run
 	inBubble(t, Config{Slots: 4, MaxAbandons: 5}, []Spec{spec}, func(f *fixture) {
 		bad := f.task()
-		poison, deadly = bad.Header.ID, make(chan struct{}, 1)
+		p.id, p.deadly = bad.Header.ID, make(chan struct{}, 1)
 		as := []Arrival{f.task(), f.task(), f.task()}
 		f.accept(0, append([]Arrival{bad}, as...)...)
 		deaths := 0
-		for ; len(f.results.of(poison)) == 0 && deaths < 50; deaths++ {
+		for ; len(f.results.of(p.id)) == 0 && deaths < 50; deaths++ {
 			f.run()
 			select {
-			case <-deadly: // no time has passed since the start
+			case <-p.deadly: // no time has passed since the start
 			case <-time.After(3 * time.Minute):
 			}
 			f.crash()
 		}
 		o := f.expect(bad, deadLetter)
-		if !strings.Contains(o.Reason, "died each time") || s.starts(poison) != 5+1 {
-			t.Errorf("%d starts, reason %q", s.starts(poison), o.Reason)
+		if !strings.Contains(o.Reason, "died each time") || s.starts(p.id) != 5+1 {
+			t.Errorf("%d starts, reason %q", s.starts(p.id), o.Reason)
 		}
 		f.run()
 		wait(2 * time.Minute)
