@@ -33,6 +33,7 @@ type app struct {
 	inTTY     bool
 	errTTY    bool
 	outTTY    bool
+	runPager  func(argv []string, text []byte) error // nil: output is never paged
 	flags     globals
 }
 
@@ -42,6 +43,7 @@ type globals struct {
 	output  string
 	color   string
 	timeout time.Duration
+	noPager bool
 	quiet   bool
 	verbose bool
 	yes     bool
@@ -73,6 +75,7 @@ func newApp() *app {
 	w := &app{
 		in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), clock: clock.System(), lookFor: completeTimeout,
 		inTTY: isTerminal(os.Stdin), errTTY: isTerminal(os.Stderr), outTTY: isTerminal(os.Stdout),
+		runPager: startPager,
 	}
 	if w.inTTY {
 		w.tty = os.Stdin
@@ -113,12 +116,18 @@ func isTerminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) }
 
 // env returns an environment variable, or an empty string.
 func (w *app) env(name string) string {
+	v, _ := w.lookupEnv(name)
+	return v
+}
+
+// lookupEnv returns an environment variable and whether it is set.
+func (w *app) lookupEnv(name string) (string, bool) {
 	for _, e := range w.environ {
 		if v, ok := strings.CutPrefix(e, name+"="); ok {
-			return v
+			return v, true
 		}
 	}
-	return ""
+	return "", false
 }
 
 // locate returns the node's folder, configuration and socket.

@@ -98,6 +98,9 @@ func (w *app) show(v view) error {
 	if err != nil {
 		return fmt.Errorf("show the answer: %w", err)
 	}
+	if w.humanOutput() && w.page(buf.Bytes()) {
+		return nil
+	}
 	if _, err := w.out.Write(buf.Bytes()); err != nil {
 		return fmt.Errorf("write the answer: %w", err)
 	}

@@ -117,6 +117,7 @@ func (w *app) addGlobals(root *cobra.Command) {
 	f.StringVarP(&w.flags.output, "output", "o", formatTable, "format: table, wide, json, jsonl or yaml")
 	f.Var(spanValue{&w.flags.timeout}, "timeout", "give up after this long; a stored task continues (default 30s for a request, no limit for commands that wait)")
 	f.StringVar(&w.flags.color, "color", "auto", "use colors: auto, always or never")
+	f.BoolVar(&w.flags.noPager, "no-pager", false, "never show long output in a pager (BALEFIRE_PAGER, PAGER)")
 	f.BoolVarP(&w.flags.quiet, "quiet", "q", false, "print no messages, only data and errors")
 	f.BoolVarP(&w.flags.verbose, "verbose", "v", false, "print more messages")
 	f.BoolVar(&w.flags.yes, "yes", false, "confirm actions that cannot be undone")

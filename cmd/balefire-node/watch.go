@@ -37,8 +37,9 @@ const minWatchInterval = 200 * time.Millisecond
 // repeat runs show at every interval until ctx is done. On a terminal each output replaces
 // the previous one. It continues while the node is down for a moment.
 func (w *app) repeat(ctx context.Context, every time.Duration, show func() error) error {
-	screen, notes := w.out, w.err
-	defer func() { w.out, w.err = screen, notes }()
+	screen, notes, pager := w.out, w.err, w.runPager
+	defer func() { w.out, w.err, w.runPager = screen, notes, pager }()
+	w.runPager = nil
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for shown := false; ; shown = true {
