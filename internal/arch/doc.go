@@ -5,7 +5,7 @@
 //	layer 5   cmd/balefire-node                                     daemon and command line
 //	layer 4   api                                                   API server
 //	layer 3   node                                                  connects the subsystems
-//	layer 2   transport outbox inbox gossip ownership agent workflow
+//	layer 2   transport outbox inbox gossip ownership agent mail workflow
 //	layer 1   store   identity
 //	layer 0   proto   clock
 package arch

@@ -1,0 +1,37 @@
+// Package mail keeps mail until somebody has said that it is done.
+//
+//	send ─▶ box ─▶ session ─▶ ack    DONE: the mail ends
+//	         ▲        ├─────▶ nack   due again later: RETRYING
+//	         │        ├─────▶ lapse  the lease ran out: an attempt
+//	         └────────┴─────▶ break  the session ended: an abandon
+//	         out of attempts, abandons or time ─▶ DEAD, EXPIRED: a bounce to the sender
+//
+// A box is where mail waits. There are two kinds: a mailbox has one subscription, itself;
+// a topic has any number of them, and each reads every mail that its filter lets through.
+// A session is one reader of a subscription. It is given mail as deliveries: leases with
+// an end, named by a handle. Reading consumes nothing, an acknowledgment does.
+//
+// All that must survive is in records. A record is appended to a ledger, and applied when
+// the ledger says that it is on disk. What the records say together is the state of the
+// boxes, which package mail/box keeps: a state machine without
+// clock, disk, network or goroutine.
+//
+// The states of a mail:
+//
+//	WAITING    in its box
+//	LEASED     given to a session; in memory only: after a restart it is WAITING
+//	RETRYING   given back, due later
+//	DONE       acknowledged
+//	DEAD       out of attempts, or refused by its reader: a dead letter
+//	EXPIRED    past its not_after
+//	CANCELLED  purged, bounced, or its box was removed
+//	DROPPED    retention of a topic removed it before every subscription had read it
+//
+// What is promised (the tests name the numbers):
+//
+//   - I21: a mail that was accepted is in exactly one box and one state until it ends, and
+//     its sender is told of every end but DONE.
+//   - I22: a box takes each mail of a chain once and in order.
+//   - I23: a (subscription, mail) has at most one live delivery. An acknowledgment counts
+//     if and only if the mail has not ended and nobody else was given it since.
+package mail
