@@ -1,0 +1,425 @@
+package proto
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// A MailID is the UUIDv7 (RFC 9562) of a mail.
+type MailID [16]byte
+
+// NewMailID returns a new id for a mail created at now.
+func NewMailID(now time.Time) MailID { return MailID(NewTaskID(now)) }
+
+// ParseMailID reads the form that String writes, in either case.
+func ParseMailID(s string) (MailID, error) {
+	id, err := ParseTaskID(s)
+	return MailID(id), err
+}
+
+// String returns the usual form, 36 characters.
+func (id MailID) String() string { return TaskID(id).String() }
+
+// IsZero reports whether id was never set.
+func (id MailID) IsZero() bool { return id == MailID{} }
+
+// LetterFlags are the wishes of the sender of a letter.
+type LetterFlags uint16
+
+// The flags of a letter. A letter with any other flag is of a newer version.
+const (
+	LetterRelaxed LetterFlags = 1 << iota // an answer may leave before the letter is fsynced
+	LetterReceipt                         // the sender wants to know when the home has it
+	LetterTellEnd                         // the sender wants to know when it is DONE, too
+
+	letterFlags = LetterRelaxed | LetterReceipt | LetterTellEnd
+)
+
+// Limits of a letter, in bytes unless stated otherwise.
+const (
+	LetterFixed     = 52      // the part before the entries
+	MaxLetterTLVs   = 4 << 10 // all entries with their heads
+	MaxLetter       = LetterFixed + MaxLetterTLVs + MaxInlineBody
+	MaxLabels       = 32 // labels of a letter
+	MaxLabelName    = 64
+	MaxLabelValue   = 256
+	MaxSubject      = 256
+	MaxAddress      = 256 // where replies and bounces go
+	MaxCorrelation  = 256
+	MaxLetterType   = 128 // the type and the content type, each
+	MaxSender       = 128
+	traceparentSize = 55          // W3C trace context, version 00
+	objectSize      = 32 + 8 + 32 // name | size | SHA-256
+)
+
+// The tags of the entries of a letter. The top bit is the critical bit: a receiver refuses
+// a letter with an unknown critical entry, and keeps any other unknown one as it is.
+const (
+	letterSubject = 1 + iota
+	letterKey
+	letterDedupe
+	letterReplyTo
+	letterCorrelation
+	letterType
+	letterContentType
+	letterTraceparent
+	letterSender
+	letterLabel
+	letterRedriveOf
+	letterFirstID
+	letterBounceOf
+	letterBounceTo
+	letterKnown // the first tag that this version does not know
+
+	letterCritical = 0x80
+	letterObject   = letterCritical | 1
+)
+
+// A Letter is the bytes of a mail: the same on disk, between nodes and in the binary API.
+// Fields of bytes that ParseLetter sets are views of its input. An empty field is absent.
+//
+//	version 1 | class 1 | flags 2 | id 16 | created 8 | not_after 8 | not_before 8 |
+//	hops 1 | zero 1 | TLV length 2 | body length 4 | TLVs | body
+//
+// Numbers are big endian, times Unix milliseconds. Each TLV is tag 1 | length 2 | value,
+// ascending by tag; only labels repeat, ascending by name. A letter has one encoding.
+type Letter struct {
+	Class     Class // not ClassUnspecified
+	Flags     LetterFlags
+	ID        MailID
+	Created   int64 // at its origin
+	NotAfter  int64 // it is not delivered after this; at most Created + MaxTTL
+	NotBefore int64 // it is not delivered before this; 0: at once
+	Hops      uint8 // letters that caused this one, one by one
+
+	Subject     []byte // of a mail to a topic: see ValidSubject
+	Key         []byte // mails of one key are handled in order; at most MaxKey
+	Dedupe      []byte // the producer's name for it: a second one is not taken; at most MaxKey
+	ReplyTo     []byte // the box for replies
+	Correlation []byte // what it replies to, in the requester's words
+	Type        []byte // what it is about, for programs
+	ContentType []byte // media type of the body
+	Traceparent []byte // W3C trace context
+	Sender      []byte // the agent that sent it, in the words of its node
+	BounceTo    []byte // the box that is told if it cannot be delivered; default: ReplyTo, then Sender
+	Labels      Labels
+	RedriveOf   MailID // the dead letter of which this is another try
+	FirstID     MailID // the first letter of such a series
+	BounceOf    MailID // the mail that could not be delivered
+
+	Later  []byte       // entries of a later version, encoded
+	Object LetterObject // the body, if it is too large to be inline
+	Body   []byte       // at most MaxInlineBody
+}
+
+// A LetterObject says which body object is the body of a letter. The zero value is none.
+type LetterObject struct {
+	Name   [32]byte // SHA-256 of its manifest
+	Size   uint64   // bytes of the body, more than 0
+	SHA256 [32]byte // of the body
+}
+
+// Labels are the labels of a letter in their encoding: see [MakeLabels].
+type Labels []byte
+
+// ErrBadLetter is returned for bytes that are not a letter, or not its one encoding.
+var ErrBadLetter = errors.New("proto: bad letter")
+
+// ErrNewLetter is returned for a letter of a later version, with an unknown flag or an
+// unknown critical entry: a newer node may have made it, so it is no reason to end it.
+var ErrNewLetter = errors.New("proto: letter of a newer version")
+
+// MakeLabels returns the encoding of labels, or ErrBadLetter if there are more than
+// MaxLabels or a name or value is outside the limits. A name is a word without '='.
+func MakeLabels(labels map[string]string) (Labels, error) {
+	var l Labels
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		if strings.Contains(name, "=") || len(labels[name]) > MaxLabelValue {
+			return nil, fmt.Errorf("%w: label %.64q", ErrBadLetter, name)
+		}
+		l = appendTLV(l, letterLabel, []byte(name+"="+labels[name]))
+	}
+	var x Letter
+	if err := x.parseTLVs(l); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// All returns the labels by name, ascending. It stops at bytes that are not labels.
+func (l Labels) All() iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		for r := []byte(l); len(r) > 0; {
+			_, v, rest, ok := cutTLV(r)
+			name, value, found := bytes.Cut(v, []byte("="))
+			if !ok || !found || !yield(name, value) {
+				return
+			}
+			r = rest
+		}
+	}
+}
+
+// AppendLetter appends the encoding of l to dst. It returns the error with which
+// ParseLetter would refuse it.
+func AppendLetter(dst []byte, l *Letter) ([]byte, error) {
+	if l.Class < Critical || l.Class > Low {
+		return dst, fmt.Errorf("%w: class %d", ErrBadLetter, l.Class)
+	}
+	start := len(dst)
+	dst = append(dst, Version, byte(l.Class))
+	dst = binary.BigEndian.AppendUint16(dst, uint16(l.Flags))
+	dst = append(dst, l.ID[:]...)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(l.Created))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(l.NotAfter))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(l.NotBefore))
+	dst = append(dst, l.Hops, 0, 0, 0)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(min(len(l.Body), MaxFrame)))
+	for tag := byte(letterSubject); tag < letterKnown; tag++ {
+		switch tag {
+		case letterLabel:
+			dst = append(dst, l.Labels...)
+		case letterRedriveOf:
+			dst = appendMailID(dst, tag, l.RedriveOf)
+		case letterFirstID:
+			dst = appendMailID(dst, tag, l.FirstID)
+		case letterBounceOf:
+			dst = appendMailID(dst, tag, l.BounceOf)
+		default:
+			v, limit := l.text(tag)
+			if len(*v) > limit {
+				return dst[:start], fmt.Errorf("%w: entry %#x of %d bytes", ErrBadLetter, tag, len(*v))
+			}
+			if len(*v) > 0 {
+				dst = appendTLV(dst, tag, *v)
+			}
+		}
+	}
+	dst = append(dst, l.Later...)
+	if l.Object != (LetterObject{}) {
+		v := append(make([]byte, 0, objectSize), l.Object.Name[:]...)
+		v = binary.BigEndian.AppendUint64(v, l.Object.Size)
+		dst = appendTLV(dst, letterObject, append(v, l.Object.SHA256[:]...))
+	}
+	n := len(dst) - start - LetterFixed
+	if n > MaxLetterTLVs || len(l.Body) > MaxInlineBody {
+		return dst[:start], fmt.Errorf("%w: %d bytes of entries, %d of body", ErrBadLetter, n, len(l.Body))
+	}
+	binary.BigEndian.PutUint16(dst[start+46:], uint16(n))
+	dst = append(dst, l.Body...)
+	if _, err := ParseLetter(dst[start:]); err != nil {
+		return dst[:start], err
+	}
+	return dst, nil
+}
+
+// text returns the field of an entry that is text, and its limit; nil if tag is another.
+func (l *Letter) text(tag byte) (field *[]byte, limit int) {
+	switch tag {
+	case letterSubject:
+		return &l.Subject, MaxSubject
+	case letterKey:
+		return &l.Key, MaxKey
+	case letterDedupe:
+		return &l.Dedupe, MaxKey
+	case letterReplyTo:
+		return &l.ReplyTo, MaxAddress
+	case letterCorrelation:
+		return &l.Correlation, MaxCorrelation
+	case letterType:
+		return &l.Type, MaxLetterType
+	case letterContentType:
+		return &l.ContentType, MaxLetterType
+	case letterTraceparent:
+		return &l.Traceparent, traceparentSize
+	case letterSender:
+		return &l.Sender, MaxSender
+	case letterBounceTo:
+		return &l.BounceTo, MaxAddress
+	}
+	return nil, 0
+}
+
+// ParseLetter reads exactly the encoding of AppendLetter: one letter has one encoding. The
+// letter refers to b, and nothing is allocated. It returns ErrBadLetter or ErrNewLetter.
+func ParseLetter(b []byte) (Letter, error) {
+	var l Letter
+	if len(b) > 0 && b[0] > Version {
+		return l, fmt.Errorf("%w: version %d", ErrNewLetter, b[0])
+	}
+	if len(b) < LetterFixed || len(b) > MaxLetter || b[0] != Version || b[45] != 0 {
+		return l, fmt.Errorf("%w: %d bytes", ErrBadLetter, len(b))
+	}
+	l.Class = Class(b[1])
+	l.Flags = LetterFlags(binary.BigEndian.Uint16(b[2:]))
+	l.ID = MailID(b[4:20])
+	l.Created = int64(binary.BigEndian.Uint64(b[20:]))
+	l.NotAfter = int64(binary.BigEndian.Uint64(b[28:]))
+	l.NotBefore = int64(binary.BigEndian.Uint64(b[36:]))
+	l.Hops = b[44]
+	tlvs, body := int(binary.BigEndian.Uint16(b[46:])), int64(binary.BigEndian.Uint32(b[48:]))
+	switch {
+	case l.Flags&^letterFlags != 0:
+		return l, fmt.Errorf("%w: flags %#x", ErrNewLetter, uint16(l.Flags))
+	case tlvs > MaxLetterTLVs || body > MaxInlineBody || int64(len(b)) != LetterFixed+int64(tlvs)+body:
+		return l, fmt.Errorf("%w: %d bytes with %d of entries and %d of body", ErrBadLetter, len(b), tlvs, body)
+	case l.Class < Critical || l.Class > Low:
+		return l, fmt.Errorf("%w: class %d", ErrBadLetter, l.Class)
+	case l.ID.IsZero():
+		return l, fmt.Errorf("%w: no id", ErrBadLetter)
+	case l.Created < 0 || l.NotAfter < l.Created || l.NotAfter-l.Created > MaxTTL.Milliseconds():
+		return l, fmt.Errorf("%w: made at %d, ends at %d", ErrBadLetter, l.Created, l.NotAfter)
+	case l.NotBefore != 0 && (l.NotBefore < l.Created || l.NotBefore > l.NotAfter):
+		return l, fmt.Errorf("%w: it is due at %d", ErrBadLetter, l.NotBefore)
+	}
+	if body > 0 {
+		l.Body = b[LetterFixed+tlvs:]
+	}
+	err := l.parseTLVs(b[LetterFixed : LetterFixed+tlvs])
+	if err == nil && l.Object.Size > 0 && body > 0 {
+		err = fmt.Errorf("%w: its body is inline and an object", ErrBadLetter)
+	}
+	return l, err
+}
+
+// parseTLVs reads the entries.
+func (l *Letter) parseTLVs(r []byte) error {
+	var last byte
+	var name []byte // of the last label
+	labels := 0
+	for len(r) > 0 {
+		tag, v, rest, ok := cutTLV(r)
+		switch {
+		case !ok || tag < last || tag == last && tag != letterLabel || tag&^letterCritical == 0:
+			return fmt.Errorf("%w: entry %#x", ErrBadLetter, tag)
+		case tag == letterObject:
+			ok = l.setObject(v)
+		case tag > letterCritical:
+			return fmt.Errorf("%w: critical entry %#x", ErrNewLetter, tag)
+		case tag == letterLabel:
+			labels++
+			next, value, found := bytes.Cut(v, []byte("="))
+			ok = labels <= MaxLabels && found && validWord(next, MaxLabelName) && len(value) <= MaxLabelValue && validText(value) && bytes.Compare(name, next) < 0
+			name = next
+			l.Labels = extend(l.Labels, r[:len(r)-len(rest)])
+		case tag >= letterKnown:
+			l.Later = extend(l.Later, r[:len(r)-len(rest)])
+		default:
+			ok = l.set(tag, v)
+		}
+		if !ok {
+			return fmt.Errorf("%w: entry %#x of %d bytes", ErrBadLetter, tag, len(v))
+		}
+		r, last = rest, tag
+	}
+	return nil
+}
+
+// extend returns the view a and the view b behind it as one; a may be empty.
+func extend(a, b []byte) []byte {
+	if len(a) == 0 {
+		return b
+	}
+	return a[:len(a)+len(b)]
+}
+
+// set takes the value of an entry that does not repeat, and reports whether it is valid.
+func (l *Letter) set(tag byte, v []byte) bool {
+	switch tag {
+	case letterRedriveOf:
+		return setMailID(&l.RedriveOf, v)
+	case letterFirstID:
+		return setMailID(&l.FirstID, v)
+	case letterBounceOf:
+		return setMailID(&l.BounceOf, v)
+	}
+	field, limit := l.text(tag)
+	*field = v
+	switch tag {
+	case letterSubject:
+		return ValidSubject(v)
+	case letterTraceparent:
+		return validTraceparent(v)
+	}
+	return 0 < len(v) && len(v) <= limit && validText(v)
+}
+
+func (l *Letter) setObject(v []byte) bool {
+	if len(v) != objectSize {
+		return false
+	}
+	l.Object = LetterObject{Name: [32]byte(v), Size: binary.BigEndian.Uint64(v[32:]), SHA256: [32]byte(v[40:])}
+	return l.Object.Size > 0 && l.Object.Size <= MaxChunks*ChunkSize
+}
+
+func setMailID(id *MailID, v []byte) bool {
+	if len(v) != len(id) {
+		return false
+	}
+	*id = MailID(v)
+	return !id.IsZero()
+}
+
+func appendMailID(dst []byte, tag byte, id MailID) []byte {
+	if id.IsZero() {
+		return dst
+	}
+	return appendTLV(dst, tag, id[:])
+}
+
+func appendTLV(dst []byte, tag byte, v []byte) []byte {
+	dst = append(dst, tag)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(v)))
+	return append(dst, v...)
+}
+
+// cutTLV takes the first entry off r.
+func cutTLV(r []byte) (tag byte, v, rest []byte, ok bool) {
+	if len(r) < 3 {
+		return 0, nil, nil, false
+	}
+	n := int(binary.BigEndian.Uint16(r[1:]))
+	if n > len(r)-3 {
+		return r[0], nil, nil, false
+	}
+	return r[0], r[3 : 3+n], r[3+n:], true
+}
+
+// validText reports whether v is UTF-8 without control characters.
+func validText(v []byte) bool {
+	for _, c := range v {
+		if c < ' ' || c == 0x7f {
+			return false
+		}
+	}
+	return utf8.Valid(v)
+}
+
+// validWord reports whether v is 1 to limit bytes of text without spaces.
+func validWord(v []byte, limit int) bool {
+	return 0 < len(v) && len(v) <= limit && validText(v) && bytes.IndexByte(v, ' ') < 0
+}
+
+// validTraceparent reports whether v has the form of version 00 of W3C trace context:
+// 00-trace id-parent id-flags, in lower-case hexadecimal.
+func validTraceparent(v []byte) bool {
+	if len(v) != traceparentSize || v[0] != '0' || v[1] != '0' {
+		return false
+	}
+	for i, c := range v {
+		dash := i == 2 || i == 35 || i == 52
+		hex := '0' <= c && c <= '9' || 'a' <= c && c <= 'f'
+		if dash != (c == '-') || !dash && !hex {
+			return false
+		}
+	}
+	return true
+}
