@@ -28,8 +28,13 @@ import (
 var nodeBinary string
 
 func TestMain(m *testing.M) {
-	if os.Getenv(mutantVariable) != "" {
+	switch {
+	case os.Getenv(mutantVariable) != "":
 		os.Exit(runMutant())
+	case os.Getenv(unitVariable) != "":
+		os.Exit(runUnit())
+	case os.Getenv(probeVariable) != "":
+		os.Exit(runProbe(os.Getenv(probeVariable)))
 	}
 	crash.Victim(crashStores)
 	os.Exit(run(m))

@@ -79,7 +79,7 @@ var soakSteps = slices.Concat([]step{
 		"TestSmallMachineOpensWhatItAccepted", "TestHandlersPage", "TestFirstTaskPage", "TestOwnershipPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
 		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
-		"TestNoHandlerTakesNothing", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
+		"TestNoHandlerTakesNothing", "TestRunAsInTheSandboxOfTheUnit", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
 		"TestBadFramesOverARealSocket", "TestSymmetricStaysRelayed", "TestRouterIsAskedForPorts",
 		"TestMeshOfContainers", "TestThreeContainers"),
 	eachProcess(true,
