@@ -1,6 +1,7 @@
 package datadir
 
 import (
+	"archive/tar"
 	"bytes"
 	"errors"
 	"maps"
@@ -37,6 +38,100 @@ func sealedTree(t testing.TB, files map[string]string) (sealed []byte, private s
 		t.Fatal(err)
 	}
 	return out.Bytes(), private
+}
+
+// archive returns an unsealed archive of these entries, each with some content if it is a
+// file.
+func archive(t testing.TB, entries ...tar.Header) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, h := range entries {
+		text := []byte("text of " + h.Name)
+		if h.Typeflag != tar.TypeReg {
+			text = nil
+		}
+		h.Mode, h.Size = 0o600, int64(len(text))
+		err := w.WriteHeader(&h)
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// badArchives are archives that no node writes. Anyone who has the public key of a node's
+// snapshots can seal one for it.
+var badArchives = map[string][]tar.Header{
+	"a name above the folder":         {{Typeflag: tar.TypeReg, Name: "../out"}},
+	"a name that goes up and in":      {{Typeflag: tar.TypeReg, Name: "gen/../../out"}},
+	"an absolute name":                {{Typeflag: tar.TypeReg, Name: "/out"}},
+	"the folder itself":               {{Typeflag: tar.TypeReg, Name: "."}},
+	"a symbolic link":                 {{Typeflag: tar.TypeSymlink, Name: "gen", Linkname: ".."}},
+	"a file through a symbolic link":  {{Typeflag: tar.TypeSymlink, Name: "gen", Linkname: ".."}, {Typeflag: tar.TypeReg, Name: "gen/out"}},
+	"a link to a file":                {{Typeflag: tar.TypeLink, Name: "gen", Linkname: "../secret"}},
+	"a pipe":                          {{Typeflag: tar.TypeFifo, Name: "gen"}},
+	"a folder":                        {{Typeflag: tar.TypeDir, Name: "gen/"}},
+	"the same name twice":             {{Typeflag: tar.TypeReg, Name: "gen"}, {Typeflag: tar.TypeReg, Name: "gen"}},
+	"a file in a file":                {{Typeflag: tar.TypeReg, Name: "gen"}, {Typeflag: tar.TypeReg, Name: "gen/data"}},
+	"a good file, then one above it":  {{Typeflag: tar.TypeReg, Name: "CURRENT"}, {Typeflag: tar.TypeReg, Name: "../out"}},
+	"a name longer than any file has": {{Typeflag: tar.TypeReg, Name: strings.Repeat("x", 300)}},
+}
+
+// unpackInto unpacks an archive into a folder that has a neighbor, and checks that nothing
+// was made or changed outside of it.
+func unpackInto(t *testing.T, in []byte) error {
+	t.Helper()
+	top := t.TempDir()
+	secret := filepath.Join(top, "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	failed := unpackTree(filepath.Join(top, "in"), bytes.NewReader(in))
+	left, err := os.ReadDir(top)
+	if err != nil || len(left) != 2 {
+		t.Errorf("there are %v, %v", left, err)
+	}
+	if b, err := os.ReadFile(secret); err != nil || string(b) != "secret" {
+		t.Errorf("the neighbor has %q, %v", b, err)
+	}
+	return failed
+}
+
+// An archive with anything but new files below its folder is refused, although it was
+// sealed for the right key, and writes nothing elsewhere.
+func TestArchiveStaysInItsFolder(t *testing.T) {
+	for name, entries := range badArchives {
+		t.Run(name, func(t *testing.T) {
+			if err := unpackInto(t, archive(t, entries...)); err == nil {
+				t.Error("it was unpacked")
+			}
+		})
+	}
+	good := archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "CURRENT"}, tar.Header{Typeflag: tar.TypeReg, Name: "gen/1/data"})
+	if err := unpackInto(t, good); err != nil {
+		t.Errorf("a good archive: %v", err)
+	}
+}
+
+// FuzzUnpackTree unpacks arbitrary bytes: nothing is written outside of the folder.
+func FuzzUnpackTree(f *testing.F) {
+	for _, entries := range badArchives {
+		f.Add(archive(f, entries...))
+	}
+	f.Add(archive(f, tar.Header{Typeflag: tar.TypeReg, Name: "gen/1/data"}))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if len(in) > 1<<20 {
+			return
+		}
+		_ = unpackInto(t, in) // most of them are bad
+	})
 }
 
 // FuzzUnsealTree opens damaged snapshots: a truncated one, or one with any bit changed,
