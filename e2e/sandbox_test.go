@@ -101,6 +101,7 @@ func TestRunAsInTheSandboxOfTheUnit(t *testing.T) {
 		"connect to socket":  {"EACCES", "done"},
 		"signal to the node": {"EPERM", "done"},
 		"become the node":    {"EPERM", "done"},
+		"become root":        {"EPERM", "EPERM"},
 		"environment":        {"EACCES", "EACCES"}, // the node has capabilities that the handler has not
 	} {
 		if got := [2]string{other.Is[what], own.Is[what]}; got != want {

@@ -10,8 +10,7 @@ import (
 )
 
 // A task whose kind no node serves delays the tasks of its own origin with the same
-// ordering key, and no others; in a queue with shared lanes it delays those of all
-// origins (I10).
+// ordering key, and no others, in a queue with shared lanes too (I10).
 func TestQueueLanesArePerOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
