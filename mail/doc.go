@@ -13,7 +13,7 @@
 //
 // All that must survive is in records. A record is appended to a ledger, and applied when
 // the ledger says that it is on disk. What the records say together is the state of the
-// boxes, which package mail/box keeps: a state machine without
+// boxes, which [github.com/balefire/balefire/mail/box] keeps: a state machine without
 // clock, disk, network or goroutine.
 //
 // The states of a mail:

@@ -349,7 +349,7 @@ func TestSubjects(t *testing.T) {
 		{"*.b", "a.b", true}, {"a.*.c", "a.b.c", true}, {"a.*.c", "a.b.d", false},
 		{"a.>", "a.b", true}, {"a.>", "a.b.c", true}, {"a.>", "a", false}, {"a.>", "b.c", false}, {"*.>", "a", false}, {"*.>", "a.b", true},
 	} {
-		if got := MatchSubject([]byte(tt.filter), []byte(tt.subject)); got != tt.want {
+		if got := MatchSubject(tt.filter, tt.subject); got != tt.want {
 			t.Errorf("%q lets %q through: %v", tt.filter, tt.subject, got)
 		}
 	}

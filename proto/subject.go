@@ -1,6 +1,9 @@
 package proto
 
-import "bytes"
+import (
+	"bytes"
+	"strings"
+)
 
 // ValidSubject reports whether s is the subject of a mail: words with dots between them, at
 // most MaxSubject bytes of text without spaces. No word is empty, * or >.
@@ -34,19 +37,19 @@ func ValidFilter(f []byte) bool {
 
 // MatchSubject reports whether a valid filter lets a valid subject through. The filter >
 // lets a mail without a subject through, too; the empty filter does the same.
-func MatchSubject(filter, subject []byte) bool {
-	if len(filter) == 0 || string(filter) == ">" {
+func MatchSubject(filter, subject string) bool {
+	if filter == "" || filter == ">" {
 		return true
 	}
 	for {
-		want, moreWanted, wants := bytes.Cut(filter, []byte("."))
-		word, rest, more := bytes.Cut(subject, []byte("."))
+		want, moreWanted, wants := strings.Cut(filter, ".")
+		word, rest, more := strings.Cut(subject, ".")
 		switch {
-		case len(word) == 0:
+		case word == "":
 			return false
-		case string(want) == ">":
+		case want == ">":
 			return true
-		case string(want) != "*" && !bytes.Equal(want, word), wants != more:
+		case want != "*" && want != word, wants != more:
 			return false
 		case !wants:
 			return true

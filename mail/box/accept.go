@@ -1,0 +1,274 @@
+package box
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/fair"
+	"github.com/balefire/balefire/proto"
+)
+
+// applyMail takes a mail into its box, or refuses it. What is refused for now leaves no
+// trace; what is refused for good leaves its number in its chain.
+func (s *State) applyMail(p Place, rec []byte, out *Output) error {
+	m, err := ParseMail(rec)
+	if err != nil {
+		return err
+	}
+	l, problem := proto.ParseLetter(m.Letter)
+	r := s.accept(p, &m, &l, problem, out)
+	r.Box = m.Box
+	if r.ID.IsZero() {
+		r.ID = l.ID
+	}
+	out.Results = append(out.Results, r)
+	return nil
+}
+
+func (s *State) accept(p Place, m *Mail, l *proto.Letter, problem error, out *Output) Result {
+	b := s.boxes[m.Box]
+	switch {
+	case b == nil:
+		return refuse(proto.CodeNoHandler, "no such box")
+	case int64(m.Origin) > int64(len(s.peers)):
+		return refuse(proto.CodeBusy, "unknown origin")
+	case b.settings.Draining:
+		return refuse(proto.CodeDraining, "the box takes no new mail")
+	}
+	chain := Chain{m.Box, m.Origin, m.Chain}
+	if m.Chain != 0 {
+		switch s.chains.Check(chain, m.Number, m.Prev) {
+		case proto.CodeOK:
+		case proto.CodeDuplicate:
+			return Result{Duplicate: true}
+		default:
+			return refuse(proto.CodeBusy, "a mail before it in its chain is missing")
+		}
+	}
+	r := s.admit(b, m, l, problem)
+	taken := r.Code == proto.CodeOK && !r.Duplicate
+	if m.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) {
+		s.chains.Note(chain, m.Number, max(l.NotAfter, m.At))
+	}
+	if taken {
+		r.Seq = s.take(p, b, m, l, out)
+	}
+	return r
+}
+
+// admit decides whether a mail that is the next of its chain is taken.
+func (s *State) admit(b *box, m *Mail, l *proto.Letter, problem error) Result {
+	forGood := func(code proto.Code, detail string) Result {
+		return Result{Code: code, ForGood: true, Detail: detail}
+	}
+	switch {
+	case errors.Is(problem, proto.ErrNewLetter):
+		return refuse(proto.CodeUnknownVersion, problem.Error())
+	case problem != nil:
+		return forGood(proto.CodeBadForm, problem.Error())
+	case l.NotAfter <= m.At:
+		return forGood(proto.CodeExpired, "past its not_after")
+	case int64(len(m.Letter)) > b.maxBytes():
+		return forGood(proto.CodeTooLarge, fmt.Sprintf("%d bytes, the box takes %d", len(m.Letter), b.maxBytes()))
+	}
+	if len(l.Dedupe) > 0 {
+		key := dedupeKey(m.Box, m.Origin, l.Dedupe)
+		first, known := s.dedupe.get(key)
+		switch {
+		case known && first.content == contentHash(l):
+			return Result{Duplicate: true, ID: first.id, Seq: first.seq}
+		case known:
+			return forGood(proto.CodeDuplicate, "the dedupe key was used for another mail")
+		case s.dedupe.len() >= int(or(s.limits.Keys, defaultKeys)):
+			return refuse(proto.CodeFull, "too many dedupe keys")
+		}
+	}
+	return s.room(b, m)
+}
+
+// room decides whether there is space for a mail.
+func (s *State) room(b *box, m *Mail) Result {
+	size, mails, bytes := int64(len(m.Letter)), b.maxMails(), b.maxBytes()
+	held := b.held[m.Origin]
+	switch {
+	case s.bytes+size > int64(or(s.limits.Bytes, defaultNodeBytes)):
+		return refuse(proto.CodeFull, "the node has too much mail")
+	case b.keepsAll() && (b.mails.count >= mails || b.bytes+size > bytes):
+		return refuse(proto.CodeFull, "the box is full")
+	case m.Origin != 0 && b.keepsAll() && !(fair.Within(held.mails, b.mails.count, mails) && fair.Within(held.bytes, b.bytes, bytes)):
+		return refuse(proto.CodeFull, "the origin has its share of the box")
+	}
+	return Result{}
+}
+
+// take gives a mail the next sequence of its box.
+func (s *State) take(p Place, b *box, m *Mail, l *proto.Letter, out *Output) uint64 {
+	s.makeRoom(b, int64(len(m.Letter)), out)
+	seq := b.next
+	b.next++
+	if len(l.Dedupe) > 0 {
+		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l)})
+	}
+	x := mail{
+		place: p, load: uint32(len(m.Letter)) | uint32(class(l.Class))<<classShift, expiry: seconds(l.NotAfter),
+		accepted: uint32(min(m.At/1000, 1<<32-1)), origin: m.Origin,
+	}
+	if len(l.Key) > 0 {
+		x.key = b.keys.use(b.laneHash(m.Origin, l.Key))
+	}
+	if b.settings.Kind == Topic && len(l.Subject) > 0 {
+		x.subject = b.subjects.use(string(l.Subject))
+	}
+	if l.NotBefore > 0 {
+		if b.later == nil {
+			b.later = map[uint64]int64{}
+		}
+		b.later[seq] = l.NotBefore
+	}
+	b.mails.push(seq, x)
+	s.charge(b, &x, 1)
+	switch {
+	case l.Hops > MaxHops:
+		s.loop(b, seq, m.At, out)
+	case b.settings.Kind == Topic && b.settings.Interest && b.unread(seq) == 0:
+		s.remove(b, seq, ending{state: Done}, out)
+	default:
+		b.wake(out)
+	}
+	return seq
+}
+
+// makeRoom drops the oldest mails of a topic until a new one has space.
+func (s *State) makeRoom(b *box, size int64, out *Output) {
+	for !b.keepsAll() && b.mails.count > 0 && (b.mails.count >= b.maxMails() || b.bytes+size > b.maxBytes()) {
+		seq, _ := b.mails.next(0)
+		s.remove(b, seq, ending{state: Dropped, cause: CauseFull}, out)
+	}
+}
+
+// loop ends a mail that was caused by too many others: a dead letter of each subscription.
+func (s *State) loop(b *box, seq uint64, at int64, out *Output) {
+	e := ending{state: Dead, cause: CauseLoop, at: at, reason: fmt.Sprintf("caused by more than %d mails, one by one", MaxHops)}
+	for _, u := range b.subs {
+		if u.pending(seq) {
+			s.bury(u, seq, &e)
+		}
+	}
+	s.remove(b, seq, e, out)
+}
+
+// charge adds the mail to what the box and its origin have, or takes it away.
+func (s *State) charge(b *box, m *mail, sign int64) {
+	n := m.bytes() * sign
+	b.bytes += n
+	s.bytes += n
+	if m.origin == 0 {
+		return
+	}
+	h := b.held[m.origin]
+	h.mails += int(sign)
+	h.bytes += n
+	if b.held == nil {
+		b.held = map[uint32]share{}
+	}
+	if b.held[m.origin] = h; h.mails == 0 {
+		delete(b.held, m.origin)
+	}
+}
+
+// applySkip notes in its chain a mail that was refused for good.
+func (s *State) applySkip(rec []byte, out *Output) error {
+	k, err := ParseSkip(rec)
+	if err != nil {
+		return err
+	}
+	r, c := Result{Box: k.Box}, Chain{k.Box, k.Origin, k.Chain}
+	switch {
+	case s.boxes[k.Box] == nil:
+		r = refuse(proto.CodeNoHandler, "no such box")
+	case int64(k.Origin) > int64(len(s.peers)):
+		r = refuse(proto.CodeBusy, "unknown origin")
+	default:
+		switch s.chains.Check(c, k.Number, k.Prev) {
+		case proto.CodeOK:
+			s.chains.Note(c, k.Number, k.NotAfter)
+		case proto.CodeDuplicate:
+			r.Duplicate = true
+		default:
+			r = refuse(proto.CodeBusy, "a mail before it in its chain is missing")
+		}
+	}
+	out.Results = append(out.Results, r)
+	return nil
+}
+
+// laneHash names the lane of a key: SHA-256, half of it.
+func (b *box) laneHash(origin uint32, key []byte) [16]byte {
+	if !b.settings.PerPeer {
+		origin = 0
+	}
+	sum := sha256.Sum256(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+proto.MaxKey), origin), key...))
+	return [16]byte(sum[:16])
+}
+
+// dedupe remembers the producers' names of mails. A generation lasts keyGeneration of
+// running time, and two that are over are kept, so that no wall clock forgets early.
+type dedupe struct {
+	generations [3]map[[16]byte]firstMail // the newest first
+	began       int64                     // running time at which the newest began, in milliseconds
+}
+
+// firstMail is the mail that came with a dedupe key first.
+type firstMail struct {
+	id      proto.MailID
+	seq     uint64
+	content uint64
+}
+
+func (d *dedupe) len() (n int) {
+	for _, g := range d.generations {
+		n += len(g)
+	}
+	return n
+}
+
+func (d *dedupe) get(key [16]byte) (firstMail, bool) {
+	for _, g := range d.generations {
+		if f, ok := g[key]; ok {
+			return f, true
+		}
+	}
+	return firstMail{}, false
+}
+
+func (d *dedupe) put(key [16]byte, f firstMail) {
+	if d.generations[0] == nil {
+		d.generations[0] = map[[16]byte]firstMail{}
+	}
+	d.generations[0][key] = f
+}
+
+// age begins a new generation if it is time; ran is the running time in milliseconds.
+func (d *dedupe) age(ran int64) {
+	if ran-d.began >= keyGeneration.Milliseconds() {
+		d.generations, d.began = [3]map[[16]byte]firstMail{nil, d.generations[0], d.generations[1]}, ran
+	}
+}
+
+func dedupeKey(b BoxID, origin uint32, key []byte) [16]byte {
+	v := binary.BigEndian.AppendUint32(make([]byte, 0, 8+proto.MaxKey), uint32(b))
+	sum := sha256.Sum256(append(binary.BigEndian.AppendUint32(v, origin), key...))
+	return [16]byte(sum[:16])
+}
+
+// contentHash tells two mails with the same dedupe key apart.
+func contentHash(l *proto.Letter) uint64 {
+	h := sha256.New()
+	for _, v := range [][]byte{l.Subject, l.Key, l.Type, l.Object.SHA256[:], l.Body} {
+		h.Write(binary.BigEndian.AppendUint32(nil, uint32(len(v))))
+		h.Write(v)
+	}
+	return binary.BigEndian.Uint64(h.Sum(nil))
+}

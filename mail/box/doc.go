@@ -1,0 +1,42 @@
+// Package box is the state of the mailboxes and topics of one ledger: who waits, who is
+// leased to whom, what is next, what is dead. It has no clock, disk, network or goroutine.
+//
+//	            Settle, Tick ──▶ records ──▶ the ledger ──▶ Apply ──▶ what the broker does:
+//	broker ──▶  Deliver      ──▶ deliveries                           bounces, ends, sessions to serve
+//
+// Three kinds of functions:
+//
+//   - [State.Apply] changes what survives. It decides from the record and the state alone,
+//     so that a replay, or another member of a group, arrives at the same state. It reads no
+//     clock: times are in the records.
+//   - [State.Settle] and [State.Tick] change nothing that survives: they make the records
+//     of acknowledgments, lapses, due times, expiry and retention.
+//   - [State.Deliver] leases mail to a session. Leases are in memory only. The handle of a
+//     delivery is SEQ.BOOT.N: the mail, the start of the home, and a count of deliveries.
+//
+// # Order
+//
+// Mail without a key is ready at once. Mail with a key stands in the lane of its key, and
+// only the head of a lane is ready; the next one is ready when the head has ended. Package
+// fair chooses the class of what is ready, and within a class the lowest sequence goes
+// first. A lane counts with the highest class that waits in it, so that urgent mail pulls
+// its key forward and never overtakes within it.
+//
+// # Ends
+//
+// An attempt is spent by a nack and by a lease that lapses, an abandon by a session that
+// breaks; a restart spends nothing. A mail out of attempts or abandons is DEAD and kept as
+// a dead letter until it is archived.
+//
+// # Memory
+//
+// A waiting mail takes 40 bytes: 32 in chunks of structs without pointers, 8 in a queue.
+// Bodies are never in memory: a [Place] says where a record lies.
+//
+// # Tests
+//
+// record_test.go and checkpoint_test.go: one encoding for one value, typed errors for bad
+// input, fuzz targets. model_test.go is a slow reference model in which every rule is a
+// search over all mails; sim_test.go compares each answer with it, by random operations
+// with restarts, replays and checkpoints in between.
+package box

@@ -1,0 +1,629 @@
+package box
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/balefire/balefire/fair"
+	"github.com/balefire/balefire/proto"
+)
+
+// A model is what the package does, in the plainest form: every rule is a search over all
+// mails. It predicts each answer exactly.
+type model struct {
+	boxes  map[BoxID]*modelBox
+	notes  chainNotes
+	keys   map[string]modelKey
+	ran    int64 // of earlier starts
+	boot   uint64
+	bootN  int64 // running time of this start
+	given  uint64
+	bounce int // bounces that were due
+}
+
+type modelKey struct {
+	id  proto.MailID
+	seq uint64
+	sum uint64
+	ran int64 // running time at which it was taken
+}
+
+type modelBox struct {
+	settings BoxSettings
+	next     uint64
+	mails    map[uint64]*modelMail
+	subs     map[SubID]*modelSub
+	counts   [mailStates]int
+	ending   map[uint64]bool
+	dead     int64 // bytes of dead letters
+}
+
+type modelMail struct {
+	class, size         int
+	key, subject        string
+	expiry, after, when int64
+	origin              uint32
+}
+
+type modelSub struct {
+	settings SubSettings
+	read     map[uint64]bool // ended here, or passed at the start
+	bad      map[uint64]bool // ended here, and not DONE
+	tries    map[uint64]*modelTry
+	leases   map[uint64]*modelLease
+	blocked  map[string]bool
+	dead     map[uint64]int64 // sizes
+	picker   fair.Picker
+}
+
+type modelTry struct {
+	attempts, abandons uint8
+	due                int64
+}
+
+type modelLease struct {
+	n, boot      uint64
+	session      *Session
+	until, first int64
+	state        deliveryState
+}
+
+func newModel() *model {
+	return &model{boxes: map[BoxID]*modelBox{}, notes: chainNotes{}, keys: map[string]modelKey{}}
+}
+
+func newModelSub(settings SubSettings) *modelSub {
+	u := &modelSub{settings: settings, read: map[uint64]bool{}, bad: map[uint64]bool{}, tries: map[uint64]*modelTry{}, blocked: map[string]bool{}, dead: map[uint64]int64{}}
+	u.forgetLeases()
+	return u
+}
+
+func (u *modelSub) forgetLeases() {
+	u.leases, u.picker = map[uint64]*modelLease{}, fair.Picker{}
+}
+
+// restart forgets what is in memory only.
+func (m *model) restart() {
+	m.given = 0
+	for _, b := range m.boxes {
+		b.ending = map[uint64]bool{}
+		for _, u := range b.subs {
+			u.forgetLeases()
+		}
+	}
+}
+
+// pending returns the mails that have not ended for a subscription, in order.
+func (b *modelBox) pending(u *modelSub) (out []uint64) {
+	for _, seq := range slices.Sorted(maps.Keys(b.mails)) {
+		if b.isPending(u, seq) {
+			out = append(out, seq)
+		}
+	}
+	return out
+}
+
+func (b *modelBox) isPending(u *modelSub, seq uint64) bool {
+	m := b.mails[seq]
+	return m != nil && !u.read[seq] && (b.settings.Kind == Mailbox || proto.MatchSubject(u.settings.Filter, m.subject))
+}
+
+func (b *modelBox) laneKey(m *modelMail) string {
+	if b.settings.PerPeer {
+		return fmt.Sprintf("%d/%s", m.origin, m.key)
+	}
+	return m.key
+}
+
+// lane returns the pending mails of the same lane, in order.
+func (b *modelBox) lane(u *modelSub, seq uint64) (out []uint64) {
+	for _, x := range b.pending(u) {
+		if b.laneKey(b.mails[x]) == b.laneKey(b.mails[seq]) {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// free reports whether a mail could be leased, its lane aside.
+func (b *modelBox) free(u *modelSub, seq uint64, now Now) bool {
+	m := b.mails[seq]
+	if l := u.leases[seq]; l != nil && l.state != returned || b.ending[seq] || now.Wall >= m.expiry || m.after > now.Wall {
+		return false
+	}
+	return u.tries[seq] == nil || u.tries[seq].due <= now.Wall
+}
+
+// ready returns the candidates by class.
+func (b *modelBox) ready(u *modelSub, now Now) (byClass [fair.Classes][]uint64) {
+	for _, seq := range b.pending(u) {
+		m := b.mails[seq]
+		c := m.class
+		if m.key != "" {
+			lane := b.lane(u, seq)
+			if lane[0] != seq || u.blocked[b.laneKey(m)] {
+				continue
+			}
+			for _, x := range lane {
+				c = min(c, b.mails[x].class)
+			}
+		}
+		if b.free(u, seq, now) {
+			byClass[c] = append(byClass[c], seq)
+		}
+	}
+	return byClass
+}
+
+// deliver returns what a session with credit is given.
+func (m *model) deliver(b *modelBox, u *modelSub, x *Session, n, credit int, now Now) (out []uint64) {
+	lease := func(seq uint64) {
+		d := u.settings.Lease
+		if d == 0 {
+			d = leases[b.mails[seq].class]
+		}
+		m.given++
+		u.leases[seq] = &modelLease{m.given, m.boot, x, now.Mono + d.Milliseconds(), now.Mono, live}
+		out = append(out, seq)
+	}
+	for len(out) < min(n, credit) {
+		candidates := b.ready(u, now)
+		var waits [fair.Classes]bool
+		for c := range waits {
+			waits[c] = len(candidates[c]) > 0
+		}
+		c := u.picker.Next(waits)
+		if c < 0 {
+			break
+		}
+		u.picker.Took(c, waits)
+		seq := candidates[c][0]
+		lease(seq)
+		if b.mails[seq].key == "" {
+			continue
+		}
+		lane := b.lane(u, seq)
+		for i := 1; i < min(int(u.settings.KeyBatch), len(lane)) && len(out) < min(n, credit) && b.free(u, lane[i], now); i++ {
+			lease(lane[i])
+		}
+	}
+	return out
+}
+
+// settle returns the code of a settlement, and notes what it does in memory.
+func (m *model) settle(b *modelBox, u *modelSub, x *Settlement, now Now) proto.Code {
+	h := x.Handle
+	l := u.leases[h.Seq]
+	switch {
+	case h.Seq >= b.next || h.Boot > m.boot:
+		return proto.CodeBadForm
+	case !b.isPending(u, h.Seq) && x.Op == Ack && !u.bad[h.Seq]:
+		return proto.CodeOK
+	case !b.isPending(u, h.Seq), b.ending[h.Seq], l != nil && l.state == ended:
+		return proto.CodeStale
+	case h.Boot == m.boot && l == nil:
+		return proto.CodeBadForm
+	case l != nil && (l.n != h.N || h.Boot != l.boot):
+		return proto.CodeStale
+	case x.Op != Ack && (l == nil || l.state != live):
+		return proto.CodeStale
+	}
+	lane := []uint64{h.Seq}
+	if b.mails[h.Seq].key != "" {
+		lane = b.lane(u, h.Seq)
+	}
+	at := slices.Index(lane, h.Seq)
+	if x.Op == Ack {
+		for _, before := range lane[:at] {
+			if u.leases[before] == nil || u.leases[before].state != acked {
+				return proto.CodeBusy
+			}
+		}
+		if l == nil {
+			l = &modelLease{n: h.N, boot: m.boot}
+			u.leases[h.Seq] = l
+		}
+		l.state = acked
+		return proto.CodeOK
+	}
+	if x.Op == Extend {
+		l.until = min(now.Mono+x.Delay.Milliseconds(), l.first+MaxLease.Milliseconds())
+		return proto.CodeOK
+	}
+	tries, _ := u.spent(h.Seq)
+	switch {
+	case x.Op == Return:
+		l.state = returned
+	case x.Op == Final || x.Op == Bounce || x.Op == Nack && tries+1 >= u.attempts():
+		l.state = ended
+	default:
+		l.state = nacked
+	}
+	m.returnBehind(b, u, h.Seq)
+	return proto.CodeOK
+}
+
+func (u *modelSub) attempts() uint8 {
+	if u.settings.Attempts == 0 {
+		return 3
+	}
+	return u.settings.Attempts
+}
+
+func (u *modelSub) spent(seq uint64) (attempts, abandons uint8) {
+	if t := u.tries[seq]; t != nil {
+		return t.attempts, t.abandons
+	}
+	return 0, 0
+}
+
+// returnBehind takes back what is leased behind a mail in its lane.
+func (m *model) returnBehind(b *modelBox, u *modelSub, seq uint64) {
+	if b.mails[seq].key == "" {
+		return
+	}
+	lane := b.lane(u, seq)
+	for _, x := range lane[slices.Index(lane, seq)+1:] {
+		if l := u.leases[x]; l != nil && l.state == live {
+			l.state = returned
+		}
+	}
+}
+
+// lapse ends the leases that are over, in memory, and returns them as box/sub/seq.
+func (m *model) lapse(now Now) (out []string) {
+	for id, b := range m.boxes {
+		for sid, u := range b.subs {
+			type at struct {
+				until int64
+				seq   uint64
+			}
+			var over []at
+			for seq, l := range u.leases {
+				if l.state == live && l.until <= now.Mono {
+					over = append(over, at{l.until, seq})
+				}
+			}
+			slices.SortFunc(over, func(x, y at) int { return int(x.until-y.until)*1000 + int(x.seq) - int(y.seq) })
+			for _, x := range over {
+				if u.leases[x.seq].state != live {
+					continue // taken back behind another one
+				}
+				out = append(out, fmt.Sprintf("%d/%d/%d", id, sid, x.seq))
+				m.fail(b, u, x.seq, CauseLapsed)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// fail notes that a record of a failed delivery was made.
+func (m *model) fail(b *modelBox, u *modelSub, seq uint64, cause Cause) {
+	tries, abandons := u.spent(seq)
+	u.leases[seq].state = nacked
+	if cause == CauseAbandoned && abandons+1 >= MaxAbandons || cause == CauseLapsed && tries+1 >= u.attempts() {
+		u.leases[seq].state = ended
+	}
+	m.returnBehind(b, u, seq)
+}
+
+// expiring returns the mails for which Tick makes an END.
+func (m *model) expiring(now Now, clean bool) (out []string) {
+	for id, b := range m.boxes {
+		old := clean && !b.keepsAll() && b.settings.Age > 0
+		for _, seq := range slices.Sorted(maps.Keys(b.mails)) {
+			x, busy := b.mails[seq], b.ending[seq]
+			for _, u := range b.subs {
+				if l := u.leases[seq]; l != nil && l.state != returned {
+					busy = true
+				}
+			}
+			old = old && x.when/1000+int64(b.settings.Age.Seconds()) <= now.Wall/1000
+			if !busy && now.Wall >= x.expiry || old && !b.ending[seq] {
+				b.ending[seq] = true
+				out = append(out, fmt.Sprintf("%d/%d", id, seq))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func (b *modelBox) keepsAll() bool { return b.settings.Kind == Mailbox || b.settings.Interest }
+
+// bytes returns what all letters take.
+func (m *model) bytes() (n int64) {
+	for _, b := range m.boxes {
+		n += b.waiting()
+		for _, u := range b.subs {
+			for _, size := range u.dead {
+				n += size
+			}
+		}
+	}
+	return n
+}
+
+func (b *modelBox) waiting() (n int64) {
+	for _, x := range b.mails {
+		n += int64(x.size)
+	}
+	return n
+}
+
+// mail applies a MAIL record and returns the result that is due. Where the answer may be
+// either, it takes that of the state.
+func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
+	b, c := m.boxes[rec.Box], Chain{rec.Box, rec.Origin, rec.Chain}
+	if rec.Chain != 0 {
+		switch m.notes.Check(c, rec.Number, rec.Prev) {
+		case proto.CodeDuplicate:
+			return Result{Duplicate: true}
+		case proto.CodeBusy:
+			return Result{Code: proto.CodeBusy}
+		}
+	}
+	r := m.admit(b, rec, l, got)
+	if rec.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) {
+		m.notes.Note(c, rec.Number, 0)
+	}
+	if r.Code != proto.CodeOK || r.Duplicate {
+		return r
+	}
+	x := &modelMail{class: int(l.Class) - 1, size: len(rec.Letter), key: string(l.Key), expiry: (l.NotAfter + 999) / 1000 * 1000, after: l.NotBefore, when: rec.At, origin: rec.Origin}
+	if b.settings.Kind == Topic {
+		x.subject = string(l.Subject)
+	}
+	for !b.keepsAll() && len(b.mails) > 0 && (len(b.mails) >= int(b.settings.Mails) || b.waiting()+int64(x.size) > int64(b.settings.Bytes)) {
+		m.end(b, slices.Min(slices.Collect(maps.Keys(b.mails))), Dropped)
+	}
+	r.Seq = b.next
+	b.next++
+	b.mails[r.Seq] = x
+	if len(l.Dedupe) > 0 {
+		m.keys[m.key(rec, l)] = modelKey{l.ID, r.Seq, contentHash(l), m.ran + m.bootN}
+	}
+	switch {
+	case l.Hops > MaxHops:
+		for _, u := range b.subs {
+			if b.isPending(u, r.Seq) {
+				u.dead[r.Seq] = int64(x.size)
+			}
+		}
+		m.end(b, r.Seq, Dead)
+	case b.settings.Kind == Topic && b.settings.Interest && b.unread(r.Seq) == 0:
+		m.end(b, r.Seq, Done)
+	}
+	return r
+}
+
+func (m *model) key(rec *Mail, l *proto.Letter) string {
+	return fmt.Sprintf("%d/%d/%s", rec.Box, rec.Origin, l.Dedupe)
+}
+
+func (m *model) admit(b *modelBox, rec *Mail, l *proto.Letter, got Result) Result {
+	if l.NotAfter <= rec.At {
+		return Result{Code: proto.CodeExpired, ForGood: true}
+	}
+	if k, ok := m.keys[m.key(rec, l)]; ok && len(l.Dedupe) > 0 {
+		age := m.ran + m.bootN - k.ran
+		// Kept for 24 hours of running time, forgotten after 36 hours and one period.
+		if age < 24*3600_000 || got.Duplicate && age <= 36*3600_000+2*agePeriod.Milliseconds()+3600_000 {
+			if k.sum != contentHash(l) {
+				return Result{Code: proto.CodeDuplicate, ForGood: true}
+			}
+			return Result{Duplicate: true, ID: k.id, Seq: k.seq}
+		}
+		if got.Code == proto.CodeDuplicate {
+			return Result{Code: proto.CodeDuplicate, ForGood: true}
+		}
+	}
+	size, held, heldBytes := int64(len(rec.Letter)), 0, int64(0)
+	for _, x := range b.mails {
+		if x.origin == rec.Origin {
+			held++
+			heldBytes += int64(x.size)
+		}
+	}
+	full := b.keepsAll() && (len(b.mails) >= int(b.settings.Mails) || b.waiting()+size > int64(b.settings.Bytes))
+	share := b.keepsAll() && rec.Origin != 0 &&
+		!(fair.Within(held, len(b.mails), int(b.settings.Mails)) && fair.Within(heldBytes, b.waiting(), int64(b.settings.Bytes)))
+	if full || share {
+		return Result{Code: proto.CodeFull}
+	}
+	return Result{}
+}
+
+func (b *modelBox) unread(seq uint64) (n int) {
+	for _, u := range b.subs {
+		if b.isPending(u, seq) {
+			n++
+		}
+	}
+	return n
+}
+
+// end ends a mail altogether.
+func (m *model) end(b *modelBox, seq uint64, state MailState) {
+	if b.settings.Kind == Topic && state != Dead && b.unread(seq) == 0 {
+		state = Done
+	}
+	for _, u := range b.subs {
+		if b.isPending(u, seq) {
+			u.close(seq, state)
+		}
+	}
+	if state == Dead || b.settings.Kind == Mailbox && (state == Expired || state == Cancelled) {
+		m.bounce++
+	}
+	b.counts[state]++
+	delete(b.mails, seq)
+	delete(b.ending, seq)
+}
+
+func (u *modelSub) close(seq uint64, state MailState) {
+	u.read[seq] = true
+	if state != Done {
+		u.bad[seq] = true
+	}
+	delete(u.leases, seq)
+	delete(u.tries, seq)
+}
+
+// finish ends a mail for one subscription.
+func (m *model) finish(b *modelBox, u *modelSub, seq uint64, state MailState) {
+	x := b.mails[seq]
+	if state == Dead {
+		u.dead[seq] = int64(x.size)
+		if u.settings.Block && x.key != "" {
+			u.blocked[b.laneKey(x)] = true
+		}
+	}
+	if b.settings.Kind == Mailbox {
+		m.end(b, seq, state)
+		return
+	}
+	if state != Done {
+		m.bounce++
+	}
+	u.close(seq, state)
+	if b.settings.Interest && b.unread(seq) == 0 {
+		m.end(b, seq, Done)
+	}
+}
+
+// apply applies a record other than MAIL.
+func (m *model) apply(rec []byte) error {
+	h, d, err := parseHead(rec)
+	if err != nil {
+		return err
+	}
+	b := m.boxes[h.box]
+	switch h.typ {
+	case TypeAck:
+		u := b.subs[h.sub]
+		for _, seq := range d.seqs(MaxSeqs) {
+			if b.isPending(u, seq) {
+				m.finish(b, u, seq, Done)
+			}
+		}
+	case TypeNack:
+		n, u := d.nack(), b.subs[h.sub]
+		if b.isPending(u, n.seq) {
+			u.tries[n.seq] = &modelTry{n.attempts, n.abandons, n.due}
+			if l := u.leases[n.seq]; l != nil && l.state == nacked {
+				l.state = returned
+			}
+		}
+	case TypeEnd:
+		e, u := d.end(), b.subs[h.sub]
+		for _, seq := range e.seqs {
+			switch {
+			case h.flags == flagWhole && b.mails[seq] != nil:
+				m.end(b, seq, e.state)
+			case h.flags != flagWhole && b.isPending(u, seq):
+				m.finish(b, u, seq, e.state)
+			}
+		}
+	case TypeAge:
+		a := age{d.u64(), d.time(), d.time()}
+		if a.boot > m.boot {
+			m.ran, m.boot, m.bootN = m.ran+m.bootN, a.boot, 0
+		}
+		m.bootN = max(m.bootN, a.ran)
+	}
+	if d.failed {
+		return ErrBadRecord
+	}
+	return nil
+}
+
+// start sets what a new subscription, or one that seeks, has read.
+func (b *modelBox) start(u *modelSub, from Start) {
+	dead := u.dead
+	*u = *newModelSub(u.settings)
+	u.dead = dead
+	newest := map[string]uint64{}
+	for seq, x := range b.mails {
+		newest[x.subject] = max(newest[x.subject], seq)
+	}
+	first := b.next // for StartTime
+	for seq, x := range b.mails {
+		if x.when/1000 >= from.Ms/1000 {
+			first = min(first, seq)
+		}
+	}
+	for seq := range b.next {
+		switch from.At {
+		case StartNew:
+			u.read[seq] = true
+		case StartSeq:
+			u.read[seq] = seq < from.Seq
+		case StartTime:
+			u.read[seq] = seq < first
+		case StartLast:
+			u.read[seq] = b.mails[seq] == nil || newest[b.mails[seq].subject] != seq
+		}
+	}
+}
+
+// endRead ends what nobody waits for.
+func (m *model) endRead(b *modelBox) {
+	for _, seq := range slices.Sorted(maps.Keys(b.mails)) {
+		if b.settings.Interest && b.unread(seq) == 0 {
+			m.end(b, seq, Done)
+		}
+	}
+}
+
+// compare checks that state and model have the same mails in the same states.
+func (m *model) compare(s *State) error {
+	for id, b := range m.boxes {
+		i, ok := s.Info(id)
+		if !ok || i.Waiting != len(b.mails) || i.Next != b.next || i.Bytes != b.waiting() {
+			return fmt.Errorf("box %d: %+v; want %d mails, next %d, %d bytes", id, i, len(b.mails), b.next, b.waiting())
+		}
+		total := uint64(i.Waiting)
+		for state := Done; state < mailStates; state++ {
+			if i.EndedAs(state) != uint64(b.counts[state]) {
+				return fmt.Errorf("box %d: %d ended as %v, want %d", id, i.EndedAs(state), state, b.counts[state])
+			}
+			total += i.EndedAs(state)
+		}
+		if total != b.next-1 {
+			return fmt.Errorf("box %d: %d mails of %d are somewhere (I21)", id, total, b.next-1)
+		}
+		for sid, u := range b.subs {
+			var got []uint64
+			for x := range s.Mails(id, sid, 0) {
+				got = append(got, x.Seq)
+				attempts, abandons := u.spent(x.Seq)
+				if x.Attempts != attempts || x.Abandons != abandons {
+					return fmt.Errorf("mail %d of %d/%d spent %d attempts and %d abandons, want %d and %d", x.Seq, id, sid, x.Attempts, x.Abandons, attempts, abandons)
+				}
+			}
+			if !slices.Equal(got, b.pending(u)) {
+				return fmt.Errorf("%d/%d has %v, want %v", id, sid, got, b.pending(u))
+			}
+			dead := 0
+			for x := range s.DeadLetters(id, sid, 0) {
+				if dead++; u.dead[x.Seq] != x.Size {
+					return fmt.Errorf("%d/%d has the dead letter %+v", id, sid, x)
+				}
+			}
+			if dead != len(u.dead) {
+				return fmt.Errorf("%d/%d has %d dead letters, want %d", id, sid, dead, len(u.dead))
+			}
+		}
+	}
+	if s.bytes != m.bytes() {
+		return fmt.Errorf("%d bytes, want %d", s.bytes, m.bytes())
+	}
+	if !bytes.Equal(s.chains.Save(), m.notes.Save()) {
+		return fmt.Errorf("chains differ")
+	}
+	return nil
+}

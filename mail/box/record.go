@@ -1,0 +1,349 @@
+package box
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A Place says where a record lies in the ledger. The package compares and keeps places,
+// it does not interpret them.
+type Place uint64
+
+// A BoxID numbers the boxes of a ledger, from 1. It is never used again.
+type BoxID uint32
+
+// A SubID numbers the subscriptions of a topic, from 1. That of a mailbox is 0.
+type SubID uint16
+
+// A Type is the type of a record.
+type Type uint8
+
+// The types of records. Types from 32 on belong to other packages: Apply skips them.
+const (
+	TypeMail Type = 1 + iota // a mail arrived
+	TypeAck                  // mails are done
+	TypeNack                 // a delivery failed or was given back
+	TypeEnd                  // mails ended otherwise
+	TypeSkip                 // a mail of a chain was refused for good
+	TypeBox                  // a box was made, changed or removed
+	TypeSub                  // a subscription was made, changed or removed, or its dead letters
+	TypePeer                 // the index of an origin
+	TypeAge                  // the boot number and the running time
+	TypeMove                 // a mail was copied to a new place
+
+	typeForeign Type = 32
+)
+
+// headSize is the size of what all records begin with, big endian:
+//
+//	length 4 | type 1 | flags 1 | subscription 2 | box 4
+//
+// The length is that of the whole record.
+const headSize = 12
+
+// flagWhole in an END ends the mail for all subscriptions of its topic.
+const flagWhole = 1
+
+// mailSize is the size of a MAIL of a chain before its letter.
+const mailSize = headSize + 8 + 4 + 1 + 4*8
+
+// ErrBadRecord is returned for bytes that are not a record, or not its one encoding.
+var ErrBadRecord = errors.New("box: bad record")
+
+// A Cause says why a delivery failed, or why a mail ended.
+type Cause uint8
+
+// The causes.
+const (
+	CauseNone      Cause = iota
+	CauseNacked          // its reader said that it failed
+	CauseFinal           // its reader said that it can never succeed
+	CauseLapsed          // the lease ran out
+	CauseAbandoned       // the session broke
+	CauseDeferred        // its reader wants it later; nothing is spent
+	CauseBounced         // its reader sent it back
+	CauseLoop            // more than MaxHops
+	CauseExpired         // past its not_after
+	CausePurged          // by a person
+	CauseRemoved         // with its box or subscription
+	CauseAge             // retention by age
+	CauseFull            // retention by count or size
+	causes
+)
+
+var causeNames = [causes]string{"", "nacked", "final", "lapsed", "abandoned", "deferred", "bounced", "loop", "expired", "purged", "removed", "age", "full"}
+
+// String returns the cause as one word.
+func (c Cause) String() string {
+	if c < causes {
+		return causeNames[c]
+	}
+	return fmt.Sprintf("cause %d", uint8(c))
+}
+
+// A MailState is the state of a mail in a subscription.
+type MailState uint8
+
+// The states of a mail.
+const (
+	Waiting MailState = 1 + iota
+	Leased
+	Retrying
+	Done
+	Dead
+	Expired
+	Cancelled
+	Dropped
+	mailStates
+)
+
+var stateNames = [mailStates]string{"", "WAITING", "LEASED", "RETRYING", "DONE", "DEAD", "EXPIRED", "CANCELLED", "DROPPED"}
+
+// String returns the state in capitals.
+func (m MailState) String() string {
+	if m < mailStates {
+		return stateNames[m]
+	}
+	return fmt.Sprintf("state %d", uint8(m))
+}
+
+// A Mail is a MAIL record: a letter that came to a box.
+type Mail struct {
+	Box    BoxID
+	At     int64       // when the home took it, Unix milliseconds
+	Origin uint32      // index of the node that it came from; 0: this node
+	Chain  proto.Class // of its chain; 0: none
+	Number proto.Seq   // in its chain
+	Prev   proto.Seq   // the mail before it in its chain; zero: none
+	Letter []byte
+}
+
+// A Skip is a SKIP record: a mail of a chain that was refused for good.
+type Skip struct {
+	Box      BoxID
+	Origin   uint32
+	Chain    proto.Class
+	Number   proto.Seq
+	Prev     proto.Seq
+	NotAfter int64 // of the mail
+	Code     proto.Code
+}
+
+// nack is a NACK record.
+type nack struct {
+	seq      uint64
+	cause    Cause
+	attempts uint8 // spent so far
+	abandons uint8
+	at       int64
+	due      int64
+	reader   []byte
+	reason   []byte
+}
+
+// end is an END record. Its sequences end alike.
+type end struct {
+	state    MailState
+	cause    Cause
+	attempts uint8
+	abandons uint8
+	at       int64
+	reader   []byte
+	reason   []byte
+	seqs     []uint64
+}
+
+// age is an AGE record.
+type age struct {
+	boot uint64 // of this start of the home
+	ran  int64  // milliseconds since this start
+	at   int64  // wall clock, Unix milliseconds
+}
+
+// head is what all records begin with.
+type head struct {
+	typ   Type
+	flags uint8
+	sub   SubID
+	box   BoxID
+}
+
+// appendHead begins a record at the end of dst; finish ends it.
+func appendHead(dst []byte, h head) []byte {
+	dst = append(dst, 0, 0, 0, 0, byte(h.typ), h.flags)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(h.sub))
+	return appendU32(dst, uint32(h.box))
+}
+
+// finish sets the length of the record that begins at start.
+func finish(dst []byte, start int) []byte {
+	binary.BigEndian.PutUint32(dst[start:], uint32(len(dst)-start))
+	return dst
+}
+
+// parseHead reads the head of a record and returns what is behind it.
+func parseHead(rec []byte) (head, decoder, error) {
+	if len(rec) < headSize || len(rec) > MaxRecord || binary.BigEndian.Uint32(rec) != uint32(len(rec)) {
+		return head{}, decoder{}, fmt.Errorf("%w: %d bytes", ErrBadRecord, len(rec))
+	}
+	h := head{Type(rec[4]), rec[5], SubID(binary.BigEndian.Uint16(rec[6:])), BoxID(binary.BigEndian.Uint32(rec[8:]))}
+	known := h.typ != 0 && h.typ <= TypeMove
+	if known && h.flags&^flagWhole != 0 || h.flags != 0 && known && h.typ != TypeEnd || !known && h.typ < typeForeign {
+		return h, decoder{}, fmt.Errorf("%w: type %d with flags %#x", ErrBadRecord, h.typ, h.flags)
+	}
+	return h, decoder{b: rec[headSize:]}, nil
+}
+
+// bad returns the error for a record of a type whose fields are wrong.
+func bad(t Type) error { return fmt.Errorf("%w: fields of type %d", ErrBadRecord, t) }
+
+// AppendMail appends a MAIL record to dst. Its letter is not checked: Apply does.
+func AppendMail(dst []byte, m *Mail) []byte {
+	start := len(dst)
+	dst = appendHead(dst, head{typ: TypeMail, box: m.Box})
+	dst = appendTime(dst, m.At)
+	dst = appendU32(dst, m.Origin)
+	dst = append(dst, byte(m.Chain))
+	if m.Chain != 0 {
+		dst = appendSeq(appendSeq(dst, m.Number), m.Prev)
+	}
+	return finish(append(dst, m.Letter...), start)
+}
+
+// ParseMail reads a MAIL record. Its letter is a view of rec, and not parsed.
+func ParseMail(rec []byte) (Mail, error) {
+	h, d, err := parseHead(rec)
+	if err != nil {
+		return Mail{}, err
+	}
+	m := Mail{Box: h.box, At: d.time(), Origin: d.u32(), Chain: proto.Class(d.u8())}
+	if m.Chain != 0 {
+		m.Number, m.Prev = d.number(), d.number()
+		d.check(m.Chain <= proto.Low && m.Origin != 0 && validNumber(m.Number) && (m.Prev == proto.Seq{} || validNumber(m.Prev) && m.Prev.Compare(m.Number) < 0))
+	}
+	m.Letter = d.b
+	if d.failed || h.typ != TypeMail || h.sub != 0 {
+		return Mail{}, bad(TypeMail)
+	}
+	return m, nil
+}
+
+// LetterOf returns the letter of a MAIL or MOVE record, a view of rec.
+func LetterOf(rec []byte) ([]byte, error) {
+	if len(rec) > headSize && Type(rec[4]) == TypeMove {
+		_, mail, err := parseMove(rec)
+		if err != nil {
+			return nil, err
+		}
+		rec = mail
+	}
+	m, err := ParseMail(rec)
+	return m.Letter, err
+}
+
+// AppendMove appends a MOVE record to dst: a copy of the MAIL record of the mail seq.
+func AppendMove(dst []byte, seq uint64, mail []byte) ([]byte, error) {
+	m, err := ParseMail(mail)
+	if err != nil {
+		return dst, err
+	}
+	start := len(dst)
+	dst = appendU64(appendHead(dst, head{typ: TypeMove, box: m.Box}), seq)
+	return finish(append(dst, mail...), start), nil
+}
+
+func parseMove(rec []byte) (seq uint64, mail []byte, err error) {
+	h, d, err := parseHead(rec)
+	if err != nil {
+		return 0, nil, err
+	}
+	seq, mail = d.u64(), d.b
+	m, err := ParseMail(mail)
+	if d.failed || err != nil || h.typ != TypeMove || h.sub != 0 || m.Box != h.box {
+		return 0, nil, bad(TypeMove)
+	}
+	return seq, mail, nil
+}
+
+func appendSeq(dst []byte, n proto.Seq) []byte {
+	return appendU64(appendU64(dst, n.Boot), n.Counter)
+}
+
+func (d *decoder) number() proto.Seq { return proto.Seq{Boot: d.u64(), Counter: d.u64()} }
+
+// validNumber reports whether n can be the number of a mail.
+func validNumber(n proto.Seq) bool { return n.Boot > 0 && n.Counter > 0 }
+
+// AppendSkip appends a SKIP record to dst.
+func AppendSkip(dst []byte, k *Skip) []byte {
+	start := len(dst)
+	dst = appendHead(dst, head{typ: TypeSkip, box: k.Box})
+	dst = appendU32(dst, k.Origin)
+	dst = append(dst, byte(k.Chain))
+	dst = appendTime(appendSeq(appendSeq(dst, k.Number), k.Prev), k.NotAfter)
+	return finish(binary.AppendUvarint(dst, uint64(k.Code)), start)
+}
+
+// ParseSkip reads a SKIP record.
+func ParseSkip(rec []byte) (Skip, error) {
+	h, d, err := parseHead(rec)
+	if err != nil {
+		return Skip{}, err
+	}
+	k := Skip{Box: h.box, Origin: d.u32(), Chain: proto.Class(d.u8()), Number: d.number(), Prev: d.number(), NotAfter: d.time(), Code: proto.Code(d.uvarint(1 << 16))}
+	d.check(k.Chain >= proto.Critical && k.Chain <= proto.Low && k.Origin != 0 && validNumber(k.Number))
+	d.check(k.Prev == proto.Seq{} || validNumber(k.Prev) && k.Prev.Compare(k.Number) < 0)
+	if !d.done() || h.typ != TypeSkip || h.sub != 0 {
+		return Skip{}, bad(TypeSkip)
+	}
+	return k, nil
+}
+
+// AppendPeer appends a PEER record to dst: from now on index stands for peer.
+func AppendPeer(dst []byte, index uint32, peer proto.PeerID) []byte {
+	start := len(dst)
+	dst = appendU32(appendHead(dst, head{typ: TypePeer}), index)
+	return finish(append(dst, peer[:]...), start)
+}
+
+func appendAck(dst []byte, box BoxID, sub SubID, seqs []uint64) []byte {
+	start := len(dst)
+	return finish(appendSeqs(appendHead(dst, head{TypeAck, 0, sub, box}), seqs), start)
+}
+
+func appendNack(dst []byte, box BoxID, sub SubID, n *nack) []byte {
+	start := len(dst)
+	dst = appendU64(appendHead(dst, head{TypeNack, 0, sub, box}), n.seq)
+	dst = append(dst, byte(n.cause), n.attempts, n.abandons)
+	dst = appendTime(appendTime(dst, n.at), n.due)
+	return finish(appendText(appendText(dst, n.reader), n.reason), start)
+}
+
+func (d *decoder) nack() nack {
+	n := nack{d.u64(), Cause(d.u8()), d.u8(), d.u8(), d.time(), d.time(), d.text(MaxReader), d.text(MaxReason)}
+	d.check(n.cause > 0 && n.cause < causes && n.due >= n.at && n.due-n.at <= MaxDelay.Milliseconds())
+	return n
+}
+
+func appendEnd(dst []byte, h head, e *end) []byte {
+	start := len(dst)
+	h.typ = TypeEnd
+	dst = append(appendHead(dst, h), byte(e.state), byte(e.cause), e.attempts, e.abandons)
+	dst = appendText(appendText(appendTime(dst, e.at), e.reader), e.reason)
+	return finish(appendSeqs(dst, e.seqs), start)
+}
+
+func (d *decoder) end() end {
+	e := end{MailState(d.u8()), Cause(d.u8()), d.u8(), d.u8(), d.time(), d.text(MaxReader), d.text(MaxReason), d.seqs(MaxSeqs)}
+	d.check(e.state >= Dead && e.state < mailStates && e.cause > 0 && e.cause < causes)
+	return e
+}
+
+func appendAge(dst []byte, a age) []byte {
+	start := len(dst)
+	dst = appendU64(appendHead(dst, head{typ: TypeAge}), a.boot)
+	return finish(appendTime(appendTime(dst, a.ran), a.at), start)
+}

@@ -1,0 +1,271 @@
+package box
+
+import (
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A Kind says what a box is.
+type Kind uint8
+
+// The kinds of boxes.
+const (
+	Mailbox Kind = 1 + iota // one subscription, itself
+	Topic                   // any number of subscriptions
+)
+
+// A Mode says how the sessions of a subscription share its mail.
+type Mode uint8
+
+// The modes of a subscription.
+const (
+	Shared    Mode = iota // each mail goes to one session
+	Exclusive             // a second session is refused
+	Failover              // the session of the highest priority, then the oldest, has all
+)
+
+// BoxSettings are the settings of a box. Zero values mean defaults.
+type BoxSettings struct {
+	Name     string        // unique in the ledger; it never changes
+	Kind     Kind          // it never changes
+	Mails    uint32        // waiting mails at most; default 100 000, of a topic 1 000 000
+	Bytes    uint64        // of the letters that wait; default 256 MiB, of a topic 1 GiB
+	Age      time.Duration // a topic drops what is older; default 7 days
+	Interest bool          // of a topic: a mail ends when all subscriptions have it, and a full topic refuses; default: a full topic drops the oldest
+	PerPeer  bool          // keys of different origins are different lanes
+	Draining bool          // new mail is refused for now
+}
+
+// SubSettings are the settings of a subscription. Zero values mean defaults.
+type SubSettings struct {
+	Name     string        // unique in its topic, "" in a mailbox; it never changes
+	Filter   string        // subjects that it reads; default all
+	Mode     Mode          // default Shared
+	Attempts uint8         // failed deliveries until a mail is dead; default 3
+	KeyBatch uint8         // mails of one lane that a session has at once; default 1
+	Block    bool          // a dead letter blocks its lane; default: the next one goes on
+	Paused   bool          // nothing is delivered
+	Lease    time.Duration // default 5, 10, 30 or 60 s by class
+	Dead     uint32        // dead letters that are kept; default 10 000
+	DeadAge  time.Duration // how long they are kept; default 30 days
+}
+
+// A Start is where a new subscription, or one that seeks, begins.
+type Start struct {
+	At  StartAt
+	Seq uint64 // of StartSeq
+	Ms  int64  // of StartTime: what was accepted then or later, Unix milliseconds
+}
+
+// A StartAt is a kind of start.
+type StartAt uint8
+
+// The kinds of starts.
+const (
+	StartNew   StartAt = iota // with the next mail
+	StartFirst                // with the oldest mail
+	StartSeq                  // with a sequence
+	StartTime                 // with a time
+	StartLast                 // with the newest mail of each subject, and then the next
+)
+
+// Limits are limits of all boxes of a ledger. Zero values mean defaults.
+type Limits struct {
+	Bytes uint64 // of all letters, dead ones included; default 10 GiB
+	Keys  uint32 // dedupe keys; default 200 000
+}
+
+// What a BOX record does.
+const (
+	boxSet = 1 + iota
+	boxRemove
+	boxLimits // of the ledger: the box is 0
+)
+
+// What a SUB record does.
+const (
+	subSet = 1 + iota // with a start if it is new
+	subRemove
+	subSeek
+	subUnblock // a lane
+	subSeen    // dead letters
+	subRedriven
+	subArchived
+)
+
+// AppendBox appends a BOX record to dst that makes or changes a box: see [State.NewBox].
+func AppendBox(dst []byte, id BoxID, b *BoxSettings) []byte {
+	start := len(dst)
+	dst = append(appendHead(dst, head{typ: TypeBox, box: id}), boxSet)
+	return finish(b.append(dst), start)
+}
+
+// AppendRemoveBox appends a BOX record to dst that removes a box with all that waits in it.
+func AppendRemoveBox(dst []byte, id BoxID) []byte {
+	start := len(dst)
+	return finish(append(appendHead(dst, head{typ: TypeBox, box: id}), boxRemove), start)
+}
+
+// AppendLimits appends a BOX record to dst that sets the limits of the ledger.
+func AppendLimits(dst []byte, l Limits) []byte {
+	start := len(dst)
+	dst = append(appendHead(dst, head{typ: TypeBox}), boxLimits)
+	return finish(appendU32(appendU64(dst, l.Bytes), l.Keys), start)
+}
+
+// AppendSub appends a SUB record to dst that makes or changes a subscription; a new one
+// begins at from: see [State.NewSub].
+func AppendSub(dst []byte, box BoxID, id SubID, s *SubSettings, from Start) []byte {
+	start := len(dst)
+	dst = append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), subSet)
+	return finish(from.append(s.append(dst)), start)
+}
+
+// AppendRemoveSub appends a SUB record to dst that removes a subscription of a topic.
+func AppendRemoveSub(dst []byte, box BoxID, id SubID) []byte {
+	start := len(dst)
+	return finish(append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), subRemove), start)
+}
+
+// AppendSeek appends a SUB record to dst that moves a subscription of a topic.
+func AppendSeek(dst []byte, box BoxID, id SubID, to Start) []byte {
+	start := len(dst)
+	dst = append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), subSeek)
+	return finish(to.append(dst), start)
+}
+
+// AppendUnblock appends a SUB record to dst that lets a blocked lane go on. Origin is the
+// index of the node whose lane it is, if the box separates them.
+func AppendUnblock(dst []byte, box BoxID, id SubID, origin uint32, key []byte) []byte {
+	start := len(dst)
+	dst = append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), subUnblock)
+	return finish(appendText(appendU32(dst, origin), key), start)
+}
+
+// AppendSeen appends a SUB record to dst: somebody has seen these dead letters.
+func AppendSeen(dst []byte, box BoxID, id SubID, seqs []uint64) []byte {
+	return appendSubSeqs(dst, box, id, subSeen, seqs)
+}
+
+// AppendRedriven appends a SUB record to dst: these dead letters were sent again, as new mails.
+func AppendRedriven(dst []byte, box BoxID, id SubID, seqs []uint64) []byte {
+	return appendSubSeqs(dst, box, id, subRedriven, seqs)
+}
+
+// AppendArchived appends a SUB record to dst: these dead letters are in a file, or were
+// removed by a person.
+func AppendArchived(dst []byte, box BoxID, id SubID, seqs []uint64) []byte {
+	return appendSubSeqs(dst, box, id, subArchived, seqs)
+}
+
+func appendSubSeqs(dst []byte, box BoxID, id SubID, op byte, seqs []uint64) []byte {
+	start := len(dst)
+	dst = append(appendHead(dst, head{typ: TypeSub, sub: id, box: box}), op)
+	return finish(appendSeqs(dst, seqs), start)
+}
+
+// Check returns an error wrapping ErrBadRecord if a setting is outside its limits.
+func (b *BoxSettings) Check() error {
+	switch {
+	case !validName(b.Name) || b.Name == "":
+		return fmt.Errorf("%w: box name %.64q", ErrBadRecord, b.Name)
+	case b.Kind != Mailbox && b.Kind != Topic:
+		return fmt.Errorf("%w: box of kind %d", ErrBadRecord, b.Kind)
+	case b.Mails > MaxMails || b.Bytes > 1<<50 || !validTime(b.Age):
+		return fmt.Errorf("%w: limits of box %.64q", ErrBadRecord, b.Name)
+	case b.Kind == Mailbox && (b.Interest || b.Age != 0):
+		return fmt.Errorf("%w: retention of mailbox %.64q", ErrBadRecord, b.Name)
+	}
+	return nil
+}
+
+// Check returns an error wrapping ErrBadRecord if a setting is outside its limits.
+func (s *SubSettings) Check() error {
+	switch {
+	case !validName(s.Name):
+		return fmt.Errorf("%w: subscription name %.64q", ErrBadRecord, s.Name)
+	case s.Filter != "" && !proto.ValidFilter([]byte(s.Filter)):
+		return fmt.Errorf("%w: filter %.64q", ErrBadRecord, s.Filter)
+	case s.Mode > Failover || s.Attempts > MaxAttempts || s.KeyBatch > MaxKeyBatch || s.Dead > MaxMails:
+		return fmt.Errorf("%w: limits of subscription %.64q", ErrBadRecord, s.Name)
+	case s.Lease < 0 || s.Lease > MaxLease || s.Lease%time.Millisecond != 0 || !validTime(s.DeadAge):
+		return fmt.Errorf("%w: times of subscription %.64q", ErrBadRecord, s.Name)
+	}
+	return nil
+}
+
+func validName(s string) bool {
+	for _, c := range []byte(s) {
+		if c <= ' ' || c == 0x7f {
+			return false
+		}
+	}
+	return len(s) <= MaxName && utf8.ValidString(s)
+}
+
+// validTime reports whether d is at most ten years of whole milliseconds.
+func validTime(d time.Duration) bool {
+	return d >= 0 && d <= 10*365*24*time.Hour && d%time.Millisecond == 0
+}
+
+func (b *BoxSettings) append(dst []byte) []byte {
+	dst = append(appendText(dst, b.Name), byte(b.Kind))
+	dst = appendU64(appendU64(appendU32(dst, b.Mails), b.Bytes), uint64(b.Age.Milliseconds()))
+	return appendFlag(appendFlag(appendFlag(dst, b.Interest), b.PerPeer), b.Draining)
+}
+
+func (d *decoder) boxSettings() BoxSettings {
+	b := BoxSettings{
+		Name: string(d.text(MaxName)), Kind: Kind(d.u8()), Mails: d.u32(), Bytes: d.u64(), Age: d.duration(),
+		Interest: d.flag(), PerPeer: d.flag(), Draining: d.flag(),
+	}
+	d.check(d.failed || b.Check() == nil)
+	return b
+}
+
+func (s *SubSettings) append(dst []byte) []byte {
+	dst = append(appendText(appendText(dst, s.Name), s.Filter), byte(s.Mode), s.Attempts, s.KeyBatch)
+	dst = appendU64(appendFlag(appendFlag(dst, s.Block), s.Paused), uint64(s.Lease.Milliseconds()))
+	return appendU64(appendU32(dst, s.Dead), uint64(s.DeadAge.Milliseconds()))
+}
+
+func (d *decoder) subSettings() SubSettings {
+	s := SubSettings{
+		Name: string(d.text(MaxName)), Filter: string(d.text(proto.MaxSubject)), Mode: Mode(d.u8()), Attempts: d.u8(), KeyBatch: d.u8(),
+		Block: d.flag(), Paused: d.flag(), Lease: d.duration(), Dead: d.u32(), DeadAge: d.duration(),
+	}
+	d.check(d.failed || s.Check() == nil)
+	return s
+}
+
+// duration reads milliseconds.
+func (d *decoder) duration() time.Duration {
+	v := d.u64()
+	d.check(v <= uint64(10*365*24*time.Hour/time.Millisecond))
+	return time.Duration(v) * time.Millisecond
+}
+
+func (s Start) append(dst []byte) []byte {
+	switch s.At {
+	case StartSeq:
+		return appendU64(append(dst, byte(s.At)), s.Seq)
+	case StartTime:
+		return appendTime(append(dst, byte(s.At)), s.Ms)
+	}
+	return append(dst, byte(s.At))
+}
+
+func (d *decoder) start() Start {
+	s := Start{At: StartAt(d.u8())}
+	switch s.At {
+	case StartSeq:
+		s.Seq = d.u64()
+	case StartTime:
+		s.Ms = d.time()
+	}
+	d.check(s.At <= StartLast)
+	return s
+}

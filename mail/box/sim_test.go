@@ -1,0 +1,685 @@
+package box
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"runtime/debug"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/proto"
+	"pgregory.net/rapid"
+)
+
+// A sim drives a state and a model by the same random operations, and compares every
+// answer. Records that the state makes are applied later, in order, so that settlements,
+// lapses and ends are in flight together.
+type sim struct {
+	choose  func(n int) int // random in [0, n)
+	s       *State
+	m       *model
+	now     Now
+	log     [][]byte
+	flight  [][]byte // made, and not applied yet
+	handles []Settlement
+	readers []*simReader
+	numbers map[Chain]proto.Seq
+	mails   [][]byte // MAIL records of chains, to be repeated
+	saved   []byte   // a checkpoint
+	savedAt int      // records applied before it
+	ended   int      // mails whose end was told
+	bounced int
+	ids     uint32
+	trace   []string // what was done
+	cleaned int64    // Now.Mono of the last retention
+}
+
+type simReader struct {
+	x       *Session
+	box     BoxID
+	sub     SubID
+	credit  int
+	served  bool // Deliver gave it less than it asked for: it waits to be woken
+	waiting bool
+}
+
+func (s *sim) did(format string, args ...any) {
+	s.trace = append(s.trace, fmt.Sprintf(format, args...))
+}
+
+// TestModel compares the state with the model: in an ordinary run 200 histories of 150
+// steps, and with BALEFIRE_LONG=1 a million steps.
+func TestModel(t *testing.T) {
+	histories := uint64(200)
+	if os.Getenv("BALEFIRE_LONG") != "" {
+		histories = 4000
+	}
+	for seed := range histories {
+		if err := history(seed); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+// stepsOfHistory is how many operations a history has.
+const stepsOfHistory = 250
+
+// history runs one history by seed.
+func history(seed uint64) error {
+	r := rand.New(rand.NewPCG(seed, 8))
+	return simulate(r.IntN, stepsOfHistory)
+}
+
+// TestModelByRapid lets rapid look for the shortest history that fails.
+func TestModelByRapid(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		choose := func(n int) int { return rapid.IntRange(0, n-1).Draw(t, "n") }
+		if err := simulate(choose, rapid.IntRange(1, 60).Draw(t, "steps")); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func simulate(choose func(int) int, steps int) (err error) {
+	s := &sim{choose: choose, s: New(chainNotes{}), m: newModel(), now: Now{Wall: start, Mono: 5000}, numbers: map[Chain]proto.Seq{}}
+	step := 0
+	defer func() {
+		if p := recover(); p != nil {
+			failure, ok := p.(simFailure)
+			if !ok {
+				failure = simFailure(fmt.Sprintf("panic: %v %s", p, debug.Stack()))
+			}
+			err = fmt.Errorf("step %d: %s\nafter\n%s", step, failure, strings.Join(s.trace[max(0, len(s.trace)-20):], "\n"))
+		}
+	}()
+	s.setUp()
+	for ; step < steps; step++ {
+		s.step()
+		s.check()
+	}
+	return nil
+}
+
+type simFailure string
+
+func (s *sim) failf(format string, args ...any) { panic(simFailure(fmt.Sprintf(format, args...))) }
+
+func (s *sim) one(n int) bool { return s.choose(n) == 0 }
+
+// apply applies a record that is not a MAIL to both.
+func (s *sim) apply(rec []byte) Output {
+	rec = bytes.Clone(rec)
+	s.log = append(s.log, rec)
+	s.did("apply %x", rec)
+	var out Output
+	if err := s.s.Apply(Place(len(s.log)), rec, &out); err != nil {
+		s.failf("apply %x: %v", rec, err)
+	}
+	if err := s.m.apply(rec); err != nil {
+		s.failf("the model cannot apply %x: %v", rec, err)
+	}
+	s.note(&out)
+	return out
+}
+
+// note takes what a call wants done.
+func (s *sim) note(out *Output) {
+	for _, e := range out.Ends {
+		if e.State == Done || e.Cause != CauseNone || e.State == Dropped {
+			s.ended++
+		}
+	}
+	s.bounced += len(out.Bounces)
+	for _, x := range out.Ready {
+		for _, r := range s.readers {
+			if r.x == x {
+				r.waiting = false
+			}
+		}
+	}
+	s.flight = append(s.flight, cloneRecords(out.Records)...)
+}
+
+func (s *sim) setUp() {
+	var out Output
+	s.s.Start(s.now, 1, &out)
+	s.note(&out)
+	s.commit(len(s.flight))
+	boxes := []BoxSettings{
+		{Name: "agent:ceo", Kind: Mailbox, PerPeer: s.one(3)},
+		{Name: "topic:orders", Kind: Topic, Age: 2 * time.Hour},
+		{Name: "topic:jobs", Kind: Topic, Interest: true},
+	}
+	for i, b := range boxes {
+		b.Mails, b.Bytes = uint32(8+s.choose(30)), uint64(1500+s.choose(4000))
+		id := BoxID(i + 1)
+		s.m.boxes[id] = &modelBox{settings: b, next: 1, mails: map[uint64]*modelMail{}, subs: map[SubID]*modelSub{}, ending: map[uint64]bool{}}
+		if r := s.apply(AppendBox(nil, id, &b)).Results[0]; r.Code != proto.CodeOK {
+			s.failf("box: %+v", r)
+		}
+	}
+	s.m.boxes[1].subs[0] = newModelSub(SubSettings{})
+	s.setSub(1, 0)
+	s.apply(AppendPeer(nil, 1, proto.PeerID{1}))
+	s.apply(AppendPeer(nil, 2, proto.PeerID{2}))
+	for range 1 + s.choose(2) {
+		s.newSub(2)
+		s.newSub(3)
+	}
+}
+
+var simFilters = []string{"", "a.>", "*.b", "b"}
+var simSubjects = []string{"a.b", "a.c", "b", ""}
+
+func (s *sim) subSettings(old SubSettings) SubSettings {
+	old.Attempts, old.KeyBatch, old.Block = uint8(s.choose(4)), uint8(s.choose(4)), s.one(3)
+	old.Paused, old.Lease = s.one(8), time.Duration(s.choose(2))*7*time.Second
+	old.Mode = Mode(2 * s.choose(2))
+	return old
+}
+
+func (s *sim) newSub(id BoxID) {
+	b := s.m.boxes[id]
+	sid := SubID(len(b.subs) + 1)
+	if sid > 3 {
+		return
+	}
+	settings := s.subSettings(SubSettings{Name: fmt.Sprint("sub", sid), Filter: simFilters[s.choose(len(simFilters))]})
+	from := s.from(b)
+	u := newModelSub(settings)
+	b.start(u, from)
+	b.subs[sid] = u
+	s.apply(AppendSub(nil, id, sid, &settings, from))
+}
+
+func (s *sim) from(b *modelBox) Start {
+	return Start{At: StartAt(s.choose(5)), Seq: uint64(s.choose(int(b.next) + 3)), Ms: s.now.Wall - int64(s.choose(4))*600_000}.canonical()
+}
+
+// canonical returns s as it is after a round trip.
+func (s Start) canonical() Start {
+	if s.At != StartSeq {
+		s.Seq = 0
+	}
+	if s.At != StartTime {
+		s.Ms = 0
+	}
+	return s
+}
+
+// setSub changes the settings of a subscription.
+func (s *sim) setSub(id BoxID, sid SubID) {
+	u := s.m.boxes[id].subs[sid]
+	if u == nil {
+		return
+	}
+	u.settings = s.subSettings(u.settings)
+	s.apply(AppendSub(nil, id, sid, &u.settings, Start{}))
+}
+
+// commit applies the first n records in flight.
+func (s *sim) commit(n int) {
+	for _, rec := range s.flight[:n] {
+		s.flight = s.flight[1:]
+		s.apply(rec)
+	}
+}
+
+func (s *sim) step() {
+	switch k := s.choose(100); {
+	case k < 30:
+		s.send()
+	case k < 52:
+		s.deliver()
+	case k < 72:
+		s.settle()
+	case k < 84:
+		s.commit(s.choose(len(s.flight) + 1))
+	case k < 90:
+		s.advance()
+	case k < 93:
+		s.attachOrDetach()
+	case k < 94:
+		s.restart()
+	case k < 95:
+		s.saved, s.savedAt = s.save(s.s), len(s.log)
+	default:
+		s.manage()
+	}
+}
+
+func (s *sim) send() {
+	c := Chain{Box: BoxID(1 + s.choose(3)), Origin: uint32(s.choose(3))}
+	m := Mail{Box: c.Box, At: s.now.Wall, Origin: c.Origin}
+	if c.Origin > 0 && s.one(2) {
+		c.Class = proto.Normal
+		last := s.numbers[c]
+		m.Chain, m.Number, m.Prev = c.Class, proto.Seq{Boot: max(last.Boot, 1), Counter: last.Counter + 1}, last
+		switch s.choose(6) {
+		case 0: // one is missing
+			m.Prev, m.Number = m.Number, proto.Seq{Boot: m.Number.Boot, Counter: m.Number.Counter + 1}
+		case 1:
+			if len(s.mails) > 0 {
+				s.sendRecord(s.mails[s.choose(len(s.mails))]) // a copy of an old one
+				return
+			}
+		case 2: // the origin restarted
+			m.Number = proto.Seq{Boot: m.Number.Boot + 1, Counter: 1}
+		}
+	}
+	s.ids++
+	l := proto.Letter{
+		Class: proto.Class(1 + s.choose(4)), ID: proto.MailID{0: 1, 12: byte(s.ids >> 24), 13: byte(s.ids >> 16), 14: byte(s.ids >> 8), 15: byte(s.ids)},
+		Created: s.now.Wall - int64(s.choose(3))*1000, Body: make([]byte, s.choose(300)), Subject: []byte(simSubjects[s.choose(len(simSubjects))]),
+	}
+	l.NotAfter = l.Created + []int64{0, 8_000, 3600_000, 30 * 24 * 3600_000}[s.choose(4)]
+	if s.choose(3) > 0 {
+		l.Key = []byte{'a' + byte(s.choose(3))}
+	}
+	if s.one(4) {
+		l.Dedupe = []byte{'a' + byte(s.choose(3))}
+		l.Body = make([]byte, s.choose(2))
+	}
+	if s.one(8) && l.NotAfter > l.Created {
+		l.NotBefore = l.Created + int64(s.choose(int(min(l.NotAfter-l.Created, 200_000))))
+	}
+	if s.one(30) {
+		l.Hops = 16 + uint8(s.choose(2))
+	}
+	letter, err := proto.AppendLetter(nil, &l)
+	if err != nil {
+		s.failf("letter: %v", err)
+	}
+	m.Letter = letter
+	rec := AppendMail(nil, &m)
+	if m.Chain != 0 {
+		s.mails = append(s.mails, rec)
+	}
+	s.sendRecord(rec)
+}
+
+func (s *sim) sendRecord(rec []byte) {
+	m, err := ParseMail(rec)
+	if err != nil {
+		s.failf("%v", err)
+	}
+	l, err := proto.ParseLetter(m.Letter)
+	if err != nil {
+		s.failf("%v", err)
+	}
+	s.log = append(s.log, rec)
+	var out Output
+	if err := s.s.Apply(Place(len(s.log)), rec, &out); err != nil {
+		s.failf("mail: %v", err)
+	}
+	s.note(&out)
+	got := out.Results[0]
+	want := s.m.mail(&m, &l, got)
+	s.did("send %d: class %d key %q seq %d code %v", m.Box, l.Class, l.Key, got.Seq, got.Code)
+	if got.Code != want.Code || got.ForGood != want.ForGood || got.Duplicate != want.Duplicate || got.Seq != want.Seq || !want.ID.IsZero() && want.ID != got.ID {
+		s.failf("sent %+v %+v: %+v, want %+v", m, l, got, want)
+	}
+	if c := (Chain{m.Box, m.Origin, m.Chain}); m.Chain != 0 && (got.Code == proto.CodeOK && !got.Duplicate || got.ForGood) {
+		s.numbers[c] = m.Number
+	}
+}
+
+func (s *sim) deliver() {
+	if len(s.readers) == 0 {
+		return
+	}
+	r, n := s.readers[s.choose(len(s.readers))], 1+s.choose(5)
+	b := s.m.boxes[r.box]
+	u := b.subs[r.sub]
+	var want []uint64
+	if !u.settings.Paused && (u.settings.Mode != Failover || r == s.active(r.box, r.sub)) {
+		want = s.m.deliver(b, u, r.x, n, s.creditOf(r), s.now)
+	}
+	var out Output
+	given := s.m.given - uint64(len(want))
+	got := s.s.Deliver(s.now, r.x, n, nil, &out)
+	s.did("%p of %d/%d takes %d: %v", r, r.box, r.sub, n, seqs(got))
+	if !slices.Equal(seqs(got), want) {
+		s.failf("%d/%d delivered %v, want %v", r.box, r.sub, seqs(got), want)
+	}
+	s.expire(&out)
+	for i, d := range got {
+		m := b.mails[d.Handle.Seq]
+		attempts, _ := u.spent(d.Handle.Seq)
+		if d.Handle.Boot != s.m.boot || d.Handle.N != given+uint64(i)+1 || d.Attempt != attempts+1 || d.Class != m.class || d.Until != u.leases[d.Handle.Seq].until {
+			s.failf("delivery %+v of %+v", d, m)
+		}
+		s.handles = append(s.handles, Settlement{Box: r.box, Sub: r.sub, Handle: d.Handle})
+	}
+	r.waiting = len(got) < n
+	s.note(&out)
+}
+
+// expire checks the ENDs that Deliver made.
+func (s *sim) expire(out *Output) {
+	for _, rec := range out.Records {
+		h, d, _ := parseHead(rec)
+		for _, seq := range d.end().seqs {
+			if m := s.m.boxes[h.box].mails[seq]; m == nil || s.now.Wall < m.expiry {
+				s.failf("mail %d of %d expired early", seq, h.box)
+			}
+			s.m.boxes[h.box].ending[seq] = true
+		}
+	}
+}
+
+// creditOf returns how many more deliveries a session takes.
+func (s *sim) creditOf(r *simReader) int {
+	held := 0
+	for _, l := range s.m.boxes[r.box].subs[r.sub].leases {
+		if l.session == r.x && l.state == live {
+			held++
+		}
+	}
+	if held != r.x.Held() {
+		s.failf("a session holds %d, want %d", r.x.Held(), held)
+	}
+	return r.credit - held
+}
+
+func (s *sim) active(id BoxID, sid SubID) (best *simReader) {
+	for _, r := range s.readers {
+		if r.box == id && r.sub == sid && (best == nil || r.x.priority > best.x.priority) {
+			best = r
+		}
+	}
+	return best
+}
+
+func (s *sim) settle() {
+	if len(s.handles) == 0 {
+		return
+	}
+	var list []Settlement
+	var want []proto.Code
+	for range 1 + s.choose(3) {
+		// Mostly a recent handle, sometimes one of long ago.
+		n := len(s.handles)
+		x := s.handles[n-1-s.choose(min(n, 6+(n-6)*(s.choose(5)/4)))]
+		x.Op = []Op{Ack, Ack, Ack, Nack, Nack, Final, Defer, Extend, Bounce, Return}[s.choose(10)]
+		if x.Op != Ack && x.Op != Final && x.Op != Bounce {
+			x.Delay = time.Duration(s.choose(3)) * 20 * time.Second
+		}
+		list = append(list, x)
+	}
+	for i := range list {
+		b := s.m.boxes[list[i].Box]
+		want = append(want, s.m.settle(b, b.subs[list[i].Sub], &list[i], s.now))
+	}
+	var out Output
+	s.s.Settle(s.now, list, &out)
+	s.did("settle %+v: %v", list, out.Settled)
+	for i, r := range out.Settled {
+		if r.Code != want[i] {
+			s.failf("%d of %+v: %v, want %v", i, list, r.Code, want[i])
+		}
+	}
+	s.checkDues(&out, list)
+	s.note(&out)
+}
+
+// checkDues checks when what was given back is due.
+func (s *sim) checkDues(out *Output, list []Settlement) {
+	for _, rec := range out.Records {
+		h, d, _ := parseHead(rec)
+		if h.typ != TypeNack {
+			continue
+		}
+		n := d.nack()
+		wait := time.Duration(n.due-n.at) * time.Millisecond
+		i := -1
+		for j, x := range list {
+			if out.Settled[j].Code == proto.CodeOK && x.Box == h.box && x.Sub == h.sub && x.Handle.Seq == n.seq && (x.Op == Nack || x.Op == Defer) {
+				i = j
+			}
+		}
+		switch {
+		case n.cause == CauseNacked && list[i].Delay == 0 || n.cause == CauseLapsed:
+			least := min(MaxBackoff, time.Second<<(n.attempts-1))
+			if wait < least || wait > least*5/4 {
+				s.failf("attempt %d waits %v", n.attempts, wait)
+			}
+		case n.cause == CauseAbandoned && wait != 0, (n.cause == CauseNacked || n.cause == CauseDeferred) && list[i].Delay != wait:
+			s.failf("cause %v waits %v", n.cause, wait)
+		}
+	}
+}
+
+// advance lets time pass, and the state look at it.
+func (s *sim) advance() {
+	d := []int64{100, 1000, 6000, 70_000, 40 * 60_000, 4 * 3600_000}[s.choose(6)]
+	s.now.Wall, s.now.Mono, s.now.Rand = s.now.Wall+d, s.now.Mono+d, uint64(s.choose(1<<30))
+	clean := s.now.Mono-s.cleaned >= cleanPeriod.Milliseconds()
+	if clean {
+		s.cleaned = s.now.Mono
+	}
+	lapsed := s.m.lapse(s.now)
+	expired := s.m.expiring(s.now, clean)
+	var out Output
+	s.s.Tick(s.now, &out)
+	s.did("tick after %d ms: %d records", d, len(out.Records))
+	var gotLapsed, gotExpired []string
+	for _, rec := range out.Records {
+		h, d, _ := parseHead(rec)
+		switch h.typ {
+		case TypeNack:
+			gotLapsed = append(gotLapsed, fmt.Sprintf("%d/%d/%d", h.box, h.sub, d.nack().seq))
+		case TypeEnd:
+			e := d.end()
+			for _, seq := range e.seqs {
+				if h.flags == flagWhole {
+					gotExpired = append(gotExpired, fmt.Sprintf("%d/%d", h.box, seq))
+				} else {
+					gotLapsed = append(gotLapsed, fmt.Sprintf("%d/%d/%d", h.box, h.sub, seq))
+				}
+			}
+		}
+	}
+	slices.Sort(gotLapsed)
+	slices.Sort(gotExpired)
+	if !slices.Equal(lapsed, gotLapsed) || !slices.Equal(expired, gotExpired) {
+		s.failf("lapsed %v, want %v; expired %v, want %v", gotLapsed, lapsed, gotExpired, expired)
+	}
+	s.checkDues(&out, nil)
+	s.note(&out)
+}
+
+func (s *sim) attachOrDetach() {
+	if len(s.readers) > 6 || len(s.readers) > 0 && s.one(2) {
+		i := s.choose(len(s.readers))
+		r := s.readers[i]
+		s.readers = slices.Delete(s.readers, i, i+1)
+		broke := s.one(2)
+		b := s.m.boxes[r.box]
+		u := b.subs[r.sub]
+		for _, seq := range slices.Sorted(maps.Keys(u.leases)) {
+			if l := u.leases[seq]; l.session == r.x && l.state == live {
+				if broke {
+					s.m.fail(b, u, seq, CauseAbandoned)
+				} else {
+					l.state = returned
+				}
+			}
+		}
+		var out Output
+		s.s.Detach(s.now, r.x, broke, &out)
+		s.did("%p of %d/%d detached, broke %v", r, r.box, r.sub, broke)
+		s.checkDues(&out, nil)
+		s.note(&out)
+		return
+	}
+	r := &simReader{box: BoxID(1 + s.choose(3)), credit: 1 + s.choose(8)}
+	if r.box > 1 {
+		r.sub = SubID(1 + s.choose(len(s.m.boxes[r.box].subs)))
+	}
+	x, err := s.s.Attach(r.box, r.sub, fmt.Sprint("reader", len(s.readers)), s.choose(2), r.credit)
+	if err != nil {
+		s.failf("attach: %v", err)
+	}
+	r.x = x
+	s.did("%p of %d/%d attached", r, r.box, r.sub)
+	s.readers = append(s.readers, r)
+}
+
+// restart loses what is in memory and in flight, and begins again from the ledger, or from
+// the checkpoint and what came after it.
+func (s *sim) restart() {
+	var out Output
+	again, err := New(chainNotes{}), error(nil)
+	from := 0
+	if s.saved != nil && s.one(2) {
+		if again, err = Load(bytes.NewReader(s.saved), chainNotes{}); err != nil {
+			s.failf("load: %v", err)
+		}
+		from = s.savedAt
+	}
+	for i, rec := range s.log[from:] {
+		if err := again.Apply(Place(from+i+1), rec, &out); err != nil {
+			s.failf("replay: %v", err)
+		}
+	}
+	s.same(again, s.s)
+	s.s, s.readers, s.flight = again, nil, nil
+	s.now.Mono = 10_000 // another start of the machine
+	if s.one(2) {
+		s.now.Wall += int64(s.choose(72)) * 3600_000 // somebody set the clock
+	}
+	s.m.restart()
+	s.cleaned = s.now.Mono
+	out = Output{}
+	s.s.Start(s.now, s.m.boot+1+uint64(s.choose(2)), &out)
+	s.note(&out)
+	s.commit(len(s.flight))
+}
+
+func (s *sim) save(x *State) []byte {
+	var w bytes.Buffer
+	if err := x.Save(&w); err != nil {
+		s.failf("save: %v", err)
+	}
+	return w.Bytes()
+}
+
+func (s *sim) same(a, b *State) {
+	if x, y := s.save(a), s.save(b); !bytes.Equal(x, y) {
+		s.failf("a replay is another state:\n%x\n%x", x, y)
+	}
+}
+
+// manage does what people do.
+func (s *sim) manage() {
+	id := BoxID(1 + s.choose(3))
+	b := s.m.boxes[id]
+	sid := slices.Sorted(maps.Keys(b.subs))[s.choose(len(b.subs))]
+	u := b.subs[sid]
+	switch s.choose(7) {
+	case 0:
+		s.setSub(id, sid)
+	case 1:
+		s.newSub(max(id, 2))
+	case 2:
+		if id > 1 {
+			to := s.from(b)
+			b.start(u, to)
+			s.apply(AppendSeek(nil, id, sid, to))
+			s.m.endRead(b)
+		}
+	case 3:
+		origin, key := uint32(s.choose(3)), []byte{'a' + byte(s.choose(3))}
+		delete(u.blocked, b.laneKey(&modelMail{key: string(key), origin: origin}))
+		s.apply(AppendUnblock(nil, id, sid, origin, key))
+	case 4:
+		if len(u.dead) > 0 {
+			list := slices.Sorted(maps.Keys(u.dead))[:1+s.choose(len(u.dead))]
+			if s.one(2) {
+				s.apply(AppendRedriven(nil, id, sid, list))
+			}
+			for _, seq := range list {
+				delete(u.dead, seq)
+			}
+			s.apply(AppendArchived(nil, id, sid, list))
+		}
+	case 5:
+		for _, r := range s.readers {
+			if r.box == id && r.sub == sid {
+				var out Output
+				r.credit++
+				s.s.AddCredit(r.x, 1, &out)
+				s.note(&out)
+			}
+		}
+	case 6:
+		s.move(b, id)
+	}
+}
+
+// move copies a mail to the end of the ledger.
+func (s *sim) move(b *modelBox, id BoxID) {
+	for x := range s.s.Places() {
+		if x.Box == id && s.one(3) {
+			old := s.log[x.Place-1]
+			if Type(old[4]) == TypeMove {
+				_, old, _ = parseMove(old)
+			}
+			rec, err := AppendMove(nil, x.Seq, old)
+			if err != nil {
+				s.failf("move: %v", err)
+			}
+			s.apply(rec)
+			return
+		}
+	}
+}
+
+// check compares what must always be alike.
+func (s *sim) check() {
+	if err := s.m.compare(s.s); err != nil {
+		s.failf("%v", err)
+	}
+	if s.bounced != s.m.bounce {
+		s.failf("%d bounces, want %d: a sender was not told (I21)", s.bounced, s.m.bounce)
+	}
+	for x := range s.s.Places() {
+		letter, err := LetterOf(s.log[x.Place-1])
+		if err != nil || int64(len(letter)) != x.Size {
+			s.failf("mail %d of %d is not at %d: %v", x.Seq, x.Box, x.Place, err)
+		}
+	}
+	for _, r := range s.readers {
+		b := s.m.boxes[r.box]
+		u := b.subs[r.sub]
+		if !r.waiting || u.settings.Paused || s.creditOf(r) <= 0 || u.settings.Mode == Failover && r != s.active(r.box, r.sub) {
+			continue
+		}
+		for _, list := range b.ready(u, s.now) {
+			if len(list) > 0 {
+				s.failf("%v of %d/%d is ready, and its session sleeps", list, r.box, r.sub)
+			}
+		}
+	}
+}
+
+// seedOf reads a seed from the environment, to repeat a history.
+func seedOf(name string) (uint64, bool) {
+	v, err := strconv.ParseUint(os.Getenv(name), 10, 64)
+	return v, err == nil
+}
+
+// TestSeed repeats the history of BALEFIRE_SEED, by default the first one.
+func TestSeed(t *testing.T) {
+	seed, _ := seedOf("BALEFIRE_SEED")
+	if err := history(seed); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,178 @@
+package box
+
+import (
+	"maps"
+	"slices"
+)
+
+// Start begins a start of the home: boot is higher than that of any start before. It makes
+// the record that the others count from. Nothing may be delivered before it is applied.
+func (s *State) Start(now Now, boot uint64, out *Output) {
+	s.home = home{started: now.Mono, lastAge: now.Mono, lastClean: now.Mono}
+	for _, b := range s.boxes {
+		b.ending = nil
+		for _, u := range b.subs {
+			for _, x := range u.sessions {
+				x.sub = nil
+			}
+			u.sessions = nil
+			u.queue.reset()
+		}
+	}
+	out.record(func(dst []byte) []byte { return appendAge(dst, age{boot, 0, now.Wall}) })
+}
+
+// Tick makes the records of what time brings: leases that ran out, mail past its
+// not_after, retention, the running time. It offers mail whose time has come, and hands out
+// dead letters for the archive. A home calls it each 100 ms.
+func (s *State) Tick(now Now, out *Output) {
+	for t, ok := s.lapses.due(now.Mono); ok; t, ok = s.lapses.due(now.Mono) {
+		if d := t.sub.deliveries[t.seq]; t.wanted() {
+			if d.until > now.Mono {
+				continue // extended: it has a later timer
+			}
+			t.sub.fail(now, t.seq, CauseLapsed, 0, "", out)
+			t.sub.releaseBehind(t.seq)
+			t.sub.wake(out)
+		}
+	}
+	for t, ok := s.timers.due(now.Mono); ok; t, ok = s.timers.due(now.Mono) {
+		t.sub.offer(t.seq)
+		t.sub.wake(out)
+	}
+	s.sweep(now, out)
+	if now.Mono-s.lastClean >= cleanPeriod.Milliseconds() {
+		s.lastClean = now.Mono
+		s.clean(now, out)
+	}
+	if now.Mono-s.lastAge >= agePeriod.Milliseconds() {
+		s.lastAge = now.Mono
+		a := age{s.boot, now.Mono - s.started, now.Wall}
+		out.record(func(dst []byte) []byte { return appendAge(dst, a) })
+	}
+}
+
+// sweep looks at the next mails for those past their not_after. Each Tick looks at some, so
+// that none takes long.
+func (s *State) sweep(now Now, out *Output) {
+	ids := slices.Sorted(maps.Keys(s.boxes))
+	i, found := slices.BinarySearch(ids, s.sweepBox)
+	if !found {
+		s.sweepSeq = 0
+	}
+	for looked, boxes := 0, 0; boxes < len(ids)+1 && looked < sweepMails && len(ids) > 0; {
+		if i == len(ids) {
+			i = 0
+		}
+		b := s.boxes[ids[i]]
+		s.sweepBox = b.id
+		var seqs []uint64
+		seq, m := b.mails.next(s.sweepSeq)
+		for ; m != nil && looked < sweepMails && len(seqs) < MaxSeqs; seq, m = b.mails.next(seq + 1) {
+			looked++
+			if expired(m, now) && !b.leased(seq) {
+				seqs = append(seqs, seq)
+			}
+		}
+		b.endAll(now, seqs, Expired, CauseExpired, out)
+		if s.sweepSeq = seq; m == nil {
+			s.sweepSeq = 0
+			i++
+			boxes++
+		}
+	}
+}
+
+// leased reports whether somebody has the mail, or an END was made for it.
+func (b *box) leased(seq uint64) bool {
+	if b.ending[seq] {
+		return true
+	}
+	for _, u := range b.subs {
+		if d := u.deliveries[seq]; d != nil && d.state != returned {
+			return true
+		}
+	}
+	return false
+}
+
+// endAll makes the record that ends mails for all subscriptions.
+func (b *box) endAll(now Now, seqs []uint64, state MailState, cause Cause, out *Output) {
+	if len(seqs) == 0 {
+		return
+	}
+	if b.ending == nil {
+		b.ending = map[uint64]bool{}
+	}
+	for _, seq := range seqs {
+		b.ending[seq] = true
+	}
+	e := end{state: state, cause: cause, at: now.Wall, seqs: seqs}
+	out.record(func(dst []byte) []byte { return appendEnd(dst, head{flags: flagWhole, box: b.id}, &e) })
+}
+
+// clean looks at retention by age, and at dead letters that are too many or too old.
+func (s *State) clean(now Now, out *Output) {
+	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
+		b := s.boxes[id]
+		if age := b.retention(); age > 0 {
+			b.dropOld(now, int64(age.Seconds()), out)
+		}
+		for _, u := range b.subs {
+			u.archive(now, out)
+		}
+	}
+}
+
+// dropOld ends the mails of a topic that are older than age, in seconds.
+func (b *box) dropOld(now Now, age int64, out *Output) {
+	var seqs []uint64
+	for seq, m := b.mails.next(0); m != nil && int64(m.accepted)+age <= now.Wall/1000; seq, m = b.mails.next(seq + 1) {
+		if !b.ending[seq] {
+			seqs = append(seqs, seq)
+		}
+	}
+	for part := range slices.Chunk(seqs, MaxSeqs) {
+		b.endAll(now, part, Dropped, CauseAge, out)
+	}
+}
+
+// archive hands out dead letters that are too many, the oldest first, or too old.
+func (u *sub) archive(now Now, out *Output) {
+	extra := len(u.dead) - len(u.archiving) - int(or(u.settings.Dead, defaultDead))
+	oldest := now.Wall - or(u.settings.DeadAge, defaultDeadAge).Milliseconds()
+	byAge := make([]DeadLetter, 0, len(u.dead))
+	for _, d := range u.dead {
+		if !u.archiving[d.Seq] {
+			byAge = append(byAge, d)
+		}
+	}
+	slices.SortStableFunc(byAge, func(a, b DeadLetter) int { return int(min(max(a.At-b.At, -1), 1)) })
+	n := 0
+	for n < min(len(byAge), MaxSeqs) && (n < extra || byAge[n].At <= oldest) {
+		u.archiving[byAge[n].Seq] = true
+		n++
+	}
+	if n > 0 {
+		out.Archive = append(out.Archive, Archive{u.box.id, u.id, byAge[:n]})
+	}
+}
+
+// Purge makes records that end as CANCELLED at most limit waiting mails of a box, the
+// oldest first; leased ones stay. It returns how many.
+func (s *State) Purge(now Now, id BoxID, limit int, reason string, out *Output) (n int) {
+	b := s.boxes[id]
+	if b == nil {
+		return 0
+	}
+	var seqs []uint64
+	for seq, m := b.mails.next(0); m != nil && len(seqs) < limit; seq, m = b.mails.next(seq + 1) {
+		if !b.leased(seq) {
+			seqs = append(seqs, seq)
+		}
+	}
+	for part := range slices.Chunk(seqs, MaxSeqs) {
+		b.endAll(now, part, Cancelled, CausePurged, out)
+	}
+	return len(seqs)
+}

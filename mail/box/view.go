@@ -1,0 +1,206 @@
+package box
+
+import (
+	"iter"
+	"maps"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Boxes returns the boxes, ascending by id.
+func (s *State) Boxes() []BoxID { return slices.Sorted(maps.Keys(s.boxes)) }
+
+// Find returns the box with a name.
+func (s *State) Find(name string) (BoxID, bool) {
+	id, ok := s.names[name]
+	return id, ok
+}
+
+// FindSub returns the subscription of a box with a name, "" of a mailbox.
+func (s *State) FindSub(id BoxID, name string) (SubID, bool) {
+	if b := s.boxes[id]; b != nil {
+		for _, u := range b.subs {
+			if u.settings.Name == name {
+				return u.id, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// NewBox returns the number for the next box.
+func (s *State) NewBox() BoxID { return s.nextBox }
+
+// NewSub returns the number for the next subscription of a topic, or 0.
+func (s *State) NewSub(id BoxID) SubID {
+	if b := s.boxes[id]; b != nil && b.settings.Kind == Topic {
+		return b.nextSub
+	}
+	return 0
+}
+
+// NewOrigin returns the index for the next origin.
+func (s *State) NewOrigin() uint32 { return uint32(len(s.peers)) + 1 }
+
+// Origin returns the index of a peer from which mail came, or for which there is a PEER
+// record; 0 if there is none.
+func (s *State) Origin(p proto.PeerID) uint32 { return s.indexes[p] }
+
+// Peer returns the peer with an index.
+func (s *State) Peer(index uint32) (proto.PeerID, bool) {
+	if index == 0 || int64(index) > int64(len(s.peers)) {
+		return proto.PeerID{}, false
+	}
+	return s.peers[index-1], true
+}
+
+// Boot returns the boot number of the newest start.
+func (s *State) Boot() uint64 { return s.boot }
+
+// An Info is what a box has.
+type Info struct {
+	Settings BoxSettings
+	Next     uint64 // the sequence of the next mail
+	Waiting  int    // mails that have not ended
+	Bytes    int64  // of their letters
+	Oldest   int64  // when the oldest of them was accepted, Unix milliseconds; 0: none
+	Subs     []SubID
+	ended    [mailStates]uint64
+}
+
+// EndedAs returns how many mails of the box have ended in a state.
+func (i *Info) EndedAs(state MailState) uint64 {
+	if state >= mailStates {
+		return 0
+	}
+	return i.ended[state]
+}
+
+// Info returns what a box has.
+func (s *State) Info(id BoxID) (Info, bool) {
+	b := s.boxes[id]
+	if b == nil {
+		return Info{}, false
+	}
+	i := Info{Settings: b.settings, Next: b.next, Waiting: b.mails.count, Bytes: b.bytes, ended: b.ended}
+	if _, m := b.mails.next(0); m != nil {
+		i.Oldest = int64(m.accepted) * 1000
+	}
+	for _, u := range b.subs {
+		i.Subs = append(i.Subs, u.id)
+	}
+	return i, true
+}
+
+// A SubInfo is what a subscription has.
+type SubInfo struct {
+	Settings SubSettings
+	Floor    uint64 // of a topic: everything before is read
+	Leased   int
+	Retrying int
+	Dead     int
+	Blocked  int // lanes
+	Readers  []string
+}
+
+// SubInfo returns what a subscription has.
+func (s *State) SubInfo(id BoxID, subID SubID) (SubInfo, bool) {
+	u := s.find(id, subID)
+	if u == nil {
+		return SubInfo{}, false
+	}
+	i := SubInfo{Settings: u.settings, Floor: u.floor, Retrying: len(u.retries), Dead: len(u.dead), Blocked: len(u.blocked)}
+	for _, x := range u.sessions {
+		i.Leased += x.held
+		i.Readers = append(i.Readers, x.Reader)
+	}
+	return i, true
+}
+
+// A MailInfo is what is known of a mail without its letter.
+type MailInfo struct {
+	Seq      uint64
+	Place    Place
+	Size     int64
+	Class    int // as package fair counts them
+	State    MailState
+	Origin   uint32
+	Accepted int64 // Unix milliseconds, to the second
+	Attempts uint8 // spent
+	Abandons uint8
+	Due      int64 // of a mail that is to be retried, Unix milliseconds
+	Tries    []Try
+}
+
+// Mails returns the mails that have not ended for a subscription, from a sequence on.
+func (s *State) Mails(id BoxID, subID SubID, from uint64) iter.Seq[MailInfo] {
+	return func(yield func(MailInfo) bool) {
+		u := s.find(id, subID)
+		if u == nil {
+			return
+		}
+		for seq, m := u.box.mails.next(from); m != nil; seq, m = u.box.mails.next(seq + 1) {
+			if u.wants(seq, m) && !yield(u.mailInfo(seq, m)) {
+				return
+			}
+		}
+	}
+}
+
+func (u *sub) mailInfo(seq uint64, m *mail) MailInfo {
+	i := MailInfo{Seq: seq, Place: m.place, Size: m.bytes(), Class: m.class(), State: Waiting, Origin: m.origin, Accepted: int64(m.accepted) * 1000}
+	if r := u.retries[seq]; r != nil {
+		i.State, i.Attempts, i.Abandons, i.Due, i.Tries = Retrying, r.attempts, r.abandons, r.due, slices.Clone(r.tries)
+	}
+	if d := u.deliveries[seq]; d != nil && d.state == live {
+		i.State = Leased
+	}
+	return i
+}
+
+// DeadLetters returns the dead letters of a subscription, from a sequence on.
+func (s *State) DeadLetters(id BoxID, subID SubID, from uint64) iter.Seq[DeadLetter] {
+	return func(yield func(DeadLetter) bool) {
+		u := s.find(id, subID)
+		if u == nil {
+			return
+		}
+		i, _ := u.findDead(from)
+		for _, d := range u.dead[i:] {
+			if !yield(d) {
+				return
+			}
+		}
+	}
+}
+
+// A Kept is a record that the state refers to.
+type Kept struct {
+	Box   BoxID
+	Seq   uint64
+	Place Place
+	Size  int64 // of the letter
+}
+
+// Places returns every MAIL or MOVE record that is needed: of mails that have not ended,
+// and of dead letters. One record may be returned more than once.
+func (s *State) Places() iter.Seq[Kept] {
+	return func(yield func(Kept) bool) {
+		for _, id := range s.Boxes() {
+			b := s.boxes[id]
+			for seq, m := b.mails.next(0); m != nil; seq, m = b.mails.next(seq + 1) {
+				if !yield(Kept{id, seq, m.place, m.bytes()}) {
+					return
+				}
+			}
+			for _, u := range b.subs {
+				for i := range u.dead {
+					if d := &u.dead[i]; !yield(Kept{id, d.Seq, d.Place, d.Size}) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
