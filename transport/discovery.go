@@ -63,6 +63,14 @@ func (d *discovery) start(ctx context.Context, t *Transport) error {
 	return nil
 }
 
+// announceAgain announces this node on the LAN again, at the addresses that it has now:
+// mDNS announces those of its start.
+func (d *discovery) announceAgain() {
+	if d.lan != nil {
+		notify(d.lan.moved)
+	}
+}
+
 // stop stops what was started, while the host is still open.
 func (d *discovery) stop() {
 	d.cancel()

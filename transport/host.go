@@ -20,9 +20,10 @@ import (
 
 // hostHooks are the functions of a transport that its host calls.
 type hostHooks struct {
-	score        func(proto.PeerID) float64 // of a relay
-	extraAddrs   func() []ma.Multiaddr      // further addresses of this node, unknown to libp2p
-	router       *atomic.Pointer[portMap]   // receives the port map
+	score        func(proto.PeerID) float64          // of a relay
+	extraAddrs   func() []ma.Multiaddr               // further addresses of this node, unknown to libp2p
+	correct      func([]ma.Multiaddr) []ma.Multiaddr // drops stale addresses, adds new ones
+	router       *atomic.Pointer[portMap]            // receives the port map
 	filterStream func(network.Stream) network.Stream
 	awaitHello   func(context.Context, peer.ID) error
 }
@@ -45,7 +46,9 @@ func newHost(keys Keys, g *gater, r hostHooks, cfg Config) (host.Host, error) {
 	if p.listen, err = parseListen(cfg.Listen); err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	p.addrs = func(own []ma.Multiaddr) []ma.Multiaddr { return slices.Concat(announce, own, r.extraAddrs()) }
+	p.addrs = func(own []ma.Multiaddr) []ma.Multiaddr {
+		return slices.Concat(announce, r.correct(slices.Concat(own, r.extraAddrs())))
+	}
 	if cfg.PortMap {
 		p.nat = portMapper(r.router, cfg.Clock)
 	}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/p2p/discovery/mdns"
 
@@ -42,6 +41,7 @@ type lan struct {
 	start func(name string) (io.Closer, error)
 	found chan peer.AddrInfo
 	slots chan struct{}
+	moved chan struct{} // the addresses of this machine have changed
 
 	mu       sync.Mutex
 	state    string // "up", or the reason why not
@@ -50,7 +50,7 @@ type lan struct {
 
 func newLAN(t *Transport) *lan {
 	l := &lan{
-		t: t, found: make(chan peer.AddrInfo, lanQueue), slots: make(chan struct{}, lanMaxDials),
+		t: t, found: make(chan peer.AddrInfo, lanQueue), slots: make(chan struct{}, lanMaxDials), moved: make(chan struct{}, 1),
 		state: "not started", watchers: make(map[*watcher]bool),
 	}
 	l.start = l.startMDNS
@@ -58,7 +58,7 @@ func newLAN(t *Transport) *lan {
 }
 
 func (l *lan) startMDNS(name string) (io.Closer, error) {
-	s := mdns.NewMdnsService(l.t.host, name, l)
+	s := mdns.NewMdnsService(lanHost{l.t.host, l.t.local}, name, l)
 	if err := s.Start(); err != nil {
 		s.Close()
 		return nil, err
@@ -89,7 +89,6 @@ func (l *lan) run(ctx context.Context) {
 		closeAll(up)
 		l.closeWatchers()
 	}()
-	changes := l.addressChanges(ctx)
 	tick := time.NewTicker(lanTick)
 	defer tick.Stop()
 	var due time.Duration // of the next start
@@ -108,27 +107,12 @@ func (l *lan) run(ctx context.Context) {
 			return
 		case info := <-l.found:
 			l.addFound(info)
-		case _, ok := <-changes:
-			if !ok {
-				changes = nil
-			} else {
-				due = min(due, l.t.cfg.Clock.Mono()+lanPause)
-			}
+		case <-l.moved:
+			due = min(due, l.t.cfg.Clock.Mono()+lanPause)
 		case <-tick.C:
 		}
 		l.dialDue()
 	}
-}
-
-// addressChanges returns a channel of address changes of this machine: mDNS announces
-// only the addresses at its start.
-func (l *lan) addressChanges(ctx context.Context) <-chan any {
-	sub, err := l.t.host.EventBus().Subscribe(new(event.EvtLocalAddressesUpdated))
-	if err != nil {
-		return nil
-	}
-	context.AfterFunc(ctx, func() { sub.Close() })
-	return sub.Out()
 }
 
 // startAll starts all services or none.

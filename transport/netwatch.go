@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"time"
 
@@ -29,7 +28,8 @@ func (t *Transport) watchNetwork(ctx context.Context) {
 	defer sub.Close()
 	tick := time.NewTicker(watchLocalEvery)
 	defer tick.Stop()
-	w := networkWatch{addrs: t.ownAddrs(), interfaces: t.interfaces(), slept: t.asleep()}
+	t.local.refresh()
+	w := networkWatch{addrs: t.ownAddrs(), slept: t.asleep()}
 	for {
 		select {
 		case <-ctx.Done():
@@ -42,9 +42,10 @@ func (t *Transport) watchNetwork(ctx context.Context) {
 				t.addressesChanged()
 			}
 		case <-tick.C:
-			moved := w.localChange(t.interfaces(), t.asleep())
+			moved := w.localChange(t.local.refresh(), t.asleep())
 			if moved {
 				t.addressesChanged()
+				t.disc.announceAgain()
 			}
 			t.findRouter(moved)
 		}
@@ -53,9 +54,8 @@ func (t *Transport) watchNetwork(ctx context.Context) {
 
 // A networkWatch is the last observed state of this machine's network.
 type networkWatch struct {
-	addrs      []ma.Multiaddr // without circuits
-	interfaces []string
-	slept      time.Duration // total suspended time
+	addrs []ma.Multiaddr // without circuits
+	slept time.Duration  // total suspended time
 }
 
 // addrsChanged reports whether the listen addresses have changed.
@@ -65,32 +65,16 @@ func (w *networkWatch) addrsChanged(addrs []ma.Multiaddr) bool {
 	return changed
 }
 
-// localChange reports whether the interfaces have changed or the machine slept.
-func (w *networkWatch) localChange(interfaces []string, asleep time.Duration) bool {
-	changed := !slices.Equal(w.interfaces, interfaces) || asleep-w.slept > sleepThreshold
-	w.interfaces, w.slept = interfaces, asleep
-	return changed
+// localChange reports whether the addresses of the interfaces have changed or the machine
+// slept.
+func (w *networkWatch) localChange(moved bool, asleep time.Duration) bool {
+	slept := asleep-w.slept > sleepThreshold
+	w.slept = asleep
+	return moved || slept
 }
 
 // ownAddrs returns the addresses of this node that use no relay.
 func (t *Transport) ownAddrs() []ma.Multiaddr { return slices.DeleteFunc(t.host.Addrs(), isCircuit) }
-
-// interfaces returns the addresses of this machine; libp2p detects a change about five
-// seconds late. A simulated network has none.
-func (t *Transport) interfaces() (out []string) {
-	if t.cfg.Sockets != nil {
-		return nil
-	}
-	addrs, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil
-	}
-	for _, a := range addrs {
-		out = append(out, a.String())
-	}
-	slices.Sort(out)
-	return out
-}
 
 // asleep returns the total suspended time of the machine.
 func (t *Transport) asleep() time.Duration { return t.cfg.Clock.Boot() - t.cfg.Clock.Mono() }

@@ -141,11 +141,11 @@ func TestAddressChange(t *testing.T) {
 
 func TestNetworkWatch(t *testing.T) {
 	x, y := ma.StringCast("/ip4/10.0.0.1/tcp/1"), ma.StringCast("/ip4/10.0.0.2/tcp/1")
-	w := networkWatch{addrs: []ma.Multiaddr{x}, interfaces: []string{"a"}}
+	w := networkWatch{addrs: []ma.Multiaddr{x}}
 	if w.addrsChanged([]ma.Multiaddr{x}) || !w.addrsChanged([]ma.Multiaddr{x, y}) || w.addrsChanged([]ma.Multiaddr{x, y}) {
 		t.Error("a change of addresses was detected wrongly")
 	}
-	if w.localChange([]string{"a"}, time.Second) || !w.localChange([]string{"b"}, time.Second) || !w.localChange([]string{"b"}, time.Minute) || w.localChange([]string{"b"}, time.Minute) {
+	if w.localChange(false, time.Second) || !w.localChange(true, time.Second) || !w.localChange(false, time.Minute) || w.localChange(false, time.Minute) {
 		t.Error("a sleep or a change of interfaces was detected wrongly")
 	}
 }

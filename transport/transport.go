@@ -31,6 +31,7 @@ type Transport struct {
 	met   *metrics
 	group *taskGroup
 	reach *reach // relays, reservations, hole punching
+	local *localAddrs
 
 	running    atomic.Bool   // Run is running: connections are accepted
 	opened     chan struct{} // closed when Run has started, or failed to
@@ -71,12 +72,14 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 			return nil, fmt.Errorf("transport: %w", err)
 		}
 	}
+	t.local = newLocalAddrs(cfg)
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
 	}
-	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDialCircuit}, hostHooks{t.scoreOf, t.reach.addrs, &t.reach.router, t.filterStream, t.awaitHelloByID}, cfg); err != nil {
+	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDialCircuit}, hostHooks{t.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.awaitHelloByID}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
+	t.local.bound(t.host.Network().ListenAddresses())
 	if h, ok := t.host.(addrConfirmer); ok {
 		t.reach.autonat.Store(&h)
 	}
