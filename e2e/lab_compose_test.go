@@ -4,6 +4,8 @@ package e2e
 
 import (
 	"context"
+	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,8 +18,15 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// project is the project name of the containers, networks and volumes of the tests.
-const project = "balefire-e2e"
+// project is the name of the containers, networks and volumes of the tests of this
+// checkout.
+var project = func() string {
+	dir, err := os.Getwd()
+	if err != nil {
+		panic(err)
+	}
+	return fmt.Sprintf("balefire-e2e-%08x", crc32.ChecksumIEEE([]byte(dir)))
+}()
 
 // script runs scripts/mesh, or another program, at the root of the tree.
 func script(t *testing.T, argv ...string) string {
@@ -215,7 +224,7 @@ func injectFaults(t *testing.T) {
 		{"partition", "a"}, {"heal"},
 		{"loss", "0.2"}, {"heal"},
 		{"kill", "relay2"}, {"start", "relay2"},
-		{"partition", "b", "11.0.0.11"}, {"heal"},
+		{"partition", "b", "relay1"}, {"heal"},
 		{"nat", "a", "symmetric"},
 		{"restart", "router-b"},
 	} {
