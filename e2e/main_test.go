@@ -41,7 +41,12 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
-	if nodeBinary = os.Getenv("BALEFIRE_NODE"); nodeBinary != "" {
+	if given := os.Getenv("BALEFIRE_NODE"); given != "" {
+		var err error
+		if nodeBinary, err = filepath.Abs(given); err != nil { // tests run it in other folders
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
 		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "balefire-e2e-")
