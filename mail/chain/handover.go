@@ -1,0 +1,153 @@
+package chain
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// A box moves to another home with its mails first, each by [Home.Return] in the order of its
+// chain, then with the notes of the old home, by [Home.Merge]. After a handoff, the new home
+// answers no bundle before that. After a seizure it does: what the old home took is then not
+// known, and comes when that is back, if ever. A mail whose time is over is not handed over.
+//
+// A home takes only bundles that name its own generation: then the origin knows of it, and no
+// longer listens to an earlier home. A late one, sent to the node when it was the home before,
+// would make it believe that it has what the origin still sends to another.
+
+// Return decides about a mail that an earlier home took and hands over, and notes it if the
+// verdict is Next. What this home took from the origin itself is Again: the origin sends to a
+// new home whatever the old one has not answered, so the old one may have the same mails.
+// That fails for one history: an old copy of the origin's disk that comes back between a
+// seizure and the return of the old home.
+func (h *Home) Return(c Chain, n proto.Seq, notAfter int64) Verdict {
+	if !c.valid() || !(Item{N: n, NotAfter: notAfter}).valid() {
+		return Malformed
+	}
+	b := h.boot(c, n.Boot)
+	switch {
+	case b == nil && !h.fits(c, n.Boot):
+		return Full
+	case b != nil && b.has(n.Counter):
+		return Again
+	}
+	if notes := h.origins[c.Origin][c.Box]; notes != nil && notAfter <= notes.floor {
+		return Expired
+	}
+	if b == nil || n.Counter > b.last {
+		h.note(c, n, notAfter)
+		return Next
+	}
+	b.returned, b.notAfter = n.Counter, max(b.notAfter, notAfter)
+	return Next
+}
+
+// has reports whether a mail that was handed over is here already.
+func (b *bootNote) has(n uint64) bool { return n <= b.returned || b.first <= n && n <= b.last }
+
+// Notes returns a copy of what h keeps of one box, to be handed over with it.
+func (h *Home) Notes(box string) *Home {
+	part := new(Home)
+	for origin, boxes := range h.origins {
+		if boxes[box] != nil {
+			*part.box(origin, box) = boxes[box].clone()
+		}
+	}
+	return part
+}
+
+// Merge adds the notes of an earlier home about a box, whose mails have all been returned.
+// Notes about other boxes are ignored. It returns Full, and has changed nothing, when a limit
+// does not allow that, and Next otherwise.
+func (h *Home) Merge(box string, earlier *Home) Verdict {
+	for origin, boxes := range earlier.origins {
+		if boxes[box] != nil && !h.mayMerge(origin, box, boxes[box]) {
+			return Full
+		}
+	}
+	for origin, boxes := range earlier.origins {
+		if boxes[box] == nil {
+			continue
+		}
+		theirs := boxes[box].clone()
+		ours := h.box(origin, box)
+		ours.floor = max(ours.floor, theirs.floor)
+		for i, boots := range theirs.chains {
+			for _, b := range boots {
+				if at, ok := search(ours.chains[i], b.boot); ok {
+					ours.chains[i][at].merge(b)
+				} else {
+					ours.chains[i] = slices.Insert(ours.chains[i], at, b)
+				}
+			}
+		}
+	}
+	return Next
+}
+
+func (h *Home) mayMerge(origin proto.PeerID, box string, theirs *boxNotes) bool {
+	ours := h.origins[origin][box]
+	if ours == nil {
+		return len(h.origins[origin]) < MaxBoxes
+	}
+	for i, boots := range theirs.chains {
+		total := len(ours.chains[i])
+		for _, b := range boots {
+			if find(ours.chains[i], b.boot) == nil {
+				total++
+			}
+		}
+		if total > MaxBoots {
+			return false
+		}
+	}
+	return true
+}
+
+// merge adds the note of an earlier home. Its refusals do not count for what came here from
+// the origin.
+func (b *bootNote) merge(o bootNote) {
+	skips := b.skips
+	for _, s := range o.skips {
+		if b.own < b.first {
+			skips = append(skips, s)
+			continue
+		}
+		skips = append(skips, skipRun{s.first, min(s.last, b.first-1), s.code}, skipRun{max(s.first, b.own+1), s.last, s.code})
+	}
+	slices.SortStableFunc(skips, func(x, y skipRun) int { return cmp.Compare(x.first, y.first) })
+	b.skips = nil
+	end := uint64(0)
+	for _, s := range skips {
+		if s.first <= s.last && end < s.last {
+			s.first = max(s.first, end+1)
+			b.skips, end = append(b.skips, s), s.last
+		}
+	}
+	b.skips = b.skips[max(0, len(b.skips)-MaxSkips):]
+	b.last, b.notAfter = max(b.last, o.last), max(b.notAfter, o.notAfter)
+}
+
+func (n *boxNotes) clone() boxNotes {
+	c := *n
+	for i, boots := range c.chains {
+		c.chains[i] = slices.Clone(boots)
+		for j := range c.chains[i] {
+			c.chains[i][j].skips = slices.Clone(boots[j].skips)
+		}
+	}
+	return c
+}
+
+// Boxes returns the names of the boxes of which h keeps notes, in order.
+func (h *Home) Boxes() []string {
+	all := map[string]bool{}
+	for _, boxes := range h.origins {
+		for box := range boxes {
+			all[box] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}

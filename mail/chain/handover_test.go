@@ -1,0 +1,94 @@
+package chain
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// After a seizure the new home takes what the origin still has; the old home hands over the
+// rest when it is back, each once.
+func TestReturnAfterASeizure(t *testing.T) {
+	now := new(Home)
+	now.Take(testChain, numbered(2, 5, num(0, 0)))
+	now.Take(testChain, numbered(2, 8, num(2, 5)))
+	tests := []struct {
+		name string
+		n    proto.Seq
+		want Verdict
+	}{
+		{"below the first that the new home took", num(2, 2), Next},
+		{"the same again", num(2, 2), Again},
+		{"below that", num(2, 1), Again},
+		{"the next one below the first", num(2, 4), Next},
+		{"the first", num(2, 5), Again},
+		{"between the first and the last", num(2, 6), Again},
+		{"the last", num(2, 8), Again},
+		{"above the last: the origin's next copy is known", num(2, 9), Next},
+		{"that again", num(2, 9), Again},
+		{"another boot", num(1, 1), Next},
+		{"the next of that", num(1, 2), Next},
+		{"no number", num(0, 1), Malformed},
+	}
+	for _, tt := range tests {
+		if v := now.Return(testChain, tt.n, later); v != tt.want {
+			t.Errorf("%s: %v, want %v", tt.name, v, tt.want)
+		}
+	}
+	if v := now.Check(testChain, numbered(2, 9, num(2, 8))); v != Again {
+		t.Errorf("the origin's copy of what was handed over: %v", v)
+	}
+}
+
+func TestMerge(t *testing.T) {
+	old := new(Home)
+	old.Skip(testChain, numbered(2, 3, num(0, 0)), proto.CodeDenied)
+	old.Skip(testChain, numbered(2, 7, num(2, 3)), proto.CodeTooLarge)
+	old.Take(testChain, numbered(2, 9, num(2, 7)))
+	old.Take(testChain, numbered(4, 1, num(2, 9)))
+	old.Take(Chain{testChain.Origin, "agent:other", proto.Normal}, numbered(1, 1, num(0, 0)))
+	now := new(Home)
+	now.Take(testChain, numbered(2, 7, num(0, 0)))
+	for range 2 { // a handoff may come twice
+		if v := now.Merge(simBox, old); v != Next {
+			t.Fatal(v)
+		}
+	}
+	for n, want := range map[uint64]proto.Code{3: proto.CodeDenied, 7: proto.CodeOK} {
+		if code, _ := now.Refused(testChain, num(2, n)); code != want {
+			t.Errorf("2.%d was refused with %v, want %v", n, code, want)
+		}
+	}
+	for _, it := range []Item{numbered(2, 9, num(0, 0)), numbered(4, 1, num(0, 0))} {
+		if v := now.Check(testChain, it); v != Again {
+			t.Errorf("%s, which the old home took: %v", it.N, v)
+		}
+	}
+	if boxes := now.Boxes(); len(boxes) != 1 || boxes[0] != simBox {
+		t.Errorf("notes of %v", boxes)
+	}
+	if part := old.Notes("agent:other"); len(part.Boxes()) != 1 {
+		t.Errorf("notes of %v in a part", part.Boxes())
+	}
+	old.Drop(simBox)
+	old.Drop("agent:other")
+	if !bytes.Equal(old.Append(nil), new(Home).Append(nil)) {
+		t.Error("notes are left")
+	}
+}
+
+func TestMergeChangesNothingAboveALimit(t *testing.T) {
+	old, now := new(Home), new(Home)
+	for i := range uint64(MaxBoots) {
+		old.Take(testChain, numbered(2*i+1, 1, num(0, 0)))
+		now.Take(testChain, numbered(2*i+2, 1, num(0, 0)))
+	}
+	before := now.Append(nil)
+	if v := now.Merge(simBox, old); v != Full || !bytes.Equal(now.Append(nil), before) {
+		t.Errorf("verdict %v", v)
+	}
+	if v := now.Return(testChain, num(1, 1), later); v != Full {
+		t.Errorf("a mail of one boot more: %v", v)
+	}
+}

@@ -1,0 +1,303 @@
+package chain
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// ErrBoot is returned for a mail on disk whose number this start may give again.
+var ErrBoot = errors.New("chain: the boot number is not above those on disk")
+
+// ErrOrder is returned for mails on disk whose numbers do not rise.
+var ErrOrder = errors.New("chain: numbers out of order")
+
+// A Mail is what an [Origin] needs to know of a mail in a spool.
+type Mail struct {
+	Ref      uint64      // names it to the caller
+	Class    proto.Class // its own; unspecified: normal
+	Key      string      // its ordering key; empty: none
+	NotAfter int64       // Unix milliseconds
+	Size     int         // bytes of its letter
+}
+
+// An Origin numbers the mails in the spools of a node and decides what is sent next and which
+// of them have ended.
+type Origin struct {
+	boot    uint64
+	floor   uint64 // no counter of a forgotten box is above it
+	bundles uint64 // number of the last bundle
+	targets map[string]*target
+	flights map[uint64]*flight
+}
+
+// A target is the spool of one box.
+type target struct {
+	box        string
+	home       proto.PeerID // zero: not known
+	generation uint64       // of home
+	spools     [classes]spool
+	lanes      map[string]*keyLane
+}
+
+// A keyLane is an ordering key with mail in the spool.
+type keyLane struct {
+	class proto.Class // all its mails are in this chain
+	mails int
+}
+
+// A spool is the mails of one chain that have not ended.
+type spool struct {
+	counter uint64     // the last one given
+	items   []item     // ascending by number
+	next    int        // index of the first that is not in a bundle without an answer
+	stopped proto.Code // why the home takes nothing now
+	soonest int64      // no item expires before this
+}
+
+// An item is a mail in a spool.
+type item struct {
+	Mail
+	n        proto.Seq
+	stored   bool       // it may be sent
+	maySent  bool       // a copy may be on its way, or at the home
+	answered bool       // by the home; it ends when all before it are
+	refusal  proto.Code // with answered
+}
+
+// NewOrigin returns an origin without mail. boot is the number of this start; it must be above
+// those of all earlier starts, also after the disk was put back.
+func NewOrigin(boot uint64) *Origin {
+	return &Origin{boot: boot, targets: map[string]*target{}, flights: map[uint64]*flight{}}
+}
+
+// Load adds a mail that is on disk, in the order of the spool, before any [Origin.Add]. It may
+// have been sent.
+func (o *Origin) Load(box string, class proto.Class, n proto.Seq, m Mail) error {
+	s := o.target(box).spool(class)
+	switch {
+	case n.Boot >= o.boot:
+		return fmt.Errorf("%w: %s of %s", ErrBoot, n, box)
+	case len(s.items) > 0 && s.items[len(s.items)-1].n.Compare(n) >= 0:
+		return fmt.Errorf("%w: %s of %s", ErrOrder, n, box)
+	}
+	o.push(box, class, item{Mail: m, n: n, stored: true, maySent: true})
+	return nil
+}
+
+// Add gives a mail its chain and its number, which have to be written with it. A keyed mail
+// goes into the chain of the mails with that key which are still in the spool, whatever its
+// class, so that it is taken after them. It is not sent before [Origin.Stored].
+func (o *Origin) Add(box string, m Mail) (proto.Class, proto.Seq) {
+	t := o.target(box)
+	class := proto.Critical + proto.Class(m.Class.Index())
+	if lane := t.lanes[m.Key]; lane != nil {
+		class = lane.class
+	}
+	s := t.spool(class)
+	s.counter = max(s.counter, o.floor) + 1
+	n := proto.Seq{Boot: o.boot, Counter: s.counter}
+	o.push(box, class, item{Mail: m, n: n})
+	return class, n
+}
+
+// Stored notes that a mail is on disk: it may be sent. It reports whether there is such a
+// mail.
+func (o *Origin) Stored(box string, class proto.Class, n proto.Seq) bool {
+	s := o.spool(box, class)
+	at, ok := s.find(n)
+	if ok {
+		s.items[at].stored = true
+	}
+	return ok
+}
+
+// Hold keeps back a mail that is not wanted any more, and what follows in its chain, until
+// [Origin.End]; it reports false if the mail may have been sent. Such a mail does not end
+// like this: the home may have it.
+func (o *Origin) Hold(box string, class proto.Class, n proto.Seq) bool {
+	s := o.spool(box, class)
+	at, ok := s.find(n)
+	if !ok || s.items[at].maySent {
+		return false
+	}
+	s.items[at].stored = false
+	return true
+}
+
+// End removes a mail that was not written, or was held and has its end on disk, and reports
+// whether it did. Were what follows sent before the end is on disk, the home would call the
+// mail known when it comes back with a crash.
+func (o *Origin) End(box string, class proto.Class, n proto.Seq) bool {
+	s := o.spool(box, class)
+	at, ok := s.find(n)
+	if !ok || s.items[at].maySent || s.items[at].stored {
+		return false
+	}
+	o.targets[box].ended(&s.items[at])
+	s.items = slices.Delete(s.items, at, at+1)
+	return true
+}
+
+// An Expiry is a mail that ended because its time is over.
+type Expiry struct {
+	Box      string
+	Ref      uint64
+	Unheard  bool // it may have been delivered: it may have been sent, and no answer came
+	Accepted bool // the home has it; only the order of the answers kept it in the spool
+}
+
+// Expire removes the mails whose time is over at now, in Unix milliseconds: at once if they
+// were never sent, otherwise when no home takes them any more. Mails that the home refused
+// end with that refusal and are left to [Origin.Answer].
+func (o *Origin) Expire(now int64) []Expiry {
+	var over []Expiry
+	for _, t := range o.sorted() {
+		for i := range t.spools {
+			over = t.expire(&t.spools[i], now, over)
+		}
+	}
+	return over
+}
+
+func (t *target) expire(s *spool, now int64, over []Expiry) []Expiry {
+	if len(s.items) == 0 || now <= s.soonest {
+		return over
+	}
+	kept, next := s.items[:0], s.next
+	s.soonest = maxTime
+	for i := range s.items {
+		it := &s.items[i]
+		if now <= it.end() || it.refusal != none {
+			s.soonest = min(s.soonest, it.end())
+			kept = append(kept, *it)
+			continue
+		}
+		if i < s.next {
+			next--
+		}
+		over = append(over, Expiry{Box: t.box, Ref: it.Ref, Unheard: it.maySent && !it.answered, Accepted: it.answered})
+		t.ended(it)
+	}
+	clear(s.items[len(kept):])
+	s.items, s.next = kept, next
+	return over
+}
+
+// end returns the last millisecond in which the mail cannot expire.
+func (it *item) end() int64 {
+	if it.maySent {
+		return it.NotAfter + proto.Skew.Milliseconds()
+	}
+	return it.NotAfter
+}
+
+// SetHome notes the home of a box, and reports whether that is news. What an earlier home has
+// not answered is sent to the new one with the same numbers, and the earlier one is no longer
+// listened to: a mail must not leave the spool by the word of a home that has lost the box.
+// A home of a lower generation is ignored. Before a change of home, the caller waits until all
+// that has ended is on disk: else a crash brings back what the new home never sees.
+func (o *Origin) SetHome(box string, home proto.PeerID, generation uint64) bool {
+	t := o.target(box)
+	if generation < t.generation || generation == t.generation && home == t.home {
+		return false
+	}
+	t.home, t.generation = home, generation
+	o.rewind(t)
+	for i := range t.spools {
+		t.spools[i].stopped = none
+	}
+	return true
+}
+
+// Forget drops a box without mail. It reports false if there is some.
+func (o *Origin) Forget(box string) bool {
+	t := o.targets[box]
+	if t == nil {
+		return true
+	}
+	for i := range t.spools {
+		if len(t.spools[i].items) > 0 {
+			return false
+		}
+	}
+	for i := range t.spools {
+		o.floor = max(o.floor, t.spools[i].counter)
+	}
+	o.rewind(t)
+	delete(o.targets, box)
+	return true
+}
+
+// Len returns how many mails of a chain have not ended.
+func (o *Origin) Len(box string, class proto.Class) int { return len(o.spool(box, class).items) }
+
+// target returns the spool of a box, a new one if there is none.
+func (o *Origin) target(box string) *target {
+	t := o.targets[box]
+	if t == nil {
+		t = &target{box: box, lanes: map[string]*keyLane{}}
+		o.targets[box] = t
+	}
+	return t
+}
+
+// spool returns the chain of a box, an empty one for a box that is not known.
+func (o *Origin) spool(box string, class proto.Class) *spool {
+	if t := o.targets[box]; t != nil {
+		return t.spool(class)
+	}
+	return new(spool)
+}
+
+func (t *target) spool(class proto.Class) *spool { return &t.spools[class.Index()] }
+
+// push adds a mail to its chain and its key to the lanes.
+func (o *Origin) push(box string, class proto.Class, it item) {
+	t := o.target(box)
+	s := t.spool(class)
+	if len(s.items) == 0 || it.end() < s.soonest {
+		s.soonest = it.end()
+	}
+	s.items = append(s.items, it)
+	if it.Key == "" {
+		return
+	}
+	if t.lanes[it.Key] == nil {
+		t.lanes[it.Key] = &keyLane{class: class}
+	}
+	t.lanes[it.Key].mails++
+}
+
+// ended takes the key of a mail that has ended out of the lanes.
+func (t *target) ended(it *item) {
+	lane := t.lanes[it.Key]
+	if lane == nil {
+		return
+	}
+	if lane.mails--; lane.mails == 0 {
+		delete(t.lanes, it.Key)
+	}
+}
+
+// find returns the index of the mail with this number.
+func (s *spool) find(n proto.Seq) (int, bool) {
+	return slices.BinarySearchFunc(s.items, n, func(it item, n proto.Seq) int { return it.n.Compare(n) })
+}
+
+// sorted returns the targets in the order of their boxes.
+func (o *Origin) sorted() []*target {
+	all := make([]*target, 0, len(o.targets))
+	for _, t := range o.targets {
+		all = append(all, t)
+	}
+	slices.SortFunc(all, func(a, b *target) int {
+		if a.box < b.box {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
