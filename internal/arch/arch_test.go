@@ -47,7 +47,7 @@ var owners = map[string][]string{
 	"github.com/spf13/cobra":                                  {"cmd"},
 	"github.com/skip2/go-qrcode":                              {"identity"},
 	"github.com/robfig/cron":                                  {"schedule"},
-	"github.com/klauspost/compress":                           {"proto"},
+	"github.com/klauspost/compress":                           {"proto", "store/ledger"},
 	"go.yaml.in/yaml":                                         {"node/config", "cmd"},
 	"github.com/prometheus/client_golang/prometheus/promhttp": {"cmd", "api"},
 }
