@@ -30,7 +30,7 @@ type faultFS struct {
 	names   map[string]*inode
 	durable map[string]*inode             // the names as of the last SyncDir
 	renames []func(map[string]*inode)     // what changed names since
-	hook    func(call, name string) error // before each call that changes something; nil: none
+	hook    func(call, name string) error // before each call that changes something; nil: none; set before use
 	left    int                           // calls that change something until the power is cut; negative: never
 	cut     bool
 }
@@ -54,6 +54,13 @@ func newFaultFSOf(files map[string][]byte) *faultFS {
 	}
 	s.durable = maps.Clone(s.names)
 	return s
+}
+
+// afterKill returns the file system as it is for the next process.
+func (s *faultFS) afterKill() *faultFS {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &faultFS{names: s.names, durable: s.durable, renames: s.renames, left: -1}
 }
 
 // content returns the files as a process sees them.
@@ -97,6 +104,11 @@ func (s *faultFS) afterCut(rng *rand.Rand, keep float64) *faultFS {
 
 // change runs f unless the power is cut or the hook says that the call fails.
 func (s *faultFS) change(call, name string, f func()) error {
+	if s.hook != nil {
+		if err := s.hook(call, filepath.Base(name)); err != nil {
+			return err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cut {
@@ -110,11 +122,6 @@ func (s *faultFS) change(call, name string, f func()) error {
 	}
 	if s.left > 0 {
 		s.left--
-	}
-	if s.hook != nil {
-		if err := s.hook(call, filepath.Base(name)); err != nil {
-			return err
-		}
 	}
 	f()
 	return nil

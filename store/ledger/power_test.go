@@ -17,7 +17,7 @@ import (
 // that was answered as durable, nothing that was not queued, and no gap; and what
 // it had when it was opened once it has always. BALEFIRE_LONG=1 runs all.
 func TestPowerCuts(t *testing.T) {
-	cuts := 400
+	cuts := 300
 	if long {
 		cuts = 10000
 	}
@@ -39,6 +39,8 @@ type history struct {
 	seed uint64
 	rng  *rand.Rand
 	fs   *faultFS
+
+	lives int
 
 	mu     sync.Mutex
 	queued [][]byte // what the log may have, in order
@@ -75,7 +77,11 @@ func (h *history) live() {
 	if l != nil && l.Err() != nil && !errors.Is(l.Err(), errPower) {
 		h.fatalf("failed: %v", l.Err())
 	}
-	h.fs = h.fs.afterCut(h.rng, []float64{0, 0.5, 0.9, 1}[h.rng.IntN(4)])
+	if h.lives++; h.rng.IntN(4) == 0 {
+		h.fs = h.fs.afterKill()
+	} else {
+		h.fs = h.fs.afterCut(h.rng, []float64{0, 0.5, 0.9, 1}[h.rng.IntN(4)])
+	}
 }
 
 // check compares what the ledger has with what it must and may have.
@@ -151,7 +157,7 @@ func (h *history) write(l *Ledger) {
 	h.mu.Lock()
 	for i := range es {
 		n := len(h.queued)
-		b := data(n, 300)
+		b := data(n*1000+h.lives, 300)
 		h.queued = append(h.queued, b)
 		es[i] = Entry{Data: b, Relaxed: relaxed, NewWork: true, After: func(index uint64, p Place, err error) {
 			h.mu.Lock()

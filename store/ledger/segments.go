@@ -147,6 +147,9 @@ func (l *Ledger) Release(live func(segment uint64) bool) {
 	}
 }
 
+// release gives up segments. It does not sync the folder: a segment that is there
+// again after a crash is as it was, because begin makes all names durable before a
+// file is overwritten.
 func (l *Ledger) release(dead []*segment) {
 	paths, kept := l.spares.room(len(dead)), []string(nil)
 	for _, seg := range dead {
@@ -162,10 +165,6 @@ func (l *Ledger) release(dead []*segment) {
 		if err != nil { // it is there again after the next open
 			l.cfg.Logger.Warn("ledger: could not release a segment", "segment", filepath.Base(seg.path), "err", err)
 		}
-	}
-	if err := l.cfg.fs.SyncDir(l.dir); err != nil { // or an overwritten file could have its old name again
-		_ = l.fail(err) // who queues next is told
-		return
 	}
 	l.spares.add(kept)
 }

@@ -108,7 +108,7 @@ func (s *spares) room(n int) (paths []string) {
 	return paths
 }
 
-// add adds files whose names are durable.
+// add adds files.
 func (s *spares) add(paths []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
