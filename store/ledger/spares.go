@@ -28,7 +28,7 @@ type spares struct {
 	changed  sync.Cond
 	ready    []string // paths
 	number   int      // of the last one
-	waiting  int      // calls of take that wait
+	wanted   bool     // take waits, after a failure
 	tries    int      // files that were made or not
 	err      error    // why the last one was not made
 	failedAt time.Duration
@@ -46,12 +46,13 @@ func (s *spares) run() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
-		for !s.closed && (len(s.ready) > 0 || s.err != nil && s.waiting == 0) {
+		for !s.closed && (len(s.ready) > 0 || s.err != nil && !s.wanted) {
 			s.changed.Wait()
 		}
 		if s.closed {
 			return
 		}
+		s.wanted = false
 		path := s.name()
 		s.mu.Unlock()
 		err := s.make(path)
@@ -80,12 +81,11 @@ func (s *spares) take() (path string, err error) {
 	if len(s.ready) == 0 && s.err != nil && s.mono()-s.failedAt < askEvery {
 		return "", s.err
 	}
-	s.waiting++
+	s.wanted = len(s.ready) == 0
 	s.changed.Broadcast()
 	for tries := s.tries; len(s.ready) == 0 && s.tries == tries && !s.closed; {
 		s.changed.Wait()
 	}
-	s.waiting--
 	if len(s.ready) == 0 {
 		if s.closed {
 			return "", store.ErrClosed

@@ -1,0 +1,242 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/store"
+)
+
+// The first write or sync of the log that fails stops it: nothing is answered as
+// written from then on, and after the next open all that was answered is there.
+func TestFirstFailureStopsTheLog(t *testing.T) {
+	boom := errors.New("input/output error")
+	for _, call := range []string{"write", "sync", "rename", "syncdir"} {
+		for skip := range 12 {
+			fs := newFaultFS()
+			var armed atomic.Bool
+			calls := 0
+			fs.hook = func(c, name string) error {
+				if !armed.Load() || c != call || !strings.HasSuffix(name, segmentSuffix) && c != "syncdir" {
+					return nil
+				}
+				if calls++; calls > skip {
+					return boom
+				}
+				return nil
+			}
+			l := mustOpen(t, dir, small(fs))
+			armed.Store(true)
+			answered, failed := uint64(0), 0
+			for failed < 3 {
+				var after error
+				es := []Entry{{Data: make([]byte, 500), After: func(index uint64, _ Place, err error) {
+					if after = err; err == nil {
+						answered = index
+					}
+				}}}
+				err := l.Queue(es).Wait(t.Context())
+				if !errors.Is(err, after) || failed > 0 && err == nil {
+					t.Fatalf("%s %d: Wait: %v, After: %v, after %d failures", call, skip, err, after, failed)
+				}
+				if err != nil {
+					if !errors.Is(err, store.ErrFailed) || !errors.Is(err, boom) {
+						t.Fatalf("%s %d: %v", call, skip, err)
+					}
+					failed++
+				}
+			}
+			select {
+			case <-l.Failed():
+			default:
+				t.Errorf("%s %d: Failed is not closed", call, skip)
+			}
+			if err := l.Checkpoint(answered, noState); answered > 0 && !errors.Is(err, store.ErrFailed) && call != "syncdir" {
+				t.Errorf("%s %d: a checkpoint: %v", call, skip, err)
+			}
+			l.Release(func(uint64) bool { t.Error("Release asks"); return true })
+			if err := l.Close(); !errors.Is(err, store.ErrFailed) {
+				t.Errorf("%s %d: Close: %v", call, skip, err)
+			}
+			armed.Store(false)
+			l = mustOpen(t, dir, small(fs.afterKill()))
+			if last := l.Stats().Last; last < answered || last > answered+1 {
+				t.Errorf("%s %d: there are %d batches, %d were answered", call, skip, last, answered)
+			}
+		}
+	}
+}
+
+// New work is refused while the ledger has its limit of bytes, or the disk less than
+// its reserve. What is no new work passes, in the same call too, and both pass when
+// there is room again.
+func TestFull(t *testing.T) {
+	var free atomic.Int64
+	free.Store(1 << 40)
+	man := clock.NewManual(time0)
+	tests := []struct {
+		name   string
+		cfg    Config
+		fill   func(l *Ledger)
+		reason error
+		empty  func(l *Ledger)
+	}{
+		{"limit of bytes", Config{MaxBytes: 8000},
+			func(l *Ledger) { fill(t, l, 0, 3) }, store.ErrFull,
+			func(l *Ledger) {
+				checkpointTwice(t, l)
+				l.Release(func(uint64) bool { return false })
+			}},
+		{"reserve of the disk", Config{Space: func() (int64, int64, error) { return free.Load(), 1 << 40, nil }, Reserve: 1 << 20, Clock: man.Clock()},
+			func(*Ledger) { free.Store(1<<20 - 1); man.Advance(askEvery) }, store.ErrNoDisk,
+			func(*Ledger) { free.Store(1 << 20); man.Advance(askEvery) }},
+		{"default reserve", Config{Space: func() (int64, int64, error) { return free.Load(), 1 << 40, nil }, Clock: man.Clock()},
+			func(*Ledger) { free.Store(1<<40/20 - 1); man.Advance(askEvery) }, store.ErrNoDisk,
+			func(*Ledger) { free.Store(1 << 40 / 20); man.Advance(askEvery) }},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			free.Store(1 << 40)
+			base := small(newFaultFS())
+			tt.cfg.Segment, tt.cfg.MaxBatch, tt.cfg.Logger, tt.cfg.fs = base.Segment, base.MaxBatch, base.Logger, base.fs
+			l := mustOpen(t, dir, tt.cfg)
+			try := func() (work, end error) {
+				work, end = errors.New("no answer"), errors.New("no answer")
+				es := []Entry{
+					{Data: []byte("task"), NewWork: true, After: func(_ uint64, _ Place, err error) { work = err }},
+					{Data: []byte("end"), After: func(_ uint64, _ Place, err error) { end = err }},
+				}
+				if err := l.Queue(es).Wait(t.Context()); !errors.Is(err, work) {
+					t.Errorf("Wait: %v, After: %v", err, work)
+				}
+				return work, end
+			}
+			for range 2 {
+				if work, end := try(); work != nil || end != nil || l.Refuses() != nil {
+					t.Errorf("with room: %v, %v, %v", work, end, l.Refuses())
+				}
+				tt.fill(l)
+				work, end := try()
+				if !errors.Is(work, tt.reason) || !errors.Is(work, store.ErrFull) || end != nil || !errors.Is(l.Refuses(), tt.reason) {
+					t.Errorf("without room: %v, %v, %v", work, end, l.Refuses())
+				}
+				tt.empty(l)
+			}
+		})
+	}
+}
+
+// Without an answer about the disk the last one counts; it is asked once a second.
+func TestSpaceIsAskedOnceASecond(t *testing.T) {
+	man := clock.NewManual(time0)
+	calls, answer := 0, error(nil)
+	cfg := Config{Clock: man.Clock(), Reserve: 100, Space: func() (int64, int64, error) { calls++; return 99, 1000, answer }}
+	s := &space{cfg: &cfg}
+	for range 5 {
+		if !s.below() || calls != 1 {
+			t.Fatalf("%d calls", calls)
+		}
+	}
+	answer = errors.New("no answer")
+	man.Advance(askEvery)
+	if !s.below() || calls != 2 {
+		t.Errorf("%d calls", calls)
+	}
+	cfg.Reserve = -1
+	answer = nil
+	man.Advance(askEvery)
+	if s.below() {
+		t.Error("there is a reserve without one")
+	}
+}
+
+// When the disk has no room for the next segment, everything that does not fit into
+// the last one is refused, nothing fails, and it goes on once there is room.
+func TestNoRoomForASegment(t *testing.T) {
+	man := clock.NewManual(time0)
+	fs := newFaultFS()
+	var full atomic.Bool
+	var tries atomic.Int64
+	fs.hook = func(call, name string) error {
+		if strings.HasPrefix(name, sparePrefix) && call == "write" && full.Load() {
+			tries.Add(1)
+			return errors.New("no space left on device")
+		}
+		return nil
+	}
+	cfg := small(fs)
+	cfg.Clock = man.Clock()
+	l := mustOpen(t, dir, cfg)
+	var want [][]byte
+	n := 0
+	write := func() error {
+		b := data(n, 400)
+		n++
+		err := l.Queue([]Entry{{Data: b}}).Wait(t.Context())
+		if err == nil {
+			want = append(want, b)
+		}
+		return err
+	}
+	for write() == nil && l.Stats().Segments < 3 {
+	}
+	full.Store(true)
+	refused := 0
+	for refused < 50 {
+		if err := write(); err != nil {
+			if !errors.Is(err, store.ErrFull) || errors.Is(err, store.ErrFailed) {
+				t.Fatal(err)
+			}
+			refused++
+		}
+	}
+	if tries.Load() > 3 {
+		t.Errorf("%d tries to make a segment within a second", tries.Load())
+	}
+	full.Store(false)
+	man.Advance(askEvery)
+	for range 30 {
+		if err := write(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustClose(t, l)
+	l = mustOpen(t, dir, cfg)
+	sameEntries(t, replayed(t, l, 1), want)
+}
+
+// A folder that cannot be used is told, with nothing left open or running.
+func TestOpenThatFails(t *testing.T) {
+	boom := errors.New("boom")
+	for _, call := range []string{"create", "write", "sync", "rename", "syncdir"} {
+		for skip := range 4 {
+			fs := newFaultFS()
+			n := 0
+			failing := true
+			fs.hook = func(c, name string) error {
+				if failing && c == call {
+					if n++; n > skip {
+						return fmt.Errorf("%s %s: %w", c, name, boom)
+					}
+				}
+				return nil
+			}
+			l, err := Open(dir, small(fs))
+			if err == nil { // the goroutine of spares may have met it
+				mustClose(t, l)
+			} else if !errors.Is(err, boom) {
+				t.Errorf("%s %d: %v", call, skip, err)
+			}
+			failing = false
+			l, err = Open(dir, small(fs))
+			if err != nil {
+				t.Fatalf("%s %d: after an interrupted start: %v", call, skip, err)
+			}
+			mustClose(t, l)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package ledger
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+)
+
+var time0 = time.Date(2026, 11, 22, 15, 4, 5, 0, time.UTC)
+
+// slowSync returns a file system whose syncs of segments take that long.
+func slowSync(d time.Duration) *faultFS {
+	fs := newFaultFS()
+	fs.hook = func(call, name string) error {
+		if call == "sync" {
+			time.Sleep(d) // virtual
+		}
+		return nil
+	}
+	return fs
+}
+
+// virtual returns the config of a ledger in virtual time.
+func virtual(fs *faultFS) Config {
+	cfg := small(fs)
+	cfg.MaxBatch, cfg.Segment, cfg.Clock = 64<<10, 256<<10, clock.Runtime()
+	return cfg
+}
+
+// What queues during a sync shares the next one, however many callers there are.
+func TestCallersShareASync(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustOpen(t, dir, virtual(slowSync(time.Second)))
+		synctest.Wait()
+		time.Sleep(time.Minute) // the spare is made
+		begin := time.Now()
+		var answered atomic.Int64
+		for i := range 101 {
+			go func() {
+				if i > 0 {
+					time.Sleep(time.Millisecond) // during the first sync
+				}
+				if err := l.Queue([]Entry{{Data: data(i, 100)}}).Wait(t.Context()); err != nil {
+					t.Error(err)
+				}
+				answered.Add(1)
+			}()
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if s := l.Stats(); answered.Load() != 101 || s.Syncs != 2 || s.Batches != 2 || s.Entries != 101 {
+			t.Errorf("after %v: %d answered, %+v", time.Since(begin), answered.Load(), s)
+		}
+		mustClose(t, l)
+	})
+}
+
+// Entries of one goroutine are answered in order, in the order of the log, each after
+// its sync.
+func TestAftersRunInOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustOpen(t, dir, virtual(slowSync(10*time.Millisecond)))
+		var order []int
+		var last Place
+		var lastIndex uint64
+		n := 0
+		for call := range 200 {
+			var es []Entry
+			for range 1 + call%3 {
+				i := n
+				n++
+				es = append(es, Entry{Data: data(i, 2000), Relaxed: call%7 == 0, After: func(index uint64, p Place, err error) {
+					if err != nil || index < lastIndex || p.Segment < last.Segment || p.Segment == last.Segment && p.Offset <= last.Offset {
+						t.Errorf("entry %d: batch %d at %v after batch %d at %v, %v", i, index, p, lastIndex, last, err)
+					}
+					order, last, lastIndex = append(order, i), p, index
+				}})
+			}
+			p := l.Queue(es)
+			if call%10 == 0 {
+				if err := p.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		mustClose(t, l)
+		if len(order) != n {
+			t.Fatalf("%d of %d were answered", len(order), n)
+		}
+		for i := range order {
+			if order[i] != i {
+				t.Fatalf("answered in the order %v", order)
+			}
+		}
+	})
+}
+
+// A relaxed entry is answered without a sync, which follows within SyncEvery; with a
+// durable one in its batch it waits. Close syncs.
+func TestRelaxedIsSyncedSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newFaultFS()
+		l := mustOpen(t, dir, virtual(fs))
+		synctest.Wait()
+		relaxed := func() {
+			t.Helper()
+			if err := l.Queue([]Entry{{Data: []byte("x"), Relaxed: true}}).Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 3 {
+			before := l.Stats().Syncs
+			relaxed()
+			if l.Stats().Syncs != before {
+				t.Error("a relaxed entry waits for a sync")
+			}
+			time.Sleep(100*time.Millisecond - 1)
+			synctest.Wait()
+			if l.Stats().Syncs != before {
+				t.Error("it is synced too early")
+			}
+			time.Sleep(1)
+			synctest.Wait()
+			if s := l.Stats(); s.Syncs != before+1 || s.Synced != s.Last {
+				t.Errorf("after 100 ms: %+v", s)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+			if s := l.Stats(); s.Syncs != before+1 {
+				t.Errorf("synced without need: %+v", s)
+			}
+		}
+		// Many at a time: the syncs keep their distance.
+		before := l.Stats().Syncs
+		for range 1000 {
+			relaxed()
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		if n := l.Stats().Syncs - before; n < 9 || n > 11 {
+			t.Errorf("%d syncs a second", n)
+		}
+		relaxed()
+		add(t, l, []byte("durable"))
+		if s := l.Stats(); s.Synced != s.Last {
+			t.Errorf("a durable entry does not sync what is before it: %+v", s)
+		}
+		relaxed()
+		mustClose(t, l)
+		if s := l.Stats(); s.Synced != s.Last {
+			t.Errorf("closed without a sync: %+v", s)
+		}
+	})
+}
+
+// Readers, writers, checkpoints and releases at once; every read is of the right
+// entry or says that the segment was released.
+func TestConcurrentUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustOpen(t, dir, func() Config { c := small(slowSync(time.Millisecond)); c.Clock = clock.Runtime(); return c }())
+		stop := make(chan struct{})
+		var read atomic.Int64
+		for w := range 4 {
+			go func() {
+				for n := w; ; n += 4 {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					want := data(n, 700)
+					got, err := l.Read(add(t, l, want), nil)
+					if err == nil && fmt.Sprint(got) != fmt.Sprint(want) {
+						t.Errorf("entry %d is wrong", n)
+					} else if err == nil {
+						read.Add(1)
+					}
+				}
+			}()
+		}
+		go func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+				if err := l.Checkpoint(l.Stats().Last, noState); err != nil {
+					t.Error(err)
+				}
+				l.Release(func(uint64) bool { return false })
+				from := l.Stats().Checkpoint + 1
+				if err := l.Replay(from, func(Batch) error { return nil }); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		time.Sleep(2 * time.Second)
+		close(stop)
+		synctest.Wait()
+		mustClose(t, l)
+		if s := l.Stats(); read.Load() < 100 || s.Segments > 40 {
+			t.Errorf("%d reads, %+v", read.Load(), s)
+		}
+	})
+}
