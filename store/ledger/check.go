@@ -163,10 +163,14 @@ func (i *inspection) gap(path string, first uint64, begun bool, prev uint32) {
 
 // batches reads the batches of a segment from t on.
 func (i *inspection) batches(w *window, path string, first uint64, t tail, isLast, begun bool) error {
+	before := i.report.Batches
 	for {
 		err := w.scan(i.report.ID, &t, func(off int64, h *batchHeader, b []byte) error {
 			if i.report.First == 0 {
 				i.report.First = h.index
+			}
+			if !begun && isLast && h.synced() && i.report.Batches == before {
+				i.damage(&DamageError{path, 0, "its header does not verify, and what is behind it was written when it was on disk"})
 			}
 			i.report.Batches++
 			i.report.Entries += int(h.count)
