@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"bytes"
-	"fmt"
 	"math/rand/v2"
 	"testing"
 )
@@ -11,8 +10,8 @@ import (
 // goes; it never has anything else.
 func TestRingIsAListOfTheLastBatches(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 3))
-	for _, size := range []int{3000, 4096, 10000} {
-		r := newRing(size)
+	for _, room := range []int{3000, 4096, 10000} {
+		r := newRing(room)
 		type kept struct {
 			p    Place
 			data []byte
@@ -20,18 +19,18 @@ func TestRingIsAListOfTheLastBatches(t *testing.T) {
 		}
 		var all []kept
 		off, segment := int64(segmentHead), uint64(1)
-		for n := range 3000 {
+		for n := range 1000 {
 			b := data(n, 1000)
-			bytes := padded(batchHead + entryHead + len(b))
+			size := padded(batchHead + entryHead + len(b))
 			extra := rng.IntN(100)
-			buf := r.reserve(bytes + extra)
+			buf := r.reserve(size + extra)
 			putEntry(buf, batchHead, b)
-			for i := bytes; i < len(buf); i++ {
+			for i := size; i < len(buf); i++ {
 				buf[i] = 0xff
 			}
-			r.publish(segment, off, bytes)
-			all = append(all, kept{Place{segment, uint32(off) + batchHead + entryHead, uint32(len(b))}, b, bytes})
-			off += int64(bytes)
+			r.publish(segment, off, size)
+			all = append(all, kept{Place{segment, uint32(off) + batchHead + entryHead, uint32(len(b))}, b, size})
+			off += int64(size)
 			if rng.IntN(20) == 0 {
 				segment, off = uint64(n+2), segmentHead
 			}
@@ -39,15 +38,15 @@ func TestRingIsAListOfTheLastBatches(t *testing.T) {
 			for i := len(all) - 1; i >= max(0, len(all)-20); i-- {
 				k := all[i]
 				got, ok := r.read(k.p, nil)
-				if ok && fmt.Sprint(got) != fmt.Sprint(k.data) {
-					t.Fatalf("size %d: entry %d of %d is wrong", size, i, n)
+				if ok && !bytes.Equal(got, k.data) {
+					t.Fatalf("room of %d: entry %d of %d is wrong", room, i, n)
 				}
 				if ok && !there {
-					t.Fatalf("size %d: entry %d is there, a newer one is not", size, i)
+					t.Fatalf("room of %d: entry %d is there, a newer one is not", room, i)
 				}
 				there = ok
-				if total += k.n; !ok && total+2*1200 < size {
-					t.Fatalf("size %d: entry %d of %d is gone after %d bytes", size, i, n, total)
+				if total += k.n; !ok && total+2*1200 < room {
+					t.Fatalf("room of %d: entry %d of %d is gone after %d bytes", room, i, n, total)
 				}
 			}
 		}
