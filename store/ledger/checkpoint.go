@@ -49,8 +49,8 @@ func (l *Ledger) checkpoint(index uint64, write func(io.Writer) error) error {
 	if last := l.last.Load(); index > last {
 		return fmt.Errorf("the last batch is %d", last)
 	}
-	if n := len(l.checkpoints); index == 0 || n > 0 && index <= l.checkpoints[n-1] {
-		return fmt.Errorf("it is not newer than the checkpoints %v", l.checkpoints)
+	if newest := l.newest.Load(); index <= newest {
+		return fmt.Errorf("it is not newer than the checkpoint at %d", newest)
 	}
 	if err := l.syncTo(index); err != nil {
 		return err
@@ -63,6 +63,7 @@ func (l *Ledger) checkpoint(index uint64, write func(io.Writer) error) error {
 	}
 	l.checkpoints = append(l.checkpoints, index)
 	l.checkpoints = l.checkpoints[max(len(l.checkpoints)-2, 0):]
+	l.newest.Store(index)
 	l.removeOldCheckpoints()
 	return nil
 }
@@ -106,10 +107,9 @@ func (l *Ledger) LoadCheckpoint(load func(io.Reader) error) (index uint64, err e
 	if l.closed.Load() {
 		return 0, store.ErrClosed
 	}
-	if len(l.checkpoints) == 0 {
+	if index = l.newest.Load(); index == 0 {
 		return 0, nil
 	}
-	index = l.checkpoints[len(l.checkpoints)-1]
 	if err := readCheckpoint(l.cfg.fs, l.dir, l.id, index, load); err != nil {
 		return 0, fmt.Errorf("load checkpoint at %d: %w", index, err)
 	}

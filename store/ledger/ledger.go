@@ -27,6 +27,7 @@ type Ledger struct {
 
 	last   atomic.Uint64 // index of the last answered batch
 	synced atomic.Uint64 // index of the last batch that is on disk
+	newest atomic.Uint64 // index of the newest checkpoint, 0: none
 
 	checkpointing sync.Mutex
 	checkpoints   []uint64 // indexes of those that can be read, at most two, ascending; under checkpointing
@@ -74,6 +75,7 @@ func open(dir string, cfg Config) (*Ledger, error) {
 	l.segments.list = r.segments
 	l.last.Store(r.tail.last)
 	l.synced.Store(r.tail.last)
+	l.newest.Store(r.newest())
 	c := &committer{l: l, seg: r.segments[len(r.segments)-1], tail: r.tail, timer: time.NewTimer(time.Hour)}
 	l.committing.Go(c.run)
 	l.supplying.Go(l.spares.run)
@@ -134,18 +136,13 @@ type Stats struct {
 	Torn       string // name of the file with what Open took off the end; empty: nothing
 }
 
-// Stats returns figures.
+// Stats returns figures. It waits for nothing.
 func (l *Ledger) Stats() Stats {
 	s := Stats{
-		Last: l.last.Load(), Synced: l.synced.Load(), Spares: l.spares.count(), Torn: l.torn,
+		Last: l.last.Load(), Synced: l.synced.Load(), Checkpoint: l.newest.Load(), Spares: l.spares.count(), Torn: l.torn,
 		Batches: l.counters.batches.Load(), Entries: l.counters.entries.Load(),
 		Syncs: l.counters.syncs.Load(), FileReads: l.counters.fileReads.Load(),
 	}
 	s.First, s.Segments, s.Bytes = l.segments.summary()
-	l.checkpointing.Lock()
-	defer l.checkpointing.Unlock()
-	if n := len(l.checkpoints); n > 0 {
-		s.Checkpoint = l.checkpoints[n-1]
-	}
 	return s
 }

@@ -63,7 +63,9 @@ func (h *history) fatalf(format string, args ...any) {
 func (h *history) live() {
 	h.t.Helper()
 	h.fs.left = h.rng.IntN(120)
-	l, err := Open(dir, small(h.fs))
+	cfg := small(h.fs)
+	cfg.Segment = page * (1 + int64(h.seed%3))
+	l, err := Open(dir, cfg)
 	if err == nil {
 		h.check(l)
 		for !h.fs.isCut() {
@@ -148,6 +150,27 @@ func (h *history) step(l *Ledger) {
 		h.read(l)
 	default:
 		h.write(l)
+	}
+}
+
+// What an ended process had written without a sync is on disk once the next one has
+// opened the ledger.
+func TestOpenSyncs(t *testing.T) {
+	fs := newFaultFS()
+	l := mustOpen(t, dir, still(fs))
+	if err := l.Queue([]Entry{{Data: []byte("x"), Relaxed: true}}).Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	if l := mustOpen(t, dir, still(fs.afterCut(rng, 0))); l.Stats().Last != 0 {
+		t.Error("it was synced already: the test shows nothing")
+	}
+	next := fs.afterKill()
+	if l := mustOpen(t, dir, still(next)); l.Stats().Last != 1 {
+		t.Error("it is not there after a kill")
+	}
+	if l := mustOpen(t, dir, still(next.afterCut(rng, 0))); l.Stats().Last != 1 {
+		t.Error("it was there, and a power cut lost it")
 	}
 }
 

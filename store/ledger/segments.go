@@ -126,7 +126,8 @@ func writeHeader(f file, size int64, h segmentHeader) error {
 // Release removes complete segments of which nothing is needed, or keeps their
 // files to be used again. It asks live, with the first index, for each segment that
 // is not needed to start from the older one of the two checkpoints. Places in a
-// segment that was released can no longer be read. live must not call the ledger.
+// segment that was released can no longer be read. live must not call Release,
+// Checkpoint or LoadCheckpoint.
 func (l *Ledger) Release(live func(segment uint64) bool) {
 	if l.Err() != nil || l.closed.Load() {
 		return

@@ -49,7 +49,9 @@ func TestReleasedSegmentsAreUsedAgain(t *testing.T) {
 		}
 		return nil
 	}
-	l := mustOpen(t, dir, small(fs))
+	cfg := small(fs)
+	cfg.Segment = 4 * page // what is behind the first page is not overwritten when it is begun
+	l := mustOpen(t, dir, cfg)
 	next := 0
 	for range 30 {
 		next, _ = fill(t, l, next, 4)
@@ -65,7 +67,7 @@ func TestReleasedSegmentsAreUsedAgain(t *testing.T) {
 		t.Errorf("%d files were made for %d entries", made, next)
 	}
 	for turn := range 20 {
-		l = mustOpen(t, dir, small(fs))
+		l = mustOpen(t, dir, cfg)
 		if s := l.Stats(); s.Torn != "" || s.Last != last || s.First != first || s.Spares > 1 {
 			t.Fatalf("after a clean stop: %+v, want the batches %d to %d", s, first, last)
 		}
