@@ -17,8 +17,9 @@ type committer struct {
 	seg  *segment // the last one
 	tail tail     // where the next batch goes
 
-	dirty   bool          // something written was not synced
-	dirtyAt time.Duration // since when, monotonic
+	dirty      bool          // something written was not synced
+	dirtyAt    time.Duration // since when, monotonic
+	dirtyBytes int           // how much
 
 	pending []*request // taken from the queue; those before at are answered
 	at      int
@@ -44,7 +45,7 @@ func (c *committer) run() {
 		if len(c.group) > 1 {
 			runtime.Gosched() // lets the answered callers queue again: groups get larger
 		}
-		if c.dirty && c.l.cfg.Clock.Mono()-c.dirtyAt >= c.l.cfg.SyncEvery {
+		if c.dirty && (c.dirtyBytes >= maxUnsynced || c.l.cfg.Clock.Mono()-c.dirtyAt >= c.l.cfg.SyncEvery) {
 			_ = c.sync() // who queues next is told
 		}
 	}
@@ -236,8 +237,9 @@ func (c *committer) put(h *batchHeader, buf []byte) error {
 		return c.l.fail(fmt.Errorf("write %s: %w", c.seg.path, err))
 	}
 	if !c.dirty {
-		c.dirty, c.dirtyAt = true, c.l.cfg.Clock.Mono()
+		c.dirty, c.dirtyAt, c.dirtyBytes = true, c.l.cfg.Clock.Mono(), 0
 	}
+	c.dirtyBytes += len(buf)
 	c.tail = tail{off: c.tail.off + int64(size), last: h.index, crc: crc, ended: h.kind == segmentEnd}
 	c.l.counters.batches.Add(1)
 	return nil

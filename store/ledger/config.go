@@ -13,9 +13,13 @@ import (
 const MaxSegment = 100 << 20
 
 const (
-	page       = 4 << 10 // bytes; what is written ends at a multiple of it
-	minBatch   = 256     // smallest Config.MaxBatch
-	maxSpares  = 4       // released segments that are kept to be used again
+	page     = 4 << 10 // bytes; what is written ends at a multiple of it
+	minBatch = 256     // smallest Config.MaxBatch
+	// maxUnsynced is how many bytes of relaxed batches are synced at once: those that
+	// queue meanwhile wait.
+	maxUnsynced = 4 << 20
+
+	maxSpares  = 4 // released segments that are kept to be used again
 	askEvery   = time.Second
 	minReserve = 256 << 20
 )
@@ -27,7 +31,7 @@ type Config struct {
 	Ring     int   // bytes of memory that has the last batches for readers; default 16 MiB, at least two batches
 
 	// SyncEvery is how long a relaxed batch is not on disk at most, besides the
-	// duration of the sync; default 100ms.
+	// duration of the sync, which begins sooner after 4 MiB; default 100ms.
 	SyncEvery time.Duration
 
 	// MaxBytes is how many bytes of segments there may be before new work is

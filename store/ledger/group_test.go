@@ -157,6 +157,25 @@ func TestRelaxedIsSyncedSoon(t *testing.T) {
 	})
 }
 
+// Much that is relaxed is synced before SyncEvery, so that no sync takes long.
+func TestRelaxedIsSyncedInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := virtual(newFaultFS())
+		cfg.MaxBatch, cfg.Segment, cfg.SyncEvery = MaxBatch, 16<<20, time.Hour
+		l := mustOpen(t, dir, cfg)
+		for n := range 11 {
+			if err := l.Queue([]Entry{{Data: make([]byte, MaxBatch-batchHead-entryHead), Relaxed: true}}).Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if s := l.Stats(); s.Syncs != uint64((n+1)/4) {
+				t.Errorf("%d syncs after %d MiB", s.Syncs, n+1)
+			}
+		}
+		mustClose(t, l)
+	})
+}
+
 // Readers, writers, checkpoints and releases at once; every read is of the right
 // entry or says that the segment was released.
 func TestConcurrentUse(t *testing.T) {
