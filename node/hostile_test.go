@@ -186,6 +186,7 @@ var otherStreams = []proto.MessageType{
 	proto.TypePing, proto.TypePong, proto.TypeAck, proto.TypeHello, proto.TypeStarted, proto.TypeJoin, proto.TypeJoined,
 	proto.TypeOffer, proto.TypeOffered, proto.TypeChunk, proto.TypeChunked, proto.TypeProbe, proto.TypeProbed,
 	proto.TypeSync, proto.TypeSynced, proto.TypeReady, proto.TypeLookup, proto.TypeLookupReply,
+	proto.TypeBundle, proto.TypeBundled, proto.TypeOpen, proto.TypeOpened, proto.TypeDeliver, proto.TypeSettle, proto.TypeSettled,
 }
 
 func TestEveryMessageTypeIsFuzzed(t *testing.T) {

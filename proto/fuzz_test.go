@@ -145,6 +145,13 @@ func FuzzLease(f *testing.F)    { fuzzMessage(f, new(Lease)) }
 func FuzzOwner(f *testing.F)    { fuzzMessage(f, new(OwnerLease)) }
 func FuzzSchedule(f *testing.F) { fuzzMessage(f, new(Schedule)) }
 func FuzzQueue(f *testing.F)    { fuzzMessage(f, new(QueueState)) }
+func FuzzBundle(f *testing.F)   { fuzzMessage(f, new(Bundle)) }
+func FuzzBundled(f *testing.F)  { fuzzMessage(f, new(Bundled)) }
+func FuzzOpen(f *testing.F)     { fuzzMessage(f, new(Open)) }
+func FuzzOpened(f *testing.F)   { fuzzMessage(f, new(Opened)) }
+func FuzzDeliver(f *testing.F)  { fuzzMessage(f, new(Deliver)) }
+func FuzzSettle(f *testing.F)   { fuzzMessage(f, new(Settle)) }
+func FuzzSettled(f *testing.F)  { fuzzMessage(f, new(Settled)) }
 
 func FuzzDecompress(f *testing.F) {
 	for _, c := range zipCases(f) {

@@ -97,6 +97,7 @@ func goldenMessages() map[string]pb.Message {
 	attempts := []*Attempt{{Number: 1, StartedMs: 2, FinishedMs: 3, ExitCode: 75, Error: "busy"}}
 	all := goldenGossip(keyRecord, &KnownPeer{Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip6/::1/tcp/7420"}})
 	maps.Copy(all, goldenOwnership(envelope, &Stored{Envelope: envelope, Key: seq(7, 32), Record: goldenRecord(events, attempts, receipt)}, receipt))
+	maps.Copy(all, goldenMail())
 	maps.Copy(all, map[string]pb.Message{
 		"message": &Message{
 			Id: "018bcfe5-6800-7000-8000-000000000001", Type: TypeData, Payload: seq(1, 20),

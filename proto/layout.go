@@ -33,7 +33,7 @@ type field struct {
 var layouts = sync.OnceValue(func() map[protoreflect.MessageDescriptor]*layout {
 	all := make(map[protoreflect.MessageDescriptor]*layout)
 	for _, f := range []protoreflect.FileDescriptor{
-		File_gossip_proto, File_message_proto, File_ownership_proto, File_state_proto, File_task_proto, File_wire_proto,
+		File_gossip_proto, File_mail_proto, File_message_proto, File_ownership_proto, File_state_proto, File_task_proto, File_wire_proto,
 	} {
 		for i := range f.Messages().Len() {
 			makeLayout(all, f.Messages().Get(i))

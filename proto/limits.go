@@ -16,11 +16,13 @@ const (
 	MaxEncoded      = 1 << 20         // any encoded message, whatever its fields add up to
 	MaxArgs         = 64 << 10        // all arguments of a task together
 	MaxKind         = 128
-	MaxKey          = 256      // an idempotency or ordering key
-	MaxQueueState   = 48 << 10 // the state of one queue, with its deeds
-	MaxDeed         = 1 << 10  // the details of a deed, and of the certificate that signs it
-	MaxLease        = 5 << 10  // a task's lease with its history
-	MaxStderr       = 4 << 10  // of a handler's standard error that is kept
+	MaxKey          = 256       // an idempotency or ordering key
+	MaxTarget       = 256       // a target, the name of a box
+	MaxLetters      = MaxLetter // the letters of a bundle or a delivery
+	MaxQueueState   = 48 << 10  // the state of one queue, with its deeds
+	MaxDeed         = 1 << 10   // the details of a deed, and of the certificate that signs it
+	MaxLease        = 5 << 10   // a task's lease with its history
+	MaxStderr       = 4 << 10   // of a handler's standard error that is kept
 	MaxReason       = 1 << 10
 )
 
@@ -31,6 +33,9 @@ const (
 	MaxAddrs    = 32  // addresses of a peer
 	MaxLookup   = 512 // tasks that one Lookup asks about
 	MaxGroup    = 512 // leaves under one signature, frames under one Ack
+
+	MaxBundle = 512  // mails in a bundle, a delivery or a settlement
+	MaxCredit = 4096 // deliveries of a session that are not settled
 
 	MaxRumors     = 32      // in a message of the gossip topic and in a step of a sync
 	MaxPiggyback  = 8       // rumors that ride on a probe
@@ -48,6 +53,9 @@ const (
 
 // Version is the protocol version of this code.
 const Version = 1
+
+// FeatureMail is the feature in a Hello of a node that takes messages about mail.
+const FeatureMail = "mail/1"
 
 // Stream protocols.
 const (

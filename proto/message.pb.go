@@ -71,6 +71,13 @@ const (
 	MessageType_LOOKUP_REPLY   MessageType = 43 // payload is a LookupReply
 	MessageType_QUEUE_ASK      MessageType = 44 // payload is a QueueAsk, to an admin
 	MessageType_QUEUE_ANSWER   MessageType = 45 // payload is a QueueAnswer
+	MessageType_BUNDLE         MessageType = 64 // payload is a Bundle, from the origin of mails
+	MessageType_BUNDLED        MessageType = 65 // payload is a Bundled, from the home of their box
+	MessageType_OPEN           MessageType = 66 // payload is an Open, from a reader of a box
+	MessageType_OPENED         MessageType = 67 // payload is an Opened
+	MessageType_DELIVER        MessageType = 68 // payload is a Deliver, from the home of a box
+	MessageType_SETTLE         MessageType = 69 // payload is a Settle, from a reader
+	MessageType_SETTLED        MessageType = 70 // payload is a Settled
 )
 
 // Enum value maps for MessageType.
@@ -120,6 +127,13 @@ var (
 		43: "LOOKUP_REPLY",
 		44: "QUEUE_ASK",
 		45: "QUEUE_ANSWER",
+		64: "BUNDLE",
+		65: "BUNDLED",
+		66: "OPEN",
+		67: "OPENED",
+		68: "DELIVER",
+		69: "SETTLE",
+		70: "SETTLED",
 	}
 	MessageType_value = map[string]int32{
 		"PING":           0,
@@ -166,6 +180,13 @@ var (
 		"LOOKUP_REPLY":   43,
 		"QUEUE_ASK":      44,
 		"QUEUE_ANSWER":   45,
+		"BUNDLE":         64,
+		"BUNDLED":        65,
+		"OPEN":           66,
+		"OPENED":         67,
+		"DELIVER":        68,
+		"SETTLE":         69,
+		"SETTLED":        70,
 	}
 )
 
@@ -296,7 +317,7 @@ const file_message_proto_rawDesc = "" +
 	"\tsignature\x18\x06 \x01(\fR\tsignature\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xbb\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\x90\x05\n" +
 	"\vMessageType\x12\b\n" +
 	"\x04PING\x10\x00\x12\b\n" +
 	"\x04PONG\x10\x01\x12\b\n" +
@@ -352,7 +373,17 @@ const file_message_proto_rawDesc = "" +
 	"\x06LOOKUP\x10*\x12\x10\n" +
 	"\fLOOKUP_REPLY\x10+\x12\r\n" +
 	"\tQUEUE_ASK\x10,\x12\x10\n" +
-	"\fQUEUE_ANSWER\x10-B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\fQUEUE_ANSWER\x10-\x12\n" +
+	"\n" +
+	"\x06BUNDLE\x10@\x12\v\n" +
+	"\aBUNDLED\x10A\x12\b\n" +
+	"\x04OPEN\x10B\x12\n" +
+	"\n" +
+	"\x06OPENED\x10C\x12\v\n" +
+	"\aDELIVER\x10D\x12\n" +
+	"\n" +
+	"\x06SETTLE\x10E\x12\v\n" +
+	"\aSETTLED\x10FB$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_message_proto_rawDescOnce sync.Once

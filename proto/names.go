@@ -103,6 +103,13 @@ const (
 	TypeLookupReply   = MessageType_LOOKUP_REPLY
 	TypeQueueAsk      = MessageType_QUEUE_ASK
 	TypeQueueAnswer   = MessageType_QUEUE_ANSWER
+	TypeBundle        = MessageType_BUNDLE
+	TypeBundled       = MessageType_BUNDLED
+	TypeOpen          = MessageType_OPEN
+	TypeOpened        = MessageType_OPENED
+	TypeDeliver       = MessageType_DELIVER
+	TypeSettle        = MessageType_SETTLE
+	TypeSettled       = MessageType_SETTLED
 )
 
 // The states that a node reports of itself: see [NodeState].
@@ -152,4 +159,23 @@ const (
 	MissedSkip        = MissedRuns_MISSED_RUNS_SKIP
 	MissedOnce        = MissedRuns_MISSED_RUNS_ONCE
 	MissedAll         = MissedRuns_MISSED_RUNS_ALL
+)
+
+// How a session shares its subscription: see [ReadMode].
+const (
+	ReadUnspecified = ReadMode_READ_MODE_UNSPECIFIED
+	ReadShared      = ReadMode_READ_MODE_SHARED
+	ReadExclusive   = ReadMode_READ_MODE_EXCLUSIVE
+	ReadFailover    = ReadMode_READ_MODE_FAILOVER
+)
+
+// What a reader does with a delivery: see [SettleVerb].
+const (
+	SettleUnspecified = SettleVerb_SETTLE_VERB_UNSPECIFIED
+	SettleAck         = SettleVerb_SETTLE_VERB_ACK
+	SettleNack        = SettleVerb_SETTLE_VERB_NACK
+	SettleFinal       = SettleVerb_SETTLE_VERB_FINAL
+	SettleExtend      = SettleVerb_SETTLE_VERB_EXTEND
+	SettleDefer       = SettleVerb_SETTLE_VERB_DEFER
+	SettleBounce      = SettleVerb_SETTLE_VERB_BOUNCE
 )

@@ -10,14 +10,14 @@ import (
 
 // Limits.
 const (
-	MaxBundle      = 512       // mails in a bundle
-	MaxBundleBytes = 256 << 10 // of letters in a bundle; a larger letter goes alone
-	MaxBoxes       = 4096      // boxes for which a home keeps the numbers of one origin
-	MaxBoots       = 4096      // boots of one chain that a home keeps
-	MaxSkips       = 1024      // runs of refused numbers that a home keeps of one boot
-	MaxBox         = 256       // bytes of the name of a box
-	maxTime        = 1<<53 - 1 // Unix milliseconds, the year 287396
-	classes        = proto.Low // there are chains of the classes 1 to this
+	MaxBundle      = proto.MaxBundle // mails in a bundle
+	MaxBundleBytes = 256 << 10       // of letters in a bundle; a larger letter goes alone
+	MaxBoxes       = 4096            // boxes for which a home keeps the numbers of one origin
+	MaxBoots       = 4096            // boots of one chain that a home keeps
+	MaxSkips       = 1024            // runs of refused numbers that a home keeps of one boot
+	MaxBox         = proto.MaxTarget // bytes of the name of a box
+	maxTime        = 1<<53 - 1       // Unix milliseconds, the year 287396
+	classes        = proto.Low       // there are chains of the classes 1 to this
 	none           = proto.CodeOK
 )
 

@@ -1,0 +1,36 @@
+package proto
+
+import pb "google.golang.org/protobuf/proto"
+
+// goldenMail returns one message of each type about mail.
+func goldenMail() map[string]pb.Message {
+	letter, err := AppendLetter(nil, &Letter{Class: High, ID: MailID(seq(0x20, 16)), Created: 1_700_000_000_000, NotAfter: 1_700_604_800_000, Key: []byte("order-7"), Body: []byte("body")})
+	if err != nil {
+		panic(err)
+	}
+	letters := append(letter[:len(letter):len(letter)], letter...)
+	return map[string]pb.Message{
+		"bundle": &Bundle{
+			Number: 300, Box: "agent:ceo@alpha", Chain: High, PrevBoot: 1_700_000_000, PrevNumber: 7,
+			Runs: []*Run{{Boot: 1_700_000_000, First: 9, Count: 1}, {Boot: 1_700_000_001, First: 1, Count: 1}}, Letters: letters, Receipt: true, Generation: 3,
+		},
+		"bundled": &Bundled{
+			Number: 300, Code: CodeFull, Detail: "the box is full", RetryAfterMs: 500, Boot: 1_700_000_000, UpToNumber: 9,
+			Skipped: []*Skipped{{Boot: 1_700_000_000, Number: 9, Code: CodeDenied, Detail: "not allowed"}}, Time: 1_700_000_000_123, Signature: seq(3, 64),
+		},
+		"bundled_moved": &Bundled{Number: 301, Code: CodeMoved, Home: seq(5, 32), Generation: 4},
+		"open":          &Open{Session: 1, Box: "topic:orders", Subscription: "billing", Mode: ReadFailover, Credit: 256, Reader: "w1"},
+		"open_end":      &Open{Session: 1, End: true},
+		"opened":        &Opened{Session: 1},
+		"opened_moved":  &Opened{Session: 1, Code: CodeMoved, Detail: "handed over", RetryAfterMs: 20, Home: seq(5, 32), Generation: 4},
+		"deliver": &Deliver{
+			Session: 1, Boot: 1_795_212_606, First: 4, Deliveries: []*Delivery{{Seq: 88_121, Attempt: 1}, {Seq: 88_122, Attempt: 2, Redelivered: true}},
+			LeaseMs: 30_000, Letters: letters,
+		},
+		"settle": &Settle{Session: 1, Ref: 2, Settlements: []*Settlement{
+			{Seq: 88_121, Boot: 1_795_212_606, Delivery: 4, Verb: SettleAck},
+			{Seq: 88_122, Boot: 1_795_212_606, Delivery: 5, Verb: SettleNack, DelayMs: 30_000, Reason: "rate limit"},
+		}},
+		"settled": &Settled{Session: 1, Ref: 2, Unsettled: []*Unsettled{{Index: 1, Code: CodeStale, Detail: "delivered again"}}},
+	}
+}
