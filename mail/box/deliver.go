@@ -110,7 +110,9 @@ func (s *State) lease(now Now, to *Session, seq uint64) Delivery {
 }
 
 // leaseOf returns how long a session may have a mail.
-func (u *sub) leaseOf(m *mail) time.Duration { return or(u.settings.Lease, leases[m.class()]) }
+func (u *sub) leaseOf(m *mail) time.Duration {
+	return or(u.settings.Lease, leases[m.class()])
+}
 
 // A timer is a time at which a mail of a subscription is looked at.
 type timer struct {

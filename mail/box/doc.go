@@ -38,5 +38,6 @@
 // record_test.go and checkpoint_test.go: one encoding for one value, typed errors for bad
 // input, fuzz targets. model_test.go is a slow reference model in which every rule is a
 // search over all mails; sim_test.go compares each answer with it, by random operations
-// with restarts, replays and checkpoints in between.
+// with restarts, replays and checkpoints in between. mutants_test.go leaves each rule out
+// once: the model must notice.
 package box

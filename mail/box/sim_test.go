@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -429,7 +428,7 @@ func (s *sim) settle() {
 	s.note(&out)
 }
 
-// checkDues checks when what was given back is due.
+// checkDues checks what was spent by what was given back, and when it is due.
 func (s *sim) checkDues(out *Output, list []Settlement) {
 	for _, rec := range out.Records {
 		h, d, _ := parseHead(rec)
@@ -437,6 +436,16 @@ func (s *sim) checkDues(out *Output, list []Settlement) {
 			continue
 		}
 		n := d.nack()
+		attempts, abandons := s.m.boxes[h.box].subs[h.sub].spent(n.seq)
+		switch n.cause {
+		case CauseNacked, CauseLapsed:
+			attempts++
+		case CauseAbandoned:
+			abandons++
+		}
+		if n.attempts != attempts || n.abandons != abandons {
+			s.failf("%v spent %d attempts and %d abandons, want %d and %d", n.cause, n.attempts, n.abandons, attempts, abandons)
+		}
 		wait := time.Duration(n.due-n.at) * time.Millisecond
 		i := -1
 		for j, x := range list {
@@ -574,112 +583,5 @@ func (s *sim) save(x *State) []byte {
 func (s *sim) same(a, b *State) {
 	if x, y := s.save(a), s.save(b); !bytes.Equal(x, y) {
 		s.failf("a replay is another state:\n%x\n%x", x, y)
-	}
-}
-
-// manage does what people do.
-func (s *sim) manage() {
-	id := BoxID(1 + s.choose(3))
-	b := s.m.boxes[id]
-	sid := slices.Sorted(maps.Keys(b.subs))[s.choose(len(b.subs))]
-	u := b.subs[sid]
-	switch s.choose(7) {
-	case 0:
-		s.setSub(id, sid)
-	case 1:
-		s.newSub(max(id, 2))
-	case 2:
-		if id > 1 {
-			to := s.from(b)
-			b.start(u, to)
-			s.apply(AppendSeek(nil, id, sid, to))
-			s.m.endRead(b)
-		}
-	case 3:
-		origin, key := uint32(s.choose(3)), []byte{'a' + byte(s.choose(3))}
-		delete(u.blocked, b.laneKey(&modelMail{key: string(key), origin: origin}))
-		s.apply(AppendUnblock(nil, id, sid, origin, key))
-	case 4:
-		if len(u.dead) > 0 {
-			list := slices.Sorted(maps.Keys(u.dead))[:1+s.choose(len(u.dead))]
-			if s.one(2) {
-				s.apply(AppendRedriven(nil, id, sid, list))
-			}
-			for _, seq := range list {
-				delete(u.dead, seq)
-			}
-			s.apply(AppendArchived(nil, id, sid, list))
-		}
-	case 5:
-		for _, r := range s.readers {
-			if r.box == id && r.sub == sid {
-				var out Output
-				r.credit++
-				s.s.AddCredit(r.x, 1, &out)
-				s.note(&out)
-			}
-		}
-	case 6:
-		s.move(b, id)
-	}
-}
-
-// move copies a mail to the end of the ledger.
-func (s *sim) move(b *modelBox, id BoxID) {
-	for x := range s.s.Places() {
-		if x.Box == id && s.one(3) {
-			old := s.log[x.Place-1]
-			if Type(old[4]) == TypeMove {
-				_, old, _ = parseMove(old)
-			}
-			rec, err := AppendMove(nil, x.Seq, old)
-			if err != nil {
-				s.failf("move: %v", err)
-			}
-			s.apply(rec)
-			return
-		}
-	}
-}
-
-// check compares what must always be alike.
-func (s *sim) check() {
-	if err := s.m.compare(s.s); err != nil {
-		s.failf("%v", err)
-	}
-	if s.bounced != s.m.bounce {
-		s.failf("%d bounces, want %d: a sender was not told (I21)", s.bounced, s.m.bounce)
-	}
-	for x := range s.s.Places() {
-		letter, err := LetterOf(s.log[x.Place-1])
-		if err != nil || int64(len(letter)) != x.Size {
-			s.failf("mail %d of %d is not at %d: %v", x.Seq, x.Box, x.Place, err)
-		}
-	}
-	for _, r := range s.readers {
-		b := s.m.boxes[r.box]
-		u := b.subs[r.sub]
-		if !r.waiting || u.settings.Paused || s.creditOf(r) <= 0 || u.settings.Mode == Failover && r != s.active(r.box, r.sub) {
-			continue
-		}
-		for _, list := range b.ready(u, s.now) {
-			if len(list) > 0 {
-				s.failf("%v of %d/%d is ready, and its session sleeps", list, r.box, r.sub)
-			}
-		}
-	}
-}
-
-// seedOf reads a seed from the environment, to repeat a history.
-func seedOf(name string) (uint64, bool) {
-	v, err := strconv.ParseUint(os.Getenv(name), 10, 64)
-	return v, err == nil
-}
-
-// TestSeed repeats the history of BALEFIRE_SEED, by default the first one.
-func TestSeed(t *testing.T) {
-	seed, _ := seedOf("BALEFIRE_SEED")
-	if err := history(seed); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -70,7 +70,7 @@ type Info struct {
 }
 
 // EndedAs returns how many mails of the box have ended in a state.
-func (i *Info) EndedAs(state MailState) uint64 {
+func (i Info) EndedAs(state MailState) uint64 {
 	if state >= mailStates {
 		return 0
 	}

@@ -1,0 +1,67 @@
+package box
+
+// mutants are the rules that the tests leave out, one at a time. The first hundred seeds
+// must notice each, unless it says how many may be needed.
+var mutants = []mutant{
+	{name: "lapse spends nothing", edits: []edit{{"settle.go", "fail", "n.attempts++", "if !MUTANT || cause != CauseLapsed {\nn.attempts++\n}"}}},
+	{name: "abandon spends an attempt", edits: []edit{{"settle.go", "fail", "n.abandons++", "n.abandons++\nif MUTANT {\nn.attempts++\n}"}}},
+	{name: "attempts without limit", edits: []edit{{"settle.go", "fail", "last = n.attempts >= ", "last = !MUTANT && n.attempts >= "}}},
+	{name: "nack of an old delivery", edits: []edit{{"settle.go", "judge", "d.n != h.N,", "d.n != h.N && !(MUTANT && x.Op != Ack),"}}},
+	{name: "ack of an old delivery", edits: []edit{{"settle.go", "judge", "case h.Boot == s.boot && d.n", "case !(MUTANT && x.Op == Ack) && h.Boot == s.boot && d.n"}}},
+	{name: "ack of an earlier start", edits: []edit{{"settle.go", "judge", "h.Boot < s.boot && d != nil:", "h.Boot < s.boot && d != nil && !MUTANT:"}}},
+	{name: "ack after an end was made", edits: []edit{{"settle.go", "judge", "case u.box.ending[h.Seq] || d != nil && d.state == ended:", "case !MUTANT && (u.box.ending[h.Seq] || d != nil && d.state == ended):"}}},
+	{name: "nack after the lease", edits: []edit{{"settle.go", "judge", "d == nil || d.state != live", "d == nil || d.state != live && !MUTANT"}}},
+	{name: "ended is done", edits: []edit{{"settle.go", "judge", "!u.ended.has(h.Seq)", "(MUTANT || !u.ended.has(h.Seq))"}}},
+	{name: "ack out of order", edits: []edit{{"settle.go", "judge", "x.Op == Ack && u.outOfOrder(h.Seq)", "x.Op == Ack && !MUTANT && u.outOfOrder(h.Seq)"}}},
+	{name: "lane kept behind a failure", edits: []edit{{"settle.go", "releaseBehind", "d.state == live", "d.state == live && !MUTANT"}}},
+	{name: "credit not given back", edits: []edit{{"sub.go", "release", "d.session.credit++", "if !MUTANT {\nd.session.credit++\n}"}}},
+
+	{name: "lane opened early", edits: []edit{
+		{"sub.go", "enter", "before := l.class()", "if MUTANT && len(l.seqs) > 0 {\nu.ready[m.class()].push(seq)\n}\nbefore := l.class()"},
+		{"sub.go", "top", "l.seqs[0] != seq || l.class() != c", "!MUTANT && (l.seqs[0] != seq || l.class() != c)"},
+	}},
+	{name: "class not inherited", edits: []edit{
+		{"sub.go", "add", "l.counts[class]++", "if !MUTANT || len(l.seqs) == 1 {\nl.counts[class]++\n}"},
+		{"sub.go", "remove", "l.counts[class]--", "if !MUTANT || l.counts[class] > 0 {\nl.counts[class]--\n}"},
+	}},
+	{name: "lane not woken by an urgent mail", edits: []edit{{"sub.go", "enter", "l.class() != before", "l.class() != before && !MUTANT"}}},
+	{name: "lanes of origins are one", edits: []edit{{"accept.go", "laneHash", "!b.settings.PerPeer", "!b.settings.PerPeer || MUTANT"}}},
+	{name: "blocked lane goes on", edits: []edit{{"end.go", "finish", "u.settings.Block && m.key != 0", "u.settings.Block && m.key != 0 && !MUTANT"}}},
+	{name: "unblocked lane sleeps", seeds: 2000, edits: []edit{{"boxes.go", "unblock", "u.offer(l.seqs[0])", "if !MUTANT {\nu.offer(l.seqs[0])\n}"}}},
+	{name: "strict priority", edits: []edit{{"deliver.go", "Deliver", "c := u.picker.Next(waits)", "c := u.picker.Next(waits)\nif MUTANT {\nc = slices.Index(waits[:], true)\n}"}}},
+	{name: "leased twice", edits: []edit{{"sub.go", "deliverable", "d != nil && d.state != returned", "d != nil && d.state != returned && !MUTANT"}}},
+	{name: "delivered past its not_after", edits: []edit{{"sub.go", "deliverable", "case expired(m, now) && !u.box.leased(seq):", "case MUTANT:\ncase expired(m, now) && !u.box.leased(seq):"}}},
+	{name: "retried early", edits: []edit{{"sub.go", "deliverable", "r.due-r.at)", "r.due-r.at)\nif MUTANT {\nr.until = 0\n}"}}},
+	{name: "not_before ignored", edits: []edit{{"sub.go", "deliverable", "at > now.Wall", "at > now.Wall && !MUTANT"}}},
+	{name: "failover serves all", edits: []edit{{"deliver.go", "Deliver", "to != u.active()", "to != u.active() && !MUTANT"}}},
+	{name: "paused subscription delivers", edits: []edit{{"deliver.go", "Deliver", "u.settings.Paused ||", "u.settings.Paused && !MUTANT ||"}}},
+	{name: "lease of the subscription ignored", edits: []edit{{"deliver.go", "leaseOf", "return or(", "if MUTANT {\nreturn leases[m.class()]\n}\nreturn or("}}},
+	{name: "retry wakes nobody", edits: []edit{{"end.go", "applyNack", "u.wake(out)", "if !MUTANT {\nu.wake(out)\n}"}}},
+	{name: "due mail wakes nobody", edits: []edit{{"tick.go", "Tick", "t.sub.offer(t.seq)\n\t\tt.sub.wake(out)", "t.sub.offer(t.seq)\nif !MUTANT {\nt.sub.wake(out)\n}"}}},
+	{name: "nack from before a seek", seeds: 5000, edits: []edit{{"end.go", "applyNack", "d.state == nacked", "(MUTANT || d.state == nacked)"}}},
+
+	{name: "end without bounce", edits: []edit{{"end.go", "remove", "out.Bounces = append(out.Bounces, end)", "if !MUTANT {\nout.Bounces = append(out.Bounces, end)\n}"}}},
+	{name: "dead letter not kept", edits: []edit{{"end.go", "finish", "s.bury(u, seq, &e)", "if !MUTANT {\ns.bury(u, seq, &e)\n}"}}},
+	{name: "loop delivered", edits: []edit{{"accept.go", "take", "l.Hops > MaxHops", "l.Hops > MaxHops && !MUTANT"}}},
+	{name: "ended before all have read it", edits: []edit{{"end.go", "finish", "b.settings.Interest && b.unread(seq) == 0", "b.settings.Interest && (MUTANT || b.unread(seq) == 0)"}}},
+	{name: "dropped unread counts as done", edits: []edit{{"end.go", "remove", "unread == 0 && e.state != Dead", "(MUTANT || unread == 0) && e.state != Dead"}}},
+	{name: "seek remembers what was read", edits: []edit{{"boxes.go", "startAt", "u.floor, u.done = b.next, nil", "u.floor = b.next\nif !MUTANT {\nu.done = nil\n}"}}},
+	{name: "sequence given before room was made", edits: []edit{{"accept.go", "take", "s.makeRoom(b, int64(len(m.Letter)), out)\n\tseq := b.next\n\tb.next++", "if MUTANT {\nb.next++\n}\ns.makeRoom(b, int64(len(m.Letter)), out)\nif MUTANT {\nb.next--\n}\nseq := b.next\nb.next++"}}},
+
+	{name: "number not noted with its mail", edits: []edit{{"accept.go", "accept", "m.Chain != 0 && (", "m.Chain != 0 && !MUTANT && ("}}},
+	{name: "refused for good and not noted", edits: []edit{{"accept.go", "accept", "r.Code == proto.CodeOK || r.ForGood", "r.Code == proto.CodeOK || r.ForGood && !MUTANT"}}},
+	{name: "refused for now and noted", edits: []edit{{"accept.go", "accept", "taken := r.Code", "if MUTANT && m.Chain != 0 {\ns.chains.Note(chain, m.Number, m.At)\n}\ntaken := r.Code"}}},
+	{name: "full box takes more", edits: []edit{{"accept.go", "room", "b.keepsAll() && (", "b.keepsAll() && !MUTANT && ("}}},
+	{name: "origin takes all", edits: []edit{{"accept.go", "room", "m.Origin != 0 &&", "m.Origin != 0 && !MUTANT &&"}}},
+	{name: "dedupe by wall clock", seeds: 1000, edits: []edit{{"state.go", "applyAge", "s.dedupe.age(s.ranPast + s.ran)", "if MUTANT {\ns.dedupe.age(a.at)\n} else {\ns.dedupe.age(s.ranPast + s.ran)\n}"}}},
+	{name: "dedupe in two generations", seeds: 1000, edits: []edit{{"accept.go", "age", "d.generations[0], d.generations[1]}, ran", "d.generations[0], d.generations[1]}, ran\nif MUTANT {\nd.generations[2] = nil\n}"}}},
+	{name: "dedupe key with another body", edits: []edit{{"accept.go", "admit", "known && first.content == contentHash(l)", "known && (MUTANT || first.content == contentHash(l))"}}},
+
+	{name: "clock read in Apply", edits: []edit{{"state.go", "applyAge", "s.ran = max(s.ran, a.ran)", "s.ran = max(s.ran, a.ran)\nif MUTANT {\ns.ran += time.Now().UnixNano() % 1000\n}"}}},
+	{name: "move forgotten", edits: []edit{{"state.go", "applyMove", "m.place = p", "if !MUTANT {\nm.place = p\n}"}}},
+	{name: "move of a dead letter forgotten", edits: []edit{{"state.go", "applyMove", "dead.Place = p", "if !MUTANT {\ndead.Place = p\n}"}}},
+	{name: "checkpoint without blocked lanes", seeds: 500, edits: []edit{{"checkpoint.go", "sub", "c.count(len(u.blocked))\n\tfor _, lane := range sortedKeys(u.blocked) {", "blocked := u.blocked\nif MUTANT {\nblocked = nil\n}\nc.count(len(blocked))\nfor _, lane := range sortedKeys(blocked) {"}}},
+	{name: "checkpoint without dedupe keys", seeds: 500, edits: []edit{{"checkpoint.go", "dedupe", "for _, g := range d.generations {", "for _, g := range d.generations {\nif MUTANT {\ng = nil\n}"}}},
+	{name: "checkpoint without chains", edits: []edit{{"checkpoint.go", "Save", "chains := s.chains.Save()", "chains := s.chains.Save()\nif MUTANT {\nchains = nil\n}"}}},
+	{name: "checkpoint without floors", seeds: 500, edits: []edit{{"load.go", "sub", "u.known, u.ended = d.u64(), d.spans(b.next)", "if MUTANT {\nu.floor = 0\n}\nu.known, u.ended = d.u64(), d.spans(b.next)"}}},
+}

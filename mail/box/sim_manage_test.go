@@ -1,0 +1,110 @@
+package box
+
+import (
+	"maps"
+	"slices"
+)
+
+// manage does what people do.
+func (s *sim) manage() {
+	id := BoxID(1 + s.choose(3))
+	b := s.m.boxes[id]
+	sid := slices.Sorted(maps.Keys(b.subs))[s.choose(len(b.subs))]
+	u := b.subs[sid]
+	switch s.choose(7) {
+	case 0:
+		s.setSub(id, sid)
+	case 1:
+		s.newSub(max(id, 2))
+	case 2:
+		if id > 1 {
+			to := s.from(b)
+			b.start(u, to)
+			s.apply(AppendSeek(nil, id, sid, to))
+			s.m.endRead(b)
+		}
+	case 3:
+		origin, key := uint32(s.choose(3)), []byte{'a' + byte(s.choose(3))}
+		if blocked := slices.Sorted(maps.Keys(u.blocked)); len(blocked) > 0 {
+			lane := blocked[s.choose(len(blocked))] // "a", or "1/a" if the box separates origins
+			key = []byte(lane[len(lane)-1:])
+			origin = 0
+			if len(lane) > 1 {
+				origin = uint32(lane[0] - '0')
+			}
+		}
+		delete(u.blocked, b.laneKey(&modelMail{key: string(key), origin: origin}))
+		s.apply(AppendUnblock(nil, id, sid, origin, key))
+	case 4:
+		if len(u.dead) > 0 {
+			list := slices.Sorted(maps.Keys(u.dead))[:1+s.choose(len(u.dead))]
+			if s.one(2) {
+				s.apply(AppendRedriven(nil, id, sid, list))
+			}
+			for _, seq := range list {
+				delete(u.dead, seq)
+			}
+			s.apply(AppendArchived(nil, id, sid, list))
+		}
+	case 5:
+		for _, r := range s.readers {
+			if r.box == id && r.sub == sid {
+				var out Output
+				r.credit++
+				s.s.AddCredit(r.x, 1, &out)
+				s.note(&out)
+			}
+		}
+	case 6:
+		s.move(b, id)
+	}
+}
+
+// move copies a mail to the end of the ledger.
+func (s *sim) move(b *modelBox, id BoxID) {
+	for x := range s.s.Places() {
+		if x.Box == id && s.one(3) {
+			old := s.log[x.Place-1]
+			if Type(old[4]) == TypeMove {
+				_, old, _ = parseMove(old)
+			}
+			rec, err := AppendMove(nil, x.Seq, old)
+			if err != nil {
+				s.failf("move: %v", err)
+			}
+			s.apply(rec)
+			if u := b.subs[0]; !slices.ContainsFunc(slices.Collect(s.s.Places()), func(y Kept) bool { return y.Box == id && y.Seq == x.Seq && y.Place == Place(len(s.log)) }) || u != nil && slices.ContainsFunc(slices.Collect(s.s.Places()), func(y Kept) bool { return y.Place == x.Place }) {
+				s.failf("mail %d of %d did not move", x.Seq, id)
+			}
+			return
+		}
+	}
+}
+
+// check compares what must always be alike.
+func (s *sim) check() {
+	if err := s.m.compare(s.s); err != nil {
+		s.failf("%v", err)
+	}
+	if s.bounced != s.m.bounce {
+		s.failf("%d bounces, want %d: a sender was not told (I21)", s.bounced, s.m.bounce)
+	}
+	for x := range s.s.Places() {
+		letter, err := LetterOf(s.log[x.Place-1])
+		if err != nil || int64(len(letter)) != x.Size {
+			s.failf("mail %d of %d is not at %d: %v", x.Seq, x.Box, x.Place, err)
+		}
+	}
+	for _, r := range s.readers {
+		b := s.m.boxes[r.box]
+		u := b.subs[r.sub]
+		if !r.waiting || u.settings.Paused || s.creditOf(r) <= 0 || u.settings.Mode == Failover && r != s.active(r.box, r.sub) {
+			continue
+		}
+		for _, list := range b.ready(u, s.now) {
+			if len(list) > 0 {
+				s.failf("%v of %d/%d is ready, and its session sleeps", list, r.box, r.sub)
+			}
+		}
+	}
+}
