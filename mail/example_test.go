@@ -3,25 +3,17 @@ package mail_test
 import (
 	"fmt"
 
+	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 )
-
-// noChains are the chains of boxes that only local programs send to.
-type noChains struct{}
-
-func (noChains) Check(box.Chain, proto.Seq, proto.Seq) proto.Code { return proto.CodeOK }
-func (noChains) Note(box.Chain, proto.Seq, int64)                 {}
-func (noChains) Forget(int64)                                     {}
-func (noChains) Save() []byte                                     { return nil }
-func (noChains) Load([]byte) error                                { return nil }
 
 // One mail from its sender to the end: records go to the ledger, and are applied when they
 // are on disk.
 func Example() {
 	var ledger [][]byte
 	var out box.Output
-	s := box.New(noChains{})
+	s := box.New(new(mail.Chains))
 	commit := func(rec []byte) {
 		ledger = append(ledger, rec)
 		if err := s.Apply(box.Place(len(ledger)-1), rec, &out); err != nil {

@@ -18,7 +18,7 @@ func (s *State) applyMail(p Place, rec []byte, out *Output) error {
 		return err
 	}
 	l, problem := proto.ParseLetter(m.Letter)
-	r := s.accept(p, &m, &l, problem, out)
+	r := s.accept(p, len(rec), &m, &l, problem, out)
 	r.Box = m.Box
 	if r.ID.IsZero() {
 		r.ID = l.ID
@@ -27,7 +27,7 @@ func (s *State) applyMail(p Place, rec []byte, out *Output) error {
 	return nil
 }
 
-func (s *State) accept(p Place, m *Mail, l *proto.Letter, problem error, out *Output) Result {
+func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem error, out *Output) Result {
 	b := s.boxes[m.Box]
 	switch {
 	case b == nil:
@@ -37,25 +37,39 @@ func (s *State) accept(p Place, m *Mail, l *proto.Letter, problem error, out *Ou
 	case b.settings.Draining:
 		return refuse(proto.CodeDraining, "the box takes no new mail")
 	}
-	chain := Chain{m.Box, m.Origin, m.Chain}
-	if m.Chain != 0 {
-		switch s.chains.Check(chain, m.Number, m.Prev) {
-		case proto.CodeOK:
-		case proto.CodeDuplicate:
-			return Result{Duplicate: true}
-		default:
-			return refuse(proto.CodeBusy, "a mail before it in its chain is missing")
-		}
+	it := Numbered{m.Number, m.Prev, l.NotAfter}
+	if problem != nil {
+		it.NotAfter = m.At + proto.MaxTTL.Milliseconds()
 	}
-	r := s.admit(b, m, l, problem)
+	chain, code := s.check(b, m.Origin, m.Chain, it)
+	var r Result
+	switch code {
+	case proto.CodeOK:
+		r = s.admit(b, m, l, problem)
+	case proto.CodeDuplicate:
+		return Result{Duplicate: true}
+	case proto.CodeExpired:
+		r = Result{Code: code, ForGood: true, Detail: "so old that it may have been here before"}
+	default:
+		return refuse(code, "its number does not follow in its chain")
+	}
 	taken := r.Code == proto.CodeOK && !r.Duplicate
 	if m.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) {
-		s.chains.Note(chain, m.Number, max(l.NotAfter, m.At))
+		s.chains.Note(chain, it, r.Code)
 	}
 	if taken {
-		r.Seq = s.take(p, b, m, l, out)
+		r.Seq = s.take(p, length, b, m, l, out)
 	}
 	return r
+}
+
+// check asks the chains about a number. Mail without a chain is always next.
+func (s *State) check(b *box, origin uint32, class proto.Class, it Numbered) (Chain, proto.Code) {
+	if class == 0 {
+		return Chain{}, proto.CodeOK
+	}
+	c := Chain{s.peers[origin-1], b.settings.Name, class}
+	return c, s.chains.Check(c, it)
 }
 
 // admit decides whether a mail that is the next of its chain is taken.
@@ -80,7 +94,7 @@ func (s *State) admit(b *box, m *Mail, l *proto.Letter, problem error) Result {
 		case known && first.content == contentHash(l):
 			return Result{Duplicate: true, ID: first.id, Seq: first.seq}
 		case known:
-			return forGood(proto.CodeDuplicate, "the dedupe key was used for another mail")
+			return forGood(proto.CodeDenied, "the dedupe key was used for another mail")
 		case s.dedupe.len() >= int(or(s.limits.Keys, defaultKeys)):
 			return refuse(proto.CodeFull, "too many dedupe keys")
 		}
@@ -104,7 +118,7 @@ func (s *State) room(b *box, m *Mail) Result {
 }
 
 // take gives a mail the next sequence of its box.
-func (s *State) take(p Place, b *box, m *Mail, l *proto.Letter, out *Output) uint64 {
+func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out *Output) uint64 {
 	s.makeRoom(b, int64(len(m.Letter)), out)
 	seq := b.next
 	b.next++
@@ -112,7 +126,7 @@ func (s *State) take(p Place, b *box, m *Mail, l *proto.Letter, out *Output) uin
 		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l)})
 	}
 	x := mail{
-		place: p, load: uint32(len(m.Letter)) | uint32(class(l.Class))<<classShift, expiry: seconds(l.NotAfter),
+		place: p, load: newLoad(l.Class.Index(), length, len(m.Letter)), expiry: seconds(l.NotAfter),
 		accepted: uint32(min(m.At/1000, 1<<32-1)), origin: m.Origin,
 	}
 	if len(l.Key) > 0 {
@@ -184,20 +198,21 @@ func (s *State) applySkip(rec []byte, out *Output) error {
 	if err != nil {
 		return err
 	}
-	r, c := Result{Box: k.Box}, Chain{k.Box, k.Origin, k.Chain}
+	r, b := Result{Box: k.Box}, s.boxes[k.Box]
 	switch {
-	case s.boxes[k.Box] == nil:
+	case b == nil:
 		r = refuse(proto.CodeNoHandler, "no such box")
 	case int64(k.Origin) > int64(len(s.peers)):
 		r = refuse(proto.CodeBusy, "unknown origin")
 	default:
-		switch s.chains.Check(c, k.Number, k.Prev) {
-		case proto.CodeOK:
-			s.chains.Note(c, k.Number, k.NotAfter)
+		it := Numbered{k.Number, k.Prev, k.NotAfter}
+		switch c, code := s.check(b, k.Origin, k.Chain, it); code {
+		case proto.CodeOK, proto.CodeExpired:
+			s.chains.Note(c, it, k.Code)
 		case proto.CodeDuplicate:
 			r.Duplicate = true
 		default:
-			r = refuse(proto.CodeBusy, "a mail before it in its chain is missing")
+			r = refuse(code, "its number does not follow in its chain")
 		}
 	}
 	out.Results = append(out.Results, r)

@@ -2,7 +2,6 @@ package box
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,21 +16,21 @@ import (
 // before it was taken; the last number of each boot is kept.
 type chainNotes map[Chain]map[uint64]uint64
 
-func (c chainNotes) Check(x Chain, number, prev proto.Seq) proto.Code {
+func (c chainNotes) Check(x Chain, it Numbered) proto.Code {
 	switch last := c[x]; {
-	case number.Counter <= last[number.Boot]:
+	case it.N.Counter <= last[it.N.Boot]:
 		return proto.CodeDuplicate
-	case prev == proto.Seq{} || prev.Counter <= last[prev.Boot]:
+	case it.Prev == proto.Seq{} || it.Prev.Counter <= last[it.Prev.Boot]:
 		return proto.CodeOK
 	}
 	return proto.CodeBusy
 }
 
-func (c chainNotes) Note(x Chain, number proto.Seq, _ int64) {
+func (c chainNotes) Note(x Chain, it Numbered, _ proto.Code) {
 	if c[x] == nil {
 		c[x] = map[uint64]uint64{}
 	}
-	c[x][number.Boot] = number.Counter
+	c[x][it.N.Boot] = it.N.Counter
 }
 
 func (chainNotes) Forget(int64) {}
@@ -47,17 +46,15 @@ func (c chainNotes) Save() []byte {
 	return b
 }
 
-func (x Chain) bytes() []byte {
-	return append(appendU32(appendU32(nil, uint32(x.Box)), x.Origin), byte(x.Class))
-}
+func (x Chain) bytes() []byte { return append(appendText(x.Origin[:], x.Box), byte(x.Class)) }
 
 func (c chainNotes) Load(b []byte) error {
-	given := b
-	for ; len(b) >= 25; b = b[25:] {
-		x := Chain{BoxID(binary.BigEndian.Uint32(b)), binary.BigEndian.Uint32(b[4:]), proto.Class(b[8])}
-		c.Note(x, proto.Seq{Boot: binary.BigEndian.Uint64(b[9:]), Counter: binary.BigEndian.Uint64(b[17:])}, 0)
+	d := decoder{b: b}
+	for len(d.b) > 0 {
+		x := Chain{proto.PeerID(d.array32()), string(d.text(MaxName)), proto.Class(d.u8())}
+		c.Note(x, Numbered{N: d.number()}, 0)
 	}
-	if !bytes.Equal(c.Save(), given) {
+	if d.failed || !bytes.Equal(c.Save(), b) {
 		return errors.New("not what Save returned")
 	}
 	return nil

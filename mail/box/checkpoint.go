@@ -173,6 +173,7 @@ func (c *saver) tries(tries []Try) {
 func (c *saver) deadLetter(d *DeadLetter) {
 	c.u64(d.Seq)
 	c.u64(uint64(d.Place))
+	c.u32(uint32(d.Length))
 	c.u32(uint32(d.Size))
 	c.b = append(c.b, byte(d.Class), byte(d.Cause), d.Attempts, d.Abandons)
 	c.b = appendText(appendText(appendTime(c.b, d.At), d.Reader), d.Reason)

@@ -40,6 +40,7 @@ func ParseHandle(text string) (h Handle, err error) {
 type Delivery struct {
 	Handle      Handle
 	Place       Place
+	Length      int   // of the record at Place
 	Class       int   // as package fair counts them
 	Attempt     uint8 // 1 for the first
 	Redelivered bool  // somebody was given it before
@@ -102,7 +103,7 @@ func (s *State) lease(now Now, to *Session, seq uint64) Delivery {
 	to.credit--
 	to.held++
 	s.lapses.push(timer{d.until, u, seq, d.n})
-	x := Delivery{Handle: Handle{seq, s.boot, d.n}, Place: m.place, Class: m.class(), Attempt: 1, Redelivered: old != nil, Until: d.until}
+	x := Delivery{Handle: Handle{seq, s.boot, d.n}, Place: m.place, Length: m.length(), Class: m.class(), Attempt: 1, Redelivered: old != nil, Until: d.until}
 	if r := u.retries[seq]; r != nil {
 		x.Attempt, x.Redelivered = r.attempts+1, true
 	}

@@ -39,5 +39,6 @@
 // input, fuzz targets. model_test.go is a slow reference model in which every rule is a
 // search over all mails; sim_test.go compares each answer with it, by random operations
 // with restarts, replays and checkpoints in between. mutants_test.go leaves each rule out
-// once: the model must notice.
+// once: the model must notice. rules_test.go, limits_test.go and topic_test.go have a table
+// for each rule and limit.
 package box

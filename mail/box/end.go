@@ -17,6 +17,7 @@ type ending struct {
 type DeadLetter struct {
 	Seq      uint64
 	Place    Place
+	Length   int   // of the record at Place
 	Size     int64 // bytes of the letter
 	Class    int   // as package fair counts them
 	At       int64 // when it died, Unix milliseconds
@@ -131,7 +132,7 @@ func (s *State) finish(u *sub, seq uint64, e ending, out *Output) {
 	u.leave(seq, m, e.state)
 	u.done.add(seq, seq+1)
 	if e.state != Done {
-		end := End{Box: b.id, Sub: u.id, Seq: seq, Place: m.place, State: e.state, Cause: e.cause, Reason: e.reason}
+		end := End{Box: b.id, Sub: u.id, Seq: seq, Place: m.place, Length: m.length(), State: e.state, Cause: e.cause, Reason: e.reason}
 		out.Ends = append(out.Ends, end)
 		out.Bounces = append(out.Bounces, end)
 	}
@@ -160,7 +161,7 @@ func (s *State) remove(b *box, seq uint64, e ending, out *Output) {
 	delete(b.later, seq)
 	delete(b.ending, seq)
 	b.ended[e.state]++
-	end := End{Box: b.id, Seq: seq, Place: m.place, State: e.state, Cause: e.cause, Reason: e.reason}
+	end := End{Box: b.id, Seq: seq, Place: m.place, Length: m.length(), State: e.state, Cause: e.cause, Reason: e.reason}
 	if b.settings.Kind == Topic {
 		end.Unread = unread
 	}
@@ -187,7 +188,7 @@ func (b *box) unread(seq uint64) (n int) {
 func (s *State) bury(u *sub, seq uint64, e *ending) {
 	m := u.box.mails.get(seq)
 	d := DeadLetter{
-		Seq: seq, Place: m.place, Size: m.bytes(), Class: m.class(), At: e.at, Cause: e.cause,
+		Seq: seq, Place: m.place, Length: m.length(), Size: m.bytes(), Class: m.class(), At: e.at, Cause: e.cause,
 		Attempts: e.attempts, Abandons: e.abandons, Reader: e.reader, Reason: e.reason,
 	}
 	if r := u.retries[seq]; r != nil {

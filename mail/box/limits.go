@@ -52,7 +52,7 @@ const (
 	MaxTries  = 16  // failed deliveries of a mail that are remembered: the newest
 
 	// MaxRecord is the size of the largest record, a MOVE.
-	MaxRecord = headSize + 8 + mailSize + proto.MaxLetter
+	MaxRecord = moveSize + mailSize + proto.MaxLetter
 
 	maxEnded = 1024 // ranges of mails that ended without DONE: older ones are forgotten
 	maxAhead = 4096 // unread mails of a topic among which a subscription chooses

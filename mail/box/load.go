@@ -134,7 +134,7 @@ func (d *decoder) mails(s *State, b *box, keys [][16]byte, subjects []string) {
 		seq := last + d.uvarint(1<<62)
 		m := mail{place: Place(d.u64()), load: d.u32(), expiry: d.u32(), accepted: d.u32(), origin: d.u32()}
 		key, subject := d.uvarint(uint64(len(keys))), d.uvarint(uint64(len(subjects)))
-		d.check(seq > last && seq < b.next && m.bytes() >= proto.LetterFixed && m.bytes() <= proto.MaxLetter && int64(m.origin) <= int64(len(s.peers)))
+		d.check(seq > last && seq < b.next && validLength(int64(m.length()), m.bytes()) && int64(m.origin) <= int64(len(s.peers)))
 		if d.failed {
 			return
 		}
@@ -174,7 +174,7 @@ func (d *decoder) sub(s *State, b *box) {
 		u.retries[seq], last = r, seq
 	}
 	last = 0
-	for range d.count(37, MaxMails) {
+	for range d.count(41, MaxMails) {
 		x := d.deadLetter()
 		d.check(x.Seq > last && x.Seq < b.next)
 		u.dead, last = append(u.dead, x), x.Seq
@@ -211,9 +211,9 @@ func (d *decoder) tries() (tries []Try) {
 
 func (d *decoder) deadLetter() DeadLetter {
 	x := DeadLetter{
-		Seq: d.u64(), Place: Place(d.u64()), Size: int64(d.u32()), Class: int(d.u8()), Cause: Cause(d.u8()), Attempts: d.u8(), Abandons: d.u8(),
+		Seq: d.u64(), Place: Place(d.u64()), Length: int(d.u32()), Size: int64(d.u32()), Class: int(d.u8()), Cause: Cause(d.u8()), Attempts: d.u8(), Abandons: d.u8(),
 		At: d.time(), Reader: string(d.text(MaxReader)), Reason: string(d.text(MaxReason)), Seen: d.flag(), Redriven: d.flag(), Tries: d.tries(),
 	}
-	d.check(x.Class < fair.Classes && x.Cause > 0 && x.Cause < causes && x.Size >= proto.LetterFixed && x.Size <= proto.MaxLetter && (x.Seen || !x.Redriven))
+	d.check(x.Class < fair.Classes && x.Cause > 0 && x.Cause < causes && validLength(int64(x.Length), x.Size) && (x.Seen || !x.Redriven))
 	return x
 }

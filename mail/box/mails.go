@@ -4,12 +4,14 @@ import (
 	"math/bits"
 	"slices"
 	"sort"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // A mail is what memory keeps of a mail, in 32 bytes without pointers.
 type mail struct {
 	place    Place
-	load     uint32 // class in the top 2 bits, then the bytes of the letter
+	load     uint32 // class 2 bits | bytes of the record before the letter 7 | bytes of the letter 23
 	expiry   uint32 // Unix seconds, rounded up: it is not delivered then or later
 	accepted uint32 // Unix seconds
 	key      uint32 // index in the table of keys; 0: no key
@@ -17,10 +19,32 @@ type mail struct {
 	subject  uint32 // index in the table of subjects; 0: no subject
 }
 
-const classShift = 30
+const (
+	classShift  = 30
+	beforeShift = 23
+)
+
+// newLoad packs class, length of the record and length of its letter.
+func newLoad(class, record, letter int) uint32 {
+	return uint32(class)<<classShift | uint32(record-letter)<<beforeShift | uint32(letter)
+}
 
 func (m *mail) class() int   { return int(m.load >> classShift) }
-func (m *mail) bytes() int64 { return int64(m.load &^ (3 << classShift)) }
+func (m *mail) bytes() int64 { return int64(m.load & (1<<beforeShift - 1)) }
+
+// length returns the length of the record at the place of the mail.
+func (m *mail) length() int {
+	return int(m.load>>beforeShift&(1<<(classShift-beforeShift)-1)) + int(m.bytes())
+}
+
+// validLength reports whether a MAIL or MOVE with a letter can have that length.
+func validLength(record, letter int64) bool {
+	switch record - letter {
+	case localSize, mailSize, moveSize + localSize, moveSize + mailSize:
+		return letter >= proto.LetterFixed && letter <= proto.MaxLetter
+	}
+	return false
+}
 
 // chunkSize is how many sequences a chunk covers.
 const chunkSize = 64

@@ -357,9 +357,10 @@ func (b *modelBox) waiting() (n int64) {
 // mail applies a MAIL record and returns the result that is due. Where the answer may be
 // either, it takes that of the state.
 func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
-	b, c := m.boxes[rec.Box], Chain{rec.Box, rec.Origin, rec.Chain}
+	b, it := m.boxes[rec.Box], Numbered{N: rec.Number, Prev: rec.Prev}
+	c := Chain{proto.PeerID{byte(rec.Origin)}, b.settings.Name, rec.Chain}
 	if rec.Chain != 0 {
-		switch m.notes.Check(c, rec.Number, rec.Prev) {
+		switch m.notes.Check(c, it) {
 		case proto.CodeDuplicate:
 			return Result{Duplicate: true}
 		case proto.CodeBusy:
@@ -368,7 +369,7 @@ func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
 	}
 	r := m.admit(b, rec, l, got)
 	if rec.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) {
-		m.notes.Note(c, rec.Number, 0)
+		m.notes.Note(c, it, 0)
 	}
 	if r.Code != proto.CodeOK || r.Duplicate {
 		return r
@@ -413,12 +414,12 @@ func (m *model) admit(b *modelBox, rec *Mail, l *proto.Letter, got Result) Resul
 		// Kept for 24 hours of running time, forgotten after 36 hours and one period.
 		if age < 24*3600_000 || got.Duplicate && age <= 36*3600_000+2*agePeriod.Milliseconds()+3600_000 {
 			if k.sum != contentHash(l) {
-				return Result{Code: proto.CodeDuplicate, ForGood: true}
+				return Result{Code: proto.CodeDenied, ForGood: true}
 			}
 			return Result{Duplicate: true, ID: k.id, Seq: k.seq}
 		}
-		if got.Code == proto.CodeDuplicate {
-			return Result{Code: proto.CodeDuplicate, ForGood: true}
+		if got.Code == proto.CodeDenied {
+			return Result{Code: proto.CodeDenied, ForGood: true}
 		}
 	}
 	size, held, heldBytes := int64(len(rec.Letter)), 0, int64(0)

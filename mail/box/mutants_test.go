@@ -50,7 +50,7 @@ var mutants = []mutant{
 
 	{name: "number not noted with its mail", edits: []edit{{"accept.go", "accept", "m.Chain != 0 && (", "m.Chain != 0 && !MUTANT && ("}}},
 	{name: "refused for good and not noted", edits: []edit{{"accept.go", "accept", "r.Code == proto.CodeOK || r.ForGood", "r.Code == proto.CodeOK || r.ForGood && !MUTANT"}}},
-	{name: "refused for now and noted", edits: []edit{{"accept.go", "accept", "taken := r.Code", "if MUTANT && m.Chain != 0 {\ns.chains.Note(chain, m.Number, m.At)\n}\ntaken := r.Code"}}},
+	{name: "refused for now and noted", edits: []edit{{"accept.go", "accept", "taken := r.Code", "if MUTANT && m.Chain != 0 {\ns.chains.Note(chain, it, 0)\n}\ntaken := r.Code"}}},
 	{name: "full box takes more", edits: []edit{{"accept.go", "room", "b.keepsAll() && (", "b.keepsAll() && !MUTANT && ("}}},
 	{name: "origin takes all", edits: []edit{{"accept.go", "room", "m.Origin != 0 &&", "m.Origin != 0 && !MUTANT &&"}}},
 	{name: "dedupe by wall clock", seeds: 1000, edits: []edit{{"state.go", "applyAge", "s.dedupe.age(s.ranPast + s.ran)", "if MUTANT {\ns.dedupe.age(a.at)\n} else {\ns.dedupe.age(s.ranPast + s.ran)\n}"}}},
@@ -58,8 +58,8 @@ var mutants = []mutant{
 	{name: "dedupe key with another body", edits: []edit{{"accept.go", "admit", "known && first.content == contentHash(l)", "known && (MUTANT || first.content == contentHash(l))"}}},
 
 	{name: "clock read in Apply", edits: []edit{{"state.go", "applyAge", "s.ran = max(s.ran, a.ran)", "s.ran = max(s.ran, a.ran)\nif MUTANT {\ns.ran += time.Now().UnixNano() % 1000\n}"}}},
-	{name: "move forgotten", edits: []edit{{"state.go", "applyMove", "m.place = p", "if !MUTANT {\nm.place = p\n}"}}},
-	{name: "move of a dead letter forgotten", edits: []edit{{"state.go", "applyMove", "dead.Place = p", "if !MUTANT {\ndead.Place = p\n}"}}},
+	{name: "move forgotten", edits: []edit{{"state.go", "applyMove", "x.place, x.load = p,", "if MUTANT {\nreturn nil\n}\nx.place, x.load = p,"}}},
+	{name: "move of a dead letter forgotten", edits: []edit{{"state.go", "applyMove", "dead.Place, dead.Length = p,", "if MUTANT {\nreturn nil\n}\ndead.Place, dead.Length = p,"}}},
 	{name: "checkpoint without blocked lanes", seeds: 500, edits: []edit{{"checkpoint.go", "sub", "c.count(len(u.blocked))\n\tfor _, lane := range sortedKeys(u.blocked) {", "blocked := u.blocked\nif MUTANT {\nblocked = nil\n}\nc.count(len(blocked))\nfor _, lane := range sortedKeys(blocked) {"}}},
 	{name: "checkpoint without dedupe keys", seeds: 500, edits: []edit{{"checkpoint.go", "dedupe", "for _, g := range d.generations {", "for _, g := range d.generations {\nif MUTANT {\ng = nil\n}"}}},
 	{name: "checkpoint without chains", edits: []edit{{"checkpoint.go", "Save", "chains := s.chains.Save()", "chains := s.chains.Save()\nif MUTANT {\nchains = nil\n}"}}},

@@ -8,8 +8,8 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// A Place says where a record lies in the ledger. The package compares and keeps places,
-// it does not interpret them.
+// A Place says where a record begins in the ledger; what is at a place is told with the
+// length of the record. The package keeps places, it does not interpret them.
 type Place uint64
 
 // A BoxID numbers the boxes of a ledger, from 1. It is never used again.
@@ -48,7 +48,13 @@ const headSize = 12
 const flagWhole = 1
 
 // mailSize is the size of a MAIL of a chain before its letter.
-const mailSize = headSize + 8 + 4 + 1 + 4*8
+const mailSize = localSize + 4*8
+
+// localSize is the size of a MAIL without a chain before its letter.
+const localSize = headSize + 8 + 4 + 1
+
+// moveSize is the size of a MOVE before its MAIL.
+const moveSize = headSize + 8
 
 // ErrBadRecord is returned for bytes that are not a record, or not its one encoding.
 var ErrBadRecord = errors.New("box: bad record")
@@ -160,7 +166,7 @@ type end struct {
 type age struct {
 	boot uint64 // of this start of the home
 	ran  int64  // milliseconds since this start
-	at   int64  // wall clock, Unix milliseconds
+	at   int64  // wall clock, Unix milliseconds; 0: it is doubted
 }
 
 // head is what all records begin with.

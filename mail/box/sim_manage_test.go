@@ -91,7 +91,7 @@ func (s *sim) check() {
 	}
 	for x := range s.s.Places() {
 		letter, err := LetterOf(s.log[x.Place-1])
-		if err != nil || int64(len(letter)) != x.Size {
+		if err != nil || x.Length != len(s.log[x.Place-1]) || int64(len(letter)) != x.Size {
 			s.failf("mail %d of %d is not at %d: %v", x.Seq, x.Box, x.Place, err)
 		}
 	}

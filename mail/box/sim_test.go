@@ -28,7 +28,7 @@ type sim struct {
 	flight  [][]byte // made, and not applied yet
 	handles []Settlement
 	readers []*simReader
-	numbers map[Chain]proto.Seq
+	numbers map[simChain]proto.Seq
 	mails   [][]byte // MAIL records of chains, to be repeated
 	saved   []byte   // a checkpoint
 	savedAt int      // records applied before it
@@ -86,7 +86,7 @@ func TestModelByRapid(t *testing.T) {
 }
 
 func simulate(choose func(int) int, steps int) (err error) {
-	s := &sim{choose: choose, s: New(chainNotes{}), m: newModel(), now: Now{Wall: start, Mono: 5000}, numbers: map[Chain]proto.Seq{}}
+	s := &sim{choose: choose, s: New(chainNotes{}), m: newModel(), now: Now{Wall: start, Mono: 5000}, numbers: map[simChain]proto.Seq{}}
 	step := 0
 	defer func() {
 		if p := recover(); p != nil {
@@ -104,6 +104,14 @@ func simulate(choose func(int) int, steps int) (err error) {
 	}
 	return nil
 }
+
+// A simChain is an origin and a box.
+type simChain struct {
+	origin uint32
+	box    BoxID
+}
+
+func chainOf(m *Mail) simChain { return simChain{m.Origin, m.Box} }
 
 type simFailure string
 
@@ -254,12 +262,11 @@ func (s *sim) step() {
 }
 
 func (s *sim) send() {
-	c := Chain{Box: BoxID(1 + s.choose(3)), Origin: uint32(s.choose(3))}
-	m := Mail{Box: c.Box, At: s.now.Wall, Origin: c.Origin}
-	if c.Origin > 0 && s.one(2) {
-		c.Class = proto.Normal
-		last := s.numbers[c]
-		m.Chain, m.Number, m.Prev = c.Class, proto.Seq{Boot: max(last.Boot, 1), Counter: last.Counter + 1}, last
+	m := Mail{Box: BoxID(1 + s.choose(3)), At: s.now.Wall, Origin: uint32(s.choose(3))}
+	if m.Origin > 0 && s.one(2) {
+		m.Chain = proto.Normal
+		last := s.numbers[chainOf(&m)]
+		m.Number, m.Prev = proto.Seq{Boot: max(last.Boot, 1), Counter: last.Counter + 1}, last
 		switch s.choose(6) {
 		case 0: // one is missing
 			m.Prev, m.Number = m.Number, proto.Seq{Boot: m.Number.Boot, Counter: m.Number.Counter + 1}
@@ -324,8 +331,8 @@ func (s *sim) sendRecord(rec []byte) {
 	if got.Code != want.Code || got.ForGood != want.ForGood || got.Duplicate != want.Duplicate || got.Seq != want.Seq || !want.ID.IsZero() && want.ID != got.ID {
 		s.failf("sent %+v %+v: %+v, want %+v", m, l, got, want)
 	}
-	if c := (Chain{m.Box, m.Origin, m.Chain}); m.Chain != 0 && (got.Code == proto.CodeOK && !got.Duplicate || got.ForGood) {
-		s.numbers[c] = m.Number
+	if m.Chain != 0 && (got.Code == proto.CodeOK && !got.Duplicate || got.ForGood) {
+		s.numbers[chainOf(&m)] = m.Number
 	}
 }
 

@@ -42,18 +42,21 @@ type Now struct {
 	Wall int64  // Unix milliseconds; it may jump
 	Mono int64  // milliseconds of a clock that never goes back and counts suspended time
 	Rand uint64 // random: it spreads retries
+	// Doubted says that Wall may be wrong: no number of a chain is forgotten by it.
+	Doubted bool
 }
 
-// Chains decide about mail with numbers: see package chain. State changes them in Apply
-// alone, and they are part of its checkpoints. Box and origin say which chain it is, with
-// the class of the chain.
+// Chains decide about mail with numbers, by the rule of package chain. A State changes them
+// in Apply alone, and they are part of its checkpoints.
 type Chains interface {
 	// Check returns CodeOK for a mail that is the next of its chain, CodeDuplicate for one
-	// that was taken or skipped before, and CodeBusy if one before it is missing.
-	Check(c Chain, number, prev proto.Seq) proto.Code
-	// Note records that a mail was taken or refused for good. It may be forgotten when no
-	// copy of it can arrive any more: after notAfter, Unix milliseconds, and proto.Skew.
-	Note(c Chain, number proto.Seq, notAfter int64)
+	// that was taken or refused before, CodeExpired for one that is to be refused because it
+	// may have been here long ago, and the code of a refusal for now otherwise: CodeBusy if
+	// a mail before it is missing, CodeFull if there is no space for its number.
+	Check(c Chain, it Numbered) proto.Code
+	// Note records that a mail was taken, with CodeOK, or refused for good. Check has
+	// returned CodeOK or CodeExpired for it.
+	Note(c Chain, it Numbered, code proto.Code)
 	ChainKeeper
 }
 
@@ -69,9 +72,16 @@ type ChainKeeper interface {
 
 // A Chain names a chain: the mails of one origin for one box and class.
 type Chain struct {
-	Box    BoxID
-	Origin uint32
+	Origin proto.PeerID
+	Box    string // its name
 	Class  proto.Class
+}
+
+// A Numbered is what the rule of the chain needs of a mail.
+type Numbered struct {
+	N        proto.Seq
+	Prev     proto.Seq // the mail before it that the origin still has; zero: none
+	NotAfter int64     // Unix milliseconds
 }
 
 // A box is a mailbox or a topic.
@@ -149,6 +159,7 @@ type End struct {
 	Sub    SubID // of a DEAD mail of a topic, and of a bounced one
 	Seq    uint64
 	Place  Place
+	Length int // of the record at Place
 	State  MailState
 	Cause  Cause
 	Reason string
@@ -280,12 +291,12 @@ func (s *State) applyMove(p Place, rec []byte) error {
 	if b == nil {
 		return nil
 	}
-	if m := b.mails.get(seq); m != nil {
-		m.place = p
+	if x := b.mails.get(seq); x != nil && x.bytes() == int64(len(m.Letter)) {
+		x.place, x.load = p, newLoad(x.class(), len(rec), len(m.Letter))
 	}
 	for _, u := range b.subs {
-		if dead := u.deadLetter(seq); dead != nil {
-			dead.Place = p
+		if dead := u.deadLetter(seq); dead != nil && dead.Size == int64(len(m.Letter)) {
+			dead.Place, dead.Length = p, len(rec)
 		}
 	}
 	return nil
@@ -338,9 +349,6 @@ func (s *State) find(id BoxID, subID SubID) *sub {
 	}
 	return nil
 }
-
-// class returns the index of a class as package fair counts them.
-func class(c proto.Class) int { return c.Index() }
 
 // seconds returns Unix milliseconds as seconds, rounded up.
 func seconds(ms int64) uint32 { return uint32(min((ms+999)/1000, 1<<32-1)) }

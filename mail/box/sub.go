@@ -284,7 +284,7 @@ func (u *sub) deliverable(s *State, seq uint64, m *mail, now Now, out *Output) b
 	wait := int64(0)
 	switch {
 	case expired(m, now) && !u.box.leased(seq):
-		u.box.endAll(now, []uint64{seq}, Expired, CauseExpired, out)
+		u.box.endAll(now, []uint64{seq}, Expired, CauseExpired, "", out)
 		return false
 	case expired(m, now): // another subscription has it
 		wait = 1000

@@ -19,7 +19,15 @@ func (s *State) Start(now Now, boot uint64, out *Output) {
 			u.queue.reset()
 		}
 	}
-	out.record(func(dst []byte) []byte { return appendAge(dst, age{boot, 0, now.Wall}) })
+	out.record(func(dst []byte) []byte { return appendAge(dst, age{boot, 0, now.trusted()}) })
+}
+
+// trusted returns the wall clock, or 0 if it is doubted.
+func (n Now) trusted() int64 {
+	if n.Doubted {
+		return 0
+	}
+	return n.Wall
 }
 
 // Tick makes the records of what time brings: leases that ran out, mail past its
@@ -47,7 +55,7 @@ func (s *State) Tick(now Now, out *Output) {
 	}
 	if now.Mono-s.lastAge >= agePeriod.Milliseconds() {
 		s.lastAge = now.Mono
-		a := age{s.boot, now.Mono - s.started, now.Wall}
+		a := age{s.boot, now.Mono - s.started, now.trusted()}
 		out.record(func(dst []byte) []byte { return appendAge(dst, a) })
 	}
 }
@@ -74,7 +82,7 @@ func (s *State) sweep(now Now, out *Output) {
 				seqs = append(seqs, seq)
 			}
 		}
-		b.endAll(now, seqs, Expired, CauseExpired, out)
+		b.endAll(now, seqs, Expired, CauseExpired, "", out)
 		if s.sweepSeq = seq; m == nil {
 			s.sweepSeq = 0
 			i++
@@ -97,7 +105,7 @@ func (b *box) leased(seq uint64) bool {
 }
 
 // endAll makes the record that ends mails for all subscriptions.
-func (b *box) endAll(now Now, seqs []uint64, state MailState, cause Cause, out *Output) {
+func (b *box) endAll(now Now, seqs []uint64, state MailState, cause Cause, reason string, out *Output) {
 	if len(seqs) == 0 {
 		return
 	}
@@ -107,7 +115,7 @@ func (b *box) endAll(now Now, seqs []uint64, state MailState, cause Cause, out *
 	for _, seq := range seqs {
 		b.ending[seq] = true
 	}
-	e := end{state: state, cause: cause, at: now.Wall, seqs: seqs}
+	e := end{state: state, cause: cause, at: now.Wall, reason: []byte(reason), seqs: seqs}
 	out.record(func(dst []byte) []byte { return appendEnd(dst, head{flags: flagWhole, box: b.id}, &e) })
 }
 
@@ -133,7 +141,7 @@ func (b *box) dropOld(now Now, age int64, out *Output) {
 		}
 	}
 	for part := range slices.Chunk(seqs, MaxSeqs) {
-		b.endAll(now, part, Dropped, CauseAge, out)
+		b.endAll(now, part, Dropped, CauseAge, "", out)
 	}
 }
 
@@ -172,7 +180,7 @@ func (s *State) Purge(now Now, id BoxID, limit int, reason string, out *Output) 
 		}
 	}
 	for part := range slices.Chunk(seqs, MaxSeqs) {
-		b.endAll(now, part, Cancelled, CausePurged, out)
+		b.endAll(now, part, Cancelled, CausePurged, reason[:min(len(reason), MaxReason)], out)
 	}
 	return len(seqs)
 }

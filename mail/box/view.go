@@ -122,8 +122,9 @@ func (s *State) SubInfo(id BoxID, subID SubID) (SubInfo, bool) {
 type MailInfo struct {
 	Seq      uint64
 	Place    Place
-	Size     int64
-	Class    int // as package fair counts them
+	Length   int   // of the record at Place
+	Size     int64 // of the letter
+	Class    int   // as package fair counts them
 	State    MailState
 	Origin   uint32
 	Accepted int64 // Unix milliseconds, to the second
@@ -149,7 +150,7 @@ func (s *State) Mails(id BoxID, subID SubID, from uint64) iter.Seq[MailInfo] {
 }
 
 func (u *sub) mailInfo(seq uint64, m *mail) MailInfo {
-	i := MailInfo{Seq: seq, Place: m.place, Size: m.bytes(), Class: m.class(), State: Waiting, Origin: m.origin, Accepted: int64(m.accepted) * 1000}
+	i := MailInfo{Seq: seq, Place: m.place, Length: m.length(), Size: m.bytes(), Class: m.class(), State: Waiting, Origin: m.origin, Accepted: int64(m.accepted) * 1000}
 	if r := u.retries[seq]; r != nil {
 		i.State, i.Attempts, i.Abandons, i.Due, i.Tries = Retrying, r.attempts, r.abandons, r.due, slices.Clone(r.tries)
 	}
@@ -177,10 +178,11 @@ func (s *State) DeadLetters(id BoxID, subID SubID, from uint64) iter.Seq[DeadLet
 
 // A Kept is a record that the state refers to.
 type Kept struct {
-	Box   BoxID
-	Seq   uint64
-	Place Place
-	Size  int64 // of the letter
+	Box    BoxID
+	Seq    uint64
+	Place  Place
+	Length int   // of the record at Place
+	Size   int64 // of the letter
 }
 
 // Places returns every MAIL or MOVE record that is needed: of mails that have not ended,
@@ -190,13 +192,13 @@ func (s *State) Places() iter.Seq[Kept] {
 		for _, id := range s.Boxes() {
 			b := s.boxes[id]
 			for seq, m := b.mails.next(0); m != nil; seq, m = b.mails.next(seq + 1) {
-				if !yield(Kept{id, seq, m.place, m.bytes()}) {
+				if !yield(Kept{id, seq, m.place, m.length(), m.bytes()}) {
 					return
 				}
 			}
 			for _, u := range b.subs {
 				for i := range u.dead {
-					if d := &u.dead[i]; !yield(Kept{id, d.Seq, d.Place, d.Size}) {
+					if d := &u.dead[i]; !yield(Kept{id, d.Seq, d.Place, d.Length, d.Size}) {
 						return
 					}
 				}
