@@ -79,7 +79,8 @@ func (c *committer) wait() bool {
 	return true
 }
 
-// refill takes what queued. All taken requests must be answered.
+// refill takes what queued. All requests taken before must be answered or in the
+// group.
 func (c *committer) refill() (closed bool) {
 	clear(c.pending)
 	c.pending, closed = c.l.queue.take(c.pending)

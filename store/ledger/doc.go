@@ -10,8 +10,8 @@
 // One goroutine, the committer, writes. It never waits for a batch to fill: a
 // batch has what queued during the last one, at most 4096 entries and 1 MiB.
 // A batch of [Entry.Relaxed] entries is answered without a sync; it survives the
-// end of the process, and a power cut only once the next sync has been made, at
-// most [Config.SyncEvery] later.
+// end of the process, and a power cut only once the next sync has been made, which
+// begins at most [Config.SyncEvery] later, or after 4 MiB.
 //
 // # Files
 //
@@ -47,10 +47,11 @@
 // unreadable batch is either the end of the log, torn by a power cut before it was
 // answered, or damage: something behind it was written when it was on disk. Open
 // copies a torn end to a file, replaces it with zeros and goes on; it refuses
-// damage with a [DamageError]. Damage to what was written after the last sync but
-// one cannot be told from a power cut; the copy keeps it. Open reads the segments
-// since the newest checkpoint. What is before it is verified when it is read, and
-// by [Check].
+// damage with a [DamageError]. Nothing was written behind the last batches when they
+// were on disk: damage to them is taken for a torn end, and the copy keeps it. A last
+// segment whose file was removed is missed only if a checkpoint knows of a batch in
+// it. Open reads the segments since the newest checkpoint; what is before it is
+// verified when it is read, and by [Check].
 //
 // The first write or sync of the log that fails stops it: what was being written
 // is on disk or not. Every later call returns [store.ErrFailed] until the ledger

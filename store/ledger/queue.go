@@ -11,7 +11,7 @@ import (
 // An Entry is what is queued. It is written whole or not at all.
 type Entry struct {
 	Data    []byte // at most [Config.MaxBatch] - 48 bytes; must not change until it is answered
-	Relaxed bool   // answered before the sync, if there is nothing else in its batch
+	Relaxed bool   // answered before the sync, if its batch has only relaxed entries
 	NewWork bool   // refused with [store.ErrFull] when there is no room for new work
 
 	// After is called once, by the committer, in the order in which entries were
