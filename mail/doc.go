@@ -11,6 +11,9 @@
 // A session is one reader of a subscription. It is given mail as deliveries: leases with
 // an end, named by a handle. Reading consumes nothing, an acknowledgment does.
 //
+// A [Broker] serves the boxes of one ledger on one goroutine. Many goroutines send and
+// settle; what they ask for while a sync is under way is in the next batch.
+//
 // All that must survive is in records. A record is appended to a ledger, and applied when
 // the ledger says that it is on disk. What the records say together is the state of the
 // boxes, which [github.com/balefire/balefire/mail/box] keeps: a state machine without

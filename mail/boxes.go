@@ -1,0 +1,177 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+)
+
+// A RefusedError says why a box or a subscription was not changed.
+type RefusedError struct {
+	Code   proto.Code
+	Detail string
+}
+
+func (e *RefusedError) Error() string { return "mail: " + e.Detail }
+
+// change makes records on the goroutine of Run and waits until the last one is applied.
+// Changes are made one after the other: the number of a new box is that of the applied
+// state.
+func (b *Broker) change(ctx context.Context, records func(now box.Now) error) (box.Result, error) {
+	b.changes.Lock()
+	defer b.changes.Unlock()
+	var r box.Result
+	var err error
+	done := make(chan struct{})
+	if e := b.do(func(now box.Now) {
+		b.propose(nil)
+		if err = records(now); err != nil || len(b.out.Records) == 0 {
+			close(done)
+			return
+		}
+		b.propose(func(result box.Result, e error) {
+			r, err = result, e
+			if e == nil && result.Code != proto.CodeOK {
+				err = &RefusedError{result.Code, result.Detail}
+			}
+			b.publish()
+			close(done)
+		})
+	}); e != nil {
+		return r, e
+	}
+	select {
+	case <-done:
+		return r, err
+	case <-b.ended:
+		return r, ErrUnknown
+	}
+}
+
+// publish shows callers the boxes that there are.
+func (b *Broker) publish() {
+	boxes := make(map[string]box.BoxID)
+	for _, id := range b.state.Boxes() {
+		if i, ok := b.state.Info(id); ok {
+			boxes[i.Settings.Name] = id
+		}
+	}
+	b.boxes.Store(&boxes)
+}
+
+func (b *Broker) find(name, sub string) (id box.BoxID, subID box.SubID, err error) {
+	id, ok := b.state.Find(name)
+	if ok {
+		subID, ok = b.state.FindSub(id, sub)
+	}
+	if !ok {
+		return 0, 0, fmt.Errorf("%w: %s", box.ErrNotFound, path(name, sub))
+	}
+	return id, subID, nil
+}
+
+// SetBox makes a box, or changes its settings. The name, the kind and what a lane is never
+// change.
+func (b *Broker) SetBox(ctx context.Context, settings box.BoxSettings) error {
+	if err := settings.Check(); err != nil {
+		return err
+	}
+	_, err := b.change(ctx, func(box.Now) error {
+		id, ok := b.state.Find(settings.Name)
+		if !ok {
+			id = b.state.NewBox()
+		}
+		b.out.Records = append(b.out.Records, box.AppendBox(nil, id, &settings))
+		return nil
+	})
+	return err
+}
+
+// RemoveBox removes a box. What waits in it ends as CANCELLED, and its senders are told.
+func (b *Broker) RemoveBox(ctx context.Context, name string) error {
+	_, err := b.change(ctx, func(box.Now) error {
+		id, ok := b.state.Find(name)
+		if !ok {
+			return fmt.Errorf("%w: %s", box.ErrNotFound, name)
+		}
+		b.out.Records = append(b.out.Records, box.AppendRemoveBox(nil, id))
+		return nil
+	})
+	return err
+}
+
+// SetSub makes a subscription of a topic, which begins at from, or changes the settings of
+// a subscription. That of a mailbox has the name "".
+func (b *Broker) SetSub(ctx context.Context, name string, settings box.SubSettings, from box.Start) error {
+	if err := settings.Check(); err != nil {
+		return err
+	}
+	_, err := b.change(ctx, func(box.Now) error {
+		id, sub, err := b.find(name, settings.Name)
+		if errors.Is(err, box.ErrNotFound) {
+			var ok bool
+			if id, ok = b.state.Find(name); !ok {
+				return err
+			}
+			if sub = b.state.NewSub(id); sub == 0 {
+				return &RefusedError{proto.CodeBadForm, name + " is a mailbox: it has no subscriptions"}
+			}
+		}
+		b.out.Records = append(b.out.Records, box.AppendSub(nil, id, sub, &settings, from))
+		return nil
+	})
+	return err
+}
+
+// changeSub makes one record about a subscription.
+func (b *Broker) changeSub(ctx context.Context, name, sub string, record func(box.BoxID, box.SubID) []byte) error {
+	_, err := b.change(ctx, func(box.Now) error {
+		id, subID, err := b.find(name, sub)
+		if err == nil {
+			b.out.Records = append(b.out.Records, record(id, subID))
+		}
+		return err
+	})
+	return err
+}
+
+// RemoveSub removes a subscription of a topic.
+func (b *Broker) RemoveSub(ctx context.Context, name, sub string) error {
+	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.AppendRemoveSub(nil, id, subID) })
+}
+
+// Seek moves a subscription of a topic.
+func (b *Broker) Seek(ctx context.Context, name, sub string, to box.Start) error {
+	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.AppendSeek(nil, id, subID, to) })
+}
+
+// Unblock lets the lane of a key go on that a dead letter blocks. The lane of another node
+// is meant if the box separates them and origin is not zero.
+func (b *Broker) Unblock(ctx context.Context, name, sub string, origin proto.PeerID, key string) error {
+	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte {
+		return box.AppendUnblock(nil, id, subID, b.state.Origin(origin), []byte(key))
+	})
+}
+
+// Purge ends as CANCELLED what waits in a box, the oldest first; leased mail stays. It
+// returns how many.
+func (b *Broker) Purge(ctx context.Context, name string, limit int, reason string) (n int, err error) {
+	_, err = b.change(ctx, func(now box.Now) error {
+		id, ok := b.state.Find(name)
+		if !ok {
+			return fmt.Errorf("%w: %s", box.ErrNotFound, name)
+		}
+		n = b.state.Purge(now, id, limit, reason, &b.out)
+		return nil
+	})
+	return n, err
+}
+
+// View calls f with the state, which f must neither change nor keep, between two steps of
+// the broker: nothing is served meanwhile.
+func (b *Broker) View(ctx context.Context, f func(*box.State)) error {
+	return b.call(ctx, func(box.Now) { f(b.state) })
+}

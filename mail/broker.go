@@ -1,0 +1,409 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/ledger"
+)
+
+// Errors of a broker.
+var (
+	ErrStopped = errors.New("mail: stopped")                // the broker has ended
+	ErrUnknown = errors.New("mail: the outcome is unknown") // it ended before it heard whether a record is on disk
+)
+
+// A Log keeps records in order.
+type Log interface {
+	Queue([]ledger.Entry) *ledger.Pending
+	Replay(from uint64, f func(ledger.Batch) error) error
+	Read(p ledger.Place, dst []byte) ([]byte, error)
+}
+
+// A Keeper keeps checkpoints, and gives back the space of records that nobody needs.
+type Keeper interface {
+	LoadCheckpoint(load func(io.Reader) error) (index uint64, err error)
+	Checkpoint(index uint64, write func(io.Writer) error) error
+	Release(live func(segment uint64) bool)
+}
+
+// A Failing may fail, once.
+type Failing interface {
+	Failed() <-chan struct{} // closed when it fails
+	Err() error              // why
+}
+
+// A Ledger is what a broker keeps its boxes in: *[ledger.Ledger] is one.
+type Ledger interface {
+	Log
+	Keeper
+	Failing
+}
+
+// Config configures a broker.
+type Config struct {
+	Boot   uint64      // of this start; higher than that of any start before
+	Clock  clock.Clock // default the system's
+	Logger *slog.Logger
+
+	// Bounced is called, on a goroutine of its own, with a letter for each mail that was not
+	// delivered. After a crash it is called again with what may not have been sent: the
+	// dedupe key tells. The context ends with the broker. Nil: nobody is told.
+	Bounced func(context.Context, Bounce)
+
+	// Archive keeps dead letters that the broker is about to forget. While it fails they
+	// stay. The context ends with the broker. Nil: they are forgotten.
+	Archive func(context.Context, []DeadLetter) error
+
+	CheckpointRecords int64         // new records after which a checkpoint is written; default 200 000
+	CheckpointEvery   time.Duration // after which one is written if there are new records; default 5 min
+}
+
+const (
+	tickEvery                = 100 * time.Millisecond
+	defaultCheckpointRecords = 200_000
+	defaultCheckpointEvery   = 5 * time.Minute
+)
+
+// A Broker keeps the boxes of one ledger. One goroutine, that of [Broker.Run], owns their
+// state: everything else hands it operations.
+//
+//	Send, Settle ─▶ ops ─▶ state: does it count? ─▶ records ─▶ the log
+//	                        state.Apply ◀── on disk ◀──────────┘
+//	                         └─▶ answers, deliveries, bounces
+type Broker struct {
+	cfg   Config
+	log   Ledger
+	boxes atomic.Pointer[map[string]box.BoxID] // by name, as of the last change
+
+	changes sync.Mutex // held while a box or subscription is changed
+
+	mu      sync.Mutex
+	ops     []op
+	commits []commit
+	stopped error
+	wake    chan struct{}
+	ended   chan struct{} // closed when stopped is set
+
+	// Of the goroutine of Run.
+	state    *box.State
+	chains   Chains
+	out      box.Output
+	done     box.Output  // what react works on
+	pending  []*proposal // queued in the log, in order
+	entries  []ledger.Entry
+	sessions map[*box.Session]*Session
+	last     uint64 // index of the newest batch that was applied
+	started  bool   // the record of the start was applied
+	trusted  int64  // the wall clock when it was not doubted, Unix milliseconds
+	saved    savedLog
+
+	origins    map[proto.PeerID]uint32 // indexes that are queued in the log
+	lastOrigin uint32
+	bouncing   int // goroutines that tell senders
+	dead       deadLetters
+	waiting    sync.WaitGroup // for those goroutines, and for that of a checkpoint
+}
+
+// An op is something that the goroutine of Run is to do.
+type op func(now box.Now)
+
+// A commit is the answer of the log to one record.
+type commit struct {
+	index uint64
+	place ledger.Place
+	err   error
+}
+
+// A proposal is a record that the log was given. Done is called once, when it was applied,
+// with its result, or with the reason why it was not.
+type proposal struct {
+	rec  []byte
+	done func(box.Result, error)
+}
+
+// New returns a broker with the state that the log has. Run must be called before anything
+// is delivered.
+func New(log Ledger, cfg Config) (*Broker, error) {
+	if cfg.Clock.IsZero() {
+		cfg.Clock = clock.System()
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.CheckpointRecords == 0 {
+		cfg.CheckpointRecords = defaultCheckpointRecords
+	}
+	if cfg.CheckpointEvery == 0 {
+		cfg.CheckpointEvery = defaultCheckpointEvery
+	}
+	b := &Broker{cfg: cfg, log: log, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{}, origins: map[proto.PeerID]uint32{}}
+	if err := b.load(); err != nil {
+		return nil, fmt.Errorf("mail: %w", err)
+	}
+	b.publish()
+	return b, nil
+}
+
+// load reads the newest checkpoint and what the log has since.
+func (b *Broker) load() error {
+	b.state = box.New(&b.chains)
+	index, err := b.log.LoadCheckpoint(func(r io.Reader) (err error) {
+		b.state, err = box.Load(r, &b.chains)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	b.last = index
+	var out box.Output
+	err = b.log.Replay(index+1, func(batch ledger.Batch) error {
+		for p, rec := range batch.Entries() {
+			out.Reset()
+			if err := b.state.Apply(pack(p), rec, &out); err != nil {
+				return fmt.Errorf("batch %d of the ledger: %w", batch.Index, err)
+			}
+			b.out.Bounces = append(b.out.Bounces, out.Bounces...) // their senders may not know yet
+		}
+		b.last = batch.Index
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if b.state.Boot() >= b.cfg.Boot {
+		return fmt.Errorf("start %d is not newer than start %d in the ledger", b.cfg.Boot, b.state.Boot())
+	}
+	return nil
+}
+
+// offsetBits are the bits of the offset in a [box.Place]: a segment is at most 100 MiB.
+const offsetBits = 27
+
+// pack returns where a record lies as one number.
+func pack(p ledger.Place) box.Place { return box.Place(p.Segment<<offsetBits | uint64(p.Offset)) }
+
+// unpack returns the place of the log that pack made a number of. Its length is not known.
+func unpack(p box.Place) ledger.Place {
+	return ledger.Place{Segment: uint64(p) >> offsetBits, Offset: uint32(p & (1<<offsetBits - 1))}
+}
+
+// now returns what a decision needs of the outside. While the wall clock is doubted, it
+// stands still: nothing expires.
+func (b *Broker) now() box.Now {
+	if !b.cfg.Clock.Doubted() {
+		b.trusted = b.cfg.Clock.Now().UnixMilli()
+	}
+	return box.Now{Wall: b.trusted, Mono: b.cfg.Clock.Boot().Milliseconds(), Rand: rand.Uint64()}
+}
+
+// Run serves the boxes until ctx is done or the log fails. It must be called once. When it
+// returns, nothing of the broker is running, and what was not answered is ErrUnknown. It
+// does not close the log.
+func (b *Broker) Run(ctx context.Context) error {
+	defer b.waiting.Wait()
+	b.saved = savedLog{at: b.cfg.Clock.Boot()}
+	b.state.Start(b.now(), b.cfg.Boot, &b.out)
+	b.propose(func(box.Result, error) { b.started = true })
+	b.react(ctx, b.now())
+	b.flush()
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return b.stop(nil)
+		case <-b.log.Failed():
+			return b.stop(b.log.Err())
+		case <-b.wake:
+		case <-tick.C:
+			if !b.started {
+				continue
+			}
+			now := b.now()
+			b.state.Tick(now, &b.out)
+			b.archiveDue(ctx, now)
+			b.checkpointDue()
+		}
+		b.step(ctx)
+	}
+}
+
+// step applies what the log has written, does what was asked for, and hands the log what
+// follows from it.
+func (b *Broker) step(ctx context.Context) {
+	b.mu.Lock()
+	commits := b.commits
+	b.commits = nil
+	b.mu.Unlock()
+	now := b.now()
+	for _, c := range commits {
+		b.apply(c)
+	}
+	if !b.started {
+		return // handles count from the record of the start
+	}
+	b.mu.Lock()
+	ops := b.ops
+	b.ops = nil
+	b.mu.Unlock()
+	for _, do := range ops {
+		do(now)
+	}
+	b.react(ctx, now)
+	b.flush()
+}
+
+// apply applies the oldest proposal, or tells that it was not written.
+func (b *Broker) apply(c commit) {
+	p := b.pending[0]
+	b.pending = b.pending[1:]
+	if c.err != nil {
+		if p.done != nil {
+			p.done(box.Result{}, c.err)
+		}
+		return
+	}
+	b.last = c.index
+	b.saved.records++
+	results := len(b.out.Results)
+	if err := b.state.Apply(pack(c.place), p.rec, &b.out); err != nil {
+		b.cfg.Logger.Error("a record of this broker is refused by its state", "why", err) // a bug: it is skipped at each start
+		if p.done != nil {
+			p.done(box.Result{}, err)
+		}
+		return
+	}
+	if p.done != nil {
+		var r box.Result
+		if len(b.out.Results) > results {
+			r = b.out.Results[results]
+		}
+		p.done(r, nil)
+	}
+}
+
+// react does what the state wants done since the last call: it queues records, delivers,
+// and tells of ends.
+func (b *Broker) react(ctx context.Context, now box.Now) {
+	for len(b.out.Ready)+len(b.out.Records)+len(b.out.Bounces)+len(b.out.Events)+len(b.out.Archive)+len(b.out.Lost) > 0 {
+		b.propose(nil)
+		b.out, b.done = b.done, b.out
+		for _, x := range b.done.Lost {
+			b.end(x, ErrGone)
+		}
+		for _, x := range b.done.Ready {
+			b.deliver(now, x)
+		}
+		b.bounce(ctx, b.done.Bounces)
+		for _, e := range b.done.Events {
+			b.cfg.Logger.Debug("mail", "event", e.Kind, "box", e.Box, "subscription", e.Sub, "seq", e.Seq, "text", e.Text)
+		}
+		b.dead.waiting = append(b.dead.waiting, b.done.Archive...)
+		b.done.Reset()
+	}
+	b.out.Reset()
+}
+
+// propose queues the records of out for the log. Done is called when the last one was
+// applied; nil: nobody waits.
+func (b *Broker) propose(done func(box.Result, error)) {
+	for i, rec := range b.out.Records {
+		var last func(box.Result, error)
+		if i == len(b.out.Records)-1 {
+			last = done
+		}
+		b.queue(append([]byte(nil), rec...), false, false, last)
+	}
+	b.out.Records = b.out.Records[:0]
+}
+
+// queue queues one record for the next flush.
+func (b *Broker) queue(rec []byte, newWork, relaxed bool, done func(box.Result, error)) {
+	b.pending = append(b.pending, &proposal{rec, done})
+	b.entries = append(b.entries, ledger.Entry{Data: rec, NewWork: newWork, Relaxed: relaxed, After: b.committed})
+}
+
+// flush hands the log what was queued.
+func (b *Broker) flush() {
+	if len(b.entries) == 0 {
+		return
+	}
+	entries := b.entries
+	b.entries = nil // the log owns them
+	b.log.Queue(entries)
+}
+
+// committed is called by the log, in the order of the proposals.
+func (b *Broker) committed(index uint64, p ledger.Place, err error) {
+	b.mu.Lock()
+	b.commits = append(b.commits, commit{index, p, err})
+	b.mu.Unlock()
+	b.notify()
+}
+
+func (b *Broker) notify() {
+	select {
+	case b.wake <- struct{}{}:
+	default:
+	}
+}
+
+// do hands an operation to the goroutine of Run.
+func (b *Broker) do(o op) error {
+	b.mu.Lock()
+	if b.stopped != nil {
+		b.mu.Unlock()
+		return b.stopped
+	}
+	b.ops = append(b.ops, o)
+	b.mu.Unlock()
+	b.notify()
+	return nil
+}
+
+// call does f on the goroutine of Run and waits for its end.
+func (b *Broker) call(ctx context.Context, f func(now box.Now)) error {
+	done := make(chan struct{})
+	if err := b.do(func(now box.Now) {
+		f(now)
+		close(done)
+	}); err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.ended:
+		return ErrUnknown
+	}
+}
+
+// stop ends the broker: nobody is served any more, and what was asked for and not answered
+// is unknown.
+func (b *Broker) stop(err error) error {
+	if err != nil {
+		err = fmt.Errorf("mail: %w", err)
+	}
+	b.mu.Lock()
+	b.stopped = ErrStopped
+	b.ops = nil
+	b.mu.Unlock()
+	close(b.ended)
+	for x := range b.sessions {
+		b.end(x, ErrStopped)
+	}
+	return err
+}

@@ -1,0 +1,231 @@
+package mail
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+)
+
+// TypeBounce is the type of a letter that tells a sender that its mail was not delivered.
+const TypeBounce = "balefire.bounce"
+
+const (
+	bounceTTL  = 7 * 24 * time.Hour
+	bounceBody = 1 << 10 // bytes of the body that a bounce repeats
+)
+
+// A Bounce is a letter to the sender of a mail that was not delivered.
+type Bounce struct {
+	Origin proto.PeerID // where the mail came from; zero: from this node
+	To     string       // the box that the mail named, or the agent that sent it; "": it named none
+	Letter []byte       // of type [TypeBounce], with a dedupe key
+}
+
+// An undelivered is the body of a bounce, JSON.
+type undelivered struct {
+	State   string `json:"state"`
+	Cause   string `json:"cause"`
+	Reason  string `json:"reason,omitempty"`
+	ID      string `json:"id"`
+	FirstID string `json:"first_id,omitempty"`
+	Subject string `json:"subject,omitempty"`
+	Key     string `json:"key,omitempty"`
+	Type    string `json:"type,omitempty"`
+	Body    []byte `json:"body,omitempty"` // its first KiB
+}
+
+// bounce tells the senders of mails that were not delivered. Until it has, no checkpoint is
+// written, so that a start after a crash finds the ends again.
+func (b *Broker) bounce(ctx context.Context, ends []box.End) {
+	if b.cfg.Bounced == nil {
+		return
+	}
+	var all []Bounce
+	for _, e := range ends {
+		rec, err := b.log.Read(unpack(e.Place), nil)
+		var t Bounce
+		var ok bool
+		if err == nil {
+			t, ok, err = b.bounceOf(e, rec)
+		}
+		switch {
+		case err != nil:
+			b.cfg.Logger.Warn("the sender of a mail cannot be told that it was not delivered", "seq", e.Seq, "why", err)
+		case ok:
+			all = append(all, t)
+		}
+	}
+	if len(all) == 0 {
+		return
+	}
+	b.bouncing++
+	b.waiting.Go(func() {
+		for _, t := range all {
+			b.cfg.Bounced(ctx, t)
+		}
+		b.do(func(box.Now) { b.bouncing-- })
+	})
+}
+
+// bounceOf makes the bounce of a mail; ok is false if there is nobody to tell.
+func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) {
+	raw, err := box.LetterOf(rec)
+	if err != nil {
+		return t, false, err
+	}
+	l, err := proto.ParseLetter(raw)
+	if err != nil || string(l.Type) == TypeBounce || l.Hops >= box.MaxHops {
+		return t, false, err
+	}
+	now := b.cfg.Clock.Now()
+	u := undelivered{
+		State: e.State.String(), Cause: e.Cause.String(), Reason: e.Reason, ID: l.ID.String(),
+		Subject: string(l.Subject), Key: string(l.Key), Type: string(l.Type), Body: l.Body[:min(len(l.Body), bounceBody)],
+	}
+	if !l.FirstID.IsZero() {
+		u.FirstID = l.FirstID.String()
+	}
+	body, err := json.Marshal(u)
+	if err != nil {
+		return t, false, err
+	}
+	t.To = string(cmp.Or(string(l.BounceTo), string(l.ReplyTo), string(l.Sender)))
+	t.Letter, err = proto.AppendLetter(nil, &proto.Letter{
+		Class: proto.High, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(bounceTTL).UnixMilli(), Hops: l.Hops + 1,
+		Type: []byte(TypeBounce), ContentType: []byte("application/json"), BounceOf: l.ID, Dedupe: fmt.Appendf(nil, "bounce:%s:%d", l.ID, e.Sub),
+		Correlation: l.Correlation, Traceparent: l.Traceparent, Body: body,
+	})
+	if m, e := box.ParseMail(rec); e == nil {
+		t.Origin, _ = b.state.Peer(m.Origin)
+	}
+	return t, err == nil, err
+}
+
+// A DeadLetter is a dead letter with its text.
+type DeadLetter struct {
+	Box, Subscription string
+	box.DeadLetter
+	Letter []byte
+}
+
+// deadLetters are those that are too many or too old.
+type deadLetters struct {
+	waiting []box.Archive
+	running bool  // the archive has the first of them
+	at      int64 // when it is tried again, box.Now.Mono
+}
+
+// archiveRetry is the wait after the archive failed.
+const archiveRetry = 10 * time.Second
+
+// archiveDue hands the archive the next dead letters that are too many or too old, and
+// forgets them when it has them.
+func (b *Broker) archiveDue(ctx context.Context, now box.Now) {
+	if len(b.dead.waiting) == 0 || b.dead.running || now.Mono < b.dead.at {
+		return
+	}
+	a := b.dead.waiting[0]
+	seqs := make([]uint64, len(a.Letters))
+	for i, d := range a.Letters {
+		seqs[i] = d.Seq
+	}
+	forget := func() {
+		b.dead.waiting = b.dead.waiting[1:]
+		b.queue(box.AppendArchived(nil, a.Box, a.Sub, seqs), false, false, nil)
+	}
+	if b.cfg.Archive == nil {
+		forget()
+		return
+	}
+	letters := b.deadLetters(a)
+	b.dead.running = true
+	b.waiting.Go(func() {
+		err := b.cfg.Archive(ctx, letters)
+		b.do(func(now box.Now) {
+			b.dead.running = false
+			if err == nil {
+				forget()
+				return
+			}
+			b.dead.at = now.Mono + archiveRetry.Milliseconds()
+			b.cfg.Logger.Warn("dead letters are not archived", "count", len(letters), "why", err)
+		})
+	})
+}
+
+// deadLetters adds the text to dead letters.
+func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter) {
+	info, _ := b.state.Info(a.Box)
+	sub, _ := b.state.SubInfo(a.Box, a.Sub)
+	for _, d := range a.Letters {
+		rec, err := b.log.Read(unpack(d.Place), nil)
+		var letter []byte
+		if err == nil {
+			letter, err = box.LetterOf(rec)
+		}
+		if err != nil {
+			b.cfg.Logger.Warn("a dead letter cannot be read for the archive", "box", info.Settings.Name, "seq", d.Seq, "why", err)
+			continue
+		}
+		all = append(all, DeadLetter{info.Settings.Name, sub.Settings.Name, d, letter})
+	}
+	return all
+}
+
+// A savedLog is what the newest checkpoint has.
+type savedLog struct {
+	index   uint64
+	records int64 // applied since
+	at      time.Duration
+	running bool // one is being written
+}
+
+// checkpointDue writes a checkpoint in the background if one is due. The state is written
+// to memory first: meanwhile nothing is served.
+func (b *Broker) checkpointDue() {
+	now := b.cfg.Clock.Boot()
+	if b.saved.running || b.bouncing > 0 || b.last == b.saved.index || b.saved.records < b.cfg.CheckpointRecords && now-b.saved.at < b.cfg.CheckpointEvery {
+		return
+	}
+	b.saved.at = now
+	var image bytes.Buffer
+	if err := b.state.Save(&image); err != nil {
+		b.cfg.Logger.Error("the state of the boxes cannot be saved", "why", err)
+		return
+	}
+	live := b.liveSegments()
+	index, records := b.last, b.saved.records
+	b.saved.running = true
+	b.waiting.Go(func() {
+		err := b.log.Checkpoint(index, func(w io.Writer) error {
+			_, err := w.Write(image.Bytes())
+			return err
+		})
+		if err != nil {
+			b.cfg.Logger.Warn("no checkpoint of the mail was written", "why", err)
+		} else {
+			b.log.Release(func(segment uint64) bool { return live[segment] })
+		}
+		b.do(func(box.Now) {
+			if b.saved.running = false; err == nil {
+				b.saved.index, b.saved.records = index, b.saved.records-records
+			}
+		})
+	})
+}
+
+// liveSegments returns the segments that have a mail that is needed.
+func (b *Broker) liveSegments() map[uint64]bool {
+	live := make(map[uint64]bool)
+	for k := range b.state.Places() {
+		live[unpack(k.Place).Segment] = true
+	}
+	return live
+}

@@ -1,0 +1,243 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// ErrGone is returned by a session whose box or subscription was removed.
+var ErrGone = errors.New("mail: the box is gone")
+
+// A Reading says what a session reads.
+type Reading struct {
+	Box          string
+	Subscription string // of a topic; "" of a mailbox
+	Reader       string // name of the session, for people
+	Priority     int    // of a failover subscription: the highest one reads
+	Credit       int    // deliveries that may be unsettled at once, at least 1
+}
+
+// A Session is one reader of a subscription. Its deliveries are given back when it is
+// closed.
+type Session struct {
+	b     *Broker
+	box   box.BoxID
+	sub   box.SubID
+	state *box.Session
+
+	mu    sync.Mutex
+	queue []box.Delivery
+	err   error
+	ready chan struct{} // something was added to queue, or err was set
+}
+
+// A Delivery is a mail that was leased to a session.
+type Delivery struct {
+	Handle      box.Handle
+	Letter      []byte // see [proto.ParseLetter]
+	Attempt     int    // 1 for the first
+	Redelivered bool   // somebody was given it before
+	Lease       time.Duration
+}
+
+// Read begins a session. Errors: [box.ErrNotFound], a [*box.HeldError],
+// [box.ErrTooManySessions].
+func (b *Broker) Read(ctx context.Context, r Reading) (*Session, error) {
+	s := &Session{b: b, ready: make(chan struct{}, 1)}
+	var err error
+	if e := b.call(ctx, func(box.Now) {
+		if s.box, s.sub, err = b.find(r.Box, r.Subscription); err != nil {
+			return
+		}
+		if s.state, err = b.state.Attach(s.box, s.sub, r.Reader, r.Priority, 0); err == nil {
+			b.sessions[s.state] = s
+			b.state.AddCredit(s.state, max(r.Credit, 1), &b.out)
+		}
+	}); e != nil {
+		s.Close(context.WithoutCancel(ctx), false)
+		return nil, e
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// path names a subscription as people do.
+func path(box, sub string) string {
+	if sub == "" {
+		return box
+	}
+	return box + "/" + sub
+}
+
+// deliver leases mail to a session.
+func (b *Broker) deliver(now box.Now, x *box.Session) {
+	s := b.sessions[x]
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	n := len(s.queue)
+	s.queue = b.state.Deliver(now, x, maxDeliver, s.queue, &b.out)
+	n = len(s.queue) - n
+	s.mu.Unlock()
+	if n > 0 {
+		s.signal()
+	}
+	if n == maxDeliver {
+		b.state.AddCredit(x, 0, &b.out) // go on after the others
+	}
+}
+
+// maxDeliver is how many mails a session is leased before the others are served.
+const maxDeliver = 256
+
+func (s *Session) signal() {
+	select {
+	case s.ready <- struct{}{}:
+	default:
+	}
+}
+
+// end ends a session from the side of the broker.
+func (b *Broker) end(x *box.Session, err error) {
+	s := b.sessions[x]
+	if s == nil {
+		return
+	}
+	delete(b.sessions, x)
+	s.mu.Lock()
+	s.queue, s.err = nil, err
+	s.mu.Unlock()
+	s.signal()
+}
+
+// Next waits for mail and appends at most n deliveries to dst. The letters of one call
+// stay valid. One goroutine calls it. The error is that of ctx, ErrStopped or ErrGone.
+func (s *Session) Next(ctx context.Context, n int, dst []Delivery) ([]Delivery, error) {
+	for {
+		s.mu.Lock()
+		given := append([]box.Delivery(nil), s.queue[:min(n, len(s.queue))]...)
+		s.queue = s.queue[len(given):]
+		left, err := len(s.queue), s.err
+		s.mu.Unlock()
+		if len(given) > 0 {
+			if left > 0 {
+				s.signal()
+			}
+			return s.fetch(given, dst)
+		}
+		if err != nil {
+			return dst, err
+		}
+		select {
+		case <-ctx.Done():
+			return dst, ctx.Err()
+		case <-s.ready:
+		}
+	}
+}
+
+// fetch reads the letters of deliveries.
+func (s *Session) fetch(given []box.Delivery, dst []Delivery) ([]Delivery, error) {
+	mono := s.b.cfg.Clock.Boot().Milliseconds()
+	for _, d := range given {
+		rec, err := s.b.log.Read(unpack(d.Place), nil)
+		if errors.Is(err, store.ErrNotFound) {
+			continue // it was moved or has ended meanwhile: its lease lapses
+		}
+		var letter []byte
+		if err == nil {
+			letter, err = box.LetterOf(rec)
+		}
+		if err != nil {
+			return dst, fmt.Errorf("mail: read mail %d: %w", d.Handle.Seq, err)
+		}
+		dst = append(dst, Delivery{d.Handle, letter, int(d.Attempt), d.Redelivered, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
+	}
+	return dst, nil
+}
+
+// AddCredit lets the session have n more unsettled deliveries.
+func (s *Session) AddCredit(ctx context.Context, n int) error {
+	return s.b.call(ctx, func(box.Now) { s.b.state.AddCredit(s.state, n, &s.b.out) })
+}
+
+// Close ends the session. If it broke, each delivery that it has is given back at the price
+// of an abandon, otherwise for nothing.
+func (s *Session) Close(ctx context.Context, broke bool) error {
+	return s.b.call(ctx, func(now box.Now) {
+		if s.state != nil && s.b.sessions[s.state] == s {
+			s.b.end(s.state, ErrStopped)
+			s.b.state.Detach(now, s.state, broke, &s.b.out)
+		}
+	})
+}
+
+// A Settlement is what a reader does with a delivery.
+type Settlement struct {
+	Handle box.Handle
+	Op     box.Op
+	Delay  time.Duration // of Nack, Defer and Extend
+	Reason string
+}
+
+// A Settled is the answer to a settlement.
+type Settled struct {
+	Code  proto.Code    // CodeOK, CodeStale, CodeBusy (out of order in its lane), CodeBadForm (no such delivery)
+	Lease time.Duration // of Extend: what is left
+}
+
+// Settle settles deliveries of a subscription and returns when the answers are durable. It
+// needs no session: a handle is enough.
+func (b *Broker) Settle(ctx context.Context, name, sub string, what []Settlement) ([]Settled, error) {
+	var settled []Settled
+	var err error
+	done := make(chan struct{})
+	if e := b.do(func(now box.Now) {
+		var id box.BoxID
+		var subID box.SubID
+		if id, subID, err = b.find(name, sub); err != nil {
+			close(done)
+			return
+		}
+		b.propose(nil)
+		in := make([]box.Settlement, len(what))
+		for i, w := range what {
+			in[i] = box.Settlement{Box: id, Sub: subID, Handle: w.Handle, Op: w.Op, Delay: w.Delay, Reason: w.Reason}
+		}
+		b.state.Settle(now, in, &b.out)
+		for _, r := range b.out.Settled {
+			settled = append(settled, Settled{r.Code, time.Duration(max(r.Until-now.Mono, 0)) * time.Millisecond})
+		}
+		b.out.Settled = b.out.Settled[:0]
+		if len(b.out.Records) == 0 {
+			close(done)
+			return
+		}
+		b.propose(func(_ box.Result, failed error) {
+			if failed != nil {
+				err = fmt.Errorf("%w: %w", ErrUnknown, failed)
+			}
+			close(done)
+		})
+	}); e != nil {
+		return nil, e
+	}
+	select {
+	case <-done:
+		return settled, err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+	case <-b.ended:
+		return nil, ErrUnknown
+	}
+}
