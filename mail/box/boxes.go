@@ -108,7 +108,7 @@ func (s *State) applySub(h head, d decoder, out *Output) error {
 	case subUnblock:
 		origin, key = d.u32(), d.text(proto.MaxKey)
 	case subSeen, subRedriven, subArchived:
-		seqs = d.seqs(MaxSeqs)
+		seqs = d.seqs(nil, MaxSeqs)
 	default:
 		d.check(op == subRemove)
 	}

@@ -81,8 +81,9 @@ func (d *decoder) flag() bool {
 	return v == 1
 }
 
-// seqs reads at most limit ascending sequences until the end.
-func (d *decoder) seqs(limit int) (seqs []uint64) {
+// seqs reads at most limit ascending sequences until the end, and appends them to seqs,
+// which is empty.
+func (d *decoder) seqs(seqs []uint64, limit int) []uint64 {
 	last := uint64(0)
 	for len(d.b) > 0 {
 		v := d.uvarint(1<<63 - 1)

@@ -64,7 +64,7 @@ func (c *chunk) index(seq uint64) int {
 
 // mailList has the waiting mails of a box by sequence.
 type mailList struct {
-	chunks []chunk // ascending, none empty
+	chunks []chunk // ascending; only the last one may be empty
 	count  int
 }
 
@@ -86,7 +86,11 @@ func (l *mailList) get(seq uint64) *mail {
 // push adds a mail, whose sequence is the highest.
 func (l *mailList) push(seq uint64, m mail) {
 	base := seq &^ (chunkSize - 1)
-	if n := len(l.chunks); n == 0 || l.chunks[n-1].base != base {
+	switch n := len(l.chunks); {
+	case n > 0 && l.chunks[n-1].base == base:
+	case n > 0 && l.chunks[n-1].there == 0:
+		l.chunks[n-1].base = base
+	default:
 		l.chunks = append(l.chunks, chunk{base: base, mails: make([]mail, 0, chunkSize)})
 	}
 	c := &l.chunks[len(l.chunks)-1]
@@ -104,6 +108,7 @@ func (l *mailList) remove(seq uint64) {
 	c.there &^= 1 << (seq - c.base)
 	l.count--
 	switch last := len(l.chunks) - 1; {
+	case len(c.mails) == 0 && i == last: // it is used again: a box that is mostly empty makes no garbage
 	case len(c.mails) == 0 && i == 0:
 		l.chunks[0] = chunk{}
 		l.chunks = l.chunks[1:]

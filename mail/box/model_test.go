@@ -506,7 +506,7 @@ func (m *model) apply(rec []byte) error {
 	switch h.typ {
 	case TypeAck:
 		u := b.subs[h.sub]
-		for _, seq := range d.seqs(MaxSeqs) {
+		for _, seq := range d.seqs(nil, MaxSeqs) {
 			if b.isPending(u, seq) {
 				m.finish(b, u, seq, Done)
 			}

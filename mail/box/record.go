@@ -343,7 +343,7 @@ func appendEnd(dst []byte, h head, e *end) []byte {
 }
 
 func (d *decoder) end() end {
-	e := end{MailState(d.u8()), Cause(d.u8()), d.u8(), d.u8(), d.time(), d.text(MaxReader), d.text(MaxReason), d.seqs(MaxSeqs)}
+	e := end{MailState(d.u8()), Cause(d.u8()), d.u8(), d.u8(), d.time(), d.text(MaxReader), d.text(MaxReason), d.seqs(nil, MaxSeqs)}
 	d.check(e.state >= Dead && e.state < mailStates && e.cause > 0 && e.cause < causes)
 	return e
 }

@@ -107,7 +107,7 @@ func reencode(rec []byte) ([]byte, error) {
 		k, err := ParseSkip(rec)
 		return AppendSkip(nil, &k), err
 	case TypeAck:
-		out = appendAck(nil, h.box, h.sub, d.seqs(MaxSeqs))
+		out = appendAck(nil, h.box, h.sub, d.seqs(nil, MaxSeqs))
 	case TypeNack:
 		n := d.nack()
 		out = appendNack(nil, h.box, h.sub, &n)
@@ -167,7 +167,7 @@ func reencodeSub(h head, d *decoder) ([]byte, error) {
 	case subUnblock:
 		return AppendUnblock(nil, h.box, h.sub, d.u32(), d.text(proto.MaxKey)), nil
 	case subSeen, subRedriven, subArchived:
-		return appendSubSeqs(nil, h.box, h.sub, op, d.seqs(MaxSeqs)), nil
+		return appendSubSeqs(nil, h.box, h.sub, op, d.seqs(nil, MaxSeqs)), nil
 	}
 	return nil, ErrBadRecord
 }

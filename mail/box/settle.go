@@ -44,7 +44,7 @@ type Settled struct {
 // of a mail that is DONE it is CodeOK again. Anything else counts for the newest delivery
 // while its lease lasts. Mails of a lane are acknowledged in order.
 func (s *State) Settle(now Now, what []Settlement, out *Output) {
-	var acks []uint64
+	acks := out.seqs[:0]
 	for i := range what {
 		x := &what[i]
 		u := s.find(x.Box, x.Sub)
@@ -68,8 +68,10 @@ func (s *State) Settle(now Now, what []Settlement, out *Output) {
 		if len(acks) > 0 && (last || len(acks) == MaxSeqs) {
 			slices.Sort(acks)
 			acks = slices.Compact(acks)
-			out.record(func(dst []byte) []byte { return appendAck(dst, x.Box, x.Sub, acks) })
-			acks = acks[:0]
+			start := len(out.buf)
+			out.buf = appendAck(out.buf, x.Box, x.Sub, acks)
+			out.keep(start)
+			out.seqs, acks = acks, acks[:0]
 		}
 	}
 }

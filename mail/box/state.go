@@ -124,13 +124,14 @@ type Output struct {
 	Settled []Settled  // of Settle: one a settlement
 	Lost    []*Session // sessions whose subscription is gone
 	buf     []byte
+	seqs    []uint64 // of the ACK at work
 }
 
 // Reset makes o empty. The records in it are not valid any more.
 func (o *Output) Reset() {
 	*o = Output{
 		Records: o.Records[:0], Ready: o.Ready[:0], Ends: o.Ends[:0], Bounces: o.Bounces[:0], Events: o.Events[:0],
-		Archive: o.Archive[:0], Results: o.Results[:0], Settled: o.Settled[:0], Lost: o.Lost[:0], buf: o.buf[:0],
+		Archive: o.Archive[:0], Results: o.Results[:0], Settled: o.Settled[:0], Lost: o.Lost[:0], buf: o.buf[:0], seqs: o.seqs[:0],
 	}
 }
 
@@ -138,6 +139,11 @@ func (o *Output) Reset() {
 func (o *Output) record(f func(dst []byte) []byte) {
 	start := len(o.buf)
 	o.buf = f(o.buf)
+	o.keep(start)
+}
+
+// keep adds the record that begins at start of the buffer and ends with it.
+func (o *Output) keep(start int) {
 	o.Records = append(o.Records, o.buf[start:len(o.buf):len(o.buf)])
 }
 
@@ -205,11 +211,11 @@ func (s *State) Apply(p Place, rec []byte, out *Output) error {
 	case TypeMail:
 		err = s.applyMail(p, rec, out)
 	case TypeAck:
-		seqs := d.seqs(MaxSeqs)
+		out.seqs = d.seqs(out.seqs[:0], MaxSeqs)
 		if !d.done() {
 			return bad(h.typ)
 		}
-		s.applyAck(h, seqs, out)
+		s.applyAck(h, out.seqs, out)
 	case TypeNack:
 		n := d.nack()
 		if !d.done() {
