@@ -31,7 +31,8 @@
 // # Memory
 //
 // A waiting mail takes 40 bytes: 32 in chunks of structs without pointers, 8 in a queue.
-// Bodies are never in memory: a [Place] says where a record lies.
+// A key that is in use takes more, for its lane. Bodies are never in memory: a [Place] says
+// where a record lies.
 //
 // # Tests
 //

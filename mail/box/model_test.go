@@ -37,7 +37,6 @@ type modelBox struct {
 	subs     map[SubID]*modelSub
 	counts   [mailStates]int
 	ending   map[uint64]bool
-	dead     int64 // bytes of dead letters
 }
 
 type modelMail struct {

@@ -44,15 +44,14 @@ type simReader struct {
 	box     BoxID
 	sub     SubID
 	credit  int
-	served  bool // Deliver gave it less than it asked for: it waits to be woken
-	waiting bool
+	waiting bool // Deliver gave it less than it asked for: it waits to be woken
 }
 
 func (s *sim) did(format string, args ...any) {
 	s.trace = append(s.trace, fmt.Sprintf(format, args...))
 }
 
-// TestModel compares the state with the model: in an ordinary run 200 histories of 150
+// TestModel compares the state with the model: in an ordinary run 200 histories of 250
 // steps, and with BALEFIRE_LONG=1 a million steps.
 func TestModel(t *testing.T) {
 	histories := uint64(200)
@@ -552,13 +551,14 @@ func (s *sim) attachOrDetach() {
 // the checkpoint and what came after it.
 func (s *sim) restart() {
 	var out Output
-	again, err := New(chainNotes{}), error(nil)
+	again := New(chainNotes{})
 	from := 0
 	if s.saved != nil && s.one(2) {
-		if again, err = Load(bytes.NewReader(s.saved), chainNotes{}); err != nil {
+		loaded, err := Load(bytes.NewReader(s.saved), chainNotes{})
+		if err != nil {
 			s.failf("load: %v", err)
 		}
-		from = s.savedAt
+		again, from = loaded, s.savedAt
 	}
 	for i, rec := range s.log[from:] {
 		if err := again.Apply(Place(from+i+1), rec, &out); err != nil {
