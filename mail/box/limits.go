@@ -62,6 +62,8 @@ const (
 const (
 	keyGeneration = 12 * time.Hour // of running time: a dedupe key is kept for two to three of these
 	agePeriod     = 5 * time.Minute
-	cleanPeriod   = 10 * time.Second // of retention and of the archive of dead letters
-	sweepMails    = 4096             // mails that one Tick checks for their not_after
+	maxRan        = 100 * 365 * 24 * 3600_000 // milliseconds that one start runs
+	maxPast       = 1 << 60                   // milliseconds that all of them run
+	cleanPeriod   = 10 * time.Second          // of retention and of the archive of dead letters
+	sweepMails    = 4096                      // mails that one Tick checks for their not_after
 )

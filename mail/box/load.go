@@ -28,7 +28,7 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	s.nextBox = BoxID(d.u32())
 	s.limits = Limits{Bytes: d.u64(), Keys: d.u32()}
 	s.boot, s.ranPast, s.ran = d.u64(), d.time(), d.time()
-	d.check(s.nextBox > 0 && s.limits.Bytes <= 1<<60 && s.ranPast <= math.MaxInt64/4 && s.ran <= math.MaxInt64/4)
+	d.check(s.nextBox > 0 && s.limits.Bytes <= 1<<60 && s.ranPast <= maxPast && s.ran <= maxRan)
 	for range d.count(len(proto.PeerID{}), MaxOrigins) {
 		p := proto.PeerID(d.array32())
 		d.check(d.failed || s.indexes[p] == 0)

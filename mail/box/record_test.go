@@ -261,6 +261,7 @@ func TestBadRecords(t *testing.T) {
 		{"peer 0", AppendPeer(nil, 0, proto.PeerID{1})},
 		{"boot 0", appendAge(nil, age{})},
 		{"time that ran back", appendAge(nil, age{boot: 2, ran: -1})},
+		{"a start that ran for more than a century", appendAge(nil, age{boot: 2, ran: maxRan + 1})},
 		{"a move of no mail", finish(appendU64(appendHead(nil, head{typ: TypeMove, box: 1}), 1), 0)},
 		{"a move of another box's mail", with(slices.Concat(mustMove(t, mail)), 11, 2)},
 		{"a skip by this node", AppendSkip(nil, &Skip{Box: 1, Chain: 1, Number: proto.Seq{Boot: 1, Counter: 1}})},

@@ -238,7 +238,7 @@ func (s *State) Apply(p Place, rec []byte, out *Output) error {
 		err = s.applyPeer(d, h, out)
 	case TypeAge:
 		a := age{d.u64(), d.time(), d.time()}
-		if !d.done() || h.box != 0 || h.sub != 0 || a.boot == 0 {
+		if !d.done() || h.box != 0 || h.sub != 0 || a.boot == 0 || a.ran > maxRan {
 			return bad(h.typ)
 		}
 		s.applyAge(a)
@@ -254,7 +254,7 @@ func (s *State) applyAge(a age) {
 		return
 	}
 	if a.boot > s.boot {
-		s.boot, s.ranPast, s.ran = a.boot, s.ranPast+s.ran, 0
+		s.boot, s.ranPast, s.ran = a.boot, min(s.ranPast+s.ran, maxPast), 0
 	}
 	s.ran = max(s.ran, a.ran)
 	s.dedupe.age(s.ranPast + s.ran)
