@@ -1,9 +1,11 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,20 +16,23 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
 	"time"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/api/apitest"
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/api/client/clienttest"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/node/nodetest"
 	"github.com/balefire/balefire/wire"
 )
 
 // serve starts the API server of n on a socket and returns a client for it and a function
 // that stops it.
-func serve(t *testing.T, n api.Node) (c *client.Client, stop func()) {
+func serve(t *testing.T, n *node.Node) (c *client.Client, stop func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.sock")
 	l, err := api.Listen(path)
@@ -54,123 +59,54 @@ func serve(t *testing.T, n api.Node) (c *client.Client, stop func()) {
 	return c, stop
 }
 
-// TestEveryMethod calls each method once over a real socket and checks the resulting
-// call of the node.
+// canned serves given answers on a socket, and returns a client for them and a function that
+// stops the server.
+func canned(t *testing.T, answers map[string]any) (c *client.Client, n *clienttest.Node, stop func()) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "node.sock")
+	n = clienttest.New(answers)
+	stop = clienttest.Serve(t, n, path)
+	c = client.New(path)
+	t.Cleanup(c.Close)
+	return c, n, stop
+}
+
+var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+const taskID = "01a1f84f-fb79-727b-b679-7a95fb475002"
+
+// A method is one call of a method of the client.
+type method struct {
+	name, request string
+	answer        any // of the node
+	do            func(context.Context, *client.Client) (any, error)
+}
+
+// page returns the answer to a request for a list.
+func page[T any](items ...T) wire.Page[T] { return wire.Page[T]{Items: items} }
+
+// TestEveryMethod calls each method once over a real socket, and checks the request and
+// that the answer arrives unchanged.
 func TestEveryMethod(t *testing.T) {
-	n := apitest.New()
-	c, _ := serve(t, n)
-	ctx, id := t.Context(), apitest.ID
-	q := wire.Query{
-		States: []string{"PENDING", "SENT"}, Role: "home", Peer: "p & q", Kind: "k",
-		Label: "a=b c", Before: apitest.Start, After: apitest.Start.Add(-time.Hour), Cursor: "x/y+z", Limit: 7,
-	}
-	const chosen = "states=PENDING+SENT role=home peer=p & q kind=k label=a=b c cursor=x/y+z before=2026-11-20T12:00:00Z after=2026-11-20T11:00:00Z limit=7"
-	tests := []struct {
-		name, call string
-		do         func() (any, error)
-	}{
-		{"Submit", "Submit laptop shell", func() (any, error) { return c.Submit(ctx, wire.Request{Target: "laptop", Kind: "shell"}) }},
-		{"SubmitMany", "SubmitMany 1", func() (any, error) {
-			_, errs := c.SubmitMany(ctx, []wire.Request{{Target: "laptop", Kind: "shell"}})
-			return nil, errs[0]
-		}},
-		{"Task", "Task " + id, func() (any, error) { return c.Task(ctx, id) }},
-		{"Tasks", "Tasks " + chosen, func() (any, error) { return c.Tasks(ctx, q) }},
-		{"DeadLetters", "DeadLetters " + chosen, func() (any, error) { return c.DeadLetters(ctx, q) }},
-		{"Wait", "Wait " + id, func() (any, error) { return c.Wait(ctx, id) }},
-		{"Result", "Result " + id, func() (any, error) {
-			r, _, err := c.Result(ctx, id)
-			if err != nil {
-				return nil, err
-			}
-			return nil, r.Close()
-		}},
-		{"Receipts", "Receipts " + id, func() (any, error) { return c.Receipts(ctx, id) }},
-		{"Cancel", "Cancel " + id + ` hard=true "too slow"`, func() (any, error) { return c.Cancel(ctx, id, true, "too slow") }},
-		{"Schedules", "Schedules", func() (any, error) { return c.Schedules(ctx) }},
-		{"AddSchedule", `AddSchedule {"queue":"build","name":"n","cron":"@daily","kind":"shell"}`, func() (any, error) {
-			return c.AddSchedule(ctx, wire.ScheduleSpec{Queue: "build", Name: "n", Cron: "@daily", ScheduledTask: wire.ScheduledTask{Kind: "shell"}})
-		}},
-		{"RemoveSchedule", "RemoveSchedule a/b n", func() (any, error) { return nil, c.RemoveSchedule(ctx, "a/b", "n") }},
-		{"PauseSchedule", "PauseSchedule build n true", func() (any, error) { return c.PauseSchedule(ctx, "build", "n", true) }},
-		{"SetClass", "SetClass " + id + " low", func() (any, error) { return c.SetClass(ctx, id, "low") }},
-		{"MoveTask", "MoveTask " + id + " to night", func() (any, error) { return c.MoveTask(ctx, id, "night") }},
-		{"Progress", "Progress " + id, func() (any, error) { return nil, c.Progress(ctx, id) }},
-		{"UnblockLane", `UnblockLane a/b "x y"`, func() (any, error) { return c.UnblockLane(ctx, "a/b", "x y") }},
-		{"Retry", "Retry " + id, func() (any, error) { return c.Retry(ctx, id) }},
-		{"Purge", "Purge " + strings.Replace(strings.Replace(chosen, "cursor=x/y+z ", "", 1), "limit=7", "limit=0", 1) + " dry=true", func() (any, error) { return c.Purge(ctx, q, true) }},
-		{"RetryDead", "Retry " + id, func() (any, error) { return c.RetryDead(ctx, wire.Redrive{IDs: []string{id}}) }},
-		{"Peers", "Peers", func() (any, error) { return c.Peers(ctx) }},
-		{"Peer", "Peer lap top/ü", func() (any, error) { return c.Peer(ctx, "lap top/ü") }},
-		{"Block", "Block laptop", func() (any, error) { return nil, c.Block(ctx, "laptop") }},
-		{"Unblock", "Unblock laptop", func() (any, error) { return nil, c.Unblock(ctx, "laptop") }},
-		{"Forget", "Forget laptop", func() (any, error) { return nil, c.Forget(ctx, "laptop") }},
-		{"Invite", `Invite "n" 1h work+send`, func() (any, error) {
-			return c.Invite(ctx, wire.InviteOptions{Name: "n", TTL: wire.Duration(time.Hour), Roles: []string{"work", "send"}})
-		}},
-		{"Members", "Members", func() (any, error) { return c.Members(ctx) }},
-		{"Member", "Member laptop", func() (any, error) { return c.Member(ctx, "laptop") }},
-		{"MeshSummary", "MeshSummary", func() (any, error) { return c.MeshSummary(ctx) }},
-		{"PruneMembers", "PruneMembers 36h0m0s limit=7 dry=true", func() (any, error) { return c.PruneMembers(ctx, 36*time.Hour, 7, true) }},
-		{"Converge", "Converge", func() (any, error) { return c.Converge(ctx) }},
-		{"Ping", "Ping lap top/ü", func() (any, error) { return c.Ping(ctx, "lap top/ü") }},
-		{"Path", "Path laptop", func() (any, error) { return c.Path(ctx, "laptop") }},
-		{"NetCheck", "NetCheck", func() (any, error) { return c.NetCheck(ctx) }},
-		{"JoinRequests", "JoinRequests", func() (any, error) { return c.JoinRequests(ctx) }},
-		{"Accept", `Accept K7QM-2ZPA-77WD "f" work+send`, func() (any, error) {
-			return c.Accept(ctx, "K7QM-2ZPA-77WD", wire.AcceptOptions{Name: "f", Roles: []string{"work", "send"}})
-		}},
-		{"Rename", `Rename laptop "烽火台"`, func() (any, error) { return nil, c.Rename(ctx, "laptop", "烽火台") }},
-		{"Revoke", `Revoke laptop "stolen"`, func() (any, error) { return nil, c.Revoke(ctx, "laptop", "stolen") }},
-		{"EventPage", "Events after=3 limit=7 wait=2ms", func() (any, error) { return c.EventPage(ctx, 3, 7, 2*time.Millisecond) }},
-		{"Queues", "Queues", func() (any, error) { return c.Queues(ctx) }},
-		{"Queue", "Queue a/b ü", func() (any, error) { return c.Queue(ctx, "a/b ü") }},
-		{"SetQueue", `SetQueue build {"home":"here","concurrency":0}`, func() (any, error) {
-			return c.SetQueue(ctx, "build", wire.QueueSettings{Home: "here", Concurrency: new(0)})
-		}},
-		{"PauseQueue", `SetQueue build {"paused":true}`, func() (any, error) { return c.PauseQueue(ctx, "build") }},
-		{"ResumeQueue", `SetQueue build {"paused":false}`, func() (any, error) { return c.ResumeQueue(ctx, "build") }},
-		{"SeizeQueue", "SeizeQueue build from laptop", func() (any, error) { return c.SeizeQueue(ctx, "build", "laptop") }},
-		{"HandOffQueue", `HandOffQueue build to ""`, func() (any, error) { return c.HandOffQueue(ctx, "build", "") }},
-		{"Drain", "Drain true", func() (any, error) { return c.Drain(ctx, true) }},
-		{"RecoverLeases", `RecoverLeases "n2" dry=true`, func() (any, error) { return c.RecoverLeases(ctx, "n2", true) }},
-		{"Timeline", `Timeline task="" queue="build"`, func() (any, error) { return c.Timeline(ctx, wire.TimelineQuery{Queue: "build"}) }},
-		{"Stop", "Stop handoff=true", func() (any, error) { return nil, c.Stop(ctx, true, time.Minute) }},
-		{"Leases", `Leases queue="build" owner="lap top" role="home" limit=7`, func() (any, error) {
-			return c.Leases(ctx, wire.LeaseFilter{Queue: "build", Owner: "lap top", Role: wire.RoleHome, Limit: 7})
-		}},
-		{"ReleaseLease", "ReleaseLease " + id, func() (any, error) { return c.ReleaseLease(ctx, id) }},
-		{"LeaseConflicts", "LeaseConflicts", func() (any, error) { return c.LeaseConflicts(ctx) }},
-		{"OwnershipEvents", "OwnershipEvents after=1 limit=7", func() (any, error) { return c.OwnershipEvents(ctx, 1, 7) }},
-		{"Handlers", "Handlers", func() (any, error) { return c.Handlers(ctx) }},
-		{"AddHandler", "AddHandler shell /bin/uname", func() (any, error) {
-			return nil, c.AddHandler(ctx, wire.HandlerSpec{Kind: "shell", Exec: []string{"/bin/uname"}, Allow: []string{"peer:laptop"}})
-		}},
-		{"RemoveHandler", "RemoveHandler shell", func() (any, error) { return nil, c.RemoveHandler(ctx, "shell") }},
-		{"Status", "Status", func() (any, error) { return c.Status(ctx) }},
-		{"Why", "Why " + id, func() (any, error) { return c.Why(ctx, id) }},
-		{"StoreStats", "", func() (any, error) { return c.StoreStats(ctx) }},
-		{"Compact", "Compact", func() (any, error) { return nil, c.Compact(ctx) }},
-		{"Snapshot", "Snapshot /backup/1", func() (any, error) { return nil, c.Snapshot(ctx, "/backup/1", "") }},
-		{"Healthy", "Healthy", func() (any, error) { return nil, c.Healthy(ctx) }},
-		{"Ready", "Ready", func() (any, error) { return nil, c.Ready(ctx) }},
-		{"Metrics", "", func() (any, error) { return c.Metrics(ctx) }},
-		{"OpenAPI", "", func() (any, error) { return c.OpenAPI(ctx) }},
-		{"Profile", "", func() (any, error) { return c.Profile(ctx, "goroutine", 0) }},
-	}
 	tried := map[string]bool{"Close": true, "Events": true} // see TestEvents
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			tried[tt.name] = true
-			v, err := tt.do()
+	c, n, _ := canned(t, nil)
+	for _, m := range methods() {
+		t.Run(m.name, func(t *testing.T) {
+			tried[m.name] = true
+			n.Answer("/", m.answer)
+			got, err := m.do(t.Context(), c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(n.Calls(), "; "); got != tt.call {
-				t.Errorf("the node was asked %q, want %q", got, tt.call)
+			if requests := strings.Join(n.Requests(), "; "); requests != m.request {
+				t.Errorf("the node was asked %q, want %q", requests, m.request)
 			}
-			if rv := reflect.ValueOf(v); v != nil && rv.IsZero() {
-				t.Errorf("the answer is empty: %#v", v)
+			want := reflect.ValueOf(m.answer)
+			if rv := reflect.ValueOf(got); rv.Kind() == reflect.Slice && want.Kind() == reflect.Struct {
+				want = want.FieldByName("Items")
+			}
+			if got != nil && (want.IsZero() || !reflect.DeepEqual(got, want.Interface())) {
+				t.Errorf("the answer arrived as %+v, want %+v", got, want)
 			}
 		})
 	}
@@ -181,32 +117,59 @@ func TestEveryMethod(t *testing.T) {
 	}
 }
 
-// TestAnswersArriveUnchanged compares received answers with those of the node.
-func TestAnswersArriveUnchanged(t *testing.T) {
-	n := apitest.New()
+// TestEveryMethodIsARoute sends the same requests to a real node: it has each route, and
+// finds each document and query valid, whether or not it can do what they ask for.
+func TestEveryMethodIsARoute(t *testing.T) {
+	n := nodetest.Open(t, nil)
+	nodetest.Run(t, n)
 	c, _ := serve(t, n)
-	want, _ := n.Task(t.Context(), apitest.ID)
-	got, err := c.Task(t.Context(), apitest.ID)
-	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("task\n%+v, want\n%+v (%v)", got, want, err)
+	done := 0
+	for _, m := range methods() {
+		_, err := m.do(t.Context(), c)
+		if err == nil {
+			done++
+			continue
+		}
+		p, ok := errors.AsType[*wire.Problem](err)
+		if !ok || p.Unrouted() || p.Code == wire.CodeMethod || p.Code == wire.CodeType || p.Status == http.StatusBadRequest || len(p.Errors) > 0 || p.Status == http.StatusInternalServerError {
+			t.Errorf("%s: %+v, %v", m.name, p, err)
+		}
 	}
-	st, err := c.Status(t.Context())
-	if err != nil || !reflect.DeepEqual(st, n.Status(t.Context())) {
-		t.Errorf("status %+v (%v)", st, err)
+	if done < 25 {
+		t.Errorf("the node did only %d of the requests", done)
 	}
 }
 
 // TestARequestCrossesTheSocketWhole checks that no field of a request is lost or changed
 // on the way, inline, in a batch and with a stream.
 func TestARequestCrossesTheSocketWhole(t *testing.T) {
-	n := apitest.New()
-	c, _ := serve(t, n)
+	var got []wire.Request
+	c, _, _ := canned(t, map[string]any{
+		"POST /v1/tasks": func(r *http.Request) any {
+			req, err := wire.Request{}, error(nil)
+			if r.Header.Get("Content-Type") == "application/octet-stream" {
+				if req, err = wire.RequestOfQuery(r.URL.Query()); err == nil {
+					req.Body, err = io.ReadAll(r.Body)
+				}
+			} else {
+				err = json.NewDecoder(r.Body).Decode(&req)
+			}
+			got = append(got, req)
+			if err != nil {
+				return err
+			}
+			return testSubmitted
+		},
+		"POST /v1/tasks/batch": func(r *http.Request) any {
+			return acceptAll(r, func(req wire.Request) error { got = append(got, req); return nil })
+		},
+	})
 	full := wire.Request{
 		Target: "laptop", Kind: "shell", Class: "critical", Mode: "at_most_once", TTL: wire.Duration(90 * time.Minute), Delay: wire.Duration(1500 * time.Millisecond),
 		Key: "a key, \"quoted\" & ünï", Order: "o", OnDead: "block", Args: []string{"-a", "", "two words", "a,b"}, Body: []byte{0, 1, 0xff},
 		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Retries: 9,
 	}
-	later := wire.Request{Target: "laptop", Kind: "shell", At: apitest.Start.Add(1234567 * time.Nanosecond), Class: "normal", Mode: "at_least_once"}
+	later := wire.Request{Target: "laptop", Kind: "shell", At: start.Add(1234567 * time.Nanosecond), Class: "normal", Mode: "at_least_once"}
 	if _, err := c.Submit(t.Context(), full); err != nil {
 		t.Fatal(err)
 	}
@@ -218,57 +181,71 @@ func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	if _, err := c.Submit(t.Context(), streamed); err != nil {
 		t.Fatal(err)
 	}
-	got := n.Requests()
-	for i, want := range []wire.Request{full, full, later, streamed} {
-		if got[i].Stream != nil {
-			got[i].Stream, want.Stream = nil, nil
-		}
-		if !reflect.DeepEqual(got[i], want) {
-			t.Errorf("request %d\n%+v, want\n%+v", i, got[i], want)
-		}
+	streamed.Body, streamed.Stream = []byte("a stream"), nil // as it arrives
+	if want := []wire.Request{full, full, later, streamed}; !reflect.DeepEqual(got, want) {
+		t.Errorf("requests\n%+v, want\n%+v", got, want)
 	}
-	sum := sha256.Sum256([]byte("a stream"))
-	if s := n.Streams(); len(s) != 1 || s[0] != (apitest.Streamed{Size: 8, Digest: hex.EncodeToString(sum[:])}) {
-		t.Errorf("streams %+v", s)
+}
+
+// acceptAll answers a batch like a node that accepts the tasks for which accept returns nil.
+func acceptAll(r *http.Request, accept func(wire.Request) error) any {
+	var b wire.Batch
+	for dec := json.NewDecoder(r.Body); ; {
+		var req wire.Request
+		switch err := dec.Decode(&req); {
+		case err == io.EOF:
+			return b
+		case err != nil:
+			return err
+		}
+		item := wire.BatchItem{Status: http.StatusAccepted, Task: &testSubmitted}
+		if err := accept(req); err != nil {
+			p := api.ProblemOf(err)
+			item = wire.BatchItem{Status: p.Status, Problem: p}
+		}
+		b.Items = append(b.Items, item)
 	}
 }
 
 // TestLargeStream sends more bytes than a JSON document may have.
 func TestLargeStream(t *testing.T) {
-	n := apitest.New()
-	c, _ := serve(t, n)
 	const size = 96 << 20
-	h := sha256.New()
-	src := io.TeeReader(io.LimitReader(rand.NewChaCha8([32]byte{1}), size), h)
+	sent, received, n := sha256.New(), sha256.New(), int64(0)
+	c, _, _ := canned(t, map[string]any{"POST /v1/tasks": func(r *http.Request) any {
+		var err error
+		if n, err = io.Copy(received, r.Body); err != nil {
+			return err
+		}
+		return testSubmitted
+	}})
+	src := io.TeeReader(io.LimitReader(rand.NewChaCha8([32]byte{1}), size), sent)
 	if _, err := c.Submit(t.Context(), wire.Request{Target: "laptop", Kind: "ingest", Stream: src}); err != nil {
 		t.Fatal(err)
 	}
-	if s := n.Streams(); len(s) != 1 || s[0] != (apitest.Streamed{Size: size, Digest: hex.EncodeToString(h.Sum(nil))}) {
-		t.Errorf("streams %+v", s)
+	if n != size || !bytes.Equal(received.Sum(nil), sent.Sum(nil)) {
+		t.Errorf("%d bytes arrived with the digest %x, want %d with %x", n, received.Sum(nil), size, sent.Sum(nil))
 	}
 }
 
 // TestInterruptedStreamIsNoTask checks that a partial body is never accepted as a
 // complete one.
 func TestInterruptedStreamIsNoTask(t *testing.T) {
-	n := apitest.New()
+	n, _ := realNode(t)
 	c, stop := serve(t, n)
 	boom := errors.New("the disk of the sender is gone")
 	body := io.MultiReader(strings.NewReader(strings.Repeat("x", 1<<20)), iotest.ErrReader(boom))
-	if _, err := c.Submit(t.Context(), wire.Request{Target: "laptop", Kind: "ingest", Stream: body}); !errors.Is(err, boom) {
+	if _, err := c.Submit(t.Context(), wire.Request{Target: "here", Kind: "sum", Stream: body}); !errors.Is(err, boom) {
 		t.Errorf("err = %v", err)
 	}
 	stop()
-	if n.Streams() != nil || n.Requests() != nil {
-		t.Errorf("a partial body became a task: %+v", n.Streams())
+	if tasks, err := n.Tasks(t.Context(), wire.Query{}); err != nil || len(tasks.Items) > 0 {
+		t.Errorf("a partial body became a task: %+v, %v", tasks.Items, err)
 	}
 }
 
 // TestARefusedStreamIsNotSent checks that a client asks before it sends a large body.
 func TestARefusedStreamIsNotSent(t *testing.T) {
-	n := apitest.New()
-	n.Err = fmt.Errorf("%w: no peer called desktop", wire.ErrNotFound)
-	c, _ := serve(t, n)
+	c, _ := real(t)
 	read := 0
 	src := readFunc(func(p []byte) (int, error) { read += len(p); return len(p), nil }) // endless
 	_, err := c.Submit(t.Context(), wire.Request{Target: "desktop", Kind: "ingest", Stream: src})
@@ -284,14 +261,14 @@ func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 // TestErrorsCrossTheSocket checks that errors.Is works through the socket, and that a
 // problem contains a fix.
 func TestErrorsCrossTheSocket(t *testing.T) {
-	n := apitest.New()
-	c, _ := serve(t, n)
+	c, n, _ := canned(t, nil)
 	all := []error{wire.ErrNotFound, wire.ErrInvalid, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrDenied, wire.ErrDraining}
 	for _, want := range all {
-		n.Err = fmt.Errorf("show it: %w: because", want)
-		_, err := c.Task(t.Context(), apitest.ID)
+		failure := fmt.Errorf("show it: %w: because", want)
+		n.Fail(failure)
+		_, err := c.Task(t.Context(), taskID)
 		p, ok := errors.AsType[*wire.Problem](err)
-		if !ok || p.Detail != n.Err.Error() || p.Fix == "" {
+		if !ok || p.Detail != failure.Error() || p.Fix == "" {
 			t.Errorf("%v arrived as %#v", want, err)
 		}
 		for _, e := range all {
@@ -305,14 +282,16 @@ func TestErrorsCrossTheSocket(t *testing.T) {
 // TestManyInBatches checks that more tasks than fit in a batch arrive in order, and
 // that an invalid task does not affect others.
 func TestManyInBatches(t *testing.T) {
-	n := apitest.New()
-	n.PerItem = func(r wire.Request) error {
-		if r.Key == "bad" {
-			return wire.ErrKeyConflict
-		}
-		return nil
-	}
-	c, _ := serve(t, n)
+	var orders []string
+	c, n, _ := canned(t, map[string]any{"POST /v1/tasks/batch": func(r *http.Request) any {
+		return acceptAll(r, func(req wire.Request) error {
+			if req.Key == "bad" {
+				return wire.ErrKeyConflict
+			}
+			orders = append(orders, req.Order)
+			return nil
+		})
+	}})
 	rs := make([]wire.Request, 2100)
 	for i := range rs {
 		rs[i] = wire.Request{Target: "laptop", Kind: "shell", Order: fmt.Sprint(i)}
@@ -330,21 +309,28 @@ func TestManyInBatches(t *testing.T) {
 	if !errors.Is(errs[7], wire.ErrKeyConflict) || !errors.Is(errs[9], wire.ErrInvalid) {
 		t.Errorf("errors %v, %v", errs[7], errs[9])
 	}
-	if calls := n.Calls(); len(calls) != 4 {
-		t.Errorf("batches %q", calls)
+	if requests := n.Requests(); len(requests) != 4 {
+		t.Errorf("%d batches, want 4", len(requests))
 	}
-	for i, r := range n.Requests()[:7] {
-		if r.Order != fmt.Sprint(i) {
-			t.Errorf("task %d arrived as number %s", i, r.Order)
+	var want []string
+	for i := range rs {
+		if i != 7 && i != 9 {
+			want = append(want, fmt.Sprint(i))
 		}
+	}
+	if !slices.Equal(orders, want) {
+		t.Errorf("the tasks arrived in the order %q", orders)
 	}
 }
 
 // TestBatchesKeepBelowTheLimit checks that large tasks are distributed over batches by
 // size.
 func TestBatchesKeepBelowTheLimit(t *testing.T) {
-	n := apitest.New()
-	c, _ := serve(t, n)
+	var sizes []int
+	c, _, _ := canned(t, map[string]any{"POST /v1/tasks/batch": func(r *http.Request) any {
+		sizes = append(sizes, 0)
+		return acceptAll(r, func(wire.Request) error { sizes[len(sizes)-1]++; return nil })
+	}})
 	rs := make([]wire.Request, 5)
 	for i := range rs {
 		rs[i] = wire.Request{Target: "laptop", Kind: "shell", Body: make([]byte, 3<<20)}
@@ -353,8 +339,8 @@ func TestBatchesKeepBelowTheLimit(t *testing.T) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	if calls := strings.Join(n.Calls(), " "); calls != "SubmitMany 2 SubmitMany 2 SubmitMany 1" {
-		t.Errorf("calls %q", calls)
+	if !slices.Equal(sizes, []int{2, 2, 1}) {
+		t.Errorf("batches of %d tasks", sizes)
 	}
 }
 
@@ -417,8 +403,7 @@ func TestForeignServer(t *testing.T) {
 
 // TestInvalidNames checks that a missing name never results in another route.
 func TestInvalidNames(t *testing.T) {
-	n := apitest.New()
-	c, _ := serve(t, n)
+	c, n, _ := canned(t, nil)
 	for _, name := range []string{"", ".", ".."} {
 		if err := c.Forget(t.Context(), name); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("forget %q: %v", name, err)
@@ -427,24 +412,30 @@ func TestInvalidNames(t *testing.T) {
 			t.Errorf("remove %q: %v", name, err)
 		}
 	}
-	if calls := n.Calls(); calls != nil {
-		t.Errorf("the node was asked %q", calls)
+	if requests := n.Requests(); requests != nil {
+		t.Errorf("the node was asked %q", requests)
 	}
 }
 
 // TestWait checks that Wait returns when the task ends, or when the context is done, with
 // the last state of the task.
 func TestWait(t *testing.T) {
-	n := apitest.New()
-	n.Ended = make(chan struct{})
+	n := nodetest.Open(t, nil)
+	nodetest.Run(t, n)
 	c, _ := serve(t, n)
+	s, err := c.Submit(t.Context(), wire.Request{Target: "here", Kind: "later"}) // without a handler it waits
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := c.Wait(ctx, apitest.ID); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Wait(ctx, s.ID); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("err = %v", err)
 	}
-	close(n.Ended)
-	if task, err := c.Wait(t.Context(), apitest.ID); err != nil || task.State != "SUCCESS" {
+	if err := c.AddHandler(t.Context(), wire.HandlerSpec{Kind: "later", Type: wire.TypeEcho, Allow: []string{"peer:here"}}); err != nil {
+		t.Fatal(err)
+	}
+	if task, err := c.Wait(t.Context(), s.ID); err != nil || task.State != "SUCCESS" {
 		t.Errorf("%s, %v", task.State, err)
 	}
 }
@@ -452,21 +443,25 @@ func TestWait(t *testing.T) {
 // TestAStopEndsWaiting checks that a node can stop while a caller waits, and that the
 // caller gets an error; the long form, for an idle machine, also checks that it is prompt.
 func TestAStopEndsWaiting(t *testing.T) {
-	n := apitest.New()
-	n.Ended, n.Waits = make(chan struct{}), make(chan string, 1)
+	n := nodetest.Open(t, nil)
+	nodetest.Run(t, n)
 	c, stop := serve(t, n)
+	s, err := c.Submit(t.Context(), wire.Request{Target: "here", Kind: "later"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	got := make(chan error, 1)
 	go func() {
-		_, err := c.Wait(context.Background(), apitest.ID)
+		_, err := c.Wait(context.Background(), s.ID)
 		got <- err
 	}()
-	<-n.Waits
-	start := time.Now()
+	nodetest.AwaitRequests(t, n, 1)
+	begin := time.Now()
 	stop()
 	if err := <-got; !errors.Is(err, wire.ErrDraining) {
 		t.Errorf("the waiting caller got %v", err)
 	}
-	if took := time.Since(start); os.Getenv("BALEFIRE_LONG") != "" && took > 4*time.Second {
+	if took := time.Since(begin); os.Getenv("BALEFIRE_LONG") != "" && took > 4*time.Second {
 		t.Errorf("the stop took %s", took)
 	}
 }
@@ -474,11 +469,8 @@ func TestAStopEndsWaiting(t *testing.T) {
 // TestEvents checks that events arrive as they occur, that the numbers show a gap, and
 // that a stop of the node is distinguished from the end of the caller's context.
 func TestEvents(t *testing.T) {
-	n := apitest.New()
-	n.Happens = make(chan wire.EventPage, 2)
-	c, stop := serve(t, n)
-	n.Happens <- wire.EventPage{Items: []wire.NodeEvent{apitest.Happened(4)}, Next: 4}
-	n.Happens <- wire.EventPage{Missed: 2, Items: []wire.NodeEvent{apitest.Happened(7)}, Next: 7}
+	line := func(v any) string { b, _ := json.Marshal(v); return string(b) + "\n" }
+	c, n, stop := canned(t, map[string]any{"GET /v1/events": lines(line(happened(4)) + line(wire.Missed{Missed: 2}) + line(happened(7)))})
 	var got []wire.NodeEvent
 	for e, err := range c.Events(t.Context(), 3) {
 		if err != nil {
@@ -491,8 +483,11 @@ func TestEvents(t *testing.T) {
 			stop()
 		}
 	}
-	if want := []wire.NodeEvent{apitest.Happened(4), apitest.Happened(7)}; !reflect.DeepEqual(got, want) {
+	if want := []wire.NodeEvent{happened(4), happened(7)}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if requests := n.Requests(); !slices.Equal(requests, []string{"GET /v1/events?after=3"}) {
+		t.Errorf("the node was asked %q", requests)
 	}
 	for _, err := range c.Events(t.Context(), 7) {
 		if !errors.Is(err, client.ErrNodeDown) {
@@ -504,10 +499,10 @@ func TestEvents(t *testing.T) {
 // TestFollowingEndsWithItsCaller checks that following returns the error of the caller's
 // context.
 func TestFollowingEndsWithItsCaller(t *testing.T) {
-	n := apitest.New()
-	n.Happens = make(chan wire.EventPage, 1)
-	n.Happens <- wire.EventPage{Items: []wire.NodeEvent{apitest.Happened(1)}, Next: 1}
+	n := nodetest.Open(t, nil)
+	nodetest.Run(t, n)
 	c, _ := serve(t, n)
+	nodetest.Happen(t, n, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	seen := 0
@@ -525,23 +520,31 @@ func TestFollowingEndsWithItsCaller(t *testing.T) {
 // TestResult checks that a result arrives unchanged, with its task,
 // and that a partial result is an error.
 func TestResult(t *testing.T) {
-	n := apitest.New()
-	n.Output = []byte(strings.Repeat("line\n", 100_000))
-	c, _ := serve(t, n)
-	r, task, err := c.Result(t.Context(), apitest.ID)
+	output := strings.Repeat("line\n", 100_000)
+	sum := sha256.Sum256([]byte(output))
+	digest := "sha256:" + hex.EncodeToString(sum[:])
+	cut := 0
+	c, _, _ := canned(t, map[string]any{"GET /v1/tasks/{id}/result": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for name, v := range map[string]string{"Content-Type": "text/plain", "Content-Length": fmt.Sprint(len(output)), "ETag": `"` + digest + `"`, "Balefire-State": "SUCCESS"} {
+			w.Header().Set(name, v)
+		}
+		if _, err := io.WriteString(w, output[:len(output)-cut]); err != nil || cut > 0 {
+			panic(http.ErrAbortHandler)
+		}
+	})})
+	r, task, err := c.Result(t.Context(), taskID)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b, err := io.ReadAll(r)
-	if err := errors.Join(err, r.Close()); err != nil || string(b) != string(n.Output) {
+	if err := errors.Join(err, r.Close()); err != nil || string(b) != output {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
-	sum := sha256.Sum256(n.Output)
-	if task.State != "SUCCESS" || task.ResultSize != 500_000 || task.ResultHash != "sha256:"+hex.EncodeToString(sum[:]) || task.ResultType != "text/plain" || task.Truncated {
+	if task.State != "SUCCESS" || task.ResultSize != 500_000 || task.ResultHash != digest || task.ResultType != "text/plain" || task.Truncated {
 		t.Errorf("task %+v", task)
 	}
-	n.Cut = 7
-	r, _, err = c.Result(t.Context(), apitest.ID)
+	cut = 7
+	r, _, err = c.Result(t.Context(), taskID)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,19 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/api/apitest"
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/api/client/clienttest"
 	"github.com/balefire/balefire/wire"
 )
 
 // A program submits a task to the local node, waits until it ends and reads the
-// result. Here a fake node answers; balefire-node config path prints the path of the
+// result. Here given answers stand in for a node; balefire-node config path prints the path of the
 // socket of a real one.
 func Example() {
 	socket, stop := standIn()
@@ -54,16 +54,18 @@ func standIn() (socket string, stop func()) {
 	dir, err := os.MkdirTemp("", "balefire")
 	check(err)
 	socket = filepath.Join(dir, "node.sock")
-	l, err := api.Listen(socket)
+	l, err := net.Listen("unix", socket)
 	check(err)
-	ctx, cancel := context.WithCancel(context.Background())
+	n := &http.Server{ReadHeaderTimeout: time.Minute, Handler: clienttest.New(map[string]any{
+		"POST /v1/tasks":            testSubmitted,
+		"GET /v1/tasks/{id}/wait":   testTask,
+		"GET /v1/tasks/{id}/result": []byte("Linux\n"),
+	})}
 	served := make(chan error, 1)
-	go func() {
-		served <- api.New(apitest.New(), api.Config{Logger: slog.New(slog.DiscardHandler)}).Serve(ctx, l)
-	}()
+	go func() { served <- n.Serve(l) }()
 	return socket, func() {
-		cancel()
-		check(<-served)
+		check(n.Close())
+		<-served
 		check(os.RemoveAll(dir))
 	}
 }

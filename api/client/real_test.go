@@ -8,14 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
-	"github.com/balefire/balefire/pairing"
+	"github.com/balefire/balefire/node/nodetest"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -31,30 +30,14 @@ func real(t *testing.T) (c *client.Client, dir string) {
 // realNode runs a node that is the only member of its mesh.
 func realNode(t *testing.T) (n *node.Node, dir string) {
 	t.Helper()
-	dir = t.TempDir()
-	if _, err := pairing.Init(pairing.InitOptions{Dir: dir, Name: "here", NewMesh: true}); err != nil {
-		t.Fatal(err)
-	}
-	n, err := node.New(node.Config{
-		Dir: dir, Logger: slog.New(slog.DiscardHandler), Store: node.StoreConfig{Reserve: 1, MaxBlob: 8 << 20},
-		Net: node.NetConfig{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}},
-		Handlers: []wire.HandlerSpec{
+	n = nodetest.Open(t, func(cfg *node.Config) {
+		dir, cfg.Store.MaxBlob = cfg.Dir, 8<<20
+		cfg.Handlers = []wire.HandlerSpec{
 			{Kind: "sum", Type: wire.TypeSHA256, Allow: []string{"peer:here"}},
 			{Kind: "shell", Exec: []string{"/bin/sh", "-c", "cat; exit 65"}, Allow: []string{"peer:here"}},
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- n.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("run: %v", err)
 		}
 	})
+	nodetest.Run(t, n)
 	return n, dir
 }
 

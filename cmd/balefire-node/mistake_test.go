@@ -3,14 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/api/client/clienttest"
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -41,7 +41,7 @@ func TestMistakesAreExplained(t *testing.T) {
 		"handler add x --allow laptop":              `handler "x": no program`,
 		"handler add x --allow laptop --max-body x": "is not a size: write a number of bytes or one with a unit, such as 64MiB",
 	} {
-		n := apitest.New()
+		n := newCannedNode()
 		if code, out, errs := command(t, n, strings.Fields(line)...); code != exitUsage || out != "" || !strings.Contains(errs, want) || strings.Contains(errs, "invalid request: ") {
 			t.Errorf("%s: %d, %q, %q; want %q", line, code, out, errs, want)
 		}
@@ -67,59 +67,46 @@ func TestErrorsArePlain(t *testing.T) {
 // A noun without a verb lists its objects.
 func TestANounListsWhatThereIs(t *testing.T) {
 	for noun, want := range map[string]string{"peers": "laptop", "task": "shell", "dlq": "ID", "handler": "KIND", "queue": "QUEUE", "lease": "TASK"} {
-		if code, out, errs := command(t, apitest.New(), noun); code != exitOK || !strings.Contains(out, want) {
+		if code, out, errs := command(t, newCannedNode(), noun); code != exitOK || !strings.Contains(out, want) {
 			t.Errorf("%s: %d, %q, %q; want %q", noun, code, out, errs, want)
 		}
 	}
 }
 
-// A filterNode node has two tasks, and a laptop that only resizes.
-type filterNode struct{ *apitest.Node }
-
 const otherID = "01a1f84f-fb79-727b-b679-7a95fb475003"
 
-func (c filterNode) Tasks(ctx context.Context, q wire.Query) (wire.Page[wire.Task], error) {
-	page, err := c.Node.Tasks(ctx, q)
-	other := page.Items[0]
-	other.ID, page.Next = otherID, ""
-	page.Items = append(page.Items, other)
-	return page, err
-}
-
-func (c filterNode) Member(context.Context, string) (wire.Member, error) {
-	return wire.Member{Name: "laptop", Phase: "RUNNING", Kinds: []string{"resize", "rotate"}}, nil
-}
-
-func (c filterNode) Handlers() []wire.Handler {
-	return []wire.Handler{{Kind: "disk", Allow: []string{"peer:laptop"}}}
+// filterNode returns a node with two tasks, and a laptop that only resizes.
+func filterNode() *clienttest.Node {
+	n := newCannedNode()
+	n.Answer("GET /v1/tasks", page(testTask(testID), testTask(otherID)))
+	n.Answer("GET /v1/members/{name}", wire.Member{Name: "laptop", Phase: "RUNNING", Kinds: []string{"resize", "rotate"}})
+	n.Answer("GET /v1/handlers", page(wire.Handler{Kind: "disk", Allow: []string{"peer:laptop"}}))
+	return n
 }
 
 // cancel and retry accept the flags that select tasks, and first print what they would do.
 func TestTasksAreChosenByFlags(t *testing.T) {
+	const (
+		unfinished = "GET /v1/tasks?limit=1000&peer=laptop&state=PENDING%2CSENT%2CACCEPTED%2CRUNNING%2CRETRYING%2CWAITING_APPROVAL%2CINDETERMINATE"
+		ended      = "GET /v1/tasks?kind=shell&limit=1000&state=FAILED%2CTIMEOUT%2CDEAD_LETTER%2CCANCELLED%2CEXPIRED"
+	)
 	for _, tt := range []struct {
 		line  string
 		calls []string
 		out   string
 		code  int
 	}{
-		{"task cancel --peer laptop --yes --reason why", []string{"Tasks states=PENDING+ACCEPTED+RUNNING", "Cancel " + apitest.ID, "Cancel " + otherID}, "task " + otherID + " is CANCELLED", exitOK},
-		{"task cancel --peer laptop", []string{"Tasks states"}, "", exitUsage},
-		{"task cancel --peer laptop --state running --dry-run", []string{"Tasks states=RUNNING peer=laptop"}, apitest.ID + "\n" + otherID + "\n", exitOK},
-		{"task cancel " + apitest.ID, []string{"Cancel " + apitest.ID}, "task " + apitest.ID + " is CANCELLED", exitOK},
-		{"task retry --kind shell", []string{"Tasks states=FAILED", "Retry " + apitest.ID, "Retry " + otherID}, "is repeated by", exitOK},
-		{"task retry --kind shell --dry-run -o json", []string{"Tasks "}, `"items": [`, exitOK},
+		{"task cancel --peer laptop --yes --reason why", []string{unfinished, "POST /v1/tasks/" + testID + `/cancel {"reason":"why"}`, "POST /v1/tasks/" + otherID + `/cancel {"reason":"why"}`}, "task " + otherID + " is CANCELLED", exitOK},
+		{"task cancel --peer laptop", []string{unfinished}, "", exitUsage},
+		{"task cancel --peer laptop --state running --dry-run", []string{"GET /v1/tasks?limit=1000&peer=laptop&state=RUNNING"}, testID + "\n" + otherID + "\n", exitOK},
+		{"task cancel " + testID, []string{"POST /v1/tasks/" + testID + "/cancel {}"}, "task " + testID + " is CANCELLED", exitOK},
+		{"task retry --kind shell", []string{ended, "POST /v1/tasks/" + testID + "/retry", "POST /v1/tasks/" + otherID + "/retry"}, "is repeated by", exitOK},
+		{"task retry --kind shell --dry-run -o json", []string{ended}, `"items": [`, exitOK},
 	} {
-		n := filterNode{apitest.New()}
+		n := filterNode()
 		code, out, errs := command(t, n, strings.Fields(tt.line)...)
-		calls := n.Calls()
-		if code != tt.code || !strings.Contains(out, tt.out) || len(calls) != len(tt.calls) {
-			t.Errorf("%s: %d, %q, %q, %q", tt.line, code, out, errs, calls)
-			continue
-		}
-		for i, c := range calls {
-			if !strings.HasPrefix(c, tt.calls[i][:min(len(tt.calls[i]), 15)]) {
-				t.Errorf("%s: call %d is %q, want %q", tt.line, i, c, tt.calls[i])
-			}
+		if calls := n.Requests(); code != tt.code || !strings.Contains(out, tt.out) || !slices.Equal(calls, tt.calls) {
+			t.Errorf("%s: %d, %q, %q; the node was asked %q, want %q", tt.line, code, out, errs, calls, tt.calls)
 		}
 	}
 }
@@ -133,13 +120,13 @@ func TestSendTellsOfWhatWasHardlyMeant(t *testing.T) {
 		"send queue:build resiez":    "",
 		"send laptop resiez --quiet": "",
 	} {
-		if code, _, errs := command(t, filterNode{apitest.New()}, strings.Fields(line)...); code != exitOK || strings.Contains(errs, "!") != (want != "") || !strings.Contains(errs, want) {
+		if code, _, errs := command(t, filterNode(), strings.Fields(line)...); code != exitOK || strings.Contains(errs, "!") != (want != "") || !strings.Contains(errs, want) {
 			t.Errorf("%s: %d, %q, want %q", line, code, errs, want)
 		}
 	}
 	for args, told := range map[string]bool{"send laptop resize": true, "send laptop resize -": false, "send laptop resize -- 800": false} {
 		socket := socketPath(t)
-		newServedNode(t, filterNode{apitest.New()}, socket)
+		clienttest.Serve(t, filterNode(), socket)
 		w, _, errs := newTestApp()
 		w.hasUnread = func() bool { return true }
 		if code := execute(t.Context(), w, append([]string{"--socket", socket}, strings.Fields(args)...)); code != exitOK || strings.Contains(errs.String(), "standard input was not sent") != told {
@@ -182,9 +169,9 @@ func TestCompletion(t *testing.T) {
 		"send laptop resize @mist":   {"@mistake_test.go"},
 		"send laptop resize @testda": {"@testdata/"},
 		"send laptop resize ":        {"-", "@"},
-		"why ":                       {"laptop", apitest.ID},
+		"why ":                       {"laptop", testID},
 		"handler rm ":                {"disk"},
-		"task show ":                 {apitest.ID, otherID},
+		"task show ":                 {testID, otherID},
 		"task ls --state ":           {"pending", "dead_letter"},
 		"task ls --state failed,":    {"failed,success"},
 		"task ls --kind ":            {"disk"},
@@ -203,7 +190,7 @@ func TestCompletion(t *testing.T) {
 		"run --log-level ":           {"debug"},
 	} {
 		socket := socketPath(t)
-		newServedNode(t, filterNode{apitest.New()}, socket)
+		clienttest.Serve(t, filterNode(), socket)
 		w, out, _ := newTestApp()
 		w.environ = []string{"BALEFIRE_SOCKET=" + socket}
 		words := strings.Fields(line)
@@ -229,9 +216,9 @@ func TestCompletion(t *testing.T) {
 
 // The human-readable audit shows peer names if the node can be asked for them.
 func TestAuditNamesPeers(t *testing.T) {
-	n := apitest.New()
+	n := newCannedNode()
 	socket := socketPath(t)
-	newServedNode(t, n, socket)
+	clienttest.Serve(t, n, socket)
 	w, out, _ := newTestApp()
 	w.flags.output, w.flags.paths.Socket = formatTable, socket
 	list := []audit.Record{{Entry: audit.Entry{Actor: "12D3KooW", Action: "peer.block", Detail: map[string]string{"subject": "12D3KooW", "other": "12D3KooX"}}}}
@@ -263,16 +250,11 @@ func TestSilenceGrowsWhereLinesStay(t *testing.T) {
 	}
 }
 
-// A missingQueue node knows no queue yet.
-type missingQueue struct{ *apitest.Node }
-
-func (missingQueue) Queue(context.Context, string) (wire.Queue, error) {
-	return wire.Queue{}, wire.ErrNotFound
-}
-
 // A new queue is not reported as changed.
 func TestQueueIsMadeOnce(t *testing.T) {
-	for want, n := range map[string]api.Node{"build: created": missingQueue{apitest.New()}, "build: changed": apitest.New()} {
+	missing := newCannedNode()
+	missing.Answer("GET /v1/queues/{name}", wire.ErrNotFound)
+	for want, n := range map[string]http.Handler{"build: created": missing, "build: changed": newCannedNode()} {
 		if code, _, errs := command(t, n, "queue", "set", "build", "--home", "here"); code != exitOK || !strings.Contains(errs, want) {
 			t.Errorf("%d, %q, want %q", code, errs, want)
 		}

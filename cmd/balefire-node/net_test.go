@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/api/client/clienttest"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/wire"
 )
@@ -28,38 +27,13 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "node.sock")
 }
 
-// newServedNode serves the API of n on a socket until the test ends or stop is called.
-func newServedNode(t *testing.T, n api.Node, socket string) (stop func()) {
-	t.Helper()
-	l, err := api.Listen(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- api.New(n, api.Config{Logger: slog.New(slog.DiscardHandler)}).Serve(ctx, l) }()
-	done := false
-	stop = func() {
-		if done {
-			return
-		}
-		done = true
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-	}
-	t.Cleanup(stop)
-	return stop
-}
-
 // command runs one command line against n and returns what it wrote.
-func command(t *testing.T, n api.Node, args ...string) (code int, out, errs string) {
+func command(t *testing.T, n http.Handler, args ...string) (code int, out, errs string) {
 	t.Helper()
 	socket := socketPath(t)
-	newServedNode(t, n, socket)
+	clienttest.Serve(t, n, socket)
 	w, o, e := newTestApp()
-	w.clock = clock.NewManual(apitest.Start).Clock()
+	w.clock = clock.NewManual(testStart).Clock()
 	code = execute(t.Context(), w, append(args, "--socket", socket))
 	return code, o.String(), e.String()
 }
@@ -72,7 +46,7 @@ func same(t *testing.T, got, want string) {
 	}
 }
 
-func ago(d time.Duration) *time.Time { return new(apitest.Start.Add(-d)) }
+func ago(d time.Duration) *time.Time { return new(testStart.Add(-d)) }
 
 var testSummary = []wire.Peer{
 	{Name: "ridge-02", ID: "12D3KooA", State: "CONNECTED", Liveness: "ALIVE", Path: "quic /ip4/192.0.2.1/udp/4001/quic-v1", Direct: true, RTT: 0.012, Loss: 0.001, LastSeen: ago(0), Roles: []string{"work"}},
@@ -85,8 +59,8 @@ var testSummary = []wire.Peer{
 
 // TestPeersAreOneTable checks the table of peers, and that peers without a verb lists them.
 func TestPeersAreOneTable(t *testing.T) {
-	n := apitest.New()
-	n.Known = testSummary
+	n := newCannedNode()
+	n.Answer("GET /v1/peers", page(testSummary...))
 	want := `
 PEER               STATE      PATH             RTT   LOSS  QUEUED  LAST SEEN
 ridge-02           CONNECTED  quic direct     12ms   0.1%       0         0s
@@ -116,9 +90,11 @@ field-11           BLOCKED    -                  -      -       0          -
 
 // TestStatusTellsWarningsFirstAndOnce checks the order of the output of status.
 func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
-	n := status{apitest.New()}
-	n.Known = testSummary[:1]
-	n.Mesh = &wire.MeshSummary{Members: 7, States: map[string]int{"ALIVE": 5, "SUSPECT": 1, "DEAD": 1}, Direct: 3, Relayed: 2, Paused: true, Risks: []wire.Note{{Code: wire.NoteDeadLetters, NoteArgs: wire.NoteArgs{Count: 2}}, {Code: wire.NoteNoQUIC}}}
+	n, st := newCannedNode(), testStatus()
+	st.Dead, st.Warnings, st.Peers = 2, []wire.Note{{Code: wire.NoteDeadLetters, NoteArgs: wire.NoteArgs{Count: 2}}}, testSummary[:1]
+	n.Answer("GET /v1/status", st)
+	n.Answer("GET /v1/peers", page(testSummary[:1]...))
+	n.Answer("GET /v1/mesh", wire.MeshSummary{Members: 7, States: map[string]int{"ALIVE": 5, "SUSPECT": 1, "DEAD": 1}, Direct: 3, Relayed: 2, Paused: true, Risks: []wire.Note{{Code: wire.NoteDeadLetters, NoteArgs: wire.NoteArgs{Count: 2}}, {Code: wire.NoteNoQUIC}}})
 	code, out, errs := command(t, n, "status")
 	if code != exitOK || errs != "" {
 		t.Errorf("%d, %q", code, errs)
@@ -142,15 +118,6 @@ accepted              0         0        0         0      0
 	if _, out, _ = command(t, n, "status", "-o", "json"); !strings.Contains(out, `"name": "here"`) || !strings.Contains(out, `"paused": true`) {
 		t.Errorf("json:\n%s", out)
 	}
-}
-
-// status is a node with dead letters.
-type status struct{ *apitest.Node }
-
-func (s status) Status(ctx context.Context) wire.Status {
-	st := s.Node.Status(ctx)
-	st.Dead, st.Warnings, st.Peers = 2, []wire.Note{{Code: wire.NoteDeadLetters, NoteArgs: wire.NoteArgs{Count: 2}}}, s.Known
-	return st
 }
 
 // TestPing checks the output for each answer, and the exit codes. The timeout leaves enough
@@ -181,8 +148,16 @@ func TestPing(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			n := apitest.New()
-			n.Pongs, n.Err = tt.pongs, tt.err
+			n, pongs := newCannedNode(), tt.pongs
+			n.Fail(tt.err)
+			n.Answer("POST /v1/peers/{name}/ping", func(*http.Request) any { // the last one again and again
+				p := pongs[0]
+				pongs = pongs[min(1, len(pongs)-1):]
+				if p.Peer == "" {
+					return context.DeadlineExceeded
+				}
+				return p
+			})
 			code, out, errs := command(t, n, append([]string{"ping", "laptop", "--interval", "0s"}, strings.Fields(tt.args)...)...)
 			if code != tt.code || out != tt.out || !strings.Contains(errs, tt.errs) {
 				t.Errorf("%d, want %d\n%s\nwant\n%s\n%s", code, tt.code, out, tt.out, errs)
@@ -207,7 +182,7 @@ func TestHostPort(t *testing.T) {
 
 // TestPathExplains checks the report about the paths to a peer.
 func TestPathExplains(t *testing.T) {
-	code, out, errs := command(t, apitest.New(), "path", "laptop")
+	code, out, errs := command(t, newCannedNode(), "path", "laptop")
 	if code != exitOK || errs != "" {
 		t.Errorf("%d, %q", code, errs)
 	}
@@ -222,7 +197,7 @@ because  direct, and lost less than any other
 AGO  HOLE PUNCH       TOOK
 60s  direct by quic  412ms
 `)
-	if _, out, _ = command(t, apitest.New(), "path", "laptop", "-o", "wide"); !strings.Contains(out, "bandwidth 0.5, latency 0.45, loss -0.04") {
+	if _, out, _ = command(t, newCannedNode(), "path", "laptop", "-o", "wide"); !strings.Contains(out, "bandwidth 0.5, latency 0.45, loss -0.04") {
 		t.Errorf("wide:\n%s", out)
 	}
 }
@@ -230,7 +205,7 @@ AGO  HOLE PUNCH       TOOK
 // TestNetcheckBeginsWithWhatItMeans checks that the report about the network starts with its
 // conclusion.
 func TestNetcheckBeginsWithWhatItMeans(t *testing.T) {
-	code, out, errs := command(t, apitest.New(), "netcheck")
+	code, out, errs := command(t, newCannedNode(), "netcheck")
 	if code != exitOK || errs != "" {
 		t.Errorf("%d, %q", code, errs)
 	}
@@ -257,13 +232,13 @@ func TestMesh(t *testing.T) {
 		code       int
 		call, want string
 	}{
-		{"members", exitOK, "Members", `
+		{"members", exitOK, "GET /v1/members", `
 MEMBER            STATE    FOR  WORK  PATH     PHASE    LOAD  RELAYS  ACCUSERS
 here (this node)  ALIVE      -  yes   -        running     -  -              -
 laptop            SUSPECT  60m  no    relayed  -         1/4  r1             2
 `},
-		{"members laptop", exitOK, "Member laptop", "laptop  ALIVE  12D3KooW\nwork         no\npath         direct\npriority     0\nboot         0, incarnation 0\n"},
-		{"summary", exitOK, "MeshSummary", `
+		{"members laptop", exitOK, "GET /v1/members/laptop", "laptop  ALIVE  12D3KooW\nwork         no\npath         direct\npriority     0\nboot         0, incarnation 0\n"},
+		{"summary", exitOK, "GET /v1/mesh", `
 ! no other member is a relay (give a reachable one the role relay, so that nodes behind NATs can be reached)
 mesh      ab
 members   5: 3 alive, 1 suspect, 1 dead
@@ -272,18 +247,18 @@ digest    c0ffee  (members with the same digest agree: balefire-node mesh conver
 health    0: good
 since start: 0 false suspicions refuted, 0 changes delayed by dwell times
 `},
-		{"prune", exitOK, "PruneMembers 0s limit=0 dry=true", "would remove 1 members\n  old\n"},
-		{"prune --older-than 2d --limit 3 --yes", exitOK, "PruneMembers 48h0m0s limit=3 dry=false", "removed 1 members\n  old\n"},
-		{"prune --yes --dry-run", exitOK, "PruneMembers 0s limit=0 dry=true", "would remove 1 members\n  old\n"},
+		{"prune", exitOK, `POST /v1/mesh/prune {"dry_run":true}`, "would remove 1 members\n  old\n"},
+		{"prune --older-than 2d --limit 3 --yes", exitOK, `POST /v1/mesh/prune {"older_than":"2d","limit":3}`, "removed 1 members\n  old\n"},
+		{"prune --yes --dry-run", exitOK, `POST /v1/mesh/prune {"dry_run":true}`, "would remove 1 members\n  old\n"},
 		{"prune --limit -1", exitUsage, "", ""},
 		{"prune --older-than soon", exitUsage, "", ""},
-		{"converge", exitError, "Converge", "1 of 2 agree, after 41ms\n! field: no answer within 5s\n"},
+		{"converge", exitError, "POST /v1/mesh/converge", "1 of 2 agree, after 41ms\n! field: no answer within 5s\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
-			n := apitest.New()
+			n := newCannedNode()
 			code, out, _ := command(t, n, append([]string{"mesh"}, strings.Fields(tt.args)...)...)
-			if calls := strings.Join(n.Calls(), "; "); code != tt.code || calls != tt.call {
+			if calls := strings.Join(n.Requests(), "; "); code != tt.code || calls != tt.call {
 				t.Errorf("%d, want %d; the node was asked %q, want %q", code, tt.code, calls, tt.call)
 			}
 			same(t, out, tt.want)
@@ -300,31 +275,31 @@ func TestMembership(t *testing.T) {
 		call  string
 		wrote string // a part
 	}{
-		{"peers pending", exitOK, "JoinRequests", "K7QM-2ZPA-77WD  field-10    60s     0s"},
-		{"peers accept K7QM-2ZPA-77WD", exitOK, `Accept K7QM-2ZPA-77WD "" `, "field-10 is a member now, with the roles work"},
-		{"peers accept field-10 --name boat --roles work,send", exitOK, `Accept field-10 "boat" work+send`, "boat is a member"},
-		{"peers name field-07 boat", exitOK, `Rename field-07 "boat"`, "field-07 is called boat here"},
+		{"peers pending", exitOK, "GET /v1/wishes", "K7QM-2ZPA-77WD  field-10    60s     0s"},
+		{"peers accept K7QM-2ZPA-77WD", exitOK, "POST /v1/wishes/K7QM-2ZPA-77WD/accept {}", "field-10 is a member now, with the roles work"},
+		{"peers accept field-10 --name boat --roles work,send", exitOK, `POST /v1/wishes/field-10/accept {"name":"boat","roles":["work","send"]}`, "boat is a member"},
+		{"peers name field-07 boat", exitOK, `POST /v1/peers/field-07/name {"name":"boat"}`, "field-07 is called boat here"},
 		{"peers revoke laptop", exitUsage, "", "--reason is missing"},
 		{"peers revoke laptop --reason stolen", exitUsage, "", "add --yes to confirm"},
-		{"peers revoke laptop --reason stolen --yes", exitOK, `Revoke laptop "stolen"`, "laptop is no longer a member"},
-		{"__complete peers accept ", exitOK, "JoinRequests", "K7QM-2ZPA-77WD\tfield-10"},
-		{"__complete peers revoke ", exitOK, "Peers", "laptop\tOFFLINE"},
-		{"__complete ping ", exitOK, "Peers", "laptop\tOFFLINE"},
-		{"__complete path ", exitOK, "Peers", "laptop\tOFFLINE"},
+		{"peers revoke laptop --reason stolen --yes", exitOK, `POST /v1/peers/laptop/revoke {"reason":"stolen"}`, "laptop is no longer a member"},
+		{"__complete peers accept ", exitOK, "GET /v1/wishes", "K7QM-2ZPA-77WD\tfield-10"},
+		{"__complete peers revoke ", exitOK, "GET /v1/peers", "laptop\tOFFLINE"},
+		{"__complete ping ", exitOK, "GET /v1/peers", "laptop\tOFFLINE"},
+		{"__complete path ", exitOK, "GET /v1/peers", "laptop\tOFFLINE"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {
-			n := apitest.New()
+			n := newCannedNode()
 			args := strings.Fields(tt.args)
 			socket := socketPath(t)
-			newServedNode(t, n, socket)
+			clienttest.Serve(t, n, socket)
 			w, out, errs := newTestApp()
-			w.clock, w.environ = clock.NewManual(apitest.Start).Clock(), []string{"BALEFIRE_SOCKET=" + socket}
+			w.clock, w.environ = clock.NewManual(testStart).Clock(), []string{"BALEFIRE_SOCKET=" + socket}
 			if args[0] == "__complete" {
 				args = append(args, "")
 			}
 			code := execute(t.Context(), w, args)
-			if calls := strings.Join(n.Calls(), "; "); code != tt.code || calls != tt.call {
+			if calls := strings.Join(n.Requests(), "; "); code != tt.code || calls != tt.call {
 				t.Errorf("%d, want %d; the node was asked %q, want %q", code, tt.code, calls, tt.call)
 			}
 			if all := out.String() + errs.String(); !strings.Contains(all, tt.wrote) {
@@ -332,24 +307,24 @@ func TestMembership(t *testing.T) {
 			}
 		})
 	}
-	n := apitest.New()
-	if code, _, errs := command(t, n, "peers", "name", "boat", ""); code != exitOK || strings.Join(n.Calls(), "") != `Rename boat ""` || !strings.Contains(errs, "its own name again") {
+	n := newCannedNode()
+	if code, _, errs := command(t, n, "peers", "name", "boat", ""); code != exitOK || strings.Join(n.Requests(), "") != `POST /v1/peers/boat/name {"name":""}` || !strings.Contains(errs, "its own name again") {
 		t.Errorf("%d, %s", code, errs)
 	}
 }
 
 // TestEventsOfThePast checks how past events, and gaps between them, are shown.
 func TestEventsOfThePast(t *testing.T) {
-	page := func() *apitest.Node {
-		n := apitest.New()
-		n.Happens = make(chan wire.EventPage, 1)
-		left := apitest.Happened(9)
+	past := func() *clienttest.Node {
+		n, pages := newCannedNode(), make(chan wire.EventPage, 1)
+		n.Answer("GET /v1/events", nextEvents(pages))
+		left := testEvent(9)
 		left.Kind, left.Text, left.Peer, left.Fields = "path.changed", "relay\nr1", "烽火台", map[string]string{"b": "2", "a": "1"}
-		n.Happens <- wire.EventPage{Boot: 7, Missed: 3, Items: []wire.NodeEvent{apitest.Happened(8), left}, Next: 9}
+		pages <- wire.EventPage{Boot: 7, Missed: 3, Items: []wire.NodeEvent{testEvent(8), left}, Next: 9}
 		return n
 	}
-	local := apitest.Start.Local().Format("15:04:05.000")
-	code, out, errs := command(t, page(), "events", "--after", "4", "-o", "wide")
+	local := testStart.Local().Format("15:04:05.000")
+	code, out, errs := command(t, past(), "events", "--after", "4", "-o", "wide")
 	if code != exitOK || errs != "" {
 		t.Errorf("%d, %q", code, errs)
 	}
@@ -359,16 +334,16 @@ func TestEventsOfThePast(t *testing.T) {
      8  %s  peer.connected        laptop        laptop is connected: quic direct
      9  %s  path.changed          烽火台        relay r1  a=1  b=2
 `, local, local))
-	if _, out, _ = command(t, page(), "events", "--kind", "path.", "-o", "jsonl"); !strings.HasPrefix(out, "{\"missed\":3}\n{\"seq\":9,") || strings.Count(out, "\n") != 2 {
+	if _, out, _ = command(t, past(), "events", "--kind", "path.", "-o", "jsonl"); !strings.HasPrefix(out, "{\"missed\":3}\n{\"seq\":9,") || strings.Count(out, "\n") != 2 {
 		t.Errorf("jsonl:\n%s", out)
 	}
-	if _, out, _ = command(t, page(), "events", "--kind", "peer.", "-o", "yaml"); !strings.HasPrefix(out, "boot: 7\nitems:\n  - seq: 8\n") || !strings.HasSuffix(out, "missed: 3\nnext: 9\n") {
+	if _, out, _ = command(t, past(), "events", "--kind", "peer.", "-o", "yaml"); !strings.HasPrefix(out, "boot: 7\nitems:\n  - seq: 8\n") || !strings.HasSuffix(out, "missed: 3\nnext: 9\n") {
 		t.Errorf("yaml:\n%s", out)
 	}
-	if code, _, errs = command(t, apitest.New(), "events", "--follow", "-o", "json"); code != exitUsage || !strings.Contains(errs, "use table or jsonl") {
+	if code, _, errs = command(t, newCannedNode(), "events", "--follow", "-o", "json"); code != exitUsage || !strings.Contains(errs, "use table or jsonl") {
 		t.Errorf("following into one document: %d, %s", code, errs)
 	}
-	if code, _, _ = command(t, page(), "events", "--follow", "--timeout", "300ms"); code != exitTimeout {
+	if code, _, _ = command(t, past(), "events", "--follow", "--timeout", "300ms"); code != exitTimeout {
 		t.Errorf("following until the timeout: exit code %d", code)
 	}
 }
@@ -377,29 +352,31 @@ func TestEventsOfThePast(t *testing.T) {
 // the node, and is told that the numbers start at 1 again.
 func TestFollowingSurvivesARestart(t *testing.T) {
 	socket := socketPath(t)
-	first, second := apitest.New(), apitest.New()
-	first.Happens, second.Happens = make(chan wire.EventPage), make(chan wire.EventPage)
-	stop := newServedNode(t, first, socket)
+	first, second := newCannedNode(), newCannedNode()
+	firstPages, secondPages := make(chan wire.EventPage), make(chan wire.EventPage)
+	first.Answer("GET /v1/events", nextEvents(firstPages))
+	second.Answer("GET /v1/events", nextEvents(secondPages))
+	stop := clienttest.Serve(t, first, socket)
 	w, _, _ := newTestApp()
 	out, errs := make(lineWriter, 100), make(lineWriter, 100)
 	w.out, w.err = out, errs
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() { ended <- execute(ctx, w, []string{"events", "-f", "-o", "jsonl", "--socket", socket}) }()
-	first.Happens <- wire.EventPage{Boot: apitest.Boot, Items: []wire.NodeEvent{apitest.Happened(5)}, Next: 5}
+	firstPages <- wire.EventPage{Boot: testBoot, Items: []wire.NodeEvent{testEvent(5)}, Next: 5}
 	out.want(t, `{"seq":5,`)
 	stop()
 	errs.want(t, "the node is not running")
-	newServedNode(t, second, socket)
-	second.Happens <- wire.EventPage{Boot: apitest.Boot + 1, Items: []wire.NodeEvent{apitest.Happened(6)}, Next: 6} // requested after 5
+	clienttest.Serve(t, second, socket)
+	secondPages <- wire.EventPage{Boot: testBoot + 1, Items: []wire.NodeEvent{testEvent(6)}, Next: 6} // requested after 5
 	errs.want(t, "numbers start at 1 again")
-	second.Happens <- wire.EventPage{Boot: apitest.Boot + 1, Items: []wire.NodeEvent{apitest.Happened(1)}, Next: 1}
+	secondPages <- wire.EventPage{Boot: testBoot + 1, Items: []wire.NodeEvent{testEvent(1)}, Next: 1}
 	out.want(t, `{"seq":1,`)
 	cancel()
 	if code := <-ended; code != exitInterrupted {
 		t.Errorf("exit code %d", code)
 	}
-	if calls := strings.Join(second.Calls(), "; "); !strings.HasPrefix(calls, "Events after=5 limit=1000 wait=30s; Events after=0 ") {
+	if calls := strings.Join(second.Requests(), "; "); !strings.HasPrefix(calls, "GET /v1/events?after=5&limit=1000&wait=30s; GET /v1/events?after=0&") {
 		t.Errorf("the second start was asked %q", calls)
 	}
 }

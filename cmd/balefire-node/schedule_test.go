@@ -3,8 +3,6 @@ package main
 import (
 	"strings"
 	"testing"
-
-	"github.com/balefire/balefire/api/apitest"
 )
 
 // TestSchedules checks the requests and the output of the schedule commands.
@@ -17,17 +15,17 @@ QUEUE  NAME     CRON       ZONE          KIND   NEXT                  FIRED  SKI
 		code       int
 		call, want string
 	}{
-		{[]string{"ls"}, exitOK, "Schedules", row + `build  nightly  0 2 * * *  Europe/Paris  shell  2026-11-21 02:00 UTC      7        1  10h00m
+		{[]string{"ls"}, exitOK, "GET /v1/schedules", row + `build  nightly  0 2 * * *  Europe/Paris  shell  2026-11-21 02:00 UTC      7        1  10h00m
 build  weekly   0 2 * * *  Europe/Paris  shell  paused                    7        1  10h00m
 `},
-		{[]string{"pause", "build", "nightly"}, exitOK, "PauseSchedule build nightly true", strings.Replace(row, "                  FIRED", "    FIRED", 1) + `build  nightly  0 2 * * *  Europe/Paris  shell  paused      7        1  10h00m
+		{[]string{"pause", "build", "nightly"}, exitOK, "POST /v1/schedules/build/nightly/pause", strings.Replace(row, "                  FIRED", "    FIRED", 1) + `build  nightly  0 2 * * *  Europe/Paris  shell  paused      7        1  10h00m
 `},
-		{[]string{"resume", "build", "nightly"}, exitOK, "PauseSchedule build nightly false", row + `build  nightly  0 2 * * *  Europe/Paris  shell  2026-11-21 02:00 UTC      7        1  10h00m
+		{[]string{"resume", "build", "nightly"}, exitOK, "POST /v1/schedules/build/nightly/resume", row + `build  nightly  0 2 * * *  Europe/Paris  shell  2026-11-21 02:00 UTC      7        1  10h00m
 `},
-		{[]string{"rm", "build", "nightly"}, exitOK, "RemoveSchedule build nightly", ""},
+		{[]string{"rm", "build", "nightly"}, exitOK, "DELETE /v1/schedules/build/nightly", ""},
 		{[]string{"add", "build", "n", "@daily", "shell", "--tz", "Asia/Tokyo", "--missed", "run-all", "--missed-cap", "3", "--class", "low", "--label", "a=b", "--require", "gpu=yes", "-o", "json"}, exitOK,
-			`AddSchedule {"queue":"build","name":"n","cron":"@daily","zone":"Asia/Tokyo","missed":"run-all","missed_cap":3,"kind":"shell","class":"low","labels":{"a":"b"},"require":["gpu=yes"]}`, "-"},
-		{[]string{"add", "build", "n", "@daily", "shell", "-", "-o", "json"}, exitOK, `AddSchedule {"queue":"build","name":"n","cron":"@daily","kind":"shell"}`, "-"},
+			`POST /v1/schedules {"queue":"build","name":"n","cron":"@daily","zone":"Asia/Tokyo","missed":"run-all","missed_cap":3,"kind":"shell","class":"low","labels":{"a":"b"},"require":["gpu=yes"]}`, "-"},
+		{[]string{"add", "build", "n", "@daily", "shell", "-", "-o", "json"}, exitOK, `POST /v1/schedules {"queue":"build","name":"n","cron":"@daily","kind":"shell"}`, "-"},
 		{[]string{"add", "build", "n", "@daily"}, exitUsage, "", ""},
 		{[]string{"add", "build", "n", "@daily", "shell", "a", "b"}, exitUsage, "", ""},
 		{[]string{"add", "build", "n", "@daily", "shell", "--label", "x"}, exitUsage, "", ""},
@@ -35,9 +33,9 @@ build  weekly   0 2 * * *  Europe/Paris  shell  paused                    7     
 	}
 	for _, tt := range tests {
 		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
-			n := apitest.New()
+			n := newCannedNode()
 			code, out, errs := command(t, n, append([]string{"schedule"}, tt.args...)...)
-			if calls := strings.Join(n.Calls(), "; "); code != tt.code || calls != tt.call {
+			if calls := strings.Join(n.Requests(), "; "); code != tt.code || calls != tt.call {
 				t.Errorf("%d, want %d; the node was asked %q, want %q\n%s", code, tt.code, calls, tt.call, errs)
 			}
 			if tt.want != "-" {
