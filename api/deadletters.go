@@ -13,7 +13,7 @@ const maxRedrive = 1000
 
 func (s *Server) routeDeadLetters() {
 	route(s, op("GET", "/v1/dead-letters", "listDeadLetters", "dead letters", "List dead letters: tasks that are not retried automatically"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
-		return paged(s.node.DeadLetters(ctx, in.query()))
+		return paged(s.node.Views.DeadLetters(ctx, in.query()))
 	})
 	type redrive struct{ Body wire.Redrive }
 	route(s, op("POST", "/v1/dead-letters/retry", "retryDeadLetters", "dead letters", "Repeat dead letters as new tasks"), func(ctx context.Context, in *redrive) (wire.Redriven, error) {
@@ -54,7 +54,7 @@ func (s *Server) deadLetterIDs(ctx context.Context, r wire.Redrive) (ids []strin
 		return nil, false, problem(wire.CodeInvalid, "no dead letters selected: give ids, a filter, or all: true")
 	}
 	for q.Oldest, q.Limit = true, maxRedrive; ; {
-		page, err := s.node.DeadLetters(ctx, q)
+		page, err := s.node.Views.DeadLetters(ctx, q)
 		if err != nil {
 			return nil, false, err
 		}

@@ -1,86 +1,115 @@
 package api
 
 import (
-	"encoding/json"
+	"context"
+	"errors"
 	"fmt"
-	"strings"
+	"sync/atomic"
 	"testing"
 
-	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/wire"
 )
 
-// deadLetterPages creates pages of dead letters of the given sizes; every tenth dead letter
-// was repeated before.
-func deadLetterPages(sizes ...int) (pages []wire.Page[wire.Task]) {
-	id := 0
-	for i, size := range sizes {
-		var p wire.Page[wire.Task]
-		for range size {
-			t := wire.Task{ID: fmt.Sprintf("dead-%d", id), State: "DEAD_LETTER"}
-			if id%10 == 0 {
-				t.RedrivenAs = "somebody"
-			}
-			p.Items = append(p.Items, t)
-			id++
+// failsUntil returns a handler that fails each task until well is true.
+func failsUntil(well *atomic.Bool) handler.Func {
+	return func(context.Context, *handler.Run) *handler.Result {
+		if well.Load() {
+			return &handler.Result{Outcome: handler.Success}
 		}
-		if i+1 < len(sizes) {
-			p.Next = fmt.Sprint(i + 1)
-		}
-		pages = append(pages, p)
+		return &handler.Result{Outcome: handler.Fail, Code: 65, Reason: "it is not well"}
 	}
-	return pages
+}
+
+// deadLetters makes count dead letters of a kind and returns their ids.
+func deadLetters(t *testing.T, n *node.Node, kind string, count int) (ids []string) {
+	t.Helper()
+	for len(ids) < count {
+		rs := make([]wire.Request, min(wire.MaxBatch, count-len(ids)))
+		for i := range rs {
+			rs[i] = wire.Request{Target: "here", Kind: kind}
+		}
+		out, errs := n.SubmitMany(t.Context(), rs)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range out {
+			ids = append(ids, s.ID)
+		}
+	}
+	for _, id := range ids {
+		if task, err := n.Views.Wait(t.Context(), id); err != nil || task.State != "FAILED" {
+			t.Fatalf("%+v, %v", task, err)
+		}
+	}
+	return ids
 }
 
 // TestRedrive checks that dead letters are repeated once each, and that a dry run
 // repeats none.
 func TestRedrive(t *testing.T) {
+	var well atomic.Bool
+	n := newNode(t, func(cfg *node.Config) { cfg.Handle("few", failsUntil(&well), "peer:here") })
+	few := deadLetters(t, n, "few", 45)
+	well.Store(true)
+	for i := 0; i < len(few); i += 10 { // repeated before
+		if _, err := n.Retry(t.Context(), few[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running := submitted(t, n, wire.Request{Target: "here", Kind: "later"})
 	tests := []struct {
 		name, body    string
-		pages         []wire.Page[wire.Task]
 		items, failed int
 		more          bool
-		calls         int // of Retry
+		repeated      int // tasks after it that were repeated
 	}{
-		{"by id", `{"ids":["dead-1","dead-2"]}`, nil, 2, 0, false, 2},
-		{"by kind, over pages", `{"kind":"k"}`, deadLetterPages(20, 20, 5), 40, 0, false, 40},
-		{"all of none", `{"all":true}`, deadLetterPages(0), 0, 0, false, 0},
-		{"a dry run", `{"all":true,"dry_run":true}`, deadLetterPages(20), 18, 0, false, 0},
-		{"more than one request takes", `{"all":true}`, deadLetterPages(1000, 1000), 1000, 0, true, 1000},
-		{"one cannot be repeated", `{"ids":["dead-1","bad","dead-2"]}`, nil, 3, 1, false, 3},
+		{"by id", fmt.Sprintf(`{"ids":[%q,%q]}`, few[1], few[2]), 2, 0, false, 5 + 2},
+		{"all of none", `{"kind":"none"}`, 0, 0, false, 7},
+		{"a dry run", `{"kind":"few","dry_run":true}`, 38, 0, false, 7},
+		{"one cannot be repeated", fmt.Sprintf(`{"ids":[%q,%q,%q]}`, few[3], running, few[4]), 3, 1, false, 9},
+		{"by kind", `{"kind":"few"}`, 36, 0, false, 45},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			n := apitest.New()
-			n.Dead = tt.pages
-			n.PerItem = func(r wire.Request) error {
-				if r.Key == "bad" {
-					return fmt.Errorf("%w: task bad is RUNNING", wire.ErrRefused)
-				}
-				return nil
-			}
 			res, body := ask(t, n, "POST", "/v1/dead-letters/retry", jsonType, tt.body)
-			var got wire.Redriven
-			if err := json.Unmarshal([]byte(body), &got); err != nil || res.StatusCode != 200 {
-				t.Fatalf("%d %s", res.StatusCode, body)
-			}
+			got := decoded[wire.Redriven](t, res, body, 200)
 			if len(got.Items) != tt.items || got.Failed != tt.failed || got.More != tt.more {
 				t.Errorf("%d items, %d failed, more %v", len(got.Items), got.Failed, got.More)
 			}
-			retries := 0
-			for _, c := range n.Calls() {
-				if strings.HasPrefix(c, "Retry ") {
-					retries++
+			repeated := 0
+			for _, id := range few {
+				if task, err := n.Views.Task(t.Context(), id); err != nil || task.RedrivenAs != "" {
+					repeated++
 				}
 			}
-			if retries != tt.calls {
-				t.Errorf("%d retries, want %d", retries, tt.calls)
+			if repeated != tt.repeated {
+				t.Errorf("%d tasks are repeated, want %d", repeated, tt.repeated)
 			}
 			for _, i := range got.Items {
-				if ok := i.Task != nil; ok != (i.Problem == nil && !got.DryRun) || (i.ID == "bad") == ok && !got.DryRun {
+				if ok := i.Task != nil; ok != (i.Problem == nil && !got.DryRun) || (i.ID == running) == ok && !got.DryRun {
 					t.Errorf("item %+v", i)
 				}
 			}
 		})
+	}
+}
+
+// TestRedriveOfManyStopsAtItsLimit checks that one request repeats at most maxRedrive dead
+// letters, each once, and says that there are more.
+func TestRedriveOfManyStopsAtItsLimit(t *testing.T) {
+	var well atomic.Bool
+	n := newNode(t, func(cfg *node.Config) { cfg.Handle("many", failsUntil(&well), "peer:here") })
+	deadLetters(t, n, "many", maxRedrive+1)
+	well.Store(true)
+	res, body := ask(t, n, "POST", "/v1/dead-letters/retry", jsonType, `{"all":true}`)
+	got := decoded[wire.Redriven](t, res, body, 200)
+	if len(got.Items) != maxRedrive || got.Failed != 0 || !got.More {
+		t.Errorf("%d items, %d failed, more %v", len(got.Items), got.Failed, got.More)
+	}
+	res, body = ask(t, n, "POST", "/v1/dead-letters/retry", jsonType, `{"all":true}`)
+	if got := decoded[wire.Redriven](t, res, body, 200); len(got.Items) != 1 || got.More {
+		t.Errorf("then %d items, more %v", len(got.Items), got.More)
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // routeTaskEdits adds the routes that change tasks in progress.
-func (s *Server) routeTaskEdits(n taskEditor) {
+func (s *Server) routeTaskEdits() {
 	type reclass struct {
 		ByID
 		Body wire.Reclass
@@ -16,7 +16,7 @@ func (s *Server) routeTaskEdits(n taskEditor) {
 	set := op("PUT", "/v1/tasks/{id}/class", "setTaskClass", "tasks", "Change the class of a task that waits in a queue")
 	set.Description = "Only at the home of the queue. It takes effect at once while the task waits."
 	route(s, set, func(ctx context.Context, in *reclass) (wire.Task, error) {
-		return n.SetClass(ctx, in.ID, in.Body.Class)
+		return s.node.Queues.SetClass(ctx, in.ID, in.Body.Class)
 	})
 	type requeue struct {
 		ByID
@@ -30,13 +30,13 @@ func (s *Server) routeTaskEdits(n taskEditor) {
 	move.Description = "Only at the origin of the task. A running task is stopped first."
 	move.DefaultStatus = http.StatusAccepted
 	register(s, move, func(ctx context.Context, in *requeue) (*moved, error) {
-		done, err := n.MoveTask(ctx, in.ID, in.Body.Queue)
+		done, err := s.node.MoveTask(ctx, in.ID, in.Body.Queue)
 		return &moved{"/v1/tasks/" + done.ID, done}, err
 	})
 	made := op("POST", "/v1/tasks/{id}/progress", "taskProgress", "tasks", "Report progress of the handler of a granted task")
 	made.Description = "After that it must report again within the stall limit; otherwise it is stopped and its lease is not renewed."
 	made.DefaultStatus = http.StatusNoContent
 	register(s, made, func(ctx context.Context, in *ByID) (*struct{}, error) {
-		return nil, n.Progress(ctx, in.ID)
+		return nil, s.node.Queues.Progress(ctx, in.ID)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync/atomic"
 
+	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -29,7 +30,7 @@ func NewEndpoint(cfg Config) *Endpoint {
 func (w *Endpoint) SetProgress(text string) { w.progress.Store(&text) }
 
 // SetNode serves the requests with n from now on.
-func (w *Endpoint) SetNode(n Node) {
+func (w *Endpoint) SetNode(n *node.Node) {
 	h := New(n, w.cfg).localHandler()
 	w.server.Store(&h)
 }

@@ -5,11 +5,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/api"
-	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/node/nodetest"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -42,7 +44,12 @@ func TestEndpointBeforeTheNode(t *testing.T) {
 			t.Errorf("%s %s: header %v", method, path, r.Header())
 		}
 	}
-	w.SetNode(apitest.New())
+	n := nodetest.Open(t, nil)
+	nodetest.Run(t, n)
+	for deadline := time.Now().Add(time.Minute); n.Ready() != nil && time.Now().Before(deadline); {
+		runtime.Gosched()
+	}
+	w.SetNode(n)
 	for _, path := range []string{"/healthz", "/readyz", "/v1/status"} {
 		if r := ask("GET", path); r.Code != http.StatusOK {
 			t.Errorf("GET %s of an open node: %d %s", path, r.Code, r.Body)

@@ -40,7 +40,7 @@ type events struct {
 	Body        func(huma.Context)
 }
 
-func (s *Server) routeEvents(n eventReader) {
+func (s *Server) routeEvents() {
 	o := op("GET", "/v1/events", "events", "watching", "Read or follow the events of this node")
 	o.Description = "A page is returned at once, or at the first event within the wait. With Accept: " + ndjsonType + " the response is a stream, one event per line, " +
 		"that continues until the client disconnects or the node stops; a line {\"missed\":n} replaces events that were dropped before the next one. " +
@@ -49,7 +49,7 @@ func (s *Server) routeEvents(n eventReader) {
 	o.Responses["200"].Content[ndjsonType] = &huma.MediaType{Schema: &huma.Schema{OneOf: []*huma.Schema{schema[wire.NodeEvent](s), schema[wire.Missed](s)}}}
 	register(s, o, func(ctx context.Context, in *EventsAfter) (*events, error) {
 		if in.stream {
-			return &events{ndjsonType, func(c huma.Context) { writeEvents(c, n, in.After) }}, nil
+			return &events{ndjsonType, func(c huma.Context) { s.writeEvents(c, in.After) }}, nil
 		}
 		wait, err := duration("wait", in.Wait)
 		if err != nil {
@@ -57,14 +57,14 @@ func (s *Server) routeEvents(n eventReader) {
 		}
 		waiting, cancel := stopContext(ctx, maxWait)
 		defer cancel()
-		page := n.Events(waiting, in.After, in.Limit, min(wait, maxWait))
+		page := s.node.Events(waiting, in.After, in.Limit, min(wait, maxWait))
 		return &events{jsonType, func(c huma.Context) { _ = encode(c.BodyWriter(), page) }}, nil // a client that has disconnected does not need it
 	})
 }
 
 // writeEvents writes events as they happen. Nothing is buffered for a slow reader: it gets
 // the number of the events that the node dropped.
-func writeEvents(c huma.Context, n eventReader, after uint64) {
+func (s *Server) writeEvents(c huma.Context, after uint64) {
 	w, ok := c.BodyWriter().(http.ResponseWriter)
 	if !ok {
 		return
@@ -75,7 +75,7 @@ func writeEvents(c huma.Context, n eventReader, after uint64) {
 	}
 	for {
 		ctx, cancel := stopContext(c.Context(), maxWait)
-		page := n.Events(ctx, after, eventStep, maxWait)
+		page := s.node.Events(ctx, after, eventStep, maxWait)
 		over := c.Context().Err() != nil || errors.Is(context.Cause(ctx), wire.ErrDraining)
 		cancel()
 		var err error

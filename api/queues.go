@@ -22,21 +22,21 @@ type (
 )
 
 // routeSharedQueues adds the routes of shared queues, homes and leases.
-func (s *Server) routeSharedQueues(n queueOps) {
-	s.routeQueues(n)
-	s.routeHomes(n)
-	s.routeDrain(n)
-	s.routeLeases(n)
-	s.routeSchedules(n)
+func (s *Server) routeSharedQueues() {
+	s.routeQueues()
+	s.routeHomes()
+	s.routeDrain()
+	s.routeLeases()
+	s.routeSchedules()
 }
 
 // routeQueues adds the routes that show and change queues.
-func (s *Server) routeQueues(n queueEditor) {
+func (s *Server) routeQueues() {
 	route(s, op("GET", "/v1/queues", "listQueues", "queues", "List the shared queues that this node knows"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Queue], error) {
-		return list(n.Queues(ctx)), nil
+		return list(s.node.Queues.List(ctx)), nil
 	})
 	route(s, op("GET", "/v1/queues/{name}", "getQueue", "queues", "Show a shared queue with its members"), func(ctx context.Context, in *ByQueue) (wire.Queue, error) {
-		return n.Queue(ctx, in.Name)
+		return s.node.Queues.Get(ctx, in.Name)
 	})
 	type set struct {
 		ByQueue
@@ -45,7 +45,7 @@ func (s *Server) routeQueues(n queueEditor) {
 	change := op("PUT", "/v1/queues/{name}", "setQueue", "queues", "Change the settings of a queue, or create one")
 	change.Description = "Absent settings do not change; an empty list clears a list. Changes apply at once, also to waiting tasks. With home: here a queue that does not exist yet is created."
 	route(s, change, func(ctx context.Context, in *set) (wire.Queue, error) {
-		return n.SetQueue(ctx, in.Name, in.Body)
+		return s.node.Queues.Set(ctx, in.Name, in.Body)
 	})
 	for _, p := range []struct {
 		verb, id, summary string
@@ -55,13 +55,13 @@ func (s *Server) routeQueues(n queueEditor) {
 		{"resume", "resumeQueue", "Resume a paused queue", false},
 	} {
 		route(s, op("POST", "/v1/queues/{name}/"+p.verb, p.id, "queues", p.summary), func(ctx context.Context, in *ByQueue) (wire.Queue, error) {
-			return n.SetQueue(ctx, in.Name, wire.QueueSettings{Paused: &p.paused})
+			return s.node.Queues.Set(ctx, in.Name, wire.QueueSettings{Paused: &p.paused})
 		})
 	}
 }
 
 // routeHomes adds the routes that move queues between nodes.
-func (s *Server) routeHomes(n queueMover) {
+func (s *Server) routeHomes() {
 	type seize struct {
 		ByQueue
 		Body wire.Seize
@@ -72,24 +72,24 @@ func (s *Server) routeHomes(n queueMover) {
 		if !in.Body.AcceptLoss {
 			return wire.Queue{}, lossNotAccepted(in.Name, in.Body.From)
 		}
-		return n.SeizeQueue(ctx, in.Name, in.Body.From)
+		return s.node.Queues.Seize(ctx, in.Name, in.Body.From)
 	})
 	type handOff struct {
 		ByQueue
 		Body *wire.HandOff
 	}
 	route(s, op("POST", "/v1/queues/{name}/handoff", "handOffQueue", "queues", "Hand over a queue to another home"), func(ctx context.Context, in *handOff) (wire.Queue, error) {
-		return n.HandOffQueue(ctx, in.Name, orZero(in.Body).To)
+		return s.node.Queues.HandOff(ctx, in.Name, orZero(in.Body).To)
 	})
 }
 
 // routeDrain adds the routes that drain and stop the node.
-func (s *Server) routeDrain(n drainer) {
+func (s *Server) routeDrain() {
 	type drain struct{ Body wire.Drain }
 	away := op("POST", "/v1/drain", "drain", "node", "Drain this node and hand over its queues, or accept tasks again")
 	away.Description = "Repeat the request to see the progress. Running tasks continue."
 	route(s, away, func(ctx context.Context, in *drain) (wire.Drained, error) {
-		return n.Drain(ctx, in.Body.On)
+		return s.node.Queues.Drain(ctx, in.Body.On)
 	})
 	type stop struct{ Body *wire.Stop }
 	end := op("POST", "/v1/stop", "stop", "node", "Stop this node like SIGTERM does")
@@ -98,7 +98,7 @@ func (s *Server) routeDrain(n drainer) {
 		o := orZero(in.Body)
 		ctx, cancel := context.WithTimeout(ctx, cmp.Or(time.Duration(o.Within), handOffTime))
 		defer cancel()
-		return n.Stop(ctx, o.HandOff)
+		return s.node.Stop(ctx, o.HandOff)
 	})
 }
 
@@ -113,9 +113,9 @@ func lossNotAccepted(queue, from string) *wire.Problem {
 }
 
 // routeLeases adds the routes of leases and ownership events.
-func (s *Server) routeLeases(n ownership) {
+func (s *Server) routeLeases() {
 	route(s, op("GET", "/v1/leases", "listLeases", "queues", "List the leases that this node granted, then those that it owns"), func(ctx context.Context, in *wire.LeaseFilter) (wire.Page[wire.Lease], error) {
-		ls, err := n.Leases(ctx, *in)
+		ls, err := s.node.Queues.Leases(ctx, *in)
 		return list(ls), err
 	})
 	type unblock struct {
@@ -123,26 +123,26 @@ func (s *Server) routeLeases(n ownership) {
 		Body wire.UnblockLane
 	}
 	route(s, op("POST", "/v1/queues/{name}/unblock", "unblockLane", "queues", "Unblock the tasks of one ordering key"), func(ctx context.Context, in *unblock) (wire.Queue, error) {
-		return n.UnblockLane(ctx, in.Name, in.Body.Key)
+		return s.node.Queues.UnblockLane(ctx, in.Name, in.Body.Key)
 	})
 	type byTask struct {
 		Task string `path:"task" pattern:"^[0-9A-Fa-f-]{1,36}$" doc:"id, or the beginning of one that is unique"`
 	}
 	route(s, op("POST", "/v1/leases/{task}/release", "releaseLease", "queues", "Revoke the lease of one task"), func(ctx context.Context, in *byTask) (wire.Lease, error) {
-		return n.ReleaseLease(ctx, in.Task)
+		return s.node.Queues.Release(ctx, in.Task)
 	})
 	type recover struct{ Body wire.Recover }
 	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Revoke the leases of dead owners"), func(ctx context.Context, in *recover) (wire.Recovered, error) {
-		return n.RecoverLeases(ctx, in.Body.Owner, in.Body.DryRun)
+		return s.node.Queues.Recover(ctx, in.Body.Owner, in.Body.DryRun)
 	})
 	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest rejected claims"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.LeaseConflict], error) {
-		return list(n.LeaseConflicts(ctx)), nil
+		return list(s.node.Queues.Conflicts(ctx)), nil
 	})
 	route(s, op("GET", "/v1/ownership/events", "listOwnershipEvents", "queues", "Read the ownership events of this node"), func(ctx context.Context, in *OwnershipAfter) (wire.Page[wire.OwnershipEvent], error) {
-		return list(n.OwnershipEvents(ctx, in.After, in.Limit)), nil
+		return list(s.node.Queues.Events(ctx, in.After, in.Limit)), nil
 	})
 	merged := op("GET", "/v1/ownership/timeline", "getTimeline", "queues", "Merge the ownership events of all connected nodes for a task or a queue")
 	route(s, merged, func(ctx context.Context, in *wire.TimelineQuery) (wire.Timeline, error) {
-		return n.Timeline(ctx, *in)
+		return s.node.Queues.Timeline(ctx, *in)
 	})
 }

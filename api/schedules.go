@@ -14,9 +14,9 @@ type BySchedule struct {
 }
 
 // routeSchedules adds the routes of schedules.
-func (s *Server) routeSchedules(n scheduler) {
+func (s *Server) routeSchedules() {
 	route(s, op("GET", "/v1/schedules", "listSchedules", "schedules", "List the schedules that this node keeps"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Schedule], error) {
-		all, err := n.Schedules(ctx)
+		all, err := s.node.Schedules.List(ctx)
 		return list(all), err
 	})
 	type add struct{ Body wire.ScheduleSpec }
@@ -25,13 +25,13 @@ func (s *Server) routeSchedules(n scheduler) {
 	make.DefaultStatus = http.StatusCreated
 	type added struct{ Body wire.Schedule }
 	register(s, make, func(ctx context.Context, in *add) (*added, error) {
-		v, err := n.AddSchedule(ctx, in.Body)
+		v, err := s.node.Schedules.Add(ctx, in.Body)
 		return &added{v}, err
 	})
 	drop := op("DELETE", "/v1/schedules/{queue}/{name}", "removeSchedule", "schedules", "Remove a schedule; its tasks stay")
 	drop.DefaultStatus = http.StatusNoContent
 	register(s, drop, func(ctx context.Context, in *BySchedule) (*struct{}, error) {
-		return nil, n.RemoveSchedule(ctx, in.Queue, in.Name)
+		return nil, s.node.Schedules.Remove(ctx, in.Queue, in.Name)
 	})
 	for _, p := range []struct {
 		verb, id, summary string
@@ -41,7 +41,7 @@ func (s *Server) routeSchedules(n scheduler) {
 		{"resume", "resumeSchedule", "Resume a schedule with the next time from now", false},
 	} {
 		route(s, op("POST", "/v1/schedules/{queue}/{name}/"+p.verb, p.id, "schedules", p.summary), func(ctx context.Context, in *BySchedule) (wire.Schedule, error) {
-			return n.PauseSchedule(ctx, in.Queue, in.Name, p.on)
+			return s.node.Schedules.Pause(ctx, in.Queue, in.Name, p.on)
 		})
 	}
 }

@@ -18,12 +18,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/node/nodetest"
 	"github.com/balefire/balefire/wire"
 )
 
 // open serves the API server of n on a socket and returns an HTTP client for it.
-func open(t *testing.T, n Node, cfg Config) (c *http.Client, stop func() error) {
+func open(t *testing.T, n *node.Node, cfg Config) (c *http.Client, stop func() error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.sock")
 	l, err := Listen(path)
@@ -133,7 +134,7 @@ func TestNoOtherListener(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := New(apitest.New(), Config{}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "only on unix sockets") {
+	if err := New(nodetest.Open(t, nil), Config{}).Serve(t.Context(), l); err == nil || !strings.Contains(err.Error(), "only on unix sockets") {
 		t.Errorf("err = %v", err)
 	}
 	if _, err := l.Accept(); !errors.Is(err, net.ErrClosed) {
@@ -144,7 +145,7 @@ func TestNoOtherListener(t *testing.T) {
 // TestPprofIsOnTheSocket checks that the socket serves profiles, and that other
 // routes do not change.
 func TestPprofIsOnTheSocket(t *testing.T) {
-	c, _ := open(t, apitest.New(), Config{})
+	c, _ := open(t, nodetest.Open(t, nil), Config{})
 	for path, status := range map[string]int{"/debug/pprof/": 200, "/debug/pprof/heap": 200, "/debug/pprof/cmdline": 200, "/v1/status": 200, "/v2": 404} {
 		res, err := c.Get("http://node" + path)
 		if err != nil {
@@ -160,7 +161,7 @@ func TestPprofIsOnTheSocket(t *testing.T) {
 // TestTooMuchIsAnsweredWhileItIsSent checks that a client that sends 11 MB, or an endless
 // body, receives a problem instead of a broken connection.
 func TestTooMuchIsAnsweredWhileItIsSent(t *testing.T) {
-	c, _ := open(t, apitest.New(), Config{Payload: 1 << 20})
+	c, _ := open(t, nodetest.Open(t, nil), Config{Payload: 1 << 20})
 	big := `{"target":"l","kind":"k","text":"` + strings.Repeat("x", 11<<20) + `"}`
 	for name, body := range map[string]io.Reader{"known size": strings.NewReader(big), "unknown size": io.MultiReader(strings.NewReader(big))} {
 		res, err := c.Post("http://node/v1/tasks", jsonType, body)
@@ -180,7 +181,7 @@ func TestTooMuchIsAnsweredWhileItIsSent(t *testing.T) {
 func TestAStopLetsRequestsEnd(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		t.Run(fmt.Sprintf("the sender ends %v", ends), func(t *testing.T) {
-			n := apitest.New()
+			n := newNode(t, nil)
 			var log bytes.Buffer
 			c, stop := open(t, n, Config{Grace: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 			r, w := io.Pipe()
@@ -190,7 +191,7 @@ func TestAStopLetsRequestsEnd(t *testing.T) {
 			}
 			got := make(chan end, 1)
 			go func() {
-				res, err := c.Post("http://node/v1/tasks?target=l&kind=k", "application/octet-stream", r)
+				res, err := c.Post("http://node/v1/tasks?target=here&kind=later", "application/octet-stream", r)
 				if err != nil {
 					got <- end{0, err}
 					return
@@ -216,7 +217,7 @@ func TestAStopLetsRequestsEnd(t *testing.T) {
 			if e := <-got; ends && (e.code != 202 || e.err != nil) || !ends && e.err == nil {
 				t.Errorf("the request ended with %d, %v", e.code, e.err)
 			}
-			if taken := n.Streams() != nil; taken != ends {
+			if taken := len(tasks(t, n, wire.Query{Role: wire.RoleHome})) == 1; taken != ends {
 				t.Errorf("a task was accepted: %v", taken)
 			}
 			if cut := strings.Contains(log.String(), "aborted"); cut == ends {
@@ -229,14 +230,13 @@ func TestAStopLetsRequestsEnd(t *testing.T) {
 // TestNothingIsLeftRunning checks I15 for the API server: after its stop none of its
 // goroutines runs.
 func TestNothingIsLeftRunning(t *testing.T) {
-	before := runtime.NumGoroutine()
-	n := apitest.New()
-	n.Ended, n.Waits = make(chan struct{}), make(chan string, 20)
+	n := newNode(t, nil)
+	id := submitted(t, n, wire.Request{Target: "here", Kind: "later"})
 	c, stop := open(t, n, Config{})
 	done := make(chan error, 20)
 	for range 20 {
 		go func() {
-			res, err := c.Get("http://node/v1/tasks/" + apitest.ID + "/wait?timeout=10m")
+			res, err := c.Get("http://node/v1/tasks/" + id + "/wait?timeout=10m")
 			if err == nil {
 				_, _ = io.Copy(io.Discard, res.Body)
 				err = res.Body.Close()
@@ -247,8 +247,9 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			done <- err
 		}()
 	}
-	for range 20 {
-		<-n.Waits
+	nodetest.AwaitRequests(t, n, 20)
+	if len(serving()) < 20 {
+		t.Errorf("only %d goroutines serve", len(serving()))
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
@@ -260,20 +261,38 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	}
 	c.CloseIdleConnections()
 	deadline := time.Now().Add(time.Minute)
-	for runtime.NumGoroutine() > before && time.Now().Before(deadline) {
+	for len(serving()) > 0 && time.Now().Before(deadline) {
 		runtime.Gosched()
 	}
-	if now := runtime.NumGoroutine(); now > before {
-		buf := make([]byte, 1<<16)
-		t.Errorf("%d goroutines, %d before\n%s", now, before, buf[:runtime.Stack(buf, true)])
+	if left := serving(); len(left) > 0 {
+		t.Errorf("%d goroutines are left\n%s", len(left), strings.Join(left, "\n\n"))
 	}
+}
+
+// serving returns the stacks of the goroutines of HTTP servers and clients.
+func serving() (stacks []string) {
+	buf := make([]byte, 1<<20)
+	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		if strings.Contains(stack, "net/http.") {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
 }
 
 // TestAPanicIsAProblem checks that a panic returns a problem, and is logged with its stack.
 func TestAPanicIsAProblem(t *testing.T) {
+	n := newNode(t, func(cfg *node.Config) {
+		cfg.Fail = func(point string) error {
+			if point == node.PointSealed {
+				panic("index out of range")
+			}
+			return nil
+		}
+	})
 	var log bytes.Buffer
-	c, stop := open(t, broken{Node: apitest.New()}, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-	res, err := c.Post("http://node/v1/store/compact", "", nil)
+	c, stop := open(t, n, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	res, err := c.Post("http://node/v1/tasks", jsonType, strings.NewReader(selfTask))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,22 +304,19 @@ func TestAPanicIsAProblem(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	if !strings.Contains(log.String(), "broken.Compact") {
+	if !strings.Contains(log.String(), "TestAPanicIsAProblem") {
 		t.Errorf("log: %s", &log)
 	}
 }
 
-type broken struct{ *apitest.Node }
-
-func (broken) Compact(context.Context) error { panic("index out of range") }
-
 // TestMetrics checks the conventions of Prometheus, and that no label contains a value
 // chosen by a client: neither an id nor a method.
 func TestMetrics(t *testing.T) {
-	n := apitest.New()
+	n := newNode(t, nil)
+	id := submitted(t, n, wire.Request{Target: "here", Kind: "later"})
 	h := New(n, Config{}).Handler()
 	New(n, Config{}) // a second server of the same node uses the same metrics
-	for _, r := range []string{"GET /v1/tasks/" + apitest.ID, "GET /v1/tasks/" + apitest.ID + "/cancel", "BREW /coffee", "POST /v1/tasks"} {
+	for _, r := range []string{"GET /v1/tasks/" + id, "GET /v1/tasks/" + id + "/cancel", "BREW /coffee", "POST /v1/tasks"} {
 		method, path, _ := strings.Cut(r, " ")
 		req, err := http.NewRequestWithContext(t.Context(), method, path, http.NoBody)
 		if err != nil {

@@ -39,7 +39,7 @@ func (c Config) maxDocument() int64 { return c.Payload/3*4 + smallDocument }
 
 // A Server answers requests with the data of a node.
 type Server struct {
-	node  Node
+	node  *node.Node
 	cfg   Config
 	mux   *http.ServeMux
 	api   huma.API
@@ -48,15 +48,15 @@ type Server struct {
 }
 
 // New returns the server of n. It serves nothing: see [Server.Serve].
-func New(n Node, cfg Config) *Server {
+func New(n *node.Node, cfg Config) *Server {
 	s := &Server{node: n, cfg: cfg.withDefaults(), mux: http.NewServeMux(), meter: newMeter(n.Registry())}
 	s.api = newAPI(s.mux)
 	s.routeSubmits()
 	s.routeTasks()
 	s.routeDeadLetters()
 	s.routePeers()
-	s.routeNetwork(n)
-	s.routeSharedQueues(n)
+	s.routeNetwork()
+	s.routeSharedQueues()
 	s.routeHandlers()
 	s.routeStore()
 	s.routeHealth()

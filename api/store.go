@@ -10,16 +10,16 @@ import (
 
 func (s *Server) routeStore() {
 	route(s, op("GET", "/v1/status", "getStatus", "node", "Status of this node"), func(ctx context.Context, _ *struct{}) (wire.Status, error) {
-		return s.node.Status(ctx), nil
+		return s.node.Views.Status(ctx), nil
 	})
 	type why struct {
 		Subject string `path:"subject" maxLength:"128" doc:"a task's id or a peer's name"`
 	}
 	route(s, op("GET", "/v1/why/{subject}", "why", "node", "Explain what a task, a peer or a queue is waiting for"), func(ctx context.Context, in *why) (wire.Blocker, error) {
-		return s.node.Why(ctx, in.Subject)
+		return s.node.Explainer.Why(ctx, in.Subject)
 	})
 	route(s, op("GET", "/v1/store", "getStore", "store", "Sizes of the store"), func(context.Context, *struct{}) (wire.StoreStats, error) {
-		return s.node.StoreStats(), nil
+		return s.node.Views.StoreStats(), nil
 	})
 	routeNoContent(s, op("POST", "/v1/store/compact", "compactStore", "store", "Reclaim the space of removed records"), func(ctx context.Context, _ *struct{}) error {
 		return s.node.Compact(ctx)

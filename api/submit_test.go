@@ -2,16 +2,19 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/balefire/balefire/api/apitest"
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -33,7 +36,7 @@ func TestDecodeSubmit(t *testing.T) {
 		{"white space", " \n\t{ \"target\" : \"laptop\" ,\r\n\"kind\":\"shell\" } ", least, "", 0},
 		{"durations", `{` + base + `,"ttl":"36h","delay":"1m30s"}`, with(func(r *wire.Request) { r.TTL, r.Delay = wire.Duration(36*time.Hour), wire.Duration(90*time.Second) }), "", 0},
 		{"days", `{` + base + `,"ttl":"7d","delay":"1d12h"}`, with(func(r *wire.Request) { r.TTL, r.Delay = wire.Duration(7*24*time.Hour), wire.Duration(36*time.Hour) }), "", 0},
-		{"a time", `{` + base + `,"at":"2026-11-20T12:00:00Z"}`, with(func(r *wire.Request) { r.At = apitest.Start }), "", 0},
+		{"a time", `{` + base + `,"at":"2026-11-20T12:00:00Z"}`, with(func(r *wire.Request) { r.At = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC) }), "", 0},
 		{"a body", `{` + base + `,"body":"AAH/"}`, with(func(r *wire.Request) { r.Body = []byte{0, 1, 0xff} }), "", 0},
 		{"a text has a type", `{` + base + `,"text":"灯"}`, with(func(r *wire.Request) { r.Body, r.Type = []byte("灯"), "text/plain; charset=utf-8" }), "", 0},
 		{"a text of another type", `{` + base + `,"text":"{}","type":"application/json"}`, with(func(r *wire.Request) { r.Body, r.Type = []byte("{}"), "application/json" }), "", 0},
@@ -91,6 +94,8 @@ func TestDecodeSubmit(t *testing.T) {
 // node.
 func TestBadSubmits(t *testing.T) {
 	const stream = "application/octet-stream"
+	n := newNode(t, nil)
+	handlers := len(n.Handlers.List())
 	tests := []struct {
 		name, target, contentType, body string
 		headers                         []string
@@ -100,7 +105,7 @@ func TestBadSubmits(t *testing.T) {
 		{"JSON sent as a form", "/v1/tasks", "application/x-www-form-urlencoded", jsonTask, nil, 422, "Content-Type: application/json"},
 		{"JSON without a type", "/v1/tasks", "", jsonTask, nil, 422, "Content-Type: application/json"},
 		{"fields in document and query", "/v1/tasks?ttl=1h", jsonType, jsonTask, nil, 422, "move the query"},
-		{"no kind in the query", "/v1/tasks?target=laptop", stream, "x", nil, 422, "no kind"},
+		{"no kind in the query", "/v1/tasks?target=laptop", stream, "x", nil, 422, `kind ""`},
 		{"an unknown parameter", "/v1/tasks?target=l&kind=k&prio=1", stream, "x", nil, 422, "prio: unknown"},
 		{"a parameter twice", "/v1/tasks?target=l&target=m&kind=k", stream, "x", nil, 422, "target: given twice"},
 		{"a broken query", "/v1/tasks?target=l&kind=%zz", stream, "x", nil, 400, "read the query"},
@@ -124,7 +129,7 @@ func TestBadSubmits(t *testing.T) {
 		{"1001 tasks", "/v1/tasks/batch", jsonType, "[" + strings.Repeat(jsonTask+",", 1000) + jsonTask + "]", nil, 413, "more than 1000"},
 		{"1001 lines", "/v1/tasks/batch", "application/x-ndjson", strings.Repeat(jsonTask+"\n", 1001), nil, 413, "more than 1000"},
 		{"11 MB of tasks", "/v1/tasks/batch", jsonType, "[" + strings.Repeat(" ", 11<<20) + jsonTask + "]", nil, 413, "larger than"},
-		{"a document of another type", "/v1/tasks/" + apitest.ID + "/cancel", "text/xml", "<hard/>", nil, 415, "text/xml"},
+		{"a document of another type", "/v1/tasks/01a1f84f-fb79-727b-b679-7a95fb475002/cancel", "text/xml", "<hard/>", nil, 415, "text/xml"},
 		{"a document without a type", "/v1/tasks/purge", "", "{}", nil, 415, "content type"},
 		{"a document with a field twice", "/v1/tasks/purge", jsonType, `{"dry_run":true,"dry_run":false}`, nil, 400, "twice"},
 		{"a document with an unknown field", "/v1/tasks/purge", jsonType, `{"dryrun":true}`, nil, 422, "dryrun"},
@@ -142,21 +147,21 @@ func TestBadSubmits(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			n := apitest.New()
 			res, body := ask(t, n, "POST", tt.target, tt.contentType, tt.body, tt.headers...)
 			p := problemOfBody(t, res, body)
 			if p.Status != tt.status || !strings.Contains(p.Detail, tt.detail) || len(p.Detail) > 2000 {
 				t.Errorf("%d %.300s, want %d with %q", p.Status, p.Detail, tt.status, tt.detail)
 			}
-			if calls := n.Calls(); calls != nil {
-				t.Errorf("the node was asked %q", calls)
-			}
 		})
+	}
+	if all := tasks(t, n, wire.Query{}); len(all) > 0 || len(n.Handlers.List()) != handlers {
+		t.Errorf("a refused request created %+v", all)
 	}
 }
 
 // TestBadQueries does the same for read requests.
 func TestBadQueries(t *testing.T) {
+	n := newNode(t, nil)
 	for target, detail := range map[string]string{
 		"/v1/tasks?state=GONE":                  `unknown task state "GONE"`,
 		"/v1/tasks?limit=0":                     "query.limit",
@@ -174,10 +179,9 @@ func TestBadQueries(t *testing.T) {
 		"/v1/tasks/01a1f84f/wait?timeout=-1s":   "positive",
 		"/v1/peers/" + strings.Repeat("a", 129): "path.name",
 	} {
-		n := apitest.New()
 		res, body := ask(t, n, "GET", target, "", "")
 		p := problemOfBody(t, res, body)
-		if p.Status != 422 || !strings.Contains(p.Detail, detail) || n.Calls() != nil {
+		if p.Status != 422 || !strings.Contains(p.Detail, detail) {
 			t.Errorf("%s: %d %s", target, p.Status, p.Detail)
 		}
 	}
@@ -185,15 +189,16 @@ func TestBadQueries(t *testing.T) {
 
 // TestHeadersOfASubmit checks the parameters that may be set in headers.
 func TestHeadersOfASubmit(t *testing.T) {
-	tests := []struct{ name, body, key, trace, wantKey, wantTrace string }{
-		{"neither", jsonTask, "", "", "", ""},
-		{"both", jsonTask, "k1", "00-aa-bb-01", "k1", "00-aa-bb-01"},
-		{"a key in quotes, as the draft of the standard has it", jsonTask, `"k 1"`, "", "k 1", ""},
-		{"the same key twice", `{"target":"l","kind":"k","key":"a"}`, "a", "", "a", ""},
-		{"the document's trace wins", `{"target":"l","kind":"k","traceparent":"x"}`, "", "y", "", "x"},
+	const given, other = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-4bf92f3577b34da6a3ce929d0e0e4737-00f067aa0ba902b7-01"
+	tests := []struct{ name, more, key, trace, wantKey, wantTrace string }{
+		{"neither", "", "", "", "", ""},
+		{"both", "", "k1", given, "k1", given},
+		{"a key in quotes, as the draft of the standard has it", "", `"k 1"`, "", "k 1", ""},
+		{"the same key twice", `,"key":"a"`, "a", "", "a", ""},
+		{"the document's trace wins", `,"traceparent":"` + given + `"`, "", other, "", given},
 	}
+	n := newNode(t, nil)
 	for _, tt := range tests {
-		n := apitest.New()
 		var h []string
 		if tt.key != "" {
 			h = append(h, "Idempotency-Key", tt.key)
@@ -201,58 +206,70 @@ func TestHeadersOfASubmit(t *testing.T) {
 		if tt.trace != "" {
 			h = append(h, "Traceparent", tt.trace)
 		}
-		res, body := ask(t, n, "POST", "/v1/tasks", jsonType, tt.body, h...)
-		if res.StatusCode != 202 {
-			t.Fatalf("%s: %s", tt.name, body)
-		}
-		if r := n.Requests()[0]; r.Key != tt.wantKey || r.Trace != tt.wantTrace {
-			t.Errorf("%s: key %q, trace %q", tt.name, r.Key, r.Trace)
+		res, body := ask(t, n, "POST", "/v1/tasks", jsonType, `{"target":"here","kind":"later"`+tt.more+`}`, h...)
+		task, err := n.Views.Task(t.Context(), decoded[wire.Submitted](t, res, body, 202).ID)
+		if err != nil || task.Key != tt.wantKey || tt.wantTrace != "" && task.Trace != tt.wantTrace {
+			t.Errorf("%s: key %q, trace %q, %v", tt.name, task.Key, task.Trace, err)
 		}
 	}
 }
 
-// TestAnyOtherTypeIsTheBody checks that a stream keeps its own content type.
+// TestAnyOtherTypeIsTheBody checks that a stream keeps its own content type, for which the
+// handler of the task gets it.
 func TestAnyOtherTypeIsTheBody(t *testing.T) {
+	n := newNode(t, func(cfg *node.Config) {
+		cfg.Handle("typed", handler.Func(func(_ context.Context, r *handler.Run) *handler.Result {
+			body, err := io.ReadAll(r.Body)
+			if err != nil {
+				return &handler.Result{Outcome: handler.Fail, Reason: err.Error()}
+			}
+			return &handler.Result{Outcome: handler.Success, Output: fmt.Appendf(nil, "%s|%s", r.Content.GetContentType(), body)}
+		}), "peer:here")
+	})
+	result := func(query, contentType, body string) string {
+		t.Helper()
+		res, text := ask(t, n, "POST", "/v1/tasks?target=here&kind=typed"+query, contentType, body)
+		s := decoded[wire.Submitted](t, res, text, 202)
+		if task, err := n.Views.Wait(t.Context(), s.ID); err != nil || task.State != "SUCCESS" {
+			t.Fatalf("%+v, %v", task, err)
+		}
+		_, text = ask(t, n, "GET", "/v1/tasks/"+s.ID+"/result", "", "")
+		return text
+	}
 	for contentType, want := range map[string]string{
 		"image/png": "image/png", "": "", "text/plain; charset=latin1": "text/plain; charset=latin1", "nonsense": "nonsense",
 	} {
-		n := apitest.New()
-		res, body := ask(t, n, "POST", "/v1/tasks?target=l&kind=k", contentType, "abc")
-		if res.StatusCode != 202 {
-			t.Fatal(body)
-		}
-		if r, s := n.Requests()[0], n.Streams()[0]; r.Type != want || s.Size != 3 {
-			t.Errorf("%q: type %q, %d bytes", contentType, r.Type, s.Size)
+		if got := result("", contentType, "abc"); got != want+"|abc" {
+			t.Errorf("%q: the handler got %q", contentType, got)
 		}
 	}
-	n := apitest.New()
-	if res, body := ask(t, n, "POST", "/v1/tasks?target=l&kind=k&type=application/json", "application/octet-stream", "{}"); res.StatusCode != 202 || n.Requests()[0].Type != jsonType {
-		t.Errorf("JSON as a stream: %d %s", res.StatusCode, body)
+	if got := result("&type=application/json", "application/octet-stream", "{}"); got != jsonType+"|{}" {
+		t.Errorf("JSON as a stream: the handler got %q", got)
 	}
 }
 
-// TestBatch checks that each task of a batch has its own result, in order.
+// TestBatch checks that each task of a batch has its own result, in order, and that the
+// tasks are stored together.
 func TestBatch(t *testing.T) {
-	good := func(key string) string { return fmt.Sprintf(`{"target":"l","kind":"k","key":%q}`, key) }
-	items := []string{good("a"), `{"target":"l"}`, good("full"), `{"target":"l","kind":"k","nope":1}`, `"x"`, good("b")}
-	want := []int{202, 422, 507, 400, 400, 202}
+	good := func(key string) string { return fmt.Sprintf(`{"target":"here","kind":"k","key":%q}`, key) }
+	items := []string{good("a"), `{"target":"here"}`, `{"target":"nobody","kind":"k"}`, `{"target":"here","kind":"k","nope":1}`, `"x"`, good("b")}
+	want := []int{202, 422, 404, 400, 400, 202}
 	for contentType, doc := range map[string]string{
 		jsonType:               " [ " + strings.Join(items, "\n,\t") + " ] \n",
 		"application/x-ndjson": strings.Join(items, "\n"),
 		"application/jsonl":    strings.Join(items, "\r\n\r\n") + "\n",
 	} {
-		n := apitest.New()
-		n.PerItem = func(r wire.Request) error {
-			if r.Key == "full" {
-				return fmt.Errorf("submit: %w", wire.ErrFull)
+		groups := 0
+		n := newNode(t, func(cfg *node.Config) {
+			cfg.Fail = func(point string) error {
+				if point == node.PointStored {
+					groups++
+				}
+				return nil
 			}
-			return nil
-		}
+		})
 		res, body := ask(t, n, "POST", "/v1/tasks/batch", contentType, doc)
-		var b wire.Batch
-		if err := json.Unmarshal([]byte(body), &b); err != nil || res.StatusCode != 200 {
-			t.Fatalf("%s: %d %s", contentType, res.StatusCode, body)
-		}
+		b := decoded[wire.Batch](t, res, body, 200)
 		if b.Accepted != 2 || b.Failed != 4 || len(b.Items) != 6 {
 			t.Fatalf("%s: %+v", contentType, b)
 		}
@@ -261,16 +278,18 @@ func TestBatch(t *testing.T) {
 				t.Errorf("%s: item %d: %+v", contentType, i, item)
 			}
 		}
-		if rs := n.Requests(); len(rs) != 2 || rs[0].Key != "a" || rs[1].Key != "b" || b.Items[5].Task.ID == b.Items[0].Task.ID {
-			t.Errorf("%s: the node took %+v", contentType, rs)
+		for i, key := range map[int]string{0: "a", 5: "b"} {
+			if task, err := n.Views.Task(t.Context(), b.Items[i].Task.ID); err != nil || task.Key != key {
+				t.Errorf("%s: item %d is the task %+v, %v", contentType, i, task, err)
+			}
 		}
-		if calls := n.Calls(); len(calls) != 1 {
-			t.Errorf("%s: %q, want one call for the batch", contentType, calls)
+		if all := tasks(t, n, wire.Query{Role: wire.RoleHome}); len(all) != 2 || groups != 1 {
+			t.Errorf("%s: %d tasks in %d groups, want 2 in one", contentType, len(all), groups)
 		}
 	}
-	n := apitest.New()
-	n.Err = wire.ErrDraining
-	if res, body := ask(t, n, "POST", "/v1/tasks/batch", jsonType, "["+jsonTask+"]"); res.StatusCode != 200 || !strings.Contains(body, `"status":503`) {
+	n, failure := failing(t)
+	*failure = wire.ErrDraining
+	if res, body := ask(t, n, "POST", "/v1/tasks/batch", jsonType, "["+selfTask+"]"); res.StatusCode != 200 || !strings.Contains(body, `"status":503`) {
 		t.Errorf("%d %s", res.StatusCode, body)
 	}
 }
@@ -279,7 +298,7 @@ func TestBatch(t *testing.T) {
 // has no body: see also the fuzz targets.
 func TestRequestsRoundTrip(t *testing.T) {
 	r := wire.Request{
-		Target: "l", Kind: "k", Class: "low", Mode: "at_most_once", TTL: wire.Duration(time.Hour + time.Nanosecond), Delay: wire.Duration(time.Second), At: apitest.Start, Key: "a", Order: "b",
+		Target: "l", Kind: "k", Class: "low", Mode: "at_most_once", TTL: wire.Duration(time.Hour + time.Nanosecond), Delay: wire.Duration(time.Second), At: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), Key: "a", Order: "b",
 		OnDead: "skip", Args: []string{"", "x y"}, Body: []byte("b"), Type: "t", Labels: map[string]string{"l": ""}, Trace: "c", Retries: 4294967295, MaxResult: 9,
 		Require: []string{"gpu=yes"}, Prefer: []string{"fast", "x y"},
 	}

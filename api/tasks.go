@@ -92,17 +92,17 @@ func submitParams() []*huma.Param {
 
 func (s *Server) routeTasks() {
 	route(s, op("GET", "/v1/tasks", "listTasks", "tasks", "List tasks, newest first"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
-		return paged(s.node.Tasks(ctx, in.query()))
+		return paged(s.node.Views.Tasks(ctx, in.query()))
 	})
 	route(s, op("GET", "/v1/tasks/{id}", "getTask", "tasks", "Show a task with its events"), func(ctx context.Context, in *ByID) (wire.Task, error) {
-		return s.node.Task(ctx, in.ID)
+		return s.node.Views.Task(ctx, in.ID)
 	})
 	wait := op("GET", "/v1/tasks/{id}/wait", "waitTask", "tasks", "Wait until a task has ended")
 	wait.Description = "200 if it has ended, 202 with the current task if it has not: repeat the request."
 	wait.Responses = answers[wire.Task](s, "202", "It has not ended yet")
 	register(s, wait, s.wait)
 	route(s, op("GET", "/v1/tasks/{id}/receipts", "getReceipts", "tasks", "Show the receipts of a task, with their proofs"), func(ctx context.Context, in *ByID) (wire.Page[wire.Receipt], error) {
-		rs, err := s.node.Receipts(ctx, in.ID)
+		rs, err := s.node.Views.Receipts(ctx, in.ID)
 		return list(rs), err
 	})
 	result := op("GET", "/v1/tasks/{id}/result", "getResult", "tasks", "Read the result of a task")
@@ -131,7 +131,7 @@ func (s *Server) routeTaskWrites() {
 		done, err := s.node.Retry(ctx, in.ID)
 		return &retried{"/v1/tasks/" + done.ID, done}, err
 	})
-	s.routeTaskEdits(s.node)
+	s.routeTaskEdits()
 	type purge struct{ Body wire.Purge }
 	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *purge) (wire.Purged, error) {
 		return s.node.Purge(ctx, in.Body.Query, in.Body.DryRun)
@@ -160,7 +160,7 @@ func (s *Server) wait(ctx context.Context, in *WaitFor) (*waitResponse, error) {
 	}
 	waiting, cancel := stopContext(ctx, min(d, maxWait))
 	defer cancel()
-	t, err := s.node.Wait(waiting, in.ID)
+	t, err := s.node.Views.Wait(waiting, in.ID)
 	switch {
 	case err == nil:
 		return &waitResponse{http.StatusOK, t}, nil
@@ -185,7 +185,7 @@ type resultResponse struct {
 }
 
 func (s *Server) result(ctx context.Context, in *ByID) (*resultResponse, error) {
-	body, t, err := s.node.Result(ctx, in.ID)
+	body, t, err := s.node.Views.Result(ctx, in.ID)
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func measure() usage {
 func (c *child) measure() usage {
 	u := measure()
 	if c.node != nil {
-		u.Commits = c.node.StoreStats().Commits
+		u.Commits = c.node.Views.StoreStats().Commits
 	}
 	return u
 }

@@ -112,12 +112,12 @@ func (c *child) share(o request) (a response, err error) {
 	case "queue":
 		err = c.awaitMembers(ctx, o.Count)
 	case "pause":
-		_, err = c.node.SetQueue(ctx, queueName, wire.QueueSettings{Paused: &o.On})
+		_, err = c.node.Queues.Set(ctx, queueName, wire.QueueSettings{Paused: &o.On})
 	case "handoff":
-		_, err = c.node.HandOffQueue(ctx, queueName, o.Path)
+		_, err = c.node.Queues.HandOff(ctx, queueName, o.Path)
 	case "count":
 		var q wire.Queue
-		q, err = c.node.Queue(ctx, queueName)
+		q, err = c.node.Queues.Get(ctx, queueName)
 		a.Count = q.Waiting + q.Owned + q.Going
 	case "give":
 		var s wire.Submitted
@@ -132,13 +132,13 @@ func (c *child) share(o request) (a response, err error) {
 // awaitMembers waits until this node knows the queue. If members is positive, it creates
 // the queue if necessary, and waits until it can assign tasks to that many nodes.
 func (c *child) awaitMembers(ctx context.Context, members int) error {
-	if _, err := c.node.Queue(ctx, queueName); err != nil && members > 0 {
-		if _, err := c.node.SetQueue(ctx, queueName, wire.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
+	if _, err := c.node.Queues.Get(ctx, queueName); err != nil && members > 0 {
+		if _, err := c.node.Queues.Set(ctx, queueName, wire.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
 			return err
 		}
 	}
 	for {
-		q, err := c.node.Queue(ctx, queueName)
+		q, err := c.node.Queues.Get(ctx, queueName)
 		able := ableMembers(q)
 		switch {
 		case err == nil && able >= members:

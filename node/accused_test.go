@@ -55,7 +55,7 @@ func TestAccusersAreNamed(t *testing.T) {
 		if n := home.gossip.Summary().Counts.OwnRefutations - refuted; n < 60 {
 			t.Errorf("only %d accusations arrived", n)
 		}
-		if s := home.MeshSummary(t.Context()); s.Isolated || strings.Join(s.Accusers, " ") == "" || !strings.Contains(strings.Join(s.Accusers, " "), "mallory") || !strings.Contains(strings.Join(s.Accusers, " "), "zed") {
+		if s := home.Views.MeshSummary(t.Context()); s.Isolated || strings.Join(s.Accusers, " ") == "" || !strings.Contains(strings.Join(s.Accusers, " "), "mallory") || !strings.Contains(strings.Join(s.Accusers, " "), "zed") {
 			t.Errorf("isolated %v, the accusers are %q", s.Isolated, s.Accusers)
 		}
 	})
@@ -76,13 +76,13 @@ func TestLastNodeServesItsOwnQueue(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if s := home.MeshSummary(t.Context()); !s.Isolated || !s.Paused {
+		if s := home.Views.MeshSummary(t.Context()); !s.Isolated || !s.Paused {
 			t.Fatalf("it does not consider itself isolated: %+v", s)
 		}
 		if by := c.waitAll(0, c.submitMany(0, 5), time.Minute); by[0] != 5 {
 			t.Errorf("it did %d of 5 tasks itself", by[0])
 		}
-		b, err := home.Why(t.Context(), "queue:build")
+		b, err := home.Explainer.Why(t.Context(), "queue:build")
 		if err != nil || b.Cause.Code != wire.NoteSelfPaused || len(b.Cause.Names) > 0 || b.Cause.Of > 0 {
 			t.Errorf("why reports %+v, %v", b.Cause, err)
 		}

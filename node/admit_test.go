@@ -107,7 +107,7 @@ func TestAmbiguousNameGrantsNothing(t *testing.T) {
 	a, b := pair(t, nil)
 	s := allow("sum", wire.TypeSHA256)
 	s.Allow = []string{"peer:laptop"}
-	if err := a.AddHandler(t.Context(), s); err != nil {
+	if err := a.Handlers.Add(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	root, err := identity.LoadRoot(filepath.Join(a.cfg.Dir, datadir.Identity))
@@ -176,10 +176,10 @@ func TestHandlerForUnknownPeerWarns(t *testing.T) {
 	for allow, want := range map[string]string{
 		"b": "", "peer:b": "", "peer:a": "", "role:work": "", "role:admin": "", "laptpo": "no member is named laptpo", "role:wrk": "no member has the role wrk",
 	} {
-		if err := a.AddHandler(t.Context(), wire.HandlerSpec{Kind: "k", Type: wire.TypeEcho, Allow: []string{allow}}); err != nil {
+		if err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "k", Type: wire.TypeEcho, Allow: []string{allow}}); err != nil {
 			t.Errorf("%s: %v", allow, err)
 		}
-		if h := a.Handlers(); len(h) != 1 || h[0].Warning != want {
+		if h := a.Handlers.List(); len(h) != 1 || h[0].Warning != want {
 			t.Errorf("%s: %+v, want the warning %q", allow, h, want)
 		}
 	}
@@ -190,16 +190,16 @@ func TestHandlerForUnknownPeerWarns(t *testing.T) {
 func TestHandlerWithoutProgramWarns(t *testing.T) {
 	a, _ := pair(t, nil)
 	program := filepath.Join(t.TempDir(), "tool")
-	if err := a.AddHandler(t.Context(), wire.HandlerSpec{Kind: "late", Allow: []string{"peer:b"}, Exec: []string{program}}); err != nil {
+	if err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "late", Allow: []string{"peer:b"}, Exec: []string{program}}); err != nil {
 		t.Fatal(err)
 	}
 	reported := func() (problem, warning string) {
-		for _, h := range a.Handlers() {
+		for _, h := range a.Handlers.List() {
 			if h.Kind == "late" {
 				problem = h.Problem
 			}
 		}
-		for _, w := range a.Status(t.Context()).Warnings {
+		for _, w := range a.Views.Status(t.Context()).Warnings {
 			if w.Code == wire.NoteHandlerProblem && w.Kind == "late" {
 				warning = w.Detail
 			}

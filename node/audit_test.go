@@ -11,7 +11,7 @@ import (
 // no attempt: a full disk makes no dead letters (I13).
 func TestUnwritableAuditSpendsNoAttempt(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(func(s *wire.HandlerSpec) { s.MaxAttempts = 1 })); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(func(s *wire.HandlerSpec) { s.MaxAttempts = 1 })); err != nil {
 		t.Fatal(err)
 	}
 	b.storage.Audit.Close()

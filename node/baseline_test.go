@@ -40,7 +40,7 @@ func TestLoadLeavesNothingBehind(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, s := range got {
-					if task, err := c.nodes[1].node.Wait(t.Context(), s.ID); err != nil || task.State != "SUCCESS" {
+					if task, err := c.nodes[1].node.Views.Wait(t.Context(), s.ID); err != nil || task.State != "SUCCESS" {
 						t.Fatalf("%s is %s: %v", s.ID, task.State, err)
 					}
 				}

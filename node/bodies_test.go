@@ -32,7 +32,7 @@ func TestSubmitOfUnknownOutcomeKeepsItsBody(t *testing.T) {
 			}
 		}
 	})
-	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	body := make([]byte, 100_000)
@@ -42,11 +42,11 @@ func TestSubmitOfUnknownOutcomeKeepsItsBody(t *testing.T) {
 		t.Fatalf("Submit: %v, want unknown", err)
 	}
 	eventually(t, func() bool {
-		p, _ := a.Tasks(t.Context(), wire.Query{})
+		p, _ := a.Views.Tasks(t.Context(), wire.Query{})
 		return len(p.Items) == 1 && p.Items[0].State == "SUCCESS"
 	}, func() string {
-		p, _ := a.Tasks(t.Context(), wire.Query{})
-		w, _ := a.Why(t.Context(), p.Items[0].ID)
+		p, _ := a.Views.Tasks(t.Context(), wire.Query{})
+		w, _ := a.Explainer.Why(t.Context(), p.Items[0].ID)
 		return fmt.Sprintf("%s %+v", p.Items[0].State, w)
 	})
 }
@@ -56,11 +56,11 @@ func TestDeniedStreamedTaskEnds(t *testing.T) {
 	a, b := pair(t, nil)
 	s := allow("sum", wire.TypeSHA256)
 	s.Allow = []string{"peer:nobody"}
-	if err := b.AddHandler(t.Context(), s); err != nil {
+	if err := b.Handlers.Add(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
-	if err := a.AddHandler(t.Context(), s); err != nil {
+	if err := a.Handlers.Add(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	a.waitEnd(t, a.submit(t, wire.Request{Target: "a", Kind: "sum", Body: make([]byte, 300_000)}), "DEAD_LETTER")
@@ -69,7 +69,7 @@ func TestDeniedStreamedTaskEnds(t *testing.T) {
 // A large result that comes too late is answered, and then no longer offered.
 func TestLateStreamedResultIsDropped(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "sleep 1; head -c 400000 /dev/zero"}})
@@ -92,7 +92,7 @@ func TestLateStreamedResultIsDropped(t *testing.T) {
 // A result does not touch the body that another result has committed.
 func TestForgedResultChangesNoBody(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	body := make([]byte, 20_000)
@@ -103,7 +103,7 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 	other := bytes.Repeat([]byte("x"), 20_000)
 	sum := sha256sum(other)
 	a.receiveForged(t, b, tid, &proto.Outcome{State: proto.Success, Body: other, BodySize: 20_000, BodyDigest: sum})
-	r, _, err := a.Result(t.Context(), id)
+	r, _, err := a.Views.Result(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 // A streamed body and long arguments never share a file.
 func TestStreamedTaskWithLongArguments(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	noise := make([]byte, 20<<10)
@@ -133,7 +133,7 @@ func TestStreamedTaskWithLongArguments(t *testing.T) {
 	req := wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "wc -c; printf %s \"$0\" | wc -c", long}, Body: make([]byte, 300_000)}
 	id := a.submit(t, req)
 	a.waitEnd(t, id, "SUCCESS")
-	r, _, err := a.Result(t.Context(), id)
+	r, _, err := a.Views.Result(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}

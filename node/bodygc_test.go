@@ -29,7 +29,7 @@ func (l *testNode) blobs(t *testing.T) []string {
 // of a task with its end, that of a result when its home has it.
 func TestUnneededBodiesAreRemoved(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{20_000, 400_000} {

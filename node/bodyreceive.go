@@ -101,7 +101,7 @@ func (bt *bodyTransfer) Fetch(l inbox.Leased, queue string) {
 		bt.granted[l.ID] = l.Body
 		if !bt.node.storage.Blobs.Has(l.Body) {
 			bt.fetching[l.ID] = &bodyFetch{lease: l, queue: queue, progressAt: bt.node.cfg.Clock.Mono()}
-			bt.enqueue(func(context.Context) { bt.node.queues.Driver.Fetch(l.ID, true) })
+			bt.enqueue(func(context.Context) { bt.node.Queues.Driver.Fetch(l.ID, true) })
 			bt.mu.Unlock()
 			return
 		}
@@ -142,7 +142,7 @@ func (bt *bodyTransfer) offerGrant(from proto.PeerID, env *proto.Envelope, objec
 	bt.mu.Lock()
 	a := bt.fetching[h.ID]
 	bt.mu.Unlock()
-	if a == nil || from != a.lease.Home && !bt.node.queues.IsHome(a.queue, from) || objectOf(&h) != a.lease.Body {
+	if a == nil || from != a.lease.Home && !bt.node.Queues.IsHome(a.queue, from) || objectOf(&h) != a.lease.Body {
 		return nil, &proto.OfferReply{Code: errNotAwaited.Code, Detail: errNotAwaited.Detail}, nil
 	}
 	sink, reply, err := bt.node.openBody(proto.CodeNeedBody, "", &h, object, bodies.Terms{Task: h.ID})
@@ -178,20 +178,20 @@ func (bt *bodyTransfer) fetched(id proto.TaskID, whole bool) {
 	if a == nil || !whole {
 		return
 	}
-	bt.node.queues.Driver.Fetch(id, false)
+	bt.node.Queues.Driver.Fetch(id, false)
 	bt.node.inbox.Lease(a.lease)
 }
 
 // offerResult accepts the result of a lease if it would count in the current state (I4).
 func (bt *bodyTransfer) offerResult(ctx context.Context, from proto.PeerID, m *proto.Message, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
-	h, o, err := queue.Results{Queues: bt.node.queues}.Open(from, m)
+	h, o, err := queue.Results{Queues: bt.node.Queues}.Open(from, m)
 	if err != nil {
 		return nil, nil, err
 	}
 	if !h.Streamed() {
 		return nil, nil, identity.BadForm("the envelope has no streamed body")
 	}
-	code, err := bt.node.queues.Driver.PreviewResult(ctx, from, h.ID, o)
+	code, err := bt.node.Queues.Driver.PreviewResult(ctx, from, h.ID, o)
 	switch {
 	case err != nil:
 		return nil, &proto.OfferReply{Code: proto.CodeBusy, Detail: "the node is stopping"}, nil
@@ -228,16 +228,16 @@ func (bt *bodyTransfer) resultArrived(id proto.TaskID, name string) {
 
 // offerHandoff accepts the body of a task that an old home hands over.
 func (bt *bodyTransfer) offerHandoff(ctx context.Context, from proto.PeerID, env *proto.Envelope, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
-	a, err := queue.Mover{Queues: bt.node.queues}.Open(env)
+	a, err := queue.Mover{Queues: bt.node.Queues}.Open(env)
 	if err != nil {
 		return nil, nil, err
 	}
 	code, detail := proto.CodeNeedBody, ""
-	may, err := bt.node.queues.Driver.MayHandOff(ctx, from, queue.HandedTask(&a))
+	may, err := bt.node.Queues.Driver.MayHandOff(ctx, from, queue.HandedTask(&a))
 	switch {
 	case err != nil:
 		code, detail = proto.CodeBusy, "the node is stopping"
-	case !may || !bt.node.queues.IsHome(a.Content.GetQueue(), bt.node.keys.Peer()):
+	case !may || !bt.node.Queues.IsHome(a.Content.GetQueue(), bt.node.keys.Peer()):
 		code, detail = proto.CodeBusy, "this node does not know yet that the sender hands the queue over to it"
 	}
 	return bt.node.openBody(code, detail, &a.Header, object, bodies.Terms{})
@@ -285,7 +285,7 @@ func (bt *bodyTransfer) verify(ctx context.Context, from proto.PeerID, m *proto.
 		bt.verified[id] = name
 		bt.mu.Unlock()
 	}
-	if err := bt.node.queues.Driver.Receive(from, m); err != nil {
+	if err := bt.node.Queues.Driver.Receive(from, m); err != nil {
 		bt.node.log.Debug("result dropped", "task", id.String(), "from", from, "err", err)
 	}
 }

@@ -16,7 +16,7 @@ func TestBodyWaitsForSpace(t *testing.T) {
 			c.Store.MaxBlobs = 1 << 20
 		}
 	})
-	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	body := make([]byte, 3<<20)
@@ -24,10 +24,10 @@ func TestBodyWaitsForSpace(t *testing.T) {
 	id := a.submit(t, wire.Request{Target: "b", Kind: "sum", Body: body})
 	var why wire.Blocker
 	eventually(t, func() bool {
-		why, _ = a.Why(t.Context(), id)
+		why, _ = a.Explainer.Why(t.Context(), id)
 		return strings.Contains(fmt.Sprintf("%+v", why), "FULL")
 	}, func() string { return fmt.Sprintf("why: %+v", why.Cause) })
-	if task, err := a.Task(t.Context(), id); err != nil || task.Attempts != 0 {
+	if task, err := a.Views.Task(t.Context(), id); err != nil || task.Attempts != 0 {
 		t.Errorf("%d attempts were used up, %v", task.Attempts, err)
 	}
 }

@@ -77,7 +77,7 @@ func newBodyTransfer(n *Node) *bodyTransfer {
 
 // open reads which bodies the ownership subsystem needs, before that runs.
 func (bt *bodyTransfer) open() {
-	driver := bt.node.queues.Driver
+	driver := bt.node.Queues.Driver
 	driver.Results(func(id proto.TaskID, o *proto.Outcome) {
 		if name := fileOf(o.GetObject()); name != "" {
 			bt.ownResults[id] = name
@@ -159,7 +159,7 @@ func (bt *bodyTransfer) isGranted(id proto.TaskID) bool {
 // Offer sends the body of a task whose home is this node to its owner.
 func (bt *bodyTransfer) Offer(id proto.TaskID, owner proto.PeerID) {
 	bt.enqueueOnce(transferKey{proto.TypeGrant, id, owner}, func(ctx context.Context) {
-		env, err := (queue.Custody{Queues: bt.node.queues}).Envelope(id, owner)
+		env, err := (queue.Custody{Queues: bt.node.Queues}).Envelope(id, owner)
 		if err == nil {
 			err = bt.send(ctx, owner, proto.TypeGrant, env)
 		}
@@ -258,7 +258,7 @@ func (bt *bodyTransfer) scan(ctx context.Context) {
 			stalled = append(stalled, a)
 			continue
 		}
-		bt.enqueue(func(context.Context) { bt.node.queues.Driver.Fetch(id, true) })
+		bt.enqueue(func(context.Context) { bt.node.Queues.Driver.Fetch(id, true) })
 	}
 	for id, since := range bt.arriving {
 		if since > 0 && now-since > arrivalTTL {
@@ -276,10 +276,10 @@ func (bt *bodyTransfer) scan(ctx context.Context) {
 		id, why := a.lease.ID, fmt.Sprintf("no bytes of its body arrived for %s", fetchStall)
 		if a.lease.ProbeOnly { // its handler cannot be probed without the body
 			bt.Stop(id)
-			bt.node.queues.Probed(ctx, id, handler.Unknown, new(proto.Outcome))
+			bt.node.Queues.Probed(ctx, id, handler.Unknown, new(proto.Outcome))
 			continue
 		}
-		err := bt.node.queues.Driver.Return(ctx, id, why, uint64(fetchRetry.Milliseconds()))
+		err := bt.node.Queues.Driver.Return(ctx, id, why, uint64(fetchRetry.Milliseconds()))
 		if err != nil && !errors.Is(err, ownership.ErrStopped) && ctx.Err() == nil {
 			bt.node.log.Warn("could not return a task whose body does not arrive", "task", id.String(), "err", err)
 		}

@@ -338,7 +338,7 @@ func (c *checker) checkEnd(n *Node, id proto.TaskID, e *taskEntry) {
 
 // checkResult checks a result against the task.
 func (c *checker) checkResult(n *Node, id proto.TaskID, e *taskEntry) {
-	r, _, err := n.Result(context.Background(), id.String())
+	r, _, err := n.Views.Result(context.Background(), id.String())
 	if err != nil {
 		c.t.Errorf("result of %s: %v", id, err)
 		return

@@ -39,9 +39,9 @@ func (l *testNode) submit(t *testing.T, r wire.Request) string {
 // waitEnd waits for the end of a task and fails the test when it is not want.
 func (l *testNode) waitEnd(t *testing.T, id, want string) wire.Task {
 	t.Helper()
-	task, err := l.Wait(withTimeout(t, testTimeout), id)
+	task, err := l.Views.Wait(withTimeout(t, testTimeout), id)
 	if err != nil || task.State != want {
-		why, _ := l.Why(context.Background(), id)
+		why, _ := l.Explainer.Why(context.Background(), id)
 		t.Fatalf("task is %s (%s), want %s: %v; %+v", task.State, task.Reason, want, err, why)
 	}
 	return task
@@ -71,7 +71,7 @@ func TestClockSetBackStopsNoRun(t *testing.T) {
 			c.Clock = clock.WithOffset(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
 		}
 	})
-	if err := b.AddHandler(t.Context(), shell(func(s *wire.HandlerSpec) { s.Timeout = "1m" })); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(func(s *wire.HandlerSpec) { s.Timeout = "1m" })); err != nil {
 		t.Fatal(err)
 	}
 	by.Store(int64(-2 * time.Minute))
@@ -81,12 +81,12 @@ func TestClockSetBackStopsNoRun(t *testing.T) {
 
 func TestCommandRunsWithItsArguments(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", `echo "$BALEFIRE_TASK_ID $BALEFIRE_ATTEMPT"; cat`}, Body: []byte("the body")})
 	task := a.waitEnd(t, id, "SUCCESS")
-	r, _, err := a.Result(t.Context(), id)
+	r, _, err := a.Views.Result(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestCommandRunsWithItsArguments(t *testing.T) {
 // the home (I11).
 func TestExitCodesDecideTheEnd(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(func(s *wire.HandlerSpec) { s.MaxAttempts = 2; s.Timeout = "2s" })); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(func(s *wire.HandlerSpec) { s.MaxAttempts = 2; s.Timeout = "2s" })); err != nil {
 		t.Fatal(err)
 	}
 	tests := []struct {
@@ -137,7 +137,7 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 	a, b := pair(t, nil)
 	denied := allow("secret", wire.TypeEcho)
 	denied.Allow = []string{"peer:somebody"}
-	if err := b.AddHandler(t.Context(), denied); err != nil {
+	if err := b.Handlers.Add(t.Context(), denied); err != nil {
 		t.Fatal(err)
 	}
 	task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "secret"}), "DEAD_LETTER")
@@ -146,7 +146,7 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 	}
 
 	plain := wire.HandlerSpec{Kind: "plain", Exec: []string{"/usr/bin/env"}, Allow: []string{"peer:a"}}
-	if err := b.AddHandler(t.Context(), plain); err != nil {
+	if err := b.Handlers.Add(t.Context(), plain); err != nil {
 		t.Fatal(err)
 	}
 	task = a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "plain", Args: []string{"x"}}), "DEAD_LETTER")
@@ -157,13 +157,13 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 	id := a.submit(t, wire.Request{Target: "b", Kind: "nobody-does-this"})
 	var why wire.Blocker
 	eventually(t, func() bool {
-		why, _ = a.Why(t.Context(), id)
+		why, _ = a.Explainer.Why(t.Context(), id)
 		return why.Cause.Refusal == "NO_HANDLER"
 	}, func() string { return fmt.Sprintf("why: %+v", why.Cause) })
-	if got, _ := a.Task(t.Context(), id); got.State != "PENDING" || got.Attempts != 0 {
+	if got, _ := a.Views.Task(t.Context(), id); got.State != "PENDING" || got.Attempts != 0 {
 		t.Errorf("state %s, attempts %d; want it to wait without using up attempts", got.State, got.Attempts)
 	}
-	if err := b.AddHandler(t.Context(), allow("nobody-does-this", wire.TypeDiscard)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("nobody-does-this", wire.TypeDiscard)); err != nil {
 		t.Fatal(err)
 	}
 	a.waitEnd(t, id, "SUCCESS")
@@ -190,7 +190,7 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 			t.Errorf("%s: %v, want %v with %q", tt.name, err, tt.want, tt.text)
 		}
 	}
-	if st := a.Status(t.Context()); len(st.Outbox) != 0 {
+	if st := a.Views.Status(t.Context()); len(st.Outbox) != 0 {
 		t.Errorf("the outbox is not empty: %v", st.Outbox)
 	}
 }
@@ -200,7 +200,7 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 func TestIdempotencyKeys(t *testing.T) {
 	a, b := pair(t, nil)
 	dir := t.TempDir()
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	count := filepath.Join(dir, "runs")
@@ -224,7 +224,7 @@ func TestIdempotencyKeys(t *testing.T) {
 func TestRedriveIsANewTask(t *testing.T) {
 	a, b := pair(t, nil)
 	flag := filepath.Join(t.TempDir(), "mended")
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	body := strings.Repeat("x", 400_000) // streamed
@@ -241,7 +241,7 @@ func TestRedriveIsANewTask(t *testing.T) {
 	if task.RedriveOf != id || task.ID == id {
 		t.Errorf("redrive %+v", task.Marks)
 	}
-	if old, _ := a.Task(t.Context(), id); old.RedrivenAs != s.ID || old.State != "FAILED" {
+	if old, _ := a.Views.Task(t.Context(), id); old.RedrivenAs != s.ID || old.State != "FAILED" {
 		t.Errorf("the first is %s, redriven as %q", old.State, old.RedrivenAs)
 	}
 	if _, err := a.Retry(t.Context(), id); !errors.Is(err, wire.ErrRefused) {
@@ -254,7 +254,7 @@ func TestRedriveIsANewTask(t *testing.T) {
 func TestRedriveKnowsItsTarget(t *testing.T) {
 	a, b := pair(t, nil)
 	s := shell(nil)
-	if err := errors.Join(a.AddHandler(t.Context(), s), b.AddHandler(t.Context(), s)); err != nil {
+	if err := errors.Join(a.Handlers.Add(t.Context(), s), b.Handlers.Add(t.Context(), s)); err != nil {
 		t.Fatal(err)
 	}
 	for _, target := range []string{"a", "b"} {
@@ -282,7 +282,7 @@ func TestRedriveKnowsItsTarget(t *testing.T) {
 func TestCancelStopsARun(t *testing.T) {
 	for _, hard := range []bool{false, true} {
 		a, b := pair(t, nil)
-		if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+		if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 			t.Fatal(err)
 		}
 		beat := filepath.Join(t.TempDir(), "beat")
@@ -306,7 +306,7 @@ func TestCancelStopsARun(t *testing.T) {
 // A graceful stop uses up no attempt: the task starts again with the node (S32).
 func TestGracefulStopSpendsNoAttempt(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) { c.Limits.GracefulTimeout = 50 * time.Millisecond })
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
@@ -322,7 +322,7 @@ func TestGracefulStopSpendsNoAttempt(t *testing.T) {
 
 func TestPurgeRemovesOnlyEndedTasks(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	done := a.submit(t, wire.Request{Target: "b", Kind: "sum"})
@@ -331,16 +331,16 @@ func TestPurgeRemovesOnlyEndedTasks(t *testing.T) {
 	if p, err := a.Purge(t.Context(), wire.Query{}, true); err != nil || p.Tasks != 1 {
 		t.Errorf("dry run: %+v, %v", p, err)
 	}
-	if _, err := a.Task(t.Context(), done); err != nil {
+	if _, err := a.Views.Task(t.Context(), done); err != nil {
 		t.Errorf("a dry run removed it: %v", err)
 	}
 	if p, err := a.Purge(t.Context(), wire.Query{}, false); err != nil || p.Tasks != 1 {
 		t.Errorf("purge: %+v, %v", p, err)
 	}
-	if _, err := a.Task(t.Context(), done); !errors.Is(err, wire.ErrNotFound) {
+	if _, err := a.Views.Task(t.Context(), done); !errors.Is(err, wire.ErrNotFound) {
 		t.Errorf("purged task: %v", err)
 	}
-	if _, err := a.Task(t.Context(), waits); err != nil {
+	if _, err := a.Views.Task(t.Context(), waits); err != nil {
 		t.Errorf("a waiting task was purged: %v", err)
 	}
 }
@@ -349,7 +349,7 @@ func TestPurgeRemovesOnlyEndedTasks(t *testing.T) {
 // instead of a wrong state.
 func TestKnownTaskWithoutARecord(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	r := wire.Request{Target: "b", Kind: "sum", Key: "monday"}
@@ -368,13 +368,13 @@ func TestKnownTaskWithoutARecord(t *testing.T) {
 // retryable error; the home shows the mode.
 func TestAtMostOnceIsStartedOnce(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	r := wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 75"}, Mode: proto.AtMostOnce.Name()}
 	id := a.submit(t, r)
 	a.waitEnd(t, id, "DEAD_LETTER")
-	got, err := a.Task(t.Context(), id)
+	got, err := a.Views.Task(t.Context(), id)
 	if err != nil || got.Mode != "at_most_once" || got.Attempts != 1 {
 		t.Errorf("%d attempts in mode %q, %v", got.Attempts, got.Mode, err)
 	}
@@ -389,7 +389,7 @@ func TestAtMostOnceIsStartedOnce(t *testing.T) {
 func TestHandlerBoundsItsSenders(t *testing.T) {
 	a, b := pair(t, nil)
 	dir := t.TempDir()
-	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "finder", Exec: []string{"find", dir}, Args: true, Allow: []string{"peer:a"}}); err != nil {
+	if err := b.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "finder", Exec: []string{"find", dir}, Args: true, Allow: []string{"peer:a"}}); err != nil {
 		t.Fatal(err)
 	}
 	task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "finder", Args: []string{"-exec", "touch", "{}/stolen", ";"}}), "DEAD_LETTER")
@@ -399,7 +399,7 @@ func TestHandlerBoundsItsSenders(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "stolen")); err == nil {
 		t.Error("the sender's program ran")
 	}
-	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "strict", Exec: []string{"false"}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
+	if err := b.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "strict", Exec: []string{"false"}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "strict", Retries: 1 << 31}), "DEAD_LETTER"); task.Attempts != 1 {

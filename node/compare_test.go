@@ -62,7 +62,7 @@ func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
 				if in() {
 					t.Error("it admits a member that may be revoked")
 				}
-				if st := restored.node.Status(t.Context()); !noted(st.Warnings, wire.NoteComparing) {
+				if st := restored.node.Views.Status(t.Context()); !noted(st.Warnings, wire.NoteComparing) {
 					t.Errorf("the status does not report it: %+v", st.Warnings)
 				}
 				if meets {

@@ -15,7 +15,7 @@ func (n *Node) Stop(ctx context.Context, handoff bool) error {
 		return fmt.Errorf("%w: this node cannot be stopped by command: stop its process", wire.ErrRefused)
 	}
 	if handoff {
-		if err := n.queues.HandOffAll(ctx); err != nil {
+		if err := n.Queues.HandOffAll(ctx); err != nil {
 			return err
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // over: otherwise its home would get EXPIRED for a task that has run (I3).
 func TestDuplicateIsRecognizedAfterExpiry(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	b.halt()
@@ -63,7 +63,7 @@ func (l *testNode) task(t *testing.T, to *Node, ttl time.Duration) *proto.Messag
 // same size with it as without.
 func TestPaddingIsNotStored(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	b.halt() // nothing runs

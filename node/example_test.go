@@ -62,9 +62,9 @@ func Example() {
 
 	task, err := a.Submit(ctx, wire.Request{Target: "server", Kind: "greet", Body: []byte("balefire")})
 	check(err)
-	_, err = a.Wait(ctx, task.ID)
+	_, err = a.Views.Wait(ctx, task.ID)
 	check(err)
-	body, done, err := a.Result(ctx, task.ID)
+	body, done, err := a.Views.Result(ctx, task.ID)
 	check(err)
 	defer body.Close()
 	answer, err := io.ReadAll(body)

@@ -26,12 +26,12 @@ func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
 		"a built-in type": {wire.HandlerSpec{Type: wire.TypeEcho, RunAs: "nobody"}, "drop run_as"},
 	} {
 		tt.spec.Kind, tt.spec.Allow = "k", []string{"peer:a"}
-		if err := a.AddHandler(t.Context(), tt.spec); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
+		if err := a.Handlers.Add(t.Context(), tt.spec); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if len(a.Handlers()) != 0 {
-		t.Errorf("it was added anyway: %+v", a.Handlers())
+	if len(a.Handlers.List()) != 0 {
+		t.Errorf("it was added anyway: %+v", a.Handlers.List())
 	}
 }
 
@@ -40,7 +40,7 @@ func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
 func TestNodeFolderIsPrivate(t *testing.T) {
 	a := startAlone(t)
 	// the check of the user makes the folder of runs for other users
-	if err := a.AddHandler(t.Context(), wire.HandlerSpec{Kind: "k", Exec: []string{"true"}, RunAs: "no-such-user-here", Allow: []string{"peer:a"}}); err == nil {
+	if err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "k", Exec: []string{"true"}, RunAs: "no-such-user-here", Allow: []string{"peer:a"}}); err == nil {
 		t.Fatal("a handler was added that cannot run")
 	}
 	entries, err := os.ReadDir(a.cfg.Dir)

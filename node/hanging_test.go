@@ -21,7 +21,7 @@ func TestHangingConnectionIsNotTrusted(t *testing.T) {
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		time.Sleep(time.Minute)
-		if why, err := a.node.Why(t.Context(), b.name); err != nil || why.Cause.Code != wire.NotePeerConnected {
+		if why, err := a.node.Explainer.Why(t.Context(), b.name); err != nil || why.Cause.Code != wire.NotePeerConnected {
 			t.Errorf("while all is well: %+v, %v", why, err)
 		}
 		w.Cut(0, 1)
@@ -29,7 +29,7 @@ func TestHangingConnectionIsNotTrusted(t *testing.T) {
 		cut, seen := time.Now(), false
 		for time.Since(cut) < time.Minute {
 			time.Sleep(time.Second)
-			p, err := a.node.Peer(t.Context(), b.name)
+			p, err := a.node.Views.Peer(t.Context(), b.name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -40,14 +40,14 @@ func TestHangingConnectionIsNotTrusted(t *testing.T) {
 				continue
 			}
 			seen = true
-			if why, err := a.node.Why(t.Context(), b.name); err != nil || why.Cause.State != p.Liveness {
+			if why, err := a.node.Explainer.Why(t.Context(), b.name); err != nil || why.Cause.State != p.Liveness {
 				t.Errorf("%v after the cut: %s, %+v, %v", time.Since(cut), p.Liveness, why, err)
 			}
 		}
 		if !seen {
 			t.Error("the connection closed before the mesh suspected the peer: nothing was tested")
 		}
-		if r := a.node.MeshSummary(t.Context()).Risks; !slices.ContainsFunc(r, func(n wire.Note) bool {
+		if r := a.node.Views.MeshSummary(t.Context()).Risks; !slices.ContainsFunc(r, func(n wire.Note) bool {
 			return n.Code == wire.NoteMembersDead && n.Count == 1 && slices.Equal(n.Names, []string{"n1"})
 		}) {
 			t.Errorf("risks %+v", r)
@@ -65,23 +65,23 @@ func noted(list []wire.Note, code wire.NoteCode) bool {
 func TestDrainedNodeIsReported(t *testing.T) {
 	a, b := pair(t, nil)
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
-	if _, err := b.Drain(t.Context(), true); err != nil {
+	if _, err := b.Queues.Drain(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.Status(t.Context()); !noted(s.Warnings, wire.NoteDrained) || !noted(b.MeshSummary(t.Context()).Risks, wire.NoteDrained) {
+	if s := b.Views.Status(t.Context()); !noted(s.Warnings, wire.NoteDrained) || !noted(b.Views.MeshSummary(t.Context()).Risks, wire.NoteDrained) {
 		t.Errorf("its own warnings: %+v", s.Warnings)
 	}
-	if m := b.Members(t.Context())[0]; m.Phase != "DRAINING" || m.Eligible {
+	if m := b.Views.Members(t.Context())[0]; m.Phase != "DRAINING" || m.Eligible {
 		t.Errorf("itself: phase %s, eligible %v", m.Phase, m.Eligible)
 	}
 	eventually(t, func() bool {
-		m, err := a.Member(t.Context(), "b")
+		m, err := a.Views.Member(t.Context(), "b")
 		return err == nil && m.Phase == "DRAINING" && !m.Eligible
-	}, func() string { m, err := a.Member(t.Context(), "b"); return m.Phase + " " + errText(err) })
-	if _, err := b.Drain(t.Context(), false); err != nil {
+	}, func() string { m, err := a.Views.Member(t.Context(), "b"); return m.Phase + " " + errText(err) })
+	if _, err := b.Queues.Drain(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	if m := b.Members(t.Context())[0]; m.Phase != "RUNNING" {
+	if m := b.Views.Members(t.Context())[0]; m.Phase != "RUNNING" {
 		t.Errorf("afterwards: phase %s", m.Phase)
 	}
 }

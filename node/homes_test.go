@@ -19,7 +19,7 @@ func (c *cluster) waitHome(place int, within time.Duration) {
 			if s.get() == nil {
 				return false
 			}
-			q, err := s.node.Queue(c.t.Context(), "build")
+			q, err := s.node.Queues.Get(c.t.Context(), "build")
 			return err != nil || q.Home != c.nodes[place].name
 		})
 	})
@@ -32,18 +32,18 @@ func TestDrainedNodeHandsOverItsQueues(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()
 		home := c.nodes[0].node
-		if _, err := home.SetQueue(t.Context(), "build", wire.QueueSettings{Homes: &[]string{"n0", "n2"}}); err != nil {
+		if _, err := home.Queues.Set(t.Context(), "build", wire.QueueSettings{Homes: &[]string{"n0", "n2"}}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 200)
 		time.Sleep(time.Second)
-		d, err := home.Drain(t.Context(), true)
+		d, err := home.Queues.Drain(t.Context(), true)
 		if err != nil || !d.On || len(d.Kept) > 0 || d.Going == 0 {
 			t.Fatalf("drained: %+v, %v: want its tasks on their way", d, err)
 		}
 		c.waitHome(2, 10*time.Second)
 		c.await(30*time.Second, "the drained node to be empty", func() bool {
-			d, err := home.Drain(t.Context(), true)
+			d, err := home.Queues.Drain(t.Context(), true)
 			return err == nil && d.Running+d.Going == 0
 		})
 		by := c.waitAll(1, append(ids, c.submitMany(1, 50)...), 2*time.Minute)
@@ -53,7 +53,7 @@ func TestDrainedNodeHandsOverItsQueues(t *testing.T) {
 		if by[1] == 0 || by[2] == 0 {
 			t.Errorf("run by %v, want the others", by)
 		}
-		if _, err := home.Drain(t.Context(), false); err != nil {
+		if _, err := home.Queues.Drain(t.Context(), false); err != nil {
 			t.Fatal(err)
 		}
 		c.waitHome(0, time.Minute)
@@ -70,7 +70,7 @@ func TestQueueMovesToItsListedHome(t *testing.T) {
 		defer c.close()
 		c.nodes[2].crash()
 		time.Sleep(time.Minute)
-		q, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Homes: &[]string{"n2", "n0"}})
+		q, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Homes: &[]string{"n2", "n0"}})
 		if err != nil || !slices.Equal(q.Homes, []string{"n2", "n0"}) {
 			t.Fatalf("homes %v: %v", q.Homes, err)
 		}
@@ -81,7 +81,7 @@ func TestQueueMovesToItsListedHome(t *testing.T) {
 		c.waitHome(2, 2*time.Minute) // it must be alive for a while before it is trusted
 		c.waitAll(1, c.submitMany(1, 20), time.Minute)
 		for _, bad := range []wire.QueueSettings{{Homes: &[]string{"nobody"}}, {Homes: &[]string{"n1", "n1"}}, {MemberRules: &[]wire.MemberRule{{Node: "n1", Weight: -1}}}} {
-			if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", bad); err == nil {
+			if _, err := c.nodes[2].node.Queues.Set(t.Context(), "build", bad); err == nil {
 				t.Errorf("%+v was taken", bad)
 			}
 		}
@@ -94,7 +94,7 @@ func TestQueueHasRulesPerNode(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()
 		rules := []wire.MemberRule{{Node: "n1", Priority: 9, Concurrency: 2}, {Node: "n2", Priority: 3}}
-		q, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Strategy: new("priority"), MemberRules: &rules})
+		q, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Strategy: new("priority"), MemberRules: &rules})
 		if err != nil || !slices.Equal(q.MemberRules, rules) || len(q.Members) != 2 {
 			t.Fatalf("rules %+v, members %+v: %v", q.MemberRules, q.Members, err)
 		}
@@ -102,7 +102,7 @@ func TestQueueHasRulesPerNode(t *testing.T) {
 		if by[0] != 0 || by[1] < 2 || by[2] == 0 {
 			t.Errorf("run by %v, want two at a time by n1, the rest by n2, none by the home", by)
 		}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &[]wire.MemberRule{}, Strategy: new("round_robin")}); err != nil {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{MemberRules: &[]wire.MemberRule{}, Strategy: new("round_robin")}); err != nil {
 			t.Fatal(err)
 		}
 		if by := c.waitAll(1, c.submitMany(1, 30), time.Minute); len(by) != 3 {
@@ -128,12 +128,12 @@ func TestStopHandsQueuesOverFirst(t *testing.T) {
 		c.serve(home, 2*time.Second)
 		c.nodes[1].crash()
 		time.Sleep(time.Minute)
-		if err := home.node.Stop(t.Context(), true); !errors.Is(err, wire.ErrRefused) || home.node.queues.Drained() {
-			t.Errorf("alone it returns %v, drained %v", err, home.node.queues.Drained())
+		if err := home.node.Stop(t.Context(), true); !errors.Is(err, wire.ErrRefused) || home.node.Queues.Drained() {
+			t.Errorf("alone it returns %v, drained %v", err, home.node.Queues.Drained())
 		}
 		c.nodes[1].start()
 		c.serve(c.nodes[1], 2*time.Second)
-		c.await(2*time.Minute, "the other to be trusted again", func() bool { return len(home.node.queues.Candidates()) == 1 })
+		c.await(2*time.Minute, "the other to be trusted again", func() bool { return len(home.node.Queues.Candidates()) == 1 })
 		c.addSchedule("nightly", "0 2 * * *", nil)
 		ids := c.submitMany(1, 100)
 		time.Sleep(time.Second)
@@ -144,7 +144,7 @@ func TestStopHandsQueuesOverFirst(t *testing.T) {
 		}
 		<-asked
 		home.halt()
-		if all, err := c.nodes[1].node.Schedules(t.Context()); err != nil || len(all) != 1 {
+		if all, err := c.nodes[1].node.Schedules.List(t.Context()); err != nil || len(all) != 1 {
 			t.Errorf("the new home has the schedules %+v, %v", all, err)
 		}
 		c.waitAll(1, append(ids, c.submitMany(1, 10)...), 2*time.Minute)
@@ -161,7 +161,7 @@ func TestCleanStopSpendsNoAttempt(t *testing.T) {
 		c := newCluster(t, 3, time.Minute)
 		defer c.close()
 		rules := []wire.MemberRule{{Node: "n2"}}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 5)
@@ -169,13 +169,13 @@ func TestCleanStopSpendsNoAttempt(t *testing.T) {
 		c.nodes[2].halt()
 		stopped := time.Now()
 		rules[0].Node = "n0"
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
 			t.Fatal(err)
 		}
 		c.await(time.Second, "the tasks to run elsewhere", func() bool { return c.reruns() == len(ids) })
 		t.Logf("all run again %v after the stop", time.Since(stopped))
 		for _, ref := range ids {
-			if task, err := c.nodes[0].node.Task(t.Context(), ref); err != nil || task.Attempts != 0 || task.Abandons != 0 {
+			if task, err := c.nodes[0].node.Views.Task(t.Context(), ref); err != nil || task.Attempts != 0 || task.Abandons != 0 {
 				t.Errorf("%s: %d attempts, %d abandons, %v", ref, task.Attempts, task.Abandons, err)
 			}
 		}

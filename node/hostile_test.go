@@ -35,7 +35,7 @@ func TestNoMessageStopsANode(t *testing.T) {
 			f.Send(to, proto.StreamTask, frame)
 			time.Sleep(time.Minute) // until its offenses are forgiven
 		}
-		if s, known := home.queues.Driver.QueueStates()["fat"]; known {
+		if s, known := home.Queues.Driver.QueueStates()["fat"]; known {
 			t.Errorf("a queue that no admin made is known, with %d bytes", proto.Size(s))
 		}
 		for _, stream := range []string{proto.StreamChunk, proto.StreamSync} {
@@ -155,7 +155,7 @@ func FuzzReceivers(f *testing.F) {
 				victim.receiveFuzzed(t, ctx, self, slices.Concat(payload, transporttest.Padding(n)))
 			}
 		}
-		_, _, err := victim.queues.Driver.Unfinished(ctx)
+		_, _, err := victim.Queues.Driver.Unfinished(ctx)
 		if err != nil {
 			t.Fatalf("the ownership subsystem does not answer: %v", err)
 		}

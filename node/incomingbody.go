@@ -87,7 +87,7 @@ func (n *Node) wantsResult(from proto.PeerID, h *proto.Header) (proto.Code, stri
 		return proto.CodeInternal, "the task could not be read", nil
 	case !outbox.TakesResult(rec) || rec.Seq() != h.Seq:
 		return proto.CodeStale, "the result is not awaited", rec
-	case string(rec.GetPeer()) == string(from[:]) || n.queues.WasHomeOf(rec.GetTarget(), from):
+	case string(rec.GetPeer()) == string(from[:]) || n.Queues.WasHomeOf(rec.GetTarget(), from):
 	case strings.HasPrefix(rec.GetTarget(), proto.QueuePrefix):
 		return proto.CodeBusy, "the sender is not yet known here as a home of the task's queue", rec
 	default:

@@ -86,7 +86,7 @@ func TestResultsAreAcceptedBeyondMaxBlobs(t *testing.T) {
 			c.Store.MaxBlobs = 1 << 20
 		}
 	})
-	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "big", Exec: []string{"sh", "-c", "head -c 3000000 /dev/zero"}, Allow: []string{"role:send"}}); err != nil {
+	if err := b.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "big", Exec: []string{"sh", "-c", "head -c 3000000 /dev/zero"}, Allow: []string{"role:send"}}); err != nil {
 		t.Fatal(err)
 	}
 	id := a.submit(t, wire.Request{Target: "b", Kind: "big"})

@@ -22,7 +22,7 @@ func newLapseCluster(t *testing.T) (*cluster, *sleepClock) {
 	for _, s := range c.nodes {
 		s.beforeRun = func(n *Node) { s.node = n; c.serve(s, 4*time.Minute) }
 	}
-	if _, err := c.nodes[1].node.SetQueue(t.Context(), "late", wire.QueueSettings{Home: "here"}); err != nil {
+	if _, err := c.nodes[1].node.Queues.Set(t.Context(), "late", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Minute)
@@ -49,7 +49,7 @@ func (c *cluster) waitSuccess(t *testing.T, ids []string, within time.Duration) 
 	for began := time.Now(); ; time.Sleep(10 * time.Second) {
 		open := 0
 		for _, id := range ids {
-			if task, err := c.nodes[1].node.Task(t.Context(), id); err != nil || task.State != "SUCCESS" {
+			if task, err := c.nodes[1].node.Views.Task(t.Context(), id); err != nil || task.State != "SUCCESS" {
 				open++
 			}
 		}
@@ -61,8 +61,8 @@ func (c *cluster) waitSuccess(t *testing.T, ids []string, within time.Duration) 
 		}
 	}
 	for _, id := range ids {
-		task, err := c.nodes[1].node.Task(t.Context(), id)
-		why, _ := c.nodes[1].node.Why(t.Context(), id)
+		task, err := c.nodes[1].node.Views.Task(t.Context(), id)
+		why, _ := c.nodes[1].node.Explainer.Why(t.Context(), id)
 		if task.State != "SUCCESS" {
 			t.Errorf("%s to %s: %s %s, %v, %+v", id, task.Target, task.State, task.Reason, err, why)
 		}

@@ -44,7 +44,7 @@ func TestForgottenTaskIsSentAgain(t *testing.T) {
 			}
 		}
 		home.waitState(once, "INDETERMINATE", time.Second)
-		if why, err := home.node.Why(t.Context(), once); err != nil || why.Cause.Code != wire.NoteForgottenThere {
+		if why, err := home.node.Explainer.Why(t.Context(), once); err != nil || why.Cause.Code != wire.NoteForgottenThere {
 			t.Errorf("why: %+v, %v", why, err)
 		}
 		if task, err := home.node.Cancel(t.Context(), once, false, ""); err != nil || task.State != "CANCELLED" {

@@ -199,15 +199,15 @@ func TestClockBehindTheCertificateWarns(t *testing.T) {
 	a, _ := pair(t, func(name string, c *Config) {
 		c.Clock = clock.WithOffset(clock.System(), func() time.Duration { return time.Duration(by.Load()) })
 	})
-	if w := a.Status(t.Context()).Warnings; noted(w, wire.NoteClockDoubted) || noted(w, wire.NoteClockBehind) || noted(w, wire.NoteClockJumped) {
+	if w := a.Views.Status(t.Context()).Warnings; noted(w, wire.NoteClockDoubted) || noted(w, wire.NoteClockBehind) || noted(w, wire.NoteClockJumped) {
 		t.Errorf("warning with a correct clock: %+v", w)
 	}
 	by.Store(int64(-time.Hour))
-	if w := a.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(n wire.Note) bool { return n.Code == wire.NoteClockDoubted && math.Round(n.Clock.Off) == -3600 }) {
+	if w := a.Views.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(n wire.Note) bool { return n.Code == wire.NoteClockDoubted && math.Round(n.Clock.Off) == -3600 }) {
 		t.Errorf("warnings while it is doubted: %+v", w)
 	}
 	a.guard.ObservePeer(time.Now().Add(-time.Hour))
-	if w := a.Status(t.Context()).Warnings; !noted(w, wire.NoteClockBehind) {
+	if w := a.Views.Status(t.Context()).Warnings; !noted(w, wire.NoteClockBehind) {
 		t.Errorf("warnings: %+v", w)
 	}
 }
@@ -228,7 +228,7 @@ func TestFullBookIsReported(t *testing.T) {
 	eventually(t, func() bool {
 		return slices.ContainsFunc(a.Events(t.Context(), 0, 100, 0).Items, func(e wire.NodeEvent) bool { return e.Kind == "member.alarm" })
 	}, func() string { return "no event reports that the directory is full" })
-	if w := a.Status(t.Context()).Warnings; !noted(w, wire.NoteBookFull) {
+	if w := a.Views.Status(t.Context()).Warnings; !noted(w, wire.NoteBookFull) {
 		t.Errorf("status warnings: %+v", w)
 	}
 }

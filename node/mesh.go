@@ -88,7 +88,7 @@ func (n *Node) phase() proto.NodeState {
 	switch {
 	case n.draining.Load():
 		return proto.NodeStopping
-	case n.queues.Drained():
+	case n.Queues.Drained():
 		return proto.NodeDraining
 	case n.running.Load():
 		return proto.NodeRunning
@@ -131,7 +131,7 @@ func (n *Node) memberChanged(e gossip.Event) {
 		fields["by"] = n.peerName(e.By)
 	}
 	n.addEvent("member."+e.Kind.String(), e.Peer, cmp.Or(text, e.Kind.String()), fields)
-	n.queues.MemberChanged(e)
+	n.Queues.MemberChanged(e)
 	switch {
 	case e.Kind == gossip.Described, e.Kind == gossip.Changed && e.To == gossip.Alive:
 		n.updateAddrs(e.Peer)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -34,8 +33,12 @@ import (
 
 // A Node is one machine in the mesh. Its methods are safe for concurrent use.
 type Node struct {
-	*why.Explainer                  // its views, and what blocks a task
-	Pairing        *pairing.Pairing // membership of this node and of others
+	Views     *view.Views         // what the node shows to a person
+	Explainer *why.Explainer      // what blocks a task, a peer or a queue
+	Pairing   *pairing.Pairing    // membership of this node and of others
+	Queues    *queue.Queues       // shared queues
+	Schedules *schedule.Scheduler // of the queues whose home is this node
+	Handlers  *executor.Executor  // of the tasks that this node runs
 
 	cfg     Config
 	log     *slog.Logger
@@ -45,19 +48,15 @@ type Node struct {
 	mesh identity.Mesh
 	self identity.Member
 
-	book      *addressbook.Book
-	net       *transport.Transport
-	gossip    *gossip.Runner
-	outbox    *outbox.Outbox
-	inbox     *inbox.Inbox
-	queues    *queue.Queues
-	schedules *schedule.Scheduler
+	book   *addressbook.Book
+	net    *transport.Transport
+	gossip *gossip.Runner
+	outbox *outbox.Outbox
+	inbox  *inbox.Inbox
 
 	sealer   *identity.Sealer
 	verifier *identity.Verifier
 	registry *prometheus.Registry
-
-	handlers *executor.Executor
 
 	names        *nameCache
 	metrics      *taskMetrics
@@ -68,8 +67,7 @@ type Node struct {
 	machine      *machineLoad
 	lookups      *lookups
 
-	redriving sync.Mutex   // held while a task is redriven
-	moves     pendingMoves // to other queues
+	moves pendingMoves // to other queues
 
 	guard    *clock.Guard // of the wall clock
 	started  time.Time
@@ -152,13 +150,13 @@ func (n *Node) openSubsystems() (err error) {
 	if err = n.openGossip(); err != nil {
 		return err
 	}
-	views := view.New(n.viewParts(), view.Config{
+	n.Views = view.New(n.viewParts(), view.Config{
 		Self: n.self, Mesh: n.mesh.ID, Version: n.cfg.Version, Started: n.started, Clock: n.cfg.Clock,
 		DHT: !n.cfg.Net.NoDHT, PortMap: n.cfg.Net.PortMap, Reserve: n.cfg.Net.Relays,
 	})
 	n.Pairing.Connect(n.net, n.gossip, n.outbox)
-	n.queues.Connect(n.net, n.gossip)
-	n.Explainer = why.New(views, n.queues)
+	n.Queues.Connect(n.net, n.gossip)
+	n.Explainer = why.New(n.Views, n.Queues)
 	return nil
 }
 
@@ -174,9 +172,9 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.outbox.Run(parts) })
 	g.Go(func() error { return n.net.Run(parts) })
 	g.Go(func() error { return n.gossip.Run(parts) })
-	g.Go(func() error { return n.queues.Run(parts) })
+	g.Go(func() error { return n.Queues.Run(parts) })
 	g.Go(func() error { return n.bodyTransfer.run(parts) })
-	g.Go(func() error { return n.schedules.Run(parts) })
+	g.Go(func() error { return n.Schedules.Run(parts) })
 	g.Go(func() error { return n.watchWork(parts) })
 	g.Go(func() error { return n.serveSelf(parts) })
 	g.Go(func() error { return n.handleNotices(parts) })
@@ -185,17 +183,17 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.keepClock(parts) })
 	g.Go(func() error { return n.lookups.run(parts) })
 	g.Go(func() error { return n.Pairing.Run(parts) })
-	g.Go(func() error { return n.handlers.Run(parts) })
+	g.Go(func() error { return n.Handlers.Run(parts) })
 	work, stopWork := context.WithCancel(parts)
 	g.Go(func() error {
 		defer stopParts()
 		defer n.leave(parts)
-		defer n.queues.WaitReported(parts)
+		defer n.Queues.WaitReported(parts)
 		return n.inbox.Run(work)
 	})
 	g.Go(func() error {
 		defer stopWork()
-		defer n.queues.Stop()
+		defer n.Queues.Stop()
 		defer n.draining.Store(true)
 		n.running.Store(true)
 		select {
@@ -286,7 +284,7 @@ func (n *Node) putMany(ctx context.Context, drafts []*outbox.Draft) (existing []
 // Linked serves one connected peer as long as there is a path to it: the outbox sends
 // what waits for the peer and processes its answers.
 func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
-	n.queues.AnnounceTo(l.Peer())
+	n.Queues.AnnounceTo(l.Peer())
 	return n.outbox.Serve(ctx, l)
 }
 

@@ -17,7 +17,7 @@ import (
 
 func TestTaskAndResultCrossTheMesh(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{0, 10, 5000, 100_000, 300_000, 3 << 20} {
@@ -28,9 +28,9 @@ func TestTaskAndResultCrossTheMesh(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			done, err := a.Wait(withTimeout(t, testTimeout), s.ID)
+			done, err := a.Views.Wait(withTimeout(t, testTimeout), s.ID)
 			if err != nil {
-				w, _ := a.Why(t.Context(), s.ID)
+				w, _ := a.Explainer.Why(t.Context(), s.ID)
 				t.Fatalf("%v: %+v", err, w)
 			}
 			if done.State != "SUCCESS" {
@@ -39,7 +39,7 @@ func TestTaskAndResultCrossTheMesh(t *testing.T) {
 			if want := "stored accepted started done"; strings.Join(done.Receipts, " ") != want {
 				t.Errorf("receipts %v, want %s", done.Receipts, want)
 			}
-			receipts, err := a.Receipts(t.Context(), s.ID)
+			receipts, err := a.Views.Receipts(t.Context(), s.ID)
 			if err != nil || len(receipts) != 4 {
 				t.Fatalf("receipts %+v, %v", receipts, err)
 			}
@@ -48,7 +48,7 @@ func TestTaskAndResultCrossTheMesh(t *testing.T) {
 					t.Errorf("receipt %+v, want a valid one of %s", rc, who)
 				}
 			}
-			r, _, err := a.Result(t.Context(), s.ID)
+			r, _, err := a.Views.Result(t.Context(), s.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +64,7 @@ func TestTaskAndResultCrossTheMesh(t *testing.T) {
 
 func TestLargeResultReachesHome(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{4000, 20_000, 250_000, 2 << 20} {
@@ -74,11 +74,11 @@ func TestLargeResultReachesHome(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, err := a.Wait(withTimeout(t, testTimeout), s.ID)
+		done, err := a.Views.Wait(withTimeout(t, testTimeout), s.ID)
 		if err != nil || done.State != "SUCCESS" {
 			t.Fatalf("%d bytes: %v, state %s %s", size, err, done.State, done.Reason)
 		}
-		r, _, err := a.Result(t.Context(), s.ID)
+		r, _, err := a.Views.Result(t.Context(), s.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestLargeResultReachesHome(t *testing.T) {
 // A body stream that ends early creates no task, however much of it has arrived.
 func TestTruncatedBodyIsRefused(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{0, 100, 20_000, 400_000} {
@@ -106,7 +106,7 @@ func TestTruncatedBodyIsRefused(t *testing.T) {
 
 func TestNodeSendsToItself(t *testing.T) {
 	a, _ := pair(t, nil)
-	if err := a.AddHandler(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
+	if err := a.Handlers.Add(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
 	}
 	for _, size := range []int{100, 400_000} {
@@ -114,7 +114,7 @@ func TestNodeSendsToItself(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		done, err := a.Wait(withTimeout(t, testTimeout), s.ID)
+		done, err := a.Views.Wait(withTimeout(t, testTimeout), s.ID)
 		if err != nil || done.State != "SUCCESS" || done.ResultSize != uint64(size) {
 			t.Fatalf("%v, state %s %s, %d bytes", err, done.State, done.Reason, done.ResultSize)
 		}
@@ -124,7 +124,7 @@ func TestNodeSendsToItself(t *testing.T) {
 // A task for a node that is down waits and is delivered when the node is up (I1).
 func TestTaskWaitsForItsNode(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
+	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
 	b.halt()
@@ -133,7 +133,7 @@ func TestTaskWaitsForItsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	start(t, b.cfg)
-	done, err := a.Wait(withTimeout(t, testTimeout), s.ID)
+	done, err := a.Views.Wait(withTimeout(t, testTimeout), s.ID)
 	if err != nil || done.State != "SUCCESS" {
 		t.Fatalf("%v, state %s %s", err, done.State, done.Reason)
 	}

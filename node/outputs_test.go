@@ -15,7 +15,7 @@ import (
 func TestTooLargeOutput(t *testing.T) {
 	a, b := pair(t, nil)
 	for kind, overflow := range map[string]string{"strict": "", "head": "cut"} {
-		if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: kind, Exec: []string{"head", "-c", "3000000", "/dev/zero"}, Allow: []string{"peer:a"}, MaxOutput: 1 << 20, OnOverflow: overflow}); err != nil {
+		if err := b.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: kind, Exec: []string{"head", "-c", "3000000", "/dev/zero"}, Allow: []string{"peer:a"}, MaxOutput: 1 << 20, OnOverflow: overflow}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,7 +47,7 @@ func TestTooLargeOutput(t *testing.T) {
 func TestKindWithoutProgramIsNotOffered(t *testing.T) {
 	a, b := pair(t, nil)
 	program := filepath.Join(t.TempDir(), "prog")
-	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "late", Exec: []string{program}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
+	if err := b.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "late", Exec: []string{program}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
 		t.Fatal(err)
 	}
 	if kinds := b.kinds(); len(kinds) != 0 {
@@ -56,7 +56,7 @@ func TestKindWithoutProgramIsNotOffered(t *testing.T) {
 	id := a.submit(t, wire.Request{Target: "b", Kind: "late"})
 	var why wire.Blocker
 	eventually(t, func() bool {
-		why, _ = a.Why(t.Context(), id)
+		why, _ = a.Explainer.Why(t.Context(), id)
 		return strings.Contains(why.Cause.Detail, "cannot be started")
 	}, func() string { return fmt.Sprintf("why: %+v", why.Cause) })
 	if why.Cause.Code != wire.NoteRefusedProgram || why.Cause.Peer != "b" {
@@ -65,7 +65,7 @@ func TestKindWithoutProgramIsNotOffered(t *testing.T) {
 	if err := os.WriteFile(program, []byte("#!/bin/sh\necho here\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	b.handlers.Check()
+	b.Handlers.Check()
 	if task := a.waitEnd(t, id, "SUCCESS"); task.Attempts != 1 || len(task.History) != 1 {
 		t.Errorf("%d attempts, history %+v", task.Attempts, task.History)
 	}

@@ -28,7 +28,7 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 			c.Clock = clock.WithSuspend(clock.System(), func() time.Duration { return time.Duration(slept.Load()) })
 		}
 	})
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	ref := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sleep", "1"}, TTL: wire.Duration(time.Hour)})
@@ -110,7 +110,7 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 	go func() { done <- n.Run(context.Background()) }()
 	spec := allow("sum", wire.TypeSHA256)
 	spec.Allow = []string{"role:send"}
-	if err := b.AddHandler(t.Context(), spec); err != nil {
+	if err := b.Handlers.Add(t.Context(), spec); err != nil {
 		t.Fatal(err)
 	}
 	body := make([]byte, 100_000)
@@ -125,7 +125,7 @@ func TestBodySurvivesFailedCommit(t *testing.T) {
 	}
 	cfg.Simulated.Engine = engine.Reopen()
 	c := start(t, cfg)
-	page, err := c.Tasks(t.Context(), wire.Query{})
+	page, err := c.Views.Tasks(t.Context(), wire.Query{})
 	if err != nil || len(page.Items) != 1 {
 		t.Fatalf("%d tasks, %v", len(page.Items), err)
 	}

@@ -65,7 +65,7 @@ func (n *Node) forwardStarted(ctx context.Context, from proto.PeerID, receipts [
 		if err != nil || r.GetQueue() == "" || r.GetState().Terminal() {
 			continue
 		}
-		v, known, err := n.queues.Driver.Task(ctx, s.Task)
+		v, known, err := n.Queues.Driver.Task(ctx, s.Task)
 		origin, malformed := proto.PeerIDFrom(r.GetPeer())
 		if err != nil || malformed != nil || !known || v.Peer != from || v.Epoch != s.Epoch {
 			continue

@@ -25,7 +25,7 @@ func TestLastSeenIsEndOfConnection(t *testing.T) {
 		{"one ended after the hello", hello.Add(time.Minute), hello.Add(time.Minute)},
 		{"one ended before it", hello.Add(-time.Minute), hello},
 	} {
-		got := a.PeerView(p, transport.PeerStatus{Peer: p.Peer, LastSeen: tt.ended}).LastSeen
+		got := a.Views.PeerView(p, transport.PeerStatus{Peer: p.Peer, LastSeen: tt.ended}).LastSeen
 		if got == nil || !got.Equal(tt.want) {
 			t.Errorf("%s: seen at %v, want %v", tt.name, got, tt.want)
 		}

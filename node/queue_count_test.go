@@ -16,7 +16,7 @@ func TestQueueMessageAndSyncCost(t *testing.T) {
 		c := newCluster(t, 3, 0)
 		defer c.close()
 		owner := c.nodes[2].node.keys.Peer() // neither origin nor home
-		if err := c.nodes[0].node.queues.Driver.SetQueue(t.Context(), "build", func(s *proto.QueueState) {
+		if err := c.nodes[0].node.Queues.Driver.SetQueue(t.Context(), "build", func(s *proto.QueueState) {
 			s.Members = []*proto.QueueMember{{Peer: owner[:]}}
 		}); err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func (c *cluster) costOf(f func()) cost {
 // totalCost counts ownership messages, and frames of task streams with their answers.
 func (c *cluster) totalCost() (sum cost) {
 	for _, s := range c.nodes {
-		sum.commits += s.node.StoreStats().Commits
+		sum.commits += s.node.Views.StoreStats().Commits
 		families, err := s.node.Registry().Gather()
 		if err != nil {
 			c.t.Fatal(err)

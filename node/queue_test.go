@@ -46,18 +46,18 @@ func newClusterOf(t *testing.T, w *simMesh, work time.Duration) *cluster {
 	for _, s := range c.nodes {
 		c.serve(s, work)
 	}
-	if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
+	if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
 		t.Fatal(err)
 	}
 	for range 60 { // until all nodes know the queue and its home knows all members
 		time.Sleep(time.Second)
 		known := 0
 		for _, s := range c.nodes {
-			if _, err := s.node.Queue(t.Context(), "build"); err == nil {
+			if _, err := s.node.Queues.Get(t.Context(), "build"); err == nil {
 				known++
 			}
 		}
-		q, _ := c.nodes[0].node.Queue(t.Context(), "build")
+		q, _ := c.nodes[0].node.Queues.Get(t.Context(), "build")
 		able := 0
 		for _, m := range q.Members {
 			if m.Alive && len(m.Kinds) > 1 {
@@ -131,12 +131,12 @@ func (c *cluster) waitAll(at int, ids []string, within time.Duration) map[int]in
 	defer cancel()
 	by := map[int]int{}
 	for _, ref := range ids {
-		task, err := c.nodes[at].node.Wait(ctx, ref)
+		task, err := c.nodes[at].node.Views.Wait(ctx, ref)
 		if err != nil || task.State != "SUCCESS" {
-			b, _ := c.nodes[0].node.Why(c.t.Context(), ref)
+			b, _ := c.nodes[0].node.Explainer.Why(c.t.Context(), ref)
 			c.t.Fatalf("%s is %s (%s): %v; at its home: %+v", ref, task.State, task.Reason, err, b)
 		}
-		body, _, err := c.nodes[at].node.Result(ctx, ref)
+		body, _, err := c.nodes[at].node.Views.Result(ctx, ref)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -192,10 +192,10 @@ func TestQueueRunsOnAllMembers(t *testing.T) {
 		if n := c.reruns(); n != 0 {
 			t.Errorf("I6: %d tasks were started again", n)
 		}
-		if q, _ := c.nodes[0].node.Queue(t.Context(), "build"); q.Waiting+q.Owned != 0 {
+		if q, _ := c.nodes[0].node.Queues.Get(t.Context(), "build"); q.Waiting+q.Owned != 0 {
 			t.Errorf("the queue still has %d waiting and %d owned", q.Waiting, q.Owned)
 		}
-		task, err := c.nodes[1].node.Task(t.Context(), ids[0])
+		task, err := c.nodes[1].node.Views.Task(t.Context(), ids[0])
 		if err != nil || task.Target != "queue:build" || len(task.History) != 1 {
 			t.Errorf("task %+v: %v", task, err)
 		}
@@ -246,7 +246,7 @@ func TestQueueHealsAPartition(t *testing.T) {
 		c.waitAll(1, ids, 10*time.Minute)
 		time.Sleep(5 * time.Minute)
 		for _, s := range c.nodes {
-			ls, err := s.node.Leases(t.Context(), wire.LeaseFilter{})
+			ls, err := s.node.Queues.Leases(t.Context(), wire.LeaseFilter{})
 			if err != nil || len(ls) != 0 {
 				t.Errorf("%s still has the leases %+v: %v", s.name, ls, err)
 			}
@@ -281,7 +281,7 @@ func TestQueueMovesAtACleanStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 8*time.Second)
 		defer c.close()
-		if _, err := c.nodes[1].node.Drain(t.Context(), true); err != nil {
+		if _, err := c.nodes[1].node.Queues.Drain(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
@@ -298,7 +298,7 @@ func TestQueueMovesAtACleanStop(t *testing.T) {
 			t.Errorf("the last task ended %v after the stop", d)
 		}
 		for _, ref := range ids {
-			if task, err := c.nodes[1].node.Task(t.Context(), ref); err != nil || task.Reason != "" {
+			if task, err := c.nodes[1].node.Views.Task(t.Context(), ref); err != nil || task.Reason != "" {
 				t.Errorf("%s: %s, %v", ref, task.Reason, err)
 			}
 		}
@@ -310,13 +310,13 @@ func TestQueueCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Minute)
 		defer c.close()
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 2)
 		time.Sleep(3 * time.Second)
 		for _, ref := range ids {
-			if b, err := c.nodes[0].node.Why(t.Context(), ref); err != nil || b.Cause.Code == "" {
+			if b, err := c.nodes[0].node.Explainer.Why(t.Context(), ref); err != nil || b.Cause.Code == "" {
 				t.Errorf("why %s: %+v, %v", ref, b, err)
 			}
 		}
@@ -326,7 +326,7 @@ func TestQueueCancels(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			if task, err := c.nodes[1].node.Wait(ctx, ref); err != nil || task.State != "CANCELLED" {
+			if task, err := c.nodes[1].node.Views.Wait(ctx, ref); err != nil || task.State != "CANCELLED" {
 				t.Errorf("%s is %s (%s): %v", ref, task.State, task.Reason, err)
 			}
 			cancel()
@@ -342,13 +342,13 @@ func TestQueueMovesToAnotherHome(t *testing.T) {
 		defer c.close()
 		ids := c.submitMany(1, 300)
 		time.Sleep(2 * time.Second)
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+		if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, c.submitMany(1, 10)...) // this node does not know yet that the queue moves
 		moved := time.Now()
 		for {
-			if q, _ := c.nodes[0].node.Queue(t.Context(), "build"); q.Going+q.Waiting+q.Owned == 0 && time.Since(moved) > 10*time.Second {
+			if q, _ := c.nodes[0].node.Queues.Get(t.Context(), "build"); q.Going+q.Waiting+q.Owned == 0 && time.Since(moved) > 10*time.Second {
 				break
 			}
 			if time.Since(moved) > time.Minute {
@@ -360,12 +360,12 @@ func TestQueueMovesToAnotherHome(t *testing.T) {
 		if n := c.reruns(); n != 0 {
 			t.Errorf("I6: %d tasks were started again", n)
 		}
-		q, err := c.nodes[1].node.Queue(t.Context(), "build")
+		q, err := c.nodes[1].node.Queues.Get(t.Context(), "build")
 		if err != nil || q.Home != "n2" || q.Generation != 2 {
 			t.Errorf("the queue is %+v: %v", q, err)
 		}
 		c.waitAll(1, c.submitMany(1, 10), time.Minute)
-		if q, err = c.nodes[2].node.HandOffQueue(t.Context(), "build", ""); err != nil || q.Here || q.Generation != 3 {
+		if q, err = c.nodes[2].node.Queues.HandOff(t.Context(), "build", ""); err != nil || q.Here || q.Generation != 3 {
 			t.Errorf("after a handoff to the best candidate it is %+v: %v", q, err)
 		}
 		c.waitAll(1, c.submitMany(1, 10), time.Minute)
@@ -379,7 +379,7 @@ func TestQueueIsSeized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
 		old := c.submitMany(1, 20)
@@ -387,18 +387,18 @@ func TestQueueIsSeized(t *testing.T) {
 		c.nodes[0].crash()
 		time.Sleep(time.Minute)
 		sent := c.submitMany(2, 1) // to n0, which does not receive it
-		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, wire.ErrDenied) {
+		if _, err := c.nodes[1].node.Queues.Seize(t.Context(), "build", "n0"); !errors.Is(err, wire.ErrDenied) {
 			t.Errorf("a node that is not an admin seizes a queue: %v", err)
 		}
-		if _, err := c.nodes[2].node.SeizeQueue(t.Context(), "build", "n0"); err != nil {
+		if _, err := c.nodes[2].node.Queues.Seize(t.Context(), "build", "n0"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(0)}); err != nil {
+		if _, err := c.nodes[2].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Concurrency: new(0)}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
 		c.waitAll(1, c.submitMany(1, 10), time.Minute)
-		if b, err := c.nodes[2].node.Why(t.Context(), sent[0]); err != nil || b.Cause.Code != wire.NoteOldHomeKeepsIt || b.Cause.Peer != "n0" {
+		if b, err := c.nodes[2].node.Explainer.Why(t.Context(), sent[0]); err != nil || b.Cause.Code != wire.NoteOldHomeKeepsIt || b.Cause.Peer != "n0" {
 			t.Errorf("why for a task sent to the old home: %+v, %v", b, err)
 		}
 		c.nodes[0].start()
@@ -419,7 +419,7 @@ func TestQueueMadeTwiceMerges(t *testing.T) {
 		c.await(5*time.Minute, "the partition", func() bool { return !c.nodes[2].node.net.Connected(c.nodes[0].node.keys.Peer()) })
 		both := wire.QueueSettings{Home: "here"}
 		for _, at := range []int{0, 2} {
-			if _, err := c.nodes[at].node.SetQueue(t.Context(), "test", both); err != nil {
+			if _, err := c.nodes[at].node.Queues.Set(t.Context(), "test", both); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -446,12 +446,12 @@ func TestQueueMadeTwiceMerges(t *testing.T) {
 		}
 		for _, s := range c.nodes {
 			c.await(10*time.Minute, s.name+" to know the one home", func() bool {
-				q, err := s.node.Queue(t.Context(), "test")
+				q, err := s.node.Queues.Get(t.Context(), "test")
 				return err == nil && q.Home == want
 			})
 		}
 		rows := func(at int) (n int) {
-			for _, x := range c.nodes[at].node.LeaseConflicts(t.Context()) {
+			for _, x := range c.nodes[at].node.Queues.Conflicts(t.Context()) {
 				if x.Queue == "test" && x.Task == "" {
 					n++
 				}

@@ -108,12 +108,12 @@ func (c *cluster) waitLarge(at int, ids []string, bodies [][]byte, within time.D
 	ctx, cancel := context.WithTimeout(c.t.Context(), within)
 	defer cancel()
 	for i, ref := range ids {
-		task, err := c.nodes[at].node.Wait(ctx, ref)
+		task, err := c.nodes[at].node.Views.Wait(ctx, ref)
 		if err != nil || task.State != "SUCCESS" {
-			b, _ := c.nodes[at].node.Why(c.t.Context(), ref)
+			b, _ := c.nodes[at].node.Explainer.Why(c.t.Context(), ref)
 			c.t.Fatalf("%s is %s (%s): %v; %+v", ref, task.State, task.Reason, err, b)
 		}
-		r, _, err := c.nodes[at].node.Result(ctx, ref)
+		r, _, err := c.nodes[at].node.Views.Result(ctx, ref)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -219,7 +219,7 @@ func TestQueueOwnerReportsMissingBody(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		var causes []wire.Note
 		for _, s := range c.nodes[1:] {
-			if b, err := s.node.Why(t.Context(), ids[0]); err == nil {
+			if b, err := s.node.Explainer.Why(t.Context(), ids[0]); err == nil {
 				causes = append(causes, b.Cause)
 			}
 		}
@@ -323,7 +323,7 @@ func TestQueueHandsOverLargeBodies(t *testing.T) {
 				c := newLargeCluster(t, nil)
 				defer c.close()
 				ids, bodies := c.submitPaused(2, 2)
-				if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", c.nodes[1].name); err != nil {
+				if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", c.nodes[1].name); err != nil {
 					t.Fatal(err)
 				}
 				if tt.dies >= 0 {
@@ -337,10 +337,10 @@ func TestQueueHandsOverLargeBodies(t *testing.T) {
 					}
 				}
 				c.await(2*time.Minute, "the new home has not all tasks", func() bool {
-					q, err := c.nodes[1].node.Queue(t.Context(), "build")
+					q, err := c.nodes[1].node.Queues.Get(t.Context(), "build")
 					return err == nil && q.Here && q.Waiting == 2
 				})
-				if _, err := c.nodes[1].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
+				if _, err := c.nodes[1].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
 				c.waitLarge(2, ids, bodies, 5*time.Minute)
@@ -368,22 +368,22 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 					}
 				})
 				defer c.close()
-				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(true)}); err != nil {
+				if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Paused: new(true)}); err != nil {
 					t.Fatal(err)
 				}
 				ids, bodies := c.submitLarge(1, 3)
 				c.await(time.Minute, "nothing was refused", func() bool {
 					for _, ref := range ids {
-						if why, err := c.nodes[1].node.Why(t.Context(), ref); err == nil && strings.Contains(fmt.Sprintf("%+v", why), "FULL") {
+						if why, err := c.nodes[1].node.Explainer.Why(t.Context(), ref); err == nil && strings.Contains(fmt.Sprintf("%+v", why), "FULL") {
 							return true
 						}
 					}
 					return false
 				})
-				if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Waiting > 1 {
+				if q, err := c.nodes[0].node.Queues.Get(t.Context(), "build"); err != nil || q.Waiting > 1 {
 					t.Errorf("%d tasks were accepted, want one: %v", q.Waiting, err)
 				}
-				if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
+				if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
 				c.waitLarge(1, ids, bodies, 20*time.Minute)
@@ -396,12 +396,12 @@ func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
 // submitPaused submits tasks with large bodies to a paused queue.
 func (c *cluster) submitPaused(at, count int) (ids []string, bodies [][]byte) {
 	c.t.Helper()
-	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", wire.QueueSettings{Paused: new(true)}); err != nil {
+	if _, err := c.nodes[0].node.Queues.Set(c.t.Context(), "build", wire.QueueSettings{Paused: new(true)}); err != nil {
 		c.t.Fatal(err)
 	}
 	ids, bodies = c.submitLarge(at, count)
 	c.await(2*time.Minute, "the home has not all tasks", func() bool {
-		q, err := c.nodes[0].node.Queue(c.t.Context(), "build")
+		q, err := c.nodes[0].node.Queues.Get(c.t.Context(), "build")
 		return err == nil && q.Waiting == count
 	})
 	return ids, bodies
@@ -409,7 +409,7 @@ func (c *cluster) submitPaused(at, count int) (ids []string, bodies [][]byte) {
 
 func (c *cluster) resume() {
 	c.t.Helper()
-	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
+	if _, err := c.nodes[0].node.Queues.Set(c.t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -450,7 +450,7 @@ func TestQueueStalledBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.waitLarge(0, ids, bodies, 4*fetchStall)
-		task, err := c.nodes[0].node.Task(t.Context(), ids[0])
+		task, err := c.nodes[0].node.Views.Task(t.Context(), ids[0])
 		if err != nil || task.Abandons != 0 || c.startsOf(ids[0]) != 1 {
 			t.Errorf("%d abandons and %d starts: %v", task.Abandons, c.startsOf(ids[0]), err)
 		}
@@ -486,7 +486,7 @@ func TestQueueCorruptResult(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
-		task, err := c.nodes[0].node.Wait(ctx, ids[0])
+		task, err := c.nodes[0].node.Views.Wait(ctx, ids[0])
 		if err != nil || task.State != "DEAD_LETTER" || !strings.Contains(task.Reason, "I9") || task.ResultSize != 0 {
 			t.Errorf("the task is %s (%s) with a result of %d bytes: %v", task.State, task.Reason, task.ResultSize, err)
 		}
@@ -505,7 +505,7 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 		ids, bodies := c.submitPaused(0, 1)
 		id, _ := proto.ParseTaskID(ids[0])
 		home, other, third := c.nodes[0], c.nodes[1], c.nodes[2]
-		env, err := (queue.Custody{Queues: home.node.queues}).Envelope(id, other.peer())
+		env, err := (queue.Custody{Queues: home.node.Queues}).Envelope(id, other.peer())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -519,7 +519,7 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 		}
 		defer third.node.storage.Blobs.Release(ref.Name.String())
 		forged.Object = ref.Proto()
-		sealed, err := queue.Results{Queues: third.node.queues}.Seal(home.peer(), []ownership.SealRequest{{Task: id, Outcome: forged}})
+		sealed, err := queue.Results{Queues: third.node.Queues}.Seal(home.peer(), []ownership.SealRequest{{Task: id, Outcome: forged}})
 		if err != nil {
 			t.Fatal(err)
 		}

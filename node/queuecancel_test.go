@@ -17,12 +17,12 @@ func TestQueueCancelFollowsMovedTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Minute)
 		defer c.close()
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 3)
 		time.Sleep(3 * time.Second)
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+		if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second) // all tasks have moved, and the old home has removed them
@@ -35,7 +35,7 @@ func TestQueueCancelFollowsMovedTasks(t *testing.T) {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			if task, err := c.nodes[1].node.Wait(ctx, ref); err != nil || task.State != "CANCELLED" {
+			if task, err := c.nodes[1].node.Views.Wait(ctx, ref); err != nil || task.State != "CANCELLED" {
 				t.Errorf("%s is %s (%s): %v", ref, task.State, task.Reason, err)
 			}
 			cancel()
@@ -59,13 +59,13 @@ func TestQueueTasksComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 10*time.Second)
 		defer c.close()
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Concurrency: new(1)}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 6)
 		for from, to := range []string{"n2", "n1", "n0"} {
 			time.Sleep(5 * time.Second)
-			if _, err := c.nodes[[]int{0, 2, 1}[from]].node.HandOffQueue(t.Context(), "build", to); err != nil {
+			if _, err := c.nodes[[]int{0, 2, 1}[from]].node.Queues.HandOff(t.Context(), "build", to); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -50,17 +50,17 @@ func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
 				c.waitAccepted(0, ids)
 				tt.then(t, c)
 				c.handOffAndWait(0, 2, ids)
-				if page, err := c.nodes[0].node.Tasks(t.Context(), wire.Query{Role: wire.RoleOwner}); err != nil || len(page.Items) != 0 {
+				if page, err := c.nodes[0].node.Views.Tasks(t.Context(), wire.Query{Role: wire.RoleOwner}); err != nil || len(page.Items) != 0 {
 					t.Errorf("tasks that moved on are listed at the old home: %+v, %v", page.Items, err)
 				}
 				if got, ok := c.nodes[0].metrics()["balefire_tasks{owner,DEAD_LETTER}"]; ok {
 					t.Errorf("%v tasks that moved on are counted as dead", got)
 				}
-				if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
+				if _, err := c.nodes[2].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 					t.Fatal(err)
 				}
 				c.waitAll(1, ids, 5*time.Minute)
-				task, err := c.nodes[1].node.Task(t.Context(), ids[0])
+				task, err := c.nodes[1].node.Views.Task(t.Context(), ids[0])
 				if err != nil || len(task.History) != 1 || task.History[0].Error != "" || task.History[0].Finished.Before(task.History[0].Started) {
 					t.Errorf("the attempts are %+v: %v", task.History, err)
 				}
@@ -85,7 +85,7 @@ func TestHandoffOfARevokedOrigin(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		c.handOffAndWait(0, 2, append(ids, own...))
-		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
+		if _, err := c.nodes[2].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 			t.Fatal(err)
 		}
 		c.waitAll(0, own, 5*time.Minute)
@@ -110,12 +110,12 @@ func TestRevokedHomeIsForgotten(t *testing.T) {
 		c.nodes[1].start()
 		time.Sleep(10 * time.Second)
 		for _, s := range c.nodes[:2] {
-			q := s.node.queues.Driver.QueueStates()["build"]
+			q := s.node.Queues.Driver.QueueStates()["build"]
 			if len(q.GetDeeds())+len(q.GetLabels()) != 0 || q.GetGeneration() != 2 || len(q.GetRoot()) == 0 || proto.Size(q) > 90 {
 				t.Errorf("%s keeps %v", s.name, q)
 			}
 		}
-		if _, err := c.nodes[0].node.SeizeQueue(t.Context(), "build", "n2"); err != nil {
+		if _, err := c.nodes[0].node.Queues.Seize(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -134,15 +134,15 @@ func TestHomeAfterARevokedOneIsConfirmed(t *testing.T) {
 			c.handOffAndWait(at, at+1, nil)
 		}
 		time.Sleep(10 * time.Second)
-		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Home != "n2" || q.Generation != 3 {
+		if q, err := c.nodes[0].node.Queues.Get(t.Context(), "build"); err != nil || q.Home != "n2" || q.Generation != 3 {
 			t.Fatalf("%+v, %v", q, err)
 		}
 		if err := c.nodes[0].node.Pairing.Revoke(t.Context(), "n1", "lost"); err != nil {
 			t.Fatal(err)
 		}
 		c.await(3*time.Minute, "the first member to know the confirmation of an admin", func() bool {
-			for _, s := range c.nodes[0].node.queues.Driver.QueueStates()["build"].GetDeeds() {
-				if d, err := (queue.Deeds{Queues: c.nodes[0].node.queues}).Verify(s); err == nil && d.Admin && d.Generation == 3 {
+			for _, s := range c.nodes[0].node.Queues.Driver.QueueStates()["build"].GetDeeds() {
+				if d, err := (queue.Deeds{Queues: c.nodes[0].node.Queues}).Verify(s); err == nil && d.Admin && d.Generation == 3 {
 					return true
 				}
 			}
@@ -159,17 +159,17 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 		defer c.close()
 		admin, node := c.nodes[2].node, c.nodes[1].node
 		sign := func(name string) *proto.Signed {
-			s, err := queue.Deeds{Queues: admin.queues}.Sign(ownership.Deed{Queue: name, Generation: 1, To: node.keys.Peer(), Admin: true})
+			s, err := queue.Deeds{Queues: admin.Queues}.Sign(ownership.Deed{Queue: name, Generation: 1, To: node.keys.Peer(), Admin: true})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return s
 		}
 		early, late := sign("early"), sign("late")
-		if _, err := (queue.Deeds{Queues: node.queues}).Verify(early); err != nil {
+		if _, err := (queue.Deeds{Queues: node.Queues}).Verify(early); err != nil {
 			t.Errorf("before the revocation: %v", err)
 		}
-		if err := node.queues.Driver.CreateQueue(t.Context(), "early", early, func(*proto.QueueState) {}); err != nil {
+		if err := node.Queues.Driver.CreateQueue(t.Context(), "early", early, func(*proto.QueueState) {}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -177,13 +177,13 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if _, err := (queue.Deeds{Queues: node.queues}).Verify(late); err == nil || !strings.Contains(err.Error(), "revoked") {
+		if _, err := (queue.Deeds{Queues: node.Queues}).Verify(late); err == nil || !strings.Contains(err.Error(), "revoked") {
 			t.Errorf("after the revocation: %v", err)
 		}
-		if _, err := (queue.Deeds{Queues: node.queues}).ReadVerified(early); err != nil {
+		if _, err := (queue.Deeds{Queues: node.Queues}).ReadVerified(early); err != nil {
 			t.Errorf("a deed seen before the revocation: %v", err)
 		}
-		if err := node.queues.Driver.CreateQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
+		if err := node.Queues.Driver.CreateQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
 			t.Error("the deed of a revoked admin creates a queue")
 		}
 		c.nodes[1].halt()
@@ -191,7 +191,7 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 		c.serve(c.nodes[1], time.Second)
 		time.Sleep(10 * time.Second)
 		for _, s := range c.nodes[:2] {
-			if q, err := s.node.Queue(t.Context(), "early"); err != nil || q.Home != "n1" {
+			if q, err := s.node.Queues.Get(t.Context(), "early"); err != nil || q.Home != "n1" {
 				t.Errorf("%s has %s as the home: %v", s.name, q.Home, err)
 			}
 		}
@@ -212,13 +212,13 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 		c.setQueue(wire.QueueSettings{Paused: new(true)})
 		ids := c.submitMany(1, 2)
 		c.waitAccepted(0, ids)
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+		if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
 		reported := 0
 		for _, id := range ids {
-			if b, err := c.nodes[0].node.Why(t.Context(), id); err == nil && b.Cause.Code == wire.NoteMoveRefused && b.Cause.Peer == "n2" && b.Cause.Refusal == "FULL" {
+			if b, err := c.nodes[0].node.Explainer.Why(t.Context(), id); err == nil && b.Cause.Code == wire.NoteMoveRefused && b.Cause.Peer == "n2" && b.Cause.Refusal == "FULL" {
 				reported++
 			}
 		}
@@ -231,7 +231,7 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 		if got := c.nodes[0].metrics()["balefire_ownership_events_total{handoff_refused}"]; got != 1 {
 			t.Errorf("%v events of refused handoffs, want one for its task", got)
 		}
-		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
+		if _, err := c.nodes[2].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 			t.Fatal(err)
 		}
 		c.waitAll(1, ids, 5*time.Minute)
@@ -243,7 +243,7 @@ func (c *cluster) waitAccepted(home int, ids []string) {
 	c.t.Helper()
 	c.await(time.Minute, "acceptance at the home", func() bool {
 		for _, id := range ids {
-			if _, err := c.nodes[home].node.Task(c.t.Context(), id); err != nil {
+			if _, err := c.nodes[home].node.Views.Task(c.t.Context(), id); err != nil {
 				return false
 			}
 		}
@@ -255,14 +255,14 @@ func (c *cluster) waitAccepted(home int, ids []string) {
 // until that home has all tasks.
 func (c *cluster) handOffAndWait(from, to int, ids []string) {
 	c.t.Helper()
-	if q, err := c.nodes[from].node.Queue(c.t.Context(), "build"); err != nil || q.Here {
-		if _, err := c.nodes[from].node.HandOffQueue(c.t.Context(), "build", c.nodes[to].name); err != nil {
+	if q, err := c.nodes[from].node.Queues.Get(c.t.Context(), "build"); err != nil || q.Here {
+		if _, err := c.nodes[from].node.Queues.HandOff(c.t.Context(), "build", c.nodes[to].name); err != nil {
 			c.t.Fatal(err)
 		}
 	}
 	c.await(time.Minute, "all tasks at the new home", func() bool {
-		q, err := c.nodes[to].node.Queue(c.t.Context(), "build")
-		old, _ := c.nodes[from].node.Queue(c.t.Context(), "build")
+		q, err := c.nodes[to].node.Queues.Get(c.t.Context(), "build")
+		old, _ := c.nodes[from].node.Queues.Get(c.t.Context(), "build")
 		return err == nil && q.Waiting+q.Owned == len(ids) && old.Going+old.Waiting == 0
 	})
 }

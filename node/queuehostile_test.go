@@ -84,14 +84,14 @@ func TestMemberCannotTakeAQueue(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		for _, s := range c.nodes {
-			if q, err := s.node.Queue(t.Context(), "build"); err != nil || q.Home != "n0" {
+			if q, err := s.node.Queues.Get(t.Context(), "build"); err != nil || q.Home != "n0" {
 				t.Errorf("%s has %s as the home of build: %v", s.name, q.Home, err)
 			}
-			if q, err := s.node.Queue(t.Context(), "deploy"); !errors.Is(err, wire.ErrNotFound) {
+			if q, err := s.node.Queues.Get(t.Context(), "deploy"); !errors.Is(err, wire.ErrNotFound) {
 				t.Errorf("%s has %s as the home of deploy: %v", s.name, q.Home, err)
 			}
 		}
-		if q, err := home.SetQueue(t.Context(), "deploy", wire.QueueSettings{Home: "here"}); err != nil || !q.Here {
+		if q, err := home.Queues.Set(t.Context(), "deploy", wire.QueueSettings{Home: "here"}); err != nil || !q.Here {
 			t.Errorf("an admin cannot create the queue: %v", err)
 		}
 		id, env := forgedTask(t, f, home, "build", "lane")
@@ -100,10 +100,10 @@ func TestMemberCannotTakeAQueue(t *testing.T) {
 			Lease: lease, Task: &proto.Stored{Envelope: env}, Blocks: []*proto.LaneBlock{{Queue: "build", Key: "lane-a"}, {Queue: "build", Key: "lane-b"}},
 		}))
 		time.Sleep(5 * time.Second)
-		if _, err := home.Task(t.Context(), id.String()); !errors.Is(err, wire.ErrNotFound) {
+		if _, err := home.Views.Task(t.Context(), id.String()); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("a task was accepted from a node that was never the home: %v", err)
 		}
-		if q, _ := home.Queue(t.Context(), "build"); len(q.Blocked) != 0 {
+		if q, _ := home.Queues.Get(t.Context(), "build"); len(q.Blocked) != 0 {
 			t.Errorf("its message blocks lanes: %v", q.Blocked)
 		}
 		c.waitAll(1, c.submitMany(1, 3), time.Minute)
@@ -132,10 +132,10 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		if by := c.waitAll(1, c.submitMany(1, 40), time.Minute); by[3] != 0 {
 			t.Errorf("run by %v: a node without the role work was granted tasks", by)
 		}
-		if _, err := s.node.SetQueue(t.Context(), "own", wire.QueueSettings{Home: "here"}); !errors.Is(err, wire.ErrDenied) {
+		if _, err := s.node.Queues.Set(t.Context(), "own", wire.QueueSettings{Home: "here"}); !errors.Is(err, wire.ErrDenied) {
 			t.Errorf("it creates a queue: %v", err)
 		}
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", s.name); !errors.Is(err, wire.ErrRefused) {
+		if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", s.name); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("it receives a queue: %v", err)
 		}
 
@@ -146,10 +146,10 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		}
 		c.waitAccepted(0, []string{id.String()})
 		home, owner := c.nodes[0].node, c.nodes[1].node
-		if _, err := (queue.Custody{Queues: home.queues}).Envelope(id, s.node.keys.Peer()); err == nil {
+		if _, err := (queue.Custody{Queues: home.Queues}).Envelope(id, s.node.keys.Peer()); err == nil {
 			t.Error("a body is sealed for a node without the role work")
 		}
-		env, err := (queue.Custody{Queues: home.queues}).Envelope(id, owner.keys.Peer())
+		env, err := (queue.Custody{Queues: home.Queues}).Envelope(id, owner.keys.Peer())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +171,7 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		} {
 			g := &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", NotAfterMs: h.NotAfter, Envelope: env}
 			tt.change(g)
-			if got := (queue.Runner{Queues: owner.queues}).Check(tt.from, g); got != tt.want {
+			if got := (queue.Runner{Queues: owner.Queues}).Check(tt.from, g); got != tt.want {
 				t.Errorf("%s: %v, want %v", name, got, tt.want)
 			}
 		}
@@ -193,34 +193,34 @@ func TestMemberMakesAQueueWithAnAdmin(t *testing.T) {
 		defer c.close()
 		member := c.nodes[1].node
 		here := wire.QueueSettings{Home: "here"}
-		if q, err := member.SetQueue(t.Context(), "mine", here); err != nil || !q.Here {
+		if q, err := member.Queues.Set(t.Context(), "mine", here); err != nil || !q.Here {
 			t.Fatalf("with an admin: %v", err)
 		}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "mine", here); !errors.Is(err, wire.ErrRefused) {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "mine", here); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("the admin creates it too: %v", err)
 		}
 		c.Partition([]int{1}, []int{0, 2})
 		c.await(5*time.Minute, "the member to be alone", func() bool {
 			return !member.net.Connected(c.nodes[0].node.keys.Peer()) && !member.net.Connected(c.nodes[2].node.keys.Peer())
 		})
-		if _, err := member.SetQueue(t.Context(), "lonely", here); !errors.Is(err, wire.ErrNoAdmin) || !strings.Contains(err.Error(), "queue set lonely --home here") {
+		if _, err := member.Queues.Set(t.Context(), "lonely", here); !errors.Is(err, wire.ErrNoAdmin) || !strings.Contains(err.Error(), "queue set lonely --home here") {
 			t.Errorf("without an admin: %v", err)
 		}
-		if _, err := member.Queue(t.Context(), "lonely"); !errors.Is(err, wire.ErrNotFound) {
+		if _, err := member.Queues.Get(t.Context(), "lonely"); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("a part of the queue remains: %v", err)
 		}
 		c.Partition([]int{1, 2}, []int{0})
 		c.await(5*time.Minute, "the second admin", func() bool { return member.net.Connected(c.nodes[2].node.keys.Peer()) })
-		if _, err := member.SetQueue(t.Context(), "lonely", here); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "queues.made_by") {
+		if _, err := member.Queues.Set(t.Context(), "lonely", here); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "queues.made_by") {
 			t.Errorf("with an admin that signs for no member: %v", err)
 		}
 		c.Heal()
 		c.await(5*time.Minute, "the first admin", func() bool {
-			_, err := member.SetQueue(t.Context(), "lonely", here)
+			_, err := member.Queues.Set(t.Context(), "lonely", here)
 			return err == nil
 		})
 		c.await(time.Minute, "the others to know it", func() bool {
-			q, err := c.nodes[2].node.Queue(t.Context(), "lonely")
+			q, err := c.nodes[2].node.Queues.Get(t.Context(), "lonely")
 			return err == nil && q.Home == "n1"
 		})
 	})
@@ -235,10 +235,10 @@ func TestQueueIsSeizedFromAConnectedHome(t *testing.T) {
 		c.setQueue(wire.QueueSettings{Concurrency: new(1)})
 		ids := c.submitMany(1, 6)
 		time.Sleep(5 * time.Second)
-		if _, err := c.nodes[1].node.SeizeQueue(t.Context(), "build", "n0"); !errors.Is(err, wire.ErrDenied) {
+		if _, err := c.nodes[1].node.Queues.Seize(t.Context(), "build", "n0"); !errors.Is(err, wire.ErrDenied) {
 			t.Errorf("a node that is not an admin seizes it: %v", err)
 		}
-		if _, err := c.nodes[2].node.SeizeQueue(t.Context(), "build", "n0"); err != nil {
+		if _, err := c.nodes[2].node.Queues.Seize(t.Context(), "build", "n0"); err != nil {
 			t.Fatal(err)
 		}
 		c.waitAll(1, ids, 5*time.Minute)
@@ -246,7 +246,7 @@ func TestQueueIsSeizedFromAConnectedHome(t *testing.T) {
 			t.Errorf("I6: %d tasks were started again", n)
 		}
 		for _, s := range c.nodes {
-			if q, err := s.node.Queue(t.Context(), "build"); err != nil || q.Home != "n2" {
+			if q, err := s.node.Queues.Get(t.Context(), "build"); err != nil || q.Home != "n2" {
 				t.Errorf("%s has %s as the home: %v", s.name, q.Home, err)
 			}
 		}

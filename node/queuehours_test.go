@@ -90,7 +90,7 @@ func queueHour(t *testing.T, seed uint64, long time.Duration, all *coverage) {
 		n.beforeRun = func(x *Node) { s.serve(x, n) }
 		n.beforeRun(n.node)
 	}
-	if _, err := s.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
+	if _, err := s.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Home: "here", Strategy: new("least_loaded")}); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(time.Minute)
@@ -191,7 +191,7 @@ func (h *hoursTest) checkHome() (home *simNode) {
 		if x == nil {
 			continue
 		}
-		for _, q := range x.queues.OwnStates("build") {
+		for _, q := range x.Queues.OwnStates("build") {
 			g := q.GetGeneration()
 			if was, ok := h.homes[g]; ok && was != n.name {
 				h.t.Errorf("I3: %s and %s are the home of the queue in generation %d", was, n.name, g)
@@ -258,7 +258,7 @@ func (h *hoursTest) handOff() {
 	}
 	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
 	defer cancel()
-	if _, err := home.get().HandOffQueue(ctx, "build", ""); err == nil {
+	if _, err := home.get().Queues.HandOff(ctx, "build", ""); err == nil {
 		h.coverage.add("the home moves")
 	}
 }
@@ -308,10 +308,10 @@ func (h *hoursTest) checkAll() {
 	for _, x := range h.tasks {
 		n := h.nodes[x.from].get()
 		ctx, cancel := context.WithDeadline(h.t.Context(), deadline)
-		task, err := n.Wait(ctx, x.ref)
+		task, err := n.Views.Wait(ctx, x.ref)
 		cancel()
 		if err != nil {
-			b, _ := n.Why(h.t.Context(), x.ref)
+			b, _ := n.Explainer.Why(h.t.Context(), x.ref)
 			h.t.Fatalf("I20: %s is %s (%s): %v; at its origin: %+v; homes %v; runs %+v", x.ref, task.State, task.Reason, err, b, h.homes, h.done[x.id])
 		}
 		counts[task.State]++
@@ -331,7 +331,7 @@ func (h *hoursTest) checkAll() {
 // checkResult checks that the result of a task is that of one of its runs.
 func (h *hoursTest) checkResult(n *Node, x hoursTask) {
 	h.t.Helper()
-	body, _, err := n.Result(h.t.Context(), x.ref)
+	body, _, err := n.Views.Result(h.t.Context(), x.ref)
 	if err != nil {
 		h.t.Fatal(err)
 	}

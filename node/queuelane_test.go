@@ -26,18 +26,18 @@ func TestQueueLanesArePerOrigin(t *testing.T) {
 		submit(2, "nosuchkind")
 		behind := submit(2, "build")
 		c.waitAll(1, []string{submit(1, "build")}, time.Minute)
-		if task, err := c.nodes[2].node.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
+		if task, err := c.nodes[2].node.Views.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
 			t.Errorf("the next task of the same origin is %s: %v", task.State, err)
 		}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Lanes: new("mine")}); !errors.Is(err, wire.ErrInvalid) {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Lanes: new("mine")}); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("lanes with an invalid value: %v", err)
 		}
 		c.setQueue(wire.QueueSettings{Lanes: new(wire.LanesShared)})
-		if q, err := c.nodes[0].node.Queue(t.Context(), "build"); err != nil || q.Lanes != wire.LanesShared {
+		if q, err := c.nodes[0].node.Queues.Get(t.Context(), "build"); err != nil || q.Lanes != wire.LanesShared {
 			t.Errorf("the queue has lanes %q: %v", q.Lanes, err)
 		}
 		c.waitAll(1, []string{submit(1, "build")}, time.Minute) // in spite of that head
-		if task, err := c.nodes[2].node.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
+		if task, err := c.nodes[2].node.Views.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
 			t.Errorf("with shared lanes the next task of the same origin is %s: %v", task.State, err)
 		}
 	})

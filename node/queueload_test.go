@@ -107,19 +107,19 @@ func TestQueueSwitchesItsStrategyUnderLoad(t *testing.T) {
 		names := dispatch.Names()
 		for i := range 10 {
 			time.Sleep(300 * time.Millisecond)
-			if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{Strategy: new(names[i%len(names)])}); err != nil {
+			if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Strategy: new(names[i%len(names)])}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		unblocked := 0
 		for range 300 { // lanes block a few times
 			time.Sleep(time.Second)
-			q, _ := c.nodes[0].node.Queue(t.Context(), "build")
+			q, _ := c.nodes[0].node.Queues.Get(t.Context(), "build")
 			if q.Waiting+q.Owned == 0 {
 				break
 			}
 			for _, lane := range []string{"lane4", "lane5"} {
-				if _, err := c.nodes[0].node.UnblockLane(t.Context(), "build", lane); err == nil {
+				if _, err := c.nodes[0].node.Queues.UnblockLane(t.Context(), "build", lane); err == nil {
 					unblocked++
 				}
 			}
@@ -129,7 +129,7 @@ func TestQueueSwitchesItsStrategyUnderLoad(t *testing.T) {
 		}
 		for i, s := range got {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			task, err := c.nodes[1].node.Wait(ctx, s.ID)
+			task, err := c.nodes[1].node.Views.Wait(ctx, s.ID)
 			cancel()
 			want := "SUCCESS"
 			if i%29 == 7 {

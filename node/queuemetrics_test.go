@@ -65,7 +65,7 @@ func TestQueueMetrics(t *testing.T) {
 			"balefire_worker_paused{person}": 0, "balefire_worker_pauses_total{}": 0, "balefire_low_starved_total{home}": 0, "balefire_low_starved_total{queue}": 0,
 			"balefire_ownership_events_total{granted}": 2, "balefire_members_oldest_dead_seconds{}": 0,
 		})
-		if _, err := c.nodes[2].node.Drain(t.Context(), true); err != nil {
+		if _, err := c.nodes[2].node.Queues.Drain(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		expect(c.nodes[2], map[string]float64{"balefire_worker_paused{person}": 1})

@@ -19,7 +19,7 @@ func TestHomeReportsHowATaskEnded(t *testing.T) {
 		c.waitAll(1, ids, time.Minute)
 		time.Sleep(time.Minute)
 		for i, want := range []string{"ended here as SUCCESS, last run by n", "", "was never here"} {
-			_, err := c.nodes[i].node.Task(t.Context(), ids[0])
+			_, err := c.nodes[i].node.Views.Task(t.Context(), ids[0])
 			if want == "" {
 				if err != nil {
 					t.Errorf("at its origin: %v", err)
@@ -37,7 +37,7 @@ func TestQueueResultOfAPastHome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, 20*time.Second)
 		defer c.close()
-		if _, err := c.nodes[1].node.Drain(t.Context(), true); err != nil {
+		if _, err := c.nodes[1].node.Queues.Drain(t.Context(), true); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
@@ -58,7 +58,7 @@ func TestQueueResultOfAPastHome(t *testing.T) {
 // handOff moves the queue from one node to another.
 func (c *cluster) handOff(from, to int) {
 	c.t.Helper()
-	if _, err := c.nodes[from].node.HandOffQueue(c.t.Context(), "build", c.nodes[to].name); err != nil {
+	if _, err := c.nodes[from].node.Queues.HandOff(c.t.Context(), "build", c.nodes[to].name); err != nil {
 		c.t.Fatal(err)
 	}
 	time.Sleep(5 * time.Second)

@@ -57,7 +57,7 @@ func TestQueueProbesTheHandlerAfterACrash(t *testing.T) {
 			n.gossip.Describe()
 		}
 		keep(c.nodes[1].node)
-		if _, err := c.nodes[0].node.Drain(t.Context(), true); err != nil { // so that the other node runs all
+		if _, err := c.nodes[0].node.Queues.Drain(t.Context(), true); err != nil { // so that the other node runs all
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
@@ -68,7 +68,7 @@ func TestQueueProbesTheHandlerAfterACrash(t *testing.T) {
 		c.nodes[1].start()
 		for _, ref := range ids {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			task, err := c.nodes[0].node.Wait(ctx, ref)
+			task, err := c.nodes[0].node.Views.Wait(ctx, ref)
 			cancel()
 			if err != nil || task.State != "SUCCESS" {
 				t.Fatalf("%s is %s (%s): %v", ref, task.State, task.Reason, err)

@@ -20,6 +20,8 @@ const moveWait = 30 * time.Second
 // whose successors do not exist yet. They are in the store too: [Node.finishMoves]
 // completes a move that its caller did not wait for or that a crash interrupted.
 type pendingMoves struct {
+	redriving sync.Mutex // held while a task is redriven or moved
+
 	mu     sync.Mutex
 	to     map[proto.TaskID]string
 	logged map[proto.TaskID]string // reason logged last why a move could not be completed
@@ -59,11 +61,11 @@ func (m *pendingMoves) isNew(id proto.TaskID, cause string) bool {
 // durable with the cancellation: the new task is created once the old one is CANCELLED,
 // whether or not the caller waits for that or asks again.
 func (n *Node) MoveTask(ctx context.Context, ref, queue string) (wire.Submitted, error) {
-	id, role, rec, err := n.Find(ref)
+	id, role, rec, err := n.Views.Find(ref)
 	if err != nil {
 		return wire.Submitted{}, err
 	}
-	if _, err := n.queues.HomeOf(queue); err != nil {
+	if _, err := n.Queues.HomeOf(queue); err != nil {
 		return wire.Submitted{}, err
 	}
 	goes, err := n.outbox.MovesTo(id)
@@ -76,7 +78,7 @@ func (n *Node) MoveTask(ctx context.Context, ref, queue string) (wire.Submitted,
 	case err != nil:
 		return wire.Submitted{}, err
 	case role == wire.RoleOwner:
-		return wire.Submitted{}, fmt.Errorf("%w: a task can only be moved to another queue by its origin: run this on %s", wire.ErrRefused, n.View(id, role, rec).Peer)
+		return wire.Submitted{}, fmt.Errorf("%w: a task can only be moved to another queue by its origin: run this on %s", wire.ErrRefused, n.Views.View(id, role, rec).Peer)
 	case made:
 		return as, nil
 	case goes != "" && goes != queue:
@@ -141,8 +143,8 @@ func (n *Node) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Recor
 // finishMove creates the successor of a task that has ended, only once: a concurrent
 // second caller finds the existing one.
 func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (wire.Submitted, error) {
-	n.redriving.Lock()
-	defer n.redriving.Unlock()
+	n.moves.redriving.Lock()
+	defer n.moves.redriving.Unlock()
 	rec, err := n.outbox.Get(id)
 	if err != nil {
 		return wire.Submitted{}, err

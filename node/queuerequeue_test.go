@@ -33,7 +33,7 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 			}
 			a := start(t, cfg)
 			for name, paused := range map[string]bool{"day": true, "night": true} {
-				if _, err := a.SetQueue(t.Context(), name, wire.QueueSettings{Home: "here", Paused: &paused}); err != nil {
+				if _, err := a.Queues.Set(t.Context(), name, wire.QueueSettings{Home: "here", Paused: &paused}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -47,8 +47,8 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 			dying.Store(false)
 			a = start(t, a.cfg)
 			var old wire.Task
-			eventually(t, func() bool { old, _ = a.Task(t.Context(), id); return old.RedrivenAs != "" }, func() string { return "no successor: " + old.State })
-			if task, err := a.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" || old.State != "CANCELLED" {
+			eventually(t, func() bool { old, _ = a.Views.Task(t.Context(), id); return old.RedrivenAs != "" }, func() string { return "no successor: " + old.State })
+			if task, err := a.Views.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" || old.State != "CANCELLED" {
 				t.Errorf("the old task is %s, the target of the new one is %s: %v", old.State, task.Target, err)
 			}
 			if s, err := a.Submit(t.Context(), r); err != nil || !s.Known || s.ID != old.RedrivenAs {
@@ -72,7 +72,7 @@ func TestMovedTaskNeedsNoCaller(t *testing.T) {
 		c := newCluster(t, 3, time.Hour)
 		defer c.close()
 		c.onlyNode(2, 2)
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "night", wire.QueueSettings{Home: "here", Paused: new(true)}); err != nil {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "night", wire.QueueSettings{Home: "here", Paused: new(true)}); err != nil {
 			t.Fatal(err)
 		}
 		ids := c.submitMany(1, 2)
@@ -94,13 +94,13 @@ func TestMovedTaskNeedsNoCaller(t *testing.T) {
 		}
 		c.Heal()
 		var old wire.Task
-		c.await(5*time.Minute, "the successor", func() bool { old, _ = c.nodes[1].node.Task(t.Context(), ids[0]); return old.RedrivenAs != "" })
-		if task, err := c.nodes[1].node.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" {
+		c.await(5*time.Minute, "the successor", func() bool { old, _ = c.nodes[1].node.Views.Task(t.Context(), ids[0]); return old.RedrivenAs != "" })
+		if task, err := c.nodes[1].node.Views.Task(t.Context(), old.RedrivenAs); err != nil || task.Target != "queue:night" {
 			t.Errorf("the target of the new task is %s: %v", task.Target, err)
 		}
-		c.await(5*time.Minute, "the end of the cancelled one", func() bool { old, _ = c.nodes[1].node.Task(t.Context(), ids[1]); return old.State == "CANCELLED" })
+		c.await(5*time.Minute, "the end of the cancelled one", func() bool { old, _ = c.nodes[1].node.Views.Task(t.Context(), ids[1]); return old.State == "CANCELLED" })
 		time.Sleep(10 * time.Second)
-		if old, _ = c.nodes[1].node.Task(t.Context(), ids[1]); old.RedrivenAs != "" {
+		if old, _ = c.nodes[1].node.Views.Task(t.Context(), ids[1]); old.RedrivenAs != "" {
 			t.Errorf("a cancelled task got the successor %s", old.RedrivenAs)
 		}
 	})

@@ -15,7 +15,7 @@ import (
 
 // openQueues opens the shared queues.
 func (n *Node) openQueues() (err error) {
-	n.queues, err = queue.Open(queue.Parts{
+	n.Queues, err = queue.Open(queue.Parts{
 		Store: n.storage.Store, Keys: n.keys, Mesh: n.mesh, Sealer: n.sealer, Book: n.book, Members: inboxMembers{n.book}, Outbox: n.outbox, Inbox: n.inbox,
 		Tasks: queueTasks{n}, Bodies: n.bodyTransfer, Grants: n.bodyTransfer, Checks: n.checks, Self: n.member, Stopping: n.draining.Load,
 		Root: func() (*identity.Root, error) { return identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)) },
@@ -23,12 +23,12 @@ func (n *Node) openQueues() (err error) {
 		MadeBy: n.cfg.Queues.MadeBy, StallAfter: n.cfg.Limits.StallAfter, Started: n.started,
 		Audit:       n.audit,
 		AuditSystem: func(ctx context.Context, action, what string) error { return n.auditAs(ctx, actorSystem, action, what) },
-		Event:       n.addEvent, Leaving: func(ctx context.Context) (int, error) { return n.schedules.Leaving(ctx) },
+		Event:       n.addEvent, Leaving: func(ctx context.Context) (int, error) { return n.Schedules.Leaving(ctx) },
 		Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry,
 	})
 	if err == nil {
-		n.inbox.Keep(inbox.KeeperQueue, n.queues)
-		n.inbox.Connect(n.queues)
+		n.inbox.Keep(inbox.KeeperQueue, n.Queues)
+		n.inbox.Connect(n.Queues)
 		n.bodyTransfer.open()
 	}
 	return err
@@ -48,12 +48,12 @@ type queueTasks struct{ node *Node }
 
 // Find finds a task by its id or the beginning of it.
 func (t queueTasks) Find(ref string) (proto.TaskID, string, *proto.Record, error) {
-	return t.node.Find(ref)
+	return t.node.Views.Find(ref)
 }
 
 // Task returns a task for display.
 func (t queueTasks) Task(ctx context.Context, ref string) (wire.Task, error) {
-	return t.node.Task(ctx, ref)
+	return t.node.Views.Task(ctx, ref)
 }
 
 // FinishMoves completes the moves of tasks to other queues.

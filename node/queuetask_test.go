@@ -27,7 +27,7 @@ func newLabeledCluster(t *testing.T, work time.Duration, labels ...[]string) *cl
 // setQueue changes the rules of the queue.
 func (c *cluster) setQueue(s wire.QueueSettings) {
 	c.t.Helper()
-	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", s); err != nil {
+	if _, err := c.nodes[0].node.Queues.Set(c.t.Context(), "build", s); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -73,11 +73,11 @@ func TestQueueTaskLabels(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, id := range []string{ids[0], own.ID} { // submitted by another node, and by the home itself
-			if b, err := c.nodes[0].node.Why(t.Context(), id); err != nil || b.Cause.Code != wire.NoteKindUnserved || !slices.Equal(b.Cause.Names, []string{"tpu=yes"}) {
+			if b, err := c.nodes[0].node.Explainer.Why(t.Context(), id); err != nil || b.Cause.Code != wire.NoteKindUnserved || !slices.Equal(b.Cause.Names, []string{"tpu=yes"}) {
 				t.Errorf("why: %+v, %v", b, err)
 			}
 		}
-		if b, err := c.nodes[1].node.Why(t.Context(), ids[0]); err != nil || b.Cause.Code != wire.NoteGrantsThere || b.Cause.Queue != "build" {
+		if b, err := c.nodes[1].node.Explainer.Why(t.Context(), ids[0]); err != nil || b.Cause.Code != wire.NoteGrantsThere || b.Cause.Queue != "build" {
 			t.Errorf("why at the origin: %+v, %v", b, err)
 		}
 		_, err = c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "n0", Kind: "build", Require: []string{"gpu=yes"}})
@@ -93,7 +93,7 @@ func TestQueueMemberRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 50*time.Millisecond)
 		defer c.close()
-		if q, err := c.nodes[0].node.SetQueue(t.Context(), "plain", wire.QueueSettings{Home: "here"}); err != nil || q.Strategy != "least_loaded" {
+		if q, err := c.nodes[0].node.Queues.Set(t.Context(), "plain", wire.QueueSettings{Home: "here"}); err != nil || q.Strategy != "least_loaded" {
 			t.Errorf("a queue without an explicit strategy has %q, %v", q.Strategy, err)
 		}
 		weights := []wire.MemberRule{{Node: "n1", Weight: 3}, {Node: "n2"}}
@@ -120,7 +120,7 @@ func TestQueueMemberRules(t *testing.T) {
 			t.Errorf("run by %v, want all without rules", by)
 		}
 		for _, bad := range [][]wire.MemberRule{{{Node: "nobody"}}, {{Node: "n1"}, {Node: "n1"}}, {{Node: "n1", Weight: -1}}} {
-			if _, err := c.nodes[0].node.SetQueue(t.Context(), "build", wire.QueueSettings{MemberRules: &bad}); err == nil {
+			if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{MemberRules: &bad}); err == nil {
 				t.Errorf("the rules %+v were accepted", bad)
 			}
 		}
@@ -137,7 +137,7 @@ func TestQueueKindLimits(t *testing.T) {
 		ids := c.submitMany(1, 12)
 		time.Sleep(5 * time.Second)
 		at := func() (all, most int) {
-			q, err := c.nodes[0].node.Queue(t.Context(), "build")
+			q, err := c.nodes[0].node.Queues.Get(t.Context(), "build")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,17 +173,17 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 		ids := c.submitMany(1, 8)
 		time.Sleep(time.Second)
 		last := ids[7]
-		if _, err := c.nodes[1].node.SetClass(t.Context(), last, "critical"); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "n0") {
+		if _, err := c.nodes[1].node.Queues.SetClass(t.Context(), last, "critical"); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "n0") {
 			t.Errorf("away from the home: %v", err)
 		}
-		if _, err := c.nodes[0].node.SetClass(t.Context(), last, "urgent"); !errors.Is(err, wire.ErrInvalid) {
+		if _, err := c.nodes[0].node.Queues.SetClass(t.Context(), last, "urgent"); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("an invalid class: %v", err)
 		}
-		if task, err := c.nodes[0].node.SetClass(t.Context(), last, "critical"); err != nil || task.Class != "critical" {
+		if task, err := c.nodes[0].node.Queues.SetClass(t.Context(), last, "critical"); err != nil || task.Class != "critical" {
 			t.Errorf("the task has class %s: %v", task.Class, err)
 		}
 		other := wire.QueueSettings{Home: "here"}
-		if _, err := c.nodes[0].node.SetQueue(t.Context(), "night", other); err != nil {
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "night", other); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -192,11 +192,11 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.waitAll(1, []string{s.ID}, time.Minute)
-		old, err := c.nodes[1].node.Task(t.Context(), ids[0])
+		old, err := c.nodes[1].node.Views.Task(t.Context(), ids[0])
 		if err != nil || old.State != "CANCELLED" || old.RedrivenAs != s.ID {
 			t.Errorf("the task in its old queue: %+v, %v", old, err)
 		}
-		if task, err := c.nodes[1].node.Task(t.Context(), s.ID); err != nil || task.Target != "queue:night" {
+		if task, err := c.nodes[1].node.Views.Task(t.Context(), s.ID); err != nil || task.Target != "queue:night" {
 			t.Errorf("the task in its new queue: %+v, %v", task, err)
 		}
 		if again, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "night"); err != nil || again.ID != s.ID || !again.Known {
@@ -209,19 +209,19 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 		c.nodes[0].start()
 		c.serve(c.nodes[0], time.Second)
 		time.Sleep(20 * time.Second)
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+		if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if task, err := c.nodes[2].node.Task(t.Context(), last); err != nil || task.Class != "critical" {
+		if task, err := c.nodes[2].node.Views.Task(t.Context(), last); err != nil || task.Class != "critical" {
 			t.Errorf("at its new home the task has class %s: %v", task.Class, err)
 		}
 		one := wire.QueueSettings{Concurrency: new(1), Paused: new(false)}
-		if _, err := c.nodes[2].node.SetQueue(t.Context(), "build", one); err != nil {
+		if _, err := c.nodes[2].node.Queues.Set(t.Context(), "build", one); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(1500 * time.Millisecond)
-		if task, err := c.nodes[1].node.Task(t.Context(), last); err != nil || task.State != "SUCCESS" {
+		if task, err := c.nodes[1].node.Views.Task(t.Context(), last); err != nil || task.State != "SUCCESS" {
 			t.Errorf("the critical one is %s after the first second: %v", task.State, err)
 		}
 		c.waitAll(1, ids[1:], time.Minute)
@@ -241,14 +241,14 @@ func TestRedriveReturnsToItsQueue(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if task, err := c.nodes[1].node.Wait(ctx, s.ID); err != nil || task.State != "FAILED" {
+		if task, err := c.nodes[1].node.Views.Wait(ctx, s.ID); err != nil || task.State != "FAILED" {
 			t.Fatalf("the task is %s: %v", task.State, err)
 		}
 		again, err := c.nodes[1].node.Retry(t.Context(), s.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if task, err := c.nodes[1].node.Wait(ctx, again.ID); err != nil || task.Target != "queue:build" {
+		if task, err := c.nodes[1].node.Views.Wait(ctx, again.ID); err != nil || task.Target != "queue:build" {
 			t.Errorf("the redrive has the target %s: %v", task.Target, err)
 		}
 	})
@@ -287,28 +287,28 @@ func TestQueueLaneIsUnblocked(t *testing.T) {
 			return s.ID
 		}
 		died, next := inLane("fails"), inLane("build")
-		q, err := c.nodes[0].node.Queue(t.Context(), "build")
+		q, err := c.nodes[0].node.Queues.Get(t.Context(), "build")
 		if err != nil || len(q.Blocked) != 1 || q.Blocked[0] != (wire.BlockedLane{Key: "repo", Origin: "n1", Died: died, Waiting: 1}) {
 			t.Fatalf("blocked are %+v: %v", q.Blocked, err)
 		}
-		if b, err := c.nodes[0].node.Why(t.Context(), next); err != nil || b.Cause.Code != wire.NoteLaneBlocked || b.Cause.Queue != "build" || b.Cause.Key != "repo" {
+		if b, err := c.nodes[0].node.Explainer.Why(t.Context(), next); err != nil || b.Cause.Code != wire.NoteLaneBlocked || b.Cause.Queue != "build" || b.Cause.Key != "repo" {
 			t.Errorf("why: %+v, %v", b, err)
 		}
-		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, wire.ErrRefused) {
+		if _, err := c.nodes[1].node.Queues.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("away from the home: %v", err)
 		}
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n1"); err != nil {
+		if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", "n1"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); err != nil {
+		if _, err := c.nodes[1].node.Queues.UnblockLane(t.Context(), "build", "repo"); err != nil {
 			t.Error(err)
 		}
-		if _, err := c.nodes[1].node.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, wire.ErrNotFound) {
+		if _, err := c.nodes[1].node.Queues.UnblockLane(t.Context(), "build", "repo"); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("unblocked twice: %v", err)
 		}
 		c.waitAll(1, []string{next}, time.Minute)
-		if _, err := c.nodes[1].node.HandOffQueue(t.Context(), "build", "n0"); err != nil {
+		if _, err := c.nodes[1].node.Queues.HandOff(t.Context(), "build", "n0"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -338,11 +338,11 @@ func TestQueueHandlerReportsProgress(t *testing.T) {
 			t.Fatalf("started %d times", len(first))
 		}
 		owner, other := c.nodes[first[0].place].node, c.nodes[1-first[0].place].node
-		if err := other.Progress(t.Context(), ref); !errors.Is(err, wire.ErrNotFound) {
+		if err := other.Queues.Progress(t.Context(), ref); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("on a node that does not run it: %v", err)
 		}
 		for range 2 {
-			if err := owner.Progress(t.Context(), ref); err != nil {
+			if err := owner.Queues.Progress(t.Context(), ref); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(4 * time.Minute)
@@ -354,7 +354,7 @@ func TestQueueHandlerReportsProgress(t *testing.T) {
 		if all := runs(); len(all) != 2 {
 			t.Errorf("started %d times, want a second start after it stopped reporting", len(all))
 		}
-		if err := owner.Progress(t.Context(), "build"); !errors.Is(err, wire.ErrInvalid) {
+		if err := owner.Queues.Progress(t.Context(), "build"); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("an invalid id: %v", err)
 		}
 	})
@@ -400,7 +400,7 @@ func TestHandlerBoundsAttemptsOfAQueuedTask(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
-				task, err := c.nodes[1].node.Wait(ctx, got.ID)
+				task, err := c.nodes[1].node.Views.Wait(ctx, got.ID)
 				if err != nil || task.State != "DEAD_LETTER" || f.runs.Load() != tt.want {
 					t.Errorf("%s (%s) after %d runs, want %d: %v", task.State, task.Reason, f.runs.Load(), tt.want, err)
 				}

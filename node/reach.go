@@ -182,7 +182,7 @@ func (n *Node) netChanged(e transport.Event) {
 		transport.EventBodyBegan: "body.began", transport.EventBodyMoves: "body.moves", transport.EventBodyEnded: "body.ended",
 	}[e.Kind]
 	if e.Flow != nil {
-		x := n.Transfer(*e.Flow)
+		x := n.Views.Transfer(*e.Flow)
 		n.addEvent(kind, e.Peer, x.String(), map[string]string{"task": e.Flow.Task.String(), "bytes": fmt.Sprint(x.Bytes), "size": fmt.Sprint(x.Size)})
 		return
 	}

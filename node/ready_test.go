@@ -26,7 +26,9 @@ func (h gatedHandler) Run(ctx context.Context, _ *handler.Run) *handler.Result {
 }
 
 // stateCounts returns how many tasks of a node are in each state.
-func (s *simNode) stateCounts() map[string]int { return s.node.Status(context.Background()).Outbox }
+func (s *simNode) stateCounts() map[string]int {
+	return s.node.Views.Status(context.Background()).Outbox
+}
 
 func (s *simNode) send(t *testing.T, to *simNode, kind string) {
 	t.Helper()
@@ -45,15 +47,15 @@ func TestKindsAreAnnouncedAtOnce(t *testing.T) {
 		knows := func(want bool) {
 			t.Helper()
 			time.Sleep(300 * time.Millisecond)
-			if m, err := a.node.Member(t.Context(), b.name); err != nil || slices.Contains(m.Kinds, "fresh") != want {
+			if m, err := a.node.Views.Member(t.Context(), b.name); err != nil || slices.Contains(m.Kinds, "fresh") != want {
 				t.Errorf("the peer knows %v: %v, want %v", m.Kinds, err, want)
 			}
 		}
-		if err := b.node.AddHandler(t.Context(), allow("fresh", wire.TypeDiscard)); err != nil {
+		if err := b.node.Handlers.Add(t.Context(), allow("fresh", wire.TypeDiscard)); err != nil {
 			t.Fatal(err)
 		}
 		knows(true)
-		if err := b.node.RemoveHandler(t.Context(), "fresh"); err != nil {
+		if err := b.node.Handlers.Remove(t.Context(), "fresh"); err != nil {
 			t.Fatal(err)
 		}
 		knows(false)
@@ -78,7 +80,7 @@ func TestNewHandlerWakesWaitingTasks(t *testing.T) {
 		for _, s := range w.nodes {
 			spec := allow("later", wire.TypeDiscard)
 			spec.Allow = []string{"role:send"}
-			if err := s.node.AddHandler(t.Context(), spec); err != nil {
+			if err := s.node.Handlers.Add(t.Context(), spec); err != nil {
 				t.Fatal(err)
 			}
 		}

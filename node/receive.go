@@ -66,13 +66,13 @@ func (n *Node) sortFrame(ctx context.Context, in *frameGroup, checks *identity.C
 		in.mark = &proto.Seq{Boot: mark.GetBoot(), Counter: mark.GetCounter()}
 		return nil
 	case proto.TypeSchedule, proto.TypeScheduled:
-		if err := n.schedules.Receive(from, m); err != nil { // no answer is expected
+		if err := n.Schedules.Receive(from, m); err != nil { // no answer is expected
 			in.noteOffense(err)
 			n.log.Debug("schedule message dropped", "from", from, "err", err)
 		}
 		return nil
 	}
-	if err := n.queues.Receive(from, m); err != nil { // no answer is expected
+	if err := n.Queues.Receive(from, m); err != nil { // no answer is expected
 		in.noteOffense(err)
 	}
 	return nil

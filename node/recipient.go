@@ -51,7 +51,7 @@ func (c *nameCache) put(target string, p proto.PeerID, now time.Duration) {
 // not be modified.
 func (n *Node) recipient(target string) (*addressbook.Peer, error) {
 	if name, ok := strings.CutPrefix(target, proto.QueuePrefix); ok {
-		home, err := n.queues.HomeOf(name)
+		home, err := n.Queues.HomeOf(name)
 		if err != nil {
 			return nil, err
 		}

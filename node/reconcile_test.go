@@ -21,7 +21,7 @@ import (
 func (c *cluster) onlyNode(place, limit int) {
 	c.t.Helper()
 	rules := []wire.MemberRule{{Node: c.nodes[place].name, Concurrency: limit}}
-	if _, err := c.nodes[0].node.SetQueue(c.t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
+	if _, err := c.nodes[0].node.Queues.Set(c.t.Context(), "build", wire.QueueSettings{MemberRules: &rules}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -40,16 +40,16 @@ func TestRecoverTakesBackLostLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
-		if _, err := home.RecoverLeases(t.Context(), "n2", true); !errors.Is(err, wire.ErrRefused) {
+		if _, err := home.Queues.Recover(t.Context(), "n2", true); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("for a live node: %v", err)
 		}
 		c.Partition([]int{0, 1}, []int{2})
 		c.await(time.Minute, "n2 to be suspected", func() bool { return c.nodes[0].statusOf(c.nodes[2]) == gossip.Suspect })
-		if r, err := home.RecoverLeases(t.Context(), "", false); err != nil || len(r.Taken)+len(r.Kept) != 0 {
+		if r, err := home.Queues.Recover(t.Context(), "", false); err != nil || len(r.Taken)+len(r.Kept) != 0 {
 			t.Errorf("no node is dead yet, but it revoked %+v: %v", r, err)
 		}
 		for _, dry := range []bool{true, false} {
-			r, err := home.RecoverLeases(t.Context(), "n2", dry)
+			r, err := home.Queues.Recover(t.Context(), "n2", dry)
 			if err != nil || r.DryRun != dry || len(r.Taken) != 4 || len(r.Kept) != 1 || r.Kept[0].Task != once.ID {
 				t.Fatalf("dry %v: %+v, %v", dry, r, err)
 			}
@@ -61,7 +61,7 @@ func TestRecoverTakesBackLostLeases(t *testing.T) {
 		c.await(2*time.Second, "the tasks to run elsewhere", func() bool { return c.reruns() == 4 })
 		c.waitAll(1, ids, 3*time.Minute)
 		for _, ref := range ids {
-			if task, err := c.nodes[1].node.Task(t.Context(), ref); err != nil || len(task.History) != 2 {
+			if task, err := c.nodes[1].node.Views.Task(t.Context(), ref); err != nil || len(task.History) != 2 {
 				t.Errorf("its history is %+v: %v", task.History, err)
 			}
 		}
@@ -90,7 +90,7 @@ func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 		}
 		var id proto.TaskID
 		c.await(5*time.Second, "a task to wait for a slot", func() bool {
-			found, err := owner.queues.Driver.Leases(t.Context(), func(v ownership.LeaseView) bool { return !v.Home && v.State == "RECEIVED" }, 2)
+			found, err := owner.Queues.Driver.Leases(t.Context(), func(v ownership.LeaseView) bool { return !v.Home && v.State == "RECEIVED" }, 2)
 			if err != nil || len(found) != 1 || owner.inbox.Status().Used != 1 {
 				return false
 			}
@@ -99,12 +99,12 @@ func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 		})
 		ids := []string{id.String()}
 		owner.inbox.StopLease(id, false) // as if it had been lost between slot and handler
-		if _, ok := owner.queues.Driver.Ready(t.Context(), id, ownership.PolicyRetry); !ok {
+		if _, ok := owner.Queues.Driver.Ready(t.Context(), id, ownership.PolicyRetry); !ok {
 			t.Fatal("the lease cannot be started")
 		}
 		lost := time.Now()
 		c.await(11*time.Second, "the lease to be returned", func() bool {
-			return slices.ContainsFunc(c.nodes[0].node.OwnershipEvents(t.Context(), 0, 4096), func(e wire.OwnershipEvent) bool {
+			return slices.ContainsFunc(c.nodes[0].node.Queues.Events(t.Context(), 0, 4096), func(e wire.OwnershipEvent) bool {
 				return e.Task == ids[0] && e.Kind == "released"
 			})
 		})
@@ -157,7 +157,7 @@ func TestIsolatedNodeTakesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		env, err := (queue.Custody{Queues: home.node.queues}).Envelope(id, alone.keys.Peer())
+		env, err := (queue.Custody{Queues: home.node.Queues}).Envelope(id, alone.keys.Peer())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +166,7 @@ func TestIsolatedNodeTakesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		check := func() proto.Code {
-			return queue.Runner{Queues: alone.queues}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env, NotAfterMs: h.NotAfter})
+			return queue.Runner{Queues: alone.Queues}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env, NotAfterMs: h.NotAfter})
 		}
 		c.Partition([]int{0, 1}, []int{2})
 		c.await(2*time.Minute, "the partition to be detected", alone.gossip.SelfPaused)
@@ -190,7 +190,7 @@ func TestClockJumpIsReported(t *testing.T) {
 		c := newClusterOf(t, w, time.Minute)
 		defer c.close()
 		warned := func() bool {
-			return noted(c.nodes[0].node.Status(t.Context()).Warnings, wire.NoteClockJumped)
+			return noted(c.nodes[0].node.Views.Status(t.Context()).Warnings, wire.NoteClockJumped)
 		}
 		ids := c.submitMany(1, 6)
 		time.Sleep(10 * time.Second)

@@ -14,14 +14,14 @@ import (
 // has a crash record instead, which the next start of the node writes once (I19).
 func TestAuditHasOneEndForEachRun(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}}), "FAILED")
 	gate := filepath.Join(t.TempDir(), "gate")
 	cut := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "until test -e " + gate + "; do sleep 0.1; done"}})
 	eventually(t, func() bool {
-		task, err := b.Task(t.Context(), cut)
+		task, err := b.Views.Task(t.Context(), cut)
 		return err == nil && task.State == "RUNNING"
 	}, func() string { return "the task is not running" })
 	crashed := b.cfg // the state if the process died now
@@ -36,7 +36,7 @@ func TestAuditHasOneEndForEachRun(t *testing.T) {
 	for range 2 { // the second time there is nothing left to do
 		again := start(t, crashed)
 		eventually(t, func() bool {
-			task, err := again.Task(t.Context(), cut)
+			task, err := again.Views.Task(t.Context(), cut)
 			return err == nil && task.Ended != nil
 		}, func() string { return "the task does not end" })
 		again.halt()

@@ -16,15 +16,15 @@ import (
 // and idempotency key, and a fresh time to live. The content of a task that succeeded is
 // no longer stored.
 func (n *Node) Retry(ctx context.Context, ref string) (wire.Submitted, error) {
-	n.redriving.Lock() // of two concurrent calls the second one fails
-	defer n.redriving.Unlock()
-	id, role, rec, err := n.Find(ref)
+	n.moves.redriving.Lock() // of two concurrent calls the second one fails
+	defer n.moves.redriving.Unlock()
+	id, role, rec, err := n.Views.Find(ref)
 	if err != nil {
 		return wire.Submitted{}, err
 	}
 	switch {
 	case role == wire.RoleOwner:
-		return wire.Submitted{}, fmt.Errorf("%w: a task can only be redriven at its home: run this on %s", wire.ErrRefused, n.View(id, role, rec).Peer)
+		return wire.Submitted{}, fmt.Errorf("%w: a task can only be redriven at its home: run this on %s", wire.ErrRefused, n.Views.View(id, role, rec).Peer)
 	case !rec.GetState().Terminal():
 		return wire.Submitted{}, fmt.Errorf("%w: task %s is %s: only an ended task can be redriven", wire.ErrRefused, id, rec.GetState().Name())
 	case rec.GetRedrivenAs() != "":

@@ -16,7 +16,7 @@ import (
 // returns the existing task.
 func TestRedriveLeavesTheKeyWithItsRequest(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	r := wire.Request{Target: b.keys.Peer().String(), Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: "k"}
@@ -58,7 +58,7 @@ func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 			return nil
 		}
 	})
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"", "k"} {
@@ -76,7 +76,7 @@ func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 		if err != nil || !again.Known || again.ID != first.ID {
 			t.Errorf("key %q: a repeated call: %+v, %v, want %s", key, again, err, first.ID)
 		}
-		if old, err := a.Task(t.Context(), id); err != nil || old.RedrivenAs != first.ID {
+		if old, err := a.Views.Task(t.Context(), id); err != nil || old.RedrivenAs != first.ID {
 			t.Errorf("key %q: the old task is redriven as %q, %v", key, old.RedrivenAs, err)
 		}
 		if _, err := a.Retry(t.Context(), id); !errors.Is(err, wire.ErrRefused) {

@@ -43,7 +43,7 @@ func newSleepingMesh(t *testing.T) (*simMesh, *sleepClock) {
 		s.start()
 		spec := allow("echo", wire.TypeEcho)
 		spec.Allow = []string{"role:send"}
-		if err := s.node.AddHandler(t.Context(), spec); err != nil {
+		if err := s.node.Handlers.Add(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -61,8 +61,8 @@ func TestSealingKeysRotateUnderTasks(t *testing.T) {
 		ended := func(id, when string) {
 			t.Helper()
 			time.Sleep(5 * time.Minute)
-			if task, err := a.node.Task(t.Context(), id); err != nil || task.State != "SUCCESS" {
-				why, _ := a.node.Why(t.Context(), id)
+			if task, err := a.node.Views.Task(t.Context(), id); err != nil || task.State != "SUCCESS" {
+				why, _ := a.node.Explainer.Why(t.Context(), id)
 				t.Errorf("%s: %s %s, %v, %+v", when, task.State, task.Reason, err, why)
 			}
 		}

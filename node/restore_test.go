@@ -42,7 +42,7 @@ func newRestoreTest(t *testing.T, engine string) *restoreTest {
 	}
 	add := func(kind string) {
 		mark.Kind = kind
-		if err := b.AddHandler(t.Context(), mark); err != nil {
+		if err := b.Handlers.Add(t.Context(), mark); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,12 +53,12 @@ func newRestoreTest(t *testing.T, engine string) *restoreTest {
 	p.waiting = a.submit(t, wire.Request{Target: "b", Kind: "later"})
 	eventually(t, func() bool {
 		for i, id := range append(p.accepted, p.waiting) {
-			task, err := a.Task(t.Context(), id)
+			task, err := a.Views.Task(t.Context(), id)
 			if err != nil || i < 3 && task.State == "PENDING" {
 				return false
 			}
 		}
-		why, err := a.Why(t.Context(), p.waiting)
+		why, err := a.Explainer.Why(t.Context(), p.waiting)
 		return err == nil && why.Cause.Refusal == "NO_HANDLER" && p.starts(t) != ""
 	}, func() string { return "the tasks have not arrived" })
 	for i, n := range []*testNode{a, b} {
@@ -106,7 +106,7 @@ func (rt *restoreTest) restartAndCheck(t *testing.T, settled func(a, b *testNode
 	t.Helper()
 	a, b := start(t, rt.a.cfg), start(t, rt.b.cfg)
 	eventually(t, func() bool { return settled(a, b) }, func() string {
-		page, err := a.Tasks(t.Context(), wire.Query{})
+		page, err := a.Views.Tasks(t.Context(), wire.Query{})
 		text := fmt.Sprintf("the nodes do not settle: %d accepted, %d results, %v", inCustody(b), b.outbox.Results(), err)
 		for _, task := range page.Items {
 			text += fmt.Sprintf("\n%s %s %s", task.ID, task.State, task.Reason)
@@ -146,7 +146,7 @@ func inCustody(n *testNode) int {
 
 // stateOf returns the state of a task at n.
 func stateOf(t *testing.T, n *testNode, id string) string {
-	task, err := n.Task(t.Context(), id)
+	task, err := n.Views.Task(t.Context(), id)
 	if err != nil {
 		return err.Error()
 	}
@@ -175,7 +175,7 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 					return false
 				}
 			}
-			task, err := a.Task(t.Context(), p.waiting)
+			task, err := a.Views.Task(t.Context(), p.waiting)
 			return idle(b) && err == nil && strings.Contains(task.Reason, "restored")
 		}},
 	}
@@ -251,7 +251,7 @@ func TestRestoreRefusesBadSnapshots(t *testing.T) {
 	if _, err := RestoreStore(cfg, p.snaps[1], ""); err == nil {
 		t.Error("the store of a running node was replaced")
 	}
-	if !slices.ContainsFunc(running.Handlers(), func(h wire.Handler) bool { return h.Kind == "later" }) {
+	if !slices.ContainsFunc(running.Handlers.List(), func(h wire.Handler) bool { return h.Kind == "later" }) {
 		t.Error("the store has lost a handler that was added after the snapshot")
 	}
 }
@@ -297,7 +297,7 @@ func TestRestoredOwnerReportsUnknownStarts(t *testing.T) {
 // becomes a dead letter at the restored home of its queue.
 func TestRestoredHomeStartsNothingTwice(t *testing.T) {
 	a, _ := pair(t, nil)
-	if _, err := a.SetQueue(t.Context(), "q", wire.QueueSettings{Home: "here"}); err != nil {
+	if _, err := a.Queues.Set(t.Context(), "q", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
 	once := a.submit(t, wire.Request{Target: "queue:q", Kind: "nobody", Mode: proto.AtMostOnce.Name()})
@@ -313,7 +313,7 @@ func TestRestoredHomeStartsNothingTwice(t *testing.T) {
 	}
 	n := start(t, a.cfg)
 	n.waitEnd(t, once, "DEAD_LETTER")
-	if task, err := n.Task(t.Context(), once); err != nil || !strings.Contains(task.Reason, "restored") {
+	if task, err := n.Views.Task(t.Context(), once); err != nil || !strings.Contains(task.Reason, "restored") {
 		t.Errorf("the reason is %q, %v", task.Reason, err)
 	}
 	if s := stateOf(t, n, often); s == "DEAD_LETTER" {

@@ -27,7 +27,7 @@ func TestUnstorableResultIsOfferedAgain(t *testing.T) {
 			}
 		}
 	})
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "head -c 400000 /dev/zero"}})
@@ -60,7 +60,7 @@ func blockBodies(a, b *testNode) error {
 // If a task is redriven several times at once, one redrive succeeds.
 func TestRedriveHappensOnce(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), shell(nil)); err != nil {
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
 	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}})

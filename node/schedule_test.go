@@ -24,7 +24,7 @@ func (c *cluster) firings(name string) map[string]int {
 	c.t.Helper()
 	times := map[string]int{}
 	for _, s := range c.nodes {
-		page, err := s.node.Tasks(c.t.Context(), wire.Query{Role: wire.RoleHome, Limit: 1000})
+		page, err := s.node.Views.Tasks(c.t.Context(), wire.Query{Role: wire.RoleHome, Limit: 1000})
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func (c *cluster) addSchedule(name, cron string, change func(*wire.ScheduleSpec)
 	if change != nil {
 		change(&s)
 	}
-	if _, err := c.nodes[0].node.AddSchedule(c.t.Context(), s); err != nil {
+	if _, err := c.nodes[0].node.Schedules.Add(c.t.Context(), s); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -67,7 +67,7 @@ func (c *cluster) addSchedule(name, cron string, change func(*wire.ScheduleSpec)
 // follows it.
 func (c *cluster) handOffBetween(from, to *simNode) {
 	c.t.Helper()
-	if _, err := from.node.HandOffQueue(c.t.Context(), "build", to.name); err != nil {
+	if _, err := from.node.Queues.HandOff(c.t.Context(), "build", to.name); err != nil {
 		c.t.Fatal(err)
 	}
 	time.Sleep(10 * time.Second)
@@ -122,29 +122,29 @@ func TestScheduleCreatesTasks(t *testing.T) {
 		if !c.hasObservations(c.nodes[0], "balefire_schedule_lag_seconds", 2) {
 			t.Error("the lag of the tasks is not measured")
 		}
-		all, err := c.nodes[0].node.Schedules(t.Context())
+		all, err := c.nodes[0].node.Schedules.List(t.Context())
 		if err != nil || len(all) != 1 || all[0].Fired != 2 || all[0].Zone != "UTC" || all[0].Next == nil || time.Until(*all[0].Next) > 10*time.Minute {
 			t.Errorf("listed: %+v: %v", all, err)
 		}
-		if task, err := c.nodes[0].node.Task(t.Context(), all[0].LastTask); err != nil || task.State != "SUCCESS" {
+		if task, err := c.nodes[0].node.Views.Task(t.Context(), all[0].LastTask); err != nil || task.State != "SUCCESS" {
 			t.Errorf("the newest task is %s: %v", task.State, err)
 		}
-		if v, err := c.nodes[0].node.PauseSchedule(t.Context(), "build", "often", true); err != nil || v.Next != nil {
+		if v, err := c.nodes[0].node.Schedules.Pause(t.Context(), "build", "often", true); err != nil || v.Next != nil {
 			t.Errorf("paused: %+v, %v", v, err)
 		}
 		time.Sleep(20 * time.Minute)
 		c.wantFirings("often", 2)
-		if _, err := c.nodes[0].node.PauseSchedule(t.Context(), "build", "often", false); err != nil {
+		if _, err := c.nodes[0].node.Schedules.Pause(t.Context(), "build", "often", false); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(10 * time.Minute)
 		c.wantFirings("often", 3)
-		if err := c.nodes[0].node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
+		if err := c.nodes[0].node.Schedules.Remove(t.Context(), "build", "often"); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(20 * time.Minute)
 		c.wantFirings("often", 3)
-		if err := c.nodes[0].node.RemoveSchedule(t.Context(), "build", "often"); !errors.Is(err, wire.ErrNotFound) {
+		if err := c.nodes[0].node.Schedules.Remove(t.Context(), "build", "often"); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("removed twice: %v", err)
 		}
 		c.addSchedule("often", "*/10 * * * *", nil)
@@ -161,16 +161,16 @@ func TestMovingScheduleIsRemoved(t *testing.T) {
 		defer c.close()
 		old, next := c.nodes[0], c.nodes[2]
 		c.addSchedule("often", "*/10 * * * *", nil)
-		if _, err := old.node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+		if _, err := old.node.Queues.HandOff(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
 		next.crash()
 		time.Sleep(5 * time.Second)
-		all, err := old.node.Schedules(t.Context())
+		all, err := old.node.Schedules.List(t.Context())
 		if err != nil || len(all) != 1 || all[0].Going != "n2" {
 			t.Fatalf("stored: %+v: %v", all, err)
 		}
-		if err := old.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
+		if err := old.node.Schedules.Remove(t.Context(), "build", "often"); err != nil {
 			t.Fatal(err)
 		}
 		old.crash() // it remembers the pending removal
@@ -179,7 +179,7 @@ func TestMovingScheduleIsRemoved(t *testing.T) {
 		c.serve(next, 100*time.Millisecond)
 		time.Sleep(30 * time.Minute)
 		for _, s := range []*simNode{old, next} {
-			if all, err := s.node.Schedules(t.Context()); err != nil || len(all) != 0 {
+			if all, err := s.node.Schedules.List(t.Context()); err != nil || len(all) != 0 {
 				t.Errorf("%s keeps %+v: %v", s.name, all, err)
 			}
 		}
@@ -196,7 +196,7 @@ func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
 		c.addSchedule("often", "@daily", nil)
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n2"); err != nil {
+		if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", "n2"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -206,13 +206,13 @@ func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 			t.Helper()
 			b, err := proto.Encode(nil, &proto.Schedule{Queue: "build", Name: "often", Gone: true, Generation: generation, BornMs: born})
 			if err == nil {
-				err = home.schedules.Receive(c.nodes[from].node.keys.Peer(), &proto.Message{Type: proto.TypeSchedule, Payload: b})
+				err = home.Schedules.Receive(c.nodes[from].node.keys.Peer(), &proto.Message{Type: proto.TypeSchedule, Payload: b})
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(2 * time.Second)
-			all, err := home.Schedules(t.Context())
+			all, err := home.Schedules.List(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,12 +225,12 @@ func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 			t.Error("its old home removes a different schedule")
 		}
 		third := c.nodes[1]
-		if _, err := home.HandOffQueue(t.Context(), "build", "n1"); err != nil {
+		if _, err := home.Queues.HandOff(t.Context(), "build", "n1"); err != nil {
 			t.Fatal(err)
 		}
 		third.crash()
 		time.Sleep(3 * time.Second)
-		if all, err := home.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Going != "n1" {
+		if all, err := home.Schedules.List(t.Context()); err != nil || len(all) != 1 || all[0].Going != "n1" {
 			t.Fatalf("stored: %+v: %v", all, err) // it is moving on
 		}
 		if n := left(0, 2); n != 0 {
@@ -238,7 +238,7 @@ func TestScheduleIsRemovedAfterAHandoff(t *testing.T) {
 		}
 		third.start()
 		time.Sleep(time.Minute)
-		if all, err := third.node.Schedules(t.Context()); err != nil || len(all) != 0 {
+		if all, err := third.node.Schedules.List(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("the next home has accepted %+v: %v", all, err)
 		}
 	})
@@ -255,7 +255,7 @@ func TestScheduleIsRemovedAfterTwoHandoffs(t *testing.T) {
 		first, second, third := c.nodes[0], c.nodes[2], c.nodes[1]
 		kept := func(s *simNode) int {
 			t.Helper()
-			all, err := s.node.Schedules(t.Context())
+			all, err := s.node.Schedules.List(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -295,24 +295,24 @@ func TestRemovedScheduleDoesNotComeBack(t *testing.T) {
 		first, second := c.nodes[0], c.nodes[2]
 		self, other := first.peer(), second.peer()
 		back := c.storedSchedule(first)
-		if _, err := first.node.HandOffQueue(t.Context(), "build", second.name); err != nil {
+		if _, err := first.node.Queues.HandOff(t.Context(), "build", second.name); err != nil {
 			t.Fatal(err)
 		}
 		second.crash()
 		time.Sleep(5 * time.Second)
-		if err := first.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
+		if err := first.node.Schedules.Remove(t.Context(), "build", "often"); err != nil {
 			t.Fatal(err)
 		}
 		back.Generation, back.Vouchers = 3, [][]byte{self[:]}
 		b, err := proto.Encode(nil, back)
 		if err == nil {
-			err = first.node.schedules.Receive(other, &proto.Message{Type: proto.TypeSchedule, Payload: b})
+			err = first.node.Schedules.Receive(other, &proto.Message{Type: proto.TypeSchedule, Payload: b})
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
-		if all, err := first.node.Schedules(t.Context()); err != nil || len(all) != 0 {
+		if all, err := first.node.Schedules.List(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("it is back: %+v, %v", all, err)
 		}
 	})
@@ -327,17 +327,17 @@ func TestReaddedScheduleIsKept(t *testing.T) {
 		first, second := c.nodes[0], c.nodes[2]
 		c.addSchedule("often", "@daily", nil)
 		c.handOffBetween(first, second)
-		if err := second.node.RemoveSchedule(t.Context(), "build", "often"); err != nil {
+		if err := second.node.Schedules.Remove(t.Context(), "build", "often"); err != nil {
 			t.Fatal(err)
 		}
 		c.handOffBetween(second, c.nodes[1])
 		spec := wire.ScheduleSpec{Queue: "build", Name: "often", Cron: "@hourly", ScheduledTask: wire.ScheduledTask{Kind: "build"}}
-		if _, err := c.nodes[1].node.AddSchedule(t.Context(), spec); err != nil {
+		if _, err := c.nodes[1].node.Schedules.Add(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
 		for _, way := range [][2]*simNode{{c.nodes[1], second}, {second, first}} {
 			c.handOffBetween(way[0], way[1])
-			if all, err := way[1].node.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Cron != "@hourly" {
+			if all, err := way[1].node.Schedules.List(t.Context()); err != nil || len(all) != 1 || all[0].Cron != "@hourly" {
 				t.Fatalf("%s keeps %+v: %v", way[1].name, all, err)
 			}
 		}
@@ -363,12 +363,12 @@ func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {
 		c.storeSchedule(first, removed)
 		answer, err := proto.Encode(nil, &proto.Scheduled{Queue: "build", Name: "often", Generation: 2})
 		if err == nil {
-			err = first.node.schedules.Receive(next, &proto.Message{Type: proto.TypeScheduled, Payload: answer})
+			err = first.node.Schedules.Receive(next, &proto.Message{Type: proto.TypeScheduled, Payload: answer})
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := first.node.Schedules(t.Context()); err != nil { // the answer was processed before
+		if _, err := first.node.Schedules.List(t.Context()); err != nil { // the answer was processed before
 			t.Fatal(err)
 		}
 		if len(c.storedSchedule(first).Going) == 0 {
@@ -376,7 +376,7 @@ func TestScheduleIsRemovedAfterASecondMove(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		for _, s := range c.nodes {
-			all, err := s.node.Schedules(t.Context())
+			all, err := s.node.Schedules.List(t.Context())
 			if err != nil || len(all) != 0 {
 				t.Errorf("%s keeps %+v: %v", s.name, all, err)
 			}
@@ -406,15 +406,15 @@ func TestInvalidScheduleIsRefused(t *testing.T) {
 		} {
 			s := good
 			change(&s)
-			if _, err := c.nodes[0].node.AddSchedule(t.Context(), s); !errors.Is(err, wire.ErrInvalid) {
+			if _, err := c.nodes[0].node.Schedules.Add(t.Context(), s); !errors.Is(err, wire.ErrInvalid) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if _, err := c.nodes[1].node.AddSchedule(t.Context(), good); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "n0") {
+		if _, err := c.nodes[1].node.Schedules.Add(t.Context(), good); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "n0") {
 			t.Errorf("away from the home: %v", err)
 		}
 		c.addSchedule("n", "@daily", nil)
-		if _, err := c.nodes[0].node.AddSchedule(t.Context(), good); !errors.Is(err, wire.ErrRefused) {
+		if _, err := c.nodes[0].node.Schedules.Add(t.Context(), good); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("a second one with that name: %v", err)
 		}
 	})
@@ -439,7 +439,7 @@ func TestMissedRunsWhileTheHomeIsDown(t *testing.T) {
 		c.wantFirings("skip", 1)
 		c.wantFirings("once", 2)
 		c.wantFirings("all", 5)
-		all, err := c.nodes[0].node.Schedules(t.Context())
+		all, err := c.nodes[0].node.Schedules.List(t.Context())
 		if err != nil || all[0].Skipped != 2 || all[1].Skipped != 5 || all[2].Skipped != 6 {
 			t.Errorf("skipped: %+v: %v", all, err)
 		}
@@ -466,7 +466,7 @@ func TestCrashWhileAScheduleFires(t *testing.T) {
 		c.serve(c.nodes[0], 100*time.Millisecond)
 		time.Sleep(time.Minute)
 		c.wantFirings("often", 1)
-		all, err := c.nodes[0].node.Schedules(t.Context())
+		all, err := c.nodes[0].node.Schedules.List(t.Context())
 		if err != nil || all[0].Fired != 1 {
 			t.Errorf("%+v: %v", all, err)
 		}
@@ -482,11 +482,11 @@ func TestScheduleMovesWithItsQueue(t *testing.T) {
 		alignClock()
 		c.addSchedule("often", "* * * * *", nil)
 		c.addSchedule("still", "* * * * *", nil)
-		if _, err := c.nodes[0].node.PauseSchedule(t.Context(), "build", "still", true); err != nil {
+		if _, err := c.nodes[0].node.Schedules.Pause(t.Context(), "build", "still", true); err != nil {
 			t.Fatal(err)
 		}
 		move := func(from int, to string) {
-			if _, err := c.nodes[from].node.HandOffQueue(t.Context(), "build", to); err != nil {
+			if _, err := c.nodes[from].node.Queues.HandOff(t.Context(), "build", to); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -501,11 +501,11 @@ func TestScheduleMovesWithItsQueue(t *testing.T) {
 		time.Sleep(4*time.Minute + 50*time.Second)
 		c.wantFirings("often", 14)
 		for place, n := range []int{2, 0, 0} {
-			if all, err := c.nodes[place].node.Schedules(t.Context()); err != nil || len(all) != n {
+			if all, err := c.nodes[place].node.Schedules.List(t.Context()); err != nil || len(all) != n {
 				t.Errorf("n%d keeps %+v: %v", place, all, err)
 			}
 		}
-		all, err := c.nodes[0].node.Schedules(t.Context())
+		all, err := c.nodes[0].node.Schedules.List(t.Context())
 		if err != nil || all[0].Fired != 14 || !all[1].Paused {
 			t.Errorf("at its first home again: %+v, %v", all, err)
 		}
@@ -522,16 +522,16 @@ func TestScheduleDelegatesMustBeAllowed(t *testing.T) {
 		c.servePrivate(c.nodes[2], "peer:n1")
 		alignClock()
 		c.addSchedule("often", "*/10 * * * *", func(s *wire.ScheduleSpec) { s.Kind = "private" })
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n1"); err != nil {
+		if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", "n1"); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(10*time.Minute + time.Second)
 		c.wantFirings("often", 1)
-		all, err := c.nodes[1].node.Schedules(t.Context())
+		all, err := c.nodes[1].node.Schedules.List(t.Context())
 		if err != nil || len(all) != 1 {
 			t.Fatalf("%+v: %v", all, err)
 		}
-		if task, err := c.nodes[1].node.Task(t.Context(), all[0].LastTask); err != nil || proto.TaskState(proto.TaskState_value["TASK_STATE_"+task.State]).Terminal() {
+		if task, err := c.nodes[1].node.Views.Task(t.Context(), all[0].LastTask); err != nil || proto.TaskState(proto.TaskState_value["TASK_STATE_"+task.State]).Terminal() {
 			t.Errorf("n0 got n1 to request what n0 may not: %s, %v", task.State, err)
 		}
 		s, err := c.nodes[1].node.Submit(t.Context(), wire.Request{Target: "queue:build", Kind: "private"})
@@ -540,7 +540,7 @@ func TestScheduleDelegatesMustBeAllowed(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if task, err := c.nodes[1].node.Wait(ctx, s.ID); err != nil || task.State != "FAILED" {
+		if task, err := c.nodes[1].node.Views.Wait(ctx, s.ID); err != nil || task.State != "FAILED" {
 			t.Errorf("a request of n1 itself: %s, %v", task.State, err)
 		}
 	})
@@ -636,7 +636,7 @@ func TestForgedScheduleIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = n.schedules.Receive(from, &proto.Message{Type: typ, Payload: b})
+			err = n.Schedules.Receive(from, &proto.Message{Type: typ, Payload: b})
 			time.Sleep(2 * time.Second)
 			return err
 		}
@@ -657,20 +657,20 @@ func TestForgedScheduleIsRefused(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
+		if all, err := n.Schedules.List(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("stored: %+v: %v", all, err)
 		}
 		if err := send(good(), proto.TypeSchedule); err != nil {
 			t.Error(err)
 		}
-		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 0 {
+		if all, err := n.Schedules.List(t.Context()); err != nil || len(all) != 0 {
 			t.Errorf("a node that was never the home of the queue handed over %+v: %v", all, err)
 		}
 		c.addSchedule("n", "@daily", func(s *wire.ScheduleSpec) { s.Kind = "mine" })
 		if err := send(good(), proto.TypeSchedule); err != nil {
 			t.Error(err)
 		}
-		if all, err := n.Schedules(t.Context()); err != nil || len(all) != 1 || all[0].Kind != "mine" {
+		if all, err := n.Schedules.List(t.Context()); err != nil || len(all) != 1 || all[0].Kind != "mine" {
 			t.Errorf("stored: %+v: %v", all, err)
 		}
 	})

@@ -23,13 +23,13 @@ func TestRevokedNodeReportsIt(t *testing.T) {
 		knows := func(when string) {
 			t.Helper()
 			time.Sleep(10 * time.Minute)
-			if s := b.node.Status(t.Context()); len(s.Warnings) == 0 || s.Warnings[0].Code != wire.NoteSelfRevoked || s.Warnings[0].Peer != "" || s.Warnings[0].Time.Year() < 2000 {
+			if s := b.node.Views.Status(t.Context()); len(s.Warnings) == 0 || s.Warnings[0].Code != wire.NoteSelfRevoked || s.Warnings[0].Peer != "" || s.Warnings[0].Time.Year() < 2000 {
 				t.Errorf("%s: warnings %+v", when, s.Warnings)
 			}
-			if r := b.node.MeshSummary(t.Context()).Risks; len(r) != 1 || r[0].Code != wire.NoteSelfRevoked {
+			if r := b.node.Views.MeshSummary(t.Context()).Risks; len(r) != 1 || r[0].Code != wire.NoteSelfRevoked {
 				t.Errorf("%s: risks %+v", when, r)
 			}
-			if why, err := b.node.Why(t.Context(), a.name); err != nil || why.Cause.Code != wire.NoteSelfRevoked {
+			if why, err := b.node.Explainer.Why(t.Context(), a.name); err != nil || why.Cause.Code != wire.NoteSelfRevoked {
 				t.Errorf("%s: why %+v, %v", when, why, err)
 			}
 			if d := b.connection(a); d.Failed > 3 {
@@ -40,7 +40,7 @@ func TestRevokedNodeReportsIt(t *testing.T) {
 		b.halt()
 		b.start()
 		knows("started again")
-		if s := a.node.Status(t.Context()); len(s.Warnings) > 0 && s.Warnings[0].Code == wire.NoteSelfRevoked {
+		if s := a.node.Views.Status(t.Context()); len(s.Warnings) > 0 && s.Warnings[0].Code == wire.NoteSelfRevoked {
 			t.Errorf("the admin considers itself revoked: %+v", s.Warnings)
 		}
 	})

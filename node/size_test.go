@@ -15,7 +15,7 @@ func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 	a, b := pair(t, nil)
 	s := allow("sum", wire.TypeSHA256)
 	s.MaxBody = 1000
-	if err := b.AddHandler(t.Context(), s); err != nil {
+	if err := b.Handlers.Add(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
 	for declared, want := range map[uint64]proto.Code{1 << 30: proto.CodeTooLarge, 10: proto.CodeBadForm} {

@@ -32,7 +32,7 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: outboxBodies{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.storage.Blobs.Drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
+		Bodies: outboxBodies{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.Queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.storage.Blobs.Drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks with this home"),
 	}
 }
@@ -101,10 +101,10 @@ func (n *Node) inboxParts() inbox.Parts {
 
 func (n *Node) viewParts() view.Parts {
 	return view.Parts{
-		Keys: n.keys, Book: n.book, Net: n.net, Gossip: n.gossip, Outbox: n.outbox, Inbox: n.inbox, Leases: n.queues.Driver, Store: n.storage.Store, Guard: n.guard,
-		Queues: n.queues,
+		Keys: n.keys, Book: n.book, Net: n.net, Gossip: n.gossip, Outbox: n.outbox, Inbox: n.inbox, Leases: n.Queues.Driver, Store: n.storage.Store, Guard: n.guard,
+		Queues: n.Queues,
 		Local: view.Local{
-			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers, Drained: n.queues.Drained, Comparing: n.Pairing.Comparing,
+			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers.List, Drained: n.Queues.Drained, Comparing: n.Pairing.Comparing,
 			BlobBytes: func() int64 { return n.storage.Blobs.Usage().Bytes },
 			Result:    n.result,
 		},
@@ -156,7 +156,7 @@ func (o inboxOpener) Content(st *proto.Stored) (*proto.Content, error) {
 
 // openHandlers opens the executor.
 func (n *Node) openHandlers() (err error) {
-	n.handlers, err = executor.Open(executor.Parts{
+	n.Handlers, err = executor.Open(executor.Parts{
 		Inbox: n.inbox, Store: n.storage.Store, Audit: n.storage.Audit, Record: n.audit, Changed: n.announceHandlers, Unknown: n.unknownAllowed,
 	}, executor.Config{
 		Dir: n.cfg.Dir, Node: n.keys.Peer(), Boot: n.outbox.Boot(), Handlers: n.cfg.Handlers, Functions: n.cfg.Functions,
@@ -164,19 +164,6 @@ func (n *Node) openHandlers() (err error) {
 	})
 	return err
 }
-
-// AddHandler adds a handler: see [executor.Executor.Add].
-func (n *Node) AddHandler(ctx context.Context, s wire.HandlerSpec) error {
-	return n.handlers.Add(ctx, s)
-}
-
-// RemoveHandler removes a handler.
-func (n *Node) RemoveHandler(ctx context.Context, kind string) error {
-	return n.handlers.Remove(ctx, kind)
-}
-
-// Handlers lists the handlers.
-func (n *Node) Handlers() []wire.Handler { return n.handlers.List() }
 
 // homeChanged and ownerChanged are called for every durable change of a task, on either
 // side.

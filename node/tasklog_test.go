@@ -97,7 +97,7 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 	}
 	for kind, code := range map[string]int{"good": 0, "bad": 65} {
 		h := wire.HandlerSpec{Kind: kind, Exec: script(code), Args: true, Allow: []string{"role:send"}}
-		if err := b.AddHandler(t.Context(), h); err != nil {
+		if err := b.Handlers.Add(t.Context(), h); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,16 +13,16 @@ import (
 // Cancel cancels a task. The task is CANCELLED only once its owner reports that the
 // handler and all processes that it started are gone.
 func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string) (wire.Task, error) {
-	id, role, rec, err := n.Find(ref)
+	id, role, rec, err := n.Views.Find(ref)
 	if err != nil {
 		return wire.Task{}, err
 	}
 	if role == wire.RoleOwner {
-		return n.View(id, role, rec), fmt.Errorf("%w: a task can only be cancelled at its home: run this on %s", wire.ErrRefused, n.View(id, role, rec).Peer)
+		return n.Views.View(id, role, rec), fmt.Errorf("%w: a task can only be cancelled at its home: run this on %s", wire.ErrRefused, n.Views.View(id, role, rec).Peer)
 	}
 	_, err = n.outbox.Cancel(ctx, id, hard, cmp.Or(reason, "cancelled by an operator"))
 	if errors.Is(err, outbox.ErrEnded) {
-		return n.View(id, role, rec), fmt.Errorf("%w: task %s has ended as %s", wire.ErrRefused, id, rec.GetState().Name())
+		return n.Views.View(id, role, rec), fmt.Errorf("%w: task %s has ended as %s", wire.ErrRefused, id, rec.GetState().Name())
 	}
 	if err != nil {
 		return wire.Task{}, err
@@ -30,7 +30,7 @@ func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string)
 	if err := n.audit(ctx, "task.cancel", id.String()); err != nil {
 		return wire.Task{}, err
 	}
-	return n.Task(ctx, id.String())
+	return n.Views.Task(ctx, id.String())
 }
 
 // Purge removes ended tasks that match; it removes dead letters only if the query names

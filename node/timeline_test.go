@@ -19,11 +19,11 @@ func TestTimelineOfAllNodes(t *testing.T) {
 		c.onlyNode(2, 0)
 		ids := c.submitMany(1, 2)
 		time.Sleep(3 * time.Second)
-		if _, err := c.nodes[0].node.HandOffQueue(t.Context(), "build", "n3"); err != nil {
+		if _, err := c.nodes[0].node.Queues.HandOff(t.Context(), "build", "n3"); err != nil {
 			t.Fatal(err)
 		}
 		c.waitAll(1, ids, time.Minute)
-		tl, err := c.nodes[1].node.Timeline(t.Context(), wire.TimelineQuery{Task: ids[0]})
+		tl, err := c.nodes[1].node.Queues.Timeline(t.Context(), wire.TimelineQuery{Task: ids[0]})
 		if err != nil || len(tl.Silent) != 0 || tl.More || !slices.Equal(tl.Asked, []string{"n1", "n0", "n2", "n3"}) {
 			t.Fatalf("asked %v, silent %v, more %v: %v", tl.Asked, tl.Silent, tl.More, err)
 		}
@@ -47,17 +47,17 @@ func TestTimelineOfAllNodes(t *testing.T) {
 		}
 		c.nodes[0].crash()
 		for _, q := range []wire.TimelineQuery{{Queue: "build"}, {Task: ids[1][:20]}} {
-			tl, err = c.nodes[1].node.Timeline(t.Context(), q)
+			tl, err = c.nodes[1].node.Queues.Timeline(t.Context(), q)
 			if err != nil || !slices.Equal(tl.Silent, []string{"n0"}) || len(tl.Items) == 0 {
 				t.Errorf("%+v: silent %v, %d events: %v", q, tl.Silent, len(tl.Items), err)
 			}
 		}
 		for _, bad := range []wire.TimelineQuery{{}, {Task: ids[0], Queue: "build"}, {Task: "01"}} {
-			if _, err := c.nodes[1].node.Timeline(t.Context(), bad); !errors.Is(err, wire.ErrInvalid) {
+			if _, err := c.nodes[1].node.Queues.Timeline(t.Context(), bad); !errors.Is(err, wire.ErrInvalid) {
 				t.Errorf("%+v: %v", bad, err)
 			}
 		}
-		if _, err := c.nodes[1].node.Timeline(t.Context(), wire.TimelineQuery{Queue: "nothing"}); !errors.Is(err, wire.ErrNotFound) {
+		if _, err := c.nodes[1].node.Queues.Timeline(t.Context(), wire.TimelineQuery{Queue: "nothing"}); !errors.Is(err, wire.ErrNotFound) {
 			t.Errorf("an unknown queue: %v", err)
 		}
 	})

@@ -52,7 +52,7 @@ func TestTraceContextIsValid(t *testing.T) {
 // and a redrive continues it.
 func TestEveryTaskHasATrace(t *testing.T) {
 	a, b := pair(t, nil)
-	if err := b.AddHandler(t.Context(), wire.HandlerSpec{Kind: "run", Exec: []string{"sh", "-c", `printf %s "$TRACEPARENT"; test "$BALEFIRE_IDEMPOTENCY_KEY"`}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
+	if err := b.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "run", Exec: []string{"sh", "-c", `printf %s "$TRACEPARENT"; test "$BALEFIRE_IDEMPOTENCY_KEY"`}, Allow: []string{"peer:a"}, MaxAttempts: 1}); err != nil {
 		t.Fatal(err)
 	}
 	given := "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
@@ -71,7 +71,7 @@ func TestEveryTaskHasATrace(t *testing.T) {
 		}
 		id = a.submit(t, wire.Request{Target: "b", Kind: "run", Trace: trace, Key: "key" + trace})
 		done := a.waitEnd(t, id, "SUCCESS")
-		r, _, err := a.Result(t.Context(), id)
+		r, _, err := a.Views.Result(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,7 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 		c.await(time.Minute, "both to run", func() bool { return len(h.starts(ids[0])) == 1 && len(h.starts(ids[1])) == 1 })
 		for _, s := range []*simNode{origin, home} {
 			for _, id := range ids {
-				task, err := s.node.Task(t.Context(), id)
+				task, err := s.node.Views.Task(t.Context(), id)
 				if want[id] == "" {
 					want[id] = task.Trace
 				}
@@ -158,7 +158,7 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 		serve(origin)
 		for _, id := range ids {
 			origin.waitState(id, "SUCCESS", 5*time.Minute)
-			if task, err := next.node.Task(t.Context(), id); err != nil || task.Trace != want[id] {
+			if task, err := next.node.Views.Task(t.Context(), id); err != nil || task.Trace != want[id] {
 				t.Errorf("at the next home the trace is %q, want %q; %v", task.Trace, want[id], err)
 			}
 			starts := h.starts(id)

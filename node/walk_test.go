@@ -29,7 +29,7 @@ func TestWalkOfAQueueTask(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if task, err := origin.Wait(t.Context(), s.ID); err != nil || task.State != "SUCCESS" {
+			if task, err := origin.Views.Wait(t.Context(), s.ID); err != nil || task.State != "SUCCESS" {
 				t.Fatalf("it is %s: %v", task.State, err)
 			}
 		}

@@ -28,7 +28,7 @@ func TestWhyExplainsThePath(t *testing.T) {
 			var last wire.Blocker
 			c.await(3*time.Minute, "why to report "+what, func() bool {
 				for _, subject := range []string{s.ID, b.name} {
-					if last, err = a.node.Why(t.Context(), subject); err != nil || !slices.Contains(codes, last.Cause.Code) {
+					if last, err = a.node.Explainer.Why(t.Context(), subject); err != nil || !slices.Contains(codes, last.Cause.Code) {
 						return false
 					}
 				}
@@ -37,11 +37,11 @@ func TestWhyExplainsThePath(t *testing.T) {
 		}
 		expectCause("that it is dead", wire.NotePeerLost)
 		c.await(time.Minute, "the last dial to be reported", func() bool {
-			w, err := a.node.Why(t.Context(), s.ID)
+			w, err := a.node.Explainer.Why(t.Context(), s.ID)
 			return err == nil && w.Cause.State == "DEAD" && w.Cause.Dial != nil && w.Cause.Dial.Error != ""
 		})
 		c.await(time.Minute, "the next dial to be reported", func() bool {
-			w, err := a.node.Why(t.Context(), s.ID)
+			w, err := a.node.Explainer.Why(t.Context(), s.ID)
 			return err == nil && w.Next != nil && len(w.Steps) >= 4
 		})
 		c.Unplug(0)
@@ -61,7 +61,7 @@ func TestWhyExplainsThePath(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.await(3*time.Minute, "why to report that the peer refuses", func() bool {
-			w, err := a.node.Why(t.Context(), b.name)
+			w, err := a.node.Explainer.Why(t.Context(), b.name)
 			return err == nil && w.Cause.Code == wire.NoteRefusedByPeer && w.Cause.Peer == "n1" && w.Cause.Self == "n0"
 		})
 	})
@@ -73,10 +73,10 @@ func TestWhyOfABlockedPeer(t *testing.T) {
 	if err := a.Pairing.Block(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
-	if why, err := a.Why(t.Context(), "b"); err != nil || why.Next != nil || why.Cause.Code != wire.NotePeerBlocked || why.Cause.Peer != "b" {
+	if why, err := a.Explainer.Why(t.Context(), "b"); err != nil || why.Next != nil || why.Cause.Code != wire.NotePeerBlocked || why.Cause.Peer != "b" {
 		t.Errorf("why: %+v, %v", why, err)
 	}
-	if path, err := a.Path(t.Context(), "b"); err != nil || !strings.Contains(path.Why, "b is blocked here") {
+	if path, err := a.Views.Path(t.Context(), "b"); err != nil || !strings.Contains(path.Why, "b is blocked here") {
 		t.Errorf("path: %+v, %v", path, err)
 	}
 }
@@ -85,14 +85,14 @@ func TestWhyOfABlockedPeer(t *testing.T) {
 func TestWhyOfAnUnknownSubject(t *testing.T) {
 	a, _ := pair(t, nil)
 	for subject, want := range map[string]string{"nothing": "nothing known here has the name", "01a1f": "nothing known here has the name", "01a1f84f": "no task id begins with", "queue:build": "build"} {
-		if _, err := a.Why(t.Context(), subject); !errors.Is(err, wire.ErrNotFound) || !strings.Contains(err.Error(), want) {
+		if _, err := a.Explainer.Why(t.Context(), subject); !errors.Is(err, wire.ErrNotFound) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", subject, err, want)
 		}
 	}
-	if _, err := a.SetQueue(t.Context(), "build", wire.QueueSettings{Home: "here"}); err != nil {
+	if _, err := a.Queues.Set(t.Context(), "build", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
-	if why, err := a.Why(t.Context(), "build"); err != nil || why.Subject != "queue:build" {
+	if why, err := a.Explainer.Why(t.Context(), "build"); err != nil || why.Subject != "queue:build" {
 		t.Errorf("a queue without its prefix: %+v, %v", why, err)
 	}
 }

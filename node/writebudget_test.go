@@ -17,12 +17,12 @@ func TestWriteBudgetOfATask(t *testing.T) {
 	const tasks = 200
 	a, b := pair(t, func(_ string, c *Config) { c.Limits.GracefulTimeout = time.Millisecond })
 	held := wire.HandlerSpec{Kind: "held", Exec: []string{"/bin/sleep", "600"}, Allow: []string{"role:send"}, Concurrency: 1}
-	if err := b.AddHandler(t.Context(), held); err != nil {
+	if err := b.Handlers.Add(t.Context(), held); err != nil {
 		t.Fatal(err)
 	}
 	first := a.submit(t, wire.Request{Target: "b", Kind: "held"}) // takes the only slot, the others wait in custody
 	eventually(t, func() bool {
-		task, err := a.Task(t.Context(), first)
+		task, err := a.Views.Task(t.Context(), first)
 		return err == nil && task.State == "RUNNING" // reported once it has lasted a second
 	}, func() string { return "the first is not running" })
 	before := [2]store.Counters{a.storage.Store.Counters(), b.storage.Store.Counters()}

@@ -50,11 +50,11 @@ func (s *simNode) waitState(id, state string, limit time.Duration) wire.Task {
 	s.mesh.t.Helper()
 	var task wire.Task
 	for began := time.Now(); time.Since(began) < limit; time.Sleep(100 * time.Millisecond) {
-		if task, _ = s.node.Task(s.mesh.t.Context(), id); task.State == state {
+		if task, _ = s.node.Views.Task(s.mesh.t.Context(), id); task.State == state {
 			return task
 		}
 	}
-	why, _ := s.node.Why(s.mesh.t.Context(), id)
+	why, _ := s.node.Explainer.Why(s.mesh.t.Context(), id)
 	s.mesh.t.Errorf("the task is %s (%s), want %s: %+v", task.State, task.Reason, state, why)
 	return task
 }
@@ -118,7 +118,7 @@ func TestBrieflyWrongClockOfAHome(t *testing.T) {
 						made = append(made, home.mustSubmit(r))
 					}
 					came := other.mustSubmit(sleepTask(time.Second, "n0"))
-					if off.Abs() > clock.DoubtBeyond && !noted(home.node.Status(t.Context()).Warnings, wire.NoteClockDoubted) {
+					if off.Abs() > clock.DoubtBeyond && !noted(home.node.Views.Status(t.Context()).Warnings, wire.NoteClockDoubted) {
 						t.Error("the status does not report it")
 					}
 					time.Sleep(lasts / 2)
@@ -180,7 +180,7 @@ func TestAfterALongStop(t *testing.T) {
 		home.start()
 		time.Sleep(time.Minute)
 		home.waitState(id, "PENDING", time.Second)
-		if why, err := home.node.Why(t.Context(), id); err != nil || why.Steps[0].Clock == nil || !why.Steps[0].Clock.Stopped {
+		if why, err := home.node.Explainer.Why(t.Context(), id); err != nil || why.Steps[0].Clock == nil || !why.Steps[0].Clock.Stopped {
 			t.Errorf("why: %+v, %v", why, err)
 		}
 		home.waitState(id, "EXPIRED", clock.BelieveAfter)

@@ -133,7 +133,7 @@ func (m *meter) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	t, err := m.from.Wait(ctx, s.ID)
+	t, err := m.from.Views.Wait(ctx, s.ID)
 	if err != nil {
 		return err
 	}

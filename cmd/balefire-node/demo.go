@@ -97,7 +97,7 @@ func (d *demo) sendFile(ctx context.Context, path string) error {
 	if err := d.finish(ctx, s.ID, hex.EncodeToString(sum.Sum(nil))); err != nil {
 		return err
 	}
-	receipts, err := alpha.Receipts(ctx, s.ID)
+	receipts, err := alpha.Views.Receipts(ctx, s.ID)
 	if err != nil {
 		return err
 	}
@@ -124,12 +124,12 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 	if err != nil {
 		return err
 	}
-	t, err := alpha.node.Task(ctx, s.ID)
+	t, err := alpha.node.Views.Task(ctx, s.ID)
 	if err != nil {
 		return err
 	}
 	d.tell("alpha has task %s on disk, it is %s", s.ID, t.State)
-	if why, err := alpha.node.Why(ctx, s.ID); err == nil {
+	if why, err := alpha.node.Explainer.Why(ctx, s.ID); err == nil {
 		d.tell("why: %s", prose.Text(why.Cause))
 	}
 	if err := beta.start(ctx); err != nil {
@@ -139,10 +139,10 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 	if err := d.finish(ctx, s.ID, hex.EncodeToString(sum[:])); err != nil {
 		return err
 	}
-	if t, err = alpha.node.Task(ctx, s.ID); err != nil {
+	if t, err = alpha.node.Views.Task(ctx, s.ID); err != nil {
 		return err
 	}
-	receipts, err := alpha.node.Receipts(ctx, s.ID)
+	receipts, err := alpha.node.Views.Receipts(ctx, s.ID)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func starts(receipts []wire.Receipt) (n int) {
 // finish waits for the end of a task and compares its result.
 func (d *demo) finish(ctx context.Context, id, want string) error {
 	stop := d.w.showWaiting("waiting for the result")
-	t, err := d.pair.sender.node.Wait(ctx, id)
+	t, err := d.pair.sender.node.Views.Wait(ctx, id)
 	stop()
 	if err != nil {
 		return fmt.Errorf("wait for %s, which is %s: %w", id, t.State, err)
@@ -173,7 +173,7 @@ func (d *demo) finish(ctx context.Context, id, want string) error {
 	if t.State != proto.Success.Name() {
 		return fmt.Errorf("task %s is %s: %s", id, t.State, reasonOf(t))
 	}
-	r, _, err := d.pair.sender.node.Result(ctx, id)
+	r, _, err := d.pair.sender.node.Views.Result(ctx, id)
 	if err != nil {
 		return err
 	}

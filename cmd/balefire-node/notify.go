@@ -39,7 +39,7 @@ func (d *daemon) watchdog(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if n := d.running.Load(); n != nil { // opening a store can take long
-			n.Status(ctx)
+			n.Views.Status(ctx)
 		}
 		notifyManager(d.log, sd.SdNotifyWatchdog)
 		select {

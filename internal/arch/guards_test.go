@@ -14,7 +14,7 @@ import (
 
 // maxNodeMethods limits the methods of node.Node, which only wires. Lower it when methods
 // move to the subsystem that they are about; the aim is 60.
-const maxNodeMethods = 210
+const maxNodeMethods = 140
 
 // nodeHolders are the structs outside of package node that may hold a *node.Node: the API
 // server, and the commands that run a node.

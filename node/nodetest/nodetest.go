@@ -43,7 +43,7 @@ func Open(t testing.TB, change func(*node.Config)) *node.Node {
 func config(t testing.TB, change func(*node.Config)) node.Config {
 	cfg := node.Config{
 		Dir: filepath.Join(t.TempDir(), "node"), Logger: slog.New(slog.DiscardHandler), Store: node.StoreConfig{Reserve: 1},
-		Net:       node.NetConfig{Listen: []string{"/ip4/127.0.0.1/tcp/0"}, NoDHT: true, NoMDNS: true, NoRelay: true, Relays: -1},
+		Net:       node.NetConfig{Listen: []string{"/ip4/127.0.0.1/tcp/0"}, NoDHT: true, NoMDNS: true, NoRelay: true, Relays: -1, OwnMetrics: true},
 		Simulated: node.Simulation{Engine: mem.New()},
 	}
 	if change != nil {

@@ -19,11 +19,11 @@ func TestNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done, err := n.Wait(t.Context(), s.ID); err != nil || done.State != "SUCCESS" || done.ResultSize != 1 {
+	if done, err := n.Views.Wait(t.Context(), s.ID); err != nil || done.State != "SUCCESS" || done.ResultSize != 1 {
 		t.Errorf("%+v, %v", done, err)
 	}
 	nodetest.Admit(t, n, "laptop")
-	if p, err := n.Peer(t.Context(), "laptop"); err != nil || p.State != "OFFLINE" {
+	if p, err := n.Views.Peer(t.Context(), "laptop"); err != nil || p.State != "OFFLINE" {
 		t.Errorf("%+v, %v", p, err)
 	}
 	before := n.Events(t.Context(), 0, 1000, 0).Next
