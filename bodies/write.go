@@ -36,7 +36,7 @@ func (s *Store) Seal(ctx context.Context, r io.Reader, o SealOptions) (ref Ref, 
 	}
 	sealer := &sealer{cipher: c, file: file, at: headerSize, plain: make([]byte, 0, o.Chunk), block: make([]byte, 0, entrySize+o.Chunk+tagSize)}
 	sum := sha256.New()
-	ref.Packed, ref.Size, err = sealer.copy(io.TeeReader(contextReader{ctx, r}, sum))
+	ref.Packed, ref.Size, err = sealer.copy(io.TeeReader(untilDone(ctx, r), sum))
 	if err == nil {
 		m, err = sealer.finish()
 	}
@@ -48,19 +48,21 @@ func (s *Store) Seal(ctx context.Context, r io.Reader, o SealOptions) (ref Ref, 
 	return ref, m, file.commit(ref.Name.String())
 }
 
-// A contextReader stops reading when its context is done.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
+// untilDone returns a reader of r that fails with the error of ctx once that is done.
+func untilDone(ctx context.Context, r io.Reader) io.Reader {
+	return readFunc(func(p []byte) (int, error) {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		return r.Read(p)
+	})
 }
 
-// Read reads until the context is done.
-func (c contextReader) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return c.r.Read(p)
-}
+// A readFunc is a function that is an [io.Reader].
+type readFunc func(p []byte) (int, error)
+
+// Read calls f.
+func (f readFunc) Read(p []byte) (int, error) { return f(p) }
 
 // A sealer cuts what is written to it into chunks and seals them. It keeps a full chunk
 // until more comes, since the last one is sealed as the last.

@@ -36,7 +36,7 @@ func (r inboxResults) PutResult(ctx context.Context, f *inbox.Finished, also fun
 	if err == nil {
 		err = n.outbox.PutResult(ctx, d, also)
 	}
-	n.releaseBody(d.Record.GetBodyBlob(), err)
+	n.transfers.Bodies.Unpin(d.Record.GetBodyBlob(), err)
 	if err != nil {
 		return fmt.Errorf("result of %s: %w", f.ID, err)
 	}
@@ -84,7 +84,7 @@ func (n *Node) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draf
 		err = n.sealBytes(d, key, plain)
 	}
 	if err != nil {
-		n.releaseBody(d.Record.GetBodyBlob(), err)
+		n.transfers.Bodies.Unpin(d.Record.GetBodyBlob(), err)
 	}
 	return d, err
 }
@@ -130,7 +130,7 @@ func (n *Node) statements(f *inbox.Finished) [][]byte {
 func (n *Node) placeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finished, home proto.PeerID) error {
 	o := f.Outcome
 	if o.GetObject() != nil { // as its owner sealed it
-		m, err := n.pinObject(o.GetObject())
+		m, err := n.transfers.Bodies.PinObject(o.GetObject())
 		if err != nil {
 			return fmt.Errorf("the body of the result: %w", err)
 		}
@@ -141,7 +141,7 @@ func (n *Node) placeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finish
 	if f.File == "" {
 		return nil
 	}
-	ref, m, err := n.sealFile(ctx, f.File, n.bodySuite(home))
+	ref, m, err := n.transfers.Bodies.SealFile(ctx, f.File, n.transfers.Bodies.Suite(home))
 	if errors.Is(err, bodies.ErrFull) || errors.Is(err, bodies.ErrTooLarge) {
 		err = fmt.Errorf("%w: %w", inbox.ErrNoRoom, err)
 	}
@@ -154,16 +154,6 @@ func (n *Node) placeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finish
 	return nil
 }
 
-// sealFile seals the file with a result, which is pinned.
-func (n *Node) sealFile(ctx context.Context, path string, suite byte) (bodies.Ref, bodies.Manifest, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return bodies.Ref{}, bodies.Manifest{}, err
-	}
-	defer file.Close()
-	return n.storage.Blobs.Seal(ctx, file, bodies.SealOptions{Suite: suite, Essential: true})
-}
-
 // resultIn prepares a result for the commit rule: it checks the receipts, and finds or
 // makes the file of a body that is too large for the record. That is pinned.
 func (n *Node) resultIn(ctx context.Context, opened identity.Verified, outcome *proto.Outcome) (outbox.ResultIn, error) {
@@ -174,54 +164,19 @@ func (n *Node) resultIn(ctx context.Context, opened identity.Verified, outcome *
 		}
 	}
 	if opened.Header.Streamed() {
-		return in, n.findResult(ctx, &in, &opened.Header)
+		err := n.transfers.Bodies.FindResult(ctx, &in, &opened.Header)
+		return in, err // which has the file now
 	}
 	outcome.Object = nil
 	if err := identity.CheckBody(outcome.GetBody(), outcome.GetBodySize(), outcome.GetBodyDigest()); err != nil {
 		return in, err
 	}
 	if len(outcome.GetBody()) > proto.MaxInlineRecord {
-		var err error
-		if in.Blob, err = n.storage.Blobs.Put(outcome.GetBody(), true); err != nil {
-			return in, &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)}
+		if err := n.transfers.Bodies.PutResult(&in); err != nil {
+			return in, err
 		}
 	}
 	return in, nil
-}
-
-// findResult pins and verifies the object that arrived before its result.
-func (n *Node) findResult(ctx context.Context, in *outbox.ResultIn, h *proto.Header) error {
-	o := in.Outcome
-	if err := o.GetObject().Check(h, o.GetBodySize()); err != nil {
-		return identity.BadForm("%w", err)
-	}
-	if _, err := n.pinObject(o.GetObject()); err != nil {
-		return &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("the result's body is not here yet")}
-	}
-	name := fileOf(o.GetObject())
-	err := n.verifyObject(ctx, o)
-	if err == nil {
-		in.Blob = name
-		return nil
-	}
-	n.storage.Blobs.Release(name)
-	if errors.Is(err, bodies.ErrSealed) {
-		n.storage.Blobs.Drop(name)
-		return identity.BadForm("%w", err)
-	}
-	return &identity.CheckError{Code: proto.CodeInternal, Err: n.bodyError(err)} // a disk error or a timeout: it is offered again
-}
-
-// releaseResult no longer pins the body of a result that was answered with code.
-func (n *Node) releaseResult(name string, code proto.Code) {
-	switch {
-	case name == "":
-	case code == proto.CodeInternal: // it may be written nevertheless
-		n.storage.Blobs.Hold(name)
-	default:
-		n.storage.Blobs.Release(name)
-		n.storage.Blobs.Drop(name) // the record refers to it, or nothing does
-	}
 }
 
 // resultTooLarge reports a task that ended because its target sent a larger result
@@ -235,7 +190,7 @@ func (n *Node) resultTooLarge(from proto.PeerID, id proto.TaskID, reason string)
 func (n *Node) result(rec *proto.Record) (io.ReadCloser, error) {
 	b, err := rec.GetResult(), error(nil)
 	if o := rec.GetResultObject(); o != nil {
-		return n.openObject(o, rec.GetResultSize(), rec.GetResultDigest())
+		return n.transfers.Bodies.OpenObject(o, rec.GetResultSize(), rec.GetResultDigest())
 	} else if rec.GetResultBlob() != "" {
 		b, err = n.storage.Blobs.Get(rec.GetResultBlob(), proto.MaxInlineBody)
 	}

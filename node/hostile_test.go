@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport/transporttest"
 )
 
@@ -227,7 +228,7 @@ func (l *testNode) receiveFuzzed(t *testing.T, ctx context.Context, from proto.P
 	}
 	var o proto.Offer
 	if proto.DecodeKnown(payload, &o) == nil {
-		if sink, _ := (bodyReceiver{l.Node}).Offer(ctx, from, &o, new(bodies.Manifest)); sink != nil {
+		if sink, _ := (transfer.Receiver{Transfers: l.Node.transfers}).Offer(ctx, from, &o, new(bodies.Manifest)); sink != nil {
 			_ = sink.End(false)
 		}
 	}

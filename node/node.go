@@ -25,6 +25,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
 	"github.com/balefire/balefire/schedule"
+	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/view"
 	"github.com/balefire/balefire/view/why"
@@ -58,14 +59,14 @@ type Node struct {
 	verifier *identity.Verifier
 	registry *prometheus.Registry
 
-	names        *nameCache
-	metrics      *taskMetrics
-	notices      chan peerNotice
-	refused      refusedPeers
-	events       *eventLog
-	bodyTransfer *bodyTransfer
-	machine      *machineLoad
-	lookups      *lookups
+	names     *nameCache
+	metrics   *taskMetrics
+	notices   chan peerNotice
+	refused   refusedPeers
+	events    *eventLog
+	transfers *transfer.Transfers
+	machine   *machineLoad
+	lookups   *lookups
 
 	moves pendingMoves // to other queues
 
@@ -93,7 +94,6 @@ func New(cfg Config) (_ *Node, err error) {
 		n.cfg.Logger, n.log = cfg.Logger, cfg.Logger
 	}
 	n.names, n.metrics, n.notices, n.refused, n.events = newNameCache(), newTaskMetrics(n), make(chan peerNotice, maxNotices), refusedPeers{peers: map[proto.PeerID]bool{}}, newEventLog(cfg.Clock)
-	n.bodyTransfer = newBodyTransfer(n)
 	n.machine, n.lookups = new(machineLoad), newLookups(n)
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
 	storage := cfg.Storage()
@@ -117,6 +117,7 @@ func (n *Node) openSubsystems() (err error) {
 	if n.book, err = addressbook.Open(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock, transport.Multiaddrs{}); err != nil {
 		return err
 	}
+	n.transfers = transfer.New(n.transferParts())
 	if n.Pairing, err = pairing.New(n.pairingParts()); err != nil {
 		return err
 	}
@@ -136,7 +137,7 @@ func (n *Node) openSubsystems() (err error) {
 	if err = errors.Join(n.openQueues(), n.openSchedules()); err != nil {
 		return err
 	}
-	if err = n.sweepBodies(context.Background()); err != nil {
+	if err = n.transfers.Sweep(context.Background()); err != nil {
 		return err
 	}
 	cfg, err := n.netConfig()
@@ -156,6 +157,7 @@ func (n *Node) openSubsystems() (err error) {
 	})
 	n.Pairing.Connect(n.net, n.gossip, n.outbox)
 	n.Queues.Connect(n.net, n.gossip)
+	n.transfers.Connect(n.net)
 	n.Explainer = why.New(n.Views, n.Queues)
 	return nil
 }
@@ -173,12 +175,12 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.net.Run(parts) })
 	g.Go(func() error { return n.gossip.Run(parts) })
 	g.Go(func() error { return n.Queues.Run(parts) })
-	g.Go(func() error { return n.bodyTransfer.run(parts) })
+	g.Go(func() error { return n.transfers.Run(parts) })
 	g.Go(func() error { return n.Schedules.Run(parts) })
 	g.Go(func() error { return n.watchWork(parts) })
 	g.Go(func() error { return n.serveSelf(parts) })
 	g.Go(func() error { return n.handleNotices(parts) })
-	g.Go(func() error { return n.runBodyGC(parts) })
+	g.Go(func() error { return n.transfers.Collect(parts) })
 	g.Go(func() error { return n.runReady(parts) })
 	g.Go(func() error { return n.keepClock(parts) })
 	g.Go(func() error { return n.lookups.run(parts) })
@@ -308,7 +310,7 @@ func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Mes
 		files = append(files, r.Blob)
 	}
 	for i, v := range n.outbox.Commit(ctx, from, in.results) {
-		n.releaseResult(files[i], v.Code)
+		n.transfers.Bodies.UnpinResult(files[i], v.Code)
 		if r := &in.results[i]; r.TooLarge {
 			n.resultTooLarge(from, r.ID, r.Outcome.GetReason())
 		}

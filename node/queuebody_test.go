@@ -21,6 +21,7 @@ import (
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
+	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
@@ -434,22 +435,20 @@ func TestQueueStalledBody(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.resume()
+		const stalled = 20 * time.Minute // more than a body may come without progress
 		waited := map[int]bool{}
-		c.await(4*fetchStall, "the task was not granted to both owners", func() bool {
+		c.await(stalled, "the task was not granted to both owners", func() bool {
 			for _, s := range c.nodes[1:] {
-				p := s.node.bodyTransfer
-				p.mu.Lock()
-				if p.fetching[id] != nil {
+				if s.node.transfers.Fetching(id) {
 					waited[s.place] = true
 				}
-				p.mu.Unlock()
 			}
 			return len(waited) == 2
 		})
 		if err := os.Rename(away, found[0]); err != nil {
 			t.Fatal(err)
 		}
-		c.waitLarge(0, ids, bodies, 4*fetchStall)
+		c.waitLarge(0, ids, bodies, stalled)
 		task, err := c.nodes[0].node.Views.Task(t.Context(), ids[0])
 		if err != nil || task.Abandons != 0 || c.startsOf(ids[0]) != 1 {
 			t.Errorf("%d abandons and %d starts: %v", task.Abandons, c.startsOf(ids[0]), err)
@@ -548,4 +547,4 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 }
 
 // bodySink returns the receiver for bodies sent to a node.
-func bodySink(s *simNode) transport.Bodies { return bodyReceiver{s.node} }
+func bodySink(s *simNode) transport.Bodies { return transfer.Receiver{Transfers: s.node.transfers} }

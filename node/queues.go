@@ -7,6 +7,7 @@ import (
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
@@ -17,7 +18,7 @@ import (
 func (n *Node) openQueues() (err error) {
 	n.Queues, err = queue.Open(queue.Parts{
 		Store: n.storage.Store, Keys: n.keys, Mesh: n.mesh, Sealer: n.sealer, Book: n.book, Members: inboxMembers{n.book}, Outbox: n.outbox, Inbox: n.inbox,
-		Tasks: queueTasks{n}, Bodies: n.bodyTransfer, Grants: n.bodyTransfer, Checks: n.checks, Self: n.member, Stopping: n.draining.Load,
+		Tasks: queueTasks{n}, Bodies: n.transfers, Grants: n.transfers, Checks: n.checks, Self: n.member, Stopping: n.draining.Load,
 		Root: func() (*identity.Root, error) { return identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)) },
 	}, queue.Config{
 		MadeBy: n.cfg.Queues.MadeBy, StallAfter: n.cfg.Limits.StallAfter, Started: n.started,
@@ -29,7 +30,7 @@ func (n *Node) openQueues() (err error) {
 	if err == nil {
 		n.inbox.Keep(inbox.KeeperQueue, n.Queues)
 		n.inbox.Connect(n.Queues)
-		n.bodyTransfer.open()
+		n.transfers.Open(n.inbox, n.outbox, n.Queues.Driver, transferQueues{n.Queues}, transferEnvelopes{n})
 	}
 	return err
 }
@@ -58,3 +59,44 @@ func (t queueTasks) Task(ctx context.Context, ref string) (wire.Task, error) {
 
 // FinishMoves completes the moves of tasks to other queues.
 func (t queueTasks) FinishMoves(ctx context.Context) { t.node.finishMoves(ctx) }
+
+// transferQueues gives the transfers of bodies the shared queues.
+type transferQueues struct{ *queue.Queues }
+
+// Granted returns the envelope of a task for its owner.
+func (q transferQueues) Granted(id proto.TaskID, owner proto.PeerID) (*proto.Envelope, error) {
+	return queue.Custody{Queues: q.Queues}.Envelope(id, owner)
+}
+
+// Ended opens the result of a lease.
+func (q transferQueues) Ended(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error) {
+	return queue.Results{Queues: q.Queues}.Open(from, m)
+}
+
+// HandedOff opens a task that an old home hands over.
+func (q transferQueues) HandedOff(e *proto.Envelope) (inbox.Arrival, ownership.Task, error) {
+	a, err := queue.Mover{Queues: q.Queues}.Open(e)
+	if err != nil {
+		return a, ownership.Task{}, err
+	}
+	return a, queue.HandedTask(&a), nil
+}
+
+// transferEnvelopes checks the envelopes to which bodies from peers belong.
+type transferEnvelopes struct{ node *Node }
+
+// Task opens a task that a peer sends.
+func (e transferEnvelopes) Task(from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
+	return e.node.openTask(e.node.checks(), from, m)
+}
+
+// Result opens the result of a task whose home is this node.
+func (e transferEnvelopes) Result(from proto.PeerID, m *proto.Message) (*proto.Header, error) {
+	_, opened, err := e.node.openEnvelope(e.node.checks(), from, m, proto.WhatResult)
+	return &opened.Header, err
+}
+
+// Refused takes note of a peer that was refused.
+func (e transferEnvelopes) Refused(from proto.PeerID, code proto.Code) {
+	e.node.refused.add(from, code)
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/route"
 	"github.com/balefire/balefire/wire"
@@ -28,7 +29,7 @@ func (n *Node) netConfig() (transport.Config, error) {
 	net := n.cfg.Net
 	c := transport.Config{
 		Listen: net.Listen, Announce: net.Announce, Clock: n.cfg.Clock, Logger: n.cfg.Logger, MetricsConfig: transport.MetricsConfig{Registerer: n.registry, OwnMetrics: net.OwnMetrics},
-		Directory: contactList{n.book, seeds}, Joiner: n.Pairing, Bodies: bodyReceiver{n},
+		Directory: contactList{n.book, seeds}, Joiner: n.Pairing, Bodies: transfer.Receiver{Transfers: n.transfers},
 		Relay: n.mayRelay(), Reserve: net.Relays, Relays: n.relays, PortMap: net.PortMap,
 		Weights:         route.Weights(net.Score),
 		Observe:         n.netChanged,

@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport"
 )
 
@@ -146,9 +147,9 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 	if opened.Header.Streamed() || len(outcome.GetBody()) > proto.MaxInlineRecord {
 		// The body becomes a file before the commit rule is evaluated, so it must not be
 		// written for a result that will be rejected.
-		switch code, detail, rec := n.wantsResult(from, &opened.Header); code {
+		switch code, detail, rec := n.transfers.WantsResult(from, &opened.Header); code {
 		case proto.CodeNeedBody:
-			if size := resultSize(&opened.Header, outcome); rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
+			if size := transfer.ResultSize(&opened.Header, outcome); rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
 				outcome.Body, outcome.BodySize = nil, size // see outbox.Commit
 				return outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}, nil
 			}
@@ -159,16 +160,6 @@ func (n *Node) openResult(ctx context.Context, checks *identity.Checks, from pro
 		}
 	}
 	return n.resultIn(ctx, opened, outcome)
-}
-
-// resultSize returns the size of a result: the stated size, or that of its stream.
-func resultSize(h *proto.Header, o *proto.Outcome) uint64 {
-	if _, sealed, ok := h.Object(); ok {
-		if plain, err := proto.PlainSize(sealed); err == nil {
-			return max(uint64(plain), o.GetBodySize())
-		}
-	}
-	return max(uint64(len(o.GetBody())), o.GetBodySize())
 }
 
 func (n *Node) openEnvelope(checks *identity.Checks, from proto.PeerID, m *proto.Message, what byte) (*proto.Envelope, identity.Verified, error) {

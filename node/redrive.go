@@ -9,6 +9,7 @@ import (
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -99,10 +100,10 @@ func (n *Node) rebuildRequest(id proto.TaskID, rec *proto.Record) (*repeated, er
 		Require: c.GetRequire(), Prefer: c.GetPrefer(),
 	}}
 	if h.Streamed() {
-		if !n.storage.Blobs.Has(objectOf(&h)) {
+		if !n.storage.Blobs.Has(transfer.ObjectOf(&h)) {
 			return nil, fmt.Errorf("%w: the body of %s is no longer stored: submit it again", wire.ErrRefused, id)
 		}
-		r.object, r.objectSize, r.objectDigest = c.GetObject(), c.GetBodySize(), c.GetBodyDigest()
+		r.object = transfer.Source{Object: c.GetObject(), Size: c.GetBodySize(), Digest: c.GetBodyDigest()}
 	}
 	return r, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -37,7 +38,7 @@ func TestStreamHasTheSizeOfItsTask(t *testing.T) {
 			t.Fatal(err)
 		}
 		env.Signature = m.Signature
-		sink, reply := bodyReceiver{b.Node}.Offer(t.Context(), a.keys.Peer(), &proto.Offer{Type: m.Type, Envelope: env}, &object)
+		sink, reply := transfer.Receiver{Transfers: b.Node.transfers}.Offer(t.Context(), a.keys.Peer(), &proto.Offer{Type: m.Type, Envelope: env}, &object)
 		if sink != nil || reply.GetCode() != want {
 			t.Errorf("1 GiB declared as %d bytes: %v, want %v", declared, reply, want.Name())
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -26,9 +27,7 @@ type repeated struct {
 	digest    []byte       // of the original request, if different
 	delegates [][]byte     // homes that its schedule passed through
 
-	object       *proto.BodyRef // the body of that task, if it is an object
-	objectSize   uint64
-	objectDigest []byte
+	object transfer.Source // the body of that task, if it is an object
 }
 
 // draft checks a request, gives it an id and a sequence number, and seals it for the
@@ -55,14 +54,18 @@ func (n *Node) draft(ctx context.Context, r *repeated) (*outbox.Draft, *addressb
 	content := contentPool.Get().(*proto.Content)
 	defer releaseContent(content)
 	fillContent(content, r, class, mode)
-	if err := n.placeBody(ctx, d, content, r); err != nil {
+	body := r.object
+	if body.Object == nil {
+		body.Inline, body.Stream = r.Body, r.Stream
+	}
+	if err := n.transfers.Bodies.Place(ctx, d, content, body); err != nil {
 		return nil, nil, err
 	}
 	setRequestDigest(r, d, content)
 	d.Header.Seq = n.outbox.NextSeq(to.Peer)
 	if err := n.seal(d, to.KeyRecord, content); err != nil {
 		n.outbox.DropSeq(to.Peer, d.Header.Seq)
-		n.releaseBody(d.Record.GetBodyBlob(), err)
+		n.transfers.Bodies.Unpin(d.Record.GetBodyBlob(), err)
 		return nil, nil, err
 	}
 	return d, to, nil
@@ -102,7 +105,7 @@ func (n *Node) sealBytes(d *outbox.Draft, to identity.KeyRecord, plain []byte) (
 		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, d.Header.What)
-	return n.offload(d)
+	return n.transfers.Bodies.Offload(d)
 }
 
 func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode, err error) {
@@ -211,7 +214,7 @@ func setRequestDigest(r *repeated, d *outbox.Draft, c *proto.Content) {
 
 // finishSubmit returns the result of storing a draft. s is the result for a new task.
 func (n *Node) finishSubmit(d *outbox.Draft, s wire.Submitted, existing *proto.TaskID, err error) (wire.Submitted, error) {
-	n.releaseBody(d.Record.GetBodyBlob(), err)
+	n.transfers.Bodies.Unpin(d.Record.GetBodyBlob(), err)
 	if err != nil {
 		return s, submitError(err)
 	}

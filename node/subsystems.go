@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/view"
 	"github.com/balefire/balefire/wire"
@@ -32,7 +33,7 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: outboxBodies{n}, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.Queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.storage.Blobs.Drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
+		Bodies: n.transfers, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.Queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.storage.Blobs.Drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks with this home"),
 	}
 }
@@ -95,8 +96,15 @@ func Joiner(cfg Config) pairing.Joiner {
 	return pairing.Joiner{Storage: cfg.Storage(), Net: net}
 }
 
+func (n *Node) transferParts() transfer.Parts {
+	return transfer.Parts{
+		Bodies: &transfer.Bodies{Store: n.storage.Blobs, Book: n.book}, Self: n.keys.Peer(),
+		MaxBlob: n.cfg.Store.MaxBlob, MaxQueued: n.cfg.Limits.QueueBodies, Full: n.storage.Store.Full, Clock: n.cfg.Clock, Logger: n.log,
+	}
+}
+
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: inboxBodies{n.storage.Blobs, n}, Files: inboxFiles{n.storage.Blobs}, Deadline: n.outbox.NotAfter}
+	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: transfer.InboxBodies{Bodies: n.transfers.Bodies}, Files: transfer.InboxFiles{Store: n.storage.Blobs}, Deadline: n.outbox.NotAfter}
 }
 
 func (n *Node) viewParts() view.Parts {
@@ -170,7 +178,7 @@ func (n *Node) openHandlers() (err error) {
 func (n *Node) homeChanged(id proto.TaskID, r *proto.Record) {
 	n.metrics.taskChanged(wire.RoleHome, r)
 	n.logTask(wire.RoleHome, id, r)
-	n.dropEnded(r)
+	n.transfers.Bodies.DropEnded(r)
 	n.cfg.Changed(id, r.GetState())
 }
 

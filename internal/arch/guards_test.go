@@ -20,9 +20,9 @@ const maxNodeMethods = 140
 // server, and the commands that run a node.
 var nodeHolders = []string{"api.Server", "cmd/balefire-node.localNode", "cmd/balefire-node.meter"}
 
-// contextHolders are the structs that may have a context: readers and writers that are
-// passed on as such within the call that the context belongs to.
-var contextHolders = []string{"handler.contextReader", "node.contextReader", "bodies.contextReader"}
+// contextHolders are the structs that may have a context: a reader that is passed on as such
+// within the call that the context belongs to.
+var contextHolders = []string{"handler.contextReader"}
 
 // unwaited are the functions that start a goroutine for which they do not wait, and why
 // nothing is left running.

@@ -1,4 +1,4 @@
-package node
+package transfer
 
 import (
 	"context"
@@ -13,13 +13,23 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// A bodyReceiver receives streamed bodies: those of tasks for the inbox, those of
-// results for the outbox. It takes no bytes for an envelope that would be refused.
-type bodyReceiver struct{ node *Node }
+// A Receiver receives streamed bodies: those of tasks for the inbox, those of results for
+// the outbox. It takes no bytes for an envelope that would be refused.
+type Receiver struct{ *Transfers }
+
+// Envelopes checks the envelopes of peers.
+type Envelopes interface {
+	// Task opens a task that a peer sends.
+	Task(from proto.PeerID, m *proto.Message) (inbox.Arrival, error)
+	// Result opens the result of a task whose home is this node.
+	Result(from proto.PeerID, m *proto.Message) (*proto.Header, error)
+	// Refused takes note of a peer that was refused, perhaps for lack of room.
+	Refused(from proto.PeerID, code proto.Code)
+}
 
 // Offer checks the envelope that the body belongs to before it takes a byte.
-func (b bodyReceiver) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer, object *bodies.Manifest) (transport.BodySink, *proto.OfferReply) {
-	sink, reply, err := b.node.receiveBody(ctx, from, o, object)
+func (r Receiver) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer, object *bodies.Manifest) (transport.BodySink, *proto.OfferReply) {
+	sink, reply, err := r.offer(ctx, from, o, object)
 	if err != nil {
 		code := proto.CodeBadForm
 		if ce, ok := errors.AsType[*identity.CheckError](err); ok {
@@ -28,13 +38,13 @@ func (b bodyReceiver) Offer(ctx context.Context, from proto.PeerID, o *proto.Off
 		return nil, &proto.OfferReply{Code: code, Detail: proto.Clip(err.Error(), 256)}
 	}
 	if sink == nil {
-		b.node.refused.add(from, reply.GetCode())
+		r.check.Refused(from, reply.GetCode())
 		return nil, reply
 	}
 	return sink, reply
 }
 
-func (n *Node) receiveBody(ctx context.Context, from proto.PeerID, o *proto.Offer, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
+func (r Receiver) offer(ctx context.Context, from proto.PeerID, o *proto.Offer, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
 	env, err := proto.Encode(nil, o.GetEnvelope())
 	if err != nil {
 		return nil, nil, err
@@ -42,44 +52,54 @@ func (n *Node) receiveBody(ctx context.Context, from proto.PeerID, o *proto.Offe
 	m := &proto.Message{Type: o.GetType(), Payload: env, Signature: o.GetEnvelope().GetSignature()}
 	switch o.GetType() {
 	case proto.TypeData:
-		a, err := n.openTask(n.checks(), from, m)
+		a, err := r.check.Task(from, m)
 		if err != nil {
 			return nil, nil, err
 		}
-		v := n.inbox.Accept(ctx, []inbox.Arrival{a})[0]
+		v := r.inbox.Accept(ctx, []inbox.Arrival{a})[0]
 		if a.Content.GetQueue() != "" && v.Code == proto.CodeNeedBody {
-			return n.bodyTransfer.admit(&a, object)
+			return r.admit(&a, object)
 		}
-		return n.openBody(v.Code, v.Detail, &a.Header, object, bodies.Terms{})
+		return r.receive(v.Code, v.Detail, &a.Header, object, bodies.Terms{})
 	case proto.TypeResult:
-		_, opened, err := n.openEnvelope(n.checks(), from, m, proto.WhatResult)
+		h, err := r.check.Result(from, m)
 		if err != nil {
 			return nil, nil, err
 		}
-		code, detail, rec := n.wantsResult(from, &opened.Header)
-		if size := resultSize(&opened.Header, nil); code == proto.CodeNeedBody && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
+		code, detail, rec := r.WantsResult(from, h)
+		if size := ResultSize(h, nil); code == proto.CodeNeedBody && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
 			return nil, &proto.OfferReply{}, nil // the result ends the task without its body
 		}
 		// A result is accepted even when there is no space for new work (I13).
-		sink, reply, err := n.openBody(code, detail, &opened.Header, object, bodies.Terms{Essential: true})
+		sink, reply, err := r.receive(code, detail, h, object, bodies.Terms{Essential: true})
 		if reply != nil {
 			reply.State = rec.GetState()
 		}
 		return sink, reply, err
 	case proto.TypeGrant:
-		return n.bodyTransfer.offerGrant(from, o.GetEnvelope(), object)
+		return r.offerGrant(from, o.GetEnvelope(), object)
 	case proto.TypeEnded:
-		return n.bodyTransfer.offerResult(ctx, from, m, object)
+		return r.offerResult(ctx, from, m, object)
 	case proto.TypeHandoff:
-		return n.bodyTransfer.offerHandoff(ctx, from, o.GetEnvelope(), object)
+		return r.offerHandoff(ctx, from, o.GetEnvelope(), object)
 	}
 	return nil, nil, identity.BadForm("a message of type %s has no body", o.GetType())
 }
 
-// wantsResult returns NEED_BODY while the home still waits for this result, and the
+// ResultSize returns the size of a result: the stated size, or that of its stream.
+func ResultSize(h *proto.Header, o *proto.Outcome) uint64 {
+	if _, sealed, ok := h.Object(); ok {
+		if plain, err := proto.PlainSize(sealed); err == nil {
+			return max(uint64(plain), o.GetBodySize())
+		}
+	}
+	return max(uint64(len(o.GetBody())), o.GetBodySize())
+}
+
+// WantsResult returns NEED_BODY while the home still waits for this result, and the
 // record of the task; nil if the task is unknown.
-func (n *Node) wantsResult(from proto.PeerID, h *proto.Header) (proto.Code, string, *proto.Record) {
-	rec, err := n.outbox.Get(h.ID)
+func (t *Transfers) WantsResult(from proto.PeerID, h *proto.Header) (proto.Code, string, *proto.Record) {
+	rec, err := t.outbox.Get(h.ID)
 	switch {
 	case errors.Is(err, outbox.ErrNotFound):
 		return proto.CodeStale, "the task is unknown here", nil
@@ -87,7 +107,7 @@ func (n *Node) wantsResult(from proto.PeerID, h *proto.Header) (proto.Code, stri
 		return proto.CodeInternal, "the task could not be read", nil
 	case !outbox.TakesResult(rec) || rec.Seq() != h.Seq:
 		return proto.CodeStale, "the result is not awaited", rec
-	case string(rec.GetPeer()) == string(from[:]) || n.Queues.WasHomeOf(rec.GetTarget(), from):
+	case string(rec.GetPeer()) == string(from[:]) || t.queues.WasHomeOf(rec.GetTarget(), from):
 	case strings.HasPrefix(rec.GetTarget(), proto.QueuePrefix):
 		return proto.CodeBusy, "the sender is not yet known here as a home of the task's queue", rec
 	default:
@@ -96,9 +116,9 @@ func (n *Node) wantsResult(from proto.PeerID, h *proto.Header) (proto.Code, stri
 	return proto.CodeNeedBody, "", rec
 }
 
-// openBody prepares to receive an object if code says that only the body is missing. The
+// receive prepares to receive an object if code says that only the body is missing. The
 // origin and the end of the header complete the terms.
-func (n *Node) openBody(code proto.Code, detail string, h *proto.Header, object *bodies.Manifest, terms bodies.Terms) (*incomingBody, *proto.OfferReply, error) {
+func (t *Transfers) receive(code proto.Code, detail string, h *proto.Header, object *bodies.Manifest, terms bodies.Terms) (*incomingBody, *proto.OfferReply, error) {
 	switch {
 	case !h.Streamed():
 		return nil, nil, identity.BadForm("the envelope has no streamed body")
@@ -108,11 +128,11 @@ func (n *Node) openBody(code proto.Code, detail string, h *proto.Header, object 
 		return nil, &proto.OfferReply{Code: code, Detail: detail}, nil
 	}
 	terms.Origin, terms.NotAfter = h.Origin, h.NotAfter
-	in, err := n.storage.Blobs.Receive(*object, terms)
+	in, err := t.Bodies.Store.Receive(*object, terms)
 	switch {
 	case errors.Is(err, bodies.ErrExists):
 		return nil, &proto.OfferReply{}, nil
-	case err == nil && !terms.Essential && n.storage.Store.Full():
+	case err == nil && !terms.Essential && t.Full():
 		err = errors.Join(bodies.ErrFull, in.Close())
 	case errors.Is(err, bodies.ErrBusy):
 		return nil, &proto.OfferReply{Code: proto.CodeBusy, Detail: "the body is being received already"}, nil
@@ -121,7 +141,7 @@ func (n *Node) openBody(code proto.Code, detail string, h *proto.Header, object 
 		return nil, &proto.OfferReply{Code: full.Code, Detail: full.Detail}, nil
 	}
 	if err != nil {
-		n.log.Error("a body cannot be received", "body", object.Name().String(), "err", err)
+		t.Logger.Error("a body cannot be received", "body", object.Name().String(), "err", err)
 		return nil, &proto.OfferReply{Code: proto.CodeInternal, Detail: "the body cannot be stored"}, nil
 	}
 	return &incomingBody{Incoming: in}, &proto.OfferReply{Have: in.Have()}, nil
