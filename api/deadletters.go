@@ -33,7 +33,7 @@ func (s *Server) redrive(ctx context.Context, r wire.Redrive) (wire.Redriven, er
 	for _, id := range ids {
 		item := wire.RedrivenItem{ID: id}
 		if !r.DryRun {
-			done, err := s.node.Retry(ctx, id)
+			done, err := s.node.Redriver.Retry(ctx, id)
 			if err != nil {
 				item.Problem = ProblemOf(err)
 				out.Failed++

@@ -54,7 +54,7 @@ func TestRedrive(t *testing.T) {
 	few := deadLetters(t, n, "few", 45)
 	well.Store(true)
 	for i := 0; i < len(few); i += 10 { // repeated before
-		if _, err := n.Retry(t.Context(), few[i]); err != nil {
+		if _, err := n.Redriver.Retry(t.Context(), few[i]); err != nil {
 			t.Fatal(err)
 		}
 	}

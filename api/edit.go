@@ -30,7 +30,7 @@ func (s *Server) routeTaskEdits() {
 	move.Description = "Only at the origin of the task. A running task is stopped first."
 	move.DefaultStatus = http.StatusAccepted
 	register(s, move, func(ctx context.Context, in *requeue) (*moved, error) {
-		done, err := s.node.MoveTask(ctx, in.ID, in.Body.Queue)
+		done, err := s.node.Redriver.Move(ctx, in.ID, in.Body.Queue)
 		return &moved{"/v1/tasks/" + done.ID, done}, err
 	})
 	made := op("POST", "/v1/tasks/{id}/progress", "taskProgress", "tasks", "Report progress of the handler of a granted task")

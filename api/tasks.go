@@ -128,7 +128,7 @@ func (s *Server) routeTaskWrites() {
 		Body     wire.Submitted
 	}
 	register(s, retry, func(ctx context.Context, in *ByID) (*retried, error) {
-		done, err := s.node.Retry(ctx, in.ID)
+		done, err := s.node.Redriver.Retry(ctx, in.ID)
 		return &retried{"/v1/tasks/" + done.ID, done}, err
 	})
 	s.routeTaskEdits()

@@ -233,7 +233,7 @@ func TestRedriveIsANewTask(t *testing.T) {
 	if err := os.WriteFile(flag, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s, err := a.Retry(t.Context(), id)
+	s, err := a.Redriver.Retry(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestRedriveIsANewTask(t *testing.T) {
 	if old, _ := a.Views.Task(t.Context(), id); old.RedrivenAs != s.ID || old.State != "FAILED" {
 		t.Errorf("the first is %s, redriven as %q", old.State, old.RedrivenAs)
 	}
-	if _, err := a.Retry(t.Context(), id); !errors.Is(err, wire.ErrRefused) {
+	if _, err := a.Redriver.Retry(t.Context(), id); !errors.Is(err, wire.ErrRefused) {
 		t.Errorf("a second redrive: %v", err)
 	}
 }
@@ -265,12 +265,12 @@ func TestRedriveKnowsItsTarget(t *testing.T) {
 			if err := a.Pairing.Forget(t.Context(), "b"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := a.Retry(t.Context(), id); !errors.Is(err, wire.ErrNotFound) || !strings.Contains(err.Error(), b.keys.Peer().String()) {
+			if _, err := a.Redriver.Retry(t.Context(), id); !errors.Is(err, wire.ErrNotFound) || !strings.Contains(err.Error(), b.keys.Peer().String()) {
 				t.Errorf("redrive for a forgotten peer: %v", err)
 			}
 			continue
 		}
-		again, err := a.Retry(t.Context(), id)
+		again, err := a.Redriver.Retry(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}

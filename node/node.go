@@ -24,6 +24,7 @@ import (
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
+	"github.com/balefire/balefire/redrive"
 	"github.com/balefire/balefire/schedule"
 	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport"
@@ -40,6 +41,7 @@ type Node struct {
 	Queues    *queue.Queues       // shared queues
 	Schedules *schedule.Scheduler // of the queues whose home is this node
 	Handlers  *executor.Executor  // of the tasks that this node runs
+	Redriver  *redrive.Redriver   // repeats tasks as new ones
 
 	cfg     Config
 	log     *slog.Logger
@@ -67,8 +69,6 @@ type Node struct {
 	transfers *transfer.Transfers
 	machine   *machineLoad
 	lookups   *lookups
-
-	moves pendingMoves // to other queues
 
 	guard    *clock.Guard // of the wall clock
 	started  time.Time
@@ -124,7 +124,7 @@ func (n *Node) openSubsystems() (err error) {
 	if n.outbox, err = outbox.Open(s, n.keys, n.outboxConfig()); err != nil {
 		return err
 	}
-	if err = n.loadMoves(); err != nil {
+	if n.Redriver, err = redrive.Open(n.redriveParts()); err != nil {
 		return err
 	}
 	n.book.SetBoot(n.outbox.Boot(), n.outbox.BootID())
@@ -159,6 +159,7 @@ func (n *Node) openSubsystems() (err error) {
 	n.Queues.Connect(n.net, n.gossip)
 	n.transfers.Connect(n.net)
 	n.Explainer = why.New(n.Views, n.Queues)
+	n.Redriver.Connect(n.Views)
 	return nil
 }
 
@@ -230,10 +231,10 @@ func (n *Node) Close() error {
 // This is the outbound path: seal, sign together with all tasks that queued meanwhile,
 // one commit. The outbox sends the task when there is a path (see [Node.Linked]).
 func (n *Node) Submit(ctx context.Context, r wire.Request) (wire.Submitted, error) {
-	return n.submit(ctx, &repeated{Request: r})
+	return n.submit(ctx, &redrive.Request{Request: r})
 }
 
-func (n *Node) submit(ctx context.Context, r *repeated) (wire.Submitted, error) {
+func (n *Node) submit(ctx context.Context, r *redrive.Request) (wire.Submitted, error) {
 	d, to, err := n.draft(ctx, r)
 	if err != nil {
 		return wire.Submitted{}, err
@@ -248,7 +249,7 @@ func (n *Node) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Submit
 	out, errs := make([]wire.Submitted, len(rs)), make([]error, len(rs))
 	drafts, at := make([]*outbox.Draft, 0, len(rs)), make([]int, 0, len(rs))
 	for i := range rs {
-		d, to, err := n.draft(ctx, &repeated{Request: rs[i]})
+		d, to, err := n.draft(ctx, &redrive.Request{Request: rs[i]})
 		if err != nil {
 			errs[i] = err
 			continue

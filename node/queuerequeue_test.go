@@ -40,7 +40,7 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 			r := wire.Request{Target: "queue:day", Kind: "run", Body: []byte("x"), Key: "k"}
 			id := a.submit(t, r)
 			dying.Store(true)
-			if s, err := a.MoveTask(t.Context(), id, "night"); !errors.Is(err, died) {
+			if s, err := a.Redriver.Move(t.Context(), id, "night"); !errors.Is(err, died) {
 				t.Fatalf("the failpoint was not reached: %+v, %v", s, err)
 			}
 			a.halt()
@@ -54,7 +54,7 @@ func TestMovedTaskSurvivesACrash(t *testing.T) {
 			if s, err := a.Submit(t.Context(), r); err != nil || !s.Known || s.ID != old.RedrivenAs {
 				t.Errorf("submit with the key of the first request: %+v, %v, want %s", s, err, old.RedrivenAs)
 			}
-			if s, err := a.MoveTask(t.Context(), id, "night"); err != nil || s.ID != old.RedrivenAs {
+			if s, err := a.Redriver.Move(t.Context(), id, "night"); err != nil || s.ID != old.RedrivenAs {
 				t.Errorf("a repeated call: %+v, %v, want %s", s, err, old.RedrivenAs)
 			}
 			if open, err := a.outbox.Moves(); err != nil || len(open) > 0 {
@@ -81,12 +81,12 @@ func TestMovedTaskNeedsNoCaller(t *testing.T) {
 		c.Cut(2, 0)
 		for _, id := range ids { // they run on n2, which is cut off
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-			if s, err := c.nodes[1].node.MoveTask(ctx, id, "night"); !errors.Is(err, context.DeadlineExceeded) {
+			if s, err := c.nodes[1].node.Redriver.Move(ctx, id, "night"); !errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("moved at once: %+v, %v", s, err)
 			}
 			cancel()
 		}
-		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "build"); !errors.Is(err, wire.ErrRefused) {
+		if _, err := c.nodes[1].node.Redriver.Move(t.Context(), ids[0], "build"); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("to yet another queue: %v", err)
 		}
 		if _, err := c.nodes[1].node.Cancel(t.Context(), ids[1], false, ""); err != nil {

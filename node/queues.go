@@ -58,7 +58,7 @@ func (t queueTasks) Task(ctx context.Context, ref string) (wire.Task, error) {
 }
 
 // FinishMoves completes the moves of tasks to other queues.
-func (t queueTasks) FinishMoves(ctx context.Context) { t.node.finishMoves(ctx) }
+func (t queueTasks) FinishMoves(ctx context.Context) { t.node.Redriver.FinishMoves(ctx) }
 
 // transferQueues gives the transfers of bodies the shared queues.
 type transferQueues struct{ *queue.Queues }

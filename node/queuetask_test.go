@@ -187,7 +187,7 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		s, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "night")
+		s, err := c.nodes[1].node.Redriver.Move(t.Context(), ids[0], "night")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,10 +199,10 @@ func TestQueueChangesWaitingTasks(t *testing.T) {
 		if task, err := c.nodes[1].node.Views.Task(t.Context(), s.ID); err != nil || task.Target != "queue:night" {
 			t.Errorf("the task in its new queue: %+v, %v", task, err)
 		}
-		if again, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "night"); err != nil || again.ID != s.ID || !again.Known {
+		if again, err := c.nodes[1].node.Redriver.Move(t.Context(), ids[0], "night"); err != nil || again.ID != s.ID || !again.Known {
 			t.Errorf("a repeated call: %+v, %v, want the same successor", again, err)
 		}
-		if _, err := c.nodes[1].node.MoveTask(t.Context(), ids[0], "build"); !errors.Is(err, wire.ErrRefused) {
+		if _, err := c.nodes[1].node.Redriver.Move(t.Context(), ids[0], "build"); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("a task that moved to another queue: %v", err)
 		}
 		c.nodes[0].crash()
@@ -244,7 +244,7 @@ func TestRedriveReturnsToItsQueue(t *testing.T) {
 		if task, err := c.nodes[1].node.Views.Wait(ctx, s.ID); err != nil || task.State != "FAILED" {
 			t.Fatalf("the task is %s: %v", task.State, err)
 		}
-		again, err := c.nodes[1].node.Retry(t.Context(), s.ID)
+		again, err := c.nodes[1].node.Redriver.Retry(t.Context(), s.ID)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -22,7 +22,7 @@ func TestRedriveLeavesTheKeyWithItsRequest(t *testing.T) {
 	r := wire.Request{Target: b.keys.Peer().String(), Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: "k"}
 	id := a.submit(t, r)
 	a.waitEnd(t, id, "FAILED")
-	again, err := a.Retry(t.Context(), id)
+	again, err := a.Redriver.Retry(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,21 +65,21 @@ func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 		id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "exit 65"}, Key: key})
 		a.waitEnd(t, id, "FAILED")
 		dying.Store(true)
-		first, err := a.Retry(t.Context(), id)
+		first, err := a.Redriver.Retry(t.Context(), id)
 		if !errors.Is(err, died) {
 			t.Fatalf("the failpoint was not reached: %+v, %v", first, err)
 		}
 		a.halt()
 		dying.Store(false)
 		a = start(t, a.cfg)
-		again, err := a.Retry(t.Context(), id)
+		again, err := a.Redriver.Retry(t.Context(), id)
 		if err != nil || !again.Known || again.ID != first.ID {
 			t.Errorf("key %q: a repeated call: %+v, %v, want %s", key, again, err, first.ID)
 		}
 		if old, err := a.Views.Task(t.Context(), id); err != nil || old.RedrivenAs != first.ID {
 			t.Errorf("key %q: the old task is redriven as %q, %v", key, old.RedrivenAs, err)
 		}
-		if _, err := a.Retry(t.Context(), id); !errors.Is(err, wire.ErrRefused) {
+		if _, err := a.Redriver.Retry(t.Context(), id); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("key %q: a third time: %v", key, err)
 		}
 		tid, err := proto.ParseTaskID(id)

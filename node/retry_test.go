@@ -68,7 +68,7 @@ func TestRedriveHappensOnce(t *testing.T) {
 	won := make(chan bool, 8)
 	for range 8 {
 		go func() {
-			_, err := a.Retry(t.Context(), id)
+			_, err := a.Redriver.Retry(t.Context(), id)
 			won <- err == nil
 		}()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/redrive"
 	"github.com/balefire/balefire/schedule"
 	"github.com/balefire/balefire/wire"
 )
@@ -26,5 +27,5 @@ func (t scheduleTasks) CheckRequest(r *wire.Request) error {
 }
 
 func (t scheduleTasks) SubmitFor(ctx context.Context, r wire.Request, delegates [][]byte) (wire.Submitted, error) {
-	return t.node.submit(ctx, &repeated{Request: r, delegates: delegates})
+	return t.node.submit(ctx, &redrive.Request{Request: r, Delegates: delegates})
 }

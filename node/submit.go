@@ -15,24 +15,15 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/redrive"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/wire"
 )
 
-// A repeated is a request that the node itself makes from an earlier one.
-type repeated struct {
-	wire.Request
-	of        proto.TaskID // the ended task that it repeats
-	digest    []byte       // of the original request, if different
-	delegates [][]byte     // homes that its schedule passed through
-
-	object transfer.Source // the body of that task, if it is an object
-}
-
 // draft checks a request, gives it an id and a sequence number, and seals it for the
 // peer that it returns.
-func (n *Node) draft(ctx context.Context, r *repeated) (*outbox.Draft, *addressbook.Peer, error) {
+func (n *Node) draft(ctx context.Context, r *redrive.Request) (*outbox.Draft, *addressbook.Peer, error) {
 	if n.draining.Load() {
 		return nil, nil, fmt.Errorf("%w: submit again after it has started", wire.ErrDraining)
 	}
@@ -54,10 +45,7 @@ func (n *Node) draft(ctx context.Context, r *repeated) (*outbox.Draft, *addressb
 	content := contentPool.Get().(*proto.Content)
 	defer releaseContent(content)
 	fillContent(content, r, class, mode)
-	body := r.object
-	if body.Object == nil {
-		body.Inline, body.Stream = r.Body, r.Stream
-	}
+	body := transfer.Source{Inline: r.Body, Stream: r.Stream, Object: r.Object, Size: r.ObjectSize, Digest: r.ObjectDigest}
 	if err := n.transfers.Bodies.Place(ctx, d, content, body); err != nil {
 		return nil, nil, err
 	}
@@ -155,13 +143,13 @@ func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode
 }
 
 // fillContent fills the empty c with the parts of r that the target needs.
-func fillContent(c *proto.Content, r *repeated, class proto.Class, mode proto.Mode) {
+func fillContent(c *proto.Content, r *redrive.Request, class proto.Class, mode proto.Mode) {
 	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, class, r.Type, r.Trace
 	c.IdempotencyKey, c.OrderingKey, c.Args, c.Body = r.Key, r.Order, r.Args, r.Body
 	c.Labels, c.MaxAttempts, c.OnDead, c.Mode, c.MaxResult = r.Labels, r.Retries, r.OnDead, mode, uint64(r.MaxResult)
-	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.delegates
-	if !r.of.IsZero() {
-		c.RedriveOf = slices.Clone(r.of[:]) // so that r itself can stay on the stack
+	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.Delegates
+	if !r.Of.IsZero() {
+		c.RedriveOf = slices.Clone(r.Of[:]) // so that r itself can stay on the stack
 	}
 	c.Queue, _ = strings.CutPrefix(r.Target, proto.QueuePrefix)
 	if c.Queue == r.Target {
@@ -169,7 +157,7 @@ func fillContent(c *proto.Content, r *repeated, class proto.Class, mode proto.Mo
 	}
 }
 
-func record(r *repeated, class proto.Class, mode proto.Mode, now time.Time) *proto.Record {
+func record(r *redrive.Request, class proto.Class, mode proto.Mode, now time.Time) *proto.Record {
 	rec := &proto.Record{
 		Class: class, Kind: r.Kind, IdempotencyKey: r.Key, OrderingKey: r.Order,
 		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: mode,
@@ -185,15 +173,15 @@ func record(r *repeated, class proto.Class, mode proto.Mode, now time.Time) *pro
 	if !due.IsZero() {
 		rec.DueMs, rec.DueNamed = due.UnixMilli(), r.Delay == 0
 	}
-	if !r.of.IsZero() {
-		rec.RedriveOf = slices.Clone(r.of[:])
+	if !r.Of.IsZero() {
+		rec.RedriveOf = slices.Clone(r.Of[:])
 	}
 	return rec
 }
 
 // setRequestDigest sets the fields for idempotency: the digest of the whole request, and
 // the key itself if it is derived from the content.
-func setRequestDigest(r *repeated, d *outbox.Draft, c *proto.Content) {
+func setRequestDigest(r *redrive.Request, d *outbox.Draft, c *proto.Content) {
 	if r.Key == "" {
 		return
 	}
@@ -207,8 +195,8 @@ func setRequestDigest(r *repeated, d *outbox.Draft, c *proto.Content) {
 		c.IdempotencyKey = fmt.Sprintf("auto-%x", sum)
 		d.Record.IdempotencyKey = c.IdempotencyKey
 	}
-	if d.Record.RequestDigest = sum; len(r.digest) > 0 {
-		d.Record.RequestDigest = r.digest
+	if d.Record.RequestDigest = sum; len(r.KeyDigest) > 0 {
+		d.Record.RequestDigest = r.KeyDigest
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/redrive"
 	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport"
@@ -94,6 +95,13 @@ func Joiner(cfg Config) pairing.Joiner {
 		cfg.Simulated.Transport(&net)
 	}
 	return pairing.Joiner{Storage: cfg.Storage(), Net: net}
+}
+
+func (n *Node) redriveParts() redrive.Parts {
+	return redrive.Parts{
+		Outbox: n.outbox, Book: n.book, Bodies: n.storage.Blobs, Submit: n.submit, Existing: n.existingTask, Audit: n.audit, Fail: n.cfg.Fail, Logger: n.log,
+		HomeOf: func(queue string) (proto.PeerID, error) { return n.Queues.HomeOf(queue) },
+	}
 }
 
 func (n *Node) transferParts() transfer.Parts {

@@ -62,7 +62,7 @@ func TestEveryTaskHasATrace(t *testing.T) {
 		if !validTrace(failed.Trace) || trace != "" && failed.Trace != trace {
 			t.Errorf("given %q, the task has %q", trace, failed.Trace)
 		}
-		s, err := a.Retry(t.Context(), id)
+		s, err := a.Redriver.Retry(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}

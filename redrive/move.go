@@ -1,4 +1,4 @@
-package node
+package redrive
 
 import (
 	"context"
@@ -13,15 +13,13 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// moveWait is how long MoveTask waits for the end of a task that moves to another queue.
+// moveWait is how long Move waits for the end of a task that moves to another queue.
 const moveWait = 30 * time.Second
 
 // pendingMoves holds the tasks of this node that are cancelled to move to another queue and
-// whose successors do not exist yet. They are in the store too: [Node.finishMoves]
+// whose successors do not exist yet. They are in the store too: [Redriver.FinishMoves]
 // completes a move that its caller did not wait for or that a crash interrupted.
 type pendingMoves struct {
-	redriving sync.Mutex // held while a task is redriven or moved
-
 	mu     sync.Mutex
 	to     map[proto.TaskID]string
 	logged map[proto.TaskID]string // reason logged last why a move could not be completed
@@ -55,30 +53,30 @@ func (m *pendingMoves) isNew(id proto.TaskID, cause string) bool {
 	return !known
 }
 
-// MoveTask moves a waiting task of this node to a queue. The task becomes a new one,
+// Move moves a waiting task of this node to a queue. The task becomes a new one,
 // because its origin signed the old one for its old target. A running task is stopped
 // first; if it ends some other way in the meantime, it stays as it is. The move is
 // durable with the cancellation: the new task is created once the old one is CANCELLED,
 // whether or not the caller waits for that or asks again.
-func (n *Node) MoveTask(ctx context.Context, ref, queue string) (wire.Submitted, error) {
-	id, role, rec, err := n.Views.Find(ref)
+func (r *Redriver) Move(ctx context.Context, ref, queue string) (wire.Submitted, error) {
+	id, role, rec, err := r.tasks.Find(ref)
 	if err != nil {
 		return wire.Submitted{}, err
 	}
-	if _, err := n.Queues.HomeOf(queue); err != nil {
+	if _, err := r.HomeOf(queue); err != nil {
 		return wire.Submitted{}, err
 	}
-	goes, err := n.outbox.MovesTo(id)
+	goes, err := r.Outbox.MovesTo(id)
 	if err != nil {
 		return wire.Submitted{}, err
 	}
-	as, made, err := n.movedAs(rec, queue)
+	as, made, err := r.movedAs(rec, queue)
 	target := proto.QueuePrefix + queue
 	switch {
 	case err != nil:
 		return wire.Submitted{}, err
 	case role == wire.RoleOwner:
-		return wire.Submitted{}, fmt.Errorf("%w: a task can only be moved to another queue by its origin: run this on %s", wire.ErrRefused, n.Views.View(id, role, rec).Peer)
+		return wire.Submitted{}, fmt.Errorf("%w: a task can only be moved to another queue by its origin: run this on %s", wire.ErrRefused, r.tasks.View(id, role, rec).Peer)
 	case made:
 		return as, nil
 	case goes != "" && goes != queue:
@@ -91,21 +89,21 @@ func (n *Node) MoveTask(ctx context.Context, ref, queue string) (wire.Submitted,
 	case rec.GetTarget() == target:
 		return wire.Submitted{}, fmt.Errorf("%w: task %s is already in queue %s", wire.ErrRefused, id, queue)
 	default:
-		if err := n.cancelInto(ctx, id, rec, queue); err != nil {
+		if err := r.cancelInto(ctx, id, rec, queue); err != nil {
 			return wire.Submitted{}, err
 		}
 	}
 	wait, cancel := context.WithTimeout(ctx, moveWait)
 	defer cancel()
-	if _, err = n.outbox.Wait(wait, id); err != nil {
+	if _, err = r.Outbox.Wait(wait, id); err != nil {
 		return wire.Submitted{}, fmt.Errorf("%w: task %s has been asked to stop but has not stopped yet: it moves to queue %s automatically once it is CANCELLED: %w", wire.ErrRefused, id, queue, err)
 	}
-	return n.finishMove(ctx, id, queue)
+	return r.finishMove(ctx, id, queue)
 }
 
 // movedAs returns the successor of a task in a queue, if the task has already moved
 // there.
-func (n *Node) movedAs(rec *proto.Record, queue string) (s wire.Submitted, made bool, err error) {
+func (r *Redriver) movedAs(rec *proto.Record, queue string) (s wire.Submitted, made bool, err error) {
 	if rec.GetRedrivenAs() == "" {
 		return s, false, nil
 	}
@@ -113,114 +111,107 @@ func (n *Node) movedAs(rec *proto.Record, queue string) (s wire.Submitted, made 
 	if err != nil {
 		return s, false, err
 	}
-	next, err := n.outbox.Get(as)
+	next, err := r.Outbox.Get(as)
 	if err != nil || next.GetTarget() != proto.QueuePrefix+queue {
 		return s, false, nil
 	}
-	return n.existingTask(as, wire.Submitted{Target: next.GetTarget()}), true, nil
+	return r.Existing(as, wire.Submitted{Target: next.GetTarget()}), true, nil
 }
 
 // cancelInto cancels a task that is to move to a queue. It fails if the content of the
 // task is not available.
-func (n *Node) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) error {
-	if _, err := n.rebuildRequest(id, rec); err != nil {
+func (r *Redriver) cancelInto(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) error {
+	if _, err := r.rebuildRequest(id, rec); err != nil {
 		return err
 	}
-	_, err := n.outbox.CancelInto(ctx, id, queue, "moved to queue "+queue+" by an operator")
+	_, err := r.Outbox.CancelInto(ctx, id, queue, "moved to queue "+queue+" by an operator")
 	if errors.Is(err, outbox.ErrEnded) {
 		return fmt.Errorf("%w: task %s has ended in the meantime", wire.ErrRefused, id)
 	}
 	if err != nil {
 		return err
 	}
-	n.moves.set(id, queue)
-	if err := n.audit(ctx, "task.cancel", id.String()); err != nil {
+	r.moves.set(id, queue)
+	if err := r.Audit(ctx, "task.cancel", id.String()); err != nil {
 		return err
 	}
-	return n.cfg.Fail(PointMoving)
+	return r.Fail(PointMoving)
 }
 
 // finishMove creates the successor of a task that has ended, only once: a concurrent
 // second caller finds the existing one.
-func (n *Node) finishMove(ctx context.Context, id proto.TaskID, queue string) (wire.Submitted, error) {
-	n.moves.redriving.Lock()
-	defer n.moves.redriving.Unlock()
-	rec, err := n.outbox.Get(id)
+func (r *Redriver) finishMove(ctx context.Context, id proto.TaskID, queue string) (wire.Submitted, error) {
+	r.redriving.Lock()
+	defer r.redriving.Unlock()
+	rec, err := r.Outbox.Get(id)
 	if err != nil {
 		return wire.Submitted{}, err
 	}
-	if as, made, err := n.movedAs(rec, queue); made || err != nil {
+	if as, made, err := r.movedAs(rec, queue); made || err != nil {
 		return as, err
 	}
-	goes, err := n.outbox.MovesTo(id)
+	goes, err := r.Outbox.MovesTo(id)
 	if err != nil {
 		return wire.Submitted{}, err
 	}
 	if rec.GetState() != proto.Cancelled || rec.GetRedrivenAs() != "" || goes != queue {
-		err := n.outbox.ForgetMove(ctx, id)
-		n.moves.done(id)
+		err := r.Outbox.ForgetMove(ctx, id)
+		r.moves.done(id)
 		return wire.Submitted{}, errors.Join(fmt.Errorf("%w: task %s ended as %s in the meantime", wire.ErrRefused, id, rec.GetState().Name()), err)
 	}
-	as, there, err := n.outbox.RedrivenAs(id) // the process may have died after creating it
+	as, there, err := r.Outbox.RedrivenAs(id) // the process may have died after creating it
 	s := wire.Submitted{}
 	switch {
 	case err != nil:
 		return s, err
 	case there:
-		s = n.existingTask(as, s)
+		s = r.Existing(as, s)
 	default:
-		if s, as, err = n.resubmitInQueue(ctx, id, rec, queue); err != nil {
+		if s, as, err = r.resubmitInQueue(ctx, id, rec, queue); err != nil {
 			return s, fmt.Errorf("task %s is cancelled but could not be moved to queue %s yet; this will be retried: %w", id, queue, err)
 		}
 	}
-	if err := n.outbox.MarkRedriven(ctx, id, as); err != nil {
+	if err := r.Outbox.MarkRedriven(ctx, id, as); err != nil {
 		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
 	}
-	n.moves.done(id)
-	return s, n.audit(ctx, "task.set", id.String()+" as "+s.ID+" in "+proto.QueuePrefix+queue)
+	r.moves.done(id)
+	return s, r.Audit(ctx, "task.set", id.String()+" as "+s.ID+" in "+proto.QueuePrefix+queue)
 }
 
 // resubmitInQueue submits the request of a cancelled task to a queue. The idempotency key
 // stays bound to the original request.
-func (n *Node) resubmitInQueue(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s wire.Submitted, as proto.TaskID, err error) {
-	r, err := n.rebuildRequest(id, rec)
+func (r *Redriver) resubmitInQueue(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s wire.Submitted, as proto.TaskID, err error) {
+	q, err := r.rebuildRequest(id, rec)
 	if err != nil {
 		return s, as, err
 	}
-	r.Target, r.digest = proto.QueuePrefix+queue, rec.GetRequestDigest()
-	if s, err = n.submit(ctx, r); err != nil {
+	q.Target, q.KeyDigest = proto.QueuePrefix+queue, rec.GetRequestDigest()
+	if s, err = r.Submit(ctx, q); err != nil {
 		return s, as, err
 	}
 	if as, err = proto.ParseTaskID(s.ID); err != nil {
 		return s, as, err
 	}
-	return s, as, n.cfg.Fail(PointRedriven)
+	return s, as, r.Fail(PointRedriven)
 }
 
-// finishMoves creates the successors of the moving tasks that have ended since they were
+// FinishMoves creates the successors of the moving tasks that have ended since they were
 // cancelled.
-func (n *Node) finishMoves(ctx context.Context) {
-	for id, queue := range n.moves.all() {
-		rec, err := n.outbox.Get(id)
+func (r *Redriver) FinishMoves(ctx context.Context) {
+	for id, queue := range r.moves.all() {
+		rec, err := r.Outbox.Get(id)
 		switch {
 		case errors.Is(err, outbox.ErrNotFound):
-			n.log.Error("a task that should move to another queue is no longer stored", "task", id.String(), "queue", queue)
-			if err := n.outbox.ForgetMove(ctx, id); err == nil {
-				n.moves.done(id)
+			r.Logger.Error("a task that should move to another queue is no longer stored", "task", id.String(), "queue", queue)
+			if err := r.Outbox.ForgetMove(ctx, id); err == nil {
+				r.moves.done(id)
 			}
 			continue
 		case err == nil && !rec.GetState().Terminal():
 			continue
 		}
-		if _, err = n.finishMove(ctx, id, queue); err != nil && ctx.Err() == nil && n.moves.isNew(id, err.Error()) {
-			n.log.Warn("could not move a task to its new queue yet", "task", id.String(), "queue", queue, "err", err)
+		if _, err = r.finishMove(ctx, id, queue); err != nil && ctx.Err() == nil && r.moves.isNew(id, err.Error()) {
+			r.Logger.Warn("could not move a task to its new queue yet", "task", id.String(), "queue", queue, "err", err)
 		}
 	}
-}
-
-// loadMoves loads the moves that an earlier start of the node has not completed.
-func (n *Node) loadMoves() (err error) {
-	n.moves.logged = map[proto.TaskID]string{}
-	n.moves.to, err = n.outbox.Moves()
-	return err
 }

@@ -1,0 +1,176 @@
+// Package redrive repeats tasks as new ones: an ended task at a person's request, and a
+// task of this node that moves to another queue. A task is repeated once: the commit of the
+// new one records the old one, so that a crash in between is made good.
+package redrive
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/bodies"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// The failpoints between two commits, at which Parts.Fail is called.
+const (
+	PointRedriven = "redrive/stored" // the new task is on disk, the old one is not marked as redriven
+	PointMoving   = "move/cancelled" // a task was cancelled to move to another queue, its end is not awaited yet
+)
+
+// A Request is a request that the node itself makes from an earlier one.
+type Request struct {
+	wire.Request
+	Of        proto.TaskID // the ended task that it repeats; zero: none
+	KeyDigest []byte       // of the original request, to which its key is bound, if different
+	Delegates [][]byte     // homes that its schedule passed through
+
+	Object       *proto.BodyRef // the body of that task, if it is an object
+	ObjectSize   uint64
+	ObjectDigest []byte
+}
+
+// A Redriver repeats tasks. Its methods are safe for concurrent use.
+type Redriver struct {
+	Parts
+	tasks     Tasks
+	redriving sync.Mutex // held while a task is redriven or moved
+	moves     pendingMoves
+}
+
+// Parts is what a redriver works with.
+type Parts struct {
+	Outbox *outbox.Outbox
+	Book   *addressbook.Book
+	Bodies *bodies.Store
+	Submit func(context.Context, *Request) (wire.Submitted, error)
+	// Existing completes the result of a submit with the state of a task that exists.
+	Existing func(proto.TaskID, wire.Submitted) wire.Submitted
+	HomeOf   func(queue string) (proto.PeerID, error)
+	Audit    func(ctx context.Context, action, what string) error
+	Fail     func(point string) error
+	Logger   *slog.Logger
+}
+
+// Tasks finds tasks for a person.
+type Tasks interface {
+	// Find finds a task by its id or the beginning of it.
+	Find(ref string) (proto.TaskID, string, *proto.Record, error)
+	View(id proto.TaskID, role string, r *proto.Record) wire.Task
+}
+
+// Open returns a redriver with the moves that an earlier start of the node has not
+// completed.
+func Open(p Parts) (*Redriver, error) {
+	to, err := p.Outbox.Moves()
+	if err != nil {
+		return nil, err
+	}
+	return &Redriver{Parts: p, moves: pendingMoves{to: to, logged: map[proto.TaskID]string{}}}, nil
+}
+
+// Connect sets what finds the tasks of a call, before the first one.
+func (r *Redriver) Connect(t Tasks) { r.tasks = t }
+
+// Retry redrives an ended task: it submits a new task with a new id, the same content
+// and idempotency key, and a fresh time to live. The content of a task that succeeded is
+// no longer stored.
+func (r *Redriver) Retry(ctx context.Context, ref string) (wire.Submitted, error) {
+	r.redriving.Lock() // of two concurrent calls the second one fails
+	defer r.redriving.Unlock()
+	id, role, rec, err := r.tasks.Find(ref)
+	if err != nil {
+		return wire.Submitted{}, err
+	}
+	switch {
+	case role == wire.RoleOwner:
+		return wire.Submitted{}, fmt.Errorf("%w: a task can only be redriven at its home: run this on %s", wire.ErrRefused, r.tasks.View(id, role, rec).Peer)
+	case !rec.GetState().Terminal():
+		return wire.Submitted{}, fmt.Errorf("%w: task %s is %s: only an ended task can be redriven", wire.ErrRefused, id, rec.GetState().Name())
+	case rec.GetRedrivenAs() != "":
+		return wire.Submitted{}, fmt.Errorf("%w: task %s was already redriven as %s", wire.ErrRefused, id, rec.GetRedrivenAs())
+	}
+	as, there, err := r.Outbox.RedrivenAs(id) // the process may have died after creating it
+	if err != nil {
+		return wire.Submitted{}, err
+	}
+	var s wire.Submitted
+	if there {
+		s = r.Existing(as, s)
+	} else if s, as, err = r.resubmit(ctx, id, rec); err != nil {
+		return s, err
+	}
+	if err := r.Outbox.MarkRedriven(ctx, id, as); err != nil {
+		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
+	}
+	return s, r.Audit(ctx, "task.redrive", id.String()+" as "+s.ID)
+}
+
+// resubmit submits the request of an ended task again. The commit of the new task
+// records the old one.
+func (r *Redriver) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record) (s wire.Submitted, as proto.TaskID, err error) {
+	q, err := r.rebuildRequest(id, rec)
+	if err != nil {
+		return s, as, err
+	}
+	if s, err = r.Submit(ctx, q); err != nil {
+		return s, as, err
+	}
+	if as, err = proto.ParseTaskID(s.ID); err != nil {
+		return s, as, err
+	}
+	return s, as, r.Fail(PointRedriven)
+}
+
+// rebuildRequest reconstructs the request of an ended task.
+func (r *Redriver) rebuildRequest(id proto.TaskID, rec *proto.Record) (*Request, error) {
+	st, err := r.Outbox.Stored(id)
+	if err != nil || st.GetEnvelope() == nil {
+		return nil, fmt.Errorf("%w: the content of %s is no longer stored: submit it again", wire.ErrRefused, id)
+	}
+	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
+	if err != nil {
+		return nil, err
+	}
+	if rec.GetBodyBlob() != "" && !h.Streamed() {
+		if st.Envelope.Body, err = r.Bodies.Get(rec.GetBodyBlob(), proto.MaxSealed); err != nil {
+			return nil, fmt.Errorf("redrive %s: %w", id, err)
+		}
+	}
+	plain, err := identity.OpenWith([32]byte(st.GetKey()), st.GetEnvelope(), &h)
+	if err != nil {
+		return nil, fmt.Errorf("redrive %s: %w", id, err)
+	}
+	c := new(proto.Content)
+	if err := proto.Decode(plain, c); err != nil {
+		return nil, fmt.Errorf("redrive %s: %w", id, err)
+	}
+	target := rec.GetTarget() // as given in the request, so that its digest stays the same
+	if strings.HasPrefix(target, proto.QueuePrefix) {
+		// keep the queue: its home may have changed
+	} else if p, err := r.Book.Find(target); err != nil || p.Peer != h.Target {
+		target = h.Target.String() // the peer was forgotten, or the name belongs to another peer now
+	}
+	q := &Request{Of: id, Delegates: c.GetVouchers(), Request: wire.Request{
+		Target: target, Kind: c.GetKind(), Class: c.GetClass().Name(), Mode: c.GetMode().Name(), TTL: wire.Duration(h.NotAfter-h.Created) * wire.Duration(time.Millisecond),
+		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
+		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(),
+		Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64)),
+		Require: c.GetRequire(), Prefer: c.GetPrefer(),
+	}}
+	if name, _, ok := h.Object(); ok {
+		if !r.Bodies.Has(proto.ObjectFile(name)) {
+			return nil, fmt.Errorf("%w: the body of %s is no longer stored: submit it again", wire.ErrRefused, id)
+		}
+		q.Object, q.ObjectSize, q.ObjectDigest = c.GetObject(), c.GetBodySize(), c.GetBodyDigest()
+	}
+	return q, nil
+}
