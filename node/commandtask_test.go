@@ -179,6 +179,11 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 	}{
 		{"no target", wire.Request{Kind: "k"}, wire.ErrInvalid, "no target"},
 		{"unknown peer", wire.Request{Target: "nobody", Kind: "k"}, wire.ErrNotFound, "known peers: b"},
+		{"queue without a valid name", wire.Request{Target: "queue:Build", Kind: "k"}, wire.ErrInvalid, "after queue: use"},
+		{"mailbox", wire.Request{Target: "agent:codex@b", Kind: "k"}, wire.ErrInvalid, "name or id of a peer"},
+		{"topic", wire.Request{Target: "topic:orders", Kind: "k"}, wire.ErrInvalid, "name or id of a peer"},
+		{"all", wire.Request{Target: "all", Kind: "k"}, wire.ErrInvalid, "name or id of a peer"},
+		{"unknown prefix", wire.Request{Target: "group:b", Kind: "k"}, wire.ErrInvalid, "group: begins no target"},
 		{"bad kind", wire.Request{Target: "b", Kind: "No Kind"}, wire.ErrInvalid, "kind"},
 		{"TTL too long", wire.Request{Target: "b", Kind: "k", TTL: wire.Duration(31 * 24 * time.Hour)}, wire.ErrInvalid, "ttl"},
 		{"too large inline", wire.Request{Target: "b", Kind: "k", Body: make([]byte, 11<<20)}, wire.ErrInvalid, "stream"},

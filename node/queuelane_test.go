@@ -29,6 +29,9 @@ func TestQueueLanesArePerOrigin(t *testing.T) {
 		if task, err := c.nodes[2].node.Views.Task(t.Context(), behind); err != nil || task.State == "SUCCESS" {
 			t.Errorf("the next task of the same origin is %s: %v", task.State, err)
 		}
+		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "agent:build", wire.QueueSettings{Home: "here"}); !errors.Is(err, wire.ErrInvalid) {
+			t.Errorf("a queue named like a mailbox: %v", err)
+		}
 		if _, err := c.nodes[0].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Lanes: new("mine")}); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("lanes with an invalid value: %v", err)
 		}

@@ -2,7 +2,6 @@ package node
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -50,14 +49,17 @@ func (c *nameCache) put(target string, p proto.PeerID, now time.Duration) {
 // recipient returns the peer that a target names, with its sealing key. The result must
 // not be modified.
 func (n *Node) recipient(target string) (*addressbook.Peer, error) {
-	if name, ok := strings.CutPrefix(target, proto.QueuePrefix); ok {
-		home, err := n.Queues.HomeOf(name)
+	t, err := proto.ParseTarget(target)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+	case t.Kind == proto.TargetQueue:
+		home, err := n.Queues.HomeOf(t.Name)
 		if err != nil {
 			return nil, err
 		}
 		return n.recipient(home.String())
-	}
-	if what, _, ok := strings.Cut(target, ":"); ok && what == "agent" || target == "all" {
+	case t.Kind != proto.TargetPeer:
 		return nil, fmt.Errorf("%w: target %.60q: use the name or id of a peer", wire.ErrInvalid, target)
 	}
 	p, err := n.namedPeer(target)

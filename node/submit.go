@@ -106,6 +106,7 @@ func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode
 	if mode, err = proto.ParseMode(r.Mode); err != nil {
 		return bad("%v", err)
 	}
+	_, queued := proto.QueueOf(r.Target)
 	args := 0
 	for _, a := range r.Args {
 		args += len(a)
@@ -134,7 +135,7 @@ func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode
 		return bad("more than 32 labels")
 	case !proto.ValidLabels(r.Require) || !proto.ValidLabels(r.Prefer):
 		return bad("require and prefer may have at most 32 labels of 1 to 128 bytes")
-	case len(r.Require)+len(r.Prefer) > 0 && !strings.HasPrefix(r.Target, proto.QueuePrefix):
+	case len(r.Require)+len(r.Prefer) > 0 && !queued:
 		return bad("require and prefer select a node of a queue: this task is for a named node")
 	case r.Delay < 0 || r.Delay > 0 && !r.At.IsZero():
 		return bad("a delay must be positive and cannot be combined with a time")
@@ -151,10 +152,7 @@ func fillContent(c *proto.Content, r *redrive.Request, class proto.Class, mode p
 	if !r.Of.IsZero() {
 		c.RedriveOf = slices.Clone(r.Of[:]) // so that r itself can stay on the stack
 	}
-	c.Queue, _ = strings.CutPrefix(r.Target, proto.QueuePrefix)
-	if c.Queue == r.Target {
-		c.Queue = ""
-	}
+	c.Queue, _ = proto.QueueOf(r.Target)
 }
 
 func record(r *redrive.Request, class proto.Class, mode proto.Mode, now time.Time) *proto.Record {
@@ -163,7 +161,7 @@ func record(r *redrive.Request, class proto.Class, mode proto.Mode, now time.Tim
 		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: mode,
 		MaxResult: uint64(r.MaxResult),
 	}
-	if strings.HasPrefix(r.Target, proto.QueuePrefix) {
+	if _, queued := proto.QueueOf(r.Target); queued {
 		rec.OnDead = "" // the home of the queue handles dead heads, for all origins
 	}
 	due := r.At

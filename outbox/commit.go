@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -292,7 +291,7 @@ func (o *Outbox) acceptsStart(r *proto.Record, from proto.PeerID, s *proto.State
 	if s.Node == from && addressee && r.Seq() == s.Epoch {
 		return r.State != proto.Running || r.Attempts < s.Attempt
 	}
-	if !strings.HasPrefix(r.Target, proto.QueuePrefix) || !addressee && !o.wasHome(r, from) {
+	if _, queued := proto.QueueOf(r.Target); !queued || !addressee && !o.wasHome(r, from) {
 		return false
 	}
 	return !slices.ContainsFunc(r.Receipts, func(rc *proto.Receipt) bool {

@@ -3,7 +3,6 @@ package outbox
 import (
 	"bytes"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -216,10 +215,10 @@ func TakesResult(r *proto.Record) bool {
 // have a task at once. Committing the same digest again has no effect.
 func onResult(r *proto.Record, c assertion) decision {
 	sent := bytes.Equal(r.Peer, c.from[:])
-	switch {
+	switch _, queued := proto.QueueOf(r.Target); {
 	case r.Seq() != c.seq || !c.state.Terminal():
 		return decision{action: drop}
-	case !sent && !c.wasHome && strings.HasPrefix(r.Target, "queue:") && !r.State.Terminal():
+	case !sent && !c.wasHome && queued && !r.State.Terminal():
 		return decision{action: retry} // the queue may have moved without this node knowing yet
 	case !sent && !c.wasHome:
 		return decision{action: drop}

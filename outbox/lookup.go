@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -18,7 +17,8 @@ const CauseForgotten = "forgotten: its target no longer knows it"
 // awaited reports whether the target of r, a named node, has accepted the task
 // and owes its result.
 func awaited(k backlog.Key, r *proto.Record) bool {
-	return k.Part == backlog.PartTask && !strings.HasPrefix(r.Target, proto.QueuePrefix) &&
+	_, queued := proto.QueueOf(r.Target)
+	return k.Part == backlog.PartTask && !queued &&
 		(r.State == proto.Accepted || r.State == proto.Running)
 }
 

@@ -55,7 +55,7 @@ func (qs *Queues) Alarm(ctx context.Context, s *proto.QueueState) *wire.QueueAla
 	if err != nil {
 		qs.cfg.Logger.Warn("could not count the tasks that wait for a home", "home", a.Home, "err", err)
 	}
-	a.Waiting = waiting[proto.QueuePrefix+s.GetName()]
+	a.Waiting = waiting[proto.QueueTarget(s.GetName())]
 	held, err := qs.Driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.Queue == s.GetName() && v.Peer == home }, maxHeld)
 	if err == nil {
 		a.Held = len(held)

@@ -236,7 +236,7 @@ func (qs *Queues) WasHome(name string, p proto.PeerID) bool { return qs.Driver.W
 // WasHomeOf reports whether p is, or was, the home of the queue that a task was sent to:
 // the end of a task stays valid if the queue moves before the origin learns of it.
 func (qs *Queues) WasHomeOf(target string, p proto.PeerID) bool {
-	name, ok := strings.CutPrefix(target, proto.QueuePrefix)
+	name, ok := proto.QueueOf(target)
 	return ok && qs.WasHome(name, p)
 }
 

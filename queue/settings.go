@@ -42,15 +42,26 @@ func (qs *Queues) Set(ctx context.Context, name string, s wire.QueueSettings) (w
 	return qs.Get(ctx, name)
 }
 
+// checkName checks the name of a queue.
+func checkName(name string) error {
+	switch reserved := proto.ReservedPrefix(name); {
+	case reserved != "":
+		return fmt.Errorf("%w: queue %.80q: %s is not for queues: choose a name without it", wire.ErrInvalid, name, reserved)
+	case !proto.ValidQueue(name):
+		return fmt.Errorf("%w: queue %.80q: use 1-63 of a-z 0-9 . _ -", wire.ErrInvalid, name)
+	}
+	return nil
+}
+
 func (qs *Queues) checkQueue(name string, s wire.QueueSettings) error {
 	bad := func(format string, a ...any) error {
 		return fmt.Errorf("%w: %s", wire.ErrInvalid, fmt.Sprintf(format, a...))
 	}
 	state := qs.Driver.QueueStates()[name]
 	self := qs.self
-	switch {
-	case !proto.ValidQueue(name):
-		return bad("queue %.80q: use 1-63 of a-z 0-9 . _ -", name)
+	switch err := checkName(name); {
+	case err != nil:
+		return err
 	case !(s.Home == "" || s.Home == "here"):
 		return bad("home %.60q: must be here; use queue handoff to move it to another node", s.Home)
 	case state == nil && s.Home == "":

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -21,7 +20,7 @@ func (qs *Queues) SetClass(ctx context.Context, ref, class string) (wire.Task, e
 		return wire.Task{}, err
 	}
 	known, err := qs.Driver.SetClass(ctx, id, c)
-	switch queue, queued := strings.CutPrefix(rec.GetTarget(), proto.QueuePrefix); {
+	switch queue, queued := proto.QueueOf(rec.GetTarget()); {
 	case err != nil:
 		return wire.Task{}, fmt.Errorf("set the class of %s: %w", id, err)
 	case known:

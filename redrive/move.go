@@ -71,7 +71,7 @@ func (r *Redriver) Move(ctx context.Context, ref, queue string) (wire.Submitted,
 		return wire.Submitted{}, err
 	}
 	as, made, err := r.movedAs(rec, queue)
-	target := proto.QueuePrefix + queue
+	target := proto.QueueTarget(queue)
 	switch {
 	case err != nil:
 		return wire.Submitted{}, err
@@ -112,7 +112,7 @@ func (r *Redriver) movedAs(rec *proto.Record, queue string) (s wire.Submitted, m
 		return s, false, err
 	}
 	next, err := r.Outbox.Get(as)
-	if err != nil || next.GetTarget() != proto.QueuePrefix+queue {
+	if err != nil || next.GetTarget() != proto.QueueTarget(queue) {
 		return s, false, nil
 	}
 	return r.Existing(as, wire.Submitted{Target: next.GetTarget()}), true, nil
@@ -175,7 +175,7 @@ func (r *Redriver) finishMove(ctx context.Context, id proto.TaskID, queue string
 		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
 	}
 	r.moves.done(id)
-	return s, r.Audit(ctx, "task.set", id.String()+" as "+s.ID+" in "+proto.QueuePrefix+queue)
+	return s, r.Audit(ctx, "task.set", id.String()+" as "+s.ID+" in "+proto.QueueTarget(queue))
 }
 
 // resubmitInQueue submits the request of a cancelled task to a queue. The idempotency key
@@ -185,7 +185,7 @@ func (r *Redriver) resubmitInQueue(ctx context.Context, id proto.TaskID, rec *pr
 	if err != nil {
 		return s, as, err
 	}
-	q.Target, q.KeyDigest = proto.QueuePrefix+queue, rec.GetRequestDigest()
+	q.Target, q.KeyDigest = proto.QueueTarget(queue), rec.GetRequestDigest()
 	if s, err = r.Submit(ctx, q); err != nil {
 		return s, as, err
 	}

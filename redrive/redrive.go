@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"strings"
 	"sync"
 	"time"
 
@@ -154,7 +153,7 @@ func (r *Redriver) rebuildRequest(id proto.TaskID, rec *proto.Record) (*Request,
 		return nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
 	target := rec.GetTarget() // as given in the request, so that its digest stays the same
-	if strings.HasPrefix(target, proto.QueuePrefix) {
+	if _, queued := proto.QueueOf(target); queued {
 		// keep the queue: its home may have changed
 	} else if p, err := r.Book.Find(target); err != nil || p.Peer != h.Target {
 		target = h.Target.String() // the peer was forgotten, or the name belongs to another peer now

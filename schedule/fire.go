@@ -81,7 +81,7 @@ func (s *Scheduler) fire(ctx context.Context, m *proto.Schedule) error {
 func request(m *proto.Schedule) wire.Request {
 	c := m.Task
 	return wire.Request{
-		Target: proto.QueuePrefix + m.Queue, Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: wire.Duration(m.TtlMs) * wire.Duration(time.Millisecond), Order: c.GetOrderingKey(),
+		Target: proto.QueueTarget(m.Queue), Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: wire.Duration(m.TtlMs) * wire.Duration(time.Millisecond), Order: c.GetOrderingKey(),
 		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Retries: c.GetMaxAttempts(),
 		Require: c.GetRequire(), Prefer: c.GetPrefer(), Mode: c.GetMode().Name(),
 		Key: fmt.Sprintf("schedule/%s/%s/%s/%s", m.Queue, m.Name, fingerprint(m), proto.Time(m.FiringMs).Format(time.RFC3339)),

@@ -3,7 +3,6 @@ package transfer
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/identity"
@@ -100,6 +99,7 @@ func ResultSize(h *proto.Header, o *proto.Outcome) uint64 {
 // record of the task; nil if the task is unknown.
 func (t *Transfers) WantsResult(from proto.PeerID, h *proto.Header) (proto.Code, string, *proto.Record) {
 	rec, err := t.outbox.Get(h.ID)
+	_, queued := proto.QueueOf(rec.GetTarget())
 	switch {
 	case errors.Is(err, outbox.ErrNotFound):
 		return proto.CodeStale, "the task is unknown here", nil
@@ -108,7 +108,7 @@ func (t *Transfers) WantsResult(from proto.PeerID, h *proto.Header) (proto.Code,
 	case !outbox.TakesResult(rec) || rec.Seq() != h.Seq:
 		return proto.CodeStale, "the result is not awaited", rec
 	case string(rec.GetPeer()) == string(from[:]) || t.queues.WasHomeOf(rec.GetTarget(), from):
-	case strings.HasPrefix(rec.GetTarget(), proto.QueuePrefix):
+	case queued:
 		return proto.CodeBusy, "the sender is not yet known here as a home of the task's queue", rec
 	default:
 		return proto.CodeStale, "the result is not awaited", rec

@@ -134,7 +134,7 @@ const queryTimeout = 2 * time.Second
 // withGrants adds the lease state to the view of a task of a queue whose home is this
 // node.
 func (v *Views) withGrants(t *wire.Task, id proto.TaskID, r *proto.Record) {
-	if r.GetQueue() == "" && !strings.HasPrefix(r.GetTarget(), proto.QueuePrefix) || r.GetState().Terminal() {
+	if _, queued := proto.QueueOf(r.GetTarget()); r.GetQueue() == "" && !queued || r.GetState().Terminal() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), queryTimeout)

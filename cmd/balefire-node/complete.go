@@ -138,7 +138,7 @@ func (w *app) completeTarget(cmd *cobra.Command, args []string, begun string) ([
 	if how == cobra.ShellCompDirectiveError {
 		return names, how
 	}
-	queues, err := w.queueNames(cmd.Context(), "queue:")
+	queues, err := w.queueNames(cmd.Context(), proto.QueuePrefix)
 	if err != nil {
 		return names, how // an older node has no queues
 	}
@@ -164,7 +164,7 @@ func (w *app) kindsOf(cmd *cobra.Command, target string) ([]string, cobra.ShellC
 		return nil, cobra.ShellCompDirectiveError
 	}
 	var kinds []string
-	if queue, ok := strings.CutPrefix(target, "queue:"); ok {
+	if queue, ok := proto.QueueOf(target); ok {
 		q, err := c.Queue(ctx, queue)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError

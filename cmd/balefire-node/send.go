@@ -136,7 +136,7 @@ func (w *app) printSubmitted(s wire.Submitted, took time.Duration) {
 // warnUnserved warns if the peer of a task has no handler for its kind, as far as this node
 // knows.
 func (w *app) warnUnserved(ctx context.Context, c *client.Client, r wire.Request) {
-	if w.flags.quiet || strings.HasPrefix(r.Target, "queue:") {
+	if _, queued := proto.QueueOf(r.Target); queued || w.flags.quiet {
 		return
 	}
 	m, err := c.Member(ctx, r.Target)

@@ -132,10 +132,10 @@ func resultSize(t wire.Task) string {
 // otherSide returns the target of a task, or its origin. A task for a queue is at the home
 // of the queue.
 func otherSide(t wire.Task) string {
-	switch {
+	switch _, queued := proto.QueueOf(t.Target); {
 	case t.Role != "home":
 		return "from " + t.Peer
-	case strings.HasPrefix(t.Target, "queue:"):
+	case queued:
 		return "to " + t.Target + " at " + t.Peer
 	}
 	return "to " + t.Peer

@@ -16,7 +16,7 @@ func (w *walk) queue(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	w.Subject, w.State = proto.QueuePrefix+name, "OPEN"
+	w.Subject, w.State = proto.QueueTarget(name), "OPEN"
 	w.step(wire.StepQueueHome, wire.NoteArgs{Queue: name, Peer: q.Home, Generation: q.Generation})
 	if q.Here {
 		w.step(wire.StepQueueTasks, wire.NoteArgs{Count: q.Waiting, Held: q.Owned})
@@ -134,7 +134,7 @@ func (w *walk) left(ctx context.Context, id proto.TaskID) {
 // homeless replaces the cause if the home that has the task of a queue, or should have
 // it, is lost.
 func (w *walk) homeless(ctx context.Context, o outbox.Why, rec *proto.Record) {
-	name, queued := strings.CutPrefix(rec.GetTarget(), proto.QueuePrefix)
+	name, queued := proto.QueueOf(rec.GetTarget())
 	s := w.Leases.QueueStates()[name]
 	if !queued || s == nil || o.State.Terminal() {
 		return

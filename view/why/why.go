@@ -79,7 +79,10 @@ func (w *walk) explain(ctx context.Context, subject string) error {
 		w.peer(p)
 		return nil
 	}
-	name, named := strings.CutPrefix(subject, proto.QueuePrefix)
+	name, named := proto.QueueOf(subject)
+	if !named {
+		name = subject
+	}
 	if w.Leases.QueueStates()[name] != nil || named {
 		return w.queue(ctx, name)
 	}
@@ -141,7 +144,7 @@ func (w *walk) home(o outbox.Why, target string) {
 		w.cause(wire.NoteEnded, wire.NoteArgs{State: o.State.Name(), Detail: o.Reason})
 	case o.State == proto.Accepted || o.State == proto.Running:
 		w.step(wire.StepAcceptedThere, wire.NoteArgs{Peer: name})
-		queue, queued := strings.CutPrefix(target, proto.QueuePrefix)
+		queue, queued := proto.QueueOf(target)
 		if w.cause(wire.NoteRunsThere, there); queued {
 			there.Queue = queue
 			w.cause(wire.NoteGrantsThere, there)
