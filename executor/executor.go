@@ -97,7 +97,7 @@ func Open(parts Parts, cfg Config) (*Executor, error) {
 			return nil, fmt.Errorf("handler %s: %w", s.Kind, err)
 		}
 		x.specs[s.Kind] = s
-		parts.Inbox.Suspend(s.Kind, programProblem(s))
+		parts.Inbox.Suspend(s.Kind, x.problem(s))
 	}
 	return x, nil
 }
@@ -106,11 +106,11 @@ func Open(parts Parts, cfg Config) (*Executor, error) {
 // kind.
 func (x *Executor) Add(ctx context.Context, s wire.HandlerSpec) error {
 	spec, err := x.compile(s)
-	if err == nil {
-		err = x.mayRunAs(s)
-	}
 	if err != nil {
 		return err
+	}
+	if err := x.mayRunAs(s); err != nil {
+		return fmt.Errorf("%w: handler %s: %w", wire.ErrInvalid, s.Kind, err)
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -123,7 +123,7 @@ func (x *Executor) Add(ctx context.Context, s wire.HandlerSpec) error {
 	}
 	x.added = added
 	x.specs[s.Kind] = s
-	x.parts.Inbox.Suspend(s.Kind, programProblem(s))
+	x.parts.Inbox.Suspend(s.Kind, x.problem(s))
 	x.parts.Changed(true)
 	return x.parts.Record(ctx, "handler.add", s.Kind)
 }
@@ -164,7 +164,7 @@ func (x *Executor) List() []wire.Handler {
 		h := wire.Handler{
 			Kind: s.Kind, Type: typeName(spec), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
 			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash), Warning: command.Warn(spec.Exec, spec.Args, spec.AllowFlags),
-			Running: kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting, Problem: programProblem(spec),
+			Running: kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting, Problem: x.problem(spec),
 		}
 		if absent := x.parts.Unknown(s.Allow); absent != "" {
 			h.Warning = strings.TrimPrefix(h.Warning+"; "+absent, "; ")

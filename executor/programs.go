@@ -12,18 +12,16 @@ import (
 // exist.
 const programsEvery = 10 * time.Second
 
-// programProblem returns the reason why the program of a handler cannot be started now, or "".
-func programProblem(s wire.HandlerSpec) string {
+// problem returns the reason why the program of a handler cannot be started now, or "".
+func (x *Executor) problem(s wire.HandlerSpec) string {
 	if len(s.Exec) == 0 {
 		return ""
 	}
 	if err := command.Find(s.Exec[0]); err != nil {
 		return err.Error()
 	}
-	if s.RunAs != "" {
-		if err := command.MayRunAs(s.RunAs, ""); err != nil {
-			return err.Error()
-		}
+	if err := x.mayRunAs(s); err != nil {
+		return err.Error()
 	}
 	return ""
 }
@@ -48,7 +46,7 @@ func (x *Executor) Check() {
 	back := false
 	x.mu.Lock()
 	for kind, s := range x.specs {
-		why := programProblem(s)
+		why := x.problem(s)
 		if !x.parts.Inbox.Suspend(kind, why) {
 			continue
 		}

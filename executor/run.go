@@ -140,13 +140,10 @@ func (x *Executor) mayRunAs(s wire.HandlerSpec) error {
 		return nil
 	}
 	dir, err := x.runsFolder(true)
-	if err == nil {
-		err = command.MayRunAs(s.RunAs, dir)
-	}
 	if err != nil {
-		return fmt.Errorf("%w: handler %s: %w", wire.ErrInvalid, s.Kind, err)
+		return err
 	}
-	return nil
+	return command.MayRunAs(s.RunAs, dir)
 }
 
 // keep returns res as the inbox takes it: a large output is moved out of the run's

@@ -35,6 +35,27 @@ func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
 	}
 }
 
+// A handler of the configuration whose user cannot run its program, or cannot reach the
+// folders of runs, is not offered, and its problem says what to do.
+func TestRunAsOfTheConfigurationIsChecked(t *testing.T) {
+	cfg := testConfig(t, filepath.Join(t.TempDir(), "node"))
+	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(cfg.Dir, 0o700); err != nil { // no other user passes through
+		t.Fatal(err)
+	}
+	cfg.Handlers = []wire.HandlerSpec{{Kind: "k", Exec: []string{"true"}, RunAs: "64401:64401", Allow: []string{"peer:a"}}}
+	a := start(t, cfg)
+	hs := a.Handlers()
+	if len(hs) != 1 || !strings.Contains(hs[0].Problem, "run_as: ") || a.inbox.Suspended("k") == "" {
+		t.Fatalf("handlers %+v, suspended: %q", hs, a.inbox.Suspended("k"))
+	}
+	if want := "chmod 0711"; runtime.GOOS == "linux" && os.Geteuid() == 0 && !strings.Contains(hs[0].Problem, want) {
+		t.Errorf("the problem is %q, want one with %s", hs[0].Problem, want)
+	}
+}
+
 // Only the node's user reads anything in its folder, even where others pass through to
 // the folders of their runs.
 func TestNodeFolderIsPrivate(t *testing.T) {
