@@ -21,9 +21,9 @@ import (
 // Errors of the address book.
 var (
 	// ErrUnknownPeer is returned for a name or id that no known peer has.
-	ErrUnknownPeer = errors.New("addressbook: unknown peer")
+	ErrUnknownPeer = errors.New("unknown peer")
 	// ErrAmbiguous is returned for a name or a part of an id that several peers have.
-	ErrAmbiguous = errors.New("addressbook: ambiguous peer")
+	ErrAmbiguous = errors.New("ambiguous peer")
 	// ErrOldBoot is returned for a peer whose boot number decreased.
 	ErrOldBoot = errors.New("addressbook: the boot number decreased")
 	// ErrTwin is returned for a peer whose key runs twice.

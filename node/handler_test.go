@@ -92,3 +92,23 @@ func startAlone(t *testing.T) *testNode {
 	}
 	return start(t, cfg)
 }
+
+// The error for an unknown target says so once, without the name of a package.
+func TestUnknownTargetIsNamedOnce(t *testing.T) {
+	a := startAlone(t)
+	for what, f := range map[string]func() error{
+		"submit": func() error {
+			_, err := a.Submit(t.Context(), wire.Request{Target: "nobody", Kind: "k"})
+			return err
+		},
+		"list": func() error {
+			_, err := a.Tasks(t.Context(), wire.Query{Peer: "nobody"})
+			return err
+		},
+	} {
+		err := f()
+		if !errors.Is(err, wire.ErrNotFound) || strings.Count(err.Error(), "not found") != 1 || !strings.Contains(err.Error(), `not found: unknown peer "nobody"`) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -65,7 +65,7 @@ func (n *Node) recipient(target string) (*addressbook.Peer, error) {
 	p, err := n.namedPeer(target)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", wire.ErrNotFound, err)
+		return nil, err
 	case p.Blocked:
 		return nil, fmt.Errorf("%w: %s is blocked here: balefire-node peers unblock %s", wire.ErrDenied, p.Name, p.Name)
 	case len(p.KeyRecord.Public) == 0:

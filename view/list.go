@@ -71,7 +71,7 @@ func (v *Views) Query(q wire.Query) (outbox.Query, error) {
 	if q.Peer != "" {
 		p, err := v.Book.Find(q.Peer)
 		if err != nil {
-			return out, fmt.Errorf("%w: %w", wire.ErrNotFound, err)
+			return out, err
 		}
 		out.Peer = p.Peer
 	}
