@@ -47,7 +47,7 @@ func TestRunAsOfTheConfigurationIsChecked(t *testing.T) {
 	}
 	cfg.Handlers = []wire.HandlerSpec{{Kind: "k", Exec: []string{"true"}, RunAs: "64401:64401", Allow: []string{"peer:a"}}}
 	a := start(t, cfg)
-	hs := a.Handlers()
+	hs := a.Handlers.List()
 	if len(hs) != 1 || !strings.Contains(hs[0].Problem, "run_as: ") || a.inbox.Suspended("k") == "" {
 		t.Fatalf("handlers %+v, suspended: %q", hs, a.inbox.Suspended("k"))
 	}
@@ -102,7 +102,7 @@ func TestUnknownTargetIsNamedOnce(t *testing.T) {
 			return err
 		},
 		"list": func() error {
-			_, err := a.Tasks(t.Context(), wire.Query{Peer: "nobody"})
+			_, err := a.Views.Tasks(t.Context(), wire.Query{Peer: "nobody"})
 			return err
 		},
 	} {

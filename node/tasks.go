@@ -20,9 +20,9 @@ func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string)
 	if role == wire.RoleOwner {
 		return n.Views.View(id, role, rec), fmt.Errorf("%w: a task can only be cancelled at its home: run this on %s", wire.ErrRefused, n.Views.View(id, role, rec).Peer)
 	}
-	_, err = n.outbox.Cancel(ctx, id, hard, cmp.Or(reason, "cancelled by an operator"))
+	state, err := n.outbox.Cancel(ctx, id, hard, cmp.Or(reason, "cancelled by an operator"))
 	if errors.Is(err, outbox.ErrEnded) {
-		return n.Views.View(id, role, rec), fmt.Errorf("%w: task %s has ended as %s", wire.ErrRefused, id, rec.GetState().Name())
+		return n.Views.View(id, role, rec), fmt.Errorf("%w: task %s has ended as %s", wire.ErrRefused, id, state.Name())
 	}
 	if err != nil {
 		return wire.Task{}, err

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -94,5 +95,35 @@ func TestWhyOfAnUnknownSubject(t *testing.T) {
 	}
 	if why, err := a.Explainer.Why(t.Context(), "build"); err != nil || why.Subject != "queue:build" {
 		t.Errorf("a queue without its prefix: %+v, %v", why, err)
+	}
+}
+
+// While a task runs, why says so, both for a task to this node itself and for one to a
+// peer; and cancelling it once more after its end names its end.
+func TestWhyOfARunningTask(t *testing.T) {
+	a, b := pair(t, nil)
+	for _, n := range []*testNode{a, b} {
+		if err := n.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "slow", Exec: []string{"sleep", "1000"}, Allow: []string{"role:send"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for to, want := range map[string]wire.NoteCode{"a": wire.NoteRuns, "b": wire.NoteStartedThere} {
+		id := a.submit(t, wire.Request{Target: to, Kind: "slow"})
+		var got wire.Blocker
+		eventually(t, func() bool {
+			why, err := a.Explainer.Why(t.Context(), id)
+			got = why
+			return err == nil && why.State == "RUNNING"
+		}, func() string { return fmt.Sprintf("to %s: %+v", to, got) })
+		if got.Cause.Code != want {
+			t.Errorf("to %s: the cause is %+v, want %s", to, got.Cause, want)
+		}
+		if _, err := a.Cancel(t.Context(), id, true, ""); err != nil {
+			t.Fatal(err)
+		}
+		a.waitEnd(t, id, "CANCELLED")
+		if _, err := a.Cancel(t.Context(), id, true, ""); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "has ended as CANCELLED") {
+			t.Errorf("to %s: cancelled again: %v", to, err)
+		}
 	}
 }

@@ -88,7 +88,7 @@ const (
 	NoteEnding         NoteCode = "ending"          // its end is being stored
 	NoteRunsThere      NoteCode = "runs_there"      // the peer has it and runs it when a slot is free: peer, task
 	NoteGrantsThere    NoteCode = "grants_there"    // the home of its queue has it and grants it: peer, queue, task
-	NoteStartedThere   NoteCode = "started_there"   // a node runs it, as its queue's home reported: peer, task
+	NoteStartedThere   NoteCode = "started_there"   // a node runs it, as it or the home of its queue reported: peer, task
 	NoteForgottenThere NoteCode = "forgotten_there" // at_most_once, and the peer no longer knows it: peer, task
 	NoteBehind         NoteCode = "behind"          // an earlier task has the same ordering key: task
 	NoteRefused        NoteCode = "refused"         // the peer refused it: peer, self, kind, refusal, detail

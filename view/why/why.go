@@ -121,8 +121,14 @@ func (w *walk) task(ctx context.Context, id proto.TaskID, role string, rec *prot
 		return err
 	}
 	ended = o.State.Terminal()
-	if queued, err := w.Inbox.Get(id); err == nil && queued.GetQueue() != "" && !ended {
-		w.queued(ctx, id, queued) // the home of its queue is here, too
+	switch here, err := w.Inbox.Get(id); {
+	case err != nil || ended:
+	case here.GetQueue() != "": // the home of its queue is here, too
+		w.queued(ctx, id, here)
+		return nil
+	case !here.GetState().Terminal(): // it was sent to this node itself
+		w.State = here.GetState().Name()
+		w.owned(id, here)
 		return nil
 	}
 	w.home(o, rec.GetTarget())
@@ -145,9 +151,14 @@ func (w *walk) home(o outbox.Why, target string) {
 	case o.State == proto.Accepted || o.State == proto.Running:
 		w.step(wire.StepAcceptedThere, wire.NoteArgs{Peer: name})
 		queue, queued := proto.QueueOf(target)
-		if w.cause(wire.NoteRunsThere, there); queued {
+		switch {
+		case queued:
 			there.Queue = queue
 			w.cause(wire.NoteGrantsThere, there)
+		case o.State == proto.Running:
+			w.cause(wire.NoteStartedThere, there)
+		default:
+			w.cause(wire.NoteRunsThere, there)
 		}
 	case o.State == proto.Indeterminate:
 		w.cause(wire.NoteForgottenThere, there)
