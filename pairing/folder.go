@@ -118,10 +118,27 @@ func ensureKeys(dir string, clk clock.Clock) (keys *identity.Keys, created bool,
 	}
 	keys, err = identity.LoadKeys(filepath.Join(dir, datadir.Identity))
 	if errors.Is(err, os.ErrNotExist) {
+		if err := lostKey(dir); err != nil {
+			return nil, false, err
+		}
 		keys, err = identity.CreateKeys(filepath.Join(dir, datadir.Identity), clk.Now())
 		return keys, true, err
 	}
 	return keys, false, err
+}
+
+// lostKey returns an error if a folder without a key belongs to a member: with a new key
+// its certificate would be that of another node.
+func lostKey(dir string) error {
+	m, err := readMembership(dir)
+	if errors.Is(err, os.ErrNotExist) || err == nil && len(m.Root) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	at := filepath.Join(dir, datadir.Identity)
+	return fmt.Errorf("%w: the key of %s is missing in %s: restore the folder from a backup, or remove %s and join again with a ticket", wire.ErrRefused, m.Name, at, filepath.Join(at, membershipFile))
 }
 
 // Credentials are what a node proves its identity with.
@@ -135,6 +152,12 @@ type Credentials struct {
 func Load(dir string, now time.Time) (Credentials, error) {
 	keys, err := identity.LoadKeys(filepath.Join(dir, datadir.Identity))
 	if errors.Is(err, os.ErrNotExist) {
+		if err := lostKey(dir); err != nil {
+			return Credentials{}, err
+		}
+		if _, err := os.Stat(filepath.Join(dir, datadir.Store)); err == nil {
+			return Credentials{}, fmt.Errorf("%w: %s has a store and no key: restore %s from a backup, or join with a ticket", ErrNotInitialized, dir, datadir.Identity)
+		}
 		return Credentials{}, fmt.Errorf("%w: %s is empty: run balefire-node init --new-mesh, or join with a ticket", ErrNotInitialized, dir)
 	}
 	if err != nil {

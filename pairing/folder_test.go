@@ -4,12 +4,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/wire"
 )
 
 // A first member that was off until its certificate and the grace period were over
@@ -38,5 +40,37 @@ func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
 	}
 	if _, err := Load(dir, now.Add(1800*24*time.Hour)); !errors.Is(err, identity.ErrExpired) {
 		t.Errorf("without the root key: %v", err)
+	}
+}
+
+// A member whose key was lost is not taken for an empty folder: neither a start nor init
+// suggests or makes a new key, which its certificate does not name.
+func TestLostKeyIsReported(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Init(InitOptions{Dir: dir, Name: "a", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(dir, datadir.Identity)
+	if err := os.Remove(filepath.Join(at, "node.key")); err != nil {
+		t.Fatal(err)
+	}
+	_, loadErr := Load(dir, time.Now())
+	_, initErr := Init(InitOptions{Dir: dir, NewMesh: true})
+	for _, err := range []error{loadErr, initErr} {
+		if !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "from a backup") || !strings.Contains(err.Error(), "join again") {
+			t.Errorf("with its membership: %v", err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(at, "node.key")); err == nil {
+		t.Error("a new key was made")
+	}
+	if err := errors.Join(os.RemoveAll(at), os.Mkdir(filepath.Join(dir, datadir.Store), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(dir, time.Now()); !errors.Is(err, ErrNotInitialized) || !strings.Contains(err.Error(), "from a backup") {
+		t.Errorf("with its store: %v", err)
+	}
+	if _, err := Load(t.TempDir(), time.Now()); !errors.Is(err, ErrNotInitialized) || !strings.Contains(err.Error(), "is empty") {
+		t.Errorf("an empty folder: %v", err)
 	}
 }
