@@ -95,6 +95,7 @@ func TestRunAsInTheSandboxOfTheUnit(t *testing.T) {
 		"user":               {fmt.Sprintf("%[1]d %[1]d []", taskUser), fmt.Sprintf("%[1]d %[1]d []", nodeUser)},
 		"CapPrm":             {"0000000000000000", "0000000000000000"},
 		"CapEff":             {"0000000000000000", "0000000000000000"},
+		"CapInh":             {"0000000000000000", "0000000000000000"},
 		"CapAmb":             {"0000000000000000", "0000000000000000"},
 		"NoNewPrivs":         {"1", "1"},
 		"Seccomp":            {"2", "2"},

@@ -32,7 +32,7 @@ func newProcessTree(cmd *exec.Cmd, mark string, as *account) *processTree {
 }
 
 func (t *processTree) start() error {
-	dropAmbient()
+	dropInherited()
 	if err := t.cmd.Start(); err != nil {
 		return err
 	}

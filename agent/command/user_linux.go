@@ -196,8 +196,16 @@ func empty(dir string) error {
 	return errors.Join(err, err2)
 }
 
-// dropAmbient withholds this thread's capabilities from the programs that it
-// starts: only the node needs them.
-func dropAmbient() {
+// dropInherited withholds this thread's capabilities from the programs that it
+// starts: only the node needs them. They would pass on as ambient ones, or as
+// inheritable ones to a program file that asks for them.
+func dropInherited() {
 	_ = unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) // a kernel without ambient capabilities grants none
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if unix.Capget(&header, &data[0]) != nil {
+		return // without capabilities to keep there are none to drop
+	}
+	data[0].Inheritable, data[1].Inheritable = 0, 0
+	_ = unix.Capset(&header, &data[0]) // dropping is always allowed
 }

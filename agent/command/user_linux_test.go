@@ -39,7 +39,7 @@ type runAsReport struct {
 // runAsScript prints what the program can do: its user, its capabilities, and what it can
 // read of its body, of the node's secret and of another run's folder. It leaves files
 // behind that only it may remove.
-const runAsScript = `id -u; id -g; id -G; grep CapEff /proc/self/status; grep CapAmb /proc/self/status; pwd; cat "$BALEFIRE_BODY_FILE"
+const runAsScript = `id -u; id -g; id -G; grep CapEff /proc/self/status; grep CapInh /proc/self/status; grep CapAmb /proc/self/status; pwd; cat "$BALEFIRE_BODY_FILE"
 cat "$1" 2>/dev/null || echo no secret; cat "$2"/w/* 2>/dev/null || echo no other run; ls "$2" >/dev/null 2>&1 || echo no list
 mkdir -m 700 sub && echo mine > sub/file && chmod 500 sub; echo $HOME`
 
@@ -203,17 +203,17 @@ func TestRunAsAnotherUser(t *testing.T) {
 	out := asNode(t, unix.CAP_SETUID, unix.CAP_SETGID)
 	lines := strings.Split(strings.TrimSpace(out.Output), "\n")
 	id, none := fmt.Sprint(taskUser), strings.Repeat("0", 16)
-	want := []string{id, id, id, "CapEff:\t" + none, "CapAmb:\t" + none, "", "the body", "no secret", "no other run", "no list", "/"}
+	want := []string{id, id, id, "CapEff:\t" + none, "CapInh:\t" + none, "CapAmb:\t" + none, "", "the body", "no secret", "no other run", "no list", "/"}
 	if out.May != "" || out.Err != "" || len(lines) != len(want) {
 		t.Fatalf("may %q, error %q, said %q", out.May, out.Err, lines)
 	}
 	for i, line := range want {
-		if i != 5 && lines[i] != line {
+		if i != 6 && lines[i] != line {
 			t.Errorf("line %d is %q, want %q", i, lines[i], line)
 		}
 	}
-	if !strings.HasSuffix(lines[5], "/run/"+privateFolder) {
-		t.Errorf("it runs in %s", lines[5])
+	if !strings.HasSuffix(lines[6], "/run/"+privateFolder) {
+		t.Errorf("it runs in %s", lines[6])
 	}
 	if !out.Swept {
 		t.Error("its leftovers were not removed")
