@@ -55,8 +55,14 @@ func Validate(s wire.HandlerSpec) error {
 		return fail("on_crash probe asks a program (exec --check KEY), and type %s runs none", s.Type)
 	case s.MaxRetries > 0 && s.MaxRetries < cmp.Or(s.MaxAttempts, 3):
 		return fail("max_retries is %d, but a task has %d attempts by default", s.MaxRetries, cmp.Or(s.MaxAttempts, 3))
-	case s.Concurrency < 0 || s.MaxAttempts < 0 || s.MaxRetries < 0 || s.MaxBody < 0 || s.MaxOutput < 0:
-		return fail("a limit is negative")
+	}
+	for _, limit := range []struct {
+		name string
+		n    int64
+	}{{"concurrency", int64(s.Concurrency)}, {"max_attempts", int64(s.MaxAttempts)}, {"max_retries", int64(s.MaxRetries)}, {"max_body", s.MaxBody}, {"max_output", s.MaxOutput}} {
+		if limit.n < 0 {
+			return fail("%s is %d: it must not be negative", limit.name, limit.n)
+		}
 	}
 	if _, err := runLimit(s); err != nil {
 		return fail("timeout: %v", err)

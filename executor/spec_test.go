@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/balefire/balefire/wire"
@@ -14,6 +15,18 @@ func TestAllowListMustNameSomeone(t *testing.T) {
 	} {
 		if err := Validate(wire.HandlerSpec{Kind: "x", Type: wire.TypeEcho, Allow: []string{allow}}); (err == nil) != good {
 			t.Errorf("allow %q: %v", allow, err)
+		}
+	}
+}
+
+// A negative limit is named.
+func TestNegativeLimitsAreNamed(t *testing.T) {
+	for name, s := range map[string]wire.HandlerSpec{
+		"concurrency": {Concurrency: -3}, "max_attempts": {MaxAttempts: -3}, "max_retries": {MaxRetries: -3}, "max_body": {MaxBody: -3}, "max_output": {MaxOutput: -3},
+	} {
+		s.Kind, s.Type, s.Allow = "x", wire.TypeEcho, []string{"peer:laptop"}
+		if err := Validate(s); err == nil || !strings.Contains(err.Error(), name+" is -3") {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
