@@ -186,7 +186,7 @@ func TestUnitKeepsItsSandbox(t *testing.T) {
 	lines := strings.Split(string(unit), "\n")
 	for _, want := range []string{
 		"Type=notify", "WatchdogSec=60", "User=balefire", "UMask=0027", "NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=read-only",
-		"PrivateTmp=yes", "PrivateDevices=yes", "CapabilityBoundingSet=", "AmbientCapabilities=", "SystemCallFilter=@system-service", "RestrictSUIDSGID=yes",
+		"PrivateTmp=yes", "PrivateDevices=yes", "CapabilityBoundingSet=", "AmbientCapabilities=", "SystemCallFilter=@system-service", "SystemCallErrorNumber=EPERM", "RestrictSUIDSGID=yes",
 		"StateDirectoryMode=0700", "RuntimeDirectoryMode=0750", "TimeoutStartSec=infinity", "ExecStart=/usr/local/bin/balefire-node run",
 	} {
 		if !slices.Contains(lines, want) {
