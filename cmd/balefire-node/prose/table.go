@@ -51,7 +51,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteRelaysAway: say("{peer} cannot be reached: none of its relays ({names}) is connected here; {dial}", "balefire-node path {first}"),
 	wire.NoteRelaysFail: say("{peer} cannot be reached: neither directly nor through its relays ({names}); {dial}", "balefire-node path {peer}"),
 	wire.NoteDialing:    say("{peer} cannot be reached: {dial}", ""),
-	wire.NoteNoAnswer:   say("{peer} cannot be reached: none of its {count} addresses answers; {dial}", lookAt),
+	wire.NoteNoAnswer:   say("{peer} cannot be reached at any of its {count} addresses; {dial}", lookAt),
 	wire.NoteHanging: say("{peer} has been {state} for {ago} according to gossip; a connection is still open, and its last byte arrived {idle} ago",
 		"start {peer} or check the network in between; it is dialed again as soon as the connection is given up"),
 	wire.NotePeerConnected:     say("nothing: it is connected by {path} and was last seen {ago} ago", ""),
