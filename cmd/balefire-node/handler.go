@@ -72,7 +72,7 @@ func (w *app) addHandler(cmd *cobra.Command, s wire.HandlerSpec) error {
 		case h.Kind != s.Kind:
 			continue
 		case h.Problem != "": // the program may be installed later
-			w.infof("but its tasks cannot be started yet: %s", h.Problem)
+			w.infof("but its tasks cannot be started yet: %s", stripPackages(h.Problem))
 		}
 		if h.Warning != "" {
 			w.infof("! %s", h.Warning)
