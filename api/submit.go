@@ -101,7 +101,7 @@ func plainJSONError(err error) string {
 func duration(field, s string) (time.Duration, error) {
 	var d wire.Duration
 	if err := d.UnmarshalText([]byte(s)); err != nil {
-		return 0, problem(wire.CodeInvalid, "%s: %v", field, err)
+		return 0, problem(wire.CodeInvalid, "%s: %s", field, strings.TrimPrefix(err.Error(), wire.ErrInvalid.Error()+": "))
 	}
 	return time.Duration(d), nil
 }

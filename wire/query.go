@@ -62,7 +62,7 @@ func RequestOfQuery(q url.Values) (r Request, err error) {
 			err = parseField(f, vs)
 		}
 		if err != nil {
-			return r, fmt.Errorf("%w: %.40s: %w", ErrInvalid, name, err)
+			return r, fmt.Errorf("%w: %.40s: %s", ErrInvalid, name, strings.TrimPrefix(err.Error(), ErrInvalid.Error()+": "))
 		}
 	}
 	return r, nil

@@ -1,8 +1,10 @@
 package wire
 
 import (
+	"errors"
 	"net/url"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -27,4 +29,12 @@ func FuzzRequestOfQuery(f *testing.F) {
 			t.Fatalf("%+v came back as %+v: %v", r, back, err)
 		}
 	})
+}
+
+// An error of a query says once that the request is invalid, and names the parameter.
+func TestErrorsOfAQueryNameTheParameter(t *testing.T) {
+	_, err := RequestOfQuery(url.Values{"ttl": {"x"}})
+	if !errors.Is(err, ErrInvalid) || !strings.HasPrefix(err.Error(), `invalid request: ttl: "x" is not a duration`) {
+		t.Error(err)
+	}
 }
