@@ -112,3 +112,21 @@ func TestUnknownTargetIsNamedOnce(t *testing.T) {
 		}
 	}
 }
+
+// What is wrong with a request is named: which key, and how a queue is called.
+func TestWrongRequestsAreNamed(t *testing.T) {
+	a := startAlone(t)
+	long := strings.Repeat("k", 300)
+	for want, r := range map[string]wire.Request{
+		"the idempotency key has 300 bytes, the limit is 256": {Target: "a", Key: long},
+		"the ordering key has 300 bytes, the limit is 256":    {Target: "a", Order: long},
+		`queue "bad name!": use 1-63`:                         {Target: "queue:bad name!"},
+		`queue "": use 1-63`:                                  {Target: "queue:"},
+		"or queue:NAME":                                       {Target: "all"},
+	} {
+		r.Kind = "k"
+		if _, err := a.Submit(t.Context(), r); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}

@@ -60,7 +60,7 @@ func (n *Node) recipient(target string) (*addressbook.Peer, error) {
 		}
 		return n.recipient(home.String())
 	case t.Kind != proto.TargetPeer:
-		return nil, fmt.Errorf("%w: target %.60q: use the name or id of a peer", wire.ErrInvalid, target)
+		return nil, fmt.Errorf("%w: target %.60q: use the name or id of a peer, or queue:NAME", wire.ErrInvalid, target)
 	}
 	p, err := n.namedPeer(target)
 	switch {

@@ -121,8 +121,10 @@ func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode
 		return bad("kind %.60q: use 1-128 of a-z 0-9 . _ -", r.Kind)
 	case r.TTL < 0 || time.Duration(r.TTL) > proto.MaxTTL:
 		return bad("ttl %s: must be positive and at most 30 days", r.TTL)
-	case len(r.Key) > proto.MaxKey || len(r.Order) > proto.MaxKey:
-		return bad("a key is longer than %d bytes", proto.MaxKey)
+	case len(r.Key) > proto.MaxKey:
+		return bad("the idempotency key has %d bytes, the limit is %d", len(r.Key), proto.MaxKey)
+	case len(r.Order) > proto.MaxKey:
+		return bad("the ordering key has %d bytes, the limit is %d", len(r.Order), proto.MaxKey)
 	case args > proto.MaxArgs || len(r.Args) > 256:
 		return bad("more than 256 arguments or %d bytes of arguments: send them as the body", proto.MaxArgs)
 	case int64(len(r.Body)) > n.cfg.Limits.Payload:

@@ -219,7 +219,10 @@ func (qs *Queues) Drained() bool { return qs.drained.Load() }
 // HomeOf returns the home of a queue.
 func (qs *Queues) HomeOf(name string) (home proto.PeerID, err error) {
 	s := qs.Driver.QueueStates()[name]
-	if s == nil {
+	switch {
+	case s == nil && !proto.ValidQueue(name):
+		return home, fmt.Errorf("%w: queue %.80q: use 1-63 of a-z 0-9 . _ -", wire.ErrInvalid, name)
+	case s == nil:
 		return home, fmt.Errorf("%w: queue %.128q is not known here: create it on the node that should be its home with balefire-node queue set NAME --home here; other nodes learn of it when they connect to that node", wire.ErrNotFound, name)
 	}
 	return proto.PeerIDFrom(s.GetHome())
