@@ -243,6 +243,8 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 func (w *app) openBody(word string, r *wire.Request) (io.Closer, error) {
 	src, file := w.in, io.NopCloser(nil)
 	switch path, named := strings.CutPrefix(word, "@"); {
+	case named && path == "":
+		return nil, usage("body @: name the file, as in @photo.jpg")
 	case named:
 		f, err := os.Open(path)
 		if err != nil {
