@@ -94,7 +94,7 @@ func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Du
 func (n *Node) addEvent(kind string, p proto.PeerID, text string, fields map[string]string) {
 	e := wire.NodeEvent{Kind: kind, Text: text, Fields: fields}
 	if p != (proto.PeerID{}) {
-		e.Peer, _ = n.peerNameID(p[:])
+		e.Peer, _ = n.book.Identify(p[:])
 	}
 	n.events.add(e)
 }

@@ -128,7 +128,7 @@ func (n *Node) memberChanged(e gossip.Event) {
 		}
 	}
 	if !e.By.IsZero() {
-		fields["by"] = n.peerName(e.By)
+		fields["by"] = n.book.NameOf(e.By)
 	}
 	n.addEvent("member."+e.Kind.String(), e.Peer, cmp.Or(text, e.Kind.String()), fields)
 	n.Queues.MemberChanged(e)
@@ -224,7 +224,7 @@ func (n *Node) PruneMembers(ctx context.Context, age time.Duration, limit int, d
 	out := wire.Pruned{Members: []string{}, DryRun: dryRun}
 	age, limit = cmp.Or(age, n.cfg.Mesh.PruneAge), cmp.Or(limit, n.cfg.Mesh.PruneLimit)
 	for _, p := range n.gossip.Prune(age, limit, dryRun) {
-		out.Members = append(out.Members, n.peerName(p))
+		out.Members = append(out.Members, n.book.NameOf(p))
 	}
 	if dryRun || len(out.Members) == 0 {
 		return out, nil
@@ -239,7 +239,7 @@ func (n *Node) Converge(ctx context.Context) (wire.Convergence, error) {
 	c := wire.Convergence{Agree: []string{}}
 	for _, a := range n.gossip.Converge(ctx) {
 		c.Asked++
-		name := n.peerName(a.Peer)
+		name := n.book.NameOf(a.Peer)
 		switch {
 		case a.Err != nil:
 			c.Failed = append(c.Failed, fmt.Sprintf("%s: %v", name, a.Err))

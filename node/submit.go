@@ -219,7 +219,7 @@ func (n *Node) finishSubmit(d *outbox.Draft, s wire.Submitted, existing *proto.T
 func newSubmitted(d *outbox.Draft, to *addressbook.Peer) wire.Submitted {
 	s := wire.Submitted{
 		ID: d.Header.ID.String(), State: proto.Pending.Name(),
-		Target: to.Name, NotAfter: msTime(d.Header.NotAfter), Due: msOrNil(d.Record.GetDueMs()),
+		Target: to.Name, NotAfter: proto.Time(d.Header.NotAfter), Due: proto.TimeOrNil(d.Record.GetDueMs()),
 	}
 	if s.Target == "" {
 		s.Target = to.Peer.Short()
@@ -236,7 +236,7 @@ func (n *Node) existingTask(id proto.TaskID, s wire.Submitted) wire.Submitted {
 		s.State = ""
 		return s
 	}
-	s.State, s.NotAfter, s.Due = rec.GetState().Name(), msTime(rec.GetNotAfterMs()), msOrNil(rec.GetDueMs())
+	s.State, s.NotAfter, s.Due = rec.GetState().Name(), proto.Time(rec.GetNotAfterMs()), proto.TimeOrNil(rec.GetDueMs())
 	return s
 }
 

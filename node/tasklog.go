@@ -16,7 +16,7 @@ func (n *Node) logTask(role string, id proto.TaskID, r *proto.Record) {
 	if !n.log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
-	peer, _ := n.peerNameID(r.GetPeer())
+	peer, _ := n.book.Identify(r.GetPeer())
 	n.log.LogAttrs(context.Background(), slog.LevelDebug, "task", taskAttrs(role, id, peer, r)...)
 }
 
