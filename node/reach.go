@@ -36,7 +36,7 @@ func (n *Node) netConfig() (transport.Config, error) {
 		DiscoveryConfig: transport.DiscoveryConfig{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.Pairing.StrangerSeen},
 	}
 	r := gossipHandler{n}
-	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store}, Hops: n.hops}
+	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store}, Hops: n.hops, Open: n.open}
 	if n.cfg.Simulated.Transport != nil {
 		n.cfg.Simulated.Transport(&c)
 	}
@@ -130,6 +130,12 @@ func (n *Node) hops(p proto.PeerID) []transport.Hop {
 		return nil
 	}
 	return hopsFromProto(m.Record.GetHops())
+}
+
+// open reports whether p announces that any node can dial it.
+func (n *Node) open(p proto.PeerID) bool {
+	m, ok := n.gossip.Member(p)
+	return ok && m.Record.GetOpen()
 }
 
 // hopsToProto converts measured relay paths for a member record. A known round-trip time

@@ -54,6 +54,7 @@ type GossipConfig struct {
 	Sync    func(ctx context.Context, from proto.PeerID, m *proto.Message) (*proto.Message, error) // answers a SYNC with a SYNCED; default: sync streams are refused
 	Topic   TopicHandler                                                                           // handles messages of the gossip topic; default: the topic is not joined
 	Hops    func(p proto.PeerID) []Hop                                                             // p's published paths to relays, best effort; default: none
+	Open    func(p proto.PeerID) bool                                                              // whether p announces that any node can dial it; default: none does
 	Nonces  Nonces                                                                                 // persists which messages were received; default: in memory
 
 	// Lookup handles LOOKUP and LOOKUP_REPLY of ctl streams; must not block; default:
@@ -121,6 +122,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Relays == nil {
 		c.Relays = func() []proto.PeerID { return nil }
+	}
+	if c.Open == nil {
+		c.Open = func(proto.PeerID) bool { return false }
 	}
 	c.Reserve = cmp.Or(c.Reserve, 2)
 	c.Software = cmp.Or(c.Software, "balefire")

@@ -137,9 +137,36 @@ func (t *Transport) dueContacts(contacts []proto.Contact) (due []proto.Contact, 
 	return due, pause
 }
 
+// A redialAttempt is a running attempt of the redial loop.
+type redialAttempt struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+}
+
+// endRedial ends the running attempt of the redial loop to reach p, whose next packet may
+// be seconds away: a new dial starts at once.
+func (t *Transport) endRedial(ctx context.Context, p proto.PeerID) {
+	t.mu.Lock()
+	a := t.peer(p).redial
+	t.mu.Unlock()
+	if a == nil {
+		return
+	}
+	a.cancel()
+	select {
+	case <-a.ended:
+	case <-ctx.Done():
+	}
+}
+
 func (t *Transport) dialContact(ctx context.Context, c proto.Contact) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	attempt := &redialAttempt{cancel, make(chan struct{})}
+	defer close(attempt.ended)
 	t.mu.Lock()
 	n := t.peer(c.Peer)
+	n.redial = attempt
 	last, asks := n.dial, n.dial.shouldAskDHT(t.cfg.Clock.Mono())
 	if asks {
 		n.dial.asked = t.cfg.Clock.Mono()
@@ -152,8 +179,8 @@ func (t *Transport) dialContact(ctx context.Context, c proto.Contact) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n = t.peer(c.Peer)
-	n.dial.busy = false
-	if err == nil {
+	n.dial.busy, n.redial = false, nil
+	if err == nil || len(n.conns) > 0 {
 		return
 	}
 	n.lastErr, n.failedAt = err, t.cfg.Clock.Now()

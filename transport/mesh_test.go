@@ -139,8 +139,11 @@ func (n *simNode) start() {
 // Contacts makes nodes dial both lower and higher numbers.
 func (n *simNode) Contacts() []proto.Contact {
 	var all []proto.Contact
+	n.mu.Lock()
+	knows := n.knows
+	n.mu.Unlock()
 	for i := range n.mesh.nodes {
-		if i != n.id && (n.knows == nil || slices.Contains(n.knows, i)) {
+		if i != n.id && (knows == nil || slices.Contains(knows, i)) {
 			c := proto.Contact{Peer: simKeys(i).Peer(), Addrs: []string{n.mesh.Addr(i)}}
 			if n.mesh.contact != nil {
 				n.mesh.contact(i, &c)
@@ -149,6 +152,13 @@ func (n *simNode) Contacts() []proto.Contact {
 		}
 	}
 	return all
+}
+
+// setKnown changes its contacts; nil: all nodes.
+func (n *simNode) setKnown(nodes []int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.knows = nodes
 }
 
 func (n *simNode) Hello() *proto.Hello {

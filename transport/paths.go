@@ -167,16 +167,7 @@ func (t *Transport) Reach() Reach {
 			Circuits: int(t.reach.served.circuits.Load()), Bytes: t.reach.served.bytes.Load(),
 		},
 	}
-	var own []netip.Addr
-	if addrs, err := t.host.Network().InterfaceListenAddresses(); err == nil {
-		for _, a := range addrs {
-			if std, err := manet.ToIP(a); err == nil {
-				ip, _ := netip.AddrFromSlice(std)
-				own = append(own, ip.Unmap())
-			}
-		}
-	}
-	r.NAT = guessNAT(r.Observed, own)
+	r.NAT = t.nat()
 	for p, h := range t.heldRelays() {
 		s := Reservation{Relay: p, Expires: h.until, Score: t.cfg.Weights.Score(h.on.meter.path())}
 		r.Reservations = append(r.Reservations, s)
@@ -194,4 +185,18 @@ func (t *Transport) Reach() Reach {
 		r.Reachable, r.Unreachable = addrStrings(yes), addrStrings(no)
 	}
 	return r
+}
+
+// nat returns the apparent kind of NAT in front of this node.
+func (t *Transport) nat() NAT {
+	var own []netip.Addr
+	if addrs, err := t.host.Network().InterfaceListenAddresses(); err == nil {
+		for _, a := range addrs {
+			if std, err := manet.ToIP(a); err == nil {
+				ip, _ := netip.AddrFromSlice(std)
+				own = append(own, ip.Unmap())
+			}
+		}
+	}
+	return guessNAT(t.reach.seen.list(), own)
 }

@@ -25,7 +25,8 @@ type peerState struct {
 	bodies    chan struct{} // held by each streamed body to it
 	taking    int           // streamed bodies from it
 	dial      redialState
-	lastSeen  time.Time // wall time of the last byte on closed verified connections
+	redial    *redialAttempt // running; nil: none
+	lastSeen  time.Time      // wall time of the last byte on closed verified connections
 	lastErr   error
 	failedAt  time.Time  // wall time of lastErr
 	dialing   int        // running calls of connect

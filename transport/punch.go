@@ -62,14 +62,31 @@ func (h *punchHost) Network() network.Network { return quietNetwork{h.Host.Netwo
 
 // Connect allows only punches: upgrade dials plain addresses. The other side supplies the
 // addresses; those of this machine are rejected.
+//
+// libp2p has the initiator only open its NAT, and the other side dial. If the initiator is
+// behind a symmetric NAT, the other side dials a port that is not mapped for it, so then
+// both dial. While the kind of the NAT is unknown, the initiator dials in the second half.
 func (h *punchHost) Connect(ctx context.Context, pi peer.AddrInfo) error {
-	if ok, _, _ := network.GetSimultaneousConnect(ctx); !ok {
+	ok, dials, why := network.GetSimultaneousConnect(ctx)
+	if !ok {
 		return errors.New("plain addresses are dialed elsewhere")
 	}
 	if pi.Addrs = plausible(h.t.host.Addrs(), pi.Addrs); len(pi.Addrs) == 0 {
 		return errors.New("the other side announced no usable address")
 	}
-	return h.Host.Connect(ctx, pi)
+	nat := h.t.nat()
+	if dials || nat == NATCone || nat == NATNone {
+		return h.Host.Connect(ctx, pi)
+	}
+	if nat == NATUnknown {
+		half, cancel := context.WithTimeout(ctx, punchDial/2)
+		err := h.Host.Connect(half, pi)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
+	return h.Host.Connect(network.WithSimultaneousConnect(ctx, true, why), pi)
 }
 
 type quietNetwork struct{ network.Network }
@@ -244,7 +261,10 @@ func (t *Transport) upgrade(ctx context.Context, n *peerState) {
 }
 
 // tryDirect tries each way to a direct path once: a punch, initiated by the side that was
-// dialed, then the plain addresses, one of which may work by now.
+// dialed, then the plain addresses, one of which may work by now. Those of a peer that any
+// node can dial come first. Those of others must not: what arrives at a router before its
+// node has sent anything may take the port that the punch needs, if the router itself
+// accepts connections.
 func (t *Transport) tryDirect(ctx context.Context, p proto.PeerID, punches bool) {
 	select {
 	case t.reach.punching.slots <- struct{}{}:
@@ -252,7 +272,9 @@ func (t *Transport) tryDirect(ctx context.Context, p proto.PeerID, punches bool)
 	case <-ctx.Done():
 		return
 	}
-	if punches && t.punch(p) == nil {
+	t.endRedial(ctx, p)
+	open := t.cfg.Open(p)
+	if open && t.dialDirect(ctx, p) == nil || punches && t.punch(p) == nil || open {
 		return
 	}
 	if err := t.dialDirect(ctx, p); err != nil {

@@ -58,6 +58,7 @@ func newReachSimWith(t *testing.T, nodes int, kind transporttest.Kind, link tran
 			}
 			return all
 		}
+		cfg.Open = func(p proto.PeerID) bool { other, _ := n.peerOf(p); return other >= 2 }
 		cfg.Observe = func(e transport.Event) {
 			m.mu.Lock()
 			defer m.mu.Unlock()

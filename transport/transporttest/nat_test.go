@@ -13,19 +13,23 @@ func TestNAT(t *testing.T) {
 		{"behind a cone NAT, reached by contacted nodes", Open, Cone, false, true},
 		{"behind two NATs", Cone, Cone, false, true},
 		{"symmetric is reached by open nodes", Open, Symmetric, false, true},
-		{"symmetric and cone never connect", Cone, Symmetric, false, false},
+		{"symmetric and cone never connect", Symmetric, Cone, false, false},
 		{"two symmetric ones never connect", Symmetric, Symmetric, false, false},
+		{"symmetric reaches a full cone", Symmetric, FullCone, false, true},
 	}
 	for _, tt := range tests {
 		n := Mesh(t, Link{})
 		n.Behind(tt.zero, 0)
 		n.Behind(tt.one, 1)
-		if got := !n.drops(0, n.addrOf(1), 0); got != tt.first {
+		if got := !n.drops(0, n.seenBy(0, n.addrOf(1)), 0); got != tt.first {
 			t.Errorf("%s: at first %v", tt.name, got)
 		}
-		n.drops(1, n.addrOf(0), 0)
-		if got := !n.drops(0, n.addrOf(1), 0); got != tt.second {
+		n.drops(1, n.seenBy(1, n.addrOf(0)), 0)
+		if got := !n.drops(0, n.seenBy(0, n.addrOf(1)), 0); got != tt.second {
 			t.Errorf("%s: then %v", tt.name, got)
+		}
+		if tt.one == Symmetric && !n.drops(0, n.addrOf(1), 0) {
+			t.Errorf("%s: it is reached at its inner address", tt.name)
 		}
 		n.Behind(Open, 0, 1)
 		if n.drops(0, n.addrOf(1), 0) {

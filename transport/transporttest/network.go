@@ -39,6 +39,20 @@ type Link struct {
 	OneIP   bool          // all nodes share one address, with their own ports
 }
 
+// A NodeLink describes the link between one node and the network, in addition to the Link
+// of all nodes.
+type NodeLink struct{ In, Out Direction }
+
+// A Direction is one direction of a NodeLink, as its node sees it.
+type Direction struct {
+	Latency time.Duration // one way
+	Mbps    float64       // default that of the Link
+	Loss    float64       // share of packets lost, 0 to 1
+}
+
+// Both returns a link that is the same in both directions.
+func Both(d Direction) NodeLink { return NodeLink{d, d} }
+
 // A Network is the simulated wire. Its methods are safe for concurrent use.
 type Network struct {
 	sim *simnet.Simnet
@@ -51,6 +65,7 @@ type Network struct {
 	down         map[int]bool             // nodes without any network
 	nats         map[int]*nat             // nodes behind a NAT
 	nodeLoss     map[int]float64          // additional loss of single nodes, both ways
+	nodeLinks    map[int]NodeLink         // of single nodes
 	extraLatency map[[2]int]time.Duration // additional latency between two nodes, lower one first
 	dropEvery    int                      // drop one of this many packets from one node to another; 0: none
 	sinceDrop    map[[2]int]int           // packets since the last one dropped by dropEvery
@@ -69,11 +84,12 @@ type Stats struct {
 func Mesh(t testing.TB, link Link) *Network {
 	t.Helper()
 	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}, nats: map[int]*nat{},
-		nodeLoss: map[int]float64{}, extraLatency: map[[2]int]time.Duration{}, held: map[int][]func(){}, sinceDrop: map[[2]int]int{}}
+		nodeLoss: map[int]float64{}, nodeLinks: map[int]NodeLink{}, extraLatency: map[[2]int]time.Duration{}, held: map[int][]func(){}, sinceDrop: map[[2]int]int{}}
 	n.sim = &simnet.Simnet{Logger: slog.New(slog.DiscardHandler), LatencyFunc: func(p *simnet.Packet) time.Duration {
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		late := n.link.Latency + n.extraLatency[pair(n.nodeAt(p.From), n.nodeAt(p.To))]
+		from, to := n.nodeAt(p.From), n.nodeAt(p.To)
+		late := n.link.Latency + n.extraLatency[pair(from, to)] + n.nodeLinks[from].Out.Latency + n.nodeLinks[to].In.Latency
 		if n.link.Jitter > 0 {
 			late += time.Duration(n.rng.Int64N(int64(n.link.Jitter)))
 		}
@@ -135,6 +151,9 @@ func (n *Network) DropEvery(packets int) { n.change(func() { n.dropEvery = packe
 // SetNodeLoss changes the share of packets from and to node i that are lost, in addition
 // to those of the link.
 func (n *Network) SetNodeLoss(i int, p float64) { n.change(func() { n.nodeLoss[i] = p }) }
+
+// SetNodeLink changes the link of node i. Its rates apply when the node starts.
+func (n *Network) SetNodeLink(i int, l NodeLink) { n.change(func() { n.nodeLinks[i] = l }) }
 
 // SetMTU changes the maximum size of packets.
 func (n *Network) SetMTU(bytes int) { n.change(func() { n.link.MTU = bytes }) }
@@ -236,6 +255,12 @@ func (n *Network) change(f func()) {
 // dropAtNode decides about the loss at one node. The caller holds mu.
 func (n *Network) dropAtNode(i int) bool { p := n.nodeLoss[i]; return p > 0 && n.rng.Float64() < p }
 
+// dropOnLinks decides about the loss on the links of two nodes. The caller holds mu.
+func (n *Network) dropOnLinks(from, to int) bool {
+	out, in := n.nodeLinks[from].Out.Loss, n.nodeLinks[to].In.Loss
+	return out > 0 && n.rng.Float64() < out || in > 0 && n.rng.Float64() < in
+}
+
 // dropNth decides about a loss by dropEvery. The caller holds mu.
 func (n *Network) dropNth(way [2]int) bool {
 	if n.dropEvery == 0 {
@@ -253,7 +278,7 @@ func (n *Network) drops(from int, addr net.Addr, size int) bool {
 	n.stats.Sent++
 	n.stats.Bytes += int64(size)
 	lost := n.down[from] || n.down[to] || n.group[from] != n.group[to] || n.cuts[[2]int{from, to}] ||
-		n.link.MTU > 0 && size > n.link.MTU || !n.natAllows(from, to) || n.rng.Float64() < n.link.Loss || n.dropAtNode(from) || n.dropAtNode(to) || n.dropNth([2]int{from, to})
+		n.link.MTU > 0 && size > n.link.MTU || !n.natAllows(from, addr) || n.rng.Float64() < n.link.Loss || n.dropAtNode(from) || n.dropAtNode(to) || n.dropOnLinks(from, to) || n.dropNth([2]int{from, to})
 	if lost {
 		n.stats.Dropped++
 	}

@@ -67,6 +67,21 @@ func TestHold(t *testing.T) {
 	}
 }
 
+// TestNodeLinks checks that the directions of a node's link are independent.
+func TestNodeLinks(t *testing.T) {
+	n := Mesh(t, Link{})
+	n.SetNodeLink(1, NodeLink{In: Direction{Loss: 1}})
+	n.SetNodeLink(2, NodeLink{Out: Direction{Loss: 1}})
+	for _, tt := range []struct {
+		from, to int
+		lost     bool
+	}{{0, 1, true}, {1, 0, false}, {0, 2, false}, {2, 0, true}, {0, 3, false}} {
+		if got := n.drops(tt.from, n.addrOf(tt.to), 0); got != tt.lost {
+			t.Errorf("from %d to %d: dropped %v", tt.from, tt.to, got)
+		}
+	}
+}
+
 func TestNodeAddresses(t *testing.T) {
 	for _, one := range []bool{false, true} {
 		n := Mesh(t, Link{OneIP: one})

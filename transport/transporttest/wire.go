@@ -23,8 +23,11 @@ func (n *Network) sockets(i int) []quicreuse.Option {
 func (n *Network) newSocket(i int, a *net.UDPAddr) net.PacketConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	rate := simnet.LinkSettings{BitsPerSecond: int(cmp.Or(n.link.Mbps, 1000) * simnet.Mibps)}
-	w := &wire{n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate, Uplink: rate}), n, i}
+	rate := func(d Direction) simnet.LinkSettings {
+		return simnet.LinkSettings{BitsPerSecond: int(cmp.Or(d.Mbps, n.link.Mbps, 1000) * simnet.Mibps)}
+	}
+	own := n.nodeLinks[i]
+	w := &wire{n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate(own.In), Uplink: rate(own.Out)}), n, i}
 	if n.link.MTU > 0 {
 		return pmtuWire{w}
 	}
@@ -60,13 +63,22 @@ func (w *wire) WriteTo(p []byte, to net.Addr) (int, error) {
 	if w.keeps(p, to) {
 		return len(p), nil
 	}
-	return w.SimConn.WriteTo(p, to)
+	return w.SimConn.WriteTo(p, inside(to))
+}
+
+// ReadFrom returns the next packet, and its sender as this node sees it.
+func (w *wire) ReadFrom(p []byte) (int, net.Addr, error) {
+	n, from, err := w.SimConn.ReadFrom(p)
+	if err != nil {
+		return n, from, err
+	}
+	return n, w.net.seenBy(w.node, from), nil
 }
 
 // keeps reports whether the network holds p.
 func (w *wire) keeps(p []byte, to net.Addr) bool {
 	later := bytes.Clone(p)
-	return w.net.hold(w.node, to, func() { _, _ = w.SimConn.WriteTo(later, to) }) // a closed receiver gets nothing
+	return w.net.hold(w.node, to, func() { _, _ = w.SimConn.WriteTo(later, inside(to)) }) // a closed receiver gets nothing
 }
 
 // source is a simulated node's only address.

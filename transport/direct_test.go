@@ -1,0 +1,90 @@
+package transport_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// TestDirectPathBehindNATs checks how soon a relayed connection becomes direct behind
+// each pair of NATs that permits it, whichever side has dialed through the relay.
+func TestDirectPathBehindNATs(t *testing.T) {
+	tests := []struct {
+		name   string
+		nats   [2]transporttest.Kind // of nodes 0 and 1
+		relays int
+		limit  time.Duration // from the first relayed connection
+	}{
+		{"two cones", [2]transporttest.Kind{transporttest.Cone, transporttest.Cone}, 2, time.Second},
+		{"symmetric and endpoint-independent", [2]transporttest.Kind{transporttest.Symmetric, transporttest.FullCone}, 2, time.Second},
+		{"the same with one relay, which shows the kind of no NAT", [2]transporttest.Kind{transporttest.Symmetric, transporttest.FullCone}, 1, 3 * time.Second},
+		{"cone and endpoint-independent", [2]transporttest.Kind{transporttest.Cone, transporttest.FullCone}, 2, time.Second},
+	}
+	for _, tt := range tests {
+		for _, dialer := range []int{0, 1} {
+			t.Run(fmt.Sprintf("%s, dialed by %d", tt.name, dialer), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					m := newReachSimWith(t, 2+tt.relays, transporttest.Cone, wan, func(n *simNode, _ *transport.Config) {
+						n.knows = []int{2, 3}
+					})
+					defer m.close()
+					for i, kind := range tt.nats {
+						m.Behind(kind, i)
+					}
+					reserved := func() bool {
+						return len(m.nodes[0].Reservations()) == tt.relays && len(m.nodes[1].Reservations()) == tt.relays
+					}
+					m.await(20*time.Second, "reservations", reserved)
+					time.Sleep(10 * time.Second)
+					m.nodes[dialer].setKnown(nil)
+					m.nodes[dialer].Want(m.nodes[1-dialer].Peer())
+					m.await(20*time.Second, "first contact", func() bool { return m.nodes[dialer].Connected(m.nodes[1-dialer].Peer()) })
+					took := m.await(20*time.Second, "a direct path", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
+					t.Logf("direct after %v", took)
+					if took > tt.limit {
+						t.Errorf("direct after %v, want at most %v: %+v", took, tt.limit, m.nodes[1-dialer].Paths(m.nodes[dialer].Peer()).Punches)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestRestartedRelayServesAgain checks that a relay that returns is direct again within
+// three seconds and reserved, also if it dials its clients through another relay before
+// they dial it.
+func TestRestartedRelayServesAgain(t *testing.T) {
+	for _, kind := range []transporttest.Kind{transporttest.Symmetric, transporttest.Cone} {
+		for _, pause := range []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 30 * time.Second} {
+			t.Run(fmt.Sprint(kind, pause), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					m := newReachSim(t, 4, kind, wan)
+					defer m.close()
+					serves := func() bool {
+						for _, n := range m.nodes[:2] {
+							if !slices.Contains(n.Reservations(), m.nodes[2].Peer()) || !m.direct(n.id, 2) {
+								return false
+							}
+						}
+						return true
+					}
+					m.await(20*time.Second, "first contact", func() bool { return serves() && m.nodes[0].Connected(m.nodes[1].Peer()) })
+					time.Sleep(10 * time.Second)
+					m.nodes[2].stop()
+					time.Sleep(pause)
+					m.nodes[2].start()
+					took := m.await(20*time.Second, "the relay", serves)
+					t.Logf("serves again after %v", took)
+					if took > 3*time.Second {
+						t.Errorf("the relay served again after %v, want at most 3s", took)
+					}
+				})
+			})
+		}
+	}
+}
