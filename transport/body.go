@@ -45,9 +45,11 @@ type outgoing struct {
 	have   []byte // the chunks that the receiver had, see bodies.Incoming.Have
 	had    int    // how many they are
 	flow   *flow
+	sent   int64 // bytes, used by write and at the end
 
 	mu    sync.Mutex
-	acked int // chunks that are durable at the receiver
+	freed int64 // of the bytes sent, those no longer counted as unacknowledged
+	acked int   // chunks that are durable at the receiver
 	err   error
 	wake  chan struct{}
 }
@@ -186,6 +188,7 @@ func (o *outgoing) run(ctx context.Context) error {
 	wg.Wait()
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.stream.conn.work.chunks.Add(o.freed - o.sent)
 	switch {
 	case o.acked == o.object.Chunks():
 		return nil
@@ -218,6 +221,8 @@ func (o *outgoing) write(ctx context.Context) error {
 		if err := o.stream.send(&proto.Message{Type: proto.TypeChunk, Payload: b}); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
+		o.stream.conn.work.chunks.Add(int64(len(chunk)))
+		o.sent += int64(len(chunk))
 		sent++
 	}
 	return nil
@@ -258,6 +263,9 @@ func (o *outgoing) readAcks() {
 		default:
 			at := sealedBytes(&o.object, n)
 			c.meter.addBytes(int(at-sealedBytes(&o.object, o.acked)), now-mark)
+			acked := at - sealedBytes(&o.object, o.acked)
+			c.work.chunks.Add(-acked)
+			o.freed += acked
 			o.acked, mark = n, now
 			o.flow.advance(at)
 			c.pendingAcks.addBody(now, 0)

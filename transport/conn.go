@@ -45,7 +45,8 @@ type connState struct {
 	meter            connMeter
 	helloDone        atomic.Bool // the hello succeeded or failed
 	holdsReservation atomic.Bool // of a relay: its failure must be detected quickly
-	evicted          bool        // its slot was given away; guarded by the transport's mu
+	work             unanswered
+	evicted          bool // its slot was given away; guarded by the transport's mu
 }
 
 func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
@@ -56,11 +57,28 @@ func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
 	}
 	c.since = clk.Mono()
 	c.touch()
+	c.answer()
 	return c
 }
 
 // touch records received data.
 func (c *conn) touch() { c.lastHeard.Store(int64(c.clock.Mono())) }
+
+// An unanswered is what this node has sent on a connection without an answer yet.
+type unanswered struct {
+	frames     atomic.Int64 // bytes in the window of the link
+	chunks     atomic.Int64 // bytes of bodies
+	lastAnswer atomic.Int64 // monotonic nanoseconds of the last answer
+}
+
+// answer records an answer to something that this node has sent: only that shows that
+// both directions of the path work.
+func (c *conn) answer() { c.work.lastAnswer.Store(int64(c.clock.Mono())) }
+
+func (c *conn) answered() time.Duration { return time.Duration(c.work.lastAnswer.Load()) }
+
+// unacked returns how many bytes are sent and not acknowledged.
+func (c *conn) unacked() int64 { return c.work.frames.Load() + c.work.chunks.Load() }
 
 func (c *conn) heard() time.Duration { return time.Duration(c.lastHeard.Load()) }
 

@@ -56,11 +56,12 @@ func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error
 			g := c.quicStats(&last)
 			if g.progress { // acknowledgments are received data
 				c.touch()
+				c.answer()
 			}
 			if err := t.checkBlackHole(ctx, c, g, now); err != nil {
 				return err
 			}
-			switch p.next(now, c.heard(), t.cfg.Timing.heartbeatEvery(c)) {
+			switch p.next(now, c.lifeSign(), t.cfg.Timing.heartbeatEvery(c), c.slack()) {
 			case giveUp:
 				return errSilent
 			case sendPing:
@@ -140,6 +141,7 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		c.queueCtl(pong)
 	case proto.TypePong:
 		if rtt, ok := c.pings.finish(m.GetPayload(), c.clock.Mono()); ok {
+			c.answer()
 			c.rtt.Store(int64(rtt))
 			c.meter.addRTT(rtt)
 			t.hearClock(c, m.GetTimestamp(), rtt)
@@ -163,6 +165,9 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 			t.cfg.Lookup(c.peer, m)
 		}
 	case proto.TypeProbe, proto.TypeProbed:
+		if m.GetType() == proto.TypeProbed {
+			c.answer()
+		}
 		if t.cfg.Control != nil {
 			t.cfg.Control(c.peer, m)
 		}

@@ -23,18 +23,23 @@ func TestHeartbeat(t *testing.T) {
 	}
 	tests := []struct {
 		name  string
+		slack time.Duration
 		steps []step
 	}{
-		{"a quiet connection is probed every ten seconds", []step{
+		{"a quiet connection is probed every ten seconds", 0, []step{
 			{9 * s, 0, false, noAction}, {10 * s, 0, false, sendPing}, {12 * s, 11 * s, false, noAction}, {20 * s, 11 * s, false, noAction}, {21 * s, 11 * s, false, sendPing}}},
-		{"three unanswered probes close it", []step{
+		{"three unanswered probes close it", 0, []step{
 			{10 * s, 0, false, sendPing}, {20 * s, 0, false, sendPing}, {30 * s, 0, false, sendPing}, {40 * s, 0, false, giveUp}}},
-		{"with frames in flight it takes seconds", []step{
+		{"with frames in flight it takes seconds", 0, []step{
 			{2 * s, 0, true, sendPing}, {4 * s, 0, true, sendPing}, {6 * s, 0, true, sendPing}, {8 * s, 0, true, giveUp}}},
-		{"any received data restarts it (S41)", []step{
+		{"any received data restarts it (S41)", 0, []step{
 			{2 * s, 0, true, sendPing}, {4 * s, 0, true, sendPing}, {6 * s, 5 * s, true, noAction}, {7 * s, 5 * s, true, sendPing}, {9 * s, 5 * s, true, sendPing}, {11 * s, 5 * s, true, sendPing}, {13 * s, 5 * s, true, giveUp}}},
-		{"work after a long silence is no reason to give up", []step{
+		{"work after a long silence is no reason to give up", 0, []step{
 			{9 * s, 0, false, noAction}, {9 * s, 0, true, sendPing}, {11 * s, 0, true, sendPing}, {12 * s, 12 * s, true, noAction}}},
+		{"answers wait behind what was sent before", 5 * s, []step{
+			{2 * s, 0, true, sendPing}, {4 * s, 0, true, sendPing}, {6 * s, 0, true, sendPing}, {8 * s, 0, true, sendPing}, {10 * s, 0, true, sendPing}, {12 * s, 0, true, giveUp}}},
+		{"a late answer restarts it", 5 * s, []step{
+			{2 * s, 0, true, sendPing}, {4 * s, 0, true, sendPing}, {6 * s, 0, true, sendPing}, {8 * s, 0, true, sendPing}, {10 * s, 9 * s, true, noAction}, {11 * s, 9 * s, true, sendPing}, {13 * s, 9 * s, true, sendPing}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -44,7 +49,7 @@ func TestHeartbeat(t *testing.T) {
 				if st.busy {
 					every = timing.Busy
 				}
-				if got := p.next(st.now, st.heard, every); got != st.want {
+				if got := p.next(st.now, st.heard, every, tt.slack); got != st.want {
 					t.Fatalf("step %d at %v: %v, want %v", i, st.now, got, st.want)
 				}
 			}
@@ -369,5 +374,29 @@ func TestUsableAddresses(t *testing.T) {
 	}
 	if got := usable(announced, ma.StringCast("/ip4/127.0.0.1/tcp/5"), 1); len(got) != 1 {
 		t.Errorf("more than the limit: %q", got)
+	}
+}
+
+// TestLifeSign checks that only answers show that a connection lives while some are
+// pending, and that they may wait behind what was sent before.
+func TestLifeSign(t *testing.T) {
+	c := new(conn)
+	c.lastHeard.Store(int64(9 * time.Second)) // the other side's PING
+	c.work.lastAnswer.Store(int64(2 * time.Second))
+	if got := c.lifeSign(); got != 9*time.Second {
+		t.Errorf("at rest: %v", got)
+	}
+	c.inflight.Store(1)
+	if got := c.lifeSign(); got != 2*time.Second {
+		t.Errorf("with a frame in flight: %v", got)
+	}
+	c.inflight.Store(0)
+	c.work.chunks.Store(3 * unknownRate)
+	if got := c.lifeSign(); got != 2*time.Second {
+		t.Errorf("with a body in flight: %v", got)
+	}
+	c.rtt.Store(int64(time.Second))
+	if got := c.slack(); got != 5*time.Second {
+		t.Errorf("slack %v, want 3s for the bytes and two round trips", got)
 	}
 }

@@ -16,9 +16,12 @@ const (
 )
 
 // A heartbeat decides when to probe a connection and when to close it. Any received data
-// counts, not only a PONG: a path that carries acknowledged data is alive (S41).
+// counts, not only a PONG: a path that carries acknowledged data is alive (S41). While
+// this node waits for answers, only answers count: the other side's own PINGs arrive also
+// if nothing of this node's does.
 type heartbeat struct {
 	lastPing time.Duration // when the last PING was sent; 0: none
+	first    time.Duration // when the first one was sent after which nothing was received
 	misses   int           // consecutive PINGs after which nothing was received
 }
 
@@ -34,18 +37,48 @@ func (t Timing) heartbeatEvery(c *conn) time.Duration {
 	return t.Idle
 }
 
-// next returns the action at now, if data was last received at heard.
-func (p *heartbeat) next(now, heard, every time.Duration) heartbeatAction {
-	if heard >= p.lastPing {
+// lifeSign returns when c last showed that it is alive.
+func (c *conn) lifeSign() time.Duration {
+	if c.inflight.Load() > 0 || c.unacked() > 0 {
+		return c.answered()
+	}
+	return c.heard()
+}
+
+// Rates at which what is sent before a PING is assumed to leave.
+const (
+	unknownRate = 64 << 10 // bytes per second, while none was measured
+	leastRate   = 8 << 10
+)
+
+// slack returns how much longer than usual an answer on c may take: long round trips, and
+// bytes sent before it.
+func (c *conn) slack() time.Duration {
+	rate := c.meter.path().Rate
+	if rate == 0 {
+		rate = unknownRate
+	}
+	queued := time.Duration(float64(c.unacked()) / max(rate, leastRate) * float64(time.Second))
+	return queued + 2*time.Duration(c.rtt.Load())
+}
+
+// next returns the action at now, if c was last known to be alive at alive. A connection is
+// given up after maxMisses PINGs, and later if slack exceeds the time between two.
+func (p *heartbeat) next(now, alive, every, slack time.Duration) heartbeatAction {
+	if alive >= p.lastPing {
 		p.misses = 0
 	}
-	if now-max(p.lastPing, heard) < every {
+	if now-max(p.lastPing, alive) < every {
 		return noAction
 	}
-	if p.lastPing > heard {
-		if p.misses++; p.misses >= maxMisses {
+	if p.lastPing > alive {
+		p.misses++
+		if p.misses >= maxMisses && now-p.first >= maxMisses*every+max(0, slack-every) {
 			return giveUp
 		}
+	}
+	if p.misses == 0 {
+		p.first = now
 	}
 	p.lastPing = now
 	return sendPing

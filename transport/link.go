@@ -114,6 +114,7 @@ func (l *Link) queue(m *proto.Message) error {
 			l.conn.pendingAcks.setLink(now, true)
 		}
 		l.win.add(len(out)-before, now)
+		l.conn.work.frames.Store(int64(l.win.bytes))
 		l.conn.inflight.Store(int32(l.win.len()))
 	}
 	notify(l.dirty)
@@ -180,6 +181,7 @@ func (l *Link) run(ctx context.Context) {
 	cancel()
 	wg.Wait()
 	l.conn.inflight.Store(0)
+	l.conn.work.frames.Store(0)
 	l.conn.pendingAcks.setLink(0, false)
 }
 
@@ -267,6 +269,7 @@ func (l *Link) release(a *proto.Ack) error {
 	l.win.ack(a.GetUpTo(), now)
 	l.conn.meter.addBytes(before-l.win.bytes, now-l.ackMark)
 	l.ackMark = now
+	l.conn.work.frames.Store(int64(l.win.bytes))
 	l.conn.inflight.Store(int32(l.win.len()))
 	l.conn.pendingAcks.setLink(now, l.win.len() > 0)
 	notify(l.room)

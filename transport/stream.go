@@ -28,6 +28,8 @@ type stream struct {
 	timing        Timing
 	betweenFrames bool // the next read may wait forever
 	idleTimeout   time.Duration
+	own           bool // opened by this node: what is received answers it
+	bulk          int  // bytes received since the last sign of life
 	out           []byte
 }
 
@@ -48,7 +50,9 @@ func openStream(ctx context.Context, c *conn, p protocol.ID, max int, t Timing) 
 		s.Reset()
 		return nil, fmt.Errorf("open %s to %s: %w", p, c.peer.Short(), err)
 	}
-	return newStream(s, msmux.NewMSSelect(s, p), c, max, t), nil
+	st := newStream(s, msmux.NewMSSelect(s, p), c, max, t)
+	st.own = p != streamCtl // on which both sides ask
+	return st, nil
 }
 
 func newStream(s network.Stream, rw io.ReadWriter, c *conn, max int, t Timing) *stream {
@@ -95,7 +99,14 @@ func (s *stream) touch(n int) {
 	if n > 0 {
 		s.conn.touch()
 	}
+	if s.bulk += n; s.own || s.bulk >= bulkBytes {
+		s.bulk = 0
+		s.conn.answer()
+	}
 }
+
+// bulkBytes is how many received bytes count like an answer: answers may wait behind them.
+const bulkBytes = 16 << 10
 
 // next reads a frame into m. It waits for its first byte indefinitely, or for
 // s.idleTimeout if set.
