@@ -262,8 +262,8 @@ func (o *outgoing) readAcks() {
 			o.err = fmt.Errorf("%w: %d chunks acknowledged after %d", ErrProtocol, n, o.acked)
 		default:
 			at := sealedBytes(&o.object, n)
-			c.meter.addBytes(int(at-sealedBytes(&o.object, o.acked)), now-mark)
 			acked := at - sealedBytes(&o.object, o.acked)
+			c.addAcked(int(acked), now-mark, c.unacked() >= loadBytes)
 			c.work.chunks.Add(-acked)
 			o.freed += acked
 			o.acked, mark = n, now

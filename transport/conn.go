@@ -46,7 +46,9 @@ type connState struct {
 	helloDone        atomic.Bool // the hello succeeded or failed
 	holdsReservation atomic.Bool // of a relay: its failure must be detected quickly
 	work             unanswered
-	evicted          bool // its slot was given away; guarded by the transport's mu
+	trial            bool          // made for a comparison; guarded by the transport's mu
+	preferred        time.Duration // monotonic; when it was chosen for new streams; 0: never; guarded by the transport's mu
+	evicted          bool          // its slot was given away; guarded by the transport's mu
 }
 
 func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
@@ -66,9 +68,12 @@ func (c *conn) touch() { c.lastHeard.Store(int64(c.clock.Mono())) }
 
 // An unanswered is what this node has sent on a connection without an answer yet.
 type unanswered struct {
-	frames     atomic.Int64 // bytes in the window of the link
-	chunks     atomic.Int64 // bytes of bodies
-	lastAnswer atomic.Int64 // monotonic nanoseconds of the last answer
+	frames     atomic.Int64  // bytes in the window of the link
+	chunks     atomic.Int64  // bytes of bodies
+	acked      atomic.Uint64 // bytes acknowledged so far
+	received   atomic.Uint64 // bytes received so far
+	atLastPong atomic.Uint64 // of these, at the last PONG
+	lastAnswer atomic.Int64  // monotonic nanoseconds of the last answer
 }
 
 // answer records an answer to something that this node has sent: only that shows that
@@ -79,6 +84,12 @@ func (c *conn) answered() time.Duration { return time.Duration(c.work.lastAnswer
 
 // unacked returns how many bytes are sent and not acknowledged.
 func (c *conn) unacked() int64 { return c.work.frames.Load() + c.work.chunks.Load() }
+
+// loaded reports whether so much was sent or received since the last PONG that heartbeats
+// had to wait behind it.
+func (c *conn) loaded() bool {
+	return c.unacked() >= loadBytes || c.work.received.Load()-c.work.atLastPong.Load() >= loadBytes
+}
 
 func (c *conn) heard() time.Duration { return time.Duration(c.lastHeard.Load()) }
 

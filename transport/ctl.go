@@ -65,7 +65,7 @@ func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error
 			case giveUp:
 				return errSilent
 			case sendPing:
-				c.meter.addPing(p.misses > 0)
+				c.meter.addPing(p.misses > 0 && !c.loaded())
 				m = &proto.Message{Type: proto.TypePing, Payload: c.pings.start(now, nil)}
 			}
 		}
@@ -143,7 +143,10 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 		if rtt, ok := c.pings.finish(m.GetPayload(), c.clock.Mono()); ok {
 			c.answer()
 			c.rtt.Store(int64(rtt))
-			c.meter.addRTT(rtt)
+			if c.direct() || !c.loaded() {
+				c.meter.addRTT(rtt)
+			}
+			c.work.atLastPong.Store(c.work.received.Load())
 			t.hearClock(c, m.GetTimestamp(), rtt)
 		}
 	case proto.TypeStarted:

@@ -102,8 +102,8 @@ func (t *Transport) scoreOf(r proto.PeerID) float64 {
 
 // scoreVia returns the score of the whole path to p through relay r.
 func (t *Transport) scoreVia(r, p proto.PeerID) float64 {
-	near, off := t.nearHop(r)
-	return t.cfg.Weights.Score(route.Join(near, t.farHop(p, r))).Total - off
+	path, off := t.viaPath(r, p)
+	return t.cfg.Weights.Score(path).Total - off
 }
 
 // A relayDemand lists the paths to relays of the peers that need a relay to reach this
@@ -136,18 +136,23 @@ func (t *Transport) relayDemand() (o relayDemand) {
 // scoreFor returns the score of a reservation at relay r: the mean score of the whole
 // paths that the peers in o would have through it to this node, or of the path to it if
 // there are none.
-func (t *Transport) scoreFor(r proto.PeerID, o relayDemand) float64 {
+func (t *Transport) scoreFor(r proto.PeerID, o relayDemand) (mean route.Score) {
 	near, off := t.nearHop(r)
 	if len(o.hops) == 0 {
-		return t.cfg.Weights.Score(near).Total - off
+		mean = t.cfg.Weights.Score(near)
+		mean.Total -= off
+		return mean
 	}
-	var sum float64
 	for _, hops := range o.hops {
 		var far route.Path
 		if i := slices.IndexFunc(hops, func(h Hop) bool { return h.Relay == r }); i >= 0 {
 			far = hops[i].Path
 		}
-		sum += t.cfg.Weights.Score(route.Join(near, far)).Total
+		s := t.cfg.Weights.Score(route.Join(near, far))
+		mean.Bandwidth += s.Bandwidth / float64(len(o.hops))
+		mean.Latency += s.Latency / float64(len(o.hops))
+		mean.Loss += s.Loss / float64(len(o.hops))
 	}
-	return sum/float64(len(o.hops)) - off
+	mean.Total = mean.Bandwidth + mean.Latency - mean.Loss - off
+	return mean
 }

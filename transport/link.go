@@ -267,7 +267,7 @@ func (l *Link) release(a *proto.Ack) error {
 	}
 	now, before := l.cfg.Clock.Mono(), l.win.bytes
 	l.win.ack(a.GetUpTo(), now)
-	l.conn.meter.addBytes(before-l.win.bytes, now-l.ackMark)
+	l.conn.addAcked(before-l.win.bytes, now-l.ackMark, before >= loadBytes)
 	l.ackMark = now
 	l.conn.work.frames.Store(int64(l.win.bytes))
 	l.conn.inflight.Store(int32(l.win.len()))

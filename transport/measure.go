@@ -18,6 +18,7 @@ const (
 	measureEvery  = 5 * time.Second
 	relayedIdle   = 30 * time.Minute // of a direct path in use before the relayed one is closed
 	switchedIdle  = 2 * time.Minute  // of a path through another relay, likewise
+	trialIdle     = 30 * time.Second // of a new one
 	silentAfter   = 3 * time.Second  // after which a relay is considered silent
 	dialPenalty   = 0.5              // score penalty of a relay that must be dialed first
 	silentPenalty = 2.0              // score penalty of a silent relay
@@ -32,6 +33,15 @@ type connMeter struct {
 	sentPings    uint64 // heartbeats, where packets cannot be counted
 	lostPings    uint64
 	heartbeatRTT time.Duration // round trip of the last heartbeat since the last sample; 0: none
+}
+
+// addAcked records bytes that were acknowledged in a time during which acknowledgments
+// were pending. While little was sent, that says nothing of the path's rate.
+func (c *conn) addAcked(bytes int, busy time.Duration, loaded bool) {
+	c.work.acked.Add(uint64(max(bytes, 0)))
+	if loaded {
+		c.meter.addBytes(bytes, busy)
+	}
 }
 
 // addBytes records bytes acknowledged in a time during which acknowledgments were
@@ -74,7 +84,11 @@ func (c *conn) measure() {
 	c.meter.mu.Lock()
 	defer c.meter.mu.Unlock()
 	if !known {
-		c.meter.route.RTT(time.Duration(c.rtt.Load()))
+		if c.direct() {
+			c.meter.heartbeatRTT = time.Duration(c.rtt.Load())
+		}
+		c.meter.route.RTT(c.meter.heartbeatRTT)
+		c.meter.heartbeatRTT = 0
 		c.meter.route.Packets(c.meter.sentPings, c.meter.lostPings)
 		c.meter.sentPings, c.meter.lostPings = 0, 0
 		return
@@ -137,7 +151,7 @@ func (t *Transport) isSpare(c *conn) bool {
 	if best != nil && !best.direct() {
 		idle = switchedIdle
 	}
-	if best == nil || best == c || c.clock.Mono()-best.since < idle {
+	if best == nil || best == c || c.clock.Mono()-best.since < idle || c.clock.Mono()-c.since < trialIdle {
 		return false
 	}
 	for _, s := range c.raw.GetStreams() {

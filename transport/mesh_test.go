@@ -63,6 +63,7 @@ type simNode struct {
 	admit       func(from proto.PeerID) error // nil: all peers
 	knows       []int                         // its contacts; nil: all nodes
 	index       int                           // its index on the network, initially its id
+	liar        *transport.Liar               // its relay service, if that may lie
 }
 
 // A sim is a simulated mesh in a synctest bubble.
@@ -124,6 +125,12 @@ func (n *simNode) start() {
 		n.mesh.t.Fatal(err)
 	}
 	n.Transport = tr
+	endLies := func() {}
+	if n.liar != nil {
+		if endLies, err = tr.ServeLies(n.liar); err != nil {
+			n.mesh.t.Fatal(err)
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -131,6 +138,7 @@ func (n *simNode) start() {
 		tr.Run(ctx)
 	}()
 	n.stop = func() {
+		endLies()
 		cancel()
 		<-done
 	}

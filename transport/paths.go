@@ -23,7 +23,7 @@ type Path struct {
 	InUse     bool // new streams use it
 	Inbound   bool // the peer dialed
 	Measured  route.Path
-	Score     route.Score   // of Measured; for a candidate through a relay, of both measured halves
+	Score     route.Score   // of Measured, as paths are compared; through a silent relay less
 	Age       time.Duration // of the connection
 	Streams   int
 }
@@ -81,7 +81,18 @@ func (t *Transport) pathOfConn(c *conn) Path {
 	p.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
 	p.Measured.RTT = cmp.Or(p.Measured.RTT, time.Duration(c.rtt.Load()))
 	p.Score = t.cfg.Weights.Score(p.Measured)
+	if !p.Direct {
+		p.Measured, p.Score = t.circuitScore(p.Relay, c.peer)
+	}
 	return p
+}
+
+// circuitScore returns the path to p through relay r and its score, as relays are compared.
+func (t *Transport) circuitScore(r, p proto.PeerID) (route.Path, route.Score) {
+	path, off := t.viaPath(r, p)
+	s := t.cfg.Weights.Score(path)
+	s.Total -= off
+	return path, s
 }
 
 // candidates returns the addresses at which p would be dialed and that no existing path
@@ -98,8 +109,8 @@ func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
 		c := Path{Addr: a.String(), Network: networkOf(a), Direct: !circuit, Relay: relay}
 		if circuit {
 			if hop := t.best(relay); hop != nil {
-				c.Network, c.Measured = hop.network(), route.Join(hop.meter.path(), t.farHop(p, relay))
-				c.Score = t.cfg.Weights.Score(c.Measured)
+				c.Network = hop.network()
+				c.Measured, c.Score = t.circuitScore(relay, p)
 			}
 		}
 		if !slices.ContainsFunc(there, func(o Path) bool { return o.Addr == c.Addr || circuit && o.Relay == relay }) {
@@ -168,8 +179,13 @@ func (t *Transport) Reach() Reach {
 		},
 	}
 	r.NAT = t.nat()
-	for p, h := range t.heldRelays() {
-		s := Reservation{Relay: p, Expires: h.until, Score: t.cfg.Weights.Score(h.on.meter.path())}
+	held := t.heldRelays()
+	var demand relayDemand
+	if len(held) > 0 { // gossip runs
+		demand = t.relayDemand()
+	}
+	for p, h := range held {
+		s := Reservation{Relay: p, Expires: h.until, Score: t.scoreFor(p, demand)}
 		r.Reservations = append(r.Reservations, s)
 	}
 	slices.SortFunc(r.Reservations, func(a, b Reservation) int { return comparePeers(a.Relay, b.Relay) })

@@ -35,6 +35,7 @@ type peerState struct {
 	path      *conn      // the best one at the last check
 	upgrading bool       // upgrade is running
 	wake      chan struct{}
+	circuits  map[proto.PeerID]circuitRecord // by relay
 }
 
 // maxBodies is how many streamed bodies are transferred at once to, and from, a peer.
@@ -60,6 +61,12 @@ func (t *Transport) join(n *peerState, c *conn) {
 		default:
 			t.group.start(func(ctx context.Context) { t.checkAlive(ctx, old) })
 		}
+	}
+	if c.inbound && !c.direct() && n.path != nil {
+		c.trial = true // until the other side uses it
+	}
+	if !c.trial {
+		c.preferred = max(t.cfg.Clock.Mono(), 1)
 	}
 	n.conns = append(n.conns, c)
 	n.lastErr = nil
@@ -127,7 +134,8 @@ func (t *Transport) checkAlive(ctx context.Context, c *conn) {
 	}
 }
 
-// best returns the connection for new streams: the newest direct one, if any.
+// best returns the connection for new streams: the newest direct one, or else the relayed
+// one that was chosen last.
 func (t *Transport) best(p proto.PeerID) *conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,7 +149,7 @@ func (t *Transport) best(p proto.PeerID) *conn {
 func (n *peerState) best() *conn {
 	var best *conn
 	for _, c := range n.conns {
-		if best == nil || c.direct() || !best.direct() {
+		if best == nil || c.direct() || !best.direct() && c.preferred >= best.preferred {
 			best = c
 		}
 	}

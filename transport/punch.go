@@ -228,9 +228,11 @@ func (t *Transport) punched(id proto.PeerID, p Punch) {
 // upgrade seeks a direct path to n and, until there is one, a better relay, until there
 // is no connection or ctx is done.
 func (t *Transport) upgrade(ctx context.Context, n *peerState) {
-	pick := t.relayPicker(n.peer)
-	look := time.NewTicker(measureEvery)
-	defer look.Stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() { t.watchRelays(ctx, n) })
 	var next time.Duration // when a direct path is tried next
 	for tries := 0; ; {
 		t.mu.Lock()
@@ -247,12 +249,10 @@ func (t *Transport) upgrade(ctx context.Context, n *peerState) {
 			next = t.cfg.Clock.Mono() + punchPauses[min(tries, len(punchPauses)-1)]
 			tries++
 		}
-		timer := time.NewTimer(next - t.cfg.Clock.Mono())
+		timer := time.NewTimer(min(measureEvery, next-t.cfg.Clock.Mono()))
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
-		case <-look.C:
-			t.switchRelay(ctx, n, c, pick)
 		case <-n.wake:
 			tries, next = 0, 0
 		}

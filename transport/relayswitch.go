@@ -40,6 +40,7 @@ type dialTargets struct {
 type dialTarget struct {
 	relay      proto.PeerID
 	additional bool // even if there is a connection
+	trial      bool // for a comparison: not used before that ends
 }
 
 // set restricts dials of p to this relay, and to those of other concurrent dials, until
@@ -73,6 +74,13 @@ func (a *dialTargets) allow(p, relay proto.PeerID) (ok, beside bool) {
 		}
 	}
 	return ok, beside
+}
+
+// trial reports whether p is being dialed through relay for a comparison.
+func (a *dialTargets) trial(p, relay proto.PeerID) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.ContainsFunc(a.byPeer[p], func(at *dialTarget) bool { return at.relay == relay && at.trial })
 }
 
 // mayDialCircuit reports whether p may be dialed at a circuit address now: through the
@@ -128,6 +136,54 @@ func (t *Transport) relayPicker(p proto.PeerID) *route.Picker {
 	return &route.Picker{Want: 1, Margin: switchMargin, Hold: hold}
 }
 
+// watchRelays seeks a better relay to n until ctx is done: by comparisons while work waits,
+// and otherwise by what is known of the relays.
+func (t *Transport) watchRelays(ctx context.Context, n *peerState) {
+	pick, watch := t.relayPicker(n.peer), new(relayWatch)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	looked, acked := time.Duration(0), uint64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		t.mu.Lock()
+		c := n.best()
+		if l := n.link; c != nil && l != nil && !shouldMove(c, l.conn) && !l.conn.direct() {
+			c = l.conn // the same relay, and this one carries the tasks
+		}
+		t.mu.Unlock()
+		if c == nil || c.direct() {
+			continue // upgrade ends soon
+		}
+		now := t.cfg.Clock.Mono()
+		watch.sample(c, now)
+		if busy, late := c.pendingAcks.busy(now); watch.due(now, busy, late) {
+			t.compareRelays(ctx, n, c, watch)
+		} else if now-looked >= measureEvery {
+			works := c.work.acked.Load() != acked
+			looked, acked = now, c.work.acked.Load()
+			if works && now >= watch.next && t.expectedGain(n, c) >= expectGain {
+				t.compareRelays(ctx, n, c, watch)
+			} else {
+				t.switchRelay(ctx, n, c, pick)
+			}
+		}
+	}
+}
+
+// expectedGain returns by how much the score of the best other relay to n is better than
+// that of c, as far as known.
+func (t *Transport) expectedGain(n *peerState, c *conn) (gain float64) {
+	current, _ := relayOf(c.raw.RemoteMultiaddr())
+	for _, r := range t.otherRelays(n.peer, current) {
+		gain = max(gain, t.scoreVia(r, n.peer)-t.scoreVia(current, n.peer))
+	}
+	return gain
+}
+
 // switchRelay makes a circuit to n through a relay that has been better than that of c,
 // which is in use, for long.
 func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick *route.Picker) {
@@ -136,12 +192,8 @@ func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick
 		return
 	}
 	there := []route.Candidate{{Peer: current, Score: t.scoreVia(current, n.peer)}}
-	for _, r := range t.contact(n.peer).Relays {
-		hop := t.best(r)
-		known := slices.ContainsFunc(there, func(o route.Candidate) bool { return o.Peer == r })
-		if !known && hop != nil && hop.direct() && r != t.self && r != n.peer && !t.gate.Blocked(r) {
-			there = append(there, route.Candidate{Peer: r, Score: t.scoreVia(r, n.peer)})
-		}
+	for _, r := range t.otherRelays(n.peer, current) {
+		there = append(there, route.Candidate{Peer: r, Score: t.scoreVia(r, n.peer)})
 	}
 	picked := pick.Pick([]proto.PeerID{current}, there, t.cfg.Clock.Mono())[0]
 	t.mu.Lock()
@@ -150,14 +202,14 @@ func (t *Transport) switchRelay(ctx context.Context, n *peerState, c *conn, pick
 	if picked == current || full {
 		return
 	}
-	if err := t.dialVia(ctx, n.peer, picked); err != nil {
+	if err := t.dialVia(ctx, n.peer, picked, false); err != nil {
 		t.log.Info("keeping the path: the better relay does not reach the peer", "peer", n.peer, "relay", picked, "why", err)
 	}
 }
 
-// dialVia makes an additional circuit to p through relay.
-func (t *Transport) dialVia(ctx context.Context, p, relay proto.PeerID) error {
-	defer t.reach.dialTargets.set(p, dialTarget{relay, true})()
+// dialVia makes an additional circuit to p through relay, for a comparison or for use.
+func (t *Transport) dialVia(ctx context.Context, p, relay proto.PeerID, trial bool) error {
+	defer t.reach.dialTargets.set(p, dialTarget{relay, true, trial})()
 	ctx, cancel := context.WithTimeout(network.WithForceDirectDial(ctx, "by another relay"), switchDial)
 	defer cancel()
 	return t.host.Connect(ctx, peer.AddrInfo{ID: toLibp2p(p), Addrs: []ma.Multiaddr{through(relay, nil)}})

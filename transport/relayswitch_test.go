@@ -21,18 +21,70 @@ type switchSim struct {
 }
 
 func newSwitchSim(t *testing.T) *switchSim {
-	s := &switchSim{told: map[proto.PeerID][]transport.Hop{}}
-	s.reachSim = newReachSimWith(t, 4, transporttest.Symmetric, transporttest.Link{Latency: 5 * time.Millisecond, Mbps: 100}, func(_ *simNode, cfg *transport.Config) {
+	s, _ := makeSwitchSim(t, 4, transporttest.Link{Latency: 5 * time.Millisecond, Mbps: 100}, nil)
+	s.await(20*time.Second, "reservations and a path", func() bool {
+		return len(s.nodes[0].Reservations()) == 2 && len(s.nodes[1].Reservations()) == 2 && s.nodes[0].Connected(s.nodes[1].Peer())
+	})
+	return s
+}
+
+// makeSwitchSim returns a mesh whose relays, from 2 on, have these links and may lie.
+func makeSwitchSim(t *testing.T, nodes int, link transporttest.Link, links map[int]transporttest.NodeLink) (s *switchSim, liars map[int]*transport.Liar) {
+	s, liars = &switchSim{told: map[proto.PeerID][]transport.Hop{}}, map[int]*transport.Liar{}
+	s.reachSim = newReachSimWith(t, nodes, transporttest.Symmetric, link, func(n *simNode, cfg *transport.Config) {
 		cfg.Hops = func(p proto.PeerID) []transport.Hop {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			return s.told[p]
 		}
+		cfg.Reserve = nodes - 2
+		n.mesh.SetNodeLink(n.id, links[n.id])
+		if n.id >= 2 {
+			liars[n.id] = new(transport.Liar)
+			n.liar = liars[n.id]
+		}
 	})
-	s.await(20*time.Second, "reservations and a path", func() bool {
-		return len(s.nodes[0].Reservations()) == 2 && len(s.nodes[1].Reservations()) == 2 && s.nodes[0].Connected(s.nodes[1].Peer())
-	})
-	return s
+	return s, liars
+}
+
+// publish makes all nodes publish their paths to relays.
+func (s *switchSim) publish() {
+	for _, n := range s.nodes {
+		hops := n.Hops()
+		s.mu.Lock()
+		s.told[n.Peer()] = hops
+		s.mu.Unlock()
+	}
+}
+
+// rest runs for d without work.
+func (s *switchSim) rest(d time.Duration) {
+	for range int(d / time.Second) {
+		s.publish()
+		time.Sleep(time.Second)
+	}
+}
+
+// work adds work of node 0 for the time d, and returns how many tasks these are: one, or in
+// bulk as many of 250 kB as keep two megabytes waiting.
+func (s *switchSim) work(bulk bool, d time.Duration) (given int) {
+	s.size, given = 1000, 1
+	if bulk {
+		s.size, given = 250_000, max(0, 8-s.nodes[0].left())
+	}
+	s.nodes[0].addTasks(given)
+	s.publish()
+	time.Sleep(d)
+	return given
+}
+
+// reserved returns the relays at which a node has a reservation.
+func (s *switchSim) reserved(node int) (all []int) {
+	for _, p := range s.nodes[node].Reservations() {
+		r, _ := s.nodes[node].peerOf(p)
+		all = append(all, r)
+	}
+	return all
 }
 
 // live runs for d while work is sent and the nodes publish their paths.
@@ -40,12 +92,7 @@ func (s *switchSim) live(d time.Duration) (given int) {
 	for range int(d / time.Second) {
 		s.nodes[0].addTasks(5)
 		given += 5
-		for _, n := range s.nodes {
-			hops := n.Hops()
-			s.mu.Lock()
-			s.told[n.Peer()] = hops
-			s.mu.Unlock()
-		}
+		s.publish()
 		time.Sleep(time.Second)
 	}
 	return given

@@ -149,7 +149,7 @@ func (r *reserver) due() []*conn {
 	for _, p := range r.t.relays() {
 		if c := r.t.best(p); c != nil && c.direct() && p != r.t.self && !r.t.gate.Blocked(p) {
 			live[p] = c
-			candidates = append(candidates, route.Candidate{Peer: p, Score: r.t.scoreFor(p, r.demand)})
+			candidates = append(candidates, route.Candidate{Peer: p, Score: r.t.scoreFor(p, r.demand).Total})
 		}
 	}
 	held := r.t.heldRelays()

@@ -98,6 +98,7 @@ func (s *stream) idleDeadline() time.Time {
 func (s *stream) touch(n int) {
 	if n > 0 {
 		s.conn.touch()
+		s.conn.work.received.Add(uint64(n))
 	}
 	if s.bulk += n; s.own || s.bulk >= bulkBytes {
 		s.bulk = 0

@@ -177,6 +177,7 @@ func (t *Transport) connected(_ network.Network, raw network.Conn) {
 		return
 	}
 	c := newConn(raw, p, t.cfg.Clock)
+	c.trial = !c.inbound && t.isTrial(raw, p)
 	member := t.isMember(p)
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,0 +1,122 @@
+package transport_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
+)
+
+// A relaySituation is a mesh of two nodes behind symmetric NATs, 0 and 1, and relays from 2
+// on, of which the one in use is not the best, or lies from some moment on.
+type relaySituation struct {
+	name   string
+	links  map[int]transporttest.NodeLink // of the relays; others have that of the mesh
+	relays int
+	first  int           // relay in use at first; 0: any
+	lie    transport.Lie // of the relay in use, from the first traffic on
+	honest bool          // no relay lies
+	bulk   bool          // much work at once instead of a little all the time
+	best   []int         // relays to be in use in the end; nil: all but the liar
+	within time.Duration // from the first traffic
+}
+
+const ms = time.Millisecond
+
+// The three relays of a measured case: a slow link, a long one and a lossy one. Of the slow
+// and the lossy one neither is better by the margin.
+var threeRelays = map[int]transporttest.NodeLink{
+	2: transporttest.Both(transporttest.Direction{Latency: 5 * ms, Mbps: 4}),
+	3: transporttest.Both(transporttest.Direction{Latency: 60 * ms}),
+	4: transporttest.Both(transporttest.Direction{Latency: 5 * ms, Loss: 0.03}),
+}
+
+var relaySituations = []relaySituation{
+	{name: "delays each buffer by 3 s", relays: 2, lie: transport.Lie{Delay: 3 * time.Second}, within: 20 * time.Second},
+	{name: "delays each buffer by 3 s, bulk", relays: 2, lie: transport.Lie{Delay: 3 * time.Second}, bulk: true, within: 20 * time.Second},
+	{name: "forwards 20 kB/s", relays: 2, lie: transport.Lie{Rate: 20_000}, bulk: true, within: 20 * time.Second},
+	{name: "swallows what 0 sends", relays: 2, lie: transport.Lie{Swallow: true, From: simKeys(0).Peer()}, within: 10 * time.Second},
+	{name: "swallows what 1 sends", relays: 2, lie: transport.Lie{Swallow: true, From: simKeys(1).Peer()}, within: 10 * time.Second},
+	{name: "swallows what 0 sends, bulk", relays: 2, lie: transport.Lie{Swallow: true, From: simKeys(0).Peer()}, bulk: true, within: 10 * time.Second},
+	{name: "three relays, the slow one is kept", links: threeRelays, relays: 3, first: 2, honest: true, bulk: true, best: []int{2, 4}, within: 20 * time.Second},
+	{name: "three relays, the long one in use", links: threeRelays, relays: 3, first: 3, honest: true, best: []int{2, 4}, within: 20 * time.Second},
+	{name: "three relays, the lossy one is kept", links: threeRelays, relays: 3, first: 4, honest: true, bulk: true, best: []int{2, 4}, within: 20 * time.Second},
+}
+
+// newSituation returns the mesh of a situation, with the relay in use.
+func newSituation(t *testing.T, tt relaySituation) (s *switchSim, liars map[int]*transport.Liar) {
+	s, liars = makeSwitchSim(t, 2+tt.relays, transporttest.Link{Latency: ms, Mbps: 20, Seed: 7}, tt.links)
+	if tt.first > 0 {
+		for r := 2; r < 2+tt.relays; r++ {
+			if r != tt.first {
+				s.Unplug(r)
+			}
+		}
+	}
+	s.await(30*time.Second, "a path", func() bool {
+		return len(s.nodes[0].Reservations()) > 0 && len(s.nodes[1].Reservations()) > 0 && s.nodes[0].Connected(s.nodes[1].Peer()) && s.nodes[1].Connected(s.nodes[0].Peer())
+	})
+	s.Heal()
+	if tt.first == 0 {
+		s.rest(3 * time.Minute)
+	}
+	s.await(30*time.Second, "all reservations", func() bool {
+		return len(s.nodes[0].Reservations()) == tt.relays && len(s.nodes[1].Reservations()) == tt.relays
+	})
+	s.rest(10 * time.Second)
+	return s, liars
+}
+
+// TestRelaySituations checks that a relay that is not the best, or lies, is left for the
+// best one soon after the first traffic that shows it, that nothing is lost, and that the
+// best one is kept.
+func TestRelaySituations(t *testing.T) {
+	for _, tt := range relaySituations {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, liars := newSituation(t, tt)
+				defer time.Sleep(10 * time.Second) // virtual: a lying relay ends its delays
+				defer s.close()
+				first := s.via()[0]
+				best := tt.best
+				if !tt.honest {
+					for r := 2; r < 2+tt.relays; r++ {
+						if r != first {
+							best = append(best, r)
+						}
+					}
+					liars[first].Tell(tt.lie)
+				}
+				t.Logf("relay %d is in use, reserved at %v and %v", first, s.reserved(0), s.reserved(1))
+				began, given := s.clock.Mono(), 0
+				for !slices.Contains(best, s.via()[0]) {
+					given += s.work(tt.bulk, 100*ms)
+					if s.clock.Mono()-began > 2*time.Minute {
+						break
+					}
+				}
+				took := s.clock.Mono() - began
+				t.Logf("relay %d is in use after %v", s.via()[0], took)
+				if took > tt.within {
+					t.Errorf("relay %d is in use after %v, one of %v is better: want it within %v", s.via()[0], took, best, tt.within)
+				}
+				before := s.happened(0, transport.EventPath)
+				for second := range 120 {
+					given += s.work(tt.bulk && second < 15, time.Second)
+				}
+				if n := s.happened(0, transport.EventPath) - before; n > 1 || !slices.Contains(best, s.via()[0]) {
+					t.Errorf("%d changes of the path in the next two minutes, to relay %d", n, s.via()[0])
+				}
+				for _, p := range s.nodes[0].Paths(s.nodes[1].Peer()).Paths {
+					r, _ := s.nodes[0].peerOf(p.Relay)
+					t.Logf("relay %d in use %v connected %v %+v score %+v", r, p.InUse, p.Connected, p.Measured, p.Score)
+				}
+				s.await(30*time.Second, "the rest of the work", func() bool { return s.nodes[0].left() == 0 })
+				s.check(given)
+			})
+		})
+	}
+}
