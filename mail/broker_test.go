@@ -653,6 +653,20 @@ func TestLogFails(t *testing.T) {
 	}
 }
 
+// The segment of a place is found when its index has more bits than a place keeps of it.
+func TestPlacesOfLateSegments(t *testing.T) {
+	for _, newest := range []uint64{1, 1 << 20, 1<<37 - 1, 1 << 37, 1<<37 + 5, 3<<37 + 12345, 1 << 62} {
+		for _, age := range []uint64{0, 1, 77, 1 << 30, 1<<37 - 1} {
+			if age >= newest {
+				continue
+			}
+			if got := segmentOf(pack(ledger.Place{Segment: newest - age, Offset: ledger.MaxSegment}), newest); got != newest-age {
+				t.Errorf("segment %d, newest %d: found %d", newest-age, newest, got)
+			}
+		}
+	}
+}
+
 // A start must be newer than those in the ledger.
 func TestOldBootIsRefused(t *testing.T) {
 	f := newFixture(t, Config{Boot: 6})

@@ -49,7 +49,7 @@ func (b *Broker) bounce(ctx context.Context, ends []box.End) {
 	}
 	var all []Bounce
 	for _, e := range ends {
-		rec, err := b.log.Read(unpack(e.Place), nil)
+		rec, err := b.read(e.Place, e.Length)
 		var t Bounce
 		var ok bool
 		if err == nil {
@@ -96,7 +96,7 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 	if err != nil {
 		return t, false, err
 	}
-	t.To = string(cmp.Or(string(l.BounceTo), string(l.ReplyTo), string(l.Sender)))
+	t.To = cmp.Or(string(l.BounceTo), string(l.ReplyTo), string(l.Sender))
 	t.Letter, err = proto.AppendLetter(nil, &proto.Letter{
 		Class: proto.High, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(bounceTTL).UnixMilli(), Hops: l.Hops + 1,
 		Type: []byte(TypeBounce), ContentType: []byte("application/json"), BounceOf: l.ID, Dedupe: fmt.Appendf(nil, "bounce:%s:%d", l.ID, e.Sub),
@@ -165,7 +165,7 @@ func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter) {
 	info, _ := b.state.Info(a.Box)
 	sub, _ := b.state.SubInfo(a.Box, a.Sub)
 	for _, d := range a.Letters {
-		rec, err := b.log.Read(unpack(d.Place), nil)
+		rec, err := b.read(d.Place, d.Length)
 		var letter []byte
 		if err == nil {
 			letter, err = box.LetterOf(rec)
@@ -191,7 +191,7 @@ type savedLog struct {
 // to memory first: meanwhile nothing is served.
 func (b *Broker) checkpointDue() {
 	now := b.cfg.Clock.Boot()
-	if b.saved.running || b.bouncing > 0 || b.last == b.saved.index || b.saved.records < b.cfg.CheckpointRecords && now-b.saved.at < b.cfg.CheckpointEvery {
+	if b.saved.running || b.bouncing > 0 || b.last.Load() == b.saved.index || b.saved.records < b.cfg.CheckpointRecords && now-b.saved.at < b.cfg.CheckpointEvery {
 		return
 	}
 	b.saved.at = now
@@ -201,7 +201,7 @@ func (b *Broker) checkpointDue() {
 		return
 	}
 	live := b.liveSegments()
-	index, records := b.last, b.saved.records
+	index, records := b.last.Load(), b.saved.records
 	b.saved.running = true
 	b.waiting.Go(func() {
 		err := b.log.Checkpoint(index, func(w io.Writer) error {
@@ -223,9 +223,9 @@ func (b *Broker) checkpointDue() {
 
 // liveSegments returns the segments that have a mail that is needed.
 func (b *Broker) liveSegments() map[uint64]bool {
-	live := make(map[uint64]bool)
+	live, newest := make(map[uint64]bool), b.last.Load()
 	for k := range b.state.Places() {
-		live[unpack(k.Place).Segment] = true
+		live[segmentOf(k.Place, newest)] = true
 	}
 	return live
 }

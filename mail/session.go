@@ -150,7 +150,7 @@ func (s *Session) Next(ctx context.Context, n int, dst []Delivery) ([]Delivery, 
 func (s *Session) fetch(given []box.Delivery, dst []Delivery) ([]Delivery, error) {
 	mono := s.b.cfg.Clock.Boot().Milliseconds()
 	for _, d := range given {
-		rec, err := s.b.log.Read(unpack(d.Place), nil)
+		rec, err := s.b.read(d.Place, d.Length)
 		if errors.Is(err, store.ErrNotFound) {
 			continue // it was moved or has ended meanwhile: its lease lapses
 		}

@@ -58,14 +58,10 @@ func TestReadIsFromMemoryWhileRecent(t *testing.T) {
 		if err != nil || !bytes.Equal(got, data(n, 900)) {
 			t.Fatalf("entry %d: %v", n, err)
 		}
-		p.Length = 0 // not known
-		if got, err := l.Read(p, []byte("x")); err != nil || !bytes.Equal(got[1:], data(n, 900)) {
-			t.Fatalf("entry %d without its length: %v", n, err)
-		}
 	}
 	reads := l.Stats().FileReads
-	if reads == 0 || reads >= 400 {
-		t.Fatalf("%d of 400 reads from files", reads)
+	if reads == 0 || reads >= 200 {
+		t.Fatalf("%d of 200 reads from files", reads)
 	}
 	for n := 200 - 5; n < 200; n++ {
 		if _, err := l.Read(places[n], nil); err != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// Read appends the data of the entry at p to dst; p.Length may be 0 if the caller does not
-// know it. It comes from memory while the
+// Read appends the data of the entry at p to dst. It comes from memory while the
 // batch is among the last ones, see [Config.Ring]; those bytes were just written and
 // are not checked. Otherwise it is read from the file, and its length and CRC are
 // verified: a mismatch is a [*DamageError]. [store.ErrNotFound] means that the
@@ -28,16 +27,6 @@ func (l *Ledger) Read(p Place, dst []byte) ([]byte, error) {
 		return dst, errNoPlace(p)
 	}
 	l.counters.fileReads.Add(1)
-	if p.Length == 0 {
-		var head [entryHead]byte
-		ok, err := seg.readAt(head[:], int64(p.Offset)-entryHead)
-		if err != nil {
-			return dst, err
-		}
-		if p.Length = binary.BigEndian.Uint32(head[:]); !ok || p.Length > MaxBatch || int64(p.Offset)+int64(p.Length) > seg.end.Load() {
-			return dst, errNoPlace(p)
-		}
-	}
 	n, size := len(dst), entryHead+int(p.Length)
 	buf := slices.Grow(dst, size)[:n+size]
 	ok, err := seg.readAt(buf[n:], int64(p.Offset)-entryHead)

@@ -88,13 +88,12 @@ func (r *ring) read(p Place, dst []byte) (_ []byte, ok bool) {
 		return dst, false
 	}
 	s := r.at(i - 1)
-	from := int64(p.Offset) - int64(s.off)
-	if s.segment != p.Segment || from < batchHead+entryHead || from > int64(s.n) {
+	from, n := int64(p.Offset)-int64(s.off), int64(p.Length)
+	if s.segment != p.Segment || from < batchHead+entryHead || from+n > int64(s.n) {
 		return dst, false
 	}
 	at := int64(s.pos) + from
-	n := int64(binary.BigEndian.Uint32(r.buf[at-entryHead:]))
-	if p.Length != 0 && n != int64(p.Length) || from+n > int64(s.n) {
+	if binary.BigEndian.Uint32(r.buf[at-entryHead:]) != p.Length {
 		return dst, false
 	}
 	return append(dst, r.buf[at:at+n]...), true
