@@ -42,7 +42,7 @@ func (in *Inbox) doubtful(r *proto.Record) bool {
 
 // startCause returns the cause of a start of j.
 func (in *Inbox) startCause(j *job) string {
-	if j.h.OnCrash == OnCrashRetry && in.doubtful(j.rec) {
+	if j.h.OnCrash == OnCrashRetry && j.rec.Abandons == 0 && in.doubtful(j.rec) { // an abandon tells of the stop
 		return "restarted after an unclean stop"
 	}
 	return ""

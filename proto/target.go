@@ -31,6 +31,14 @@ const (
 // ErrBadTarget is returned for text that is not a target.
 var ErrBadTarget = errors.New("proto: not a target")
 
+// A targetError is an ErrBadTarget that says what is wrong, in words for people.
+type targetError string
+
+func (e targetError) Error() string        { return string(e) }
+func (e targetError) Is(target error) bool { return target == ErrBadTarget }
+
+func badTarget(format string, a ...any) error { return targetError(fmt.Sprintf(format, a...)) }
+
 // A Target is whom a task or a mail is for, as people write it:
 //
 //	laptop  12D3KooW…    a node
@@ -51,25 +59,25 @@ func ParseTarget(s string) (Target, error) {
 	prefix, name := cutTarget(s)
 	switch {
 	case len(s) > MaxTarget:
-		return Target{}, fmt.Errorf("%w: %d bytes, the limit is %d", ErrBadTarget, len(s), MaxTarget)
+		return Target{}, badTarget("target of %d bytes, the limit is %d", len(s), MaxTarget)
 	case prefix == QueuePrefix && ValidQueue(name):
 		return Target{Kind: TargetQueue, Name: name}, nil
 	case prefix == TopicPrefix && ValidQueue(name):
 		return Target{Kind: TargetTopic, Name: name}, nil
 	case prefix == QueuePrefix || prefix == TopicPrefix:
-		return Target{}, fmt.Errorf("%w: %.80q: after %s use 1-63 of a-z 0-9 . _ -", ErrBadTarget, s, prefix)
+		return Target{}, badTarget("%s %.80q: use 1-63 of a-z 0-9 . _ -", prefix[:len(prefix)-1], name)
 	case prefix == AgentPrefix:
 		name, node, at := strings.Cut(name, "@")
 		if !ValidQueue(name) || at && !validNode(node) {
-			return Target{}, fmt.Errorf("%w: %.80q: use agent:NAME or agent:NAME@NODE, with a NAME of 1-63 of a-z 0-9 . _ -", ErrBadTarget, s)
+			return Target{}, badTarget("target %.80q: use agent:NAME or agent:NAME@NODE, with a NAME of 1-63 of a-z 0-9 . _ -", s)
 		}
 		return Target{Kind: TargetAgent, Name: name, Node: node}, nil
 	case prefix != "":
-		return Target{}, fmt.Errorf("%w: %.80q: %s begins no target; use a node, queue:NAME, agent:NAME, agent:NAME@NODE or topic:NAME", ErrBadTarget, s, prefix)
+		return Target{}, badTarget("target %.80q: %s begins no target; use a node, queue:NAME, agent:NAME, agent:NAME@NODE or topic:NAME", s, prefix)
 	case s == targetAll:
 		return Target{Kind: TargetAll}, nil
 	case !validNode(s):
-		return Target{}, fmt.Errorf("%w: %.80q: use the name or id of a node", ErrBadTarget, s)
+		return Target{}, badTarget("target %.80q: use the name or id of a node", s)
 	}
 	return Target{Name: s}, nil
 }

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"cmp"
 	"encoding/hex"
 	"slices"
 
@@ -26,9 +27,7 @@ func (v *Views) View(id proto.TaskID, role string, r *proto.Record) wire.Task {
 			name, _ = v.Book.Identify(e.GetNode())
 		}
 		x := wire.Event{Time: proto.Time(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
-		if !repeats(x, t.Events) {
-			t.Events = append(t.Events, x)
-		}
+		t.Events = addEvent(t.Events, x)
 	}
 	for _, a := range r.GetHistory() {
 		t.History = append(t.History, wire.Attempt{Number: a.GetNumber(), Started: proto.Time(a.GetStartedMs()), Finished: proto.Time(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
@@ -36,18 +35,27 @@ func (v *Views) View(id proto.TaskID, role string, r *proto.Record) wire.Task {
 	return t
 }
 
-// repeats reports whether e repeats one of the events before it, back to the latest one
-// with a cause: both sides report the same change, each by its own clock.
-func repeats(e wire.Event, before []wire.Event) bool {
-	for _, b := range slices.Backward(before) {
-		if e.Cause+b.Cause != "" || e.Folded+b.Folded > 0 {
-			return false
+// addEvent adds an event. Both sides of a task report that it was accepted and that an
+// attempt began, each by its own clock: the later report stays, with the cause that one of
+// them has. An attempt that begins once more after a RETRYING of its own is another event.
+func addEvent(events []wire.Event, e wire.Event) []wire.Event {
+	if e.Folded > 0 || e.State != proto.Accepted.Name() && e.State != proto.Running.Name() {
+		return append(events, e)
+	}
+	for i, b := range slices.Backward(events) {
+		if b.Node != e.Node || b.Attempt != e.Attempt || b.Folded > 0 {
+			continue
 		}
-		if e.Time = b.Time; e == b {
-			return true
+		if b.State == proto.Retrying.Name() {
+			break
+		}
+		if b.State == e.State {
+			e.Cause = cmp.Or(e.Cause, b.Cause)
+			events = slices.Delete(events, i, i+1)
+			break
 		}
 	}
-	return false
+	return append(events, e)
 }
 
 func times(r *proto.Record) wire.Times {

@@ -2,6 +2,7 @@ package view
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,24 +31,30 @@ func TestExitCodeNeedsARun(t *testing.T) {
 func TestEventsOfBothSidesMerge(t *testing.T) {
 	at := func(ms int, e wire.Event) wire.Event { e.Time = time.UnixMilli(int64(ms)); return e }
 	accepted, running := wire.Event{Node: "b", State: "ACCEPTED"}, wire.Event{Node: "b", State: "RUNNING", Attempt: 1}
+	retrying, second := wire.Event{Node: "b", State: "RETRYING", Attempt: 1, Cause: "exit 1"}, wire.Event{Node: "b", State: "RUNNING", Attempt: 2}
+	why := func(e wire.Event) wire.Event { e.Cause = "why"; return e }
 	for _, tt := range []struct {
-		name   string
-		before []wire.Event
-		e      wire.Event
-		want   bool
+		name         string
+		events, want []wire.Event
 	}{
-		{"the first", nil, at(1, accepted), false},
-		{"the same by another clock", []wire.Event{at(2, accepted)}, at(1, accepted), true},
-		{"the same, and one between", []wire.Event{at(2, accepted), at(3, running)}, at(1, accepted), true},
-		{"once more after a failure", []wire.Event{at(2, running), {Node: "b", State: "RETRYING", Cause: "exit 1"}}, at(4, running), false},
-		{"another state", []wire.Event{at(1, accepted)}, at(1, running), false},
-		{"another attempt", []wire.Event{at(1, running)}, at(1, wire.Event{Node: "b", State: "RUNNING", Attempt: 2}), false},
-		{"another node", []wire.Event{at(1, accepted)}, at(1, wire.Event{Node: "c", State: "ACCEPTED"}), false},
-		{"with a cause", []wire.Event{{Node: "b", State: "RETRYING", Cause: "exit 1"}}, wire.Event{Node: "b", State: "RETRYING", Cause: "exit 1"}, false},
-		{"entries that were left out", []wire.Event{{Folded: 3}}, wire.Event{Folded: 3}, false},
+		{"the first", []wire.Event{at(1, accepted)}, []wire.Event{at(1, accepted)}},
+		{"the same by another clock", []wire.Event{at(2, accepted), at(1, accepted)}, []wire.Event{at(1, accepted)}},
+		{"one between", []wire.Event{at(2, accepted), at(3, running), at(1, accepted)}, []wire.Event{at(3, running), at(1, accepted)}},
+		{"with a cause", []wire.Event{at(2, running), at(1, why(running))}, []wire.Event{at(1, why(running))}},
+		{"with a cause first", []wire.Event{at(2, why(running)), at(1, running)}, []wire.Event{at(1, why(running))}},
+		{"reported before the failure that led to it", []wire.Event{running, at(5, second), retrying, at(4, second)}, []wire.Event{running, retrying, at(4, second)}},
+		{"once more after a failure", []wire.Event{at(2, running), retrying, at(4, running)}, []wire.Event{at(2, running), retrying, at(4, running)}},
+		{"another attempt", []wire.Event{running, second}, []wire.Event{running, second}},
+		{"another node", []wire.Event{accepted, {Node: "c", State: "ACCEPTED"}}, []wire.Event{accepted, {Node: "c", State: "ACCEPTED"}}},
+		{"other states", []wire.Event{retrying, retrying}, []wire.Event{retrying, retrying}},
+		{"entries that were left out", []wire.Event{{Folded: 3}, {Folded: 3}}, []wire.Event{{Folded: 3}, {Folded: 3}}},
 	} {
-		if got := repeats(tt.e, tt.before); got != tt.want {
-			t.Errorf("%s: %v", tt.name, got)
+		var got []wire.Event
+		for _, e := range tt.events {
+			got = addEvent(got, e)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
 	}
 }

@@ -146,7 +146,8 @@ func TestARequestCrossesTheSocketWhole(t *testing.T) {
 	var got []wire.Request
 	c, _, _ := canned(t, map[string]any{
 		"POST /v1/tasks": func(r *http.Request) any {
-			req, err := wire.Request{}, error(nil)
+			var req wire.Request
+			var err error
 			if r.Header.Get("Content-Type") == "application/octet-stream" {
 				if req, err = wire.RequestOfQuery(r.URL.Query()); err == nil {
 					req.Body, err = io.ReadAll(r.Body)

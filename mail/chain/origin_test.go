@@ -307,8 +307,10 @@ func TestForget(t *testing.T) {
 	}
 	b := next(t, o)
 	o.Answer(b.To, Answer{Number: b.Number, UpTo: num(2, 3)})
-	if !o.Forget(simBox) || !o.Forget(simBox) {
-		t.Error("an empty box is not forgotten")
+	for range 2 {
+		if !o.Forget(simBox) {
+			t.Error("an empty box is not forgotten")
+		}
 	}
 	if _, n := o.Add(simBox, Mail{NotAfter: later}); n != num(2, 4) {
 		t.Errorf("the next number is %s", n)
