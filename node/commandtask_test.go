@@ -179,7 +179,7 @@ func TestSubmitRefusesInvalidRequests(t *testing.T) {
 	}{
 		{"no target", wire.Request{Kind: "k"}, wire.ErrInvalid, "no target"},
 		{"unknown peer", wire.Request{Target: "nobody", Kind: "k"}, wire.ErrNotFound, "known peers: b"},
-		{"queue without a valid name", wire.Request{Target: "queue:Build", Kind: "k"}, wire.ErrInvalid, "after queue: use"},
+		{"queue without a valid name", wire.Request{Target: "queue:Build", Kind: "k"}, wire.ErrInvalid, `queue "Build": use`},
 		{"mailbox", wire.Request{Target: "agent:codex@b", Kind: "k"}, wire.ErrInvalid, "name or id of a peer"},
 		{"topic", wire.Request{Target: "topic:orders", Kind: "k"}, wire.ErrInvalid, "name or id of a peer"},
 		{"all", wire.Request{Target: "all", Kind: "k"}, wire.ErrInvalid, "name or id of a peer"},
