@@ -28,7 +28,7 @@ type Config struct {
 	Mesh      MeshConfig                 // membership and probes
 	Queues    QueueConfig                // what it signs for others as an admin
 	Limits    Limits                     // bounds on what it accepts and keeps
-	Handlers  []wire.HandlerSpec         // what it runs for others; AddHandler adds more
+	Handlers  []wire.HandlerSpec         // what it runs for others; Handlers.Add adds more
 	Functions map[string]handler.Handler // by kind: what Handle registered
 	Dangerous []string                   // kinds that may have the profile dangerous
 	Version   string                     // of the software, sent to peers

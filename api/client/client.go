@@ -1,5 +1,5 @@
-// Package client is a client of a node's socket, with the types of the Go API: it has
-// the same methods as a node in the same process.
+// Package client is a client of a node's socket, with the types of the Go API: it has a
+// method for each route.
 //
 //	client.New("/run/balefire/node.sock").Submit(ctx, wire.Request{…})
 //
