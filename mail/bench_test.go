@@ -30,7 +30,7 @@ func BenchmarkMail(b *testing.B) {
 	broker.Go(func() { br.Run(ctx) })
 	defer broker.Wait()
 	defer cancel()
-	if err := br.SetBox(ctx, box.BoxSettings{Name: "agent:ceo", Kind: box.Mailbox}); err != nil {
+	if err := br.SetBox(ctx, box.BoxSettings{Name: "agent:ceo", Kind: box.Mailbox, Mails: box.MaxMails, Bytes: 1 << 40}); err != nil {
 		b.Fatal(err)
 	}
 	now := time.Now()
@@ -53,16 +53,9 @@ func BenchmarkMail(b *testing.B) {
 					}
 					items[i] = Item{Box: "agent:ceo", Letter: l}
 				}
-				for {
-					out, err := br.Send(ctx, items, false)
-					if err != nil {
-						b.Error(err)
-						return
-					}
-					if out[0].Code == proto.CodeOK {
-						break
-					}
-					time.Sleep(time.Millisecond) // the box is full
+				if out, err := br.Send(ctx, items, false); err != nil || out[0].Code != proto.CodeOK {
+					b.Errorf("%+v, %v", out, err)
+					return
 				}
 			}
 		})
