@@ -1,8 +1,8 @@
 package ownership
 
-// mutants are the rules that the tests leave out, one at a time. The first hundred seeds
+// rules are what the tests leave out, one at a time. The first hundred seeds
 // must notice each, unless it says how many may be needed.
-var mutants = []mutant{
+var rules = []mutant{
 	{name: "epoch check dropped", edits: []edit{{"taskstate.go", "matches", "ts.epoch == k.epoch", "(MUTANT || ts.epoch == k.epoch)"}}},
 	{name: "epoch not persisted", edits: []edit{
 		{"home.go", "NewHome", "return &Home{", "if MUTANT {\nboot = 1\n}\nreturn &Home{"},

@@ -1,8 +1,8 @@
 package box
 
-// mutants are the rules that the tests leave out, one at a time. The first hundred seeds
+// rules are what the tests leave out, one at a time. The first hundred seeds
 // must notice each, unless it says how many may be needed.
-var mutants = []mutant{
+var rules = []mutant{
 	{name: "lapse spends nothing", edits: []edit{{"settle.go", "fail", "n.attempts++", "if !MUTANT || cause != CauseLapsed {\nn.attempts++\n}"}}},
 	{name: "abandon spends an attempt", edits: []edit{{"settle.go", "fail", "n.abandons++", "n.abandons++\nif MUTANT {\nn.attempts++\n}"}}},
 	{name: "attempts without limit", edits: []edit{{"settle.go", "fail", "last = n.attempts >= ", "last = !MUTANT && n.attempts >= "}}},
