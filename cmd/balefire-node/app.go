@@ -222,18 +222,20 @@ func (w *app) colorStderr(style, text string) string { return w.colored(w.errTTY
 // colorStdout colors text if standard output shows colors.
 func (w *app) colorStdout(style, text string) string { return w.colored(w.outTTY, style, text) }
 
-// terminalWidth returns the width of the terminal of standard output; 0: it is not a
-// terminal, or unknown. COLUMNS overrides it.
-func (w *app) terminalWidth() int {
-	if n, err := strconv.Atoi(w.env("COLUMNS")); err == nil && n > 0 {
-		return n
-	}
+// terminalSize returns the size of the terminal of standard output in characters; 0: it is
+// not a terminal, or unknown. COLUMNS and LINES override it.
+func (w *app) terminalSize() (columns, lines int) {
 	if w.outTTY {
-		if n, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
-			return n
+		if c, l, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+			columns, lines = c, l
 		}
 	}
-	return 0
+	for name, size := range map[string]*int{"COLUMNS": &columns, "LINES": &lines} {
+		if n, err := strconv.Atoi(w.env(name)); err == nil && n > 0 {
+			*size = n
+		}
+	}
+	return columns, lines
 }
 
 func (w *app) colored(on bool, style, text string) string {

@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
-
-	"golang.org/x/term"
 )
 
 // page shows text that is longer than the terminal in a pager, as git does: in the program
@@ -15,7 +12,7 @@ import (
 // not if it fits, nobody looks at a terminal, the pager is off (--no-pager, an empty
 // variable, cat) or cannot be started.
 func (w *app) page(text []byte) bool {
-	height := w.terminalHeight()
+	_, height := w.terminalSize()
 	if w.runPager == nil || w.flags.noPager || !w.outTTY || height == 0 || bytes.Count(text, []byte("\n")) < height {
 		return false
 	}
@@ -51,18 +48,4 @@ func startPager(argv []string, text []byte) error {
 	}
 	c.Wait() // how the pager ends says nothing about the answer
 	return nil
-}
-
-// terminalHeight returns the number of lines of the terminal of standard output; 0: it is
-// not a terminal, or unknown. LINES overrides it.
-func (w *app) terminalHeight() int {
-	if n, err := strconv.Atoi(w.env("LINES")); err == nil && n > 0 {
-		return n
-	}
-	if w.outTTY {
-		if _, n, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
-			return n
-		}
-	}
-	return 0
 }

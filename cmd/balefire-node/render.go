@@ -44,7 +44,7 @@ func (p *printer) line(format string, a ...any) {
 }
 
 func (p *printer) table(t *table) {
-	columns := p.app.terminalWidth()
+	columns, _ := p.app.terminalSize()
 	if p.wide {
 		columns = 0
 	}
