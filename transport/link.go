@@ -106,7 +106,7 @@ func (l *Link) queue(m *proto.Message) error {
 		return err
 	}
 	l.out = out
-	if numbered(m.GetType()) {
+	if placeOf(m.GetType()).numbered {
 		now := l.cfg.Clock.Mono()
 		if l.win.len() == 0 {
 			l.setAckDeadline(len(out) - before)
@@ -120,21 +120,6 @@ func (l *Link) queue(m *proto.Message) error {
 	notify(l.dirty)
 	return nil
 }
-
-// numbered reports whether frames of this type are numbered in a task stream. Ownership
-// messages are not: their sender repeats them until they are answered.
-func numbered(t proto.MessageType) bool { return t != proto.TypeMark && !isOwnershipType(t) }
-
-// isOwnershipType reports whether a type is one of those by which nodes agree on who may
-// run a task, including types that only newer nodes know.
-func isOwnershipType(t proto.MessageType) bool {
-	return t >= proto.TypeGrant && t < endOfOwnership || t >= proto.TypeQueueAsk && t < endOfQueues
-}
-
-const (
-	endOfOwnership = 40
-	endOfQueues    = 60
-)
 
 // Answers returns the next Ack, with this link's frame numbers. It returns ErrLinkDown
 // when the link has closed and every Ack was returned.

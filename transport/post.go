@@ -29,7 +29,7 @@ func (t *Transport) Post(p proto.PeerID, msgs ...*proto.Message) error {
 		return ErrNotConnected
 	}
 	for _, m := range msgs {
-		if !isOwnershipType(m.GetType()) {
+		if !placeOf(m.GetType()).posted {
 			return fmt.Errorf("%w: a message of type %s cannot be posted", ErrProtocol, m.GetType())
 		}
 		if err := l.post(m); err != nil {

@@ -68,7 +68,7 @@ func readTasks(ctx context.Context, s *stream, q *groupBuffer) error {
 		if err := s.next(m); err != nil {
 			return err
 		}
-		if misplaced(m.GetType()) {
+		if placeOf(m.GetType()).stream != streamTask {
 			return fmt.Errorf("%w: message type %d on a task stream", ErrProtocol, m.GetType())
 		}
 		if err := q.put(ctx, m, len(m.GetPayload())); err != nil {
@@ -76,18 +76,6 @@ func readTasks(ctx context.Context, s *stream, q *groupBuffer) error {
 		}
 	}
 }
-
-// misplaced reports whether a type is known and does not belong on a task stream.
-func misplaced(t proto.MessageType) bool {
-	switch t {
-	case proto.TypeData, proto.TypeResult, proto.TypeCancel, proto.TypeMark:
-		return false
-	}
-	return !unknown(t) && !isOwnershipType(t)
-}
-
-// unknown reports whether only a newer node can have sent this type.
-func unknown(t proto.MessageType) bool { _, ok := proto.MessageType_name[int32(t)]; return !ok }
 
 // knownOf appends to dst the messages of group whose types are known.
 func knownOf(dst, group []*proto.Message) []*proto.Message {
@@ -118,7 +106,7 @@ func ackFor(number uint64, group []*proto.Message, a Answer) (*proto.Ack, error)
 			}
 			index++
 		}
-		if !numbered(m.GetType()) {
+		if !placeOf(m.GetType()).numbered {
 			continue
 		}
 		if r != nil {
