@@ -34,8 +34,9 @@ type Answer struct {
 
 // A Skip is a mail that was refused for good.
 type Skip struct {
-	N    proto.Seq
-	Code proto.Code
+	N      proto.Seq
+	Code   proto.Code
+	Detail string // for a person
 }
 
 // A Settled is what an answer ends. Mails end in the order of their chain.
@@ -49,8 +50,9 @@ type Settled struct {
 
 // A Refusal is a mail that the home refused for good.
 type Refusal struct {
-	Ref  uint64
-	Code proto.Code
+	Ref    uint64
+	Code   proto.Code
+	Detail string // for a person
 }
 
 // A flight is a bundle without an answer.
@@ -72,8 +74,8 @@ func (o *Origin) Ready(box string, class proto.Class) bool {
 }
 
 // Next returns the next mails of a chain, which count as sent from now on; false if nothing
-// may be sent.
-func (o *Origin) Next(box string, class proto.Class) (Bundle, bool) {
+// may be sent. Their letters have at most room bytes, but a larger one may go alone.
+func (o *Origin) Next(box string, class proto.Class, room int) (Bundle, bool) {
 	if !o.Ready(box, class) {
 		return Bundle{}, false
 	}
@@ -86,7 +88,7 @@ func (o *Origin) Next(box string, class proto.Class) (Bundle, bool) {
 	}
 	for ; s.next < len(s.items) && len(b.Refs) < MaxBundle; s.next++ {
 		it := &s.items[s.next]
-		if !it.stored || len(b.Refs) > 0 && b.Size+it.Size > MaxBundleBytes {
+		if !it.stored || len(b.Refs) > 0 && b.Size+it.Size > min(room, MaxBundleBytes) {
 			break
 		}
 		it.maySent = true
@@ -159,7 +161,7 @@ func (s *spool) settle(f *flight, a Answer) {
 			skipped = skipped[1:]
 		}
 		if it.answered = true; len(skipped) > 0 && skipped[0].N == it.n {
-			it.refusal = skipped[0].Code
+			it.refusal = &skipped[0]
 		}
 	}
 }
@@ -171,10 +173,10 @@ func (t *target) release(s *spool, out *Settled) {
 	done := 0
 	for ; done < len(s.items) && s.items[done].answered; done++ {
 		it := &s.items[done]
-		if it.refusal == none {
+		if it.refusal == nil {
 			out.Accepted = append(out.Accepted, it.Ref)
 		} else {
-			out.Refused = append(out.Refused, Refusal{it.Ref, it.refusal})
+			out.Refused = append(out.Refused, Refusal{it.Ref, it.refusal.Code, it.refusal.Detail})
 		}
 		t.ended(it)
 	}
@@ -203,7 +205,7 @@ func (o *Origin) rewind(t *target) {
 func (o *Origin) rewindSpool(box string, class proto.Class) {
 	s := o.spool(box, class)
 	for i := range s.items[:s.next] {
-		s.items[i].answered, s.items[i].refusal = false, none
+		s.items[i].answered, s.items[i].refusal = false, nil
 	}
 	s.next = 0
 	for number, f := range o.flights {

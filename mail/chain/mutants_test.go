@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { mutants.Main(m, hunt) }
 
-// hunt looks for what notices the active mutant: two tables, then runs of all kinds, then
+// hunt looks for what notices the active mutant: three tables, then runs of all kinds, then
 // those in which nothing goes wrong with disks and the box moves often.
 func hunt(number int) string {
 	runs := uint64(4000)
@@ -21,7 +21,7 @@ func hunt(number int) string {
 	if os.Getenv("BALEFIRE_LONG") != "" {
 		runs *= 10
 	}
-	if wrong := cmp.Or(earlierHome(), heldMail()); wrong != "" {
+	if wrong := cmp.Or(earlierHome(), heldMail(), expiredMail()); wrong != "" {
 		return wrong
 	}
 	for i := range runs {
@@ -52,9 +52,10 @@ var rules = []mutants.Mutant{
 	{Name: "one last for all boots", Edits: []mutants.Edit{in("home.go", "last", "if b := find", "if MUTANT {\nif all := n.chains[class.Index()]; len(all) > 0 && all[len(all)-1].boot > boot {\nreturn 1 << 62\n}\n}\nif b := find")}},
 	{Name: "number not compared", Edits: []mutants.Edit{in("home.go", "Check", "case it.N.Counter <= notes.last(c.Class, it.N.Boot):", "case it.N.Counter <= notes.last(c.Class, it.N.Boot) && !MUTANT:")}},
 	{Name: "order left to the queue", Edits: []mutants.Edit{in("home.go", "Take", "v := h.Check(c, it)", "if MUTANT {\nit.Prev = proto.Seq{}\n}\nv := h.Check(c, it)")}},
-	{Name: "end of what may be sent", Edits: []mutants.Edit{in("origin.go", "Hold", "s.items[at].maySent", "s.items[at].maySent && !MUTANT"), in("origin.go", "End", "s.items[at].maySent", "s.items[at].maySent && !MUTANT")}},
-	{Name: "end before it is on disk", Edits: []mutants.Edit{in("origin.go", "Hold", "s.items[at].stored = false", "if MUTANT {\no.targets[box].ended(&s.items[at])\ns.items = slices.Delete(s.items, at, at+1)\nreturn true\n}\ns.items[at].stored = false"), in("sim_test.go", "cancel", "true, true})", "true, true})\nif MUTANT {\ns.mails[r.id].ended = \"\"\n}")}},
+	{Name: "end of what may be sent", Edits: []mutants.Edit{in("origin.go", "Hold", "s.items[at].maySent", "s.items[at].maySent && !MUTANT"), in("origin.go", "End", "(s.items[at].maySent ||", "(s.items[at].maySent && !MUTANT ||")}},
+	{Name: "end before it is on disk", Edits: []mutants.Edit{in("origin.go", "Hold", "s.items[at].stored = false", "if MUTANT {\no.targets[box].ended(&s.items[at])\ns.items = slices.Delete(s.items, at, at+1)\nreturn true\n}\ns.items[at].stored = false"), in("sim_test.go", "cancel", "true, \"cancelled\"})", "true, \"cancelled\"})\nif MUTANT {\ns.mails[r.id].ended = \"\"\n}")}},
 	{Name: "sent to a new home before the end is on disk", Rare: true, Edits: []mutants.Edit{in("sim_test.go", "learn", "s.syncOrigin()", "if !MUTANT {\ns.syncOrigin()\n}")}},
+	{Name: "expiry before it is on disk", Edits: []mutants.Edit{in("origin.go", "expire", "it.ending, it.stored = true, it.maySent", "it.ending, it.stored, it.gone = true, it.maySent, MUTANT"), in("origin.go", "expire", "s.soonest = maxTime", "s.soonest = maxTime\nif MUTANT {\ndefer func() {\nfor _, it := range s.items[:s.next] {\nif it.gone {\ns.next--\n}\n}\ns.items = slices.DeleteFunc(s.items, func(it item) bool { return it.gone })\n}()\n}")}},
 	{Name: "expiry of what may be sent", Edits: []mutants.Edit{in("origin.go", "end", "if it.maySent {", "if it.maySent && !MUTANT {"), in("origin.go", "expire", "Unheard: it.maySent", "Unheard: !MUTANT && it.maySent")}},
 	{Name: "unsent after a restart", Edits: []mutants.Edit{in("origin.go", "Load", "maySent: true", "maySent: !MUTANT")}},
 	{Name: "sent before it is stored", Edits: []mutants.Edit{in("bundle.go", "Ready", "s.items[s.next].stored", "(MUTANT || s.items[s.next].stored)"), in("bundle.go", "Next", "!it.stored ||", "!it.stored && !MUTANT ||")}},

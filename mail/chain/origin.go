@@ -16,7 +16,7 @@ var ErrOrder = errors.New("chain: numbers out of order")
 
 // A Mail is what an [Origin] needs to know of a mail in a spool.
 type Mail struct {
-	Ref      uint64      // names it to the caller
+	Ref      uint64      // names it to the caller; see also Stored
 	Class    proto.Class // its own; unspecified: normal
 	Key      string      // its ordering key; empty: none
 	NotAfter int64       // Unix milliseconds
@@ -61,10 +61,12 @@ type spool struct {
 type item struct {
 	Mail
 	n        proto.Seq
-	stored   bool       // it may be sent
-	maySent  bool       // a copy may be on its way, or at the home
-	answered bool       // by the home; it ends when all before it are
-	refusal  proto.Code // with answered
+	stored   bool  // it may be sent
+	maySent  bool  // a copy may be on its way, or at the home
+	answered bool  // by the home; it ends when all before it are
+	ending   bool  // its time is over; it is here until its end is on disk
+	gone     bool  // End is removing it
+	refusal  *Skip // with answered; nil: accepted
 }
 
 // NewOrigin returns an origin without mail. boot is the number of this start; it must be above
@@ -103,13 +105,13 @@ func (o *Origin) Add(box string, m Mail) (proto.Class, proto.Seq) {
 	return class, n
 }
 
-// Stored notes that a mail is on disk: it may be sent. It reports whether there is such a
-// mail.
-func (o *Origin) Stored(box string, class proto.Class, n proto.Seq) bool {
+// Stored notes that a mail is on disk: it may be sent. From now on its name is ref. It reports
+// whether there is such a mail.
+func (o *Origin) Stored(box string, class proto.Class, n proto.Seq, ref uint64) bool {
 	s := o.spool(box, class)
 	at, ok := s.find(n)
 	if ok {
-		s.items[at].stored = true
+		s.items[at].Ref, s.items[at].stored = ref, true
 	}
 	return ok
 }
@@ -120,69 +122,79 @@ func (o *Origin) Stored(box string, class proto.Class, n proto.Seq) bool {
 func (o *Origin) Hold(box string, class proto.Class, n proto.Seq) bool {
 	s := o.spool(box, class)
 	at, ok := s.find(n)
-	if !ok || s.items[at].maySent {
+	if !ok || s.items[at].maySent || s.items[at].ending {
 		return false
 	}
 	s.items[at].stored = false
 	return true
 }
 
-// End removes a mail that was not written, or was held and has its end on disk, and reports
-// whether it did. Were what follows sent before the end is on disk, the home would call the
-// mail known when it comes back with a crash.
-func (o *Origin) End(box string, class proto.Class, n proto.Seq) bool {
-	s := o.spool(box, class)
-	at, ok := s.find(n)
-	if !ok || s.items[at].maySent || s.items[at].stored {
-		return false
+// End removes mails of one chain that were not written, or that were held or have expired and
+// have their ends on disk, and reports whether it removed them all. Were what follows sent as
+// if a mail were not there before its end is on disk, the home would call the mail known when
+// it comes back with a crash.
+func (o *Origin) End(box string, class proto.Class, ns ...proto.Seq) bool {
+	s, removed := o.spool(box, class), 0
+	for _, n := range ns {
+		at, ok := s.find(n)
+		if !ok || s.items[at].gone || !s.items[at].ending && (s.items[at].maySent || s.items[at].stored) {
+			continue
+		}
+		o.targets[box].ended(&s.items[at])
+		s.items[at].gone = true
+		removed++
 	}
-	o.targets[box].ended(&s.items[at])
-	s.items = slices.Delete(s.items, at, at+1)
-	return true
+	if removed > 0 {
+		for _, it := range s.items[:s.next] {
+			if it.gone {
+				s.next--
+			}
+		}
+		s.items = slices.DeleteFunc(s.items, func(it item) bool { return it.gone })
+	}
+	return removed == len(ns)
 }
 
-// An Expiry is a mail that ended because its time is over.
+// An Expiry is a mail whose time is over.
 type Expiry struct {
 	Box      string
+	Class    proto.Class // of its chain
+	N        proto.Seq
 	Ref      uint64
 	Unheard  bool // it may have been delivered: it may have been sent, and no answer came
 	Accepted bool // the home has it; only the order of the answers kept it in the spool
 }
 
-// Expire removes the mails whose time is over at now, in Unix milliseconds: at once if they
-// were never sent, otherwise when no home takes them any more. Mails that the home refused
-// end with that refusal and are left to [Origin.Answer].
+// Expire returns, once, the mails whose time is over at now, in Unix milliseconds: at once if
+// they were never sent, otherwise when no home takes them any more. Each stays in its chain,
+// those that were never sent are held, until [Origin.End]. Mails that the home refused end
+// with that refusal and are left to [Origin.Answer].
 func (o *Origin) Expire(now int64) []Expiry {
 	var over []Expiry
 	for _, t := range o.sorted() {
 		for i := range t.spools {
-			over = t.expire(&t.spools[i], now, over)
+			over = t.expire(&t.spools[i], proto.Critical+proto.Class(i), now, over)
 		}
 	}
 	return over
 }
 
-func (t *target) expire(s *spool, now int64, over []Expiry) []Expiry {
+func (t *target) expire(s *spool, class proto.Class, now int64, over []Expiry) []Expiry {
 	if len(s.items) == 0 || now <= s.soonest {
 		return over
 	}
-	kept, next := s.items[:0], s.next
 	s.soonest = maxTime
 	for i := range s.items {
 		it := &s.items[i]
-		if now <= it.end() || it.refusal != none {
+		switch {
+		case it.ending:
+		case now <= it.end() || !it.stored || it.refusal != nil:
 			s.soonest = min(s.soonest, it.end())
-			kept = append(kept, *it)
-			continue
+		default:
+			it.ending, it.stored = true, it.maySent
+			over = append(over, Expiry{Box: t.box, Class: class, N: it.n, Ref: it.Ref, Unheard: it.maySent && !it.answered, Accepted: it.answered})
 		}
-		if i < s.next {
-			next--
-		}
-		over = append(over, Expiry{Box: t.box, Ref: it.Ref, Unheard: it.maySent && !it.answered, Accepted: it.answered})
-		t.ended(it)
 	}
-	clear(s.items[len(kept):])
-	s.items, s.next = kept, next
 	return over
 }
 

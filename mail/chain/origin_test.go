@@ -27,7 +27,7 @@ func add(t *testing.T, o *Origin, m Mail) (proto.Class, proto.Seq) {
 	if o.Ready(simBox, class) && o.Len(simBox, class) == 1 {
 		t.Error("a mail may be sent before it is stored")
 	}
-	if !o.Stored(simBox, class, n) {
+	if !o.Stored(simBox, class, n, m.Ref) {
 		t.Fatalf("%s is not there", n)
 	}
 	return class, n
@@ -35,7 +35,7 @@ func add(t *testing.T, o *Origin, m Mail) (proto.Class, proto.Seq) {
 
 func next(t *testing.T, o *Origin) Bundle {
 	t.Helper()
-	b, ok := o.Next(simBox, proto.Normal)
+	b, ok := o.Next(simBox, proto.Normal, MaxBundleBytes)
 	if !ok {
 		t.Fatal("nothing to send")
 	}
@@ -50,7 +50,7 @@ func TestBundlesAreBounded(t *testing.T) {
 	if b := next(t, o); len(b.Refs) != 2 || b.Prev != num(2, MaxBundle) || b.Number != 2 {
 		t.Errorf("the second bundle: %+v", b)
 	}
-	if _, ok := o.Next(simBox, proto.Normal); ok {
+	if _, ok := o.Next(simBox, proto.Normal, MaxBundleBytes); ok {
 		t.Error("there is a third")
 	}
 	o = newSpool(t, 1)
@@ -67,7 +67,7 @@ func TestBundlesAreBounded(t *testing.T) {
 func TestABoxWithoutAHomeWaits(t *testing.T) {
 	o := NewOrigin(2)
 	class, n := o.Add(simBox, Mail{NotAfter: later})
-	o.Stored(simBox, class, n)
+	o.Stored(simBox, class, n, 1)
 	if o.Ready(simBox, class) {
 		t.Error("it may be sent to nobody")
 	}
@@ -89,7 +89,7 @@ func TestAKeyStaysInItsChain(t *testing.T) {
 	if class, _ := add(t, o, Mail{Ref: 3, Class: proto.Low, Key: "other", NotAfter: later}); class != proto.Low {
 		t.Errorf("another key is in the chain of class %v", class)
 	}
-	b, _ := o.Next(simBox, high)
+	b, _ := o.Next(simBox, high, MaxBundleBytes)
 	if _, err := o.Answer(b.To, Answer{Number: b.Number, Code: proto.CodeFull, UpTo: first}); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestAKeyStaysInItsChain(t *testing.T) {
 		t.Errorf("the third is in the chain of class %v, and the second still waits", class)
 	}
 	o.Resume(simBox, high)
-	b, _ = o.Next(simBox, high)
+	b, _ = o.Next(simBox, high, MaxBundleBytes)
 	if out, err := o.Answer(b.To, Answer{Number: b.Number, UpTo: num(2, 3)}); err != nil || !slices.Equal(out.Accepted, []uint64{2, 4}) {
 		t.Fatalf("%+v, %v", out, err)
 	}
@@ -114,8 +114,8 @@ func TestAnswers(t *testing.T) {
 		left int
 	}{
 		{"all", Answer{UpTo: num(2, 4)}, Settled{Accepted: []uint64{1, 2, 3, 4}}, 0},
-		{"some refused for good", Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 1), proto.CodeDenied}, {num(2, 3), proto.CodeTooLarge}}},
-			Settled{Accepted: []uint64{2, 4}, Refused: []Refusal{{1, proto.CodeDenied}, {3, proto.CodeTooLarge}}}, 0},
+		{"some refused for good", Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 1), proto.CodeDenied, "no"}, {num(2, 3), proto.CodeTooLarge, ""}}},
+			Settled{Accepted: []uint64{2, 4}, Refused: []Refusal{{1, proto.CodeDenied, "no"}, {3, proto.CodeTooLarge, ""}}}, 0},
 		{"a part", Answer{Code: proto.CodeFull, UpTo: num(2, 2)}, Settled{Accepted: []uint64{1, 2}, Stopped: proto.CodeFull}, 2},
 		{"nothing", Answer{Code: proto.CodeBusy}, Settled{Stopped: proto.CodeBusy}, 4},
 	}
@@ -153,11 +153,11 @@ func TestBadAnswers(t *testing.T) {
 		{"all, and not the last", simPeer(0), Answer{UpTo: num(2, 3)}},
 		{"all, and nothing", simPeer(0), Answer{}},
 		{"not all, and the last", simPeer(0), Answer{Code: proto.CodeFull, UpTo: num(2, 4)}},
-		{"refused with a code for now", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 1), proto.CodeBusy}}}},
-		{"refused and not sent", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 9), denied}}}},
-		{"refused behind the last", simPeer(0), Answer{Code: proto.CodeFull, UpTo: num(2, 2), Skipped: []Skip{{num(2, 3), denied}}}},
-		{"refused twice", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 1), denied}, {num(2, 1), denied}}}},
-		{"refused out of order", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 2), denied}, {num(2, 1), denied}}}},
+		{"refused with a code for now", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 1), proto.CodeBusy, ""}}}},
+		{"refused and not sent", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 9), denied, ""}}}},
+		{"refused behind the last", simPeer(0), Answer{Code: proto.CodeFull, UpTo: num(2, 2), Skipped: []Skip{{num(2, 3), denied, ""}}}},
+		{"refused twice", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 1), denied, ""}, {num(2, 1), denied, ""}}}},
+		{"refused out of order", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 2), denied, ""}, {num(2, 1), denied, ""}}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -191,8 +191,8 @@ func earlierHome() string {
 	var sent [2]Bundle
 	for i := range sent {
 		_, n := o.Add(simBox, Mail{Ref: uint64(i + 1), NotAfter: later})
-		o.Stored(simBox, proto.Normal, n)
-		sent[i], _ = o.Next(simBox, proto.Normal)
+		o.Stored(simBox, proto.Normal, n, uint64(i+1))
+		sent[i], _ = o.Next(simBox, proto.Normal, MaxBundleBytes)
 	}
 	if out, err := o.Answer(simPeer(0), Answer{Number: sent[1].Number, UpTo: num(2, 2)}); err != nil || len(out.Accepted) > 0 {
 		return fmt.Sprintf("the second ended before the first: %+v, %v", out, err)
@@ -201,7 +201,7 @@ func earlierHome() string {
 	if out, err := o.Answer(simPeer(0), Answer{Number: sent[0].Number, UpTo: num(2, 1)}); err != nil || out.Box != "" {
 		return fmt.Sprintf("the earlier home is listened to: %+v, %v", out, err)
 	}
-	if b, _ := o.Next(simBox, proto.Normal); b.To != simPeer(1) || b.Generation != 2 || !slices.Equal(b.Refs, []uint64{1, 2}) {
+	if b, _ := o.Next(simBox, proto.Normal, MaxBundleBytes); b.To != simPeer(1) || b.Generation != 2 || !slices.Equal(b.Refs, []uint64{1, 2}) {
 		return fmt.Sprintf("sent to the new home: %+v", b)
 	}
 	return ""
@@ -213,7 +213,7 @@ func heldMail() string {
 	o.SetHome(simBox, simPeer(0), 1)
 	for range 2 {
 		_, n := o.Add(simBox, Mail{NotAfter: later})
-		o.Stored(simBox, proto.Normal, n)
+		o.Stored(simBox, proto.Normal, n, 1)
 	}
 	if !o.Hold(simBox, proto.Normal, num(2, 1)) || o.Ready(simBox, proto.Normal) {
 		return "a mail that was never sent is not held, or what follows it may be sent"
@@ -244,7 +244,7 @@ func TestNothingThatMayHaveBeenSentEnds(t *testing.T) {
 	if o.Ready(simBox, proto.Normal) || !o.End(simBox, proto.Normal, num(2, 2)) || o.End(simBox, proto.Normal, num(2, 2)) {
 		t.Error("the held mail may be sent, does not end, or ends twice")
 	}
-	if o.Hold("agent:other", proto.Normal, num(2, 1)) || o.Stored(simBox, proto.Low, num(2, 1)) {
+	if o.Hold("agent:other", proto.Normal, num(2, 1)) || o.Stored(simBox, proto.Low, num(2, 1), 1) {
 		t.Error("a mail that is not there is held, or stored")
 	}
 }
@@ -263,9 +263,9 @@ func TestExpire(t *testing.T) {
 		want []Expiry
 	}{
 		{1_000_000, nil},
-		{1_000_001, []Expiry{{Box: simBox, Ref: 3}, {Box: simBox, Ref: 4}}},
+		{1_000_001, []Expiry{{Box: simBox, Class: proto.Normal, N: num(2, 3), Ref: 3}, {Box: simBox, Class: proto.Normal, N: num(2, 4), Ref: 4}}},
 		{1_000_000 + skew, nil},
-		{1_000_001 + skew, []Expiry{{Box: simBox, Ref: 1, Unheard: true}, {Box: simBox, Ref: 2, Accepted: true}}},
+		{1_000_001 + skew, []Expiry{{Box: simBox, Class: proto.Normal, N: num(2, 1), Ref: 1, Unheard: true}, {Box: simBox, Class: proto.Normal, N: num(2, 2), Ref: 2, Accepted: true}}},
 		{later, nil},
 	}
 	for _, s := range steps {
@@ -273,8 +273,52 @@ func TestExpire(t *testing.T) {
 			t.Errorf("at %d: %+v, want %+v", s.now, got, s.want)
 		}
 	}
+	if o.Ready(simBox, proto.Normal) || o.Hold(simBox, proto.Normal, num(2, 3)) {
+		t.Error("an expired mail may be sent, or be held once more")
+	}
+	if o.Len(simBox, proto.Normal) != 4 || !o.End(simBox, proto.Normal, num(2, 1), num(2, 2), num(2, 4)) || o.End(simBox, proto.Normal, num(2, 3), num(2, 4)) {
+		t.Error("they are there until their ends are on disk")
+	}
 	if o.Len(simBox, proto.Normal) > 0 {
 		t.Error("something is left")
+	}
+}
+
+// expiredMail returns what goes wrong with a mail that has expired and the one behind it,
+// while the end is not on disk.
+func expiredMail() string {
+	for _, sent := range []bool{false, true} {
+		o := NewOrigin(2)
+		o.SetHome(simBox, simPeer(0), 1)
+		_, first := o.Add(simBox, Mail{NotAfter: 1_000_000})
+		o.Stored(simBox, proto.Normal, first, 1)
+		now := int64(1_000_001)
+		if sent {
+			o.Next(simBox, proto.Normal, MaxBundleBytes)
+			now += proto.Skew.Milliseconds()
+		}
+		_, second := o.Add(simBox, Mail{NotAfter: later})
+		o.Stored(simBox, proto.Normal, second, 2)
+		if over := o.Expire(now); len(over) != 1 || over[0].N != first {
+			return fmt.Sprintf("expired: %+v", over)
+		}
+		b, ok := o.Next(simBox, proto.Normal, MaxBundleBytes)
+		if ok && b.Prev != first {
+			return fmt.Sprintf("%s is sent after %s, before the end of the first is on disk", second, b.Prev)
+		}
+		if !o.End(simBox, proto.Normal, first) || o.Len(simBox, proto.Normal) != 1 {
+			return "it does not end"
+		}
+		if o.Reset(simBox); !o.Ready(simBox, proto.Normal) {
+			return "the second one waits"
+		}
+	}
+	return ""
+}
+
+func TestAnExpiredMailStaysUntilItsEndIsOnDisk(t *testing.T) {
+	if wrong := expiredMail(); wrong != "" {
+		t.Error(wrong)
 	}
 }
 

@@ -142,7 +142,7 @@ func (h *simHome) answer(w simWait) {
 		}
 		a.UpTo = it.N
 		if code, refused := h.Refused(w.c, it.N); refused {
-			a.Skipped = append(a.Skipped, Skip{it.N, code})
+			a.Skipped = append(a.Skipped, Skip{N: it.N, Code: code})
 		}
 	}
 	a.Code = w.stop

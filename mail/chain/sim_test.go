@@ -96,7 +96,7 @@ type simRecord struct {
 type simWrite struct {
 	simRecord
 	remove bool
-	held   bool // with remove: it was never sent
+	held   string // with remove: how it ended, which counts when it is on disk
 }
 
 // simulate runs one seed.
@@ -233,12 +233,12 @@ func (s *sim) create() {
 func (s *sim) syncOrigin() {
 	o := &s.origin
 	for _, w := range o.queue {
-		if m := s.mails[w.id]; w.held && m.ended == "" { // it has not expired meanwhile
+		if m := s.mails[w.id]; w.held != "" && m.ended == "" { // nothing was heard of it meanwhile
 			if o.End(simBox, w.class, w.n); s.origin.sent(w) {
-				s.fail("mail %d was held and sent", w.id)
+				s.fail("mail %d has ended and is sent", w.id)
 			}
-			m.ended = "cancelled"
-			s.counts["cancelled"]++
+			m.ended = w.held
+			s.counts[w.held]++
 		}
 		if w.remove {
 			o.disk = slices.DeleteFunc(o.disk, func(r simRecord) bool { return r.id == w.id })
@@ -246,7 +246,7 @@ func (s *sim) syncOrigin() {
 		}
 		o.disk = append(o.disk, w.simRecord)
 		s.mails[w.id].stored = true
-		o.Stored(simBox, w.class, w.n)
+		o.Stored(simBox, w.class, w.n, uint64(w.id))
 	}
 	o.queue = o.queue[:0]
 }
@@ -259,7 +259,7 @@ func (o *simSpool) sent(w simWrite) bool {
 }
 
 func (s *sim) send(class proto.Class) {
-	if b, ok := s.origin.Next(simBox, class); ok && !s.one(8) {
+	if b, ok := s.origin.Next(simBox, class, s.rng.IntN(2*MaxBundleBytes)); ok && !s.one(8) {
 		s.net = append(s.net, simBundle{s.link, b})
 		s.sent = append(s.sent[max(0, len(s.sent)-15):], simBundle{s.link, b})
 	}
@@ -356,14 +356,14 @@ func (s *sim) expire() {
 		s.now += s.rng.Int64N(3 * proto.Skew.Milliseconds())
 	}
 	for _, x := range s.origin.Expire(s.now) {
+		how := "expired"
 		switch {
 		case x.Accepted:
-			s.end(int(x.Ref), "accepted", proto.CodeOK)
+			how = "accepted"
 		case x.Unheard:
-			s.end(int(x.Ref), "unheard", proto.CodeOK)
-		default:
-			s.end(int(x.Ref), "expired", proto.CodeOK)
+			how = "unheard"
 		}
+		s.origin.queue = append(s.origin.queue, simWrite{simRecord{int(x.Ref), x.Class, x.N}, true, how})
 	}
 }
 
@@ -375,7 +375,7 @@ func (s *sim) cancel() {
 	newest := min(len(s.origin.disk), 8)
 	r := s.origin.disk[len(s.origin.disk)-1-s.rng.IntN(newest)]
 	if s.mails[r.id].ended == "" && s.origin.Hold(simBox, r.class, r.n) {
-		s.origin.queue = append(s.origin.queue, simWrite{r, true, true})
+		s.origin.queue = append(s.origin.queue, simWrite{r, true, "cancelled"})
 	}
 }
 
