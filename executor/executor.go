@@ -109,7 +109,7 @@ func (x *Executor) Add(ctx context.Context, s wire.HandlerSpec) error {
 	if err != nil {
 		return err
 	}
-	if err := x.mayRunAs(s); err != nil {
+	if err := errors.Join(checkFolder(s.Dir), x.mayRunAs(s)); err != nil {
 		return fmt.Errorf("%w: handler %s: %w", wire.ErrInvalid, s.Kind, err)
 	}
 	x.mu.Lock()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,6 +116,23 @@ func runLimit(s wire.HandlerSpec) (time.Duration, error) {
 		return 0, fmt.Errorf("%.40q is not a duration: write it as 90s, 15m or 36h, or 0 for none", s.Timeout)
 	}
 	return d, nil
+}
+
+// checkFolder returns why programs cannot run in dir. A folder that only another user may
+// inspect is left to the run.
+func checkFolder(dir string) error {
+	if dir == "" {
+		return nil
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+	case err != nil:
+		return fmt.Errorf("the working folder %.200q does not exist on this node: create it, or name one that exists", dir)
+	case !info.IsDir():
+		return fmt.Errorf("the working folder %.200q is not a folder: name one, or leave it out for a new folder for each run", dir)
+	}
+	return nil
 }
 
 func oneOf(s string, words ...string) bool { return slices.Contains(words, s) }

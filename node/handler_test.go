@@ -35,6 +35,29 @@ func TestRunAsIsCheckedWhenAHandlerIsAdded(t *testing.T) {
 	}
 }
 
+// The folder that a handler runs in is checked when the handler is added.
+func TestWorkFolderIsCheckedWhenAHandlerIsAdded(t *testing.T) {
+	a := startAlone(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]string{
+		filepath.Join(dir, "missing"): "missing\" does not exist on this node: create it",
+		filepath.Join(file, "below"):  "below\" does not exist on this node: create it",
+		file:                          "is not a folder",
+	} {
+		err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "k", Exec: []string{"true"}, Allow: []string{"peer:a"}, Dir: at})
+		if !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), want) || len(a.Handlers.List()) > 0 {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+	if err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "k", Exec: []string{"true"}, Allow: []string{"peer:a"}, Dir: dir}); err != nil {
+		t.Error(err)
+	}
+}
+
 // A handler of the configuration whose user cannot run its program, or cannot reach the
 // folders of runs, is not offered, and its problem says what to do.
 func TestRunAsOfTheConfigurationIsChecked(t *testing.T) {
