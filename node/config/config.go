@@ -93,7 +93,7 @@ type Limits struct {
 	DoneCount       int           `yaml:"done_count" defaultText:"50000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many records of finished tasks are kept"`
 	DeadAge         wire.Duration `yaml:"dead_age" default:"30d" min:"1m" max:"3650d" doc:"how long dead letters stay in the store before they are archived to a file"`
 	DeadCount       int           `yaml:"dead_count" defaultText:"10000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"how many dead letters stay in the store"`
-	MemoryLimit     Bytes         `yaml:"memory_limit" defaultText:"5/8 of the cgroup's limit or 1/2 of the RAM, at most 384 MiB" doc:"memory that the node aims to stay below: when three quarters of it are in use, new work is refused with FULL; none disables the limit; GOMEMLIMIT in the environment takes precedence; the defaults above that mention it scale with it"`
+	MemoryLimit     Bytes         `yaml:"memory_limit" defaultText:"5/8 of the cgroup's limit or 1/2 of the RAM, at most 384 MiB" min:"32MiB" doc:"memory that the node aims to stay below: when three quarters of it are in use, new work is refused with FULL; none disables the limit; GOMEMLIMIT in the environment takes precedence; the defaults above that mention it scale with it"`
 }
 
 // Log configures what a node logs.

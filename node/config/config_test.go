@@ -215,6 +215,7 @@ func TestBadConfigurations(t *testing.T) {
 		{"size not a number", "store: {reserve: NaNGiB}", "", "not a size"},
 		{"size none where it is not allowed", "store: {max_blob: none}", "", "none is negative"},
 		{"segment too small", "store: {segment: 1KiB}", "", "1KiB is too small: 1MiB to 1GiB"},
+		{"memory limit too small", "limits: {memory_limit: 1B}", "", "1 is too small: at least 32MiB"},
 		{"segment too large", "store: {segment: 2GiB}", "", "2GiB is too large: 1MiB to 1GiB"},
 		{"blobs smaller than a blob", "store: {max_blob: 2GiB, max_blobs: 1GiB}", "", "a body of that size would never fit"},
 		{"payload too large", "limits: {payload_max: 1GiB}", "", "1GiB is too large: 1KiB to 256MiB"},

@@ -96,7 +96,10 @@ func (s spec) checkRange(f reflect.Value) error {
 		return reflect.ValueOf(c).Elem().FieldByIndex(s.index).Int(), true
 	}
 	n := f.Int()
-	if n < 0 && s.key != "limits.memory_limit" {
+	switch {
+	case n < 0 && s.key == "limits.memory_limit": // none
+		return nil
+	case n < 0:
 		return fmt.Errorf("%v is negative", f.Interface())
 	}
 	if b, ok := bound("min", &low); ok && n < b {
