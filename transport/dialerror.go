@@ -86,6 +86,8 @@ func dialCause(err error) string {
 		return "no route"
 	case errors.Is(err, swarm.ErrGaterDisallowedConnection):
 		return "rejected by this node"
+	case errors.Is(err, swarm.ErrDialToSelf):
+		return "this node itself has that address"
 	case errors.Is(err, swarm.ErrNoTransport):
 		return "unsupported protocol"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout(), strings.Contains(err.Error(), "no recent network activity"):

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
+	ma "github.com/multiformats/go-multiaddr"
 )
 
 // A dial that times out is reported in plain words.
@@ -13,6 +16,15 @@ func TestDialTimeoutError(t *testing.T) {
 	err := describeDialError(fmt.Errorf("dial: %w", context.DeadlineExceeded))
 	if err.Error() != "no answer in time" || !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrUnreached) {
 		t.Errorf("%v", err)
+	}
+}
+
+// A dial that met this node itself, at an address that a peer also states, says so.
+func TestDialToSelf(t *testing.T) {
+	addr := ma.StringCast("/ip4/172.17.0.1/tcp/4001")
+	err := describeDialError(fmt.Errorf("dial: %w", &swarm.DialError{DialErrors: []swarm.TransportError{{Address: addr, Cause: swarm.ErrDialToSelf}}}))
+	if want := "no address answers: /ip4/172.17.0.1/tcp/4001: this node itself has that address"; err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 
