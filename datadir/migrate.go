@@ -26,6 +26,9 @@ type MigrateReport struct {
 // from its log, so that memory use does not grow with the size of the store. A crash in
 // between leaves either the old store or the complete new one.
 func Migrate(cfg Config, to string) (_ MigrateReport, err error) {
+	if to != EngineNuts && to != EnginePebble {
+		return MigrateReport{}, fmt.Errorf("%w: store engine %.40q: must be %s or %s", wire.ErrInvalid, to, EngineNuts, EnginePebble)
+	}
 	memory.TuneRuntime(cfg.Memory)
 	cfg = cfg.withDefaults()
 	lock, err := store.LockDir(cfg.Dir)
@@ -41,10 +44,7 @@ func Migrate(cfg Config, to string) (_ MigrateReport, err error) {
 		return MigrateReport{}, err
 	}
 	r := MigrateReport{From: from, To: to}
-	switch {
-	case to != EngineNuts && to != EnginePebble:
-		return r, fmt.Errorf("%w: store engine %.40q: must be %s or %s", wire.ErrInvalid, to, EngineNuts, EnginePebble)
-	case to == from:
+	if to == from {
 		return r, fmt.Errorf("%w: the store already uses %s", wire.ErrInvalid, to)
 	}
 	part := filepath.Join(cfg.Dir, restorePart)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"path/filepath"
 	"runtime/debug"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,6 +23,9 @@ import (
 func TestStoreMigratesBothWays(t *testing.T) {
 	clk := clock.NewManual(time.Unix(1e9, 0))
 	cfg := Config{Dir: t.TempDir(), Clock: clk.Clock()}.withDefaults()
+	if _, err := Migrate(Config{Dir: filepath.Join(cfg.Dir, "missing")}, "foo"); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), "must be nutsdb or pebble") {
+		t.Errorf("to an unknown engine: %v", err) // before the folder is looked at
+	}
 	e, err := openEngine(cfg)
 	if err != nil {
 		t.Fatal(err)

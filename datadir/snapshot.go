@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"filippo.io/age"
 
@@ -38,8 +39,11 @@ func NewSnapshotKey() (public, private string, err error) {
 // can open.
 func (d *Dir) SealedSnapshot(ctx context.Context, file, toKey string) (err error) {
 	to, err := age.ParseX25519Recipient(toKey)
-	if err != nil {
-		return fmt.Errorf("%w: to_key %.80q is not a public key: a public key begins with age1; create one with balefire-node store key: %w", wire.ErrInvalid, toKey, err)
+	switch {
+	case strings.HasPrefix(toKey, "AGE-SECRET-KEY-"):
+		return fmt.Errorf("%w: to_key is a private key: give the public one that balefire-node store key printed with it", wire.ErrInvalid)
+	case err != nil:
+		return fmt.Errorf("%w: to_key %.80q is not a public key or has a typing error: a public key has 62 characters and begins with age1; balefire-node store key FILE creates a key pair and prints the public key", wire.ErrInvalid, toKey)
 	}
 	part := filepath.Join(d.path, snapshotPart)
 	if err := os.RemoveAll(part); err != nil {

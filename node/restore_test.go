@@ -331,8 +331,11 @@ func TestRestoreOfASealedSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "copy.age")
-	if err := a.Snapshot(t.Context(), file, "age1nonsense"); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), "store key") {
+	if err := a.Snapshot(t.Context(), file, "age1nonsense"); !errors.Is(err, wire.ErrInvalid) || !strings.HasSuffix(err.Error(), "begins with age1; balefire-node store key FILE creates a key pair and prints the public key") {
 		t.Errorf("with an invalid key: %v", err)
+	}
+	if err := a.Snapshot(t.Context(), file, private); !errors.Is(err, wire.ErrInvalid) || strings.Contains(err.Error(), private) || !strings.Contains(err.Error(), "is a private key") {
+		t.Errorf("with the private key: %v", err)
 	}
 	if err := a.Snapshot(t.Context(), file, public); err != nil {
 		t.Fatal(err)
