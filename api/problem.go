@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/validation"
 
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/store"
@@ -152,4 +153,5 @@ func addFault(p *wire.Problem, err error) {
 func init() {
 	huma.NewError = humaProblem
 	huma.ValidateStrictCasing = true
+	validation.MsgExpectedMaximumNumber = "expected number <= %.0f" // all limits are whole numbers; %v writes 4.294967295e+09
 }

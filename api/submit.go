@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"mime"
 	"net/http"
 	"net/url"
@@ -92,7 +93,14 @@ func splitBody(b []byte, from, to int) (rest, body []byte) {
 // plainJSONError describes a decoding error without naming Go types.
 func plainJSONError(err error) string {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
-		return fmt.Sprintf("field %q cannot be a %s", strings.TrimPrefix(e.Field, "Request."), e.Value)
+		text := fmt.Sprintf("field %q cannot be a %s", strings.TrimPrefix(e.Field, "Request."), e.Value)
+		switch e.Type.Kind() {
+		case reflect.Uint32:
+			text += fmt.Sprintf(": it must be a whole number from 0 to %d", uint32(math.MaxUint32))
+		case reflect.Int64:
+			text += fmt.Sprintf(": it must be a whole number from 0 to %d", math.MaxInt64)
+		}
+		return text
 	}
 	return strings.TrimPrefix(err.Error(), "json: ")
 }

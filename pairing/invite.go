@@ -17,8 +17,10 @@ import (
 const (
 	ticketPrefix  = "ticket/" // in Meta, then the ticket's id
 	defaultTicket = time.Hour
-	longestTicket = 30 * 24 * time.Hour
 )
+
+// LongestTicket is how long a ticket may be valid.
+const LongestTicket = 30 * 24 * time.Hour
 
 // An issuedTicket is an open ticket as the inviter stores it.
 type issuedTicket struct {
@@ -60,8 +62,8 @@ func (p *Pairing) newTicket(o wire.InviteOptions) (t identity.Ticket, err error)
 		err = checkName(o.Name)
 	}
 	switch {
-	case ttl < 0 || ttl > longestTicket:
-		return t, fmt.Errorf("%w: ttl %s: a ticket is valid for at most 30 days", wire.ErrInvalid, ttl)
+	case ttl < 0 || ttl > LongestTicket:
+		return t, fmt.Errorf("%w: ttl %s: a ticket is valid for at most %s", wire.ErrInvalid, wire.Duration(ttl), wire.Duration(LongestTicket))
 	case err != nil:
 		return t, err
 	case o.Name == self.Name:

@@ -10,9 +10,8 @@ import (
 )
 
 const (
-	maxHomes   = 32      // limit of proto.QueueState.next_homes
-	maxRules   = 64      // limit of proto.QueueState.members
-	maxRuleNum = 1 << 20 // highest limit, weight and priority
+	maxHomes = 32 // limit of proto.QueueState.next_homes
+	maxRules = 64 // limit of proto.QueueState.members
 )
 
 // change returns a function that applies s, with the names of nodes resolved to ids.
@@ -70,8 +69,8 @@ func (qs *Queues) memberRules(rules []wire.MemberRule) ([]*proto.QueueMember, er
 			return nil, fmt.Errorf("members: %w", err)
 		}
 		for _, number := range []int{r.Weight, r.Priority, r.Concurrency} {
-			if number < 0 || number > maxRuleNum {
-				return nil, fmt.Errorf("%w: members: %s: numbers must be from 0 to %d", wire.ErrInvalid, r.Node, maxRuleNum)
+			if number < 0 || number > wire.MaxQueueLimit {
+				return nil, fmt.Errorf("%w: members: %s: numbers must be from 0 to %d", wire.ErrInvalid, r.Node, wire.MaxQueueLimit)
 			}
 		}
 		m := &proto.QueueMember{

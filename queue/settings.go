@@ -74,8 +74,8 @@ func (qs *Queues) checkQueue(name string, s wire.QueueSettings) error {
 		return bad("on_lost_lease %.20q: must be continue or stop", *s.OnLostLease)
 	case s.Lanes != nil && !slices.Contains([]string{wire.LanesOrigin, wire.LanesShared}, *s.Lanes):
 		return bad("lanes %.20q: must be origin or shared", *s.Lanes)
-	case negative(s.Concurrency) || negative(s.NodeConcurrency):
-		return bad("limits must not be negative")
+	case badLimit(s.Concurrency) || badLimit(s.NodeConcurrency):
+		return bad("concurrency and node_concurrency must be from 0 to %d", wire.MaxQueueLimit)
 	case s.LeaseMs != nil && *s.LeaseMs != 0 && (*s.LeaseMs < 5000 || *s.LeaseMs > 3_600_000):
 		return bad("a lease must last from 5 seconds to an hour")
 	}
@@ -96,15 +96,15 @@ func (qs *Queues) checkQueue(name string, s wire.QueueSettings) error {
 	}
 	if s.Kinds != nil {
 		for _, k := range *s.Kinds {
-			if len(*s.Kinds) > 64 || !proto.ValidKind(k.Kind) || k.Concurrency < 0 || k.NodeConcurrency < 0 {
-				return bad("at most 64 limits of kinds are allowed, each with a valid kind and no negative number")
+			if len(*s.Kinds) > 64 || !proto.ValidKind(k.Kind) || badLimit(&k.Concurrency) || badLimit(&k.NodeConcurrency) {
+				return bad("at most 64 limits of kinds are allowed, each with a valid kind and numbers from 0 to %d", wire.MaxQueueLimit)
 			}
 		}
 	}
 	return nil
 }
 
-func negative(n *int) bool { return n != nil && (*n < 0 || *n > 1<<20) }
+func badLimit(n *int) bool { return n != nil && (*n < 0 || *n > wire.MaxQueueLimit) }
 
 // applySettings applies s to the state of a queue.
 func applySettings(s wire.QueueSettings, q *proto.QueueState) {

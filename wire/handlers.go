@@ -12,9 +12,9 @@ type HandlerSpec struct {
 	Allow       []string `yaml:"allow" json:"allow" doc:"peer:NAME (or just NAME), peer:ID or role:ROLE"`
 	Profile     string   `yaml:"profile,omitempty" json:"profile,omitempty" enum:"read-only,dev-write,dangerous" doc:"default dev-write; dangerous is allowed peer by peer, never by role"`
 	Timeout     string   `yaml:"timeout,omitempty" json:"timeout,omitempty" doc:"of one run; default 10m, 0 none"`
-	Concurrency int      `yaml:"concurrency,omitempty" json:"concurrency,omitempty" doc:"runs at once; default the node's slots"`
-	MaxAttempts int      `yaml:"max_attempts,omitempty" json:"max_attempts,omitempty" doc:"default 3"`
-	MaxRetries  int      `yaml:"max_retries,omitempty" json:"max_retries,omitempty" doc:"attempts that a task may ask for with --retries; default max_attempts"`
+	Concurrency int      `yaml:"concurrency,omitempty" json:"concurrency,omitempty" maximum:"2147483647" doc:"runs at once; default the node's slots"`
+	MaxAttempts int      `yaml:"max_attempts,omitempty" json:"max_attempts,omitempty" maximum:"2147483647" doc:"default 3"`
+	MaxRetries  int      `yaml:"max_retries,omitempty" json:"max_retries,omitempty" maximum:"2147483647" doc:"attempts that a task may ask for with --retries; default max_attempts"`
 	Lanes       string   `yaml:"lanes,omitempty" json:"lanes,omitempty" enum:"origin,shared" doc:"which tasks with one ordering key run in order: those of each origin (default), or shared: those of all origins; it is for tasks sent to this node by name, a queue has its own setting"`
 	OnCrash     string   `yaml:"on_crash,omitempty" json:"on_crash,omitempty" enum:"retry,probe,park" doc:"what happens when a run was cut off; default park: nothing is repeated unless it was declared repeatable; probe runs exec --check KEY: 0 done, 10 not done"`
 	MaxBody     int64    `yaml:"max_body,omitempty" json:"max_body,omitempty" doc:"bytes; default only the node's limit"`

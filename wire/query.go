@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"reflect"
 	"strconv"
@@ -78,10 +79,14 @@ func parseField(field any, vs []string) (err error) {
 		*f = vs[0]
 	case *uint32:
 		var n uint64
-		n, err = strconv.ParseUint(vs[0], 10, 32)
+		if n, err = strconv.ParseUint(vs[0], 10, 32); err != nil {
+			err = fmt.Errorf("%.40q: it must be a whole number from 0 to %d", vs[0], uint32(math.MaxUint32))
+		}
 		*f = uint32(n)
 	case *int64:
-		*f, err = strconv.ParseInt(vs[0], 10, 64)
+		if *f, err = strconv.ParseInt(vs[0], 10, 64); err != nil {
+			err = fmt.Errorf("%.40q: it must be a whole number from 0 to %d", vs[0], math.MaxInt64)
+		}
 	case encoding.TextUnmarshaler:
 		err = f.UnmarshalText([]byte(vs[0]))
 	}

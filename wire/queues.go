@@ -60,6 +60,9 @@ type BlockedLane struct {
 	Waiting int    `json:"waiting" doc:"number of blocked tasks"`
 }
 
+// MaxQueueLimit is the highest limit, weight and priority in the settings of a queue.
+const MaxQueueLimit = 1 << 20
+
 // QueueRules are the settings of a queue.
 type QueueRules struct {
 	Strategy        string       `json:"strategy" enum:"ordered,round_robin,priority,least_loaded"`

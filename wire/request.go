@@ -23,7 +23,7 @@ type Request struct {
 	Type      string            `json:"type,omitempty" maxLength:"255" doc:"content type of the body"`
 	Labels    map[string]string `json:"labels,omitempty" doc:"free labels, at most 32"`
 	Trace     string            `json:"traceparent,omitempty" doc:"W3C trace context, like the header of that name; without a valid one the task gets a new one with the sampled flag"`
-	Retries   uint32            `json:"retries,omitempty" doc:"attempts of the handler, up to what it allows; default its own"`
+	Retries   uint32            `json:"retries,omitempty" minimum:"0" maximum:"4294967295" doc:"attempts of the handler, up to what it allows; default its own"`
 	MaxResult int64             `json:"max_result,omitempty" minimum:"0" doc:"largest result in bytes, up to the handler's limit; default that limit"`
 	Require   []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the node must have; only for a queue"`
 	Prefer    []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that the node should have: nodes with all of them are preferred"`

@@ -39,5 +39,5 @@ type ScheduledTask struct {
 	Labels  map[string]string `json:"labels,omitempty" doc:"arbitrary labels to find the tasks by"`
 	Require []string          `json:"require,omitempty" maxItems:"32" doc:"labels that the executing node must have"`
 	Prefer  []string          `json:"prefer,omitempty" maxItems:"32" doc:"labels that the executing node should have"`
-	Retries uint32            `json:"retries,omitempty" doc:"maximum number of attempts; default: that of the handler"`
+	Retries uint32            `json:"retries,omitempty" minimum:"0" maximum:"4294967295" doc:"maximum number of attempts; default: that of the handler"`
 }

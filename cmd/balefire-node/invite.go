@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -24,6 +25,9 @@ uses it becomes a member.`,
 			var err error
 			if o.TTL, err = parseSpan("ttl", ttl); err != nil {
 				return err
+			}
+			if time.Duration(o.TTL) > pairing.LongestTicket {
+				return usage("--ttl %s: a ticket is valid for at most %s", ttl, wire.Duration(pairing.LongestTicket))
 			}
 			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()
