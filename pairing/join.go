@@ -51,6 +51,9 @@ func (j Joiner) WithTicket(ctx context.Context, ticket, name string) (_ Joined, 
 		}
 	}()
 	return j.join(ctx, name, t.Addrs, func(ctx context.Context, x *joining) (*proto.JoinReply, identity.Mesh, error) {
+		if t.Inviter == x.keys.Peer() {
+			return nil, identity.Mesh{}, fmt.Errorf("%w: the node that created the ticket has the same key as this one: present the ticket on another machine, or use another folder (--dir), which gets its own key", wire.ErrRefused)
+		}
 		r := x.request()
 		r.TicketId, r.Proof = t.ID[:], identity.JoinProof(t.Secret, x.keys.Peer(), t.Inviter)
 		reply, err := x.host.RequestJoin(ctx, t.Addrs, t.Inviter, r)

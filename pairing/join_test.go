@@ -1,9 +1,41 @@
 package pairing
 
 import (
+	"errors"
+	"log/slog"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
 )
+
+// A ticket that a node with the same key created is refused with what to do.
+func TestTicketOfTheSameKey(t *testing.T) {
+	dir := t.TempDir()
+	keys, _, err := ensureKeys(dir, clock.System())
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := identity.CreateRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticket := identity.NewTicket(root.Mesh(), keys.Peer(), []string{"/ip4/127.0.0.1/tcp/1"}, time.Now().Add(time.Hour))
+	log := slog.New(slog.DiscardHandler)
+	j := Joiner{
+		Storage: datadir.Config{Dir: dir, Clock: clock.System(), Logger: log},
+		Net:     transport.Config{Listen: []string{"/ip4/127.0.0.1/tcp/0"}, Clock: clock.System(), Logger: log},
+	}
+	if _, err := j.WithTicket(t.Context(), ticket.Encode(), "b"); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "has the same key as this one") || !strings.Contains(err.Error(), "--dir") {
+		t.Error(err)
+	}
+}
 
 // The inviter is told where the node will listen, not the ports of the join.
 func TestJoinReportsListenPorts(t *testing.T) {
