@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -136,7 +137,28 @@ func (w *app) locate() (config.Paths, error) {
 	if err != nil {
 		home = "" // a service may have none
 	}
-	return config.Locate(config.Machine{Env: w.env, Root: os.Geteuid() == 0, Home: home, Exists: mayExist}, w.flags.paths)
+	p, err := config.Locate(config.Machine{Env: w.env, Root: os.Geteuid() == 0, Home: home, Exists: mayExist}, w.flags.paths)
+	if err == nil && (w.flags.paths.Dir != "" || w.env("BALEFIRE_DIR") != "") {
+		if file := notFolder(p.Dir); file != "" {
+			err = usage("%s cannot be the node's folder: %s is not a folder: give another one with --dir", p.Dir, file)
+		}
+	}
+	return p, err
+}
+
+// notFolder returns the part of path that exists and is not a folder, or "".
+func notFolder(path string) string {
+	for {
+		info, err := os.Stat(path)
+		parent := filepath.Dir(path)
+		switch {
+		case err == nil && !info.IsDir():
+			return path
+		case err == nil || parent == path:
+			return ""
+		}
+		path = parent
+	}
 }
 
 // mayExist is like exists, but also true if the path may not be inspected: the folder of

@@ -104,9 +104,6 @@ func auditList(w *app) *cobra.Command {
 				return err
 			}
 			q.Since = at
-			if q.Limit < 0 {
-				return usage("--limit %d: it must be 0 or more", q.Limit)
-			}
 			dir, err := w.auditFolder()
 			if err != nil {
 				return err
@@ -127,7 +124,8 @@ func auditList(w *app) *cobra.Command {
 	f.StringVar(&since, "since", "", "only lines after this: an age like 1h, or a time")
 	f.StringVar(&q.Task, "task", "", "only lines of this task: its whole id")
 	f.StringVar(&q.Action, "action", "", "only this action, or actions with this prefix: command, peer, handler.add")
-	f.IntVar(&q.Limit, "limit", 100, "only the newest lines, at most this many; 0: all")
+	q.Limit = 100
+	f.Var(natural(&q.Limit), "limit", "only the newest lines, at most this many; 0: all")
 	return c
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +52,7 @@ node; event numbers start at 1 again then. The exit code is 6 after --timeout.`,
 		},
 	}
 	c.Flags().BoolVarP(&e.follow, "follow", "f", false, "print new events as they happen")
-	c.Flags().Uint64Var(&e.after, "after", 0, "only events after this number")
+	c.Flags().Var(numberValue[uint64]{&e.after, 0, math.MaxUint64}, "after", "only events after this number")
 	c.Flags().StringVar(&e.kind, "kind", "", "only kinds with this prefix, like peer. or path.changed")
 	return c
 }

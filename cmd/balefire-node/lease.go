@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -289,7 +290,7 @@ timeline for the merged list of all nodes.`,
 		},
 	}
 	fs := c.Flags()
-	fs.Uint64Var(&after, "after", 0, "only events after this number")
+	fs.Var(numberValue[uint64]{&after, 0, math.MaxUint64}, "after", "only events after this number")
 	fs.StringVar(&task, "task", "", "only events of this task: its id or the beginning of it")
 	fs.StringVar(&queue, "queue", "", "only leases of this queue")
 	fs.StringVar(&kind, "kind", "", "only kinds with this prefix, like granted or moved_")

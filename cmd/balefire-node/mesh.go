@@ -189,14 +189,11 @@ again: this does not revoke any membership.`,
 			if err != nil {
 				return err
 			}
-			if limit < 0 {
-				return usage("--limit %d: it must be 0 or more", limit)
-			}
 			return w.pruneMembers(cmd, time.Duration(age), limit, dry || !w.flags.yes)
 		},
 	}
 	c.Flags().StringVar(&older, "older-than", "", "dead for at least this long, like 36h or 30d (default: the node's own setting)")
-	c.Flags().IntVar(&limit, "limit", 0, "at most this many (default: the node's own limit)")
+	c.Flags().Var(natural(&limit), "limit", "at most this many (default: the node's own limit)")
 	c.Flags().BoolVar(&dry, "dry-run", false, "only list, even with --yes")
 	return c
 }

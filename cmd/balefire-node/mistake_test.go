@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"net/http"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -33,7 +35,22 @@ func TestMistakesAreExplained(t *testing.T) {
 		"task cancel --state success":               "accepts only PENDING",
 		"task retry --state running":                "accepts only",
 		"dlq retry":                                 "give ids, flags that select some, or --all\n",
-		"events --after -1":                         `"-1" is not a valid number`,
+		"events --after -1":                         "it must be a whole number, 0 or more",
+		"send laptop echo --retries -1":             `"-1" for "--retries" flag: it must be a whole number from 0 to 4294967295`,
+		"send laptop echo --retries 4294967296":     "from 0 to 4294967295",
+		"schedule add build s @daily x --retries x": "from 0 to 4294967295",
+		"schedule add b s @daily x --missed-cap -1": "from 0 to 1000",
+		"handler add x --concurrency 2147483648":    "from 0 to 2147483647",
+		"handler add x --max-attempts 2147483648":   "from 0 to 2147483647",
+		"handler add x --max-retries -1":            "from 0 to 2147483647",
+		"queue set build --concurrency 1048577":     "from 0 to 1048576",
+		"queue set build --node-concurrency -1":     "from 0 to 1048576",
+		"queue set build --kind llm=1048577":        "a limit must be a whole number from 0 to 1048576",
+		"queue set build --member a=weight:1048577": "each N from 0 to 1048576",
+		"mesh prune --limit x":                      "from 0 to 2147483647",
+		"ping laptop --count -1":                    `"-1" for "-c, --count" flag: it must be a whole number from 0 to 2147483647`,
+		"invite --ttl 400d":                         "--ttl 400d: a ticket is valid for at most 30d",
+		"store migrate --to foo --dir nowhere":      `--to "foo": it must be nutsdb or pebble`,
 		"status laptop":                             "status shows this node: for another one use balefire-node peers show laptop",
 		"netcheck laptop":                           `netcheck takes no arguments, got "laptop"`,
 		"peers laptop":                              "to show one: balefire-node peers show laptop",
@@ -44,6 +61,22 @@ func TestMistakesAreExplained(t *testing.T) {
 		n := newCannedNode()
 		if code, out, errs := command(t, n, strings.Fields(line)...); code != exitUsage || out != "" || !strings.Contains(errs, want) || strings.Contains(errs, "invalid request: ") {
 			t.Errorf("%s: %d, %q, %q; want %q", line, code, out, errs, want)
+		}
+	}
+}
+
+// A node's folder that is a file, or is below one, is reported as that by every command.
+func TestFolderThatIsAFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{file, filepath.Join(file, "node"), filepath.Join(file, "a", "node")} {
+		for _, command := range []string{"init", "run", "status", "store check"} {
+			w, _, errs := newTestApp()
+			if code := execute(t.Context(), w, append(strings.Fields(command), "--dir", dir)); code != exitUsage || !strings.Contains(errs.String(), dir+" cannot be the node's folder: "+file+" is not a folder: give another one with --dir\n") {
+				t.Errorf("%s --dir %s: %d, %s", command, dir, code, errs)
+			}
 		}
 	}
 }

@@ -141,7 +141,7 @@ func TestPing(t *testing.T) {
 		{"never direct", "--until-direct -c 3", []wire.Pong{relayed}, nil, exitTimeout, strings.Repeat(viaRelay, 3), "no direct path to laptop in "},
 		{"never direct in time", "--until-direct --interval 1h --timeout 2s", []wire.Pong{relayed}, nil, exitTimeout, viaRelay, "through r1; see why: balefire-node path laptop"},
 		{"no such peer", "", nil, wire.ErrNotFound, exitNotFound, "", "not found"},
-		{"a count that makes no sense", "-c -1", nil, nil, exitUsage, "", "-c -1"},
+		{"a count that makes no sense", "-c -1", nil, nil, exitUsage, "", "from 0 to 2147483647"},
 		{"json", "-c 2 -o jsonl", []wire.Pong{relayed}, nil, exitOK, strings.Repeat(`{"peer":"laptop","rtt_seconds":0.042,"path":"quic /p2p-circuit","direct":false,"relay":"r1"}`+"\n", 2), ""},
 		{"one document of no such peer", "-o json", nil, wire.ErrNotFound, exitNotFound, "", "not found"},
 		{"one document", "-c 1 -o yaml", []wire.Pong{direct}, nil, exitOK, "items:\n  - peer: laptop\n    rtt_seconds: 0.008\n    path: quic /ip4/1.2.3.4/udp/4001/quic-v1\n    direct: true\n", ""},

@@ -35,8 +35,6 @@ with 6 when --timeout or -c is reached before: path PEER explains why.`,
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: exactly(1, "the name or id of a peer"), ValidArgsFunction: w.completePeer,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
-			case g.count < 0:
-				return usage("-c %d: it must be 0 or more", g.count)
 			case g.interval < 0:
 				return usage("--interval %s: it must be 0 or more", g.interval)
 			case !cmd.Flags().Changed("count") && !g.direct:
@@ -45,7 +43,7 @@ with 6 when --timeout or -c is reached before: path PEER explains why.`,
 			return g.run(cmd, args[0])
 		},
 	}
-	c.Flags().IntVarP(&g.count, "count", "c", 0, "number of pings; 0: until interrupted (default 4, with --until-direct 0)")
+	c.Flags().VarP(natural(&g.count), "count", "c", "number of pings; 0: until interrupted (default 4, with --until-direct 0)")
 	c.Flags().DurationVar(&g.interval, "interval", time.Second, "pause between two pings")
 	c.Flags().BoolVar(&g.direct, "until-direct", false, "continue until the path is direct")
 	return c

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -100,14 +101,28 @@ func TestSeizeSaysWhatMayBeLost(t *testing.T) {
 		"queue seize build --from field-09 --accept-loss=0": {"add --accept-loss"},
 	} {
 		n := newCannedNode()
+		n.Answer("GET /v1/peers/{name}", testPeer("field-09"))
 		code, out, errs := command(t, n, strings.Fields(args)...)
-		if calls := n.Requests(); code != exitUsage || out != "" || len(calls) > 0 {
+		if calls := n.Requests(); code != exitUsage || out != "" || slices.ContainsFunc(calls, func(c string) bool { return !strings.HasPrefix(c, "GET ") }) {
 			t.Errorf("%s: %d, %q; the node was asked %q", args, code, out, calls)
 		}
 		for _, part := range parts {
 			if !strings.Contains(errs, part) {
 				t.Errorf("%s: %q is not in\n%s", args, part, errs)
 			}
+		}
+	}
+}
+
+// TestSeizeChecksNamesFirst checks that seize asks for consent only if the queue and the
+// old home are known.
+func TestSeizeChecksNamesFirst(t *testing.T) {
+	for _, unknown := range []string{"GET /v1/queues/{name}", "GET /v1/peers/{name}"} {
+		n := newCannedNode()
+		n.Answer("GET /v1/peers/{name}", testPeer("laptop"))
+		n.Answer(unknown, wire.ErrNotFound)
+		if code, _, errs := command(t, n, "queue", "seize", "build", "--from", "nobody"); code != exitNotFound || strings.Contains(errs, "accept-loss") {
+			t.Errorf("%s is unknown: %d, %s", unknown, code, errs)
 		}
 	}
 }
@@ -136,12 +151,12 @@ func TestQueueSet(t *testing.T) {
 		{"", "", "nothing to set"},
 		{"--lease soon", "", "--lease"},
 		{"--lease 3us", "", "at least 1ms"},
-		{"--concurrency -1", "", "0 or more"},
+		{"--concurrency -1", "", "from 0 to 1048576"},
 		{"--kind llm", "", "KIND=ALL"},
 		{"--kind =4", "", "KIND=ALL"},
-		{"--kind llm=many", "", "a limit must be a number"},
-		{"--kind llm=4/", "", "a limit must be a number"},
-		{"--kind llm=-4", "", "a limit must be a number"},
+		{"--kind llm=many", "", "a limit must be a whole number from 0 to 1048576"},
+		{"--kind llm=4/", "", "a limit must be a whole number from 0 to 1048576"},
+		{"--kind llm=-4", "", "a limit must be a whole number from 0 to 1048576"},
 		{"--kind llm=4 --kind llm=5", "", "twice"},
 	}
 	for _, tt := range tests {

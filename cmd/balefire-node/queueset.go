@@ -90,8 +90,8 @@ no other node runs tasks, and the strategy ordered uses this order.`,
 	fs.BoolVar(&f.wait, "wait", false, "wait for an admin to be connected who signs the creation of the queue")
 	fs.StringVar(&f.home, "home", "", "here: create the queue if it does not exist yet")
 	fs.StringVar(&f.strategy, "strategy", "", "how the node for a task is chosen: "+strings.Join(strategies, ", "))
-	fs.IntVar(&f.concurrency, "concurrency", 0, "tasks that are owned at a time; 0: no limit")
-	fs.IntVar(&f.each, "node-concurrency", 0, "the same on each node; 0: no limit")
+	fs.Var(numberValue[int]{&f.concurrency, 0, wire.MaxQueueLimit}, "concurrency", "tasks that are owned at a time; 0: no limit")
+	fs.Var(numberValue[int]{&f.each, 0, wire.MaxQueueLimit}, "node-concurrency", "the same on each node; 0: no limit")
 	fs.StringArrayVar(&f.kinds, "kind", nil, "limits of one kind, KIND=ALL or KIND=ALL/NODE (repeatable)")
 	fs.StringSliceVar(&f.labels, "labels", nil, "labels key=value that a member must have, comma-separated")
 	fs.StringSliceVar(&f.allow, "allow", nil, "who may submit: peer:NAME, role:ROLE or *, comma-separated (none: every member with the role send)")
@@ -145,8 +145,6 @@ func (f *queueFlags) settings(given func(flag string) bool) (wire.QueueSettings,
 		return s, errors.Join(err, bad)
 	case !some:
 		return s, usage("nothing to set: give a setting, like --concurrency 8")
-	case f.concurrency < 0 || f.each < 0:
-		return s, usage("a concurrency must be 0 or more")
 	}
 	if s.LeaseMs != nil && f.lease != "0" {
 		d, err := parseSpan("lease", f.lease)
@@ -183,7 +181,7 @@ func kindLimits(texts []string) (*[]wire.KindLimit, error) {
 		l := wire.KindLimit{Kind: text[:i]}
 		all, each, both := strings.Cut(text[i+1:], "/")
 		if !parseCount(all, &l.Concurrency) || both && !parseCount(each, &l.NodeConcurrency) {
-			return nil, usage("--kind %.60q: a limit must be a number, 0 for none", text)
+			return nil, usage("--kind %.60q: a limit must be a whole number from 0 to %d, 0 for none", text, wire.MaxQueueLimit)
 		}
 		if slices.ContainsFunc(out, func(o wire.KindLimit) bool { return o.Kind == l.Kind }) {
 			return nil, usage("--kind %.60q: this kind is given twice", text)
@@ -218,7 +216,7 @@ func memberRules(texts []string) (*[]wire.MemberRule, error) {
 				good = words == ""
 			}
 			if !good {
-				return nil, usage("--member %.60q: use NODE=weight:N,priority:N,limit:N,drain, with the settings to change", text)
+				return nil, usage("--member %.60q: use NODE=weight:N,priority:N,limit:N,drain, with the settings to change and each N from 0 to %d", text, wire.MaxQueueLimit)
 			}
 		}
 		out = append(out, r)
@@ -226,11 +224,11 @@ func memberRules(texts []string) (*[]wire.MemberRule, error) {
 	return &out, nil
 }
 
-// parseCount parses a number that must be 0 or more.
+// parseCount parses a limit, weight or priority.
 func parseCount(text string, to *int) bool {
 	n, err := strconv.ParseUint(text, 10, 31)
 	*to = int(n)
-	return err == nil
+	return err == nil && n <= wire.MaxQueueLimit
 }
 
 // formatMillis formats a number of milliseconds.
@@ -326,6 +324,15 @@ written to the audit log.`,
 				return usage("--from is missing: name the home to give up, as shown by queue show %s", args[0])
 			}
 			if !accept {
+				if err := do(cmd, w, func(ctx context.Context, c *client.Client) error {
+					_, unknown := c.Queue(ctx, args[0])
+					if unknown == nil {
+						_, unknown = c.Peer(ctx, from)
+					}
+					return unknown
+				}); err != nil {
+					return err
+				}
 				return usage("seize %s: this gives up what only %s knows of the queue: the tasks that wait there, those that it granted to owners, and their results. They are handed over if it comes back with its disk, else they are lost. As long as it may come back, waiting loses nothing. To continue, add --accept-loss", args[0], from)
 			}
 			return w.changeQueue(cmd, args[0], "seized: this node is its home", func(c *client.Client, ctx context.Context, name string) (wire.Queue, error) {

@@ -3,11 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/schedule"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -49,7 +51,7 @@ for the newest --missed-cap of them.`,
 	fs := c.Flags()
 	fs.StringVar(&f.spec.Zone, "tz", "", "time zone of CRON, like Europe/Paris (default UTC)")
 	fs.StringVar(&f.spec.Missed, "missed", "", "skip, run-once or run-all (default skip)")
-	fs.IntVar(&f.spec.MissedCap, "missed-cap", 0, "most tasks of run-all, at most 1000 (default 10)")
+	fs.Var(numberValue[int]{&f.spec.MissedCap, 0, schedule.MaxCap}, "missed-cap", "most tasks of run-all, at most 1000 (default 10)")
 	fs.StringVar(&f.spec.Class, "class", "", "critical, high, normal or low (default normal)")
 	fs.StringVar(&f.ttl, "ttl", "", "do not start a task after this, at most 30d (default 7d)")
 	fs.StringVar(&f.spec.Order, "order-key", "", "tasks of one key run one after the other")
@@ -58,7 +60,7 @@ for the newest --missed-cap of them.`,
 	fs.StringArrayVar(&f.spec.Require, "require", nil, "a label that the node must have (repeatable)")
 	fs.StringArrayVar(&f.spec.Prefer, "prefer", nil, "a label that the node should have (repeatable)")
 	fs.StringVar(&f.spec.Type, "type", "", "content type of the body")
-	fs.Uint32Var(&f.spec.Retries, "retries", 0, "attempts of the handler (default its own)")
+	fs.Var(numberValue[uint32]{&f.spec.Retries, 0, math.MaxUint32}, "retries", "attempts of the handler (default its own)")
 	completeWords(c, "missed", "skip", "run-once", "run-all")
 	completeWords(c, "class", "critical", "high", "normal", "low")
 	return c

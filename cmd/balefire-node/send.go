@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -69,7 +70,7 @@ outcome: 7 it failed, 6 the wait timed out and the task is safe.`,
 	fs.StringArrayVar(&f.request.Require, "require", nil, "for a queue: a label that the node must have (repeatable)")
 	fs.StringArrayVar(&f.request.Prefer, "prefer", nil, "for a queue: a label that the node should have (repeatable)")
 	fs.StringVar(&f.request.Type, "type", "", "content type of the body")
-	fs.Uint32Var(&f.request.Retries, "retries", 0, "attempts of the handler, up to what it allows (default its own)")
+	fs.Var(numberValue[uint32]{&f.request.Retries, 0, math.MaxUint32}, "retries", "attempts of the handler, up to what it allows (default its own)")
 	fs.StringVar(&f.result, "max-result", "", "largest result to accept, like 64MiB, up to the handler's limit (default that limit)")
 	fs.BoolVar(&f.wait, "wait", false, "wait for the end and print the result")
 	c.MarkFlagsMutuallyExclusive("key", "dedupe")

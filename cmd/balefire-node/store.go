@@ -262,8 +262,12 @@ store.engine in the configuration to the new engine before the next start.`,
 		Example:     "  balefire-node store migrate --to pebble --dir /var/lib/balefire",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			if to == "" {
+			switch to {
+			case datadir.EngineNuts, datadir.EnginePebble:
+			case "":
 				return usage("--to is missing: it must be %s or %s", datadir.EngineNuts, datadir.EnginePebble)
+			default:
+				return usage("--to %.40q: it must be %s or %s", to, datadir.EngineNuts, datadir.EnginePebble)
 			}
 			l, p, err := w.config()
 			if err != nil {

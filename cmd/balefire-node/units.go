@@ -1,12 +1,45 @@
 package main
 
 import (
+	"fmt"
+	"math"
 	"strconv"
 	"time"
 
 	"github.com/balefire/balefire/node/config"
 	"github.com/balefire/balefire/wire"
 )
+
+// A numberValue is a flag with a whole number from least to most.
+type numberValue[T int | uint32 | uint64] struct {
+	n           *T
+	least, most T
+}
+
+// natural returns the value of a flag whose number only has to fit into 32 bits.
+func natural(n *int) numberValue[int] { return numberValue[int]{n, 0, math.MaxInt32} }
+
+func (v numberValue[T]) Set(text string) error {
+	n, err := strconv.ParseUint(text, 0, 64)
+	switch {
+	case err == nil && n >= uint64(v.least) && n <= uint64(v.most):
+		*v.n = T(n)
+		return nil
+	case uint64(v.most) == math.MaxUint64:
+		return fmt.Errorf("it must be a whole number, %d or more", v.least)
+	}
+	return fmt.Errorf("it must be a whole number from %d to %d", v.least, v.most)
+}
+
+func (v numberValue[T]) String() string {
+	if v.n == nil {
+		return "0"
+	}
+	return fmt.Sprint(*v.n)
+}
+
+// Type is the name of the value in the help.
+func (v numberValue[T]) Type() string { return fmt.Sprintf("%T", v.least) }
 
 // A spanValue is a flag with a duration in the format of the configuration: 90s, 15m, 7d.
 type spanValue struct{ d *time.Duration }
