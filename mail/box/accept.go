@@ -36,6 +36,8 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 		return refuse(proto.CodeBusy, "unknown origin")
 	case b.settings.Draining:
 		return refuse(proto.CodeDraining, "the box takes no new mail")
+	case m.spooled() != (b.settings.Kind == Spool):
+		return Result{Code: proto.CodeBadForm, ForGood: true, Detail: "only a spool takes, and takes only, what this node has numbered"}
 	}
 	it := Numbered{m.Number, m.Prev, l.NotAfter}
 	if problem != nil {
@@ -54,7 +56,7 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 		return refuse(code, "its number does not follow in its chain")
 	}
 	taken := r.Code == proto.CodeOK && !r.Duplicate
-	if m.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) {
+	if m.Chain != 0 && (r.Code == proto.CodeOK || r.ForGood) && !m.spooled() {
 		s.chains.Note(chain, it, r.Code)
 	}
 	if taken {
@@ -63,9 +65,9 @@ func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem er
 	return r
 }
 
-// check asks the chains about a number. Mail without a chain is always next.
+// check asks the chains about a number. Mail of this node is always next.
 func (s *State) check(b *box, origin uint32, class proto.Class, it Numbered) (Chain, proto.Code) {
-	if class == 0 {
+	if class == 0 || origin == 0 {
 		return Chain{}, proto.CodeOK
 	}
 	c := Chain{s.peers[origin-1], b.settings.Name, class}
@@ -102,6 +104,19 @@ func (s *State) admit(b *box, m *Mail, l *proto.Letter, problem error) Result {
 	return s.room(b, m)
 }
 
+// Room returns CodeOK, or the refusal for now with which Apply would answer a mail because its
+// box takes none or has no space. It reads box, origin and size of m.
+func (s *State) Room(m *Mail) Result {
+	b := s.boxes[m.Box]
+	switch {
+	case b == nil:
+		return refuse(proto.CodeNoHandler, "no such box")
+	case b.settings.Draining:
+		return refuse(proto.CodeDraining, "the box takes no new mail")
+	}
+	return s.room(b, m)
+}
+
 // room decides whether there is space for a mail.
 func (s *State) room(b *box, m *Mail) Result {
 	size, mails, bytes := int64(len(m.Letter)), b.maxMails(), b.maxBytes()
@@ -129,13 +144,14 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 		place: p, load: newLoad(l.Class.Index(), length, len(m.Letter)), expiry: seconds(l.NotAfter),
 		accepted: uint32(min(m.At/1000, 1<<32-1)), origin: m.Origin,
 	}
-	if len(l.Key) > 0 {
+	spool := b.settings.Kind == Spool
+	if len(l.Key) > 0 && !spool {
 		x.key = b.keys.use(b.laneHash(m.Origin, l.Key))
 	}
 	if b.settings.Kind == Topic && len(l.Subject) > 0 {
 		x.subject = b.subjects.use(string(l.Subject))
 	}
-	if l.NotBefore > 0 {
+	if l.NotBefore > 0 && !spool {
 		if b.later == nil {
 			b.later = map[uint64]int64{}
 		}
@@ -144,6 +160,7 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 	b.mails.push(seq, x)
 	s.charge(b, &x, 1)
 	switch {
+	case spool: // its home decides about the rest
 	case l.Hops > MaxHops:
 		s.loop(b, seq, m.At, out)
 	case b.settings.Kind == Topic && b.settings.Interest && b.unread(seq) == 0:
@@ -200,7 +217,7 @@ func (s *State) applySkip(rec []byte, out *Output) error {
 	}
 	r, b := Result{Box: k.Box}, s.boxes[k.Box]
 	switch {
-	case b == nil:
+	case b == nil || b.settings.Kind == Spool:
 		r = refuse(proto.CodeNoHandler, "no such box")
 	case int64(k.Origin) > int64(len(s.peers)):
 		r = refuse(proto.CodeBusy, "unknown origin")

@@ -25,6 +25,10 @@ func (s *State) applyBox(h head, d decoder, out *Output) error {
 			r = refuse(proto.CodeNoHandler, "no such box")
 			break
 		}
+		if b := s.boxes[h.box]; b.settings.Kind == Spool && b.mails.count > 0 {
+			r = refuse(proto.CodeBusy, "the home may have what is in the spool")
+			break
+		}
 		s.removeBox(s.boxes[h.box], out)
 	case boxLimits:
 		l := Limits{Bytes: d.u64(), Keys: d.u32()}
@@ -118,7 +122,7 @@ func (s *State) applySub(h head, d decoder, out *Output) error {
 	switch {
 	case b == nil, u == nil && op != subSet:
 		r = refuse(proto.CodeNoHandler, "no such box or subscription")
-	case b.settings.Kind == Mailbox && (op == subRemove || op == subSeek):
+	case b.settings.Kind != Topic && (op == subRemove || op == subSeek):
 		r = refuse(proto.CodeBadForm, "a mailbox is its only subscription")
 	case op == subSet:
 		r = s.setSub(b, u, h.sub, settings, from, out)
@@ -145,7 +149,7 @@ func (s *State) setSub(b *box, u *sub, id SubID, settings SubSettings, from Star
 		return Result{Box: b.id, Sub: id, Duplicate: true}
 	}
 	switch {
-	case b.settings.Kind == Mailbox || settings.Name == "":
+	case b.settings.Kind != Topic || settings.Name == "":
 		return refuse(proto.CodeBadForm, "a mailbox is its only subscription; that of a topic has a name")
 	case slices.ContainsFunc(b.subs, func(u *sub) bool { return u.settings.Name == settings.Name }):
 		return refuse(proto.CodeDuplicate, "another subscription has the name")

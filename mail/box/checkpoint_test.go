@@ -27,6 +27,8 @@ func fullBench(t testing.TB) *bench {
 		b.mustSend(note{key: "k", dedupe: fmt.Sprint("d", i), after: time.Duration(i/5) * time.Minute})
 		b.mustSend(note{box: 2, subject: fmt.Sprint("a.", i%2), key: fmt.Sprint("k", i), origin: 1, chain: proto.High, number: proto.Seq{Boot: 1, Counter: uint64(i) + 1}})
 	}
+	b.apply(AppendBox(nil, 3, &BoxSettings{Name: "out:agent:far", Kind: Spool, Home: proto.PeerID{2}, Generation: 3}))
+	b.mustSend(note{box: 3, key: "k", dedupe: "d", chain: proto.High, number: proto.Seq{Boot: 1, Counter: 1}})
 	x := b.attach(1, 0)
 	b.must(Nack, b.deliver(x, 1)[0].Handle)
 	y := b.attach(2, 2)

@@ -22,6 +22,12 @@
 // first. A lane counts with the highest class that waits in it, so that urgent mail pulls
 // its key forward and never overtakes within it.
 //
+// # Spools
+//
+// A spool keeps mail for a box on another node, with the numbers of its chain, until that has
+// it: there are no sessions, no retention, and time alone ends nothing there. What ends in it
+// is decided by package chain and told by ACK and END records.
+//
 // # Ends
 //
 // An attempt is spent by a nack and by a lease that lapses, an abandon by a session that

@@ -53,6 +53,14 @@ type retry struct {
 
 // applyAck ends mails as DONE. What has ended before is left as it is.
 func (s *State) applyAck(h head, seqs []uint64, out *Output) {
+	if b := s.boxes[h.box]; b != nil && b.settings.Kind == Spool {
+		for _, seq := range seqs {
+			if b.mails.get(seq) != nil {
+				s.remove(b, seq, ending{state: Done}, out)
+			}
+		}
+		return
+	}
 	u := s.find(h.box, h.sub)
 	if u == nil {
 		return
@@ -166,7 +174,7 @@ func (s *State) remove(b *box, seq uint64, e ending, out *Output) {
 		end.Unread = unread
 	}
 	out.Ends = append(out.Ends, end)
-	if e.state == Dead || b.settings.Kind == Mailbox && (e.state == Expired || e.state == Cancelled) {
+	if e.state == Dead || b.settings.Kind != Topic && (e.state == Expired || e.state == Cancelled) {
 		out.Bounces = append(out.Bounces, end)
 	}
 	for _, u := range b.subs {

@@ -117,7 +117,7 @@ func (d *decoder) box(s *State) {
 	for range subs {
 		d.sub(s, b)
 	}
-	d.check(b.settings.Kind == Topic || subs == 1)
+	d.check(b.settings.Kind == Topic || b.settings.Kind == Mailbox && subs == 1 || b.settings.Kind == Spool && subs+len(keys)+len(b.later) == 0)
 	s.boxes[b.id], s.names[b.settings.Name] = b, b.id
 }
 

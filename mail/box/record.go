@@ -77,10 +77,12 @@ const (
 	CauseRemoved         // with its box or subscription
 	CauseAge             // retention by age
 	CauseFull            // retention by count or size
+	CauseRefused         // of a spool: its home refused it for good
+	CauseUnheard         // of a spool: past its not_after, sent and not answered, so it may have been delivered
 	causes
 )
 
-var causeNames = [causes]string{"", "nacked", "final", "lapsed", "abandoned", "deferred", "bounced", "loop", "expired", "purged", "removed", "age", "full"}
+var causeNames = [causes]string{"", "nacked", "final", "lapsed", "abandoned", "deferred", "bounced", "loop", "expired", "purged", "removed", "age", "full", "refused", "unheard"}
 
 // String returns the cause as one word.
 func (c Cause) String() string {
@@ -121,7 +123,7 @@ type Mail struct {
 	Box    BoxID
 	At     int64       // when the home took it, Unix milliseconds
 	Origin uint32      // index of the node that it came from; 0: this node
-	Chain  proto.Class // of its chain; 0: none
+	Chain  proto.Class // of its chain; 0: none; of mail from this node only in a spool
 	Number proto.Seq   // in its chain
 	Prev   proto.Seq   // the mail before it in its chain; zero: none
 	Letter []byte
@@ -228,7 +230,7 @@ func ParseMail(rec []byte) (Mail, error) {
 	m := Mail{Box: h.box, At: d.time(), Origin: d.u32(), Chain: proto.Class(d.u8())}
 	if m.Chain != 0 {
 		m.Number, m.Prev = d.number(), d.number()
-		d.check(m.Chain <= proto.Low && m.Origin != 0 && validNumber(m.Number) && (m.Prev == proto.Seq{} || validNumber(m.Prev) && m.Prev.Compare(m.Number) < 0))
+		d.check(m.Chain <= proto.Low && validNumber(m.Number) && (m.Prev == proto.Seq{} || m.Origin != 0 && validNumber(m.Prev) && m.Prev.Compare(m.Number) < 0))
 	}
 	m.Letter = d.b
 	if d.failed || h.typ != TypeMail || h.sub != 0 {
@@ -237,16 +239,24 @@ func ParseMail(rec []byte) (Mail, error) {
 	return m, nil
 }
 
-// LetterOf returns the letter of a MAIL or MOVE record, a view of rec.
-func LetterOf(rec []byte) ([]byte, error) {
+// spooled reports whether m has a number that this node gave it: it is for a spool.
+func (m *Mail) spooled() bool { return m.Chain != 0 && m.Origin == 0 }
+
+// MailOf reads a MAIL record, or the one in a MOVE record.
+func MailOf(rec []byte) (Mail, error) {
 	if len(rec) > headSize && Type(rec[4]) == TypeMove {
 		_, mail, err := parseMove(rec)
 		if err != nil {
-			return nil, err
+			return Mail{}, err
 		}
 		rec = mail
 	}
-	m, err := ParseMail(rec)
+	return ParseMail(rec)
+}
+
+// LetterOf returns the letter of a MAIL or MOVE record, a view of rec.
+func LetterOf(rec []byte) ([]byte, error) {
+	m, err := MailOf(rec)
 	return m.Letter, err
 }
 
@@ -313,6 +323,25 @@ func AppendPeer(dst []byte, index uint32, peer proto.PeerID) []byte {
 	start := len(dst)
 	dst = appendU32(appendHead(dst, head{typ: TypePeer}), index)
 	return finish(append(dst, peer[:]...), start)
+}
+
+// AppendSpoolDone appends an ACK record to dst: the home of a spool's box has these mails.
+func AppendSpoolDone(dst []byte, spool BoxID, seqs []uint64) []byte {
+	return appendAck(dst, spool, 0, seqs)
+}
+
+// A SpoolEnd is how mails of a spool end that their home does not have.
+type SpoolEnd struct {
+	State  MailState // Dead, Expired or Cancelled
+	Cause  Cause
+	At     int64  // Unix milliseconds
+	Reason string // cut to MaxReason bytes
+}
+
+// AppendSpoolEnd appends an END record to dst, for at most MaxSeqs mails.
+func AppendSpoolEnd(dst []byte, spool BoxID, e SpoolEnd, seqs []uint64) []byte {
+	reason := e.Reason[:min(len(e.Reason), MaxReason)]
+	return appendEnd(dst, head{flags: flagWhole, box: spool}, &end{state: e.State, cause: e.Cause, at: e.At, reason: []byte(reason), seqs: seqs})
 }
 
 func appendAck(dst []byte, box BoxID, sub SubID, seqs []uint64) []byte {

@@ -2,6 +2,7 @@ package box
 
 import (
 	"fmt"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -15,7 +16,11 @@ type Kind uint8
 const (
 	Mailbox Kind = 1 + iota // one subscription, itself
 	Topic                   // any number of subscriptions
+	Spool                   // mail for a box on another node; no subscription
 )
+
+// SpoolPrefix begins the name of a spool. The name of the box at its home follows.
+const SpoolPrefix = "out:"
 
 // A Mode says how the sessions of a subscription share its mail.
 type Mode uint8
@@ -37,6 +42,9 @@ type BoxSettings struct {
 	Interest bool          // of a topic: a mail ends when all subscriptions have it, and a full topic refuses; default: a full topic drops the oldest
 	PerPeer  bool          // keys of different origins are different lanes
 	Draining bool          // new mail is refused for now
+
+	Home       proto.PeerID // of a spool: the home of its box; zero: not known
+	Generation uint64       // of that home; of another box: of this node as its home
 }
 
 // SubSettings are the settings of a subscription. Zero values mean defaults.
@@ -169,15 +177,18 @@ func appendSubSeqs(dst []byte, box BoxID, id SubID, op byte, seqs []uint64) []by
 
 // Check returns an error wrapping ErrBadRecord if a setting is outside its limits.
 func (b *BoxSettings) Check() error {
+	name, spool := strings.CutPrefix(b.Name, SpoolPrefix)
 	switch {
-	case !validName(b.Name) || b.Name == "":
+	case !validName(name) || name == "" || spool != (b.Kind == Spool):
 		return fmt.Errorf("%w: box name %.64q", ErrBadRecord, b.Name)
-	case b.Kind != Mailbox && b.Kind != Topic:
+	case b.Kind < Mailbox || b.Kind > Spool:
 		return fmt.Errorf("%w: box of kind %d", ErrBadRecord, b.Kind)
 	case b.Mails > MaxMails || b.Bytes > 1<<50 || !validTime(b.Age):
 		return fmt.Errorf("%w: limits of box %.64q", ErrBadRecord, b.Name)
-	case b.Kind == Mailbox && (b.Interest || b.Age != 0):
-		return fmt.Errorf("%w: retention of mailbox %.64q", ErrBadRecord, b.Name)
+	case b.Kind != Topic && (b.Interest || b.Age != 0):
+		return fmt.Errorf("%w: retention of %.64q, which is no topic", ErrBadRecord, b.Name)
+	case !spool && !b.Home.IsZero() || spool && b.PerPeer || b.Generation > proto.MaxGeneration:
+		return fmt.Errorf("%w: home of box %.64q", ErrBadRecord, b.Name)
 	}
 	return nil
 }
@@ -214,14 +225,35 @@ func validTime(d time.Duration) bool {
 func (b *BoxSettings) append(dst []byte) []byte {
 	dst = append(appendText(dst, b.Name), byte(b.Kind))
 	dst = appendU64(appendU64(appendU32(dst, b.Mails), b.Bytes), uint64(b.Age.Milliseconds()))
-	return appendFlag(appendFlag(appendFlag(dst, b.Interest), b.PerPeer), b.Draining)
+	dst = appendFlag(appendFlag(dst, b.Interest), b.PerPeer)
+	flags := byte(0)
+	if b.Draining {
+		flags = flagDraining
+	}
+	if !b.homed() {
+		return append(dst, flags)
+	}
+	return appendU64(append(append(dst, flags|flagHomed), b.Home[:]...), b.Generation)
 }
+
+// Flags of the settings of a box.
+const (
+	flagDraining = 1 << iota
+	flagHomed    // home and generation follow
+)
+
+func (b *BoxSettings) homed() bool { return !b.Home.IsZero() || b.Generation > 0 }
 
 func (d *decoder) boxSettings() BoxSettings {
 	b := BoxSettings{
-		Name: string(d.text(MaxName)), Kind: Kind(d.u8()), Mails: d.u32(), Bytes: d.u64(), Age: d.duration(),
-		Interest: d.flag(), PerPeer: d.flag(), Draining: d.flag(),
+		Name: string(d.text(len(SpoolPrefix) + MaxName)), Kind: Kind(d.u8()), Mails: d.u32(), Bytes: d.u64(), Age: d.duration(),
+		Interest: d.flag(), PerPeer: d.flag(),
 	}
+	flags := d.u8()
+	if b.Draining = flags&flagDraining > 0; flags&flagHomed > 0 {
+		b.Home, b.Generation = proto.PeerID(d.array32()), d.u64()
+	}
+	d.check(flags <= flagDraining|flagHomed && b.homed() == (flags&flagHomed > 0))
 	d.check(d.failed || b.Check() == nil)
 	return b
 }

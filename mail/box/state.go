@@ -336,7 +336,7 @@ func (b *box) maxBytes() int64 {
 }
 
 // keepsAll reports whether a mail of b ends only when it was read, or by its not_after.
-func (b *box) keepsAll() bool { return b.settings.Kind == Mailbox || b.settings.Interest }
+func (b *box) keepsAll() bool { return b.settings.Kind != Topic || b.settings.Interest }
 
 // sub returns a subscription, or nil.
 func (b *box) sub(id SubID) *sub {

@@ -74,6 +74,10 @@ func (s *State) sweep(now Now, out *Output) {
 		}
 		b := s.boxes[ids[i]]
 		s.sweepBox = b.id
+		if b.settings.Kind == Spool {
+			s.sweepSeq, i, boxes = 0, i+1, boxes+1
+			continue
+		}
 		var seqs []uint64
 		seq, m := b.mails.next(s.sweepSeq)
 		for ; m != nil && looked < sweepMails && len(seqs) < MaxSeqs; seq, m = b.mails.next(seq + 1) {
@@ -167,10 +171,10 @@ func (u *sub) archive(now Now, out *Output) {
 }
 
 // Purge makes records that end as CANCELLED at most limit waiting mails of a box, the
-// oldest first; leased ones stay. It returns how many.
+// oldest first; leased ones stay, and what is in a spool. It returns how many.
 func (s *State) Purge(now Now, id BoxID, limit int, reason string, out *Output) (n int) {
 	b := s.boxes[id]
-	if b == nil {
+	if b == nil || b.settings.Kind == Spool {
 		return 0
 	}
 	var seqs []uint64

@@ -58,6 +58,14 @@ func (s *State) Peer(index uint32) (proto.PeerID, bool) {
 // Boot returns the boot number of the newest start.
 func (s *State) Boot() uint64 { return s.boot }
 
+// Settings returns the settings of a box.
+func (s *State) Settings(id BoxID) (BoxSettings, bool) {
+	if b := s.boxes[id]; b != nil {
+		return b.settings, true
+	}
+	return BoxSettings{}, false
+}
+
 // An Info is what a box has.
 type Info struct {
 	Settings BoxSettings
@@ -134,23 +142,28 @@ type MailInfo struct {
 	Tries    []Try
 }
 
-// Mails returns the mails that have not ended for a subscription, from a sequence on.
+// Mails returns the mails that have not ended for a subscription, or are in a spool, from a
+// sequence on.
 func (s *State) Mails(id BoxID, subID SubID, from uint64) iter.Seq[MailInfo] {
 	return func(yield func(MailInfo) bool) {
-		u := s.find(id, subID)
-		if u == nil {
+		b, u := s.boxes[id], s.find(id, subID)
+		if b == nil || u == nil && (b.settings.Kind != Spool || subID != 0) {
 			return
 		}
-		for seq, m := u.box.mails.next(from); m != nil; seq, m = u.box.mails.next(seq + 1) {
-			if u.wants(seq, m) && !yield(u.mailInfo(seq, m)) {
+		for seq, m := b.mails.next(from); m != nil; seq, m = b.mails.next(seq + 1) {
+			if (u == nil || u.wants(seq, m)) && !yield(u.mailInfo(seq, m)) {
 				return
 			}
 		}
 	}
 }
 
+// mailInfo returns what is known of a mail; of one in a spool, u is nil.
 func (u *sub) mailInfo(seq uint64, m *mail) MailInfo {
 	i := MailInfo{Seq: seq, Place: m.place, Length: m.length(), Size: m.bytes(), Class: m.class(), State: Waiting, Origin: m.origin, Accepted: int64(m.accepted) * 1000}
+	if u == nil {
+		return i
+	}
 	if r := u.retries[seq]; r != nil {
 		i.State, i.Attempts, i.Abandons, i.Due, i.Tries = Retrying, r.attempts, r.abandons, r.due, slices.Clone(r.tries)
 	}
@@ -183,6 +196,16 @@ type Kept struct {
 	Place  Place
 	Length int   // of the record at Place
 	Size   int64 // of the letter
+}
+
+// Mail returns the record of a mail that has not ended.
+func (s *State) Mail(id BoxID, seq uint64) (Kept, bool) {
+	if b := s.boxes[id]; b != nil {
+		if m := b.mails.get(seq); m != nil {
+			return Kept{id, seq, m.place, m.length(), m.bytes()}, true
+		}
+	}
+	return Kept{}, false
 }
 
 // Places returns every MAIL or MOVE record that is needed: of mails that have not ended,
