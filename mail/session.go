@@ -182,6 +182,47 @@ func (s *Session) Close(ctx context.Context, broke bool) error {
 	})
 }
 
+// Lease begins a session, waits for mail as long as it may, takes at most r.Credit mails and
+// leaves: see [Session.Leave]. Without mail it returns nothing and no error.
+func (b *Broker) Lease(ctx context.Context, r Reading, wait time.Duration) ([]Delivery, error) {
+	s, err := b.Read(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.call(ctx, func(box.Now) {}); err != nil { // what waits was delivered before
+		return nil, errors.Join(err, s.Leave(context.WithoutCancel(ctx)))
+	}
+	waiting, stop := context.WithTimeout(ctx, wait)
+	defer stop()
+	given, err := s.Next(waiting, r.Credit, nil)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = nil
+	}
+	return given, errors.Join(err, s.Leave(context.WithoutCancel(ctx)))
+}
+
+// Leave ends the session, but not what Next has returned: that stays leased. A subscription
+// counts the session as a reader until all of it is settled or lapsed, and until then a new
+// session of the same reader continues it.
+func (s *Session) Leave(ctx context.Context) error {
+	return s.b.call(ctx, func(now box.Now) {
+		if s.b.sessions[s.state] != s {
+			return
+		}
+		s.mu.Lock()
+		unread := s.queue
+		s.mu.Unlock()
+		s.b.end(s.state, ErrStopped)
+		back := make([]box.Settlement, len(unread))
+		for i, d := range unread {
+			back[i] = box.Settlement{Box: s.box, Sub: s.sub, Handle: d.Handle, Op: box.Return}
+		}
+		s.b.state.Settle(now, back, &s.b.out)
+		s.b.out.Settled = s.b.out.Settled[:0]
+		s.b.state.Leave(s.state)
+	})
+}
+
 // A Settlement is what a reader does with a delivery.
 type Settlement struct {
 	Handle box.Handle

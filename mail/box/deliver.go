@@ -52,7 +52,7 @@ type Delivery struct {
 func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Output) []Delivery {
 	to.waking = false
 	u := to.sub
-	if u == nil || u.settings.Paused || u.settings.Mode == Failover && to != u.active() {
+	if u == nil || to.leaving || u.settings.Paused || u.settings.Mode == Failover && to != u.active() {
 		return dst
 	}
 	for end := len(dst) + max; len(dst) < end && to.credit > 0; {

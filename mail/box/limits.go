@@ -45,11 +45,12 @@ const (
 
 // Sizes.
 const (
-	MaxReason = 256 // bytes of the reason of an end or a nack
-	MaxReader = 64  // bytes of the name of a session
-	MaxName   = 256 // bytes of the name of a box or a subscription
-	MaxSeqs   = 512 // sequences in one ACK or END
-	MaxTries  = 16  // failed deliveries of a mail that are remembered: the newest
+	MaxReason = 256     // bytes of the reason of an end or a nack
+	MaxReader = 64      // bytes of the name of a session
+	MaxName   = 256     // bytes of the name of a box or a subscription
+	MaxNotes  = 8 << 10 // bytes of the notes of a box
+	MaxSeqs   = 512     // sequences in one ACK or END
+	MaxTries  = 16      // failed deliveries of a mail that are remembered: the newest
 
 	// MaxRecord is the size of the largest record, a MOVE.
 	MaxRecord = moveSize + mailSize + proto.MaxLetter

@@ -42,6 +42,7 @@ type BoxSettings struct {
 	Interest bool          // of a topic: a mail ends when all subscriptions have it, and a full topic refuses; default: a full topic drops the oldest
 	PerPeer  bool          // keys of different origins are different lanes
 	Draining bool          // new mail is refused for now
+	Notes    string        // of the caller, for whom they are kept: at most MaxNotes bytes
 
 	Home       proto.PeerID // of a spool: the home of its box; zero: not known
 	Generation uint64       // of that home; of another box: of this node as its home
@@ -185,6 +186,8 @@ func (b *BoxSettings) Check() error {
 		return fmt.Errorf("%w: box of kind %d", ErrBadRecord, b.Kind)
 	case b.Mails > MaxMails || b.Bytes > 1<<50 || !validTime(b.Age):
 		return fmt.Errorf("%w: limits of box %.64q", ErrBadRecord, b.Name)
+	case len(b.Notes) > MaxNotes || !utf8.ValidString(b.Notes):
+		return fmt.Errorf("%w: notes of box %.64q", ErrBadRecord, b.Name)
 	case b.Kind != Topic && (b.Interest || b.Age != 0):
 		return fmt.Errorf("%w: retention of %.64q, which is no topic", ErrBadRecord, b.Name)
 	case !spool && !b.Home.IsZero() || spool && b.PerPeer || b.Generation > proto.MaxGeneration:
@@ -230,10 +233,12 @@ func (b *BoxSettings) append(dst []byte) []byte {
 	if b.Draining {
 		flags = flagDraining
 	}
-	if !b.homed() {
-		return append(dst, flags)
+	if b.homed() {
+		dst = appendU64(append(append(dst, flags|flagHomed), b.Home[:]...), b.Generation)
+	} else {
+		dst = append(dst, flags)
 	}
-	return appendU64(append(append(dst, flags|flagHomed), b.Home[:]...), b.Generation)
+	return appendText(dst, b.Notes)
 }
 
 // Flags of the settings of a box.
@@ -253,6 +258,7 @@ func (d *decoder) boxSettings() BoxSettings {
 	if b.Draining = flags&flagDraining > 0; flags&flagHomed > 0 {
 		b.Home, b.Generation = proto.PeerID(d.array32()), d.u64()
 	}
+	b.Notes = string(d.text(MaxNotes))
 	d.check(flags <= flagDraining|flagHomed && b.homed() == (flags&flagHomed > 0))
 	d.check(d.failed || b.Check() == nil)
 	return b

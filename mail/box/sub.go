@@ -45,6 +45,7 @@ type Session struct {
 	credit   int  // deliveries that it takes
 	held     int  // deliveries that it has
 	waking   bool // it is in Output.Ready
+	leaving  bool // it ends with its last delivery
 }
 
 // A delivery is a mail that was leased in this start of the home.
@@ -148,10 +149,19 @@ func (u *sub) leave(seq uint64, m *mail, state MailState) {
 
 // release gives the credit of a live delivery back to its session.
 func (d *delivery) release() {
-	if d.session != nil {
-		d.session.held--
-		d.session.credit++
+	if x := d.session; x != nil {
+		x.held--
+		x.credit++
 		d.session = nil
+		x.leave()
+	}
+}
+
+// leave ends a session that is leaving if it has no delivery.
+func (x *Session) leave() {
+	if u := x.sub; u != nil && x.leaving && x.held == 0 {
+		x.sub = nil
+		u.sessions = slices.DeleteFunc(u.sessions, func(y *Session) bool { return x == y })
 	}
 }
 
@@ -320,7 +330,7 @@ func (u *sub) wake(out *Output) {
 		return
 	}
 	for _, x := range u.sessions {
-		if x.credit > 0 && !x.waking && (u.settings.Mode != Failover || x == u.active()) {
+		if x.credit > 0 && !x.waking && !x.leaving && (u.settings.Mode != Failover || x == u.active()) {
 			x.waking = true
 			out.Ready = append(out.Ready, x)
 		}
@@ -337,21 +347,37 @@ func (u *sub) active() (best *Session) {
 	return best
 }
 
-// Attach begins a session of a subscription. It returns a *HeldError if the subscription
-// is exclusive and has a reader, ErrNotFound or ErrTooManySessions.
+// Attach begins a session of a subscription, or continues one of the same reader that is
+// leaving. It returns a *HeldError if the subscription is exclusive and has a reader,
+// ErrNotFound or ErrTooManySessions.
 func (s *State) Attach(id BoxID, subID SubID, reader string, priority, credit int) (*Session, error) {
 	u := s.find(id, subID)
-	switch {
-	case u == nil:
+	if u == nil {
 		return nil, ErrNotFound
+	}
+	reader = reader[:min(len(reader), MaxReader)]
+	for _, x := range u.sessions {
+		if x.leaving && x.Reader == reader {
+			x.leaving, x.priority, x.credit = false, priority, max(credit, 0)
+			return x, nil
+		}
+	}
+	switch {
 	case u.settings.Mode == Exclusive && len(u.sessions) > 0:
 		return nil, &HeldError{u.sessions[0].Reader}
 	case len(u.sessions) >= MaxSessions:
 		return nil, ErrTooManySessions
 	}
-	x := &Session{Reader: reader[:min(len(reader), MaxReader)], priority: priority, sub: u, credit: max(credit, 0)}
+	x := &Session{Reader: reader, priority: priority, sub: u, credit: max(credit, 0)}
 	u.sessions = append(u.sessions, x)
 	return x, nil
+}
+
+// Leave ends a session as soon as its last delivery is settled or lapses. Until then it is
+// given nothing more, and counts as a reader.
+func (s *State) Leave(x *Session) {
+	x.leaving = true
+	x.leave()
 }
 
 // AddCredit lets a session take n more deliveries.

@@ -194,6 +194,52 @@ func TestModes(t *testing.T) {
 	b.want(low, 1, 2)
 }
 
+func TestALeavingSessionEndsWithItsLastDelivery(t *testing.T) {
+	b := newBench(t)
+	b.topic(BoxSettings{}, SubSettings{Mode: Exclusive}, SubSettings{Mode: Failover})
+	b.publish("a")
+	b.publish("a")
+	x, _ := b.s.Attach(2, 1, "x", 0, 1)
+	first := b.want(x, 1)[0]
+	b.s.Leave(x)
+	b.want(x) // nothing more
+	var held *HeldError
+	if _, err := b.s.Attach(2, 1, "y", 0, 1); !errors.As(err, &held) || held.Reader != "x" {
+		t.Errorf("it still has a mail, but somebody else may read: %v", err)
+	}
+	if again, err := b.s.Attach(2, 1, "x", 0, 1); err != nil || again != x {
+		t.Errorf("its reader cannot continue: %v", err)
+	}
+	second := b.want(x, 2)[0]
+	b.s.Leave(x)
+	b.settle(Settlement{Box: 2, Sub: 1, Handle: first.Handle, Op: Ack})
+	if i, _ := b.s.SubInfo(2, 1); i.Leased != 1 || len(i.Readers) != 1 {
+		t.Errorf("%+v", i)
+	}
+	b.wait(time.Minute) // the other one lapses
+	if i, _ := b.s.SubInfo(2, 1); i.Leased != 0 || len(i.Readers) != 0 {
+		t.Errorf("%+v", i)
+	}
+	if code := b.settle(Settlement{Box: 2, Sub: 1, Handle: second.Handle, Op: Ack}); code != proto.CodeOK {
+		t.Errorf("late acknowledgment, nobody else was given it: %v", code)
+	}
+
+	old, next := b.attach(2, 2), b.attach(2, 2)
+	b.settle(Settlement{Box: 2, Sub: 2, Handle: b.want(old, 1, 2)[0].Handle, Op: Ack})
+	b.s.Leave(old)
+	b.want(next) // old has mail 2
+	b.settle(Settlement{Box: 2, Sub: 2, Handle: Handle{2, 1, b.s.given}, Op: Ack})
+	b.publish("a")
+	b.want(next, 3)
+
+	b.s.Leave(next)
+	b.s.Detach(b.now, next, false, &b.out)
+	b.s.Leave(next) // nothing happens
+	if i, _ := b.s.SubInfo(2, 2); len(i.Readers) != 0 {
+		t.Errorf("%+v", i)
+	}
+}
+
 func TestDeadLettersOfATopic(t *testing.T) {
 	b := newBench(t)
 	b.topic(BoxSettings{Mails: 2}, SubSettings{Attempts: 1}, SubSettings{})
