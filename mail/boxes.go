@@ -51,8 +51,13 @@ func (b *Broker) change(ctx context.Context, records func(now box.Now) error) (b
 	}
 }
 
-// publish shows callers the boxes that there are.
+// publish shows callers the boxes that there are, and the peers that mail came from.
 func (b *Broker) publish() {
+	peers := make([]proto.PeerID, b.state.NewOrigin()-1)
+	for i := range peers {
+		peers[i], _ = b.state.Peer(uint32(i) + 1)
+	}
+	b.peers.Store(&peers)
 	boxes := make(map[string]box.BoxID)
 	for _, id := range b.state.Boxes() {
 		if i, ok := b.state.Info(id); ok {
@@ -154,6 +159,11 @@ func (b *Broker) Unblock(ctx context.Context, name, sub string, origin proto.Pee
 	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte {
 		return box.AppendUnblock(nil, id, subID, b.state.Origin(origin), []byte(key))
 	})
+}
+
+// Redriven notes that dead letters were sent again, as new mails.
+func (b *Broker) Redriven(ctx context.Context, name, sub string, seqs []uint64) error {
+	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.AppendRedriven(nil, id, subID, seqs) })
 }
 
 // Purge ends as CANCELLED what waits in a box, the oldest first; leased mail stays. It

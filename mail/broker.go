@@ -85,6 +85,7 @@ type Broker struct {
 	cfg   Config
 	log   Ledger
 	boxes atomic.Pointer[map[string]box.BoxID] // by name, as of the last change
+	peers atomic.Pointer[[]proto.PeerID]       // that mail came from, by index from 1
 
 	last    atomic.Uint64 // index of the newest batch that was applied
 	changes sync.Mutex    // held while a box or subscription is changed
@@ -199,6 +200,25 @@ func pack(p ledger.Place) box.Place { return box.Place(p.Segment<<offsetBits | u
 // batches a second.
 func (b *Broker) read(p box.Place, length int) ([]byte, error) {
 	return b.log.Read(ledger.Place{Segment: segmentOf(p, b.last.Load()), Offset: uint32(p & (1<<offsetBits - 1)), Length: uint32(length)}, nil)
+}
+
+// Letter returns the letter of a record, and the node that it came from: zero is this one. The error is [store.ErrNotFound] if the record was
+// moved, or is needed no more.
+func (b *Broker) Letter(p box.Place, length int) (letter []byte, from proto.PeerID, err error) {
+	rec, err := b.read(p, length)
+	if err != nil {
+		return nil, from, err
+	}
+	m, err := box.MailOf(rec)
+	return m.Letter, b.peer(m.Origin), err
+}
+
+// peer returns the peer with an index, zero for this node.
+func (b *Broker) peer(index uint32) proto.PeerID {
+	if peers := *b.peers.Load(); index > 0 && int(index) <= len(peers) {
+		return peers[index-1]
+	}
+	return proto.PeerID{}
 }
 
 // segmentOf returns the first index of the segment of a place, given the newest index.

@@ -39,8 +39,8 @@ func Example() {
 		fmt.Println(err)
 	}
 	for _, d := range s.Deliver(now, session, 10, nil, &out) {
-		b, _ := box.LetterOf(ledger[d.Place])
-		l, _ := proto.ParseLetter(b)
+		m, _ := box.MailOf(ledger[d.Place])
+		l, _ := proto.ParseLetter(m.Letter)
 		fmt.Printf("%v: %s\n", d.Handle, l.Body)
 		out.Reset()
 		s.Settle(now, []box.Settlement{{Box: ceo, Handle: d.Handle, Op: box.Ack}}, &out)

@@ -76,11 +76,11 @@ func (b *Broker) bounce(ctx context.Context, ends []box.End) {
 
 // bounceOf makes the bounce of a mail; ok is false if there is nobody to tell.
 func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) {
-	raw, err := box.LetterOf(rec)
+	m, err := box.MailOf(rec)
 	if err != nil {
 		return t, false, err
 	}
-	l, err := proto.ParseLetter(raw)
+	l, err := proto.ParseLetter(m.Letter)
 	if err != nil || string(l.Type) == TypeBounce || l.Hops >= box.MaxHops {
 		return t, false, err
 	}
@@ -102,9 +102,7 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 		Type: []byte(TypeBounce), ContentType: []byte("application/json"), BounceOf: l.ID, Dedupe: fmt.Appendf(nil, "bounce:%s:%d", l.ID, e.Sub),
 		Correlation: l.Correlation, Traceparent: l.Traceparent, Body: body,
 	})
-	if m, e := box.ParseMail(rec); e == nil {
-		t.Origin, _ = b.state.Peer(m.Origin)
-	}
+	t.Origin = b.peer(m.Origin)
 	return t, err == nil, err
 }
 
@@ -165,11 +163,7 @@ func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter) {
 	info, _ := b.state.Info(a.Box)
 	sub, _ := b.state.SubInfo(a.Box, a.Sub)
 	for _, d := range a.Letters {
-		rec, err := b.read(d.Place, d.Length)
-		var letter []byte
-		if err == nil {
-			letter, err = box.LetterOf(rec)
-		}
+		letter, _, err := b.Letter(d.Place, d.Length)
 		if err != nil {
 			b.cfg.Logger.Warn("a dead letter cannot be read for the archive", "box", info.Settings.Name, "seq", d.Seq, "why", err)
 			continue

@@ -129,7 +129,10 @@ func (b *Broker) originOf(p proto.PeerID) uint32 {
 		return was
 	}
 	b.origins[p], b.lastOrigin = i, i
-	b.queue(box.AppendPeer(nil, i, p), false, false, func(box.Result, error) { delete(b.origins, p) })
+	b.queue(box.AppendPeer(nil, i, p), false, false, func(box.Result, error) {
+		delete(b.origins, p)
+		b.publish()
+	})
 	return i
 }
 

@@ -41,9 +41,10 @@ type Session struct {
 // A Delivery is a mail that was leased to a session.
 type Delivery struct {
 	Handle      box.Handle
-	Letter      []byte // see [proto.ParseLetter]
-	Attempt     int    // 1 for the first
-	Redelivered bool   // somebody was given it before
+	From        proto.PeerID // the node that it came from; zero: this one
+	Letter      []byte       // see [proto.ParseLetter]
+	Attempt     int          // 1 for the first
+	Redelivered bool         // somebody was given it before
 	Lease       time.Duration
 }
 
@@ -150,18 +151,14 @@ func (s *Session) Next(ctx context.Context, n int, dst []Delivery) ([]Delivery, 
 func (s *Session) fetch(given []box.Delivery, dst []Delivery) ([]Delivery, error) {
 	mono := s.b.cfg.Clock.Boot().Milliseconds()
 	for _, d := range given {
-		rec, err := s.b.read(d.Place, d.Length)
+		letter, from, err := s.b.Letter(d.Place, d.Length)
 		if errors.Is(err, store.ErrNotFound) {
 			continue // it was moved or has ended meanwhile: its lease lapses
-		}
-		var letter []byte
-		if err == nil {
-			letter, err = box.LetterOf(rec)
 		}
 		if err != nil {
 			return dst, fmt.Errorf("mail: read mail %d: %w", d.Handle.Seq, err)
 		}
-		dst = append(dst, Delivery{d.Handle, letter, int(d.Attempt), d.Redelivered, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
+		dst = append(dst, Delivery{d.Handle, from, letter, int(d.Attempt), d.Redelivered, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
 	}
 	return dst, nil
 }

@@ -242,7 +242,8 @@ func ParseMail(rec []byte) (Mail, error) {
 // spooled reports whether m has a number that this node gave it: it is for a spool.
 func (m *Mail) spooled() bool { return m.Chain != 0 && m.Origin == 0 }
 
-// MailOf reads a MAIL record, or the one in a MOVE record.
+// MailOf returns the mail of a MAIL or MOVE record. Its letter is a view of rec, and not
+// parsed.
 func MailOf(rec []byte) (Mail, error) {
 	if len(rec) > headSize && Type(rec[4]) == TypeMove {
 		_, mail, err := parseMove(rec)
@@ -252,12 +253,6 @@ func MailOf(rec []byte) (Mail, error) {
 		rec = mail
 	}
 	return ParseMail(rec)
-}
-
-// LetterOf returns the letter of a MAIL or MOVE record, a view of rec.
-func LetterOf(rec []byte) ([]byte, error) {
-	m, err := MailOf(rec)
-	return m.Letter, err
 }
 
 // AppendMove appends a MOVE record to dst: a copy of the MAIL record of the mail seq.

@@ -318,16 +318,16 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-func TestLetterOf(t *testing.T) {
+func TestMailOf(t *testing.T) {
 	b := newBench(t)
 	mail := b.record(note{body: "x"})
 	for _, rec := range [][]byte{mail, mustMove(t, mail)} {
-		if l, err := LetterOf(rec); err != nil || !bytes.HasSuffix(mail, l) || len(l) != proto.LetterFixed+1 {
-			t.Errorf("%x, %v", l, err)
+		if m, err := MailOf(rec); err != nil || !bytes.HasSuffix(mail, m.Letter) || len(m.Letter) != proto.LetterFixed+1 {
+			t.Errorf("%x, %v", m.Letter, err)
 		}
 	}
 	for _, rec := range [][]byte{nil, appendAck(nil, 1, 0, []uint64{1}), mail[:20]} {
-		if _, err := LetterOf(rec); !errors.Is(err, ErrBadRecord) {
+		if _, err := MailOf(rec); !errors.Is(err, ErrBadRecord) {
 			t.Errorf("%x: %v", rec, err)
 		}
 	}
@@ -349,8 +349,8 @@ func FuzzRecord(f *testing.F) {
 		if err == nil && !bytes.Equal(again, rec) {
 			t.Errorf("%x encodes as %x", rec, again)
 		}
-		if l, err := LetterOf(rec); err == nil && !bytes.HasSuffix(rec, l) {
-			t.Errorf("the letter of %x is %x", rec, l)
+		if m, err := MailOf(rec); err == nil && !bytes.HasSuffix(rec, m.Letter) {
+			t.Errorf("the letter of %x is %x", rec, m.Letter)
 		}
 	})
 }

@@ -62,6 +62,23 @@ type SubSettings struct {
 	DeadAge  time.Duration // how long they are kept; default 30 days
 }
 
+// WithDefaults returns the settings with the defaults in place of zero values.
+func (b BoxSettings) WithDefaults() BoxSettings {
+	x := box{settings: b}
+	b.Mails, b.Bytes = uint32(x.maxMails()), uint64(x.maxBytes())
+	if b.Kind == Topic {
+		b.Age = or(b.Age, defaultTopicAge)
+	}
+	return b
+}
+
+// WithDefaults returns the settings with the defaults in place of zero values. The lease
+// stays zero if it depends on the class.
+func (s SubSettings) WithDefaults() SubSettings {
+	s.Attempts, s.KeyBatch, s.Dead, s.DeadAge = or(s.Attempts, defaultAttempts), or(s.KeyBatch, 1), or(s.Dead, defaultDead), or(s.DeadAge, defaultDeadAge)
+	return s
+}
+
 // A Start is where a new subscription, or one that seeks, begins.
 type Start struct {
 	At  StartAt

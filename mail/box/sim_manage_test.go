@@ -90,8 +90,8 @@ func (s *sim) check() {
 		s.failf("%d bounces, want %d: a sender was not told (I21)", s.bounced, s.m.bounce)
 	}
 	for x := range s.s.Places() {
-		letter, err := LetterOf(s.log[x.Place-1])
-		if err != nil || x.Length != len(s.log[x.Place-1]) || int64(len(letter)) != x.Size {
+		m, err := MailOf(s.log[x.Place-1])
+		if err != nil || x.Length != len(s.log[x.Place-1]) || int64(len(m.Letter)) != x.Size {
 			s.failf("mail %d of %d is not at %d: %v", x.Seq, x.Box, x.Place, err)
 		}
 	}
