@@ -21,7 +21,7 @@ import (
 // the outbox, in one batch with the end of the task.
 type inboxResults struct {
 	node   *Node
-	signer *receiptSigner
+	signer *identity.ReceiptSigner
 }
 
 // PutResult makes the end of a task and its result durable together.
@@ -59,7 +59,7 @@ func (r inboxResults) sign(f *inbox.Finished) (written func()) {
 		f.Outcome.Receipts = r.node.keys.Receipts(statements)
 		return func() {}
 	}
-	f.Outcome.Receipts, written = r.signer.sign(statements)
+	f.Outcome.Receipts, written = r.signer.Sign(statements)
 	return written
 }
 

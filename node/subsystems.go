@@ -112,7 +112,7 @@ func (n *Node) transferParts() transfer.Parts {
 }
 
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, newReceiptSigner(n.keys)}, Bodies: transfer.InboxBodies{Bodies: n.transfers.Bodies}, Files: transfer.InboxFiles{Store: n.storage.Blobs}, Deadline: n.outbox.NotAfter}
+	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, identity.NewReceiptSigner(n.keys)}, Bodies: transfer.InboxBodies{Bodies: n.transfers.Bodies}, Files: transfer.InboxFiles{Store: n.storage.Blobs}, Deadline: n.outbox.NotAfter}
 }
 
 func (n *Node) viewParts() view.Parts {

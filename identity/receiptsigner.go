@@ -1,17 +1,16 @@
-package node
+package identity
 
 import (
 	"sync"
 
-	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 )
 
-// A receiptSigner signs the receipts of results in groups: while the results of one group are
+// A ReceiptSigner signs the receipts of results in groups: while the results of one group are
 // being written, the next group collects. A signature costs as much as all other work
 // for a small result here, and its verification costs the home twice that.
-type receiptSigner struct {
-	keys    *identity.Keys
+type ReceiptSigner struct {
+	keys    *Keys
 	mu      sync.Mutex
 	busy    bool           // a group is signed and not written yet
 	waiting []*signRequest // results for the next group
@@ -25,11 +24,12 @@ type signRequest struct {
 	signed     chan struct{}
 }
 
-func newReceiptSigner(keys *identity.Keys) *receiptSigner { return &receiptSigner{keys: keys} }
+// NewReceiptSigner returns a signer with the keys of this node.
+func NewReceiptSigner(keys *Keys) *ReceiptSigner { return &ReceiptSigner{keys: keys} }
 
-// sign returns the receipts for at least one statement. The caller must call written
+// Sign returns the receipts for at least one statement. The caller must call written
 // once its result is on disk or has failed.
-func (s *receiptSigner) sign(statements [][]byte) (receipts []*proto.Receipt, written func()) {
+func (s *ReceiptSigner) Sign(statements [][]byte) (receipts []*proto.Receipt, written func()) {
 	r := &signRequest{statements: statements, signed: make(chan struct{})}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, r)
@@ -44,7 +44,7 @@ func (s *receiptSigner) sign(statements [][]byte) (receipts []*proto.Receipt, wr
 }
 
 // next signs the waiting group.
-func (s *receiptSigner) next() {
+func (s *ReceiptSigner) next() {
 	s.mu.Lock()
 	var statements [][]byte
 	n := 0

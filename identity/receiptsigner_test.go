@@ -1,4 +1,4 @@
-package node
+package identity
 
 import (
 	"sync"
@@ -6,21 +6,20 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 )
 
-func newTestSigner(t *testing.T) *receiptSigner {
+func newTestSigner(t *testing.T) *ReceiptSigner {
 	t.Helper()
-	keys, err := identity.CreateKeys(t.TempDir(), time.Now())
+	keys, err := CreateKeys(t.TempDir(), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newReceiptSigner(keys)
+	return NewReceiptSigner(keys)
 }
 
 // testStatements returns n different statements about one task.
-func testStatements(keys *identity.Keys, id byte, n int) (out [][]byte) {
+func testStatements(keys *Keys, id byte, n int) (out [][]byte) {
 	for i := range n {
 		s := proto.Statement{Fact: proto.FactDone, Task: proto.TaskID{id, byte(i)}, Node: keys.Peer(), Time: 1}
 		out = append(out, s.Append(nil))
@@ -38,20 +37,20 @@ func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 				t.Errorf("%d receipts instead of %d", len(rs), n)
 			}
 			for i, r := range rs {
-				got, err := identity.VerifyReceipt(identity.NewVerifier(), r)
+				got, err := VerifyReceipt(NewVerifier(), r)
 				if err != nil || got.Task != (proto.TaskID{id, byte(i)}) {
 					t.Errorf("receipt %d of %d: of %v, %v", i, id, got.Task, err)
 				}
 			}
 		}
-		first, written := s.sign(testStatements(s.keys, 1, 2))
+		first, written := s.Sign(testStatements(s.keys, 1, 2))
 		check(1, first, 2)
 
 		signatures := make([]string, 20)
 		var wg sync.WaitGroup
 		for i := range signatures {
 			wg.Go(func() {
-				rs, written := s.sign(testStatements(s.keys, byte(10+i), 3))
+				rs, written := s.Sign(testStatements(s.keys, byte(10+i), 3))
 				defer written()
 				check(byte(10+i), rs, 3)
 				signatures[i] = string(rs[0].GetSignature())
@@ -70,7 +69,7 @@ func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 				t.Errorf("result %d has a signature of its own, or that of the first group", i)
 			}
 		}
-		last, written := s.sign(testStatements(s.keys, 2, 1)) // does not wait
+		last, written := s.Sign(testStatements(s.keys, 2, 1)) // does not wait
 		check(2, last, 1)
 		written()
 	})
@@ -81,14 +80,14 @@ func TestReceiptsOfResultsAreSignedInGroups(t *testing.T) {
 func TestGroupsOfReceiptsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestSigner(t)
-		_, written := s.sign(testStatements(s.keys, 1, 1))
+		_, written := s.Sign(testStatements(s.keys, 1, 1))
 		const results, each = proto.MaxGroup / 2, 3
 		var mu sync.Mutex
 		groups := map[string]int{}
 		var wg sync.WaitGroup
 		for range results {
 			wg.Go(func() {
-				rs, written := s.sign(testStatements(s.keys, 2, each))
+				rs, written := s.Sign(testStatements(s.keys, 2, each))
 				mu.Lock()
 				groups[string(rs[0].GetSignature())] += len(rs)
 				mu.Unlock()
@@ -109,24 +108,4 @@ func TestGroupsOfReceiptsAreBounded(t *testing.T) {
 			t.Errorf("%d receipts instead of %d", total, results*each)
 		}
 	})
-}
-
-func TestNameCacheExpires(t *testing.T) {
-	s, p := newNameCache(), proto.PeerID{1}
-	if _, ok := s.get("laptop", 0); ok {
-		t.Error("an unknown name was found")
-	}
-	s.put("laptop", p, time.Minute)
-	if got, ok := s.get("laptop", time.Minute+nameTTL-1); !ok || got != p {
-		t.Errorf("soon after: %v, %v", got, ok)
-	}
-	if _, ok := s.get("laptop", time.Minute+nameTTL); ok {
-		t.Error("cached too long")
-	}
-	for i := range 3 * maxNames {
-		s.put(string(rune('a'+i%26))+time.Duration(i).String(), p, 0)
-	}
-	if n := len(s.peers); n > maxNames {
-		t.Errorf("%d names are cached", n)
-	}
 }
