@@ -20,6 +20,7 @@ const (
 	Identity = "identity"
 	Store    = "store"
 	Blob     = "blob"
+	Ledger   = "ledger"
 	Run      = "run"
 
 	engineFile = "ENGINE" // in Store

@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/ledger"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/store/pebble"
 	"github.com/balefire/balefire/wire"
@@ -22,6 +23,9 @@ type Dir struct {
 	Blobs *bodies.Store
 	Audit *audit.Journal
 
+	ledger *ledger.Ledger // nil until OpenLedger
+
+	cfg  Config
 	path string
 	lock *store.DirLock
 }
@@ -30,7 +34,7 @@ type Dir struct {
 // process is refused.
 func Open(cfg Config) (_ *Dir, err error) {
 	cfg = cfg.withDefaults()
-	d := &Dir{path: cfg.Dir}
+	d := &Dir{cfg: cfg, path: cfg.Dir}
 	defer func() {
 		if err != nil {
 			d.Close()
@@ -70,6 +74,9 @@ func storeConfig(cfg Config) store.Config {
 // Close closes everything in reverse order.
 func (d *Dir) Close() error {
 	var errs []error
+	if d.ledger != nil {
+		errs = append(errs, d.ledger.Close())
+	}
 	if d.Audit != nil {
 		errs = append(errs, d.Audit.Close())
 	}

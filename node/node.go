@@ -19,6 +19,7 @@ import (
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/memory"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/pairing"
@@ -42,6 +43,7 @@ type Node struct {
 	Schedules *schedule.Scheduler // of the queues whose home is this node
 	Handlers  *executor.Executor  // of the tasks that this node runs
 	Redriver  *redrive.Redriver   // repeats tasks as new ones
+	Mail      *mailbox.Boxes      // mailboxes and topics
 
 	cfg     Config
 	log     *slog.Logger
@@ -137,6 +139,9 @@ func (n *Node) openSubsystems() (err error) {
 	if err = errors.Join(n.openQueues(), n.openSchedules()); err != nil {
 		return err
 	}
+	if n.Mail, err = openMail(n); err != nil {
+		return err
+	}
 	if err = n.transfers.Sweep(context.Background()); err != nil {
 		return err
 	}
@@ -187,6 +192,7 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.lookups.run(parts) })
 	g.Go(func() error { return n.Pairing.Run(parts) })
 	g.Go(func() error { return n.Handlers.Run(parts) })
+	g.Go(func() error { return n.Mail.Run(parts) })
 	work, stopWork := context.WithCancel(parts)
 	g.Go(func() error {
 		defer stopParts()

@@ -14,7 +14,7 @@ var rules = []mutant{
 	{name: "ended is done", edits: []edit{{"settle.go", "judge", "!u.ended.has(h.Seq)", "(MUTANT || !u.ended.has(h.Seq))"}}},
 	{name: "ack out of order", edits: []edit{{"settle.go", "judge", "x.Op == Ack && u.outOfOrder(h.Seq)", "x.Op == Ack && !MUTANT && u.outOfOrder(h.Seq)"}}},
 	{name: "lane kept behind a failure", edits: []edit{{"settle.go", "releaseBehind", "d.state == live", "d.state == live && !MUTANT"}}},
-	{name: "credit not given back", edits: []edit{{"sub.go", "release", "d.session.credit++", "if !MUTANT {\nd.session.credit++\n}"}}},
+	{name: "credit not given back", edits: []edit{{"sub.go", "release", "x.credit++", "if !MUTANT {\nx.credit++\n}"}}},
 
 	{name: "lane opened early", edits: []edit{
 		{"sub.go", "enter", "before := l.class()", "if MUTANT && len(l.seqs) > 0 {\nu.ready[m.class()].push(seq)\n}\nbefore := l.class()"},

@@ -1,0 +1,72 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+)
+
+func TestLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{})
+		f.mailbox("b")
+		lease := func(reader string, n int, wait time.Duration) (bodies []string, got []Delivery) {
+			t.Helper()
+			got, err := f.Lease(t.Context(), Reading{Box: "b", Reader: reader, Credit: n}, wait)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range got {
+				l, _ := proto.ParseLetter(d.Letter)
+				bodies = append(bodies, string(l.Body))
+			}
+			return bodies, got
+		}
+		before := time.Now()
+		if got, _ := lease("r", 1, 0); got != nil || time.Since(before) != 0 {
+			t.Errorf("an empty box: %q after %v", got, time.Since(before))
+		}
+		if got, _ := lease("r", 1, time.Minute); got != nil || time.Since(before) != time.Minute {
+			t.Errorf("an empty box: %q after %v", got, time.Since(before))
+		}
+		f.send("b", "1", "2", "3")
+		first, given := lease("r", 2, 0)
+		second, _ := lease("r", 5, 0)
+		if !slices.Equal(first, []string{"1", "2"}) || !slices.Equal(second, []string{"3"}) {
+			t.Errorf("leased %q, then %q", first, second)
+		}
+		f.settle("b", given[0], box.Ack, proto.CodeOK)
+		var third []string
+		for len(third) < 2 { // when they have lapsed
+			bodies, given := lease("s", 9, time.Minute)
+			for i, d := range given {
+				f.settle("b", d, box.Ack, proto.CodeOK)
+				third = append(third, bodies[i])
+			}
+		}
+		if slices.Sort(third); !slices.Equal(third, []string{"2", "3"}) {
+			t.Errorf("leased %q", third)
+		}
+		go func() {
+			time.Sleep(time.Second) // in the bubble
+			f.send("b", "4")
+		}()
+		if got, _ := lease("s", 9, time.Minute); !slices.Equal(got, []string{"4"}) {
+			t.Errorf("leased %q", got)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if got, err := f.Lease(ctx, Reading{Box: "b", Credit: 1}, 20*time.Second); !errors.Is(err, context.Canceled) {
+			t.Errorf("a caller that went away: %v, %v", got, err)
+		}
+		if _, err := f.Lease(t.Context(), Reading{Box: "none", Credit: 1}, 0); !errors.Is(err, box.ErrNotFound) {
+			t.Errorf("no such box: %v", err)
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package mailbox
+
+import (
+	"context"
+	"strings"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/proto"
+)
+
+// EventBounced is the kind of the event for a mail that was not delivered and whose sender
+// has no box that could be told.
+const EventBounced = "mail.bounced"
+
+// bounced tells a sender that its mail was not delivered.
+func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
+	l, err := proto.ParseLetter(t.Letter)
+	if err != nil {
+		b.cfg.Logger.Error("a bounce has a bad letter", "why", err) // a bug
+		return
+	}
+	to, err := b.bounceTo(t)
+	if err == nil {
+		var sent []mail.Sent
+		item := mail.Item{Box: to.name, Letter: t.Letter}
+		if sent, err = b.send(ctx, []mail.Item{item}, false); err == nil {
+			_, err = b.sentMail(to, item, sent[0], false)
+		}
+	}
+	if err == nil || ctx.Err() != nil {
+		return
+	}
+	origin := t.Origin
+	if origin.IsZero() {
+		origin = b.cfg.Self
+	}
+	why := err.Error()
+	b.cfg.Event(EventBounced, origin, "mail "+l.BounceOf.String()+" was not delivered, and its sender has no mailbox that could be told", map[string]string{
+		"mail": l.BounceOf.String(), "to": t.To, "why": why, "bounce": string(l.Body),
+	})
+}
+
+// bounceTo returns the box that a bounce goes to: that which the mail named, or the mailbox
+// of the agent that sent it.
+func (b *Boxes) bounceTo(t mail.Bounce) (place, error) {
+	if strings.Contains(t.To, "@") || strings.HasPrefix(t.To, proto.TopicPrefix) {
+		return b.find(t.To)
+	}
+	home := t.Origin
+	if home.IsZero() {
+		home = b.cfg.Self
+	}
+	name := strings.TrimPrefix(t.To, proto.AgentPrefix)
+	if !proto.ValidQueue(name) {
+		return place{}, invalid("%.64q is no mailbox", t.To)
+	}
+	return b.mailbox(name, home), nil
+}

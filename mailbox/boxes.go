@@ -1,0 +1,226 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
+)
+
+// Boxes are the mailboxes and topics of a node. Its methods are safe for concurrent use.
+// They serve mail while [Boxes.Run] runs.
+type Boxes struct {
+	parts Parts
+	cfg   Config
+
+	opening sync.Mutex // held while the ledger is opened
+	broker  atomic.Pointer[mail.Broker]
+	opened  chan *mail.Broker // has one, for Run
+}
+
+// Parts are the dependencies of the boxes. All are required.
+type Parts struct {
+	Ledgers Ledgers
+	Book    *addressbook.Book
+	Members inbox.Members // of whom allow lists speak
+}
+
+// Ledgers opens the ledger of the node. A node that never had a box has none.
+type Ledgers interface {
+	// HasLedger reports whether there is a ledger.
+	HasLedger() bool
+	// OpenLedger opens it, or makes it. It is called once.
+	OpenLedger() (mail.Ledger, error)
+}
+
+// Config tunes the boxes.
+type Config struct {
+	Self   proto.PeerID
+	Boot   uint64 // of this start; higher than that of any start before
+	Clock  clock.Clock
+	Logger *slog.Logger
+
+	Audit func(ctx context.Context, action, what string) error                     // records what the caller does
+	Event func(kind string, p proto.PeerID, text string, fields map[string]string) // reports an event
+}
+
+// Open returns the boxes of a node, and opens its ledger if it has one.
+func Open(parts Parts, cfg Config) (*Boxes, error) {
+	b := &Boxes{parts: parts, cfg: cfg, opened: make(chan *mail.Broker, 1)}
+	if !parts.Ledgers.HasLedger() {
+		return b, nil
+	}
+	_, err := b.open()
+	return b, err
+}
+
+// open opens the ledger, or makes it, if that was not done before.
+func (b *Boxes) open() (*mail.Broker, error) {
+	b.opening.Lock()
+	defer b.opening.Unlock()
+	if k := b.broker.Load(); k != nil {
+		return k, nil
+	}
+	log, err := b.parts.Ledgers.OpenLedger()
+	if err != nil {
+		return nil, err
+	}
+	k, err := mail.New(log, mail.Config{Boot: b.cfg.Boot, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced})
+	if err != nil {
+		return nil, err
+	}
+	b.broker.Store(k)
+	b.opened <- k
+	return k, nil
+}
+
+// Run serves the boxes until ctx is done or their ledger fails.
+func (b *Boxes) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case k := <-b.opened:
+		return k.Run(ctx)
+	}
+}
+
+// A place is a box as its home names it, and where that is.
+type place struct {
+	name string // in the ledger
+	kind string // one of those of package wire
+	home proto.PeerID
+	text string // for people
+}
+
+// path names a subscription of the box.
+func (p place) path(sub string) string {
+	if sub == "" {
+		return p.text
+	}
+	return p.text + "/" + sub
+}
+
+// find finds the box that a name means, whether it exists or not. A word alone is a mailbox
+// of this node.
+func (b *Boxes) find(name string) (place, error) {
+	if name != "" && !strings.Contains(name, ":") {
+		name = proto.AgentPrefix + name
+	}
+	return b.findTarget(name)
+}
+
+// findTarget is find for a target, where a word alone is a node.
+func (b *Boxes) findTarget(target string) (place, error) {
+	t, err := proto.ParseTarget(target)
+	if err != nil {
+		return place{}, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+	}
+	switch t.Kind {
+	case proto.TargetTopic:
+		return place{t.String(), wire.BoxTopic, b.cfg.Self, t.String()}, nil
+	case proto.TargetAgent:
+		home := b.cfg.Self
+		if t.Node != "" {
+			p, err := b.parts.Book.Find(t.Node)
+			if err != nil {
+				return place{}, err
+			}
+			home = p.Peer
+		}
+		return b.mailbox(t.Name, home), nil
+	}
+	return place{}, fmt.Errorf("%w: %.80q has no mail: use agent:NAME@NODE or topic:NAME", wire.ErrInvalid, target)
+}
+
+// mailbox returns the mailbox of an agent.
+func (b *Boxes) mailbox(name string, home proto.PeerID) place {
+	t := proto.Target{Kind: proto.TargetAgent, Name: name, Node: home.String()}
+	p := place{name: t.String(), kind: wire.BoxMailbox, home: home}
+	t.Node = b.parts.Book.NameOf(home)
+	p.text = t.String()
+	return p
+}
+
+// here is find for boxes of this node. It returns the broker, which is nil if the node has
+// no box.
+func (b *Boxes) here(name string) (place, *mail.Broker, error) {
+	p, err := b.find(name)
+	if err == nil && p.home != b.cfg.Self {
+		err = fmt.Errorf("%w: %s is on another node: do this there", wire.ErrRefused, p.text)
+	}
+	return p, b.broker.Load(), err
+}
+
+// existing is here for boxes that exist, if the node has any.
+func (b *Boxes) existing(name string) (place, *mail.Broker, error) {
+	p, k, err := b.here(name)
+	if err == nil && k == nil {
+		err = noBox(p, "")
+	}
+	return p, k, err
+}
+
+// noBox is the error for a box or subscription that does not exist.
+func noBox(p place, sub string) error {
+	add := "mailbox add " + strings.TrimSuffix(strings.TrimPrefix(p.text, proto.AgentPrefix), "@")
+	if name, _, ok := strings.Cut(strings.TrimPrefix(p.text, proto.AgentPrefix), "@"); ok {
+		add = "mailbox add " + name
+	}
+	if p.kind == wire.BoxTopic {
+		add = "topic add " + strings.TrimPrefix(p.text, proto.TopicPrefix)
+		if sub != "" {
+			add = "sub add " + strings.TrimPrefix(p.text, proto.TopicPrefix) + " " + sub
+		}
+	}
+	return fmt.Errorf("%w: there is no %s on this node; make it with balefire-node %s", wire.ErrNotFound, p.path(sub), add)
+}
+
+// failure returns an error of the broker in the terms of the API.
+func failure(p place, sub string, err error) error {
+	var held *box.HeldError
+	var refused *mail.RefusedError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, box.ErrNotFound):
+		return noBox(p, sub)
+	case errors.As(err, &held):
+		return fmt.Errorf("%w: %s has one reader at a time, and %q reads it", wire.ErrRefused, p.path(sub), held.Reader)
+	case errors.Is(err, box.ErrTooManySessions):
+		return fmt.Errorf("%w: %s has %d readers, the limit", wire.ErrFull, p.path(sub), box.MaxSessions)
+	case errors.As(err, &refused):
+		return refusal(refused.Code, refused.Detail)
+	case errors.Is(err, mail.ErrStopped), errors.Is(err, store.ErrClosed):
+		return fmt.Errorf("%w: %w", wire.ErrDraining, err)
+	case errors.Is(err, store.ErrFull):
+		return fmt.Errorf("%w: %w", wire.ErrFull, err)
+	case errors.Is(err, mail.ErrGone):
+		return fmt.Errorf("%w: %s was removed", wire.ErrNotFound, p.path(sub))
+	}
+	return err
+}
+
+// refusal returns the error for a code with which a box refuses.
+func refusal(code proto.Code, detail string) error {
+	kinds := map[proto.Code]error{
+		proto.CodeNoHandler: wire.ErrNotFound, proto.CodeFull: wire.ErrFull, proto.CodeDraining: wire.ErrRefused,
+		proto.CodeBadForm: wire.ErrInvalid, proto.CodeTooLarge: wire.ErrInvalid, proto.CodeExpired: wire.ErrInvalid,
+		proto.CodeUnknownVersion: wire.ErrInvalid, proto.CodeDenied: wire.ErrKeyConflict,
+	}
+	if kind := kinds[code]; kind != nil {
+		return fmt.Errorf("%w: %s", kind, detail)
+	}
+	return fmt.Errorf("%w: %s: %s", wire.ErrRefused, code, detail)
+}

@@ -1,0 +1,350 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
+)
+
+// List returns the boxes of this node of one kind, or of both if it is "", by name.
+func (b *Boxes) List(ctx context.Context, kind string) ([]wire.Box, error) {
+	all := []wire.Box{}
+	k := b.broker.Load()
+	if k == nil {
+		return all, nil
+	}
+	err := k.View(ctx, func(s *box.State) {
+		for _, id := range s.Boxes() {
+			if v := b.view(s, id); kind == "" || v.Kind == kind {
+				all = append(all, v)
+			}
+		}
+	})
+	slices.SortFunc(all, func(x, y wire.Box) int { return strings.Compare(x.Name, y.Name) })
+	return all, failure(place{}, "", err)
+}
+
+// Get returns a box of this node.
+func (b *Boxes) Get(ctx context.Context, name string) (v wire.Box, err error) {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return v, err
+	}
+	found := false
+	err = k.View(ctx, func(s *box.State) {
+		id, ok := s.Find(p.name)
+		if found = ok; !ok {
+			return
+		}
+		v = b.view(s, id)
+		for i := range v.Subscriptions {
+			subID, _ := s.FindSub(id, v.Subscriptions[i].Name)
+			n := 0
+			for range s.Mails(id, subID, 0) {
+				n++
+			}
+			v.Subscriptions[i].Waiting = &n
+		}
+	})
+	if err == nil && !found {
+		err = box.ErrNotFound
+	}
+	return v, failure(p, "", err)
+}
+
+// text returns the name of a box for people.
+func (b *Boxes) text(name string) string {
+	if p, err := b.findTarget(name); err == nil {
+		return p.text
+	}
+	return name
+}
+
+func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
+	i, _ := s.Info(id)
+	v := wire.Box{
+		Name: b.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: timeOf(i.Oldest), Next: i.Next,
+		Ended: wire.EndedMails{
+			Done: i.EndedAs(box.Done), Dead: i.EndedAs(box.Dead), Expired: i.EndedAs(box.Expired), Cancelled: i.EndedAs(box.Cancelled), Dropped: i.EndedAs(box.Dropped),
+		},
+		Subscriptions: []wire.Subscription{},
+	}
+	if i.Settings.Kind == box.Topic {
+		v.Kind = wire.BoxTopic
+	}
+	for _, subID := range i.Subs {
+		u, _ := s.SubInfo(id, subID)
+		v.Subscriptions = append(v.Subscriptions, wire.Subscription{
+			Name: u.Settings.Name, Settings: subSettings(u.Settings), Leased: u.Leased, Retrying: u.Retrying, Dead: u.Dead, Blocked: u.Blocked, Readers: u.Readers,
+		})
+	}
+	return v
+}
+
+func timeOf(ms int64) *time.Time {
+	if ms == 0 {
+		return nil
+	}
+	t := time.UnixMilli(ms).UTC()
+	return &t
+}
+
+func boxSettings(s box.BoxSettings) wire.BoxSettings {
+	s = s.WithDefaults()
+	n := notesOf(s)
+	mails, bytes, lanes := int(s.Mails), int64(s.Bytes), wire.LanesShared
+	if s.PerPeer {
+		lanes = wire.LanesOrigin
+	}
+	v := wire.BoxSettings{Allow: orEmpty(n.Allow), AllowRead: orEmpty(n.AllowRead), Mails: &mails, Bytes: &bytes, Lanes: &lanes, Draining: &s.Draining}
+	if s.Kind == box.Topic {
+		age := wire.Duration(s.Age)
+		v.Age, v.Interest = &age, &s.Interest
+	}
+	return v
+}
+
+func orEmpty(list []string) *[]string {
+	if list == nil {
+		list = []string{}
+	}
+	return &list
+}
+
+func subSettings(s box.SubSettings) wire.SubscriptionSettings {
+	s = s.WithDefaults()
+	attempts, batch, dead, age, mode, onDead := int(s.Attempts), int(s.KeyBatch), int(s.Dead), wire.Duration(s.DeadAge), "shared", "skip"
+	for name, m := range modes {
+		if m == s.Mode && name != "" {
+			mode = name
+		}
+	}
+	if s.Block {
+		onDead = "block"
+	}
+	v := wire.SubscriptionSettings{Mode: &mode, Attempts: &attempts, KeyBatch: &batch, OnDead: &onDead, Paused: &s.Paused, Dead: &dead, DeadAge: &age}
+	if s.Filter != "" {
+		v.Filter = &s.Filter
+	}
+	if s.Lease != 0 {
+		lease := wire.Duration(s.Lease)
+		v.Lease = &lease
+	}
+	return v
+}
+
+// A found mail is one that a query may select.
+type found struct {
+	place place
+	info  box.MailInfo
+	dead  *box.DeadLetter
+}
+
+// scanned is how many mails are looked at before those are read that a query may select.
+const scanned = 4096
+
+// Mails returns the mails of a subscription that a query selects, oldest first, and the
+// cursor of the next page. Looking changes nothing.
+func (b *Boxes) Mails(ctx context.Context, name, sub string, q wire.MailQuery) ([]wire.BoxedMail, string, error) {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return nil, "", err
+	}
+	limit, err := wire.PageSize(q.Limit)
+	if err != nil {
+		return nil, "", err
+	}
+	from, match, err := selection(q)
+	if err != nil {
+		return nil, "", err
+	}
+	out := []wire.BoxedMail{}
+	for {
+		some, next, err := b.scan(ctx, k, p, sub, q, from)
+		if err != nil {
+			return nil, "", failure(p, sub, err)
+		}
+		for _, f := range some {
+			m, err := b.boxed(k, f)
+			switch {
+			case errors.Is(err, store.ErrNotFound):
+				continue // it ended meanwhile
+			case err != nil:
+				return nil, "", err
+			case !match(&m):
+				continue
+			case len(out) == limit:
+				return out, strconv.FormatUint(f.info.Seq, 10), nil
+			}
+			out = append(out, m)
+		}
+		if from = next; from == 0 {
+			return out, "", nil
+		}
+	}
+}
+
+// selection returns where a query begins and whether it selects a mail.
+func selection(q wire.MailQuery) (from uint64, match func(*wire.BoxedMail) bool, err error) {
+	if q.Cursor != "" {
+		if from, err = strconv.ParseUint(q.Cursor, 10, 64); err != nil {
+			return 0, nil, invalid("cursor %.64q: must be that of a page before", q.Cursor)
+		}
+	}
+	if q.Class != "" {
+		if _, err := proto.ParseClass(q.Class); err != nil {
+			return 0, nil, invalid("%v", err)
+		}
+	}
+	if q.Subject != "" && !proto.ValidFilter([]byte(q.Subject)) {
+		return 0, nil, invalid("subject %.64q: use words with dots between them; * is one word, > at the end the rest", q.Subject)
+	}
+	switch q.State {
+	case "", "WAITING", "LEASED", "RETRYING", "DEAD":
+	default:
+		return 0, nil, invalid("state %.20q: must be WAITING, LEASED, RETRYING or DEAD", q.State)
+	}
+	return from, func(m *wire.BoxedMail) bool {
+		return (q.Class == "" || q.Class == m.Class) && (q.Key == "" || q.Key == m.Key) && (q.Subject == "" || proto.MatchSubject(q.Subject, m.Subject)) &&
+			(q.State == "" || q.State == m.State) && (q.Since.IsZero() || !m.Accepted.Before(q.Since)) && (q.Until.IsZero() || m.Accepted.Before(q.Until))
+	}, nil
+}
+
+// scan returns at most scanned mails from a sequence on, and where to go on; 0: nowhere.
+func (b *Boxes) scan(ctx context.Context, k *mail.Broker, p place, sub string, q wire.MailQuery, from uint64) (some []found, next uint64, err error) {
+	missing := false
+	err = k.View(ctx, func(s *box.State) {
+		id, ok := s.Find(p.name)
+		subID, is := s.FindSub(id, sub)
+		if missing = !ok || !is; missing {
+			return
+		}
+		some, next = scanSub(s, p, id, subID, q.State == "DEAD", from)
+	})
+	if err == nil && missing {
+		err = box.ErrNotFound
+	}
+	return some, next, err
+}
+
+func scanSub(s *box.State, p place, id box.BoxID, sub box.SubID, dead bool, from uint64) (some []found, next uint64) {
+	if dead {
+		for d := range s.DeadLetters(id, sub, from) {
+			if len(some) == scanned {
+				return some, d.Seq
+			}
+			info := box.MailInfo{Seq: d.Seq, Place: d.Place, Length: d.Length, Size: d.Size, Class: d.Class, State: box.Dead, Attempts: d.Attempts, Abandons: d.Abandons, Tries: d.Tries}
+			some = append(some, found{place: p, info: info, dead: &d})
+		}
+		return some, 0
+	}
+	for i := range s.Mails(id, sub, from) {
+		if len(some) == scanned {
+			return some, i.Seq
+		}
+		some = append(some, found{place: p, info: i})
+	}
+	return some, 0
+}
+
+// boxed reads the letter of a mail.
+func (b *Boxes) boxed(k *mail.Broker, f found) (m wire.BoxedMail, err error) {
+	letter, from, err := k.Letter(f.info.Place, f.info.Length)
+	if err != nil {
+		return m, err
+	}
+	if m.ReceivedMail, err = b.received(f.place, f.info.Seq, from, letter); err != nil {
+		return m, err
+	}
+	m.State, m.Accepted, m.Attempts, m.Abandons = f.info.State.String(), time.UnixMilli(f.info.Accepted).UTC(), int(f.info.Attempts), int(f.info.Abandons)
+	m.Due = timeOf(f.info.Due)
+	for _, t := range f.info.Tries {
+		m.Tries = append(m.Tries, wire.MailTry{At: time.UnixMilli(t.At).UTC(), Cause: t.Cause.String(), Reader: t.Reader, Reason: t.Reason})
+	}
+	if d := f.dead; d != nil {
+		m.Died, m.Cause, m.Reason, m.Redriven = timeOf(d.At), d.Cause.String(), d.Reason, d.Redriven
+	}
+	return m, nil
+}
+
+// Mail returns the mail with an id, or the beginning of one of at least eight characters,
+// that has not ended or is a dead letter here. It reads every mail of the node, until it has
+// found it.
+func (b *Boxes) Mail(ctx context.Context, id string) (m wire.BoxedMail, err error) {
+	if len(id) < 8 {
+		return m, invalid("mail id %.64q: give at least the first 8 characters", id)
+	}
+	k := b.broker.Load()
+	if k == nil {
+		return m, noMail(id)
+	}
+	subs, err := b.subscriptions(ctx, k)
+	if err != nil {
+		return m, err
+	}
+	for _, u := range subs {
+		for _, state := range []string{"", "DEAD"} {
+			m, err := b.findMail(ctx, k, u, state, strings.ToLower(id))
+			if !errors.Is(err, wire.ErrNotFound) {
+				return m, err
+			}
+		}
+	}
+	return m, noMail(id)
+}
+
+// A subscription is one of a box here.
+type subscription struct {
+	place place
+	name  string
+}
+
+// subscriptions returns all subscriptions of all boxes here.
+func (b *Boxes) subscriptions(ctx context.Context, k *mail.Broker) (all []subscription, err error) {
+	err = k.View(ctx, func(s *box.State) {
+		for _, id := range s.Boxes() {
+			i, _ := s.Info(id)
+			p, err := b.findTarget(i.Settings.Name)
+			if err != nil {
+				continue // of another kind
+			}
+			for _, sub := range i.Subs {
+				u, _ := s.SubInfo(id, sub)
+				all = append(all, subscription{p, u.Settings.Name})
+			}
+		}
+	})
+	return all, failure(place{}, "", err)
+}
+
+// findMail finds a mail of a subscription by its id or the beginning of it.
+func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, state, id string) (wire.BoxedMail, error) {
+	for from := uint64(0); ; {
+		some, next, err := b.scan(ctx, k, u.place, u.name, wire.MailQuery{State: state}, from)
+		if err != nil {
+			return wire.BoxedMail{}, failure(u.place, u.name, err)
+		}
+		for _, f := range some {
+			if m, err := b.boxed(k, f); err == nil && strings.HasPrefix(m.ID, id) {
+				return m, nil
+			}
+		}
+		if from = next; from == 0 {
+			return wire.BoxedMail{}, noMail(id)
+		}
+	}
+}
+
+func noMail(id string) error {
+	return fmt.Errorf("%w: no mail %.64q waits here or is a dead letter: it has ended, or is on another node", wire.ErrNotFound, id)
+}

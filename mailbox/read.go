@@ -1,0 +1,216 @@
+package mailbox
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+const maxWait = 10 * time.Minute // of a Lease for its first mail
+
+// Lease leases mail of a mailbox, whose subscription is "", or of a subscription of a topic.
+// It waits for the first one as long as asked for; without any it returns none. A lease
+// outlives the call: it ends when it is settled or lapses.
+func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) ([]wire.DeliveredMail, error) {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case l.Max < 0 || l.Max > wire.MaxMailBatch:
+		return nil, invalid("max %d: must be from 1 to %d", l.Max, wire.MaxMailBatch)
+	case l.Wait < 0 || time.Duration(l.Wait) > maxWait:
+		return nil, invalid("wait %s: must be from 0 to 10 minutes", l.Wait)
+	case len(l.Reader) > box.MaxReader:
+		return nil, invalid("reader of %d bytes: the limit is %d", len(l.Reader), box.MaxReader)
+	}
+	given, err := k.Lease(ctx, mail.Reading{Box: p.name, Subscription: sub, Reader: l.Reader, Priority: l.Priority, Credit: max(l.Max, 1)}, time.Duration(l.Wait))
+	if err != nil {
+		return nil, failure(p, sub, err)
+	}
+	return b.delivered(p, given)
+}
+
+// A Reader is a session of a program: it reads one subscription, and is given no more than
+// it has credit for.
+type Reader struct {
+	boxes   *Boxes
+	place   place
+	sub     string
+	session *mail.Session
+}
+
+// Read begins a session with a credit: how many mails may be leased to it at once. Close
+// ends it.
+func (b *Boxes) Read(ctx context.Context, name, sub string, l wire.LeaseMail) (*Reader, error) {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return nil, err
+	}
+	if len(l.Reader) > box.MaxReader {
+		return nil, invalid("reader of %d bytes: the limit is %d", len(l.Reader), box.MaxReader)
+	}
+	s, err := k.Read(ctx, mail.Reading{Box: p.name, Subscription: sub, Reader: l.Reader, Priority: l.Priority, Credit: max(l.Max, 1)})
+	if err != nil {
+		return nil, failure(p, sub, err)
+	}
+	return &Reader{b, p, sub, s}, nil
+}
+
+// Next waits for mail and returns at most n. One goroutine calls it.
+func (r *Reader) Next(ctx context.Context, n int) ([]wire.DeliveredMail, error) {
+	given, err := r.session.Next(ctx, n, nil)
+	if err != nil {
+		return nil, failure(r.place, r.sub, err)
+	}
+	return r.boxes.delivered(r.place, given)
+}
+
+// AddCredit lets n more mails be leased at once. A mail that is settled gives its credit
+// back by itself.
+func (r *Reader) AddCredit(ctx context.Context, n int) error {
+	return failure(r.place, r.sub, r.session.AddCredit(ctx, n))
+}
+
+// Close ends the session. What is leased to it is given back: for nothing, or if the reader
+// broke off, at the price of an abandon.
+func (r *Reader) Close(ctx context.Context, broke bool) error {
+	return failure(r.place, r.sub, r.session.Close(ctx, broke))
+}
+
+// delivered returns deliveries in the form of the API.
+func (b *Boxes) delivered(p place, given []mail.Delivery) ([]wire.DeliveredMail, error) {
+	now := b.cfg.Clock.Now()
+	out := make([]wire.DeliveredMail, len(given))
+	for i, d := range given {
+		m, err := b.received(p, d.Handle.Seq, d.From, d.Letter)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = wire.DeliveredMail{Lease: d.Handle.String(), Attempt: d.Attempt, Redelivered: d.Redelivered, Until: now.Add(d.Lease).UTC(), Mail: m}
+	}
+	return out, nil
+}
+
+// received returns a mail in the form of the API.
+func (b *Boxes) received(p place, seq uint64, from proto.PeerID, letter []byte) (m wire.ReceivedMail, err error) {
+	l, err := proto.ParseLetter(letter)
+	if err != nil {
+		return m, fmt.Errorf("mail %d of %s: %w", seq, p.text, err)
+	}
+	if from.IsZero() {
+		from = b.cfg.Self
+	}
+	m = wire.ReceivedMail{
+		ID: l.ID.String(), Seq: seq, Box: p.text, From: b.parts.Book.NameOf(from), FromID: from.String(), Sender: string(l.Sender),
+		Subject: string(l.Subject), Class: l.Class.Name(), Key: string(l.Key), Type: string(l.Type), ContentType: string(l.ContentType),
+		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: string(l.ReplyTo), Correlation: string(l.Correlation),
+		Trace: string(l.Traceparent), Hops: int(l.Hops), RedriveOf: text(l.RedriveOf), FirstID: text(l.FirstID), BounceOf: text(l.BounceOf),
+		Size: int64(len(l.Body)), Body: l.Body,
+	}
+	if labels := maps.Collect(labelsOf(&l)); len(labels) > 0 {
+		m.Labels = labels
+	}
+	return m, nil
+}
+
+func labelsOf(l *proto.Letter) func(yield func(string, string) bool) {
+	return func(yield func(string, string) bool) {
+		for name, value := range l.Labels.All() {
+			if !yield(string(name), string(value)) {
+				return
+			}
+		}
+	}
+}
+
+func text(id proto.MailID) string {
+	if id.IsZero() {
+		return ""
+	}
+	return id.String()
+}
+
+// Settle settles deliveries. Each has its own result, in the order ack, nack, extend, defer,
+// bounce; what is OK is on disk.
+func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail) ([]wire.SettledItem, error) {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return nil, err
+	}
+	what, leases, err := settlements(s)
+	if err != nil {
+		return nil, err
+	}
+	settled, err := k.Settle(ctx, p.name, sub, what)
+	if err != nil {
+		return nil, failure(p, sub, unknown(err))
+	}
+	now := b.cfg.Clock.Now()
+	items := make([]wire.SettledItem, len(settled))
+	for i, r := range settled {
+		items[i] = wire.SettledItem{Lease: leases[i], Code: settledCodes[r.Code]}
+		if r.Code == proto.CodeOK && what[i].Op == box.Extend {
+			until := now.Add(r.Lease).UTC()
+			items[i].Until = &until
+		}
+	}
+	return items, nil
+}
+
+var settledCodes = map[proto.Code]string{
+	proto.CodeOK: wire.SettledOK, proto.CodeStale: wire.SettledStale, proto.CodeBusy: wire.SettledOutOfOrder, proto.CodeBadForm: wire.SettledUnknown,
+	proto.CodeNoHandler: wire.SettledUnknown,
+}
+
+// settlements reads what a reader did.
+func settlements(s wire.SettleMail) (what []mail.Settlement, leases []string, err error) {
+	add := func(lease string, op box.Op, delay wire.Duration, reason string) {
+		h, e := box.ParseHandle(lease)
+		switch {
+		case err != nil:
+		case e != nil:
+			err = invalid("lease %.64q: must be what a delivery names, such as 88121.1795212606.4", lease)
+		case delay < 0 || time.Duration(delay) > box.MaxDelay:
+			err = invalid("lease %s: a time of %s: must be from 0 to 30 days", lease, delay)
+		case op == box.Extend && delay == 0:
+			err = invalid("lease %s: extend without for: say how long", lease)
+		}
+		what = append(what, mail.Settlement{Handle: h, Op: op, Delay: time.Duration(delay), Reason: reason})
+		leases = append(leases, lease)
+	}
+	for _, lease := range s.Ack {
+		add(lease, box.Ack, 0, "")
+	}
+	for _, n := range s.Nack {
+		op := box.Nack
+		if n.Final {
+			op = box.Final
+		}
+		add(n.Lease, op, n.Delay, n.Reason)
+	}
+	for _, e := range s.Extend {
+		add(e.Lease, box.Extend, e.For, "")
+	}
+	for _, d := range s.Defer {
+		add(d.Lease, box.Defer, d.Delay, d.Reason)
+	}
+	for _, x := range s.Bounce {
+		add(x.Lease, box.Bounce, 0, x.Reason)
+	}
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case len(what) == 0:
+		return nil, nil, invalid("nothing to settle: give ack, nack, extend, defer or bounce")
+	case len(what) > wire.MaxMailBatch:
+		return nil, nil, invalid("%d deliveries at once: the limit is %d", len(what), wire.MaxMailBatch)
+	}
+	return what, leases, nil
+}

@@ -1,0 +1,119 @@
+package mailbox
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+const (
+	maxRedrive  = 1000 // dead letters in one call
+	redriveRate = 50   // mails a second
+	maxRate     = 10_000
+)
+
+// Redrive sends dead letters again, as new mails, no faster than asked for. Each is sent
+// once, however often it is called: its id is the dedupe key of the new mail.
+func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMail) (out wire.RedrivenMail, err error) {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return out, err
+	}
+	to := p
+	if r.To != "" {
+		if to, err = b.findTarget(r.To); err != nil {
+			return out, err
+		}
+	}
+	switch {
+	case r.To == "" && p.kind == wire.BoxTopic:
+		return out, invalid("a mail of a topic goes to every subscription: name the mailbox with to that is to get what is dead in %s", p.path(sub))
+	case len(r.Seqs) > maxRedrive || r.Max < 0 || r.Max > maxRedrive:
+		return out, invalid("at most %d dead letters at once", maxRedrive)
+	case r.Rate < 0 || r.Rate > maxRate:
+		return out, invalid("rate %d: must be from 1 to %d mails a second", r.Rate, maxRate)
+	}
+	out.Items = []wire.MailBatchItem{}
+	due, more, err := b.redrivable(ctx, k, p, sub, r)
+	if err != nil {
+		return out, failure(p, sub, err)
+	}
+	out.More = more
+	pause := time.NewTicker(time.Second / time.Duration(cmp.Or(r.Rate, redriveRate)))
+	defer pause.Stop()
+	for i, f := range due {
+		if i > 0 {
+			select {
+			case <-ctx.Done():
+				return out, ctx.Err()
+			case <-pause.C:
+			}
+		}
+		sent, err := b.redrive(ctx, k, f, to)
+		item := wire.MailBatchItem{Status: 202, Mail: &sent}
+		if err == nil {
+			err = k.Redriven(ctx, p.name, sub, []uint64{f.info.Seq})
+		}
+		if err != nil {
+			return out, fmt.Errorf("dead letter %d of %s, after %d were sent: %w", f.info.Seq, p.path(sub), i, failure(p, sub, err))
+		}
+		out.Items = append(out.Items, item)
+	}
+	return out, b.cfg.Audit(ctx, p.kind+".redrive", fmt.Sprintf("%s: %d mails to %s", p.path(sub), len(out.Items), to.text))
+}
+
+// redrivable returns the dead letters to send again, and whether there are more.
+func (b *Boxes) redrivable(ctx context.Context, k *mail.Broker, p place, sub string, r wire.RedriveMail) (due []found, more bool, err error) {
+	limit := cmp.Or(r.Max, maxRedrive)
+	for from := uint64(0); ; {
+		some, next, err := b.scan(ctx, k, p, sub, wire.MailQuery{State: "DEAD"}, from)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, f := range some {
+			switch {
+			case len(r.Seqs) > 0 && !slices.Contains(r.Seqs, f.info.Seq) || len(r.Seqs) == 0 && f.dead.Redriven:
+			case len(due) == limit:
+				return due, true, nil
+			default:
+				due = append(due, f)
+			}
+		}
+		if from = next; from == 0 {
+			return due, false, nil
+		}
+	}
+}
+
+func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) (wire.SentMail, error) {
+	raw, _, err := k.Letter(f.info.Place, f.info.Length)
+	if err != nil {
+		return wire.SentMail{}, err
+	}
+	l, err := proto.ParseLetter(raw)
+	if err != nil {
+		return wire.SentMail{}, err
+	}
+	now := b.cfg.Clock.Now()
+	if l.RedriveOf = l.ID; l.FirstID.IsZero() {
+		l.FirstID = l.ID
+	}
+	life := l.NotAfter - l.Created
+	l.ID, l.Created, l.NotBefore, l.Dedupe = proto.NewMailID(now), now.UnixMilli(), 0, fmt.Appendf(nil, "redrive:%s", l.RedriveOf)
+	l.NotAfter = l.Created + life
+	item := mail.Item{Box: to.name}
+	if item.Letter, err = proto.AppendLetter(nil, &l); err != nil {
+		return wire.SentMail{}, err
+	}
+	sent, err := b.send(ctx, []mail.Item{item}, false)
+	if err != nil {
+		return wire.SentMail{}, err
+	}
+	return b.sentMail(to, item, sent[0], false)
+}

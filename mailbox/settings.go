@@ -1,0 +1,406 @@
+package mailbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// notes are what this package keeps with the settings of a box.
+type notes struct {
+	Allow     []string `json:"allow,omitempty"`
+	AllowRead []string `json:"allow_read,omitempty"`
+}
+
+func (n notes) text() string {
+	if len(n.Allow)+len(n.AllowRead) == 0 {
+		return ""
+	}
+	text, err := json.Marshal(n)
+	if err != nil {
+		panic(err) // two lists of strings
+	}
+	return string(text)
+}
+
+// notesOf returns the notes of a box. Bad ones allow nothing.
+func notesOf(s box.BoxSettings) (n notes) {
+	if s.Notes == "" || json.Unmarshal([]byte(s.Notes), &n) != nil {
+		return notes{}
+	}
+	return n
+}
+
+// SetMailbox makes a mailbox of this node, or changes one.
+func (b *Boxes) SetMailbox(ctx context.Context, name string, s wire.MailboxSettings) (wire.Box, error) {
+	return b.set(ctx, name, wire.BoxMailbox, s.BoxSettings, &s.SubscriptionSettings)
+}
+
+// SetTopic makes a topic of this node, or changes one.
+func (b *Boxes) SetTopic(ctx context.Context, name string, s wire.BoxSettings) (wire.Box, error) {
+	return b.set(ctx, proto.TopicPrefix+trimPrefix(name, proto.TopicPrefix), wire.BoxTopic, s, nil)
+}
+
+func (b *Boxes) set(ctx context.Context, name, kind string, s wire.BoxSettings, sub *wire.SubscriptionSettings) (wire.Box, error) {
+	p, _, err := b.here(name)
+	if err == nil && p.kind != kind {
+		err = fmt.Errorf("%w: %s is not a %s", wire.ErrInvalid, p.text, kind)
+	}
+	if err == nil {
+		err = errors.Join(checkBox(p, s), checkSub(p, sub))
+	}
+	if err != nil {
+		return wire.Box{}, err
+	}
+	k, err := b.open()
+	if err != nil {
+		return wire.Box{}, err
+	}
+	now, err := b.settings(ctx, k, p, "")
+	if err != nil {
+		return wire.Box{}, err
+	}
+	if now.exists && s.Lanes != nil && (*s.Lanes == wire.LanesOrigin) != now.box.PerPeer {
+		return wire.Box{}, fmt.Errorf("%w: what a lane is in %s cannot change: remove the box and make it anew", wire.ErrRefused, p.text)
+	}
+	if err := k.SetBox(ctx, changeBox(now.box, s)); err != nil {
+		return wire.Box{}, failure(p, "", err)
+	}
+	if sub != nil {
+		if err := k.SetSub(ctx, p.name, changeSub(now.sub, *sub), box.Start{}); err != nil {
+			return wire.Box{}, failure(p, "", err)
+		}
+	}
+	if err := b.cfg.Audit(ctx, kind+".set", p.text); err != nil {
+		return wire.Box{}, err
+	}
+	return b.Get(ctx, p.name)
+}
+
+// SetSubscription makes a subscription of a topic, or changes one.
+func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.SubscriptionSettings) (wire.Box, error) {
+	p, k, err := b.topic(topic)
+	if err == nil {
+		err = checkSub(p, &s)
+	}
+	if err == nil && !proto.ValidQueue(sub) {
+		err = fmt.Errorf("%w: subscription %.64q: use 1-63 of a-z 0-9 . _ -", wire.ErrInvalid, sub)
+	}
+	if err != nil {
+		return wire.Box{}, err
+	}
+	from, err := start(s.From)
+	if err != nil {
+		return wire.Box{}, err
+	}
+	now, err := b.settings(ctx, k, p, sub)
+	switch {
+	case err != nil:
+		return wire.Box{}, err
+	case now.subExists && s.From != "":
+		return wire.Box{}, fmt.Errorf("%w: subscription %s exists: from is where a new one begins; move this one with sub seek", wire.ErrRefused, p.path(sub))
+	}
+	now.sub.Name = sub
+	if err := k.SetSub(ctx, p.name, changeSub(now.sub, s), from); err != nil {
+		return wire.Box{}, failure(p, "", err)
+	}
+	if err := b.cfg.Audit(ctx, "subscription.set", p.path(sub)); err != nil {
+		return wire.Box{}, err
+	}
+	return b.Get(ctx, p.name)
+}
+
+// RemoveSubscription removes a subscription of a topic, with its dead letters.
+func (b *Boxes) RemoveSubscription(ctx context.Context, topic, sub string) error {
+	p, k, err := b.topic(topic)
+	if err != nil {
+		return err
+	}
+	if err := k.RemoveSub(ctx, p.name, sub); err != nil {
+		return failure(p, sub, err)
+	}
+	return b.cfg.Audit(ctx, "subscription.remove", p.path(sub))
+}
+
+// Seek moves a subscription of a topic: what it reads next.
+func (b *Boxes) Seek(ctx context.Context, topic, sub string, to wire.SeekSubscription) (wire.Box, error) {
+	p, k, err := b.topic(topic)
+	if err != nil {
+		return wire.Box{}, err
+	}
+	at, err := start(to.To)
+	if err != nil {
+		return wire.Box{}, err
+	}
+	if err := k.Seek(ctx, p.name, sub, at); err != nil {
+		return wire.Box{}, failure(p, sub, err)
+	}
+	if err := b.cfg.Audit(ctx, "subscription.seek", p.path(sub)+" to "+to.To); err != nil {
+		return wire.Box{}, err
+	}
+	return b.Get(ctx, p.name)
+}
+
+// Remove removes a box. The senders of what waits in it are told.
+func (b *Boxes) Remove(ctx context.Context, name string) error {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return err
+	}
+	if err := k.RemoveBox(ctx, p.name); err != nil {
+		return failure(p, "", err)
+	}
+	return b.cfg.Audit(ctx, p.kind+".remove", p.text)
+}
+
+// Unblock lets the mails of an ordering key go on that a dead letter blocks.
+func (b *Boxes) Unblock(ctx context.Context, name, sub string, u wire.UnblockMail) error {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return err
+	}
+	var origin proto.PeerID
+	if u.Origin != "" {
+		peer, err := b.parts.Book.Find(u.Origin)
+		if err != nil {
+			return err
+		}
+		origin = peer.Peer
+	}
+	if err := k.Unblock(ctx, p.name, sub, origin, u.Key); err != nil {
+		return failure(p, sub, err)
+	}
+	return b.cfg.Audit(ctx, p.kind+".unblock", p.path(sub)+" "+u.Key)
+}
+
+// Purge cancels what waits in a box, the oldest first; what is leased stays. The senders are
+// told.
+func (b *Boxes) Purge(ctx context.Context, name string, r wire.PurgeMail) (wire.PurgedMail, error) {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return wire.PurgedMail{}, err
+	}
+	limit := r.Limit
+	if limit == 0 {
+		limit = box.MaxMails
+	}
+	if r.DryRun {
+		v, err := b.Get(ctx, p.name)
+		leased := 0
+		for _, s := range v.Subscriptions {
+			leased += s.Leased
+		}
+		return wire.PurgedMail{Mails: min(limit, max(v.Waiting-leased, 0)), DryRun: true}, err
+	}
+	n, err := k.Purge(ctx, p.name, limit, r.Reason)
+	if err != nil {
+		return wire.PurgedMail{}, failure(p, "", err)
+	}
+	return wire.PurgedMail{Mails: n}, b.cfg.Audit(ctx, p.kind+".purge", fmt.Sprintf("%s: %d mails", p.text, n))
+}
+
+// topic returns a topic of this node.
+func (b *Boxes) topic(name string) (place, *mail.Broker, error) {
+	return b.existing(proto.TopicPrefix + trimPrefix(name, proto.TopicPrefix))
+}
+
+func trimPrefix(s, prefix string) string {
+	if len(s) > len(prefix) && s[:len(prefix)] == prefix {
+		return s[len(prefix):]
+	}
+	return s
+}
+
+// current are the settings of a box and one of its subscriptions.
+type current struct {
+	box               box.BoxSettings
+	sub               box.SubSettings
+	exists, subExists bool
+}
+
+func (b *Boxes) settings(ctx context.Context, k *mail.Broker, p place, sub string) (c current, err error) {
+	err = k.View(ctx, func(s *box.State) {
+		id, ok := s.Find(p.name)
+		if !ok {
+			return
+		}
+		info, _ := s.Info(id)
+		c.box, c.exists = info.Settings, true
+		if subID, ok := s.FindSub(id, sub); ok {
+			i, _ := s.SubInfo(id, subID)
+			c.sub, c.subExists = i.Settings, true
+		}
+	})
+	if !c.exists {
+		c.box = box.BoxSettings{Name: p.name, Kind: box.Mailbox}
+		if p.kind == wire.BoxTopic {
+			c.box.Kind = box.Topic
+		}
+	}
+	return c, failure(p, "", err)
+}
+
+func changeBox(to box.BoxSettings, s wire.BoxSettings) box.BoxSettings {
+	n := notesOf(to)
+	change(&n.Allow, s.Allow)
+	change(&n.AllowRead, s.AllowRead)
+	to.Notes = n.text()
+	if s.Mails != nil {
+		to.Mails = uint32(*s.Mails)
+	}
+	if s.Bytes != nil {
+		to.Bytes = uint64(*s.Bytes)
+	}
+	if s.Age != nil {
+		to.Age = time.Duration(*s.Age)
+	}
+	if s.Lanes != nil {
+		to.PerPeer = *s.Lanes == wire.LanesOrigin
+	}
+	change(&to.Interest, s.Interest)
+	change(&to.Draining, s.Draining)
+	return to
+}
+
+func changeSub(to box.SubSettings, s wire.SubscriptionSettings) box.SubSettings {
+	change(&to.Filter, s.Filter)
+	change(&to.Paused, s.Paused)
+	if s.Mode != nil {
+		to.Mode = modes[*s.Mode]
+	}
+	if s.Attempts != nil {
+		to.Attempts = uint8(*s.Attempts)
+	}
+	if s.KeyBatch != nil {
+		to.KeyBatch = uint8(*s.KeyBatch)
+	}
+	if s.OnDead != nil {
+		to.Block = *s.OnDead == "block"
+	}
+	if s.Lease != nil {
+		to.Lease = time.Duration(*s.Lease)
+	}
+	if s.Dead != nil {
+		to.Dead = uint32(*s.Dead)
+	}
+	if s.DeadAge != nil {
+		to.DeadAge = time.Duration(*s.DeadAge)
+	}
+	return to
+}
+
+// change sets *to if v is given.
+func change[T any](to *T, v *T) {
+	if v != nil {
+		*to = *v
+	}
+}
+
+var modes = map[string]box.Mode{"": box.Shared, "shared": box.Shared, "exclusive": box.Exclusive, "failover": box.Failover}
+
+const (
+	maxBoxBytes = 1 << 50
+	maxAge      = 10 * 365 * 24 * time.Hour
+	maxAllow    = 64 // entries of an allow list
+)
+
+func invalid(format string, a ...any) error {
+	return fmt.Errorf("%w: %s", wire.ErrInvalid, fmt.Sprintf(format, a...))
+}
+
+// outside reports whether a number is given and not from 0 to limit.
+func outside[T int | int64 | wire.Duration](n *T, limit T) bool {
+	return n != nil && (*n < 0 || *n > limit)
+}
+
+// unclean reports whether a time is given that has a part of a millisecond.
+func unclean(d *wire.Duration) bool { return d != nil && time.Duration(*d)%time.Millisecond != 0 }
+
+func checkBox(p place, s wire.BoxSettings) error {
+	topic := p.kind == wire.BoxTopic
+	for name, list := range map[string]*[]string{"allow": s.Allow, "allow_read": s.AllowRead} {
+		if list == nil {
+			continue
+		}
+		if len(*list) > maxAllow {
+			return invalid("%s has %d entries, the limit is %d", name, len(*list), maxAllow)
+		}
+		if err := inbox.CheckAllow(*list); err != nil {
+			return invalid("%s: %v", name, err)
+		}
+	}
+	switch {
+	case outside(s.Mails, box.MaxMails):
+		return invalid("mails %d: must be from 0, the default, to %d", *s.Mails, box.MaxMails)
+	case outside(s.Bytes, maxBoxBytes):
+		return invalid("bytes %d: must be from 0, the default, to %d", *s.Bytes, int64(maxBoxBytes))
+	case outside(s.Age, wire.Duration(maxAge)) || unclean(s.Age):
+		return invalid("age %s: must be from 0, the default, to 10 years, in whole milliseconds", *s.Age)
+	case !topic && (s.Age != nil && *s.Age != 0 || s.Interest != nil && *s.Interest):
+		return invalid("age and interest are settings of topics: a mailbox keeps its mail until it has ended")
+	case topic && s.Lanes != nil && *s.Lanes == wire.LanesOrigin:
+		return nil
+	case s.Lanes != nil && *s.Lanes != "" && *s.Lanes != wire.LanesOrigin && *s.Lanes != wire.LanesShared:
+		return invalid("lanes %.20q: must be %s or %s", *s.Lanes, wire.LanesShared, wire.LanesOrigin)
+	}
+	return nil
+}
+
+func checkSub(p place, s *wire.SubscriptionSettings) error {
+	if s == nil {
+		return nil
+	}
+	mailbox := p.kind == wire.BoxMailbox
+	switch {
+	case mailbox && (s.Filter != nil && *s.Filter != "" || s.From != ""):
+		return invalid("filter and from are settings of the subscriptions of a topic")
+	case s.Filter != nil && *s.Filter != "" && !proto.ValidFilter([]byte(*s.Filter)):
+		return invalid("filter %.64q: use words with dots between them; * is one word, > at the end the rest", *s.Filter)
+	case outside(s.Attempts, box.MaxAttempts):
+		return invalid("attempts %d: must be from 0, the default, to %d", *s.Attempts, box.MaxAttempts)
+	case outside(s.KeyBatch, box.MaxKeyBatch):
+		return invalid("key_batch %d: must be from 0, the default, to %d", *s.KeyBatch, box.MaxKeyBatch)
+	case outside(s.Lease, wire.Duration(box.MaxLease)) || unclean(s.Lease):
+		return invalid("lease %s: must be from 0, the default, to 12 hours, in whole milliseconds", *s.Lease)
+	case outside(s.Dead, box.MaxMails):
+		return invalid("dead %d: must be from 0, the default, to %d", *s.Dead, box.MaxMails)
+	case outside(s.DeadAge, wire.Duration(maxAge)) || unclean(s.DeadAge):
+		return invalid("dead_age %s: must be from 0, the default, to 10 years, in whole milliseconds", *s.DeadAge)
+	case s.OnDead != nil && *s.OnDead != "" && *s.OnDead != "skip" && *s.OnDead != "block":
+		return invalid("on_dead %.20q: must be skip or block", *s.OnDead)
+	}
+	if s.Mode != nil {
+		if _, ok := modes[*s.Mode]; !ok {
+			return invalid("mode %.20q: must be shared, exclusive or failover", *s.Mode)
+		}
+	}
+	return nil
+}
+
+// start reads where a subscription begins.
+func start(text string) (box.Start, error) {
+	switch text {
+	case "", "new":
+		return box.Start{At: box.StartNew}, nil
+	case "first":
+		return box.Start{At: box.StartFirst}, nil
+	case "last":
+		return box.Start{At: box.StartLast}, nil
+	}
+	if seq, err := strconv.ParseUint(text, 10, 64); err == nil {
+		return box.Start{At: box.StartSeq, Seq: seq}, nil
+	}
+	if t, err := time.Parse(time.RFC3339, text); err == nil && t.UnixMilli() >= 0 {
+		return box.Start{At: box.StartTime, Ms: t.UnixMilli()}, nil
+	}
+	return box.Start{}, invalid("start %.64q: must be new, first, last, a sequence number, or a time such as 2026-11-22T14:00:00Z", text)
+}

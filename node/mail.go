@@ -1,0 +1,20 @@
+package node
+
+import (
+	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mailbox"
+)
+
+// openMail opens the mailboxes and topics of a node.
+func openMail(n *Node) (*mailbox.Boxes, error) {
+	return mailbox.Open(mailbox.Parts{Ledgers: mailLedgers{n.storage}, Book: n.book, Members: inboxMembers{n.book}}, mailbox.Config{
+		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Clock: n.cfg.Clock, Logger: n.log, Audit: n.audit, Event: n.addEvent,
+	})
+}
+
+// mailLedgers opens the ledger in the node's folder.
+type mailLedgers struct{ *datadir.Dir }
+
+// OpenLedger opens the ledger, or makes it.
+func (l mailLedgers) OpenLedger() (mail.Ledger, error) { return l.Dir.OpenLedger() }
