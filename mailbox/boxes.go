@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/inbox"
@@ -52,6 +54,8 @@ type Config struct {
 	Clock  clock.Clock
 	Logger *slog.Logger
 
+	Registerer prometheus.Registerer
+
 	Audit func(ctx context.Context, action, what string) error                     // records what the caller does
 	Event func(kind string, p proto.PeerID, text string, fields map[string]string) // reports an event
 }
@@ -59,6 +63,7 @@ type Config struct {
 // Open returns the boxes of a node, and opens its ledger if it has one.
 func Open(parts Parts, cfg Config) (*Boxes, error) {
 	b := &Boxes{parts: parts, cfg: cfg, opened: make(chan *mail.Broker, 1)}
+	cfg.Registerer.MustRegister(boxMetrics{b})
 	if !parts.Ledgers.HasLedger() {
 		return b, nil
 	}

@@ -9,7 +9,7 @@ import (
 // openMail opens the mailboxes and topics of a node.
 func openMail(n *Node) (*mailbox.Boxes, error) {
 	return mailbox.Open(mailbox.Parts{Ledgers: mailLedgers{n.storage}, Book: n.book, Members: inboxMembers{n.book}}, mailbox.Config{
-		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Clock: n.cfg.Clock, Logger: n.log, Audit: n.audit, Event: n.addEvent,
+		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry, Audit: n.audit, Event: n.addEvent,
 	})
 }
 

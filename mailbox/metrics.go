@@ -1,0 +1,79 @@
+package mailbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/wire"
+)
+
+// boxMetrics exports what the boxes have and what became of their mail.
+type boxMetrics struct{ boxes *Boxes }
+
+var (
+	descBoxed    = prometheus.NewDesc("balefire_mail_boxed", "Mails in a box: waiting, leased to a reader, retrying later, or dead. Of a topic, those of all its subscriptions together.", []string{"box", "state"}, nil)
+	descBytes    = prometheus.NewDesc("balefire_mail_bytes", "Bytes of the letters that wait in a box.", []string{"box"}, nil)
+	descAccepted = prometheus.NewDesc("balefire_mail_accepted_total", "Mails that a box has accepted since it was made.", []string{"box"}, nil)
+	descEnded    = prometheus.NewDesc("balefire_mail_ended_total", "Mails of a box that have ended since it was made, by their last state.", []string{"box", "state"}, nil)
+	descOldest   = prometheus.NewDesc("balefire_mail_oldest_seconds", "Age of the oldest mail in a box; 0: it is empty.", []string{"box"}, nil)
+)
+
+// Describe implements [prometheus.Collector].
+func (m boxMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{descBoxed, descBytes, descAccepted, descEnded, descOldest} {
+		ch <- d
+	}
+}
+
+// collectTime bounds how long a collection waits for the broker.
+const collectTime = time.Second
+
+// Collect reads the counts of the boxes.
+func (m boxMetrics) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
+	defer cancel()
+	all, err := m.boxes.List(ctx, "")
+	if err != nil {
+		return // the node stops
+	}
+	now := m.boxes.cfg.Clock.Now()
+	for _, v := range all {
+		m.collect(ch, now, &v)
+	}
+}
+
+func (m boxMetrics) collect(ch chan<- prometheus.Metric, now time.Time, v *wire.Box) {
+	gauge := func(d *prometheus.Desc, n float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, labels...)
+	}
+	count := func(d *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	var leased, retrying, dead int
+	for _, s := range v.Subscriptions {
+		leased, retrying, dead = leased+s.Leased, retrying+s.Retrying, dead+s.Dead
+	}
+	waiting := v.Waiting
+	if v.Kind == wire.BoxMailbox {
+		waiting -= leased + retrying
+	}
+	gauge(descBoxed, float64(waiting), v.Name, "waiting")
+	gauge(descBoxed, float64(leased), v.Name, "leased")
+	gauge(descBoxed, float64(retrying), v.Name, "retrying")
+	gauge(descBoxed, float64(dead), v.Name, "dead")
+	gauge(descBytes, float64(v.Bytes), v.Name)
+	age := time.Duration(0)
+	if v.Oldest != nil {
+		age = max(now.Sub(*v.Oldest), 0)
+	}
+	gauge(descOldest, age.Seconds(), v.Name)
+	count(descAccepted, v.Next-1, v.Name)
+	for state, n := range map[box.MailState]uint64{
+		box.Done: v.Ended.Done, box.Dead: v.Ended.Dead, box.Expired: v.Ended.Expired, box.Cancelled: v.Ended.Cancelled, box.Dropped: v.Ended.Dropped,
+	} {
+		count(descEnded, n, v.Name, state.String())
+	}
+}
