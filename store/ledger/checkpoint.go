@@ -29,7 +29,9 @@ func checkpointPath(dir string, index uint64) string {
 }
 
 // Checkpoint keeps what write writes as the state of the caller after the batch of
-// this index, which must be answered and newer than the last checkpoint. The log is
+// this index, which must be answered and newer than the last checkpoint. The state
+// must have all entries of the batch: they are answered one by one, and the last one
+// was when one of a later batch was, or all that was queued. The log is
 // synced up to it first. It returns nil once the checkpoint is on disk; the one
 // before it is kept, in case that this one cannot be read, and older ones are
 // removed. A failure leaves the ledger and its checkpoints as they were.

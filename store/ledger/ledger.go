@@ -25,7 +25,7 @@ type Ledger struct {
 	space    space
 	counters counters
 
-	last   atomic.Uint64 // index of the last answered batch
+	last   atomic.Uint64 // index of the last batch that is answered or being answered
 	synced atomic.Uint64 // index of the last batch that is on disk
 	newest atomic.Uint64 // index of the newest checkpoint, 0: none
 
@@ -123,7 +123,7 @@ func (l *Ledger) ID() ID { return l.id }
 // Stats are figures of an open ledger. Counts begin when it is opened.
 type Stats struct {
 	First      uint64 // index of the first batch that is still there
-	Last       uint64 // index of the last answered batch, 0: none yet
+	Last       uint64 // index of the last batch that is answered or being answered, 0: none yet
 	Synced     uint64 // index of the last batch that is on disk
 	Checkpoint uint64 // index of the newest checkpoint that can be read, 0: none
 	Segments   int

@@ -46,6 +46,7 @@ type history struct {
 	queued [][]byte // what the log may have, in order
 	sure   int      // how many of it are on disk
 	places []Place
+	newest uint64         // index of the batch of the newest answer
 	upTo   map[uint64]int // entries up to a batch
 	base   int            // entries up to the last batch of which the checkpoint knows
 }
@@ -104,7 +105,7 @@ func (h *history) check(l *Ledger) {
 	if err != nil && !errors.Is(err, errPower) {
 		h.fatalf("load: %v", err)
 	}
-	upTo, places := map[uint64]int{index: n}, make([]Place, n, len(h.queued))
+	newest, upTo, places := index, map[uint64]int{index: n}, make([]Place, n, len(h.queued))
 	if err == nil {
 		err = l.Replay(index+1, func(b Batch) error {
 			for p, data := range b.Entries() {
@@ -114,7 +115,7 @@ func (h *history) check(l *Ledger) {
 				places = append(places, p)
 				n++
 			}
-			upTo[b.Index] = n
+			upTo[b.Index], newest = n, b.Index
 			return nil
 		})
 	}
@@ -127,7 +128,7 @@ func (h *history) check(l *Ledger) {
 	if n < h.sure {
 		h.fatalf("there are %d entries, %d were on disk", n, h.sure)
 	}
-	h.queued, h.sure, h.places, h.upTo, h.base = h.queued[:n], n, places, upTo, upTo[index]
+	h.queued, h.sure, h.places, h.newest, h.upTo, h.base = h.queued[:n], n, places, newest, upTo, upTo[index]
 }
 
 // sumOf returns a checksum of entries.
@@ -192,7 +193,7 @@ func (h *history) write(l *Ledger) {
 				h.t.Errorf("seed %d: entry %d is answered after %d others", h.seed, n, len(h.places))
 			}
 			h.places = append(h.places, p)
-			h.upTo[index] = n + 1
+			h.newest, h.upTo[index] = index, n+1
 			if !relaxed {
 				h.sure = n + 1
 			}
@@ -206,8 +207,11 @@ func (h *history) write(l *Ledger) {
 }
 
 func (h *history) checkpoint(l *Ledger) {
-	index := l.Stats().Last
 	h.mu.Lock()
+	index := h.newest
+	if len(h.places) < len(h.queued) {
+		index-- // the newest batch may have entries that are not answered yet
+	}
 	n, known := h.upTo[index]
 	sum := sumOf(h.queued[:n])
 	h.mu.Unlock()
