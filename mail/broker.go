@@ -87,7 +87,7 @@ type Broker struct {
 	boxes atomic.Pointer[map[string]box.BoxID] // by name, as of the last change
 	peers atomic.Pointer[[]proto.PeerID]       // that mail came from, by index from 1
 
-	last    atomic.Uint64 // index of the newest batch that was applied
+	last    atomic.Uint64 // index of the newest batch of which a record was applied
 	changes sync.Mutex    // held while a box or subscription is changed
 
 	mu      sync.Mutex
@@ -261,7 +261,9 @@ func (b *Broker) Run(ctx context.Context) error {
 			now := b.now()
 			b.state.Tick(now, &b.out)
 			b.archiveDue(ctx, now)
-			b.checkpointDue()
+			if len(b.pending) == 0 {
+				b.checkpointDue()
+			}
 		}
 		b.step(ctx)
 	}
@@ -276,6 +278,9 @@ func (b *Broker) step(ctx context.Context) {
 	b.mu.Unlock()
 	now := b.now()
 	for _, c := range commits {
+		if c.err == nil && c.index > b.last.Load() {
+			b.checkpointDue() // the batch before this one was applied to its end
+		}
 		b.apply(c)
 	}
 	if !b.started {

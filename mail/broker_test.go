@@ -25,6 +25,7 @@ type fixture struct {
 	dir  string
 	cfg  Config
 	log  *ledger.Ledger
+	late *lateLog // nil: the log answers at once
 	stop func()
 }
 
@@ -46,7 +47,11 @@ func (f *fixture) start() {
 		f.t.Fatal(err)
 	}
 	f.cfg.Boot++
-	if f.Broker, err = New(f.log, f.cfg); err != nil {
+	var log Ledger = f.log
+	if f.late != nil {
+		f.late.Ledger, log = f.log, f.late
+	}
+	if f.Broker, err = New(log, f.cfg); err != nil {
 		f.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -229,13 +234,13 @@ func TestBouncesAreRepeatedAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, _ := f.next(f.read("agent:ceo", 1), 1)
+	before := f.log.Stats().Last
 	f.settle("agent:ceo", got[0], box.Final, proto.CodeOK)
 	first := <-told
-	before := f.log.Stats().Checkpoint
 	time.AfterFunc(3*tickEvery, func() { close(block) }) // the tick would write a checkpoint
 	f.restart()
-	if after := f.log.Stats().Checkpoint; after != before {
-		t.Errorf("a checkpoint at %d was written while a sender was not told yet", after)
+	if after := f.log.Stats().Checkpoint; after > before {
+		t.Errorf("a checkpoint at %d has the end after batch %d, of which the sender was not told yet", after, before)
 	}
 	again := <-told
 	a, err1 := proto.ParseLetter(first.Letter)
@@ -384,37 +389,6 @@ func TestManySendersAndReaders(t *testing.T) {
 	if i := f.info("agent:ceo"); i.Waiting != 0 || i.EndedAs(box.Done) != senders*each {
 		t.Errorf("%+v", i)
 	}
-}
-
-// A checkpoint makes a start read less, and segments without mail that waits are released.
-func TestCheckpointsReleaseSegments(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, Config{CheckpointRecords: 8})
-		f.mailbox("agent:ceo")
-		s := f.read("agent:ceo", 1)
-		for n := range 100 {
-			f.send("agent:ceo", string(bytes.Repeat([]byte{byte(n)}, 100<<10)))
-			got, _ := f.next(s, 1)
-			f.settle("agent:ceo", got[0], box.Ack, proto.CodeOK)
-			time.Sleep(tickEvery)
-		}
-		if err := s.Close(t.Context(), false); err != nil {
-			t.Fatal(err)
-		}
-		f.send("agent:ceo", "kept")
-		time.Sleep(defaultCheckpointEvery)
-		synctest.Wait()
-		if st := f.log.Stats(); st.Checkpoint == 0 || st.First == 1 || st.Segments > 3 {
-			t.Errorf("%+v", st)
-		}
-		f.restart()
-		if _, bodies := f.next(f.read("agent:ceo", 9), 1); bodies[0] != "kept" {
-			t.Errorf("%q", bodies)
-		}
-		if i := f.info("agent:ceo"); i.EndedAs(box.Done) != 100 {
-			t.Errorf("%+v", i)
-		}
-	})
 }
 
 // Boxes and subscriptions are made, changed and removed.

@@ -181,11 +181,12 @@ type savedLog struct {
 	running bool // one is being written
 }
 
-// checkpointDue writes a checkpoint in the background if one is due. The state is written
-// to memory first: meanwhile nothing is served.
+// checkpointDue writes a checkpoint in the background if one is due. The newest batch must
+// be applied to its end: a start replays the batches after it. The state is written to
+// memory first: meanwhile nothing is served.
 func (b *Broker) checkpointDue() {
 	now := b.cfg.Clock.Boot()
-	if b.saved.running || b.bouncing > 0 || b.last.Load() == b.saved.index || b.saved.records < b.cfg.CheckpointRecords && now-b.saved.at < b.cfg.CheckpointEvery {
+	if !b.started || b.saved.running || b.bouncing+len(b.out.Bounces) > 0 || b.last.Load() == b.saved.index || b.saved.records < b.cfg.CheckpointRecords && now-b.saved.at < b.cfg.CheckpointEvery {
 		return
 	}
 	b.saved.at = now
