@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -51,20 +52,29 @@ func (b *Broker) change(ctx context.Context, records func(now box.Now) error) (b
 	}
 }
 
-// publish shows callers the boxes that there are, and the peers that mail came from.
+// A knownBox is what callers know of a box.
+type knownBox struct {
+	id         box.BoxID
+	spool      bool
+	home       proto.PeerID // of a spool
+	generation uint64
+}
+
+// publish shows callers, and the lanes, the boxes that there are, and the peers that mail came
+// from.
 func (b *Broker) publish() {
 	peers := make([]proto.PeerID, b.state.NewOrigin()-1)
 	for i := range peers {
 		peers[i], _ = b.state.Peer(uint32(i) + 1)
 	}
 	b.peers.Store(&peers)
-	boxes := make(map[string]box.BoxID)
+	boxes := make(map[string]knownBox)
 	for _, id := range b.state.Boxes() {
-		if i, ok := b.state.Info(id); ok {
-			boxes[i.Settings.Name] = id
-		}
+		s, _ := b.state.Settings(id)
+		boxes[s.Name] = knownBox{id, s.Kind == box.Spool, s.Home, s.Generation}
 	}
 	b.boxes.Store(&boxes)
+	b.syncSpools(boxes)
 }
 
 func (b *Broker) find(name, sub string) (id box.BoxID, subID box.SubID, err error) {
@@ -79,10 +89,13 @@ func (b *Broker) find(name, sub string) (id box.BoxID, subID box.SubID, err erro
 }
 
 // SetBox makes a box, or changes its settings. The name, the kind and what a lane is never
-// change.
+// change. A spool is made by [Broker.SetHome].
 func (b *Broker) SetBox(ctx context.Context, settings box.BoxSettings) error {
 	if err := settings.Check(); err != nil {
 		return err
+	}
+	if settings.Kind == box.Spool {
+		return &RefusedError{proto.CodeBadForm, settings.Name + " is a spool: it has no settings of its own"}
 	}
 	_, err := b.change(ctx, func(box.Now) error {
 		id, ok := b.state.Find(settings.Name)
@@ -95,7 +108,8 @@ func (b *Broker) SetBox(ctx context.Context, settings box.BoxSettings) error {
 	return err
 }
 
-// RemoveBox removes a box. What waits in it ends as CANCELLED, and its senders are told.
+// RemoveBox removes a box. What waits in it ends as CANCELLED, and its senders are told. A
+// spool must be empty.
 func (b *Broker) RemoveBox(ctx context.Context, name string) error {
 	_, err := b.change(ctx, func(box.Now) error {
 		id, ok := b.state.Find(name)
@@ -166,9 +180,12 @@ func (b *Broker) Redriven(ctx context.Context, name, sub string, seqs []uint64) 
 	return b.changeSub(ctx, name, sub, func(id box.BoxID, subID box.SubID) []byte { return box.AppendRedriven(nil, id, subID, seqs) })
 }
 
-// Purge ends as CANCELLED what waits in a box, the oldest first; leased mail stays. It
-// returns how many.
+// Purge ends as CANCELLED what waits in a box, the oldest first; leased mail stays, and in a
+// spool what may have been sent. It returns how many.
 func (b *Broker) Purge(ctx context.Context, name string, limit int, reason string) (n int, err error) {
+	if (*b.boxes.Load())[name].spool {
+		return b.cancelUnsent(ctx, strings.TrimPrefix(name, box.SpoolPrefix), limit, reason)
+	}
 	_, err = b.change(ctx, func(now box.Now) error {
 		id, ok := b.state.Find(name)
 		if !ok {

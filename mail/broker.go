@@ -13,6 +13,7 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/mail/chain"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/ledger"
 )
@@ -52,8 +53,9 @@ type Ledger interface {
 
 // Config configures a broker.
 type Config struct {
-	Boot   uint64      // of this start; higher than that of any start before
-	Clock  clock.Clock // default the system's
+	Boot   uint64       // of this start; higher than that of any start before, also after the disk was put back
+	Self   proto.PeerID // this node: the home that a bundle for an earlier one is referred to
+	Clock  clock.Clock  // default the system's
 	Logger *slog.Logger
 
 	// Bounced is called, on a goroutine of its own, with a letter for each mail that was not
@@ -65,8 +67,14 @@ type Config struct {
 	// stay. The context ends with the broker. Nil: they are forgotten.
 	Archive func(context.Context, []DeadLetter) error
 
+	// Moved decides whether the word of a home counts that a box has moved to another home. It
+	// must not wait. Nil: it does.
+	Moved func(box string, home proto.PeerID, generation uint64) bool
+
 	CheckpointRecords int64         // new records after which a checkpoint is written; default 200 000
 	CheckpointEvery   time.Duration // after which one is written if there are new records; default 5 min
+
+	random func() uint64 // for waits; default math/rand/v2
 }
 
 const (
@@ -84,8 +92,8 @@ const (
 type Broker struct {
 	cfg   Config
 	log   Ledger
-	boxes atomic.Pointer[map[string]box.BoxID] // by name, as of the last change
-	peers atomic.Pointer[[]proto.PeerID]       // that mail came from, by index from 1
+	boxes atomic.Pointer[map[string]knownBox] // by name, as of the last change
+	peers atomic.Pointer[[]proto.PeerID]      // that mail came from, by index from 1
 
 	last    atomic.Uint64 // index of the newest batch of which a record was applied
 	changes sync.Mutex    // held while a box or subscription is changed
@@ -109,11 +117,11 @@ type Broker struct {
 	trusted  int64 // the wall clock when it was not doubted, Unix milliseconds
 	saved    savedLog
 
-	origins    map[proto.PeerID]uint32 // indexes that are queued in the log
-	lastOrigin uint32
-	bouncing   int // goroutines that tell senders
-	dead       deadLetters
-	waiting    sync.WaitGroup // for those goroutines, and for that of a checkpoint
+	incoming incoming
+	spools   spools
+	bouncing int // goroutines that tell senders
+	dead     deadLetters
+	waiting  sync.WaitGroup // for those goroutines, and for that of a checkpoint
 }
 
 // An op is something that the goroutine of Run is to do.
@@ -136,6 +144,15 @@ type proposal struct {
 // New returns a broker with the state that the log has. Run must be called before anything
 // is delivered.
 func New(log Ledger, cfg Config) (*Broker, error) {
+	b := newBroker(log, cfg)
+	if err := b.load(); err != nil {
+		return nil, fmt.Errorf("mail: %w", err)
+	}
+	return b, nil
+}
+
+// newBroker returns a broker that has loaded nothing.
+func newBroker(log Ledger, cfg Config) *Broker {
 	if cfg.Clock.IsZero() {
 		cfg.Clock = clock.System()
 	}
@@ -148,12 +165,14 @@ func New(log Ledger, cfg Config) (*Broker, error) {
 	if cfg.CheckpointEvery == 0 {
 		cfg.CheckpointEvery = defaultCheckpointEvery
 	}
-	b := &Broker{cfg: cfg, log: log, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{}, origins: map[proto.PeerID]uint32{}}
-	if err := b.load(); err != nil {
-		return nil, fmt.Errorf("mail: %w", err)
+	if cfg.random == nil {
+		cfg.random = rand.Uint64
 	}
-	b.publish()
-	return b, nil
+	return &Broker{
+		cfg: cfg, log: log, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{},
+		incoming: incoming{origins: map[proto.PeerID]uint32{}},
+		spools:   spools{origin: chain.NewOrigin(cfg.Boot), targets: map[string]*target{}, lanes: map[proto.PeerID]*Lane{}},
+	}
 }
 
 // load reads the newest checkpoint and what the log has since.
@@ -167,14 +186,11 @@ func (b *Broker) load() error {
 		return err
 	}
 	b.last.Store(index)
-	var out box.Output
 	err = b.log.Replay(index+1, func(batch ledger.Batch) error {
 		for p, rec := range batch.Entries() {
-			out.Reset()
-			if err := b.state.Apply(pack(p), rec, &out); err != nil {
+			if err := b.replay(p, rec); err != nil {
 				return fmt.Errorf("batch %d of the ledger: %w", batch.Index, err)
 			}
-			b.out.Bounces = append(b.out.Bounces, out.Bounces...) // their senders may not know yet
 		}
 		b.last.Store(batch.Index)
 		return nil
@@ -182,10 +198,24 @@ func (b *Broker) load() error {
 	if err != nil {
 		return err
 	}
+	return b.loaded()
+}
+
+// replay applies a record that the log has.
+func (b *Broker) replay(p ledger.Place, rec []byte) error {
+	var out box.Output
+	err := b.state.Apply(pack(p), rec, &out)
+	b.out.Bounces = append(b.out.Bounces, out.Bounces...) // their senders may not know yet
+	return err
+}
+
+// loaded makes what follows from the state.
+func (b *Broker) loaded() error {
 	if b.state.Boot() >= b.cfg.Boot {
 		return fmt.Errorf("start %d is not newer than start %d in the ledger", b.cfg.Boot, b.state.Boot())
 	}
-	return nil
+	b.publish()
+	return b.loadSpools()
 }
 
 // offsetBits are the bits of the offset in a [box.Place]: a segment is at most 100 MiB. The
@@ -195,17 +225,17 @@ const offsetBits = 27
 // pack returns where a record lies as one number.
 func pack(p ledger.Place) box.Place { return box.Place(p.Segment<<offsetBits | uint64(p.Offset)) }
 
-// read returns the record of a place that pack made a number of. Its segment is the newest
+// read appends to dst the record of a place that pack made a number of. Its segment is the newest
 // one with these bits: those of 2^37 batches ago are gone, after a year and a half of 2 700
 // batches a second.
-func (b *Broker) read(p box.Place, length int) ([]byte, error) {
-	return b.log.Read(ledger.Place{Segment: segmentOf(p, b.last.Load()), Offset: uint32(p & (1<<offsetBits - 1)), Length: uint32(length)}, nil)
+func (b *Broker) read(p box.Place, length int, dst []byte) ([]byte, error) {
+	return b.log.Read(ledger.Place{Segment: segmentOf(p, b.last.Load()), Offset: uint32(p & (1<<offsetBits - 1)), Length: uint32(length)}, dst)
 }
 
 // Letter returns the letter of a record, and the node that it came from: zero is this one. The error is [store.ErrNotFound] if the record was
 // moved, or is needed no more.
 func (b *Broker) Letter(p box.Place, length int) (letter []byte, from proto.PeerID, err error) {
-	rec, err := b.read(p, length)
+	rec, err := b.read(p, length, nil)
 	if err != nil {
 		return nil, from, err
 	}
@@ -232,7 +262,7 @@ func (b *Broker) now() box.Now {
 	if !b.cfg.Clock.Doubted() {
 		b.trusted = b.cfg.Clock.Now().UnixMilli()
 	}
-	return box.Now{Wall: b.trusted, Mono: b.cfg.Clock.Boot().Milliseconds(), Rand: rand.Uint64()}
+	return box.Now{Wall: b.trusted, Mono: b.cfg.Clock.Boot().Milliseconds(), Rand: b.cfg.random()}
 }
 
 // Run serves the boxes until ctx is done or the log fails. It must be called once. When it
@@ -240,11 +270,7 @@ func (b *Broker) now() box.Now {
 // does not close the log.
 func (b *Broker) Run(ctx context.Context) error {
 	defer b.waiting.Wait()
-	b.saved = savedLog{at: b.cfg.Clock.Boot()}
-	b.state.Start(b.now(), b.cfg.Boot, &b.out)
-	b.propose(func(box.Result, error) { b.started = true })
-	b.react(ctx, b.now())
-	b.flush()
+	b.begin(ctx)
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
 	for {
@@ -258,14 +284,29 @@ func (b *Broker) Run(ctx context.Context) error {
 			if !b.started {
 				continue
 			}
-			now := b.now()
-			b.state.Tick(now, &b.out)
-			b.archiveDue(ctx, now)
-			if len(b.pending) == 0 {
-				b.checkpointDue()
-			}
+			b.tick(ctx)
 		}
 		b.step(ctx)
+	}
+}
+
+// begin queues the record of the start.
+func (b *Broker) begin(ctx context.Context) {
+	b.saved = savedLog{at: b.cfg.Clock.Boot()}
+	b.state.Start(b.now(), b.cfg.Boot, &b.out)
+	b.propose(func(box.Result, error) { b.started = true })
+	b.react(ctx, b.now())
+	b.flush()
+}
+
+// tick does what time brings.
+func (b *Broker) tick(ctx context.Context) {
+	now := b.now()
+	b.state.Tick(now, &b.out)
+	b.tickSpools(now)
+	b.archiveDue(ctx, now)
+	if len(b.pending) == 0 {
+		b.checkpointDue()
 	}
 }
 

@@ -266,14 +266,13 @@ func TestRefusedMail(t *testing.T) {
 		{Box: "agent:ceo", Letter: first},
 		{Box: "agent:ceo", Letter: first},
 		{Box: "agent:ceo", Letter: f.letter("b", nil)},
-		{Box: "agent:ceo", Letter: f.letter("c", nil), Origin: proto.PeerID{1}, Chain: proto.Normal, Number: proto.Seq{Boot: 1, Counter: 2}, Prev: proto.Seq{Boot: 1, Counter: 1}},
 	}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []Sent{
 		{Code: proto.CodeNoHandler}, {Code: proto.CodeBadForm, ForGood: true}, {Code: proto.CodeOK}, {Code: proto.CodeOK, Duplicate: true},
-		{Code: proto.CodeFull}, {Code: proto.CodeBusy},
+		{Code: proto.CodeFull},
 	} {
 		if got := sent[i]; got.Code != want.Code || got.ForGood != want.ForGood || got.Duplicate != want.Duplicate || (got.Detail == "") != (got.Code == proto.CodeOK) {
 			t.Errorf("mail %d: %+v, want %+v", i, got, want)
@@ -291,34 +290,6 @@ func TestRefusedMail(t *testing.T) {
 	}
 	if sent, err := f.Send(t.Context(), nil, false); sent != nil || err != nil {
 		t.Errorf("nothing: %v, %v", sent, err)
-	}
-}
-
-// I22: mail from another node is taken once, also after a restart and from a checkpoint.
-func TestMailOfAChainIsTakenOnce(t *testing.T) {
-	f := newFixture(t, Config{CheckpointRecords: 1})
-	f.mailbox("agent:ceo")
-	var items []Item
-	for n := range uint64(3) {
-		items = append(items, Item{
-			Box: "agent:ceo", Letter: f.letter(fmt.Sprint(n), nil), Origin: proto.PeerID{byte(n%2 + 1)}, Chain: proto.Normal, Number: proto.Seq{Boot: 1, Counter: n + 1},
-		})
-	}
-	items[2].Prev = items[0].Number
-	for start, again := range []bool{false, true, true} {
-		sent, err := f.Send(t.Context(), items, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, r := range sent {
-			if r.Code != proto.CodeOK || r.Duplicate != again {
-				t.Errorf("start %d, mail %d: %+v", start, i, r)
-			}
-		}
-		f.restart()
-	}
-	if i := f.info("agent:ceo"); i.Waiting != 3 {
-		t.Errorf("%+v", i)
 	}
 }
 

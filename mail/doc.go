@@ -14,6 +14,17 @@
 // A [Broker] serves the boxes of one ledger on one goroutine. Many goroutines send and
 // settle; what they ask for while a sync is under way is in the next batch.
 //
+// Mail for a box on another node waits in a spool until the home of that box has it:
+//
+//	Forward ─▶ spool ─▶ Lane.Next ──bundle──▶ Take ─▶ box
+//	             ▲ end                         │
+//	             └──── Lane.Answer ◀──answer───┘
+//
+// A mail is numbered when it is queued for the log, and the number is written with it. The
+// home takes each number once and in order, and answers what it has on disk. Package chain has
+// the rules. Nothing that may have been sent ends but by the word of the home, or when its time
+// is over.
+//
 // All that must survive is in records. A record is appended to a ledger, and applied when
 // the ledger says that it is on disk. What the records say together is the state of the
 // boxes, which [github.com/balefire/balefire/mail/box] keeps: a state machine without
@@ -21,12 +32,12 @@
 //
 // The states of a mail:
 //
-//	WAITING    in its box
+//	WAITING    in its box, or in the spool for it
 //	LEASED     given to a session; in memory only: after a restart it is WAITING
 //	RETRYING   given back, due later
-//	DONE       acknowledged
-//	DEAD       out of attempts, or refused by its reader: a dead letter
-//	EXPIRED    past its not_after
+//	DONE       acknowledged; in a spool: its home has it
+//	DEAD       out of attempts, or refused by its reader: a dead letter; or refused by its home
+//	EXPIRED    past its not_after; in a spool, it may have been delivered if it was sent
 //	CANCELLED  purged, bounced, or its box was removed
 //	DROPPED    retention of a topic removed it before every subscription had read it
 //

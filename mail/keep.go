@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/mail/box"
@@ -30,6 +31,7 @@ type Bounce struct {
 
 // An undelivered is the body of a bounce, JSON.
 type undelivered struct {
+	Box     string `json:"box,omitempty"` // empty: it is gone
 	State   string `json:"state"`
 	Cause   string `json:"cause"`
 	Reason  string `json:"reason,omitempty"`
@@ -49,7 +51,7 @@ func (b *Broker) bounce(ctx context.Context, ends []box.End) {
 	}
 	var all []Bounce
 	for _, e := range ends {
-		rec, err := b.read(e.Place, e.Length)
+		rec, err := b.read(e.Place, e.Length, nil)
 		var t Bounce
 		var ok bool
 		if err == nil {
@@ -88,6 +90,9 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 	u := undelivered{
 		State: e.State.String(), Cause: e.Cause.String(), Reason: e.Reason, ID: l.ID.String(),
 		Subject: string(l.Subject), Key: string(l.Key), Type: string(l.Type), Body: l.Body[:min(len(l.Body), bounceBody)],
+	}
+	if s, ok := b.state.Settings(e.Box); ok {
+		u.Box = strings.TrimPrefix(s.Name, box.SpoolPrefix)
 	}
 	if !l.FirstID.IsZero() {
 		u.FirstID = l.FirstID.String()

@@ -124,13 +124,14 @@ func (o *Origin) Answer(from proto.PeerID, a Answer) (Settled, error) {
 // check checks an answer to f.
 func (f *flight) check(from proto.PeerID, a Answer) error {
 	last := f.runs[len(f.runs)-1]
+	_, ends := a.Code.Ends() // such a mail is refused, and the chain goes on
 	end := proto.Seq{Boot: last.Boot, Counter: last.last()}
 	switch {
 	case from != f.to:
 		return fmt.Errorf("%w: bundle %d went to another node", ErrAnswer, a.Number)
 	case a.UpTo != proto.Seq{} && !f.has(a.UpTo):
 		return fmt.Errorf("%w: %s is not in bundle %d", ErrAnswer, a.UpTo, a.Number)
-	case (a.Code == none) != (a.UpTo == end):
+	case (a.Code == none) != (a.UpTo == end) || ends:
 		return fmt.Errorf("%w: code %s up to %s of %s", ErrAnswer, a.Code.Name(), a.UpTo, end)
 	}
 	before := proto.Seq{}

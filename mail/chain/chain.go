@@ -44,8 +44,8 @@ type Item struct {
 	NotAfter int64     // Unix milliseconds
 }
 
-// valid reports whether the numbers are in order.
-func (it Item) valid() bool {
+// Valid reports whether the numbers are in order, and there is a time.
+func (it Item) Valid() bool {
 	if it.N.Boot == 0 || it.N.Counter == 0 || it.NotAfter <= 0 || it.NotAfter > maxTime {
 		return false
 	}

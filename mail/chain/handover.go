@@ -23,7 +23,7 @@ import (
 // That fails for one history: an old copy of the origin's disk that comes back between a
 // seizure and the return of the old home.
 func (h *Home) Return(c Chain, n proto.Seq, notAfter int64) Verdict {
-	if !c.valid() || !(Item{N: n, NotAfter: notAfter}).valid() {
+	if !c.valid() || !(Item{N: n, NotAfter: notAfter}).Valid() {
 		return Malformed
 	}
 	b := h.boot(c, n.Boot)

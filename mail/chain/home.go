@@ -40,7 +40,7 @@ type skipRun struct {
 
 // Check returns what the rule makes of a mail, and changes nothing.
 func (h *Home) Check(c Chain, it Item) Verdict {
-	if !c.valid() || !it.valid() {
+	if !c.valid() || !it.Valid() {
 		return Malformed
 	}
 	notes := h.origins[c.Origin][c.Box]

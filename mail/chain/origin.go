@@ -1,6 +1,7 @@
 package chain
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -129,6 +130,26 @@ func (o *Origin) Hold(box string, class proto.Class, n proto.Seq) bool {
 	return true
 }
 
+// HoldUnsent holds at most limit mails for a box that were never sent, the ones with the
+// lowest refs, and returns them.
+func (o *Origin) HoldUnsent(box string, limit int) []Expiry {
+	var held []Expiry
+	for i := range classes {
+		class := proto.Critical + i
+		for _, it := range o.spool(box, class).items {
+			if it.stored && !it.maySent {
+				held = append(held, Expiry{Box: box, Class: class, N: it.n, Ref: it.Ref})
+			}
+		}
+	}
+	slices.SortFunc(held, func(a, b Expiry) int { return cmp.Compare(a.Ref, b.Ref) })
+	held = held[:min(limit, len(held))]
+	for _, h := range held {
+		o.Hold(box, h.Class, h.N)
+	}
+	return held
+}
+
 // End removes mails of one chain that were not written, or that were held or have expired and
 // have their ends on disk, and reports whether it removed them all. Were what follows sent as
 // if a mail were not there before its end is on disk, the home would call the mail known when
@@ -155,7 +176,7 @@ func (o *Origin) End(box string, class proto.Class, ns ...proto.Seq) bool {
 	return removed == len(ns)
 }
 
-// An Expiry is a mail whose time is over.
+// An Expiry is a mail that ends because its time is over, or that was held.
 type Expiry struct {
 	Box      string
 	Class    proto.Class // of its chain

@@ -153,6 +153,7 @@ func TestBadAnswers(t *testing.T) {
 		{"all, and not the last", simPeer(0), Answer{UpTo: num(2, 3)}},
 		{"all, and nothing", simPeer(0), Answer{}},
 		{"not all, and the last", simPeer(0), Answer{Code: proto.CodeFull, UpTo: num(2, 4)}},
+		{"stopped with a code that ends a mail", simPeer(0), Answer{Code: denied, UpTo: num(2, 2)}},
 		{"refused with a code for now", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 1), proto.CodeBusy, ""}}}},
 		{"refused and not sent", simPeer(0), Answer{UpTo: num(2, 4), Skipped: []Skip{{num(2, 9), denied, ""}}}},
 		{"refused behind the last", simPeer(0), Answer{Code: proto.CodeFull, UpTo: num(2, 2), Skipped: []Skip{{num(2, 3), denied, ""}}}},
@@ -281,6 +282,39 @@ func TestExpire(t *testing.T) {
 	}
 	if o.Len(simBox, proto.Normal) > 0 {
 		t.Error("something is left")
+	}
+}
+
+// Mails that were never sent are held by age, whatever their class.
+func TestHoldUnsent(t *testing.T) {
+	o := newSpool(t, 0)
+	for ref := uint64(1); ref <= 6; ref++ {
+		add(t, o, Mail{Ref: ref, Class: proto.Critical + proto.Class(ref%2), NotAfter: later, Size: MaxBundleBytes})
+	}
+	o.Next(simBox, proto.Critical, MaxBundleBytes) // 2
+	refs := func(held []Expiry) (refs []uint64) {
+		for _, h := range held {
+			refs = append(refs, h.Ref)
+		}
+		return refs
+	}
+	held := o.HoldUnsent(simBox, 3)
+	if got := refs(held); !slices.Equal(got, []uint64{1, 3, 4}) {
+		t.Errorf("held %v", got)
+	}
+	if got := refs(o.HoldUnsent(simBox, 9)); !slices.Equal(got, []uint64{5, 6}) || o.Ready(simBox, proto.High) || o.Ready(simBox, proto.Critical) {
+		t.Errorf("then %v", got)
+	}
+	for _, h := range held {
+		if !o.End(simBox, h.Class, h.N) {
+			t.Errorf("mail %d does not end", h.Ref)
+		}
+	}
+	if n := o.Len(simBox, proto.Critical) + o.Len(simBox, proto.High); n != 3 {
+		t.Errorf("%d are left", n)
+	}
+	if got := o.HoldUnsent("agent:other", 9); got != nil {
+		t.Errorf("held for another box: %v", got)
 	}
 }
 

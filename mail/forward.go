@@ -1,0 +1,166 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/mail/chain"
+	"github.com/balefire/balefire/proto"
+)
+
+// MaxSpools is how many boxes on other nodes there may be mail for.
+const MaxSpools = box.MaxBoxes - 1024
+
+// An Outgoing is a mail for a box on another node.
+type Outgoing struct {
+	Box        string // its name at its home, at most [proto.MaxTarget] bytes
+	Home       proto.PeerID
+	Generation uint64 // of that home
+	Letter     []byte // as [proto.AppendLetter] encodes it
+}
+
+// Forward is [Broker.Send] for boxes on other nodes: it puts mails into the spools of their
+// boxes. They are sent by the [Lane] of the home, in order. A zero home is not known yet: see
+// [Broker.SetHome].
+func (b *Broker) Forward(ctx context.Context, mails []Outgoing, relaxed bool) ([]Sent, error) {
+	f, err := b.forwardable(ctx, mails, relaxed)
+	if f == nil {
+		return nil, err
+	}
+	if err := b.do(func(box.Now) { b.forward(f) }); err != nil {
+		return nil, err
+	}
+	return f.wait(ctx, b)
+}
+
+// A forwarding is one call of Forward.
+type forwarding struct {
+	*sending
+	boxes []string
+	facts []chain.Mail
+}
+
+// forwardable checks the mails of a call and makes the spools that they need.
+func (b *Broker) forwardable(ctx context.Context, mails []Outgoing, relaxed bool) (*forwarding, error) {
+	s, err := newSending(mails, relaxed, func(o Outgoing) []byte { return o.Letter })
+	if s == nil {
+		return nil, err
+	}
+	f := &forwarding{s, make([]string, len(mails)), make([]chain.Mail, len(mails))}
+	at := b.cfg.Clock.Now().UnixMilli()
+	for i, o := range mails {
+		l, err := proto.ParseLetter(o.Letter)
+		if err != nil {
+			s.sent[i] = Sent{Code: proto.CodeBadForm, Detail: err.Error(), ForGood: true}
+			continue
+		}
+		if known, ok := (*b.boxes.Load())[box.SpoolPrefix+o.Box]; !ok || known.movesTo(o.Home, o.Generation) {
+			err = b.SetHome(ctx, o.Box, o.Home, o.Generation)
+		}
+		if refused := (*RefusedError)(nil); errors.As(err, &refused) {
+			s.sent[i] = Sent{Code: refused.Code, Detail: refused.Detail, ID: l.ID}
+			continue
+		} else if errors.Is(err, box.ErrBadRecord) {
+			s.sent[i] = Sent{Code: proto.CodeBadForm, Detail: err.Error(), ForGood: true, ID: l.ID}
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		f.boxes[i] = o.Box
+		f.facts[i] = chain.Mail{Class: l.Class, Key: string(l.Key), NotAfter: l.NotAfter, Size: len(o.Letter)}
+		s.mails[i] = box.Mail{At: at, Letter: o.Letter}
+	}
+	return f, nil
+}
+
+// forward numbers the mails of a call and queues their records.
+func (b *Broker) forward(f *forwarding) {
+	for i := range f.mails {
+		t := b.spools.targets[f.boxes[i]]
+		switch {
+		case f.boxes[i] == "":
+			f.answered()
+			continue
+		case t == nil:
+			f.answer(i, box.Result{Code: proto.CodeBusy, Detail: "its spool was removed meanwhile"}, nil)
+			continue
+		}
+		m := &f.mails[i]
+		m.Box = t.id
+		m.Chain, m.Number = b.spools.origin.Add(t.box, f.facts[i])
+		f.encode(i)
+		b.queue(f.recs[i], true, f.relaxed, func(r box.Result, err error) {
+			b.stored(t, m.Chain, m.Number, r, err)
+			f.answer(i, r, err)
+		})
+	}
+}
+
+// stored notes what became of a mail that was numbered. If that is unknown, what follows in
+// its chain waits for the next start.
+func (b *Broker) stored(t *target, class proto.Class, n proto.Seq, r box.Result, err error) {
+	r, err = outcome(r, err)
+	switch {
+	case err != nil:
+		return
+	case r.Code == proto.CodeOK && !r.Duplicate:
+		b.spools.origin.Stored(t.box, class, n, r.Seq)
+	default:
+		b.spools.origin.End(t.box, class, n)
+	}
+	b.offer(t, class)
+}
+
+// movesTo reports whether the home of a spool is news.
+func (k *knownBox) movesTo(home proto.PeerID, generation uint64) bool {
+	return generation > k.generation || generation == k.generation && k.home.IsZero() && !home.IsZero()
+}
+
+// SetHome notes the home of a box on another node: what waits for the box goes there, with the
+// numbers that it has. A generation that is not above the one that is known changes nothing.
+// Errors: a [*RefusedError], one wrapping [box.ErrBadRecord] for a bad name.
+func (b *Broker) SetHome(ctx context.Context, name string, home proto.PeerID, generation uint64) error {
+	settings := box.BoxSettings{Name: box.SpoolPrefix + name, Kind: box.Spool, Home: home, Generation: generation}
+	if err := settings.Check(); err != nil {
+		return fmt.Errorf("mail: set the home of a box: %w", err)
+	}
+	_, err := b.change(ctx, func(box.Now) error {
+		id, ok := b.state.Find(settings.Name)
+		if !ok {
+			if err := b.makeSpace(); err != nil {
+				return err
+			}
+			id = b.state.NewBox()
+		} else if t := b.spools.targets[name]; !t.movesTo(home, generation) {
+			return nil
+		}
+		b.out.Records = append(b.out.Records, box.AppendBox(nil, id, &settings))
+		return nil
+	})
+	return err
+}
+
+// makeSpace removes an empty spool if there are too many. A dedupe key that was used in it is
+// known at the home.
+func (b *Broker) makeSpace() error {
+	if len(b.spools.targets) < MaxSpools {
+		return nil
+	}
+	for _, t := range b.spools.targets {
+		if b.waitingIn(t) == 0 {
+			b.out.Records = append(b.out.Records, box.AppendRemoveBox(nil, t.id))
+			return nil
+		}
+	}
+	return &RefusedError{proto.CodeFull, fmt.Sprintf("mail waits for %d boxes on other nodes", MaxSpools)}
+}
+
+// waitingIn returns how many mails a spool has, or will have when they are written.
+func (b *Broker) waitingIn(t *target) (n int) {
+	for class := proto.Critical; class <= proto.Low; class++ {
+		n += b.spools.origin.Len(t.box, class)
+	}
+	return n
+}

@@ -1,0 +1,318 @@
+package mail
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/fair"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/mail/chain"
+	"github.com/balefire/balefire/proto"
+)
+
+// spools are the mails for boxes on other nodes. All of it follows from the state of the
+// boxes, and from what the homes have answered since the start.
+type spools struct {
+	origin  *chain.Origin
+	targets map[string]*target // by box
+	lanes   map[proto.PeerID]*Lane
+	expired int64 // box.Now.Mono when expired mail was looked for
+	soonest int64 // box.Now.Mono before which no stop is over; 0: there is none
+}
+
+// A target is a box on another node, with its spool here.
+type target struct {
+	knownBox
+	box    string
+	chains [fair.Classes]targetChain
+}
+
+// A targetChain is the mail of one class for a target.
+type targetChain struct {
+	offered  bool // it is among the candidates of its lane
+	failures int  // answers in a row that took nothing
+	stop     Stop // the last one since the home took something
+	until    int64
+}
+
+// A Stop says why the home of a box took no more mail of a chain.
+type Stop struct {
+	Class  proto.Class
+	Code   proto.Code
+	Detail string
+	At     time.Time // when it was said
+	Until  time.Time // when the home is asked again
+}
+
+// Waits after a stop.
+const (
+	busyBackoff = 100 * time.Millisecond // after the first BUSY: something before it was lost
+	stopBackoff = time.Second            // after the first stop with another code
+	maxBackoff  = 5 * time.Minute
+
+	expireEvery = time.Second
+	maxDetail   = 256 // bytes of the detail of an answer
+)
+
+// all returns the targets by their names.
+func (s *spools) all() iter.Seq[*target] {
+	return func(yield func(*target) bool) {
+		for _, name := range slices.Sorted(maps.Keys(s.targets)) {
+			if !yield(s.targets[name]) {
+				return
+			}
+		}
+	}
+}
+
+func classOf(index int) proto.Class { return proto.Critical + proto.Class(index) }
+
+// loadSpools tells the origin of all that is in the spools.
+func (b *Broker) loadSpools() error {
+	var rec []byte
+	for t := range b.spools.all() {
+		for i := range b.state.Mails(t.id, 0, 0) {
+			var err error
+			if rec, err = b.read(i.Place, i.Length, rec[:0]); err == nil {
+				err = b.loadMail(t, i.Seq, rec)
+			}
+			if err != nil {
+				return fmt.Errorf("mail %d for %s: %w", i.Seq, t.box, err)
+			}
+		}
+		for c := range t.chains {
+			b.offer(t, classOf(c))
+		}
+	}
+	return nil
+}
+
+func (b *Broker) loadMail(t *target, seq uint64, rec []byte) error {
+	m, err := box.MailOf(rec)
+	if err != nil {
+		return err
+	}
+	l, err := proto.ParseLetter(m.Letter)
+	if err != nil {
+		return err
+	}
+	return b.spools.origin.Load(t.box, m.Chain, m.Number, chain.Mail{Ref: seq, Class: l.Class, Key: string(l.Key), NotAfter: l.NotAfter, Size: len(m.Letter)})
+}
+
+// syncSpools takes over what has changed about the spools in the state.
+func (b *Broker) syncSpools(boxes map[string]knownBox) {
+	for _, t := range b.spools.targets {
+		if boxes[box.SpoolPrefix+t.box].id != t.id {
+			b.spools.origin.Forget(t.box)
+			delete(b.spools.targets, t.box)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(boxes)) {
+		k := boxes[name]
+		if !k.spool {
+			continue
+		}
+		name = strings.TrimPrefix(name, box.SpoolPrefix)
+		t := b.spools.targets[name]
+		if t == nil {
+			t = &target{box: name}
+			b.spools.targets[name] = t
+		}
+		if t.knownBox == k {
+			continue
+		}
+		t.knownBox, t.chains = k, [fair.Classes]targetChain{}
+		b.spools.origin.SetHome(name, k.home, k.generation)
+		for c := range t.chains {
+			b.offer(t, classOf(c))
+		}
+	}
+}
+
+// tickSpools looks for expired mail, and for stops that are over.
+func (b *Broker) tickSpools(now box.Now) {
+	if now.Mono-b.spools.expired >= expireEvery.Milliseconds() {
+		b.spools.expired = now.Mono
+		b.expireSpools(now)
+	}
+	if b.spools.soonest == 0 || now.Mono < b.spools.soonest {
+		return
+	}
+	b.spools.soonest = 0
+	for t := range b.spools.all() {
+		for c := range t.chains {
+			switch until := t.chains[c].until; {
+			case until == 0:
+			case until <= now.Mono:
+				b.resume(t, classOf(c))
+			default:
+				b.waitUntil(until)
+			}
+		}
+	}
+}
+
+func (b *Broker) waitUntil(mono int64) {
+	if b.spools.soonest == 0 || mono < b.spools.soonest {
+		b.spools.soonest = mono
+	}
+}
+
+// hold keeps a chain back for some time.
+func (b *Broker) hold(now box.Now, t *target, class proto.Class, code proto.Code, detail string, after time.Duration) {
+	c := &t.chains[class.Index()]
+	c.failures++
+	wait := spoolBackoff(code, c.failures, now.Rand)
+	if after > 0 {
+		wait = min(after, maxBackoff)
+	}
+	at := b.cfg.Clock.Now()
+	c.stop = Stop{class, code, short(detail), at, at.Add(wait)}
+	c.until = now.Mono + max(wait.Milliseconds(), 1)
+	b.waitUntil(c.until)
+}
+
+// spoolBackoff returns the wait after some answers in a row that took nothing, and up to a
+// quarter more at random.
+func spoolBackoff(code proto.Code, failures int, random uint64) time.Duration {
+	base := stopBackoff
+	if code == proto.CodeBusy {
+		base = busyBackoff
+	}
+	wait := min(maxBackoff, base<<min(failures-1, 12))
+	return wait + time.Duration(random%uint64(wait.Milliseconds()/4+1))*time.Millisecond
+}
+
+// resume lets a chain go on.
+func (b *Broker) resume(t *target, class proto.Class) {
+	t.chains[class.Index()].until = 0
+	b.spools.origin.Resume(t.box, class)
+	b.offer(t, class)
+}
+
+// expireSpools ends what is past its time.
+func (b *Broker) expireSpools(now box.Now) {
+	type how struct {
+		box               string
+		unheard, accepted bool
+	}
+	ends := map[how][]chain.Expiry{}
+	var order []how
+	for _, x := range b.spools.origin.Expire(now.Wall) {
+		h := how{x.Box, x.Unheard, x.Accepted}
+		if ends[h] == nil {
+			order = append(order, h)
+		}
+		ends[h] = append(ends[h], x)
+	}
+	for _, h := range order {
+		e := box.SpoolEnd{State: box.Expired, Cause: box.CauseExpired, At: now.Wall}
+		switch {
+		case h.accepted:
+			e.State = box.Done
+		case h.unheard:
+			e.Cause, e.Reason = box.CauseUnheard, "unheard: it may have been delivered"
+		}
+		b.endSpooled(b.spools.targets[h.box], ends[h], e, nil)
+	}
+}
+
+// cancelUnsent ends at most limit mails of a spool that were never sent, the oldest first, and
+// returns how many.
+func (b *Broker) cancelUnsent(ctx context.Context, name string, limit int, reason string) (n int, err error) {
+	done := make(chan struct{})
+	if err := b.do(func(now box.Now) {
+		held := b.spools.origin.HoldUnsent(name, limit)
+		if n = len(held); n == 0 {
+			close(done)
+			return
+		}
+		e := box.SpoolEnd{State: box.Cancelled, Cause: box.CausePurged, At: now.Wall, Reason: reason}
+		b.endSpooled(b.spools.targets[name], held, e, func(failed error) {
+			_, err = outcome(box.Result{}, failed)
+			close(done)
+		})
+	}); err != nil {
+		return 0, err
+	}
+	select {
+	case <-done:
+		return n, err
+	case <-ctx.Done():
+		return 0, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+	case <-b.ended:
+		return 0, ErrUnknown
+	}
+}
+
+// endSpooled makes the records that end mails of one spool. The mails stay in their chains
+// until those are on disk; then last is called, if it is not nil.
+func (b *Broker) endSpooled(t *target, list []chain.Expiry, e box.SpoolEnd, last func(error)) {
+	b.propose(nil)
+	left := len(list)
+	for part := range slices.Chunk(list, box.MaxSeqs) {
+		seqs := make([]uint64, len(part))
+		for i, x := range part {
+			seqs[i] = x.Ref
+		}
+		slices.Sort(seqs)
+		if e.State == box.Done {
+			b.out.Records = append(b.out.Records, box.AppendSpoolDone(nil, t.id, seqs))
+		} else {
+			b.out.Records = append(b.out.Records, box.AppendSpoolEnd(nil, t.id, e, seqs))
+		}
+		b.propose(func(_ box.Result, err error) {
+			if left -= len(part); left == 0 && last != nil {
+				defer last(err)
+			}
+			if err != nil {
+				return // unknown: they stay as they are until the next start
+			}
+			var ns [fair.Classes][]proto.Seq
+			for _, x := range part {
+				ns[x.Class.Index()] = append(ns[x.Class.Index()], x.N)
+			}
+			for c := range ns {
+				b.spools.origin.End(t.box, classOf(c), ns[c]...)
+				b.offer(t, classOf(c))
+			}
+		})
+	}
+}
+
+// A SpoolInfo is what waits for one box on another node.
+type SpoolInfo struct {
+	Box        string
+	Home       proto.PeerID // zero: not known
+	Generation uint64
+	Waiting    int
+	Bytes      int64
+	Oldest     time.Time // when the oldest mail was taken; zero: none waits
+	Stops      []Stop    // the newest first
+}
+
+// Spools returns what waits for boxes on other nodes, by their names.
+func (b *Broker) Spools(ctx context.Context) (all []SpoolInfo, err error) {
+	err = b.call(ctx, func(box.Now) {
+		for t := range b.spools.all() {
+			i, _ := b.state.Info(t.id)
+			s := SpoolInfo{Box: t.box, Home: t.home, Generation: t.generation, Waiting: b.waitingIn(t), Bytes: i.Bytes}
+			if i.Oldest > 0 {
+				s.Oldest = time.UnixMilli(i.Oldest)
+			}
+			for _, c := range t.chains {
+				if c.stop.Code != proto.CodeOK {
+					s.Stops = append(s.Stops, c.stop)
+				}
+			}
+			slices.SortFunc(s.Stops, func(x, y Stop) int { return y.At.Compare(x.At) })
+			all = append(all, s)
+		}
+	})
+	return all, err
+}

@@ -1,0 +1,284 @@
+package mail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/mail/chain"
+	"github.com/balefire/balefire/proto"
+)
+
+// incoming is what of the mail from other nodes was given to the log and has not come back.
+type incoming struct {
+	origins  map[proto.PeerID]uint32 // indexes of new origins
+	last     uint32                  // of those indexes
+	arrivals chain.Arrivals
+}
+
+// Admit decides whether a box takes a letter from the node that sends it: CodeOK, a code that
+// ends the mail (see [proto.Code.Ends]), or one that stops its chain for now, each with a
+// detail for a person.
+type Admit func(box string, l *proto.Letter) (proto.Code, string)
+
+// Take takes the mails of a bundle into their box, as far as the rule of their chain, the box
+// and admit allow, and returns the answer for the node that sent it when all that the answer
+// says is on disk. Of the answer, a receipt is missing: that is the caller's to sign. A nil
+// admit takes all.
+//
+// A bundle that no node sends writes nothing: the error wraps [proto.ErrBadMail] or
+// [proto.ErrBadLetter]. After ErrUnknown, or ErrStopped, there is no answer: it is sent again.
+func (b *Broker) Take(ctx context.Context, from proto.PeerID, m *proto.Bundle, admit Admit) (*proto.Bundled, error) {
+	a, err := b.Arrive(from, m, admit)
+	if err != nil {
+		return nil, err
+	}
+	return a.Wait(ctx)
+}
+
+// Arrive is [Broker.Take] without waiting for the answer: bundles that one goroutine hands
+// over are taken in that order, also while those before them are being written.
+func (b *Broker) Arrive(from proto.PeerID, m *proto.Bundle, admit Admit) (*Arrival, error) {
+	a, err := newArrival(from, m, admit)
+	if err != nil {
+		return nil, fmt.Errorf("mail: bundle %d of %s: %w", m.GetNumber(), from, err)
+	}
+	a.b = b
+	return a, b.do(func(now box.Now) { b.arrive(now, a) })
+}
+
+// An Arrival is a bundle on its way into its box.
+type Arrival struct {
+	b          *Broker
+	number     uint64
+	chain      box.Chain
+	generation uint64 // of this node as the home, as its sender knows it
+	mails      []arrivingMail
+	size       int // of the letters
+	left       int // records that have not come back
+
+	answer *proto.Bundled
+	err    error
+	done   chan struct{} // closed with answer or err
+}
+
+// An arrivingMail is one mail of a bundle. Without a code it is to be taken, or was.
+type arrivingMail struct {
+	item   box.Numbered
+	letter []byte
+	code   proto.Code // why it is not
+	detail string
+}
+
+// newArrival checks a bundle, and asks admit about each of its letters.
+func newArrival(from proto.PeerID, m *proto.Bundle, admit Admit) (*Arrival, error) {
+	if err := m.Check(); err != nil && !errors.Is(err, proto.ErrNewLetter) {
+		return nil, err
+	}
+	items, err := chain.Unpack(m.Prev(), runsOf(m))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", proto.ErrBadMail, err)
+	case from.IsZero() || strings.HasPrefix(m.GetBox(), box.SpoolPrefix):
+		return nil, fmt.Errorf("%w: for %.64q", proto.ErrBadMail, m.GetBox())
+	}
+	a := &Arrival{
+		number: m.GetNumber(), chain: box.Chain{Origin: from, Box: m.GetBox(), Class: m.GetChain()}, generation: m.GetGeneration(),
+		mails: make([]arrivingMail, len(items)), size: len(m.GetLetters()), done: make(chan struct{}),
+	}
+	rest := m.GetLetters()
+	for i, it := range items {
+		x := &a.mails[i]
+		x.item = box.Numbered(it)
+		var l proto.Letter
+		if x.letter, rest, err = proto.CutLetter(rest); err == nil {
+			l, err = proto.ParseLetter(x.letter)
+		}
+		if errors.Is(err, proto.ErrNewLetter) {
+			if x.code, x.detail = proto.CodeUnknownVersion, err.Error(); x.letter == nil {
+				a.mails = a.mails[:i+1] // what is behind it cannot be found
+				return a, nil
+			}
+			continue
+		}
+		it.NotAfter = l.NotAfter
+		if x.item.NotAfter = l.NotAfter; err == nil && !it.Valid() {
+			err = fmt.Errorf("%w: %s with an end at %d", proto.ErrBadMail, it.N, l.NotAfter)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if admit != nil {
+			x.code, x.detail = admit(a.chain.Box, &l)
+		}
+	}
+	return a, nil
+}
+
+func runsOf(m *proto.Bundle) []chain.Run {
+	runs := make([]chain.Run, len(m.GetRuns()))
+	for i, r := range m.GetRuns() {
+		runs[i] = chain.Run{Boot: r.GetBoot(), First: r.GetFirst(), Count: r.GetCount()}
+	}
+	return runs
+}
+
+// Wait returns the answer to the bundle.
+func (a *Arrival) Wait(ctx context.Context) (*proto.Bundled, error) {
+	select {
+	case <-a.done:
+		return a.answer, a.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+	case <-a.b.ended:
+		return nil, ErrUnknown
+	}
+}
+
+// arrive queues the records of a bundle, as far as the state says that they make sense.
+func (b *Broker) arrive(now box.Now, a *Arrival) {
+	id, _ := b.state.Find(a.chain.Box)
+	s, ok := b.state.Settings(id)
+	switch {
+	case !ok:
+		a.refuse(&proto.Bundled{Code: proto.CodeNoHandler, Detail: fmt.Sprintf("no box %q", a.chain.Box)})
+		return
+	case a.generation < s.Generation:
+		detail := fmt.Sprintf("this node is its home since generation %d", s.Generation)
+		a.refuse(&proto.Bundled{Code: proto.CodeMoved, Detail: detail, Home: b.cfg.Self[:], Generation: s.Generation})
+		return
+	case a.generation > s.Generation:
+		a.refuse(&proto.Bundled{Code: proto.CodeBusy, Detail: fmt.Sprintf("this node knows of no generation above %d yet", s.Generation)})
+		return
+	case now.Wall == 0:
+		a.refuse(&proto.Bundled{Code: proto.CodeBusy, Detail: "the clock of this node is doubted"})
+		return
+	}
+	buf := make([]byte, 0, a.size+len(a.mails)*mailOverhead)
+	a.left = 1 // so that it is not finished before all are queued
+	for i := range a.mails {
+		x := &a.mails[i]
+		if x.code == proto.CodeUnknownVersion {
+			break
+		}
+		it := chain.Item(x.item)
+		v := b.incoming.arrivals.Check(&b.chains.home, chain.Chain(a.chain), it)
+		if v == chain.Again {
+			x.code = proto.CodeOK
+			continue
+		}
+		m := &box.Mail{Box: id, At: now.Wall, Origin: b.state.Origin(a.chain.Origin), Chain: a.chain.Class, Number: it.N, Prev: it.Prev, Letter: x.letter}
+		if x.judge(v, b.state.Room(m)); !x.goesOn() {
+			break
+		}
+		m.Origin = b.originOf(a.chain.Origin)
+		from := len(buf)
+		if x.code != proto.CodeOK {
+			buf = box.AppendSkip(buf, &box.Skip{Box: id, Origin: m.Origin, Chain: m.Chain, Number: it.N, Prev: it.Prev, NotAfter: it.NotAfter, Code: x.code})
+		} else {
+			buf = box.AppendMail(buf, m)
+		}
+		a.left++
+		b.incoming.arrivals.Queue(chain.Chain(a.chain), it)
+		b.queue(buf[from:len(buf):len(buf)], x.code == proto.CodeOK, false, func(r box.Result, err error) { a.written(i, r, err) })
+	}
+	a.came()
+}
+
+// judge adds the word of the chain and the box to that of admit.
+func (x *arrivingMail) judge(v chain.Verdict, room box.Result) {
+	switch {
+	case v == chain.Expired:
+		x.code, x.detail = proto.CodeExpired, "so old that it may have been here before"
+	case v == chain.Malformed:
+		x.code, x.detail = proto.CodeInternal, "a number that was not checked"
+	case v != chain.Next:
+		x.code, x.detail = v.Code(), "its number does not follow in its chain"
+	case x.code == proto.CodeOK:
+		x.code, x.detail = room.Code, room.Detail
+	}
+}
+
+// goesOn reports whether the mail is taken or refused for good.
+func (x *arrivingMail) goesOn() bool {
+	_, ends := x.code.Ends()
+	return ends || x.code == proto.CodeOK
+}
+
+// written notes what became of the record of a mail.
+func (a *Arrival) written(i int, r box.Result, err error) {
+	r, err = outcome(r, err)
+	x := &a.mails[i]
+	noted := err == nil && a.b.chains.Check(a.chain, x.item) == proto.CodeDuplicate
+	if err != nil {
+		a.err = err
+	} else if x.code == proto.CodeOK || !noted {
+		x.code, x.detail = r.Code, r.Detail
+	}
+	a.b.incoming.arrivals.Done(chain.Chain(a.chain), noted)
+	a.came()
+}
+
+// came finishes the bundle with its last record.
+func (a *Arrival) came() {
+	if a.left--; a.left > 0 {
+		return
+	}
+	if a.err == nil {
+		a.answer = a.reply()
+	}
+	close(a.done)
+}
+
+// reply says what the notes of the home say about the mails, up to the first one that it did
+// not take.
+func (a *Arrival) reply() *proto.Bundled {
+	m := &proto.Bundled{Number: a.number, Time: a.b.cfg.Clock.Now().UnixMilli()}
+	for _, x := range a.mails {
+		if a.b.chains.Check(a.chain, x.item) != proto.CodeDuplicate {
+			if m.Code, m.Detail = x.code, x.detail; x.goesOn() {
+				m.Code, m.Detail = proto.CodeBusy, "" // it would be, if it were not behind another
+			}
+			break
+		}
+		n := x.item.N
+		m.Boot, m.UpToNumber = n.Boot, n.Counter
+		if code, refused := a.b.chains.Refused(a.chain, n); refused {
+			m.Skipped = append(m.Skipped, &proto.Skipped{Boot: n.Boot, Number: n.Counter, Code: code, Detail: short(x.detail)})
+		}
+	}
+	m.Detail = short(m.Detail)
+	return m
+}
+
+// refuse answers for a home that takes nothing of the bundle.
+func (a *Arrival) refuse(m *proto.Bundled) {
+	m.Number, m.Time, m.Detail = a.number, a.b.cfg.Clock.Now().UnixMilli(), short(m.Detail)
+	a.answer = m
+	close(a.done)
+}
+
+// short cuts a detail to what an answer may have, and a spool keeps.
+func short(detail string) string {
+	return strings.ToValidUTF8(detail[:min(len(detail), maxDetail)], "")
+}
+
+// originOf returns the index of a peer. A new one is recorded before the mail that needs it.
+func (b *Broker) originOf(p proto.PeerID) uint32 {
+	if i := b.state.Origin(p); i != 0 {
+		return i
+	}
+	in := &b.incoming
+	if was, queued := in.origins[p]; queued {
+		return was
+	}
+	i := max(b.state.NewOrigin(), in.last+1)
+	in.origins[p], in.last = i, i
+	b.queue(box.AppendPeer(nil, i, p), false, false, func(box.Result, error) {
+		delete(in.origins, p)
+		b.publish()
+	})
+	return i
+}
