@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,36 +28,21 @@ var ErrBadAck = errors.New("transport: bad acknowledgment")
 // numbered from 1 in send order; MARK is not numbered. One goroutine may send while
 // another reads the answers.
 type Link struct {
-	conn    *conn
-	stream  *stream
+	sender
 	cfg     Config
 	answers chan *proto.Ack
-
 	sending sync.Mutex // held by Send
 
-	mu        sync.Mutex
-	win       *window
-	out       []byte        // encoded frames queued for the writer
-	dirty     chan struct{} // out is not empty
-	room      chan struct{} // the window opened, or the writer took out
-	done      chan struct{}
-	err       error         // set before done is closed
-	ackMark   time.Duration // time of the last look at the frames in flight
-	moveTimer *time.Timer   // set: nothing more is sent; the link closes when all is acknowledged, or at the latest then
+	ackMark   time.Duration // time of the last look at the frames in flight; guarded by mu, as moveTimer
+	moveTimer *time.Timer   // while closing: the link closes when all is acknowledged, or at the latest then
 }
 
 func newLink(c *conn, s *stream, cfg Config) *Link {
-	return &Link{
-		conn: c, stream: s, cfg: cfg, win: newWindow(), answers: make(chan *proto.Ack, 16),
-		dirty: make(chan struct{}, 1), room: make(chan struct{}, 1), done: make(chan struct{}),
-	}
+	return &Link{sender: newSender(c, s), cfg: cfg, answers: make(chan *proto.Ack, 16)}
 }
 
 // Peer returns the link's peer.
 func (l *Link) Peer() proto.PeerID { return l.conn.peer }
-
-// Done is closed when the link has closed.
-func (l *Link) Done() <-chan struct{} { return l.done }
 
 // Send queues msgs in order and returns when the last one is queued, not when it is
 // acknowledged. It blocks while the window is full. An error other than ErrLinkDown or
@@ -76,48 +62,22 @@ func (l *Link) Send(ctx context.Context, msgs []*proto.Message) error {
 	return nil
 }
 
-// waitOpen returns when the window has room and the writer is not far behind.
-func (l *Link) waitOpen(ctx context.Context) error {
-	for {
-		l.mu.Lock()
-		ok, err := l.moveTimer == nil && l.win.open() && len(l.out) < minBytes, l.err
-		l.mu.Unlock()
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrLinkDown, err)
-		}
-		if ok {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-l.done:
-		case <-l.room:
-		}
-	}
-}
-
 func (l *Link) queue(m *proto.Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	before := len(l.out)
-	out, err := proto.AppendFrame(l.out, m)
-	if err != nil {
+	size, err := l.appendFrame(m)
+	if err != nil || !placeOf(m.GetType()).numbered {
 		return err
 	}
-	l.out = out
-	if placeOf(m.GetType()).numbered {
-		now := l.cfg.Clock.Mono()
-		if l.win.len() == 0 {
-			l.setAckDeadline(len(out) - before)
-			l.ackMark = now
-			l.conn.pendingAcks.setLink(now, true)
-		}
-		l.win.add(len(out)-before, now)
-		l.conn.work.frames.Store(int64(l.win.bytes))
-		l.conn.inflight.Store(int32(l.win.len()))
+	now := l.cfg.Clock.Mono()
+	if l.win.len() == 0 {
+		l.setAckDeadline(size)
+		l.ackMark = now
+		l.conn.pendingAcks.setLink(now, true)
 	}
-	notify(l.dirty)
+	l.win.add(size, now)
+	l.conn.work.frames.Store(int64(l.win.bytes))
+	l.conn.inflight.Store(int32(l.win.len()))
 	return nil
 }
 
@@ -159,7 +119,8 @@ func (l *Link) run(ctx context.Context) {
 		}
 	})
 	wg.Go(func() {
-		l.end(l.writeAll(ctx))
+		err := l.writeAll(ctx.Done(), l.stream.write, l.checkMoved)
+		l.end(cmp.Or(err, context.Cause(ctx)))
 		cancel()
 	})
 	l.end(l.readAcks(ctx))
@@ -181,36 +142,14 @@ func (l *Link) endLocked(err error) {
 	if l.moveTimer != nil {
 		l.moveTimer.Stop()
 	}
-	if l.err == nil {
-		l.err = err
-		close(l.done)
-	}
+	l.sender.endLocked(err)
 }
 
-// writeAll writes what is queued, as much at once as possible.
-func (l *Link) writeAll(ctx context.Context) error {
-	var spare []byte
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-l.dirty:
-		}
-		l.mu.Lock()
-		buf := l.out
-		l.out = spare[:0]
-		l.mu.Unlock()
-		notify(l.room)
-		if err := l.stream.write(buf); err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-		l.mu.Lock()
-		l.endIfMoved()
-		l.mu.Unlock()
-		if spare = buf; cap(buf) > minBytes {
-			spare = nil
-		}
-	}
+// checkMoved closes a moving link that has nothing to wait for anymore.
+func (l *Link) checkMoved() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.endIfMoved()
 }
 
 // readAcks reads Acks, opens the window and passes them on.
@@ -238,9 +177,7 @@ func (l *Link) readAcks(ctx context.Context) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		l.mu.Lock()
-		l.endIfMoved()
-		l.mu.Unlock()
+		l.checkMoved()
 	}
 }
 
@@ -270,7 +207,8 @@ const moveTime = 10 * time.Second
 func (l *Link) move() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.moveTimer == nil && l.err == nil {
+	if !l.closing && l.err == nil {
+		l.closing = true
 		l.moveTimer = time.AfterFunc(moveTime, func() { l.end(errMoved) })
 		l.endIfMoved()
 	}
@@ -278,7 +216,7 @@ func (l *Link) move() {
 
 // endIfMoved closes a moving link that has nothing to wait for. The caller holds mu.
 func (l *Link) endIfMoved() {
-	if l.moveTimer != nil && l.win.len() == 0 && len(l.out) == 0 {
+	if l.closing && l.win.len() == 0 && len(l.out) == 0 {
 		l.endLocked(errMoved)
 	}
 }

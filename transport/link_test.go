@@ -53,14 +53,17 @@ func TestNewTaskStreamDoesNotWaitForDeadPath(t *testing.T) {
 		go tr.group.run(ctx, func() {})
 		raw := stuckStream{until: make(chan struct{})}
 		first, next := newStream(raw, nil, &conn{}, 1<<10, Timing{}), newStream(raw, nil, &conn{}, 1<<10, Timing{})
-		release, err := tr.acquireTaskStream(ctx, first)
+		acquire := func(s *stream) (func(), error) {
+			return tr.acquireIntake(ctx, s, tasksOf, func() { tr.group.start(func(context.Context) { s.Reset() }) })
+		}
+		release, err := acquire(first)
 		if err != nil {
 			t.Fatal(err)
 		}
 		turned := make(chan struct{})
 		go func() {
 			defer close(turned)
-			if _, err := tr.acquireTaskStream(ctx, next); err != nil {
+			if _, err := acquire(next); err != nil {
 				t.Error(err)
 			}
 		}()

@@ -20,8 +20,7 @@ type peerState struct {
 	conns     []*conn       // verified and open, oldest first
 	link      *Link         // the outgoing task stream; nil: none
 	linking   bool          // keepLinked is running
-	incoming  *stream       // the newest task stream from it
-	receiving chan struct{} // held while one is being received
+	tasks     intake        // its task streams
 	bodies    chan struct{} // held by each streamed body to it
 	taking    int           // streamed bodies from it
 	dial      redialState
@@ -45,7 +44,7 @@ const maxBodies = 2
 func (t *Transport) peer(p proto.PeerID) *peerState {
 	n := t.peers[p]
 	if n == nil {
-		n = &peerState{peer: p, receiving: make(chan struct{}, 1), bodies: make(chan struct{}, maxBodies), wake: make(chan struct{}, 1)}
+		n = &peerState{peer: p, tasks: newIntake(), bodies: make(chan struct{}, maxBodies), wake: make(chan struct{}, 1)}
 		t.peers[p] = n
 	}
 	return n

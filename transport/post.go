@@ -46,16 +46,11 @@ func (l *Link) post(m *proto.Message) error {
 	switch {
 	case l.err != nil:
 		return fmt.Errorf("%w: %w", ErrLinkDown, l.err)
-	case l.moveTimer != nil:
+	case l.closing:
 		return fmt.Errorf("%w: %w", ErrLinkDown, errMoved)
 	case len(l.out) >= maxPosted:
 		return ErrPostFull
 	}
-	out, err := proto.AppendFrame(l.out, m)
-	if err != nil {
-		return err
-	}
-	l.out = out
-	notify(l.dirty)
-	return nil
+	_, err := l.appendFrame(m)
+	return err
 }

@@ -64,7 +64,7 @@ func renewal(id string) *proto.Message {
 
 // Post never waits: what does not fit in the write queue is refused.
 func TestPostsAreBounded(t *testing.T) {
-	l := &Link{dirty: make(chan struct{}, 1)}
+	l := newLink(nil, nil, Config{})
 	big := &proto.Message{Type: proto.TypeGrant, Payload: make([]byte, 300<<10)}
 	var err error
 	n := 0

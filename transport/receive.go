@@ -18,7 +18,8 @@ var ErrProtocol = errors.New("transport: protocol violation")
 // serveTasks serves a peer's task stream: one goroutine reads ahead, this one makes each
 // group durable and acknowledges it.
 func (t *Transport) serveTasks(ctx context.Context, s *stream) error {
-	release, err := t.acquireTaskStream(ctx, s)
+	// Reset blocks on a dead relayed path; receiving is released only after it
+	release, err := t.acquireIntake(ctx, s, tasksOf, func() { t.group.start(func(context.Context) { s.Reset() }) })
 	if err != nil {
 		return err
 	}
@@ -128,28 +129,6 @@ func (s *stream) sendAck(a *proto.Ack) error {
 		return err
 	}
 	return s.send(&proto.Message{Type: proto.TypeAck, Payload: b})
-}
-
-// acquireTaskStream returns after the peer's previous task stream has closed: its frames
-// are never received concurrently with or after those of the new one.
-func (t *Transport) acquireTaskStream(ctx context.Context, s *stream) (release func(), err error) {
-	t.mu.Lock()
-	n := t.peer(s.conn.peer)
-	before := n.incoming
-	n.incoming = s
-	t.mu.Unlock()
-	if before != nil {
-		// Reset blocks on a dead relayed path; receiving is released only after it
-		t.group.start(func(context.Context) { before.Reset() })
-	}
-	select {
-	case n.receiving <- struct{}{}:
-		return func() { <-n.receiving }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-s.conn.gone:
-		return nil, io.EOF
-	}
 }
 
 // normalEnd reports whether a stream closed normally.
