@@ -4,7 +4,7 @@ import "time"
 
 // Sizes in bytes. Every decoder rejects more.
 const (
-	MaxFrame        = 384 << 10 // a frame on a task or chunk stream
+	MaxFrame        = 384 << 10 // a frame on a task, mail or chunk stream
 	MaxControl      = 64 << 10  // a frame on a ctl stream, a gossip message
 	MaxHeader       = 4 << 10   // an envelope's header with its TLV area
 	MaxInlineBody   = 256 << 10 // a plain body or result inside a frame; larger ones are streamed
@@ -61,6 +61,7 @@ const FeatureMail = "mail/1"
 const (
 	StreamCtl   = "/balefire/ctl/1"
 	StreamTask  = "/balefire/task/1"
+	StreamMail  = "/balefire/mail/1"
 	StreamChunk = "/balefire/chunk/1"
 	StreamSync  = "/balefire/sync/1"
 	StreamJoin  = "/balefire/join/1"

@@ -32,16 +32,16 @@ const (
 // errBlackHole closes a connection on which no full-size packet passes.
 var errBlackHole = errors.New("transport: the path drops full-size packets")
 
-// pendingAcks records since when acknowledgments, of frames and of bodies, are pending on
-// a connection.
+// pendingAcks records since when acknowledgments, of frames, bodies and mail, are pending
+// on a connection.
 type pendingAcks struct {
 	wake chan struct{} // signaled when an acknowledgment becomes pending while unwatched
 
 	mu        sync.Mutex
 	watched   bool          // the heartbeat watches them
 	linkSince time.Duration // monotonic time of the last acknowledgment, or since one is pending; 0: none is
-	bodySince time.Duration // likewise, for bodies
-	bodyCount int           // bodies being sent
+	sendSince time.Duration // likewise, for bodies and mail
+	sends     int           // bodies being sent, and mail streams with something in flight
 	busySince time.Duration // since when, without interruption, some are pending; 0: none is
 }
 
@@ -59,7 +59,7 @@ func (o *pendingAcks) setLink(now time.Duration, waits bool) {
 // setBusy updates busySince. The caller holds mu.
 func (o *pendingAcks) setBusy(now time.Duration) {
 	switch {
-	case o.linkSince == 0 && o.bodySince == 0:
+	case o.linkSince == 0 && o.sendSince == 0:
 		o.busySince = 0
 	case o.busySince == 0:
 		o.busySince = max(now, 1)
@@ -74,16 +74,16 @@ func (o *pendingAcks) busy(now time.Duration) (busy, late time.Duration) {
 	if o.busySince == 0 {
 		return 0, 0
 	}
-	return now - o.busySince, now - max(o.linkSince, o.bodySince)
+	return now - o.busySince, now - max(o.linkSince, o.sendSince)
 }
 
-// addBody records that a body starts (1), progresses (0) or ends (-1).
-func (o *pendingAcks) addBody(now time.Duration, more int) {
+// addSend records that a body, or mail in flight, starts (1), progresses (0) or ends (-1).
+func (o *pendingAcks) addSend(now time.Duration, more int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.bodyCount += more
-	if o.bodySince = 0; o.bodyCount > 0 {
-		o.bodySince = max(now, 1)
+	o.sends += more
+	if o.sendSince = 0; o.sends > 0 {
+		o.sendSince = max(now, 1)
 		o.wakeHeartbeat()
 	}
 	o.setBusy(now)
@@ -105,8 +105,8 @@ func (o *pendingAcks) since(now time.Duration) (d time.Duration, ok bool) {
 	if o.linkSince > 0 {
 		d, ok = now-o.linkSince, true
 	}
-	if o.bodySince > 0 {
-		d, ok = max(d, now-o.bodySince), true
+	if o.sendSince > 0 {
+		d, ok = max(d, now-o.sendSince), true
 	}
 	o.watched = ok
 	return d, ok

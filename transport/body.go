@@ -249,8 +249,8 @@ func (o *outgoing) readAcks() {
 	o.stream.idleTimeout = o.stream.timing.Frame
 	c := o.stream.conn
 	mark := c.clock.Mono()
-	c.pendingAcks.addBody(mark, 1)
-	defer func() { c.pendingAcks.addBody(c.clock.Mono(), -1) }()
+	c.pendingAcks.addSend(mark, 1)
+	defer func() { c.pendingAcks.addSend(c.clock.Mono(), -1) }()
 	for {
 		n, err := o.next()
 		now := c.clock.Mono()
@@ -268,7 +268,7 @@ func (o *outgoing) readAcks() {
 			o.freed += acked
 			o.acked, mark = n, now
 			o.flow.advance(at)
-			c.pendingAcks.addBody(now, 0)
+			c.pendingAcks.addSend(now, 0)
 		}
 		over := o.err != nil || o.acked == o.object.Chunks()
 		o.mu.Unlock()

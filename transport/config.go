@@ -24,6 +24,7 @@ type Config struct {
 	Directory Directory             // peers to stay connected with; default none
 	Joiner    Joiner                // default: no joins
 	Bodies    Bodies                // receives streamed bodies; default: none are accepted
+	Mail      MailReceiver          // default: no mail is accepted
 	Sockets   []quicreuse.Option    // simulated network: only QUIC, over these sockets, instead of QUIC and TCP
 	Clock     clock.Clock           // default clock.System()
 	Logger    *slog.Logger          // default: silent
@@ -150,6 +151,7 @@ func (t Timing) withDefaults() Timing {
 const (
 	streamCtl   = proto.StreamCtl
 	streamTask  = proto.StreamTask
+	streamMail  = proto.StreamMail
 	streamChunk = proto.StreamChunk
 	streamJoin  = proto.StreamJoin
 	streamSync  = proto.StreamSync

@@ -70,6 +70,7 @@ func (c *conn) touch() { c.lastHeard.Store(int64(c.clock.Mono())) }
 type unanswered struct {
 	frames     atomic.Int64  // bytes in the window of the link
 	chunks     atomic.Int64  // bytes of bodies
+	mail       atomic.Int64  // bytes of messages about mail
 	acked      atomic.Uint64 // bytes acknowledged so far
 	received   atomic.Uint64 // bytes received so far
 	atLastPong atomic.Uint64 // of these, at the last PONG
@@ -83,7 +84,9 @@ func (c *conn) answer() { c.work.lastAnswer.Store(int64(c.clock.Mono())) }
 func (c *conn) answered() time.Duration { return time.Duration(c.work.lastAnswer.Load()) }
 
 // unacked returns how many bytes are sent and not acknowledged.
-func (c *conn) unacked() int64 { return c.work.frames.Load() + c.work.chunks.Load() }
+func (c *conn) unacked() int64 {
+	return c.work.frames.Load() + c.work.chunks.Load() + c.work.mail.Load()
+}
 
 // loaded reports whether so much was sent or received since the last PONG that heartbeats
 // had to wait behind it.

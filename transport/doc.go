@@ -4,11 +4,17 @@
 //
 //	        ┌ ctl    HELLO both ways, then PING, PONG, STARTED
 //	conn ───┼ task   DATA RESULT CANCEL MARK ──▶   ◀── ACK (one way each)
+//	        ├ mail   BUNDLE OPEN DELIVER … ──▶     ◀── ACK (one way each)
 //	        ├ chunk  OFFER CHUNK… ──▶              ◀── OFFERED CHUNKED
 //	        └ join   JOIN ──▶                      ◀── JOINED
 //
 //	outbox ─ Link.Send ─▶ window ─▶ stream ~~▶ groupBuffer ─ Receiver.Receive ─ node
 //	       ◀ Link.Answers ────────── ACK ◀~~~~ after it returned ─────────────┘
+//
+// Mail has a stream of its own, opened when it is needed: a receiver that blocks there delays
+// nothing else.
+//
+//	Link.Mail ─ MailStream.Send ─▶ window ─▶ stream ~~▶ Config.Mail ─ node
 //
 // A connection is usable only after both hellos are verified: until then only ctl and
 // join are served on it, and it lives for some seconds at most. A peer that sends what no

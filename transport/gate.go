@@ -15,8 +15,8 @@ type Keys interface {
 
 // A Gate decides who may connect.
 type Gate interface {
-	// Hello returns this node's certificate, key record, boot and features; the transport
-	// adds version, addresses and software. Nil: not a member yet, so only a join is
+	// Hello returns this node's certificate, key record and boot; the transport adds
+	// version, addresses, software and features. Nil: not a member yet, so only a join is
 	// possible.
 	Hello() *proto.Hello
 	// Admit checks the hello of from: certificate, key record, boot. It stores what is
@@ -40,6 +40,15 @@ type Receiver interface {
 	// heartbeat waits for it.
 	Started(from proto.PeerID, r *proto.Receipts)
 }
+
+// A MailReceiver handles a message about mail from a peer. Calls for one peer never overlap
+// and are in the order in which the messages were sent on one stream. While it blocks, the
+// peer's mail waits and nothing else does; so it must not wait for [MailStream.Send], since
+// both sides may. ctx ends when the connection is lost or the peer has begun another stream.
+//
+// An error closes the stream: its messages may be sent again. It counts as an offense if it
+// is ErrProtocol or an error of package proto for what no node sends.
+type MailReceiver func(ctx context.Context, from proto.PeerID, m *proto.Message) error
 
 // An Answer is the result of a group of frames.
 type Answer struct {

@@ -222,6 +222,9 @@ func (t *Transport) ownHello() (*proto.Hello, error) {
 		return nil, errNoMember
 	}
 	h.Addrs, h.Software = t.Addrs(), t.cfg.Software
+	if t.cfg.Mail != nil {
+		h.Features = append(h.Features, proto.FeatureMail)
+	}
 	h.Addrs = h.Addrs[:min(len(h.Addrs), proto.MaxAddrs)]
 	return h, nil
 }

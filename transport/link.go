@@ -32,13 +32,14 @@ type Link struct {
 	cfg     Config
 	answers chan *proto.Ack
 	sending sync.Mutex // held by Send
+	mail    linkMail
 
 	ackMark   time.Duration // time of the last look at the frames in flight; guarded by mu, as moveTimer
 	moveTimer *time.Timer   // while closing: the link closes when all is acknowledged, or at the latest then
 }
 
 func newLink(c *conn, s *stream, cfg Config) *Link {
-	return &Link{sender: newSender(c, s), cfg: cfg, answers: make(chan *proto.Ack, 16)}
+	return &Link{sender: newSender(c, s), cfg: cfg, answers: make(chan *proto.Ack, 16), mail: newLinkMail()}
 }
 
 // Peer returns the link's peer.
@@ -100,7 +101,7 @@ func (l *Link) Answers(ctx context.Context) (*proto.Ack, error) {
 	case a := <-l.answers:
 		return a, nil
 	default:
-		return nil, fmt.Errorf("%w: %w", ErrLinkDown, l.err)
+		return nil, l.down()
 	}
 }
 
@@ -123,6 +124,7 @@ func (l *Link) run(ctx context.Context) {
 		l.end(cmp.Or(err, context.Cause(ctx)))
 		cancel()
 	})
+	wg.Go(func() { l.runMail(ctx) })
 	l.end(l.readAcks(ctx))
 	cancel()
 	wg.Wait()

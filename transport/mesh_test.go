@@ -59,11 +59,12 @@ type simNode struct {
 	early       int          // acknowledged before they were durable
 	links       atomic.Int64 // task streams so far
 	gossip      rumorLog
-	outsideMesh bool                          // not in a mesh
-	admit       func(from proto.PeerID) error // nil: all peers
-	knows       []int                         // its contacts; nil: all nodes
-	index       int                           // its index on the network, initially its id
-	liar        *transport.Liar               // its relay service, if that may lie
+	outsideMesh bool                                   // not in a mesh
+	admit       func(from proto.PeerID) error          // nil: all peers
+	knows       []int                                  // its contacts; nil: all nodes
+	index       int                                    // its index on the network, initially its id
+	liar        *transport.Liar                        // its relay service, if that may lie
+	onLink      func(context.Context, *transport.Link) // runs while a link is open; nil: nothing
 }
 
 // A sim is a simulated mesh in a synctest bubble.
@@ -209,6 +210,13 @@ func (n *simNode) Receive(ctx context.Context, _ proto.PeerID, msgs []*proto.Mes
 // Linked sends what is pending to node 1, repeatedly until it is acknowledged.
 func (n *simNode) Linked(ctx context.Context, l *transport.Link) error {
 	other, _ := n.peerOf(l.Peer())
+	if n.onLink != nil {
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		linked, cancel := context.WithCancel(ctx)
+		defer cancel()
+		wg.Go(func() { n.onLink(linked, l) })
+	}
 	n.mu.Lock()
 	n.links.Add(1)
 	next := n.done

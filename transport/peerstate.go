@@ -21,6 +21,7 @@ type peerState struct {
 	link      *Link         // the outgoing task stream; nil: none
 	linking   bool          // keepLinked is running
 	tasks     intake        // its task streams
+	mail      intake        // its mail streams
 	bodies    chan struct{} // held by each streamed body to it
 	taking    int           // streamed bodies from it
 	dial      redialState
@@ -44,7 +45,7 @@ const maxBodies = 2
 func (t *Transport) peer(p proto.PeerID) *peerState {
 	n := t.peers[p]
 	if n == nil {
-		n = &peerState{peer: p, tasks: newIntake(), bodies: make(chan struct{}, maxBodies), wake: make(chan struct{}, 1)}
+		n = &peerState{peer: p, tasks: newIntake(), mail: newIntake(), bodies: make(chan struct{}, maxBodies), wake: make(chan struct{}, 1)}
 		t.peers[p] = n
 	}
 	return n
@@ -199,6 +200,7 @@ func (t *Transport) linkOnce(ctx context.Context, n *peerState, c *conn) error {
 		return err
 	}
 	l := newLink(c, s, t.cfg)
+	l.mail.ended = func(err error) { t.streamEnded(c.peer, "mail", err) }
 	t.mu.Lock()
 	n.link = l
 	t.updatePath(n)

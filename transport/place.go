@@ -18,6 +18,7 @@ var (
 	onCtl       = place{stream: streamCtl}
 	asAnswer    = place{}
 	asTask      = place{stream: streamTask, numbered: true}
+	asMail      = place{stream: streamMail, numbered: true}
 	asOwnership = place{stream: streamTask, posted: true} // nodes agree by them on who may run a task
 )
 
@@ -46,7 +47,7 @@ var places = []struct {
 	{proto.TypeGrant, 39, asOwnership},
 	{proto.TypeReady, proto.TypeLookupReply, onCtl},
 	{proto.TypeQueueAsk, 59, asOwnership},
-	{proto.TypeBundle, proto.TypeSettled, place{}}, // not served yet
+	{proto.TypeBundle, proto.TypeSettled, asMail},
 }
 
 // placeTable has the places by type.

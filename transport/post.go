@@ -45,7 +45,7 @@ func (l *Link) post(m *proto.Message) error {
 	defer l.mu.Unlock()
 	switch {
 	case l.err != nil:
-		return fmt.Errorf("%w: %w", ErrLinkDown, l.err)
+		return l.down()
 	case l.closing:
 		return fmt.Errorf("%w: %w", ErrLinkDown, errMoved)
 	case len(l.out) >= maxPosted:

@@ -34,14 +34,27 @@ func newSender(c *conn, s *stream) sender {
 // Done is closed when the stream has closed.
 func (s *sender) Done() <-chan struct{} { return s.done }
 
+// closed reports whether the stream has closed.
+func (s *sender) closed() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// down is the error of a stream that has closed.
+func (s *sender) down() error { return fmt.Errorf("%w: %w", ErrLinkDown, s.err) }
+
 // waitOpen returns when the window has room and the writer is not far behind.
 func (s *sender) waitOpen(ctx context.Context) error {
 	for {
 		s.mu.Lock()
-		ok, err := !s.closing && s.win.open() && len(s.out) < minBytes, s.err
+		ok, ended := !s.closing && s.win.open() && len(s.out) < minBytes, s.err != nil
 		s.mu.Unlock()
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrLinkDown, err)
+		if ended {
+			return s.down()
 		}
 		if ok {
 			return nil

@@ -90,6 +90,9 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	t.host.Network().Notify(&network.NotifyBundle{ConnectedF: t.connected, DisconnectedF: t.disconnected})
 	t.host.SetStreamHandler(streamCtl, t.handleCtl)
 	t.host.SetStreamHandler(streamTask, t.handler("task", proto.MaxFrame, t.serveTasks))
+	if cfg.Mail != nil {
+		t.host.SetStreamHandler(streamMail, t.handler("mail", proto.MaxFrame, t.serveMail))
+	}
 	t.host.SetStreamHandler(streamEcho, t.handler("echo", proto.MaxControl, t.serveEcho))
 	if cfg.Bodies != nil {
 		t.host.SetStreamHandler(streamChunk, t.handler("chunk", proto.MaxFrame, t.serveBody))
@@ -333,7 +336,7 @@ func isOffense(err error) bool {
 	if errors.Is(err, ErrNoAck) {
 		return false // it or its disk is slow
 	}
-	for _, e := range []error{ErrProtocol, ErrBadAck, errSlow, proto.ErrBadFrame, proto.ErrFrameTooLarge, proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong} {
+	for _, e := range []error{ErrProtocol, ErrBadAck, errSlow, proto.ErrBadFrame, proto.ErrFrameTooLarge, proto.ErrMalformed, proto.ErrTooMany, proto.ErrTooLong, proto.ErrBadMail, proto.ErrBadLetter} {
 		if errors.Is(err, e) {
 			return true
 		}
