@@ -232,15 +232,15 @@ func (b *Broker) read(p box.Place, length int, dst []byte) ([]byte, error) {
 	return b.log.Read(ledger.Place{Segment: segmentOf(p, b.last.Load()), Offset: uint32(p & (1<<offsetBits - 1)), Length: uint32(length)}, dst)
 }
 
-// Letter returns the letter of a record, and the node that it came from: zero is this one. The error is [store.ErrNotFound] if the record was
-// moved, or is needed no more.
-func (b *Broker) Letter(p box.Place, length int) (letter []byte, from proto.PeerID, err error) {
+// MailAt returns the mail at a place, and the node that it came from: zero is this one. The
+// error is [store.ErrNotFound] if the record was moved, or is needed no more.
+func (b *Broker) MailAt(p box.Place, length int) (m box.Mail, from proto.PeerID, err error) {
 	rec, err := b.read(p, length, nil)
 	if err != nil {
-		return nil, from, err
+		return m, from, err
 	}
-	m, err := box.MailOf(rec)
-	return m.Letter, b.peer(m.Origin), err
+	m, err = box.MailOf(rec)
+	return m, b.peer(m.Origin), err
 }
 
 // peer returns the peer with an index, zero for this node.

@@ -168,12 +168,12 @@ func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter) {
 	info, _ := b.state.Info(a.Box)
 	sub, _ := b.state.SubInfo(a.Box, a.Sub)
 	for _, d := range a.Letters {
-		letter, _, err := b.Letter(d.Place, d.Length)
+		m, _, err := b.MailAt(d.Place, d.Length)
 		if err != nil {
 			b.cfg.Logger.Warn("a dead letter cannot be read for the archive", "box", info.Settings.Name, "seq", d.Seq, "why", err)
 			continue
 		}
-		all = append(all, DeadLetter{info.Settings.Name, sub.Settings.Name, d, letter})
+		all = append(all, DeadLetter{info.Settings.Name, sub.Settings.Name, d, m.Letter})
 	}
 	return all
 }

@@ -151,14 +151,14 @@ func (s *Session) Next(ctx context.Context, n int, dst []Delivery) ([]Delivery, 
 func (s *Session) fetch(given []box.Delivery, dst []Delivery) ([]Delivery, error) {
 	mono := s.b.cfg.Clock.Boot().Milliseconds()
 	for _, d := range given {
-		letter, from, err := s.b.Letter(d.Place, d.Length)
+		m, from, err := s.b.MailAt(d.Place, d.Length)
 		if errors.Is(err, store.ErrNotFound) {
 			continue // it was moved or has ended meanwhile: its lease lapses
 		}
 		if err != nil {
 			return dst, fmt.Errorf("mail: read mail %d: %w", d.Handle.Seq, err)
 		}
-		dst = append(dst, Delivery{d.Handle, from, letter, int(d.Attempt), d.Redelivered, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
+		dst = append(dst, Delivery{d.Handle, from, m.Letter, int(d.Attempt), d.Redelivered, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
 	}
 	return dst, nil
 }

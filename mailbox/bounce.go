@@ -51,6 +51,9 @@ func (b *Boxes) bounceTo(t mail.Bounce) (place, error) {
 		home = b.cfg.Self
 	}
 	name := strings.TrimPrefix(t.To, proto.AgentPrefix)
+	if name == "" {
+		return place{}, invalid("the mail names no sender")
+	}
 	if !proto.ValidQueue(name) {
 		return place{}, invalid("%.64q is no mailbox", t.To)
 	}

@@ -28,8 +28,9 @@ type Boxes struct {
 	cfg   Config
 
 	opening sync.Mutex // held while the ledger is opened
+	ended   bool       // Run has returned: it is not opened any more
 	broker  atomic.Pointer[mail.Broker]
-	opened  chan *mail.Broker // has one, for Run
+	ready   chan struct{} // closed when there is a broker
 }
 
 // Parts are the dependencies of the boxes. All are required.
@@ -62,7 +63,7 @@ type Config struct {
 
 // Open returns the boxes of a node, and opens its ledger if it has one.
 func Open(parts Parts, cfg Config) (*Boxes, error) {
-	b := &Boxes{parts: parts, cfg: cfg, opened: make(chan *mail.Broker, 1)}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{})}
 	cfg.Registerer.MustRegister(boxMetrics{b})
 	if !parts.Ledgers.HasLedger() {
 		return b, nil
@@ -78,6 +79,9 @@ func (b *Boxes) open() (*mail.Broker, error) {
 	if k := b.broker.Load(); k != nil {
 		return k, nil
 	}
+	if b.ended {
+		return nil, wire.ErrDraining
+	}
 	log, err := b.parts.Ledgers.OpenLedger()
 	if err != nil {
 		return nil, err
@@ -87,18 +91,24 @@ func (b *Boxes) open() (*mail.Broker, error) {
 		return nil, err
 	}
 	b.broker.Store(k)
-	b.opened <- k
+	close(b.ready)
 	return k, nil
 }
 
 // Run serves the boxes until ctx is done or their ledger fails.
 func (b *Boxes) Run(ctx context.Context) error {
 	select {
+	case <-b.ready:
 	case <-ctx.Done():
-		return nil
-	case k := <-b.opened:
-		return k.Run(ctx)
 	}
+	b.opening.Lock()
+	k := b.broker.Load()
+	b.ended = k == nil
+	b.opening.Unlock()
+	if k == nil {
+		return nil
+	}
+	return k.Run(ctx)
 }
 
 // A place is a box as its home names it, and where that is.
@@ -173,6 +183,20 @@ func (b *Boxes) existing(name string) (place, *mail.Broker, error) {
 	p, k, err := b.here(name)
 	if err == nil && k == nil {
 		err = noBox(p, "")
+	}
+	return p, k, err
+}
+
+// subscribed is existing for what is done to a subscription, which has a name if and only if
+// the box is a topic.
+func (b *Boxes) subscribed(name, sub string) (place, *mail.Broker, error) {
+	p, k, err := b.existing(name)
+	switch {
+	case err != nil:
+	case p.kind == wire.BoxTopic && sub == "":
+		err = invalid("%s is a topic: name one of its subscriptions", p.text)
+	case p.kind == wire.BoxMailbox && sub != "":
+		err = invalid("%s is a mailbox: it has no subscription %.64q", p.text, sub)
 	}
 	return p, k, err
 }

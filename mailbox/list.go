@@ -25,6 +25,9 @@ func (b *Boxes) List(ctx context.Context, kind string) ([]wire.Box, error) {
 	}
 	err := k.View(ctx, func(s *box.State) {
 		for _, id := range s.Boxes() {
+			if i, _ := s.Info(id); i.Settings.Kind == box.Spool {
+				continue
+			}
 			if v := b.view(s, id); kind == "" || v.Kind == kind {
 				all = append(all, v)
 			}
@@ -156,7 +159,7 @@ const scanned = 4096
 // Mails returns the mails of a subscription that a query selects, oldest first, and the
 // cursor of the next page. Looking changes nothing.
 func (b *Boxes) Mails(ctx context.Context, name, sub string, q wire.MailQuery) ([]wire.BoxedMail, string, error) {
-	p, k, err := b.existing(name)
+	p, k, err := b.subscribed(name, sub)
 	if err != nil {
 		return nil, "", err
 	}
@@ -259,14 +262,14 @@ func scanSub(s *box.State, p place, id box.BoxID, sub box.SubID, dead bool, from
 
 // boxed reads the letter of a mail.
 func (b *Boxes) boxed(k *mail.Broker, f found) (m wire.BoxedMail, err error) {
-	letter, from, err := k.Letter(f.info.Place, f.info.Length)
+	kept, from, err := k.MailAt(f.info.Place, f.info.Length)
 	if err != nil {
 		return m, err
 	}
-	if m.ReceivedMail, err = b.received(f.place, f.info.Seq, from, letter); err != nil {
+	if m.ReceivedMail, err = b.received(f.place, f.info.Seq, from, kept.Letter); err != nil {
 		return m, err
 	}
-	m.State, m.Accepted, m.Attempts, m.Abandons = f.info.State.String(), time.UnixMilli(f.info.Accepted).UTC(), int(f.info.Attempts), int(f.info.Abandons)
+	m.State, m.Accepted, m.Attempts, m.Abandons = f.info.State.String(), time.UnixMilli(kept.At).UTC(), int(f.info.Attempts), int(f.info.Abandons)
 	m.Due = timeOf(f.info.Due)
 	for _, t := range f.info.Tries {
 		m.Tries = append(m.Tries, wire.MailTry{At: time.UnixMilli(t.At).UTC(), Cause: t.Cause.String(), Reader: t.Reader, Reason: t.Reason})
@@ -277,31 +280,39 @@ func (b *Boxes) boxed(k *mail.Broker, f found) (m wire.BoxedMail, err error) {
 	return m, nil
 }
 
-// Mail returns the mail with an id, or the beginning of one of at least eight characters,
-// that has not ended or is a dead letter here. It reads every mail of the node, until it has
-// found it.
-func (b *Boxes) Mail(ctx context.Context, id string) (m wire.BoxedMail, err error) {
-	if len(id) < 8 {
-		return m, invalid("mail id %.64q: give at least the first 8 characters", id)
-	}
+// Mail returns the mail with an id, or the beginning of one that is unique, that has not
+// ended or is a dead letter here. It reads every mail of the node, until it has found it.
+func (b *Boxes) Mail(ctx context.Context, id string) (wire.BoxedMail, error) {
 	k := b.broker.Load()
 	if k == nil {
-		return m, noMail(id)
+		return wire.BoxedMail{}, noMail(id)
 	}
 	subs, err := b.subscriptions(ctx, k)
 	if err != nil {
-		return m, err
+		return wire.BoxedMail{}, err
 	}
+	s := search{id: strings.ToLower(id)}
 	for _, u := range subs {
 		for _, state := range []string{"", "DEAD"} {
-			m, err := b.findMail(ctx, k, u, state, strings.ToLower(id))
-			if !errors.Is(err, wire.ErrNotFound) {
-				return m, err
+			if err := b.findMail(ctx, k, u, state, &s); err != nil {
+				return wire.BoxedMail{}, err
 			}
 		}
 	}
-	return m, noMail(id)
+	if s.found == nil {
+		return wire.BoxedMail{}, noMail(id)
+	}
+	return *s.found, nil
 }
+
+// A search looks for a mail by its id or the beginning of it.
+type search struct {
+	id    string
+	found *wire.BoxedMail
+}
+
+// done reports whether no other mail can be meant.
+func (s *search) done() bool { return s.found != nil && s.found.ID == s.id }
 
 // A subscription is one of a box here.
 type subscription struct {
@@ -327,22 +338,31 @@ func (b *Boxes) subscriptions(ctx context.Context, k *mail.Broker) (all []subscr
 	return all, failure(place{}, "", err)
 }
 
-// findMail finds a mail of a subscription by its id or the beginning of it.
-func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, state, id string) (wire.BoxedMail, error) {
-	for from := uint64(0); ; {
+// findMail looks for a mail among those of a subscription.
+func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, state string, s *search) error {
+	for from := uint64(0); !s.done(); {
 		some, next, err := b.scan(ctx, k, u.place, u.name, wire.MailQuery{State: state}, from)
-		if err != nil {
-			return wire.BoxedMail{}, failure(u.place, u.name, err)
+		switch {
+		case errors.Is(err, box.ErrNotFound): // it was removed meanwhile
+			return nil
+		case err != nil:
+			return failure(u.place, u.name, err)
 		}
 		for _, f := range some {
-			if m, err := b.boxed(k, f); err == nil && strings.HasPrefix(m.ID, id) {
-				return m, nil
+			m, err := b.boxed(k, f)
+			switch {
+			case err != nil || !strings.HasPrefix(m.ID, s.id):
+			case s.found == nil:
+				s.found = &m
+			case s.found.ID != m.ID:
+				return invalid("mail id %.64q: %s and %s begin with it: give more of it", s.id, s.found.ID, m.ID)
 			}
 		}
 		if from = next; from == 0 {
-			return wire.BoxedMail{}, noMail(id)
+			return nil
 		}
 	}
+	return nil
 }
 
 func noMail(id string) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/mail"
@@ -18,7 +19,7 @@ const maxWait = 10 * time.Minute // of a Lease for its first mail
 // It waits for the first one as long as asked for; without any it returns none. A lease
 // outlives the call: it ends when it is settled or lapses.
 func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) ([]wire.DeliveredMail, error) {
-	p, k, err := b.existing(name)
+	p, k, err := b.subscribed(name, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +50,7 @@ type Reader struct {
 // Read begins a session with a credit: how many mails may be leased to it at once. Close
 // ends it.
 func (b *Boxes) Read(ctx context.Context, name, sub string, l wire.LeaseMail) (*Reader, error) {
-	p, k, err := b.existing(name)
+	p, k, err := b.subscribed(name, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +111,7 @@ func (b *Boxes) received(p place, seq uint64, from proto.PeerID, letter []byte) 
 	m = wire.ReceivedMail{
 		ID: l.ID.String(), Seq: seq, Box: p.text, From: b.parts.Book.NameOf(from), FromID: from.String(), Sender: string(l.Sender),
 		Subject: string(l.Subject), Class: l.Class.Name(), Key: string(l.Key), Type: string(l.Type), ContentType: string(l.ContentType),
-		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: string(l.ReplyTo), Correlation: string(l.Correlation),
+		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: b.address(string(l.ReplyTo)), Correlation: string(l.Correlation),
 		Trace: string(l.Traceparent), Hops: int(l.Hops), RedriveOf: text(l.RedriveOf), FirstID: text(l.FirstID), BounceOf: text(l.BounceOf),
 		Size: int64(len(l.Body)), Body: l.Body,
 	}
@@ -130,6 +131,14 @@ func labelsOf(l *proto.Letter) func(yield func(string, string) bool) {
 	}
 }
 
+// address returns the address in a letter with the name that the node has here.
+func (b *Boxes) address(name string) string {
+	if !strings.Contains(name, "@") {
+		return name
+	}
+	return b.text(name)
+}
+
 func text(id proto.MailID) string {
 	if id.IsZero() {
 		return ""
@@ -140,7 +149,7 @@ func text(id proto.MailID) string {
 // Settle settles deliveries. Each has its own result, in the order ack, nack, extend, defer,
 // bounce; what is OK is on disk.
 func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail) ([]wire.SettledItem, error) {
-	p, k, err := b.existing(name)
+	p, k, err := b.subscribed(name, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +173,11 @@ func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail)
 	return items, nil
 }
 
+// cutReason cuts a reason to the characters that are kept.
+func cutReason(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), box.MaxReason)], "")
+}
+
 var settledCodes = map[proto.Code]string{
 	proto.CodeOK: wire.SettledOK, proto.CodeStale: wire.SettledStale, proto.CodeBusy: wire.SettledOutOfOrder, proto.CodeBadForm: wire.SettledUnknown,
 	proto.CodeNoHandler: wire.SettledUnknown,
@@ -182,7 +196,7 @@ func settlements(s wire.SettleMail) (what []mail.Settlement, leases []string, er
 		case op == box.Extend && delay == 0:
 			err = invalid("lease %s: extend without for: say how long", lease)
 		}
-		what = append(what, mail.Settlement{Handle: h, Op: op, Delay: time.Duration(delay), Reason: reason})
+		what = append(what, mail.Settlement{Handle: h, Op: op, Delay: time.Duration(delay), Reason: cutReason(reason)})
 		leases = append(leases, lease)
 	}
 	for _, lease := range s.Ack {

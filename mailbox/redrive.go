@@ -3,6 +3,7 @@ package mailbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -21,7 +22,7 @@ const (
 // Redrive sends dead letters again, as new mails, no faster than asked for. Each is sent
 // once, however often it is called: its id is the dedupe key of the new mail.
 func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMail) (out wire.RedrivenMail, err error) {
-	p, k, err := b.existing(name)
+	p, k, err := b.subscribed(name, sub)
 	if err != nil {
 		return out, err
 	}
@@ -48,24 +49,37 @@ func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMai
 	pause := time.NewTicker(time.Second / time.Duration(cmp.Or(r.Rate, redriveRate)))
 	defer pause.Stop()
 	for i, f := range due {
+		var sent wire.SentMail
 		if i > 0 {
-			select {
-			case <-ctx.Done():
-				return out, ctx.Err()
-			case <-pause.C:
-			}
+			err = wait(ctx, pause.C)
 		}
-		sent, err := b.redrive(ctx, k, f, to)
-		item := wire.MailBatchItem{Status: 202, Mail: &sent}
+		if err == nil {
+			sent, err = b.redrive(ctx, k, f, to)
+		}
 		if err == nil {
 			err = k.Redriven(ctx, p.name, sub, []uint64{f.info.Seq})
 		}
 		if err != nil {
-			return out, fmt.Errorf("dead letter %d of %s, after %d were sent: %w", f.info.Seq, p.path(sub), i, failure(p, sub, err))
+			err = fmt.Errorf("dead letter %d of %s, after %d were sent: %w", f.info.Seq, p.path(sub), i, failure(p, sub, err))
+			break
 		}
-		out.Items = append(out.Items, item)
+		out.Items = append(out.Items, wire.MailBatchItem{Status: 202, Mail: &sent})
 	}
-	return out, b.cfg.Audit(ctx, p.kind+".redrive", fmt.Sprintf("%s: %d mails to %s", p.path(sub), len(out.Items), to.text))
+	if len(out.Items) > 0 {
+		audited := b.cfg.Audit(context.WithoutCancel(ctx), p.kind+".redrive", fmt.Sprintf("%s: %d mails to %s", p.path(sub), len(out.Items), to.text))
+		err = errors.Join(err, audited)
+	}
+	return out, err
+}
+
+// wait waits for a tick.
+func wait(ctx context.Context, tick <-chan time.Time) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-tick:
+		return nil
+	}
 }
 
 // redrivable returns the dead letters to send again, and whether there are more.
@@ -86,17 +100,27 @@ func (b *Boxes) redrivable(ctx context.Context, k *mail.Broker, p place, sub str
 			}
 		}
 		if from = next; from == 0 {
-			return due, false, nil
+			return due, false, missing(r.Seqs, due)
 		}
 	}
 }
 
+// missing returns an error that names a dead letter that was asked for and does not exist.
+func missing(seqs []uint64, due []found) error {
+	for _, seq := range seqs {
+		if !slices.ContainsFunc(due, func(f found) bool { return f.info.Seq == seq }) {
+			return fmt.Errorf("%w: there is no dead letter %d", wire.ErrNotFound, seq)
+		}
+	}
+	return nil
+}
+
 func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) (wire.SentMail, error) {
-	raw, _, err := k.Letter(f.info.Place, f.info.Length)
+	kept, _, err := k.MailAt(f.info.Place, f.info.Length)
 	if err != nil {
 		return wire.SentMail{}, err
 	}
-	l, err := proto.ParseLetter(raw)
+	l, err := proto.ParseLetter(kept.Letter)
 	if err != nil {
 		return wire.SentMail{}, err
 	}

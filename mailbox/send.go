@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/proto"
@@ -122,6 +125,18 @@ func (b *Boxes) item(m *wire.Mail) (mail.Item, place, error) {
 	return mail.Item{Box: to.name, Letter: raw}, to, nil
 }
 
+// fullAddress returns an address as every node understands it: with the id of the node.
+func (b *Boxes) fullAddress(field, name string) ([]byte, error) {
+	if name == "" {
+		return nil, nil
+	}
+	p, err := b.findTarget(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", field, err)
+	}
+	return []byte(p.name), nil
+}
+
 // letter checks a mail and makes its letter.
 func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 	class, err := proto.ParseClass(m.Class)
@@ -131,7 +146,15 @@ func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 	if err := checkMail(m, to); err != nil {
 		return nil, err
 	}
-	labels, err := proto.MakeLabels(m.Labels)
+	labels, err := labelsFrom(m.Labels)
+	if err != nil {
+		return nil, err
+	}
+	replyTo, err := b.fullAddress("reply_to", m.ReplyTo)
+	if err != nil {
+		return nil, err
+	}
+	bounceTo, err := b.fullAddress("bounce_to", m.BounceTo)
 	if err != nil {
 		return nil, err
 	}
@@ -139,13 +162,13 @@ func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 	l := &proto.Letter{
 		Class: class, ID: proto.NewMailID(now), Created: now.UnixMilli(), Hops: uint8(m.Hops), Labels: labels, Body: m.Body,
 		NotAfter: now.Add(cmp.Or(time.Duration(m.TTL), proto.DefaultTTL)).UnixMilli(),
-		Subject:  []byte(m.Subject), Key: []byte(m.Key), Dedupe: []byte(m.Dedupe), ReplyTo: []byte(m.ReplyTo), Correlation: []byte(m.Correlation),
-		Type: []byte(m.Type), ContentType: []byte(m.ContentType), Sender: []byte(m.Sender), BounceTo: []byte(m.BounceTo), Traceparent: []byte(m.Trace),
+		Subject:  []byte(m.Subject), Key: []byte(m.Key), Dedupe: []byte(m.Dedupe), ReplyTo: replyTo, Correlation: []byte(m.Correlation),
+		Type: []byte(m.Type), ContentType: []byte(m.ContentType), Sender: []byte(m.Sender), BounceTo: bounceTo, Traceparent: []byte(m.Trace),
 	}
 	switch {
 	case m.Delay > 0:
 		l.NotBefore = now.Add(time.Duration(m.Delay)).UnixMilli()
-	case !m.At.IsZero():
+	case m.At.After(now):
 		l.NotBefore = m.At.UnixMilli()
 	}
 	if m.Relaxed {
@@ -160,8 +183,8 @@ func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 // checkMail checks what the encoding of a letter does not, or says less about.
 func checkMail(m *wire.Mail, to place) error {
 	switch {
-	case m.TTL < 0 || time.Duration(m.TTL) > proto.MaxTTL:
-		return fmt.Errorf("ttl %s: must be positive and at most 30 days", m.TTL)
+	case m.TTL < 0 || m.TTL > 0 && time.Duration(m.TTL) < time.Millisecond || time.Duration(m.TTL) > proto.MaxTTL:
+		return fmt.Errorf("ttl %s: must be from 1ms to 30 days", m.TTL)
 	case m.Delay < 0:
 		return fmt.Errorf("delay %s: must not be negative", m.Delay)
 	case m.Delay > 0 && !m.At.IsZero():
@@ -172,6 +195,8 @@ func checkMail(m *wire.Mail, to place) error {
 		return fmt.Errorf("hops %d: must be from 0 to 16", m.Hops)
 	case to.kind == wire.BoxMailbox && m.Subject != "":
 		return fmt.Errorf("subject %.64q: %s is a mailbox, only a mail to a topic has a subject", m.Subject, to.text)
+	case m.Trace != "" && !proto.ValidTraceparent([]byte(m.Trace)):
+		return fmt.Errorf("traceparent %.64q: must be of version 00 of W3C trace context", m.Trace)
 	case m.Subject != "" && !proto.ValidSubject([]byte(m.Subject)):
 		return fmt.Errorf("subject %.64q: use words with dots between them, without * and >", m.Subject)
 	}
@@ -180,11 +205,27 @@ func checkMail(m *wire.Mail, to place) error {
 		limit       int
 	}{
 		{"key", m.Key, proto.MaxKey}, {"dedupe", m.Dedupe, proto.MaxKey}, {"type", m.Type, proto.MaxLetterType}, {"content_type", m.ContentType, proto.MaxLetterType},
-		{"reply_to", m.ReplyTo, proto.MaxAddress}, {"bounce_to", m.BounceTo, proto.MaxAddress}, {"correlation", m.Correlation, proto.MaxCorrelation}, {"sender", m.Sender, proto.MaxSender},
+		{"correlation", m.Correlation, proto.MaxCorrelation}, {"sender", m.Sender, proto.MaxSender},
 	} {
-		if len(f.value) > f.limit {
+		switch {
+		case len(f.value) > f.limit:
 			return fmt.Errorf("%s of %d bytes: the limit is %d", f.name, len(f.value), f.limit)
+		case !utf8.ValidString(f.value) || strings.ContainsFunc(f.value, unicode.IsControl):
+			return fmt.Errorf("%s %.64q: must be text without control characters", f.name, f.value)
 		}
 	}
 	return nil
+}
+
+// labelsFrom returns labels as a letter has them.
+func labelsFrom(labels map[string]string) (proto.Labels, error) {
+	if len(labels) > proto.MaxLabels {
+		return nil, fmt.Errorf("%d labels: the limit is %d", len(labels), proto.MaxLabels)
+	}
+	for name, value := range labels {
+		if _, err := proto.MakeLabels(map[string]string{name: value}); err != nil {
+			return nil, fmt.Errorf("label %.64q: use a name of 1-%d bytes without spaces and =, and a value of at most %d bytes without control characters", name, proto.MaxLabelName, proto.MaxLabelValue)
+		}
+	}
+	return proto.MakeLabels(labels)
 }

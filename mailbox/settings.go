@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -164,22 +165,40 @@ func (b *Boxes) Remove(ctx context.Context, name string) error {
 
 // Unblock lets the mails of an ordering key go on that a dead letter blocks.
 func (b *Boxes) Unblock(ctx context.Context, name, sub string, u wire.UnblockMail) error {
-	p, k, err := b.existing(name)
+	p, k, err := b.subscribed(name, sub)
 	if err != nil {
 		return err
 	}
-	var origin proto.PeerID
-	if u.Origin != "" {
-		peer, err := b.parts.Book.Find(u.Origin)
-		if err != nil {
-			return err
-		}
-		origin = peer.Peer
+	if u.Key == "" || len(u.Key) > proto.MaxKey {
+		return invalid("key of %d bytes: must be that of a dead letter, of 1 to %d", len(u.Key), proto.MaxKey)
+	}
+	origin, err := b.origin(ctx, k, u.Origin)
+	if err != nil {
+		return failure(p, sub, err)
 	}
 	if err := k.Unblock(ctx, p.name, sub, origin, u.Key); err != nil {
 		return failure(p, sub, err)
 	}
 	return b.cfg.Audit(ctx, p.kind+".unblock", p.path(sub)+" "+u.Key)
+}
+
+// origin returns the node from which mail came, zero for this one.
+func (b *Boxes) origin(ctx context.Context, k *mail.Broker, name string) (id proto.PeerID, err error) {
+	if name == "" {
+		return id, nil
+	}
+	p, err := b.parts.Book.Find(name)
+	if err != nil || p.Peer == b.cfg.Self {
+		return id, err
+	}
+	known := false
+	if err := k.View(ctx, func(s *box.State) { known = s.Origin(p.Peer) != 0 }); err != nil {
+		return id, err
+	}
+	if !known {
+		return id, fmt.Errorf("%w: no mail came from %s", wire.ErrNotFound, p.Label())
+	}
+	return p.Peer, nil
 }
 
 // Purge cancels what waits in a box, the oldest first; what is leased stays. The senders are
@@ -189,23 +208,44 @@ func (b *Boxes) Purge(ctx context.Context, name string, r wire.PurgeMail) (wire.
 	if err != nil {
 		return wire.PurgedMail{}, err
 	}
-	limit := r.Limit
-	if limit == 0 {
-		limit = box.MaxMails
+	if r.Limit < 0 {
+		return wire.PurgedMail{}, invalid("limit %d: must not be negative", r.Limit)
 	}
+	limit := cmp.Or(r.Limit, box.MaxMails)
 	if r.DryRun {
-		v, err := b.Get(ctx, p.name)
-		leased := 0
-		for _, s := range v.Subscriptions {
-			leased += s.Leased
-		}
-		return wire.PurgedMail{Mails: min(limit, max(v.Waiting-leased, 0)), DryRun: true}, err
+		n, err := b.purgeable(ctx, k, p)
+		return wire.PurgedMail{Mails: min(limit, n), DryRun: true}, failure(p, "", err)
 	}
-	n, err := k.Purge(ctx, p.name, limit, r.Reason)
+	n, err := k.Purge(ctx, p.name, limit, cutReason(r.Reason))
 	if err != nil {
 		return wire.PurgedMail{}, failure(p, "", err)
 	}
 	return wire.PurgedMail{Mails: n}, b.cfg.Audit(ctx, p.kind+".purge", fmt.Sprintf("%s: %d mails", p.text, n))
+}
+
+// purgeable returns how many mails of a box wait and are not leased.
+func (b *Boxes) purgeable(ctx context.Context, k *mail.Broker, p place) (n int, err error) {
+	found := false
+	err = k.View(ctx, func(s *box.State) {
+		id, ok := s.Find(p.name)
+		if found = ok; !ok {
+			return
+		}
+		info, _ := s.Info(id)
+		leased := map[uint64]bool{}
+		for _, sub := range info.Subs {
+			for m := range s.Mails(id, sub, 0) {
+				if m.State == box.Leased {
+					leased[m.Seq] = true
+				}
+			}
+		}
+		n = info.Waiting - len(leased)
+	})
+	if err == nil && !found {
+		err = box.ErrNotFound
+	}
+	return n, err
 }
 
 // topic returns a topic of this node.
@@ -347,8 +387,6 @@ func checkBox(p place, s wire.BoxSettings) error {
 		return invalid("age %s: must be from 0, the default, to 10 years, in whole milliseconds", *s.Age)
 	case !topic && (s.Age != nil && *s.Age != 0 || s.Interest != nil && *s.Interest):
 		return invalid("age and interest are settings of topics: a mailbox keeps its mail until it has ended")
-	case topic && s.Lanes != nil && *s.Lanes == wire.LanesOrigin:
-		return nil
 	case s.Lanes != nil && *s.Lanes != "" && *s.Lanes != wire.LanesOrigin && *s.Lanes != wire.LanesShared:
 		return invalid("lanes %.20q: must be %s or %s", *s.Lanes, wire.LanesShared, wire.LanesOrigin)
 	}

@@ -211,7 +211,7 @@ func AppendLetter(dst []byte, l *Letter) ([]byte, error) {
 	}
 	n := len(dst) - start - LetterFixed
 	if n > MaxLetterTLVs || len(l.Body) > MaxInlineBody {
-		return dst[:start], fmt.Errorf("%w: %d bytes of entries, %d of body", ErrBadLetter, n, len(l.Body))
+		return dst[:start], fmt.Errorf("%w: %d bytes of entries such as labels, at most %d; %d of body, at most %d", ErrBadLetter, n, MaxLetterTLVs, len(l.Body), MaxInlineBody)
 	}
 	binary.BigEndian.PutUint16(dst[start+46:], uint16(n))
 	dst = append(dst, l.Body...)
@@ -347,7 +347,7 @@ func (l *Letter) set(tag byte, v []byte) bool {
 	case letterSubject:
 		return ValidSubject(v)
 	case letterTraceparent:
-		return validTraceparent(v)
+		return ValidTraceparent(v)
 	}
 	return 0 < len(v) && len(v) <= limit && validText(v)
 }
@@ -408,9 +408,9 @@ func validWord(v []byte, limit int) bool {
 	return 0 < len(v) && len(v) <= limit && validText(v) && bytes.IndexByte(v, ' ') < 0
 }
 
-// validTraceparent reports whether v has the form of version 00 of W3C trace context:
+// ValidTraceparent reports whether v has the form of version 00 of W3C trace context:
 // 00-trace id-parent id-flags, in lower-case hexadecimal.
-func validTraceparent(v []byte) bool {
+func ValidTraceparent(v []byte) bool {
 	if len(v) != traceparentSize || v[0] != '0' || v[1] != '0' {
 		return false
 	}
