@@ -91,3 +91,99 @@ func BenchmarkMail(b *testing.B) {
 	b.ReportMetric(float64(rounds*batch)/b.Elapsed().Seconds(), "mails/s")
 	stop()
 }
+
+// BenchmarkForward sends mails of 1 KiB, 16 senders of 16 a call, from one broker to a box of
+// another: one operation is one mail from its sender until its origin knows that the home has
+// it on disk.
+func BenchmarkForward(b *testing.B) {
+	const senders, batch, window = 16, 16, 16
+	ctx, cancel := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	start := func() *Broker {
+		log, err := ledger.Open(b.TempDir()+"/ledger", ledger.Config{Reserve: -1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { log.Close() })
+		br, err := New(log, Config{Boot: 1, Self: homeID})
+		if err != nil {
+			b.Fatal(err)
+		}
+		running.Go(func() { br.Run(ctx) })
+		return br
+	}
+	origin, home := start(), start()
+	defer running.Wait()
+	defer cancel()
+	if err := home.SetBox(ctx, box.BoxSettings{Name: "agent:ceo", Kind: box.Mailbox, Mails: box.MaxMails, Bytes: 1 << 40}); err != nil {
+		b.Fatal(err)
+	}
+	lane, err := origin.Lane(ctx, homeID)
+	if err != nil {
+		b.Fatal(err)
+	}
+	now, body := time.Now(), make([]byte, 1<<10)
+	rounds := (b.N + batch - 1) / batch
+	spool := make(chan struct{}, 50_000/batch) // calls whose mail may be in the spool
+	arrivals := make(chan *Arrival, window)
+	var sent atomic.Int64
+	b.ReportAllocs()
+	b.ResetTimer()
+	var work sync.WaitGroup
+	for range senders {
+		work.Go(func() {
+			for sent.Add(1) <= int64(rounds) {
+				spool <- struct{}{}
+				out := make([]Outgoing, batch)
+				for i := range out {
+					l, err := proto.AppendLetter(nil, &proto.Letter{
+						Class: proto.Normal, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(), Body: body,
+					})
+					if err != nil {
+						b.Error(err)
+					}
+					out[i] = Outgoing{Box: "agent:ceo", Home: homeID, Letter: l}
+				}
+				if r, err := origin.Forward(ctx, out, false); err != nil || r[0].Code != proto.CodeOK {
+					b.Errorf("%+v, %v", r, err)
+				}
+			}
+		})
+	}
+	sending, stop := context.WithCancel(ctx)
+	work.Go(func() {
+		defer close(arrivals)
+		for {
+			m, err := lane.Next(sending, 1<<20)
+			if err != nil {
+				return
+			}
+			a, err := home.Arrive(originID, m, nil)
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			arrivals <- a
+		}
+	})
+	accepted, released := uint64(0), 0
+	for a := range arrivals {
+		m, err := a.Wait(ctx)
+		if err == nil {
+			err = lane.Answer(ctx, m)
+		}
+		if err != nil || m.GetCode() != proto.CodeOK {
+			b.Fatalf("%v, %v", m, err)
+		}
+		for accepted = m.GetUpToNumber(); released < int(accepted)/batch; released++ {
+			<-spool
+		}
+		if accepted == uint64(rounds*batch) {
+			stop()
+		}
+	}
+	work.Wait()
+	b.StopTimer()
+	b.ReportMetric(float64(rounds*batch)/b.Elapsed().Seconds(), "mails/s")
+	stop()
+}

@@ -60,7 +60,8 @@ func (b *Broker) offer(t *target, class proto.Class) {
 
 // Next waits until something may be sent to the home and returns it: mails of one chain, with
 // letters of at most room bytes, or one larger letter. Package fair chooses among the classes,
-// and the boxes of a class take turns. The errors are those of ctx, and [ErrStopped].
+// and the boxes of a class take turns. The errors are those of ctx, and those of a broker that
+// has ended: [ErrStopped], [ErrUnknown].
 func (l *Lane) Next(ctx context.Context, room int) (*proto.Bundle, error) {
 	whole := context.WithoutCancel(ctx) // a bundle that was taken is returned
 	for {
