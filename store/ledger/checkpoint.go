@@ -89,6 +89,9 @@ func (l *Ledger) syncTo(index uint64) error {
 
 // removeOldCheckpoints removes the files of checkpoints that are not kept.
 func (l *Ledger) removeOldCheckpoints() {
+	if l.pinned {
+		return
+	}
 	d, err := readFolder(l.cfg.fs, l.dir)
 	for _, index := range d.checkpoints {
 		if !slices.Contains(l.checkpoints, index) {

@@ -36,7 +36,8 @@
 // the data of an entry may imitate.
 //
 // Segments are written full of zeros before they are needed, and used again once
-// they are released: a sync of an overwrite changes no metadata. A batch is
+// they are released, unless a snapshot has the file, too, by a hard link: a sync of an
+// overwrite changes no metadata. A batch is
 // followed by at least 40 zeros, up to the end of a page of 4 KiB, so that the end
 // of the log can be told from the old content of a recycled file.
 //

@@ -16,7 +16,7 @@ type DamageError struct {
 
 // Error states where the damage is and what to do.
 func (e *DamageError) Error() string {
-	return fmt.Sprintf("%v: %s from byte %d: %s; keep a copy of the folder, then read what is left with ledger.Salvage",
+	return fmt.Sprintf("%v: %s from byte %d: %s; keep a copy of the folder, then see with `balefire-node store check` what is damaged and run `balefire-node store salvage` to bring all that can be read into a new folder",
 		store.ErrCorrupt, e.File, e.Offset, e.What)
 }
 

@@ -13,7 +13,7 @@ func TestDamageErrorNamesThePlace(t *testing.T) {
 	if !errors.Is(err, store.ErrCorrupt) {
 		t.Error("it is not an ErrCorrupt")
 	}
-	for _, want := range []string{"a.seg", "byte 64", "a bad checksum"} {
+	for _, want := range []string{"a.seg", "byte 64", "a bad checksum", "store check", "store salvage"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q does not say %q", err, want)
 		}

@@ -29,10 +29,16 @@ type faultFS struct {
 	mu      sync.Mutex
 	names   map[string]*inode
 	durable map[string]*inode             // the names as of the last SyncDir
-	renames []func(map[string]*inode)     // what changed names since
+	renames []naming                      // what changed names since
 	hook    func(call, name string) error // before each call that changes something; nil: none; set before use
 	left    int                           // calls that change something until the power is cut; negative: never
 	cut     bool
+}
+
+// A naming is a change of the names in a folder.
+type naming struct {
+	dir    string
+	change func(map[string]*inode)
 }
 
 // An inode is the content of a file.
@@ -80,8 +86,8 @@ func (s *faultFS) afterCut(rng *rand.Rand, keep float64) *faultFS {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	names := maps.Clone(s.durable)
-	for _, change := range s.renames[:rng.IntN(len(s.renames)+1)] {
-		change(names)
+	for _, n := range s.renames[:rng.IntN(len(s.renames)+1)] {
+		n.change(names)
 	}
 	files := map[string][]byte{}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
@@ -133,10 +139,10 @@ func (s *faultFS) isCut() bool {
 	return s.cut
 }
 
-// naming makes a change of names.
-func (s *faultFS) naming(f func(map[string]*inode)) {
+// naming makes a change of the names in the folder of name.
+func (s *faultFS) naming(name string, f func(map[string]*inode)) {
 	f(s.names)
-	s.renames = append(s.renames, f)
+	s.renames = append(s.renames, naming{filepath.Dir(name), f})
 }
 
 func (s *faultFS) MkdirAll(string) error { return nil }
@@ -144,7 +150,7 @@ func (s *faultFS) MkdirAll(string) error { return nil }
 func (s *faultFS) OpenFile(name string, flag int) (file, error) {
 	if flag&os.O_CREATE != 0 {
 		n := &inode{dirty: map[int]bool{}}
-		err := s.change("create", name, func() { s.naming(func(m map[string]*inode) { m[name] = n }) })
+		err := s.change("create", name, func() { s.naming(name, func(m map[string]*inode) { m[name] = n }) })
 		return &memFile{s, name, n}, err
 	}
 	s.mu.Lock()
@@ -158,25 +164,53 @@ func (s *faultFS) OpenFile(name string, flag int) (file, error) {
 
 func (s *faultFS) Rename(from, to string) error {
 	return s.change("rename", to, func() {
-		s.naming(func(m map[string]*inode) { m[to] = m[from]; delete(m, from) })
+		s.naming(to, func(m map[string]*inode) { m[to] = m[from]; delete(m, from) })
 	})
 }
 
-func (s *faultFS) Remove(name string) error {
-	return s.change("remove", name, func() { s.naming(func(m map[string]*inode) { delete(m, name) }) })
+func (s *faultFS) Link(from, to string) error {
+	return s.change("link", to, func() {
+		n := s.names[from]
+		s.naming(to, func(m map[string]*inode) { m[to] = n })
+	})
 }
 
-func (s *faultFS) Names(string) (names []string, err error) {
+func (s *faultFS) Linked(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, other := range s.names {
+		if other == s.names[name] {
+			n++
+		}
+	}
+	return n > 1
+}
+
+func (s *faultFS) Remove(name string) error {
+	return s.change("remove", name, func() { s.naming(name, func(m map[string]*inode) { delete(m, name) }) })
+}
+
+func (s *faultFS) Names(dir string) (names []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(s.names)) {
-		names = append(names, filepath.Base(name))
+		if filepath.Dir(name) == dir {
+			names = append(names, filepath.Base(name))
+		}
 	}
 	return names, nil
 }
 
 func (s *faultFS) SyncDir(dir string) error {
-	return s.change("syncdir", dir, func() { s.durable, s.renames = maps.Clone(s.names), nil })
+	return s.change("syncdir", dir, func() {
+		s.renames = slices.DeleteFunc(s.renames, func(n naming) bool {
+			if n.dir == dir {
+				n.change(s.durable)
+			}
+			return n.dir == dir
+		})
+	})
 }
 
 // A memFile is an open file of a faultFS.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -51,6 +52,18 @@ func readFolder(fs fileSystem, dir string) (folder, error) {
 	slices.Sort(d.segments)
 	slices.Sort(d.checkpoints)
 	return d, nil
+}
+
+// makeFolder makes the folder dir, which may exist if it is empty.
+func makeFolder(fs fileSystem, dir string) error {
+	if err := fs.MkdirAll(dir); err != nil {
+		return err
+	}
+	names, err := fs.Names(dir)
+	if err == nil && len(names) > 0 {
+		err = fmt.Errorf("%w: %s is not empty", os.ErrExist, dir)
+	}
+	return err
 }
 
 func segmentPath(dir string, first uint64) string { return filepath.Join(dir, segmentName(first)) }

@@ -17,6 +17,8 @@ type fileSystem interface {
 	MkdirAll(dir string) error
 	OpenFile(name string, flag int) (file, error) // flags as for os.OpenFile
 	Rename(from, to string) error                 // replaces
+	Link(from, to string) error                   // gives a file a second name; an error where that is not possible
+	Linked(name string) bool                      // the file may have another name
 	Remove(name string) error
 	Names(dir string) ([]string, error) // sorted
 	SyncDir(dir string) error           // makes the names in dir durable
@@ -36,6 +38,8 @@ type osFS struct{}
 
 func (osFS) MkdirAll(dir string) error    { return os.MkdirAll(dir, 0o700) }
 func (osFS) Rename(from, to string) error { return os.Rename(from, to) }
+func (osFS) Link(from, to string) error   { return link(from, to) }
+func (osFS) Linked(name string) bool      { return linked(name) }
 func (osFS) Remove(name string) error     { return os.Remove(name) }
 func (osFS) SyncDir(dir string) error     { return disk.SyncDir(dir) }
 

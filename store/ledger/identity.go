@@ -68,3 +68,18 @@ func readIdentity(fs fileSystem, dir string) (identity, error) {
 	}
 	return i, nil
 }
+
+// writeIdentity makes the names in dir durable, then LEDGER, then the name of dir.
+func writeIdentity(fs fileSystem, dir string, ident identity) error {
+	if err := fs.SyncDir(dir); err != nil {
+		return err
+	}
+	err := writeFile(fs, filepath.Join(dir, identityName), func(w io.Writer) error {
+		_, err := w.Write(ident.encode())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return fs.SyncDir(filepath.Dir(dir))
+}

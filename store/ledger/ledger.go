@@ -31,6 +31,9 @@ type Ledger struct {
 
 	checkpointing sync.Mutex
 	checkpoints   []uint64 // indexes of those that can be read, at most two, ascending; under checkpointing
+	pinned        bool     // a snapshot reads what there is: nothing is removed; under checkpointing
+
+	snapshotting sync.Mutex // held while a snapshot is written
 
 	failure atomic.Pointer[error] // the first failure, wrapped in ErrFailed
 	failed  chan struct{}         // closed with it
@@ -92,6 +95,8 @@ func (l *Ledger) Close() error {
 		l.spares.close()
 		l.supplying.Wait()
 		l.closed.Store(true)
+		l.snapshotting.Lock() // a snapshot ends soon
+		defer l.snapshotting.Unlock()
 		err = l.segments.close()
 	})
 	return errors.Join(l.Err(), err)

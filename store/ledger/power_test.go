@@ -15,7 +15,8 @@ import (
 // I21: after 10 000 cuts of the power (short form: 400), each at any moment and with
 // any of the unsynced sectors kept, a ledger opens by itself and has everything
 // that was answered as durable, nothing that was not queued, and no gap; and what
-// it had when it was opened once it has always. BALEFIRE_LONG=1 runs all.
+// it had when it was opened once it has always. Its snapshots stay as they were and
+// have everything that was answered before them. BALEFIRE_LONG=1 runs all.
 func TestPowerCuts(t *testing.T) {
 	cuts := 300
 	if long {
@@ -49,6 +50,8 @@ type history struct {
 	newest uint64         // index of the batch of the newest answer
 	upTo   map[uint64]int // entries up to a batch
 	base   int            // entries up to the last batch of which the checkpoint knows
+
+	copies []snapshot
 }
 
 func newHistory(t *testing.T, seed uint64) *history {
@@ -67,6 +70,7 @@ func (h *history) live() {
 	cfg := small(h.fs)
 	cfg.Segment = page * (1 + int64(h.seed%3))
 	l, err := Open(dir, cfg)
+	h.checkCopies()
 	if err == nil {
 		h.check(l)
 		for !h.fs.isCut() {
@@ -90,6 +94,16 @@ func (h *history) live() {
 // check compares what the ledger has with what it must and may have.
 func (h *history) check(l *Ledger) {
 	h.t.Helper()
+	if newest, upTo, places, base, ok := h.compare(l, h.queued, h.sure); ok {
+		n := len(places)
+		h.queued, h.sure, h.places, h.newest, h.upTo, h.base = h.queued[:n], n, places, newest, upTo, base
+	}
+}
+
+// compare compares what a ledger has with what was queued, of which at least sure entries
+// must be there. ok is false if the power was cut meanwhile.
+func (h *history) compare(l *Ledger, queued [][]byte, sure int) (newest uint64, upTo map[uint64]int, places []Place, base int, ok bool) {
+	h.t.Helper()
 	n := 0
 	index, err := l.LoadCheckpoint(func(r io.Reader) error {
 		b, err := io.ReadAll(r)
@@ -97,7 +111,7 @@ func (h *history) check(l *Ledger) {
 			return err
 		}
 		n = int(binary.BigEndian.Uint64(b))
-		if len(b) != 12 || n > len(h.queued) || binary.BigEndian.Uint32(b[8:]) != sumOf(h.queued[:n]) {
+		if len(b) != 12 || n > len(queued) || binary.BigEndian.Uint32(b[8:]) != sumOf(queued[:n]) {
 			h.fatalf("the checkpoint has %x", b)
 		}
 		return nil
@@ -105,11 +119,11 @@ func (h *history) check(l *Ledger) {
 	if err != nil && !errors.Is(err, errPower) {
 		h.fatalf("load: %v", err)
 	}
-	newest, upTo, places := index, map[uint64]int{index: n}, make([]Place, n, len(h.queued))
+	newest, upTo, places = index, map[uint64]int{index: n}, make([]Place, n, len(queued))
 	if err == nil {
 		err = l.Replay(index+1, func(b Batch) error {
 			for p, data := range b.Entries() {
-				if n >= len(h.queued) || !bytes.Equal(data, h.queued[n]) {
+				if n >= len(queued) || !bytes.Equal(data, queued[n]) {
 					h.fatalf("batch %d: entry %d is not what was queued", b.Index, n)
 				}
 				places = append(places, p)
@@ -123,12 +137,12 @@ func (h *history) check(l *Ledger) {
 		if !errors.Is(err, errPower) {
 			h.fatalf("replay: %v", err)
 		}
-		return
+		return 0, nil, nil, 0, false
 	}
-	if n < h.sure {
-		h.fatalf("there are %d entries, %d were on disk", n, h.sure)
+	if n < sure {
+		h.fatalf("there are %d entries, %d were on disk", n, sure)
 	}
-	h.queued, h.sure, h.places, h.newest, h.upTo, h.base = h.queued[:n], n, places, newest, upTo, upTo[index]
+	return newest, upTo, places, upTo[index], true
 }
 
 // sumOf returns a checksum of entries.
@@ -142,13 +156,15 @@ func sumOf(entries [][]byte) uint32 {
 
 // step does one thing with the ledger.
 func (h *history) step(l *Ledger) {
-	switch h.rng.IntN(12) {
+	switch h.rng.IntN(13) {
 	case 0:
 		h.checkpoint(l)
 	case 1:
 		l.Release(func(uint64) bool { return h.rng.IntN(4) == 0 })
 	case 2:
 		h.read(l)
+	case 3:
+		h.snapshot(l)
 	default:
 		h.write(l)
 	}

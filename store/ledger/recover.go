@@ -4,7 +4,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"path/filepath"
 	"slices"
 )
@@ -92,13 +91,7 @@ func (r *recovery) create() error {
 		return err
 	}
 	r.segments, r.tail = []*segment{seg}, tail{off: segmentHead}
-	if err := writeFile(r.cfg.fs, filepath.Join(r.dir, identityName), func(w io.Writer) error {
-		_, err := w.Write(ident.encode())
-		return err
-	}); err != nil {
-		return err
-	}
-	return r.cfg.fs.SyncDir(filepath.Dir(r.dir))
+	return writeIdentity(r.cfg.fs, r.dir, ident)
 }
 
 // checkUnused refuses a folder that lacks only LEDGER. An interrupted create leaves

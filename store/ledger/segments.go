@@ -126,7 +126,8 @@ func writeHeader(f file, size int64, h segmentHeader) error {
 // Release removes complete segments of which nothing is needed, or keeps their
 // files to be used again. It asks live, with the first index, for each segment that
 // is not needed to start from the older one of the two checkpoints. Places in a
-// segment that was released can no longer be read. live must not call Release,
+// segment that was released can no longer be read. It does nothing during a snapshot;
+// a segment that a snapshot has is not used again. live must not call Release,
 // Checkpoint or LoadCheckpoint.
 func (l *Ledger) Release(live func(segment uint64) bool) {
 	if l.Err() != nil || l.closed.Load() {
@@ -134,7 +135,7 @@ func (l *Ledger) Release(live func(segment uint64) bool) {
 	}
 	l.checkpointing.Lock()
 	defer l.checkpointing.Unlock()
-	if len(l.checkpoints) < 2 {
+	if len(l.checkpoints) < 2 || l.pinned {
 		return
 	}
 	var dead []*segment
@@ -156,7 +157,7 @@ func (l *Ledger) release(dead []*segment) {
 	for _, seg := range dead {
 		err := seg.close()
 		l.segments.remove(seg)
-		if len(paths) > 0 && seg.size == l.cfg.Segment {
+		if len(paths) > 0 && seg.size == l.cfg.Segment && !l.cfg.fs.Linked(seg.path) {
 			if err = errors.Join(err, l.cfg.fs.Rename(seg.path, paths[0])); err == nil {
 				kept, paths = append(kept, paths[0]), paths[1:]
 			}
