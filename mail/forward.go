@@ -32,19 +32,19 @@ func (b *Broker) Forward(ctx context.Context, mails []Outgoing, relaxed bool) ([
 	if err := b.do(func(box.Now) { b.forward(f) }); err != nil {
 		return nil, err
 	}
-	return f.wait(ctx, b)
+	return f.Wait(ctx)
 }
 
 // A forwarding is one call of Forward.
 type forwarding struct {
-	*sending
+	*Sending
 	boxes []string
 	facts []chain.Mail
 }
 
 // forwardable checks the mails of a call and makes the spools that they need.
 func (b *Broker) forwardable(ctx context.Context, mails []Outgoing, relaxed bool) (*forwarding, error) {
-	s, err := newSending(mails, relaxed, func(o Outgoing) []byte { return o.Letter })
+	s, err := newSending(b, mails, relaxed, func(o Outgoing) []byte { return o.Letter })
 	if s == nil {
 		return nil, err
 	}

@@ -41,7 +41,17 @@ type Sent struct {
 // process, and a power cut about 100 ms later. With ErrUnknown some may be there: who sends
 // the same letters again needs a dedupe key in each.
 func (b *Broker) Send(ctx context.Context, items []Item, relaxed bool) ([]Sent, error) {
-	s, err := newSending(items, relaxed, func(it Item) []byte { return it.Letter })
+	s, err := b.QueueSend(items, relaxed)
+	if s == nil {
+		return nil, err
+	}
+	return s.Wait(ctx)
+}
+
+// QueueSend is Send without its wait: what is queued first is before the rest on disk. The
+// letters are copied. Without items it returns nil.
+func (b *Broker) QueueSend(items []Item, relaxed bool) (*Sending, error) {
+	s, err := newSending(b, items, relaxed, func(it Item) []byte { return it.Letter })
 	if s == nil {
 		return nil, err
 	}
@@ -58,11 +68,12 @@ func (b *Broker) Send(ctx context.Context, items []Item, relaxed bool) ([]Sent, 
 	if err := b.do(func(box.Now) { b.send(s) }); err != nil {
 		return nil, err
 	}
-	return s.wait(ctx, b)
+	return s, nil
 }
 
-// A sending is one call of Send or Forward.
-type sending struct {
+// A Sending is one call of Send or Forward.
+type Sending struct {
+	b       *Broker
 	mails   []box.Mail // without a box: not sent
 	recs    [][]byte   // views of buf
 	buf     []byte
@@ -75,7 +86,7 @@ type sending struct {
 }
 
 // newSending checks the limits of a call; it returns nil for one without mail.
-func newSending[T any](items []T, relaxed bool, letter func(T) []byte) (*sending, error) {
+func newSending[T any](b *Broker, items []T, relaxed bool, letter func(T) []byte) (*Sending, error) {
 	size := 0
 	for _, it := range items {
 		size += len(letter(it))
@@ -87,31 +98,32 @@ func newSending[T any](items []T, relaxed bool, letter func(T) []byte) (*sending
 	case n > MaxSend || size > MaxSendBytes && n > 1:
 		return nil, fmt.Errorf("mail: %d mails of %d bytes at once; at most %d and %d", n, size, MaxSend, MaxSendBytes)
 	}
-	return &sending{
-		mails: make([]box.Mail, n), recs: make([][]byte, n), buf: make([]byte, 0, size+n*mailOverhead), relaxed: relaxed,
+	return &Sending{
+		b: b, mails: make([]box.Mail, n), recs: make([][]byte, n), buf: make([]byte, 0, size+n*mailOverhead), relaxed: relaxed,
 		sent: make([]Sent, n), left: n, done: make(chan struct{}),
 	}, nil
 }
 
-func (s *sending) wait(ctx context.Context, b *Broker) ([]Sent, error) {
+// Wait returns the result of each item, as Send does.
+func (s *Sending) Wait(ctx context.Context) ([]Sent, error) {
 	select {
 	case <-s.done:
 		return s.sent, s.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
-	case <-b.ended:
+	case <-s.b.ended:
 		return nil, ErrUnknown
 	}
 }
 
-func (s *sending) encode(i int) {
+func (s *Sending) encode(i int) {
 	from := len(s.buf)
 	s.buf = box.AppendMail(s.buf, &s.mails[i])
 	s.recs[i] = s.buf[from:len(s.buf):len(s.buf)]
 }
 
 // send queues the records of a call.
-func (b *Broker) send(s *sending) {
+func (b *Broker) send(s *Sending) {
 	for i := range s.mails {
 		if s.mails[i].Box == 0 {
 			s.answered()
@@ -121,7 +133,7 @@ func (b *Broker) send(s *sending) {
 	}
 }
 
-func (s *sending) answer(i int, r box.Result, err error) {
+func (s *Sending) answer(i int, r box.Result, err error) {
 	r, err = outcome(r, err)
 	if s.sent[i] = (Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq}); err != nil {
 		s.err = err
@@ -142,7 +154,7 @@ func outcome(r box.Result, err error) (box.Result, error) {
 	return box.Result{}, fmt.Errorf("%w: %w", ErrUnknown, err)
 }
 
-func (s *sending) answered() {
+func (s *Sending) answered() {
 	if s.left--; s.left == 0 {
 		close(s.done)
 	}

@@ -34,8 +34,11 @@ type Session struct {
 
 	mu    sync.Mutex
 	queue []box.Delivery
+	head  int // of the deliveries in queue that Next has not returned
 	err   error
 	ready chan struct{} // something was added to queue, or err was set
+
+	given []box.Delivery // of the goroutine that calls Next
 }
 
 // A Delivery is a mail that was leased to a session.
@@ -116,51 +119,85 @@ func (b *Broker) end(x *box.Session, err error) {
 	}
 	delete(b.sessions, x)
 	s.mu.Lock()
-	s.queue, s.err = nil, err
+	s.queue, s.head, s.err = nil, 0, err
 	s.mu.Unlock()
 	s.signal()
 }
 
-// Next waits for mail and appends at most n deliveries to dst. The letters of one call
-// stay valid. One goroutine calls it. The error is that of ctx, ErrStopped or ErrGone.
+// maxNext bounds the bytes of the records of one call of Next, unless it is a single one.
+const maxNext = 1 << 20
+
+// Next waits for mail and appends at most n deliveries to dst, fewer if they are large. The
+// letters of one call stay valid. One goroutine calls it. The error is that of ctx,
+// ErrStopped or ErrGone.
 func (s *Session) Next(ctx context.Context, n int, dst []Delivery) ([]Delivery, error) {
+	dst, _, err := s.NextInto(ctx, n, dst, nil)
+	return dst, err
+}
+
+// NextInto is Next with letters that are appended to buf: they are valid until the caller
+// writes to it.
+func (s *Session) NextInto(ctx context.Context, n int, dst []Delivery, buf []byte) ([]Delivery, []byte, error) {
 	for {
 		s.mu.Lock()
-		given := append([]box.Delivery(nil), s.queue[:min(n, len(s.queue))]...)
-		s.queue = s.queue[len(given):]
-		left, err := len(s.queue), s.err
+		s.take(n)
+		left, err := len(s.queue)-s.head, s.err
 		s.mu.Unlock()
-		if len(given) > 0 {
+		if len(s.given) > 0 {
 			if left > 0 {
 				s.signal()
 			}
-			return s.fetch(given, dst)
+			return s.fetch(dst, buf)
 		}
 		if err != nil {
-			return dst, err
+			return dst, buf, err
 		}
 		select {
 		case <-ctx.Done():
-			return dst, ctx.Err()
+			return dst, buf, ctx.Err()
 		case <-s.ready:
 		}
 	}
 }
 
-// fetch reads the letters of deliveries.
-func (s *Session) fetch(given []box.Delivery, dst []Delivery) ([]Delivery, error) {
+// take moves the first deliveries of the queue to given.
+func (s *Session) take(n int) {
+	s.given = s.given[:0]
+	size := 0
+	for _, d := range s.queue[s.head:] {
+		size += d.Length
+		if len(s.given) == n || size > maxNext && len(s.given) > 0 {
+			break
+		}
+		s.given = append(s.given, d)
+	}
+	s.head += len(s.given)
+	if 2*s.head >= len(s.queue) {
+		s.queue = s.queue[:copy(s.queue, s.queue[s.head:])]
+		s.head = 0
+	}
+}
+
+// fetch reads the letters of the deliveries in given.
+func (s *Session) fetch(dst []Delivery, buf []byte) ([]Delivery, []byte, error) {
 	mono := s.b.cfg.Clock.Boot().Milliseconds()
-	for _, d := range given {
-		m, from, err := s.b.MailAt(d.Place, d.Length)
+	for _, d := range s.given {
+		from := len(buf)
+		out, err := s.b.read(d.Place, d.Length, buf)
 		if errors.Is(err, store.ErrNotFound) {
 			continue // it was moved or has ended meanwhile: its lease lapses
 		}
-		if err != nil {
-			return dst, fmt.Errorf("mail: read mail %d: %w", d.Handle.Seq, err)
+		var m box.Mail
+		if err == nil {
+			m, err = box.MailOf(out[from:len(out):len(out)])
 		}
-		dst = append(dst, Delivery{d.Handle, from, m.Letter, int(d.Attempt), d.Redelivered, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
+		if err != nil {
+			return dst, buf, fmt.Errorf("mail: read mail %d: %w", d.Handle.Seq, err)
+		}
+		buf = out
+		dst = append(dst, Delivery{d.Handle, s.b.peer(m.Origin), m.Letter, int(d.Attempt), d.Redelivered, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
 	}
-	return dst, nil
+	return dst, buf, nil
 }
 
 // AddCredit lets the session have n more unsettled deliveries.
@@ -207,7 +244,7 @@ func (s *Session) Leave(ctx context.Context) error {
 			return
 		}
 		s.mu.Lock()
-		unread := s.queue
+		unread := s.queue[s.head:]
 		s.mu.Unlock()
 		s.b.end(s.state, ErrStopped)
 		back := make([]box.Settlement, len(unread))
@@ -237,45 +274,69 @@ type Settled struct {
 // Settle settles deliveries of a subscription and returns when the answers are durable. It
 // needs no session: a handle is enough.
 func (b *Broker) Settle(ctx context.Context, name, sub string, what []Settlement) ([]Settled, error) {
-	var settled []Settled
-	var err error
-	done := make(chan struct{})
-	if e := b.do(func(now box.Now) {
-		var id box.BoxID
-		var subID box.SubID
-		if id, subID, err = b.find(name, sub); err != nil {
-			close(done)
-			return
-		}
-		b.propose(nil)
-		in := make([]box.Settlement, len(what))
-		for i, w := range what {
-			in[i] = box.Settlement{Box: id, Sub: subID, Handle: w.Handle, Op: w.Op, Delay: w.Delay, Reason: w.Reason}
-		}
-		b.state.Settle(now, in, &b.out)
-		for _, r := range b.out.Settled {
-			settled = append(settled, Settled{r.Code, time.Duration(max(r.Until-now.Mono, 0)) * time.Millisecond})
-		}
-		b.out.Settled = b.out.Settled[:0]
-		if len(b.out.Records) == 0 {
-			close(done)
-			return
-		}
-		b.propose(func(_ box.Result, failed error) {
-			if failed != nil {
-				err = fmt.Errorf("%w: %w", ErrUnknown, failed)
-			}
-			close(done)
-		})
-	}); e != nil {
-		return nil, e
+	s, err := b.QueueSettle(name, sub, what)
+	if err != nil {
+		return nil, err
 	}
+	return s.Wait(ctx)
+}
+
+// A Settling is one call of Settle.
+type Settling struct {
+	b       *Broker
+	settled []Settled
+	err     error
+	done    chan struct{} // closed when settled and err are set
+}
+
+// QueueSettle is Settle without its wait: what is queued first counts first. What is a copy
+// when it returns.
+func (b *Broker) QueueSettle(name, sub string, what []Settlement) (*Settling, error) {
+	s := &Settling{b: b, done: make(chan struct{})}
+	in := make([]box.Settlement, len(what))
+	for i, w := range what {
+		in[i] = box.Settlement{Handle: w.Handle, Op: w.Op, Delay: w.Delay, Reason: w.Reason}
+	}
+	return s, b.do(func(now box.Now) { b.settle(now, s, name, sub, in) })
+}
+
+func (b *Broker) settle(now box.Now, s *Settling, name, sub string, in []box.Settlement) {
+	id, subID, err := b.find(name, sub)
+	if err != nil {
+		s.err = err
+		close(s.done)
+		return
+	}
+	b.propose(nil)
+	for i := range in {
+		in[i].Box, in[i].Sub = id, subID
+	}
+	b.state.Settle(now, in, &b.out)
+	s.settled = make([]Settled, len(b.out.Settled))
+	for i, r := range b.out.Settled {
+		s.settled[i] = Settled{r.Code, time.Duration(max(r.Until-now.Mono, 0)) * time.Millisecond}
+	}
+	b.out.Settled = b.out.Settled[:0]
+	if len(b.out.Records) == 0 {
+		close(s.done)
+		return
+	}
+	b.propose(func(_ box.Result, failed error) {
+		if failed != nil {
+			s.err = fmt.Errorf("%w: %w", ErrUnknown, failed)
+		}
+		close(s.done)
+	})
+}
+
+// Wait returns the answers, as Settle does.
+func (s *Settling) Wait(ctx context.Context) ([]Settled, error) {
 	select {
-	case <-done:
-		return settled, err
+	case <-s.done:
+		return s.settled, s.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
-	case <-b.ended:
+	case <-s.b.ended:
 		return nil, ErrUnknown
 	}
 }
