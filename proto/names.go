@@ -153,6 +153,14 @@ const (
 	LeaseClosed      = LeasePhase_LEASE_PHASE_CLOSED
 )
 
+// What a name is the name of: see [TitleKind].
+const (
+	TitleQueue   = TitleKind_TITLE_KIND_UNSPECIFIED
+	TitleMailbox = TitleKind_TITLE_KIND_MAILBOX
+	TitleTopic   = TitleKind_TITLE_KIND_TOPIC
+	TitleGroup   = TitleKind_TITLE_KIND_GROUP
+)
+
 // How missed runs of a schedule are handled: see [MissedRuns].
 const (
 	MissedUnspecified = MissedRuns_MISSED_RUNS_UNSPECIFIED

@@ -148,6 +148,59 @@ func (LeasePhase) EnumDescriptor() ([]byte, []int) {
 	return file_ownership_proto_rawDescGZIP(), []int{1}
 }
 
+// TitleKind is what a name of the mesh is the name of.
+type TitleKind int32
+
+const (
+	TitleKind_TITLE_KIND_UNSPECIFIED TitleKind = 0 // a queue: NAME
+	TitleKind_TITLE_KIND_MAILBOX     TitleKind = 1 // agent:NAME
+	TitleKind_TITLE_KIND_TOPIC       TitleKind = 2 // topic:NAME
+	TitleKind_TITLE_KIND_GROUP       TitleKind = 3 // group:NAME
+)
+
+// Enum value maps for TitleKind.
+var (
+	TitleKind_name = map[int32]string{
+		0: "TITLE_KIND_UNSPECIFIED",
+		1: "TITLE_KIND_MAILBOX",
+		2: "TITLE_KIND_TOPIC",
+		3: "TITLE_KIND_GROUP",
+	}
+	TitleKind_value = map[string]int32{
+		"TITLE_KIND_UNSPECIFIED": 0,
+		"TITLE_KIND_MAILBOX":     1,
+		"TITLE_KIND_TOPIC":       2,
+		"TITLE_KIND_GROUP":       3,
+	}
+)
+
+func (x TitleKind) Enum() *TitleKind {
+	p := new(TitleKind)
+	*p = x
+	return p
+}
+
+func (x TitleKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TitleKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_ownership_proto_enumTypes[2].Descriptor()
+}
+
+func (TitleKind) Type() protoreflect.EnumType {
+	return &file_ownership_proto_enumTypes[2]
+}
+
+func (x TitleKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TitleKind.Descriptor instead.
+func (TitleKind) EnumDescriptor() ([]byte, []int) {
+	return file_ownership_proto_rawDescGZIP(), []int{2}
+}
+
 // MissedRuns is what happens to the times of a schedule that passed while no node
 // could make its task.
 type MissedRuns int32
@@ -186,11 +239,11 @@ func (x MissedRuns) String() string {
 }
 
 func (MissedRuns) Descriptor() protoreflect.EnumDescriptor {
-	return file_ownership_proto_enumTypes[2].Descriptor()
+	return file_ownership_proto_enumTypes[3].Descriptor()
 }
 
 func (MissedRuns) Type() protoreflect.EnumType {
-	return &file_ownership_proto_enumTypes[2]
+	return &file_ownership_proto_enumTypes[3]
 }
 
 func (x MissedRuns) Number() protoreflect.EnumNumber {
@@ -199,7 +252,7 @@ func (x MissedRuns) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use MissedRuns.Descriptor instead.
 func (MissedRuns) EnumDescriptor() ([]byte, []int) {
-	return file_ownership_proto_rawDescGZIP(), []int{2}
+	return file_ownership_proto_rawDescGZIP(), []int{3}
 }
 
 // Claim identifies a lease: messages about a task must have all of it. An owner's
@@ -1953,11 +2006,11 @@ func (x *OwnerLease) GetMaxAttempts() uint32 {
 	return 0
 }
 
-// QueueState is what nodes agree on about a queue. It counts by its deeds: the lower
-// root wins, then the higher generation.
+// QueueState is what nodes agree on about a queue, or about another name that has a home.
+// It counts by its deeds: the lower root wins, then the higher generation.
 type QueueState struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
-	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                               // at most 128 bytes
+	Name            string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`                                               // with the prefix of its kind, as in its deeds; at most 128 bytes
 	Generation      uint64                 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`                                  // rises with each handoff and seizure
 	Home            []byte                 `protobuf:"bytes,3,opt,name=home,proto3" json:"home,omitempty"`                                               // PeerID
 	Strategy        string                 `protobuf:"bytes,4,opt,name=strategy,proto3" json:"strategy,omitempty"`                                       // ordered, round_robin, priority, least_loaded; at most 63 bytes
@@ -1977,6 +2030,8 @@ type QueueState struct {
 	Deeds           []*Signed              `protobuf:"bytes,18,rep,name=deeds,proto3" json:"deeds,omitempty"`                                            // how it came to this home, oldest first, at most 32: see Deed
 	SharedLanes     bool                   `protobuf:"varint,19,opt,name=shared_lanes,json=sharedLanes,proto3" json:"shared_lanes,omitempty"`            // tasks of all origins with one ordering key follow each other; else those of each origin
 	Root            []byte                 `protobuf:"bytes,20,opt,name=root,proto3" json:"root,omitempty"`                                              // on disk alone, in the place of the deeds of a home that was revoked: what they have in common, 32 bytes; see Deed
+	Kind            TitleKind              `protobuf:"varint,26,opt,name=kind,proto3,enum=transport.v1.TitleKind" json:"kind,omitempty"`                 // agrees with the name; only a queue has settings and tasks
+	Removed         bool                   `protobuf:"varint,28,opt,name=removed,proto3" json:"removed,omitempty"`                                       // of a name that is not a queue's: its home gave it up, and may make it again
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2151,13 +2206,27 @@ func (x *QueueState) GetRoot() []byte {
 	return nil
 }
 
-// Deed proves which node is the home of a queue from a generation on. It is signed by the
-// previous home; by an admin when the queue is created, when its home is seized, and
-// when an admin confirms the home of a later generation.
+func (x *QueueState) GetKind() TitleKind {
+	if x != nil {
+		return x.Kind
+	}
+	return TitleKind_TITLE_KIND_UNSPECIFIED
+}
+
+func (x *QueueState) GetRemoved() bool {
+	if x != nil {
+		return x.Removed
+	}
+	return false
+}
+
+// Deed proves which node is the home of a queue, or of another name, from a generation on.
+// It is signed by the previous home; by an admin when the queue is created, when its home is
+// seized, and when an admin confirms the home of a later generation.
 type Deed struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mesh          []byte                 `protobuf:"bytes,1,opt,name=mesh,proto3" json:"mesh,omitempty"`              // id, 16 bytes
-	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`            // at most 128 bytes
+	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`            // its name, with the prefix of its kind; at most 128 bytes
 	Generation    uint64                 `protobuf:"varint,3,opt,name=generation,proto3" json:"generation,omitempty"` // that begins with it; 1: the queue is created; at most 2^32
 	From          []byte                 `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`              // PeerID of the previous home; empty when the queue is created or its home confirmed
 	To            []byte                 `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`                  // PeerID of the home from then on
@@ -3435,7 +3504,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x06orphan\x18\r \x01(\bR\x06orphan\x12\x1d\n" +
 	"\n" +
 	"granted_by\x18\x0e \x01(\fR\tgrantedBy\x12!\n" +
-	"\fmax_attempts\x18\x0f \x01(\rR\vmaxAttempts\"\x84\x05\n" +
+	"\fmax_attempts\x18\x0f \x01(\rR\vmaxAttempts\"\xcb\x05\n" +
 	"\n" +
 	"QueueState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
@@ -3463,7 +3532,9 @@ const file_ownership_proto_rawDesc = "" +
 	"\bdraining\x18\x11 \x01(\bR\bdraining\x12*\n" +
 	"\x05deeds\x18\x12 \x03(\v2\x14.transport.v1.SignedR\x05deeds\x12!\n" +
 	"\fshared_lanes\x18\x13 \x01(\bR\vsharedLanes\x12\x12\n" +
-	"\x04root\x18\x14 \x01(\fR\x04root\"\xa0\x01\n" +
+	"\x04root\x18\x14 \x01(\fR\x04root\x12+\n" +
+	"\x04kind\x18\x1a \x01(\x0e2\x17.transport.v1.TitleKindR\x04kind\x12\x18\n" +
+	"\aremoved\x18\x1c \x01(\bR\aremoved\"\xa0\x01\n" +
 	"\x04Deed\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\fR\x04mesh\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1e\n" +
@@ -3581,7 +3652,12 @@ const file_ownership_proto_rawDesc = "" +
 	"\x13LEASE_PHASE_STARTED\x10\x02\x12\x18\n" +
 	"\x14LEASE_PHASE_FINISHED\x10\x03\x12\x18\n" +
 	"\x14LEASE_PHASE_RELEASED\x10\x04\x12\x16\n" +
-	"\x12LEASE_PHASE_CLOSED\x10\x05*j\n" +
+	"\x12LEASE_PHASE_CLOSED\x10\x05*k\n" +
+	"\tTitleKind\x12\x1a\n" +
+	"\x16TITLE_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12TITLE_KIND_MAILBOX\x10\x01\x12\x14\n" +
+	"\x10TITLE_KIND_TOPIC\x10\x02\x12\x14\n" +
+	"\x10TITLE_KIND_GROUP\x10\x03*j\n" +
 	"\n" +
 	"MissedRuns\x12\x1b\n" +
 	"\x17MISSED_RUNS_UNSPECIFIED\x10\x00\x12\x14\n" +
@@ -3601,111 +3677,113 @@ func file_ownership_proto_rawDescGZIP() []byte {
 	return file_ownership_proto_rawDescData
 }
 
-var file_ownership_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_ownership_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_ownership_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_ownership_proto_goTypes = []any{
 	(ReleaseCause)(0),      // 0: transport.v1.ReleaseCause
 	(LeasePhase)(0),        // 1: transport.v1.LeasePhase
-	(MissedRuns)(0),        // 2: transport.v1.MissedRuns
-	(*Claim)(nil),          // 3: transport.v1.Claim
-	(*Ruling)(nil),         // 4: transport.v1.Ruling
-	(*Grant)(nil),          // 5: transport.v1.Grant
-	(*Granted)(nil),        // 6: transport.v1.Granted
-	(*Taken)(nil),          // 7: transport.v1.Taken
-	(*Start)(nil),          // 8: transport.v1.Start
-	(*Permit)(nil),         // 9: transport.v1.Permit
-	(*Renew)(nil),          // 10: transport.v1.Renew
-	(*Renewed)(nil),        // 11: transport.v1.Renewed
-	(*Release)(nil),        // 12: transport.v1.Release
-	(*Released)(nil),       // 13: transport.v1.Released
-	(*ReleaseReply)(nil),   // 14: transport.v1.ReleaseReply
-	(*Status)(nil),         // 15: transport.v1.Status
-	(*StatusReply)(nil),    // 16: transport.v1.StatusReply
-	(*Held)(nil),           // 17: transport.v1.Held
-	(*Handoff)(nil),        // 18: transport.v1.Handoff
-	(*HandedOff)(nil),      // 19: transport.v1.HandedOff
-	(*HandoffRefused)(nil), // 20: transport.v1.HandoffRefused
-	(*Moved)(nil),          // 21: transport.v1.Moved
-	(*Lease)(nil),          // 22: transport.v1.Lease
-	(*Granting)(nil),       // 23: transport.v1.Granting
-	(*OwnerLease)(nil),     // 24: transport.v1.OwnerLease
-	(*QueueState)(nil),     // 25: transport.v1.QueueState
-	(*Deed)(nil),           // 26: transport.v1.Deed
-	(*QueueAsk)(nil),       // 27: transport.v1.QueueAsk
-	(*QueueAnswer)(nil),    // 28: transport.v1.QueueAnswer
-	(*Committed)(nil),      // 29: transport.v1.Committed
-	(*QueueStates)(nil),    // 30: transport.v1.QueueStates
-	(*TimelineAsk)(nil),    // 31: transport.v1.TimelineAsk
-	(*TimelineReply)(nil),  // 32: transport.v1.TimelineReply
-	(*TimelineLine)(nil),   // 33: transport.v1.TimelineLine
-	(*QueueMember)(nil),    // 34: transport.v1.QueueMember
-	(*KindLimit)(nil),      // 35: transport.v1.KindLimit
-	(*LaneBlock)(nil),      // 36: transport.v1.LaneBlock
-	(*HomeMark)(nil),       // 37: transport.v1.HomeMark
-	(*Schedule)(nil),       // 38: transport.v1.Schedule
-	(*Scheduled)(nil),      // 39: transport.v1.Scheduled
-	(Code)(0),              // 40: transport.v1.Code
-	(TaskState)(0),         // 41: transport.v1.TaskState
-	(Mode)(0),              // 42: transport.v1.Mode
-	(*Envelope)(nil),       // 43: transport.v1.Envelope
-	(*Stored)(nil),         // 44: transport.v1.Stored
-	(*Receipt)(nil),        // 45: transport.v1.Receipt
-	(Class)(0),             // 46: transport.v1.Class
-	(*Signed)(nil),         // 47: transport.v1.Signed
-	(*Content)(nil),        // 48: transport.v1.Content
+	(TitleKind)(0),         // 2: transport.v1.TitleKind
+	(MissedRuns)(0),        // 3: transport.v1.MissedRuns
+	(*Claim)(nil),          // 4: transport.v1.Claim
+	(*Ruling)(nil),         // 5: transport.v1.Ruling
+	(*Grant)(nil),          // 6: transport.v1.Grant
+	(*Granted)(nil),        // 7: transport.v1.Granted
+	(*Taken)(nil),          // 8: transport.v1.Taken
+	(*Start)(nil),          // 9: transport.v1.Start
+	(*Permit)(nil),         // 10: transport.v1.Permit
+	(*Renew)(nil),          // 11: transport.v1.Renew
+	(*Renewed)(nil),        // 12: transport.v1.Renewed
+	(*Release)(nil),        // 13: transport.v1.Release
+	(*Released)(nil),       // 14: transport.v1.Released
+	(*ReleaseReply)(nil),   // 15: transport.v1.ReleaseReply
+	(*Status)(nil),         // 16: transport.v1.Status
+	(*StatusReply)(nil),    // 17: transport.v1.StatusReply
+	(*Held)(nil),           // 18: transport.v1.Held
+	(*Handoff)(nil),        // 19: transport.v1.Handoff
+	(*HandedOff)(nil),      // 20: transport.v1.HandedOff
+	(*HandoffRefused)(nil), // 21: transport.v1.HandoffRefused
+	(*Moved)(nil),          // 22: transport.v1.Moved
+	(*Lease)(nil),          // 23: transport.v1.Lease
+	(*Granting)(nil),       // 24: transport.v1.Granting
+	(*OwnerLease)(nil),     // 25: transport.v1.OwnerLease
+	(*QueueState)(nil),     // 26: transport.v1.QueueState
+	(*Deed)(nil),           // 27: transport.v1.Deed
+	(*QueueAsk)(nil),       // 28: transport.v1.QueueAsk
+	(*QueueAnswer)(nil),    // 29: transport.v1.QueueAnswer
+	(*Committed)(nil),      // 30: transport.v1.Committed
+	(*QueueStates)(nil),    // 31: transport.v1.QueueStates
+	(*TimelineAsk)(nil),    // 32: transport.v1.TimelineAsk
+	(*TimelineReply)(nil),  // 33: transport.v1.TimelineReply
+	(*TimelineLine)(nil),   // 34: transport.v1.TimelineLine
+	(*QueueMember)(nil),    // 35: transport.v1.QueueMember
+	(*KindLimit)(nil),      // 36: transport.v1.KindLimit
+	(*LaneBlock)(nil),      // 37: transport.v1.LaneBlock
+	(*HomeMark)(nil),       // 38: transport.v1.HomeMark
+	(*Schedule)(nil),       // 39: transport.v1.Schedule
+	(*Scheduled)(nil),      // 40: transport.v1.Scheduled
+	(Code)(0),              // 41: transport.v1.Code
+	(TaskState)(0),         // 42: transport.v1.TaskState
+	(Mode)(0),              // 43: transport.v1.Mode
+	(*Envelope)(nil),       // 44: transport.v1.Envelope
+	(*Stored)(nil),         // 45: transport.v1.Stored
+	(*Receipt)(nil),        // 46: transport.v1.Receipt
+	(Class)(0),             // 47: transport.v1.Class
+	(*Signed)(nil),         // 48: transport.v1.Signed
+	(*Content)(nil),        // 49: transport.v1.Content
 }
 var file_ownership_proto_depIdxs = []int32{
-	40, // 0: transport.v1.Ruling.code:type_name -> transport.v1.Code
-	41, // 1: transport.v1.Ruling.state:type_name -> transport.v1.TaskState
-	3,  // 2: transport.v1.Grant.claim:type_name -> transport.v1.Claim
-	42, // 3: transport.v1.Grant.mode:type_name -> transport.v1.Mode
-	43, // 4: transport.v1.Grant.envelope:type_name -> transport.v1.Envelope
-	7,  // 5: transport.v1.Granted.taken:type_name -> transport.v1.Taken
-	3,  // 6: transport.v1.Taken.claim:type_name -> transport.v1.Claim
-	40, // 7: transport.v1.Taken.code:type_name -> transport.v1.Code
-	3,  // 8: transport.v1.Start.claims:type_name -> transport.v1.Claim
-	4,  // 9: transport.v1.Permit.rulings:type_name -> transport.v1.Ruling
-	3,  // 10: transport.v1.Renew.claims:type_name -> transport.v1.Claim
-	4,  // 11: transport.v1.Renewed.rulings:type_name -> transport.v1.Ruling
-	13, // 12: transport.v1.Release.released:type_name -> transport.v1.Released
-	3,  // 13: transport.v1.Released.claim:type_name -> transport.v1.Claim
+	41, // 0: transport.v1.Ruling.code:type_name -> transport.v1.Code
+	42, // 1: transport.v1.Ruling.state:type_name -> transport.v1.TaskState
+	4,  // 2: transport.v1.Grant.claim:type_name -> transport.v1.Claim
+	43, // 3: transport.v1.Grant.mode:type_name -> transport.v1.Mode
+	44, // 4: transport.v1.Grant.envelope:type_name -> transport.v1.Envelope
+	8,  // 5: transport.v1.Granted.taken:type_name -> transport.v1.Taken
+	4,  // 6: transport.v1.Taken.claim:type_name -> transport.v1.Claim
+	41, // 7: transport.v1.Taken.code:type_name -> transport.v1.Code
+	4,  // 8: transport.v1.Start.claims:type_name -> transport.v1.Claim
+	5,  // 9: transport.v1.Permit.rulings:type_name -> transport.v1.Ruling
+	4,  // 10: transport.v1.Renew.claims:type_name -> transport.v1.Claim
+	5,  // 11: transport.v1.Renewed.rulings:type_name -> transport.v1.Ruling
+	14, // 12: transport.v1.Release.released:type_name -> transport.v1.Released
+	4,  // 13: transport.v1.Released.claim:type_name -> transport.v1.Claim
 	0,  // 14: transport.v1.Released.cause:type_name -> transport.v1.ReleaseCause
-	4,  // 15: transport.v1.ReleaseReply.rulings:type_name -> transport.v1.Ruling
-	3,  // 16: transport.v1.Status.claims:type_name -> transport.v1.Claim
-	17, // 17: transport.v1.StatusReply.held:type_name -> transport.v1.Held
-	3,  // 18: transport.v1.Held.claim:type_name -> transport.v1.Claim
+	5,  // 15: transport.v1.ReleaseReply.rulings:type_name -> transport.v1.Ruling
+	4,  // 16: transport.v1.Status.claims:type_name -> transport.v1.Claim
+	18, // 17: transport.v1.StatusReply.held:type_name -> transport.v1.Held
+	4,  // 18: transport.v1.Held.claim:type_name -> transport.v1.Claim
 	1,  // 19: transport.v1.Held.phase:type_name -> transport.v1.LeasePhase
-	22, // 20: transport.v1.Handoff.lease:type_name -> transport.v1.Lease
-	25, // 21: transport.v1.Handoff.queue:type_name -> transport.v1.QueueState
-	44, // 22: transport.v1.Handoff.task:type_name -> transport.v1.Stored
-	36, // 23: transport.v1.Handoff.blocks:type_name -> transport.v1.LaneBlock
-	21, // 24: transport.v1.HandedOff.moved:type_name -> transport.v1.Moved
-	20, // 25: transport.v1.HandedOff.refused:type_name -> transport.v1.HandoffRefused
-	40, // 26: transport.v1.HandoffRefused.code:type_name -> transport.v1.Code
-	22, // 27: transport.v1.Moved.lease:type_name -> transport.v1.Lease
-	41, // 28: transport.v1.Lease.state:type_name -> transport.v1.TaskState
-	23, // 29: transport.v1.Lease.grants:type_name -> transport.v1.Granting
-	45, // 30: transport.v1.Lease.moves:type_name -> transport.v1.Receipt
-	46, // 31: transport.v1.Lease.class:type_name -> transport.v1.Class
-	3,  // 32: transport.v1.OwnerLease.claim:type_name -> transport.v1.Claim
+	23, // 20: transport.v1.Handoff.lease:type_name -> transport.v1.Lease
+	26, // 21: transport.v1.Handoff.queue:type_name -> transport.v1.QueueState
+	45, // 22: transport.v1.Handoff.task:type_name -> transport.v1.Stored
+	37, // 23: transport.v1.Handoff.blocks:type_name -> transport.v1.LaneBlock
+	22, // 24: transport.v1.HandedOff.moved:type_name -> transport.v1.Moved
+	21, // 25: transport.v1.HandedOff.refused:type_name -> transport.v1.HandoffRefused
+	41, // 26: transport.v1.HandoffRefused.code:type_name -> transport.v1.Code
+	23, // 27: transport.v1.Moved.lease:type_name -> transport.v1.Lease
+	42, // 28: transport.v1.Lease.state:type_name -> transport.v1.TaskState
+	24, // 29: transport.v1.Lease.grants:type_name -> transport.v1.Granting
+	46, // 30: transport.v1.Lease.moves:type_name -> transport.v1.Receipt
+	47, // 31: transport.v1.Lease.class:type_name -> transport.v1.Class
+	4,  // 32: transport.v1.OwnerLease.claim:type_name -> transport.v1.Claim
 	1,  // 33: transport.v1.OwnerLease.phase:type_name -> transport.v1.LeasePhase
-	42, // 34: transport.v1.OwnerLease.mode:type_name -> transport.v1.Mode
-	41, // 35: transport.v1.OwnerLease.state:type_name -> transport.v1.TaskState
+	43, // 34: transport.v1.OwnerLease.mode:type_name -> transport.v1.Mode
+	42, // 35: transport.v1.OwnerLease.state:type_name -> transport.v1.TaskState
 	0,  // 36: transport.v1.OwnerLease.cause:type_name -> transport.v1.ReleaseCause
-	34, // 37: transport.v1.QueueState.members:type_name -> transport.v1.QueueMember
-	35, // 38: transport.v1.QueueState.kinds:type_name -> transport.v1.KindLimit
-	47, // 39: transport.v1.QueueState.deeds:type_name -> transport.v1.Signed
-	47, // 40: transport.v1.QueueAnswer.deed:type_name -> transport.v1.Signed
-	4,  // 41: transport.v1.Committed.rulings:type_name -> transport.v1.Ruling
-	25, // 42: transport.v1.QueueStates.queues:type_name -> transport.v1.QueueState
-	33, // 43: transport.v1.TimelineReply.lines:type_name -> transport.v1.TimelineLine
-	2,  // 44: transport.v1.Schedule.missed:type_name -> transport.v1.MissedRuns
-	48, // 45: transport.v1.Schedule.task:type_name -> transport.v1.Content
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	35, // 37: transport.v1.QueueState.members:type_name -> transport.v1.QueueMember
+	36, // 38: transport.v1.QueueState.kinds:type_name -> transport.v1.KindLimit
+	48, // 39: transport.v1.QueueState.deeds:type_name -> transport.v1.Signed
+	2,  // 40: transport.v1.QueueState.kind:type_name -> transport.v1.TitleKind
+	48, // 41: transport.v1.QueueAnswer.deed:type_name -> transport.v1.Signed
+	5,  // 42: transport.v1.Committed.rulings:type_name -> transport.v1.Ruling
+	26, // 43: transport.v1.QueueStates.queues:type_name -> transport.v1.QueueState
+	34, // 44: transport.v1.TimelineReply.lines:type_name -> transport.v1.TimelineLine
+	3,  // 45: transport.v1.Schedule.missed:type_name -> transport.v1.MissedRuns
+	49, // 46: transport.v1.Schedule.task:type_name -> transport.v1.Content
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_ownership_proto_init() }
@@ -3721,7 +3799,7 @@ func file_ownership_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_ownership_proto_rawDesc), len(file_ownership_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   0,
