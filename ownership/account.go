@@ -54,7 +54,7 @@ func (h *Home) allowance(name string, home proto.PeerID) (size int, ok bool) {
 func (h *Home) errFull(s *proto.QueueState) error {
 	home := proto.PeerID(s.Home)
 	if size, ok := h.allowance(s.Name, home); !ok {
-		return fmt.Errorf("%s is the home of %d queues, the limit for one node", home.Short(), maxQueuesPerHome)
+		return fmt.Errorf("%s is the home of %d names, the limit for one node", home.Short(), maxQueuesPerHome)
 	} else if size < proto.MaxQueueState {
 		return fmt.Errorf("the settings of the queues of %s exceed %d bytes together, the limit for one node: name fewer members, labels and kinds, or give queues to another home", home.Short(), maxStateBytes)
 	}
@@ -70,7 +70,7 @@ func (h *Home) Revoked(p proto.PeerID, now Now) Output {
 		if !q.known() || q.chargedTo != p || p == h.self {
 			continue
 		}
-		s := &proto.QueueState{Name: q.name, Generation: q.state.Generation, Home: p[:], Root: slices.Clone(q.root[:])}
+		s := &proto.QueueState{Name: q.name, Generation: q.state.Generation, Home: p[:], Root: slices.Clone(q.root[:]), Kind: q.state.Kind, Removed: q.state.Removed}
 		h.setState(q, s)
 		h.out.put(queueKey(q.name), s)
 	}

@@ -7,19 +7,20 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// MaxQueuesPerMember is how many queues of another member one admin signs.
+// MaxQueuesPerMember is how many names, of queues and others, of another member one admin
+// signs.
 const MaxQueuesPerMember = 64
 
 // ErrNameTaken is returned when a queue with this name exists.
 var ErrNameTaken = errors.New("ownership: the name is taken")
 
-// CreateQueue creates a queue whose home is this node, with a deed signed by an admin; with
-// nil, this node signs it as an admin. Without a deed there is no queue.
+// CreateQueue creates a queue, or another name, whose home is this node, with a deed signed
+// by an admin; with nil, this node signs it as an admin. Without a deed there is no queue.
 func (h *Home) CreateQueue(name string, change func(*proto.QueueState), signed *proto.Signed, now Now) (Output, error) {
 	h.beginInput(now)
 	if q := h.queues[name]; q.known() {
 		if !q.isHome(h.self) {
-			return h.endInput(), fmt.Errorf("%w: the home of queue %s is another node", ErrNameTaken, name)
+			return h.endInput(), fmt.Errorf("%w: the home of %s is another node", ErrNameTaken, proto.TitleText(name))
 		}
 		err := h.set(q, h.stateOf(q), change, now)
 		return h.endInput(), err
@@ -35,7 +36,7 @@ func (h *Home) CreateQueue(name string, change func(*proto.QueueState), signed *
 	s.Deeds = []*proto.Signed{signed}
 	x := h.assess(q, s)
 	if !x.valid {
-		return h.endInput(), fmt.Errorf("the deed of queue %s does not name this node as its home", name)
+		return h.endInput(), fmt.Errorf("the deed of %s does not name this node as its home", proto.TitleText(name))
 	}
 	if waits := h.queues[name]; waits != nil {
 		q = waits
@@ -51,7 +52,8 @@ func (h *Home) SignCreation(name string, p proto.PeerID, now Now) (*proto.Signed
 	h.beginInput(now)
 	signed, err := h.signCreation(name, p)
 	if err == nil && !h.queues[name].known() && p != h.self {
-		h.learn(&proto.QueueState{Name: name, Generation: 1, Home: p[:], Deeds: []*proto.Signed{signed}})
+		kind, _ := proto.TitleKindOf(name)
+		h.learn(&proto.QueueState{Name: name, Kind: kind, Generation: 1, Home: p[:], Deeds: []*proto.Signed{signed}})
 	}
 	return signed, h.endInput(), err
 }
@@ -62,10 +64,10 @@ func (h *Home) signCreation(name string, p proto.PeerID) (*proto.Signed, error) 
 		if old.To == p {
 			return old.signed, nil
 		}
-		return nil, fmt.Errorf("%w: this admin has signed that %s created queue %s", ErrNameTaken, old.To.Short(), name)
+		return nil, fmt.Errorf("%w: this admin has signed that %s created %s", ErrNameTaken, old.To.Short(), proto.TitleText(name))
 	}
 	if q := h.queues[name]; q.known() {
-		return nil, fmt.Errorf("%w: queue %s has a home, %s", ErrNameTaken, name, proto.PeerID(q.state.Home).Short())
+		return nil, fmt.Errorf("%w: %s has a home, %s", ErrNameTaken, proto.TitleText(name), proto.PeerID(q.state.Home).Short())
 	}
 	names := 0
 	for _, d := range h.creations {
@@ -74,7 +76,7 @@ func (h *Home) signCreation(name string, p proto.PeerID) (*proto.Signed, error) 
 		}
 	}
 	if names >= MaxQueuesPerMember && p != h.self {
-		return nil, fmt.Errorf("%s has created %d queues, the limit for one member", p.Short(), names)
+		return nil, fmt.Errorf("%s has created %d queues, mailboxes and topics, the limit for one member", p.Short(), names)
 	}
 	signed, err := h.cfg.Deeds.Sign(Deed{Queue: name, Generation: 1, To: p, Admin: true})
 	if err != nil {
@@ -96,7 +98,7 @@ func creationKey(name string) string { return string(rune(keyCreation)) + name }
 func (h *Home) Confirm(name string, generation uint64, p proto.PeerID) (*proto.Signed, error) {
 	q := h.queues[name]
 	if !q.known() || q.state.Generation != generation || string(q.state.Home) != string(p[:]) {
-		return nil, fmt.Errorf("%s is not known here as the home of queue %s in generation %d", p.Short(), name, generation)
+		return nil, fmt.Errorf("%s is not known here as the home of %s in generation %d", p.Short(), proto.TitleText(name), generation)
 	}
 	return h.cfg.Deeds.Sign(Deed{Queue: name, Generation: generation, To: p, Root: q.root, Admin: true})
 }
@@ -110,7 +112,7 @@ func (h *Home) Confirmed(name string, signed *proto.Signed, now Now) (Output, er
 		return h.endInput(), err
 	}
 	if !q.known() || !q.isHome(h.self) || !d.Admin || d.Queue != name || d.Generation != q.state.Generation || d.To != h.self || d.Root != q.root {
-		return h.endInput(), fmt.Errorf("the deed does not confirm the present home of queue %s", name)
+		return h.endInput(), fmt.Errorf("the deed does not confirm the present home of %s", proto.TitleText(name))
 	}
 	s := h.stateOf(q)
 	if err := h.addDeed(s, signed); err != nil {

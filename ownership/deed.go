@@ -49,7 +49,7 @@ func (h *Home) signDeed(s *proto.QueueState, root Root, d Deed) error {
 	d.Queue, d.Generation, d.Root = s.Name, s.Generation, root
 	copy(d.To[:], s.Home)
 	if d.Generation > proto.MaxGeneration {
-		return fmt.Errorf("the home of queue %s has changed too often: it cannot change again", s.Name)
+		return fmt.Errorf("the home of %s has changed too often: it cannot change again", proto.TitleText(s.Name))
 	}
 	signed, err := h.cfg.Deeds.Sign(d)
 	if err != nil {
@@ -302,7 +302,11 @@ func (h *Home) reportCreatedTwice(q *queue, deeds []proof) {
 	for _, d := range deeds {
 		other := func(o proof) bool { return o.Generation == 1 && o.Root != d.Root }
 		if d.Generation == 1 && !containsDeed(q.deeds, d.signed) && (slices.ContainsFunc(q.deeds, other) || q.state != nil && len(q.deeds) > 0 && q.root != d.Root) {
-			h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Queue: q.name, Peer: d.To, Cause: "two admins created this queue while they were not connected: the deed with the lower root counts everywhere, and the other home hands its tasks over"})
+			cause := "two admins created this name while they were not connected: the deed with the lower root counts everywhere"
+			if proto.NamesQueue(q.name) {
+				cause += ", and the other home hands its tasks over"
+			}
+			h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Queue: q.name, Peer: d.To, Cause: cause})
 		}
 	}
 }
@@ -327,13 +331,17 @@ func (q *queue) wasHome(p proto.PeerID) bool {
 // of its queue. That the origin sent the task to it gives no such right; otherwise a node
 // that colludes with an origin could bypass the rules of the queue.
 func (h *Home) mayHandOff(from proto.PeerID, t Task) bool {
-	return h.queues[t.Queue].wasHome(from)
+	return h.wasHome(t.Queue, from)
 }
 
 // mayGiveQueue reports whether from may announce m, which names this node as the home, when
 // it is news: valid deeds show that from is or was the home of the queue, and it has not
 // given this node too many queues.
 func (h *Home) mayGiveQueue(from proto.PeerID, m *proto.QueueState) bool {
+	if !proto.NamesQueue(m.Name) {
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: from, Cause: errNotQueue.Error()})
+		return false
+	}
 	q := h.queues[m.Name]
 	if q == nil {
 		q = newQueue(m.Name)

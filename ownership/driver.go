@@ -118,7 +118,7 @@ type Settings struct {
 
 	Events        func([]Event)             // called with events that are durable; must not block
 	Orphan        func([]Orphan)            // likewise, with results that do not count
-	Queue         func(name string)         // likewise, with a queue that has changed
+	Queue         func(name string)         // likewise, with a queue, or another name with a home, that has changed
 	OnMisbehavior func(proto.PeerID, error) // called with a peer whose message asks for records that cannot be stored; must not block
 	Fail          func(point string) error  // tests: an error at a point stops the driver there, see the Point constants
 	Clock         clock.Clock               // default clock.System()
@@ -488,17 +488,22 @@ func (d *Driver) PendingProbes(f func(proto.TaskID, *proto.Grant)) {
 	}
 }
 
-// A snapshot of the queues can be read without a request. It must not be changed.
+// A snapshot of the names with homes can be read without a request. It must not be changed.
 type snapshot struct {
-	states map[string]*proto.QueueState
-	deeds  map[string][]proof
+	states map[string]*proto.QueueState // of queues
+	deeds  map[string][]proof           // of queues
+	titles map[string]*proto.QueueState // of other names
 }
 
 func (d *Driver) publish() {
-	all := &snapshot{make(map[string]*proto.QueueState, len(d.home.queues)), make(map[string][]proof, len(d.home.queues))}
+	all := &snapshot{make(map[string]*proto.QueueState, len(d.home.queues)), make(map[string][]proof, len(d.home.queues)), map[string]*proto.QueueState{}}
 	for name, q := range d.home.queues {
-		if q.state != nil {
+		switch {
+		case q.state == nil:
+		case proto.NamesQueue(name):
 			all.states[name], all.deeds[name] = d.home.stateOf(q), slices.Clone(q.deeds)
+		default:
+			all.titles[name] = q.state // which is replaced, never changed
 		}
 	}
 	d.published.Store(all)
@@ -506,6 +511,10 @@ func (d *Driver) publish() {
 
 // QueueStates returns what is known about queues, by name. It must not be changed.
 func (d *Driver) QueueStates() map[string]*proto.QueueState { return d.published.Load().states }
+
+// Titles returns what is known about the homes of mailboxes and topics, by their whole
+// names. It must not be changed.
+func (d *Driver) Titles() map[string]*proto.QueueState { return d.published.Load().titles }
 
 // WasHome reports whether p is, or once was, the home of a queue, as far as is known here.
 func (d *Driver) WasHome(name string, p proto.PeerID) bool {

@@ -212,12 +212,17 @@ func (p *pendingOutput) into(b *store.Batch, keys ...string) {
 
 // perform carries out what the committed output asks for.
 func (d *Driver) perform(p *pendingOutput) {
+	published := false
 	for _, k := range p.order {
-		if k[0] == keyQueue {
+		if k[0] != keyQueue {
+			continue
+		}
+		if !published {
 			d.publish()
-			if d.cfg.Queue != nil {
-				d.cfg.Queue(k[1:])
-			}
+			published = true
+		}
+		if d.cfg.Queue != nil {
+			d.cfg.Queue(k[1:])
 		}
 	}
 	results := map[proto.PeerID][]SealRequest{}

@@ -387,14 +387,15 @@ func (d *Driver) SetQueue(ctx context.Context, name string, change func(*proto.Q
 	return d.CreateQueue(ctx, name, nil, change)
 }
 
-// CreateQueue is SetQueue with an admin's deed for a new queue.
+// CreateQueue is SetQueue with an admin's deed for a new queue, or another name: that has
+// no settings to change but whether it is removed.
 func (d *Driver) CreateQueue(ctx context.Context, name string, deed *proto.Signed, change func(*proto.QueueState)) error {
 	refused, err := call(ctx, d, func() error {
 		o, refused := d.home.CreateQueue(name, change, deed, d.now())
 		d.merge(o)
 		return refused
 	})
-	if errors.Is(refused, ErrNameTaken) && d.QueueStates()[name] != nil {
+	if errors.Is(refused, ErrNameTaken) && (d.QueueStates()[name] != nil || d.Titles()[name] != nil) {
 		refused = ErrElsewhere // it moved in the meantime
 	}
 	return errors.Join(err, refused)
@@ -441,7 +442,7 @@ func (d *Driver) Confirmed(ctx context.Context, name string, deed *proto.Signed)
 // admin is asked to confirm it.
 const maxSince = proto.MaxDeeds / 2
 
-// Unconfirmed returns the queues whose home is here and should be confirmed by an admin,
+// Unconfirmed returns the queues and other names whose home is here and should be confirmed by an admin,
 // with their generations.
 func (d *Driver) Unconfirmed(ctx context.Context) (map[string]uint64, error) {
 	return call(ctx, d, func() map[string]uint64 {

@@ -3,6 +3,7 @@ package ownership
 import (
 	"cmp"
 	"container/list"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -72,6 +73,9 @@ func (h *Home) restoreLaneTails() {
 func (h *Home) HandOff(name string, to proto.PeerID, now Now) (Output, error) {
 	o := h.beginInput(now)
 	q := h.queues[name]
+	if !proto.NamesQueue(name) {
+		return h.endInput(), fmt.Errorf("%w: %s", errNotQueue, name)
+	}
 	if to == h.self || !q.known() || !q.isHome(h.self) {
 		return h.endInput(), nil
 	}
@@ -126,7 +130,7 @@ func (h *Home) Learn(m *proto.QueueState, now Now) (bool, Output) {
 }
 
 func (h *Home) learn(m *proto.QueueState) bool {
-	if m.GetName() == "" || len(m.GetHome()) != len(h.self) {
+	if m.GetName() == "" || len(m.GetHome()) != len(h.self) || !validTitle(m) {
 		return false
 	}
 	q := h.queues[m.Name]
@@ -135,7 +139,7 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	}
 	x := h.assess(q, m)
 	if !x.valid && h.supersedes(m, x, q) {
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it claims to be the home of the queue, and no deeds prove that"})
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it claims to be the home of " + proto.TitleText(m.Name) + ", and no deeds prove that"})
 		return false
 	}
 	if !h.supersedes(m, x, q) {
@@ -167,7 +171,7 @@ func (h *Home) learn(m *proto.QueueState) bool {
 // relinquish makes s the state of q. If another node is now its home, no task of it is
 // granted here any more.
 func (h *Home) relinquish(q *queue, s *proto.QueueState) {
-	was := q.isHome(h.self)
+	was := q.isHome(h.self) && (q.known() || proto.NamesQueue(q.name))
 	h.setState(q, s)
 	if q.isHome(h.self) == was {
 		return
@@ -255,7 +259,7 @@ func copyLease(m *proto.Lease) *proto.Lease {
 // which authorize the tasks.
 func (h *Home) resendHandoffs() {
 	for _, q := range h.order {
-		if q.announced || q.isHome(h.self) || q.announcedAt > 0 && h.now.Mono-q.announcedAt < h.cfg.Heartbeat {
+		if q.announced || q.isHome(h.self) || !proto.NamesQueue(q.name) || q.announcedAt > 0 && h.now.Mono-q.announcedAt < h.cfg.Heartbeat {
 			continue
 		}
 		q.announcedAt = max(h.now.Mono, 1)
@@ -311,7 +315,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	}
 	var lanes []*proto.Moved // of the queue, now blocked here too
 	for _, b := range m.GetBlocks() {
-		if !h.queues[b.Queue].wasHome(from) {
+		if !h.wasHome(b.Queue, from) {
 			h.ignored(t.ID, from, proto.Seq{}, "a lane of a queue that it was never the home of")
 			continue
 		}

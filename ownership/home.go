@@ -454,7 +454,7 @@ func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	}
 	ts, entry := h.tasks[id], h.moved[id]
 	switch {
-	case ts != nil && h.mayHandOff(from, ts.task), entry != nil && h.queues[entry.queue].wasHome(from):
+	case ts != nil && h.mayHandOff(from, ts.task), entry != nil && h.wasHome(entry.queue, from):
 		h.cancel(id)
 	case ts != nil || entry != nil:
 		h.ignored(id, from, proto.Seq{}, "a cancel from a node that was never the home")

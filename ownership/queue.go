@@ -456,6 +456,7 @@ func queueKey(name string) string { return string(rune(keyQueue)) + name }
 // stateOf returns a copy of q's state, or its initial one.
 func (h *Home) stateOf(q *queue) *proto.QueueState {
 	s := &proto.QueueState{Name: q.name, Generation: 1, Home: append([]byte(nil), h.self[:]...)}
+	s.Kind, _ = proto.TitleKindOf(q.name)
 	if q.state == nil {
 		return s
 	}

@@ -113,6 +113,10 @@ func (w *checker) event(x *simNode, e Event) {
 		if x.isolated {
 			w.count("isolated and granted to itself")
 		}
+	case EventConflict:
+		if e.Queue == simTitle {
+			w.count("mailbox created twice")
+		}
 	case EventLapsed:
 		w.tasks[e.Task].lapses++
 		if x.isolated {
@@ -600,11 +604,14 @@ func (w *checker) finish() {
 			w.fail("I2: %v ended and was not accepted", id)
 		}
 	}
-	for _, name := range simQueues {
+	for _, name := range simNames {
 		first := ""
 		for _, x := range w.s.nodes {
 			q := x.home.Queue(name)
 			if q == nil {
+				if homes := w.homes(name); homes != "" && name == simTitle {
+					w.fail("node %d has not heard of %s:%s", x.i, name, homes)
+				}
 				continue
 			}
 			if first == "" {

@@ -38,11 +38,27 @@ func (d simDeeds) Verify(s *proto.Signed) (Deed, error) {
 
 func (d simDeeds) ReadVerified(s *proto.Signed) (Deed, error) { return d.Verify(s) }
 
+// createTitle lets two admins create the mailbox, if they have not heard of it.
+func (s *sim) createTitle() {
+	for range 2 {
+		x := s.nodes[s.rng.IntN(simAdmins)]
+		if !x.up || x.paused || x.home.queues[simTitle].known() {
+			continue
+		}
+		out, err := x.home.CreateQueue(simTitle, func(*proto.QueueState) {}, nil, x.clock())
+		if err != nil {
+			s.w.fail("node %d cannot create %s: %v", x.i, simTitle, err)
+		}
+		s.w.count("mailbox created")
+		x.apply(out)
+	}
+}
+
 // usurper lets a node that is neither admin nor home claim a queue, or hand over a task of
 // it that it never had, with forged deeds of all kinds.
 func (s *sim) usurper() {
 	liar, x := s.nodes[len(s.nodes)-1], s.nodes[s.rng.IntN(len(s.nodes)-1)]
-	name := simQueues[s.rng.IntN(len(simQueues))]
+	name := simNames[s.rng.IntN(len(simNames))]
 	q := x.home.queues[name]
 	if !x.up || x.paused || q == nil || q.state == nil || q.wasHome(liar.peer) {
 		return

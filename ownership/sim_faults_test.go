@@ -26,6 +26,9 @@ func simulate(seed uint64) *checker {
 	for d := 2 * time.Second; d < simFaults; d += s.between(200*time.Millisecond, 4*time.Second) {
 		s.at(d, s.nemesis)
 	}
+	for range 3 {
+		s.at(s.between(0, simFaults), s.createTitle)
+	}
 	s.at(simFaults, s.heal)
 	s.at(simFaults+time.Second, s.cancelMoved)
 	for d := 15 * time.Second; d < simFaults+simHeal; d += 15 * time.Second {

@@ -114,6 +114,7 @@ var sometimes = []string{
 	"granted", "taken", "declined", "released", "lapsed", "owner_dead", "revived", "conflict", "permitted", "ended", "late_result",
 	"moved_out", "moved_in", "seized", "yielded", "lane_blocked", "reclaim_skipped", "adopted", "started", "lease_lost", "stalled",
 	"old_grant_refused", "crashed", "home_moved", "indeterminate", "unheeded",
+	"mailbox created", "mailbox created twice",
 	"isolated", "isolated and granted to itself",
 }
 

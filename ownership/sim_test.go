@@ -394,10 +394,10 @@ func (x *simNode) look() {
 // seedBit makes some nodes known with their boot id and others without.
 func (s *sim) seedBit(i int) bool { return i%2 == 0 }
 
-// gossip sends another node what x knows about the queues.
+// gossip sends another node what x knows about the queues and the mailbox.
 func (x *simNode) gossip() {
 	to := x.s.nodes[x.s.rng.IntN(len(x.s.nodes))]
-	for _, name := range simQueues {
+	for _, name := range simNames {
 		if q := x.home.Queue(name); q != nil && to != x {
 			x.s.send(x, to.peer, Send{Type: proto.TypeSync, Body: q})
 		}
@@ -405,6 +405,12 @@ func (x *simNode) gossip() {
 }
 
 var simQueues = []string{"qa", "qb"}
+
+// simTitle is a mailbox, which admins create during the faults, each without having heard
+// of the others.
+const simTitle = "agent:a"
+
+var simNames = append(slices.Clone(simQueues), simTitle)
 
 // apply sends an output to the disk, and performs it once it is durable.
 func (x *simNode) apply(out Output, more ...func(*simBatch)) {

@@ -127,6 +127,9 @@ func (v *validator) queue(q *proto.QueueState) {
 	if q.GetName() == "" {
 		v.fail("a queue without a name")
 	}
+	if !validTitle(q) {
+		v.fail("%.128q is not a name of kind %d", q.GetName(), q.GetKind())
+	}
 	v.size("home", q.GetHome(), peerSize)
 	if q.GetGeneration() > proto.MaxGeneration {
 		v.fail("%d is not a generation of a queue", q.GetGeneration())
