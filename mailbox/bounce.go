@@ -22,9 +22,8 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 	to, err := b.bounceTo(t)
 	if err == nil {
 		var sent []mail.Sent
-		item := mail.Item{Box: to.name, Letter: t.Letter}
-		if sent, err = b.send(ctx, []mail.Item{item}, false); err == nil {
-			_, err = b.sentMail(to, item, sent[0], false)
+		if sent, err = b.deliver(ctx, []place{to}, [][]byte{t.Letter}, false); err == nil {
+			_, err = b.sentMail(to, sent[0], false)
 		}
 	}
 	if err == nil || ctx.Err() != nil {

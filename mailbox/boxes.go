@@ -31,13 +31,16 @@ type Boxes struct {
 	ended   bool       // Run has returned: it is not opened any more
 	broker  atomic.Pointer[mail.Broker]
 	ready   chan struct{} // closed when there is a broker
+
+	rules atomic.Pointer[map[string]notes] // by the name of a box in the ledger; nil: not read yet
 }
 
 // Parts are the dependencies of the boxes. All are required.
 type Parts struct {
 	Ledgers Ledgers
 	Book    *addressbook.Book
-	Members inbox.Members // of whom allow lists speak
+	Members inbox.Members      // of whom allow lists speak
+	Want    func(proto.PeerID) // asks for a connection to a peer
 }
 
 // Ledgers opens the ledger of the node. A node that never had a box has none.

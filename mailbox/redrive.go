@@ -131,13 +131,13 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 	life := l.NotAfter - l.Created
 	l.ID, l.Created, l.NotBefore, l.Dedupe = proto.NewMailID(now), now.UnixMilli(), 0, fmt.Appendf(nil, "redrive:%s", l.RedriveOf)
 	l.NotAfter = l.Created + life
-	item := mail.Item{Box: to.name}
-	if item.Letter, err = proto.AppendLetter(nil, &l); err != nil {
-		return wire.SentMail{}, err
-	}
-	sent, err := b.send(ctx, []mail.Item{item}, false)
+	letter, err := proto.AppendLetter(nil, &l)
 	if err != nil {
 		return wire.SentMail{}, err
 	}
-	return b.sentMail(to, item, sent[0], false)
+	sent, err := b.deliver(ctx, []place{to}, [][]byte{letter}, false)
+	if err != nil {
+		return wire.SentMail{}, err
+	}
+	return b.sentMail(to, sent[0], false)
 }

@@ -21,15 +21,16 @@ import (
 func (b *Boxes) Send(ctx context.Context, mails []wire.Mail) ([]wire.SentMail, []error) {
 	s := &sending{sent: make([]wire.SentMail, len(mails)), errs: make([]error, len(mails))}
 	for i := range mails {
-		item, to, err := b.item(&mails[i])
+		letter, to, err := b.encode(&mails[i])
 		if err != nil {
 			s.errs[i] = err
 			continue
 		}
-		if s.isFull(len(item.Letter), mails[i].Relaxed) {
+		away := to.home != b.cfg.Self
+		if s.isFull(len(letter), mails[i].Relaxed, away) {
 			b.flush(ctx, s)
 		}
-		s.add(i, item, to, mails[i].Relaxed)
+		s.add(i, letter, to, mails[i].Relaxed, away)
 	}
 	b.flush(ctx, s)
 	return s.sent, s.errs
@@ -42,19 +43,20 @@ type sending struct {
 
 	// What is handed to the broker together.
 	at      []int // in sent
-	items   []mail.Item
+	letters [][]byte
 	to      []place
 	size    int
 	relaxed bool
+	away    bool // to boxes on other nodes
 }
 
-func (s *sending) isFull(size int, relaxed bool) bool {
-	return len(s.at) > 0 && (len(s.at) == mail.MaxSend || s.size+size > mail.MaxSendBytes || s.relaxed != relaxed)
+func (s *sending) isFull(size int, relaxed, away bool) bool {
+	return len(s.at) > 0 && (len(s.at) == mail.MaxSend || s.size+size > mail.MaxSendBytes || s.relaxed != relaxed || s.away != away)
 }
 
-func (s *sending) add(i int, item mail.Item, to place, relaxed bool) {
-	s.at, s.items, s.to = append(s.at, i), append(s.items, item), append(s.to, to)
-	s.size, s.relaxed = s.size+len(item.Letter), relaxed
+func (s *sending) add(i int, letter []byte, to place, relaxed, away bool) {
+	s.at, s.letters, s.to = append(s.at, i), append(s.letters, letter), append(s.to, to)
+	s.size, s.relaxed, s.away = s.size+len(letter), relaxed, away
 }
 
 // flush hands the broker what was added.
@@ -62,28 +64,77 @@ func (b *Boxes) flush(ctx context.Context, s *sending) {
 	if len(s.at) == 0 {
 		return
 	}
-	sent, err := b.send(ctx, s.items, s.relaxed)
+	sent, err := b.deliver(ctx, s.to, s.letters, s.relaxed)
 	for j, i := range s.at {
 		if err != nil {
 			s.errs[i] = err
 			continue
 		}
-		s.sent[i], s.errs[i] = b.sentMail(s.to[j], s.items[j], sent[j], s.relaxed)
+		s.sent[i], s.errs[i] = b.sentMail(s.to[j], sent[j], s.relaxed)
 	}
-	s.at, s.items, s.to, s.size = nil, nil, nil, 0
+	s.at, s.letters, s.to, s.size = nil, nil, nil, 0
 }
 
-func (b *Boxes) send(ctx context.Context, items []mail.Item, relaxed bool) ([]mail.Sent, error) {
+// deliver puts letters into their boxes, or into the spools for boxes on other nodes: all of
+// one kind.
+func (b *Boxes) deliver(ctx context.Context, to []place, letters [][]byte, relaxed bool) ([]mail.Sent, error) {
+	if to[0].home != b.cfg.Self {
+		return b.forward(ctx, to, letters, relaxed)
+	}
 	k := b.broker.Load()
 	if k == nil { // no box here
-		sent := make([]mail.Sent, len(items))
+		sent := make([]mail.Sent, len(letters))
 		for i := range sent {
 			sent[i].Code = proto.CodeNoHandler
 		}
 		return sent, nil
 	}
+	items := make([]mail.Item, len(letters))
+	for i := range items {
+		items[i] = mail.Item{Box: to[i].name, Letter: letters[i]}
+	}
 	sent, err := k.Send(ctx, items, relaxed)
 	return sent, failure(place{}, "", unknown(err))
+}
+
+// forward puts letters into the spools for boxes on other nodes.
+func (b *Boxes) forward(ctx context.Context, to []place, letters [][]byte, relaxed bool) ([]mail.Sent, error) {
+	k, err := b.open()
+	if err != nil {
+		return nil, err
+	}
+	mails := make([]mail.Outgoing, len(letters))
+	for i := range mails {
+		mails[i] = mail.Outgoing{Box: to[i].name, Home: to[i].home, Letter: letters[i]}
+	}
+	sent, err := k.Forward(ctx, mails, relaxed)
+	if err != nil {
+		return nil, failure(place{}, "", unknown(err))
+	}
+	for i, p := range to {
+		if i == 0 || p.home != to[i-1].home {
+			b.parts.Want(p.home)
+		}
+	}
+	return sent, nil
+}
+
+// sentMail returns what became of a mail, in the form of the API.
+func (b *Boxes) sentMail(to place, r mail.Sent, relaxed bool) (wire.SentMail, error) {
+	switch {
+	case r.Code == proto.CodeNoHandler:
+		return wire.SentMail{}, noBox(to, "")
+	case r.Code != proto.CodeOK:
+		return wire.SentMail{}, refusal(r.Code, to.text+": "+r.Detail)
+	}
+	m := wire.SentMail{ID: r.ID.String(), Box: to.text, State: "WAITING", Durability: wire.DurabilityFsynced, Known: r.Duplicate}
+	if to.home != b.cfg.Self {
+		m.State = "PENDING"
+	}
+	if relaxed {
+		m.Durability = wire.DurabilityRelaxed
+	}
+	return m, nil
 }
 
 // unknown marks the error of a call of which nobody knows whether it took effect.
@@ -94,35 +145,21 @@ func unknown(err error) error {
 	return err
 }
 
-func (b *Boxes) sentMail(to place, item mail.Item, r mail.Sent, relaxed bool) (wire.SentMail, error) {
-	switch {
-	case r.Code == proto.CodeNoHandler:
-		return wire.SentMail{}, noBox(to, "")
-	case r.Code != proto.CodeOK:
-		return wire.SentMail{}, refusal(r.Code, to.text+": "+r.Detail)
-	}
-	m := wire.SentMail{ID: r.ID.String(), Box: to.text, State: "WAITING", Durability: wire.DurabilityFsynced, Known: r.Duplicate}
-	if relaxed {
-		m.Durability = wire.DurabilityRelaxed
-	}
-	return m, nil
-}
-
-// item makes the letter of a mail, for the box that it names.
-func (b *Boxes) item(m *wire.Mail) (mail.Item, place, error) {
+// encode makes the letter of a mail, and finds the box that it names.
+func (b *Boxes) encode(m *wire.Mail) ([]byte, place, error) {
 	to, err := b.findTarget(m.To)
 	if err != nil {
-		return mail.Item{}, to, err
+		return nil, to, err
 	}
 	l, err := b.letter(m, to)
 	if err != nil {
-		return mail.Item{}, to, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+		return nil, to, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	raw, err := proto.AppendLetter(nil, l)
 	if err != nil {
-		return mail.Item{}, to, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+		return nil, to, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
-	return mail.Item{Box: to.name, Letter: raw}, to, nil
+	return raw, to, nil
 }
 
 // fullAddress returns an address as every node understands it: with the id of the node.

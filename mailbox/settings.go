@@ -76,6 +76,9 @@ func (b *Boxes) set(ctx context.Context, name, kind string, s wire.BoxSettings, 
 	if err := k.SetBox(ctx, changeBox(now.box, s)); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
+	if err := b.readRules(ctx, k); err != nil {
+		return wire.Box{}, failure(p, "", err)
+	}
 	if sub != nil {
 		if err := k.SetSub(ctx, p.name, changeSub(now.sub, *sub), box.Start{}); err != nil {
 			return wire.Box{}, failure(p, "", err)

@@ -312,3 +312,23 @@ type UnblockMail struct {
 type SeekSubscription struct {
 	To string `json:"to" minLength:"1" doc:"new, first, last (the newest of each subject), a sequence number, or a time"`
 }
+
+// A MailSpool is the mail that waits here for a box on another node.
+type MailSpool struct {
+	Box    string     `json:"box"`
+	Home   string     `json:"home" doc:"the node of the box"`
+	HomeID string     `json:"home_id"`
+	Mails  int        `json:"mails"`
+	Bytes  int64      `json:"bytes" doc:"of their letters"`
+	Oldest *time.Time `json:"oldest,omitempty" doc:"when the oldest of them was sent"`
+	Stops  []MailStop `json:"stops" doc:"why that node took no more, the newest first; empty: it refused nothing"`
+}
+
+// A MailStop says why the node of a box took no more mail of a class.
+type MailStop struct {
+	Class  string    `json:"class"`
+	Code   string    `json:"code"`
+	Detail string    `json:"detail,omitempty"`
+	At     time.Time `json:"at"`
+	Until  time.Time `json:"until" doc:"when it is asked again"`
+}

@@ -1,0 +1,54 @@
+package mailbox
+
+import (
+	"context"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+)
+
+// admit returns the decision whether boxes take mail from a peer. Bounces are taken from
+// every member: who sent a mail must hear of its end.
+func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (mail.Admit, error) {
+	rules := b.rules.Load()
+	if rules == nil {
+		if err := b.readRules(ctx, k); err != nil {
+			return nil, err
+		}
+		rules = b.rules.Load()
+	}
+	allowed := map[string]bool{}
+	return func(name string, l *proto.Letter) (proto.Code, string) {
+		n, ok := (*rules)[name]
+		if !ok || string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero() {
+			return proto.CodeOK, "" // the broker says that there is no such box
+		}
+		yes, known := allowed[name]
+		if !known {
+			yes = inbox.Allowed(n.Allow, from, b.parts.Members)
+			allowed[name] = yes
+		}
+		if !yes {
+			return proto.CodeDenied, "the box does not allow mail from this node"
+		}
+		return proto.CodeOK, ""
+	}, nil
+}
+
+// readRules reads who may send to the boxes.
+func (b *Boxes) readRules(ctx context.Context, k *mail.Broker) error {
+	rules := map[string]notes{}
+	err := k.View(ctx, func(s *box.State) {
+		for _, id := range s.Boxes() {
+			if i, ok := s.Info(id); ok && i.Settings.Kind != box.Spool {
+				rules[i.Settings.Name] = notesOf(i.Settings)
+			}
+		}
+	})
+	if err == nil {
+		b.rules.Store(&rules)
+	}
+	return err
+}

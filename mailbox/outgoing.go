@@ -1,0 +1,35 @@
+package mailbox
+
+import (
+	"context"
+
+	"github.com/balefire/balefire/wire"
+)
+
+// Outgoing returns what waits here for boxes on other nodes.
+func (b *Boxes) Outgoing(ctx context.Context) ([]wire.MailSpool, error) {
+	all := []wire.MailSpool{}
+	k := b.broker.Load()
+	if k == nil {
+		return all, nil
+	}
+	spools, err := k.Spools(ctx)
+	if err != nil {
+		return nil, failure(place{}, "", err)
+	}
+	for _, s := range spools {
+		if s.Waiting == 0 {
+			continue
+		}
+		v := wire.MailSpool{Box: b.text(s.Box), Home: b.parts.Book.NameOf(s.Home), HomeID: s.Home.String(), Mails: s.Waiting, Bytes: s.Bytes, Stops: []wire.MailStop{}}
+		if !s.Oldest.IsZero() {
+			t := s.Oldest.UTC()
+			v.Oldest = &t
+		}
+		for _, st := range s.Stops {
+			v.Stops = append(v.Stops, wire.MailStop{Class: st.Class.Name(), Code: st.Code.Name(), Detail: st.Detail, At: st.At.UTC(), Until: st.Until.UTC()})
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}
