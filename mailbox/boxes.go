@@ -32,7 +32,9 @@ type Boxes struct {
 	broker  atomic.Pointer[mail.Broker]
 	ready   chan struct{} // closed when there is a broker
 
-	rules atomic.Pointer[map[string]notes] // by the name of a box in the ledger; nil: not read yet
+	rules     atomic.Pointer[map[string]notes] // by the name of a box in the ledger; nil: not read yet
+	peers     sync.Mutex
+	exchanges map[proto.PeerID]*exchange // of the peers that are connected; under peers
 }
 
 // Parts are the dependencies of the boxes. All are required.
@@ -66,7 +68,7 @@ type Config struct {
 
 // Open returns the boxes of a node, and opens its ledger if it has one.
 func Open(parts Parts, cfg Config) (*Boxes, error) {
-	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{})}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}}
 	cfg.Registerer.MustRegister(boxMetrics{b})
 	if !parts.Ledgers.HasLedger() {
 		return b, nil

@@ -149,7 +149,7 @@ func (n *Node) openSubsystems() (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Ready, cfg.PeerClock, cfg.Lookup = n.ready, n.guard.ObservePeer, n.lookups.receive
+	cfg.Ready, cfg.PeerClock, cfg.Lookup, cfg.Mail = n.ready, n.guard.ObservePeer, n.lookups.receive, n.Mail.Receive
 	if n.net, err = transport.New(n.keys, n.Pairing.Gate(), n, cfg); err != nil {
 		return err
 	}
@@ -290,11 +290,14 @@ func (n *Node) putMany(ctx context.Context, drafts []*outbox.Draft) (existing []
 	return existing, errs
 }
 
-// Linked serves one connected peer as long as there is a path to it: the outbox sends
-// what waits for the peer and processes its answers.
+// Linked serves one connected peer as long as there is a path to it: the outbox and the
+// spools of mail send what waits for the peer and process its answers.
 func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
 	n.Queues.AnnounceTo(l.Peer())
-	return n.outbox.Serve(ctx, l)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return n.outbox.Serve(ctx, l) })
+	g.Go(func() error { return n.Mail.Linked(ctx, l) })
+	return g.Wait()
 }
 
 // Receive processes a group of frames of one peer. It checks each frame, passes tasks to
