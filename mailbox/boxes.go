@@ -91,7 +91,10 @@ func (b *Boxes) open() (*mail.Broker, error) {
 	if err != nil {
 		return nil, err
 	}
-	k, err := mail.New(log, mail.Config{Boot: b.cfg.Boot, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced})
+	k, err := mail.New(log, mail.Config{
+		Self: b.cfg.Self, Boot: b.cfg.Boot, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced,
+		Moved: func(string, proto.PeerID, uint64) bool { return false }, // the home of a mailbox is its node, always
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,158 @@
+package node
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
+)
+
+// newMailMesh returns nodes that are connected, for tests of mail.
+func newMailMesh(t *testing.T, n int) *simMesh {
+	w := newSimMeshWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, smallMesh)
+	time.Sleep(10 * time.Second)
+	return w
+}
+
+// addMailbox makes a mailbox that every member may write to.
+func (s *simNode) addMailbox(name string, allow ...string) {
+	s.mesh.t.Helper()
+	if _, err := s.node.Mail.SetMailbox(s.mesh.t.Context(), name, wire.MailboxSettings{BoxSettings: wire.BoxSettings{Allow: &allow}}); err != nil {
+		s.mesh.t.Fatal(err)
+	}
+}
+
+// sendMail sends mails, each of which must be taken.
+func (s *simNode) sendMail(mails ...wire.Mail) {
+	s.mesh.t.Helper()
+	for len(mails) > 0 {
+		part := mails[:min(len(mails), wire.MaxMailBatch)]
+		mails = mails[len(part):]
+		_, errs := s.node.Mail.Send(s.mesh.t.Context(), part)
+		for i, err := range errs {
+			if err != nil {
+				s.mesh.t.Fatalf("mail %d: %v", i, err)
+			}
+		}
+	}
+}
+
+// readMail reads and acknowledges n mails, and returns them.
+func (s *simNode) readMail(box string, n int, within time.Duration) (all []wire.ReceivedMail) {
+	s.mesh.t.Helper()
+	end := time.Now().Add(within)
+	for len(all) < n && time.Now().Before(end) {
+		given, err := s.node.Mail.Lease(s.mesh.t.Context(), box, "", wire.LeaseMail{Max: 100, Wait: wire.Duration(time.Second)})
+		if err != nil {
+			s.mesh.t.Fatal(err)
+		}
+		var done wire.SettleMail
+		for _, d := range given {
+			all, done.Ack = append(all, d.Mail), append(done.Ack, d.Lease)
+		}
+		if len(given) == 0 {
+			continue
+		}
+		settled, err := s.node.Mail.Settle(s.mesh.t.Context(), box, "", done)
+		if err != nil {
+			s.mesh.t.Fatal(err)
+		}
+		for _, r := range settled {
+			if r.Code != wire.SettledOK {
+				s.mesh.t.Errorf("ack: %+v", r)
+			}
+		}
+	}
+	if len(all) != n {
+		s.mesh.t.Errorf("%s has %d mails for %s within %s, want %d", s.name, len(all), box, within, n)
+	}
+	return all
+}
+
+func (s *simNode) outgoing() (n int) {
+	s.mesh.t.Helper()
+	spools, err := s.node.Mail.Outgoing(s.mesh.t.Context())
+	if err != nil {
+		s.mesh.t.Fatal(err)
+	}
+	for _, x := range spools {
+		n += x.Mails
+	}
+	return n
+}
+
+// Mail for a node that is off waits at its sender, survives the sender's restart, and is
+// read once and in order when both run.
+func TestMailWaitsForANodeThatIsOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 2)
+		defer w.close()
+		alpha, beta := w.nodes[0], w.nodes[1]
+		beta.addMailbox("ceo", "peer:n0")
+		beta.halt()
+		const mails = 1000
+		var all []wire.Mail
+		for i := range mails {
+			all = append(all, wire.Mail{To: "agent:ceo@n1", Body: fmt.Append(nil, i)})
+		}
+		alpha.sendMail(all...)
+		if n := alpha.outgoing(); n != mails {
+			t.Errorf("%d mails wait, want %d", n, mails)
+		}
+		alpha.halt()
+		alpha.start()
+		beta.start()
+		for i, m := range beta.readMail("ceo", mails, time.Minute) {
+			if string(m.Body) != fmt.Sprint(i) || m.From != "n0" {
+				t.Fatalf("mail %d is %q from %s", i, m.Body, m.From)
+			}
+		}
+		time.Sleep(time.Second)
+		if n := alpha.outgoing(); n != 0 {
+			t.Errorf("%d mails still wait", n)
+		}
+	})
+}
+
+// The sender of a mail that a box does not allow is told, even if that is the only mail that
+// it may get from there.
+func TestRefusedMailBouncesToItsSender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 2)
+		defer w.close()
+		alpha, beta := w.nodes[0], w.nodes[1]
+		beta.addMailbox("ceo")
+		alpha.addMailbox("me")
+		alpha.sendMail(wire.Mail{To: "agent:ceo@n1", Sender: "me", Body: []byte("hello")})
+		bounce := alpha.readMail("me", 1, time.Minute)
+		if len(bounce) == 1 && (bounce[0].Type != "balefire.bounce" || bounce[0].BounceOf == "") {
+			t.Errorf("%+v", bounce[0])
+		}
+		if n := alpha.outgoing(); n != 0 {
+			t.Errorf("%d mails still wait", n)
+		}
+	})
+}
+
+// Mail for a box that does not exist yet waits for it.
+func TestMailWaitsForItsBox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 2)
+		defer w.close()
+		alpha, beta := w.nodes[0], w.nodes[1]
+		alpha.sendMail(wire.Mail{To: "agent:later@n1", Key: "k", Body: []byte("1")}, wire.Mail{To: "agent:later@n1", Key: "k", Body: []byte("2")})
+		time.Sleep(5 * time.Second)
+		spools, err := alpha.node.Mail.Outgoing(t.Context())
+		if err != nil || len(spools) != 1 || len(spools[0].Stops) == 0 || spools[0].Stops[0].Code != "NO_HANDLER" {
+			t.Errorf("%+v, %v", spools, err)
+		}
+		beta.addMailbox("later", "*")
+		got := beta.readMail("later", 2, 10*time.Minute)
+		if len(got) == 2 && (string(got[0].Body) != "1" || string(got[1].Body) != "2") {
+			t.Errorf("%q, then %q", got[0].Body, got[1].Body)
+		}
+	})
+}
