@@ -178,6 +178,24 @@ func cutReason(s string) string {
 	return strings.ToValidUTF8(s[:min(len(s), box.MaxReason)], "")
 }
 
+// Return gives deliveries back that did not reach their reader: they are delivered again at
+// once, and no attempt is spent.
+func (b *Boxes) Return(ctx context.Context, name, sub string, given []wire.DeliveredMail) error {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return err
+	}
+	what := make([]mail.Settlement, len(given))
+	for i, d := range given {
+		if what[i].Handle, err = box.ParseHandle(d.Lease); err != nil {
+			return err
+		}
+		what[i].Op = box.Return
+	}
+	_, err = k.Settle(ctx, p.name, sub, what)
+	return failure(p, sub, err)
+}
+
 var settledCodes = map[proto.Code]string{
 	proto.CodeOK: wire.SettledOK, proto.CodeStale: wire.SettledStale, proto.CodeBusy: wire.SettledOutOfOrder, proto.CodeBadForm: wire.SettledUnknown,
 	proto.CodeNoHandler: wire.SettledUnknown,

@@ -123,6 +123,34 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 	return b.Get(ctx, p.name)
 }
 
+// Pause stops the deliveries of a mailbox, whose subscription is "", or of a subscription of
+// a topic, or resumes them.
+func (b *Boxes) Pause(ctx context.Context, name, sub string, on bool) (wire.Box, error) {
+	p, k, err := b.existing(name)
+	if err != nil {
+		return wire.Box{}, err
+	}
+	now, err := b.settings(ctx, k, p, sub)
+	if err != nil {
+		return wire.Box{}, err
+	}
+	if !now.subExists {
+		return wire.Box{}, noBox(p, sub)
+	}
+	now.sub.Paused = on
+	if err := k.SetSub(ctx, p.name, now.sub, box.Start{}); err != nil {
+		return wire.Box{}, failure(p, sub, err)
+	}
+	action := p.kind + ".set"
+	if sub != "" {
+		action = "subscription.set"
+	}
+	if err := b.cfg.Audit(ctx, action, p.path(sub)); err != nil {
+		return wire.Box{}, err
+	}
+	return b.Get(ctx, p.name)
+}
+
 // RemoveSubscription removes a subscription of a topic, with its dead letters.
 func (b *Boxes) RemoveSubscription(ctx context.Context, topic, sub string) error {
 	p, k, err := b.topic(topic)
