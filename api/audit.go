@@ -7,11 +7,15 @@ import (
 )
 
 // notAudited are routes with a method other than GET that no person is asked about later: a
-// ping changes nothing, and a handler may report progress every second.
-var notAudited = map[string]bool{"pingPeer": true, "taskProgress": true}
+// ping changes nothing, a handler may report progress every second, and readers lease and
+// settle mail as their work.
+var notAudited = map[string]bool{
+	"pingPeer": true, "taskProgress": true,
+	"leaseMailbox": true, "leaseSubscription": true, "settleMailbox": true, "settleSubscription": true,
+}
 
 // actions has the name in the audit log of each route that changes something. Submits are
-// not there: each task is its own record.
+// not there: each task is its own record. Nor is mail that is sent.
 var actions = map[string]string{
 	"cancelTask":       "task.cancel",
 	"retryTask":        "task.redrive",
@@ -42,6 +46,24 @@ var actions = map[string]string{
 	"removeSchedule": "schedule.remove",
 	"pauseSchedule":  "schedule.pause",
 	"resumeSchedule": "schedule.resume",
+
+	"setMailbox":          "mailbox.set",
+	"pauseMailbox":        "mailbox.set",
+	"resumeMailbox":       "mailbox.set",
+	"removeMailbox":       "mailbox.remove",
+	"purgeMailbox":        "mailbox.purge",
+	"redriveMailbox":      "mailbox.redrive",
+	"unblockMailbox":      "mailbox.unblock",
+	"setTopic":            "topic.set",
+	"removeTopic":         "topic.remove",
+	"purgeTopic":          "topic.purge",
+	"setSubscription":     "subscription.set",
+	"pauseSubscription":   "subscription.set",
+	"resumeSubscription":  "subscription.set",
+	"removeSubscription":  "subscription.remove",
+	"seekSubscription":    "subscription.seek",
+	"redriveSubscription": "topic.redrive",
+	"unblockSubscription": "topic.unblock",
 
 	"addHandler":    "handler.add",
 	"removeHandler": "handler.remove",

@@ -11,21 +11,13 @@ import (
 // batch accepts many tasks with as few commits as possible: a JSON array, or one task per
 // line. An invalid task does not affect the others.
 func (s *Server) batch(w http.ResponseWriter, r *http.Request) {
-	parts, err := readBatch(w, r)
+	parts, err := readBatch(w, r, "task", "key", wire.MaxBatch)
 	if err != nil {
 		writeProblem(w, err)
 		return
 	}
 	out := wire.Batch{Items: make([]wire.BatchItem, len(parts))}
-	reqs, at := make([]wire.Request, 0, len(parts)), make([]int, 0, len(parts))
-	for i, b := range parts {
-		req, err := decodeSubmit(b)
-		if err != nil {
-			out.Items[i] = failedItem(err)
-			continue
-		}
-		reqs, at = append(reqs, req), append(at, i)
-	}
+	reqs, at := decodeParts(parts, decodeSubmit, func(i int, err error) { out.Items[i] = failedItem(err) })
 	done, errs := s.node.SubmitMany(r.Context(), reqs)
 	for j, i := range at {
 		if errs[j] != nil {
@@ -44,10 +36,26 @@ func failedItem(err error) wire.BatchItem {
 	return wire.BatchItem{Status: p.Status, Problem: p}
 }
 
-// readBatch splits a batch into the raw JSON of its tasks.
-func readBatch(w http.ResponseWriter, r *http.Request) (parts [][]byte, err error) {
+// decodeParts decodes the parts of a batch that can be decoded, which are those at, and
+// reports the others.
+func decodeParts[T any](parts [][]byte, decode func([]byte) (T, error), failed func(i int, err error)) (out []T, at []int) {
+	out, at = make([]T, 0, len(parts)), make([]int, 0, len(parts))
+	for i, b := range parts {
+		v, err := decode(b)
+		if err != nil {
+			failed(i, err)
+			continue
+		}
+		out, at = append(out, v), append(at, i)
+	}
+	return out, at
+}
+
+// readBatch splits a batch of tasks or mails, whose idempotency key is a field key of each,
+// into the raw JSON of its parts.
+func readBatch(w http.ResponseWriter, r *http.Request, what, key string, limit int) (parts [][]byte, err error) {
 	if r.Header.Get("Idempotency-Key") != "" {
-		return nil, problem(wire.CodeInvalid, "a batch cannot have an Idempotency-Key header: give each task its own key")
+		return nil, problem(wire.CodeInvalid, "a batch cannot have an Idempotency-Key header: give each %s its own %s", what, key)
 	}
 	split := elements
 	switch mediaType(r) {
@@ -59,12 +67,12 @@ func readBatch(w http.ResponseWriter, r *http.Request) (parts [][]byte, err erro
 	}
 	b, err := readBody(w, r, wire.MaxBatchBytes)
 	if err != nil {
-		return nil, explainTooLarge(err)
+		return nil, explainTooLarge(what, err)
 	}
-	parts, err = split(b, wire.MaxBatch)
+	parts, err = split(b, limit)
 	switch {
 	case errors.Is(err, errTooMany):
-		return nil, explainTooLarge(problem(wire.CodeTooLarge, "more than %d tasks in a batch", wire.MaxBatch))
+		return nil, explainTooLarge(what, problem(wire.CodeTooLarge, "more than %d %ss in a batch", limit, what))
 	case err != nil:
 		return nil, malformed("read the batch: %v", err)
 	case len(parts) == 0:
@@ -74,10 +82,13 @@ func readBatch(w http.ResponseWriter, r *http.Request) (parts [][]byte, err erro
 }
 
 // explainTooLarge adds a hint to the error of a batch that is too large.
-func explainTooLarge(err error) *wire.Problem {
+func explainTooLarge(what string, err error) *wire.Problem {
 	p := ProblemOf(err)
 	if p.Code == wire.CodeTooLarge {
-		p.Fix = "send several batches; send a large body alone, as a stream"
+		p.Fix = "send several batches"
+		if what == "task" {
+			p.Fix += "; send a large body alone, as a stream"
+		}
 	}
 	return p
 }

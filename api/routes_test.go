@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -152,7 +153,7 @@ func TestRoutes(t *testing.T) {
 				if res.Header.Get("X-Content-Type-Options") != "nosniff" {
 					t.Error("a browser may guess the content type of the response")
 				}
-				if location := res.Header.Get("Location"); tt.status == 202 && (location == "" || !strings.Contains(body, strings.TrimPrefix(location, "/v1/tasks/"))) {
+				if location := res.Header.Get("Location"); tt.status == 202 && (location == "" || !strings.Contains(body, path.Base(location))) {
 					t.Errorf("Location %q of %s", location, body)
 				}
 			})
@@ -164,6 +165,8 @@ func TestRoutes(t *testing.T) {
 	run("peers", peerRoutes(t, n))
 	run("queues", queueRoutes(t, n))
 	run("leases", leaseRoutes(t, n))
+	run("mailboxes", mailboxRoutes(t, n))
+	run("topics", topicRoutes(t, n))
 	run("node", nodeRoutes(t, n))
 	run("stop", []routed{
 		{"POST", "/v1/stop", `{"within":"soon"}`, 422, "is not a duration", nil},
@@ -508,6 +511,7 @@ func TestReadingNeverWrites(t *testing.T) {
 		"/v1/peers/laptop/block", "/v1/peers/laptop/unblock", "/v1/peers/laptop/ping", "/v1/peers/laptop/name", "/v1/peers/laptop/revoke",
 		"/v1/wishes/field-10/accept", "/v1/mesh/prune", "/v1/mesh/converge", "/v1/queues/build/pause", "/v1/queues/build/resume",
 		"/v1/queues/build/seize", "/v1/queues/build/handoff", "/v1/leases/" + id + "/release", "/v1/drain", "/v1/stop", "/v1/leases/recover", "/v1/invitations", "/v1/store/compact", "/v1/store/snapshot", "/v1/handlers/shell",
+		"/v1/mail", "/v1/mail/batch", "/v1/mailboxes/ceo/lease", "/v1/mailboxes/ceo/settle", "/v1/mailboxes/ceo/purge", "/v1/topics/orders/purge", "/v1/topics/orders/subscriptions/s/seek", "/v1/topics/orders/subscriptions/s/lease",
 	} {
 		for _, method := range []string{"GET", "HEAD"} {
 			res, body := ask(t, n, method, path+"?target=laptop", "", "")

@@ -57,6 +57,8 @@ func New(n *node.Node, cfg Config) *Server {
 	s.routePeers()
 	s.routeNetwork()
 	s.routeSharedQueues()
+	s.routeMail()
+	s.routeBoxes()
 	s.routeHandlers()
 	s.routeStore()
 	s.routeHealth()

@@ -1,18 +1,10 @@
 package api
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/base64"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"math"
 	"mime"
 	"net/http"
 	"net/url"
-	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,83 +18,18 @@ type submit struct {
 	Text string `json:"text,omitempty" doc:"the body as plain text"`
 }
 
-// submitFields are the JSON names of the fields of a submit.
-var submitFields = func() map[string]bool {
-	names := map[string]bool{}
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[submit]()) {
-		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); !f.Anonymous && name != "-" {
-			names[name] = true
-		}
-	}
-	return names
-}()
+var submitFields = fieldsOf[submit]()
+
+func (s *submit) form() form { return form{"task", submitFields, s, &s.Body, &s.Type, &s.Text} }
 
 // decodeSubmit decodes one task strictly. Whether its fields are valid is checked by the
 // node.
 func decodeSubmit(b []byte) (wire.Request, error) {
-	w := scanner{b: b, noted: "body"}
-	if err := w.document(func(name string) bool { return submitFields[name] }); err != nil {
-		return wire.Request{}, malformed("read the task: %v", err)
-	}
-	rest, body := splitBody(b, w.from, w.to)
-	return unmarshalSubmit(rest, body)
-}
-
-// unmarshalSubmit decodes a task whose body may have been taken out of it.
-func unmarshalSubmit(b, body []byte) (wire.Request, error) {
 	var s submit
-	switch err := json.Unmarshal(b, &s); {
-	case errors.Is(err, wire.ErrInvalid):
-		return wire.Request{}, ProblemOf(err)
-	case err != nil:
-		return wire.Request{}, malformed("read the task: %s", plainJSONError(err))
+	if err := s.form().decode(b); err != nil {
+		return wire.Request{}, err
 	}
-	if body != nil {
-		s.Body = body
-	}
-	if s.Text == "" {
-		return s.Request, nil
-	}
-	if len(s.Body) > 0 {
-		return wire.Request{}, problem(wire.CodeInvalid, "body and text are both given: a task has one body")
-	}
-	s.Body, s.Type = []byte(s.Text), cmp.Or(s.Type, "text/plain; charset=utf-8")
 	return s.Request, nil
-}
-
-// splitBody decodes the body of a task, which is at from to to of b, and returns b without
-// it. The body is most of b, and encoding/json would scan each byte of it four times. A
-// value that is not plain base64 is left to encoding/json, which decodes it or reports the
-// error: then rest is b and there is no body.
-func splitBody(b []byte, from, to int) (rest, body []byte) {
-	if from == to || b[from] != '"' {
-		return b, nil
-	}
-	text := b[from+1 : to-1]
-	if bytes.IndexByte(text, '\\') >= 0 {
-		return b, nil
-	}
-	body = make([]byte, base64.StdEncoding.DecodedLen(len(text)))
-	n, err := base64.StdEncoding.Decode(body, text)
-	if err != nil || base64.StdEncoding.EncodedLen(n) != len(text) { // it accepts line ends
-		return b, nil
-	}
-	return slices.Concat(b[:from], []byte(`""`), b[to:]), body[:n]
-}
-
-// plainJSONError describes a decoding error without naming Go types.
-func plainJSONError(err error) string {
-	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
-		text := fmt.Sprintf("field %q cannot be a %s", strings.TrimPrefix(e.Field, "Request."), e.Value)
-		switch e.Type.Kind() {
-		case reflect.Uint32:
-			text += fmt.Sprintf(": it must be a whole number from 0 to %d", uint32(math.MaxUint32))
-		case reflect.Int64:
-			text += fmt.Sprintf(": it must be a whole number from 0 to %d", math.MaxInt64)
-		}
-		return text
-	}
-	return strings.TrimPrefix(err.Error(), "json: ")
 }
 
 // duration parses a query parameter that is a duration.
@@ -119,7 +46,7 @@ func duration(field, s string) (time.Duration, error) {
 func (s *Server) submit(w http.ResponseWriter, r *http.Request) {
 	req, err := s.submitted(w, r)
 	if err == nil {
-		err = headers(&req, r.Header)
+		err = headers(r.Header, "key", &req.Key, &req.Trace)
 	}
 	if err != nil {
 		writeProblem(w, err)
@@ -138,10 +65,7 @@ func (s *Server) submitted(w http.ResponseWriter, r *http.Request) (wire.Request
 	if mediaType(r) != jsonType {
 		return streamed(r)
 	}
-	if r.URL.RawQuery != "" {
-		return wire.Request{}, problem(wire.CodeInvalid, "a JSON task has all its fields in the document: move the query parameters %.80q there", r.URL.RawQuery)
-	}
-	b, err := readBody(w, r, s.cfg.maxDocument())
+	b, err := readForm(w, r, "task", s.cfg.maxDocument())
 	if err != nil {
 		return wire.Request{}, err
 	}
@@ -166,22 +90,23 @@ func streamed(r *http.Request) (wire.Request, error) {
 	return req, err
 }
 
-// headers reads the fields that can be given as headers.
-func headers(r *wire.Request, h http.Header) error {
-	key := h.Get("Idempotency-Key")
-	if unquoted, err := strconv.Unquote(key); err == nil && strings.HasPrefix(key, `"`) {
-		key = unquoted
+// headers reads the key, which is the field with this name, and the trace of a task or mail
+// that can be given as headers.
+func headers(h http.Header, field string, key, trace *string) error {
+	given := h.Get("Idempotency-Key")
+	if unquoted, err := strconv.Unquote(given); err == nil && strings.HasPrefix(given, `"`) {
+		given = unquoted
 	}
 	switch {
 	case len(h.Values("Idempotency-Key")) > 1:
 		return problem(wire.CodeInvalid, "more than one Idempotency-Key")
-	case key != "" && r.Key != "" && key != r.Key:
-		return problem(wire.CodeInvalid, "the header Idempotency-Key and the field key differ")
-	case key != "":
-		r.Key = key
+	case given != "" && *key != "" && given != *key:
+		return problem(wire.CodeInvalid, "the header Idempotency-Key and the field %s differ", field)
+	case given != "":
+		*key = given
 	}
-	if r.Trace == "" {
-		r.Trace = h.Get("Traceparent")
+	if *trace == "" {
+		*trace = h.Get("Traceparent")
 	}
 	return nil
 }

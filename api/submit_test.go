@@ -411,7 +411,11 @@ func decodeWhole(b []byte) (wire.Request, error) {
 	if err := checkObject(b, func(name string) bool { return submitFields[name] }); err != nil {
 		return wire.Request{}, malformed("read the task: %v", err)
 	}
-	return unmarshalSubmit(b, nil)
+	var s submit
+	if err := s.form().unmarshal(b, nil); err != nil {
+		return wire.Request{}, err
+	}
+	return s.Request, nil
 }
 
 // sound returns the same result as checkObject, but is slower.

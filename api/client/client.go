@@ -62,6 +62,7 @@ type call struct {
 	contentType  string
 	accept       string // the accepted form of the response, if there are several
 	expect       bool   // wait for 100 Continue before sending the body
+	idempotent   bool   // may be repeated if an old connection turns out to be closed
 }
 
 // escape makes one path segment of user input.
@@ -88,6 +89,9 @@ func (c *Client) do(ctx context.Context, r call) (*http.Response, error) {
 	}
 	if r.expect {
 		req.Header.Set("Expect", "100-continue")
+	}
+	if r.idempotent {
+		req.Header["Idempotency-Key"] = nil // for net/http; it is not sent
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
@@ -165,6 +169,16 @@ func get[T any](ctx context.Context, c *Client, path string, q url.Values) (T, e
 // post sends v as JSON.
 func post[T any](ctx context.Context, c *Client, path string, v any) (T, error) {
 	r, err := document(http.MethodPost, path, v)
+	if err != nil {
+		var zero T
+		return zero, err
+	}
+	return fetch[T](ctx, c, r)
+}
+
+// put sends v as JSON.
+func put[T any](ctx context.Context, c *Client, path string, v any) (T, error) {
+	r, err := document(http.MethodPut, path, v)
 	if err != nil {
 		var zero T
 		return zero, err

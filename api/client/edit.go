@@ -9,20 +9,12 @@ import (
 
 // SetClass changes the class of a task that waits in a queue.
 func (c *Client) SetClass(ctx context.Context, id, class string) (wire.Task, error) {
-	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/class", wire.Reclass{Class: class})
-	if err != nil {
-		return wire.Task{}, err
-	}
-	return fetch[wire.Task](ctx, c, r)
+	return put[wire.Task](ctx, c, "/v1/tasks/"+escape(id)+"/class", wire.Reclass{Class: class})
 }
 
 // MoveTask moves a task to another queue, as a new task.
 func (c *Client) MoveTask(ctx context.Context, id, queue string) (wire.Submitted, error) {
-	r, err := document(http.MethodPut, "/v1/tasks/"+escape(id)+"/queue", wire.Requeue{Queue: queue})
-	if err != nil {
-		return wire.Submitted{}, err
-	}
-	return fetch[wire.Submitted](ctx, c, r)
+	return put[wire.Submitted](ctx, c, "/v1/tasks/"+escape(id)+"/queue", wire.Requeue{Queue: queue})
 }
 
 // Progress reports progress of the handler of a granted task.

@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/api/client"
@@ -11,7 +12,7 @@ import (
 
 // methods has a call of each method of the client.
 func methods() []method {
-	return append(append(taskMethods(), meshMethods()...), append(queueMethods(), nodeMethods()...)...)
+	return slices.Concat(taskMethods(), meshMethods(), queueMethods(), mailMethods(), boxMethods(), nodeMethods())
 }
 
 var (

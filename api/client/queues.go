@@ -23,11 +23,7 @@ func (c *Client) Queue(ctx context.Context, name string) (wire.Queue, error) {
 
 // SetQueue changes the settings of a queue whose home is the node, or creates it.
 func (c *Client) SetQueue(ctx context.Context, name string, s wire.QueueSettings) (wire.Queue, error) {
-	r, err := document(http.MethodPut, "/v1/queues/"+escape(name), s)
-	if err != nil {
-		return wire.Queue{}, err
-	}
-	return fetch[wire.Queue](ctx, c, r)
+	return put[wire.Queue](ctx, c, "/v1/queues/"+escape(name), s)
 }
 
 // PauseQueue stops granting tasks of a queue. Owned tasks continue.

@@ -40,7 +40,7 @@ func (c *Client) Submit(ctx context.Context, r wire.Request) (wire.Submitted, er
 func (c *Client) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Submitted, []error) {
 	out, errs := make([]wire.Submitted, len(rs)), make([]error, len(rs))
 	for at := 0; at < len(rs); {
-		doc, n, err := batch(rs[at:])
+		doc, n, err := lines(rs[at:], wire.MaxBatch, noStream)
 		if err == nil {
 			err = c.submitBatch(ctx, doc, out[at:at+n], errs[at:at+n])
 		}
@@ -54,13 +54,22 @@ func (c *Client) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Subm
 	return out, errs
 }
 
-// batch encodes the first n of rs, at least one, as one document, one task per line.
-func batch(rs []wire.Request) (doc []byte, n int, err error) {
-	for _, r := range rs[:min(len(rs), wire.MaxBatch)] {
-		if r.Stream != nil {
-			err = fmt.Errorf("%w: a stream cannot be in a batch: use Submit", wire.ErrInvalid)
+// noStream returns the error of a task that cannot be in a batch.
+func noStream(r *wire.Request) error {
+	if r.Stream != nil {
+		return fmt.Errorf("%w: a stream cannot be in a batch: use Submit", wire.ErrInvalid)
+	}
+	return nil
+}
+
+// lines encodes the first n of items, at least one and at most limit, as one document, one
+// item per line. check, if not nil, returns why an item cannot be sent.
+func lines[T any](items []T, limit int, check func(*T) error) (doc []byte, n int, err error) {
+	for i := range items[:min(len(items), limit)] {
+		if check != nil {
+			err = check(&items[i])
 		}
-		line, mErr := json.Marshal(r)
+		line, mErr := json.Marshal(&items[i])
 		if err = errors.Join(err, mErr); err != nil || n > 0 && len(doc)+len(line) >= wire.MaxBatchBytes {
 			break
 		}

@@ -1,0 +1,165 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/wire"
+)
+
+// In the methods below, a mailbox is NAME, agent:NAME or agent:NAME@NODE, and a topic NAME or
+// topic:NAME. A box is a mailbox, or a topic as topic:NAME; sub is a subscription of that
+// topic, and "" of a mailbox, which has only one.
+
+const topicPrefix = "topic:"
+
+func mailboxPath(name string) string { return "/v1/mailboxes/" + escape(name) }
+
+func topicPath(name string) string { return "/v1/topics/" + escape(name) }
+
+func subPath(topic, sub string) string { return topicPath(topic) + "/subscriptions/" + escape(sub) }
+
+// boxPath is the path of a mailbox or a topic.
+func boxPath(box string) string {
+	if strings.HasPrefix(box, topicPrefix) {
+		return topicPath(box)
+	}
+	return mailboxPath(box)
+}
+
+// readPath is the path of a mailbox or a subscription of a topic.
+func readPath(box, sub string) string {
+	if sub != "" || strings.HasPrefix(box, topicPrefix) {
+		return subPath(box, sub)
+	}
+	return mailboxPath(box)
+}
+
+func (c *Client) remove(ctx context.Context, path string) error {
+	return c.exec(ctx, call{method: http.MethodDelete, path: path})
+}
+
+// Mailboxes returns the mailboxes of the node.
+func (c *Client) Mailboxes(ctx context.Context) ([]wire.Box, error) {
+	p, err := get[wire.Page[wire.Box]](ctx, c, "/v1/mailboxes", nil)
+	return p.Items, err
+}
+
+// Mailbox returns a mailbox of the node.
+func (c *Client) Mailbox(ctx context.Context, name string) (wire.Box, error) {
+	return get[wire.Box](ctx, c, mailboxPath(name), nil)
+}
+
+// SetMailbox changes the settings of a mailbox of the node, or creates it.
+func (c *Client) SetMailbox(ctx context.Context, name string, s wire.MailboxSettings) (wire.Box, error) {
+	return put[wire.Box](ctx, c, mailboxPath(name), s)
+}
+
+// RemoveMailbox removes a mailbox with its mail and dead letters. The senders of the mail
+// are told.
+func (c *Client) RemoveMailbox(ctx context.Context, name string) error {
+	return c.remove(ctx, mailboxPath(name))
+}
+
+// Topics returns the topics of the node.
+func (c *Client) Topics(ctx context.Context) ([]wire.Box, error) {
+	p, err := get[wire.Page[wire.Box]](ctx, c, "/v1/topics", nil)
+	return p.Items, err
+}
+
+// Topic returns a topic of the node.
+func (c *Client) Topic(ctx context.Context, name string) (wire.Box, error) {
+	return get[wire.Box](ctx, c, topicPath(name), nil)
+}
+
+// SetTopic changes the settings of a topic of the node, or creates it.
+func (c *Client) SetTopic(ctx context.Context, name string, s wire.BoxSettings) (wire.Box, error) {
+	return put[wire.Box](ctx, c, topicPath(name), s)
+}
+
+// RemoveTopic removes a topic with its mail and subscriptions.
+func (c *Client) RemoveTopic(ctx context.Context, name string) error {
+	return c.remove(ctx, topicPath(name))
+}
+
+// SetSubscription changes the settings of a subscription of a topic, or creates it. It
+// returns the topic.
+func (c *Client) SetSubscription(ctx context.Context, topic, sub string, s wire.SubscriptionSettings) (wire.Box, error) {
+	return put[wire.Box](ctx, c, subPath(topic, sub), s)
+}
+
+// RemoveSubscription removes a subscription of a topic with its dead letters.
+func (c *Client) RemoveSubscription(ctx context.Context, topic, sub string) error {
+	return c.remove(ctx, subPath(topic, sub))
+}
+
+// SeekSubscription moves a subscription of a topic: to is what it reads next. It returns the
+// topic.
+func (c *Client) SeekSubscription(ctx context.Context, topic, sub, to string) (wire.Box, error) {
+	return post[wire.Box](ctx, c, subPath(topic, sub)+"/seek", wire.SeekSubscription{To: to})
+}
+
+// LeaseMail leases mail. It waits for the first one as long as l says, and returns none if
+// there is none.
+func (c *Client) LeaseMail(ctx context.Context, box, sub string, l wire.LeaseMail) ([]wire.DeliveredMail, error) {
+	p, err := post[wire.LeasedMail](ctx, c, readPath(box, sub)+"/lease", l)
+	return p.Items, err
+}
+
+// SettleMail settles deliveries. Each has its own result, in the order ack, nack, extend,
+// defer, bounce; what is OK is on disk.
+func (c *Client) SettleMail(ctx context.Context, box, sub string, s wire.SettleMail) ([]wire.SettledItem, error) {
+	p, err := post[wire.SettledMail](ctx, c, readPath(box, sub)+"/settle", s)
+	return p.Items, err
+}
+
+// BoxMails returns a page of the mails that q selects, oldest first.
+func (c *Client) BoxMails(ctx context.Context, box, sub string, q wire.MailQuery) (wire.Page[wire.BoxedMail], error) {
+	v := url.Values{}
+	for name, s := range map[string]string{"state": q.State, "class": q.Class, "key": q.Key, "subject": q.Subject, "cursor": q.Cursor} {
+		if s != "" {
+			v.Set(name, s)
+		}
+	}
+	for name, t := range map[string]time.Time{"since": q.Since, "until": q.Until} {
+		if !t.IsZero() {
+			v.Set(name, t.Format(time.RFC3339Nano))
+		}
+	}
+	if q.Limit != 0 {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	return get[wire.Page[wire.BoxedMail]](ctx, c, readPath(box, sub)+"/mails", v)
+}
+
+// PurgeMail removes what waits in a box, or counts it.
+func (c *Client) PurgeMail(ctx context.Context, box string, p wire.PurgeMail) (wire.PurgedMail, error) {
+	return post[wire.PurgedMail](ctx, c, boxPath(box)+"/purge", p)
+}
+
+// RedriveMail sends dead letters again, as new mails.
+func (c *Client) RedriveMail(ctx context.Context, box, sub string, r wire.RedriveMail) (wire.RedrivenMail, error) {
+	return post[wire.RedrivenMail](ctx, c, readPath(box, sub)+"/redrive", r)
+}
+
+// UnblockMail lets the mails of an ordering key go on that a dead letter blocks.
+func (c *Client) UnblockMail(ctx context.Context, box, sub string, u wire.UnblockMail) error {
+	r, err := document(http.MethodPost, readPath(box, sub)+"/unblock", u)
+	if err != nil {
+		return err
+	}
+	return c.exec(ctx, r)
+}
+
+// PauseBox stops deliveries of a mailbox or a subscription, or with false resumes them.
+func (c *Client) PauseBox(ctx context.Context, box, sub string, on bool) (wire.Box, error) {
+	verb := "/resume"
+	if on {
+		verb = "/pause"
+	}
+	return post[wire.Box](ctx, c, readPath(box, sub)+verb, nil)
+}

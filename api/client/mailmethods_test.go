@@ -1,0 +1,111 @@
+package client_test
+
+import (
+	"context"
+	"time"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/wire"
+)
+
+const mailID = "01a20c7e-5b1f-7d12-9a44-3f0c2b6d8e91"
+
+var (
+	testSent     = wire.SentMail{ID: mailID, Box: "agent:ceo@here", State: "WAITING", Durability: wire.DurabilityFsynced}
+	testReceived = wire.ReceivedMail{
+		ID: mailID, Seq: 7, Box: "agent:ceo@here", From: "laptop", FromID: "12D3KooW", Class: "high", Key: "order-7", Created: start, NotAfter: start.Add(time.Hour),
+		Labels: map[string]string{"a": "b"}, Size: 3, Body: []byte{0, 1, 0xff},
+	}
+	testBoxed = wire.BoxedMail{ReceivedMail: testReceived, State: "DEAD", Accepted: start, Attempts: 3, Died: &start, Cause: "nacked"}
+	testBox   = wire.Box{Name: "agent:ceo@here", Kind: wire.BoxMailbox, Waiting: 7, Oldest: &start, Subscriptions: []wire.Subscription{{Leased: 2, Readers: []string{"w1"}}}}
+	testTopic = wire.Box{Name: "topic:orders", Kind: wire.BoxTopic, Next: 8, Subscriptions: []wire.Subscription{{Name: "billing", Waiting: new(7)}}}
+)
+
+func mailMethods() []method {
+	const sent = `{"to":"agent:ceo","dedupe":"d","body":"aGk="}`
+	m := wire.Mail{To: "agent:ceo", Dedupe: "d", Body: []byte("hi")}
+	q := wire.MailQuery{State: "DEAD", Class: "high", Key: "a b", Subject: "eu.>", Since: start, Until: start.Add(time.Hour), Cursor: "88", Limit: 7}
+	const chosen = "?class=high&cursor=88&key=a+b&limit=7&since=2026-11-20T12%3A00%3A00Z&state=DEAD&subject=eu.%3E&until=2026-11-20T13%3A00%3A00Z"
+	mails := wire.Page[wire.BoxedMail]{Items: []wire.BoxedMail{testBoxed}, Next: "99"}
+	settled := wire.SettledMail{Items: []wire.SettledItem{{Lease: "7.1.1", Code: wire.SettledOK, Until: &start}}}
+	return []method{
+		{"SendMail", "POST /v1/mail " + sent, testSent, func(ctx context.Context, c *client.Client) (any, error) { return c.SendMail(ctx, m) }},
+		{"SendMails", "POST /v1/mail/batch " + sent, wire.MailBatch{Accepted: 1, Items: []wire.MailBatchItem{{Status: 202, Mail: &testSent}}}, func(ctx context.Context, c *client.Client) (any, error) {
+			_, errs := c.SendMails(ctx, []wire.Mail{m})
+			return nil, errs[0]
+		}},
+		{"Mail", "GET /v1/mail/" + mailID, testBoxed, func(ctx context.Context, c *client.Client) (any, error) { return c.Mail(ctx, mailID) }},
+		{"LeaseMail", `POST /v1/mailboxes/agent:ceo@here/lease {"max":2,"wait":"1ms","reader":"w1"}`, wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "7.1.1", Attempt: 1, Until: start, Mail: testReceived}}}, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.LeaseMail(ctx, "agent:ceo@here", "", wire.LeaseMail{Max: 2, Wait: wire.Duration(time.Millisecond), Reader: "w1"})
+		}},
+		{"LeaseMail", "POST /v1/topics/topic:orders/subscriptions/billing/lease {}", wire.LeasedMail{}, func(ctx context.Context, c *client.Client) (any, error) {
+			_, err := c.LeaseMail(ctx, "topic:orders", "billing", wire.LeaseMail{})
+			return nil, err
+		}},
+		{"SettleMail", `POST /v1/mailboxes/ceo/settle {"ack":["7.1.1"],"nack":[{"lease":"8.1.2","delay":"30s","reason":"r","final":true}],"extend":[{"lease":"9.1.3","for":"1m"}]}`, settled, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.SettleMail(ctx, "ceo", "", wire.SettleMail{
+				Ack: []string{"7.1.1"}, Nack: []wire.NackMail{{Lease: "8.1.2", Delay: wire.Duration(30 * time.Second), Reason: "r", Final: true}},
+				Extend: []wire.ExtendMail{{Lease: "9.1.3", For: wire.Duration(time.Minute)}},
+			})
+		}},
+		{"SettleMail", `POST /v1/topics/orders/subscriptions/billing/settle {"ack":["7.1.1"]}`, settled, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.SettleMail(ctx, "orders", "billing", wire.SettleMail{Ack: []string{"7.1.1"}})
+		}},
+		{"BoxMails", "GET /v1/mailboxes/ceo/mails" + chosen, mails, func(ctx context.Context, c *client.Client) (any, error) { return c.BoxMails(ctx, "ceo", "", q) }},
+		{"BoxMails", "GET /v1/topics/topic:orders/subscriptions/billing/mails", mails, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.BoxMails(ctx, "topic:orders", "billing", wire.MailQuery{})
+		}},
+	}
+}
+
+func boxMethods() []method {
+	removed := wire.PurgedMail{Mails: 7}
+	redriven := wire.RedrivenMail{Items: []wire.MailBatchItem{{Status: 202, Mail: &testSent}}, More: true}
+	return []method{
+		{"Mailboxes", "GET /v1/mailboxes", page(testBox), func(ctx context.Context, c *client.Client) (any, error) { return c.Mailboxes(ctx) }},
+		{"SetMailbox", `PUT /v1/mailboxes/ceo {"allow":["peer:laptop"],"attempts":0}`, testBox, func(ctx context.Context, c *client.Client) (any, error) {
+			s := wire.MailboxSettings{BoxSettings: wire.BoxSettings{Allow: &[]string{"peer:laptop"}}}
+			s.Attempts = new(0)
+			return c.SetMailbox(ctx, "ceo", s)
+		}},
+		{"Mailbox", "GET /v1/mailboxes/a%2Fb%20%C3%BC", testBox, func(ctx context.Context, c *client.Client) (any, error) { return c.Mailbox(ctx, "a/b ü") }},
+		{"PauseBox", "POST /v1/mailboxes/ceo/pause", testBox, func(ctx context.Context, c *client.Client) (any, error) { return c.PauseBox(ctx, "ceo", "", true) }},
+		{"PurgeMail", `POST /v1/mailboxes/ceo/purge {"limit":7,"reason":"old","dry_run":true}`, removed, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.PurgeMail(ctx, "ceo", wire.PurgeMail{Limit: 7, Reason: "old", DryRun: true})
+		}},
+		{"RedriveMail", `POST /v1/mailboxes/ceo/redrive {"seqs":[7],"to":"agent:desk","rate":9,"max":8}`, redriven, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.RedriveMail(ctx, "ceo", "", wire.RedriveMail{Seqs: []uint64{7}, To: "agent:desk", Rate: 9, Max: 8})
+		}},
+		{"UnblockMail", `POST /v1/mailboxes/ceo/unblock {"key":"x y","origin":"here"}`, nil, func(ctx context.Context, c *client.Client) (any, error) {
+			return nil, c.UnblockMail(ctx, "ceo", "", wire.UnblockMail{Key: "x y", Origin: "here"})
+		}},
+		{"RemoveMailbox", "DELETE /v1/mailboxes/ceo", nil, func(ctx context.Context, c *client.Client) (any, error) { return nil, c.RemoveMailbox(ctx, "ceo") }},
+		{"Topics", "GET /v1/topics", page(testTopic), func(ctx context.Context, c *client.Client) (any, error) { return c.Topics(ctx) }},
+		{"SetTopic", `PUT /v1/topics/orders {"age":"24h"}`, testTopic, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.SetTopic(ctx, "orders", wire.BoxSettings{Age: new(wire.Duration(24 * time.Hour))})
+		}},
+		{"Topic", "GET /v1/topics/topic:orders", testTopic, func(ctx context.Context, c *client.Client) (any, error) { return c.Topic(ctx, "topic:orders") }},
+		{"SetSubscription", `PUT /v1/topics/orders/subscriptions/billing {"filter":"eu.\u003e","from":"first"}`, testTopic, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.SetSubscription(ctx, "orders", "billing", wire.SubscriptionSettings{Filter: new("eu.>"), From: "first"})
+		}},
+		{"SeekSubscription", `POST /v1/topics/orders/subscriptions/billing/seek {"to":"first"}`, testTopic, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.SeekSubscription(ctx, "orders", "billing", "first")
+		}},
+		{"PauseBox", "POST /v1/topics/topic:orders/subscriptions/billing/resume", testTopic, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.PauseBox(ctx, "topic:orders", "billing", false)
+		}},
+		{"PurgeMail", "POST /v1/topics/topic:orders/purge {}", removed, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.PurgeMail(ctx, "topic:orders", wire.PurgeMail{})
+		}},
+		{"RedriveMail", `POST /v1/topics/orders/subscriptions/billing/redrive {"to":"agent:desk"}`, redriven, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.RedriveMail(ctx, "orders", "billing", wire.RedriveMail{To: "agent:desk"})
+		}},
+		{"UnblockMail", `POST /v1/topics/orders/subscriptions/billing/unblock {"key":"k"}`, nil, func(ctx context.Context, c *client.Client) (any, error) {
+			return nil, c.UnblockMail(ctx, "orders", "billing", wire.UnblockMail{Key: "k"})
+		}},
+		{"RemoveSubscription", "DELETE /v1/topics/orders/subscriptions/billing", nil, func(ctx context.Context, c *client.Client) (any, error) {
+			return nil, c.RemoveSubscription(ctx, "orders", "billing")
+		}},
+		{"RemoveTopic", "DELETE /v1/topics/orders", nil, func(ctx context.Context, c *client.Client) (any, error) { return nil, c.RemoveTopic(ctx, "orders") }},
+	}
+}
