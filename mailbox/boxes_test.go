@@ -51,8 +51,8 @@ func bubble(t *testing.T, f func(*testing.T, *fixture)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		x := newFixture(t)
+		defer func() { x.stop() }()
 		f(t, x)
-		x.stop()
 	})
 }
 
