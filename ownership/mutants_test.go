@@ -86,8 +86,8 @@ var rules = []mutant{
 		{"deed.go", "mayGiveQueue", "!h.supersedes(m, x, q)", "!h.supersedes(m, x, q) || MUTANT"},
 	}},
 	{name: "handoff by any node", edits: []edit{
-		{"deed.go", "mayHandOff", "h.queues[t.Queue].wasHome(from)", "h.queues[t.Queue].wasHome(from) || MUTANT"},
-		{"handoff.go", "OnHandoff", "!h.queues[b.Queue].wasHome(from)", "!h.queues[b.Queue].wasHome(from) && !MUTANT"},
+		{"deed.go", "mayHandOff", "h.wasHome(t.Queue, from)", "h.wasHome(t.Queue, from) || MUTANT"},
+		{"handoff.go", "OnHandoff", "!h.wasHome(b.Queue, from)", "!h.wasHome(b.Queue, from) && !MUTANT"},
 	}},
 	{name: "start lost with the disk ignored", edits: []edit{{"rule.go", "after", "ts.state != proto.Accepted", "ts.state != proto.Accepted && !MUTANT"}}},
 	{name: "isolated home grants to another", edits: []edit{{"grant.go", "selfOnlyIfInactive", "if h.active {", "if h.active || MUTANT {"}}},
