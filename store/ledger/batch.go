@@ -25,6 +25,11 @@ const (
 	KindEntries   Kind = 1 // what was queued
 	KindHardState Kind = 2 // reserved for replication: has the index of the batch before it
 
+	// KindLost takes the place of what could not be read when the ledger was rebuilt, see
+	// [Rebuild]: its index is that of the last lost batch, or of the batch before it if it
+	// is the first part of a long one. It has no entries.
+	KindLost Kind = 4
+
 	segmentEnd Kind = 3 // empty: the segment is complete
 )
 
@@ -54,8 +59,11 @@ func (h *batchHeader) synced() bool { return h.flags&flagSynced != 0 }
 
 // follows reports whether a batch of this index may follow one of index last.
 func (h *batchHeader) follows(last uint64) bool {
-	if h.kind == KindEntries {
+	switch h.kind {
+	case KindEntries:
 		return h.index == last+1
+	case KindLost:
+		return h.index >= last
 	}
 	return h.index == last
 }
@@ -99,6 +107,8 @@ func parseBatch(b []byte) (h batchHeader, ok bool) {
 		return h, h.count > 0 && body >= int(h.count)*entryHead
 	case KindHardState:
 		return h, body >= int(h.count)*entryHead
+	case KindLost:
+		return h, h.count == 0
 	case segmentEnd:
 		return h, h.count == 0 && body == 0
 	}
@@ -131,6 +141,9 @@ func (id ID) verifies(h *batchHeader, prev uint32, b []byte) bool {
 // wellFormed reports whether the entries of b fill it exactly. The CRCs of entries
 // are not checked: that of the batch covers their data.
 func wellFormed(h *batchHeader, b []byte) bool {
+	if h.kind == KindLost {
+		return allZero(b[batchHead:])
+	}
 	at, end := batchHead, int(h.length)
 	for range h.count {
 		if end-at < entryHead {

@@ -221,7 +221,7 @@ func (c *committer) write() error {
 // least a header of zeros behind it, and whole pages, so that the system need not
 // read one to write a part of it.
 func (c *committer) extent(off, size int64) int {
-	return int(min((off+size+batchHead+page-1)/page*page, c.seg.size) - off)
+	return int(copySize(off+size, c.seg.size) - off)
 }
 
 // put completes the batch at the start of buf, whose entries are there, and writes

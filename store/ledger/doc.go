@@ -27,7 +27,8 @@
 // follow at multiples of 8, each with a header of 40 bytes: magic BFLB, length 4
 // (without padding), CRC 4, kind 1, flags 1, number of entries 2, index 8, term 8,
 // time 8 (Unix ms). An entry is its length 4, the CRC of its data 4, and the data.
-// A segment that is complete ends with an empty batch of its own kind. Indexes
+// A segment that is complete ends with an empty batch of its own kind. In a ledger that
+// was rebuilt a batch of [KindLost] takes the place of what could not be read. Indexes
 // begin at 1 and have no gaps; the term is 0 in a ledger that is not replicated.
 //
 // Every CRC is a CRC-32C (RFC 3720). That of a batch continues the CRC of the

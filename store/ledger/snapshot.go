@@ -97,7 +97,10 @@ func (l *Ledger) copySegment(path string, seg *segment, n int64) error {
 
 // copySize returns the size of a segment for n bytes of batches, at most most bytes:
 // whole pages, in which there is room for its end.
-func copySize(n, most int64) int64 { return min((n+batchHead+page-1)/page*page, most) }
+func copySize(n, most int64) int64 { return min(pages(n+batchHead), most) }
+
+// pages returns the size of the whole pages that n bytes need.
+func pages(n int64) int64 { return (n + page - 1) / page * page }
 
 func (l *Ledger) copyCheckpoint(dir string, index uint64) error {
 	from, to := checkpointPath(l.dir, index), checkpointPath(dir, index)
