@@ -186,15 +186,23 @@ func (b *Broker) load() error {
 		return err
 	}
 	b.last.Store(index)
+	replay, gaps := b.replay, 0
 	err = b.log.Replay(index+1, func(batch ledger.Batch) error {
+		if batch.Kind == ledger.KindLost {
+			replay = b.replayBehindGap
+			gaps++
+		}
 		for p, rec := range batch.Entries() {
-			if err := b.replay(p, rec); err != nil {
+			if err := replay(p, rec); err != nil {
 				return fmt.Errorf("batch %d of the ledger: %w", batch.Index, err)
 			}
 		}
 		b.last.Store(batch.Index)
 		return nil
 	})
+	if err == nil && gaps > 0 {
+		err = b.closeGaps(gaps)
+	}
 	if err != nil {
 		return err
 	}

@@ -205,6 +205,12 @@ func parseHead(rec []byte) (head, decoder, error) {
 	return h, decoder{b: rec[headSize:]}, nil
 }
 
+// TypeOf returns the type of a record.
+func TypeOf(rec []byte) (Type, error) {
+	h, _, err := parseHead(rec)
+	return h.typ, err
+}
+
 // bad returns the error for a record of a type whose fields are wrong.
 func bad(t Type) error { return fmt.Errorf("%w: fields of type %d", ErrBadRecord, t) }
 
