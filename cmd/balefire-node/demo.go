@@ -25,8 +25,9 @@ func demoCommand(w *app) *cobra.Command {
 		Use: "demo [FILE]", Short: "Run two nodes in one process for a few seconds",
 		Long: `Run a mesh of two nodes in this process, on loopback, in a temporary folder that
 is removed at the end. One sends a file (this program itself, unless another is
-given) and the other hashes it. Then the receiver is stopped, a second task is
-sent, the receiver is started again, and the task arrives and runs once.`,
+given) and the other hashes it. Then the receiver is stopped, a second task and a
+mail are sent, the receiver is started again, the task arrives and runs once, and
+the mail waits there until it is read and acknowledged.`,
 		Example:     "  balefire-node demo\n  balefire-node demo ~/holiday.mp4",
 		Annotations: map[string]string{annotationWaits: "yes"},
 		Args:        between(0, 1, "at most one file"),
@@ -60,7 +61,7 @@ func (w *app) demo(ctx context.Context, path string) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.pair.close()) }()
 	d.tell("two nodes, alpha and beta, paired with a ticket; each has its own key and store")
-	for _, act := range []func(context.Context, string) error{d.sendFile, d.offline} {
+	for _, act := range []func(context.Context, string) error{d.sendFile, d.addMailbox, d.offline} {
 		if err := act(ctx, path); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}
@@ -124,6 +125,10 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 	if err != nil {
 		return err
 	}
+	letter, err := d.sendMail(ctx)
+	if err != nil {
+		return err
+	}
 	t, err := alpha.node.Views.Task(ctx, s.ID)
 	if err != nil {
 		return err
@@ -150,6 +155,47 @@ func (d *demo) offline(ctx context.Context, _ string) error {
 		return fmt.Errorf("beta has signed %d starts of task %s in %d attempts, want one", runs, s.ID, t.Attempts)
 	}
 	d.tell("it arrived without help and beta ran it once: it has signed one start")
+	return d.readMail(ctx, letter)
+}
+
+// demoBox is the mailbox of the receiver.
+const demoBox = "desk"
+
+// addMailbox makes a mailbox at the receiver to which the sender may write.
+func (d *demo) addMailbox(ctx context.Context, _ string) error {
+	_, err := d.pair.receiver.node.Mail.SetMailbox(ctx, demoBox, wire.MailboxSettings{BoxSettings: wire.BoxSettings{Allow: new([]string{"peer:alpha"})}})
+	return err
+}
+
+// sendMail sends a mail while the receiver is down and returns its id.
+func (d *demo) sendMail(ctx context.Context) (id string, err error) {
+	m := wire.Mail{To: "agent:" + demoBox + "@" + d.pair.receiverName, Body: []byte("a mail that waited")}
+	sent, errs := d.pair.sender.node.Mail.Send(ctx, []wire.Mail{m})
+	if errs[0] != nil {
+		return "", errs[0]
+	}
+	d.tell("alpha has mail %s for %s on disk, it is %s", sent[0].ID, sent[0].Box, sent[0].State)
+	return sent[0].ID, nil
+}
+
+// readMail reads and acknowledges the mail at the receiver.
+func (d *demo) readMail(ctx context.Context, id string) error {
+	boxes := d.pair.receiver.node.Mail
+	got, err := boxes.Lease(ctx, demoBox, "", wire.LeaseMail{Max: 2, Wait: wire.Duration(time.Minute), Reader: "demo"})
+	if err != nil {
+		return err
+	}
+	if len(got) != 1 || got[0].Mail.ID != id {
+		return fmt.Errorf("beta was given %d mails, want mail %s alone", len(got), id)
+	}
+	settled, err := boxes.Settle(ctx, demoBox, "", wire.SettleMail{Ack: []string{got[0].Lease}})
+	if err != nil {
+		return err
+	}
+	if settled[0].Code != wire.SettledOK {
+		return fmt.Errorf("the acknowledgment of mail %s is %s", id, settled[0].Code)
+	}
+	d.tell("the mail arrived too: %q from %s, read and acknowledged", got[0].Mail.Body, got[0].Mail.From)
 	return nil
 }
 
