@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,6 +68,35 @@ func TestLease(t *testing.T) {
 		}
 		if _, err := f.Lease(t.Context(), Reading{Box: "none", Credit: 1}, 0); !errors.Is(err, box.ErrNotFound) {
 			t.Errorf("no such box: %v", err)
+		}
+	})
+}
+
+// TestAReaderLeasesTheRestOfLargeMail checks that what one lease had to give back, because it
+// was too large together, is there at once for the next one of the same reader.
+func TestAReaderLeasesTheRestOfLargeMail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{})
+		f.mailbox("b")
+		const count = 20
+		for range count {
+			f.send("b", strings.Repeat("x", 200<<10))
+		}
+		var seqs []uint64
+		for len(seqs) < count {
+			given, err := f.Lease(t.Context(), Reading{Box: "b", Reader: "r", Credit: 100}, 0)
+			if err != nil || len(given) == 0 {
+				t.Fatalf("after %d mails: %d, %v", len(seqs), len(given), err)
+			}
+			for _, d := range given {
+				seqs = append(seqs, d.Handle.Seq)
+				if d.Attempt != 1 {
+					t.Errorf("mail %d: attempt %d", d.Handle.Seq, d.Attempt)
+				}
+			}
+		}
+		if !slices.IsSorted(seqs) || len(slices.Compact(seqs)) != count {
+			t.Errorf("leased %d", seqs)
 		}
 	})
 }

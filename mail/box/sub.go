@@ -358,7 +358,7 @@ func (s *State) Attach(id BoxID, subID SubID, reader string, priority, credit in
 	reader = reader[:min(len(reader), MaxReader)]
 	for _, x := range u.sessions {
 		if x.leaving && x.Reader == reader {
-			x.leaving, x.priority, x.credit = false, priority, max(credit, 0)
+			x.leaving, x.waking, x.priority, x.credit = false, false, priority, max(credit, 0)
 			return x, nil
 		}
 	}
