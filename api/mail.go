@@ -26,11 +26,6 @@ func (m *newMail) form() form { return form{"mail", mailFields, m, &m.Body, &m.C
 // and there are other fields.
 const maxMailDocument = proto.MaxInlineBody/3*4 + smallDocument
 
-// ByMail names a mail in the path.
-type ByMail struct {
-	ID string `path:"id" pattern:"^[0-9A-Fa-f-]{8,36}$" doc:"id, or the beginning of one of at least 8 characters"`
-}
-
 // routeMail adds the routes that send mail and look at one.
 func (s *Server) routeMail() {
 	s.mux.HandleFunc("POST /v1/mail", s.sendMail)
@@ -56,7 +51,7 @@ func (s *Server) routeMail() {
 
 	look := op("GET", "/v1/mail/{id}", "getMail", "mail", "Show a mail that waits on this node or is a dead letter there")
 	look.Description = "This changes nothing. It reads the mail of this node until it has found this one."
-	route(s, look, func(ctx context.Context, in *ByMail) (wire.BoxedMail, error) {
+	route(s, look, func(ctx context.Context, in *ByID) (wire.BoxedMail, error) {
 		return s.node.Mail.Mail(ctx, in.ID)
 	})
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"testing"
 
 	"github.com/balefire/balefire/node"
@@ -51,7 +52,7 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 		{"GET", "/v1/mailboxes/ceo/mails?cursor=x", "", 422, "cursor", nil},
 		{"GET", "/v1/mailboxes/ceo/mails?state=DONE", "", 422, "query.state", nil},
 		{"GET", "/v1/mailboxes/nobody/mails", "", 404, "nobody", nil},
-		{"GET", "/v1/mail/01a2", "", 422, "path.id", func() bool {
+		{"GET", "/v1/mail/xyz", "", 422, "path.id", func() bool {
 			res, body := ask(t, n, "GET", "/v1/mail/"+id, "", "")
 			return decoded[wire.BoxedMail](t, res, body, 200).ID == id
 		}},
@@ -69,7 +70,7 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 		{"POST", "/v1/mailboxes/ceo/redrive", `{"rate":10001}`, 422, "body.rate", nil},
 		{"POST", "/v1/mailboxes/ceo/purge", `{"dry_run":true}`, 200, `{"mails":2,"dry_run":true}`, func() bool { return ceo().Waiting == 3 }},
 		{"POST", "/v1/mailboxes/ceo/purge", "", 200, `{"mails":2,"dry_run":false}`, func() bool { return ceo().Waiting == 1 }},
-		{"DELETE", "/v1/mailboxes/ceo", "", 204, "", func() bool { _, err := n.Mail.Get(t.Context(), "ceo"); return err != nil }},
+		{"DELETE", "/v1/mailboxes/ceo", "", 204, "", func() bool { _, err := n.Mail.Get(t.Context(), "ceo"); return errors.Is(err, wire.ErrNotFound) }},
 		{"DELETE", "/v1/mailboxes/ceo", "", 404, "ceo", nil},
 		{"POST", "/v1/mailboxes/desk/unblock", `{"key":"k"}`, 204, "", nil},
 	}

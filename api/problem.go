@@ -23,7 +23,7 @@ var codes = map[wire.Code]struct {
 }{
 	wire.CodeInvalid:     {422, "Invalid request", "correct what the detail names; GET /openapi.json describes every field"},
 	wire.CodeDenied:      {403, "Not allowed", "see what the detail names: the peer may be blocked, or this node may lack a role"},
-	wire.CodeNotFound:    {404, "Not found", "check the name: GET /v1/tasks, /v1/peers, /v1/handlers and /v1/queues list what exists"},
+	wire.CodeNotFound:    {404, "Not found", "check the name: GET /v1/tasks, /v1/peers, /v1/handlers, /v1/queues, /v1/mailboxes and /v1/topics list what exists"},
 	wire.CodeMethod:      {405, "Method not allowed", "use one of the methods in the Allow header"},
 	wire.CodeKeyConflict: {409, "The idempotency key was used for another request", "repeat the first request unchanged, or use a new key"},
 	wire.CodeRefused:     {409, "Not possible in this state", "see the detail; GET /v1/why/{task} names what a task waits for"},
@@ -35,8 +35,8 @@ var codes = map[wire.Code]struct {
 	wire.CodeStarting:    {503, "The node is starting", "nothing was accepted: retry; GET /readyz reports the progress"},
 	wire.CodeUnhealthy:   {503, "The node is unhealthy", "check the node's log and GET /v1/status"},
 	wire.CodeTimeout:     {504, "Timeout", "retry; what was stored is safe"},
-	wire.CodeUnknown:     {504, "It is unknown whether the task was stored", "retry with the same Idempotency-Key: the task is stored once"},
-	wire.CodeFull:        {507, "No space for new tasks", "free disk space, let queued tasks be delivered, or remove ended ones: POST /v1/tasks/purge"},
+	wire.CodeUnknown:     {504, "It is unknown whether it was stored", "retry with the same Idempotency-Key: it is stored once"},
+	wire.CodeFull:        {507, "No space", "free disk space, let what waits be handled, or remove ended tasks: POST /v1/tasks/purge"},
 }
 
 // storeErrors has the codes of the errors of a store that the node passes on.

@@ -18,7 +18,7 @@ import (
 
 // The inputs of the task routes.
 type (
-	// ByID names a task in the path.
+	// ByID names a task or a mail in the path.
 	ByID struct {
 		ID string `path:"id" pattern:"^[0-9A-Fa-f-]{1,36}$" doc:"id, or the beginning of one that is unique"`
 	}

@@ -181,7 +181,7 @@ func cutReason(s string) string {
 // Return gives deliveries back that did not reach their reader: they are delivered again at
 // once, and no attempt is spent.
 func (b *Boxes) Return(ctx context.Context, name, sub string, given []wire.DeliveredMail) error {
-	p, k, err := b.existing(name)
+	p, k, err := b.subscribed(name, sub)
 	if err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 // Pause stops the deliveries of a mailbox, whose subscription is "", or of a subscription of
 // a topic, or resumes them.
 func (b *Boxes) Pause(ctx context.Context, name, sub string, on bool) (wire.Box, error) {
-	p, k, err := b.existing(name)
+	p, k, err := b.subscribed(name, sub)
 	if err != nil {
 		return wire.Box{}, err
 	}

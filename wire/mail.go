@@ -137,7 +137,7 @@ type Subscription struct {
 // A LeaseMail asks for mail of a box. Each is leased: it must be settled before the lease
 // ends, or it is delivered again.
 type LeaseMail struct {
-	Max      int      `json:"max,omitempty" minimum:"1" maximum:"512" doc:"default 1"`
+	Max      int      `json:"max,omitempty" minimum:"1" maximum:"512" doc:"default 1; there are fewer if they are large"`
 	Wait     Duration `json:"wait,omitzero" doc:"for the first mail, at most 10m; default not at all"`
 	Reader   string   `json:"reader,omitempty" maxLength:"64" doc:"who reads, for people and for exclusive subscriptions"`
 	Priority int      `json:"priority,omitempty" doc:"of a failover subscription: the reader with the highest one has all"`
