@@ -47,6 +47,12 @@ func newLinkMail() linkMail {
 	return linkMail{turn: make(chan struct{}, 1), opened: make(chan *MailStream)}
 }
 
+// TakesMail reports whether p is connected and takes messages about mail.
+func (t *Transport) TakesMail(p proto.PeerID) bool {
+	c := t.best(p)
+	return c != nil && slices.Contains(c.hello.GetFeatures(), proto.FeatureMail)
+}
+
 // Mail returns the mail stream of the link, which it opens if there is none. After one has
 // failed it first waits, longer each time. The error is ErrNoMail for a peer that takes no
 // mail, ErrLinkDown after the link has closed, that of ctx, or one that may pass.

@@ -75,6 +75,9 @@ func TestMailNeedsTheFeature(t *testing.T) {
 	if _, err := back.Mail(t.Context()); !errors.Is(err, ErrNoMail) {
 		t.Errorf("mail to a node that takes none: %v", err)
 	}
+	if a.TakesMail(proto.PeerID{9}) || !a.TakesMail(b.Peer()) || b.TakesMail(a.Peer()) {
+		t.Error("a node does not know which of its peers take mail")
+	}
 	for n, want := range map[*testNode]bool{a: false, b: true} {
 		other := map[*testNode]*testNode{a: b, b: a}[n]
 		other.gate.mu.Lock()
