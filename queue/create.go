@@ -39,19 +39,19 @@ func (qs *Queues) mayMake(p proto.PeerID) error {
 	case !qs.parts.Book.Self().Member.HasRole(identity.RoleAdmin):
 		return errors.New("it is not an admin")
 	case !member || !m.HasRole(identity.RoleWork):
-		return errors.New("the home of a queue needs the role work")
+		return errors.New("a home needs the role work")
 	case !inbox.Allowed(qs.cfg.MadeBy, p, qs.parts.Members):
 		return errors.New("the setting queues.made_by of this admin does not name it")
 	}
 	return nil
 }
 
-// queueDeed returns the deed by which this node creates a queue, signed by a connected
-// admin. It returns nil if this node is an admin itself, which signs later.
+// queueDeed returns the deed by which this node creates a queue or another name, signed by
+// a connected admin. It returns nil if this node is an admin itself, which signs later.
 func (qs *Queues) queueDeed(ctx context.Context, name string) (*proto.Signed, error) {
 	self := qs.parts.Book.Self().Member
 	if !self.HasRole(identity.RoleWork) {
-		return nil, fmt.Errorf("%w: the home of a queue needs the role work, which this node does not have", wire.ErrDenied)
+		return nil, fmt.Errorf("%w: the home of %s needs the role work, which this node does not have", wire.ErrDenied, proto.TitleText(name))
 	}
 	if self.HasRole(identity.RoleAdmin) {
 		return nil, nil
@@ -80,7 +80,10 @@ func (qs *Queues) askAdmins(ctx context.Context, name string, generation uint64)
 		}
 	}
 	if len(refusals) > 0 {
-		return nil, fmt.Errorf("%w: no admin signs the creation of queue %s on this node: %s", wire.ErrRefused, name, strings.Join(refusals, "; "))
+		return nil, fmt.Errorf("%w: no admin signs the creation of %s on this node: %s", wire.ErrRefused, proto.TitleText(name), strings.Join(refusals, "; "))
+	}
+	if !proto.NamesQueue(name) {
+		return nil, fmt.Errorf("%w: an admin must sign the creation of %s, and this node is not one: connect to an admin and retry", wire.ErrNoAdmin, name)
 	}
 	return nil, fmt.Errorf("%w: an admin must sign the creation of queue %s, and this node is not one: connect to an admin and retry, or use --wait; or run on an admin: balefire-node queue set %s --home here, and then balefire-node queue handoff %s --to %s", wire.ErrNoAdmin, name, name, name, qs.parts.Book.NameOf(qs.self))
 }
@@ -91,7 +94,7 @@ func (qs *Queues) askAdmin(ctx context.Context, to proto.PeerID, ask *proto.Queu
 	ar.mu.Lock()
 	if len(ar.open) >= maxAdminRequests {
 		ar.mu.Unlock()
-		return nil, fmt.Errorf("%w: too many queues are being created", wire.ErrRefused)
+		return nil, fmt.Errorf("%w: too many names are being created", wire.ErrRefused)
 	}
 	if ar.open == nil {
 		ar.open = map[uint64]*adminRequest{}
@@ -155,8 +158,8 @@ func (qs *Queues) signFor(ctx context.Context, from proto.PeerID, ask *proto.Que
 	switch err := qs.mayMake(from); {
 	case err != nil:
 		return nil, err
-	case !proto.ValidQueue(ask.GetQueue()):
-		return nil, fmt.Errorf("%.80q is not a valid queue name", ask.GetQueue())
+	case !validTitle(ask.GetQueue()):
+		return nil, fmt.Errorf("%.80q is not a valid name of a queue, mailbox or topic", ask.GetQueue())
 	case ask.GetGeneration() > 1:
 		return qs.Driver.Confirm(ctx, ask.GetQueue(), ask.GetGeneration(), from)
 	}

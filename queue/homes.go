@@ -17,6 +17,9 @@ import (
 // best candidate. Its tasks follow as fast as the new home answers, and keep running
 // meanwhile.
 func (qs *Queues) HandOff(ctx context.Context, name, to string) (wire.Queue, error) {
+	if err := checkMovable(name); err != nil {
+		return wire.Queue{}, err
+	}
 	q, err := qs.Get(ctx, name)
 	if err != nil {
 		return q, err
@@ -169,6 +172,9 @@ func (qs *Queues) checkHomes(ctx context.Context) {
 // permanently lost or does not do what it should. State that only that node has is lost
 // until it comes back: then, or at once if it is connected, it hands the state over.
 func (qs *Queues) Seize(ctx context.Context, name, from string) (wire.Queue, error) {
+	if err := checkMovable(name); err != nil {
+		return wire.Queue{}, err
+	}
 	q, err := qs.Get(ctx, name)
 	if err != nil {
 		return q, err

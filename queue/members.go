@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -111,7 +112,7 @@ func (qs *Queues) updateMembers(last map[proto.PeerID]ownership.Node) {
 // dropRevoked drops the queue states of homes that were revoked since.
 func (qs *Queues) dropRevoked() {
 	done := map[string]bool{}
-	for _, s := range qs.Driver.QueueStates() {
+	for _, s := range qs.allStates() {
 		p, err := proto.PeerIDFrom(s.GetHome())
 		if err != nil || len(s.GetRoot()) > 0 || done[string(p[:])] || qs.Here(s) || !qs.parts.Book.Revoked(p) {
 			continue
@@ -129,10 +130,10 @@ func (qs *Queues) selfNode() ownership.Node {
 	return ownership.Node{Member: m}
 }
 
-// announce announces a queue whose home is this node, or all such queues if name is empty,
-// to all connected peers.
+// announce announces a queue or another name whose home is this node, or all such names if
+// name is empty, to all connected peers.
 func (qs *Queues) announce(name string) {
-	if states := qs.OwnStates(name); len(states) > 0 {
+	if states := qs.announced(name); len(states) > 0 {
 		for _, s := range qs.net.Peers() {
 			if s.Linked {
 				qs.sendStates(s.Peer, states)
@@ -141,13 +142,29 @@ func (qs *Queues) announce(name string) {
 	}
 }
 
-// AnnounceTo announces the queues of this node to a new peer.
-func (qs *Queues) AnnounceTo(p proto.PeerID) { qs.sendStates(p, qs.OwnStates("")) }
+// AnnounceTo announces the queues and other names of this node to a new peer.
+func (qs *Queues) AnnounceTo(p proto.PeerID) { qs.sendStates(p, qs.announced("")) }
 
 // OwnStates returns the states of the queues whose home is this node; of one queue if name
 // is not empty.
-func (qs *Queues) OwnStates(name string) (states []*proto.QueueState) {
-	for _, s := range qs.Driver.QueueStates() {
+func (qs *Queues) OwnStates(name string) []*proto.QueueState {
+	return qs.ownOf(slices.Collect(maps.Values(qs.Driver.QueueStates())), name)
+}
+
+// announced returns what OwnStates does, and the states of other names whose home is this
+// node.
+func (qs *Queues) announced(name string) []*proto.QueueState {
+	return qs.ownOf(qs.allStates(), name)
+}
+
+// allStates returns the states of all names with homes.
+func (qs *Queues) allStates() []*proto.QueueState {
+	return slices.AppendSeq(slices.Collect(maps.Values(qs.Driver.QueueStates())), maps.Values(qs.Driver.Titles()))
+}
+
+// ownOf returns those of all whose home is this node, or the one with a name, sorted.
+func (qs *Queues) ownOf(all []*proto.QueueState, name string) (states []*proto.QueueState) {
+	for _, s := range all {
 		if qs.Here(s) && (name == "" || s.GetName() == name) {
 			states = append(states, s)
 		}
@@ -165,7 +182,12 @@ func (qs *Queues) Here(s *proto.QueueState) bool {
 // a control frame.
 const statesPerMessage = 2
 
+// sendStates sends a peer the states of names. An older node, which does not know mail,
+// would take a mailbox for a queue.
 func (qs *Queues) sendStates(p proto.PeerID, states []*proto.QueueState) {
+	if !qs.net.TakesMail(p) {
+		states = slices.DeleteFunc(slices.Clone(states), func(s *proto.QueueState) bool { return !proto.NamesQueue(s.GetName()) })
+	}
 	for some := range slices.Chunk(states, statesPerMessage) {
 		qs.Post(p, proto.TypeQueues, &proto.QueueStates{Queues: some})
 	}

@@ -3,7 +3,8 @@
 // runs it, and with what gossip, transport and the address book know about the members.
 //
 // A task that its home has accepted is in custody there until it ends. Exactly one node is
-// the home of a queue at a time, and its leases decide whose result of a task counts.
+// the home of a queue at a time, and its leases decide whose result of a task counts. The
+// names of mailboxes and topics have homes in the same way: see [Titles].
 //
 //	Accept ─▶ Taken ─▶ driver ── GRANT ─▶ owner's driver ─▶ Wait ─▶ slot ─▶ Ready ─▶ handler
 //	origin ◀─ PutResult ◀─ End ◀─ driver ◀── ENDED ── Finish ◀──────────────────────────┘
@@ -58,6 +59,7 @@ type Queues struct {
 	moving     sync.Mutex    // held during handoffs
 	paused     bool          // this node has paused itself; used by watch only
 	changed    chan struct{} // receives a token when the members may have changed
+	titles     titleWatch
 }
 
 // Parts are the dependencies of the queues. All are required.
@@ -163,10 +165,17 @@ func Open(parts Parts, cfg Config) (*Queues, error) {
 	}, ownership.Settings{
 		Config: ownership.Config{Random: func(b []byte) { rand.Read(b) }, Deeds: Deeds{qs}, StallAfter: cfg.StallAfter},
 		Self:   qs.self, Boot: parts.Outbox.Boot(), BootID: parts.Outbox.BootID(),
-		Events: qs.events.add, Orphan: qs.events.orphans, Queue: qs.announce, Fail: cfg.Fail, Clock: cfg.Clock, Logger: cfg.Logger,
+		Events: qs.events.add, Orphan: qs.events.orphans, Queue: qs.stateChanged, Fail: cfg.Fail, Clock: cfg.Clock, Logger: cfg.Logger,
 		OnMisbehavior: func(p proto.PeerID, err error) { qs.net.Offend(p, err) },
 	})
-	return qs, err
+	if err != nil {
+		return nil, err
+	}
+	qs.titles.last = map[string]Title{}
+	for name, s := range qs.Driver.Titles() {
+		qs.titles.last[name] = titleOf(s)
+	}
+	return qs, nil
 }
 
 // Connect gives the queues the network and the members, which are opened later.

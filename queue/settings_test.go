@@ -8,6 +8,18 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
+// An admin signs the names of queues, mailboxes and topics, and nothing else.
+func TestNamesThatAnAdminSigns(t *testing.T) {
+	for name, want := range map[string]bool{
+		"build": true, "agent:codex": true, "topic:orders": true,
+		"": false, "Build": false, "queue:build": false, "agent:": false, "agent:codex@laptop": false, "topic:a b": false, "group:a": false, "other:x": false,
+	} {
+		if got := validTitle(name); got != want {
+			t.Errorf("%q: %v, want %v", name, got, want)
+		}
+	}
+}
+
 // A queue cannot have a name that reads as a mailbox, a topic or a group.
 func TestQueueNames(t *testing.T) {
 	for name, want := range map[string]string{
