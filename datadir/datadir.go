@@ -1,8 +1,8 @@
-// Package datadir opens the folder of a node: its lock, its store, its files and its audit
-// log. It also checks, salvages, migrates and restores the store of a stopped node.
+// Package datadir opens the folder of a node: its lock, its store, its ledger, its files and
+// its audit log. It also copies, checks, salvages, migrates and restores them.
 //
 // Its promise: one process at a time, and whatever interrupts a migration or a restore,
-// the folder has the old store or the complete new one.
+// the folder has the old store and ledger or the complete new ones.
 package datadir
 
 import (
@@ -48,6 +48,8 @@ type Config struct {
 	Opening    func(text string)     // called with the progress while a large store is read
 	OnFull     func(why error)       // called when the store begins to refuse new work, and with nil when it ends
 	Simulated  store.Engine          // used instead of opening a store under Dir
+
+	ledgerSegment int64 // bytes of a segment of the ledger; default that of package ledger
 }
 
 func (c Config) withDefaults() Config {

@@ -1,6 +1,9 @@
 package datadir
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -19,8 +22,24 @@ const simulatedSegment = 2 << 20
 
 // HasLedger reports whether the node has a ledger of its mail.
 func (d *Dir) HasLedger() bool {
-	_, err := os.Stat(filepath.Join(d.path, Ledger, ownLedger))
-	return err == nil
+	_, ok := ledgerOf(d.path)
+	return ok
+}
+
+// ledgerOf returns the folder of the ledger in the folder of a node, or in a snapshot; ok is
+// false if there is none.
+func ledgerOf(dir string) (path string, ok bool) {
+	path = filepath.Join(dir, Ledger, ownLedger)
+	_, err := os.Stat(path)
+	return path, !errors.Is(err, fs.ErrNotExist)
+}
+
+// LedgerBytes returns the size of the ledger, 0 if there is none.
+func (d *Dir) LedgerBytes() int64 {
+	if l := d.ledger.Load(); l != nil {
+		return l.Stats().Bytes
+	}
+	return 0
 }
 
 // OpenLedger opens the ledger of the node's mail, or makes it. It may be called once; Close
@@ -33,7 +52,7 @@ func (d *Dir) OpenLedger() (*ledger.Ledger, error) {
 	if err := disk.SyncDir(d.path); err != nil {
 		return nil, err
 	}
-	cfg := ledger.Config{Clock: d.cfg.Clock, Logger: d.cfg.Logger, Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path)}
+	cfg := ledger.Config{Segment: d.cfg.ledgerSegment, Clock: d.cfg.Clock, Logger: d.cfg.Logger, Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path)}
 	if d.cfg.Simulated != nil {
 		cfg.Segment, cfg.Space = simulatedSegment, nil
 	}
@@ -41,7 +60,7 @@ func (d *Dir) OpenLedger() (*ledger.Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.ledger = l
+	d.ledger.Store(l)
 	if r := d.cfg.Registerer; r != nil {
 		r.MustRegister(ledgerMetrics{l})
 	}
@@ -72,4 +91,44 @@ func (m ledgerMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descLedgerBatches, prometheus.CounterValue, float64(s.Batches))
 	ch <- prometheus.MustNewConstMetric(descLedgerEntries, prometheus.CounterValue, float64(s.Entries))
 	ch <- prometheus.MustNewConstMetric(descLedgerSyncs, prometheus.CounterValue, float64(s.Syncs))
+}
+
+// addLedger adds what was found in a ledger.
+func (r *Report) addLedger(l ledger.Report) {
+	note := func(format string, a ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, a...)) }
+	r.MailRecords, r.Clean = l.Entries, r.Clean && len(l.Damage) == 0
+	note("%s/%s: %d files, %d bytes, %d batches, %d records", Ledger, ownLedger, l.Segments, l.Bytes, l.Batches, l.Entries)
+	if l.Torn {
+		note("something after the last complete batch of the ledger: the next start sets it aside")
+	}
+	for _, d := range l.Damage {
+		note("damaged: %s, from byte %d: %s", d.File, d.Offset, d.What)
+	}
+}
+
+// checkLedger reads the ledger of a node, if there is one.
+func checkLedger(dir string, r *Report) error {
+	path, ok := ledgerOf(dir)
+	if !ok {
+		return nil
+	}
+	l, err := ledger.Check(path)
+	if err == nil {
+		r.addLedger(l)
+	}
+	return err
+}
+
+// salvageLedger rebuilds the ledger of the node in dir, if there is one, in the new folder
+// dst.
+func salvageLedger(dir, dst string, r *Report) error {
+	path, ok := ledgerOf(dir)
+	if !ok {
+		return nil
+	}
+	l, err := ledger.Rebuild(path, filepath.Join(dst, Ledger, ownLedger))
+	if err == nil {
+		r.addLedger(l)
+	}
+	return err
 }

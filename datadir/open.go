@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/bodies"
@@ -23,7 +24,7 @@ type Dir struct {
 	Blobs *bodies.Store
 	Audit *audit.Journal
 
-	ledger *ledger.Ledger // nil until OpenLedger
+	ledger atomic.Pointer[ledger.Ledger] // nil until OpenLedger
 
 	cfg  Config
 	path string
@@ -74,8 +75,8 @@ func storeConfig(cfg Config) store.Config {
 // Close closes everything in reverse order.
 func (d *Dir) Close() error {
 	var errs []error
-	if d.ledger != nil {
-		errs = append(errs, d.ledger.Close())
+	if l := d.ledger.Load(); l != nil {
+		errs = append(errs, l.Close())
 	}
 	if d.Audit != nil {
 		errs = append(errs, d.Audit.Close())
@@ -141,13 +142,14 @@ func logProgress(cfg Config) func(done, total int64) {
 
 // A Report is the result of a check or a salvage.
 type Report struct {
-	Engine  string   `json:"engine"`
-	Records int      `json:"records"`
-	Clean   bool     `json:"clean"`
-	Notes   []string `json:"notes,omitempty"`
+	Engine      string   `json:"engine"`
+	Records     int      `json:"records"`
+	MailRecords int      `json:"mail_records"` // of the ledger
+	Clean       bool     `json:"clean"`
+	Notes       []string `json:"notes,omitempty"`
 }
 
-// Check reads the whole store of a stopped node without changing anything.
+// Check reads the whole store and the ledger of a stopped node without changing anything.
 func Check(dir string) (Report, error) {
 	lock, err := store.LockDir(dir)
 	if err != nil {
@@ -158,18 +160,27 @@ func Check(dir string) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	if name == EnginePebble {
+	r, err := checkStore(dir, name)
+	if err != nil {
+		return Report{}, err
+	}
+	err = checkLedger(dir, &r)
+	return r, err
+}
+
+func checkStore(dir, engine string) (Report, error) {
+	if engine == EnginePebble {
 		return checkPebble(dir)
 	}
-	r, err := nuts.Check(filepath.Join(dir, Store, name))
+	r, err := nuts.Check(filepath.Join(dir, Store, engine))
 	if err != nil {
 		return Report{}, err
 	}
 	return nutsReport(r), nil
 }
 
-// Salvage copies every committed record that is still readable from the store of
-// the stopped node in dir to a new node folder at dst.
+// Salvage copies every committed record of the store and every batch of the ledger that is
+// still readable from the stopped node in dir to a new node folder at dst.
 func Salvage(dir, dst string) (Report, error) {
 	lock, err := store.LockDir(dir)
 	if err != nil {
@@ -180,13 +191,32 @@ func Salvage(dir, dst string) (Report, error) {
 	if err != nil {
 		return Report{}, err
 	}
-	if name != EngineNuts {
-		return Report{}, fmt.Errorf("%w: salvage supports %s only; restore a damaged %s store from a snapshot", wire.ErrInvalid, EngineNuts, name)
-	}
-	if err := store.MarkEngine(filepath.Join(dst, Store), name); err != nil {
+	r, err := salvageStore(dir, dst, name)
+	if err != nil {
 		return Report{}, err
 	}
-	r, err := nuts.Salvage(filepath.Join(dir, Store, name), filepath.Join(dst, Store, name))
+	err = salvageLedger(dir, dst, &r)
+	return r, err
+}
+
+// salvageStore copies what is readable. A Pebble store is copied as it is, if it is not
+// damaged.
+func salvageStore(dir, dst, engine string) (Report, error) {
+	from, to := filepath.Join(dir, Store, engine), filepath.Join(dst, Store, engine)
+	if engine == EnginePebble {
+		r, err := checkPebble(dir)
+		if err != nil {
+			return r, fmt.Errorf("salvage supports %s only; restore a damaged %s store from a snapshot: %w", EngineNuts, engine, err)
+		}
+		if err := store.MarkEngine(filepath.Dir(to), engine); err != nil {
+			return r, err
+		}
+		return r, copyTree(to, from)
+	}
+	if err := store.MarkEngine(filepath.Dir(to), engine); err != nil {
+		return Report{}, err
+	}
+	r, err := nuts.Salvage(from, to)
 	if err != nil {
 		return Report{}, err
 	}

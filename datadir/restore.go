@@ -13,6 +13,7 @@ import (
 
 	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/ledger"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/wire"
 )
@@ -29,7 +30,8 @@ const (
 type RestoreReport struct {
 	Engine  string    `json:"engine"`
 	Records int       `json:"records"`
-	Aside   string    `json:"aside,omitempty"` // path that the old store was moved to
+	Mail    int       `json:"mail_records"`    // records of the ledger
+	Aside   string    `json:"aside,omitempty"` // path that the old store, with the old ledger, was moved to
 	Lost    time.Time `json:"lost"`            // the node may have acted until then without the copy knowing it
 	Revoked []string  `json:"revoked"`         // members whose revocation is missing in the copy; they stay revoked
 }
@@ -39,10 +41,11 @@ type RestoreReport struct {
 // is missing in the copy.
 type Marker func(s *store.Store, b *store.Batch, lost time.Time) (revoked []string, err error)
 
-// Restore replaces the store of the stopped node in cfg.Dir with a copy of snapshot;
-// private is the key of a sealed snapshot. The copy is checked first, and mark marks it.
-// The old store is moved aside, nothing is deleted. A crash in between leaves either the
-// old store or the complete new one.
+// Restore replaces the store and the ledger of the stopped node in cfg.Dir with a copy of
+// snapshot; private is the key of a sealed snapshot. The copy is checked first, and mark
+// marks it. The old store and ledger are moved aside, nothing is deleted. A crash in between
+// leaves either the old ones or the complete new ones. After a snapshot without a ledger
+// there is none.
 func Restore(cfg Config, snapshot, private string, mark Marker) (_ RestoreReport, err error) {
 	cfg = cfg.withDefaults()
 	lock, err := store.LockDir(cfg.Dir)
@@ -77,6 +80,9 @@ func Restore(cfg Config, snapshot, private string, mark Marker) (_ RestoreReport
 	if err := copyTree(filepath.Join(part, name), snapshot); err != nil {
 		return r, fmt.Errorf("restore: copy %s: %w", snapshot, err)
 	}
+	if r.Mail, err = restoreLedger(part, name); err != nil {
+		return r, fmt.Errorf("restore: the copy of %s: %w", snapshot, err)
+	}
 	if r.Records, r.Revoked, err = markRestored(cfg, part, name, r.Lost, mark); err != nil {
 		return r, fmt.Errorf("restore: the copy of %s: %w", snapshot, err)
 	}
@@ -84,19 +90,66 @@ func Restore(cfg Config, snapshot, private string, mark Marker) (_ RestoreReport
 	return r, err
 }
 
-// finishRestore completes a restore that was interrupted after the copy was complete.
+// restoreLedger moves the ledger out of the store of the copy in part, and checks it. There
+// is always a folder for it, so that the old ledger is set aside.
+func restoreLedger(part, engine string) (records int, err error) {
+	to := filepath.Join(part, Ledger)
+	from := filepath.Join(part, engine, Ledger)
+	if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+		if err := os.Mkdir(to, 0o700); err != nil {
+			return 0, err
+		}
+		return 0, disk.SyncDir(part)
+	}
+	if err := move(to, from); err != nil {
+		return 0, err
+	}
+	path, ok := ledgerOf(part)
+	if !ok {
+		return 0, nil
+	}
+	r, err := ledger.Check(path)
+	if err == nil && len(r.Damage) > 0 {
+		err = r.Damage[0]
+	}
+	return r.Entries, err
+}
+
+// finishRestore completes a restore that was interrupted after the old store was set aside,
+// and undoes one that was interrupted before.
 func finishRestore(dir string) error {
 	whole, at := filepath.Join(dir, restoreDone), filepath.Join(dir, Store)
 	if _, err := os.Lstat(whole); err != nil {
 		return nil
 	}
-	if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
-		return err // the old store is still in place and is used
+	_, err := os.Lstat(at)
+	switch {
+	case err == nil: // it is used, with its ledger
+		err = moveIfThere(filepath.Join(dir, Ledger), filepath.Join(at, Ledger))
+	case errors.Is(err, fs.ErrNotExist):
+		if err = moveIfThere(filepath.Join(dir, Ledger), filepath.Join(whole, Ledger)); err == nil {
+			err = move(at, whole)
+		}
 	}
-	if err := os.Rename(whole, at); err != nil {
+	if err != nil {
 		return fmt.Errorf("complete the interrupted restore: %w", err)
 	}
-	return disk.SyncDir(dir)
+	return nil
+}
+
+// move renames a file or folder durably.
+func move(to, from string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	return errors.Join(disk.SyncDir(filepath.Dir(to)), disk.SyncDir(filepath.Dir(from)))
+}
+
+func moveIfThere(to, from string) error {
+	if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return move(to, from)
 }
 
 // engineOfSnapshot returns the engine that wrote a snapshot, judging by its files.
@@ -202,21 +255,38 @@ func markRestored(cfg Config, part, engine string, lost time.Time, mark Marker) 
 	return records, revoked, s.Apply(context.Background(), &b)
 }
 
-// swapStore moves the store of the node aside and the complete copy into its place.
+// swapStore moves the store of the node aside and the complete copy into its place, and the
+// ledgers likewise if the copy has a folder for one.
 func swapStore(dir string, now time.Time) (aside string, err error) {
-	whole, at := filepath.Join(dir, restoreDone), filepath.Join(dir, Store)
 	aside = filepath.Join(dir, now.UTC().Format(asideFormat))
 	_, there := os.Lstat(aside)
 	if !errors.Is(there, fs.ErrNotExist) {
 		return "", fmt.Errorf("restore: %w", cmp.Or(there, fmt.Errorf("%s already exists: try again in a second", aside)))
 	}
-	for _, step := range [][2]string{{filepath.Join(dir, restorePart), whole}, {at, aside}, {whole, at}} {
-		if err := os.Rename(step[0], step[1]); err != nil {
-			return "", fmt.Errorf("restore: %w", err)
-		}
-		if err := disk.SyncDir(dir); err != nil {
+	for _, step := range swapSteps(dir, aside) {
+		if err := step(); err != nil {
 			return "", fmt.Errorf("restore: %w", err)
 		}
 	}
 	return aside, nil
+}
+
+// swapSteps are the steps of swapStore. After the first one the copy is complete; once the
+// old store, with its ledger in it, has left its place, the copy is used.
+func swapSteps(dir, aside string) []func() error {
+	part, whole, at, ledger := filepath.Join(dir, restorePart), filepath.Join(dir, restoreDone), filepath.Join(dir, Store), filepath.Join(dir, Ledger)
+	_, err := os.Lstat(filepath.Join(part, Ledger))
+	hasLedger := err == nil
+	return []func() error{
+		func() error { return move(whole, part) },
+		func() error {
+			if !hasLedger {
+				return nil
+			}
+			return moveIfThere(filepath.Join(at, Ledger), ledger)
+		},
+		func() error { return move(aside, at) },
+		func() error { return moveIfThere(ledger, filepath.Join(whole, Ledger)) },
+		func() error { return move(at, whole) },
+	}
 }

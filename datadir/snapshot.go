@@ -2,6 +2,7 @@ package datadir
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,7 +36,44 @@ func NewSnapshotKey() (public, private string, err error) {
 	return id.Recipient().String(), id.String(), nil
 }
 
-// SealedSnapshot writes a copy of the store to file, which only the private key of toKey
+// Snapshot writes a consistent copy of the store and of the ledger to dir, which must not
+// exist. The folder gets its name once the copy is complete.
+func (d *Dir) Snapshot(dir string) (err error) {
+	part := dir + ".part"
+	if err := os.RemoveAll(part); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(part)) }()
+	if err := d.copyTo(part); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return cmp.Or(err, fmt.Errorf("snapshot: %s: %w", dir, fs.ErrExist))
+	}
+	if err := os.Rename(part, dir); err != nil {
+		return err
+	}
+	return disk.SyncDir(filepath.Dir(dir))
+}
+
+// copyTo writes a copy of the store to dir, which must not exist, and one of the ledger, if
+// there is one, below it. The ledger is not older than the store: the start of the node that
+// made its newest records is in both.
+func (d *Dir) copyTo(dir string) error {
+	if err := d.Store.Snapshot(dir); err != nil {
+		return err
+	}
+	l := d.ledger.Load()
+	if l == nil {
+		return nil
+	}
+	if err := os.Mkdir(filepath.Join(dir, Ledger), 0o700); err != nil {
+		return err
+	}
+	return errors.Join(l.Snapshot(filepath.Join(dir, Ledger, ownLedger)), disk.SyncDir(dir))
+}
+
+// SealedSnapshot writes a copy of the store and of the ledger to file, which only the private key of toKey
 // can open.
 func (d *Dir) SealedSnapshot(ctx context.Context, file, toKey string) (err error) {
 	to, err := age.ParseX25519Recipient(toKey)
@@ -50,7 +88,7 @@ func (d *Dir) SealedSnapshot(ctx context.Context, file, toKey string) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(part)) }()
-	if err := d.Store.Snapshot(part); err != nil {
+	if err := d.copyTo(part); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

@@ -37,7 +37,7 @@ func (n *Node) unknownAllowed(allow []string) string {
 // Compact returns the space of deleted records to the disk now.
 func (n *Node) Compact(ctx context.Context) error { return n.storage.Store.Compact(ctx) }
 
-// Snapshot writes a consistent copy of the store to dir, which must not exist. With
+// Snapshot writes a consistent copy of the store and of the ledger to dir, which must not exist. With
 // toKey, a public key of [NewSnapshotKey], it writes one file that only the private key
 // can open.
 func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
@@ -50,7 +50,7 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 		}
 		return n.audit(ctx, "store.snapshot", dir+" for "+toKey)
 	}
-	err := n.storage.Store.Snapshot(dir)
+	err := n.storage.Snapshot(dir)
 	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent exists and belongs to the node's user", wire.ErrRefused, filepath.Dir(dir), e)
 	}

@@ -121,8 +121,8 @@ func (n *Node) viewParts() view.Parts {
 		Queues: n.Queues,
 		Local: view.Local{
 			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers.List, Drained: n.Queues.Drained, Comparing: n.Pairing.Comparing,
-			BlobBytes: func() int64 { return n.storage.Blobs.Usage().Bytes },
-			Result:    n.result,
+			BlobBytes: func() int64 { return n.storage.Blobs.Usage().Bytes }, LedgerBytes: n.storage.LedgerBytes,
+			Result: n.result,
 		},
 	}
 }

@@ -110,7 +110,7 @@ func (v *Views) StoreStats() wire.StoreStats {
 	st, c := v.Store.Stats(), v.Store.Counters()
 	s := wire.StoreStats{
 		Engine: st.Engine, Schema: store.Schema, DiskBytes: st.DiskBytes, LiveBytes: st.LiveBytes, Keys: st.Keys,
-		BlobBytes: v.Local.BlobBytes(), Full: v.Store.Full(), Commits: c.Groups,
+		BlobBytes: v.Local.BlobBytes(), LedgerBytes: v.Local.LedgerBytes(), Full: v.Store.Full(), Commits: c.Groups,
 	}
 	s.FreeBytes, s.Reserve = v.Store.Space()
 	switch why := v.Store.Refuses(); {

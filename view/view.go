@@ -43,14 +43,15 @@ type Queues interface {
 
 // Local reports what only the node itself knows.
 type Local struct {
-	Record    func() gossip.Self    // what it announces
-	Addrs     func() []string       // its multiaddrs, the best first
-	Relays    func() []proto.PeerID // the members that it may ask for a reservation
-	Handlers  func() []wire.Handler // its handlers by kind
-	Drained   func() bool           // an operator drained it
-	Comparing func() bool           // it was restored and admits only admins
-	BlobBytes func() int64          // size of the files with bodies
-	Result    func(*proto.Record) (io.ReadCloser, error)
+	Record      func() gossip.Self    // what it announces
+	Addrs       func() []string       // its multiaddrs, the best first
+	Relays      func() []proto.PeerID // the members that it may ask for a reservation
+	Handlers    func() []wire.Handler // its handlers by kind
+	Drained     func() bool           // an operator drained it
+	Comparing   func() bool           // it was restored and admits only admins
+	BlobBytes   func() int64          // size of the files with bodies
+	LedgerBytes func() int64          // size of the ledger, in which mail is kept
+	Result      func(*proto.Record) (io.ReadCloser, error)
 }
 
 // Config has the settings that the views show. Each is the node's own.

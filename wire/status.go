@@ -23,18 +23,19 @@ type Status struct {
 
 // StoreStats describes the store. Sizes are bytes.
 type StoreStats struct {
-	Engine    string   `json:"engine"`
-	Schema    int      `json:"schema"`
-	DiskBytes int64    `json:"disk_bytes"`
-	LiveBytes int64    `json:"live_bytes"`
-	Keys      int64    `json:"keys"`
-	BlobBytes int64    `json:"blob_bytes"`
-	FreeBytes int64    `json:"free_bytes"`
-	Reserve   int64    `json:"reserve_bytes"`
-	Full      bool     `json:"full" doc:"new work is refused"`
-	Refuses   NoteCode `json:"refuses,omitempty" enum:"disk_full,memory_full" doc:"why new work is refused"`
-	Commits   int64    `json:"commits"`
-	Failed    string   `json:"failed,omitempty"`
+	Engine      string   `json:"engine"`
+	Schema      int      `json:"schema"`
+	DiskBytes   int64    `json:"disk_bytes"`
+	LiveBytes   int64    `json:"live_bytes"`
+	Keys        int64    `json:"keys"`
+	BlobBytes   int64    `json:"blob_bytes"`
+	LedgerBytes int64    `json:"ledger_bytes" doc:"in which mail is kept; 0: this node never had a mailbox or topic"`
+	FreeBytes   int64    `json:"free_bytes"`
+	Reserve     int64    `json:"reserve_bytes"`
+	Full        bool     `json:"full" doc:"new work is refused"`
+	Refuses     NoteCode `json:"refuses,omitempty" enum:"disk_full,memory_full" doc:"why new work is refused"`
+	Commits     int64    `json:"commits"`
+	Failed      string   `json:"failed,omitempty"`
 }
 
 // A Blocker is the reason why a task does not make its next step, or why a peer or a

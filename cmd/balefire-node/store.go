@@ -21,7 +21,7 @@ import (
 
 func storeCommand(w *app) *cobra.Command {
 	return group("store", "Inspect, check, copy and repair the store",
-		"Inspect, copy or compact the store of the running node; check or repair the\nstore of a stopped node. The command line never opens the store of a running\nnode: it asks the node.",
+		"Inspect, copy or compact the store of the running node; check or repair the\nstore of a stopped node. The ledger, in which mail is kept, is copied, checked,\nrestored and salvaged with it. The command line never opens the store of a\nrunning node: it asks the node.",
 		storeStats(w), storeCheck(w), storeCompact(w), storeSnapshot(w), storeKey(w), storeRestore(w), storeMigrate(w), storeSalvage(w))
 }
 
@@ -42,7 +42,7 @@ func storeStats(w *app) *cobra.Command {
 			}
 			return w.show(view{value: s, human: func(p *printer) {
 				p.line("engine   %s, schema %d", s.Engine, s.Schema)
-				p.line("on disk  %s, live %s in %d records; bodies %s", formatSize(s.DiskBytes), formatSize(s.LiveBytes), s.Keys, formatSize(s.BlobBytes))
+				p.line("on disk  %s, live %s in %d records; bodies %s, mail %s", formatSize(s.DiskBytes), formatSize(s.LiveBytes), s.Keys, formatSize(s.BlobBytes), formatSize(s.LedgerBytes))
 				p.line("free     %s, reserve %s", formatSize(s.FreeBytes), formatSize(s.Reserve))
 				p.line("commits  %d", s.Commits)
 				if s.Full {
@@ -58,8 +58,8 @@ func storeStats(w *app) *cobra.Command {
 
 func storeCheck(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "check", Short: "Read the whole store of a stopped node",
-		Long:    "Read the whole store of a stopped node and report damage. It changes nothing.\nThe exit code is 1 when there is damage.",
+		Use: "check", Short: "Read the whole store and ledger of a stopped node",
+		Long:    "Read the whole store and ledger of a stopped node and report damage. It changes\nnothing. The exit code is 1 when there is damage.",
 		Example: "  balefire-node store check --dir /var/lib/balefire", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			p, err := w.nodeFolder()
@@ -113,7 +113,7 @@ func storeCompact(w *app) *cobra.Command {
 
 func storeSnapshot(w *app) *cobra.Command {
 	var toKey string
-	cmd := storeAction(w, "snapshot DIR", "Copy the store of the running node into a new folder", "  balefire-node store snapshot /backup/balefire-$(date +%F)\n  balefire-node store snapshot /backup/balefire.age --to-key age1…", exactly(1, "a folder that does not exist"),
+	cmd := storeAction(w, "snapshot DIR", "Copy the store and ledger of the running node into a new folder", "  balefire-node store snapshot /backup/balefire-$(date +%F)\n  balefire-node store snapshot /backup/balefire.age --to-key age1…", exactly(1, "a folder that does not exist"),
 		func(ctx context.Context, args []string) (string, error) {
 			dir, err := filepath.Abs(args[0])
 			if err != nil {
@@ -180,7 +180,7 @@ func storeAction(w *app, use, short, example string, args cobra.PositionalArgs, 
 func storeSalvage(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "salvage DIR", Short: "Copy the readable records of a damaged store",
-		Long:    "Copy every committed record that can still be read from the store of a stopped\nnode to a new node folder. The damaged store is not changed.",
+		Long:    "Copy every committed record that can still be read from the store and the ledger\nof a stopped node to a new node folder. The damaged ones are not changed.",
 		Example: "  balefire-node store salvage /var/lib/balefire-new --dir /var/lib/balefire", Args: exactly(1, "a folder that does not exist"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			p, err := w.nodeFolder()
@@ -202,11 +202,12 @@ func storeRestore(w *app) *cobra.Command {
 	var keyFile string
 	cmd := &cobra.Command{
 		Use: "restore SNAPSHOT", Short: "Restore a snapshot as the store of a stopped node",
-		Long: `Check a snapshot and copy it to the store of a stopped node. The old store is
-moved aside, nothing is deleted. The node does not know then what it did after
-the snapshot: a task that may have run already is not started again but becomes
-a dead letter. Revocations are also stored next to the keys: a member that was
-revoked after the snapshot stays revoked.`,
+		Long: `Check a snapshot and copy it to the store and the ledger of a stopped node. The
+old ones are moved aside, nothing is deleted. The node does not know then what
+it did after the snapshot: a task that may have run already is not started again
+but becomes a dead letter, and mail that has ended is delivered again.
+Revocations are also stored next to the keys: a member that was revoked after
+the snapshot stays revoked.`,
 		Example: "  balefire-node store restore /backup/balefire-2026-11-20 --dir /var/lib/balefire", Args: exactly(1, "a snapshot written by store snapshot"),
 		Annotations: map[string]string{annotationWaits: "yes"},
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -238,6 +239,9 @@ revoked after the snapshot stays revoked.`,
 			}
 			return w.show(view{value: r, human: func(p *printer) {
 				p.line("%s  %d records restored", r.Engine, r.Records)
+				if r.Mail > 0 {
+					p.line("ledger  %d records restored; mail that ended after the snapshot is delivered again", r.Mail)
+				}
 				p.line("the old store is in %s", r.Aside)
 				if len(r.Revoked) > 0 {
 					p.line("revoked since the snapshot, and still revoked: %s", strings.Join(r.Revoked, ", "))

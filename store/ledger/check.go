@@ -85,6 +85,9 @@ func (i *inspection) run() error {
 // identify finds out the id, which the checksums need: from LEDGER, or else from a
 // segment.
 func (i *inspection) identify(d folder) error {
+	if !d.identified && len(d.segments)+len(d.checkpoints) == 0 {
+		return nil // it was not made completely
+	}
 	ident, err := readIdentity(i.fs, i.dir)
 	i.report.ID, i.report.Made = ident.id, ident.made
 	if err == nil {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -143,6 +144,11 @@ func (b *builder) finish(size int64) error {
 // complete writes the rest of the ledger. After the last batch of which a checkpoint knows
 // a new segment begins, if that batch is lost.
 func (b *builder) complete(src string) error {
+	if b.report.ID == (ID{}) { // nothing tells: there is no batch
+		if _, err := rand.Read(b.report.ID[:]); err != nil {
+			return err
+		}
+	}
 	next := uint64(1)
 	if n := len(b.report.Checkpoints); n > 0 {
 		next = b.report.Checkpoints[n-1] + 1

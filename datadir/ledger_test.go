@@ -1,0 +1,298 @@
+package datadir
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/ledger"
+)
+
+// A kept is the folder of a node whose store and ledger have the same texts.
+type kept struct {
+	t   *testing.T
+	cfg Config
+	clk *clock.Manual
+}
+
+func newKept(t *testing.T, engine string) *kept {
+	clk := clock.NewManual(time.Unix(1e9, 0))
+	return &kept{t, Config{Dir: t.TempDir(), Engine: engine, Clock: clk.Clock(), Reserve: -1, ledgerSegment: simulatedSegment, Logger: slog.New(slog.DiscardHandler)}, clk}
+}
+
+// with opens the folder and calls f.
+func (k *kept) with(f func(d *Dir)) {
+	k.t.Helper()
+	k.clk.Advance(time.Second)
+	d, err := Open(k.cfg)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	f(d)
+	if err := d.Close(); err != nil {
+		k.t.Fatal(err)
+	}
+}
+
+// add adds texts to the store and, with mail, to the ledger.
+func (k *kept) add(d *Dir, mail bool, texts ...string) {
+	k.t.Helper()
+	l := d.ledger.Load()
+	if l == nil && mail {
+		var err error
+		if l, err = d.OpenLedger(); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+	for _, text := range texts {
+		var b store.Batch
+		b.Put(store.Meta, []byte(text), []byte{1})
+		if err := d.Store.Apply(k.t.Context(), &b); err != nil {
+			k.t.Fatal(err)
+		}
+		if !mail {
+			continue
+		}
+		if err := l.Queue([]ledger.Entry{{Data: []byte(text)}}).Wait(k.t.Context()); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+}
+
+// texts returns what the store and the ledger in dir have.
+func (k *kept) texts(dir string) (inStore, inLedger []string) {
+	k.t.Helper()
+	cfg := k.cfg
+	cfg.Dir = dir
+	d, err := Open(cfg)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	for p, err := range d.Store.All(store.Meta, []byte("text"), []byte("texu")) {
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		inStore = append(inStore, string(p.Key))
+	}
+	if d.HasLedger() {
+		l, err := d.OpenLedger()
+		if err != nil {
+			k.t.Fatal(err)
+		}
+		err = l.Replay(1, func(b ledger.Batch) error {
+			for _, data := range b.Entries() {
+				inLedger = append(inLedger, string(data))
+			}
+			return nil
+		})
+		if err != nil {
+			k.t.Fatal(err)
+		}
+	}
+	if err := d.Close(); err != nil {
+		k.t.Fatal(err)
+	}
+	return inStore, inLedger
+}
+
+// want checks what the store and the ledger in dir have.
+func (k *kept) want(what, dir string, inStore, inLedger []string) {
+	k.t.Helper()
+	if s, l := k.texts(dir); !slices.Equal(s, inStore) || !slices.Equal(l, inLedger) {
+		k.t.Errorf("%s: the store has %q, the ledger %q, want %q and %q", what, s, l, inStore, inLedger)
+	}
+}
+
+func (k *kept) restore(snapshot, private string) RestoreReport {
+	k.t.Helper()
+	k.clk.Advance(time.Second)
+	r, err := Restore(k.cfg, snapshot, private, func(*store.Store, *store.Batch, time.Time) ([]string, error) { return nil, nil })
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	return r
+}
+
+var engines = []string{EngineNuts, EnginePebble}
+
+// A restore puts the store and the ledger of the snapshot in place, and sets both old ones
+// aside; without a ledger in the snapshot there is none afterwards. A sealed snapshot has it.
+func TestRestoreHasTheLedger(t *testing.T) {
+	for _, engine := range engines {
+		k := newKept(t, engine)
+		public, private, err := NewSnapshotKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		top := t.TempDir()
+		without, with, sealed := filepath.Join(top, "without"), filepath.Join(top, "with"), filepath.Join(top, "sealed")
+		k.with(func(d *Dir) {
+			k.add(d, false, "text 1")
+			if err := d.Snapshot(without); err != nil {
+				t.Fatal(err)
+			}
+			k.add(d, true, "text 2")
+			if err := d.Snapshot(with); err != nil {
+				t.Fatal(err)
+			}
+			k.add(d, true, "text 3")
+			if err := d.SealedSnapshot(t.Context(), sealed, public); err != nil {
+				t.Fatal(err)
+			}
+			k.add(d, true, "text 4")
+			if err := d.Snapshot(with); err == nil {
+				t.Error("a snapshot replaced another")
+			}
+			if d.LedgerBytes() == 0 {
+				t.Error("the ledger has no size")
+			}
+		})
+		dir := k.cfg.Dir
+		r := k.restore(with, "")
+		k.want("restored", dir, []string{"text 1", "text 2"}, []string{"text 2"})
+		if l, err := ledger.Check(filepath.Join(r.Aside, Ledger, ownLedger)); err != nil || l.Entries != 3 || r.Mail != 1 {
+			t.Errorf("aside: %+v, %v; report %+v", l, err, r)
+		}
+		r = k.restore(without, "")
+		k.want("restored without a ledger", dir, []string{"text 1"}, nil)
+		if l, err := ledger.Check(filepath.Join(r.Aside, Ledger, ownLedger)); err != nil || l.Entries != 1 || r.Mail != 0 {
+			t.Errorf("aside: %+v, %v; report %+v", l, err, r)
+		}
+		k.restore(sealed, private)
+		k.want("restored from a sealed snapshot", dir, []string{"text 1", "text 2", "text 3"}, []string{"text 2", "text 3"})
+		k.restore(with, "") // its segments were not linked to those of the node
+		k.with(func(d *Dir) { k.add(d, true, "text 5") })
+		k.restore(with, "")
+		k.want("restored again", dir, []string{"text 1", "text 2"}, []string{"text 2"})
+	}
+}
+
+// Whatever step of a restore is the last one, the next start finds the old store with the
+// old ledger, or both new ones; and a restore can be made again.
+func TestRestoreIsInterruptedAtEachStep(t *testing.T) {
+	for _, hasLedger := range []bool{true, false} {
+		for steps := range 6 {
+			k := newKept(t, EngineNuts)
+			snap, dir := filepath.Join(t.TempDir(), "snap"), k.cfg.Dir
+			var mail []string
+			k.with(func(d *Dir) {
+				if k.add(d, hasLedger, "text 1"); hasLedger {
+					mail = []string{"text 1"}
+				}
+				if err := d.Snapshot(snap); err != nil {
+					t.Fatal(err)
+				}
+				k.add(d, true, "text 2")
+			})
+			part := filepath.Join(dir, restorePart)
+			if err := store.MarkEngine(part, EngineNuts); err != nil {
+				t.Fatal(err)
+			}
+			if err := copyTree(filepath.Join(part, EngineNuts), snap); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := restoreLedger(part, EngineNuts); err != nil {
+				t.Fatal(err)
+			}
+			for _, step := range swapSteps(dir, filepath.Join(dir, "aside"))[:steps] {
+				if err := step(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			what := fmt.Sprintf("%d steps, ledger %v", steps, hasLedger)
+			for range 2 { // starts
+				if steps < 3 {
+					k.want(what, dir, []string{"text 1", "text 2"}, append(slices.Clip(mail), "text 2"))
+				} else {
+					k.want(what, dir, []string{"text 1"}, mail)
+				}
+			}
+			k.restore(snap, "")
+			k.want(what+", then a restore", dir, []string{"text 1"}, mail)
+		}
+	}
+}
+
+// damage changes a byte of text in the files of a ledger.
+func damage(t *testing.T, path, text string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(path, "*.seg"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	b, err := os.ReadFile(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[bytes.Index(b, []byte(text))] ^= 1
+	if err := os.WriteFile(files[0], b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Check counts and finds damage in the ledger; a start says where it is and what to do;
+// Salvage copies the rest, with either engine. A snapshot with damage is not restored.
+func TestCheckAndSalvageCoverTheLedger(t *testing.T) {
+	for _, engine := range engines {
+		k := newKept(t, engine)
+		dir, snap := k.cfg.Dir, filepath.Join(t.TempDir(), "snap")
+		all := []string{"text 1", "text 2", "text 3"}
+		k.with(func(d *Dir) {
+			k.add(d, true, all...)
+			if err := d.Snapshot(snap); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if r, err := Check(dir); err != nil || !r.Clean || r.MailRecords != 3 || !strings.Contains(strings.Join(r.Notes, "\n"), "ledger/own: 1 files") {
+			t.Errorf("%+v, %v", r, err)
+		}
+		path, _ := ledgerOf(dir)
+		damage(t, path, "text 2")
+		k.with(func(d *Dir) {
+			_, err := d.OpenLedger()
+			for _, want := range []string{path, "from byte", "store check", "store salvage"} {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("the start says %v, want %q", err, want)
+				}
+			}
+		})
+		r, err := Check(dir)
+		if err != nil || r.Clean || r.MailRecords != 2 || !strings.Contains(strings.Join(r.Notes, "\n"), "damaged: "+path) {
+			t.Errorf("%+v, %v", r, err)
+		}
+		salvaged := t.TempDir()
+		if r, err := Salvage(dir, salvaged); err != nil || r.Clean || r.MailRecords != 2 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		k.want("salvaged", salvaged, all, []string{"text 1", "text 3"})
+		inSnap, _ := ledgerOf(snap)
+		damage(t, inSnap, "text 3") // the last one, which looks like a torn end
+		damage(t, inSnap, "text 1")
+		_, err = Restore(k.cfg, snap, "", func(*store.Store, *store.Batch, time.Time) ([]string, error) { return nil, nil })
+		if err == nil || !strings.Contains(err.Error(), "from byte") {
+			t.Errorf("a damaged snapshot: %v", err)
+		}
+		if _, err := os.Stat(path); err != nil {
+			t.Errorf("the old ledger: %v", err)
+		}
+	}
+}
+
+// A migration leaves the ledger where it is.
+func TestMigrateLeavesTheLedger(t *testing.T) {
+	k := newKept(t, EngineNuts)
+	k.with(func(d *Dir) { k.add(d, true, "text 1") })
+	if _, err := Migrate(k.cfg, EnginePebble); err != nil {
+		t.Fatal(err)
+	}
+	k.cfg.Engine = EnginePebble
+	k.want("migrated", k.cfg.Dir, []string{"text 1"}, []string{"text 1"})
+}
