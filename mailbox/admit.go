@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mail"
@@ -22,8 +23,11 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 	allowed := map[string]bool{}
 	return func(name string, l *proto.Letter) (proto.Code, string) {
 		n, ok := (*rules)[name]
-		if !ok || string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero() {
-			return proto.CodeOK, "" // the broker says that there is no such box
+		switch {
+		case !ok: // it may be there, with rules that are not known yet
+			return proto.CodeNoHandler, fmt.Sprintf("no box %q", name)
+		case string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero():
+			return proto.CodeOK, ""
 		}
 		yes, known := allowed[name]
 		if !known {
@@ -46,9 +50,7 @@ func (b *Boxes) readRules(ctx context.Context, k *mail.Broker) error {
 				rules[i.Settings.Name] = notesOf(i.Settings)
 			}
 		}
+		b.rules.Store(&rules) // here: what is read later is stored later
 	})
-	if err == nil {
-		b.rules.Store(&rules)
-	}
 	return err
 }

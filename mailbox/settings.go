@@ -191,6 +191,9 @@ func (b *Boxes) Remove(ctx context.Context, name string) error {
 	if err := k.RemoveBox(ctx, p.name); err != nil {
 		return failure(p, "", err)
 	}
+	if err := b.readRules(ctx, k); err != nil {
+		return failure(p, "", err)
+	}
 	return b.cfg.Audit(ctx, p.kind+".remove", p.text)
 }
 
