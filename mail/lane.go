@@ -253,6 +253,12 @@ func (l *Lane) Reset(ctx context.Context) error {
 	return l.b.call(ctx, func(box.Now) { l.again(l.b.spools.origin.Reset) })
 }
 
+// Unanswered reports whether an answer to a bundle with at most this number is expected.
+func (l *Lane) Unanswered(ctx context.Context, number uint64) (waits bool, err error) {
+	err = l.b.call(ctx, func(box.Now) { waits = l.b.spools.origin.Unanswered(l.home, number) })
+	return waits, err
+}
+
 // Resume lets all chains go on that the home stopped: it has space again.
 func (l *Lane) Resume(ctx context.Context) error {
 	return l.b.call(ctx, func(box.Now) { l.again(func(string) {}) })

@@ -137,6 +137,19 @@ func (a *Arrival) Wait(ctx context.Context) (*proto.Bundled, error) {
 	}
 }
 
+// IsWritten reports whether Wait returns at once.
+func (a *Arrival) IsWritten() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Size returns the bytes of the letters.
+func (a *Arrival) Size() int { return a.size }
+
 // arrive queues the records of a bundle, as far as the state says that they make sense.
 func (b *Broker) arrive(now box.Now, a *Arrival) {
 	id, _ := b.state.Find(a.chain.Box)
@@ -229,6 +242,7 @@ func (a *Arrival) came() {
 	if a.err == nil {
 		a.answer = a.reply()
 	}
+	a.mails = nil
 	close(a.done)
 }
 
@@ -256,7 +270,7 @@ func (a *Arrival) reply() *proto.Bundled {
 // refuse answers for a home that takes nothing of the bundle.
 func (a *Arrival) refuse(m *proto.Bundled) {
 	m.Number, m.Time, m.Detail = a.number, a.b.cfg.Clock.Now().UnixMilli(), short(m.Detail)
-	a.answer = m
+	a.answer, a.mails = m, nil
 	close(a.done)
 }
 

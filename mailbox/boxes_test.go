@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ type fixture struct {
 	beta, gamma proto.PeerID
 	boot        uint64
 	log         *ledger.Ledger
+	ledgers     Ledgers // default the fixture
 	stop        func()
 
 	mu     sync.Mutex
@@ -93,7 +95,7 @@ func (f *fixture) start() {
 	f.boot++
 	f.log = nil
 	var err error
-	f.Boxes, err = Open(Parts{Ledgers: f, Book: f.book, Members: f}, Config{
+	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f}, Config{
 		Self: f.self, Boot: f.boot, Clock: clock.Runtime(), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Audit: f.audit, Event: f.event,
 	})
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,7 +17,8 @@ import (
 
 const (
 	maxAnswers  = 4096             // bundles of one peer that have no answer yet
-	answerTime  = 30 * time.Second // a bundle without an answer for so long is sent again
+	maxWriting  = 4 << 20          // bytes of the bundles of one peer that are being written
+	answerTime  = 30 * time.Second // a bundle that the peer has taken is sent again without an answer for so long
 	answerCheck = 10 * time.Second
 )
 
@@ -24,13 +26,22 @@ const (
 // again.
 var ErrTooManyBundles = errors.New("mailbox: too many bundles without an answer")
 
-// An exchange is the mail between this node and one connected peer.
+// An exchange is the mail that one peer sends to this node. It outlives a link.
 type exchange struct {
 	mu       sync.Mutex
-	arrivals []*mail.Arrival // bundles of the peer, in order, that it has no answer to
-	arrived  chan struct{}   // something was added
-	sent     int             // bundles to the peer that have no answer
-	since    time.Duration   // monotonic time of the last bundle or answer
+	arrivals []arrival     // in order, without an answer
+	arrived  chan struct{} // something was added
+
+	// Of Receive.
+	writing []*mail.Arrival
+	bytes   int // of their letters
+}
+
+// An arrival is a bundle of a peer. When the stream on which it came has closed, the peer
+// expects no answer.
+type arrival struct {
+	*mail.Arrival
+	closed <-chan struct{}
 }
 
 // exchange returns that with a peer.
@@ -46,22 +57,16 @@ func (b *Boxes) exchange(p proto.PeerID) *exchange {
 }
 
 // Linked sends a connected peer the mail that waits for its boxes, and the answers to its
-// own, as long as there is a path to it.
+// own, as long as there is a path to it. Calls for one peer do not overlap.
 func (b *Boxes) Linked(ctx context.Context, l *transport.Link) error {
-	x := b.exchange(l.Peer())
-	defer func() {
-		b.peers.Lock()
-		delete(b.exchanges, l.Peer()) // it sends again what has no answer
-		b.peers.Unlock()
-	}()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.sendAnswers(ctx, l, x) })
-	g.Go(func() error { return b.sendMail(ctx, l, x) })
+	g.Go(func() error { return b.sendAnswers(ctx, l, b.exchange(l.Peer())) })
+	g.Go(func() error { return b.sendMail(ctx, l) })
 	return g.Wait()
 }
 
 // sendMail sends what waits in the spools for a peer.
-func (b *Boxes) sendMail(ctx context.Context, l *transport.Link, x *exchange) error {
+func (b *Boxes) sendMail(ctx context.Context, l *transport.Link) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -75,16 +80,18 @@ func (b *Boxes) sendMail(ctx context.Context, l *transport.Link, x *exchange) er
 	if err := lane.Resume(ctx); err != nil {
 		return ignoreStop(ctx, err)
 	}
-	var streams errgroup.Group
+	var streams sync.WaitGroup
 	defer streams.Wait()
-	streams.Go(func() error { return b.watchAnswers(ctx, lane, x) })
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var newest atomic.Pointer[sentBundle]
+	streams.Go(func() { b.watchAnswers(ctx, lane, &newest) })
 	var last *transport.MailStream
 	for {
 		bundle, err := lane.Next(ctx, chain.MaxBundleBytes)
 		if err != nil {
 			return ignoreStop(ctx, err)
 		}
-		x.note(1, b.cfg.Clock.Mono())
 		stream, err := b.post(ctx, l, proto.TypeBundle, bundle)
 		switch {
 		case errors.Is(err, transport.ErrNoMail):
@@ -97,17 +104,23 @@ func (b *Boxes) sendMail(ctx context.Context, l *transport.Link, x *exchange) er
 			if err := lane.Reset(ctx); err != nil {
 				return ignoreStop(ctx, err)
 			}
-		case stream != last:
-			last = stream
-			streams.Go(func() error {
-				select {
-				case <-stream.Done():
-					return lane.Reset(context.WithoutCancel(ctx))
-				case <-ctx.Done():
-					return nil
-				}
-			})
+			continue
 		}
+		frames, _ := stream.Progress()
+		newest.Store(&sentBundle{bundle.GetNumber(), stream, frames})
+		if stream != last {
+			last = stream
+			streams.Go(func() { resetAfter(ctx, stream, lane) })
+		}
+	}
+}
+
+// resetAfter sends again what has no answer when a stream closes.
+func resetAfter(ctx context.Context, stream *transport.MailStream, lane *mail.Lane) {
+	select {
+	case <-stream.Done():
+		_ = lane.Reset(ctx) // at the end of ctx it is done anyway
+	case <-ctx.Done():
 	}
 }
 
@@ -120,35 +133,53 @@ func ignoreStop(ctx context.Context, err error) error {
 	return err
 }
 
-// watchAnswers sends bundles again that have no answer for too long.
-func (b *Boxes) watchAnswers(ctx context.Context, lane *mail.Lane, x *exchange) error {
+// A sentBundle is a bundle on its way to a peer.
+type sentBundle struct {
+	number uint64
+	stream *transport.MailStream
+	frame  uint64 // the stream's number of it, or of a later message
+}
+
+// taken reports whether the peer has received the bundle.
+func (s *sentBundle) taken() bool {
+	_, taken := s.stream.Progress()
+	return taken >= s.frame
+}
+
+// watchAnswers sends bundles again that have no answer long after the peer has taken them:
+// the answer was lost with a stream of the peer. However slow the path or the peer is, a
+// bundle on its way is not sent again.
+func (b *Boxes) watchAnswers(ctx context.Context, lane *mail.Lane, newest *atomic.Pointer[sentBundle]) {
 	tick := time.NewTicker(answerCheck)
 	defer tick.Stop()
+	var mark *sentBundle    // no answer may be missing to it and those before it
+	var since time.Duration // monotonic time when it was found to be taken; 0: it was not
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
-		x.mu.Lock()
-		late := x.sent > 0 && b.cfg.Clock.Mono()-x.since > answerTime
-		if late {
-			x.sent = 0
+		now := b.cfg.Clock.Mono()
+		switch {
+		case mark == nil:
+			mark, since = newest.Swap(nil), 0
+		case since == 0 && mark.taken():
+			since = max(now, 1)
+		case since > 0 && now-since >= answerTime:
+			if late, err := lane.Unanswered(ctx, mark.number); err != nil || late && lane.Reset(ctx) != nil {
+				return
+			}
+			mark = nil
 		}
-		x.mu.Unlock()
-		if late {
-			if err := lane.Reset(ctx); err != nil {
-				return nil
+		if mark != nil {
+			select {
+			case <-mark.stream.Done():
+				mark = nil // all of the stream is sent again
+			default:
 			}
 		}
 	}
-}
-
-// note counts a bundle that was sent, or with -1 an answer.
-func (x *exchange) note(n int, now time.Duration) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.sent, x.since = max(x.sent+n, 0), now
 }
 
 // post sends a message about mail.
@@ -158,6 +189,10 @@ func (b *Boxes) post(ctx context.Context, l *transport.Link, t proto.MessageType
 		return nil, err
 	}
 	stream, err := l.Mail(ctx)
+	if errors.Is(err, transport.ErrLinkDown) {
+		<-ctx.Done() // it ends with the link
+		return nil, ctx.Err()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -165,29 +200,53 @@ func (b *Boxes) post(ctx context.Context, l *transport.Link, t proto.MessageType
 }
 
 // sendAnswers answers the bundles of a peer, in order, when what they brought is on disk.
+// Those without an answer at the end of the link are answered on the next one.
 func (b *Boxes) sendAnswers(ctx context.Context, l *transport.Link, x *exchange) error {
 	for {
 		x.mu.Lock()
 		all := x.arrivals
-		x.arrivals = nil
 		x.mu.Unlock()
 		for _, a := range all {
-			answer, err := a.Wait(ctx)
-			if err == nil {
-				_, err = b.post(ctx, l, proto.TypeBundled, answer)
+			if err := b.answer(ctx, l, a); err != nil {
+				return err
 			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if err != nil {
-				b.cfg.Logger.Debug("a bundle of mail was not answered", "from", l.Peer(), "why", err) // it comes again
-			}
+			x.mu.Lock()
+			x.arrivals[0] = arrival{}
+			x.arrivals = x.arrivals[1:]
+			x.mu.Unlock()
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-x.arrived:
 		}
+	}
+}
+
+// answer answers a bundle. The error is that of ctx.
+func (b *Boxes) answer(ctx context.Context, l *transport.Link, a arrival) error {
+	answer, err := a.Wait(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-a.closed:
+			return nil
+		default:
+		}
+		if err == nil {
+			_, err = b.post(ctx, l, proto.TypeBundled, answer)
+		}
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() == nil {
+			b.cfg.Logger.Debug("a bundle of mail was not answered", "from", l.Peer(), "why", err)
+		}
+		if !errors.Is(err, transport.ErrLinkDown) {
+			return ctx.Err() // it comes again
+		}
+		err = nil
 	}
 }
 
@@ -219,20 +278,43 @@ func (b *Boxes) receiveBundle(ctx context.Context, from proto.PeerID, bundle *pr
 	if err != nil {
 		return err
 	}
+	x := b.exchange(from)
+	if x.isFull() {
+		return ErrTooManyBundles
+	}
 	a, err := k.Arrive(from, bundle, admit)
 	if err != nil {
 		return err
 	}
-	x := b.exchange(from)
+	x.add(arrival{a, ctx.Done()})
+	return x.wait(ctx, a)
+}
+
+func (x *exchange) isFull() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if len(x.arrivals) >= maxAnswers {
-		return ErrTooManyBundles
-	}
+	return len(x.arrivals) >= maxAnswers
+}
+
+func (x *exchange) add(a arrival) {
+	x.mu.Lock()
 	x.arrivals = append(x.arrivals, a)
+	x.mu.Unlock()
 	select {
 	case x.arrived <- struct{}{}:
 	default:
+	}
+}
+
+// wait delays a peer that sends faster than the disk writes.
+func (x *exchange) wait(ctx context.Context, a *mail.Arrival) error {
+	x.writing, x.bytes = append(x.writing, a), x.bytes+a.Size()
+	for len(x.writing) > 0 && (x.bytes > maxWriting || x.writing[0].IsWritten()) {
+		first := x.writing[0]
+		if _, err := first.Wait(ctx); err != nil {
+			return err
+		}
+		x.writing, x.bytes = x.writing[1:], x.bytes-first.Size()
 	}
 	return nil
 }
@@ -246,6 +328,5 @@ func (b *Boxes) receiveAnswer(ctx context.Context, from proto.PeerID, answer *pr
 	if err != nil {
 		return err
 	}
-	b.exchange(from).note(-1, b.cfg.Clock.Mono())
 	return lane.Answer(ctx, answer)
 }

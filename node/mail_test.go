@@ -1,11 +1,15 @@
 package node
 
 import (
+	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
 )
@@ -153,6 +157,82 @@ func TestMailWaitsForItsBox(t *testing.T) {
 		got := beta.readMail("later", 2, 10*time.Minute)
 		if len(got) == 2 && (string(got[0].Body) != "1" || string(got[1].Body) != "2") {
 			t.Errorf("%q, then %q", got[0].Body, got[1].Body)
+		}
+	})
+}
+
+// interceptMail makes a node, at its next start, call f for each message about mail before
+// it is received; one for which f is false is dropped.
+func (s *simNode) interceptMail(f func(ctx context.Context, m *proto.Message) bool) {
+	s.halt()
+	s.change = func(cfg *Config) {
+		configure := cfg.Simulated.Transport
+		cfg.Simulated.Transport = func(c *transport.Config) {
+			configure(c)
+			receive := c.Mail
+			c.Mail = func(ctx context.Context, from proto.PeerID, m *proto.Message) error {
+				if !f(ctx, m) {
+					return nil
+				}
+				return receive(ctx, from, m)
+			}
+		}
+	}
+	s.start()
+	time.Sleep(10 * time.Second)
+}
+
+// A mail whose answer was lost is sent again, also while the answers to others come.
+func TestLostAnswerOfMail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 2)
+		defer w.close()
+		alpha, beta := w.nodes[0], w.nodes[1]
+		beta.addMailbox("ceo", "*")
+		beta.addMailbox("desk", "*")
+		var lost atomic.Int32
+		alpha.interceptMail(func(_ context.Context, m *proto.Message) bool {
+			return m.GetType() != proto.TypeBundled || lost.Add(1) > 1
+		})
+		alpha.sendMail(wire.Mail{To: "agent:ceo@n1"})
+		for range 100 {
+			time.Sleep(time.Second)
+			alpha.sendMail(wire.Mail{To: "agent:desk@n1"})
+		}
+		time.Sleep(time.Second)
+		if n := alpha.outgoing(); n > 0 || lost.Load() < 2 {
+			t.Errorf("%d mails still wait after %d answers", n, lost.Load())
+		}
+		beta.readMail("ceo", 1, time.Second)
+		beta.readMail("desk", 100, time.Second)
+	})
+}
+
+// A node that takes long for each bundle is sent each mail once.
+func TestSlowNodeIsSentMailOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 2)
+		defer w.close()
+		alpha, beta := w.nodes[0], w.nodes[1]
+		beta.addMailbox("ceo", "*")
+		var bundles atomic.Int32
+		beta.interceptMail(func(ctx context.Context, m *proto.Message) bool {
+			bundles.Add(1)
+			select {
+			case <-time.After(2 * time.Minute):
+			case <-ctx.Done():
+			}
+			return true
+		})
+		const mails = 10
+		for range mails {
+			alpha.sendMail(wire.Mail{To: "agent:ceo@n1"})
+			time.Sleep(time.Second)
+		}
+		beta.readMail("ceo", mails, time.Hour)
+		time.Sleep(time.Second)
+		if n := alpha.outgoing(); n > 0 || bundles.Load() != mails {
+			t.Errorf("%d mails still wait after %d bundles", n, bundles.Load())
 		}
 	})
 }

@@ -149,7 +149,6 @@ func (n *Node) openSubsystems() (err error) {
 	if err != nil {
 		return err
 	}
-	cfg.Ready, cfg.PeerClock, cfg.Lookup, cfg.Mail = n.ready, n.guard.ObservePeer, n.lookups.receive, n.Mail.Receive
 	if n.net, err = transport.New(n.keys, n.Pairing.Gate(), n, cfg); err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ func (n *Node) netConfig() (transport.Config, error) {
 	}
 	r := gossipHandler{n}
 	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store}, Hops: n.hops, Open: n.open}
+	c.Ready, c.PeerClock, c.Lookup, c.Mail = n.ready, n.guard.ObservePeer, n.lookups.receive, n.Mail.Receive
 	if n.cfg.Simulated.Transport != nil {
 		n.cfg.Simulated.Transport(&c)
 	}

@@ -153,6 +153,14 @@ func (m *MailStream) Send(ctx context.Context, msg *proto.Message) error {
 	return nil
 }
 
+// Progress returns how many messages Send has queued, and how many of them the peer has
+// received.
+func (m *MailStream) Progress() (sent, received uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.win.next - 1, m.win.first() - 1
+}
+
 func (m *MailStream) queue(msg *proto.Message) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -121,6 +121,17 @@ func (o *Origin) Answer(from proto.PeerID, a Answer) (Settled, error) {
 	return out, nil
 }
 
+// Unanswered reports whether an answer of a home to a bundle with at most this number is
+// expected.
+func (o *Origin) Unanswered(home proto.PeerID, number uint64) bool {
+	for n, f := range o.flights {
+		if n <= number && f.to == home {
+			return true
+		}
+	}
+	return false
+}
+
 // check checks an answer to f.
 func (f *flight) check(from proto.PeerID, a Answer) error {
 	last := f.runs[len(f.runs)-1]

@@ -1,0 +1,145 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/ledger"
+	"github.com/balefire/balefire/wire"
+)
+
+// bundleFor returns a bundle of one mail of beta for a mailbox of alpha, the n-th of its
+// chain.
+func (f *fixture) bundleFor(name string, n uint64, size int) *proto.Message {
+	f.t.Helper()
+	now := time.Now()
+	letter, err := proto.AppendLetter(nil, &proto.Letter{
+		Class: proto.Normal, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(), Body: make([]byte, size),
+	})
+	f.must(err)
+	m := &proto.Bundle{
+		Number: n, Box: "agent:" + name + "@" + f.self.String(), Chain: proto.Normal, PrevNumber: n - 1,
+		Runs: []*proto.Run{{Boot: 1, First: n, Count: 1}}, Letters: letter,
+	}
+	if n > 1 {
+		m.PrevBoot = 1
+	}
+	payload, err := proto.Encode(nil, m)
+	f.must(err)
+	return &proto.Message{Type: proto.TypeBundle, Payload: payload}
+}
+
+func (f *fixture) allowAll(s *wire.MailboxSettings) { s.Allow = &[]string{"*"} }
+
+// A bundle without an answer at the end of a link is answered on the next one, unless the
+// peer has closed the stream on which it came.
+func TestAnswersOutliveALink(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", f.allowAll)
+		stream, closeStream := context.WithCancel(t.Context())
+		f.must(f.Receive(stream, f.beta, f.bundleFor("ceo", 1, 10)))
+		x := f.exchange(f.beta)
+		ended, end := context.WithCancel(t.Context())
+		end()
+		if err := f.sendAnswers(ended, nil, x); !errors.Is(err, context.Canceled) || len(x.arrivals) != 1 {
+			t.Fatalf("%d bundles wait for an answer: %v", len(x.arrivals), err)
+		}
+		closeStream()
+		link, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		if err := f.sendAnswers(link, nil, x); !errors.Is(err, context.DeadlineExceeded) || len(x.arrivals) != 0 {
+			t.Errorf("%d bundles of a closed stream wait for an answer: %v", len(x.arrivals), err)
+		}
+		if n := len(f.mails("ceo", "", wire.MailQuery{})); n != 1 {
+			t.Errorf("%d mails", n)
+		}
+	})
+}
+
+// A blockedDisk is a ledger that writes nothing while it is held.
+type blockedDisk struct {
+	*ledger.Ledger
+	held atomic.Pointer[chan struct{}] // closed when it is let go; nil: it was never held
+}
+
+func (b *blockedDisk) Queue(es []ledger.Entry) *ledger.Pending {
+	if held := b.held.Load(); held != nil {
+		<-*held
+	}
+	return b.Ledger.Queue(es)
+}
+
+type blockedLedgers struct {
+	*fixture
+	disk *blockedDisk
+}
+
+// OpenLedger implements [Ledgers].
+func (b blockedLedgers) OpenLedger() (mail.Ledger, error) {
+	_, err := b.fixture.OpenLedger()
+	b.disk.Ledger = b.fixture.log
+	return b.disk, err
+}
+
+// A peer that sends faster than the disk writes waits, with a bounded memory, and what it
+// has been answered is not kept.
+func TestFastPeerWaitsForTheDisk(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.stop()
+		disk := new(blockedDisk)
+		f.ledgers = blockedLedgers{f, disk}
+		f.start()
+		f.mailbox("ceo", f.allowAll)
+		held := make(chan struct{})
+		disk.held.Store(&held)
+		const size, all = 200_000, 60
+		received := 0
+		done := make(chan error, 1)
+		go func() {
+			for n := range uint64(all) {
+				if err := f.Receive(t.Context(), f.beta, f.bundleFor("ceo", n+1, size)); err != nil {
+					done <- fmt.Errorf("bundle %d: %w", n+1, err)
+					return
+				}
+				received++
+			}
+			done <- nil
+		}()
+		synctest.Wait()
+		if received*size < maxWriting/2 || received*size > maxWriting {
+			t.Errorf("%d bytes were received while nothing was written", received*size)
+		}
+		close(held)
+		f.must(<-done)
+		x := f.exchange(f.beta)
+		if _, err := x.arrivals[len(x.arrivals)-1].Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if box, err := f.Get(t.Context(), "ceo"); err != nil || box.Waiting != all {
+			t.Errorf("%+v, %v", box, err)
+		}
+	})
+}
+
+// A box whose rules are not known yet takes nothing: the mail waits at its sender.
+func TestBoxWithoutKnownRulesTakesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		f.rules.Store(&map[string]notes{})
+		f.must(f.Receive(t.Context(), f.beta, f.bundleFor("ceo", 1, 10)))
+		answer, err := f.exchange(f.beta).arrivals[0].Wait(t.Context())
+		if err != nil || answer.GetCode() != proto.CodeNoHandler {
+			t.Errorf("%v, %v", answer, err)
+		}
+		if n := len(f.mails("ceo", "", wire.MailQuery{})); n != 0 {
+			t.Errorf("%d mails", n)
+		}
+	})
+}
