@@ -13,8 +13,13 @@ import (
 // 7d.
 type Duration time.Duration
 
-// MarshalText returns the text form.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+// MarshalText returns the text form that UnmarshalText reads: empty for the default, 0.
+func (d Duration) MarshalText() ([]byte, error) {
+	if d == 0 {
+		return nil, nil
+	}
+	return []byte(d.String()), nil
+}
 
 // UnmarshalText parses a setting of a request, which must be positive. An empty text is
 // the default, 0.

@@ -26,6 +26,11 @@ func TestDurationOfARequest(t *testing.T) {
 	if err != nil || string(b) != `{"older_than":"2d"}` {
 		t.Errorf("%s, %v", b, err)
 	}
+	b, err = json.Marshal(SubscriptionSettings{Lease: new(Duration)}) // the default, and not: no change
+	var s SubscriptionSettings
+	if err != nil || string(b) != `{"lease":""}` || json.Unmarshal(b, &s) != nil || s.Lease == nil || *s.Lease != 0 {
+		t.Errorf("%s, %v, %v", b, err, s.Lease)
+	}
 	if b, err := json.Marshal(InviteOptions{}); err != nil || string(b) != `{}` {
 		t.Errorf("%s, %v", b, err)
 	}
