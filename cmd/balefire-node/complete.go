@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -143,6 +144,95 @@ func (w *app) completeTarget(cmd *cobra.Command, args []string, begun string) ([
 		return names, how // an older node has no queues
 	}
 	return append(names, queues...), how
+}
+
+// completeMailbox offers the mailboxes of this node for the first argument.
+func (w *app) completeMailbox(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return completeFrom(w, cmd, (*client.Client).Mailboxes, func(v wire.Box) string {
+		return cobra.CompletionWithDesc(mailboxName(v), fmt.Sprintf("%d waiting", v.Waiting))
+	})
+}
+
+// mailboxName returns the name of a mailbox on its node.
+func mailboxName(v wire.Box) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(v.Name, proto.AgentPrefix), "@")
+	return name
+}
+
+// completeTopic offers the topics of this node for the first argument.
+func (w *app) completeTopic(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return completeFrom(w, cmd, (*client.Client).Topics, func(v wire.Box) string {
+		return cobra.CompletionWithDesc(strings.TrimPrefix(v.Name, proto.TopicPrefix), fmt.Sprintf("%d mails", v.Waiting))
+	})
+}
+
+// completeSub offers a topic for the first argument, and its subscriptions for the second.
+func (w *app) completeSub(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if len(args) != 1 {
+		return w.completeTopic(cmd, args, begun)
+	}
+	list := func(c *client.Client, ctx context.Context) ([]wire.Subscription, error) {
+		v, err := c.Topic(ctx, args[0])
+		return v.Subscriptions, err
+	}
+	return completeFrom(w, cmd, list, func(s wire.Subscription) string { return s.Name })
+}
+
+// completeBox offers what mail can be read from: mailboxes and topic:TOPIC/SUB.
+func (w *app) completeBox(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	names, how := w.completeMailbox(cmd, args, begun)
+	if len(args) > 0 || how == cobra.ShellCompDirectiveError {
+		return names, how
+	}
+	list := func(c *client.Client, ctx context.Context) (names []string, err error) {
+		topics, err := c.Topics(ctx)
+		for _, v := range topics {
+			for _, s := range v.Subscriptions {
+				names = append(names, v.Name+"/"+s.Name)
+			}
+		}
+		return names, err
+	}
+	subs, how := completeFrom(w, cmd, list, func(name string) string { return name })
+	return append(names, subs...), how
+}
+
+// completeBoxFlag is completeBox for a flag.
+func (w *app) completeBoxFlag(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	return w.completeBox(cmd, nil, begun)
+}
+
+// completeMailTarget offers what a mail can be sent to here, and then its body.
+func (w *app) completeMailTarget(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	switch len(args) {
+	case 0:
+		return w.completeMailTargetFlag(cmd, nil, begun)
+	case 1:
+		return bodies(begun)
+	}
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeMailTargetFlag offers what a mail can be sent to here, for a flag.
+func (w *app) completeMailTargetFlag(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	list := func(c *client.Client, ctx context.Context) (names []string, err error) {
+		mailboxes, err := c.Mailboxes(ctx)
+		if err != nil {
+			return nil, err
+		}
+		topics, err := c.Topics(ctx)
+		for _, v := range append(mailboxes, topics...) {
+			names = append(names, v.Name)
+		}
+		return names, err
+	}
+	return completeFrom(w, cmd, list, func(name string) string { return name })
 }
 
 // completeSubject offers the subjects of why.

@@ -17,16 +17,21 @@ import (
 
 func dlqCommand(w *app) *cobra.Command {
 	return group("dlq", "List, retry and remove dead letters",
-		"Dead letters are tasks that are not retried automatically. Each has its reason,\nits attempts and the last error output of its program.",
+		"Dead letters are tasks that are not retried automatically. Each has its reason,\nits attempts and the last error output of its program. With --mailbox they are the\nmails of a mailbox or a subscription that could not be handled.",
 		dlqList(w), dlqShow(w), dlqRetry(w), dlqPurge(w), dlqExport(w))
 }
 
 func dlqList(w *app) *cobra.Command {
 	var f queryFlags
+	var box string
 	c := &cobra.Command{
 		Use: "ls", Short: "List the dead letters, newest first",
-		Example: "  balefire-node dlq ls --peer laptop", Args: cobra.NoArgs,
+		Long:    "List the dead letters, newest first; with --mailbox those of a mailbox or a\nsubscription, oldest first.",
+		Example: "  balefire-node dlq ls --peer laptop\n  balefire-node dlq ls --mailbox ceo", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if box != "" {
+				return w.deadMail(cmd, &f, box)
+			}
 			page, err := w.deadLetters(cmd.Context(), &f)
 			if err != nil {
 				return err
@@ -35,6 +40,7 @@ func dlqList(w *app) *cobra.Command {
 		},
 	}
 	f.add(c, true)
+	w.addMailbox(c, &box)
 	return c
 }
 
@@ -59,12 +65,25 @@ func dlqShow(w *app) *cobra.Command {
 
 func dlqRetry(w *app) *cobra.Command {
 	var f queryFlags
+	var mails redriveFlags
 	r := wire.Redrive{}
 	c := &cobra.Command{
 		Use: "retry [ID...]", Short: "Submit dead letters again, as new tasks",
-		Long:    "Submit dead letters again: those with these ids or those that the flags select, at\nmost 1000 at once. Each becomes a new task that refers to the one it repeats.",
-		Example: "  balefire-node dlq retry 01a1f84f\n  balefire-node dlq retry --peer laptop --since 1h --dry-run", Args: taskIDs(0, 1000), ValidArgsFunction: w.completeDead,
+		Long: `Submit dead letters again: those with these ids or those that the flags select, at
+most 1000 at once. Each becomes a new task that refers to the one it repeats.
+
+With --mailbox the dead letters of a mailbox or a subscription are sent again as
+new mails: those with these numbers, or all that were not sent again yet.`,
+		Example: `  balefire-node dlq retry 01a1f84f
+  balefire-node dlq retry --peer laptop --since 1h --dry-run
+  balefire-node dlq retry --mailbox ceo --rate 10`, Args: taskIDs(0, 1000), ValidArgsFunction: w.completeDead,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case mails.box != "":
+				return mails.retry(cmd, w, args)
+			case cmd.Flags().Changed("to") || cmd.Flags().Changed("rate"):
+				return usage("--to and --rate are for the dead letters of a mailbox: add --mailbox BOX")
+			}
 			q, err := f.query(w.clock.Now())
 			if err != nil {
 				return err
@@ -87,6 +106,7 @@ func dlqRetry(w *app) *cobra.Command {
 		},
 	}
 	f.add(c, false)
+	mails.add(w, c)
 	c.Flags().BoolVar(&r.All, "all", false, "all of them")
 	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "only list them")
 	return c

@@ -107,8 +107,8 @@ func printError(w *app, path string, err error) {
 		text = fmt.Sprintf("the node did not answer within %s: retry, possibly with a longer --timeout", w.flags.timeout)
 	}
 	fmt.Fprintf(w.err, "%s %s\n", w.colorStderr(red, "error:"), sanitize(text))
-	if p, ok := errors.AsType[*wire.Problem](err); ok && hints[p.Code] != "" {
-		fmt.Fprintf(w.err, "  %s\n", hints[p.Code])
+	if hint := hintFor(err); hint != "" {
+		fmt.Fprintf(w.err, "  %s\n", hint)
 	}
 	if p, perr := w.locate(); perr == nil && errors.Is(err, fs.ErrPermission) && strings.Contains(text, p.Dir) {
 		if _, other := errors.AsType[*fs.PathError](err); other {
@@ -121,9 +121,28 @@ func printError(w *app, path string, err error) {
 	}
 }
 
+// A hintedError is an error with its own hint, or none if that is "".
+type hintedError struct {
+	error
+	hint string
+}
+
+func (e *hintedError) Unwrap() error { return e.error }
+
+// hintFor returns what a user can do about an error, or "".
+func hintFor(err error) string {
+	if h, ok := errors.AsType[*hintedError](err); ok {
+		return h.hint
+	}
+	if p, ok := errors.AsType[*wire.Problem](err); ok {
+		return hints[p.Code]
+	}
+	return ""
+}
+
 // packagePrefix matches the prefixes of errors that are for programmers: the name of a
 // package, and "invalid request", which the rest of the error explains.
-var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|addressbook|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
+var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|mail|addressbook|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
 
 // stripPackages returns text without package prefixes.
 func stripPackages(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }

@@ -59,7 +59,8 @@ refused in this state, 130 interrupted.`,
 	root.SetFlagErrorFunc(flagError)
 	w.addGlobals(root)
 	root.AddGroup(&cobra.Group{ID: groupDaily, Title: "Every day:"}, &cobra.Group{ID: groupMesh, Title: "The mesh:"}, &cobra.Group{ID: groupMaintenance, Title: "Maintenance:"})
-	addTo(root, groupDaily, sendCommand(w), taskCommand(w), dlqCommand(w), statusCommand(w), whyCommand(w), eventsCommand(w), waitCommand(w), queueCommand(w), scheduleCommand(w))
+	addTo(root, groupDaily, sendCommand(w), taskCommand(w), dlqCommand(w), statusCommand(w), whyCommand(w), eventsCommand(w), waitCommand(w), queueCommand(w), scheduleCommand(w),
+		mailCommand(w), mailboxCommand(w), topicCommand(w), subCommand(w))
 	addTo(root, groupMesh, initCommand(w), runCommand(w), inviteCommand(w), joinCommand(w), peersCommand(w), pingCommand(w), pathCommand(w), netcheckCommand(w), meshCommand(w), leaseCommand(w), handlerCommand(w), drainCommand(w), stopCommand(w))
 	addTo(root, groupMaintenance, configCommand(w), storeCommand(w), auditCommand(w), healthCommand(w), benchCommand(w), demoCommand(w), versionCommand(w))
 	root.InitDefaultHelpCmd()

@@ -184,17 +184,23 @@ func (f *sendFlags) read(now time.Time) (err error) {
 	default:
 		return usage("--dedupe %.20q: it must be content", f.dedupe)
 	}
-	for _, l := range f.labels {
+	r.Labels, err = parseLabels(f.labels)
+	return err
+}
+
+// parseLabels parses labels of the form key=value.
+func parseLabels(texts []string) (labels map[string]string, err error) {
+	for _, l := range texts {
 		k, v, ok := strings.Cut(l, "=")
 		if !ok || k == "" {
-			return usage("--label %.60q: write it as key=value", l)
+			return nil, usage("--label %.60q: write it as key=value", l)
 		}
-		if r.Labels == nil {
-			r.Labels = map[string]string{}
+		if labels == nil {
+			labels = map[string]string{}
 		}
-		r.Labels[k] = v
+		labels[k] = v
 	}
-	return nil
+	return labels, nil
 }
 
 // parseSpan parses a flag that is a positive duration.

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/wire"
+)
+
+// boxFlags are the raw flags of the settings of a mailbox or a topic.
+type boxFlags struct {
+	allow, read  []string
+	mails        int
+	bytes        int64
+	age, lanes   string
+	keep, refuse bool
+}
+
+func (f *boxFlags) add(c *cobra.Command, topic bool) {
+	fs := c.Flags()
+	fs.StringSliceVar(&f.allow, "allow", nil, "other nodes that may send to it: peer:NAME, role:ROLE or *, comma-separated (default none)")
+	fs.StringSliceVar(&f.read, "allow-read", nil, "other nodes that may read it, in the same form (default none)")
+	fs.Var(numberValue[int]{&f.mails, 0, box.MaxMails}, "mails", "mails that may wait; 0: the default")
+	fs.Var(sizeValue{&f.bytes}, "bytes", "size of all that waits, like 64MiB; 0: the default")
+	fs.StringVar(&f.lanes, "lanes", "", "which mails with one key are handled in order: shared (all) or origin (those of each node); it never changes")
+	fs.BoolVar(&f.refuse, "draining", false, "refuse new mail for now; --draining=false takes it again")
+	if topic {
+		fs.StringVar(&f.age, "age", "", "drop what is older, like 7d; 0: the default")
+		fs.BoolVar(&f.keep, "interest", false, "keep a mail until every subscription has read it, and refuse new ones when it is full")
+	}
+	completeWords(c, "lanes", wire.LanesShared, wire.LanesOrigin)
+}
+
+// settings converts the flags that are set, and reports whether there are any.
+func (f *boxFlags) settings(given func(flag string) bool) (s wire.BoxSettings, some bool, err error) {
+	for flag, set := range map[string]func(){
+		"allow":      func() { s.Allow = nonNil(f.allow) },
+		"allow-read": func() { s.AllowRead = nonNil(f.read) },
+		"mails":      func() { s.Mails = &f.mails },
+		"bytes":      func() { s.Bytes = &f.bytes },
+		"lanes":      func() { s.Lanes = &f.lanes },
+		"draining":   func() { s.Draining = &f.refuse },
+		"interest":   func() { s.Interest = &f.keep },
+		"age":        func() { s.Age, err = spanOrDefault("age", f.age) },
+	} {
+		if given(flag) {
+			some = true
+			set()
+		}
+	}
+	return s, some, err
+}
+
+// readerFlags are the raw flags of the settings of a mailbox or a subscription.
+type readerFlags struct {
+	filter, mode, lease, onDead, deadAge, from string
+	attempts, batch, dead                      int
+}
+
+func (f *readerFlags) add(c *cobra.Command) {
+	fs := c.Flags()
+	fs.StringVar(&f.mode, "mode", "", "shared (each mail goes to one of its readers), exclusive (there is one reader) or failover (one reads, the next when that ends)")
+	fs.Var(numberValue[int]{&f.attempts, 0, box.MaxAttempts}, "attempts", "failed deliveries until a mail is a dead letter; 0: the default, 3")
+	fs.StringVar(&f.lease, "lease", "", "how long a reader has a mail, at most 12h; 0: the default, by class from 5s to 60s")
+	fs.Var(numberValue[int]{&f.batch, 0, box.MaxKeyBatch}, "key-batch", "mails of one key that a reader is given at once; 0: the default, 1")
+	fs.StringVar(&f.onDead, "on-dead", "", "what follows a dead letter with the same key: skip (the next mail) or block (nothing, until mailbox unblock)")
+	fs.Var(numberValue[int]{&f.dead, 0, box.MaxMails}, "dead", "dead letters that are kept; 0: the default, 10000")
+	fs.StringVar(&f.deadAge, "dead-age", "", "how long they are kept, like 30d; 0: the default, 30d")
+	completeWords(c, "mode", "shared", "exclusive", "failover")
+}
+
+// settings converts the flags that are set, and reports whether there are any.
+func (f *readerFlags) settings(given func(flag string) bool) (s wire.SubscriptionSettings, some bool, err error) {
+	var bad error
+	for flag, set := range map[string]func(){
+		"filter":    func() { s.Filter = &f.filter },
+		"mode":      func() { s.Mode = &f.mode },
+		"attempts":  func() { s.Attempts = &f.attempts },
+		"lease":     func() { s.Lease, err = spanOrDefault("lease", f.lease) },
+		"key-batch": func() { s.KeyBatch = &f.batch },
+		"on-dead":   func() { s.OnDead = &f.onDead },
+		"dead":      func() { s.Dead = &f.dead },
+		"dead-age":  func() { s.DeadAge, bad = spanOrDefault("dead-age", f.deadAge) },
+		"from":      func() { s.From = f.from },
+	} {
+		if given(flag) {
+			some = true
+			set()
+		}
+	}
+	return s, some, errors.Join(err, bad)
+}
+
+// spanOrDefault parses a flag that is a duration, or 0 for the default.
+func spanOrDefault(flag, text string) (*wire.Duration, error) {
+	if text == "0" {
+		return new(wire.Duration), nil
+	}
+	d, err := parseSpan(flag, text)
+	return &d, err
+}
+
+// mailboxFlags are the flags of the settings of a mailbox.
+type mailboxFlags struct {
+	box    boxFlags
+	reader readerFlags
+}
+
+func (f *mailboxFlags) settings(given func(flag string) bool) (s wire.MailboxSettings, some bool, err error) {
+	b, someBox, err := f.box.settings(given)
+	r, someReader, bad := f.reader.settings(given)
+	return wire.MailboxSettings{BoxSettings: b, SubscriptionSettings: r}, someBox || someReader, errors.Join(err, bad)
+}
+
+// printBox prints a mailbox.
+func printBox(p *printer, v wire.Box) {
+	s := reader(v)
+	p.line("%s  %s", v.Name, boxState(v, s))
+	row := p.rows()
+	printMails(row, p.app, v)
+	printReader(row, v, s)
+	printLimitsOf(row, v)
+	printReaderSettings(row, s.Settings)
+	printAllowed(row, v)
+}
+
+// rows returns a function that prints a name and a text.
+func (p *printer) rows() func(name, format string, a ...any) {
+	return func(name, format string, a ...any) { p.line("%-10s %s", name, fmt.Sprintf(format, a...)) }
+}
+
+type rowFunc = func(name, format string, a ...any)
+
+// printMails prints what waits in a box and what has ended.
+func printMails(row rowFunc, w *app, v wire.Box) {
+	oldest := ""
+	if v.Oldest != nil {
+		oldest = "  the oldest came " + w.ago(v.Oldest) + " ago"
+	}
+	row("mails", "%d waiting  %s%s", v.Waiting, formatSize(v.Bytes), oldest)
+	ended := fmt.Sprintf("%d done  %d dead  %d expired  %d cancelled", v.Ended.Done, v.Ended.Dead, v.Ended.Expired, v.Ended.Cancelled)
+	if v.Kind == wire.BoxTopic {
+		ended += fmt.Sprintf("  %d dropped", v.Ended.Dropped)
+	}
+	row("ended", "%s", ended)
+}
+
+// printReader prints what the readers of a subscription have and what they left.
+func printReader(row rowFunc, v wire.Box, s wire.Subscription) {
+	row("delivery", "%d leased  %d retrying", s.Leased, s.Retrying)
+	if len(s.Readers) > 0 {
+		row("readers", "%s", readers(s))
+	}
+	name := readable{v.Name, s.Name}
+	if s.Dead > 0 {
+		row("dead", "%d dead letters: balefire-node dlq ls --mailbox %s", s.Dead, name)
+	}
+	if s.Blocked > 0 {
+		row("blocked", "%d keys, by dead letters: balefire-node mailbox unblock %s KEY", s.Blocked, name)
+	}
+}
+
+func printLimitsOf(row rowFunc, v wire.Box) {
+	s := v.Settings
+	if s.Mails != nil && s.Bytes != nil {
+		row("limits", "%d mails  %s", *s.Mails, formatSize(*s.Bytes))
+	}
+	if s.Lanes != nil && *s.Lanes != wire.LanesShared {
+		row("lanes", "%s", *s.Lanes)
+	}
+	if s.Age != nil {
+		row("age", "%s", *s.Age)
+	}
+	if isSet(s.Interest) {
+		row("interest", "a mail is kept until every subscription has read it")
+	}
+}
+
+func printReaderSettings(row rowFunc, s wire.SubscriptionSettings) {
+	if s.Filter != nil {
+		row("filter", "%s", *s.Filter)
+	}
+	for _, x := range []struct {
+		name string
+		text *string
+	}{{"mode", s.Mode}, {"on dead", s.OnDead}} {
+		if x.text != nil {
+			row(x.name, "%s", *x.text)
+		}
+	}
+	if s.Attempts != nil {
+		row("attempts", "%d", *s.Attempts)
+	}
+	if s.Lease != nil {
+		row("lease", "%s", *s.Lease)
+	} else {
+		row("lease", "by class: critical 5s, high 10s, normal 30s, low 60s")
+	}
+	if s.KeyBatch != nil && *s.KeyBatch > 1 {
+		row("key batch", "%d", *s.KeyBatch)
+	}
+	if s.Dead != nil && s.DeadAge != nil {
+		row("keeps", "%d dead letters for %s", *s.Dead, *s.DeadAge)
+	}
+}
+
+func printAllowed(row rowFunc, v wire.Box) {
+	row("allow", "%s", allowed(v.Settings.Allow))
+	row("allow read", "%s", allowed(v.Settings.AllowRead))
+}
+
+// allowed formats an allow list.
+func allowed(list *[]string) string {
+	if text := joined(list); text != "" {
+		return text
+	}
+	return "programs of this node only"
+}

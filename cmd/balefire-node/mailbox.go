@@ -1,0 +1,352 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+func mailboxCommand(w *app) *cobra.Command {
+	return group("mailbox", "Create mailboxes, show them and change their settings",
+		`A mailbox keeps the mail for an agent on this node until somebody has read it and
+acknowledged it. NAME is agent:NAME@NODE for other nodes, and agent:NAME for the
+programs of this one. Commands about a mailbox run on its node.`,
+		mailboxAdd(w), mailboxList(w), mailboxShow(w), mailboxSet(w), mailboxPause(w, true), mailboxPause(w, false), mailboxPurge(w), mailboxUnblock(w), mailboxRemove(w))
+}
+
+// callMail is call for requests about mail.
+func callMail[T any](cmd *cobra.Command, w *app, question func(context.Context, *client.Client) (T, error)) (T, error) {
+	v, err := call(cmd, w, question)
+	return v, mailFailure(err)
+}
+
+// doMail is callMail for a request that returns no value.
+func doMail(cmd *cobra.Command, w *app, order func(context.Context, *client.Client) error) error {
+	return mailFailure(do(cmd, w, order))
+}
+
+// mailFailure adds to an error about mail what can be done about it.
+func mailFailure(err error) error {
+	p, ok := errors.AsType[*wire.Problem](err)
+	switch {
+	case !ok:
+		return err
+	case p.Unrouted():
+		return &codedError{exitNotFound, errors.New("this node does not support mail: the running program is older than this command; restart the node with this version")}
+	}
+	return &hintedError{err, mailHints[p.Code]}
+}
+
+// mailHints are the hints for mail where it has others than tasks.
+var mailHints = map[wire.Code]string{
+	wire.CodeInternal:    hints[wire.CodeInternal],
+	wire.CodeUnhealthy:   hints[wire.CodeUnhealthy],
+	wire.CodeDraining:    hints[wire.CodeDraining],
+	wire.CodeStarting:    hints[wire.CodeStarting],
+	wire.CodeTimeout:     hints[wire.CodeTimeout],
+	wire.CodeUnknown:     "if you gave --dedupe, retry with the same one: the mail is sent once; otherwise look whether it is there: balefire-node mail ls",
+	wire.CodeFull:        "read or purge what waits there, raise its limits (--mails, --bytes), or free disk space",
+	wire.CodeKeyConflict: "repeat the first mail unchanged, or use another --dedupe",
+}
+
+// A readable is what mail is read from: a mailbox, or a subscription of a topic.
+type readable struct{ box, sub string }
+
+func (r readable) String() string {
+	if r.sub == "" {
+		return r.box
+	}
+	return r.box + "/" + r.sub
+}
+
+// parseReadable reads BOX: a mailbox, or topic:TOPIC/SUBSCRIPTION.
+func parseReadable(text string) (readable, error) {
+	name, sub, both := strings.Cut(text, "/")
+	switch topic := strings.HasPrefix(text, proto.TopicPrefix); {
+	case topic && (!both || sub == ""):
+		return readable{}, usage("%.80q is a topic: name one of its subscriptions, as in %s/billing", text, strings.TrimSuffix(sanitizeLine(text), "/"))
+	case !topic && both:
+		return readable{}, usage("%.80q: use NAME for a mailbox, or topic:TOPIC/SUBSCRIPTION", text)
+	case name == "":
+		return readable{}, usage("the name of a mailbox is empty")
+	}
+	return readable{name, sub}, nil
+}
+
+var (
+	oneMailbox = exactly(1, "the name of a mailbox")
+	oneBox     = exactly(1, "a mailbox, or topic:TOPIC/SUBSCRIPTION")
+)
+
+func mailboxAdd(w *app) *cobra.Command {
+	var f mailboxFlags
+	c := &cobra.Command{
+		Use: "add NAME", Short: "Create a mailbox on this node",
+		Long: `Create a mailbox on this node. Its programs may read it and send to it; other
+nodes only if --allow and --allow-read say so.`,
+		Example: `  balefire-node mailbox add ceo
+  balefire-node mailbox add ceo --allow peer:beta --attempts 5 --lease 2m`,
+		Args: oneMailbox, ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, _, err := f.settings(cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			return w.changeMailbox(cmd, "created", func(ctx context.Context, c *client.Client) (wire.Box, error) {
+				old, err := c.Mailbox(ctx, args[0])
+				if err == nil {
+					return old, &codedError{exitRefused, fmt.Errorf("%s exists: change it with balefire-node mailbox set", old.Name)}
+				}
+				if !isNoBox(err) {
+					return old, err
+				}
+				return c.SetMailbox(ctx, args[0], s)
+			})
+		},
+	}
+	f.box.add(c, false)
+	f.reader.add(c)
+	return c
+}
+
+// isNoBox reports whether err says that a box does not exist.
+func isNoBox(err error) bool {
+	p, ok := errors.AsType[*wire.Problem](err)
+	return ok && p.Code == wire.CodeNotFound && !p.Unrouted()
+}
+
+func mailboxSet(w *app) *cobra.Command {
+	var f mailboxFlags
+	c := &cobra.Command{
+		Use: "set NAME", Short: "Change the settings of a mailbox",
+		Long: `Change the settings of a mailbox, at once and also for what waits in it. Settings
+without a flag do not change; 0 or an empty list is the default.`,
+		Example: `  balefire-node mailbox set ceo --attempts 5 --allow peer:beta,role:work
+  balefire-node mailbox set ceo --lease 0 --allow=''`,
+		Args: oneMailbox, ValidArgsFunction: w.completeMailbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, some, err := f.settings(cmd.Flags().Changed)
+			switch {
+			case err != nil:
+				return err
+			case !some:
+				return usage("nothing to set: give a setting, like --attempts 5")
+			}
+			return w.changeMailbox(cmd, "changed", func(ctx context.Context, c *client.Client) (wire.Box, error) {
+				if old, err := c.Mailbox(ctx, args[0]); err != nil {
+					return old, err
+				}
+				return c.SetMailbox(ctx, args[0], s)
+			})
+		},
+	}
+	f.box.add(c, false)
+	f.reader.add(c)
+	return c
+}
+
+// changeMailbox changes a mailbox and shows the result.
+func (w *app) changeMailbox(cmd *cobra.Command, done string, change func(context.Context, *client.Client) (wire.Box, error)) error {
+	v, err := callMail(cmd, w, change)
+	if err != nil {
+		return err
+	}
+	w.infof("%s: %s", sanitize(v.Name), done)
+	return w.show(view{value: v, human: func(p *printer) { printBox(p, v) }})
+}
+
+func mailboxList(w *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Short: "List the mailboxes of this node",
+		Example: "  balefire-node mailbox ls\n  balefire-node mailbox ls -o wide", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Box, error) { return c.Mailboxes(ctx) })
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: wire.Page[wire.Box]{Items: all}, lines: lines(all), human: func(p *printer) { p.table(mailboxTable(w, all)) }})
+		},
+	}
+}
+
+func mailboxTable(w *app, all []wire.Box) *table {
+	t := newTable(col("MAILBOX"), col("STATE"), num("WAITING"), num("LEASED"), num("RETRYING"), num("DEAD"), num("OLDEST"), col("READERS"),
+		wideOnly("SIZE"), wideOnly("BLOCKED"), wideOnly("DONE"), wideOnly("EXPIRED"), wideOnly("CANCELLED"), wideOnly("ALLOW"), wideOnly("ALLOW READ"))
+	for _, v := range all {
+		s := reader(v)
+		t.row(v.Name, boxState(v, s), v.Waiting, s.Leased, s.Retrying, s.Dead, w.ago(v.Oldest), readers(s),
+			formatSize(v.Bytes), s.Blocked, v.Ended.Done, v.Ended.Expired, v.Ended.Cancelled, joined(v.Settings.Allow), joined(v.Settings.AllowRead))
+	}
+	return t
+}
+
+// reader returns the only subscription of a mailbox.
+func reader(v wire.Box) wire.Subscription {
+	if len(v.Subscriptions) == 0 {
+		return wire.Subscription{}
+	}
+	return v.Subscriptions[0]
+}
+
+// readers lists the readers of a subscription.
+func readers(s wire.Subscription) string {
+	var names []string
+	for _, name := range s.Readers {
+		names = append(names, cmp.Or(name, "unnamed"))
+	}
+	return strings.Join(names, ", ")
+}
+
+// boxState returns the state of a box and of one of its subscriptions as words.
+func boxState(v wire.Box, s wire.Subscription) string {
+	var words []string
+	if isSet(s.Settings.Paused) {
+		words = append(words, "paused")
+	}
+	if isSet(v.Settings.Draining) {
+		words = append(words, "draining")
+	}
+	if len(words) == 0 {
+		return "open"
+	}
+	return strings.Join(words, ", ")
+}
+
+func isSet(on *bool) bool { return on != nil && *on }
+
+// joined joins a list of settings with commas.
+func joined(list *[]string) string {
+	if list == nil {
+		return ""
+	}
+	return strings.Join(*list, ", ")
+}
+
+func mailboxShow(w *app) *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Short: "Show a mailbox: its mail, its readers and its settings",
+		Example: "  balefire-node mailbox show ceo\n  balefire-node mailbox show ceo -o yaml", Args: oneMailbox, ValidArgsFunction: w.completeMailbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			v, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.Box, error) { return c.Mailbox(ctx, args[0]) })
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: v, human: func(p *printer) { printBox(p, v) }})
+		},
+	}
+}
+
+func mailboxPause(w *app, on bool) *cobra.Command {
+	c := &cobra.Command{
+		Use: "pause NAME", Short: "Stop the deliveries of a mailbox",
+		Long:    "Deliver nothing from a mailbox until it is resumed. New mail is accepted and\nwaits; what is leased may be settled.",
+		Example: "  balefire-node mailbox pause ceo", Args: oneMailbox, ValidArgsFunction: w.completeMailbox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			done := "paused; new mail waits"
+			if !on {
+				done = "resumed"
+			}
+			return w.changeMailbox(cmd, done, func(ctx context.Context, c *client.Client) (wire.Box, error) { return c.PauseBox(ctx, args[0], "", on) })
+		},
+	}
+	if !on {
+		c.Use, c.Short, c.Long, c.Example = "resume NAME", "Resume the deliveries of a mailbox", "", "  balefire-node mailbox resume ceo"
+	}
+	return c
+}
+
+func mailboxPurge(w *app) *cobra.Command {
+	return purgeCommand(w, "mailbox", "ceo", "NAME", oneMailbox, w.completeMailbox, func(name string) string { return name })
+}
+
+// purgeCommand returns the command that removes what waits in a box; box returns the box of
+// an argument.
+func purgeCommand(w *app, kind, example, arg string, args cobra.PositionalArgs, complete cobra.CompletionFunc, box func(string) string) *cobra.Command {
+	var r wire.PurgeMail
+	c := &cobra.Command{
+		Use: "purge " + arg, Short: "Remove what waits in a " + kind,
+		Long:    "Remove what waits in a " + kind + ", the oldest first. What is leased stays, and so do\ndead letters. The senders of a mailbox's mail are told.",
+		Example: fmt.Sprintf("  balefire-node %s purge %s --dry-run\n  balefire-node %s purge %s --limit 100 --reason outdated --yes", kind, example, kind, example), Args: args, ValidArgsFunction: complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !r.DryRun {
+				if err := w.confirm("purge " + args[0]); err != nil {
+					return err
+				}
+			}
+			done, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.PurgedMail, error) {
+				return c.PurgeMail(ctx, box(args[0]), r)
+			})
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: done, human: func(p *printer) {
+				did := "removed"
+				if done.DryRun {
+					did = "would remove"
+				}
+				p.line("%s %d mails", did, done.Mails)
+			}})
+		},
+	}
+	c.Flags().Var(natural(&r.Limit), "limit", "only the oldest so many; 0: all")
+	c.Flags().StringVar(&r.Reason, "reason", "", "told to the senders")
+	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "only count")
+	return c
+}
+
+func mailboxUnblock(w *app) *cobra.Command {
+	var u wire.UnblockMail
+	c := &cobra.Command{
+		Use: "unblock BOX KEY", Short: "Let the mails of one key go on after a dead letter",
+		Long: `Deliver the mails of one ordering key again that wait behind a dead letter,
+because the mailbox or subscription has the setting on-dead block. BOX is a
+mailbox or topic:TOPIC/SUBSCRIPTION.`,
+		Example: "  balefire-node mailbox unblock ceo order-7\n  balefire-node mailbox unblock topic:orders/billing order-7", Args: exactly(2, "a mailbox, or topic:TOPIC/SUBSCRIPTION, and a key"), ValidArgsFunction: w.completeBox,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := parseReadable(args[0])
+			if err != nil {
+				return err
+			}
+			u.Key = args[1]
+			if err := doMail(cmd, w, func(ctx context.Context, c *client.Client) error { return c.UnblockMail(ctx, r.box, r.sub, u) }); err != nil {
+				return err
+			}
+			w.infof("%s: the mails of key %s go on", sanitize(r.String()), sanitize(u.Key))
+			return nil
+		},
+	}
+	c.Flags().StringVar(&u.Origin, "origin", "", "name or id of the node whose mails are blocked, with the setting lanes origin (default this node)")
+	_ = c.RegisterFlagCompletionFunc("origin", w.completePeerFlag) // the flag exists
+	return c
+}
+
+func mailboxRemove(w *app) *cobra.Command {
+	return removeCommand(w, &cobra.Command{
+		Use: "rm NAME", Short: "Remove a mailbox with its mail and dead letters",
+		Long:    "Remove a mailbox with all that waits in it and its dead letters. The senders of\nthe mail that waits are told.",
+		Example: "  balefire-node mailbox rm ceo --yes", Args: oneMailbox, ValidArgsFunction: w.completeMailbox,
+	}, func(args []string) string { return args[0] }, func(ctx context.Context, c *client.Client, args []string) error { return c.RemoveMailbox(ctx, args[0]) })
+}
+
+// removeCommand completes a command that removes something that has a name.
+func removeCommand(w *app, c *cobra.Command, name func(args []string) string, remove func(context.Context, *client.Client, []string) error) *cobra.Command {
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := w.confirm("remove " + name(args)); err != nil {
+			return err
+		}
+		if err := doMail(cmd, w, func(ctx context.Context, c *client.Client) error { return remove(ctx, c, args) }); err != nil {
+			return err
+		}
+		w.infof("%s: removed", sanitize(name(args)))
+		return nil
+	}
+	return c
+}
