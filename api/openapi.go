@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -56,12 +57,24 @@ func register[I, O any](s *Server, op huma.Operation, f func(context.Context, *I
 	})
 }
 
+// An answer is a response with a body of any type. One type for all routes keeps the program
+// small: huma compiles a route anew for each pair of types.
+type answer struct{ Body any }
+
 // route adds a route with a response value.
 func route[I, T any](s *Server, op huma.Operation, f func(context.Context, *I) (T, error)) {
-	register(s, op, func(ctx context.Context, in *I) (*struct{ Body T }, error) {
+	s.describe(&op, reflect.TypeFor[T]())
+	register(s, op, func(ctx context.Context, in *I) (*answer, error) {
 		v, err := f(ctx, in)
-		return &struct{ Body T }{v}, err
+		return &answer{v}, err
 	})
+}
+
+// describe puts the type of the body of a response into the OpenAPI document.
+func (s *Server) describe(op *huma.Operation, body reflect.Type) {
+	schema := s.api.OpenAPI().Components.Schemas.Schema(body, true, op.OperationID+"Response")
+	status := strconv.Itoa(cmp.Or(op.DefaultStatus, http.StatusOK))
+	op.Responses = map[string]*huma.Response{status: {Content: map[string]*huma.MediaType{"application/json": {Schema: schema}}}}
 }
 
 // routeNoContent adds a route without a response body.
