@@ -147,12 +147,14 @@ func TestUnblock(t *testing.T) {
 		f.refused(unblock(wire.UnblockMail{Key: strings.Repeat("k", 257)}), wire.ErrInvalid, "key of 257 bytes")
 		f.refused(unblock(wire.UnblockMail{Key: "order-7", Origin: "delta"}), wire.ErrNotFound, "known peers")
 		f.refused(unblock(wire.UnblockMail{Key: "order-7", Origin: "beta"}), wire.ErrNotFound, "no mail came from beta")
+		f.refused(unblock(wire.UnblockMail{Key: "order-8"}), wire.ErrNotFound, `no dead letter blocks the key "order-8" in agent:ceo@alpha`)
 		f.refused(f.Unblock(t.Context(), "none", "", wire.UnblockMail{Key: "x"}), wire.ErrNotFound, "mailbox add none")
 		if got, _ := f.lease("ceo", "", 1, time.Second); len(got) != 0 {
 			t.Errorf("what was refused unblocked %v", got)
 		}
 		f.must(unblock(wire.UnblockMail{Key: "order-7", Origin: "alpha"}))
 		f.one("ceo", "", "2")
+		f.refused(unblock(wire.UnblockMail{Key: "order-7"}), wire.ErrNotFound, "no dead letter blocks")
 		if !slices.Contains(f.audits, "mailbox.unblock agent:ceo@alpha order-7") {
 			t.Errorf("audited %q", f.audits)
 		}

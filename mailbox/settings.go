@@ -207,6 +207,9 @@ func (b *Boxes) Unblock(ctx context.Context, name, sub string, u wire.UnblockMai
 		return invalid("key of %d bytes: must be that of a dead letter, of 1 to %d", len(u.Key), proto.MaxKey)
 	}
 	origin, err := b.origin(ctx, k, u.Origin)
+	if err == nil {
+		err = b.blocked(ctx, k, p, sub, origin, u.Key)
+	}
 	if err != nil {
 		return failure(p, sub, err)
 	}
@@ -214,6 +217,22 @@ func (b *Boxes) Unblock(ctx context.Context, name, sub string, u wire.UnblockMai
 		return failure(p, sub, err)
 	}
 	return b.cfg.Audit(ctx, p.kind+".unblock", p.path(sub)+" "+u.Key)
+}
+
+// blocked returns an error unless a dead letter blocks a key.
+func (b *Boxes) blocked(ctx context.Context, k *mail.Broker, p place, sub string, origin proto.PeerID, key string) error {
+	var err error
+	viewed := k.View(ctx, func(s *box.State) {
+		id, ok := s.Find(p.name)
+		subID, is := s.FindSub(id, sub)
+		switch {
+		case !ok || !is:
+			err = box.ErrNotFound
+		case !s.IsBlocked(id, subID, s.Origin(origin), []byte(key)):
+			err = fmt.Errorf("%w: no dead letter blocks the key %.64q in %s", wire.ErrNotFound, key, p.path(sub))
+		}
+	})
+	return cmp.Or(viewed, err)
 }
 
 // origin returns the node from which mail came, zero for this one.

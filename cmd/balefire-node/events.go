@@ -126,11 +126,11 @@ func (e *watcher) run(ctx context.Context) error {
 	}
 }
 
-// isUnreachable reports whether the node is stopping, has stopped, or died while it
+// isUnreachable reports whether the node is stopping or starting, has stopped, or died while it
 // answered.
 func isUnreachable(err error) bool {
 	_, said := errors.AsType[*wire.Problem](err)
-	return !said || isAny(err, client.ErrNodeDown, wire.ErrDraining)
+	return !said || isAny(err, client.ErrNodeDown, wire.ErrDraining, wire.ErrStarting)
 }
 
 func (e *watcher) filter(events []wire.NodeEvent) []wire.NodeEvent {

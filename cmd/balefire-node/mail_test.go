@@ -258,19 +258,22 @@ HANDLE  FROM    CLASS  KEY      ABOUT  TRY  LEASE  BODY
 	}
 }
 
-// What was printed is acknowledged, and then the next mail is waited for.
+// What was printed is acknowledged, and then the next mail is waited for, across restarts.
 func TestMailFollow(t *testing.T) {
 	n, asked := newMailNode(), 0
 	n.Answer("POST /v1/mailboxes/{box}/lease", func(*http.Request) any {
-		if asked++; asked < 3 {
+		switch asked++; asked {
+		case 1, 3:
 			return wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "88.7.1", Until: testStart, Mail: testReceived("hello\nthere")}}}
+		case 2:
+			return wire.ErrStarting // it was restarted
 		}
 		return wire.ErrRefused
 	})
 	code, out, errs := command(t, n, "mail", "read", "ceo", "--follow", "--ack", "--max", "3")
 	same(t, out, strings.Repeat("88.7.1  laptop  order-7  order  hello there\n", 2))
 	const lease, ack = `POST /v1/mailboxes/ceo/lease {"max":3,"wait":"1m"}`, `POST /v1/mailboxes/ceo/settle {"ack":["88.7.1"]}`
-	if calls := n.Requests(); code != exitRefused || !slices.Equal(calls, []string{lease, ack, lease, ack, lease}) {
+	if calls := n.Requests(); code != exitRefused || !slices.Equal(calls, []string{lease, ack, lease, lease, ack, lease}) || !strings.Contains(errs, "the node is not running: waiting for it") {
 		t.Errorf("%d, asked %q\n%s", code, calls, errs)
 	}
 }

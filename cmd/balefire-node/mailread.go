@@ -33,7 +33,8 @@ func mailRead(w *app) *cobra.Command {
 not settled before its lease ends is delivered again. With --ack what was printed
 is acknowledged. The exit code is 6 if no mail came within --wait.
 
-With --follow it prints mail as it comes, until it is interrupted.`,
+With --follow it prints mail as it comes, until it is interrupted, across restarts
+of the node.`,
 		Example: `  balefire-node mail read ceo --max 10 --wait 30s
   balefire-node mail read topic:orders/billing --follow --ack -o jsonl`,
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: oneBox, ValidArgsFunction: w.completeBox,
@@ -144,16 +145,24 @@ func (w *app) followMail(cmd *cobra.Command, r readable, f *readFlags) error {
 	defer cancel()
 	cmd.SetContext(ctx)
 	f.lease.Wait = wire.Duration(followWait)
-	for {
+	for read, told := false, false; ; {
 		items, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.DeliveredMail, error) {
 			return c.LeaseMail(ctx, r.box, r.sub, f.lease)
 		})
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case err != nil && read && isUnreachable(err):
+			if !told {
+				w.infof("… the node is not running: waiting for it")
+			}
+			told = true
+			pause(ctx, reconnectDelay)
+			continue
 		case err != nil:
 			return err
-		case len(items) == 0:
+		}
+		if read, told = true, false; len(items) == 0 {
 			continue
 		}
 		if err := w.show(view{lines: lines(items), human: func(p *printer) {

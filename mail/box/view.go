@@ -126,6 +126,13 @@ func (s *State) SubInfo(id BoxID, subID SubID) (SubInfo, bool) {
 	return i, true
 }
 
+// IsBlocked reports whether a dead letter blocks the lane of a key; origin is the index of
+// the node whose lane it is, if the box separates them.
+func (s *State) IsBlocked(id BoxID, subID SubID, origin uint32, key []byte) bool {
+	u := s.find(id, subID)
+	return u != nil && u.blocked[u.box.laneHash(origin, key)]
+}
+
 // A MailInfo is what is known of a mail without its letter.
 type MailInfo struct {
 	Seq      uint64
