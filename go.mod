@@ -39,6 +39,8 @@ require github.com/coreos/go-systemd/v22 v22.7.0
 
 require filippo.io/age v1.2.1
 
+require github.com/coder/websocket v1.8.14
+
 require (
 	filippo.io/bigmod v0.1.1-0.20260103110540-f8a47775ebe5 // indirect
 	filippo.io/keygen v1.0.0 // indirect

@@ -2,9 +2,12 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/balefire/balefire/wire"
@@ -50,4 +53,83 @@ func request(b *testing.B, path, contentType string, doc []byte) *http.Request {
 	r.Header.Set("Content-Type", contentType)
 	r.ContentLength = int64(len(doc))
 	return r
+}
+
+// BenchmarkMailFrames measures mails of 1 KiB over one connection with frames, on a node with
+// its ledger on disk: 64 batches of 16 are in flight, and each mail is sent, delivered and
+// durably acknowledged. An operation is one mail. The garbage is that of both ends.
+func BenchmarkMailFrames(b *testing.B) {
+	const inFlight, batch = 64, 16
+	dial, _ := serveMail(b, mailNode(b))
+	sender, reader := &frames{t: b, c: dial(wire.MailFrames)}, &frames{t: b, c: dial(wire.MailFrames)}
+	letter := letterOf(b, string(bytes.Repeat([]byte{0xa5}, 1024)), nil)
+	send := sendFrame(1, "agent:ceo", slices.Repeat([][]byte{letter}, batch)...)
+	batches := (b.N + batch - 1) / batch
+	b.ReportAllocs()
+	b.ResetTimer()
+	reader.write(readFrame(1, "agent:ceo", 4*inFlight*batch))
+	var work sync.WaitGroup
+	sent := make(chan struct{}, inFlight)
+	work.Go(func() {
+		for range batches {
+			sent <- struct{}{}
+			sender.write(send)
+		}
+	})
+	work.Go(func() {
+		var buf []byte
+		var results []wire.FramedResult
+		for n := 0; n < batches; {
+			buf = sender.each(buf, func(x wire.MailFrame) {
+				results, _ = x.Results(results[:0])
+				if len(results) != batch || results[0].Code != "" {
+					b.Errorf("%+v", results)
+				}
+				n++
+				<-sent
+			})
+		}
+	})
+	var buf, msg []byte
+	var given []wire.FramedDelivery
+	var acks []wire.FramedSettlement
+	for acked := 0; acked < batches*batch; {
+		msg = msg[:0]
+		buf = reader.each(buf, func(x wire.MailFrame) {
+			if x.Op != wire.OpDelivered {
+				acked += int(x.Ref) // how many were acknowledged
+				return
+			}
+			given, _ = x.Deliveries(given[:0])
+			acks = acks[:0]
+			for i := range given {
+				acks = append(acks, wire.FramedSettlement{Op: wire.FrameAck, Lease: given[i].Lease})
+			}
+			msg = wire.AppendMailFrame(msg, wire.OpSettle, uint32(len(acks)), func(b []byte) []byte { return wire.AppendSettle(b, 1, acks) })
+		})
+		if len(msg) > 0 {
+			reader.write(msg)
+		}
+	}
+	work.Wait()
+	b.ReportMetric(float64(batches*batch)/b.Elapsed().Seconds(), "mails/s")
+}
+
+// each reads a message into buf, and calls f with its frames.
+func (f *frames) each(buf []byte, do func(wire.MailFrame)) []byte {
+	_, r, err := f.c.Reader(context.Background())
+	if err == nil {
+		buf, err = readMessage(r, buf[:0])
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for left := buf; len(left) > 0; {
+		var x wire.MailFrame
+		if x, left, err = wire.CutMailFrame(left); err != nil {
+			f.t.Fatal(err)
+		}
+		do(x)
+	}
+	return buf
 }

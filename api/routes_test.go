@@ -348,6 +348,7 @@ func nodeRoutes(t *testing.T, n *node.Node) []routed {
 		return slices.ContainsFunc(n.Handlers.List(), func(h wire.Handler) bool { return h.Kind == kind })
 	}
 	return []routed{
+		{"GET", "/v1/mail/stream", "", 422, "is a WebSocket", nil},
 		{"GET", "/v1/handlers", "", 200, `"kind":"echo"`, nil},
 		{"POST", "/v1/handlers", `{"kind":"shell","exec":["/bin/uname","-a"],"allow":["peer:here"]}`, 204, "", func() bool { return handles("shell") }},
 		{"DELETE", "/v1/handlers/shell", "", 204, "", func() bool { return !handles("shell") }},

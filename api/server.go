@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -59,6 +60,7 @@ func New(n *node.Node, cfg Config) *Server {
 	s.routeSharedQueues()
 	s.routeMail()
 	s.routeBoxes()
+	s.routeMailStream()
 	s.routeHandlers()
 	s.routeStore()
 	s.routeHealth()
@@ -142,6 +144,8 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, cfg Config) erro
 	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	base = context.WithValue(base, stopKey{}, ctx)
+	var streams sync.WaitGroup // Shutdown does not wait for them
+	base = context.WithValue(base, streamsKey{}, &streams)
 	srv := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -167,10 +171,14 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, cfg Config) erro
 		err = srv.Close()
 	}
 	<-failed
+	streams.Wait()
 	return err
 }
 
-type stopKey struct{}
+type (
+	stopKey    struct{} // context.Context: done when the server begins to stop
+	streamsKey struct{} // *sync.WaitGroup: connections that are no HTTP any more
+)
 
 // stopContext returns a context that ends with ctx, after d, or when the server begins to
 // stop, which is its cause then.

@@ -43,6 +43,7 @@ var owners = map[string][]string{
 	"github.com/quic-go":                                      {"transport"},
 	"github.com/nutsdb":                                       {"store/nuts"},
 	"github.com/cockroachdb":                                  {"store/pebble"},
+	"github.com/coder/websocket":                              {"api"},
 	"github.com/danielgtaylor/huma":                           {"api"},
 	"github.com/spf13/cobra":                                  {"cmd"},
 	"github.com/skip2/go-qrcode":                              {"identity"},

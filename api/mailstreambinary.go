@@ -1,0 +1,124 @@
+package api
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/mailbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// binaryForm is the subprotocol of frames.
+type binaryForm struct{}
+
+func (binaryForm) requests(msg []byte, do func(*streamRequest) error) error {
+	for len(msg) > 0 {
+		f, rest, err := wire.CutMailFrame(msg)
+		if err != nil {
+			return err
+		}
+		q, err := framedRequest(f)
+		if err == nil {
+			err = do(q)
+		}
+		if err != nil {
+			return err
+		}
+		msg = rest
+	}
+	return nil
+}
+
+func framedRequest(f wire.MailFrame) (*streamRequest, error) {
+	q := &streamRequest{op: f.Op, ref: f.Ref, session: f.Ref}
+	var err error
+	switch f.Op {
+	case wire.OpSend:
+		var mails []wire.FramedMail
+		mails, err = f.Mails(nil)
+		q.letters = make([]mailbox.Letter, len(mails))
+		for i, m := range mails {
+			q.letters[i] = mailbox.Letter(m)
+		}
+	case wire.OpRead:
+		q.read, err = f.Read()
+	case wire.OpSettle:
+		var what []wire.FramedSettlement
+		if q.session, what, err = f.Settle(nil); err == nil {
+			q.settle, err = framedSettlements(what)
+		}
+	case wire.OpCredit:
+		q.credit, err = f.Credit()
+	case wire.OpStop, wire.OpPing:
+		err = f.Empty()
+	default:
+		err = fmt.Errorf("unknown op %#x", f.Op)
+	}
+	return q, err
+}
+
+var framedOps = [...]box.Op{wire.FrameAck: box.Ack, wire.FrameNack: box.Nack, wire.FrameFinal: box.Final, wire.FrameDefer: box.Defer, wire.FrameExtend: box.Extend, wire.FrameBounce: box.Bounce}
+
+func framedSettlements(what []wire.FramedSettlement) ([]mail.Settlement, error) {
+	out := make([]mail.Settlement, len(what))
+	for i, w := range what {
+		delay := time.Duration(w.Ms) * time.Millisecond
+		if delay > box.MaxDelay || w.Op == wire.FrameExtend && delay == 0 {
+			return nil, fmt.Errorf("a time of %s in a settle: must be at most 30 days, and more than 0 to extend", delay)
+		}
+		out[i] = mail.Settlement{Handle: box.Handle(w.Lease), Op: framedOps[w.Op], Delay: delay, Reason: string(w.Reason)}
+	}
+	return out, nil
+}
+
+func (binaryForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
+	return wire.AppendMailFrame(dst, a.op, a.ref, func(dst []byte) []byte {
+		switch a.op {
+		case wire.OpSent:
+			dst = binary.BigEndian.AppendUint16(dst, uint16(len(a.outcomes)))
+			for _, o := range a.outcomes {
+				r := wire.FramedResult{ID: o.ID, Seq: o.Seq, Known: o.Known}
+				r.Code, r.Detail = reasonOf(o.Err)
+				dst = wire.AppendResult(dst, &r)
+			}
+		case wire.OpDelivered:
+			dst = binary.BigEndian.AppendUint16(dst, uint16(len(a.given)))
+			for i := range a.given {
+				d := &a.given[i]
+				dst = wire.AppendDelivery(dst, &wire.FramedDelivery{
+					Lease: wire.FramedLease(d.Handle), Attempt: uint16(d.Attempt), Redelivered: d.Redelivered, Ms: leaseTime(d.Lease), From: d.From, Letter: d.Letter,
+				})
+			}
+		case wire.OpSettled:
+			var what []wire.FramedSettled
+			for i, r := range a.settled {
+				if extended := a.asked[i].Op == box.Extend; r.Code != proto.CodeOK || extended {
+					w := wire.FramedSettled{Index: uint16(i), Code: mailbox.SettledCode(r.Code)}
+					if extended && r.Code == proto.CodeOK {
+						w.Ms = leaseTime(r.Lease)
+					}
+					what = append(what, w)
+				}
+			}
+			code, detail := reasonOf(a.err)
+			dst = wire.AppendSettled(dst, what, code, detail)
+		case wire.OpEnd:
+			code, detail := reasonOf(a.err)
+			dst = wire.AppendEnd(dst, code, detail)
+		}
+		return dst
+	})
+}
+
+// reasonOf returns the code and the detail of an error, nothing for nil.
+func reasonOf(err error) (wire.Code, string) {
+	if err == nil {
+		return "", ""
+	}
+	p := ProblemOf(err)
+	return p.Code, p.Detail
+}

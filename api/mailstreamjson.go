@@ -1,0 +1,147 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/mailbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// jsonForm is the subprotocol of JSON documents.
+type jsonForm struct{}
+
+// streamOps are the words for ops.
+var streamOps = map[string]byte{
+	"send": wire.OpSend, "read": wire.OpRead, "settle": wire.OpSettle, "credit": wire.OpCredit, "stop": wire.OpStop, "ping": wire.OpPing,
+}
+
+// A streamDocument is any request in JSON.
+type streamDocument struct {
+	Op      string `json:"op"`
+	Ref     uint32 `json:"ref"`
+	Session uint32 `json:"session"`
+
+	Mails []json.RawMessage `json:"mails"` // send
+
+	Box      string `json:"box"` // read
+	Sub      string `json:"sub"`
+	Mode     string `json:"mode"` // a setting of the subscription: ignored
+	Reader   string `json:"reader"`
+	Priority int32  `json:"priority"`
+	Credit   uint64 `json:"credit"`
+
+	wire.SettleMail // settle
+
+	Add uint64 `json:"add"` // credit
+}
+
+func (jsonForm) requests(msg []byte, do func(*streamRequest) error) error {
+	var doc streamDocument
+	dec := json.NewDecoder(bytes.NewReader(msg))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&doc); err != nil {
+		return fmt.Errorf("bad document: %w", err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("bad document: there is more behind it")
+	}
+	q := &streamRequest{op: streamOps[doc.Op], ref: doc.Ref, session: doc.Session, credit: doc.Add}
+	switch q.op {
+	case 0:
+		return fmt.Errorf("unknown op %.20q", doc.Op)
+	case wire.OpSend:
+		if len(doc.Mails) == 0 || len(doc.Mails) > wire.MaxMailBatch {
+			return fmt.Errorf("%d mails in one send: must be from 1 to %d", len(doc.Mails), wire.MaxMailBatch)
+		}
+		q.mails, q.refused = make([]wire.Mail, len(doc.Mails)), make([]error, len(doc.Mails))
+		for i, m := range doc.Mails {
+			q.mails[i], q.refused[i] = decodeMail(m)
+		}
+	case wire.OpRead:
+		q.read = wire.ReadMail{Box: doc.Box, Subscription: doc.Sub, Reader: doc.Reader, Priority: doc.Priority, Credit: doc.Credit}
+	case wire.OpSettle:
+		var err error
+		if q.settle, q.leases, err = mailbox.Settlements(doc.SettleMail); err != nil {
+			return err
+		}
+	}
+	return do(q)
+}
+
+// A streamedMail is the result of a mail that was sent.
+type streamedMail struct {
+	ID      string        `json:"id,omitempty"`
+	Seq     uint64        `json:"seq,omitempty"`
+	Known   bool          `json:"known,omitempty"`
+	Problem *wire.Problem `json:"problem,omitempty"`
+}
+
+// A streamedAnswer is any answer in JSON.
+type streamedAnswer struct {
+	Op       string               `json:"op"`
+	Ref      uint32               `json:"ref,omitempty"`
+	Session  uint32               `json:"session,omitempty"`
+	Results  []streamedMail       `json:"results,omitempty"`  // sent
+	Mails    []wire.DeliveredMail `json:"mails,omitempty"`    // mail
+	Stale    []wire.SettledItem   `json:"stale,omitempty"`    // settled: what did not count
+	Extended []wire.SettledItem   `json:"extended,omitempty"` // settled
+	Code     wire.Code            `json:"code,omitempty"`     // end, and settled if nothing counted
+	Detail   string               `json:"detail,omitempty"`
+}
+
+func (jsonForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
+	out := streamedAnswer{Ref: a.ref}
+	switch a.op {
+	case wire.OpPong:
+		out.Op = "pong"
+	case wire.OpSent:
+		out.Op = "sent"
+		out.Results = make([]streamedMail, len(a.outcomes))
+		for i, o := range a.outcomes {
+			if o.Err != nil {
+				out.Results[i].Problem = ProblemOf(o.Err)
+				continue
+			}
+			out.Results[i] = streamedMail{ID: o.ID.String(), Seq: o.Seq, Known: o.Known}
+		}
+	case wire.OpDelivered:
+		out.Op, out.Ref, out.Session = "mail", 0, a.ref
+		mails, err := a.reader.Delivered(a.given)
+		if out.Mails = mails; err != nil {
+			out.Code, out.Detail = reasonOf(err)
+		}
+	case wire.OpSettled:
+		out.Op = "settled"
+		out.settled(a)
+	case wire.OpEnd:
+		out.Op, out.Ref, out.Session = "end", 0, a.ref
+		out.Code, out.Detail = reasonOf(a.err)
+	}
+	w := bytes.NewBuffer(dst)
+	if encode(w, out) != nil {
+		return dst // there is nothing in it that JSON has no form for
+	}
+	return w.Bytes()
+}
+
+func (out *streamedAnswer) settled(a *streamAnswer) {
+	out.Code, out.Detail = reasonOf(a.err)
+	for i, r := range a.settled {
+		item := wire.SettledItem{Lease: a.leases[i], Code: mailbox.SettledCode(r.Code)}
+		switch {
+		case r.Code != proto.CodeOK:
+			out.Stale = append(out.Stale, item)
+		case a.asked[i].Op == box.Extend:
+			until := time.Now().Add(r.Lease).UTC()
+			item.Until = &until
+			out.Extended = append(out.Extended, item)
+		}
+	}
+}

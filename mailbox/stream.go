@@ -1,0 +1,237 @@
+package mailbox
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// maxAhead is how much later than the clock of the node a program may say that it made a
+// letter.
+const maxAhead = time.Minute
+
+// A Letter is a mail of a program in its encoding, and the box that it is for.
+type Letter struct {
+	To     []byte
+	Letter []byte // see [proto.ParseLetter]
+}
+
+// An Outcome is what became of a mail: Err is why it was refused.
+type Outcome struct {
+	ID    proto.MailID
+	Seq   uint64 // in its box; 0: the box is on another node
+	Known bool   // the dedupe key was used before; this is the first mail with it
+	Err   error
+}
+
+// A Queued is mail whose outcome is not known yet.
+type Queued struct {
+	b    *Boxes
+	out  []Outcome
+	runs []run
+}
+
+// A run is mail that was queued together.
+type run struct {
+	at      []int // in out
+	items   []mail.Item
+	to      []place
+	size    int
+	relaxed bool
+	away    bool     // for boxes on other nodes
+	letters [][]byte // if they are away
+	sending *mail.Sending
+	err     error
+}
+
+// QueueMails is Send without its wait: mails that are queued one after the other for a box are
+// sent in this order.
+func (b *Boxes) QueueMails(mails []wire.Mail) *Queued {
+	q := &Queued{b: b, out: make([]Outcome, len(mails))}
+	for i := range mails {
+		letter, to, err := b.encode(&mails[i])
+		q.add(i, letter, to, mails[i].Relaxed, err)
+	}
+	return q.flush()
+}
+
+// QueueLetters is QueueMails for mail that its programs have encoded. The letters are copied.
+func (b *Boxes) QueueLetters(letters []Letter) *Queued {
+	q := &Queued{b: b, out: make([]Outcome, len(letters))}
+	var to place
+	var toErr error
+	for i, x := range letters {
+		if i == 0 || string(x.To) != string(letters[i-1].To) {
+			to, toErr = b.findTarget(string(x.To))
+		}
+		err := toErr
+		var l proto.Letter
+		if err == nil {
+			l, err = b.checkLetter(x.Letter, to)
+		}
+		letter := x.Letter
+		if err == nil && len(l.ReplyTo)+len(l.BounceTo) > 0 {
+			letter, err = b.withFullAddresses(letter, l)
+		}
+		q.add(i, letter, to, l.Flags&proto.LetterRelaxed != 0, err)
+	}
+	return q.flush()
+}
+
+// checkLetter checks a letter that a program has made.
+func (b *Boxes) checkLetter(raw []byte, to place) (proto.Letter, error) {
+	l, err := proto.ParseLetter(raw)
+	if err != nil {
+		return l, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+	}
+	switch {
+	case !l.RedriveOf.IsZero() || !l.FirstID.IsZero() || !l.BounceOf.IsZero():
+		return l, invalid("redrive_of, first_id and bounce_of are set by nodes")
+	case l.Object.Size > 0:
+		return l, invalid("the body is an object: a mail has it inline")
+	case len(l.Later) > 0:
+		return l, invalid("it has entries that this node does not know")
+	case l.Flags&^proto.LetterRelaxed != 0:
+		return l, invalid("flags %#x: a program may set relaxed", uint16(l.Flags))
+	case l.Hops > box.MaxHops:
+		return l, invalid("hops %d: must be from 0 to %d", l.Hops, box.MaxHops)
+	case time.UnixMilli(l.Created).After(b.cfg.Clock.Now().Add(maxAhead)):
+		return l, invalid("it was made at %s, which is to come", time.UnixMilli(l.Created).UTC().Format(time.RFC3339))
+	case to.kind == wire.BoxMailbox && len(l.Subject) > 0:
+		return l, invalid("subject %.64q: %s is a mailbox, only a mail to a topic has a subject", l.Subject, to.text)
+	}
+	return l, nil
+}
+
+// withFullAddresses returns a letter whose addresses have the ids of their nodes.
+func (b *Boxes) withFullAddresses(raw []byte, l proto.Letter) (_ []byte, err error) {
+	replyTo, bounceTo := l.ReplyTo, l.BounceTo
+	if l.ReplyTo, err = b.fullAddress("reply_to", string(replyTo)); err != nil {
+		return nil, err
+	}
+	if l.BounceTo, err = b.fullAddress("bounce_to", string(bounceTo)); err != nil {
+		return nil, err
+	}
+	if string(l.ReplyTo) == string(replyTo) && string(l.BounceTo) == string(bounceTo) {
+		return raw, nil
+	}
+	raw, err = proto.AppendLetter(nil, &l)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+	}
+	return raw, nil
+}
+
+// add adds mail i, or why it is refused.
+func (q *Queued) add(i int, letter []byte, to place, relaxed bool, err error) {
+	if err != nil {
+		q.out[i].Err = err
+		return
+	}
+	away, n := to.home != q.b.cfg.Self, len(q.runs)
+	if n == 0 || q.runs[n-1].relaxed != relaxed || q.runs[n-1].away != away || len(q.runs[n-1].at) == mail.MaxSend || q.runs[n-1].size+len(letter) > mail.MaxSendBytes {
+		q.runs = append(q.runs, run{relaxed: relaxed, away: away})
+		n++
+	}
+	r := &q.runs[n-1]
+	if r.at == nil {
+		left := min(len(q.out)-i, mail.MaxSend)
+		r.at, r.items, r.to = make([]int, 0, left), make([]mail.Item, 0, left), make([]place, 0, left)
+	}
+	r.at, r.items, r.to, r.size = append(r.at, i), append(r.items, mail.Item{Box: to.name, Letter: letter}), append(r.to, to), r.size+len(letter)
+}
+
+// flush hands the broker what was added.
+func (q *Queued) flush() *Queued {
+	k := q.b.broker.Load()
+	for i := range q.runs {
+		r := &q.runs[i]
+		switch {
+		case r.away: // by Wait; the letters are the caller's
+			for _, it := range r.items {
+				r.letters = append(r.letters, bytes.Clone(it.Letter))
+			}
+		case k == nil: // no box here
+			r.err = noBox(r.to[0], "")
+		default:
+			r.sending, r.err = k.QueueSend(r.items, r.relaxed)
+			r.err = failure(place{}, "", r.err)
+		}
+	}
+	return q
+}
+
+// Wait returns the outcome of each mail. What is queued for other nodes is in order only if
+// Wait is called in order.
+func (q *Queued) Wait(ctx context.Context) []Outcome {
+	for i := range q.runs {
+		r := &q.runs[i]
+		var sent []mail.Sent
+		switch {
+		case r.err != nil:
+		case r.away:
+			sent, r.err = q.b.deliver(ctx, r.to, r.letters, r.relaxed)
+		default:
+			sent, r.err = r.sending.Wait(ctx)
+			r.err = failure(place{}, "", unknown(r.err))
+		}
+		for j, at := range r.at {
+			o := &q.out[at]
+			switch {
+			case r.err != nil:
+				o.Err = r.err
+			case sent[j].Code == proto.CodeNoHandler:
+				o.Err = noBox(r.to[j], "")
+			case sent[j].Code != proto.CodeOK:
+				o.Err = refusal(sent[j].Code, r.to[j].text+": "+sent[j].Detail)
+			default:
+				o.ID, o.Seq, o.Known = sent[j].ID, sent[j].Seq, sent[j].Duplicate
+				if r.away {
+					o.Seq = 0 // that of the spool
+				}
+			}
+		}
+	}
+	return q.out
+}
+
+// NextLetters is Next for deliveries as they are kept, which it appends to dst. Their letters
+// are appended to buf: they are valid until the caller writes to it.
+func (r *Reader) NextLetters(ctx context.Context, n int, dst []mail.Delivery, buf []byte) ([]mail.Delivery, []byte, error) {
+	dst, buf, err := r.session.NextInto(ctx, n, dst, buf)
+	return dst, buf, failure(r.place, r.sub, err)
+}
+
+// Delivered returns deliveries in the form of the API.
+func (r *Reader) Delivered(given []mail.Delivery) ([]wire.DeliveredMail, error) {
+	return r.boxes.delivered(r.place, given)
+}
+
+// QueueSettle is [Boxes.Settle] for what was delivered to r, without its wait: see
+// [Reader.Settled].
+func (r *Reader) QueueSettle(what []mail.Settlement) (*mail.Settling, error) {
+	k := r.boxes.broker.Load()
+	s, err := k.QueueSettle(r.place.name, r.sub, what)
+	return s, failure(r.place, r.sub, err)
+}
+
+// Settled waits for the results of what was settled.
+func (r *Reader) Settled(ctx context.Context, s *mail.Settling) ([]mail.Settled, error) {
+	settled, err := s.Wait(ctx)
+	return settled, failure(r.place, r.sub, unknown(err))
+}
+
+// SettledCode returns the word for the result of settling a delivery.
+func SettledCode(c proto.Code) string { return settledCodes[c] }
+
+// Settlements reads what a program did with deliveries. Each settlement has its handle in
+// leases.
+func Settlements(s wire.SettleMail) (what []mail.Settlement, leases []string, err error) {
+	return settlements(s)
+}
