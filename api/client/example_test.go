@@ -50,6 +50,33 @@ func Example() {
 	// Output: SUCCESS Linux
 }
 
+// A program sends a mail to an agent's mailbox; another one, which may be on another machine
+// and may have been off, leases it, handles it and acknowledges it.
+func Example_mail() {
+	socket, stop := standIn()
+	defer stop()
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := client.New(socket)
+	_, err := c.SendMail(ctx, wire.Mail{To: "agent:ceo@laptop", Key: "order-7", Body: []byte("it has arrived")})
+	check(err)
+
+	mails, err := c.LeaseMail(ctx, "agent:ceo", "", wire.LeaseMail{Max: 10, Wait: wire.Duration(30 * time.Second)})
+	check(err)
+	var done wire.SettleMail
+	for _, m := range mails {
+		fmt.Printf("%s: %s\n", m.Mail.Key, m.Mail.Body)
+		done.Ack = append(done.Ack, m.Lease)
+	}
+	settled, err := c.SettleMail(ctx, "agent:ceo", "", done)
+	check(err)
+	fmt.Println(settled[0].Code) // on disk
+	// Output:
+	// order-7: it has arrived
+	// OK
+}
+
 func standIn() (socket string, stop func()) {
 	dir, err := os.MkdirTemp("", "balefire")
 	check(err)
@@ -60,6 +87,10 @@ func standIn() (socket string, stop func()) {
 		"POST /v1/tasks":            testSubmitted,
 		"GET /v1/tasks/{id}/wait":   testTask,
 		"GET /v1/tasks/{id}/result": []byte("Linux\n"),
+
+		"POST /v1/mail":                   testSent,
+		"POST /v1/mailboxes/{box}/lease":  wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "7.1.1", Mail: wire.ReceivedMail{Key: "order-7", Body: []byte("it has arrived")}}}},
+		"POST /v1/mailboxes/{box}/settle": wire.SettledMail{Items: []wire.SettledItem{{Lease: "7.1.1", Code: wire.SettledOK}}},
 	})}
 	served := make(chan error, 1)
 	go func() { served <- n.Serve(l) }()
