@@ -77,6 +77,12 @@ func (b *Broker) publish() {
 	b.syncSpools(boxes)
 }
 
+// Has reports whether there is a box with a name here.
+func (b *Broker) Has(name string) bool {
+	_, ok := (*b.boxes.Load())[name]
+	return ok
+}
+
 func (b *Broker) find(name, sub string) (id box.BoxID, subID box.SubID, err error) {
 	id, ok := b.state.Find(name)
 	if ok {

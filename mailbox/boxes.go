@@ -43,6 +43,18 @@ type Parts struct {
 	Book    *addressbook.Book
 	Members inbox.Members      // of whom allow lists speak
 	Want    func(proto.PeerID) // asks for a connection to a peer
+	Names   Names
+}
+
+// Names has the homes of the mailboxes and topics of the mesh, by their full names.
+type Names interface {
+	// HomeOf returns the home of a name and its generation, or an error wrapping
+	// [wire.ErrNotFound].
+	HomeOf(name string) (home proto.PeerID, generation uint64, err error)
+	// Title makes this node the home of a name, unless it is that already.
+	Title(ctx context.Context, name string, kind proto.TitleKind) error
+	// Remove gives up a name whose home is this node.
+	Remove(ctx context.Context, name string) error
 }
 
 // Ledgers opens the ledger of the node. A node that never had a box has none.
@@ -93,7 +105,10 @@ func (b *Boxes) open() (*mail.Broker, error) {
 	}
 	k, err := mail.New(log, mail.Config{
 		Self: b.cfg.Self, Boot: b.cfg.Boot, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced,
-		Moved: func(string, proto.PeerID, uint64) bool { return false }, // the home of a mailbox is its node, always
+		Moved: func(name string, home proto.PeerID, generation uint64) bool {
+			now, known, err := b.parts.Names.HomeOf(name)
+			return err == nil && now == home && known == generation
+		},
 	})
 	if err != nil {
 		return nil, err
@@ -125,6 +140,9 @@ type place struct {
 	kind string // one of those of package wire
 	home proto.PeerID
 	text string // for people
+
+	title      proto.TitleKind // of a name of the mesh; [proto.TitleQueue]: it is none
+	generation uint64          // of its home
 }
 
 // path names a subscription of the box.
@@ -152,19 +170,44 @@ func (b *Boxes) findTarget(target string) (place, error) {
 	}
 	switch t.Kind {
 	case proto.TargetTopic:
-		return place{t.String(), wire.BoxTopic, b.cfg.Self, t.String()}, nil
+		return b.named(t), nil
 	case proto.TargetAgent:
-		home := b.cfg.Self
-		if t.Node != "" {
-			p, err := b.parts.Book.Find(t.Node)
-			if err != nil {
-				return place{}, err
-			}
-			home = p.Peer
+		if t.Node == "" {
+			return b.unqualified(t), nil
 		}
-		return b.mailbox(t.Name, home), nil
+		p, err := b.parts.Book.Find(t.Node)
+		if err != nil {
+			return place{}, err
+		}
+		return b.mailbox(t.Name, p.Peer), nil
 	}
 	return place{}, fmt.Errorf("%w: %.80q has no mail: use agent:NAME@NODE or topic:NAME", wire.ErrInvalid, target)
+}
+
+// unqualified returns the mailbox of an agent without a node: that of this node, or if there
+// is none that of the mesh, or if neither is known the one that this node may get.
+func (b *Boxes) unqualified(t proto.Target) place {
+	own := b.mailbox(t.Name, b.cfg.Self)
+	if k := b.broker.Load(); k != nil && k.Has(own.name) {
+		return own
+	}
+	if p := b.named(t); p.generation > 0 {
+		return p
+	}
+	return own
+}
+
+// named returns a box of the mesh. If nobody is known to be its home, this node may become
+// it.
+func (b *Boxes) named(t proto.Target) place {
+	p := place{name: t.String(), kind: wire.BoxMailbox, home: b.cfg.Self, text: t.String(), title: proto.TitleMailbox}
+	if t.Kind == proto.TargetTopic {
+		p.kind, p.title = wire.BoxTopic, proto.TitleTopic
+	}
+	if home, generation, err := b.parts.Names.HomeOf(p.name); err == nil {
+		p.home, p.generation = home, generation
+	}
+	return p
 }
 
 // mailbox returns the mailbox of an agent.
@@ -181,9 +224,13 @@ func (b *Boxes) mailbox(name string, home proto.PeerID) place {
 func (b *Boxes) here(name string) (place, *mail.Broker, error) {
 	p, err := b.find(name)
 	if err == nil && p.home != b.cfg.Self {
-		err = fmt.Errorf("%w: %s is on another node: do this there", wire.ErrRefused, p.text)
+		err = elsewhere(p)
 	}
 	return p, b.broker.Load(), err
+}
+
+func elsewhere(p place) error {
+	return fmt.Errorf("%w: %s is on another node: do this there", wire.ErrRefused, p.text)
 }
 
 // existing is here for boxes that exist, if the node has any.

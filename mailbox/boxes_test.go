@@ -41,11 +41,37 @@ type fixture struct {
 	boot        uint64
 	log         *ledger.Ledger
 	ledgers     Ledgers // default the fixture
+	names       *names
 	stop        func()
 
 	mu     sync.Mutex
 	audits []string
 	events []map[string]string
+}
+
+// names are the names of a mesh, whose homes tests set.
+type names struct {
+	self  proto.PeerID
+	homes map[string]proto.PeerID
+}
+
+func (n *names) HomeOf(name string) (proto.PeerID, uint64, error) {
+	if home, ok := n.homes[name]; ok {
+		return home, 1, nil
+	}
+	return proto.PeerID{}, 0, wire.ErrNotFound
+}
+
+func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
+	if _, ok := n.homes[name]; !ok {
+		n.homes[name] = n.self
+	}
+	return nil
+}
+
+func (n *names) Remove(_ context.Context, name string) error {
+	delete(n.homes, name)
+	return nil
 }
 
 // bubble calls f with a new fixture, in a bubble of synctest.
@@ -66,7 +92,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	t.Cleanup(func() { s.Close() })
 	root, keys := identity.NewRoot(nil), identity.NewKeys(nil, time.Now())
-	f := &fixture{t: t, dir: filepath.Join(t.TempDir(), "own"), self: keys.Peer()}
+	f := &fixture{t: t, names: &names{homes: map[string]proto.PeerID{}}, dir: filepath.Join(t.TempDir(), "own"), self: keys.Peer()}
 	issue := func(k *identity.Keys, name string) *proto.Signed {
 		cert, err := root.IssueMember(identity.Member{Peer: k.Peer(), Name: name}, time.Now())
 		if err != nil {
@@ -84,6 +110,7 @@ func newFixture(t *testing.T) *fixture {
 			t.Fatal(err)
 		}
 	}
+	f.names.self = f.self
 	f.start()
 	return f
 }
@@ -95,7 +122,7 @@ func (f *fixture) start() {
 	f.boot++
 	f.log = nil
 	var err error
-	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f}, Config{
+	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names}, Config{
 		Self: f.self, Boot: f.boot, Clock: clock.Runtime(), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Audit: f.audit, Event: f.event,
 	})
 	if err != nil {

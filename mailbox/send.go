@@ -105,7 +105,7 @@ func (b *Boxes) forward(ctx context.Context, to []place, letters [][]byte, relax
 	}
 	mails := make([]mail.Outgoing, len(letters))
 	for i := range mails {
-		mails[i] = mail.Outgoing{Box: to[i].name, Home: to[i].home, Letter: letters[i]}
+		mails[i] = mail.Outgoing{Box: to[i].name, Home: to[i].home, Generation: to[i].generation, Letter: letters[i]}
 	}
 	sent, err := k.Forward(ctx, mails, relaxed)
 	if err != nil {

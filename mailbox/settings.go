@@ -41,23 +41,43 @@ func notesOf(s box.BoxSettings) (n notes) {
 	return n
 }
 
-// SetMailbox makes a mailbox of this node, or changes one.
+// SetMailbox makes a mailbox of this node, or changes one. A named one is a mailbox of the
+// mesh, whose home this node becomes.
 func (b *Boxes) SetMailbox(ctx context.Context, name string, s wire.MailboxSettings) (wire.Box, error) {
-	return b.set(ctx, name, wire.BoxMailbox, s.BoxSettings, &s.SubscriptionSettings)
+	p, err := b.find(name)
+	if named := proto.AgentPrefix + trimPrefix(name, proto.AgentPrefix); err == nil && s.Named {
+		t, e := proto.ParseTarget(named)
+		k := b.broker.Load()
+		switch err = e; {
+		case k != nil && k.Has(b.mailbox(t.Name, b.cfg.Self).name):
+			err = fmt.Errorf("%w: this node has a mailbox %s of its own: one of the mesh needs another name", wire.ErrRefused, t.Name)
+		case t.Node != "":
+			err = invalid("%.80q: a named mailbox belongs to the mesh: use its name without a node", name)
+		}
+		p = b.named(t)
+	}
+	return b.set(ctx, p, err, wire.BoxMailbox, s.BoxSettings, &s.SubscriptionSettings)
 }
 
 // SetTopic makes a topic of this node, or changes one.
 func (b *Boxes) SetTopic(ctx context.Context, name string, s wire.BoxSettings) (wire.Box, error) {
-	return b.set(ctx, proto.TopicPrefix+trimPrefix(name, proto.TopicPrefix), wire.BoxTopic, s, nil)
+	p, err := b.find(proto.TopicPrefix + trimPrefix(name, proto.TopicPrefix))
+	return b.set(ctx, p, err, wire.BoxTopic, s, nil)
 }
 
-func (b *Boxes) set(ctx context.Context, name, kind string, s wire.BoxSettings, sub *wire.SubscriptionSettings) (wire.Box, error) {
-	p, _, err := b.here(name)
-	if err == nil && p.kind != kind {
+// set makes or changes the box p, unless finding it failed.
+func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire.BoxSettings, sub *wire.SubscriptionSettings) (wire.Box, error) {
+	switch {
+	case err != nil:
+	case p.home != b.cfg.Self:
+		err = elsewhere(p)
+	case p.kind != kind:
 		err = fmt.Errorf("%w: %s is not a %s", wire.ErrInvalid, p.text, kind)
+	default:
+		err = errors.Join(checkBox(p, s), checkSub(p, sub))
 	}
 	if err == nil {
-		err = errors.Join(checkBox(p, s), checkSub(p, sub))
+		p, err = b.title(ctx, p)
 	}
 	if err != nil {
 		return wire.Box{}, err
@@ -73,6 +93,7 @@ func (b *Boxes) set(ctx context.Context, name, kind string, s wire.BoxSettings, 
 	if now.exists && s.Lanes != nil && (*s.Lanes == wire.LanesOrigin) != now.box.PerPeer {
 		return wire.Box{}, fmt.Errorf("%w: what a lane is in %s cannot change: remove the box and make it anew", wire.ErrRefused, p.text)
 	}
+	now.box.Generation = p.generation
 	if err := k.SetBox(ctx, changeBox(now.box, s)); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
@@ -194,7 +215,28 @@ func (b *Boxes) Remove(ctx context.Context, name string) error {
 	if err := b.readRules(ctx, k); err != nil {
 		return failure(p, "", err)
 	}
+	if p.title != proto.TitleQueue {
+		if err := b.parts.Names.Remove(ctx, p.name); err != nil {
+			return err
+		}
+	}
 	return b.cfg.Audit(ctx, p.kind+".remove", p.text)
+}
+
+// title makes this node the home of a name of the mesh.
+func (b *Boxes) title(ctx context.Context, p place) (place, error) {
+	if p.title == proto.TitleQueue {
+		return p, nil
+	}
+	if err := b.parts.Names.Title(ctx, p.name, p.title); err != nil {
+		return p, err
+	}
+	var err error
+	p.home, p.generation, err = b.parts.Names.HomeOf(p.name)
+	if err == nil && p.home != b.cfg.Self {
+		err = elsewhere(p)
+	}
+	return p, err
 }
 
 // Unblock lets the mails of an ordering key go on that a dead letter blocks.

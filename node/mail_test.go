@@ -236,3 +236,40 @@ func TestSlowNodeIsSentMailOnce(t *testing.T) {
 		}
 	})
 }
+
+// A topic and a mailbox of the mesh are found by their names from every node.
+func TestMailByNamesOfTheMesh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 3)
+		defer w.close()
+		alpha, beta := w.nodes[0], w.nodes[1]
+		everyone := []string{"*"}
+		if _, err := alpha.node.Mail.SetMailbox(t.Context(), "desk", wire.MailboxSettings{Named: true, BoxSettings: wire.BoxSettings{Allow: &everyone}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := beta.node.Mail.SetTopic(t.Context(), "orders", wire.BoxSettings{Allow: &everyone}); err != nil { // alpha signs
+			t.Fatal(err)
+		}
+		for name, filter := range map[string]string{"all": "", "eu": "eu.>"} {
+			if _, err := beta.node.Mail.SetSubscription(t.Context(), "orders", name, wire.SubscriptionSettings{Filter: &filter}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute) // the names are told
+		w.nodes[2].sendMail(wire.Mail{To: "agent:desk", Body: []byte("1")},
+			wire.Mail{To: "topic:orders", Subject: "eu.created", Body: []byte("2")}, wire.Mail{To: "topic:orders", Subject: "us.created", Body: []byte("3")})
+		if got := alpha.readMail("agent:desk", 1, time.Minute); len(got) == 1 && got[0].From != "n2" {
+			t.Errorf("%+v", got[0])
+		}
+		time.Sleep(time.Minute)
+		for name, want := range map[string]int{"all": 2, "eu": 1} {
+			got, err := beta.node.Mail.Lease(t.Context(), "topic:orders", name, wire.LeaseMail{Max: 10})
+			if err != nil || len(got) != want {
+				t.Errorf("%s has %d mails, want %d: %v", name, len(got), want, err)
+			}
+		}
+		if _, errs := w.nodes[2].node.Mail.Send(t.Context(), []wire.Mail{{To: "topic:unknown"}}); errs[0] == nil {
+			t.Error("a mail to a topic that nobody knows was taken")
+		}
+	})
+}

@@ -96,6 +96,7 @@ type SubscriptionSettings struct {
 
 // MailboxSettings are the settings of a mailbox.
 type MailboxSettings struct {
+	Named bool `json:"named,omitempty" doc:"a mailbox of the mesh, agent:NAME: every node finds its home, this node"`
 	BoxSettings
 	SubscriptionSettings
 }

@@ -1,0 +1,54 @@
+package mailbox
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/balefire/balefire/wire"
+)
+
+func TestNamesOfTheMesh(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		named := wire.MailboxSettings{Named: true}
+		v, err := f.SetMailbox(t.Context(), "desk", named)
+		if err != nil || v.Name != "agent:desk" || f.names.homes["agent:desk"] != f.self {
+			t.Fatalf("%+v, %v, homes %v", v, err, f.names.homes)
+		}
+		if sent, errs := f.Send(t.Context(), []wire.Mail{{To: "agent:desk", Body: []byte("x")}}); errs[0] != nil || sent[0].Box != "agent:desk" || sent[0].State != "WAITING" {
+			t.Errorf("%+v, %v", sent, errs)
+		}
+		if got, err := f.Lease(t.Context(), "desk", "", wire.LeaseMail{}); err != nil || len(got) != 1 {
+			t.Errorf("%+v, %v", got, err)
+		}
+		if _, err := f.SetMailbox(t.Context(), "desk@beta", named); !errors.Is(err, wire.ErrInvalid) {
+			t.Errorf("a name of the mesh with a node: %v", err)
+		}
+		if _, err := f.SetMailbox(t.Context(), "own", wire.MailboxSettings{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.SetMailbox(t.Context(), "own", named); !errors.Is(err, wire.ErrRefused) {
+			t.Errorf("the name of a mailbox of this node: %v", err)
+		}
+		if err := f.Remove(t.Context(), "desk"); err != nil || len(f.names.homes) != 0 {
+			t.Errorf("%v, homes %v", err, f.names.homes)
+		}
+
+		// Names whose home is another node.
+		f.names.homes["agent:far"], f.names.homes["topic:orders"] = f.beta, f.beta
+		sent, errs := f.Send(t.Context(), []wire.Mail{{To: "agent:far"}, {To: "topic:orders", Subject: "eu.created"}, {To: "topic:nobody"}})
+		if errs[0] != nil || errs[1] != nil || sent[0].State != "PENDING" || sent[1].State != "PENDING" || !errors.Is(errs[2], wire.ErrNotFound) {
+			t.Errorf("%+v, %v", sent, errs)
+		}
+		for what, do := range map[string]func() error{
+			"set":     func() error { _, err := f.SetMailbox(t.Context(), "far", wire.MailboxSettings{}); return err },
+			"topic":   func() error { _, err := f.SetTopic(t.Context(), "orders", wire.BoxSettings{}); return err },
+			"lease":   func() error { _, err := f.Lease(t.Context(), "far", "", wire.LeaseMail{}); return err },
+			"remove":  func() error { return f.Remove(t.Context(), "topic:orders") },
+			"another": func() error { _, err := f.SetMailbox(t.Context(), "far", named); return err },
+		} {
+			if err := do(); !errors.Is(err, wire.ErrRefused) {
+				t.Errorf("%s of a name of another node: %v", what, err)
+			}
+		}
+	})
+}
