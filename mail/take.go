@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mail/chain"
@@ -45,13 +46,28 @@ func (b *Broker) Arrive(from proto.PeerID, m *proto.Bundle, admit Admit) (*Arriv
 	if err != nil {
 		return nil, fmt.Errorf("mail: bundle %d of %s: %w", m.GetNumber(), from, err)
 	}
-	a.b = b
+	a.b, a.ended = b, b.ended
 	return a, b.do(func(now box.Now) { b.arrive(now, a) })
+}
+
+// Refuse is [Broker.Arrive] at a node that never had a box: the answer is CodeNoHandler.
+func Refuse(from proto.PeerID, m *proto.Bundle, now time.Time) (*Arrival, error) {
+	a, err := newArrival(from, m, nil)
+	if err != nil {
+		return nil, fmt.Errorf("mail: bundle %d of %s: %w", m.GetNumber(), from, err)
+	}
+	a.refuse(now, noSuchBox(a.chain.Box))
+	return a, nil
+}
+
+func noSuchBox(name string) *proto.Bundled {
+	return &proto.Bundled{Code: proto.CodeNoHandler, Detail: fmt.Sprintf("no box %q", name)}
 }
 
 // An Arrival is a bundle on its way into its box.
 type Arrival struct {
 	b          *Broker
+	ended      <-chan struct{} // that of b
 	number     uint64
 	chain      box.Chain
 	generation uint64 // of this node as the home, as its sender knows it
@@ -132,7 +148,7 @@ func (a *Arrival) Wait(ctx context.Context) (*proto.Bundled, error) {
 		return a.answer, a.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
-	case <-a.b.ended:
+	case <-a.ended:
 		return nil, ErrUnknown
 	}
 }
@@ -154,19 +170,20 @@ func (a *Arrival) Size() int { return a.size }
 func (b *Broker) arrive(now box.Now, a *Arrival) {
 	id, _ := b.state.Find(a.chain.Box)
 	s, ok := b.state.Settings(id)
+	at := b.cfg.Clock.Now()
 	switch {
 	case !ok:
-		a.refuse(&proto.Bundled{Code: proto.CodeNoHandler, Detail: fmt.Sprintf("no box %q", a.chain.Box)})
+		a.refuse(at, noSuchBox(a.chain.Box))
 		return
 	case a.generation < s.Generation:
 		detail := fmt.Sprintf("this node is its home since generation %d", s.Generation)
-		a.refuse(&proto.Bundled{Code: proto.CodeMoved, Detail: detail, Home: b.cfg.Self[:], Generation: s.Generation})
+		a.refuse(at, &proto.Bundled{Code: proto.CodeMoved, Detail: detail, Home: b.cfg.Self[:], Generation: s.Generation})
 		return
 	case a.generation > s.Generation:
-		a.refuse(&proto.Bundled{Code: proto.CodeBusy, Detail: fmt.Sprintf("this node knows of no generation above %d yet", s.Generation)})
+		a.refuse(at, &proto.Bundled{Code: proto.CodeBusy, Detail: fmt.Sprintf("this node knows of no generation above %d yet", s.Generation)})
 		return
 	case now.Wall == 0:
-		a.refuse(&proto.Bundled{Code: proto.CodeBusy, Detail: "the clock of this node is doubted"})
+		a.refuse(at, &proto.Bundled{Code: proto.CodeBusy, Detail: "the clock of this node is doubted"})
 		return
 	}
 	buf := make([]byte, 0, a.size+len(a.mails)*mailOverhead)
@@ -268,8 +285,8 @@ func (a *Arrival) reply() *proto.Bundled {
 }
 
 // refuse answers for a home that takes nothing of the bundle.
-func (a *Arrival) refuse(m *proto.Bundled) {
-	m.Number, m.Time, m.Detail = a.number, a.b.cfg.Clock.Now().UnixMilli(), short(m.Detail)
+func (a *Arrival) refuse(now time.Time, m *proto.Bundled) {
+	m.Number, m.Time, m.Detail = a.number, now.UnixMilli(), short(m.Detail)
 	a.answer, a.mails = m, nil
 	close(a.done)
 }

@@ -270,24 +270,29 @@ func (b *Boxes) Receive(ctx context.Context, from proto.PeerID, m *proto.Message
 }
 
 func (b *Boxes) receiveBundle(ctx context.Context, from proto.PeerID, bundle *proto.Bundle) error {
-	k, err := b.open()
-	if err != nil {
-		return err
-	}
-	admit, err := b.admit(ctx, k, from)
-	if err != nil {
-		return err
-	}
 	x := b.exchange(from)
 	if x.isFull() {
 		return ErrTooManyBundles
 	}
-	a, err := k.Arrive(from, bundle, admit)
+	a, err := b.arrive(ctx, from, bundle)
 	if err != nil {
 		return err
 	}
 	x.add(arrival{a, ctx.Done()})
 	return x.wait(ctx, a)
+}
+
+// arrive hands a bundle to the broker. A node that never had a box makes no ledger for it.
+func (b *Boxes) arrive(ctx context.Context, from proto.PeerID, bundle *proto.Bundle) (*mail.Arrival, error) {
+	k := b.broker.Load()
+	if k == nil {
+		return mail.Refuse(from, bundle, b.cfg.Clock.Now())
+	}
+	admit, err := b.admit(ctx, k, from)
+	if err != nil {
+		return nil, err
+	}
+	return k.Arrive(from, bundle, admit)
 }
 
 func (x *exchange) isFull() bool {

@@ -143,3 +143,28 @@ func TestBoxWithoutKnownRulesTakesNothing(t *testing.T) {
 		}
 	})
 }
+
+// Mail for a node without a box makes no ledger there: it waits at its sender.
+func TestMailMakesNoLedger(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.must(f.Receive(t.Context(), f.beta, f.bundleFor("ceo", 1, 10)))
+		answer, err := f.exchange(f.beta).arrivals[0].Wait(t.Context())
+		if err != nil || answer.Check() != nil || answer.GetNumber() != 1 || answer.GetCode() != proto.CodeNoHandler || answer.GetDetail() == "" {
+			t.Errorf("%v, %v", answer, err)
+		}
+		if f.HasLedger() {
+			t.Error("a bundle made a ledger")
+		}
+		f.mailbox("ceo", f.allowAll)
+		f.must(f.Receive(t.Context(), f.beta, f.bundleFor("ceo", 1, 10)))
+		synctest.Wait()
+		if n := len(f.mails("ceo", "", wire.MailQuery{})); n != 1 {
+			t.Errorf("%d mails", n)
+		}
+		bad := f.bundleFor("ceo", 2, 10)
+		bad.Payload = bad.Payload[:len(bad.Payload)-1]
+		if f.Receive(t.Context(), f.beta, bad) == nil {
+			t.Error("a bundle that ends too early was taken")
+		}
+	})
+}
