@@ -40,7 +40,8 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 }
 
 // bounceTo returns the box that a bounce goes to: that which the mail named, or the mailbox
-// of the agent that sent it.
+// of the agent that sent it. A full name without a node is that of a mailbox of the mesh, if
+// there is one.
 func (b *Boxes) bounceTo(t mail.Bounce) (place, error) {
 	if strings.Contains(t.To, "@") || strings.HasPrefix(t.To, proto.TopicPrefix) {
 		return b.find(t.To)
@@ -49,12 +50,17 @@ func (b *Boxes) bounceTo(t mail.Bounce) (place, error) {
 	if home.IsZero() {
 		home = b.cfg.Self
 	}
-	name := strings.TrimPrefix(t.To, proto.AgentPrefix)
+	name, prefixed := strings.CutPrefix(t.To, proto.AgentPrefix)
 	if name == "" {
 		return place{}, invalid("the mail names no sender")
 	}
 	if !proto.ValidQueue(name) {
 		return place{}, invalid("%.64q is no mailbox", t.To)
+	}
+	if prefixed {
+		if p := b.named(proto.Target{Kind: proto.TargetAgent, Name: name}); p.generation > 0 {
+			return p, nil
+		}
 	}
 	return b.mailbox(name, home), nil
 }

@@ -172,6 +172,8 @@ func TestBounces(t *testing.T) {
 		{"to the box for replies", func(m *wire.Mail) { m.ReplyTo, m.Sender = "agent:replies@alpha", "boss" }, "replies", ""},
 		{"to the mailbox of the sender", func(m *wire.Mail) { m.Sender = "boss" }, "boss", ""},
 		{"to a topic", func(m *wire.Mail) { m.BounceTo = "topic:bounces" }, "topic:bounces", ""},
+		{"to a mailbox of the mesh", func(m *wire.Mail) { m.BounceTo = "agent:desk" }, "desk", ""},
+		{"to the mailbox of a sender with a full name", func(m *wire.Mail) { m.Sender = "agent:boss" }, "boss", ""},
 		{"to nobody", nil, "", "the mail names no sender"},
 		{"to a sender without a mailbox", func(m *wire.Mail) { m.Sender = "nobody" }, "", "there is no agent:nobody@alpha on this node"},
 		{"to a sender that is no name", func(m *wire.Mail) { m.Sender = "The Boss" }, "", `"The Boss" is no mailbox`},
@@ -181,6 +183,7 @@ func TestBounces(t *testing.T) {
 				for _, name := range []string{"ceo", "boss", "bounces", "replies"} {
 					f.mailbox(name, nil)
 				}
+				f.mailbox("desk", func(s *wire.MailboxSettings) { s.Named = true })
 				f.topic("bounces", "all")
 				sent := f.mail("agent:ceo", strings.Repeat("x", 2000), func(m *wire.Mail) {
 					m.Type, m.Key, m.Correlation = "order", "order-7", "c-1"
