@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/coder/websocket"
+
 	"github.com/balefire/balefire/wire"
 )
 
@@ -73,7 +75,10 @@ func BenchmarkMailFrames(b *testing.B) {
 	work.Go(func() {
 		for range batches {
 			sent <- struct{}{}
-			sender.write(send)
+			if err := sender.c.Write(b.Context(), websocket.MessageBinary, send); err != nil {
+				b.Error(err)
+				return
+			}
 		}
 	})
 	work.Go(func() {
@@ -108,7 +113,9 @@ func BenchmarkMailFrames(b *testing.B) {
 			msg = wire.AppendMailFrame(msg, wire.OpSettle, uint32(len(acks)), func(b []byte) []byte { return wire.AppendSettle(b, 1, acks) })
 		})
 		if len(msg) > 0 {
-			reader.write(msg)
+			if err := reader.c.Write(b.Context(), websocket.MessageBinary, msg); err != nil {
+				b.Fatal(err)
+			}
 		}
 	}
 	work.Wait()

@@ -153,7 +153,7 @@ func (s *Server) streamMail(w http.ResponseWriter, r *http.Request) {
 		return // it was answered
 	}
 	m := &mailStream{
-		boxes: s.node.Mail, conn: conn, form: binaryForm{}, sessions: map[uint32]*streamSession{},
+		boxes: s.node.Mail, conn: conn, form: new(binaryForm), sessions: map[uint32]*streamSession{},
 		waiting: make(chan unanswered, maxUnanswered), inFlight: semaphore.NewWeighted(maxInFlight),
 	}
 	typ := websocket.MessageBinary
@@ -303,7 +303,7 @@ func (m *mailStream) send(ctx context.Context, q *streamRequest) error {
 		return context.Cause(ctx)
 	}
 	u := unanswered{answer: streamAnswer{op: wire.OpSent, ref: q.ref}, size: size, refused: q.refused}
-	if q.letters != nil {
+	if q.mails == nil {
 		u.queued = m.boxes.QueueLetters(q.letters)
 	} else {
 		u.queued = m.boxes.QueueMails(q.mails)
@@ -357,7 +357,7 @@ func (m *mailStream) settle(ctx context.Context, q *streamRequest) error {
 	if q.ref == 0 {
 		return nil
 	}
-	u.answer.asked = q.settle
+	u.answer.asked = slices.Clone(q.settle)
 	return m.wait(ctx, u)
 }
 

@@ -12,16 +12,20 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// binaryForm is the subprotocol of frames.
-type binaryForm struct{}
+// binaryForm is the subprotocol of frames. Its fields are used again for each request.
+type binaryForm struct {
+	request streamRequest
+	mails   []wire.FramedMail
+	what    []wire.FramedSettlement
+}
 
-func (binaryForm) requests(msg []byte, do func(*streamRequest) error) error {
+func (b *binaryForm) requests(msg []byte, do func(*streamRequest) error) error {
 	for len(msg) > 0 {
 		f, rest, err := wire.CutMailFrame(msg)
 		if err != nil {
 			return err
 		}
-		q, err := framedRequest(f)
+		q, err := b.framed(f)
 		if err == nil {
 			err = do(q)
 		}
@@ -33,23 +37,20 @@ func (binaryForm) requests(msg []byte, do func(*streamRequest) error) error {
 	return nil
 }
 
-func framedRequest(f wire.MailFrame) (*streamRequest, error) {
-	q := &streamRequest{op: f.Op, ref: f.Ref, session: f.Ref}
-	var err error
+func (b *binaryForm) framed(f wire.MailFrame) (q *streamRequest, err error) {
+	q = &b.request
+	*q = streamRequest{op: f.Op, ref: f.Ref, session: f.Ref, letters: q.letters[:0], settle: q.settle[:0]}
 	switch f.Op {
 	case wire.OpSend:
-		var mails []wire.FramedMail
-		mails, err = f.Mails(nil)
-		q.letters = make([]mailbox.Letter, len(mails))
-		for i, m := range mails {
-			q.letters[i] = mailbox.Letter(m)
+		b.mails, err = f.Mails(b.mails[:0])
+		for _, m := range b.mails {
+			q.letters = append(q.letters, mailbox.Letter(m))
 		}
 	case wire.OpRead:
 		q.read, err = f.Read()
 	case wire.OpSettle:
-		var what []wire.FramedSettlement
-		if q.session, what, err = f.Settle(nil); err == nil {
-			q.settle, err = framedSettlements(what)
+		if q.session, b.what, err = f.Settle(b.what[:0]); err == nil {
+			q.settle, err = appendSettlements(q.settle, b.what)
 		}
 	case wire.OpCredit:
 		q.credit, err = f.Credit()
@@ -63,19 +64,18 @@ func framedRequest(f wire.MailFrame) (*streamRequest, error) {
 
 var framedOps = [...]box.Op{wire.FrameAck: box.Ack, wire.FrameNack: box.Nack, wire.FrameFinal: box.Final, wire.FrameDefer: box.Defer, wire.FrameExtend: box.Extend, wire.FrameBounce: box.Bounce}
 
-func framedSettlements(what []wire.FramedSettlement) ([]mail.Settlement, error) {
-	out := make([]mail.Settlement, len(what))
-	for i, w := range what {
+func appendSettlements(dst []mail.Settlement, what []wire.FramedSettlement) ([]mail.Settlement, error) {
+	for _, w := range what {
 		delay := time.Duration(w.Ms) * time.Millisecond
 		if delay > box.MaxDelay || w.Op == wire.FrameExtend && delay == 0 {
-			return nil, fmt.Errorf("a time of %s in a settle: must be at most 30 days, and more than 0 to extend", delay)
+			return dst, fmt.Errorf("a time of %s in a settle: must be at most 30 days, and more than 0 to extend", delay)
 		}
-		out[i] = mail.Settlement{Handle: box.Handle(w.Lease), Op: framedOps[w.Op], Delay: delay, Reason: string(w.Reason)}
+		dst = append(dst, mail.Settlement{Handle: box.Handle(w.Lease), Op: framedOps[w.Op], Delay: delay, Reason: string(w.Reason)})
 	}
-	return out, nil
+	return dst, nil
 }
 
-func (binaryForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
+func (*binaryForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
 	return wire.AppendMailFrame(dst, a.op, a.ref, func(dst []byte) []byte {
 		switch a.op {
 		case wire.OpSent:

@@ -19,7 +19,7 @@ func FuzzStreamRequests(f *testing.F) {
 		return wire.AppendSettle(b, 1, []wire.FramedSettlement{{Op: wire.FrameExtend, Ms: 1}, {Op: 7}})
 	}))
 	f.Fuzz(func(t *testing.T, msg []byte) {
-		for _, form := range []streamForm{jsonForm{}, binaryForm{}} {
+		for _, form := range []streamForm{jsonForm{}, new(binaryForm)} {
 			_ = form.requests(msg, func(q *streamRequest) error {
 				switch n := len(q.mails) + len(q.letters); {
 				case q.op == 0 || q.op > wire.OpPing:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
@@ -99,7 +100,7 @@ func newSending[T any](b *Broker, items []T, relaxed bool, letter func(T) []byte
 		return nil, fmt.Errorf("mail: %d mails of %d bytes at once; at most %d and %d", n, size, MaxSend, MaxSendBytes)
 	}
 	return &Sending{
-		b: b, mails: make([]box.Mail, n), recs: make([][]byte, n), buf: make([]byte, 0, size+n*mailOverhead), relaxed: relaxed,
+		b: b, mails: make([]box.Mail, n), recs: make([][]byte, n), buf: recordBuffer(size + n*mailOverhead), relaxed: relaxed,
 		sent: make([]Sent, n), left: n, done: make(chan struct{}),
 	}, nil
 }
@@ -155,7 +156,23 @@ func outcome(r box.Result, err error) (box.Result, error) {
 }
 
 func (s *Sending) answered() {
-	if s.left--; s.left == 0 {
-		close(s.done)
+	if s.left--; s.left > 0 {
+		return
 	}
+	if s.err == nil { // the log has answered each record, and the state keeps none
+		clear(s.mails)
+		clear(s.recs)
+		recordBuffers.Put(&s.buf)
+	}
+	close(s.done)
+}
+
+var recordBuffers sync.Pool // of *[]byte
+
+// recordBuffer returns a buffer for size bytes of records.
+func recordBuffer(size int) []byte {
+	if p, ok := recordBuffers.Get().(*[]byte); ok && cap(*p) >= size {
+		return (*p)[:0]
+	}
+	return make([]byte, 0, size)
 }
