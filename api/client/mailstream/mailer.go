@@ -1,0 +1,199 @@
+package mailstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/balefire/balefire/wire"
+)
+
+// gather is how long a mail waits for others to be sent with it.
+const gather = time.Millisecond
+
+// A Mailer sends mail in batches: what comes within a millisecond is one. Its methods are safe
+// for concurrent use; they work while [Mailer.Run] runs.
+type Mailer struct {
+	c    *Client
+	wake chan struct{} // has one if mail waits
+
+	mu      sync.Mutex
+	waiting []*posted
+	sent    []batch // that have no answer yet, in order
+	ref     uint32  // of the last one
+	ended   error
+}
+
+type posted struct {
+	mail wire.FramedMail
+	sent Sent
+	err  error
+	done chan struct{} // closed when sent and err are set
+}
+
+type batch struct {
+	ref   uint32
+	mails []*posted
+}
+
+// Mailer returns a mailer. It sends nothing: see [Mailer.Run].
+func (c *Client) Mailer() *Mailer { return &Mailer{c: c, wake: make(chan struct{}, 1)} }
+
+// Send sends a mail: when it returns, the mail is on the disk of the node. If ctx ends before,
+// it may be there: send it again with the same dedupe key.
+func (m *Mailer) Send(ctx context.Context, mail wire.Mail) (Sent, error) {
+	framed, err := encode(mail)
+	if err != nil {
+		return Sent{}, err
+	}
+	p := &posted{mail: framed, done: make(chan struct{})}
+	m.mu.Lock()
+	err = m.ended
+	if err == nil {
+		m.waiting = append(m.waiting, p)
+	}
+	m.mu.Unlock()
+	if err != nil {
+		return Sent{}, err
+	}
+	m.signal()
+	select {
+	case <-p.done:
+		return p.sent, p.err
+	case <-ctx.Done():
+		return Sent{}, fmt.Errorf("send to %s: %w", mail.To, ctx.Err())
+	}
+}
+
+func (m *Mailer) signal() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run sends until ctx is done. It connects again when a connection breaks, or there is none
+// yet. It must be called once.
+func (m *Mailer) Run(ctx context.Context) error {
+	wait := firstRetry
+	for ctx.Err() == nil {
+		if conn, err := m.c.dial(ctx); err == nil {
+			wait = firstRetry
+			m.serve(ctx, conn)
+		}
+		if backoff(ctx, &wait) != nil {
+			break
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ended = errors.New("mailstream: the mailer has ended")
+	for _, b := range append(m.sent, batch{mails: m.waiting}) {
+		for _, p := range b.mails {
+			p.err = fmt.Errorf("%w: it is unknown whether the mail was sent", m.ended)
+			close(p.done)
+		}
+	}
+	m.sent, m.waiting = nil, nil
+	return nil
+}
+
+// serve sends over a connection until that ends.
+func (m *Mailer) serve(ctx context.Context, conn *websocket.Conn) {
+	ctx, end := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() {
+		defer end()
+		for m.receive(conn) == nil {
+		}
+	})
+	work.Go(func() {
+		<-ctx.Done()
+		_ = conn.Close(websocket.StatusNormalClosure, "") // the goroutine that reads ends with it
+	})
+	m.mu.Lock()
+	again := m.sent
+	m.mu.Unlock()
+	var err error
+	for _, b := range again {
+		if err == nil {
+			err = write(conn, b)
+		}
+	}
+	for err == nil && ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-m.wake:
+			time.Sleep(gather)
+			for b := m.take(); len(b.mails) > 0 && err == nil; b = m.take() {
+				err = write(conn, b)
+			}
+		}
+	}
+	end()
+	work.Wait()
+	m.signal() // for what waits
+}
+
+// take makes a batch of what waits, which has no mail if nothing does.
+func (m *Mailer) take() batch {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, size := 0, 0
+	for n < min(len(m.waiting), wire.MaxMailBatch) && (n == 0 || size+len(m.waiting[n].mail.Letter) <= 1<<20) {
+		size += len(m.waiting[n].mail.Letter)
+		n++
+	}
+	if n == 0 {
+		return batch{}
+	}
+	m.ref++
+	b := batch{m.ref, append([]*posted(nil), m.waiting[:n]...)}
+	m.waiting = append(m.waiting[:0], m.waiting[n:]...)
+	m.sent = append(m.sent, b)
+	return b
+}
+
+func write(conn *websocket.Conn, b batch) error {
+	mails := make([]wire.FramedMail, len(b.mails))
+	for i, p := range b.mails {
+		mails[i] = p.mail
+	}
+	msg := wire.AppendMailFrame(nil, wire.OpSend, b.ref, func(dst []byte) []byte { return wire.AppendSend(dst, mails) })
+	return conn.Write(context.Background(), websocket.MessageBinary, msg)
+}
+
+// receive takes the answers of one message.
+func (m *Mailer) receive(conn *websocket.Conn) error {
+	_, msg, err := conn.Read(context.Background())
+	for err == nil && len(msg) > 0 {
+		var f wire.MailFrame
+		if f, msg, err = wire.CutMailFrame(msg); err != nil {
+			break
+		}
+		var results []wire.FramedResult
+		if results, err = f.Results(nil); err == nil {
+			err = m.answer(f.Ref, results)
+		}
+	}
+	return err
+}
+
+// answer notes the results of the oldest batch: the node answers in order.
+func (m *Mailer) answer(ref uint32, results []wire.FramedResult) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.sent) == 0 || m.sent[0].ref != ref || len(m.sent[0].mails) != len(results) {
+		return fmt.Errorf("%w: the answer to request %d", wire.ErrBadFrame, ref)
+	}
+	for i, p := range m.sent[0].mails {
+		p.sent, p.err = sentOf(results[i])
+		close(p.done)
+	}
+	m.sent = append([]batch(nil), m.sent[1:]...)
+	return nil
+}

@@ -1,0 +1,229 @@
+package mailstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/api"
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/node/nodetest"
+	"github.com/balefire/balefire/wire"
+)
+
+// A fixture is a node with the mailboxes ceo and cto, and a client of it.
+type fixture struct {
+	*Client
+	t    *testing.T
+	node *node.Node
+}
+
+func newFixture(t *testing.T) *fixture {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "balefire")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	n := nodetest.Open(t, nil)
+	nodetest.Run(t, n)
+	for _, name := range []string{"ceo", "cto"} {
+		if _, err := n.Mail.SetMailbox(t.Context(), name, wire.MailboxSettings{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &fixture{New(filepath.Join(dir, "node.sock")), t, n}
+}
+
+// serve serves the API until stop is called or the test ends.
+func (f *fixture) serve() (stop func()) {
+	f.t.Helper()
+	l, err := api.Listen(f.socket)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- api.New(f.node, api.Config{}).Serve(ctx, l) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			f.t.Error(err)
+		}
+	})
+	f.t.Cleanup(stop)
+	return stop
+}
+
+func (f *fixture) mailer() *Mailer {
+	m := f.Mailer()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- m.Run(ctx) }()
+	f.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			f.t.Error(err)
+		}
+		if _, err := m.Send(f.t.Context(), wire.Mail{To: "agent:ceo"}); err == nil {
+			f.t.Error("a mailer that has ended sends")
+		}
+	})
+	return m
+}
+
+func (f *fixture) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	f.t.Cleanup(cancel)
+	return ctx
+}
+
+// TestMailIsSentAndReadOnceOverBrokenConnections sends from many goroutines and reads, while
+// the server stops and comes back: every mail arrives, and none is there twice.
+func TestMailIsSentAndReadOnceOverBrokenConnections(t *testing.T) {
+	const senders, each = 20, 25
+	f := newFixture(t)
+	stop := f.serve()
+	m, ctx := f.mailer(), f.ctx()
+	var work sync.WaitGroup
+	for i := range senders {
+		work.Go(func() {
+			for j := range each {
+				sent, err := m.Send(ctx, wire.Mail{To: "agent:ceo", Class: "high", Body: fmt.Append(nil, i*each+j)})
+				if err != nil || sent.ID == "" || sent.Seq == 0 {
+					t.Errorf("%+v, %v", sent, err)
+				}
+			}
+		})
+	}
+	seen, ids := map[string]bool{}, map[string]bool{}
+	for d, err := range f.ReadMail(ctx, "agent:ceo", Read{Credit: 32}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[string(d.Mail.Body)] && !ids[d.Mail.ID] || d.Mail.Class != "high" {
+			t.Errorf("mail %s is there twice: %+v", d.Mail.Body, d.Mail)
+		}
+		seen[string(d.Mail.Body)], ids[d.Mail.ID] = true, true
+		_ = d.Ack() // if it breaks, the mail comes again
+		if n := len(seen); n == senders*each {
+			break
+		} else if n == 100 || n == 300 {
+			stop()
+			stop = f.serve()
+		}
+	}
+	work.Wait()
+	if b, err := f.node.Mail.Get(ctx, "ceo"); err != nil || b.Next != senders*each+1 {
+		t.Errorf("%d mails, %v", b.Next-1, err)
+	}
+}
+
+// TestDeliveriesAreSettled settles in each way and checks what the box says.
+func TestDeliveriesAreSettled(t *testing.T) {
+	f := newFixture(t)
+	f.serve()
+	m, ctx := f.mailer(), f.ctx()
+	labels := map[string]string{"a": "b"}
+	for _, body := range []string{"ack", "nack", "reject", "defer", "extend", "reply"} {
+		if _, err := m.Send(ctx, wire.Mail{To: "agent:ceo", Body: []byte(body), ReplyTo: "agent:cto@here", Labels: labels, Correlation: "c"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := 0
+	for d, err := range f.ReadMail(ctx, "ceo", Read{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Mail.Labels["a"] != "b" || d.Attempt != 1 || time.Until(d.Until) <= 0 || len(d.Letter) == 0 {
+			t.Errorf("%+v", d)
+		}
+		switch string(d.Mail.Body) {
+		case "ack":
+			err = d.Ack()
+		case "nack":
+			err = d.Nack(time.Hour, "later")
+		case "reject":
+			err = d.Reject("never")
+		case "defer":
+			err = d.Defer(time.Hour, "not now")
+		case "extend":
+			err = errors.Join(d.Extend(time.Hour), d.Ack())
+			if d.Extend(0) == nil || d.Nack(-1, "") == nil {
+				t.Error("bad times are taken")
+			}
+		case "reply":
+			var first, again Sent
+			first, err = d.Reply(ctx, wire.Mail{Body: []byte("yes")})
+			again, _ = d.Reply(ctx, wire.Mail{Body: []byte("yes")})
+			if !again.Known || again.ID != first.ID {
+				t.Errorf("a second reply: %+v after %+v", again, first)
+			}
+			err = errors.Join(err, d.Ack())
+		}
+		if err != nil {
+			t.Errorf("%s: %v", d.Mail.Body, err)
+		}
+		if n++; n == 6 {
+			break
+		}
+	}
+	if _, err := m.Send(ctx, wire.Mail{To: "agent:ceo"}); err != nil { // what was settled is on disk before
+		t.Fatal(err)
+	}
+	b, err := f.node.Mail.Get(ctx, "ceo")
+	if s := b.Subscriptions[0]; err != nil || b.Ended.Done != 3 || s.Dead != 1 || s.Retrying != 2 || s.Leased != 0 {
+		t.Errorf("%+v, %v", b, err)
+	}
+	for d, err := range f.ReadMail(ctx, "agent:cto", Read{}) {
+		if err == nil && d.Mail.BounceOf != "" {
+			continue // of the one that was rejected
+		}
+		if err != nil || string(d.Mail.Body) != "yes" || d.Mail.Correlation != "c" || d.Mail.Hops != 1 {
+			t.Errorf("%+v, %v", d, err)
+		}
+		break
+	}
+}
+
+// TestReadingEndsWithAReason checks that a caller hears why there is no more mail.
+func TestReadingEndsWithAReason(t *testing.T) {
+	f := newFixture(t)
+	last := func(ctx context.Context, box string, r Read) (err error) {
+		n := 0
+		for _, err = range f.ReadMail(ctx, box, r) {
+			n++
+		}
+		if n != 1 {
+			t.Errorf("%d results", n)
+		}
+		return err
+	}
+	if err := last(f.ctx(), "ceo", Read{}); !errors.Is(err, client.ErrNodeDown) {
+		t.Errorf("no node: %v", err)
+	}
+	f.serve()
+	if err := last(f.ctx(), "agent:cfo", Read{}); !errors.Is(err, wire.ErrNotFound) {
+		t.Errorf("no such mailbox: %v", err)
+	}
+	if err := last(f.ctx(), "ceo", Read{Credit: -1}); err == nil {
+		t.Error("a credit of -1 has no error")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := last(ctx, "ceo", Read{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the caller ends: %v", err)
+	}
+	if _, err := f.mailer().Send(f.ctx(), wire.Mail{To: "agent:cfo"}); !errors.Is(err, wire.ErrNotFound) {
+		t.Errorf("a mail for no box: %v", err)
+	}
+	if _, err := f.Mailer().Send(f.ctx(), wire.Mail{To: "agent:ceo", Class: "urgent"}); !errors.Is(err, wire.ErrInvalid) {
+		t.Errorf("a mail of no class: %v", err)
+	}
+}
