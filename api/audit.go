@@ -82,8 +82,8 @@ func withPath(c huma.Context, next func(huma.Context)) {
 
 // audited returns f with a start and an end in the audit log (I19). A command whose start
 // cannot be written is not done.
-func audited[I, O any](s *Server, action string, f func(context.Context, *I) (*O, error)) func(context.Context, *I) (*O, error) {
-	return func(ctx context.Context, in *I) (*O, error) {
+func audited[O any](s *Server, action string, f func(context.Context, any) (*O, error)) func(context.Context, any) (*O, error) {
+	return func(ctx context.Context, in any) (*O, error) {
 		path, _ := ctx.Value(pathKey{}).(string)
 		act, end, err := s.node.StartCommand(ctx, action, path)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"reflect"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -157,15 +158,15 @@ func both[B, O any](s *Server, describe func(kind) huma.Operation, f func(ctx co
 // routeReaders adds the routes that lease, settle and show mail.
 func (s *Server) routeReaders() {
 	both(s, s.leaseOp, s.lease)
-	type settled struct{ Body wire.SettledMail }
 	settle := func(k kind) huma.Operation {
 		o := k.op("POST", "settle", "Settle leased mail")
 		o.Description = "Each delivery has its own result, in the order ack, nack, extend, defer, bounce; what is OK is on disk."
+		s.describe(&o, reflect.TypeFor[wire.SettledMail]())
 		return o
 	}
-	both(s, settle, func(ctx context.Context, box, sub string, doc wire.SettleMail) (*settled, error) {
+	both(s, settle, func(ctx context.Context, box, sub string, doc wire.SettleMail) (*answer, error) {
 		items, err := s.node.Mail.Settle(ctx, box, sub, doc)
-		return &settled{wire.SettledMail{Items: items}}, err
+		return &answer{wire.SettledMail{Items: items}}, err
 	})
 	type mailsOfBox struct {
 		ByMailbox
@@ -211,15 +212,15 @@ func (s *Server) routeShelf() {
 			return s.node.Mail.Pause(ctx, in.name(), in.Subscription, p.on)
 		})
 	}
-	type redriven struct{ Body wire.RedrivenMail }
 	again := func(k kind) huma.Operation {
 		o := k.op("POST", "redrive", "Redrive the dead letters")
 		o.Description = "Each is sent again as a new mail, once, however often this is repeated. The response comes when all are sent, at the rate that is asked for."
+		s.describe(&o, reflect.TypeFor[wire.RedrivenMail]())
 		return o
 	}
-	both(s, again, func(ctx context.Context, box, sub string, doc *wire.RedriveMail) (*redriven, error) {
+	both(s, again, func(ctx context.Context, box, sub string, doc *wire.RedriveMail) (*answer, error) {
 		out, err := s.node.Mail.Redrive(ctx, box, sub, orZero(doc))
-		return &redriven{out}, err
+		return &answer{out}, err
 	})
 	unblock := func(k kind) huma.Operation {
 		o := k.op("POST", "unblock", "Unblock the mails with one ordering key")

@@ -22,7 +22,6 @@ func newAPI(mux *http.ServeMux) huma.API {
 	cfg := huma.DefaultConfig("balefire", "1")
 	cfg.Info.Description = "The API of a balefire node on its unix socket. GET requests never change anything. Errors are problem+json with a code and a fix."
 	cfg.DocsPath, cfg.SchemasPath, cfg.OpenAPIPath, cfg.CreateHooks = "", "", "", nil
-	cfg.RejectUnknownQueryParameters = true
 	cfg.Servers = []*huma.Server{{URL: "http://node", Description: "The node's unix socket, for example curl --unix-socket \"$SOCKET\"; balefire-node config path prints its path. The host name is ignored."}}
 	cfg.Info.Description += " Times are RFC 3339. Durations in settings are text like 90s, 1h30m or 7d; measured durations are numbers of seconds in fields that end in _seconds. Sizes are in bytes. An absent field is unknown or does not apply. " +
 		"On the same socket /debug/pprof/ has the profiles of net/http/pprof: index, profile, heap, goroutine, trace and others."
@@ -39,7 +38,11 @@ func (d strictMux) HandleFunc(pattern string, next func(http.ResponseWriter, *ht
 
 // register adds a huma route whose errors become problems.
 func register[I, O any](s *Server, op huma.Operation, f func(context.Context, *I) (*O, error)) {
-	op.MaxBodyBytes, op.BodyReadTimeout = -1, -1 // strictMux has read the body
+	handle(s, op, reflect.TypeFor[I](), func(ctx context.Context, in any) (*O, error) { return f(ctx, in.(*I)) })
+}
+
+// handle is register with a function that gets a pointer to a value of type in.
+func handle[O any](s *Server, op huma.Operation, in reflect.Type, f func(context.Context, any) (*O, error)) {
 	if op.Method != http.MethodGet && !notAudited[op.OperationID] {
 		action := actions[op.OperationID]
 		if action == "" {
@@ -48,13 +51,24 @@ func register[I, O any](s *Server, op huma.Operation, f func(context.Context, *I
 		op.Middlewares = append(op.Middlewares, withPath)
 		f = audited(s, action, f)
 	}
-	huma.Register(s.api, op, func(ctx context.Context, in *I) (*O, error) {
-		out, err := f(ctx, in)
+	if op.Responses == nil {
+		op.Responses = map[string]*huma.Response{} // huma adds to it below
+	}
+	doc := op
+	decoder := newInput(s.api.OpenAPI().Components.Schemas, &doc, in)
+	op.Hidden = true // huma does not know the input
+	huma.Register(s.api, op, func(ctx context.Context, q *question) (*O, error) {
+		v, err := decoder.read(q.c)
+		if err != nil {
+			return nil, ProblemOf(err)
+		}
+		out, err := f(ctx, v)
 		if err != nil {
 			return nil, ProblemOf(err)
 		}
 		return out, nil
 	})
+	s.api.OpenAPI().AddOperation(&doc)
 }
 
 // An answer is a response with a body of any type. One type for all routes keeps the program

@@ -23,10 +23,8 @@ func (s *Server) routeSchedules() {
 	make := op("POST", "/v1/schedules", "addSchedule", "schedules", "Create a schedule: a task for a queue each time it is due")
 	make.Description = "Only at the home of the queue, which creates each task once and hands its schedules over with the queue."
 	make.DefaultStatus = http.StatusCreated
-	type added struct{ Body wire.Schedule }
-	register(s, make, func(ctx context.Context, in *add) (*added, error) {
-		v, err := s.node.Schedules.Add(ctx, in.Body)
-		return &added{v}, err
+	route(s, make, func(ctx context.Context, in *add) (wire.Schedule, error) {
+		return s.node.Schedules.Add(ctx, in.Body)
 	})
 	drop := op("DELETE", "/v1/schedules/{queue}/{name}", "removeSchedule", "schedules", "Remove a schedule; its tasks stay")
 	drop.DefaultStatus = http.StatusNoContent
