@@ -49,7 +49,12 @@ func (s *Server) routeMail() {
 	many.Responses = answers[wire.MailBatch](s, "200", "The result for each mail")
 	s.api.OpenAPI().AddOperation(&many)
 
-	look := op("GET", "/v1/mail/{id}", "getMail", "mail", "Show a mail that waits on this node or is a dead letter there")
+	out := op("GET", "/v1/mail/outgoing", "listOutgoing", "mail", "List what waits here for boxes on other nodes")
+	route(s, out, func(ctx context.Context, _ *struct{}) (wire.Page[wire.MailSpool], error) {
+		all, err := s.node.Mail.Outgoing(ctx)
+		return list(all), err
+	})
+	look := op("GET", "/v1/mail/{id}", "getMail", "mail", "Show a mail that waits on this node, also for another one, or is a dead letter there")
 	look.Description = "This changes nothing. It reads the mail of this node until it has found this one."
 	route(s, look, func(ctx context.Context, in *ByID) (wire.BoxedMail, error) {
 		return s.node.Mail.Mail(ctx, in.ID)

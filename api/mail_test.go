@@ -56,6 +56,9 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 			res, body := ask(t, n, "GET", "/v1/mail/"+id, "", "")
 			return decoded[wire.BoxedMail](t, res, body, 200).ID == id
 		}},
+		{"GET", "/v1/mail/outgoing", "", 200, `{"items":[]}`, nil},
+		{"POST", "/v1/mail", `{"to":"agent:ceo@laptop","text":"far"}`, 202, `"state":"PENDING"`, nil},
+		{"GET", "/v1/mail/outgoing", "", 200, `{"items":[{"box":"agent:ceo@laptop","home":"laptop","home_id":"`, nil},
 		{"GET", "/v1/mail/01a1f84f-fb79-727b-b679-7a95fb475002", "", 404, "no mail", nil},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"max":1,"wait":"1m","reader":"w1"}`, 200, `"lease":"1.`, func() bool { return sub().Leased == 1 && sub().Readers[0] == "w1" }},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"max":513}`, 422, "body.max", nil},
@@ -72,7 +75,7 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 		{"POST", "/v1/mailboxes/ceo/purge", "", 200, `{"mails":2,"dry_run":false}`, func() bool { return ceo().Waiting == 1 }},
 		{"DELETE", "/v1/mailboxes/ceo", "", 204, "", func() bool { _, err := n.Mail.Get(t.Context(), "ceo"); return errors.Is(err, wire.ErrNotFound) }},
 		{"DELETE", "/v1/mailboxes/ceo", "", 404, "ceo", nil},
-		{"POST", "/v1/mailboxes/desk/unblock", `{"key":"k"}`, 204, "", nil},
+		{"POST", "/v1/mailboxes/desk/unblock", `{"key":"k"}`, 404, "no dead letter blocks", nil},
 	}
 }
 
@@ -102,7 +105,7 @@ func topicRoutes(t *testing.T, n *node.Node) []routed {
 		{"POST", sub + "/settle", `{"ack":["99.1.1"]}`, 200, `"code":"UNKNOWN"`, nil},
 		{"POST", sub + "/redrive", "", 422, "name the mailbox", nil},
 		{"POST", sub + "/redrive", `{"to":"agent:desk"}`, 200, `"items":[]`, nil},
-		{"POST", sub + "/unblock", `{"key":"k"}`, 204, "", nil},
+		{"POST", sub + "/unblock", `{"key":"k"}`, 404, "no dead letter blocks", nil},
 		{"POST", sub + "/seek", `{"to":"soon"}`, 422, "soon", nil},
 		{"POST", sub + "/seek", `{"to":"new"}`, 200, `"name":"topic:orders"`, func() bool { return *billing().Waiting == 0 }},
 		{"POST", "/v1/topics/orders/purge", "", 200, `"dry_run":false`, func() bool { return orders().Waiting == 0 }},

@@ -145,6 +145,9 @@ type place struct {
 	generation uint64          // of its home
 }
 
+// spool reports whether it is the spool of a box on another node.
+func (p place) spool() bool { return strings.HasPrefix(p.name, box.SpoolPrefix) }
+
 // path names a subscription of the box.
 func (p place) path(sub string) string {
 	if sub == "" {

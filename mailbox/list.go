@@ -229,7 +229,7 @@ func (b *Boxes) scan(ctx context.Context, k *mail.Broker, p place, sub string, q
 	err = k.View(ctx, func(s *box.State) {
 		id, ok := s.Find(p.name)
 		subID, is := s.FindSub(id, sub)
-		if missing = !ok || !is; missing {
+		if missing = !ok || !is && !p.spool(); missing {
 			return
 		}
 		some, next = scanSub(s, p, id, subID, q.State == "DEAD", from)
@@ -271,6 +271,9 @@ func (b *Boxes) boxed(k *mail.Broker, f found) (m wire.BoxedMail, err error) {
 	}
 	m.State, m.Accepted, m.Attempts, m.Abandons = f.info.State.String(), time.UnixMilli(kept.At).UTC(), int(f.info.Attempts), int(f.info.Abandons)
 	m.Due = timeOf(f.info.Due)
+	if f.place.spool() {
+		m.State, m.Seq = "PENDING", 0
+	}
 	for _, t := range f.info.Tries {
 		m.Tries = append(m.Tries, wire.MailTry{At: time.UnixMilli(t.At).UTC(), Cause: t.Cause.String(), Reader: t.Reader, Reason: t.Reason})
 	}
@@ -281,7 +284,8 @@ func (b *Boxes) boxed(k *mail.Broker, f found) (m wire.BoxedMail, err error) {
 }
 
 // Mail returns the mail with an id, or the beginning of one that is unique, that has not
-// ended or is a dead letter here. It reads every mail of the node, until it has found it.
+// ended or is a dead letter here, or waits here for a box on another node. It reads every
+// mail of the node, until it has found it.
 func (b *Boxes) Mail(ctx context.Context, id string) (wire.BoxedMail, error) {
 	k := b.broker.Load()
 	if k == nil {
@@ -314,20 +318,20 @@ type search struct {
 // done reports whether no other mail can be meant.
 func (s *search) done() bool { return s.found != nil && s.found.ID == s.id }
 
-// A subscription is one of a box here.
+// A subscription is one of a box here, or a spool.
 type subscription struct {
 	place place
 	name  string
 }
 
-// subscriptions returns all subscriptions of all boxes here.
+// subscriptions returns all subscriptions of all boxes here, and the spools.
 func (b *Boxes) subscriptions(ctx context.Context, k *mail.Broker) (all []subscription, err error) {
 	err = k.View(ctx, func(s *box.State) {
 		for _, id := range s.Boxes() {
 			i, _ := s.Info(id)
-			p, err := b.findTarget(i.Settings.Name)
-			if err != nil {
-				continue // of another kind
+			p := place{name: i.Settings.Name, text: b.text(strings.TrimPrefix(i.Settings.Name, box.SpoolPrefix))}
+			if p.spool() {
+				all = append(all, subscription{place: p})
 			}
 			for _, sub := range i.Subs {
 				u, _ := s.SubInfo(id, sub)

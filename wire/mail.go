@@ -161,7 +161,7 @@ type DeliveredMail struct {
 // A ReceivedMail is a mail as its reader sees it.
 type ReceivedMail struct {
 	ID          string            `json:"id"`
-	Seq         uint64            `json:"seq" doc:"in its box"`
+	Seq         uint64            `json:"seq" doc:"in its box; 0 if it is PENDING"`
 	Box         string            `json:"box"`
 	From        string            `json:"from" doc:"the node that it came from"`
 	FromID      string            `json:"from_id"`
@@ -256,7 +256,7 @@ type MailQuery struct {
 // A BoxedMail is a mail in a box, as a person sees it. Looking changes nothing.
 type BoxedMail struct {
 	ReceivedMail
-	State    string     `json:"state" enum:"WAITING,LEASED,RETRYING,DEAD"`
+	State    string     `json:"state" enum:"PENDING,WAITING,LEASED,RETRYING,DEAD" doc:"PENDING: on its way to the node of the box"`
 	Accepted time.Time  `json:"accepted"`
 	Attempts int        `json:"attempts" doc:"spent"`
 	Abandons int        `json:"abandons" doc:"readers that broke off"`

@@ -73,8 +73,14 @@ func (c *Client) sendBatch(ctx context.Context, doc []byte, out []wire.SentMail,
 	return nil
 }
 
+// Outgoing returns what waits on the node for boxes on other nodes.
+func (c *Client) Outgoing(ctx context.Context) ([]wire.MailSpool, error) {
+	p, err := get[wire.Page[wire.MailSpool]](ctx, c, "/v1/mail/outgoing", nil)
+	return p.Items, err
+}
+
 // Mail returns the mail with this id, or with the only id that begins with it, if it waits
-// on the node or is a dead letter there.
+// on the node, also for another one, or is a dead letter there.
 func (c *Client) Mail(ctx context.Context, id string) (wire.BoxedMail, error) {
 	return get[wire.BoxedMail](ctx, c, "/v1/mail/"+escape(id), nil)
 }

@@ -18,6 +18,7 @@ var (
 	}
 	testBoxed = wire.BoxedMail{ReceivedMail: testReceived, State: "DEAD", Accepted: start, Attempts: 3, Died: &start, Cause: "nacked"}
 	testBox   = wire.Box{Name: "agent:ceo@here", Kind: wire.BoxMailbox, Waiting: 7, Oldest: &start, Subscriptions: []wire.Subscription{{Leased: 2, Readers: []string{"w1"}}}}
+	testSpool = wire.MailSpool{Box: "agent:ceo@laptop", Home: "laptop", HomeID: "12D3KooW", Mails: 7, Bytes: 4096, Oldest: &start, Stops: []wire.MailStop{{Class: "high", Code: "FULL", At: start, Until: start.Add(time.Second)}}}
 	testTopic = wire.Box{Name: "topic:orders", Kind: wire.BoxTopic, Next: 8, Subscriptions: []wire.Subscription{{Name: "billing", Waiting: new(7)}}}
 )
 
@@ -34,6 +35,7 @@ func mailMethods() []method {
 			_, errs := c.SendMails(ctx, []wire.Mail{m})
 			return nil, errs[0]
 		}},
+		{"Outgoing", "GET /v1/mail/outgoing", page(testSpool), func(ctx context.Context, c *client.Client) (any, error) { return c.Outgoing(ctx) }},
 		{"Mail", "GET /v1/mail/" + mailID, testBoxed, func(ctx context.Context, c *client.Client) (any, error) { return c.Mail(ctx, mailID) }},
 		{"LeaseMail", `POST /v1/mailboxes/agent:ceo@here/lease {"max":2,"wait":"1ms","reader":"w1"}`, wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "7.1.1", Attempt: 1, Until: start, Mail: testReceived}}}, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.LeaseMail(ctx, "agent:ceo@here", "", wire.LeaseMail{Max: 2, Wait: wire.Duration(time.Millisecond), Reader: "w1"})

@@ -25,7 +25,7 @@ what is not acknowledged in time is delivered again. BOX is a mailbox, NAME, or 
 subscription of a topic, topic:TOPIC/SUB.`,
 		mailSend(w), mailRead(w),
 		settleCommand(w, "ack"), settleCommand(w, "nack"), settleCommand(w, "extend"), settleCommand(w, "defer"), settleCommand(w, "bounce"),
-		mailReply(w), mailList(w), mailShow(w))
+		mailReply(w), mailList(w), mailShow(w), mailOutgoing(w))
 }
 
 // mailFlags are the raw flags of the commands that send a mail.
@@ -374,8 +374,9 @@ func mailShow(w *app) *cobra.Command {
 	var body bool
 	c := &cobra.Command{
 		Use: "show ID", Short: "Show a mail with its body and its failed deliveries",
-		Long: `Show a mail that waits on this node or is a dead letter there. Looking changes
-nothing. With --body only its body is written, as it is.`,
+		Long: `Show a mail that waits on this node, in a box or for another node (PENDING), or is
+a dead letter there. Looking changes nothing. With --body only its body is
+written, as it is.`,
 		Example: "  balefire-node mail show 01a20c7e-5b1f-7d12\n  balefire-node mail show 01a20c7e-5b1f-7d12 --body > brief.json",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := exactly(1, "the id of a mail, or its beginning")(cmd, args); err != nil {
@@ -403,7 +404,11 @@ nothing. With --body only its body is written, as it is.`,
 func printMail(p *printer, m wire.BoxedMail) {
 	w := p.app
 	p.line("mail      %s   class %s   from %s", m.ID, m.Class, m.From)
-	p.line("box       %s   number %d", m.Box, m.Seq)
+	if m.State == "PENDING" {
+		p.line("box       %s   on its way: balefire-node mail outgoing", m.Box)
+	} else {
+		p.line("box       %s   number %d", m.Box, m.Seq)
+	}
 	state := fmt.Sprintf("state     %s   attempts %d   abandons %d", m.State, m.Attempts, m.Abandons)
 	if m.Died == nil {
 		state += "   ttl " + formatDuration(m.NotAfter.Sub(w.clock.Now())) + " left"

@@ -189,6 +189,28 @@ body      11 B
   │ there
 `, ""},
 		{"mail show 01a20c7e --body", exitOK, "GET /v1/mail/01a20c7e", "hello\nthere", ""},
+		{"mail show 01a30c7e", exitOK, "GET /v1/mail/01a30c7e", `
+mail      01a20c7e-5b1f-7d12-9a44-3f0c2b6d8e91   class high   from laptop
+box       agent:ceo@laptop   on its way: balefire-node mail outgoing
+state     PENDING   attempts 0   abandons 0   ttl 60m left
+accepted  60s ago
+key       order-7
+type      order
+sender    boss
+reply to  agent:boss@laptop
+regarding c-1
+trace     00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
+body      11 B
+  │ hello
+  │ there
+`, ""},
+		{"mail outgoing", exitOK, "GET /v1/mail/outgoing", `
+BOX               HOME    MAILS     SIZE  OLDEST  CLASS  WHY                        ASKED IN
+agent:ceo@laptop  laptop      7  4.0 KiB     60s  high   FULL: it has 100000 mails      5.0s
+topic:orders      tablet      1     80 B    1.0s  -      -                                 -
+`, ""},
+		{"mail outgoing -o jsonl", exitOK, "GET /v1/mail/outgoing", "*", ""},
+		{"mail outgoing ceo", exitUsage, "", "", "ceo"},
 		{"mail show nothing", exitUsage, "", "", `"nothing" is not the id of a mail`},
 		{"dlq ls --mailbox ceo", exitOK, "GET /v1/mailboxes/ceo/mails?limit=50&state=DEAD", dead, "there are more"},
 		{"dlq ls --mailbox topic:orders/billing --all --since 1h", exitOK, "GET /v1/topics/topic:orders/subscriptions/billing/mails?limit=1000&since=2026-11-20T11%3A00%3A00Z&state=DEAD", "*", ""},

@@ -21,7 +21,20 @@ func newMailNode() *clienttest.Node {
 	redriven := wire.RedrivenMail{Items: []wire.MailBatchItem{{Status: 202, Mail: &wire.SentMail{ID: testMailID, Box: "agent:ceo@here"}}}}
 	for pattern, answer := range map[string]any{
 		"POST /v1/mail":     func(r *http.Request) any { return clienttest.Status{Code: http.StatusAccepted, Value: sentMail(r)} },
-		"GET /v1/mail/{id}": testMail("LEASED"),
+		"GET /v1/mail/{id}": func(r *http.Request) any {
+			m := testMail("LEASED")
+			if strings.HasPrefix(r.PathValue("id"), "01a30") {
+				m.State, m.Box, m.Seq, m.Attempts, m.Tries = "PENDING", "agent:ceo@laptop", 0, 0, nil
+			}
+			return m
+		},
+		"GET /v1/mail/outgoing": page(
+			wire.MailSpool{Box: "agent:ceo@laptop", Home: "laptop", HomeID: "12D3KooW", Mails: 7, Bytes: 4096, Oldest: ago(time.Minute), Stops: []wire.MailStop{
+				{Class: "high", Code: "FULL", Detail: "it has\n100000 mails", At: testStart.Add(-time.Second), Until: testStart.Add(5 * time.Second)},
+				{Class: "low", Code: "BUSY", At: testStart.Add(-time.Minute), Until: testStart},
+			}},
+			wire.MailSpool{Box: "topic:orders", Home: "tablet", Mails: 1, Bytes: 80, Oldest: ago(time.Second), Stops: []wire.MailStop{}},
+		),
 
 		"GET /v1/mailboxes":               page(testMailbox("ceo"), wire.Box{Name: "agent:desk@here", Kind: wire.BoxMailbox}),
 		"GET /v1/mailboxes/{box}":         mailboxNamed,
