@@ -37,6 +37,8 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 			return *sub().Settings.Attempts == 1 && (*ceo().Settings.Allow)[0] == "peer:laptop"
 		}},
 		{"PUT", "/v1/mailboxes/agent:desk@here", "", 200, `"name":"agent:desk@here"`, nil},
+		{"PUT", "/v1/mailboxes/desk", `{"named":true}`, 409, "a mailbox desk of its own", nil},
+		{"PUT", "/v1/mailboxes/office@here", `{"named":true}`, 422, "without a node", nil},
 		{"GET", "/v1/mailboxes", "", 200, `"name":"agent:desk@here"`, nil},
 		{"POST", "/v1/mailboxes/ceo/pause", "", 200, `"paused":true`, func() bool { return *sub().Settings.Paused }},
 		{"POST", "/v1/mailboxes/ceo/resume", "", 200, `"paused":false`, func() bool { return !*sub().Settings.Paused && *sub().Settings.Attempts == 1 }},

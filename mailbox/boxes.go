@@ -227,13 +227,13 @@ func (b *Boxes) mailbox(name string, home proto.PeerID) place {
 func (b *Boxes) here(name string) (place, *mail.Broker, error) {
 	p, err := b.find(name)
 	if err == nil && p.home != b.cfg.Self {
-		err = elsewhere(p)
+		err = b.elsewhere(p)
 	}
 	return p, b.broker.Load(), err
 }
 
-func elsewhere(p place) error {
-	return fmt.Errorf("%w: %s is on another node: do this there", wire.ErrRefused, p.text)
+func (b *Boxes) elsewhere(p place) error {
+	return fmt.Errorf("%w: %s is on another node, %s: do this there", wire.ErrRefused, p.text, b.parts.Book.NameOf(p.home))
 }
 
 // existing is here for boxes that exist, if the node has any.

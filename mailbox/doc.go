@@ -7,5 +7,6 @@
 //	wire.DeliveredMail ◀─ session ◀─ broker
 //
 // A box is named agent:NAME@NODE, or topic:NAME. In the ledger the node of a mailbox is its
-// id, so that it may be renamed. agent:NAME is the mailbox of that name on this node.
+// id, so that it may be renamed. agent:NAME is the mailbox of that name on this node, or if
+// there is none the one of the mesh.
 package mailbox

@@ -70,7 +70,7 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 	switch {
 	case err != nil:
 	case p.home != b.cfg.Self:
-		err = elsewhere(p)
+		err = b.elsewhere(p)
 	case p.kind != kind:
 		err = fmt.Errorf("%w: %s is not a %s", wire.ErrInvalid, p.text, kind)
 	default:
@@ -234,7 +234,7 @@ func (b *Boxes) title(ctx context.Context, p place) (place, error) {
 	var err error
 	p.home, p.generation, err = b.parts.Names.HomeOf(p.name)
 	if err == nil && p.home != b.cfg.Self {
-		err = elsewhere(p)
+		err = b.elsewhere(p)
 	}
 	return p, err
 }

@@ -76,7 +76,7 @@ func TestSettingsRefused(t *testing.T) {
 		{"a mailbox elsewhere", func(f *fixture) error {
 			_, err := f.SetMailbox(f.t.Context(), "ceo@beta", wire.MailboxSettings{})
 			return err
-		}, wire.ErrRefused, "agent:ceo@beta is on another node: do this there"},
+		}, wire.ErrRefused, "agent:ceo@beta is on another node, beta: do this there"},
 		{"a topic as mailbox", func(f *fixture) error {
 			_, err := f.SetMailbox(f.t.Context(), "topic:orders", wire.MailboxSettings{})
 			return err

@@ -8,7 +8,7 @@ const MaxMailBatch = 512
 
 // A Mail is a message to send. To is required.
 type Mail struct {
-	To          string            `json:"to" minLength:"1" maxLength:"128" doc:"agent:NAME@NODE, agent:NAME of this node, or topic:NAME"`
+	To          string            `json:"to" minLength:"1" maxLength:"128" doc:"agent:NAME@NODE, agent:NAME of this node or of the mesh, or topic:NAME"`
 	Subject     string            `json:"subject,omitempty" maxLength:"256" doc:"of a mail to a topic: words with dots between them"`
 	Class       string            `json:"class,omitempty" enum:"critical,high,normal,low" doc:"default normal"`
 	Key         string            `json:"key,omitempty" maxLength:"256" doc:"ordering key: mails of one key are handled one after the other"`
@@ -103,7 +103,7 @@ type MailboxSettings struct {
 
 // A Box is a mailbox or a topic of this node.
 type Box struct {
-	Name          string         `json:"name" doc:"agent:NAME@NODE or topic:NAME"`
+	Name          string         `json:"name" doc:"agent:NAME@NODE, of the mesh agent:NAME, or topic:NAME"`
 	Kind          string         `json:"kind" enum:"mailbox,topic"`
 	Settings      BoxSettings    `json:"settings" doc:"with their defaults"`
 	Waiting       int            `json:"waiting" doc:"mails that have not ended, leased ones too"`

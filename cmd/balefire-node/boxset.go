@@ -107,12 +107,13 @@ func spanOrDefault(flag, text string) (*wire.Duration, error) {
 type mailboxFlags struct {
 	box    boxFlags
 	reader readerFlags
+	named  bool
 }
 
 func (f *mailboxFlags) settings(given func(flag string) bool) (s wire.MailboxSettings, some bool, err error) {
 	b, someBox, err := f.box.settings(given)
 	r, someReader, bad := f.reader.settings(given)
-	return wire.MailboxSettings{BoxSettings: b, SubscriptionSettings: r}, someBox || someReader, errors.Join(err, bad)
+	return wire.MailboxSettings{Named: f.named, BoxSettings: b, SubscriptionSettings: r}, someBox || someReader, errors.Join(err, bad)
 }
 
 // printBox prints a mailbox.

@@ -84,9 +84,9 @@ func mailSend(w *app) *cobra.Command {
 	var f mailFlags
 	c := &cobra.Command{
 		Use: "send TARGET [BODY | @FILE | -]", Short: "Send a mail to a mailbox or a topic",
-		Long: `Send a mail to TARGET: agent:NAME@NODE, agent:NAME for a mailbox of this node, or
-topic:TOPIC. When the command returns, the mail is on this machine's disk. Its id
-is printed on standard output.
+		Long: `Send a mail to TARGET: agent:NAME@NODE, agent:NAME for a mailbox of this node or of
+the mesh, or topic:TOPIC. When the command returns, the mail is on this machine's
+disk. Its id is printed on standard output.
 
 The body is a text, a file (@FILE), standard input (-) or empty, at most 256 KiB.
 Give --dedupe if the command may be repeated: the mail is sent once.`,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ func newMailNode() *clienttest.Node {
 	}}
 	redriven := wire.RedrivenMail{Items: []wire.MailBatchItem{{Status: 202, Mail: &wire.SentMail{ID: testMailID, Box: "agent:ceo@here"}}}}
 	for pattern, answer := range map[string]any{
-		"POST /v1/mail":     func(r *http.Request) any { return clienttest.Status{Code: http.StatusAccepted, Value: sentMail(r)} },
+		"POST /v1/mail": func(r *http.Request) any { return clienttest.Status{Code: http.StatusAccepted, Value: sentMail(r)} },
 		"GET /v1/mail/{id}": func(r *http.Request) any {
 			m := testMail("LEASED")
 			if strings.HasPrefix(r.PathValue("id"), "01a30") {
@@ -36,9 +37,14 @@ func newMailNode() *clienttest.Node {
 			wire.MailSpool{Box: "topic:orders", Home: "tablet", Mails: 1, Bytes: 80, Oldest: ago(time.Second), Stops: []wire.MailStop{}},
 		),
 
-		"GET /v1/mailboxes":               page(testMailbox("ceo"), wire.Box{Name: "agent:desk@here", Kind: wire.BoxMailbox}),
-		"GET /v1/mailboxes/{box}":         mailboxNamed,
-		"PUT /v1/mailboxes/{box}":         func(r *http.Request) any { return testMailbox(r.PathValue("box")) },
+		"GET /v1/mailboxes":       page(testMailbox("ceo"), wire.Box{Name: "agent:desk@here", Kind: wire.BoxMailbox}),
+		"GET /v1/mailboxes/{box}": mailboxNamed,
+		"PUT /v1/mailboxes/{box}": func(r *http.Request) any {
+			if s := document[wire.MailboxSettings](r); s.Named && r.PathValue("box") == "ceo" {
+				return fmt.Errorf("%w: this node has a mailbox ceo of its own", wire.ErrRefused)
+			}
+			return testMailbox(r.PathValue("box"))
+		},
 		"DELETE /v1/mailboxes/{box}":      nil,
 		"POST /v1/mailboxes/{box}/pause":  func(r *http.Request) any { return pausedMailbox(r.PathValue("box")) },
 		"POST /v1/mailboxes/{box}/resume": func(r *http.Request) any { return testMailbox(r.PathValue("box")) },
@@ -161,7 +167,11 @@ func pausedMailbox(name string) wire.Box {
 // mailboxNamed knows every mailbox but those that begin with new.
 func mailboxNamed(r *http.Request) any {
 	if name := r.PathValue("box"); !strings.HasPrefix(name, "new") {
-		return testMailbox(name)
+		v := testMailbox(name)
+		if name == "mesh" {
+			v.Name = "agent:mesh"
+		}
+		return v
 	}
 	return wire.ErrNotFound
 }

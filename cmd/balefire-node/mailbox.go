@@ -18,7 +18,8 @@ func mailboxCommand(w *app) *cobra.Command {
 	return group("mailbox", "Create mailboxes, show them and change their settings",
 		`A mailbox keeps the mail for an agent on this node until somebody has read it and
 acknowledged it. NAME is agent:NAME@NODE for other nodes, and agent:NAME for the
-programs of this one. Commands about a mailbox run on its node.`,
+programs of this one; a mailbox of the mesh (add --named) is agent:NAME on every
+node. Commands about a mailbox run on its node.`,
 		mailboxAdd(w), mailboxList(w), mailboxShow(w), mailboxSet(w), mailboxPause(w, true), mailboxPause(w, false), mailboxPurge(w), mailboxUnblock(w), mailboxRemove(w))
 }
 
@@ -91,8 +92,13 @@ func mailboxAdd(w *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "add NAME", Short: "Create a mailbox on this node",
 		Long: `Create a mailbox on this node. Its programs may read it and send to it; other
-nodes only if --allow and --allow-read say so.`,
+nodes only if --allow and --allow-read say so.
+
+The mailbox is this node's, and other nodes send to agent:NAME@NODE. With --named
+it is one of the mesh, which every node finds as agent:NAME. Where a node has a
+mailbox of its own with that name, agent:NAME is that one there.`,
 		Example: `  balefire-node mailbox add ceo
+  balefire-node mailbox add desk --named --allow '*'
   balefire-node mailbox add ceo --allow peer:beta --attempts 5 --lease 2m`,
 		Args: oneMailbox, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -102,16 +108,17 @@ nodes only if --allow and --allow-read say so.`,
 			}
 			return w.changeMailbox(cmd, "created", func(ctx context.Context, c *client.Client) (wire.Box, error) {
 				old, err := c.Mailbox(ctx, args[0])
-				if err == nil {
+				if err == nil && (!f.named || !strings.Contains(old.Name, "@")) {
 					return old, &codedError{exitRefused, fmt.Errorf("%s exists: change it with balefire-node mailbox set", old.Name)}
 				}
-				if !isNoBox(err) {
+				if err != nil && !isNoBox(err) {
 					return old, err
 				}
-				return c.SetMailbox(ctx, args[0], s)
+				return c.SetMailbox(ctx, args[0], s) // refused if this node has one of its own with the name
 			})
 		},
 	}
+	c.Flags().BoolVar(&f.named, "named", false, "a mailbox of the mesh, agent:NAME, whose home is this node")
 	f.box.add(c, false)
 	f.reader.add(c)
 	return c
