@@ -212,7 +212,7 @@ func (b *Broker) arrive(now box.Now, a *Arrival) {
 		}
 		a.left++
 		b.incoming.arrivals.Queue(chain.Chain(a.chain), it)
-		b.queue(buf[from:len(buf):len(buf)], x.code == proto.CodeOK, false, func(r box.Result, err error) { a.written(i, r, err) })
+		b.queue(buf[from:len(buf):len(buf)], true, false, func(r box.Result, err error) { a.written(i, r, err) })
 	}
 	a.came()
 }

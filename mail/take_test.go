@@ -197,6 +197,37 @@ func TestTake(t *testing.T) {
 	}
 }
 
+// What is refused for good is new work too: a node that may send nothing does not fill the
+// disk behind the reserve.
+func TestRefusedMailOnAFullDisk(t *testing.T) {
+	s := newSim(t)
+	h, now := s.home(), s.clock.Clock().Now()
+	refused := func(string, *proto.Letter) (proto.Code, string) { return proto.CodeDenied, "not you" }
+	take := func(first uint64) *proto.Bundled {
+		t.Helper()
+		a, err := h.Arrive(originID, bundleOf(t, now, first, 3), refused)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.step()
+		h.work()
+		if a.err != nil || a.answer.Check() != nil {
+			t.Fatalf("%v, %v", a.answer, a.err)
+		}
+		return a.answer
+	}
+	take(1) // with the record of the origin
+	h.log.full = true
+	before := len(h.log.recs)
+	if m := take(4); m.GetCode() != proto.CodeFull || len(m.GetSkipped()) > 0 || len(h.log.recs) != before {
+		t.Errorf("%v, %d records", m, len(h.log.recs)-before)
+	}
+	h.log.full = false
+	if m := take(4); m.GetCode() != proto.CodeOK || m.UpTo().Counter != 6 || len(m.GetSkipped()) != 3 {
+		t.Errorf("%v", m)
+	}
+}
+
 // A chain whose mails cannot be read stops; the others go on.
 func TestUnreadableSpool(t *testing.T) {
 	s := newSim(t)
