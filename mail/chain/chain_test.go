@@ -2,6 +2,7 @@ package chain
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -188,6 +189,30 @@ func TestBoxesAndBootsAreBounded(t *testing.T) {
 	}
 	if v := h.Take(Chain{proto.PeerID{7}, "one more", proto.Low}, numbered(1, 1, num(0, 0))); v != Next {
 		t.Errorf("a box of another origin: %v", v)
+	}
+}
+
+// Boxes that come and go do not use up the boxes of an origin.
+func TestBoxesThatAreGoneLeaveSpace(t *testing.T) {
+	h := new(Home)
+	const end = 1_000_000
+	take := func(box string, notAfter int64) Verdict {
+		return h.Take(Chain{simOrigin, box, proto.Low}, Item{N: num(1, 1), NotAfter: notAfter})
+	}
+	for i := range MaxBoxes {
+		if v := take(fmt.Sprint("agent:", i), end+int64(i%2)*end); v != Next {
+			t.Fatal(v)
+		}
+	}
+	over := end + proto.Skew.Milliseconds()
+	if h.Forget(over); take("agent:new", 3*end) != Full {
+		t.Error("a box of which a mail may come again was forgotten")
+	}
+	if h.Forget(over + 1); take("agent:new", 3*end) != Next {
+		t.Error("there is no space after half of the boxes have ended")
+	}
+	if v := take("agent:1", 2*end); v != Again {
+		t.Errorf("a mail that has not ended: %v", v)
 	}
 }
 

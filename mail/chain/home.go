@@ -2,6 +2,7 @@ package chain
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/balefire/balefire/proto"
@@ -107,7 +108,8 @@ func (h *Home) Refused(c Chain, n proto.Seq) (proto.Code, bool) {
 
 // Forget drops the numbers of each boot of which every mail has expired. A mail that comes
 // later and may be one of those is Expired. The caller must trust its clock: now is in Unix
-// milliseconds.
+// milliseconds. Of an origin with too many boxes, those without numbers are forgotten: they may
+// be gone.
 func (h *Home) Forget(now int64) {
 	for _, boxes := range h.origins {
 		for _, notes := range boxes {
@@ -121,7 +123,15 @@ func (h *Home) Forget(now int64) {
 				})
 			}
 		}
+		if len(boxes) >= MaxBoxes {
+			maps.DeleteFunc(boxes, func(_ string, notes *boxNotes) bool { return notes.isEmpty() })
+		}
 	}
+}
+
+// isEmpty reports whether no numbers are known.
+func (n *boxNotes) isEmpty() bool {
+	return !slices.ContainsFunc(n.chains[:], func(boots []bootNote) bool { return len(boots) > 0 })
 }
 
 // Drop removes all notes of a box: it was handed over, or is gone and its name never comes
