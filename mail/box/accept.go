@@ -92,13 +92,16 @@ func (s *State) admit(b *box, m *Mail, l *proto.Letter, problem error) Result {
 	if len(l.Dedupe) > 0 {
 		key := dedupeKey(m.Box, m.Origin, l.Dedupe)
 		first, known := s.dedupe.get(key)
+		keys := int(or(s.limits.Keys, defaultKeys))
 		switch {
 		case known && first.content == contentHash(l):
 			return Result{Duplicate: true, ID: first.id, Seq: first.seq}
 		case known:
 			return forGood(proto.CodeDenied, "the dedupe key was used for another mail")
-		case s.dedupe.len() >= int(or(s.limits.Keys, defaultKeys)):
+		case s.dedupe.len() >= keys:
 			return refuse(proto.CodeFull, "too many dedupe keys")
+		case m.Origin != 0 && !fair.Within(s.dedupe.held[m.Origin], s.dedupe.len(), keys):
+			return refuse(proto.CodeFull, "the origin has its share of the dedupe keys")
 		}
 	}
 	return s.room(b, m)
@@ -138,7 +141,7 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 	seq := b.next
 	b.next++
 	if len(l.Dedupe) > 0 {
-		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l)})
+		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l), m.Origin})
 	}
 	x := mail{
 		place: p, load: newLoad(l.Class.Index(), length, len(m.Letter)), expiry: seconds(l.NotAfter),
@@ -250,6 +253,7 @@ func (b *box) laneHash(origin uint32, key []byte) [16]byte {
 type dedupe struct {
 	generations [3]map[[16]byte]firstMail // the newest first
 	began       int64                     // running time at which the newest began, in milliseconds
+	held        map[uint32]int            // keys by the origin of their mails
 }
 
 // firstMail is the mail that came with a dedupe key first.
@@ -257,6 +261,7 @@ type firstMail struct {
 	id      proto.MailID
 	seq     uint64
 	content uint64
+	origin  uint32
 }
 
 func (d *dedupe) len() (n int) {
@@ -280,11 +285,25 @@ func (d *dedupe) put(key [16]byte, f firstMail) {
 		d.generations[0] = map[[16]byte]firstMail{}
 	}
 	d.generations[0][key] = f
+	d.hold(f.origin, 1)
+}
+
+// hold notes that an origin has n more keys.
+func (d *dedupe) hold(origin uint32, n int) {
+	if d.held == nil {
+		d.held = map[uint32]int{}
+	}
+	if d.held[origin] += n; d.held[origin] == 0 {
+		delete(d.held, origin)
+	}
 }
 
 // age begins a new generation if it is time; ran is the running time in milliseconds.
 func (d *dedupe) age(ran int64) {
 	if ran-d.began >= keyGeneration.Milliseconds() {
+		for _, f := range d.generations[2] {
+			d.hold(f.origin, -1)
+		}
 		d.generations, d.began = [3]map[[16]byte]firstMail{nil, d.generations[0], d.generations[1]}, ran
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // checkpointMagic begins a checkpoint; its last byte is the version.
-const checkpointMagic = "BFBOXES\x01"
+const checkpointMagic = "BFBOXES\x02"
 
 // Save writes what survives. The same state is always the same bytes, on each member of a
 // group and after each replay.
@@ -73,6 +73,7 @@ func (c *saver) dedupe(d *dedupe) {
 			c.b = append(append(c.b, key[:]...), f.id[:]...)
 			c.u64(f.seq)
 			c.u64(f.content)
+			c.u32(f.origin)
 			c.flush(1 << 16)
 		}
 	}

@@ -66,14 +66,15 @@ func (d *decoder) dedupe(x *dedupe) {
 	x.began = d.time()
 	for i := range x.generations {
 		var last [16]byte
-		for n := range d.count(48, math.MaxInt32) {
+		for n := range d.count(52, math.MaxInt32) {
 			key := d.array16()
-			f := firstMail{id: proto.MailID(d.array16()), seq: d.u64(), content: d.u64()}
+			f := firstMail{id: proto.MailID(d.array16()), seq: d.u64(), content: d.u64(), origin: d.u32()}
 			d.check(n == 0 || bytes.Compare(last[:], key[:]) < 0)
 			if x.generations[i] == nil {
 				x.generations[i] = map[[16]byte]firstMail{}
 			}
 			x.generations[i][key], last = f, key
+			x.hold(f.origin, 1)
 		}
 	}
 }

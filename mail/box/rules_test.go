@@ -1,6 +1,8 @@
 package box
 
 import (
+	"bytes"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -506,6 +508,52 @@ func TestLoop(t *testing.T) {
 	dead := slices.Collect(b.s.DeadLetters(1, 0, 0))
 	if !slices.Equal(b.ends(), []MailState{Dead}) || len(b.out.Bounces) != 1 || len(dead) != 1 || dead[0].Cause.String() != "loop" {
 		t.Errorf("ends %v, dead %+v", b.ends(), dead)
+	}
+}
+
+// One origin cannot use up the dedupe keys of a state, also over a checkpoint, and gets back
+// those that are forgotten.
+func TestDedupeKeysOfOneOriginLeaveSpaceForOthers(t *testing.T) {
+	b := newBench(t)
+	b.apply(AppendLimits(nil, Limits{Keys: 20}))
+	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
+	b.apply(AppendPeer(nil, 2, proto.PeerID{2}))
+	counter := 0
+	flood := func(origin uint32) (taken int) {
+		for range 30 {
+			counter++
+			if r := b.send(note{origin: origin, dedupe: fmt.Sprint(counter)}); r.Code == proto.CodeFull {
+				return taken
+			}
+			taken++
+		}
+		return taken
+	}
+	if n := flood(1); n != 18 {
+		t.Errorf("an origin has %d of 20 keys", n)
+	}
+	var image bytes.Buffer
+	if err := b.s.Save(&image); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if b.s, err = Load(&image, chainNotes{}); err != nil {
+		t.Fatal(err)
+	}
+	b.s.Start(b.now, b.s.Boot()+1, &b.out)
+	b.commit()
+	if n := flood(1); n != 0 {
+		t.Errorf("after a checkpoint it has %d more", n)
+	}
+	b.mustSend(note{dedupe: "own"})
+	if n := flood(2); n != 1 {
+		t.Errorf("another one has %d", n)
+	}
+	for range 37 * 12 {
+		b.wait(agePeriod)
+	}
+	if n := flood(1); n != 18 {
+		t.Errorf("later it has %d of 20 keys", n)
 	}
 }
 
