@@ -76,10 +76,30 @@ type Config struct {
 
 	Audit func(ctx context.Context, action, what string) error                     // records what the caller does
 	Event func(kind string, p proto.PeerID, text string, fields map[string]string) // reports an event
+
+	// Fail is called with the name of each failpoint; an error that it returns fails what is
+	// done there. Default: nothing fails.
+	Fail func(point string) error
 }
+
+// The failpoints on the path of a mail, at which a test build exits: before and after each
+// append that it needs.
+const (
+	PointSend     = "mail/send"     // the mails are not on disk
+	PointSent     = "mail/sent"     // they are on disk, the caller has no answer yet
+	PointReceive  = "mail/receive"  // a bundle has arrived and is not on disk
+	PointReceived = "mail/received" // it is on disk, the answer is not sent
+	PointAnswer   = "mail/answer"   // the answer has arrived, its mails have not ended here
+	PointLeased   = "mail/leased"   // the mails are leased, the reader does not have them
+	PointSettle   = "mail/settle"   // what the reader did with them is not on disk
+	PointSettled  = "mail/settled"  // it is on disk, the reader has no answer yet
+)
 
 // Open returns the boxes of a node, and opens its ledger if it has one.
 func Open(parts Parts, cfg Config) (*Boxes, error) {
+	if cfg.Fail == nil {
+		cfg.Fail = func(string) error { return nil }
+	}
 	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}}
 	cfg.Registerer.MustRegister(boxMetrics{b})
 	if !parts.Ledgers.HasLedger() {

@@ -35,6 +35,9 @@ func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) (
 	if err != nil {
 		return nil, failure(p, sub, err)
 	}
+	if len(given) > 0 {
+		_ = b.cfg.Fail(PointLeased) // who has not got them waits for the end of the lease
+	}
 	return b.delivered(p, given)
 }
 
@@ -157,7 +160,11 @@ func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail)
 	if err != nil {
 		return nil, err
 	}
+	if err := b.cfg.Fail(PointSettle); err != nil {
+		return nil, err
+	}
 	settled, err := k.Settle(ctx, p.name, sub, what)
+	_ = b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
 	if err != nil {
 		return nil, failure(p, sub, unknown(err))
 	}

@@ -226,6 +226,9 @@ func (b *Boxes) sendAnswers(ctx context.Context, l *transport.Link, x *exchange)
 // answer answers a bundle. The error is that of ctx.
 func (b *Boxes) answer(ctx context.Context, l *transport.Link, a arrival) error {
 	answer, err := a.Wait(ctx)
+	if err == nil {
+		err = b.cfg.Fail(PointReceived)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -273,6 +276,9 @@ func (b *Boxes) receiveBundle(ctx context.Context, from proto.PeerID, bundle *pr
 	x := b.exchange(from)
 	if x.isFull() {
 		return ErrTooManyBundles
+	}
+	if err := b.cfg.Fail(PointReceive); err != nil {
+		return err
 	}
 	a, err := b.arrive(ctx, from, bundle)
 	if err != nil {
@@ -331,6 +337,9 @@ func (b *Boxes) receiveAnswer(ctx context.Context, from proto.PeerID, answer *pr
 	}
 	lane, err := k.Lane(ctx, from)
 	if err != nil {
+		return err
+	}
+	if err := b.cfg.Fail(PointAnswer); err != nil {
 		return err
 	}
 	return lane.Answer(ctx, answer)

@@ -78,6 +78,15 @@ func (b *Boxes) flush(ctx context.Context, s *sending) {
 // deliver puts letters into their boxes, or into the spools for boxes on other nodes: all of
 // one kind.
 func (b *Boxes) deliver(ctx context.Context, to []place, letters [][]byte, relaxed bool) ([]mail.Sent, error) {
+	if err := b.cfg.Fail(PointSend); err != nil {
+		return nil, err
+	}
+	sent, err := b.put(ctx, to, letters, relaxed)
+	_ = b.cfg.Fail(PointSent) // they are on disk: nothing can fail any more
+	return sent, err
+}
+
+func (b *Boxes) put(ctx context.Context, to []place, letters [][]byte, relaxed bool) ([]mail.Sent, error) {
 	if to[0].home != b.cfg.Self {
 		return b.forward(ctx, to, letters, relaxed)
 	}

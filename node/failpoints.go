@@ -3,8 +3,8 @@ package node
 import "github.com/balefire/balefire/redrive"
 
 // The failpoints on the path of a task at which Config.Fail is called, in addition to
-// those of the inbox. A test build exits there: every commit has one before and one
-// after it.
+// those of the inbox and the mailboxes. A test build exits there: every commit has one
+// before and one after it.
 const (
 	PointSealed   = "submit/sealed" // the tasks are not on disk
 	PointStored   = "submit/stored" // the tasks are on disk, the caller has no answer yet
