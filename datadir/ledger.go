@@ -17,7 +17,8 @@ import (
 // ownLedger is the ledger of the boxes of this node alone, in [Ledger].
 const ownLedger = "own"
 
-// simulatedSegment is the size of a segment of a node whose store is in memory.
+// simulatedSegment is the size of a segment, and of what is kept in memory, if the store of the
+// node is in memory.
 const simulatedSegment = 2 << 20
 
 // HasLedger reports whether the node has a ledger of its mail.
@@ -54,7 +55,7 @@ func (d *Dir) OpenLedger() (*ledger.Ledger, error) {
 	}
 	cfg := ledger.Config{Segment: d.cfg.ledgerSegment, Clock: d.cfg.Clock, Logger: d.cfg.Logger, Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path)}
 	if d.cfg.Simulated != nil {
-		cfg.Segment, cfg.Space = simulatedSegment, nil
+		cfg.Segment, cfg.Ring, cfg.Space = simulatedSegment, simulatedSegment, nil
 	}
 	l, err := ledger.Open(filepath.Join(dir, ownLedger), cfg)
 	if err != nil {

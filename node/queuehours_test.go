@@ -42,7 +42,8 @@ func TestQueueHours(t *testing.T) {
 			})
 		}
 	})
-	all.check(t, hours)
+	all.check(t, hours, "partition 1|4", "partition 2|3", "partition 2|2", "a link goes one way", "a node receives but cannot send", "a node crashes",
+		"the home crashes", "packets are lost", "the home moves", "a task is started again", "two nodes run a task at once", "a result comes too late")
 }
 
 // A hoursTest is ten nodes that serve one queue.
@@ -205,48 +206,63 @@ func (h *hoursTest) checkHome() (home *simNode) {
 	return home
 }
 
-// injectQueueFault changes one property of the simulation; the partitions are 1|4, 2|3
-// and 2|2|1 of five pairs of nodes.
+// injectQueueFault changes one property of the simulation.
 func (h *hoursTest) injectQueueFault() {
-	for _, n := range h.nodes {
-		if n.get() == nil && h.rng.IntN(10) < 7 {
-			n.start()
-		}
-	}
-	p := h.rng.Perm(hoursNodes)
-	switch h.rng.IntN(14) {
-	case 0, 1, 2:
-		h.Heal()
-	case 3:
-		h.coverage.add("partition 1|4")
-		h.Partition(p[:2], p[2:])
-	case 4:
-		h.coverage.add("partition 2|3")
-		h.Partition(p[:4], p[4:])
-	case 5:
-		h.coverage.add("partition 2|2")
-		h.Partition(p[:4], p[4:8], p[8:])
-	case 6:
-		h.coverage.add("a link goes one way")
-		h.Cut(p[0], p[1])
-	case 7:
-		h.coverage.add("a node receives but cannot send")
-		for _, to := range p[1:] {
-			h.Cut(p[0], to)
-		}
-	case 8, 9:
-		h.coverage.add("a node crashes")
-		h.nodes[p[0]].crash()
+	switch kind, p := h.nextFault(h.rng, 14); kind {
 	case 10:
 		if home := h.checkHome(); home != nil {
 			h.coverage.add("the home crashes")
 			home.crash()
 		}
-	case 11:
-		h.coverage.add("packets are lost")
-		h.SetLoss([]float64{0.02, 0.1}[h.rng.IntN(2)])
 	case 12, 13:
 		h.handOff()
+	default:
+		h.injectFaultOf(kind, p, h.rng, h.coverage)
+	}
+}
+
+// nextFault starts most of the nodes that are down, and chooses a fault and the nodes that it
+// hits.
+func (sm *simMesh) nextFault(rng *rand.Rand, kinds int) (kind int, nodes []int) {
+	for _, n := range sm.nodes {
+		if n.get() == nil && rng.IntN(10) < 7 {
+			n.start()
+		}
+	}
+	nodes = rng.Perm(len(sm.nodes))
+	return rng.IntN(kinds), nodes
+}
+
+// injectFaultOf changes one property of the simulation; the partitions are of fifths of the
+// nodes.
+func (sm *simMesh) injectFaultOf(kind int, p []int, rng *rand.Rand, c *coverage) {
+	fifth := len(p) / 5
+	switch kind {
+	case 0, 1, 2:
+		sm.Heal()
+	case 3:
+		c.add("partition 1|4")
+		sm.Partition(p[:fifth], p[fifth:])
+	case 4:
+		c.add("partition 2|3")
+		sm.Partition(p[:2*fifth], p[2*fifth:])
+	case 5:
+		c.add("partition 2|2")
+		sm.Partition(p[:2*fifth], p[2*fifth:4*fifth], p[4*fifth:])
+	case 6:
+		c.add("a link goes one way")
+		sm.Cut(p[0], p[1])
+	case 7:
+		c.add("a node receives but cannot send")
+		for _, to := range p[1:] {
+			sm.Cut(p[0], to)
+		}
+	case 8, 9:
+		c.add("a node crashes")
+		sm.nodes[p[0]].crash()
+	case 11:
+		c.add("packets are lost")
+		sm.SetLoss([]float64{0.02, 0.1}[rng.IntN(2)])
 	}
 }
 
@@ -362,14 +378,11 @@ func (c *coverage) add(what string) {
 	c.counts[what]++
 }
 
-// check checks that all relevant events happened, most of them once per hour.
-func (c *coverage) check(t *testing.T, hours int) {
+// check checks that these events happened, most of them once per hour.
+func (c *coverage) check(t *testing.T, hours int, events ...string) {
 	t.Helper()
 	t.Log(c.counts)
-	for _, what := range []string{
-		"partition 1|4", "partition 2|3", "partition 2|2", "a link goes one way", "a node receives but cannot send", "a node crashes",
-		"the home crashes", "packets are lost", "the home moves", "a task is started again", "two nodes run a task at once", "a result comes too late",
-	} {
+	for _, what := range events {
 		if c.counts[what] < hours {
 			t.Errorf("in %d hours, %q happened %d times: too few to prove anything", hours, what, c.counts[what])
 		}
