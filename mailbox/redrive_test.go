@@ -25,6 +25,7 @@ func (f *fixture) dead(name string, n int) (ids []string) {
 	return ids
 }
 
+// TestRedrive checks S17: dead letters are sent again at a rate, as new mails.
 func TestRedrive(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)

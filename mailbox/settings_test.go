@@ -199,6 +199,7 @@ func TestListOfBoxes(t *testing.T) {
 	})
 }
 
+// TestRemove checks S11: who sent what waits in a box hears of its removal.
 func TestRemove(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)

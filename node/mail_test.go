@@ -88,7 +88,7 @@ func (s *simNode) outgoing() (n int) {
 	return n
 }
 
-// Mail for a node that is off waits at its sender, survives the sender's restart, and is
+// I21, I22: mail for a node that is off waits at its sender, survives the sender's restart, and is
 // read once and in order when both run.
 func TestMailWaitsForANodeThatIsOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestMailWaitsForANodeThatIsOff(t *testing.T) {
 	})
 }
 
-// The sender of a mail that a box does not allow is told, even if that is the only mail that
+// I21, S11: the sender of a mail that a box does not allow is told, even if that is the only mail that
 // it may get from there.
 func TestRefusedMailBouncesToItsSender(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +182,7 @@ func (s *simNode) interceptMail(f func(ctx context.Context, m *proto.Message) bo
 	time.Sleep(10 * time.Second)
 }
 
-// A mail whose answer was lost is sent again, also while the answers to others come.
+// I22, S09: a mail whose answer was lost is sent again, also while the answers to others come.
 func TestLostAnswerOfMail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newMailMesh(t, 2)

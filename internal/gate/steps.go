@@ -37,7 +37,7 @@ var gateSteps = []step{
 	{name: "test", argv: sh("go test -timeout 60m ./..."), again: []string{"go test -count=1 ./transport ./api/... ./cmd/... ./agent/..."}},
 	{name: "lint", argv: sh("make lint")},
 	{name: "simulator", argv: goTest("./ownership", "TestSimulator"), tests: []string{"TestSimulator"}, env: []string{"BALEFIRE_SEEDS=5000"}},
-	process("kill", "TestKillAtNamedPoints", "TestKillAfterRedrive"),
+	process("kill", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestMailCrash"),
 	process("leases", "TestKillAtPointsOfLeases", "TestTakeover"),
 	process("power cut", "TestPowerCut"),
 	process("full disk", "TestDiskFull"),
@@ -56,6 +56,7 @@ var soakSteps = slices.Concat([]step{
 	long("chains of mail", "./mail/chain", time.Minute, "BALEFIRE_LONG=1", "TestSimulator", "TestEveryRuleIsMissed"),
 	long("gossip hours", "./gossip", time.Minute, "BALEFIRE_GOSSIP_HOURS=200", "TestLifeguardHasFewerFalseVerdicts", "TestInvariantsHoldForManyHours"),
 	long("queue hours", "./node", 7*time.Minute, "BALEFIRE_QUEUE_HOURS=20", "TestQueueHours"),
+	long("mail hours", "./node", 7*time.Minute, "BALEFIRE_MAIL_HOURS=5", "TestMailHours"),
 	long("mesh hours", "./node", 3*time.Minute, "BALEFIRE_VIRTUAL_HOURS=10", "TestVirtualHours"),
 	long("weather", "./node", 2*time.Minute, "BALEFIRE_VIRTUAL_HOURS=4", "TestLifeguardWithWholeNodes"),
 	long("burst", "./node", time.Minute, "BALEFIRE_VIRTUAL_HOURS=1", "TestBurstIsRepairedBySync"),
@@ -77,7 +78,7 @@ var soakSteps = slices.Concat([]step{
 	gateSteps[0],
 },
 	eachProcess(false,
-		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestKillAtPointsOfLeases", "TestTakeover",
+		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestMailCrash", "TestKillAtPointsOfLeases", "TestTakeover",
 		"TestPowerCut", "TestDiskLosesPower", "TestDiskLosesWhatIsNotSynced", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
 		"TestSmallMachineOpensWhatItAccepted", "TestHandlersPage", "TestFirstTaskPage", "TestOwnershipPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
@@ -127,6 +128,7 @@ func eachProcess(timing bool, tests ...string) (all []step) {
 // estimates has the durations of the slow long forms.
 var estimates = map[string]time.Duration{
 	"TestKillAtRandomMoments":  8 * time.Minute,
+	"TestMailCrash":            time.Minute,
 	"TestKillAtPointsOfLeases": 3 * time.Minute,
 	"TestKillAtNamedPoints":    3 * time.Minute,
 	"TestOwnershipNeverForks":  7 * time.Minute,

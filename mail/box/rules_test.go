@@ -342,7 +342,7 @@ func TestOrder(t *testing.T) {
 }
 
 // TestClassesShare checks that package fair chooses: critical has nine of ten, low is one
-// of any hundred.
+// of any hundred (S14).
 func TestClassesShare(t *testing.T) {
 	b := newBench(t)
 	b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Mails: 1 << 20}))
@@ -363,6 +363,8 @@ func TestClassesShare(t *testing.T) {
 	}
 }
 
+// TestLanes checks S15: mails of one key are delivered one after the other, and a mail that
+// fails holds up those behind it until it ends.
 func TestLanes(t *testing.T) {
 	b := newBench(t)
 	for range 3 {
@@ -498,6 +500,7 @@ func TestTimesOfAMail(t *testing.T) {
 	}
 }
 
+// TestLoop checks S10: a mail that causes itself ends.
 func TestLoop(t *testing.T) {
 	b := newBench(t)
 	b.mustSend(note{hops: MaxHops})

@@ -275,6 +275,7 @@ func TestDeadLettersOfATopic(t *testing.T) {
 	}
 }
 
+// TestArchive checks S17: the dead letters that are too many or too old are archived.
 func TestArchive(t *testing.T) {
 	b := newBench(t)
 	b.apply(AppendSub(nil, 1, 0, &SubSettings{Dead: 2, DeadAge: time.Hour}, Start{}))
