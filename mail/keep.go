@@ -22,6 +22,9 @@ const (
 	bounceBody = 1 << 10 // bytes of the body that a bounce repeats
 )
 
+// MaxBounce is more bytes than the body of any bounce has.
+const MaxBounce = 8 << 10
+
 // A Bounce is a letter to the sender of a mail that was not delivered.
 type Bounce struct {
 	Origin proto.PeerID // where the mail came from; zero: from this node

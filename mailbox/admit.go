@@ -11,7 +11,7 @@ import (
 )
 
 // admit returns the decision whether boxes take mail from a peer. Bounces are taken from
-// every member: who sent a mail must hear of its end.
+// every member: who sent a mail must hear of its end. They are small.
 func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (mail.Admit, error) {
 	rules := b.rules.Load()
 	if rules == nil {
@@ -26,7 +26,7 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 		switch {
 		case !ok: // it may be there, with rules that are not known yet
 			return proto.CodeNoHandler, fmt.Sprintf("no box %q", name)
-		case string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero():
+		case string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero() && len(l.Body) <= mail.MaxBounce:
 			return proto.CodeOK, ""
 		}
 		yes, known := allowed[name]

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -165,6 +166,49 @@ func TestMailMakesNoLedger(t *testing.T) {
 		bad.Payload = bad.Payload[:len(bad.Payload)-1]
 		if f.Receive(t.Context(), f.beta, bad) == nil {
 			t.Error("a bundle that ends too early was taken")
+		}
+	})
+}
+
+// A bounce comes from any member, and it is no way to send other mail to a box that does not
+// allow it.
+func TestOnlySmallBouncesAreTakenFromEveryone(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		admit, err := f.admit(t.Context(), f.broker.Load(), f.beta)
+		f.must(err)
+		of := proto.NewMailID(time.Now())
+		for _, tt := range []struct {
+			name   string
+			letter proto.Letter
+			want   proto.Code
+		}{
+			{"a bounce", proto.Letter{Type: []byte(mail.TypeBounce), BounceOf: of, Body: make([]byte, mail.MaxBounce)}, proto.CodeOK},
+			{"a large one", proto.Letter{Type: []byte(mail.TypeBounce), BounceOf: of, Body: make([]byte, mail.MaxBounce+1)}, proto.CodeDenied},
+			{"of nothing", proto.Letter{Type: []byte(mail.TypeBounce)}, proto.CodeDenied},
+			{"of another type", proto.Letter{BounceOf: of}, proto.CodeDenied},
+		} {
+			if code, why := admit("agent:ceo@"+f.self.String(), &tt.letter); code != tt.want {
+				t.Errorf("%s: %v, %s", tt.name, code, why)
+			}
+		}
+	})
+}
+
+// The largest body of a bounce is not too large for its receiver.
+func TestLargestBounce(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		f.mailbox("boss", nil)
+		f.mail("agent:ceo", strings.Repeat("x", 2000), func(m *wire.Mail) {
+			m.Sender, m.Key, m.Type = "boss", strings.Repeat("<", proto.MaxKey), strings.Repeat("<", proto.MaxLetterType)
+		})
+		d, _ := f.lease("ceo", "", 1, 0)
+		f.settle("ceo", "", wire.SettleMail{Bounce: []wire.BouncedMail{{Lease: d[0].Lease, Reason: strings.Repeat("<", 256)}}})
+		got, _ := f.lease("boss", "", 1, time.Second)
+		const subject = 6 * proto.MaxSubject // that of a mail to a topic
+		if len(got) != 1 || len(got[0].Mail.Body) < 5000 || len(got[0].Mail.Body)+subject > mail.MaxBounce {
+			t.Fatalf("%d bounces, %d bytes", len(got), len(got[0].Mail.Body))
 		}
 	})
 }
