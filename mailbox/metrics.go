@@ -28,7 +28,7 @@ func (m boxMetrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// collectTime bounds how long a collection waits for the broker.
+// collectTime bounds how long a collection, or a status, waits for the broker.
 const collectTime = time.Second
 
 // Collect reads the counts of the boxes.

@@ -2,12 +2,14 @@ package mailbox
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/balefire/balefire/wire"
 )
 
-// A mail that waits for a box on another node is found by its id and by the beginning of it.
+// A mail that waits for a box on another node is found by its id and by the beginning of it,
+// and is counted, as is a dead letter.
 func TestMailInASpoolIsFound(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)
@@ -23,6 +25,13 @@ func TestMailInASpoolIsFound(t *testing.T) {
 		}
 		if m, err := f.Mail(t.Context(), sent[0].ID); err != nil || m.State != "WAITING" || m.Seq != 1 {
 			t.Errorf("%+v, %v", m, err)
+		}
+		letters, err := f.Lease(t.Context(), "ceo", "", wire.LeaseMail{})
+		f.must(err)
+		_, err = f.Settle(t.Context(), "ceo", "", wire.SettleMail{Nack: []wire.NackMail{{Lease: letters[0].Lease, Final: true}}})
+		f.must(err)
+		if s, err := f.Status(t.Context()); err != nil || s.Outgoing != 1 || s.Dead != 1 || !slices.Equal(s.DeadIn, []string{"agent:ceo@alpha"}) {
+			t.Errorf("%+v, %v", s, err)
 		}
 		out, err := f.Outgoing(t.Context())
 		if err != nil || len(out) != 1 || out[0].Box != "agent:desk@beta" || out[0].Home != "beta" || out[0].Mails != 1 || out[0].Oldest == nil {

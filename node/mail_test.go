@@ -103,6 +103,9 @@ func TestMailWaitsForANodeThatIsOff(t *testing.T) {
 			all = append(all, wire.Mail{To: "agent:ceo@n1", Body: fmt.Append(nil, i)})
 		}
 		alpha.sendMail(all...)
+		if s := alpha.node.Views.Status(t.Context()); s.Mail == nil || s.Mail.Outgoing != mails {
+			t.Errorf("the status has %+v", s.Mail)
+		}
 		if n := alpha.outgoing(); n != mails {
 			t.Errorf("%d mails wait, want %d", n, mails)
 		}

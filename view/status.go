@@ -19,6 +19,9 @@ func (v *Views) Status(ctx context.Context) wire.Status {
 		Store: v.StoreStats(), Addrs: v.Local.Addrs(), Peers: v.Peers(ctx), Outbox: byName(home.ByState), Inbox: byName(owner.Backlog.ByState),
 		Results: v.Outbox.Results(), Dead: home.Dead, Slots: owner.Slots, Busy: owner.Used,
 	}
+	if m, err := v.Mail.Status(ctx); err == nil {
+		s.Mail = &m
+	}
 	s.Warnings = v.warnings(ctx, &s)
 	return s
 }
@@ -79,6 +82,9 @@ func (v *Views) warnings(ctx context.Context, s *wire.Status) []wire.Note {
 	}
 	if s.Dead > 0 {
 		add(wire.NoteDeadLetters, wire.NoteArgs{Count: s.Dead})
+	}
+	if m := s.Mail; m != nil && m.Dead > 0 {
+		add(wire.NoteDeadMail, wire.NoteArgs{Count: m.Dead, Names: m.DeadIn})
 	}
 	if until := v.Book.Self().Member.NotAfter; until.Sub(v.Clock.Now()) < renewedBefore {
 		add(wire.NoteOwnCertificate, wire.NoteArgs{Time: new(until.UTC())})

@@ -30,7 +30,13 @@ type Parts struct {
 	Store  *store.Store
 	Guard  *clock.Guard // of the wall clock
 	Queues Queues
+	Mail   Mail
 	Local  Local
+}
+
+// Mail counts the mail of this node.
+type Mail interface {
+	Status(ctx context.Context) (wire.MailStatus, error)
 }
 
 // Queues reports what is wrong with the shared queues.

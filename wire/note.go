@@ -185,6 +185,7 @@ const (
 	NoteResultsRefused NoteCode = "results_refused" // their homes refused results: count, and of the latest: peer, task, refusal, detail
 	NoteBookFull       NoteCode = "book_full"       // the address book is full, and new peers are refused: count
 	NoteDeadLetters    NoteCode = "dead_letters"    // count
+	NoteDeadMail       NoteCode = "dead_mail"       // dead letters of mailboxes and subscriptions: count, names (of some of those)
 	NoteOwnCertificate NoteCode = "own_certificate" // the certificate of this node expires soon: time
 	NoteProbesFail     NoteCode = "probes_fail"     // this node claims nothing new from shared queues: count (its local health), of
 	NoteMembersDead    NoteCode = "members_dead"    // count, names

@@ -19,6 +19,14 @@ type Status struct {
 	Dead     int            `json:"dead_letters"`
 	Slots    int            `json:"slots"`
 	Busy     int            `json:"busy"`
+	Mail     *MailStatus    `json:"mail,omitempty" doc:"absent: its ledger does not answer"`
+}
+
+// A MailStatus counts the mail of this node that may need somebody.
+type MailStatus struct {
+	Outgoing int      `json:"outgoing" doc:"mails that wait for boxes on other nodes"`
+	Dead     int      `json:"dead_letters" doc:"of all mailboxes and subscriptions"`
+	DeadIn   []string `json:"dead_in,omitempty" doc:"some of those that have dead letters, at most ten"`
 }
 
 // StoreStats describes the store. Sizes are bytes.

@@ -91,7 +91,8 @@ field-11           BLOCKED    -                  -      -       0          -
 // TestStatusTellsWarningsFirstAndOnce checks the order of the output of status.
 func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
 	n, st := newCannedNode(), testStatus()
-	st.Dead, st.Warnings, st.Peers = 2, []wire.Note{{Code: wire.NoteDeadLetters, NoteArgs: wire.NoteArgs{Count: 2}}}, testSummary[:1]
+	st.Dead, st.Peers, st.Mail = 2, testSummary[:1], &wire.MailStatus{Outgoing: 7, Dead: 3, DeadIn: []string{"agent:ceo@here"}}
+	st.Warnings = []wire.Note{{Code: wire.NoteDeadLetters, NoteArgs: wire.NoteArgs{Count: 2}}, {Code: wire.NoteDeadMail, NoteArgs: wire.NoteArgs{Count: 3, Names: st.Mail.DeadIn}}}
 	n.Answer("GET /v1/status", st)
 	n.Answer("GET /v1/peers", page(testSummary[:1]...))
 	n.Answer("GET /v1/mesh", wire.MeshSummary{Members: 7, States: map[string]int{"ALIVE": 5, "SUSPECT": 1, "DEAD": 1}, Direct: 3, Relayed: 2, Paused: true, Risks: []wire.Note{{Code: wire.NoteDeadLetters, NoteArgs: wire.NoteArgs{Count: 2}}, {Code: wire.NoteNoQUIC}}})
@@ -102,6 +103,7 @@ func TestStatusTellsWarningsFirstAndOnce(t *testing.T) {
 	same(t, out, `
 here  12D3KooW  running 0s  dev  store nutsdb 0 B
 ! 2 dead letters (balefire-node dlq ls)
+! 3 mails are dead letters in agent:ceo@here (balefire-node dlq ls --mailbox agent:ceo@here)
 ! there is no direct QUIC connection: UDP may be blocked, or all peers are on the LAN, where TCP is preferred
 ! this node is paused: it takes no new tasks from shared queues
 
@@ -114,8 +116,9 @@ TASKS           PENDING  ACCEPTED  RUNNING  RETRYING  OTHER
 sent from here        3         0        0         0      0
 accepted              0         0        0         0      0
 0 of 0 slots busy, 0 results to deliver
+mail for other nodes: 7 waiting (balefire-node mail outgoing)
 `)
-	if _, out, _ = command(t, n, "status", "-o", "json"); !strings.Contains(out, `"name": "here"`) || !strings.Contains(out, `"paused": true`) {
+	if _, out, _ = command(t, n, "status", "-o", "json"); !strings.Contains(out, `"name": "here"`) || !strings.Contains(out, `"outgoing": 7`) || !strings.Contains(out, `"paused": true`) {
 		t.Errorf("json:\n%s", out)
 	}
 }

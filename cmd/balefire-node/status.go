@@ -18,7 +18,7 @@ import (
 func statusCommand(w *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "status", Short: "Show the status of this node",
-		Long:    "Show this node, its problems, the mesh, its peers, and its tasks by state.",
+		Long:    "Show this node, its problems, the mesh, its peers, its tasks by state, and\nthe mail that waits for other nodes.",
 		Example: "  balefire-node status\n  balefire-node status -o json", Args: thisNodeOnly,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := call(cmd, w, getStatus)
@@ -97,6 +97,9 @@ func printStatus(p *printer, s statusReport) {
 	}
 	p.table(t)
 	p.line("%s", fmt.Sprintf("%d of %d slots busy, %d results to deliver", s.Busy, s.Slots, s.Results))
+	if s.Mail != nil && s.Mail.Outgoing > 0 {
+		p.line("mail for other nodes: %d waiting (balefire-node mail outgoing)", s.Mail.Outgoing)
+	}
 }
 
 // printWarnings prints the problems that need attention, each once, and then the mesh in

@@ -70,6 +70,7 @@ func cases(t *testing.T) (all []wire.Note) {
 	variant(wire.NoteTasksWait, func(a *wire.NoteArgs) { a.Count, a.State = 1, "OFFLINE" })
 	variant(wire.NoteResultsRefused, func(a *wire.NoteArgs) { a.Count = 1 })
 	variant(wire.NoteDeadLetters, func(a *wire.NoteArgs) { a.Count = 1 })
+	variant(wire.NoteDeadMail, func(a *wire.NoteArgs) { a.Count, a.Names = 1, []string{"agent:ceo@a"} })
 	variant(wire.NoteMembersDead, func(a *wire.NoteArgs) { a.Count, a.Names = 1, []string{"n1"} })
 	variant(wire.NoteMembersDead, func(a *wire.NoteArgs) { a.Count, a.Names = 7, strings.Split("tuvwxyz", "") })
 	return all

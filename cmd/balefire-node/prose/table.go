@@ -228,6 +228,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteResultsRefused: say("{count|result was refused by its home|results were refused by their homes}: {peer} answered {refusal}: {detail}", "balefire-node why {task}"),
 	wire.NoteBookFull:       say("{count} peers are known, which is the limit: new ones are refused until some are forgotten; if you did not admit that many, revoke the admin who did", "balefire-node peers forget"),
 	wire.NoteDeadLetters:    say("{count|dead letter|dead letters}", "balefire-node dlq ls"),
+	wire.NoteDeadMail:       say("{count|mail is a dead letter|mails are dead letters} in {names}", "balefire-node dlq ls --mailbox {first}"),
 	wire.NoteOwnCertificate: say("this node's certificate expires on {day}: it is renewed once the node connects to one with the role admin", ""),
 	wire.NoteProbesFail:     say("this node's own probes fail (local health {count} of {of}): it claims nothing new from shared queues until they succeed", "balefire-node netcheck"),
 	wire.NoteMembersDead: func(a wire.NoteArgs) (string, string) {
