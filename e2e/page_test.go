@@ -146,5 +146,8 @@ func TestHandlersPage(t *testing.T) { runPage(t, "../docs/handlers.md") }
 // The page about a first task is correct.
 func TestFirstTaskPage(t *testing.T) { runPage(t, "../docs/first-task.md") }
 
+// The page about mail is correct.
+func TestMailPage(t *testing.T) { runPage(t, "../docs/mail.md") }
+
 // The page about shared queues is correct: owners and homes that die and come back.
 func TestOwnershipPage(t *testing.T) { runPage(t, "../docs/ownership.md") }
