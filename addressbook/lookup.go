@@ -3,6 +3,7 @@ package addressbook
 import (
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -81,7 +82,7 @@ func (b *Book) List() []Peer {
 	for _, p := range b.entries {
 		all = append(all, p.clone())
 	}
-	slices.SortFunc(all, func(x, y Peer) int { return strings.Compare(x.Label(), y.Label()) })
+	sort.Slice(all, func(i, j int) bool { return all[i].Label() < all[j].Label() })
 	return all
 }
 

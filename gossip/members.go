@@ -1,7 +1,7 @@
 package gossip
 
 import (
-	"slices"
+	"sort"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -38,7 +38,7 @@ func (c *Core) Members(now time.Duration) []Member {
 	for _, m := range c.members {
 		all = append(all, m.view(now))
 	}
-	slices.SortFunc(all, func(a, b Member) int { return a.Peer.Compare(b.Peer) })
+	sort.Slice(all, func(i, j int) bool { return all[i].Peer.Compare(all[j].Peer) < 0 })
 	return all
 }
 

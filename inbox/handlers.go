@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -125,7 +126,7 @@ func (g *registry) specs() []Spec {
 	for _, h := range *g.byKind.Load() {
 		out = append(out, h.Spec)
 	}
-	slices.SortFunc(out, func(a, b Spec) int { return strings.Compare(a.Kind, b.Kind) })
+	sort.Slice(out, func(i, j int) bool { return out[i].Kind < out[j].Kind })
 	return out
 }
 

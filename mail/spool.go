@@ -6,6 +6,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -310,7 +311,7 @@ func (b *Broker) Spools(ctx context.Context) (all []SpoolInfo, err error) {
 					s.Stops = append(s.Stops, c.stop)
 				}
 			}
-			slices.SortFunc(s.Stops, func(x, y Stop) int { return y.At.Compare(x.At) })
+			sort.Slice(s.Stops, func(i, j int) bool { return s.Stops[i].At.After(s.Stops[j].At) })
 			all = append(all, s)
 		}
 	})

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +33,7 @@ func (b *Boxes) List(ctx context.Context, kind string) ([]wire.Box, error) {
 			}
 		}
 	})
-	slices.SortFunc(all, func(x, y wire.Box) int { return strings.Compare(x.Name, y.Name) })
+	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
 	return all, failure(place{}, "", err)
 }
 

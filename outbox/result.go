@@ -1,7 +1,7 @@
 package outbox
 
 import (
-	"slices"
+	"sort"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -51,7 +51,7 @@ func (o *Outbox) RefusedResults(limit int) (list []RefusedResult, count int) {
 	for k, n := range o.deliveries.refusedResults() {
 		list = append(list, RefusedResult{ID: k.ID, Code: n.code, Detail: n.detail, At: n.at})
 	}
-	slices.SortFunc(list, func(a, b RefusedResult) int { return a.ID.Compare(b.ID) })
+	sort.Slice(list, func(i, j int) bool { return list[i].ID.Compare(list[j].ID) < 0 })
 	count = len(list)
 	list = list[:min(limit, count)]
 	for i := range list {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -256,7 +257,7 @@ func (t *Transport) Peers() []PeerStatus {
 	for _, n := range t.peers {
 		all = append(all, t.status(n))
 	}
-	slices.SortFunc(all, func(a, b PeerStatus) int { return bytes.Compare(a.Peer[:], b.Peer[:]) })
+	sort.Slice(all, func(i, j int) bool { return bytes.Compare(all[i].Peer[:], all[j].Peer[:]) < 0 })
 	return all
 }
 

@@ -1,10 +1,10 @@
 package chain
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -142,7 +142,7 @@ func (o *Origin) HoldUnsent(box string, limit int) []Expiry {
 			}
 		}
 	}
-	slices.SortFunc(held, func(a, b Expiry) int { return cmp.Compare(a.Ref, b.Ref) })
+	sort.Slice(held, func(i, j int) bool { return held[i].Ref < held[j].Ref })
 	held = held[:min(limit, len(held))]
 	for _, h := range held {
 		o.Hold(box, h.Class, h.N)
