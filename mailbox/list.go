@@ -65,8 +65,12 @@ func (b *Boxes) Get(ctx context.Context, name string) (v wire.Box, err error) {
 	return v, failure(p, "", err)
 }
 
-// text returns the name of a box for people.
+// text returns the name of a box in the ledger, or in a letter, with the name that its node
+// has here.
 func (b *Boxes) text(name string) string {
+	if !strings.Contains(name, "@") {
+		return name // of the mesh, even if this node has a mailbox of its own with that name
+	}
 	if p, err := b.findTarget(name); err == nil {
 		return p.text
 	}

@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,6 +31,21 @@ func TestNamesOfTheMesh(t *testing.T) {
 		if _, err := f.SetMailbox(t.Context(), "own", named); !errors.Is(err, wire.ErrRefused) {
 			t.Errorf("the name of a mailbox of this node: %v", err)
 		}
+		if _, err := f.SetMailbox(t.Context(), "office", named); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.SetMailbox(t.Context(), "office@alpha", wire.MailboxSettings{}); err != nil {
+			t.Fatal(err)
+		}
+		var listed []string
+		all, err := f.List(t.Context(), "")
+		for _, v := range all {
+			listed = append(listed, v.Name)
+		}
+		if want := []string{"agent:desk", "agent:office", "agent:office@alpha", "agent:own@alpha"}; err != nil || !slices.Equal(listed, want) {
+			t.Errorf("%q, %v", listed, err)
+		}
+		delete(f.names.homes, "agent:office")
 		if err := f.Remove(t.Context(), "desk"); err != nil || len(f.names.homes) != 0 {
 			t.Errorf("%v, homes %v", err, f.names.homes)
 		}

@@ -114,7 +114,7 @@ func (b *Boxes) received(p place, seq uint64, from proto.PeerID, letter []byte) 
 	m = wire.ReceivedMail{
 		ID: l.ID.String(), Seq: seq, Box: p.text, From: b.parts.Book.NameOf(from), FromID: from.String(), Sender: string(l.Sender),
 		Subject: string(l.Subject), Class: l.Class.Name(), Key: string(l.Key), Type: string(l.Type), ContentType: string(l.ContentType),
-		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: b.address(string(l.ReplyTo)), Correlation: string(l.Correlation),
+		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: b.text(string(l.ReplyTo)), Correlation: string(l.Correlation),
 		Trace: string(l.Traceparent), Hops: int(l.Hops), RedriveOf: text(l.RedriveOf), FirstID: text(l.FirstID), BounceOf: text(l.BounceOf),
 		Size: int64(len(l.Body)), Body: l.Body,
 	}
@@ -132,14 +132,6 @@ func labelsOf(l *proto.Letter) func(yield func(string, string) bool) {
 			}
 		}
 	}
-}
-
-// address returns the address in a letter with the name that the node has here.
-func (b *Boxes) address(name string) string {
-	if !strings.Contains(name, "@") {
-		return name
-	}
-	return b.text(name)
 }
 
 func text(id proto.MailID) string {
