@@ -94,6 +94,15 @@ func (f *readerFlags) settings(given func(flag string) bool) (s wire.Subscriptio
 	return s, some, errors.Join(err, bad)
 }
 
+// wantSetting returns err, or an error if a command that changes settings is given none; like
+// is an example of one.
+func wantSetting(some bool, err error, like string) error {
+	if err == nil && !some {
+		return usage("nothing to set: give a setting, like %s", like)
+	}
+	return err
+}
+
 // spanOrDefault parses a flag that is a duration, or 0 for the default.
 func spanOrDefault(flag, text string) (*wire.Duration, error) {
 	if text == "0" {

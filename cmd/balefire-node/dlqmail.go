@@ -34,20 +34,7 @@ func (w *app) deadMail(cmd *cobra.Command, f *queryFlags, name string) error {
 	if err := onlyFor(cmd, "before", "since", "limit", "cursor", "all"); err != nil {
 		return err
 	}
-	r, err := parseReadable(name)
-	if err != nil {
-		return err
-	}
-	mails := mailQuery{since: f.since, until: f.before, q: wire.MailQuery{State: "DEAD", Limit: f.q.Limit, Cursor: f.q.Cursor}}
-	q, err := mails.query(w.clock.Now())
-	if err != nil {
-		return err
-	}
-	page, err := w.boxMails(cmd, r, q, f.all)
-	if err != nil {
-		return err
-	}
-	return w.show(mailsView(w, r, page))
+	return w.listMails(cmd, name, mailQuery{since: f.since, until: f.before, all: f.all, q: wire.MailQuery{State: "DEAD", Limit: f.q.Limit, Cursor: f.q.Cursor}})
 }
 
 // redriveFlags are the raw flags of dlq retry --mailbox.

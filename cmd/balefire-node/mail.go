@@ -304,19 +304,7 @@ with --state dead its dead letters. Looking changes nothing.`,
 			if len(args) == 0 { // mail without a subcommand
 				return cmd.Help()
 			}
-			r, err := parseReadable(args[0])
-			if err != nil {
-				return err
-			}
-			q, err := f.query(w.clock.Now())
-			if err != nil {
-				return err
-			}
-			page, err := w.boxMails(cmd, r, q, f.all)
-			if err != nil {
-				return err
-			}
-			return w.show(mailsView(w, r, page))
+			return w.listMails(cmd, args[0], f)
 		},
 	}
 	fs := c.Flags()
@@ -331,6 +319,23 @@ with --state dead its dead letters. Looking changes nothing.`,
 	fs.BoolVar(&f.all, "all", false, "all pages")
 	completeWords(c, "state", lower(mailStates)...)
 	return c
+}
+
+// listMails shows the mails of a box that the flags select.
+func (w *app) listMails(cmd *cobra.Command, box string, f mailQuery) error {
+	r, err := parseReadable(box)
+	if err != nil {
+		return err
+	}
+	q, err := f.query(w.clock.Now())
+	if err != nil {
+		return err
+	}
+	page, err := w.boxMails(cmd, r, q, f.all)
+	if err != nil {
+		return err
+	}
+	return w.show(mailsView(w, r, page))
 }
 
 // mailsView shows a page of mails.

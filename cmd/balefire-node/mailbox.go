@@ -106,7 +106,7 @@ mailbox of its own with that name, agent:NAME is that one there.`,
 			if err != nil {
 				return err
 			}
-			return w.changeMailbox(cmd, "created", func(ctx context.Context, c *client.Client) (wire.Box, error) {
+			return w.showBox(cmd, "created", printBox, func(ctx context.Context, c *client.Client) (wire.Box, error) {
 				old, err := c.Mailbox(ctx, args[0])
 				if err == nil && (!f.named || !strings.Contains(old.Name, "@")) {
 					return old, &codedError{exitRefused, fmt.Errorf("%s exists: change it with balefire-node mailbox set", old.Name)}
@@ -141,13 +141,10 @@ without a flag do not change; 0 or an empty list is the default.`,
 		Args: oneMailbox, ValidArgsFunction: w.completeMailbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, some, err := f.settings(cmd.Flags().Changed)
-			switch {
-			case err != nil:
+			if err := wantSetting(some, err, "--attempts 5"); err != nil {
 				return err
-			case !some:
-				return usage("nothing to set: give a setting, like --attempts 5")
 			}
-			return w.changeMailbox(cmd, "changed", func(ctx context.Context, c *client.Client) (wire.Box, error) {
+			return w.showBox(cmd, "changed", printBox, func(ctx context.Context, c *client.Client) (wire.Box, error) {
 				if old, err := c.Mailbox(ctx, args[0]); err != nil {
 					return old, err
 				}
@@ -160,14 +157,17 @@ without a flag do not change; 0 or an empty list is the default.`,
 	return c
 }
 
-// changeMailbox changes a mailbox and shows the result.
-func (w *app) changeMailbox(cmd *cobra.Command, done string, change func(context.Context, *client.Client) (wire.Box, error)) error {
-	v, err := callMail(cmd, w, change)
+// showBox shows the mailbox or topic that a request returns, and says what the request has
+// done if it is one that changes something.
+func (w *app) showBox(cmd *cobra.Command, done string, human func(*printer, wire.Box), request func(context.Context, *client.Client) (wire.Box, error)) error {
+	v, err := callMail(cmd, w, request)
 	if err != nil {
 		return err
 	}
-	w.infof("%s: %s", sanitize(v.Name), done)
-	return w.show(view{value: v, human: func(p *printer) { printBox(p, v) }})
+	if done != "" {
+		w.infof("%s: %s", sanitize(v.Name), done)
+	}
+	return w.show(view{value: v, human: func(p *printer) { human(p, v) }})
 }
 
 func mailboxList(w *app) *cobra.Command {
@@ -242,31 +242,30 @@ func mailboxShow(w *app) *cobra.Command {
 		Use: "show NAME", Short: "Show a mailbox: its mail, its readers and its settings",
 		Example: "  balefire-node mailbox show ceo\n  balefire-node mailbox show ceo -o yaml", Args: oneMailbox, ValidArgsFunction: w.completeMailbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.Box, error) { return c.Mailbox(ctx, args[0]) })
-			if err != nil {
-				return err
-			}
-			return w.show(view{value: v, human: func(p *printer) { printBox(p, v) }})
+			return w.showBox(cmd, "", printBox, func(ctx context.Context, c *client.Client) (wire.Box, error) { return c.Mailbox(ctx, args[0]) })
 		},
 	}
 }
 
 func mailboxPause(w *app, on bool) *cobra.Command {
-	c := &cobra.Command{
+	return pauseCommand(on, "paused; new mail waits", &cobra.Command{
 		Use: "pause NAME", Short: "Stop the deliveries of a mailbox",
 		Long:    "Deliver nothing from a mailbox until it is resumed. New mail is accepted and\nwaits; what is leased may be settled.",
 		Example: "  balefire-node mailbox pause ceo", Args: oneMailbox, ValidArgsFunction: w.completeMailbox,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			done := "paused; new mail waits"
-			if !on {
-				done = "resumed"
-			}
-			return w.changeMailbox(cmd, done, func(ctx context.Context, c *client.Client) (wire.Box, error) { return c.PauseBox(ctx, args[0], "", on) })
-		},
-	}
+	}, func(cmd *cobra.Command, args []string, done string) error {
+		return w.showBox(cmd, done, printBox, func(ctx context.Context, c *client.Client) (wire.Box, error) { return c.PauseBox(ctx, args[0], "", on) })
+	})
+}
+
+// pauseCommand completes a command that pauses a box, or turns it into the one that resumes
+// the box. run is given the words for what was done.
+func pauseCommand(on bool, done string, c *cobra.Command, run func(cmd *cobra.Command, args []string, done string) error) *cobra.Command {
 	if !on {
-		c.Use, c.Short, c.Long, c.Example = "resume NAME", "Resume the deliveries of a mailbox", "", "  balefire-node mailbox resume ceo"
+		done = "resumed"
+		r := strings.NewReplacer("pause", "resume", "Stop", "Resume")
+		c.Use, c.Short, c.Long, c.Example = r.Replace(c.Use), r.Replace(c.Short), "", r.Replace(c.Example)
 	}
+	c.RunE = func(cmd *cobra.Command, args []string) error { return run(cmd, args, done) }
 	return c
 }
 

@@ -140,11 +140,8 @@ func (f *queueFlags) settings(given func(flag string) bool) (wire.QueueSettings,
 			set()
 		}
 	}
-	switch {
-	case errors.Join(err, bad) != nil:
-		return s, errors.Join(err, bad)
-	case !some:
-		return s, usage("nothing to set: give a setting, like --concurrency 8")
+	if err := wantSetting(some, errors.Join(err, bad), "--concurrency 8"); err != nil {
+		return s, err
 	}
 	if s.LeaseMs != nil && f.lease != "0" {
 		d, err := parseSpan("lease", f.lease)

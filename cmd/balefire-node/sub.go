@@ -65,11 +65,8 @@ func subSet(w *app) *cobra.Command {
 		Example: "  balefire-node sub set orders billing --attempts 5 --mode shared", Args: oneSub, ValidArgsFunction: w.completeSub,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, some, err := f.settings(cmd.Flags().Changed)
-			switch {
-			case err != nil:
+			if err := wantSetting(some, err, "--attempts 5"); err != nil {
 				return err
-			case !some:
-				return usage("nothing to set: give a setting, like --attempts 5")
 			}
 			return w.changeSub(cmd, args, "changed", func(ctx context.Context, c *client.Client) (wire.Box, error) {
 				v, err := c.Topic(ctx, args[0])
@@ -218,24 +215,15 @@ read. This is written to the audit log.`,
 }
 
 func subPause(w *app, on bool) *cobra.Command {
-	c := &cobra.Command{
+	return pauseCommand(on, "paused", &cobra.Command{
 		Use: "pause TOPIC SUB", Short: "Stop the deliveries of a subscription",
 		Long:    "Deliver nothing to the readers of a subscription until it is resumed.",
 		Example: "  balefire-node sub pause orders billing", Args: oneSub, ValidArgsFunction: w.completeSub,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			done := "paused"
-			if !on {
-				done = "resumed"
-			}
-			return w.changeSub(cmd, args, done, func(ctx context.Context, c *client.Client) (wire.Box, error) {
-				return c.PauseBox(ctx, topicBox(args[0]), args[1], on)
-			})
-		},
-	}
-	if !on {
-		c.Use, c.Short, c.Long, c.Example = "resume TOPIC SUB", "Resume the deliveries of a subscription", "", "  balefire-node sub resume orders billing"
-	}
-	return c
+	}, func(cmd *cobra.Command, args []string, done string) error {
+		return w.changeSub(cmd, args, done, func(ctx context.Context, c *client.Client) (wire.Box, error) {
+			return c.PauseBox(ctx, topicBox(args[0]), args[1], on)
+		})
+	})
 }
 
 func subRemove(w *app) *cobra.Command {

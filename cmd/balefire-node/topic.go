@@ -39,7 +39,7 @@ until every subscription has read it.`,
 			if err != nil {
 				return err
 			}
-			return w.changeTopic(cmd, "created", func(ctx context.Context, c *client.Client) (wire.Box, error) {
+			return w.showBox(cmd, "created", printTopic, func(ctx context.Context, c *client.Client) (wire.Box, error) {
 				old, err := c.Topic(ctx, args[0])
 				if err == nil {
 					return old, &codedError{exitRefused, fmt.Errorf("%s exists: change it with balefire-node topic set", old.Name)}
@@ -63,13 +63,10 @@ func topicSet(w *app) *cobra.Command {
 		Example: "  balefire-node topic set orders --age 30d\n  balefire-node topic set orders --interest=false", Args: oneTopic, ValidArgsFunction: w.completeTopic,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, some, err := f.settings(cmd.Flags().Changed)
-			switch {
-			case err != nil:
+			if err := wantSetting(some, err, "--age 30d"); err != nil {
 				return err
-			case !some:
-				return usage("nothing to set: give a setting, like --age 30d")
 			}
-			return w.changeTopic(cmd, "changed", func(ctx context.Context, c *client.Client) (wire.Box, error) {
+			return w.showBox(cmd, "changed", printTopic, func(ctx context.Context, c *client.Client) (wire.Box, error) {
 				if old, err := c.Topic(ctx, args[0]); err != nil {
 					return old, err
 				}
@@ -79,16 +76,6 @@ func topicSet(w *app) *cobra.Command {
 	}
 	f.add(c, true)
 	return c
-}
-
-// changeTopic changes a topic and shows the result.
-func (w *app) changeTopic(cmd *cobra.Command, done string, change func(context.Context, *client.Client) (wire.Box, error)) error {
-	v, err := callMail(cmd, w, change)
-	if err != nil {
-		return err
-	}
-	w.infof("%s: %s", sanitize(v.Name), done)
-	return w.show(view{value: v, human: func(p *printer) { printTopic(p, v) }})
 }
 
 func topicList(w *app) *cobra.Command {
@@ -120,11 +107,7 @@ func topicShow(w *app) *cobra.Command {
 		Use: "show TOPIC", Short: "Show a topic: its mail, its settings and its subscriptions",
 		Example: "  balefire-node topic show orders", Args: oneTopic, ValidArgsFunction: w.completeTopic,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			v, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.Box, error) { return c.Topic(ctx, args[0]) })
-			if err != nil {
-				return err
-			}
-			return w.show(view{value: v, human: func(p *printer) { printTopic(p, v) }})
+			return w.showBox(cmd, "", printTopic, func(ctx context.Context, c *client.Client) (wire.Box, error) { return c.Topic(ctx, args[0]) })
 		},
 	}
 }
