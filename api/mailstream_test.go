@@ -181,7 +181,7 @@ func TestMailDocuments(t *testing.T) {
 	x := hearMails(t, c, 2, "x")
 	tell(t, c, `{"op":"settle","session":1,"ref":4,"ack":[%q]}`, ab[1])
 	if a := hear(t, c); a.Op == "mail" { // the credit of it
-		a = hear(t, c)
+		hear(t, c)
 	} else if a.Op != "settled" || a.Ref != 4 || a.Code != "" || a.Stale != nil {
 		t.Errorf("%+v", a)
 	}
@@ -295,8 +295,8 @@ func TestMailFrames(t *testing.T) {
 	f.write(sendFrame(1, "agent:ceo", append([][]byte{one, two, one}, bad...)...))
 	var letters []string
 	var acks []wire.FramedSettlement
-	results, err := []wire.FramedResult(nil), error(nil)
-	if results, err = f.next(wire.OpSent, 1).Results(nil); err != nil || len(results) != 3+len(bad) {
+	results, err := f.next(wire.OpSent, 1).Results(nil)
+	if err != nil || len(results) != 3+len(bad) {
 		t.Fatalf("%+v, %v", results, err)
 	}
 	for i, r := range results {

@@ -166,7 +166,7 @@ func BenchmarkForward(b *testing.B) {
 			arrivals <- a
 		}
 	})
-	accepted, released := uint64(0), 0
+	released := 0
 	for a := range arrivals {
 		m, err := a.Wait(ctx)
 		if err == nil {
@@ -175,7 +175,8 @@ func BenchmarkForward(b *testing.B) {
 		if err != nil || m.GetCode() != proto.CodeOK {
 			b.Fatalf("%v, %v", m, err)
 		}
-		for accepted = m.GetUpToNumber(); released < int(accepted)/batch; released++ {
+		accepted := m.GetUpToNumber()
+		for ; released < int(accepted)/batch; released++ {
 			<-spool
 		}
 		if accepted == uint64(rounds*batch) {

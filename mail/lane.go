@@ -97,28 +97,26 @@ type shipment struct {
 
 // take takes the next bundle; nil: there is none.
 func (l *Lane) take(room int) *shipment {
-	for {
-		var waits [fair.Classes]bool
-		for c := range waits {
-			waits[c] = l.top(c)
-		}
-		c := l.picker.Next(waits)
-		if c < 0 {
-			return nil
-		}
-		t := l.ready[c][0]
-		l.ready[c] = l.ready[c][1:]
-		t.chains[c].offered = false
-		l.picker.Took(c, waits)
-		s := new(shipment)
-		s.Bundle, _ = l.b.spools.origin.Next(t.box, classOf(c), room)
-		l.b.offer(t, classOf(c))
-		for _, seq := range s.Refs {
-			k, _ := l.b.state.Mail(t.id, seq)
-			s.mails = append(s.mails, k)
-		}
-		return s
+	var waits [fair.Classes]bool
+	for c := range waits {
+		waits[c] = l.top(c)
 	}
+	c := l.picker.Next(waits)
+	if c < 0 {
+		return nil
+	}
+	t := l.ready[c][0]
+	l.ready[c] = l.ready[c][1:]
+	t.chains[c].offered = false
+	l.picker.Took(c, waits)
+	s := new(shipment)
+	s.Bundle, _ = l.b.spools.origin.Next(t.box, classOf(c), room)
+	l.b.offer(t, classOf(c))
+	for _, seq := range s.Refs {
+		k, _ := l.b.state.Mail(t.id, seq)
+		s.mails = append(s.mails, k)
+	}
+	return s
 }
 
 // top removes from the front of the candidates of a class what may not be sent, and reports

@@ -56,7 +56,7 @@ func TestLeaseWaits(t *testing.T) {
 			f.mail("agent:ceo", "late", nil)
 		}()
 		d := f.one("ceo", "", "late")
-		if d.Attempt != 1 || d.Redelivered || d.Until.Sub(time.Now()) != 30*time.Second || !strings.HasPrefix(d.Lease, "1.1.") {
+		if d.Attempt != 1 || d.Redelivered || time.Until(d.Until) != 30*time.Second || !strings.HasPrefix(d.Lease, "1.1.") {
 			t.Errorf("delivery %+v", d)
 		}
 	})
