@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"bytes"
 	"io"
 	"math/rand/v2"
 
@@ -58,7 +59,7 @@ func (l *simLog) write(n int, heard bool) {
 				}
 				continue
 			}
-			l.recs = append(l.recs, e.Data)
+			l.recs = append(l.recs, bytes.Clone(e.Data)) // a sender uses its buffer again
 			if sync = sync || !e.Relaxed; heard {
 				e.After(uint64(len(l.recs)), placeOf(len(l.recs), e.Data), nil)
 			}

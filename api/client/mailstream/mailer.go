@@ -183,12 +183,21 @@ func (m *Mailer) receive(conn *websocket.Conn) error {
 	return err
 }
 
-// answer notes the results of the oldest batch: the node answers in order.
+// errAgain ends a connection: its batches are sent again on the next one.
+var errAgain = errors.New("mailstream: the node stops")
+
+// answer notes the results of the oldest batch: the node answers in order. What a node that
+// stops does not know, or did not take, is asked again: each mail has a dedupe key.
 func (m *Mailer) answer(ref uint32, results []wire.FramedResult) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.sent) == 0 || m.sent[0].ref != ref || len(m.sent[0].mails) != len(results) {
 		return fmt.Errorf("%w: the answer to request %d", wire.ErrBadFrame, ref)
+	}
+	for _, r := range results {
+		if r.Code == wire.CodeUnknown || r.Code == wire.CodeDraining {
+			return errAgain
+		}
 	}
 	for i, p := range m.sent[0].mails {
 		p.sent, p.err = sentOf(results[i])
