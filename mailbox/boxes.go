@@ -188,7 +188,11 @@ func (b *Boxes) find(name string) (place, error) {
 // findTarget is find for a target, where a word alone is a node.
 func (b *Boxes) findTarget(target string) (place, error) {
 	t, err := proto.ParseTarget(target)
-	if err != nil {
+	switch {
+	case err == nil:
+	case strings.Contains(target, "@") && !strings.Contains(target, ":"):
+		return place{}, invalid("target %.80q: a mailbox is agent:NAME@NODE, with agent: before its name", target)
+	default:
 		return place{}, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	switch t.Kind {

@@ -9,6 +9,15 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
+func TestForgottenPrefixIsNamed(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		_, errs := f.Send(t.Context(), []wire.Mail{{To: "desk@beta"}})
+		if !errors.Is(errs[0], wire.ErrInvalid) || !strings.Contains(errs[0].Error(), "agent: before its name") {
+			t.Errorf("%v", errs[0])
+		}
+	})
+}
+
 func TestNamesOfTheMesh(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		named := wire.MailboxSettings{Named: true}
