@@ -4,6 +4,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -84,10 +85,9 @@ func TestLedgerIsReadAsItWasWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := step{name: "kill"}
-	if err := errors.Join(
-		l.add(result{step: s, took: 90 * time.Second, counted: "3 passed; 40 kills | 2 ends"}, "abc", "nothing"),
-		l.add(result{step: s, err: errors.New("no")}, "abc", "2 busy loops"),
-	); err != nil {
+	_, first := l.add(result{step: s, took: 90 * time.Second, counted: "3 passed; 40 kills | 2 ends"}, "abc", "nothing")
+	_, second := l.add(result{step: s, err: errors.New("no")}, "abc", "2 busy loops")
+	if err := errors.Join(first, second); err != nil {
 		t.Fatal(err)
 	}
 	again, err := openLedger(path)
@@ -104,6 +104,26 @@ func TestLedgerIsReadAsItWasWritten(t *testing.T) {
 	}
 	if _, err := openLedger(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("a broken ledger: %v", err)
+	}
+}
+
+// TestAllDueStepsAreDecided checks that steps which run beside each other are counted each.
+func TestAllDueStepsAreDecided(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.MkdirAll(logs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var steps []step
+	for i, command := range []string{"true", "false", "true", "false", "true"} {
+		steps = append(steps, step{name: fmt.Sprint("step ", i), argv: []string{command}})
+	}
+	l, err := openLedger("soak.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed, err := decideAll(t.Context(), steps, wide, l, "abc")
+	if err != nil || failed != 2 || len(l.lines) != len(steps) {
+		t.Errorf("%d failed, %d lines, %v; want 2 and %d", failed, len(l.lines), err, len(steps))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // A line is one run of a step, as written to dist/soak.txt and dist/gate.txt.
@@ -42,9 +43,11 @@ func parse(text string) (line, error) {
 	return line{f[0], f[1], seconds, f[3], strings.TrimPrefix(f[4], "load "), f[5], f[6]}, nil
 }
 
-// A ledger is a file of lines, one for each run.
+// A ledger is a file of lines, one for each run. Its methods may be called concurrently.
 type ledger struct {
-	path  string
+	path string
+
+	mu    sync.Mutex
 	lines []line
 }
 
@@ -68,23 +71,27 @@ func openLedger(path string) (*ledger, error) {
 	return l, nil
 }
 
-// add appends a line.
-func (l *ledger) add(r result, commit, background string) error {
-	got := line{r.step.name, commit, int(r.took.Seconds()), background, load(), strings.ReplaceAll(r.counted, " | ", " / "), r.verdict()}
+// add appends a line and returns it.
+func (l *ledger) add(r result, commit, background string) (line, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	added := line{r.step.name, commit, int(r.took.Seconds()), background, load(), strings.ReplaceAll(r.counted, " | ", " / "), r.verdict()}
 	f, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
-		return err
+		return line{}, err
 	}
-	if _, err := fmt.Fprintln(f, got); err != nil {
+	if _, err := fmt.Fprintln(f, added); err != nil {
 		f.Close()
-		return err
+		return line{}, err
 	}
-	l.lines = append(l.lines, got)
-	return f.Close()
+	l.lines = append(l.lines, added)
+	return added, f.Close()
 }
 
 // of returns the runs of a step.
 func (l *ledger) of(name string) (all []line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, got := range l.lines {
 		if got.step == name {
 			all = append(all, got)

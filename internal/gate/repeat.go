@@ -51,7 +51,8 @@ func repeat(ctx context.Context, only string, times int) error {
 					failed++
 					keepLog(r.step, n)
 				}
-				err = errors.Join(err, done.add(r, commit, what))
+				_, added := done.add(r, commit, what)
+				err = errors.Join(err, added)
 			})
 			return errors.Join(err, ctx.Err())
 		})
@@ -87,10 +88,8 @@ func runWhole(ctx context.Context, times int) error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			if err := done.add(r, commit, what); err != nil {
-				return err
-			}
-			return r.err
+			_, err := done.add(r, commit, what)
+			return errors.Join(err, r.err)
 		})
 		if err != nil {
 			return err

@@ -4,13 +4,18 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
+	"io"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // soak runs the long forms that have not passed since a product file that they cover was
-// changed.
+// changed: first those whose verdict does not depend on what runs beside them, some at a
+// time, then the others one by one.
 func soak(ctx context.Context, only string) error {
 	commit, err := head()
 	if err != nil {
@@ -24,33 +29,62 @@ func soak(ctx context.Context, only string) error {
 	if err != nil {
 		return err
 	}
-	var due []step
+	var together, alone []step
 	var estimate time.Duration
 	for _, s := range steps {
+		took := max(s.estimate, 30*time.Second)
 		switch counts, err := lastValid(s, done, commit); {
 		case err != nil:
 			return err
 		case counts != nil:
 			fmt.Printf("%-30s stands: %s; no product file that it covers has changed since\n", s.name, counts)
+		case s.prepares:
+			if ok, err := decide(ctx, s, done, commit); err != nil || !ok {
+				return errors.Join(err, fmt.Errorf("the step %q failed: see %s", s.name, s.log()))
+			}
+		case s.timing || s.alone:
+			alone, estimate = append(alone, s), estimate+took
 		default:
-			due, estimate = append(due, s), estimate+max(s.estimate, 30*time.Second)
+			together, estimate = append(together, s), estimate+took/2
 		}
 	}
-	fmt.Printf("%d of %d steps are due: about %s on two idle cores\n", len(due), len(steps), estimate.Round(time.Minute))
+	fmt.Printf("%d of %d steps are due: about %s on two idle cores\n", len(together)+len(alone), len(steps), estimate.Round(time.Minute))
 	failed := 0
-	for _, s := range due {
-		ok, err := decide(ctx, s, done, commit)
+	for _, group := range []struct {
+		steps []step
+		wide  int
+	}{{together, wide}, {alone, 1}} {
+		n, err := decideAll(ctx, group.steps, group.wide, done, commit)
 		if err != nil {
 			return err
 		}
-		if !ok {
-			failed++
-		}
+		failed += n
 	}
 	if failed > 0 {
-		return fmt.Errorf("%d of %d steps failed: see dist/soak.txt, their output is in %s", failed, len(due), logs)
+		return fmt.Errorf("%d steps failed: see dist/soak.txt, their output is in %s", failed, logs)
 	}
 	return nil
+}
+
+// decideAll decides the steps, wide at a time, and returns how many failed.
+func decideAll(ctx context.Context, steps []step, wide int, done *ledger, commit string) (int, error) {
+	var failed atomic.Int64
+	var group errgroup.Group
+	group.SetLimit(wide)
+	for _, s := range steps {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			ok, err := decide(ctx, s, done, commit)
+			if err == nil && !ok {
+				failed.Add(1)
+			}
+			return err
+		})
+	}
+	err := group.Wait()
+	return int(failed.Load()), err
 }
 
 // lastValid returns the last run of the step that is still valid, or nil.
@@ -109,14 +143,17 @@ func decide(ctx context.Context, s step, done *ledger, commit string) (bool, err
 		runs = nil
 	}
 	for {
-		r := s.run(ctx, os.Stdout)
+		fmt.Printf("== %s == %s, output in %s\n", s.name, time.Now().UTC().Format(time.TimeOnly), s.log())
+		r := s.run(ctx, io.Discard)
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
-		if err := done.add(r, commit, "nothing"); err != nil {
+		added, err := done.add(r, commit, "nothing")
+		if err != nil {
 			return false, err
 		}
-		runs = append(runs, done.lines[len(done.lines)-1])
+		fmt.Println(added)
+		runs = append(runs, added)
 		if decided, ok := verdict(s, runs); decided {
 			return ok, nil
 		}

@@ -18,7 +18,8 @@ type step struct {
 	tests    []string      // names of the tests that must pass
 	covers   []string      // packages whose product files it tests, and their imports
 	prepares bool          // the other steps need its output
-	timing   bool          // judges times: two of at most three runs decide
+	timing   bool          // judges times: two of at most three runs decide, nothing beside it
+	alone    bool          // shares something of the machine with another step of soak
 	again    []string      // what repeat runs, "" for the command itself; nil: no real processes or sockets
 	estimate time.Duration // on two idle cores, printed before a long run
 }
@@ -85,7 +86,8 @@ var soakSteps = slices.Concat([]step{
 		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
 		"TestNoHandlerTakesNothing", "TestRunAsInTheSandboxOfTheUnit", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
 		"TestBadFramesOverARealSocket", "TestSymmetricStaysRelayed", "TestRouterIsAskedForPorts",
-		"TestMeshOfContainers", "TestThreeContainers"),
+		"TestMeshOfContainers"),
+	alone(eachProcess(false, "TestThreeContainers")), // the same networks as the mesh
 	eachProcess(true,
 		"TestMutantsAnswerTooEarly", "TestLinkComesBack", "TestLinkComesBackOverTCP", "TestAddressChanges",
 		"TestConesReachEachOther", "TestLaptopInTheCafe", "TestRelayRestarts", "TestRelayDies"),
@@ -123,6 +125,14 @@ func eachProcess(timing bool, tests ...string) (all []step) {
 		all = append(all, s)
 	}
 	return all
+}
+
+// alone marks steps that run beside no other.
+func alone(steps []step) []step {
+	for i := range steps {
+		steps[i].alone = true
+	}
+	return steps
 }
 
 // estimates has the durations of the slow long forms.
