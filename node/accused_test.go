@@ -14,6 +14,7 @@ import (
 // Two members that accuse the home of a queue once a second do not stop its grants,
 // and a person is told who they are (I16).
 func TestAccusersAreNamed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
 		defer c.close()

@@ -18,6 +18,7 @@ import (
 
 // If several nodes join at once under one name, one gets it.
 func TestNameIsAssignedOnce(t *testing.T) {
+	t.Parallel()
 	a, _ := pair(t, nil)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -151,6 +152,7 @@ func TestRunFoldersAreSwept(t *testing.T) {
 
 // A ticket for a name that is taken states whom it admits.
 func TestInviteWarnsOfTakenName(t *testing.T) {
+	t.Parallel()
 	a, _ := pair(t, nil)
 	for name, warned := range map[string]bool{"": false, "new": false, "b": true} {
 		inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{Name: name})

@@ -53,6 +53,7 @@ func TestSubmitOfUnknownOutcomeKeepsItsBody(t *testing.T) {
 
 // A task that the target refuses permanently ends even if its body is streamed.
 func TestDeniedStreamedTaskEnds(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, nil)
 	s := allow("sum", wire.TypeSHA256)
 	s.Allow = []string{"peer:nobody"}
@@ -68,6 +69,7 @@ func TestDeniedStreamedTaskEnds(t *testing.T) {
 
 // A large result that comes too late is answered, and then no longer offered.
 func TestLateStreamedResultIsDropped(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, nil)
 	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
@@ -91,6 +93,7 @@ func TestLateStreamedResultIsDropped(t *testing.T) {
 
 // A result does not touch the body that another result has committed.
 func TestForgedResultChangesNoBody(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, nil)
 	if err := b.Handlers.Add(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)
@@ -123,6 +126,7 @@ func TestForgedResultChangesNoBody(t *testing.T) {
 
 // A streamed body and long arguments never share a file.
 func TestStreamedTaskWithLongArguments(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, nil)
 	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)

@@ -28,6 +28,7 @@ func (l *testNode) blobs(t *testing.T) []string {
 // Bodies are removed when they are no longer needed, not at the next start (I13): that
 // of a task with its end, that of a result when its home has it.
 func TestUnneededBodiesAreRemoved(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, nil)
 	if err := b.Handlers.Add(t.Context(), allow("echo", wire.TypeEcho)); err != nil {
 		t.Fatal(err)

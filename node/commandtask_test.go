@@ -104,6 +104,7 @@ func TestCommandRunsWithItsArguments(t *testing.T) {
 // retried until the attempts are used up. The reason, the attempts and stderr arrive at
 // the home (I11).
 func TestExitCodesDecideTheEnd(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, nil)
 	if err := b.Handlers.Add(t.Context(), shell(func(s *wire.HandlerSpec) { s.MaxAttempts = 2; s.Timeout = "2s" })); err != nil {
 		t.Fatal(err)
@@ -285,6 +286,7 @@ func TestRedriveKnowsItsTarget(t *testing.T) {
 
 // A task is CANCELLED only after the whole process group is gone.
 func TestCancelStopsARun(t *testing.T) {
+	t.Parallel()
 	for _, hard := range []bool{false, true} {
 		a, b := pair(t, nil)
 		if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {

@@ -34,6 +34,7 @@ func (s *simNode) markRestored() {
 // revoked since the snapshot, even if a revoked member comes first. If it meets no
 // admin, it goes on after five minutes.
 func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
+	t.Parallel()
 	for _, meets := range []bool{true, false} {
 		t.Run(map[bool]string{true: "an admin comes", false: "no admin comes"}[meets], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -63,6 +63,7 @@ func noted(list []wire.Note, code wire.NoteCode) bool {
 // A drained node is reported as such, by itself and by the others, and not as one that
 // stops.
 func TestDrainedNodeIsReported(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, nil)
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
 	if _, err := b.Queues.Drain(t.Context(), true); err != nil {

@@ -28,6 +28,7 @@ func (c *cluster) waitHome(place int, within time.Duration) {
 // A draining node hands over its queues with all their tasks and is granted nothing; a
 // queue that names it as its home returns when it takes work again.
 func TestDrainedNodeHandsOverItsQueues(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 2*time.Second)
 		defer c.close()

@@ -24,6 +24,7 @@ var paddingSizes = []int{70_000, 300_000, 1 << 20}
 // No message of a member, of whatever size, stops a node or its work: each is dropped,
 // and the queue continues.
 func TestNoMessageStopsANode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, time.Second)
 		defer c.close()

@@ -15,6 +15,7 @@ import (
 // A partly received body survives a restart of the receiving node: it is swept only
 // when nobody can send the rest any more (S12).
 func TestPartialBodySurvivesRestart(t *testing.T) {
+	t.Parallel()
 	a, _ := pair(t, nil)
 	from, err := bodies.Open(t.TempDir(), bodies.Config{})
 	if err != nil {
@@ -81,6 +82,7 @@ func random(t *testing.T, n int) []byte {
 // The result of a task is accepted where there is no space for a body of new work
 // (I13).
 func TestResultsAreAcceptedBeyondMaxBlobs(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "a" {
 			c.Store.MaxBlobs = 1 << 20

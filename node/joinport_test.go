@@ -14,6 +14,7 @@ import (
 // A machine joins although another node of it uses the ports, and a join that reaches
 // nobody leaves nothing behind.
 func TestJoinNextToAnotherNode(t *testing.T) {
+	t.Parallel()
 	a, _ := pair(t, func(_ string, c *Config) { c.Net.Listen = []string{freeAddr(t)} })
 	invite := func() string {
 		inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{})

@@ -72,6 +72,7 @@ func (c *cluster) waitSuccess(t *testing.T, ids []string, within time.Duration) 
 // Certificates expire while the only node that can renew them is away: tasks that are
 // sent and tasks that run then wait, and succeed when it is back (I11, I20).
 func TestNoTaskIsLostWhenCertificatesExpire(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, cal := newLapseCluster(t)
 		defer c.close()

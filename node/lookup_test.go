@@ -16,6 +16,7 @@ import (
 // lost them with a record or by a disk rollback. A task that may run twice is sent
 // again, with bodies of every size; for any other a person decides.
 func TestForgottenTaskIsSentAgain(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, _ := newJumpingMesh(t, 2, 0)
 		defer w.close()

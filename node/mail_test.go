@@ -213,6 +213,7 @@ func TestLostAnswerOfMail(t *testing.T) {
 
 // A node that takes long for each bundle is sent each mail once.
 func TestSlowNodeIsSentMailOnce(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newMailMesh(t, 2)
 		defer w.close()

@@ -37,6 +37,7 @@ func (l *testNode) mail(t *testing.T, bodies ...string) error {
 // A node that is restored has the mail of the snapshot, whatever became of it since, and its
 // start is newer than any before.
 func TestRestoreHasTheMail(t *testing.T) {
+	t.Parallel()
 	a := startAlone(t)
 	if _, err := a.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{}); err != nil {
 		t.Fatal(err)
@@ -82,6 +83,7 @@ func TestRestoreHasTheMail(t *testing.T) {
 // Below the reserve mail is refused like any new work, with the same event and the same
 // warning; reading goes on.
 func TestMailBelowTheReserve(t *testing.T) {
+	t.Parallel()
 	a := startAlone(t)
 	if _, err := a.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{}); err != nil {
 		t.Fatal(err)

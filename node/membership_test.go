@@ -214,6 +214,7 @@ func TestClockBehindTheCertificateWarns(t *testing.T) {
 
 // A full member directory is reported by an event and in the status.
 func TestFullBookIsReported(t *testing.T) {
+	t.Parallel()
 	cfg := testConfig(t, t.TempDir()+"/a")
 	cfg.Simulated.Engine = mem.New()
 	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {

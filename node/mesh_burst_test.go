@@ -63,6 +63,7 @@ func (l *slowListener) missed(t *testing.T, of *Node, n int) int {
 // sync. It is a burst of 1 000, or of 10 000 with BALEFIRE_VIRTUAL_HOURS or
 // BALEFIRE_LONG.
 func TestBurstIsRepairedBySync(t *testing.T) {
+	t.Parallel()
 	burst := 1000
 	if longRun || os.Getenv("BALEFIRE_VIRTUAL_HOURS") != "" {
 		burst = 10_000

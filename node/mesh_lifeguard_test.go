@@ -116,6 +116,7 @@ func runLifeguard(t *testing.T, size int, seed uint64, d time.Duration, plain bo
 // at most 1.5 times as late. It needs ten nodes and BALEFIRE_VIRTUAL_HOURS; the short
 // form has six nodes and some minutes, which gives rough figures.
 func TestLifeguardWithWholeNodes(t *testing.T) {
+	t.Parallel()
 	size, each, enough, fewer, slower := 6, 3*time.Minute, 10, 3, 5.0
 	if hours, err := strconv.Atoi(os.Getenv("BALEFIRE_VIRTUAL_HOURS")); err == nil {
 		size, each, enough, fewer, slower = 10, time.Duration(hours)*time.Hour/2, 100, 20, 1.5

@@ -109,6 +109,7 @@ func (sm *simMesh) nameOf(p proto.PeerID) string {
 // twenty with BALEFIRE_LONG: all know a new member within 5 s and a dead one within 10
 // s; a revoked one is disconnected by all and cannot join anywhere.
 func TestMembersKnowEachOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		size := 10
 		if longRun {
@@ -164,6 +165,7 @@ func TestMembersKnowEachOther(t *testing.T) {
 // TestOneBadNode verifies S26: a node with 60 % loss does not disturb the others, and
 // pauses itself.
 func TestOneBadNode(t *testing.T) {
+	t.Parallel()
 	size, seconds, part := 6, 150, 10 // it must pause itself in one part of the seconds
 	if longRun {
 		size, seconds, part = 8, 600, 6
@@ -212,6 +214,7 @@ func TestOneBadNode(t *testing.T) {
 // it was down so long that the others pruned it, and so does one that was cut off but
 // kept running.
 func TestPrunedNodeReturns(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMeshWith(t, 4, 1, lanLink, func(_ *simNode, cfg *Config) {
 			cfg.Mesh = MeshConfig{PruneAge: 2 * time.Minute, PruneInterval: time.Minute}
@@ -252,6 +255,7 @@ func TestPrunedNodeReturns(t *testing.T) {
 // kept its address, or one whose new address is in the seeds of the others. Through it
 // all find each other without help.
 func TestAllReturnAtNewAddresses(t *testing.T) {
+	t.Parallel()
 	size := 5
 	if longRun {
 		size = 7

@@ -59,6 +59,7 @@ func (s *simNode) connection(to *simNode) transport.PeerStatus {
 // direct path, back to the relay when the NATs forget, and on; of 1000 tasks none fails
 // and none runs twice.
 func TestPathChangesLoseNoTask(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 4, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100})
 		defer w.close()
@@ -113,6 +114,7 @@ func TestPathChangesLoseNoTask(t *testing.T) {
 // outages, too few to determine the p95: three may be slow. With BALEFIRE_LONG it has
 // 100, and 10 moves instead of 3.
 func TestFirstTaskAfterLinkRecovers(t *testing.T) {
+	t.Parallel()
 	outages, slow, moves := 20, 3, 3
 	if longRun {
 		outages, slow, moves = 100, 5, 10
@@ -168,6 +170,7 @@ func TestFirstTaskAfterLinkRecovers(t *testing.T) {
 // TestAllReconnectAtOnce verifies S46 with complete nodes: when a network that was split
 // into single nodes heals, all find each other soon, and their dials are spread out.
 func TestAllReconnectAtOnce(t *testing.T) {
+	t.Parallel()
 	// On average a fifth of all attempts falls into the busiest 100 ms, because each
 	// pair connects at the earlier of two uniformly random moments within a second;
 	// without jitter all do. With few nodes the variance is larger.

@@ -22,6 +22,7 @@ const meshLog = false
 // stop. It runs a quarter of an hour of that, or BALEFIRE_VIRTUAL_HOURS hours, and each
 // run ends with all checks of the checker.
 func TestVirtualHours(t *testing.T) {
+	t.Parallel()
 	hours, err := strconv.Atoi(os.Getenv("BALEFIRE_VIRTUAL_HOURS"))
 	if err != nil {
 		synctest.Test(t, func(t *testing.T) { virtualHour(t, 0, 0.05, 15*time.Minute, 100) })

@@ -22,6 +22,7 @@ import (
 // answered with EXPIRED while its result is still being delivered, even if the inbox has
 // forgotten it: the home would end the task and refuse the result (I3).
 func TestOwedResultPreventsExpiry(t *testing.T) {
+	t.Parallel()
 	var slept atomic.Int64
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "b" {

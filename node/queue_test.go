@@ -235,6 +235,7 @@ func TestQueueTakesOverFromAKilledOwner(t *testing.T) {
 // A partitioned owner continues, the task is granted to another one, and only one result
 // counts (I3, I4). After the heal nothing remains.
 func TestQueueHealsAPartition(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 40*time.Second)
 		defer c.close()
@@ -337,6 +338,7 @@ func TestQueueCancels(t *testing.T) {
 // A queue moves with its tasks: running ones continue, waiting ones are granted by the
 // new home, and the results reach the submitter from there.
 func TestQueueMovesToAnotherHome(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 3*time.Second)
 		defer c.close()

@@ -192,6 +192,7 @@ func (c *cluster) startsOf(ref string) int {
 // Tasks of a queue and their results may have any size: the bodies go from the origin to
 // the home, to the owner and all the way back, and none is left behind.
 func TestQueueCarriesLargeBodies(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
 		defer c.close()
@@ -251,6 +252,7 @@ func TestQueueHomeRunsALargeTask(t *testing.T) {
 // An owner that dies while it fetches a body or delivers a result loses nothing: another
 // node runs the task, and only its result counts (I3, S19).
 func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		fetch bool
@@ -283,6 +285,7 @@ func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
 // A home that dies while a body arrives, is fetched or returns as a result resumes the
 // transfer; the owner repeats nothing.
 func TestQueueHomeDiesWithALargeBody(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		lease  bool
@@ -315,6 +318,7 @@ func TestQueueHomeDiesWithALargeBody(t *testing.T) {
 // When the home of a queue moves, the bodies of its tasks move to the next home, even if
 // one of the two dies in between: a task is never without its body.
 func TestQueueHandsOverLargeBodies(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		dies int // after a part of a body was transferred; -1: none
@@ -354,6 +358,7 @@ func TestQueueHandsOverLargeBodies(t *testing.T) {
 // A home accepts large bodies only up to its limits of number and disk space: other
 // tasks are refused, wait at their origin, and are delivered when there is space.
 func TestQueueRefusesBodiesBeyondItsLimits(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		change func(*Config)
@@ -418,6 +423,7 @@ func (c *cluster) resume() {
 // An owner that receives no bytes of a body returns the task unstarted, and another one
 // gets it; that uses up no attempt.
 func TestQueueStalledBody(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newLargeCluster(t, nil)
 		defer c.close()

@@ -20,6 +20,7 @@ import (
 // Waiting tasks move to the next home of their queue and run there, whatever happened to
 // their origin's certificate since they were accepted (I14, I20).
 func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
+	t.Parallel()
 	var wrong atomic.Int64 // error of the origin's clock
 	right := func(*testing.T, *cluster) { wrong.Store(0) }
 	renewed := func(t *testing.T, c *cluster) {

@@ -89,6 +89,7 @@ func loadRequests(n int) (rs []wire.Request) {
 // once; lanes keep their order, and those that should block do so after a failure until
 // they are unblocked.
 func TestQueueSwitchesItsStrategyUnderLoad(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, time.Second)
 		defer c.close()

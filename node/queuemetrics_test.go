@@ -44,6 +44,7 @@ func (c *cluster) hasObservations(s *simNode, name string, n uint64) bool {
 
 // The metrics show waiting and owned tasks, homeless queues and paused nodes.
 func TestQueueMetrics(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Minute)
 		defer c.close()

@@ -17,6 +17,7 @@ import (
 // step: the next start creates its one successor without being asked, and a repeated
 // call returns it, also by the idempotency key of the first request.
 func TestMovedTaskSurvivesACrash(t *testing.T) {
+	t.Parallel()
 	died := errors.New("died")
 	for _, point := range []string{PointMoving, PointRedriven} {
 		t.Run(point, func(t *testing.T) {

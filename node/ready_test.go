@@ -65,6 +65,7 @@ func TestKindsAreAnnouncedAtOnce(t *testing.T) {
 // A task that was refused for long because its target does not serve its kind is sent as
 // soon as the target does: the target notifies its peers (I20).
 func TestNewHandlerWakesWaitingTasks(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
 		defer w.close()

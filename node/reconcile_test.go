@@ -185,6 +185,7 @@ func TestIsolatedNodeTakesNothing(t *testing.T) {
 // and the jump is reported for a while (S29). A clock with a larger jump is doubted and
 // not used.
 func TestClockJumpIsReported(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, by := newJumpingMesh(t, 2, 0)
 		c := newClusterOf(t, w, time.Minute)

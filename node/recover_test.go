@@ -13,6 +13,7 @@ import (
 // Every command has one start and one end in the audit; a command interrupted by a crash
 // has a crash record instead, which the next start of the node writes once (I19).
 func TestAuditHasOneEndForEachRun(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, nil)
 	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)

@@ -54,6 +54,7 @@ func newSleepingMesh(t *testing.T) (*simMesh, *sleepClock) {
 // Sealing keys change every week while a node is up, and no task is lost: neither one
 // that was sealed weeks ago nor one that is sealed to a removed key.
 func TestSealingKeysRotateUnderTasks(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, c := newSleepingMesh(t)
 		defer w.close()
@@ -202,6 +203,7 @@ func mustKeys(t *testing.T, s *simNode) *identity.Keys {
 
 // The node with the root key renews its own certificate, including the admin role.
 func TestRootRenewsItself(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, c := newSleepingMesh(t)
 		defer w.close()

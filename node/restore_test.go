@@ -157,6 +157,7 @@ func stateOf(t *testing.T, n *testNode, id string) string {
 // node had accepted nor those that a restored home sends again (I6, S51). Boot numbers
 // increase (I5).
 func TestNothingRunsTwiceAfterRestore(t *testing.T) {
+	t.Parallel()
 	idle := func(b *testNode) bool { return inCustody(b) == 0 && b.outbox.Results() == 0 }
 	tests := []struct {
 		name, engine string
@@ -193,6 +194,7 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 // An interrupted restore leaves either the old store or the complete new one at the next
 // start; the boot number also exceeds that of the audit, in case the clock was set back.
 func TestInterruptedRestore(t *testing.T) {
+	t.Parallel()
 	p := newRestoreTest(t, datadir.EngineNuts)
 	dir := p.b.cfg.Dir
 	for _, name := range []string{"store.part", "store.restored"} { // before the old store is moved
@@ -224,6 +226,7 @@ func TestInterruptedRestore(t *testing.T) {
 
 // A folder without a snapshot, or with a damaged one, changes nothing.
 func TestRestoreRefusesBadSnapshots(t *testing.T) {
+	t.Parallel()
 	p := newRestoreTest(t, datadir.EngineNuts)
 	cfg := p.b.cfg
 	torn := filepath.Join(t.TempDir(), "torn")
@@ -259,6 +262,7 @@ func TestRestoreRefusesBadSnapshots(t *testing.T) {
 // A task that was granted to a node and not started at a snapshot may have been started
 // since: the restored node does not report that it was not.
 func TestRestoredOwnerReportsUnknownStarts(t *testing.T) {
+	t.Parallel()
 	a, _ := pair(t, nil)
 	claim := &proto.Claim{Task: make([]byte, 16), Token: make([]byte, 16), EpochBoot: 1}
 	val, err := proto.Encode(nil, &proto.OwnerLease{Claim: claim, Phase: proto.LeaseReceived})
@@ -296,6 +300,7 @@ func TestRestoredOwnerReportsUnknownStarts(t *testing.T) {
 // A queue task that must not start twice, and may have been started since a snapshot,
 // becomes a dead letter at the restored home of its queue.
 func TestRestoredHomeStartsNothingTwice(t *testing.T) {
+	t.Parallel()
 	a, _ := pair(t, nil)
 	if _, err := a.Queues.Set(t.Context(), "q", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 // A result that its home cannot store at the moment is offered again (I13): only one
 // that is not what was signed is refused permanently.
 func TestUnstorableResultIsOfferedAgain(t *testing.T) {
+	t.Parallel()
 	var a, b *testNode
 	blocked := make(chan error, 1)
 	a, b = pair(t, func(name string, c *Config) {

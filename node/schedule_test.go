@@ -112,6 +112,7 @@ func alignClock() {
 // A schedule creates a task at each due time, which runs on a member; pause, resume and
 // remove take effect (virtual time).
 func TestScheduleCreatesTasks(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 100*time.Millisecond)
 		defer c.close()
@@ -156,6 +157,7 @@ func TestScheduleCreatesTasks(t *testing.T) {
 // A schedule that is moving to a home that died is removed at its old home, and the new
 // home creates no tasks from it when it is back.
 func TestMovingScheduleIsRemoved(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()
@@ -423,6 +425,7 @@ func TestInvalidScheduleIsRefused(t *testing.T) {
 // Due times missed while the home was down are skipped, made up for once, or made up for
 // up to the cap; no task is created twice across the restart.
 func TestMissedRunsWhileTheHomeIsDown(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 100*time.Millisecond)
 		defer c.close()
@@ -476,6 +479,7 @@ func TestCrashWhileAScheduleFires(t *testing.T) {
 // A schedule moves with its queue, at any moment and back, also across a partition: each
 // due time has one task in the whole mesh.
 func TestScheduleMovesWithItsQueue(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, 100*time.Millisecond)
 		defer c.close()

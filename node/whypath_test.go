@@ -101,6 +101,7 @@ func TestWhyOfAnUnknownSubject(t *testing.T) {
 // While a task runs, why says so, both for a task to this node itself and for one to a
 // peer; and cancelling it once more after its end names its end.
 func TestWhyOfARunningTask(t *testing.T) {
+	t.Parallel()
 	a, b := pair(t, nil)
 	for _, n := range []*testNode{a, b} {
 		if err := n.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "slow", Exec: []string{"sleep", "1000"}, Allow: []string{"role:send"}}); err != nil {

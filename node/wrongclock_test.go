@@ -98,6 +98,7 @@ func TestResultOfATargetWhoseClockWasWrong(t *testing.T) {
 // anything: neither ended and running tasks nor those submitted and sent in the
 // meantime.
 func TestBrieflyWrongClockOfAHome(t *testing.T) {
+	t.Parallel()
 	for _, off := range clockOffsets {
 		for _, lasts := range []time.Duration{4 * time.Second, time.Minute} {
 			t.Run(fmt.Sprint(off, " for ", lasts), func(t *testing.T) {
@@ -139,6 +140,7 @@ func TestBrieflyWrongClockOfAHome(t *testing.T) {
 // not end, forget or delay anything either, even after the time in which an
 // uncontradicted clock becomes trusted.
 func TestClockThatStaysWrong(t *testing.T) {
+	t.Parallel()
 	for _, off := range clockOffsets {
 		t.Run(off.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -191,6 +193,7 @@ func TestAfterALongStop(t *testing.T) {
 // delivered once its clock is correct, run once and have their full lifetime; their
 // results reach the home.
 func TestTasksMadeUnderAWrongClock(t *testing.T) {
+	t.Parallel()
 	for _, off := range []time.Duration{time.Hour, 240 * time.Hour, -20 * 365 * 24 * time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -265,6 +268,7 @@ func TestResultAfterTheHomeGaveUp(t *testing.T) {
 // I14: tasks for the home itself that wait for a slot when its clock is finally
 // corrected do not expire because of that.
 func TestOwnTasksSurviveAWrongClock(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var by atomic.Int64
 		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
