@@ -153,22 +153,26 @@ func (e slowEngine) Commit(ops []store.Op) error {
 	return e.Engine.Commit(ops)
 }
 
-// TestUnwrittenEndsAreBounded checks that a node whose store stalls, with space and without,
-// starts no more than it may: the starts without a durable end stay within the bound.
+// TestUnwrittenEndsAreBounded checks that a node whose store stalls, with space, without, and
+// with large outputs, starts no more than it may: the starts without a durable end stay within
+// the bound.
 func TestUnwrittenEndsAreBounded(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		free  int64
-		bound int64
+		name   string
+		free   int64
+		output int
+		bound  int64
 	}{
-		{"stalled", 1 << 30, minUnwritten},
-		{"stalled and full", 0, 4},
+		{"stalled", 1 << 30, 0, minUnwritten},
+		{"stalled and full", 0, 0, 4},
+		{"stalled with large outputs", 1 << 30, proto.MaxInlineBody, maxEndBytes/proto.MaxInlineBody + 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var starts, ends, most atomic.Int64
+			output := make([]byte, tt.output)
 			_, spec := scripted(func(context.Context, *handler.Run) *handler.Result {
 				most.Store(max(most.Load(), starts.Add(1)-ends.Load()))
-				return &handler.Result{Outcome: handler.Success}
+				return &handler.Result{Outcome: handler.Success, Output: output}
 			})
 			cfg := Config{Slots: 4, OnChange: func(_ proto.TaskID, r *proto.Record) {
 				if r.State.Terminal() {
