@@ -2,7 +2,9 @@ package node
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -86,11 +88,7 @@ func TestTaskLogKeysAreStable(t *testing.T) {
 // any log line at debug level, in any metric or in any file of the audit, on either
 // side. It also verifies that each step of a task is logged and counted.
 func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
-	logs := map[string]*logBuffer{}
-	a, b := pair(t, func(name string, c *Config) {
-		logs[name] = new(logBuffer)
-		c.Logger = slog.New(slog.NewJSONHandler(logs[name], &slog.HandlerOptions{Level: slog.LevelDebug}))
-	})
+	a, b, logs := loggedPair(t)
 	const body, arg, result, words = "canary-in-the-body", "canary-in-an-argument", "canary-in-the-result", "canary-on-stderr"
 	script := func(code int) []string {
 		return []string{"sh", "-c", fmt.Sprintf("cat >/dev/null; printf '%%s%%s' canary-in- the-result; printf '%%s%%s' canary-on- stderr >&2; exit %d", code), "sh"}
@@ -120,8 +118,60 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 			t.Errorf("%s: no metric of a task", n.Name())
 		}
 	}
-	seen := map[string]string{"log of a": logs["a"].String(), "log of b": logs["b"].String()}
-	for name, n := range map[string]*testNode{"a": a, "b": b} {
+	wantNoContent(t, map[string]*testNode{"a": a, "b": b}, logs, body, arg, result, words)
+}
+
+// TestNoMailInLogsMetricsOrAudit verifies I18 for mail likewise: the body of a mail that is
+// read, and of one that is refused and comes back in a bounce, is in no log, metric or audit.
+func TestNoMailInLogsMetricsOrAudit(t *testing.T) {
+	a, b, logs := loggedPair(t)
+	const body = "canary-in-the-mail" // a bounce has it in base64
+	settings := wire.MailboxSettings{BoxSettings: wire.BoxSettings{Allow: &[]string{"*"}}}
+	for n, name := range map[*testNode]string{a: "me", b: "ceo"} {
+		if _, err := n.Mail.SetMailbox(t.Context(), name, settings); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := wire.Mail{To: "agent:ceo@b", Sender: "me", Body: []byte(body)}
+	if _, errs := a.Mail.Send(t.Context(), []wire.Mail{m, m}); errors.Join(errs...) != nil {
+		t.Fatal(errs)
+	}
+	read := func(n *testNode, box string, settle func(d wire.DeliveredMail) wire.SettleMail) {
+		t.Helper()
+		given, err := n.Mail.Lease(t.Context(), box, "", wire.LeaseMail{Max: 1, Wait: wire.Duration(testTimeout)})
+		if err != nil || len(given) != 1 {
+			t.Fatalf("%s was given %v, %v", box, given, err)
+		}
+		if _, err := n.Mail.Settle(t.Context(), box, "", settle(given[0])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ack := func(d wire.DeliveredMail) wire.SettleMail { return wire.SettleMail{Ack: []string{d.Lease}} }
+	read(b, "ceo", ack)
+	read(b, "ceo", func(d wire.DeliveredMail) wire.SettleMail {
+		return wire.SettleMail{Nack: []wire.NackMail{{Lease: d.Lease, Reason: "bad", Final: true}}}
+	})
+	read(a, "me", ack) // the bounce
+	wantNoContent(t, map[string]*testNode{"a": a, "b": b}, logs, body, base64.StdEncoding.EncodeToString([]byte(body)))
+}
+
+// loggedPair returns a pair of nodes whose logs at debug level are kept.
+func loggedPair(t *testing.T) (a, b *testNode, logs map[string]*logBuffer) {
+	t.Helper()
+	logs = map[string]*logBuffer{}
+	a, b = pair(t, func(name string, c *Config) {
+		logs[name] = new(logBuffer)
+		c.Logger = slog.New(slog.NewJSONHandler(logs[name], &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	return a, b, logs
+}
+
+// wantNoContent checks that no canary is in the logs, the metrics and the audit of nodes.
+func wantNoContent(t *testing.T, nodes map[string]*testNode, logs map[string]*logBuffer, canaries ...string) {
+	t.Helper()
+	seen := map[string]string{}
+	for name, n := range nodes {
+		seen["log of "+name] = logs[name].String()
 		families, err := n.Registry().Gather()
 		if err != nil {
 			t.Fatal(err)
@@ -139,13 +189,13 @@ func TestNoContentInLogsMetricsOrAudit(t *testing.T) {
 		})
 	}
 	for where, text := range seen {
-		for _, canary := range []string{body, arg, result, words} {
+		for _, canary := range canaries {
 			if strings.Contains(text, canary) {
 				t.Errorf("I18: %s has %q", where, canary)
 			}
 		}
 	}
-	if len(seen) < 6 {
+	if len(seen) < 3*len(nodes) {
 		t.Errorf("checked only %d outputs", len(seen))
 	}
 }
