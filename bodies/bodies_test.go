@@ -188,8 +188,8 @@ func TestWrongReferencesAreRefused(t *testing.T) {
 	}
 }
 
-// Chunks that were changed on the disk, swapped or dropped are detected by a reader and by
-// a source.
+// I9: chunks that were changed on the disk, swapped or dropped are detected by a reader and
+// by a source.
 func TestChangedObjectsAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir, Config{})

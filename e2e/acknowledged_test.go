@@ -123,7 +123,7 @@ func (m *machine) readMarks() (all []mark) {
 	return all
 }
 
-// checkMarks checks the handlers' marks for I2 and I6: every acknowledged task ran,
+// checkMarks checks the handlers' marks for I1 and I6: every acknowledged task ran,
 // and a second time only in another life of the owner, which had died during the
 // run. It returns how many tasks ran again.
 func (p *acknowledged) checkMarks(t *testing.T, owner *machine) (again int) {

@@ -97,10 +97,10 @@ func newTrio(t *testing.T, engine string) *trio {
 	return x
 }
 
-// TestKillAtPointsOfLeases checks I3-I7, I10 and I14 at every step of the ownership subsystem
-// between two commits: the process dies there and restarts without intervention, and each
-// acknowledged task ends once, with a result of its newest lease. The short form visits each
-// point once and alternates between the stores.
+// TestKillAtPointsOfLeases checks I3, I4, I5, I6, I7, I10 and I14 at every step of the
+// ownership subsystem between two commits: the process dies there and restarts without
+// intervention, and each acknowledged task ends once, with a result of its newest lease. The
+// short form visits each point once and alternates between the stores.
 func TestKillAtPointsOfLeases(t *testing.T) {
 	for e, engine := range engines {
 		t.Run(engine, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// TestOwnershipNeverForks checks I3 to I7 and I20 on real processes: while more than
+// TestOwnershipNeverForks checks I3, I4, I5, I6, I7 and I20 on real processes: while more than
 // 200 faults are injected into five nodes, 20 000 tasks of a shared queue end. None is
 // lost, each has one end, on which all readings agree, its result belongs to one run that
 // its worker finished, and a task of mode at_most_once is never started twice. The short

@@ -135,7 +135,7 @@ func badEnvelopes(tb testing.TB, p *sealFixture) []inbound {
 	return all
 }
 
-// S54: an envelope with a single defect is refused, with the code that tells its sender
+// I2, S54: an envelope with a single defect is refused, with the code that tells its sender
 // what to do.
 func TestBadEnvelopesAreRefused(t *testing.T) {
 	for _, suite := range []byte{SuiteX25519AES, SuiteX25519ChaCha, SuiteHybridAES} {

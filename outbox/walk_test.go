@@ -209,7 +209,7 @@ func TestTargetAloneCannotExpireATask(t *testing.T) {
 	})
 }
 
-// I2, I3: a result that comes to a task which its home ended by its clock alone ends it,
+// I3: a result that comes to a task which its home ended by its clock alone ends it,
 // unless the task was redriven since, or another node sends it.
 func TestResultAfterExpiry(t *testing.T) {
 	failed := proto.Failed

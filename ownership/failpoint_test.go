@@ -12,8 +12,8 @@ import (
 )
 
 // A driver that dies at any point between two steps, at the first or a later visit, loses
-// nothing and ends nothing twice (I3-I7). Points of handoffs, seizures and releases are
-// covered by tests with real processes.
+// nothing and ends nothing twice (I3, I4, I5, I6, I7). Points of handoffs, seizures and
+// releases are covered by tests with real processes.
 func TestDriversDieAtEveryPoint(t *testing.T) {
 	home := []string{PointGrant, PointGranted, PointPermit, PointPermitted, PointEnd, PointEnded, PointReplied}
 	owner := []string{PointReceive, PointReceived, PointStart, PointStarted, PointFinish, PointFinished}

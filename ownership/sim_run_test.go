@@ -82,8 +82,8 @@ func TestKeptSeeds(t *testing.T) {
 	}
 }
 
-// TestSimulator checks I3-I7, I10, I11, I14 and I20 (S19, S20, S22-S25, S29, S32, S34, S36,
-// S38): whole nodes, disks and a faulty network, from seeds.
+// TestSimulator checks I3, I4, I5, I6, I7, I10, I11, I14, I16 and I20 (S19, S20, S22, S23, S24,
+// S25, S29, S32, S34, S36, S38): whole nodes, disks and a faulty network, from seeds.
 func TestSimulator(t *testing.T) {
 	seeds := *simSeeds
 	if v, err := strconv.Atoi(os.Getenv("BALEFIRE_SEEDS")); err == nil && seeds == 0 {

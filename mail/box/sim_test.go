@@ -51,8 +51,9 @@ func (s *sim) did(format string, args ...any) {
 	s.trace = append(s.trace, fmt.Sprintf(format, args...))
 }
 
-// TestModel compares the state with the model: in an ordinary run 200 histories of 250
-// steps, and with BALEFIRE_LONG=1 a million steps.
+// TestModel compares the state with the model, which has the rules of I23, and of I21 who is
+// told of an end: in an ordinary run 200 histories of 250 steps, and with BALEFIRE_LONG=1 a
+// million steps.
 func TestModel(t *testing.T) {
 	histories := uint64(200)
 	if os.Getenv("BALEFIRE_LONG") != "" {

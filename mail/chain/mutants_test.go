@@ -36,7 +36,7 @@ func hunt(number int) string {
 	return ""
 }
 
-// TestEveryRuleIsMissed leaves out one rule at a time: the tests must notice it.
+// TestEveryRuleIsMissed leaves out one rule of I22 at a time: the tests must notice it.
 func TestEveryRuleIsMissed(t *testing.T) { mutants.Test(t, "chain", rules) }
 
 // in is short for the edits below.
