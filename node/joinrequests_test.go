@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -42,7 +43,7 @@ func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 		t.Errorf("accept with a name that is taken: %v", err)
 	}
 	p, err := a.Pairing.Accept(t.Context(), strings.ToLower(w[0].Code), wire.AcceptOptions{Roles: []string{identity.RoleSend}})
-	if err != nil || p.Name != "tablet" {
+	if err != nil || p.Name != "tablet" || !slices.Equal(p.Roles, []string{identity.RoleSend}) {
 		t.Fatalf("accept: %+v, %v", p, err)
 	}
 	r := ask(a, "tablet")

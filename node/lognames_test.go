@@ -32,3 +32,18 @@ func TestLogLinesNamePeers(t *testing.T) {
 		}
 	}
 }
+
+// A node names its peers in its own log.
+func TestNodeNamesPeersInItsLog(t *testing.T) {
+	var out bytes.Buffer
+	a, b := pair(t, func(name string, c *Config) {
+		if name == "a" {
+			c.Logger = slog.New(slog.NewTextHandler(&out, nil))
+		}
+	})
+	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
+	a.halt()
+	if want := `peer="b ` + b.keys.Peer().String(); !strings.Contains(out.String(), want) {
+		t.Errorf("no line has %s:\n%s", want, &out)
+	}
+}

@@ -75,3 +75,12 @@ func TestHopsSurviveEncoding(t *testing.T) {
 		t.Errorf("a truncated id: %+v", got)
 	}
 }
+
+// The report about the network lists no address of the loopback interface as announced:
+// peers are not told of it.
+func TestNetCheckOmitsLoopback(t *testing.T) {
+	a := startAlone(t)
+	if c := a.Views.NetCheck(t.Context()); len(c.Listen) == 0 || len(c.Announced) > 0 {
+		t.Errorf("it listens on %v and announces %v", c.Listen, c.Announced)
+	}
+}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"os"
@@ -186,7 +188,10 @@ func TestUnitKeepsItsSandbox(t *testing.T) {
 	lines := strings.Split(string(unit), "\n")
 	for _, want := range []string{
 		"Type=notify", "WatchdogSec=60", "User=balefire", "UMask=0027", "NoNewPrivileges=yes", "ProtectSystem=strict", "ProtectHome=read-only",
-		"PrivateTmp=yes", "PrivateDevices=yes", "CapabilityBoundingSet=", "AmbientCapabilities=", "SystemCallFilter=@system-service", "SystemCallErrorNumber=EPERM", "RestrictSUIDSGID=yes",
+		"PrivateTmp=yes", "PrivateDevices=yes", "ProtectKernelTunables=yes", "ProtectKernelModules=yes", "ProtectKernelLogs=yes", "ProtectControlGroups=yes",
+		"ProtectClock=yes", "ProtectHostname=yes", "RestrictNamespaces=yes", "RestrictRealtime=yes", "RestrictSUIDSGID=yes", "LockPersonality=yes", "RemoveIPC=yes",
+		"CapabilityBoundingSet=", "AmbientCapabilities=", "SystemCallArchitectures=native", "SystemCallFilter=@system-service", "SystemCallErrorNumber=EPERM",
+		"RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
 		"StateDirectoryMode=0700", "RuntimeDirectoryMode=0750", "TimeoutStartSec=infinity", "ExecStart=/usr/local/bin/balefire-node run",
 	} {
 		if !slices.Contains(lines, want) {
@@ -356,6 +361,19 @@ func TestLogSpansHaveUnits(t *testing.T) {
 		if !strings.Contains(errs.String(), "30s") {
 			t.Errorf("%s: %s", format, errs)
 		}
+	}
+}
+
+// Lines that libraries write with the standard logger are lines of the node's log, at
+// debug.
+func TestLibrariesWriteIntoTheLog(t *testing.T) {
+	t.Cleanup(func() { logLibraries(slog.New(slog.DiscardHandler)) })
+	w, _, errs := newTestApp()
+	logLibraries(w.logger("json", slog.LevelDebug))
+	log.Print("[zeroconf] no suitable IPv4 interface")
+	var line struct{ Level, Msg string }
+	if err := json.Unmarshal([]byte(errs.String()), &line); err != nil || line.Level != "DEBUG" || !strings.Contains(line.Msg, "zeroconf") {
+		t.Errorf("%v: %s", err, errs)
 	}
 }
 

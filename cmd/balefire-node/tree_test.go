@@ -122,6 +122,15 @@ func TestMistypedCommands(t *testing.T) {
 	}
 }
 
+// At a terminal join asks for the ticket, and says that it is not shown.
+func TestJoinAsksForTheTicket(t *testing.T) {
+	w, _, errs := newTestApp()
+	w.in, w.inTTY = strings.NewReader("BALE1X\n"), true
+	if code := execute(t.Context(), w, []string{"join", "-", "--dir", t.TempDir()}); code != exitUsage || !strings.HasPrefix(errs.String(), "paste the ticket (it is not shown):\n") {
+		t.Errorf("%d, %q", code, errs)
+	}
+}
+
 // A prompt can be interrupted: a command does not block on silent input.
 func TestInterruptWhileReading(t *testing.T) {
 	for _, args := range [][]string{{"join", "-"}, {"send", "laptop", "echo", "-"}, {"peers", "forget", "laptop"}} {
