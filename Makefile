@@ -55,8 +55,8 @@ sim: ## 1 000 000 seeds of ownership, and ten times the seeds for each omitted r
 bench: ## the figures of docs/benchmarks.md, compared in one run; fails with the names of the missed targets
 	cd bench && go run . -out ../docs/benchmarks.md
 
-bench-quick: ## accepted, whole and queue figures compared with NATS in one run: three minutes on 2 idle cores
-	cd bench && go run . -quick -wait 10s -only accept,ended,rival,queue
+bench-quick: ## accepted, whole, queue and mail figures compared with NATS in one run: four minutes on 2 idle cores
+	cd bench && go run . -quick -wait 10s -only accept,ended,rival,queue,mail,mailoffered
 
 bench-queues: ## the figures of docs/ownership.md, about five minutes on 2 idle cores
 	cd bench && go run . -only queue,takeover,handoff

@@ -43,7 +43,8 @@ type request struct {
 	Load  load
 	Front storeLoadConfig
 	Flow  flow
-	Count int // required members of a queue
+	Mail  mailLoad
+	Count int // required members of a queue; subscriptions of a topic
 	On    bool
 	Path  string // of a socket, a profile, a folder; or an address, a peer, a task
 }
@@ -96,6 +97,12 @@ func (c *child) do(o request) (response, error) {
 		c.submitter = cl
 		c.stops = append(c.stops, func() error { cl.Close(); return nil })
 		return response{}, nil
+	case "dialmail", "dialmailer":
+		return response{}, c.dialMail(o)
+	case "mailbox", "topic":
+		return response{}, c.makeBox(o)
+	case "mails":
+		return c.loadMail(o.Mail)
 	case "load":
 		return c.load(o.Load)
 	case "usage":
@@ -113,7 +120,7 @@ func (c *child) do(o request) (response, error) {
 		d, err := pingTime(o.Path)
 		return response{Took: d}, err
 	case "broker":
-		return c.broker(o.Path)
+		return c.broker(o.Path, o.On)
 	case "flow":
 		return c.flow(o.Flow)
 	}
@@ -134,11 +141,12 @@ func (c *child) serve(path string) error {
 	return nil
 }
 
-// record starts a CPU profile in the file at path, or stops it if path is empty.
+// record starts a CPU profile in the file at path, or stops it if path is empty and writes
+// what the process has allocated to a file with the same name and -allocs.
 func (c *child) record(path string) error {
 	if path == "" {
 		pprof.StopCPUProfile()
-		return c.profile.Close()
+		return errors.Join(c.profile.Close(), writeAllocs(c.profile.Name()+"-allocs"))
 	}
 	f, err := os.Create(filepath.Clean(path))
 	if err != nil {
@@ -146,6 +154,14 @@ func (c *child) record(path string) error {
 	}
 	c.profile = f
 	return pprof.StartCPUProfile(f)
+}
+
+func writeAllocs(path string) error {
+	f, err := os.Create(filepath.Clean(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(pprof.Lookup("allocs").WriteTo(f, 0), f.Close())
 }
 
 // stop stops everything that requests have started.

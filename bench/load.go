@@ -37,17 +37,47 @@ type load struct {
 type report struct {
 	Tasks    int
 	Elapsed  time.Duration
-	P50, P99 time.Duration // of one task, or one batch, until it is done
+	P50, P99 time.Duration // of one task, or one batch, until it is done; of a mail that is read, until it is delivered
 	Usage    usage         // of this process during the measurement
-	Bad      int           // tasks that ended in another state
+	Bad      int           // tasks that ended in another state; mails that were refused or delivered twice
+	Mail     mailReport    // of a load of mail
 }
 
 func (r report) rate() float64 { return float64(r.Tasks) / r.Elapsed.Seconds() }
 
+// A meter measures a load of this child from start to finish.
+type meter struct {
+	c       *child
+	profile string    // file of a CPU profile; empty: none
+	begin   time.Time // of the measurement
+	first   usage
+	err     error // of the profile
+}
+
+// start starts the measurement and tells the parent.
+func (m *meter) start() {
+	_ = m.c.out.Encode(response{Event: "begin"})
+	if m.profile != "" {
+		m.err = m.c.record(m.profile)
+	}
+	m.begin, m.first = time.Now(), m.c.measure()
+}
+
+// report reports what was done since the start.
+func (m *meter) report(tasks int) report {
+	return report{Tasks: tasks, Elapsed: time.Since(m.begin), Usage: m.c.measure().since(m.first)}
+}
+
+func (m *meter) finish() error {
+	if m.profile == "" || m.err != nil {
+		return m.err
+	}
+	return m.c.record("")
+}
+
 // A run is a load in progress.
 type run struct {
 	load
-	c     *child
 	good  proto.TaskState // the state in which a task counts as done; 0: stored
 	body  []byte
 	given atomic.Int64 // tasks
@@ -56,9 +86,7 @@ type run struct {
 	over  atomic.Bool // the time limit has passed
 
 	mu    sync.Mutex
-	begin time.Time // of the measurement
-	first usage
-	err   error // of the profile
+	meter meter
 	took  []time.Duration
 }
 
@@ -66,7 +94,7 @@ type run struct {
 // done, which is reported to the parent, and ends when all are.
 func (c *child) load(l load) (response, error) {
 	l.Batch = max(l.Batch, 1)
-	r := &run{load: l, c: c, body: make([]byte, l.Size)}
+	r := &run{load: l, meter: meter{c: c, profile: l.Profile}, body: make([]byte, l.Size)}
 	rand.Read(r.body)
 	switch l.Until {
 	case accepted:
@@ -85,34 +113,22 @@ func (c *child) load(l load) (response, error) {
 		wg.Go(func() { errs[i] = r.work() })
 	}
 	wg.Wait()
-	return response{Report: r.report()}, errors.Join(append(errs, r.finish())...)
+	return response{Report: r.report()}, errors.Join(append(errs, r.meter.finish())...)
 }
 
 func (r *run) report() report {
-	return report{
-		Tasks: int(r.there.Load()) - r.Warm, Elapsed: time.Since(r.begin), Usage: r.c.measure().since(r.first),
-		P50: quantile(r.took, .5), P99: quantile(r.took, .99), Bad: int(r.bad.Load()),
-	}
+	out := r.meter.report(int(r.there.Load()) - r.Warm)
+	out.P50, out.P99, out.Bad = quantile(r.took, .5), quantile(r.took, .99), int(r.bad.Load())
+	return out
 }
 
 func (r *run) start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = r.c.out.Encode(response{Event: "begin"})
-	if r.Profile != "" {
-		r.err = r.c.record(r.Profile)
-	}
-	r.begin, r.first = time.Now(), r.c.measure()
+	r.meter.start()
 	if r.Limit > 0 {
 		time.AfterFunc(r.Limit, func() { r.over.Store(true) })
 	}
-}
-
-func (r *run) finish() error {
-	if r.Profile == "" || r.err != nil {
-		return r.err
-	}
-	return r.c.record("")
 }
 
 // work submits tasks, one task or batch after the other, until all are submitted.
@@ -149,10 +165,10 @@ func (r *run) submit(reqs []wire.Request, there chan proto.TaskState) error {
 	var done []wire.Submitted
 	var errs []error
 	if len(reqs) == 1 {
-		one, err := r.c.submitter.Submit(context.Background(), reqs[0])
+		one, err := r.meter.c.submitter.Submit(context.Background(), reqs[0])
 		done, errs = []wire.Submitted{one}, []error{err}
 	} else {
-		done, errs = r.c.submitter.SubmitMany(context.Background(), reqs)
+		done, errs = r.meter.c.submitter.SubmitMany(context.Background(), reqs)
 	}
 	if err := errors.Join(errs...); err != nil || r.good == 0 {
 		return err
@@ -162,7 +178,7 @@ func (r *run) submit(reqs []wire.Request, there chan proto.TaskState) error {
 		if err != nil {
 			return fmt.Errorf("submitted as %q: %w", done[i].ID, err)
 		}
-		r.c.watch.wait(id, there)
+		r.meter.c.watch.wait(id, there)
 	}
 	for range done {
 		if <-there != r.good {

@@ -101,8 +101,8 @@ other, not with those of another machine.
 | other processes before the run | %.1f cores, load average %s; the run waited up to %v for an idle machine |
 
 Unless a table states otherwise: two nodes, each in its own process, on loopback over QUIC or TCP as they choose; a random body of %d bytes per task,
-sealed, signed and checked; every acknowledgement after its fsync; submitted through the Go API; %d tasks in flight. A measurement begins after a
-warm-up of a quarter more tasks and ends after a number of tasks, or after %v. The rates of accepted and of whole tasks, of submits and of NATS were measured
+sealed, signed and checked; every acknowledgement after its fsync; submitted through the Go API; %d tasks in flight. The tables of mail say what they measure. A measurement begins after a
+warm-up of at most a quarter more tasks and ends after a number of tasks, or after %v. The rates of accepted and of whole tasks, of submits and of NATS were measured
 %d times each, in new folders; the median is shown. CPU is getrusage of both processes, user and system. "+2ms" means that strace adds 2 ms to each fsync
 and fdatasync of both nodes. "Cores: ours" is the average use of both nodes, "others'" that of all other processes on the machine at that time (with a slow
 disk mostly strace): if it is not near zero, a rate is too low.

@@ -33,7 +33,10 @@ func start() error {
 	dir := flag.String("dir", "", "folder on the disk to be measured; default that of temporary files")
 	quick := flag.Bool("quick", false, "a tenth of the tasks, each figure once, NutsDB alone")
 	only := flag.String("only", "", "measurements by their names, with commas between them (see plan.go); default all")
-	profiles := flag.String("profiles", "", "folder to keep CPU profiles in")
+	scale := flag.Int("scale", 1, "divide all numbers of tasks and mails by it, as -quick does by 10, to see whether a measurement works")
+	offered := flag.Int("offered", offeredRate, "mails a second where the rate is fixed")
+	span := flag.Duration("span", time.Minute, "how long mail is sent at that rate; -quick: 10s")
+	profiles := flag.String("profiles", "", "folder to keep profiles in, of CPU and of allocations")
 	wait := flag.Duration("wait", quietWait, "how long to wait for a quiet machine")
 	flag.Parse()
 	if *asChild {
@@ -44,9 +47,9 @@ func start() error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	p := &plan{dir: work, wait: *wait, profiles: *profiles, scale: 1, log: os.Stderr, begin: time.Now(), base: map[baseline]float64{}}
+	p := &plan{dir: work, wait: *wait, profiles: *profiles, scale: max(*scale, 1), offered: *offered, span: *span, log: os.Stderr, begin: time.Now(), base: map[baseline]float64{}}
 	if *quick {
-		p.scale = 10
+		p.scale, p.span = max(p.scale, 10), min(p.span, 10*time.Second)
 	}
 	r, err := p.run(*only)
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -20,6 +21,7 @@ type opening struct {
 	Engine string
 	Held   bool   // tasks are accepted but not run
 	Idle   bool   // no handler: tasks run elsewhere
+	Listen string // IP address; default that of loopback
 	Deaf   bool   // no mDNS: with dozens of nodes on one machine each receives everything, on eight sockets
 	Starts string // not empty: each task writes its start to this file and runs until it is stopped
 	Slots  int    // handlers at a time; 0: the node's own number
@@ -72,10 +74,11 @@ func config(o opening, w *watch) node.Config {
 	case o.Starts != "":
 		all[0] = wire.HandlerSpec{Kind: kind, Exec: []string{"/bin/sh", "-c", noteStart, o.Starts, filepath.Base(o.Dir)}, Timeout: "0", OnCrash: "retry", Allow: h.Allow}
 	}
+	ip := cmp.Or(o.Listen, "127.0.0.1")
 	return node.Config{
 		Dir:      o.Dir,
 		Store:    node.StoreConfig{Engine: o.Engine},
-		Net:      node.NetConfig{Listen: []string{"/ip4/127.0.0.1/udp/0/quic-v1", "/ip4/127.0.0.1/tcp/0"}, NoMDNS: o.Deaf},
+		Net:      node.NetConfig{Listen: []string{"/ip4/" + ip + "/udp/0/quic-v1", "/ip4/" + ip + "/tcp/0"}, NoMDNS: o.Deaf},
 		Handlers: all,
 		Limits: node.Limits{
 			MaxPending: 1 << 20, MaxPendingBytes: 4 << 30, MaxInbox: 1 << 20,

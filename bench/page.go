@@ -79,7 +79,7 @@ func (p *page) missed() (all []string) {
 				if cell != missed {
 					continue
 				}
-				all = append(all, fmt.Sprintf("%s: %s", t.title, strings.Join(slices.DeleteFunc(slices.Clone(r[:i]), func(s string) bool { return s == "" || s == met }), ", ")))
+				all = append(all, fmt.Sprintf("%s: %s", t.title, strings.Join(slices.DeleteFunc(slices.Clone(r[:i]), func(s string) bool { return s == "" || s == met || s == missed }), ", ")))
 			}
 		}
 	}

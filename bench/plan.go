@@ -28,7 +28,9 @@ const (
 type plan struct {
 	dir      string
 	profiles string        // folder for profiles; empty: they are discarded
-	scale    int           // all numbers of tasks are divided by it
+	scale    int           // all numbers of tasks and mails are divided by it
+	offered  int           // mails a second where the rate is fixed
+	span     time.Duration // how long
 	wait     time.Duration // limit of the wait for an idle machine
 	log      io.Writer
 	begin    time.Time
@@ -64,6 +66,13 @@ var measurements = []measurement{
 	{"handoff", (*plan).handoff},
 	{"memory", (*plan).memory},
 	{"binary", (*plan).binary},
+	{"mail", (*plan).mailRate},
+	{"mailoffered", (*plan).mailOffered},
+	{"mailone", (*plan).mailOneByOne},
+	{"mailhttp", (*plan).mailHTTPRates},
+	{"mailnodes", (*plan).mailTwoNodes},
+	{"mailtopic", (*plan).mailTopic},
+	{"mailwaiting", (*plan).mailWaiting},
 }
 
 // run runs all measurements, or the named ones, comma-separated.

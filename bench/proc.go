@@ -20,12 +20,15 @@ type proc struct {
 }
 
 // spawn starts this program again as a child. slow is added to each of its fsyncs.
-func spawn(name string, slow time.Duration) (*proc, error) {
+func spawn(name string, slow time.Duration) (*proc, error) { return spawnBy(name, slowed(slow)) }
+
+// spawnBy starts this program as a child of a command that runs another one.
+func spawnBy(name string, prefix []string) (*proc, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	argv := append(slowed(slow), self, "-child")
+	argv := append(prefix, self, "-child")
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()

@@ -31,7 +31,9 @@ func (p *plan) queue(t *table) error {
 		tasks int
 		least float64
 	}{{0, 20_000, queueRival}, {extra, 8_000, queueSlow}} {
-		r, err := p.median(func() (result, error) { return p.passed(c.slow, max(c.tasks/p.scale/4, 500)) })
+		r, err := p.median(func() (result, error) {
+			return p.passed(rival{slow: c.slow, always: true, flying: flying}, max(c.tasks/p.scale/4, 500))
+		})
 		if err != nil {
 			return err
 		}
