@@ -38,7 +38,7 @@ func TestForgottenTaskIsSentAgain(t *testing.T) {
 		target.deleteTasks(t, append(twice, once))
 		target.start()
 		for _, id := range append(twice, kept) {
-			task := home.waitState(id, "SUCCESS", 3*time.Hour)
+			task := home.waitState(id, "SUCCESS", 45*time.Minute) // so it did not wait for the hourly lookup
 			forgotten := slices.ContainsFunc(task.Events, func(e wire.Event) bool { return e.Cause == outbox.CauseForgotten })
 			if forgotten == (id == kept) {
 				t.Errorf("events of %s: %+v", id, task.Events)

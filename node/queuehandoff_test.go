@@ -1,6 +1,8 @@
 package node
 
 import (
+	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -204,8 +206,12 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 // moving tasks; it moves when there is room (I11, I13).
 func TestHandoffWithinTheLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		log := new(logBuffer)
 		c := newClusterOf(t, newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
-			if s.place == 2 {
+			switch s.place {
+			case 0:
+				cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+			case 2:
 				cfg.Limits.MaxInbox = 1
 			}
 		}), time.Second)
@@ -231,6 +237,11 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 		}
 		if got := c.nodes[0].metrics()["balefire_ownership_events_total{handoff_refused}"]; got != 1 {
 			t.Errorf("%v events of refused handoffs, want one for its task", got)
+		}
+		p, _ := c.nodes[0].node.events.after(0, maxEvents)
+		told := slices.ContainsFunc(p.Items, func(e wire.NodeEvent) bool { return e.Kind == "ownership.handoff_refused" })
+		if n := strings.Count(log.String(), "refuses its tasks"); n != 1 || !told {
+			t.Errorf("%d lines of the log, an event: %v", n, told)
 		}
 		if _, err := c.nodes[2].node.Queues.Set(t.Context(), "build", wire.QueueSettings{Paused: new(false)}); err != nil {
 			t.Fatal(err)

@@ -1,6 +1,8 @@
 package outbox
 
 import (
+	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +35,8 @@ func TestRefusedResultIsKept(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var told []refused
-			cfg := Config{Results: ResultHooks{Refused: func(_ proto.TaskID, _ proto.PeerID, r *proto.Refusal, over bool) {
+			var log bytes.Buffer
+			cfg := Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Results: ResultHooks{Refused: func(_ proto.TaskID, _ proto.PeerID, r *proto.Refusal, over bool) {
 				told = append(told, refused{r.Code, over})
 			}}}
 			inBubble(t, cfg, func(t *testing.T, h *home) {
@@ -53,6 +56,9 @@ func TestRefusedResultIsKept(t *testing.T) {
 				time.Sleep(3 * time.Second)
 				if (len(told) > 0) != tt.told || len(told) > 1 || tt.told && told[0] != (refused{tt.code, tt.dead}) {
 					t.Fatalf("told %v", told)
+				}
+				if n := strings.Count(log.String(), "refuses its result"); n != len(told) {
+					t.Errorf("%d lines of the log:\n%s", n, &log)
 				}
 				if w, err := h.WhyResult(d.Header.ID); err != nil || tt.dead != w.State.Terminal() || !tt.dead && w.Code != tt.code || tt.dead && !strings.Contains(w.Reason, "because") {
 					t.Errorf("why = %+v, %v", w, err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -228,6 +229,29 @@ func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 		}
 		if got := otherSide(tt.task); got != tt.side {
 			t.Errorf("%+v is %q, want %q", tt.task, got, tt.side)
+		}
+	}
+}
+
+// A truncated result is marked wherever a person sees it.
+func TestTruncatedResultsAreMarked(t *testing.T) {
+	task := testTask(testID)
+	task.Truncated, task.Reason = true, "cut off after 6 bytes"
+	n := newCannedNode()
+	n.Answer("GET /v1/tasks/{id}", task)
+	n.Answer("GET /v1/tasks", page(task))
+	n.Answer("GET /v1/tasks/{id}/result", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Balefire-Truncated", "true")
+		fmt.Fprint(w, "hello\n")
+	}))
+	for line, want := range map[string]string{
+		"send laptop shell --wait": "! the result is truncated: it has the first 6 B of the handler's output",
+		"task result " + testID:    "! the result is truncated",
+		"task show " + testID:      "6 B (truncated: the handler wrote more)",
+		"task ls":                  "cut off after 6 bytes",
+	} {
+		if code, out, errs := command(t, n, strings.Fields(line)...); code != exitOK || !strings.Contains(out+errs, want) {
+			t.Errorf("%s: %d, %q, %q, want %q", line, code, out, errs, want)
 		}
 	}
 }
