@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -31,6 +32,21 @@ func TestTwentyNodesConverge(t *testing.T) {
 	}
 	if w := worst(kill); w > 10*time.Second {
 		t.Errorf("a death took %v", w)
+	}
+}
+
+// A published root leads to an exchange with its node if it differs, and only then.
+func TestDifferentRootLeadsToAnExchange(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		s := newSim(1, 5, Tuning{})
+		s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() })
+		n, o := s.nodes[0], s.nodes[1]
+		m := n.core.members[o.id]
+		n.core.syncs.queue, m.synced = nil, 0
+		n.core.RootReceived(s.now, o.id, same)
+		if due := slices.ContainsFunc(n.core.syncs.queue, func(w pendingSync) bool { return w.m == m }); due == same {
+			t.Errorf("same root %v: an exchange is due: %v", same, due)
+		}
 	}
 }
 

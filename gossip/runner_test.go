@@ -46,6 +46,7 @@ type testNode struct {
 	events    []Event
 	self      Self
 	published []uint64 // numbers of the messages that it published
+	roots     int      // how many of them had the root of its digest
 }
 
 func seeded(n uint64) *rand.ChaCha8 {
@@ -176,6 +177,9 @@ func (h *testNode) Publish(_ context.Context, data []byte) error {
 	}
 	h.mu.Lock()
 	h.published = append(h.published, m.GetNumber())
+	if len(m.GetRoot()) > 0 {
+		h.roots++
+	}
 	h.mu.Unlock()
 	for _, o := range h.mesh.order {
 		if o == h || h.peer(o.keys.Peer(), true) == nil {
@@ -441,6 +445,24 @@ func TestMessageNumbersRiseAcrossRestarts(t *testing.T) {
 			}
 			h.stop()
 			h.start()
+		}
+	})
+}
+
+// Every node publishes the root of its digest twice a minute or so.
+func TestRootsArePublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestMesh(t, 2)
+		w.introduceAll()
+		w.start()
+		defer w.stop()
+		time.Sleep(5 * time.Minute)
+		for _, h := range w.order {
+			h.mu.Lock()
+			if h.roots < 8 || h.roots > 12 {
+				t.Errorf("%d roots in five minutes", h.roots)
+			}
+			h.mu.Unlock()
 		}
 	})
 }

@@ -266,6 +266,9 @@ func TestBadInputOfTheDHT(t *testing.T) {
 		if len(p.Addrs) > maxFound {
 			t.Errorf("%d addresses of one peer are stored", len(p.Addrs))
 		}
+		if p.ID != evil.host.ID() && slices.ContainsFunc(p.Addrs, evil.host.Addrs()[0].Equal) {
+			t.Errorf("the record that one member made for another, %s, is stored", p.ID)
+		}
 	}
 	if err != nil {
 		t.Error(err)
