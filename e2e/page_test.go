@@ -64,9 +64,9 @@ func printed(want string) *regexp.Regexp {
 	return regexp.MustCompile(pattern.String() + "$")
 }
 
-// runPage writes the files of a page into a new folder, types the commands after $ in
-// its console blocks into one shell, line by line, and compares their output
-// with the page. Commands after alpha$ are typed for the node in the
+// runPage writes the files of a page into a new folder with a copy of docs/examples, types
+// the commands after $ in its console blocks into one shell, line by line, and compares
+// their output with the page. Commands after alpha$ are typed for the node in the
 // folder alpha. The shell has a network namespace of its own, so that ports
 // are free, and the processes that it has started end with it.
 func runPage(t *testing.T, page string) {
@@ -76,6 +76,7 @@ func runPage(t *testing.T, page string) {
 		t.Fatal(err)
 	}
 	dir := shortDir(t)
+	copyExamples(t, dir)
 	var lines []typedCommand
 	for _, m := range fenceRE.FindAllStringSubmatch(string(text), -1) {
 		switch file, language, code := m[1], m[2], m[3]; {

@@ -81,7 +81,7 @@ var soakSteps = slices.Concat([]step{
 	eachProcess(false,
 		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestMailCrash", "TestKillAtPointsOfLeases", "TestTakeover",
 		"TestPowerCut", "TestDiskLosesPower", "TestDiskLosesWhatIsNotSynced", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
-		"TestSmallMachineOpensWhatItAccepted", "TestHandlersPage", "TestFirstTaskPage", "TestMailPage", "TestOwnershipPage",
+		"TestSmallMachineOpensWhatItAccepted", "TestHandlersPage", "TestFirstTaskPage", "TestMailPage", "TestMailExamples", "TestOwnershipPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
 		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
 		"TestNoHandlerTakesNothing", "TestRunAsInTheSandboxOfTheUnit", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
