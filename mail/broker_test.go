@@ -26,6 +26,7 @@ type fixture struct {
 	cfg  Config
 	log  *ledger.Ledger
 	late *lateLog // nil: the log answers at once
+	deaf bool     // every wake-up of the broker behind that of its start is lost
 	stop func()
 }
 
@@ -55,6 +56,12 @@ func (f *fixture) start() {
 		f.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	if f.deaf {
+		f.begin(ctx)
+		<-f.wake
+		f.step(ctx)
+		f.wake = nil
+	}
 	done := make(chan error)
 	go func() { done <- f.Run(ctx) }()
 	f.stop = sync.OnceFunc(func() {
