@@ -114,8 +114,8 @@ func TestALeaseEndsWithTheNode(t *testing.T) {
 	}
 }
 
-// TestGoneReader checks that mail whose reader went away before it had the
-// answer is given to the next reader at once, whenever that was.
+// TestGoneReader checks S08: mail whose reader went away before it had the answer is given to
+// the next reader at once, whenever that was.
 func TestGoneReader(t *testing.T) {
 	const lease = `{"max":8,"wait":"10m"}`
 	t.Run("while it waited", func(t *testing.T) {

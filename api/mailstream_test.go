@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -371,11 +372,14 @@ func closed(t testing.TB, c *websocket.Conn) (code websocket.StatusCode, reason 
 	}
 }
 
-// TestWhatMayNotBeIsRefused checks that the node closes a connection with a reason, and has
-// written nothing.
+// TestWhatMayNotBeIsRefused checks that the node closes a connection with the reason of each
+// row, and has written nothing; that another connection goes on; and that the mail of the box
+// is still there.
 func TestWhatMayNotBeIsRefused(t *testing.T) {
 	n := mailNode(t)
 	dial, _ := serveMail(t, n)
+	other := dial(wire.MailDocuments)
+	sendText(t, other, "agent:ceo", "a")
 	letter := letterOf(t, "x", nil)
 	many := make([][]byte, 513)
 	for i := range many {
@@ -384,7 +388,7 @@ func TestWhatMayNotBeIsRefused(t *testing.T) {
 	frame := func(op byte, body ...byte) []byte {
 		return wire.AppendMailFrame(nil, op, 1, func(b []byte) []byte { return append(b, body...) })
 	}
-	binary := map[string][]byte{
+	frames := map[string][]byte{
 		"an unknown op":             frame(0x70),
 		"an op of the node":         frame(wire.OpSent),
 		"op 0":                      frame(0),
@@ -406,13 +410,15 @@ func TestWhatMayNotBeIsRefused(t *testing.T) {
 		"a return":                  wire.AppendMailFrame(nil, wire.OpSettle, 1, func(b []byte) []byte { return wire.AppendSettle(b, 1, []wire.FramedSettlement{{Op: 7}}) }),
 		"an extension of no time":   wire.AppendMailFrame(nil, wire.OpSettle, 1, func(b []byte) []byte { return wire.AppendSettle(b, 1, []wire.FramedSettlement{{Op: wire.FrameExtend}}) }),
 		"more than 1 MiB":           sendFrame(1, "agent:ceo", make([]byte, wire.MaxMailMessage)),
+		"100 MB":                    make([]byte, 100<<20),
+		"a frame of 100 MB":         append(binary.BigEndian.AppendUint32(nil, 100<<20), wire.OpSend, 0, 0, 0, 1),
 		"65 sessions":               nil,
 		"a delay of more than 30 d": wire.AppendMailFrame(nil, wire.OpSettle, 1, func(b []byte) []byte {
 			return wire.AppendSettle(b, 1, []wire.FramedSettlement{{Op: wire.FrameNack, Ms: 1<<32 - 1}})
 		}),
 	}
 	for i := range uint32(65) {
-		binary["65 sessions"] = append(binary["65 sessions"], readFrame(i+1, "agent:cto", 1)...)
+		frames["65 sessions"] = append(frames["65 sessions"], readFrame(i+1, "agent:cto", 1)...)
 	}
 	documents := map[string]string{
 		"no document":      `send`,
@@ -429,15 +435,18 @@ func TestWhatMayNotBeIsRefused(t *testing.T) {
 		"a bad lease":      `{"op":"settle","session":1,"ack":["1.2"]}`,
 		"more than 1 MiB":  `{"op":"send","mails":[{"to":"agent:ceo","body":"` + strings.Repeat("AAAA", 300_000) + `"}]}`,
 	}
+	count := 0
 	refused := func(name string, c *websocket.Conn, typ websocket.MessageType, msg []byte) {
+		count++
 		t.Run(name, func(t *testing.T) {
-			go func() { _ = c.Write(t.Context(), typ, msg) }() // it may be closed before it is read
-			if code, reason := closed(t, c); code != websocket.StatusPolicyViolation || reason == "" {
-				t.Errorf("closed with %d %q", code, reason)
+			go func() { _ = c.Write(t.Context(), typ, msg) }()   // it may be closed before it is read
+			want, open := strings.CutSuffix(refusals[name], "…") // the rest is in the words of encoding/json
+			if code, reason := closed(t, c); code != websocket.StatusPolicyViolation || want == "" || reason != want && !(open && strings.HasPrefix(reason, want)) {
+				t.Errorf("closed with %d %q, want %q", code, reason, refusals[name])
 			}
 		})
 	}
-	for name, msg := range binary {
+	for name, msg := range frames {
 		refused("binary/"+name, dial(wire.MailFrames), websocket.MessageBinary, msg)
 	}
 	for name, msg := range documents {
@@ -445,9 +454,62 @@ func TestWhatMayNotBeIsRefused(t *testing.T) {
 	}
 	refused("text in binary", dial(wire.MailFrames), websocket.MessageText, []byte(`{"op":"ping"}`))
 	refused("binary in text", dial(wire.MailDocuments), websocket.MessageBinary, sendFrame(1, "agent:ceo", letter))
-	if b, err := n.Mail.Get(t.Context(), "ceo"); err != nil || b.Next != 1 {
+	if b, err := n.Mail.Get(t.Context(), "ceo"); err != nil || b.Next != 2 || b.Waiting != 1 {
 		t.Errorf("%+v, %v", b, err)
 	}
+	tell(t, other, `{"op":"read","session":1,"box":"agent:ceo","credit":9}`)
+	if a := hear(t, other); len(a.Mails) != 1 || string(a.Mails[0].Mail.Body) != "a" || a.Mails[0].Attempt != 1 {
+		t.Errorf("the mail that waited: %+v", a)
+	}
+	if count != len(refusals) {
+		t.Errorf("%d rows, %d refusals", count, len(refusals))
+	}
+	t.Logf("counted: %d bad messages, each refused with 1008, nothing written", count)
+}
+
+// refusals are the reasons with which a connection is closed, by the rows of
+// TestWhatMayNotBeIsRefused.
+var refusals = map[string]string{
+	"binary/100 MB":                    "a message of more than 1179648 bytes",
+	"binary/513 mails":                 "bad frame: send",
+	"binary/65 sessions":               "more than 64 sessions",
+	"binary/a delay of more than 30 d": "a time of 1193h2m47.295s in a settle: must be at most 30 days, and more than 0 to extend",
+	"binary/a frame of 100 MB":         "bad frame: a length of 104857600 in 9 bytes",
+	"binary/a length of 0":             "bad frame: a length of 0 in 9 bytes",
+	"binary/a length of 2^32":          "bad frame: a length of 4294967295 in 9 bytes",
+	"binary/a letter of 2^32":          "bad frame: send",
+	"binary/a mail for nobody":         "bad frame: send",
+	"binary/a return":                  "bad frame: settle",
+	"binary/a send without mail":       "bad frame: send",
+	"binary/a session twice":           "session 1 has begun",
+	"binary/a settle without anything": "bad frame: settle",
+	"binary/an extension of no time":   "a time of 0s in a settle: must be at most 30 days, and more than 0 to extend",
+	"binary/an op of the node":         "unknown op 0x81",
+	"binary/an unknown op":             "unknown op 0x70",
+	"binary/bytes behind a ping":       "bad frame: op 0x6",
+	"binary/credit 0":                  "credit 0: must be from 1 to 65536",
+	"binary/credit 2^63":               "credit 9223372036854775808: must be from 1 to 65536",
+	"binary/four bytes":                "bad frame: 4 bytes, at least 9",
+	"binary/half a frame":              "bad frame: a length of 74 in 20 bytes",
+	"binary/more credit":               "credit 9223372036854775808: must be from 0 to 65536",
+	"binary/more than 1 MiB":           "a message of more than 1179648 bytes",
+	"binary/op 0":                      "unknown op 0x0",
+	"binary/session 0":                 "a read without session: give it a number",
+	"json/513 mails":                   "513 mails in one send: must be from 1 to 512",
+	"json/a bad lease":                 `invalid request: lease "1.2": must be what a delivery names, such as 88121.1795212606.4`,
+	"json/an unknown field":            "bad document: …",
+	"json/an unknown op":               `unknown op "sent"`,
+	"json/credit 2^63":                 "credit 9223372036854775808: must be from 1 to 65536",
+	"json/credit 2^64":                 "bad document: …",
+	"json/more than 1 MiB":             "a message of more than 1179648 bytes",
+	"json/negative credit":             "bad document: …",
+	"json/no document":                 "bad document: …",
+	"json/no op":                       `unknown op ""`,
+	"json/nothing settled":             "invalid request: nothing to settle: give ack, nack, extend, defer or bounce",
+	"json/nothing to send":             "0 mails in one send: must be from 1 to 512",
+	"json/two":                         "bad document: there is more behind it",
+	"binary in text":                   "a binary message: the subprotocol is text",
+	"text in binary":                   "a text message: the subprotocol is binary",
 }
 
 // TestStreamsAreForProgramsHere checks who may connect, and how.
@@ -481,7 +543,7 @@ func TestStreamsAreForProgramsHere(t *testing.T) {
 }
 
 // TestABrokenConnectionGivesItsMailBack checks at which price mail is given back, by how its
-// reader ends.
+// reader ends (S08): it comes again with the same id.
 func TestABrokenConnectionGivesItsMailBack(t *testing.T) {
 	tests := []struct {
 		name     string
@@ -500,11 +562,14 @@ func TestABrokenConnectionGivesItsMailBack(t *testing.T) {
 			c := dial(wire.MailDocuments)
 			sendText(t, c, "agent:ceo", "a")
 			tell(t, c, `{"op":"read","session":1,"box":"agent:ceo","credit":9}`)
-			hearMails(t, c, 1, "a")
+			before := hear(t, c)
+			if len(before.Mails) != 1 {
+				t.Fatalf("%+v", before)
+			}
 			tt.end(t, c)
 			c = dial(wire.MailDocuments)
 			tell(t, c, `{"op":"read","session":1,"box":"agent:ceo","credit":9}`)
-			if a := hear(t, c); len(a.Mails) != 1 || a.Mails[0].Attempt != 1 || !a.Mails[0].Redelivered {
+			if a := hear(t, c); len(a.Mails) != 1 || a.Mails[0].Attempt != 1 || !a.Mails[0].Redelivered || a.Mails[0].Mail.ID != before.Mails[0].Mail.ID {
 				t.Errorf("%+v", a)
 			} else if m, err := n.Mail.Mail(t.Context(), a.Mails[0].Mail.ID); err != nil || m.Abandons != tt.abandons || m.Attempts != 0 {
 				t.Errorf("%+v, %v; want %d abandons", m, err, tt.abandons)
