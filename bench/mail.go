@@ -90,16 +90,26 @@ func (p *plan) withPost(slow time.Duration, subs int, f func(*post) error) error
 
 // mailed runs a load of mail in a client and measures it and the nodes.
 func (p *plan) mailed(name string, l mailLoad, client *proc, nodes ...*proc) (result, error) {
-	profile := ""
-	if p.profiles != "" {
-		profile = filepath.Join(p.profiles, "mail-"+strings.ReplaceAll(name, " ", "-"))
-		l.Profile = profile + "-a"
-	}
-	r, err := measured(client, request{Do: "mails", Mail: l}, profile, nodes...)
+	l.Profile = p.mailProfile(name)
+	return p.measureMail(name, request{Do: "mails", Mail: l}, client, nodes...)
+}
+
+// measureMail measures a load in a client, whose profile has the name that this has.
+func (p *plan) measureMail(name string, o request, client *proc, nodes ...*proc) (result, error) {
+	profile := strings.TrimSuffix(p.mailProfile(name), "-a")
+	r, err := measured(client, o, profile, nodes...)
 	if err == nil {
 		p.logMail(name, r)
 	}
 	return r, err
+}
+
+// mailProfile returns the file of the client's profile, if profiles are kept.
+func (p *plan) mailProfile(name string) string {
+	if p.profiles == "" {
+		return ""
+	}
+	return filepath.Join(p.profiles, "mail-"+strings.ReplaceAll(name, " ", "-")+"-a")
 }
 
 func (p *plan) logMail(name string, r result) {
@@ -115,10 +125,8 @@ func (p *plan) walks(slow time.Duration, relaxed bool) (r result, err error) {
 		}
 		n := min(mailTasks/p.scale, keyedMails)
 		l := load{Target: mailboxHere, Until: accepted, Warm: n / 4, Tasks: n, Limit: longest, Flying: mailFlying, Size: bodySize}
-		r, err = measured(x.client, request{Do: "load", Load: l}, "", x.node)
-		if err == nil {
-			p.logMail("mailer", r)
-		}
+		l.Profile = p.mailProfile("mailer")
+		r, err = p.measureMail("mailer", request{Do: "load", Load: l}, x.client, x.node)
 		return err
 	})
 	return r, err
@@ -366,10 +374,8 @@ func (p *plan) requested(batch, inFlight int) (r result, err error) {
 		}
 		n := min(mailTasks/p.scale, keyedMails) / batchSize * batchSize
 		l := load{Target: mailboxHere, Until: stored, Warm: n / 4 / batchSize * batchSize, Tasks: n, Limit: longest, Flying: inFlight, Size: bodySize, Batch: batch}
-		r, err = measured(x.client, request{Do: "load", Load: l}, "", x.node)
-		if err == nil {
-			p.logMail("HTTP", r)
-		}
+		l.Profile = p.mailProfile("HTTP")
+		r, err = p.measureMail("HTTP", request{Do: "load", Load: l}, x.client, x.node)
 		return err
 	})
 	return r, err
