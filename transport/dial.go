@@ -207,7 +207,7 @@ func (t *Transport) Want(p proto.PeerID) {
 }
 
 // Dial connects to p at one of addrs and returns after both hellos. It waits for Run. A
-// refusal is a RefusedError.
+// refusal by p or of p is a RefusedError.
 func (t *Transport) Dial(ctx context.Context, p proto.PeerID, addrs []string) error {
 	c := t.contact(p)
 	c.Addrs = addrs
@@ -276,7 +276,7 @@ func (t *Transport) dialViaNewRelay(ctx context.Context, p, relay proto.PeerID, 
 		err = t.awaitHello(ctx, relay)
 	}
 	if err != nil {
-		return fmt.Errorf("connect to its relay %s: %w", relay.Short(), err)
+		return fmt.Errorf("connect to its relay %s: %v", relay.Short(), err) // says nothing about p
 	}
 	return t.dialHost(ctx, p, nil, through(relay, nil))
 }

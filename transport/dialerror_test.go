@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	ma "github.com/multiformats/go-multiaddr"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // A dial that times out is reported in plain words.
@@ -40,5 +44,48 @@ func TestListenErrors(t *testing.T) {
 		if !strings.HasPrefix(err.Error(), "listen on /ip4/192.0.2.1/tcp/1: ") || !strings.Contains(err.Error(), want) || want != announced && strings.Contains(err.Error(), "bind") {
 			t.Errorf("%s: %v", announced, err)
 		}
+	}
+}
+
+// Only a refusal by the dialed peer, or of it, counts as one: what happened at a relay on
+// the way to it does not.
+func TestRefusalByARelay(t *testing.T) {
+	peer, relay := proto.PeerID{1}, proto.PeerID{2}
+	gated := &network.ConnError{Remote: true, ErrorCode: network.ConnGated}
+	dial := func(addr string, err error) error {
+		return describeDialError(fmt.Errorf("dial: %w", &swarm.DialError{DialErrors: []swarm.TransportError{{Address: ma.StringCast(addr), Cause: err}}}))
+	}
+	const direct, circuit = "/ip4/192.0.2.1/udp/1/quic-v1", "/ip4/192.0.2.2/udp/1/quic-v1/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN/p2p-circuit"
+	for _, tt := range []struct {
+		name string
+		err  error
+		want *RefusedError
+	}{
+		{"by the peer", errors.Join(errors.New("no route"), fmt.Errorf("hello: %w", &RefusedError{peer, "no", true})), &RefusedError{peer, "no", true}},
+		{"by its relay", fmt.Errorf("hello: %w", &RefusedError{relay, "no", true}), nil},
+		{"by its relay and by the peer", errors.Join(&RefusedError{relay, "no", true}, &RefusedError{peer, "no", false}), &RefusedError{peer, "no", false}},
+		{"by the gater of the peer", dial(direct, gated), &RefusedError{peer, reasonGated, true}},
+		{"by the gater of its relay", dial(circuit, fmt.Errorf("open a stream to the relay: %w", gated)), nil},
+		{"by nobody", dial(direct, errors.New("no route")), nil},
+	} {
+		if got := asRefusal(peer, tt.err); !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("refused %s: %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+// A relay that has revoked this node says nothing about the peers behind it.
+func TestRefusalByANewRelay(t *testing.T) {
+	a, peer := start(t, 1, nil), newTestKeys(3).Peer()
+	relay := start(t, 2, func(n *testNode, _ *Config) {
+		n.gate.admit = func(*proto.Hello, proto.PeerID) error { return errors.New("its certificate was revoked") }
+	})
+	if err := a.Dial(t.Context(), relay.Peer(), relay.Addrs()); asRefusal(relay.Peer(), err) == nil {
+		t.Errorf("%v is no refusal by the relay", err)
+	}
+	a.addDialing(relay.Peer(), 1)
+	err := a.dialViaNewRelay(t.Context(), peer, relay.Peer(), relay.Addrs())
+	if _, is := errors.AsType[*RefusedError](err); is || err == nil || !strings.Contains(err.Error(), "was revoked") {
+		t.Errorf("%v, want an error that is no refusal", err)
 	}
 }

@@ -155,7 +155,7 @@ func (t *Transport) tryHello(ctx context.Context, p proto.PeerID, addrs []string
 		longest = lanMaxRetry
 	}
 	x.failed(t.cfg.Clock.Mono(), err, longest)
-	refused, is := errors.AsType[*RefusedError](err)
-	x.Joins = is && refused.Theirs && refused.Reason == reasonNoMesh
+	refused := asRefusal(p, err)
+	x.Joins = refused != nil && refused.Theirs && refused.Reason == reasonNoMesh
 	return err
 }

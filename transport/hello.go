@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -30,15 +31,34 @@ func (e *RefusedError) Error() string {
 // reasonGated explains a connection that the other side's gater closed.
 const reasonGated = "it closed the connection: it has blocked or banned this node, or is stopping"
 
-// asRefusal returns err as a refusal by one of the two sides; nil: it is something else.
-// A gater closes a connection before the hello, and reports it where the transport
-// carries the reason, as QUIC does.
+// asRefusal returns err as a refusal by p or of p; nil: it is something else. What a dial
+// through a relay says of the relay is no refusal by p. A gater closes a connection before
+// the hello, and reports it where the transport carries the reason, as QUIC does.
 func asRefusal(p proto.PeerID, err error) *RefusedError {
-	if r, ok := errors.AsType[*RefusedError](err); ok {
-		return r
+	switch e := err.(type) {
+	case *RefusedError:
+		if e.Peer == p {
+			return e
+		}
+		return nil
+	case *network.ConnError:
+		if e.Remote && e.ErrorCode == network.ConnGated {
+			return &RefusedError{p, reasonGated, true}
+		}
+	case *swarm.TransportError:
+		if isCircuit(e.Address) {
+			return nil
+		}
 	}
-	if c, ok := errors.AsType[*network.ConnError](err); ok && c.Remote && c.ErrorCode == network.ConnGated {
-		return &RefusedError{p, reasonGated, true}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return asRefusal(p, e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			if r := asRefusal(p, err); r != nil {
+				return r
+			}
+		}
 	}
 	return nil
 }
