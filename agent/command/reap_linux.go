@@ -33,12 +33,18 @@ func Reap(ctx context.Context, node string, grace time.Duration, runAs ...string
 
 func reap(ctx context.Context, node string, grace time.Duration) (int, error) {
 	entry := []byte("BALEFIRE_NODE=" + node)
+	seen := map[int]uint64{} // start times: an exiting process no longer has an environment
 	has := func(pid int) bool {
-		if !hasEnv(pid, entry) { // first: this rules out most
+		born, known := seen[pid]
+		if !known && !hasEnv(pid, entry) { // first: this rules out most
 			return false
 		}
 		s, ok := readStat(pid)
-		return ok && !s.dead && !isAncestor(pid)
+		if !ok || s.dead || known && born != s.startTime || isAncestor(pid) {
+			return false
+		}
+		seen[pid] = s.startTime
+		return true
 	}
 	list := processes(has)
 	found := len(list)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -90,17 +91,31 @@ func TestKilledNodeLeavesNothingBehind(t *testing.T) {
 		t.Fatal(err)
 	}
 	guests := m.await(t, 5)
+	started := slices.IndexFunc(guests, func(g guest) bool {
+		s, ok := readStat(g.pid)
+		return ok && s.parent == cmd.Process.Pid
+	})
+	if started < 0 {
+		t.Fatal("none is a child of the host")
+	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err == nil {
 		t.Error("the host exited normally")
 	}
+	for tick := time.NewTicker(time.Millisecond); running(guests[started].pid); { // the kernel kills it with the host
+		select {
+		case <-tick.C:
+		case <-time.After(testTimeout):
+			t.Fatal("the program outlives the host")
+		}
+	}
 	if n, err := Reap(t.Context(), "another node", time.Second); n != 0 || err != nil {
 		t.Errorf("another node reaped %d, %v", n, err)
 	}
 	n, err := Reap(t.Context(), node, 100*time.Millisecond)
-	if err != nil || n < 4 || n > 5 { // the program itself may have exited by now
+	if err != nil || n != 4 {
 		t.Errorf("reaped %d, %v, want the four that were left", n, err)
 	}
 	allExited(t, guests)
