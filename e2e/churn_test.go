@@ -108,7 +108,7 @@ func (m *machine) logged() string {
 // fillUp submits tasks until the given number has been acknowledged.
 func (m *machine) fillUp(p *acknowledged, total int, r wire.Request) {
 	m.t.Helper()
-	for len(p.all()) < total {
+	for p.count() < total {
 		if errs := p.submit(m.t.Context(), m, 1000, r); errs != nil {
 			m.t.Fatalf("submit: %v", errs[0])
 		}

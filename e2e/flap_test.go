@@ -42,7 +42,7 @@ func TestFlappingLinkAndDeaths(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var sender sync.WaitGroup
 			sender.Go(func() {
-				for ctx.Err() == nil && len(p.all()) < total {
+				for ctx.Err() == nil && p.count() < total {
 					p.submit(ctx, a, 100, wire.Request{Target: "b", Kind: "sum", Body: make([]byte, 500)})
 					marks.submit(ctx, a, 2, wire.Request{Target: "b", Kind: "mark"})
 					pause(6 * time.Second * 100 / time.Duration(total)) // as long as the link flaps

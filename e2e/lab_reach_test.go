@@ -74,7 +74,7 @@ func relayed(p wire.Peer) bool { return p.Relay != "" }
 // returns what was acknowledged.
 func (f *natLab) flowing(ctx context.Context, enough func(sent int) bool) *acknowledged {
 	p := newAcknowledged()
-	for ctx.Err() == nil && !enough(len(p.all())) {
+	for ctx.Err() == nil && !enough(p.count()) {
 		p.submit(ctx, f.a, 10, wire.Request{Target: "b", Kind: "mark"})
 		pause(50 * time.Millisecond)
 	}

@@ -69,8 +69,8 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 			p, body := newAcknowledged(), make([]byte, tt.body)
 			_, _ = rand.Read(body) // zeros would be compressed
 			full := a.fillUntilFull(p, wire.Request{Target: "b", Kind: "sum", Body: body})
-			t.Logf("%d tasks of %d bytes were accepted, with %d MiB of memory; then: %v", len(p.all()), tt.body, a.resident()>>20, full)
-			pending := len(p.all())
+			t.Logf("%d tasks of %d bytes were accepted, with %d MiB of memory; then: %v", p.count(), tt.body, a.resident()>>20, full)
+			pending := p.count()
 			a.kill()
 			a.opened()
 			a.kill()
@@ -106,7 +106,7 @@ func (m *machine) opened() {
 // fillUntilFull submits until the node refuses, and returns the error.
 func (m *machine) fillUntilFull(p *acknowledged, r wire.Request) error {
 	m.t.Helper()
-	for len(p.all()) < 200_000 {
+	for p.count() < 200_000 {
 		if errs := p.submit(m.t.Context(), m, 500, r); len(errs) > 0 {
 			if err := errs[0]; !errors.Is(err, wire.ErrFull) {
 				m.t.Fatalf("submit: %v\n%s", err, m.tail())

@@ -55,7 +55,7 @@ type submitter struct {
 
 func newSubmitter(m *machine) *submitter { return &submitter{m, newAcknowledged(), newAcknowledged()} }
 
-func (d *submitter) count() int { return len(d.atLeastOnce.all()) + len(d.atMostOnce.all()) }
+func (d *submitter) count() int { return d.atLeastOnce.count() + d.atMostOnce.count() }
 
 // submit submits tasks until there are total: one in ten of mode at_most_once, one in a
 // hundred takes a second.

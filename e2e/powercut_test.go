@@ -89,7 +89,7 @@ func powerCut(t *testing.T, engine string) {
 		twin.kill()
 		os.RemoveAll(twin.dir)
 	}
-	t.Logf("%d tasks acknowledged", len(p.all()))
+	t.Logf("%d tasks acknowledged", p.count())
 }
 
 // TestBitFlip checks S48 on real files: a node whose acknowledged data was damaged
