@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -121,7 +122,7 @@ func (w *app) printRedriven(done wire.Redriven) error {
 				row[1] = i.Task.ID
 			}
 			if i.Problem != nil {
-				row[2] = i.Problem.Detail
+				row[2] = prose.Plain(i.Problem.Detail)
 			}
 			t.row(row...)
 		}

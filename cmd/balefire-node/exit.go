@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"regexp"
 	"strings"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
@@ -102,7 +102,7 @@ func printError(w *app, path string, err error) {
 	if err.Error() == "" {
 		return
 	}
-	text := stripPackages(err.Error())
+	text := prose.Plain(err.Error())
 	if text == context.DeadlineExceeded.Error() {
 		text = fmt.Sprintf("the node did not answer within %s: retry, possibly with a longer --timeout", w.flags.timeout)
 	}
@@ -139,13 +139,6 @@ func hintFor(err error) string {
 	}
 	return ""
 }
-
-// packagePrefix matches the prefixes of errors that are for programmers: the name of a
-// package, and "invalid request", which the rest of the error explains.
-var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|mail|addressbook|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
-
-// stripPackages returns text without package prefixes.
-func stripPackages(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }
 
 // hints are what a user of the command line can do about a problem; the fixes of the
 // problem itself are for API clients. There is none where the error already names it.

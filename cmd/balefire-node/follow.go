@@ -228,7 +228,7 @@ func ended(t wire.Task) bool {
 func reasonOf(t wire.Task) string {
 	switch {
 	case t.Reason != "":
-		return stripPackages(t.Reason)
+		return prose.Plain(t.Reason)
 	case exitOf(t) != 0:
 		return fmt.Sprintf("exit %d", exitOf(t))
 	}

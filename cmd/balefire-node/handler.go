@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/wire"
 )
@@ -72,7 +73,7 @@ func (w *app) addHandler(cmd *cobra.Command, s wire.HandlerSpec) error {
 		case h.Kind != s.Kind:
 			continue
 		case h.Problem != "": // the program may be installed later
-			w.infof("but its tasks cannot be started yet: %s", stripPackages(h.Problem))
+			w.infof("but its tasks cannot be started yet: %s", prose.Plain(h.Problem))
 		}
 		if h.Warning != "" {
 			w.infof("! %s", h.Warning)

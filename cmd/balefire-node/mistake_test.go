@@ -81,22 +81,6 @@ func TestFolderThatIsAFile(t *testing.T) {
 	}
 }
 
-// Errors are printed without package names.
-func TestErrorsArePlain(t *testing.T) {
-	for text, want := range map[string]string{
-		"not found: addressbook: unknown peer \"laptp\": known are beta": "not found: unknown peer \"laptp\": known are beta",
-		"join: invalid request: identity: not a ticket":                  "join: not a ticket",
-		"open node: store: folder is in use: /x belongs to process 7":    "open node: folder is in use: /x belongs to process 7",
-		"command: arguments refused: this handler takes none":            "arguments refused: this handler takes none",
-		"open the store: permission denied":                              "open the store: permission denied",
-		"attempts used up: exit code 3, after 2 tries of restore: gone":  "attempts used up: exit code 3, after 2 tries of restore: gone",
-	} {
-		if got := stripPackages(text); got != want {
-			t.Errorf("%q is printed as %q, want %q", text, got, want)
-		}
-	}
-}
-
 // A noun without a verb lists its objects.
 func TestANounListsWhatThereIs(t *testing.T) {
 	for noun, want := range map[string]string{"peers": "laptop", "task": "shell", "dlq": "ID", "handler": "KIND", "queue": "QUEUE", "lease": "TASK"} {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -33,7 +34,7 @@ func tellPath(p *printer, r wire.PathReport) {
 	}
 	p.line("%s  %s  %s", r.Peer, shortID(r.ID), state)
 	if r.Why != "" {
-		p.line("because  %s", r.Why)
+		p.line("because  %s", prose.Plain(r.Why))
 	}
 	p.line("")
 	if len(r.Candidates) == 0 {

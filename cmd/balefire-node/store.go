@@ -49,7 +49,7 @@ func storeStats(w *app) *cobra.Command {
 					p.line("! %s", prose.Line(wire.Note{Code: s.Refuses}))
 				}
 				if s.Failed != "" {
-					p.line("! %s", s.Failed)
+					p.line("! %s", prose.Plain(s.Failed))
 				}
 			}})
 		},

@@ -107,8 +107,11 @@ func argument(name string, a wire.NoteArgs) string {
 		case "dialed":
 			return seconds(d.Seconds, time.Second)
 		case "error":
-			return d.Error
+			return Plain(d.Error)
 		}
+	}
+	if name == "detail" {
+		return Plain(a.Detail)
 	}
 	if name == "doubt" && a.Clock != nil {
 		return doubt(a.Clock)
@@ -118,9 +121,16 @@ func argument(name string, a wire.NoteArgs) string {
 	}
 	return map[string]string{
 		"peer": a.Peer, "other": a.Other, "self": a.Self, "queue": a.Queue, "task": a.Task, "kind": a.Kind, "key": a.Key, "state": a.State,
-		"refusal": a.Refusal, "detail": a.Detail, "path": a.Path, "epoch": a.Epoch,
+		"refusal": a.Refusal, "path": a.Path, "epoch": a.Epoch,
 	}[name]
 }
+
+// packagePrefix matches the prefixes of errors that are for programmers: the name of a
+// package, and "invalid request", which the rest of the error explains.
+var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|mail|addressbook|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
+
+// Plain returns the text of an error without package prefixes.
+func Plain(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }
 
 func date(t *time.Time, layout string) string {
 	if t == nil {
@@ -143,7 +153,7 @@ func dial(d *wire.Dialed) string {
 	if d.Error == "" {
 		return next
 	}
-	return fmt.Sprintf("the last attempt, %s ago, failed: %s; %s", seconds(d.Seconds, time.Second), d.Error, next)
+	return fmt.Sprintf("the last attempt, %s ago, failed: %s; %s", seconds(d.Seconds, time.Second), Plain(d.Error), next)
 }
 
 // doubt explains why the clock is doubted and what ends the doubt.

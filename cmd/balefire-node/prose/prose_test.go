@@ -124,6 +124,41 @@ func TestTextOfPeers(t *testing.T) {
 	}
 }
 
+// Errors are printed without package names.
+func TestErrorsArePlain(t *testing.T) {
+	for text, want := range map[string]string{
+		"not found: addressbook: unknown peer \"laptp\": known are beta": "not found: unknown peer \"laptp\": known are beta",
+		"join: invalid request: identity: not a ticket":                  "join: not a ticket",
+		"open node: store: folder is in use: /x belongs to process 7":    "open node: folder is in use: /x belongs to process 7",
+		"command: arguments refused: this handler takes none":            "arguments refused: this handler takes none",
+		"open the store: permission denied":                              "open the store: permission denied",
+		"attempts used up: exit code 3, after 2 tries of restore: gone":  "attempts used up: exit code 3, after 2 tries of restore: gone",
+	} {
+		if got := Plain(text); got != want {
+			t.Errorf("%q is printed as %q, want %q", text, got, want)
+		}
+	}
+}
+
+// So are notes.
+func TestNotesArePlain(t *testing.T) {
+	problem := "command: program cannot be run: nothing is installed at /z"
+	refused := &wire.Dialed{Failed: 1, Error: "connect to its relay abc: transport: 12D3 refused this node: no", Seconds: 1}
+	for _, tt := range []struct {
+		note wire.Note
+		want string
+	}{
+		{wire.Note{Code: wire.NoteHandlerProblem, NoteArgs: wire.NoteArgs{Kind: "z", Detail: problem}}, "handler z: program cannot be run: nothing is installed at /z"},
+		{wire.Note{Code: wire.NoteProgramMissing, NoteArgs: wire.NoteArgs{Detail: problem}}, "its handler cannot be started: program cannot be run: nothing is installed at /z"},
+		{wire.Note{Code: wire.StepConnFailed, NoteArgs: wire.NoteArgs{Dial: refused}}, "connection: it failed 1s ago: connect to its relay abc: 12D3 refused this node: no"},
+		{wire.Note{Code: wire.NoteNoAnswer, NoteArgs: wire.NoteArgs{Peer: "b", Count: 1, Dial: refused}}, "b cannot be reached at any of its 1 addresses; the last attempt, 1s ago, failed: connect to its relay abc: 12D3 refused this node: no; it is being dialed now"},
+	} {
+		if got := Text(tt.note); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+}
+
 // codes returns the codes that wire declares, in the order of its source.
 func codes(t *testing.T) (all []wire.NoteCode) {
 	t.Helper()
