@@ -119,10 +119,20 @@ type lateLog struct {
 
 	mu      sync.Mutex
 	held    bool
+	fail    error // of what is queued from now on: it is not written
 	answers []func()
 }
 
 func (l *lateLog) Queue(es []ledger.Entry) *ledger.Pending {
+	l.mu.Lock()
+	fail := l.fail
+	l.mu.Unlock()
+	if fail != nil {
+		for _, e := range es {
+			e.After(0, ledger.Place{}, fail)
+		}
+		return nil
+	}
 	for i := range es {
 		after := es[i].After
 		es[i].After = func(index uint64, p ledger.Place, err error) {
@@ -142,6 +152,13 @@ func (l *lateLog) hold() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.held = true
+}
+
+// refuse writes nothing from now on.
+func (l *lateLog) refuse(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.fail = err
 }
 
 // answer gives the oldest n answers.

@@ -17,6 +17,8 @@ func (b *Broker) replayBehindGap(p ledger.Place, rec []byte) error {
 	switch t {
 	case box.TypeAck, box.TypeNack, box.TypeEnd, box.TypeMove:
 		return nil
+	case box.TypeForward:
+		rec = box.Unlinked(rec)
 	case box.TypeMail:
 		m, err := box.ParseMail(rec)
 		if err != nil {

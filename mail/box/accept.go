@@ -17,14 +17,20 @@ func (s *State) applyMail(p Place, rec []byte, out *Output) error {
 	if err != nil {
 		return err
 	}
+	s.arrive(p, len(rec), &m, out)
+	return nil
+}
+
+// arrive takes the mail of a record of some length at p, or refuses it, and adds the result.
+func (s *State) arrive(p Place, length int, m *Mail, out *Output) Result {
 	l, problem := proto.ParseLetter(m.Letter)
-	r := s.accept(p, len(rec), &m, &l, problem, out)
+	r := s.accept(p, length, m, &l, problem, out)
 	r.Box = m.Box
 	if r.ID.IsZero() {
 		r.ID = l.ID
 	}
 	out.Results = append(out.Results, r)
-	return nil
+	return r
 }
 
 func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem error, out *Output) Result {

@@ -89,6 +89,7 @@ func (s *State) removeSub(u *sub, out *Output) {
 	u.sessions = nil
 	for _, d := range u.dead {
 		s.bytes -= d.Size
+		s.details -= d.detail()
 	}
 	u.dead = nil
 	u.queue.reset()
@@ -251,6 +252,7 @@ func (s *State) changeDead(u *sub, op byte, seqs []uint64) {
 			u.dead[i].Seen, u.dead[i].Redriven = true, true
 		default:
 			s.bytes -= u.dead[i].Size
+			s.details -= u.dead[i].detail()
 			u.dead = slices.Delete(u.dead, i, i+1)
 			delete(u.archiving, seq)
 		}

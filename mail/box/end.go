@@ -25,7 +25,7 @@ type DeadLetter struct {
 	Attempts uint8
 	Abandons uint8
 	Reader   string // the session that had it last
-	Reason   string
+	Reason   string // at most MaxDetail bytes: in the first line why, then what the program wrote
 	Tries    []Try
 	Seen     bool
 	Redriven bool
@@ -204,11 +204,26 @@ func (s *State) bury(u *sub, seq uint64, e *ending) {
 	}
 	i, again := u.findDead(seq)
 	if again {
+		s.details -= u.dead[i].detail()
+	}
+	if s.details+d.detail() > maxDetails {
+		d.Reason = d.Reason[:MaxReason]
+	}
+	s.details += d.detail()
+	if again {
 		u.dead[i] = d
 		return
 	}
 	u.dead = slices.Insert(u.dead, i, d)
 	s.bytes += d.Size
+}
+
+// detail returns the bytes of a long reason.
+func (d *DeadLetter) detail() int {
+	if len(d.Reason) <= MaxReason {
+		return 0
+	}
+	return len(d.Reason)
 }
 
 func (u *sub) findDead(seq uint64) (int, bool) {

@@ -46,6 +46,8 @@ const (
 // Sizes.
 const (
 	MaxReason = 256     // bytes of the reason of an end or a nack
+	MaxStderr = 4 << 10 // bytes of what a program wrote, behind the reason with which a mail is dead
+	MaxDetail = MaxReason + 1 + MaxStderr
 	MaxReader = 64      // bytes of the name of a session
 	MaxName   = 256     // bytes of the name of a box or a subscription
 	MaxNotes  = 8 << 10 // bytes of the notes of a box
@@ -55,8 +57,9 @@ const (
 	// MaxRecord is the size of the largest record, a MOVE.
 	MaxRecord = moveSize + mailSize + proto.MaxLetter
 
-	maxEnded = 1024 // ranges of mails that ended without DONE: older ones are forgotten
-	maxAhead = 4096 // unread mails of a topic among which a subscription chooses
+	maxDetails = 16 << 20 // bytes of long reasons of dead letters: one more is cut to MaxReason
+	maxEnded   = 1024     // ranges of mails that ended without DONE: older ones are forgotten
+	maxAhead   = 4096     // unread mails of a topic among which a subscription chooses
 )
 
 // Periods.

@@ -180,6 +180,7 @@ func (d *decoder) sub(s *State, b *box) {
 		d.check(x.Seq > last && x.Seq < b.next)
 		u.dead, last = append(u.dead, x), x.Seq
 		s.bytes += x.Size
+		s.details += x.detail()
 	}
 	var lane [16]byte
 	for n := range d.count(16, MaxBlocked) {
@@ -213,7 +214,7 @@ func (d *decoder) tries() (tries []Try) {
 func (d *decoder) deadLetter() DeadLetter {
 	x := DeadLetter{
 		Seq: d.u64(), Place: Place(d.u64()), Length: int(d.u32()), Size: int64(d.u32()), Class: int(d.u8()), Cause: Cause(d.u8()), Attempts: d.u8(), Abandons: d.u8(),
-		At: d.time(), Reader: string(d.text(MaxReader)), Reason: string(d.text(MaxReason)), Seen: d.flag(), Redriven: d.flag(), Tries: d.tries(),
+		At: d.time(), Reader: string(d.text(MaxReader)), Reason: string(d.text(MaxDetail)), Seen: d.flag(), Redriven: d.flag(), Tries: d.tries(),
 	}
 	d.check(x.Class < fair.Classes && x.Cause > 0 && x.Cause < causes && validLength(int64(x.Length), x.Size) && (x.Seen || !x.Redriven))
 	return x

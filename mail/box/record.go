@@ -23,16 +23,17 @@ type Type uint8
 
 // The types of records. Types from 32 on belong to other packages: Apply skips them.
 const (
-	TypeMail Type = 1 + iota // a mail arrived
-	TypeAck                  // mails are done
-	TypeNack                 // a delivery failed or was given back
-	TypeEnd                  // mails ended otherwise
-	TypeSkip                 // a mail of a chain was refused for good
-	TypeBox                  // a box was made, changed or removed
-	TypeSub                  // a subscription was made, changed or removed, or its dead letters
-	TypePeer                 // the index of an origin
-	TypeAge                  // the boot number and the running time
-	TypeMove                 // a mail was copied to a new place
+	TypeMail    Type = 1 + iota // a mail arrived
+	TypeAck                     // mails are done
+	TypeNack                    // a delivery failed or was given back
+	TypeEnd                     // mails ended otherwise
+	TypeSkip                    // a mail of a chain was refused for good
+	TypeBox                     // a box was made, changed or removed
+	TypeSub                     // a subscription was made, changed or removed, or its dead letters
+	TypePeer                    // the index of an origin
+	TypeAge                     // the boot number and the running time
+	TypeMove                    // a mail was copied to a new place
+	TypeForward                 // a mail is done, and another one came of it
 
 	typeForeign Type = 32
 )
@@ -53,7 +54,7 @@ const mailSize = localSize + 4*8
 // localSize is the size of a MAIL without a chain before its letter.
 const localSize = headSize + 8 + 4 + 1
 
-// moveSize is the size of a MOVE before its MAIL.
+// moveSize is the size of a MOVE or a FORWARD before its MAIL.
 const moveSize = headSize + 8
 
 // ErrBadRecord is returned for bytes that are not a record, or not its one encoding.
@@ -198,7 +199,7 @@ func parseHead(rec []byte) (head, decoder, error) {
 		return head{}, decoder{}, fmt.Errorf("%w: %d bytes", ErrBadRecord, len(rec))
 	}
 	h := head{Type(rec[4]), rec[5], SubID(binary.BigEndian.Uint16(rec[6:])), BoxID(binary.BigEndian.Uint32(rec[8:]))}
-	known := h.typ != 0 && h.typ <= TypeMove
+	known := h.typ != 0 && h.typ <= TypeForward
 	if known && h.flags&^flagWhole != 0 || h.flags != 0 && known && h.typ != TypeEnd || !known && h.typ < typeForeign {
 		return h, decoder{}, fmt.Errorf("%w: type %d with flags %#x", ErrBadRecord, h.typ, h.flags)
 	}
@@ -248,8 +249,8 @@ func ParseMail(rec []byte) (Mail, error) {
 // spooled reports whether m has a number that this node gave it: it is for a spool.
 func (m *Mail) spooled() bool { return m.Chain != 0 && m.Origin == 0 }
 
-// MailOf returns the mail of a MAIL or MOVE record. Its letter is a view of rec, and not
-// parsed.
+// MailOf returns the mail of a MAIL, MOVE or FORWARD record. Its letter is a view of rec, and
+// not parsed.
 func MailOf(rec []byte) (Mail, error) {
 	if len(rec) > headSize && Type(rec[4]) == TypeMove {
 		_, mail, err := parseMove(rec)
@@ -257,8 +258,40 @@ func MailOf(rec []byte) (Mail, error) {
 			return Mail{}, err
 		}
 		rec = mail
+	} else if len(rec) > headSize && Type(rec[4]) == TypeForward {
+		_, _, mail, err := parseForward(rec)
+		return mail, err
 	}
 	return ParseMail(rec)
+}
+
+// AppendForward appends a FORWARD record to dst: the mail seq of a subscription is done, and
+// what came of it, a MAIL record of this node, is put into its box: both or neither.
+func AppendForward(dst []byte, box BoxID, sub SubID, seq uint64, mail []byte) []byte {
+	start := len(dst)
+	dst = appendU64(appendHead(dst, head{typ: TypeForward, sub: sub, box: box}), seq)
+	return finish(append(dst, mail...), start)
+}
+
+// Unlinked returns a copy of a FORWARD record of which only the mail counts.
+func Unlinked(rec []byte) []byte {
+	rec = append([]byte(nil), rec...)
+	clear(rec[headSize:moveSize])
+	return rec
+}
+
+// parseForward reads a FORWARD record. With seq 0 only its mail counts.
+func parseForward(rec []byte) (h head, seq uint64, m Mail, err error) {
+	h, d, err := parseHead(rec)
+	if err != nil {
+		return h, 0, Mail{}, err
+	}
+	seq = d.u64()
+	m, err = ParseMail(d.b)
+	if d.failed || err != nil || h.typ != TypeForward || m.Origin != 0 {
+		return h, 0, Mail{}, bad(TypeForward)
+	}
+	return h, seq, m, nil
 }
 
 // AppendMove appends a MOVE record to dst: a copy of the MAIL record of the mail seq.
@@ -373,7 +406,7 @@ func appendEnd(dst []byte, h head, e *end) []byte {
 }
 
 func (d *decoder) end() end {
-	e := end{MailState(d.u8()), Cause(d.u8()), d.u8(), d.u8(), d.time(), d.text(MaxReader), d.text(MaxReason), d.seqs(nil, MaxSeqs)}
+	e := end{MailState(d.u8()), Cause(d.u8()), d.u8(), d.u8(), d.time(), d.text(MaxReader), d.text(MaxDetail), d.seqs(nil, MaxSeqs)}
 	d.check(e.state >= Dead && e.state < mailStates && e.cause > 0 && e.cause < causes)
 	return e
 }

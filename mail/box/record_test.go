@@ -29,6 +29,7 @@ func goldenRecords(t testing.TB) map[string]string {
 		string(local):   "0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
 		string(chained): "0000006e 01 00 0000 00000001 0000000000000005 00000002 02 0000000000000003 0000000000000004 0000000000000003 0000000000000001" + hex.EncodeToString(letter),
 		string(move):    "00000062 0a 00 0000 00000001 0000000000000009 0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
+		string(AppendForward(nil, 3, 2, 9, local)):                                                                                                                       "00000062 0b 00 0002 00000003 0000000000000009 0000004e 01 00 0000 00000001 0000000000000005 00000000 00" + hex.EncodeToString(letter),
 		string(appendAck(nil, 1, 2, []uint64{300, 1, 2})):                                                                                                                "00000010 02 00 0002 00000001 01 01 aa02",
 		string(appendNack(nil, 1, 2, &nack{7, CauseLapsed, 2, 1, 5, 6, []byte("r"), []byte("no")})):                                                                      "0000002c 03 00 0002 00000001 0000000000000007 03 02 01 0000000000000005 0000000000000006 0172 026e6f",
 		string(appendEnd(nil, head{sub: 2, box: 1}, &end{Dead, CauseNacked, 3, 0, 5, []byte("r"), nil, []uint64{7}})):                                                    "0000001c 04 00 0002 00000001 05 01 03 00 0000000000000005 0172 00 07",
@@ -106,6 +107,9 @@ func reencode(rec []byte) ([]byte, error) {
 			return nil, err
 		}
 		return AppendMove(nil, seq, old)
+	case TypeForward:
+		h, seq, m, err := parseForward(rec)
+		return AppendForward(nil, h.box, h.sub, seq, AppendMail(nil, &m)), err
 	case TypeSkip:
 		k, err := ParseSkip(rec)
 		return AppendSkip(nil, &k), err
@@ -239,7 +243,7 @@ func TestBadRecords(t *testing.T) {
 		{"an end as DONE", ended(end{state: Done})},
 		{"an end as state 9", ended(end{state: mailStates})},
 		{"an end of an unknown cause", ended(end{cause: causes})},
-		{"a reason of an end of 257 bytes", ended(end{reason: make([]byte, MaxReason+1)})},
+		{"a reason of an end of more than 4 KiB", ended(end{reason: make([]byte, MaxDetail+1)})},
 		{"a box without a name", with(boxed(BoxSettings{}), headSize+2, ' ')},
 		{"a box with a name of 257 bytes", boxed(BoxSettings{Name: strings.Repeat("b", MaxName+1)})},
 		{"a box of no kind", with(boxed(BoxSettings{}), headSize+3, 0)},
@@ -276,6 +280,8 @@ func TestBadRecords(t *testing.T) {
 		{"a start that ran for more than a century", appendAge(nil, age{boot: 2, ran: maxRan + 1})},
 		{"a move of no mail", finish(appendU64(appendHead(nil, head{typ: TypeMove, box: 1}), 1), 0)},
 		{"a move of another box's mail", with(slices.Concat(mustMove(t, mail)), 11, 2)},
+		{"a forward of no mail", finish(appendU64(appendHead(nil, head{typ: TypeForward, box: 1}), 1), 0)},
+		{"a forward by another node", AppendForward(nil, 1, 0, 1, chained(Mail{Chain: 1, Origin: 1, Number: proto.Seq{Boot: 1, Counter: 1}}))},
 		{"a skip by this node", AppendSkip(nil, &Skip{Box: 1, Chain: 1, Number: proto.Seq{Boot: 1, Counter: 1}})},
 		{"a skip of number 0", AppendSkip(nil, &Skip{Box: 1, Origin: 1, Chain: 1})},
 	} {

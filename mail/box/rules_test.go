@@ -158,7 +158,7 @@ func TestAckRule(t *testing.T) {
 			*h = b.want(b.attach(2, 0), 1)[0].Handle
 		}, Ack, proto.CodeStale, Leased},
 		{"nothing to do", nil, 0, proto.CodeBadForm, Leased},
-		{"an unknown op", nil, Return + 1, proto.CodeBadForm, Leased},
+		{"an unknown op", nil, Abandon + 1, proto.CodeBadForm, Leased},
 
 		{"nack", nil, Nack, proto.CodeOK, Retrying},
 		{"nack after the lease", func(b *bench, _ *Session, _ *Handle) { b.wait(time.Minute) }, Nack, proto.CodeStale, Retrying},

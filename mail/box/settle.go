@@ -12,13 +12,14 @@ type Op uint8
 
 // What a reader can do with a delivery.
 const (
-	Ack    Op = 1 + iota
-	Nack      // it failed: an attempt; again after Delay, or after the backoff
-	Final     // it can never succeed: a dead letter
-	Defer     // again after Delay; nothing is spent
-	Extend    // the lease ends after Delay, counted from now
-	Bounce    // back to its sender
-	Return    // to be delivered again at once; nothing is spent, nothing is written
+	Ack     Op = 1 + iota
+	Nack       // it failed: an attempt; again after Delay, or after the backoff
+	Final      // it can never succeed: a dead letter
+	Defer      // again after Delay; nothing is spent
+	Extend     // the lease ends after Delay, counted from now
+	Bounce     // back to its sender
+	Return     // to be delivered again at once; nothing is spent, nothing is written
+	Abandon    // its reader broke off: an abandon; again after Delay
 )
 
 // A Settlement is what a reader does with one delivery.
@@ -28,7 +29,8 @@ type Settlement struct {
 	Handle Handle
 	Op     Op
 	Delay  time.Duration
-	Reason string // of Nack, Final, Defer and Bounce; cut to MaxReason bytes
+	Reason string // of Nack, Final, Defer, Bounce and Abandon; cut to MaxReason bytes
+	Stderr string // what a program wrote: kept with the mail if this makes it a dead letter; cut to its last MaxStderr bytes
 }
 
 // Settled is the answer to a settlement. With CodeOK it counts as soon as the records of
@@ -79,7 +81,7 @@ func (s *State) Settle(now Now, what []Settlement, out *Output) {
 // judge decides whether a settlement counts.
 func (u *sub) judge(s *State, x *Settlement) (r Settled, counts bool) {
 	h := x.Handle
-	if h.Seq == 0 || h.Seq >= u.box.next || h.Boot > s.boot || h.Boot == s.boot && (h.N == 0 || h.N > s.given) || x.Op < Ack || x.Op > Return || x.Delay < 0 || x.Delay > MaxDelay {
+	if h.Seq == 0 || h.Seq >= u.box.next || h.Boot > s.boot || h.Boot == s.boot && (h.N == 0 || h.N > s.given) || x.Op < Ack || x.Op > Abandon || x.Delay < 0 || x.Delay > MaxDelay {
 		return Settled{Code: proto.CodeBadForm}, false
 	}
 	if !u.pending(h.Seq) {
@@ -147,11 +149,13 @@ func (u *sub) giveBack(s *State, now Now, x *Settlement, out *Output) (until int
 	case Return:
 		u.giveUp(seq, d)
 	case Nack:
-		u.fail(now, seq, CauseNacked, x.Delay, reason, out)
+		u.fail(now, seq, CauseNacked, x.Delay, reason, x.Stderr, out)
 	case Defer:
-		u.fail(now, seq, CauseDeferred, x.Delay, reason, out)
+		u.fail(now, seq, CauseDeferred, x.Delay, reason, "", out)
+	case Abandon:
+		u.fail(now, seq, CauseAbandoned, x.Delay, reason, x.Stderr, out)
 	case Final:
-		u.end(now, seq, Dead, CauseFinal, reason, out)
+		u.end(now, seq, Dead, CauseFinal, detailed(reason, x.Stderr), out)
 	case Bounce:
 		u.end(now, seq, Cancelled, CauseBounced, reason, out)
 	}
@@ -162,7 +166,7 @@ func (u *sub) giveBack(s *State, now Now, x *Settlement, out *Output) (until int
 
 // fail makes the record of a delivery that failed: a NACK, or an END if it was the last
 // one that the mail had.
-func (u *sub) fail(now Now, seq uint64, cause Cause, delay time.Duration, reason string, out *Output) {
+func (u *sub) fail(now Now, seq uint64, cause Cause, delay time.Duration, reason, stderr string, out *Output) {
 	n := nack{seq: seq, cause: cause, at: now.Wall, reason: []byte(reason)}
 	if r := u.retries[seq]; r != nil {
 		n.attempts, n.abandons = r.attempts, r.abandons
@@ -180,13 +184,21 @@ func (u *sub) fail(now Now, seq uint64, cause Cause, delay time.Duration, reason
 		last = n.abandons >= MaxAbandons
 	}
 	if last {
-		u.end(now, seq, Dead, cause, reason, out)
+		u.end(now, seq, Dead, cause, detailed(reason, stderr), out)
 		return
 	}
 	d := u.deliveries[seq]
 	n.reader, n.due = []byte(d.reader()), n.at+delay.Milliseconds()
 	u.close(seq, d.n, nacked)
 	out.record(func(dst []byte) []byte { return appendNack(dst, u.box.id, u.id, &n) })
+}
+
+// detailed adds to a reason what a program wrote.
+func detailed(reason, stderr string) string {
+	if stderr == "" {
+		return reason
+	}
+	return reason + "\n" + stderr[max(0, len(stderr)-MaxStderr):]
 }
 
 // end makes the END record of a delivery.
@@ -258,7 +270,7 @@ func (s *State) Detach(now Now, x *Session, broke bool, out *Output) {
 		switch {
 		case d.session != x: // given up behind another one
 		case broke:
-			u.fail(now, seq, CauseAbandoned, 0, "", out)
+			u.fail(now, seq, CauseAbandoned, 0, "", "", out)
 			u.releaseBehind(seq)
 		default:
 			u.giveUp(seq, d)

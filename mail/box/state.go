@@ -14,6 +14,7 @@ type State struct {
 	nextBox BoxID
 	limits  Limits
 	bytes   int64                   // of all letters, dead ones included
+	details int                     // bytes of the long reasons of dead letters
 	peers   []proto.PeerID          // by index - 1
 	indexes map[proto.PeerID]uint32 // of peers
 	chains  Chains
@@ -120,7 +121,7 @@ type Output struct {
 	Bounces []End      // those of Ends whose senders are told
 	Events  []Event    // for people
 	Archive []Archive  // dead letters that are too many or too old
-	Results []Result   // of Apply: one a record of type MAIL, SKIP, BOX, SUB or PEER
+	Results []Result   // of Apply: one a record of type MAIL, FORWARD, SKIP, BOX, SUB or PEER
 	Settled []Settled  // of Settle: one a settlement
 	Lost    []*Session // sessions whose subscription is gone
 	buf     []byte
@@ -244,6 +245,8 @@ func (s *State) Apply(p Place, rec []byte, out *Output) error {
 		s.applyAge(a)
 	case TypeMove:
 		err = s.applyMove(p, rec)
+	case TypeForward:
+		err = s.applyForward(p, rec, out)
 	}
 	return err
 }

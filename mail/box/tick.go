@@ -39,7 +39,7 @@ func (s *State) Tick(now Now, out *Output) {
 			if d.until > now.Mono {
 				continue // extended: it has a later timer
 			}
-			t.sub.fail(now, t.seq, CauseLapsed, 0, "", out)
+			t.sub.fail(now, t.seq, CauseLapsed, 0, "", "", out)
 			t.sub.releaseBehind(t.seq)
 			t.sub.wake(out)
 		}

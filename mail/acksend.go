@@ -1,0 +1,114 @@
+package mail
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/mail/chain"
+	"github.com/balefire/balefire/proto"
+)
+
+// unforwardDelay is how long a mail waits whose successor its box refused for now.
+const unforwardDelay = 30 * time.Second
+
+// AckAndSend acknowledges a delivery and puts the mail that came of it into its box, or into the
+// spool of a box on another node: one record, so that both are on disk or neither is. If the mail
+// is refused for good, the delivery ends as a dead letter; if for now, it is delivered again later
+// and nothing is spent. [proto.CodeStale] means that the delivery does not count, and nothing
+// was sent; a duplicate that it was acknowledged before. With ErrUnknown both or neither happened.
+func (b *Broker) AckAndSend(ctx context.Context, name, sub string, h box.Handle, to Outgoing) (Sent, error) {
+	p := &passing{name: name, sub: sub, handle: h, to: to.Box, mail: box.Mail{At: b.cfg.Clock.Now().UnixMilli(), Letter: to.Letter}, done: make(chan struct{})}
+	if p.away = to.Home != b.cfg.Self; p.away {
+		f, err := b.forwardable(ctx, []Outgoing{to}, false)
+		if err != nil {
+			return Sent{}, err
+		}
+		p.facts, p.sent = f.facts[0], f.sent[0]
+	}
+	if err := b.do(func(now box.Now) { b.pass(now, p) }); err != nil {
+		return Sent{}, err
+	}
+	select {
+	case <-p.done:
+		return p.sent, p.err
+	case <-ctx.Done():
+		return Sent{}, fmt.Errorf("%w: %w", ErrUnknown, ctx.Err())
+	case <-b.ended:
+		return Sent{}, ErrUnknown
+	}
+}
+
+// A passing is one call of AckAndSend.
+type passing struct {
+	name, sub string
+	handle    box.Handle
+	to        string
+	away      bool // to a box on another node
+	facts     chain.Mail
+	mail      box.Mail
+
+	sent Sent // refused before: not CodeOK
+	err  error
+	done chan struct{}
+}
+
+// pass queues the record of a passing.
+func (b *Broker) pass(now box.Now, p *passing) {
+	id, sub, err := b.find(p.name, p.sub)
+	if err != nil {
+		p.err = err
+		close(p.done)
+		return
+	}
+	b.propose(nil)
+	code, counts := b.state.Forward(id, sub, p.handle, &b.out)
+	if !counts {
+		p.sent = Sent{Code: code, Duplicate: code == proto.CodeOK}
+		close(p.done)
+		return
+	}
+	answer := func(now box.Now, r Sent) {
+		if p.sent = r; r.Code != proto.CodeOK && r.Code != proto.CodeStale {
+			b.state.Unforward(now, id, sub, p.handle, r.ForGood, unforwardDelay, "forward to "+p.to+": "+r.Code.Name()+": "+r.Detail, &b.out)
+		}
+		close(p.done)
+	}
+	t, refused := b.address(p)
+	if refused.Code != proto.CodeOK {
+		answer(now, refused)
+		return
+	}
+	b.queue(box.AppendForward(nil, id, sub, p.handle.Seq, box.AppendMail(nil, &p.mail)), true, false, func(r box.Result, err error) {
+		if t != nil {
+			b.stored(t, p.mail.Chain, p.mail.Number, r, err)
+		}
+		if r, p.err = outcome(r, err); p.err != nil {
+			close(p.done)
+			return
+		}
+		answer(b.now(), Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq})
+	})
+}
+
+// address says where the mail of a passing goes, and gives it a number if that is a spool.
+func (b *Broker) address(p *passing) (t *target, refused Sent) {
+	if p.sent.Code != proto.CodeOK {
+		return nil, p.sent
+	}
+	if !p.away {
+		to, ok := (*b.boxes.Load())[p.to]
+		if !ok || to.spool {
+			return nil, Sent{Code: proto.CodeNoHandler, Detail: "there is no such box"}
+		}
+		p.mail.Box = to.id
+		return nil, Sent{}
+	}
+	if t = b.spools.targets[p.to]; t == nil {
+		return nil, Sent{Code: proto.CodeBusy, Detail: "its spool was removed meanwhile"}
+	}
+	p.mail.Box = t.id
+	p.mail.Chain, p.mail.Number = b.spools.origin.Add(t.box, p.facts)
+	return t, Sent{}
+}

@@ -1,0 +1,63 @@
+package box
+
+import (
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Forward decides, by the rule of an acknowledgment, whether a delivery may end with another
+// mail that came of it. If it counts, the caller makes the FORWARD record, and until that is
+// applied, or [State.Unforward] is called, nobody is given the mail. CodeOK that does not count:
+// it is DONE already.
+func (s *State) Forward(box BoxID, sub SubID, h Handle, out *Output) (code proto.Code, counts bool) {
+	u := s.find(box, sub)
+	if u == nil {
+		return proto.CodeNoHandler, false
+	}
+	r, counts := u.judge(s, &Settlement{Handle: h, Op: Ack})
+	if counts {
+		u.close(h.Seq, h.N, acked)
+		u.wake(out)
+	}
+	return r.Code, counts
+}
+
+// Unforward gives a mail back whose FORWARD record was refused, or was not written: a dead
+// letter if that is for good, otherwise to be delivered again after delay, and nothing is spent.
+func (s *State) Unforward(now Now, box BoxID, sub SubID, h Handle, forGood bool, delay time.Duration, reason string, out *Output) {
+	u := s.find(box, sub)
+	if u == nil || !u.pending(h.Seq) {
+		return
+	}
+	d := u.deliveries[h.Seq]
+	if d == nil || d.n != h.N || d.state != acked {
+		return
+	}
+	reason = reason[:min(len(reason), MaxReason)]
+	if forGood {
+		u.end(now, h.Seq, Dead, CauseFinal, reason, out)
+	} else {
+		u.fail(now, h.Seq, CauseDeferred, delay, reason, "", out)
+	}
+	u.releaseBehind(h.Seq)
+	u.wake(out)
+}
+
+// applyForward ends a mail and takes what came of it. If one of the two cannot be, neither is.
+func (s *State) applyForward(p Place, rec []byte, out *Output) error {
+	h, seq, m, err := parseForward(rec)
+	if err != nil {
+		return err
+	}
+	u := s.find(h.box, h.sub)
+	if seq > 0 && (u == nil || !u.pending(seq)) {
+		out.Results = append(out.Results, Result{Code: proto.CodeStale, Box: m.Box, Detail: "the mail that it came of has ended"})
+		return nil
+	}
+	if r := s.arrive(p, len(rec), &m, out); r.Code == proto.CodeOK && seq > 0 {
+		s.finish(u, seq, ending{state: Done}, out)
+		u.wake(out)
+	}
+	return nil
+}
