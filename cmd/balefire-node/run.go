@@ -152,9 +152,9 @@ func (d *daemon) revertConfig(err error) bool {
 }
 
 // isDiskFailure reports whether err is a failure of the disk, after which the node is reopened: a
-// failed store or audit log, or a full disk.
+// failed store or audit log, a failed read, or a full disk.
 func isDiskFailure(err error) bool {
-	return isAny(err, store.ErrFailed, store.ErrUnknown, audit.ErrFailed, audit.ErrUnknown, syscall.ENOSPC, syscall.EDQUOT)
+	return isAny(err, store.ErrFailed, store.ErrUnknown, audit.ErrFailed, audit.ErrUnknown, syscall.EIO, syscall.ENOSPC, syscall.EDQUOT)
 }
 
 // dropCanceled drops the error of a node that was told to stop.

@@ -25,7 +25,7 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// A failed store is reopened automatically, with increasing pauses; a changed configuration
+// A node whose disk failed is reopened automatically, with increasing pauses; a changed configuration
 // reopens the node at once; other errors stop it.
 func TestKeepOpensAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -45,10 +45,12 @@ func TestKeepOpensAgain(t *testing.T) {
 				return fmt.Errorf("write the audit: %w", audit.ErrFailed)
 			case 6:
 				return fmt.Errorf("listen: %w", &os.PathError{Op: "bind", Path: "node.sock", Err: syscall.ENOSPC})
+			case 7:
+				return fmt.Errorf("open node: load keys: %w", &os.PathError{Op: "read", Path: "node.key", Err: syscall.EIO})
 			}
 			return broken
 		})
-		want := []time.Duration{0, time.Second, 3 * time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second, 31 * time.Second}
+		want := []time.Duration{0, time.Second, 3 * time.Second, 3 * time.Second, 7 * time.Second, 15 * time.Second, 31 * time.Second, 63 * time.Second}
 		if !errors.Is(err, broken) || !slices.Equal(at, want) {
 			t.Errorf("opened at %v, want %v; error %v", at, want, err)
 		}
