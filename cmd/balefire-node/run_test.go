@@ -205,6 +205,39 @@ func TestUnitKeepsItsSandbox(t *testing.T) {
 	}
 }
 
+// The unit for laptops drains the node before each sleep and takes it back afterwards, with
+// commands that exist. A failure, such as a node that does not run, stops neither.
+func TestUnitBeforeSleep(t *testing.T) {
+	unit, err := os.ReadFile("../../packaging/systemd/balefire-sleep.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(unit), "\n")
+	for _, want := range []string{"Before=sleep.target", "StopWhenUnneeded=yes", "Type=oneshot", "RemainAfterExit=yes", "WantedBy=sleep.target"} {
+		if !slices.Contains(lines, want) {
+			t.Errorf("the unit does not contain %s", want)
+		}
+	}
+	w, _, _ := newTestApp()
+	for key, flag := range map[string]string{"ExecStart": "wait", "ExecStop": "off"} {
+		at := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, key+"=-/usr/local/bin/balefire-node ") })
+		if at < 0 {
+			t.Errorf("no %s of balefire-node whose failure is ignored", key)
+			continue
+		}
+		c, rest, err := newRoot(w).Find(strings.Fields(lines[at])[1:])
+		if err == nil {
+			err = c.ParseFlags(rest)
+		}
+		if err != nil || c.Name() != "drain" || c.Flags().NArg() > 0 || !c.Flags().Changed(flag) {
+			t.Errorf("%s runs %q: %v", key, lines[at], err)
+		}
+	}
+	if doc, err := os.ReadFile("../../docs/operations.md"); err != nil || !strings.Contains(string(doc), "```ini\n"+string(unit)+"```\n") {
+		t.Errorf("the page of operations shows another unit: %v", err)
+	}
+}
+
 // The drop-in for run_as only grants two capabilities and lets other users traverse the
 // state folder.
 func TestDropInForRunAs(t *testing.T) {
