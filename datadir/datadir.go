@@ -23,6 +23,8 @@ const (
 	Ledger   = "ledger"
 	Run      = "run"
 
+	deadMail = "dead-mail.jsonl" // the archive of dead letters of mail
+
 	engineFile = "ENGINE" // in Store
 )
 

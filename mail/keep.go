@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 )
 
 // TypeBounce is the type of a letter that tells a sender that its mail was not delivered.
@@ -118,7 +120,10 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 type DeadLetter struct {
 	Box, Subscription string
 	box.DeadLetter
-	Letter []byte
+	From     proto.PeerID // where it came from; zero: from this node
+	Accepted int64        // Unix milliseconds
+	Letter   []byte       // nil: its record was damaged, see Damage
+	Damage   error
 }
 
 // deadLetters are those that are too many or too old.
@@ -128,8 +133,10 @@ type deadLetters struct {
 	at      int64 // when it is tried again, box.Now.Mono
 }
 
-// archiveRetry is the wait after the archive failed.
-const archiveRetry = 10 * time.Second
+const (
+	archiveRetry = 10 * time.Second // the wait after the archive failed
+	archiveBytes = 1 << 20          // bytes of letters after which the archive is given no more at once
+)
 
 // archiveDue hands the archive the next dead letters that are too many or too old, and
 // forgets them when it has them.
@@ -137,48 +144,88 @@ func (b *Broker) archiveDue(ctx context.Context, now box.Now) {
 	if len(b.dead.waiting) == 0 || b.dead.running || now.Mono < b.dead.at {
 		return
 	}
+	a := b.nextArchive()
+	if b.cfg.Archive == nil {
+		b.forgetDead(a)
+		return
+	}
+	letters, err := b.deadLetters(a)
+	if err != nil || len(letters) == 0 {
+		b.archived(now, a, err)
+		return
+	}
+	b.dead.running = true
+	b.waiting.Go(func() {
+		err := b.cfg.Archive(ctx, letters)
+		b.do(func(now box.Now) { b.archived(now, a, err) })
+	})
+}
+
+// nextArchive returns the first of the dead letters that wait for the archive.
+func (b *Broker) nextArchive() box.Archive {
 	a := b.dead.waiting[0]
+	n, size := 0, int64(0)
+	for n < len(a.Letters) && size < archiveBytes {
+		size += a.Letters[n].Size
+		n++
+	}
+	a.Letters = a.Letters[:n]
+	return a
+}
+
+// archived goes on after dead letters were given to the archive.
+func (b *Broker) archived(now box.Now, a box.Archive, err error) {
+	b.dead.running = false
+	if err == nil {
+		b.forgetDead(a)
+		return
+	}
+	b.dead.at = now.Mono + archiveRetry.Milliseconds()
+	b.cfg.Logger.Warn("dead letters are not archived, and stay", "count", len(a.Letters), "why", err)
+}
+
+// forgetDead forgets the first of the dead letters that wait for the archive.
+func (b *Broker) forgetDead(a box.Archive) {
+	if first := &b.dead.waiting[0]; len(first.Letters) > len(a.Letters) {
+		first.Letters = first.Letters[len(a.Letters):]
+	} else {
+		b.dead.waiting = b.dead.waiting[1:]
+	}
 	seqs := make([]uint64, len(a.Letters))
 	for i, d := range a.Letters {
 		seqs[i] = d.Seq
 	}
-	forget := func() {
-		b.dead.waiting = b.dead.waiting[1:]
-		b.queue(box.AppendArchived(nil, a.Box, a.Sub, seqs), false, false, nil)
-	}
-	if b.cfg.Archive == nil {
-		forget()
-		return
-	}
-	letters := b.deadLetters(a)
-	b.dead.running = true
-	b.waiting.Go(func() {
-		err := b.cfg.Archive(ctx, letters)
-		b.do(func(now box.Now) {
-			b.dead.running = false
-			if err == nil {
-				forget()
-				return
-			}
-			b.dead.at = now.Mono + archiveRetry.Milliseconds()
-			b.cfg.Logger.Warn("dead letters are not archived", "count", len(letters), "why", err)
-		})
-	})
+	b.queue(box.AppendArchived(nil, a.Box, a.Sub, seqs), false, false, nil)
 }
 
-// deadLetters adds the text to dead letters.
-func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter) {
-	info, _ := b.state.Info(a.Box)
-	sub, _ := b.state.SubInfo(a.Box, a.Sub)
-	for _, d := range a.Letters {
-		m, _, err := b.MailAt(d.Place, d.Length)
-		if err != nil {
-			b.cfg.Logger.Warn("a dead letter cannot be read for the archive", "box", info.Settings.Name, "seq", d.Seq, "why", err)
-			continue
-		}
-		all = append(all, DeadLetter{info.Settings.Name, sub.Settings.Name, d, m.Letter})
+// deadLetters adds the text to dead letters, except those of a box or subscription that was
+// removed.
+func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter, err error) {
+	info, ok := b.state.Info(a.Box)
+	sub, is := b.state.SubInfo(a.Box, a.Sub)
+	if !ok || !is {
+		return nil, nil
 	}
-	return all
+	for _, l := range a.Letters {
+		for d := range b.state.DeadLetters(a.Box, a.Sub, l.Seq) { // as it is now
+			if d.Seq != l.Seq {
+				break
+			}
+			t := DeadLetter{Box: info.Settings.Name, Subscription: sub.Settings.Name, DeadLetter: d}
+			m, from, err := b.MailAt(d.Place, d.Length)
+			switch {
+			case err == nil:
+				t.From, t.Accepted, t.Letter = from, m.At, m.Letter
+			case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) || errors.Is(err, box.ErrBadRecord):
+				t.Damage = err
+			default:
+				return nil, err
+			}
+			all = append(all, t)
+			break
+		}
+	}
+	return all, nil
 }
 
 // A savedLog is what the newest checkpoint has.

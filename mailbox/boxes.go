@@ -35,6 +35,8 @@ type Boxes struct {
 	rules     atomic.Pointer[map[string]notes] // by the name of a box in the ledger; nil: not read yet
 	peers     sync.Mutex
 	exchanges map[proto.PeerID]*exchange // of the peers that are connected; under peers
+
+	archived atomic.Uint64 // dead letters since the start
 }
 
 // Parts are the dependencies of the boxes. All are required.
@@ -57,12 +59,16 @@ type Names interface {
 	Remove(ctx context.Context, name string) error
 }
 
-// Ledgers opens the ledger of the node. A node that never had a box has none.
+// Ledgers opens the ledger of the node, and keeps what leaves it. A node that never had a box
+// has none.
 type Ledgers interface {
 	// HasLedger reports whether there is a ledger.
 	HasLedger() bool
 	// OpenLedger opens it, or makes it. It is called once.
 	OpenLedger() (mail.Ledger, error)
+	// ArchiveMail appends lines to the archive of dead letters, and returns the name of its
+	// file when they are durable. One caller at a time.
+	ArchiveMail(lines []byte) (file string, err error)
 }
 
 // Config tunes the boxes.
@@ -74,7 +80,9 @@ type Config struct {
 
 	Registerer prometheus.Registerer
 
-	Audit func(ctx context.Context, action, what string) error                     // records what the caller does
+	Audit       func(ctx context.Context, action, what string) error // records what the caller does
+	AuditSystem func(ctx context.Context, action, what string) error // records what the node does by a rule
+
 	Event func(kind string, p proto.PeerID, text string, fields map[string]string) // reports an event
 
 	// Fail is called with the name of each failpoint; an error that it returns fails what is
@@ -124,7 +132,7 @@ func (b *Boxes) open() (*mail.Broker, error) {
 		return nil, err
 	}
 	k, err := mail.New(log, mail.Config{
-		Self: b.cfg.Self, Boot: b.cfg.Boot, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced,
+		Self: b.cfg.Self, Boot: b.cfg.Boot, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced, Archive: b.archive,
 		Moved: func(name string, home proto.PeerID, generation uint64) bool {
 			now, known, err := b.parts.Names.HomeOf(name)
 			return err == nil && now == home && known == generation

@@ -19,6 +19,7 @@ import (
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/proto"
@@ -123,7 +124,7 @@ func (f *fixture) start() {
 	f.log = nil
 	var err error
 	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names}, Config{
-		Self: f.self, Boot: f.boot, Clock: clock.Runtime(), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Audit: f.audit, Event: f.event,
+		Self: f.self, Boot: f.boot, Clock: clock.Runtime(), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Audit: f.audit, AuditSystem: f.audit, Event: f.event,
 	})
 	if err != nil {
 		f.t.Fatal(err)
@@ -161,6 +162,13 @@ func (f *fixture) OpenLedger() (l mail.Ledger, err error) {
 	f.log, err = ledger.Open(f.dir, ledger.Config{Segment: 2 << 20, Ring: 2 << 20, Reserve: -1, Clock: clock.Runtime()})
 	return f.log, err
 }
+
+// ArchiveMail implements [Ledgers].
+func (f *fixture) ArchiveMail(lines []byte) (string, error) {
+	return "dead-mail.jsonl", disk.AppendLines(f.archivePath(), lines, 1<<20, time.Now())
+}
+
+func (f *fixture) archivePath() string { return filepath.Join(filepath.Dir(f.dir), "dead-mail.jsonl") }
 
 // Member implements [inbox.Members].
 func (f *fixture) Member(p proto.PeerID) (name string, roles []string, ok bool) {

@@ -273,18 +273,23 @@ func (b *Boxes) boxed(k *mail.Broker, f found) (m wire.BoxedMail, err error) {
 	if m.ReceivedMail, err = b.received(f.place, f.info.Seq, from, kept.Letter); err != nil {
 		return m, err
 	}
-	m.State, m.Accepted, m.Attempts, m.Abandons = f.info.State.String(), time.UnixMilli(kept.At).UTC(), int(f.info.Attempts), int(f.info.Abandons)
-	m.Due = timeOf(f.info.Due)
+	m.Accepted = time.UnixMilli(kept.At).UTC()
+	history(&m, &f.info, f.dead)
 	if f.place.spool() {
 		m.State, m.Seq = "PENDING", 0
 	}
-	for _, t := range f.info.Tries {
+	return m, nil
+}
+
+// history adds what became of a mail.
+func history(m *wire.BoxedMail, info *box.MailInfo, dead *box.DeadLetter) {
+	m.State, m.Attempts, m.Abandons, m.Due = info.State.String(), int(info.Attempts), int(info.Abandons), timeOf(info.Due)
+	for _, t := range info.Tries {
 		m.Tries = append(m.Tries, wire.MailTry{At: time.UnixMilli(t.At).UTC(), Cause: t.Cause.String(), Reader: t.Reader, Reason: t.Reason})
 	}
-	if d := f.dead; d != nil {
-		m.Died, m.Cause, m.Reason, m.Redriven = timeOf(d.At), d.Cause.String(), d.Reason, d.Redriven
+	if dead != nil {
+		m.Died, m.Cause, m.Reason, m.Redriven = timeOf(dead.At), dead.Cause.String(), dead.Reason, dead.Redriven
 	}
-	return m, nil
 }
 
 // Mail returns the mail with an id, or the beginning of one that is unique, that has not

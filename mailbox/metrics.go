@@ -18,12 +18,13 @@ var (
 	descBytes    = prometheus.NewDesc("balefire_mail_bytes", "Bytes of the letters that wait in a box.", []string{"box"}, nil)
 	descAccepted = prometheus.NewDesc("balefire_mail_accepted_total", "Mails that a box has accepted since it was made.", []string{"box"}, nil)
 	descEnded    = prometheus.NewDesc("balefire_mail_ended_total", "Mails of a box that have ended since it was made, by their last state.", []string{"box", "state"}, nil)
+	descArchived = prometheus.NewDesc("balefire_mail_archived_total", "Dead letters of mail that were archived since the start, because they were too many or too old.", nil, nil)
 	descOldest   = prometheus.NewDesc("balefire_mail_oldest_seconds", "Age of the oldest mail in a box; 0: it is empty.", []string{"box"}, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (m boxMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBoxed, descBytes, descAccepted, descEnded, descOldest} {
+	for _, d := range []*prometheus.Desc{descBoxed, descBytes, descAccepted, descEnded, descOldest, descArchived} {
 		ch <- d
 	}
 }
@@ -33,6 +34,7 @@ const collectTime = time.Second
 
 // Collect reads the counts of the boxes.
 func (m boxMetrics) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(descArchived, prometheus.CounterValue, float64(m.boxes.archived.Load()))
 	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
 	defer cancel()
 	all, err := m.boxes.List(ctx, "")

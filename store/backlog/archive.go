@@ -4,10 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -57,7 +54,10 @@ func FileArchive(path string) func(context.Context, []Archived) error {
 				return fmt.Errorf("archive %v: %w", a.Key, err)
 			}
 		}
-		return appendFile(path, buf.Bytes())
+		if err := disk.AppendLines(path, buf.Bytes(), archiveLimit, time.Now()); err != nil {
+			return fmt.Errorf("archive dead letters: %w", err)
+		}
+		return nil
 	}
 }
 
@@ -73,24 +73,4 @@ func (a Archived) line() archivedLine {
 	}
 	l.Stored, _ = proto.Encode(nil, a.Stored) // it was read from the store, so it fits
 	return l
-}
-
-// appendFile appends p to the file at path and makes it durable.
-func appendFile(path string, p []byte) error {
-	if fi, err := os.Stat(path); err == nil && fi.Size() >= archiveLimit {
-		old := path + "." + time.Now().UTC().Format("20060102T150405.000")
-		if err := os.Rename(path, old); err != nil {
-			return fmt.Errorf("start a new archive: %w", err)
-		}
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("open the archive: %w", err)
-	}
-	_, err = f.Write(p)
-	err = errors.Join(err, f.Sync(), f.Close(), disk.SyncDir(filepath.Dir(path)))
-	if err != nil {
-		return fmt.Errorf("write the archive %s: %w", path, err)
-	}
-	return nil
 }
