@@ -122,7 +122,7 @@ func (h *testNode) start() {
 	for _, o := range h.mesh.order {
 		if o != h && o.isUp() {
 			runner.Connected(o.keys.Peer(), true)
-			o.runner.Connected(h.keys.Peer(), true)
+			o.current().Connected(h.keys.Peer(), true)
 		}
 	}
 }
@@ -133,6 +133,9 @@ func (h *testNode) setRunner(runner *Runner, up bool) {
 	defer h.mu.Unlock()
 	h.runner, h.up = runner, up
 }
+
+// current returns the runner of h.
+func (h *testNode) current() *Runner { h.mu.Lock(); defer h.mu.Unlock(); return h.runner }
 
 func (h *testNode) isUp() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.up }
 
@@ -165,7 +168,7 @@ var errUnreachable = errors.New("unreachable")
 
 func (h *testNode) SendCtl(p proto.PeerID, m *proto.Message) error {
 	if o := h.peer(p, true); o != nil {
-		time.AfterFunc(10*time.Millisecond, func() { o.runner.Control(h.keys.Peer(), m) })
+		time.AfterFunc(10*time.Millisecond, func() { o.current().Control(h.keys.Peer(), m) })
 	}
 	return nil
 }
@@ -186,8 +189,8 @@ func (h *testNode) Publish(_ context.Context, data []byte) error {
 			continue
 		}
 		time.AfterFunc(15*time.Millisecond, func() {
-			if _, ok := o.runner.Valid(h.keys.Peer(), data); ok {
-				o.runner.TopicMessage(h.keys.Peer(), data)
+			if _, ok := o.current().Valid(h.keys.Peer(), data); ok {
+				o.current().TopicMessage(h.keys.Peer(), data)
 			}
 		})
 	}
@@ -200,7 +203,7 @@ func (h *testNode) Exchange(ctx context.Context, p proto.PeerID, m *proto.Messag
 	if o == nil {
 		return nil, errUnreachable
 	}
-	return o.runner.Sync(ctx, h.keys.Peer(), m)
+	return o.current().Sync(ctx, h.keys.Peer(), m)
 }
 
 func (h *testNode) Member(p proto.PeerID) (identity.Member, bool) {

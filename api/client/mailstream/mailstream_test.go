@@ -79,7 +79,7 @@ func (f *fixture) mailer() *Mailer {
 }
 
 func (f *fixture) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(f.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(f.t.Context(), 10*time.Minute)
 	f.t.Cleanup(cancel)
 	return ctx
 }
