@@ -364,7 +364,7 @@ func (m *mailStream) settle(ctx context.Context, q *streamRequest) error {
 // begin begins a session.
 func (m *mailStream) begin(ctx context.Context, q *streamRequest) error {
 	m.mu.Lock()
-	used, n := m.sessions[q.session] != nil, len(m.sessions)
+	used, open := m.sessions[q.session] != nil, len(m.sessions)
 	m.mu.Unlock()
 	switch {
 	case q.read.Credit > wire.MaxMailCredit || q.read.Credit == 0:
@@ -373,7 +373,7 @@ func (m *mailStream) begin(ctx context.Context, q *streamRequest) error {
 		return notAllowed("a read without session: give it a number")
 	case used:
 		return notAllowed("session %d has begun", q.session)
-	case n == wire.MaxMailSessions:
+	case open == wire.MaxMailSessions:
 		return notAllowed("more than %d sessions", wire.MaxMailSessions)
 	}
 	r, err := m.boxes.Read(ctx, q.read.Box, q.read.Subscription, wire.LeaseMail{Max: int(q.read.Credit), Reader: q.read.Reader, Priority: int(q.read.Priority)})
@@ -381,11 +381,11 @@ func (m *mailStream) begin(ctx context.Context, q *streamRequest) error {
 		m.out.add(m.form, &streamAnswer{op: wire.OpEnd, ref: q.session, err: err})
 		return nil
 	}
-	x := &streamSession{reader: r}
+	n, x := q.session, &streamSession{reader: r} // q belongs to the caller, who uses it again
 	m.mu.Lock()
-	m.sessions[q.session] = x
+	m.sessions[n] = x
 	m.mu.Unlock()
-	m.work.Go(func() { m.deliver(ctx, q.session, x) })
+	m.work.Go(func() { m.deliver(ctx, n, x) })
 	return nil
 }
 

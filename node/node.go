@@ -244,8 +244,9 @@ func (n *Node) submit(ctx context.Context, r *redrive.Request) (wire.Submitted, 
 	if err != nil {
 		return wire.Submitted{}, err
 	}
+	s := newSubmitted(d, to) // before the outbox has the draft: it changes its record
 	existing, err := n.put(ctx, d)
-	return n.finishSubmit(d, newSubmitted(d, to), existing, err)
+	return n.finishSubmit(d, s, existing, err)
 }
 
 // SubmitMany submits many tasks with as few commits as possible. Each has its own result
