@@ -26,6 +26,7 @@ ENTRYPOINT ["/netlab"]
 FROM golang:1.26 AS build
 WORKDIR /src
 COPY go.mod go.sum ./
+COPY third_party third_party
 RUN go mod download
 COPY . .
 RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/balefire-node ./cmd/balefire-node && \

@@ -165,3 +165,5 @@ require (
 	gonum.org/v1/gonum v0.17.0 // indirect
 	lukechampine.com/blake3 v1.4.1 // indirect
 )
+
+replace github.com/decred/dcrd/dcrec/secp256k1/v4 v4.4.1 => ./third_party/secp256k1

@@ -46,6 +46,28 @@ func TestPeerIDs(t *testing.T) {
 	}
 }
 
+// TestSecp256k1KeysAreRefused checks that a key type that is not linked is an error, never a
+// panic.
+func TestSecp256k1KeysAreRefused(t *testing.T) {
+	if _, _, err := crypto.GenerateSecp256k1Key(nil); err == nil {
+		t.Error("a key was generated")
+	}
+	if _, err := crypto.UnmarshalSecp256k1PrivateKey(make([]byte, 32)); err == nil {
+		t.Error("a private key was parsed")
+	}
+	public := append([]byte{0x08, 0x02, 0x12, 33, 2}, bytes.Repeat([]byte{7}, 32)...) // type 2, 33 bytes
+	if _, err := crypto.UnmarshalPublicKey(public); err == nil {
+		t.Error("a public key was parsed")
+	}
+	id := peer.ID(append([]byte{0, byte(len(public))}, public...))
+	if _, err := id.ExtractPublicKey(); err == nil {
+		t.Error("a public key was extracted from an id")
+	}
+	if p, err := fromLibp2p(id); !errors.Is(err, errForeignKey) {
+		t.Errorf("the id became %s, %v", p, err)
+	}
+}
+
 // rawConnect connects a's host to b without a hello and returns the connection.
 func rawConnect(t *testing.T, a, b *testNode) network.Conn {
 	t.Helper()

@@ -37,6 +37,32 @@ func TestProgramLinksNoUnusedTransport(t *testing.T) {
 	}
 }
 
+// replacedModules are modules of which the program needs little: third_party/README.md.
+var replacedModules = []string{
+	"github.com/decred/dcrd/dcrec/secp256k1/v4",
+}
+
+// TestReplacedModules checks that the program does not link 0.8 MB of tables that it does not
+// need, after an update of libp2p either, and runs the tests of the modules without them.
+func TestReplacedModules(t *testing.T) {
+	for _, m := range replacedModules {
+		list := exec.Command("go", "list", "-m", "-f", "{{with .Replace}}{{.Path}}{{end}}", m)
+		list.Dir, list.Env = "../..", append(os.Environ(), "GOWORK=off") // go.mod counts, no workspace
+		out, err := list.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if !strings.HasPrefix(string(out), "./third_party/") {
+			t.Errorf("go.mod does not replace %s in the required version: third_party/README.md", m)
+		}
+		test := exec.Command("go", "test", m+"/...")
+		test.Dir, test.Env = list.Dir, list.Env
+		if out, err := test.CombinedOutput(); err != nil {
+			t.Errorf("test of %s: %v: %s", m, err, out)
+		}
+	}
+}
+
 // TestAClientLinksLittle checks that a program that only talks to a node stays small: its
 // packages besides the standard library were 3 when this was written, and its size 6 MB
 // stripped.
