@@ -167,3 +167,5 @@ require (
 )
 
 replace github.com/decred/dcrd/dcrec/secp256k1/v4 v4.4.1 => ./third_party/secp256k1
+
+replace github.com/libp2p/go-libp2p-asn-util v0.4.1 => ./third_party/asnutil
