@@ -31,6 +31,7 @@ const MaxBounce = 8 << 10
 type Bounce struct {
 	Origin proto.PeerID // where the mail came from; zero: from this node
 	To     string       // the box that the mail named, or the agent that sent it; "": it named none
+	Loop   bool         // so many mails caused it that this letter must not be sent: it might cause another
 	Letter []byte       // of type [TypeBounce], with a dedupe key
 }
 
@@ -88,7 +89,7 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 		return t, false, err
 	}
 	l, err := proto.ParseLetter(m.Letter)
-	if err != nil || string(l.Type) == TypeBounce || l.Hops >= box.MaxHops {
+	if err != nil || string(l.Type) == TypeBounce {
 		return t, false, err
 	}
 	now := b.cfg.Clock.Now()
@@ -106,9 +107,10 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 	if err != nil {
 		return t, false, err
 	}
+	t.Loop = l.Hops >= box.MaxHops
 	t.To = cmp.Or(string(l.BounceTo), string(l.ReplyTo), string(l.Sender))
 	t.Letter, err = proto.AppendLetter(nil, &proto.Letter{
-		Class: proto.High, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(bounceTTL).UnixMilli(), Hops: l.Hops + 1,
+		Class: proto.High, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(bounceTTL).UnixMilli(), Hops: min(l.Hops, box.MaxHops) + 1,
 		Type: []byte(TypeBounce), ContentType: []byte("application/json"), BounceOf: l.ID, Dedupe: fmt.Appendf(nil, "bounce:%s:%d", l.ID, e.Sub),
 		Correlation: l.Correlation, Traceparent: l.Traceparent, Body: body,
 	})

@@ -5,11 +5,12 @@ import (
 	"strings"
 
 	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 )
 
 // EventBounced is the kind of the event for a mail that was not delivered and whose sender
-// has no box that could be told.
+// is not told: it has no box, or too many mails caused one another.
 const EventBounced = "mail.bounced"
 
 // bounced tells a sender that its mail was not delivered.
@@ -20,6 +21,9 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 		return
 	}
 	to, err := b.bounceTo(t)
+	if t.Loop {
+		err = invalid("%d mails caused one another before it: a bounce might cause the next", box.MaxHops)
+	}
 	if err == nil {
 		var sent []mail.Sent
 		if sent, err = b.deliver(ctx, []place{to}, [][]byte{t.Letter}, false); err == nil {
@@ -33,8 +37,12 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 	if origin.IsZero() {
 		origin = b.cfg.Self
 	}
-	why := err.Error()
-	b.cfg.Event(EventBounced, origin, "mail "+l.BounceOf.String()+" was not delivered, and its sender has no mailbox that could be told", map[string]string{
+	text, why := "mail "+l.BounceOf.String()+" was not delivered, and its sender has no mailbox that could be told", err.Error()
+	if t.Loop {
+		text = "mail " + l.BounceOf.String() + " was not delivered, and its sender is not told, because it is in a loop of mails"
+		b.cfg.Logger.Warn("a mail in a loop of mails was not delivered, and its sender is not told", "mail", l.BounceOf, "from", origin, "sender", t.To)
+	}
+	b.cfg.Event(EventBounced, origin, text, map[string]string{
 		"mail": l.BounceOf.String(), "to": t.To, "why": why, "bounce": string(l.Body),
 	})
 }

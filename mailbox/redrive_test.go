@@ -177,6 +177,7 @@ func TestBounces(t *testing.T) {
 		{"to the mailbox of a sender with a full name", func(m *wire.Mail) { m.Sender = "agent:boss" }, "boss", ""},
 		{"to nobody", nil, "", "the mail names no sender"},
 		{"to a sender without a mailbox", func(m *wire.Mail) { m.Sender = "nobody" }, "", "there is no agent:nobody@alpha on this node"},
+		{"to nobody from the end of a loop", func(m *wire.Mail) { m.Sender, m.Hops = "boss", 16 }, "", "16 mails caused one another before it"},
 		{"to a sender that is no name", func(m *wire.Mail) { m.Sender = "The Boss" }, "", `"The Boss" is no mailbox`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -198,6 +199,9 @@ func TestBounces(t *testing.T) {
 				if tt.to == "" {
 					if len(f.events) != 1 || f.events[0]["kind"] != EventBounced || f.events[0]["mail"] != sent.ID || f.events[0]["peer"] != f.self.String() || !strings.Contains(f.events[0]["why"], tt.why) {
 						t.Errorf("events %v", f.events)
+					}
+					if v := f.box("boss"); v.Next != 1 {
+						t.Errorf("the sender has %+v", v)
 					}
 					return
 				}
