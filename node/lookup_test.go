@@ -1,14 +1,20 @@
 package node
 
 import (
+	"path/filepath"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -50,6 +56,83 @@ func TestForgottenTaskIsSentAgain(t *testing.T) {
 		}
 		if task, err := home.node.Cancel(t.Context(), once, false, ""); err != nil || task.State != "CANCELLED" {
 			t.Errorf("a person ends it: %+v, %v", task, err)
+		}
+	})
+}
+
+// A target is asked again after an hour: a lost answer delays what it says, and no more
+// (I20).
+func TestLostLookupReplyIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var replies atomic.Int32
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
+			smallMesh(s, cfg)
+			configure := cfg.Simulated.Transport
+			cfg.Simulated.Transport = func(c *transport.Config) {
+				configure(c)
+				receive := c.Lookup
+				c.Lookup = func(from proto.PeerID, m *proto.Message) {
+					if m.GetType() != proto.TypeLookupReply || replies.Add(1) > 1 { // the first is lost
+						receive(from, m)
+					}
+				}
+			}
+		})
+		defer w.close()
+		home, target := w.nodes[0], w.nodes[1]
+		id := home.mustSubmit(sleepTask(10*time.Minute, "n1"))
+		home.waitState(id, "RUNNING", time.Minute)
+		target.crash()
+		target.deleteTasks(t, []string{id})
+		target.start()
+		time.Sleep(5 * time.Minute)
+		if task, err := home.node.Views.Task(t.Context(), id); err != nil || task.State != "RUNNING" || replies.Load() != 1 {
+			t.Fatalf("%d replies, and the task is %s: %v", replies.Load(), task.State, err)
+		}
+		home.waitState(id, "SUCCESS", 2*time.Hour)
+	})
+}
+
+// A target that was restored from a snapshot has lost what it accepted after that. Its home
+// sends a task that may run twice again, and the target, which may have run it, leaves it
+// to a person; a task that may not run twice is left to a person at once (I6, I20).
+func TestTaskAcceptedAfterASnapshot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
+			smallMesh(s, cfg)
+			if s.place == 1 {
+				cfg.Simulated.Engine, cfg.Store.Engine = nil, datadir.EnginePebble // on the disk
+			}
+		})
+		defer w.close()
+		home, target := w.nodes[0], w.nodes[1]
+		snap := filepath.Join(t.TempDir(), "snap")
+		if err := target.node.Snapshot(t.Context(), snap, ""); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		twice := home.mustSubmit(sleepTask(10*time.Minute, "n1"))
+		r := sleepTask(10*time.Minute, "n1")
+		r.Mode = proto.AtMostOnce.Name()
+		once := home.mustSubmit(r)
+		home.waitState(twice, "RUNNING", time.Minute)
+		home.waitState(once, "RUNNING", time.Minute)
+		target.crash()
+		if _, err := RestoreStore(target.config(), snap, ""); err != nil {
+			t.Fatal(err)
+		}
+		target.start()
+		home.waitState(once, "INDETERMINATE", 5*time.Minute)
+		task := home.waitState(twice, "DEAD_LETTER", 5*time.Minute)
+		if !slices.ContainsFunc(task.Events, func(e wire.Event) bool { return e.Cause == outbox.CauseForgotten }) || !strings.Contains(task.Reason, "restored") {
+			t.Errorf("%s, events %+v", task.Reason, task.Events)
+		}
+		for _, id := range []string{twice, once} {
+			if n := w.checker.runsOf(id); n != 1 {
+				t.Errorf("%d runs of %s", n, id)
+			}
 		}
 	})
 }

@@ -47,10 +47,16 @@ func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
 					}
 				}), time.Second)
 				defer c.close()
-				wrong.Store(int64(tt.wrong))
+				for wrong.Load() != int64(tt.wrong) { // slowly: a jump of the clock is not believed
+					wrong.Add(-int64(4 * time.Minute))
+					time.Sleep(5 * time.Second)
+				}
 				c.setQueue(wire.QueueSettings{Paused: new(true)})
 				ids := c.submitMany(1, 5)
 				c.waitAccepted(0, ids)
+				if task, err := c.nodes[1].node.Views.Task(t.Context(), ids[0]); err != nil || time.Since(task.Created) < -tt.wrong {
+					t.Fatalf("the tasks were made at %s, want %s: %v", task.Created, time.Now().Add(tt.wrong), err)
+				}
 				tt.then(t, c)
 				c.handOffAndWait(0, 2, ids)
 				if page, err := c.nodes[0].node.Views.Tasks(t.Context(), wire.Query{Role: wire.RoleOwner}); err != nil || len(page.Items) != 0 {
@@ -280,20 +286,23 @@ func (c *cluster) handOffAndWait(from, to int, ids []string) {
 }
 
 // renewCertificate gives a node a new certificate, as an admin does before the old one
-// expires.
-func (c *cluster) renewCertificate(t *testing.T, s *simNode) {
+// expires, with other roles if any are named.
+func (sm *simMesh) renewCertificate(t *testing.T, s *simNode, roles ...string) {
 	t.Helper()
-	root, err := identity.LoadRoot(c.nodes[0].dir + "/" + datadir.Identity)
+	root, err := identity.LoadRoot(sm.nodes[0].dir + "/" + datadir.Identity)
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	m := s.node.book.Self().Member
+	if len(roles) > 0 {
+		m.Roles = roles
+	}
 	cert, err := root.IssueMember(identity.Member{Peer: m.Peer, Name: m.Name, Roles: m.Roles, NotBefore: now.Add(-5 * time.Minute), NotAfter: now.Add(365 * day)}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range c.nodes {
+	for _, at := range sm.nodes {
 		if at == s {
 			continue
 		}

@@ -1,10 +1,14 @@
 package node
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // metrics returns the values of all gauges and counters of a node by name and labels.
@@ -40,6 +44,44 @@ func (c *cluster) hasObservations(s *simNode, name string, n uint64) bool {
 		}
 	}
 	return false
+}
+
+// The home of a queue counts the tasks of class low that it granted because they had waited
+// too long.
+func TestQueueMetricOfRescuedTasks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, 10*time.Millisecond)
+		defer c.close()
+		c.setQueue(wire.QueueSettings{Paused: new(true)})
+		var ids []string
+		for _, of := range []struct {
+			class proto.Class
+			count int
+		}{{proto.Critical, 180}, {proto.High, 20}, {proto.Normal, 10}, {proto.Low, 3}} {
+			rs := make([]wire.Request, of.count)
+			for i := range rs {
+				rs[i] = wire.Request{Target: "queue:build", Kind: "build", Class: of.class.Name()}
+			}
+			got, errs := c.nodes[1].node.SubmitMany(t.Context(), rs)
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+			for _, s := range got {
+				ids = append(ids, s.ID)
+			}
+		}
+		c.waitAccepted(0, ids)
+		const name = "balefire_low_starved_total{queue}"
+		if got := c.nodes[0].metrics()[name]; got != 0 {
+			t.Fatalf("%v tasks before the first grant", got)
+		}
+		c.setQueue(wire.QueueSettings{Paused: new(false)})
+		c.waitAll(1, ids, 10*time.Minute)
+		if got := c.nodes[0].metrics()[name]; got == 0 || got > 3 {
+			t.Errorf("%v of 3 tasks of class low were counted", got)
+		}
+	})
 }
 
 // The metrics show waiting and owned tasks, homeless queues and paused nodes.

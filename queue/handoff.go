@@ -20,7 +20,7 @@ type Mover struct{ *Queues }
 // accepted in time and must end here. For the same reason it does not check the
 // membership of the origin again: the certificate may have been renewed, expired or
 // revoked since, and a task that no home accepts never ends. The node that is granted
-// the task checks the origin as of the creation of the task.
+// the task checks the membership as of the grant.
 func (m Mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
 	a, err := m.Open(h.GetTask().GetEnvelope())
 	switch {
