@@ -26,6 +26,9 @@ func (m *newMail) form() form { return form{"mail", mailFields, m, &m.Body, &m.C
 // and there are other fields.
 const maxMailDocument = proto.MaxInlineBody/3*4 + smallDocument
 
+// largeMailFix is what to do about a mail that is too large.
+const largeMailFix = "send a task with the body, or a mail that says where it is"
+
 // routeMail adds the routes that send mail and look at one.
 func (s *Server) routeMail() {
 	s.mux.HandleFunc("POST /v1/mail", s.sendMail)
@@ -94,7 +97,7 @@ func readMail(w http.ResponseWriter, r *http.Request) (m wire.Mail, err error) {
 	if err != nil {
 		p := ProblemOf(err)
 		if p.Code == wire.CodeTooLarge {
-			p.Fix = "send a task with the body, or a mail that says where it is"
+			p.Fix = largeMailFix
 		}
 		return m, p
 	}

@@ -65,6 +65,8 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 		{"POST", "/v1/mailboxes/ceo/lease", `{"max":1,"wait":"1m","reader":"w1"}`, 200, `"lease":"1.`, func() bool { return sub().Leased == 1 && sub().Readers[0] == "w1" }},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"max":513}`, 422, "body.max", nil},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"wait":"11m"}`, 422, "10 minutes", nil},
+		{"POST", "/v1/mailboxes/ceo/lease", `{"wait":"-1s"}`, 422, "must be positive", nil},
+		{"POST", "/v1/mailboxes/desk/lease", `{"wait":"0s"}`, 200, `{"items":[]}`, nil},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"wait":60}`, 422, "body.wait", nil},
 		{"POST", "/v1/mailboxes/nobody/lease", "", 404, "nobody", nil},
 		{"POST", "/v1/mailboxes/ceo/settle", `{}`, 422, "nothing to settle", nil},

@@ -52,7 +52,7 @@ func leasable(t *testing.T, n *node.Node, count int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for got := 0; got < count; {
-		items, err := n.Mail.Lease(ctx, "ops", "", wire.LeaseMail{Max: count, Wait: wire.Duration(time.Minute), Reader: "other"})
+		items, err := n.Mail.Lease(ctx, "ops", "", wire.LeaseMail{Max: count, Wait: wire.Wait(time.Minute), Reader: "other"})
 		if err != nil {
 			t.Fatalf("after %d of %d mails: %v", got, count, err)
 		}
@@ -279,7 +279,7 @@ func TestBadMail(t *testing.T) {
 		{"nobody", "/v1/mail", jsonType, `{"text":"x"}`, nil, 422, ""},
 		{"a node", "/v1/mail", jsonType, `{"to":"laptop"}`, nil, 422, "agent:NAME@NODE"},
 		{"an unknown class", "/v1/mail", jsonType, `{"to":"agent:ops","class":"urgent"}`, nil, 422, "urgent"},
-		{"too large inside", "/v1/mail", jsonType, `{"to":"agent:ops","text":"` + strings.Repeat("x", 256<<10+1) + `"}`, nil, 422, "262144"},
+		{"too large inside", "/v1/mail", jsonType, `{"to":"agent:ops","text":"` + strings.Repeat("x", 256<<10+1) + `"}`, nil, 413, "262144"},
 		{"too large", "/v1/mail", jsonType, `{"to":"agent:ops","text":"` + strings.Repeat("x", 2<<20) + `"}`, nil, 413, "larger than"},
 		{"keys that differ", "/v1/mail", jsonType, `{"to":"agent:ops","dedupe":"a"}`, []string{"Idempotency-Key", "b"}, 422, "field dedupe differ"},
 		{"two keys", "/v1/mail", jsonType, one, []string{"Idempotency-Key", "a", "Idempotency-Key", "b"}, 422, "more than one"},

@@ -76,6 +76,11 @@ func ProblemOf(err error) *wire.Problem {
 		p.Title, p.Fix = "Too large for this node", "split it, or raise the node's limit for a body"
 		return p
 	}
+	if errors.Is(err, wire.ErrTooLarge) {
+		p := problem(wire.CodeTooLarge, "%v", err)
+		p.Title, p.Fix = "Too large for a mail", largeMailFix
+		return p
+	}
 	for _, s := range storeErrors {
 		if errors.Is(err, s.err) {
 			return problem(s.code, "%v", err)

@@ -133,7 +133,7 @@ func (m *mailBooks) send(a *machine, n int) {
 func (m *mailBooks) read(b *machine) (acked int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	given, err := b.LeaseMail(ctx, "ceo", "", wire.LeaseMail{Max: 10, Wait: wire.Duration(100 * time.Millisecond)})
+	given, err := b.LeaseMail(ctx, "ceo", "", wire.LeaseMail{Max: 10, Wait: wire.Wait(100 * time.Millisecond)})
 	if err != nil || len(given) == 0 {
 		return 0
 	}

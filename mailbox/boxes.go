@@ -335,7 +335,7 @@ func failure(p place, sub string, err error) error {
 func refusal(code proto.Code, detail string) error {
 	kinds := map[proto.Code]error{
 		proto.CodeNoHandler: wire.ErrNotFound, proto.CodeFull: wire.ErrFull, proto.CodeDraining: wire.ErrRefused,
-		proto.CodeBadForm: wire.ErrInvalid, proto.CodeTooLarge: wire.ErrInvalid, proto.CodeExpired: wire.ErrInvalid,
+		proto.CodeBadForm: wire.ErrInvalid, proto.CodeTooLarge: wire.ErrTooLarge, proto.CodeExpired: wire.ErrInvalid,
 		proto.CodeUnknownVersion: wire.ErrInvalid, proto.CodeDenied: wire.ErrKeyConflict,
 	}
 	if kind := kinds[code]; kind != nil {

@@ -245,7 +245,7 @@ func (f *fixture) trySend(to, body string, change func(*wire.Mail)) (wire.SentMa
 // lease leases at most n mails and returns their bodies.
 func (f *fixture) lease(name, sub string, n int, wait time.Duration) ([]wire.DeliveredMail, []string) {
 	f.t.Helper()
-	got, err := f.Lease(f.t.Context(), name, sub, wire.LeaseMail{Max: n, Wait: wire.Duration(wait), Reader: "test"})
+	got, err := f.Lease(f.t.Context(), name, sub, wire.LeaseMail{Max: n, Wait: wire.Wait(wait), Reader: "test"})
 	f.must(err)
 	var bodies []string
 	for _, d := range got {
@@ -349,7 +349,7 @@ func TestMailboxAfterTheEnd(t *testing.T) {
 		f.refused(err, wire.ErrDraining, "stopped")
 		_, err = f.trySend("agent:ceo", "x", nil)
 		f.refused(err, wire.ErrDraining, "stopped")
-		_, err = f.Lease(t.Context(), "ceo", "", wire.LeaseMail{Wait: wire.Duration(time.Minute)})
+		_, err = f.Lease(t.Context(), "ceo", "", wire.LeaseMail{Wait: wire.Wait(time.Minute)})
 		f.refused(err, wire.ErrDraining, "stopped")
 	})
 }

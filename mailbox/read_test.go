@@ -31,7 +31,7 @@ func TestLeaseRefused(t *testing.T) {
 			{"a negative number", "ceo", "", wire.LeaseMail{Max: -1}, wire.ErrInvalid, "max -1: must be from 1 to 512"},
 			{"a large number", "ceo", "", wire.LeaseMail{Max: 513}, wire.ErrInvalid, "max 513: must be from 1 to 512"},
 			{"a negative wait", "ceo", "", wire.LeaseMail{Wait: -1}, wire.ErrInvalid, "wait -1ns: must be from 0 to 10 minutes"},
-			{"a long wait", "ceo", "", wire.LeaseMail{Wait: wire.Duration(maxWait + 1)}, wire.ErrInvalid, "must be from 0 to 10 minutes"},
+			{"a long wait", "ceo", "", wire.LeaseMail{Wait: wire.Wait(maxWait + 1)}, wire.ErrInvalid, "must be from 0 to 10 minutes"},
 			{"a long name", "ceo", "", wire.LeaseMail{Reader: strings.Repeat("x", 65)}, wire.ErrInvalid, "reader of 65 bytes: the limit is 64"},
 		} {
 			if got, err := f.Lease(t.Context(), tt.box, tt.sub, tt.l); !errors.Is(err, tt.want) || !strings.Contains(err.Error(), tt.says) || got != nil {

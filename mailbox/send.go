@@ -161,7 +161,10 @@ func (b *Boxes) encode(m *wire.Mail) ([]byte, place, error) {
 		return nil, to, err
 	}
 	l, err := b.letter(m, to)
-	if err != nil {
+	switch {
+	case errors.Is(err, wire.ErrTooLarge):
+		return nil, to, err
+	case err != nil:
 		return nil, to, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	raw, err := proto.AppendLetter(nil, l)
@@ -236,7 +239,7 @@ func checkMail(m *wire.Mail, to place) error {
 	case m.Delay > 0 && !m.At.IsZero():
 		return errors.New("delay and at are both given: a mail has one time")
 	case len(m.Body) > proto.MaxInlineBody:
-		return fmt.Errorf("body of %d bytes: a mail has at most %d; send a task with the body, or a mail that says where it is", len(m.Body), proto.MaxInlineBody)
+		return fmt.Errorf("%w: body of %d bytes: a mail has at most %d; send a task with the body, or a mail that says where it is", wire.ErrTooLarge, len(m.Body), proto.MaxInlineBody)
 	case m.Hops < 0 || m.Hops > 16:
 		return fmt.Errorf("hops %d: must be from 0 to 16", m.Hops)
 	case to.kind == wire.BoxMailbox && m.Subject != "":

@@ -208,7 +208,7 @@ func TestRemove(t *testing.T) {
 		f.mail("agent:ceo", "hello", func(m *wire.Mail) { m.Sender = "boss" })
 		waiting := make(chan error)
 		go func() {
-			_, err := f.Lease(t.Context(), "topic:orders", "audit", wire.LeaseMail{Wait: wire.Duration(time.Minute)})
+			_, err := f.Lease(t.Context(), "topic:orders", "audit", wire.LeaseMail{Wait: wire.Wait(time.Minute)})
 			waiting <- err
 		}()
 		synctest.Wait()

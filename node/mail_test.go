@@ -49,7 +49,7 @@ func (s *simNode) readMail(box string, n int, within time.Duration) (all []wire.
 	s.mesh.t.Helper()
 	end := time.Now().Add(within)
 	for len(all) < n && time.Now().Before(end) {
-		given, err := s.node.Mail.Lease(s.mesh.t.Context(), box, "", wire.LeaseMail{Max: 100, Wait: wire.Duration(time.Second)})
+		given, err := s.node.Mail.Lease(s.mesh.t.Context(), box, "", wire.LeaseMail{Max: 100, Wait: wire.Wait(time.Second)})
 		if err != nil {
 			s.mesh.t.Fatal(err)
 		}

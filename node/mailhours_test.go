@@ -176,7 +176,7 @@ func (h *mailHours) read(ctx context.Context, at *simNode, rng *rand.Rand) {
 		if n == nil {
 			continue
 		}
-		given, err := n.Mail.Lease(ctx, "in", "", wire.LeaseMail{Max: 1 + rng.IntN(20), Wait: wire.Duration(5 * time.Second)})
+		given, err := n.Mail.Lease(ctx, "in", "", wire.LeaseMail{Max: 1 + rng.IntN(20), Wait: wire.Wait(5 * time.Second)})
 		if err != nil {
 			continue // it dies
 		}

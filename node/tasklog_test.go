@@ -138,7 +138,7 @@ func TestNoMailInLogsMetricsOrAudit(t *testing.T) {
 	}
 	read := func(n *testNode, box string, settle func(d wire.DeliveredMail) wire.SettleMail) {
 		t.Helper()
-		given, err := n.Mail.Lease(t.Context(), box, "", wire.LeaseMail{Max: 1, Wait: wire.Duration(testTimeout)})
+		given, err := n.Mail.Lease(t.Context(), box, "", wire.LeaseMail{Max: 1, Wait: wire.Wait(testTimeout)})
 		if err != nil || len(given) != 1 {
 			t.Fatalf("%s was given %v, %v", box, given, err)
 		}

@@ -62,6 +62,25 @@ func errDuration(text string) error {
 	return errors.New(strconv.Quote(text[:min(len(text), 40)]) + " is not a duration: write it as 90s, 15m, 1h30m or 7d")
 }
 
+// A Wait is a Duration that may be 0s in a request: not to wait is asked for like any other
+// time.
+type Wait Duration
+
+// MarshalText returns the text form that UnmarshalText reads: empty for 0.
+func (w Wait) MarshalText() ([]byte, error) { return Duration(w).MarshalText() }
+
+// UnmarshalText parses a setting of a request. An empty text is 0.
+func (w *Wait) UnmarshalText(text []byte) error {
+	if d, err := ParseDuration(string(text)); err == nil && d == 0 {
+		*w = 0
+		return nil
+	}
+	return (*Duration)(w).UnmarshalText(text)
+}
+
+// String formats it as a Duration.
+func (w Wait) String() string { return Duration(w).String() }
+
 // String formats whole days as days and drops trailing zero units.
 func (d Duration) String() string {
 	const day = Duration(24 * time.Hour)

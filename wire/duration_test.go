@@ -22,6 +22,18 @@ func TestDurationOfARequest(t *testing.T) {
 			t.Errorf("%q: %s, %v", text, r.Delay, err)
 		}
 	}
+	for text, want := range map[string]time.Duration{"": 0, "0s": 0, "0": 0, "0d": 0, "90s": 90 * time.Second} {
+		l := LeaseMail{Wait: 1}
+		if err := json.Unmarshal([]byte(`{"wait":"`+text+`"}`), &l); err != nil || time.Duration(l.Wait) != want {
+			t.Errorf("wait %q: %s, %v", text, l.Wait, err)
+		}
+	}
+	for _, text := range []string{"-1s", "7", "soon"} {
+		var l LeaseMail
+		if err := json.Unmarshal([]byte(`{"wait":"`+text+`"}`), &l); !errors.Is(err, ErrInvalid) {
+			t.Errorf("wait %q: %s, %v", text, l.Wait, err)
+		}
+	}
 	b, err := json.Marshal(Prune{OlderThan: Duration(48 * time.Hour)})
 	if err != nil || string(b) != `{"older_than":"2d"}` {
 		t.Errorf("%s, %v", b, err)

@@ -7,6 +7,7 @@ import "errors"
 var (
 	ErrNotFound    = errors.New("not found")
 	ErrInvalid     = errors.New("invalid request")
+	ErrTooLarge    = errors.New("too large") // a mail, for any box
 	ErrRefused     = errors.New("refused")
 	ErrKeyConflict = errors.New("idempotency key used for another request")
 	ErrFull        = errors.New("full")

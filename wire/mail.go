@@ -138,10 +138,10 @@ type Subscription struct {
 // A LeaseMail asks for mail of a box. Each is leased: it must be settled before the lease
 // ends, or it is delivered again.
 type LeaseMail struct {
-	Max      int      `json:"max,omitempty" minimum:"1" maximum:"512" doc:"default 1; there are fewer if they are large"`
-	Wait     Duration `json:"wait,omitzero" doc:"for the first mail, at most 10m; default not at all"`
-	Reader   string   `json:"reader,omitempty" maxLength:"64" doc:"who reads, for people and for exclusive subscriptions"`
-	Priority int      `json:"priority,omitempty" doc:"of a failover subscription: the reader with the highest one has all"`
+	Max      int    `json:"max,omitempty" minimum:"1" maximum:"512" doc:"default 1; there are fewer if they are large"`
+	Wait     Wait   `json:"wait,omitzero" doc:"for the first mail, at most 10m; default 0s, not at all"`
+	Reader   string `json:"reader,omitempty" maxLength:"64" doc:"who reads, for people and for exclusive subscriptions"`
+	Priority int    `json:"priority,omitempty" doc:"of a failover subscription: the reader with the highest one has all"`
 }
 
 // LeasedMail is the answer to a LeaseMail.
@@ -229,7 +229,7 @@ type SettledMail struct {
 // Results of settling a delivery.
 const (
 	SettledOK         = "OK"           // it counts, and is on disk
-	SettledStale      = "STALE"        // somebody else was given the mail since, or it has ended
+	SettledStale      = "STALE"        // somebody else was given the mail since, or it has ended otherwise than by an acknowledgment
 	SettledOutOfOrder = "OUT_OF_ORDER" // a mail before it with the same key was not acknowledged
 	SettledUnknown    = "UNKNOWN"      // there was no such delivery
 )
@@ -237,7 +237,7 @@ const (
 // A SettledItem is the result for one delivery.
 type SettledItem struct {
 	Lease string     `json:"lease"`
-	Code  string     `json:"code" enum:"OK,STALE,OUT_OF_ORDER,UNKNOWN" doc:"STALE: somebody else was given the mail since, or it has ended; OUT_OF_ORDER: a mail before it with the same key was not acknowledged; UNKNOWN: there was no such delivery"`
+	Code  string     `json:"code" enum:"OK,STALE,OUT_OF_ORDER,UNKNOWN" doc:"STALE: somebody else was given the mail since, or it has ended otherwise than by an acknowledgment; OUT_OF_ORDER: a mail before it with the same key was not acknowledged; UNKNOWN: there was no such delivery"`
 	Until *time.Time `json:"until,omitempty" doc:"of an extended lease: when it ends now"`
 }
 

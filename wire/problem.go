@@ -42,6 +42,7 @@ var sentinels = []struct {
 	{ErrDenied, CodeDenied},
 	{ErrNotFound, CodeNotFound},
 	{ErrRefused, CodeRefused},
+	{ErrTooLarge, CodeTooLarge},
 	{ErrInvalid, CodeInvalid},
 	{context.DeadlineExceeded, CodeTimeout},
 }

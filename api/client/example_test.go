@@ -62,7 +62,7 @@ func Example_mail() {
 	_, err := c.SendMail(ctx, wire.Mail{To: "agent:ceo@laptop", Key: "order-7", Body: []byte("it has arrived")})
 	check(err)
 
-	mails, err := c.LeaseMail(ctx, "agent:ceo", "", wire.LeaseMail{Max: 10, Wait: wire.Duration(30 * time.Second)})
+	mails, err := c.LeaseMail(ctx, "agent:ceo", "", wire.LeaseMail{Max: 10, Wait: wire.Wait(30 * time.Second)})
 	check(err)
 	var done wire.SettleMail
 	for _, m := range mails {

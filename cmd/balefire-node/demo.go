@@ -181,7 +181,7 @@ func (d *demo) sendMail(ctx context.Context) (id string, err error) {
 // readMail reads and acknowledges the mail at the receiver.
 func (d *demo) readMail(ctx context.Context, id string) error {
 	boxes := d.pair.receiver.node.Mail
-	got, err := boxes.Lease(ctx, demoBox, "", wire.LeaseMail{Max: 2, Wait: wire.Duration(time.Minute), Reader: "demo"})
+	got, err := boxes.Lease(ctx, demoBox, "", wire.LeaseMail{Max: 2, Wait: wire.Wait(time.Minute), Reader: "demo"})
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func exitCode(ctx context.Context, err error) int {
 		return exitTimeout
 	case isAny(err, wire.ErrRefused, wire.ErrKeyConflict, wire.ErrFull, wire.ErrDraining, wire.ErrStarting, pairing.ErrPaired, store.ErrLocked):
 		return exitRefused
-	case errors.Is(err, wire.ErrInvalid), isCobraError(err):
+	case isAny(err, wire.ErrInvalid, wire.ErrTooLarge), isCobraError(err):
 		return exitUsage
 	}
 	return exitError

@@ -243,7 +243,7 @@ func TestMailSettle(t *testing.T) {
 		{"mail extend 1.7.1 --box ceo --for 10m", exitOK, `POST /v1/mailboxes/ceo/settle {"extend":[{"lease":"1.7.1","for":"10m"}]}`, "1.7.1  OK  the lease ends in 10m\n", ""},
 		{"mail defer 1.7.1 --box ceo --delay 1h --reason later", exitOK, `POST /v1/mailboxes/ceo/settle {"defer":[{"lease":"1.7.1","delay":"1h","reason":"later"}]}`, "1.7.1  OK\n", ""},
 		{"mail bounce 1.7.1 --box ceo --reason 'not me'", exitOK, `POST /v1/mailboxes/ceo/settle {"bounce":[{"lease":"1.7.1","reason":"not me"}]}`, "1.7.1  OK\n", ""},
-		{"mail ack 9.7.1 --box ceo", exitRefused, `POST /v1/mailboxes/ceo/settle {"ack":["9.7.1"]}`, "9.7.1  STALE\n", "error: 9.7.1 is STALE: somebody else was given the mail since, or it has ended"},
+		{"mail ack 9.7.1 --box ceo", exitRefused, `POST /v1/mailboxes/ceo/settle {"ack":["9.7.1"]}`, "9.7.1  STALE\n", "error: 9.7.1 is STALE: somebody else was given the mail since, or it has ended otherwise than by an acknowledgment"},
 		{"mail ack 1.7.1 7.7.1 8.7.1 --box ceo", exitRefused, `POST /v1/mailboxes/ceo/settle {"ack":["1.7.1","7.7.1","8.7.1"]}`, "1.7.1  OK\n7.7.1  UNKNOWN\n8.7.1  OUT_OF_ORDER\n",
 			"2 of 3 do not count; 7.7.1 is UNKNOWN: there was no such delivery of ceo: is it the right box?"},
 		{"mail ack 1.7.1", exitUsage, "", "", "--box is missing: a handle alone does not name the box that it was read from"},

@@ -48,7 +48,7 @@ of the node.`,
 			case f.follow && !w.humanOutput() && w.flags.output != formatJSONL:
 				return usage("--follow never ends and cannot be written as %s: use table or jsonl", w.flags.output)
 			}
-			f.lease.Wait = wire.Duration(f.wait)
+			f.lease.Wait = wire.Wait(f.wait)
 			if f.follow {
 				return w.followMail(cmd, r, &f)
 			}
@@ -144,7 +144,7 @@ func (w *app) followMail(cmd *cobra.Command, r readable, f *readFlags) error {
 	ctx, cancel := w.withTimeout(cmd.Context())
 	defer cancel()
 	cmd.SetContext(ctx)
-	f.lease.Wait = wire.Duration(followWait)
+	f.lease.Wait = wire.Wait(followWait)
 	for read, told := false, false; ; {
 		items, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.DeliveredMail, error) {
 			return c.LeaseMail(ctx, r.box, r.sub, f.lease)
@@ -201,7 +201,7 @@ func settleCommand(w *app, verb string) *cobra.Command {
 	text := settleTexts[verb]
 	c := &cobra.Command{
 		Use: verb + " HANDLE... --box BOX", Short: text.short,
-		Long:    text.long + "\n\nA handle is one of its box: --box names the mailbox, or topic:TOPIC/SUB, that it\nwas read from. The exit code is 8 if a handle does not count, because somebody\nelse was given the mail since, or it has ended.",
+		Long:    text.long + "\n\nA handle is one of its box: --box names the mailbox, or topic:TOPIC/SUB, that it\nwas read from. The exit code is 8 if a handle does not count, because somebody\nelse was given the mail since, or it has ended otherwise than by an\nacknowledgment.",
 		Example: "  " + text.example, Args: handles, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.box == "" {
@@ -303,7 +303,7 @@ func (w *app) settle(cmd *cobra.Command, r readable, s wire.SettleMail) error {
 
 // settledWhy says why a handle does not count.
 var settledWhy = map[string]string{
-	wire.SettledStale:      "somebody else was given the mail since, or it has ended",
+	wire.SettledStale:      "somebody else was given the mail since, or it has ended otherwise than by an acknowledgment",
 	wire.SettledOutOfOrder: "a mail before it with the same key is not acknowledged",
 	wire.SettledUnknown:    "there was no such delivery of %s: is it the right box?",
 }

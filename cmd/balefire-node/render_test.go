@@ -90,6 +90,7 @@ func TestExitCodes(t *testing.T) {
 		{"usage", t.Context(), usage("no"), exitUsage},
 		{"unknown command", t.Context(), errors.New(`unknown command "x" for "balefire-node"`), exitUsage},
 		{"invalid request", t.Context(), problem(wire.ErrInvalid), exitUsage},
+		{"a mail that is too large", t.Context(), problem(wire.ErrTooLarge), exitUsage},
 		{"node down", t.Context(), fmt.Errorf("%w at x", client.ErrNodeDown), exitDown},
 		{"not found", t.Context(), problem(wire.ErrNotFound), exitNotFound},
 		{"denied", t.Context(), problem(wire.ErrDenied), exitDenied},

@@ -126,8 +126,8 @@ func argument(name string, a wire.NoteArgs) string {
 }
 
 // packagePrefix matches the prefixes of errors that are for programmers: the name of a
-// package, and "invalid request", which the rest of the error explains.
-var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|transport|mail|addressbook|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
+// package, and "invalid request" and "too large", which the rest of the error explains.
+var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|too large|transport|mail|addressbook|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
 
 // Plain returns the text of an error without package prefixes.
 func Plain(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }
