@@ -118,14 +118,13 @@ func TestKeysOfOneOriginLeaveRoomForOthers(t *testing.T) {
 func TestSlotsAreSharedByOrigins(t *testing.T) {
 	const slots = 4
 	var mu sync.Mutex
-	running, most := map[proto.PeerID]int{}, map[proto.PeerID]int{}
-	var order []proto.PeerID
+	running, most, started := map[proto.PeerID]int{}, map[proto.PeerID]int{}, map[proto.PeerID]int{}
 	_, spec := scripted(func(_ context.Context, run *handler.Run) *handler.Result {
 		p := run.Origin
 		mu.Lock()
 		running[p]++
 		most[p] = max(most[p], running[p])
-		order = append(order, p)
+		started[p]++
 		mu.Unlock()
 		time.Sleep(time.Minute)
 		mu.Lock()
@@ -133,6 +132,11 @@ func TestSlotsAreSharedByOrigins(t *testing.T) {
 		mu.Unlock()
 		return &handler.Result{Outcome: handler.Success}
 	})
+	slotsOf := func(p proto.PeerID) (now, atMost, turns int) {
+		mu.Lock()
+		defer mu.Unlock()
+		return running[p], most[p], started[p]
+	}
 	class := func(c proto.Class) func(*Arrival) { return func(a *Arrival) { a.Content.Class = c } }
 	inBubble(t, Config{Slots: slots}, []Spec{spec}, func(f *fixture) {
 		for range 40 {
@@ -140,33 +144,32 @@ func TestSlotsAreSharedByOrigins(t *testing.T) {
 		}
 		f.run()
 		wait(time.Second)
-		if most[home] != slots {
-			t.Errorf("alone it has %d of %d slots", most[home], slots)
+		if _, n, _ := slotsOf(home); n != slots {
+			t.Errorf("alone it has %d of %d slots", n, slots)
 		}
 		urgent := f.task(from(other), class(proto.Critical))
 		f.accept(0, urgent)
 		wait(61 * time.Second)
-		if running[other] != 1 {
-			t.Fatalf("with one slot free after the other %d tasks of the second origin run", running[other])
+		if n, _, _ := slotsOf(other); n != 1 {
+			t.Fatalf("with one slot free after the other %d tasks of the second origin run", n)
 		}
 		for range 8 {
 			f.accept(0, f.task(from(other), class(proto.Low)))
 		}
 		wait(2 * time.Minute)
-		if running[home] != slots-1 || running[other] != 1 {
-			t.Errorf("while low tasks of another wait: %v run", running)
+		ours, _, oursBefore := slotsOf(home)
+		theirs, _, theirsBefore := slotsOf(other)
+		if ours != slots-1 || theirs != 1 {
+			t.Errorf("while low tasks of another wait: %d and %d run", ours, theirs)
 		}
-		before := len(order)
 		for range 8 {
 			f.accept(0, f.task(from(other), class(proto.Critical)))
 		}
 		wait(4 * time.Minute)
-		count := map[proto.PeerID]int{}
-		for _, p := range order[before:] {
-			count[p]++
-		}
-		if count[home] < 6 || count[other] < 6 {
-			t.Errorf("in one class they have %v turns", count)
+		_, _, oursAfter := slotsOf(home)
+		_, _, theirsAfter := slotsOf(other)
+		if oursAfter-oursBefore < 6 || theirsAfter-theirsBefore < 6 {
+			t.Errorf("in one class they have %d and %d turns", oursAfter-oursBefore, theirsAfter-theirsBefore)
 		}
 	})
 }
