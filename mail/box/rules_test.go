@@ -599,3 +599,22 @@ func TestDedupe(t *testing.T) {
 	}
 	b.mustSend(note{dedupe: "a", body: "x"})
 }
+
+// Leases end in the order of their times, also if the state looks at the time late and the
+// first one was extended: each spends its attempt.
+func TestExtendedLeaseLapsesLater(t *testing.T) {
+	b := newBench(t)
+	b.apply(AppendSub(nil, 1, 0, &SubSettings{KeyBatch: 2}, Start{}))
+	b.mustSend(note{key: "k"})
+	b.mustSend(note{key: "k"})
+	got := b.want(b.attach(1, 0), 1, 2)
+	if code := b.settle(Settlement{Handle: got[0].Handle, Op: Extend, Delay: time.Minute}); code != proto.CodeOK {
+		t.Fatal(code)
+	}
+	b.wait(2 * time.Minute)
+	for x := range b.s.Mails(1, 0, 0) {
+		if x.Attempts != 1 {
+			t.Errorf("mail %d has spent %d attempts", x.Seq, x.Attempts)
+		}
+	}
+}

@@ -36,7 +36,7 @@ func (n Now) trusted() int64 {
 func (s *State) Tick(now Now, out *Output) {
 	for t, ok := s.lapses.due(now.Mono); ok; t, ok = s.lapses.due(now.Mono) {
 		if d := t.sub.deliveries[t.seq]; t.wanted() {
-			if d.until > now.Mono {
+			if d.until > t.at {
 				continue // extended: it has a later timer
 			}
 			t.sub.fail(now, t.seq, CauseLapsed, 0, "", "", out)
