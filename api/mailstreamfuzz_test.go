@@ -10,6 +10,7 @@ import (
 // may be.
 func FuzzStreamRequests(f *testing.F) {
 	f.Add([]byte(`{"op":"send","ref":1,"mails":[{"to":"agent:ceo","body":"eA=="}]}`))
+	f.Add([]byte(`{"op":"send","mails":[{"to":"agent:ceo","producer":"000102030405060708090a0b0c0d0e0f","number":1,"id":"01a206d9-3c5e-7838-8157-1936a50bdeb9"}]}`))
 	f.Add([]byte(`{"op":"read","session":1,"box":"agent:ceo","credit":9223372036854775808}`))
 	f.Add([]byte(`{"op":"settle","session":1,"ack":["1.2.3"],"nack":[{"lease":"1.2.4","delay":"1s","final":true}],"extend":[{"lease":"1.2.5","for":"1m"}]}`))
 	f.Add([]byte(`{"op":"credit","session":1,"add":1}{}`))

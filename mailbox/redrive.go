@@ -130,7 +130,7 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 	}
 	life := l.NotAfter - l.Created
 	l.ID, l.Created, l.NotBefore, l.Dedupe = proto.NewMailID(now), now.UnixMilli(), 0, fmt.Appendf(nil, "redrive:%s", l.RedriveOf)
-	l.NotAfter = l.Created + life
+	l.NotAfter, l.Produced = l.Created+life, proto.Produced{}
 	letter, err := proto.AppendLetter(nil, &l)
 	if err != nil {
 		return wire.SentMail{}, err

@@ -208,8 +208,12 @@ func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 		return nil, err
 	}
 	now := b.cfg.Clock.Now()
+	id, number, err := produced(m, now)
+	if err != nil {
+		return nil, err
+	}
 	l := &proto.Letter{
-		Class: class, ID: proto.NewMailID(now), Created: now.UnixMilli(), Hops: uint8(m.Hops), Labels: labels, Body: m.Body,
+		Class: class, ID: id, Produced: number, Created: now.UnixMilli(), Hops: uint8(m.Hops), Labels: labels, Body: m.Body,
 		NotAfter: now.Add(cmp.Or(time.Duration(m.TTL), proto.DefaultTTL)).UnixMilli(),
 		Subject:  []byte(m.Subject), Key: []byte(m.Key), Dedupe: []byte(m.Dedupe), ReplyTo: replyTo, Correlation: []byte(m.Correlation),
 		Type: []byte(m.Type), ContentType: []byte(m.ContentType), Sender: []byte(m.Sender), BounceTo: bounceTo, Traceparent: []byte(m.Trace),
@@ -227,6 +231,20 @@ func (b *Boxes) letter(m *wire.Mail, to place) (*proto.Letter, error) {
 		return nil, fmt.Errorf("it could not be delivered before %s, when its ttl has ended", time.UnixMilli(l.NotBefore).UTC().Format(time.RFC3339))
 	}
 	return l, nil
+}
+
+// produced returns the id of a mail, and the number that its producer gave it.
+func produced(m *wire.Mail, now time.Time) (id proto.MailID, n proto.Produced, err error) {
+	if m.Producer == "" && m.Number == 0 && m.ID == "" {
+		return proto.NewMailID(now), n, nil
+	}
+	if n, err = proto.ParseProduced(m.Producer, m.Number); err == nil {
+		id, err = proto.ParseMailID(m.ID)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w; producer, number and id are given together", err)
+	}
+	return id, n, err
 }
 
 // checkMail checks what the encoding of a letter does not, or says less about.

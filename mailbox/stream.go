@@ -25,8 +25,8 @@ type Letter struct {
 // An Outcome is what became of a mail: Err is why it was refused.
 type Outcome struct {
 	ID    proto.MailID
-	Seq   uint64 // in its box; 0: the box is on another node
-	Known bool   // the dedupe key was used before; this is the first mail with it
+	Seq   uint64 // in its box; 0: the box is on another node, or Known by its number
+	Known bool   // the dedupe key or the number was used before; this is the first mail with it
 	Err   error
 }
 

@@ -3,6 +3,7 @@ package proto
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"iter"
@@ -58,6 +59,7 @@ const (
 	MaxSender       = 128
 	traceparentSize = 55          // W3C trace context, version 00
 	objectSize      = 32 + 8 + 32 // name | size | SHA-256
+	producedSize    = 16 + 8      // producer | number
 )
 
 // The tags of the entries of a letter. The top bit is the critical bit: a receiver refuses
@@ -77,6 +79,7 @@ const (
 	letterFirstID
 	letterBounceOf
 	letterBounceTo
+	letterProduced
 	letterKnown // the first tag that this version does not know
 
 	letterCritical = 0x80
@@ -114,6 +117,7 @@ type Letter struct {
 	RedriveOf   MailID // the dead letter of which this is another try
 	FirstID     MailID // the first letter of such a series
 	BounceOf    MailID // the mail that could not be delivered
+	Produced    Produced
 
 	Later  []byte       // entries of a later version, encoded
 	Object LetterObject // the body, if it is too large to be inline
@@ -126,6 +130,34 @@ type LetterObject struct {
 	Size   uint64   // bytes of the body, more than 0
 	SHA256 [32]byte // of the body
 }
+
+// A ProducerID is the random name of a program, or of a part of it, that numbers its mails.
+type ProducerID [16]byte
+
+// A Produced is the number that a producer gave to a mail, from 1. The node of the producer
+// takes each number once; other nodes ignore it. The zero value is none.
+type Produced struct {
+	Producer ProducerID
+	Number   uint64 // less than 2^63
+}
+
+// ParseProduced reads the form of the API: 32 hexadecimal digits in lower case, and a number.
+func ParseProduced(producer string, number uint64) (Produced, error) {
+	p := Produced{Number: number}
+	raw, err := hex.DecodeString(producer)
+	switch {
+	case err != nil || len(raw) != len(p.Producer) || strings.ToLower(producer) != producer || ProducerID(raw) == ProducerID{}:
+		return Produced{}, fmt.Errorf("%w: producer %.64q: must be 32 hexadecimal digits in lower case", ErrBadLetter, producer)
+	case number == 0 || number >= 1<<63:
+		return Produced{}, fmt.Errorf("%w: number %d: a producer counts its mails from 1", ErrBadLetter, number)
+	}
+	p.Producer = ProducerID(raw)
+	return p, nil
+}
+
+// ProducerWindow is how many numbers of a producer, up to the highest one that was taken, its
+// node knows one by one. A producer has fewer mails than that without an answer.
+const ProducerWindow = 4096
 
 // Labels are the labels of a letter in their encoding: see [MakeLabels].
 type Labels []byte
@@ -193,6 +225,11 @@ func AppendLetter(dst []byte, l *Letter) ([]byte, error) {
 			dst = appendMailID(dst, tag, l.FirstID)
 		case letterBounceOf:
 			dst = appendMailID(dst, tag, l.BounceOf)
+		case letterProduced:
+			if l.Produced != (Produced{}) {
+				dst = append(append(dst, tag, 0, producedSize), l.Produced.Producer[:]...)
+				dst = binary.BigEndian.AppendUint64(dst, l.Produced.Number)
+			}
 		default:
 			v, limit := l.text(tag)
 			if len(*v) > limit {
@@ -219,6 +256,18 @@ func AppendLetter(dst []byte, l *Letter) ([]byte, error) {
 		return dst[:start], err
 	}
 	return dst, nil
+}
+
+// SetNumber changes the number that its producer gave to a letter, which has one.
+func SetNumber(letter []byte, n uint64) {
+	for r := letter[LetterFixed:]; len(r) > 0; {
+		tag, v, rest, _ := cutTLV(r)
+		if tag == letterProduced {
+			binary.BigEndian.PutUint64(v[16:], n)
+			return
+		}
+		r = rest
+	}
 }
 
 // text returns the field of an entry that is text, and its limit; nil if tag is another.
@@ -340,6 +389,12 @@ func (l *Letter) set(tag byte, v []byte) bool {
 		return setMailID(&l.FirstID, v)
 	case letterBounceOf:
 		return setMailID(&l.BounceOf, v)
+	case letterProduced:
+		if len(v) != producedSize {
+			return false
+		}
+		l.Produced = Produced{ProducerID(v), binary.BigEndian.Uint64(v[16:])}
+		return l.Produced.Producer != ProducerID{} && l.Produced.Number > 0 && l.Produced.Number < 1<<63
 	}
 	field, limit := l.text(tag)
 	*field = v

@@ -27,7 +27,7 @@ func fullLetter(t testing.TB) *Letter {
 		Subject: []byte("eu.created"), Key: []byte("order-7"), Dedupe: []byte("inv-1"), ReplyTo: []byte("agent:me@alpha"),
 		Correlation: []byte("c-1"), Type: []byte("task_assignment"), ContentType: []byte("application/json"),
 		Traceparent: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), Sender: []byte("agent:boss"),
-		BounceTo: []byte("agent:errors"), Labels: labels, RedriveOf: MailID{1}, FirstID: MailID{2}, BounceOf: MailID{3},
+		BounceTo: []byte("agent:errors"), Labels: labels, RedriveOf: MailID{1}, FirstID: MailID{2}, BounceOf: MailID{3}, Produced: Produced{ProducerID{15: 4}, 5},
 		Later: []byte{0x20, 0, 1, 'x', 0x21, 0, 0},
 		Body:  []byte("{}"),
 	}
@@ -57,13 +57,13 @@ func TestLetterGolden(t *testing.T) {
 		{"small", smallLetter(), "01 03 0000 00000000000000000000000000000001 0000000000000000 0000000000000000 0000000000000000 00 00 0000 00000000"},
 		{"object", object, "01 03 0000 00000000000000000000000000000001 0000000000000000 0000000000000000 0000000000000000 00 00 004b 00000000" +
 			"81 0048 0000000000000000000000000000000000000000000000000000000000000001 0000000000100000 0000000000000000000000000000000000000000000000000000000000000002"},
-		{"full", fullLetter(t), "01 02 0007 01020000000000000000000000000010 0000018bcfe56800 0000018bcfe65260 0000018bcfe56be8 03 00 010a 00000002" +
+		{"full", fullLetter(t), "01 02 0007 01020000000000000000000000000010 0000018bcfe56800 0000018bcfe65260 0000018bcfe56be8 03 00 0125 00000002" +
 			"01 000a 65752e63726561746564 02 0007 6f726465722d37 03 0005 696e762d31 04 000e 6167656e743a6d6540616c706861" +
 			"05 0003 632d31 06 000f 7461736b5f61737369676e6d656e74 07 0010 6170706c69636174696f6e2f6a736f6e" +
 			"08 0037 30302d34626639326633353737623334646136613363653932396430653065343733362d303066303637616130626139303262372d3031" +
 			"09 000a 6167656e743a626f7373 0a 0002 613d 0a 0005 623d783d79 0a 0009 726567696f6e3d6575" +
 			"0b 0010 01000000000000000000000000000000 0c 0010 02000000000000000000000000000000 0d 0010 03000000000000000000000000000000" +
-			"0e 000c 6167656e743a6572726f7273 20 0001 78 21 0000 7b7d"},
+			"0e 000c 6167656e743a6572726f7273 0f 0018 00000000000000000000000000000004 0000000000000005 20 0001 78 21 0000 7b7d"},
 	} {
 		want, err := hex.DecodeString(strings.ReplaceAll(tt.want, " ", ""))
 		if err != nil {
@@ -102,6 +102,39 @@ func TestLetterRoundTrip(t *testing.T) {
 	}
 }
 
+func TestParseProduced(t *testing.T) {
+	id := "000102030405060708090a0b0c0d0e0f"
+	if p, err := ParseProduced(id, 1<<63-1); err != nil || hex.EncodeToString(p.Producer[:]) != id || p.Number != 1<<63-1 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for _, tt := range []struct {
+		producer string
+		number   uint64
+	}{
+		{"", 1}, {id[1:], 1}, {id + "00", 1}, {strings.ToUpper(id), 1}, {"x" + id[1:], 1}, {strings.Repeat("0", 32), 1}, {id, 0}, {id, 1 << 63},
+	} {
+		if p, err := ParseProduced(tt.producer, tt.number); !errors.Is(err, ErrBadLetter) || p != (Produced{}) {
+			t.Errorf("%q, %d: %+v, %v", tt.producer, tt.number, p, err)
+		}
+	}
+}
+
+// TestSetNumber changes the number of a letter, and nothing else of it.
+func TestSetNumber(t *testing.T) {
+	l := fullLetter(t)
+	b := mustLetter(t, l)
+	l.Produced.Number = 1<<63 - 1
+	SetNumber(b, l.Produced.Number)
+	if want := mustLetter(t, l); !bytes.Equal(b, want) {
+		t.Errorf("%x, want %x", b, want)
+	}
+	small := mustLetter(t, smallLetter())
+	SetNumber(small, 7)
+	if want := mustLetter(t, smallLetter()); !bytes.Equal(small, want) {
+		t.Errorf("a letter without a producer became %x", small)
+	}
+}
+
 func TestLetterIsParsedWithoutAllocation(t *testing.T) {
 	b := mustLetter(t, fullLetter(t))
 	var got Letter
@@ -137,6 +170,9 @@ func drawLetter(t *rapid.T) *Letter {
 		t.Fatal(err)
 	}
 	l.Labels = labels
+	if rapid.Bool().Draw(t, "produced") {
+		l.Produced = Produced{ProducerID{1}, rapid.Uint64Range(1, 1<<63-1).Draw(t, "number")}
+	}
 	l.Body = rapid.SliceOfN(rapid.Byte(), 0, 64).Draw(t, "body")
 	return l
 }
@@ -250,6 +286,10 @@ func TestBadLetters(t *testing.T) {
 		{"a label value of 257 bytes", entries(tlv(letterLabel, "n="+strings.Repeat("v", 257))), ErrBadLetter},
 		{"an id of 15 bytes", entries(tlv(letterFirstID, strings.Repeat("i", 15))), ErrBadLetter},
 		{"an id of zeros", entries(tlv(letterFirstID, strings.Repeat("\x00", 16))), ErrBadLetter},
+		{"a number of 23 bytes", entries(tlv(letterProduced, strings.Repeat("p", 16)+"\x00number")), ErrBadLetter},
+		{"a number of nobody", entries(tlv(letterProduced, strings.Repeat("\x00", 23)+"\x01")), ErrBadLetter},
+		{"number 0 of a producer", entries(tlv(letterProduced, "p"+strings.Repeat("\x00", 23))), ErrBadLetter},
+		{"number 2^63 of a producer", entries(tlv(letterProduced, strings.Repeat("p", 16)+"\x80"+strings.Repeat("\x00", 7))), ErrBadLetter},
 		{"an object of 71 bytes", entries(tlv(letterObject, object(1)[1:])), ErrBadLetter},
 		{"an object without content", entries(tlv(letterObject, object(0))), ErrBadLetter},
 		{"an object of 2^63 bytes", entries(tlv(letterObject, object(1<<63))), ErrBadLetter},
@@ -312,6 +352,7 @@ func TestAppendRefusesWhatParseRefuses(t *testing.T) {
 		{"too much of later versions", func(l *Letter) { l.Later = appendTLV(nil, 0x20, make([]byte, MaxLetterTLVs)) }},
 		{"labels that are none", func(l *Letter) { l.Labels = Labels("x") }},
 		{"a filter as the subject", func(l *Letter) { l.Subject = []byte("a.*") }},
+		{"a number without a producer", func(l *Letter) { l.Produced.Number = 1 }},
 		{"an object without content", func(l *Letter) { l.Object.Name[0] = 1 }},
 	} {
 		l := smallLetter()

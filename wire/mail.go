@@ -13,6 +13,9 @@ type Mail struct {
 	Class       string            `json:"class,omitempty" enum:"critical,high,normal,low" doc:"default normal"`
 	Key         string            `json:"key,omitempty" maxLength:"256" doc:"ordering key: mails of one key are handled one after the other"`
 	Dedupe      string            `json:"dedupe,omitempty" maxLength:"256" doc:"the sender's name for this mail, like the header Idempotency-Key: for a day or more a second one is not taken"`
+	Producer    string            `json:"producer,omitempty" minLength:"32" maxLength:"32" pattern:"^[0-9a-f]{32}$" doc:"128 random bits in hexadecimal, the name of a sender that numbers its mails; given with number and id"`
+	Number      uint64            `json:"number,omitempty" minimum:"1" doc:"of the mail, counted by its producer: the node takes each number once, and knows that of the last 4096 numbers; one before them is refused"`
+	ID          string            `json:"id,omitempty" doc:"of the mail, a new UUIDv7, in an answer also when the mail was sent again; default: the node makes one, if there is no producer"`
 	TTL         Duration          `json:"ttl,omitzero" example:"24h" doc:"not delivered after this; default 7d, at most 30d"`
 	Delay       Duration          `json:"delay,omitzero" example:"90s" doc:"not delivered before; not together with at"`
 	At          time.Time         `json:"at,omitzero" doc:"not delivered before"`
@@ -42,7 +45,7 @@ type SentMail struct {
 	Box        string `json:"box" doc:"the box as its home names it"`
 	State      string `json:"state" enum:"WAITING,PENDING" doc:"WAITING: in its box, which is on this node; PENDING: on its way to the node of the box"`
 	Durability string `json:"durability" enum:"fsynced,relaxed"`
-	Known      bool   `json:"known,omitempty" doc:"the dedupe key was used before; this is the first mail with it"`
+	Known      bool   `json:"known,omitempty" doc:"the dedupe key or the number of the producer was used before; this is the first mail with it"`
 }
 
 // A MailBatch is the answer to a batch of mails, in their order.

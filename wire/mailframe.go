@@ -216,8 +216,8 @@ func (f MailFrame) Empty() error {
 // A FramedResult is what became of a mail that was sent: it was refused if it has a code.
 type FramedResult struct {
 	ID     [16]byte
-	Seq    uint64 // in its box; 0: the box is on another node
-	Known  bool   // the dedupe key was used before; this is the first mail with it
+	Seq    uint64 // in its box; 0: the box is on another node, or Known by its number
+	Known  bool   // the dedupe key or the number was used before; this is the first mail with it
 	Code   Code
 	Detail string
 }

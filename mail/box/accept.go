@@ -17,13 +17,17 @@ func (s *State) applyMail(p Place, rec []byte, out *Output) error {
 	if err != nil {
 		return err
 	}
-	s.arrive(p, len(rec), &m, out)
+	s.arrive(p, len(rec), &m, false, out)
 	return nil
 }
 
-// arrive takes the mail of a record of some length at p, or refuses it, and adds the result.
-func (s *State) arrive(p Place, length int, m *Mail, out *Output) Result {
+// arrive takes the mail of a record of some length at p, or refuses it, and adds the result. A
+// mail that is passed on is none of the producer that its letter may name.
+func (s *State) arrive(p Place, length int, m *Mail, passed bool, out *Output) Result {
 	l, problem := proto.ParseLetter(m.Letter)
+	if passed {
+		l.Produced = proto.Produced{}
+	}
 	r := s.accept(p, length, m, &l, problem, out)
 	r.Box = m.Box
 	if r.ID.IsZero() {
@@ -34,6 +38,11 @@ func (s *State) arrive(p Place, length int, m *Mail, out *Output) Result {
 }
 
 func (s *State) accept(p Place, length int, m *Mail, l *proto.Letter, problem error, out *Output) Result {
+	if problem == nil {
+		if r, again := s.again(m, l); again {
+			return r
+		}
+	}
 	b := s.boxes[m.Box]
 	switch {
 	case b == nil:
@@ -148,6 +157,9 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 	b.next++
 	if len(l.Dedupe) > 0 {
 		s.dedupe.put(dedupeKey(m.Box, m.Origin, l.Dedupe), firstMail{l.ID, seq, contentHash(l), m.Origin})
+	}
+	if m.Origin == 0 {
+		s.produced(l)
 	}
 	x := mail{
 		place: p, load: newLoad(l.Class.Index(), length, len(m.Letter)), expiry: seconds(l.NotAfter),

@@ -118,19 +118,20 @@ func cloneRecords(recs [][]byte) (out [][]byte) {
 
 // A note is a mail for tests: what is zero is a default.
 type note struct {
-	box     BoxID // default 1
-	class   proto.Class
-	key     string
-	dedupe  string
-	subject string
-	body    string
-	ttl     time.Duration // default an hour
-	after   time.Duration // not before
-	hops    uint8
-	origin  uint32
-	chain   proto.Class
-	number  proto.Seq
-	prev    proto.Seq
+	box      BoxID // default 1
+	class    proto.Class
+	key      string
+	dedupe   string
+	subject  string
+	body     string
+	ttl      time.Duration // default an hour
+	after    time.Duration // not before
+	hops     uint8
+	origin   uint32
+	chain    proto.Class
+	number   proto.Seq
+	prev     proto.Seq
+	produced proto.Produced
 }
 
 // record returns the MAIL record of a note.
@@ -139,7 +140,7 @@ func (b *bench) record(n note) []byte {
 	b.ids++
 	l := proto.Letter{
 		Class: or(n.class, proto.Normal), ID: proto.MailID{0: 1, 15: b.ids}, Created: b.now.Wall, NotAfter: b.now.Wall + or(n.ttl, time.Hour).Milliseconds(),
-		Hops: n.hops, Subject: []byte(n.subject), Key: []byte(n.key), Dedupe: []byte(n.dedupe), Body: []byte(n.body),
+		Hops: n.hops, Subject: []byte(n.subject), Key: []byte(n.key), Dedupe: []byte(n.dedupe), Body: []byte(n.body), Produced: n.produced,
 	}
 	if n.after > 0 {
 		l.NotBefore = l.Created + n.after.Milliseconds()

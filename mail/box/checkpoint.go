@@ -9,7 +9,10 @@ import (
 )
 
 // checkpointMagic begins a checkpoint; its last byte is the version.
-const checkpointMagic = "BFBOXES\x02"
+const checkpointMagic = "BFBOXES\x03"
+
+// oldMagic begins a checkpoint of a version without producers.
+const oldMagic = "BFBOXES\x02"
 
 // Save writes what survives. The same state is always the same bytes, on each member of a
 // group and after each replay.
@@ -29,6 +32,7 @@ func (s *State) Save(w io.Writer) error {
 	c.count(len(chains))
 	c.b = append(c.b, chains...)
 	c.dedupe(&s.dedupe)
+	c.producers(&s.producers)
 	c.count(len(s.boxes))
 	for _, id := range slices.Sorted(maps.Keys(s.boxes)) {
 		c.box(s.boxes[id])

@@ -55,7 +55,7 @@ func (s *State) applyForward(p Place, rec []byte, out *Output) error {
 		out.Results = append(out.Results, Result{Code: proto.CodeStale, Box: m.Box, Detail: "the mail that it came of has ended"})
 		return nil
 	}
-	if r := s.arrive(p, len(rec), &m, out); r.Code == proto.CodeOK && seq > 0 {
+	if r := s.arrive(p, len(rec), &m, true, out); r.Code == proto.CodeOK && seq > 0 {
 		s.finish(u, seq, ending{state: Done}, out)
 		u.wake(out)
 	}

@@ -33,6 +33,15 @@ func (b *bench) in(id BoxID) (n int) {
 	return n
 }
 
+// A mail that is passed on is none of the producer of the letter that it copies.
+func TestForwardHasNoNumber(t *testing.T) {
+	b, _, h := forwardBench(t)
+	b.mustSend(note{produced: by(1, 1)})
+	if r := b.forward(h, note{produced: by(1, 1)}); r.Code != proto.CodeOK || r.Duplicate || b.in(2) != 1 {
+		t.Errorf("%+v, %d mails", r, b.in(2))
+	}
+}
+
 // I21, I23: the mail ends and its successor is there, or neither.
 func TestForward(t *testing.T) {
 	for _, tt := range []struct {

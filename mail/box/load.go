@@ -21,7 +21,8 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 		return nil, fmt.Errorf("read a checkpoint of boxes: %w", err)
 	}
 	d := decoder{b: b}
-	if string(d.take(uint64(len(checkpointMagic)))) != checkpointMagic {
+	magic := string(d.take(uint64(len(checkpointMagic))))
+	if magic != checkpointMagic && magic != oldMagic {
 		return nil, fmt.Errorf("%w: it has another format", ErrBadCheckpoint)
 	}
 	s := New(chains)
@@ -37,6 +38,9 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	}
 	saved := d.take(d.uvarint(1 << 40))
 	d.dedupe(&s.dedupe)
+	if magic == checkpointMagic {
+		d.producers(&s.producers)
+	}
 	for range d.count(1, MaxBoxes) {
 		d.box(s)
 	}

@@ -21,6 +21,9 @@ type model struct {
 	bootN  int64 // running time of this start
 	given  uint64
 	bounce int // bounces that were due
+
+	producers map[proto.ProducerID]*modelProducer
+	lastUse   []proto.ProducerID // the longest ago first
 }
 
 type modelKey struct {
@@ -70,7 +73,7 @@ type modelLease struct {
 }
 
 func newModel() *model {
-	return &model{boxes: map[BoxID]*modelBox{}, notes: chainNotes{}, keys: map[string]modelKey{}}
+	return &model{boxes: map[BoxID]*modelBox{}, notes: chainNotes{}, keys: map[string]modelKey{}, producers: map[proto.ProducerID]*modelProducer{}}
 }
 
 func newModelSub(settings SubSettings) *modelSub {
@@ -356,6 +359,9 @@ func (b *modelBox) waiting() (n int64) {
 // mail applies a MAIL record and returns the result that is due. Where the answer may be
 // either, it takes that of the state.
 func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
+	if r, again := m.produced(rec, l); again {
+		return r
+	}
 	b, it := m.boxes[rec.Box], Numbered{N: rec.Number, Prev: rec.Prev}
 	c := Chain{proto.PeerID{byte(rec.Origin)}, b.settings.Name, rec.Chain}
 	if rec.Chain != 0 {
@@ -373,6 +379,7 @@ func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
 	if r.Code != proto.CodeOK || r.Duplicate {
 		return r
 	}
+	m.produce(rec, l)
 	x := &modelMail{class: int(l.Class) - 1, size: len(rec.Letter), key: string(l.Key), expiry: (l.NotAfter + 999) / 1000 * 1000, after: l.NotBefore, when: rec.At, origin: rec.Origin}
 	if b.settings.Kind == Topic {
 		x.subject = string(l.Subject)
@@ -534,6 +541,7 @@ func (m *model) apply(rec []byte) error {
 			m.ran, m.boot, m.bootN = m.ran+m.bootN, a.boot, 0
 		}
 		m.bootN = max(m.bootN, a.ran)
+		m.forgetProducers()
 	}
 	if d.failed {
 		return ErrBadRecord
@@ -625,5 +633,5 @@ func (m *model) compare(s *State) error {
 	if !bytes.Equal(s.chains.Save(), m.notes.Save()) {
 		return fmt.Errorf("chains differ")
 	}
-	return nil
+	return m.compareProducers(s)
 }

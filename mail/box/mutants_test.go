@@ -57,6 +57,18 @@ var rules = []mutant{
 	{name: "dedupe in two generations", seeds: 1000, edits: []edit{{"accept.go", "age", "d.generations[0], d.generations[1]}, ran", "d.generations[0], d.generations[1]}, ran\nif MUTANT {\nd.generations[2] = nil\n}"}}},
 	{name: "dedupe key with another body", edits: []edit{{"accept.go", "admit", "known && first.content == contentHash(l)", "known && (MUTANT || first.content == contentHash(l))"}}},
 
+	{name: "number of a producer not noted", edits: []edit{{"accept.go", "take", "s.produced(l)", "if !MUTANT {\ns.produced(l)\n}"}}},
+	{name: "number of a producer noted and refused", edits: []edit{{"accept.go", "accept", "taken := r.Code", "if MUTANT && m.Origin == 0 && r.Code == proto.CodeFull {\ns.produced(l)\n}\ntaken := r.Code"}}},
+	{name: "number of a producer of another node counts", edits: []edit{{"producer.go", "again", "m.Origin != 0 ||", "m.Origin != 0 && !MUTANT ||"}}},
+	{name: "highest number of a producer alone", edits: []edit{{"producer.go", "again", "case p.taken.has(n):", "case MUTANT || p.taken.has(n):"}}},
+	{name: "number behind the window taken", edits: []edit{{"producer.go", "again", "case p.last-n >= proto.ProducerWindow:", "case !MUTANT && p.last-n >= proto.ProducerWindow:"}}},
+	{name: "window not cleared", edits: []edit{{"producer.go", "take", "p.taken.clear(between)", "if !MUTANT {\np.taken.clear(between)\n}"}}},
+	{name: "window not cleared by a leap", edits: []edit{{"producer.go", "take", "p.taken = producerWindow{}", "if !MUTANT {\np.taken = producerWindow{}\n}"}}},
+	{name: "newest producer forgotten", edits: []edit{{"producer.go", "take", "x.forget(x.oldest)", "if MUTANT {\nx.forget(x.newest)\n} else {\nx.forget(x.oldest)\n}"}}},
+	{name: "use of a producer not noted", edits: []edit{{"producer.go", "take", "} else if p != x.newest {", "} else if p != x.newest && !MUTANT {"}}},
+	{name: "producer forgotten early", edits: []edit{{"producer.go", "age", ">= producerAge.Milliseconds() {", ">= producerAge.Milliseconds()/2 && (MUTANT || ran-x.oldest.used >= producerAge.Milliseconds()) {"}}},
+	{name: "checkpoint without producers", seeds: 500, edits: []edit{{"checkpoint.go", "Save", "c.producers(&s.producers)", "if MUTANT {\nc.producers(&producers{})\n} else {\nc.producers(&s.producers)\n}"}}},
+
 	{name: "clock read in Apply", edits: []edit{{"state.go", "applyAge", "s.ran = max(s.ran, a.ran)", "s.ran = max(s.ran, a.ran)\nif MUTANT {\ns.ran += time.Now().UnixNano() % 1000\n}"}}},
 	{name: "move forgotten", edits: []edit{{"state.go", "applyMove", "x.place, x.load = p,", "if MUTANT {\nreturn nil\n}\nx.place, x.load = p,"}}},
 	{name: "move of a dead letter forgotten", edits: []edit{{"state.go", "applyMove", "dead.Place, dead.Length = p,", "if MUTANT {\nreturn nil\n}\ndead.Place, dead.Length = p,"}}},

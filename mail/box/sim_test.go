@@ -87,6 +87,7 @@ func TestModelByRapid(t *testing.T) {
 
 func simulate(choose func(int) int, steps int) (err error) {
 	s := &sim{choose: choose, s: New(chainNotes{}), m: newModel(), now: Now{Wall: start, Mono: 5000}, numbers: map[simChain]proto.Seq{}}
+	s.s.producers.limit = maxSimProducers
 	step := 0
 	defer func() {
 		if p := recover(); p != nil {
@@ -291,6 +292,9 @@ func (s *sim) send() {
 	if s.one(4) {
 		l.Dedupe = []byte{'a' + byte(s.choose(3))}
 		l.Body = make([]byte, s.choose(2))
+	}
+	if s.one(3) {
+		l.Produced = s.number()
 	}
 	if s.one(8) && l.NotAfter > l.Created {
 		l.NotBefore = l.Created + int64(s.choose(int(min(l.NotAfter-l.Created, 200_000))))
@@ -561,6 +565,7 @@ func (s *sim) restart() {
 		}
 		again, from = loaded, s.savedAt
 	}
+	again.producers.limit = maxSimProducers
 	for i, rec := range s.log[from:] {
 		if err := again.Apply(Place(from+i+1), rec, &out); err != nil {
 			s.failf("replay: %v", err)

@@ -9,19 +9,20 @@ import (
 // A State is all boxes of one ledger. Its zero value is not valid: see [New] and [Load].
 // One goroutine uses it.
 type State struct {
-	boxes   map[BoxID]*box
-	names   map[string]BoxID
-	nextBox BoxID
-	limits  Limits
-	bytes   int64                   // of all letters, dead ones included
-	details int                     // bytes of the long reasons of dead letters
-	peers   []proto.PeerID          // by index - 1
-	indexes map[proto.PeerID]uint32 // of peers
-	chains  Chains
-	dedupe  dedupe
-	boot    uint64 // of the newest start
-	ranPast int64  // milliseconds that earlier starts ran
-	ran     int64  // milliseconds that this start ran, when it was last recorded
+	boxes     map[BoxID]*box
+	names     map[string]BoxID
+	nextBox   BoxID
+	limits    Limits
+	bytes     int64                   // of all letters, dead ones included
+	details   int                     // bytes of the long reasons of dead letters
+	peers     []proto.PeerID          // by index - 1
+	indexes   map[proto.PeerID]uint32 // of peers
+	chains    Chains
+	dedupe    dedupe
+	producers producers
+	boot      uint64 // of the newest start
+	ranPast   int64  // milliseconds that earlier starts ran
+	ran       int64  // milliseconds that this start ran, when it was last recorded
 
 	home // in memory only
 }
@@ -261,6 +262,7 @@ func (s *State) applyAge(a age) {
 	}
 	s.ran = max(s.ran, a.ran)
 	s.dedupe.age(s.ranPast + s.ran)
+	s.producers.age(s.ranPast + s.ran)
 	s.chains.Forget(a.at)
 }
 
