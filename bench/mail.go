@@ -19,7 +19,7 @@ const (
 	mailBatch   = 16        // mails in one request
 	mailTasks   = 4_000_000 // more than there are in a measurement
 	mailWarm    = 200_000   // at most
-	keyedMails  = 120_000   // the clients of this module give each mail a dedupe key: a node keeps 200 000
+	storedMails = 120_000   // that nobody reads
 	offeredRate = 100_000   // mails a second
 	offeredWarm = 5 * time.Second
 	offeredRuns = 5 // of which that counts in which other processes used least
@@ -123,8 +123,8 @@ func (p *plan) walks(slow time.Duration, relaxed bool) (r result, err error) {
 		if err := all(x.client, request{Do: "dialmailer", Path: x.socket, On: relaxed}); err != nil {
 			return err
 		}
-		n := min(mailTasks/p.scale, keyedMails)
-		l := load{Target: mailboxHere, Until: accepted, Warm: n / 4, Tasks: n, Limit: longest, Flying: mailFlying, Size: bodySize}
+		n := mailTasks / p.scale
+		l := load{Target: mailboxHere, Until: accepted, Warm: min(n/4, mailWarm), Tasks: n, Limit: longest, Flying: mailFlying, Size: bodySize}
 		l.Profile = p.mailProfile("mailer")
 		r, err = p.measureMail("mailer", request{Do: "load", Load: l}, x.client, x.node)
 		return err
@@ -136,9 +136,9 @@ func (p *plan) walks(slow time.Duration, relaxed bool) (r result, err error) {
 func (p *plan) mailRate(t *table) error {
 	t.title = "Mail on one node"
 	t.intro = fmt.Sprintf("The node is one process, and the program that sends and reads is another one, over the unix socket. A mail of %d bytes counts when it was sent, delivered and acknowledged, and the acknowledgement is on disk. "+
-		"`frames`: the binary WebSocket subprotocol, one connection that sends batches of %d and one that reads. `mailstream`: the same with the Mailer and ReadMail of api/client/mailstream, a goroutine for each mail in flight; here the node does not confirm acknowledgements, and %d mails are measured because each has a dedupe key. "+
+		"`frames`: the binary WebSocket subprotocol, one connection that sends batches of %d and one that reads. `mailstream`: the same with the Mailer and ReadMail of api/client/mailstream, a goroutine for each mail in flight; here the node does not confirm acknowledgements. "+
 		"Relaxed mail is answered before its fsync; its acknowledgement is as durable as the others'. NATS: nats-server 2.15.2 as above, file store, with `sync_interval: always`, and with its default, which syncs every two minutes. "+
-		"%d messages are in flight in all rows. The rows of one disk speed are measured alternately, %d times each; the median is shown.", bodySize, mailBatch, keyedMails, mailFlying, times)
+		"%d messages are in flight in all rows. The rows of one disk speed are measured alternately, %d times each; the median is shown.", bodySize, mailBatch, mailFlying, times)
 	t.head = []string{"fsync", "", "mails/s", "target", "", "of NATS, sync always", "target", "", "of NATS, default", "target", "", "delivered p50", "p99", "CPU a mail: client", "node", "allocated: client", "node", "cores: ours", "others'"}
 	t.bounds = fmt.Sprintf("CPU: node and client share %d cores. With a slow disk the two commits in series of a mail.", runtime.NumCPU())
 	disks := []time.Duration{0, extra}
@@ -372,7 +372,7 @@ func (p *plan) requested(batch, inFlight int) (r result, err error) {
 		if err := all(x.client, request{Do: "dialmail", Path: x.socket}); err != nil {
 			return err
 		}
-		n := min(mailTasks/p.scale, keyedMails) / batchSize * batchSize
+		n := min(mailTasks/p.scale, storedMails) / batchSize * batchSize
 		l := load{Target: mailboxHere, Until: stored, Warm: n / 4 / batchSize * batchSize, Tasks: n, Limit: longest, Flying: inFlight, Size: bodySize, Batch: batch}
 		l.Profile = p.mailProfile("HTTP")
 		r, err = p.measureMail("HTTP", request{Do: "load", Load: l}, x.client, x.node)

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/api/client/mailstream"
 	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/wire"
 )
@@ -46,7 +48,11 @@ func TestMailCrash(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	books := &mailBooks{t: t, mails: map[string]*mailEntry{}}
+	books := &mailBooks{t: t, mails: map[string]*mailEntry{}, mailer: mailstream.New(filepath.Join(a.dir, "node.sock")).Mailer()}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- books.mailer.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
 	for _, pt := range mailPoints {
 		side, who := a, "sender"
 		if pt.home {
@@ -82,6 +88,9 @@ type mailBooks struct {
 	owed  []wire.Mail           // to be sent again: the answer is missing
 	sent  int
 	keyed int // newest mail with a key that was delivered
+
+	mailer  *mailstream.Mailer // of the sender
+	posting sync.WaitGroup     // for the mails that it has
 }
 
 type mailEntry struct {
@@ -95,7 +104,7 @@ type mailEntry struct {
 func (m *mailBooks) run(a, b, side *machine) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, f := range []func(){func() { m.send(a, 3) }, func() { m.read(b) }} {
+	for _, f := range []func(){func() { m.send(a, 3) }, m.post, func() { m.read(b) }} {
 		wg.Go(func() {
 			for began := time.Now(); side.alive() && time.Since(began) < testTimeout; {
 				f()
@@ -105,14 +114,29 @@ func (m *mailBooks) run(a, b, side *machine) {
 	}
 }
 
-// send sends n mails, and those again of which it is not known whether they were sent.
+// post sends a mail over the stream of mail, which is there again when the node is.
+func (m *mailBooks) post() {
+	m.mu.Lock()
+	m.sent++
+	body := fmt.Sprint(m.sent)
+	m.mails[body] = new(mailEntry)
+	m.mu.Unlock()
+	m.posting.Go(func() {
+		if _, err := m.mailer.Send(m.t.Context(), wire.Mail{To: "agent:ceo@b", Body: []byte(body)}); err != nil {
+			m.t.Errorf("mail %s of the mailer: %v", body, err)
+		}
+	})
+}
+
+// send sends n mails, and those again of which it is not known whether they were sent. Half of
+// them have a dedupe key, the others a number.
 func (m *mailBooks) send(a *machine, n int) {
 	m.mu.Lock()
 	mails := m.owed
 	for range n {
 		m.sent++
 		body := fmt.Sprint(m.sent)
-		mails = append(mails, wire.Mail{To: "agent:ceo@b", Body: []byte(body), Key: []string{"", "k"}[m.sent%2], Dedupe: "d" + body})
+		mails = append(mails, wire.Mail{To: "agent:ceo@b", Body: []byte(body), Key: []string{"", "k"}[m.sent%2], Dedupe: []string{"d" + body, ""}[m.sent/2%2]})
 		m.mails[body] = new(mailEntry)
 	}
 	m.owed = nil
@@ -211,6 +235,7 @@ func (m *mailBooks) killReader(t *testing.T, a, b *machine) {
 // settle reads until nothing is left, and checks that each mail has ended once.
 func (m *mailBooks) settle(a, b *machine) {
 	m.t.Helper()
+	m.posting.Wait()
 	a.until("every mail is sent", func() bool {
 		m.send(a, 0)
 		m.mu.Lock()

@@ -32,8 +32,9 @@ var ErrNodeDown = errors.New("no node is running")
 
 // A Client is a client of one node. It is safe for concurrent use.
 type Client struct {
-	socket string
-	http   *http.Client
+	socket    string
+	http      *http.Client
+	producers producers
 }
 
 // New returns a client for the socket at path. It connects on first use.

@@ -4,35 +4,46 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"net/http"
+	"sync"
+	"time"
 
 	"github.com/balefire/balefire/wire"
 )
 
 // SendMail sends a mail: when it returns, the mail is on the node's disk. A mail without a
-// dedupe key gets a random one, so that it is sent once if its connection breaks and the
-// request is repeated.
+// dedupe key gets a number, so that it is sent once if its connection breaks and the request
+// is repeated.
 func (c *Client) SendMail(ctx context.Context, m wire.Mail) (wire.SentMail, error) {
-	setDedupe(&m)
+	p := c.producers.take()
+	p.number(&m)
 	r, err := document(http.MethodPost, "/v1/mail", m)
 	if err != nil {
 		return wire.SentMail{}, err
 	}
 	r.idempotent = true
-	return fetch[wire.SentMail](ctx, c, r)
+	sent, err := fetch[wire.SentMail](ctx, c, r)
+	if err == nil {
+		c.producers.put(p)
+	}
+	return sent, err
 }
 
 // SendMails sends many mails in as many batches as needed. Each has its own result or error.
-// It sets a random dedupe key in each of mails that has none: a second call with the same
-// mails, after an answer that was lost, sends each once.
+// It sets the number of each of mails that has no dedupe key: a second call with those that
+// have an error, after an answer that was lost, sends each once.
 func (c *Client) SendMails(ctx context.Context, mails []wire.Mail) ([]wire.SentMail, []error) {
-	for i := range mails {
-		setDedupe(&mails[i])
-	}
 	out, errs := make([]wire.SentMail, len(mails)), make([]error, len(mails))
+	p := c.producers.take()
 	for at := 0; at < len(mails); {
-		doc, n, err := lines(mails[at:], wire.MaxMailBatch, nil)
+		end := min(at+wire.MaxMailBatch, len(mails))
+		for i := range mails[at:end] {
+			p.number(&mails[at+i])
+		}
+		doc, n, err := lines(mails[at:end], wire.MaxMailBatch, nil)
 		if err == nil {
 			err = c.sendBatch(ctx, doc, out[at:at+n], errs[at:at+n])
 		}
@@ -40,16 +51,66 @@ func (c *Client) SendMails(ctx context.Context, mails []wire.Mail) ([]wire.SentM
 			if err != nil {
 				errs[at+i] = err
 			}
+			if errs[at+i] != nil {
+				p = nil
+			}
 		}
-		at += n
+		if at += n; p == nil {
+			p = c.producers.take()
+		}
 	}
+	c.producers.put(p)
 	return out, errs
 }
 
-func setDedupe(m *wire.Mail) {
-	if m.Dedupe == "" {
-		m.Dedupe = rand.Text()
+// producers are the names under which a client numbers its mails. One call has a name for
+// itself, so that its numbers come in order; the name of a mail with an error is used no more,
+// so that the node knows the number when it is sent again.
+type producers struct {
+	mu   sync.Mutex
+	idle []*producer
+}
+
+type producer struct {
+	id   string
+	last uint64 // number
+}
+
+func (p *producers) take() *producer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.idle); n > 0 {
+		taken := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		return taken
 	}
+	var id [16]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	return &producer{id: hex.EncodeToString(id[:])}
+}
+
+func (p *producers) put(back *producer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.idle = append(p.idle, back)
+}
+
+// number numbers a mail that has no dedupe key, and no number.
+func (p *producer) number(m *wire.Mail) {
+	if m.Dedupe != "" || m.Producer != "" {
+		return
+	}
+	p.last++
+	m.Producer, m.Number, m.ID = p.id, p.last, newMailID(time.Now())
+}
+
+// newMailID returns a UUIDv7 (RFC 9562).
+func newMailID(now time.Time) string {
+	var id [16]byte
+	binary.BigEndian.PutUint64(id[:], uint64(now.UnixMilli())<<16)
+	_, _ = rand.Read(id[6:]) // it never fails
+	id[6], id[8] = id[6]&0x0f|0x70, id[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
 }
 
 func (c *Client) sendBatch(ctx context.Context, doc []byte, out []wire.SentMail, errs []error) error {

@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -71,12 +72,13 @@ func takeAll(r *http.Request, take func(wire.Mail) error) any {
 }
 
 // TestManyMails checks that more mails than fit in a batch arrive in order, that a mail that
-// is refused does not affect others, and that a second call sends each with the same key.
+// is refused does not affect others, and that a second call sends each with the same number.
 func TestManyMails(t *testing.T) {
-	var boxes, keys []string
+	var boxes []string
+	var numbers []number
 	c, n, _ := canned(t, map[string]any{"POST /v1/mail/batch": func(r *http.Request) any {
 		return takeAll(r, func(m wire.Mail) error {
-			boxes, keys = append(boxes, m.To), append(keys, m.Dedupe)
+			boxes, numbers = append(boxes, m.To), append(numbers, number{m.Dedupe, m.Producer, m.Number, m.ID})
 			if m.To == "agent:7" {
 				return wire.ErrFull
 			}
@@ -101,19 +103,78 @@ func TestManyMails(t *testing.T) {
 	if requests := n.Requests(); len(requests) != 4 { // two large bodies do not fit in one
 		t.Errorf("%d batches, want 4", len(requests))
 	}
-	first := slices.Clone(keys)
-	if slices.Sort(keys); first[3] != "mine" || len(slices.Compact(keys)) != len(mails) || slices.Contains(keys, "") {
-		t.Errorf("the dedupe keys are not all different")
+	ids, last := map[string]bool{}, map[string]uint64{}
+	for i, n := range numbers {
+		if i == 3 {
+			if n != (number{dedupe: "mine"}) {
+				t.Errorf("the mail with a key has %+v", n)
+			}
+			continue
+		}
+		if n.dedupe != "" || len(n.producer) != 32 || n.number != last[n.producer]+1 || len(n.id) != 36 || n.id[14] != '7' || ids[n.id] {
+			t.Fatalf("mail %d has %+v after number %d", i, n, last[n.producer])
+		}
+		ids[n.id], last[n.producer] = true, n.number
 	}
-	boxes, keys = nil, nil
+	if len(last) != 2 { // the one of the mail that was refused is used no more
+		t.Errorf("the producers have sent %v", last)
+	}
+	first := numbers
+	boxes, numbers = nil, nil
 	c.SendMails(t.Context(), mails)
-	if !slices.Equal(keys, first) {
-		t.Error("the second call used other dedupe keys")
+	if !slices.Equal(numbers, first) {
+		t.Error("the second call used other numbers")
+	}
+}
+
+// A number is what tells a mail from others.
+type number struct {
+	dedupe, producer string
+	number           uint64
+	id               string
+}
+
+// TestConcurrentCallsHaveTheirOwnProducers checks that the numbers of each producer arrive in
+// order, also if many calls are under way, and that a producer is used again.
+func TestConcurrentCallsHaveTheirOwnProducers(t *testing.T) {
+	var mu sync.Mutex
+	last := map[string]uint64{}
+	c, _, _ := canned(t, map[string]any{"POST /v1/mail": func(r *http.Request) any {
+		var m wire.Mail
+		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if m.Number != last[m.Producer]+1 {
+			t.Errorf("number %d after %d", m.Number, last[m.Producer])
+		}
+		last[m.Producer] = m.Number
+		return testSent
+	}})
+	const callers, each = 8, 20
+	var work sync.WaitGroup
+	for range callers {
+		work.Go(func() {
+			for range each {
+				if _, err := c.SendMail(t.Context(), wire.Mail{To: "agent:ceo"}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	work.Wait()
+	sum := uint64(0)
+	for _, n := range last {
+		sum += n
+	}
+	if len(last) > callers || sum != callers*each {
+		t.Errorf("%d producers sent %d mails", len(last), sum)
 	}
 }
 
 // TestMailIsSentAgain checks that a connection that was closed in place of an answer is no
-// error: the mail is sent again with the same dedupe key.
+// error: the mail is sent again with the same number.
 func TestMailIsSentAgain(t *testing.T) {
 	calls := 0
 	answer := func(v any) http.HandlerFunc {
@@ -137,7 +198,7 @@ func TestMailIsSentAgain(t *testing.T) {
 		t.Fatal(errs)
 	}
 	r := n.Requests()
-	if len(r) != 5 || r[1] != r[2] || r[3] != r[4] || r[0] == r[1] || !strings.Contains(r[2], `"dedupe":"`) {
+	if len(r) != 5 || r[1] != r[2] || r[3] != r[4] || r[0] == r[1] || !strings.Contains(r[2], `"number":2,`) {
 		t.Errorf("the requests were %q", r)
 	}
 }

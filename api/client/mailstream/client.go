@@ -2,7 +2,6 @@ package mailstream
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -64,19 +63,24 @@ func backoff(ctx context.Context, wait *time.Duration) error {
 	}
 }
 
-// encode makes the letter of a mail. A mail without a dedupe key gets a random one.
-func encode(m wire.Mail) (wire.FramedMail, error) {
-	if m.Dedupe == "" {
-		m.Dedupe = rand.Text()
-	}
-	raw, err := letter(&m, time.Now())
+// encode makes the letter of a mail. It has a number if number is not zero.
+func encode(m *wire.Mail, number proto.Produced) (wire.FramedMail, error) {
+	raw, err := letter(m, number, time.Now())
 	if err != nil {
 		return wire.FramedMail{}, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	return wire.FramedMail{To: []byte(m.To), Letter: raw}, nil
 }
 
-func letter(m *wire.Mail, now time.Time) ([]byte, error) {
+func letter(m *wire.Mail, number proto.Produced, now time.Time) ([]byte, error) {
+	id := proto.NewMailID(now)
+	if m.Producer != "" || m.Number != 0 || m.ID != "" {
+		var errNumber, errID error
+		number, errNumber = proto.ParseProduced(m.Producer, m.Number)
+		if id, errID = proto.ParseMailID(m.ID); errNumber != nil || errID != nil {
+			return nil, errors.Join(errNumber, errID)
+		}
+	}
 	class, err := proto.ParseClass(m.Class)
 	if err != nil {
 		return nil, err
@@ -98,7 +102,7 @@ func letter(m *wire.Mail, now time.Time) ([]byte, error) {
 		ttl = proto.DefaultTTL
 	}
 	l := proto.Letter{
-		Class: class, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(ttl).UnixMilli(), Hops: uint8(m.Hops), Labels: labels, Body: m.Body,
+		Class: class, ID: id, Produced: number, Created: now.UnixMilli(), NotAfter: now.Add(ttl).UnixMilli(), Hops: uint8(m.Hops), Labels: labels, Body: m.Body,
 		Subject: []byte(m.Subject), Key: []byte(m.Key), Dedupe: []byte(m.Dedupe), ReplyTo: []byte(m.ReplyTo), Correlation: []byte(m.Correlation),
 		Type: []byte(m.Type), ContentType: []byte(m.ContentType), Sender: []byte(m.Sender), BounceTo: []byte(m.BounceTo), Traceparent: []byte(m.Trace),
 	}
@@ -116,8 +120,8 @@ func letter(m *wire.Mail, now time.Time) ([]byte, error) {
 // Sent is the result of a mail that is on the disk of the node.
 type Sent struct {
 	ID    string
-	Seq   uint64 // in its box; 0: the box is on another node
-	Known bool   // the dedupe key was used before; this is the first mail with it
+	Seq   uint64 // in its box; 0: the box is on another node, or it is Known without a dedupe key
+	Known bool   // it, or a mail with its dedupe key, was there before; this is the first one
 }
 
 func sentOf(r wire.FramedResult) (Sent, error) {

@@ -5,5 +5,5 @@
 //	ReadMail ◀── deliveries within the credit ◀── node ◀── Ack, Nack
 //
 // It promises that a connection that breaks is made again: what was sent is repeated with its
-// dedupe key, so that it is there once, and what was delivered and not settled comes again.
+// number, so that it is there once, and what was delivered and not settled comes again.
 package mailstream

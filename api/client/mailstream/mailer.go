@@ -2,6 +2,7 @@ package mailstream
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -9,19 +10,23 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
 // gather is how long a mail waits for others to be sent with it.
 const gather = time.Millisecond
 
-// A Mailer sends mail in batches: what comes within a millisecond is one. Its methods are safe
+// A Mailer sends mail in batches: what comes within a millisecond is one. It numbers the mails
+// that have no dedupe key, so that one that is sent again is there once. Its methods are safe
 // for concurrent use; they work while [Mailer.Run] runs.
 type Mailer struct {
-	c    *Client
-	wake chan struct{} // has one if mail waits
+	c        *Client
+	producer proto.ProducerID
+	wake     chan struct{} // has one if mail waits
 
 	mu      sync.Mutex
+	number  uint64 // of the last mail
 	waiting []*posted
 	sent    []batch // that have no answer yet, in order
 	ref     uint32  // of the last one
@@ -29,28 +34,38 @@ type Mailer struct {
 }
 
 type posted struct {
-	mail wire.FramedMail
-	sent Sent
-	err  error
-	done chan struct{} // closed when sent and err are set
+	mail     wire.FramedMail
+	numbered bool // by its mailer
+	sent     Sent
+	err      error
+	done     chan struct{} // closed when sent and err are set
 }
 
 type batch struct {
-	ref   uint32
-	mails []*posted
+	ref    uint32
+	behind uint64 // the last number before those of its mails
+	mails  []*posted
 }
 
 // Mailer returns a mailer. It sends nothing: see [Mailer.Run].
-func (c *Client) Mailer() *Mailer { return &Mailer{c: c, wake: make(chan struct{}, 1)} }
+func (c *Client) Mailer() *Mailer {
+	m := &Mailer{c: c, wake: make(chan struct{}, 1)}
+	_, _ = rand.Read(m.producer[:]) // it never fails
+	return m
+}
 
 // Send sends a mail: when it returns, the mail is on the disk of the node. If ctx ends before,
-// it may be there: send it again with the same dedupe key.
+// it may be there: to send it again, give it a dedupe key the first time.
 func (m *Mailer) Send(ctx context.Context, mail wire.Mail) (Sent, error) {
-	framed, err := encode(mail)
-	if err != nil {
+	p := &posted{numbered: mail.Dedupe == "" && mail.Producer == "", done: make(chan struct{})}
+	number := proto.Produced{}
+	if p.numbered {
+		number = proto.Produced{Producer: m.producer, Number: 1} // take sets it
+	}
+	var err error
+	if p.mail, err = encode(&mail, number); err != nil {
 		return Sent{}, err
 	}
-	p := &posted{mail: framed, done: make(chan struct{})}
 	m.mu.Lock()
 	err = m.ended
 	if err == nil {
@@ -139,20 +154,31 @@ func (m *Mailer) serve(ctx context.Context, conn *websocket.Conn) {
 	m.signal() // for what waits
 }
 
-// take makes a batch of what waits, which has no mail if nothing does.
+// take makes a batch of what waits, which has no mail if nothing does, or if so many have no
+// answer that the node would not know the number of the oldest one any more.
 func (m *Mailer) take() batch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	behind := m.number
+	if len(m.sent) > 0 {
+		behind = m.sent[0].behind
+	}
 	n, size := 0, 0
-	for n < min(len(m.waiting), wire.MaxMailBatch) && (n == 0 || size+len(m.waiting[n].mail.Letter) <= 1<<20) {
-		size += len(m.waiting[n].mail.Letter)
+	before := m.number
+	for n < min(len(m.waiting), wire.MaxMailBatch) && (n == 0 || size+len(m.waiting[n].mail.Letter) <= 1<<20) && m.number-behind < proto.ProducerWindow {
+		p := m.waiting[n]
+		if p.numbered {
+			m.number++
+			proto.SetNumber(p.mail.Letter, m.number)
+		}
+		size += len(p.mail.Letter)
 		n++
 	}
 	if n == 0 {
 		return batch{}
 	}
 	m.ref++
-	b := batch{m.ref, append([]*posted(nil), m.waiting[:n]...)}
+	b := batch{m.ref, before, append([]*posted(nil), m.waiting[:n]...)}
 	m.waiting = append(m.waiting[:0], m.waiting[n:]...)
 	m.sent = append(m.sent, b)
 	return b
@@ -187,7 +213,7 @@ func (m *Mailer) receive(conn *websocket.Conn) error {
 var errAgain = errors.New("mailstream: the node stops")
 
 // answer notes the results of the oldest batch: the node answers in order. What a node that
-// stops does not know, or did not take, is asked again: each mail has a dedupe key.
+// stops does not know, or did not take, is asked again: each mail has a number or a dedupe key.
 func (m *Mailer) answer(ref uint32, results []wire.FramedResult) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -204,5 +230,6 @@ func (m *Mailer) answer(ref uint32, results []wire.FramedResult) error {
 		close(p.done)
 	}
 	m.sent = append([]batch(nil), m.sent[1:]...)
+	m.signal() // for what waits until fewer have no answer
 	return nil
 }

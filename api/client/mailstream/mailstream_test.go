@@ -1,6 +1,7 @@
 package mailstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/nodetest"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -96,7 +98,7 @@ func TestMailIsSentAndReadOnceOverBrokenConnections(t *testing.T) {
 		work.Go(func() {
 			for j := range each {
 				sent, err := m.Send(ctx, wire.Mail{To: "agent:ceo", Class: "high", Body: fmt.Append(nil, i*each+j)})
-				if err != nil || sent.ID == "" || sent.Seq == 0 {
+				if err != nil || sent.ID == "" || sent.Seq == 0 && !sent.Known {
 					t.Errorf("%+v, %v", sent, err)
 				}
 			}
@@ -122,6 +124,94 @@ func TestMailIsSentAndReadOnceOverBrokenConnections(t *testing.T) {
 	work.Wait()
 	if b, err := f.node.Mail.Get(ctx, "ceo"); err != nil || b.Next != senders*each+1 {
 		t.Errorf("%d mails, %v", b.Next-1, err)
+	}
+}
+
+// TestMailerNumbersItsMail sends more mails than the node knows numbers of, before there is a
+// node, and over a connection that breaks: all are taken once, in their order, without keys.
+func TestMailerNumbersItsMail(t *testing.T) {
+	const count = proto.ProducerWindow + 1000
+	f := newFixture(t)
+	m, ctx := f.mailer(), f.ctx()
+	var work sync.WaitGroup
+	for range count {
+		work.Go(func() {
+			if sent, err := m.Send(ctx, wire.Mail{To: "agent:ceo"}); err != nil || sent.ID == "" {
+				t.Errorf("%+v, %v", sent, err)
+			}
+		})
+	}
+	if sent, err := New("none").Mailer().Send(canceled(), wire.Mail{To: "agent:ceo", Producer: "x"}); !errors.Is(err, wire.ErrInvalid) {
+		t.Errorf("a bad producer: %+v, %v", sent, err)
+	}
+	f.serve()()
+	f.serve()
+	work.Wait()
+	if b, err := f.node.Mail.Get(ctx, "ceo"); err != nil || b.Next != count+1 {
+		t.Errorf("%d mails, %v", b.Next-1, err)
+	}
+	own := wire.Mail{To: "agent:ceo", Producer: "0f0e0d0c0b0a09080706050403020100", Number: 7, ID: "01a206d9-3c5e-7838-8157-1936a50bdeb9"}
+	for _, known := range []bool{false, true} {
+		if sent, err := m.Send(ctx, own); err != nil || sent.ID != own.ID || sent.Known != known {
+			t.Errorf("%+v, %v; known %v", sent, err, known)
+		}
+	}
+	next := uint64(0)
+	for d, err := range f.ReadMail(ctx, "agent:ceo", Read{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = d.Ack() // if it breaks, the mail comes again
+		l, err := proto.ParseLetter(d.Letter)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Mail.ID == own.ID {
+			break
+		}
+		if next++; l.Produced != (proto.Produced{Producer: m.producer, Number: next}) || len(l.Dedupe) > 0 {
+			t.Fatalf("mail %d has the number %+v and the key %q", next, l.Produced, l.Dedupe)
+		}
+	}
+}
+
+// canceled returns a context that has ended.
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// TestMailerWaitsForAnswers checks that a mailer sends no number while the oldest one without
+// an answer is so old that the node would not know it any more.
+func TestMailerWaitsForAnswers(t *testing.T) {
+	m := New("none").Mailer()
+	for range proto.ProducerWindow + 100 {
+		framed, err := encode(&wire.Mail{To: "agent:ceo"}, proto.Produced{Producer: m.producer, Number: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.waiting = append(m.waiting, &posted{mail: framed, numbered: true, done: make(chan struct{})})
+	}
+	take := func() (first, last uint64) {
+		for b := m.take(); len(b.mails) > 0; b = m.take() {
+			l, err := proto.ParseLetter(b.mails[len(b.mails)-1].mail.Letter)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last = l.Produced.Number
+			first = cmp.Or(first, last-uint64(len(b.mails))+1)
+		}
+		return first, last
+	}
+	if first, last := take(); first != 1 || last != proto.ProducerWindow {
+		t.Errorf("sent %d to %d", first, last)
+	}
+	if err := m.answer(1, make([]wire.FramedResult, wire.MaxMailBatch)); err != nil || len(m.wake) != 1 {
+		t.Errorf("%v, woken %v", err, len(m.wake))
+	}
+	if first, last := take(); first != proto.ProducerWindow+1 || last != proto.ProducerWindow+100 {
+		t.Errorf("after an answer sent %d to %d", first, last)
 	}
 }
 

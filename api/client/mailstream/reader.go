@@ -337,7 +337,7 @@ func (d *Delivery) Reply(ctx context.Context, m wire.Mail) (Sent, error) {
 	m.To, m.Hops = d.Mail.ReplyTo, d.Mail.Hops+1
 	m.Correlation = cmp.Or(m.Correlation, d.Mail.Correlation, d.Mail.ID)
 	m.Dedupe = cmp.Or(m.Dedupe, "reply-"+d.Mail.ID)
-	framed, err := encode(m)
+	framed, err := encode(&m, proto.Produced{})
 	if err != nil {
 		return Sent{}, err
 	}
