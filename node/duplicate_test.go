@@ -29,7 +29,7 @@ func TestDuplicateIsRecognizedAfterExpiry(t *testing.T) {
 	defer later.Close()
 	msg := a.task(t, later, time.Minute)
 	for i, want := range []proto.Code{0, proto.CodeDuplicate} {
-		ans, err := later.Receive(t.Context(), a.keys.Peer(), []*proto.Message{msg})
+		ans, err := receiver{later}.Receive(t.Context(), a.keys.Peer(), []*proto.Message{msg})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +75,7 @@ func TestPaddingIsNotStored(t *testing.T) {
 	for _, padding := range []int{0, 60_000} {
 		m := a.task(t, stopped, time.Minute)
 		m.Payload = append(m.Payload, transporttest.Padding(padding)...)
-		ans, err := stopped.Receive(t.Context(), a.keys.Peer(), []*proto.Message{m})
+		ans, err := receiver{stopped}.Receive(t.Context(), a.keys.Peer(), []*proto.Message{m})
 		if err != nil || len(ans.Refusals) > 0 {
 			t.Fatalf("%v, %v", ans, err)
 		}

@@ -213,7 +213,7 @@ func (n *Node) sendStarted(s inbox.Started) {
 
 func (n *Node) notifyStarted(to proto.PeerID, receipts *proto.Receipts) {
 	if to == n.keys.Peer() {
-		n.Started(to, receipts)
+		receiver{n}.Started(to, receipts)
 		return
 	}
 	payload, err := proto.Encode(nil, receipts)

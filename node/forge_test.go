@@ -24,7 +24,7 @@ func (l *testNode) receiveForged(t *testing.T, from *testNode, id proto.TaskID, 
 		t.Fatal(err)
 	}
 	m := from.frame(t, l.Node, d, plain, proto.TypeResult)
-	if _, err := l.Receive(t.Context(), from.keys.Peer(), []*proto.Message{m}); err != nil {
+	if _, err := (receiver{l.Node}).Receive(t.Context(), from.keys.Peer(), []*proto.Message{m}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -204,7 +204,7 @@ func TestEveryMessageTypeIsFuzzed(t *testing.T) {
 func (l *testNode) receiveFuzzed(t *testing.T, ctx context.Context, from proto.PeerID, payload []byte) {
 	for n := range proto.MessageType_name {
 		typ := proto.MessageType(n)
-		a, err := l.Receive(ctx, from, []*proto.Message{{Type: typ, Payload: bytes.Clone(payload), Signature: make([]byte, 64)}})
+		a, err := receiver{l.Node}.Receive(ctx, from, []*proto.Message{{Type: typ, Payload: bytes.Clone(payload), Signature: make([]byte, 64)}})
 		if err != nil {
 			t.Errorf("%s: the stream ends: %v", typ, err)
 		}
@@ -243,6 +243,6 @@ func (l *testNode) receiveFuzzed(t *testing.T, ctx context.Context, from proto.P
 	}
 	var s proto.Receipts
 	if proto.DecodeKnown(payload, &s) == nil {
-		l.Started(from, &s)
+		receiver{l.Node}.Started(from, &s)
 	}
 }

@@ -181,5 +181,5 @@ func (sm *simMesh) replayOne(id proto.TaskID) {
 	if home == nil || target == nil {
 		return
 	}
-	_, _ = target.Receive(context.Background(), home.keys.Peer(), []*proto.Message{m}) // the node may be dying
+	_, _ = receiver{target}.Receive(context.Background(), home.keys.Peer(), []*proto.Message{m}) // the node may be dying
 }

@@ -149,7 +149,7 @@ func (n *Node) openSubsystems() (err error) {
 	if err != nil {
 		return err
 	}
-	if n.net, err = transport.New(n.keys, n.Pairing.Gate(), n, cfg); err != nil {
+	if n.net, err = transport.New(n.keys, n.Pairing.Gate(), receiver{n}, cfg); err != nil {
 		return err
 	}
 	if err = n.openGossip(); err != nil {
@@ -234,7 +234,7 @@ func (n *Node) Close() error {
 // this machine or the other one.
 //
 // This is the outbound path: seal, sign together with all tasks that queued meanwhile,
-// one commit. The outbox sends the task when there is a path (see [Node.Linked]).
+// one commit. The outbox sends the task when there is a path (see receiver.Linked).
 func (n *Node) Submit(ctx context.Context, r wire.Request) (wire.Submitted, error) {
 	return n.submit(ctx, &redrive.Request{Request: r})
 }
@@ -290,9 +290,12 @@ func (n *Node) putMany(ctx context.Context, drafts []*outbox.Draft) (existing []
 	return existing, errs
 }
 
+// A receiver is a node as the transport sees it.
+type receiver struct{ *Node }
+
 // Linked serves one connected peer as long as there is a path to it: the outbox and the
 // spools of mail send what waits for the peer and process its answers.
-func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
+func (n receiver) Linked(ctx context.Context, l *transport.Link) error {
 	n.Queues.AnnounceTo(l.Peer())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.outbox.Serve(ctx, l) })
@@ -307,7 +310,7 @@ func (n *Node) Linked(ctx context.Context, l *transport.Link) error {
 // This is the inbound path. From the inbox a task goes to its handler (worker.Run); its
 // end comes back through inboxResults.PutResult in one batch with the RESULT, which
 // takes the outbound path of this node and the inbound path of its home.
-func (n *Node) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
+func (n receiver) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
 	if err := n.cfg.Fail(PointReceive); err != nil {
 		return transport.Answer{}, err
 	}

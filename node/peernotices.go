@@ -9,7 +9,7 @@ import (
 )
 
 // Started receives an owner's notice that a task of this node is running.
-func (n *Node) Started(from proto.PeerID, r *proto.Receipts) {
+func (n receiver) Started(from proto.PeerID, r *proto.Receipts) {
 	select {
 	case n.notices <- peerNotice{from: from, receipts: r}:
 	default: // dropping it is harmless: the result will follow

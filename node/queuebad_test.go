@@ -26,7 +26,7 @@ func TestBadOwnershipIsCounted(t *testing.T) {
 		claim := &proto.Claim{Task: id, EpochBoot: 1, EpochCounter: 1, Token: id, BootId: id}
 		unheeded := func() float64 { return counted(t, home, "balefire_ownership_events_total", "unheeded") }
 		before := unheeded()
-		ans, err := home.Receive(t.Context(), from, []*proto.Message{
+		ans, err := receiver{home}.Receive(t.Context(), from, []*proto.Message{
 			{Type: proto.TypeRenew, Payload: []byte("no renewal")},
 			{Type: proto.TypeRenew, Payload: encode(&proto.Renew{Claims: []*proto.Claim{{Task: id[:3]}}})},
 			{Type: proto.TypeRenew, Payload: encode(&proto.Renew{Claims: []*proto.Claim{claim}})},

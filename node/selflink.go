@@ -40,7 +40,7 @@ func (l *selfLink) receive(ctx context.Context) error {
 			return nil
 		case msgs = <-l.out:
 		}
-		a, err := l.node.Receive(ctx, l.node.keys.Peer(), msgs)
+		a, err := receiver{l.node}.Receive(ctx, l.node.keys.Peer(), msgs)
 		if err != nil {
 			return err
 		}
