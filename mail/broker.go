@@ -71,6 +71,10 @@ type Config struct {
 	// must not wait. Nil: it does.
 	Moved func(box string, home proto.PeerID, generation uint64) bool
 
+	// Gone reports that the home of a box will never answer: what waits for the box ends, and
+	// its senders are told. It must not wait. Nil: it may always come back.
+	Gone func(box string, home proto.PeerID) bool
+
 	CheckpointRecords int64         // new records after which a checkpoint is written; default 200 000
 	CheckpointEvery   time.Duration // after which one is written if there are new records; default 5 min
 

@@ -53,5 +53,5 @@ var rules = []mutants.Mutant{
 	{Name: "nothing is sent again", Edits: []mutants.Edit{in("lane.go", "again", "reset(t.box)", "if !MUTANT {\nreset(t.box)\n}")}},
 	{Name: "spools not loaded", Edits: []mutants.Edit{in("spool.go", "loadSpools", "err = b.loadMail(t, i.Seq, rec)", "if !MUTANT {\nerr = b.loadMail(t, i.Seq, rec)\n}")}},
 	{Name: "key forgotten by a restart", Edits: []mutants.Edit{in("spool.go", "loadMail", "Key: string(l.Key)", "Key: map[bool]string{false: string(l.Key)}[MUTANT]")}},
-	{Name: "all that expires was unsent", Edits: []mutants.Edit{in("spool.go", "expireSpools", "case h.unheard:", "case h.unheard && !MUTANT:")}},
+	{Name: "all that expires was unsent", Edits: []mutants.Edit{in("spool.go", "expireSpools", "if unheard {", "if unheard && !MUTANT {")}},
 }

@@ -139,7 +139,8 @@ func (b *Broker) syncSpools(boxes map[string]knownBox) {
 func (b *Broker) tickSpools(now box.Now) {
 	if now.Mono-b.spools.expired >= expireEvery.Milliseconds() {
 		b.spools.expired = now.Mono
-		b.expireSpools(now)
+		b.expireSpools(now, b.spools.origin.Expire(now.Wall))
+		b.abandonSpools(now)
 	}
 	if b.spools.soonest == 0 || now.Mono < b.spools.soonest {
 		return
@@ -197,14 +198,42 @@ func (b *Broker) resume(t *target, class proto.Class) {
 }
 
 // expireSpools ends what is past its time.
-func (b *Broker) expireSpools(now box.Now) {
+func (b *Broker) expireSpools(now box.Now, over []chain.Expiry) {
+	b.endOver(now, over, func(unheard bool) box.SpoolEnd {
+		if unheard {
+			return box.SpoolEnd{State: box.Expired, Cause: box.CauseUnheard, Reason: "unheard: it may have been delivered"}
+		}
+		return box.SpoolEnd{State: box.Expired, Cause: box.CauseExpired}
+	})
+}
+
+// abandonSpools ends what waits for homes that will never answer.
+func (b *Broker) abandonSpools(now box.Now) {
+	if b.cfg.Gone == nil {
+		return
+	}
+	for t := range b.spools.all() {
+		if t.home.IsZero() || b.waitingIn(t) == 0 || !b.cfg.Gone(t.box, t.home) {
+			continue
+		}
+		b.endOver(now, b.spools.origin.Abandon(t.box), func(unheard bool) box.SpoolEnd {
+			if unheard {
+				return box.SpoolEnd{State: box.Dead, Cause: box.CauseUnheard, Reason: "the node of the box was revoked: it may have been delivered"}
+			}
+			return box.SpoolEnd{State: box.Dead, Cause: box.CauseRefused, Reason: "the node of the box was revoked"}
+		})
+	}
+}
+
+// endOver ends mails whose time is over. What their home has accepted is DONE.
+func (b *Broker) endOver(now box.Now, over []chain.Expiry, as func(unheard bool) box.SpoolEnd) {
 	type how struct {
 		box               string
 		unheard, accepted bool
 	}
 	ends := map[how][]chain.Expiry{}
 	var order []how
-	for _, x := range b.spools.origin.Expire(now.Wall) {
+	for _, x := range over {
 		h := how{x.Box, x.Unheard, x.Accepted}
 		if ends[h] == nil {
 			order = append(order, h)
@@ -212,12 +241,9 @@ func (b *Broker) expireSpools(now box.Now) {
 		ends[h] = append(ends[h], x)
 	}
 	for _, h := range order {
-		e := box.SpoolEnd{State: box.Expired, Cause: box.CauseExpired, At: now.Wall}
-		switch {
-		case h.accepted:
-			e.State = box.Done
-		case h.unheard:
-			e.Cause, e.Reason = box.CauseUnheard, "unheard: it may have been delivered"
+		e := as(h.unheard)
+		if e.At = now.Wall; h.accepted {
+			e = box.SpoolEnd{State: box.Done, At: now.Wall}
 		}
 		b.endSpooled(b.spools.targets[h.box], ends[h], e, nil)
 	}

@@ -137,6 +137,7 @@ func (b *Boxes) open() (*mail.Broker, error) {
 			now, known, err := b.parts.Names.HomeOf(name)
 			return err == nil && now == home && known == generation
 		},
+		Gone: b.gone,
 	})
 	if err != nil {
 		return nil, err
@@ -144,6 +145,16 @@ func (b *Boxes) open() (*mail.Broker, error) {
 	b.broker.Store(k)
 	close(b.ready)
 	return k, nil
+}
+
+// gone reports that mail for a box can never be delivered: its home was revoked, and no other
+// node has the name.
+func (b *Boxes) gone(name string, home proto.PeerID) bool {
+	if !b.parts.Book.Revoked(home) {
+		return false
+	}
+	now, _, err := b.parts.Names.HomeOf(name) // a full name has none
+	return err != nil || now == home || b.parts.Book.Revoked(now)
 }
 
 // Run serves the boxes until ctx is done or their ledger fails.

@@ -129,3 +129,56 @@ func TestMailForWhatIsRemovedComesBack(t *testing.T) {
 		t.Logf("counted: %d mails, %d bounces", len(want), len(told))
 	})
 }
+
+// S11: a node is revoked while mail waits for it, some of which it may have. The senders are told
+// at once, also of what is sent afterwards and after a restart, and nothing is left.
+func TestMailForARevokedNodeComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 3)
+		defer w.close()
+		alpha, beta, gamma := w.nodes[0], w.nodes[1], w.nodes[2]
+		alpha.addMailbox("me")
+		beta.addMailbox("ceo", "*")
+		gamma.addMailbox("ceo", "*")
+		beta.interceptMail(func(_ context.Context, m *proto.Message) bool { return m.GetType() != proto.TypeBundle })
+		send := func(to, body string) {
+			alpha.sendMail(wire.Mail{To: to, Sender: "me", Body: []byte(body)})
+		}
+		send("agent:ceo@n1", "sent")
+		time.Sleep(5 * time.Second)
+		beta.halt()
+		gamma.halt()
+		time.Sleep(5 * time.Second)
+		send("agent:ceo@n1", "waits")
+		send("agent:ceo@n2", "stays")
+		alpha.readMail("me", 0, 10*time.Minute)
+		if err := alpha.node.Pairing.Revoke(t.Context(), "n1", "test"); err != nil {
+			t.Fatal(err)
+		}
+		told := func(n int) (all string) {
+			t.Helper()
+			for _, m := range alpha.readMail("me", n, 5*time.Second) {
+				all += string(m.Body) + "\n"
+			}
+			return all
+		}
+		all := told(2)
+		for _, want := range []string{`"cause":"unheard","reason":"the node of the box was revoked: it may have been delivered"`, `"cause":"refused","reason":"the node of the box was revoked"`} {
+			if strings.Count(all, want) != 1 {
+				t.Errorf("told %s, want %s once", all, want)
+			}
+		}
+		alpha.halt()
+		alpha.start()
+		if _, errs := alpha.node.Mail.Send(t.Context(), []wire.Mail{{To: "agent:ceo@n1", Sender: "me", Body: []byte("late")}}); errs[0] == nil {
+			told(1)
+		} else {
+			t.Log(errs[0])
+		}
+		if n := alpha.outgoing(); n != 1 {
+			t.Errorf("%d mails wait, want that for the other node", n)
+		}
+		gamma.start()
+		gamma.readMail("ceo", 1, time.Minute)
+	})
+}

@@ -200,6 +200,17 @@ func (o *Origin) Expire(now int64) []Expiry {
 	return over
 }
 
+// Abandon returns, once, the mails for a box whose home will never answer, as if their time
+// were over: see [Origin.Expire]. What is not stored yet is left to the next call.
+func (o *Origin) Abandon(box string) (over []Expiry) {
+	if t := o.targets[box]; t != nil {
+		for i := range t.spools {
+			over = t.expire(&t.spools[i], proto.Critical+proto.Class(i), maxTime, over)
+		}
+	}
+	return over
+}
+
 func (t *target) expire(s *spool, class proto.Class, now int64, over []Expiry) []Expiry {
 	if len(s.items) == 0 || now <= s.soonest {
 		return over

@@ -409,3 +409,30 @@ func TestReset(t *testing.T) {
 	}
 	o.Reset("agent:unknown")
 }
+
+// What waits for a home that will never answer ends at once, by what is known of it, and once.
+// What is not on disk yet follows.
+func TestAbandon(t *testing.T) {
+	o := newSpool(t, 0)
+	for ref := uint64(1); ref <= 4; ref++ {
+		add(t, o, Mail{Ref: ref, NotAfter: later, Size: MaxBundleBytes})
+	}
+	next(t, o)
+	b := next(t, o)
+	o.Answer(b.To, Answer{Number: b.Number, UpTo: num(2, 2)})
+	_, n := o.Add(simBox, Mail{NotAfter: later, Size: 1})
+	want := []Expiry{
+		{Box: simBox, Class: proto.Normal, N: num(2, 1), Ref: 1, Unheard: true}, {Box: simBox, Class: proto.Normal, N: num(2, 2), Ref: 2, Accepted: true},
+		{Box: simBox, Class: proto.Normal, N: num(2, 3), Ref: 3}, {Box: simBox, Class: proto.Normal, N: num(2, 4), Ref: 4},
+	}
+	if got := o.Abandon(simBox); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	o.Stored(simBox, proto.Normal, n, 5)
+	if got := o.Abandon(simBox); len(got) != 1 || got[0].Ref != 5 {
+		t.Errorf("what was stored meanwhile: %+v", got)
+	}
+	if got := append(o.Abandon(simBox), o.Abandon("agent:other")...); len(got) > 0 || o.Ready(simBox, proto.Normal) {
+		t.Errorf("once more: %+v", got)
+	}
+}
