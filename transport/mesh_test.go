@@ -523,6 +523,22 @@ func TestQuietMesh(t *testing.T) {
 	})
 }
 
+// TestRoundTripBeforeTheFirstHeartbeat checks that a new connection over QUIC has a round
+// trip before its first heartbeat, which it gets only when it is silent.
+func TestRoundTripBeforeTheFirstHeartbeat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond})
+		defer m.close()
+		m.await(time.Minute, "first connection", m.connected)
+		time.Sleep(6 * time.Second)
+		for _, n := range m.nodes {
+			if s := n.Peers(); len(s) != 1 || s[0].RTT < 40*time.Millisecond {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
+}
+
 // TestCloseWithoutRun checks that a transport that never ran leaves nothing behind:
 // otherwise the bubble would not end.
 func TestCloseWithoutRun(t *testing.T) {

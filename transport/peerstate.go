@@ -235,7 +235,7 @@ type PeerStatus struct {
 	Network   string        // quic or tcp
 	Direct    bool          // no relay in between
 	Inbound   bool          // the peer dialed
-	RTT       time.Duration // of the last heartbeat; 0: none yet
+	RTT       time.Duration // of the last heartbeat, before the first one by QUIC; 0: none yet
 	InFlight  int           // unacknowledged frames
 	Software  string
 	LastSeen  time.Time     // wall time of the last received byte; zero: never
@@ -277,7 +277,7 @@ func (t *Transport) status(n *peerState) PeerStatus {
 	s.Relay, _ = relayOf(c.raw.RemoteMultiaddr())
 	measured := c.meter.path()
 	s.Loss, s.Rate = measured.Loss, measured.Rate
-	s.RTT, s.InFlight, s.Software = time.Duration(c.rtt.Load()), int(c.inflight.Load()), c.hello.GetSoftware()
+	s.RTT, s.InFlight, s.Software = cmp.Or(time.Duration(c.rtt.Load()), measured.RTT), int(c.inflight.Load()), c.hello.GetSoftware()
 	return s
 }
 
