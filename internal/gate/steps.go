@@ -48,7 +48,7 @@ var gateSteps = []step{
 
 // soakSteps are the long forms.
 var soakSteps = slices.Concat([]step{
-	{name: "race", argv: sh("go test -race -short ./..."), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, estimate: 25 * time.Minute},
+	{name: "race", argv: sh("go test -race -short -timeout 60m ./..."), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, estimate: 25 * time.Minute},
 	{name: "protocol", argv: sh("make lint-proto"), covers: []string{"./proto"}, estimate: 2 * time.Minute},
 	long("simulator", "./ownership", time.Minute, "BALEFIRE_SEEDS=50000", "TestSimulator"),
 	long("every rule", "./ownership", time.Minute, "BALEFIRE_LONG=1", "TestEveryRuleIsMissed"),
