@@ -32,3 +32,24 @@ func TestUnwritableAuditSpendsNoAttempt(t *testing.T) {
 		t.Errorf("the task is %s with %d attempts spent, %v", state, rec.GetAttempts(), err)
 	}
 }
+
+// The end of the command stop is written before the node stops, which closes the audit: the
+// command does not fail because it has succeeded.
+func TestStopWritesItsEndFirst(t *testing.T) {
+	stopped := false
+	a, _ := pair(t, nil)
+	a.Node.cfg.Stop = func() {
+		stopped = true
+		a.storage.Audit.Close()
+	}
+	act, end, err := a.StartCommand(t.Context(), "node.stop", "/v1/stop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Node.Stop(act, false); err != nil || stopped {
+		t.Errorf("stop = %v, the node has stopped before the end is written: %v", err, stopped)
+	}
+	if err := end("ok"); err != nil || !stopped {
+		t.Errorf("end = %v, stopped = %v", err, stopped)
+	}
+}

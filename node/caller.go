@@ -39,6 +39,20 @@ type request struct {
 	action string
 	mu     sync.Mutex
 	did    []string // what its end states
+	last   func()   // what is done once its end is written; nil: nothing
+}
+
+// lastly does f once the end of the command that ctx belongs to is in the audit log, or at
+// once if it belongs to none.
+func lastly(ctx context.Context, f func()) {
+	c, ok := ctx.Value(requestKey{}).(*request)
+	if !ok {
+		f()
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last = f
 }
 
 // StartCommand writes the start of a command to the audit log (I19); nothing may be done
@@ -57,8 +71,13 @@ func (n *Node) StartCommand(ctx context.Context, action, subject string) (act co
 		if len(c.did) > 0 {
 			detail["did"] = strings.Join(c.did, "; ")
 		}
+		last := c.last
 		c.mu.Unlock()
-		return n.appendAudit(context.WithoutCancel(ctx), callerOf(ctx), action, detail)
+		err := n.appendAudit(context.WithoutCancel(ctx), callerOf(ctx), action, detail)
+		if err == nil && last != nil {
+			last()
+		}
+		return err
 	}
 	return context.WithValue(ctx, requestKey{}, c), end, nil
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// Stop stops this node as a signal does. With handoff it first drains and waits,
+// Stop stops this node as a signal does, but not before the end of the command is in the
+// audit log, which the stop closes. With handoff it first drains and waits,
 // within ctx, until its queues have new homes: a node that cannot hand them over does
 // not stop.
 func (n *Node) Stop(ctx context.Context, handoff bool) error {
@@ -22,6 +23,6 @@ func (n *Node) Stop(ctx context.Context, handoff bool) error {
 	if err := n.audit(ctx, "node.stop", fmt.Sprintf("handoff %v", handoff)); err != nil {
 		return err
 	}
-	n.cfg.Stop()
+	lastly(ctx, n.cfg.Stop)
 	return nil
 }
