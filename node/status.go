@@ -52,7 +52,7 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 	}
 	err := n.storage.Snapshot(dir)
 	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {
-		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent exists and belongs to the node's user", wire.ErrRefused, filepath.Dir(dir), e)
+		return fmt.Errorf("%w: the node cannot write to %s: %w: name a folder whose parent exists and belongs to the node's user", wire.ErrRefused, filepath.Dir(dir), e.Err)
 	}
 	if err != nil {
 		return err
