@@ -54,6 +54,7 @@ type fixture struct {
 type names struct {
 	self  proto.PeerID
 	homes map[string]proto.PeerID
+	fail  error // of Remove
 }
 
 func (n *names) HomeOf(name string) (proto.PeerID, uint64, error) {
@@ -71,8 +72,10 @@ func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
 }
 
 func (n *names) Remove(_ context.Context, name string) error {
-	delete(n.homes, name)
-	return nil
+	if n.fail == nil {
+		delete(n.homes, name)
+	}
+	return n.fail
 }
 
 // bubble calls f with a new fixture, in a bubble of synctest.

@@ -78,3 +78,24 @@ func TestNamesOfTheMesh(t *testing.T) {
 		}
 	})
 }
+
+// A box of the mesh whose name could not be given up when it was removed is removed by the
+// same command again.
+func TestRemoveAfterItsNameWasKept(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		if _, err := f.SetMailbox(t.Context(), "desk", wire.MailboxSettings{Named: true}); err != nil {
+			t.Fatal(err)
+		}
+		f.names.fail = errors.New("the store is full")
+		if err := f.Remove(t.Context(), "desk"); !errors.Is(err, f.names.fail) {
+			t.Errorf("without space: %v", err)
+		}
+		f.names.fail = nil
+		if err := f.Remove(t.Context(), "desk"); err != nil || len(f.names.homes) != 0 {
+			t.Errorf("again: %v, homes %v", err, f.names.homes)
+		}
+		if err := f.Remove(t.Context(), "desk"); !errors.Is(err, wire.ErrNotFound) {
+			t.Errorf("a third time: %v", err)
+		}
+	})
+}

@@ -203,13 +203,15 @@ func (b *Boxes) Seek(ctx context.Context, topic, sub string, to wire.SeekSubscri
 	return b.Get(ctx, p.name)
 }
 
-// Remove removes a box. The senders of what waits in it are told.
+// Remove removes a box. The senders of what waits in it are told. Of a box of the mesh that
+// was removed already, but not its name, it removes the name.
 func (b *Boxes) Remove(ctx context.Context, name string) error {
 	p, k, err := b.existing(name)
 	if err != nil {
 		return err
 	}
-	if err := k.RemoveBox(ctx, p.name); err != nil {
+	err = k.RemoveBox(ctx, p.name)
+	if nameLeft := errors.Is(err, box.ErrNotFound) && p.generation > 0; err != nil && !nameLeft {
 		return failure(p, "", err)
 	}
 	if err := b.readRules(ctx, k); err != nil {
