@@ -173,7 +173,7 @@ func (b *Broker) arrive(now box.Now, a *Arrival) {
 	at := b.cfg.Clock.Now()
 	switch {
 	case !ok:
-		a.refuse(at, noSuchBox(a.chain.Box))
+		a.refuse(at, a.withoutBox())
 		return
 	case a.generation < s.Generation:
 		detail := fmt.Sprintf("this node is its home since generation %d", s.Generation)
@@ -281,6 +281,23 @@ func (a *Arrival) reply() *proto.Bundled {
 		}
 	}
 	m.Detail = short(m.Detail)
+	return m
+}
+
+// withoutBox answers for a home that has no such box. What admit refuses for good ends all the
+// same, up to the first mail that it does not: there are no notes of that, so it may come again.
+func (a *Arrival) withoutBox() *proto.Bundled {
+	m := new(proto.Bundled)
+	for _, x := range a.mails {
+		if _, ends := x.code.Ends(); !ends {
+			none := noSuchBox(a.chain.Box)
+			m.Code, m.Detail = none.GetCode(), none.GetDetail()
+			break
+		}
+		n := x.item.N
+		m.Boot, m.UpToNumber = n.Boot, n.Counter
+		m.Skipped = append(m.Skipped, &proto.Skipped{Boot: n.Boot, Number: n.Counter, Code: x.code, Detail: short(x.detail)})
+	}
 	return m
 }
 

@@ -228,6 +228,35 @@ func TestRefusedMailOnAFullDisk(t *testing.T) {
 	}
 }
 
+// Without a box, what is refused for good ends, up to the first mail that is not.
+func TestRefusedMailWithoutABox(t *testing.T) {
+	s := newSim(t)
+	h, now := s.home(), s.clock.Clock().Now()
+	for _, tt := range []struct {
+		wait string // the body of the mail that is not refused
+		code proto.Code
+		upTo uint64
+	}{{"", proto.CodeOK, 3}, {"2", proto.CodeNoHandler, 2}, {"0", proto.CodeNoHandler, 0}} {
+		m := bundleOf(t, now, 1, 3)
+		m.Box = "agent:other"
+		a, err := h.Arrive(originID, m, func(_ string, l *proto.Letter) (proto.Code, string) {
+			if string(l.Body) == tt.wait {
+				return proto.CodeNoHandler, "no box"
+			}
+			return proto.CodeDenied, "not you"
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := len(h.log.recs)
+		h.step()
+		h.work()
+		if got := a.answer; got.Check() != nil || got.GetCode() != tt.code || got.UpTo().Counter != tt.upTo || len(got.GetSkipped()) != int(tt.upTo) || len(h.log.recs) != before {
+			t.Errorf("all but %q: %v", tt.wait, got)
+		}
+	}
+}
+
 // A chain whose mails cannot be read stops; the others go on.
 func TestUnreadableSpool(t *testing.T) {
 	s := newSim(t)

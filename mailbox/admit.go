@@ -11,7 +11,8 @@ import (
 )
 
 // admit returns the decision whether boxes take mail from a peer. Bounces are taken from
-// every member: who sent a mail must hear of its end. They are small.
+// every member: who sent a mail must hear of its end. They are small. One for a box that is
+// not here, where the mail was sent, reaches nobody: that is an event, and it does not wait.
 func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (mail.Admit, error) {
 	rules := b.rules.Load()
 	if rules == nil {
@@ -20,13 +21,19 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 		}
 		rules = b.rules.Load()
 	}
-	allowed := map[string]bool{}
+	allowed, waits := map[string]bool{}, false
 	return func(name string, l *proto.Letter) (proto.Code, string) {
 		n, ok := (*rules)[name]
+		bounce := string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero() && len(l.Body) <= mail.MaxBounce
 		switch {
-		case !ok: // it may be there, with rules that are not known yet
+		case !ok && bounce && !waits && !k.Has(name):
+			why := fmt.Sprintf("no box %q", name)
+			b.unheard(from, l, name, why)
+			return proto.CodeDenied, why
+		case !ok: // it may be there, with rules that are not known yet; what is behind it waits too
+			waits = true
 			return proto.CodeNoHandler, fmt.Sprintf("no box %q", name)
-		case string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero() && len(l.Body) <= mail.MaxBounce:
+		case bounce:
 			return proto.CodeOK, ""
 		}
 		yes, known := allowed[name]

@@ -2,7 +2,9 @@ package mailbox
 
 import (
 	"context"
+	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
@@ -12,6 +14,10 @@ import (
 // EventBounced is the kind of the event for a mail that was not delivered and whose sender
 // is not told: it has no box, or too many mails caused one another.
 const EventBounced = "mail.bounced"
+
+// bounceLogEvery is how often a bounce that nobody gets is logged at info level; those in
+// between are debug.
+const bounceLogEvery = time.Minute
 
 // bounced tells a sender that its mail was not delivered.
 func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
@@ -37,13 +43,31 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 	if origin.IsZero() {
 		origin = b.cfg.Self
 	}
-	text, why := "mail "+l.BounceOf.String()+" was not delivered, and its sender has no mailbox that could be told", err.Error()
 	if t.Loop {
-		text = "mail " + l.BounceOf.String() + " was not delivered, and its sender is not told, because it is in a loop of mails"
 		b.cfg.Logger.Warn("a mail in a loop of mails was not delivered, and its sender is not told", "mail", l.BounceOf, "from", origin, "sender", t.To)
+		b.report(origin, &l, "its sender is not told, because it is in a loop of mails", t.To, err.Error())
+		return
 	}
-	b.cfg.Event(EventBounced, origin, text, map[string]string{
-		"mail": l.BounceOf.String(), "to": t.To, "why": why, "bounce": string(l.Body),
+	b.unheard(origin, &l, t.To, err.Error())
+}
+
+// unheard reports a bounce that no box takes. The peer is the node that sent the mail, or at
+// that node the one that sent the bounce, which may do so more than once.
+func (b *Boxes) unheard(p proto.PeerID, bounce *proto.Letter, to, why string) {
+	level, now, last := slog.LevelDebug, int64(b.cfg.Clock.Mono()), b.lost.Load()
+	if (last == 0 || now-last >= int64(bounceLogEvery)) && b.lost.CompareAndSwap(last, now) {
+		level = slog.LevelInfo
+	}
+	const reason = "its sender has no mailbox that could be told"
+	b.cfg.Logger.Log(context.Background(), level, "mail was not delivered, and "+reason, "mail", bounce.BounceOf, "peer", p, "to", to, "why", why)
+	b.report(p, bounce, reason, to, why)
+}
+
+// report makes the event of a bounce that nobody gets.
+func (b *Boxes) report(p proto.PeerID, bounce *proto.Letter, reason, to, why string) {
+	id := bounce.BounceOf.String()
+	b.cfg.Event(EventBounced, p, "mail "+id+" was not delivered, and "+reason, map[string]string{
+		"mail": id, "to": to, "why": why, "bounce": string(bounce.Body),
 	})
 }
 

@@ -35,6 +35,7 @@ type Boxes struct {
 	rules     atomic.Pointer[map[string]notes] // by the name of a box in the ledger; nil: not read yet
 	peers     sync.Mutex
 	exchanges map[proto.PeerID]*exchange // of the peers that are connected; under peers
+	lost      atomic.Int64               // monotonic time of the last line about a bounce that nobody gets; 0: none
 
 	archived atomic.Uint64 // dead letters since the start
 }

@@ -191,6 +191,16 @@ func TestOnlySmallBouncesAreTakenFromEveryone(t *testing.T) {
 			if code, why := admit("agent:ceo@"+f.self.String(), &tt.letter); code != tt.want {
 				t.Errorf("%s: %v, %s", tt.name, code, why)
 			}
+			want := proto.CodeNoHandler // also of a bounce behind a mail that waits
+			if tt.want == proto.CodeOK {
+				want = proto.CodeDenied
+			}
+			if code, why := admit("agent:none@"+f.self.String(), &tt.letter); code != want {
+				t.Errorf("%s for a box that is not here: %v, %s", tt.name, code, why)
+			}
+		}
+		if len(f.events) != 1 || f.events[0]["kind"] != EventBounced || f.events[0]["mail"] != of.String() {
+			t.Errorf("events %v", f.events)
 		}
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -140,6 +141,32 @@ func TestRefusedMailBouncesToItsSender(t *testing.T) {
 		}
 		if n := alpha.outgoing(); n != 0 {
 			t.Errorf("%d mails still wait", n)
+		}
+	})
+}
+
+// Who sent a mail from an agent without a mailbox is told by an event that it was not
+// delivered, where that is known: the bounce does not wait for the mailbox.
+func TestBounceWithoutAMailboxIsAnEvent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newMailMesh(t, 2)
+		defer w.close()
+		alpha, beta := w.nodes[0], w.nodes[1]
+		beta.addMailbox("ceo", "*")
+		alpha.sendMail(wire.Mail{To: "agent:ceo@n1", Sender: "me", Body: []byte("hello")})
+		time.Sleep(5 * time.Second)
+		if err := beta.node.Mail.Remove(t.Context(), "ceo"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		var told []wire.NodeEvent
+		for _, e := range alpha.node.Events(t.Context(), 0, 1000, 0).Items {
+			if e.Kind == mailbox.EventBounced {
+				told = append(told, e)
+			}
+		}
+		if n := beta.outgoing(); len(told) != 1 || n != 0 {
+			t.Errorf("%d bounces wait, events %+v", n, told)
 		}
 	})
 }
