@@ -262,6 +262,19 @@ func (l *Lane) Resume(ctx context.Context) error {
 	return l.b.call(ctx, func(box.Now) { l.again(func(string) {}) })
 }
 
+// RetryNow lets the chains go on that their home stopped with code.
+func (b *Broker) RetryNow(ctx context.Context, home proto.PeerID, code proto.Code) error {
+	return b.call(ctx, func(box.Now) {
+		for t := range b.spools.all() {
+			for c := range t.chains {
+				if t.home == home && t.chains[c].until > 0 && t.chains[c].stop.Code == code {
+					b.resume(t, classOf(c))
+				}
+			}
+		}
+	})
+}
+
 func (l *Lane) again(reset func(box string)) {
 	for t := range l.b.spools.all() {
 		if t.home != l.home {

@@ -84,6 +84,7 @@ type Config struct {
 	Audit       func(ctx context.Context, action, what string) error // records what the caller does
 	AuditSystem func(ctx context.Context, action, what string) error // records what the node does by a rule
 
+	Made  func()                                                                   // called when a box was made: peers may be waiting for it; default: nobody is
 	Event func(kind string, p proto.PeerID, text string, fields map[string]string) // reports an event
 
 	// Fail is called with the name of each failpoint; an error that it returns fails what is
@@ -108,6 +109,9 @@ const (
 func Open(parts Parts, cfg Config) (*Boxes, error) {
 	if cfg.Fail == nil {
 		cfg.Fail = func(string) error { return nil }
+	}
+	if cfg.Made == nil {
+		cfg.Made = func() {}
 	}
 	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}}
 	cfg.Registerer.MustRegister(boxMetrics{b})

@@ -65,6 +65,13 @@ func (b *Boxes) Linked(ctx context.Context, l *transport.Link) error {
 	return g.Wait()
 }
 
+// RetryNow sends again at once what a peer stopped with code.
+func (b *Boxes) RetryNow(ctx context.Context, peer proto.PeerID, code proto.Code) {
+	if k := b.broker.Load(); k != nil {
+		_ = k.RetryNow(ctx, peer, code) // a broker that has stopped sends at the next start
+	}
+}
+
 // sendMail sends what waits in the spools for a peer.
 func (b *Boxes) sendMail(ctx context.Context, l *transport.Link) error {
 	select {

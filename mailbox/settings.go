@@ -105,6 +105,9 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 			return wire.Box{}, failure(p, "", err)
 		}
 	}
+	if !now.exists {
+		b.cfg.Made()
+	}
 	if err := b.cfg.Audit(ctx, kind+".set", p.text); err != nil {
 		return wire.Box{}, err
 	}

@@ -42,7 +42,7 @@ func (n *Node) handleNotices(ctx context.Context) error {
 			return nil
 		case s := <-n.notices:
 			if s.ready != nil {
-				n.retryRefused(s.from, s.ready)
+				n.retryRefused(ctx, s.from, s.ready)
 				continue
 			}
 			receipts := n.verifyReceipts(s.receipts.GetReceipts())

@@ -48,9 +48,14 @@ func (n *Node) announceHandlers(more bool) {
 	if n.running.Load() {
 		n.gossip.Describe()
 	}
-	if !more {
-		return
+	if more {
+		announceServed(n)
 	}
+}
+
+// announceServed notifies every connected peer that n takes what it refused as NO_HANDLER:
+// it has a handler, or a box, that it did not have.
+func announceServed(n *Node) {
 	peers := []proto.PeerID{n.keys.Peer()}
 	for _, s := range n.net.Peers() {
 		if s.Connected {
@@ -109,10 +114,11 @@ func (n *Node) ready(from proto.PeerID, r *proto.Ready) {
 }
 
 // retryRefused retries at once what the peer refused before and accepts now.
-func (n *Node) retryRefused(from proto.PeerID, r *proto.Ready) {
+func (n *Node) retryRefused(ctx context.Context, from proto.PeerID, r *proto.Ready) {
 	var codes []proto.Code
 	if r.GetHandlers() {
 		codes = append(codes, proto.CodeNoHandler)
+		n.Mail.RetryNow(ctx, from, proto.CodeNoHandler)
 	}
 	if r.GetRoom() {
 		codes = append(codes, proto.CodeFull, proto.CodeBusy, proto.CodeDraining)

@@ -338,7 +338,7 @@ func (x *Mark) GetCounter() uint64 {
 // that waits with such tasks may send them at once.
 type Ready struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Handlers      bool                   `protobuf:"varint,1,opt,name=handlers,proto3" json:"handlers,omitempty"` // its handlers have changed: tasks refused as NO_HANDLER
+	Handlers      bool                   `protobuf:"varint,1,opt,name=handlers,proto3" json:"handlers,omitempty"` // its handlers or boxes have changed: tasks and mail refused as NO_HANDLER
 	Room          bool                   `protobuf:"varint,2,opt,name=room,proto3" json:"room,omitempty"`         // it has capacity again: tasks refused as FULL, BUSY or DRAINING
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
