@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"net/http"
+	"slices"
 	"syscall"
 	"time"
 
@@ -50,6 +52,27 @@ func (c *Client) dial(ctx context.Context) (*websocket.Conn, error) {
 	return nil, fmt.Errorf("connect to the node at %s: %w", c.socket, err)
 }
 
+// readMessage appends the next message of a connection to buf.
+func readMessage(conn *websocket.Conn, buf []byte) ([]byte, error) {
+	_, r, err := conn.Reader(context.Background())
+	if err != nil {
+		return buf, err
+	}
+	for {
+		if len(buf) == cap(buf) {
+			buf = slices.Grow(buf, max(len(buf), 16<<10))
+		}
+		n, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		switch {
+		case err == io.EOF:
+			return buf, nil
+		case err != nil:
+			return buf, err
+		}
+	}
+}
+
 // backoff waits before the next connection, longer each time.
 func backoff(ctx context.Context, wait *time.Duration) error {
 	t := time.NewTimer(*wait)
@@ -62,6 +85,9 @@ func backoff(ctx context.Context, wait *time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// letterRoom is the room for what a letter usually has besides its body.
+const letterRoom = proto.LetterFixed + 140
 
 // encode makes the letter of a mail. It has a number if number is not zero.
 func encode(m *wire.Mail, number proto.Produced) (wire.FramedMail, error) {
@@ -114,7 +140,7 @@ func letter(m *wire.Mail, number proto.Produced, now time.Time) ([]byte, error) 
 	if m.Relaxed {
 		l.Flags = proto.LetterRelaxed
 	}
-	return proto.AppendLetter(nil, &l)
+	return proto.AppendLetter(make([]byte, 0, letterRoom+len(m.Body)), &l)
 }
 
 // Sent is the result of a mail that is on the disk of the node.

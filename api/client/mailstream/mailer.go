@@ -123,7 +123,8 @@ func (m *Mailer) serve(ctx context.Context, conn *websocket.Conn) {
 	var work sync.WaitGroup
 	work.Go(func() {
 		defer end()
-		for m.receive(conn) == nil {
+		in := new(inbound)
+		for m.receive(conn, in) == nil {
 		}
 	})
 	work.Go(func() {
@@ -134,9 +135,10 @@ func (m *Mailer) serve(ctx context.Context, conn *websocket.Conn) {
 	again := m.sent
 	m.mu.Unlock()
 	var err error
+	out := new(outbound)
 	for _, b := range again {
 		if err == nil {
-			err = write(conn, b)
+			err = out.write(conn, b)
 		}
 	}
 	for err == nil && ctx.Err() == nil {
@@ -145,7 +147,7 @@ func (m *Mailer) serve(ctx context.Context, conn *websocket.Conn) {
 		case <-m.wake:
 			time.Sleep(gather)
 			for b := m.take(); len(b.mails) > 0 && err == nil; b = m.take() {
-				err = write(conn, b)
+				err = out.write(conn, b)
 			}
 		}
 	}
@@ -184,26 +186,38 @@ func (m *Mailer) take() batch {
 	return b
 }
 
-func write(conn *websocket.Conn, b batch) error {
-	mails := make([]wire.FramedMail, len(b.mails))
-	for i, p := range b.mails {
-		mails[i] = p.mail
+// An outbound is what is needed to write a batch. It is used again for the next one.
+type outbound struct {
+	mails []wire.FramedMail
+	msg   []byte
+}
+
+func (o *outbound) write(conn *websocket.Conn, b batch) error {
+	o.mails = o.mails[:0]
+	for _, p := range b.mails {
+		o.mails = append(o.mails, p.mail)
 	}
-	msg := wire.AppendMailFrame(nil, wire.OpSend, b.ref, func(dst []byte) []byte { return wire.AppendSend(dst, mails) })
-	return conn.Write(context.Background(), websocket.MessageBinary, msg)
+	o.msg = wire.AppendMailFrame(o.msg[:0], wire.OpSend, b.ref, func(dst []byte) []byte { return wire.AppendSend(dst, o.mails) })
+	clear(o.mails)
+	return conn.Write(context.Background(), websocket.MessageBinary, o.msg)
+}
+
+// An inbound is what is needed to read a message. It is used again for the next one.
+type inbound struct {
+	msg     []byte
+	results []wire.FramedResult
 }
 
 // receive takes the answers of one message.
-func (m *Mailer) receive(conn *websocket.Conn) error {
-	_, msg, err := conn.Read(context.Background())
-	for err == nil && len(msg) > 0 {
+func (m *Mailer) receive(conn *websocket.Conn, in *inbound) (err error) {
+	in.msg, err = readMessage(conn, in.msg[:0])
+	for msg := in.msg; err == nil && len(msg) > 0; {
 		var f wire.MailFrame
 		if f, msg, err = wire.CutMailFrame(msg); err != nil {
 			break
 		}
-		var results []wire.FramedResult
-		if results, err = f.Results(nil); err == nil {
-			err = m.answer(f.Ref, results)
+		if in.results, err = f.Results(in.results[:0]); err == nil {
+			err = m.answer(f.Ref, in.results)
 		}
 	}
 	return err

@@ -1,6 +1,7 @@
 package mailstream
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -144,8 +145,11 @@ func signal(c chan struct{}) {
 
 // receive takes what the node sends until the connection ends.
 func (s *session) receive() {
+	var buf []byte
 	for {
-		_, msg, err := s.conn.Read(context.Background())
+		var err error
+		buf, err = readMessage(s.conn, buf[:0])
+		msg := bytes.Clone(buf) // its letters are those of the deliveries
 		for err == nil && len(msg) > 0 {
 			var f wire.MailFrame
 			if f, msg, err = wire.CutMailFrame(msg); err == nil {
