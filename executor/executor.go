@@ -58,6 +58,7 @@ type Config struct {
 	Boot      uint64                     // number of this start
 	Handlers  []wire.HandlerSpec         // that cannot be removed; Add adds more
 	Functions map[string]handler.Handler // by kind, for handlers of the type function
+	Dangerous []string                   // mailboxes whose programs may have the profile dangerous
 	NoDisk    bool                       // do not measure the disk: the node is simulated
 	Clock     clock.Clock
 	Logger    *slog.Logger
@@ -69,15 +70,16 @@ type Executor struct {
 	cfg    Config
 	quotas *quotas
 
-	mu    sync.Mutex
-	added []wire.HandlerSpec // by Add, stored in a file
-	specs map[string]wire.HandlerSpec
+	mu          sync.Mutex
+	added       []wire.HandlerSpec // by Add, stored in a file
+	specs       map[string]wire.HandlerSpec
+	interrupted map[proto.TaskID]bool // runs that the death of the process cut off
 }
 
 // Open removes what a killed process left behind, closes its runs in the audit and
 // registers the handlers at the inbox. It starts nothing: see [Executor.Run].
 func Open(parts Parts, cfg Config) (*Executor, error) {
-	x := &Executor{parts: parts, cfg: cfg, specs: map[string]wire.HandlerSpec{}}
+	x := &Executor{parts: parts, cfg: cfg, specs: map[string]wire.HandlerSpec{}, interrupted: map[proto.TaskID]bool{}}
 	x.quotas = newQuotas(x.diskSpace())
 	var err error
 	if x.added, err = loadAdded(cfg.Dir); err != nil {

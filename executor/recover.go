@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/proto"
 )
 
 // closeRuns writes the second audit record of each command that was interrupted by the
@@ -22,6 +23,9 @@ func (x *Executor) closeRuns(ctx context.Context) error {
 		return fmt.Errorf("read the audit: %w", err)
 	}
 	for _, e := range open {
+		if id, err := proto.ParseTaskID(e.Task); err == nil {
+			x.interrupted[id] = true
+		}
 		e.Action, e.Exit, e.Detail = "command.crash", nil, map[string]string{"kind": e.Detail["kind"], "boot": fmt.Sprint(e.Boot)}
 		e.Boot = x.cfg.Boot
 		if _, err := x.parts.Audit.Append(ctx, e); err != nil {

@@ -64,13 +64,14 @@ type Run struct {
 	Attempt   int       // number of the start, from 1; a start undone by a graceful stop does not count
 	Epoch     proto.Seq // fencing token: a later grant has a higher one
 	Origin    proto.PeerID
-	Content   *proto.Content  // kind, arguments, keys, labels; its body is in Body
-	Body      io.Reader       // never nil inside a handler; checked against the signed digest before the start
-	BodySize  int64           // bytes
-	Dir       string          // private folder of this run, created and removed by the caller; may be empty
-	MaxOutput int64           // limit for output, bytes; 0: the handler's own limit
-	Quota     Quota           // disk space for its output; nil: no limit
-	Kill      <-chan struct{} // closed after the context ended to stop at once, without grace; nil: never
+	Content   *proto.Content    // kind, arguments, keys, labels; its body is in Body
+	Body      io.Reader         // never nil inside a handler; checked against the signed digest before the start
+	BodySize  int64             // bytes
+	Env       map[string]string // variables that describe what is handled, in place of those of a task; nil: those
+	Dir       string            // private folder of this run, created and removed by the caller; may be empty
+	MaxOutput int64             // limit for output, bytes; 0: the handler's own limit
+	Quota     Quota             // disk space for its output; nil: no limit
+	Kill      <-chan struct{}   // closed after the context ended to stop at once, without grace; nil: never
 }
 
 // Key identifies the work for deduplication: the idempotency key of the task, or its id.

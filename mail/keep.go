@@ -94,7 +94,7 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 	}
 	now := b.cfg.Clock.Now()
 	u := undelivered{
-		State: e.State.String(), Cause: e.Cause.String(), Reason: e.Reason, ID: l.ID.String(),
+		State: e.State.String(), Cause: e.Cause.String(), Reason: firstLine(e.Reason), ID: l.ID.String(),
 		Subject: string(l.Subject), Key: string(l.Key), Type: string(l.Type), Body: l.Body[:min(len(l.Body), bounceBody)],
 	}
 	if s, ok := b.state.Settings(e.Box); ok {
@@ -116,6 +116,12 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 	})
 	t.Origin = b.peer(m.Origin)
 	return t, err == nil, err
+}
+
+// firstLine returns a reason without what a program wrote.
+func firstLine(reason string) string {
+	reason, _, _ = strings.Cut(reason, "\n")
+	return reason
 }
 
 // A DeadLetter is a dead letter with its text.

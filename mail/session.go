@@ -261,8 +261,9 @@ func (s *Session) Leave(ctx context.Context) error {
 type Settlement struct {
 	Handle box.Handle
 	Op     box.Op
-	Delay  time.Duration // of Nack, Defer and Extend
+	Delay  time.Duration // of Nack, Defer, Extend and Abandon
 	Reason string
+	Stderr string // of Nack, Final and Abandon: kept with a dead letter
 }
 
 // A Settled is the answer to a settlement.
@@ -295,7 +296,7 @@ func (b *Broker) QueueSettle(name, sub string, what []Settlement) (*Settling, er
 	s := &Settling{b: b, done: make(chan struct{})}
 	in := make([]box.Settlement, len(what))
 	for i, w := range what {
-		in[i] = box.Settlement{Handle: w.Handle, Op: w.Op, Delay: w.Delay, Reason: w.Reason}
+		in[i] = box.Settlement{Handle: w.Handle, Op: w.Op, Delay: w.Delay, Reason: w.Reason, Stderr: w.Stderr}
 	}
 	return s, b.do(func(now box.Now) { b.settle(now, s, name, sub, in) })
 }

@@ -59,5 +59,6 @@ func (b *Boxes) readRules(ctx context.Context, k *mail.Broker) error {
 		}
 		b.rules.Store(&rules) // here: what is read later is stored later
 	})
+	b.handlers.settingsRead()
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
@@ -35,18 +36,20 @@ type Boxes struct {
 	rules     atomic.Pointer[map[string]notes] // by the name of a box in the ledger; nil: not read yet
 	peers     sync.Mutex
 	exchanges map[proto.PeerID]*exchange // of the peers that are connected; under peers
-	lost      atomic.Int64               // monotonic time of the last line about a bounce that nobody gets; 0: none
+	handlers  handlers
+	lost      atomic.Int64 // monotonic time of the last line about a bounce that nobody gets; 0: none
 
 	archived atomic.Uint64 // dead letters since the start
 }
 
 // Parts are the dependencies of the boxes. All are required.
 type Parts struct {
-	Ledgers Ledgers
-	Book    *addressbook.Book
-	Members inbox.Members      // of whom allow lists speak
-	Want    func(proto.PeerID) // asks for a connection to a peer
-	Names   Names
+	Ledgers  Ledgers
+	Book     *addressbook.Book
+	Members  inbox.Members      // of whom allow lists speak
+	Want     func(proto.PeerID) // asks for a connection to a peer
+	Names    Names
+	Programs Programs // of the handlers of mailboxes
 }
 
 // Names has the homes of the mailboxes and topics of the mesh, by their full names.
@@ -113,7 +116,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 	if cfg.Made == nil {
 		cfg.Made = func() {}
 	}
-	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}}
 	cfg.Registerer.MustRegister(boxMetrics{b})
 	if !parts.Ledgers.HasLedger() {
 		return b, nil
@@ -162,7 +165,8 @@ func (b *Boxes) gone(name string, home proto.PeerID) bool {
 	return err != nil || now == home || b.parts.Book.Revoked(now)
 }
 
-// Run serves the boxes until ctx is done or their ledger fails.
+// Run serves the boxes until ctx is done or their ledger fails. The programs that handle their
+// mail end first.
 func (b *Boxes) Run(ctx context.Context) error {
 	select {
 	case <-b.ready:
@@ -175,7 +179,15 @@ func (b *Boxes) Run(ctx context.Context) error {
 	if k == nil {
 		return nil
 	}
-	return k.Run(ctx)
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return k.Run(serving) })
+	g.Go(func() error {
+		defer stop()
+		return b.runHandlers(ctx, k)
+	})
+	return g.Wait()
 }
 
 // A place is a box as its home names it, and where that is.

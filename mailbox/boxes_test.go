@@ -43,6 +43,7 @@ type fixture struct {
 	log         *ledger.Ledger
 	ledgers     Ledgers // default the fixture
 	names       *names
+	programs    *programs
 	stop        func()
 
 	mu     sync.Mutex
@@ -96,7 +97,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	t.Cleanup(func() { s.Close() })
 	root, keys := identity.NewRoot(nil), identity.NewKeys(nil, time.Now())
-	f := &fixture{t: t, names: &names{homes: map[string]proto.PeerID{}}, dir: filepath.Join(t.TempDir(), "own"), self: keys.Peer()}
+	f := &fixture{t: t, names: &names{homes: map[string]proto.PeerID{}}, programs: new(programs), dir: filepath.Join(t.TempDir(), "own"), self: keys.Peer()}
 	issue := func(k *identity.Keys, name string) *proto.Signed {
 		cert, err := root.IssueMember(identity.Member{Peer: k.Peer(), Name: name}, time.Now())
 		if err != nil {
@@ -126,7 +127,7 @@ func (f *fixture) start() {
 	f.boot++
 	f.log = nil
 	var err error
-	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names}, Config{
+	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Programs: f.programs}, Config{
 		Self: f.self, Boot: f.boot, Clock: clock.Runtime(), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Audit: f.audit, AuditSystem: f.audit, Event: f.event,
 	})
 	if err != nil {

@@ -80,7 +80,7 @@ func (b *Boxes) text(name string) string {
 func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
 	i, _ := s.Info(id)
 	v := wire.Box{
-		Name: b.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: timeOf(i.Oldest), Next: i.Next,
+		Name: b.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Problem: b.handlers.problemOf(i.Settings.Name), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: timeOf(i.Oldest), Next: i.Next,
 		Ended: wire.EndedMails{
 			Done: i.EndedAs(box.Done), Dead: i.EndedAs(box.Dead), Expired: i.EndedAs(box.Expired), Cancelled: i.EndedAs(box.Cancelled), Dropped: i.EndedAs(box.Dropped),
 		},
@@ -113,7 +113,7 @@ func boxSettings(s box.BoxSettings) wire.BoxSettings {
 	if s.PerPeer {
 		lanes = wire.LanesOrigin
 	}
-	v := wire.BoxSettings{Allow: orEmpty(n.Allow), AllowRead: orEmpty(n.AllowRead), Mails: &mails, Bytes: &bytes, Lanes: &lanes, Draining: &s.Draining}
+	v := wire.BoxSettings{Allow: orEmpty(n.Allow), AllowRead: orEmpty(n.AllowRead), Mails: &mails, Bytes: &bytes, Lanes: &lanes, Draining: &s.Draining, Handler: shownHandler(n.Handler)}
 	if s.Kind == box.Topic {
 		age := wire.Duration(s.Age)
 		v.Age, v.Interest = &age, &s.Interest
@@ -288,7 +288,8 @@ func history(m *wire.BoxedMail, info *box.MailInfo, dead *box.DeadLetter) {
 		m.Tries = append(m.Tries, wire.MailTry{At: time.UnixMilli(t.At).UTC(), Cause: t.Cause.String(), Reader: t.Reader, Reason: t.Reason})
 	}
 	if dead != nil {
-		m.Died, m.Cause, m.Reason, m.Redriven = timeOf(dead.At), dead.Cause.String(), dead.Reason, dead.Redriven
+		m.Died, m.Cause, m.Redriven = timeOf(dead.At), dead.Cause.String(), dead.Redriven
+		m.Reason, m.Stderr, _ = strings.Cut(dead.Reason, "\n")
 	}
 }
 

@@ -18,17 +18,18 @@ import (
 
 // notes are what this package keeps with the settings of a box.
 type notes struct {
-	Allow     []string `json:"allow,omitempty"`
-	AllowRead []string `json:"allow_read,omitempty"`
+	Allow     []string          `json:"allow,omitempty"`
+	AllowRead []string          `json:"allow_read,omitempty"`
+	Handler   *wire.MailHandler `json:"handler,omitempty"`
 }
 
 func (n notes) text() string {
-	if len(n.Allow)+len(n.AllowRead) == 0 {
+	if len(n.Allow)+len(n.AllowRead) == 0 && n.Handler == nil {
 		return ""
 	}
 	text, err := json.Marshal(n)
 	if err != nil {
-		panic(err) // two lists of strings
+		panic(err) // strings and numbers
 	}
 	return string(text)
 }
@@ -94,7 +95,11 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 		return wire.Box{}, fmt.Errorf("%w: what a lane is in %s cannot change: remove the box and make it anew", wire.ErrRefused, p.text)
 	}
 	now.box.Generation = p.generation
-	if err := k.SetBox(ctx, changeBox(now.box, s)); err != nil {
+	changed, err := b.changeBox(k, p, now.box, s)
+	if err != nil {
+		return wire.Box{}, err
+	}
+	if err := k.SetBox(ctx, changed); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
 	if err := b.readRules(ctx, k); err != nil {
@@ -110,6 +115,11 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 	}
 	if err := b.cfg.Audit(ctx, kind+".set", p.text); err != nil {
 		return wire.Box{}, err
+	}
+	if s.Handler != nil {
+		if err := b.cfg.Audit(ctx, "mailbox.handler", p.text+": "+handlerText(notesOf(changed).Handler)); err != nil {
+			return wire.Box{}, err
+		}
 	}
 	return b.Get(ctx, p.name)
 }
@@ -389,10 +399,15 @@ func (b *Boxes) settings(ctx context.Context, k *mail.Broker, p place, sub strin
 	return c, failure(p, "", err)
 }
 
-func changeBox(to box.BoxSettings, s wire.BoxSettings) box.BoxSettings {
+// changeBox returns the settings of a box after a change.
+func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.BoxSettings) (box.BoxSettings, error) {
 	n := notesOf(to)
 	change(&n.Allow, s.Allow)
 	change(&n.AllowRead, s.AllowRead)
+	err := n.changeHandler(s.Handler)
+	if err == nil && (s.Handler != nil || s.Allow != nil) {
+		err = b.checkHandler(k, p, n)
+	}
 	to.Notes = n.text()
 	if s.Mails != nil {
 		to.Mails = uint32(*s.Mails)
@@ -408,7 +423,7 @@ func changeBox(to box.BoxSettings, s wire.BoxSettings) box.BoxSettings {
 	}
 	change(&to.Interest, s.Interest)
 	change(&to.Draining, s.Draining)
-	return to
+	return to, err
 }
 
 func changeSub(to box.SubSettings, s wire.SubscriptionSettings) box.SubSettings {

@@ -175,7 +175,7 @@ func (n *Node) openHandlers() (err error) {
 	n.Handlers, err = executor.Open(executor.Parts{
 		Inbox: n.inbox, Store: n.storage.Store, Audit: n.storage.Audit, Record: n.audit, Changed: n.announceHandlers, Unknown: n.unknownAllowed,
 	}, executor.Config{
-		Dir: n.cfg.Dir, Node: n.keys.Peer(), Boot: n.outbox.Boot(), Handlers: n.cfg.Handlers, Functions: n.cfg.Functions,
+		Dir: n.cfg.Dir, Node: n.keys.Peer(), Boot: n.outbox.Boot(), Handlers: n.cfg.Handlers, Functions: n.cfg.Functions, Dangerous: n.cfg.Dangerous,
 		NoDisk: n.cfg.Simulated.Engine != nil, Clock: n.cfg.Clock, Logger: n.log,
 	})
 	return err

@@ -71,14 +71,15 @@ const (
 // BoxSettings are the settings of a mailbox or a topic. A nil field does not change; the
 // zero value of a field means its default.
 type BoxSettings struct {
-	Allow     *[]string `json:"allow,omitempty" maxItems:"64" doc:"other nodes that may send to it: peer:NAME, peer:ID, role:ROLE or *; default none"`
-	AllowRead *[]string `json:"allow_read,omitempty" maxItems:"64" doc:"other nodes that may read it, in the same form; default none"`
-	Mails     *int      `json:"mails,omitempty" minimum:"0" doc:"mails that may wait; default 100000, of a topic 1000000"`
-	Bytes     *int64    `json:"bytes,omitempty" minimum:"0" doc:"of their letters together; default 256 MiB, of a topic 1 GiB"`
-	Age       *Duration `json:"age,omitempty" doc:"a topic drops what is older; default 7d"`
-	Interest  *bool     `json:"interest,omitempty" doc:"a topic keeps a mail until every subscription has read it, and refuses when it is full; default: it drops the oldest"`
-	Lanes     *string   `json:"lanes,omitempty" enum:"shared,origin" doc:"which mails with one ordering key are handled in order: those of all senders (shared, the default) or those of each node (origin); it never changes"`
-	Draining  *bool     `json:"draining,omitempty" doc:"new mail is refused for now"`
+	Allow     *[]string    `json:"allow,omitempty" maxItems:"64" doc:"other nodes that may send to it: peer:NAME, peer:ID, role:ROLE or *; default none"`
+	AllowRead *[]string    `json:"allow_read,omitempty" maxItems:"64" doc:"other nodes that may read it, in the same form; default none"`
+	Mails     *int         `json:"mails,omitempty" minimum:"0" doc:"mails that may wait; default 100000, of a topic 1000000"`
+	Bytes     *int64       `json:"bytes,omitempty" minimum:"0" doc:"of their letters together; default 256 MiB, of a topic 1 GiB"`
+	Age       *Duration    `json:"age,omitempty" doc:"a topic drops what is older; default 7d"`
+	Interest  *bool        `json:"interest,omitempty" doc:"a topic keeps a mail until every subscription has read it, and refuses when it is full; default: it drops the oldest"`
+	Lanes     *string      `json:"lanes,omitempty" enum:"shared,origin" doc:"which mails with one ordering key are handled in order: those of all senders (shared, the default) or those of each node (origin); it never changes"`
+	Draining  *bool        `json:"draining,omitempty" doc:"new mail is refused for now"`
+	Handler   *MailHandler `json:"handler,omitempty" doc:"of a mailbox: what this node does with its mail; {} removes it, and without exec and post the fields that are given change"`
 }
 
 // SubscriptionSettings are the settings of a subscription, or of a mailbox as the one
@@ -114,6 +115,7 @@ type Box struct {
 	Oldest        *time.Time     `json:"oldest,omitempty" doc:"when the oldest of them was accepted"`
 	Next          uint64         `json:"next" doc:"sequence number of the next mail"`
 	Ended         EndedMails     `json:"ended"`
+	Problem       string         `json:"problem,omitempty" doc:"why its handler does not run now"`
 	Subscriptions []Subscription `json:"subscriptions" doc:"a mailbox has exactly one, without a name"`
 }
 
@@ -268,6 +270,7 @@ type BoxedMail struct {
 	Died     *time.Time `json:"died,omitempty" doc:"of a dead letter"`
 	Cause    string     `json:"cause,omitempty" doc:"of a dead letter"`
 	Reason   string     `json:"reason,omitempty"`
+	Stderr   string     `json:"stderr,omitempty" doc:"of a dead letter: the end of what the program wrote to standard error, or of the answer to a POST"`
 	Redriven bool       `json:"redriven,omitempty" doc:"it was sent again as a new mail"`
 }
 

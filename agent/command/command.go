@@ -114,7 +114,13 @@ func New(cfg Config) (*Handler, error) {
 
 // Run implements [handler.Handler].
 func (h *Handler) Run(ctx context.Context, r *handler.Run) *handler.Result {
-	if err := h.Admit(r.Content); err != nil {
+	err := h.Admit(r.Content)
+	for name, value := range r.Env {
+		if bad := checkText(value); bad != nil {
+			err = fmt.Errorf("%w: %s: %w", ErrEnv, name, bad)
+		}
+	}
+	if err != nil {
 		return &handler.Result{Outcome: handler.Fail, Code: -1, Reason: err.Error()}
 	}
 	if h.cfg.Timeout > 0 {

@@ -63,7 +63,11 @@ func (h *Handler) environ(r *handler.Run, extra map[string]string, a *account) [
 			}
 		}
 	}
-	for name, value := range runEnv(r) {
+	described := r.Env
+	if described == nil {
+		described = runEnv(r)
+	}
+	for name, value := range described {
 		if value != "" {
 			env[name] = value
 		}

@@ -116,13 +116,17 @@ func spanOrDefault(flag, text string) (*wire.Duration, error) {
 type mailboxFlags struct {
 	box    boxFlags
 	reader readerFlags
+	run    handlerFlags
 	named  bool
 }
 
-func (f *mailboxFlags) settings(given func(flag string) bool) (s wire.MailboxSettings, some bool, err error) {
+// settings converts the flags that are set; args are those of a program.
+func (f *mailboxFlags) settings(given func(flag string) bool, args []string) (s wire.MailboxSettings, some bool, err error) {
 	b, someBox, err := f.box.settings(given)
 	r, someReader, bad := f.reader.settings(given)
-	return wire.MailboxSettings{Named: f.named, BoxSettings: b, SubscriptionSettings: r}, someBox || someReader, errors.Join(err, bad)
+	var wrong error
+	b.Handler, wrong = f.run.settings(given, args)
+	return wire.MailboxSettings{Named: f.named, BoxSettings: b, SubscriptionSettings: r}, someBox || someReader || b.Handler != nil, errors.Join(err, bad, wrong)
 }
 
 // printBox prints a mailbox.
@@ -131,6 +135,7 @@ func printBox(p *printer, v wire.Box) {
 	p.line("%s  %s", v.Name, boxState(v, s))
 	row := p.rows()
 	printMails(row, p.app, v)
+	printHandler(row, v)
 	printReader(row, v, s)
 	printLimitsOf(row, v)
 	printReaderSettings(row, s.Settings)

@@ -441,6 +441,9 @@ func printMail(p *printer, m wire.BoxedMail) {
 		}
 		p.table(t)
 	}
+	if m.Stderr != "" {
+		p.line("stderr\n%s", quoteLines(m.Stderr))
+	}
 	switch {
 	case len(m.Body) == 0:
 		p.line("body      empty")

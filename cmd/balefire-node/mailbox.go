@@ -84,25 +84,34 @@ func parseReadable(text string) (readable, error) {
 
 var (
 	oneMailbox = exactly(1, "the name of a mailbox")
+	setMailbox = between(1, -1, "the name of a mailbox, and the arguments of --exec")
 	oneBox     = exactly(1, "a mailbox, or topic:TOPIC/SUBSCRIPTION")
 )
 
 func mailboxAdd(w *app) *cobra.Command {
 	var f mailboxFlags
 	c := &cobra.Command{
-		Use: "add NAME", Short: "Create a mailbox on this node",
+		Use: "add NAME [ARG...]", Short: "Create a mailbox on this node",
 		Long: `Create a mailbox on this node. Its programs may read it and send to it; other
 nodes only if --allow and --allow-read say so.
 
 The mailbox is this node's, and other nodes send to agent:NAME@NODE. With --named
 it is one of the mesh, which every node finds as agent:NAME. Where a node has a
-mailbox of its own with that name, agent:NAME is that one there.`,
+mailbox of its own with that name, agent:NAME is that one there.
+
+With --exec the node itself reads it: it runs the program for each mail, whose
+body is its standard input. Exit code 0 acknowledges the mail, 65 makes it a dead
+letter, 75 and all others give it back. With --post it posts each mail to a URL:
+2xx acknowledges, 429 and 5xx give it back, another 4xx makes it a dead letter.
+With --forward the output is the body of a mail to another box, sent in the same
+write as the acknowledgment.`,
 		Example: `  balefire-node mailbox add ceo
   balefire-node mailbox add desk --named --allow '*'
-  balefire-node mailbox add ceo --allow peer:beta --attempts 5 --lease 2m`,
-		Args: oneMailbox, ValidArgsFunction: cobra.NoFileCompletions,
+  balefire-node mailbox add ceo --allow peer:beta --attempts 5 --lease 2m
+  balefire-node mailbox add raw --exec ./enrich --forward agent:desk --concurrency 4`,
+		Args: setMailbox, ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, _, err := f.settings(cmd.Flags().Changed)
+			s, _, err := f.settings(cmd.Flags().Changed, args[1:])
 			if err != nil {
 				return err
 			}
@@ -121,6 +130,7 @@ mailbox of its own with that name, agent:NAME is that one there.`,
 	c.Flags().BoolVar(&f.named, "named", false, "a mailbox of the mesh, agent:NAME, whose home is this node")
 	f.box.add(c, false)
 	f.reader.add(c)
+	f.run.add(c)
 	return c
 }
 
@@ -133,14 +143,15 @@ func isNoBox(err error) bool {
 func mailboxSet(w *app) *cobra.Command {
 	var f mailboxFlags
 	c := &cobra.Command{
-		Use: "set NAME", Short: "Change the settings of a mailbox",
+		Use: "set NAME [ARG...]", Short: "Change the settings of a mailbox",
 		Long: `Change the settings of a mailbox, at once and also for what waits in it. Settings
 without a flag do not change; 0 or an empty list is the default.`,
 		Example: `  balefire-node mailbox set ceo --attempts 5 --allow peer:beta,role:work
-  balefire-node mailbox set ceo --lease 0 --allow=''`,
-		Args: oneMailbox, ValidArgsFunction: w.completeMailbox,
+  balefire-node mailbox set ceo --lease 0 --allow=''
+  balefire-node mailbox set ceo --exec ''`,
+		Args: setMailbox, ValidArgsFunction: w.completeMailbox,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			s, some, err := f.settings(cmd.Flags().Changed)
+			s, some, err := f.settings(cmd.Flags().Changed, args[1:])
 			if err := wantSetting(some, err, "--attempts 5"); err != nil {
 				return err
 			}
@@ -154,6 +165,7 @@ without a flag do not change; 0 or an empty list is the default.`,
 	}
 	f.box.add(c, false)
 	f.reader.add(c)
+	f.run.add(c)
 	return c
 }
 

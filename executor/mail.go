@@ -1,0 +1,47 @@
+package executor
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// Program returns what runs the program of a mailbox: as that of a handler, with a folder and two
+// records in the audit for each run. The name of the box is the kind in the audit. The error
+// wraps [wire.ErrInvalid], or [wire.ErrDenied] if this node may not run it.
+func (x *Executor) Program(box string, s wire.MailHandler) (handler.Handler, error) {
+	spec := wire.HandlerSpec{Kind: box, Exec: s.Exec, Profile: s.Profile, Env: s.Env, RunAs: s.RunAs, Dir: s.Dir, MaxOutput: proto.MaxInlineBody}
+	if s.Forward == "" { // nobody reads the output
+		spec.MaxOutput, spec.OnOverflow = 1, overflowCut
+	}
+	switch {
+	case !oneOf(s.Profile, "", "read-only", "dev-write", "dangerous"):
+		return nil, fmt.Errorf("%w: profile %.40q: use read-only, dev-write or dangerous", wire.ErrInvalid, s.Profile)
+	case s.Profile == "dangerous" && !slices.Contains(x.cfg.Dangerous, box):
+		return nil, fmt.Errorf("%w: its program is dangerous: name %s under dangerous in this node's own configuration", wire.ErrDenied, box)
+	}
+	typ := handlerTypes[wire.TypeCommand]
+	h, err := typ.make(x, spec)
+	if err == nil {
+		err = checkFolder(s.Dir)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+	}
+	if err := x.mayRunAs(spec); err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrDenied, err)
+	}
+	return worker{exec: x, spec: spec, typ: typ, handler: h}, nil
+}
+
+// Interrupted reports whether the death of the process cut off a run with an id, once.
+func (x *Executor) Interrupted(id proto.TaskID) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	cut := x.interrupted[id]
+	delete(x.interrupted, id)
+	return cut
+}

@@ -1,0 +1,193 @@
+package mailbox
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+const (
+	handlerTimeout = 10 * time.Minute // of one mail
+	leastExtension = 10 * time.Second // of a lease while its program runs
+	abandonDelay   = time.Second      // after a program was killed
+)
+
+// A work is one delivery to a handler.
+type work struct {
+	b       *Boxes
+	r       *runner
+	handler handler.Handler
+	place   place
+	mail.Delivery
+}
+
+// do handles the delivery and settles it. The error says why nothing was started: it is not
+// the mail's fault.
+func (w work) do(ctx context.Context) error {
+	given, err := w.b.delivered(w.place, []mail.Delivery{w.Delivery})
+	if err != nil {
+		return err // a bug: the ledger has no letter there
+	}
+	d := &given[0]
+	l, err := proto.ParseLetter(w.Letter)
+	if err != nil {
+		return err
+	}
+	if len(w.r.settings.Exec) > 0 && w.b.parts.Programs.Interrupted(proto.TaskID(l.ID)) {
+		w.settle(ctx, mail.Settlement{Op: box.Abandon, Delay: abandonDelay, Reason: "the node died while the program ran"})
+		return nil
+	}
+	res := w.run(ctx, d, &l)
+	switch res.Outcome {
+	case handler.Success:
+		w.succeed(ctx, res, l)
+	case handler.Fail:
+		w.settle(ctx, failed(box.Final, res))
+	case handler.Crashed, handler.NoSpace:
+		s := failed(box.Abandon, res)
+		s.Delay = abandonDelay
+		w.settle(ctx, s)
+	case handler.Cancelled: // the node stops, or somebody else has the mail
+		w.settle(ctx, mail.Settlement{Op: box.Return})
+	case handler.Unready:
+		w.settle(ctx, mail.Settlement{Op: box.Return})
+		return errors.New(res.Reason)
+	default:
+		w.settle(ctx, failed(box.Nack, res))
+	}
+	return nil
+}
+
+// run calls the handler, and extends the lease until it returns.
+func (w work) run(ctx context.Context, d *wire.DeliveredMail, l *proto.Letter) *handler.Result {
+	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(time.Duration(w.r.settings.Timeout), handlerTimeout), handler.ErrTimeout)
+	defer cancel()
+	ctx, stop := context.WithCancelCause(ctx)
+	extended := make(chan struct{})
+	go func() {
+		defer close(extended)
+		w.extend(ctx, stop)
+	}()
+	defer func() { stop(nil); <-extended }()
+	origin := w.From
+	if origin.IsZero() {
+		origin = w.b.cfg.Self
+	}
+	return handler.Call(ctx, w.handler, &handler.Run{
+		ID: proto.TaskID(l.ID), Attempt: w.Attempt, Epoch: proto.Seq{Boot: w.Handle.Boot, Counter: w.Handle.N}, Origin: origin,
+		Content: &proto.Content{Kind: w.place.text, ContentType: string(l.ContentType), Traceparent: string(l.Traceparent)}, Env: d.Env(),
+		Body: bytes.NewReader(l.Body), BodySize: int64(len(l.Body)),
+	})
+}
+
+// extend extends the lease until ctx is done. If it is lost, it stops the run.
+func (w work) extend(ctx context.Context, stop context.CancelCauseFunc) {
+	lease := max(w.Lease, leastExtension)
+	tick := time.NewTicker(lease / 3)
+	defer tick.Stop()
+	for {
+		if code := w.settle(ctx, mail.Settlement{Op: box.Extend, Delay: lease}); code == proto.CodeStale || code == proto.CodeNoHandler {
+			stop(handler.ErrLeaseLost)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// settle settles the delivery and returns the code of the answer.
+func (w work) settle(ctx context.Context, s mail.Settlement) proto.Code {
+	ctx = context.WithoutCancel(ctx)
+	s.Handle = w.Handle
+	if s.Op != box.Extend {
+		if err := w.b.cfg.Fail(PointSettle); err != nil {
+			return proto.CodeBusy
+		}
+		defer func() { _ = w.b.cfg.Fail(PointSettled) }() // it is on disk: nothing can fail any more
+	}
+	settled, err := w.b.broker.Load().Settle(ctx, w.place.name, "", []mail.Settlement{s})
+	if errors.Is(err, box.ErrNotFound) {
+		return proto.CodeNoHandler
+	}
+	if err != nil {
+		w.b.cfg.Logger.Warn("what a handler did with a mail may not be settled: it may be handled again", "box", w.place.text, "seq", w.Handle.Seq, "why", err)
+		return proto.CodeBusy
+	}
+	return settled[0].Code
+}
+
+// succeed acknowledges the mail, and forwards what came of it if the settings say so.
+func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) {
+	if w.r.settings.Forward == "" {
+		w.settle(ctx, mail.Settlement{Op: box.Ack})
+		return
+	}
+	to, err := w.b.findTarget(w.r.settings.Forward)
+	if err != nil {
+		w.settle(ctx, mail.Settlement{Op: box.Defer, Delay: handlerRetry, Reason: cutReason("forward: " + err.Error())})
+		return
+	}
+	letter, err := proto.AppendLetter(nil, w.successor(l, res.Output))
+	if err != nil {
+		w.settle(ctx, mail.Settlement{Op: box.Final, Reason: cutReason("forward: " + err.Error())})
+		return
+	}
+	ctx = context.WithoutCancel(ctx)
+	if err := w.b.cfg.Fail(PointSettle); err != nil {
+		return
+	}
+	sent, err := w.b.broker.Load().AckAndSend(ctx, w.place.name, "", w.Handle, mail.Outgoing{Box: to.name, Home: to.home, Generation: to.generation, Letter: letter})
+	_ = w.b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
+	switch {
+	case err != nil:
+		w.b.cfg.Logger.Warn("a mail may not be forwarded: then it is handled again", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "why", err)
+	case sent.Code != proto.CodeOK:
+		w.b.cfg.Logger.Warn("a mail is not forwarded", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "code", sent.Code.Name(), "why", sent.Detail)
+	case to.home != w.b.cfg.Self:
+		w.b.parts.Want(to.home)
+	}
+}
+
+// successor returns the mail that came of another one: it has its headers, and is one hop
+// further. Its end is told to the sender of the first.
+func (w work) successor(l proto.Letter, body []byte) *proto.Letter {
+	now := w.b.cfg.Clock.Now()
+	if sender := string(l.Sender); len(l.BounceTo)+len(l.ReplyTo) == 0 && !w.From.IsZero() && proto.ValidQueue(sender) {
+		l.BounceTo = []byte(w.b.mailbox(sender, w.From).name)
+	}
+	l.ID, l.Created, l.NotBefore, l.Hops, l.Body = proto.NewMailID(now), now.UnixMilli(), 0, l.Hops+1, body
+	l.Dedupe, l.RedriveOf, l.FirstID, l.Object = nil, proto.MailID{}, proto.MailID{}, proto.LetterObject{}
+	l.Produced = proto.Produced{}
+	l.Flags &^= proto.LetterRelaxed
+	return &l
+}
+
+// failed returns the settlement for a run that failed: why, and what the program wrote.
+func failed(op box.Op, res *handler.Result) mail.Settlement {
+	text := strings.TrimSpace(res.Stderr)
+	reason := res.Reason
+	if _, last, ok := cutLast(text, "\n"); ok || text != "" {
+		reason += ": " + last
+	}
+	return mail.Settlement{Op: op, Reason: cutReason(reason), Stderr: res.Stderr}
+}
+
+// cutLast cuts s around the last sep; without one all of s is behind it.
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return "", s, false
+}

@@ -1,0 +1,200 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// Programs runs the programs of mailboxes.
+type Programs interface {
+	// Program returns what runs a program for the mails of a box. The error wraps
+	// [wire.ErrInvalid], or [wire.ErrDenied] if it may not be run here.
+	Program(box string, s wire.MailHandler) (handler.Handler, error)
+	// Interrupted reports whether the death of the node cut off a run with an id, once.
+	Interrupted(id proto.TaskID) bool
+}
+
+// handlerRetry is the wait after a handler could not read its box or not start its program.
+const handlerRetry = 10 * time.Second
+
+// handlers are the handlers of the mailboxes of a node.
+//
+//	settings ─▶ runner ─▶ session ─▶ mail ─▶ program or URL ─▶ ack, nack, dead letter
+//	                                                     └───▶ ack and forward, one record
+//
+// A runner is the reader of its box. It extends the lease of a mail while its program runs.
+type handlers struct {
+	changed chan struct{} // settings were read
+	mu      sync.Mutex
+	running map[string]*runner // by the name of the box in the ledger
+}
+
+// A runner is the handler of one mailbox.
+type runner struct {
+	name     string // of the box in the ledger
+	settings wire.MailHandler
+	stop     func() // it leases no more; what runs goes on
+
+	mu      sync.Mutex
+	problem string // why it does not run
+}
+
+func (r *runner) setProblem(err error) (changed bool) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	changed = r.problem != text
+	r.problem = text
+	return changed
+}
+
+// problemOf returns why the handler of a box does not run, or "".
+func (h *handlers) problemOf(name string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.running[name]
+	if r == nil {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.problem
+}
+
+// settingsRead tells that the settings of the boxes were read.
+func (h *handlers) settingsRead() {
+	select {
+	case h.changed <- struct{}{}:
+	default:
+	}
+}
+
+// runHandlers runs the handlers that the settings of the boxes name, until ctx is done. What
+// runs then is stopped, and its mail is given back for nothing.
+func (b *Boxes) runHandlers(ctx context.Context, k *mail.Broker) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	runs, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(handler.ErrStopping)
+	if err := b.readRules(ctx, k); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("mailbox: %w", err)
+	}
+	for {
+		b.matchHandlers(runs, &wg)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-b.handlers.changed:
+		}
+	}
+}
+
+// matchHandlers starts and stops runners, so that they are those that the settings name.
+func (b *Boxes) matchHandlers(runs context.Context, wg *sync.WaitGroup) {
+	rules := *b.rules.Load()
+	h := &b.handlers
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name, r := range h.running {
+		if s := rules[name].Handler; s == nil || !reflect.DeepEqual(*s, r.settings) {
+			r.stop()
+			delete(h.running, name)
+		}
+	}
+	for name, n := range rules {
+		if n.Handler == nil || h.running[name] != nil {
+			continue
+		}
+		leasing, stop := context.WithCancel(runs)
+		r := &runner{name: name, settings: *n.Handler, stop: stop}
+		h.running[name] = r
+		wg.Go(func() {
+			defer stop()
+			b.serve(runs, leasing, r)
+		})
+	}
+}
+
+// serve reads a box for its handler until leasing ends, and returns when nothing runs.
+func (b *Boxes) serve(runs, leasing context.Context, r *runner) {
+	for leasing.Err() == nil {
+		err := b.serveSession(runs, leasing, r)
+		if leasing.Err() != nil {
+			return
+		}
+		if r.setProblem(err) && err != nil {
+			b.cfg.Logger.Warn("a mailbox has a handler that cannot run; its mail waits", "box", b.text(r.name), "why", err)
+		}
+		pause := time.NewTimer(handlerRetry)
+		select {
+		case <-leasing.Done():
+		case <-pause.C:
+		}
+		pause.Stop()
+	}
+}
+
+// serveSession is one session of a runner. It returns why no other one should begin at once.
+func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
+	h, err := b.handlerOf(r.name, r.settings)
+	if err != nil {
+		return err
+	}
+	reader, err := b.Read(leasing, r.name, "", wire.LeaseMail{Max: max(r.settings.Concurrency, 1), Reader: "handler"})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := reader.Close(context.WithoutCancel(leasing), false); err != nil && !errors.Is(err, wire.ErrDraining) {
+			b.cfg.Logger.Warn("a handler of a mailbox could not end its session", "box", b.text(r.name), "why", err)
+		}
+	}()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	leasing, unready := context.WithCancelCause(leasing)
+	defer unready(nil)
+	for leasing.Err() == nil {
+		given, err := reader.session.Next(leasing, max(r.settings.Concurrency, 1), nil)
+		if leasing.Err() != nil {
+			break // what was given is given back
+		}
+		if err != nil {
+			return failure(reader.place, "", err)
+		}
+		for _, d := range given {
+			w := work{b, r, h, reader.place, d}
+			wg.Go(func() {
+				if err := w.do(runs); err != nil {
+					unready(err)
+				} else {
+					r.setProblem(nil)
+				}
+			})
+		}
+	}
+	return context.Cause(leasing)
+}
+
+// handlerOf returns what handles the mails of a box.
+func (b *Boxes) handlerOf(name string, s wire.MailHandler) (handler.Handler, error) {
+	if s.Post != "" {
+		return newPost(s)
+	}
+	t, err := proto.ParseTarget(name)
+	if err != nil {
+		return nil, err
+	}
+	return b.parts.Programs.Program(t.Name, s)
+}

@@ -1,0 +1,138 @@
+package node
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/wire"
+)
+
+// runMail gives the mailbox ceo a handler that runs a shell script.
+func (l *testNode) runMail(t *testing.T, script string, change func(*wire.MailHandler)) {
+	t.Helper()
+	h := &wire.MailHandler{Exec: []string{"sh", "-c", script}}
+	if change != nil {
+		change(h)
+	}
+	if _, err := l.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Handler: h}, SubscriptionSettings: wire.SubscriptionSettings{Attempts: new(2)}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// waitBox waits until a mailbox is as wanted, and returns its dead letters.
+func (l *testNode) waitBox(t *testing.T, name string, ok func(wire.Box) bool) (dead []wire.BoxedMail) {
+	t.Helper()
+	var v wire.Box
+	eventually(t, func() bool {
+		var err error
+		if v, err = l.Mail.Get(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		return ok(v)
+	}, func() string { return "the mailbox is " + v.Problem })
+	dead, _, err := l.Mail.Mails(t.Context(), name, "", wire.MailQuery{State: "DEAD", Limit: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dead
+}
+
+func ended(done, dead uint64) func(wire.Box) bool {
+	return func(v wire.Box) bool { return v.Ended.Done == done && v.Ended.Dead == dead && v.Waiting == 0 }
+}
+
+// The exit code of a program decides what becomes of its mail, and what it wrote stays with a
+// dead letter.
+func TestProgramsHandleMail(t *testing.T) {
+	t.Parallel()
+	a := startAlone(t)
+	a.runMail(t, `read body; echo "$BALEFIRE_BOX $BALEFIRE_ATTEMPT: $body" >&2; exit ${body#exit }`, nil)
+	if err := a.mail(t, "exit 0\n", "exit 65\n", "exit 75\n"); err != nil {
+		t.Fatal(err)
+	}
+	dead := a.waitBox(t, "ceo", ended(1, 2))
+	for i, want := range []struct {
+		attempts       int
+		reason, stderr string
+	}{{1, "exit code 65: ", " 1: exit 65\n"}, {2, "exit code 75: ", " 2: exit 75\n"}} {
+		if d := dead[i]; d.Attempts != want.attempts || !strings.HasPrefix(d.Reason, want.reason+"agent:ceo@") || !strings.HasSuffix(d.Stderr, want.stderr) {
+			t.Errorf("%+v", d)
+		}
+	}
+	a.runMail(t, "sleep 600", func(h *wire.MailHandler) { h.Timeout = wire.Duration(1e8) })
+	if err := a.mail(t, "slow"); err != nil {
+		t.Fatal(err)
+	}
+	if dead := a.waitBox(t, "ceo", ended(1, 3)); len(dead) != 3 || !strings.Contains(dead[2].Reason, "timed out") {
+		t.Errorf("%+v", dead)
+	}
+}
+
+// The output of a program goes on with the headers, also after a restart of the node while the
+// program ran, which spends nothing.
+func TestProgramsForwardMail(t *testing.T) {
+	t.Parallel()
+	a := startAlone(t)
+	if _, err := a.Mail.SetMailbox(t.Context(), "next", wire.MailboxSettings{}); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	started, blocked := filepath.Join(dir, "started"), filepath.Join(dir, "blocked")
+	if err := os.WriteFile(blocked, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.runMail(t, "echo >>"+started+"; test -e "+blocked+" && exec sleep 600; printf '%s, ' \"$BALEFIRE_ATTEMPT\"; cat", func(h *wire.MailHandler) { h.Forward = "agent:next" })
+	if err := a.mail(t, "the body"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { _, err := os.Stat(started); return err == nil }, func() string { return "it did not start" })
+	a.halt()
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	b := start(t, a.cfg)
+	b.waitBox(t, "ceo", ended(1, 0))
+	if bodies, _ := b.leased(t, "next"); len(bodies) != 1 || bodies[0] != "1, the body" {
+		t.Errorf("%q", bodies)
+	}
+}
+
+// Mail is posted to a URL, and its answer decides.
+func TestMailIsPosted(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Balefire-Box") == "" {
+			w.WriteHeader(http.StatusBadRequest)
+		}
+	}))
+	defer server.Close()
+	a := startAlone(t)
+	a.runMail(t, "", func(h *wire.MailHandler) { h.Exec, h.Post, h.Concurrency = nil, server.URL, 3 })
+	if err := a.mail(t, "1", "2", "3", "4", "5"); err != nil {
+		t.Fatal(err)
+	}
+	a.waitBox(t, "ceo", ended(5, 0))
+}
+
+// What is dangerous runs only if the configuration of the node names its mailbox.
+func TestDangerousProgramsOfMailboxes(t *testing.T) {
+	t.Parallel()
+	a := startAlone(t)
+	h := &wire.MailHandler{Exec: []string{"true"}, Profile: "dangerous"}
+	_, err := a.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Handler: h}})
+	if wire.CodeOf(err) != wire.CodeDenied || !strings.Contains(err.Error(), "name ceo under dangerous") {
+		t.Errorf("%v", err)
+	}
+	h.Profile, h.RunAs = "", "nobody-at-all"
+	if _, err := a.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Handler: h}}); wire.CodeOf(err) != wire.CodeDenied {
+		t.Errorf("%v", err)
+	}
+	h.RunAs, h.Dir = "", "/nowhere"
+	if _, err := a.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Handler: h}}); wire.CodeOf(err) != wire.CodeInvalid || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("%v", err)
+	}
+}
