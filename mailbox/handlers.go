@@ -88,7 +88,10 @@ func (b *Boxes) runHandlers(ctx context.Context, k *mail.Broker) error {
 	defer wg.Wait()
 	runs, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(handler.ErrStopping)
-	if err := b.readRules(ctx, k); err != nil && ctx.Err() == nil {
+	switch err := b.readRules(ctx, k); {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
 		return fmt.Errorf("mailbox: %w", err)
 	}
 	for {

@@ -267,6 +267,22 @@ func TestHandlerAndTheEndOfTheNode(t *testing.T) {
 	})
 }
 
+// A node that is stopped as soon as it runs reads no settings and runs nothing.
+func TestHandlersOfANodeThatIsStoppedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.handle(wire.MailHandler{})
+		f.stop()
+		f.start()
+		f.stop()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		f.rules.Store(nil)
+		if err := f.runHandlers(ctx, f.broker.Load()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // Other settings count from the next mail on; without a handler nothing is read.
 func TestHandlerChanges(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
