@@ -370,8 +370,8 @@ func TestMailSend(t *testing.T) {
 // A mail that is sent without a dedupe key gets one, and a failure says what to do.
 func TestMailSendFailures(t *testing.T) {
 	n := newMailNode()
-	if _, _, errs := command(t, n, "mail", "send", "agent:ceo"); errs == "" || !strings.Contains(n.Requests()[0], `"dedupe":"`) {
-		t.Errorf("a mail without a dedupe key: %s", errs)
+	if _, _, errs := command(t, n, "mail", "send", "agent:ceo"); errs == "" || !strings.Contains(n.Requests()[0], `"producer":"`) {
+		t.Errorf("a mail that is not numbered: %s", errs)
 	}
 	n.Answer("GET /v1/mail/{id}", wire.BoxedMail{ReceivedMail: wire.ReceivedMail{ID: testMailID}})
 	if code, _, errs := command(t, n, "mail", "reply", "01a20c7e", "x"); code != exitRefused || !strings.Contains(errs, "names no box for replies") {
