@@ -47,7 +47,7 @@ type Delivery struct {
 	From        proto.PeerID // the node that it came from; zero: this one
 	Letter      []byte       // see [proto.ParseLetter]
 	Attempt     int          // 1 for the first
-	Redelivered bool         // somebody was given it before
+	Redelivered bool         // somebody was given it before, or may have been: see [Config.Restored]
 	Lease       time.Duration
 }
 
@@ -195,7 +195,7 @@ func (s *Session) fetch(dst []Delivery, buf []byte) ([]Delivery, []byte, error) 
 			return dst, buf, fmt.Errorf("mail: read mail %d: %w", d.Handle.Seq, err)
 		}
 		buf = out
-		dst = append(dst, Delivery{d.Handle, s.b.peer(m.Origin), m.Letter, int(d.Attempt), d.Redelivered, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
+		dst = append(dst, Delivery{d.Handle, s.b.peer(m.Origin), m.Letter, int(d.Attempt), d.Redelivered || m.At <= s.b.cfg.Restored, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
 	}
 	return dst, buf, nil
 }

@@ -77,10 +77,11 @@ type Ledgers interface {
 
 // Config tunes the boxes.
 type Config struct {
-	Self   proto.PeerID
-	Boot   uint64 // of this start; higher than that of any start before
-	Clock  clock.Clock
-	Logger *slog.Logger
+	Self     proto.PeerID
+	Boot     uint64 // of this start; higher than that of any start before
+	Clock    clock.Clock
+	Restored int64 // until when the ledger lacks what happened: see [mail.Config]
+	Logger   *slog.Logger
 
 	Registerer prometheus.Registerer
 
@@ -140,7 +141,7 @@ func (b *Boxes) open() (*mail.Broker, error) {
 		return nil, err
 	}
 	k, err := mail.New(log, mail.Config{
-		Self: b.cfg.Self, Boot: b.cfg.Boot, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced, Archive: b.archive,
+		Self: b.cfg.Self, Boot: b.cfg.Boot, Restored: b.cfg.Restored, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced, Archive: b.archive,
 		Moved: func(name string, home proto.PeerID, generation uint64) bool {
 			now, known, err := b.parts.Names.HomeOf(name)
 			return err == nil && now == home && known == generation

@@ -273,7 +273,7 @@ func (b *Boxes) boxed(k *mail.Broker, f found) (m wire.BoxedMail, err error) {
 	if m.ReceivedMail, err = b.received(f.place, f.info.Seq, from, kept.Letter); err != nil {
 		return m, err
 	}
-	m.Accepted = time.UnixMilli(kept.At).UTC()
+	m.Accepted, m.Restored = time.UnixMilli(kept.At).UTC(), kept.At <= b.cfg.Restored
 	history(&m, &f.info, f.dead)
 	if f.place.spool() {
 		m.State, m.Seq = "PENDING", 0

@@ -12,8 +12,12 @@ import (
 
 // openMail opens the mailboxes and topics of a node.
 func openMail(n *Node) (*mailbox.Boxes, error) {
+	restored, err := mailbox.RestoredAt(n.storage.Store)
+	if err != nil {
+		return nil, err
+	}
 	return mailbox.Open(mailbox.Parts{Ledgers: mailLedgers{n.storage}, Book: n.book, Members: inboxMembers{n.book}, Want: func(p proto.PeerID) { n.net.Want(p) }, Names: queue.Titles{Queues: n.Queues}, Programs: n.Handlers}, mailbox.Config{
-		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry, Audit: n.audit, AuditSystem: func(ctx context.Context, action, what string) error { return n.auditAs(ctx, actorSystem, action, what) }, Event: n.addEvent, Made: func() { announceServed(n) }, Fail: n.cfg.Fail,
+		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Restored: restored, Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry, Audit: n.audit, AuditSystem: func(ctx context.Context, action, what string) error { return n.auditAs(ctx, actorSystem, action, what) }, Event: n.addEvent, Made: func() { announceServed(n) }, Fail: n.cfg.Fail,
 	})
 }
 

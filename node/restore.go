@@ -7,6 +7,7 @@ import (
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/pairing"
@@ -31,6 +32,7 @@ func RestoreStore(cfg Config, snapshot, private string) (datadir.RestoreReport, 
 		if err := outbox.MarkRestored(s, b, lastBoot(cfg)); err != nil {
 			return nil, err
 		}
+		mailbox.MarkRestored(b, cfg.Clock.Now())
 		pairing.MarkRestored(b)
 		return revoked, ownership.MarkRestored(s, b)
 	})

@@ -158,7 +158,7 @@ type LeasedMail struct {
 type DeliveredMail struct {
 	Lease       string       `json:"lease" doc:"names this delivery when it is settled: SEQUENCE.START.NUMBER"`
 	Attempt     int          `json:"attempt" doc:"1 for the first"`
-	Redelivered bool         `json:"redelivered,omitempty" doc:"somebody was given it before"`
+	Redelivered bool         `json:"redelivered,omitempty" doc:"somebody was given it before, or may have been, because the node was restored from an older copy"`
 	Until       time.Time    `json:"until" doc:"when the lease ends"`
 	Mail        ReceivedMail `json:"mail"`
 }
@@ -271,6 +271,7 @@ type BoxedMail struct {
 	Cause    string     `json:"cause,omitempty" doc:"of a dead letter"`
 	Reason   string     `json:"reason,omitempty"`
 	Stderr   string     `json:"stderr,omitempty" doc:"of a dead letter: the end of what the program wrote to standard error, or of the answer to a POST"`
+	Restored bool       `json:"restored,omitempty" doc:"the node was restored from an older copy since: it may have been read, and have ended, after that copy was made"`
 	Redriven bool       `json:"redriven,omitempty" doc:"it was sent again as a new mail"`
 }
 
