@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -179,6 +180,15 @@ func (s *Server) routeReaders() {
 	}
 	route(s, list(ofBox), func(ctx context.Context, in *mailsOfBox) (wire.Page[wire.BoxedMail], error) {
 		return s.mails(ctx, in.Box, "", in.MailPage)
+	})
+	type mailsOfTopic struct {
+		ByTopic
+		MailPage
+	}
+	kept := op("GET", topicPath+"/mails", "listTopicMails", "mail", "List the mails that a topic keeps, the newest first")
+	route(s, kept, func(ctx context.Context, in *mailsOfTopic) (wire.Page[wire.BoxedMail], error) {
+		in.State = cmp.Or(in.State, "KEPT")
+		return s.mails(ctx, in.name(), "", in.MailPage)
 	})
 	type mailsOfSub struct {
 		BySubscription

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -22,6 +23,7 @@ type EventsAfter struct {
 	After  uint64 `query:"after" doc:"number of the last known event; 0: from the oldest that is kept"`
 	Limit  int    `query:"limit" minimum:"1" maximum:"1000" default:"256" doc:"of a page; a stream has no limit"`
 	Wait   string `query:"wait" example:"30s" doc:"of a page: how long to wait for the first event if there is none yet, at most 10m; default 0"`
+	Mail   string `query:"mail" maxLength:"192" example:"agent:ceo" doc:"the events of the mail of this mailbox or topic instead, which have numbers of their own; *: of all"`
 	stream bool
 }
 
@@ -48,8 +50,11 @@ func (s *Server) routeEvents() {
 	o.Responses = answers[wire.EventPage](s, "200", "The events after the number")
 	o.Responses["200"].Content[ndjsonType] = &huma.MediaType{Schema: &huma.Schema{OneOf: []*huma.Schema{schema[wire.NodeEvent](s), schema[wire.Missed](s)}}}
 	register(s, o, func(ctx context.Context, in *EventsAfter) (*events, error) {
+		if _, err := s.eventPage(ctx, in, 1, 0); err != nil { // it is no box
+			return nil, err
+		}
 		if in.stream {
-			return &events{ndjsonType, func(c huma.Context) { s.writeEvents(c, in.After) }}, nil
+			return &events{ndjsonType, func(c huma.Context) { s.writeEvents(c, in) }}, nil
 		}
 		wait, err := duration("wait", in.Wait)
 		if err != nil {
@@ -57,14 +62,22 @@ func (s *Server) routeEvents() {
 		}
 		waiting, cancel := stopContext(ctx, maxWait)
 		defer cancel()
-		page := s.node.Events(waiting, in.After, in.Limit, min(wait, maxWait))
-		return &events{jsonType, func(c huma.Context) { _ = encode(c.BodyWriter(), page) }}, nil // a client that has disconnected does not need it
+		page, err := s.eventPage(waiting, in, in.Limit, min(wait, maxWait))
+		return &events{jsonType, func(c huma.Context) { _ = encode(c.BodyWriter(), page) }}, err // a client that has disconnected does not need it
 	})
+}
+
+// eventPage returns events of the node, or of the mail that is asked for.
+func (s *Server) eventPage(ctx context.Context, in *EventsAfter, limit int, wait time.Duration) (wire.EventPage, error) {
+	if in.Mail != "" {
+		return s.node.Mail.Events(ctx, in.Mail, in.After, limit, wait)
+	}
+	return s.node.Events(ctx, in.After, limit, wait), nil
 }
 
 // writeEvents writes events as they happen. Nothing is buffered for a slow reader: it gets
 // the number of the events that the node dropped.
-func (s *Server) writeEvents(c huma.Context, after uint64) {
+func (s *Server) writeEvents(c huma.Context, in *EventsAfter) {
 	w, ok := c.BodyWriter().(http.ResponseWriter)
 	if !ok {
 		return
@@ -75,11 +88,10 @@ func (s *Server) writeEvents(c huma.Context, after uint64) {
 	}
 	for {
 		ctx, cancel := stopContext(c.Context(), maxWait)
-		page := s.node.Events(ctx, after, eventStep, maxWait)
+		page, err := s.eventPage(ctx, in, eventStep, maxWait)
 		over := c.Context().Err() != nil || errors.Is(context.Cause(ctx), wire.ErrDraining)
 		cancel()
-		var err error
-		if page.Missed > 0 {
+		if page.Missed > 0 && err == nil {
 			err = encode(w, wire.Missed{Missed: page.Missed})
 		}
 		for _, e := range page.Items {
@@ -90,6 +102,6 @@ func (s *Server) writeEvents(c huma.Context, after uint64) {
 		if err != nil || over || line.Flush() != nil {
 			return
 		}
-		after = page.Next
+		in.After = page.Next
 	}
 }

@@ -54,6 +54,12 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 		{"GET", "/v1/mailboxes/ceo/mails?cursor=x", "", 422, "cursor", nil},
 		{"GET", "/v1/mailboxes/ceo/mails?state=DONE", "", 422, "query.state", nil},
 		{"GET", "/v1/mailboxes/nobody/mails", "", 404, "nobody", nil},
+		{"GET", "/v1/mailboxes/ceo/mails?state=KEPT&limit=2", "", 200, `"next":"1"`, nil},
+		{"GET", "/v1/why/agent:ceo", "", 200, `"code":"no_reader"`, nil},
+		{"GET", "/v1/why/agent:nobody", "", 404, "mailbox add nobody", nil},
+		{"GET", "/v1/events?mail=ceo&limit=1", "", 200, `"kind":"mail.accepted"`, nil},
+		{"GET", "/v1/events?mail=*", "", 200, `"box":"agent:ceo@here"`, nil},
+		{"GET", "/v1/events?mail=a%20b", "", 422, "a b", nil},
 		{"GET", "/v1/mail/xyz", "", 422, "path.id", func() bool {
 			res, body := ask(t, n, "GET", "/v1/mail/"+id, "", "")
 			return decoded[wire.BoxedMail](t, res, body, 200).ID == id
@@ -100,6 +106,10 @@ func topicRoutes(t *testing.T, n *node.Node) []routed {
 		{"PUT", sub, `{"filter":"eu.>","attempts":1}`, 200, `"name":"billing"`, func() bool { return *billing().Settings.Filter == "eu.>" }},
 		{"POST", "/v1/mail", `{"to":"topic:orders","subject":"eu.created","key":"k","body":"AAH/"}`, 202, `"box":"topic:orders"`, func() bool { return *billing().Waiting == 1 }},
 		{"POST", "/v1/mail", `{"to":"topic:orders","subject":"eu.>"}`, 422, "subject", nil},
+		{"GET", "/v1/topics/orders/mails?subject=eu.*&limit=1", "", 200, `"state":"WAITING"`, nil},
+		{"GET", "/v1/topics/orders/mails?state=DEAD", "", 422, "name one of its subscriptions", nil},
+		{"GET", "/v1/topics/nobody/mails", "", 404, "topic add nobody", nil},
+		{"GET", "/v1/why/topic:orders%2Fbilling", "", 200, `"subject":"topic:orders/billing"`, nil},
 		{"GET", sub + "/mails?subject=eu.*", "", 200, `"body":"AAH/"`, nil},
 		{"POST", sub + "/pause", "", 200, `"paused":true`, func() bool { return *billing().Settings.Paused }},
 		{"POST", sub + "/lease", `{"max":9}`, 200, `{"items":[]}`, nil},

@@ -13,9 +13,9 @@ func (s *Server) routeStore() {
 		return s.node.Views.Status(ctx), nil
 	})
 	type why struct {
-		Subject string `path:"subject" maxLength:"128" doc:"a task's id or a peer's name"`
+		Subject string `path:"subject" maxLength:"128" doc:"the id of a task or a mail, or its beginning; the name of a peer; queue:NAME, agent:NAME, topic:NAME or topic:NAME/SUBSCRIPTION"`
 	}
-	route(s, op("GET", "/v1/why/{subject}", "why", "node", "Explain what a task, a peer or a queue is waiting for"), func(ctx context.Context, in *why) (wire.Blocker, error) {
+	route(s, op("GET", "/v1/why/{subject}", "why", "node", "Explain what a task, a mail, a peer, a queue or a box is waiting for"), func(ctx context.Context, in *why) (wire.Blocker, error) {
 		return s.node.Explainer.Why(ctx, in.Subject)
 	})
 	route(s, op("GET", "/v1/store", "getStore", "store", "Sizes of the store"), func(context.Context, *struct{}) (wire.StoreStats, error) {

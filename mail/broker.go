@@ -127,7 +127,7 @@ type Broker struct {
 
 	incoming incoming
 	spools   spools
-	bouncing int // goroutines that tell senders
+	reports  reports
 	dead     deadLetters
 	waiting  sync.WaitGroup // for those goroutines, and for that of a checkpoint
 }
@@ -366,7 +366,7 @@ func (b *Broker) apply(c commit) {
 	}
 	b.last.Store(c.index)
 	b.saved.records++
-	results := len(b.out.Results)
+	results, ends := len(b.out.Results), len(b.out.Ends)
 	if err := b.state.Apply(pack(c.place), p.rec, &b.out); err != nil {
 		b.cfg.Logger.Error("a record of this broker is refused by its state", "why", err) // a bug: it is skipped at each start
 		if p.done != nil {
@@ -374,6 +374,7 @@ func (b *Broker) apply(c commit) {
 		}
 		return
 	}
+	b.noteApplied(b.out.Results[results:], b.out.Ends[ends:])
 	if p.done != nil {
 		var r box.Result
 		if len(b.out.Results) > results {
@@ -397,6 +398,10 @@ func (b *Broker) react(ctx context.Context, now box.Now) {
 		}
 		b.bounce(ctx, b.done.Bounces)
 		for _, e := range b.done.Events {
+			b.noteEvent(e)
+			if e.Kind == box.EventRead {
+				continue
+			}
 			b.cfg.Logger.Debug("mail", "event", e.Kind, "box", e.Box, "subscription", e.Sub, "seq", e.Seq, "text", e.Text)
 		}
 		b.dead.waiting = append(b.dead.waiting, b.done.Archive...)

@@ -73,12 +73,12 @@ func (b *Broker) bounce(ctx context.Context, ends []box.End) {
 	if len(all) == 0 {
 		return
 	}
-	b.bouncing++
+	b.reports.bouncing++
 	b.waiting.Go(func() {
 		for _, t := range all {
 			b.cfg.Bounced(ctx, t)
 		}
-		b.do(func(box.Now) { b.bouncing-- })
+		b.do(func(box.Now) { b.reports.bouncing-- })
 	})
 }
 
@@ -249,7 +249,7 @@ type savedLog struct {
 // memory first: meanwhile nothing is served.
 func (b *Broker) checkpointDue() {
 	now := b.cfg.Clock.Boot()
-	if !b.started || b.saved.running || b.bouncing+len(b.out.Bounces) > 0 || b.last.Load() == b.saved.index || b.saved.records < b.cfg.CheckpointRecords && now-b.saved.at < b.cfg.CheckpointEvery {
+	if !b.started || b.saved.running || b.reports.bouncing+len(b.out.Bounces) > 0 || b.last.Load() == b.saved.index || b.saved.records < b.cfg.CheckpointRecords && now-b.saved.at < b.cfg.CheckpointEvery {
 		return
 	}
 	b.saved.at = now

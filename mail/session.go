@@ -92,6 +92,9 @@ func (b *Broker) deliver(now box.Now, x *box.Session) {
 	n := len(s.queue)
 	s.queue = b.state.Deliver(now, x, maxDeliver, s.queue, &b.out)
 	n = len(s.queue) - n
+	for _, d := range s.queue[len(s.queue)-n:] {
+		b.note(s.box, s.sub, Event{Kind: EventDelivered, Seq: d.Handle.Seq, Attempt: int(d.Attempt), Text: x.Reader, place: d.Place, length: d.Length})
+	}
 	s.mu.Unlock()
 	if n > 0 {
 		s.signal()

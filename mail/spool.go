@@ -177,6 +177,9 @@ func (b *Broker) hold(now box.Now, t *target, class proto.Class, code proto.Code
 	c.stop = Stop{class, code, short(detail), at, at.Add(wait)}
 	c.until = now.Mono + max(wait.Milliseconds(), 1)
 	b.waitUntil(c.until)
+	if code != proto.CodeBusy {
+		b.note(t.id, 0, Event{Kind: EventRefused, Peer: t.home, Text: code.Name() + ": " + c.stop.Detail})
+	}
 }
 
 // spoolBackoff returns the wait after some answers in a row that took nothing, and up to a

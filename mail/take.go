@@ -257,6 +257,7 @@ func (a *Arrival) came() {
 		return
 	}
 	if a.err == nil {
+		a.b.noteRefused(a)
 		a.answer = a.reply()
 	}
 	a.mails = nil

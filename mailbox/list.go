@@ -160,10 +160,21 @@ type found struct {
 // scanned is how many mails are looked at before those are read that a query may select.
 const scanned = 4096
 
+// listed finds what a query is about: a subscription, or a box with all that it keeps.
+func (b *Boxes) listed(name, sub, state string) (place, *mail.Broker, error) {
+	if state == stateKept && sub == "" {
+		return b.existing(name)
+	}
+	return b.subscribed(name, sub)
+}
+
+// stateKept selects all that a box keeps.
+const stateKept = "KEPT"
+
 // Mails returns the mails of a subscription that a query selects, oldest first, and the
-// cursor of the next page. Looking changes nothing.
+// cursor of the next page; those that a box keeps are the newest first. Looking changes nothing.
 func (b *Boxes) Mails(ctx context.Context, name, sub string, q wire.MailQuery) ([]wire.BoxedMail, string, error) {
-	p, k, err := b.subscribed(name, sub)
+	p, k, err := b.listed(name, sub, q.State)
 	if err != nil {
 		return nil, "", err
 	}
@@ -217,13 +228,13 @@ func selection(q wire.MailQuery) (from uint64, match func(*wire.BoxedMail) bool,
 		return 0, nil, invalid("subject %.64q: use words with dots between them; * is one word, > at the end the rest", q.Subject)
 	}
 	switch q.State {
-	case "", "WAITING", "LEASED", "RETRYING", "DEAD":
+	case "", "WAITING", "LEASED", "RETRYING", "DEAD", stateKept:
 	default:
-		return 0, nil, invalid("state %.20q: must be WAITING, LEASED, RETRYING or DEAD", q.State)
+		return 0, nil, invalid("state %.20q: must be WAITING, LEASED, RETRYING, DEAD or KEPT", q.State)
 	}
 	return from, func(m *wire.BoxedMail) bool {
 		return (q.Class == "" || q.Class == m.Class) && (q.Key == "" || q.Key == m.Key) && (q.Subject == "" || proto.MatchSubject(q.Subject, m.Subject)) &&
-			(q.State == "" || q.State == m.State) && (q.Since.IsZero() || !m.Accepted.Before(q.Since)) && (q.Until.IsZero() || m.Accepted.Before(q.Until))
+			(q.State == "" || q.State == stateKept || q.State == m.State) && (q.Since.IsZero() || !m.Accepted.Before(q.Since)) && (q.Until.IsZero() || m.Accepted.Before(q.Until))
 	}, nil
 }
 
@@ -233,7 +244,12 @@ func (b *Boxes) scan(ctx context.Context, k *mail.Broker, p place, sub string, q
 	err = k.View(ctx, func(s *box.State) {
 		id, ok := s.Find(p.name)
 		subID, is := s.FindSub(id, sub)
-		if missing = !ok || !is && !p.spool(); missing {
+		kept := q.State == stateKept
+		if missing = !ok || !is && !p.spool() && !(kept && sub == ""); missing {
+			return
+		}
+		if kept {
+			some, next = scanKept(s, p, id, from)
 			return
 		}
 		some, next = scanSub(s, p, id, subID, q.State == "DEAD", from)
@@ -262,6 +278,30 @@ func scanSub(s *box.State, p place, id box.BoxID, sub box.SubID, dead bool, from
 		some = append(some, found{place: p, info: i})
 	}
 	return some, 0
+}
+
+// scanKept returns what a box keeps, the newest first.
+func scanKept(s *box.State, p place, id box.BoxID, from uint64) (some []found, next uint64) {
+	for i := range s.Kept(id, from) {
+		if len(some) == scanned {
+			return some, i.Seq
+		}
+		f := found{place: p, info: i}
+		if i.State == box.Dead {
+			for d := range s.DeadLetters(id, boxSub(s, id), i.Seq) {
+				f.dead = &d
+				break
+			}
+		}
+		some = append(some, f)
+	}
+	return some, 0
+}
+
+// boxSub returns the only subscription of a mailbox.
+func boxSub(s *box.State, id box.BoxID) box.SubID {
+	sub, _ := s.FindSub(id, "")
+	return sub
 }
 
 // boxed reads the letter of a mail.
@@ -297,32 +337,43 @@ func history(m *wire.BoxedMail, info *box.MailInfo, dead *box.DeadLetter) {
 // ended or is a dead letter here, or waits here for a box on another node. It reads every
 // mail of the node, until it has found it.
 func (b *Boxes) Mail(ctx context.Context, id string) (wire.BoxedMail, error) {
-	k := b.broker.Load()
-	if k == nil {
-		return wire.BoxedMail{}, noMail(id)
-	}
-	subs, err := b.subscriptions(ctx, k)
+	s, err := b.search(ctx, id)
 	if err != nil {
 		return wire.BoxedMail{}, err
 	}
-	s := search{id: strings.ToLower(id)}
+	return *s.found, nil
+}
+
+// search looks for a mail in all subscriptions and spools.
+func (b *Boxes) search(ctx context.Context, id string) (*search, error) {
+	k := b.broker.Load()
+	if k == nil {
+		return nil, noMail(id)
+	}
+	subs, err := b.subscriptions(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	s := &search{id: strings.ToLower(id)}
 	for _, u := range subs {
 		for _, state := range []string{"", "DEAD"} {
-			if err := b.findMail(ctx, k, u, state, &s); err != nil {
-				return wire.BoxedMail{}, err
+			if err := b.findMail(ctx, k, u, state, s); err != nil {
+				return nil, err
 			}
 		}
 	}
 	if s.found == nil {
-		return wire.BoxedMail{}, noMail(id)
+		return nil, noMail(id)
 	}
-	return *s.found, nil
+	return s, nil
 }
 
 // A search looks for a mail by its id or the beginning of it.
 type search struct {
 	id    string
 	found *wire.BoxedMail
+	sub   subscription // where it was found
+	seq   uint64       // there
 }
 
 // done reports whether no other mail can be meant.
@@ -367,7 +418,7 @@ func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, st
 			switch {
 			case err != nil || !strings.HasPrefix(m.ID, s.id):
 			case s.found == nil:
-				s.found = &m
+				s.found, s.sub, s.seq = &m, u, f.info.Seq
 			case s.found.ID != m.ID:
 				return invalid("mail id %.64q: %s and %s begin with it: give more of it", s.id, s.found.ID, m.ID)
 			}

@@ -62,7 +62,7 @@ func TestMails(t *testing.T) {
 			want     error
 			says     string
 		}{
-			{"ceo", "", wire.MailQuery{State: "DONE"}, wire.ErrInvalid, `state "DONE": must be WAITING, LEASED, RETRYING or DEAD`},
+			{"ceo", "", wire.MailQuery{State: "DONE"}, wire.ErrInvalid, `state "DONE": must be WAITING, LEASED, RETRYING, DEAD or KEPT`},
 			{"ceo", "", wire.MailQuery{Class: "urgent"}, wire.ErrInvalid, "urgent"},
 			{"ceo", "", wire.MailQuery{Cursor: "x"}, wire.ErrInvalid, `cursor "x": must be that of a page before`},
 			{"ceo", "", wire.MailQuery{Subject: "a..b"}, wire.ErrInvalid, `subject "a..b"`},

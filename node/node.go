@@ -37,7 +37,7 @@ import (
 // A Node is one machine in the mesh. Its methods are safe for concurrent use.
 type Node struct {
 	Views     *view.Views         // what the node shows to a person
-	Explainer *why.Explainer      // what blocks a task, a peer or a queue
+	Explainer *why.Explainer      // what blocks a task, a mail, a peer, a queue or a box
 	Pairing   *pairing.Pairing    // membership of this node and of others
 	Queues    *queue.Queues       // shared queues
 	Schedules *schedule.Scheduler // of the queues whose home is this node
@@ -162,7 +162,7 @@ func (n *Node) openSubsystems() (err error) {
 	n.Pairing.Connect(n.net, n.gossip, n.outbox)
 	n.Queues.Connect(n.net, n.gossip)
 	n.transfers.Connect(n.net)
-	n.Explainer = why.New(n.Views, n.Queues)
+	n.Explainer = why.New(n.Views, n.Queues, n.Mail)
 	n.Redriver.Connect(n.Views)
 	return nil
 }

@@ -248,7 +248,7 @@ type SettledItem struct {
 
 // A MailQuery selects mails of a box. The zero value selects all that have not ended.
 type MailQuery struct {
-	State   string    `json:"state,omitempty" query:"state" enum:"WAITING,LEASED,RETRYING,DEAD" doc:"DEAD: the dead letters; default all others"`
+	State   string    `json:"state,omitempty" query:"state" enum:"WAITING,LEASED,RETRYING,DEAD,KEPT" doc:"DEAD: the dead letters; KEPT: all that the box keeps, the newest first; default all but dead letters"`
 	Class   string    `json:"class,omitempty" query:"class" enum:"critical,high,normal,low"`
 	Key     string    `json:"key,omitempty" query:"key"`
 	Subject string    `json:"subject,omitempty" query:"subject" doc:"a filter, as of a subscription"`
@@ -261,7 +261,7 @@ type MailQuery struct {
 // A BoxedMail is a mail in a box, as a person sees it. Looking changes nothing.
 type BoxedMail struct {
 	ReceivedMail
-	State    string     `json:"state" enum:"PENDING,WAITING,LEASED,RETRYING,DEAD" doc:"PENDING: on its way to the node of the box"`
+	State    string     `json:"state" enum:"PENDING,WAITING,LEASED,RETRYING,DONE,DEAD" doc:"PENDING: on its way to the node of the box; DONE: no subscription of the topic wants it any more"`
 	Accepted time.Time  `json:"accepted"`
 	Attempts int        `json:"attempts" doc:"spent"`
 	Abandons int        `json:"abandons" doc:"readers that broke off"`

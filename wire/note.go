@@ -16,16 +16,17 @@ type NoteArgs struct {
 	Other      string      `json:"other,omitempty" doc:"name of another peer"`
 	Self       string      `json:"self,omitempty" doc:"name of this node"`
 	Queue      string      `json:"queue,omitempty"`
-	Task       string      `json:"task,omitempty" doc:"id of a task"`
+	Box        string      `json:"box,omitempty" doc:"a mailbox, a topic, or a subscription as topic:TOPIC/SUB"`
+	Task       string      `json:"task,omitempty" doc:"id of a task or of a mail"`
 	Kind       string      `json:"kind,omitempty"`
 	Key        string      `json:"key,omitempty" doc:"ordering key"`
-	State      string      `json:"state,omitempty" doc:"state of the task or of the peer"`
+	State      string      `json:"state,omitempty" doc:"state of the task, the mail or the peer"`
 	Refusal    string      `json:"refusal,omitempty" doc:"code of a refusal, such as FULL"`
 	Detail     string      `json:"detail,omitempty" doc:"text of an error, or the reason that a node or a program gave"`
 	Path       string      `json:"path,omitempty" doc:"address and protocol of a connection"`
 	Epoch      string      `json:"epoch,omitempty" doc:"boot.counter of a lease"`
 	Generation uint64      `json:"generation,omitempty" doc:"of the home of a queue"`
-	Names      []string    `json:"names,omitempty" doc:"names of peers, or labels"`
+	Names      []string    `json:"names,omitempty" doc:"names of peers or readers, or labels"`
 	Count      int         `json:"count,omitempty"`
 	Of         int         `json:"of,omitempty" doc:"the number that count is part of"`
 	Held       int         `json:"held,omitempty" doc:"tasks that a node has a lease for or the result of"`
@@ -145,6 +146,29 @@ const (
 	NoteGrantedNext    NoteCode = "granted_next"      // it is among the next to be granted
 )
 
+// What blocks a mail, or the mail of a box. "Here" is the node that was asked.
+const (
+	NoteMailRefused    NoteCode = "mail_refused"     // the home of its box refuses it for now: box, peer (the home), self, refusal, detail, seconds
+	NoteMailSent       NoteCode = "mail_sent"        // it is on its way, and the home has not answered yet: box, peer (the home)
+	NoteMailTaken      NoteCode = "mail_taken"       // the home of its box has it: box, peer (the home), task (its id), seconds
+	NoteMailTurnedAway NoteCode = "mail_turned_away" // a box here refused it: box, peer (its sender), task (its id), detail, seconds
+	NoteMailEnded      NoteCode = "mail_ended"       // it has ended here: box, state, detail, seconds
+	NoteMailDead       NoteCode = "mail_dead"        // it is a dead letter: box, state (the cause), detail, seconds, count (1: it was sent again as a new mail)
+	NoteMailLeased     NoteCode = "mail_leased"      // a reader has it: box, names (the reader)
+	NoteMailPaused     NoteCode = "mail_paused"      // deliveries are paused: box
+	NoteMailBlocked    NoteCode = "mail_blocked"     // a dead letter with its ordering key blocks it: box, key
+	NoteMailBehind     NoteCode = "mail_behind"      // an earlier mail with its ordering key has not ended: box, key, task (that mail)
+	NoteMailRetries    NoteCode = "mail_retries"     // a delivery failed, and it waits for the next one: box, state (the cause), detail, names (the reader)
+	NoteNoReader       NoteCode = "no_reader"        // nobody reads the box: box
+	NoteReadersBusy    NoteCode = "readers_busy"     // its readers take no more until they settle what they have: box, count (readers)
+	NoteMailNext       NoteCode = "mail_next"        // it is among the next to be delivered: box
+	NoteKeysBlocked    NoteCode = "keys_blocked"     // dead letters block ordering keys: box, count (keys)
+	NoteBoxDelivers    NoteCode = "box_delivers"     // its readers are given what is ready: box, count (readers)
+	NoteBoxDraining    NoteCode = "box_draining"     // the box takes no new mail for now: box
+	NoteBoxFull        NoteCode = "box_full"         // mail to it waits at its senders: box, count, of, detail (code of what blocks its deliveries, if anything does)
+	NoteBoxElsewhere   NoteCode = "box_elsewhere"    // its home is another node, and nothing waits for it here: box, peer (the home)
+)
+
 // What was checked, in the steps of an explanation.
 const (
 	StepRecord        NoteCode = "record"            // the record of a task: state, attempts, time (its expiry)
@@ -167,6 +191,14 @@ const (
 	StepHandoff       NoteCode = "handoff"           // peer
 	StepStarted       NoteCode = "started"           // peer
 	StepLeaseHere     NoteCode = "lease_here"        // epoch, attempts
+	StepMail          NoteCode = "mail"              // box, state, key, attempts, abandons, seconds (since it came here), time (its expiry)
+	StepSpool         NoteCode = "spool"             // what waits here for a box on another node: box, peer, count, seconds (the oldest)
+	StepBox           NoteCode = "box"               // box, peer (its home), generation
+	StepBoxMails      NoteCode = "box_mails"         // box, count, of (the limit), seconds (the oldest)
+	StepBoxClasses    NoteCode = "box_classes"       // what waits for a subscription: box, count, names (number and name of each class)
+	StepBoxReaders    NoteCode = "box_readers"       // box, names, count, held (leased mails)
+	StepBoxBlocked    NoteCode = "box_blocked"       // ordering keys that dead letters block: box, count, of (dead letters)
+	StepBoxRefused    NoteCode = "box_refused"       // mail of another node that the box refused: box, peer, detail, seconds
 )
 
 // What an operator should look at.

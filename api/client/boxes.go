@@ -133,7 +133,11 @@ func (c *Client) BoxMails(ctx context.Context, box, sub string, q wire.MailQuery
 	if q.Limit != 0 {
 		v.Set("limit", strconv.Itoa(q.Limit))
 	}
-	return get[wire.Page[wire.BoxedMail]](ctx, c, readPath(box, sub)+"/mails", v)
+	path := readPath(box, sub)
+	if sub == "" {
+		path = boxPath(box) // what a topic keeps
+	}
+	return get[wire.Page[wire.BoxedMail]](ctx, c, path+"/mails", v)
 }
 
 // PurgeMail removes what waits in a box, or counts it.

@@ -54,6 +54,9 @@ func mailMethods() []method {
 			return c.SettleMail(ctx, "orders", "billing", wire.SettleMail{Ack: []string{"7.1.1"}})
 		}},
 		{"BoxMails", "GET /v1/mailboxes/ceo/mails" + chosen, mails, func(ctx context.Context, c *client.Client) (any, error) { return c.BoxMails(ctx, "ceo", "", q) }},
+		{"BoxMails", "GET /v1/topics/topic:orders/mails?state=KEPT", mails, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.BoxMails(ctx, "topic:orders", "", wire.MailQuery{State: "KEPT"})
+		}},
 		{"BoxMails", "GET /v1/topics/topic:orders/subscriptions/billing/mails", mails, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.BoxMails(ctx, "topic:orders", "billing", wire.MailQuery{})
 		}},

@@ -124,6 +124,9 @@ func meshMethods() []method {
 		{"EventPage", "GET /v1/events?after=3&limit=7&wait=2ms", wire.EventPage{Boot: 7, Items: []wire.NodeEvent{happened(4)}, Next: 4}, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.EventPage(ctx, 3, 7, 2*time.Millisecond)
 		}},
+		{"MailEvents", "GET /v1/events?after=3&mail=topic%3Aorders", wire.EventPage{Boot: 7, Items: []wire.NodeEvent{happened(4)}, Next: 4}, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.MailEvents(ctx, "topic:orders", 3, 0, 0)
+		}},
 	}
 }
 

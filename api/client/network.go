@@ -85,12 +85,21 @@ func (c *Client) Revoke(ctx context.Context, ref, reason string) error {
 // EventPage returns up to limit events after a number, at once or at the first event within
 // wait. A page with another boot than the previous one has new numbers.
 func (c *Client) EventPage(ctx context.Context, after uint64, limit int, wait time.Duration) (wire.EventPage, error) {
+	return c.MailEvents(ctx, "", after, limit, wait)
+}
+
+// MailEvents is EventPage for what happened to the mail of a mailbox or a topic; *: of all.
+// These events have numbers of their own.
+func (c *Client) MailEvents(ctx context.Context, box string, after uint64, limit int, wait time.Duration) (wire.EventPage, error) {
 	q := url.Values{"after": {strconv.FormatUint(after, 10)}}
 	if limit > 0 {
 		q.Set("limit", strconv.Itoa(limit))
 	}
 	if wait > 0 {
 		q.Set("wait", wait.String())
+	}
+	if box != "" {
+		q.Set("mail", box)
 	}
 	return get[wire.EventPage](ctx, c, "/v1/events", q)
 }

@@ -64,6 +64,7 @@ type watcher struct {
 	follow bool
 	after  uint64
 	kind   string
+	mail   string // the box whose events are meant, *: all; empty: the events of the node
 
 	boot        uint64 // of the node at the last request; 0: none yet
 	headerShown bool   // the table header has been printed
@@ -73,7 +74,7 @@ type watcher struct {
 func (e *watcher) printPast(ctx context.Context) error {
 	all := wire.EventPage{Items: []wire.NodeEvent{}}
 	for {
-		page, err := e.client.EventPage(ctx, e.after, eventPage, 0)
+		page, err := e.page(ctx, 0)
 		if err != nil {
 			return err
 		}
@@ -101,7 +102,7 @@ func (e *watcher) printPast(ctx context.Context) error {
 func (e *watcher) run(ctx context.Context) error {
 	told := time.Duration(-1)
 	for {
-		page, err := e.client.EventPage(ctx, e.after, eventPage, eventWait)
+		page, err := e.page(ctx, eventWait)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()

@@ -25,7 +25,7 @@ what is not acknowledged in time is delivered again. BOX is a mailbox, NAME, or 
 subscription of a topic, topic:TOPIC/SUB.`,
 		mailSend(w), mailRead(w),
 		settleCommand(w, "ack"), settleCommand(w, "nack"), settleCommand(w, "extend"), settleCommand(w, "defer"), settleCommand(w, "bounce"),
-		mailReply(w), mailList(w), mailShow(w), mailOutgoing(w))
+		mailReply(w), mailList(w), mailHistory(w), mailShow(w), mailWatch(w), mailOutgoing(w))
 }
 
 // mailFlags are the raw flags of the commands that send a mail.
@@ -307,8 +307,15 @@ with --state dead its dead letters. Looking changes nothing.`,
 			return w.listMails(cmd, args[0], f)
 		},
 	}
+	c.Flags().StringVar(&f.q.State, "state", "", "waiting, leased, retrying or dead (default all but dead)")
+	f.add(c)
+	completeWords(c, "state", lower(mailStates)...)
+	return c
+}
+
+// add adds the flags that every list of mails has.
+func (f *mailQuery) add(c *cobra.Command) {
 	fs := c.Flags()
-	fs.StringVar(&f.q.State, "state", "", "waiting, leased, retrying or dead (default all but dead)")
 	fs.StringVar(&f.q.Class, "class", "", "only this class")
 	fs.StringVar(&f.q.Key, "key", "", "only mails with this ordering key")
 	fs.StringVar(&f.q.Subject, "subject", "", "only these subjects, such as 'eu.>'")
@@ -317,8 +324,6 @@ with --state dead its dead letters. Looking changes nothing.`,
 	fs.IntVar(&f.q.Limit, "limit", 50, "entries per page, at most 1000")
 	fs.StringVar(&f.q.Cursor, "cursor", "", "continue after this page")
 	fs.BoolVar(&f.all, "all", false, "all pages")
-	completeWords(c, "state", lower(mailStates)...)
-	return c
 }
 
 // listMails shows the mails of a box that the flags select.

@@ -173,6 +173,12 @@ NUMBER  ID                  STATE  CLASS  KEY      TYPE   FROM    AGE  TRIES  SI
 		{"mail ls ''", exitUsage, "", "", "the name of a mailbox is empty"},
 		{"mail ls", exitUsage, "", "", "takes a mailbox, or topic:TOPIC/SUBSCRIPTION"},
 		{"mail ls ceo --state done", exitUsage, "", "", "--state \"done\": it must be waiting, leased, retrying or dead"},
+		{"mail history ceo --all", exitOK, "GET /v1/mailboxes/ceo/mails?limit=1000&state=KEPT", listed, ""},
+		{"mail history topic:orders --since 1h --limit 7", exitOK, "GET /v1/topics/topic:orders/mails?limit=7&since=2026-11-20T11%3A00%3A00Z&state=KEPT", "*", "there are more: use --cursor 99 or --all"},
+		{"mail history topic:orders/billing", exitUsage, "", "", "a subscription keeps nothing of its own, see mail ls topic:orders/billing"},
+		{"mail history", exitUsage, "", "", "takes a mailbox or a topic"},
+		{"mail watch -o json", exitUsage, "", "", "mail watch never ends"},
+		{"mail watch a b", exitUsage, "", "", "a mailbox or a topic, or nothing for all"},
 		{"mail ls ceo --limit 0", exitUsage, "", "", "--limit 0"},
 		{"mail ls ceo --since soon", exitUsage, "", "", "--since"},
 		{"mail show 01A20C7E", exitOK, "GET /v1/mail/01A20C7E", `
@@ -301,6 +307,32 @@ func TestMailFollow(t *testing.T) {
 	const lease, ack = `POST /v1/mailboxes/ceo/lease {"max":3,"wait":"1m"}`, `POST /v1/mailboxes/ceo/settle {"ack":["88.7.1"]}`
 	if calls := n.Requests(); code != exitRefused || !slices.Equal(calls, []string{lease, ack, lease, lease, ack, lease}) || !strings.Contains(errs, "the node is not running: waiting for it") {
 		t.Errorf("%d, asked %q\n%s", code, calls, errs)
+	}
+}
+
+// A watch of mail begins with what happens next, or with what the node still has, and asks for
+// the events of one box.
+func TestMailWatch(t *testing.T) {
+	for _, tt := range []struct {
+		line, calls string
+		out         int
+	}{
+		{"mail watch ceo", "GET /v1/events?after=0&limit=1000&mail=ceo; GET /v1/events?after=4&limit=1000&mail=ceo&wait=30s", 1},
+		{"mail watch --past --kind mail.", "GET /v1/events?after=0&limit=1000&mail=%2A&wait=30s; GET /v1/events?after=4&", 2},
+	} {
+		n, asked := newMailNode(), uint64(0)
+		n.Answer("GET /v1/events", func(*http.Request) any {
+			asked++
+			if asked > 2 {
+				return wire.ErrInvalid
+			}
+			e := wire.NodeEvent{Seq: 3 + asked, Time: testStart, Kind: "mail.done", Text: "agent:ceo@here 7"}
+			return wire.EventPage{Boot: testBoot, Items: []wire.NodeEvent{e}, Next: e.Seq}
+		})
+		code, out, errs := command(t, n, words(tt.line)...)
+		if calls := strings.Join(n.Requests(), "; "); code != exitUsage || !strings.HasPrefix(calls, tt.calls) || strings.Count(out, "mail.done") != tt.out {
+			t.Errorf("%s: %d, asked %q\n%s%s", tt.line, code, calls, out, errs)
+		}
 	}
 }
 

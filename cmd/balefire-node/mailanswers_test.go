@@ -58,6 +58,7 @@ func newMailNode() *clienttest.Node {
 		"POST /v1/mailboxes/{box}/redrive": redriven,
 		"GET /v1/topics":                   page(testTopic("orders", false)),
 		"GET /v1/topics/{topic}":           topicNamed,
+		"GET /v1/topics/{topic}/mails":     listedMails,
 		"PUT /v1/topics/{topic}":           func(r *http.Request) any { return testTopic(r.PathValue("topic"), true) },
 		"DELETE /v1/topics/{topic}":        nil,
 		"POST /v1/topics/{topic}/purge":    wire.PurgedMail{Mails: 3},

@@ -8,9 +8,9 @@ import (
 
 func whyCommand(w *app) *cobra.Command {
 	return &cobra.Command{
-		Use: "why TASK|PEER|queue:NAME", Short: "Explain what a task, a peer or a queue is waiting for",
-		Long:    "Follow a task from the disk of this node to its handler, and print the one thing\nthat it is waiting for and what to do about it.",
-		Example: "  balefire-node why 01a1f84f\n  balefire-node why laptop\n  balefire-node why queue:build", Args: exactly(1, "the id of a task, its beginning, the name of a peer, or queue:NAME"), ValidArgsFunction: w.completeSubject,
+		Use: "why TASK|MAIL|PEER|BOX|queue:NAME", Short: "Explain what a task, a mail, a peer, a queue or a box is waiting for",
+		Long:    "Follow a task from the disk of this node to its handler, or a mail to its reader,\nand print the one thing that it is waiting for and what to do about it. BOX is a\nmailbox, agent:NAME or agent:NAME@NODE, or topic:TOPIC.",
+		Example: "  balefire-node why 01a1f84f\n  balefire-node why laptop\n  balefire-node why queue:build\n  balefire-node why agent:ceo", Args: exactly(1, "the id of a task or a mail, its beginning, the name of a peer, queue:NAME, or a box"), ValidArgsFunction: w.completeSubject,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx, cancel := w.withTimeout(cmd.Context())
 			defer cancel()

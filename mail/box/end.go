@@ -92,6 +92,11 @@ func (s *State) applyNack(h head, n *nack, out *Output) {
 	if d := u.deliveries[n.seq]; d != nil && d.state == nacked { // after a seek it may be leased again
 		d.state = returned
 	}
+	text := n.cause.String()
+	if len(n.reason) > 0 {
+		text += ": " + string(n.reason)
+	}
+	out.Events = append(out.Events, Event{Kind: EventRetry, Box: h.box, Sub: h.sub, Seq: n.seq, Text: text})
 	u.offer(n.seq)
 	u.wake(out)
 }
@@ -143,6 +148,8 @@ func (s *State) finish(u *sub, seq uint64, e ending, out *Output) {
 		end := End{Box: b.id, Sub: u.id, Seq: seq, Place: m.place, Length: m.length(), State: e.state, Cause: e.cause, Reason: e.reason}
 		out.Ends = append(out.Ends, end)
 		out.Bounces = append(out.Bounces, end)
+	} else {
+		out.Events = append(out.Events, Event{Kind: EventRead, Box: b.id, Sub: u.id, Seq: seq})
 	}
 	if b.settings.Interest && b.unread(seq) == 0 {
 		s.remove(b, seq, ending{state: Done}, out)

@@ -192,6 +192,8 @@ const (
 	EventRescued                        // low was served only because so many had passed it
 	EventBlocked                        // a dead letter blocks its lane
 	EventUnblocked                      // a lane with a dead letter goes on, because too many are blocked
+	EventRetry                          // a delivery failed or was given back; the text says why
+	EventRead                           // a subscription of a topic has read a mail
 )
 
 // An Archive is dead letters of one subscription that are too many or too old.

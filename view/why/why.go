@@ -1,4 +1,4 @@
-// Package why says what blocks a task, a peer or a queue: it follows the task from the
+// Package why says what blocks a task, a mail, a peer, a queue or a box of mail: it follows the task from the
 // disk of this node to its handler, and states the one cause with what was checked before
 // it. It states codes with arguments; the text is made where people read it.
 package why
@@ -21,10 +21,11 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// An Explainer explains what blocks a task, a peer or a queue.
+// An Explainer explains what blocks a task, a mail, a peer, a queue or a box.
 type Explainer struct {
 	*view.Views
 	queues Queues
+	mail   Mail
 }
 
 // Queues is what is known about shared queues.
@@ -38,9 +39,9 @@ type Queues interface {
 }
 
 // New returns an explainer of what v shows.
-func New(v *view.Views, q Queues) *Explainer { return &Explainer{v, q} }
+func New(v *view.Views, q Queues, m Mail) *Explainer { return &Explainer{v, q, m} }
 
-// idRE matches a task id or a prefix of one.
+// idRE matches the id of a task or a mail, or a prefix of one.
 var idRE = regexp.MustCompile(`^[0-9A-Fa-f-]{6,36}$`)
 
 // A walk is the way to one cause.
@@ -66,8 +67,8 @@ func (w *walk) next(in time.Duration) {
 	}
 }
 
-// Why explains why a task does not make its next step, or why a peer or a queue
-// (queue:NAME) does not get its tasks.
+// Why explains why a task or a mail does not make its next step, or why a peer, a queue
+// (queue:NAME) or a box (agent:NAME, topic:NAME) does not get its tasks or mail.
 func (e *Explainer) Why(ctx context.Context, subject string) (wire.Blocker, error) {
 	w := &walk{Explainer: e, Blocker: wire.Blocker{Subject: subject, Steps: []wire.Note{}}}
 	err := w.explain(ctx, subject)
@@ -86,12 +87,18 @@ func (w *walk) explain(ctx context.Context, subject string) error {
 	if w.Leases.QueueStates()[name] != nil || named {
 		return w.queue(ctx, name)
 	}
+	if is, err := w.box(ctx, subject); is {
+		return err
+	}
 	if !idRE.MatchString(subject) {
-		return fmt.Errorf("%w: nothing known here has the name %.60q: name a peer, a queue, or a task by its id or the first 6 characters of it", wire.ErrNotFound, subject)
+		return fmt.Errorf("%w: nothing known here has the name %.60q: name a peer, a queue, a mailbox or a topic, or a task or mail by its id or the first 6 characters of it", wire.ErrNotFound, subject)
 	}
 	id, role, rec, err := w.Find(subject)
-	if errors.Is(err, wire.ErrNotFound) && w.leased(ctx, subject) {
-		return nil
+	if errors.Is(err, wire.ErrNotFound) {
+		if w.leased(ctx, subject) {
+			return nil
+		}
+		return w.mailed(ctx, subject, err)
 	}
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@
 package prose
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -98,6 +99,21 @@ func argument(name string, a wire.NoteArgs) string {
 	case "day":
 		return date(a.Time, time.DateOnly)
 	}
+	if a.Box != "" {
+		switch name {
+		case "add", "resume":
+			return boxCommand(name, a.Box)
+		}
+	}
+	if name == "reader" {
+		return cmp.Or(append(a.Names, "")[0], "a reader")
+	}
+	if name == "what" {
+		if a.Box != "" {
+			return "mail"
+		}
+		return "task"
+	}
 	if d := a.Dial; d != nil {
 		switch name {
 		case "dial":
@@ -120,7 +136,7 @@ func argument(name string, a wire.NoteArgs) string {
 		return a.Transfer.String()
 	}
 	return map[string]string{
-		"peer": a.Peer, "other": a.Other, "self": a.Self, "queue": a.Queue, "task": a.Task, "kind": a.Kind, "key": a.Key, "state": a.State,
+		"box": a.Box, "peer": a.Peer, "other": a.Other, "self": a.Self, "queue": a.Queue, "task": a.Task, "kind": a.Kind, "key": a.Key, "state": a.State,
 		"refusal": a.Refusal, "path": a.Path, "epoch": a.Epoch,
 	}[name]
 }
@@ -131,6 +147,19 @@ var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|too large|tr
 
 // Plain returns the text of an error without package prefixes.
 func Plain(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }
+
+// boxCommand returns the command that makes or resumes a box, without the name of its node.
+func boxCommand(verb, box string) string {
+	name, _, _ := strings.Cut(strings.TrimPrefix(box, "agent:"), "@")
+	group := "mailbox"
+	if topic, is := strings.CutPrefix(box, "topic:"); is {
+		group, name = "topic", topic
+		if topic, sub, both := strings.Cut(topic, "/"); both {
+			group, name = "sub", topic+" "+sub
+		}
+	}
+	return group + " " + verb + " " + name
+}
 
 func date(t *time.Time, layout string) string {
 	if t == nil {

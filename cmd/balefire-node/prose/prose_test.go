@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write testdata/notes.golden")
 
 // full has every argument.
 var full = wire.NoteArgs{
-	Peer: "b", Other: "c", Self: "a", Queue: "build", Task: "01a1f84f", Kind: "test", Key: "repo", State: "DEAD", Refusal: "FULL", Detail: "a reason",
+	Peer: "b", Other: "c", Self: "a", Queue: "build", Box: "agent:ceo@b", Task: "01a1f84f", Kind: "test", Key: "repo", State: "DEAD", Refusal: "FULL", Detail: "a reason",
 	Path: "quic /ip4/192.0.2.1", Epoch: "7.40", Generation: 3, Names: []string{"r", "s"}, Count: 2, Of: 8, Held: 1, Attempts: 4, Abandons: 5, Seconds: 65, Idle: 9,
 	Time:     new(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
 	Dial:     &wire.Dialed{Failed: 3, Error: "connection refused", Seconds: 7, Next: 2},
@@ -73,6 +73,26 @@ func cases(t *testing.T) (all []wire.Note) {
 	variant(wire.NoteDeadMail, func(a *wire.NoteArgs) { a.Count, a.Names = 1, []string{"agent:ceo@a"} })
 	variant(wire.NoteMembersDead, func(a *wire.NoteArgs) { a.Count, a.Names = 1, []string{"n1"} })
 	variant(wire.NoteMembersDead, func(a *wire.NoteArgs) { a.Count, a.Names = 7, strings.Split("tuvwxyz", "") })
+	for _, code := range []wire.NoteCode{wire.NotePeerLeft, wire.NotePeerLost} {
+		variant(code, func(a *wire.NoteArgs) { a.Box = "" })
+	}
+	for _, name := range []string{"topic:orders", "topic:orders/billing", "agent:ceo"} {
+		variant(wire.NoteMailPaused, func(a *wire.NoteArgs) { a.Box = name })
+	}
+	for _, code := range []string{"NO_HANDLER", "DRAINING", "BUSY", "MOVED"} {
+		variant(wire.NoteMailRefused, func(a *wire.NoteArgs) { a.Refusal = code })
+	}
+	variant(wire.NoteMailEnded, func(a *wire.NoteArgs) { a.State = "DONE" })
+	variant(wire.NoteMailEnded, func(a *wire.NoteArgs) { a.State, a.Detail = "CANCELLED", "" })
+	variant(wire.NoteMailDead, func(a *wire.NoteArgs) { a.State, a.Detail, a.Count = "final", "", 0 })
+	variant(wire.NoteMailLeased, func(a *wire.NoteArgs) { a.Names = nil })
+	variant(wire.NoteMailRetries, func(a *wire.NoteArgs) { a.Detail = "" })
+	variant(wire.NoteBoxFull, func(a *wire.NoteArgs) { a.Detail = string(wire.NoteNoReader) })
+	variant(wire.NoteBoxFull, func(a *wire.NoteArgs) { a.Detail = string(wire.NoteMailPaused) })
+	variant(wire.StepMail, func(a *wire.NoteArgs) { a.State, a.Key = "PENDING", "" })
+	variant(wire.StepBoxMails, func(a *wire.NoteArgs) { a.Count = 0 })
+	variant(wire.StepBoxClasses, func(a *wire.NoteArgs) { a.Names = nil })
+	variant(wire.StepBoxReaders, func(a *wire.NoteArgs) { a.Count = 0 })
 	return all
 }
 

@@ -17,7 +17,7 @@ func say(text, fix string) sentence {
 }
 
 const (
-	lookAt   = "start {peer} or check the network in between; the task is safe and will be sent automatically"
+	lookAt   = "start {peer} or check the network in between; the {what} is safe and will be sent automatically"
 	askThere = "on {peer}: balefire-node why {task}"
 )
 
@@ -46,7 +46,7 @@ var table = map[wire.NoteCode]sentence{
 		return "this node is isolated: it " + isolation(a), "balefire-node netcheck"
 	},
 	wire.NoteNoAddress:  say("no address of {peer} is known", "start it: it announces its addresses when it connects"),
-	wire.NotePeerLeft:   say("{peer} cannot be reached: it was stopped {ago} ago", "start {peer}; the task is safe and will be sent automatically"),
+	wire.NotePeerLeft:   say("{peer} cannot be reached: it was stopped {ago} ago", "start {peer}; the {what} is safe and will be sent automatically"),
 	wire.NotePeerLost:   say("{peer} cannot be reached: it has been {state} for {ago} according to gossip; {dial}", lookAt),
 	wire.NoteRelaysAway: say("{peer} cannot be reached: none of its relays ({names}) is connected here; {dial}", "balefire-node path {first}"),
 	wire.NoteRelaysFail: say("{peer} cannot be reached: neither directly nor through its relays ({names}); {dial}", "balefire-node path {peer}"),
@@ -166,6 +166,67 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteMembersBusy: say("all {of} members that serve its kind are busy, or a limit of the queue is reached", "balefire-node queue show {queue}"),
 	wire.NoteGrantedNext: say("it is granted next", ""),
 
+	wire.NoteMailRefused: func(a wire.NoteArgs) (text, fix string) {
+		switch a.Refusal {
+		case "NO_HANDLER":
+			fix = "on {peer}: balefire-node {add} --allow peer:{self}; if the name is wrong, send it again to the right one"
+		case "FULL":
+			fix = "on {peer}: balefire-node why {box}; its readers must make room, or raise its limits"
+		case "DRAINING":
+			fix = "on {peer}: let {box} take mail again, with --draining=false"
+		}
+		return "{peer} refused it {ago} ago: {refusal} ({detail}); it waits here", fix
+	},
+	wire.NoteMailSent:       say("it is on its way to {peer}, which has not answered yet", "balefire-node path {peer}"),
+	wire.NoteMailTaken:      say("{peer} has had it for {ago}", askThere),
+	wire.NoteMailTurnedAway: say("{box} refused it {ago} ago: {detail}", "on {peer}, which sent it: balefire-node why {task}"),
+	wire.NoteMailEnded: func(a wire.NoteArgs) (string, string) {
+		switch {
+		case a.State == "DONE":
+			return "it was acknowledged {ago} ago", ""
+		case a.Detail == "":
+			return "it ended {ago} ago as {state}", ""
+		}
+		return "it ended {ago} ago as {state}: {detail}", ""
+	},
+	wire.NoteMailDead: func(a wire.NoteArgs) (text, fix string) {
+		text, fix = "it has been a dead letter for {ago}: {state}", "fix the cause, then: balefire-node dlq retry --mailbox {box}"
+		if a.Detail != "" {
+			text += ": {detail}"
+		}
+		if a.Count > 0 {
+			text, fix = text+"; it was sent again as a new mail", ""
+		}
+		return text, fix
+	},
+	wire.NoteMailLeased:  say("{reader} has it and has not acknowledged it yet; if its lease ends, it is delivered again", ""),
+	wire.NoteMailPaused:  say("{box} is paused", "balefire-node {resume}"),
+	wire.NoteMailBlocked: say("a dead letter with its ordering key blocks it, and on_dead is block", "balefire-node mailbox unblock {box} {key}"),
+	wire.NoteMailBehind:  say("an earlier mail with its ordering key has not ended: {task}", "balefire-node why {task}"),
+	wire.NoteMailRetries: func(a wire.NoteArgs) (string, string) {
+		text := "its last delivery failed: {state}"
+		if a.Detail != "" {
+			text += ": {detail}"
+		}
+		return text + "; it waits for the next one", ""
+	},
+	wire.NoteNoReader:    say("nobody reads {box}", "start its reader, or: balefire-node mail read {box}"),
+	wire.NoteReadersBusy: say("its {count|reader takes|readers take} no more until they settle what they have", "add a reader, or give each more credit"),
+	wire.NoteMailNext:    say("it is among the next to be delivered", ""),
+	wire.NoteKeysBlocked: say("dead letters block {count|ordering key|ordering keys}; what has no such key is delivered", "balefire-node dlq ls --mailbox {box}"),
+	wire.NoteBoxDelivers: say("nothing: {count|reader is|readers are} given what is ready", ""),
+	wire.NoteBoxDraining: say("{box} takes no new mail for now, which waits at its senders", "let it take mail again, with --draining=false"),
+	wire.NoteBoxFull: func(a wire.NoteArgs) (string, string) {
+		switch wire.NoteCode(a.Detail) {
+		case wire.NoteNoReader:
+			return "{box} is full, because nobody reads it: mail to it waits at its senders", "start its reader, or: balefire-node mail read {box}"
+		case wire.NoteMailPaused:
+			return "{box} is full, because it is paused: mail to it waits at its senders", "balefire-node {resume}"
+		}
+		return "{box} is full: mail to it waits at its senders", "add readers, purge some of its mail, or raise its limits"
+	},
+	wire.NoteBoxElsewhere: say("nothing waits here for it: only its home knows what waits there", "on {peer}: balefire-node why {box}"),
+
 	wire.StepRecord:        say("record: {state}, attempts {attempts}, expires at {time}", ""),
 	wire.StepAcceptedThere: say("accepted: {peer} has it (receipt accepted)", ""),
 	wire.StepAcceptedHere:  say("accepted: here, {state}, attempts {attempts}", ""),
@@ -199,6 +260,38 @@ var table = map[wire.NoteCode]sentence{
 	wire.StepGranted:    say("lease: epoch {epoch}, {peer}", ""),
 	wire.StepHandoff:    say("handoff: moving to {peer}", ""),
 	wire.StepStarted:    say("lease: {peer} has reported its start", ""),
+	wire.StepMail: func(a wire.NoteArgs) (string, string) {
+		text := "mail: {state} in {box} for {ago}, attempts {attempts}, abandons {abandons}, expires at {time}"
+		if a.State == "PENDING" {
+			text = "mail: {state} for {box} for {ago}, expires at {time}"
+		}
+		if a.Key != "" {
+			text += ", key {key}"
+		}
+		return text, ""
+	},
+	wire.StepSpool: say("spool: {count|mail waits|mails wait} here for {box} on {peer}, the oldest for {ago}", ""),
+	wire.StepBox:   say("box {box}: home {peer}", ""),
+	wire.StepBoxMails: func(a wire.NoteArgs) (string, string) {
+		if a.Count == 0 {
+			return "mail: none waits, at most {of} may", ""
+		}
+		return "mail: {count} of at most {of}, the oldest for {ago}", ""
+	},
+	wire.StepBoxClasses: func(a wire.NoteArgs) (string, string) {
+		if len(a.Names) == 0 {
+			return "{box}: nothing waits", ""
+		}
+		return "{box}: {count|mail waits|mails wait}: {names}", ""
+	},
+	wire.StepBoxReaders: func(a wire.NoteArgs) (string, string) {
+		if a.Count == 0 {
+			return "{box}: no reader", ""
+		}
+		return "{box}: read by {names}; {held|mail is|mails are} leased", ""
+	},
+	wire.StepBoxBlocked: say("{box}: {of|dead letter|dead letters}, which block {count|ordering key|ordering keys}", ""),
+	wire.StepBoxRefused: say("{box}: mail of {peer} was refused {ago} ago: {detail}", ""),
 	wire.StepLeaseHere:  say("lease: epoch {epoch}, attempt {attempts}, held by this node", ""),
 
 	wire.NoteClockDoubted:   say("{doubt}", "check the clock of this machine (date) and its time synchronization; nothing else is needed"),

@@ -1,0 +1,103 @@
+package mailbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/wire"
+)
+
+// AllBoxes stands for all boxes where the events of one can be asked for.
+const AllBoxes = "*"
+
+// maxEvents is how many events one page has at most.
+const maxEvents = 1000
+
+// Events returns what happened to the mail of a box after a number of this start, or to that
+// of [AllBoxes]: at most limit events (default 256). If there are none it waits for the next
+// one, at most for wait.
+func (b *Boxes) Events(ctx context.Context, name string, after uint64, limit int, wait time.Duration) (wire.EventPage, error) {
+	page := wire.EventPage{Boot: b.cfg.Boot, Items: []wire.NodeEvent{}, Next: after}
+	want, err := b.selectEvents(name)
+	if err != nil {
+		return page, err
+	}
+	if limit <= 0 || limit > maxEvents {
+		limit = 256
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	if b.broker.Load() == nil {
+		select {
+		case <-b.ready:
+		case <-ctx.Done():
+			page.Next = 0
+			return page, nil
+		}
+	}
+	for k := b.broker.Load(); ; {
+		list, next, missed, more := k.Events(page.Next, limit, want)
+		page.Next = next
+		page.Missed += missed
+		for i := range list {
+			page.Items = append(page.Items, b.event(&list[i]))
+		}
+		if len(page.Items) > 0 || page.Missed > 0 {
+			return page, nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return page, nil
+		}
+	}
+}
+
+// selectEvents returns which events are those of a box, here or in its spool.
+func (b *Boxes) selectEvents(name string) (func(*mail.Event) bool, error) {
+	if name == AllBoxes {
+		return func(*mail.Event) bool { return true }, nil
+	}
+	p, err := b.find(name)
+	spool := box.SpoolPrefix + p.name
+	return func(e *mail.Event) bool { return e.Box == p.name || e.Box == spool }, err
+}
+
+// event returns an event in the form of the API.
+func (b *Boxes) event(e *mail.Event) wire.NodeEvent {
+	p := place{name: e.Box, text: b.eventBox(e.Box)}
+	v := wire.NodeEvent{Seq: e.Number, Time: e.At.UTC(), Kind: "mail." + e.Kind, Text: p.path(e.Sub), Fields: map[string]string{"box": p.text}}
+	if !e.Peer.IsZero() {
+		v.Peer = b.parts.Book.NameOf(e.Peer)
+	}
+	for name, value := range map[string]string{"subscription": e.Sub, "text": e.Text} {
+		if value != "" {
+			v.Fields[name] = value
+		}
+	}
+	if e.Seq > 0 && !p.spool() {
+		v.Fields["number"] = fmt.Sprint(e.Seq)
+		v.Text += fmt.Sprintf(" %d", e.Seq)
+	}
+	if !e.ID.IsZero() {
+		v.Fields["mail"] = e.ID.String()
+		v.Text += " " + e.ID.String()
+	}
+	switch {
+	case e.Kind == mail.EventDelivered:
+		v.Fields["attempt"] = fmt.Sprint(e.Attempt)
+		v.Text += fmt.Sprintf(": to %q, attempt %d", e.Text, e.Attempt)
+	case e.Text != "":
+		v.Text += ": " + e.Text
+	}
+	return v
+}
+
+// eventBox returns the name of a box in the ledger, or of that of a spool, for people.
+func (b *Boxes) eventBox(name string) string {
+	return b.text(strings.TrimPrefix(name, box.SpoolPrefix))
+}

@@ -1,0 +1,313 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// An explanation is what is known about a mail or a box, with its one cause.
+type explanation struct {
+	wire.Blocker
+	now time.Time
+}
+
+func (b *Boxes) explain(subject, state string) *explanation {
+	return &explanation{wire.Blocker{Subject: subject, State: state, Steps: []wire.Note{}}, b.cfg.Clock.Now()}
+}
+
+func (e *explanation) step(code wire.NoteCode, a wire.NoteArgs) {
+	e.Steps = append(e.Steps, wire.Note{Code: code, NoteArgs: a})
+}
+
+func (e *explanation) cause(code wire.NoteCode, a wire.NoteArgs) {
+	e.Cause = wire.Note{Code: code, NoteArgs: a}
+}
+
+// next sets when something happens by itself, if that is in the future.
+func (e *explanation) next(at time.Time) {
+	if at = at.UTC(); at.After(e.now) {
+		e.Next = &at
+	}
+}
+
+// ago returns for how many seconds something has been so; 0 if it is not known.
+func (e *explanation) ago(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return max(e.now.Sub(at).Seconds(), 0)
+}
+
+// WhyMail explains what the mail with an id waits for, or how it ended if that was not long
+// ago. The id may be the beginning of one. Home is the node that is to get it next; zero: none.
+func (b *Boxes) WhyMail(ctx context.Context, id string) (_ wire.Blocker, home proto.PeerID, err error) {
+	s, err := b.search(ctx, id)
+	if errors.Is(err, wire.ErrNotFound) {
+		return b.whyEnded(id, err)
+	}
+	if err != nil {
+		return wire.Blocker{}, home, err
+	}
+	m, path := s.found, s.sub.place.path(s.sub.name)
+	e := b.explain(m.ID, m.State)
+	e.step(wire.StepMail, wire.NoteArgs{Box: path, State: m.State, Key: m.Key, Attempts: m.Attempts, Abandons: m.Abandons, Seconds: e.ago(m.Accepted), Time: &m.NotAfter})
+	switch m.State {
+	case "PENDING":
+		home, err = b.whySpooled(ctx, e, strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix), func(c proto.Class) bool { return m.Key != "" || c.Name() == m.Class })
+	case "DEAD":
+		dead := wire.NoteArgs{Box: path, State: m.Cause, Detail: m.Reason, Seconds: e.ago(*m.Died)}
+		if m.Redriven {
+			dead.Count = 1
+		}
+		e.cause(wire.NoteMailDead, dead)
+	default:
+		err = b.whyWaiting(ctx, e, s, path)
+	}
+	return e.Blocker, home, err
+}
+
+// whySpooled explains why the home of a box does not have what waits for it here: of the
+// chains that are meant, the newest stop. Without one it is on its way, if there is a path.
+func (b *Boxes) whySpooled(ctx context.Context, e *explanation, name string, meant func(proto.Class) bool) (home proto.PeerID, err error) {
+	all, err := b.broker.Load().Spools(ctx)
+	i := slices.IndexFunc(all, func(s mail.SpoolInfo) bool { return s.Box == name })
+	if err != nil || i < 0 {
+		return home, failure(place{}, "", err)
+	}
+	s := &all[i]
+	to := wire.NoteArgs{Box: b.text(name), Peer: b.parts.Book.NameOf(s.Home)}
+	spool := to
+	spool.Count, spool.Seconds = s.Waiting, e.ago(s.Oldest)
+	e.step(wire.StepSpool, spool)
+	for _, stop := range s.Stops {
+		if meant(stop.Class) {
+			to.Refusal, to.Detail, to.Seconds, to.Self = stop.Code.Name(), stop.Detail, e.ago(stop.At), b.parts.Book.NameOf(b.cfg.Self)
+			e.cause(wire.NoteMailRefused, to)
+			e.next(stop.Until)
+			return s.Home, nil
+		}
+	}
+	e.cause(wire.NoteMailSent, to)
+	return s.Home, nil
+}
+
+// whyWaiting explains why a mail in a box of this node is not delivered.
+func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path string) error {
+	var t box.Standing
+	var head box.Kept
+	k, found := b.broker.Load(), false
+	if err := k.View(ctx, func(st *box.State) {
+		id, _ := st.Find(s.sub.place.name)
+		sub, _ := st.FindSub(id, s.sub.name)
+		if t, found = st.Standing(id, sub, s.seq); found {
+			head, _ = st.Mail(id, t.Head)
+		}
+	}); err != nil {
+		return failure(place{}, "", err)
+	}
+	a := wire.NoteArgs{Box: path, Key: s.found.Key, Count: t.Readers}
+	switch due, later := time.UnixMilli(t.Due), time.UnixMilli(t.Later); {
+	case !found:
+		return noMail(s.id) // it ended meanwhile
+	case t.State == box.Leased:
+		a.Names = []string{t.Reader}
+		e.next(e.now.Add(time.Duration(t.Until)*time.Millisecond - b.cfg.Clock.Boot()))
+		e.cause(wire.NoteMailLeased, a)
+	case t.Paused:
+		e.cause(wire.NoteMailPaused, a)
+	case t.Blocked:
+		e.cause(wire.NoteMailBlocked, a)
+	case t.Head > 0:
+		a.Task = idAt(k, head)
+		e.cause(wire.NoteMailBehind, a)
+	case later.After(e.now):
+		e.next(later)
+		e.cause(wire.NoteNotDue, wire.NoteArgs{})
+	case t.State == box.Retrying && due.After(e.now):
+		last := t.Tries[len(t.Tries)-1]
+		if a.State, a.Detail = last.Cause.String(), last.Reason; last.Reader != "" {
+			a.Names = []string{last.Reader}
+		}
+		e.next(due)
+		e.cause(wire.NoteMailRetries, a)
+	case t.Readers == 0:
+		e.cause(wire.NoteNoReader, a)
+	case t.Credit == 0:
+		e.cause(wire.NoteReadersBusy, a)
+	default:
+		e.cause(wire.NoteMailNext, a)
+	}
+	return nil
+}
+
+// idAt returns the id of the mail with a record, or "".
+func idAt(k *mail.Broker, r box.Kept) string {
+	if m, _, err := k.MailAt(r.Place, r.Length); err == nil {
+		if l, err := proto.ParseLetter(m.Letter); err == nil {
+			return l.ID.String()
+		}
+	}
+	return ""
+}
+
+// whyEnded explains how a mail ended that is not here any more, if that is among the newest
+// events. Otherwise the error is unknown.
+func (b *Boxes) whyEnded(id string, unknown error) (_ wire.Blocker, home proto.PeerID, err error) {
+	k := b.broker.Load()
+	if k == nil {
+		return wire.Blocker{}, home, unknown
+	}
+	ends := []string{mail.EventDone, mail.EventDead, mail.EventExpired, mail.EventCancelled, mail.EventDropped, mail.EventRefused}
+	list, _, _, _ := k.Events(0, mail.MaxEvents, func(e *mail.Event) bool { return slices.Contains(ends, e.Kind) })
+	for _, v := range slices.Backward(list) {
+		if v.ID.IsZero() || !strings.HasPrefix(v.ID.String(), strings.ToLower(id)) {
+			continue
+		}
+		e := b.explain(v.ID.String(), strings.ToUpper(v.Kind))
+		p := place{name: v.Box, text: b.eventBox(v.Box)}
+		a := wire.NoteArgs{Box: p.path(v.Sub), State: e.State, Detail: v.Text, Seconds: e.ago(v.At), Task: e.Subject}
+		switch {
+		case v.Kind == mail.EventRefused:
+			a.Peer = b.parts.Book.NameOf(v.Peer)
+			e.cause(wire.NoteMailTurnedAway, a)
+		case p.spool() && v.Kind == mail.EventDone:
+			e.State = "ACCEPTED"
+			if to, err := b.findTarget(strings.TrimPrefix(v.Box, box.SpoolPrefix)); err == nil {
+				a.Peer = b.parts.Book.NameOf(to.home)
+			}
+			e.cause(wire.NoteMailTaken, a)
+		default:
+			e.cause(wire.NoteMailEnded, a)
+		}
+		return e.Blocker, home, nil
+	}
+	return wire.Blocker{}, home, unknown
+}
+
+// WhyBox explains what the mail of a box waits for. Home is another node that has the box;
+// zero: it is here. The name of a topic may be followed by that of a subscription.
+func (b *Boxes) WhyBox(ctx context.Context, name string) (_ wire.Blocker, home proto.PeerID, err error) {
+	name, sub, _ := strings.Cut(name, "/")
+	p, err := b.find(name)
+	if err != nil {
+		return wire.Blocker{}, home, err
+	}
+	e := b.explain(p.path(sub), "OPEN")
+	e.step(wire.StepBox, wire.NoteArgs{Box: p.text, Peer: b.parts.Book.NameOf(p.home), Generation: p.generation})
+	k := b.broker.Load()
+	if p.home != b.cfg.Self {
+		e.State = "ELSEWHERE"
+		if k != nil {
+			_, err = b.whySpooled(ctx, e, p.name, func(proto.Class) bool { return true })
+		}
+		if e.Cause.Code == "" || e.Cause.Code == wire.NoteMailSent && e.Steps[len(e.Steps)-1].Count == 0 {
+			e.cause(wire.NoteBoxElsewhere, wire.NoteArgs{Box: p.text, Peer: b.parts.Book.NameOf(p.home)})
+		}
+		return e.Blocker, p.home, err
+	}
+	if k == nil {
+		return wire.Blocker{}, home, noBox(p, sub)
+	}
+	found := false
+	if err = k.View(ctx, func(s *box.State) { found = e.box(s, p, sub) }); err == nil && !found {
+		err = noBox(p, sub)
+	}
+	b.refusedSenders(e, k, p)
+	return e.Blocker, home, failure(p, sub, err)
+}
+
+// box explains the state of a box, and reports whether it is there.
+func (e *explanation) box(s *box.State, p place, only string) bool {
+	id, _ := s.Find(p.name)
+	i, ok := s.Info(id)
+	if !ok {
+		return false
+	}
+	limit := int(*boxSettings(i.Settings).Mails)
+	mails := wire.NoteArgs{Box: p.text, Count: i.Waiting, Of: limit}
+	if i.Oldest > 0 {
+		mails.Seconds = e.ago(time.UnixMilli(i.Oldest))
+	}
+	e.step(wire.StepBoxMails, mails)
+	found := only == ""
+	for _, sub := range i.Subs {
+		if u, _ := s.SubInfo(id, sub); only == "" || u.Settings.Name == only {
+			found = true
+			e.sub(s, id, sub, p.path(u.Settings.Name), u)
+		}
+	}
+	keeps := i.Settings.Kind == box.Mailbox || i.Settings.Interest
+	switch {
+	case i.Settings.Draining:
+		e.State = "DRAINING"
+		e.cause(wire.NoteBoxDraining, mails)
+	case keeps && (i.Waiting >= limit || i.Bytes >= *boxSettings(i.Settings).Bytes):
+		e.State = "FULL"
+		mails.Detail, mails.Refusal = string(e.Cause.Code), proto.CodeFull.Name()
+		e.cause(wire.NoteBoxFull, mails)
+	case e.Cause.Code == "":
+		e.cause(wire.NoteNothingWaits, wire.NoteArgs{})
+	}
+	return found
+}
+
+// sub explains a subscription; its cause counts if none before had one.
+func (e *explanation) sub(s *box.State, id box.BoxID, sub box.SubID, path string, u box.SubInfo) {
+	var classes [4]int
+	waiting, first := 0, e.Cause.Code == ""
+	for m := range s.Mails(id, sub, 0) {
+		classes[m.Class]++
+		waiting++
+	}
+	a := wire.NoteArgs{Box: path, Count: waiting}
+	for c, n := range classes {
+		if n > 0 {
+			a.Names = append(a.Names, fmt.Sprintf("%d %s", n, (proto.Critical+proto.Class(c)).Name()))
+		}
+	}
+	e.step(wire.StepBoxClasses, a)
+	readers := wire.NoteArgs{Box: path, Names: u.Readers, Count: len(u.Readers), Held: u.Leased}
+	e.step(wire.StepBoxReaders, readers)
+	if u.Blocked > 0 {
+		e.step(wire.StepBoxBlocked, wire.NoteArgs{Box: path, Count: u.Blocked, Of: u.Dead})
+	}
+	switch {
+	case !first:
+	case u.Settings.Paused:
+		e.State = "PAUSED"
+		e.cause(wire.NoteMailPaused, a)
+	case waiting == 0:
+	case len(u.Readers) == 0:
+		e.cause(wire.NoteNoReader, a)
+	case s.Credit(id, sub) == 0:
+		e.cause(wire.NoteReadersBusy, readers)
+	case u.Blocked > 0:
+		e.cause(wire.NoteKeysBlocked, wire.NoteArgs{Box: path, Count: u.Blocked})
+	default:
+		e.cause(wire.NoteBoxDelivers, readers)
+	}
+}
+
+// maxRefused is how many senders are named whose mail a box refused.
+const maxRefused = 10
+
+// refusedSenders adds the nodes whose mail the box refused last.
+func (b *Boxes) refusedSenders(e *explanation, k *mail.Broker, p place) {
+	list, _, _, _ := k.Events(0, mail.MaxEvents, func(v *mail.Event) bool { return v.Kind == mail.EventRefused && v.Box == p.name })
+	told := map[proto.PeerID]bool{}
+	for _, v := range slices.Backward(list) {
+		if !told[v.Peer] && len(told) < maxRefused {
+			told[v.Peer] = true
+			e.step(wire.StepBoxRefused, wire.NoteArgs{Box: p.text, Peer: b.parts.Book.NameOf(v.Peer), Detail: v.Text, Seconds: e.ago(v.At)})
+		}
+	}
+}
