@@ -80,6 +80,7 @@ type Config struct {
 	Gone func(box string, home proto.PeerID) bool
 
 	CheckpointRecords int64         // new records after which a checkpoint is written; default 200 000
+	CheckpointBytes   int64         // bytes of new records after which one is written; default 256 MiB
 	CheckpointEvery   time.Duration // after which one is written if there are new records; default 5 min
 
 	random func() uint64 // for waits; default math/rand/v2
@@ -88,6 +89,7 @@ type Config struct {
 const (
 	tickEvery                = 100 * time.Millisecond
 	defaultCheckpointRecords = 200_000
+	defaultCheckpointBytes   = 256 << 20
 	defaultCheckpointEvery   = 5 * time.Minute
 )
 
@@ -169,6 +171,9 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	}
 	if cfg.CheckpointRecords == 0 {
 		cfg.CheckpointRecords = defaultCheckpointRecords
+	}
+	if cfg.CheckpointBytes == 0 {
+		cfg.CheckpointBytes = defaultCheckpointBytes
 	}
 	if cfg.CheckpointEvery == 0 {
 		cfg.CheckpointEvery = defaultCheckpointEvery
@@ -366,6 +371,7 @@ func (b *Broker) apply(c commit) {
 	}
 	b.last.Store(c.index)
 	b.saved.records++
+	b.saved.bytes += int64(len(p.rec))
 	results, ends := len(b.out.Results), len(b.out.Ends)
 	if err := b.state.Apply(pack(c.place), p.rec, &b.out); err != nil {
 		b.cfg.Logger.Error("a record of this broker is refused by its state", "why", err) // a bug: it is skipped at each start

@@ -44,6 +44,31 @@ func TestCheckpointsReleaseSegments(t *testing.T) {
 	})
 }
 
+// A checkpoint is written after some bytes too: large mails fill a disk long before they are
+// many.
+func TestCheckpointsAfterBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{CheckpointBytes: 1 << 20})
+		f.mailbox("agent:ceo")
+		for range 10 {
+			f.send("agent:ceo", string(make([]byte, 90<<10)))
+		}
+		time.Sleep(tickEvery)
+		synctest.Wait()
+		if st := f.log.Stats(); st.Checkpoint != 0 {
+			t.Errorf("after 900 KiB: %+v", st)
+		}
+		for range 3 {
+			f.send("agent:ceo", string(make([]byte, 90<<10)))
+		}
+		time.Sleep(tickEvery)
+		synctest.Wait()
+		if st := f.log.Stats(); st.Checkpoint == 0 {
+			t.Errorf("after 1170 KiB: %+v", st)
+		}
+	})
+}
+
 // I21: a batch whose records are answered while a checkpoint is due is in it whole or not at
 // all; and it is written although other records are always on their way.
 func TestCheckpointsHaveWholeBatches(t *testing.T) {

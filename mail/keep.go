@@ -240,6 +240,7 @@ func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter, err error) {
 type savedLog struct {
 	index   uint64
 	records int64 // applied since
+	bytes   int64 // of those
 	at      time.Duration
 	running bool // one is being written
 }
@@ -249,7 +250,10 @@ type savedLog struct {
 // memory first: meanwhile nothing is served.
 func (b *Broker) checkpointDue() {
 	now := b.cfg.Clock.Boot()
-	if !b.started || b.saved.running || b.reports.bouncing+len(b.out.Bounces) > 0 || b.last.Load() == b.saved.index || b.saved.records < b.cfg.CheckpointRecords && now-b.saved.at < b.cfg.CheckpointEvery {
+	if !b.started || b.saved.running || b.reports.bouncing+len(b.out.Bounces) > 0 || b.last.Load() == b.saved.index {
+		return
+	}
+	if b.saved.records < b.cfg.CheckpointRecords && b.saved.bytes < b.cfg.CheckpointBytes && now-b.saved.at < b.cfg.CheckpointEvery {
 		return
 	}
 	b.saved.at = now
@@ -259,7 +263,7 @@ func (b *Broker) checkpointDue() {
 		return
 	}
 	live := b.liveSegments()
-	index, records := b.last.Load(), b.saved.records
+	index, records, size := b.last.Load(), b.saved.records, b.saved.bytes
 	b.saved.running = true
 	b.waiting.Go(func() {
 		err := b.log.Checkpoint(index, func(w io.Writer) error {
@@ -273,7 +277,7 @@ func (b *Broker) checkpointDue() {
 		}
 		b.do(func(box.Now) {
 			if b.saved.running = false; err == nil {
-				b.saved.index, b.saved.records = index, b.saved.records-records
+				b.saved.index, b.saved.records, b.saved.bytes = index, b.saved.records-records, b.saved.bytes-size
 			}
 		})
 	})

@@ -133,7 +133,7 @@ func (n *simNode) start() {
 	n.calls, n.comes = nil, nil
 	b := newBroker(n.log, Config{
 		Boot: n.boot, Self: n.id, Clock: s.clock.Clock(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), random: s.rng.Uint64,
-		CheckpointRecords: 1 << 60, CheckpointEvery: 1 << 60,
+		CheckpointRecords: 1 << 60, CheckpointBytes: 1 << 60, CheckpointEvery: 1 << 60,
 		Bounced: func(_ context.Context, x Bounce) {
 			l, err := proto.ParseLetter(x.Letter)
 			n.mu.Lock()

@@ -276,7 +276,7 @@ func (t *Transport) dialViaNewRelay(ctx context.Context, p, relay proto.PeerID, 
 		err = t.awaitHello(ctx, relay)
 	}
 	if err != nil {
-		return fmt.Errorf("connect to its relay %s: %v", relay.Short(), err) // says nothing about p
+		return fmt.Errorf("connect to its relay %s: %v", relay.Short(), err) //nolint:errorlint // it says nothing about p
 	}
 	return t.dialHost(ctx, p, nil, through(relay, nil))
 }

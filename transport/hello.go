@@ -35,7 +35,7 @@ const reasonGated = "it closed the connection: it has blocked or banned this nod
 // through a relay says of the relay is no refusal by p. A gater closes a connection before
 // the hello, and reports it where the transport carries the reason, as QUIC does.
 func asRefusal(p proto.PeerID, err error) *RefusedError {
-	switch e := err.(type) {
+	switch e := err.(type) { //nolint:errorlint // it walks the errors itself
 	case *RefusedError:
 		if e.Peer == p {
 			return e
@@ -50,7 +50,7 @@ func asRefusal(p proto.PeerID, err error) *RefusedError {
 			return nil
 		}
 	}
-	switch e := err.(type) {
+	switch e := err.(type) { //nolint:errorlint // it walks the errors itself
 	case interface{ Unwrap() error }:
 		return asRefusal(p, e.Unwrap())
 	case interface{ Unwrap() []error }:

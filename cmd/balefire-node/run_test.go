@@ -407,7 +407,7 @@ func TestLibrariesWriteIntoTheLog(t *testing.T) {
 	logLibraries(w.logger("json", slog.LevelDebug))
 	log.Print("[zeroconf] no suitable IPv4 interface")
 	var line struct{ Level, Msg string }
-	if err := json.Unmarshal([]byte(errs.String()), &line); err != nil || line.Level != "DEBUG" || !strings.Contains(line.Msg, "zeroconf") {
+	if err := json.Unmarshal(errs.Bytes(), &line); err != nil || line.Level != "DEBUG" || !strings.Contains(line.Msg, "zeroconf") {
 		t.Errorf("%v: %s", err, errs)
 	}
 }
