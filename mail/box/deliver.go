@@ -52,9 +52,10 @@ type Delivery struct {
 func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Output) []Delivery {
 	to.waking = false
 	u := to.sub
-	if u == nil || to.leaving || u.settings.Paused || u.settings.Mode == Failover && to != u.active() {
+	if u == nil || to.leaving || u.settings.Paused || u.settings.Mode == Failover && to != u.active() || to.alone(now) {
 		return dst
 	}
+	u.readmit()
 	for end := len(dst) + max; len(dst) < end && to.credit > 0; {
 		u.fill(0)
 		var waits [fair.Classes]bool
@@ -65,17 +66,28 @@ func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Outp
 		if c < 0 {
 			break
 		}
-		seq := u.ready[c].pop()
+		seq := u.ready[c][0]
+		deaths := u.deaths(seq)
+		if deaths > 0 && !to.empty(now) {
+			s.stall(to, seq)
+			break
+		}
+		u.ready[c].pop()
 		dst = append(dst, s.lease(now, to, seq))
 		if u.picker.Took(c, waits) {
 			out.Events = append(out.Events, Event{Kind: EventRescued, Box: u.box.id, Sub: u.id, Seq: seq})
+		}
+		if deaths > 0 {
+			s.isolate(to, seq, deaths, out)
+			break
 		}
 		dst = s.leaseBatch(now, to, seq, end, dst, out)
 	}
 	return dst
 }
 
-// leaseBatch leases what follows the head of a lane, up to the subscription's key batch.
+// leaseBatch leases what follows the head of a lane, up to the subscription's key batch or
+// a suspect.
 func (s *State) leaseBatch(now Now, to *Session, seq uint64, end int, dst []Delivery, out *Output) []Delivery {
 	u := to.sub
 	batch, key := int(u.settings.KeyBatch), u.box.mails.get(seq).key
@@ -84,7 +96,7 @@ func (s *State) leaseBatch(now Now, to *Session, seq uint64, end int, dst []Deli
 	}
 	l := u.lanes[key]
 	for i := 1; i < min(batch, len(l.seqs)) && len(dst) < end && to.credit > 0; i++ {
-		if !u.deliverable(s, l.seqs[i], u.box.mails.get(l.seqs[i]), now, out) {
+		if u.deaths(l.seqs[i]) > 0 || !u.deliverable(s, l.seqs[i], u.box.mails.get(l.seqs[i]), now, out) {
 			break
 		}
 		dst = append(dst, s.lease(now, to, l.seqs[i]))
@@ -100,6 +112,7 @@ func (s *State) lease(now Now, to *Session, seq uint64) Delivery {
 	old := u.deliveries[seq]
 	d := &delivery{n: s.given, session: to, first: now.Mono, until: now.Mono + u.leaseOf(m).Milliseconds()}
 	u.deliveries[seq] = d
+	to.last, to.stalled = d, 0
 	to.credit--
 	to.held++
 	s.lapses.push(timer{d.until, u, seq, d.n})

@@ -34,6 +34,9 @@
 // breaks; a restart spends nothing. A mail out of attempts or abandons is DEAD and kept as
 // a dead letter until it is archived.
 //
+// A mail whose last delivery lapsed or broke is a suspect, which may have killed its reader:
+// it is leased alone, so that it is the only one that dies. See suspect.go.
+//
 // # Memory
 //
 // A waiting mail takes 40 bytes: 32 in chunks of structs without pointers, 8 in a queue.

@@ -17,6 +17,8 @@ const (
 	MaxHops     = 16                  // letters that cause one another; one more is a loop
 	MaxSessions = 1024                // of a subscription
 
+	suspectAlone = time.Minute // a suspect has its session to itself for this long, and waits as long for an empty one
+
 	baseBackoff     = time.Second // the wait after the first failed attempt
 	defaultAttempts = 3
 )

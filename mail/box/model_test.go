@@ -21,6 +21,7 @@ type model struct {
 	bootN  int64 // running time of this start
 	given  uint64
 	bounce int // bounces that were due
+	last   map[*Session]*modelLease
 
 	producers map[proto.ProducerID]*modelProducer
 	lastUse   []proto.ProducerID // the longest ago first
@@ -63,6 +64,7 @@ type modelSub struct {
 type modelTry struct {
 	attempts, abandons uint8
 	due                int64
+	deaths             int // readers in a row with which its deliveries ended
 }
 
 type modelLease struct {
@@ -70,10 +72,11 @@ type modelLease struct {
 	session      *Session
 	until, first int64
 	state        deliveryState
+	deaths       int // of the mail when it was leased
 }
 
 func newModel() *model {
-	return &model{boxes: map[BoxID]*modelBox{}, notes: chainNotes{}, keys: map[string]modelKey{}, producers: map[proto.ProducerID]*modelProducer{}}
+	return &model{boxes: map[BoxID]*modelBox{}, notes: chainNotes{}, keys: map[string]modelKey{}, last: map[*Session]*modelLease{}, producers: map[proto.ProducerID]*modelProducer{}}
 }
 
 func newModelSub(settings SubSettings) *modelSub {
@@ -132,6 +135,11 @@ func (b *modelBox) lane(u *modelSub, seq uint64) (out []uint64) {
 // free reports whether a mail could be leased, its lane aside.
 func (b *modelBox) free(u *modelSub, seq uint64, now Now) bool {
 	m := b.mails[seq]
+	for _, l := range u.leases {
+		if l.state == live && l.deaths >= 2 && u.deaths(seq) >= 2 {
+			return false
+		}
+	}
 	if l := u.leases[seq]; l != nil && l.state != returned || b.ending[seq] || now.Wall >= m.expiry || m.after > now.Wall {
 		return false
 	}
@@ -159,6 +167,27 @@ func (b *modelBox) ready(u *modelSub, now Now) (byClass [fair.Classes][]uint64) 
 	return byClass
 }
 
+// next returns the mail that a session is given next, with credit; 0: none.
+func (m *model) next(b *modelBox, u *modelSub, x *Session, now Now) (seq uint64, c int, waits [fair.Classes]bool) {
+	held, alone := 0, false
+	recent := m.last[x] != nil && now.Mono-m.last[x].first < suspectAlone.Milliseconds()
+	for _, l := range u.leases {
+		if l.session == x && l.state == live {
+			held++
+			alone = alone || recent && l == m.last[x] && l.deaths > 0
+		}
+	}
+	candidates := b.ready(u, now)
+	for c := range waits {
+		waits[c] = len(candidates[c]) > 0
+	}
+	c = u.picker.Next(waits)
+	if alone || c < 0 || u.deaths(candidates[c][0]) > 0 && held > 0 && recent {
+		return 0, c, waits
+	}
+	return candidates[c][0], c, waits
+}
+
 // deliver returns what a session with credit is given.
 func (m *model) deliver(b *modelBox, u *modelSub, x *Session, n, credit int, now Now) (out []uint64) {
 	lease := func(seq uint64) {
@@ -167,27 +196,22 @@ func (m *model) deliver(b *modelBox, u *modelSub, x *Session, n, credit int, now
 			d = leases[b.mails[seq].class]
 		}
 		m.given++
-		u.leases[seq] = &modelLease{m.given, m.boot, x, now.Mono + d.Milliseconds(), now.Mono, live}
+		m.last[x] = &modelLease{m.given, m.boot, x, now.Mono + d.Milliseconds(), now.Mono, live, u.deaths(seq)}
+		u.leases[seq] = m.last[x]
 		out = append(out, seq)
 	}
 	for len(out) < min(n, credit) {
-		candidates := b.ready(u, now)
-		var waits [fair.Classes]bool
-		for c := range waits {
-			waits[c] = len(candidates[c]) > 0
-		}
-		c := u.picker.Next(waits)
-		if c < 0 {
+		seq, c, waits := m.next(b, u, x, now)
+		if seq == 0 {
 			break
 		}
 		u.picker.Took(c, waits)
-		seq := candidates[c][0]
 		lease(seq)
-		if b.mails[seq].key == "" {
+		if b.mails[seq].key == "" || u.deaths(seq) > 0 {
 			continue
 		}
 		lane := b.lane(u, seq)
-		for i := 1; i < min(int(u.settings.KeyBatch), len(lane)) && len(out) < min(n, credit) && b.free(u, lane[i], now); i++ {
+		for i := 1; i < min(int(u.settings.KeyBatch), len(lane)) && len(out) < min(n, credit) && u.deaths(lane[i]) == 0 && b.free(u, lane[i], now); i++ {
 			lease(lane[i])
 		}
 	}
@@ -252,6 +276,13 @@ func (u *modelSub) attempts() uint8 {
 		return 3
 	}
 	return u.settings.Attempts
+}
+
+func (u *modelSub) deaths(seq uint64) int {
+	if t := u.tries[seq]; t != nil {
+		return t.deaths
+	}
+	return 0
 }
 
 func (u *modelSub) spent(seq uint64) (attempts, abandons uint8) {
@@ -520,7 +551,11 @@ func (m *model) apply(rec []byte) error {
 	case TypeNack:
 		n, u := d.nack(), b.subs[h.sub]
 		if b.isPending(u, n.seq) {
-			u.tries[n.seq] = &modelTry{n.attempts, n.abandons, n.due}
+			deaths := 0
+			if n.cause == CauseLapsed || n.cause == CauseAbandoned {
+				deaths = u.deaths(n.seq) + 1
+			}
+			u.tries[n.seq] = &modelTry{n.attempts, n.abandons, n.due, deaths}
 			if l := u.leases[n.seq]; l != nil && l.state == nacked {
 				l.state = returned
 			}

@@ -101,10 +101,8 @@ func (s *sim) check() {
 		if !r.waiting || u.settings.Paused || s.creditOf(r) <= 0 || u.settings.Mode == Failover && r != s.active(r.box, r.sub) {
 			continue
 		}
-		for _, list := range b.ready(u, s.now) {
-			if len(list) > 0 {
-				s.failf("%v of %d/%d is ready, and its session sleeps", list, r.box, r.sub)
-			}
+		if seq, _, _ := s.m.next(b, u, r.x, s.now); seq > 0 {
+			s.failf("%d of %d/%d is ready, and its session sleeps", seq, r.box, r.sub)
 		}
 	}
 }

@@ -187,7 +187,7 @@ var simSubjects = []string{"a.b", "a.c", "b", ""}
 
 func (s *sim) subSettings(old SubSettings) SubSettings {
 	old.Attempts, old.KeyBatch, old.Block = uint8(s.choose(4)), uint8(s.choose(4)), s.one(3)
-	old.Paused, old.Lease = s.one(8), time.Duration(s.choose(2))*7*time.Second
+	old.Paused, old.Lease = s.one(8), []time.Duration{0, 7 * time.Second, 10 * time.Minute}[s.choose(3)]
 	old.Mode = Mode(2 * s.choose(2))
 	return old
 }
@@ -247,6 +247,8 @@ func (s *sim) step() {
 		s.deliver()
 	case k < 72:
 		s.settle()
+	case k < 74:
+		s.die()
 	case k < 84:
 		s.commit(s.choose(len(s.flight) + 1))
 	case k < 90:
@@ -344,7 +346,10 @@ func (s *sim) deliver() {
 	if len(s.readers) == 0 {
 		return
 	}
-	r, n := s.readers[s.choose(len(s.readers))], 1+s.choose(5)
+	s.deliverTo(s.readers[s.choose(len(s.readers))], 1+s.choose(5))
+}
+
+func (s *sim) deliverTo(r *simReader, n int) {
 	b := s.m.boxes[r.box]
 	u := b.subs[r.sub]
 	var want []uint64
@@ -517,32 +522,18 @@ func (s *sim) advance() {
 
 func (s *sim) attachOrDetach() {
 	if len(s.readers) > 6 || len(s.readers) > 0 && s.one(2) {
-		i := s.choose(len(s.readers))
-		r := s.readers[i]
-		s.readers = slices.Delete(s.readers, i, i+1)
-		broke := s.one(2)
-		b := s.m.boxes[r.box]
-		u := b.subs[r.sub]
-		for _, seq := range slices.Sorted(maps.Keys(u.leases)) {
-			if l := u.leases[seq]; l.session == r.x && l.state == live {
-				if broke {
-					s.m.fail(b, u, seq, CauseAbandoned)
-				} else {
-					l.state = returned
-				}
-			}
-		}
-		var out Output
-		s.s.Detach(s.now, r.x, broke, &out)
-		s.did("%p of %d/%d detached, broke %v", r, r.box, r.sub, broke)
-		s.checkDues(&out, nil)
-		s.note(&out)
+		s.detach(s.readers[s.choose(len(s.readers))], s.one(2))
 		return
 	}
-	r := &simReader{box: BoxID(1 + s.choose(3)), credit: 1 + s.choose(8)}
-	if r.box > 1 {
-		r.sub = SubID(1 + s.choose(len(s.m.boxes[r.box].subs)))
+	id, sid := BoxID(1+s.choose(3)), SubID(0)
+	if id > 1 {
+		sid = SubID(1 + s.choose(len(s.m.boxes[id].subs)))
 	}
+	s.attach(id, sid)
+}
+
+func (s *sim) attach(id BoxID, sid SubID) *simReader {
+	r := &simReader{box: id, sub: sid, credit: 1 + s.choose(8)}
 	x, err := s.s.Attach(r.box, r.sub, fmt.Sprint("reader", len(s.readers)), s.choose(2), r.credit)
 	if err != nil {
 		s.failf("attach: %v", err)
@@ -550,6 +541,47 @@ func (s *sim) attachOrDetach() {
 	r.x = x
 	s.did("%p of %d/%d attached", r, r.box, r.sub)
 	s.readers = append(s.readers, r)
+	return r
+}
+
+func (s *sim) detach(r *simReader, broke bool) {
+	s.readers = slices.DeleteFunc(s.readers, func(x *simReader) bool { return x == r })
+	b := s.m.boxes[r.box]
+	u := b.subs[r.sub]
+	for _, seq := range slices.Sorted(maps.Keys(u.leases)) {
+		if l := u.leases[seq]; l.session == r.x && l.state == live {
+			if broke {
+				s.m.fail(b, u, seq, CauseAbandoned)
+			} else {
+				l.state = returned
+			}
+		}
+	}
+	var out Output
+	s.s.Detach(s.now, r.x, broke, &out)
+	s.did("%p of %d/%d detached, broke %v", r, r.box, r.sub, broke)
+	s.checkDues(&out, nil)
+	s.note(&out)
+}
+
+// die has a program that has all sessions of a subscription die, and come back at once, some
+// times in a row.
+func (s *sim) die() {
+	if len(s.readers) == 0 {
+		return
+	}
+	r := s.readers[s.choose(len(s.readers))]
+	for range 1 + s.choose(3) {
+		for _, x := range slices.Clone(s.readers) {
+			if x.box == r.box && x.sub == r.sub {
+				s.detach(x, true)
+			}
+		}
+		s.commit(len(s.flight))
+		for range 1 + s.choose(3) {
+			s.deliverTo(s.attach(r.box, r.sub), 1+s.choose(5))
+		}
+	}
 }
 
 // restart loses what is in memory and in flight, and begins again from the ledger, or from

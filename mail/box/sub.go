@@ -35,6 +35,8 @@ type queue struct {
 	sessions   []*Session            // the oldest first
 	picker     fair.Picker
 	archiving  map[uint64]bool // dead letters that were handed out for the archive
+	repeated   *delivery       // the newest one of a repeated suspect
+	aside      []uint64        // repeated suspects that wait for its end
 }
 
 // A Session is one reader of a subscription.
@@ -46,6 +48,9 @@ type Session struct {
 	held     int  // deliveries that it has
 	waking   bool // it is in Output.Ready
 	leaving  bool // it ends with its last delivery
+
+	last    *delivery // the newest one since Attach
+	stalled uint64    // a suspect that waits for the session; since last
 }
 
 // A delivery is a mail that was leased in this start of the home.
@@ -55,6 +60,7 @@ type delivery struct {
 	until   int64    // Now.Mono at which the lease runs out
 	first   int64    // Now.Mono of the delivery
 	state   deliveryState
+	suspect bool // the session is given nothing beside it: see [Session.alone]
 }
 
 type deliveryState uint8
@@ -286,7 +292,8 @@ func (u *sub) top(s *State, c int, now Now, out *Output) bool {
 }
 
 // deliverable reports whether a candidate may be leased now. If it is not due yet, a timer
-// offers it again; if it is past its not_after, it ends.
+// offers it again; if it is past its not_after, it ends; if it has to wait for another one,
+// its end offers it again.
 func (u *sub) deliverable(s *State, seq uint64, m *mail, now Now, out *Output) bool {
 	if d := u.deliveries[seq]; d != nil && d.state != returned || u.box.ending[seq] {
 		return false
@@ -312,7 +319,7 @@ func (u *sub) deliverable(s *State, seq uint64, m *mail, now Now, out *Output) b
 		s.timers.push(timer{now.Mono + wait, u, seq, 0})
 		return false
 	}
-	return true
+	return !u.setAside(seq)
 }
 
 // expired reports whether a mail is past its not_after.
@@ -359,6 +366,7 @@ func (s *State) Attach(id BoxID, subID SubID, reader string, priority, credit in
 	for _, x := range u.sessions {
 		if x.leaving && x.Reader == reader {
 			x.leaving, x.waking, x.priority, x.credit = false, false, priority, max(credit, 0)
+			x.last, x.stalled = nil, 0
 			return x, nil
 		}
 	}

@@ -121,6 +121,11 @@ func (b *box) endAll(now Now, seqs []uint64, state MailState, cause Cause, reaso
 	}
 	e := end{state: state, cause: cause, at: now.Wall, reason: []byte(reason), seqs: seqs}
 	out.record(func(dst []byte) []byte { return appendEnd(dst, head{flags: flagWhole, box: b.id}, &e) })
+	for _, u := range b.subs {
+		if len(u.retries) > 0 {
+			u.wake(out) // a session may have stopped before one of them
+		}
+	}
 }
 
 // clean looks at retention by age, and at dead letters that are too many or too old.

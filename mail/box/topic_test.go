@@ -189,7 +189,7 @@ func TestModes(t *testing.T) {
 	b.want(old, 1)
 	b.publish("a")
 	b.out.Reset()
-	b.s.Detach(b.now, old, true, &b.out)
+	b.s.Detach(b.now, old, false, &b.out)
 	b.commit()
 	b.want(low, 1, 2)
 }

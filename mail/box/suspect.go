@@ -1,0 +1,88 @@
+package box
+
+import "slices"
+
+// A mail whose last delivery ended with its reader, because the session broke or the lease
+// lapsed, is a suspect: it may be what killed the reader. It is leased alone, so that the
+// mails that were leased beside it are cleared and it kills no more of them:
+//
+//   - A session is leased a suspect only when it holds nothing, and then nothing else until
+//     that has ended. Either lasts a minute at most: then what the session holds, or the
+//     suspect, is taken for long work.
+//   - Of the repeated suspects of a subscription, of which the last two readers died or more,
+//     one is leased at a time, because several sessions may be one program.
+//
+// A nack and a defer clear a mail: its reader lived. Order and class of a suspect stay what
+// they were: a session that comes to one takes nothing behind it.
+
+// repeatedDeaths are the deaths that make a repeated suspect.
+const repeatedDeaths = 2
+
+// deaths returns with how many readers in a row the newest deliveries of a mail ended.
+func (u *sub) deaths(seq uint64) (n int) {
+	r := u.retries[seq]
+	if r == nil {
+		return 0
+	}
+	for i := len(r.tries) - 1; i >= 0 && (r.tries[i].Cause == CauseAbandoned || r.tries[i].Cause == CauseLapsed); i-- {
+		n++
+	}
+	return n
+}
+
+// recent reports whether the newest delivery of a session is less than a minute old.
+func (x *Session) recent(now Now) bool {
+	return x.last != nil && now.Mono < x.last.first+suspectAlone.Milliseconds()
+}
+
+// alone reports whether a session has a suspect, and may be leased nothing beside it.
+func (x *Session) alone(now Now) bool {
+	return x.last != nil && x.last.suspect && x.last.session == x && x.recent(now)
+}
+
+// empty reports whether a session may be leased a suspect.
+func (x *Session) empty(now Now) bool { return x.held == 0 || !x.recent(now) }
+
+// stall lets a suspect wait until the session is empty. The sessions are woken by what ends
+// a delivery, and here by time.
+func (s *State) stall(x *Session, seq uint64) {
+	if x.stalled != seq {
+		x.stalled = seq
+		s.timers.push(timer{x.last.first + suspectAlone.Milliseconds(), x.sub, seq, 0})
+	}
+}
+
+// isolate notes that the newest delivery of a session is a suspect. Those that stopped
+// before it are woken.
+func (s *State) isolate(x *Session, seq uint64, deaths int, out *Output) {
+	u := x.sub
+	x.last.suspect = true
+	if deaths >= repeatedDeaths {
+		u.repeated = x.last
+	}
+	s.timers.push(timer{x.last.first + suspectAlone.Milliseconds(), u, seq, 0})
+	u.wake(out)
+}
+
+// setAside reports whether a mail that could be leased has to wait for the end of another
+// repeated suspect.
+func (u *sub) setAside(seq uint64) bool {
+	if u.repeated == nil || u.deaths(seq) < repeatedDeaths {
+		return false
+	}
+	if !slices.Contains(u.aside, seq) {
+		u.aside = append(u.aside, seq)
+	}
+	return true
+}
+
+// readmit offers what was set aside, if that has ended for which it waits.
+func (u *sub) readmit() {
+	if u.repeated == nil || u.repeated.session != nil {
+		return
+	}
+	for _, seq := range u.aside {
+		u.offer(seq)
+	}
+	u.repeated, u.aside = nil, nil
+}
