@@ -127,6 +127,7 @@ func keyUnderClocks(t *testing.T, years int) {
 // reservation is released.
 func TestKeyLimit(t *testing.T) {
 	inBubble(t, Config{Keys: idempotency.Limits{Max: 3}, MaxPending: 3}, func(t *testing.T, h *home) {
+		synctest.Wait() // a key made while they are counted is counted twice
 		g := newTarget(t)
 		keyed := func(key string) *Draft {
 			return h.draft(g.peer(), day, func(r *proto.Record) { r.IdempotencyKey, r.RequestDigest = key, []byte("request") })

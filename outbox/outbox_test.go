@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -334,6 +335,13 @@ func (g *target) take(m *proto.Message, statements *[][]byte, now int64) *proto.
 	s := AcceptedStatement(testMesh, h.ID, g.peer(), h.Seq, now)
 	*statements = append(*statements, s.Append(nil))
 	return nil
+}
+
+// received returns the results that it accepted.
+func (g *target) received() []proto.TaskID {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.results)
 }
 
 func (g *target) count() (taken, again int) {

@@ -3,13 +3,52 @@ package outbox
 import (
 	"bytes"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store/backlog"
 )
+
+// A recorder records the calls of a callback.
+type recorder[T any] struct {
+	mu  sync.Mutex
+	all []T
+}
+
+func (r *recorder[T]) add(call T) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, call)
+}
+
+func (r *recorder[T]) list() []T {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
+// A lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
 
 // I11: a result that its home refuses is never dropped silently. It is offered until
 // the home accepts it, or becomes a dead letter if no retry can change the answer;
@@ -34,10 +73,10 @@ func TestRefusedResultIsKept(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var told []refused
-			var log bytes.Buffer
+			var calls recorder[refused]
+			var log lockedBuffer
 			cfg := Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Results: ResultHooks{Refused: func(_ proto.TaskID, _ proto.PeerID, r *proto.Refusal, over bool) {
-				told = append(told, refused{r.Code, over})
+				calls.add(refused{r.Code, over})
 			}}}
 			inBubble(t, cfg, func(t *testing.T, h *home) {
 				g := newTarget(t)
@@ -54,6 +93,7 @@ func TestRefusedResultIsKept(t *testing.T) {
 				}
 				defer h.connect(g)()
 				time.Sleep(3 * time.Second)
+				told := calls.list()
 				if (len(told) > 0) != tt.told || len(told) > 1 || tt.told && told[0] != (refused{tt.code, tt.dead}) {
 					t.Fatalf("told %v", told)
 				}
@@ -74,14 +114,14 @@ func TestRefusedResultIsKept(t *testing.T) {
 					return
 				}
 				time.Sleep(3 * time.Hour)
-				if _, n := h.RefusedResults(1); n != 1 || len(told) == 0 {
-					t.Errorf("%d results are refused, told %v", n, told)
+				if _, n := h.RefusedResults(1); n != 1 || len(calls.list()) == 0 {
+					t.Errorf("%d results are refused, told %v", n, calls.list())
 				}
 				g.mu.Lock()
 				say = false
 				g.mu.Unlock()
 				time.Sleep(10 * time.Minute)
-				if h.HasPendingResult(d.Header.ID) || len(g.results) != 1 {
+				if h.HasPendingResult(d.Header.ID) || len(g.received()) != 1 {
 					t.Error("it did not reach its home")
 				}
 				if _, n := h.RefusedResults(1); n != 0 {
@@ -94,8 +134,8 @@ func TestRefusedResultIsKept(t *testing.T) {
 
 // A home that has recorded a late result no longer needs it.
 func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
-	var told []proto.TaskID
-	cfg := Config{Results: ResultHooks{Stale: func(id proto.TaskID, _ proto.PeerID, _ *proto.Refusal) { told = append(told, id) }}}
+	var calls recorder[proto.TaskID]
+	cfg := Config{Results: ResultHooks{Stale: func(id proto.TaskID, _ proto.PeerID, _ *proto.Refusal) { calls.add(id) }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.respond = func(*proto.Message) *proto.Refusal {
@@ -110,7 +150,7 @@ func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 		if _, _, err := h.backlog.Get(backlog.Key{ID: d.Header.ID, Part: backlog.PartResult}); err == nil {
 			t.Error("it is still kept")
 		}
-		if len(told) != 1 || told[0] != d.Header.ID {
+		if told := calls.list(); len(told) != 1 || told[0] != d.Header.ID {
 			t.Errorf("told of %v", told)
 		}
 	})
@@ -119,8 +159,8 @@ func TestResultOfAnEndedTaskIsDropped(t *testing.T) {
 // A result that its home does not accept in time is a dead letter, and that is
 // reported.
 func TestExpiredResultIsADeadLetter(t *testing.T) {
-	var told []string
-	cfg := Config{ResultFor: time.Hour, Results: ResultHooks{Lost: func(_ proto.TaskID, _ proto.PeerID, why string) { told = append(told, why) }}}
+	var calls recorder[string]
+	cfg := Config{ResultFor: time.Hour, Results: ResultHooks{Lost: func(_ proto.TaskID, _ proto.PeerID, why string) { calls.add(why) }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		d := h.resultDraft(newTarget(t).peer(), "")
 		if err := h.PutResult(t.Context(), d, nil); err != nil {
@@ -128,6 +168,7 @@ func TestExpiredResultIsADeadLetter(t *testing.T) {
 		}
 		time.Sleep(day + time.Hour + time.Minute)
 		list, _, err := h.DeadLetters(Query{}, backlog.Span{}, 10)
+		told := calls.list()
 		if err != nil || len(list) != 1 || !list[0].Result || len(told) != 1 || !strings.Contains(told[0], "not reached") {
 			t.Errorf("dead letters %v, %v; told %q", list, err, told)
 		}
@@ -137,8 +178,8 @@ func TestExpiredResultIsADeadLetter(t *testing.T) {
 // A repeated refusal of a result is reported once, even if the link broke at the try
 // at which it would have been reported.
 func TestRepeatedRefusalIsReported(t *testing.T) {
-	told := 0
-	cfg := Config{Results: ResultHooks{Refused: func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) { told++ }}}
+	var told atomic.Int32
+	cfg := Config{Results: ResultHooks{Refused: func(proto.TaskID, proto.PeerID, *proto.Refusal, bool) { told.Add(1) }}}
 	inBubble(t, cfg, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		g.respondWith(proto.CodeBusy)
@@ -155,13 +196,13 @@ func TestRepeatedRefusalIsReported(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		cut()
 		g.setDropAcks(false)
-		if n := h.deliveries.get(k); n.tries != tellAfter || told != 0 {
-			t.Fatalf("%d tries, told %d times: nothing is tested", n.tries, told)
+		if n := h.deliveries.get(k); n.tries != tellAfter || told.Load() != 0 {
+			t.Fatalf("%d tries, told %d times: nothing is tested", n.tries, told.Load())
 		}
 		defer h.connect(g)()
 		time.Sleep(time.Hour)
-		if told != 1 {
-			t.Errorf("told %d times", told)
+		if told.Load() != 1 {
+			t.Errorf("told %d times", told.Load())
 		}
 	})
 }

@@ -216,8 +216,8 @@ func TestResultsReachTheirHome(t *testing.T) {
 		g.respondWith(0)
 		cut = h.connect(g)
 		synctest.Wait()
-		if len(g.results) != 1 || g.results[0] != d.Header.ID {
-			t.Errorf("results %v", g.results)
+		if got := g.received(); len(got) != 1 || got[0] != d.Header.ID {
+			t.Errorf("results %v", got)
 		}
 		if st := h.Stats(); st.Live != 0 {
 			t.Errorf("a committed result is still here: %+v", st)
