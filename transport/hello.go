@@ -317,9 +317,9 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 		return false
 	}
 	c.hello, c.err = h, err
-	close(c.ready)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	close(c.ready) // under mu: a dial that it wakes must find the error
 	if n := t.peers[c.peer]; n != nil && err != nil {
 		n.lastErr, n.helloErr, n.failedAt = err, err, t.cfg.Clock.Now()
 	}
