@@ -120,6 +120,13 @@ func (m *mailModel) queued() int {
 	return m.sent
 }
 
+// streamed returns how many streams were opened.
+func (m *mailModel) streamed() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.streams
+}
+
 // setHold makes the receiver wait for c; nil: for nothing.
 func (m *mailModel) setHold(c chan struct{}) {
 	m.mu.Lock()
@@ -185,7 +192,7 @@ func TestMailArrivesInOrder(t *testing.T) {
 				time.Sleep(time.Minute)
 				m.Heal()
 				t.Logf("the rest: %v", m.await(5*time.Minute, "all mail", done))
-				if models[0].streams < 2 {
+				if models[0].streamed() < 2 {
 					t.Error("the cut did not close the stream")
 				}
 			})
@@ -231,8 +238,8 @@ func TestSlowMailReceiverDelaysOnlyMail(t *testing.T) {
 		mail.setHold(nil)
 		close(hold)
 		m.await(time.Minute, "the mail", func() bool { return mail.left() == 0 })
-		if mail.streams != 1 || m.nodes[0].links.Load() != 1 {
-			t.Errorf("%d mail streams on %d links, want one", mail.streams, m.nodes[0].links.Load())
+		if mail.streamed() != 1 || m.nodes[0].links.Load() != 1 {
+			t.Errorf("%d mail streams on %d links, want one", mail.streamed(), m.nodes[0].links.Load())
 		}
 		if n := offenses(t, reg); n > 0 {
 			t.Errorf("%v offenses", n)
@@ -266,8 +273,8 @@ func TestMailMovesToDirectPath(t *testing.T) {
 		if n := m.nodes[2].Reach().Service.Bytes - carried; n > 1<<20 {
 			t.Errorf("the relay carried %d more bytes", n)
 		}
-		if !relayed || models[0].streams < 2 {
-			t.Errorf("relayed at first: %v, %d mail streams", relayed, models[0].streams)
+		if !relayed || models[0].streamed() < 2 {
+			t.Errorf("relayed at first: %v, %d mail streams", relayed, models[0].streamed())
 		}
 	})
 }
@@ -292,7 +299,7 @@ func TestStopWhileMailIsBlocked(t *testing.T) {
 				t.Errorf("node %d stopped after %v", stopped, took)
 			}
 			m.nodes[stopped].start()
-			m.await(time.Minute, "another stream", func() bool { return models[1-stopped].streams > 1 })
+			m.await(time.Minute, "another stream", func() bool { return models[1-stopped].streamed() > 1 })
 		})
 	}
 }

@@ -76,7 +76,7 @@ type sim struct {
 	commit time.Duration // commit time of a group at the receiver
 	tune   func(*simNode, *transport.Config)
 
-	size    int                           // of a task; 0: 1000
+	size    atomic.Int64                  // of a task; 0: 1000
 	contact func(i int, c *proto.Contact) // adjusts what all nodes know of node i, by default its address
 }
 
@@ -247,7 +247,7 @@ func (n *simNode) sendAll(ctx context.Context, l *transport.Link, next int) erro
 		n.mu.Unlock()
 		var msgs []*proto.Message
 		for ; next < total; next++ {
-			msgs = append(msgs, &proto.Message{Type: proto.TypeData, Id: fmt.Sprint(n.id, "/", next), Payload: make([]byte, cmp.Or(n.mesh.size, 1000))})
+			msgs = append(msgs, &proto.Message{Type: proto.TypeData, Id: fmt.Sprint(n.id, "/", next), Payload: make([]byte, cmp.Or(n.mesh.size.Load(), 1000))})
 		}
 		if err := l.Send(ctx, msgs); err != nil {
 			return err

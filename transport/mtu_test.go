@@ -27,14 +27,15 @@ func TestMinimumMTU(t *testing.T) {
 // replaced by a new one, which starts with small packets.
 func TestShrinkingMTU(t *testing.T) {
 	for _, tt := range []struct {
-		name        string
-		tasks, size int
+		name  string
+		tasks int
+		size  int64
 	}{{"small tasks", 200, 100}, {"a body", 1, 250_000}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 20, MTU: 1472})
 				defer m.close()
-				m.size = tt.size
+				m.size.Store(tt.size)
 				m.await(10*time.Second, "connected", m.connected)
 				m.nodes[0].addTasks(tt.tasks)
 				m.await(20*time.Second, "tasks before", func() bool { return m.nodes[0].left() == 0 })
@@ -65,7 +66,8 @@ func TestSlowPathIsNotABlackHole(t *testing.T) {
 					link := transporttest.Link{Latency: 60 * time.Millisecond, Jitter: 5 * time.Millisecond, Mbps: tt.mbps, Seed: uint64(seed)}
 					m := newSimWith(t, 2, link, func(_ *simNode, cfg *transport.Config) { cfg.Timing.Ack = 10 * time.Minute })
 					defer m.close()
-					m.size, m.commit = 60_000, tt.commit
+					m.size.Store(60_000)
+					m.commit = tt.commit
 					m.await(time.Minute, "connected", m.connected)
 					time.Sleep(5 * time.Second) // if both dialed, one connection is closed
 					links := m.nodes[0].links.Load()

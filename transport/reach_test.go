@@ -206,13 +206,13 @@ func TestBigBodyThroughRelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Symmetric, wan)
 		defer m.close()
-		m.size = 250_000
+		m.size.Store(250_000)
 		tasks := scaled(40, 200)
 		m.nodes[0].addTasks(tasks)
 		took := m.await(5*time.Minute, "all bytes", func() bool { return m.nodes[0].left() == 0 })
 		service := m.nodes[2].Reach().Service
 		t.Logf("%v: %+v", took, service)
-		if !service.On || service.Circuits == 0 || service.Bytes < uint64(tasks*m.size) {
+		if !service.On || service.Circuits == 0 || service.Bytes < uint64(tasks)*uint64(m.size.Load()) {
 			t.Errorf("the relay reports %+v", service)
 		}
 		m.check(tasks)
@@ -254,7 +254,7 @@ func TestLossDoesNotDowngrade(t *testing.T) {
 		m := newReachSim(t, 3, transporttest.Cone, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 100, Seed: 3})
 		defer m.close()
 		m.await(time.Minute, "a direct path", func() bool { return m.direct(0, 1) && m.direct(1, 0) })
-		m.size = 10_000 // much at once: a little says nothing of the rate
+		m.size.Store(10_000) // much at once: a little says nothing of the rate
 		before := m.happened(0, transport.EventPath)
 		m.DropEvery(3)
 		for range 120 {

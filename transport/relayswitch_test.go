@@ -67,11 +67,12 @@ func (s *switchSim) rest(d time.Duration) {
 
 // work adds work of node 0 for the time d, and returns how many tasks these are: one, or in
 // bulk as many of 250 kB as keep two megabytes waiting.
-func (s *switchSim) work(bulk bool, d time.Duration) (given int) {
-	s.size, given = 1000, 1
+func (s *switchSim) work(bulk bool, d time.Duration) int {
+	size, given := int64(1000), 1
 	if bulk {
-		s.size, given = 250_000, max(0, 8-s.nodes[0].left())
+		size, given = 250_000, max(0, 8-s.nodes[0].left())
 	}
+	s.size.Store(size)
 	s.nodes[0].addTasks(given)
 	s.publish()
 	time.Sleep(d)
