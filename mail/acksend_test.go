@@ -41,37 +41,40 @@ func rawFixture(t *testing.T, cfg Config) (*fixture, Delivery) {
 // node: both, also after a restart; and never twice.
 func TestAckAndSend(t *testing.T) {
 	for _, home := range []proto.PeerID{originID, homeID} {
-		f, d := rawFixture(t, Config{})
-		to := Outgoing{Box: "agent:next", Home: home, Letter: f.letter("rich", nil)}
-		if s := f.pass(d, to); s.Code != proto.CodeOK || s.Duplicate || s.ID.IsZero() {
-			t.Fatalf("%+v", s)
-		}
-		if s := f.pass(d, to); s.Code != proto.CodeOK || !s.Duplicate {
-			t.Errorf("again: %+v", s)
-		}
-		f.restart()
-		if s := f.pass(d, to); s.Code != proto.CodeOK || !s.Duplicate {
-			t.Errorf("again after a restart: %+v", s)
-		}
-		if i := f.info("agent:raw"); i.Waiting != 0 || i.EndedAs(box.Done) != 1 {
-			t.Errorf("%+v", i)
-		}
-		if home == originID {
-			if _, bodies := f.next(f.read("agent:next", 9), 1); fmt.Sprint(bodies) != "[rich]" || f.info("agent:next").Waiting != 1 {
-				t.Errorf("%q", bodies)
+		synctest.Test(t, func(t *testing.T) {
+			f, d := rawFixture(t, Config{})
+			to := Outgoing{Box: "agent:next", Home: home, Letter: f.letter("rich", nil)}
+			if s := f.pass(d, to); s.Code != proto.CodeOK || s.Duplicate || s.ID.IsZero() {
+				t.Fatalf("%+v", s)
 			}
-			continue
-		}
-		h := newFixture(t, Config{Self: homeID})
-		h.mailbox("agent:next")
-		l := f.lane(homeID)
-		f.answer(l, h.take(f.bundle(l), nil))
-		if _, bodies := h.next(h.read("agent:next", 9), 1); fmt.Sprint(bodies) != "[rich]" {
-			t.Errorf("at its home: %q", bodies)
-		}
-		if i := f.info("out:agent:next"); i.Waiting != 0 || i.EndedAs(box.Done) != 1 {
-			t.Errorf("%+v", i)
-		}
+			if s := f.pass(d, to); s.Code != proto.CodeOK || !s.Duplicate {
+				t.Errorf("again: %+v", s)
+			}
+			f.restart()
+			if s := f.pass(d, to); s.Code != proto.CodeOK || !s.Duplicate {
+				t.Errorf("again after a restart: %+v", s)
+			}
+			if i := f.info("agent:raw"); i.Waiting != 0 || i.EndedAs(box.Done) != 1 {
+				t.Errorf("%+v", i)
+			}
+			if home == originID {
+				if _, bodies := f.next(f.read("agent:next", 9), 1); fmt.Sprint(bodies) != "[rich]" || f.info("agent:next").Waiting != 1 {
+					t.Errorf("%q", bodies)
+				}
+				return
+			}
+			h := newFixture(t, Config{Self: homeID})
+			h.mailbox("agent:next")
+			l := f.lane(homeID)
+			f.answer(l, h.take(f.bundle(l), nil))
+			if _, bodies := h.next(h.read("agent:next", 9), 1); fmt.Sprint(bodies) != "[rich]" {
+				t.Errorf("at its home: %q", bodies)
+			}
+			synctest.Wait() // the answer is applied after it was handed over
+			if i := f.info("out:agent:next"); i.Waiting != 0 || i.EndedAs(box.Done) != 1 {
+				t.Errorf("%+v", i)
+			}
+		})
 	}
 }
 
