@@ -300,22 +300,30 @@ func queueRoutes(t *testing.T, n *node.Node) []routed {
 	}
 }
 
+// awaitState waits until a task is in a state.
+func awaitState(t *testing.T, n *node.Node, id, state string) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Minute); ; runtime.Gosched() {
+		if task, err := n.Views.Task(t.Context(), id); err == nil && task.State == state {
+			return
+		}
+		if time.Now().After(deadline) {
+			why, err := n.Explainer.Why(t.Context(), id)
+			t.Fatalf("the task is not %s: %+v, %v", state, why, err)
+		}
+	}
+}
+
 func leaseRoutes(t *testing.T, n *node.Node) []routed {
 	if _, err := n.Queues.Set(t.Context(), "run", wire.QueueSettings{Home: "here"}); err != nil {
 		t.Fatal(err)
 	}
 	runs := submitted(t, n, wire.Request{Target: "queue:run", Kind: "block"})
-	for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
-		if task, err := n.Views.Task(t.Context(), runs); err == nil && task.State == "RUNNING" {
-			break
-		}
-		if time.Now().After(deadline) {
-			why, err := n.Explainer.Why(t.Context(), runs)
-			t.Fatalf("the task does not run: %+v, %v", why, err)
-		}
-	}
+	awaitState(t, n, runs, "RUNNING")
 	build := func(kind string) string { // build is paused
-		return submitted(t, n, wire.Request{Target: "queue:build", Kind: kind})
+		id := submitted(t, n, wire.Request{Target: "queue:build", Kind: kind})
+		awaitState(t, n, id, "ACCEPTED")
+		return id
 	}
 	waits, moves := build("w"), build("m")
 	return []routed{
