@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,28 +14,40 @@ import (
 // first, and a new one is started. What a call that failed, or a crash, left of a line is
 // removed: it was not acknowledged. One caller at a time may write to a file.
 func AppendLines(path string, lines []byte, limit int64, now time.Time) error {
-	if fi, err := os.Stat(path); err == nil && fi.Size() >= limit {
-		if err := os.Rename(path, path+"."+now.UTC().Format("20060102T150405.000")); err != nil {
-			return fmt.Errorf("start a new file: %w", err)
+	if err := appendLines(path, lines, limit, now); err != nil {
+		return fmt.Errorf("append to %s: %w", path, err)
+	}
+	return nil
+}
+
+func appendLines(path string, lines []byte, limit int64, now time.Time) error {
+	f, end, err := openLines(path)
+	if err == nil && end >= limit {
+		if err = os.Rename(path, path+"."+now.UTC().Format("20060102T150405.000")); err == nil {
+			if err = f.Close(); err == nil {
+				f, end, err = openLines(path)
+			}
 		}
-	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("append to %s: %w", path, err)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return fmt.Errorf("append to %s: %w", path, err)
+	if f == nil {
+		return err
 	}
-	end, err := endOfLines(f)
 	if err == nil {
 		if _, err = f.WriteAt(lines, end); err != nil {
 			err = errors.Join(err, f.Truncate(end)) // no room: it is needed for the next try
 		}
 	}
-	err = errors.Join(err, f.Sync(), f.Close(), SyncDir(filepath.Dir(path)))
+	return errors.Join(err, f.Sync(), f.Close(), SyncDir(filepath.Dir(path)))
+}
+
+// openLines opens or makes a file of lines, and returns the size of its complete lines.
+func openLines(path string) (*os.File, int64, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return fmt.Errorf("append to %s: %w", path, err)
+		return nil, 0, err
 	}
-	return nil
+	end, err := endOfLines(f)
+	return f, end, err
 }
 
 // endOfLines cuts the last line of f off if it is not complete, and returns the size.

@@ -35,7 +35,7 @@ func TestAppendLines(t *testing.T) {
 			}
 		})
 	}
-	if err := os.WriteFile(path, []byte("full\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("full\ntorn"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := AppendLines(path, []byte("next\n"), 5, now); err != nil {

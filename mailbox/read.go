@@ -213,7 +213,7 @@ func settlements(s wire.SettleMail) (what []mail.Settlement, leases []string, er
 		case op == box.Extend && delay == 0:
 			err = invalid("lease %s: extend without for: say how long", lease)
 		}
-		what = append(what, mail.Settlement{Handle: h, Op: op, Delay: time.Duration(delay), Reason: cutReason(reason)})
+		what = append(what, mail.Settlement{Handle: h, Op: op, Delay: time.Duration(delay), Reason: cutReason(strings.ReplaceAll(reason, "\n", " "))}) // what follows a line break in a kept reason is what a program wrote
 		leases = append(leases, lease)
 	}
 	for _, lease := range s.Ack {
