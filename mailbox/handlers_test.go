@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -438,7 +439,7 @@ func TestPost(t *testing.T) {
 				_, _ = io.WriteString(w, tt.answer)
 			}))
 			defer server.Close()
-			h, err := newPost(wire.MailHandler{Post: server.URL + "/in"})
+			h, err := newPost(wire.MailHandler{Post: server.URL + "/in", Forward: "agent:next"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -454,6 +455,36 @@ func TestPost(t *testing.T) {
 			if got.Method != "POST" || got.URL.Path != "/in" || string(body) != "the body" || got.Header.Get("Balefire-Mail-Id") != "7" || got.Header.Get("Content-Type") != "text/plain" ||
 				got.Header.Get("Traceparent") != "00-1" || got.Header.Values("Balefire-Key") != nil {
 				t.Errorf("%+v: %q", got, body)
+			}
+		})
+	}
+}
+
+// Without a box to forward to, the status of an answer decides, whatever becomes of its body.
+func TestPostWhoseAnswerNobodyReads(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		size     int // of the answer
+		declared int
+		forward  string
+		outcome  handler.Outcome
+	}{
+		{"a large answer", proto.MaxInlineBody + 1, proto.MaxInlineBody + 1, "", handler.Success},
+		{"an answer that breaks off", 10, 20, "", handler.Success},
+		{"an answer that is forwarded and breaks off", 10, 20, "agent:next", handler.Retry},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Length", strconv.Itoa(tt.declared))
+				_, _ = io.WriteString(w, strings.Repeat("x", tt.size))
+			}))
+			defer server.Close()
+			h, err := newPost(wire.MailHandler{Post: server.URL, Forward: tt.forward})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res := handler.Call(t.Context(), h, &handler.Run{}); res.Outcome != tt.outcome || len(res.Output) > 0 {
+				t.Errorf("%+v, want %v", res, tt.outcome)
 			}
 		})
 	}

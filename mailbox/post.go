@@ -20,12 +20,13 @@ import (
 //
 //	body     the mail
 //	headers  Content-Type, Traceparent, and Balefire-NAME for the other variables of a program
-//	answer   2xx success · 429, 5xx and others: retry · 4xx: permanent failure
+//	answer   2xx success, whatever its body is if nothing is forwarded · 429, 5xx and others: retry · 4xx: permanent failure
 //
 // A URL that cannot be reached at all spends no attempt.
 type post struct {
 	url    string
 	client *http.Client
+	output bool // the body of a 2xx answer is forwarded; otherwise the status decides
 }
 
 // checkPost returns what is wrong with a URL.
@@ -44,7 +45,7 @@ func newPost(s wire.MailHandler) (handler.Handler, error) {
 	if err := checkPost(s.Post); err != nil {
 		return nil, err
 	}
-	return &post{s.Post, &http.Client{
+	return &post{output: s.Forward != "", url: s.Post, client: &http.Client{
 		Transport:     &http.Transport{Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: max(s.Concurrency, 1), IdleConnTimeout: time.Minute},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -69,12 +70,14 @@ func (p *post) Run(ctx context.Context, r *handler.Run) *handler.Result {
 		return p.failed(ctx, err)
 	}
 	defer answer.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(answer.Body, proto.MaxInlineBody+1))
-	if err != nil {
+	body, err := io.ReadAll(io.LimitReader(answer.Body, proto.MaxInlineBody+1)) // nearly always all of it: the connection is used again
+	if err != nil && (p.output || answer.StatusCode/100 != 2) {
 		return p.failed(ctx, err)
 	}
 	res.Code, res.Reason = answer.StatusCode, fmt.Sprintf("POST %s: %s", p.url, answer.Status)
 	switch n := answer.StatusCode; {
+	case n/100 == 2 && !p.output:
+		res.Outcome = handler.Success
 	case n/100 == 2 && len(body) > proto.MaxInlineBody:
 		res.Outcome, res.Reason = handler.Fail, fmt.Sprintf("POST %s: the answer has more than %d bytes", p.url, proto.MaxInlineBody)
 	case n/100 == 2:
