@@ -15,11 +15,9 @@ import (
 // checkHandler checks the handler that a box is to have.
 func (b *Boxes) checkHandler(k *mail.Broker, p place, n notes) error {
 	s := n.Handler
-	switch {
-	case len(n.text()) > box.MaxNotes:
-		return invalid("the allow lists and the handler have %d bytes together: the limit is %d", len(n.text()), box.MaxNotes)
-	case s == nil:
-		return nil
+	switch err := n.check(); {
+	case err != nil || s == nil:
+		return err
 	case p.kind != wire.BoxMailbox:
 		return invalid("a topic has no handler: let a subscription be read, or publish to a mailbox that has one")
 	case len(s.Exec) > 0 && s.Post != "":
@@ -31,17 +29,27 @@ func (b *Boxes) checkHandler(k *mail.Broker, p place, n notes) error {
 	case s.Post != "" && len(s.Env)+len(s.RunAs)+len(s.Dir)+len(s.Profile) > 0:
 		return invalid("post runs no program: leave out env, run_as, dir and profile")
 	}
-	if s.Profile == "dangerous" {
-		for _, a := range n.Allow {
-			if a == "*" || strings.HasPrefix(a, "role:") {
-				return fmt.Errorf("%w: the program is dangerous: allow mail from peers by name or id, not from %q", wire.ErrDenied, a)
-			}
-		}
-	}
 	if _, err := b.handlerOf(p.name, *s); err != nil {
 		return fmt.Errorf("%s: %w", p.text, err)
 	}
 	return b.checkForward(k, p, s.Forward)
+}
+
+// check checks what the allow lists and the handler must be together. A change of the lists
+// checks no more: a mailbox can be closed whatever has become of its handler meanwhile.
+func (n notes) check() error {
+	if size := len(n.text()); size > box.MaxNotes {
+		return invalid("the allow lists and the handler have %d bytes together: the limit is %d", size, box.MaxNotes)
+	}
+	if n.Handler == nil || n.Handler.Profile != "dangerous" {
+		return nil
+	}
+	for _, a := range n.Allow {
+		if a == "*" || strings.HasPrefix(a, "role:") {
+			return fmt.Errorf("%w: the program is dangerous: allow mail from peers by name or id, not from %q", wire.ErrDenied, a)
+		}
+	}
+	return nil
 }
 
 // maxConcurrency is how many mails a handler may have at once.

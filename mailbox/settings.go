@@ -405,8 +405,12 @@ func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.Bo
 	change(&n.Allow, s.Allow)
 	change(&n.AllowRead, s.AllowRead)
 	err := n.changeHandler(s.Handler)
-	if err == nil && (s.Handler != nil || s.Allow != nil) {
+	switch {
+	case err != nil:
+	case s.Handler != nil:
 		err = b.checkHandler(k, p, n)
+	case s.Allow != nil:
+		err = n.check()
 	}
 	to.Notes = n.text()
 	if s.Mails != nil {

@@ -269,3 +269,28 @@ func TestPurge(t *testing.T) {
 		}
 	})
 }
+
+// A mailbox can be closed, and opened, when its handler could not be set any more: where its
+// mail goes is removed and its program may not run.
+func TestAllowChangesBesideABrokenHandler(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		for _, name := range []string{"next", "raw"} {
+			if _, err := f.SetMailbox(t.Context(), name, wire.MailboxSettings{BoxSettings: wire.BoxSettings{Allow: &[]string{"*"}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.handle(wire.MailHandler{Forward: "agent:next"})
+		if err := f.Remove(t.Context(), "next"); err != nil {
+			t.Fatal(err)
+		}
+		f.programs.mu.Lock()
+		f.programs.denied = wire.ErrDenied
+		f.programs.mu.Unlock()
+		for _, allow := range [][]string{{}, {"peer:beta"}} {
+			v, err := f.SetMailbox(t.Context(), "raw", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Allow: &allow}})
+			if err != nil || !slices.Equal(*v.Settings.Allow, allow) || v.Settings.Handler == nil || v.Settings.Handler.Forward != "agent:next" {
+				t.Errorf("%q: %+v, %v", allow, v.Settings, err)
+			}
+		}
+	})
+}
