@@ -161,7 +161,7 @@ func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) 
 }
 
 // successor returns the mail that came of another one: it has its headers, and is one hop
-// further. Its end is told to the sender of the first.
+// further. What came of a bounce is no bounce. Its end is told to the sender of the first.
 func (w work) successor(l proto.Letter, body []byte) *proto.Letter {
 	now := w.b.cfg.Clock.Now()
 	if sender := string(l.Sender); len(l.BounceTo)+len(l.ReplyTo) == 0 && !w.From.IsZero() && proto.ValidQueue(sender) {
@@ -170,6 +170,9 @@ func (w work) successor(l proto.Letter, body []byte) *proto.Letter {
 	l.ID, l.Created, l.NotBefore, l.Hops, l.Body = proto.NewMailID(now), now.UnixMilli(), 0, l.Hops+1, body
 	l.Dedupe, l.RedriveOf, l.FirstID, l.Object = nil, proto.MailID{}, proto.MailID{}, proto.LetterObject{}
 	l.Produced = proto.Produced{}
+	if l.BounceOf = (proto.MailID{}); string(l.Type) == mail.TypeBounce { // boxes take those from everybody
+		l.Type = nil
+	}
 	l.Flags &^= proto.LetterRelaxed
 	return &l
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -357,6 +358,27 @@ func TestHandlerForwards(t *testing.T) {
 		}
 		if v := f.box("raw"); v.Ended.Done != 1 || v.Waiting != 0 {
 			t.Errorf("%+v", v)
+		}
+	})
+}
+
+// What came of a bounce is no bounce: a box takes it only if it allows mail from its node.
+func TestWhatComesOfABounceIsNone(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		admit, err := f.admit(t.Context(), f.broker.Load(), f.beta)
+		f.must(err)
+		w := work{b: f.Boxes}
+		bounce := proto.Letter{Class: proto.High, Type: []byte(mail.TypeBounce), BounceOf: proto.NewMailID(time.Now())}
+		next := w.successor(bounce, []byte("anything"))
+		if next.Type != nil || !next.BounceOf.IsZero() {
+			t.Errorf("%+v", next)
+		}
+		if code, _ := admit("agent:ceo@"+f.self.String(), next); code != proto.CodeDenied {
+			t.Errorf("it is taken: %v", code)
+		}
+		if next = w.successor(proto.Letter{Type: []byte("order")}, nil); string(next.Type) != "order" {
+			t.Errorf("%+v", next)
 		}
 	})
 }
