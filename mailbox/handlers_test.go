@@ -313,6 +313,12 @@ func TestHandlerChanges(t *testing.T) {
 		if n := notesOf(f.settingsOf("raw")); n.Handler.Env[0] != "A=1" {
 			t.Errorf("%+v", n.Handler)
 		}
+		shown := change(wire.MailHandler{Concurrency: 3})
+		shown.Env = append(shown.Env, "C")
+		change(shown)
+		if n := notesOf(f.settingsOf("raw")); !slices.Equal(n.Handler.Env, []string{"A=1", "B", "C"}) || n.Handler.Concurrency != 3 {
+			t.Errorf("what was shown and is written back: %+v", n.Handler)
+		}
 		f.sendRaw(wire.Mail{})
 		synctest.Wait()
 		if runs != 2 {

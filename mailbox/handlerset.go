@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,7 +78,9 @@ func (n *notes) changeHandler(s *wire.MailHandler) error {
 	switch {
 	case s == nil:
 	case len(s.Exec) > 0 || s.Post != "":
-		n.Handler = s
+		h := *s
+		h.Env = withValues(s.Env, n.Handler)
+		n.Handler = &h
 	case reflect.DeepEqual(*s, wire.MailHandler{}):
 		n.Handler = nil
 	case n.Handler == nil:
@@ -87,11 +90,28 @@ func (n *notes) changeHandler(s *wire.MailHandler) error {
 		h.Forward, h.Concurrency, h.Timeout = cmp.Or(s.Forward, h.Forward), cmp.Or(s.Concurrency, h.Concurrency), cmp.Or(s.Timeout, h.Timeout)
 		h.Profile, h.RunAs, h.Dir = cmp.Or(s.Profile, h.Profile), cmp.Or(s.RunAs, h.RunAs), cmp.Or(s.Dir, h.Dir)
 		if len(s.Env) > 0 {
-			h.Env = s.Env
+			h.Env = withValues(s.Env, n.Handler)
 		}
 		n.Handler = &h
 	}
 	return nil
+}
+
+// withValues returns env with the values that old has for variables named without one: no view
+// of a handler shows them, so that who writes back what was shown does not have them.
+func withValues(env []string, old *wire.MailHandler) []string {
+	out := slices.Clone(env)
+	for i, name := range out {
+		if old == nil || strings.Contains(name, "=") {
+			continue
+		}
+		for _, entry := range old.Env {
+			if strings.HasPrefix(entry, name+"=") {
+				out[i] = entry
+			}
+		}
+	}
+	return out
 }
 
 // shownHandler returns a handler without the values of its variables.

@@ -120,13 +120,13 @@ type mailboxFlags struct {
 	named  bool
 }
 
-// settings converts the flags that are set; args are those of a program.
+// settings converts the flags that are set, but for those of the handler, which it checks; args
+// are those of a program.
 func (f *mailboxFlags) settings(given func(flag string) bool, args []string) (s wire.MailboxSettings, some bool, err error) {
 	b, someBox, err := f.box.settings(given)
 	r, someReader, bad := f.reader.settings(given)
-	var wrong error
-	b.Handler, wrong = f.run.settings(given, args)
-	return wire.MailboxSettings{Named: f.named, BoxSettings: b, SubscriptionSettings: r}, someBox || someReader || b.Handler != nil, errors.Join(err, bad, wrong)
+	someRun, wrong := f.run.check(given, args)
+	return wire.MailboxSettings{Named: f.named, BoxSettings: b, SubscriptionSettings: r}, someBox || someReader || someRun, errors.Join(err, bad, wrong)
 }
 
 // printBox prints a mailbox.

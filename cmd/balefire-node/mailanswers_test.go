@@ -169,8 +169,15 @@ func pausedMailbox(name string) wire.Box {
 func mailboxNamed(r *http.Request) any {
 	if name := r.PathValue("box"); !strings.HasPrefix(name, "new") {
 		v := testMailbox(name)
-		if name == "mesh" {
+		switch name {
+		case "mesh":
 			v.Name = "agent:mesh"
+		case "raw":
+			v.Settings.Handler = &wire.MailHandler{
+				Exec: []string{"/bin/v1", "-x"}, Forward: "agent:desk", Concurrency: 4, Timeout: wire.Duration(time.Hour), Profile: "read-only", Env: []string{"HOME", "KEY"}, RunAs: "nobody", Dir: "/srv",
+			}
+		case "hook":
+			v.Settings.Handler = &wire.MailHandler{Post: "http://x/in", Forward: "agent:desk", Concurrency: 4}
 		}
 		return v
 	}

@@ -123,7 +123,7 @@ write as the acknowledgment.`,
 				if err != nil && !isNoBox(err) {
 					return old, err
 				}
-				return c.SetMailbox(ctx, args[0], s) // refused if this node has one of its own with the name
+				return w.setMailbox(ctx, c, args[0], &f.run, cmd.Flags().Changed, nil, s) // refused if this node has one of its own with the name
 			})
 		},
 	}
@@ -145,7 +145,9 @@ func mailboxSet(w *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "set NAME [ARG...]", Short: "Change the settings of a mailbox",
 		Long: `Change the settings of a mailbox, at once and also for what waits in it. Settings
-without a flag do not change; 0 or an empty list is the default.`,
+without a flag do not change; 0 or an empty list is the default. An empty --exec or
+--post removes the handler; another --exec or --post keeps the rest of its
+settings, but for those that only programs have.`,
 		Example: `  balefire-node mailbox set ceo --attempts 5 --allow peer:beta,role:work
   balefire-node mailbox set ceo --lease 0 --allow=''
   balefire-node mailbox set ceo --exec ''`,
@@ -156,10 +158,11 @@ without a flag do not change; 0 or an empty list is the default.`,
 				return err
 			}
 			return w.showBox(cmd, "changed", printBox, func(ctx context.Context, c *client.Client) (wire.Box, error) {
-				if old, err := c.Mailbox(ctx, args[0]); err != nil {
+				old, err := c.Mailbox(ctx, args[0])
+				if err != nil {
 					return old, err
 				}
-				return c.SetMailbox(ctx, args[0], s)
+				return w.setMailbox(ctx, c, args[0], &f.run, cmd.Flags().Changed, old.Settings.Handler, s)
 			})
 		},
 	}

@@ -2,12 +2,14 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
@@ -33,32 +35,114 @@ func (f *handlerFlags) add(c *cobra.Command) {
 	c.MarkFlagsMutuallyExclusive("exec", "post")
 }
 
-// settings converts the flags that are set, with the arguments of the program; nil: none is set.
-func (f *handlerFlags) settings(given func(flag string) bool, args []string) (*wire.MailHandler, error) {
-	some := false
-	for _, flag := range []string{"exec", "post", "forward", "concurrency", "run-timeout", "profile", "env", "run-as", "work-dir"} {
-		some = some || given(flag)
+// handlerFlagNames are the flags of the handler of a mailbox.
+var handlerFlagNames = []string{"exec", "post", "forward", "concurrency", "run-timeout", "profile", "env", "run-as", "work-dir"}
+
+// check checks the flags that are set, with the arguments of the program, and reports whether
+// there are some.
+func (f *handlerFlags) check(given func(flag string) bool, args []string) (some bool, err error) {
+	other := ""
+	for _, flag := range handlerFlagNames {
+		if given(flag) {
+			some = true
+			if flag != "exec" && flag != "post" {
+				other = flag
+			}
+		}
 	}
 	switch {
 	case len(args) > 0 && f.exec == "":
-		return nil, usage("%.60q: one mailbox at a time; arguments of a program need --exec before it", args[0])
-	case !some:
-		return nil, nil
-	}
-	h := f.handler
-	h.Timeout = wire.Duration(f.timeout)
-	if f.exec == "" {
-		return &h, nil
-	}
-	program := f.exec
-	if strings.ContainsAny(program, `/\`) { // as this command sees it, not the node
-		var err error
-		if program, err = filepath.Abs(program); err != nil {
-			return nil, err
+		return some, usage("%.60q: one mailbox at a time; arguments of a program need --exec before it", args[0])
+	case other != "" && f.removes(given):
+		return some, usage("an empty --exec or --post removes the handler: leave out --%s", other)
+	case f.exec != "":
+		f.handler.Exec = append([]string{f.exec}, args...)
+		if strings.ContainsAny(f.exec, `/\`) { // as this command sees it, not the node
+			f.handler.Exec[0], err = filepath.Abs(f.exec)
 		}
 	}
-	h.Exec = append([]string{program}, args...)
-	return &h, nil
+	return some, err
+}
+
+// removes reports whether the flags remove the handler.
+func (f *handlerFlags) removes(given func(flag string) bool) bool {
+	return given("exec") && f.exec == "" || given("post") && f.handler.Post == ""
+}
+
+// change returns the handler that the flags make of the one that a mailbox has, if any, and the
+// flags of what is dropped of that one, as only programs have it. Nil: nothing changes.
+func (f *handlerFlags) change(given func(flag string) bool, old *wire.MailHandler) (h *wire.MailHandler, dropped []string, err error) {
+	h = new(wire.MailHandler)
+	if old != nil {
+		*h = *old
+	}
+	set := &f.handler
+	some := false
+	for _, flag := range handlerFlagNames {
+		if !given(flag) {
+			continue
+		}
+		some = true
+		switch flag {
+		case "exec":
+			h.Exec, h.Post = set.Exec, ""
+		case "post":
+			h.Exec, h.Post = nil, set.Post
+			dropped = dropProgram(h)
+		case "forward":
+			h.Forward = set.Forward
+		case "concurrency":
+			h.Concurrency = set.Concurrency
+		case "run-timeout":
+			h.Timeout = wire.Duration(f.timeout)
+		case "profile":
+			h.Profile = set.Profile
+		case "env":
+			h.Env = set.Env
+		case "run-as":
+			h.RunAs = set.RunAs
+		case "work-dir":
+			h.Dir = set.Dir
+		}
+	}
+	switch {
+	case !some:
+		return nil, nil, nil
+	case f.removes(given):
+		return new(wire.MailHandler), nil, nil
+	case len(h.Exec) == 0 && h.Post == "":
+		return nil, nil, usage("the mailbox has no handler that could change: give --exec or --post, too")
+	}
+	return h, dropped, nil
+}
+
+// dropProgram removes from h what only programs have, and returns the flags of what there was.
+func dropProgram(h *wire.MailHandler) (dropped []string) {
+	for _, v := range []struct {
+		flag string
+		had  bool
+	}{{"--profile", h.Profile != ""}, {"--env", len(h.Env) > 0}, {"--run-as", h.RunAs != ""}, {"--work-dir", h.Dir != ""}} {
+		if v.had {
+			dropped = append(dropped, v.flag)
+		}
+	}
+	h.Profile, h.Env, h.RunAs, h.Dir = "", nil, "", ""
+	return dropped
+}
+
+// setMailbox sets a mailbox to s, with the handler that the flags make of the one it has, if any,
+// and says what is dropped of that.
+func (w *app) setMailbox(ctx context.Context, c *client.Client, name string, f *handlerFlags, given func(flag string) bool, old *wire.MailHandler, s wire.MailboxSettings) (wire.Box, error) {
+	h, dropped, err := f.change(given, old)
+	if err != nil {
+		return wire.Box{}, err
+	}
+	s.Handler = h
+	v, err := c.SetMailbox(ctx, name, s)
+	if err == nil && len(dropped) > 0 {
+		w.infof("%s: dropped %s, which only programs have", sanitize(v.Name), strings.Join(dropped, ", "))
+	}
+	return v, err
 }
 
 // printHandler prints the handler of a mailbox.
