@@ -35,6 +35,7 @@ type work struct {
 func (w work) do(ctx context.Context) error {
 	given, err := w.b.delivered(w.place, []mail.Delivery{w.Delivery})
 	if err != nil {
+		w.settle(ctx, mail.Settlement{Op: box.Return})
 		return err // a bug: the ledger has no letter there
 	}
 	d := &given[0]

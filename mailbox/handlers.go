@@ -10,6 +10,7 @@ import (
 
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -159,21 +160,24 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err := reader.Close(context.WithoutCancel(leasing), false); err != nil && !errors.Is(err, wire.ErrDraining) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer func() { // what runs keeps its mail; the session is given no more
+		if err := reader.session.Leave(context.WithoutCancel(leasing)); err != nil && !errors.Is(err, mail.ErrStopped) {
 			b.cfg.Logger.Warn("a handler of a mailbox could not end its session", "box", b.text(r.name), "why", err)
 		}
 	}()
-	var wg sync.WaitGroup
-	defer wg.Wait()
 	leasing, unready := context.WithCancelCause(leasing)
 	defer unready(nil)
 	for leasing.Err() == nil {
 		given, err := reader.session.Next(leasing, max(r.settings.Concurrency, 1), nil)
-		if leasing.Err() != nil {
-			break // what was given is given back
-		}
-		if err != nil {
+		if err != nil || leasing.Err() != nil {
+			for _, d := range given {
+				work{b, r, h, reader.place, d}.settle(runs, mail.Settlement{Op: box.Return})
+			}
+			if leasing.Err() != nil {
+				break
+			}
 			return failure(reader.place, "", err)
 		}
 		for _, d := range given {

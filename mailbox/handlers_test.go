@@ -339,6 +339,58 @@ func TestHandlerChanges(t *testing.T) {
 	})
 }
 
+// A handler that was changed is given nothing more while its last program runs, and the new one
+// runs as many at once as its settings say.
+func TestHandlerChangesWhileAProgramRuns(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		var mu sync.Mutex
+		now, most := 0, 0
+		attempts := map[string]int{}
+		f.programs.run = func(_ context.Context, r *handler.Run, body string) *handler.Result {
+			mu.Lock()
+			now++
+			most = max(most, now)
+			attempts[body] += r.Attempt
+			mu.Unlock()
+			if body == "long" {
+				time.Sleep(9 * time.Minute)
+			} else {
+				time.Sleep(time.Second)
+			}
+			mu.Lock()
+			now--
+			mu.Unlock()
+			return &handler.Result{Outcome: handler.Success}
+		}
+		f.handle(wire.MailHandler{Concurrency: 2})
+		f.sendRaw(wire.Mail{Body: []byte("long")})
+		synctest.Wait()
+		f.handle(wire.MailHandler{Concurrency: 2, Env: []string{"A=1"}})
+		synctest.Wait()
+		for i := range 6 {
+			f.sendRaw(wire.Mail{Body: fmt.Append(nil, i), Class: "critical"})
+		}
+		time.Sleep(8 * time.Minute)
+		if v := f.box("raw"); v.Ended.Done != 6 {
+			t.Errorf("%+v", v)
+		}
+		time.Sleep(2 * time.Minute)
+		now, most = 0, 0
+		for i := range 6 {
+			f.sendRaw(wire.Mail{Body: fmt.Append(nil, 6+i)})
+		}
+		time.Sleep(time.Minute)
+		if v := f.box("raw"); v.Ended.Done != 13 || most != 2 {
+			t.Errorf("%d at once, %+v", most, v)
+		}
+		for body, n := range attempts {
+			if n != 1 {
+				t.Errorf("%s: attempts %d", body, n)
+			}
+		}
+	})
+}
+
 // What a program makes of a mail goes to the next box with its headers, and is never there
 // together with the first one, wherever the node is killed.
 func TestHandlerForwards(t *testing.T) {

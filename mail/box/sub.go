@@ -49,6 +49,7 @@ type Session struct {
 	waking   bool // it is in Output.Ready
 	leaving  bool // it ends with its last delivery
 
+	since   uint64    // the newest delivery before Attach: those up to it give no credit back
 	last    *delivery // the newest one since Attach
 	stalled uint64    // a suspect that waits for the session; since last
 }
@@ -157,7 +158,9 @@ func (u *sub) leave(seq uint64, m *mail, state MailState) {
 func (d *delivery) release() {
 	if x := d.session; x != nil {
 		x.held--
-		x.credit++
+		if d.n > x.since {
+			x.credit++
+		}
 		d.session = nil
 		x.leave()
 	}
@@ -366,7 +369,7 @@ func (s *State) Attach(id BoxID, subID SubID, reader string, priority, credit in
 	for _, x := range u.sessions {
 		if x.leaving && x.Reader == reader {
 			x.leaving, x.waking, x.priority, x.credit = false, false, priority, max(credit, 0)
-			x.last, x.stalled = nil, 0
+			x.since, x.last, x.stalled = s.given, nil, 0
 			return x, nil
 		}
 	}

@@ -240,6 +240,25 @@ func TestALeavingSessionEndsWithItsLastDelivery(t *testing.T) {
 	}
 }
 
+// What a reader had before it continued its session gives that session no credit.
+func TestAContinuedSessionHasTheCreditOfItsReader(t *testing.T) {
+	b := newBench(t)
+	for range 5 {
+		b.mustSend(note{ttl: time.Hour})
+	}
+	x, _ := b.s.Attach(1, 0, "x", 0, 1)
+	first := b.want(x, 1)[0]
+	b.s.Leave(x)
+	if again, err := b.s.Attach(1, 0, "x", 0, 1); err != nil || again != x {
+		t.Fatal(err)
+	}
+	second := b.want(x, 2)[0]
+	b.must(Ack, first.Handle)
+	b.want(x)
+	b.must(Ack, second.Handle)
+	b.want(x, 3)
+}
+
 func TestDeadLettersOfATopic(t *testing.T) {
 	b := newBench(t)
 	b.topic(BoxSettings{Mails: 2}, SubSettings{Attempts: 1}, SubSettings{})
