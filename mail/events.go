@@ -148,7 +148,7 @@ func (b *Broker) noteApplied(results []box.Result, ends []box.End) {
 		if e.State != box.Done {
 			text = e.Cause.String()
 			if e.Reason != "" {
-				text += ": " + e.Reason
+				text += ": " + firstLine(e.Reason)
 			}
 		}
 		b.note(e.Box, e.Sub, Event{Kind: strings.ToLower(e.State.String()), Seq: e.Seq, Text: text, place: e.Place, length: e.Length})
@@ -158,7 +158,7 @@ func (b *Broker) noteApplied(results []box.Result, ends []box.End) {
 // noteEvent adds an event of the state.
 func (b *Broker) noteEvent(e box.Event) {
 	kinds := [...]string{box.EventStale: EventStale, box.EventRescued: EventRescued, box.EventBlocked: EventBlocked, box.EventUnblocked: EventUnblocked, box.EventRetry: EventRetry, box.EventRead: EventDone}
-	x := Event{Kind: kinds[e.Kind], Seq: e.Seq, Text: e.Text}
+	x := Event{Kind: kinds[e.Kind], Seq: e.Seq, Text: firstLine(e.Text)}
 	if k, ok := b.state.Mail(e.Box, e.Seq); ok {
 		x.place, x.length = k.Place, k.Length
 	}

@@ -178,20 +178,32 @@ func (w work) successor(l proto.Letter, body []byte) *proto.Letter {
 	return &l
 }
 
-// failed returns the settlement for a run that failed: why, and what the program wrote.
+// failed returns the settlement for a run that failed: why, and behind a line break the last
+// line of what the program wrote, which senders are not told.
 func failed(op box.Op, res *handler.Result) mail.Settlement {
-	text := strings.TrimSpace(res.Stderr)
-	reason := res.Reason
-	if _, last, ok := cutLast(text, "\n"); ok || text != "" {
-		reason += ": " + last
+	reason, _, _ := strings.Cut(res.Reason, "\n")
+	if last := lastLine(res.Stderr); last != "" {
+		reason += "\n" + last
 	}
 	return mail.Settlement{Op: op, Reason: cutReason(reason), Stderr: res.Stderr}
 }
 
-// cutLast cuts s around the last sep; without one all of s is behind it.
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
+// toldReason returns the reason of a try or of a dead letter for people on this node, with the
+// last line of what its program wrote, and all that it wrote.
+func toldReason(text string) (reason, stderr string) {
+	reason, stderr, _ = strings.Cut(text, "\n")
+	last, rest, ok := strings.Cut(stderr, "\n")
+	if ok && strings.HasPrefix(lastLine(rest), last) {
+		stderr = rest
 	}
-	return "", s, false
+	if last != "" && !strings.HasSuffix(reason, ": "+lastLine(stderr)) { // it may be there from an earlier version
+		reason += ": " + last
+	}
+	return reason, stderr
+}
+
+// lastLine returns the last line of a text that is not empty.
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndex(text, "\n")+1:]
 }

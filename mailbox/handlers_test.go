@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -441,6 +438,56 @@ func TestWhatComesOfABounceIsNone(t *testing.T) {
 	})
 }
 
+// What a program wrote is shown on its node: neither the bounce to the sender nor an event has it.
+func TestWhatAProgramWroteStaysOnItsNode(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("boss", nil)
+		f.programs.run = func(_ context.Context, _ *handler.Run, body string) *handler.Result {
+			res := &handler.Result{Outcome: handler.Fail, Reason: "exit code 65", Stderr: "one\nthe secret\n"}
+			if body == "again" {
+				res.Outcome = handler.Retry
+			}
+			return res
+		}
+		f.handle(wire.MailHandler{})
+		f.sendRaw(wire.Mail{Sender: "boss", Body: []byte("once")}, wire.Mail{Sender: "boss", Body: []byte("again")})
+		time.Sleep(time.Minute)
+		got, _ := f.lease("boss", "", 2, 0)
+		if len(got) != 2 {
+			t.Fatalf("%d bounces", len(got))
+		}
+		for _, d := range got {
+			if body := string(d.Mail.Body); strings.Contains(body, "secret") || !strings.Contains(body, `"reason":"exit code 65"`) {
+				t.Errorf("a bounce has %s", body)
+			}
+		}
+		events, err := f.Events(t.Context(), "raw", 0, 0, 0)
+		f.must(err)
+		dead, retried := 0, 0
+		for _, e := range events.Items {
+			switch text := e.Fields["text"]; {
+			case strings.Contains(text, "one") || strings.Contains(text, "secret"):
+				t.Errorf("%s has %q", e.Kind, text)
+			case text == "final: exit code 65" || text == "nacked: exit code 65":
+				dead, retried = dead+strings.Count(e.Kind, "dead"), retried+strings.Count(e.Kind, "retry")
+			}
+		}
+		if dead != 2 || retried != 2 {
+			t.Errorf("%+v", events.Items)
+		}
+		for _, m := range f.inState("raw", "DEAD") {
+			if m.Reason != "exit code 65: the secret" || m.Stderr != "one\nthe secret\n" {
+				t.Errorf("%+v", m)
+			}
+			for _, try := range m.Tries {
+				if try.Reason != "exit code 65: the secret" {
+					t.Errorf("%+v", try)
+				}
+			}
+		}
+	})
+}
+
 // A mail that its next box does not take stays where it was.
 func TestHandlerForwardsToAFullBox(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
@@ -488,111 +535,6 @@ func TestHandlerEnvironment(t *testing.T) {
 			}
 		}
 	})
-}
-
-// A mailbox whose mail is posted acknowledges it by the answer.
-func TestPost(t *testing.T) {
-	for _, tt := range []struct {
-		name    string
-		status  int
-		answer  string
-		outcome handler.Outcome
-	}{
-		{"200", 200, "rich", handler.Success},
-		{"204", 204, "", handler.Success},
-		{"a redirect", 301, "", handler.Retry},
-		{"400", 400, "bad order", handler.Fail},
-		{"404", 404, "", handler.Fail},
-		{"429", 429, "later", handler.Retry},
-		{"500", 500, "", handler.Retry},
-		{"503", 503, "", handler.Retry},
-		{"a large answer", 200, strings.Repeat("x", proto.MaxInlineBody+1), handler.Fail},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var got *http.Request
-			var body []byte
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				got = r
-				body, _ = io.ReadAll(r.Body)
-				w.Header().Set("Location", "/elsewhere")
-				w.WriteHeader(tt.status)
-				_, _ = io.WriteString(w, tt.answer)
-			}))
-			defer server.Close()
-			h, err := newPost(wire.MailHandler{Post: server.URL + "/in", Forward: "agent:next"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			res := handler.Call(t.Context(), h, &handler.Run{Body: strings.NewReader("the body"), BodySize: 8, Env: map[string]string{
-				"BALEFIRE_MAIL_ID": "7", "BALEFIRE_CONTENT_TYPE": "text/plain", "TRACEPARENT": "00-1", "BALEFIRE_KEY": "",
-			}})
-			if res.Outcome != tt.outcome || res.Outcome == handler.Success && string(res.Output) != tt.answer || res.Outcome != handler.Success && res.Reason == "" {
-				t.Errorf("%+v, want %v", res, tt.outcome)
-			}
-			if len(tt.answer) < 100 && res.Outcome != handler.Success && res.Stderr != tt.answer {
-				t.Errorf("it keeps %q", res.Stderr)
-			}
-			if got.Method != "POST" || got.URL.Path != "/in" || string(body) != "the body" || got.Header.Get("Balefire-Mail-Id") != "7" || got.Header.Get("Content-Type") != "text/plain" ||
-				got.Header.Get("Traceparent") != "00-1" || got.Header.Values("Balefire-Key") != nil {
-				t.Errorf("%+v: %q", got, body)
-			}
-		})
-	}
-}
-
-// Without a box to forward to, the status of an answer decides, whatever becomes of its body.
-func TestPostWhoseAnswerNobodyReads(t *testing.T) {
-	for _, tt := range []struct {
-		name     string
-		size     int // of the answer
-		declared int
-		forward  string
-		outcome  handler.Outcome
-	}{
-		{"a large answer", proto.MaxInlineBody + 1, proto.MaxInlineBody + 1, "", handler.Success},
-		{"an answer that breaks off", 10, 20, "", handler.Success},
-		{"an answer that is forwarded and breaks off", 10, 20, "agent:next", handler.Retry},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				w.Header().Set("Content-Length", strconv.Itoa(tt.declared))
-				_, _ = io.WriteString(w, strings.Repeat("x", tt.size))
-			}))
-			defer server.Close()
-			h, err := newPost(wire.MailHandler{Post: server.URL, Forward: tt.forward})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if res := handler.Call(t.Context(), h, &handler.Run{}); res.Outcome != tt.outcome || len(res.Output) > 0 {
-				t.Errorf("%+v, want %v", res, tt.outcome)
-			}
-		})
-	}
-}
-
-// A URL without a server spends nothing; one that does not answer in time is an attempt.
-func TestPostWithoutAnAnswer(t *testing.T) {
-	ended := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-ended }))
-	h, err := newPost(wire.MailHandler{Post: server.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(handler.ErrTimeout)
-	if res := handler.Call(ctx, h, &handler.Run{}); res.Outcome != handler.Timeout {
-		t.Errorf("%+v", res)
-	}
-	ctx, cancel = context.WithCancelCause(t.Context())
-	cancel(handler.ErrStopping)
-	if res := handler.Call(ctx, h, &handler.Run{}); res.Outcome != handler.Cancelled {
-		t.Errorf("%+v", res)
-	}
-	close(ended)
-	server.Close()
-	if res := handler.Call(t.Context(), h, &handler.Run{}); res.Outcome != handler.Unready || !strings.Contains(res.Reason, "refused") {
-		t.Errorf("%+v", res)
-	}
 }
 
 // Bad settings are refused, and say why and what to do.

@@ -325,11 +325,12 @@ func (b *Boxes) boxed(k *mail.Broker, f found) (m wire.BoxedMail, err error) {
 func history(m *wire.BoxedMail, info *box.MailInfo, dead *box.DeadLetter) {
 	m.State, m.Attempts, m.Abandons, m.Due = info.State.String(), int(info.Attempts), int(info.Abandons), timeOf(info.Due)
 	for _, t := range info.Tries {
-		m.Tries = append(m.Tries, wire.MailTry{At: time.UnixMilli(t.At).UTC(), Cause: t.Cause.String(), Reader: t.Reader, Reason: t.Reason})
+		reason, _ := toldReason(t.Reason)
+		m.Tries = append(m.Tries, wire.MailTry{At: time.UnixMilli(t.At).UTC(), Cause: t.Cause.String(), Reader: t.Reader, Reason: reason})
 	}
 	if dead != nil {
 		m.Died, m.Cause, m.Redriven = timeOf(dead.At), dead.Cause.String(), dead.Redriven
-		m.Reason, m.Stderr, _ = strings.Cut(dead.Reason, "\n")
+		m.Reason, m.Stderr = toldReason(dead.Reason)
 	}
 }
 

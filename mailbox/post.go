@@ -56,8 +56,7 @@ func (p *post) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	res := &handler.Result{Outcome: handler.Retry, Code: -1}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, r.Body)
 	if err != nil {
-		res.Reason = err.Error()
-		return res
+		return p.failed(ctx, err)
 	}
 	req.ContentLength = r.BodySize
 	for name, value := range r.Env {
@@ -74,12 +73,12 @@ func (p *post) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	if err != nil && (p.output || answer.StatusCode/100 != 2) {
 		return p.failed(ctx, err)
 	}
-	res.Code, res.Reason = answer.StatusCode, fmt.Sprintf("POST %s: %s", p.url, answer.Status)
+	res.Code, res.Reason = answer.StatusCode, fmt.Sprintf("POST: %d %s", answer.StatusCode, http.StatusText(answer.StatusCode))
 	switch n := answer.StatusCode; {
 	case n/100 == 2 && !p.output:
 		res.Outcome = handler.Success
 	case n/100 == 2 && len(body) > proto.MaxInlineBody:
-		res.Outcome, res.Reason = handler.Fail, fmt.Sprintf("POST %s: the answer has more than %d bytes", p.url, proto.MaxInlineBody)
+		res.Outcome, res.Reason = handler.Fail, fmt.Sprintf("POST: the answer has more than %d bytes", proto.MaxInlineBody)
 	case n/100 == 2:
 		res.Outcome, res.Output = handler.Success, body
 	case n/100 == 4 && n != http.StatusTooManyRequests:
@@ -91,15 +90,20 @@ func (p *post) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	return res
 }
 
-// failed returns the result of a request without an answer.
+// failed returns the result of a request without an answer. Its reason, which senders on
+// other nodes are told, does not have the URL: that may have a secret.
 func (p *post) failed(ctx context.Context, err error) *handler.Result {
-	res := &handler.Result{Outcome: handler.Retry, Code: -1, Reason: err.Error()}
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	res := &handler.Result{Outcome: handler.Retry, Code: -1, Reason: "POST: no answer", Stderr: err.Error()}
 	var op *net.OpError
 	switch {
 	case ctx.Err() != nil:
-		res.Outcome, res.Reason = handler.Stopped(context.Cause(ctx)), fmt.Sprintf("POST %s: %v", p.url, context.Cause(ctx))
+		res.Outcome, res.Reason = handler.Stopped(context.Cause(ctx)), fmt.Sprintf("POST: %v", context.Cause(ctx))
 	case errors.As(err, &op) && op.Op == "dial":
-		res.Outcome = handler.Unready
+		res.Outcome, res.Reason = handler.Unready, fmt.Sprintf("POST: %v", err)
 	}
 	return res
 }
