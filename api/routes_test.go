@@ -300,16 +300,13 @@ func queueRoutes(t *testing.T, n *node.Node) []routed {
 	}
 }
 
-// awaitState waits until a task is in a state.
-func awaitState(t *testing.T, n *node.Node, id, state string) {
+// awaitTask waits until a task is as it should be.
+func awaitTask(t *testing.T, n *node.Node, id string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Minute); ; runtime.Gosched() {
-		if task, err := n.Views.Task(t.Context(), id); err == nil && task.State == state {
-			return
-		}
+	for deadline := time.Now().Add(5 * time.Minute); !ok(); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			why, err := n.Explainer.Why(t.Context(), id)
-			t.Fatalf("the task is not %s: %+v, %v", state, why, err)
+			t.Fatalf("the task waits: %+v, %v", why, err)
 		}
 	}
 }
@@ -319,10 +316,16 @@ func leaseRoutes(t *testing.T, n *node.Node) []routed {
 		t.Fatal(err)
 	}
 	runs := submitted(t, n, wire.Request{Target: "queue:run", Kind: "block"})
-	awaitState(t, n, runs, "RUNNING")
+	awaitTask(t, n, runs, func() bool {
+		task, err := n.Views.Task(t.Context(), runs)
+		return err == nil && task.State == "RUNNING"
+	})
 	build := func(kind string) string { // build is paused
 		id := submitted(t, n, wire.Request{Target: "queue:build", Kind: kind})
-		awaitState(t, n, id, "ACCEPTED")
+		awaitTask(t, n, id, func() bool { // the queue has it
+			why, err := n.Explainer.Why(t.Context(), id)
+			return err == nil && why.State == "ACCEPTED"
+		})
 		return id
 	}
 	waits, moves := build("w"), build("m")
