@@ -27,12 +27,16 @@ type work struct {
 	r       *runner
 	handler handler.Handler
 	place   place
+	turn    *turn
 	mail.Delivery
 }
 
 // do handles the delivery and settles it. The error says why nothing was started: it is not
 // the mail's fault.
-func (w work) do(ctx context.Context) error {
+func (w work) do(ctx, leasing context.Context) error {
+	if !w.await(leasing) {
+		return nil
+	}
 	given, err := w.b.delivered(w.place, []mail.Delivery{w.Delivery})
 	if err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
@@ -126,6 +130,9 @@ func (w work) settle(ctx context.Context, s mail.Settlement) proto.Code {
 		w.b.cfg.Logger.Warn("what a handler did with a mail may not be settled: it may be handled again", "box", w.place.text, "seq", w.Handle.Seq, "why", err)
 		return proto.CodeBusy
 	}
+	if s.Op != box.Extend && settled[0].Code == proto.CodeOK && w.turn != nil {
+		w.turn.settled = true
+	}
 	return settled[0].Code
 }
 
@@ -151,6 +158,7 @@ func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) 
 	}
 	sent, err := w.b.broker.Load().AckAndSend(ctx, w.place.name, "", w.Handle, mail.Outgoing{Box: to.name, Home: to.home, Generation: to.generation, Letter: letter})
 	_ = w.b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
+	w.turn.settled = err == nil
 	switch {
 	case err != nil:
 		w.b.cfg.Logger.Warn("a mail may not be forwarded: then it is handled again", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "why", err)

@@ -169,21 +169,29 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 	}()
 	leasing, unready := context.WithCancelCause(leasing)
 	defer unready(nil)
+	turns := map[string]*turn{} // the last delivery of each key
 	for leasing.Err() == nil {
 		given, err := reader.session.Next(leasing, max(r.settings.Concurrency, 1), nil)
 		if err != nil || leasing.Err() != nil {
 			for _, d := range given {
-				work{b, r, h, reader.place, d}.settle(runs, mail.Settlement{Op: box.Return})
+				work{b: b, r: r, place: reader.place, Delivery: d}.settle(runs, mail.Settlement{Op: box.Return})
 			}
 			if leasing.Err() != nil {
 				break
 			}
 			return failure(reader.place, "", err)
 		}
+		for key, t := range turns {
+			if t.over() {
+				delete(turns, key)
+			}
+		}
 		for _, d := range given {
-			w := work{b, r, h, reader.place, d}
+			w := work{b, r, h, reader.place, new(turn), d}
+			w.take(turns)
 			wg.Go(func() {
-				if err := w.do(runs); err != nil {
+				defer close(w.turn.done)
+				if err := w.do(runs, leasing); err != nil {
 					unready(err)
 				} else {
 					r.setProblem(nil)
