@@ -232,7 +232,7 @@ func (e *explanation) box(s *box.State, p place, only string) bool {
 	if !ok {
 		return false
 	}
-	limit := int(*boxSettings(i.Settings).Mails)
+	limit := *boxSettings(i.Settings).Mails
 	mails := wire.NoteArgs{Box: p.text, Count: i.Waiting, Of: limit}
 	if i.Oldest > 0 {
 		mails.Seconds = e.ago(time.UnixMilli(i.Oldest))
