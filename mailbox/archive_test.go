@@ -62,10 +62,12 @@ func TestDeadLettersAreArchived(t *testing.T) {
 		if v := f.box("ceo").Subscriptions[0].Dead; v != 2 {
 			t.Errorf("%d dead letters, want 2", v)
 		}
-		if want := "dead_mail.archive agent:ceo@alpha: 2 dead letters to dead-mail.jsonl"; !slices.Contains(f.audits, want) {
-			t.Errorf("audit %q", f.audits)
+		f.mu.Lock()
+		audits, e := slices.Clone(f.audits), f.events[len(f.events)-1]
+		f.mu.Unlock()
+		if want := "dead_mail.archive agent:ceo@alpha: 2 dead letters to dead-mail.jsonl"; !slices.Contains(audits, want) {
+			t.Errorf("audit %q", audits)
 		}
-		e := f.events[len(f.events)-1]
 		if e["kind"] != EventArchived || e["box"] != "agent:ceo@alpha" || e["count"] != "2" || e["file"] != "dead-mail.jsonl" {
 			t.Errorf("event %q", e)
 		}

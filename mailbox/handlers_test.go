@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -132,9 +133,9 @@ func TestHandlerOutcomes(t *testing.T) {
 // A program that cannot be started spends nothing: its mail waits, and the mailbox says why.
 func TestHandlerThatCannotStart(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
-		installed := false
+		var installed atomic.Bool
 		f.programs.run = func(context.Context, *handler.Run, string) *handler.Result {
-			if !installed {
+			if !installed.Load() {
 				return &handler.Result{Outcome: handler.Unready, Reason: "not installed"}
 			}
 			return &handler.Result{Outcome: handler.Success}
@@ -150,7 +151,7 @@ func TestHandlerThatCannotStart(t *testing.T) {
 				t.Errorf("%+v", m)
 			}
 		}
-		installed = true
+		installed.Store(true)
 		time.Sleep(handlerRetry)
 		if v := f.box("raw"); v.Problem != "" || v.Ended.Done != 3 {
 			t.Errorf("%+v", v)
@@ -224,17 +225,29 @@ func TestHandlerIsStopped(t *testing.T) {
 // The death of the node spends an abandon.
 func TestHandlerAndTheEndOfTheNode(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
+		var mu sync.Mutex // for the variables that follow
 		var id proto.TaskID
 		started, ended, wait := 0, 0, true
+		counts := func() (s, e int) {
+			mu.Lock()
+			defer mu.Unlock()
+			return started, ended
+		}
+		begun := func() int { s, _ := counts(); return s }
 		f.programs.run = func(ctx context.Context, r *handler.Run, _ string) *handler.Result {
+			mu.Lock()
 			id = r.ID
 			started++
-			if !wait {
+			waits := wait
+			mu.Unlock()
+			if !waits {
 				return &handler.Result{Outcome: handler.Success}
 			}
 			<-ctx.Done()
 			time.Sleep(3 * time.Second) // it cleans up
+			mu.Lock()
 			ended++
+			mu.Unlock()
 			return &handler.Result{Outcome: handler.Stopped(context.Cause(ctx)), Reason: fmt.Sprint(context.Cause(ctx))}
 		}
 		f.handle(wire.MailHandler{})
@@ -242,22 +255,25 @@ func TestHandlerAndTheEndOfTheNode(t *testing.T) {
 		for range 12 {
 			time.Sleep(time.Second)
 			f.stop()
-			if started != ended {
-				t.Fatalf("%d started, %d ended", started, ended)
+			if s, e := counts(); s != e {
+				t.Fatalf("%d started, %d ended", s, e)
 			}
 			f.start()
 		}
 		time.Sleep(time.Second)
-		if m := f.inState("raw", ""); started != 13 || len(m) != 1 || m[0].Attempts+m[0].Abandons+len(m[0].Tries) > 0 {
-			t.Errorf("%d starts, %+v", started, m)
+		if m, n := f.inState("raw", ""), begun(); n != 13 || len(m) != 1 || m[0].Attempts+m[0].Abandons+len(m[0].Tries) > 0 {
+			t.Errorf("%d starts, %+v", n, m)
 		}
 		f.stop()
+		mu.Lock()
 		wait = false
-		f.programs.interrupted = id
+		last := id
+		mu.Unlock()
+		f.programs.interrupted = last
 		f.start()
 		synctest.Wait()
-		if m := f.inState("raw", ""); started != 13 || len(m) != 1 || m[0].Abandons != 1 || m[0].Attempts != 0 || !strings.Contains(m[0].Tries[0].Reason, "the node died") {
-			t.Errorf("%d starts, %+v", started, m)
+		if m, n := f.inState("raw", ""), begun(); n != 13 || len(m) != 1 || m[0].Abandons != 1 || m[0].Attempts != 0 || !strings.Contains(m[0].Tries[0].Reason, "the node died") {
+			t.Errorf("%d starts, %+v", n, m)
 		}
 		time.Sleep(2 * time.Second)
 		if v := f.box("raw"); v.Ended.Done != 1 {
