@@ -244,6 +244,21 @@ func TestEveryPromiseIsDocumented(t *testing.T) {
 	}
 }
 
+// TestLaterIsExplained checks that a row of the differences which puts something off links
+// to its design, and that no other row does.
+func TestLaterIsExplained(t *testing.T) {
+	all := pages(t)
+	i := slices.IndexFunc(all, func(p page) bool { return p.path == "docs/differences.md" })
+	if i < 0 {
+		t.Fatal("docs/differences.md is missing")
+	}
+	for n, row := range strings.Split(all[i].text, "\n") {
+		if later, linked := strings.Contains(row, "*later*"), strings.Contains(row, "](later.md"); later != linked {
+			t.Errorf("docs/differences.md:%d says later: %t, links to docs/later.md: %t", n+1, later, linked)
+		}
+	}
+}
+
 // TestReadmesMatch checks what can be compared without knowing Chinese: the levels of
 // headings, code, links, and the number of table rows and list items.
 func TestReadmesMatch(t *testing.T) {
