@@ -19,7 +19,6 @@ import (
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/net/upgrader"
 	"github.com/libp2p/go-libp2p/p2p/security/noise"
-	tls "github.com/libp2p/go-libp2p/p2p/security/tls"
 	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
@@ -69,7 +68,11 @@ func (p hostBuilder) netStack(key crypto.PrivKey, bus event.Bus, m prometheus.Re
 }
 
 func (p hostBuilder) addTransports(key crypto.PrivKey, b netStack) error {
-	q, err := quic.NewTransport(key, b.quic, nil, p.gater, p.limits)
+	cert, err := quicCertificate()
+	if err != nil {
+		return err
+	}
+	q, err := quic.NewTransport(key, b.quic, nil, p.gater, p.limits, cert)
 	if err != nil {
 		return err
 	}
@@ -87,7 +90,7 @@ func (p hostBuilder) addTransports(key crypto.PrivKey, b netStack) error {
 // Noise, then yamux. QUIC needs it only for circuits.
 func (p hostBuilder) newUpgrader(key crypto.PrivKey) (coretransport.Upgrader, error) {
 	muxers := []upgrader.StreamMuxer{{ID: yamux.ID, Muxer: fastCloseMuxer{yamux.DefaultTransport}}}
-	t, err := tls.New(tls.ID, key, muxers)
+	t, err := newTLS(key, muxers)
 	if err != nil {
 		return nil, err
 	}
