@@ -11,6 +11,7 @@
 package clock
 
 import (
+	"hash/fnv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,18 @@ func (c Clock) Boot() time.Duration { return c.boot() }
 // Machine identifies the machine start that Boot counts from: if it is unchanged
 // after a restart of the process, Boot continues. Empty: unknown.
 func (c Clock) Machine() string { return c.machine }
+
+// MachineMark returns a short identifier of the machine start that Boot counts from,
+// never 0. process identifies the start of this process, which Boot counts from if
+// the start of the machine is unknown.
+func (c Clock) MachineMark(process []byte) uint32 {
+	h := fnv.New32a()
+	if c.machine != "" {
+		process = []byte(c.machine)
+	}
+	h.Write(process)
+	return max(h.Sum32(), 1)
+}
 
 // Doubted reports whether the wall clock is doubted: then nothing may end, be
 // deleted or be refused permanently because of it. Only a clock with a [Guard] is

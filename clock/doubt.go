@@ -1,6 +1,10 @@
 package clock
 
-import "time"
+import (
+	"fmt"
+	"math"
+	"time"
+)
 
 // The parameters of [Doubt].
 const (
@@ -37,9 +41,15 @@ func beyond(d time.Duration) bool { return d.Abs() > DoubtBeyond }
 // instead. After a stop of unknown length that time is only a lower bound: then a
 // later wall clock is used.
 //
+// A wall clock outside the bounds of [Doubt.Bound] cannot be right. It is doubted from the
+// first reading. One that is before them is never believed, and their beginning is a lower
+// bound of the time; one that is after them is believed only after running for
+// BelieveAnyway without a peer that contradicts it.
+//
 // It is a value without clock, disk or lock. The zero value has seen nothing and
 // believes the first reading.
 type Doubt struct {
+	from, until    time.Time // bounds of a plausible wall clock; zero: none
 	started        bool
 	base           anchor // last believed time
 	lowerBound     bool   // base is only a lower bound: the machine was off since
@@ -55,31 +65,69 @@ type Doubt struct {
 // time elapsed since then; known is false if the machine may have been off in
 // between. It must be called before the first Observe.
 func (d *Doubt) Resume(stamp time.Time, boot time.Duration, running time.Duration, known bool) {
-	*d = Doubt{started: true, base: anchor{stamp.Add(running), boot}, lowerBound: !known}
+	*d = Doubt{from: d.from, until: d.until, started: true, base: anchor{stamp.Add(running), boot}, lowerBound: !known}
 }
+
+// Bound sets the period in which a wall clock can be right; a zero time is no bound. It
+// must be called before the first Observe, and later only to move the end.
+func (d *Doubt) Bound(from, until time.Time) { d.from, d.until = from, until }
+
+func (d *Doubt) early(wall time.Time) bool { return !d.from.IsZero() && wall.Before(d.from) }
+
+func (d *Doubt) late(wall time.Time) bool { return !d.until.IsZero() && wall.After(d.until) }
+
+func (d *Doubt) plausible(wall time.Time) bool { return !d.early(wall) && !d.late(wall) }
 
 // Observe takes a reading of the clocks and returns the time to use.
 func (d *Doubt) Observe(wall time.Time, boot time.Duration) time.Time {
 	switch {
-	case !d.started:
-		*d = Doubt{started: true, base: anchor{wall, boot}}
+	case !d.started && d.plausible(wall):
+		d.started, d.base = true, anchor{wall, boot}
 		return wall
-	case !beyond(d.base.off(wall, boot)):
+	case !d.started:
+		d.started, d.lowerBound, d.base = true, true, anchor{wall, boot}
+		if d.early(wall) {
+			d.base.wall = d.from
+		}
+		d.doubt(wall, boot)
+	case d.plausible(wall) && (!beyond(d.base.off(wall, boot)) || d.late(d.base.at(boot))):
 		d.believe(wall, boot)
 		return wall
 	case !d.active:
-		d.active, d.doubtedSince, d.contradicted = true, boot, false
-		d.jumped, d.reported = anchor{wall, boot}, d.base
+		d.doubt(wall, boot)
 	case beyond(d.jumped.off(wall, boot)):
 		d.jumped, d.contradicted = anchor{wall, boot}, false // it jumped again
 	}
 	d.setReported(wall, boot)
-	kept := d.contradicted && boot-d.contradictedAt < BelieveAfter && boot-d.doubtedSince < BelieveAnyway
-	if boot-d.jumped.boot >= BelieveAfter && !kept {
+	if d.left(wall, boot) <= 0 {
+		if d.late(wall) {
+			d.until = time.Time{}
+		}
 		d.believe(wall, boot)
 		return wall
 	}
 	return d.reported.at(boot)
+}
+
+// doubt begins to doubt the wall clock.
+func (d *Doubt) doubt(wall time.Time, boot time.Duration) {
+	d.active, d.doubtedSince, d.contradicted = true, boot, false
+	d.jumped, d.reported = anchor{wall, boot}, d.base
+}
+
+// left returns the time until a doubted wall clock is believed, if no peer contradicts it.
+func (d *Doubt) left(wall time.Time, boot time.Duration) time.Duration {
+	switch {
+	case d.early(wall):
+		return math.MaxInt64
+	case d.late(wall) && d.contradicted:
+		return max(d.jumped.boot, d.contradictedAt) + BelieveAnyway - boot
+	case d.late(wall):
+		return d.jumped.boot + BelieveAnyway - boot
+	case d.contradicted:
+		return max(d.jumped.boot+BelieveAfter, min(d.contradictedAt+BelieveAfter, d.doubtedSince+BelieveAnyway)) - boot
+	}
+	return d.jumped.boot + BelieveAfter - boot
 }
 
 // setReported chooses the time to use while the wall clock is doubted.
@@ -107,7 +155,7 @@ func (d *Doubt) ObservePeer(peer, wall time.Time, boot time.Duration) {
 	case !d.active:
 	case beyond(peer.Sub(wall)):
 		d.contradicted, d.contradictedAt = true, boot
-	default:
+	case d.plausible(wall):
 		d.believe(wall, boot)
 	}
 }
@@ -126,6 +174,7 @@ type State struct {
 	Stopped bool          // the machine was off for an unknown time since then
 	Denied  bool          // a peer contradicts the doubted wall clock
 	Left    time.Duration // until it is believed without a peer's confirmation
+	Outside bool          // it is outside the bounds
 }
 
 // State describes d at a reading of the clocks.
@@ -133,11 +182,27 @@ func (d *Doubt) State(wall time.Time, boot time.Duration) State {
 	if !d.active {
 		return State{}
 	}
-	s := State{Doubted: true, Off: d.base.off(wall, boot), Stopped: d.lowerBound, Denied: d.contradicted}
-	s.Left = d.jumped.boot + BelieveAfter - boot
-	if d.contradicted {
-		s.Left = max(s.Left, min(d.contradictedAt+BelieveAfter, d.doubtedSince+BelieveAnyway)-boot)
+	return State{
+		Doubted: true, Off: d.base.off(wall, boot), Stopped: d.lowerBound, Denied: d.contradicted,
+		Left: max(d.left(wall, boot), 0), Outside: !d.plausible(wall),
 	}
-	s.Left = max(s.Left, 0)
-	return s
+}
+
+// String explains why the clock is doubted and what ends the doubt.
+func (s State) String() string {
+	off, way := s.Off.Round(time.Second), "ahead of"
+	if off < 0 {
+		off, way = -off, "behind"
+	}
+	if s.Outside {
+		return "the clock of this machine is doubted: the certificate of this node is not valid at its time, nor within 90 days of it; until the clock is right nothing expires and nothing old is deleted"
+	}
+	text := fmt.Sprintf("the clock of this machine is doubted: it is %s %s the time expected from the uptime of the machine", off, way)
+	if s.Stopped {
+		text = fmt.Sprintf("the clock of this machine is doubted: it is %s %s its time when this node stopped", off, way)
+	}
+	if s.Denied {
+		text += ", and a connected peer disagrees"
+	}
+	return fmt.Sprintf("%s; until a connected peer agrees with it, or for %s, nothing expires and nothing old is deleted", text, s.Left.Round(time.Second))
 }

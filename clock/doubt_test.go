@@ -184,6 +184,57 @@ func TestClockAfterAStop(t *testing.T) {
 	}
 }
 
+// I14: a clock at which this node's certificate cannot be valid is doubted from the first
+// reading. Before the certificate time goes on from its beginning; after it by the clock,
+// which is believed after a day without a peer that contradicts it. A right clock is
+// believed at once.
+func TestImplausibleClock(t *testing.T) {
+	bounded := func(off time.Duration) *testGuard {
+		g := &testGuard{m: NewManual(doubtStart), off: off}
+		g.Guard = NewGuard(WithOffset(g.m.Clock(), func() time.Duration { return g.off }))
+		g.Bound(doubtStart.Add(-90*aDay), doubtStart.Add(455*aDay))
+		return g
+	}
+	t.Run("behind", func(t *testing.T) {
+		g := bounded(-20 * 365 * aDay)
+		if got := g.Clock().Now(); !got.Equal(doubtStart.Add(-90 * aDay)) {
+			t.Errorf("the time is %v", got)
+		}
+		if worst := g.run(2 * aDay); worst != -90*aDay || !g.State().Doubted || !g.State().Outside {
+			t.Errorf("after two days the time is %v off, %+v", worst, g.State())
+		}
+		g.off = 0
+		if worst := g.run(time.Second); worst != 0 || g.State().Outside {
+			t.Errorf("a right clock is %v off, %+v", worst, g.State())
+		}
+	})
+	t.Run("ahead", func(t *testing.T) {
+		g := bounded(20 * 365 * aDay)
+		for range 30 {
+			g.run(time.Hour)
+			g.ObservePeer(g.m.Clock().Now())
+		}
+		if s := g.State(); !s.Doubted || !s.Outside || !s.Denied || s.Left < 23*time.Hour {
+			t.Errorf("contradicted: %+v", s)
+		}
+		g.off = 0
+		if g.run(time.Second) != 0 || g.State().Doubted {
+			t.Errorf("a right clock: %v, %+v", g.Clock().Now(), g.State())
+		}
+	})
+	t.Run("ahead and alone", func(t *testing.T) {
+		g := bounded(500 * aDay)
+		if g.run(BelieveAnyway - time.Minute); !g.State().Doubted {
+			t.Error("it is believed within a day")
+		}
+		g.run(2 * time.Minute)
+		g.Extend(doubtStart.Add(900 * aDay)) // its certificate was renewed
+		if g.run(aDay); g.State().Doubted {
+			t.Errorf("after a day: %+v", g.State())
+		}
+	})
+}
+
 // FuzzStamp parses arbitrary stamps.
 func FuzzStamp(f *testing.F) {
 	g := newTestGuard()

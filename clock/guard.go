@@ -37,6 +37,22 @@ func (g *Guard) doubted() bool {
 	return g.d.Active()
 }
 
+// Bound sets when the wall clock can be right: see [Doubt.Bound].
+func (g *Guard) Bound(from, until time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.d.Bound(from, until)
+}
+
+// Extend moves the end of the bounds, if they have one.
+func (g *Guard) Extend(until time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.d.until.IsZero() {
+		g.d.until = until
+	}
+}
+
 // ObservePeer takes the current time of a connected peer, see
 // [Doubt.ObservePeer].
 func (g *Guard) ObservePeer(peer time.Time) {
