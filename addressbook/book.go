@@ -126,7 +126,7 @@ func (b *Book) Enroll(mesh identity.Mesh, cert *proto.Signed) error {
 
 func (b *Book) enroll(mesh identity.Mesh, cert *proto.Signed) error {
 	m, err := mesh.VerifyMember(cert, b.clock.Now())
-	if err != nil && !m.Grace && !errors.Is(err, identity.ErrNotYet) {
+	if !genuine(err) { // the clock may be wrong
 		return fmt.Errorf("own certificate: %w", err)
 	}
 	if m.Peer != b.keys.Peer() {
@@ -160,6 +160,20 @@ func (b *Book) Hello() *proto.Hello {
 	return &proto.Hello{Certificate: b.self.cert, KeyRecord: b.keys.KeyRecord(), Boot: b.boot, BootId: bytes.Clone(b.bootID[:])}
 }
 
+// byTheClocks returns err, which refuses the hello h because of the time of a statement,
+// with the difference of the clocks if that explains it.
+func (b *Book) byTheClocks(h *proto.Hello, err error) error {
+	ahead := time.UnixMilli(h.GetClockMs()).Sub(b.clock.Now()).Round(time.Second)
+	if h.GetClockMs() == 0 || ahead.Abs() < proto.ClockNoise || !errors.Is(err, identity.ErrExpired) && !errors.Is(err, identity.ErrNotYet) {
+		return err
+	}
+	way := "ahead of"
+	if ahead < 0 {
+		way = "behind"
+	}
+	return fmt.Errorf("the clock of the refused node is %s %s that of the other: %s: %w", ahead.Abs(), way, identity.CompareClocks, err)
+}
+
 // Admit checks a hello and stores what it states: a genuine certificate of this mesh (a
 // recently expired one is accepted, to have it renewed), a key record, and a boot number
 // that did not decrease.
@@ -174,7 +188,7 @@ func (b *Book) Admit(h *proto.Hello, from proto.PeerID) error {
 			return ErrBlocked
 		}
 		if err := b.check(p, h.GetCertificate(), h.GetKeyRecord(), true); err != nil {
-			return err
+			return b.byTheClocks(h, err)
 		}
 		if err := checkBoot(p, h); err != nil {
 			return err

@@ -107,7 +107,7 @@ func TestHelloFamilies(t *testing.T) {
 		{"a certificate that expired long ago", func(_ *testing.T, c *bookCase) {
 			c.clock.Advance(identity.MaxMemberLife + identity.MemberGrace + time.Hour)
 		}, identity.ErrExpired, ""},
-		{"a certificate of the future", func(_ *testing.T, c *bookCase) { c.clock.Advance(-24 * time.Hour) }, errAny, ""},
+		{"a certificate of the future", func(_ *testing.T, c *bookCase) { c.clock.Advance(-100 * 24 * time.Hour) }, identity.ErrNotYet, ""},
 		{"no key record", func(_ *testing.T, c *bookCase) { c.hello.KeyRecord = nil }, identity.ErrBadRecord, ""},
 		{"another node's key record", func(_ *testing.T, c *bookCase) { c.hello.KeyRecord = other.KeyRecord() }, errAny, ""},
 		{"a changed key record", func(_ *testing.T, c *bookCase) {
@@ -432,5 +432,33 @@ func TestBookIsBounded(t *testing.T) {
 	}
 	if err := c.book.Admit(hello, k.Peer()); err != nil || c.book.Count() != MaxPeers {
 		t.Errorf("after one was forgotten: %v, %d known", err, c.book.Count())
+	}
+}
+
+// I14: a refusal because of the time of a certificate names the clocks as its cause, for
+// both nodes, if they differ.
+func TestRefusalNamesTheClocks(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		off  time.Duration // of this node's clock
+		told bool          // the peer tells its clock
+		want string
+	}{
+		{"far ahead", 20 * 365 * 24 * time.Hour, true, "the clock of the refused node is 175200h0m0s behind that of the other: compare the clocks"},
+		{"far behind", -20 * 365 * 24 * time.Hour, true, "the clock of the refused node is 175200h0m0s ahead of that of the other: compare the clocks"},
+		{"the same clock", 0, true, ""},
+		{"untold", 20 * 365 * 24 * time.Hour, false, "has expired"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := newBookCase(t)
+			if tt.told {
+				c.hello.ClockMs = c.clock.Clock().Now().UnixMilli()
+			}
+			c.clock.Advance(tt.off)
+			err := c.book.Admit(c.hello, c.peer.Peer())
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+		})
 	}
 }

@@ -43,8 +43,8 @@ type Checks struct {
 	Self     proto.PeerID
 	Member   func(proto.PeerID) (Member, bool) // returns a member, even one whose certificate has expired and may be renewed; false: unknown or revoked; nil: membership is not checked
 	Now      time.Time
-	Doubted  bool  // the clock behind Now is doubted: it refuses nothing permanently
-	Floor    int64 // Unix milliseconds: an envelope that ends at or before it may have been seen and forgotten
+	Signers  time.Time // the origin's clock now, which its envelope is dated by; zero: Now. Nothing else is judged by it
+	Doubted  bool      // the clock behind Now is doubted: it refuses nothing permanently
 	Verifier *Verifier
 	Keys     *Keys
 }
@@ -150,14 +150,18 @@ func (c *Checks) checkOrigin(h *proto.Header) error {
 	return nil
 }
 
-// checkTime checks the envelope's lifetime against the clock. A result cannot be
-// too late: the commit rule of its home decides whether it counts, and a wrong
-// clock of the node that ran the task must not lose it.
+// checkTime checks the envelope's lifetime against the clock of its origin, whose
+// signature dates it. A result cannot be too late: the commit rule of its home
+// decides whether it counts, and a wrong clock of the node that ran the task must
+// not lose it.
 func (c *Checks) checkTime(h *proto.Header) error {
 	if h.What == proto.WhatResult {
 		return nil
 	}
 	now, skew := c.Now.UnixMilli(), proto.Skew.Milliseconds()
+	if !c.Signers.IsZero() {
+		now = c.Signers.UnixMilli()
+	}
 	switch {
 	case h.NotAfter-h.Created > proto.MaxTTL.Milliseconds():
 		return refuse(proto.CodeBadForm, "it lives longer than %d days", int(proto.MaxTTL.Hours()/24))
@@ -165,8 +169,6 @@ func (c *Checks) checkTime(h *proto.Header) error {
 		return refuse(proto.CodeBusy, "it ended %s by a clock that is doubted here; it may be accepted later", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
 	case h.NotAfter <= now-skew:
 		return refuse(proto.CodeExpired, "it ended %s", time.UnixMilli(h.NotAfter).UTC().Format(time.RFC3339))
-	case h.NotAfter <= c.Floor:
-		return refuse(proto.CodeExpired, "it ended before the floor up to which this node has forgotten ids")
 	case h.Created > now+skew:
 		// One of the two clocks is wrong: the envelope may be accepted later.
 		return refuse(proto.CodeBusy, "it is from the future, %s: "+CompareClocks, time.UnixMilli(h.Created).UTC().Format(time.RFC3339))

@@ -214,22 +214,26 @@ func TestDoubtedClockRefusesNothingPermanently(t *testing.T) {
 	}
 }
 
-// I12: an envelope that expires at or before the floor may have been seen, so it is
-// refused whatever the clock says.
-func TestFloorRefusesPossibleReplays(t *testing.T) {
+// I14: an envelope is judged by the clock of its origin, where that is known, and its
+// origin's membership by this node's.
+func TestTimesAreOfTheOriginsClock(t *testing.T) {
 	p := newSealFixture(t, SuiteX25519AES)
 	env := p.good(t, []byte("x"), 1)
-	c := p.checks()
-	end := today.Add(time.Hour).UnixMilli()
-	c.Floor = end - 1
-	if _, err := c.Check(env); err != nil {
-		t.Errorf("expires after the floor: %v", err)
-	}
-	c.Floor = end
-	c.Now = today.AddDate(-10, 0, 0)
-	p.members[p.origin.Peer()] = Member{Roles: DefaultRoles(), NotAfter: today}
-	if _, err := c.Check(env); err == nil || codeOf(t, err) != proto.CodeExpired {
-		t.Errorf("expires at the floor, clock set back: %v", err)
+	for _, off := range []time.Duration{10 * time.Minute, -10 * time.Minute, 240 * time.Hour, -240 * time.Hour, -20 * 365 * 24 * time.Hour} {
+		c := p.checks()
+		c.Now = c.Now.Add(off)
+		p.members[p.origin.Peer()] = Member{Roles: DefaultRoles(), NotBefore: today.AddDate(-30, 0, 0), NotAfter: today.AddDate(30, 0, 0)}
+		if _, err := c.Check(env); err == nil && off != 10*time.Minute { // within its hour
+			t.Errorf("accepted with a clock that is %v off", off)
+		}
+		c.Signers = today
+		if _, err := c.Check(env); err != nil {
+			t.Errorf("with a clock that is %v off and knows it: %v", off, err)
+		}
+		p.members[p.origin.Peer()] = Member{Roles: DefaultRoles(), NotBefore: c.Now.AddDate(0, 0, -2), NotAfter: c.Now.AddDate(0, 0, -1)}
+		if _, err := c.Check(env); err == nil || codeOf(t, err) != proto.CodeBusy {
+			t.Errorf("of a member whose certificate has ended here: %v", err)
+		}
 	}
 }
 
@@ -248,7 +252,7 @@ func TestChecksAreInOrder(t *testing.T) {
 		spoil func()
 	}{
 		{proto.CodeBadSignature, func() {}},
-		{proto.CodeExpired, func() { c.Floor = h.NotAfter }},
+		{proto.CodeExpired, func() { c.Signers = time.UnixMilli(h.NotAfter).Add(proto.Skew) }},
 		{proto.CodeDenied, func() { c.Member = func(proto.PeerID) (Member, bool) { return Member{}, false } }},
 		{proto.CodeDenied, func() { c.Self[0]++; c.Member = nil }},
 		{proto.CodeDenied, func() { c.Mesh.ID[0]++ }},

@@ -24,8 +24,7 @@ var (
 	ErrBadRecord = errors.New("identity: bad record")
 	// ErrExpired is returned for an expired record, along with its content.
 	ErrExpired = errors.New("identity: the record has expired")
-	// ErrNotYet is returned for a record that becomes valid more than proto.Skew from
-	// now.
+	// ErrNotYet is returned for a record that becomes valid more than EarlyGrace from now.
 	ErrNotYet = errors.New("identity: the record is not valid yet: " + CompareClocks)
 	// ErrRollback is returned for a key record older than the known one.
 	ErrRollback = errors.New("identity: the sealing key is older than the known one")
@@ -142,11 +141,12 @@ func period(fromMs, toMs int64, life time.Duration) (from, to time.Time, err err
 	return time.UnixMilli(fromMs), time.UnixMilli(toMs), nil
 }
 
-// checkTime compares the validity period of a record with now. Only its beginning allows
-// for skew: differing clocks must not reject a fresh record.
+// checkTime compares the validity period of a record with now. Its beginning grants
+// nothing that its issuer could not grant at once, so it only refuses what some clock is
+// very wrong about: differing clocks must not reject a fresh record.
 func checkTime(from, to, now time.Time) error {
 	switch {
-	case now.Add(proto.Skew).Before(from):
+	case now.Add(EarlyGrace).Before(from):
 		return fmt.Errorf("%w: it begins %s", ErrNotYet, from.UTC().Format(time.RFC3339))
 	case now.After(to):
 		return fmt.Errorf("%w: it ended %s", ErrExpired, to.UTC().Format(time.RFC3339))

@@ -34,7 +34,10 @@ const (
 	// MemberGrace is how long an expired certificate still lets its holder connect,
 	// only to have it renewed.
 	MemberGrace = 90 * 24 * time.Hour
-	maxRoles    = 16
+	// EarlyGrace is how long before its beginning a certificate or a key record is valid:
+	// the clock of its issuer is ahead, or this node's is behind.
+	EarlyGrace = 90 * 24 * time.Hour
+	maxRoles   = 16
 )
 
 // Errors of membership certificates.
@@ -127,7 +130,7 @@ func (m Mesh) VerifyMember(s *proto.Signed, now time.Time) (Member, error) {
 	if err != nil {
 		return Member{}, fmt.Errorf("certificate: %w", err)
 	}
-	if issuer.NotBefore.After(now.Add(proto.Skew)) {
+	if issuer.NotBefore.After(now.Add(EarlyGrace)) {
 		return member, fmt.Errorf("certificate of %q's issuer: %w", member.Name, ErrNotYet)
 	}
 	err = checkTime(member.NotBefore, member.NotAfter, now)

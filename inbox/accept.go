@@ -65,8 +65,8 @@ func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []in
 			}
 			continue
 		}
-		input.seq, input.notAfter = a.Header.Seq, a.Header.NotAfter
-		input.restored = in.restored > 0 && a.Header.Created <= in.restored
+		input.seq, input.notAfter = a.Header.Seq, a.NotAfter()
+		input.restored = in.restored > 0 && a.here(a.Header.Created) <= in.restored
 		input.full = idx.sizeLocked() >= in.cfg.MaxKept
 		input.overShare = !idx.hasShare(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes)
 		input.keysFull, input.keysOverShare = in.keysFull(a)
@@ -157,7 +157,6 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		record proto.Record
 	}, len(g.take))
 	errs := make([]error, len(g.take))
-	now := in.cfg.Clock.Now()
 	for n, i := range g.take {
 		a, b := &arrivals[i], &records[n]
 		var body string
@@ -167,7 +166,7 @@ func (in *Inbox) commit(ctx context.Context, arrivals []Arrival, verdicts []Verd
 		if body != "" {
 			defer in.parts.Bodies.Release(body)
 		}
-		a.initialRecord(&b.stored, &b.record, body, &in.cfg.BootID, now)
+		a.initialRecord(&b.stored, &b.record, body, &in.cfg)
 		if b.record.OrderingKey != "" && keeperOf(&b.record) == KeeperSlot {
 			h := in.handlers.find(b.record.Kind)
 			b.record.SharedLane = h != nil && h.SharedLanes

@@ -204,8 +204,9 @@ func TestSettled(t *testing.T) {
 	})
 }
 
-// TestReplayAfterDays checks S05 and I12 for an origin that never settles: the id is kept
-// until every copy is refused because of its age, even if the clock goes back afterwards.
+// TestReplayAfterDays checks S05 and I12 for an origin that never settles: an id is kept
+// however old it is, until its origin is no longer a member. Then the mark covers it, under
+// any clock, also if the origin becomes a member again.
 func TestReplayAfterDays(t *testing.T) {
 	for _, after := range []time.Duration{25 * time.Hour, 8 * 24 * time.Hour} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -219,21 +220,69 @@ func TestReplayAfterDays(t *testing.T) {
 				wait(time.Second)
 				wall.Advance(after)
 				wait(ageEvery + time.Second)
-				f.accept(proto.CodeExpired, short)
-				f.accept(0, long) // still remembered
+				f.accept(0, short, long) // still remembered
+				members := f.parts.Members.(members)
+				was := members[home]
+				f.stop()
+				delete(members, home)
+				f.crash()
+				f.run()
+				wait(ageEvery + time.Second)
 				if n := f.in.Status().Ids; n != 1 {
 					t.Errorf("%d ids kept, want 1", n)
 				}
-				wall.SetWall(begin) // the floor applies under any clock
-				f.accept(proto.CodeExpired, short)
-				f.restart()
+				wall.SetWall(begin)
+				f.stop()
+				members[home] = was
+				f.crash()
 				f.run()
-				f.accept(proto.CodeExpired, short)
+				f.accept(proto.CodeDuplicate, short)
 				f.accept(0, long)
 				wait(time.Minute)
 				if s.starts(short.Header.ID) != 1 || s.starts(long.Header.ID) != 1 {
 					t.Error("ran again")
 				}
+			})
+		})
+	}
+}
+
+// I12, I14: the stamps of an origin whose clock was far ahead refuse none of its tasks once
+// that clock is right, and none of another origin.
+func TestWrongStampsRefuseNoLaterTask(t *testing.T) {
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		f.run()
+		wrong := f.task(withTTL(time.Minute))
+		wrong.Ahead = 240 * time.Hour
+		wrong.Header.Created += wrong.Ahead.Milliseconds()
+		wrong.Header.NotAfter += wrong.Ahead.Milliseconds()
+		f.accept(0, wrong)
+		wait(time.Second)
+		f.expect(wrong, succeeded)
+		wait(2 * ageEvery)
+		f.accept(0, f.task(), f.task(func(a *Arrival) { a.From, a.Header.Origin = other, other }))
+	})
+}
+
+// I14: the time of a task counts on the boot clock of the node that accepted it: a wall
+// clock that is set forward afterwards does not end it.
+func TestTimeLeftCountsOnTheBootClock(t *testing.T) {
+	_, spec := scripted(succeed)
+	for name, tt := range map[string]struct {
+		passes time.Duration
+		want   proto.TaskState
+	}{"before its end": {30 * time.Minute, succeeded}, "after its end": {2 * time.Hour, expired}} {
+		t.Run(name, func(t *testing.T) {
+			wall := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+			inBubble(t, Config{Clock: wall.Clock()}, []Spec{spec}, func(f *fixture) {
+				a := f.task()
+				f.accept(0, a)
+				wall.Advance(tt.passes)
+				wall.SetWall(wall.Clock().Now().AddDate(0, 0, 10))
+				f.run()
+				wait(time.Minute)
+				f.expect(a, tt.want)
 			})
 		})
 	}

@@ -15,7 +15,24 @@ type Arrival struct {
 	Envelope *proto.Envelope // as it was signed; kept until the task has ended
 	Key      [32]byte        // the content key, for a streamed body
 	Digest   [32]byte        // of what was signed: distinguishes a copy from another task with the same id
+	Ahead    time.Duration   // how far the clock of its origin, which dated it, is ahead of this node's
 }
+
+// NotAfter returns when the time of the task ends, by this node's clock, in Unix
+// milliseconds.
+func (a *Arrival) NotAfter() int64 { return a.here(a.Header.NotAfter) }
+
+// NotBefore returns when the task may start, by this node's clock, in Unix milliseconds;
+// 0: at once.
+func (a *Arrival) NotBefore() int64 {
+	if a.Content.GetNotBeforeMs() == 0 {
+		return 0
+	}
+	return a.here(a.Content.GetNotBeforeMs())
+}
+
+// here converts a time of the origin's clock.
+func (a *Arrival) here(ms int64) int64 { return ms - a.Ahead.Milliseconds() }
 
 // A Verdict answers an arrival or a cancel. Code 0 means that what was requested is durable
 // here.
@@ -33,19 +50,22 @@ func refuse(code proto.Code, detail string) Verdict { return Verdict{Code: code,
 
 // initialRecord fills the record of an arrival. body is the name of the file with its body,
 // if the body is not in the record.
-func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, body string, boot *proto.BootID, now time.Time) {
+func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, body string, cfg *Config) {
+	now := cfg.Clock.Now()
 	c, h := a.Content, &a.Header
 	*st = proto.Stored{Envelope: a.Envelope, Record: r, Key: a.Key[:]}
 	r.Class, r.Kind, r.Mode, r.Keeper = c.Class, c.Kind, c.Mode, uint32(keeperFor(c))
-	r.Peer, r.BootId = h.Origin[:], boot[:bootMark]
+	r.Peer, r.BootId = h.Origin[:], cfg.BootID[:bootMark]
 	r.SeqBoot, r.SeqCounter = h.Seq.Boot, h.Seq.Counter
-	r.CreatedMs, r.NotAfterMs = h.Created, h.NotAfter
+	r.CreatedMs, r.NotAfterMs = a.here(h.Created), a.NotAfter()
+	r.StampMachine = cfg.Clock.MachineMark(cfg.BootID[:])
+	r.StampBootMs = cfg.Clock.Boot().Milliseconds() - (now.UnixMilli() - r.CreatedMs)
 	r.IdempotencyKey, r.OrderingKey = c.IdempotencyKey, c.OrderingKey
 	r.MaxAttempts, r.BodySize, r.MaxResult = c.MaxAttempts, c.BodySize, c.MaxResult
 	r.RequestDigest = a.Digest[:]
 	r.Traceparent = c.Traceparent
 	if c.Queue != "" {
-		r.Queue, r.OnDead, r.DueMs = c.Queue, c.OnDead, c.NotBeforeMs
+		r.Queue, r.OnDead, r.DueMs = c.Queue, c.OnDead, a.NotBefore()
 		r.Require, r.Prefer = c.Require, c.Prefer
 	}
 	r.BodyBlob = body

@@ -254,6 +254,7 @@ func TestTombstonesAreForgotten(t *testing.T) {
 		f.accept(0, a)
 		wait(time.Second)
 		f.expect(a, cancelled)
+		f.in.Settle(home, a.Header.Seq)
 		m.Advance(time.Hour)
 		wait(ageEvery + time.Second)
 		f.accept(proto.CodeExpired, b)

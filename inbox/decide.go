@@ -36,8 +36,7 @@ type acceptInput struct {
 	firstState proto.TaskState // for idDuplicate: its state
 	seq        proto.Seq
 	watermark  proto.Seq // settled watermark of its origin
-	notAfter   int64     // Unix milliseconds, as floor and now
-	floor      int64
+	notAfter   int64     // Unix milliseconds, by this node's clock, as now
 	draining   bool
 	handled    bool   // its kind has a handler
 	absent     string // why the handler cannot be started now; empty: it can
@@ -63,8 +62,6 @@ func (input *acceptInput) verdict() Verdict {
 		return Verdict{State: input.firstState}
 	case input.seq.Compare(input.watermark) <= 0:
 		return refuse(proto.CodeDuplicate, "its origin has settled this sequence number: it was accepted, refused or ended before")
-	case input.notAfter <= input.floor:
-		return refuse(proto.CodeExpired, "it is older than what this node still remembers")
 	case input.now > input.notAfter && input.doubted:
 		return refuse(proto.CodeBusy, "its time has passed, but the clock of this node is unreliable; it is corrected, or trusted again in some minutes")
 	case input.now > input.notAfter && input.restored:
@@ -95,6 +92,8 @@ func (input *acceptInput) verdict() Verdict {
 		return refuse(proto.CodeNeedBody, "the streamed body is not here")
 	case !input.handled:
 		return refuse(proto.CodeNoHandler, "no handler for this kind")
+	case !input.allowed && input.doubted: // its origin may be a member
+		return refuse(proto.CodeBusy, "the handler's allow list does not name the origin, but the clock of this node is unreliable")
 	case !input.allowed:
 		return refuse(proto.CodeDenied, "the handler's allow list does not name the origin")
 	case input.tooLarge:
@@ -164,7 +163,7 @@ func (input *startInput) next() (action, ending) {
 		return actionSkip, ending{}
 	case over:
 		return actionEnd, ending{proto.Expired, expiredReason(r)}
-	case !input.handled:
+	case !input.handled, !input.allowed && input.doubted: // by a wrong clock the origin's membership may be over
 		return actionSkip, ending{}
 	case !input.allowed:
 		return actionEnd, ending{proto.DeadLetter, "denied: the handler's allow list no longer names the origin"}
@@ -336,8 +335,8 @@ func (l limits) backoff(n uint32, r float64) time.Duration {
 // again.
 func forgettable(seq, mark proto.Seq) bool { return seq.Compare(mark) <= 0 }
 
-// agedOut reports whether a finished id may be dropped because of its age; the floor must
-// be at least its not_after then (I12).
+// agedOut reports whether the time of a finished id is over under any clock that differs
+// by no more than the skew.
 func agedOut(notAfter, now int64) bool { return now > notAfter+proto.Skew.Milliseconds() }
 
 // maxSeq returns the larger of two marks: a watermark never decreases.

@@ -43,8 +43,6 @@ func TestVerdict(t *testing.T) {
 		{"settled", with(func(input *acceptInput) { input.watermark = input.seq }), proto.CodeDuplicate},
 		{"settled by a later boot", with(func(input *acceptInput) { input.watermark = proto.Seq{Boot: 6} }), proto.CodeDuplicate},
 		{"one above the mark", with(func(input *acceptInput) { input.watermark = proto.Seq{Boot: 5, Counter: 6} }), 0},
-		{"at the floor", with(func(input *acceptInput) { input.floor = 1000 }), proto.CodeExpired},
-		{"above the floor", with(func(input *acceptInput) { input.floor = 999 }), 0},
 		{"its last millisecond", with(func(input *acceptInput) { input.now = 1000 }), 0},
 		{"past its time", with(func(input *acceptInput) { input.now = 1001 }), proto.CodeExpired},
 		{"past its time by a doubted clock", with(func(input *acceptInput) { input.now, input.doubted = 1001, true }), proto.CodeBusy},

@@ -14,7 +14,7 @@ type entry struct {
 	size     uint32 // bytes of its envelope
 	movedOn  bool   // it moved with its queue and may be live: settling does not forget it
 	seq      proto.Seq
-	notAfter int64  // Unix milliseconds
+	notAfter int64  // Unix milliseconds, by this node's clock
 	digest   uint64 // the first bytes of what was signed
 	origin   uint32 // index in dedupIndex.origins
 	state    proto.TaskState
@@ -71,7 +71,6 @@ type dedupIndex struct {
 	usage      usage // of all origins together
 	moved      int   // of ids: they count against no share
 	maxMoved   int
-	floor      int64 // Unix milliseconds; on disk
 }
 
 // newDedupIndex returns an empty index. Of ids that moved with their queue it keeps at most
@@ -115,7 +114,7 @@ func (idx *dedupIndex) lookUp(a *Arrival, input *acceptInput) *commitGroup {
 		return cg
 	}
 	o, i := idx.originOf(a.Header.Origin)
-	input.watermark, input.floor = o.settled(), idx.floor
+	input.watermark = o.settled()
 	input.idStatus = idNew
 	if e, ok := idx.ids[a.Header.ID]; ok {
 		input.idStatus = idConflict
@@ -157,7 +156,7 @@ func (idx *dedupIndex) startCommit(a *Arrival, cg *commitGroup) {
 func (idx *dedupIndex) entryOf(a *Arrival) entry {
 	_, i := idx.originOf(a.Header.Origin)
 	return entry{
-		size: a.size(), seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]),
+		size: a.size(), seq: a.Header.Seq, notAfter: a.NotAfter(), digest: short(a.Digest[:]),
 		origin: i, state: proto.Accepted,
 	}
 }
@@ -378,35 +377,43 @@ func (idx *dedupIndex) applySettlement(s settlement, marked, forgot error) {
 type aged struct {
 	ids        []proto.TaskID
 	tombstones []proto.TaskID
-	floor      int64
+	marks      []settlement // to be on disk before the ids are dropped
 }
 
-// agedEntries returns the finished ids so old that every copy is refused, and the floor
-// that must be on disk before they are dropped (I12).
-func (idx *dedupIndex) agedEntries(now int64) aged {
+// agedEntries returns the finished ids that are old and of which every copy is refused
+// (I12): those that their origin has settled, and those of an origin that gone reports,
+// which nothing is accepted from. The mark of such an origin is raised to cover them.
+func (idx *dedupIndex) agedEntries(now int64, gone func(proto.PeerID) bool) (s aged) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
-	s := aged{floor: idx.floor}
+	left := map[uint32]bool{}
+	raised := map[uint32]proto.Seq{}
 	for id, e := range idx.ids {
-		if e.state.Terminal() && agedOut(e.notAfter, now) {
-			s.ids = append(s.ids, id)
-			s.floor = max(s.floor, e.notAfter)
+		if !e.state.Terminal() || !agedOut(e.notAfter, now) {
+			continue
 		}
+		if o := idx.origins[e.origin]; !forgettable(e.seq, o.watermark) {
+			away, asked := left[e.origin]
+			if !asked {
+				away = gone(o.peer)
+				left[e.origin] = away
+			}
+			if !away {
+				continue
+			}
+			raised[e.origin] = maxSeq(raised[e.origin], e.seq)
+		}
+		s.ids = append(s.ids, id)
+	}
+	for i, mark := range raised {
+		s.marks = append(s.marks, settlement{origin: idx.origins[i], watermark: mark, raised: true})
 	}
 	for id, b := range idx.tombstones {
 		if agedOut(b.notAfter, now) {
 			s.tombstones = append(s.tombstones, id)
-			s.floor = max(s.floor, b.notAfter)
 		}
 	}
 	return s
-}
-
-// raiseFloor records a floor that is on disk.
-func (idx *dedupIndex) raiseFloor(floor int64) {
-	idx.mu.Lock()
-	defer idx.mu.Unlock()
-	idx.floor = max(idx.floor, floor)
 }
 
 // dropAged drops what was deleted because of its age.

@@ -255,9 +255,14 @@ func (rn *runner) await(j *job) {
 func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 	keyBusy, quarantined := in.slots.busy(j)
 	input := startInput{record: j.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: j.h != nil, keyDone: keyDone, keyBusy: keyBusy, quarantineBusy: quarantined, restored: mayHaveRun(j.rec, in.restored)}
-	if input.now > j.rec.NotAfterMs && j.origin == in.cfg.Self && in.parts.Deadline != nil {
+	switch {
+	case input.now <= j.rec.NotAfterMs:
+	case j.origin == in.cfg.Self && in.parts.Deadline != nil:
 		until, known := in.parts.Deadline(j.key.ID)
 		input.deadline, input.doubted = until, input.doubted || !known
+	case j.rec.StampMachine == in.cfg.Clock.MachineMark(in.cfg.BootID[:]): // the wall clock may have been set forward since
+		passed := in.cfg.Clock.Boot().Milliseconds() - j.rec.StampBootMs
+		input.deadline = input.now + j.rec.NotAfterMs - j.rec.CreatedMs - passed
 	}
 	if j.h != nil {
 		input.allowed = j.h.allows(j.origin, in.parts.Members)

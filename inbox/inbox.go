@@ -243,7 +243,7 @@ func laneOf(_ backlog.Key, r *proto.Record) string {
 	return string(r.Peer) + r.OrderingKey
 }
 
-// loadIndex rebuilds the index of ids, the watermarks and the floor.
+// loadIndex rebuilds the index of ids, and the watermarks.
 func (in *Inbox) loadIndex() error {
 	for cursor := []byte(nil); ; {
 		page, next, err := in.queue.List(backlog.Live, cursor, 1000, nil)
@@ -277,17 +277,7 @@ func (in *Inbox) loadIndex() error {
 		in.dedup.loadWatermark(from, mark)
 	}
 	var err error
-	if in.restored, err = readRestored(in.store); err != nil {
-		return err
-	}
-	b, err := in.store.Get(store.Meta, floorKey)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	in.dedup.floor, err = parseFloor(b)
+	in.restored, err = readRestored(in.store)
 	return err
 }
 

@@ -51,8 +51,8 @@ func (in *Inbox) Adopt(a *Arrival) (_ *Adoption, err error) {
 			ad.release()
 		}
 	}()
-	a.initialRecord(&st, &r, body, &in.cfg.BootID, in.cfg.Clock.Now())
-	ad.entry = entry{seq: a.Header.Seq, notAfter: a.Header.NotAfter, digest: short(a.Digest[:]), state: r.State, size: a.size()}
+	a.initialRecord(&st, &r, body, &in.cfg)
+	ad.entry = entry{seq: a.Header.Seq, notAfter: a.NotAfter(), digest: short(a.Digest[:]), state: r.State, size: a.size()}
 	reserve := in.queue.Reserve
 	if in.dedup.movedOn(a.Header.ID) {
 		reserve = in.queue.Replace

@@ -16,14 +16,11 @@ import (
 //	                             store/idempotency: id 16 | Record
 //	s                            the same, with an expiry by the wall clock: moved to S
 //
-// and in the Meta bucket the floor: Unix milliseconds, 8 bytes. All numbers are
-// big endian.
+// All numbers are big endian.
 const (
 	prefixWatermark = 'm'
 	prefixSuccess   = 'S'
 )
-
-var floorKey = []byte("inbox/floor")
 
 func watermarkKey(p proto.PeerID) []byte { return append([]byte{prefixWatermark}, p[:]...) }
 
@@ -52,15 +49,6 @@ func parseWatermark(p store.Pair) (from proto.PeerID, mark proto.Seq, err error)
 	copy(from[:], p.Key[1:])
 	return from, seqFrom(p.Val), nil
 }
-
-func parseFloor(b []byte) (int64, error) {
-	if len(b) != 8 {
-		return 0, fmt.Errorf("%w: the floor of the inbox has %d bytes", store.ErrCorrupt, len(b))
-	}
-	return int64(binary.BigEndian.Uint64(b)), nil
-}
-
-func encodeFloor(ms int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(ms)) }
 
 // A success is what is stored of the first success of an idempotency key.
 type success struct {

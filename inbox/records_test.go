@@ -25,10 +25,6 @@ func TestRecordsComeBack(t *testing.T) {
 		if err != nil || from != p || mark != seq {
 			t.Fatalf("mark: %v %v %v", from, mark, err)
 		}
-		ms := rapid.Int64().Draw(t, "floor")
-		if got, err := parseFloor(encodeFloor(ms)); err != nil || got != ms {
-			t.Fatalf("floor: %d %v", got, err)
-		}
 		s := success{record: &proto.Record{ExitCode: 3, Result: rapid.SliceOf(rapid.Byte()).Draw(t, "result")}}
 		copy(s.id[:], p[:])
 		b, err := s.encode()
@@ -46,7 +42,7 @@ func TestRecordsComeBack(t *testing.T) {
 // an idempotency key is its origin.
 func TestKeysDoNotCollide(t *testing.T) {
 	seen := map[string]bool{}
-	for _, k := range [][]byte{watermarkKey(home), watermarkKey(other), successKey(home, "k"), successKey(home, "l"), successKey(other, "k"), floorKey} {
+	for _, k := range [][]byte{watermarkKey(home), watermarkKey(other), successKey(home, "k"), successKey(home, "l"), successKey(other, "k")} {
 		if seen[string(k)] || len(k) > store.MaxKey {
 			t.Errorf("key %x", k)
 		}
@@ -66,16 +62,6 @@ func FuzzMark(f *testing.F) {
 			return
 		}
 		if !bytes.Equal(watermarkKey(from)[1:], key[1:]) || !bytes.Equal(appendSeq(nil, mark), val) {
-			t.Error("read something else than what was written")
-		}
-	})
-}
-
-func FuzzFloor(f *testing.F) {
-	f.Add(encodeFloor(-1))
-	f.Add([]byte{1})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if ms, err := parseFloor(b); err == nil && !bytes.Equal(encodeFloor(ms), b) {
 			t.Error("read something else than what was written")
 		}
 	})

@@ -101,22 +101,23 @@ func (in *Inbox) writeMarks(ctx context.Context, steps []settlement) error {
 	return in.cfg.Fail(PointSettled, proto.TaskID{})
 }
 
-// forgetOld drops the finished ids so old that every copy is refused: first the floor is
-// written, then the ids are deleted (I12). It does nothing while the clock is unreliable.
+// forgetOld drops old finished ids of which every copy is refused: first the marks of
+// origins that are no longer members are raised, then the ids are deleted (I12). It does
+// nothing while the clock is unreliable.
 func (in *Inbox) forgetOld(ctx context.Context) error {
 	if in.cfg.Clock.Doubted() {
 		return nil
 	}
-	s := in.dedup.agedEntries(in.nowMs())
+	s := in.dedup.agedEntries(in.nowMs(), func(p proto.PeerID) bool { _, _, ok := in.parts.Members.Member(p); return !ok })
 	if len(s.ids)+len(s.tombstones) == 0 {
 		return nil
 	}
-	var b store.Batch
-	b.Put(store.Meta, floorKey, encodeFloor(s.floor))
-	if err := in.store.Apply(context.WithoutCancel(ctx), &b); err != nil {
-		return fmt.Errorf("raise the floor: %w", err)
+	if err := in.writeMarks(ctx, s.marks); err != nil {
+		return fmt.Errorf("raise the marks of former members: %w", err)
 	}
-	in.dedup.raiseFloor(s.floor)
+	for _, m := range s.marks {
+		in.dedup.applySettlement(m, nil, nil)
+	}
 	keys := taskKeys(s.ids)
 	for _, id := range s.tombstones {
 		keys = append(keys, tombstoneKey(id))

@@ -115,3 +115,38 @@ func TestMeshRestartsAfterCertificatesExpired(t *testing.T) {
 		c.waitSuccess(t, ids, 20*time.Minute)
 	})
 }
+
+// A founder that was off until its certificate and the grace were over starts, and renews it
+// with the root key after a day in which no member contradicted its clock (I14).
+func TestFounderRenewsAfterTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cal := new(sleepClock)
+		w := newSimMeshWith(t, 1, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simNode, cfg *Config) {
+			cfg.Clock = clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(cal.slept.Load()) })
+			smallMesh(s, cfg)
+		})
+		defer w.close()
+		founder := w.nodes[0]
+		time.Sleep(time.Minute)
+		founder.halt()
+		cal.sleep(800 * day)
+		founder.start()
+		over := func() bool {
+			return founder.node.cfg.Clock.Now().After(founder.node.book.Self().Member.NotAfter)
+		}
+		time.Sleep(clock.BelieveAnyway - time.Minute)
+		if s := founder.node.guard.State(); !s.Doubted || !s.Outside || !over() {
+			t.Errorf("within a day: %+v, its certificate is over: %v", s, over())
+		}
+		time.Sleep(5 * time.Minute)
+		if s := founder.node.guard.State(); s.Doubted || over() {
+			t.Errorf("after a day: %+v, its certificate is over: %v", s, over())
+		}
+		founder.halt()
+		founder.start()
+		time.Sleep(time.Minute)
+		if s := founder.node.guard.State(); s.Doubted || over() {
+			t.Errorf("after a restart: %+v, its certificate is over: %v", s, over())
+		}
+	})
+}

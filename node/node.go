@@ -83,13 +83,14 @@ type Node struct {
 func New(cfg Config) (_ *Node, err error) {
 	memory.TuneRuntime(cfg.Limits.MemoryLimit)
 	cfg = cfg.withDefaults()
-	guard := clock.NewGuard(cfg.Clock)
-	cfg.Clock = guard.Clock()
-	n := &Node{cfg: cfg, guard: guard, log: cfg.Logger, registry: prometheus.NewRegistry()}
 	own, err := pairing.Load(cfg.Dir, cfg.Clock.Now())
 	if err != nil {
 		return nil, fmt.Errorf("open node: %w", err)
 	}
+	guard := clock.NewGuard(cfg.Clock)
+	guard.Bound(own.Bounds())
+	cfg.Clock = guard.Clock()
+	n := &Node{cfg: cfg, guard: guard, log: cfg.Logger, registry: prometheus.NewRegistry()}
 	n.keys, n.mesh, n.self = own.Keys, own.Mesh, own.Self
 	if h := cfg.Logger.Handler(); h != slog.DiscardHandler {
 		cfg.Logger = slog.New(peerNamer{h, n.nameInLog})

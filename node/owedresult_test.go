@@ -57,7 +57,7 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := func() proto.Code {
-		_, err := b.openTask(b.checks(), h.Origin, &proto.Message{Type: proto.TypeData, Payload: payload, Signature: env.Signature})
+		_, err := b.openTask(b.checks(), 0, h.Origin, &proto.Message{Type: proto.TypeData, Payload: payload, Signature: env.Signature})
 		ce, ok := errors.AsType[*identity.CheckError](err)
 		if !ok {
 			t.Fatalf("the result is not refused: %v", err)

@@ -164,12 +164,12 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		}{
 			"as signed":                         {home.keys.Peer(), func(*proto.Grant) {}, 0},
 			"with another mode":                 {home.keys.Peer(), func(g *proto.Grant) { g.Mode = proto.AtMostOnce }, proto.CodeBadForm},
-			"with a later expiry":               {home.keys.Peer(), func(g *proto.Grant) { g.NotAfterMs += 1000 }, proto.CodeBadForm},
+			"with a longer time":                {home.keys.Peer(), func(g *proto.Grant) { g.LeftMs += 1000 }, proto.CodeBadForm},
 			"of another queue":                  {home.keys.Peer(), func(g *proto.Grant) { g.Queue = "other" }, proto.CodeDenied},
 			"by a node that was never the home": {c.nodes[2].node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
 			"by a node without the role work":   {s.node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
 		} {
-			g := &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", NotAfterMs: h.NotAfter, Envelope: env}
+			g := &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", LeftMs: h.NotAfter - h.Created, Envelope: env}
 			tt.change(g)
 			if got := (queue.Runner{Queues: owner.Queues}).Check(tt.from, g); got != tt.want {
 				t.Errorf("%s: %v, want %v", name, got, tt.want)

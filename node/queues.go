@@ -87,7 +87,8 @@ type transferEnvelopes struct{ node *Node }
 
 // Task opens a task that a peer sends.
 func (e transferEnvelopes) Task(from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
-	return e.node.openTask(e.node.checks(), from, m)
+	checks, ahead := e.node.checksFrom(from)
+	return e.node.openTask(checks, ahead, from, m)
 }
 
 // Result opens the result of a task whose home is this node.

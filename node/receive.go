@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
@@ -29,9 +30,9 @@ type frameGroup struct {
 // sortFrames checks the frames and sorts them by type.
 func (n *Node) sortFrames(ctx context.Context, from proto.PeerID, msgs []*proto.Message) *frameGroup {
 	in := &frameGroup{refusals: make([]*proto.Refusal, len(msgs)), tasks: make([]inbox.Arrival, 0, len(msgs))}
-	checks := n.checks()
+	checks, ahead := n.checksFrom(from)
 	for i, m := range msgs {
-		if err := n.sortFrame(ctx, in, checks, from, i, m); err != nil {
+		if err := n.sortFrame(ctx, in, checks, ahead, from, i, m); err != nil {
 			in.noteOffense(err)
 			code := proto.CodeBadForm
 			if ce, ok := errors.AsType[*identity.CheckError](err); ok {
@@ -43,10 +44,10 @@ func (n *Node) sortFrames(ctx context.Context, from proto.PeerID, msgs []*proto.
 	return in
 }
 
-func (n *Node) sortFrame(ctx context.Context, in *frameGroup, checks *identity.Checks, from proto.PeerID, i int, m *proto.Message) error {
+func (n *Node) sortFrame(ctx context.Context, in *frameGroup, checks *identity.Checks, ahead time.Duration, from proto.PeerID, i int, m *proto.Message) error {
 	switch m.GetType() {
 	case proto.TypeData:
-		a, err := n.openTask(checks, from, m)
+		a, err := n.openTask(checks, ahead, from, m)
 		if err == nil {
 			in.tasks, in.taskAt = append(in.tasks, a), append(in.taskAt, i)
 		}
@@ -93,8 +94,8 @@ func malformed(err error) bool {
 }
 
 // openTask checks a DATA frame. Without couriers, a task is accepted from its origin
-// only.
-func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
+// only, whose clock is ahead of this node's.
+func (n *Node) openTask(checks *identity.Checks, ahead time.Duration, from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
 	env, opened, err := n.openEnvelope(checks, from, m, proto.WhatTask)
 	if err != nil {
 		return inbox.Arrival{}, n.unlessAccepted(from, m, err)
@@ -107,7 +108,7 @@ func (n *Node) openTask(checks *identity.Checks, from proto.PeerID, m *proto.Mes
 		return inbox.Arrival{}, err
 	}
 	return inbox.Arrival{
-		From: from, Header: opened.Header, Content: content, Envelope: env, Key: opened.Key,
+		From: from, Header: opened.Header, Content: content, Envelope: env, Key: opened.Key, Ahead: ahead,
 		Digest: identity.EnvelopeLeaf(env.GetHeader(), env.GetBody(), proto.WhatTask),
 	}, nil
 }
@@ -221,6 +222,19 @@ func (n *Node) answer(from proto.PeerID, in *frameGroup) transport.Answer {
 		a.Signature = n.keys.SignAck(statements)
 	}
 	return a
+}
+
+// checksFrom returns the checks of envelopes that a connected peer signed, and how far its
+// clock, by which they are dated, is ahead of this node's. A small difference is within
+// the error of the measurement.
+func (n *Node) checksFrom(from proto.PeerID) (*identity.Checks, time.Duration) {
+	c := n.checks()
+	ahead, _ := n.net.ClockAhead(from)
+	if ahead.Abs() < proto.ClockNoise {
+		return c, 0
+	}
+	c.Signers = c.Now.Add(ahead)
+	return c, ahead
 }
 
 // checks returns the envelope checks as of now.

@@ -166,7 +166,7 @@ func TestIsolatedNodeTakesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		check := func() proto.Code {
-			return queue.Runner{Queues: alone.Queues}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env, NotAfterMs: h.NotAfter})
+			return queue.Runner{Queues: alone.Queues}.Check(home.peer(), &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", Envelope: env, LeftMs: h.NotAfter - h.Created})
 		}
 		c.Partition([]int{0, 1}, []int{2})
 		c.await(2*time.Minute, "the partition to be detected", alone.gossip.SelfPaused)

@@ -84,7 +84,7 @@ func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
 }
 
 func (n *Node) pairingParts() pairing.Parts {
-	return pairing.Parts{Dir: n.cfg.Dir, Keys: n.keys, Mesh: n.mesh, Book: n.book, Store: n.storage.Store, Clock: n.cfg.Clock, Logger: n.log, Audit: n.audit, Event: n.addEvent}
+	return pairing.Parts{Dir: n.cfg.Dir, Keys: n.keys, Mesh: n.mesh, Book: n.book, Store: n.storage.Store, Clock: n.cfg.Clock, Logger: n.log, Audit: n.audit, PeerClock: n.guard.ObservePeer, Event: n.addEvent}
 }
 
 // Joiner returns what makes the stopped node with the given configuration a member.

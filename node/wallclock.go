@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 )
@@ -15,7 +16,9 @@ import (
 const (
 	clockCheckEvery = time.Second      // between checks of the clocks
 	clockAskEvery   = 10 * time.Second // between queries to the peers while the clock is doubted
+	clockTellEvery  = time.Minute      // between queries to all peers
 	clockStampEvery = time.Minute      // between stamps on disk
+	clockStep       = time.Second      // a jump of the time in use that the peers are told of at once
 )
 
 // clockKey is the key of the clock stamp in bucket Meta: see [clock.Guard.Stamp].
@@ -41,13 +44,15 @@ func (n *Node) resumeClock() error {
 	return nil
 }
 
-// keepClock watches the wall clock: it asks the peers for their time while the clock is
-// doubted, reports when a doubt begins and ends, and stores the stamp on disk.
+// keepClock watches the wall clock: it exchanges times with the peers, at once after a
+// jump and often while the clock is doubted, reports when a doubt begins and ends, and
+// stores the stamp on disk.
 func (n *Node) keepClock(ctx context.Context) error {
 	tick := time.NewTicker(clockCheckEvery)
 	defer tick.Stop()
 	var doubted bool
-	asked, stamped := n.cfg.Clock.Boot()-clockAskEvery, n.cfg.Clock.Boot()
+	start := n.cfg.Clock.Boot()
+	asked, stamped, offset := start-clockAskEvery, start, n.clockOffset()
 	for {
 		select {
 		case <-ctx.Done():
@@ -55,12 +60,17 @@ func (n *Node) keepClock(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
+		n.guard.Extend(pairing.ValidUntil(n.book.Self().Member))
 		now, s := n.cfg.Clock.Boot(), n.guard.State()
 		if s.Doubted != doubted {
 			doubted = s.Doubted
 			n.reportClock(s)
 		}
-		if doubted && now-asked >= clockAskEvery {
+		if was := offset; (n.clockOffset() - was).Abs() >= clockStep {
+			offset = n.clockOffset()
+			n.net.BroadcastHello() // it tells the time by which this node dates its messages
+		}
+		if doubted && now-asked >= clockAskEvery || now-asked >= clockTellEvery {
 			asked = now
 			n.net.AskClocks()
 		}
@@ -69,6 +79,11 @@ func (n *Node) keepClock(ctx context.Context) error {
 			n.stampClock()
 		}
 	}
+}
+
+// clockOffset returns the difference between the time in use and the boot clock.
+func (n *Node) clockOffset() time.Duration {
+	return time.Duration(n.cfg.Clock.Now().UnixNano()) - n.cfg.Clock.Boot()
 }
 
 // stampClock stores the clock stamp. A missing stamp only costs some minutes of doubt at
@@ -84,24 +99,8 @@ func (n *Node) stampClock() {
 func (n *Node) reportClock(s clock.State) {
 	kind, text := "clock.believed", "the clock of this machine is trusted again"
 	if s.Doubted {
-		kind, text = "clock.doubted", doubtText(s)
+		kind, text = "clock.doubted", s.String()
 	}
 	n.log.Warn(text)
 	n.addEvent(kind, proto.PeerID{}, text, nil)
-}
-
-// doubtText explains why the clock is doubted and what ends the doubt.
-func doubtText(s clock.State) string {
-	off, way := s.Off.Round(time.Second), "ahead of"
-	if off < 0 {
-		off, way = -off, "behind"
-	}
-	text := fmt.Sprintf("the clock of this machine is doubted: it is %s %s the time expected from the uptime of the machine", off, way)
-	if s.Stopped {
-		text = fmt.Sprintf("the clock of this machine is doubted: it is %s %s its time when this node stopped", off, way)
-	}
-	if s.Denied {
-		text += ", and a connected peer disagrees"
-	}
-	return fmt.Sprintf("%s; until a connected peer agrees with it, or for %s, nothing expires and nothing old is deleted", text, s.Left.Round(time.Second))
 }

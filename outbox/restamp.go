@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"math"
 	"sync"
 
@@ -52,13 +51,7 @@ type stamps struct {
 }
 
 func newStamps(c clock.Clock, boot proto.BootID) stamps {
-	name := []byte(c.Machine())
-	if len(name) == 0 {
-		name = boot[:] // the boot clock counts from the start of the process
-	}
-	h := fnv.New32a()
-	h.Write(name)
-	return stamps{machine: max(h.Sum32(), 1), mu: new(sync.Mutex), offsets: emptyRange}
+	return stamps{machine: c.MachineMark(boot[:]), mu: new(sync.Mutex), offsets: emptyRange}
 }
 
 // note adds a record that is live from now on.

@@ -224,7 +224,7 @@ func TestForgedMessagesToAnOwner(t *testing.T) {
 			k := f.claim()
 			k.BootId = nil
 			change(k)
-			f.owner.OnGrant(homePeer, &proto.Grant{Claim: k, LeaseMs: 1000, NotAfterMs: f.task.NotAfter}, 0, f.now)
+			f.owner.OnGrant(homePeer, &proto.Grant{Claim: k, LeaseMs: 1000, LeftMs: f.task.NotAfter - f.now.Wall}, 0, f.now)
 			if f.owner.runs[f.task.ID].claim != was {
 				t.Error("it was taken")
 			}

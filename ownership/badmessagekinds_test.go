@@ -61,7 +61,7 @@ var badResults = []badMessage{
 
 // grantOf returns the victim's grant with a change.
 func grantOf(v *victim, change func(*proto.Grant)) proto.Body {
-	g := &proto.Grant{Claim: v.given(), Queue: "far", LeaseMs: 15_000, NotAfterMs: v.grant.NotAfterMs, Envelope: v.grant.Envelope}
+	g := &proto.Grant{Claim: v.given(), Queue: "far", LeaseMs: 15_000, LeftMs: v.grant.LeftMs, Envelope: v.grant.Envelope}
 	g.Claim.BootId = nil
 	change(g)
 	return g

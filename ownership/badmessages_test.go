@@ -138,7 +138,7 @@ func newVictim(t *testing.T) *victim {
 		t.Fatal("the queue far is not known")
 	}
 	v.grant = &proto.Grant{
-		Claim: &proto.Claim{Task: v.mine[:], EpochBoot: 50, EpochCounter: 5, Token: filled(7), Generation: 2}, Queue: "far", LeaseMs: 15_000, NotAfterMs: later,
+		Claim: &proto.Claim{Task: v.mine[:], EpochBoot: 50, EpochCounter: 5, Token: filled(7), Generation: 2}, Queue: "far", LeaseMs: 15_000, LeftMs: time.Hour.Milliseconds(),
 		Envelope: &proto.Envelope{Header: v.mine[:]},
 	}
 	v.mustSend(vFar, v.grant)

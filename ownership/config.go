@@ -25,6 +25,8 @@ type Config struct {
 	MessageLifetime time.Duration // longest time that a copy of a message may survive; default 1h
 	StallAfter      time.Duration // a handler that reports progress and then none for this long is not renewed; default 5m
 
+	Machine uint32 // identifies the machine start that the boot clock counts from; default 0, the same at every start
+
 	// Random fills tokens and spreads backoffs. The default is a fixed sequence, which is
 	// good enough only for tests.
 	Random func([]byte)

@@ -326,6 +326,9 @@ func (d *Driver) send(s Send) {
 			return
 		}
 		m.Envelope = env
+		if h, err := proto.ParseHeader(env.GetHeader()); err == nil { // more is left if this clock was set back
+			m.LeftMs = min(m.LeftMs, h.NotAfter-h.Created)
+		}
 	case *proto.Handoff:
 		if m.Lease == nil {
 			break

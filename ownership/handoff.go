@@ -274,7 +274,7 @@ func (h *Home) resendHandoffs() {
 			continue
 		}
 		entry.sentAt, entry.wasSent = h.now.Mono, true
-		m := &proto.Handoff{Lease: entry.lease}
+		m := &proto.Handoff{Lease: entry.lease, ClockMs: h.now.Wall}
 		if b := h.moved[entry.predecessor]; b != nil && b.lease != nil && b.home == entry.home {
 			m.Behind, m.BehindGeneration = slices.Clone(entry.predecessor[:]), b.gen
 		}

@@ -237,7 +237,7 @@ func TestAStrangersGrantTakesNoLease(t *testing.T) {
 			f.owner.Ready(f.task.ID, false, f.now)
 			k := f.claim()
 			k.EpochBoot, k.Generation, k.BootId = k.EpochBoot+1, 9, nil
-			f.owner.OnGrant(otherPeer, &proto.Grant{Claim: k, Queue: "q", LeaseMs: 15000, NotAfterMs: f.task.NotAfter}, code, f.now)
+			f.owner.OnGrant(otherPeer, &proto.Grant{Claim: k, Queue: "q", LeaseMs: 15000, LeftMs: f.task.NotAfter - f.now.Wall}, code, f.now)
 			if got := f.owner.runs[f.task.ID].home; got != want {
 				t.Errorf("its home is %d, want %d", got[0], want[0])
 			}

@@ -46,7 +46,9 @@ type run struct {
 	mode        proto.Mode
 	stop        bool // the handler stops when the lease may be over
 	attempt     uint32
-	notAfter    int64
+	notAfter    int64           // by this node's wall clock, Unix milliseconds: how long it is kept
+	until       time.Duration   // the same moment by Boot: not started after it
+	machine     uint32          // the machine start that until counts from
 	state       proto.TaskState // of the result
 	digest      []byte
 	orphan      bool
@@ -115,7 +117,7 @@ func (o *Owner) Load(key string, val []byte) error {
 		if k, ok := claimFrom(m.Claim); ok {
 			r := &run{
 				claim: k, queue: m.Queue, phase: m.Phase, mode: m.Mode, stop: m.OnLostLease == onLostStop, attempt: m.Attempt,
-				notAfter: m.NotAfterMs, state: m.State, digest: m.Digest, orphan: m.Orphan, cause: m.Cause, reason: m.Reason, maxAttempts: m.MaxAttempts,
+				notAfter: m.NotAfterMs, until: time.Duration(m.NotAfterBootMs) * time.Millisecond, machine: m.Machine, state: m.State, digest: m.Digest, orphan: m.Orphan, cause: m.Cause, reason: m.Reason, maxAttempts: m.MaxAttempts,
 			}
 			copy(r.home[:], m.Home)
 			copy(r.grantedBy[:], m.GrantedBy)
@@ -157,7 +159,7 @@ func (o *Owner) forget(r *run) {
 
 func (o *Owner) put(r *run) {
 	m := &proto.OwnerLease{
-		Claim: r.message(), Home: r.home[:], Queue: r.queue, Phase: r.phase, Mode: r.mode, Attempt: r.attempt, NotAfterMs: r.notAfter,
+		Claim: r.message(), Home: r.home[:], Queue: r.queue, Phase: r.phase, Mode: r.mode, Attempt: r.attempt, NotAfterMs: r.notAfter, NotAfterBootMs: r.until.Milliseconds(), Machine: r.machine,
 		State: r.state, Digest: r.digest, Cause: r.cause, Reason: r.reason, Orphan: r.orphan, GrantedBy: r.grantedBy[:], MaxAttempts: r.maxAttempts,
 	}
 	if r.stop {
@@ -295,12 +297,29 @@ func (o *Owner) takeLease(from proto.PeerID, k claim, m *proto.Grant) {
 	k.boot = o.boot
 	r := &run{
 		claim: k, home: from, grantedBy: from, queue: proto.Clip(m.Queue, 128), phase: proto.LeaseReceived, mode: m.Mode,
-		stop: m.OnLostLease == onLostStop, attempt: m.Attempt, notAfter: m.NotAfterMs,
+		stop: m.OnLostLease == onLostStop, attempt: m.Attempt,
 	}
+	o.setLeft(r, m)
 	r.mem.leaseUntil = o.now.Boot + msec(uint64(m.LeaseMs))
 	o.add(r)
 	o.storeAndAck(r)
 	o.out.Waits = append(o.out.Waits, r.task)
+}
+
+// setLeft sets when the time of r ends: the home tells how much is left, which counts on
+// the boot clock.
+func (o *Owner) setLeft(r *run, m *proto.Grant) {
+	left := max(m.LeftMs, 0)
+	r.notAfter, r.until, r.machine = o.now.Wall+left, o.now.Boot+msec(uint64(left)), o.cfg.Machine
+}
+
+// over reports whether r may not be started any more. The boot clock does not tell after
+// a restart of the machine.
+func (o *Owner) over(r *run) bool {
+	if r.machine == o.cfg.Machine {
+		return o.now.Boot > r.until
+	}
+	return o.now.past(r.notAfter)
 }
 
 // regrant takes a grant for a task that is known here. A higher epoch of a task that runs,
@@ -388,6 +407,7 @@ func (o *Owner) adopt(r *run, from proto.PeerID, k claim, m *proto.Grant) {
 	r.mem.leaseUntil, r.mem.warned, r.mem.sentAt = o.now.Boot+msec(uint64(m.LeaseMs)), false, 0
 	if r.phase == proto.LeaseReceived {
 		r.attempt, r.mem.regranted = m.Attempt, true
+		o.setLeft(r, m)
 	} else {
 		o.event(EventAdopted, r, "")
 	}

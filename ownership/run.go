@@ -34,7 +34,7 @@ func (o *Owner) Ready(id proto.TaskID, repeatable bool, now Now) Output {
 		return *out
 	}
 	switch {
-	case o.now.Wall > r.notAfter:
+	case o.over(r):
 		o.release(r, proto.CauseExpired, "its time had passed before it could start", 0)
 	case r.mode == proto.AtMostOnce:
 		r.mem.permitRequested = true

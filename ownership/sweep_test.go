@@ -17,7 +17,7 @@ func TestOwnerForgetsAsFastAsItEnds(t *testing.T) {
 	for i := range tasks {
 		id := testTaskID(i)
 		claim := &proto.Claim{Task: id[:], EpochBoot: 1, EpochCounter: uint64(i + 1), Token: make([]byte, 16), Generation: 1, BootId: bootA[:]}
-		o.OnGrant(homePeer, &proto.Grant{Claim: claim, Queue: "q", LeaseMs: 15_000, NotAfterMs: now.Wall + 1e6}, 0, now)
+		o.OnGrant(homePeer, &proto.Grant{Claim: claim, Queue: "q", LeaseMs: 15_000, LeftMs: 1e6}, 0, now)
 		o.Ready(id, false, now)
 		o.Finish(id, proto.Success, nil, now)
 		o.OnResultAnswer(homePeer, &proto.Ruling{Task: id[:], EpochBoot: 1, EpochCounter: uint64(i + 1), Token: make([]byte, 16), BootId: bootA[:]}, now)

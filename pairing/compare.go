@@ -36,6 +36,9 @@ func (p *Pairing) Gate() Gate { return Gate{p.Book, p} }
 // Admit checks the hello of a peer.
 func (g Gate) Admit(h *proto.Hello, from proto.PeerID) error {
 	if err := g.Book.Admit(h, from); err != nil {
+		if ms := h.GetClockMs(); ms != 0 && (errors.Is(err, identity.ErrExpired) || errors.Is(err, identity.ErrNotYet)) {
+			g.pairing.PeerClock(time.UnixMilli(ms)) // it is a member, unless this node's clock is right
+		}
 		return err
 	}
 	if g.pairing.comparing.Load() && !g.pairing.isAdmin(from) {

@@ -146,7 +146,22 @@ type Credentials struct {
 	Keys *identity.Keys
 	Mesh identity.Mesh
 	Self identity.Member
+	// AfterGrace is set if the node issued its certificate to itself after the end of the
+	// previous one.
+	AfterGrace bool
 }
+
+// Bounds returns when a clock of this node can be right: while its certificate is valid,
+// with some room on both sides. A certificate of its own making proves no beginning.
+func (c Credentials) Bounds() (from, until time.Time) {
+	if !c.AfterGrace {
+		from = c.Self.NotBefore.Add(-identity.EarlyGrace)
+	}
+	return from, ValidUntil(c.Self)
+}
+
+// ValidUntil returns the end of the grace period of a certificate.
+func ValidUntil(m identity.Member) time.Time { return m.NotAfter.Add(identity.MemberGrace) }
 
 // Load reads the keys, the mesh and the certificate of the node in dir.
 func Load(dir string, now time.Time) (Credentials, error) {
@@ -185,22 +200,19 @@ func Load(dir string, now time.Time) (Credentials, error) {
 		}
 		return Load(dir, now)
 	}
-	if err != nil && !self.Grace && !errors.Is(err, identity.ErrNotYet) { // a slow clock must not keep a node from starting
+	if err != nil && !errors.Is(err, identity.ErrExpired) && !errors.Is(err, identity.ErrNotYet) { // a wrong clock must not keep a node from starting
 		return Credentials{}, fmt.Errorf("own certificate: %w", err)
 	}
 	if self.Peer != keys.Peer() {
 		return Credentials{}, fmt.Errorf("own certificate: issued to %s, but this node's key is %s: the two files do not belong together", self.Peer, keys.Peer())
 	}
-	return Credentials{keys, mesh, self}, nil
+	return Credentials{keys, mesh, self, m.AfterGrace}, nil
 }
 
-// reissue writes a new certificate for self if why, the error of the old one, would keep
-// the node from starting and this folder contains the root key of the mesh. Only the
-// root key can renew the certificate of the first member, and an expired admin cannot
-// renew others.
+// reissue writes a new certificate for self if the node issued the old one to itself, with
+// the root key of the mesh, under a clock that was far ahead.
 func (m membership) reissue(dir string, mesh identity.Mesh, self identity.Member, why error, now time.Time) (bool, error) {
-	over := errors.Is(why, identity.ErrExpired) && !self.Grace
-	if !over && !(m.AfterGrace && errors.Is(why, identity.ErrNotYet)) {
+	if !m.AfterGrace || !errors.Is(why, identity.ErrNotYet) {
 		return false, nil
 	}
 	root, err := identity.LoadRoot(filepath.Join(dir, datadir.Identity))
@@ -219,7 +231,6 @@ func (m membership) reissue(dir string, mesh identity.Mesh, self identity.Member
 	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
 		return false, err
 	}
-	m.AfterGrace = true
 	return true, m.write(dir)
 }
 

@@ -11,35 +11,53 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
-// A first member that was off until its certificate and the grace period were over
-// renews itself with the root key before it opens, and again if the clock had been
-// wrong; without that key it does not start.
-func TestFounderStartsAfterTheGracePeriod(t *testing.T) {
+// A member that was off until its certificate and the grace period were over starts, and so
+// does one whose clock is far ahead: what its certificate says bounds its clock. A first
+// member that then issued a certificate to itself replaces it if the clock had been wrong.
+func TestStartAfterTheGracePeriod(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	at := func(d time.Duration) clock.Clock { return clock.NewManual(now.Add(d)).Clock() }
 	if _, err := Init(InitOptions{Dir: dir, Name: "a", NewMesh: true, Clock: at(0)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, d := range []time.Duration{800 * 24 * time.Hour, 20000 * 24 * time.Hour, 801 * 24 * time.Hour} {
-		own, err := Load(dir, now.Add(d))
-		if err != nil || own.Self.NotBefore.After(now.Add(d)) || own.Self.NotAfter.Before(now.Add(d+300*24*time.Hour)) {
-			t.Fatalf("after %d days: the certificate is valid from %s to %s, %v", d/(24*time.Hour), own.Self.NotBefore, own.Self.NotAfter, err)
-		}
-		if !own.Self.HasRole(identity.RoleAdmin) || own.Self.Name != "a" {
-			t.Errorf("it is for %q with roles %v", own.Self.Name, own.Self.Roles)
-		}
+	own, err := Load(dir, now.Add(800*24*time.Hour))
+	if err != nil || own.AfterGrace {
+		t.Fatalf("after 800 days: %+v, %v", own, err)
 	}
-	if own, err := Load(dir, now.Add(801*24*time.Hour)); err != nil || own.Self.NotBefore.Before(now.Add(800*24*time.Hour)) {
-		t.Errorf("from the file: valid from %s, %v", own.Self.NotBefore, err)
+	if from, until := own.Bounds(); from.Sub(own.Self.NotBefore) != -identity.EarlyGrace || until.Sub(own.Self.NotAfter) != identity.MemberGrace {
+		t.Errorf("its clock is right between %v and %v", from, until)
 	}
-	if err := os.Remove(filepath.Join(dir, datadir.Identity, "root.key")); err != nil {
+	m, err := readMembership(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(dir, now.Add(1800*24*time.Hour)); !errors.Is(err, identity.ErrExpired) {
-		t.Errorf("without the root key: %v", err)
+	root, err := identity.LoadRoot(filepath.Join(dir, datadir.Identity))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := root.IssueMember(identity.Member{Peer: own.Self.Peer, Name: "a", Roles: own.Self.Roles}, now.AddDate(50, 0, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
+		t.Fatal(err)
+	}
+	m.AfterGrace = true
+	if err := m.write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if own, err = Load(dir, now.AddDate(50, 0, 0)); err != nil || own.Self.NotBefore.Before(now.AddDate(49, 0, 0)) {
+		t.Fatalf("from the file: %+v, %v", own, err)
+	}
+	if from, _ := own.Bounds(); !from.IsZero() {
+		t.Error("a certificate of its own making bounds its clock")
+	}
+	if own, err = Load(dir, now); err != nil || own.Self.NotBefore.After(now) || own.Self.Name != "a" || !own.Self.HasRole(identity.RoleAdmin) {
+		t.Errorf("with the right clock: %+v, %v", own, err)
 	}
 }
 

@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"time"
 
 	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
@@ -41,9 +43,11 @@ func (j Joiner) WithTicket(ctx context.Context, ticket, name string) (_ Joined, 
 	if err != nil {
 		return Joined{}, fmt.Errorf("join: %w: %w", wire.ErrInvalid, err)
 	}
-	if t.Expired(j.Net.Clock.Now()) {
-		return Joined{}, fmt.Errorf("join: %w: the ticket expired at %s: ask for a new one", wire.ErrRefused, t.Expires.Format("2006-01-02 15:04 MST"))
-	}
+	defer func() {
+		if err != nil && t.Expired(j.Net.Clock.Now()) { // by this clock; the inviter goes by its own
+			err = fmt.Errorf("join: %w: the ticket expired at %s: ask for a new one, and check the clock of this machine (%w)", wire.ErrRefused, t.Expires.Format("2006-01-02 15:04 MST"), err)
+		}
+	}()
 	undo := trackNewFiles(j.Storage.Dir)
 	defer func() {
 		if err != nil && notJoined(err) {
@@ -144,6 +148,11 @@ func (x *joining) request() *proto.JoinRequest {
 // enroll stores the answer of a mesh.
 func (x *joining) enroll(ctx context.Context, st *store.Store, mesh identity.Mesh, reply *proto.JoinReply, addrs []string) (Joined, error) {
 	self, err := mesh.VerifyMember(reply.GetCertificate(), x.Net.Clock.Now())
+	if errors.Is(err, identity.ErrNotYet) { // it is as late as that
+		behind := self.NotBefore.Sub(x.Net.Clock.Now())
+		x.Net.Clock = clock.WithOffset(x.Net.Clock, func() time.Duration { return behind })
+		self, err = mesh.VerifyMember(reply.GetCertificate(), x.Net.Clock.Now())
+	}
 	if err != nil || self.Peer != x.keys.Peer() {
 		return Joined{}, fmt.Errorf("the certificate does not admit this node: %w", err)
 	}

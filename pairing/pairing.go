@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -42,6 +43,9 @@ type Parts struct {
 	Logger *slog.Logger
 	// Audit records an action of the caller in ctx.
 	Audit func(ctx context.Context, action, subject string) error
+	// PeerClock receives the clock of a genuine member that is refused because of this
+	// node's clock.
+	PeerClock func(time.Time)
 	// Event reports what happened to a peer, or to this node if p is zero.
 	Event func(kind string, p proto.PeerID, text string, fields map[string]string)
 }

@@ -71,6 +71,9 @@ func (p *Pairing) PeerConnected(peer proto.PeerID) {
 // RotateKeys creates a new sealing key when it is due, and announces it to the peers;
 // keys that have nothing left to open are removed.
 func (p *Pairing) RotateKeys() error {
+	if p.Clock.Doubted() { // a key of a wrong time would be refused, and none may be removed
+		return nil
+	}
 	now := p.Clock.Now()
 	current := p.Keys.SealingKey()
 	if now.Sub(current.NotBefore) >= SealingLife {
@@ -93,7 +96,7 @@ func (p *Pairing) RotateKeys() error {
 // own expires soon.
 func (p *Pairing) renewSelf(ctx context.Context) error {
 	self, now := p.Book.Self().Member, p.Clock.Now()
-	if self.NotAfter.Sub(now) >= RenewBefore {
+	if self.NotAfter.Sub(now) >= RenewBefore || p.Clock.Doubted() {
 		return nil
 	}
 	request := &proto.JoinRequest{Name: self.Name, Certificate: self.Cert, KeyRecord: p.Keys.KeyRecord()}
@@ -138,7 +141,7 @@ func (p *Pairing) installCertificate(old identity.Member, cert *proto.Signed) er
 	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
 		return err
 	}
-	m.AfterGrace = false
+	m.AfterGrace = p.Clock.Now().After(old.NotAfter.Add(identity.MemberGrace))
 	if err := m.write(p.Dir); err != nil {
 		return err
 	}

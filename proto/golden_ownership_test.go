@@ -21,7 +21,7 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 	return map[string]pb.Message{
 		"grant": &Grant{
 			Claim: claim, Queue: "build", LeaseMs: 15_000, Mode: AtMostOnce, OnLostLease: "stop", Attempt: 2,
-			NotAfterMs: 3, SettledBoot: 4, SettledCounter: 5, Envelope: envelope,
+			LeftMs: 3, SettledBoot: 4, SettledCounter: 5, Envelope: envelope,
 		},
 		"granted":         &Granted{Taken: []*Taken{{Claim: claim, Code: CodeStale, Detail: "seen", SeenBoot: 1, SeenCounter: 2, RetryAfterMs: 3}}},
 		"start":           &Start{Claims: []*Claim{claim}},
@@ -34,7 +34,7 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 		"release_reply":   &ReleaseReply{Rulings: []*Ruling{ruling}},
 		"lease_status":    &Status{Claims: []*Claim{claim}, QueueMoved: true},
 		"lease_held":      &StatusReply{Held: []*Held{{Claim: claim, Phase: LeaseStarted}}},
-		"handoff":         &Handoff{Lease: lease, Behind: seq(9, 16), BehindGeneration: 3, Task: stored, Blocks: []*LaneBlock{{Queue: "build", Key: "repo", Task: seq(0x20, 16)}}},
+		"handoff":         &Handoff{Lease: lease, Behind: seq(9, 16), BehindGeneration: 3, Task: stored, Blocks: []*LaneBlock{{Queue: "build", Key: "repo", Task: seq(0x20, 16)}}, ClockMs: 1_790_000_000_000},
 		"handoff_queue":   &Handoff{Queue: queue},
 		"committed":       &Committed{Rulings: []*Ruling{ruling}},
 		"queue_states":    &QueueStates{Queues: []*QueueState{queue, {Name: "test", Allow: []string{"role:send"}, Draining: true}}},
@@ -57,7 +57,7 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 		"queue_moves":     &Record{State: Cancelled, Kind: "build", Target: "queue:build", MovesTo: "night"},
 		"owner_lease": &OwnerLease{
 			Claim: claim, Home: seq(1, 32), Queue: "build", Phase: LeaseFinished, Mode: AtLeastOnce, OnLostLease: "continue", Attempt: 1,
-			NotAfterMs: 2, State: Success, Digest: seq(2, 32), Cause: CauseCrashed, Reason: "power cut", Orphan: true, GrantedBy: seq(3, 32), MaxAttempts: 2,
+			NotAfterMs: 2, NotAfterBootMs: 17, Machine: 18, State: Success, Digest: seq(2, 32), Cause: CauseCrashed, Reason: "power cut", Orphan: true, GrantedBy: seq(3, 32), MaxAttempts: 2,
 		},
 		"timeline_ask":   &TimelineAsk{Number: 5, Task: seq(0x20, 16), Queue: "build", Limit: 512},
 		"timeline_reply": &TimelineReply{Number: 5, More: true, Lines: []*TimelineLine{{Number: 6, TimeMs: 7, Kind: "granted", Task: seq(0x20, 16), Queue: "build", Peer: seq(1, 32), EpochBoot: 1, EpochCounter: 2, Cause: "a cause"}}},

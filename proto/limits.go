@@ -48,7 +48,8 @@ const (
 const (
 	MaxTTL     = 30 * 24 * time.Hour // enforced by the receiver
 	DefaultTTL = 7 * 24 * time.Hour
-	Skew       = 5 * time.Minute // the greatest difference between two clocks
+	Skew       = 5 * time.Minute  // the greatest difference between two clocks
+	ClockNoise = 30 * time.Second // a smaller difference between the clocks of two nodes is neither corrected nor reported
 )
 
 // Version is the protocol version of this code.

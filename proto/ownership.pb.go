@@ -469,7 +469,7 @@ type Grant struct {
 	Mode           Mode                   `protobuf:"varint,4,opt,name=mode,proto3,enum=transport.v1.Mode" json:"mode,omitempty"`
 	OnLostLease    string                 `protobuf:"bytes,5,opt,name=on_lost_lease,json=onLostLease,proto3" json:"on_lost_lease,omitempty"` // continue (default) or stop
 	Attempt        uint32                 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`                             // number of this attempt, from 1
-	NotAfterMs     int64                  `protobuf:"varint,7,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`   // Unix milliseconds: do not start after it
+	LeftMs         int64                  `protobuf:"varint,7,opt,name=left_ms,json=leftMs,proto3" json:"left_ms,omitempty"`                 // time left to start it, which the owner counts from the receipt: the clocks of the two nodes may differ
 	SettledBoot    uint64                 `protobuf:"varint,8,opt,name=settled_boot,json=settledBoot,proto3" json:"settled_boot,omitempty"`  // no grant of this home for the receiver up to here will ever be sent again
 	SettledCounter uint64                 `protobuf:"varint,9,opt,name=settled_counter,json=settledCounter,proto3" json:"settled_counter,omitempty"`
 	Envelope       *Envelope              `protobuf:"bytes,10,opt,name=envelope,proto3" json:"envelope,omitempty"` // of the task, its slot wrapped for the owner
@@ -549,9 +549,9 @@ func (x *Grant) GetAttempt() uint32 {
 	return 0
 }
 
-func (x *Grant) GetNotAfterMs() int64 {
+func (x *Grant) GetLeftMs() int64 {
 	if x != nil {
-		return x.NotAfterMs
+		return x.LeftMs
 	}
 	return 0
 }
@@ -1259,6 +1259,7 @@ type Handoff struct {
 	Task             *Stored                `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`                                                  // envelope, slot wrapped for the new home, and record
 	Blocks           []*LaneBlock           `protobuf:"bytes,5,rep,name=blocks,proto3" json:"blocks,omitempty"`                                              // blocked lanes of the queue, or the lane of the task if it is blocked, at most 512
 	BehindGeneration uint64                 `protobuf:"varint,6,opt,name=behind_generation,json=behindGeneration,proto3" json:"behind_generation,omitempty"` // of the predecessor, which may have been at the new home before
+	ClockMs          int64                  `protobuf:"varint,7,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`                            // the sender's clock now, Unix milliseconds: the times of the lease and of the record are of that clock
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -1331,6 +1332,13 @@ func (x *Handoff) GetBlocks() []*LaneBlock {
 func (x *Handoff) GetBehindGeneration() uint64 {
 	if x != nil {
 		return x.BehindGeneration
+	}
+	return 0
+}
+
+func (x *Handoff) GetClockMs() int64 {
+	if x != nil {
+		return x.ClockMs
 	}
 	return 0
 }
@@ -1851,24 +1859,26 @@ func (x *Granting) GetEndedMs() int64 {
 
 // OwnerLease is an owner's record of a lease. It never leaves the node.
 type OwnerLease struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Claim         *Claim                 `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"` // with the boot id that it was taken under, and the generation of the home
-	Home          []byte                 `protobuf:"bytes,2,opt,name=home,proto3" json:"home,omitempty"`   // PeerID
-	Queue         string                 `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"` // at most 128 bytes
-	Phase         LeasePhase             `protobuf:"varint,4,opt,name=phase,proto3,enum=transport.v1.LeasePhase" json:"phase,omitempty"`
-	Mode          Mode                   `protobuf:"varint,5,opt,name=mode,proto3,enum=transport.v1.Mode" json:"mode,omitempty"`
-	OnLostLease   string                 `protobuf:"bytes,6,opt,name=on_lost_lease,json=onLostLease,proto3" json:"on_lost_lease,omitempty"`
-	Attempt       uint32                 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	NotAfterMs    int64                  `protobuf:"varint,8,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`
-	State         TaskState              `protobuf:"varint,9,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"`     // FINISHED: of the result
-	Digest        []byte                 `protobuf:"bytes,10,opt,name=digest,proto3" json:"digest,omitempty"`                               // FINISHED: of the result
-	Cause         ReleaseCause           `protobuf:"varint,11,opt,name=cause,proto3,enum=transport.v1.ReleaseCause" json:"cause,omitempty"` // RELEASED
-	Reason        string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`                               // RELEASED: at most MaxReason bytes
-	Orphan        bool                   `protobuf:"varint,13,opt,name=orphan,proto3" json:"orphan,omitempty"`                              // FINISHED: the home said that it does not count; it counts again if the task comes back
-	GrantedBy     []byte                 `protobuf:"bytes,14,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`        // PeerID of the home whose settled mark covers the epoch
-	MaxAttempts   uint32                 `protobuf:"varint,15,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"` // RELEASED: that the handler gives the task; 0: the home decides
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Claim          *Claim                 `protobuf:"bytes,1,opt,name=claim,proto3" json:"claim,omitempty"` // with the boot id that it was taken under, and the generation of the home
+	Home           []byte                 `protobuf:"bytes,2,opt,name=home,proto3" json:"home,omitempty"`   // PeerID
+	Queue          string                 `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"` // at most 128 bytes
+	Phase          LeasePhase             `protobuf:"varint,4,opt,name=phase,proto3,enum=transport.v1.LeasePhase" json:"phase,omitempty"`
+	Mode           Mode                   `protobuf:"varint,5,opt,name=mode,proto3,enum=transport.v1.Mode" json:"mode,omitempty"`
+	OnLostLease    string                 `protobuf:"bytes,6,opt,name=on_lost_lease,json=onLostLease,proto3" json:"on_lost_lease,omitempty"`
+	Attempt        uint32                 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	NotAfterMs     int64                  `protobuf:"varint,8,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`                // of the owner's clock
+	State          TaskState              `protobuf:"varint,9,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"`                  // FINISHED: of the result
+	Digest         []byte                 `protobuf:"bytes,10,opt,name=digest,proto3" json:"digest,omitempty"`                                            // FINISHED: of the result
+	Cause          ReleaseCause           `protobuf:"varint,11,opt,name=cause,proto3,enum=transport.v1.ReleaseCause" json:"cause,omitempty"`              // RELEASED
+	Reason         string                 `protobuf:"bytes,12,opt,name=reason,proto3" json:"reason,omitempty"`                                            // RELEASED: at most MaxReason bytes
+	Orphan         bool                   `protobuf:"varint,13,opt,name=orphan,proto3" json:"orphan,omitempty"`                                           // FINISHED: the home said that it does not count; it counts again if the task comes back
+	GrantedBy      []byte                 `protobuf:"bytes,14,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`                     // PeerID of the home whose settled mark covers the epoch
+	MaxAttempts    uint32                 `protobuf:"varint,15,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`              // RELEASED: that the handler gives the task; 0: the home decides
+	NotAfterBootMs int64                  `protobuf:"varint,16,opt,name=not_after_boot_ms,json=notAfterBootMs,proto3" json:"not_after_boot_ms,omitempty"` // the same moment on the boot clock
+	Machine        uint32                 `protobuf:"varint,17,opt,name=machine,proto3" json:"machine,omitempty"`                                         // the machine start that the boot clock counts from
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *OwnerLease) Reset() {
@@ -2002,6 +2012,20 @@ func (x *OwnerLease) GetGrantedBy() []byte {
 func (x *OwnerLease) GetMaxAttempts() uint32 {
 	if x != nil {
 		return x.MaxAttempts
+	}
+	return 0
+}
+
+func (x *OwnerLease) GetNotAfterBootMs() int64 {
+	if x != nil {
+		return x.NotAfterBootMs
+	}
+	return 0
+}
+
+func (x *OwnerLease) GetMachine() uint32 {
+	if x != nil {
+		return x.Machine
 	}
 	return 0
 }
@@ -3365,16 +3389,15 @@ const file_ownership_proto_rawDesc = "" +
 	"generation\x12-\n" +
 	"\x05state\x18\a \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x14\n" +
 	"\x05token\x18\b \x01(\fR\x05token\x12\x17\n" +
-	"\aboot_id\x18\t \x01(\fR\x06bootId\"\xeb\x02\n" +
+	"\aboot_id\x18\t \x01(\fR\x06bootId\"\xe2\x02\n" +
 	"\x05Grant\x12)\n" +
 	"\x05claim\x18\x01 \x01(\v2\x13.transport.v1.ClaimR\x05claim\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x19\n" +
 	"\blease_ms\x18\x03 \x01(\rR\aleaseMs\x12&\n" +
 	"\x04mode\x18\x04 \x01(\x0e2\x12.transport.v1.ModeR\x04mode\x12\"\n" +
 	"\ron_lost_lease\x18\x05 \x01(\tR\vonLostLease\x12\x18\n" +
-	"\aattempt\x18\x06 \x01(\rR\aattempt\x12 \n" +
-	"\fnot_after_ms\x18\a \x01(\x03R\n" +
-	"notAfterMs\x12!\n" +
+	"\aattempt\x18\x06 \x01(\rR\aattempt\x12\x17\n" +
+	"\aleft_ms\x18\a \x01(\x03R\x06leftMs\x12!\n" +
 	"\fsettled_boot\x18\b \x01(\x04R\vsettledBoot\x12'\n" +
 	"\x0fsettled_counter\x18\t \x01(\x04R\x0esettledCounter\x122\n" +
 	"\benvelope\x18\n" +
@@ -3419,14 +3442,15 @@ const file_ownership_proto_rawDesc = "" +
 	"\x04held\x18\x01 \x03(\v2\x12.transport.v1.HeldR\x04held\"a\n" +
 	"\x04Held\x12)\n" +
 	"\x05claim\x18\x01 \x01(\v2\x13.transport.v1.ClaimR\x05claim\x12.\n" +
-	"\x05phase\x18\x02 \x01(\x0e2\x18.transport.v1.LeasePhaseR\x05phase\"\x84\x02\n" +
+	"\x05phase\x18\x02 \x01(\x0e2\x18.transport.v1.LeasePhaseR\x05phase\"\x9f\x02\n" +
 	"\aHandoff\x12)\n" +
 	"\x05lease\x18\x01 \x01(\v2\x13.transport.v1.LeaseR\x05lease\x12\x16\n" +
 	"\x06behind\x18\x02 \x01(\fR\x06behind\x12.\n" +
 	"\x05queue\x18\x03 \x01(\v2\x18.transport.v1.QueueStateR\x05queue\x12(\n" +
 	"\x04task\x18\x04 \x01(\v2\x14.transport.v1.StoredR\x04task\x12/\n" +
 	"\x06blocks\x18\x05 \x03(\v2\x17.transport.v1.LaneBlockR\x06blocks\x12+\n" +
-	"\x11behind_generation\x18\x06 \x01(\x04R\x10behindGeneration\"n\n" +
+	"\x11behind_generation\x18\x06 \x01(\x04R\x10behindGeneration\x12\x19\n" +
+	"\bclock_ms\x18\a \x01(\x03R\aclockMs\"n\n" +
 	"\tHandedOff\x12)\n" +
 	"\x05moved\x18\x01 \x03(\v2\x13.transport.v1.MovedR\x05moved\x126\n" +
 	"\arefused\x18\x02 \x03(\v2\x1c.transport.v1.HandoffRefusedR\arefused\"\x84\x01\n" +
@@ -3484,7 +3508,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x05owner\x18\x03 \x01(\fR\x05owner\x12\x17\n" +
 	"\atime_ms\x18\x04 \x01(\x03R\x06timeMs\x12\x14\n" +
 	"\x05ended\x18\x05 \x01(\tR\x05ended\x12\x19\n" +
-	"\bended_ms\x18\x06 \x01(\x03R\aendedMs\"\x84\x04\n" +
+	"\bended_ms\x18\x06 \x01(\x03R\aendedMs\"\xc9\x04\n" +
 	"\n" +
 	"OwnerLease\x12)\n" +
 	"\x05claim\x18\x01 \x01(\v2\x13.transport.v1.ClaimR\x05claim\x12\x12\n" +
@@ -3504,7 +3528,9 @@ const file_ownership_proto_rawDesc = "" +
 	"\x06orphan\x18\r \x01(\bR\x06orphan\x12\x1d\n" +
 	"\n" +
 	"granted_by\x18\x0e \x01(\fR\tgrantedBy\x12!\n" +
-	"\fmax_attempts\x18\x0f \x01(\rR\vmaxAttempts\"\xcb\x05\n" +
+	"\fmax_attempts\x18\x0f \x01(\rR\vmaxAttempts\x12)\n" +
+	"\x11not_after_boot_ms\x18\x10 \x01(\x03R\x0enotAfterBootMs\x12\x18\n" +
+	"\amachine\x18\x11 \x01(\rR\amachine\"\xcb\x05\n" +
 	"\n" +
 	"QueueState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +

@@ -494,6 +494,7 @@ type Hello struct {
 	Challenge     []byte                 `protobuf:"bytes,10,opt,name=challenge,proto3" json:"challenge,omitempty"`                 // 32 random bytes from a dialer that reveals itself only to members; the only other field is the version
 	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                         // 32 bytes: the answer to a challenge; the only other field is the version
 	Revocation    *Signed                `protobuf:"bytes,12,opt,name=revocation,proto3" json:"revocation,omitempty"`               // with refusal: what ended the membership of the other side
+	ClockMs       int64                  `protobuf:"varint,13,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`     // the sender's clock now, by which it dates what it signs, Unix milliseconds; 0: not told
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -610,6 +611,13 @@ func (x *Hello) GetRevocation() *Signed {
 		return x.Revocation
 	}
 	return nil
+}
+
+func (x *Hello) GetClockMs() int64 {
+	if x != nil {
+		return x.ClockMs
+	}
+	return 0
 }
 
 // Signed is a statement as bytes with the signature of its author: the details
@@ -1569,7 +1577,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Lookup\x12\x14\n" +
 	"\x05tasks\x18\x01 \x03(\fR\x05tasks\"'\n" +
 	"\vLookupReply\x12\x18\n" +
-	"\aunknown\x18\x01 \x03(\fR\aunknown\"\x8d\x03\n" +
+	"\aunknown\x18\x01 \x03(\fR\aunknown\"\xa8\x03\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x126\n" +
 	"\vcertificate\x18\x02 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x123\n" +
@@ -1586,7 +1594,8 @@ const file_wire_proto_rawDesc = "" +
 	"\x05proof\x18\v \x01(\fR\x05proof\x124\n" +
 	"\n" +
 	"revocation\x18\f \x01(\v2\x14.transport.v1.SignedR\n" +
-	"revocation\"\x86\x01\n" +
+	"revocation\x12\x19\n" +
+	"\bclock_ms\x18\r \x01(\x03R\aclockMs\"\x86\x01\n" +
 	"\x06Signed\x12\x18\n" +
 	"\adetails\x18\x01 \x01(\fR\adetails\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x16\n" +

@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/identity"
@@ -45,7 +46,9 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 		return inbox.Leased{}, err
 	}
 	checks := r.parts.Checks()
-	checks.Self = h.Target // the task was sent to the home; its content key is wrapped for this node
+	// The task was sent to the home, which has checked its time by the clock of its origin;
+	// its content key is wrapped for this node.
+	checks.Self, checks.Signers = h.Target, time.UnixMilli(h.Created)
 	var plain []byte
 	var key [32]byte
 	if check {
@@ -70,8 +73,8 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 		return inbox.Leased{}, grantDenied("it comes from a node that is not known here as a home of the queue")
 	case check && !r.mayWork(from):
 		return inbox.Leased{}, grantDenied("the home of a queue needs the role work")
-	case atMostOnce(g.GetMode()) != atMostOnce(content.GetMode()) || g.GetNotAfterMs() != h.NotAfter:
-		return inbox.Leased{}, identity.BadForm("its mode or expiry time differs from what its origin signed")
+	case atMostOnce(g.GetMode()) != atMostOnce(content.GetMode()) || g.GetLeftMs() > h.NotAfter-h.Created:
+		return inbox.Leased{}, identity.BadForm("its mode differs from what its origin signed, or its time is longer")
 	}
 	if err := identity.CheckContent(&h, content); err != nil {
 		return inbox.Leased{}, err

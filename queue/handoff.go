@@ -23,6 +23,7 @@ type Mover struct{ *Queues }
 // the task checks the membership as of the grant.
 func (m Mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
 	a, err := m.Open(h.GetTask().GetEnvelope())
+	a.Ahead = m.ahead(h, &a.Header)
 	switch {
 	case err != nil:
 		return a, err
@@ -32,6 +33,20 @@ func (m Mover) arrival(h *proto.Handoff) (inbox.Arrival, error) {
 		return a, &identity.CheckError{Code: proto.CodeNeedBody, Err: errors.New("its body is not here yet")}
 	}
 	return a, nil
+}
+
+// ahead returns how far the clock of the origin of a task is ahead of this node's: its old
+// home tells how much of its time is left.
+func (m Mover) ahead(h *proto.Handoff, signed *proto.Header) time.Duration {
+	if h.GetClockMs() == 0 {
+		return 0
+	}
+	left := min(h.GetLease().GetNotAfterMs()-h.GetClockMs(), signed.NotAfter-signed.Created)
+	ahead := signed.NotAfter - left - m.cfg.Clock.Now().UnixMilli()
+	if d := time.Duration(ahead) * time.Millisecond; d.Abs() >= proto.ClockNoise {
+		return d
+	}
+	return 0
 }
 
 // Open checks and decodes the sealed envelope of a task's origin.
@@ -77,7 +92,7 @@ func HandedTask(a *inbox.Arrival) ownership.Task {
 	c := a.Content
 	return ownership.Task{
 		ID: a.Header.ID, Origin: a.Header.Origin, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
-		Labels: c.GetRequire(), Prefer: c.GetPrefer(), NotBefore: c.GetNotBeforeMs(), NotAfter: a.Header.NotAfter, MaxAttempts: c.GetMaxAttempts(), MaxResult: c.GetMaxResult(),
+		Labels: c.GetRequire(), Prefer: c.GetPrefer(), NotBefore: a.NotBefore(), NotAfter: a.NotAfter(), MaxAttempts: c.GetMaxAttempts(), MaxResult: c.GetMaxResult(),
 	}
 }
 

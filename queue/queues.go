@@ -159,12 +159,13 @@ type audit = func(ctx context.Context, action, what string) error
 func Open(parts Parts, cfg Config) (*Queues, error) {
 	qs := &Queues{parts: parts, cfg: cfg, self: parts.Keys.Peer(), changed: make(chan struct{}, 1)}
 	qs.events, qs.metrics = newEventLog(qs), newQueueMetrics(qs)
+	id := parts.Outbox.BootID()
 	var err error
 	qs.Driver, err = ownership.Open(parts.Store, ownership.Parts{
 		Network: qs, Custody: Custody{qs}, Runner: Runner{qs}, Prober: Runner{qs}, Sealer: Results{qs}, Mover: Mover{qs}, Bodies: parts.Bodies,
 	}, ownership.Settings{
-		Config: ownership.Config{Random: func(b []byte) { rand.Read(b) }, Deeds: Deeds{qs}, StallAfter: cfg.StallAfter},
-		Self:   qs.self, Boot: parts.Outbox.Boot(), BootID: parts.Outbox.BootID(),
+		Config: ownership.Config{Random: func(b []byte) { rand.Read(b) }, Deeds: Deeds{qs}, StallAfter: cfg.StallAfter, Machine: cfg.Clock.MachineMark(id[:])},
+		Self:   qs.self, Boot: parts.Outbox.Boot(), BootID: id,
 		Events: qs.events.add, Orphan: qs.events.orphans, Queue: qs.stateChanged, Fail: cfg.Fail, Clock: cfg.Clock, Logger: cfg.Logger,
 		OnMisbehavior: func(p proto.PeerID, err error) { qs.net.Offend(p, err) },
 	})

@@ -127,7 +127,7 @@ func (t *Transfers) receive(code proto.Code, detail string, h *proto.Header, obj
 	case code != proto.CodeNeedBody:
 		return nil, &proto.OfferReply{Code: code, Detail: detail}, nil
 	}
-	terms.Origin, terms.NotAfter = h.Origin, h.NotAfter
+	terms.Origin, terms.NotAfter = h.Origin, t.Clock.Now().UnixMilli()+h.NotAfter-h.Created // its origin's clock may differ
 	in, err := t.Bodies.Store.Receive(*object, terms)
 	switch {
 	case errors.Is(err, bodies.ErrExists):

@@ -49,6 +49,8 @@ type connState struct {
 	trial            bool          // made for a comparison; guarded by the transport's mu
 	preferred        time.Duration // monotonic; when it was chosen for new streams; 0: never; guarded by the transport's mu
 	evicted          bool          // its slot was given away; guarded by the transport's mu
+	told             peerClock     // the other side's clock; guarded by the transport's mu
+	helloRTT         time.Duration // from the first hello to its answer, if this node sent the first
 }
 
 func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {

@@ -108,24 +108,6 @@ func (t *Transport) throttle(ctx context.Context, p proto.PeerID) error {
 	return nil
 }
 
-// maxClockRTT is the longest round trip for which clocks are compared.
-const maxClockRTT = time.Minute
-
-// hearClock reports a member's clock from its PONG. A member that doubts its own clock
-// sends none.
-func (t *Transport) hearClock(c *conn, stamp int64, rtt time.Duration) {
-	if stamp > 0 && rtt < maxClockRTT && c.verified() && t.cfg.PeerClock != nil {
-		t.cfg.PeerClock(time.Unix(0, stamp).Add(rtt / 2))
-	}
-}
-
-// AskClocks asks every connected member for its clock; the answers go to PeerClock.
-func (t *Transport) AskClocks() {
-	for _, c := range t.verifiedConns() {
-		c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
-	}
-}
-
 // control handles one message. Unknown types of newer nodes are ignored: only a PING is
 // answered on this stream.
 func (t *Transport) control(c *conn, m *proto.Message) error {
@@ -147,7 +129,7 @@ func (t *Transport) control(c *conn, m *proto.Message) error {
 				c.meter.addRTT(rtt)
 			}
 			c.work.atLastPong.Store(c.work.received.Load())
-			t.hearClock(c, m.GetTimestamp(), rtt)
+			t.pongClock(c, m.GetTimestamp(), rtt)
 		}
 	case proto.TypeStarted:
 		r := new(proto.Receipts)

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -157,12 +159,27 @@ func (t *Transport) finishHello(ctx context.Context, c *conn, s *stream, h *prot
 	case err == nil:
 		t.identify(c)
 		err = t.serveCtl(ctx, c, s)
+		t.noteRefusal(c, err)
 	}
 	if errors.Is(err, ErrProtocol) {
 		t.offend(c.peer, "ctl", err)
 	}
 	t.log.Debug("connection closed", "peer", c.peer, "addr", c.raw.RemoteMultiaddr(), "why", err)
 	c.raw.Close()
+}
+
+// noteRefusal records why a verified connection ended if one side refuses the other: the
+// dialing side decides only after this one has verified it.
+func (t *Transport) noteRefusal(c *conn, err error) {
+	r, ok := errors.AsType[*RefusedError](err)
+	if !ok {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.peers[c.peer]; n != nil {
+		n.lastErr, n.failedAt = r, t.cfg.Clock.Now()
+	}
 }
 
 // exchangeHellos exchanges the hellos over s within the time limit for both, and returns
@@ -176,8 +193,12 @@ func (t *Transport) exchangeHellos(s *stream, first bool) (*proto.Hello, error) 
 			return nil, err
 		}
 	}
+	sent := s.conn.clock.Mono()
 	h, err := readHello(s)
 	s.conn.gotMessage.Store(true)
+	if first {
+		s.conn.helloRTT = s.conn.clock.Mono() - sent
+	}
 	if err == nil && !first && len(h.GetChallenge()) > 0 {
 		h, err = t.answerChallenge(s, h)
 	}
@@ -212,7 +233,11 @@ func (t *Transport) sendFirstHello(s *stream) error {
 // sendHello sends this node's hello, or the reason for a refusal.
 func (t *Transport) sendHello(s *stream, reason error) error {
 	if r, ok := errors.AsType[*RefusedError](reason); ok {
-		return t.writeHello(s, &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.revocationOf(s.conn.peer)})
+		h := &proto.Hello{Refusal: proto.Clip(r.Reason, maxReason), Revocation: t.revocationOf(s.conn.peer)}
+		if strings.Contains(r.Reason, identity.CompareClocks) { // it has shown a genuine certificate
+			h.ClockMs = t.cfg.Clock.Now().UnixMilli()
+		}
+		return t.writeHello(s, h)
 	}
 	h, err := t.ownHello()
 	if err != nil {
@@ -241,7 +266,7 @@ func (t *Transport) ownHello() (*proto.Hello, error) {
 	if h == nil {
 		return nil, errNoMember
 	}
-	h.Addrs, h.Software = t.Addrs(), t.cfg.Software
+	h.Addrs, h.Software, h.ClockMs = t.Addrs(), t.cfg.Software, t.cfg.Clock.Now().UnixMilli()
 	if t.cfg.Mail != nil {
 		h.Features = append(h.Features, proto.FeatureMail)
 	}
@@ -283,6 +308,7 @@ func readHello(s *stream) (*proto.Hello, error) {
 
 // admitHello checks the other side's hello. Its error is a RefusedError.
 func (t *Transport) admitHello(c *conn, h *proto.Hello) error {
+	t.helloClock(c, h)
 	if err := t.precheckHello(c, h); err != nil {
 		return err
 	}
@@ -333,7 +359,9 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 		t.logNoHello(c, err)
 		return true
 	}
-	t.join(t.peer(c.peer), c)
+	n := t.peer(c.peer)
+	n.clock = c.told
+	t.join(n, c)
 	return true
 }
 

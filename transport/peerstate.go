@@ -28,6 +28,7 @@ type peerState struct {
 	dial      redialState
 	redial    *redialAttempt // running; nil: none
 	lastSeen  time.Time      // wall time of the last byte on closed verified connections
+	clock     peerClock      // as it was told last
 	lastErr   error
 	failedAt  time.Time  // wall time of lastErr
 	dialing   int        // running calls of connect
@@ -247,6 +248,7 @@ type PeerStatus struct {
 	Relay     proto.PeerID  // the relay, if not direct
 	Loss      float64       // share of packets lost, 0 to 1, if known
 	Rate      float64       // measured bytes per second; 0: unknown
+	Clock     time.Duration // its clock minus this node's; 0: the same, or not told yet
 }
 
 // Peers returns all peers that were ever connected or dialed, ordered by id.
@@ -266,6 +268,9 @@ func (t *Transport) status(n *peerState) PeerStatus {
 	if n.lastErr != nil {
 		s.LastError, s.FailedAt = n.lastErr.Error(), n.failedAt
 		s.Refused = asRefusal(n.peer, n.lastErr)
+	}
+	if !n.clock.wall.IsZero() {
+		s.Clock = n.clock.ahead(t.cfg.Clock.Now(), t.cfg.Clock.Mono())
 	}
 	c := n.best()
 	if c == nil {

@@ -56,7 +56,7 @@ func (v *Views) ClockDoubt() *wire.ClockDoubt {
 	if !s.Doubted {
 		return nil
 	}
-	return &wire.ClockDoubt{Off: s.Off.Seconds(), Stopped: s.Stopped, Denied: s.Denied, Left: s.Left.Seconds()}
+	return &wire.ClockDoubt{Off: s.Off.Seconds(), Stopped: s.Stopped, Denied: s.Denied, Outside: s.Outside, Left: s.Left.Seconds()}
 }
 
 func riskNote(r wire.LeaseRisk) wire.Note {

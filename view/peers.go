@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
@@ -40,6 +41,9 @@ func (v *Views) PeerView(p addressbook.Peer, s transport.PeerStatus) wire.Peer {
 	}
 	if m, ok := v.Gossip.Member(p.Peer); ok {
 		out.Liveness, out.Loss = m.Status.String(), m.Loss
+	}
+	if s.Clock.Abs() >= proto.ClockNoise {
+		out.Clock = s.Clock.Round(time.Second).Seconds()
 	}
 	switch {
 	case v.Book.Revoked(p.Peer):

@@ -3,6 +3,7 @@ package view
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/addressbook"
@@ -65,6 +66,7 @@ func (v *Views) warnings(ctx context.Context, s *wire.Status) []wire.Note {
 		w = append(w, riskNote(l))
 	}
 	w = append(w, v.clockWarnings()...)
+	w = append(w, peerClocks(s.Peers)...)
 	for _, p := range s.Peers {
 		if p.State == "OFFLINE" && p.Queued > 0 {
 			w = append(w, waitingNote(p.Queued, p.Name, p.Liveness))
@@ -109,6 +111,26 @@ func (v *Views) clockWarnings() (w []wire.Note) {
 		w = append(w, note(wire.NoteClockBehind, wire.NoteArgs{Time: new(from.UTC()), Seconds: from.Sub(now).Seconds()}))
 	}
 	return w
+}
+
+// peerClocks states whose clocks differ. If most connected peers' do, this node's is
+// probably the wrong one.
+func peerClocks(peers []wire.Peer) (w []wire.Note) {
+	connected, off := 0, []float64{}
+	for _, p := range peers {
+		if p.State == "CONNECTED" {
+			connected++
+		}
+		if p.Clock != 0 {
+			off = append(off, p.Clock)
+			w = append(w, note(wire.NotePeerClock, wire.NoteArgs{Peer: p.Name, Seconds: p.Clock}))
+		}
+	}
+	if len(off) < 2 || 2*len(off) <= connected {
+		return w
+	}
+	slices.Sort(off)
+	return []wire.Note{note(wire.NoteOwnClock, wire.NoteArgs{Seconds: -off[len(off)/2], Count: len(off), Of: max(connected, len(off))})}
 }
 
 // StoreStats returns the current statistics of the store.

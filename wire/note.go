@@ -32,7 +32,7 @@ type NoteArgs struct {
 	Held       int         `json:"held,omitempty" doc:"tasks that a node has a lease for or the result of"`
 	Attempts   int         `json:"attempts,omitempty"`
 	Abandons   int         `json:"abandons,omitempty" doc:"leases that were lost"`
-	Seconds    float64     `json:"seconds,omitempty" doc:"how long ago it happened, or for how long it has been so"`
+	Seconds    float64     `json:"seconds,omitempty" doc:"how long ago it happened, or for how long it has been so; of peer_clock and own_clock: the clock minus the other one"`
 	Idle       float64     `json:"idle_seconds,omitempty" doc:"time since the last byte of a connection"`
 	Time       *time.Time  `json:"time,omitempty"`
 	Dial       *Dialed     `json:"dial,omitempty" doc:"latest and next dial of the peer"`
@@ -54,6 +54,7 @@ type ClockDoubt struct {
 	Off     float64 `json:"off_seconds" doc:"the clock minus the expected time"`
 	Stopped bool    `json:"stopped,omitempty" doc:"compared with the time when this node stopped, not with the uptime of the machine"`
 	Denied  bool    `json:"denied,omitempty" doc:"a connected peer disagrees with the clock"`
+	Outside bool    `json:"outside,omitempty" doc:"the certificate of this node is not valid at its time, nor near it"`
 	Left    float64 `json:"left_seconds" doc:"time until it is trusted again, if no peer agrees with it before"`
 }
 
@@ -66,7 +67,7 @@ const (
 	NotePeerRevoked       NoteCode = "peer_revoked"        // its certificate was revoked: peer
 	NotePeerBlocked       NoteCode = "peer_blocked"        // it is blocked here: peer
 	NotePeerUnknown       NoteCode = "peer_unknown"        // it is not in the address book: peer
-	NoteClocksDiffer      NoteCode = "clocks_differ"       // a certificate is not valid yet on the other side's clock: peer, state (theirs, ours), seconds, detail
+	NoteClocksDiffer      NoteCode = "clocks_differ"       // by the clock of one of the two nodes a certificate is over, or begins much later: peer, state (theirs, ours), seconds, detail
 	NoteRefusedByPeer     NoteCode = "refused_by_peer"     // the peer refused this node: peer, self, seconds, detail
 	NoteRefusedHere       NoteCode = "refused_here"        // this node refused the peer: peer, seconds, detail
 	NoteIsolated          NoteCode = "isolated"            // this node receives nothing from any member, or does not answer: names (members that report that)
@@ -204,6 +205,8 @@ const (
 // What an operator should look at.
 const (
 	NoteClockDoubted   NoteCode = "clock_doubted"   // clock
+	NotePeerClock      NoteCode = "peer_clock"      // the clock of the peer and this node's differ by 30 s or more: peer, seconds
+	NoteOwnClock       NoteCode = "own_clock"       // this node's clock differs by 30 s or more from those of most connected peers: seconds (median), count, of
 	NoteClockJumped    NoteCode = "clock_jumped"    // the clocks jumped, or this node was suspended: time
 	NoteClockBehind    NoteCode = "clock_behind"    // this node became a member in the future of its clock: time, seconds
 	NoteComparing      NoteCode = "comparing"       // it was restored from a snapshot and admits only admins until it has compared revocations

@@ -49,6 +49,7 @@ type Peer struct {
 	Relay     string     `json:"relay,omitempty" doc:"name of the relay"`
 	RTT       float64    `json:"rtt_seconds,omitempty" doc:"round-trip time of the connection; absent: not measured yet"`
 	Loss      float64    `json:"loss,omitempty" doc:"share of packets or probes, 0 to 1"`
+	Clock     float64    `json:"clock_seconds,omitempty" doc:"its clock minus this node's, if they differ by 30 s or more"`
 	Queued    int        `json:"queued" doc:"tasks and results that wait for it"`
 	LastSeen  *time.Time `json:"last_seen,omitempty"`
 	Addrs     []string   `json:"addrs,omitempty"`

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -51,7 +52,7 @@ func peerTable(w *app, peers []wire.Peer) *table {
 		if p.State == stateConnected {
 			loss = percent(p.Loss)
 		}
-		t.row(peerName(p), peerState(p), truncate(formatPath(p), 48), formatSeconds(p.RTT), loss, p.Queued, w.ago(p.LastSeen),
+		t.row(peerName(p), peerState(p)+clockMark(p), truncate(formatPath(p), 48), formatSeconds(p.RTT), loss, p.Queued, w.ago(p.LastSeen),
 			p.Liveness, p.Path, strings.Join(p.Roles, ","), p.ID)
 	}
 	return t
@@ -78,6 +79,18 @@ func peerState(p wire.Peer) string {
 		return p.Liveness
 	}
 	return p.State
+}
+
+// clockMark tells how far the clock of a peer is from this node's, if that matters.
+func clockMark(p wire.Peer) string {
+	if p.Clock == 0 {
+		return ""
+	}
+	sign := ""
+	if p.Clock > 0 {
+		sign = "+"
+	}
+	return " (clock " + sign + time.Duration(p.Clock*float64(time.Second)).String() + ")"
 }
 
 // formatPath describes in two words how a peer is reached.

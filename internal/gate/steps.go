@@ -85,7 +85,7 @@ var soakSteps = slices.Concat([]step{
 		"TestSmallMachineOpensWhatItAccepted", "TestHandlersPage", "TestFirstTaskPage", "TestMailPage", "TestMailExamples", "TestOwnershipPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
 		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
-		"TestNoHandlerTakesNothing", "TestRunAsInTheSandboxOfTheUnit", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
+		"TestNoHandlerTakesNothing", "TestClocksApart", "TestRunAsInTheSandboxOfTheUnit", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
 		"TestBadFramesOverARealSocket", "TestSymmetricStaysRelayed", "TestRouterIsAskedForPorts",
 		"TestMeshOfContainers"),
 	alone(eachProcess(false, "TestThreeContainers")), // the same networks as the mesh

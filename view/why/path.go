@@ -90,6 +90,9 @@ func (r *reach) steps() []wire.Note {
 	if r.status != gossip.Unknown {
 		steps = append(steps, wire.Note{Code: wire.StepMember, NoteArgs: wire.NoteArgs{State: r.status.String(), Time: new(r.since.UTC())}})
 	}
+	if d := r.dial.Clock; d.Abs() >= proto.ClockNoise {
+		steps = append(steps, wire.Note{Code: wire.NotePeerClock, NoteArgs: wire.NoteArgs{Peer: r.name, Seconds: d.Round(time.Second).Seconds()}})
+	}
 	switch {
 	case r.dial.Failed > 0:
 		steps = append(steps, wire.Note{Code: wire.StepDialsFailed, NoteArgs: wire.NoteArgs{Dial: r.dialed()}})
@@ -127,7 +130,7 @@ func (r *reach) refusal(why *transport.RefusedError) wire.Note {
 	if why.Theirs {
 		n.Code, n.State = wire.NoteRefusedByPeer, "theirs"
 	}
-	if strings.Contains(why.Reason, identity.ErrNotYet.Error()) {
+	if strings.Contains(why.Reason, identity.CompareClocks) {
 		n.Code = wire.NoteClocksDiffer
 	}
 	return n

@@ -191,6 +191,9 @@ func (w *walk) delivery(o outbox.Why) {
 		return
 	default:
 		w.step(wire.StepConnected, wire.NoteArgs{Peer: name, Other: w.relayTo(o.Peer)})
+		if d := w.Statuses()[o.Peer].Clock; d.Abs() >= proto.ClockNoise {
+			w.step(wire.NotePeerClock, wire.NoteArgs{Peer: name, Seconds: d.Round(time.Second).Seconds()})
+		}
 	}
 	to := wire.NoteArgs{Peer: name}
 	switch {
@@ -281,13 +284,13 @@ func (w *walk) peer(known addressbook.Peer) {
 	w.Subject, w.State = p.Name, p.State
 	w.step(wire.StepOutbox, wire.NoteArgs{Count: p.Queued})
 	r := w.reach(known)
-	switch p.State {
-	case "CONNECTED":
+	switch {
+	case p.State == "CONNECTED":
 		w.Steps = append(w.Steps, r.steps()...)
 		if !w.hangs(r) {
 			w.cause(wire.NotePeerConnected, wire.NoteArgs{Path: p.Path, Seconds: r.ago(r.dial.LastSeen)})
 		}
-	case "EXPIRED":
+	case p.State == "EXPIRED" && r.dial.Refused == nil:
 		code := wire.NoteCertExpired
 		if r.now.After(known.Member.NotAfter.Add(identity.MemberGrace)) {
 			code = wire.NoteCertExpiredBeyond

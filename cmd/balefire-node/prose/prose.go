@@ -195,9 +195,20 @@ func doubt(c *wire.ClockDoubt) string {
 	if c.Stopped {
 		than = "its time when this node stopped"
 	}
+	if c.Outside {
+		return "the clock of this machine is doubted: the certificate of this node is not valid at its time, nor within 90 days of it; until the clock is right nothing expires and nothing old is deleted"
+	}
 	text := fmt.Sprintf("the clock of this machine is doubted: it is %s %s %s", seconds(off, time.Second), way, than)
 	if c.Denied {
 		text += ", and a connected peer disagrees"
 	}
 	return fmt.Sprintf("%s; until a connected peer agrees with it, or for %s, nothing expires and nothing old is deleted", text, seconds(c.Left, time.Second))
+}
+
+// aheadOf describes a difference between two clocks.
+func aheadOf(s float64) string {
+	if s < 0 {
+		return seconds(-s, time.Second) + " behind"
+	}
+	return seconds(s, time.Second) + " ahead of"
 }

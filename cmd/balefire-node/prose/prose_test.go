@@ -65,6 +65,10 @@ func cases(t *testing.T) (all []wire.Note) {
 	variant(wire.StepQueueHome, func(a *wire.NoteArgs) { a.Generation, a.State = 0, "" })
 	variant(wire.StepOutbox, func(a *wire.NoteArgs) { a.Count = 1 })
 	variant(wire.NoteClockDoubted, func(a *wire.NoteArgs) { a.Clock = &wire.ClockDoubt{Off: 90, Left: 5} })
+	variant(wire.NoteClockDoubted, func(a *wire.NoteArgs) { a.Clock = &wire.ClockDoubt{Outside: true} })
+	for _, code := range []wire.NoteCode{wire.NotePeerClock, wire.NoteOwnClock} {
+		variant(code, func(a *wire.NoteArgs) { a.Seconds = -86400 })
+	}
 	variant(wire.NoteLeaseRisk, func(a *wire.NoteArgs) { a.State, a.Count, a.Held = "SUSPECT", 1, 0 })
 	variant(wire.NoteLeaseRisk, func(a *wire.NoteArgs) { a.Held = 2 })
 	variant(wire.NoteTasksWait, func(a *wire.NoteArgs) { a.Count, a.State = 1, "OFFLINE" })

@@ -38,7 +38,7 @@ var table = map[wire.NoteCode]sentence{
 		if a.State == "theirs" {
 			how = "{peer} refused this node"
 		}
-		return "the clocks of this machine and of {peer} differ too much: " + how + " {ago} ago: {detail}", "correct both clocks"
+		return "the clocks of this machine and of {peer} differ too much: " + how + " {ago} ago: {detail}", "compare the clocks of both machines (date) and correct the wrong one"
 	},
 	wire.NoteRefusedByPeer: say("{peer} refused this node {ago} ago: {detail}", "on {peer}: balefire-node peers show {self}"),
 	wire.NoteRefusedHere:   say("this node refused {peer} {ago} ago: {detail}", "fix the stated problem on {peer}"),
@@ -294,9 +294,15 @@ var table = map[wire.NoteCode]sentence{
 	wire.StepBoxRefused: say("{box}: mail of {peer} was refused {ago} ago: {detail}", ""),
 	wire.StepLeaseHere:  say("lease: epoch {epoch}, attempt {attempts}, held by this node", ""),
 
-	wire.NoteClockDoubted:   say("{doubt}", "check the clock of this machine (date) and its time synchronization; nothing else is needed"),
+	wire.NoteClockDoubted: say("{doubt}", "check the clock of this machine (date) and its time synchronization; nothing else is needed"),
+	wire.NotePeerClock: func(a wire.NoteArgs) (string, string) {
+		return "the clock of {peer} is " + aheadOf(a.Seconds) + " this node's", "compare the clocks of both machines (date) and correct the wrong one"
+	},
+	wire.NoteOwnClock: func(a wire.NoteArgs) (string, string) {
+		return "the clock of this machine is " + aheadOf(a.Seconds) + " those of {count} of {of|connected peer|connected peers}", "check the clock of this machine (date) and its time synchronization"
+	},
 	wire.NoteClockJumped:    say("the clocks jumped, or this node was suspended, at {time}: no lease was revoked in that round", "check the machine's clock if this happens often"),
-	wire.NoteClockBehind:    say("the clock of this machine is behind: this node became a member on {time}, which is {ago} ahead of it; new members are refused", "correct the clock"),
+	wire.NoteClockBehind:    say("the clock of this machine is behind: this node became a member on {time}, which is {ago} ahead of it", "correct the clock"),
 	wire.NoteComparing:      say("this node was restored from a snapshot: it admits only admins until it has compared revocations with one, or has met none for 5 minutes", ""),
 	wire.NoteDrained:        say("this node is drained: it gets no new work from shared queues", "balefire-node drain --off"),
 	wire.NoteStoreFailed:    say("the store has failed and is being reopened: {detail}", ""),

@@ -1,0 +1,76 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/balefire/balefire/proto"
+)
+
+// Every node tells its clock in each hello, also in one that refuses the other side because
+// of the clocks, and in each PONG unless it doubts its clock. What a peer tells is used to date what that
+// peer signed, and to warn; it grants nothing.
+
+// maxClockRTT is the longest round trip for which clocks are compared.
+const maxClockRTT = time.Minute
+
+// A peerClock is a reading of a peer's clock.
+type peerClock struct {
+	wall time.Time     // zero: none yet
+	at   time.Duration // when that was, monotonic, of this node
+}
+
+// ahead returns how far the peer's clock is ahead of now, the wall clock of this node at
+// the monotonic time mono.
+func (p peerClock) ahead(now time.Time, mono time.Duration) time.Duration {
+	return p.wall.Add(mono - p.at).Sub(now)
+}
+
+// helloClock takes the clock in a hello. The answer to the first hello took a round trip;
+// how long a hello that was not asked for took is unknown until the first PONG.
+func (t *Transport) helloClock(c *conn, h *proto.Hello) {
+	if ms := h.GetClockMs(); ms != 0 {
+		rtt := max(time.Duration(c.rtt.Load()), c.helloRTT)
+		t.readClock(c, time.UnixMilli(ms), rtt)
+	}
+}
+
+// pongClock takes a member's clock from its PONG.
+func (t *Transport) pongClock(c *conn, stamp int64, rtt time.Duration) {
+	if stamp <= 0 || rtt >= maxClockRTT || !c.verified() {
+		return
+	}
+	t.readClock(c, time.Unix(0, stamp), rtt)
+	if t.cfg.PeerClock != nil {
+		t.cfg.PeerClock(time.Unix(0, stamp).Add(rtt / 2))
+	}
+}
+
+// readClock stores what the peer's clock shows, as told half a round trip ago. The clocks
+// of strangers are kept as long as their connection.
+func (t *Transport) readClock(c *conn, told time.Time, rtt time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c.told = peerClock{told.Add(rtt / 2), t.cfg.Clock.Mono()}
+	if n := t.peers[c.peer]; n != nil {
+		n.clock = c.told
+	}
+}
+
+// ClockAhead returns how far p's clock is ahead of this node's; negative: it is behind.
+// ok is false if p has not told it since this node started.
+func (t *Transport) ClockAhead(p proto.PeerID) (ahead time.Duration, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.peers[p]
+	if n == nil || n.clock.wall.IsZero() {
+		return 0, false
+	}
+	return n.clock.ahead(t.cfg.Clock.Now(), t.cfg.Clock.Mono()), true
+}
+
+// AskClocks asks every connected member for its clock.
+func (t *Transport) AskClocks() {
+	for _, c := range t.verifiedConns() {
+		c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
+	}
+}
