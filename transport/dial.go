@@ -266,7 +266,7 @@ func (t *Transport) dialAll(ctx context.Context, c proto.Contact, circuits []ma.
 		}
 		failures = append(failures, err)
 	}
-	return errors.Join(failures...)
+	return joinDialErrors(failures)
 }
 
 // dialViaNewRelay connects to a relay at addrs and dials p through it.

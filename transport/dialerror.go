@@ -58,6 +58,15 @@ func describeDialError(err error) error {
 	return &dialError{"no address answers: " + strings.Join(causes, "; "), err}
 }
 
+// joinDialErrors returns the errors of dials that ran in parallel, in one line.
+func joinDialErrors(errs []error) error {
+	var texts []string
+	for _, err := range errs {
+		texts = append(texts, err.Error())
+	}
+	return &dialError{strings.Join(texts, "; "), errors.Join(errs...)}
+}
+
 // describeListenError explains in one line why no address can be listened on.
 func describeListenError(addrs []string, err error) error {
 	text := err.Error()
@@ -94,9 +103,45 @@ func dialCause(err error) string {
 		return "no answer in time"
 	case errors.Is(err, context.Canceled):
 		return "given up"
-	case strings.Contains(err.Error(), "peer id mismatch"):
-		return "another node answers there"
 	}
-	text := strings.Join(strings.Fields(err.Error()), " ")
-	return text[max(0, len(text)-120):]
+	for _, c := range libp2pCauses {
+		if strings.Contains(err.Error(), c.text) {
+			return c.means
+		}
+	}
+	return "the connection failed; the log at level debug says how"
+}
+
+// libp2pCauses explains errors that have no type, or that a peer or a relay sent. The first
+// that matches counts.
+var libp2pCauses = []struct{ text, means string }{
+	{"peer id mismatch", "another node answers there"},
+	{"NO_RESERVATION", "it has no place at the relay"},
+	{"CONNECTION_FAILED", "the relay does not reach it"},
+	{"RESOURCE_LIMIT_EXCEEDED", "the relay has no room"},
+	{"PERMISSION_DENIED", "the relay refused"},
+	{"opening hop stream to relay", "the relay does not answer"},
+	{"opening relay circuit", "the relay did not connect it"},
+	{"resource limit", "this node has too many connections"},
+	{"no good addresses", "no usable address is known"},
+	{"no addresses", "no usable address is known"},
+	{"black hole", "this network lets nothing of that kind through"},
+	{"negotiate security protocol", "the encrypted handshake failed"},
+	{"handshake", "the encrypted handshake failed"},
+	{"CRYPTO_ERROR", "the encrypted handshake failed"},
+	{"stream reset", "the connection was closed"},
+	{"Application error", "the connection was closed"},
+	{"connection closed", "the connection was closed"},
+	{"EOF", "the connection was closed"},
+}
+
+// describeHelloError returns err, which ended a connection before or in the hello, in one
+// line and without libp2p's words.
+func describeHelloError(err error) error {
+	_, refused := errors.AsType[*RefusedError](err)
+	_, described := errors.AsType[*dialError](err)
+	if refused || described || errors.Is(err, ErrProtocol) || errors.Is(err, errNoMember) || errors.Is(err, errNoHello) {
+		return err
+	}
+	return &dialError{"no hello was received: " + dialCause(err), err}
 }

@@ -89,3 +89,34 @@ func TestRefusalByANewRelay(t *testing.T) {
 		t.Errorf("%v, want an error that is no refusal", err)
 	}
 }
+
+// Whatever libp2p says of a failed dial, users read one line in the words of this program.
+func TestDialErrorsAreInOurWords(t *testing.T) {
+	const addr = "/ip4/192.0.2.1/tcp/1"
+	for said, want := range map[string]string{
+		"all dials failed\n  * [/ip4/192.0.2.1/tcp/1] gater disallows connection to peer":            "the connection failed; the log at level debug says how",
+		"failed to negotiate security protocol: remote error: tls: bad certificate":                  "the encrypted handshake failed",
+		"CRYPTO_ERROR 0x12a (local): certificate verification failed: x509: certificate has expired": "the encrypted handshake failed",
+		"error opening relay circuit: NO_RESERVATION (204)":                                          "it has no place at the relay",
+		"error opening relay circuit: CONNECTION_FAILED (203)":                                       "the relay does not reach it",
+		"error opening hop stream to relay: stream reset":                                            "the relay does not answer",
+		"stream reset (remote): code: 0x0":                                                           "the connection was closed",
+		"dial to peer: peer id mismatch: expected a, but remote key matches b":                       "another node answers there",
+	} {
+		err := describeDialError(&swarm.DialError{DialErrors: []swarm.TransportError{{Address: ma.StringCast(addr), Cause: errors.New(said)}}})
+		if err.Error() != "no address answers: "+addr+": "+want {
+			t.Errorf("%q becomes %q, want %q", said, err, want)
+		}
+	}
+	if got := joinDialErrors([]error{errors.New("a"), errors.New("b")}); got.Error() != "a; b" {
+		t.Errorf("%v", got)
+	}
+	lost := fmt.Errorf("read hello: %w", &network.StreamError{ErrorCode: 0, Remote: true})
+	if got := describeHelloError(lost); got.Error() != "no hello was received: the connection was closed" || !errors.Is(got, lost) {
+		t.Errorf("%v", got)
+	}
+	refused := &RefusedError{proto.PeerID{1}, "no", true}
+	if got := describeHelloError(refused); got != error(refused) {
+		t.Errorf("%v", got)
+	}
+}

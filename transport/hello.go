@@ -347,7 +347,7 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 	defer t.mu.Unlock()
 	close(c.ready) // under mu: a dial that it wakes must find the error
 	if n := t.peers[c.peer]; n != nil && err != nil {
-		n.lastErr, n.helloErr, n.failedAt = err, err, t.cfg.Clock.Now()
+		n.lastErr, n.helloErr, n.failedAt = describeHelloError(err), err, t.cfg.Clock.Now()
 	}
 	select {
 	case <-c.gone:

@@ -320,21 +320,22 @@ func TestPunchHistory(t *testing.T) {
 	trace.Trace(&holepunch.Event{Remote: a.host.ID(), Evt: &holepunch.ProtocolErrorEvt{Error: "self"}})
 	trace.Trace(&holepunch.Event{Remote: "x", Evt: &holepunch.ProtocolErrorEvt{Error: "nobody"}})
 	for i := range 20 {
-		trace.Trace(&holepunch.Event{Remote: toLibp2p(p), Evt: &holepunch.ProtocolErrorEvt{Error: fmt.Sprint(i, strings.Repeat("x", 1000))}})
+		trace.Trace(&holepunch.Event{Remote: toLibp2p(p), Evt: &holepunch.EndHolePunchEvt{Error: fmt.Sprint(i, strings.Repeat("x", 1000))}})
 	}
+	trace.Trace(&holepunch.Event{Remote: toLibp2p(p), Evt: &holepunch.ProtocolErrorEvt{Error: "failed to read CONNECT message"}})
 	trace.Trace(&holepunch.Event{Remote: toLibp2p(p), Evt: &holepunch.StartHolePunchEvt{}})
 	trace.Trace(&holepunch.Event{Remote: toLibp2p(p), Evt: &holepunch.EndHolePunchEvt{Success: true, EllapsedTime: time.Second}})
 	h := a.Paths(p).Punches
-	if len(h) != maxPunches || !h[15].OK || h[15].Took != time.Second || h[0].OK || len(h[0].Detail) > maxReason || !strings.HasPrefix(h[0].Detail, "5") {
+	if len(h) != maxPunches || !h[15].OK || h[15].Took != time.Second || h[0].OK || len(h[0].Detail) > maxReason || !strings.HasPrefix(h[0].Detail, "6") || h[14].Detail != "the two sides did not agree on it" {
 		t.Errorf("%d attempts, the first %.20q, the last %+v", len(h), h[0].Detail, h[15])
 	}
-	for i := range 21 {
+	for i := range 22 {
 		e := <-events
-		if want := i == 20; e.Peer != p || (e.Kind == EventPunched) != want {
+		if want := i == 21; e.Peer != p || (e.Kind == EventPunched) != want {
 			t.Errorf("event %d: %+v", i, e)
 		}
 	}
-	if got := gathered(t, r); got["balefire_transport_punches_total failed"] != 20 || got["balefire_transport_punches_total direct"] != 1 {
+	if got := gathered(t, r); got["balefire_transport_punches_total failed"] != 21 || got["balefire_transport_punches_total direct"] != 1 {
 		t.Errorf("counted: %v", got)
 	}
 }

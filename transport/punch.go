@@ -74,6 +74,11 @@ func (h *punchHost) Connect(ctx context.Context, pi peer.AddrInfo) error {
 	if pi.Addrs = plausible(h.t.host.Addrs(), pi.Addrs); len(pi.Addrs) == 0 {
 		return errors.New("the other side announced no usable address")
 	}
+	return describeDialError(h.punch(ctx, pi, dials, why))
+}
+
+// punch dials the addresses in the role that the NAT of this node asks for.
+func (h *punchHost) punch(ctx context.Context, pi peer.AddrInfo, dials bool, why string) error {
 	nat := h.t.nat()
 	if dials || nat == NATCone || nat == NATNone {
 		return h.Host.Connect(ctx, pi)
@@ -200,7 +205,8 @@ func (p punchTracer) Trace(e *holepunch.Event) {
 	case *holepunch.EndHolePunchEvt:
 		p.t.punched(id, Punch{OK: v.Success, Took: v.EllapsedTime, Detail: v.Error})
 	case *holepunch.ProtocolErrorEvt:
-		p.t.punched(id, Punch{Detail: v.Error})
+		p.t.log.Debug("the two sides did not agree on a punch", "peer", id, "why", v.Error)
+		p.t.punched(id, Punch{Detail: "the two sides did not agree on it"})
 	}
 }
 
