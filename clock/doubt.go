@@ -42,14 +42,15 @@ func beyond(d time.Duration) bool { return d.Abs() > DoubtBeyond }
 // later wall clock is used.
 //
 // A wall clock outside the bounds of [Doubt.Bound] cannot be right. It is doubted from the
-// first reading. One that is before them is never believed, and their beginning is a lower
-// bound of the time; one that is after them is believed only after running for
+// first reading. One that is before them is never believed, and the time goes on from a
+// moment that has certainly passed; one that is after them is believed only after running for
 // BelieveAnyway without a peer that contradicts it.
 //
 // It is a value without clock, disk or lock. The zero value has seen nothing and
 // believes the first reading.
 type Doubt struct {
 	from, until    time.Time // bounds of a plausible wall clock; zero: none
+	passed         time.Time // a moment after from that has passed; zero: none is known
 	started        bool
 	base           anchor // last believed time
 	lowerBound     bool   // base is only a lower bound: the machine was off since
@@ -65,12 +66,12 @@ type Doubt struct {
 // time elapsed since then; known is false if the machine may have been off in
 // between. It must be called before the first Observe.
 func (d *Doubt) Resume(stamp time.Time, boot time.Duration, running time.Duration, known bool) {
-	*d = Doubt{from: d.from, until: d.until, started: true, base: anchor{stamp.Add(running), boot}, lowerBound: !known}
+	*d = Doubt{from: d.from, until: d.until, passed: d.passed, started: true, base: anchor{stamp.Add(running), boot}, lowerBound: !known}
 }
 
-// Bound sets the period in which a wall clock can be right; a zero time is no bound. It
-// must be called before the first Observe, and later only to move the end.
-func (d *Doubt) Bound(from, until time.Time) { d.from, d.until = from, until }
+// Bound sets the period in which a wall clock can be right, and a moment in it that has
+// passed; a zero time is no bound. It must be called before the first Observe.
+func (d *Doubt) Bound(from, passed, until time.Time) { d.from, d.passed, d.until = from, passed, until }
 
 func (d *Doubt) early(wall time.Time) bool { return !d.from.IsZero() && wall.Before(d.from) }
 
@@ -87,7 +88,7 @@ func (d *Doubt) Observe(wall time.Time, boot time.Duration) time.Time {
 	case !d.started:
 		d.started, d.lowerBound, d.base = true, true, anchor{wall, boot}
 		if d.early(wall) {
-			d.base.wall = d.from
+			d.base.wall = d.passed
 		}
 		d.doubt(wall, boot)
 	case d.plausible(wall) && (!beyond(d.base.off(wall, boot)) || d.late(d.base.at(boot))):

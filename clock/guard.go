@@ -38,10 +38,10 @@ func (g *Guard) doubted() bool {
 }
 
 // Bound sets when the wall clock can be right: see [Doubt.Bound].
-func (g *Guard) Bound(from, until time.Time) {
+func (g *Guard) Bound(from, passed, until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.d.Bound(from, until)
+	g.d.Bound(from, passed, until)
 }
 
 // Extend moves the end of the bounds, if they have one.

@@ -152,12 +152,13 @@ type Credentials struct {
 }
 
 // Bounds returns when a clock of this node can be right: while its certificate is valid,
-// with some room on both sides. A certificate of its own making proves no beginning.
-func (c Credentials) Bounds() (from, until time.Time) {
+// with some room on both sides; its beginning has passed. A certificate of its own making proves no beginning.
+func (c Credentials) Bounds() (from, passed, until time.Time) {
 	if !c.AfterGrace {
-		from = c.Self.NotBefore.Add(-identity.EarlyGrace)
+		passed = c.Self.NotBefore
+		from = passed.Add(-identity.EarlyGrace)
 	}
-	return from, ValidUntil(c.Self)
+	return from, passed, ValidUntil(c.Self)
 }
 
 // ValidUntil returns the end of the grace period of a certificate.
