@@ -404,3 +404,12 @@ func (l lineWriter) want(t *testing.T, part string) {
 		t.Fatalf("no output %q", part)
 	}
 }
+
+// The table of peers tells how far the clock of a peer is off.
+func TestPeersTellTheirClocks(t *testing.T) {
+	for seconds, want := range map[float64]string{0: "", 600: " (clock +10m0s)", -864000: " (clock -240h0m0s)"} {
+		if got := clockMark(wire.Peer{Clock: seconds}); got != want {
+			t.Errorf("%v s: %q, want %q", seconds, got, want)
+		}
+	}
+}

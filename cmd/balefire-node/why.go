@@ -32,7 +32,7 @@ func whyCommand(w *app) *cobra.Command {
 					p.line("to do    %s", fix)
 				}
 				if b.Next != nil {
-					p.line("next automatic retry in %s", formatDuration(b.Next.Sub(w.clock.Now())))
+					p.line("next automatic retry within %s", formatDuration(b.Next.Sub(w.clock.Now())))
 				}
 			}})
 		},
