@@ -52,25 +52,25 @@ func LockDir(dir string) (*DirLock, error) {
 // Close releases the folder. The file stays: removing it would let two processes
 // lock two files of the same name.
 func (l *DirLock) Close() error {
-	if err := l.file.Close(); err != nil && !errors.Is(err, fs.ErrClosed) {
+	// Closing is not enough: a program that is being started has the file open as well.
+	if err := errors.Join(unlock(l.file), l.file.Close()); err != nil && !errors.Is(err, fs.ErrClosed) {
 		return fmt.Errorf("unlock folder: %w", err)
 	}
 	return nil
 }
 
-// A process that was killed, or released the folder, while it started a program
-// leaves the lock with that program's process, which releases it a moment later.
+// A process that was killed while it started a program leaves the lock with that
+// program's process, which releases it a moment later.
 const (
 	staleLockWait = 2 * time.Second
 	staleLockPoll = 10 * time.Millisecond
 )
 
-// takeLock locks f. It waits for a lock left by a dead holder, or by an earlier
-// open in this process, but not for another live holder.
+// takeLock locks f. It waits for a lock left by a dead holder, but not for a live one.
 func takeLock(f *os.File) error {
 	for waited := time.Duration(0); ; waited += staleLockPoll {
 		err := tryLock(f)
-		if holder := readHolder(f); !errors.Is(err, errBusy) || waited >= staleLockWait || holder != os.Getpid() && !exited(holder) {
+		if holder := readHolder(f); !errors.Is(err, errBusy) || waited >= staleLockWait || !exited(holder) {
 			return err
 		}
 		time.Sleep(staleLockPoll)

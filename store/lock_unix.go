@@ -17,6 +17,9 @@ func tryLock(f *os.File) error {
 	return err
 }
 
+// unlock releases f for all that have it open.
+func unlock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_UN) }
+
 // exited reports whether it is certain that there is no such process.
 func exited(pid int) bool {
 	return pid > 0 && errors.Is(unix.Kill(pid, 0), unix.ESRCH)

@@ -19,6 +19,9 @@ func tryLock(f *os.File) error {
 	return err
 }
 
+// unlock does nothing: closing releases f.
+func unlock(*os.File) error { return nil }
+
 // exited reports whether it is certain that there is no such process. On Windows
 // a lock is never inherited, so there is nothing to wait for.
 func exited(int) bool { return false }
