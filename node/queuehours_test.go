@@ -96,7 +96,8 @@ func queueHour(t *testing.T, seed uint64, long time.Duration, all *coverage) {
 	}
 	time.Sleep(time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())
-	s.users.Go(func() { s.submitTasks(ctx) })
+	users := rand.New(rand.NewPCG(s.rng.Uint64(), 6))
+	s.users.Go(func() { s.submitTasks(ctx, users) })
 	for began := time.Now(); time.Since(began) < long; {
 		for range 1 + s.rng.IntN(8) {
 			time.Sleep(10 * time.Second)
@@ -280,8 +281,7 @@ func (h *hoursTest) handOff() {
 }
 
 // submitTasks submits tasks at running nodes.
-func (h *hoursTest) submitTasks(ctx context.Context) {
-	rng := rand.New(rand.NewPCG(h.rng.Uint64(), 6))
+func (h *hoursTest) submitTasks(ctx context.Context, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
