@@ -315,10 +315,14 @@ var fieldLimits = map[string]fieldLimit{
 	"Opened.home":              size(maxKeyBytes),
 	"Deliver.deliveries":       count(MaxBundle),
 	"Deliver.letters":          size(MaxLetters),
+	"Delivery.origin":          size(maxKeyBytes),
+	"Settle.box":               size(MaxTarget),
+	"Settle.subscription":      size(maxWord),
 	"Settle.settlements":       count(MaxBundle),
 	"Settlement.reason":        size(MaxReason),
 	"Settled.unsettled":        count(MaxBundle),
-	"Unsettled.detail":         size(maxDetail),
+	"Settled.detail":           size(maxDetail),
+	"Settled.extended":         count(MaxBundle),
 }
 
 // Limits of what only the node itself writes: elements and bytes.

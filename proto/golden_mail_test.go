@@ -19,18 +19,20 @@ func goldenMail() map[string]pb.Message {
 			Skipped: []*Skipped{{Boot: 1_700_000_000, Number: 9, Code: CodeDenied, Detail: "not allowed"}}, Time: 1_700_000_000_123, Signature: seq(3, 64),
 		},
 		"bundled_moved": &Bundled{Number: 301, Code: CodeMoved, Home: seq(5, 32), Generation: 4},
-		"open":          &Open{Session: 1, Box: "topic:orders", Subscription: "billing", Mode: ReadFailover, Credit: 256, Reader: "w1"},
-		"open_end":      &Open{Session: 1, End: true},
-		"opened":        &Opened{Session: 1},
-		"opened_moved":  &Opened{Session: 1, Code: CodeMoved, Detail: "handed over", RetryAfterMs: 20, Home: seq(5, 32), Generation: 4},
+		"open":          &Open{Session: 1, Box: "topic:orders", Subscription: "billing", Priority: -1, Credit: 256, Reader: "w1", Room: 1 << 20, Boot: 1_795_212_606, Received: 7},
+		"open_end":      &Open{Session: 1, Box: "agent:desk", Credit: 1, End: ReadLeave},
+		"opened":        &Opened{Session: 1, Resumed: true},
+		"opened_end":    &Opened{Session: 1, Ended: true},
+		"opened_moved":  &Opened{Session: 1, Code: CodeMoved, Detail: "handed over", Home: seq(5, 32), Generation: 4},
 		"deliver": &Deliver{
-			Session: 1, Boot: 1_795_212_606, First: 4, Deliveries: []*Delivery{{Seq: 88_121, Attempt: 1}, {Seq: 88_122, Attempt: 2, Redelivered: true}},
-			LeaseMs: 30_000, Letters: letters,
+			Session: 1, Boot: 1_795_212_606, Letters: letters,
+			Deliveries: []*Delivery{{Seq: 88_121, Number: 4, Attempt: 1, LeaseMs: 30_000, Origin: seq(5, 32)}, {Seq: 88_122, Number: 5, Attempt: 2, Redelivered: true, LeaseMs: 1}},
 		},
-		"settle": &Settle{Session: 1, Ref: 2, Settlements: []*Settlement{
+		"settle": &Settle{Ref: 2, Box: "topic:orders", Subscription: "billing", Settlements: []*Settlement{
 			{Seq: 88_121, Boot: 1_795_212_606, Delivery: 4, Verb: SettleAck},
 			{Seq: 88_122, Boot: 1_795_212_606, Delivery: 5, Verb: SettleNack, DelayMs: 30_000, Reason: "rate limit"},
 		}},
-		"settled": &Settled{Session: 1, Ref: 2, Unsettled: []*Unsettled{{Index: 1, Code: CodeStale, Detail: "delivered again"}}},
+		"settled":        &Settled{Ref: 2, Unsettled: []*Unsettled{{Index: 1, Code: CodeStale}}, Extended: []*Extended{{Index: 2, LeaseMs: 30_000}}},
+		"settled_denied": &Settled{Ref: 2, Code: CodeDenied, Detail: "not allowed"},
 	}
 }

@@ -21,56 +21,56 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ReadMode is how a session shares its subscription with others.
-type ReadMode int32
+// ReadEnd is how a session ends.
+type ReadEnd int32
 
 const (
-	ReadMode_READ_MODE_UNSPECIFIED ReadMode = 0 // the mode of the subscription
-	ReadMode_READ_MODE_SHARED      ReadMode = 1 // each mail goes to one of them
-	ReadMode_READ_MODE_EXCLUSIVE   ReadMode = 2 // there are no others
-	ReadMode_READ_MODE_FAILOVER    ReadMode = 3 // one gets all, the others wait for its end
+	ReadEnd_READ_END_UNSPECIFIED ReadEnd = 0 // it goes on
+	ReadEnd_READ_END_RETURN      ReadEnd = 1 // what is unsettled is given back, and nothing is spent
+	ReadEnd_READ_END_ABANDON     ReadEnd = 2 // its reader broke off: each mail that is given back has spent an abandon
+	ReadEnd_READ_END_LEAVE       ReadEnd = 3 // after what is there now has been delivered; what is unsettled stays leased
 )
 
-// Enum value maps for ReadMode.
+// Enum value maps for ReadEnd.
 var (
-	ReadMode_name = map[int32]string{
-		0: "READ_MODE_UNSPECIFIED",
-		1: "READ_MODE_SHARED",
-		2: "READ_MODE_EXCLUSIVE",
-		3: "READ_MODE_FAILOVER",
+	ReadEnd_name = map[int32]string{
+		0: "READ_END_UNSPECIFIED",
+		1: "READ_END_RETURN",
+		2: "READ_END_ABANDON",
+		3: "READ_END_LEAVE",
 	}
-	ReadMode_value = map[string]int32{
-		"READ_MODE_UNSPECIFIED": 0,
-		"READ_MODE_SHARED":      1,
-		"READ_MODE_EXCLUSIVE":   2,
-		"READ_MODE_FAILOVER":    3,
+	ReadEnd_value = map[string]int32{
+		"READ_END_UNSPECIFIED": 0,
+		"READ_END_RETURN":      1,
+		"READ_END_ABANDON":     2,
+		"READ_END_LEAVE":       3,
 	}
 )
 
-func (x ReadMode) Enum() *ReadMode {
-	p := new(ReadMode)
+func (x ReadEnd) Enum() *ReadEnd {
+	p := new(ReadEnd)
 	*p = x
 	return p
 }
 
-func (x ReadMode) String() string {
+func (x ReadEnd) String() string {
 	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
 }
 
-func (ReadMode) Descriptor() protoreflect.EnumDescriptor {
+func (ReadEnd) Descriptor() protoreflect.EnumDescriptor {
 	return file_mail_proto_enumTypes[0].Descriptor()
 }
 
-func (ReadMode) Type() protoreflect.EnumType {
+func (ReadEnd) Type() protoreflect.EnumType {
 	return &file_mail_proto_enumTypes[0]
 }
 
-func (x ReadMode) Number() protoreflect.EnumNumber {
+func (x ReadEnd) Number() protoreflect.EnumNumber {
 	return protoreflect.EnumNumber(x)
 }
 
-// Deprecated: Use ReadMode.Descriptor instead.
-func (ReadMode) EnumDescriptor() ([]byte, []int) {
+// Deprecated: Use ReadEnd.Descriptor instead.
+func (ReadEnd) EnumDescriptor() ([]byte, []int) {
 	return file_mail_proto_rawDescGZIP(), []int{0}
 }
 
@@ -85,6 +85,7 @@ const (
 	SettleVerb_SETTLE_VERB_EXTEND      SettleVerb = 4 // the lease is renewed
 	SettleVerb_SETTLE_VERB_DEFER       SettleVerb = 5 // it is given back, and no attempt is spent
 	SettleVerb_SETTLE_VERB_BOUNCE      SettleVerb = 6 // it goes back to its sender
+	SettleVerb_SETTLE_VERB_RETURN      SettleVerb = 7 // its reader did not get it: it is delivered again at once, and nothing is spent
 )
 
 // Enum value maps for SettleVerb.
@@ -97,6 +98,7 @@ var (
 		4: "SETTLE_VERB_EXTEND",
 		5: "SETTLE_VERB_DEFER",
 		6: "SETTLE_VERB_BOUNCE",
+		7: "SETTLE_VERB_RETURN",
 	}
 	SettleVerb_value = map[string]int32{
 		"SETTLE_VERB_UNSPECIFIED": 0,
@@ -106,6 +108,7 @@ var (
 		"SETTLE_VERB_EXTEND":      4,
 		"SETTLE_VERB_DEFER":       5,
 		"SETTLE_VERB_BOUNCE":      6,
+		"SETTLE_VERB_RETURN":      7,
 	}
 )
 
@@ -501,17 +504,20 @@ func (x *Skipped) GetDetail() string {
 	return ""
 }
 
-// Open attaches a reader to a subscription at the home of its box, or changes the credit of
-// its session, or ends that.
+// Open attaches a reader to a subscription at the home of its box. Sent again it changes the
+// credit of the session, or continues it on another stream, or ends it.
 type Open struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`          // chosen by the reader's node, from 1, not used again while connected
+	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`          // chosen by the reader's node, which does not use it again
 	Box           string                 `protobuf:"bytes,2,opt,name=box,proto3" json:"box,omitempty"`                   // at most MaxTarget bytes
 	Subscription  string                 `protobuf:"bytes,3,opt,name=subscription,proto3" json:"subscription,omitempty"` // at most 128 bytes; empty for a mailbox
-	Mode          ReadMode               `protobuf:"varint,4,opt,name=mode,proto3,enum=transport.v1.ReadMode" json:"mode,omitempty"`
-	Credit        uint32                 `protobuf:"varint,5,opt,name=credit,proto3" json:"credit,omitempty"` // most deliveries that may be unsettled, at most MaxCredit
-	Reader        string                 `protobuf:"bytes,6,opt,name=reader,proto3" json:"reader,omitempty"`  // its name for people, at most 128 bytes
-	End           bool                   `protobuf:"varint,7,opt,name=end,proto3" json:"end,omitempty"`       // the session ends: what is unsettled is given back
+	Priority      int32                  `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"`        // of a failover subscription: the reader with the highest one has all
+	Credit        uint32                 `protobuf:"varint,5,opt,name=credit,proto3" json:"credit,omitempty"`            // most deliveries that may be unsettled, from 1 to MaxCredit; it never falls
+	Reader        string                 `protobuf:"bytes,6,opt,name=reader,proto3" json:"reader,omitempty"`             // its name for people, at most 128 bytes
+	End           ReadEnd                `protobuf:"varint,7,opt,name=end,proto3,enum=transport.v1.ReadEnd" json:"end,omitempty"`
+	Room          uint32                 `protobuf:"varint,8,opt,name=room,proto3" json:"room,omitempty"`          // bytes of letters that may be on their way behind the newest delivery that has come
+	Boot          uint64                 `protobuf:"varint,9,opt,name=boot,proto3" json:"boot,omitempty"`          // the home's start of that delivery; 0: none has come
+	Received      uint64                 `protobuf:"varint,10,opt,name=received,proto3" json:"received,omitempty"` // its number there
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -567,11 +573,11 @@ func (x *Open) GetSubscription() string {
 	return ""
 }
 
-func (x *Open) GetMode() ReadMode {
+func (x *Open) GetPriority() int32 {
 	if x != nil {
-		return x.Mode
+		return x.Priority
 	}
-	return ReadMode_READ_MODE_UNSPECIFIED
+	return 0
 }
 
 func (x *Open) GetCredit() uint32 {
@@ -588,22 +594,46 @@ func (x *Open) GetReader() string {
 	return ""
 }
 
-func (x *Open) GetEnd() bool {
+func (x *Open) GetEnd() ReadEnd {
 	if x != nil {
 		return x.End
 	}
-	return false
+	return ReadEnd_READ_END_UNSPECIFIED
 }
 
-// Opened answers an Open. The home sends it again, with a code, when it ends the session.
+func (x *Open) GetRoom() uint32 {
+	if x != nil {
+		return x.Room
+	}
+	return 0
+}
+
+func (x *Open) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *Open) GetReceived() uint64 {
+	if x != nil {
+		return x.Received
+	}
+	return 0
+}
+
+// Opened answers an Open that begins, continues or ends a session, behind what was delivered
+// before it. The home also sends it when it ends a session itself, and with BUSY when it wants
+// to be told again how far the session has come.
 type Opened struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`                // 0: the session is open
-	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                                    // for a person, at most 256 bytes
-	RetryAfterMs  uint64                 `protobuf:"varint,4,opt,name=retry_after_ms,json=retryAfterMs,proto3" json:"retry_after_ms,omitempty"` // 0: the reader decides
-	Home          []byte                 `protobuf:"bytes,5,opt,name=home,proto3" json:"home,omitempty"`                                        // MOVED: PeerID of the new home
-	Generation    uint64                 `protobuf:"varint,6,opt,name=generation,proto3" json:"generation,omitempty"`                           // MOVED: of the new home
+	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // why there is no session; 0: it is open, or has ended as it was asked for
+	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                     // for a person, at most 256 bytes
+	Ended         bool                   `protobuf:"varint,4,opt,name=ended,proto3" json:"ended,omitempty"`                      // with code 0
+	Resumed       bool                   `protobuf:"varint,5,opt,name=resumed,proto3" json:"resumed,omitempty"`                  // it is the session of an Open before: what was received is still leased
+	Home          []byte                 `protobuf:"bytes,6,opt,name=home,proto3" json:"home,omitempty"`                         // MOVED: PeerID of the new home
+	Generation    uint64                 `protobuf:"varint,7,opt,name=generation,proto3" json:"generation,omitempty"`            // MOVED: of the new home
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -659,11 +689,18 @@ func (x *Opened) GetDetail() string {
 	return ""
 }
 
-func (x *Opened) GetRetryAfterMs() uint64 {
+func (x *Opened) GetEnded() bool {
 	if x != nil {
-		return x.RetryAfterMs
+		return x.Ended
 	}
-	return 0
+	return false
+}
+
+func (x *Opened) GetResumed() bool {
+	if x != nil {
+		return x.Resumed
+	}
+	return false
 }
 
 func (x *Opened) GetHome() []byte {
@@ -684,11 +721,9 @@ func (x *Opened) GetGeneration() uint64 {
 type Deliver struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`                      // of the home's start: part of each handle
-	First         uint64                 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"`                    // the count of the first delivery in that start, from 1; the others follow it
-	Deliveries    []*Delivery            `protobuf:"bytes,4,rep,name=deliveries,proto3" json:"deliveries,omitempty"`           // at most MaxBundle
-	LeaseMs       uint32                 `protobuf:"varint,5,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // how long they are leased
-	Letters       []byte                 `protobuf:"bytes,6,opt,name=letters,proto3" json:"letters,omitempty"`                 // their mails one after another, see Letter; at most MaxLetters bytes
+	Boot          uint64                 `protobuf:"varint,2,opt,name=boot,proto3" json:"boot,omitempty"`            // of the home's start: part of each handle
+	Deliveries    []*Delivery            `protobuf:"bytes,3,rep,name=deliveries,proto3" json:"deliveries,omitempty"` // at most MaxBundle, ascending by number, also over all of a session
+	Letters       []byte                 `protobuf:"bytes,4,opt,name=letters,proto3" json:"letters,omitempty"`       // their mails one after another, see Letter; at most MaxLetters bytes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -737,25 +772,11 @@ func (x *Deliver) GetBoot() uint64 {
 	return 0
 }
 
-func (x *Deliver) GetFirst() uint64 {
-	if x != nil {
-		return x.First
-	}
-	return 0
-}
-
 func (x *Deliver) GetDeliveries() []*Delivery {
 	if x != nil {
 		return x.Deliveries
 	}
 	return nil
-}
-
-func (x *Deliver) GetLeaseMs() uint32 {
-	if x != nil {
-		return x.LeaseMs
-	}
-	return 0
 }
 
 func (x *Deliver) GetLetters() []byte {
@@ -768,9 +789,12 @@ func (x *Deliver) GetLetters() []byte {
 // Delivery is one mail of a Deliver.
 type Delivery struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`                 // of the mail in its box, from 1
-	Attempt       uint32                 `protobuf:"varint,2,opt,name=attempt,proto3" json:"attempt,omitempty"`         // from 1
-	Redelivered   bool                   `protobuf:"varint,3,opt,name=redelivered,proto3" json:"redelivered,omitempty"` // somebody may have seen it before
+	Seq           uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`                        // of the mail in its box, from 1
+	Number        uint64                 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`                  // of the delivery in the home's start, from 1
+	Attempt       uint32                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`                // from 1
+	Redelivered   bool                   `protobuf:"varint,4,opt,name=redelivered,proto3" json:"redelivered,omitempty"`        // somebody may have seen it before
+	LeaseMs       uint32                 `protobuf:"varint,5,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // how long it is leased
+	Origin        []byte                 `protobuf:"bytes,6,opt,name=origin,proto3" json:"origin,omitempty"`                   // PeerID of the node that the mail came from; empty: the home itself
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -812,6 +836,13 @@ func (x *Delivery) GetSeq() uint64 {
 	return 0
 }
 
+func (x *Delivery) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 func (x *Delivery) GetAttempt() uint32 {
 	if x != nil {
 		return x.Attempt
@@ -826,13 +857,28 @@ func (x *Delivery) GetRedelivered() bool {
 	return false
 }
 
-// Settle says what a reader did with deliveries. It is repeated, with the same ref, until it
-// is answered.
+func (x *Delivery) GetLeaseMs() uint32 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
+}
+
+func (x *Delivery) GetOrigin() []byte {
+	if x != nil {
+		return x.Origin
+	}
+	return nil
+}
+
+// Settle says what a reader did with deliveries, which may be those of sessions that have
+// ended. It is repeated, with the same ref, until it is answered.
 type Settle struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Ref           uint64                 `protobuf:"varint,2,opt,name=ref,proto3" json:"ref,omitempty"`                // of this message, for its answer, from 1
-	Settlements   []*Settlement          `protobuf:"bytes,3,rep,name=settlements,proto3" json:"settlements,omitempty"` // at most MaxBundle
+	Ref           uint64                 `protobuf:"varint,1,opt,name=ref,proto3" json:"ref,omitempty"`                  // of this message, for its answer, which the reader's node does not use again
+	Box           string                 `protobuf:"bytes,2,opt,name=box,proto3" json:"box,omitempty"`                   // at most MaxTarget bytes
+	Subscription  string                 `protobuf:"bytes,3,opt,name=subscription,proto3" json:"subscription,omitempty"` // at most 128 bytes; empty for a mailbox
+	Settlements   []*Settlement          `protobuf:"bytes,4,rep,name=settlements,proto3" json:"settlements,omitempty"`   // at most MaxBundle
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -867,18 +913,25 @@ func (*Settle) Descriptor() ([]byte, []int) {
 	return file_mail_proto_rawDescGZIP(), []int{8}
 }
 
-func (x *Settle) GetSession() uint64 {
-	if x != nil {
-		return x.Session
-	}
-	return 0
-}
-
 func (x *Settle) GetRef() uint64 {
 	if x != nil {
 		return x.Ref
 	}
 	return 0
+}
+
+func (x *Settle) GetBox() string {
+	if x != nil {
+		return x.Box
+	}
+	return ""
+}
+
+func (x *Settle) GetSubscription() string {
+	if x != nil {
+		return x.Subscription
+	}
+	return ""
 }
 
 func (x *Settle) GetSettlements() []*Settlement {
@@ -976,9 +1029,11 @@ func (x *Settlement) GetReason() string {
 // Settled answers a Settle: all of it counts and is durable, except what is listed.
 type Settled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`
-	Ref           uint64                 `protobuf:"varint,2,opt,name=ref,proto3" json:"ref,omitempty"`
-	Unsettled     []*Unsettled           `protobuf:"bytes,3,rep,name=unsettled,proto3" json:"unsettled,omitempty"` // ascending, at most MaxBundle
+	Ref           uint64                 `protobuf:"varint,1,opt,name=ref,proto3" json:"ref,omitempty"`
+	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // why nothing of it counts; 0: see the next fields
+	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                     // for a person, at most 256 bytes
+	Unsettled     []*Unsettled           `protobuf:"bytes,4,rep,name=unsettled,proto3" json:"unsettled,omitempty"`               // ascending, at most MaxBundle
+	Extended      []*Extended            `protobuf:"bytes,5,rep,name=extended,proto3" json:"extended,omitempty"`                 // the leases that were renewed, ascending, at most MaxBundle
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1013,18 +1068,25 @@ func (*Settled) Descriptor() ([]byte, []int) {
 	return file_mail_proto_rawDescGZIP(), []int{10}
 }
 
-func (x *Settled) GetSession() uint64 {
-	if x != nil {
-		return x.Session
-	}
-	return 0
-}
-
 func (x *Settled) GetRef() uint64 {
 	if x != nil {
 		return x.Ref
 	}
 	return 0
+}
+
+func (x *Settled) GetCode() Code {
+	if x != nil {
+		return x.Code
+	}
+	return Code_CODE_UNSPECIFIED
+}
+
+func (x *Settled) GetDetail() string {
+	if x != nil {
+		return x.Detail
+	}
+	return ""
 }
 
 func (x *Settled) GetUnsettled() []*Unsettled {
@@ -1034,12 +1096,18 @@ func (x *Settled) GetUnsettled() []*Unsettled {
 	return nil
 }
 
+func (x *Settled) GetExtended() []*Extended {
+	if x != nil {
+		return x.Extended
+	}
+	return nil
+}
+
 // Unsettled is a settlement that does not count.
 type Unsettled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Index         uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`                      // in the Settle, from 0
-	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // why: STALE, or a code for now
-	Detail        string                 `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`                     // for a person, at most 256 bytes
+	Code          Code                   `protobuf:"varint,2,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"` // why: STALE, BUSY (out of order in its lane), BAD_FORM (no such delivery) or NO_HANDLER
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1088,11 +1156,57 @@ func (x *Unsettled) GetCode() Code {
 	return Code_CODE_UNSPECIFIED
 }
 
-func (x *Unsettled) GetDetail() string {
+// Extended is an EXTEND that counts.
+type Extended struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Index         uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`                    // in the Settle, from 0
+	LeaseMs       uint64                 `protobuf:"varint,2,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // what is left of the lease
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Extended) Reset() {
+	*x = Extended{}
+	mi := &file_mail_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Extended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Extended) ProtoMessage() {}
+
+func (x *Extended) ProtoReflect() protoreflect.Message {
+	mi := &file_mail_proto_msgTypes[12]
 	if x != nil {
-		return x.Detail
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
 	}
-	return ""
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Extended.ProtoReflect.Descriptor instead.
+func (*Extended) Descriptor() ([]byte, []int) {
+	return file_mail_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Extended) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *Extended) GetLeaseMs() uint64 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return 0
 }
 
 var File_mail_proto protoreflect.FileDescriptor
@@ -1138,41 +1252,48 @@ const file_mail_proto_rawDesc = "" +
 	"\x04boot\x18\x01 \x01(\x04R\x04boot\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12&\n" +
 	"\x04code\x18\x03 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
-	"\x06detail\x18\x04 \x01(\tR\x06detail\"\xc4\x01\n" +
+	"\x06detail\x18\x04 \x01(\tR\x06detail\"\x8f\x02\n" +
 	"\x04Open\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
 	"\x03box\x18\x02 \x01(\tR\x03box\x12\"\n" +
-	"\fsubscription\x18\x03 \x01(\tR\fsubscription\x12*\n" +
-	"\x04mode\x18\x04 \x01(\x0e2\x16.transport.v1.ReadModeR\x04mode\x12\x16\n" +
+	"\fsubscription\x18\x03 \x01(\tR\fsubscription\x12\x1a\n" +
+	"\bpriority\x18\x04 \x01(\x05R\bpriority\x12\x16\n" +
 	"\x06credit\x18\x05 \x01(\rR\x06credit\x12\x16\n" +
-	"\x06reader\x18\x06 \x01(\tR\x06reader\x12\x10\n" +
-	"\x03end\x18\a \x01(\bR\x03end\"\xbc\x01\n" +
+	"\x06reader\x18\x06 \x01(\tR\x06reader\x12'\n" +
+	"\x03end\x18\a \x01(\x0e2\x15.transport.v1.ReadEndR\x03end\x12\x12\n" +
+	"\x04room\x18\b \x01(\rR\x04room\x12\x12\n" +
+	"\x04boot\x18\t \x01(\x04R\x04boot\x12\x1a\n" +
+	"\breceived\x18\n" +
+	" \x01(\x04R\breceived\"\xc6\x01\n" +
 	"\x06Opened\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12&\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail\x12$\n" +
-	"\x0eretry_after_ms\x18\x04 \x01(\x04R\fretryAfterMs\x12\x12\n" +
-	"\x04home\x18\x05 \x01(\fR\x04home\x12\x1e\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\x12\x14\n" +
+	"\x05ended\x18\x04 \x01(\bR\x05ended\x12\x18\n" +
+	"\aresumed\x18\x05 \x01(\bR\aresumed\x12\x12\n" +
+	"\x04home\x18\x06 \x01(\fR\x04home\x12\x1e\n" +
 	"\n" +
-	"generation\x18\x06 \x01(\x04R\n" +
-	"generation\"\xba\x01\n" +
+	"generation\x18\a \x01(\x04R\n" +
+	"generation\"\x89\x01\n" +
 	"\aDeliver\x12\x18\n" +
 	"\asession\x18\x01 \x01(\x04R\asession\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05first\x18\x03 \x01(\x04R\x05first\x126\n" +
+	"\x04boot\x18\x02 \x01(\x04R\x04boot\x126\n" +
 	"\n" +
-	"deliveries\x18\x04 \x03(\v2\x16.transport.v1.DeliveryR\n" +
-	"deliveries\x12\x19\n" +
-	"\blease_ms\x18\x05 \x01(\rR\aleaseMs\x12\x18\n" +
-	"\aletters\x18\x06 \x01(\fR\aletters\"X\n" +
+	"deliveries\x18\x03 \x03(\v2\x16.transport.v1.DeliveryR\n" +
+	"deliveries\x12\x18\n" +
+	"\aletters\x18\x04 \x01(\fR\aletters\"\xa3\x01\n" +
 	"\bDelivery\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x18\n" +
-	"\aattempt\x18\x02 \x01(\rR\aattempt\x12 \n" +
-	"\vredelivered\x18\x03 \x01(\bR\vredelivered\"p\n" +
-	"\x06Settle\x12\x18\n" +
-	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
-	"\x03ref\x18\x02 \x01(\x04R\x03ref\x12:\n" +
-	"\vsettlements\x18\x03 \x03(\v2\x18.transport.v1.SettlementR\vsettlements\"\xaf\x01\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\rR\aattempt\x12 \n" +
+	"\vredelivered\x18\x04 \x01(\bR\vredelivered\x12\x19\n" +
+	"\blease_ms\x18\x05 \x01(\rR\aleaseMs\x12\x16\n" +
+	"\x06origin\x18\x06 \x01(\fR\x06origin\"\x8c\x01\n" +
+	"\x06Settle\x12\x10\n" +
+	"\x03ref\x18\x01 \x01(\x04R\x03ref\x12\x10\n" +
+	"\x03box\x18\x02 \x01(\tR\x03box\x12\"\n" +
+	"\fsubscription\x18\x03 \x01(\tR\fsubscription\x12:\n" +
+	"\vsettlements\x18\x04 \x03(\v2\x18.transport.v1.SettlementR\vsettlements\"\xaf\x01\n" +
 	"\n" +
 	"Settlement\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x12\n" +
@@ -1180,20 +1301,24 @@ const file_mail_proto_rawDesc = "" +
 	"\bdelivery\x18\x03 \x01(\x04R\bdelivery\x12,\n" +
 	"\x04verb\x18\x04 \x01(\x0e2\x18.transport.v1.SettleVerbR\x04verb\x12\x19\n" +
 	"\bdelay_ms\x18\x05 \x01(\x04R\adelayMs\x12\x16\n" +
-	"\x06reason\x18\x06 \x01(\tR\x06reason\"l\n" +
-	"\aSettled\x12\x18\n" +
-	"\asession\x18\x01 \x01(\x04R\asession\x12\x10\n" +
-	"\x03ref\x18\x02 \x01(\x04R\x03ref\x125\n" +
-	"\tunsettled\x18\x03 \x03(\v2\x17.transport.v1.UnsettledR\tunsettled\"a\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\"\xc6\x01\n" +
+	"\aSettled\x12\x10\n" +
+	"\x03ref\x18\x01 \x01(\x04R\x03ref\x12&\n" +
+	"\x04code\x18\x02 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
+	"\x06detail\x18\x03 \x01(\tR\x06detail\x125\n" +
+	"\tunsettled\x18\x04 \x03(\v2\x17.transport.v1.UnsettledR\tunsettled\x122\n" +
+	"\bextended\x18\x05 \x03(\v2\x16.transport.v1.ExtendedR\bextended\"I\n" +
 	"\tUnsettled\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12&\n" +
-	"\x04code\x18\x02 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
-	"\x06detail\x18\x03 \x01(\tR\x06detail*l\n" +
-	"\bReadMode\x12\x19\n" +
-	"\x15READ_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
-	"\x10READ_MODE_SHARED\x10\x01\x12\x17\n" +
-	"\x13READ_MODE_EXCLUSIVE\x10\x02\x12\x16\n" +
-	"\x12READ_MODE_FAILOVER\x10\x03*\xb2\x01\n" +
+	"\x04code\x18\x02 \x01(\x0e2\x12.transport.v1.CodeR\x04code\";\n" +
+	"\bExtended\x12\x14\n" +
+	"\x05index\x18\x01 \x01(\rR\x05index\x12\x19\n" +
+	"\blease_ms\x18\x02 \x01(\x04R\aleaseMs*b\n" +
+	"\aReadEnd\x12\x18\n" +
+	"\x14READ_END_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fREAD_END_RETURN\x10\x01\x12\x14\n" +
+	"\x10READ_END_ABANDON\x10\x02\x12\x12\n" +
+	"\x0eREAD_END_LEAVE\x10\x03*\xca\x01\n" +
 	"\n" +
 	"SettleVerb\x12\x1b\n" +
 	"\x17SETTLE_VERB_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -1202,7 +1327,8 @@ const file_mail_proto_rawDesc = "" +
 	"\x11SETTLE_VERB_FINAL\x10\x03\x12\x16\n" +
 	"\x12SETTLE_VERB_EXTEND\x10\x04\x12\x15\n" +
 	"\x11SETTLE_VERB_DEFER\x10\x05\x12\x16\n" +
-	"\x12SETTLE_VERB_BOUNCE\x10\x06B$Z\"github.com/balefire/balefire/protob\x06proto3"
+	"\x12SETTLE_VERB_BOUNCE\x10\x06\x12\x16\n" +
+	"\x12SETTLE_VERB_RETURN\x10\aB$Z\"github.com/balefire/balefire/protob\x06proto3"
 
 var (
 	file_mail_proto_rawDescOnce sync.Once
@@ -1217,9 +1343,9 @@ func file_mail_proto_rawDescGZIP() []byte {
 }
 
 var file_mail_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_mail_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_mail_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_mail_proto_goTypes = []any{
-	(ReadMode)(0),      // 0: transport.v1.ReadMode
+	(ReadEnd)(0),       // 0: transport.v1.ReadEnd
 	(SettleVerb)(0),    // 1: transport.v1.SettleVerb
 	(*Bundle)(nil),     // 2: transport.v1.Bundle
 	(*Run)(nil),        // 3: transport.v1.Run
@@ -1233,27 +1359,30 @@ var file_mail_proto_goTypes = []any{
 	(*Settlement)(nil), // 11: transport.v1.Settlement
 	(*Settled)(nil),    // 12: transport.v1.Settled
 	(*Unsettled)(nil),  // 13: transport.v1.Unsettled
-	(Class)(0),         // 14: transport.v1.Class
-	(Code)(0),          // 15: transport.v1.Code
+	(*Extended)(nil),   // 14: transport.v1.Extended
+	(Class)(0),         // 15: transport.v1.Class
+	(Code)(0),          // 16: transport.v1.Code
 }
 var file_mail_proto_depIdxs = []int32{
-	14, // 0: transport.v1.Bundle.chain:type_name -> transport.v1.Class
+	15, // 0: transport.v1.Bundle.chain:type_name -> transport.v1.Class
 	3,  // 1: transport.v1.Bundle.runs:type_name -> transport.v1.Run
-	15, // 2: transport.v1.Bundled.code:type_name -> transport.v1.Code
+	16, // 2: transport.v1.Bundled.code:type_name -> transport.v1.Code
 	5,  // 3: transport.v1.Bundled.skipped:type_name -> transport.v1.Skipped
-	15, // 4: transport.v1.Skipped.code:type_name -> transport.v1.Code
-	0,  // 5: transport.v1.Open.mode:type_name -> transport.v1.ReadMode
-	15, // 6: transport.v1.Opened.code:type_name -> transport.v1.Code
+	16, // 4: transport.v1.Skipped.code:type_name -> transport.v1.Code
+	0,  // 5: transport.v1.Open.end:type_name -> transport.v1.ReadEnd
+	16, // 6: transport.v1.Opened.code:type_name -> transport.v1.Code
 	9,  // 7: transport.v1.Deliver.deliveries:type_name -> transport.v1.Delivery
 	11, // 8: transport.v1.Settle.settlements:type_name -> transport.v1.Settlement
 	1,  // 9: transport.v1.Settlement.verb:type_name -> transport.v1.SettleVerb
-	13, // 10: transport.v1.Settled.unsettled:type_name -> transport.v1.Unsettled
-	15, // 11: transport.v1.Unsettled.code:type_name -> transport.v1.Code
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	16, // 10: transport.v1.Settled.code:type_name -> transport.v1.Code
+	13, // 11: transport.v1.Settled.unsettled:type_name -> transport.v1.Unsettled
+	14, // 12: transport.v1.Settled.extended:type_name -> transport.v1.Extended
+	16, // 13: transport.v1.Unsettled.code:type_name -> transport.v1.Code
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_mail_proto_init() }
@@ -1268,7 +1397,7 @@ func file_mail_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mail_proto_rawDesc), len(file_mail_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -169,12 +169,12 @@ const (
 	MissedAll         = MissedRuns_MISSED_RUNS_ALL
 )
 
-// How a session shares its subscription: see [ReadMode].
+// How a session ends: see [ReadEnd].
 const (
-	ReadUnspecified = ReadMode_READ_MODE_UNSPECIFIED
-	ReadShared      = ReadMode_READ_MODE_SHARED
-	ReadExclusive   = ReadMode_READ_MODE_EXCLUSIVE
-	ReadFailover    = ReadMode_READ_MODE_FAILOVER
+	ReadGoesOn  = ReadEnd_READ_END_UNSPECIFIED
+	ReadReturn  = ReadEnd_READ_END_RETURN
+	ReadAbandon = ReadEnd_READ_END_ABANDON
+	ReadLeave   = ReadEnd_READ_END_LEAVE
 )
 
 // What a reader does with a delivery: see [SettleVerb].
@@ -186,4 +186,5 @@ const (
 	SettleExtend      = SettleVerb_SETTLE_VERB_EXTEND
 	SettleDefer       = SettleVerb_SETTLE_VERB_DEFER
 	SettleBounce      = SettleVerb_SETTLE_VERB_BOUNCE
+	SettleReturn      = SettleVerb_SETTLE_VERB_RETURN
 )

@@ -143,10 +143,10 @@ func TestBadMailFrames(t *testing.T) {
 // The largest messages fit in a frame, and what does not, or is not mail, is not sent.
 func TestMailMessagesThatAreSent(t *testing.T) {
 	big := &proto.Bundle{Number: 1 << 63, Box: string(make([]byte, proto.MaxTarget)), Letters: make([]byte, proto.MaxLetters), PrevBoot: 1 << 63, PrevNumber: 1 << 63}
-	deliver := &proto.Deliver{Session: 1 << 63, Boot: 1 << 63, First: 1 << 63, Letters: big.GetLetters()}
+	deliver := &proto.Deliver{Session: 1 << 63, Boot: 1 << 63, Letters: big.GetLetters()}
 	for range proto.MaxBundle {
 		big.Runs = append(big.Runs, &proto.Run{Boot: 1 << 63, First: 1 << 63, Count: 1 << 31})
-		deliver.Deliveries = append(deliver.Deliveries, &proto.Delivery{Seq: 1 << 63, Attempt: 1 << 31, Redelivered: true})
+		deliver.Deliveries = append(deliver.Deliveries, &proto.Delivery{Seq: 1 << 63, Number: 1 << 63, Attempt: 1 << 31, Redelivered: true, LeaseMs: 1 << 31, Origin: make([]byte, 32)})
 	}
 	got := make(chan *proto.Message, 2)
 	a, b := start(t, 1, nil), start(t, 2, takesMail(got))
