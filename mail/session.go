@@ -208,6 +208,23 @@ func (s *Session) AddCredit(ctx context.Context, n int) error {
 	return s.b.call(ctx, func(box.Now) { s.b.state.AddCredit(s.state, n, &s.b.out) })
 }
 
+// Resume gives back, for nothing, the deliveries that are newer than a number, and those that
+// Next has not returned: they did not reach the reader. Nobody may be in a call of Next.
+func (s *Session) Resume(ctx context.Context, received uint64) error {
+	return s.b.call(ctx, func(box.Now) {
+		if s.b.sessions[s.state] != s {
+			return
+		}
+		s.mu.Lock()
+		if s.head < len(s.queue) {
+			received = min(received, s.queue[s.head].Handle.N-1)
+		}
+		s.queue, s.head = nil, 0
+		s.mu.Unlock()
+		s.b.state.TakeBack(s.state, received, &s.b.out)
+	})
+}
+
 // Close ends the session. If it broke, each delivery that it has is given back at the price
 // of an abandon, otherwise for nothing.
 func (s *Session) Close(ctx context.Context, broke bool) error {
@@ -331,6 +348,18 @@ func (b *Broker) settle(now box.Now, s *Settling, name, sub string, in []box.Set
 		}
 		close(s.done)
 	})
+}
+
+// IsDone reports whether Wait returns at once.
+func (s *Settling) IsDone() bool {
+	select {
+	case <-s.done:
+		return true
+	case <-s.b.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // Wait returns the answers, as Settle does.

@@ -272,6 +272,38 @@ func TestNothingSpent(t *testing.T) {
 	}
 }
 
+// What was on its way to a reader is taken back for nothing, with what is behind it in its
+// lane; what it has stays leased.
+func TestTakeBack(t *testing.T) {
+	b := newBench(t)
+	b.apply(AppendSub(nil, 1, 0, &SubSettings{Attempts: 1, KeyBatch: 4}, Start{}))
+	for _, key := range []string{"", "k", "k", "", "k"} {
+		b.mustSend(note{ttl: time.Hour, key: key})
+	}
+	x := b.attach(1, 0)
+	given := b.want(x, 1, 2, 3, 5, 4)
+	b.out.Reset()
+	b.s.TakeBack(x, given[2].Handle.N, &b.out)
+	if len(b.out.Records) > 0 || x.Held() != 3 {
+		t.Errorf("%d records, and it has %d", len(b.out.Records), x.Held())
+	}
+	again := b.want(x, 4)
+	for _, d := range given[:3] {
+		b.must(Ack, d.Handle)
+	}
+	for _, d := range append(again, b.want(x, 5)...) {
+		if d.Attempt != 1 || !d.Redelivered {
+			t.Errorf("%+v", d)
+		}
+		b.must(Ack, d.Handle)
+	}
+	if b.info().Waiting != 0 {
+		t.Errorf("%d wait", b.info().Waiting)
+	}
+	b.s.Detach(b.now, x, false, &b.out)
+	b.s.TakeBack(x, 0, &b.out) // it has ended
+}
+
 func TestBackoff(t *testing.T) {
 	for n, want := range map[uint8]time.Duration{1: time.Second, 2: 2 * time.Second, 3: 4 * time.Second, 9: 256 * time.Second, 10: MaxBackoff, 100: MaxBackoff} {
 		seen := map[time.Duration]bool{}

@@ -279,6 +279,22 @@ func (s *State) Detach(now Now, x *Session, broke bool, out *Output) {
 	u.wake(out)
 }
 
+// TakeBack gives back the deliveries of a session that are newer than a number, as Return
+// does: they did not reach their reader.
+func (s *State) TakeBack(x *Session, after uint64, out *Output) {
+	u := x.sub
+	if u == nil {
+		return
+	}
+	for _, seq := range u.heldBy(x) {
+		if d := u.deliveries[seq]; d.session == x && d.n > after {
+			u.giveUp(seq, d)
+			u.releaseBehind(seq)
+		}
+	}
+	u.wake(out)
+}
+
 // heldBy returns the mails that a session has, ascending.
 func (u *sub) heldBy(x *Session) (seqs []uint64) {
 	if x.held == 0 {
