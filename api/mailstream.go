@@ -88,7 +88,7 @@ type unanswered struct {
 	size     int64   // of what it has in flight
 	refused  []error // as of its request
 	queued   *mailbox.Queued
-	settling *mail.Settling
+	settling mailbox.Settling // if answer has a reader, and no error
 }
 
 // A streamSession is a session of a connection.
@@ -336,7 +336,7 @@ func (m *mailStream) answer(ctx context.Context) {
 					}
 				}
 				m.inFlight.Release(u.size)
-			case u.settling != nil:
+			case u.answer.reader != nil && u.answer.err == nil:
 				u.answer.settled, u.answer.err = u.answer.reader.Settled(ctx, u.settling)
 			}
 			m.out.add(m.form, &u.answer)

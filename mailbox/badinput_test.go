@@ -260,7 +260,7 @@ func TestBadBundles(t *testing.T) {
 			if err := b.Receive(t.Context(), from, &proto.Message{Type: proto.TypeBundle, Payload: payload}); err != nil {
 				return err
 			}
-			a, err := x.arrivals[answers].Wait(t.Context())
+			a, err := x.arrivals[answers].bundled(t.Context())
 			if err != nil {
 				return err
 			}
@@ -335,7 +335,7 @@ func TestBadBundles(t *testing.T) {
 		m.Runs[0].First, m.PrevNumber = 3, 2
 		x := b.exchange(b.beta)
 		b.must(b.Receive(t.Context(), b.beta, &proto.Message{Type: proto.TypeBundle, Payload: encoded(m)}))
-		a, err := x.arrivals[len(x.arrivals)-1].Wait(t.Context())
+		a, err := x.arrivals[len(x.arrivals)-1].bundled(t.Context())
 		if b.must(err); a.UpTo() != (proto.Seq{Boot: 1, Counter: 3}) || len(a.GetSkipped()) != 1 || a.GetSkipped()[0].GetCode() != proto.CodeDenied {
 			t.Errorf("what the box does not allow: %v", a)
 		}
@@ -520,7 +520,7 @@ func TestBadHandles(t *testing.T) {
 			{"at a subscription that is not there", ack("topic:orders", "none", b.lease.Lease), `not found: there is no topic:orders/none on this node; make it with balefire-node sub add orders none`},
 			{"at a subscription of a mailbox", ack("ceo", "all", b.lease.Lease), `invalid request: agent:ceo@alpha is a mailbox: it has no subscription "all"`},
 			{"at a box that is not there", ack("none", "", b.lease.Lease), `not found: there is no agent:none@alpha on this node; make it with balefire-node mailbox add none`},
-			{"at a box elsewhere", ack("ceo@beta", "", b.lease.Lease), `refused: agent:ceo@beta is on another node, beta: do this there`},
+			{"at a box elsewhere", ack("ceo@beta", "", b.lease.Lease), `beta cannot be reached: balefire-node why beta says why`},
 		})
 		b.goesOn()
 	})

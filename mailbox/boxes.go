@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +37,7 @@ type Boxes struct {
 	rules     atomic.Pointer[map[string]notes] // by the name of a box in the ledger; nil: not read yet
 	peers     sync.Mutex
 	exchanges map[proto.PeerID]*exchange // of the peers that are connected; under peers
+	numbers   atomic.Uint64              // of what other nodes are asked for: not those of an earlier start
 	handlers  handlers
 	lost      atomic.Int64 // monotonic time of the last line about a bounce that nobody gets; 0: none
 
@@ -118,6 +120,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 		cfg.Made = func() {}
 	}
 	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}}
+	b.numbers.Store(rand.Uint64() >> 1)
 	cfg.Registerer.MustRegister(boxMetrics{b})
 	if !parts.Ledgers.HasLedger() {
 		return b, nil
@@ -188,6 +191,7 @@ func (b *Boxes) Run(ctx context.Context) error {
 		defer stop()
 		return b.runHandlers(ctx, k)
 	})
+	g.Go(func() error { return b.endLostReaders(ctx) })
 	return g.Wait()
 }
 
@@ -310,14 +314,33 @@ func (b *Boxes) existing(name string) (place, *mail.Broker, error) {
 // the box is a topic.
 func (b *Boxes) subscribed(name, sub string) (place, *mail.Broker, error) {
 	p, k, err := b.existing(name)
-	switch {
-	case err != nil:
-	case p.kind == wire.BoxTopic && sub == "":
-		err = invalid("%s is a topic: name one of its subscriptions", p.text)
-	case p.kind == wire.BoxMailbox && sub != "":
-		err = invalid("%s is a mailbox: it has no subscription %.64q", p.text, sub)
+	if err == nil {
+		err = p.checkSub(sub)
 	}
 	return p, k, err
+}
+
+// readable is subscribed for what readers do, who may be at a box of another node: then there
+// is no broker.
+func (b *Boxes) readable(name, sub string) (place, *mail.Broker, error) {
+	p, err := b.find(name)
+	if err != nil || p.home == b.cfg.Self {
+		return b.subscribed(name, sub)
+	}
+	return p, nil, p.checkSub(sub)
+}
+
+// checkSub checks whether a subscription is named, as that of a topic must be.
+func (p place) checkSub(sub string) error {
+	switch {
+	case p.kind == wire.BoxTopic && sub == "":
+		return invalid("%s is a topic: name one of its subscriptions", p.text)
+	case p.kind == wire.BoxMailbox && sub != "":
+		return invalid("%s is a mailbox: it has no subscription %.64q", p.text, sub)
+	case sub != "" && !proto.ValidQueue(sub):
+		return fmt.Errorf("%w: subscription %.64q: use 1-63 of a-z 0-9 . _ -", wire.ErrInvalid, sub)
+	}
+	return nil
 }
 
 // noBox is the error for a box or subscription that does not exist.

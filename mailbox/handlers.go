@@ -156,14 +156,18 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 	if err != nil {
 		return err
 	}
-	reader, err := b.Read(leasing, r.name, "", wire.LeaseMail{Max: max(r.settings.Concurrency, 1), Reader: "handler"})
+	p, k, err := b.subscribed(r.name, "")
 	if err != nil {
 		return err
+	}
+	reader, err := k.Read(leasing, mail.Reading{Box: p.name, Reader: "handler", Credit: max(r.settings.Concurrency, 1)})
+	if err != nil {
+		return failure(p, "", err)
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer func() { // what runs keeps its mail; the session is given no more
-		if err := reader.session.Leave(context.WithoutCancel(leasing)); err != nil && !errors.Is(err, mail.ErrStopped) {
+		if err := reader.Leave(context.WithoutCancel(leasing)); err != nil && !errors.Is(err, mail.ErrStopped) {
 			b.cfg.Logger.Warn("a handler of a mailbox could not end its session", "box", b.text(r.name), "why", err)
 		}
 	}()
@@ -171,15 +175,15 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 	defer unready(nil)
 	turns := map[string]*turn{} // the last delivery of each key
 	for leasing.Err() == nil {
-		given, err := reader.session.Next(leasing, max(r.settings.Concurrency, 1), nil)
+		given, err := reader.Next(leasing, max(r.settings.Concurrency, 1), nil)
 		if err != nil || leasing.Err() != nil {
 			for _, d := range given {
-				work{b: b, r: r, place: reader.place, Delivery: d}.settle(runs, mail.Settlement{Op: box.Return})
+				work{b: b, r: r, place: p, Delivery: d}.settle(runs, mail.Settlement{Op: box.Return})
 			}
 			if leasing.Err() != nil {
 				break
 			}
-			return failure(reader.place, "", err)
+			return failure(p, "", err)
 		}
 		for key, t := range turns {
 			if t.over() {
@@ -187,7 +191,7 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 			}
 		}
 		for _, d := range given {
-			w := work{b, r, h, reader.place, new(turn), d}
+			w := work{b, r, h, p, new(turn), d}
 			w.take(turns)
 			wg.Go(func() {
 				defer close(w.turn.done)

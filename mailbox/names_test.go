@@ -68,7 +68,6 @@ func TestNamesOfTheMesh(t *testing.T) {
 		for what, do := range map[string]func() error{
 			"set":     func() error { _, err := f.SetMailbox(t.Context(), "far", wire.MailboxSettings{}); return err },
 			"topic":   func() error { _, err := f.SetTopic(t.Context(), "orders", wire.BoxSettings{}); return err },
-			"lease":   func() error { _, err := f.Lease(t.Context(), "far", "", wire.LeaseMail{}); return err },
 			"remove":  func() error { return f.Remove(t.Context(), "topic:orders") },
 			"another": func() error { _, err := f.SetMailbox(t.Context(), "far", named); return err },
 		} {

@@ -48,6 +48,9 @@ func (b *Boxes) Status(ctx context.Context) (s wire.MailStatus, err error) {
 	for _, x := range out {
 		s.Outgoing += x.Mails
 	}
+	for _, x := range b.allExchanges() {
+		s.RemoteReaders += x.readers.count()
+	}
 	all, err := b.List(ctx, "")
 	for _, v := range all {
 		for _, u := range v.Subscriptions {

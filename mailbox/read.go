@@ -19,7 +19,7 @@ const maxWait = 10 * time.Minute // of a Lease for its first mail
 // It waits for the first one as long as asked for; without any it returns none. A lease
 // outlives the call: it ends when it is settled or lapses.
 func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) ([]wire.DeliveredMail, error) {
-	p, k, err := b.subscribed(name, sub)
+	p, k, err := b.readable(name, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -31,6 +31,9 @@ func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) (
 	case len(l.Reader) > box.MaxReader:
 		return nil, invalid("reader of %d bytes: the limit is %d", len(l.Reader), box.MaxReader)
 	}
+	if k == nil {
+		return b.leaseAway(ctx, name, p, sub, l)
+	}
 	given, err := k.Lease(ctx, mail.Reading{Box: p.name, Subscription: sub, Reader: l.Reader, Priority: l.Priority, Credit: max(l.Max, 1)}, time.Duration(l.Wait))
 	if err != nil {
 		return nil, failure(p, sub, err)
@@ -41,35 +44,53 @@ func (b *Boxes) Lease(ctx context.Context, name, sub string, l wire.LeaseMail) (
 	return b.delivered(p, given)
 }
 
-// A Reader is a session of a program: it reads one subscription, and is given no more than
-// it has credit for.
+// A Reader is a session of a program: it reads one subscription, here or on another node, and
+// is given no more than it has credit for.
 type Reader struct {
 	boxes   *Boxes
 	place   place
 	sub     string
-	session *mail.Session
+	session session
 }
 
 // Read begins a session with a credit: how many mails may be leased to it at once. Close
-// ends it.
+// ends it. At a box of another node it begins when there is a path, and goes on when that
+// breaks; what its home refuses is the error of Next.
 func (b *Boxes) Read(ctx context.Context, name, sub string, l wire.LeaseMail) (*Reader, error) {
-	p, k, err := b.subscribed(name, sub)
+	p, k, err := b.readable(name, sub)
 	if err != nil {
 		return nil, err
 	}
 	if len(l.Reader) > box.MaxReader {
 		return nil, invalid("reader of %d bytes: the limit is %d", len(l.Reader), box.MaxReader)
 	}
-	s, err := k.Read(ctx, mail.Reading{Box: p.name, Subscription: sub, Reader: l.Reader, Priority: l.Priority, Credit: max(l.Max, 1)})
-	if err != nil {
-		return nil, failure(p, sub, err)
+	r := &Reader{boxes: b, place: p, sub: sub}
+	if k == nil {
+		r.session, err = b.readAway(ctx, name, p, sub, l)
+	} else {
+		r.session, err = b.session(ctx, p, sub, l)
 	}
-	return &Reader{b, p, sub, s}, nil
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// at returns where the box is now, and its broker if that is here.
+func (r *Reader) at() (place, *mail.Broker) {
+	p := r.place
+	if f, ok := r.session.(*followed); ok {
+		_, p = f.current()
+	}
+	if p.home != r.boxes.cfg.Self {
+		return p, nil
+	}
+	return p, r.boxes.broker.Load()
 }
 
 // Next waits for mail and returns at most n. One goroutine calls it.
 func (r *Reader) Next(ctx context.Context, n int) ([]wire.DeliveredMail, error) {
-	given, err := r.session.Next(ctx, n, nil)
+	given, _, err := r.session.NextInto(ctx, n, nil, nil)
 	if err != nil {
 		return nil, failure(r.place, r.sub, err)
 	}
@@ -144,7 +165,7 @@ func text(id proto.MailID) string {
 // Settle settles deliveries. Each has its own result, in the order ack, nack, extend, defer,
 // bounce; what is OK is on disk.
 func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail) ([]wire.SettledItem, error) {
-	p, k, err := b.subscribed(name, sub)
+	p, k, err := b.readable(name, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -155,10 +176,10 @@ func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail)
 	if err := b.cfg.Fail(PointSettle); err != nil {
 		return nil, err
 	}
-	settled, err := k.Settle(ctx, p.name, sub, what)
+	settled, err := b.settleAt(ctx, p, k, sub, what)
 	_ = b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
 	if err != nil {
-		return nil, failure(p, sub, unknown(err))
+		return nil, err
 	}
 	now := b.cfg.Clock.Now()
 	items := make([]wire.SettledItem, len(settled))
@@ -180,7 +201,7 @@ func cutReason(s string) string {
 // Return gives deliveries back that did not reach their reader: they are delivered again at
 // once, and no attempt is spent.
 func (b *Boxes) Return(ctx context.Context, name, sub string, given []wire.DeliveredMail) error {
-	p, k, err := b.subscribed(name, sub)
+	p, k, err := b.readable(name, sub)
 	if err != nil {
 		return err
 	}
@@ -191,8 +212,8 @@ func (b *Boxes) Return(ctx context.Context, name, sub string, given []wire.Deliv
 		}
 		what[i].Op = box.Return
 	}
-	_, err = k.Settle(ctx, p.name, sub, what)
-	return failure(p, sub, err)
+	_, err = b.settleAt(ctx, p, k, sub, what)
+	return err
 }
 
 var settledCodes = map[proto.Code]string{

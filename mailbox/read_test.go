@@ -27,7 +27,7 @@ func TestLeaseRefused(t *testing.T) {
 			{"no such subscription", "topic:orders", "none", wire.LeaseMail{}, wire.ErrNotFound, "make it with balefire-node sub add orders none"},
 			{"a topic", "topic:orders", "", wire.LeaseMail{}, wire.ErrInvalid, "topic:orders is a topic: name one of its subscriptions"},
 			{"a subscription of a mailbox", "ceo", "x", wire.LeaseMail{}, wire.ErrInvalid, `agent:ceo@alpha is a mailbox: it has no subscription "x"`},
-			{"a mailbox elsewhere", "ceo@beta", "", wire.LeaseMail{}, wire.ErrRefused, "agent:ceo@beta is on another node"},
+			{"a mailbox of a node that is off", "ceo@beta", "", wire.LeaseMail{}, context.DeadlineExceeded, "beta cannot be reached"},
 			{"a negative number", "ceo", "", wire.LeaseMail{Max: -1}, wire.ErrInvalid, "max -1: must be from 1 to 512"},
 			{"a large number", "ceo", "", wire.LeaseMail{Max: 513}, wire.ErrInvalid, "max 513: must be from 1 to 512"},
 			{"a negative wait", "ceo", "", wire.LeaseMail{Wait: -1}, wire.ErrInvalid, "wait -1ns: must be from 0 to 10 minutes"},

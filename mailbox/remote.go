@@ -3,6 +3,8 @@ package mailbox
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,22 +28,32 @@ const (
 // again.
 var ErrTooManyBundles = errors.New("mailbox: too many bundles without an answer")
 
-// An exchange is the mail that one peer sends to this node. It outlives a link.
+// An exchange is what one peer sends to this node, and reads at the two. It outlives a link.
 type exchange struct {
 	mu       sync.Mutex
 	arrivals []arrival     // in order, without an answer
 	arrived  chan struct{} // something was added
 
 	// Of Receive.
-	writing []*mail.Arrival
+	writing []writing
 	bytes   int // of their letters
+
+	readers remoteReaders // at the boxes of this node
+	home    remoteHome    // what programs of this node read there
 }
 
-// An arrival is a bundle of a peer. When the stream on which it came has closed, the peer
-// expects no answer.
+// An arrival is a message of a peer that is answered. When the stream on which it came has
+// closed, the peer expects no answer.
 type arrival struct {
-	*mail.Arrival
+	wait   func(context.Context) (proto.MessageType, proto.Body, error) // returns the answer when what it tells is on disk
 	closed <-chan struct{}
+}
+
+// A writing is what a message brought, on its way to the disk.
+type writing struct {
+	done func() bool
+	wait func(context.Context) error
+	size int // bytes
 }
 
 // exchange returns that with a peer.
@@ -50,18 +62,32 @@ func (b *Boxes) exchange(p proto.PeerID) *exchange {
 	defer b.peers.Unlock()
 	x := b.exchanges[p]
 	if x == nil {
-		x = &exchange{arrived: make(chan struct{}, 1)}
+		x = &exchange{
+			arrived: make(chan struct{}, 1), readers: remoteReaders{arrived: make(chan struct{}, 1), sessions: map[uint64]*remoteReader{}},
+			home: remoteHome{peer: p, name: func() string { return b.parts.Book.NameOf(p) }, number: func() uint64 { return b.numbers.Add(1) }, due: make(chan struct{}, 1), sessions: map[uint64]*remoteSession{}, settles: map[uint64]*remoteSettle{}},
+		}
 		b.exchanges[p] = x
 	}
 	return x
 }
 
-// Linked sends a connected peer the mail that waits for its boxes, and the answers to its
-// own, as long as there is a path to it. Calls for one peer do not overlap.
+// allExchanges returns those with all peers.
+func (b *Boxes) allExchanges() []*exchange {
+	b.peers.Lock()
+	defer b.peers.Unlock()
+	return slices.Collect(maps.Values(b.exchanges))
+}
+
+// Linked sends a connected peer the mail that waits for its boxes, what programs read here and
+// there, and the answers to its own, as long as there is a path to it. Calls for one peer do
+// not overlap.
 func (b *Boxes) Linked(ctx context.Context, l *transport.Link) error {
+	x := b.exchange(l.Peer())
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.sendAnswers(ctx, l, b.exchange(l.Peer())) })
+	g.Go(func() error { return b.sendAnswers(ctx, l, x) })
 	g.Go(func() error { return b.sendMail(ctx, l) })
+	g.Go(func() error { return b.serveReaders(ctx, l, &x.readers) })
+	g.Go(func() error { return b.sendReads(ctx, l, &x.home) })
 	return g.Wait()
 }
 
@@ -206,7 +232,7 @@ func (b *Boxes) post(ctx context.Context, l *transport.Link, t proto.MessageType
 	return stream, stream.Send(ctx, &proto.Message{Type: t, Payload: payload, Timestamp: b.cfg.Clock.Now().UnixNano()})
 }
 
-// sendAnswers answers the bundles of a peer, in order, when what they brought is on disk.
+// sendAnswers answers the messages of a peer, in order, when what they brought is on disk.
 // Those without an answer at the end of the link are answered on the next one.
 func (b *Boxes) sendAnswers(ctx context.Context, l *transport.Link, x *exchange) error {
 	for {
@@ -230,12 +256,9 @@ func (b *Boxes) sendAnswers(ctx context.Context, l *transport.Link, x *exchange)
 	}
 }
 
-// answer answers a bundle. The error is that of ctx.
+// answer answers a message. The error is that of ctx.
 func (b *Boxes) answer(ctx context.Context, l *transport.Link, a arrival) error {
-	answer, err := a.Wait(ctx)
-	if err == nil {
-		err = b.cfg.Fail(PointReceived)
-	}
+	typ, answer, err := a.wait(ctx)
 	for {
 		select {
 		case <-ctx.Done():
@@ -245,13 +268,13 @@ func (b *Boxes) answer(ctx context.Context, l *transport.Link, a arrival) error 
 		default:
 		}
 		if err == nil {
-			_, err = b.post(ctx, l, proto.TypeBundled, answer)
+			_, err = b.post(ctx, l, typ, answer)
 		}
 		if err == nil {
 			return nil
 		}
 		if ctx.Err() == nil {
-			b.cfg.Logger.Debug("a bundle of mail was not answered", "from", l.Peer(), "why", err)
+			b.cfg.Logger.Debug("a message about mail was not answered", "from", l.Peer(), "why", err)
 		}
 		if !errors.Is(err, transport.ErrLinkDown) {
 			return ctx.Err() // it comes again
@@ -275,8 +298,32 @@ func (b *Boxes) Receive(ctx context.Context, from proto.PeerID, m *proto.Message
 			return err
 		}
 		return b.receiveAnswer(ctx, from, answer)
+	case proto.TypeOpen:
+		o := new(proto.Open)
+		if err := decode(m, o); err != nil {
+			return err
+		}
+		return b.exchange(from).receiveOpen(o)
+	case proto.TypeSettle:
+		s := new(proto.Settle)
+		if err := decode(m, s); err != nil {
+			return err
+		}
+		return b.receiveSettle(ctx, from, s)
 	}
-	return nil // of a newer version
+	return b.exchange(from).home.receive(m, b.cfg.Clock.Mono())
+}
+
+// decode decodes and checks a message.
+func decode(m *proto.Message, body interface {
+	proto.Body
+	Check() error
+},
+) error {
+	if err := proto.DecodeKnown(m.GetPayload(), body); err != nil {
+		return err
+	}
+	return body.Check()
 }
 
 func (b *Boxes) receiveBundle(ctx context.Context, from proto.PeerID, bundle *proto.Bundle) error {
@@ -291,8 +338,17 @@ func (b *Boxes) receiveBundle(ctx context.Context, from proto.PeerID, bundle *pr
 	if err != nil {
 		return err
 	}
-	x.add(arrival{a, ctx.Done()})
-	return x.wait(ctx, a)
+	x.add(arrival{func(ctx context.Context) (proto.MessageType, proto.Body, error) {
+		answer, err := a.Wait(ctx)
+		if err == nil {
+			err = b.cfg.Fail(PointReceived)
+		}
+		return proto.TypeBundled, answer, err
+	}, ctx.Done()})
+	return x.wait(ctx, writing{a.IsWritten, func(ctx context.Context) error {
+		_, err := a.Wait(ctx)
+		return err
+	}, a.Size()})
 }
 
 // arrive hands a bundle to the broker. A node that never had a box makes no ledger for it.
@@ -318,21 +374,18 @@ func (x *exchange) add(a arrival) {
 	x.mu.Lock()
 	x.arrivals = append(x.arrivals, a)
 	x.mu.Unlock()
-	select {
-	case x.arrived <- struct{}{}:
-	default:
-	}
+	signal(x.arrived)
 }
 
 // wait delays a peer that sends faster than the disk writes.
-func (x *exchange) wait(ctx context.Context, a *mail.Arrival) error {
-	x.writing, x.bytes = append(x.writing, a), x.bytes+a.Size()
-	for len(x.writing) > 0 && (x.bytes > maxWriting || x.writing[0].IsWritten()) {
+func (x *exchange) wait(ctx context.Context, w writing) error {
+	x.writing, x.bytes = append(x.writing, w), x.bytes+w.size
+	for len(x.writing) > 0 && (x.bytes > maxWriting || x.writing[0].done()) {
 		first := x.writing[0]
-		if _, err := first.Wait(ctx); err != nil {
+		if err := first.wait(ctx); err != nil {
 			return err
 		}
-		x.writing, x.bytes = x.writing[1:], x.bytes-first.Size()
+		x.writing, x.bytes = x.writing[1:], x.bytes-first.size
 	}
 	return nil
 }

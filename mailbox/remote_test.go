@@ -120,7 +120,7 @@ func TestFastPeerWaitsForTheDisk(t *testing.T) {
 		close(held)
 		f.must(<-done)
 		x := f.exchange(f.beta)
-		if _, err := x.arrivals[len(x.arrivals)-1].Wait(t.Context()); err != nil {
+		if _, err := x.arrivals[len(x.arrivals)-1].bundled(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if box, err := f.Get(t.Context(), "ceo"); err != nil || box.Waiting != all {
@@ -135,7 +135,7 @@ func TestBoxWithoutKnownRulesTakesNothing(t *testing.T) {
 		f.mailbox("ceo", nil)
 		f.rules.Store(&map[string]notes{})
 		f.must(f.Receive(t.Context(), f.beta, f.bundleFor("ceo", 1, 10)))
-		answer, err := f.exchange(f.beta).arrivals[0].Wait(t.Context())
+		answer, err := f.exchange(f.beta).arrivals[0].bundled(t.Context())
 		if err != nil || answer.GetCode() != proto.CodeNoHandler {
 			t.Errorf("%v, %v", answer, err)
 		}
@@ -149,7 +149,7 @@ func TestBoxWithoutKnownRulesTakesNothing(t *testing.T) {
 func TestMailMakesNoLedger(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.must(f.Receive(t.Context(), f.beta, f.bundleFor("ceo", 1, 10)))
-		answer, err := f.exchange(f.beta).arrivals[0].Wait(t.Context())
+		answer, err := f.exchange(f.beta).arrivals[0].bundled(t.Context())
 		if err != nil || answer.Check() != nil || answer.GetNumber() != 1 || answer.GetCode() != proto.CodeNoHandler || answer.GetDetail() == "" {
 			t.Errorf("%v, %v", answer, err)
 		}
@@ -221,4 +221,10 @@ func TestLargestBounce(t *testing.T) {
 			t.Fatalf("%d bounces, %d bytes", len(got), len(got[0].Mail.Body))
 		}
 	})
+}
+
+// bundled returns the answer to a bundle.
+func (a arrival) bundled(ctx context.Context) (*proto.Bundled, error) {
+	_, answer, err := a.wait(ctx)
+	return answer.(*proto.Bundled), err
 }

@@ -213,17 +213,31 @@ func (r *Reader) Delivered(given []mail.Delivery) ([]wire.DeliveredMail, error) 
 	return r.boxes.delivered(r.place, given)
 }
 
+// A Settling is what a program did with deliveries, whose results are not known yet.
+type Settling struct {
+	here  *mail.Settling
+	away  *remoteSettle
+	place place
+}
+
 // QueueSettle is [Boxes.Settle] for what was delivered to r, without its wait: see
 // [Reader.Settled].
-func (r *Reader) QueueSettle(what []mail.Settlement) (*mail.Settling, error) {
-	k := r.boxes.broker.Load()
-	s, err := k.QueueSettle(r.place.name, r.sub, what)
-	return s, failure(r.place, r.sub, err)
+func (r *Reader) QueueSettle(what []mail.Settlement) (s Settling, err error) {
+	p, k := r.at()
+	if s.place = p; k == nil {
+		s.away, err = r.boxes.settleAway(p, r.sub, what)
+		return s, err
+	}
+	s.here, err = k.QueueSettle(p.name, r.sub, what)
+	return s, failure(p, r.sub, err)
 }
 
 // Settled waits for the results of what was settled.
-func (r *Reader) Settled(ctx context.Context, s *mail.Settling) ([]mail.Settled, error) {
-	settled, err := s.Wait(ctx)
+func (r *Reader) Settled(ctx context.Context, s Settling) ([]mail.Settled, error) {
+	if s.away != nil {
+		return r.boxes.settledAway(ctx, s.place, r.sub, s.away)
+	}
+	settled, err := s.here.Wait(ctx)
 	return settled, failure(r.place, r.sub, unknown(err))
 }
 

@@ -27,6 +27,8 @@ type MailStatus struct {
 	Outgoing int      `json:"outgoing" doc:"mails that wait for boxes on other nodes"`
 	Dead     int      `json:"dead_letters" doc:"of all mailboxes and subscriptions"`
 	DeadIn   []string `json:"dead_in,omitempty" doc:"some of those that have dead letters, at most ten"`
+
+	RemoteReaders int `json:"remote_readers" doc:"sessions of other nodes at the boxes of this one"`
 }
 
 // StoreStats describes the store. Sizes are bytes.

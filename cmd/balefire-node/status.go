@@ -100,6 +100,9 @@ func printStatus(p *printer, s statusReport) {
 	if s.Mail != nil && s.Mail.Outgoing > 0 {
 		p.line("mail for other nodes: %d waiting (balefire-node mail outgoing)", s.Mail.Outgoing)
 	}
+	if s.Mail != nil && s.Mail.RemoteReaders > 0 {
+		p.line("readers on other nodes: %d sessions (balefire-node mailbox show NAME)", s.Mail.RemoteReaders)
+	}
 }
 
 // printWarnings prints the problems that need attention, each once, and then the mesh in

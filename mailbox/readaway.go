@@ -1,0 +1,260 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+const (
+	remoteAnswer = 15 * time.Second // wait for the answer of another node
+	movePause    = time.Second      // between looks for the new home of a name
+)
+
+// A session gives its program mail of one subscription. It is a [mail.Session], or one at
+// another node.
+type session interface {
+	// NextInto waits for mail: see [mail.Session.NextInto].
+	NextInto(ctx context.Context, n int, dst []mail.Delivery, buf []byte) ([]mail.Delivery, []byte, error)
+	// AddCredit lets n more mails be leased at once.
+	AddCredit(ctx context.Context, n int) error
+	// Close ends the session; broke: its reader broke off.
+	Close(ctx context.Context, broke bool) error
+}
+
+// A followed session goes on at the new home of its box when that moves.
+type followed struct {
+	b         *Boxes
+	name, sub string
+	reading   wire.LeaseMail
+
+	mu    sync.Mutex
+	now   session
+	place place // of the box now
+}
+
+// readAway begins a session at a box of another node.
+func (b *Boxes) readAway(ctx context.Context, name string, p place, sub string, l wire.LeaseMail) (*followed, error) {
+	f := &followed{b: b, name: name, sub: sub, reading: l}
+	return f, f.begin(ctx, p)
+}
+
+// begin begins a session where the box is.
+func (f *followed) begin(ctx context.Context, p place) error {
+	now, err := f.b.session(ctx, p, f.sub, f.reading)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err == nil {
+		f.now, f.place = now, p
+	}
+	return err
+}
+
+// session begins a session, here or on another node.
+func (b *Boxes) session(ctx context.Context, p place, sub string, l wire.LeaseMail) (session, error) {
+	if p.home != b.cfg.Self {
+		b.parts.Want(p.home)
+		return b.exchange(p.home).home.begin(p, sub, l)
+	}
+	k := b.broker.Load()
+	if k == nil {
+		return nil, noBox(p, sub)
+	}
+	s, err := k.Read(ctx, mail.Reading{Box: p.name, Subscription: sub, Reader: l.Reader, Priority: l.Priority, Credit: max(l.Max, 1)})
+	return s, failure(p, sub, err)
+}
+
+func (f *followed) current() (session, place) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.now, f.place
+}
+
+// NextInto implements [session].
+func (f *followed) NextInto(ctx context.Context, n int, dst []mail.Delivery, buf []byte) ([]mail.Delivery, []byte, error) {
+	for {
+		now, p := f.current()
+		out, buf, err := now.NextInto(ctx, n, dst, buf)
+		if moved, ok := errors.AsType[*remoteError](err); ok && moved.code == proto.CodeMoved {
+			if p, err = f.b.awaitMove(ctx, f.name, moved); err == nil {
+				err = f.begin(ctx, p)
+			}
+			if err == nil {
+				continue
+			}
+		}
+		return out, buf, f.b.remoteFailure(p, f.sub, err)
+	}
+}
+
+// AddCredit implements [session].
+func (f *followed) AddCredit(ctx context.Context, n int) error {
+	f.mu.Lock()
+	f.reading.Max += max(n, 0)
+	now := f.now
+	f.mu.Unlock()
+	return now.AddCredit(ctx, n)
+}
+
+// Close implements [session].
+func (f *followed) Close(ctx context.Context, broke bool) error {
+	now, _ := f.current()
+	return now.Close(ctx, broke)
+}
+
+// awaitMove returns the box where it has moved to, as soon as this node knows its new home by
+// the deeds of the mesh; it does not take the word of the old one.
+func (b *Boxes) awaitMove(ctx context.Context, name string, moved *remoteError) (place, error) {
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for end := b.cfg.Clock.Mono() + remoteAnswer; ; {
+		select {
+		case <-ctx.Done():
+			return place{}, ctx.Err()
+		case <-pause.C:
+		}
+		p, err := b.find(name)
+		switch {
+		case err != nil:
+			return p, err
+		case p.home != moved.home.peer:
+			return p, nil
+		case b.cfg.Clock.Mono() >= end:
+			return p, fmt.Errorf("%w: the home of %s has moved from %s to %s, which this node does not know yet: try again", wire.ErrRefused, p.text, moved.home.name(), b.parts.Book.NameOf(moved.movedTo))
+		}
+		pause.Reset(movePause)
+	}
+}
+
+// leaseAway is Lease for a box of another node.
+func (b *Boxes) leaseAway(ctx context.Context, name string, p place, sub string, l wire.LeaseMail) ([]wire.DeliveredMail, error) {
+	for {
+		given, err := b.leaseOnce(ctx, p, sub, l)
+		if moved, ok := errors.AsType[*remoteError](err); ok && moved.code == proto.CodeMoved {
+			if p, err = b.awaitMove(ctx, name, moved); err != nil {
+				return nil, err
+			}
+			if p.home == b.cfg.Self {
+				return b.Lease(ctx, name, sub, l)
+			}
+			continue
+		}
+		if err != nil {
+			return nil, b.remoteFailure(p, sub, err)
+		}
+		return b.delivered(p, given)
+	}
+}
+
+// leaseOnce takes one batch of a box of another node, and leaves it leased.
+func (b *Boxes) leaseOnce(ctx context.Context, p place, sub string, l wire.LeaseMail) (given []mail.Delivery, err error) {
+	b.parts.Want(p.home)
+	h := &b.exchange(p.home).home
+	s, err := h.begin(p, sub, l)
+	if err != nil {
+		return nil, err
+	}
+	s.fixed = true
+	most := max(l.Max, 1)
+	waiting, stop := context.WithTimeout(ctx, time.Duration(l.Wait))
+	given, _, err = s.NextInto(waiting, most, nil, nil)
+	stop()
+	late := errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
+	if err == nil || late {
+		s.end(proto.ReadLeave)
+		given, err = s.rest(ctx, time.Duration(l.Wait), most, given)
+	}
+	s.end(proto.ReadReturn) // what comes now is given back
+	if err != nil && len(given) > 0 {
+		_, _ = h.settle(p, sub, returned(given), b.cfg.Clock.Mono()) // if there are too many, they lapse
+	}
+	return given, err
+}
+
+// rest returns what comes until the peer has ended the session, at most n mails together with
+// those that came before. The session has waited for some time already.
+func (s *remoteSession) rest(ctx context.Context, waited time.Duration, n int, given []mail.Delivery) (_ []mail.Delivery, err error) {
+	limit := remoteAnswer
+	if _, linked := s.isOpen(); !linked {
+		limit = max(limit-waited, 0)
+	}
+	answer, stop := context.WithTimeout(ctx, limit)
+	defer stop()
+	for err == nil && len(given) < n {
+		given, _, err = s.NextInto(answer, n-len(given), given, nil)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return given, ctx.Err()
+	case errors.Is(err, errSessionEnded), len(given) > 0:
+		return given, nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return nil, s.home.unreachable()
+	}
+	return given, err
+}
+
+// returned gives deliveries back that did not reach their reader.
+func returned(given []mail.Delivery) []mail.Settlement {
+	what := make([]mail.Settlement, len(given))
+	for i, d := range given {
+		what[i] = mail.Settlement{Handle: d.Handle, Op: box.Return}
+	}
+	return what
+}
+
+// remoteFailure returns an error of a session or of settlements at another node in the terms of
+// the API.
+func (b *Boxes) remoteFailure(p place, sub string, err error) error {
+	e, ok := errors.AsType[*remoteError](err)
+	if !ok {
+		return failure(p, sub, err)
+	}
+	home, name := e.home.name(), strings.TrimPrefix(p.name, proto.AgentPrefix)
+	name, _, _ = strings.Cut(name, "@")
+	verb := "mailbox"
+	if p.kind == wire.BoxTopic {
+		verb, name = "topic", strings.TrimPrefix(p.name, proto.TopicPrefix)
+	}
+	switch e.code {
+	case proto.CodeDenied:
+		return fmt.Errorf("%w: %s does not allow this node to read %s: there, balefire-node %s set %s --allow-read peer:%s does", wire.ErrDenied, home, p.path(sub), verb, name, b.parts.Book.NameOf(b.cfg.Self))
+	case proto.CodeNoHandler:
+		return fmt.Errorf("%w: there is no %s on %s: %s", wire.ErrNotFound, p.path(sub), home, e.detail)
+	case proto.CodeMoved:
+		return fmt.Errorf("%w: the home of %s is not %s any more: its mail is delivered again at the new one", wire.ErrRefused, p.path(sub), home)
+	}
+	return refusal(e.code, fmt.Sprintf("%s on %s: %s", p.path(sub), home, e.detail))
+}
+
+// settleAt settles deliveries of a box, here or on another node.
+func (b *Boxes) settleAt(ctx context.Context, p place, k *mail.Broker, sub string, what []mail.Settlement) ([]mail.Settled, error) {
+	if k != nil {
+		settled, err := k.Settle(ctx, p.name, sub, what)
+		return settled, failure(p, sub, unknown(err))
+	}
+	s, err := b.settleAway(p, sub, what)
+	if err != nil {
+		return nil, err
+	}
+	return b.settledAway(ctx, p, sub, s)
+}
+
+// settleAway queues settlements for another node.
+func (b *Boxes) settleAway(p place, sub string, what []mail.Settlement) (*remoteSettle, error) {
+	b.parts.Want(p.home)
+	return b.exchange(p.home).home.settle(p, sub, what, b.cfg.Clock.Mono())
+}
+
+func (b *Boxes) settledAway(ctx context.Context, p place, sub string, s *remoteSettle) ([]mail.Settled, error) {
+	settled, err := b.exchange(p.home).home.wait(ctx, s)
+	return settled, b.remoteFailure(p, sub, err)
+}

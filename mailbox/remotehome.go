@@ -1,0 +1,546 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
+)
+
+const (
+	remoteWindow = 1 << 20          // bytes of the letters of a session that its program has not taken yet
+	remoteRepeat = 30 * time.Second // sessions and settlements are told again, if an answer was lost
+	maxSettles   = 16384            // settlements without an answer of one peer
+)
+
+// A remoteHome is what programs of this node read at one peer, the home of the boxes.
+//
+//	program ─▶ session ─▶ due ─▶ OPEN   ──▶ remoteReader of the peer
+//	        ◀── queue ◀───────── DELIVER ◀──┘
+//	        ─▶ settle ─▶ due ─▶ SETTLE  ──▶ SETTLED
+//
+// Sessions and settlements without an answer outlive a link: they are told again on the next
+// one.
+type remoteHome struct {
+	peer   proto.PeerID
+	name   func() string // of the peer
+	number func() uint64 // returns another one for each session and each Settle
+	due    chan struct{} // something is to be sent
+
+	mu       sync.Mutex
+	linked   bool
+	sessions map[uint64]*remoteSession
+	settles  map[uint64]*remoteSettle // without an answer, by ref
+	settling int                      // settlements in them
+}
+
+// A remoteSession is a session of a program of this node at a box of a peer. The fields are
+// guarded by the mu of its home. One goroutine takes the mail.
+type remoteSession struct {
+	home  *remoteHome
+	open  *proto.Open   // as it is told next, without room, boot and received
+	fixed bool          // its room does not grow again: it takes one batch
+	ready chan struct{} // something was added to queue, or err was set
+
+	due    bool // it is to be told
+	told   bool // it was
+	opened bool // the peer has answered
+	left   bool // its program is gone: what comes is given back
+	room   int  // as it was told, without what has come since
+
+	boot, received uint64 // the newest delivery
+	queue          []remoteDelivery
+	queued         int                      // bytes of the letters in it, if fixed of all that came
+	held           map[uint64]time.Duration // deliveries that are not settled, and from when they may have lapsed
+	err            error                    // why it has ended
+}
+
+// A remoteDelivery is a mail that the program has not taken yet.
+type remoteDelivery struct {
+	mail.Delivery
+	until time.Duration // monotonic time
+}
+
+// A remoteSettle is what programs did with deliveries.
+type remoteSettle struct {
+	msg    *proto.Settle
+	due    bool // it is to be sent
+	sent   bool // it was
+	answer *proto.Settled
+	done   chan struct{} // closed when there is an answer
+}
+
+// A remoteError is what a peer says of a session or of settlements that it refuses.
+type remoteError struct {
+	home       *remoteHome
+	code       proto.Code
+	detail     string
+	movedTo    proto.PeerID // of MOVED
+	generation uint64
+}
+
+func (e *remoteError) Error() string {
+	return fmt.Sprintf("%s refuses: %s: %s", e.home.name(), e.code.Name(), e.detail)
+}
+
+// errSessionEnded is the end of a session as it was asked for.
+var errSessionEnded = errors.New("mailbox: the session has ended")
+
+// receive takes a message of the peer.
+func (h *remoteHome) receive(m *proto.Message, now time.Duration) error {
+	switch m.GetType() {
+	case proto.TypeOpened:
+		o := new(proto.Opened)
+		if err := decode(m, o); err != nil {
+			return err
+		}
+		h.receiveOpened(o)
+	case proto.TypeDeliver:
+		d := new(proto.Deliver)
+		if err := decode(m, d); err != nil {
+			return err
+		}
+		return h.receiveDeliver(d, now)
+	case proto.TypeSettled:
+		s := new(proto.Settled)
+		if err := proto.DecodeKnown(m.GetPayload(), s); err != nil {
+			return err
+		}
+		return h.receiveSettled(s)
+	}
+	return nil // of a newer version
+}
+
+// receiveOpened takes the answer to an Open.
+func (h *remoteHome) receiveOpened(o *proto.Opened) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.sessions[o.GetSession()]
+	switch {
+	case s == nil:
+	case o.GetCode() == proto.CodeBusy:
+		s.tell()
+	case o.GetCode() != proto.CodeOK:
+		e := &remoteError{home: h, code: o.GetCode(), detail: o.GetDetail(), generation: o.GetGeneration()}
+		copy(e.movedTo[:], o.GetHome())
+		s.finish(e)
+	case o.GetEnded():
+		s.finish(errSessionEnded)
+	case !o.GetResumed(): // what an earlier session had was given back
+		s.opened, s.received, s.queue, s.queued = true, 0, nil, 0
+		clear(s.held)
+	default:
+		s.opened = true
+	}
+}
+
+// finish ends the session.
+func (s *remoteSession) finish(err error) {
+	delete(s.home.sessions, s.open.GetSession())
+	if s.err == nil {
+		s.err = err
+	}
+	signal(s.ready)
+}
+
+// tell lets the home be told of the session.
+func (s *remoteSession) tell() {
+	s.due = true
+	signal(s.home.due)
+}
+
+// errMuch is the offense of a home that sends more than a session has credit or room for.
+var errMuch = fmt.Errorf("%w: more than the session has credit for", proto.ErrBadMail)
+
+// receiveDeliver takes deliveries. Those for a session that has ended were given back there.
+func (h *remoteHome) receiveDeliver(d *proto.Deliver, now time.Duration) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.sessions[d.GetSession()]
+	if s == nil {
+		return nil
+	}
+	if s.boot != d.GetBoot() {
+		s.boot, s.received = d.GetBoot(), 0
+	}
+	all, letters := d.GetDeliveries(), d.GetLetters()
+	if len(s.held)+len(all) > int(s.open.GetCredit()) {
+		maps.DeleteFunc(s.held, func(_ uint64, lapses time.Duration) bool { return lapses <= now })
+	}
+	switch {
+	case len(s.held)+len(all) > int(s.open.GetCredit()), s.queued+len(letters) > remoteWindow:
+		return errMuch
+	case all[0].GetNumber() <= s.received:
+		return fmt.Errorf("%w: delivery %d after %d", proto.ErrBadMail, all[0].GetNumber(), s.received)
+	}
+	s.queued, s.room = s.queued+len(letters), s.room-len(letters)
+	var back []mail.Settlement
+	for _, x := range all {
+		var letter []byte
+		var err error
+		if letter, letters, err = proto.CutLetter(letters); err == nil {
+			_, err = proto.ParseLetter(letter)
+		}
+		if err != nil {
+			return err
+		}
+		lease := time.Duration(x.GetLeaseMs()) * time.Millisecond
+		one := mail.Delivery{
+			Handle: box.Handle{Seq: x.GetSeq(), Boot: d.GetBoot(), N: x.GetNumber()}, From: h.peer, Letter: letter,
+			Attempt: int(min(x.GetAttempt(), 1<<20)), Redelivered: x.GetRedelivered(), Lease: lease,
+		}
+		if len(x.GetOrigin()) > 0 {
+			copy(one.From[:], x.GetOrigin())
+		}
+		s.received = x.GetNumber()
+		if s.left {
+			back = append(back, mail.Settlement{Handle: one.Handle, Op: box.Return})
+			continue
+		}
+		s.held[s.received] = now + lease/2 // it has a part of the lease behind it
+		s.queue = append(s.queue, remoteDelivery{one, now + lease})
+	}
+	if len(back) > 0 {
+		_, _ = h.add(s.open.GetBox(), s.open.GetSubscription(), back) // if there are too many, they lapse
+	}
+	signal(s.ready)
+	return nil
+}
+
+// receiveSettled takes the answer to a Settle.
+func (h *remoteHome) receiveSettled(a *proto.Settled) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.settles[a.GetRef()]
+	if s == nil {
+		return nil // it was repeated, and answered before
+	}
+	if err := a.Check(len(s.msg.GetSettlements())); err != nil {
+		return err
+	}
+	h.drop(s)
+	s.answer = a
+	close(s.done)
+	return nil
+}
+
+func (h *remoteHome) drop(s *remoteSettle) {
+	if h.settles[s.msg.GetRef()] == s {
+		delete(h.settles, s.msg.GetRef())
+		h.settling -= len(s.msg.GetSettlements())
+	}
+}
+
+// sendReads tells a peer of what programs of this node read there, until the link ends.
+func (b *Boxes) sendReads(ctx context.Context, l *transport.Link, h *remoteHome) error {
+	h.link(true)
+	defer h.link(false)
+	tick := time.NewTicker(remoteRepeat)
+	defer tick.Stop()
+	var lost <-chan struct{}
+	for {
+		for typ, body := range h.takeDue() {
+			stream, err := b.post(ctx, l, typ, body)
+			switch {
+			case errors.Is(err, transport.ErrNoMail):
+				<-ctx.Done()
+				return ctx.Err()
+			case err != nil && ctx.Err() == nil:
+				h.repeat()
+			case err == nil:
+				lost = stream.Done()
+			}
+			if err != nil {
+				break
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-h.due:
+			continue
+		case <-lost:
+			lost = nil
+		case <-tick.C:
+		}
+		h.repeat()
+	}
+}
+
+// link notes whether there is a path to the peer. Sessions that were ending have ended with it,
+// unless they have mail that must stay leased.
+func (h *remoteHome) link(up bool) {
+	h.mu.Lock()
+	h.linked = up
+	for _, s := range h.sessions {
+		if end := s.open.GetEnd(); !up && end != proto.ReadGoesOn && (end != proto.ReadLeave || s.received == 0) {
+			s.finish(h.unreachable())
+		}
+	}
+	h.mu.Unlock()
+	if up {
+		h.repeat()
+	}
+}
+
+// repeat lets everything be told that has no answer, or whose answer may be old.
+func (h *remoteHome) repeat() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.sessions {
+		s.tell()
+	}
+	for _, s := range h.settles {
+		s.due = true
+		signal(h.due)
+	}
+}
+
+// takeDue returns what is to be sent, in order.
+func (h *remoteHome) takeDue() func(yield func(proto.MessageType, proto.Body) bool) {
+	var out []proto.Body
+	h.mu.Lock()
+	for _, ref := range slices.Sorted(maps.Keys(h.settles)) {
+		if s := h.settles[ref]; s.due {
+			s.due, s.sent = false, true
+			out = append(out, s.msg)
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(h.sessions)) {
+		if s := h.sessions[n]; s.due {
+			if !s.told && s.open.GetEnd() != proto.ReadGoesOn { // it begins first
+				out = append(out, s.message(proto.ReadGoesOn))
+			}
+			s.due, s.told = false, true
+			out = append(out, s.message(s.open.GetEnd()))
+		}
+	}
+	h.mu.Unlock()
+	return func(yield func(proto.MessageType, proto.Body) bool) {
+		for _, m := range out {
+			typ := proto.TypeOpen
+			if _, ok := m.(*proto.Settle); ok {
+				typ = proto.TypeSettle
+			}
+			if !yield(typ, m) {
+				return
+			}
+		}
+	}
+}
+
+// message returns what the home is told of the session now.
+func (s *remoteSession) message(end proto.ReadEnd) *proto.Open {
+	s.room = remoteWindow - s.queued
+	o := s.open
+	return &proto.Open{
+		Session: o.GetSession(), Box: o.GetBox(), Subscription: o.GetSubscription(), Priority: o.GetPriority(), Credit: o.GetCredit(), Reader: o.GetReader(),
+		End: end, Room: uint32(s.room), Boot: s.boot, Received: s.received,
+	}
+}
+
+// begin begins a session of a program at a box of the peer. It returns at once: what the peer
+// says is the error of NextInto.
+func (h *remoteHome) begin(p place, sub string, l wire.LeaseMail) (*remoteSession, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.sessions) >= maxRemoteReaders {
+		return nil, fmt.Errorf("%w: this node has %d sessions at %s, the limit", wire.ErrFull, maxRemoteReaders, h.name())
+	}
+	s := &remoteSession{home: h, ready: make(chan struct{}, 1), held: map[uint64]time.Duration{}, open: &proto.Open{
+		Session: h.number(), Box: p.name, Subscription: sub, Priority: int32(l.Priority), Credit: uint32(min(max(l.Max, 1), proto.MaxCredit)), Reader: l.Reader,
+	}}
+	h.sessions[s.open.GetSession()] = s
+	s.tell()
+	return s, nil
+}
+
+// NextInto implements [session]. The letters are not copied to buf: nobody writes to them.
+func (s *remoteSession) NextInto(ctx context.Context, n int, dst []mail.Delivery, buf []byte) ([]mail.Delivery, []byte, error) {
+	for {
+		out, err := s.take(n, dst)
+		if err != nil || len(out) > len(dst) {
+			return out, buf, err
+		}
+		select {
+		case <-ctx.Done():
+			return dst, buf, ctx.Err()
+		case <-s.ready:
+		}
+	}
+}
+
+// take appends what is there, or returns why there will be nothing more.
+func (s *remoteSession) take(n int, dst []mail.Delivery) ([]mail.Delivery, error) {
+	s.home.mu.Lock()
+	defer s.home.mu.Unlock()
+	n = min(n, len(s.queue))
+	for _, d := range s.queue[:n] {
+		dst = append(dst, d.Delivery)
+		if !s.fixed {
+			s.queued -= len(d.Letter)
+		}
+	}
+	s.queue = slices.Delete(s.queue, 0, n)
+	if n == 0 {
+		return dst, s.err
+	}
+	if len(s.queue) > 0 || s.err != nil {
+		signal(s.ready)
+	}
+	if s.room < remoteWindow/2 && remoteWindow-s.queued > remoteWindow/2 && s.err == nil {
+		s.tell()
+	}
+	return dst, nil
+}
+
+// AddCredit implements [session].
+func (s *remoteSession) AddCredit(_ context.Context, n int) error {
+	s.home.mu.Lock()
+	defer s.home.mu.Unlock()
+	s.open.Credit = uint32(min(int(s.open.GetCredit())+max(n, 0), proto.MaxCredit))
+	s.tell()
+	return nil
+}
+
+// Close implements [session].
+func (s *remoteSession) Close(_ context.Context, broke bool) error {
+	if broke {
+		s.end(proto.ReadAbandon)
+	} else {
+		s.end(proto.ReadReturn)
+	}
+	return nil
+}
+
+// end asks the peer to end the session. What comes meanwhile is for nobody, unless it is left.
+func (s *remoteSession) end(how proto.ReadEnd) {
+	s.home.mu.Lock()
+	defer s.home.mu.Unlock()
+	if s.err != nil {
+		return
+	}
+	if s.open.GetEnd() == proto.ReadGoesOn {
+		s.open.End = how
+		s.tell()
+	}
+	if how != proto.ReadLeave {
+		s.left = true
+		s.err = errSessionEnded
+		signal(s.ready)
+		if !s.home.linked && s.open.GetEnd() != proto.ReadLeave {
+			s.finish(s.err)
+		}
+	}
+}
+
+// isOpen reports whether the peer has answered, and is there.
+func (s *remoteSession) isOpen() (opened, linked bool) {
+	s.home.mu.Lock()
+	defer s.home.mu.Unlock()
+	return s.opened, s.home.linked
+}
+
+// settleVerbs are the ops of a reader on the wire.
+var settleVerbs = func() map[box.Op]proto.SettleVerb {
+	verbs := map[box.Op]proto.SettleVerb{}
+	for verb, op := range settleOps {
+		verbs[op] = verb
+	}
+	return verbs
+}()
+
+// settle queues what a program did with deliveries of a box. The error wraps [wire.ErrFull].
+func (h *remoteHome) settle(p place, sub string, what []mail.Settlement, now time.Duration) (*remoteSettle, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.sessions { // they have credit again
+		if s.open.GetBox() != p.name || s.open.GetSubscription() != sub {
+			continue
+		}
+		for _, w := range what {
+			if _, held := s.held[w.Handle.N]; !held || w.Handle.Boot != s.boot {
+				continue
+			}
+			if w.Op == box.Extend {
+				s.held[w.Handle.N] = now + w.Delay/2
+			} else {
+				delete(s.held, w.Handle.N)
+			}
+		}
+	}
+	return h.add(p.name, sub, what)
+}
+
+// add queues settlements. The caller holds mu.
+func (h *remoteHome) add(name, sub string, what []mail.Settlement) (*remoteSettle, error) {
+	if h.settling+len(what) > maxSettles {
+		return nil, fmt.Errorf("%w: %s has not answered %d settlements, the limit", wire.ErrFull, h.name(), h.settling)
+	}
+	m := &proto.Settle{Ref: h.number(), Box: name, Subscription: sub}
+	for _, w := range what {
+		m.Settlements = append(m.Settlements, &proto.Settlement{
+			Seq: w.Handle.Seq, Boot: w.Handle.Boot, Delivery: w.Handle.N, Verb: settleVerbs[w.Op], DelayMs: uint64(w.Delay.Milliseconds()), Reason: w.Reason,
+		})
+	}
+	s := &remoteSettle{msg: m, due: true, done: make(chan struct{})}
+	h.settles[m.Ref] = s
+	h.settling += len(what)
+	signal(h.due)
+	return s, nil
+}
+
+// wait returns the answers. Without one it is not repeated any more; the error says whether the
+// peer may have it.
+func (h *remoteHome) wait(ctx context.Context, s *remoteSettle) ([]mail.Settled, error) {
+	ctx, stop := context.WithTimeout(ctx, remoteAnswer)
+	defer stop()
+	select {
+	case <-s.done:
+	case <-ctx.Done():
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.drop(s)
+		switch {
+		case s.answer != nil:
+		case s.sent:
+			return nil, fmt.Errorf("%w: %s has not answered: repeat it", store.ErrUnknown, h.name())
+		default:
+			return nil, h.unreachable()
+		}
+	}
+	if s.answer.GetCode() != proto.CodeOK {
+		return nil, &remoteError{home: h, code: s.answer.GetCode(), detail: s.answer.GetDetail()}
+	}
+	out := make([]mail.Settled, len(s.msg.GetSettlements()))
+	for _, x := range s.answer.GetUnsettled() {
+		out[x.GetIndex()].Code = x.GetCode()
+	}
+	for _, x := range s.answer.GetExtended() {
+		out[x.GetIndex()].Lease = time.Duration(min(x.GetLeaseMs(), uint64(box.MaxLease.Milliseconds()))) * time.Millisecond
+	}
+	return out, nil
+}
+
+// unreachable is the error for a peer without a path to it.
+func (h *remoteHome) unreachable() error { return unreachableError(h.name()) }
+
+// An unreachableError names a peer that could not be reached in time.
+type unreachableError string
+
+func (e unreachableError) Error() string {
+	return fmt.Sprintf("%s cannot be reached: balefire-node why %s says why", string(e), string(e))
+}
+
+// Is makes it a [context.DeadlineExceeded].
+func (unreachableError) Is(target error) bool { return target == context.DeadlineExceeded }

@@ -1,0 +1,571 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
+)
+
+// Limits of what the programs of one peer have at the boxes of this node, and of this node at
+// those of one peer.
+const (
+	maxRemoteReaders = 256              // sessions
+	maxOpens         = 1024             // messages about sessions that were not looked at yet
+	remoteGrace      = 15 * time.Second // a session without a path to its reader goes on for so long
+)
+
+// remoteReaders are the sessions of the programs of one peer at the boxes of this node. They
+// outlive a link by remoteGrace.
+type remoteReaders struct {
+	mu       sync.Mutex
+	opens    []*proto.Open // in order, not looked at yet
+	arrived  chan struct{} // something was added to opens, or stream is another one
+	sessions map[uint64]*remoteReader
+	stream   *transport.MailStream // on which deliveries were sent last
+}
+
+// A remoteReader is a session of a program of a peer. Its goroutine sends what is leased to
+// it. The fields are guarded by the mu of the remoteReaders.
+type remoteReader struct {
+	number  uint64
+	place   place
+	sub     string
+	session *mail.Session
+
+	credit    int
+	room      int           // bytes that may be on their way behind received
+	received  uint64        // newest delivery that has come
+	flight    []sentMail    // behind it
+	changed   chan struct{} // room or received is another one
+	end       proto.ReadEnd // as the reader asked for
+	interrupt func()        // ends the wait for mail and for room; nil: it has no goroutine
+	since     time.Duration // monotonic time since when it has none
+}
+
+// A sentMail is a delivery on its way.
+type sentMail struct {
+	number uint64
+	size   int
+}
+
+// change notes what an Open says of its session.
+func (x *remoteReader) change(o *proto.Open, boot uint64) (more int) {
+	if o.GetBoot() == boot {
+		x.received = max(x.received, o.GetReceived())
+	}
+	for len(x.flight) > 0 && x.flight[0].number <= x.received {
+		x.flight = x.flight[1:]
+	}
+	more = max(int(o.GetCredit())-x.credit, 0)
+	x.credit, x.room = x.credit+more, int(o.GetRoom())
+	signal(x.changed)
+	return more
+}
+
+// fits returns how many of the first deliveries may be sent now in one message.
+func (x *remoteReader) fits(given []mail.Delivery) (n int) {
+	left, size := x.room, 0
+	for _, s := range x.flight {
+		left -= s.size
+	}
+	for ; n < min(len(given), proto.MaxBundle); n++ {
+		if size += len(given[n].Letter); size > min(left, proto.MaxLetters) {
+			break
+		}
+	}
+	return n
+}
+
+// receiveOpen takes an Open of a peer.
+func (x *exchange) receiveOpen(o *proto.Open) error {
+	r := &x.readers
+	r.mu.Lock()
+	full := len(r.opens) >= maxOpens
+	if !full {
+		r.opens = append(r.opens, o)
+	}
+	r.mu.Unlock()
+	if full {
+		return fmt.Errorf("%w: %d messages about sessions were not looked at", ErrTooManyBundles, maxOpens)
+	}
+	signal(r.arrived)
+	return nil
+}
+
+// signal puts one into a channel of capacity one.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what was not looked at yet, and when deliveries are lost.
+func (r *remoteReaders) take() ([]*proto.Open, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	opens := r.opens
+	r.opens = nil
+	if r.stream == nil {
+		return opens, nil
+	}
+	return opens, r.stream.Done()
+}
+
+// serveReaders serves the sessions of a peer at the boxes of this node until the link ends.
+func (b *Boxes) serveReaders(ctx context.Context, l *transport.Link, r *remoteReaders) error {
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	for _, x := range r.waiting() {
+		b.tell(ctx, l, &proto.Opened{Session: x, Code: proto.CodeBusy})
+	}
+	for {
+		opens, lost := r.take()
+		for _, o := range opens {
+			b.takeOpen(ctx, l, r, o, &serving)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-r.arrived:
+		case <-lost:
+			r.lose()
+		}
+	}
+}
+
+// waiting returns the sessions that wait for their reader.
+func (r *remoteReaders) waiting() (all []uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for n, x := range r.sessions {
+		if x.interrupt == nil {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// lose ends the goroutines of all sessions: what they sent last may be lost.
+func (r *remoteReaders) lose() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stream = nil
+	for _, x := range r.sessions {
+		if x.interrupt != nil {
+			x.interrupt()
+		}
+	}
+}
+
+// tell sends an answer about a session, unless ctx ends. If it is lost, the peer asks again.
+func (b *Boxes) tell(ctx context.Context, l *transport.Link, o *proto.Opened) {
+	if _, err := b.post(ctx, l, proto.TypeOpened, o); err != nil && ctx.Err() == nil {
+		b.cfg.Logger.Debug("a reader of mail was not answered", "peer", l.Peer(), "why", err)
+	}
+}
+
+// takeOpen does what an Open asks for.
+func (b *Boxes) takeOpen(ctx context.Context, l *transport.Link, r *remoteReaders, o *proto.Open, serving *sync.WaitGroup) {
+	answer := &proto.Opened{Session: o.GetSession()}
+	waiting, interrupt := context.WithCancel(ctx)
+	r.mu.Lock()
+	x := r.sessions[o.GetSession()]
+	switch {
+	case x == nil && o.GetEnd() != proto.ReadGoesOn:
+		r.mu.Unlock()
+		interrupt()
+		answer.Ended = true
+		b.tell(ctx, l, answer)
+		return
+	case x == nil:
+		r.mu.Unlock()
+		var why refused
+		if x, why = b.newRemoteReader(ctx, l.Peer(), r, o); x == nil {
+			interrupt()
+			why.tell(answer)
+			b.tell(ctx, l, answer)
+			return
+		}
+		r.mu.Lock()
+		x.interrupt = interrupt
+		r.sessions[x.number] = x
+		r.mu.Unlock()
+	case x.interrupt != nil:
+		more := x.change(o, b.cfg.Boot)
+		if o.GetEnd() != proto.ReadGoesOn {
+			x.end = o.GetEnd()
+			x.interrupt()
+		}
+		r.mu.Unlock()
+		interrupt()
+		if more > 0 {
+			_ = x.session.AddCredit(ctx, more) // a broker that has ended ends the session
+		}
+		return
+	default:
+		more := x.change(o, b.cfg.Boot)
+		x.flight, x.interrupt, x.end = nil, interrupt, o.GetEnd()
+		received := x.received
+		r.mu.Unlock()
+		answer.Resumed = true
+		_ = x.session.Resume(ctx, received) // a broker that has ended ends the session
+		_ = x.session.AddCredit(ctx, more)
+		if o.GetEnd() != proto.ReadGoesOn {
+			interrupt()
+		}
+	}
+	b.tell(ctx, l, answer)
+	serving.Go(func() {
+		defer interrupt()
+		b.serveReader(ctx, l, r, x, waiting)
+	})
+}
+
+// A refused is why a peer may not read or settle; the zero value: it may.
+type refused struct {
+	code       proto.Code
+	detail     string
+	home       proto.PeerID // of MOVED
+	generation uint64
+}
+
+// tell puts the reason into an answer.
+func (f refused) tell(o *proto.Opened) {
+	o.Code, o.Detail = f.code, cutReason(f.detail)
+	if f.code == proto.CodeMoved {
+		o.Home, o.Generation = f.home[:], f.generation
+	}
+}
+
+// readableBy returns a box of this node that a peer may read.
+func (b *Boxes) readableBy(ctx context.Context, from proto.PeerID, name string) (place, *mail.Broker, refused) {
+	p, err := b.findTarget(name)
+	k := b.broker.Load()
+	switch {
+	case err != nil:
+		return p, nil, refused{code: proto.CodeBadForm, detail: fmt.Sprintf("box %.80q", name)}
+	case p.home != b.cfg.Self && p.generation > 0:
+		return p, nil, refused{proto.CodeMoved, "its home is " + b.parts.Book.NameOf(p.home), p.home, p.generation}
+	case p.home != b.cfg.Self:
+		return p, nil, refused{code: proto.CodeBadForm, detail: fmt.Sprintf("box %.80q is on another node", name)}
+	case k == nil:
+		return p, nil, refused{code: proto.CodeNoHandler, detail: "there is no such box"}
+	}
+	rules := b.rules.Load()
+	if rules == nil {
+		if err := b.readRules(ctx, k); err != nil {
+			return p, nil, refused{code: proto.CodeDraining, detail: "the node is stopping"}
+		}
+		rules = b.rules.Load()
+	}
+	n, ok := (*rules)[p.name]
+	switch {
+	case !ok:
+		return p, nil, refused{code: proto.CodeNoHandler, detail: "there is no such box"}
+	case !inbox.Allowed(n.AllowRead, from, b.parts.Members):
+		return p, nil, refused{code: proto.CodeDenied, detail: "the box does not allow this node to read it"}
+	}
+	return p, k, refused{}
+}
+
+// newRemoteReader begins a session of a program of a peer.
+func (b *Boxes) newRemoteReader(ctx context.Context, from proto.PeerID, r *remoteReaders, o *proto.Open) (*remoteReader, refused) {
+	p, k, why := b.readableBy(ctx, from, o.GetBox())
+	if why.code != proto.CodeOK {
+		return nil, why
+	}
+	if why := b.makeRoom(ctx, r); why.code != proto.CodeOK {
+		return nil, why
+	}
+	x := &remoteReader{number: o.GetSession(), place: p, sub: o.GetSubscription(), changed: make(chan struct{}, 1)}
+	x.change(o, 0)
+	var err error
+	x.session, err = k.Read(ctx, mail.Reading{Box: p.name, Subscription: x.sub, Reader: b.readerOf(from, o.GetReader()), Priority: int(o.GetPriority()), Credit: x.credit})
+	var held *box.HeldError
+	switch {
+	case err == nil:
+		return x, refused{}
+	case errors.Is(err, box.ErrNotFound):
+		return nil, refused{code: proto.CodeNoHandler, detail: "there is no such subscription"}
+	case errors.As(err, &held):
+		return nil, refused{code: proto.CodeFull, detail: fmt.Sprintf("it has one reader at a time, and %q reads it", held.Reader)}
+	case errors.Is(err, box.ErrTooManySessions):
+		return nil, refused{code: proto.CodeFull, detail: fmt.Sprintf("it has %d readers, the limit", box.MaxSessions)}
+	}
+	return nil, refused{code: proto.CodeDraining, detail: "the node is stopping"}
+}
+
+// makeRoom ends the sessions that wait for their reader, if there are too many.
+func (b *Boxes) makeRoom(ctx context.Context, r *remoteReaders) refused {
+	if r.count() >= maxRemoteReaders {
+		b.endWaiting(ctx, r, math.MaxInt64)
+	}
+	if r.count() >= maxRemoteReaders {
+		return refused{code: proto.CodeFull, detail: fmt.Sprintf("the node has %d sessions here, the limit", maxRemoteReaders)}
+	}
+	return refused{}
+}
+
+func (r *remoteReaders) count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.sessions)
+}
+
+// endWaiting ends the sessions that have waited for their reader since a time or longer: it
+// broke off.
+func (b *Boxes) endWaiting(ctx context.Context, r *remoteReaders, since time.Duration) {
+	r.mu.Lock()
+	var over []*remoteReader
+	for n, x := range r.sessions {
+		if x.interrupt == nil && x.since <= since {
+			over = append(over, x)
+			delete(r.sessions, n)
+		}
+	}
+	r.mu.Unlock()
+	for _, x := range over {
+		_ = x.session.Close(ctx, true) // a broker that has ended does not mind
+	}
+}
+
+// endLostReaders ends the sessions of readers that are gone, until ctx is done.
+func (b *Boxes) endLostReaders(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		since := b.cfg.Clock.Mono() - remoteGrace
+		for _, x := range b.allExchanges() {
+			b.endWaiting(ctx, &x.readers, since)
+		}
+	}
+}
+
+// readerOf returns the name of a session of a peer: what it says, and which peer it is.
+func (b *Boxes) readerOf(from proto.PeerID, reader string) string {
+	peer := "@" + b.parts.Book.NameOf(from)
+	peer = peer[:min(len(peer), box.MaxReader)]
+	return strings.ToValidUTF8(reader[:min(len(reader), box.MaxReader-len(peer))], "") + peer
+}
+
+var errUnallowed = errors.New("mailbox: the peer may not read the box any more")
+
+// serveReader sends what is leased to a session, until it ends or the link does.
+func (b *Boxes) serveReader(ctx context.Context, l *transport.Link, r *remoteReaders, x *remoteReader, waiting context.Context) {
+	for {
+		given, err := x.session.Next(waiting, proto.MaxBundle, nil)
+		if err == nil {
+			err = b.sendDeliveries(ctx, waiting, l, r, x, given)
+		}
+		if err == nil {
+			continue
+		}
+		r.mu.Lock()
+		end := x.end
+		r.mu.Unlock()
+		switch {
+		case ctx.Err() != nil, end == proto.ReadGoesOn && waiting.Err() != nil, errors.Is(err, mail.ErrStopped), errors.Is(err, mail.ErrUnknown):
+			r.mu.Lock()
+			x.interrupt, x.since = nil, b.cfg.Clock.Mono()
+			r.mu.Unlock()
+			b.tell(ctx, l, &proto.Opened{Session: x.number, Code: proto.CodeBusy})
+		default:
+			b.endReader(ctx, l, r, x, end, err)
+		}
+		return
+	}
+}
+
+// endReader ends a session as its reader asked for, or because of an error.
+func (b *Boxes) endReader(ctx context.Context, l *transport.Link, r *remoteReaders, x *remoteReader, end proto.ReadEnd, err error) {
+	answer := &proto.Opened{Session: x.number, Ended: true}
+	switch {
+	case end == proto.ReadLeave:
+		b.leave(ctx, l, r, x)
+	case end != proto.ReadGoesOn:
+		_ = x.session.Close(ctx, end == proto.ReadAbandon) // a broker that has ended does not mind
+	default:
+		_ = x.session.Close(ctx, false)
+		_, _, why := b.readableBy(ctx, l.Peer(), x.place.name)
+		if why.code == proto.CodeOK && errors.Is(err, mail.ErrGone) {
+			why = refused{code: proto.CodeNoHandler, detail: "it was removed"}
+		} else if why.code == proto.CodeOK {
+			why = refused{code: proto.CodeInternal, detail: err.Error()}
+		}
+		answer.Ended = false
+		why.tell(answer)
+	}
+	r.mu.Lock()
+	delete(r.sessions, x.number)
+	r.mu.Unlock()
+	b.tell(ctx, l, answer)
+}
+
+// leave sends what is there now, and leaves the session: what was sent stays leased.
+func (b *Boxes) leave(ctx context.Context, l *transport.Link, r *remoteReaders, x *remoteReader) {
+	ended, end := context.WithCancel(ctx)
+	end()
+	_ = x.session.AddCredit(ctx, 0) // what was there before is leased when it returns
+	if given, _ := x.session.Next(ended, proto.MaxBundle, nil); len(given) > 0 {
+		_ = b.sendDeliveries(ctx, ended, l, r, x, given) // what is lost lapses
+	}
+	_ = x.session.Leave(ctx)
+}
+
+// sendDeliveries sends mails that are leased to a session. While there is no room it waits; if
+// that ends, or the peer may not read any more, it gives back those that were not sent.
+func (b *Boxes) sendDeliveries(ctx, waiting context.Context, l *transport.Link, r *remoteReaders, x *remoteReader, given []mail.Delivery) error {
+	for len(given) > 0 {
+		err := error(nil)
+		if _, _, why := b.readableBy(ctx, l.Peer(), x.place.name); why.code != proto.CodeOK {
+			err = errUnallowed
+		}
+		r.mu.Lock()
+		n := x.fits(given)
+		for _, d := range given[:n] {
+			x.flight = append(x.flight, sentMail{d.Handle.N, len(d.Letter)})
+		}
+		r.mu.Unlock()
+		if err == nil && n == 0 {
+			select {
+			case <-x.changed:
+				continue
+			case <-waiting.Done():
+				err = waiting.Err()
+			}
+		}
+		if err != nil {
+			return errors.Join(err, b.giveBack(ctx, x, given))
+		}
+		if err := b.cfg.Fail(PointLeased); err != nil {
+			return err
+		}
+		stream, err := b.post(ctx, l, proto.TypeDeliver, x.deliver(given[:n]))
+		if err != nil {
+			r.lose() // those that were sent may be lost, too
+			return waiting.Err()
+		}
+		if given = given[n:]; r.sentOn(stream) {
+			signal(r.arrived)
+		}
+	}
+	return nil
+}
+
+// sentOn notes the stream on which deliveries were sent, and reports whether it is another
+// one.
+func (r *remoteReaders) sentOn(s *transport.MailStream) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	other := r.stream != s
+	r.stream = s
+	return other
+}
+
+// giveBack gives back, for nothing, mails that were not sent.
+func (b *Boxes) giveBack(ctx context.Context, x *remoteReader, given []mail.Delivery) error {
+	_, err := b.broker.Load().Settle(context.WithoutCancel(ctx), x.place.name, x.sub, returned(given))
+	return err
+}
+
+// deliver returns the message for deliveries.
+func (x *remoteReader) deliver(given []mail.Delivery) *proto.Deliver {
+	m := &proto.Deliver{Session: x.number, Boot: given[0].Handle.Boot}
+	for _, d := range given {
+		one := &proto.Delivery{Seq: d.Handle.Seq, Number: d.Handle.N, Attempt: uint32(d.Attempt), Redelivered: d.Redelivered, LeaseMs: uint32(min(d.Lease.Milliseconds(), math.MaxUint32))}
+		if !d.From.IsZero() {
+			one.Origin = d.From[:]
+		}
+		m.Deliveries = append(m.Deliveries, one)
+		m.Letters = append(m.Letters, d.Letter...)
+	}
+	return m
+}
+
+// settleOps are what a reader on another node can do with a delivery.
+var settleOps = map[proto.SettleVerb]box.Op{
+	proto.SettleAck: box.Ack, proto.SettleNack: box.Nack, proto.SettleFinal: box.Final, proto.SettleExtend: box.Extend,
+	proto.SettleDefer: box.Defer, proto.SettleBounce: box.Bounce, proto.SettleReturn: box.Return,
+}
+
+// receiveSettle takes what the programs of a peer did with deliveries.
+func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.Settle) error {
+	x := b.exchange(from)
+	if x.isFull() {
+		return ErrTooManyBundles
+	}
+	if err := b.cfg.Fail(PointSettle); err != nil {
+		return err
+	}
+	p, k, why := b.readableBy(ctx, from, s.GetBox())
+	if why.code != proto.CodeOK {
+		x.add(settledAs(ctx, &proto.Settled{Ref: s.GetRef(), Code: why.code, Detail: cutReason(why.detail)}))
+		return nil
+	}
+	what := make([]mail.Settlement, len(s.GetSettlements()))
+	for i, y := range s.GetSettlements() {
+		what[i] = mail.Settlement{
+			Handle: box.Handle{Seq: y.GetSeq(), Boot: y.GetBoot(), N: y.GetDelivery()}, Op: settleOps[y.GetVerb()], Delay: time.Duration(y.GetDelayMs()) * time.Millisecond,
+			Reason: cutReason(strings.ReplaceAll(y.GetReason(), "\n", " ")),
+		}
+	}
+	settling, err := k.QueueSettle(p.name, s.GetSubscription(), what)
+	if err != nil {
+		return err
+	}
+	x.add(arrival{wait: func(ctx context.Context) (proto.MessageType, proto.Body, error) {
+		settled, err := settling.Wait(ctx)
+		if errors.Is(err, box.ErrNotFound) {
+			return proto.TypeSettled, &proto.Settled{Ref: s.GetRef(), Code: proto.CodeNoHandler, Detail: "there is no such subscription"}, nil
+		}
+		if err == nil {
+			err = b.cfg.Fail(PointSettled)
+		}
+		return proto.TypeSettled, settledOf(s, what, settled), err
+	}, closed: ctx.Done()})
+	return x.wait(ctx, writing{settling.IsDone, func(ctx context.Context) error {
+		_, err := settling.Wait(ctx)
+		if errors.Is(err, box.ErrNotFound) {
+			return nil
+		}
+		return err
+	}, settleSize * len(what)})
+}
+
+// settleSize is about what a settlement needs in memory, in bytes.
+const settleSize = 512
+
+// settledAs returns an answer that is known already.
+func settledAs(ctx context.Context, s *proto.Settled) arrival {
+	return arrival{wait: func(context.Context) (proto.MessageType, proto.Body, error) { return proto.TypeSettled, s, nil }, closed: ctx.Done()}
+}
+
+// settledOf returns the answer to a Settle.
+func settledOf(s *proto.Settle, what []mail.Settlement, settled []mail.Settled) *proto.Settled {
+	out := &proto.Settled{Ref: s.GetRef()}
+	for i, r := range settled {
+		switch {
+		case r.Code != proto.CodeOK:
+			out.Unsettled = append(out.Unsettled, &proto.Unsettled{Index: uint32(i), Code: r.Code})
+		case what[i].Op == box.Extend:
+			out.Extended = append(out.Extended, &proto.Extended{Index: uint32(i), LeaseMs: uint64(r.Lease.Milliseconds())})
+		}
+	}
+	return out
+}
