@@ -23,21 +23,35 @@ type readFlags struct {
 	lease       wire.LeaseMail
 	wait        time.Duration
 	ack, follow bool
+	exec        string
 }
 
 func mailRead(w *app) *cobra.Command {
 	var f readFlags
 	c := &cobra.Command{
-		Use: "read BOX", Short: "Read mail of a mailbox or a subscription",
+		Use: "read BOX [ARG...]", Short: "Read mail of a mailbox or a subscription",
 		Long: `Lease mail of BOX and print one line a mail, with the handle to settle it. What is
 not settled before its lease ends is delivered again. With --ack what was printed
-is acknowledged. The exit code is 6 if no mail came within --wait.
+is acknowledged. The exit code is 6 if no mail came within --wait, or the node of
+BOX cannot be reached.
+
+BOX may be on another node that allows this one to read it with --allow-read:
+NAME@NODE, and by their names a mailbox and a topic of the mesh. The lease is
+there, and its handle is settled with the same --box.
 
 With --follow it prints mail as it comes, until it is interrupted, across restarts
-of the node.`,
+of the node.
+
+With --exec it runs a program for each mail instead, in this folder and one after
+the other, with the body on standard input and the variables BALEFIRE_* that the
+handler of a mailbox has. Exit code 0 acknowledges the mail, 65 makes it a dead
+letter, any other gives it back at the price of an attempt. The lease is extended
+while it runs, and what it writes is printed when it ends.`,
 		Example: `  balefire-node mail read ceo --max 10 --wait 30s
+  balefire-node mail read ceo@laptop --ack
+  balefire-node mail read ceo --follow --exec ./on-mail.sh
   balefire-node mail read topic:orders/billing --follow --ack -o jsonl`,
-		Annotations: map[string]string{annotationWaits: "yes"}, Args: oneBox, ValidArgsFunction: w.completeBox,
+		Annotations: map[string]string{annotationWaits: "yes"}, Args: between(1, -1, "a mailbox, or topic:TOPIC/SUBSCRIPTION, and the arguments of --exec"), ValidArgsFunction: w.completeBox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := parseReadable(args[0])
 			switch {
@@ -49,7 +63,12 @@ of the node.`,
 				return usage("--follow never ends and cannot be written as %s: use table or jsonl", w.flags.output)
 			}
 			f.lease.Wait = wire.Wait(f.wait)
-			if f.follow {
+			switch {
+			case f.exec != "":
+				return w.handleMail(cmd, r, &f, append([]string{f.exec}, args[1:]...))
+			case len(args) > 1:
+				return usage("%.60q: one box at a time; arguments of a program need --exec before it", args[1])
+			case f.follow:
 				return w.followMail(cmd, r, &f)
 			}
 			return w.readMail(cmd, r, &f)
@@ -62,6 +81,8 @@ of the node.`,
 	fs.StringVar(&f.lease.Reader, "reader", "", "your name, for people and for exclusive subscriptions")
 	fs.IntVar(&f.lease.Priority, "priority", 0, "of a failover subscription: the reader with the highest one has all")
 	fs.BoolVar(&f.ack, "ack", false, "acknowledge what was printed")
+	fs.StringVar(&f.exec, "exec", "", "run this program for each mail; what follows BOX, or --, are its arguments")
+	c.MarkFlagsMutuallyExclusive("exec", "ack")
 	fs.BoolVarP(&f.follow, "follow", "f", false, "print mail as it comes")
 	return c
 }

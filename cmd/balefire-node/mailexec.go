@@ -1,0 +1,171 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	agentcommand "github.com/balefire/balefire/agent/command"
+	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// leastExtension is the shortest extension of a lease while a program runs.
+const leastExtension = 10 * time.Second
+
+// mailProgram returns what runs the program of mail read --exec.
+func mailProgram(exec []string) (handler.Handler, error) {
+	dir, err := os.Getwd()
+	if err == nil && strings.ContainsAny(exec[0], `/\`) {
+		exec[0], err = filepath.Abs(exec[0])
+	}
+	if err != nil {
+		return nil, err
+	}
+	h, err := agentcommand.New(agentcommand.Config{Exec: exec, Timeout: -1, MaxOutput: proto.MaxInlineBody, CutOutput: true, Dir: dir})
+	if err != nil {
+		return nil, usage("--exec: %v", err)
+	}
+	return h, nil
+}
+
+// handleMail runs a program for one mail after the other: f.lease.Max mails, or with --follow
+// until ctx is done.
+func (w *app) handleMail(cmd *cobra.Command, r readable, f *readFlags, exec []string) error {
+	program, err := mailProgram(exec)
+	if err != nil {
+		return err
+	}
+	most := f.lease.Max
+	f.lease.Max = 1
+	if f.follow {
+		f.lease.Wait = wire.Wait(followWait)
+	}
+	for n := 0; f.follow || n < most; n++ {
+		given, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.DeliveredMail, error) {
+			return c.LeaseMail(ctx, r.box, r.sub, f.lease)
+		})
+		switch {
+		case cmd.Context().Err() != nil:
+			return cmd.Context().Err()
+		case f.follow && n > 0 && err != nil && isUnreachable(err):
+			pause(cmd.Context(), reconnectDelay)
+			continue
+		case err != nil:
+			return err
+		case len(given) == 0 && !f.follow && n == 0:
+			return &codedError{exitTimeout, fmt.Errorf("no mail came from %s", r)}
+		case len(given) == 0 && !f.follow:
+			return nil
+		}
+		for i := range given {
+			if err := w.handleOne(cmd, r, program, &given[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// handleOne runs the program for one mail and settles it by the exit code, as the handler of a
+// mailbox does.
+func (w *app) handleOne(cmd *cobra.Command, r readable, program handler.Handler, d *wire.DeliveredMail) error {
+	ctx, stop := context.WithCancelCause(context.WithoutCancel(cmd.Context()))
+	defer stop(nil)
+	defer context.AfterFunc(cmd.Context(), func() { stop(handler.ErrStopping) })()
+	extended := make(chan struct{})
+	go func() {
+		defer close(extended)
+		w.extendMail(ctx, cmd, r, d, stop)
+	}()
+	res := handler.Call(ctx, program, runOf(d))
+	stop(nil)
+	<-extended
+	_, err := w.out.Write(res.Output)
+	if text := strings.TrimSuffix(res.Stderr, "\n"); text != "" {
+		w.infof("%s", sanitize(text))
+	}
+	done, e := w.settleQuietly(cmd, r, outcome(d.Lease, res))
+	if err = errors.Join(err, e); err != nil {
+		return fmt.Errorf("%s was handled, and is not settled: %w", d.Lease, err)
+	}
+	if res.Outcome == handler.Unready {
+		return fmt.Errorf("the mail was given back: %s", res.Reason)
+	}
+	w.infof("%s  %s  %s", d.Lease, res.Outcome, done[0].Code)
+	return cmd.Context().Err()
+}
+
+// runOf returns the run of a program for a mail.
+func runOf(d *wire.DeliveredMail) *handler.Run {
+	run := &handler.Run{Attempt: d.Attempt, Content: &proto.Content{Kind: d.Mail.Box, ContentType: d.Mail.ContentType, Traceparent: d.Mail.Trace}, Env: d.Env(), Body: bytes.NewReader(d.Mail.Body), BodySize: int64(len(d.Mail.Body))}
+	if id, err := proto.ParseMailID(d.Mail.ID); err == nil {
+		run.ID = proto.TaskID(id)
+	}
+	if h, err := box.ParseHandle(d.Lease); err == nil {
+		run.Epoch = proto.Seq{Boot: h.Boot, Counter: h.N}
+	}
+	if origin, err := proto.ParsePeerID(d.Mail.FromID); err == nil {
+		run.Origin = origin
+	}
+	return run
+}
+
+// outcome returns the settlement for the end of a run.
+func outcome(lease string, res *handler.Result) (s wire.SettleMail) {
+	reason, _, _ := strings.Cut(res.Reason, "\n")
+	reason = strings.ToValidUTF8(reason[:min(len(reason), box.MaxReason)], "")
+	switch res.Outcome {
+	case handler.Success:
+		s.Ack = []string{lease}
+	case handler.Unready, handler.Cancelled:
+		s.Defer = []wire.DeferMail{{Lease: lease, Reason: reason}}
+	default:
+		s.Nack = []wire.NackMail{{Lease: lease, Reason: reason, Final: res.Outcome == handler.Fail}}
+	}
+	return s
+}
+
+// settleQuietly settles also after the command was interrupted.
+func (w *app) settleQuietly(cmd *cobra.Command, r readable, s wire.SettleMail) ([]wire.SettledItem, error) {
+	c, err := w.node()
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(cmd.Context()), lastSettle)
+	defer stop()
+	return c.SettleMail(ctx, r.box, r.sub, s)
+}
+
+// lastSettle is how long a settlement may take after an interrupt.
+const lastSettle = 20 * time.Second
+
+// extendMail extends the lease of a mail until ctx is done. If somebody else has it, the program
+// is stopped.
+func (w *app) extendMail(ctx context.Context, cmd *cobra.Command, r readable, d *wire.DeliveredMail, stop context.CancelCauseFunc) {
+	lease := max(d.Until.Sub(w.clock.Now()), leastExtension)
+	tick := time.NewTicker(lease / 3)
+	defer tick.Stop()
+	for {
+		s := wire.SettleMail{Extend: []wire.ExtendMail{{Lease: d.Lease, For: wire.Duration(lease)}}}
+		if done, err := w.settleQuietly(cmd, r, s); err == nil && done[0].Code != wire.SettledOK {
+			stop(handler.ErrLeaseLost)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,50 @@
+//go:build unix
+
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/wire"
+)
+
+// A program of mail read --exec has what one of a mailbox has, and its exit code says what
+// becomes of the mail.
+func TestProgramOfMailRead(t *testing.T) {
+	d := &wire.DeliveredMail{Lease: "88.7.1", Attempt: 2, Mail: wire.ReceivedMail{ID: "01a206d9-3c5e-7838-8157-1936a50bdeb9", Box: "agent:ceo@laptop", From: "laptop", Type: "order", Body: []byte("5 apples")}}
+	for script, want := range map[string]struct{ output, settle string }{
+		`cat; echo " $BALEFIRE_TYPE $BALEFIRE_ATTEMPT $BALEFIRE_EPOCH $BALEFIRE_MAIL_ID"`: {"5 apples order 2 7.1 01a206d9-3c5e-7838-8157-1936a50bdeb9\n", `{"ack":["88.7.1"]}`},
+		"echo bad; exit 65": {"bad\n", `{"nack":[{"lease":"88.7.1","reason":"exit code 65","final":true}]}`},
+		"exit 75":           {"", `{"nack":[{"lease":"88.7.1","reason":"exit code 75"}]}`},
+		"exit 3":            {"", `{"nack":[{"lease":"88.7.1","reason":"exit code 3"}]}`},
+		"kill -9 $$":        {"", `{"nack":[{"lease":"88.7.1","reason":"killed by signal: killed"}]}`},
+	} {
+		program, err := mailProgram([]string{"sh", "-c", script})
+		if err != nil {
+			t.Fatal(err)
+		}
+		res := handler.Call(t.Context(), program, runOf(d))
+		settle, err := json.Marshal(outcome(d.Lease, res))
+		if err != nil || string(settle) != want.settle || string(res.Output) != want.output {
+			t.Errorf("%s: %s, %q, %v", script, settle, res.Output, err)
+		}
+	}
+	program, err := mailProgram([]string{"/no/such/program"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res := handler.Call(t.Context(), program, runOf(d)); res.Outcome != handler.Unready || outcome(d.Lease, res).Defer == nil {
+		t.Errorf("a program that is not there: %+v", res)
+	}
+	ctx, stop := context.WithCancelCause(t.Context())
+	stop(handler.ErrStopping)
+	if program, err = mailProgram([]string{"sh", "-c", "sleep 60"}); err != nil {
+		t.Fatal(err)
+	}
+	if res := handler.Call(ctx, program, runOf(d)); outcome(d.Lease, res).Defer == nil {
+		t.Errorf("one that was interrupted: %+v", res)
+	}
+}
