@@ -280,3 +280,11 @@ func (b *bench) ends() (out []MailState) {
 	}
 	return out
 }
+
+// records returns all records that a state needs.
+func records(s *State) (all []Kept) {
+	for _, k := range s.Places(Cursor{}) {
+		all = append(all, k)
+	}
+	return all
+}

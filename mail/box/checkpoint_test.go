@@ -279,7 +279,7 @@ func exercise(t testing.TB, s *State) {
 	now.Mono, now.Wall = now.Mono+24*3600_000, now.Wall+40*24*3600_000
 	s.Tick(now, &out)
 	commit()
-	for x := range s.Places() {
+	for _, x := range records(s) {
 		if x.Size <= 0 {
 			t.Errorf("%+v", x)
 		}

@@ -41,6 +41,7 @@ type modelBox struct {
 	subs     map[SubID]*modelSub
 	counts   [mailStates]int
 	ending   map[uint64]bool
+	ids      map[uint64]proto.MailID // of all mails that there were
 }
 
 type modelMail struct {
@@ -420,7 +421,7 @@ func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
 	}
 	r.Seq = b.next
 	b.next++
-	b.mails[r.Seq] = x
+	b.mails[r.Seq], b.ids[r.Seq] = x, l.ID
 	if len(l.Dedupe) > 0 {
 		m.keys[m.key(rec, l)] = modelKey{l.ID, r.Seq, contentHash(l), m.ran + m.bootN}
 	}

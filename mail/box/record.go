@@ -294,15 +294,19 @@ func parseForward(rec []byte) (h head, seq uint64, m Mail, err error) {
 	return h, seq, m, nil
 }
 
-// AppendMove appends a MOVE record to dst: a copy of the MAIL record of the mail seq.
-func AppendMove(dst []byte, seq uint64, mail []byte) ([]byte, error) {
-	m, err := ParseMail(mail)
+// AppendMove appends a MOVE record to dst: a copy of the mail seq, which is that of a MAIL,
+// MOVE or FORWARD record.
+func AppendMove(dst []byte, seq uint64, rec []byte) ([]byte, error) {
+	if t, _ := TypeOf(rec); (t == TypeMove || t == TypeForward) && len(rec) > moveSize {
+		rec = rec[moveSize:]
+	}
+	m, err := ParseMail(rec)
 	if err != nil {
 		return dst, err
 	}
 	start := len(dst)
 	dst = appendU64(appendHead(dst, head{typ: TypeMove, box: m.Box}), seq)
-	return finish(append(dst, mail...), start), nil
+	return finish(append(dst, rec...), start), nil
 }
 
 func parseMove(rec []byte) (seq uint64, mail []byte, err error) {

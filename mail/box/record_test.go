@@ -327,7 +327,7 @@ func TestHandles(t *testing.T) {
 func TestMailOf(t *testing.T) {
 	b := newBench(t)
 	mail := b.record(note{body: "x"})
-	for _, rec := range [][]byte{mail, mustMove(t, mail)} {
+	for _, rec := range [][]byte{mail, mustMove(t, mail), mustMove(t, mustMove(t, mail)), mustMove(t, AppendForward(nil, 7, 0, 1, mail))} {
 		if m, err := MailOf(rec); err != nil || !bytes.HasSuffix(mail, m.Letter) || len(m.Letter) != proto.LetterFixed+1 {
 			t.Errorf("%x, %v", m.Letter, err)
 		}

@@ -3,6 +3,8 @@ package box
 import (
 	"maps"
 	"slices"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // manage does what people do.
@@ -56,28 +58,73 @@ func (s *sim) manage() {
 			}
 		}
 	case 6:
-		s.move(b, id)
+		s.move()
 	}
 }
 
-// move copies a mail to the end of the ledger.
-func (s *sim) move(b *modelBox, id BoxID) {
-	for x := range s.s.Places() {
-		if x.Box == id && s.one(3) {
-			old := s.log[x.Place-1]
-			if Type(old[4]) == TypeMove {
-				_, old, _ = parseMove(old)
-			}
-			rec, err := AppendMove(nil, x.Seq, old)
-			if err != nil {
-				s.failf("move: %v", err)
-			}
-			s.apply(rec)
-			if u := b.subs[0]; !slices.ContainsFunc(slices.Collect(s.s.Places()), func(y Kept) bool { return y.Box == id && y.Seq == x.Seq && y.Place == Place(len(s.log)) }) || u != nil && slices.ContainsFunc(slices.Collect(s.s.Places()), func(y Kept) bool { return y.Place == x.Place }) {
-				s.failf("mail %d of %d did not move", x.Seq, id)
-			}
-			return
+// move copies some records to the end of the ledger, at once or when what was made before was
+// applied: meanwhile a mail may end.
+func (s *sim) move() {
+	for _, x := range records(s.s) {
+		if !s.one(4) {
+			continue
 		}
+		rec, err := AppendMove(nil, x.Seq, s.log[x.Place-1])
+		if err != nil {
+			s.failf("move: %v", err)
+		}
+		if s.one(2) {
+			s.flight = append(s.flight, rec)
+			continue
+		}
+		s.apply(rec)
+		if y, ok := s.s.Record(x.Box, x.Seq); !ok || y.Place != Place(len(s.log)) {
+			s.failf("mail %d of %d did not move", x.Seq, x.Box)
+		}
+	}
+}
+
+// checkRecords looks at each record that is needed, in one walk with breaks: those of all mails
+// that wait or are kept, and of all dead letters, once.
+func (s *sim) checkRecords() {
+	want := map[[2]uint64]bool{}
+	for id, b := range s.m.boxes {
+		for seq := range b.mails {
+			want[[2]uint64{uint64(id), seq}] = true
+		}
+		for _, u := range b.subs {
+			for seq := range u.dead {
+				want[[2]uint64{uint64(id), seq}] = true
+			}
+		}
+	}
+	var at Cursor
+	for again := true; again; {
+		left := 1 + s.choose(4)
+		again = false
+		for c, x := range s.s.Places(at) {
+			if left--; left < 0 {
+				at, again = c, true
+				break
+			}
+			if !want[[2]uint64{uint64(x.Box), x.Seq}] {
+				s.failf("the record of mail %d of %d is needed by nobody, or twice", x.Seq, x.Box)
+			}
+			delete(want, [2]uint64{uint64(x.Box), x.Seq})
+			m, err := MailOf(s.log[x.Place-1])
+			if err != nil || x.Length != len(s.log[x.Place-1]) || int64(len(m.Letter)) != x.Size {
+				s.failf("mail %d of %d is not at %d: %v", x.Seq, x.Box, x.Place, err)
+			}
+			if l, err := proto.ParseLetter(m.Letter); err != nil || l.ID != s.m.boxes[x.Box].ids[x.Seq] {
+				s.failf("at %d is another mail than %d of %d: %v", x.Place, x.Seq, x.Box, err)
+			}
+			if y, ok := s.s.Record(x.Box, x.Seq); !ok || y != x {
+				s.failf("mail %d of %d: %+v, %+v", x.Seq, x.Box, x, y)
+			}
+		}
+	}
+	if len(want) > 0 {
+		s.failf("the records of %v are needed", want)
 	}
 }
 
@@ -89,12 +136,7 @@ func (s *sim) check() {
 	if s.bounced != s.m.bounce {
 		s.failf("%d bounces, want %d: a sender was not told (I21)", s.bounced, s.m.bounce)
 	}
-	for x := range s.s.Places() {
-		m, err := MailOf(s.log[x.Place-1])
-		if err != nil || x.Length != len(s.log[x.Place-1]) || int64(len(m.Letter)) != x.Size {
-			s.failf("mail %d of %d is not at %d: %v", x.Seq, x.Box, x.Place, err)
-		}
-	}
+	s.checkRecords()
 	for _, r := range s.readers {
 		b := s.m.boxes[r.box]
 		u := b.subs[r.sub]

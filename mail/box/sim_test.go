@@ -167,7 +167,7 @@ func (s *sim) setUp() {
 	for i, b := range boxes {
 		b.Mails, b.Bytes = uint32(8+s.choose(30)), uint64(1500+s.choose(4000))
 		id := BoxID(i + 1)
-		s.m.boxes[id] = &modelBox{settings: b, next: 1, mails: map[uint64]*modelMail{}, subs: map[SubID]*modelSub{}, ending: map[uint64]bool{}}
+		s.m.boxes[id] = &modelBox{settings: b, next: 1, mails: map[uint64]*modelMail{}, subs: map[SubID]*modelSub{}, ending: map[uint64]bool{}, ids: map[uint64]proto.MailID{}}
 		if r := s.apply(AppendBox(nil, id, &b)).Results[0]; r.Code != proto.CodeOK {
 			s.failf("box: %+v", r)
 		}

@@ -290,31 +290,6 @@ func (s *State) applyPeer(d decoder, h head, out *Output) error {
 	return nil
 }
 
-// applyMove notes the new place of a mail.
-func (s *State) applyMove(p Place, rec []byte) error {
-	seq, old, err := parseMove(rec)
-	if err != nil {
-		return err
-	}
-	m, err := ParseMail(old)
-	if err != nil {
-		return err
-	}
-	b := s.boxes[m.Box]
-	if b == nil {
-		return nil
-	}
-	if x := b.mails.get(seq); x != nil && x.bytes() == int64(len(m.Letter)) {
-		x.place, x.load = p, newLoad(x.class(), len(rec), len(m.Letter))
-	}
-	for _, u := range b.subs {
-		if dead := u.deadLetter(seq); dead != nil && dead.Size == int64(len(m.Letter)) {
-			dead.Place, dead.Length = p, len(rec)
-		}
-	}
-	return nil
-}
-
 func refuse(code proto.Code, detail string) Result { return Result{Code: code, Detail: detail} }
 
 // or returns v, or def if v is zero.

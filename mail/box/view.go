@@ -214,25 +214,3 @@ func (s *State) Mail(id BoxID, seq uint64) (Kept, bool) {
 	}
 	return Kept{}, false
 }
-
-// Places returns every MAIL or MOVE record that is needed: of mails that have not ended,
-// and of dead letters. One record may be returned more than once.
-func (s *State) Places() iter.Seq[Kept] {
-	return func(yield func(Kept) bool) {
-		for _, id := range s.Boxes() {
-			b := s.boxes[id]
-			for seq, m := b.mails.next(0); m != nil; seq, m = b.mails.next(seq + 1) {
-				if !yield(Kept{id, seq, m.place, m.length(), m.bytes()}) {
-					return
-				}
-			}
-			for _, u := range b.subs {
-				for i := range u.dead {
-					if d := &u.dead[i]; !yield(Kept{id, d.Seq, d.Place, d.Length, d.Size}) {
-						return
-					}
-				}
-			}
-		}
-	}
-}
