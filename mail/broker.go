@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mail/chain"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/ledger"
 )
 
@@ -35,7 +36,7 @@ type Log interface {
 type Keeper interface {
 	LoadCheckpoint(load func(io.Reader) error) (index uint64, err error)
 	Checkpoint(index uint64, write func(io.Writer) error) error
-	Release(live func(segment uint64) bool)
+	Release(live func(segment uint64, size int64) bool)
 }
 
 // A Failing may fail, once.
@@ -125,13 +126,12 @@ type Broker struct {
 	sessions map[*box.Session]*Session
 	started  bool  // the record of the start was applied
 	trusted  int64 // the wall clock when it was not doubted, Unix milliseconds
-	saved    savedLog
 
 	incoming incoming
 	spools   spools
 	reports  reports
-	dead     deadLetters
-	waiting  sync.WaitGroup // for those goroutines, and for that of a checkpoint
+	space
+	waiting sync.WaitGroup // for the goroutines that the broker starts
 }
 
 // An op is something that the goroutine of Run is to do.
@@ -202,8 +202,10 @@ func (b *Broker) load() error {
 	replay, gaps := b.replay, 0
 	err = b.log.Replay(index+1, func(batch ledger.Batch) error {
 		if batch.Kind == ledger.KindLost {
-			replay = b.replayBehindGap
-			gaps++
+			if gaps++; gaps == 1 {
+				next := b.sequences()
+				replay = func(p ledger.Place, rec []byte) error { return b.replayBehindGap(p, rec, next) }
+			}
 		}
 		for p, rec := range batch.Entries() {
 			if err := replay(p, rec); err != nil {
@@ -236,6 +238,7 @@ func (b *Broker) loaded() error {
 		return fmt.Errorf("start %d is not newer than start %d in the ledger", b.cfg.Boot, b.state.Boot())
 	}
 	b.publish()
+	b.neededBytes()
 	return b.loadSpools()
 }
 
@@ -253,9 +256,46 @@ func (b *Broker) read(p box.Place, length int, dst []byte) ([]byte, error) {
 	return b.log.Read(ledger.Place{Segment: segmentOf(p, b.last.Load()), Offset: uint32(p & (1<<offsetBits - 1)), Length: uint32(length)}, dst)
 }
 
-// MailAt returns the mail at a place, and the node that it came from: zero is this one. The
-// error is [store.ErrNotFound] if the record was moved, or is needed no more.
-func (b *Broker) MailAt(p box.Place, length int) (m box.Mail, from proto.PeerID, err error) {
+// readMail appends to dst the record of a mail. If it was moved since k was looked up, it is
+// read where it is now. The error is [store.ErrNotFound] if it has ended meanwhile. It must not
+// be called by the goroutine of Run, for which no record is gone that the state has.
+func (b *Broker) readMail(ctx context.Context, k box.Kept, dst []byte) ([]byte, error) {
+	for {
+		out, err := b.read(k.Place, k.Length, dst)
+		if !errors.Is(err, store.ErrNotFound) {
+			return out, err
+		}
+		is, failed := b.record(ctx, k.Box, k.Seq)
+		switch {
+		case failed != nil:
+			return dst, failed
+		case is.Length == 0 || is.Place == k.Place:
+			return dst, err
+		}
+		k = is
+	}
+}
+
+// record returns the record of a mail as it is now; of length 0: it is not needed.
+func (b *Broker) record(ctx context.Context, id box.BoxID, seq uint64) (k box.Kept, err error) {
+	err = b.call(ctx, func(box.Now) { k, _ = b.state.Record(id, seq) })
+	return k, err
+}
+
+// MailOf returns the mail with a record, and the node that it came from: zero is this one. The
+// error is [store.ErrNotFound] if the mail has ended since k was looked up. It must not be
+// called within [Broker.View].
+func (b *Broker) MailOf(ctx context.Context, k box.Kept) (m box.Mail, from proto.PeerID, err error) {
+	rec, err := b.readMail(ctx, k, nil)
+	if err != nil {
+		return m, from, err
+	}
+	m, err = box.MailOf(rec)
+	return m, b.peer(m.Origin), err
+}
+
+// mailAt is MailOf for what is at a place or nowhere.
+func (b *Broker) mailAt(p box.Place, length int) (m box.Mail, from proto.PeerID, err error) {
 	rec, err := b.read(p, length, nil)
 	if err != nil {
 		return m, from, err
@@ -355,6 +395,7 @@ func (b *Broker) step(ctx context.Context) {
 	for _, do := range ops {
 		do(now)
 	}
+	b.moveDue(now)
 	b.react(ctx, now)
 	b.flush()
 }

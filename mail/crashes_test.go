@@ -76,7 +76,7 @@ func (c *crashes) ship(room int) *proto.Bundle {
 	if x == nil {
 		c.t.Fatal("nothing may be sent")
 	}
-	m, err := l.fetch(x)
+	m, err := l.fetch(c.ended, x)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func (c *crashes) calm() {
 		if x == nil {
 			break
 		}
-		m, err := l.fetch(x)
+		m, err := l.fetch(c.ended, x)
 		if err != nil {
 			c.t.Fatal(err)
 		}
@@ -159,7 +159,7 @@ func (c *crashes) want(texts ...string) {
 	var got []string
 	id, _ := c.h.state.Find("agent:a")
 	for i := range c.h.state.Mails(id, 0, 0) {
-		m, _, err := c.h.MailAt(i.Place, i.Length)
+		m, _, err := c.h.mailAt(i.Place, i.Length)
 		if err != nil {
 			c.t.Fatal(err)
 		}

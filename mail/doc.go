@@ -41,6 +41,32 @@
 //	CANCELLED  purged, bounced, or its box was removed
 //	DROPPED    retention of a topic removed it before every subscription had read it
 //
+// # Space
+//
+// The ledger gives back whole segments. A checkpoint knows where each record lies that is
+// needed: that of a mail that has not ended, that a topic keeps, or that is a dead letter. A
+// segment in which nothing is needed is given back with it; of one in which less than a
+// quarter is, the mail is moved, so that one mail that waits does not keep all that came with
+// it:
+//
+//	checkpoint ─▶ sparse segments ─▶ MOVE: the mail once more, at the end ─▶ checkpoint ─▶ given back
+//
+// A MOVE says where the record of a mail is, and nothing else. The mail keeps its box and its
+// sequence, and all the rest names these: its place in the order and its lane, leases and
+// handles, attempts, dedupe keys, the number in a chain, which is in the record, and what the
+// subscriptions of a topic have read. No mail gets another position. A letter moves as it is.
+//
+// After a crash each mail is at its old place or at its new one. Either can be read: a segment
+// is given back when a checkpoint is on disk in which nothing of it is needed, and the log has
+// all since the checkpoint before that one, should the newer one be damaged. So a MOVE needs no
+// sync of its own. The MOVE of a mail that ended meanwhile does nothing.
+//
+// Moves make way for appends: they are read in the background, and written in batches of
+// 256 KiB, at most 10 MiB a second, and between two checkpoints as much as makes half of one due
+// (128 MiB). They are written although the disk is full: they make room. Who was given a place
+// before a move, such as a session with a delivery that it has not fetched, asks for the new one
+// when the old one is gone. A segment with a record that cannot be read stays.
+//
 // What is promised (the tests name the numbers):
 //
 //   - I21: a mail that was accepted is in exactly one box and one state until it ends, and

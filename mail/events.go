@@ -116,7 +116,7 @@ func (b *Broker) identify(e *Event) {
 	if !e.ID.IsZero() || e.length == 0 {
 		return
 	}
-	m, _, err := b.MailAt(e.place, e.length)
+	m, _, err := b.mailAt(e.place, e.length)
 	if err != nil {
 		return
 	}

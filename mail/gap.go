@@ -8,15 +8,21 @@ import (
 // replayBehindGap applies a record of a ledger that was rebuilt and has lost records before
 // this one. A mail may get another sequence than it had, so that what the log says of
 // sequences may be of another mail: it does not count, and mail that had ended is delivered
-// again. No mail that the log has is missing because another one of its chain is.
-func (b *Broker) replayBehindGap(p ledger.Place, rec []byte) error {
+// again. No mail that the log has is missing because another one of its chain is. A MOVE counts
+// if the mail came before the first gap, by the next sequences then: that is the mail, and its
+// old record may be gone.
+func (b *Broker) replayBehindGap(p ledger.Place, rec []byte, next map[box.BoxID]uint64) error {
 	t, err := box.TypeOf(rec)
 	if err != nil {
 		return err
 	}
 	switch t {
-	case box.TypeAck, box.TypeNack, box.TypeEnd, box.TypeMove:
+	case box.TypeAck, box.TypeNack, box.TypeEnd:
 		return nil
+	case box.TypeMove:
+		if id, seq, err := box.MoveOf(rec); err != nil || seq >= next[id] {
+			return err
+		}
 	case box.TypeForward:
 		rec = box.Unlinked(rec)
 	case box.TypeMail:
@@ -28,6 +34,16 @@ func (b *Broker) replayBehindGap(p ledger.Place, rec []byte) error {
 		rec = box.AppendMail(nil, &m)
 	}
 	return b.replay(p, rec)
+}
+
+// sequences returns the sequence of the next mail of each box.
+func (b *Broker) sequences() map[box.BoxID]uint64 {
+	next := map[box.BoxID]uint64{}
+	for _, id := range b.state.Boxes() {
+		i, _ := b.state.Info(id)
+		next[id] = i.Next
+	}
+	return next
 }
 
 // closeGaps writes a checkpoint, so that what is written from now on counts at the next

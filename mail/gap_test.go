@@ -107,6 +107,7 @@ func TestChainGoesOnBehindAGap(t *testing.T) {
 			return box.AppendMail(nil, &m)
 		}
 		place := ledger.Place{Segment: 1, Offset: 4096}
+		behind := func(p ledger.Place, rec []byte) error { return f.replayBehindGap(p, rec, nil) }
 		for _, step := range []struct {
 			replay func(ledger.Place, []byte) error
 			rec    []byte
@@ -114,9 +115,9 @@ func TestChainGoesOnBehindAGap(t *testing.T) {
 		}{
 			{f.replay, box.AppendPeer(nil, 1, peer), 0},
 			{f.replay, record(3), 0},
-			{f.replayBehindGap, record(3), 1},
-			{f.replayBehindGap, record(3), 1},
-			{f.replayBehindGap, record(4), 2},
+			{behind, record(3), 1},
+			{behind, record(3), 1},
+			{behind, record(4), 2},
 			{f.replay, record(5), 3},
 		} {
 			if err := step.replay(place, step.rec); err != nil {

@@ -1,13 +1,11 @@
 package mail
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -220,7 +218,7 @@ func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter, err error) {
 				break
 			}
 			t := DeadLetter{Box: info.Settings.Name, Subscription: sub.Settings.Name, DeadLetter: d}
-			m, from, err := b.MailAt(d.Place, d.Length)
+			m, from, err := b.mailAt(d.Place, d.Length)
 			switch {
 			case err == nil:
 				t.From, t.Accepted, t.Letter = from, m.At, m.Letter
@@ -234,60 +232,4 @@ func (b *Broker) deadLetters(a box.Archive) (all []DeadLetter, err error) {
 		}
 	}
 	return all, nil
-}
-
-// A savedLog is what the newest checkpoint has.
-type savedLog struct {
-	index   uint64
-	records int64 // applied since
-	bytes   int64 // of those
-	at      time.Duration
-	running bool // one is being written
-}
-
-// checkpointDue writes a checkpoint in the background if one is due. The newest batch must
-// be applied to its end: a start replays the batches after it. The state is written to
-// memory first: meanwhile nothing is served.
-func (b *Broker) checkpointDue() {
-	now := b.cfg.Clock.Boot()
-	if !b.started || b.saved.running || b.reports.bouncing+len(b.out.Bounces) > 0 || b.last.Load() == b.saved.index {
-		return
-	}
-	if b.saved.records < b.cfg.CheckpointRecords && b.saved.bytes < b.cfg.CheckpointBytes && now-b.saved.at < b.cfg.CheckpointEvery {
-		return
-	}
-	b.saved.at = now
-	var image bytes.Buffer
-	if err := b.state.Save(&image); err != nil {
-		b.cfg.Logger.Error("the state of the boxes cannot be saved", "why", err)
-		return
-	}
-	live := b.liveSegments()
-	index, records, size := b.last.Load(), b.saved.records, b.saved.bytes
-	b.saved.running = true
-	b.waiting.Go(func() {
-		err := b.log.Checkpoint(index, func(w io.Writer) error {
-			_, err := w.Write(image.Bytes())
-			return err
-		})
-		if err != nil {
-			b.cfg.Logger.Warn("no checkpoint of the mail was written", "why", err)
-		} else {
-			b.log.Release(func(segment uint64) bool { return live[segment] })
-		}
-		b.do(func(box.Now) {
-			if b.saved.running = false; err == nil {
-				b.saved.index, b.saved.records, b.saved.bytes = index, b.saved.records-records, b.saved.bytes-size
-			}
-		})
-	})
-}
-
-// liveSegments returns the segments that have a mail that is needed.
-func (b *Broker) liveSegments() map[uint64]bool {
-	live, newest := make(map[uint64]bool), b.last.Load()
-	for k := range b.state.Places() {
-		live[segmentOf(k.Place, newest)] = true
-	}
-	return live
 }

@@ -70,7 +70,7 @@ func (l *Lane) Next(ctx context.Context, room int) (*proto.Bundle, error) {
 			return nil, err
 		}
 		if s != nil {
-			m, err := l.fetch(s)
+			m, err := l.fetch(whole, s)
 			if err == nil {
 				return m, nil
 			}
@@ -136,7 +136,7 @@ func (l *Lane) top(c int) bool {
 }
 
 // fetch reads the letters of a bundle.
-func (l *Lane) fetch(s *shipment) (*proto.Bundle, error) {
+func (l *Lane) fetch(ctx context.Context, s *shipment) (*proto.Bundle, error) {
 	m := &proto.Bundle{
 		Number: s.Number, Box: s.Box, Generation: s.Generation, Chain: s.Class,
 		PrevBoot: s.Prev.Boot, PrevNumber: s.Prev.Counter, Letters: make([]byte, 0, s.Size),
@@ -147,7 +147,7 @@ func (l *Lane) fetch(s *shipment) (*proto.Bundle, error) {
 	var rec []byte
 	for _, k := range s.mails {
 		var err error
-		if rec, err = l.b.read(k.Place, k.Length, rec[:0]); err != nil {
+		if rec, err = l.b.readMail(ctx, k, rec[:0]); err != nil {
 			return nil, err
 		}
 		mail, err := box.MailOf(rec)

@@ -150,7 +150,7 @@ func (s *Session) NextInto(ctx context.Context, n int, dst []Delivery, buf []byt
 			if left > 0 {
 				s.signal()
 			}
-			return s.fetch(dst, buf)
+			return s.fetch(ctx, dst, buf)
 		}
 		if err != nil {
 			return dst, buf, err
@@ -182,13 +182,13 @@ func (s *Session) take(n int) {
 }
 
 // fetch reads the letters of the deliveries in given.
-func (s *Session) fetch(dst []Delivery, buf []byte) ([]Delivery, []byte, error) {
+func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Delivery, []byte, error) {
 	mono := s.b.cfg.Clock.Boot().Milliseconds()
 	for _, d := range s.given {
 		from := len(buf)
-		out, err := s.b.read(d.Place, d.Length, buf)
+		out, err := s.b.readMail(ctx, box.Kept{Box: s.box, Seq: d.Handle.Seq, Place: d.Place, Length: d.Length}, buf)
 		if errors.Is(err, store.ErrNotFound) {
-			continue // it was moved or has ended meanwhile: its lease lapses
+			continue // it has ended meanwhile
 		}
 		var m box.Mail
 		if err == nil {

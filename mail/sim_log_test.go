@@ -3,7 +3,11 @@ package mail
 import (
 	"bytes"
 	"io"
+	"iter"
+	"maps"
 	"math/rand/v2"
+	"slices"
+	"sync"
 
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/ledger"
@@ -18,9 +22,19 @@ type simLog struct {
 	recs   [][]byte // the record at offset n is recs[n-1]
 	synced int      // records that survive a power cut
 
-	image   []byte // a checkpoint
-	imageOf int    // records that it has
+	mu       sync.Mutex // a broker writes checkpoints in the background
+	images   []simImage // the newest two checkpoints, in order
+	released map[uint64]bool
 }
+
+// A simImage is a checkpoint.
+type simImage struct {
+	index int // of the last record that it has
+	state []byte
+}
+
+// simSegment is how many records a segment has.
+const simSegment = 10
 
 var _ Ledger = (*simLog)(nil)
 
@@ -30,25 +44,72 @@ func (l *simLog) Queue(es []ledger.Entry) *ledger.Pending {
 }
 
 func (l *simLog) Read(p ledger.Place, dst []byte) ([]byte, error) {
-	if p.Offset == 0 || int(p.Offset) > len(l.recs) || len(l.recs[p.Offset-1]) != int(p.Length) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p.Offset == 0 || int(p.Offset) > len(l.recs) || len(l.recs[p.Offset-1]) != int(p.Length) || l.released[p.Segment] {
 		return dst, store.ErrNotFound
 	}
 	return append(dst, l.recs[p.Offset-1]...), nil
 }
 
+func (l *simLog) Checkpoint(index uint64, write func(io.Writer) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var state bytes.Buffer
+	if err := write(&state); err != nil {
+		return err
+	}
+	l.synced = max(l.synced, int(index))
+	l.images = append(l.images, simImage{int(index), state.Bytes()})
+	l.images = l.images[max(len(l.images)-2, 0):]
+	return nil
+}
+
+func (l *simLog) Release(live func(uint64, int64) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.images) < 2 {
+		return
+	}
+	for first, size := range l.segments() {
+		if int(first)+simSegment-1 <= l.images[0].index && !live(first, size) {
+			if l.released == nil {
+				l.released = map[uint64]bool{}
+			}
+			l.released[first] = true
+		}
+	}
+}
+
+// segments returns the segments that there are, and their bytes.
+func (l *simLog) segments() iter.Seq2[uint64, int64] {
+	return func(yield func(uint64, int64) bool) {
+		for i := 0; i < len(l.recs); i += simSegment {
+			first, size := uint64(i)+1, int64(0)
+			for _, rec := range l.recs[i:min(i+simSegment, len(l.recs))] {
+				size += int64(len(rec))
+			}
+			if !l.released[first] && !yield(first, size) {
+				return
+			}
+		}
+	}
+}
+
 func (*simLog) Replay(uint64, func(ledger.Batch) error) error        { return nil }
 func (*simLog) LoadCheckpoint(func(io.Reader) error) (uint64, error) { return 0, nil }
-func (*simLog) Checkpoint(uint64, func(io.Writer) error) error       { return nil }
-func (*simLog) Release(func(uint64) bool)                            {}
 func (*simLog) Failed() <-chan struct{}                              { return nil }
 func (*simLog) Err() error                                           { return nil }
+
 func placeOf(n int, rec []byte) ledger.Place {
-	return ledger.Place{Segment: 1, Offset: uint32(n), Length: uint32(len(rec))}
+	return ledger.Place{Segment: uint64((n-1)/simSegment*simSegment + 1), Offset: uint32(n), Length: uint32(len(rec))}
 }
 
 // write writes at most n calls of Queue. Those whose answers nobody hears are of a process
 // that dies.
 func (l *simLog) write(n int, heard bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	n = min(n, len(l.queue))
 	sync := false
 	for _, es := range l.queue[:n] {
@@ -80,17 +141,15 @@ func (l *simLog) kill(cut bool) {
 		l.recs = l.recs[:l.synced+l.rng.IntN(len(l.recs)-l.synced+1)]
 	}
 	l.synced = len(l.recs)
-	if l.imageOf > len(l.recs) {
-		l.image, l.imageOf = nil, 0
+	if len(l.images) == 2 && l.rng.IntN(4) == 0 {
+		l.images = l.images[:1] // the newest one cannot be read
 	}
 }
 
 // clone returns a copy of the disk.
 func (l *simLog) clone() *simLog {
-	c := *l
-	c.queue, c.recs = nil, l.recs[:l.synced:l.synced]
-	if c.imageOf > c.synced {
-		c.image, c.imageOf = nil, 0
+	return &simLog{
+		rng: l.rng, recs: l.recs[:l.synced:l.synced], synced: l.synced, released: maps.Clone(l.released),
+		images: slices.DeleteFunc(slices.Clone(l.images), func(x simImage) bool { return x.index > l.synced }),
 	}
-	return &c
 }

@@ -25,6 +25,7 @@ import (
 // a function of its seed.
 type sim struct {
 	ctx    context.Context
+	ended  context.Context // with it nobody waits for a broker, which takes no step meanwhile
 	rng    *rand.Rand
 	clock  *clock.Manual
 	nodes  [3]*simNode // the last one is the home
@@ -36,6 +37,7 @@ type sim struct {
 	failed string
 
 	putsBack bool // disks are put back
+	reads    bool // agent:slow is read
 	lossless bool // nothing was relaxed, and no disk was put back
 }
 
@@ -82,11 +84,12 @@ type simAnswer struct {
 	m        *proto.Bundled
 }
 
-var simBoxes = []string{"agent:a", "agent:b"}
+// simBoxes are the boxes of the home. The last one is read seldom: what it has is moved.
+var simBoxes = []string{"agent:a", "agent:b", "agent:slow"}
 
 func simulate(seed uint64, steps int) *sim {
 	s := &sim{
-		ctx: context.Background(), rng: rand.New(rand.NewPCG(seed, 11)), clock: clock.NewManual(time.UnixMilli(1 << 40)), denied: map[proto.MailID]bool{},
+		ctx: context.Background(), ended: endedContext(), rng: rand.New(rand.NewPCG(seed, 11)), clock: clock.NewManual(time.UnixMilli(1 << 40)), denied: map[proto.MailID]bool{},
 		counts: map[string]int{}, putsBack: seed%4 == 3, lossless: seed%4 < 2,
 	}
 	for i := range s.nodes {
@@ -96,7 +99,7 @@ func simulate(seed uint64, steps int) *sim {
 		for k, name := range simBoxes {
 			settings := box.BoxSettings{Name: box.SpoolPrefix + name, Kind: box.Spool, Home: proto.PeerID{3}, Generation: 1, Mails: 60}
 			if i == 2 {
-				settings = box.BoxSettings{Name: name, Kind: box.Mailbox, Generation: 1, Mails: 12}
+				settings = box.BoxSettings{Name: name, Kind: box.Mailbox, Generation: 1, Mails: 12 + 28*uint32(k/2)}
 			}
 			n.queue(box.AppendBox(nil, box.BoxID(k+1), &settings), false, false, func(box.Result, error) { n.publish() })
 			n.flush()
@@ -112,6 +115,13 @@ func simulate(seed uint64, steps int) *sim {
 	s.drain()
 	s.check()
 	return s
+}
+
+// endedContext returns a context that is done.
+func endedContext() context.Context {
+	ctx, end := context.WithCancel(context.Background())
+	end()
+	return ctx
 }
 
 func (s *sim) fail(format string, args ...any) {
@@ -133,7 +143,7 @@ func (n *simNode) start() {
 	n.calls, n.comes = nil, nil
 	b := newBroker(n.log, Config{
 		Boot: n.boot, Self: n.id, Clock: s.clock.Clock(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), random: s.rng.Uint64,
-		CheckpointRecords: 1 << 60, CheckpointBytes: 1 << 60, CheckpointEvery: 1 << 60,
+		CheckpointRecords: 40, CheckpointBytes: 1 << 60, CheckpointEvery: 1 << 60,
 		Bounced: func(_ context.Context, x Bounce) {
 			l, err := proto.ParseLetter(x.Letter)
 			n.mu.Lock()
@@ -145,25 +155,40 @@ func (n *simNode) start() {
 	})
 	n.Broker = b
 	b.state = box.New(&b.chains)
-	if n.log.image != nil {
+	from := 0
+	if at := len(n.log.images); at > 0 {
 		var err error
-		if b.state, err = box.Load(bytes.NewReader(n.log.image), &b.chains); err != nil {
+		from = n.log.images[at-1].index
+		if b.state, err = box.Load(bytes.NewReader(n.log.images[at-1].state), &b.chains); err != nil {
 			s.fail("%v", err)
 			b.state = box.New(&b.chains)
 		}
 	}
-	for i, rec := range n.log.recs[n.log.imageOf:] {
-		at := n.log.imageOf + i + 1
-		if err := b.replay(placeOf(at, rec), rec); err != nil {
+	for i, rec := range n.log.recs[from:] {
+		p := placeOf(from+i+1, rec)
+		if n.log.released[p.Segment] {
+			s.fail("record %d of a start was released", from+i+1)
+		}
+		if err := b.replay(p, rec); err != nil {
 			s.fail("replay: %v", err)
 		}
 	}
-	b.last.Store(uint64(len(n.log.recs)) + 1)
+	b.last.Store(uint64(len(n.log.recs)))
 	if err := b.loaded(); err != nil {
 		s.fail("start: %v", err)
 	}
 	b.begin(s.ctx)
 	n.work()
+	n.checkRecords()
+}
+
+// checkRecords checks that each record that is needed can be read.
+func (n *simNode) checkRecords() {
+	for _, k := range n.state.Places(box.Cursor{}) {
+		if _, _, err := n.mailAt(k.Place, k.Length); err != nil {
+			n.s.fail("mail %d of box %d of node %d: %v", k.Seq, k.Box, n.id[0], err)
+		}
+	}
 }
 
 // step takes a step of the broker and hears its answers.
@@ -300,7 +325,7 @@ func (s *sim) send(n *simNode, room int) bool {
 	if x == nil {
 		return false
 	}
-	m, err := l.fetch(x)
+	m, err := l.fetch(s.ended, x)
 	if err != nil {
 		s.fail("fetch: %v", err)
 		return false
@@ -371,10 +396,14 @@ func (s *sim) hear() {
 // read acknowledges some of what the home has.
 func (s *sim) read() {
 	h := s.home()
-	id, _ := h.state.Find(simBoxes[s.rng.IntN(len(simBoxes))])
+	name := simBoxes[s.rng.IntN(len(simBoxes))]
+	if name == "agent:slow" && !s.reads {
+		return
+	}
+	id, _ := h.state.Find(name)
 	for i := range h.state.Mails(id, 0, 0) {
 		h.Broker.queue(box.AppendSpoolDone(nil, id, []uint64{i.Seq}), false, false, nil) // an ACK, as of a reader
-		if s.one(4) {
+		if s.one(4) || name == "agent:slow" {
 			break
 		}
 	}
@@ -394,15 +423,16 @@ func (s *sim) cancel(n *simNode) {
 	n.step()
 }
 
-// checkpoint writes the state. What was written before is on disk then.
+// checkpoint writes the state, if nothing is on its way. What was written before is on disk then.
 func (n *simNode) checkpoint() {
 	n.step()
-	var image bytes.Buffer
-	if err := n.state.Save(&image); err != nil {
-		n.s.fail("%v", err)
+	if len(n.pending) == 0 {
+		n.saved.records += 1 << 40
+		n.checkpointDue()
+		n.waiting.Wait()
+		n.step()
 	}
-	n.log.image, n.log.imageOf = image.Bytes(), len(n.log.recs)
-	n.log.synced = len(n.log.recs)
+	n.checkRecords()
 	if n.s.putsBack && len(n.copies) < 4 {
 		n.copies = append(n.copies, n.log.clone())
 	}
@@ -427,34 +457,15 @@ func (s *sim) crash(n *simNode) {
 // drain ends all faults and gives all the time that they need.
 func (s *sim) drain() {
 	s.net, s.back = nil, nil
-	for range 60 {
-		if s.failed != "" {
-			return
-		}
-		s.clock.Advance(time.Second)
-		for _, n := range s.nodes {
-			n.tick(s.ctx)
-			n.work()
-		}
-		for _, n := range s.nodes[:2] {
-			s.reconnect(n)
-			for s.send(n, 5000) {
-			}
-		}
-		for len(s.net) > 0 {
-			s.deliver()
-			s.home().work()
-		}
-		for len(s.back) > 0 {
-			s.hear()
-		}
-		for range 8 {
-			s.read()
-			s.home().work()
-		}
-		for _, n := range s.nodes[:2] {
-			n.work()
-		}
+	for range 20 {
+		s.round()
+	}
+	for _, n := range s.nodes {
+		n.checkSpace()
+	}
+	s.reads = true
+	for range 50 {
+		s.round()
 	}
 	for i, n := range s.nodes[:2] {
 		for t := range n.spools.all() {
@@ -462,6 +473,63 @@ func (s *sim) drain() {
 				s.fail("%d mails of node %d for %s are stuck: %+v", left, i, t.box, t.chains)
 			}
 		}
+	}
+}
+
+// checkSpace checks that some checkpoints later a quarter of each segment is needed, besides
+// those that a start reads.
+func (n *simNode) checkSpace() {
+	wall := n.s.clock.Clock().Now()
+	for range 4 {
+		for range simSegment { // without news no checkpoint is due
+			n.queue(box.AppendSpoolDone(nil, box.MaxBoxes+1, []uint64{1}), false, false, nil)
+		}
+		n.flush()
+		n.work()
+		n.checkpoint()
+		for range 20 {
+			n.s.clock.Advance(time.Second)
+			n.s.clock.SetWall(wall) // nothing expires meanwhile
+			n.work()
+		}
+	}
+	n.s.counts["moved"] += int(n.space.moved.Load())
+	needed := n.neededBytes()
+	for first, size := range n.log.segments() {
+		if int(first)+2*simSegment <= n.log.images[0].index && needed[first] < size/sparsePart {
+			n.s.fail("of segment %d of node %d %d bytes of %d are needed", first, n.id[0], needed[first], size)
+		}
+	}
+}
+
+// round gives all a second without faults, and brings what is on its way.
+func (s *sim) round() {
+	if s.failed != "" {
+		return
+	}
+	s.clock.Advance(time.Second)
+	for _, n := range s.nodes {
+		n.tick(s.ctx)
+		n.work()
+	}
+	for _, n := range s.nodes[:2] {
+		s.reconnect(n)
+		for s.send(n, 5000) {
+		}
+	}
+	for len(s.net) > 0 {
+		s.deliver()
+		s.home().work()
+	}
+	for len(s.back) > 0 {
+		s.hear()
+	}
+	for range 8 {
+		s.read()
+		s.home().work()
+	}
+	for _, n := range s.nodes[:2] {
+		n.work()
 	}
 }
 
@@ -481,7 +549,7 @@ func (s *sim) replayed(l *simLog) (taken []proto.MailID, ends map[proto.MailID]b
 			taken = append(taken, letterID(m.Letter))
 		}
 		for _, e := range out.Ends {
-			m, err := box.ParseMail(l.recs[e.Place&(1<<offsetBits-1)-1])
+			m, err := box.MailOf(l.recs[e.Place&(1<<offsetBits-1)-1])
 			if err != nil {
 				s.fail("%v", err)
 			}
@@ -578,7 +646,7 @@ func TestSpools(t *testing.T) {
 		}
 	}
 	for _, what := range []string{
-		"sent: FULL", "answered: OK", "answered: BUSY", "answered: FULL", "answered: DRAINING", "crashes", "disks put back",
+		"sent: FULL", "answered: OK", "answered: BUSY", "answered: FULL", "answered: DRAINING", "crashes", "disks put back", "moved",
 		"ended: DONE ", "ended: DEAD refused", "ended: EXPIRED expired", "ended: EXPIRED unheard", "ended: CANCELLED purged",
 	} {
 		if all[what] == 0 {

@@ -274,7 +274,7 @@ func TestUnreadableSpool(t *testing.T) {
 	l := o.lane(s.home().id)
 	bundles := 0
 	for x := l.take(math.MaxInt); x != nil; x = l.take(math.MaxInt) {
-		if _, err := l.fetch(x); err != nil {
+		if _, err := l.fetch(s.ended, x); err != nil {
 			l.unread(o.now(), x, err)
 			continue
 		}

@@ -153,8 +153,14 @@ func subSettings(s box.SubSettings) wire.SubscriptionSettings {
 // A found mail is one that a query may select.
 type found struct {
 	place place
+	box   box.BoxID
 	info  box.MailInfo
 	dead  *box.DeadLetter
+}
+
+// kept returns the record of f.
+func (f *found) kept() box.Kept {
+	return box.Kept{Box: f.box, Seq: f.info.Seq, Place: f.info.Place, Length: f.info.Length, Size: f.info.Size}
 }
 
 // scanned is how many mails are looked at before those are read that a query may select.
@@ -193,7 +199,7 @@ func (b *Boxes) Mails(ctx context.Context, name, sub string, q wire.MailQuery) (
 			return nil, "", failure(p, sub, err)
 		}
 		for _, f := range some {
-			m, err := b.boxed(k, f)
+			m, err := b.boxed(ctx, k, f)
 			switch {
 			case errors.Is(err, store.ErrNotFound):
 				continue // it ended meanwhile
@@ -267,7 +273,7 @@ func scanSub(s *box.State, p place, id box.BoxID, sub box.SubID, dead bool, from
 				return some, d.Seq
 			}
 			info := box.MailInfo{Seq: d.Seq, Place: d.Place, Length: d.Length, Size: d.Size, Class: d.Class, State: box.Dead, Attempts: d.Attempts, Abandons: d.Abandons, Tries: d.Tries}
-			some = append(some, found{place: p, info: info, dead: &d})
+			some = append(some, found{place: p, box: id, info: info, dead: &d})
 		}
 		return some, 0
 	}
@@ -275,7 +281,7 @@ func scanSub(s *box.State, p place, id box.BoxID, sub box.SubID, dead bool, from
 		if len(some) == scanned {
 			return some, i.Seq
 		}
-		some = append(some, found{place: p, info: i})
+		some = append(some, found{place: p, box: id, info: i})
 	}
 	return some, 0
 }
@@ -286,7 +292,7 @@ func scanKept(s *box.State, p place, id box.BoxID, from uint64) (some []found, n
 		if len(some) == scanned {
 			return some, i.Seq
 		}
-		f := found{place: p, info: i}
+		f := found{place: p, box: id, info: i}
 		if i.State == box.Dead {
 			for d := range s.DeadLetters(id, boxSub(s, id), i.Seq) {
 				f.dead = &d
@@ -305,8 +311,8 @@ func boxSub(s *box.State, id box.BoxID) box.SubID {
 }
 
 // boxed reads the letter of a mail.
-func (b *Boxes) boxed(k *mail.Broker, f found) (m wire.BoxedMail, err error) {
-	kept, from, err := k.MailAt(f.info.Place, f.info.Length)
+func (b *Boxes) boxed(ctx context.Context, k *mail.Broker, f found) (m wire.BoxedMail, err error) {
+	kept, from, err := k.MailOf(ctx, f.kept())
 	if err != nil {
 		return m, err
 	}
@@ -415,7 +421,7 @@ func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, st
 			return failure(u.place, u.name, err)
 		}
 		for _, f := range some {
-			m, err := b.boxed(k, f)
+			m, err := b.boxed(ctx, k, f)
 			switch {
 			case err != nil || !strings.HasPrefix(m.ID, s.id):
 			case s.found == nil:

@@ -116,7 +116,7 @@ func missing(seqs []uint64, due []found) error {
 }
 
 func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) (wire.SentMail, error) {
-	kept, _, err := k.MailAt(f.info.Place, f.info.Length)
+	kept, _, err := k.MailOf(ctx, f.kept())
 	if err != nil {
 		return wire.SentMail{}, err
 	}

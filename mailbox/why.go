@@ -127,7 +127,7 @@ func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path 
 	case t.Blocked:
 		e.cause(wire.NoteMailBlocked, a)
 	case t.Head > 0:
-		a.Task = idAt(k, head)
+		a.Task = idAt(ctx, k, head)
 		e.cause(wire.NoteMailBehind, a)
 	case later.After(e.now):
 		e.next(later)
@@ -150,8 +150,8 @@ func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path 
 }
 
 // idAt returns the id of the mail with a record, or "".
-func idAt(k *mail.Broker, r box.Kept) string {
-	if m, _, err := k.MailAt(r.Place, r.Length); err == nil {
+func idAt(ctx context.Context, k *mail.Broker, r box.Kept) string {
+	if m, _, err := k.MailOf(ctx, r); err == nil {
 		if l, err := proto.ParseLetter(m.Letter); err == nil {
 			return l.ID.String()
 		}

@@ -89,7 +89,7 @@ var rules = []mutant{
 	{name: "length of a moved record forgotten", edits: []edit{{"move.go", "applyMove", "newLoad(x.class(), len(rec), len(m.Letter))", "map[bool]uint32{true: x.load, false: newLoad(x.class(), len(rec), len(m.Letter))}[MUTANT]"}}},
 	{name: "moved mail gets another sequence", edits: []edit{{"move.go", "applyMove", "x := b.mails.get(seq); x != nil", "x := b.mails.get(seq + map[bool]uint64{true: 1}[MUTANT]); x != nil"}}},
 	{name: "dead letters need no record", edits: []edit{{"move.go", "places", "if b.keeps(d.Seq, n) {", "if MUTANT || b.keeps(d.Seq, n) {"}}},
-	{name: "record needed twice", edits: []edit{{"move.go", "places", "if b.keeps(d.Seq, n) {", "if !MUTANT && b.keeps(d.Seq, n) {"}}},
+	{name: "record needed twice", edits: []edit{{"move.go", "places", "b.keeps(d.Seq, n)", "!MUTANT && b.keeps(d.Seq, n)"}}},
 	{name: "walk goes on behind the next mail", edits: []edit{{"move.go", "places", "b.mails.next(from.seq)", "b.mails.next(from.seq + map[bool]uint64{true: from.seq &^ 1 >> 1}[MUTANT])"}}},
 	{name: "checkpoint without blocked lanes", seeds: 500, edits: []edit{{"checkpoint.go", "sub", "c.count(len(u.blocked))\n\tfor _, lane := range sortedKeys(u.blocked) {", "blocked := u.blocked\nif MUTANT {\nblocked = nil\n}\nc.count(len(blocked))\nfor _, lane := range sortedKeys(blocked) {"}}},
 	{name: "checkpoint without dedupe keys", seeds: 500, edits: []edit{{"checkpoint.go", "dedupe", "for _, g := range d.generations {", "for _, g := range d.generations {\nif MUTANT {\ng = nil\n}"}}},

@@ -309,6 +309,16 @@ func AppendMove(dst []byte, seq uint64, rec []byte) ([]byte, error) {
 	return finish(append(dst, rec...), start), nil
 }
 
+// MoveOf returns of which mail of which box a MOVE record is.
+func MoveOf(rec []byte) (BoxID, uint64, error) {
+	seq, mail, err := parseMove(rec)
+	if err != nil {
+		return 0, 0, err
+	}
+	m, err := ParseMail(mail)
+	return m.Box, seq, err
+}
+
 func parseMove(rec []byte) (seq uint64, mail []byte, err error) {
 	h, d, err := parseHead(rec)
 	if err != nil {

@@ -84,7 +84,7 @@ func release(b *testing.B, l *Ledger, done <-chan struct{}) {
 			if err := l.Checkpoint(s.Last, noState); err != nil {
 				b.Error(err)
 			}
-			l.Release(func(uint64) bool { return false })
+			l.Release(func(uint64, int64) bool { return false })
 		}
 	}
 }

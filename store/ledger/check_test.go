@@ -125,7 +125,7 @@ func TestCheckKnowsReleasedSegments(t *testing.T) {
 	_, places := fill(t, l, 0, 5)
 	checkpointTwice(t, l)
 	kept := places[0].Segment
-	l.Release(func(segment uint64) bool { return segment == kept })
+	l.Release(func(segment uint64, _ int64) bool { return segment == kept })
 	fill(t, l, 0, 4)
 	mustClose(t, l)
 	if _, r := salvaged(t, fs, dir); len(r.Damage) > 0 || r.First != 1 || len(r.Checkpoints) != 2 {

@@ -182,6 +182,6 @@ func (s *victimState) write(l *Ledger) error {
 		if err != nil {
 			return err
 		}
-		l.Release(func(segment uint64) bool { return segment%5 == 0 })
+		l.Release(func(segment uint64, _ int64) bool { return segment%5 == 0 })
 	}
 }

@@ -58,7 +58,7 @@ func TestFirstFailureStopsTheLog(t *testing.T) {
 			if err := l.Checkpoint(answered, noState); answered > 0 && !errors.Is(err, store.ErrFailed) && call != "syncdir" {
 				t.Errorf("%s %d: a checkpoint: %v", call, skip, err)
 			}
-			l.Release(func(uint64) bool { t.Error("Release asks"); return true })
+			l.Release(func(uint64, int64) bool { t.Error("Release asks"); return true })
 			if err := l.Close(); !errors.Is(err, store.ErrFailed) {
 				t.Errorf("%s %d: Close: %v", call, skip, err)
 			}
@@ -89,7 +89,7 @@ func TestFull(t *testing.T) {
 			func(l *Ledger) { fill(t, l, 0, 3) }, store.ErrFull,
 			func(l *Ledger) {
 				checkpointTwice(t, l)
-				l.Release(func(uint64) bool { return false })
+				l.Release(func(uint64, int64) bool { return false })
 			}},
 		{"reserve of the disk", Config{Space: func() (int64, int64, error) { return free.Load(), 1 << 40, nil }, Reserve: 1 << 20, Clock: man.Clock()},
 			func(*Ledger) { free.Store(1<<20 - 1); man.Advance(askEvery) }, store.ErrNoDisk,

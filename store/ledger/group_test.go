@@ -211,7 +211,7 @@ func TestConcurrentUse(t *testing.T) {
 				if err := l.Checkpoint(l.Stats().Last, noState); err != nil {
 					t.Error(err)
 				}
-				l.Release(func(uint64) bool { return false })
+				l.Release(func(uint64, int64) bool { return false })
 				from := l.Stats().Checkpoint + 1
 				if err := l.Replay(from, func(Batch) error { return nil }); err != nil {
 					t.Error(err)

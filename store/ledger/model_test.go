@@ -141,7 +141,7 @@ func (m *machine) release(*rapid.T) {
 	for p := range m.live {
 		needed[p.Segment] = true
 	}
-	m.l.Release(func(segment uint64) bool { return needed[segment] })
+	m.l.Release(func(segment uint64, _ int64) bool { return needed[segment] })
 }
 
 func (m *machine) check(t *rapid.T) {

@@ -160,7 +160,7 @@ func (h *history) step(l *Ledger) {
 	case 0:
 		h.checkpoint(l)
 	case 1:
-		l.Release(func(uint64) bool { return h.rng.IntN(4) == 0 })
+		l.Release(func(uint64, int64) bool { return h.rng.IntN(4) == 0 })
 	case 2:
 		h.read(l)
 	case 3:

@@ -96,7 +96,7 @@ func TestRebuildWithCheckpoints(t *testing.T) {
 	l := mustOpen(t, dir, cfg)
 	_, places := fill(t, l, 0, 5)
 	checkpointTwice(t, l)
-	l.Release(func(segment uint64) bool { return segment == places[0].Segment })
+	l.Release(func(segment uint64, _ int64) bool { return segment == places[0].Segment })
 	checkpoint := l.Stats().Checkpoint
 	_, after := fill(t, l, 100, 4)
 	mustClose(t, l)

@@ -124,12 +124,12 @@ func writeHeader(f file, size int64, h segmentHeader) error {
 }
 
 // Release removes complete segments of which nothing is needed, or keeps their
-// files to be used again. It asks live, with the first index, for each segment that
-// is not needed to start from the older one of the two checkpoints. Places in a
+// files to be used again. It asks live, with the first index and the size in bytes, for
+// each segment that is not needed to start from the older one of the two checkpoints. Places in a
 // segment that was released can no longer be read. It does nothing during a snapshot;
 // a segment that a snapshot has is not used again. live must not call Release,
 // Checkpoint or LoadCheckpoint.
-func (l *Ledger) Release(live func(segment uint64) bool) {
+func (l *Ledger) Release(live func(segment uint64, size int64) bool) {
 	if l.Err() != nil || l.closed.Load() {
 		return
 	}
@@ -140,7 +140,7 @@ func (l *Ledger) Release(live func(segment uint64) bool) {
 	}
 	var dead []*segment
 	for _, seg := range l.segments.upTo(l.checkpoints[0]) {
-		if !live(seg.first) {
+		if !live(seg.first, seg.size) {
 			dead = append(dead, seg)
 		}
 	}

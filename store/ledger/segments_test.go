@@ -56,7 +56,7 @@ func TestReleasedSegmentsAreUsedAgain(t *testing.T) {
 	for range 30 {
 		next, _ = fill(t, l, next, 4)
 		checkpointTwice(t, l)
-		l.Release(func(uint64) bool { return false })
+		l.Release(func(uint64, int64) bool { return false })
 		if s := l.Stats(); s.Segments > 3 || s.Spares > maxSpares {
 			t.Fatalf("after a release: %+v", s)
 		}
@@ -112,7 +112,7 @@ func TestReleaseKeepsWhatIsNeeded(t *testing.T) {
 	fs := newFaultFS()
 	l := mustOpen(t, dir, small(fs))
 	next, places := fill(t, l, 0, 4)
-	none := func(uint64) bool { return false }
+	none := func(uint64, int64) bool { return false }
 	l.Release(none)
 	if err := l.Checkpoint(l.Stats().Last, noState); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestReleaseKeepsWhatIsNeeded(t *testing.T) {
 	}
 	second := places[len(places)/2].Segment
 	var asked []uint64
-	l.Release(func(segment uint64) bool { asked = append(asked, segment); return segment == second })
+	l.Release(func(segment uint64, _ int64) bool { asked = append(asked, segment); return segment == second })
 	if s := l.Stats(); s.First != second || s.Segments != 5 {
 		t.Fatalf("asked for %v, kept %d: %+v", asked, second, s)
 	}
@@ -186,7 +186,7 @@ func TestReleaseThatFails(t *testing.T) {
 	fill(t, l, 0, 9)
 	checkpointTwice(t, l)
 	failing = true
-	l.Release(func(uint64) bool { return false })
+	l.Release(func(uint64, int64) bool { return false })
 	add(t, l, []byte("on"))
 	if s := l.Stats(); s.Spares > 1 {
 		t.Errorf("%+v", s)
@@ -197,7 +197,7 @@ func TestReleaseThatFails(t *testing.T) {
 	if s := l.Stats(); s.First != 1 {
 		t.Errorf("after the next open: %+v", s)
 	}
-	l.Release(func(uint64) bool { return false })
+	l.Release(func(uint64, int64) bool { return false })
 	if s := l.Stats(); s.First == 1 {
 		t.Errorf("not released the second time: %+v", s)
 	}
@@ -214,7 +214,7 @@ func TestCrashAtEachCall(t *testing.T) {
 		fs.mu.Lock()
 		fs.left = left
 		fs.mu.Unlock()
-		l.Release(func(uint64) bool { return false })
+		l.Release(func(uint64, int64) bool { return false })
 		answered := l.Stats().Last
 		for range 30 {
 			if l.Queue([]Entry{{Data: make([]byte, 300)}}).Wait(t.Context()) != nil {

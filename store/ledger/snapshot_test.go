@@ -122,7 +122,7 @@ func TestSnapshotUnderLoad(t *testing.T) {
 			if err := l.Checkpoint(index-1, func(w io.Writer) error { return binary.Write(w, binary.BigEndian, index) }); err != nil {
 				t.Fatal(err)
 			}
-			l.Release(func(uint64) bool { return false })
+			l.Release(func(uint64, int64) bool { return false })
 		}
 	}
 	stop()
@@ -171,7 +171,7 @@ func TestSnapshotStopsNobody(t *testing.T) {
 		<-reached
 		before := l.Stats()
 		fill(t, l, next, 5)
-		l.Release(func(uint64) bool { return false })
+		l.Release(func(uint64, int64) bool { return false })
 		if s := l.Stats(); s.Last == before.Last || s.First != before.First {
 			t.Errorf("%+v, then %+v", before, s)
 		}
@@ -180,7 +180,7 @@ func TestSnapshotStopsNobody(t *testing.T) {
 			t.Fatal(err)
 		}
 		checkpointTwice(t, l)
-		l.Release(func(uint64) bool { return false })
+		l.Release(func(uint64, int64) bool { return false })
 		if s := l.Stats(); s.First == before.First {
 			t.Errorf("%+v", s)
 		}
