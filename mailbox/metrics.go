@@ -19,12 +19,14 @@ var (
 	descAccepted = prometheus.NewDesc("balefire_mail_accepted_total", "Mails that a box has accepted since it was made.", []string{"box"}, nil)
 	descEnded    = prometheus.NewDesc("balefire_mail_ended_total", "Mails of a box that have ended since it was made, by their last state.", []string{"box", "state"}, nil)
 	descArchived = prometheus.NewDesc("balefire_mail_archived_total", "Dead letters of mail that were archived since the start, because they were too many or too old.", nil, nil)
+	descNeeded   = prometheus.NewDesc("balefire_ledger_needed_bytes", "Bytes of the records of the ledger that were needed at the last checkpoint, or at the start: of mail that waits, is kept, or is dead.", nil, nil)
+	descMoved    = prometheus.NewDesc("balefire_ledger_moved_bytes_total", "Bytes that were written since the start to move mail out of segments of which little was needed.", nil, nil)
 	descOldest   = prometheus.NewDesc("balefire_mail_oldest_seconds", "Age of the oldest mail in a box; 0: it is empty.", []string{"box"}, nil)
 )
 
 // Describe implements [prometheus.Collector].
 func (m boxMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descBoxed, descBytes, descAccepted, descEnded, descOldest, descArchived} {
+	for _, d := range []*prometheus.Desc{descBoxed, descBytes, descAccepted, descEnded, descOldest, descArchived, descNeeded, descMoved} {
 		ch <- d
 	}
 }
@@ -35,6 +37,11 @@ const collectTime = time.Second
 // Collect reads the counts of the boxes.
 func (m boxMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(descArchived, prometheus.CounterValue, float64(m.boxes.archived.Load()))
+	if k := m.boxes.broker.Load(); k != nil {
+		needed, moved := k.Space()
+		ch <- prometheus.MustNewConstMetric(descNeeded, prometheus.GaugeValue, float64(needed))
+		ch <- prometheus.MustNewConstMetric(descMoved, prometheus.CounterValue, float64(moved))
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
 	defer cancel()
 	all, err := m.boxes.List(ctx, "")
