@@ -24,6 +24,7 @@ type fixture struct {
 	t    *testing.T
 	dir  string
 	cfg  Config
+	disk ledger.Config
 	log  *ledger.Ledger
 	late *lateLog // nil: the log answers at once
 	deaf bool     // every wake-up of the broker behind that of its start is lost
@@ -32,8 +33,14 @@ type fixture struct {
 
 func newFixture(t *testing.T, cfg Config) *fixture {
 	t.Helper()
+	return newFixtureOn(t, cfg, ledger.Config{Segment: 2 << 20, Ring: 2 << 20, Reserve: -1})
+}
+
+// newFixtureOn is newFixture with a ledger of some configuration.
+func newFixtureOn(t *testing.T, cfg Config, disk ledger.Config) *fixture {
+	t.Helper()
 	cfg.Clock = clock.Runtime()
-	f := &fixture{t: t, dir: t.TempDir() + "/ledger", cfg: cfg}
+	f := &fixture{t: t, dir: t.TempDir() + "/ledger", cfg: cfg, disk: disk}
 	f.start()
 	t.Cleanup(func() { f.stop() })
 	return f
@@ -44,7 +51,7 @@ func newFixture(t *testing.T, cfg Config) *fixture {
 func (f *fixture) start() {
 	f.t.Helper()
 	var err error
-	if f.log, err = ledger.Open(f.dir, ledger.Config{Segment: 2 << 20, Ring: 2 << 20, Reserve: -1}); err != nil {
+	if f.log, err = ledger.Open(f.dir, f.disk); err != nil {
 		f.t.Fatal(err)
 	}
 	f.cfg.Boot++
