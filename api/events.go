@@ -72,7 +72,7 @@ func (s *Server) eventPage(ctx context.Context, in *EventsAfter, limit int, wait
 	if in.Mail != "" {
 		return s.node.Mail.Events(ctx, in.Mail, in.After, limit, wait)
 	}
-	return s.node.Events(ctx, in.After, limit, wait), nil
+	return s.node.Events.Read(ctx, in.After, limit, wait), nil
 }
 
 // writeEvents writes events as they happen. Nothing is buffered for a slow reader: it gets

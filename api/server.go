@@ -16,6 +16,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/wire"
 )
@@ -209,7 +210,7 @@ func (s *Server) localHandler() http.Handler {
 func withCaller(ctx context.Context, c net.Conn) context.Context {
 	if u, ok := c.(*net.UnixConn); ok {
 		if uid, ok := peerUser(u); ok {
-			return node.WithCaller(ctx, fmt.Sprintf("uid:%d", uid))
+			return audit.WithCaller(ctx, fmt.Sprintf("uid:%d", uid))
 		}
 	}
 	return ctx

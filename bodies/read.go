@@ -1,6 +1,8 @@
 package bodies
 
 import (
+	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -104,6 +106,52 @@ func (s *Store) Open(ref *Ref) (io.ReadCloser, error) {
 		r.src, r.unpack = d, d
 	}
 	return r, nil
+}
+
+// OpenBody returns the plain body that sealed content refers to: o, with the size and the
+// digest of the plain body. See [Store.Open].
+func (s *Store) OpenBody(o *proto.BodyRef, size uint64, digest []byte) (io.ReadCloser, error) {
+	ref, err := RefOf(o, size, digest)
+	if err != nil {
+		return nil, err
+	}
+	return s.Open(&ref)
+}
+
+// OpenResult returns the plain result of a task, to be read and closed.
+func (s *Store) OpenResult(r *proto.Record) (io.ReadCloser, error) {
+	if o := r.GetResultObject(); o != nil {
+		return s.OpenBody(o, r.GetResultSize(), r.GetResultDigest())
+	}
+	b, err := r.GetResult(), error(nil)
+	if r.GetResultBlob() != "" {
+		b, err = s.Get(r.GetResultBlob(), proto.MaxInlineBody)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("result: %w", err)
+	}
+	return io.NopCloser(bytes.NewReader(b)), nil
+}
+
+// verifyStep is how many bytes are read between two looks at a context.
+const verifyStep = 1 << 20
+
+// Verify reads the result that an outcome refers to, and checks it.
+func (s *Store) Verify(ctx context.Context, o *proto.Outcome) error {
+	r, err := s.OpenBody(o.GetObject(), o.GetBodySize(), o.GetBodyDigest())
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for err == nil {
+		if err = ctx.Err(); err == nil {
+			_, err = io.CopyN(io.Discard, r, verifyStep)
+		}
+	}
+	if err == io.EOF {
+		return nil
+	}
+	return err
 }
 
 // A reader checks the plain bytes of an object against its reference.

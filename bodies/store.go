@@ -138,6 +138,18 @@ func (s *Store) Pin(name string) bool {
 	return true
 }
 
+// PinBody pins the object that sealed content refers to, and returns its manifest.
+func (s *Store) PinBody(o *proto.BodyRef) (m Manifest, err error) {
+	name := o.File()
+	if !s.Pin(name) {
+		return m, ErrNotFound
+	}
+	if m, err = s.Manifest(name); err != nil {
+		s.Release(name)
+	}
+	return m, err
+}
+
 // Release ends what Pin, Seal or Put began: the record is durable, or will never be, and
 // then the next sweep removes what only it would have referred to.
 func (s *Store) Release(name string) {

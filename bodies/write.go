@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -46,6 +47,16 @@ func (s *Store) Seal(ctx context.Context, r io.Reader, o SealOptions) (ref Ref, 
 	sum.Sum(ref.Digest[:0])
 	ref.Name = m.Name()
 	return ref, m, file.commit(ref.Name.String())
+}
+
+// SealFile seals the file with a result, as Seal does.
+func (s *Store) SealFile(ctx context.Context, path string, suite byte) (Ref, Manifest, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return Ref{}, Manifest{}, err
+	}
+	defer file.Close()
+	return s.Seal(ctx, file, SealOptions{Suite: suite, Essential: true})
 }
 
 // untilDone returns a reader of r that fails with the error of ctx once that is done.

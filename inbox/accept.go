@@ -79,7 +79,7 @@ func (in *Inbox) classify(arrivals []Arrival, verdicts []Verdict, undecided []in
 			input.absent = in.handlers.suspendedReason(a.Content.Kind)
 		}
 		input.oversize = a.oversized()
-		input.noBody = input.idStatus == idNew && (input.queue != nil || input.allowed) && a.streamed() && !in.hasBody(a.object())
+		input.noBody = input.idStatus == idNew && (input.queue != nil || input.allowed) && a.streamed() && !in.hasBody(a.Header.ObjectFile())
 		if verdicts[i] = input.verdict(); !verdicts[i].Accepted() || input.idStatus == idDuplicate {
 			continue
 		}
@@ -241,7 +241,7 @@ func (in *Inbox) hasBody(name string) bool {
 func (in *Inbox) pinBody(a *Arrival) (name string, err error) {
 	switch {
 	case a.streamed():
-		if name = a.object(); !in.parts.Bodies.Pin(name) {
+		if name = a.Header.ObjectFile(); !in.parts.Bodies.Pin(name) {
 			return "", errNoBody
 		}
 	case a.offloaded():

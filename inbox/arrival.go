@@ -76,17 +76,13 @@ func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, body string, 
 	r.Move(proto.Accepted, now, "")
 }
 
-// maxSealedRecord is the largest sealed body that stays in the record: a body of
-// MaxInlineRecord and some room for what is sealed with it.
-const maxSealedRecord = proto.MaxInlineRecord + 1<<10
-
 // streamed reports whether the body is transferred as a stream.
 func (a *Arrival) streamed() bool { return a.Header.Streamed() }
 
 // offloaded reports whether the sealed body is too large for a record. The content of a
 // streamed task is not offloaded: its file is the stream.
 func (a *Arrival) offloaded() bool {
-	return !a.streamed() && len(a.Envelope.GetBody()) > maxSealedRecord
+	return !a.streamed() && len(a.Envelope.GetBody()) > proto.MaxSealedRecord
 }
 
 // MaxStreamContent is the largest sealed content of a task whose body is a stream. With
@@ -97,10 +93,4 @@ const MaxStreamContent = 32 << 10
 // oversized reports whether the content of a streamed task is too large for its record.
 func (a *Arrival) oversized() bool {
 	return a.streamed() && len(a.Envelope.GetBody()) > MaxStreamContent
-}
-
-// object returns the name of the file of a streamed body.
-func (a *Arrival) object() string {
-	name, _, _ := a.Header.Object()
-	return proto.ObjectFile(name)
 }

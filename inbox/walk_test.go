@@ -269,7 +269,7 @@ func TestIntegrity(t *testing.T) {
 					a.Envelope.Body, _ = proto.Encode(nil, a.Content)
 				} else {
 					a = f.task(tt.change)
-					f.bodies.add(a.object(), []byte("other"))
+					f.bodies.add(a.Header.ObjectFile(), []byte("other"))
 				}
 				a.Key[0] = 1
 				f.accept(0, a)
@@ -302,10 +302,10 @@ func TestLargeBodies(t *testing.T) {
 		})
 		f.accept(0, offloaded)
 		f.accept(proto.CodeNeedBody, streamed)
-		f.bodies.add(streamed.object(), []byte(big))
+		f.bodies.add(streamed.Header.ObjectFile(), []byte(big))
 		f.accept(0, streamed)
 		f.bodies.add("o-else", nil)
-		if left := f.sweep(); len(left) != 2 || !slices.Contains(left, streamed.object()) || !f.in.Holds(streamed.Header.ID) {
+		if left := f.sweep(); len(left) != 2 || !slices.Contains(left, streamed.Header.ObjectFile()) || !f.in.Holds(streamed.Header.ID) {
 			t.Errorf("the bodies of live tasks are %v", left)
 		}
 		f.restart()
@@ -340,7 +340,7 @@ func TestContentOfAStreamedTaskIsBounded(t *testing.T) {
 				*a = seal(t, *a)
 				withStream(9)(a)
 			})
-			f.bodies.add(a.object(), []byte("123456789"))
+			f.bodies.add(a.Header.ObjectFile(), []byte("123456789"))
 			moved := a
 			moved.Header.ID[0]++
 			ad, err := f.in.Adopt(&moved)

@@ -42,7 +42,7 @@ func TestStopWritesItsEndFirst(t *testing.T) {
 		stopped = true
 		a.storage.Audit.Close()
 	}
-	act, end, err := a.StartCommand(t.Context(), "node.stop", "/v1/stop")
+	act, end, err := a.Audit.StartCommand(t.Context(), "node.stop", "/v1/stop")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -161,6 +161,9 @@ func (c Config) withDefaults() Config {
 	if c.Changed == nil {
 		c.Changed = func(proto.TaskID, proto.TaskState) {}
 	}
+	if c.Simulated.Load == nil {
+		c.Simulated.Load = new(machineLoad).load
+	}
 	if c.Fail == nil {
 		c.Fail = func(string) error { return nil }
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -20,9 +21,9 @@ func (n *Node) Stop(ctx context.Context, handoff bool) error {
 			return err
 		}
 	}
-	if err := n.audit(ctx, "node.stop", fmt.Sprintf("handoff %v", handoff)); err != nil {
+	if err := n.Audit.Record(ctx, "node.stop", fmt.Sprintf("handoff %v", handoff)); err != nil {
 		return err
 	}
-	lastly(ctx, n.cfg.Stop)
+	audit.Lastly(ctx, n.cfg.Stop)
 	return nil
 }

@@ -19,7 +19,7 @@ func (n *Node) reportFull(why error) {
 	if why == nil {
 		const text = "new work is accepted again: there is space on the disk and in memory"
 		n.log.Info(text)
-		n.addEvent(eventRecovered, proto.PeerID{}, text, nil)
+		n.Events.Add(eventRecovered, proto.PeerID{}, text, nil)
 		return
 	}
 	text, cause := refusal(why), "disk"
@@ -27,7 +27,7 @@ func (n *Node) reportFull(why error) {
 		cause = "memory"
 	}
 	n.log.Warn(text)
-	n.addEvent(eventFull, proto.PeerID{}, text, map[string]string{"cause": cause})
+	n.Events.Add(eventFull, proto.PeerID{}, text, map[string]string{"cause": cause})
 }
 
 // refusal explains to a person why new work is refused; it is empty if it is not.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/event"
 	"github.com/balefire/balefire/store"
 )
 
@@ -15,7 +16,7 @@ import (
 // one event each, with the cause (I13).
 func TestFullStoreIsLoggedAndAnEvent(t *testing.T) {
 	var log bytes.Buffer
-	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), events: newEventLog(clock.NewManual(time.Unix(1e9, 0)).Clock())}
+	n := &Node{log: slog.New(slog.NewTextHandler(&log, nil)), Events: event.New(clock.NewManual(time.Unix(1e9, 0)).Clock())}
 	for _, why := range []error{store.ErrNoDisk, nil, store.ErrNoMemory} {
 		n.reportFull(why)
 	}
@@ -24,7 +25,7 @@ func TestFullStoreIsLoggedAndAnEvent(t *testing.T) {
 			t.Errorf("the log has %q not exactly once:\n%s", want, log.String())
 		}
 	}
-	p, _ := n.events.after(0, 10)
+	p := n.Events.Read(t.Context(), 0, 10, 0)
 	var got []string
 	for _, e := range p.Items {
 		got = append(got, e.Kind+" "+e.Fields["cause"])

@@ -215,8 +215,8 @@ func (l *testNode) receiveFuzzed(t *testing.T, ctx context.Context, from proto.P
 		}
 	}
 	for _, typ := range []proto.MessageType{proto.TypeLookup, proto.TypeLookupReply} {
-		err := newLookups(l.Node).handle(ctx, lookupMessage{from, &proto.Message{Type: typ, Payload: payload}})
-		if bad := proto.DecodeKnown(payload, new(proto.Lookup)); typ == proto.TypeLookup && bad != nil && !malformed(err) {
+		err := l.notices.HandleLookup(ctx, from, &proto.Message{Type: typ, Payload: payload})
+		if bad := proto.DecodeKnown(payload, new(proto.Lookup)); typ == proto.TypeLookup && bad != nil && !proto.Malformed(err) {
 			t.Errorf("%s: %v is not an offense", typ, err)
 		}
 	}

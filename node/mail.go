@@ -1,8 +1,6 @@
 package node
 
 import (
-	"context"
-
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mailbox"
@@ -17,7 +15,7 @@ func openMail(n *Node) (*mailbox.Boxes, error) {
 		return nil, err
 	}
 	return mailbox.Open(mailbox.Parts{Ledgers: mailLedgers{n.storage}, Book: n.book, Members: inboxMembers{n.book}, Want: func(p proto.PeerID) { n.net.Want(p) }, Names: queue.Titles{Queues: n.Queues}, Programs: n.Handlers}, mailbox.Config{
-		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Restored: restored, Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry, Audit: n.audit, AuditSystem: func(ctx context.Context, action, what string) error { return n.auditAs(ctx, actorSystem, action, what) }, Event: n.addEvent, Made: func() { announceServed(n) }, Fail: n.cfg.Fail,
+		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Restored: restored, Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry, Audit: n.Audit.Record, AuditSystem: n.Audit.RecordSystem, Event: n.Events.Add, Made: n.notices.AnnounceServed, Fail: n.cfg.Fail,
 	})
 }
 

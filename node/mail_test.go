@@ -160,7 +160,7 @@ func TestBounceWithoutAMailboxIsAnEvent(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		var told []wire.NodeEvent
-		for _, e := range alpha.node.Events(t.Context(), 0, 1000, 0).Items {
+		for _, e := range alpha.node.Events.Read(t.Context(), 0, 1000, 0).Items {
 			if e.Kind == mailbox.EventBounced {
 				told = append(told, e)
 			}

@@ -121,7 +121,7 @@ func TestMailBelowTheReserve(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	eventually(t, func() bool {
-		p, _ := n.events.after(0, 100)
+		p := n.Events.Read(t.Context(), 0, 100, 0)
 		return slices.ContainsFunc(p.Items, func(e wire.NodeEvent) bool { return e.Kind == eventFull })
 	}, func() string { return fmt.Sprintf("no %s event", eventFull) })
 	s := n.Views.Status(t.Context())

@@ -95,7 +95,7 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 				t.Errorf("%d files and %d parts are stored", u.Blobs, u.Parts)
 			}
 			reported := false
-			for _, e := range a.Events(t.Context(), 0, 1000, 0).Items {
+			for _, e := range a.Events.Read(t.Context(), 0, 1000, 0).Items {
 				reported = reported || e.Kind == "task.result_too_large" && strings.Contains(e.Text, id)
 			}
 			if !reported {

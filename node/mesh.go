@@ -110,11 +110,7 @@ func (n *Node) kinds() (all []string) {
 func (n *Node) load() *proto.Load {
 	st := n.inbox.Status()
 	l := &proto.Load{Slots: uint32(st.Slots), Busy: uint32(st.Used), Waiting: uint32(st.Backlog.ByState[proto.Accepted])}
-	look := n.machine.load
-	if n.cfg.Simulated.Load != nil {
-		look = n.cfg.Simulated.Load
-	}
-	l.CpuPermille, l.MemoryPermille = look()
+	l.CpuPermille, l.MemoryPermille = n.cfg.Simulated.Load()
 	return l
 }
 
@@ -130,7 +126,7 @@ func (n *Node) memberChanged(e gossip.Event) {
 	if !e.By.IsZero() {
 		fields["by"] = n.book.NameOf(e.By)
 	}
-	n.addEvent("member."+e.Kind.String(), e.Peer, cmp.Or(text, e.Kind.String()), fields)
+	n.Events.Add("member."+e.Kind.String(), e.Peer, cmp.Or(text, e.Kind.String()), fields)
 	n.Queues.MemberChanged(e)
 	switch {
 	case e.Kind == gossip.Described, e.Kind == gossip.Changed && e.To == gossip.Alive:
@@ -206,7 +202,7 @@ func (n *Node) checkFullBook(reported bool) bool {
 	full := n.book.Count() >= addressbook.MaxPeers
 	if full && !reported {
 		n.log.Warn(fullBookText)
-		n.addEvent("member."+gossip.Alarm.String(), n.keys.Peer(), fullBookText, nil)
+		n.Events.Add("member."+gossip.Alarm.String(), n.keys.Peer(), fullBookText, nil)
 	}
 	return full
 }
@@ -229,7 +225,7 @@ func (n *Node) PruneMembers(ctx context.Context, age time.Duration, limit int, d
 	if dryRun || len(out.Members) == 0 {
 		return out, nil
 	}
-	return out, n.audit(ctx, "mesh.prune", fmt.Sprint(out.Members))
+	return out, n.Audit.Record(ctx, "mesh.prune", fmt.Sprint(out.Members))
 }
 
 // Converge compares the member state with every connected member now, and returns which

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,20 +12,25 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/event"
 	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/memory"
+	"github.com/balefire/balefire/notice"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
-	"github.com/balefire/balefire/redrive"
+	"github.com/balefire/balefire/receive"
 	"github.com/balefire/balefire/schedule"
+	"github.com/balefire/balefire/submit"
+	"github.com/balefire/balefire/submit/redrive"
 	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/view"
@@ -44,6 +48,8 @@ type Node struct {
 	Handlers  *executor.Executor  // of the tasks that this node runs
 	Redriver  *redrive.Redriver   // repeats tasks as new ones
 	Mail      *mailbox.Boxes      // mailboxes and topics
+	Events    *event.Log          // of this boot
+	Audit     audit.Recorder      // of what callers do
 
 	cfg     Config
 	log     *slog.Logger
@@ -59,18 +65,15 @@ type Node struct {
 	outbox *outbox.Outbox
 	inbox  *inbox.Inbox
 
-	sealer   *identity.Sealer
-	verifier *identity.Verifier
-	registry *prometheus.Registry
+	submitter *submit.Submitter
+	sealer    *identity.Sealer
+	verifier  *identity.Verifier
+	registry  *prometheus.Registry
 
-	names     *nameCache
 	metrics   *taskMetrics
-	notices   chan peerNotice
-	refused   refusedPeers
-	events    *eventLog
+	frames    *receive.Receiver
+	notices   *notice.Notices
 	transfers *transfer.Transfers
-	machine   *machineLoad
-	lookups   *lookups
 
 	guard    *clock.Guard // of the wall clock
 	started  time.Time
@@ -96,8 +99,7 @@ func New(cfg Config) (_ *Node, err error) {
 		cfg.Logger = slog.New(peerNamer{h, n.nameInLog})
 		n.cfg.Logger, n.log = cfg.Logger, cfg.Logger
 	}
-	n.names, n.metrics, n.notices, n.refused, n.events = newNameCache(), newTaskMetrics(n), make(chan peerNotice, maxNotices), refusedPeers{peers: map[proto.PeerID]bool{}}, newEventLog(cfg.Clock)
-	n.machine, n.lookups = new(machineLoad), newLookups(n)
+	n.metrics, n.Events = newTaskMetrics(n), event.New(cfg.Clock)
 	n.sealer, n.verifier = identity.NewSealer(cfg.Clock), identity.NewVerifier()
 	storage := cfg.Storage()
 	storage.Registerer, storage.OnFull = n.registry, n.reportFull
@@ -120,6 +122,7 @@ func (n *Node) openSubsystems() (err error) {
 	if n.book, err = addressbook.Open(s, n.mesh, n.keys, n.self.Cert, n.cfg.Clock, transport.Multiaddrs{}); err != nil {
 		return err
 	}
+	n.Events.Name, n.Audit = n.book.Identify, audit.Recorder{Journal: n.storage.Audit, Boot: func() uint64 { return n.outbox.Boot() }}
 	n.transfers = transfer.New(n.transferParts())
 	if n.Pairing, err = pairing.New(n.pairingParts()); err != nil {
 		return err
@@ -127,13 +130,16 @@ func (n *Node) openSubsystems() (err error) {
 	if n.outbox, err = outbox.Open(s, n.keys, n.outboxConfig()); err != nil {
 		return err
 	}
-	if n.Redriver, err = redrive.Open(n.redriveParts()); err != nil {
+	n.submitter = submit.New(n.submitParts())
+	if n.Redriver, err = redrive.Open(redrive.Parts{Submitter: n.submitter, Audit: n.Audit.Record}); err != nil {
 		return err
 	}
 	n.book.SetBoot(n.outbox.Boot(), n.outbox.BootID())
+	n.Events.Boot = n.outbox.Boot()
 	if n.inbox, err = inbox.Open(s, n.inboxParts(), n.inboxConfig()); err != nil {
 		return err
 	}
+	n.openReceivers()
 	if err = n.openHandlers(); err != nil {
 		return err
 	}
@@ -163,6 +169,7 @@ func (n *Node) openSubsystems() (err error) {
 	n.Pairing.Connect(n.net, n.gossip, n.outbox)
 	n.Queues.Connect(n.net, n.gossip)
 	n.transfers.Connect(n.net)
+	n.notices.Connect(n.net)
 	n.Explainer = why.New(n.Views, n.Queues, n.Mail)
 	n.Redriver.Connect(n.Views)
 	return nil
@@ -184,12 +191,10 @@ func (n *Node) Run(ctx context.Context) error {
 	g.Go(func() error { return n.transfers.Run(parts) })
 	g.Go(func() error { return n.Schedules.Run(parts) })
 	g.Go(func() error { return n.watchWork(parts) })
-	g.Go(func() error { return n.serveSelf(parts) })
-	g.Go(func() error { return n.handleNotices(parts) })
+	g.Go(func() error { return n.frames.ServeSelf(parts) })
+	g.Go(func() error { return n.notices.Run(parts) })
 	g.Go(func() error { return n.transfers.Collect(parts) })
-	g.Go(func() error { return n.runReady(parts) })
 	g.Go(func() error { return n.keepClock(parts) })
-	g.Go(func() error { return n.lookups.run(parts) })
 	g.Go(func() error { return n.Pairing.Run(parts) })
 	g.Go(func() error { return n.Handlers.Run(parts) })
 	g.Go(func() error { return n.Mail.Run(parts) })
@@ -234,61 +239,16 @@ func (n *Node) Close() error {
 // cannot be lost (I1): it reaches one of the final states of a task, whatever happens to
 // this machine or the other one.
 //
-// This is the outbound path: seal, sign together with all tasks that queued meanwhile,
-// one commit. The outbox sends the task when there is a path (see receiver.Linked).
+// This is the outbound path: package submit seals, and the outbox signs it together with all
+// tasks that queued meanwhile, in one commit. The outbox sends the task when there is a path (see receiver.Linked).
 func (n *Node) Submit(ctx context.Context, r wire.Request) (wire.Submitted, error) {
-	return n.submit(ctx, &redrive.Request{Request: r})
-}
-
-func (n *Node) submit(ctx context.Context, r *redrive.Request) (wire.Submitted, error) {
-	d, to, err := n.draft(ctx, r)
-	if err != nil {
-		return wire.Submitted{}, err
-	}
-	s := newSubmitted(d, to) // before the outbox has the draft: it changes its record
-	existing, err := n.put(ctx, d)
-	return n.finishSubmit(d, s, existing, err)
+	return n.submitter.Submit(ctx, &submit.Request{Request: r})
 }
 
 // SubmitMany submits many tasks with as few commits as possible. Each has its own result
 // or error.
 func (n *Node) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.Submitted, []error) {
-	out, errs := make([]wire.Submitted, len(rs)), make([]error, len(rs))
-	drafts, at := make([]*outbox.Draft, 0, len(rs)), make([]int, 0, len(rs))
-	for i := range rs {
-		d, to, err := n.draft(ctx, &redrive.Request{Request: rs[i]})
-		if err != nil {
-			errs[i] = err
-			continue
-		}
-		drafts, at = append(drafts, d), append(at, i)
-		out[i] = newSubmitted(d, to)
-	}
-	existing, failed := n.putMany(ctx, drafts)
-	for j, i := range at {
-		out[i], errs[i] = n.finishSubmit(drafts[j], out[i], existing[j], failed[j])
-	}
-	return out, errs
-}
-
-// put stores a draft, between the two failpoints of a submit.
-func (n *Node) put(ctx context.Context, d *outbox.Draft) (existing *proto.TaskID, err error) {
-	if err := n.cfg.Fail(PointSealed); err != nil {
-		return nil, err
-	}
-	existing, err = n.outbox.Submit(ctx, d)
-	_ = n.cfg.Fail(PointStored) // the tasks are on disk: nothing can fail any more
-	return existing, err
-}
-
-// putMany is put for several drafts.
-func (n *Node) putMany(ctx context.Context, drafts []*outbox.Draft) (existing []*proto.TaskID, errs []error) {
-	if err := n.cfg.Fail(PointSealed); err != nil {
-		return make([]*proto.TaskID, len(drafts)), slices.Repeat([]error{err}, len(drafts))
-	}
-	existing, errs = n.outbox.SubmitMany(ctx, drafts)
-	_ = n.cfg.Fail(PointStored) // the tasks are on disk: nothing can fail any more
-	return existing, errs
+	return n.submitter.SubmitMany(ctx, rs)
 }
 
 // A receiver is a node as the transport sees it.
@@ -304,34 +264,17 @@ func (n receiver) Linked(ctx context.Context, l *transport.Link) error {
 	return g.Wait()
 }
 
-// Receive processes a group of frames of one peer. It checks each frame, passes tasks to
-// the inbox and results to the outbox, and returns once everything they accepted is
-// durable (I8). It signs receipts for what it accepted.
+// Receive processes a group of frames of one peer.
 //
-// This is the inbound path. From the inbox a task goes to its handler (worker.Run); its
-// end comes back through inboxResults.PutResult in one batch with the RESULT, which
-// takes the outbound path of this node and the inbound path of its home.
+// This is the inbound path: package receive checks each frame, passes tasks to the inbox and
+// results to the outbox, and answers once that is durable (I8). From the inbox a task goes
+// to its handler (executor); its end comes back through submit.Submitter.PutResult in one
+// batch with the RESULT, which takes the outbound path of this node and the inbound path of
+// its home. A task of a queue takes the inbound path of its home, is granted from there
+// (queue.Custodian), and its result returns to the home and from there to its origin.
 func (n receiver) Receive(ctx context.Context, from proto.PeerID, msgs []*proto.Message) (transport.Answer, error) {
-	if err := n.cfg.Fail(PointReceive); err != nil {
-		return transport.Answer{}, err
-	}
-	in := n.sortFrames(ctx, from, msgs)
-	for i, v := range n.inbox.Accept(ctx, in.tasks) {
-		in.refuse(in.taskAt[i], v.Code, v.Detail, v.State, uint64(v.RetryAfter.Milliseconds()))
-	}
-	var files []string // of the results, which are pinned
-	for _, r := range in.results {
-		files = append(files, r.Blob)
-	}
-	for i, v := range n.outbox.Commit(ctx, from, in.results) {
-		n.transfers.Bodies.UnpinResult(files[i], v.Code)
-		if r := &in.results[i]; r.TooLarge {
-			n.resultTooLarge(from, r.ID, r.Outcome.GetReason())
-		}
-		in.refuse(in.resultAt[i], v.Code, v.Detail, v.State, 0)
-	}
-	if in.mark != nil {
-		n.inbox.Settle(from, *in.mark)
-	}
-	return n.answer(from, in), n.cfg.Fail(PointAccepted)
+	return n.frames.Receive(ctx, from, msgs)
 }
+
+// Started receives an owner's notice that a task of this node is running.
+func (n receiver) Started(from proto.PeerID, r *proto.Receipts) { n.notices.Started(from, r) }

@@ -13,6 +13,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/receive"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/wire"
@@ -56,8 +57,11 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	parts := b.frames.Parts
+	parts.Ahead = func(proto.PeerID) time.Duration { return 0 } // only this node slept
+	frames := receive.New(parts)
 	again := func() proto.Code {
-		_, err := b.openTask(b.checks(), 0, h.Origin, &proto.Message{Type: proto.TypeData, Payload: payload, Signature: env.Signature})
+		_, err := frames.Task(h.Origin, &proto.Message{Type: proto.TypeData, Payload: payload, Signature: env.Signature})
 		ce, ok := errors.AsType[*identity.CheckError](err)
 		if !ok {
 			t.Fatalf("the result is not refused: %v", err)

@@ -70,7 +70,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 		if b, err := owner.Explainer.Why(t.Context(), ids[0]); err != nil || b.Cause.Code != wire.NoteQueueHomeLost || !b.Cause.Result {
 			t.Errorf("why at the owner: %+v, %v", b, err)
 		}
-		if p := origin.Events(t.Context(), 0, 1000, 0); !slices.ContainsFunc(p.Items, func(e wire.NodeEvent) bool { return e.Kind == "queue.home_gone" && e.Fields["queues"] == "build" }) {
+		if p := origin.Events.Read(t.Context(), 0, 1000, 0); !slices.ContainsFunc(p.Items, func(e wire.NodeEvent) bool { return e.Kind == "queue.home_gone" && e.Fields["queues"] == "build" }) {
 			t.Error("no event reports that the home is lost")
 		}
 

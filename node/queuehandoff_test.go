@@ -244,7 +244,7 @@ func TestHandoffWithinTheLimits(t *testing.T) {
 		if got := c.nodes[0].metrics()["balefire_ownership_events_total{handoff_refused}"]; got != 1 {
 			t.Errorf("%v events of refused handoffs, want one for its task", got)
 		}
-		p, _ := c.nodes[0].node.events.after(0, maxEvents)
+		p := c.nodes[0].node.Events.Read(t.Context(), 0, 1000, 0)
 		told := slices.ContainsFunc(p.Items, func(e wire.NodeEvent) bool { return e.Kind == "ownership.handoff_refused" })
 		if n := strings.Count(log.String(), "refuses its tasks"); n != 1 || !told {
 			t.Errorf("%d lines of the log, an event: %v", n, told)

@@ -18,19 +18,19 @@ import (
 func (n *Node) openQueues() (err error) {
 	n.Queues, err = queue.Open(queue.Parts{
 		Store: n.storage.Store, Keys: n.keys, Mesh: n.mesh, Sealer: n.sealer, Book: n.book, Members: inboxMembers{n.book}, Outbox: n.outbox, Inbox: n.inbox,
-		Tasks: queueTasks{n}, Bodies: n.transfers, Grants: n.transfers, Checks: n.checks, Self: n.member, Stopping: n.draining.Load,
+		Tasks: queueTasks{n}, Bodies: n.transfers, Grants: n.transfers, Checks: n.frames.Checks, Self: n.member, Stopping: n.draining.Load,
 		Root: func() (*identity.Root, error) { return identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)) },
 	}, queue.Config{
 		MadeBy: n.cfg.Queues.MadeBy, StallAfter: n.cfg.Limits.StallAfter, Started: n.started,
-		Audit:       n.audit,
-		AuditSystem: func(ctx context.Context, action, what string) error { return n.auditAs(ctx, actorSystem, action, what) },
-		Event:       n.addEvent, Leaving: func(ctx context.Context) (int, error) { return n.Schedules.Leaving(ctx) },
+		Audit:       n.Audit.Record,
+		AuditSystem: n.Audit.RecordSystem,
+		Event:       n.Events.Add, Leaving: func(ctx context.Context) (int, error) { return n.Schedules.Leaving(ctx) },
 		Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry,
 	})
 	if err == nil {
 		n.inbox.Keep(inbox.KeeperQueue, n.Queues)
 		n.inbox.Connect(n.Queues)
-		n.transfers.Open(n.inbox, n.outbox, n.Queues.Driver, transferQueues{n.Queues}, transferEnvelopes{n})
+		n.transfers.Open(n.inbox, n.outbox, n.Queues.Driver, transferQueues{n.Queues}, n.frames)
 	}
 	return err
 }
@@ -80,24 +80,4 @@ func (q transferQueues) HandedOff(e *proto.Envelope) (inbox.Arrival, ownership.T
 		return a, ownership.Task{}, err
 	}
 	return a, queue.HandedTask(&a), nil
-}
-
-// transferEnvelopes checks the envelopes to which bodies from peers belong.
-type transferEnvelopes struct{ node *Node }
-
-// Task opens a task that a peer sends.
-func (e transferEnvelopes) Task(from proto.PeerID, m *proto.Message) (inbox.Arrival, error) {
-	checks, ahead := e.node.checksFrom(from)
-	return e.node.openTask(checks, ahead, from, m)
-}
-
-// Result opens the result of a task whose home is this node.
-func (e transferEnvelopes) Result(from proto.PeerID, m *proto.Message) (*proto.Header, error) {
-	_, opened, err := e.node.openEnvelope(e.node.checks(), from, m, proto.WhatResult)
-	return &opened.Header, err
-}
-
-// Refused takes note of a peer that was refused.
-func (e transferEnvelopes) Refused(from proto.PeerID, code proto.Code) {
-	e.node.refused.add(from, code)
 }

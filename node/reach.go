@@ -36,8 +36,10 @@ func (n *Node) netConfig() (transport.Config, error) {
 		DiscoveryConfig: transport.DiscoveryConfig{DHT: !net.NoDHT, MDNS: !net.NoMDNS, MeshTag: n.mesh.ID.String(), Seen: n.Pairing.StrangerSeen},
 	}
 	r := gossipHandler{n}
-	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store}, Hops: n.hops, Open: n.open}
-	c.Ready, c.PeerClock, c.Lookup, c.Mail = n.ready, n.guard.ObservePeer, n.lookups.receive, n.Mail.Receive
+	c.GossipConfig = transport.GossipConfig{Control: r.Control, Sync: r.Sync, Topic: r, Nonces: nonces{n.storage.Store},
+		Hops: func(p proto.PeerID) []transport.Hop { return hopsFromProto(n.announced(p).GetHops()) }, Open: func(p proto.PeerID) bool { return n.announced(p).GetOpen() },
+	}
+	c.Ready, c.PeerClock, c.Lookup, c.Mail = n.notices.Ready, n.guard.ObservePeer, n.notices.Lookup, n.Mail.Receive
 	if n.cfg.Simulated.Transport != nil {
 		n.cfg.Simulated.Transport(&c)
 	}
@@ -124,19 +126,10 @@ func eligibleRelays(all []relayCandidate) (peers []proto.PeerID) {
 	return peers
 }
 
-// hops returns the relay paths that p announces.
-func (n *Node) hops(p proto.PeerID) []transport.Hop {
-	m, ok := n.gossip.Member(p)
-	if !ok {
-		return nil
-	}
-	return hopsFromProto(m.Record.GetHops())
-}
-
-// open reports whether p announces that any node can dial it.
-func (n *Node) open(p proto.PeerID) bool {
-	m, ok := n.gossip.Member(p)
-	return ok && m.Record.GetOpen()
+// announced returns what p announces about itself, nil if that is not known.
+func (n *Node) announced(p proto.PeerID) *proto.NodeRecord {
+	m, _ := n.gossip.Member(p)
+	return m.Record
 }
 
 // hopsToProto converts measured relay paths for a member record. A known round-trip time
@@ -191,14 +184,14 @@ func (n *Node) netChanged(e transport.Event) {
 	}[e.Kind]
 	if e.Flow != nil {
 		x := n.Views.Transfer(*e.Flow)
-		n.addEvent(kind, e.Peer, x.String(), map[string]string{"task": e.Flow.Task.String(), "bytes": fmt.Sprint(x.Bytes), "size": fmt.Sprint(x.Size)})
+		n.Events.Add(kind, e.Peer, x.String(), map[string]string{"task": e.Flow.Task.String(), "bytes": fmt.Sprint(x.Bytes), "size": fmt.Sprint(x.Size)})
 		return
 	}
 	var fields map[string]string
 	if e.Path != "" {
 		fields = map[string]string{"path": e.Path}
 	}
-	n.addEvent(cmp.Or(kind, "net."+e.Kind.String()), e.Peer, cmp.Or(e.Detail, e.Path, e.Kind.String()), fields)
+	n.Events.Add(cmp.Or(kind, "net."+e.Kind.String()), e.Peer, cmp.Or(e.Detail, e.Path, e.Kind.String()), fields)
 	switch e.Kind {
 	case transport.EventConnected:
 		n.gossip.Connected(e.Peer, true)

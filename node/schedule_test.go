@@ -601,7 +601,7 @@ func TestScheduleUnderClockJumps(t *testing.T) {
 		time.Sleep(time.Minute)
 		c.wantFirings("often", 4)
 		reported := 0
-		for _, e := range c.nodes[0].node.Events(t.Context(), 0, 1000, 0).Items {
+		for _, e := range c.nodes[0].node.Events.Read(t.Context(), 0, 1000, 0).Items {
 			if e.Kind == "schedule.clock_jump" {
 				reported++
 			}

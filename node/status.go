@@ -48,7 +48,7 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 		if err := n.storage.SealedSnapshot(ctx, dir, toKey); err != nil {
 			return err
 		}
-		return n.audit(ctx, "store.snapshot", dir+" for "+toKey)
+		return n.Audit.Record(ctx, "store.snapshot", dir+" for "+toKey)
 	}
 	err := n.storage.Snapshot(dir)
 	if e, ok := errors.AsType[*fs.PathError](err); ok && (strings.HasPrefix(e.Path, dir) || strings.HasPrefix(dir, e.Path)) && !errors.Is(err, syscall.ENOSPC) {
@@ -57,7 +57,7 @@ func (n *Node) Snapshot(ctx context.Context, dir, toKey string) error {
 	if err != nil {
 		return err
 	}
-	return n.audit(ctx, "store.snapshot", dir)
+	return n.Audit.Record(ctx, "store.snapshot", dir)
 }
 
 // Healthy returns the reason why this node should be restarted, or nil if it is running

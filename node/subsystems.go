@@ -11,11 +11,13 @@ import (
 	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/notice"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/redrive"
+	"github.com/balefire/balefire/receive"
 	"github.com/balefire/balefire/store/backlog"
+	"github.com/balefire/balefire/submit"
 	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/view"
@@ -26,7 +28,7 @@ import (
 // interfaces.
 
 func (n *Node) outboxConfig() outbox.Config {
-	l := n.cfg.Limits
+	l, sealing := n.cfg.Limits, n.sealing()
 	return outbox.Config{
 		Mesh: n.mesh.ID, Verifier: n.verifier, MaxPending: l.MaxPending, MaxBytes: l.MaxPendingBytes, Keys: l.keys(),
 		Retention: outbox.Retention{
@@ -34,7 +36,7 @@ func (n *Node) outboxConfig() outbox.Config {
 			Archive:  backlog.FileArchive(filepath.Join(n.cfg.Dir, archiveFile)),
 			Archived: n.archived,
 		},
-		Bodies: n.transfers, Sealing: outbox.Sealing{Rewrap: n.rewrap, Reseal: n.reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.Queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: outbox.ResultHooks{Unneeded: n.storage.Blobs.Drop, Refused: n.resultRefused, Stale: n.resultStale, Lost: n.resultLost},
+		Bodies: n.transfers, Sealing: outbox.Sealing{Rewrap: sealing.Rewrap, Reseal: sealing.Reseal}, WasHome: func(target string, p proto.PeerID) bool { return n.Queues.WasHomeOf(target, p) }, Changed: n.homeChanged, Results: submit.ResultHooks(n.storage.Blobs.Drop, n.Events.Add),
 		Clock: n.cfg.Clock, Logger: n.log, Progress: n.progressLogger("tasks with this home"),
 	}
 }
@@ -45,7 +47,7 @@ const archiveFile = "dead-letters.jsonl"
 // archived writes to the audit that dead letters were archived by policy.
 func (n *Node) archived(count int) {
 	_, err := n.storage.Audit.Append(context.Background(), audit.Entry{
-		Boot: n.outbox.Boot(), Actor: actorSystem, Action: "dead_letters.archive",
+		Boot: n.outbox.Boot(), Actor: audit.ActorSystem, Action: "dead_letters.archive",
 		Detail: map[string]string{"count": fmt.Sprint(count), "file": archiveFile},
 	})
 	if err != nil {
@@ -65,26 +67,19 @@ func (n *Node) progressLogger(what string) func(int) {
 	}
 }
 
-// rewrap wraps the content key of an envelope for its target's current key.
-func (n *Node) rewrap(s *proto.Stored) (*proto.Envelope, error) {
-	h, err := proto.ParseHeader(s.GetEnvelope().GetHeader())
-	if err != nil {
-		return nil, err
+func (n *Node) sealing() submit.Sealing {
+	return submit.Sealing{Book: n.book, Sealer: n.sealer, Bodies: n.storage.Blobs}
+}
+
+func (n *Node) submitParts() submit.Parts {
+	return submit.Parts{
+		Sealing: n.sealing(), Keys: n.keys, Mesh: n.mesh.ID, Outbox: n.outbox, Draining: n.draining.Load, MaxBody: n.cfg.Limits.Payload, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
+		HomeOf: func(queue string) (proto.PeerID, error) { return n.Queues.HomeOf(queue) }, Want: func(p proto.PeerID) { n.net.Want(p) },
 	}
-	to, ok := n.book.KeyRecord(h.Target)
-	if !ok {
-		return nil, fmt.Errorf("the sealing key of %s is not known", h.Target.Short())
-	}
-	slot, err := n.sealer.WrapKey(s.GetEnvelope().GetHeader(), to, [32]byte(s.GetKey()))
-	if err != nil {
-		return nil, err
-	}
-	s.Envelope.Slot = slot
-	return s.Envelope, nil
 }
 
 func (n *Node) pairingParts() pairing.Parts {
-	return pairing.Parts{Dir: n.cfg.Dir, Keys: n.keys, Mesh: n.mesh, Book: n.book, Store: n.storage.Store, Clock: n.cfg.Clock, Logger: n.log, Audit: n.audit, PeerClock: n.guard.ObservePeer, Event: n.addEvent}
+	return pairing.Parts{Dir: n.cfg.Dir, Keys: n.keys, Mesh: n.mesh, Book: n.book, Store: n.storage.Store, Clock: n.cfg.Clock, Logger: n.log, Audit: n.Audit.Record, PeerClock: n.guard.ObservePeer, Event: n.Events.Add}
 }
 
 // Joiner returns what makes the stopped node with the given configuration a member.
@@ -97,22 +92,15 @@ func Joiner(cfg Config) pairing.Joiner {
 	return pairing.Joiner{Storage: cfg.Storage(), Net: net}
 }
 
-func (n *Node) redriveParts() redrive.Parts {
-	return redrive.Parts{
-		Outbox: n.outbox, Book: n.book, Bodies: n.storage.Blobs, Submit: n.submit, Existing: n.existingTask, Audit: n.audit, Fail: n.cfg.Fail, Logger: n.log,
-		HomeOf: func(queue string) (proto.PeerID, error) { return n.Queues.HomeOf(queue) },
-	}
-}
-
 func (n *Node) transferParts() transfer.Parts {
 	return transfer.Parts{
-		Bodies: &transfer.Bodies{Store: n.storage.Blobs, Book: n.book}, Self: n.keys.Peer(),
+		Bodies: n.storage.Blobs, Suite: submit.SuiteOf(n.keys.SealingKey()), Self: n.keys.Peer(),
 		MaxBlob: n.cfg.Store.MaxBlob, MaxQueued: n.cfg.Limits.QueueBodies, Full: n.storage.Store.Full, Clock: n.cfg.Clock, Logger: n.log,
 	}
 }
 
 func (n *Node) inboxParts() inbox.Parts {
-	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: inboxResults{n, identity.NewReceiptSigner(n.keys)}, Bodies: transfer.InboxBodies{Bodies: n.transfers.Bodies}, Files: transfer.InboxFiles{Store: n.storage.Blobs}, Deadline: n.outbox.NotAfter}
+	return inbox.Parts{Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: n.submitter, Bodies: transfer.InboxBodies{Store: n.storage.Blobs}, Files: transfer.InboxFiles{Store: n.storage.Blobs}, Deadline: n.outbox.NotAfter}
 }
 
 func (n *Node) viewParts() view.Parts {
@@ -122,7 +110,7 @@ func (n *Node) viewParts() view.Parts {
 		Local: view.Local{
 			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers.List, Drained: n.Queues.Drained, Comparing: n.Pairing.Comparing,
 			BlobBytes: func() int64 { return n.storage.Blobs.Usage().Bytes }, LedgerBytes: n.storage.LedgerBytes,
-			Result: n.result,
+			Result: n.storage.Blobs.OpenResult,
 		},
 	}
 }
@@ -132,10 +120,28 @@ func (n *Node) inboxConfig() inbox.Config {
 	return inbox.Config{
 		Self: n.keys.Peer(), Mesh: n.mesh.ID, BootID: n.outbox.BootID(),
 		Slots: l.Slots, MaxTasks: l.MaxInbox, MaxBytes: l.MaxInboxBytes, MaxKept: 10 * l.MaxInbox, Keys: l.keys(), GracefulTimeout: l.GracefulTimeout,
-		Dangerous: n.cfg.Dangerous, OnStarted: n.sendStarted, OnChange: n.ownerChanged,
+		Dangerous: n.cfg.Dangerous, OnStarted: func(s inbox.Started) { n.notices.SendStarted(s) }, OnChange: n.ownerChanged,
 		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
 		Logger: n.log, Clock: n.cfg.Clock, Progress: n.progressLogger("accepted tasks"),
 	}
+}
+
+// openReceivers opens what takes the messages of peers about tasks.
+func (n *Node) openReceivers() {
+	n.notices = notice.New(notice.Parts{
+		Keys: n.keys, Book: n.book, Verifier: n.verifier, Inbox: n.inbox, Outbox: n.outbox, Full: n.storage.Store.Full, Event: n.Events.Add, Clock: n.cfg.Clock, Logger: n.log,
+		Lease: func(ctx context.Context, id proto.TaskID) (proto.PeerID, proto.Seq, error) {
+			v, _, err := n.Queues.Driver.Task(ctx, id)
+			return v.Peer, v.Epoch, err
+		},
+		RetryMail: func(ctx context.Context, from proto.PeerID, c proto.Code) { n.Mail.RetryNow(ctx, from, c) },
+	})
+	n.frames = receive.New(receive.Parts{
+		Keys: n.keys, Mesh: n.mesh, Book: n.book, Verifier: n.verifier, Inbox: n.inbox, Outbox: n.outbox, Bodies: n.storage.Blobs,
+		Wants: n.transfers.WantsResult, Ahead: func(p proto.PeerID) time.Duration { ahead, _ := n.net.ClockAhead(p); return ahead }, Refused: n.notices.Refused, Event: n.Events.Add, Fail: n.cfg.Fail, Clock: n.cfg.Clock, Logger: n.log,
+		Queues:    func(from proto.PeerID, m *proto.Message) error { return n.Queues.Receive(from, m) },
+		Schedules: func(from proto.PeerID, m *proto.Message) error { return n.Schedules.Receive(from, m) },
+	})
 }
 
 // inboxMembers resolves peers for the inbox.
@@ -173,7 +179,7 @@ func (o inboxOpener) Content(st *proto.Stored) (*proto.Content, error) {
 // openHandlers opens the executor.
 func (n *Node) openHandlers() (err error) {
 	n.Handlers, err = executor.Open(executor.Parts{
-		Inbox: n.inbox, Store: n.storage.Store, Audit: n.storage.Audit, Record: n.audit, Changed: n.announceHandlers, Unknown: n.unknownAllowed,
+		Inbox: n.inbox, Store: n.storage.Store, Audit: n.storage.Audit, Record: n.Audit.Record, Changed: n.announceHandlers, Unknown: n.unknownAllowed,
 	}, executor.Config{
 		Dir: n.cfg.Dir, Node: n.keys.Peer(), Boot: n.outbox.Boot(), Handlers: n.cfg.Handlers, Functions: n.cfg.Functions, Dangerous: n.cfg.Dangerous,
 		NoDisk: n.cfg.Simulated.Engine != nil, Clock: n.cfg.Clock, Logger: n.log,
@@ -186,11 +192,22 @@ func (n *Node) openHandlers() (err error) {
 func (n *Node) homeChanged(id proto.TaskID, r *proto.Record) {
 	n.metrics.taskChanged(wire.RoleHome, r)
 	n.logTask(wire.RoleHome, id, r)
-	n.transfers.Bodies.DropEnded(r)
+	n.transfers.DropEnded(r)
 	n.cfg.Changed(id, r.GetState())
 }
 
 func (n *Node) ownerChanged(id proto.TaskID, r *proto.Record) {
 	n.metrics.taskChanged(wire.RoleOwner, r)
 	n.logTask(wire.RoleOwner, id, r)
+}
+
+// announceHandlers tells the members which kinds this node handles now. With more it also
+// notifies every connected peer, so that its tasks need not wait for the end of a backoff.
+func (n *Node) announceHandlers(more bool) {
+	if n.running.Load() {
+		n.gossip.Describe()
+	}
+	if more {
+		n.notices.AnnounceServed()
+	}
 }

@@ -27,7 +27,7 @@ func (n *Node) Cancel(ctx context.Context, ref string, hard bool, reason string)
 	if err != nil {
 		return wire.Task{}, err
 	}
-	if err := n.audit(ctx, "task.cancel", id.String()); err != nil {
+	if err := n.Audit.Record(ctx, "task.cancel", id.String()); err != nil {
 		return wire.Task{}, err
 	}
 	return n.Views.Task(ctx, id.String())
@@ -52,7 +52,7 @@ func (n *Node) Purge(ctx context.Context, q wire.Query, dryRun bool) (wire.Purge
 		done += dead
 	}
 	if !dryRun {
-		if err := n.audit(ctx, "task.purge", fmt.Sprintf("%d tasks", done)); err != nil {
+		if err := n.Audit.Record(ctx, "task.purge", fmt.Sprintf("%d tasks", done)); err != nil {
 			return wire.Purged{}, err
 		}
 	}

@@ -69,7 +69,7 @@ func TestTransferIsReported(t *testing.T) {
 		}
 		c.waitLarge(1, ids, bodies, 10*time.Minute)
 		events := map[string]bool{}
-		for _, e := range origin.Events(t.Context(), 0, 1000, 0).Items {
+		for _, e := range origin.Events.Read(t.Context(), 0, 1000, 0).Items {
 			if e.Fields["task"] == ids[0] {
 				events[e.Kind] = true
 			}

@@ -102,5 +102,5 @@ func (n *Node) reportClock(s clock.State) {
 		kind, text = "clock.doubted", s.String()
 	}
 	n.log.Warn(text)
-	n.addEvent(kind, proto.PeerID{}, text, nil)
+	n.Events.Add(kind, proto.PeerID{}, text, nil)
 }

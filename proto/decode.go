@@ -13,6 +13,11 @@ import (
 // not UTF-8.
 var ErrMalformed = errors.New("proto: malformed message")
 
+// Malformed reports whether err was caused by bytes that no correct node sends.
+func Malformed(err error) bool {
+	return errors.Is(err, ErrMalformed) || errors.Is(err, ErrTooMany) || errors.Is(err, ErrTooLong)
+}
+
 // ErrTooMany is returned for a message with more elements, or nested deeper,
 // than its definition allows.
 var ErrTooMany = errors.New("proto: too many elements")

@@ -9,7 +9,8 @@ const (
 	MaxHeader       = 4 << 10   // an envelope's header with its TLV area
 	MaxInlineBody   = 256 << 10 // a plain body or result inside a frame; larger ones are streamed
 	MaxSealed       = MaxInlineBody + 64<<10
-	MaxInlineRecord = 4 << 10 // a body or result inside a store record; larger ones are blob files
+	MaxInlineRecord = 4 << 10                 // a body or result inside a store record; larger ones are blob files
+	MaxSealedRecord = MaxInlineRecord + 1<<10 // a sealed body inside a store record: with what is sealed with it
 	ChunkSize       = 256 << 10
 	MaxChunks       = 1 << 20         // of a body: 256 GiB
 	MaxChunk        = ChunkSize + 256 // a sealed chunk

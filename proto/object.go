@@ -13,6 +13,35 @@ var ErrSealedSize = errors.New("proto: no sealed body has this size")
 // header.
 func ObjectFile(name [32]byte) string { return "o-" + hex.EncodeToString(name[:]) }
 
+// File returns the name of the file with the body that r refers to, empty if it refers to
+// none.
+func (r *BodyRef) File() string {
+	if len(r.GetName()) != 32 {
+		return ""
+	}
+	return ObjectFile([32]byte(r.GetName()))
+}
+
+// ObjectFile returns the name of the file with the body, empty if that is not an object.
+func (h *Header) ObjectFile() string {
+	name, _, ok := h.Object()
+	if !ok {
+		return ""
+	}
+	return ObjectFile(name)
+}
+
+// ResultSize returns the plain size of a result: what it states or the size of its stream,
+// whichever is more.
+func ResultSize(h *Header, o *Outcome) uint64 {
+	if _, sealed, ok := h.Object(); ok {
+		if plain, err := PlainSize(sealed); err == nil {
+			return max(uint64(plain), o.GetBodySize())
+		}
+	}
+	return max(uint64(len(o.GetBody())), o.GetBodySize())
+}
+
 const (
 	tagSize     = 16 // of the authentication of a chunk
 	sealedChunk = ChunkSize + tagSize

@@ -79,10 +79,7 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	if err := identity.CheckContent(&h, content); err != nil {
 		return inbox.Leased{}, err
 	}
-	l := inbox.Leased{ID: h.ID, Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetMaxAttempts(), Envelope: env, Key: key}
-	if name, _, ok := h.Object(); ok {
-		l.Body = proto.ObjectFile(name)
-	}
+	l := inbox.Leased{ID: h.ID, Body: h.ObjectFile(), Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetMaxAttempts(), Envelope: env, Key: key}
 	for _, v := range content.GetVouchers() {
 		p, err := proto.PeerIDFrom(v)
 		if err != nil {

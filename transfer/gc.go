@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"errors"
+	"io"
 
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/proto"
@@ -29,7 +30,7 @@ func (r records) Awaits(id proto.TaskID) bool {
 
 // Collect removes bodies that no record refers to, until ctx is done.
 func (t *Transfers) Collect(ctx context.Context) error {
-	return t.Bodies.Store.Run(ctx, records{t}, func(removed int, err error) {
+	return t.Bodies.Run(ctx, records{t}, func(removed int, err error) {
 		switch {
 		case errors.Is(err, bodies.ErrBusy):
 		case err != nil:
@@ -42,14 +43,31 @@ func (t *Transfers) Collect(ctx context.Context) error {
 
 // Sweep removes, at the start, the bodies that no record refers to.
 func (t *Transfers) Sweep(ctx context.Context) error {
-	_, err := t.Bodies.Store.Sweep(ctx, records{t})
+	_, err := t.Bodies.Sweep(ctx, records{t})
 	return err
 }
 
 // DropEnded says that a task ended as intended and needs its body no more: only dead
 // letters are redriven.
-func (b *Bodies) DropEnded(r *proto.Record) {
+func (t *Transfers) DropEnded(r *proto.Record) {
 	if s := r.GetState(); r.GetMovesTo() == "" && (s == proto.Success || s == proto.Cancelled) {
-		b.Store.Drop(r.GetBodyBlob())
+		t.Bodies.Drop(r.GetBodyBlob())
 	}
 }
+
+// InboxBodies lets the inbox use the bodies of its tasks.
+type InboxBodies struct{ *bodies.Store }
+
+// Open reads the plain body.
+func (b InboxBodies) Open(c *proto.Content) (io.ReadCloser, error) {
+	return b.OpenBody(c.GetObject(), c.GetBodySize(), c.GetBodyDigest())
+}
+
+// InboxFiles stores what the inbox has that is too large for a record.
+type InboxFiles struct{ *bodies.Store }
+
+// Put makes the bytes durable and pins them.
+func (f InboxFiles) Put(p []byte) (string, error) { return f.Store.Put(p, false) }
+
+// Get returns the file.
+func (f InboxFiles) Get(name string) ([]byte, error) { return f.Store.Get(name, proto.MaxSealed) }

@@ -57,7 +57,7 @@ func (t *Transfers) Track(id proto.TaskID) {
 
 // Has reports whether the object that a header names is here.
 func (t *Transfers) Has(h *proto.Header) bool {
-	return t.Bodies.Store.Has(ObjectOf(h))
+	return t.Bodies.Has(h.ObjectFile())
 }
 
 // Untrack forgets a task that has ended here or has moved to another home, and the results
@@ -71,7 +71,7 @@ func (t *Transfers) Untrack(id proto.TaskID) {
 	delete(t.ownerResults, id)
 	t.mu.Unlock()
 	for _, name := range others {
-		t.Bodies.Store.Drop(name)
+		t.Bodies.Drop(name)
 	}
 }
 
@@ -80,9 +80,9 @@ func (t *Transfers) Untrack(id proto.TaskID) {
 func (t *Transfers) Room(l inbox.Leased) proto.Code {
 	h, err := proto.ParseHeader(l.Envelope.GetHeader())
 	_, size, _ := h.Object()
-	u := t.Bodies.Store.Usage()
+	u := t.Bodies.Usage()
 	switch {
-	case err != nil || l.Body == "" || t.Bodies.Store.Has(l.Body):
+	case err != nil || l.Body == "" || t.Bodies.Has(l.Body):
 		return proto.CodeOK
 	case size > t.MaxBlob:
 		return proto.CodeTooLarge
@@ -98,7 +98,7 @@ func (t *Transfers) Fetch(l inbox.Leased, queue string) {
 	if l.Body != "" {
 		t.mu.Lock()
 		t.granted[l.ID] = l.Body
-		if !t.Bodies.Store.Has(l.Body) {
+		if !t.Bodies.Has(l.Body) {
 			t.fetching[l.ID] = &bodyFetch{lease: l, queue: queue, progressAt: t.Clock.Mono()}
 			t.enqueue(func(context.Context) { t.leases.Fetch(l.ID, true) })
 			t.mu.Unlock()
@@ -133,7 +133,7 @@ func (t *Transfers) Release(id proto.TaskID) {
 	name := t.granted[id]
 	delete(t.granted, id)
 	t.mu.Unlock()
-	t.Bodies.Store.Drop(name)
+	t.Bodies.Drop(name)
 }
 
 // errNotAwaited refuses a body that is no longer awaited.
@@ -148,7 +148,7 @@ func (t *Transfers) offerGrant(from proto.PeerID, env *proto.Envelope, object *b
 	t.mu.Lock()
 	a := t.fetching[h.ID]
 	t.mu.Unlock()
-	if a == nil || from != a.lease.Home && !t.queues.IsHome(a.queue, from) || ObjectOf(&h) != a.lease.Body {
+	if a == nil || from != a.lease.Home && !t.queues.IsHome(a.queue, from) || h.ObjectFile() != a.lease.Body {
 		return nil, &proto.OfferReply{Code: errNotAwaited.Code, Detail: errNotAwaited.Detail}, nil
 	}
 	sink, reply, err := t.receive(proto.CodeNeedBody, "", &h, object, bodies.Terms{Task: h.ID})
@@ -208,7 +208,7 @@ func (t *Transfers) offerResult(ctx context.Context, from proto.PeerID, m *proto
 	}
 	// It must be accepted even if there is no space for new work, because it frees the
 	// body of its task (I13).
-	name := FileOf(o.GetObject())
+	name := o.GetObject().File()
 	sink, reply, err := t.receive(code, "the result does not count here: "+code.Name(), h, object, bodies.Terms{Essential: true, Task: h.ID})
 	if sink != nil {
 		t.mu.Lock()
@@ -228,7 +228,7 @@ func (t *Transfers) resultArrived(id proto.TaskID, name string) {
 	wanted := slices.Contains(t.ownerResults[id], name)
 	t.mu.Unlock()
 	if !wanted {
-		t.Bodies.Store.Drop(name)
+		t.Bodies.Drop(name)
 	}
 }
 
@@ -254,11 +254,11 @@ func (t *Transfers) offerHandoff(ctx context.Context, from proto.PeerID, env *pr
 // again. If a result fails verification maxCorrupt times, its task ends with that reason
 // (I9).
 func (t *Transfers) Missing(from proto.PeerID, m *proto.Message, id proto.TaskID, o *proto.Outcome) bool {
-	name := FileOf(o.GetObject())
+	name := o.GetObject().File()
 	t.mu.Lock()
 	right, corrupt := t.verified[id] == name, t.corrupt[name]
 	t.mu.Unlock()
-	has := t.Bodies.Store.Has(name)
+	has := t.Bodies.Has(name)
 	switch {
 	case corrupt >= maxCorrupt:
 		sum := sha256.Sum256(nil)
@@ -282,7 +282,7 @@ func (t *Transfers) verify(ctx context.Context, from proto.PeerID, m *proto.Mess
 		t.mu.Lock()
 		t.corrupt[name]++
 		t.mu.Unlock()
-		t.Bodies.Store.Drop(name)
+		t.Bodies.Drop(name)
 	case err != nil:
 		t.Logger.Debug("could not read the body of a result", "task", id.String(), "err", err)
 		return // the owner sends it again
@@ -324,14 +324,14 @@ func (t *Transfers) Seal(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd)
 }
 
 func (t *Transfers) trySealResult(ctx context.Context, id proto.TaskID, e inbox.LeaseEnd) error {
-	ref, _, err := t.Bodies.SealFile(ctx, e.File, t.Bodies.Suite(t.Self))
+	ref, _, err := t.Bodies.SealFile(ctx, e.File, t.Suite)
 	if err != nil {
-		return storeError(err)
+		return err
 	}
 	t.mu.Lock()
 	t.ownResults[id] = ref.Name.String()
 	t.mu.Unlock()
-	t.Bodies.Store.Release(ref.Name.String())
+	t.Bodies.Release(ref.Name.String())
 	o := e.Outcome
 	o.BodySize, o.BodyDigest, o.Object = uint64(ref.Size), ref.Digest[:], ref.Proto()
 	return nil

@@ -22,8 +22,8 @@ type Envelopes interface {
 	Task(from proto.PeerID, m *proto.Message) (inbox.Arrival, error)
 	// Result opens the result of a task whose home is this node.
 	Result(from proto.PeerID, m *proto.Message) (*proto.Header, error)
-	// Refused takes note of a peer that was refused, perhaps for lack of room.
-	Refused(from proto.PeerID, code proto.Code)
+	// NoteRefusal takes note of a peer that was refused, perhaps for lack of room.
+	NoteRefusal(from proto.PeerID, code proto.Code)
 }
 
 // Offer checks the envelope that the body belongs to before it takes a byte.
@@ -37,7 +37,7 @@ func (r Receiver) Offer(ctx context.Context, from proto.PeerID, o *proto.Offer, 
 		return nil, &proto.OfferReply{Code: code, Detail: proto.Clip(err.Error(), 256)}
 	}
 	if sink == nil {
-		r.check.Refused(from, reply.GetCode())
+		r.check.NoteRefusal(from, reply.GetCode())
 		return nil, reply
 	}
 	return sink, reply
@@ -66,7 +66,7 @@ func (r Receiver) offer(ctx context.Context, from proto.PeerID, o *proto.Offer, 
 			return nil, nil, err
 		}
 		code, detail, rec := r.WantsResult(from, h)
-		if size := ResultSize(h, nil); code == proto.CodeNeedBody && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
+		if size := proto.ResultSize(h, nil); code == proto.CodeNeedBody && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
 			return nil, &proto.OfferReply{}, nil // the result ends the task without its body
 		}
 		// A result is accepted even when there is no space for new work (I13).
@@ -83,16 +83,6 @@ func (r Receiver) offer(ctx context.Context, from proto.PeerID, o *proto.Offer, 
 		return r.offerHandoff(ctx, from, o.GetEnvelope(), object)
 	}
 	return nil, nil, identity.BadForm("a message of type %s has no body", o.GetType())
-}
-
-// ResultSize returns the size of a result: the stated size, or that of its stream.
-func ResultSize(h *proto.Header, o *proto.Outcome) uint64 {
-	if _, sealed, ok := h.Object(); ok {
-		if plain, err := proto.PlainSize(sealed); err == nil {
-			return max(uint64(plain), o.GetBodySize())
-		}
-	}
-	return max(uint64(len(o.GetBody())), o.GetBodySize())
 }
 
 // WantsResult returns NEED_BODY while the home still waits for this result, and the
@@ -128,7 +118,7 @@ func (t *Transfers) receive(code proto.Code, detail string, h *proto.Header, obj
 		return nil, &proto.OfferReply{Code: code, Detail: detail}, nil
 	}
 	terms.Origin, terms.NotAfter = h.Origin, t.Clock.Now().UnixMilli()+h.NotAfter-h.Created // its origin's clock may differ
-	in, err := t.Bodies.Store.Receive(*object, terms)
+	in, err := t.Bodies.Receive(*object, terms)
 	switch {
 	case errors.Is(err, bodies.ErrExists):
 		return nil, &proto.OfferReply{}, nil

@@ -6,8 +6,7 @@
 //	                   home ◀── ENDED ── owner, before the result counts
 //	             old home ── HANDOFF ──▶ new home, before it has the task
 //
-// [Bodies] makes objects of the bodies of tasks and results, [Transfers] moves those of
-// queue tasks, and [Receiver] accepts what peers offer.
+// [Transfers] moves the bodies of queue tasks, and [Receiver] accepts what peers offer.
 package transfer
 
 import (
@@ -57,7 +56,8 @@ type Transfers struct {
 
 // Parts is what transfers work with.
 type Parts struct {
-	Bodies    *Bodies
+	Bodies    *bodies.Store
+	Suite     byte // of the bodies that this node seals for itself
 	Self      proto.PeerID
 	MaxBlob   int64       // bytes of one body
 	MaxQueued int         // tasks of queues with a large body that are stored here at once
@@ -136,13 +136,13 @@ func New(p Parts) *Transfers {
 func (t *Transfers) Open(in *inbox.Inbox, out *outbox.Outbox, leases *ownership.Driver, q Queues, e Envelopes) {
 	t.inbox, t.outbox, t.leases, t.queues, t.check = in, out, leases, q, e
 	leases.Results(func(id proto.TaskID, o *proto.Outcome) {
-		if name := FileOf(o.GetObject()); name != "" {
+		if name := o.GetObject().File(); name != "" {
 			t.ownResults[id] = name
 		}
 	})
 	leases.PendingProbes(func(id proto.TaskID, g *proto.Grant) {
 		if h, err := proto.ParseHeader(g.GetEnvelope().GetHeader()); err == nil && h.Streamed() {
-			t.granted[id] = ObjectOf(&h)
+			t.granted[id] = h.ObjectFile()
 		}
 	})
 }
@@ -257,7 +257,7 @@ func (t *Transfers) send(ctx context.Context, to proto.PeerID, typ proto.Message
 	if err != nil {
 		return err
 	}
-	return t.Send(ctx, to, &proto.Offer{Type: typ, Envelope: e}, ObjectOf(&h))
+	return t.Send(ctx, to, &proto.Offer{Type: typ, Envelope: e}, h.ObjectFile())
 }
 
 func (t *Transfers) setDamaged(id proto.TaskID) {
@@ -273,7 +273,7 @@ func (t *Transfers) Object(id proto.TaskID, o *proto.Outcome) (name [32]byte, si
 	t.mu.Lock()
 	damaged := t.damaged[id]
 	t.mu.Unlock()
-	m, err := t.Bodies.Store.Manifest(FileOf(o.GetObject()))
+	m, err := t.Bodies.Manifest(o.GetObject().File())
 	if err != nil || damaged {
 		return name, 0, damagedOutcome(o)
 	}
@@ -294,7 +294,7 @@ const damagedReason = "its result does not match its digest (I9)"
 // Forget removes the result of a run on this node that is no longer needed. If this node
 // is also the home of the task, the outbox refers to it now.
 func (t *Transfers) Forget(id proto.TaskID, o *proto.Outcome) {
-	name := FileOf(o.GetObject())
+	name := o.GetObject().File()
 	if name == "" {
 		return
 	}
@@ -304,7 +304,7 @@ func (t *Transfers) Forget(id proto.TaskID, o *proto.Outcome) {
 		delete(t.damaged, id)
 	}
 	t.mu.Unlock()
-	t.Bodies.Store.Drop(name)
+	t.Bodies.Drop(name)
 }
 
 // scan returns to their homes the tasks whose body does not arrive, and requests the
@@ -349,7 +349,7 @@ func (t *Transfers) scan(ctx context.Context) {
 
 // Load returns a sealed body that fits into a frame.
 func (t *Transfers) Load(name string) ([]byte, error) {
-	return t.Bodies.Store.Get(name, proto.MaxSealed)
+	return t.Bodies.Get(name, proto.MaxSealed)
 }
 
 // Send sends an object and returns once it is durable at the peer.

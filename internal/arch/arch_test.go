@@ -19,16 +19,16 @@ const module = "github.com/balefire/balefire"
 // joins are the packages of layer 2 that hold two subsystems together: they may import
 // subsystems, but neither each other nor the node, and no subsystem imports them.
 var joins = map[string]bool{
-	"queue": true, "schedule": true, "pairing": true, "view": true, "executor": true, "transfer": true, "redrive": true, "mailbox": true,
+	"queue": true, "schedule": true, "pairing": true, "view": true, "executor": true, "transfer": true, "submit": true, "receive": true, "notice": true, "mailbox": true,
 }
 
 // layers has the layer of each package by its first path element. A package imports only
 // lower layers, and subsystems of one layer never import each other.
 var layers = map[string]int{
 	"proto": 0, "clock": 0, "fair": 0, "memory": 0, "disk": 0, "wire": 0,
-	"store": 1, "identity": 1, "handler": 1, "bodies": 1, "audit": 1,
+	"store": 1, "identity": 1, "handler": 1, "bodies": 1, "audit": 1, "event": 1,
 	"transport": 2, "addressbook": 2, "outbox": 2, "inbox": 2, "gossip": 2, "ownership": 2, "agent": 2, "mail": 2, "workflow": 2, "datadir": 2,
-	"queue": 2, "schedule": 2, "pairing": 2, "view": 2, "executor": 2, "transfer": 2, "redrive": 2, "mailbox": 2,
+	"queue": 2, "schedule": 2, "pairing": 2, "view": 2, "executor": 2, "transfer": 2, "submit": 2, "receive": 2, "notice": 2, "mailbox": 2,
 	"node": 3,
 	"api":  4,
 	"cmd":  5,
@@ -170,7 +170,7 @@ func checkType(t *testing.T, path string, d *ast.TypeSpec) {
 		}
 		limit := 27
 		if path == "node/node.go" && d.Name.Name == "Node" {
-			limit = 34
+			limit = 33
 		}
 		if n > limit && !strings.HasSuffix(path, "_test.go") {
 			t.Errorf("%s: %s has %d fields, the limit is %d", path, d.Name.Name, n, limit)

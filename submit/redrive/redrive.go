@@ -6,36 +6,20 @@ package redrive
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math"
 	"sync"
 	"time"
 
-	"github.com/balefire/balefire/addressbook"
-	"github.com/balefire/balefire/bodies"
-	"github.com/balefire/balefire/identity"
-	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/submit"
 	"github.com/balefire/balefire/wire"
 )
 
-// The failpoints between two commits, at which Parts.Fail is called.
+// The failpoints between two commits, at which submit.Parts.Fail is called.
 const (
 	PointRedriven = "redrive/stored" // the new task is on disk, the old one is not marked as redriven
 	PointMoving   = "move/cancelled" // a task was cancelled to move to another queue, its end is not awaited yet
 )
-
-// A Request is a request that the node itself makes from an earlier one.
-type Request struct {
-	wire.Request
-	Of        proto.TaskID // the ended task that it repeats; zero: none
-	KeyDigest []byte       // of the original request, to which its key is bound, if different
-	Delegates [][]byte     // homes that its schedule passed through
-
-	Object       *proto.BodyRef // the body of that task, if it is an object
-	ObjectSize   uint64
-	ObjectDigest []byte
-}
 
 // A Redriver repeats tasks. Its methods are safe for concurrent use.
 type Redriver struct {
@@ -47,16 +31,8 @@ type Redriver struct {
 
 // Parts is what a redriver works with.
 type Parts struct {
-	Outbox *outbox.Outbox
-	Book   *addressbook.Book
-	Bodies *bodies.Store
-	Submit func(context.Context, *Request) (wire.Submitted, error)
-	// Existing completes the result of a submit with the state of a task that exists.
-	Existing func(proto.TaskID, wire.Submitted) wire.Submitted
-	HomeOf   func(queue string) (proto.PeerID, error)
-	Audit    func(ctx context.Context, action, what string) error
-	Fail     func(point string) error
-	Logger   *slog.Logger
+	*submit.Submitter
+	Audit func(ctx context.Context, action, what string) error
 }
 
 // Tasks finds tasks for a person.
@@ -97,28 +73,47 @@ func (r *Redriver) Retry(ctx context.Context, ref string) (wire.Submitted, error
 	case rec.GetRedrivenAs() != "":
 		return wire.Submitted{}, fmt.Errorf("%w: task %s was already redriven as %s", wire.ErrRefused, id, rec.GetRedrivenAs())
 	}
-	as, there, err := r.Outbox.RedrivenAs(id) // the process may have died after creating it
+	s, err := r.repeat(ctx, id, rec, "")
 	if err != nil {
-		return wire.Submitted{}, err
-	}
-	var s wire.Submitted
-	if there {
-		s = r.Existing(as, s)
-	} else if s, as, err = r.resubmit(ctx, id, rec); err != nil {
 		return s, err
-	}
-	if err := r.Outbox.MarkRedriven(ctx, id, as); err != nil {
-		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
 	}
 	return s, r.Audit(ctx, "task.redrive", id.String()+" as "+s.ID)
 }
 
+// repeat submits the request of an ended task again, only once, to a queue unless that is
+// empty. The old task is marked as redriven.
+func (r *Redriver) repeat(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s wire.Submitted, err error) {
+	as, there, err := r.Outbox.RedrivenAs(id) // the process may have died after creating it
+	switch {
+	case err != nil:
+		return s, err
+	case there:
+		s = r.Existing(as, s)
+	default:
+		s, as, err = r.resubmit(ctx, id, rec, queue)
+		if err != nil && queue != "" {
+			err = fmt.Errorf("task %s is cancelled but could not be moved to queue %s yet; this will be retried: %w", id, queue, err)
+		}
+		if err != nil {
+			return s, err
+		}
+	}
+	if err := r.Outbox.MarkRedriven(ctx, id, as); err != nil {
+		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
+	}
+	return s, nil
+}
+
 // resubmit submits the request of an ended task again. The commit of the new task
-// records the old one.
-func (r *Redriver) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record) (s wire.Submitted, as proto.TaskID, err error) {
+// records the old one. In another queue the idempotency key stays bound to the original
+// request.
+func (r *Redriver) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s wire.Submitted, as proto.TaskID, err error) {
 	q, err := r.rebuildRequest(id, rec)
 	if err != nil {
 		return s, as, err
+	}
+	if queue != "" {
+		q.Target, q.KeyDigest = proto.QueueTarget(queue), rec.GetRequestDigest()
 	}
 	if s, err = r.Submit(ctx, q); err != nil {
 		return s, as, err
@@ -130,21 +125,12 @@ func (r *Redriver) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Rec
 }
 
 // rebuildRequest reconstructs the request of an ended task.
-func (r *Redriver) rebuildRequest(id proto.TaskID, rec *proto.Record) (*Request, error) {
+func (r *Redriver) rebuildRequest(id proto.TaskID, rec *proto.Record) (*submit.Request, error) {
 	st, err := r.Outbox.Stored(id)
 	if err != nil || st.GetEnvelope() == nil {
 		return nil, fmt.Errorf("%w: the content of %s is no longer stored: submit it again", wire.ErrRefused, id)
 	}
-	h, err := proto.ParseHeader(st.GetEnvelope().GetHeader())
-	if err != nil {
-		return nil, err
-	}
-	if rec.GetBodyBlob() != "" && !h.Streamed() {
-		if st.Envelope.Body, err = r.Bodies.Get(rec.GetBodyBlob(), proto.MaxSealed); err != nil {
-			return nil, fmt.Errorf("redrive %s: %w", id, err)
-		}
-	}
-	plain, err := identity.OpenWith([32]byte(st.GetKey()), st.GetEnvelope(), &h)
+	h, plain, err := r.Open(st)
 	if err != nil {
 		return nil, fmt.Errorf("redrive %s: %w", id, err)
 	}
@@ -158,15 +144,15 @@ func (r *Redriver) rebuildRequest(id proto.TaskID, rec *proto.Record) (*Request,
 	} else if p, err := r.Book.Find(target); err != nil || p.Peer != h.Target {
 		target = h.Target.String() // the peer was forgotten, or the name belongs to another peer now
 	}
-	q := &Request{Of: id, Delegates: c.GetVouchers(), Request: wire.Request{
+	q := &submit.Request{Of: id, Delegates: c.GetVouchers(), Request: wire.Request{
 		Target: target, Kind: c.GetKind(), Class: c.GetClass().Name(), Mode: c.GetMode().Name(), TTL: wire.Duration(h.NotAfter-h.Created) * wire.Duration(time.Millisecond),
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
 		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(),
 		Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64)),
 		Require: c.GetRequire(), Prefer: c.GetPrefer(),
 	}}
-	if name, _, ok := h.Object(); ok {
-		if !r.Bodies.Has(proto.ObjectFile(name)) {
+	if h.Streamed() {
+		if !r.Bodies.Has(h.ObjectFile()) {
 			return nil, fmt.Errorf("%w: the body of %s is no longer stored: submit it again", wire.ErrRefused, id)
 		}
 		q.Object, q.ObjectSize, q.ObjectDigest = c.GetObject(), c.GetBodySize(), c.GetBodyDigest()

@@ -1,4 +1,6 @@
-package node
+// Package event keeps the newest events of a node in memory, numbered, for readers that
+// follow them. What has to survive a restart is in records and in the audit.
+package event
 
 import (
 	"context"
@@ -13,9 +15,10 @@ import (
 // maxEvents is how many events of this boot are kept for readers that come late.
 const maxEvents = 4096
 
-// An eventLog numbers events and keeps the newest in memory. What has to survive a
-// restart is in records and in the audit log.
-type eventLog struct {
+// A Log holds events. Its methods are safe for concurrent use.
+type Log struct {
+	Boot  uint64                             // number of this start of the node; set before the first reader
+	Name  func(key []byte) (name, id string) // of a peer; set before the first event of one
 	clock clock.Clock
 
 	mu   sync.Mutex
@@ -24,12 +27,13 @@ type eventLog struct {
 	more chan struct{}    // closed and replaced with each event
 }
 
-func newEventLog(clk clock.Clock) *eventLog {
-	return &eventLog{clock: clk, more: make(chan struct{})}
+// New returns an empty log.
+func New(clk clock.Clock) *Log {
+	return &Log{clock: clk, more: make(chan struct{})}
 }
 
-// add numbers an event. It never blocks.
-func (l *eventLog) add(e wire.NodeEvent) {
+// add numbers an event.
+func (l *Log) add(e wire.NodeEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last++
@@ -45,7 +49,7 @@ func (l *eventLog) add(e wire.NodeEvent) {
 
 // after returns up to limit events after seq, and a channel that is closed when there
 // are more. A reader whose number is not of this boot begins at the first.
-func (l *eventLog) after(seq uint64, limit int) (wire.EventPage, <-chan struct{}) {
+func (l *Log) after(seq uint64, limit int) (wire.EventPage, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p := wire.EventPage{Items: []wire.NodeEvent{}, Next: seq}
@@ -65,18 +69,18 @@ func (l *eventLog) after(seq uint64, limit int) (wire.EventPage, <-chan struct{}
 	return p, l.more
 }
 
-// Events returns the events after a number of this boot, at most limit of them
+// Read returns the events after a number of this boot, at most limit of them
 // (default 256, at most 1000). If there are none it waits for the next one, at most
 // for wait. Boot tells a reader that the node has restarted.
-func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Duration) wire.EventPage {
+func (l *Log) Read(ctx context.Context, after uint64, limit int, wait time.Duration) wire.EventPage {
 	if limit <= 0 || limit > 1000 {
 		limit = 256
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
-		p, more := n.events.after(after, limit)
-		p.Boot = n.outbox.Boot()
+		p, more := l.after(after, limit)
+		p.Boot = l.Boot
 		if len(p.Items) > 0 || p.Missed > 0 || wait <= 0 {
 			return p
 		}
@@ -90,11 +94,11 @@ func (n *Node) Events(ctx context.Context, after uint64, limit int, wait time.Du
 	}
 }
 
-// addEvent adds an event about a peer.
-func (n *Node) addEvent(kind string, p proto.PeerID, text string, fields map[string]string) {
+// Add adds an event, about a peer unless p is zero. It never blocks.
+func (l *Log) Add(kind string, p proto.PeerID, text string, fields map[string]string) {
 	e := wire.NodeEvent{Kind: kind, Text: text, Fields: fields}
 	if p != (proto.PeerID{}) {
-		e.Peer, _ = n.book.Identify(p[:])
+		e.Peer, _ = l.Name(p[:])
 	}
-	n.events.add(e)
+	l.add(e)
 }

@@ -1,10 +1,9 @@
-package node
+package submit
 
 import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,45 +14,41 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/redrive"
-	"github.com/balefire/balefire/store"
-	"github.com/balefire/balefire/transfer"
 	"github.com/balefire/balefire/wire"
 )
 
 // draft checks a request, gives it an id and a sequence number, and seals it for the
 // peer that it returns.
-func (n *Node) draft(ctx context.Context, r *redrive.Request) (*outbox.Draft, *addressbook.Peer, error) {
-	if n.draining.Load() {
+func (s *Submitter) draft(ctx context.Context, r *Request) (*outbox.Draft, *addressbook.Peer, error) {
+	if s.Draining() {
 		return nil, nil, fmt.Errorf("%w: submit again after it has started", wire.ErrDraining)
 	}
-	class, mode, err := n.checkRequest(&r.Request)
+	class, mode, err := s.checkRequest(&r.Request)
 	if err != nil {
 		return nil, nil, err
 	}
-	to, err := n.recipient(r.Target)
+	to, err := s.recipient(r.Target)
 	if err != nil {
 		return nil, nil, err
 	}
-	now := n.cfg.Clock.Now()
+	now := s.Clock.Now()
 	r.Trace = traceOf(r.Trace)
 	d := &outbox.Draft{Record: record(r, class, mode, now), Header: proto.Header{
-		What: proto.WhatTask, Mesh: n.mesh.ID, ID: proto.NewTaskID(now), Origin: n.keys.Peer(), Target: to.Peer,
+		What: proto.WhatTask, Mesh: s.Mesh, ID: proto.NewTaskID(now), Origin: s.Keys.Peer(), Target: to.Peer,
 		Created: now.UnixMilli(), NotAfter: now.Add(cmp.Or(time.Duration(r.TTL), proto.DefaultTTL)).UnixMilli(),
 	}}
-	n.outbox.Stamp(d.Record)
+	s.Outbox.Stamp(d.Record)
 	content := contentPool.Get().(*proto.Content)
 	defer releaseContent(content)
 	fillContent(content, r, class, mode)
-	body := transfer.Source{Inline: r.Body, Stream: r.Stream, Object: r.Object, Size: r.ObjectSize, Digest: r.ObjectDigest}
-	if err := n.transfers.Bodies.Place(ctx, d, content, body); err != nil {
+	if err := s.place(ctx, d, content, to.KeyRecord, r); err != nil {
 		return nil, nil, err
 	}
 	setRequestDigest(r, d, content)
-	d.Header.Seq = n.outbox.NextSeq(to.Peer)
-	if err := n.seal(d, to.KeyRecord, content); err != nil {
-		n.outbox.DropSeq(to.Peer, d.Header.Seq)
-		n.transfers.Bodies.Unpin(d.Record.GetBodyBlob(), err)
+	d.Header.Seq = s.Outbox.NextSeq(to.Peer)
+	if err := s.seal(d, to.KeyRecord, content); err != nil {
+		s.Outbox.DropSeq(to.Peer, d.Header.Seq)
+		s.unpin(d.Record.GetBodyBlob(), err)
 		return nil, nil, err
 	}
 	return d, to, nil
@@ -75,7 +70,7 @@ const maxPooledPlain = 64 << 10
 
 // seal encodes content and seals it into the draft's envelope. A sealed body that is too
 // large for a record becomes a file, which is durable before the record is.
-func (n *Node) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Content) error {
+func (s *Sealing) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Content) error {
 	buf := plainPool.Get().(*[]byte)
 	defer plainPool.Put(buf)
 	plain, err := proto.Encode((*buf)[:0], content)
@@ -85,18 +80,18 @@ func (n *Node) seal(d *outbox.Draft, to identity.KeyRecord, content *proto.Conte
 	if cap(plain) <= maxPooledPlain {
 		*buf = plain
 	}
-	return n.sealBytes(d, to, plain)
+	return s.sealBytes(d, to, plain)
 }
 
-func (n *Node) sealBytes(d *outbox.Draft, to identity.KeyRecord, plain []byte) (err error) {
-	if d.Envelope, d.Key, err = n.sealer.Seal(&d.Header, to, plain); err != nil {
+func (s *Sealing) sealBytes(d *outbox.Draft, to identity.KeyRecord, plain []byte) (err error) {
+	if d.Envelope, d.Key, err = s.Sealer.Seal(&d.Header, to, plain); err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
 	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, d.Header.What)
-	return n.transfers.Bodies.Offload(d)
+	return s.offload(d)
 }
 
-func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode, err error) {
+func (s *Submitter) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode, err error) {
 	bad := func(format string, a ...any) (proto.Class, proto.Mode, error) {
 		return 0, 0, fmt.Errorf("%w: %s", wire.ErrInvalid, fmt.Sprintf(format, a...))
 	}
@@ -127,8 +122,8 @@ func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode
 		return bad("the ordering key has %d bytes, the limit is %d", len(r.Order), proto.MaxKey)
 	case args > proto.MaxArgs || len(r.Args) > 256:
 		return bad("more than 256 arguments or %d bytes of arguments: send them as the body", proto.MaxArgs)
-	case int64(len(r.Body)) > n.cfg.Limits.Payload:
-		return bad("a body of %d bytes, the limit is %d: send it as a file or a stream", len(r.Body), n.cfg.Limits.Payload)
+	case int64(len(r.Body)) > s.MaxBody:
+		return bad("a body of %d bytes, the limit is %d: send it as a file or a stream", len(r.Body), s.MaxBody)
 	case !oneOf(r.OnDead, "", "skip", "block"):
 		return bad("on_dead %.20q: must be skip or block", r.OnDead)
 	case r.MaxResult < 0:
@@ -146,7 +141,7 @@ func (n *Node) checkRequest(r *wire.Request) (class proto.Class, mode proto.Mode
 }
 
 // fillContent fills the empty c with the parts of r that the target needs.
-func fillContent(c *proto.Content, r *redrive.Request, class proto.Class, mode proto.Mode) {
+func fillContent(c *proto.Content, r *Request, class proto.Class, mode proto.Mode) {
 	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, class, r.Type, r.Trace
 	c.IdempotencyKey, c.OrderingKey, c.Args, c.Body = r.Key, r.Order, r.Args, r.Body
 	c.Labels, c.MaxAttempts, c.OnDead, c.Mode, c.MaxResult = r.Labels, r.Retries, r.OnDead, mode, uint64(r.MaxResult)
@@ -157,7 +152,7 @@ func fillContent(c *proto.Content, r *redrive.Request, class proto.Class, mode p
 	c.Queue, _ = proto.QueueOf(r.Target)
 }
 
-func record(r *redrive.Request, class proto.Class, mode proto.Mode, now time.Time) *proto.Record {
+func record(r *Request, class proto.Class, mode proto.Mode, now time.Time) *proto.Record {
 	rec := &proto.Record{
 		Class: class, Kind: r.Kind, IdempotencyKey: r.Key, OrderingKey: r.Order,
 		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: mode,
@@ -181,7 +176,7 @@ func record(r *redrive.Request, class proto.Class, mode proto.Mode, now time.Tim
 
 // setRequestDigest sets the fields for idempotency: the digest of the whole request, and
 // the key itself if it is derived from the content.
-func setRequestDigest(r *redrive.Request, d *outbox.Draft, c *proto.Content) {
+func setRequestDigest(r *Request, d *outbox.Draft, c *proto.Content) {
 	if r.Key == "" {
 		return
 	}
@@ -198,58 +193,6 @@ func setRequestDigest(r *redrive.Request, d *outbox.Draft, c *proto.Content) {
 	if d.Record.RequestDigest = sum; len(r.KeyDigest) > 0 {
 		d.Record.RequestDigest = r.KeyDigest
 	}
-}
-
-// finishSubmit returns the result of storing a draft. s is the result for a new task.
-func (n *Node) finishSubmit(d *outbox.Draft, s wire.Submitted, existing *proto.TaskID, err error) (wire.Submitted, error) {
-	n.transfers.Bodies.Unpin(d.Record.GetBodyBlob(), err)
-	if err != nil {
-		return s, submitError(err)
-	}
-	if existing != nil {
-		s = n.existingTask(*existing, s)
-		n.storage.Blobs.Drop(d.Record.GetBodyBlob())
-	}
-	if to := d.Header.Target; to != n.keys.Peer() {
-		n.net.Want(to)
-	}
-	return s, nil
-}
-
-func newSubmitted(d *outbox.Draft, to *addressbook.Peer) wire.Submitted {
-	s := wire.Submitted{
-		ID: d.Header.ID.String(), State: proto.Pending.Name(),
-		Target: to.Name, NotAfter: proto.Time(d.Header.NotAfter), Due: proto.TimeOrNil(d.Record.GetDueMs()),
-	}
-	if s.Target == "" {
-		s.Target = to.Peer.Short()
-	}
-	return s
-}
-
-// existingTask turns the result of a submit whose key was used before into that of the
-// first task.
-func (n *Node) existingTask(id proto.TaskID, s wire.Submitted) wire.Submitted {
-	s.ID, s.Known = id.String(), true
-	rec, err := n.outbox.Get(id)
-	if err != nil { // a key outlives the record of a finished task
-		s.State = ""
-		return s
-	}
-	s.State, s.NotAfter, s.Due = rec.GetState().Name(), proto.Time(rec.GetNotAfterMs()), proto.TimeOrNil(rec.GetDueMs())
-	return s
-}
-
-func submitError(err error) error {
-	switch {
-	case errors.Is(err, outbox.ErrKeyConflict):
-		return fmt.Errorf("%w%s", wire.ErrKeyConflict, strings.TrimPrefix(err.Error(), outbox.ErrKeyConflict.Error()))
-	case errors.Is(err, outbox.ErrFull), errors.Is(err, store.ErrFull):
-		return fmt.Errorf("submit: %w: %w", wire.ErrFull, err)
-	case errors.Is(err, outbox.ErrClosed), errors.Is(err, store.ErrClosed):
-		return fmt.Errorf("submit: %w: %w", wire.ErrDraining, err)
-	}
-	return fmt.Errorf("submit: %w", err)
 }
 
 func oneOf(s string, words ...string) bool { return slices.Contains(words, s) }

@@ -1,4 +1,4 @@
-package node
+package submit
 
 import (
 	"fmt"
@@ -48,21 +48,21 @@ func (c *nameCache) put(target string, p proto.PeerID, now time.Duration) {
 
 // recipient returns the peer that a target names, with its sealing key. The result must
 // not be modified.
-func (n *Node) recipient(target string) (*addressbook.Peer, error) {
+func (s *Submitter) recipient(target string) (*addressbook.Peer, error) {
 	t, err := proto.ParseTarget(target)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	case t.Kind == proto.TargetQueue:
-		home, err := n.Queues.HomeOf(t.Name)
+		home, err := s.HomeOf(t.Name)
 		if err != nil {
 			return nil, err
 		}
-		return n.recipient(home.String())
+		return s.recipient(home.String())
 	case t.Kind != proto.TargetPeer:
 		return nil, fmt.Errorf("%w: target %.60q: use the name or id of a peer, or queue:NAME", wire.ErrInvalid, target)
 	}
-	p, err := n.namedPeer(target)
+	p, err := s.namedPeer(target)
 	switch {
 	case err != nil:
 		return nil, err
@@ -75,16 +75,16 @@ func (n *Node) recipient(target string) (*addressbook.Peer, error) {
 }
 
 // namedPeer returns the peer that a target names. The result must not be modified.
-func (n *Node) namedPeer(target string) (*addressbook.Peer, error) {
-	now := n.cfg.Clock.Mono()
-	if id, ok := n.names.get(target, now); ok {
-		if p := n.book.Recipient(id); p != nil {
+func (s *Submitter) namedPeer(target string) (*addressbook.Peer, error) {
+	now := s.Clock.Mono()
+	if id, ok := s.names.get(target, now); ok {
+		if p := s.Book.Recipient(id); p != nil {
 			return p, nil
 		}
 	}
-	p, err := n.book.Find(target)
-	if err == nil && p.Peer != n.keys.Peer() {
-		n.names.put(target, p.Peer, now)
+	p, err := s.Book.Find(target)
+	if err == nil && p.Peer != s.Keys.Peer() {
+		s.names.put(target, p.Peer, now)
 	}
 	return &p, err
 }

@@ -1,4 +1,4 @@
-package node
+package event
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 )
 
 func TestEventsAreNumberedAndOldOnesDropped(t *testing.T) {
-	l := newEventLog(clock.System())
+	l := New(clock.System())
 	for range maxEvents + 10 {
 		l.add(wire.NodeEvent{Kind: "x"})
 	}
@@ -26,7 +26,7 @@ func TestEventsAreNumberedAndOldOnesDropped(t *testing.T) {
 }
 
 func TestReaderOfAnEarlierBootStartsOver(t *testing.T) {
-	l := newEventLog(clock.System())
+	l := New(clock.System())
 	l.add(wire.NodeEvent{Kind: "x"})
 	if p, _ := l.after(500, 5); len(p.Items) != 1 || p.Items[0].Seq != 1 || p.Missed != 0 {
 		t.Fatalf("%+v", p)
@@ -34,7 +34,7 @@ func TestReaderOfAnEarlierBootStartsOver(t *testing.T) {
 }
 
 func TestEventsWakeReaders(t *testing.T) {
-	l := newEventLog(clock.System())
+	l := New(clock.System())
 	_, more := l.after(0, 5)
 	select {
 	case <-more:

@@ -1,4 +1,4 @@
-package node
+package receive
 
 import (
 	"context"
@@ -10,20 +10,20 @@ import (
 // A selfLink is the link of a node to itself: it receives what it sends, with every
 // check that a peer's messages undergo.
 type selfLink struct {
-	node    *Node
+	*Receiver
 	out     chan []*proto.Message
 	answers chan *proto.Ack
 	number  uint64
 }
 
-// serveSelf delivers tasks addressed to this node.
-func (n *Node) serveSelf(ctx context.Context) error {
-	l := &selfLink{node: n, out: make(chan []*proto.Message, 4), answers: make(chan *proto.Ack, 4)}
+// ServeSelf delivers tasks addressed to this node, without the network, until ctx is done.
+func (r *Receiver) ServeSelf(ctx context.Context) error {
+	l := &selfLink{Receiver: r, out: make(chan []*proto.Message, 4), answers: make(chan *proto.Ack, 4)}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	received := make(chan error, 1)
-	go func() { received <- l.receive(ctx); cancel() }()
-	err := n.outbox.Serve(ctx, l)
+	go func() { received <- l.deliver(ctx); cancel() }()
+	err := r.Outbox.Serve(ctx, l)
 	cancel()
 	err = errors.Join(<-received, err)
 	if errors.Is(err, context.Canceled) {
@@ -32,7 +32,7 @@ func (n *Node) serveSelf(ctx context.Context) error {
 	return err
 }
 
-func (l *selfLink) receive(ctx context.Context) error {
+func (l *selfLink) deliver(ctx context.Context) error {
 	for {
 		var msgs []*proto.Message
 		select {
@@ -40,7 +40,7 @@ func (l *selfLink) receive(ctx context.Context) error {
 			return nil
 		case msgs = <-l.out:
 		}
-		a, err := receiver{l.node}.Receive(ctx, l.node.keys.Peer(), msgs)
+		a, err := l.Receive(ctx, l.Keys.Peer(), msgs)
 		if err != nil {
 			return err
 		}
@@ -76,7 +76,7 @@ func (l *selfLink) ack(msgs []*proto.Message, refusals []*proto.Refusal) *proto.
 }
 
 // Peer returns this node.
-func (l *selfLink) Peer() proto.PeerID { return l.node.keys.Peer() }
+func (l *selfLink) Peer() proto.PeerID { return l.Keys.Peer() }
 
 // Send delivers messages in groups that one Ack can answer.
 func (l *selfLink) Send(ctx context.Context, msgs []*proto.Message) error {

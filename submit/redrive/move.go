@@ -159,40 +159,12 @@ func (r *Redriver) finishMove(ctx context.Context, id proto.TaskID, queue string
 		r.moves.done(id)
 		return wire.Submitted{}, errors.Join(fmt.Errorf("%w: task %s ended as %s in the meantime", wire.ErrRefused, id, rec.GetState().Name()), err)
 	}
-	as, there, err := r.Outbox.RedrivenAs(id) // the process may have died after creating it
-	s := wire.Submitted{}
-	switch {
-	case err != nil:
+	s, err := r.repeat(ctx, id, rec, queue)
+	if err != nil {
 		return s, err
-	case there:
-		s = r.Existing(as, s)
-	default:
-		if s, as, err = r.resubmitInQueue(ctx, id, rec, queue); err != nil {
-			return s, fmt.Errorf("task %s is cancelled but could not be moved to queue %s yet; this will be retried: %w", id, queue, err)
-		}
-	}
-	if err := r.Outbox.MarkRedriven(ctx, id, as); err != nil {
-		return s, fmt.Errorf("the task was submitted as %s, but the old one could not be marked as redriven: %w", as, err)
 	}
 	r.moves.done(id)
 	return s, r.Audit(ctx, "task.set", id.String()+" as "+s.ID+" in "+proto.QueueTarget(queue))
-}
-
-// resubmitInQueue submits the request of a cancelled task to a queue. The idempotency key
-// stays bound to the original request.
-func (r *Redriver) resubmitInQueue(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s wire.Submitted, as proto.TaskID, err error) {
-	q, err := r.rebuildRequest(id, rec)
-	if err != nil {
-		return s, as, err
-	}
-	q.Target, q.KeyDigest = proto.QueueTarget(queue), rec.GetRequestDigest()
-	if s, err = r.Submit(ctx, q); err != nil {
-		return s, as, err
-	}
-	if as, err = proto.ParseTaskID(s.ID); err != nil {
-		return s, as, err
-	}
-	return s, as, r.Fail(PointRedriven)
 }
 
 // FinishMoves creates the successors of the moving tasks that have ended since they were

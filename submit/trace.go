@@ -1,4 +1,4 @@
-package node
+package submit
 
 import (
 	"crypto/rand"

@@ -1,18 +1,16 @@
-package node
+package audit
 
 import (
 	"context"
 	"fmt"
 	"strings"
 	"sync"
-
-	"github.com/balefire/balefire/audit"
 )
 
 // Actors in the audit log.
 const (
-	actorLocal  = "local"  // a program of this machine that did not say who it is
-	actorSystem = "system" // the node itself, by a rule
+	ActorLocal  = "local"  // a program of this machine that did not say who it is
+	ActorSystem = "system" // the node itself, by a rule
 )
 
 type (
@@ -26,12 +24,12 @@ func WithCaller(ctx context.Context, caller string) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller)
 }
 
-// callerOf returns who makes a call, [actorLocal] if nobody said so.
+// callerOf returns who makes a call, [ActorLocal] if nobody said so.
 func callerOf(ctx context.Context) string {
 	if caller, ok := ctx.Value(callerKey{}).(string); ok {
 		return caller
 	}
-	return actorLocal
+	return ActorLocal
 }
 
 // A request is a command that a caller gave the node.
@@ -42,9 +40,9 @@ type request struct {
 	last   func()   // what is done once its end is written; nil: nothing
 }
 
-// lastly does f once the end of the command that ctx belongs to is in the audit log, or at
+// Lastly does f once the end of the command that ctx belongs to is in the audit log, or at
 // once if it belongs to none.
-func lastly(ctx context.Context, f func()) {
+func Lastly(ctx context.Context, f func()) {
 	c, ok := ctx.Value(requestKey{}).(*request)
 	if !ok {
 		f()
@@ -55,13 +53,19 @@ func lastly(ctx context.Context, f func()) {
 	c.last = f
 }
 
+// A Recorder writes to a journal what callers do.
+type Recorder struct {
+	Journal *Journal
+	Boot    func() uint64 // number of this start of the node
+}
+
 // StartCommand writes the start of a command to the audit log (I19); nothing may be done
 // if that fails. The command is done with the returned context: what would be audited
 // under the same action is stated by its end, which end writes. The result is "ok" or a
 // code.
-func (n *Node) StartCommand(ctx context.Context, action, subject string) (act context.Context, end func(result string) error, err error) {
+func (r Recorder) StartCommand(ctx context.Context, action, subject string) (act context.Context, end func(result string) error, err error) {
 	detail := map[string]string{"subject": subject, "step": "start"}
-	if err := n.appendAudit(ctx, callerOf(ctx), action, detail); err != nil {
+	if err := r.append(ctx, callerOf(ctx), action, detail); err != nil {
 		return nil, nil, err
 	}
 	c := &request{action: action}
@@ -73,7 +77,7 @@ func (n *Node) StartCommand(ctx context.Context, action, subject string) (act co
 		}
 		last := c.last
 		c.mu.Unlock()
-		err := n.appendAudit(context.WithoutCancel(ctx), callerOf(ctx), action, detail)
+		err := r.append(context.WithoutCancel(ctx), callerOf(ctx), action, detail)
 		if err == nil && last != nil {
 			last()
 		}
@@ -82,23 +86,28 @@ func (n *Node) StartCommand(ctx context.Context, action, subject string) (act co
 	return context.WithValue(ctx, requestKey{}, c), end, nil
 }
 
-// audit records an action of the caller in the audit log.
-func (n *Node) audit(ctx context.Context, action, what string) error {
-	return n.auditAs(ctx, callerOf(ctx), action, what)
+// Record writes an action of the caller.
+func (r Recorder) Record(ctx context.Context, action, what string) error {
+	return r.recordAs(ctx, callerOf(ctx), action, what)
 }
 
-func (n *Node) auditAs(ctx context.Context, actor, action, what string) error {
+// RecordSystem writes an action of the node itself.
+func (r Recorder) RecordSystem(ctx context.Context, action, what string) error {
+	return r.recordAs(ctx, ActorSystem, action, what)
+}
+
+func (r Recorder) recordAs(ctx context.Context, actor, action, what string) error {
 	if c, ok := ctx.Value(requestKey{}).(*request); ok && c.action == action {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.did = append(c.did, what)
 		return nil
 	}
-	return n.appendAudit(ctx, actor, action, map[string]string{"subject": what})
+	return r.append(ctx, actor, action, map[string]string{"subject": what})
 }
 
-func (n *Node) appendAudit(ctx context.Context, actor, action string, detail map[string]string) error {
-	_, err := n.storage.Audit.Append(ctx, audit.Entry{Boot: n.outbox.Boot(), Actor: actor, Action: action, Detail: detail})
+func (r Recorder) append(ctx context.Context, actor, action string, detail map[string]string) error {
+	_, err := r.Journal.Append(ctx, Entry{Boot: r.Boot(), Actor: actor, Action: action, Detail: detail})
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", action, err)
 	}

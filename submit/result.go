@@ -1,0 +1,150 @@
+package submit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/balefire/balefire/bodies"
+	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+)
+
+// PutResult seals the result of a finished task for its home, and makes the end of the task
+// and its result durable together.
+func (s *Submitter) PutResult(ctx context.Context, f *inbox.Finished, also func(*store.Batch)) error {
+	defer s.sign(f)()
+	d, err := s.resultDraft(ctx, f)
+	if err != nil {
+		return fmt.Errorf("result of %s: %w", f.ID, err)
+	}
+	err = s.Fail(PointResult)
+	if err == nil {
+		err = s.Outbox.PutResult(ctx, d, also)
+	}
+	s.unpin(d.Record.GetBodyBlob(), err)
+	if err != nil {
+		return fmt.Errorf("result of %s: %w", f.ID, err)
+	}
+	if f.File != "" {
+		if err := os.Remove(f.File); err != nil {
+			s.Logger.Warn("a result's file could not be removed", "file", f.File, "err", err)
+		}
+	}
+	if f.Origin != s.Keys.Peer() {
+		s.Want(f.Origin)
+	}
+	return nil
+}
+
+// sign makes receipts of what f states, and returns a function to call when f is
+// written. A large result does not make others wait for it.
+func (s *Submitter) sign(f *inbox.Finished) (written func()) {
+	statements := s.statements(f)
+	if f.File != "" {
+		f.Outcome.Receipts = s.Keys.Receipts(statements)
+		return func() {}
+	}
+	f.Outcome.Receipts, written = s.receipts.Sign(statements)
+	return written
+}
+
+func (s *Submitter) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox.Draft, error) {
+	key, ok := s.Book.KeyRecord(f.Origin)
+	if !ok {
+		return nil, fmt.Errorf("%w: the sealing key of %s", inbox.ErrNoOrigin, f.Origin.Short())
+	}
+	now := s.Clock.Now()
+	d := &outbox.Draft{
+		Record: &proto.Record{Kind: f.Kind, Class: f.Class},
+		Header: proto.Header{
+			What: proto.WhatResult, Mesh: s.Mesh, ID: f.ID, Origin: s.Keys.Peer(), Target: f.Origin,
+			Seq: f.Seq, Created: now.UnixMilli(), NotAfter: now.Add(proto.MaxTTL).UnixMilli(),
+		},
+	}
+	if err := s.placeResult(ctx, d, f, key); err != nil {
+		return nil, err
+	}
+	plain, err := proto.Encode(nil, f.Outcome)
+	if err == nil {
+		err = s.sealBytes(d, key, plain)
+	}
+	if err != nil {
+		s.unpin(d.Record.GetBodyBlob(), err)
+	}
+	return d, err
+}
+
+// statements are what this node states about a task with its result. They include its
+// acceptance, since a quick result overtakes the ack.
+func (s *Submitter) statements(f *inbox.Finished) [][]byte {
+	accepted := s.Clock.Now().UnixMilli()
+	for _, e := range f.Outcome.GetEvents() {
+		if e.GetState() == proto.Accepted {
+			accepted = e.GetTimeMs()
+			break
+		}
+	}
+	first := outbox.AcceptedStatement(s.Mesh, f.ID, s.Keys.Peer(), f.Seq, accepted)
+	out := [][]byte{first.Append(nil)}
+	for i := range f.Statements {
+		out = append(out, f.Statements[i].Append(nil))
+	}
+	return out
+}
+
+// placeResult makes a result that is in a file an object, which is pinned.
+func (s *Submitter) placeResult(ctx context.Context, d *outbox.Draft, f *inbox.Finished, home identity.KeyRecord) error {
+	o := f.Outcome
+	if o.GetObject() != nil { // as its owner sealed it
+		m, err := s.Bodies.PinBody(o.GetObject())
+		if err != nil {
+			return fmt.Errorf("the body of the result: %w", err)
+		}
+		d.Record.BodyBlob = m.Name().String()
+		d.Header.SetObject(m.Name(), m.Size)
+		return nil
+	}
+	if f.File == "" {
+		return nil
+	}
+	ref, m, err := s.Bodies.SealFile(ctx, f.File, SuiteOf(home))
+	if errors.Is(err, bodies.ErrFull) || errors.Is(err, bodies.ErrTooLarge) {
+		err = fmt.Errorf("%w: %w", inbox.ErrNoRoom, err)
+	}
+	if err != nil {
+		return err
+	}
+	o.BodySize, o.BodyDigest, o.Object = uint64(ref.Size), ref.Digest[:], ref.Proto()
+	d.Record.BodyBlob = ref.Name.String()
+	d.Header.SetObject(ref.Name, m.Size)
+	return nil
+}
+
+// ResultHooks adds an event for each result that its home refuses or does not count, and
+// removes with drop a body that is not needed any more.
+func ResultHooks(drop func(name string), event func(kind string, p proto.PeerID, text string, fields map[string]string)) outbox.ResultHooks {
+	add := func(kind string, home proto.PeerID, id proto.TaskID, format string, a ...any) {
+		event(kind, home, fmt.Sprintf(format, a...), map[string]string{"task": id.String()})
+	}
+	return outbox.ResultHooks{
+		Unneeded: drop,
+		Refused: func(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool) {
+			kind := "result.refused"
+			if over {
+				kind = "result.dead"
+			}
+			add(kind, home, id, "the home of task %s refuses its result: %s: %s", id, r.GetCode().Name(), r.GetDetail())
+		},
+		Stale: func(id proto.TaskID, home proto.PeerID, r *proto.Refusal) {
+			add("result.stale", home, id, "the home of task %s has recorded its result, which does not count: %s", id, r.GetDetail())
+		},
+		Lost: func(id proto.TaskID, home proto.PeerID, reason string) {
+			add("result.dead", home, id, "the result of task %s did not reach its home: %s", id, reason)
+		},
+	}
+}
