@@ -92,7 +92,7 @@ func (m *machine) dead() map[string]bool {
 // archived returns the ids in the archive files of dead letters, which are rotated by size.
 func (m *machine) archived() map[string]bool {
 	m.t.Helper()
-	files, err := filepath.Glob(filepath.Join(m.dir, "dead-letters*.jsonl"))
+	files, err := filepath.Glob(filepath.Join(m.dir, "dead-letters.jsonl*"))
 	if err != nil || len(files) == 0 {
 		m.t.Fatalf("no archive below %s: %v", m.dir, err)
 	}
