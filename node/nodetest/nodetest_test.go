@@ -26,9 +26,9 @@ func TestNode(t *testing.T) {
 	if p, err := n.Views.Peer(t.Context(), "laptop"); err != nil || p.State != "OFFLINE" {
 		t.Errorf("%+v, %v", p, err)
 	}
-	before := n.Events(t.Context(), 0, 1000, 0).Next
+	before := n.Events.Read(t.Context(), 0, 1000, 0).Next
 	nodetest.Happen(t, n, 3)
-	if p := n.Events(t.Context(), before, 1000, 0); len(p.Items) != 3 || p.Items[0].Kind != "lan.stranger" {
+	if p := n.Events.Read(t.Context(), before, 1000, 0); len(p.Items) != 3 || p.Items[0].Kind != "lan.stranger" {
 		t.Errorf("%+v", p)
 	}
 	stop()
