@@ -40,6 +40,9 @@ func (c *Chains) Refused(x box.Chain, n proto.Seq) (proto.Code, bool) {
 // Forget implements [box.Chains].
 func (c *Chains) Forget(now int64) { c.home.Forget(now) }
 
+// Drop implements [box.Chains].
+func (c *Chains) Drop(box string) { c.home.Drop(box) }
+
 // Save implements [box.Chains].
 func (c *Chains) Save() []byte { return c.home.Append(nil) }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mail/chain"
@@ -50,5 +51,39 @@ func TestChains(t *testing.T) {
 	c.Forget(1 << 50)
 	if code := c.Check(x, box.Numbered{N: n(1, 1), NotAfter: 1000}); code != proto.CodeExpired {
 		t.Errorf("one of a boot that was forgotten: %v", code)
+	}
+}
+
+// The chains of a box that is removed stay, because its name may come back, but not those of
+// one that had it once.
+func TestChainsOfARemovedBox(t *testing.T) {
+	now := time.Now()
+	letter, err := proto.AppendLetter(nil, &proto.Letter{Class: proto.Normal, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for once, want := range map[bool]proto.Code{false: proto.CodeDuplicate, true: proto.CodeOK} {
+		var c Chains
+		s := box.New(&c)
+		peer := proto.PeerID{1}
+		for _, rec := range [][]byte{
+			box.AppendBox(nil, 1, &box.BoxSettings{Name: "agent:x", Kind: box.Mailbox, Once: once}), box.AppendPeer(nil, 1, peer),
+			box.AppendMail(nil, &box.Mail{Box: 1, At: now.UnixMilli(), Origin: 1, Chain: proto.Normal, Number: proto.Seq{Boot: 1, Counter: 1}, Letter: letter}),
+			box.AppendRemoveBox(nil, 1),
+		} {
+			var out box.Output
+			if err := s.Apply(1, rec, &out); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range out.Results {
+				if r.Code != proto.CodeOK {
+					t.Fatalf("%+v", r)
+				}
+			}
+		}
+		it := box.Numbered{N: proto.Seq{Boot: 1, Counter: 1}, NotAfter: now.Add(time.Hour).UnixMilli()}
+		if got := c.Check(box.Chain{Origin: peer, Box: "agent:x", Class: proto.Normal}, it); got != want {
+			t.Errorf("once %v: its mail is %v, want %v", once, got, want)
+		}
 	}
 }

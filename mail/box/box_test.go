@@ -35,6 +35,10 @@ func (c chainNotes) Note(x Chain, it Numbered, _ proto.Code) {
 
 func (chainNotes) Forget(int64) {}
 
+func (c chainNotes) Drop(box string) {
+	maps.DeleteFunc(c, func(x Chain, _ map[uint64]uint64) bool { return x.Box == box })
+}
+
 func (c chainNotes) Save() []byte {
 	var b []byte
 	keys := slices.SortedFunc(maps.Keys(c), func(x, y Chain) int { return bytes.Compare(x.bytes(), y.bytes()) })

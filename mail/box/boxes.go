@@ -78,6 +78,9 @@ func (s *State) removeBox(b *box, out *Output) {
 	}
 	delete(s.boxes, b.id)
 	delete(s.names, b.settings.Name)
+	if b.settings.Once {
+		s.chains.Drop(b.settings.Name)
+	}
 }
 
 // removeSub ends the sessions of a subscription and forgets its dead letters.

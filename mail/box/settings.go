@@ -43,6 +43,7 @@ type BoxSettings struct {
 	PerPeer  bool          // keys of different origins are different lanes
 	Draining bool          // new mail is refused for now
 	Notes    string        // of the caller, for whom they are kept: at most MaxNotes bytes
+	Once     bool          // when it is removed, no box ever has its name again: its chains are dropped
 
 	Home       proto.PeerID // of a spool: the home of its box; zero: not known
 	Generation uint64       // of that home; of another box: of this node as its home
@@ -250,6 +251,9 @@ func (b *BoxSettings) append(dst []byte) []byte {
 	if b.Draining {
 		flags = flagDraining
 	}
+	if b.Once {
+		flags |= flagOnce
+	}
 	if b.homed() {
 		dst = appendU64(append(append(dst, flags|flagHomed), b.Home[:]...), b.Generation)
 	} else {
@@ -262,6 +266,7 @@ func (b *BoxSettings) append(dst []byte) []byte {
 const (
 	flagDraining = 1 << iota
 	flagHomed    // home and generation follow
+	flagOnce
 )
 
 func (b *BoxSettings) homed() bool { return !b.Home.IsZero() || b.Generation > 0 }
@@ -275,8 +280,9 @@ func (d *decoder) boxSettings() BoxSettings {
 	if b.Draining = flags&flagDraining > 0; flags&flagHomed > 0 {
 		b.Home, b.Generation = proto.PeerID(d.array32()), d.u64()
 	}
+	b.Once = flags&flagOnce > 0
 	b.Notes = string(d.text(MaxNotes))
-	d.check(flags <= flagDraining|flagHomed && b.homed() == (flags&flagHomed > 0))
+	d.check(flags <= flagDraining|flagHomed|flagOnce && b.homed() == (flags&flagHomed > 0))
 	d.check(d.failed || b.Check() == nil)
 	return b
 }

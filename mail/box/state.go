@@ -62,10 +62,17 @@ type Chains interface {
 	ChainKeeper
 }
 
-// A ChainKeeper is the part of Chains for checkpoints and for what has become too old.
+// A ChainKeeper is the part of Chains for what nobody can ask for any more, and for checkpoints.
 type ChainKeeper interface {
 	// Forget forgets what nothing can refer to any more at a time, Unix milliseconds.
 	Forget(now int64)
+	// Drop forgets the chains of a box that is gone, and whose name never comes back.
+	Drop(box string)
+	ChainStore
+}
+
+// A ChainStore is the part of Chains for checkpoints.
+type ChainStore interface {
 	// Save returns the content in its one encoding.
 	Save() []byte
 	// Load replaces the content. It refuses bytes that Save did not return.
