@@ -3,8 +3,10 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -29,6 +31,18 @@ const maxMailDocument = proto.MaxInlineBody/3*4 + smallDocument
 // largeMailFix is what to do about a mail that is too large.
 const largeMailFix = "send a task with the body, or a mail that says where it is"
 
+// A newMailRequest is a request in the form of the API.
+type newMailRequest struct {
+	wire.MailRequest
+	Text string `json:"text,omitempty" doc:"the body as plain text"`
+}
+
+var requestFields = fieldsOf[newMailRequest]()
+
+func (m *newMailRequest) form() form {
+	return form{"request", requestFields, m, &m.Body, &m.ContentType, &m.Text}
+}
+
 // routeMail adds the routes that send mail and look at one.
 func (s *Server) routeMail() {
 	s.mux.HandleFunc("POST /v1/mail", s.sendMail)
@@ -52,6 +66,8 @@ func (s *Server) routeMail() {
 	many.Responses = answers[wire.MailBatch](s, "200", "The result for each mail")
 	s.api.OpenAPI().AddOperation(&many)
 
+	s.routeRequests()
+
 	out := op("GET", "/v1/mail/outgoing", "listOutgoing", "mail", "List what waits here for boxes on other nodes")
 	route(s, out, func(ctx context.Context, _ *struct{}) (wire.Page[wire.MailSpool], error) {
 		all, err := s.node.Mail.Outgoing(ctx)
@@ -64,6 +80,61 @@ func (s *Server) routeMail() {
 	})
 }
 
+// routeRequests adds the routes that wait for replies.
+func (s *Server) routeRequests() {
+	s.mux.HandleFunc("POST /v1/mail/request", s.requestMail)
+	s.mux.HandleFunc("GET /v1/mail/request", postOnly)
+	s.mux.HandleFunc("GET /v1/mail/reply-box", postOnly)
+	ask := op("POST", "/v1/mail/request", "requestMail", "mail", "Send a mail and wait for the reply")
+	ask.Description = "The node makes a box for the reply, which the mail names in reply_to. The response comes with the reply, or without one at the end of the wait: ask again with GET /v1/mail/{id}/reply. It is BOUNCED if the mail was not delivered."
+	ask.RequestBody = &huma.RequestBody{Required: true, Content: content(schema[newMailRequest](s), jsonType)}
+	ask.RequestBody.Content[jsonType].Example = json.RawMessage(`{"to": "agent:ceo@laptop", "text": "how many?", "dedupe": "question-1", "wait": "30s"}`)
+	ask.Responses = answers[wire.MailReply](s, "200", "The mail is on disk; with its reply, if that has come")
+	s.api.OpenAPI().AddOperation(&ask)
+
+	type waited struct {
+		ByID
+		Wait string `query:"wait" default:"30s" doc:"for the reply, at most 10m"`
+	}
+	again := op("GET", "/v1/mail/{id}/reply", "getReply", "mail", "Wait for the reply to a request")
+	again.Description = "This changes nothing: the reply is given again for five minutes. It is NOT_FOUND when it is gone, and BOUNCED if the mail was not delivered."
+	route(s, again, func(ctx context.Context, in *waited) (wire.MailReply, error) {
+		var wait wire.Wait
+		if err := wait.UnmarshalText([]byte(in.Wait)); err != nil {
+			return wire.MailReply{}, problem(wire.CodeInvalid, "wait: %v", err)
+		}
+		waiting, cancel := stopContext(ctx, 2*maxWait) // the wait has its own limit
+		defer cancel()
+		r, err := s.node.Mail.Reply(waiting, in.ID, time.Duration(wait))
+		if err != nil && errors.Is(context.Cause(waiting), wire.ErrDraining) {
+			err = problem(wire.CodeDraining, "wait for a reply: the node is stopping")
+		}
+		return r, err
+	})
+	box := op("POST", "/v1/mail/reply-box", "newReplyBox", "mail", "Make a box for the replies to the requests of a program")
+	box.Description = "Name it in reply_to and read it like any mailbox; a reply has the correlation of its request. It is removed when nobody has read it for an hour."
+	route(s, box, func(ctx context.Context, in *struct{ Body *wire.NewReplyBox }) (wire.ReplyBox, error) {
+		return s.node.Mail.NewReplyBox(ctx, orZero(in.Body))
+	})
+}
+
+// requestMail sends a mail and waits for the reply.
+func (s *Server) requestMail(w http.ResponseWriter, r *http.Request) {
+	var m newMailRequest
+	if err := readMail(w, r, m.form(), &m.Mail); err != nil {
+		writeProblem(w, err)
+		return
+	}
+	waiting, cancel := stopContext(r.Context(), 2*maxWait)
+	defer cancel()
+	reply, err := s.node.Mail.Request(waiting, m.MailRequest)
+	if err != nil && !(reply.ID != "" && waiting.Err() != nil) { // a node that stops has sent it
+		writeProblem(w, err)
+		return
+	}
+	writeJSON(w, http.StatusOK, reply)
+}
+
 // decodeMail decodes one mail strictly.
 func decodeMail(b []byte) (wire.Mail, error) {
 	var m newMail
@@ -74,12 +145,12 @@ func decodeMail(b []byte) (wire.Mail, error) {
 }
 
 func (s *Server) sendMail(w http.ResponseWriter, r *http.Request) {
-	m, err := readMail(w, r)
-	if err != nil {
+	var m newMail
+	if err := readMail(w, r, m.form(), &m.Mail); err != nil {
 		writeProblem(w, err)
 		return
 	}
-	sent, errs := s.node.Mail.Send(r.Context(), []wire.Mail{m})
+	sent, errs := s.node.Mail.Send(r.Context(), []wire.Mail{m.Mail})
 	if errs[0] != nil {
 		writeProblem(w, errs[0])
 		return
@@ -88,30 +159,30 @@ func (s *Server) sendMail(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusAccepted, sent[0])
 }
 
-// readMail reads the mail of a request.
-func readMail(w http.ResponseWriter, r *http.Request) (m wire.Mail, err error) {
+// readMail reads the form of a request to send m.
+func readMail(w http.ResponseWriter, r *http.Request, f form, m *wire.Mail) error {
 	if mediaType(r) != jsonType {
-		return m, problem(wire.CodeType, "content type %.80q", r.Header.Get("Content-Type"))
+		return problem(wire.CodeType, "content type %.80q", r.Header.Get("Content-Type"))
 	}
-	b, err := readForm(w, r, "mail", maxMailDocument)
+	b, err := readForm(w, r, f.what, maxMailDocument)
 	if err != nil {
 		p := ProblemOf(err)
 		if p.Code == wire.CodeTooLarge {
 			p.Fix = largeMailFix
 		}
-		return m, p
+		return p
 	}
-	if m, err = decodeMail(b); err != nil {
-		return m, err
+	if err := f.decode(b); err != nil {
+		return err
 	}
 	trace := m.Trace
 	if err := headers(r.Header, "dedupe", &m.Dedupe, &m.Trace); err != nil {
-		return m, err
+		return err
 	}
 	if trace == "" && !proto.ValidTraceparent([]byte(m.Trace)) {
 		m.Trace = ""
 	}
-	return m, nil
+	return nil
 }
 
 // sendMails sends many mails: a JSON array, or one mail per line. An invalid mail does not

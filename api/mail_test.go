@@ -68,6 +68,28 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 		{"POST", "/v1/mail", `{"to":"agent:ceo@laptop","text":"far"}`, 202, `"state":"PENDING"`, nil},
 		{"GET", "/v1/mail/outgoing", "", 200, `{"items":[{"box":"agent:ceo@laptop","home":"laptop","home_id":"`, nil},
 		{"GET", "/v1/mail/01a1f84f-fb79-727b-b679-7a95fb475002", "", 404, "no mail", nil},
+		{"POST", "/v1/mail/request", `{"to":"agent:desk","text":"how many?","wait":"0s"}`, 200, `"durability":"fsynced"}`, func() bool {
+			all, err := n.Mail.Lease(t.Context(), "desk", "", wire.LeaseMail{})
+			if err != nil || len(all) != 1 || !wire.IsReplyBox(all[0].Mail.ReplyTo) || all[0].Mail.Correlation != all[0].Mail.ID {
+				t.Fatalf("%+v, %v", all, err)
+			}
+			path := "/v1/mail/" + all[0].Mail.ID + "/reply"
+			if res, body := ask(t, n, "GET", path+"?wait=0s", "", ""); decoded[wire.MailReply](t, res, body, 200).Reply != nil {
+				t.Errorf("a reply before there is one: %s", body)
+			}
+			if _, err := n.Mail.Settle(t.Context(), "desk", "", wire.SettleMail{Nack: []wire.NackMail{{Lease: all[0].Lease, Final: true, Reason: "no"}}}); err != nil {
+				t.Error(err)
+			}
+			res, body := ask(t, n, "GET", path+"?wait=1m", "", "")
+			return res.StatusCode == 502 && problemOfBody(t, res, body).Code == wire.CodeBounced
+		}},
+		{"POST", "/v1/mail/request", `{"to":"agent:desk","wait":"11m"}`, 422, "10 minutes", nil},
+		{"POST", "/v1/mail/request", `{"to":"agent:desk","reply_to":"agent:ceo"}`, 422, "box of its own", nil},
+		{"POST", "/v1/mail/request", `{"to":"agent:desk","waits":"1m"}`, 400, "waits", nil},
+		{"GET", "/v1/mail/01a1f84f-fb79-727b-b679-7a95fb475002/reply?wait=0s", "", 404, "nobody waits for a reply", nil},
+		{"GET", "/v1/mail/01a1f84f-fb79-727b-b679-7a95fb475002/reply?wait=11m", "", 422, "10 minutes", nil},
+		{"POST", "/v1/mail/reply-box", "", 200, `{"box":"agent:reply-`, nil},
+		{"POST", "/v1/mail/reply-box", `{"reply_from":["x"]}`, 422, "reply_from", nil},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"max":1,"wait":"1m","reader":"w1"}`, 200, `"lease":"1.`, func() bool { return sub().Leased == 1 && sub().Readers[0] == "w1" }},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"max":513}`, 422, "body.max", nil},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"wait":"11m"}`, 422, "10 minutes", nil},

@@ -145,6 +145,9 @@ func statuses(o *huma.Operation) []int {
 	if o.Method != http.MethodGet {
 		out = append(out, 507)
 	}
+	if o.OperationID == "requestMail" || o.OperationID == "getReply" {
+		out = append(out, 502)
+	}
 	return out
 }
 

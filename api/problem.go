@@ -31,6 +31,7 @@ var codes = map[wire.Code]struct {
 	wire.CodeTooLarge:    {413, "Too large for one JSON document", "send the body as a stream: Content-Type application/octet-stream, with target and kind in the query"},
 	wire.CodeType:        {415, "Unsupported content type", "send Content-Type: application/json"},
 	wire.CodeInternal:    {500, "The node failed", "check the node's log; if it persists, restart the node: no task is lost"},
+	wire.CodeBounced:     {502, "The mail was not delivered", "see the detail: the node of the box refused the mail, or its reader did"},
 	wire.CodeDraining:    {503, "The node is stopping", "nothing was accepted: retry when the node has started"},
 	wire.CodeStarting:    {503, "The node is starting", "nothing was accepted: retry; GET /readyz reports the progress"},
 	wire.CodeUnhealthy:   {503, "The node is unhealthy", "check the node's log and GET /v1/status"},

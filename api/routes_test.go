@@ -525,7 +525,7 @@ func TestReadingNeverWrites(t *testing.T) {
 		"/v1/peers/laptop/block", "/v1/peers/laptop/unblock", "/v1/peers/laptop/ping", "/v1/peers/laptop/name", "/v1/peers/laptop/revoke",
 		"/v1/wishes/field-10/accept", "/v1/mesh/prune", "/v1/mesh/converge", "/v1/queues/build/pause", "/v1/queues/build/resume",
 		"/v1/queues/build/seize", "/v1/queues/build/handoff", "/v1/leases/" + id + "/release", "/v1/drain", "/v1/stop", "/v1/leases/recover", "/v1/invitations", "/v1/store/compact", "/v1/store/snapshot", "/v1/handlers/shell",
-		"/v1/mail", "/v1/mail/batch", "/v1/mailboxes/ceo/lease", "/v1/mailboxes/ceo/settle", "/v1/mailboxes/ceo/purge", "/v1/topics/orders/purge", "/v1/topics/orders/subscriptions/s/seek", "/v1/topics/orders/subscriptions/s/lease",
+		"/v1/mail", "/v1/mail/batch", "/v1/mail/request", "/v1/mail/reply-box", "/v1/mailboxes/ceo/lease", "/v1/mailboxes/ceo/settle", "/v1/mailboxes/ceo/purge", "/v1/topics/orders/purge", "/v1/topics/orders/subscriptions/s/seek", "/v1/topics/orders/subscriptions/s/lease",
 	} {
 		for _, method := range []string{"GET", "HEAD"} {
 			res, body := ask(t, n, method, path+"?target=laptop", "", "")

@@ -30,10 +30,12 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 			why := fmt.Sprintf("no box %q", name)
 			b.unheard(from, l, name, why)
 			return proto.CodeDenied, why
+		case !ok && !waits && b.isReplyBox(name) && !k.Has(name):
+			return proto.CodeDenied, "nobody waits for the reply any more"
 		case !ok: // it may be there, with rules that are not known yet; what is behind it waits too
 			waits = true
 			return proto.CodeNoHandler, fmt.Sprintf("no box %q", name)
-		case bounce:
+		case bounce && !b.isReplyBox(name): // of whom a reply is taken, a bounce is too
 			return proto.CodeOK, ""
 		}
 		yes, known := allowed[name]
@@ -52,10 +54,20 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 func (b *Boxes) readRules(ctx context.Context, k *mail.Broker) error {
 	rules := map[string]notes{}
 	err := k.View(ctx, func(s *box.State) {
+		var before map[string]notes
+		if known := b.rules.Load(); known != nil {
+			before = *known
+		}
 		for _, id := range s.Boxes() {
-			if i, ok := s.Info(id); ok && i.Settings.Kind != box.Spool {
-				rules[i.Settings.Name] = notesOf(i.Settings)
+			settings, ok := s.Settings(id)
+			if !ok || settings.Kind == box.Spool {
+				continue
 			}
+			n, ok := before[settings.Name]
+			if !ok || n.text != settings.Notes {
+				n = notesOf(settings)
+			}
+			rules[settings.Name] = n
 		}
 		b.rules.Store(&rules) // here: what is read later is stored later
 	})

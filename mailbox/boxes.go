@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -39,6 +40,8 @@ type Boxes struct {
 	exchanges map[proto.PeerID]*exchange // of the peers that are connected; under peers
 	numbers   atomic.Uint64              // of what other nodes are asked for: not those of an earlier start
 	handlers  handlers
+	replies   replies
+	changing  sync.Mutex   // held while the settings of a box are read and changed
 	lost      atomic.Int64 // monotonic time of the last line about a bounce that nobody gets; 0: none
 
 	archived atomic.Uint64 // dead letters since the start
@@ -119,7 +122,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 	if cfg.Made == nil {
 		cfg.Made = func() {}
 	}
-	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]time.Duration{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
 	cfg.Registerer.MustRegister(boxMetrics{b})
 	if !parts.Ledgers.HasLedger() {
@@ -192,6 +195,10 @@ func (b *Boxes) Run(ctx context.Context) error {
 		return b.runHandlers(ctx, k)
 	})
 	g.Go(func() error { return b.endLostReaders(ctx) })
+	g.Go(func() error {
+		b.sweepReplies(ctx, k)
+		return nil
+	})
 	return g.Wait()
 }
 

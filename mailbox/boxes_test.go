@@ -45,6 +45,7 @@ type fixture struct {
 	names       *names
 	programs    *programs
 	stop        func()
+	arrivals    uint64 // numbers of bundles
 
 	mu     sync.Mutex
 	audits []string

@@ -39,7 +39,7 @@ func (b *Boxes) checkHandler(k *mail.Broker, p place, n notes) error {
 // check checks what the allow lists and the handler must be together. A change of the lists
 // checks no more: a mailbox can be closed whatever has become of its handler meanwhile.
 func (n notes) check() error {
-	if size := len(n.text()); size > box.MaxNotes {
+	if size := len(n.encode()); size > box.MaxNotes {
 		return invalid("the allow lists and the handler have %d bytes together: the limit is %d", size, box.MaxNotes)
 	}
 	if n.Handler == nil || n.Handler.Profile != "dangerous" {

@@ -21,10 +21,13 @@ type notes struct {
 	Allow     []string          `json:"allow,omitempty"`
 	AllowRead []string          `json:"allow_read,omitempty"`
 	Handler   *wire.MailHandler `json:"handler,omitempty"`
+	Request   string            `json:"request,omitempty"` // of a reply box: the id of its only mail with that reply_to
+
+	text string // in which they are kept
 }
 
-func (n notes) text() string {
-	if len(n.Allow)+len(n.AllowRead) == 0 && n.Handler == nil {
+func (n notes) encode() string {
+	if len(n.Allow)+len(n.AllowRead)+len(n.Request) == 0 && n.Handler == nil {
 		return ""
 	}
 	text, err := json.Marshal(n)
@@ -36,9 +39,10 @@ func (n notes) text() string {
 
 // notesOf returns the notes of a box. Bad ones allow nothing.
 func notesOf(s box.BoxSettings) (n notes) {
-	if s.Notes == "" || json.Unmarshal([]byte(s.Notes), &n) != nil {
-		return notes{}
+	if s.Notes != "" && json.Unmarshal([]byte(s.Notes), &n) != nil {
+		n = notes{}
 	}
+	n.text = s.Notes
 	return n
 }
 
@@ -87,6 +91,8 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 	if err != nil {
 		return wire.Box{}, err
 	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
 	now, err := b.settings(ctx, k, p, "")
 	if err != nil {
 		return wire.Box{}, err
@@ -140,6 +146,8 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 	if err != nil {
 		return wire.Box{}, err
 	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
 	now, err := b.settings(ctx, k, p, sub)
 	switch {
 	case err != nil:
@@ -164,6 +172,8 @@ func (b *Boxes) Pause(ctx context.Context, name, sub string, on bool) (wire.Box,
 	if err != nil {
 		return wire.Box{}, err
 	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
 	now, err := b.settings(ctx, k, p, sub)
 	if err != nil {
 		return wire.Box{}, err
@@ -412,7 +422,7 @@ func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.Bo
 	case s.Allow != nil:
 		err = n.check()
 	}
-	to.Notes = n.text()
+	to.Notes = n.encode()
 	if s.Mails != nil {
 		to.Mails = uint32(*s.Mails)
 	}
@@ -486,6 +496,9 @@ func unclean(d *wire.Duration) bool { return d != nil && time.Duration(*d)%time.
 
 func checkBox(p place, s wire.BoxSettings) error {
 	topic := p.kind == wire.BoxTopic
+	if wire.IsReplyBox(p.name) {
+		return invalid("%s: such a name is that of a box for replies, which a request makes", p.text)
+	}
 	for name, list := range map[string]*[]string{"allow": s.Allow, "allow_read": s.AllowRead} {
 		if list == nil {
 			continue

@@ -13,6 +13,7 @@ var (
 	ErrFull        = errors.New("full")
 	ErrDenied      = errors.New("denied")
 	ErrDraining    = errors.New("node is stopping")
-	ErrStarting    = errors.New("the node is starting")  // it is still opening its store
+	ErrStarting    = errors.New("the node is starting") // it is still opening its store
+	ErrBounced     = errors.New("not delivered")
 	ErrNoAdmin     = errors.New("no admin is connected") // who could sign the creation of a queue
 )

@@ -1,6 +1,10 @@
 package wire
 
-import "time"
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
 
 // MaxMailBatch is how many mails one request sends, and how many deliveries one request
 // leases or settles.
@@ -339,4 +343,44 @@ type MailStop struct {
 	Detail string    `json:"detail,omitempty"`
 	At     time.Time `json:"at"`
 	Until  time.Time `json:"until" doc:"when it is asked again"`
+}
+
+// A MailRequest is a mail whose sender waits for the reply.
+type MailRequest struct {
+	Mail
+	Wait      Wait     `json:"wait,omitzero" doc:"for the reply, at most 10m; default 0s, not at all"`
+	ReplyFrom []string `json:"reply_from,omitempty" maxItems:"64" doc:"nodes that may reply, besides that of the box: peer:NAME, peer:ID, role:ROLE or *; default each node that is given the mail"`
+}
+
+// A MailReply is a request that was sent, and its reply.
+type MailReply struct {
+	SentMail
+	Reply *ReceivedMail `json:"reply,omitempty" doc:"absent: none has come yet"`
+}
+
+// A NewReplyBox asks for a box for the replies to the requests of a program.
+type NewReplyBox struct {
+	ReplyFrom []string `json:"reply_from,omitempty" maxItems:"64" doc:"nodes that may reply: peer:NAME, peer:ID, role:ROLE or *; default each node that is told its name"`
+}
+
+// A ReplyBox is a box for replies. It is removed when nobody has read it for an hour.
+type ReplyBox struct {
+	Box string `json:"box" doc:"for reply_to; it is read like any mailbox"`
+}
+
+// TypeBounce is the type of a mail that tells a sender that its mail was not delivered.
+const TypeBounce = "balefire.bounce"
+
+// BouncedError tells why a mail was not delivered, in the words of its bounce. It wraps
+// [ErrBounced].
+func BouncedError(id string, body []byte) error {
+	var u struct{ State, Cause, Reason string }
+	if json.Unmarshal(body, &u) != nil || u.State == "" {
+		u.State, u.Cause = "BOUNCED", "unknown"
+	}
+	text := u.Cause
+	if u.Reason != "" {
+		text += ": " + u.Reason
+	}
+	return fmt.Errorf("%w: mail %s is %s: %s", ErrBounced, id, u.State, text)
 }

@@ -21,6 +21,7 @@ const (
 	CodeTooLarge    Code = "TOO_LARGE"          // 413
 	CodeType        Code = "UNSUPPORTED_TYPE"   // 415
 	CodeInternal    Code = "INTERNAL"           // 500
+	CodeBounced     Code = "BOUNCED"            // 502
 	CodeDraining    Code = "DRAINING"           // 503
 	CodeStarting    Code = "STARTING"           // 503
 	CodeUnhealthy   Code = "UNHEALTHY"          // 503
@@ -35,6 +36,7 @@ var sentinels = []struct {
 	code Code
 }{
 	{ErrKeyConflict, CodeKeyConflict},
+	{ErrBounced, CodeBounced},
 	{ErrFull, CodeFull},
 	{ErrDraining, CodeDraining},
 	{ErrStarting, CodeStarting},

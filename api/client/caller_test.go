@@ -54,7 +54,7 @@ func entries(t *testing.T, dir, action string) (out []audit.Entry) {
 }
 
 // notAudited are the operations of which the audit log has nothing.
-var notAudited = []string{"pingPeer", "taskProgress", "leaseMailbox", "leaseSubscription", "settleMailbox", "settleSubscription"}
+var notAudited = []string{"pingPeer", "taskProgress", "newReplyBox", "leaseMailbox", "leaseSubscription", "settleMailbox", "settleSubscription"}
 
 // documents has a valid document for each route that needs one, by operation.
 var documents = map[string]string{
@@ -84,7 +84,7 @@ func TestEveryCommandIsAudited(t *testing.T) {
 	commands := 0
 	for path, methods := range doc.Paths {
 		for method, op := range methods {
-			if method == "get" || strings.HasPrefix(op.OperationID, "submitTask") || strings.HasPrefix(op.OperationID, "sendMail") {
+			if method == "get" || strings.HasPrefix(op.OperationID, "submitTask") || strings.HasPrefix(op.OperationID, "sendMail") || op.OperationID == "requestMail" {
 				continue
 			}
 			commands++

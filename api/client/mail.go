@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -30,6 +31,39 @@ func (c *Client) SendMail(ctx context.Context, m wire.Mail) (wire.SentMail, erro
 		c.producers.put(p)
 	}
 	return sent, err
+}
+
+// Request sends a mail and waits for the reply, as long as r.Wait says: without a reply in the
+// answer, go on with [Client.Reply]. The mail is sent once, also if a connection breaks and the
+// request is repeated. The error wraps [wire.ErrBounced] if the mail was not delivered.
+func (c *Client) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply, error) {
+	p := c.producers.take()
+	p.number(&r.Mail)
+	doc, err := document(http.MethodPost, "/v1/mail/request", r)
+	if err != nil {
+		return wire.MailReply{}, err
+	}
+	doc.idempotent = true
+	out, err := fetch[wire.MailReply](ctx, c, doc)
+	if err == nil {
+		c.producers.put(p)
+	}
+	return out, err
+}
+
+// Reply waits for the reply to a request until ctx is done.
+func (c *Client) Reply(ctx context.Context, id string) (wire.MailReply, error) {
+	for {
+		out, err := get[wire.MailReply](ctx, c, "/v1/mail/"+escape(id)+"/reply", url.Values{"wait": {waitStep.String()}})
+		if err != nil || out.Reply != nil {
+			return out, err
+		}
+	}
+}
+
+// NewReplyBox makes a box for the replies to the requests of this program.
+func (c *Client) NewReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.ReplyBox, error) {
+	return post[wire.ReplyBox](ctx, c, "/v1/mail/reply-box", r)
 }
 
 // SendMails sends many mails in as many batches as needed. Each has its own result or error.

@@ -16,6 +16,7 @@ var (
 		ID: mailID, Seq: 7, Box: "agent:ceo@here", From: "laptop", FromID: "12D3KooW", Class: "high", Key: "order-7", Created: start, NotAfter: start.Add(time.Hour),
 		Labels: map[string]string{"a": "b"}, Size: 3, Body: []byte{0, 1, 0xff},
 	}
+	testReply = wire.MailReply{SentMail: testSent, Reply: &testReceived}
 	testBoxed = wire.BoxedMail{ReceivedMail: testReceived, State: "DEAD", Accepted: start, Attempts: 3, Died: &start, Cause: "nacked"}
 	testBox   = wire.Box{Name: "agent:ceo@here", Kind: wire.BoxMailbox, Waiting: 7, Oldest: &start, Subscriptions: []wire.Subscription{{Leased: 2, Readers: []string{"w1"}}}}
 	testSpool = wire.MailSpool{Box: "agent:ceo@laptop", Home: "laptop", HomeID: "12D3KooW", Mails: 7, Bytes: 4096, Oldest: &start, Stops: []wire.MailStop{{Class: "high", Code: "FULL", At: start, Until: start.Add(time.Second)}}}
@@ -34,6 +35,13 @@ func mailMethods() []method {
 		{"SendMails", "POST /v1/mail/batch " + sent, wire.MailBatch{Accepted: 1, Items: []wire.MailBatchItem{{Status: 202, Mail: &testSent}}}, func(ctx context.Context, c *client.Client) (any, error) {
 			_, errs := c.SendMails(ctx, []wire.Mail{m})
 			return nil, errs[0]
+		}},
+		{"Request", `POST /v1/mail/request {"to":"agent:ceo","dedupe":"d","body":"aGk=","wait":"1s","reply_from":["peer:laptop"]}`, testReply, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.Request(ctx, wire.MailRequest{Mail: m, Wait: wire.Wait(time.Second), ReplyFrom: []string{"peer:laptop"}})
+		}},
+		{"Reply", "GET /v1/mail/" + mailID + "/reply?wait=1m0s", testReply, func(ctx context.Context, c *client.Client) (any, error) { return c.Reply(ctx, mailID) }},
+		{"NewReplyBox", `POST /v1/mail/reply-box {"reply_from":["*"]}`, wire.ReplyBox{Box: "agent:reply-x@here"}, func(ctx context.Context, c *client.Client) (any, error) {
+			return c.NewReplyBox(ctx, wire.NewReplyBox{ReplyFrom: []string{"*"}})
 		}},
 		{"Outgoing", "GET /v1/mail/outgoing", page(testSpool), func(ctx context.Context, c *client.Client) (any, error) { return c.Outgoing(ctx) }},
 		{"Mail", "GET /v1/mail/" + mailID, testBoxed, func(ctx context.Context, c *client.Client) (any, error) { return c.Mail(ctx, mailID) }},

@@ -25,7 +25,7 @@ what is not acknowledged in time is delivered again. BOX is a mailbox, NAME, or 
 subscription of a topic, topic:TOPIC/SUB.`,
 		mailSend(w), mailRead(w),
 		settleCommand(w, "ack"), settleCommand(w, "nack"), settleCommand(w, "extend"), settleCommand(w, "defer"), settleCommand(w, "bounce"),
-		mailReply(w), mailList(w), mailHistory(w), mailShow(w), mailWatch(w), mailOutgoing(w))
+		mailReply(w), mailAwait(w), mailList(w), mailHistory(w), mailShow(w), mailWatch(w), mailOutgoing(w))
 }
 
 // mailFlags are the raw flags of the commands that send a mail.
@@ -82,6 +82,7 @@ func (f *mailFlags) read(now time.Time) (err error) {
 
 func mailSend(w *app) *cobra.Command {
 	var f mailFlags
+	var r requestFlags
 	c := &cobra.Command{
 		Use: "send TARGET [BODY | @FILE | -]", Short: "Send a mail to a mailbox or a topic",
 		Long: `Send a mail to TARGET: agent:NAME@NODE, agent:NAME for a mailbox of this node or of
@@ -89,13 +90,24 @@ the mesh, or topic:TOPIC. When the command returns, the mail is on this machine'
 disk. Its id is printed on standard output.
 
 The body is a text, a file (@FILE), standard input (-) or empty, at most 256 KiB.
-Give --dedupe if the command may be repeated: the mail is sent once.`,
+Give --dedupe if the command may be repeated: the mail is sent once.
+
+With --wait the command waits for the reply and prints its body. The exit code is
+6 if none came in time, and 7 if the mail was not delivered; nothing is lost: run
+the command again with the same --dedupe, or use mail await.`,
 		Example: `  balefire-node mail send agent:ceo@alpha --class high --key order-7 --dedupe inv-1 @brief.json
-  balefire-node mail send agent:ceo 'the build is done' --sender ci --reply-to agent:ci`,
+  balefire-node mail send agent:ceo 'the build is done' --sender ci --reply-to agent:ci
+  balefire-node mail send agent:ceo@alpha 'how many?' --wait 30s`,
 		Args: between(1, 2, "a target and a body: mail send TARGET [BODY | @FILE | -]"), ValidArgsFunction: w.completeMailTarget,
-		RunE: func(cmd *cobra.Command, args []string) error { return w.sendMail(cmd, &f, args[0], args[1:]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if r.wait > 0 || cmd.Flags().Changed("wait") {
+				return w.requestMail(cmd, &f, &r, args[0], args[1:])
+			}
+			return w.sendMail(cmd, &f, args[0], args[1:])
+		},
 	}
 	f.add(c)
+	r.add(c)
 	c.Flags().StringVar(&f.mail.Subject, "subject", "", "of a mail to a topic: words with dots between them")
 	return c
 }
@@ -103,14 +115,19 @@ Give --dedupe if the command may be repeated: the mail is sent once.`,
 // sendMail sends the mail of the flags to a target; the body, if there is one, is given as
 // an argument.
 func (w *app) sendMail(cmd *cobra.Command, f *mailFlags, to string, body []string) error {
+	if err := w.composeMail(f, to, body); err != nil {
+		return err
+	}
+	return w.submitMail(cmd, f.mail)
+}
+
+// composeMail reads the flags of a mail, and its body.
+func (w *app) composeMail(f *mailFlags, to string, body []string) error {
 	f.mail.To = to
 	if err := f.read(w.clock.Now()); err != nil {
 		return err
 	}
-	if err := w.readMailBody(&f.mail, body); err != nil {
-		return err
-	}
-	return w.submitMail(cmd, f.mail)
+	return w.readMailBody(&f.mail, body)
 }
 
 // readMailBody reads the body that an argument stands for.
@@ -225,11 +242,15 @@ func replyTo(m *wire.Mail, to wire.ReceivedMail) error {
 		return &codedError{exitRefused, fmt.Errorf("mail %s names no box for replies", to.ID)}
 	}
 	m.To, m.Hops, m.Trace = to.ReplyTo, to.Hops+1, to.Trace
+	once := ""
+	if !wire.IsReplyBox(m.To) { // of which the first reply counts
+		once = "reply:" + to.ID
+	}
 	for _, f := range []struct {
 		field  *string
 		values []string
 	}{
-		{&m.Class, []string{to.Class}}, {&m.Key, []string{to.Key}}, {&m.Correlation, []string{to.Correlation, to.ID}}, {&m.Dedupe, []string{"reply:" + to.ID}},
+		{&m.Class, []string{to.Class}}, {&m.Key, []string{to.Key}}, {&m.Correlation, []string{to.Correlation, to.ID}}, {&m.Dedupe, []string{once}},
 	} {
 		for _, v := range f.values {
 			if *f.field == "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -22,6 +23,23 @@ func newMailNode() *clienttest.Node {
 	redriven := wire.RedrivenMail{Items: []wire.MailBatchItem{{Status: 202, Mail: &wire.SentMail{ID: testMailID, Box: "agent:ceo@here"}}}}
 	for pattern, answer := range map[string]any{
 		"POST /v1/mail": func(r *http.Request) any { return clienttest.Status{Code: http.StatusAccepted, Value: sentMail(r)} },
+		"POST /v1/mail/request": func(r *http.Request) any {
+			if m := document[wire.MailRequest](r); m.To == "agent:gone@laptop" {
+				return fmt.Errorf("%w: mail is DEAD", wire.ErrBounced)
+			}
+			return wire.MailReply{SentMail: wire.SentMail{ID: testMailID, Box: "agent:ceo@here"}}
+		},
+		"GET /v1/mail/{id}/reply": func(r *http.Request) any {
+			switch r.PathValue("id") {
+			case "01a30":
+				<-r.Context().Done()
+				return context.Canceled
+			case "01a40":
+				return fmt.Errorf("%w: mail 01a40 is DEAD: final: no such order", wire.ErrBounced)
+			}
+			reply := testReceived("five\n")
+			return wire.MailReply{SentMail: wire.SentMail{ID: testMailID}, Reply: &reply}
+		},
 		"GET /v1/mail/{id}": func(r *http.Request) any {
 			m := testMail("LEASED")
 			if strings.HasPrefix(r.PathValue("id"), "01a30") {
