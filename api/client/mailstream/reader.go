@@ -333,14 +333,17 @@ func (d *Delivery) later(op byte, delay time.Duration, reason string) error {
 
 // Reply sends a mail to the box that the mail names for replies. It returns when that is on
 // the disk of the node; the mail itself is still to be acknowledged. A reply without a dedupe
-// key has one that is the same for each delivery of the mail: it is sent once.
+// key has one that is the same for each delivery of the mail: it is sent once. One to a box for
+// replies has none, because the first one counts there.
 func (d *Delivery) Reply(ctx context.Context, m wire.Mail) (Sent, error) {
 	if d.Mail.ReplyTo == "" {
 		return Sent{}, fmt.Errorf("%w: mail %s names no box for replies", wire.ErrInvalid, d.Mail.ID)
 	}
 	m.To, m.Hops = d.Mail.ReplyTo, d.Mail.Hops+1
 	m.Correlation = cmp.Or(m.Correlation, d.Mail.Correlation, d.Mail.ID)
-	m.Dedupe = cmp.Or(m.Dedupe, "reply-"+d.Mail.ID)
+	if !wire.IsReplyBox(m.To) { // of which the first reply counts
+		m.Dedupe = cmp.Or(m.Dedupe, "reply-"+d.Mail.ID)
+	}
 	framed, err := encode(&m, proto.Produced{})
 	if err != nil {
 		return Sent{}, err
