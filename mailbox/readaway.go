@@ -174,7 +174,7 @@ func (b *Boxes) leaseOnce(ctx context.Context, p place, sub string, l wire.Lease
 	}
 	s.end(proto.ReadReturn) // what comes now is given back
 	if err != nil && len(given) > 0 {
-		_, _ = h.settle(p, sub, returned(given), b.cfg.Clock.Mono()) // if there are too many, they lapse
+		_, _ = h.settle(p, sub, returned(given)) // if there are too many, they lapse
 	}
 	return given, err
 }
@@ -251,7 +251,7 @@ func (b *Boxes) settleAt(ctx context.Context, p place, k *mail.Broker, sub strin
 // settleAway queues settlements for another node.
 func (b *Boxes) settleAway(p place, sub string, what []mail.Settlement) (*remoteSettle, error) {
 	b.parts.Want(p.home)
-	return b.exchange(p.home).home.settle(p, sub, what, b.cfg.Clock.Mono())
+	return b.exchange(p.home).home.settle(p, sub, what)
 }
 
 func (b *Boxes) settledAway(ctx context.Context, p place, sub string, s *remoteSettle) ([]mail.Settled, error) {

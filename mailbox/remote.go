@@ -64,7 +64,7 @@ func (b *Boxes) exchange(p proto.PeerID) *exchange {
 	if x == nil {
 		x = &exchange{
 			arrived: make(chan struct{}, 1), readers: remoteReaders{arrived: make(chan struct{}, 1), sessions: map[uint64]*remoteReader{}},
-			home: remoteHome{peer: p, name: func() string { return b.parts.Book.NameOf(p) }, number: func() uint64 { return b.numbers.Add(1) }, due: make(chan struct{}, 1), sessions: map[uint64]*remoteSession{}, settles: map[uint64]*remoteSettle{}},
+			home: remoteHome{peer: p, name: func() string { return b.parts.Book.NameOf(p) }, number: func() uint64 { return b.numbers.Add(1) }, now: b.cfg.Clock.Mono, due: make(chan struct{}, 1), sessions: map[uint64]*remoteSession{}, settles: map[uint64]*remoteSettle{}},
 		}
 		b.exchanges[p] = x
 	}
@@ -311,7 +311,7 @@ func (b *Boxes) Receive(ctx context.Context, from proto.PeerID, m *proto.Message
 		}
 		return b.receiveSettle(ctx, from, s)
 	}
-	return b.exchange(from).home.receive(m, b.cfg.Clock.Mono())
+	return b.exchange(from).home.receive(m)
 }
 
 // decode decodes and checks a message.

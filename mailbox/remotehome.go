@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -33,9 +34,10 @@ const (
 // one.
 type remoteHome struct {
 	peer   proto.PeerID
-	name   func() string // of the peer
-	number func() uint64 // returns another one for each session and each Settle
-	due    chan struct{} // something is to be sent
+	name   func() string        // of the peer
+	number func() uint64        // returns another one for each session and each Settle
+	now    func() time.Duration // monotonic time
+	due    chan struct{}        // something is to be sent
 
 	mu       sync.Mutex
 	linked   bool
@@ -60,24 +62,25 @@ type remoteSession struct {
 
 	boot, received uint64 // the newest delivery
 	queue          []remoteDelivery
-	queued         int                      // bytes of the letters in it, if fixed of all that came
-	held           map[uint64]time.Duration // deliveries that are not settled, and from when they may have lapsed
-	err            error                    // why it has ended
+	queued         int   // bytes of the letters in it, if fixed of all that came
+	err            error // why it has ended
 }
 
 // A remoteDelivery is a mail that the program has not taken yet.
 type remoteDelivery struct {
 	mail.Delivery
-	until time.Duration // monotonic time
+	until time.Duration // monotonic time: the end of its lease
 }
 
 // A remoteSettle is what programs did with deliveries.
 type remoteSettle struct {
-	msg    *proto.Settle
-	due    bool // it is to be sent
-	sent   bool // it was
-	answer *proto.Settled
-	done   chan struct{} // closed when there is an answer
+	msg     *proto.Settle
+	at      []int          // where the settlements of msg are in settled
+	settled []mail.Settled // with what this node can answer itself
+	due     bool           // it is to be sent
+	sent    bool           // it was
+	answer  *proto.Settled
+	done    chan struct{} // closed when there is an answer
 }
 
 // A remoteError is what a peer says of a session or of settlements that it refuses.
@@ -97,7 +100,7 @@ func (e *remoteError) Error() string {
 var errSessionEnded = errors.New("mailbox: the session has ended")
 
 // receive takes a message of the peer.
-func (h *remoteHome) receive(m *proto.Message, now time.Duration) error {
+func (h *remoteHome) receive(m *proto.Message) error {
 	switch m.GetType() {
 	case proto.TypeOpened:
 		o := new(proto.Opened)
@@ -110,7 +113,7 @@ func (h *remoteHome) receive(m *proto.Message, now time.Duration) error {
 		if err := decode(m, d); err != nil {
 			return err
 		}
-		return h.receiveDeliver(d, now)
+		return h.receiveDeliver(d)
 	case proto.TypeSettled:
 		s := new(proto.Settled)
 		if err := proto.DecodeKnown(m.GetPayload(), s); err != nil {
@@ -138,7 +141,6 @@ func (h *remoteHome) receiveOpened(o *proto.Opened) {
 		s.finish(errSessionEnded)
 	case !o.GetResumed(): // what an earlier session had was given back
 		s.opened, s.received, s.queue, s.queued = true, 0, nil, 0
-		clear(s.held)
 	default:
 		s.opened = true
 	}
@@ -159,11 +161,13 @@ func (s *remoteSession) tell() {
 	signal(s.home.due)
 }
 
-// errMuch is the offense of a home that sends more than a session has credit or room for.
-var errMuch = fmt.Errorf("%w: more than the session has credit for", proto.ErrBadMail)
+// errMuch is the offense of a home that sends more than a session has room for, or more than
+// any session can have credit for. What a session has credit for now is known to its home alone:
+// leases lapse there, and operators settle there, too.
+var errMuch = fmt.Errorf("%w: more than the session has room for", proto.ErrBadMail)
 
 // receiveDeliver takes deliveries. Those for a session that has ended were given back there.
-func (h *remoteHome) receiveDeliver(d *proto.Deliver, now time.Duration) error {
+func (h *remoteHome) receiveDeliver(d *proto.Deliver) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.sessions[d.GetSession()]
@@ -174,11 +178,8 @@ func (h *remoteHome) receiveDeliver(d *proto.Deliver, now time.Duration) error {
 		s.boot, s.received = d.GetBoot(), 0
 	}
 	all, letters := d.GetDeliveries(), d.GetLetters()
-	if len(s.held)+len(all) > int(s.open.GetCredit()) {
-		maps.DeleteFunc(s.held, func(_ uint64, lapses time.Duration) bool { return lapses <= now })
-	}
 	switch {
-	case len(s.held)+len(all) > int(s.open.GetCredit()), s.queued+len(letters) > remoteWindow:
+	case len(s.queue)+len(all) > proto.MaxCredit, s.queued+len(letters) > remoteWindow:
 		return errMuch
 	case all[0].GetNumber() <= s.received:
 		return fmt.Errorf("%w: delivery %d after %d", proto.ErrBadMail, all[0].GetNumber(), s.received)
@@ -207,8 +208,7 @@ func (h *remoteHome) receiveDeliver(d *proto.Deliver, now time.Duration) error {
 			back = append(back, mail.Settlement{Handle: one.Handle, Op: box.Return})
 			continue
 		}
-		s.held[s.received] = now + lease/2 // it has a part of the lease behind it
-		s.queue = append(s.queue, remoteDelivery{one, now + lease})
+		s.queue = append(s.queue, remoteDelivery{one, h.now() + lease})
 	}
 	if len(back) > 0 {
 		_, _ = h.add(s.open.GetBox(), s.open.GetSubscription(), back) // if there are too many, they lapse
@@ -228,10 +228,15 @@ func (h *remoteHome) receiveSettled(a *proto.Settled) error {
 	if err := a.Check(len(s.msg.GetSettlements())); err != nil {
 		return err
 	}
+	h.finish(s, a)
+	return nil
+}
+
+// finish notes the answer to a Settle.
+func (h *remoteHome) finish(s *remoteSettle, a *proto.Settled) {
 	h.drop(s)
 	s.answer = a
 	close(s.done)
-	return nil
 }
 
 func (h *remoteHome) drop(s *remoteSettle) {
@@ -252,7 +257,11 @@ func (b *Boxes) sendReads(ctx context.Context, l *transport.Link, h *remoteHome)
 		for typ, body := range h.takeDue() {
 			stream, err := b.post(ctx, l, typ, body)
 			switch {
+			case proto.Malformed(err):
+				h.fail(body, err)
+				continue
 			case errors.Is(err, transport.ErrNoMail):
+				h.link(false) // nothing will be told on it
 				<-ctx.Done()
 				return ctx.Err()
 			case err != nil && ctx.Err() == nil:
@@ -277,13 +286,29 @@ func (b *Boxes) sendReads(ctx context.Context, l *transport.Link, h *remoteHome)
 	}
 }
 
+// fail answers what cannot be sent: it would never be.
+func (h *remoteHome) fail(m proto.Body, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch m := m.(type) {
+	case *proto.Open:
+		if s := h.sessions[m.GetSession()]; s != nil {
+			s.finish(&remoteError{home: h, code: proto.CodeBadForm, detail: err.Error()})
+		}
+	case *proto.Settle:
+		if s := h.settles[m.GetRef()]; s != nil {
+			h.finish(s, &proto.Settled{Ref: m.GetRef(), Code: proto.CodeBadForm, Detail: err.Error()})
+		}
+	}
+}
+
 // link notes whether there is a path to the peer. Sessions that were ending have ended with it,
 // unless they have mail that must stay leased.
 func (h *remoteHome) link(up bool) {
 	h.mu.Lock()
 	h.linked = up
 	for _, s := range h.sessions {
-		if end := s.open.GetEnd(); !up && end != proto.ReadGoesOn && (end != proto.ReadLeave || s.received == 0) {
+		if !up && s.open.GetEnd() != proto.ReadGoesOn && !s.leaves() {
 			s.finish(h.unreachable())
 		}
 	}
@@ -357,8 +382,9 @@ func (h *remoteHome) begin(p place, sub string, l wire.LeaseMail) (*remoteSessio
 	if len(h.sessions) >= maxRemoteReaders {
 		return nil, fmt.Errorf("%w: this node has %d sessions at %s, the limit", wire.ErrFull, maxRemoteReaders, h.name())
 	}
-	s := &remoteSession{home: h, ready: make(chan struct{}, 1), held: map[uint64]time.Duration{}, open: &proto.Open{
-		Session: h.number(), Box: p.name, Subscription: sub, Priority: int32(l.Priority), Credit: uint32(min(max(l.Max, 1), proto.MaxCredit)), Reader: l.Reader,
+	s := &remoteSession{home: h, ready: make(chan struct{}, 1), open: &proto.Open{
+		Session: h.number(), Box: p.name, Subscription: sub, Priority: int32(l.Priority), Credit: uint32(min(max(l.Max, 1), proto.MaxCredit)),
+		Reader: strings.ToValidUTF8(l.Reader[:min(len(l.Reader), box.MaxReader)], ""),
 	}}
 	h.sessions[s.open.GetSession()] = s
 	s.tell()
@@ -386,6 +412,7 @@ func (s *remoteSession) take(n int, dst []mail.Delivery) ([]mail.Delivery, error
 	defer s.home.mu.Unlock()
 	n = min(n, len(s.queue))
 	for _, d := range s.queue[:n] {
+		d.Lease = max(d.until-s.home.now(), 0)
 		dst = append(dst, d.Delivery)
 		if !s.fixed {
 			s.queued -= len(d.Letter)
@@ -438,11 +465,14 @@ func (s *remoteSession) end(how proto.ReadEnd) {
 		s.left = true
 		s.err = errSessionEnded
 		signal(s.ready)
-		if !s.home.linked && s.open.GetEnd() != proto.ReadLeave {
+		if !s.told || !s.home.linked && !s.leaves() {
 			s.finish(s.err)
 		}
 	}
 }
+
+// leaves reports whether the session ends with mail that must stay leased.
+func (s *remoteSession) leaves() bool { return s.open.GetEnd() == proto.ReadLeave && s.received > 0 }
 
 // isOpen reports whether the peer has answered, and is there.
 func (s *remoteSession) isOpen() (opened, linked bool) {
@@ -461,41 +491,37 @@ var settleVerbs = func() map[box.Op]proto.SettleVerb {
 }()
 
 // settle queues what a program did with deliveries of a box. The error wraps [wire.ErrFull].
-func (h *remoteHome) settle(p place, sub string, what []mail.Settlement, now time.Duration) (*remoteSettle, error) {
+func (h *remoteHome) settle(p place, sub string, what []mail.Settlement) (*remoteSettle, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, s := range h.sessions { // they have credit again
-		if s.open.GetBox() != p.name || s.open.GetSubscription() != sub {
-			continue
-		}
-		for _, w := range what {
-			if _, held := s.held[w.Handle.N]; !held || w.Handle.Boot != s.boot {
-				continue
-			}
-			if w.Op == box.Extend {
-				s.held[w.Handle.N] = now + w.Delay/2
-			} else {
-				delete(s.held, w.Handle.N)
-			}
-		}
-	}
 	return h.add(p.name, sub, what)
 }
 
-// add queues settlements. The caller holds mu.
+// add queues settlements: those that the home would take for an offense are answered here. The
+// caller holds mu.
 func (h *remoteHome) add(name, sub string, what []mail.Settlement) (*remoteSettle, error) {
 	if h.settling+len(what) > maxSettles {
 		return nil, fmt.Errorf("%w: %s has not answered %d settlements, the limit", wire.ErrFull, h.name(), h.settling)
 	}
 	m := &proto.Settle{Ref: h.number(), Box: name, Subscription: sub}
-	for _, w := range what {
+	s := &remoteSettle{msg: m, settled: make([]mail.Settled, len(what)), done: make(chan struct{})}
+	for i, w := range what {
+		if w.Handle.Seq == 0 || w.Handle.Boot == 0 || w.Handle.N == 0 {
+			s.settled[i].Code = proto.CodeBadForm
+			continue
+		}
+		s.at = append(s.at, i)
 		m.Settlements = append(m.Settlements, &proto.Settlement{
-			Seq: w.Handle.Seq, Boot: w.Handle.Boot, Delivery: w.Handle.N, Verb: settleVerbs[w.Op], DelayMs: uint64(w.Delay.Milliseconds()), Reason: w.Reason,
+			Seq: w.Handle.Seq, Boot: w.Handle.Boot, Delivery: w.Handle.N, Verb: settleVerbs[w.Op], DelayMs: uint64(w.Delay.Milliseconds()), Reason: cutReason(w.Reason),
 		})
 	}
-	s := &remoteSettle{msg: m, due: true, done: make(chan struct{})}
+	if len(s.at) == 0 {
+		h.finish(s, &proto.Settled{})
+		return s, nil
+	}
+	s.due = true
 	h.settles[m.Ref] = s
-	h.settling += len(what)
+	h.settling += len(s.at)
 	signal(h.due)
 	return s, nil
 }
@@ -522,14 +548,13 @@ func (h *remoteHome) wait(ctx context.Context, s *remoteSettle) ([]mail.Settled,
 	if s.answer.GetCode() != proto.CodeOK {
 		return nil, &remoteError{home: h, code: s.answer.GetCode(), detail: s.answer.GetDetail()}
 	}
-	out := make([]mail.Settled, len(s.msg.GetSettlements()))
 	for _, x := range s.answer.GetUnsettled() {
-		out[x.GetIndex()].Code = x.GetCode()
+		s.settled[s.at[x.GetIndex()]].Code = x.GetCode()
 	}
 	for _, x := range s.answer.GetExtended() {
-		out[x.GetIndex()].Lease = time.Duration(min(x.GetLeaseMs(), uint64(box.MaxLease.Milliseconds()))) * time.Millisecond
+		s.settled[s.at[x.GetIndex()]].Lease = time.Duration(min(x.GetLeaseMs(), uint64(box.MaxLease.Milliseconds()))) * time.Millisecond
 	}
-	return out, nil
+	return s.settled, nil
 }
 
 // unreachable is the error for a peer without a path to it.

@@ -1,6 +1,9 @@
 package proto
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Check checks an Open. The error is ErrBadMail.
 func (o *Open) Check() error {
@@ -81,7 +84,8 @@ func (s *Settled) Check(n int) error {
 	}
 	before = -1
 	for _, x := range s.GetUnsettled() {
-		if i := int(x.GetIndex()); x.GetCode() == CodeOK || i <= before || i >= n {
+		settles := slices.Contains([]Code{CodeStale, CodeBusy, CodeBadForm, CodeNoHandler}, x.GetCode())
+		if i := int(x.GetIndex()); !settles || i <= before || i >= n {
 			return fmt.Errorf("%w: settlement %d of %d: %s", ErrBadMail, i, n, x.GetCode().Name())
 		}
 		before = int(x.GetIndex())

@@ -67,6 +67,7 @@ func TestBadSettlements(t *testing.T) {
 		"a refusal that counts":      func(s *Settled) { s.Code = CodeDenied },
 		"an answer to no ref":        func(s *Settled) { s.Ref = 0 },
 		"one that counts":            func(s *Settled) { s.Unsettled[0].Code = CodeOK },
+		"a code for all of it":       func(s *Settled) { s.Unsettled[0].Code = CodeDenied },
 		"one that was not asked for": func(s *Settled) { s.Unsettled[0].Index = 3 },
 		"one twice":                  func(s *Settled) { s.Unsettled = append(s.Unsettled, s.Unsettled[0]) },
 	} {

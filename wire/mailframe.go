@@ -280,11 +280,11 @@ type FramedSettled struct {
 }
 
 // AppendSettled appends the body of a settled: what did not count, or was extended, and why
-// all of it did not count, if it has a code.
+// all of it did not count, if it has a code. A word that is none of theirs is SettledUnknown.
 func AppendSettled(dst []byte, what []FramedSettled, code Code, detail string) []byte {
 	dst = binary.BigEndian.AppendUint16(dst, uint16(len(what)))
 	for _, w := range what {
-		at := 0
+		at := len(framedCodes) - 1
 		for i, word := range framedCodes {
 			if word == w.Code {
 				at = i

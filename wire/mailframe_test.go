@@ -137,3 +137,11 @@ func FuzzMailFrame(f *testing.F) {
 		}
 	})
 }
+
+// A result that has no word of its own is not told as one that counts.
+func TestSettledOfAnUnknownWord(t *testing.T) {
+	what, _, _, err := MailFrame{Body: AppendSettled(nil, []FramedSettled{{Code: "LATER"}}, "", "")}.Settled()
+	if err != nil || len(what) != 1 || what[0].Code != SettledUnknown {
+		t.Errorf("%+v, %v", what, err)
+	}
+}

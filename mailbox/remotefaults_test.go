@@ -1,0 +1,120 @@
+package mailbox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
+)
+
+// What a program says can be sent, and is no offense at the home; what that cannot be is
+// answered here.
+func TestBadSettlementsElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		h := newFakeHome(f)
+		r, _ := h.session(10)
+		one := func(n uint64, reason string) mail.Settlement {
+			return mail.Settlement{Handle: box.Handle{Seq: n, Boot: 7, N: n}, Op: box.Nack, Reason: reason}
+		}
+		s, err := r.QueueSettle([]mail.Settlement{one(0, ""), one(1, "\xff broken"), one(0, ""), one(2, strings.Repeat("x", 64<<10)), one(3, "")})
+		h.must(err)
+		_, settles := h.told()
+		if len(settles) != 1 || len(settles[0].GetSettlements()) != 3 || settles[0].Check() != nil {
+			t.Fatalf("told %v", settles)
+		}
+		if _, err := proto.Encode(nil, settles[0]); err != nil {
+			t.Error(err)
+		}
+		h.must(h.say(proto.TypeSettled, &proto.Settled{Ref: settles[0].GetRef(), Unsettled: []*proto.Unsettled{{Index: 1, Code: proto.CodeStale}}}))
+		settled, err := r.Settled(t.Context(), s)
+		h.must(err)
+		for i, want := range []proto.Code{proto.CodeBadForm, proto.CodeOK, proto.CodeBadForm, proto.CodeStale, proto.CodeOK} {
+			if settled[i].Code != want {
+				t.Errorf("settlement %d: %s, want %s", i, settled[i].Code.Name(), want.Name())
+			}
+		}
+		s, err = r.QueueSettle([]mail.Settlement{one(0, "")})
+		h.must(err)
+		if settled, err := r.Settled(t.Context(), s); err != nil || settled[0].Code != proto.CodeBadForm || h.home.settling != 0 {
+			t.Errorf("handle 0.7.0: %v, %v", settled, err)
+		}
+		away, err := h.home.settle(place{name: "agent:ceo"}, "\xff", []mail.Settlement{one(1, "")})
+		h.must(err)
+		_, settles = h.told()
+		_, err = proto.Encode(nil, settles[0])
+		if !proto.Malformed(err) {
+			t.Fatalf("%v", err)
+		}
+		h.home.fail(settles[0], err)
+		_, err = h.home.wait(t.Context(), away)
+		if e, ok := errors.AsType[*remoteError](err); !ok || e.code != proto.CodeBadForm || h.home.settling != 0 {
+			t.Errorf("what cannot be sent: %v", err)
+		}
+	})
+}
+
+// A session whose words cannot be sent ends with an error; the name of a reader is cut.
+func TestBadOpenElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		h := newFakeHome(f)
+		s, err := h.home.begin(place{name: "agent:ceo"}, "", wire.LeaseMail{Reader: "\xffw" + strings.Repeat("1", 200)})
+		h.must(err)
+		o := h.one()
+		if _, err := proto.Encode(nil, o); err != nil || !strings.HasPrefix(o.GetReader(), "w1") {
+			t.Errorf("%q: %v", o.GetReader(), err)
+		}
+		h.home.fail(o, proto.ErrTooLong)
+		_, _, err = s.NextInto(t.Context(), 1, nil, nil)
+		if e, ok := errors.AsType[*remoteError](err); !ok || e.code != proto.CodeBadForm || len(h.home.sessions) != 0 {
+			t.Errorf("%v, %d sessions", err, len(h.home.sessions))
+		}
+	})
+}
+
+// Leases at a node that cannot be reached leave nothing behind.
+func TestLeasesAtAnUnreachableHome(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		h := newFakeHome(f)
+		h.home.link(false)
+		for range 3 {
+			if _, err := f.Lease(t.Context(), "ceo@beta", "", wire.LeaseMail{Wait: wire.Wait(20 * time.Second)}); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v", err)
+			}
+		}
+		if n := len(h.home.sessions); n != 0 {
+			t.Errorf("%d sessions are left", n)
+		}
+		h.home.link(true)
+		if opens, _ := h.told(); len(opens) != 0 {
+			t.Errorf("on the next link %v", opens)
+		}
+		r, err := f.Read(t.Context(), "ceo@beta", "", wire.LeaseMail{})
+		f.must(err)
+		f.must(r.session.Close(t.Context(), false))
+		if n := len(h.home.sessions); n != 0 {
+			t.Errorf("%d sessions that were never told", n)
+		}
+	})
+}
+
+// A program is told what is left of a lease when it takes the mail.
+func TestLeaseThatHasWaitedHere(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		h := newFakeHome(f)
+		r, session := h.session(10)
+		h.must(h.deliver(session, 2, 10))
+		for _, want := range []time.Duration{10 * time.Second, 0} {
+			time.Sleep(20 * time.Second)
+			given, _, err := r.NextLetters(t.Context(), 1, nil, nil)
+			if err != nil || len(given) != 1 || given[0].Lease != want {
+				t.Errorf("%+v, %v, want a lease of %s", given, err, want)
+			}
+		}
+	})
+}
