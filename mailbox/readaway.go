@@ -34,11 +34,12 @@ type session interface {
 type followed struct {
 	b         *Boxes
 	name, sub string
-	reading   wire.LeaseMail
 
-	mu    sync.Mutex
-	now   session
-	place place // of the box now
+	mu      sync.Mutex
+	reading wire.LeaseMail
+	now     session
+	place   place // of the box now
+	closed  bool
 }
 
 // readAway begins a session at a box of another node.
@@ -49,13 +50,24 @@ func (b *Boxes) readAway(ctx context.Context, name string, p place, sub string, 
 
 // begin begins a session where the box is.
 func (f *followed) begin(ctx context.Context, p place) error {
-	now, err := f.b.session(ctx, p, f.sub, f.reading)
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err == nil {
-		f.now, f.place = now, p
+	reading := f.reading
+	f.mu.Unlock()
+	now, err := f.b.session(ctx, p, f.sub, reading)
+	if err != nil {
+		return err
 	}
-	return err
+	f.mu.Lock()
+	f.now, f.place = now, p
+	more, closed := f.reading.Max-reading.Max, f.closed
+	f.mu.Unlock()
+	switch {
+	case closed:
+		return errors.Join(errSessionEnded, now.Close(ctx, false))
+	case more > 0:
+		return now.AddCredit(ctx, more)
+	}
+	return nil
 }
 
 // session begins a session, here or on another node.
@@ -106,7 +118,10 @@ func (f *followed) AddCredit(ctx context.Context, n int) error {
 
 // Close implements [session].
 func (f *followed) Close(ctx context.Context, broke bool) error {
-	now, _ := f.current()
+	f.mu.Lock()
+	f.closed = true
+	now := f.now
+	f.mu.Unlock()
 	return now.Close(ctx, broke)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -117,4 +118,76 @@ func TestLeaseThatHasWaitedHere(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A session that ends while its home cannot be reached is told to have ended until the home
+// knows it.
+func TestSessionThatEndsWithoutAPath(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		h := newFakeHome(f)
+		r, session := h.session(10)
+		h.home.link(false)
+		f.must(r.session.Close(t.Context(), false))
+		if n := len(h.home.sessions); n != 0 {
+			t.Errorf("%d sessions", n)
+		}
+		ends := func(when string) {
+			t.Helper()
+			if o := h.one(); o.GetSession() != session || o.GetEnd() != proto.ReadReturn || o.Check() != nil {
+				t.Errorf("%s: %v", when, o)
+			}
+		}
+		h.home.link(true)
+		ends("on the next link")
+		h.must(h.deliver(session, 1, 10))
+		ends("after mail for it")
+		h.must(h.say(proto.TypeOpened, &proto.Opened{Session: session, Code: proto.CodeBusy}))
+		ends("when it waits for its reader")
+		h.must(h.say(proto.TypeOpened, &proto.Opened{Session: session, Ended: true}))
+		h.home.repeat()
+		if opens, _ := h.told(); len(opens) != 0 {
+			t.Errorf("when the home knows it: %v", opens)
+		}
+	})
+}
+
+// A session that is stopped while it moves does not go on at the new home, and one that was
+// given credit meanwhile has it there.
+func TestSessionThatChangesWhileItMoves(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		h := newFakeHome(f)
+		p := place{home: f.beta, name: "agent:ceo"}
+		x, err := f.readAway(t.Context(), "agent:ceo", p, "", wire.LeaseMail{Max: 3})
+		f.must(err)
+		f.must(x.AddCredit(t.Context(), 4))
+		h.told()
+		f.must(x.begin(t.Context(), p))
+		if o := h.one(); o.GetCredit() != 7 {
+			t.Errorf("credit %d", o.GetCredit())
+		}
+		f.must(x.Close(t.Context(), false))
+		h.told()
+		if err := x.begin(t.Context(), p); !errors.Is(err, errSessionEnded) {
+			t.Errorf("%v", err)
+		}
+		if opens, _ := h.told(); len(opens) != 0 {
+			t.Errorf("it goes on with %v", opens)
+		}
+	})
+}
+
+// Deliveries on a stream that another one has replaced are missed.
+func TestStreamOfDeliveriesIsReplaced(t *testing.T) {
+	lost := 0
+	r := &remoteReaders{sessions: map[uint64]*remoteReader{1: {interrupt: func() { lost++ }}, 2: {}}}
+	first, second := new(transport.MailStream), new(transport.MailStream)
+	for i, step := range []struct {
+		stream *transport.MailStream
+		other  bool
+		lost   int
+	}{{first, true, 0}, {first, false, 0}, {second, true, 1}, {second, false, 1}} {
+		if other := r.sentOn(step.stream); other != step.other || lost != step.lost {
+			t.Errorf("step %d: another one %v, lost %d times", i, other, lost)
+		}
+	}
 }

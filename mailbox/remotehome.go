@@ -42,6 +42,8 @@ type remoteHome struct {
 	mu       sync.Mutex
 	linked   bool
 	sessions map[uint64]*remoteSession
+	ended    map[uint64]*proto.Open   // of sessions that ended without a path, until the home knows it: at most maxRemoteReaders
+	endedDue bool                     // they are to be told
 	settles  map[uint64]*remoteSettle // without an answer, by ref
 	settling int                      // settlements in them
 }
@@ -130,7 +132,10 @@ func (h *remoteHome) receiveOpened(o *proto.Opened) {
 	defer h.mu.Unlock()
 	s := h.sessions[o.GetSession()]
 	switch {
+	case s == nil && (o.GetEnded() || o.GetCode() != proto.CodeOK && o.GetCode() != proto.CodeBusy):
+		delete(h.ended, o.GetSession())
 	case s == nil:
+		h.tellEnded(o.GetSession())
 	case o.GetCode() == proto.CodeBusy:
 		s.tell()
 	case o.GetCode() != proto.CodeOK:
@@ -144,6 +149,26 @@ func (h *remoteHome) receiveOpened(o *proto.Opened) {
 	default:
 		s.opened = true
 	}
+}
+
+// tellEnded tells the home again of a session that has ended, which it does not know.
+func (h *remoteHome) tellEnded(session uint64) {
+	if h.ended[session] != nil {
+		h.endedDue = true
+		signal(h.due)
+	}
+}
+
+// forget ends the session, of which the home cannot be told now.
+func (s *remoteSession) forget(err error) {
+	if s.told && len(s.home.ended) < maxRemoteReaders {
+		o := s.message(s.open.GetEnd())
+		if o.End == proto.ReadLeave { // without mail, and now without a reader
+			o.End = proto.ReadReturn
+		}
+		s.home.ended[o.Session] = o
+	}
+	s.finish(err)
 }
 
 // finish ends the session.
@@ -172,6 +197,7 @@ func (h *remoteHome) receiveDeliver(d *proto.Deliver) error {
 	defer h.mu.Unlock()
 	s := h.sessions[d.GetSession()]
 	if s == nil {
+		h.tellEnded(d.GetSession())
 		return nil
 	}
 	if s.boot != d.GetBoot() {
@@ -309,7 +335,7 @@ func (h *remoteHome) link(up bool) {
 	h.linked = up
 	for _, s := range h.sessions {
 		if !up && s.open.GetEnd() != proto.ReadGoesOn && !s.leaves() {
-			s.finish(h.unreachable())
+			s.forget(h.unreachable())
 		}
 	}
 	h.mu.Unlock()
@@ -324,6 +350,9 @@ func (h *remoteHome) repeat() {
 	defer h.mu.Unlock()
 	for _, s := range h.sessions {
 		s.tell()
+	}
+	for n := range h.ended {
+		h.tellEnded(n)
 	}
 	for _, s := range h.settles {
 		s.due = true
@@ -348,6 +377,12 @@ func (h *remoteHome) takeDue() func(yield func(proto.MessageType, proto.Body) bo
 			}
 			s.due, s.told = false, true
 			out = append(out, s.message(s.open.GetEnd()))
+		}
+	}
+	if h.endedDue {
+		h.endedDue = false
+		for _, n := range slices.Sorted(maps.Keys(h.ended)) {
+			out = append(out, h.ended[n])
 		}
 	}
 	h.mu.Unlock()
@@ -466,7 +501,7 @@ func (s *remoteSession) end(how proto.ReadEnd) {
 		s.err = errSessionEnded
 		signal(s.ready)
 		if !s.told || !s.home.linked && !s.leaves() {
-			s.finish(s.err)
+			s.forget(s.err)
 		}
 	}
 }

@@ -454,7 +454,7 @@ func FuzzReadElsewhere(f *testing.F) {
 		n := uint64(0)
 		h := &remoteHome{
 			name: func() string { return "beta" }, number: func() uint64 { n++; return n }, now: func() time.Duration { return 0 }, due: make(chan struct{}, 1),
-			sessions: map[uint64]*remoteSession{}, settles: map[uint64]*remoteSettle{},
+			sessions: map[uint64]*remoteSession{}, ended: map[uint64]*proto.Open{}, settles: map[uint64]*remoteSettle{},
 		}
 		s, err := h.begin(place{name: "agent:ceo"}, "", wire.LeaseMail{Max: 3})
 		if err != nil {

@@ -126,6 +126,7 @@ func (r *remoteReaders) take() ([]*proto.Open, <-chan struct{}) {
 func (b *Boxes) serveReaders(ctx context.Context, l *transport.Link, r *remoteReaders) error {
 	var serving sync.WaitGroup
 	defer serving.Wait()
+	r.lose() // the stream of the last link
 	for _, x := range r.waiting() {
 		b.tell(ctx, l, &proto.Opened{Session: x, Code: proto.CodeBusy})
 	}
@@ -161,6 +162,11 @@ func (r *remoteReaders) lose() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stream = nil
+	r.interrupt()
+}
+
+// interrupt ends the goroutines of all sessions. The caller holds mu.
+func (r *remoteReaders) interrupt() {
 	for _, x := range r.sessions {
 		if x.interrupt != nil {
 			x.interrupt()
@@ -469,11 +475,14 @@ func (b *Boxes) sendDeliveries(ctx, waiting context.Context, l *transport.Link, 
 }
 
 // sentOn notes the stream on which deliveries were sent, and reports whether it is another
-// one.
+// one. With the one before, which nobody has missed yet, deliveries may be lost.
 func (r *remoteReaders) sentOn(s *transport.MailStream) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	other := r.stream != s
+	if other && r.stream != nil {
+		r.interrupt()
+	}
 	r.stream = s
 	return other
 }
@@ -529,15 +538,16 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 	if err != nil {
 		return err
 	}
+	ref, extends, size := s.GetRef(), extensions(what), settleSize*len(what) // the rest is not kept until the peer takes its answer
 	x.add(arrival{wait: func(ctx context.Context) (proto.MessageType, proto.Body, error) {
 		settled, err := settling.Wait(ctx)
 		if errors.Is(err, box.ErrNotFound) {
-			return proto.TypeSettled, &proto.Settled{Ref: s.GetRef(), Code: proto.CodeNoHandler, Detail: "there is no such subscription"}, nil
+			return proto.TypeSettled, &proto.Settled{Ref: ref, Code: proto.CodeNoHandler, Detail: "there is no such subscription"}, nil
 		}
 		if err == nil {
 			err = b.cfg.Fail(PointSettled)
 		}
-		return proto.TypeSettled, settledOf(s, what, settled), err
+		return proto.TypeSettled, settledOf(ref, extends, settled), err
 	}, closed: ctx.Done()})
 	return x.wait(ctx, writing{settling.IsDone, func(ctx context.Context) error {
 		_, err := settling.Wait(ctx)
@@ -545,7 +555,7 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 			return nil
 		}
 		return err
-	}, settleSize * len(what)})
+	}, size})
 }
 
 // settleSize is about what a settlement needs in memory, in bytes.
@@ -556,14 +566,23 @@ func settledAs(ctx context.Context, s *proto.Settled) arrival {
 	return arrival{wait: func(context.Context) (proto.MessageType, proto.Body, error) { return proto.TypeSettled, s, nil }, closed: ctx.Done()}
 }
 
+// extensions returns which settlements extend a lease.
+func extensions(what []mail.Settlement) []bool {
+	extends := make([]bool, len(what))
+	for i, w := range what {
+		extends[i] = w.Op == box.Extend
+	}
+	return extends
+}
+
 // settledOf returns the answer to a Settle.
-func settledOf(s *proto.Settle, what []mail.Settlement, settled []mail.Settled) *proto.Settled {
-	out := &proto.Settled{Ref: s.GetRef()}
+func settledOf(ref uint64, extends []bool, settled []mail.Settled) *proto.Settled {
+	out := &proto.Settled{Ref: ref}
 	for i, r := range settled {
 		switch {
 		case r.Code != proto.CodeOK:
 			out.Unsettled = append(out.Unsettled, &proto.Unsettled{Index: uint32(i), Code: r.Code})
-		case what[i].Op == box.Extend:
+		case extends[i]:
 			out.Extended = append(out.Extended, &proto.Extended{Index: uint32(i), LeaseMs: uint64(r.Lease.Milliseconds())})
 		}
 	}
