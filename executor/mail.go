@@ -37,11 +37,19 @@ func (x *Executor) Program(box string, s wire.MailHandler) (handler.Handler, err
 	return worker{exec: x, spec: spec, typ: typ, handler: h}, nil
 }
 
-// Interrupted reports whether the death of the process cut off a run with an id, once.
-func (x *Executor) Interrupted(id proto.TaskID) bool {
+// A cutRun is a run that the death of the process cut off.
+type cutRun struct {
+	kind string // of the task; of a mail its box, as people name it
+	id   proto.TaskID
+}
+
+// Interrupted reports whether the death of the process cut off the run of the mail with an id in
+// a box, once.
+func (x *Executor) Interrupted(box string, id proto.TaskID) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	cut := x.interrupted[id]
-	delete(x.interrupted, id)
+	run := cutRun{box, id}
+	cut := x.interrupted[run]
+	delete(x.interrupted, run)
 	return cut
 }

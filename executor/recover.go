@@ -24,7 +24,7 @@ func (x *Executor) closeRuns(ctx context.Context) error {
 	}
 	for _, e := range open {
 		if id, err := proto.ParseTaskID(e.Task); err == nil {
-			x.interrupted[id] = true
+			x.interrupted[cutRun{e.Detail["kind"], id}] = true
 		}
 		e.Action, e.Exit, e.Detail = "command.crash", nil, map[string]string{"kind": e.Detail["kind"], "boot": fmt.Sprint(e.Boot)}
 		e.Boot = x.cfg.Boot

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -47,9 +48,13 @@ func (w work) do(ctx, leasing context.Context) error {
 	if err != nil {
 		return err
 	}
-	if len(w.r.settings.Exec) > 0 && w.b.parts.Programs.Interrupted(proto.TaskID(l.ID)) {
+	if len(w.r.settings.Exec) > 0 && w.b.parts.Programs.Interrupted(w.place.text, proto.TaskID(l.ID)) {
 		w.settle(ctx, mail.Settlement{Op: box.Abandon, Delay: abandonDelay, Reason: "the node died while the program ran"})
 		return nil
+	}
+	if err := w.b.canForward(ctx, w.r.settings.Forward); err != nil {
+		w.settle(ctx, mail.Settlement{Op: box.Return})
+		return err
 	}
 	res := w.run(ctx, d, &l)
 	switch res.Outcome {
@@ -160,13 +165,44 @@ func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) 
 	_ = w.b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
 	w.turn.settled = err == nil
 	switch {
-	case err != nil:
+	case err != nil: // if the mail is acknowledged all the same, this does not count
+		w.settle(ctx, mail.Settlement{Op: box.Defer, Delay: handlerRetry, Reason: cutReason("forward to " + to.text + ": " + err.Error())})
 		w.b.cfg.Logger.Warn("a mail may not be forwarded: then it is handled again", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "why", err)
 	case sent.Code != proto.CodeOK:
 		w.b.cfg.Logger.Warn("a mail is not forwarded", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "code", sent.Code.Name(), "why", sent.Detail)
 	case to.home != w.b.cfg.Self:
 		w.b.parts.Want(to.home)
 	}
+}
+
+// canForward returns why a box takes nothing now of what a handler forwards, so that no program
+// runs in vain. What is for a box on another node waits in its spool.
+func (b *Boxes) canForward(ctx context.Context, name string) error {
+	if name == "" {
+		return nil
+	}
+	to, err := b.findTarget(name)
+	if err != nil {
+		return fmt.Errorf("forward: %w", err)
+	}
+	if to.home != b.cfg.Self {
+		return nil
+	}
+	room := box.Result{Code: proto.CodeNoHandler}
+	if err := b.broker.Load().View(ctx, func(s *box.State) {
+		if id, ok := s.Find(to.name); ok {
+			room = s.Room(&box.Mail{Box: id})
+		}
+	}); err != nil {
+		return failure(to, "", err)
+	}
+	switch room.Code {
+	case proto.CodeOK:
+		return nil
+	case proto.CodeNoHandler:
+		return fmt.Errorf("forward: %w", noBox(to, ""))
+	}
+	return fmt.Errorf("forward: %s is %s: %s", to.text, room.Code.Name(), room.Detail)
 }
 
 // successor returns the mail that came of another one: it has its headers, and is one hop

@@ -20,8 +20,9 @@ type Programs interface {
 	// Program returns what runs a program for the mails of a box. The error wraps
 	// [wire.ErrInvalid], or [wire.ErrDenied] if it may not be run here.
 	Program(box string, s wire.MailHandler) (handler.Handler, error)
-	// Interrupted reports whether the death of the node cut off a run with an id, once.
-	Interrupted(id proto.TaskID) bool
+	// Interrupted reports whether the death of the node cut off the run of the mail with an id in
+	// a box, once.
+	Interrupted(box string, id proto.TaskID) bool
 }
 
 // handlerRetry is the wait after a handler could not read its box or not start its program.
@@ -153,6 +154,9 @@ func (b *Boxes) serve(runs, leasing context.Context, r *runner) {
 // serveSession is one session of a runner. It returns why no other one should begin at once.
 func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 	h, err := b.handlerOf(r.name, r.settings)
+	if err == nil {
+		err = b.canForward(leasing, r.settings.Forward)
+	}
 	if err != nil {
 		return err
 	}

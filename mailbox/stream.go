@@ -103,6 +103,8 @@ func (b *Boxes) checkLetter(raw []byte, to place) (proto.Letter, error) {
 		return l, invalid("hops %d: must be from 0 to %d", l.Hops, box.MaxHops)
 	case time.UnixMilli(l.Created).After(b.cfg.Clock.Now().Add(maxAhead)):
 		return l, invalid("it was made at %s, which is to come", time.UnixMilli(l.Created).UTC().Format(time.RFC3339))
+	case l.NotAfter <= b.cfg.Clock.Now().UnixMilli():
+		return l, invalid("its time to live has ended, at %s", time.UnixMilli(l.NotAfter).UTC().Format(time.RFC3339))
 	case to.kind == wire.BoxMailbox && len(l.Subject) > 0:
 		return l, invalid("subject %.64q: %s is a mailbox, only a mail to a topic has a subject", l.Subject, to.text)
 	}

@@ -17,11 +17,12 @@ import (
 // An explanation is what is known about a mail or a box, with its one cause.
 type explanation struct {
 	wire.Blocker
-	now time.Time
+	now     time.Time
+	problem string // why the handler of the box does not run
 }
 
 func (b *Boxes) explain(subject, state string) *explanation {
-	return &explanation{wire.Blocker{Subject: subject, State: state, Steps: []wire.Note{}}, b.cfg.Clock.Now()}
+	return &explanation{Blocker: wire.Blocker{Subject: subject, State: state, Steps: []wire.Note{}}, now: b.cfg.Clock.Now()}
 }
 
 func (e *explanation) step(code wire.NoteCode, a wire.NoteArgs) {
@@ -140,7 +141,8 @@ func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path 
 		e.next(due)
 		e.cause(wire.NoteMailRetries, a)
 	case t.Readers == 0:
-		e.cause(wire.NoteNoReader, a)
+		e.problem = b.handlers.problemOf(s.sub.place.name)
+		e.unread(a)
 	case t.Credit == 0:
 		e.cause(wire.NoteReadersBusy, a)
 	default:
@@ -218,6 +220,7 @@ func (b *Boxes) WhyBox(ctx context.Context, name string) (_ wire.Blocker, home p
 		return wire.Blocker{}, home, noBox(p, sub)
 	}
 	found := false
+	e.problem = b.handlers.problemOf(p.name)
 	if err = k.View(ctx, func(s *box.State) { found = e.box(s, p, sub) }); err == nil && !found {
 		err = noBox(p, sub)
 	}
@@ -287,7 +290,7 @@ func (e *explanation) sub(s *box.State, id box.BoxID, sub box.SubID, path string
 		e.cause(wire.NoteMailPaused, a)
 	case waiting == 0:
 	case len(u.Readers) == 0:
-		e.cause(wire.NoteNoReader, a)
+		e.unread(a)
 	case s.Credit(id, sub) == 0:
 		e.cause(wire.NoteReadersBusy, readers)
 	case u.Blocked > 0:
@@ -295,6 +298,15 @@ func (e *explanation) sub(s *box.State, id box.BoxID, sub box.SubID, path string
 	default:
 		e.cause(wire.NoteBoxDelivers, readers)
 	}
+}
+
+// unread explains mail that nobody reads.
+func (e *explanation) unread(a wire.NoteArgs) {
+	if e.problem == "" {
+		e.cause(wire.NoteNoReader, a)
+		return
+	}
+	e.cause(wire.NoteHandlerStopped, wire.NoteArgs{Box: a.Box, Detail: e.problem})
 }
 
 // maxRefused is how many senders are named whose mail a box refused.

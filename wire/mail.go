@@ -18,7 +18,7 @@ type Mail struct {
 	Key         string            `json:"key,omitempty" maxLength:"256" doc:"ordering key: mails of one key are handled one after the other"`
 	Dedupe      string            `json:"dedupe,omitempty" maxLength:"256" doc:"the sender's name for this mail, like the header Idempotency-Key: for a day or more a second one is not taken"`
 	Producer    string            `json:"producer,omitempty" minLength:"32" maxLength:"32" pattern:"^[0-9a-f]{32}$" doc:"128 random bits in hexadecimal, the name of a sender that numbers its mails; given with number and id"`
-	Number      uint64            `json:"number,omitempty" minimum:"1" doc:"of the mail, counted by its producer: the node takes each number once, and knows that of the last 4096 numbers; one before them is refused"`
+	Number      uint64            `json:"number,omitempty" minimum:"1" doc:"of the mail, counted by its producer: the node takes each number once, whatever the mail: another one with a number that was used is not sent, and its answer is known; the node knows the last 4096 numbers, and refuses one before them"`
 	ID          string            `json:"id,omitempty" doc:"of the mail, a new UUIDv7, in an answer also when the mail was sent again; default: the node makes one, if there is no producer"`
 	TTL         Duration          `json:"ttl,omitzero" example:"24h" doc:"not delivered after this; default 7d, at most 30d"`
 	Delay       Duration          `json:"delay,omitzero" example:"90s" doc:"not delivered before; not together with at"`

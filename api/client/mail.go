@@ -68,7 +68,9 @@ func (c *Client) NewReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.Repl
 
 // SendMails sends many mails in as many batches as needed. Each has its own result or error.
 // It sets the number of each of mails that has no dedupe key: a second call with those that
-// have an error, after an answer that was lost, sends each once.
+// have an error, after an answer that was lost, sends each once. To send other mails from the
+// same slice, clear their Producer, Number and ID: a number that was used is not sent again, and
+// its answer is Known.
 func (c *Client) SendMails(ctx context.Context, mails []wire.Mail) ([]wire.SentMail, []error) {
 	out, errs := make([]wire.SentMail, len(mails)), make([]error, len(mails))
 	p := c.producers.take()

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -139,6 +140,11 @@ func (w *app) setMailbox(ctx context.Context, c *client.Client, name string, f *
 	}
 	s.Handler = h
 	v, err := c.SetMailbox(ctx, name, s)
+	if err == nil && given("exec") && h != nil && len(h.Exec) > 0 {
+		if _, missing := exec.LookPath(h.Exec[0]); missing != nil {
+			w.infof("! %v: until the node finds the program, the mail of %s waits", missing, sanitize(v.Name))
+		}
+	}
 	if err == nil && len(dropped) > 0 {
 		w.infof("%s: dropped %s, which only programs have", sanitize(v.Name), strings.Join(dropped, ", "))
 	}

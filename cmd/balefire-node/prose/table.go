@@ -210,12 +210,13 @@ var table = map[wire.NoteCode]sentence{
 		}
 		return text + "; it waits for the next one", ""
 	},
-	wire.NoteNoReader:    say("nobody reads {box}", "start its reader, or: balefire-node mail read {box}"),
-	wire.NoteReadersBusy: say("its {count|reader takes|readers take} no more until they settle what they have", "add a reader, or give each more credit"),
-	wire.NoteMailNext:    say("it is among the next to be delivered", ""),
-	wire.NoteKeysBlocked: say("dead letters block {count|ordering key|ordering keys}; what has no such key is delivered", "balefire-node dlq ls --mailbox {box}"),
-	wire.NoteBoxDelivers: say("nothing: {count|reader is|readers are} given what is ready", ""),
-	wire.NoteBoxDraining: say("{box} takes no new mail for now, which waits at its senders", "let it take mail again, with --draining=false"),
+	wire.NoteHandlerStopped: say("the handler of {box} does not run, and its mail waits: {detail}", "mend what it says, or change the handler: balefire-node mailbox set"),
+	wire.NoteNoReader:       say("nobody reads {box}", "start its reader, or: balefire-node mail read {box}"),
+	wire.NoteReadersBusy:    say("its {count|reader takes|readers take} no more until they settle what they have", "add a reader, or give each more credit"),
+	wire.NoteMailNext:       say("it is among the next to be delivered", ""),
+	wire.NoteKeysBlocked:    say("dead letters block {count|ordering key|ordering keys}; what has no such key is delivered", "balefire-node dlq ls --mailbox {box}"),
+	wire.NoteBoxDelivers:    say("nothing: {count|reader is|readers are} given what is ready", ""),
+	wire.NoteBoxDraining:    say("{box} takes no new mail for now, which waits at its senders", "let it take mail again, with --draining=false"),
 	wire.NoteBoxFull: func(a wire.NoteArgs) (string, string) {
 		switch wire.NoteCode(a.Detail) {
 		case wire.NoteNoReader:
