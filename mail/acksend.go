@@ -88,6 +88,9 @@ func (b *Broker) pass(now box.Now, p *passing) {
 			close(p.done)
 			return
 		}
+		if r.Code == proto.CodeOK {
+			b.handled(b.now(), id, sub, p.handle.Seq)
+		}
 		answer(b.now(), Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq})
 	})
 }

@@ -114,6 +114,18 @@ func (b *Broker) SetBox(ctx context.Context, settings box.BoxSettings) error {
 	return err
 }
 
+// SetLimits sets the limits of the ledger, if they differ from those that it has. What is there
+// stays, whatever they are.
+func (b *Broker) SetLimits(ctx context.Context, l box.Limits) error {
+	_, err := b.change(ctx, func(box.Now) error {
+		if b.state.Limits() != l {
+			b.out.Records = append(b.out.Records, box.AppendLimits(nil, l))
+		}
+		return nil
+	})
+	return err
+}
+
 // RemoveBox removes a box. What waits in it ends as CANCELLED, and its senders are told. A
 // spool must be empty.
 func (b *Broker) RemoveBox(ctx context.Context, name string) error {

@@ -80,6 +80,12 @@ type Config struct {
 	// its senders are told. It must not wait. Nil: it may always come back.
 	Gone func(box string, home proto.PeerID) bool
 
+	// Waited is called with how long a mail waited in its box until its first delivery, and
+	// Handled with how long a reader had it until it was acknowledged. They must not wait. Nil:
+	// nobody is told.
+	Waited  func(proto.Class, time.Duration)
+	Handled func(time.Duration)
+
 	CheckpointRecords int64         // new records after which a checkpoint is written; default 200 000
 	CheckpointBytes   int64         // bytes of new records after which one is written; default 256 MiB
 	CheckpointEvery   time.Duration // after which one is written if there are new records; default 5 min
@@ -168,6 +174,12 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.Waited == nil {
+		cfg.Waited = func(proto.Class, time.Duration) {}
+	}
+	if cfg.Handled == nil {
+		cfg.Handled = func(time.Duration) {}
 	}
 	if cfg.CheckpointRecords == 0 {
 		cfg.CheckpointRecords = defaultCheckpointRecords

@@ -183,7 +183,7 @@ func (s *Session) take(n int) {
 
 // fetch reads the letters of the deliveries in given.
 func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Delivery, []byte, error) {
-	mono := s.b.cfg.Clock.Boot().Milliseconds()
+	mono, now := s.b.cfg.Clock.Boot().Milliseconds(), s.b.cfg.Clock.Now().UnixMilli()
 	for _, d := range s.given {
 		from := len(buf)
 		out, err := s.b.readMail(ctx, box.Kept{Box: s.box, Seq: d.Handle.Seq, Place: d.Place, Length: d.Length}, buf)
@@ -198,6 +198,9 @@ func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Deli
 			return dst, buf, fmt.Errorf("mail: read mail %d: %w", d.Handle.Seq, err)
 		}
 		buf = out
+		if d.Attempt == 1 && !d.Redelivered && len(m.Letter) > 1 {
+			s.b.cfg.Waited(proto.Class(m.Letter[1]), time.Duration(max(now-m.At, 0))*time.Millisecond)
+		}
 		dst = append(dst, Delivery{d.Handle, s.b.peer(m.Origin), m.Letter, int(d.Attempt), d.Redelivered || m.At <= s.b.cfg.Restored, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
 	}
 	return dst, buf, nil
@@ -335,6 +338,9 @@ func (b *Broker) settle(now box.Now, s *Settling, name, sub string, in []box.Set
 	b.state.Settle(now, in, &b.out)
 	s.settled = make([]Settled, len(b.out.Settled))
 	for i, r := range b.out.Settled {
+		if in[i].Op == box.Ack && r.Code == proto.CodeOK {
+			b.handled(now, id, subID, in[i].Handle.Seq)
+		}
 		s.settled[i] = Settled{r.Code, time.Duration(max(r.Until-now.Mono, 0)) * time.Millisecond}
 	}
 	b.out.Settled = b.out.Settled[:0]
@@ -359,6 +365,13 @@ func (s *Settling) IsDone() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// handled tells how long a reader had a mail that it acknowledged.
+func (b *Broker) handled(now box.Now, id box.BoxID, sub box.SubID, seq uint64) {
+	if at := b.state.DeliveredAt(id, sub, seq); at > 0 {
+		b.cfg.Handled(time.Duration(max(now.Mono-at, 0)) * time.Millisecond)
 	}
 }
 

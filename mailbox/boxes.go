@@ -44,6 +44,7 @@ type Boxes struct {
 	changing  sync.Mutex   // held while the settings of a box are read and changed
 	lost      atomic.Int64 // monotonic time of the last line about a bounce that nobody gets; 0: none
 
+	waits    *waits
 	archived atomic.Uint64 // dead letters since the start
 }
 
@@ -88,6 +89,7 @@ type Config struct {
 	Restored int64 // until when the ledger lacks what happened: see [mail.Config]
 	Logger   *slog.Logger
 
+	Limits     box.Limits // of all boxes; zero values mean defaults
 	Registerer prometheus.Registerer
 
 	Audit       func(ctx context.Context, action, what string) error // records what the caller does
@@ -124,6 +126,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 	}
 	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]time.Duration{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
+	b.waits = newWaits(cfg.Registerer)
 	cfg.Registerer.MustRegister(boxMetrics{b})
 	if !parts.Ledgers.HasLedger() {
 		return b, nil
@@ -148,6 +151,7 @@ func (b *Boxes) open() (*mail.Broker, error) {
 	}
 	k, err := mail.New(log, mail.Config{
 		Self: b.cfg.Self, Boot: b.cfg.Boot, Restored: b.cfg.Restored, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced, Archive: b.archive,
+		Waited: b.waits.waited, Handled: func(d time.Duration) { b.waits.handled.Observe(d.Seconds()) },
 		Moved: func(name string, home proto.PeerID, generation uint64) bool {
 			now, known, err := b.parts.Names.HomeOf(name)
 			return err == nil && now == home && known == generation
@@ -192,6 +196,9 @@ func (b *Boxes) Run(ctx context.Context) error {
 	g.Go(func() error { return k.Run(serving) })
 	g.Go(func() error {
 		defer stop()
+		if err := k.SetLimits(ctx, b.cfg.Limits); err != nil && ctx.Err() == nil { // a full disk has those that it had
+			b.cfg.Logger.Warn("the limits of mail are those of an earlier configuration", "why", err)
+		}
 		return b.runHandlers(ctx, k)
 	})
 	g.Go(func() error { return b.endLostReaders(ctx) })

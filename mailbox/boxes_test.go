@@ -22,6 +22,7 @@ import (
 	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/ledger"
@@ -46,6 +47,8 @@ type fixture struct {
 	programs    *programs
 	stop        func()
 	arrivals    uint64 // numbers of bundles
+	limits      box.Limits
+	registry    *prometheus.Registry
 
 	mu     sync.Mutex
 	audits []string
@@ -126,10 +129,10 @@ func newFixture(t *testing.T) *fixture {
 func (f *fixture) start() {
 	f.t.Helper()
 	f.boot++
-	f.log = nil
+	f.log, f.registry = nil, prometheus.NewRegistry()
 	var err error
 	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Programs: f.programs}, Config{
-		Self: f.self, Boot: f.boot, Clock: clock.Runtime(), Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Audit: f.audit, AuditSystem: f.audit, Event: f.event,
+		Self: f.self, Boot: f.boot, Clock: clock.Runtime(), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event,
 	})
 	if err != nil {
 		f.t.Fatal(err)

@@ -127,6 +127,8 @@ type Limits struct {
 	DoneCount       int           // how many of them; default 50 000 (384 MiB)
 	DeadAge         time.Duration // how long dead letters are kept; default 30 days
 	DeadCount       int           // how many of them; default 10 000 (384 MiB)
+	MailBytes       int64         // of the letters in all mailboxes and topics; default 10 GiB
+	MailKeys        int           // dedupe keys of mail that are remembered; default 200 000
 	MemoryLimit     int64         // bytes that the Go runtime aims to stay below; default what the machine or container allows, at most 384 MiB; <0 none; GOMEMLIMIT wins
 }
 

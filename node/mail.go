@@ -3,6 +3,7 @@ package node
 import (
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
@@ -15,7 +16,7 @@ func openMail(n *Node) (*mailbox.Boxes, error) {
 		return nil, err
 	}
 	return mailbox.Open(mailbox.Parts{Ledgers: mailLedgers{n.storage}, Book: n.book, Members: inboxMembers{n.book}, Want: func(p proto.PeerID) { n.net.Want(p) }, Names: queue.Titles{Queues: n.Queues}, Programs: n.Handlers}, mailbox.Config{
-		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Restored: restored, Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry, Audit: n.Audit.Record, AuditSystem: n.Audit.RecordSystem, Event: n.Events.Add, Made: n.notices.AnnounceServed, Fail: n.cfg.Fail,
+		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Restored: restored, Limits: box.Limits{Bytes: uint64(n.cfg.Limits.MailBytes), Keys: uint32(n.cfg.Limits.MailKeys)}, Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry, Audit: n.Audit.Record, AuditSystem: n.Audit.RecordSystem, Event: n.Events.Add, Made: n.notices.AnnounceServed, Fail: n.cfg.Fail,
 	})
 }
 

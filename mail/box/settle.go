@@ -137,6 +137,14 @@ func (u *sub) close(seq, n uint64, state deliveryState) {
 	d.state = state
 }
 
+// DeliveredAt returns when the newest delivery of a mail was made, [Now].Mono; 0: it is not known.
+func (s *State) DeliveredAt(box BoxID, sub SubID, seq uint64) int64 {
+	if u := s.find(box, sub); u != nil && u.deliveries[seq] != nil {
+		return u.deliveries[seq].first
+	}
+	return 0
+}
+
 // giveBack makes the record of a settlement that is no acknowledgment.
 func (u *sub) giveBack(s *State, now Now, x *Settlement, out *Output) (until int64) {
 	seq, reason := x.Handle.Seq, x.Reason[:min(len(x.Reason), MaxReason)]

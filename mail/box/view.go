@@ -66,6 +66,9 @@ func (s *State) Settings(id BoxID) (BoxSettings, bool) {
 	return BoxSettings{}, false
 }
 
+// Limits returns the limits of the ledger.
+func (s *State) Limits() Limits { return s.limits }
+
 // An Info is what a box has.
 type Info struct {
 	Settings BoxSettings

@@ -17,6 +17,7 @@ type Config struct {
 	Mesh      Mesh               `yaml:"mesh" doc:"This node as a member of the mesh."`
 	Queues    Queues             `yaml:"queues" doc:"What this node does for shared queues as an admin."`
 	API       API                `yaml:"api" doc:"How programs on this machine reach this node."`
+	Mail      Mail               `yaml:"mail" doc:"How much mail a node keeps."`
 	Limits    Limits             `yaml:"limits" doc:"How much a node accepts and stores."`
 	Log       Log                `yaml:"log" doc:"What a node logs."`
 	Dangerous []string           `yaml:"dangerous" doc:"kinds whose handlers may have the profile dangerous; only this list allows it, commands and peers cannot"`
@@ -77,6 +78,12 @@ type API struct {
 	Socket string `yaml:"socket" defaultText:"node.sock in the runtime folder; see Places" doc:"path of the Unix socket"`
 }
 
+// Mail bounds the mail that a node keeps.
+type Mail struct {
+	MaxBytes Bytes `yaml:"max_bytes" default:"10GiB" min:"1MiB" max:"1TiB" doc:"total size of the mail in all mailboxes and topics of this node, of what waits here for other nodes, and of dead letters; more is refused with FULL"`
+	MaxKeys  int   `yaml:"max_keys" default:"200000" min:"1" max:"10000000" doc:"dedupe keys of mail that are remembered for 24 to 36 hours of running time; a mail with a new key beyond the limit is refused with FULL"`
+}
+
 // Limits bounds what a node accepts and stores.
 type Limits struct {
 	MaxPending      int           `yaml:"max_pending" defaultText:"100000 with 384 MiB of memory_limit" min:"1" max:"10000000" doc:"unfinished tasks whose home is this node; a submit beyond the limit is refused with FULL"`
@@ -129,6 +136,7 @@ func (c Config) Node(dir string) node.Config {
 			GracefulTimeout: time.Duration(c.Limits.GracefulTimeout), StallAfter: time.Duration(c.Limits.StallAfter), IdempotencyTTL: time.Duration(c.Limits.IdempotencyTTL), MaxKeys: c.Limits.MaxKeys,
 			DoneAge: time.Duration(c.Limits.DoneAge), DoneCount: c.Limits.DoneCount,
 			DeadAge: time.Duration(c.Limits.DeadAge), DeadCount: c.Limits.DeadCount, MemoryLimit: int64(c.Limits.MemoryLimit),
+			MailBytes: int64(c.Mail.MaxBytes), MailKeys: c.Mail.MaxKeys,
 		},
 		Dangerous: c.Dangerous, Handlers: c.Handlers,
 	}
