@@ -234,7 +234,7 @@ func (b *Boxes) takeOpen(ctx context.Context, l *transport.Link, r *remoteReader
 	b.tell(ctx, l, answer)
 	serving.Go(func() {
 		defer interrupt()
-		b.serveReader(ctx, l, r, x, waiting)
+		b.serveReader(ctx, waiting, l, r, x)
 	})
 }
 
@@ -373,7 +373,7 @@ func (b *Boxes) readerOf(from proto.PeerID, reader string) string {
 var errUnallowed = errors.New("mailbox: the peer may not read the box any more")
 
 // serveReader sends what is leased to a session, until it ends or the link does.
-func (b *Boxes) serveReader(ctx context.Context, l *transport.Link, r *remoteReaders, x *remoteReader, waiting context.Context) {
+func (b *Boxes) serveReader(ctx, waiting context.Context, l *transport.Link, r *remoteReaders, x *remoteReader) {
 	for {
 		given, err := x.session.Next(waiting, proto.MaxBundle, nil)
 		if err == nil {

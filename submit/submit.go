@@ -99,7 +99,8 @@ func (s *Submitter) SubmitMany(ctx context.Context, rs []wire.Request) ([]wire.S
 		drafts, at = append(drafts, d), append(at, i)
 		out[i] = newSubmitted(d, to)
 	}
-	existing, failed := make([]*proto.TaskID, len(drafts)), []error(nil)
+	existing := make([]*proto.TaskID, len(drafts))
+	var failed []error
 	if err := s.Fail(PointSealed); err != nil {
 		failed = slices.Repeat([]error{err}, len(drafts))
 	} else {
