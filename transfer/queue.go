@@ -290,6 +290,13 @@ func (t *Transfers) verify(ctx context.Context, from proto.PeerID, m *proto.Mess
 		t.mu.Lock()
 		t.verified[id] = name
 		t.mu.Unlock()
+		// The task may have ended by the same result while this copy was read: Untrack came before.
+		if code, err := t.leases.PreviewResult(ctx, from, id, o); err != nil || code != proto.CodeNeedBody && code != proto.CodeTooLarge {
+			t.mu.Lock()
+			delete(t.verified, id)
+			t.mu.Unlock()
+			t.Bodies.Drop(name)
+		}
 	}
 	if err := t.leases.Receive(from, m); err != nil {
 		t.Logger.Debug("result dropped", "task", id.String(), "from", from, "err", err)
