@@ -42,7 +42,8 @@ type fixture struct {
 	beta, gamma proto.PeerID
 	boot        uint64
 	log         *ledger.Ledger
-	ledgers     Ledgers // default the fixture
+	ledgers     Ledgers                          // default the fixture
+	disk        func(*ledger.Ledger) mail.Ledger // in place of the ledger itself
 	names       *names
 	programs    *programs
 	stop        func()
@@ -58,11 +59,21 @@ type fixture struct {
 // names are the names of a mesh, whose homes tests set.
 type names struct {
 	self  proto.PeerID
-	homes map[string]proto.PeerID
 	fail  error // of Remove
+	mu    sync.Mutex
+	homes map[string]proto.PeerID
+}
+
+// move lets the name have its home at p.
+func (n *names) move(name string, p proto.PeerID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.homes[name] = p
 }
 
 func (n *names) HomeOf(name string) (proto.PeerID, uint64, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if home, ok := n.homes[name]; ok {
 		return home, 1, nil
 	}
@@ -70,6 +81,8 @@ func (n *names) HomeOf(name string) (proto.PeerID, uint64, error) {
 }
 
 func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if _, ok := n.homes[name]; !ok {
 		n.homes[name] = n.self
 	}
@@ -77,6 +90,8 @@ func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
 }
 
 func (n *names) Remove(_ context.Context, name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	if n.fail == nil {
 		delete(n.homes, name)
 	}
@@ -168,6 +183,9 @@ func (f *fixture) HasLedger() bool {
 // OpenLedger implements [Ledgers].
 func (f *fixture) OpenLedger() (l mail.Ledger, err error) {
 	f.log, err = ledger.Open(f.dir, ledger.Config{Segment: 2 << 20, Ring: 2 << 20, Reserve: -1, Clock: clock.Runtime()})
+	if err == nil && f.disk != nil {
+		return f.disk(f.log), nil
+	}
 	return f.log, err
 }
 

@@ -129,24 +129,12 @@ func (d *noSpools) Queue(es []ledger.Entry) *ledger.Pending {
 	return d.Ledger.Queue(es)
 }
 
-type noSpoolsLedgers struct {
-	*fixture
-	disk *noSpools
-}
-
-// OpenLedger implements [Ledgers].
-func (l noSpoolsLedgers) OpenLedger() (mail.Ledger, error) {
-	_, err := l.fixture.OpenLedger()
-	l.disk.Ledger = l.fixture.log
-	return l.disk, err
-}
-
 // A forward that fails, because there is no space for the spool of its box, spends nothing.
 func TestFailedForwardSpendsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.stop()
 		disk := new(noSpools)
-		f.ledgers = noSpoolsLedgers{f, disk}
+		f.disk = func(l *ledger.Ledger) mail.Ledger { disk.Ledger = l; return disk }
 		f.start()
 		f.programs.run = func(context.Context, *handler.Run, string) *handler.Result {
 			return &handler.Result{Outcome: handler.Success, Output: []byte("rich")}

@@ -60,7 +60,8 @@ func TestNamesOfTheMesh(t *testing.T) {
 		}
 
 		// Names whose home is another node.
-		f.names.homes["agent:far"], f.names.homes["topic:orders"] = f.beta, f.beta
+		f.names.move("agent:far", f.beta)
+		f.names.move("topic:orders", f.beta)
 		sent, errs := f.Send(t.Context(), []wire.Mail{{To: "agent:far"}, {To: "topic:orders", Subject: "eu.created"}, {To: "topic:nobody"}})
 		if errs[0] != nil || errs[1] != nil || sent[0].State != "PENDING" || sent[1].State != "PENDING" || !errors.Is(errs[2], wire.ErrNotFound) {
 			t.Errorf("%+v, %v", sent, errs)

@@ -77,25 +77,13 @@ func (b *blockedDisk) Queue(es []ledger.Entry) *ledger.Pending {
 	return b.Ledger.Queue(es)
 }
 
-type blockedLedgers struct {
-	*fixture
-	disk *blockedDisk
-}
-
-// OpenLedger implements [Ledgers].
-func (b blockedLedgers) OpenLedger() (mail.Ledger, error) {
-	_, err := b.fixture.OpenLedger()
-	b.disk.Ledger = b.fixture.log
-	return b.disk, err
-}
-
 // A peer that sends faster than the disk writes waits, with a bounded memory, and what it
 // has been answered is not kept.
 func TestFastPeerWaitsForTheDisk(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.stop()
 		disk := new(blockedDisk)
-		f.ledgers = blockedLedgers{f, disk}
+		f.disk = func(l *ledger.Ledger) mail.Ledger { disk.Ledger = l; return disk }
 		f.start()
 		f.mailbox("ceo", f.allowAll)
 		held := make(chan struct{})

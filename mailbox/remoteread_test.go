@@ -220,7 +220,7 @@ func TestLimitsOfReadersElsewhere(t *testing.T) {
 // the mesh; the word of the old home alone counts for nothing.
 func TestReaderFollowsItsBox(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
-		f.names.homes["agent:desk"] = f.beta
+		f.names.move("agent:desk", f.beta)
 		h := newFakeHome(f)
 		moved := func(o *proto.Open) {
 			h.must(h.say(proto.TypeOpened, &proto.Opened{Session: o.GetSession(), Code: proto.CodeMoved, Home: f.gamma[:], Generation: 2}))
@@ -246,14 +246,14 @@ func TestReaderFollowsItsBox(t *testing.T) {
 		}()
 		moved(h.one())
 		time.Sleep(3 * time.Second)
-		f.names.homes["agent:desk"] = f.gamma
+		f.names.move("agent:desk", f.gamma)
 		time.Sleep(2 * time.Second)
 		g := &fakeHome{fixture: f, home: &f.exchange(f.gamma).home}
 		o := g.one()
 		payload, err := proto.Encode(nil, &proto.Opened{Session: o.GetSession()})
 		f.must(err)
 		f.must(f.Receive(t.Context(), f.gamma, &proto.Message{Type: proto.TypeOpened, Payload: payload}))
-		f.names.homes["agent:desk"] = f.self // it moves here
+		f.names.move("agent:desk", f.self) // it moves here
 		f.mailbox("desk", func(s *wire.MailboxSettings) { s.Named = true })
 		f.must(g.home.receive(openedMessage(t, &proto.Opened{Session: o.GetSession(), Code: proto.CodeMoved, Home: f.self[:], Generation: 3})))
 		f.mail("agent:desk", "hello", nil)
@@ -359,10 +359,17 @@ func TestLimitsOfAReaderElsewhere(t *testing.T) {
 		open := func(n uint64) refused {
 			r, why := f.newRemoteReader(t.Context(), f.beta, &x.readers, &proto.Open{Session: n, Box: name, Credit: 1, Reader: strings.Repeat("é", 64)})
 			if r != nil {
+				x.readers.mu.Lock()
+				defer x.readers.mu.Unlock()
 				r.interrupt = func() {}
 				x.readers.sessions[n] = r
 			}
 			return why
+		}
+		lose := func(n uint64) { // it has no path to its reader
+			x.readers.mu.Lock()
+			defer x.readers.mu.Unlock()
+			x.readers.sessions[n].interrupt, x.readers.sessions[n].since = nil, f.cfg.Clock.Mono()
 		}
 		for n := range uint64(maxRemoteReaders) {
 			if why := open(n + 1); why.code != proto.CodeOK {
@@ -379,12 +386,11 @@ func TestLimitsOfAReaderElsewhere(t *testing.T) {
 		if s, err := f.Status(t.Context()); err != nil || s.RemoteReaders != maxRemoteReaders {
 			t.Errorf("%+v, %v", s, err)
 		}
-		x.readers.sessions[7].interrupt = nil // it has no path to its reader
-		x.readers.sessions[7].since = f.cfg.Clock.Mono()
+		lose(7)
 		if why := open(999); why.code != proto.CodeOK {
 			t.Errorf("in place of one that waits: %+v", why)
 		}
-		x.readers.sessions[8].interrupt, x.readers.sessions[8].since = nil, f.cfg.Clock.Mono()
+		lose(8)
 		time.Sleep(remoteGrace - time.Second)
 		if n := x.readers.count(); n != maxRemoteReaders {
 			t.Errorf("%d sessions", n)

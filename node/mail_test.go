@@ -195,6 +195,17 @@ func TestMailWaitsForItsBox(t *testing.T) {
 // interceptMail makes a node, at its next start, call f for each message about mail before
 // it is received; one for which f is false is dropped.
 func (s *simNode) interceptMail(f func(ctx context.Context, m *proto.Message) bool) {
+	s.receiveMail(func(ctx context.Context, m *proto.Message, receive func() error) error {
+		if !f(ctx, m) {
+			return nil
+		}
+		return receive()
+	})
+}
+
+// receiveMail makes a node, at its next start, call f for each message about mail in place of
+// what receives it.
+func (s *simNode) receiveMail(f func(ctx context.Context, m *proto.Message, receive func() error) error) {
 	s.halt()
 	s.change = func(cfg *Config) {
 		configure := cfg.Simulated.Transport
@@ -202,10 +213,7 @@ func (s *simNode) interceptMail(f func(ctx context.Context, m *proto.Message) bo
 			configure(c)
 			receive := c.Mail
 			c.Mail = func(ctx context.Context, from proto.PeerID, m *proto.Message) error {
-				if !f(ctx, m) {
-					return nil
-				}
-				return receive(ctx, from, m)
+				return f(ctx, m, func() error { return receive(ctx, from, m) })
 			}
 		}
 	}

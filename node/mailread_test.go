@@ -13,7 +13,6 @@ import (
 
 	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/proto"
-	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -209,7 +208,12 @@ func TestSessionAfterACut(t *testing.T) {
 		alpha, beta := w.nodes[0], w.nodes[1]
 		beta.addReadable("ceo", false, "*")
 		var lost atomic.Int32
-		alpha.failMail(func(m *proto.Message) bool { return m.GetType() == proto.TypeDeliver && lost.Add(1) == 2 })
+		alpha.receiveMail(func(_ context.Context, m *proto.Message, receive func() error) error {
+			if m.GetType() == proto.TypeDeliver && lost.Add(1) == 2 {
+				return errors.New("failed by the test") // it ends the stream
+			}
+			return receive()
+		})
 		r, err := alpha.node.Mail.Read(t.Context(), "ceo@n1", "", wire.LeaseMail{Max: 9})
 		if err != nil {
 			t.Fatal(err)
@@ -243,27 +247,6 @@ func TestSessionAfterACut(t *testing.T) {
 			t.Errorf("the mail that somebody else has acknowledged: %+v", r)
 		}
 	})
-}
-
-// failMail makes a node, at its next start, end the stream of a peer at each message about
-// mail for which f is true.
-func (s *simNode) failMail(f func(m *proto.Message) bool) {
-	s.halt()
-	s.change = func(cfg *Config) {
-		configure := cfg.Simulated.Transport
-		cfg.Simulated.Transport = func(c *transport.Config) {
-			configure(c)
-			receive := c.Mail
-			c.Mail = func(ctx context.Context, from proto.PeerID, m *proto.Message) error {
-				if f(m) {
-					return errors.New("failed by the test")
-				}
-				return receive(ctx, from, m)
-			}
-		}
-	}
-	s.start()
-	time.Sleep(10 * time.Second)
 }
 
 // I23: whatever fails, each mail is acknowledged once, and none is lost: the reader's node and
