@@ -228,18 +228,20 @@ func (b *Book) check(p *Peer, cert, key *proto.Signed, direct bool) error {
 		return ErrNoMember
 	}
 	m, err := mesh.VerifyMember(cert, now)
-	switch {
-	case errors.Is(err, identity.ErrNotYet) && sameDetails(p.cert, cert): // accepted before the clock was set back
-	case err != nil && !m.Grace:
+	untimely := errors.Is(err, identity.ErrExpired) || errors.Is(err, identity.ErrNotYet)
+	if err != nil && !untimely {
 		return err
 	}
-	switch {
+	switch { // before the time: whose certificate it is does not depend on a clock
 	case m.Peer != p.Peer:
 		return fmt.Errorf("the certificate belongs to %s", m.Peer)
 	case b.isRevoked(m):
 		return ErrRevoked
 	case !sameDetails(p.cert, cert) && b.issuerRevoked(mesh, cert):
 		return fmt.Errorf("%w: the certificate of the admin who issued it", ErrRevoked)
+	case errors.Is(err, identity.ErrNotYet) && sameDetails(p.cert, cert): // accepted before the clock was set back
+	case err != nil && !m.Grace:
+		return err
 	}
 	k, err := identity.VerifyKeyRecord(key, p.Peer, now)
 	if !acceptable(err) && !(genuine(err) && sameDetails(p.key, key)) {

@@ -99,6 +99,17 @@ func TestHelloFamilies(t *testing.T) {
 		{"another node's certificate", func(t *testing.T, c *bookCase) {
 			c.hello.Certificate = c.issue(t, c.root, other, "laptop")
 		}, errAny, "certificate belongs to"},
+		{"another node's certificate that expired long ago", func(t *testing.T, c *bookCase) { // it says nothing about clocks
+			c.hello.Certificate = c.issue(t, c.root, other, "laptop")
+			c.clock.Advance(identity.MaxMemberLife + identity.MemberGrace + time.Hour)
+		}, errAny, "certificate belongs to"},
+		{"a revoked certificate that expired long ago", func(t *testing.T, c *bookCase) {
+			s, err := c.root.Revoke(identity.Revocation{Peer: c.peer.Peer()}, birth)
+			if err = errors.Join(err, c.book.Revoke(t.Context(), s)); err != nil {
+				t.Fatal(err)
+			}
+			c.clock.Advance(identity.MaxMemberLife + identity.MemberGrace + time.Hour)
+		}, ErrRevoked, ""},
 		{"a changed certificate", func(_ *testing.T, c *bookCase) { c.hello.Certificate.Details[4] ^= 1 }, errAny, ""},
 		{"a changed signature", func(_ *testing.T, c *bookCase) { c.hello.Certificate.Signature[4] ^= 1 }, errAny, ""},
 		{"a recently expired certificate may connect to be renewed", func(_ *testing.T, c *bookCase) {

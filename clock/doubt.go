@@ -161,6 +161,15 @@ func (d *Doubt) ObservePeer(peer, wall time.Time, boot time.Duration) {
 	}
 }
 
+// ObserveRefused takes the clock of a peer that is refused because of this node's clock. It
+// may contradict a doubted wall clock, but not confirm it: else a former member could let
+// a wrong clock admit it.
+func (d *Doubt) ObserveRefused(peer, wall time.Time, boot time.Duration) {
+	if beyond(peer.Sub(wall)) {
+		d.ObservePeer(peer, wall, boot)
+	}
+}
+
 // Active reports whether the wall clock is doubted.
 func (d *Doubt) Active() bool { return d.active }
 

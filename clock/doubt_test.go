@@ -71,6 +71,21 @@ func TestJumpsOfTheWallClock(t *testing.T) {
 	}
 }
 
+// A peer that is refused contradicts a doubted clock, and never confirms it.
+func TestRefusedPeerConfirmsNothing(t *testing.T) {
+	g := newTestGuard()
+	g.off = -90 * aDay
+	g.run(time.Second)
+	g.ObserveRefused(g.m.Clock().Now().Add(g.off))
+	if !g.Clock().Doubted() || g.State().Denied {
+		t.Fatalf("doubted %v, state %+v, after a peer that is as wrong as this node", g.Clock().Doubted(), g.State())
+	}
+	g.ObserveRefused(g.m.Clock().Now())
+	if !g.State().Denied {
+		t.Error("a peer that is right does not contradict the clock")
+	}
+}
+
 // A peer that agrees with a doubted clock ends the doubt; one that disagrees prolongs it,
 // for a day at most. A believed clock stays believed whatever peers report.
 func TestPeerClock(t *testing.T) {

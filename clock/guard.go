@@ -61,6 +61,14 @@ func (g *Guard) ObservePeer(peer time.Time) {
 	g.d.ObservePeer(peer, g.raw.wall(), g.raw.boot())
 }
 
+// ObserveRefused takes the current time of a peer that is refused, see
+// [Doubt.ObserveRefused].
+func (g *Guard) ObserveRefused(peer time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.d.ObserveRefused(peer, g.raw.wall(), g.raw.boot())
+}
+
 // State describes whether the wall clock is believed.
 func (g *Guard) State() State {
 	g.mu.Lock()

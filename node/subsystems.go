@@ -79,7 +79,7 @@ func (n *Node) submitParts() submit.Parts {
 }
 
 func (n *Node) pairingParts() pairing.Parts {
-	return pairing.Parts{Dir: n.cfg.Dir, Keys: n.keys, Mesh: n.mesh, Book: n.book, Store: n.storage.Store, Clock: n.cfg.Clock, Logger: n.log, Audit: n.Audit.Record, PeerClock: n.guard.ObservePeer, Event: n.Events.Add}
+	return pairing.Parts{Dir: n.cfg.Dir, Keys: n.keys, Mesh: n.mesh, Book: n.book, Store: n.storage.Store, Clock: n.cfg.Clock, Logger: n.log, Audit: n.Audit.Record, PeerClock: n.guard.ObserveRefused, Event: n.Events.Add}
 }
 
 // Joiner returns what makes the stopped node with the given configuration a member.

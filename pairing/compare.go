@@ -37,7 +37,7 @@ func (p *Pairing) Gate() Gate { return Gate{p.Book, p} }
 func (g Gate) Admit(h *proto.Hello, from proto.PeerID) error {
 	if err := g.Book.Admit(h, from); err != nil {
 		if ms := h.GetClockMs(); ms != 0 && (errors.Is(err, identity.ErrExpired) || errors.Is(err, identity.ErrNotYet)) {
-			g.pairing.PeerClock(time.UnixMilli(ms)) // it is a member, unless this node's clock is right
+			g.pairing.PeerClock(time.UnixMilli(ms)) // a member, unless this node's clock is right
 		}
 		return err
 	}

@@ -43,8 +43,8 @@ type Parts struct {
 	Logger *slog.Logger
 	// Audit records an action of the caller in ctx.
 	Audit func(ctx context.Context, action, subject string) error
-	// PeerClock receives the clock of a genuine member that is refused because of this
-	// node's clock.
+	// PeerClock receives the clock of a peer whose own certificate, which is not revoked, is
+	// refused because of this node's clock: nothing of it may be taken as right.
 	PeerClock func(time.Time)
 	// Event reports what happened to a peer, or to this node if p is zero.
 	Event func(kind string, p proto.PeerID, text string, fields map[string]string)
