@@ -81,6 +81,34 @@ func (c *bookCase) helloOf(t testing.TB, k *identity.Keys, name string) *proto.H
 	}
 }
 
+// A peer that is blocked may be unblocked: it is not gone, as one is that was revoked or
+// cannot be renewed any more.
+func TestGone(t *testing.T) {
+	c := newBookCase(t)
+	id := c.peer.Peer()
+	if !c.book.Gone(id) {
+		t.Error("a peer that nobody knows is not gone")
+	}
+	if err := errors.Join(c.book.Admit(c.hello, id), c.book.Block(t.Context(), id)); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := c.book.Renewable(id); ok || c.book.Gone(id) {
+		t.Errorf("a blocked peer: a member %v, gone %v", ok, c.book.Gone(id))
+	}
+	c.clock.Advance(identity.MaxMemberLife + identity.MemberGrace + time.Hour)
+	if !c.book.Gone(id) {
+		t.Error("a peer that cannot be renewed is not gone")
+	}
+	c = newBookCase(t)
+	s, err := c.root.Revoke(identity.Revocation{Peer: id}, birth)
+	if err = errors.Join(err, c.book.Admit(c.hello, c.peer.Peer()), c.book.Revoke(t.Context(), s)); err != nil {
+		t.Fatal(err)
+	}
+	if !c.book.Gone(id) {
+		t.Error("a revoked peer is not gone")
+	}
+}
+
 // TestHelloFamilies checks admission as in DESIGN section 6 and S51, S54: what is
 // admitted, what is not, and that nothing of the latter is stored.
 func TestHelloFamilies(t *testing.T) {

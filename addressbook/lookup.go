@@ -166,10 +166,7 @@ func (b *Book) Member(id proto.PeerID) (identity.Member, bool) {
 // Enrolled is Member, ignoring whether an operator blocked the peer here.
 func (b *Book) Enrolled(id proto.PeerID) (identity.Member, bool) {
 	b.mu.RLock()
-	p := b.entries[id]
-	if id == b.self.Peer {
-		p = b.self
-	}
+	p := b.entryOrSelf(id)
 	revoked := p != nil && b.isRevokedLocked(p.Member)
 	b.mu.RUnlock()
 	if revoked || !p.valid(b.clock.Now()) {
@@ -183,14 +180,33 @@ func (b *Book) Enrolled(id proto.PeerID) (identity.Member, bool) {
 func (b *Book) Renewable(id proto.PeerID) (identity.Member, bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	p := b.entries[id]
-	if id == b.self.Peer {
-		p = b.self
-	}
-	if p == nil || p.cert == nil || p.Blocked || b.isRevokedLocked(p.Member) || b.clock.Now().After(p.Member.NotAfter.Add(identity.MemberGrace)) {
+	p := b.entryOrSelf(id)
+	if b.gone(p) || p.Blocked {
 		return identity.Member{}, false
 	}
 	return p.Member, true
+}
+
+// Gone reports whether a peer is no member, and nothing that this node alone can take back
+// makes it one: it is unknown, revoked, or expired for too long to be renewed. One that is
+// only blocked is not gone.
+func (b *Book) Gone(id proto.PeerID) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.gone(b.entryOrSelf(id))
+}
+
+// entryOrSelf returns the entry of a peer or of this node, or nil. b.mu is held.
+func (b *Book) entryOrSelf(id proto.PeerID) *Peer {
+	if id == b.self.Peer {
+		return b.self
+	}
+	return b.entries[id]
+}
+
+// gone is Gone of an entry. b.mu is held.
+func (b *Book) gone(p *Peer) bool {
+	return p == nil || p.cert == nil || b.isRevokedLocked(p.Member) || b.clock.Now().After(p.Member.NotAfter.Add(identity.MemberGrace))
 }
 
 // current reports whether this node considers p a member now.

@@ -65,6 +65,9 @@ type Parts struct {
 	// milliseconds: later than signed if the clock was wrong then. known is false while
 	// that is undetermined. Default: as signed.
 	Deadline func(proto.TaskID) (ms int64, known bool)
+	// Gone reports whether nothing will be accepted from a peer again under the
+	// certificate that it had. Default: whether it is no member now.
+	Gone func(proto.PeerID) bool
 }
 
 // A Finished is the end of a task that is reported to its origin.
@@ -177,6 +180,9 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		return nil, errors.New("open inbox: members, opener and results are required")
 	}
 	cfg = cfg.withDefaults()
+	if with.Gone == nil {
+		with.Gone = func(p proto.PeerID) bool { _, _, ok := with.Members.Member(p); return !ok }
+	}
 	in := &Inbox{
 		store: s, parts: with, cfg: cfg,
 		limits:   limits{maxAbandons: uint32(cfg.MaxAbandons), baseBackoff: cfg.BaseBackoff, maxBackoff: cfg.MaxBackoff},

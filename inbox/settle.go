@@ -108,7 +108,7 @@ func (in *Inbox) forgetOld(ctx context.Context) error {
 	if in.cfg.Clock.Doubted() {
 		return nil
 	}
-	s := in.dedup.agedEntries(in.nowMs(), func(p proto.PeerID) bool { _, _, ok := in.parts.Members.Member(p); return !ok })
+	s := in.dedup.agedEntries(in.nowMs(), in.parts.Gone)
 	if len(s.ids)+len(s.tombstones) == 0 {
 		return nil
 	}
