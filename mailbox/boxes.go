@@ -124,7 +124,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 	if cfg.Made == nil {
 		cfg.Made = func() {}
 	}
-	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]time.Duration{}}}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]time.Duration{}, read: map[string]time.Duration{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
 	b.waits = newWaits(cfg.Registerer)
 	cfg.Registerer.MustRegister(boxMetrics{b})
@@ -339,6 +339,7 @@ func (b *Boxes) subscribed(name, sub string) (place, *mail.Broker, error) {
 func (b *Boxes) readable(name, sub string) (place, *mail.Broker, error) {
 	p, err := b.find(name)
 	if err != nil || p.home == b.cfg.Self {
+		b.noteRead(p.name)
 		return b.subscribed(name, sub)
 	}
 	return p, nil, p.checkSub(sub)

@@ -40,6 +40,7 @@ const (
 type replies struct {
 	mu    sync.Mutex
 	given map[string]time.Duration // monotonic times when their replies were given to requesters
+	read  map[string]time.Duration // and when somebody asked for what is in them last
 }
 
 // isReplyBox reports whether the name of a box in the ledger is that of a box for replies.
@@ -131,6 +132,19 @@ func (b *Boxes) givenAt(name string) (at time.Duration, given bool) {
 	return at, given
 }
 
+// noteRead notes that somebody on this node reads a box, if it is a reply box: a program that
+// asks now and then has no session in between.
+func (b *Boxes) noteRead(name string) {
+	if rules := b.rules.Load(); rules == nil || !b.isReplyBox(name) {
+		return
+	} else if _, is := (*rules)[name]; !is {
+		return
+	}
+	b.replies.mu.Lock()
+	defer b.replies.mu.Unlock()
+	b.replies.read[name] = b.cfg.Clock.Mono()
+}
+
 // Request sends a mail, makes the box for its reply, and waits for that as long as it is asked
 // to. Without a reply there is none in the answer: see [Boxes.Reply]. A mail that was sent
 // before, by its dedupe key or number, is the same request. The error wraps [wire.ErrBounced]
@@ -213,6 +227,7 @@ func (b *Boxes) reply(ctx context.Context, sent wire.SentMail, wait time.Duratio
 	if err != nil {
 		return out, err
 	}
+	b.noteRead(p.name)
 	s, err := k.Read(ctx, mail.Reading{Box: p.name, Reader: "requester", Credit: 1})
 	if err != nil {
 		return out, failure(p, "", err)
@@ -229,6 +244,8 @@ func (b *Boxes) reply(ctx context.Context, sent wire.SentMail, wait time.Duratio
 		return out, nil
 	case err != nil:
 		return out, failure(p, "", err)
+	case len(given) == 0: // it ended, or was lost with its segment, while it was read
+		return out, nil
 	}
 	m, err := b.received(p, given[0].Handle.Seq, given[0].From, given[0].Letter)
 	if err != nil {
@@ -284,13 +301,15 @@ func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string)
 	}
 	b.replies.mu.Lock()
 	delete(b.replies.given, name)
+	delete(b.replies.read, name)
 	b.replies.mu.Unlock()
 	return b.readRules(ctx, k)
 }
 
-// ackAll acknowledges what waits in a mailbox.
+// ackAll acknowledges what waits in a reply box, as many as it may have: what comes meanwhile
+// ends with the box, else who sends without a pause would hold up all changes of boxes.
 func ackAll(ctx context.Context, k *mail.Broker, name string) error {
-	for {
+	for range replyMails/wire.MaxMailBatch + 1 {
 		given, err := k.Lease(ctx, mail.Reading{Box: name, Reader: "node", Credit: wire.MaxMailBatch}, 0)
 		if err != nil || len(given) == 0 {
 			return err
@@ -303,6 +322,7 @@ func ackAll(ctx context.Context, k *mail.Broker, name string) error {
 			return err
 		}
 	}
+	return nil
 }
 
 // sweepReplies removes reply boxes that nobody reads, until ctx is done.
@@ -336,6 +356,13 @@ func (b *Boxes) sweepReplies(ctx context.Context, k *mail.Broker) {
 	}
 }
 
+// readAt returns when somebody asked for what is in a reply box last.
+func (b *Boxes) readAt(name string) time.Duration {
+	b.replies.mu.Lock()
+	defer b.replies.mu.Unlock()
+	return b.replies.read[name]
+}
+
 // unread returns which reply boxes nobody has read for long.
 func (b *Boxes) unread(ctx context.Context, k *mail.Broker, names []string, read map[string]time.Duration) (over []string, err error) {
 	now := b.cfg.Clock.Mono()
@@ -344,6 +371,7 @@ func (b *Boxes) unread(ctx context.Context, k *mail.Broker, names []string, read
 			id, _ := s.Find(name)
 			u, _ := s.SubInfo(id, boxSub(s, id))
 			last, seen := read[name]
+			last = max(last, b.readAt(name))
 			if len(u.Readers) > 0 || !seen {
 				read[name] = now
 				continue

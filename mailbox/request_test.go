@@ -344,3 +344,21 @@ func TestReplyBoxOfAProgram(t *testing.T) {
 		}
 	})
 }
+
+// A program that asks for its replies now and then reads its box, although it has no session
+// between two questions.
+func TestReplyBoxThatIsPolled(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		box, err := f.NewReplyBox(t.Context(), wire.NewReplyBox{})
+		f.must(err)
+		for range 3 * 60 {
+			time.Sleep(time.Minute)
+			_, err := f.Lease(t.Context(), box.Box, "", wire.LeaseMail{Max: 9})
+			f.must(err)
+		}
+		time.Sleep(replyKept + 4*replySweep)
+		if len(f.replyBoxes()) != 0 {
+			t.Error("the box was not removed")
+		}
+	})
+}
