@@ -219,8 +219,8 @@ func (f *fixture) sendLate(bodies ...string) {
 	for _, body := range bodies {
 		items = append(items, Item{Box: "agent:ceo", Letter: f.letter(body, nil)})
 	}
-	go func() { _, _ = f.Send(context.Background(), items, false) }() // unknown if the broker ends first
 	last := f.log.Stats().Last
+	go func() { _, _ = f.Send(context.Background(), items, false) }() // unknown if the broker ends first
 	synctest.Wait()
 	if got := f.log.Stats().Last; got != last+1 {
 		f.t.Fatalf("%d batches were written", got-last)
