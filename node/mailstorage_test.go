@@ -95,7 +95,7 @@ func TestRestoreHasTheMail(t *testing.T) {
 	}
 }
 
-// Below the reserve mail is refused like any new work, with the same event and the same
+// I13: below the reserve mail is refused like any new work, with the same event and the same
 // warning; reading goes on.
 func TestMailBelowTheReserve(t *testing.T) {
 	t.Parallel()

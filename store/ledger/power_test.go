@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// I21: after 10 000 cuts of the power (short form: 400), each at any moment and with
+// I21: after 10 000 cuts of the power (short form: 300), each at any moment and with
 // any of the unsynced sectors kept, a ledger opens by itself and has everything
 // that was answered as durable, nothing that was not queued, and no gap; and what
 // it had when it was opened once it has always. Its snapshots stay as they were and
