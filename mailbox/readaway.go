@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +19,7 @@ import (
 const (
 	remoteAnswer = 15 * time.Second // wait for the answer of another node
 	movePause    = time.Second      // between looks for the new home of a name
+	maxStarts    = 64               // of homes that a session tells apart
 )
 
 // A session gives its program mail of one subscription. It is a [mail.Session], or one at
@@ -40,11 +43,12 @@ type followed struct {
 	now     session
 	place   place // of the box now
 	closed  bool
+	starts  map[uint64]proto.PeerID // which home gave what, by its start
 }
 
 // readAway begins a session at a box of another node.
 func (b *Boxes) readAway(ctx context.Context, name string, p place, sub string, l wire.LeaseMail) (*followed, error) {
-	f := &followed{b: b, name: name, sub: sub, reading: l}
+	f := &followed{b: b, name: name, sub: sub, reading: l, starts: map[uint64]proto.PeerID{}}
 	return f, f.begin(ctx, p)
 }
 
@@ -90,11 +94,47 @@ func (f *followed) current() (session, place) {
 	return f.now, f.place
 }
 
+// given notes which home gave deliveries: their handles are for that one.
+func (f *followed) given(home proto.PeerID, all []mail.Delivery) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, d := range all {
+		if f.starts[d.Handle.Boot] == home {
+			continue
+		}
+		if len(f.starts) == maxStarts {
+			delete(f.starts, slices.Min(slices.Collect(maps.Keys(f.starts))))
+		}
+		f.starts[d.Handle.Boot] = home
+	}
+}
+
+// forHome returns settlements without those of what other homes gave: at this one their handles
+// may be those of other mail. Old says which these are.
+func (f *followed) forHome(home proto.PeerID, what []mail.Settlement) (_ []mail.Settlement, old []int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, w := range what {
+		if from, known := f.starts[w.Handle.Boot]; known && from != home {
+			old = append(old, i)
+		}
+	}
+	if len(old) == 0 {
+		return what, nil
+	}
+	what = slices.Clone(what)
+	for _, i := range old {
+		what[i].Handle = box.Handle{} // which no home knows
+	}
+	return what, old
+}
+
 // NextInto implements [session].
 func (f *followed) NextInto(ctx context.Context, n int, dst []mail.Delivery, buf []byte) ([]mail.Delivery, []byte, error) {
 	for {
 		now, p := f.current()
 		out, buf, err := now.NextInto(ctx, n, dst, buf)
+		f.given(p.home, out[len(dst):])
 		if moved, ok := errors.AsType[*remoteError](err); ok && moved.code == proto.CodeMoved {
 			if p, err = f.b.awaitMove(ctx, f.name, moved); err == nil {
 				err = f.begin(ctx, p)

@@ -176,6 +176,79 @@ func TestSessionThatChangesWhileItMoves(t *testing.T) {
 	})
 }
 
+// What an earlier home of a box gave is not settled at the new one, where another mail has its
+// number.
+func TestHandleOfAnEarlierHome(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		settle := func(r *Reader, h box.Handle) proto.Code {
+			t.Helper()
+			s, err := r.QueueSettle([]mail.Settlement{{Handle: h, Op: box.Ack}})
+			f.must(err)
+			settled, err := r.Settled(t.Context(), s)
+			f.must(err)
+			return settled[0].Code
+		}
+		f.boot = 9 // later than the start of beta
+		f.restart()
+		f.names.move("agent:desk", f.beta)
+		h := newFakeHome(f)
+		r, err := f.Read(t.Context(), "agent:desk", "", wire.LeaseMail{Max: 1})
+		f.must(err)
+		session := h.one().GetSession()
+		h.must(h.deliver(session, 3, 10))
+		given, _, err := r.NextLetters(t.Context(), 9, nil, nil)
+		if err != nil || len(given) != 3 {
+			t.Fatalf("%v, %v", given, err)
+		}
+		f.names.move("agent:desk", f.self)
+		f.mailbox("desk", func(s *wire.MailboxSettings) { s.Named = true })
+		for range 3 {
+			f.mail("agent:desk", "hello", nil)
+		}
+		h.must(h.say(proto.TypeOpened, &proto.Opened{Session: session, Code: proto.CodeMoved, Home: f.self[:], Generation: 2}))
+		here, _, err := r.NextLetters(t.Context(), 1, nil, nil)
+		if err != nil || len(here) != 1 || here[0].Handle.Seq != 1 {
+			t.Fatalf("%v, %v", here, err)
+		}
+		if code := settle(r, given[2].Handle); code != proto.CodeStale {
+			t.Errorf("here: %s", code.Name())
+		}
+		if code := settle(r, here[0].Handle); code != proto.CodeOK {
+			t.Errorf("what was given here: %s", code.Name())
+		}
+		if n := f.box("agent:desk").Waiting; n != 2 {
+			t.Errorf("%d mails wait here", n)
+		}
+	})
+}
+
+// One that moves to a third node is told nothing of what the second one gave.
+func TestHandleThatIsSentToNobody(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		x := &followed{b: f.Boxes, now: &remoteSession{home: &f.exchange(f.gamma).home}, place: place{home: f.gamma, name: "agent:desk"}, starts: map[uint64]proto.PeerID{}}
+		r := &Reader{boxes: f.Boxes, place: x.place, session: x}
+		x.given(f.beta, []mail.Delivery{{Handle: box.Handle{Seq: 1, Boot: 7, N: 1}}})
+		what := []mail.Settlement{{Handle: box.Handle{Seq: 1, Boot: 7, N: 1}, Op: box.Ack}, {Handle: box.Handle{Seq: 2, Boot: 8, N: 1}, Op: box.Ack}}
+		s, err := r.QueueSettle(what)
+		f.must(err)
+		g := &fakeHome{fixture: f, home: &f.exchange(f.gamma).home}
+		if _, settles := g.told(); len(settles) != 1 || len(settles[0].GetSettlements()) != 1 || settles[0].GetSettlements()[0].GetSeq() != 2 {
+			t.Errorf("told %v", settles)
+		} else {
+			g.home.finish(g.home.settles[settles[0].GetRef()], &proto.Settled{})
+		}
+		if settled, err := r.Settled(t.Context(), s); err != nil || settled[0].Code != proto.CodeStale || settled[1].Code != proto.CodeOK || what[0].Handle.Seq != 1 {
+			t.Errorf("%v, %v", settled, err)
+		}
+		for boot := range uint64(3 * maxStarts) {
+			x.given(f.gamma, []mail.Delivery{{Handle: box.Handle{Boot: boot}}})
+		}
+		if len(x.starts) != maxStarts || x.starts[3*maxStarts-1] != f.gamma {
+			t.Errorf("%d starts are known", len(x.starts))
+		}
+	})
+}
+
 // Deliveries on a stream that another one has replaced are missed.
 func TestStreamOfDeliveriesIsReplaced(t *testing.T) {
 	lost := 0

@@ -220,12 +220,16 @@ type Settling struct {
 	here  *mail.Settling
 	away  *remoteSettle
 	place place
+	old   []int // those of what an earlier home of the box gave
 }
 
 // QueueSettle is [Boxes.Settle] for what was delivered to r, without its wait: see
-// [Reader.Settled].
+// [Reader.Settled]. What an earlier home of the box gave is stale.
 func (r *Reader) QueueSettle(what []mail.Settlement) (s Settling, err error) {
 	p, k := r.at()
+	if f, ok := r.session.(*followed); ok {
+		what, s.old = f.forHome(p.home, what)
+	}
 	if s.place = p; k == nil {
 		s.away, err = r.boxes.settleAway(p, r.sub, what)
 		return s, err
@@ -235,12 +239,19 @@ func (r *Reader) QueueSettle(what []mail.Settlement) (s Settling, err error) {
 }
 
 // Settled waits for the results of what was settled.
-func (r *Reader) Settled(ctx context.Context, s Settling) ([]mail.Settled, error) {
+func (r *Reader) Settled(ctx context.Context, s Settling) (settled []mail.Settled, err error) {
 	if s.away != nil {
-		return r.boxes.settledAway(ctx, s.place, r.sub, s.away)
+		settled, err = r.boxes.settledAway(ctx, s.place, r.sub, s.away)
+	} else if settled, err = s.here.Wait(ctx); err != nil {
+		err = failure(r.place, r.sub, unknown(err))
 	}
-	settled, err := s.here.Wait(ctx)
-	return settled, failure(r.place, r.sub, unknown(err))
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range s.old {
+		settled[i].Code = proto.CodeStale
+	}
+	return settled, nil
 }
 
 // SettledCode returns the word for the result of settling a delivery.

@@ -42,6 +42,7 @@ type modelBox struct {
 	counts   [mailStates]int
 	ending   map[uint64]bool
 	ids      map[uint64]proto.MailID // of all mails that there were
+	first    uint64                  // of the mails of this start
 }
 
 type modelMail struct {
@@ -224,7 +225,7 @@ func (m *model) settle(b *modelBox, u *modelSub, x *Settlement, now Now) proto.C
 	h := x.Handle
 	l := u.leases[h.Seq]
 	switch {
-	case h.Seq >= b.next || h.Boot > m.boot:
+	case h.Seq >= b.next || h.Boot > m.boot || h.Boot < m.boot && h.Seq >= b.first:
 		return proto.CodeBadForm
 	case !b.isPending(u, h.Seq) && x.Op == Ack && !u.bad[h.Seq]:
 		return proto.CodeOK
@@ -575,6 +576,9 @@ func (m *model) apply(rec []byte) error {
 		a := age{d.u64(), d.time(), d.time()}
 		if a.boot > m.boot {
 			m.ran, m.boot, m.bootN = m.ran+m.bootN, a.boot, 0
+			for _, b := range m.boxes {
+				b.first = b.next
+			}
 		}
 		m.bootN = max(m.bootN, a.ran)
 		m.forgetProducers()

@@ -141,6 +141,7 @@ func TestAckRule(t *testing.T) {
 		}, Ack, proto.CodeStale, Retrying},
 		{"the home restarted", func(b *bench, _ *Session, _ *Handle) { b.restart() }, Ack, proto.CodeOK, Done},
 		{"the home restarted, and another has it", func(b *bench, _ *Session, _ *Handle) { b.restart(); b.want(b.attach(1, 0), 1) }, Ack, proto.CodeStale, Leased},
+		{"another home gave it, for a mail with the same number", func(b *bench, _ *Session, h *Handle) { b.restart(); h.Seq = b.mustSend(note{}) }, Ack, proto.CodeBadForm, Waiting},
 		{"dead", func(b *bench, _ *Session, h *Handle) { b.must(Final, *h) }, Ack, proto.CodeStale, Dead},
 		{"bounced", func(b *bench, _ *Session, h *Handle) { b.must(Bounce, *h) }, Ack, proto.CodeStale, Cancelled},
 		{"a purge was made after the session ended", func(b *bench, x *Session, _ *Handle) {

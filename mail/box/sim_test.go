@@ -442,6 +442,19 @@ func (s *sim) settle() {
 	}
 	s.checkDues(&out, list)
 	s.note(&out)
+	s.settleElsewhere(list[0])
+}
+
+// settleElsewhere acknowledges what another home gave, under the number of a mail of this start.
+func (s *sim) settleElsewhere(x Settlement) {
+	if x.Handle.Seq < s.m.boxes[x.Box].first {
+		return
+	}
+	x.Op, x.Delay, x.Handle.Boot = Ack, 0, s.m.boot-1
+	var out Output
+	if s.s.Settle(s.now, []Settlement{x}, &out); out.Settled[0].Code != proto.CodeBadForm || len(out.Records) > 0 {
+		s.failf("%+v, of another home: %v", x, out.Settled)
+	}
 }
 
 // checkDues checks what was spent by what was given back, and when it is due.

@@ -108,6 +108,7 @@ type box struct {
 	subs     []*sub             // ascending by id
 	nextSub  SubID
 	ending   map[uint64]bool // in memory only: an END was made for it
+	first    uint64          // in memory only: the sequence of the first mail of this start, or a lower one
 }
 
 // A share is what one origin has in a box.
@@ -268,6 +269,9 @@ func (s *State) applyAge(a age) {
 	}
 	if a.boot > s.boot {
 		s.boot, s.ranPast, s.ran = a.boot, min(s.ranPast+s.ran, maxPast), 0
+		for _, b := range s.boxes {
+			b.first = b.next
+		}
 	}
 	s.ran = max(s.ran, a.ran)
 	s.dedupe.age(s.ranPast + s.ran)
