@@ -52,7 +52,7 @@ func (w work) do(ctx, leasing context.Context) error {
 		w.settle(ctx, mail.Settlement{Op: box.Abandon, Delay: abandonDelay, Reason: "the node died while the program ran"})
 		return nil
 	}
-	if err := w.b.canForward(ctx, w.r.settings.Forward); err != nil {
+	if err := w.b.canForward(ctx, w.r); err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
 		return err
 	}
@@ -164,11 +164,17 @@ func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) 
 	sent, err := w.b.broker.Load().AckAndSend(ctx, w.place.name, "", w.Handle, mail.Outgoing{Box: to.name, Home: to.home, Generation: to.generation, Letter: letter})
 	_ = w.b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
 	w.turn.settled = err == nil
+	if err == nil && sent.Code == proto.CodeOK {
+		w.r.needs.Store(0)
+	}
 	switch {
 	case err != nil: // if the mail is acknowledged all the same, this does not count
 		w.settle(ctx, mail.Settlement{Op: box.Defer, Delay: handlerRetry, Reason: cutReason("forward to " + to.text + ": " + err.Error())})
 		w.b.cfg.Logger.Warn("a mail may not be forwarded: then it is handled again", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "why", err)
 	case sent.Code != proto.CodeOK:
+		if sent.Code == proto.CodeFull {
+			w.r.needs.Store(int64(len(letter)))
+		}
 		w.b.cfg.Logger.Warn("a mail is not forwarded", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "code", sent.Code.Name(), "why", sent.Detail)
 	case to.home != w.b.cfg.Self:
 		w.b.parts.Want(to.home)
@@ -176,12 +182,13 @@ func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) 
 }
 
 // canForward returns why a box takes nothing now of what a handler forwards, so that no program
-// runs in vain. What is for a box on another node waits in its spool.
-func (b *Boxes) canForward(ctx context.Context, name string) error {
-	if name == "" {
+// runs in vain: it must have room for as much as it refused last. What is for a box on another
+// node waits in its spool.
+func (b *Boxes) canForward(ctx context.Context, r *runner) error {
+	if r.settings.Forward == "" {
 		return nil
 	}
-	to, err := b.findTarget(name)
+	to, err := b.findTarget(r.settings.Forward)
 	if err != nil {
 		return fmt.Errorf("forward: %w", err)
 	}
@@ -191,7 +198,11 @@ func (b *Boxes) canForward(ctx context.Context, name string) error {
 	room := box.Result{Code: proto.CodeNoHandler}
 	if err := b.broker.Load().View(ctx, func(s *box.State) {
 		if id, ok := s.Find(to.name); ok {
-			room = s.Room(&box.Mail{Box: id})
+			size := r.needs.Load()
+			if limits, _ := s.Settings(id); limits.Bytes > 0 && size > int64(limits.Bytes) {
+				size = 0 // since it was set: what is larger is refused for good
+			}
+			room = s.Room(&box.Mail{Box: id, Letter: make([]byte, size)})
 		}
 	}); err != nil {
 		return failure(to, "", err)

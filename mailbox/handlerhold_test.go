@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -50,6 +51,51 @@ func TestHandlerHoldsWhatItCannotForward(t *testing.T) {
 		time.Sleep(time.Minute)
 		if v, n := f.box("raw"), f.box("next"); v.Ended.Done != 2 || n.Waiting != 2 || runs != 3 || v.Problem != "" {
 			t.Errorf("%d runs, %+v, %+v", runs, v, n)
+		}
+	})
+}
+
+// While there is no room for what a program wrote it does not run again; when there can never be,
+// it is refused for good.
+func TestHandlerHoldsWhatHasNoRoom(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		runs := 0
+		f.programs.run = func(context.Context, *handler.Run, string) *handler.Result {
+			runs++
+			return &handler.Result{Outcome: handler.Success, Output: make([]byte, 150_000)}
+		}
+		limit := func(bytes int64) {
+			f.mailbox("next", func(s *wire.MailboxSettings) { s.Bytes = &bytes })
+		}
+		limit(250_000)
+		f.handle(wire.MailHandler{Forward: "agent:next"})
+		fill := func() {
+			f.mail("agent:next", strings.Repeat("x", 150_000), nil)
+			f.sendRaw(wire.Mail{})
+			time.Sleep(10 * time.Minute)
+			if v := f.box("raw"); v.Waiting != 1 || !strings.HasPrefix(v.Problem, "forward: agent:next@alpha is FULL") {
+				t.Errorf("after %d runs %+v", runs, v)
+			}
+		}
+		fill()
+		if runs != 1 {
+			t.Errorf("%d runs while there is no room", runs)
+		}
+		given, _ := f.lease("next", "", 1, 0)
+		f.ack("next", "", given[0])
+		time.Sleep(time.Minute)
+		if v := f.box("raw"); v.Ended.Done != 1 || runs != 2 {
+			t.Errorf("after %d runs %+v", runs, v)
+		}
+		given, _ = f.lease("next", "", 1, 0)
+		f.ack("next", "", given[0])
+		fill()
+		limit(100_000)
+		given, _ = f.lease("next", "", 1, 0)
+		f.ack("next", "", given[0])
+		time.Sleep(time.Minute)
+		if v := f.box("raw"); v.Ended.Dead != 1 || runs != 4 {
+			t.Errorf("after %d runs %+v", runs, v)
 		}
 	})
 }

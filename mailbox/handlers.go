@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/balefire/balefire/handler"
@@ -44,7 +45,8 @@ type handlers struct {
 type runner struct {
 	name     string // of the box in the ledger
 	settings wire.MailHandler
-	stop     func() // it leases no more; what runs goes on
+	stop     func()       // it leases no more; what runs goes on
+	needs    atomic.Int64 // bytes of what its box had no room for last; 0: it had
 
 	mu      sync.Mutex
 	problem string // why it does not run
@@ -155,7 +157,7 @@ func (b *Boxes) serve(runs, leasing context.Context, r *runner) {
 func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 	h, err := b.handlerOf(r.name, r.settings)
 	if err == nil {
-		err = b.canForward(leasing, r.settings.Forward)
+		err = b.canForward(leasing, r)
 	}
 	if err != nil {
 		return err
