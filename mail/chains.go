@@ -37,6 +37,12 @@ func (c *Chains) Refused(x box.Chain, n proto.Seq) (proto.Code, bool) {
 	return c.home.Refused(chain.Chain(x), n)
 }
 
+// Had reports whether a mail was taken, with CodeOK, or with the code with which it was refused
+// for good; also of a box that is gone not long ago.
+func (c *Chains) Had(x box.Chain, n proto.Seq) (code proto.Code, had bool) {
+	return c.home.Had(chain.Chain(x), n)
+}
+
 // Forget implements [box.Chains].
 func (c *Chains) Forget(now int64) { c.home.Forget(now) }
 

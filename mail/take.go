@@ -285,19 +285,26 @@ func (a *Arrival) reply() *proto.Bundled {
 	return m
 }
 
-// withoutBox answers for a home that has no such box. What admit refuses for good ends all the
-// same, up to the first mail that it does not: there are no notes of that, so it may come again.
+// withoutBox answers for a home that has no such box. What the box had when it was here is
+// answered as then. What admit refuses for good ends all the same, up to the first mail that it
+// does not: there are no notes of that, so it may come again.
 func (a *Arrival) withoutBox() *proto.Bundled {
 	m := new(proto.Bundled)
 	for _, x := range a.mails {
-		if _, ends := x.code.Ends(); !ends {
+		n := x.item.N
+		code, had := a.b.chains.Had(a.chain, n)
+		if had {
+			x.code, x.detail = code, ""
+		}
+		if _, ends := x.code.Ends(); !ends && !had {
 			none := noSuchBox(a.chain.Box)
 			m.Code, m.Detail = none.GetCode(), none.GetDetail()
 			break
 		}
-		n := x.item.N
 		m.Boot, m.UpToNumber = n.Boot, n.Counter
-		m.Skipped = append(m.Skipped, &proto.Skipped{Boot: n.Boot, Number: n.Counter, Code: x.code, Detail: short(x.detail)})
+		if x.code != proto.CodeOK {
+			m.Skipped = append(m.Skipped, &proto.Skipped{Boot: n.Boot, Number: n.Counter, Code: x.code, Detail: short(x.detail)})
+		}
 	}
 	return m
 }

@@ -257,6 +257,42 @@ func TestRefusedMailWithoutABox(t *testing.T) {
 	}
 }
 
+// A sender that lost the answer of a box is told what that had, also when it is gone.
+func TestMailOfABoxThatIsGone(t *testing.T) {
+	s := newSim(t)
+	h, now := s.home(), s.clock.Clock().Now()
+	arrive := func(m *proto.Bundle, refused string) *proto.Bundled {
+		t.Helper()
+		a, err := h.Arrive(originID, m, func(_ string, l *proto.Letter) (proto.Code, string) {
+			if string(l.Body) == refused {
+				return proto.CodeDenied, "not you"
+			}
+			return proto.CodeOK, ""
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.step()
+		h.work()
+		return a.answer
+	}
+	first := arrive(bundleOf(t, now, 1, 3), "1")
+	if first.UpTo().Counter != 3 || len(first.GetSkipped()) != 1 {
+		t.Fatalf("%v", first)
+	}
+	id, _ := h.state.Find("agent:a")
+	if err := h.state.Apply(1<<40, box.AppendRemoveBox(nil, id), new(box.Output)); err != nil {
+		t.Fatal(err)
+	}
+	h.chains.Drop("agent:a") // as of a box whose name never comes back
+	if again := arrive(bundleOf(t, now, 1, 3), "0"); again.Check() != nil || again.UpTo() != first.UpTo() || len(again.GetSkipped()) != 1 || again.GetSkipped()[0].GetNumber() != 2 || again.GetCode() != proto.CodeOK {
+		t.Errorf("again: %v", again)
+	}
+	if more := arrive(bundleOf(t, now, 1, 5), ""); more.Check() != nil || more.UpTo() != first.UpTo() || more.GetCode() != proto.CodeNoHandler {
+		t.Errorf("with two that are new: %v", more)
+	}
+}
+
 // A chain whose mails cannot be read stops; the others go on.
 func TestUnreadableSpool(t *testing.T) {
 	s := newSim(t)

@@ -178,6 +178,30 @@ func TestReplyComesTooLate(t *testing.T) {
 	})
 }
 
+// A node that lost the answer to its reply, and sends it again when the box is gone, is not told
+// that it was refused.
+func TestReplyThatWasTakenBefore(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		r, box := f.request("how many?", nil)
+		if code := f.arriveFrom(f.beta, box, "", 4); code != proto.CodeOK {
+			t.Fatalf("the reply: %v", code)
+		}
+		f.awaited(r.ID, 0, "\x00\x00\x00\x00")
+		time.Sleep(replyGiven + 2*replySweep)
+		if n := len(f.replyBoxes()); n > 0 {
+			t.Fatalf("%d reply boxes are left", n)
+		}
+		f.arrivals-- // the same number
+		if code := f.arriveFrom(f.beta, box, "", 4); code != proto.CodeOK {
+			t.Errorf("the reply again: %v", code)
+		}
+		if code := f.arriveFrom(f.beta, box, "", 4); code != proto.CodeDenied {
+			t.Errorf("another reply: %v", code)
+		}
+	})
+}
+
 // bounceBody returns the body of the only bounce in a mailbox.
 func (f *fixture) bounceBody(name string) []byte {
 	f.t.Helper()

@@ -216,6 +216,45 @@ func TestBoxesThatAreGoneLeaveSpace(t *testing.T) {
 	}
 }
 
+// What was dropped last is remembered for those who ask again, and decides nothing.
+func TestDroppedNotesAreRemembered(t *testing.T) {
+	var h Home
+	c := func(i int) Chain {
+		return Chain{Origin: proto.PeerID{1}, Box: fmt.Sprint("agent:reply-", i), Class: proto.Normal}
+	}
+	for i := range MaxDropped + 1 {
+		h.Take(c(i), numbered(1, 1, proto.Seq{}))
+		h.Skip(c(i), numbered(1, 2, num(1, 1)), proto.CodeDenied)
+		if _, had := h.Had(c(i), num(1, 3)); had {
+			t.Fatal("a mail that never came was had")
+		}
+		h.Drop(c(i).Box)
+	}
+	for _, tt := range []struct {
+		name string
+		c    Chain
+		n    proto.Seq
+		code proto.Code
+		had  bool
+	}{
+		{"taken", c(1), num(1, 1), none, true},
+		{"refused", c(MaxDropped), num(1, 2), proto.CodeDenied, true},
+		{"never came", c(1), num(1, 3), none, false},
+		{"of another start", c(1), num(2, 1), none, false},
+		{"of another class", Chain{c(1).Origin, c(1).Box, proto.High}, num(1, 1), none, false},
+		{"of another origin", Chain{proto.PeerID{2}, c(1).Box, proto.Normal}, num(1, 1), none, false},
+		{"no chain", Chain{Origin: c(1).Origin, Box: c(1).Box}, num(1, 1), none, false},
+		{"dropped long ago", c(0), num(1, 1), none, false},
+	} {
+		if code, had := h.Had(tt.c, tt.n); code != tt.code || had != tt.had {
+			t.Errorf("%s: %s, %v", tt.name, code.Name(), had)
+		}
+	}
+	if v := h.Check(c(1), numbered(1, 1, proto.Seq{})); v != Next || len(h.Boxes()) != 0 {
+		t.Errorf("a mail of a dropped box is %v, notes of %v", v, h.Boxes())
+	}
+}
+
 // What is forgotten is not taken again, whatever the clock says later.
 func TestForgottenMailIsExpired(t *testing.T) {
 	h := new(Home)

@@ -13,6 +13,7 @@ import (
 // each member of a group and after each replay. Its zero value is a home that knows nothing.
 type Home struct {
 	origins map[proto.PeerID]map[string]*boxNotes
+	dropped dropped
 }
 
 // boxNotes is what a home keeps of one origin and box.
@@ -97,10 +98,15 @@ func (h *Home) Skip(c Chain, it Item, code proto.Code) Verdict {
 // Refused returns the code with which a mail was refused for good; false if it was not.
 func (h *Home) Refused(c Chain, n proto.Seq) (proto.Code, bool) {
 	if b := h.boot(c, n.Boot); b != nil {
-		for _, s := range b.skips {
-			if s.first <= n.Counter && n.Counter <= s.last {
-				return s.code, true
-			}
+		return b.refused(n.Counter)
+	}
+	return none, false
+}
+
+func (b *bootNote) refused(n uint64) (proto.Code, bool) {
+	for _, s := range b.skips {
+		if s.first <= n && n <= s.last {
+			return s.code, true
 		}
 	}
 	return none, false
@@ -138,6 +144,9 @@ func (n *boxNotes) isEmpty() bool {
 // back.
 func (h *Home) Drop(box string) {
 	for origin, boxes := range h.origins {
+		if notes := boxes[box]; notes != nil {
+			h.dropped.keep(originBox{origin, box}, notes)
+		}
 		delete(boxes, box)
 		if len(boxes) == 0 {
 			delete(h.origins, origin)

@@ -65,7 +65,7 @@ var rules = []mutants.Mutant{
 	{Name: "answer to all before it", Edits: []mutants.Edit{in("bundle.go", "settle", "skipped := a.Skipped", "if MUTANT {\nat = 0\n}\nskipped := a.Skipped")}},
 	{Name: "answer to the whole bundle", Edits: []mutants.Edit{in("bundle.go", "settle", "s.items[at].n.Compare(a.UpTo) <= 0", "(s.items[at].n.Compare(a.UpTo) <= 0 || MUTANT && f.has(s.items[at].n))")}},
 	{Name: "refusals not read", Edits: []mutants.Edit{in("bundle.go", "settle", "skipped := a.Skipped", "skipped := a.Skipped\nif MUTANT {\nskipped = nil\n}")}},
-	{Name: "refusals not kept", Edits: []mutants.Edit{in("home.go", "Refused", "if s.first <= n.Counter", "if !MUTANT && s.first <= n.Counter")}},
+	{Name: "refusals not kept", Edits: []mutants.Edit{in("home.go", "refused", "if s.first <= n", "if !MUTANT && s.first <= n")}},
 	{Name: "refusals joined over a mail", Edits: []mutants.Edit{in("home.go", "skippedLast", "s.last == b.last &&", "(MUTANT || s.last == b.last) &&")}},
 	{Name: "refusals lost with a checkpoint", Edits: []mutants.Edit{in("sim_home_test.go", "start", "h.Home = home", "if MUTANT {\nfor _, boxes := range home.origins {\nfor _, n := range boxes {\nfor _, boots := range n.chains {\nfor i := range boots {\nboots[i].skips = nil\n}\n}\n}\n}\n}\nh.Home = home")}},
 	{Name: "ended behind a mail without an answer", Edits: []mutants.Edit{in("bundle.go", "release", "s.items[done].answered; done++ {", "(s.items[done].answered || MUTANT && slices.ContainsFunc(s.items[done:], func(it item) bool { return it.answered })); done++ {")}},
