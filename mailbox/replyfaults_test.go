@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"bytes"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -48,6 +49,35 @@ func TestReplyThatIsLost(t *testing.T) {
 		f.awaited(r.ID, 0, "")
 		d.err.Store(nil)
 		f.awaited(r.ID, time.Minute, "lost")
+	})
+}
+
+// A box for replies that cannot be removed now keeps none of the others.
+func TestReplyBoxThatCannotBeRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		const others = 20
+		d := f.lose()
+		f.mailbox("ceo", nil)
+		broken := ""
+		for i := range others + 1 {
+			reply := "fine"
+			r, name := f.request("how many?", nil)
+			if i == others/2 {
+				reply, broken = "lost", name
+			}
+			f.answer("how many?", reply)
+			f.awaited(r.ID, 0, reply)
+		}
+		d.err.Store(ptr(errors.New("a bad sector")))
+		time.Sleep(replyGiven + replySweep + replySweep/2)
+		if left := f.replyBoxes(); len(left) != 1 || left[0] != broken {
+			t.Errorf("%d boxes for replies are left", len(left))
+		}
+		d.err.Store(nil)
+		time.Sleep(replySweep)
+		if left := f.replyBoxes(); len(left) != 0 {
+			t.Errorf("%d boxes for replies are left when the disk is well", len(left))
+		}
 	})
 }
 

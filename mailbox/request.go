@@ -342,13 +342,10 @@ func (b *Boxes) sweepReplies(ctx context.Context, k *mail.Broker) {
 			continue
 		}
 		over, err := b.unread(ctx, k, names, read)
-		for _, name := range over {
+		for _, name := range over { // one that fails keeps none of the others
 			b.changing.Lock()
-			if err == nil {
-				err = b.removeReplyBox(ctx, k, name)
-			}
+			err = errors.Join(err, b.removeReplyBox(ctx, k, name))
 			b.changing.Unlock()
-			delete(read, name)
 		}
 		if err != nil && ctx.Err() == nil {
 			b.cfg.Logger.Warn("boxes for replies were not removed; it is tried again", "why", err)
