@@ -123,3 +123,29 @@ func TestReplyBoxIsRemovedUnderLoad(t *testing.T) {
 		}
 	})
 }
+
+// A request that was cut off between its box and its mail has one box when it is sent again, to
+// which the reply comes.
+func TestRequestThatWasCutOff(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		const id = "01a206d9-3c5e-7838-8157-1936a50bdeb9"
+		numbered := func(r *wire.MailRequest) {
+			r.Producer, r.Number, r.ID = "000102030405060708090a0b0c0d0e0f", 1, id
+		}
+		for range 8 { // each time its node died
+			_, err := f.makeReplyBox(t.Context(), f.newReplyPlace(), notes{Request: id})
+			f.must(err)
+			f.restart()
+		}
+		r, _ := f.request("how many?", numbered)
+		if all := f.replyBoxes(); len(all) != 1 || r.Known || r.ID != id {
+			t.Errorf("%d boxes for replies, %s", len(all), asJSON(t, r))
+		}
+		f.answer("how many?", "five")
+		f.awaited(id, 0, "five")
+		if r, _ := f.request("how many?", numbered); !r.Known || r.Reply == nil || len(f.replyBoxes()) != 1 {
+			t.Errorf("again, with %d boxes: %s", len(f.replyBoxes()), asJSON(t, r))
+		}
+	})
+}

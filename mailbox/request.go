@@ -52,7 +52,8 @@ func (b *Boxes) isReplyBox(name string) bool {
 // reply_to and reads it as any mailbox. It is removed when nobody has read it for an hour.
 func (b *Boxes) NewReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.ReplyBox, error) {
 	p := b.newReplyPlace()
-	return wire.ReplyBox{Box: p.text}, b.makeReplyBox(ctx, p, notes{Allow: r.ReplyFrom})
+	_, err := b.makeReplyBox(ctx, p, notes{Allow: r.ReplyFrom})
+	return wire.ReplyBox{Box: p.text}, err
 }
 
 func (b *Boxes) newReplyPlace() place {
@@ -61,40 +62,56 @@ func (b *Boxes) newReplyPlace() place {
 	return b.mailbox(wire.ReplyBoxName(secret), b.cfg.Self)
 }
 
-func (b *Boxes) makeReplyBox(ctx context.Context, p place, n notes) error {
+// makeReplyBox makes the box for replies p, unless the request of the notes has one already, and
+// returns the name of the box in the ledger.
+func (b *Boxes) makeReplyBox(ctx context.Context, p place, n notes) (string, error) {
 	if len(n.Allow) == 0 {
 		n.Allow = []string{"*"}
 	}
 	if len(n.Allow) > maxAllow {
-		return invalid("reply_from has %d entries with the node of the box, the limit is %d", len(n.Allow), maxAllow)
+		return "", invalid("reply_from has %d entries with the node of the box, the limit is %d", len(n.Allow), maxAllow)
 	}
 	if err := inbox.CheckAllow(n.Allow); err != nil {
-		return invalid("reply_from: %v", err)
+		return "", invalid("reply_from: %v", err)
 	}
 	k, err := b.open()
 	if err != nil {
-		return err
+		return "", err
 	}
 	b.changing.Lock()
 	defer b.changing.Unlock()
+	if b.rules.Load() == nil {
+		if err := b.readRules(ctx, k); err != nil {
+			return "", failure(place{}, "", err)
+		}
+	}
+	if name, ok := b.replyBoxOf(n.Request); ok { // of a request that was sent before, or cut off
+		return name, nil
+	}
 	if err := b.makeReplySpace(ctx, k); err != nil {
-		return err
+		return "", err
 	}
 	s := box.BoxSettings{Name: p.name, Kind: box.Mailbox, Mails: replyMails, Bytes: replyBytes, Once: true, Notes: n.encode()}
 	if err := k.SetBox(ctx, s); err != nil {
-		return failure(p, "", err)
+		return "", failure(p, "", err)
 	}
-	return failure(p, "", b.readRules(ctx, k))
+	return p.name, failure(p, "", b.readRules(ctx, k))
+}
+
+// replyBoxOf returns the name in the ledger of the box for the reply to a request. The rules of
+// the boxes are known.
+func (b *Boxes) replyBoxOf(id string) (name string, ok bool) {
+	for name, n := range *b.rules.Load() {
+		if n.Request == id && id != "" {
+			return name, true
+		}
+	}
+	return "", false
 }
 
 // makeReplySpace removes the reply box whose reply was given the longest ago if there are too
 // many.
 func (b *Boxes) makeReplySpace(ctx context.Context, k *mail.Broker) error {
-	if b.rules.Load() == nil {
-		if err := b.readRules(ctx, k); err != nil {
-			return failure(place{}, "", err)
-		}
-	}
 	names := b.replyBoxes()
 	if len(names) < MaxReplyBoxes {
 		return nil
@@ -163,7 +180,13 @@ func (b *Boxes) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply
 	if len(n.Allow) > 0 && to.home != b.cfg.Self {
 		n.Allow = append(slices.Clone(n.Allow), "peer:"+to.home.String())
 	}
-	if err := b.makeReplyBox(ctx, reply, n); err != nil {
+	name, err := b.makeReplyBox(ctx, reply, n)
+	made := name == reply.name
+	if err == nil && !made {
+		r.Mail.ReplyTo = name
+		letter, _, _, err = b.requestLetter(&r.Mail)
+	}
+	if err != nil {
 		return wire.MailReply{}, err
 	}
 	var sent wire.SentMail
@@ -171,7 +194,7 @@ func (b *Boxes) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply
 	if err == nil {
 		sent, err = b.sentMail(to, results[0], r.Relaxed)
 	}
-	if err != nil && !errors.Is(err, store.ErrUnknown) || sent.Known {
+	if made && (err != nil && !errors.Is(err, store.ErrUnknown) || sent.Known) {
 		if err := b.dropReplyBox(ctx, reply.name); err != nil {
 			b.cfg.Logger.Warn("a box for a reply was not removed: it is when nobody has read it for an hour", "why", err)
 		}
@@ -269,12 +292,10 @@ func (b *Boxes) requested(ctx context.Context, id string) (place, *mail.Broker, 
 			return place{}, k, failure(place{}, "", err)
 		}
 	}
-	if rules := b.rules.Load(); rules != nil {
-		for name, n := range *rules {
-			if n.Request == id {
-				p, err := b.find(name)
-				return p, k, err
-			}
+	if k != nil {
+		if name, ok := b.replyBoxOf(id); ok {
+			p, err := b.find(name)
+			return p, k, err
 		}
 	}
 	return place{}, k, fmt.Errorf("%w: nobody waits for a reply to mail %.64q here: it was no request, or its reply was given, or nobody asked for it for an hour", wire.ErrNotFound, id)
