@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -24,15 +25,18 @@ import (
 const leastExtension = 10 * time.Second
 
 // mailProgram returns what runs the program of mail read --exec.
-func mailProgram(exec []string) (handler.Handler, error) {
+func mailProgram(args []string) (handler.Handler, error) {
 	dir, err := os.Getwd()
-	if err == nil && strings.ContainsAny(exec[0], `/\`) {
-		exec[0], err = filepath.Abs(exec[0])
+	if err == nil && strings.ContainsAny(args[0], `/\`) {
+		args[0], err = filepath.Abs(args[0])
 	}
 	if err != nil {
 		return nil, err
 	}
-	h, err := agentcommand.New(agentcommand.Config{Exec: exec, Timeout: -1, MaxOutput: proto.MaxInlineBody, CutOutput: true, Dir: dir})
+	if _, err := exec.LookPath(args[0]); err != nil {
+		return nil, usage("--exec: %v", err)
+	}
+	h, err := agentcommand.New(agentcommand.Config{Exec: args, Timeout: -1, MaxOutput: proto.MaxInlineBody, CutOutput: true, Dir: dir})
 	if err != nil {
 		return nil, usage("--exec: %v", err)
 	}
@@ -41,8 +45,8 @@ func mailProgram(exec []string) (handler.Handler, error) {
 
 // handleMail runs a program for one mail after the other: f.lease.Max mails, or with --follow
 // until ctx is done.
-func (w *app) handleMail(cmd *cobra.Command, r readable, f *readFlags, exec []string) error {
-	program, err := mailProgram(exec)
+func (w *app) handleMail(cmd *cobra.Command, r readable, f *readFlags, args []string) error {
+	program, err := mailProgram(args)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/balefire/balefire/handler"
@@ -32,12 +35,16 @@ func TestProgramOfMailRead(t *testing.T) {
 			t.Errorf("%s: %s, %q, %v", script, settle, res.Output, err)
 		}
 	}
-	program, err := mailProgram([]string{"/no/such/program"})
-	if err != nil {
+	file := filepath.Join(t.TempDir(), "program")
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	program, err := mailProgram([]string{file})
+	if err := errors.Join(err, os.Remove(file)); err != nil {
 		t.Fatal(err)
 	}
 	if res := handler.Call(t.Context(), program, runOf(d)); res.Outcome != handler.Unready || outcome(d.Lease, res).Defer == nil {
-		t.Errorf("a program that is not there: %+v", res)
+		t.Errorf("a program that is gone: %+v", res)
 	}
 	ctx, stop := context.WithCancelCause(t.Context())
 	stop(handler.ErrStopping)

@@ -153,7 +153,7 @@ func (w *app) withTimeout(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, w.flags.timeout)
 }
 
-// flagError adds a suggestion to the error of an unknown flag.
+// flagError adds a suggestion to the error of an unknown flag, which may be one of a program.
 func flagError(cmd *cobra.Command, err error) error {
 	text := numberError.ReplaceAllString(err.Error(), "$1 is not a valid number")
 	if word, ok := strings.CutPrefix(text, "unknown flag: --"); ok {
@@ -162,6 +162,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		if like := config.Nearest(word, names); like != "" {
 			text += ": did you mean --" + like + "?"
 		}
+	}
+	if exec := cmd.Flags().Lookup("exec"); exec != nil && exec.Changed && strings.HasPrefix(text, "unknown ") {
+		text += ": -- goes before the arguments of the program, as in --exec sh -- -c 'exit 0'"
 	}
 	return usage("%s", text)
 }
