@@ -73,7 +73,10 @@ func (w *app) handleMail(cmd *cobra.Command, r readable, f *readFlags, args []st
 			return nil
 		}
 		for i := range given {
-			if err := w.handleOne(cmd, r, program, &given[i]); err != nil {
+			err := w.handleOne(cmd, r, program, &given[i])
+			if _, unsettled := errors.AsType[*unsettledError](err); unsettled && f.follow && cmd.Context().Err() == nil {
+				printError(w, cmd.CommandPath(), err) // it comes again
+			} else if err != nil {
 				return err
 			}
 		}
@@ -95,13 +98,16 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, program handler.Handler,
 	res := handler.Call(ctx, program, runOf(d))
 	stop(nil)
 	<-extended
-	_, err := w.out.Write(res.Output)
+	_, written := w.out.Write(res.Output)
 	if text := strings.TrimSuffix(res.Stderr, "\n"); text != "" {
 		w.infof("%s", sanitize(text))
 	}
-	done, e := w.settleQuietly(cmd, r, outcome(d.Lease, res))
-	if err = errors.Join(err, e); err != nil {
-		return fmt.Errorf("%s was handled, and is not settled: %w", d.Lease, err)
+	done, err := w.settleQuietly(cmd, r, outcome(d.Lease, res))
+	switch {
+	case written != nil:
+		return errors.Join(fmt.Errorf("write what the program wrote for %s: %w", d.Lease, written), err)
+	case err != nil:
+		return &unsettledError{d.Lease, err}
 	}
 	if res.Outcome == handler.Unready {
 		return fmt.Errorf("the mail was given back: %s", res.Reason)
@@ -109,6 +115,18 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, program handler.Handler,
 	w.infof("%s  %s  %s", d.Lease, res.Outcome, done[0].Code)
 	return cmd.Context().Err()
 }
+
+// An unsettledError is why nothing was said of a mail that was handled.
+type unsettledError struct {
+	lease string
+	err   error
+}
+
+func (e *unsettledError) Error() string {
+	return fmt.Sprintf("%s was handled, and is not settled: %v", e.lease, e.err)
+}
+
+func (e *unsettledError) Unwrap() error { return e.err }
 
 // runOf returns the run of a program for a mail.
 func runOf(d *wire.DeliveredMail) *handler.Run {

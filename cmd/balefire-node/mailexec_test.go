@@ -6,13 +6,50 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/wire"
 )
+
+// A mail that cannot be settled is reported, and does not end mail read --follow --exec.
+func TestMailThatIsNotSettled(t *testing.T) {
+	for _, tt := range []struct {
+		line   string
+		leases int
+		code   int
+	}{
+		{"mail read ceo --follow --quiet --exec cat", 3, exitNotFound},
+		{"mail read ceo --max 2 --quiet --exec cat", 1, exitRefused},
+	} {
+		n, leases, settles := newMailNode(), 0, 0
+		n.Answer("POST /v1/mailboxes/{box}/lease", func(*http.Request) any {
+			if leases++; leases == 3 {
+				return wire.ErrNotFound // the box was removed
+			}
+			return wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: fmt.Sprintf("88.7.%d", leases), Until: testStart, Mail: testReceived("hello\n")}}}
+		})
+		n.Answer("POST /v1/mailboxes/{box}/settle", func(r *http.Request) any {
+			s := document[wire.SettleMail](r)
+			if len(s.Ack) == 0 { // of the lease, while the program runs
+				return wire.SettledMail{Items: []wire.SettledItem{{Lease: s.Extend[0].Lease, Code: wire.SettledOK}}}
+			}
+			if settles++; settles == 1 {
+				return wire.ErrFull
+			}
+			return wire.SettledMail{Items: []wire.SettledItem{{Lease: s.Ack[0], Code: wire.SettledOK}}}
+		})
+		code, out, errs := command(t, n, words(tt.line)...)
+		if code != tt.code || leases != tt.leases || out != strings.Repeat("hello\n", min(tt.leases, 2)) || strings.Count(errs, "88.7.1 was handled, and is not settled: ") != 1 {
+			t.Errorf("%s: %d after %d leases, %q\n%s", tt.line, code, leases, out, errs)
+		}
+	}
+}
 
 // A program of mail read --exec has what one of a mailbox has, and its exit code says what
 // becomes of the mail.
