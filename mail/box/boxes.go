@@ -245,6 +245,7 @@ func (u *sub) unblock(lane [16]byte, out *Output) {
 
 // changeDead notes that dead letters were seen, sent again or archived.
 func (s *State) changeDead(u *sub, op byte, seqs []uint64) {
+	gone := map[uint64]bool{}
 	for _, seq := range seqs {
 		i, ok := u.findDead(seq)
 		switch {
@@ -254,10 +255,13 @@ func (s *State) changeDead(u *sub, op byte, seqs []uint64) {
 		case op == subRedriven:
 			u.dead[i].Seen, u.dead[i].Redriven = true, true
 		default:
+			gone[seq] = true
 			s.bytes -= u.dead[i].Size
 			s.details -= u.dead[i].detail()
-			u.dead = slices.Delete(u.dead, i, i+1)
 			delete(u.archiving, seq)
 		}
+	}
+	if len(gone) > 0 {
+		u.dead = slices.DeleteFunc(u.dead, func(d DeadLetter) bool { return gone[d.Seq] })
 	}
 }

@@ -1,6 +1,7 @@
 package box
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
@@ -158,21 +159,37 @@ func (b *box) dropOld(now Now, age int64, out *Output) {
 func (u *sub) archive(now Now, out *Output) {
 	extra := len(u.dead) - len(u.archiving) - int(or(u.settings.Dead, defaultDead))
 	oldest := now.Wall - or(u.settings.DeadAge, defaultDeadAge).Milliseconds()
-	byAge := make([]DeadLetter, 0, len(u.dead))
-	for _, d := range u.dead {
-		if !u.archiving[d.Seq] {
-			byAge = append(byAge, d)
-		}
+	if extra <= 0 && !slices.ContainsFunc(u.dead, func(d DeadLetter) bool { return d.At <= oldest && !u.archiving[d.Seq] }) {
+		return
 	}
-	slices.SortStableFunc(byAge, func(a, b DeadLetter) int { return int(min(max(a.At-b.At, -1), 1)) })
+	byAge := u.firstDead(MaxSeqs)
 	n := 0
-	for n < min(len(byAge), MaxSeqs) && (n < extra || byAge[n].At <= oldest) {
+	for n < len(byAge) && (n < extra || byAge[n].At <= oldest) {
 		u.archiving[byAge[n].Seq] = true
 		n++
 	}
 	if n > 0 {
 		out.Archive = append(out.Archive, Archive{u.box.id, u.id, byAge[:n]})
 	}
+}
+
+// firstDead returns at most n dead letters that are not being archived: those that died first,
+// in that order.
+func (u *sub) firstDead(n int) (first []DeadLetter) {
+	cut := func() {
+		slices.SortStableFunc(first, func(a, b DeadLetter) int { return cmp.Compare(a.At, b.At) })
+		first = first[:min(n, len(first))]
+	}
+	for _, d := range u.dead {
+		if u.archiving[d.Seq] {
+			continue
+		}
+		if first = append(first, d); len(first) == 2*n {
+			cut()
+		}
+	}
+	cut()
+	return first
 }
 
 // Purge makes records that end as CANCELLED at most limit waiting mails of a box, the

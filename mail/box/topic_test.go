@@ -340,6 +340,58 @@ func TestArchive(t *testing.T) {
 	}
 }
 
+// Those that died first are archived first, whatever their numbers, and those of one moment in
+// their order, at most MaxSeqs at once.
+func TestArchiveInOrderOfDeath(t *testing.T) {
+	const all = 5*MaxSeqs + 3
+	b := newBench(t)
+	b.apply(AppendSub(nil, 1, 0, &SubSettings{Dead: 7}, Start{}))
+	for range all {
+		b.mustSend(note{})
+	}
+	died := make([]uint64, 0, all) // in order of their deaths: two at a time, from the last mail on
+	for seq := uint64(all); seq > 0; seq -= min(seq, 2) {
+		b.now.Wall++
+		list := []uint64{seq}
+		if seq > 1 {
+			list = []uint64{seq - 1, seq}
+		}
+		b.apply(appendEnd(nil, head{box: 1}, &end{state: Dead, cause: CauseFinal, at: b.now.Wall, seqs: list}))
+		died = append(died, list...)
+	}
+	for len(died) > 7 {
+		b.now.Mono += cleanPeriod.Milliseconds()
+		b.out.Reset()
+		b.s.Tick(b.now, &b.out)
+		want := min(MaxSeqs, len(died)-7)
+		if len(b.out.Archive) != 1 || len(b.out.Archive[0].Letters) != want {
+			t.Fatalf("%d parts, want one of %d", len(b.out.Archive), want)
+		}
+		var got []uint64
+		for _, d := range b.out.Archive[0].Letters {
+			got = append(got, d.Seq)
+		}
+		if !slices.Equal(got, died[:want]) {
+			t.Fatalf("archived %v, want %v", got, died[:want])
+		}
+		died = died[want:]
+		slices.Sort(got)
+		b.apply(AppendArchived(nil, 1, 0, got))
+		var left []uint64
+		for d := range b.s.DeadLetters(1, 0, 0) {
+			left = append(left, d.Seq)
+		}
+		if want := slices.Sorted(slices.Values(died)); !slices.Equal(left, want) {
+			t.Fatalf("%v are left, want %v", left, want)
+		}
+	}
+	b.now.Mono += cleanPeriod.Milliseconds()
+	b.out.Reset()
+	if b.s.Tick(b.now, &b.out); len(b.out.Archive) > 0 {
+		t.Errorf("%d parts of those that are kept", len(b.out.Archive))
+	}
+}
+
 func TestPurge(t *testing.T) {
 	b := newBench(t)
 	for range MaxSeqs + 3 {
