@@ -344,7 +344,7 @@ func (m *mailStream) answer(ctx context.Context) {
 	}
 }
 
-// settle queues what the client did with deliveries.
+// settle queues what the client did with deliveries. Without a ref only its refusal is answered.
 func (m *mailStream) settle(ctx context.Context, q *streamRequest) error {
 	u := unanswered{answer: streamAnswer{op: wire.OpSettled, ref: q.ref, leases: q.leases}}
 	x := m.session(q.session)
@@ -354,7 +354,7 @@ func (m *mailStream) settle(ctx context.Context, q *streamRequest) error {
 		u.answer.reader = x.reader
 		u.settling, u.answer.err = x.reader.QueueSettle(q.settle)
 	}
-	if q.ref == 0 {
+	if q.ref == 0 && u.answer.err == nil {
 		return nil
 	}
 	u.answer.asked = slices.Clone(q.settle)

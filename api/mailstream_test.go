@@ -194,6 +194,10 @@ func TestMailDocuments(t *testing.T) {
 	if a.Op != "settled" || a.Ref != 5 || a.Code != wire.CodeNotFound {
 		t.Errorf("a session that never was: %+v", a)
 	}
+	tell(t, c, `{"op":"settle","session":77,"ack":[%q]}`, x[0])
+	if a := hear(t, c); a.Op != "settled" || a.Ref != 0 || a.Code != wire.CodeNotFound || !strings.Contains(a.Detail, "there is no session 77") {
+		t.Errorf("a session that never was, without a ref: %+v", a)
+	}
 	tell(t, c, `{"op":"stop","session":2}`)
 	if a := hear(t, c); a.Op != "end" || a.Session != 2 || a.Code != "" {
 		t.Errorf("%+v", a)

@@ -172,6 +172,10 @@ func TestMailFrames(t *testing.T) {
 	if code, _, err := f.next(wire.OpEnd, 5).End(); code != "" || err != nil {
 		t.Errorf("%s, %v", code, err)
 	}
+	f.write(wire.AppendMailFrame(nil, wire.OpSettle, 0, func(b []byte) []byte { return wire.AppendSettle(b, 5, acks) }))
+	if what, code, _, err := f.next(wire.OpSettled, 0).Settled(); err != nil || code != wire.CodeNotFound || len(what) != 0 {
+		t.Errorf("of a session that has ended: %+v, %s, %v", what, code, err)
+	}
 	if b, err := n.Mail.Get(t.Context(), "ceo"); err != nil || b.Waiting != 0 || b.Ended.Done != 2 {
 		t.Errorf("%+v, %v", b, err)
 	}
