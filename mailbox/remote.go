@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	maxAnswers  = 4096             // bundles of one peer that have no answer yet
+	maxAnswers  = 4096             // messages of one peer that have no answer yet
+	maxSettled  = 2 << 20          // bytes of the answers to its settlements among them, about
 	maxWriting  = 4 << 20          // bytes of the bundles of one peer that are being written
 	answerTime  = 30 * time.Second // a bundle that the peer has taken is sent again without an answer for so long
 	answerCheck = 10 * time.Second
@@ -26,12 +27,13 @@ const (
 
 // ErrTooManyBundles closes the stream of a peer that does not take its answers: it sends
 // again.
-var ErrTooManyBundles = errors.New("mailbox: too many bundles without an answer")
+var ErrTooManyBundles = errors.New("mailbox: too many messages without an answer")
 
 // An exchange is what one peer sends to this node, and reads at the two. It outlives a link.
 type exchange struct {
 	mu       sync.Mutex
 	arrivals []arrival     // in order, without an answer
+	settled  int           // bytes of the answers to settlements among them
 	arrived  chan struct{} // something was added
 
 	// Of Receive.
@@ -47,6 +49,7 @@ type exchange struct {
 type arrival struct {
 	wait   func(context.Context) (proto.MessageType, proto.Body, error) // returns the answer when what it tells is on disk
 	closed <-chan struct{}
+	size   int // bytes of the answer, if it is to settlements
 }
 
 // A writing is what a message brought, on its way to the disk.
@@ -244,6 +247,7 @@ func (b *Boxes) sendAnswers(ctx context.Context, l *transport.Link, x *exchange)
 				return err
 			}
 			x.mu.Lock()
+			x.settled -= x.arrivals[0].size
 			x.arrivals[0] = arrival{}
 			x.arrivals = x.arrivals[1:]
 			x.mu.Unlock()
@@ -338,13 +342,13 @@ func (b *Boxes) receiveBundle(ctx context.Context, from proto.PeerID, bundle *pr
 	if err != nil {
 		return err
 	}
-	x.add(arrival{func(ctx context.Context) (proto.MessageType, proto.Body, error) {
+	x.add(arrival{wait: func(ctx context.Context) (proto.MessageType, proto.Body, error) {
 		answer, err := a.Wait(ctx)
 		if err == nil {
 			err = b.cfg.Fail(PointReceived)
 		}
 		return proto.TypeBundled, answer, err
-	}, ctx.Done()})
+	}, closed: ctx.Done()})
 	return x.wait(ctx, writing{a.IsWritten, func(ctx context.Context) error {
 		_, err := a.Wait(ctx)
 		return err
@@ -367,12 +371,12 @@ func (b *Boxes) arrive(ctx context.Context, from proto.PeerID, bundle *proto.Bun
 func (x *exchange) isFull() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return len(x.arrivals) >= maxAnswers
+	return len(x.arrivals) >= maxAnswers || x.settled >= maxSettled
 }
 
 func (x *exchange) add(a arrival) {
 	x.mu.Lock()
-	x.arrivals = append(x.arrivals, a)
+	x.arrivals, x.settled = append(x.arrivals, a), x.settled+a.size
 	x.mu.Unlock()
 	signal(x.arrived)
 }

@@ -249,6 +249,43 @@ func TestHandleThatIsSentToNobody(t *testing.T) {
 	})
 }
 
+// A peer that does not take the answers to its settlements keeps no more of them here than there
+// is a limit for; what a node of this version has on its way is below it.
+func TestLimitOfAnswersToSettlements(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		if honest := maxSettles*settledSize + maxAnswers*answerSize; honest > maxSettled {
+			t.Errorf("a node may have answers of %d bytes on their way, the limit is %d", honest, maxSettled)
+		}
+		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.AllowRead = &[]string{"peer:beta"} })
+		x := f.exchange(f.beta)
+		stream, closeStream := context.WithCancel(t.Context())
+		send := func(box string, n int) error {
+			m := &proto.Settle{Ref: 1, Box: box}
+			for i := range n {
+				m.Settlements = append(m.Settlements, &proto.Settlement{Seq: uint64(i) + 1, Boot: 1, Delivery: 1, Verb: proto.SettleAck})
+			}
+			payload, err := proto.Encode(nil, m)
+			f.must(err)
+			return f.Receive(stream, f.beta, &proto.Message{Type: proto.TypeSettle, Payload: payload})
+		}
+		f.must(send("agent:none@"+f.self.String(), 1)) // which is refused
+		const part = settledSize*wire.MaxMailBatch + answerSize
+		n := 0
+		for ; x.settled < maxSettled; n++ {
+			f.must(send("agent:ceo@"+f.self.String(), wire.MaxMailBatch))
+		}
+		if err := send("agent:ceo@"+f.self.String(), 1); !errors.Is(err, ErrTooManyBundles) || n != maxSettled/part+1 || len(x.arrivals) != n+1 {
+			t.Errorf("after %d messages: %v", n, err)
+		}
+		closeStream()
+		link, end := context.WithTimeout(t.Context(), time.Second)
+		defer end()
+		if err := f.sendAnswers(link, nil, x); !errors.Is(err, context.DeadlineExceeded) || len(x.arrivals) != 0 || x.settled != 0 {
+			t.Errorf("%d answers of %d bytes are left: %v", len(x.arrivals), x.settled, err)
+		}
+	})
+}
+
 // Deliveries on a stream that another one has replaced are missed.
 func TestStreamOfDeliveriesIsReplaced(t *testing.T) {
 	lost := 0

@@ -548,7 +548,7 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 			err = b.cfg.Fail(PointSettled)
 		}
 		return proto.TypeSettled, settledOf(ref, extends, settled), err
-	}, closed: ctx.Done()})
+	}, closed: ctx.Done(), size: answerSize + settledSize*len(what)})
 	return x.wait(ctx, writing{settling.IsDone, func(ctx context.Context) error {
 		_, err := settling.Wait(ctx)
 		if errors.Is(err, box.ErrNotFound) {
@@ -558,12 +558,16 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 	}, size})
 }
 
-// settleSize is about what a settlement needs in memory, in bytes.
-const settleSize = 512
+// What settlements need in memory, about, in bytes.
+const (
+	settleSize  = 512 // one that is being written
+	settledSize = 32  // the answer to one
+	answerSize  = 256 // a message with answers
+)
 
 // settledAs returns an answer that is known already.
 func settledAs(ctx context.Context, s *proto.Settled) arrival {
-	return arrival{wait: func(context.Context) (proto.MessageType, proto.Body, error) { return proto.TypeSettled, s, nil }, closed: ctx.Done()}
+	return arrival{wait: func(context.Context) (proto.MessageType, proto.Body, error) { return proto.TypeSettled, s, nil }, closed: ctx.Done(), size: answerSize}
 }
 
 // extensions returns which settlements extend a lease.
