@@ -89,7 +89,7 @@ func (b *Broker) pass(now box.Now, p *passing) {
 			return
 		}
 		if r.Code == proto.CodeOK {
-			b.handled(b.now(), id, sub, p.handle.Seq)
+			b.handled(b.now(), p.name, id, sub, p.handle.Seq)
 		}
 		answer(b.now(), Sent{r.Code, r.Detail, r.ForGood, r.Duplicate, r.ID, r.Seq})
 	})

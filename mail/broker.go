@@ -80,11 +80,11 @@ type Config struct {
 	// its senders are told. It must not wait. Nil: it may always come back.
 	Gone func(box string, home proto.PeerID) bool
 
-	// Waited is called with how long a mail waited in its box until its first delivery, and
-	// Handled with how long a reader had it until it was acknowledged. They must not wait. Nil:
-	// nobody is told.
-	Waited  func(proto.Class, time.Duration)
-	Handled func(time.Duration)
+	// Waited is called with how long a mail waited in its box, which it is given by name, until
+	// its first delivery, and Handled with how long a reader had it until it was acknowledged. They
+	// must not wait. Nil: nobody is told.
+	Waited  func(box string, c proto.Class, d time.Duration)
+	Handled func(box string, d time.Duration)
 
 	CheckpointRecords int64         // new records after which a checkpoint is written; default 200 000
 	CheckpointBytes   int64         // bytes of new records after which one is written; default 256 MiB
@@ -176,10 +176,10 @@ func newBroker(log Ledger, cfg Config) *Broker {
 		cfg.Logger = slog.Default()
 	}
 	if cfg.Waited == nil {
-		cfg.Waited = func(proto.Class, time.Duration) {}
+		cfg.Waited = func(string, proto.Class, time.Duration) {}
 	}
 	if cfg.Handled == nil {
-		cfg.Handled = func(time.Duration) {}
+		cfg.Handled = func(string, time.Duration) {}
 	}
 	if cfg.CheckpointRecords == 0 {
 		cfg.CheckpointRecords = defaultCheckpointRecords

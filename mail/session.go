@@ -28,6 +28,7 @@ type Reading struct {
 // closed.
 type Session struct {
 	b     *Broker
+	name  string // of the box
 	box   box.BoxID
 	sub   box.SubID
 	state *box.Session
@@ -54,7 +55,7 @@ type Delivery struct {
 // Read begins a session. Errors: [box.ErrNotFound], a [*box.HeldError],
 // [box.ErrTooManySessions].
 func (b *Broker) Read(ctx context.Context, r Reading) (*Session, error) {
-	s := &Session{b: b, ready: make(chan struct{}, 1)}
+	s := &Session{b: b, name: r.Box, ready: make(chan struct{}, 1)}
 	var err error
 	if e := b.call(ctx, func(box.Now) {
 		if s.box, s.sub, err = b.find(r.Box, r.Subscription); err != nil {
@@ -199,7 +200,7 @@ func (s *Session) fetch(ctx context.Context, dst []Delivery, buf []byte) ([]Deli
 		}
 		buf = out
 		if d.Attempt == 1 && !d.Redelivered && len(m.Letter) > 1 {
-			s.b.cfg.Waited(proto.Class(m.Letter[1]), time.Duration(max(now-m.At, 0))*time.Millisecond)
+			s.b.cfg.Waited(s.name, proto.Class(m.Letter[1]), time.Duration(max(now-m.At, 0))*time.Millisecond)
 		}
 		dst = append(dst, Delivery{d.Handle, s.b.peer(m.Origin), m.Letter, int(d.Attempt), d.Redelivered || m.At <= s.b.cfg.Restored, time.Duration(max(d.Until-mono, 0)) * time.Millisecond})
 	}
@@ -339,7 +340,7 @@ func (b *Broker) settle(now box.Now, s *Settling, name, sub string, in []box.Set
 	s.settled = make([]Settled, len(b.out.Settled))
 	for i, r := range b.out.Settled {
 		if in[i].Op == box.Ack && r.Code == proto.CodeOK {
-			b.handled(now, id, subID, in[i].Handle.Seq)
+			b.handled(now, name, id, subID, in[i].Handle.Seq)
 		}
 		s.settled[i] = Settled{r.Code, time.Duration(max(r.Until-now.Mono, 0)) * time.Millisecond}
 	}
@@ -369,9 +370,9 @@ func (s *Settling) IsDone() bool {
 }
 
 // handled tells how long a reader had a mail that it acknowledged.
-func (b *Broker) handled(now box.Now, id box.BoxID, sub box.SubID, seq uint64) {
+func (b *Broker) handled(now box.Now, name string, id box.BoxID, sub box.SubID, seq uint64) {
 	if at := b.state.DeliveredAt(id, sub, seq); at > 0 {
-		b.cfg.Handled(time.Duration(max(now.Mono-at, 0)) * time.Millisecond)
+		b.cfg.Handled(name, time.Duration(max(now.Mono-at, 0))*time.Millisecond)
 	}
 }
 

@@ -126,7 +126,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 	}
 	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]time.Duration{}, read: map[string]time.Duration{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
-	b.waits = newWaits(cfg.Registerer)
+	b.waits = newWaits(cfg.Registerer, b.text)
 	cfg.Registerer.MustRegister(boxMetrics{b})
 	if !parts.Ledgers.HasLedger() {
 		return b, nil
@@ -151,7 +151,7 @@ func (b *Boxes) open() (*mail.Broker, error) {
 	}
 	k, err := mail.New(log, mail.Config{
 		Self: b.cfg.Self, Boot: b.cfg.Boot, Restored: b.cfg.Restored, Clock: b.cfg.Clock, Logger: b.cfg.Logger, Bounced: b.bounced, Archive: b.archive,
-		Waited: b.waits.waited, Handled: func(d time.Duration) { b.waits.handled.Observe(d.Seconds()) },
+		Waited: b.waits.noteWait, Handled: b.waits.noteHandling,
 		Moved: func(name string, home proto.PeerID, generation uint64) bool {
 			now, known, err := b.parts.Names.HomeOf(name)
 			return err == nil && now == home && known == generation

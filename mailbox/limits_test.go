@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,25 +61,66 @@ func TestWaitsAreMeasured(t *testing.T) {
 			n       uint64
 			seconds float64
 		}{"high": {1, 5}, "normal": {1, 0}, "critical": {}, "handling": {2, 3}} {
-			if n, sum := f.histogram(name); n != want.n || sum < want.seconds || sum > want.seconds+0.2 {
+			if n, sum := f.histogram("agent:ceo@alpha", name); n != want.n || sum < want.seconds || sum > want.seconds+0.2 {
 				t.Errorf("%s: %d mails in %v s, want %+v", name, n, sum, want)
 			}
 		}
 	})
 }
 
-// histogram returns the count and the sum of a class, or of handling.
-func (f *fixture) histogram(name string) (n uint64, sum float64) {
+// Boxes of which there are many, and those for replies, have one label; a box that is removed has
+// none, and makes place for another one.
+func TestBoxesWithWaitsOfTheirOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		read := func(name string) {
+			f.mail(name, "a", nil)
+			f.ack(name, "", f.one(name, "", "a"))
+		}
+		counted := func(label string, handled, waited uint64) {
+			t.Helper()
+			h, _ := f.histogram(label, "handling")
+			if w, _ := f.histogram(label, "normal"); h != handled || w != waited {
+				t.Errorf("%s: %d handled, %d waited", label, h, w)
+			}
+		}
+		time.Sleep(time.Second)
+		reply, err := f.NewReplyBox(t.Context(), wire.NewReplyBox{})
+		f.must(err)
+		read(reply.Box)
+		for i := range maxWaitBoxes {
+			f.mailbox(fmt.Sprint("box-", i), nil)
+			read(fmt.Sprint("agent:box-", i))
+		}
+		f.mailbox("late", nil)
+		read("agent:late")
+		counted("other", 2, 2)
+		counted("agent:box-0@alpha", 1, 1)
+		f.must(f.Remove(t.Context(), "box-0"))
+		counted("agent:box-0@alpha", 0, 0)
+		read("agent:late")
+		counted("agent:late@alpha", 1, 1)
+		counted("other", 2, 2)
+		if n := len(f.waits.boxes); n != maxWaitBoxes {
+			t.Errorf("%d boxes have a label", n)
+		}
+	})
+}
+
+// histogram returns the count and the sum of a class of a box, or of handling.
+func (f *fixture) histogram(box, name string) (n uint64, sum float64) {
 	f.t.Helper()
 	all, err := f.registry.Gather()
 	f.must(err)
 	for _, m := range all {
 		for _, x := range m.GetMetric() {
-			is := name == "handling" && m.GetName() == "balefire_mail_handling_seconds"
+			labels := map[string]string{}
 			for _, l := range x.GetLabel() {
-				is = is || m.GetName() == "balefire_mail_wait_seconds" && l.GetValue() == name
+				labels[l.GetName()] = l.GetValue()
 			}
-			if is {
+			if labels["box"] != box {
+				continue
+			}
+			if name == "handling" && m.GetName() == "balefire_mail_handling_seconds" || m.GetName() == "balefire_mail_wait_seconds" && labels["class"] == name {
 				n, sum = x.GetHistogram().GetSampleCount(), x.GetHistogram().GetSampleSum()
 			}
 		}

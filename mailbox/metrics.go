@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/mail/box"
-	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -24,35 +23,6 @@ var (
 	descMoved    = prometheus.NewDesc("balefire_ledger_moved_bytes_total", "Bytes that were written since the start to move mail out of segments of which little was needed.", nil, nil)
 	descOldest   = prometheus.NewDesc("balefire_mail_oldest_seconds", "Age of the oldest mail in a box; 0: it is empty.", []string{"box"}, nil)
 )
-
-// waits are how long mail waited.
-type waits struct {
-	classes [4]prometheus.Observer // from the acceptance to the first delivery, by class from critical
-	handled prometheus.Histogram   // from a delivery to its acknowledgment
-}
-
-// newWaits returns the histograms of waits, registered.
-func newWaits(r prometheus.Registerer) *waits {
-	buckets := prometheus.ExponentialBuckets(0.001, 4, 12) // 1 ms to 70 min
-	until := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "balefire_mail_wait_seconds", Help: "From the time that a box accepted a mail to its first delivery, by class.", Buckets: buckets,
-	}, []string{"class"})
-	w := &waits{handled: prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "balefire_mail_handling_seconds", Help: "From the delivery of a mail to a reader to its acknowledgment.", Buckets: buckets,
-	})}
-	for i := range w.classes {
-		w.classes[i] = until.WithLabelValues((proto.Critical + proto.Class(i)).Name())
-	}
-	r.MustRegister(until, w.handled)
-	return w
-}
-
-// waited notes how long a mail waited.
-func (w *waits) waited(c proto.Class, d time.Duration) {
-	if i := c.Index(); i >= 0 && i < len(w.classes) {
-		w.classes[i].Observe(d.Seconds())
-	}
-}
 
 // Describe implements [prometheus.Collector].
 func (m boxMetrics) Describe(ch chan<- *prometheus.Desc) {

@@ -237,6 +237,7 @@ func (b *Boxes) Remove(ctx context.Context, name string) error {
 	if nameLeft := errors.Is(err, box.ErrNotFound) && p.generation > 0; err != nil && !nameLeft {
 		return failure(p, "", err)
 	}
+	b.waits.forget(p.name)
 	if err := b.readRules(ctx, k); err != nil {
 		return failure(p, "", err)
 	}
