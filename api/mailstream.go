@@ -30,7 +30,7 @@ const (
 
 // A mailStream is a connection of a program that sends and reads mail. The reading goroutine
 // does what it is asked for, in order; one answers, in this order, when things are on disk;
-// each session has one that delivers; one writes.
+// each session has one that delivers, and each request one that waits for the reply; one writes.
 //
 //	read ─▶ do ─▶ broker        waiting ─▶ answer ─┬▶ out ─▶ write
 //	              session ─▶ deliver ──────────────┘
@@ -42,6 +42,7 @@ type mailStream struct {
 
 	waiting  chan unanswered
 	inFlight *semaphore.Weighted
+	requests *semaphore.Weighted // that wait for their replies
 	work     sync.WaitGroup
 
 	mu       sync.Mutex
@@ -67,6 +68,7 @@ type streamRequest struct {
 	settle       []mail.Settlement
 	leases       []string // of settle, in the form that is not in frames
 	credit       uint64
+	ask          func(context.Context, *mailbox.Boxes) (streamReply, error) // of a request
 }
 
 // A streamAnswer is an answer, or what a session has.
@@ -79,6 +81,7 @@ type streamAnswer struct {
 	asked    []mail.Settlement
 	leases   []string
 	settled  []mail.Settled
+	reply    streamReply
 	err      error
 }
 
@@ -154,7 +157,7 @@ func (s *Server) streamMail(w http.ResponseWriter, r *http.Request) {
 	}
 	m := &mailStream{
 		boxes: s.node.Mail, conn: conn, form: new(binaryForm), sessions: map[uint32]*streamSession{},
-		waiting: make(chan unanswered, maxUnanswered), inFlight: semaphore.NewWeighted(maxInFlight),
+		waiting: make(chan unanswered, maxUnanswered), inFlight: semaphore.NewWeighted(maxInFlight), requests: semaphore.NewWeighted(wire.MaxMailRequests),
 	}
 	typ := websocket.MessageBinary
 	if conn.Subprotocol() == wire.MailDocuments {
@@ -278,6 +281,8 @@ func (m *mailStream) do(ctx context.Context, q *streamRequest) error {
 			m.mu.Unlock()
 			_ = x.reader.Close(ctx, false)
 		}
+	case wire.OpRequest:
+		return m.request(ctx, q)
 	case wire.OpPing:
 		m.out.add(m.form, &streamAnswer{op: wire.OpPong, ref: q.ref})
 	}

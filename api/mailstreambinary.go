@@ -52,6 +52,10 @@ func (b *binaryForm) framed(f wire.MailFrame) (q *streamRequest, err error) {
 		if q.session, b.what, err = f.Settle(b.what[:0]); err == nil {
 			q.settle, err = appendSettlements(q.settle, b.what)
 		}
+	case wire.OpRequest:
+		var r wire.FramedRequest
+		r, err = f.Request()
+		q.ask = askFrame(r)
 	case wire.OpCredit:
 		q.credit, err = f.Credit()
 	case wire.OpStop, wire.OpPing:
@@ -106,6 +110,8 @@ func (*binaryForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
 			}
 			code, detail := reasonOf(a.err)
 			dst = wire.AppendSettled(dst, what, code, detail)
+		case wire.OpReplied:
+			dst = wire.AppendReply(dst, a.reply.framed(a.err))
 		case wire.OpEnd:
 			code, detail := reasonOf(a.err)
 			dst = wire.AppendEnd(dst, code, detail)

@@ -14,6 +14,10 @@ func FuzzStreamRequests(f *testing.F) {
 	f.Add([]byte(`{"op":"read","session":1,"box":"agent:ceo","credit":9223372036854775808}`))
 	f.Add([]byte(`{"op":"settle","session":1,"ack":["1.2.3"],"nack":[{"lease":"1.2.4","delay":"1s","final":true}],"extend":[{"lease":"1.2.5","for":"1m"}]}`))
 	f.Add([]byte(`{"op":"credit","session":1,"add":1}{}`))
+	f.Add([]byte(`{"op":"request","ref":1,"mail":{"to":"agent:ceo","text":"how many?","wait":"1s"}}`))
+	f.Add(wire.AppendMailFrame(nil, wire.OpRequest, 1, func(b []byte) []byte {
+		return wire.AppendRequest(b, &wire.FramedRequest{Ms: 1, ReplyFrom: []string{"*"}, FramedMail: wire.FramedMail{To: []byte("agent:ceo"), Letter: []byte("letter")}})
+	}))
 	f.Add(sendFrame(1, "agent:ceo", []byte("letter")))
 	f.Add(readFrame(1, "agent:ceo", 1<<63))
 	f.Add(wire.AppendMailFrame(nil, wire.OpSettle, 1, func(b []byte) []byte {
@@ -23,8 +27,10 @@ func FuzzStreamRequests(f *testing.F) {
 		for _, form := range []streamForm{jsonForm{}, new(binaryForm)} {
 			_ = form.requests(msg, func(q *streamRequest) error {
 				switch n := len(q.mails) + len(q.letters); {
-				case q.op == 0 || q.op > wire.OpPing:
+				case q.op == 0 || q.op > wire.OpRequest:
 					t.Errorf("op %#x", q.op)
+				case (q.op == wire.OpRequest) != (q.ask != nil):
+					t.Errorf("op %#x with a request %v", q.op, q.ask != nil)
 				case (q.op == wire.OpSend) != (n > 0) || n > wire.MaxMailBatch:
 					t.Errorf("op %#x with %d mails", q.op, n)
 				case (q.op == wire.OpSettle) != (len(q.settle) > 0) || len(q.settle) > wire.MaxMailBatch:

@@ -19,7 +19,7 @@ type jsonForm struct{}
 
 // streamOps are the words for ops.
 var streamOps = map[string]byte{
-	"send": wire.OpSend, "read": wire.OpRead, "settle": wire.OpSettle, "credit": wire.OpCredit, "stop": wire.OpStop, "ping": wire.OpPing,
+	"send": wire.OpSend, "read": wire.OpRead, "settle": wire.OpSettle, "credit": wire.OpCredit, "stop": wire.OpStop, "ping": wire.OpPing, "request": wire.OpRequest,
 }
 
 // A streamDocument is any request in JSON.
@@ -29,6 +29,7 @@ type streamDocument struct {
 	Session uint32 `json:"session"`
 
 	Mails []json.RawMessage `json:"mails"` // send
+	Mail  json.RawMessage   `json:"mail"`  // request
 
 	Box      string `json:"box"` // read
 	Sub      string `json:"sub"`
@@ -64,6 +65,11 @@ func (jsonForm) requests(msg []byte, do func(*streamRequest) error) error {
 		for i, m := range doc.Mails {
 			q.mails[i], q.refused[i] = decodeMail(m)
 		}
+	case wire.OpRequest:
+		if len(doc.Mail) == 0 {
+			return errors.New("a request without mail")
+		}
+		q.ask = askDocument(doc.Mail)
 	case wire.OpRead:
 		q.read = wire.ReadMail{Box: doc.Box, Subscription: doc.Sub, Reader: doc.Reader, Priority: doc.Priority, Credit: doc.Credit}
 	case wire.OpSettle:
@@ -89,10 +95,11 @@ type streamedAnswer struct {
 	Ref      uint32               `json:"ref,omitempty"`
 	Session  uint32               `json:"session,omitempty"`
 	Results  []streamedMail       `json:"results,omitempty"`  // sent
+	Request  *wire.MailReply      `json:"request,omitempty"`  // replied
 	Mails    []wire.DeliveredMail `json:"mails,omitempty"`    // mail
 	Stale    []wire.SettledItem   `json:"stale,omitempty"`    // settled: what did not count
 	Extended []wire.SettledItem   `json:"extended,omitempty"` // settled
-	Code     wire.Code            `json:"code,omitempty"`     // end, and settled if nothing counted
+	Code     wire.Code            `json:"code,omitempty"`     // end, settled if nothing counted, and replied if it was refused or bounced
 	Detail   string               `json:"detail,omitempty"`
 }
 
@@ -120,6 +127,11 @@ func (jsonForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
 	case wire.OpSettled:
 		out.Op = "settled"
 		out.settled(a)
+	case wire.OpReplied:
+		out.Op = "replied"
+		if out.Code, out.Detail = reasonOf(a.err); a.reply.request.ID != "" {
+			out.Request = &a.reply.request
+		}
 	case wire.OpEnd:
 		out.Op, out.Ref, out.Session = "end", 0, a.ref
 		out.Code, out.Detail = reasonOf(a.err)

@@ -167,72 +167,105 @@ func (b *Boxes) noteRead(name string) {
 // before, by its dedupe key or number, is the same request. The error wraps [wire.ErrBounced]
 // if the mail was not delivered.
 func (b *Boxes) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply, error) {
-	if err := checkRequest(&r); err != nil {
+	if err := checkRequest(r.ReplyTo != "" || r.BounceTo != "", time.Duration(r.Wait)); err != nil {
 		return wire.MailReply{}, err
 	}
-	reply := b.newReplyPlace()
-	r.Mail.ReplyTo = reply.name
-	letter, id, to, err := b.requestLetter(&r.Mail)
+	raw, to, err := b.encode(&r.Mail)
 	if err != nil {
 		return wire.MailReply{}, err
 	}
-	n := notes{Allow: r.ReplyFrom, Request: id}
-	if len(n.Allow) > 0 && to.home != b.cfg.Self {
-		n.Allow = append(slices.Clone(n.Allow), "peer:"+to.home.String())
-	}
-	name, err := b.makeReplyBox(ctx, reply, n)
-	made := name == reply.name
-	if err == nil && !made {
-		r.Mail.ReplyTo = name
-		letter, _, _, err = b.requestLetter(&r.Mail)
-	}
-	if err != nil {
-		return wire.MailReply{}, err
-	}
-	var sent wire.SentMail
-	results, err := b.deliver(ctx, []place{to}, [][]byte{letter}, r.Relaxed)
-	if err == nil {
-		sent, err = b.sentMail(to, results[0], r.Relaxed)
-	}
-	if made && (err != nil && !errors.Is(err, store.ErrUnknown) || sent.Known) {
-		if err := b.dropReplyBox(ctx, reply.name); err != nil {
-			b.cfg.Logger.Warn("a box for a reply was not removed: it is when nobody has read it for an hour", "why", err)
-		}
-	}
+	sent, err := b.ask(ctx, raw, to, r.ReplyFrom)
 	if err != nil {
 		return wire.MailReply{}, err
 	}
 	return b.reply(ctx, sent, time.Duration(r.Wait))
 }
 
-func checkRequest(r *wire.MailRequest) error {
+// RequestLetter is [Boxes.Request] for a mail that its program has encoded, whose reply is wanted
+// as it is kept: without one its letter is nil.
+func (b *Boxes) RequestLetter(ctx context.Context, x Letter, replyFrom []string, wait time.Duration) (wire.SentMail, mail.Delivery, error) {
+	to, err := b.findTarget(string(x.To))
+	var l proto.Letter
+	if err == nil {
+		l, err = b.checkLetter(x.Letter, to)
+	}
+	if err == nil {
+		err = checkRequest(len(l.ReplyTo)+len(l.BounceTo) > 0, wait)
+	}
+	if err != nil {
+		return wire.SentMail{}, mail.Delivery{}, err
+	}
+	sent, err := b.ask(ctx, x.Letter, to, replyFrom)
+	if err != nil {
+		return sent, mail.Delivery{}, err
+	}
+	_, d, err := b.awaitReply(ctx, sent.ID, wait)
+	if err != nil || d.Letter == nil {
+		return sent, d, err
+	}
+	if l, err = proto.ParseLetter(d.Letter); err == nil && string(l.Type) == mail.TypeBounce {
+		err = wire.BouncedError(sent.ID, l.Body)
+	}
+	return sent, d, err
+}
+
+// ask makes the box for the reply to a request and sends its letter.
+func (b *Boxes) ask(ctx context.Context, raw []byte, to place, replyFrom []string) (sent wire.SentMail, err error) {
+	l, err := proto.ParseLetter(raw)
+	if err != nil {
+		return sent, err
+	}
+	n := notes{Allow: replyFrom, Request: l.ID.String()}
+	if len(n.Allow) > 0 && to.home != b.cfg.Self {
+		n.Allow = append(slices.Clone(n.Allow), "peer:"+to.home.String())
+	}
+	reply := b.newReplyPlace()
+	name, err := b.makeReplyBox(ctx, reply, n)
+	if err != nil {
+		return sent, err
+	}
+	if raw, err = requestLetter(l, name); err == nil {
+		sent, err = b.sendLetter(ctx, raw, to, l.Flags&proto.LetterRelaxed != 0)
+	}
+	if name == reply.name && (err != nil && !errors.Is(err, store.ErrUnknown) || sent.Known) {
+		if err := b.dropReplyBox(ctx, name); err != nil {
+			b.cfg.Logger.Warn("a box for a reply was not removed: it is when nobody has read it for an hour", "why", err)
+		}
+	}
+	return sent, err
+}
+
+// sendLetter sends one letter.
+func (b *Boxes) sendLetter(ctx context.Context, raw []byte, to place, relaxed bool) (wire.SentMail, error) {
+	results, err := b.deliver(ctx, []place{to}, [][]byte{raw}, relaxed)
+	if err != nil {
+		return wire.SentMail{}, err
+	}
+	return b.sentMail(to, results[0], relaxed)
+}
+
+func checkRequest(named bool, wait time.Duration) error {
 	switch {
-	case r.ReplyTo != "" || r.BounceTo != "":
+	case named:
 		return invalid("reply_to and bounce_to: the reply to a request, or its bounce, comes to a box of its own; send a mail to name another one")
-	case r.Wait < 0 || time.Duration(r.Wait) > maxWait:
-		return invalid("wait %s: must be from 0 to 10 minutes", r.Wait)
+	case wait < 0 || wait > maxWait:
+		return invalid("wait %s: must be from 0 to 10 minutes", wire.Duration(wait))
 	}
 	return nil
 }
 
-// requestLetter makes the letter of a request. A reply repeats its correlation, which is its id
-// unless the mail has one.
-func (b *Boxes) requestLetter(m *wire.Mail) (raw []byte, id string, to place, err error) {
-	raw, to, err = b.encode(m)
+// requestLetter encodes the letter of a request with the box for its reply, which repeats its
+// correlation: that is its id unless it has one.
+func requestLetter(l proto.Letter, replyTo string) ([]byte, error) {
+	l.ReplyTo = []byte(replyTo)
+	if len(l.Correlation) == 0 {
+		l.Correlation = []byte(l.ID.String())
+	}
+	raw, err := proto.AppendLetter(nil, &l)
 	if err != nil {
-		return nil, "", to, err
+		return nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
-	l, err := proto.ParseLetter(raw)
-	if err != nil {
-		return nil, "", to, err
-	}
-	if id = l.ID.String(); len(l.Correlation) == 0 {
-		l.Correlation = []byte(id)
-		if raw, err = proto.AppendLetter(nil, &l); err != nil {
-			return nil, "", to, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
-		}
-	}
-	return raw, id, to, nil
+	return raw, nil
 }
 
 // Reply waits for the reply to a request of this node, as long as it may. Asking changes
@@ -246,42 +279,52 @@ func (b *Boxes) Reply(ctx context.Context, id string, wait time.Duration) (wire.
 
 func (b *Boxes) reply(ctx context.Context, sent wire.SentMail, wait time.Duration) (wire.MailReply, error) {
 	out := wire.MailReply{SentMail: sent}
-	p, k, err := b.requested(ctx, sent.ID)
+	p, d, err := b.awaitReply(ctx, sent.ID, wait)
+	if err != nil || d.Letter == nil {
+		return out, err
+	}
+	m, err := b.received(p, d.Handle.Seq, d.From, d.Letter)
 	if err != nil {
 		return out, err
+	}
+	if m.Type == mail.TypeBounce {
+		return out, wire.BouncedError(sent.ID, m.Body)
+	}
+	out.Reply = &m
+	return out, nil
+}
+
+// awaitReply returns the reply to a request as it is kept, or its bounce; without a letter: none
+// has come in time.
+func (b *Boxes) awaitReply(ctx context.Context, id string, wait time.Duration) (p place, d mail.Delivery, err error) {
+	p, k, err := b.requested(ctx, id)
+	if err != nil {
+		return p, d, err
 	}
 	b.noteRead(p.name)
 	s, err := k.Read(ctx, mail.Reading{Box: p.name, Reader: "requester", Credit: 1})
 	if err != nil {
-		return out, failure(p, "", err)
+		return p, d, failure(p, "", err)
 	}
 	defer func() { _ = s.Close(context.WithoutCancel(ctx), false) }() // a broker that has ended does not mind
 	if err := k.View(ctx, func(*box.State) {}); err != nil {          // what waits was delivered before
-		return out, failure(p, "", err)
+		return p, d, failure(p, "", err)
 	}
 	waiting, stop := context.WithTimeout(ctx, wait)
 	defer stop()
 	given, err := s.Next(waiting, 1, nil)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		return out, nil
+		return p, d, nil
 	case err != nil:
-		return out, failure(p, "", err)
+		return p, d, failure(p, "", err)
 	case len(given) == 0: // it ended, or was lost with its segment, while it was read
-		return out, nil
-	}
-	m, err := b.received(p, given[0].Handle.Seq, given[0].From, given[0].Letter)
-	if err != nil {
-		return out, err
+		return p, d, nil
 	}
 	b.replies.mu.Lock()
 	b.replies.given[p.name] = b.cfg.Clock.Mono()
 	b.replies.mu.Unlock()
-	if m.Type == mail.TypeBounce {
-		return out, wire.BouncedError(sent.ID, m.Body)
-	}
-	out.Reply = &m
-	return out, nil
+	return p, given[0], nil
 }
 
 // requested returns the reply box of a request.

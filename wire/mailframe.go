@@ -25,22 +25,25 @@ const MaxMailMessage = 1<<20 + 1<<17
 const (
 	MaxMailCredit   = 1 << 16 // of a session
 	MaxMailSessions = 64      // of a connection
+	MaxMailRequests = 64      // of a connection that wait for their replies
 )
 
 // The ops of frames. Those of the node have the top bit.
 const (
-	OpSend   = 0x01
-	OpRead   = 0x02
-	OpSettle = 0x03
-	OpCredit = 0x04
-	OpStop   = 0x05
-	OpPing   = 0x06
+	OpSend    = 0x01
+	OpRead    = 0x02
+	OpSettle  = 0x03
+	OpCredit  = 0x04
+	OpStop    = 0x05
+	OpPing    = 0x06
+	OpRequest = 0x07
 
 	OpSent      = 0x80 | OpSend
 	OpDelivered = 0x80 | OpRead
 	OpSettled   = 0x80 | OpSettle
 	OpEnd       = 0x80 | OpStop
 	OpPong      = 0x80 | OpPing
+	OpReplied   = 0x80 | OpRequest
 )
 
 // ErrBadFrame is returned for bytes that are not a frame.
@@ -57,10 +60,12 @@ const frameHead = 9
 //	credit        session  add 8
 //	stop          session
 //	ping, pong    request
+//	request       request  ms 4 | count 1 | (who may reply: length 1, text)… | to: length 1, text | letter: length 4, bytes
 //	sent          request  count 2 | (id 16 | seq 8 | flags 1 | code: length 1, text | detail: length 2, text)…
 //	delivered     session  count 2 | (seq 8 | boot 8 | n 8 | attempt 2 | flags 1 | ms 4 | from 32 | letter: length 4, bytes)…
 //	settled       request  count 2 | (index 2 | code 1 | ms 4)… | code: length 1, text | detail: length 2, text
 //	end           session  code: length 1, text | detail: length 2, text
+//	replied       request  id 16 | flags 1 | code: length 1, text | detail: length 2, text | from 32 | letter: length 4, bytes
 type MailFrame struct {
 	Op   byte
 	Ref  uint32

@@ -32,6 +32,12 @@ func examples() map[byte][]byte {
 		OpSettled: frame(OpSettled, func(b []byte) []byte {
 			return AppendSettled(b, []FramedSettled{{0, SettledOK, 50}, {3, SettledOutOfOrder, 0}}, CodeUnknown, "why")
 		}),
+		OpRequest: frame(OpRequest, func(b []byte) []byte {
+			return AppendRequest(b, &FramedRequest{1000, []string{"peer:beta", "*"}, FramedMail{[]byte("agent:ceo"), []byte("letter")}})
+		}),
+		OpReplied: frame(OpReplied, func(b []byte) []byte {
+			return AppendReply(b, &FramedReply{[16]byte{1}, true, CodeBounced, "dead", [32]byte{9}, []byte("letter")})
+		}),
 		OpEnd: frame(OpEnd, func(b []byte) []byte { return AppendEnd(b, CodeNotFound, "gone") }),
 	}
 }
@@ -73,6 +79,12 @@ func decode(f MailFrame) (again []byte, v any, err error) {
 	case OpSettled:
 		what, code, detail, e := f.Settled()
 		v, err, body = what, e, func(b []byte) []byte { return AppendSettled(b, what, code, detail) }
+	case OpRequest:
+		r, e := f.Request()
+		v, err, body = r, e, func(b []byte) []byte { return AppendRequest(b, &r) }
+	case OpReplied:
+		r, e := f.Reply()
+		v, err, body = r, e, func(b []byte) []byte { return AppendReply(b, &r) }
 	case OpEnd:
 		code, detail, e := f.End()
 		v, err, body = detail, e, func(b []byte) []byte { return AppendEnd(b, code, detail) }
