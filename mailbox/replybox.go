@@ -1,0 +1,263 @@
+package mailbox
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/balefire/balefire/inbox"
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/wire"
+)
+
+// A reply box is a mailbox of this node for the replies to one request, or to those of one
+// program. Its name is a secret of 128 random bits: who was given a request can reply to it,
+// and nobody else.
+//
+//	Request ─▶ reply box ─▶ mail with reply_to ─▶ its box ─▶ reader ─┐
+//	        ◀── reply, or bounce ◀── reply box ◀─────────── reply ◀──┘
+//
+// It is removed when nobody has read it for long, with what nobody took.
+const (
+	MaxReplyBoxes = 512             // of a node
+	replyKept     = time.Hour       // without a reader
+	replyGiven    = 5 * time.Minute // after its reply was given to a requester, who may ask again
+	replySweep    = time.Minute     // how often that is looked at
+	replyMails    = 10_000          // that wait in one
+	replyBytes    = 64 << 20
+)
+
+// replies are the reply boxes of a node.
+type replies struct {
+	mu    sync.Mutex
+	given map[string]time.Duration // monotonic times when their replies were given to requesters
+	read  map[string]time.Duration // and when somebody asked for what is in them last
+}
+
+// isReplyBox reports whether the name of a box in the ledger is that of a box for replies.
+func (b *Boxes) isReplyBox(name string) bool {
+	return strings.HasSuffix(name, "@"+b.cfg.Self.String()) && wire.IsReplyBox(name)
+}
+
+// NewReplyBox makes a box for the replies to the requests of a program, which names it in
+// reply_to and reads it as any mailbox. It is removed when nobody has read it for an hour.
+func (b *Boxes) NewReplyBox(ctx context.Context, r wire.NewReplyBox) (wire.ReplyBox, error) {
+	p := b.newReplyPlace()
+	_, err := b.makeReplyBox(ctx, p, notes{Allow: r.ReplyFrom})
+	return wire.ReplyBox{Box: p.text}, err
+}
+
+func (b *Boxes) newReplyPlace() place {
+	var secret [16]byte
+	_, _ = rand.Read(secret[:]) // it never fails
+	return b.mailbox(wire.ReplyBoxName(secret), b.cfg.Self)
+}
+
+// makeReplyBox makes the box for replies p, unless the request of the notes has one already, and
+// returns the name of the box in the ledger.
+func (b *Boxes) makeReplyBox(ctx context.Context, p place, n notes) (string, error) {
+	if len(n.Allow) == 0 {
+		n.Allow = []string{"*"}
+	}
+	if len(n.Allow) > maxAllow {
+		return "", invalid("reply_from has %d entries with the node of the box, the limit is %d", len(n.Allow), maxAllow)
+	}
+	if err := inbox.CheckAllow(n.Allow); err != nil {
+		return "", invalid("reply_from: %v", err)
+	}
+	k, err := b.open()
+	if err != nil {
+		return "", err
+	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	if b.rules.Load() == nil {
+		if err := b.readRules(ctx, k); err != nil {
+			return "", failure(place{}, "", err)
+		}
+	}
+	if name, ok := b.replyBoxOf(n.Request); ok { // of a request that was sent before, or cut off
+		return name, nil
+	}
+	if err := b.makeReplySpace(ctx, k); err != nil {
+		return "", err
+	}
+	s := box.BoxSettings{Name: p.name, Kind: box.Mailbox, Mails: replyMails, Bytes: replyBytes, Once: true, Notes: n.encode()}
+	if err := k.SetBox(ctx, s); err != nil {
+		return "", failure(p, "", err)
+	}
+	return p.name, failure(p, "", b.readRules(ctx, k))
+}
+
+// replyBoxOf returns the name in the ledger of the box for the reply to a request. The rules of
+// the boxes are known.
+func (b *Boxes) replyBoxOf(id string) (name string, ok bool) {
+	for name, n := range *b.rules.Load() {
+		if n.Request == id && id != "" {
+			return name, true
+		}
+	}
+	return "", false
+}
+
+// makeReplySpace removes the reply box whose reply was given the longest ago if there are too
+// many.
+func (b *Boxes) makeReplySpace(ctx context.Context, k *mail.Broker) error {
+	names := b.replyBoxes()
+	if len(names) < MaxReplyBoxes {
+		return nil
+	}
+	oldest, first := "", time.Duration(0)
+	for _, name := range names {
+		if at, given := b.givenAt(name); given && (oldest == "" || at < first) {
+			oldest, first = name, at
+		}
+	}
+	if oldest == "" {
+		return fmt.Errorf("%w: %d requests of this node wait for their replies, the limit", wire.ErrFull, len(names))
+	}
+	return failure(place{}, "", b.removeReplyBox(ctx, k, oldest))
+}
+
+// replyBoxes returns the names of the reply boxes in the ledger.
+func (b *Boxes) replyBoxes() (names []string) {
+	rules := b.rules.Load()
+	if rules == nil {
+		return nil
+	}
+	for name := range *rules {
+		if b.isReplyBox(name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (b *Boxes) givenAt(name string) (at time.Duration, given bool) {
+	b.replies.mu.Lock()
+	defer b.replies.mu.Unlock()
+	at, given = b.replies.given[name]
+	return at, given
+}
+
+// noteRead notes that somebody on this node reads a box, if it is a reply box: a program that
+// asks now and then has no session in between.
+func (b *Boxes) noteRead(name string) {
+	if rules := b.rules.Load(); rules == nil || !b.isReplyBox(name) {
+		return
+	} else if _, is := (*rules)[name]; !is {
+		return
+	}
+	b.replies.mu.Lock()
+	defer b.replies.mu.Unlock()
+	b.replies.read[name] = b.cfg.Clock.Mono()
+}
+
+// dropReplyBox removes a reply box that no letter names.
+func (b *Boxes) dropReplyBox(ctx context.Context, name string) error {
+	k := b.broker.Load()
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	return b.removeReplyBox(context.WithoutCancel(ctx), k, name)
+}
+
+// removeReplyBox removes a reply box. What nobody took of it ends, and who sent it is told, if
+// no requester was given a reply.
+func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string) error {
+	if _, given := b.givenAt(name); given {
+		if err := ackAll(ctx, k, name); err != nil {
+			return err
+		}
+	}
+	if err := k.RemoveBox(ctx, name); err != nil && !errors.Is(err, box.ErrNotFound) {
+		return err
+	}
+	b.replies.mu.Lock()
+	delete(b.replies.given, name)
+	delete(b.replies.read, name)
+	b.replies.mu.Unlock()
+	return b.readRules(ctx, k)
+}
+
+// ackAll acknowledges what waits in a reply box, as many as it may have: what comes meanwhile
+// ends with the box, else who sends without a pause would hold up all changes of boxes.
+func ackAll(ctx context.Context, k *mail.Broker, name string) error {
+	for range replyMails/wire.MaxMailBatch + 1 {
+		given, err := k.Lease(ctx, mail.Reading{Box: name, Reader: "node", Credit: wire.MaxMailBatch}, 0)
+		if err != nil || len(given) == 0 {
+			return err
+		}
+		acks := make([]mail.Settlement, len(given))
+		for i, d := range given {
+			acks[i] = mail.Settlement{Handle: d.Handle, Op: box.Ack}
+		}
+		if _, err := k.Settle(ctx, name, "", acks); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sweepReplies removes reply boxes that nobody reads, until ctx is done.
+func (b *Boxes) sweepReplies(ctx context.Context, k *mail.Broker) {
+	tick := time.NewTicker(replySweep)
+	defer tick.Stop()
+	read := map[string]time.Duration{} // when they were read last, or found
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		names := b.replyBoxes()
+		maps.DeleteFunc(read, func(name string, _ time.Duration) bool { return !slices.Contains(names, name) })
+		if len(names) == 0 {
+			continue
+		}
+		over, err := b.unread(ctx, k, names, read)
+		for _, name := range over { // one that fails keeps none of the others
+			b.changing.Lock()
+			err = errors.Join(err, b.removeReplyBox(ctx, k, name))
+			b.changing.Unlock()
+		}
+		if err != nil && ctx.Err() == nil {
+			b.cfg.Logger.Warn("boxes for replies were not removed; it is tried again", "why", err)
+		}
+	}
+}
+
+// readAt returns when somebody asked for what is in a reply box last.
+func (b *Boxes) readAt(name string) time.Duration {
+	b.replies.mu.Lock()
+	defer b.replies.mu.Unlock()
+	return b.replies.read[name]
+}
+
+// unread returns which reply boxes nobody has read for long.
+func (b *Boxes) unread(ctx context.Context, k *mail.Broker, names []string, read map[string]time.Duration) (over []string, err error) {
+	now := b.cfg.Clock.Mono()
+	err = k.View(ctx, func(s *box.State) {
+		for _, name := range names {
+			id, _ := s.Find(name)
+			u, _ := s.SubInfo(id, boxSub(s, id))
+			last, seen := read[name]
+			last = max(last, b.readAt(name))
+			if len(u.Readers) > 0 || !seen {
+				read[name] = now
+				continue
+			}
+			at, given := b.givenAt(name)
+			if now-last >= replyKept || given && now-max(at, last) >= replyGiven {
+				over = append(over, name)
+			}
+		}
+	})
+	return over, err
+}
