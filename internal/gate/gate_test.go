@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -156,3 +157,22 @@ func TestVerdicts(t *testing.T) {
 		})
 	}
 }
+
+// A step that is cancelled can end what it started before it is killed: the whole gate has
+// steps of its own.
+func TestCancelledStepsCanEndTheirOwn(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := filepath.Join(t.TempDir(), "ended")
+	s := step{name: "a step", argv: sh("trap 'touch " + ended + "; exit 1' TERM; echo started; sleep 60 & wait")}
+	if _, err := execute(ctx, s, writerFunc(cancel)); err == nil {
+		t.Error("no error")
+	}
+	if _, err := os.Stat(ended); err != nil {
+		t.Error(err)
+	}
+}
+
+// A writerFunc is called at each write.
+type writerFunc func()
+
+func (f writerFunc) Write(b []byte) (int, error) { f(); return len(b), nil }

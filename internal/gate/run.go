@@ -65,9 +65,12 @@ func execute(ctx context.Context, s step, out io.Writer) (cpu time.Duration, err
 	cmd.Dir, cmd.Stdout, cmd.Stderr = s.dir, out, out
 	cmd.Env = append(append(os.Environ(), "CI=true", "CGO_ENABLED=0", goflags()), s.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) } // a gate ends its own steps then
 	cmd.WaitDelay = 10 * time.Second
 	err = cmd.Run()
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what is left of the group, usually nothing
+	}
 	if state := cmd.ProcessState; state != nil {
 		cpu = state.UserTime() + state.SystemTime()
 	}
