@@ -339,8 +339,8 @@ func TestStartingNodeSaysSo(t *testing.T) {
 		{"health --ready", exitRefused, "12 of 40 MiB"},
 		{"status", exitRefused, "the node is starting: 12 of 40 MiB of the store are read"},
 		{"send laptop ping", exitRefused, "nothing was accepted"},
-		{"wait --for ready --timeout 100ms", exitTimeout, "the node is starting"},
-		{"wait --for peer=laptop --timeout 100ms", exitTimeout, "the node is starting"},
+		{"wait --for ready --timeout 2s", exitTimeout, "the node is starting"},
+		{"wait --for peer=laptop --timeout 2s", exitTimeout, "the node is starting"},
 	} {
 		if code, says := asked(t, dir, tt.args); code != tt.code || !strings.Contains(says, tt.says) {
 			t.Errorf("%s: exit code %d, want %d; message %q, want %q", tt.args, code, tt.code, says, tt.says)
