@@ -154,4 +154,5 @@ func (v *Views) withGrants(t *wire.Task, id proto.TaskID, r *proto.Record) {
 		e := g.Event(uint32(i+1), owner)
 		t.Events = append(t.Events, wire.Event{Time: proto.Time(e.GetTimeMs()), Node: v.Self.Name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause()})
 	}
+	sortEvents(t.Events)
 }

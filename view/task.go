@@ -29,6 +29,7 @@ func (v *Views) View(id proto.TaskID, role string, r *proto.Record) wire.Task {
 		x := wire.Event{Time: proto.Time(e.GetTimeMs()), Node: name, State: e.GetState().Name(), Attempt: e.GetAttempt(), Cause: e.GetCause(), Folded: e.GetFolded()}
 		t.Events = addEvent(t.Events, x)
 	}
+	sortEvents(t.Events)
 	for _, a := range r.GetHistory() {
 		t.History = append(t.History, wire.Attempt{Number: a.GetNumber(), Started: proto.Time(a.GetStartedMs()), Finished: proto.Time(a.GetFinishedMs()), ExitCode: a.GetExitCode(), Error: a.GetError()})
 	}
@@ -56,6 +57,12 @@ func addEvent(events []wire.Event, e wire.Event) []wire.Event {
 		}
 	}
 	return append(events, e)
+}
+
+// sortEvents sorts events by time, as the clocks of their nodes showed it. Those of one moment
+// stay as they were recorded.
+func sortEvents(events []wire.Event) {
+	slices.SortStableFunc(events, func(a, b wire.Event) int { return a.Time.Compare(b.Time) })
 }
 
 func times(r *proto.Record) wire.Times {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -56,5 +57,22 @@ func TestEventsOfBothSidesMerge(t *testing.T) {
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
+	}
+}
+
+// Events are shown by time, although what a peer did is heard of after what this node did
+// next. Those of one moment stay as they were recorded.
+func TestEventsAreInTheOrderOfTime(t *testing.T) {
+	at := func(ms int64, state proto.TaskState) *proto.Event { return &proto.Event{TimeMs: ms, State: state} }
+	v := &Views{Config: Config{Self: identity.Member{Name: "alpha"}}}
+	task := v.View(proto.TaskID{}, wire.RoleHome, &proto.Record{Events: []*proto.Event{
+		at(1, proto.Pending), at(2, proto.Sent), at(9, proto.Success), at(3, proto.Accepted), at(9, proto.Cancelled),
+	}})
+	var got []string
+	for _, e := range task.Events {
+		got = append(got, e.State)
+	}
+	if want := []string{"PENDING", "SENT", "ACCEPTED", "SUCCESS", "CANCELLED"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

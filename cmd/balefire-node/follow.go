@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -126,12 +125,13 @@ func (f *follower) changes(t wire.Task) (out []string) {
 // runnerOf returns the node that started the task last, as far as this node knows. For a
 // task of a queue it is not the home, which accepted the task.
 func runnerOf(t wire.Task) string {
-	for _, e := range slices.Backward(t.Events) {
-		if e.State == stateRunning {
-			return e.Node
+	node, attempt := t.Peer, uint32(0)
+	for _, e := range t.Events { // by time, as different clocks showed it
+		if e.State == stateRunning && e.Attempt >= attempt {
+			node, attempt = e.Node, e.Attempt
 		}
 	}
-	return t.Peer
+	return node
 }
 
 // showWaiting prints that the task has not ended and why. On a terminal it overwrites the

@@ -217,11 +217,14 @@ func TestPaint(t *testing.T) {
 func TestTasksOfQueuesAreShownWhereTheyAre(t *testing.T) {
 	event := func(name, state string) wire.Event { return wire.Event{Node: name, State: state} }
 	queued := wire.Task{Role: "home", Target: "queue:build", Peer: "alpha", Events: []wire.Event{event("alpha", "ACCEPTED"), event("beta", "RUNNING"), event("gamma", "RUNNING"), event("alpha", "ACCEPTED")}}
+	behind := queued // the clock of gamma is late
+	behind.Events = []wire.Event{{Node: "gamma", State: "RUNNING", Attempt: 2}, event("alpha", "ACCEPTED"), {Node: "beta", State: "RUNNING", Attempt: 1}}
 	for _, tt := range []struct {
 		task         wire.Task
 		runner, side string
 	}{
 		{queued, "gamma", "to queue:build at alpha"},
+		{behind, "gamma", "to queue:build at alpha"},
 		{wire.Task{Role: "home", Target: "laptop", Peer: "laptop"}, "laptop", "to laptop"},
 		{wire.Task{Role: "owner", Peer: "harbor"}, "harbor", "from harbor"},
 	} {
