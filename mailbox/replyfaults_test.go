@@ -46,7 +46,7 @@ func TestReplyThatIsLost(t *testing.T) {
 		r, _ := f.request("how many?", nil)
 		f.answer("how many?", "lost")
 		d.err.Store(ptr(store.ErrNotFound))
-		f.awaited(r.ID, 0, "")
+		f.awaited(r.ID, time.Second, "")
 		d.err.Store(nil)
 		f.awaited(r.ID, time.Minute, "lost")
 	})
