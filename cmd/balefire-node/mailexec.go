@@ -107,7 +107,7 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, program handler.Handler,
 	case written != nil:
 		return errors.Join(fmt.Errorf("write what the program wrote for %s: %w", d.Lease, written), err)
 	case err != nil:
-		return &unsettledError{d.Lease, err}
+		return &unsettledError{d.Lease, mailFailure(err)}
 	}
 	if res.Outcome == handler.Unready {
 		return fmt.Errorf("the mail was given back: %s", res.Reason)
