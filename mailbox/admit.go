@@ -50,6 +50,12 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 	}, nil
 }
 
+// allows reports whether the handler of a box may be started now for mail of a node, zero for
+// this one (I17). Boxes take more than that: bounces, and what came when another list counted.
+func (b *Boxes) allows(name string, from proto.PeerID) bool {
+	return from.IsZero() || inbox.Allowed((*b.rules.Load())[name].Allow, from, b.parts.Members)
+}
+
 // readRules reads who may send to the boxes.
 func (b *Boxes) readRules(ctx context.Context, k *mail.Broker) error {
 	rules := map[string]notes{}

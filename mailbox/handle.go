@@ -38,6 +38,10 @@ func (w work) do(ctx, leasing context.Context) error {
 	if !w.await(leasing) {
 		return nil
 	}
+	if !w.b.allows(w.place.name, w.From) {
+		w.settle(ctx, mail.Settlement{Op: box.Final, Reason: proto.CodeDenied.Name() + ": the mailbox does not allow mail from this node now, so nothing was started"})
+		return nil
+	}
 	given, err := w.b.delivered(w.place, []mail.Delivery{w.Delivery})
 	if err != nil {
 		w.settle(ctx, mail.Settlement{Op: box.Return})
