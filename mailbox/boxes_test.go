@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -49,6 +50,7 @@ type fixture struct {
 	stop        func()
 	arrivals    uint64 // numbers of bundles
 	limits      box.Limits
+	slept       atomic.Int64 // how long the machine was suspended
 	registry    *prometheus.Registry
 
 	mu     sync.Mutex
@@ -147,7 +149,7 @@ func (f *fixture) start() {
 	f.log, f.registry = nil, prometheus.NewRegistry()
 	var err error
 	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Programs: f.programs}, Config{
-		Self: f.self, Boot: f.boot, Clock: clock.Runtime(), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event,
+		Self: f.self, Boot: f.boot, Clock: clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(f.slept.Load()) }), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event,
 	})
 	if err != nil {
 		f.t.Fatal(err)

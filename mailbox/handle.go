@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/balefire/balefire/handler"
@@ -20,6 +21,8 @@ const (
 	handlerTimeout = 10 * time.Minute // of one mail
 	leastExtension = 10 * time.Second // of a lease while its program runs
 	abandonDelay   = time.Second      // after a program was killed
+
+	limitCheck = 500 * time.Millisecond // between two looks at the time of a run
 )
 
 // A work is one delivery to a handler.
@@ -83,15 +86,11 @@ func (w work) do(ctx, leasing context.Context) error {
 
 // run calls the handler, and extends the lease until it returns.
 func (w work) run(ctx context.Context, d *wire.DeliveredMail, l *proto.Letter) *handler.Result {
-	ctx, cancel := context.WithTimeoutCause(ctx, cmp.Or(time.Duration(w.r.settings.Timeout), handlerTimeout), handler.ErrTimeout)
-	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
-	extended := make(chan struct{})
-	go func() {
-		defer close(extended)
-		w.extend(ctx, stop)
-	}()
-	defer func() { stop(nil); <-extended }()
+	var extended sync.WaitGroup
+	extended.Go(func() { w.extend(ctx, stop) })
+	extended.Go(func() { w.limit(ctx, stop) })
+	defer func() { stop(nil); extended.Wait() }()
 	origin := w.From
 	if origin.IsZero() {
 		origin = w.b.cfg.Self
@@ -101,6 +100,22 @@ func (w work) run(ctx context.Context, d *wire.DeliveredMail, l *proto.Letter) *
 		Content: &proto.Content{Kind: w.place.text, ContentType: string(l.ContentType), Traceparent: string(l.Traceparent)}, Env: d.Env(),
 		Body: bytes.NewReader(l.Body), BodySize: int64(len(l.Body)),
 	})
+}
+
+// limit stops the run when it is out of time by the boot clock, which unlike timers counts
+// suspended time (I14).
+func (w work) limit(ctx context.Context, stop context.CancelCauseFunc) {
+	end := w.b.cfg.Clock.Boot() + cmp.Or(time.Duration(w.r.settings.Timeout), handlerTimeout)
+	tick := time.NewTicker(limitCheck)
+	defer tick.Stop()
+	for w.b.cfg.Clock.Boot() < end {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	stop(handler.ErrTimeout)
 }
 
 // extend extends the lease until ctx is done. If it is lost, it stops the run.

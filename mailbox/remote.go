@@ -67,7 +67,7 @@ func (b *Boxes) exchange(p proto.PeerID) *exchange {
 	if x == nil {
 		x = &exchange{
 			arrived: make(chan struct{}, 1), readers: remoteReaders{arrived: make(chan struct{}, 1), sessions: map[uint64]*remoteReader{}},
-			home: remoteHome{peer: p, name: func() string { return b.parts.Book.NameOf(p) }, number: func() uint64 { return b.numbers.Add(1) }, now: b.cfg.Clock.Mono, due: make(chan struct{}, 1), sessions: map[uint64]*remoteSession{}, ended: map[uint64]*proto.Open{}, settles: map[uint64]*remoteSettle{}},
+			home: remoteHome{peer: p, name: func() string { return b.parts.Book.NameOf(p) }, number: func() uint64 { return b.numbers.Add(1) }, now: b.cfg.Clock.Boot, due: make(chan struct{}, 1), sessions: map[uint64]*remoteSession{}, ended: map[uint64]*proto.Open{}, settles: map[uint64]*remoteSettle{}},
 		}
 		b.exchanges[p] = x
 	}

@@ -36,7 +36,7 @@ type remoteHome struct {
 	peer   proto.PeerID
 	name   func() string        // of the peer
 	number func() uint64        // returns another one for each session and each Settle
-	now    func() time.Duration // monotonic time
+	now    func() time.Duration // that of the boot clock
 	due    chan struct{}        // something is to be sent
 
 	mu       sync.Mutex
@@ -71,7 +71,7 @@ type remoteSession struct {
 // A remoteDelivery is a mail that the program has not taken yet.
 type remoteDelivery struct {
 	mail.Delivery
-	until time.Duration // monotonic time: the end of its lease
+	until time.Duration // the end of its lease, by the boot clock
 }
 
 // A remoteSettle is what programs did with deliveries.
