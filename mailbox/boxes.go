@@ -124,7 +124,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 	if cfg.Made == nil {
 		cfg.Made = func() {}
 	}
-	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]time.Duration{}, read: map[string]time.Duration{}}}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
 	b.waits = newWaits(cfg.Registerer, b.text)
 	cfg.Registerer.MustRegister(boxMetrics{b})

@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -37,8 +38,14 @@ const (
 // replies are the reply boxes of a node.
 type replies struct {
 	mu    sync.Mutex
-	given map[string]time.Duration // monotonic times when their replies were given to requesters
-	read  map[string]time.Duration // and when somebody asked for what is in them last
+	given map[string]givenReply    // to their requesters since the start
+	read  map[string]time.Duration // monotonic times when somebody asked for what is in them last
+}
+
+// A givenReply is the reply to a request that its requester was given.
+type givenReply struct {
+	at     time.Duration // monotonic time; 0: before the start
+	handle box.Handle
 }
 
 // isReplyBox reports whether the name of a box in the ledger is that of a box for replies.
@@ -116,8 +123,8 @@ func (b *Boxes) makeReplySpace(ctx context.Context, k *mail.Broker) error {
 	}
 	oldest, first := "", time.Duration(0)
 	for _, name := range names {
-		if at, given := b.givenAt(name); given && (oldest == "" || at < first) {
-			oldest, first = name, at
+		if g, ok := b.givenOf(name); ok && (oldest == "" || g.at < first) {
+			oldest, first = name, g.at
 		}
 	}
 	if oldest == "" {
@@ -140,11 +147,58 @@ func (b *Boxes) replyBoxes() (names []string) {
 	return names
 }
 
-func (b *Boxes) givenAt(name string) (at time.Duration, given bool) {
+// givenOf returns which reply of a box its requester was given.
+func (b *Boxes) givenOf(name string) (g givenReply, ok bool) {
 	b.replies.mu.Lock()
 	defer b.replies.mu.Unlock()
-	at, given = b.replies.given[name]
-	return at, given
+	if g, ok = b.replies.given[name]; ok {
+		return g, true
+	}
+	h, err := box.ParseHandle((*b.rules.Load())[name].Given)
+	return givenReply{handle: h}, err == nil
+}
+
+// noteGiven notes which reply of a box its requester is given, also for the next start. If the
+// disk takes no more, only for this one: the reply is given all the same.
+func (b *Boxes) noteGiven(ctx context.Context, k *mail.Broker, p place, h box.Handle) {
+	b.replies.mu.Lock()
+	b.replies.given[p.name] = givenReply{b.cfg.Clock.Mono(), h}
+	b.replies.mu.Unlock()
+	ctx = context.WithoutCancel(ctx)
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	now, err := b.settings(ctx, k, p, "")
+	if err == nil && now.exists {
+		n := notesOf(now.box)
+		n.Given = h.String()
+		now.box.Notes = n.encode()
+		if err = k.SetBox(ctx, now.box); err == nil {
+			err = b.readRules(ctx, k)
+		}
+	}
+	if err != nil {
+		b.cfg.Logger.Warn("a reply was given; a restart of the node may forget that", "box", p.text, "why", err)
+	}
+}
+
+// replyAgain returns the reply that the requester was given before, while it is there.
+func (b *Boxes) replyAgain(ctx context.Context, k *mail.Broker, p place) (d mail.Delivery, ok bool, err error) {
+	g, ok := b.givenOf(p.name)
+	if !ok {
+		return d, false, nil
+	}
+	var r box.Kept
+	if err := k.View(ctx, func(s *box.State) {
+		id, _ := s.Find(p.name)
+		r, ok = s.Mail(id, g.handle.Seq)
+	}); err != nil || !ok {
+		return d, false, err
+	}
+	m, from, err := k.MailOf(ctx, r)
+	if errors.Is(err, store.ErrNotFound) {
+		return d, false, nil
+	}
+	return mail.Delivery{Handle: g.handle, From: from, Letter: m.Letter}, err == nil, err
 }
 
 // noteRead notes that somebody on this node reads a box, if it is a reply box: a program that
@@ -168,11 +222,12 @@ func (b *Boxes) dropReplyBox(ctx context.Context, name string) error {
 	return b.removeReplyBox(context.WithoutCancel(ctx), k, name)
 }
 
-// removeReplyBox removes a reply box. What nobody took of it ends, and who sent it is told, if
-// no requester was given a reply.
+// removeReplyBox removes a reply box. The reply that its requester was given is done. What nobody
+// took ends, and who sent it is told.
 func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string) error {
-	if _, given := b.givenAt(name); given {
-		if err := ackAll(ctx, k, name); err != nil {
+	if g, ok := b.givenOf(name); ok { // if somebody else was given it since, this does not count
+		_, err := k.Settle(ctx, name, "", []mail.Settlement{{Handle: g.handle, Op: box.Ack}})
+		if err != nil && !errors.Is(err, box.ErrNotFound) {
 			return err
 		}
 	}
@@ -184,25 +239,6 @@ func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string)
 	delete(b.replies.read, name)
 	b.replies.mu.Unlock()
 	return b.readRules(ctx, k)
-}
-
-// ackAll acknowledges what waits in a reply box, as many as it may have: what comes meanwhile
-// ends with the box, else who sends without a pause would hold up all changes of boxes.
-func ackAll(ctx context.Context, k *mail.Broker, name string) error {
-	for range replyMails/wire.MaxMailBatch + 1 {
-		given, err := k.Lease(ctx, mail.Reading{Box: name, Reader: "node", Credit: wire.MaxMailBatch}, 0)
-		if err != nil || len(given) == 0 {
-			return err
-		}
-		acks := make([]mail.Settlement, len(given))
-		for i, d := range given {
-			acks[i] = mail.Settlement{Handle: d.Handle, Op: box.Ack}
-		}
-		if _, err := k.Settle(ctx, name, "", acks); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // sweepReplies removes reply boxes that nobody reads, until ctx is done.
@@ -253,8 +289,8 @@ func (b *Boxes) unread(ctx context.Context, k *mail.Broker, names []string, read
 				read[name] = now
 				continue
 			}
-			at, given := b.givenAt(name)
-			if now-last >= replyKept || given && now-max(at, last) >= replyGiven {
+			g, given := b.givenOf(name)
+			if now-last >= replyKept || given && now-max(g.at, last) >= replyGiven {
 				over = append(over, name)
 			}
 		}

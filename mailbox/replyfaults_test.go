@@ -2,13 +2,14 @@ package mailbox
 
 import (
 	"bytes"
-	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/ledger"
 	"github.com/balefire/balefire/wire"
@@ -52,28 +53,50 @@ func TestReplyThatIsLost(t *testing.T) {
 	})
 }
 
+// A hookedDisk does not write what its hook refuses.
+type hookedDisk struct {
+	*ledger.Ledger
+	hook func(rec []byte) error
+}
+
+func (d *hookedDisk) Queue(es []ledger.Entry) *ledger.Pending {
+	if len(es) == 1 {
+		if err := d.hook(es[0].Data); err != nil {
+			es[0].After(0, ledger.Place{}, err)
+			return nil
+		}
+	}
+	return d.Ledger.Queue(es)
+}
+
+// hook restarts the fixture with a disk that has a hook.
+func (f *fixture) hook(hook func(rec []byte) error) {
+	f.t.Helper()
+	f.stop()
+	f.disk = func(l *ledger.Ledger) mail.Ledger { return &hookedDisk{l, hook} }
+	f.start()
+}
+
 // A box for replies that cannot be removed now keeps none of the others.
 func TestReplyBoxThatCannotBeRemoved(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
-		const others = 20
-		d := f.lose()
-		f.mailbox("ceo", nil)
-		broken := ""
-		for i := range others + 1 {
-			reply := "fine"
-			r, name := f.request("how many?", nil)
-			if i == others/2 {
-				reply, broken = "lost", name
+		var removals atomic.Int32
+		f.hook(func(rec []byte) error {
+			if typ, _ := box.TypeOf(rec); typ == box.TypeBox && len(rec) == len(box.AppendRemoveBox(nil, 1)) && removals.Add(1) == 10 {
+				return store.ErrFull
 			}
-			f.answer("how many?", reply)
-			f.awaited(r.ID, 0, reply)
+			return nil
+		})
+		f.mailbox("ceo", nil)
+		for range 20 {
+			r, _ := f.request("how many?", nil)
+			f.answer("how many?", "fine")
+			f.awaited(r.ID, 0, "fine")
 		}
-		d.err.Store(ptr(errors.New("a bad sector")))
 		time.Sleep(replyGiven + replySweep + replySweep/2)
-		if left := f.replyBoxes(); len(left) != 1 || left[0] != broken {
-			t.Errorf("%d boxes for replies are left", len(left))
+		if left := f.replyBoxes(); len(left) != 1 || removals.Load() != 20 {
+			t.Errorf("%d boxes for replies are left after %d removals", len(left), removals.Load())
 		}
-		d.err.Store(nil)
 		time.Sleep(replySweep)
 		if left := f.replyBoxes(); len(left) != 0 {
 			t.Errorf("%d boxes for replies are left when the disk is well", len(left))
@@ -112,9 +135,6 @@ func TestReplyBoxIsRemovedUnderLoad(t *testing.T) {
 			})
 		}
 		<-filled
-		f.replies.mu.Lock()
-		f.replies.given[name] = f.cfg.Clock.Mono()
-		f.replies.mu.Unlock()
 		f.must(f.dropReplyBox(t.Context(), name))
 		removed.Store(true)
 		senders.Wait()
@@ -147,5 +167,73 @@ func TestRequestThatWasCutOff(t *testing.T) {
 		if r, _ := f.request("how many?", numbered); !r.Known || r.Reply == nil || len(f.replyBoxes()) != 1 {
 			t.Errorf("again, with %d boxes: %s", len(f.replyBoxes()), asJSON(t, r))
 		}
+	})
+}
+
+// What was given stays so over a restart: its sender is told nothing, the same reply is given
+// again, and the place of its box can be had. Who sent another reply, which nobody took, is told.
+func TestGivenReplyOverARestart(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		for _, name := range []string{"ceo", "first", "second"} {
+			f.mailbox(name, nil)
+		}
+		r, _ := f.request("how many?", nil)
+		d := f.one("ceo", "", "how many?")
+		f.mail(d.Mail.ReplyTo, "five", func(m *wire.Mail) { m.Sender = "first" })
+		f.awaited(r.ID, 0, "five")
+		f.mail(d.Mail.ReplyTo, "six", func(m *wire.Mail) { m.Sender, m.Class = "second", "critical" })
+		f.awaited(r.ID, 0, "five")
+		f.ack("ceo", "", d)
+		f.restart()
+		f.awaited(r.ID, 0, "five")
+		time.Sleep(replyGiven + 3*replySweep)
+		if n := len(f.replyBoxes()); n > 0 {
+			t.Errorf("%d reply boxes are left", n)
+		}
+		if v := f.box("first"); v.Waiting > 0 {
+			t.Errorf("who sent the reply that was given is told %s", f.bounceBody("first"))
+		}
+		if told := string(f.bounceBody("second")); !strings.Contains(told, `"CANCELLED"`) {
+			t.Errorf("who sent the other reply is told %s", told)
+		}
+	})
+}
+
+// A request takes the place of one whose reply was given before a restart.
+func TestPlaceOfAGivenReplyAfterARestart(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		r, _ := f.request("how many?", nil)
+		f.answer("how many?", "five")
+		f.awaited(r.ID, 0, "five")
+		for range MaxReplyBoxes - 1 {
+			_, err := f.Request(t.Context(), wire.MailRequest{Mail: wire.Mail{To: "agent:ceo"}})
+			f.must(err)
+		}
+		f.restart()
+		if _, name := f.request("one more", nil); name == "" || len(f.replyBoxes()) != MaxReplyBoxes {
+			t.Errorf("%d reply boxes", len(f.replyBoxes()))
+		}
+		_, err := f.Reply(t.Context(), r.ID, 0)
+		f.refused(err, wire.ErrNotFound, "nobody waits for a reply")
+	})
+}
+
+// A disk that takes no change of a box keeps no reply from its requester.
+func TestReplyOnAFullDisk(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		var full atomic.Bool
+		f.hook(func(rec []byte) error {
+			if typ, _ := box.TypeOf(rec); typ == box.TypeBox && full.Load() {
+				return store.ErrFull
+			}
+			return nil
+		})
+		f.mailbox("ceo", nil)
+		r, _ := f.request("how many?", nil)
+		f.answer("how many?", "five")
+		full.Store(true)
+		f.awaited(r.ID, 0, "five")
+		f.awaited(r.ID, 0, "five")
 	})
 }

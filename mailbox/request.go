@@ -155,6 +155,9 @@ func (b *Boxes) awaitReply(ctx context.Context, id string, wait time.Duration) (
 		return p, d, err
 	}
 	b.noteRead(p.name)
+	if d, again, err := b.replyAgain(ctx, k, p); err != nil || again {
+		return p, d, failure(p, "", err)
+	}
 	s, err := k.Read(ctx, mail.Reading{Box: p.name, Reader: "requester", Credit: 1})
 	if err != nil {
 		return p, d, failure(p, "", err)
@@ -174,9 +177,7 @@ func (b *Boxes) awaitReply(ctx context.Context, id string, wait time.Duration) (
 	case len(given) == 0: // it ended, or was lost with its segment, while it was read
 		return p, d, nil
 	}
-	b.replies.mu.Lock()
-	b.replies.given[p.name] = b.cfg.Clock.Mono()
-	b.replies.mu.Unlock()
+	b.noteGiven(ctx, k, p, given[0].Handle)
 	return p, given[0], nil
 }
 

@@ -22,12 +22,13 @@ type notes struct {
 	AllowRead []string          `json:"allow_read,omitempty"`
 	Handler   *wire.MailHandler `json:"handler,omitempty"`
 	Request   string            `json:"request,omitempty"` // of a reply box: the id of its only mail with that reply_to
+	Given     string            `json:"given,omitempty"`   // and the handle of the reply that its requester was given
 
 	text string // in which they are kept
 }
 
 func (n notes) encode() string {
-	if len(n.Allow)+len(n.AllowRead)+len(n.Request) == 0 && n.Handler == nil {
+	if len(n.Allow)+len(n.AllowRead)+len(n.Request)+len(n.Given) == 0 && n.Handler == nil {
 		return ""
 	}
 	text, err := json.Marshal(n)
