@@ -64,6 +64,8 @@ type names struct {
 	fail  error // of Remove
 	mu    sync.Mutex
 	homes map[string]proto.PeerID
+
+	titled, looked func() // called once: when a home was looked up after a Title
 }
 
 // move lets the name have its home at p.
@@ -75,11 +77,17 @@ func (n *names) move(name string, p proto.PeerID) {
 
 func (n *names) HomeOf(name string) (proto.PeerID, uint64, error) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	if home, ok := n.homes[name]; ok {
-		return home, 1, nil
+	home, ok := n.homes[name]
+	looked := n.looked
+	n.looked = nil
+	n.mu.Unlock()
+	if looked != nil {
+		looked()
 	}
-	return proto.PeerID{}, 0, wire.ErrNotFound
+	if !ok {
+		return home, 0, wire.ErrNotFound
+	}
+	return home, 1, nil
 }
 
 func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
@@ -88,6 +96,7 @@ func (n *names) Title(_ context.Context, name string, _ proto.TitleKind) error {
 	if _, ok := n.homes[name]; !ok {
 		n.homes[name] = n.self
 	}
+	n.looked, n.titled = n.titled, nil
 	return nil
 }
 

@@ -94,6 +94,12 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 	}
 	b.changing.Lock()
 	defer b.changing.Unlock()
+	ctx = context.WithoutCancel(ctx) // what is on disk counts at once
+	if p.title != proto.TitleQueue {
+		if _, _, err := b.parts.Names.HomeOf(p.name); err != nil { // it was removed meanwhile
+			return wire.Box{}, err
+		}
+	}
 	now, err := b.settings(ctx, k, p, "")
 	if err != nil {
 		return wire.Box{}, err
@@ -202,6 +208,8 @@ func (b *Boxes) RemoveSubscription(ctx context.Context, topic, sub string) error
 	if err != nil {
 		return err
 	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
 	if err := k.RemoveSub(ctx, p.name, sub); err != nil {
 		return failure(p, sub, err)
 	}
@@ -234,6 +242,9 @@ func (b *Boxes) Remove(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	ctx = context.WithoutCancel(ctx)
 	err = k.RemoveBox(ctx, p.name)
 	if nameLeft := errors.Is(err, box.ErrNotFound) && p.generation > 0; err != nil && !nameLeft {
 		return failure(p, "", err)
