@@ -73,13 +73,13 @@ type Executor struct {
 	mu          sync.Mutex
 	added       []wire.HandlerSpec // by Add, stored in a file
 	specs       map[string]wire.HandlerSpec
-	interrupted map[cutRun]bool // runs that the death of the process cut off
+	interrupted map[cutRun]int // how many runs the death of the process cut off
 }
 
 // Open removes what a killed process left behind, closes its runs in the audit and
 // registers the handlers at the inbox. It starts nothing: see [Executor.Run].
 func Open(parts Parts, cfg Config) (*Executor, error) {
-	x := &Executor{parts: parts, cfg: cfg, specs: map[string]wire.HandlerSpec{}, interrupted: map[cutRun]bool{}}
+	x := &Executor{parts: parts, cfg: cfg, specs: map[string]wire.HandlerSpec{}, interrupted: map[cutRun]int{}}
 	x.quotas = newQuotas(x.diskSpace())
 	var err error
 	if x.added, err = loadAdded(cfg.Dir); err != nil {

@@ -43,13 +43,15 @@ type cutRun struct {
 	id   proto.TaskID
 }
 
-// Interrupted reports whether the death of the process cut off the run of the mail with an id in
-// a box, once.
+// Interrupted reports whether the death of the process cut off the run of a mail with an id in a
+// box, once for each run: two nodes may have sent mails with one id.
 func (x *Executor) Interrupted(box string, id proto.TaskID) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	run := cutRun{box, id}
-	cut := x.interrupted[run]
-	delete(x.interrupted, run)
-	return cut
+	left := x.interrupted[run]
+	if left > 0 {
+		x.interrupted[run] = left - 1
+	}
+	return left > 0
 }

@@ -24,7 +24,7 @@ func (x *Executor) closeRuns(ctx context.Context) error {
 	}
 	for _, e := range open {
 		if id, err := proto.ParseTaskID(e.Task); err == nil {
-			x.interrupted[cutRun{e.Detail["kind"], id}] = true
+			x.interrupted[cutRun{e.Detail["kind"], id}]++
 		}
 		e.Action, e.Exit, e.Detail = "command.crash", nil, map[string]string{"kind": e.Detail["kind"], "boot": fmt.Sprint(e.Boot)}
 		e.Boot = x.cfg.Boot
@@ -35,11 +35,18 @@ func (x *Executor) closeRuns(ctx context.Context) error {
 	return nil
 }
 
+// A runKey identifies a run in the audit. The id alone does not: senders choose those of mails,
+// and mails with one id may be in two boxes, or of two nodes in one, and run at the same time.
+type runKey struct {
+	actor, kind, task, epoch, boot string
+	attempt                        int
+}
+
 // openRuns returns the starts of runs that have no end.
-func (x *Executor) openRuns() (map[string]audit.Entry, error) {
-	open := map[string]audit.Entry{}
+func (x *Executor) openRuns() (map[runKey]audit.Entry, error) {
+	open := map[runKey]audit.Entry{}
 	err := audit.Scan(filepath.Join(x.cfg.Dir, audit.DirName), func(r audit.Record) error {
-		run := fmt.Sprintf("%s %d %d", r.Task, r.Boot, r.Attempt)
+		run := runKey{r.Actor, r.Detail["kind"], r.Task, r.Epoch, fmt.Sprint(r.Boot), r.Attempt}
 		switch r.Action {
 		case "command.start":
 			e := r.Entry
@@ -48,7 +55,8 @@ func (x *Executor) openRuns() (map[string]audit.Entry, error) {
 		case "command.end":
 			delete(open, run)
 		case "command.crash":
-			delete(open, fmt.Sprintf("%s %s %d", r.Task, r.Detail["boot"], r.Attempt))
+			run.boot = r.Detail["boot"]
+			delete(open, run)
 		}
 		return nil
 	})

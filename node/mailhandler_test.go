@@ -1,13 +1,18 @@
 package node
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -134,5 +139,75 @@ func TestDangerousProgramsOfMailboxes(t *testing.T) {
 	h.RunAs, h.Dir = "", "/nowhere"
 	if _, err := a.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Handler: h}}); wire.CodeOf(err) != wire.CodeInvalid || !strings.Contains(err.Error(), "does not exist") {
 		t.Errorf("%v", err)
+	}
+}
+
+// I19: each run of the program of a mailbox has one start in the audit and one end, or one crash:
+// also two that a crash cut off at the same time, whose mails have one id.
+func TestAuditHasOneEndForEachRunOfMail(t *testing.T) {
+	t.Parallel()
+	a := startAlone(t)
+	dir := t.TempDir()
+	gate, started := filepath.Join(dir, "gate"), filepath.Join(dir, "started")
+	h := &wire.MailHandler{Exec: []string{"sh", "-c", `echo >>"$1"; if test "$BALEFIRE_TYPE" = wait; then until test -e "$2"; do sleep 0.1; done; fi`, "sh", started, gate}}
+	for _, name := range []string{"ceo", "desk"} {
+		if _, err := a.Mail.SetMailbox(t.Context(), name, wire.MailboxSettings{BoxSettings: wire.BoxSettings{Handler: h}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send := func(mails ...wire.Mail) {
+		t.Helper()
+		if _, errs := a.Mail.Send(t.Context(), mails); errors.Join(errs...) != nil {
+			t.Fatal(errs)
+		}
+	}
+	send(wire.Mail{To: "agent:ceo"}, wire.Mail{To: "agent:desk"})
+	a.waitBox(t, "ceo", ended(1, 0))
+	a.waitBox(t, "desk", ended(1, 0))
+	one := wire.Mail{To: "agent:ceo", Type: "wait", Producer: strings.Repeat("1", 32), Number: 1, ID: proto.NewMailID(time.Now()).String()}
+	two := one
+	two.To, two.Producer = "agent:desk", strings.Repeat("2", 32)
+	send(one, two)
+	eventually(t, func() bool {
+		lines, err := os.ReadFile(started)
+		return err == nil && len(lines) == 4
+	}, func() string { return "the programs do not run" })
+	crashed := a.cfg // the state if the process died now
+	crashed.Dir = filepath.Join(dir, "node")
+	if out, err := exec.Command("cp", "-a", a.cfg.Dir, crashed.Dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a.halt()
+	for range 2 { // the second time there is nothing left to do
+		again := start(t, crashed)
+		for _, name := range []string{"ceo", "desk"} {
+			again.waitBox(t, name, func(v wire.Box) bool { return v.Waiting == 0 })
+		}
+		again.halt()
+	}
+	type run struct{ box, task, epoch string }
+	starts, ends, actions := map[run]int{}, map[run]int{}, map[string]int{}
+	if err := audit.Scan(filepath.Join(crashed.Dir, audit.DirName), func(r audit.Record) error {
+		key := run{r.Detail["kind"], r.Task, r.Epoch}
+		switch actions[r.Action]++; r.Action {
+		case "command.start":
+			starts[key]++
+		case "command.end", "command.crash":
+			ends[key]++
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if actions["command.start"] != 6 || actions["command.end"] != 4 || actions["command.crash"] != 2 {
+		t.Errorf("the audit has %v", actions)
+	}
+	for key, n := range starts {
+		if n != 1 || ends[key] != 1 {
+			t.Errorf("%v has %d starts and %d ends", key, n, ends[key])
+		}
 	}
 }
