@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -195,22 +196,26 @@ func (w *app) mailBody(word string) ([]byte, error) {
 func mailReply(w *app) *cobra.Command {
 	var f mailFlags
 	c := &cobra.Command{
-		Use: "reply ID [BODY | @FILE | -]", Short: "Send a reply to a mail",
+		Use: "reply ID|@FILE [BODY | @FILE | -]", Short: "Send a reply to a mail",
 		Long: `Send a reply to the box that a mail names for replies (--reply-to of mail send).
 It has the class, the key and the trace of the mail, and as correlation that of the
 mail or its id. Reply before you acknowledge the mail: it must still be there.
 
+A mail that was read from another node is given as @FILE: what mail read -o jsonl
+printed of it. It may be acknowledged already.
+
 A mail is answered once: a second reply is not sent, unless it has another
 --dedupe.`,
-		Example: "  balefire-node mail reply 01a20c7e-5b1f-7d12-9a44-3f0c2b6d8e91 @answer.json",
+		Example: `  balefire-node mail reply 01a20c7e-5b1f-7d12-9a44-3f0c2b6d8e91 @answer.json
+  balefire-node mail read desk@laptop -o jsonl > mail && balefire-node mail reply @mail done`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if err := between(1, 2, "a mail and a body: mail reply ID [BODY | @FILE | -]")(cmd, args); err != nil {
+			if err := between(1, 2, "a mail and a body: mail reply ID|@FILE [BODY | @FILE | -]")(cmd, args); err != nil || strings.HasPrefix(args[0], "@") {
 				return err
 			}
 			return mailID(args[0])
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 1 {
+			if len(args) == 1 || len(args) == 0 && strings.HasPrefix(begun, "@") {
 				return bodies(begun)
 			}
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -219,11 +224,11 @@ A mail is answered once: a second reply is not sent, unless it has another
 			if err := f.read(w.clock.Now()); err != nil {
 				return err
 			}
-			old, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.BoxedMail, error) { return c.Mail(ctx, args[0]) })
+			old, err := w.mailToReply(cmd, args[0])
 			if err != nil {
 				return err
 			}
-			if err := replyTo(&f.mail, old.ReceivedMail); err != nil {
+			if err := replyTo(&f.mail, old); err != nil {
 				return err
 			}
 			if err := w.readMailBody(&f.mail, args[1:]); err != nil {
@@ -234,6 +239,31 @@ A mail is answered once: a second reply is not sent, unless it has another
 	}
 	f.add(c)
 	return c
+}
+
+// mailToReply returns the mail with an id, or that of a file.
+func (w *app) mailToReply(cmd *cobra.Command, word string) (wire.ReceivedMail, error) {
+	path, named := strings.CutPrefix(word, "@")
+	if !named {
+		m, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.BoxedMail, error) { return c.Mail(ctx, word) })
+		return m.ReceivedMail, err
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return wire.ReceivedMail{}, fmt.Errorf("read the mail: %w", err)
+	}
+	var read struct {
+		wire.DeliveredMail
+		Items []wire.DeliveredMail `json:"items"`
+	}
+	err = json.Unmarshal(raw, &read)
+	if err == nil && len(read.Items) == 1 {
+		read.DeliveredMail = read.Items[0]
+	}
+	if err != nil || read.Mail.ID == "" {
+		return wire.ReceivedMail{}, usage("%s is not one mail as mail read -o jsonl prints it", path)
+	}
+	return read.Mail, nil
 }
 
 // replyTo makes m a reply to a mail, where it does not say otherwise.
