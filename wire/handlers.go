@@ -20,7 +20,7 @@ type HandlerSpec struct {
 	MaxBody     int64    `yaml:"max_body,omitempty" json:"max_body,omitempty" doc:"bytes; default only the node's limit"`
 	MaxOutput   int64    `yaml:"max_output,omitempty" json:"max_output,omitempty" doc:"bytes of standard output; default 10 MiB"`
 	OnOverflow  string   `yaml:"on_overflow,omitempty" json:"on_overflow,omitempty" enum:"fail,cut" doc:"when a run writes more than max_output, or than the task's max_result: fail (default) stops it and ends the task as FAILED, OUTPUT_TOO_LARGE; cut keeps the beginning and lets it succeed"`
-	Env         []string `yaml:"env,omitempty" json:"env,omitempty" doc:"names of the node's environment variables that the program gets"`
+	Env         []string `yaml:"env,omitempty" json:"env,omitempty" doc:"names of the node's environment variables that the program gets, or NAME=VALUE"`
 	RunAs       string   `yaml:"run_as,omitempty" json:"run_as,omitempty" doc:"USER or USER:GROUP that the program runs as, so that it cannot read the node's keys; Linux, and the node needs CAP_SETUID and CAP_SETGID; default the node's user"`
 	Dir         string   `yaml:"dir,omitempty" json:"dir,omitempty" doc:"working folder; default a new one for each run"`
 }

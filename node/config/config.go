@@ -20,7 +20,7 @@ type Config struct {
 	Mail      Mail               `yaml:"mail" doc:"How much mail a node keeps."`
 	Limits    Limits             `yaml:"limits" doc:"How much a node accepts and stores."`
 	Log       Log                `yaml:"log" doc:"What a node logs."`
-	Dangerous []string           `yaml:"dangerous" doc:"kinds whose handlers may have the profile dangerous; only this list allows it, commands and peers cannot"`
+	Dangerous []string           `yaml:"dangerous" doc:"kinds whose handlers, and mailboxes whose programs, may have the profile dangerous; only this list allows it, commands and peers cannot"`
 	Handlers  []wire.HandlerSpec `yaml:"handlers" doc:"The work that this node does for its peers."`
 }
 

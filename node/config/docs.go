@@ -20,7 +20,7 @@ func Markdown() string {
 			docsSection(&b, f.Tag.Get("yaml"), f.Tag.Get("doc"))
 		}
 	}
-	docsSection(&b, "dangerous", "Kinds that may have a dangerous handler.")
+	docsSection(&b, "dangerous", "Kinds and mailboxes whose programs may be dangerous.")
 	docsHandlers(&b)
 	docsSeeds(&b)
 	return b.String()

@@ -31,7 +31,7 @@ var seedSettings = []seedSetting{
 	{"mesh_prune_older_than_ms", "mesh.prune_age", "", "applies to liveness rows only"},
 	{"mesh_prune_limit", "mesh.prune_limit", "", "rows removed in one pass"},
 	{"mesh_prune_interval_ms", "mesh.prune_interval", "", "time between two passes"},
-	{"pause_worker_when_local_not_alive", "", "true", "a node that considers itself isolated never claims new tasks (I16)"},
+	{"pause_worker_when_local_not_alive", "", "true", "a node that considers itself isolated claims no new tasks of other homes (I16); as a home it goes on with the tasks of its own queues"},
 	{"dedup window of 24 h", "", "–", "a fixed window lets tasks run twice: settled marks and the signed `not_after` replace it"},
 	{"timeouts of 5, 10, 30, 60 s by class", "", "10m for a handler", "`timeout` of a handler; timeouts by class apply to mail and to the delivery acknowledgement"},
 	{"flush of 100 ms or 100 records", "", "–", "commits are grouped without a delay: acknowledged means fsynced"},
