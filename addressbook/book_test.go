@@ -3,6 +3,7 @@ package addressbook
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -334,6 +335,17 @@ func TestFind(t *testing.T) {
 		if _, err := c.book.Find(ref); !errors.Is(err, ErrUnknownPeer) || !strings.Contains(err.Error(), "laptop") {
 			t.Errorf("Find(%q) = %v, want %v listing the known peers", ref, err, ErrUnknownPeer)
 		}
+	}
+}
+
+// A name that is mistyped among a thousand peers names a few of them, not all.
+func TestFindAmongAThousandPeers(t *testing.T) {
+	all := make([]Peer, 1000)
+	for i := range all {
+		all[i].Name = fmt.Sprintf("peer-%d", i)
+	}
+	if got := hint(all); !strings.HasPrefix(got, "known peers: peer-0, peer-1, ") || !strings.HasSuffix(got, ", peer-7, and 992 more") || len(got) > 200 {
+		t.Errorf("%d bytes: %.300s", len(got), got)
 	}
 }
 

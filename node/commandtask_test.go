@@ -161,6 +161,9 @@ func TestRefusedTasksEndOrWait(t *testing.T) {
 		why, _ = a.Explainer.Why(t.Context(), id)
 		return why.Cause.Refusal == "NO_HANDLER"
 	}, func() string { return fmt.Sprintf("why: %+v", why.Cause) })
+	if c := why.Cause; c.Peer != "b" || c.Self != "a" || c.Kind != "nobody-does-this" {
+		t.Errorf("the cause does not say where which handler is missing, and for whom: %+v", c)
+	}
 	if got, _ := a.Views.Task(t.Context(), id); got.State != "PENDING" || got.Attempts != 0 {
 		t.Errorf("state %s, attempts %d; want it to wait without using up attempts", got.State, got.Attempts)
 	}

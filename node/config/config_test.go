@@ -2,6 +2,7 @@ package config
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -101,6 +102,27 @@ func TestLaterSourceWins(t *testing.T) {
 		if got := source(t, l, key); got != want {
 			t.Errorf("%s comes from %s, want %s", key, got, want)
 		}
+	}
+}
+
+// An allow list may have a thousand peers, and of a mistake in one only that one is told.
+func TestAThousandPeersInAnAllowList(t *testing.T) {
+	var names strings.Builder
+	for i := range 1000 {
+		fmt.Fprintf(&names, "peer:p%d, ", i)
+	}
+	text := func(last string) string {
+		return "handlers:\n- {kind: one, type: echo, allow: [" + names.String() + last + "]}\n"
+	}
+	if n := len(load(t, text("peer:last")).Handlers[0].Allow); n != 1001 {
+		t.Errorf("%d peers", n)
+	}
+	l, err := Load(Source{File: write(t, text("last one"))})
+	if err == nil {
+		err = l.Validate()
+	}
+	if err == nil || !strings.Contains(err.Error(), `allow "peer:last one"`) || strings.Contains(err.Error(), "peer:p7") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -209,3 +209,12 @@ func codes(t *testing.T) (all []wire.NoteCode) {
 	}
 	return all
 }
+
+// The remedy for a missing handler has no placeholder but the program: where, for which kind and
+// for whom are known.
+func TestFixOfAMissingHandler(t *testing.T) {
+	n := wire.Note{Code: wire.NoteRefused, NoteArgs: wire.NoteArgs{Peer: "beta", Self: "alpha", Kind: "brew", Refusal: "NO_HANDLER", Detail: "no handler"}}
+	if got, want := Fix(n), "on beta: balefire-node handler add brew --allow alpha -- PROGRAM"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
