@@ -80,6 +80,7 @@ func TestHandlerOfBouncesOfThisNode(t *testing.T) {
 		f.handle(wire.MailHandler{})
 		f.mail("agent:desk@beta", "x", func(m *wire.Mail) { m.Sender, m.TTL = "raw", wire.Duration(time.Second) })
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if strings.Join(types, " ") != mail.TypeBounce {
 			t.Errorf("it ran for %q", types)
 		}
