@@ -102,8 +102,8 @@ func (t *Transport) scoreOf(r proto.PeerID) float64 {
 
 // scoreVia returns the score of the whole path to p through relay r.
 func (t *Transport) scoreVia(r, p proto.PeerID) float64 {
-	path, off := t.viaPath(r, p)
-	return t.cfg.Weights.Score(path).Total - off
+	_, s := t.circuitScore(r, p)
+	return s.Total
 }
 
 // A relayDemand lists the paths to relays of the peers that need a relay to reach this

@@ -26,6 +26,10 @@ type relaySituation struct {
 
 const ms = time.Millisecond
 
+// shownMargin is by how much the score of a path that is not in use may be better: so much is
+// a change of the path worth.
+const shownMargin = 0.3
+
 // The three relays of a measured case: a slow link, a long one and a lossy one. Of the slow
 // and the lossy one neither is better by the margin.
 var threeRelays = map[int]transporttest.NodeLink{
@@ -71,8 +75,8 @@ func newSituation(t *testing.T, tt relaySituation) (s *switchSim, liars map[int]
 }
 
 // TestRelaySituations checks that a relay that is not the best, or lies, is left for the
-// best one soon after the first traffic that shows it, that nothing is lost, and that the
-// best one is kept.
+// best one soon after the first traffic that shows it, that nothing is lost, that the
+// best one is kept, and that the scores shown explain it.
 func TestRelaySituations(t *testing.T) {
 	for i, tt := range relaySituations {
 		if testing.Short() && i%3 > 0 {
@@ -113,9 +117,14 @@ func TestRelaySituations(t *testing.T) {
 				if n := s.happened(0, transport.EventPath) - before; n > 1 || !slices.Contains(best, s.via()[0]) {
 					t.Errorf("%d changes of the path in the next two minutes, to relay %d", n, s.via()[0])
 				}
-				for _, p := range s.nodes[0].Paths(s.nodes[1].Peer()).Paths {
+				paths := s.nodes[0].Paths(s.nodes[1].Peer()).Paths
+				used := slices.IndexFunc(paths, func(p transport.Path) bool { return p.InUse })
+				for _, p := range paths {
 					r, _ := s.nodes[0].peerOf(p.Relay)
 					t.Logf("relay %d in use %v connected %v %+v score %+v", r, p.InUse, p.Connected, p.Measured, p.Score)
+					if used < 0 || p.Score.Total > paths[used].Score.Total+shownMargin {
+						t.Errorf("the scores do not show why another path is in use than through relay %d", r)
+					}
 				}
 				s.await(30*time.Second, "the rest of the work", func() bool { return s.nodes[0].left() == 0 })
 				s.check(given)
