@@ -7,9 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -21,68 +23,75 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// mailPoints are the moments at which a node can be killed, and whether the home of the box
-// passes them or the sender of the mail: before and after every append that a mail needs.
+// mailPoints are the moments at which a node can be killed, whether the home of the box
+// passes them or the sender of the mail, and whether the box is read from the node of the
+// sender: before and after every append that a mail needs.
 var mailPoints = []struct {
-	name string
-	home bool
+	name       string
+	home, away bool
 }{
-	{mailbox.PointSend, false},
-	{mailbox.PointSent, false},
-	{mailbox.PointReceive, true},
-	{mailbox.PointReceived, true},
-	{mailbox.PointAnswer, false},
-	{mailbox.PointLeased, true},
-	{mailbox.PointSettle, true},
-	{mailbox.PointSettled, true},
+	{mailbox.PointSend, false, false},
+	{mailbox.PointSent, false, false},
+	{mailbox.PointReceive, true, false},
+	{mailbox.PointReceived, true, false},
+	{mailbox.PointAnswer, false, false},
+	{mailbox.PointLeased, true, false},
+	{mailbox.PointSettle, true, false},
+	{mailbox.PointSettled, true, false},
+	{mailbox.PointLeased, true, true},
+	{mailbox.PointSettle, true, true},
+	{mailbox.PointSettled, true, true},
 }
 
 // TestMailCrash checks I21, I22 and I23 when the sender of mail, the home of its box and its
-// reader are killed at every step: each mail that was sent is read to its end once, and is
-// accepted once (S08).
+// reader, there or on another node, are killed at every step: each mail that was sent is read
+// to its end once, and is accepted once (S08).
 func TestMailCrash(t *testing.T) {
 	a, b := pair(t, config{engine: engines[0]})
-	lease := wire.Duration(5 * time.Second)
+	lease := wire.Duration(2 * time.Second)
 	if _, err := b.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{
-		BoxSettings: wire.BoxSettings{Allow: &[]string{"*"}}, SubscriptionSettings: wire.SubscriptionSettings{Lease: &lease, Attempts: new(100)},
+		BoxSettings: wire.BoxSettings{Allow: &[]string{"*"}, AllowRead: &[]string{"*"}}, SubscriptionSettings: wire.SubscriptionSettings{Lease: &lease, Attempts: new(100)},
 	}); err != nil {
 		t.Fatal(err)
 	}
-	books := &mailBooks{t: t, mails: map[string]*mailEntry{}, mailer: mailstream.New(filepath.Join(a.dir, "node.sock")).Mailer()}
+	books := &mailBooks{t: t, reader: b, mails: map[string]*mailEntry{}, mailer: mailstream.New(filepath.Join(a.dir, "node.sock")).Mailer()}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- books.mailer.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
 	for _, pt := range mailPoints {
-		side, who := a, "sender"
+		side, who, where := a, "sender", ""
 		if pt.home {
 			side, who = b, "home"
 		}
+		if books.reader = b; pt.away {
+			books.reader, where = a, " of a reader elsewhere"
+		}
 		for _, visit := range either([]int{2}, []int{1, 3, 10}) {
-			t.Run(fmt.Sprintf("%s %s %d", who, strings.ReplaceAll(pt.name, "/", " "), visit), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s%s %s %d", who, where, strings.ReplaceAll(pt.name, "/", " "), visit), func(t *testing.T) {
 				side.stop()
 				side.start(fmt.Sprintf("BALEFIRE_FAILPOINT=%s:%d", pt.name, visit))
-				books.run(a, b, side)
+				books.run(a, side)
 				side.waitFailpoint()
 			})
 		}
 	}
 	for range either(1, 5) {
-		t.Run("reader", func(t *testing.T) { books.killReader(t, a, b) })
-		t.Run("home when an ack was answered", func(t *testing.T) {
-			books.send(a, 1)
-			b.until("it was read", func() bool { return books.read(b) > 0 })
-			b.kill()
-			b.start()
-		})
+		for _, books.reader = range []*machine{b, a} {
+			at := " at " + books.reader.name
+			t.Run("reader"+at, func(t *testing.T) { books.killReader(t, a, b) })
+			t.Run("home of a reader"+at, func(t *testing.T) { books.killBetween(t, a, b, b) })
+		}
+		t.Run("node of a reader elsewhere", func(t *testing.T) { books.killBetween(t, a, b, a) })
 	}
 	books.settle(a, b)
 }
 
 // mailBooks have what is known about each mail.
 type mailBooks struct {
-	t  *testing.T
-	mu sync.Mutex
+	t      *testing.T
+	reader *machine // whose programs read the box
+	mu     sync.Mutex
 
 	mails map[string]*mailEntry // by body
 	owed  []wire.Mail           // to be sent again: the answer is missing
@@ -101,16 +110,24 @@ type mailEntry struct {
 }
 
 // run sends and reads until a node is dead.
-func (m *mailBooks) run(a, b, side *machine) {
+func (m *mailBooks) run(a, side *machine) {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	gone := side.gone
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	for _, f := range []func(){func() { m.send(a, 3) }, m.post, func() { m.read(b) }} {
+	for _, f := range []func(){func() { m.send(a, 3) }, m.post, func() { m.read(ctx) }} {
 		wg.Go(func() {
-			for began := time.Now(); side.alive() && time.Since(began) < testTimeout; {
+			for ctx.Err() == nil {
 				f()
 				pause(5 * time.Millisecond)
 			}
 		})
+	}
+	select {
+	case <-gone:
+		cancel()
+	case <-ctx.Done():
 	}
 }
 
@@ -141,7 +158,7 @@ func (m *mailBooks) send(a *machine, n int) {
 	}
 	m.owed = nil
 	m.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), mailWait)
 	defer cancel()
 	_, errs := a.SendMails(ctx, mails)
 	m.mu.Lock()
@@ -153,20 +170,37 @@ func (m *mailBooks) send(a *machine, n int) {
 	}
 }
 
-// read leases and acknowledges mail once, and returns how many acknowledgements counted.
-func (m *mailBooks) read(b *machine) (acked int) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+// mailWait bounds a call to a node that may be dead, or whose peer may be.
+const mailWait = 10 * time.Second
+
+// read leases and acknowledges mail once.
+func (m *mailBooks) read(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, mailWait)
 	defer cancel()
-	given, err := b.LeaseMail(ctx, "ceo", "", wire.LeaseMail{Max: 10, Wait: wire.Wait(100 * time.Millisecond)})
-	if err != nil || len(given) == 0 {
-		return 0
+	if given := m.lease(ctx); len(given) > 0 {
+		_ = m.ack(ctx, given) // it is noted
 	}
-	var acks wire.SettleMail
+}
+
+// lease leases mail once.
+func (m *mailBooks) lease(ctx context.Context) []wire.DeliveredMail {
+	given, err := m.reader.LeaseMail(ctx, "ceo@b", "", wire.LeaseMail{Max: 10, Wait: wire.Wait(100 * time.Millisecond)})
+	if err != nil {
+		return nil
+	}
 	for _, d := range given {
 		m.delivered(d)
+	}
+	return given
+}
+
+// ack acknowledges mail, and notes which acknowledgements count.
+func (m *mailBooks) ack(ctx context.Context, given []wire.DeliveredMail) error {
+	var acks wire.SettleMail
+	for _, d := range given {
 		acks.Ack = append(acks.Ack, d.Lease)
 	}
-	items, err := b.SettleMail(ctx, "ceo", "", acks)
+	items, err := m.reader.SettleMail(ctx, "ceo@b", "", acks)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i, d := range given {
@@ -176,10 +210,9 @@ func (m *mailBooks) read(b *machine) (acked int) {
 			e.unsure = true
 		case items[i].Code == wire.SettledOK:
 			e.acked = true
-			acked++
 		}
 	}
-	return acked
+	return err
 }
 
 func (m *mailBooks) delivered(d wire.DeliveredMail) {
@@ -208,7 +241,7 @@ func (m *mailBooks) delivered(d wire.DeliveredMail) {
 // delivered again, with the same id.
 func (m *mailBooks) killReader(t *testing.T, a, b *machine) {
 	m.settle(a, b)
-	cmd := exec.Command(b.binary, "--dir", b.dir, "mail", "read", "ceo", "--follow", "-o", "jsonl")
+	cmd := exec.Command(m.reader.binary, "--dir", m.reader.dir, "mail", "read", "ceo@b", "--follow", "-o", "jsonl")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -232,6 +265,34 @@ func (m *mailBooks) killReader(t *testing.T, a, b *machine) {
 	m.settle(a, b)
 }
 
+// killBetween kills a node when two mails are delivered, and when one of them is acknowledged: its
+// old handle counts after the first death, it never comes again, and the other one does.
+func (m *mailBooks) killBetween(t *testing.T, a, b, side *machine) {
+	m.settle(a, b)
+	m.send(a, 2)
+	given := map[uint64]wire.DeliveredMail{} // a lease may end
+	b.until("both are delivered", func() bool {
+		for _, d := range m.lease(t.Context()) {
+			given[d.Mail.Seq] = d
+		}
+		return len(given) == 2
+	})
+	first := given[slices.Min(slices.Collect(maps.Keys(given)))]
+	side.kill()
+	side.start()
+	b.until("the acknowledgement is answered", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), mailWait)
+		defer cancel()
+		return m.ack(ctx, []wire.DeliveredMail{first}) == nil
+	})
+	if !m.mails[string(first.Mail.Body)].acked {
+		t.Errorf("I23: the handle %s does not count, and nobody else was given its mail", first.Lease)
+	}
+	side.kill()
+	side.start()
+	m.settle(a, b)
+}
+
 // settle reads until nothing is left, and checks that each mail has ended once.
 func (m *mailBooks) settle(a, b *machine) {
 	m.t.Helper()
@@ -244,7 +305,7 @@ func (m *mailBooks) settle(a, b *machine) {
 	})
 	open := 0
 	b.until("every mail is read", func() bool {
-		m.read(b)
+		m.read(context.Background())
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		open = 0
@@ -256,7 +317,7 @@ func (m *mailBooks) settle(a, b *machine) {
 		return open == 0
 	})
 	b.until("no mail waits", func() bool {
-		m.read(b)
+		m.read(context.Background())
 		box, err := b.Mailbox(context.Background(), "ceo")
 		return err == nil && box.Waiting == 0
 	})
