@@ -59,24 +59,12 @@ func TestNoProcessOutlivesItsTask(t *testing.T) {
 	script := fmt.Sprintf(`echo $$ >> %[1]s; sh -c "echo \$\$ >> %[1]s; trap : TERM; while :; do sleep 1; done" & setsid sh -c "echo \$\$ >> %[1]s; while :; do sleep 1; done" & wait`, pids)
 	kinds := fmt.Sprintf("  - {kind: tree, exec: [/bin/sh, -c, %s], allow: ['role:send'], on_crash: park}\n", strconv.Quote(script))
 	a, b := pairOf(t, config{engine: "nutsdb"}, config{engine: "nutsdb", kinds: kinds})
-	grown := func() []int {
+	grown := func() []string {
 		raw, err := os.ReadFile(pids)
 		if err != nil {
 			return nil
 		}
-		var all []int
-		for _, f := range strings.Fields(string(raw)) {
-			pid, err := strconv.Atoi(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, pid)
-		}
-		return all
-	}
-	running := func(pid int) bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		return err == nil && !strings.Contains(string(stat), ") Z ")
+		return strings.Fields(string(raw))
 	}
 	p := newAcknowledged()
 	p.submit(t.Context(), a, 1, wire.Request{Target: "b", Kind: "tree"})
@@ -107,7 +95,13 @@ func TestNoProcessOutlivesItsTask(t *testing.T) {
 	})
 	for _, pid := range grown() {
 		if running(pid) {
-			t.Errorf("S34: process %d is running although its task is CANCELLED", pid)
+			t.Errorf("S34: process %s is running although its task is CANCELLED", pid)
 		}
 	}
+}
+
+// running reports whether a process runs.
+func running(pid string) bool {
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	return err == nil && !strings.Contains(string(stat), ") Z ")
 }
