@@ -10,16 +10,13 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// unforwardDelay is how long a mail waits whose successor its box refused for now.
-const unforwardDelay = 30 * time.Second
-
 // AckAndSend acknowledges a delivery and puts the mail that came of it into its box, or into the
 // spool of a box on another node: one record, so that both are on disk or neither is. If the mail
-// is refused for good, the delivery ends as a dead letter; if for now, it is delivered again later
-// and nothing is spent. [proto.CodeStale] means that the delivery does not count, and nothing
+// is refused for good, the delivery ends as a dead letter; if for now, it is delivered again after
+// a time and nothing is spent. [proto.CodeStale] means that the delivery does not count, and nothing
 // was sent; a duplicate that it was acknowledged before. With ErrUnknown both or neither happened.
-func (b *Broker) AckAndSend(ctx context.Context, name, sub string, h box.Handle, to Outgoing) (Sent, error) {
-	p := &passing{name: name, sub: sub, handle: h, to: to.Box, mail: box.Mail{At: b.cfg.Clock.Now().UnixMilli(), Letter: to.Letter}, done: make(chan struct{})}
+func (b *Broker) AckAndSend(ctx context.Context, name, sub string, h box.Handle, to Outgoing, again time.Duration) (Sent, error) {
+	p := &passing{name: name, sub: sub, handle: h, to: to.Box, again: again, mail: box.Mail{At: b.cfg.Clock.Now().UnixMilli(), Letter: to.Letter}, done: make(chan struct{})}
 	if p.away = to.Home != b.cfg.Self; p.away {
 		f, err := b.forwardable(ctx, []Outgoing{to}, false)
 		if err != nil {
@@ -45,7 +42,8 @@ type passing struct {
 	name, sub string
 	handle    box.Handle
 	to        string
-	away      bool // to a box on another node
+	again     time.Duration // wait after a refusal for now
+	away      bool          // to a box on another node
 	facts     chain.Mail
 	mail      box.Mail
 
@@ -71,7 +69,7 @@ func (b *Broker) pass(now box.Now, p *passing) {
 	}
 	answer := func(now box.Now, r Sent) {
 		if p.sent = r; r.Code != proto.CodeOK && r.Code != proto.CodeStale {
-			b.state.Unforward(now, id, sub, p.handle, r.ForGood, unforwardDelay, "forward to "+p.to+": "+r.Code.Name()+": "+r.Detail, &b.out)
+			b.state.Unforward(now, id, sub, p.handle, r.ForGood, p.again, "forward to "+p.to+": "+r.Code.Name()+": "+r.Detail, &b.out)
 		}
 		close(p.done)
 	}

@@ -18,7 +18,7 @@ import (
 // pass forwards a delivery of agent:raw.
 func (f *fixture) pass(d Delivery, to Outgoing) Sent {
 	f.t.Helper()
-	s, err := f.AckAndSend(f.t.Context(), "agent:raw", "", d.Handle, to)
+	s, err := f.AckAndSend(f.t.Context(), "agent:raw", "", d.Handle, to, time.Second)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestAckAndSendIsWhole(t *testing.T) {
 			}
 			result := make(chan error, 1)
 			go func() {
-				_, err := f.AckAndSend(context.Background(), "agent:raw", "", got[0].Handle, Outgoing{Box: "agent:next", Home: originID, Letter: f.letter("rich", nil)})
+				_, err := f.AckAndSend(context.Background(), "agent:raw", "", got[0].Handle, Outgoing{Box: "agent:next", Home: originID, Letter: f.letter("rich", nil)}, time.Second)
 				result <- err
 			}()
 			synctest.Wait()
@@ -187,7 +187,7 @@ func TestAckAndSendRefused(t *testing.T) {
 	if s := f.pass(d, Outgoing{Box: "agent:next", Home: originID, Letter: f.letter("rich", nil)}); s.Code != proto.CodeBadForm || f.info("agent:raw").Waiting != 1 {
 		t.Errorf("a delivery that never was: %+v", s)
 	}
-	if _, err := f.AckAndSend(t.Context(), "agent:nobody", "", d.Handle, Outgoing{Box: "agent:next", Home: originID, Letter: f.letter("rich", nil)}); !errors.Is(err, box.ErrNotFound) {
+	if _, err := f.AckAndSend(t.Context(), "agent:nobody", "", d.Handle, Outgoing{Box: "agent:next", Home: originID, Letter: f.letter("rich", nil)}, time.Second); !errors.Is(err, box.ErrNotFound) {
 		t.Errorf("of no box: %v", err)
 	}
 }

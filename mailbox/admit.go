@@ -73,10 +73,26 @@ func (b *Boxes) readRules(ctx context.Context, k *mail.Broker) error {
 			if !ok || n.text != settings.Notes {
 				n = notesOf(settings)
 			}
+			n.to = targets(s, id, settings.Kind)
 			rules[settings.Name] = n
 		}
 		b.rules.Store(&rules) // here: what is read later is stored later
 	})
 	b.handlers.settingsRead()
 	return err
+}
+
+// targets returns into which boxes subscriptions of a topic deliver.
+func targets(s *box.State, id box.BoxID, kind box.Kind) map[string]string {
+	if kind != box.Topic {
+		return nil
+	}
+	to := map[string]string{}
+	info, _ := s.Info(id)
+	for _, sub := range info.Subs {
+		if u, _ := s.SubInfo(id, sub); u.Settings.To != "" {
+			to[u.Settings.Name] = u.Settings.To
+		}
+	}
+	return to
 }

@@ -21,6 +21,7 @@ const (
 	handlerTimeout = 10 * time.Minute // of one mail
 	leastExtension = 10 * time.Second // of a lease while its program runs
 	abandonDelay   = time.Second      // after a program was killed
+	forwardRetry   = 30 * time.Second // after a box refused for now what came of a mail
 
 	limitCheck = 500 * time.Millisecond // between two looks at the time of a run
 )
@@ -146,7 +147,7 @@ func (w work) settle(ctx context.Context, s mail.Settlement) proto.Code {
 		}
 		defer func() { _ = w.b.cfg.Fail(PointSettled) }() // it is on disk: nothing can fail any more
 	}
-	settled, err := w.b.broker.Load().Settle(ctx, w.place.name, "", []mail.Settlement{s})
+	settled, err := w.b.broker.Load().Settle(ctx, w.place.name, w.r.sub, []mail.Settlement{s})
 	if errors.Is(err, box.ErrNotFound) {
 		return proto.CodeNoHandler
 	}
@@ -176,33 +177,41 @@ func (w work) succeed(ctx context.Context, res *handler.Result, l proto.Letter) 
 		w.settle(ctx, mail.Settlement{Op: box.Final, Reason: cutReason("forward: " + err.Error())})
 		return
 	}
-	ctx = context.WithoutCancel(ctx)
-	if err := w.b.cfg.Fail(PointSettle); err != nil {
-		return
-	}
-	sent, err := w.b.broker.Load().AckAndSend(ctx, w.place.name, "", w.Handle, mail.Outgoing{Box: to.name, Home: to.home, Generation: to.generation, Letter: letter})
-	_ = w.b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
+	sent, err := w.pass(ctx, to, letter, forwardRetry)
 	w.turn.settled = err == nil
-	if err == nil && sent.Code == proto.CodeOK {
-		w.r.needs.Store(0)
-	}
 	switch {
 	case err != nil: // if the mail is acknowledged all the same, this does not count
 		w.settle(ctx, mail.Settlement{Op: box.Defer, Delay: handlerRetry, Reason: cutReason("forward to " + to.text + ": " + err.Error())})
 		w.b.cfg.Logger.Warn("a mail may not be forwarded: then it is handled again", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "why", err)
 	case sent.Code != proto.CodeOK:
-		if sent.Code == proto.CodeFull {
-			w.r.needs.Store(int64(len(letter)))
-		}
 		w.b.cfg.Logger.Warn("a mail is not forwarded", "box", w.place.text, "seq", w.Handle.Seq, "to", to.text, "code", sent.Code.Name(), "why", sent.Detail)
-	case to.home != w.b.cfg.Self:
-		w.b.parts.Want(to.home)
 	}
 }
 
-// canForward returns why a box takes nothing now of what a handler forwards, so that no program
-// runs in vain: it must have room for as much as it refused last. What is for a box on another
-// node waits in its spool.
+// pass acknowledges the delivery and sends what came of it with the same append. If that is
+// refused for now, the mail is delivered again after a time.
+func (w work) pass(ctx context.Context, to place, letter []byte, again time.Duration) (mail.Sent, error) {
+	if err := w.b.cfg.Fail(PointSettle); err != nil {
+		return mail.Sent{}, err
+	}
+	out := mail.Outgoing{Box: to.name, Home: to.home, Generation: to.generation, Letter: letter}
+	sent, err := w.b.broker.Load().AckAndSend(context.WithoutCancel(ctx), w.place.name, w.r.sub, w.Handle, out, again)
+	_ = w.b.cfg.Fail(PointSettled) // it is on disk: nothing can fail any more
+	switch {
+	case err != nil:
+	case sent.Code == proto.CodeFull:
+		w.r.needs.Store(int64(len(letter)))
+	case sent.Code == proto.CodeOK:
+		w.r.needs.Store(0)
+		if to.home != w.b.cfg.Self {
+			w.b.parts.Want(to.home)
+		}
+	}
+	return sent, err
+}
+
+// canForward returns why a box, or the spool of one on another node, takes nothing now of what is
+// forwarded, so that no program runs in vain: it must have room for as much as it refused last.
 func (b *Boxes) canForward(ctx context.Context, r *runner) error {
 	if r.settings.Forward == "" {
 		return nil
@@ -211,12 +220,12 @@ func (b *Boxes) canForward(ctx context.Context, r *runner) error {
 	if err != nil {
 		return fmt.Errorf("forward: %w", err)
 	}
+	name, room := to.name, box.Result{Code: proto.CodeNoHandler}
 	if to.home != b.cfg.Self {
-		return nil
+		name, room.Code = box.SpoolPrefix+name, proto.CodeOK // it is made for the first mail
 	}
-	room := box.Result{Code: proto.CodeNoHandler}
 	if err := b.broker.Load().View(ctx, func(s *box.State) {
-		if id, ok := s.Find(to.name); ok {
+		if id, ok := s.Find(name); ok {
 			size := r.needs.Load()
 			if limits, _ := s.Settings(id); limits.Bytes > 0 && size > int64(limits.Bytes) {
 				size = 0 // since it was set: what is larger is refused for good

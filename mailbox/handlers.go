@@ -38,12 +38,13 @@ const handlerRetry = 10 * time.Second
 type handlers struct {
 	changed chan struct{} // settings were read
 	mu      sync.Mutex
-	running map[string]*runner // by the name of the box in the ledger
+	running map[string]*runner // by the name of the box in the ledger, and the subscription: see runnerKey
 }
 
-// A runner is the handler of one mailbox.
+// A runner is the handler of one mailbox, or delivers the mail of a subscription into a box.
 type runner struct {
 	name     string // of the box in the ledger
+	sub      string // of a topic; its settings are only Forward
 	settings wire.MailHandler
 	stop     func()       // it leases no more; what runs goes on
 	needs    atomic.Int64 // bytes of what its box had no room for last; 0: it had
@@ -64,11 +65,15 @@ func (r *runner) setProblem(err error) (changed bool) {
 	return changed
 }
 
-// problemOf returns why the handler of a box does not run, or "".
-func (h *handlers) problemOf(name string) string {
+// runnerKey names the runner of a mailbox or of a subscription.
+func runnerKey(name, sub string) string { return name + "/" + sub }
+
+// problemOf returns why the handler of a box, or a subscription that delivers into a box, does not
+// run, or "".
+func (h *handlers) problemOf(name, sub string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r := h.running[name]
+	r := h.running[runnerKey(name, sub)]
 	if r == nil {
 		return ""
 	}
@@ -110,39 +115,52 @@ func (b *Boxes) runHandlers(ctx context.Context, k *mail.Broker) error {
 
 // matchHandlers starts and stops runners, so that they are those that the settings name.
 func (b *Boxes) matchHandlers(runs context.Context, wg *sync.WaitGroup) {
-	rules := *b.rules.Load()
+	wanted := map[string]*runner{}
+	for name, n := range *b.rules.Load() {
+		if n.Handler != nil {
+			wanted[runnerKey(name, "")] = &runner{name: name, settings: *n.Handler}
+		}
+		for sub, to := range n.to {
+			wanted[runnerKey(name, sub)] = &runner{name: name, sub: sub, settings: wire.MailHandler{Forward: to}}
+		}
+	}
 	h := &b.handlers
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for name, r := range h.running {
-		if s := rules[name].Handler; s == nil || !reflect.DeepEqual(*s, r.settings) {
+	for key, r := range h.running {
+		if w := wanted[key]; w == nil || !reflect.DeepEqual(w.settings, r.settings) {
 			r.stop()
-			delete(h.running, name)
+			delete(h.running, key)
 		}
 	}
-	for name, n := range rules {
-		if n.Handler == nil || h.running[name] != nil {
+	for key, r := range wanted {
+		if h.running[key] != nil {
 			continue
 		}
-		leasing, stop := context.WithCancel(runs)
-		r := &runner{name: name, settings: *n.Handler, stop: stop}
-		h.running[name] = r
+		var leasing context.Context
+		leasing, r.stop = context.WithCancel(runs)
+		h.running[key] = r
 		wg.Go(func() {
-			defer stop()
+			defer r.stop()
 			b.serve(runs, leasing, r)
 		})
 	}
 }
 
-// serve reads a box for its handler until leasing ends, and returns when nothing runs.
+// serve reads a box or a subscription for its runner until leasing ends, and returns when nothing
+// runs.
 func (b *Boxes) serve(runs, leasing context.Context, r *runner) {
+	session, says := b.serveSession, "a mailbox has a handler that cannot run; its mail waits"
+	if r.sub != "" {
+		session, says = b.serveForward, "a subscription cannot deliver into its box now; its mail waits"
+	}
 	for leasing.Err() == nil {
-		err := b.serveSession(runs, leasing, r)
+		err := session(runs, leasing, r)
 		if leasing.Err() != nil {
 			return
 		}
 		if r.setProblem(err) && err != nil {
-			b.cfg.Logger.Warn("a mailbox has a handler that cannot run; its mail waits", "box", b.text(r.name), "why", err)
+			b.cfg.Logger.Warn(says, "box", place{text: b.text(r.name)}.path(r.sub), "why", err)
 		}
 		pause := time.NewTimer(handlerRetry)
 		select {
@@ -172,11 +190,7 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer func() { // what runs keeps its mail; the session is given no more
-		if err := reader.Leave(context.WithoutCancel(leasing)); err != nil && !errors.Is(err, mail.ErrStopped) {
-			b.cfg.Logger.Warn("a handler of a mailbox could not end its session", "box", b.text(r.name), "why", err)
-		}
-	}()
+	defer b.leaveRunner(leasing, reader, p.text)
 	leasing, unready := context.WithCancelCause(leasing)
 	defer unready(nil)
 	turns := map[string]*turn{} // the last delivery of each key
@@ -210,6 +224,13 @@ func (b *Boxes) serveSession(runs, leasing context.Context, r *runner) error {
 		}
 	}
 	return context.Cause(leasing)
+}
+
+// leaveRunner ends the session of a runner: what runs keeps its mail, and it is given no more.
+func (b *Boxes) leaveRunner(leasing context.Context, reader *mail.Session, path string) {
+	if err := reader.Leave(context.WithoutCancel(leasing)); err != nil && !errors.Is(err, mail.ErrStopped) {
+		b.cfg.Logger.Warn("a handler of a mailbox could not end its session", "box", path, "why", err)
+	}
 }
 
 // handlerOf returns what handles the mails of a box.

@@ -80,7 +80,7 @@ func (b *Boxes) text(name string) string {
 func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
 	i, _ := s.Info(id)
 	v := wire.Box{
-		Name: b.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Problem: b.handlers.problemOf(i.Settings.Name), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: timeOf(i.Oldest), Next: i.Next,
+		Name: b.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Problem: b.handlers.problemOf(i.Settings.Name, ""), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: timeOf(i.Oldest), Next: i.Next,
 		Ended: wire.EndedMails{
 			Done: i.EndedAs(box.Done), Dead: i.EndedAs(box.Dead), Expired: i.EndedAs(box.Expired), Cancelled: i.EndedAs(box.Cancelled), Dropped: i.EndedAs(box.Dropped),
 		},
@@ -94,6 +94,9 @@ func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
 		v.Subscriptions = append(v.Subscriptions, wire.Subscription{
 			Name: u.Settings.Name, Settings: subSettings(u.Settings), Leased: u.Leased, Retrying: u.Retrying, Dead: u.Dead, Blocked: u.Blocked, Readers: u.Readers,
 		})
+		if name := u.Settings.Name; name != "" {
+			v.Subscriptions[len(v.Subscriptions)-1].Problem = b.handlers.problemOf(i.Settings.Name, name)
+		}
 	}
 	return v
 }
@@ -142,6 +145,9 @@ func subSettings(s box.SubSettings) wire.SubscriptionSettings {
 	v := wire.SubscriptionSettings{Mode: &mode, Attempts: &attempts, KeyBatch: &batch, OnDead: &onDead, Paused: &s.Paused, Dead: &dead, DeadAge: &age}
 	if s.Filter != "" {
 		v.Filter = &s.Filter
+	}
+	if s.To != "" {
+		v.To = &s.To
 	}
 	if s.Lease != 0 {
 		lease := wire.Duration(s.Lease)

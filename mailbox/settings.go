@@ -24,7 +24,8 @@ type notes struct {
 	Request   string            `json:"request,omitempty"` // of a reply box: the id of its only mail with that reply_to
 	Given     string            `json:"given,omitempty"`   // and the handle of the reply that its requester was given
 
-	text string // in which they are kept
+	text string            // in which they are kept
+	to   map[string]string // of a topic: the boxes into which its subscriptions deliver
 }
 
 func (n notes) encode() string {
@@ -143,6 +144,9 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 	if err == nil {
 		err = checkSub(p, &s)
 	}
+	if err == nil && s.To != nil {
+		err = b.checkForward(k, p, *s.To)
+	}
 	if err == nil && !proto.ValidQueue(sub) {
 		err = fmt.Errorf("%w: subscription %.64q: use 1-63 of a-z 0-9 . _ -", wire.ErrInvalid, sub)
 	}
@@ -166,7 +170,14 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 	if err := k.SetSub(ctx, p.name, changeSub(now.sub, s), from); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
-	if err := b.cfg.Audit(ctx, "subscription.set", p.path(sub)); err != nil {
+	if err := b.readRules(ctx, k); err != nil {
+		return wire.Box{}, failure(p, "", err)
+	}
+	what := p.path(sub)
+	if s.To != nil {
+		what += ": to " + cmp.Or(*s.To, "its readers")
+	}
+	if err := b.cfg.Audit(ctx, "subscription.set", what); err != nil {
 		return wire.Box{}, err
 	}
 	return b.Get(ctx, p.name)
@@ -211,6 +222,9 @@ func (b *Boxes) RemoveSubscription(ctx context.Context, topic, sub string) error
 	b.changing.Lock()
 	defer b.changing.Unlock()
 	if err := k.RemoveSub(ctx, p.name, sub); err != nil {
+		return failure(p, sub, err)
+	}
+	if err := b.readRules(ctx, k); err != nil {
 		return failure(p, sub, err)
 	}
 	return b.cfg.Audit(ctx, "subscription.remove", p.path(sub))
@@ -456,6 +470,7 @@ func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.Bo
 func changeSub(to box.SubSettings, s wire.SubscriptionSettings) box.SubSettings {
 	change(&to.Filter, s.Filter)
 	change(&to.Paused, s.Paused)
+	change(&to.To, s.To)
 	if s.Mode != nil {
 		to.Mode = modes[*s.Mode]
 	}
@@ -544,8 +559,8 @@ func checkSub(p place, s *wire.SubscriptionSettings) error {
 	}
 	mailbox := p.kind == wire.BoxMailbox
 	switch {
-	case mailbox && (s.Filter != nil && *s.Filter != "" || s.From != ""):
-		return invalid("filter and from are settings of the subscriptions of a topic")
+	case mailbox && (s.Filter != nil && *s.Filter != "" || s.From != "" || s.To != nil && *s.To != ""):
+		return invalid("filter, from and to are settings of the subscriptions of a topic")
 	case s.Filter != nil && *s.Filter != "" && !proto.ValidFilter([]byte(*s.Filter)):
 		return invalid("filter %.64q: use words with dots between them; * is one word, > at the end the rest", *s.Filter)
 	case outside(s.Attempts, box.MaxAttempts):

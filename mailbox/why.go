@@ -17,12 +17,13 @@ import (
 // An explanation is what is known about a mail or a box, with its one cause.
 type explanation struct {
 	wire.Blocker
-	now     time.Time
-	problem string // why the handler of the box does not run
+	now      time.Time
+	handlers *handlers
+	problem  string // why that of the box does not run
 }
 
 func (b *Boxes) explain(subject, state string) *explanation {
-	return &explanation{Blocker: wire.Blocker{Subject: subject, State: state, Steps: []wire.Note{}}, now: b.cfg.Clock.Now()}
+	return &explanation{Blocker: wire.Blocker{Subject: subject, State: state, Steps: []wire.Note{}}, now: b.cfg.Clock.Now(), handlers: &b.handlers}
 }
 
 func (e *explanation) step(code wire.NoteCode, a wire.NoteArgs) {
@@ -141,7 +142,7 @@ func (b *Boxes) whyWaiting(ctx context.Context, e *explanation, s *search, path 
 		e.next(due)
 		e.cause(wire.NoteMailRetries, a)
 	case t.Readers == 0:
-		e.problem = b.handlers.problemOf(s.sub.place.name)
+		e.problem = b.handlers.problemOf(s.sub.place.name, s.sub.name)
 		e.unread(a)
 	case t.Credit == 0:
 		e.cause(wire.NoteReadersBusy, a)
@@ -220,7 +221,6 @@ func (b *Boxes) WhyBox(ctx context.Context, name string) (_ wire.Blocker, home p
 		return wire.Blocker{}, home, noBox(p, sub)
 	}
 	found := false
-	e.problem = b.handlers.problemOf(p.name)
 	if err = k.View(ctx, func(s *box.State) { found = e.box(s, p, sub) }); err == nil && !found {
 		err = noBox(p, sub)
 	}
@@ -244,7 +244,7 @@ func (e *explanation) box(s *box.State, p place, only string) bool {
 	found := only == ""
 	for _, sub := range i.Subs {
 		if u, _ := s.SubInfo(id, sub); only == "" || u.Settings.Name == only {
-			found = true
+			found, e.problem = true, e.handlers.problemOf(p.name, u.Settings.Name)
 			e.sub(s, id, sub, p.path(u.Settings.Name), u)
 		}
 	}
@@ -306,7 +306,11 @@ func (e *explanation) unread(a wire.NoteArgs) {
 		e.cause(wire.NoteNoReader, a)
 		return
 	}
-	e.cause(wire.NoteHandlerStopped, wire.NoteArgs{Box: a.Box, Detail: e.problem})
+	code := wire.NoteHandlerStopped
+	if strings.HasPrefix(a.Box, proto.TopicPrefix) {
+		code = wire.NoteForwardStopped
+	}
+	e.cause(code, wire.NoteArgs{Box: a.Box, Detail: e.problem})
 }
 
 // maxRefused is how many senders are named whose mail a box refused.

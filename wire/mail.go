@@ -99,6 +99,7 @@ type SubscriptionSettings struct {
 	Paused   *bool     `json:"paused,omitempty" doc:"nothing is delivered"`
 	Dead     *int      `json:"dead,omitempty" minimum:"0" doc:"dead letters that are kept; default 10000"`
 	DeadAge  *Duration `json:"dead_age,omitempty" doc:"how long they are kept; default 30d"`
+	To       *string   `json:"to,omitempty" maxLength:"256" doc:"of a topic: a box, such as agent:NAME@NODE, into which the node delivers its mail"`
 	From     string    `json:"from,omitempty" doc:"where a new subscription begins: new (default), first, last (the newest of each subject), a sequence number, or a time"`
 }
 
@@ -142,6 +143,7 @@ type Subscription struct {
 	Dead     int                  `json:"dead"`
 	Blocked  int                  `json:"blocked" doc:"ordering keys that a dead letter blocks"`
 	Readers  []string             `json:"readers,omitempty"`
+	Problem  string               `json:"problem,omitempty" doc:"why it does not deliver into its box now"`
 }
 
 // A LeaseMail asks for mail of a box. Each is leased: it must be settled before the lease

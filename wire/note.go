@@ -162,6 +162,7 @@ const (
 	NoteMailRetries    NoteCode = "mail_retries"     // a delivery failed, and it waits for the next one: box, state (the cause), detail, names (the reader)
 	NoteNoReader       NoteCode = "no_reader"        // nobody reads the box: box
 	NoteHandlerStopped NoteCode = "handler_stopped"  // the handler of the box does not run: box, detail
+	NoteForwardStopped NoteCode = "forward_stopped"  // the subscription does not deliver into its box now: box, detail
 	NoteReadersBusy    NoteCode = "readers_busy"     // its readers take no more until they settle what they have: box, count (readers)
 	NoteMailNext       NoteCode = "mail_next"        // it is among the next to be delivered: box
 	NoteKeysBlocked    NoteCode = "keys_blocked"     // dead letters block ordering keys: box, count (keys)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/wire"
 )
@@ -56,8 +57,8 @@ func (f *boxFlags) settings(given func(flag string) bool) (s wire.BoxSettings, s
 
 // readerFlags are the raw flags of the settings of a mailbox or a subscription.
 type readerFlags struct {
-	filter, mode, lease, onDead, deadAge, from string
-	attempts, batch, dead                      int
+	filter, mode, lease, onDead, deadAge, from, to string
+	attempts, batch, dead                          int
 }
 
 func (f *readerFlags) add(c *cobra.Command) {
@@ -70,6 +71,11 @@ func (f *readerFlags) add(c *cobra.Command) {
 	fs.Var(numberValue[int]{&f.dead, 0, box.MaxMails}, "dead", "dead letters that are kept; 0: the default, 10000")
 	fs.StringVar(&f.deadAge, "dead-age", "", "how long they are kept, like 30d; 0: the default, 30d")
 	completeWords(c, "mode", "shared", "exclusive", "failover")
+}
+
+// addTo adds the flag of the box into which a subscription delivers.
+func (f *readerFlags) addTo(c *cobra.Command) {
+	c.Flags().StringVar(&f.to, "to", "", "deliver the mail into this box, such as agent:NAME@NODE; '' ends that")
 }
 
 // settings converts the flags that are set, and reports whether there are any.
@@ -85,6 +91,7 @@ func (f *readerFlags) settings(given func(flag string) bool) (s wire.Subscriptio
 		"dead":      func() { s.Dead = &f.dead },
 		"dead-age":  func() { s.DeadAge, bad = spanOrDefault("dead-age", f.deadAge) },
 		"from":      func() { s.From = f.from },
+		"to":        func() { s.To = &f.to },
 	} {
 		if given(flag) {
 			some = true
@@ -165,6 +172,9 @@ func printMails(row rowFunc, w *app, v wire.Box) {
 
 // printReader prints what the readers of a subscription have and what they left.
 func printReader(row rowFunc, v wire.Box, s wire.Subscription) {
+	if s.Problem != "" {
+		row("problem", "%s", prose.Plain(s.Problem))
+	}
 	row("delivery", "%d leased  %d retrying", s.Leased, s.Retrying)
 	if len(s.Readers) > 0 {
 		row("readers", "%s", readers(s))
@@ -201,7 +211,7 @@ func printReaderSettings(row rowFunc, s wire.SubscriptionSettings) {
 	for _, x := range []struct {
 		name string
 		text *string
-	}{{"mode", s.Mode}, {"on dead", s.OnDead}} {
+	}{{"to", s.To}, {"mode", s.Mode}, {"on dead", s.OnDead}} {
 		if x.text != nil {
 			row(x.name, "%s", *x.text)
 		}

@@ -29,9 +29,13 @@ func subAdd(w *app) *cobra.Command {
 		Use: "add TOPIC SUB", Short: "Create a subscription of a topic",
 		Long: `Create a subscription of a topic of this node. --filter selects subjects: * is one
 word and > at the end the rest; it never changes. --from is where it begins: new
-(the default), first, last (the newest mail of each subject), a number, or a time.`,
+(the default), first, last (the newest mail of each subject), a number, or a time.
+
+With --to the node delivers the mail into a box, of this node or another one: it
+sends each mail on with the same write as its acknowledgment, in order.`,
 		Example: `  balefire-node sub add orders billing --filter 'eu.>' --from first --mode failover
-  balefire-node sub add orders audit --from 2026-11-22T14:00:00Z`,
+  balefire-node sub add orders audit --from 2026-11-22T14:00:00Z
+  balefire-node sub add orders copy --filter 'eu.>' --to agent:audit@beta`,
 		Args: oneSub, ValidArgsFunction: w.completeTopic,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, _, err := f.settings(cmd.Flags().Changed)
@@ -53,6 +57,7 @@ word and > at the end the rest; it never changes. --from is where it begins: new
 	c.Flags().StringVar(&f.filter, "filter", "", "subjects, such as 'eu.>' (default all)")
 	c.Flags().StringVar(&f.from, "from", "", "new, first, last, a number, or a time (default new)")
 	completeWords(c, "from", "new", "first", "last")
+	f.addTo(c)
 	f.add(c)
 	return c
 }
@@ -80,6 +85,7 @@ func subSet(w *app) *cobra.Command {
 			})
 		},
 	}
+	f.addTo(c)
 	f.add(c)
 	return c
 }

@@ -21,7 +21,7 @@ func fullBench(t testing.TB) *bench {
 	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
 	b.apply(AppendBox(nil, 2, &BoxSettings{Name: "topic:orders", Kind: Topic, Mails: 50}))
 	b.apply(AppendSub(nil, 2, 1, &SubSettings{Name: "one", Filter: "a.>"}, Start{At: StartFirst}))
-	b.apply(AppendSub(nil, 2, 2, &SubSettings{Name: "two", Block: true}, Start{}))
+	b.apply(AppendSub(nil, 2, 2, &SubSettings{Name: "two", Block: true, To: "agent:next"}, Start{}))
 	b.apply(AppendSub(nil, 1, 0, &SubSettings{Attempts: 1, Block: true}, Start{}))
 	for i := range 6 {
 		b.mustSend(note{key: "k", dedupe: fmt.Sprint("d", i), after: time.Duration(i/5) * time.Minute})

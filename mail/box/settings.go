@@ -61,6 +61,7 @@ type SubSettings struct {
 	Lease    time.Duration // default 5, 10, 30 or 60 s by class
 	Dead     uint32        // dead letters that are kept; default 10 000
 	DeadAge  time.Duration // how long they are kept; default 30 days
+	To       string        // of a topic: the box into which its mail is delivered, kept for the caller
 }
 
 // WithDefaults returns the settings with the defaults in place of zero values.
@@ -223,6 +224,8 @@ func (s *SubSettings) Check() error {
 		return fmt.Errorf("%w: filter %.64q", ErrBadRecord, s.Filter)
 	case s.Mode > Failover || s.Attempts > MaxAttempts || s.KeyBatch > MaxKeyBatch || s.Dead > MaxMails:
 		return fmt.Errorf("%w: limits of subscription %.64q", ErrBadRecord, s.Name)
+	case s.To != "" && (s.Name == "" || !validName(s.To)):
+		return fmt.Errorf("%w: box of subscription %.64q", ErrBadRecord, s.Name)
 	case s.Lease < 0 || s.Lease > MaxLease || s.Lease%time.Millisecond != 0 || !validTime(s.DeadAge):
 		return fmt.Errorf("%w: times of subscription %.64q", ErrBadRecord, s.Name)
 	}
@@ -289,15 +292,38 @@ func (d *decoder) boxSettings() BoxSettings {
 
 func (s *SubSettings) append(dst []byte) []byte {
 	dst = append(appendText(appendText(dst, s.Name), s.Filter), byte(s.Mode), s.Attempts, s.KeyBatch)
-	dst = appendU64(appendFlag(appendFlag(dst, s.Block), s.Paused), uint64(s.Lease.Milliseconds()))
-	return appendU64(appendU32(dst, s.Dead), uint64(s.DeadAge.Milliseconds()))
+	flags := byte(0)
+	if s.Paused {
+		flags = flagPaused
+	}
+	if s.To != "" {
+		flags |= flagTo
+	}
+	dst = appendU64(append(appendFlag(dst, s.Block), flags), uint64(s.Lease.Milliseconds()))
+	dst = appendU64(appendU32(dst, s.Dead), uint64(s.DeadAge.Milliseconds()))
+	if s.To != "" {
+		dst = appendText(dst, s.To)
+	}
+	return dst
 }
+
+// Flags of the settings of a subscription.
+const (
+	flagPaused = 1 << iota
+	flagTo     // the box into which it delivers follows
+)
 
 func (d *decoder) subSettings() SubSettings {
 	s := SubSettings{
 		Name: string(d.text(MaxName)), Filter: string(d.text(proto.MaxSubject)), Mode: Mode(d.u8()), Attempts: d.u8(), KeyBatch: d.u8(),
-		Block: d.flag(), Paused: d.flag(), Lease: d.duration(), Dead: d.u32(), DeadAge: d.duration(),
+		Block: d.flag(),
 	}
+	flags := d.u8()
+	s.Paused, s.Lease, s.Dead, s.DeadAge = flags&flagPaused > 0, d.duration(), d.u32(), d.duration()
+	if flags&flagTo > 0 {
+		s.To = string(d.text(MaxName))
+	}
+	d.check(flags <= flagPaused|flagTo && (s.To != "") == (flags&flagTo > 0))
 	d.check(d.failed || s.Check() == nil)
 	return s
 }
