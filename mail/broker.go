@@ -86,6 +86,10 @@ type Config struct {
 	Waited  func(box string, c proto.Class, d time.Duration)
 	Handled func(box string, d time.Duration)
 
+	// Fail is called with the name of each failpoint; an error that it returns fails what is
+	// done there. Default: nothing fails.
+	Fail func(point string) error
+
 	CheckpointRecords int64         // new records after which a checkpoint is written; default 200 000
 	CheckpointBytes   int64         // bytes of new records after which one is written; default 256 MiB
 	CheckpointEvery   time.Duration // after which one is written if there are new records; default 5 min
@@ -180,6 +184,9 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	}
 	if cfg.Handled == nil {
 		cfg.Handled = func(string, time.Duration) {}
+	}
+	if cfg.Fail == nil {
+		cfg.Fail = func(string) error { return nil }
 	}
 	if cfg.CheckpointRecords == 0 {
 		cfg.CheckpointRecords = defaultCheckpointRecords

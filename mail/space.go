@@ -44,6 +44,15 @@ const (
 	moveEvery  = 10        // milliseconds between two batches, at least
 )
 
+// The failpoints of what gives back the space of the ledger, at which a test build exits.
+const (
+	PointSave     = "mail/save"     // the state is copied, its checkpoint is not on disk
+	PointSaved    = "mail/saved"    // the checkpoint is on disk, no segment is given back
+	PointReleased = "mail/released" // segments are given back, the mail of sparse ones is not moved
+	PointMove     = "mail/move"     // records of sparse segments are read, and not written again
+	PointMoved    = "mail/moved"    // they are, and no checkpoint has their new places
+)
+
 // Space returns how many bytes of the ledger are records that were needed at the last
 // checkpoint, or at the start, and how many were written since the start to move records.
 func (b *Broker) Space() (needed, moved int64) { return b.space.needed.Load(), b.space.moved.Load() }
@@ -69,15 +78,13 @@ func (b *Broker) checkpointDue() {
 	index, records, size := b.last.Load(), b.saved.records, b.saved.bytes
 	b.saved.running = true
 	b.waiting.Go(func() {
-		err := b.log.Checkpoint(index, func(w io.Writer) error {
-			_, err := w.Write(image.Bytes())
-			return err
-		})
+		err := b.save(index, image.Bytes())
 		var sparse map[uint64]bool
 		if err != nil {
 			b.cfg.Logger.Warn("no checkpoint of the mail was written", "why", err)
 		} else {
 			sparse = b.release(needed)
+			_ = b.cfg.Fail(PointReleased) // nothing can fail any more
 		}
 		_ = b.do(func(box.Now) { // if the broker has ended, nobody asks
 			if b.saved.running = false; err == nil {
@@ -86,6 +93,21 @@ func (b *Broker) checkpointDue() {
 			}
 		})
 	})
+}
+
+// save writes a checkpoint.
+func (b *Broker) save(index uint64, image []byte) error {
+	err := b.cfg.Fail(PointSave)
+	if err == nil {
+		err = b.log.Checkpoint(index, func(w io.Writer) error {
+			_, err := w.Write(image)
+			return err
+		})
+	}
+	if err == nil {
+		err = b.cfg.Fail(PointSaved)
+	}
+	return err
 }
 
 // neededBytes returns how many bytes of each segment are records that are needed.
@@ -188,6 +210,10 @@ func (b *Broker) readMoves(batch []move, size int64) {
 // the old ones are there.
 func (b *Broker) move(batch []move) {
 	m, newest := &b.moving, b.last.Load()
+	if b.cfg.Fail(PointMove) != nil {
+		m.running, m.sparse = false, nil
+		return
+	}
 	queued := len(b.pending)
 	for _, x := range batch {
 		is, ok := b.state.Record(x.Box, x.Seq)
@@ -209,7 +235,9 @@ func (b *Broker) move(batch []move) {
 	b.pending[len(b.pending)-1].done = func(_ box.Result, err error) {
 		if m.running = false; err != nil { // the disk is full
 			m.sparse = nil
+			return
 		}
+		_ = b.cfg.Fail(PointMoved) // nothing can fail any more
 	}
 }
 

@@ -156,7 +156,7 @@ func (b *Boxes) open() (*mail.Broker, error) {
 			now, known, err := b.parts.Names.HomeOf(name)
 			return err == nil && now == home && known == generation
 		},
-		Gone: b.gone,
+		Gone: b.gone, Fail: b.cfg.Fail,
 	})
 	if err != nil {
 		return nil, err

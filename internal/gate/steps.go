@@ -81,7 +81,7 @@ var soakSteps = slices.Concat([]step{
 	gateSteps[0],
 },
 	eachProcess(false,
-		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestMailCrash", "TestMailHandlerIsKilled", "TestKillAtPointsOfLeases", "TestTakeover",
+		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestMailCrash", "TestMailHandlerIsKilled", "TestMailMoveIsKilled", "TestKillAtPointsOfLeases", "TestTakeover",
 		"TestPowerCut", "TestDiskLosesPower", "TestDiskLosesWhatIsNotSynced", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
 		"TestSmallMachineOpensWhatItAccepted", "TestHandlersPage", "TestFirstTaskPage", "TestMailPage", "TestMailExamples", "TestOwnershipPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
