@@ -64,7 +64,11 @@ func (c *committer) head(wait bool) *request {
 	for {
 		if c.at == len(c.pending) {
 			clear(c.pending)
-			c.pending, c.at = c.s.queue.take(c.pending, wait), 0
+			if c.at = 0; wait {
+				c.pending = c.s.queue.Await(c.pending)
+			} else {
+				c.pending, _ = c.s.queue.Take(c.pending)
+			}
 			if len(c.pending) == 0 {
 				return nil
 			}

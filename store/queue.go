@@ -2,19 +2,21 @@ package store
 
 import "sync"
 
-// A queue passes requests to the committer. It needs no bound: every request in
-// it is a waiting caller.
-type queue struct {
+// A Queue passes requests to the goroutine that commits them. It needs no bound: whoever
+// pushes waits for an answer, or limits what it pushes.
+type Queue[T any] struct {
+	Wake chan struct{} // has a token when something may have been pushed, or the queue closed
+
 	mu     sync.Mutex
-	items  []*request
+	items  []T
 	closed bool
-	wake   chan struct{} // holds a token when items or closed may have changed
 }
 
-func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
+// NewQueue returns an open queue.
+func NewQueue[T any]() *Queue[T] { return &Queue[T]{Wake: make(chan struct{}, 1)} }
 
-// push adds r and reports whether the queue is open.
-func (q *queue) push(r *request) bool {
+// Push adds r and reports whether the queue is open.
+func (q *Queue[T]) Push(r T) bool {
 	q.mu.Lock()
 	if q.closed {
 		q.mu.Unlock()
@@ -29,40 +31,44 @@ func (q *queue) push(r *request) bool {
 	return true
 }
 
-// take returns all waiting requests and leaves empty, which it overwrites, in
-// their place. With wait it blocks until there are some; it then returns none
-// only once the queue is closed and empty.
-func (q *queue) take(empty []*request, wait bool) []*request {
+// Take returns all requests and leaves empty, which it overwrites, in their place.
+func (q *Queue[T]) Take(empty []T) (items []T, closed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items, q.items = q.items, empty[:0]
+	return items, q.closed
+}
+
+// Await is like Take and blocks until there are requests. It returns none only once the
+// queue is closed and empty.
+func (q *Queue[T]) Await(empty []T) []T {
 	for {
-		q.mu.Lock()
-		if len(q.items) > 0 || q.closed || !wait {
-			items := q.items
-			q.items = empty[:0]
-			q.mu.Unlock()
+		items, closed := q.Take(empty)
+		if len(items) > 0 || closed {
 			return items
 		}
-		q.mu.Unlock()
-		<-q.wake
+		empty = items
+		<-q.Wake
 	}
 }
 
-// close refuses further requests; queued ones will still be taken.
-func (q *queue) close() {
+// Close refuses further requests; queued ones will still be taken.
+func (q *Queue[T]) Close() {
 	q.mu.Lock()
 	q.closed = true
 	q.mu.Unlock()
 	q.signal()
 }
 
-func (q *queue) signal() {
+func (q *Queue[T]) signal() {
 	select {
-	case q.wake <- struct{}{}:
+	case q.Wake <- struct{}{}:
 	default:
 	}
 }
 
 // size returns how many requests are waiting.
-func (q *queue) size() int {
+func (q *Queue[T]) size() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.items)

@@ -43,7 +43,7 @@ func (s *Store) do(ctx context.Context, r *request) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("store: not started: %w", err)
 	}
-	if !s.queue.push(r) {
+	if !s.queue.Push(r) {
 		return ErrClosed
 	}
 	return s.await(ctx, r)

@@ -16,7 +16,7 @@ import (
 type Store struct {
 	engine   Engine
 	cfg      Config
-	queue    *queue
+	queue    *Queue[*request]
 	requests sync.Pool // of *request
 	expiry   expiryClock
 	space    space
@@ -41,7 +41,7 @@ type Store struct {
 func Open(e Engine, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{
-		engine: e, cfg: cfg, queue: newQueue(), meter: newMeter(),
+		engine: e, cfg: cfg, queue: NewQueue[*request](), meter: newMeter(),
 		requests: sync.Pool{New: newRequest},
 		expiry:   expiryClock{clock: cfg.Clock},
 		failed:   make(chan struct{}), stop: make(chan struct{}),
@@ -135,7 +135,7 @@ func (s *Store) Queue(batches []*Batch) *Pending {
 	}
 	r := s.requests.Get().(*request)
 	r.batches, r.errs, r.left = batches, p.errs, left
-	if !s.queue.push(r) {
+	if !s.queue.Push(r) {
 		p.errs = repeat(ErrClosed, len(batches))
 		return p
 	}
@@ -364,7 +364,7 @@ func (s *Store) Close() error {
 
 // halt stops the goroutines and returns when they have ended.
 func (s *Store) halt() {
-	s.halting.Do(func() { close(s.stop); s.queue.close() })
+	s.halting.Do(func() { close(s.stop); s.queue.Close() })
 	s.running.Wait()
 	s.maintenance.Wait()
 }

@@ -77,7 +77,7 @@ func (l *Ledger) syncTo(index uint64) error {
 	}
 	r := l.requests.Get().(*request)
 	r.sync = true
-	if !l.queue.push(r) {
+	if !l.queue.Push(r) {
 		l.recycle(r)
 		return store.ErrClosed
 	}

@@ -71,7 +71,7 @@ func (c *committer) wait() bool {
 			due = c.timer.C
 		}
 		select {
-		case <-c.l.queue.wake:
+		case <-c.l.queue.Wake:
 		case <-due:
 			_ = c.sync() // who queues next is told
 		}
@@ -83,7 +83,7 @@ func (c *committer) wait() bool {
 // group.
 func (c *committer) refill() (closed bool) {
 	clear(c.pending)
-	c.pending, closed = c.l.queue.take(c.pending)
+	c.pending, closed = c.l.queue.Take(c.pending)
 	c.at = 0
 	return closed
 }

@@ -17,7 +17,7 @@ type Ledger struct {
 	id   ID
 	torn string // name of the file with what Open took off the end
 
-	queue    *queue
+	queue    *store.Queue[*request]
 	requests sync.Pool // of *request
 	ring     *ring
 	segments segments
@@ -71,7 +71,7 @@ func open(dir string, cfg Config) (*Ledger, error) {
 	}
 	l := &Ledger{
 		dir: dir, cfg: cfg, id: r.id, torn: r.aside, checkpoints: r.good,
-		queue: newQueue(), requests: sync.Pool{New: newRequest}, ring: newRing(cfg.Ring),
+		queue: store.NewQueue[*request](), requests: sync.Pool{New: newRequest}, ring: newRing(cfg.Ring),
 		spares: newSpares(dir, cfg), failed: make(chan struct{}),
 	}
 	l.space.cfg = &l.cfg
@@ -90,7 +90,7 @@ func open(dir string, cfg Config) (*Ledger, error) {
 func (l *Ledger) Close() error {
 	var err error
 	l.closing.Do(func() {
-		l.queue.close()
+		l.queue.Close()
 		l.committing.Wait()
 		l.spares.close()
 		l.supplying.Wait()

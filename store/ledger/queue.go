@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	"github.com/balefire/balefire/store"
 )
@@ -46,7 +45,7 @@ func (l *Ledger) Queue(es []Entry) *Pending {
 	for i := range es {
 		r.size += entryHead + len(es[i].Data)
 	}
-	if !l.queue.push(r) {
+	if !l.queue.Push(r) {
 		l.recycle(r)
 		return &Pending{err: store.ErrClosed}
 	}
@@ -90,53 +89,4 @@ func newRequest() any { return &request{done: make(chan struct{}, 1)} }
 func (l *Ledger) recycle(r *request) {
 	*r = request{done: r.done}
 	l.requests.Put(r)
-}
-
-// A queue passes requests to the committer.
-type queue struct {
-	mu     sync.Mutex
-	items  []*request
-	closed bool
-	wake   chan struct{} // has a token when items or closed may have changed
-}
-
-func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
-
-// push adds r and reports whether the queue is open.
-func (q *queue) push(r *request) bool {
-	q.mu.Lock()
-	if q.closed {
-		q.mu.Unlock()
-		return false
-	}
-	q.items = append(q.items, r)
-	first := len(q.items) == 1
-	q.mu.Unlock()
-	if first {
-		q.signal()
-	}
-	return true
-}
-
-// take returns all requests and leaves empty, which it overwrites, in their place.
-func (q *queue) take(empty []*request) (items []*request, closed bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	items, q.items = q.items, empty[:0]
-	return items, q.closed
-}
-
-// close refuses further requests; queued ones will still be taken.
-func (q *queue) close() {
-	q.mu.Lock()
-	q.closed = true
-	q.mu.Unlock()
-	q.signal()
-}
-
-func (q *queue) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
 }
