@@ -3,10 +3,8 @@ package bodies
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -20,16 +18,6 @@ type Name [32]byte
 
 // String returns the name of the object's file.
 func (n Name) String() string { return proto.ObjectFile(n) }
-
-// ParseName parses what String returns.
-func ParseName(s string) (n Name, err error) {
-	text, ok := strings.CutPrefix(s, "o-")
-	b, err := hex.DecodeString(text)
-	if !ok || err != nil || len(b) != len(n) || text != strings.ToLower(text) {
-		return n, fmt.Errorf("%w: %.80q is not the name of an object", ErrName, s)
-	}
-	return Name(b), nil
-}
 
 const (
 	version      = 1

@@ -286,15 +286,6 @@ func FuzzParseManifest(f *testing.F) {
 	})
 }
 
-func FuzzParseName(f *testing.F) {
-	f.Add(Name{1}.String())
-	f.Fuzz(func(t *testing.T, s string) {
-		if n, err := ParseName(s); err == nil && n.String() != s {
-			t.Errorf("%q is read as %s", s, n)
-		}
-	})
-}
-
 // No chunk and path but those of the object are taken.
 func FuzzPut(f *testing.F) {
 	from := openStore(f, f.TempDir(), Config{})

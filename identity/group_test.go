@@ -40,7 +40,7 @@ func TestEveryLeafOfAnyGroupVerifies(t *testing.T) {
 	k, v := NewKeys(nil, today), NewVerifier()
 	for _, n := range []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 255, 256, 257, 511, 512} {
 		leaves := someLeaves(n)
-		if got, want := GroupRoot(leaves), slowRoot(leaves); got != want {
+		if got, want := newTree(leaves).root(), slowRoot(leaves); got != want {
 			t.Fatalf("root of %d leaves differs from its definition", n)
 		}
 		sig, proofs := k.SignGroup(leaves)
@@ -256,7 +256,7 @@ func TestGroupSizesOutOfRangePanic(t *testing.T) {
 					t.Errorf("a group of %d was signed", n)
 				}
 			}()
-			GroupRoot(make([][32]byte, n))
+			newTree(make([][32]byte, n))
 		}()
 	}
 }

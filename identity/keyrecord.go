@@ -26,8 +26,6 @@ var (
 	ErrExpired = errors.New("identity: the record has expired")
 	// ErrNotYet is returned for a record that becomes valid more than EarlyGrace from now.
 	ErrNotYet = errors.New("identity: the record is not valid yet: " + CompareClocks)
-	// ErrRollback is returned for a key record older than the known one.
-	ErrRollback = errors.New("identity: the sealing key is older than the known one")
 )
 
 // maxDetails bounds what is decoded of a record, in bytes.
@@ -113,21 +111,6 @@ func keyRecordOf(d *proto.KeyDetails, peer proto.PeerID) (KeyRecord, error) {
 	}
 	r.NotBefore, r.NotAfter, err = period(d.GetNotBeforeMs(), d.GetNotAfterMs(), MaxKeyLife)
 	return r, err
-}
-
-// Follows returns ErrRollback unless r may replace old, a record of the same peer that
-// was verified before: a lower number, or a different key with the same number, comes
-// from a restored old disk or a forgery.
-func (r KeyRecord) Follows(old KeyRecord) error {
-	switch {
-	case r.Peer != old.Peer:
-		return fmt.Errorf("%w: it is of another peer", ErrBadRecord)
-	case r.Seq < old.Seq:
-		return fmt.Errorf("%w: number %d, known is %d", ErrRollback, r.Seq, old.Seq)
-	case r.Seq == old.Seq && r.ID != old.ID:
-		return fmt.Errorf("%w: two keys with number %d", ErrRollback, r.Seq)
-	}
-	return nil
 }
 
 // period checks that a record begins before it ends and is valid for at most life.

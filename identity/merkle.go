@@ -89,10 +89,6 @@ func (t *tree) proofs() []Proof {
 	return all
 }
 
-// GroupRoot returns the root over 1 to proto.MaxGroup leaves; it panics for
-// another number.
-func GroupRoot(leaves [][32]byte) [32]byte { return newTree(leaves).root() }
-
 // RootOf returns the root that a leaf and its proof lead to, or ErrProof.
 func RootOf(leaf [32]byte, proof Proof) ([32]byte, error) {
 	steps := len(proof.Path) / 32

@@ -12,8 +12,7 @@ import (
 
 // The statuses of a dead letter.
 const (
-	StatusNew      = "new"                  // nobody has looked at it
-	StatusSeen     = "seen"                 // somebody has looked at it
+	StatusNew      = "new"
 	StatusRedriven = backlog.StatusRedriven // it was resubmitted as another task
 )
 
@@ -38,15 +37,6 @@ func (o *Outbox) DeadLetter(id proto.TaskID) (*proto.Stored, error) {
 		return nil, fmt.Errorf("%w: %s is %v, not a dead letter", ErrNotFound, id, set)
 	}
 	return o.backlog.Stored(backlog.TaskKey(id))
-}
-
-// MarkSeen records that somebody has looked at a dead letter.
-func (o *Outbox) MarkSeen(ctx context.Context, id proto.TaskID) error {
-	return o.backlog.Revise(ctx, backlog.TaskKey(id), func(r *proto.Record) {
-		if r.Status == StatusNew || r.Status == "" {
-			r.Status = StatusSeen
-		}
-	})
 }
 
 // MarkRedriven records that an ended task was resubmitted. A dead letter that

@@ -487,18 +487,6 @@ func (h *Home) forgetBlock(q *queue, key laneKey) {
 	}
 }
 
-// PendingHandoffs returns how many tasks are in transit to another home, or still have to
-// go.
-func (h *Home) PendingHandoffs() int {
-	n := h.handoffs.Len()
-	for e := h.live.Front(); e != nil; e = e.Next() {
-		if ts := e.Value.(*taskState); !ts.mem.queue.isHome(h.self) {
-			n++
-		}
-	}
-	return n
-}
-
 // forgetMoved drops entries when no copy of a message can refer to them any more.
 func (h *Home) forgetMoved() {
 	if h.now.Mono-h.sweptAt < 10*time.Minute {

@@ -72,3 +72,15 @@ func TestALaneBlockedDuringAHandoff(t *testing.T) {
 		t.Errorf("the old home keeps %v; announced: %v", q.blocks(), q.announced)
 	}
 }
+
+// PendingHandoffs returns how many tasks are in transit to another home, or still have to
+// go.
+func (h *Home) PendingHandoffs() int {
+	n := h.handoffs.Len()
+	for e := h.live.Front(); e != nil; e = e.Next() {
+		if ts := e.Value.(*taskState); !ts.mem.queue.isHome(h.self) {
+			n++
+		}
+	}
+	return n
+}

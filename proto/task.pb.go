@@ -864,7 +864,7 @@ type Record struct {
 	Labels         map[string]string      `protobuf:"bytes,35,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Mode           Mode                   `protobuf:"varint,36,opt,name=mode,proto3,enum=transport.v1.Mode" json:"mode,omitempty"`
 	Target         string                 `protobuf:"bytes,37,opt,name=target,proto3" json:"target,omitempty"`                           // as given: laptop, queue:build, agent:codex@laptop
-	Status         string                 `protobuf:"bytes,38,opt,name=status,proto3" json:"status,omitempty"`                           // of a dead letter: new, seen, redriven
+	Status         string                 `protobuf:"bytes,38,opt,name=status,proto3" json:"status,omitempty"`                           // of a dead letter: new, redriven
 	RedrivenAs     string                 `protobuf:"bytes,39,opt,name=redriven_as,json=redrivenAs,proto3" json:"redriven_as,omitempty"` // task id
 	Orphans        []*Receipt             `protobuf:"bytes,40,rep,name=orphans,proto3" json:"orphans,omitempty"`                         // results that came too late, as statements
 	OnDead         string                 `protobuf:"bytes,41,opt,name=on_dead,json=onDead,proto3" json:"on_dead,omitempty"`

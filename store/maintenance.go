@@ -64,15 +64,6 @@ func (s *Store) Compact(ctx context.Context) error {
 	return nil
 }
 
-// CompactIfDue compacts if the engine needs it, and reports whether it did.
-func (s *Store) CompactIfDue(ctx context.Context) (bool, error) {
-	if !s.Stats().CompactDue {
-		return false, nil
-	}
-	err := s.Compact(ctx)
-	return err == nil, err
-}
-
 // A compactor picks a quiet moment for a compaction that is due.
 type compactor struct {
 	s       *Store

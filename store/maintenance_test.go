@@ -189,13 +189,6 @@ func TestCompactionWaitsForQuiet(t *testing.T) {
 		if n := done.Load(); n < 3 || due.Load() || s.Err() != nil {
 			t.Errorf("%d compactions, due %v, failure %v", n, due.Load(), s.Err())
 		}
-		if did, err := s.CompactIfDue(t.Context()); did || err != nil {
-			t.Errorf("compacted though not due: %v, %v", did, err)
-		}
-		due.Store(true)
-		if did, err := s.CompactIfDue(t.Context()); !did || err != nil {
-			t.Errorf("did not compact: %v, %v", did, err)
-		}
 	})
 }
 
