@@ -9,6 +9,7 @@ import (
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/nodetest"
+	points "github.com/balefire/balefire/submit"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -83,7 +84,7 @@ func failing(t testing.TB) (n *node.Node, err *error) {
 	err = new(error)
 	return newNode(t, func(cfg *node.Config) {
 		cfg.Fail = func(point string) error {
-			if point == node.PointSealed {
+			if point == points.PointSealed {
 				return *err
 			}
 			return nil

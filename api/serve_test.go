@@ -20,6 +20,7 @@ import (
 
 	"github.com/balefire/balefire/node"
 	"github.com/balefire/balefire/node/nodetest"
+	points "github.com/balefire/balefire/submit"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -284,7 +285,7 @@ func serving() (stacks []string) {
 func TestAPanicIsAProblem(t *testing.T) {
 	n := newNode(t, func(cfg *node.Config) {
 		cfg.Fail = func(point string) error {
-			if point == node.PointSealed {
+			if point == points.PointSealed {
 				panic("index out of range")
 			}
 			return nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/node"
+	points "github.com/balefire/balefire/submit"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -269,7 +270,7 @@ func TestBatch(t *testing.T) {
 		groups := 0
 		n := newNode(t, func(cfg *node.Config) {
 			cfg.Fail = func(point string) error {
-				if point == node.PointStored {
+				if point == points.PointStored {
 					groups++
 				}
 				return nil

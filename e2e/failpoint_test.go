@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/inbox"
-	"github.com/balefire/balefire/node"
+	"github.com/balefire/balefire/receive"
+	"github.com/balefire/balefire/submit"
+	"github.com/balefire/balefire/submit/redrive"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -21,22 +23,22 @@ var points = []struct {
 	name string
 	home bool
 }{
-	{node.PointSealed, true},
-	{node.PointStored, true},
-	{node.PointReceive, true}, // a result
-	{node.PointAccepted, true},
-	{node.PointReceive, false}, // a task
-	{node.PointAccepted, false},
+	{submit.PointSealed, true},
+	{submit.PointStored, true},
+	{receive.PointReceive, true}, // a result
+	{receive.PointAccepted, true},
+	{receive.PointReceive, false}, // a task
+	{receive.PointAccepted, false},
 	{inbox.PointAccept, false},
 	{inbox.PointAccepted, false},
 	{inbox.PointStart, false},
 	{inbox.PointStarted, false},
 	{inbox.PointFinish, false},
-	{node.PointResult, false},
+	{submit.PointResult, false},
 	{inbox.PointFinished, false},
 	{inbox.PointSettle, false},
 	{inbox.PointSettled, false},
-	// node.PointRedriven is passed only on an operator's command: see TestKillAfterRedrive.
+	// redrive.PointRedriven is passed only on an operator's command: see TestKillAfterRedrive.
 }
 
 // TestKillAtNamedPoints checks I1, I6, I8 and S01 at every step between two
@@ -104,7 +106,7 @@ func TestKillAfterRedrive(t *testing.T) {
 				if err := os.WriteFile(mended, nil, 0o600); err != nil {
 					t.Fatal(err)
 				}
-				a.start("BALEFIRE_FAILPOINT=" + node.PointRedriven + ":1")
+				a.start("BALEFIRE_FAILPOINT=" + redrive.PointRedriven + ":1")
 				if s, err := a.Retry(t.Context(), id); err == nil {
 					t.Fatalf("key %q: the point was not passed: %+v", key, s)
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/submit"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -25,7 +26,7 @@ func TestSubmitOfUnknownOutcomeKeepsItsBody(t *testing.T) {
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "a" {
 			c.Fail = func(p string) error {
-				if p == PointSealed {
+				if p == submit.PointSealed {
 					cancel()
 				}
 				return nil

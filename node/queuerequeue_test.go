@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/pairing"
+	"github.com/balefire/balefire/submit/redrive"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -19,7 +20,7 @@ import (
 func TestMovedTaskSurvivesACrash(t *testing.T) {
 	t.Parallel()
 	died := errors.New("died")
-	for _, point := range []string{PointMoving, PointRedriven} {
+	for _, point := range []string{redrive.PointMoving, redrive.PointRedriven} {
 		t.Run(point, func(t *testing.T) {
 			var dying atomic.Bool
 			cfg := testConfig(t, filepath.Join(t.TempDir(), "a"))

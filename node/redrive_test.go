@@ -9,6 +9,7 @@ import (
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/submit/redrive"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -52,7 +53,7 @@ func TestInterruptedRedriveIsNotRepeated(t *testing.T) {
 	var dying atomic.Bool
 	a, b := pair(t, func(name string, c *Config) {
 		c.Fail = func(point string) error {
-			if name == "a" && point == PointRedriven && dying.Load() {
+			if name == "a" && point == redrive.PointRedriven && dying.Load() {
 				return died
 			}
 			return nil

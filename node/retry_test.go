@@ -9,6 +9,7 @@ import (
 
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/submit"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -21,7 +22,7 @@ func TestUnstorableResultIsOfferedAgain(t *testing.T) {
 	a, b = pair(t, func(name string, c *Config) {
 		if name == "b" {
 			c.Fail = func(p string) error {
-				if p == PointResult {
+				if p == submit.PointResult {
 					blocked <- blockBodies(a, b)
 				}
 				return nil
