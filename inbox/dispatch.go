@@ -152,11 +152,8 @@ func (in *Inbox) diskFull() bool { return errors.Is(in.store.Refuses(), store.Er
 
 // eligible reports whether a task of the kind may be started now.
 func (rn *runner) eligible(kind string) bool {
-	switch {
-	case kind == toCancel:
+	if kind == noKind {
 		return true
-	case isKeptGroup(kind):
-		return false
 	}
 	h, use := rn.handlers.find(kind), rn.slots.kindUse(kind)
 	return h != nil && rn.handlers.suspendedReason(kind) == "" && (h.Concurrency == 0 || use.running+use.ending < h.Concurrency)

@@ -190,7 +190,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		slots: newSlots(cfg.Slots), leases: new(leaseQueue), custodians: map[Keeper]Custodian{}, dirty: make(chan struct{}, 1),
 	}
 	q, err := backlog.Open(s, backlog.Buckets{Live: store.Inbox}, backlog.Config{
-		Group: groupOf, Lane: laneOf, Expires: expiresAt, Tenant: func(_ backlog.Key, r *proto.Record) string { return string(r.Peer) },
+		Group: groupOf, Parked: isKept, Lane: laneOf, Expires: expiresAt, Tenant: func(_ backlog.Key, r *proto.Record) string { return string(r.Peer) },
 		MaxEntries: cfg.MaxTasks, MaxBytes: cfg.MaxBytes,
 		MaxWait: 2 * cfg.MaxBackoff, Progress: cfg.Progress, Clock: cfg.Clock,
 		Damaged: func(key []byte, err error) {
@@ -214,24 +214,24 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 }
 
 // groupOf groups tasks by kind: each kind has its own limit of concurrent runs. Cancelled
-// tasks need no handler and are a group of their own; tasks with a custodian are not for
-// the dispatcher.
-func groupOf(_ backlog.Key, r *proto.Record) string {
-	if keeperOf(r) != KeeperSlot {
-		return keptGroup + r.Queue
-	}
-	if r.Cancel {
-		return toCancel
+// tasks need no handler, and the inbox starts none for those with a custodian.
+func groupOf(k backlog.Key, r *proto.Record) string {
+	if r.Cancel || isKept(k, r) {
+		return noKind
 	}
 	return r.Kind
 }
 
-const toCancel = ""
+// noKind is the group of the tasks for which no handler is started here.
+const noKind = ""
+
+// isKept reports whether a task has a custodian: the dispatcher never takes it.
+func isKept(_ backlog.Key, r *proto.Record) bool { return keeperOf(r) != KeeperSlot }
 
 // expiresAt returns the first millisecond at which a task may not be started. A
 // custodian expires its tasks itself.
-func expiresAt(_ backlog.Key, r *proto.Record) int64 {
-	if keeperOf(r) != KeeperSlot {
+func expiresAt(k backlog.Key, r *proto.Record) int64 {
+	if isKept(k, r) {
 		return 0
 	}
 	return r.NotAfterMs + 1
@@ -239,8 +239,8 @@ func expiresAt(_ backlog.Key, r *proto.Record) int64 {
 
 // laneOf returns the lane of a task: tasks of one origin with one ordering key, or of all
 // origins if their handler shares lanes, run one after the other (I10).
-func laneOf(_ backlog.Key, r *proto.Record) string {
-	if r.OrderingKey == "" || keeperOf(r) != KeeperSlot {
+func laneOf(k backlog.Key, r *proto.Record) string {
+	if r.OrderingKey == "" || isKept(k, r) {
 		return ""
 	}
 	if r.SharedLane {

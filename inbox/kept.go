@@ -58,10 +58,6 @@ func (in *Inbox) Keep(k Keeper, c Custodian) { in.custodians[k] = c }
 // [Inbox.Run], if at all.
 func (in *Inbox) Connect(l Leases) { in.granted = l }
 
-// keptGroup begins the group of tasks with a custodian. It begins no kind, and the
-// dispatcher skips it.
-const keptGroup = "\x00"
-
 // admit asks the custodian of an arrival. It returns nil if it is for a slot.
 func (in *Inbox) admit(a *Arrival) *Verdict {
 	k := keeperFor(a.Content)
@@ -277,5 +273,3 @@ func (in *Inbox) keeper(id proto.TaskID) Keeper {
 	r, _, _ := in.queue.Get(backlog.TaskKey(id))
 	return keeperOf(r)
 }
-
-func isKeptGroup(group string) bool { return strings.HasPrefix(group, keptGroup) }

@@ -30,7 +30,7 @@ type KindStatus struct {
 // Status returns a description of the inbox.
 func (in *Inbox) Status() Status {
 	s := Status{Slots: in.cfg.Slots, Draining: in.slots.draining(), Ids: in.dedup.size(), Backlog: in.queue.Stats()}
-	kinds := slices.DeleteFunc(in.queue.Groups(), isKeptGroup)
+	kinds := in.queue.Groups()
 	for _, spec := range in.Specs() {
 		if !slices.Contains(kinds, spec.Kind) {
 			kinds = append(kinds, spec.Kind)
@@ -41,7 +41,7 @@ func (in *Inbox) Status() Status {
 		ks := KindStatus{Kind: k, Registered: in.handlers.find(k) != nil, Running: in.slots.kindUse(k).running}
 		ks.Waiting = max(live-ks.Running, 0)
 		s.Used += ks.Running
-		if ks.Registered || live > 0 && k != toCancel {
+		if ks.Registered || live > 0 && k != noKind {
 			s.Kinds = append(s.Kinds, ks)
 		}
 	}
