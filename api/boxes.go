@@ -64,7 +64,7 @@ func (s *Server) routeBoxes() {
 	s.routeTopics()
 	s.routeSubscriptions()
 	s.routeReaders()
-	s.routeShelf()
+	s.routeDeliveries()
 }
 
 func (s *Server) routeMailboxes() {
@@ -206,8 +206,8 @@ func (s *Server) mails(ctx context.Context, box, sub string, p MailPage) (wire.P
 	return paged(wire.Page[wire.BoxedMail]{Items: items, Next: next}, err)
 }
 
-// routeShelf adds the routes that stop and resume deliveries and deal with dead letters.
-func (s *Server) routeShelf() {
+// routeDeliveries adds the routes that stop and resume deliveries and deal with dead letters.
+func (s *Server) routeDeliveries() {
 	for _, p := range []struct {
 		verb, summary string
 		on            bool

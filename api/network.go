@@ -69,14 +69,14 @@ func (s *Server) routePaths() {
 
 // routeJoinRequests adds the routes for nodes that ask to join.
 func (s *Server) routeJoinRequests() {
-	route(s, op("GET", "/v1/wishes", "listWishes", "peers", "List the nodes on the LAN that ask to join"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.JoinRequest], error) {
+	route(s, op("GET", "/v1/join-requests", "listJoinRequests", "peers", "List the nodes on the LAN that ask to join"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.JoinRequest], error) {
 		return list(s.node.Pairing.Requests()), nil
 	})
 	type accept struct {
 		ID   string `path:"id" maxLength:"128" doc:"its code, or its whole id"`
 		Body *wire.AcceptOptions
 	}
-	route(s, op("POST", "/v1/wishes/{id}/accept", "acceptWish", "peers", "Accept a node that asks to join"), func(ctx context.Context, in *accept) (wire.Peer, error) {
+	route(s, op("POST", "/v1/join-requests/{id}/accept", "acceptJoinRequest", "peers", "Accept a node that asks to join"), func(ctx context.Context, in *accept) (wire.Peer, error) {
 		return s.node.Pairing.Accept(ctx, in.ID, orZero(in.Body))
 	})
 }

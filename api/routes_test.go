@@ -235,9 +235,9 @@ func peerRoutes(t *testing.T, n *node.Node) []routed {
 		{"GET", "/v1/peers/laptop/path", "", 200, `"peer":"laptop"`, nil},
 		{"POST", "/v1/peers/laptop/name", `{"name":"mine"}`, 204, "", func() bool { return peer("laptop").Alias == "mine" }},
 		{"POST", "/v1/peers/laptop/name", `{"name":""}`, 204, "", func() bool { return peer("laptop").Alias == "" }},
-		{"GET", "/v1/wishes", "", 200, `"code":"` + code + `"`, nil},
-		{"POST", "/v1/wishes/AAAA-AAAA-AAAA/accept", "", 404, "AAAA-AAAA-AAAA", nil},
-		{"POST", "/v1/wishes/" + code + "/accept", `{"name":"f","roles":["work","send"]}`, 200, `"roles":["work","send"]`, nil},
+		{"GET", "/v1/join-requests", "", 200, `"code":"` + code + `"`, nil},
+		{"POST", "/v1/join-requests/AAAA-AAAA-AAAA/accept", "", 404, "AAAA-AAAA-AAAA", nil},
+		{"POST", "/v1/join-requests/" + code + "/accept", `{"name":"f","roles":["work","send"]}`, 200, `"roles":["work","send"]`, nil},
 		{"GET", "/v1/members", "", 200, `"name":"laptop"`, nil},
 		{"GET", "/v1/members/laptop", "", 200, `"name":"laptop"`, nil},
 		{"GET", "/v1/mesh", "", 200, `"members":3`, nil},
@@ -523,7 +523,7 @@ func TestReadingNeverWrites(t *testing.T) {
 	for _, path := range []string{
 		"/v1/tasks/batch", "/v1/tasks/purge", "/v1/tasks/" + id + "/cancel", "/v1/tasks/" + id + "/retry", "/v1/dead-letters/retry",
 		"/v1/peers/laptop/block", "/v1/peers/laptop/unblock", "/v1/peers/laptop/ping", "/v1/peers/laptop/name", "/v1/peers/laptop/revoke",
-		"/v1/wishes/field-10/accept", "/v1/mesh/prune", "/v1/mesh/converge", "/v1/queues/build/pause", "/v1/queues/build/resume",
+		"/v1/join-requests/field-10/accept", "/v1/mesh/prune", "/v1/mesh/converge", "/v1/queues/build/pause", "/v1/queues/build/resume",
 		"/v1/queues/build/seize", "/v1/queues/build/handoff", "/v1/leases/" + id + "/release", "/v1/drain", "/v1/stop", "/v1/leases/recover", "/v1/invitations", "/v1/store/compact", "/v1/store/snapshot", "/v1/handlers/shell",
 		"/v1/mail", "/v1/mail/batch", "/v1/mail/request", "/v1/mail/reply-box", "/v1/mailboxes/ceo/lease", "/v1/mailboxes/ceo/settle", "/v1/mailboxes/ceo/purge", "/v1/topics/orders/purge", "/v1/topics/orders/subscriptions/s/seek", "/v1/topics/orders/subscriptions/s/lease",
 	} {

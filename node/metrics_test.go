@@ -65,7 +65,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 
 // eventMetrics are the metrics that appear only once the counted event has happened.
 var eventMetrics = map[string]bool{
-	"balefire_transport_offences_total": true, "balefire_transport_gossip_repairs_total": true, "balefire_transport_lan_finds_total": true,
+	"balefire_transport_violations_total": true, "balefire_transport_gossip_repairs_total": true, "balefire_transport_lan_finds_total": true,
 }
 
 // The metrics of libp2p are included unless disabled.

@@ -24,8 +24,8 @@ func TestBadOwnershipIsCounted(t *testing.T) {
 		}
 		id := make([]byte, 16)
 		claim := &proto.Claim{Task: id, EpochBoot: 1, EpochCounter: 1, Token: id, BootId: id}
-		unheeded := func() float64 { return counted(t, home, "balefire_ownership_events_total", "unheeded") }
-		before := unheeded()
+		ignored := func() float64 { return counted(t, home, "balefire_ownership_events_total", "ignored") }
+		before := ignored()
 		ans, err := receiver{home}.Receive(t.Context(), from, []*proto.Message{
 			{Type: proto.TypeRenew, Payload: []byte("no renewal")},
 			{Type: proto.TypeRenew, Payload: encode(&proto.Renew{Claims: []*proto.Claim{{Task: id[:3]}}})},
@@ -38,7 +38,7 @@ func TestBadOwnershipIsCounted(t *testing.T) {
 		if n := counted(t, home, "balefire_ownership_refused_total", "renew"); n != 2 {
 			t.Errorf("%v messages are counted as refused, want 2", n)
 		}
-		if n := unheeded() - before; n < 1 {
+		if n := ignored() - before; n < 1 {
 			t.Error("a claim to a task that is not here is not counted")
 		}
 	})

@@ -171,7 +171,7 @@ var eventNames = [...]string{
 	EventMovedIn: "moved_in", EventSeized: "seized", EventYielded: "yielded", EventBlocked: "lane_blocked",
 	EventSkipped: "reclaim_skipped", EventAdopted: "adopted", EventStarted: "started", EventLost: "lease_lost",
 	EventStalled: "stalled", EventRefused: "old_grant_refused", EventCrashed: "crashed", EventHomeMoved: "home_moved",
-	EventForged: "forged", EventNotTaken: "handoff_refused", EventIgnored: "unheeded",
+	EventForged: "forged", EventNotTaken: "handoff_refused", EventIgnored: "ignored",
 }
 
 // String returns the name that people and the API see.

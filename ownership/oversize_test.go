@@ -141,7 +141,7 @@ func TestMessagesTheStoreRejectsAreDropped(t *testing.T) {
 			t.Errorf("it knows %v", slices.Collect(maps.Keys(known)))
 		}
 		if n := home.offenses.Load(); n < 2 {
-			t.Errorf("%d offences are held against the sender, want 2", n)
+			t.Errorf("%d violations are held against the sender, want 2", n)
 		}
 		time.Sleep(time.Minute)
 		w.mu.Lock()

@@ -113,7 +113,7 @@ var sometimes = []string{
 	"died while running", "suspended", "rolled back", "paused", "queue handed over", "seized from a live home", "impostor", "usurper", "forged",
 	"granted", "taken", "declined", "released", "lapsed", "owner_dead", "revived", "conflict", "permitted", "ended", "late_result",
 	"moved_out", "moved_in", "seized", "yielded", "lane_blocked", "reclaim_skipped", "adopted", "started", "lease_lost", "stalled",
-	"old_grant_refused", "crashed", "home_moved", "indeterminate", "unheeded",
+	"old_grant_refused", "crashed", "home_moved", "indeterminate", "ignored",
 	"mailbox created", "mailbox created twice",
 	"isolated", "isolated and granted to itself",
 }

@@ -32,7 +32,7 @@ func (id MailID) String() string { return TaskID(id).String() }
 // IsZero reports whether id was never set.
 func (id MailID) IsZero() bool { return id == MailID{} }
 
-// LetterFlags are the wishes of the sender of a letter.
+// LetterFlags are what the sender of a letter asks for.
 type LetterFlags uint16
 
 // The flags of a letter. A letter with any other flag is of a newer version.

@@ -83,7 +83,7 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	for _, v := range content.GetVouchers() {
 		p, err := proto.PeerIDFrom(v)
 		if err != nil {
-			return inbox.Leased{}, identity.BadForm("a voucher is not a valid peer id")
+			return inbox.Leased{}, identity.BadForm("a delegate is not a valid peer id")
 		}
 		l.Delegates = append(l.Delegates, p)
 	}

@@ -117,10 +117,10 @@ func (d *testJoiner) Join(_ context.Context, from proto.PeerID, r *proto.JoinReq
 // the request.
 func TestJoinFromLAN(t *testing.T) {
 	keeper := new(testJoiner)
-	wishes := make(chan Stranger, 16)
+	seen := make(chan Stranger, 16)
 	member := onLAN(t, 1, func(n *testNode, cfg *Config) {
 		cfg.Joiner = keeper
-		cfg.Seen = func(s Stranger) { wishes <- s }
+		cfg.Seen = func(s Stranger) { seen <- s }
 	})
 	newcomer := onLAN(t, 2, func(n *testNode, _ *Config) { n.gate.outsideMesh = true })
 	if names := newcomer.disc.lan.services(); len(names) != 1 || names[0] != joinService {
@@ -138,7 +138,7 @@ func TestJoinFromLAN(t *testing.T) {
 		t.Fatalf("found %+v", found)
 	}
 	member.sees(newcomer)
-	if s := <-wishes; s.Peer != newcomer.Peer() || !s.Joins {
+	if s := <-seen; s.Peer != newcomer.Peer() || !s.Joins {
 		t.Errorf("the member sees %+v", s)
 	}
 	ask := func() *proto.JoinReply {

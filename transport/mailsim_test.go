@@ -163,7 +163,7 @@ func offenses(t *testing.T, r *prometheus.Registry) (total float64) {
 		t.Fatal(err)
 	}
 	for _, f := range all {
-		if f.GetName() == "balefire_transport_offences_total" {
+		if f.GetName() == "balefire_transport_violations_total" {
 			for _, m := range f.GetMetric() {
 				total += m.GetCounter().GetValue()
 			}

@@ -38,7 +38,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		refused: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "balefire_transport_refused_total", Help: "Connections and streams that were rejected."}),
 		offenses: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "balefire_transport_offences_total", Help: "Streams closed because the peer violated the protocol."}, []string{"stream"}),
+			Name: "balefire_transport_violations_total", Help: "Streams closed because the peer violated the protocol."}, []string{"stream"}),
 		rumors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "balefire_transport_rumors_total", Help: "Messages of the gossip topic, by outcome."}, []string{"outcome"}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{

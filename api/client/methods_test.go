@@ -91,10 +91,10 @@ func meshMethods() []method {
 		{"Invite", `POST /v1/invitations {"name":"n","ttl":"1h","roles":["work","send"]}`, wire.Invitation{Ticket: "BALE1X", Expires: start, Roles: []string{"work"}}, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.Invite(ctx, wire.InviteOptions{Name: "n", TTL: wire.Duration(time.Hour), Roles: []string{"work", "send"}})
 		}},
-		{"JoinRequests", "GET /v1/wishes", page(wire.JoinRequest{Name: "field-10", ID: "12D3KooX", Code: "K7QM-2ZPA-77WD", Since: start}), func(ctx context.Context, c *client.Client) (any, error) {
+		{"JoinRequests", "GET /v1/join-requests", page(wire.JoinRequest{Name: "field-10", ID: "12D3KooX", Code: "K7QM-2ZPA-77WD", Since: start}), func(ctx context.Context, c *client.Client) (any, error) {
 			return c.JoinRequests(ctx)
 		}},
-		{"Accept", `POST /v1/wishes/K7QM-2ZPA-77WD/accept {"name":"f","roles":["work","send"]}`, testPeer, func(ctx context.Context, c *client.Client) (any, error) {
+		{"Accept", `POST /v1/join-requests/K7QM-2ZPA-77WD/accept {"name":"f","roles":["work","send"]}`, testPeer, func(ctx context.Context, c *client.Client) (any, error) {
 			return c.Accept(ctx, "K7QM-2ZPA-77WD", wire.AcceptOptions{Name: "f", Roles: []string{"work", "send"}})
 		}},
 		{"Rename", `POST /v1/peers/laptop/name {"name":"烽火台"}`, nil, func(ctx context.Context, c *client.Client) (any, error) {

@@ -54,14 +54,14 @@ func (c *Client) NetCheck(ctx context.Context) (wire.NetCheck, error) {
 
 // JoinRequests returns the nodes on the LAN that ask to join.
 func (c *Client) JoinRequests(ctx context.Context) ([]wire.JoinRequest, error) {
-	p, err := get[wire.Page[wire.JoinRequest]](ctx, c, "/v1/wishes", nil)
+	p, err := get[wire.Page[wire.JoinRequest]](ctx, c, "/v1/join-requests", nil)
 	return p.Items, err
 }
 
 // Accept admits one of them: ref is its id, the beginning or end of it, the name it asks
 // for, or its code.
 func (c *Client) Accept(ctx context.Context, ref string, o wire.AcceptOptions) (wire.Peer, error) {
-	return post[wire.Peer](ctx, c, "/v1/wishes/"+escape(ref)+"/accept", o)
+	return post[wire.Peer](ctx, c, "/v1/join-requests/"+escape(ref)+"/accept", o)
 }
 
 // Rename gives a peer a name that is used on the node only; an empty name removes it.

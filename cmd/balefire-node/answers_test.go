@@ -44,10 +44,10 @@ func newCannedNode() *clienttest.Node {
 		},
 		"GET /v1/peers/{name}/path": testPath,
 		"GET /v1/netcheck":          testNetCheck(),
-		"GET /v1/wishes": page(wire.JoinRequest{
+		"GET /v1/join-requests": page(wire.JoinRequest{
 			Name: "field-10", ID: "12D3KooX", Code: "K7QM-2ZPA-77WD", Addrs: []string{"/ip4/192.168.1.9/tcp/4001"}, Since: testStart.Add(-time.Minute), Last: testStart,
 		}),
-		"POST /v1/wishes/{id}/accept": acceptedPeer,
+		"POST /v1/join-requests/{id}/accept": acceptedPeer,
 
 		"GET /v1/members": page(testMembers()...),
 		"GET /v1/members/{name}": func(r *http.Request) any {

@@ -278,14 +278,14 @@ func TestMembership(t *testing.T) {
 		call  string
 		wrote string // a part
 	}{
-		{"peers pending", exitOK, "GET /v1/wishes", "K7QM-2ZPA-77WD  field-10    60s     0s"},
-		{"peers accept K7QM-2ZPA-77WD", exitOK, "POST /v1/wishes/K7QM-2ZPA-77WD/accept {}", "field-10 is a member now, with the roles work"},
-		{"peers accept field-10 --name boat --roles work,send", exitOK, `POST /v1/wishes/field-10/accept {"name":"boat","roles":["work","send"]}`, "boat is a member"},
+		{"peers pending", exitOK, "GET /v1/join-requests", "K7QM-2ZPA-77WD  field-10    60s     0s"},
+		{"peers accept K7QM-2ZPA-77WD", exitOK, "POST /v1/join-requests/K7QM-2ZPA-77WD/accept {}", "field-10 is a member now, with the roles work"},
+		{"peers accept field-10 --name boat --roles work,send", exitOK, `POST /v1/join-requests/field-10/accept {"name":"boat","roles":["work","send"]}`, "boat is a member"},
 		{"peers name field-07 boat", exitOK, `POST /v1/peers/field-07/name {"name":"boat"}`, "field-07 is called boat here"},
 		{"peers revoke laptop", exitUsage, "", "--reason is missing"},
 		{"peers revoke laptop --reason stolen", exitUsage, "", "add --yes to confirm"},
 		{"peers revoke laptop --reason stolen --yes", exitOK, `POST /v1/peers/laptop/revoke {"reason":"stolen"}`, "laptop is no longer a member"},
-		{"__complete peers accept ", exitOK, "GET /v1/wishes", "K7QM-2ZPA-77WD\tfield-10"},
+		{"__complete peers accept ", exitOK, "GET /v1/join-requests", "K7QM-2ZPA-77WD\tfield-10"},
 		{"__complete peers revoke ", exitOK, "GET /v1/peers", "laptop\tOFFLINE"},
 		{"__complete ping ", exitOK, "GET /v1/peers", "laptop\tOFFLINE"},
 		{"__complete path ", exitOK, "GET /v1/peers", "laptop\tOFFLINE"},

@@ -67,7 +67,16 @@ var retiredNames = []retired{
 	{"neighbours", "peers"},
 	{"rooms", "subsystems"},
 	{"floors", "layers"},
+	{"wish", "request"},
+	{"wishes", "requests"},
+	{"unheeded", "ignored"},
+	{"offence", "violation"},
+	{"offences", "violations"},
+	{"shelf", "archive"},
 }
+
+// exampleNames are retired names that texts use as names of mailboxes.
+var exampleNames = []string{"desk"}
 
 // retiredProse must not occur in comments.
 var retiredProse = []retired{
@@ -85,11 +94,13 @@ var retiredProse = []retired{
 	{"behaviour", "behavior"},
 	{"recognise", "recognize"},
 	{"of late", "recently"},
+	{"offence", "violation"},
+	{"unheeded", "ignored"},
 	{"lends a hand", "helps"},
 }
 
-// TestRetiredWordsStayAway looks at the identifiers that Go files declare and at their
-// comments.
+// TestRetiredWordsStayAway looks at the identifiers that Go files declare, at their comments,
+// and at the texts of the product: routes, metrics, fields of JSON and what people read.
 func TestRetiredWordsStayAway(t *testing.T) {
 	names := map[string]string{}
 	for _, r := range retiredNames {
@@ -111,6 +122,18 @@ func TestRetiredWordsStayAway(t *testing.T) {
 				}
 			}
 		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			lit, ok := n.(*ast.BasicLit)
+			if !ok || lit.Kind != token.STRING || strings.HasSuffix(path, "_test.go") {
+				return true
+			}
+			for _, word := range strings.FieldsFunc(strings.ToLower(lit.Value), func(r rune) bool { return !unicode.IsLetter(r) }) {
+				if use, ok := names[word]; ok && !slices.Contains(exampleNames, word) {
+					t.Errorf("%s: the text has the retired word %q: use %s", fset.Position(lit.Pos()), word, use)
+				}
+			}
+			return true
+		})
 		for _, group := range f.Comments {
 			for i, re := range prose {
 				if re.MatchString(group.Text()) {

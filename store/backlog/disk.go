@@ -70,12 +70,12 @@ func (s Set) String() string { return [...]string{"live", "done", "dead"}[s] }
 func (b *Backlog) Get(k Key) (*proto.Record, Set, error) {
 	for range 2 { // it may move to another set between two reads
 		for _, look := range []struct {
-			shelf Set
-			read  func(Key) (*proto.Record, error)
+			set  Set
+			read func(Key) (*proto.Record, error)
 		}{{Live, b.liveRecord}, {Done, b.doneRecord}, {Dead, b.deadRecord}} {
 			r, err := look.read(k)
 			if err == nil {
-				return r, look.shelf, nil
+				return r, look.set, nil
 			}
 			if !errors.Is(err, store.ErrNotFound) {
 				return nil, 0, fmt.Errorf("get %v: %w", k, err)

@@ -51,12 +51,12 @@ func TestBans(t *testing.T) {
 	l := NewLedger[string](Limits{})
 	var now time.Duration
 	for want := 10 * time.Second; want <= 20*time.Minute; want *= 2 {
-		offences := 1
+		violations := 1
 		for !l.Offend("p", now) {
-			offences++
+			violations++
 		}
-		if offences != 9 {
-			t.Errorf("banned after %d offenses, want 9", offences)
+		if violations != 9 {
+			t.Errorf("banned after %d offenses, want 9", violations)
 		}
 		until := now + min(want, 10*time.Minute)
 		if !l.Banned("p", until-1) || l.Banned("p", until) {

@@ -210,8 +210,8 @@ var table = map[wire.NoteCode]sentence{
 		}
 		return text + "; it waits for the next one", ""
 	},
-	wire.NoteHandlerStopped: say("the handler of {box} does not run, and its mail waits: {detail}", "mend what it says, or change the handler: balefire-node mailbox set"),
-	wire.NoteForwardStopped: say("{box} does not deliver into its box now, and its mail waits: {detail}", "mend what it says, or change the box: balefire-node sub set"),
+	wire.NoteHandlerStopped: say("the handler of {box} does not run, and its mail waits: {detail}", "fix what it says, or change the handler: balefire-node mailbox set"),
+	wire.NoteForwardStopped: say("{box} does not deliver into its box now, and its mail waits: {detail}", "fix what it says, or change the box: balefire-node sub set"),
 	wire.NoteNoReader:       say("nobody reads {box}", "start its reader, or: balefire-node mail read {box}"),
 	wire.NoteReadersBusy:    say("its {count|reader takes|readers take} no more until they settle what they have", "add a reader, or give each more credit"),
 	wire.NoteMailNext:       say("it is among the next to be delivered", ""),
