@@ -1,7 +1,6 @@
 package clock
 
 import (
-	"fmt"
 	"math"
 	"time"
 )
@@ -196,23 +195,4 @@ func (d *Doubt) State(wall time.Time, boot time.Duration) State {
 		Doubted: true, Off: d.base.off(wall, boot), Stopped: d.lowerBound, Denied: d.contradicted,
 		Left: max(d.left(wall, boot), 0), Outside: !d.plausible(wall),
 	}
-}
-
-// String explains why the clock is doubted and what ends the doubt.
-func (s State) String() string {
-	off, way := s.Off.Round(time.Second), "ahead of"
-	if off < 0 {
-		off, way = -off, "behind"
-	}
-	if s.Outside {
-		return "the clock of this machine is doubted: the certificate of this node is not valid at its time, nor within 90 days of it; until the clock is right nothing expires and nothing old is deleted"
-	}
-	text := fmt.Sprintf("the clock of this machine is doubted: it is %s %s the time expected from the uptime of the machine", off, way)
-	if s.Stopped {
-		text = fmt.Sprintf("the clock of this machine is doubted: it is %s %s its time when this node stopped", off, way)
-	}
-	if s.Denied {
-		text += ", and a connected peer disagrees"
-	}
-	return fmt.Sprintf("%s; until a connected peer agrees with it, or for %s, nothing expires and nothing old is deleted", text, s.Left.Round(time.Second))
 }

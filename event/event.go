@@ -4,6 +4,7 @@ package event
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -94,9 +95,11 @@ func (l *Log) Read(ctx context.Context, after uint64, limit int, wait time.Durat
 	}
 }
 
-// Add adds an event, about a peer unless p is zero. It never blocks.
-func (l *Log) Add(kind string, p proto.PeerID, text string, fields map[string]string) {
-	e := wire.NodeEvent{Kind: kind, Text: text, Fields: fields}
+// Add adds an event, about a peer unless p is zero, with the fields that are not empty. It
+// never blocks.
+func (l *Log) Add(kind string, p proto.PeerID, fields map[string]string) {
+	maps.DeleteFunc(fields, func(_, value string) bool { return value == "" })
+	e := wire.NodeEvent{Kind: kind, Fields: fields}
 	if p != (proto.PeerID{}) {
 		e.Peer, _ = l.Name(p[:])
 	}

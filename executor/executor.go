@@ -48,7 +48,7 @@ type Parts struct {
 	// were refused may be accepted now.
 	Changed func(more bool)
 	// Unknown names the peers and roles of an allow list that no member has.
-	Unknown func(allow []string) string
+	Unknown func(allow []string) []wire.Note
 }
 
 // Config describes an executor.
@@ -165,11 +165,9 @@ func (x *Executor) List() []wire.Handler {
 		x.mu.Unlock()
 		h := wire.Handler{
 			Kind: s.Kind, Type: typeName(spec), Exec: spec.Exec, Allow: s.Allow, Profile: string(s.Profile),
-			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash), Warning: command.Warn(spec.Exec, spec.Args, spec.AllowFlags),
-			Running: kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting, Problem: x.problem(spec),
-		}
-		if absent := x.parts.Unknown(s.Allow); absent != "" {
-			h.Warning = strings.TrimPrefix(h.Warning+"; "+absent, "; ")
+			Timeout: max(s.Timeout, 0).String(), Concurrency: s.Concurrency, MaxAttempts: s.MaxAttempts, OnCrash: string(s.OnCrash),
+			Warnings: append(command.Warn(spec.Exec, spec.Args, spec.AllowFlags), x.parts.Unknown(s.Allow)...),
+			Running:  kinds[s.Kind].Running, Waiting: kinds[s.Kind].Waiting, Problem: x.problem(spec),
 		}
 		out = append(out, h)
 	}

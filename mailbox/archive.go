@@ -13,9 +13,6 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-// EventArchived is the kind of the event for dead letters that were too many or too old.
-const EventArchived = "mail.archived"
-
 // An archivedMail is a line of the archive of dead letters.
 type archivedMail struct {
 	Subscription string `json:"subscription,omitempty"` // of a topic
@@ -49,7 +46,7 @@ func (b *Boxes) archive(ctx context.Context, all []mail.DeadLetter) error {
 	if err := b.cfg.AuditSystem(context.WithoutCancel(ctx), "dead_mail.archive", what); err != nil {
 		b.cfg.Logger.Error("could not write the archiving of dead letters to the audit", "what", what, "why", err)
 	}
-	b.cfg.Event(EventArchived, b.cfg.Self, what, map[string]string{"box": from, "count": fmt.Sprint(len(all)), "file": file})
+	b.cfg.Event(wire.EventMailArchived, b.cfg.Self, map[string]string{"box": from, "count": fmt.Sprint(len(all)), "file": file})
 	return nil
 }
 

@@ -68,7 +68,7 @@ func TestDeadLettersAreArchived(t *testing.T) {
 		if want := "dead_mail.archive agent:ceo@alpha: 2 dead letters to dead-mail.jsonl"; !slices.Contains(audits, want) {
 			t.Errorf("audit %q", audits)
 		}
-		if e["kind"] != EventArchived || e["box"] != "agent:ceo@alpha" || e["count"] != "2" || e["file"] != "dead-mail.jsonl" {
+		if e["kind"] != wire.EventMailArchived || e["box"] != "agent:ceo@alpha" || e["count"] != "2" || e["file"] != "dead-mail.jsonl" {
 			t.Errorf("event %q", e)
 		}
 		if n := f.Boxes.archived.Load(); n != 2 {

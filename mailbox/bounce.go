@@ -9,11 +9,8 @@ import (
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
-
-// EventBounced is the kind of the event for a mail that was not delivered and whose sender
-// is not told: it has no box, or too many mails caused one another.
-const EventBounced = "mail.bounced"
 
 // bounceLogEvery is how often a bounce that nobody gets is logged at info level; those in
 // between are debug.
@@ -45,7 +42,7 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 	}
 	if t.Loop {
 		b.cfg.Logger.Warn("a mail in a loop of mails was not delivered, and its sender is not told", "mail", l.BounceOf, "from", origin, "sender", t.To)
-		b.report(origin, &l, "its sender is not told, because it is in a loop of mails", t.To, err.Error())
+		b.report(origin, &l, "loop", t.To, err.Error())
 		return
 	}
 	b.unheard(origin, &l, t.To, err.Error())
@@ -58,16 +55,14 @@ func (b *Boxes) unheard(p proto.PeerID, bounce *proto.Letter, to, why string) {
 	if (last == 0 || now-last >= int64(bounceLogEvery)) && b.lost.CompareAndSwap(last, now) {
 		level = slog.LevelInfo
 	}
-	const reason = "its sender has no mailbox that could be told"
-	b.cfg.Logger.Log(context.Background(), level, "mail was not delivered, and "+reason, "mail", bounce.BounceOf, "peer", p, "to", to, "why", why)
-	b.report(p, bounce, reason, to, why)
+	b.cfg.Logger.Log(context.Background(), level, "mail was not delivered, and its sender has no mailbox that could be told", "mail", bounce.BounceOf, "peer", p, "to", to, "why", why)
+	b.report(p, bounce, "no_box", to, why)
 }
 
-// report makes the event of a bounce that nobody gets.
-func (b *Boxes) report(p proto.PeerID, bounce *proto.Letter, reason, to, why string) {
-	id := bounce.BounceOf.String()
-	b.cfg.Event(EventBounced, p, "mail "+id+" was not delivered, and "+reason, map[string]string{
-		"mail": id, "to": to, "why": why, "bounce": string(bounce.Body),
+// report makes the event of a bounce that nobody gets, with a code of its cause.
+func (b *Boxes) report(p proto.PeerID, bounce *proto.Letter, cause, to, why string) {
+	b.cfg.Event(wire.EventMailBounced, p, map[string]string{
+		"mail": bounce.BounceOf.String(), "to": to, "why": why, "cause": cause, "bounce": string(bounce.Body),
 	})
 }
 

@@ -95,8 +95,8 @@ type Config struct {
 	Audit       func(ctx context.Context, action, what string) error // records what the caller does
 	AuditSystem func(ctx context.Context, action, what string) error // records what the node does by a rule
 
-	Made  func()                                                                   // called when a box was made: peers may be waiting for it; default: nobody is
-	Event func(kind string, p proto.PeerID, text string, fields map[string]string) // reports an event
+	Made  func()                                                      // called when a box was made: peers may be waiting for it; default: nobody is
+	Event func(kind string, p proto.PeerID, fields map[string]string) // reports an event
 
 	// Fail is called with the name of each failpoint; an error that it returns fails what is
 	// done there. Default: nothing fails.

@@ -220,10 +220,10 @@ func (f *fixture) audit(_ context.Context, action, what string) error {
 	return nil
 }
 
-func (f *fixture) event(kind string, p proto.PeerID, text string, fields map[string]string) {
+func (f *fixture) event(kind string, p proto.PeerID, fields map[string]string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	fields["kind"], fields["peer"], fields["text"] = kind, p.String(), text
+	fields["kind"], fields["peer"] = kind, p.String()
 	f.events = append(f.events, fields)
 }
 

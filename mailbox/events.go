@@ -70,7 +70,7 @@ func (b *Boxes) selectEvents(name string) (func(*mail.Event) bool, error) {
 // event returns an event in the form of the API.
 func (b *Boxes) event(e *mail.Event) wire.NodeEvent {
 	p := place{name: e.Box, text: b.eventBox(e.Box)}
-	v := wire.NodeEvent{Seq: e.Number, Time: e.At.UTC(), Kind: "mail." + e.Kind, Text: p.path(e.Sub), Fields: map[string]string{"box": p.text}}
+	v := wire.NodeEvent{Seq: e.Number, Time: e.At.UTC(), Kind: "mail." + e.Kind, Fields: map[string]string{"box": p.text}}
 	if !e.Peer.IsZero() {
 		v.Peer = b.parts.Book.NameOf(e.Peer)
 	}
@@ -81,18 +81,12 @@ func (b *Boxes) event(e *mail.Event) wire.NodeEvent {
 	}
 	if e.Seq > 0 && !p.spool() {
 		v.Fields["number"] = fmt.Sprint(e.Seq)
-		v.Text += fmt.Sprintf(" %d", e.Seq)
 	}
 	if !e.ID.IsZero() {
 		v.Fields["mail"] = e.ID.String()
-		v.Text += " " + e.ID.String()
 	}
-	switch {
-	case e.Kind == mail.EventDelivered:
+	if e.Kind == mail.EventDelivered {
 		v.Fields["attempt"] = fmt.Sprint(e.Attempt)
-		v.Text += fmt.Sprintf(": to %q, attempt %d", e.Text, e.Attempt)
-	case e.Text != "":
-		v.Text += ": " + e.Text
 	}
 	return v
 }

@@ -197,7 +197,7 @@ func TestBounces(t *testing.T) {
 				f.settle("ceo", "", wire.SettleMail{Bounce: []wire.BouncedMail{{Lease: d[0].Lease, Reason: "not me"}}})
 				synctest.Wait()
 				if tt.to == "" {
-					if len(f.events) != 1 || f.events[0]["kind"] != EventBounced || f.events[0]["mail"] != sent.ID || f.events[0]["peer"] != f.self.String() || !strings.Contains(f.events[0]["why"], tt.why) {
+					if len(f.events) != 1 || f.events[0]["kind"] != wire.EventMailBounced || f.events[0]["mail"] != sent.ID || f.events[0]["peer"] != f.self.String() || !strings.Contains(f.events[0]["why"], tt.why) {
 						t.Errorf("events %v", f.events)
 					}
 					if v := f.box("boss"); v.Next != 1 {

@@ -187,7 +187,7 @@ func TestOnlySmallBouncesAreTakenFromEveryone(t *testing.T) {
 				t.Errorf("%s for a box that is not here: %v, %s", tt.name, code, why)
 			}
 		}
-		if len(f.events) != 1 || f.events[0]["kind"] != EventBounced || f.events[0]["mail"] != of.String() {
+		if len(f.events) != 1 || f.events[0]["kind"] != wire.EventMailBounced || f.events[0]["mail"] != of.String() {
 			t.Errorf("events %v", f.events)
 		}
 	})

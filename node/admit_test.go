@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -156,14 +157,14 @@ func TestInviteWarnsOfTakenName(t *testing.T) {
 	a, _ := pair(t, nil)
 	for name, warned := range map[string]bool{"": false, "new": false, "b": true} {
 		inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{Name: name})
-		if err != nil || (inv.Warning != "") != warned {
-			t.Errorf("%q: it warns %q, %v", name, inv.Warning, err)
+		if err != nil || (len(inv.Warnings) > 0) != warned {
+			t.Errorf("%q: it warns %+v, %v", name, inv.Warnings, err)
 		}
 	}
 	for role, warned := range map[string]bool{"work": false, "admin": false, "wrk": true} {
 		inv, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{Roles: []string{role}})
-		if err != nil || strings.Contains(inv.Warning, "no member has the role "+role) != warned {
-			t.Errorf("role %s: it warns %q, %v", role, inv.Warning, err)
+		if err != nil || warned != (len(inv.Warnings) == 1 && inv.Warnings[0].Code == wire.NoteRoleUnused && inv.Warnings[0].Detail == role) {
+			t.Errorf("role %s: it warns %+v, %v", role, inv.Warnings, err)
 		}
 	}
 	if _, err := a.Pairing.Invite(t.Context(), wire.InviteOptions{Name: "a"}); !errors.Is(err, wire.ErrInvalid) {
@@ -175,14 +176,15 @@ func TestInviteWarnsOfTakenName(t *testing.T) {
 // join, and reported.
 func TestHandlerForUnknownPeerWarns(t *testing.T) {
 	a, _ := pair(t, nil)
-	for allow, want := range map[string]string{
-		"b": "", "peer:b": "", "peer:a": "", "role:work": "", "role:admin": "", "laptpo": "no member is named laptpo", "role:wrk": "no member has the role wrk",
+	for allow, want := range map[string][]wire.Note{
+		"b": nil, "peer:b": nil, "peer:a": nil, "role:work": nil, "role:admin": nil,
+		"laptpo": {{Code: wire.NoteMemberAbsent, NoteArgs: wire.NoteArgs{Peer: "laptpo"}}}, "role:wrk": {{Code: wire.NoteRoleUnused, NoteArgs: wire.NoteArgs{Detail: "wrk"}}},
 	} {
 		if err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "k", Type: wire.TypeEcho, Allow: []string{allow}}); err != nil {
 			t.Errorf("%s: %v", allow, err)
 		}
-		if h := a.Handlers.List(); len(h) != 1 || h[0].Warning != want {
-			t.Errorf("%s: %+v, want the warning %q", allow, h, want)
+		if h := a.Handlers.List(); len(h) != 1 || !reflect.DeepEqual(h[0].Warnings, want) {
+			t.Errorf("%s: %+v, want the warnings %+v", allow, h, want)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func TestFullStoreIsLoggedAndAnEvent(t *testing.T) {
 	for _, why := range []error{store.ErrNoDisk, nil, store.ErrNoMemory} {
 		n.reportFull(why)
 	}
-	for _, want := range []string{"level=WARN msg=\"new work is refused: the disk", "level=INFO msg=\"new work is accepted again", "level=WARN msg=\"new work is refused: the store uses all"} {
+	for _, want := range []string{"cause=disk", "level=INFO msg=\"new work is accepted again", "cause=memory"} {
 		if strings.Count(log.String(), want) != 1 {
 			t.Errorf("the log has %q not exactly once:\n%s", want, log.String())
 		}

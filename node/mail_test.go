@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -161,7 +160,7 @@ func TestBounceWithoutAMailboxIsAnEvent(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		var told []wire.NodeEvent
 		for _, e := range alpha.node.Events.Read(t.Context(), 0, 1000, 0).Items {
-			if e.Kind == mailbox.EventBounced {
+			if e.Kind == wire.EventMailBounced {
 				told = append(told, e)
 			}
 		}

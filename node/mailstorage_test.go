@@ -122,8 +122,8 @@ func TestMailBelowTheReserve(t *testing.T) {
 	}
 	eventually(t, func() bool {
 		p := n.Events.Read(t.Context(), 0, 100, 0)
-		return slices.ContainsFunc(p.Items, func(e wire.NodeEvent) bool { return e.Kind == eventFull })
-	}, func() string { return fmt.Sprintf("no %s event", eventFull) })
+		return slices.ContainsFunc(p.Items, func(e wire.NodeEvent) bool { return e.Kind == wire.EventStoreFull })
+	}, func() string { return fmt.Sprintf("no %s event", wire.EventStoreFull) })
 	s := n.Views.Status(t.Context())
 	if !slices.ContainsFunc(s.Warnings, func(w wire.Note) bool { return w.Code == wire.NoteDiskFull }) {
 		t.Errorf("warnings %+v", s.Warnings)

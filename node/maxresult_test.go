@@ -96,7 +96,7 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 			}
 			reported := false
 			for _, e := range a.Events.Read(t.Context(), 0, 1000, 0).Items {
-				reported = reported || e.Kind == "task.result_too_large" && strings.Contains(e.Text, id)
+				reported = reported || e.Kind == wire.EventResultTooLarge && e.Fields["task"] == id
 			}
 			if !reported {
 				t.Error("no event reports it")

@@ -227,7 +227,7 @@ func TestFullBookIsReported(t *testing.T) {
 		}
 	}
 	eventually(t, func() bool {
-		return slices.ContainsFunc(a.Events.Read(t.Context(), 0, 100, 0).Items, func(e wire.NodeEvent) bool { return e.Kind == "member.alarm" })
+		return slices.ContainsFunc(a.Events.Read(t.Context(), 0, 100, 0).Items, func(e wire.NodeEvent) bool { return e.Kind == wire.EventBookFull })
 	}, func() string { return "no event reports that the directory is full" })
 	if w := a.Views.Status(t.Context()).Warnings; !noted(w, wire.NoteBookFull) {
 		t.Errorf("status warnings: %+v", w)

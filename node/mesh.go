@@ -116,17 +116,17 @@ func (n *Node) load() *proto.Load {
 
 // memberChanged handles an event of gossip about a member.
 func (n *Node) memberChanged(e gossip.Event) {
-	text, fields := e.Cause, map[string]string{}
-	if e.Kind == gossip.Changed {
+	fields := map[string]string{"detail": e.Cause}
+	switch e.Kind {
+	case gossip.Changed:
 		fields["from"], fields["to"] = e.From.String(), e.To.String()
-		if text == "" {
-			text = e.From.String() + " → " + e.To.String()
-		}
+	case gossip.Isolation:
+		fields["to"] = map[bool]string{false: "connected", true: "isolated"}[e.On]
 	}
 	if !e.By.IsZero() {
 		fields["by"] = n.book.NameOf(e.By)
 	}
-	n.Events.Add("member."+e.Kind.String(), e.Peer, cmp.Or(text, e.Kind.String()), fields)
+	n.Events.Add("member."+e.Kind.String(), e.Peer, fields)
 	n.Queues.MemberChanged(e)
 	switch {
 	case e.Kind == gossip.Described, e.Kind == gossip.Changed && e.To == gossip.Alive:
@@ -201,14 +201,11 @@ const workEvery = 2 * time.Second
 func (n *Node) checkFullBook(reported bool) bool {
 	full := n.book.Count() >= addressbook.MaxPeers
 	if full && !reported {
-		n.log.Warn(fullBookText)
-		n.Events.Add("member."+gossip.Alarm.String(), n.keys.Peer(), fullBookText, nil)
+		n.log.Warn("the address book is full: new peers are refused until some are forgotten", "peers", addressbook.MaxPeers)
+		n.Events.Add(wire.EventBookFull, proto.PeerID{}, map[string]string{"count": fmt.Sprint(addressbook.MaxPeers)})
 	}
 	return full
 }
-
-// fullBookText is the warning for an operator.
-var fullBookText = fmt.Sprintf("%d peers are known, which is the limit: new ones are refused until some are forgotten (balefire-node peers forget); if you did not admit that many, revoke the admin who did", addressbook.MaxPeers)
 
 // PruneMembers removes the liveness state of at most limit members (0: mesh.prune_limit)
 // that have been dead for longer than age (0: mesh.prune_age). Their addresses,

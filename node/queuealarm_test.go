@@ -44,7 +44,7 @@ func TestQueueHomeIsGone(t *testing.T) {
 		time.Sleep(time.Minute)
 
 		q, err := origin.Queues.Get(t.Context(), "build")
-		if a := q.Alarm; err != nil || a == nil || a.State != "DEAD" || a.Waiting != 10 || a.Held != 0 || a.Since == nil {
+		if a := q.Alarm; err != nil || a == nil || a.State != "DEAD" || a.Count != 10 || a.Held != 0 || a.Seconds <= 0 {
 			t.Fatalf("at the origin: %+v, %v", q.Alarm, err)
 		}
 		if w := origin.Views.Status(t.Context()).Warnings; !slices.ContainsFunc(w, func(n wire.Note) bool { return n.Code == wire.NoteQueueHomeLost && n.Count == 10 && n.Peer == "n0" }) {

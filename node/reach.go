@@ -2,7 +2,6 @@ package node
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -177,21 +176,17 @@ func (n *Node) publiclyReachable() bool {
 // netChanged handles transport events: changes in how peers are reached.
 func (n *Node) netChanged(e transport.Event) {
 	kind := map[transport.EventKind]string{
-		transport.EventConnected: "peer.connected", transport.EventDisconnected: "peer.disconnected", transport.EventPath: "path.changed",
-		transport.EventReserved: "relay.reserved", transport.EventReservationLost: "relay.lost",
-		transport.EventPunched: "path.punched", transport.EventPunchFailed: "path.not_punched",
-		transport.EventBodyBegan: "body.began", transport.EventBodyMoves: "body.moves", transport.EventBodyEnded: "body.ended",
+		transport.EventConnected: wire.EventPeerConnected, transport.EventDisconnected: wire.EventPeerDisconnected, transport.EventPath: wire.EventPathChanged,
+		transport.EventReserved: wire.EventRelayReserved, transport.EventReservationLost: wire.EventRelayLost,
+		transport.EventPunched: wire.EventPunched, transport.EventPunchFailed: wire.EventNotPunched,
+		transport.EventBodyBegan: wire.EventBodyBegan, transport.EventBodyMoves: wire.EventBodyMoves, transport.EventBodyEnded: wire.EventBodyEnded,
 	}[e.Kind]
 	if e.Flow != nil {
 		x := n.Views.Transfer(*e.Flow)
-		n.Events.Add(kind, e.Peer, x.String(), map[string]string{"task": e.Flow.Task.String(), "bytes": fmt.Sprint(x.Bytes), "size": fmt.Sprint(x.Size)})
+		n.Events.Add(kind, e.Peer, map[string]string{"task": e.Flow.Task.String(), "what": x.What, "direction": x.Direction, "bytes": fmt.Sprint(x.Bytes), "size": fmt.Sprint(x.Size)})
 		return
 	}
-	var fields map[string]string
-	if e.Path != "" {
-		fields = map[string]string{"path": e.Path}
-	}
-	n.Events.Add(cmp.Or(kind, "net."+e.Kind.String()), e.Peer, cmp.Or(e.Detail, e.Path, e.Kind.String()), fields)
+	n.Events.Add(kind, e.Peer, map[string]string{"path": e.Path, "detail": e.Detail})
 	switch e.Kind {
 	case transport.EventConnected:
 		n.gossip.Connected(e.Peer, true)

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/schedule"
 )
 
@@ -9,7 +8,7 @@ import (
 func (n *Node) openSchedules() (err error) {
 	n.Schedules, err = schedule.Open(schedule.Parts{
 		Store: n.storage.Store, Queues: n.Queues, Tasks: n.submitter, Post: n.Queues.Post, Audit: n.Audit.Record, Name: n.book.NameOf,
-		Event: func(kind string, p proto.PeerID, text string) { n.Events.Add(kind, p, text, nil) },
+		Event: n.Events.Add,
 	}, schedule.Config{Self: n.keys.Peer(), Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry})
 	return err
 }

@@ -18,20 +18,19 @@ import (
 
 // unknownAllowed lists the names and roles of an allow list that no member has now: they
 // may be mistyped, or belong to a member that has yet to join.
-func (n *Node) unknownAllowed(allow []string) string {
-	var unknown []string
+func (n *Node) unknownAllowed(allow []string) (unknown []wire.Note) {
 	for _, a := range allow {
 		what, who, _ := strings.Cut(a, ":")
 		switch {
 		case what == "peer" && who != n.self.Name && who != n.keys.Peer().String():
 			if _, err := n.book.Find(who); err != nil && !errors.Is(err, addressbook.ErrAmbiguous) {
-				unknown = append(unknown, "no member is named "+who)
+				unknown = append(unknown, wire.Note{Code: wire.NoteMemberAbsent, NoteArgs: wire.NoteArgs{Peer: who}})
 			}
 		case what == "role" && !n.book.RoleKnown(who):
-			unknown = append(unknown, "no member has the role "+who)
+			unknown = append(unknown, wire.Note{Code: wire.NoteRoleUnused, NoteArgs: wire.NoteArgs{Detail: who}})
 		}
 	}
-	return strings.Join(unknown, "; ")
+	return unknown
 }
 
 // Compact returns the space of deleted records to the disk now.

@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // Intervals of the wall-clock guard.
@@ -97,10 +98,11 @@ func (n *Node) stampClock() {
 }
 
 func (n *Node) reportClock(s clock.State) {
-	kind, text := "clock.believed", "the clock of this machine is trusted again"
-	if s.Doubted {
-		kind, text = "clock.doubted", s.String()
+	if !s.Doubted {
+		n.log.Warn("the clock of this machine is trusted again")
+		n.Events.Add(wire.EventClockTrusted, proto.PeerID{}, nil)
+		return
 	}
-	n.log.Warn(text)
-	n.Events.Add(kind, proto.PeerID{}, text, nil)
+	n.log.Warn("the clock of this machine is doubted: nothing expires and nothing old is deleted", "off", s.Off, "since_stop", s.Stopped, "denied", s.Denied, "outside", s.Outside, "left", s.Left)
+	n.Events.Add(wire.EventClockDoubted, proto.PeerID{}, map[string]string{"off": s.Off.Round(time.Second).String()})
 }

@@ -3,12 +3,12 @@ package notice
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // Intervals of lookups.
@@ -120,7 +120,7 @@ func (n *Notices) HandleLookup(ctx context.Context, from proto.PeerID, m *proto.
 		counted, err := n.Outbox.HandleUnknown(ctx, from, id)
 		failed = errors.Join(failed, err)
 		if counted {
-			n.Event("task.forgotten", from, fmt.Sprintf("the target of task %s no longer knows it", id), map[string]string{"task": id.String()})
+			n.Event(wire.EventTaskForgotten, from, map[string]string{"task": id.String()})
 		}
 	}
 	return failed

@@ -39,7 +39,7 @@ type Parts struct {
 	Lease     func(context.Context, proto.TaskID) (owner proto.PeerID, epoch proto.Seq, err error) // the newest of a task of a queue; zero: none
 	RetryMail func(context.Context, proto.PeerID, proto.Code)                                      // retries what a peer refused with a code
 	Full      func() bool                                                                          // there is no space for new work
-	Event     func(kind string, p proto.PeerID, text string, fields map[string]string)
+	Event     func(kind string, p proto.PeerID, fields map[string]string)
 	Clock     clock.Clock
 	Logger    *slog.Logger
 }

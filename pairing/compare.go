@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // A store that was restored from a snapshot may not know which members were revoked
@@ -88,8 +89,8 @@ func (p *Pairing) compare(ctx context.Context) error {
 	if !p.comparing.Load() {
 		return nil
 	}
-	p.Logger.Warn(comparingText)
-	p.Event("node.comparing", proto.PeerID{}, comparingText, nil)
+	p.Logger.Warn("this node was restored from a snapshot: it admits only admins until it has compared revocations with one, or has met none for 5 minutes")
+	p.Event(wire.EventComparing, proto.PeerID{}, nil)
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
 	for began := p.Clock.Boot(); p.Clock.Boot()-began < CompareFor; {
@@ -100,18 +101,23 @@ func (p *Pairing) compare(ctx context.Context) error {
 		}
 		for _, admin := range p.admins() {
 			if p.net.Connected(admin) && p.gossip.Compare(ctx, admin) == nil {
-				return p.endCompare("revocations were compared with " + p.Book.NameOf(admin) + ": members are admitted again")
+				return p.endCompare(admin)
 			}
 		}
 	}
-	return p.endCompare(fmt.Sprintf("no admin was met for %s: members are admitted again, even one that was revoked after the snapshot was made; check balefire-node peers ls", CompareFor))
+	return p.endCompare(proto.PeerID{})
 }
 
-// endCompare admits all members again.
-func (p *Pairing) endCompare(how string) error {
+// endCompare admits all members again, after revocations were compared with admin, or
+// without that if it is zero.
+func (p *Pairing) endCompare(admin proto.PeerID) error {
 	p.comparing.Store(false)
-	p.Logger.Warn(how)
-	p.Event("node.compared", proto.PeerID{}, how, nil)
+	if admin.IsZero() {
+		p.Logger.Warn("no admin was met: members are admitted again, even one that was revoked after the snapshot was made", "waited", CompareFor)
+	} else {
+		p.Logger.Warn("revocations were compared: members are admitted again", "admin", p.Book.NameOf(admin))
+	}
+	p.Event(wire.EventCompared, admin, nil)
 	for _, x := range p.Book.List() {
 		p.net.Want(x.Peer)
 	}
@@ -122,6 +128,3 @@ func (p *Pairing) endCompare(how string) error {
 	}
 	return nil
 }
-
-// comparingText is the warning while this node compares.
-const comparingText = "this node was restored from a snapshot: it admits only admins until it has compared revocations with one, or has met none for 5 minutes"

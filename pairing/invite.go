@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/identity"
@@ -52,7 +51,7 @@ func (p *Pairing) Invite(ctx context.Context, o wire.InviteOptions) (wire.Invita
 	if len(roles) == 0 {
 		roles = identity.DefaultRoles()
 	}
-	return wire.Invitation{Ticket: t.Encode(), QR: identity.QR(t), Expires: t.Expires, Roles: roles, Warning: p.doubts(o.Name, roles)}, nil
+	return wire.Invitation{Ticket: t.Encode(), QR: identity.QR(t), Expires: t.Expires, Roles: roles, Warnings: p.doubts(o.Name, roles)}, nil
 }
 
 // newTicket returns a ticket as requested, with the best addresses that fit.
@@ -83,16 +82,15 @@ func (p *Pairing) newTicket(o wire.InviteOptions) (t identity.Ticket, err error)
 	return t, nil
 }
 
-// doubts returns what may be a mistake in an invitation; empty: nothing.
-func (p *Pairing) doubts(name string, roles []string) string {
-	var all []string
+// doubts returns what may be a mistake in an invitation.
+func (p *Pairing) doubts(name string, roles []string) (all []wire.Note) {
 	if name != "" && p.freeName(name, proto.PeerID{}) != nil {
-		all = append(all, fmt.Sprintf("%s is the name of a known node: this ticket admits only that node; for another machine choose another --name", name))
+		all = append(all, wire.Note{Code: wire.NoteNameKnown, NoteArgs: wire.NoteArgs{Peer: name}})
 	}
 	for _, role := range roles {
 		if !p.Book.RoleKnown(role) {
-			all = append(all, fmt.Sprintf("no member has the role %s; the mesh itself uses %s, any other role counts only in allow lists", role, strings.Join(identity.MeshRoles(), ", ")))
+			all = append(all, wire.Note{Code: wire.NoteRoleUnused, NoteArgs: wire.NoteArgs{Detail: role, Names: identity.MeshRoles()}})
 		}
 	}
-	return strings.Join(all, "; ")
+	return all
 }

@@ -47,7 +47,7 @@ type Parts struct {
 	// refused because of this node's clock: nothing of it may be taken as right.
 	PeerClock func(time.Time)
 	// Event reports what happened to a peer, or to this node if p is zero.
-	Event func(kind string, p proto.PeerID, text string, fields map[string]string)
+	Event func(kind string, p proto.PeerID, fields map[string]string)
 }
 
 // Network is what a Pairing needs of the transport.

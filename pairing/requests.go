@@ -187,11 +187,11 @@ func (p *Pairing) StrangerSeen(s transport.Stranger) {
 	if !p.requests.firstSeen(s.Peer) {
 		return
 	}
-	text := "found a node on the LAN that is not a member of this mesh: " + s.Peer.String()
+	fields := map[string]string{"addrs": strings.Join(s.Addrs, " "), "id": s.Peer.String()}
 	if s.Joins {
-		text = "found a node on the LAN that belongs to no mesh: " + s.Peer.String() + ", code " + JoinCode(s.Peer)
+		fields["code"] = JoinCode(s.Peer)
 	}
-	p.Event("lan.stranger", s.Peer, text, map[string]string{"addrs": strings.Join(s.Addrs, " ")})
+	p.Event(wire.EventLANStranger, s.Peer, fields)
 }
 
 // requestJoin handles a request to join without a ticket: a person decides about it.
@@ -210,7 +210,7 @@ func (p *Pairing) requestJoin(ctx context.Context, from proto.PeerID, r *proto.J
 		return nil, fmt.Errorf("%d nodes are already asking to join: try again later", maxRequests)
 	case x.accepted == nil:
 		if x.Since.Equal(x.Last) {
-			p.Event("lan.wish", from, fmt.Sprintf("%s asks to join, code %s: balefire-node peers accept %s", x.Name, x.Code, x.Code), nil)
+			p.Event(wire.EventJoinRequest, from, map[string]string{"name": x.Name, "code": x.Code})
 		}
 		return &proto.JoinReply{Pending: true}, nil
 	}

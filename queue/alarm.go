@@ -38,7 +38,7 @@ func (qs *Queues) HomeGone(p proto.PeerID) (state string, since time.Time, gone 
 }
 
 // Alarm returns the alarm of a queue, or nil while its home is reachable.
-func (qs *Queues) Alarm(ctx context.Context, s *proto.QueueState) *wire.QueueAlarm {
+func (qs *Queues) Alarm(ctx context.Context, s *proto.QueueState) *wire.Note {
 	home, err := proto.PeerIDFrom(s.GetHome())
 	if err != nil {
 		return nil
@@ -47,15 +47,15 @@ func (qs *Queues) Alarm(ctx context.Context, s *proto.QueueState) *wire.QueueAla
 	if !gone {
 		return nil
 	}
-	a := &wire.QueueAlarm{Queue: s.GetName(), Home: qs.parts.Book.NameOf(home), State: state}
+	a := &wire.Note{Code: wire.NoteQueueHomeLost, NoteArgs: wire.NoteArgs{Queue: s.GetName(), Peer: qs.parts.Book.NameOf(home), State: state}}
 	if !since.IsZero() {
-		a.Since = new(since.UTC())
+		a.Seconds = qs.cfg.Clock.Now().Sub(since).Seconds()
 	}
 	waiting, err := qs.parts.Outbox.LiveByTarget(home)
 	if err != nil {
-		qs.cfg.Logger.Warn("could not count the tasks that wait for a home", "home", a.Home, "err", err)
+		qs.cfg.Logger.Warn("could not count the tasks that wait for a home", "home", a.Peer, "err", err)
 	}
-	a.Waiting = waiting[proto.QueueTarget(s.GetName())]
+	a.Count = waiting[proto.QueueTarget(s.GetName())]
 	held, err := qs.Driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.Queue == s.GetName() && v.Peer == home }, maxHeld)
 	if err == nil {
 		a.Held = len(held)
@@ -67,11 +67,11 @@ func (qs *Queues) Alarm(ctx context.Context, s *proto.QueueState) *wire.QueueAla
 const maxHeld = 1 << 20
 
 // Alarms returns the alarms of all queues, sorted by queue name.
-func (qs *Queues) Alarms(ctx context.Context) (all []*wire.QueueAlarm) {
+func (qs *Queues) Alarms(ctx context.Context) (all []wire.Note) {
 	states := qs.Driver.QueueStates()
 	for _, name := range slices.Sorted(maps.Keys(states)) {
 		if a := qs.Alarm(ctx, states[name]); a != nil {
-			all = append(all, a)
+			all = append(all, *a)
 		}
 	}
 	return all
@@ -93,10 +93,10 @@ func (qs *Queues) alertHome(e gossip.Event) {
 		return
 	}
 	slices.Sort(names)
-	kind, text := "queue.home_back", "the home of "+strings.Join(names, ", ")+" is back"
+	kind, fields := wire.EventHomeBack, map[string]string{"queues": strings.Join(names, ",")}
 	if gone {
-		kind, text = "queue.home_gone", "the home of "+strings.Join(names, ", ")+" is "+strings.ToLower(e.To.String())+": none of their tasks is granted until it is back"
+		kind, fields["state"] = wire.EventHomeGone, e.To.String()
 		qs.cfg.Logger.Warn("the home of queues is lost", "home", qs.parts.Book.NameOf(e.Peer), "queues", names, "state", e.To.String())
 	}
-	qs.cfg.Event(kind, e.Peer, text, map[string]string{"queues": strings.Join(names, ",")})
+	qs.cfg.Event(kind, e.Peer, fields)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/ownership"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -99,6 +100,11 @@ func (l *eventLog) logLease(x wire.OwnershipEvent, kind ownership.EventKind) {
 		slog.String("queue", x.Queue), slog.String("peer", x.Peer), slog.String("epoch", x.Epoch), slog.String("err", x.Cause))
 }
 
+// tell reports an event for operators.
+func (l *eventLog) tell(p proto.PeerID, x wire.OwnershipEvent) {
+	l.queues.cfg.Event("ownership."+x.Kind, p, map[string]string{"task": x.Task, "queue": x.Queue, "detail": x.Cause})
+}
+
 // add records events that have become durable.
 func (l *eventLog) add(all []ownership.Event) {
 	now := l.queues.cfg.Clock.Now().UTC()
@@ -124,10 +130,10 @@ func (l *eventLog) add(all []ownership.Event) {
 			if why := x.Queue + x.PeerID + x.Cause; l.lastRefused != why { // many tasks may be refused for the same reason
 				l.lastRefused = why
 				l.queues.cfg.Logger.Warn("the new home of a queue refuses its tasks; they will be sent again", "queue", x.Queue, "home", x.Peer, "task", x.Task, "cause", x.Cause)
-				l.queues.cfg.Event("ownership."+x.Kind, e.Peer, x.Cause, map[string]string{"task": x.Task, "queue": x.Queue})
+				l.tell(e.Peer, x)
 			}
 		case ownership.EventSkipped, ownership.EventForged, ownership.EventBlocked:
-			l.queues.cfg.Event("ownership."+x.Kind, e.Peer, cmp.Or(e.Cause, x.Kind), map[string]string{"task": x.Task, "queue": x.Queue})
+			l.tell(e.Peer, x)
 		}
 	}
 }

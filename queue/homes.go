@@ -148,7 +148,7 @@ func (qs *Queues) moveHomes(ctx context.Context) (moved, kept []string, err erro
 			if err := qs.handOff(ctx, qs.cfg.AuditSystem, s.GetName(), to); err != nil {
 				return moved, kept, err
 			}
-			qs.cfg.Event("queue.handed_over", to, "queue "+s.GetName()+": "+qs.parts.Book.NameOf(to)+" is its home now", map[string]string{"queue": s.GetName()})
+			qs.cfg.Event(wire.EventHandedOver, to, map[string]string{"queue": s.GetName()})
 			moved = append(moved, s.GetName())
 		case drained:
 			kept = append(kept, s.GetName())

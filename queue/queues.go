@@ -140,10 +140,10 @@ type Config struct {
 	StallAfter time.Duration // without progress for this long, a run that reports it is stopped
 	Started    time.Time     // when this node started
 
-	Audit       audit                                                                    // records what the caller does
-	AuditSystem audit                                                                    // records what this node does by a rule
-	Event       func(kind string, p proto.PeerID, text string, fields map[string]string) // reports an event about a member
-	Leaving     func(context.Context) (int, error)                                       // counts what else goes to other homes with the queues
+	Audit       audit                                                       // records what the caller does
+	AuditSystem audit                                                       // records what this node does by a rule
+	Event       func(kind string, p proto.PeerID, fields map[string]string) // reports an event about a member
+	Leaving     func(context.Context) (int, error)                          // counts what else goes to other homes with the queues
 
 	Fail       func(point string) error // tests: see [ownership.Settings]
 	Clock      clock.Clock

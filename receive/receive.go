@@ -48,7 +48,7 @@ type Parts struct {
 	Schedules func(from proto.PeerID, m *proto.Message) error // takes one about schedules
 	Refused   func(from proto.PeerID, code proto.Code)        // takes note of a refusal
 	Ahead     func(proto.PeerID) time.Duration                // how far the clock of a peer is ahead of this node's
-	Event     func(kind string, p proto.PeerID, text string, fields map[string]string)
+	Event     func(kind string, p proto.PeerID, fields map[string]string)
 	Fail      func(point string) error
 	Clock     clock.Clock
 	Logger    *slog.Logger

@@ -9,6 +9,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // commit passes the results to the outbox, which applies the commit rule.
@@ -124,5 +125,5 @@ func (r *Receiver) unpin(name string, code proto.Code) {
 // than it accepts.
 func (r *Receiver) tooLarge(from proto.PeerID, id proto.TaskID, reason string) {
 	r.Logger.Warn("a result is larger than its task accepts: it is refused, and the task is a dead letter", "task", id.String(), "peer", from, "reason", reason)
-	r.Event("task.result_too_large", from, "task "+id.String()+": "+reason, map[string]string{"task": id.String()})
+	r.Event(wire.EventResultTooLarge, from, map[string]string{"task": id.String(), "detail": reason})
 }

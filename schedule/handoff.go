@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // offer offers a schedule to the new home of its queue. Until that home has answered, no
@@ -100,7 +101,7 @@ func (s *Scheduler) retract(from proto.PeerID, m *proto.Schedule) {
 		}
 	}
 	if matches && !old.Gone {
-		s.parts.Event("schedule.removed", from, fmt.Sprintf("schedule %s of queue %s was removed at its old home", m.Name, m.Queue))
+		s.parts.Event(wire.EventScheduleRemoved, from, map[string]string{"queue": m.Queue, "schedule": m.Name})
 	}
 	if len(gone.GetGoing()) == 0 {
 		s.confirm(from, m)
@@ -134,7 +135,7 @@ func (s *Scheduler) accept(from proto.PeerID, m *proto.Schedule) {
 	case old != nil && !old.Gone && !same && len(old.Going) > 0:
 		return // wait until that one is at its new home
 	case old != nil && !old.Gone && len(old.Going) == 0:
-		s.parts.Event("schedule.dropped", from, fmt.Sprintf("schedule %s of queue %s from an old home was dropped because a schedule with that name exists here", m.Name, m.Queue))
+		s.parts.Event(wire.EventScheduleDropped, from, map[string]string{"queue": m.Queue, "schedule": m.Name})
 	case old == nil && s.full(), len(m.Vouchers) >= maxDelegates && !isDelegate(m, from):
 		s.cfg.Logger.Warn("schedule refused: this node has the maximum number of schedules, or it passed through too many homes", "queue", m.Queue, "schedule", m.Name)
 		return

@@ -48,7 +48,7 @@ type Parts struct {
 	// Audit records that a person changed a schedule.
 	Audit func(ctx context.Context, action, subject string) error
 	// Event reports to the people of this node what happened; the peer may be zero.
-	Event func(kind string, p proto.PeerID, text string)
+	Event func(kind string, p proto.PeerID, fields map[string]string)
 	// Name returns the name of a peer for people.
 	Name func(p proto.PeerID) string
 }
@@ -192,7 +192,7 @@ func (s *Scheduler) tick(ctx context.Context) {
 	wall, boot := c.Now().Round(0), c.Boot()
 	if jump := wall.Sub(s.last.wall) - (boot - s.last.boot); jump.Abs() > clockJump {
 		s.pausedUntil = boot + jumpPause
-		s.parts.Event("schedule.clock_jump", proto.PeerID{}, fmt.Sprintf("the clock jumped by %s: schedules pause briefly", jump.Round(time.Second)))
+		s.parts.Event(wire.EventScheduleJump, proto.PeerID{}, map[string]string{"by": jump.Round(time.Second).String()})
 	}
 	s.last.wall, s.last.boot = wall, boot
 	for _, id := range s.sorted() {

@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/wire"
 )
 
 // PutResult seals the result of a finished task for its home, and makes the end of the task
@@ -127,24 +128,24 @@ func (s *Submitter) placeResult(ctx context.Context, d *outbox.Draft, f *inbox.F
 
 // ResultHooks adds an event for each result that its home refuses or does not count, and
 // removes with drop a body that is not needed any more.
-func ResultHooks(drop func(name string), event func(kind string, p proto.PeerID, text string, fields map[string]string)) outbox.ResultHooks {
-	add := func(kind string, home proto.PeerID, id proto.TaskID, format string, a ...any) {
-		event(kind, home, fmt.Sprintf(format, a...), map[string]string{"task": id.String()})
+func ResultHooks(drop func(name string), event func(kind string, p proto.PeerID, fields map[string]string)) outbox.ResultHooks {
+	add := func(kind string, home proto.PeerID, id proto.TaskID, detail string) {
+		event(kind, home, map[string]string{"task": id.String(), "detail": detail})
 	}
 	return outbox.ResultHooks{
 		Unneeded: drop,
 		Refused: func(id proto.TaskID, home proto.PeerID, r *proto.Refusal, over bool) {
-			kind := "result.refused"
+			kind := wire.EventResultRefused
 			if over {
-				kind = "result.dead"
+				kind = wire.EventResultDead
 			}
-			add(kind, home, id, "the home of task %s refuses its result: %s: %s", id, r.GetCode().Name(), r.GetDetail())
+			add(kind, home, id, r.GetCode().Name()+": "+r.GetDetail())
 		},
 		Stale: func(id proto.TaskID, home proto.PeerID, r *proto.Refusal) {
-			add("result.stale", home, id, "the home of task %s has recorded its result, which does not count: %s", id, r.GetDetail())
+			add(wire.EventResultStale, home, id, r.GetDetail())
 		},
 		Lost: func(id proto.TaskID, home proto.PeerID, reason string) {
-			add("result.dead", home, id, "the result of task %s did not reach its home: %s", id, reason)
+			add(wire.EventResultDead, home, id, reason)
 		},
 	}
 }

@@ -22,7 +22,7 @@ type EventKind int
 const (
 	EventConnected       EventKind = iota // the first verified connection
 	EventDisconnected                     // the last verified connection closed
-	EventPath                             // the path in use changed: Detail is "old → new"
+	EventPath                             // the path in use changed: Detail is the one before
 	EventReserved                         // a relay accepts connections for this node
 	EventReservationLost                  // it no longer does
 	EventPunched                          // a direct path through NATs was established

@@ -2,7 +2,6 @@ package transport
 
 import (
 	"cmp"
-	"fmt"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/route"
+	"github.com/balefire/balefire/wire"
 )
 
 // A Path is one path to a peer: a connection, or an address that may become one.
@@ -31,9 +31,9 @@ type Path struct {
 // A PathReport explains how a peer is reached.
 type PathReport struct {
 	Peer    proto.PeerID
-	Paths   []Path  // connections first, beginning with the one in use
-	Punches []Punch // attempts to establish a direct path, oldest first
-	Why     string  // one sentence: why this path, or none, is in use
+	Paths   []Path    // connections first, beginning with the one in use
+	Punches []Punch   // attempts to establish a direct path, oldest first
+	Cause   wire.Note // why this path, or none, is in use
 }
 
 // Paths returns every connection to p and every address that may become one.
@@ -59,7 +59,7 @@ func (t *Transport) Paths(p proto.PeerID) PathReport {
 	h.mu.Lock()
 	r.Punches = slices.Clone(h.history[p])
 	h.mu.Unlock()
-	r.Why = explainPath(best, len(conns), r.Punches, lastErr)
+	r.Cause = explainPath(best, len(conns), r.Punches, lastErr)
 	return r
 }
 
@@ -120,22 +120,22 @@ func (t *Transport) candidates(p proto.PeerID, there []Path) (out []Path) {
 	return out
 }
 
-// explainPath explains in one sentence why this path is in use.
-func explainPath(best *conn, conns int, punches []Punch, lastErr error) string {
+// explainPath explains why this path is in use.
+func explainPath(best *conn, conns int, punches []Punch, lastErr error) wire.Note {
 	switch {
 	case best == nil && lastErr != nil:
-		return "not connected: " + lastErr.Error()
+		return wire.Note{Code: wire.PathFailed, NoteArgs: wire.NoteArgs{Detail: lastErr.Error()}}
 	case best == nil:
-		return "not connected, and not tried yet"
+		return wire.Note{Code: wire.PathUntried}
 	case best.direct() && conns > 1:
-		return "a direct path is preferred: the newest live one"
+		return wire.Note{Code: wire.PathNewest}
 	case best.direct():
-		return "the only path, and direct"
+		return wire.Note{Code: wire.PathOnly}
 	case len(punches) == 0:
-		return "through a relay: no direct path has been tried yet"
+		return wire.Note{Code: wire.PathRelayed}
 	}
 	last := punches[len(punches)-1]
-	return fmt.Sprintf("through a relay: the last attempt at a direct path, at %s, failed: %s", last.Time.Format(time.TimeOnly), last.Detail)
+	return wire.Note{Code: wire.PathNotPunched, NoteArgs: wire.NoteArgs{Time: new(last.Time.UTC()), Detail: last.Detail}}
 }
 
 // A Reach describes how others can reach this node.

@@ -66,7 +66,7 @@ func (t *Transport) updatePath(n *peerState) {
 	case pathOf(now) != pathOf(before): // otherwise both sides dialed each other
 		t.met.paths.Inc()
 		t.log.Info("path", "peer", n.peer, "old", pathOf(before), "new", pathOf(now))
-		t.emit(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before) + " → " + pathOf(now)})
+		t.emit(Event{Peer: n.peer, Kind: EventPath, Path: pathOf(now), Detail: pathOf(before)})
 	}
 }
 

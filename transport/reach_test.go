@@ -15,6 +15,7 @@ import (
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/transport/transporttest"
+	"github.com/balefire/balefire/wire"
 )
 
 // A reachSim is a mesh in which nodes 0 and 1 are behind NATs and the others relay.
@@ -478,7 +479,7 @@ func TestReports(t *testing.T) {
 		if len(r.Punches) == 0 || len(r.Punches) > 16 || r.Punches[0].OK {
 			t.Errorf("punches: %+v", r.Punches)
 		}
-		t.Logf("%s", r.Why)
+		t.Logf("%+v", r.Cause)
 		for _, p := range r.Paths[1:] {
 			t.Logf("candidate %+v", p)
 		}
@@ -492,7 +493,7 @@ func TestReports(t *testing.T) {
 		m.nodes[1].stop()
 		m.nodes[0].start()
 		m.nodes[1].start()
-		if r := m.nodes[2].Paths(simKeys(99).Peer()); len(r.Paths) != 0 || r.Why == "" {
+		if r := m.nodes[2].Paths(simKeys(99).Peer()); len(r.Paths) != 0 || r.Cause.Code != wire.PathUntried {
 			t.Errorf("of an unknown peer: %+v", r)
 		}
 	})

@@ -17,20 +17,16 @@ func (v *Views) Path(ctx context.Context, ref string) (wire.PathReport, error) {
 		return wire.PathReport{}, err
 	}
 	r := v.Net.Paths(p.Peer)
-	out := wire.PathReport{Peer: p.Label(), ID: p.Peer.String(), Why: r.Why, Candidates: []wire.PathCandidate{}, Punches: []wire.Punch{}}
+	out := wire.PathReport{Peer: p.Label(), ID: p.Peer.String(), Cause: r.Cause, Candidates: []wire.PathCandidate{}, Punches: []wire.Punch{}}
 	for _, c := range r.Paths {
 		out.Connected = out.Connected || c.Connected
 		out.Candidates = append(out.Candidates, v.candidate(c))
 	}
 	for _, h := range slices.Backward(r.Punches) {
-		result := "direct: " + h.Detail
-		if !h.OK {
-			result = "failed: " + h.Detail
-		}
-		out.Punches = append(out.Punches, wire.Punch{Time: h.Time.UTC(), Result: result, Took: seconds(h.Took)})
+		out.Punches = append(out.Punches, wire.Punch{Time: h.Time.UTC(), OK: h.OK, Detail: h.Detail, Took: seconds(h.Took)})
 	}
 	if p.Blocked {
-		out.Why = p.Label() + " is blocked here: balefire-node peers unblock " + p.Label()
+		out.Cause = wire.Note{Code: wire.NotePeerBlocked, NoteArgs: wire.NoteArgs{Peer: p.Label()}}
 	}
 	return out, nil
 }

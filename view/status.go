@@ -59,9 +59,7 @@ func (v *Views) warnings(ctx context.Context, s *wire.Status) []wire.Note {
 			add(wire.NoteHandlerProblem, wire.NoteArgs{Kind: h.Kind, Detail: h.Problem})
 		}
 	}
-	for _, a := range v.Queues.Alarms(ctx) {
-		w = append(w, a.Note(v.Clock.Now()))
-	}
+	w = append(w, v.Queues.Alarms(ctx)...)
 	for _, l := range v.Queues.LeaseRisks(ctx) {
 		w = append(w, riskNote(l))
 	}

@@ -41,7 +41,7 @@ type Mail interface {
 
 // Queues reports what is wrong with the shared queues.
 type Queues interface {
-	Alarms(ctx context.Context) []*wire.QueueAlarm
+	Alarms(ctx context.Context) []wire.Note
 	LeaseRisks(ctx context.Context) []wire.LeaseRisk
 	// LastJump returns when the clocks last jumped; zero: not since the start.
 	LastJump() time.Time

@@ -48,5 +48,5 @@ type Handler struct {
 	Running     int      `json:"running"`
 	Waiting     int      `json:"waiting"`
 	Problem     string   `json:"problem,omitempty" doc:"why its program cannot be started now"`
-	Warning     string   `json:"warning,omitempty" doc:"what allowed senders could do with its program, and which entries of its allow list match no member"`
+	Warnings    []Note   `json:"warnings,omitempty" doc:"what allowed senders could do with its program, and which entries of its allow list match no member"`
 }

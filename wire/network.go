@@ -98,7 +98,7 @@ type PathReport struct {
 	Peer       string          `json:"peer"`
 	ID         string          `json:"id"`
 	Connected  bool            `json:"connected"`
-	Why        string          `json:"why" doc:"why this path is in use, or why there is none"`
+	Cause      Note            `json:"cause" doc:"why this path is in use, or why there is none"`
 	Candidates []PathCandidate `json:"candidates"`
 	Punches    []Punch         `json:"punches" doc:"NAT hole-punching attempts, newest first"`
 }
@@ -121,7 +121,8 @@ type PathCandidate struct {
 // A Punch is one NAT hole-punching attempt.
 type Punch struct {
 	Time   time.Time `json:"time"`
-	Result string    `json:"result"`
+	OK     bool      `json:"ok" doc:"there is a direct path since"`
+	Detail string    `json:"detail" doc:"why it failed, or how it succeeded"`
 	Took   float64   `json:"took_seconds"`
 }
 

@@ -22,7 +22,7 @@ type NoteArgs struct {
 	Key        string      `json:"key,omitempty" doc:"ordering key"`
 	State      string      `json:"state,omitempty" doc:"state of the task, the mail or the peer"`
 	Refusal    string      `json:"refusal,omitempty" doc:"code of a refusal, such as FULL"`
-	Detail     string      `json:"detail,omitempty" doc:"text of an error, or the reason that a node or a program gave"`
+	Detail     string      `json:"detail,omitempty" doc:"text of an error, the reason that a node or a program gave, or the name that it is about"`
 	Path       string      `json:"path,omitempty" doc:"address and protocol of a connection"`
 	Epoch      string      `json:"epoch,omitempty" doc:"boot.counter of a lease"`
 	Generation uint64      `json:"generation,omitempty" doc:"of the home of a queue"`
@@ -124,7 +124,7 @@ const (
 
 // What blocks a queue, or a task of one.
 const (
-	NoteQueueHomeLost  NoteCode = "queue_home_lost"   // the home is lost: queue, peer, state, seconds, count (tasks of this node that wait), held
+	NoteQueueHomeLost  NoteCode = "queue_home_lost"   // the home is lost: queue, peer, state (DEAD, LEFT, REVOKED; UNKNOWN: nothing has been received about it since this node started), seconds, count (tasks of this node that wait), held
 	NoteOldHomeLost    NoteCode = "old_home_lost"     // it was sent to a former home that is lost: queue, peer, other (the home now), task
 	NoteOldHomeKeepsIt NoteCode = "old_home_keeps_it" // the same, and this node is the home now: queue, peer, other
 	NoteQueuePaused    NoteCode = "queue_paused"      // queue, peer (its home; empty: this node)
@@ -202,6 +202,26 @@ const (
 	StepBoxReaders    NoteCode = "box_readers"       // box, names, count, held (leased mails)
 	StepBoxBlocked    NoteCode = "box_blocked"       // ordering keys that dead letters block: box, count, of (dead letters)
 	StepBoxRefused    NoteCode = "box_refused"       // mail of another node that the box refused: box, peer, detail, seconds
+)
+
+// Why a path to a peer is in use, or why there is none.
+const (
+	PathFailed     NoteCode = "path_failed"      // there is none: detail (why the latest connection or dial failed)
+	PathUntried    NoteCode = "path_untried"     // there is none, and none was tried
+	PathNewest     NoteCode = "path_newest"      // it is the newest of several, and direct
+	PathOnly       NoteCode = "path_only"        // it is the only one, and direct
+	PathRelayed    NoteCode = "path_relayed"     // no direct one has been tried
+	PathNotPunched NoteCode = "path_not_punched" // the latest attempt at a direct one failed: time, detail
+)
+
+// What may be a mistake in a ticket or in a handler.
+const (
+	NoteNameKnown    NoteCode = "name_known"    // a ticket admits only the known node with that name: peer
+	NoteRoleUnused   NoteCode = "role_unused"   // no member has a role: detail (the role), names (the roles that the mesh itself uses)
+	NoteMemberAbsent NoteCode = "member_absent" // no member has a name of the allow list: peer
+	NoteRunsPrograms NoteCode = "runs_programs" // the program of a handler runs its arguments as a program: detail (the program)
+	NoteRunsCode     NoteCode = "runs_code"     // it runs its arguments as code: detail (the program)
+	NoteRiskyFlags   NoteCode = "risky_flags"   // it has flags that run programs or write files: detail (the program)
 )
 
 // What an operator should look at.

@@ -58,9 +58,9 @@ type Peer struct {
 
 // An Invitation is a ticket and its QR code.
 type Invitation struct {
-	Ticket  string    `json:"ticket"`
-	QR      string    `json:"qr,omitempty"`
-	Expires time.Time `json:"expires"`
-	Roles   []string  `json:"roles"`
-	Warning string    `json:"warning,omitempty" doc:"why a node that joins with the ticket may be refused or get unexpected rights"`
+	Ticket   string    `json:"ticket"`
+	QR       string    `json:"qr,omitempty"`
+	Expires  time.Time `json:"expires"`
+	Roles    []string  `json:"roles"`
+	Warnings []Note    `json:"warnings,omitempty" doc:"why a node that joins with the ticket may be refused or get unexpected rights"`
 }

@@ -4,26 +4,6 @@ import (
 	"time"
 )
 
-// A QueueAlarm reports that the home of a queue is lost, and how many tasks wait for it as
-// far as this node knows.
-type QueueAlarm struct {
-	Queue   string     `json:"queue"`
-	Home    string     `json:"home"`
-	State   string     `json:"state" enum:"DEAD,LEFT,UNKNOWN,REVOKED" doc:"state of that node; UNKNOWN: nothing has been received about it since this node started"`
-	Since   *time.Time `json:"since,omitempty"`
-	Waiting int        `json:"waiting" doc:"unfinished tasks of this node that wait for it"`
-	Held    int        `json:"held" doc:"tasks of the queue that run here or whose results are stored here for it"`
-}
-
-// Note states the alarm at a time.
-func (a *QueueAlarm) Note(now time.Time) Note {
-	n := Note{Code: NoteQueueHomeLost, NoteArgs: NoteArgs{Queue: a.Queue, Peer: a.Home, State: a.State, Count: a.Waiting, Held: a.Held}}
-	if a.Since != nil {
-		n.Seconds = now.Sub(*a.Since).Seconds()
-	}
-	return n
-}
-
 // A MemberRule is the setting of a queue for one node. If a queue has any, only the
 // named nodes work on it, in that order.
 type MemberRule struct {
@@ -45,7 +25,7 @@ type Queue struct {
 	SeizedFrom string `json:"seized_from,omitempty" doc:"former home from which it was seized"`
 	QueueRules
 	QueueCounts
-	Alarm   *QueueAlarm   `json:"alarm,omitempty" doc:"set if its home is lost"`
+	Alarm   *Note         `json:"alarm,omitempty" doc:"set if its home is lost"`
 	Members []QueueMember `json:"members" doc:"nodes that could work on it, as seen by its home"`
 	Blocked []BlockedLane `json:"blocked,omitempty" doc:"ordering keys whose tasks are blocked; known at its home only"`
 	Changed *time.Time    `json:"changed,omitempty"`

@@ -1,9 +1,6 @@
 package wire
 
-import (
-	"fmt"
-	"time"
-)
+import "time"
 
 // The roles of a node for a task.
 const (
@@ -20,36 +17,6 @@ type Transfer struct {
 	Size      int64   `json:"size" doc:"size of the sealed body"`
 	Rate      float64 `json:"bytes_per_second" doc:"average of the last seconds; 0: not known yet, or stalled"`
 	Left      float64 `json:"seconds_left,omitempty" doc:"estimate at the current rate"`
-}
-
-// String describes the progress in one line.
-func (x Transfer) String() string {
-	way := "from"
-	if x.Direction == "out" {
-		way = "to"
-	}
-	text := fmt.Sprintf("its %s is being transferred %s %s: %s of %s", x.What, way, x.Peer, mib(x.Bytes), mib(x.Size))
-	if x.Size > 0 {
-		text += fmt.Sprintf(" (%d %%)", x.Bytes*100/x.Size)
-	}
-	if x.Rate > 0 {
-		text += fmt.Sprintf(", %s/s", mib(int64(x.Rate)))
-	}
-	if x.Left > 0 {
-		text += fmt.Sprintf(", %s left", time.Duration(x.Left*float64(time.Second)).Round(time.Second))
-	}
-	return text
-}
-
-// mib formats bytes with a suitable unit.
-func mib(n int64) string {
-	switch {
-	case n >= 1<<30:
-		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 }
 
 // A Submitted is the result of Submit for a task that is on disk.
@@ -116,7 +83,7 @@ type Marks struct {
 	Mode       string            `json:"mode,omitempty" doc:"at_most_once if requested"`
 	RedriveOf  string            `json:"redrive_of,omitempty"`
 	RedrivenAs string            `json:"redriven_as,omitempty"`
-	Status     string            `json:"status,omitempty" doc:"status of a dead letter: new, seen or redriven"`
+	Status     string            `json:"status,omitempty" doc:"status of a dead letter: new or redriven"`
 	Cancel     bool              `json:"cancel_asked,omitempty"`
 }
 

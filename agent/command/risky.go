@@ -3,6 +3,8 @@ package command
 import (
 	"path/filepath"
 	"strings"
+
+	"github.com/balefire/balefire/wire"
 )
 
 // interpreters run the first non-flag argument as code.
@@ -25,23 +27,24 @@ func wordSet(s string) map[string]bool {
 // Warn returns what senders could do with a handler that runs exec and appends
 // their arguments, or nothing. It knows only common programs: an empty result
 // proves nothing about others.
-func Warn(exec []string, args, flags bool) string {
+func Warn(exec []string, args, flags bool) []wire.Note {
 	if !args || len(exec) == 0 {
-		return ""
+		return nil
 	}
 	name := strings.ToLower(strings.TrimSuffix(filepath.Base(exec[0]), ".exe"))
 	name = strings.TrimRight(name, "0123456789.") // python3.12
+	var code wire.NoteCode
 	switch {
 	case launchers[name]:
-		return name + " runs its arguments as a program: whoever may ask for this kind can run anything as this node's user"
+		code = wire.NoteRunsPrograms
 	case interpreters[name] && !hasScript(exec[1:]):
-		return name + " runs its arguments as code: whoever may ask for this kind can run anything as this node's user; name the script in exec"
-	case interpreters[name], !flags:
-		return ""
-	case flagged[name]:
-		return name + " has flags that run programs or write files: whoever may ask for this kind can run anything as this node's user; leave --allow-flags out"
+		code = wire.NoteRunsCode
+	case interpreters[name], !flags, !flagged[name]:
+		return nil
+	default:
+		code = wire.NoteRiskyFlags
 	}
-	return ""
+	return []wire.Note{{Code: code, NoteArgs: wire.NoteArgs{Detail: name}}}
 }
 
 // hasScript reports whether the fixed arguments name what an interpreter runs:

@@ -25,8 +25,8 @@ func TestProgramsThatRunTheirArguments(t *testing.T) {
 		{"find /srv", true, false, false}, {"uname", true, true, false}, {"/opt/bin/resize", true, true, false}, {"", true, true, false},
 	}
 	for _, tt := range tests {
-		if got := Warn(strings.Fields(tt.exec), tt.args, tt.flags); (got != "") != tt.warn {
-			t.Errorf("Warn(%q, args %v, flags %v) = %q, want a warning %v", tt.exec, tt.args, tt.flags, got, tt.warn)
+		if got := Warn(strings.Fields(tt.exec), tt.args, tt.flags); (len(got) > 0) != tt.warn {
+			t.Errorf("Warn(%q, args %v, flags %v) = %v, want a warning %v", tt.exec, tt.args, tt.flags, got, tt.warn)
 		}
 	}
 }

@@ -215,7 +215,7 @@ func nodeMethods() []method {
 
 // happened returns an event with this number.
 func happened(seq uint64) wire.NodeEvent {
-	return wire.NodeEvent{Seq: seq, Time: start, Kind: "peer.connected", Peer: "laptop", Text: "laptop is connected: quic direct"}
+	return wire.NodeEvent{Seq: seq, Time: start, Kind: "peer.connected", Peer: "laptop", Fields: map[string]string{"path": "quic direct"}}
 }
 
 // lines answers a request for a stream of events with lines, and ends the response when the

@@ -156,12 +156,12 @@ func testMembers() []wire.Member {
 
 func testPath(r *http.Request) any {
 	return wire.PathReport{
-		Peer: r.PathValue("name"), ID: "12D3KooW", Connected: true, Why: "direct, and lost less than any other",
+		Peer: r.PathValue("name"), ID: "12D3KooW", Connected: true, Cause: wire.Note{Code: wire.PathNewest},
 		Candidates: []wire.PathCandidate{
 			{Addr: "/ip4/192.0.2.1/udp/4001/quic-v1", Network: "quic", Connected: true, InUse: true, RTT: 0.008, Loss: 0.004, Rate: 3 << 20, Score: 0.91, Terms: []string{"bandwidth 0.5", "latency 0.45", "loss -0.04"}, Since: ago(time.Minute)},
 			{Addr: "/ip4/198.51.100.1/udp/4001/quic-v1/p2p-circuit", Network: "quic", Relay: "r1", Connected: true, RTT: 0.042, Score: 0.5},
 		},
-		Punches: []wire.Punch{{Time: *ago(time.Minute), Result: "direct by quic", Took: 0.412}},
+		Punches: []wire.Punch{{Time: *ago(time.Minute), OK: true, Detail: "by a plain address", Took: 0.412}},
 	}
 }
 
@@ -176,7 +176,7 @@ func testNetCheck() wire.NetCheck {
 }
 
 func testEvent(seq uint64) wire.NodeEvent {
-	return wire.NodeEvent{Seq: seq, Time: testStart, Kind: "peer.connected", Peer: "laptop", Text: "laptop is connected: quic direct"}
+	return wire.NodeEvent{Seq: seq, Time: testStart, Kind: "peer.connected", Peer: "laptop", Fields: map[string]string{"path": "quic direct"}}
 }
 
 // nextEvents answers a request for a page of events with the next of pages. Without one

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -180,10 +181,7 @@ func padded(s string, n int) string { return s + strings.Repeat(" ", max(n-displ
 
 // eventText returns the text of an event on one line, in wide output with its fields.
 func eventText(v wire.NodeEvent, wide bool) string {
-	text := strings.ReplaceAll(v.Text, "\n", " ")
-	if v.Task != "" {
-		text += "  task " + shortTask(v.Task)
-	}
+	text := strings.ReplaceAll(prose.Event(v), "\n", " ")
 	if wide {
 		for _, k := range slices.Sorted(maps.Keys(v.Fields)) {
 			text += fmt.Sprintf("  %s=%s", k, strings.ReplaceAll(v.Fields[k], "\n", " "))

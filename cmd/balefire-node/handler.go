@@ -75,8 +75,8 @@ func (w *app) addHandler(cmd *cobra.Command, s wire.HandlerSpec) error {
 		case h.Problem != "": // the program may be installed later
 			w.infof("but its tasks cannot be started yet: %s", prose.Plain(h.Problem))
 		}
-		if h.Warning != "" {
-			w.infof("! %s", h.Warning)
+		for _, n := range h.Warnings {
+			w.infof("! %s", prose.Line(n))
 		}
 	}
 	return nil

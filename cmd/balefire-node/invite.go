@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
 )
@@ -42,8 +43,8 @@ uses it becomes a member.`,
 			if w.humanOutput() {
 				w.infof("valid until %s, for one machine. On that machine:\n  balefire-node join -      then paste the ticket", formatTime(inv.Expires))
 			}
-			if inv.Warning != "" {
-				w.infof("%s", inv.Warning)
+			for _, n := range inv.Warnings {
+				w.infof("%s", prose.Line(n))
 			}
 			return w.show(view{value: inv, human: func(p *printer) {
 				p.line("%s", inv.Ticket)

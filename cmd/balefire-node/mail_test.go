@@ -334,7 +334,7 @@ func TestMailWatch(t *testing.T) {
 			if asked > 2 {
 				return wire.ErrInvalid
 			}
-			e := wire.NodeEvent{Seq: 3 + asked, Time: testStart, Kind: "mail.done", Text: "agent:ceo@here 7"}
+			e := wire.NodeEvent{Seq: 3 + asked, Time: testStart, Kind: "mail.done", Fields: map[string]string{"box": "agent:ceo@here", "number": "7"}}
 			return wire.EventPage{Boot: testBoot, Items: []wire.NodeEvent{e}, Next: e.Seq}
 		})
 		code, out, errs := command(t, n, words(tt.line)...)

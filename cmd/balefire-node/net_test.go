@@ -191,14 +191,14 @@ func TestPathExplains(t *testing.T) {
 	}
 	same(t, out, `
 laptop  12D3KooW  connected
-because  direct, and lost less than any other
+because  a direct path is preferred: the newest live one
 
    WAY          STATE        RTT  LOSS       RATE  SCORE  SINCE  ADDRESS
 *  quic direct  connected  8.0ms  0.4%  3.0 MiB/s   0.91    60s  /ip4/192.0.2.1/udp/4001/quic-v1
    relay r1     connected   42ms  0.0%          -    0.5      -  /ip4/198.51.100.1/udp/4001/quic-v1/p2p-circuit
 
-AGO  HOLE PUNCH       TOOK
-60s  direct by quic  412ms
+AGO  HOLE PUNCH                   TOOK
+60s  direct: by a plain address  412ms
 `)
 	if _, out, _ = command(t, newCannedNode(), "path", "laptop", "-o", "wide"); !strings.Contains(out, "bandwidth 0.5, latency 0.45, loss -0.04") {
 		t.Errorf("wide:\n%s", out)
@@ -322,7 +322,7 @@ func TestEventsOfThePast(t *testing.T) {
 		n, pages := newCannedNode(), make(chan wire.EventPage, 1)
 		n.Answer("GET /v1/events", nextEvents(pages))
 		left := testEvent(9)
-		left.Kind, left.Text, left.Peer, left.Fields = "path.changed", "relay\nr1", "烽火台", map[string]string{"b": "2", "a": "1"}
+		left.Kind, left.Peer, left.Fields = "path.changed", "烽火台", map[string]string{"path": "relay\nr1", "detail": "quic"}
 		pages <- wire.EventPage{Boot: 7, Missed: 3, Items: []wire.NodeEvent{testEvent(8), left}, Next: 9}
 		return n
 	}
@@ -334,8 +334,8 @@ func TestEventsOfThePast(t *testing.T) {
 	same(t, out, fmt.Sprintf(`
    SEQ  TIME          KIND                  PEER          WHAT
 … 3 events were dropped here
-     8  %s  peer.connected        laptop        laptop is connected: quic direct
-     9  %s  path.changed          烽火台        relay r1  a=1  b=2
+     8  %s  peer.connected        laptop        connected: quic direct  path=quic direct
+     9  %s  path.changed          烽火台        quic → relay r1  detail=quic  path=relay r1
 `, local, local))
 	if _, out, _ = command(t, past(), "events", "--kind", "path.", "-o", "jsonl"); !strings.HasPrefix(out, "{\"missed\":3}\n{\"seq\":9,") || strings.Count(out, "\n") != 2 {
 		t.Errorf("jsonl:\n%s", out)

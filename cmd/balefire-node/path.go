@@ -33,9 +33,7 @@ func tellPath(p *printer, r wire.PathReport) {
 		state = "connected"
 	}
 	p.line("%s  %s  %s", r.Peer, shortID(r.ID), state)
-	if r.Why != "" {
-		p.line("because  %s", prose.Plain(r.Why))
-	}
+	p.line("because  %s", prose.Line(r.Cause))
 	p.line("")
 	if len(r.Candidates) == 0 {
 		p.line("no path to it is being tried")
@@ -52,7 +50,11 @@ func tellPath(p *printer, r wire.PathReport) {
 	p.line("")
 	t := newTable(num("AGO"), col("HOLE PUNCH"), num("TOOK"))
 	for _, h := range r.Punches {
-		t.row(w.ago(&h.Time), h.Result, formatSeconds(h.Took))
+		result := "failed: " + h.Detail
+		if h.OK {
+			result = "direct: " + h.Detail
+		}
+		t.row(w.ago(&h.Time), result, formatSeconds(h.Took))
 	}
 	p.table(t)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -50,7 +51,7 @@ func (f *follower) showTransfers(all []wire.Transfer) bool {
 	}
 	if now := f.w.clock.Mono(); f.lastTransfer == 0 || now-f.lastTransfer >= transferLogInterval {
 		f.lastTransfer = now
-		f.w.infof("… %s", sanitize(all[0].String()))
+		f.w.infof("… %s", sanitize(prose.Transfer(&all[0])))
 	}
 	return true
 }

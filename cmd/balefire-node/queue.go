@@ -128,9 +128,8 @@ done.`,
 func printQueue(p *printer, q wire.Queue) {
 	w := p.app
 	if a := q.Alarm; a != nil {
-		n := a.Note(w.clock.Now())
-		p.line("! %s", prose.Text(n))
-		p.line("! %s", prose.Fix(n))
+		p.line("! %s", prose.Text(*a))
+		p.line("! %s", prose.Fix(*a))
 	}
 	p.line("%s  %s", q.Name, queueState(q))
 	row := func(name, format string, a ...any) { p.line("%-10s %s", name, fmt.Sprintf(format, a...)) }

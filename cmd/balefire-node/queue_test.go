@@ -313,7 +313,7 @@ NUMBER  TIME                 KIND        TASK                QUEUE   PEER    EPO
 // TestAQueueWhoseHomeIsDeadSaysSoFirst checks the warning of queue show.
 func TestAQueueWhoseHomeIsDeadSaysSoFirst(t *testing.T) {
 	n, q := newCannedNode(), remoteQueue("photos")
-	q.Alarm = &wire.QueueAlarm{Queue: "photos", Home: "laptop", State: "DEAD", Since: ago(41 * time.Minute), Waiting: 4}
+	q.Alarm = &wire.Note{Code: wire.NoteQueueHomeLost, NoteArgs: wire.NoteArgs{Queue: "photos", Peer: "laptop", State: "DEAD", Seconds: 41 * 60, Count: 4}}
 	n.Answer("GET /v1/queues/{name}", q)
 	code, out, _ := command(t, n, "queue", "show", "photos")
 	if want := "! queue photos: its home laptop has been dead for 41m0s, so none of its tasks is granted; 4 tasks of this node wait for laptop\n! start laptop again: then nothing is lost; if it is lost permanently, run on the node that should become the home: balefire-node queue seize photos --from laptop --accept-loss\nphotos  home dead\n"; code != exitOK || !strings.HasPrefix(out, want) {

@@ -98,7 +98,7 @@ func taskView(w *app, t wire.Task) view {
 		p.line("%s", state)
 		p.line("body    %s   result %s   receipts %s", formatSize(t.BodySize), resultSize(t), strings.Join(t.Receipts, ", "))
 		for _, x := range t.Transfers {
-			p.line("moving  %s", x)
+			p.line("moving  %s", prose.Transfer(&x))
 		}
 		for _, m := range []struct{ name, text string }{
 			{"reason", prose.Plain(t.Reason)}, {"key", t.Key}, {"order", t.Order}, {"trace", t.Trace}, {"again", t.RedriveOf}, {"then", t.RedrivenAs},

@@ -30,7 +30,7 @@ func (w *walk) queue(ctx context.Context, name string) error {
 	about := wire.NoteArgs{Queue: name}
 	switch {
 	case q.Alarm != nil:
-		w.State, w.Cause = "HOMELESS", q.Alarm.Note(w.Clock.Now())
+		w.State, w.Cause = "HOMELESS", *q.Alarm
 	case q.Paused:
 		w.State = "PAUSED"
 		w.cause(wire.NoteQueuePaused, wire.NoteArgs{Queue: name, Peer: q.Home})
@@ -141,8 +141,8 @@ func (w *walk) homeless(ctx context.Context, o outbox.Why, rec *proto.Record) {
 	}
 	if string(s.GetHome()) == string(o.Peer[:]) {
 		if a := w.alarm(ctx, name); a != nil {
-			w.step(wire.StepQueueHome, wire.NoteArgs{Queue: name, Peer: a.Home, State: a.State})
-			w.Cause = a.Note(w.Clock.Now())
+			w.step(wire.StepQueueHome, wire.NoteArgs{Queue: name, Peer: a.Peer, State: a.State})
+			w.Cause = *a
 		} else if owner := w.runsOn(rec); owner != "" {
 			w.step(wire.StepStarted, wire.NoteArgs{Peer: owner})
 			w.cause(wire.NoteStartedThere, wire.NoteArgs{Peer: owner, Task: w.Subject})
@@ -161,7 +161,7 @@ func (w *walk) homeless(ctx context.Context, o outbox.Why, rec *proto.Record) {
 }
 
 // alarm returns the alarm of a queue, or nil.
-func (w *walk) alarm(ctx context.Context, name string) *wire.QueueAlarm {
+func (w *walk) alarm(ctx context.Context, name string) *wire.Note {
 	q, err := w.queues.Get(ctx, name)
 	if err != nil {
 		return nil
@@ -210,7 +210,7 @@ func (w *walk) leased(ctx context.Context, ref string) bool {
 	case v.Unknown:
 		w.cause(wire.NoteHomeForgot, at)
 	case alarm != nil:
-		w.Cause = alarm.Note(w.Clock.Now())
+		w.Cause = *alarm
 		w.Cause.Result = true
 	case gone:
 		w.cause(wire.NoteResultHomeLost, at)

@@ -5,14 +5,17 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/balefire/balefire/wire"
 )
 
-// TestCodesAreDocumented compares docs/codes.md with the codes of package wire and their
-// comments; -update writes it.
+// TestCodesAreDocumented compares docs/codes.md with the codes and the kinds of events of
+// package wire and their comments; -update writes it.
 func TestCodesAreDocumented(t *testing.T) {
 	const path = "../../../docs/codes.md"
 	want := codesPage(t)
@@ -22,25 +25,21 @@ func TestCodesAreDocumented(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != want {
-		t.Errorf("docs/codes.md does not list the codes of wire/note.go: go test ./cmd/balefire-node/prose -update (%v)", err)
+		t.Errorf("docs/codes.md does not list the codes of package wire: go test ./cmd/balefire-node/prose -update (%v)", err)
 	}
 }
 
 // codesPage returns the page with all codes.
 func codesPage(t *testing.T) string {
 	t.Helper()
-	f, err := parser.ParseFile(token.NewFileSet(), "../../../wire/note.go", nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var b strings.Builder
-	b.WriteString(`# Codes of causes, warnings and risks
+	b.WriteString(`# Codes of causes, warnings, risks and events
 
-` + "`why`, `status`, `mesh summary` and `netcheck`" + ` state facts as a code with arguments: with ` + "`-o json`" + `, and in the API.
+` + "`why`, `status`, `path`, `mesh summary` and `netcheck`" + ` state facts as a code with arguments: with ` + "`-o json`" + `, and in the API.
 The codes are stable; the command line makes its sentences from them. After the colon are the arguments of each; the
-OpenAPI document describes them.
+OpenAPI document describes them. Events are a kind with fields, of which one that is empty is absent.
 `)
-	for _, d := range f.Decls {
+	for _, d := range append(declarations(t, "note.go"), declarations(t, "events.go")...) {
 		group, ok := d.(*ast.GenDecl)
 		if !ok || group.Tok != token.CONST {
 			continue
@@ -57,4 +56,52 @@ OpenAPI document describes them.
 		}
 	}
 	return b.String()
+}
+
+// declarations returns what a file of package wire declares.
+func declarations(t *testing.T, file string) []ast.Decl {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "../../../wire/"+file, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.Decls
+}
+
+// Every kind of event has a sentence, also without the fields that it may lack, and no
+// sentence changes unnoticed.
+func TestEvents(t *testing.T) {
+	full := map[string]string{
+		"path": "quic direct", "detail": "a reason", "task": "01a1f84f", "what": "body", "direction": "out", "bytes": "1048576", "size": "4194304", "from": "ALIVE", "to": "DEAD",
+		"by": "c", "count": "1024", "queues": "build,test", "state": "DEAD", "queue": "build", "schedule": "daily", "cause": "disk", "off": "-1h0m0s", "id": "12D3KooW", "code": "K7QM",
+		"name": "n", "box": "agent:ceo@b", "subscription": "s", "number": "7", "mail": "01a1f850", "attempt": "2", "text": "reader", "why": "it expired", "file": "dead.jsonl",
+	}
+	var b strings.Builder
+	for _, d := range declarations(t, "events.go") {
+		group, ok := d.(*ast.GenDecl)
+		if !ok || group.Tok != token.CONST {
+			continue
+		}
+		for _, s := range group.Specs {
+			kind, err := strconv.Unquote(s.(*ast.ValueSpec).Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(events[kind]) == 0 && !strings.HasPrefix(kind, "mail.") {
+				t.Errorf("%s has no sentence", kind)
+			}
+			fields := maps.Clone(full)
+			for _, without := range []string{"", "detail", "by", "queue", "code", "attempt", "text", "subscription"} {
+				delete(fields, without)
+				text := Event(wire.NodeEvent{Kind: kind, Peer: "b", Fields: fields})
+				if !strings.HasSuffix(b.String(), text+"\n") {
+					fmt.Fprintf(&b, "%s: %s\n", kind, text)
+				}
+			}
+			if kind == wire.EventCompared {
+				fmt.Fprintf(&b, "%s: %s\n", kind, Event(wire.NodeEvent{Kind: kind}))
+			}
+		}
+	}
+	golden(t, "testdata/events.golden", b.String())
 }

@@ -57,9 +57,14 @@ var placeholder = regexp.MustCompile(`\{(\w+)(?:\|([^|}]*)\|([^|}]*))?\}`)
 // expand puts the arguments into a sentence. Text of peers is inserted as it is and never
 // expanded again.
 func expand(s string, a wire.NoteArgs) string {
+	return replace(s, func(name string) string { return argument(name, a) })
+}
+
+// replace puts values into a sentence.
+func replace(s string, argument func(name string) string) string {
 	return placeholder.ReplaceAllStringFunc(s, func(p string) string {
 		m := placeholder.FindStringSubmatch(p)
-		value := argument(m[1], a)
+		value := argument(m[1])
 		switch {
 		case m[2] == "":
 			return value
@@ -133,7 +138,7 @@ func argument(name string, a wire.NoteArgs) string {
 		return doubt(a.Clock)
 	}
 	if name == "transfer" && a.Transfer != nil {
-		return a.Transfer.String()
+		return Transfer(a.Transfer)
 	}
 	return map[string]string{
 		"box": a.Box, "peer": a.Peer, "other": a.Other, "self": a.Self, "queue": a.Queue, "task": a.Task, "kind": a.Kind, "key": a.Key, "state": a.State,
@@ -211,4 +216,34 @@ func aheadOf(s float64) string {
 		return seconds(-s, time.Second) + " behind"
 	}
 	return seconds(s, time.Second) + " ahead of"
+}
+
+// Transfer describes the progress of a body or a result.
+func Transfer(x *wire.Transfer) string {
+	way := "from"
+	if x.Direction == "out" {
+		way = "to"
+	}
+	text := fmt.Sprintf("its %s is being transferred %s %s: %s of %s", x.What, way, x.Peer, mib(x.Bytes), mib(x.Size))
+	if x.Size > 0 {
+		text += fmt.Sprintf(" (%d %%)", x.Bytes*100/x.Size)
+	}
+	if x.Rate > 0 {
+		text += fmt.Sprintf(", %s/s", mib(int64(x.Rate)))
+	}
+	if x.Left > 0 {
+		text += fmt.Sprintf(", %s left", seconds(x.Left, time.Second))
+	}
+	return text
+}
+
+// mib formats a number of bytes with a suitable unit.
+func mib(n int64) string {
+	switch {
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
 }

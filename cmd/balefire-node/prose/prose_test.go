@@ -16,7 +16,7 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
-var update = flag.Bool("update", false, "write testdata/notes.golden")
+var update = flag.Bool("update", false, "write testdata and docs/codes.md")
 
 // full has every argument.
 var full = wire.NoteArgs{
@@ -71,6 +71,7 @@ func cases(t *testing.T) (all []wire.Note) {
 	}
 	variant(wire.NoteLeaseRisk, func(a *wire.NoteArgs) { a.State, a.Count, a.Held = "SUSPECT", 1, 0 })
 	variant(wire.NoteLeaseRisk, func(a *wire.NoteArgs) { a.Held = 2 })
+	variant(wire.NoteRoleUnused, func(a *wire.NoteArgs) { a.Names = nil })
 	variant(wire.NoteTasksWait, func(a *wire.NoteArgs) { a.Count, a.State = 1, "OFFLINE" })
 	variant(wire.NoteResultsRefused, func(a *wire.NoteArgs) { a.Count = 1 })
 	variant(wire.NoteDeadLetters, func(a *wire.NoteArgs) { a.Count = 1 })
@@ -116,17 +117,22 @@ func TestSentences(t *testing.T) {
 			fmt.Fprintf(&b, "    %s\n", fix)
 		}
 	}
-	const golden = "testdata/notes.golden"
+	golden(t, "testdata/notes.golden", b.String())
+}
+
+// golden compares text with a file; -update writes it.
+func golden(t *testing.T, file, text string) {
+	t.Helper()
 	if *update {
-		if err := os.WriteFile(golden, []byte(b.String()), 0o600); err != nil {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	want, err := os.ReadFile(golden)
+	want, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := strings.Split(b.String(), "\n")
+	got := strings.Split(text, "\n")
 	for i, line := range strings.Split(string(want), "\n") {
 		if i >= len(got) || got[i] != line {
 			t.Fatalf("line %d is %q, want %q; if that is intended: go test ./cmd/balefire-node/prose -update", i+1, got[min(i, len(got)-1)], line)
@@ -179,6 +185,19 @@ func TestNotesArePlain(t *testing.T) {
 	} {
 		if got := Text(tt.note); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+}
+
+// The progress of a transfer has its bytes and share, and the rate and the remaining time as
+// far as they are known.
+func TestTransfer(t *testing.T) {
+	for want, x := range map[string]wire.Transfer{
+		"its body is being transferred to a: 50.0 MiB of 200.0 MiB (25 %), 10.0 MiB/s, 15s left": {What: "body", Direction: "out", Peer: "a", Bytes: 50 << 20, Size: 200 << 20, Rate: 10 << 20, Left: 15},
+		"its result is being transferred from a: 0.0 KiB of 3.0 GiB (0 %)":                       {What: "result", Direction: "in", Peer: "a", Size: 3 << 30},
+	} {
+		if got := Transfer(&x); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

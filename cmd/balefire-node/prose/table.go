@@ -341,6 +341,25 @@ var table = map[wire.NoteCode]sentence{
 	},
 	wire.NotePartition: say("{count} of {of} members are dead: this node may be in the minority of a network partition", ""),
 
+	wire.PathFailed:     say("not connected: {detail}", ""),
+	wire.PathUntried:    say("not connected, and not tried yet", ""),
+	wire.PathNewest:     say("a direct path is preferred: the newest live one", ""),
+	wire.PathOnly:       say("the only path, and direct", ""),
+	wire.PathRelayed:    say("through a relay: no direct path has been tried yet", ""),
+	wire.PathNotPunched: say("through a relay: the last attempt at a direct path, at {time}, failed: {detail}", ""),
+
+	wire.NoteNameKnown: say("{peer} is the name of a known node: this ticket admits only that node", "for another machine choose another --name"),
+	wire.NoteRoleUnused: func(a wire.NoteArgs) (text, fix string) {
+		if text = "no member has the role {detail}"; len(a.Names) > 0 {
+			text += "; the mesh itself uses {names}, any other role counts only in allow lists"
+		}
+		return text, ""
+	},
+	wire.NoteMemberAbsent: say("no member is named {peer}", ""),
+	wire.NoteRunsPrograms: say("{detail} runs its arguments as a program: whoever may ask for this kind can run anything as this node's user", ""),
+	wire.NoteRunsCode:     say("{detail} runs its arguments as code: whoever may ask for this kind can run anything as this node's user", "name the script in exec"),
+	wire.NoteRiskyFlags:   say("{detail} has flags that run programs or write files: whoever may ask for this kind can run anything as this node's user", "leave --allow-flags out"),
+
 	wire.NoteNoPeer:         say("no peer is known yet", "create a ticket for one with balefire-node invite"),
 	wire.NoteNoneConnected:  say("no peer is connected", "check this machine's network; balefire-node peers shows why each dial failed"),
 	wire.NoteNoQUIC:         say("there is no direct QUIC connection: UDP may be blocked, or all peers are on the LAN, where TCP is preferred", ""),
