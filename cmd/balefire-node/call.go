@@ -28,6 +28,13 @@ func do(cmd *cobra.Command, w *app, order func(context.Context, *client.Client) 
 	return err
 }
 
+// onNode returns what a command does if that is run alone, which uses the node.
+func onNode(w *app, run func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return do(cmd, w, func(ctx context.Context, c *client.Client) error { return run(ctx, c, args) })
+	}
+}
+
 // isPermanent reports whether err would not change if the request were repeated a moment
 // later.
 func isPermanent(err error) bool {

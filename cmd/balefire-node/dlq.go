@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
@@ -93,17 +94,13 @@ new mails: those with these numbers, or all that were not sent again yet.`,
 			if len(args) == 0 && !r.All && reflect.ValueOf(q).IsZero() {
 				return usage("no dead letters selected: give ids, flags that select some, or --all")
 			}
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
-			done, err := c.RetryDead(ctx, r)
-			if err != nil {
-				return err
-			}
-			return w.printRedriven(done)
+			return do(cmd, w, func(ctx context.Context, c *client.Client) error {
+				done, err := c.RetryDead(ctx, r)
+				if err != nil {
+					return err
+				}
+				return w.printRedriven(done)
+			})
 		},
 	}
 	f.add(c, false)

@@ -39,17 +39,13 @@ node; event numbers start at 1 again then. The exit code is 6 after --timeout.`,
 			if e.follow && !w.humanOutput() && w.flags.output != formatJSONL {
 				return usage("--follow never ends and cannot be written as %s: use table or jsonl", w.flags.output)
 			}
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
-			e.client = c
-			if !e.follow {
-				return e.printPast(ctx)
-			}
-			return e.run(ctx)
+			return do(cmd, w, func(ctx context.Context, c *client.Client) error {
+				e.client = c
+				if !e.follow {
+					return e.printPast(ctx)
+				}
+				return e.run(ctx)
+			})
 		},
 	}
 	c.Flags().BoolVarP(&e.follow, "follow", "f", false, "print new events as they happen")

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/executor"
 	"github.com/balefire/balefire/wire"
@@ -57,29 +59,25 @@ func (w *app) addHandler(cmd *cobra.Command, s wire.HandlerSpec) error {
 	if err := executor.Validate(s); err != nil {
 		return usage("%w", err)
 	}
-	ctx, cancel := w.withTimeout(cmd.Context())
-	defer cancel()
-	c, err := w.node()
-	if err != nil {
-		return err
-	}
-	if err := c.AddHandler(ctx, s); err != nil {
-		return err
-	}
-	w.infof("handler %s added for %s", s.Kind, strings.Join(s.Allow, ", "))
-	hs, _ := c.Handlers(ctx) // the handler was added even if this request fails
-	for _, h := range hs {
-		switch {
-		case h.Kind != s.Kind:
-			continue
-		case h.Problem != "": // the program may be installed later
-			w.infof("but its tasks cannot be started yet: %s", prose.Plain(h.Problem))
+	return do(cmd, w, func(ctx context.Context, c *client.Client) error {
+		if err := c.AddHandler(ctx, s); err != nil {
+			return err
 		}
-		for _, n := range h.Warnings {
-			w.infof("! %s", prose.Line(n))
+		w.infof("handler %s added for %s", s.Kind, strings.Join(s.Allow, ", "))
+		hs, _ := c.Handlers(ctx) // the handler was added even if this request fails
+		for _, h := range hs {
+			switch {
+			case h.Kind != s.Kind:
+				continue
+			case h.Problem != "": // the program may be installed later
+				w.infof("but its tasks cannot be started yet: %s", prose.Plain(h.Problem))
+			}
+			for _, n := range h.Warnings {
+				w.infof("! %s", prose.Line(n))
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 func addHandlerFlags(c *cobra.Command, s *wire.HandlerSpec) {
@@ -109,13 +107,7 @@ func handlerList(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "ls", Short: "List the handlers",
 		Example: "  balefire-node handler ls", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
+		RunE: onNode(w, func(ctx context.Context, c *client.Client, _ []string) error {
 			hs, err := c.Handlers(ctx)
 			if err != nil {
 				return err
@@ -127,7 +119,7 @@ func handlerList(w *app) *cobra.Command {
 				}
 				p.table(t)
 			}})
-		},
+		}),
 	}
 }
 
@@ -136,18 +128,12 @@ func handlerRemove(w *app) *cobra.Command {
 		Use: "rm KIND", Short: "Remove a handler",
 		Long:    "Remove a handler that was added with handler add. Its waiting tasks stay until the\nhandler is added again or they expire.",
 		Example: "  balefire-node handler rm uname", Args: exactly(1, "the kind of a handler"), ValidArgsFunction: w.completeKind,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
+		RunE: onNode(w, func(ctx context.Context, c *client.Client, args []string) error {
 			if err := c.RemoveHandler(ctx, args[0]); err != nil {
 				return err
 			}
 			w.infof("handler %s removed", args[0])
 			return nil
-		},
+		}),
 	}
 }

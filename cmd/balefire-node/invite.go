@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/wire"
@@ -30,28 +32,24 @@ uses it becomes a member.`,
 			if time.Duration(o.TTL) > pairing.LongestTicket {
 				return usage("--ttl %s: a ticket is valid for at most %s", ttl, wire.Duration(pairing.LongestTicket))
 			}
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
-			inv, err := c.Invite(ctx, o)
-			if err != nil {
-				return err
-			}
-			if w.humanOutput() {
-				w.infof("valid until %s, for one machine. On that machine:\n  balefire-node join -      then paste the ticket", formatTime(inv.Expires))
-			}
-			for _, n := range inv.Warnings {
-				w.infof("%s", prose.Line(n))
-			}
-			return w.show(view{value: inv, human: func(p *printer) {
-				p.line("%s", inv.Ticket)
-				if qr {
-					p.line("%s", inv.QR)
+			return do(cmd, w, func(ctx context.Context, c *client.Client) error {
+				inv, err := c.Invite(ctx, o)
+				if err != nil {
+					return err
 				}
-			}})
+				if w.humanOutput() {
+					w.infof("valid until %s, for one machine. On that machine:\n  balefire-node join -      then paste the ticket", formatTime(inv.Expires))
+				}
+				for _, n := range inv.Warnings {
+					w.infof("%s", prose.Line(n))
+				}
+				return w.show(view{value: inv, human: func(p *printer) {
+					p.line("%s", inv.Ticket)
+					if qr {
+						p.line("%s", inv.QR)
+					}
+				}})
+			})
 		},
 	}
 	f := c.Flags()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -30,18 +31,14 @@ dead or refused, here or on its way to another node. Watching changes nothing. W
 			if !w.humanOutput() && w.flags.output != formatJSONL {
 				return usage("mail watch never ends and cannot be written as %s: use table or jsonl", w.flags.output)
 			}
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
-			if e.client = c; !past {
-				if err := e.skipPast(ctx); err != nil {
-					return err
+			return do(cmd, w, func(ctx context.Context, c *client.Client) error {
+				if e.client = c; !past {
+					if err := e.skipPast(ctx); err != nil {
+						return err
+					}
 				}
-			}
-			return e.run(ctx)
+				return e.run(ctx)
+			})
 		},
 	}
 	c.Flags().BoolVar(&past, "past", false, "begin with the events that the node still has")

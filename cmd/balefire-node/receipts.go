@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
@@ -56,13 +58,7 @@ func (w *app) receipts(cmd *cobra.Command, from string) ([]wire.Receipt, error) 
 	if path, ok := strings.CutPrefix(from, "@"); ok {
 		return readReceipts(path)
 	}
-	ctx, cancel := w.withTimeout(cmd.Context())
-	defer cancel()
-	c, err := w.node()
-	if err != nil {
-		return nil, err
-	}
-	return c.Receipts(ctx, from)
+	return call(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Receipt, error) { return c.Receipts(ctx, from) })
 }
 
 // parseReceiptsArg returns the task that the receipts must be about: a file names it

@@ -97,28 +97,24 @@ func (w *app) send(cmd *cobra.Command, f *sendFlags, args []string) error {
 		}
 		defer file.Close()
 	}
-	ctx, cancel := w.withTimeout(cmd.Context())
-	defer cancel()
-	c, err := w.node()
-	if err != nil {
-		return err
-	}
-	start := w.clock.Mono()
-	s, err := c.Submit(ctx, f.request)
-	if err != nil {
-		return err
-	}
-	w.printSubmitted(s, w.clock.Mono()-start)
-	if len(args) == 2 && w.hasUnread != nil && w.hasUnread() {
-		w.infof("! standard input was not sent: add - after the kind to send it as the body")
-	}
-	if !s.Known {
-		w.warnUnserved(ctx, c, f.request)
-	}
-	if f.wait {
-		return w.follow(ctx, c, s.ID)
-	}
-	return w.show(view{value: s, human: func(p *printer) { p.line("%s", s.ID) }})
+	return do(cmd, w, func(ctx context.Context, c *client.Client) error {
+		start := w.clock.Mono()
+		s, err := c.Submit(ctx, f.request)
+		if err != nil {
+			return err
+		}
+		w.printSubmitted(s, w.clock.Mono()-start)
+		if len(args) == 2 && w.hasUnread != nil && w.hasUnread() {
+			w.infof("! standard input was not sent: add - after the kind to send it as the body")
+		}
+		if !s.Known {
+			w.warnUnserved(ctx, c, f.request)
+		}
+		if f.wait {
+			return w.follow(ctx, c, s.ID)
+		}
+		return w.show(view{value: s, human: func(p *printer) { p.line("%s", s.ID) }})
+	})
 }
 
 func (w *app) printSubmitted(s wire.Submitted, took time.Duration) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/node"
@@ -29,13 +30,7 @@ func storeStats(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "stats", Short: "Show the sizes of the running node's store",
 		Example: "  balefire-node store stats -o json", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
+		RunE: onNode(w, func(ctx context.Context, c *client.Client, _ []string) error {
 			s, err := c.StoreStats(ctx)
 			if err != nil {
 				return err
@@ -52,7 +47,7 @@ func storeStats(w *app) *cobra.Command {
 					p.line("! %s", prose.Plain(s.Failed))
 				}
 			}})
-		},
+		}),
 	}
 }
 

@@ -68,19 +68,13 @@ func taskShow(w *app) *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show a task with its history",
 		Example: "  balefire-node task show 01a1f84f", Args: oneTask, ValidArgsFunction: w.completeTask,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
+		RunE: onNode(w, func(ctx context.Context, c *client.Client, args []string) error {
 			t, err := c.Task(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			return w.show(taskView(w, t))
-		},
+		}),
 	}
 }
 
@@ -148,15 +142,9 @@ func taskWatch(w *app) *cobra.Command {
 		Long:    "Follow a task to its end and print its result on standard output. The exit code\nis the outcome, as with send --wait.",
 		Example: "  balefire-node task watch 01a1f84f --timeout 1m", Args: oneTask, ValidArgsFunction: w.completeLive,
 		Annotations: map[string]string{annotationWaits: "yes"},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
+		RunE: onNode(w, func(ctx context.Context, c *client.Client, args []string) error {
 			return w.follow(ctx, c, args[0])
-		},
+		}),
 	}
 }
 
@@ -167,13 +155,7 @@ func taskResult(w *app) *cobra.Command {
 		Long:    "Write the result of an ended task to standard output, or atomically to a file.",
 		Example: "  balefire-node task result 01a1f84f --out report.pdf", Args: oneTask, ValidArgsFunction: w.completeEnded,
 		Annotations: map[string]string{annotationWaits: "yes"},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
+		RunE: onNode(w, func(ctx context.Context, c *client.Client, args []string) error {
 			r, t, err := c.Result(ctx, args[0])
 			if err != nil {
 				return err
@@ -191,7 +173,7 @@ func taskResult(w *app) *cobra.Command {
 			}
 			w.infof("%s, %s, of task %s", out, formatSize(n), shortTask(t.ID))
 			return nil
-		},
+		}),
 	}
 	c.Flags().StringVar(&out, "out", "", "file to write")
 	return c
@@ -355,23 +337,19 @@ func (w *app) purge(cmd *cobra.Command, f *queryFlags, dry bool) error {
 			return err
 		}
 	}
-	ctx, cancel := w.withTimeout(cmd.Context())
-	defer cancel()
-	c, err := w.node()
-	if err != nil {
-		return err
-	}
-	done, err := c.Purge(ctx, q, dry)
-	if err != nil {
-		return err
-	}
-	return w.show(view{value: done, human: func(p *printer) {
-		did := "removed"
-		if done.DryRun {
-			did = "would remove"
+	return do(cmd, w, func(ctx context.Context, c *client.Client) error {
+		done, err := c.Purge(ctx, q, dry)
+		if err != nil {
+			return err
 		}
-		p.line("%s %d tasks", did, done.Tasks)
-	}})
+		return w.show(view{value: done, human: func(p *printer) {
+			did := "removed"
+			if done.DryRun {
+				did = "would remove"
+			}
+			p.line("%s %d tasks", did, done.Tasks)
+		}})
+	})
 }
 
 // shortTask returns the part of a task's id that people read: the time and the first random

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/api/client"
 	"github.com/balefire/balefire/cmd/balefire-node/prose"
 )
 
@@ -11,13 +14,7 @@ func whyCommand(w *app) *cobra.Command {
 		Use: "why TASK|MAIL|PEER|BOX|queue:NAME", Short: "Explain what a task, a mail, a peer, a queue or a box is waiting for",
 		Long:    "Follow a task from the disk of this node to its handler, or a mail to its reader,\nand print the one thing that it is waiting for and what to do about it. BOX is a\nmailbox, agent:NAME or agent:NAME@NODE, or topic:TOPIC.",
 		Example: "  balefire-node why 01a1f84f\n  balefire-node why laptop\n  balefire-node why queue:build\n  balefire-node why agent:ceo", Args: exactly(1, "the id of a task or a mail, its beginning, the name of a peer, queue:NAME, or a box"), ValidArgsFunction: w.completeSubject,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, cancel := w.withTimeout(cmd.Context())
-			defer cancel()
-			c, err := w.node()
-			if err != nil {
-				return err
-			}
+		RunE: onNode(w, func(ctx context.Context, c *client.Client, args []string) error {
 			b, err := c.Why(ctx, args[0])
 			if err != nil {
 				return err
@@ -35,6 +32,6 @@ func whyCommand(w *app) *cobra.Command {
 					p.line("next automatic retry within %s", formatDuration(b.Next.Sub(w.clock.Now())))
 				}
 			}})
-		},
+		}),
 	}
 }
