@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -12,13 +13,16 @@ import (
 )
 
 // QueryFields returns pointers to the fields of r, except its body, by their names in the
-// query of a task whose body is sent as a stream.
+// query of a task whose body is sent as a stream: those of JSON, or of the tag stream.
 func (r *Request) QueryFields() map[string]any {
-	return map[string]any{
-		"target": &r.Target, "kind": &r.Kind, "class": &r.Class, "mode": &r.Mode, "ttl": &r.TTL, "delay": &r.Delay, "at": &r.At,
-		"key": &r.Key, "order": &r.Order, "on_dead": &r.OnDead, "arg": &r.Args, "type": &r.Type, "label": &r.Labels,
-		"traceparent": &r.Trace, "retries": &r.Retries, "max_result": &r.MaxResult, "require": &r.Require, "prefer": &r.Prefer,
+	fields, v := map[string]any{}, reflect.ValueOf(r).Elem()
+	for i := range v.NumField() {
+		tag := v.Type().Field(i).Tag
+		if name, _, _ := strings.Cut(cmp.Or(tag.Get("stream"), tag.Get("json")), ","); name != "-" {
+			fields[name] = v.Field(i).Addr().Interface()
+		}
 	}
+	return fields
 }
 
 // Query encodes the fields of r, except its body, as the query of a stream.

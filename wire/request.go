@@ -17,11 +17,11 @@ type Request struct {
 	Key       string            `json:"key,omitempty" maxLength:"256" doc:"idempotency key, like the header; auto: derived from the content"`
 	Order     string            `json:"order,omitempty" maxLength:"256" doc:"ordering key: tasks with the same key run one after the other"`
 	OnDead    string            `json:"on_dead,omitempty" enum:"skip,block" doc:"after a dead task with the same ordering key; default skip"`
-	Args      []string          `json:"args,omitempty" maxItems:"256" doc:"appended to the handler's arguments, if it allows that"`
-	Body      []byte            `json:"body,omitempty" doc:"input of the handler; alternative to text"`
+	Args      []string          `json:"args,omitempty" stream:"arg" maxItems:"256" doc:"appended to the handler's arguments, if it allows that"`
+	Body      []byte            `json:"body,omitempty" stream:"-" doc:"input of the handler; alternative to text"`
 	Stream    io.Reader         `json:"-"` // instead of Body: input of any size, read to its end by Submit
 	Type      string            `json:"type,omitempty" maxLength:"255" doc:"content type of the body"`
-	Labels    map[string]string `json:"labels,omitempty" doc:"free labels, at most 32"`
+	Labels    map[string]string `json:"labels,omitempty" stream:"label" doc:"free labels, at most 32"`
 	Trace     string            `json:"traceparent,omitempty" doc:"W3C trace context, like the header of that name; without a valid one the task gets a new one with the sampled flag"`
 	Retries   uint32            `json:"retries,omitempty" minimum:"0" maximum:"4294967295" doc:"attempts of the handler, up to what it allows; default its own"`
 	MaxResult int64             `json:"max_result,omitempty" minimum:"0" doc:"largest result in bytes, up to the handler's limit; default that limit"`
