@@ -35,7 +35,7 @@ func (w worker) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	unready := func(err error) *handler.Result {
 		return &handler.Result{Outcome: handler.Unready, Code: -1, Reason: err.Error()}
 	}
-	r.MaxOutput = int64(min(r.Content.GetMaxResult(), math.MaxInt64))
+	r.MaxOutput = int64(min(r.Content.GetOptions().GetMaxResult(), math.MaxInt64))
 	out := w.exec.quotas.newOutput()
 	defer out.release()
 	r.Quota = out

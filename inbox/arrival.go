@@ -61,12 +61,11 @@ func (a *Arrival) initialRecord(st *proto.Stored, r *proto.Record, body string, 
 	r.StampMachine = cfg.Clock.MachineMark(cfg.BootID[:])
 	r.StampBootMs = cfg.Clock.Boot().Milliseconds() - (now.UnixMilli() - r.CreatedMs)
 	r.IdempotencyKey, r.OrderingKey = c.IdempotencyKey, c.OrderingKey
-	r.MaxAttempts, r.BodySize, r.MaxResult = c.MaxAttempts, c.BodySize, c.MaxResult
+	r.BodySize, r.Options = c.BodySize, c.Options
 	r.RequestDigest = a.Digest[:]
 	r.Traceparent = c.Traceparent
 	if c.Queue != "" {
 		r.Queue, r.OnDead, r.DueMs = c.Queue, c.OnDead, a.NotBefore()
-		r.Require, r.Prefer = c.Require, c.Prefer
 	}
 	r.BodyBlob = body
 	if a.offloaded() {

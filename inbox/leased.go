@@ -141,7 +141,7 @@ func (rn *runner) startGranted(jobCtx context.Context) bool {
 		}
 		g.waiting = slices.Delete(g.waiting, i, i+1)
 		j.kind, j.h, j.origin, j.lease = l.Kind, h, l.Origin, &l
-		j.rec = &proto.Record{Kind: l.Kind, Mode: l.Mode, Peer: l.Origin[:], BodyBlob: l.Body, MaxAttempts: l.Attempts}
+		j.rec = &proto.Record{Kind: l.Kind, Mode: l.Mode, Peer: l.Origin[:], BodyBlob: l.Body, Options: &proto.TaskOptions{MaxAttempts: l.Attempts}}
 		j.stored = &proto.Stored{Envelope: l.Envelope, Record: j.rec, Key: l.Key[:]}
 		rn.slots.acquire(j, false)
 		if l.ProbeOnly {
@@ -179,7 +179,7 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 		res := rn.handle(jobCtx, j)
 		why := rn.slots.release(j, len(res.Output))
 		e := leaseEnd(res, why)
-		e.MaxAttempts = j.h.maxAttempts(j.rec.MaxAttempts)
+		e.MaxAttempts = j.h.maxAttempts(j.rec.Options.GetMaxAttempts())
 		if e.Outcome != nil {
 			e.Outcome.StartedMs, e.Outcome.FinishedMs = began.UnixMilli(), rn.cfg.Clock.Now().UnixMilli()
 		}

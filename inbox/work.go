@@ -23,7 +23,7 @@ func (rn *runner) work(jobCtx context.Context, j *job) error {
 		return err
 	}
 	l := rn.limits
-	l.maxAttempts = j.h.maxAttempts(j.rec.MaxAttempts)
+	l.maxAttempts = j.h.maxAttempts(j.rec.Options.GetMaxAttempts())
 	return rn.conclude(jobCtx, j, l.after(j.rec, res, why, rn.cfg.Rand()), res)
 }
 

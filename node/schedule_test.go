@@ -305,7 +305,7 @@ func TestRemovedScheduleDoesNotComeBack(t *testing.T) {
 		if err := first.node.Schedules.Remove(t.Context(), "build", "often"); err != nil {
 			t.Fatal(err)
 		}
-		back.Generation, back.Vouchers = 3, [][]byte{self[:]}
+		back.Generation, back.Delegates = 3, [][]byte{self[:]}
 		b, err := proto.Encode(nil, back)
 		if err == nil {
 			err = first.node.Schedules.Receive(other, &proto.Message{Type: proto.TypeSchedule, Payload: b})

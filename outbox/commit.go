@@ -52,7 +52,7 @@ func (o *Outbox) Commit(ctx context.Context, from proto.PeerID, results []Result
 		in := &results[i]
 		records[i] = r
 		decisions[i] = onResult(r, o.assertionOf(r, from, in))
-		if decisions[i].action == accept && in.Outcome.TooLarge(r.MaxResult) {
+		if decisions[i].action == accept && in.Outcome.TooLarge(r.Options) {
 			in.Blob, in.TooLarge = "", true
 		}
 		if decisions[i].action == accept && len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {

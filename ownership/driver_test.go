@@ -399,7 +399,7 @@ func TestDriversReleaseLeasesAtAStop(t *testing.T) {
 		w := newCluster(t, 2, 10*time.Second)
 		defer w.close()
 		for i := range 4 {
-			w.nodes[0].add(i, func(t *Task) { t.MaxAttempts = 1 })
+			w.nodes[0].add(i, func(t *Task) { t.Options = &proto.TaskOptions{MaxAttempts: 1} })
 		}
 		time.Sleep(time.Second)
 		n := w.nodes[1]

@@ -232,7 +232,7 @@ func TestAResultObeysTheLimitOfItsTask(t *testing.T) {
 				w.bodies.large = large
 				w.mu.Unlock()
 				for i, most := range []uint64{0, 5000, 7} {
-					w.nodes[0].add(i, func(x *Task) { x.MaxResult = most })
+					w.nodes[0].add(i, func(x *Task) { x.Options = &proto.TaskOptions{MaxResult: most} })
 				}
 				time.Sleep(time.Minute)
 				w.mu.Lock()

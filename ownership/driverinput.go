@@ -196,7 +196,7 @@ func (d *Driver) handleGrant(from proto.PeerID, m *proto.Grant, code proto.Code)
 
 // handleResult applies the commit rule to a result.
 func (d *Driver) handleResult(from proto.PeerID, u Unsealed) {
-	if ts := d.home.tasks[u.Task]; ts != nil && ts.owner == from && u.Outcome.TooLarge(ts.task.MaxResult) {
+	if ts := d.home.tasks[u.Task]; ts != nil && ts.owner == from && u.Outcome.TooLarge(ts.task.Options) {
 		u.Absent = false // no node waits for its body
 		d.cfg.Logger.Warn("a result exceeds the limit of its task: it is rejected, and the task is a dead letter", "task", u.Task.String(), "from", from.Short(), "reason", u.Outcome.GetReason())
 		d.merge(Output{Events: []Event{{Kind: EventForged, Task: u.Task, Queue: ts.task.Queue, Peer: from, Epoch: ts.epoch, Cause: proto.Clip(u.Outcome.GetReason(), 128)}}})
@@ -221,7 +221,7 @@ func (d *Driver) PreviewResult(ctx context.Context, from proto.PeerID, id proto.
 		in.Absent = true
 		ruling, out := d.home.OnResult(from, in, d.now())
 		d.merge(out)
-		if ts := d.home.tasks[id]; ruling.Code == proto.CodeNeedBody && ts.task.MaxResult > 0 && o.GetBodySize() > ts.task.MaxResult {
+		if ts := d.home.tasks[id]; ruling.Code == proto.CodeNeedBody && ts.task.Options.Exceeded(o.GetBodySize()) {
 			return proto.CodeTooLarge
 		}
 		return ruling.Code

@@ -149,7 +149,7 @@ func (h *Home) served(ts *taskState) bool {
 		h.rebuildMembers(q)
 	}
 	return slices.ContainsFunc(q.members, func(m *dispatch.Member) bool {
-		return m.Alive && contains(m.Kinds, ts.task.Kind) && !slices.ContainsFunc(ts.task.Labels, func(l string) bool { return !contains(m.Labels, l) })
+		return m.Alive && contains(m.Kinds, ts.task.Kind) && !slices.ContainsFunc(ts.task.Options.GetRequire(), func(l string) bool { return !contains(m.Labels, l) })
 	})
 }
 

@@ -50,8 +50,9 @@ func (r *readyQueue) firstExcept(skipped []string) (first *taskState) {
 
 // shapeOf returns the same string for tasks that the same nodes can take.
 func shapeOf(ts *taskState) string {
-	if len(ts.task.Labels)+len(ts.task.Prefer) == 0 {
+	labels, prefer := ts.task.Options.GetRequire(), ts.task.Options.GetPrefer()
+	if len(labels)+len(prefer) == 0 {
 		return ts.task.Kind
 	}
-	return ts.task.Kind + "\x00" + strings.Join(ts.task.Labels, "\x00") + "\x01" + strings.Join(ts.task.Prefer, "\x00")
+	return ts.task.Kind + "\x00" + strings.Join(labels, "\x00") + "\x01" + strings.Join(prefer, "\x00")
 }

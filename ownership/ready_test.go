@@ -24,7 +24,7 @@ func TestReadyKeepsTheOrder(t *testing.T) {
 				r.remove(model[at])
 				model = slices.Delete(model, at, at+1)
 			} else {
-				ts := &taskState{task: Task{Kind: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "kind"), Labels: rapid.SampledFrom([][]string{nil, {"gpu"}}).Draw(t, "labels")}}
+				ts := &taskState{task: Task{Kind: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "kind"), Options: &proto.TaskOptions{Require: rapid.SampledFrom([][]string{nil, {"gpu"}}).Draw(t, "labels")}}}
 				r.push(ts)
 				model = append(model, ts)
 			}

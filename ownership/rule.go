@@ -372,7 +372,7 @@ func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 	dead := func(reason string) transition {
 		return transition{state: proto.DeadLetter, reason: reason}
 	}
-	limit := ts.task.MaxAttempts
+	limit := ts.task.Options.GetMaxAttempts()
 	if limit == 0 {
 		limit = cfg.MaxAttempts
 	}

@@ -237,7 +237,7 @@ func (w *checker) ended(x *simNode, e End) {
 		w.history = append(w.history, porcupine.Operation{
 			ClientId: x.i, Input: regInput{task: e.Task, kind: regEnd}, Call: int64(w.s.now), Output: regOutput{ok: true}, Return: int64(w.s.now) + 1,
 		})
-		limit := int(t.MaxAttempts)
+		limit := int(t.Options.GetMaxAttempts())
 		if limit == 0 {
 			limit = 3
 		}
@@ -285,7 +285,7 @@ func (w *checker) started(x *simNode, st Start) {
 	if t.success[x.i] > 0 {
 		w.fail("I6: %v starts on node %d, where it succeeded", st.Task, x.i)
 	}
-	limit := int(max(t.MaxAttempts, 3))
+	limit := int(max(t.Options.GetMaxAttempts(), 3))
 	if t.starts[x.i] > limit+t.excused[x.i]+t.lapses {
 		w.fail("I6: %d starts of %v on node %d", t.starts[x.i], st.Task, x.i)
 	}

@@ -67,7 +67,7 @@ func (s *sim) submit(i int) {
 		t.Block = s.chance(3)
 	}
 	if s.chance(4) {
-		t.Labels = []string{[...]string{"n0", "n1", "n2"}[s.rng.IntN(3)]}
+		t.Options = &proto.TaskOptions{Require: []string{[...]string{"n0", "n1", "n2"}[s.rng.IntN(3)]}}
 	}
 	t.Class = proto.Class(s.rng.IntN(5))
 	t.policy = Policy(s.rng.IntN(3))

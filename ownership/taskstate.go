@@ -12,23 +12,20 @@ import (
 // A Task is what a home needs to know about a task. The driver keeps the record of the task
 // itself.
 type Task struct {
-	ID          proto.TaskID
-	Sent        proto.PeerID // the home that its origin sent it to; zero: unknown
-	Origin      proto.PeerID
-	Queue       string
-	Kind        string
-	Class       proto.Class
-	Mode        proto.Mode
-	Key         string   // ordering key, empty for none
-	Block       bool     // on_dead is block: the lane waits for an operator
-	Labels      []string // that an owner must have
-	Prefer      []string // preferred labels
-	NotBefore   int64    // Unix milliseconds, 0: at once
-	NotAfter    int64    // Unix milliseconds: no start after this
-	MaxAttempts uint32   // 0: the home's default
-	MaxResult   uint64   // bytes; 0: the handler's limit
-	MayHaveRun  MayHaveRun
-	Denied      string // for a task that is handed over: why its queue rejects it; empty: it is accepted
+	ID         proto.TaskID
+	Sent       proto.PeerID // the home that its origin sent it to; zero: unknown
+	Origin     proto.PeerID
+	Queue      string
+	Kind       string
+	Class      proto.Class
+	Mode       proto.Mode
+	Key        string             // ordering key, empty for none
+	Block      bool               // on_dead is block: the lane waits for an operator
+	NotBefore  int64              // Unix milliseconds, 0: at once
+	NotAfter   int64              // Unix milliseconds: no start after this
+	Options    *proto.TaskOptions // never changed; nil: the defaults
+	MayHaveRun MayHaveRun
+	Denied     string // for a task that is handed over: why its queue rejects it; empty: it is accepted
 }
 
 // A MayHaveRun states whether a task may have run in the time that a store lost when it was
@@ -168,7 +165,7 @@ func taskStateOf(t Task, m *proto.Lease) *taskState {
 
 // dispatchTask returns the task as package dispatch needs it.
 func (ts *taskState) dispatchTask() *dispatch.Task {
-	return &dispatch.Task{Kind: ts.task.Kind, Labels: ts.task.Labels, Prefer: ts.task.Prefer}
+	return &dispatch.Task{Kind: ts.task.Kind, Labels: ts.task.Options.GetRequire(), Prefer: ts.task.Options.GetPrefer()}
 }
 
 // An endedTask is what a home remembers of a task that has ended here.

@@ -21,7 +21,7 @@ const (
 	maxFeatures  = 32
 	maxPeers     = 64
 	maxMode      = 16 // a label of two or three words
-	maxVouchers  = 16
+	maxDelegates = 16
 )
 
 // A fieldLimit bounds one field. Decoding rejects more.
@@ -149,9 +149,9 @@ var fieldLimits = map[string]fieldLimit{
 	"Content.attachments":      count(64),
 	"Content.labels":           count(maxLabels),
 	"Content.on_dead":          size(maxMode),
-	"Content.require":          each(maxLabels, maxWord),
-	"Content.prefer":           each(maxLabels, maxWord),
-	"Content.vouchers":         each(maxVouchers, maxKeyBytes),
+	"Content.delegates":        each(maxDelegates, maxKeyBytes),
+	"TaskOptions.require":      each(maxLabels, maxWord),
+	"TaskOptions.prefer":       each(maxLabels, maxWord),
 	"BodyRef.name":             size(maxDigest),
 	"BodyRef.key":              size(maxKeyBytes),
 	"Attachment.name":          size(maxText),
@@ -200,8 +200,6 @@ var fieldLimits = map[string]fieldLimit{
 	"Record.step":              size(maxWord),
 	"Record.parent":            size(maxID),
 	"Record.queue":             size(maxWord),
-	"Record.require":           each(2*maxLabels, 2*maxWord),
-	"Record.prefer":            each(2*maxLabels, 2*maxWord),
 	"Record.moves_to":          size(maxWord),
 	"Stored.key":               size(maxKeyBytes),
 	"Claim.task":               size(maxID),
@@ -294,7 +292,7 @@ var fieldLimits = map[string]fieldLimit{
 	"Schedule.zone":            size(maxWord),
 	"Schedule.going":           size(maxKeyBytes),
 	"Schedule.went":            size(maxKeyBytes),
-	"Schedule.vouchers":        each(maxVouchers, maxKeyBytes),
+	"Schedule.delegates":       each(maxDelegates, maxKeyBytes),
 	"Schedule.last":            size(maxID),
 	"Schedule.problem":         size(MaxReason),
 	"Scheduled.queue":          size(maxWord),

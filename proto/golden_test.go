@@ -145,7 +145,7 @@ func goldenMessages() map[string]pb.Message {
 			Kind: "shell", Class: High, Queue: "build", Agent: "codex", Namespace: "ci", Mode: AtMostOnce, ReplyTo: "laptop",
 			IdempotencyKey: "once", OrderingKey: "repo", NotBeforeMs: 5, ContentType: "text/plain", SenderAgent: "a", ReceiverAgent: "b", MessageType: "note",
 			Parent: seq(1, 16), Run: "run", Step: "step", RedriveOf: seq(2, 16), Traceparent: "00-01-02-01", Args: []string{"uname", "-a", ""},
-			Body: []byte("body"), BodySize: 4, BodyDigest: seq(3, 32), Labels: map[string]string{"os": "linux"}, HomeGeneration: 2, MaxAttempts: 5, MaxResult: 1 << 20, OnDead: "block",
+			Body: []byte("body"), BodySize: 4, BodyDigest: seq(3, 32), Labels: map[string]string{"os": "linux"}, HomeGeneration: 2, Options: &TaskOptions{MaxAttempts: 5, MaxResult: 1 << 20}, OnDead: "block",
 			Attachments: []*Attachment{{Name: "log", Size: 9, Digest: seq(4, 32), Class: Low, ContentType: "text/plain"}},
 		},
 		"outcome": &Outcome{
@@ -194,7 +194,7 @@ func goldenRecord(events []*Event, attempts []*Attempt, receipt *Receipt) *Recor
 		ResultType: "text/plain", Truncated: true, IdempotencyKey: "once", OrderingKey: "repo", Cancel: true, CancelHard: true, RedriveOf: seq(2, 16),
 		BodyBlob: "ef/01", BodySize: 8, EndedMs: 9, BootId: seq(3, 16), Traceparent: "00-01-02-01", RequestDigest: seq(4, 32),
 		Labels: map[string]string{"os": "linux"}, Mode: AtLeastOnce, Target: "queue:build", Status: "seen", RedrivenAs: "018b",
-		Orphans: []*Receipt{receipt}, OnDead: "skip", MaxAttempts: 3, Run: "run", Step: "step", Parent: seq(5, 16),
+		Orphans: []*Receipt{receipt}, OnDead: "skip", Options: &TaskOptions{MaxAttempts: 3}, Run: "run", Step: "step", Parent: seq(5, 16),
 	}
 }
 

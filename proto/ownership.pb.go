@@ -3085,7 +3085,7 @@ type Schedule struct {
 	FiringMs      int64                  `protobuf:"varint,11,opt,name=firing_ms,json=firingMs,proto3" json:"firing_ms,omitempty"`    // the time whose task is being created: recorded before it is created; 0: none
 	Generation    uint64                 `protobuf:"varint,12,opt,name=generation,proto3" json:"generation,omitempty"`                // increases with each home
 	Going         []byte                 `protobuf:"bytes,13,opt,name=going,proto3" json:"going,omitempty"`                           // PeerID of the new home, until that has answered; empty otherwise
-	Vouchers      [][]byte               `protobuf:"bytes,14,rep,name=vouchers,proto3" json:"vouchers,omitempty"`                     // PeerIDs of the nodes that handed it over, oldest first, at most 16
+	Delegates     [][]byte               `protobuf:"bytes,14,rep,name=delegates,proto3" json:"delegates,omitempty"`                   // PeerIDs of the nodes that handed it over, oldest first, at most 16
 	Gone          bool                   `protobuf:"varint,15,opt,name=gone,proto3" json:"gone,omitempty"`                            // removed, or at another home: kept so that a late copy is not accepted
 	Fired         uint64                 `protobuf:"varint,16,opt,name=fired,proto3" json:"fired,omitempty"`                          // tasks that it created
 	Skipped       uint64                 `protobuf:"varint,17,opt,name=skipped,proto3" json:"skipped,omitempty"`                      // times that were dropped
@@ -3220,9 +3220,9 @@ func (x *Schedule) GetGoing() []byte {
 	return nil
 }
 
-func (x *Schedule) GetVouchers() [][]byte {
+func (x *Schedule) GetDelegates() [][]byte {
 	if x != nil {
-		return x.Vouchers
+		return x.Delegates
 	}
 	return nil
 }
@@ -3624,7 +3624,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x04home\x18\x01 \x01(\fR\x04home\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12!\n" +
 	"\fsettled_boot\x18\x03 \x01(\x04R\vsettledBoot\x12'\n" +
-	"\x0fsettled_counter\x18\x04 \x01(\x04R\x0esettledCounter\"\xe6\x04\n" +
+	"\x0fsettled_counter\x18\x04 \x01(\x04R\x0esettledCounter\"\xe8\x04\n" +
 	"\bSchedule\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x12\n" +
@@ -3642,8 +3642,8 @@ const file_ownership_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\f \x01(\x04R\n" +
 	"generation\x12\x14\n" +
-	"\x05going\x18\r \x01(\fR\x05going\x12\x1a\n" +
-	"\bvouchers\x18\x0e \x03(\fR\bvouchers\x12\x12\n" +
+	"\x05going\x18\r \x01(\fR\x05going\x12\x1c\n" +
+	"\tdelegates\x18\x0e \x03(\fR\tdelegates\x12\x12\n" +
 	"\x04gone\x18\x0f \x01(\bR\x04gone\x12\x14\n" +
 	"\x05fired\x18\x10 \x01(\x04R\x05fired\x12\x18\n" +
 	"\askipped\x18\x11 \x01(\x04R\askipped\x12\x12\n" +

@@ -51,12 +51,9 @@ type Content struct {
 	Attachments    []*Attachment          `protobuf:"bytes,24,rep,name=attachments,proto3" json:"attachments,omitempty"`                                                                 // at most 64
 	Labels         map[string]string      `protobuf:"bytes,25,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"` // at most 32 of 128 and 256 bytes
 	HomeGeneration uint64                 `protobuf:"varint,26,opt,name=home_generation,json=homeGeneration,proto3" json:"home_generation,omitempty"`                                    // of the home that grants; 0 and 1 both mean the origin
-	MaxAttempts    uint32                 `protobuf:"varint,27,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`                                             // 0: the handler's own
 	OnDead         string                 `protobuf:"bytes,28,opt,name=on_dead,json=onDead,proto3" json:"on_dead,omitempty"`                                                             // of its ordering key: skip (default) or block
-	Require        []string               `protobuf:"bytes,29,rep,name=require,proto3" json:"require,omitempty"`                                                                         // labels that an owner must have, at most 32 of 128 bytes; of a task for a queue
-	Prefer         []string               `protobuf:"bytes,30,rep,name=prefer,proto3" json:"prefer,omitempty"`                                                                           // labels that an owner should have, at most 32 of 128 bytes; of a task for a queue
-	MaxResult      uint64                 `protobuf:"varint,32,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`                                                   // largest result that the origin accepts, in bytes; 0: the handler's limit
-	Vouchers       [][]byte               `protobuf:"bytes,31,rep,name=vouchers,proto3" json:"vouchers,omitempty"`                                                                       // PeerIDs, at most 16, of the nodes that handed over the schedule that created it; a handler must allow each of them
+	Options        *TaskOptions           `protobuf:"bytes,27,opt,name=options,proto3" json:"options,omitempty"`                                                                         // absent: the defaults
+	Delegates      [][]byte               `protobuf:"bytes,31,rep,name=delegates,proto3" json:"delegates,omitempty"`                                                                     // PeerIDs, at most 16, of the nodes that handed over the schedule that created it; a handler must allow each of them
 	Object         *BodyRef               `protobuf:"bytes,33,opt,name=object,proto3" json:"object,omitempty"`                                                                           // of a body above MaxInlineBody
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -274,13 +271,6 @@ func (x *Content) GetHomeGeneration() uint64 {
 	return 0
 }
 
-func (x *Content) GetMaxAttempts() uint32 {
-	if x != nil {
-		return x.MaxAttempts
-	}
-	return 0
-}
-
 func (x *Content) GetOnDead() string {
 	if x != nil {
 		return x.OnDead
@@ -288,30 +278,16 @@ func (x *Content) GetOnDead() string {
 	return ""
 }
 
-func (x *Content) GetRequire() []string {
+func (x *Content) GetOptions() *TaskOptions {
 	if x != nil {
-		return x.Require
+		return x.Options
 	}
 	return nil
 }
 
-func (x *Content) GetPrefer() []string {
+func (x *Content) GetDelegates() [][]byte {
 	if x != nil {
-		return x.Prefer
-	}
-	return nil
-}
-
-func (x *Content) GetMaxResult() uint64 {
-	if x != nil {
-		return x.MaxResult
-	}
-	return 0
-}
-
-func (x *Content) GetVouchers() [][]byte {
-	if x != nil {
-		return x.Vouchers
+		return x.Delegates
 	}
 	return nil
 }
@@ -319,6 +295,76 @@ func (x *Content) GetVouchers() [][]byte {
 func (x *Content) GetObject() *BodyRef {
 	if x != nil {
 		return x.Object
+	}
+	return nil
+}
+
+// TaskOptions is how the sender of a task wants it handled. The content of the task and the
+// records of both sides have the same, so that an option is stated here alone.
+type TaskOptions struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	MaxAttempts   uint32                 `protobuf:"varint,1,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"` // 0: the handler's own
+	MaxResult     uint64                 `protobuf:"varint,2,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`       // largest result that the origin accepts, in bytes; 0: the handler's limit
+	Require       []string               `protobuf:"bytes,3,rep,name=require,proto3" json:"require,omitempty"`                             // labels that an owner must have, at most 32 of 128 bytes; of a task for a queue
+	Prefer        []string               `protobuf:"bytes,4,rep,name=prefer,proto3" json:"prefer,omitempty"`                               // labels that an owner should have, at most 32 of 128 bytes; of a task for a queue
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskOptions) Reset() {
+	*x = TaskOptions{}
+	mi := &file_task_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskOptions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskOptions) ProtoMessage() {}
+
+func (x *TaskOptions) ProtoReflect() protoreflect.Message {
+	mi := &file_task_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskOptions.ProtoReflect.Descriptor instead.
+func (*TaskOptions) Descriptor() ([]byte, []int) {
+	return file_task_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *TaskOptions) GetMaxAttempts() uint32 {
+	if x != nil {
+		return x.MaxAttempts
+	}
+	return 0
+}
+
+func (x *TaskOptions) GetMaxResult() uint64 {
+	if x != nil {
+		return x.MaxResult
+	}
+	return 0
+}
+
+func (x *TaskOptions) GetRequire() []string {
+	if x != nil {
+		return x.Require
+	}
+	return nil
+}
+
+func (x *TaskOptions) GetPrefer() []string {
+	if x != nil {
+		return x.Prefer
 	}
 	return nil
 }
@@ -337,7 +383,7 @@ type BodyRef struct {
 
 func (x *BodyRef) Reset() {
 	*x = BodyRef{}
-	mi := &file_task_proto_msgTypes[1]
+	mi := &file_task_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -349,7 +395,7 @@ func (x *BodyRef) String() string {
 func (*BodyRef) ProtoMessage() {}
 
 func (x *BodyRef) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[1]
+	mi := &file_task_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -362,7 +408,7 @@ func (x *BodyRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BodyRef.ProtoReflect.Descriptor instead.
 func (*BodyRef) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{1}
+	return file_task_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *BodyRef) GetName() []byte {
@@ -407,7 +453,7 @@ type Attachment struct {
 
 func (x *Attachment) Reset() {
 	*x = Attachment{}
-	mi := &file_task_proto_msgTypes[2]
+	mi := &file_task_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +465,7 @@ func (x *Attachment) String() string {
 func (*Attachment) ProtoMessage() {}
 
 func (x *Attachment) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[2]
+	mi := &file_task_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +478,7 @@ func (x *Attachment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
 func (*Attachment) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{2}
+	return file_task_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Attachment) GetName() string {
@@ -499,7 +545,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_task_proto_msgTypes[3]
+	mi := &file_task_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -511,7 +557,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[3]
+	mi := &file_task_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -524,7 +570,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{3}
+	return file_task_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Outcome) GetState() TaskState {
@@ -675,7 +721,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_task_proto_msgTypes[4]
+	mi := &file_task_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +733,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[4]
+	mi := &file_task_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +746,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{4}
+	return file_task_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Attempt) GetNumber() uint32 {
@@ -753,7 +799,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_task_proto_msgTypes[5]
+	mi := &file_task_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -765,7 +811,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[5]
+	mi := &file_task_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -778,7 +824,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{5}
+	return file_task_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Event) GetTimeMs() int64 {
@@ -868,20 +914,17 @@ type Record struct {
 	RedrivenAs     string                 `protobuf:"bytes,39,opt,name=redriven_as,json=redrivenAs,proto3" json:"redriven_as,omitempty"` // task id
 	Orphans        []*Receipt             `protobuf:"bytes,40,rep,name=orphans,proto3" json:"orphans,omitempty"`                         // results that came too late, as statements
 	OnDead         string                 `protobuf:"bytes,41,opt,name=on_dead,json=onDead,proto3" json:"on_dead,omitempty"`
-	MaxAttempts    uint32                 `protobuf:"varint,42,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
+	Options        *TaskOptions           `protobuf:"bytes,42,opt,name=options,proto3" json:"options,omitempty"` // absent: the defaults
 	Run            string                 `protobuf:"bytes,43,opt,name=run,proto3" json:"run,omitempty"`
 	Step           string                 `protobuf:"bytes,44,opt,name=step,proto3" json:"step,omitempty"`
 	Parent         []byte                 `protobuf:"bytes,45,opt,name=parent,proto3" json:"parent,omitempty"`
 	Queue          string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`                                     // of a task whose queue has its home at this node, at most 128 bytes
-	Require        []string               `protobuf:"bytes,47,rep,name=require,proto3" json:"require,omitempty"`                                 // of such a task
-	Prefer         []string               `protobuf:"bytes,48,rep,name=prefer,proto3" json:"prefer,omitempty"`                                   // of such a task
 	MovesTo        string                 `protobuf:"bytes,49,opt,name=moves_to,json=movesTo,proto3" json:"moves_to,omitempty"`                  // queue to which the task moves, as a new task, once it has ended as CANCELLED; at most 128 bytes; empty once that task is created
 	StampBootMs    int64                  `protobuf:"varint,50,opt,name=stamp_boot_ms,json=stampBootMs,proto3" json:"stamp_boot_ms,omitempty"`   // the boot clock of the home's machine at created_ms: gives the age independent of the wall clock
 	StampMachine   uint32                 `protobuf:"fixed32,51,opt,name=stamp_machine,json=stampMachine,proto3" json:"stamp_machine,omitempty"` // the start of that machine from which the boot clock counts
 	StampDoubted   bool                   `protobuf:"varint,52,opt,name=stamp_doubted,json=stampDoubted,proto3" json:"stamp_doubted,omitempty"`  // the wall clock was not trusted at created_ms
 	StampMoved     bool                   `protobuf:"varint,53,opt,name=stamp_moved,json=stampMoved,proto3" json:"stamp_moved,omitempty"`        // created_ms and not_after_ms were corrected later: the signed header has other values
 	DueNamed       bool                   `protobuf:"varint,54,opt,name=due_named,json=dueNamed,proto3" json:"due_named,omitempty"`              // due_ms was given as a time of the wall clock, not as a delay
-	MaxResult      uint64                 `protobuf:"varint,55,opt,name=max_result,json=maxResult,proto3" json:"max_result,omitempty"`           // largest result in bytes; 0: the handler's limit
 	SharedLane     bool                   `protobuf:"varint,56,opt,name=shared_lane,json=sharedLane,proto3" json:"shared_lane,omitempty"`        // its handler runs the tasks of all origins with the same ordering key in order
 	Code           Code                   `protobuf:"varint,57,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`               // of the refusal that ended it, or of the last failure to deliver it
 	Keeper         uint32                 `protobuf:"varint,58,opt,name=keeper,proto3" json:"keeper,omitempty"`                                  // who keeps a task in custody, see inbox.Keeper; chosen when it is accepted
@@ -892,7 +935,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_task_proto_msgTypes[6]
+	mi := &file_task_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +947,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[6]
+	mi := &file_task_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +960,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{6}
+	return file_task_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Record) GetState() TaskState {
@@ -1207,11 +1250,11 @@ func (x *Record) GetOnDead() string {
 	return ""
 }
 
-func (x *Record) GetMaxAttempts() uint32 {
+func (x *Record) GetOptions() *TaskOptions {
 	if x != nil {
-		return x.MaxAttempts
+		return x.Options
 	}
-	return 0
+	return nil
 }
 
 func (x *Record) GetRun() string {
@@ -1240,20 +1283,6 @@ func (x *Record) GetQueue() string {
 		return x.Queue
 	}
 	return ""
-}
-
-func (x *Record) GetRequire() []string {
-	if x != nil {
-		return x.Require
-	}
-	return nil
-}
-
-func (x *Record) GetPrefer() []string {
-	if x != nil {
-		return x.Prefer
-	}
-	return nil
 }
 
 func (x *Record) GetMovesTo() string {
@@ -1298,13 +1327,6 @@ func (x *Record) GetDueNamed() bool {
 	return false
 }
 
-func (x *Record) GetMaxResult() uint64 {
-	if x != nil {
-		return x.MaxResult
-	}
-	return 0
-}
-
 func (x *Record) GetSharedLane() bool {
 	if x != nil {
 		return x.SharedLane
@@ -1345,7 +1367,7 @@ type Stored struct {
 
 func (x *Stored) Reset() {
 	*x = Stored{}
-	mi := &file_task_proto_msgTypes[7]
+	mi := &file_task_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1379,7 @@ func (x *Stored) String() string {
 func (*Stored) ProtoMessage() {}
 
 func (x *Stored) ProtoReflect() protoreflect.Message {
-	mi := &file_task_proto_msgTypes[7]
+	mi := &file_task_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1392,7 @@ func (x *Stored) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stored.ProtoReflect.Descriptor instead.
 func (*Stored) Descriptor() ([]byte, []int) {
-	return file_task_proto_rawDescGZIP(), []int{7}
+	return file_task_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Stored) GetEnvelope() *Envelope {
@@ -1400,7 +1422,7 @@ const file_task_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
 	"task.proto\x12\ftransport.v1\x1a\vstate.proto\x1a\n" +
-	"wire.proto\"\xed\b\n" +
+	"wire.proto\"\xb0\b\n" +
 	"\aContent\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x14\n" +
@@ -1430,18 +1452,20 @@ const file_task_proto_rawDesc = "" +
 	"bodyDigest\x12:\n" +
 	"\vattachments\x18\x18 \x03(\v2\x18.transport.v1.AttachmentR\vattachments\x129\n" +
 	"\x06labels\x18\x19 \x03(\v2!.transport.v1.Content.LabelsEntryR\x06labels\x12'\n" +
-	"\x0fhome_generation\x18\x1a \x01(\x04R\x0ehomeGeneration\x12!\n" +
-	"\fmax_attempts\x18\x1b \x01(\rR\vmaxAttempts\x12\x17\n" +
-	"\aon_dead\x18\x1c \x01(\tR\x06onDead\x12\x18\n" +
-	"\arequire\x18\x1d \x03(\tR\arequire\x12\x16\n" +
-	"\x06prefer\x18\x1e \x03(\tR\x06prefer\x12\x1d\n" +
-	"\n" +
-	"max_result\x18  \x01(\x04R\tmaxResult\x12\x1a\n" +
-	"\bvouchers\x18\x1f \x03(\fR\bvouchers\x12-\n" +
+	"\x0fhome_generation\x18\x1a \x01(\x04R\x0ehomeGeneration\x12\x17\n" +
+	"\aon_dead\x18\x1c \x01(\tR\x06onDead\x123\n" +
+	"\aoptions\x18\x1b \x01(\v2\x19.transport.v1.TaskOptionsR\aoptions\x12\x1c\n" +
+	"\tdelegates\x18\x1f \x03(\fR\tdelegates\x12-\n" +
 	"\x06object\x18! \x01(\v2\x15.transport.v1.BodyRefR\x06object\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x81\x01\n" +
+	"\vTaskOptions\x12!\n" +
+	"\fmax_attempts\x18\x01 \x01(\rR\vmaxAttempts\x12\x1d\n" +
+	"\n" +
+	"max_result\x18\x02 \x01(\x04R\tmaxResult\x12\x18\n" +
+	"\arequire\x18\x03 \x03(\tR\arequire\x12\x16\n" +
+	"\x06prefer\x18\x04 \x03(\tR\x06prefer\"]\n" +
 	"\aBodyRef\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\fR\x04name\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\fR\x03key\x12\x14\n" +
@@ -1494,7 +1518,7 @@ const file_task_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xb1\x0f\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xf2\x0e\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1546,23 +1570,19 @@ const file_task_proto_rawDesc = "" +
 	"\vredriven_as\x18' \x01(\tR\n" +
 	"redrivenAs\x12/\n" +
 	"\aorphans\x18( \x03(\v2\x15.transport.v1.ReceiptR\aorphans\x12\x17\n" +
-	"\aon_dead\x18) \x01(\tR\x06onDead\x12!\n" +
-	"\fmax_attempts\x18* \x01(\rR\vmaxAttempts\x12\x10\n" +
+	"\aon_dead\x18) \x01(\tR\x06onDead\x123\n" +
+	"\aoptions\x18* \x01(\v2\x19.transport.v1.TaskOptionsR\aoptions\x12\x10\n" +
 	"\x03run\x18+ \x01(\tR\x03run\x12\x12\n" +
 	"\x04step\x18, \x01(\tR\x04step\x12\x16\n" +
 	"\x06parent\x18- \x01(\fR\x06parent\x12\x14\n" +
-	"\x05queue\x18. \x01(\tR\x05queue\x12\x18\n" +
-	"\arequire\x18/ \x03(\tR\arequire\x12\x16\n" +
-	"\x06prefer\x180 \x03(\tR\x06prefer\x12\x19\n" +
+	"\x05queue\x18. \x01(\tR\x05queue\x12\x19\n" +
 	"\bmoves_to\x181 \x01(\tR\amovesTo\x12\"\n" +
 	"\rstamp_boot_ms\x182 \x01(\x03R\vstampBootMs\x12#\n" +
 	"\rstamp_machine\x183 \x01(\aR\fstampMachine\x12#\n" +
 	"\rstamp_doubted\x184 \x01(\bR\fstampDoubted\x12\x1f\n" +
 	"\vstamp_moved\x185 \x01(\bR\n" +
 	"stampMoved\x12\x1b\n" +
-	"\tdue_named\x186 \x01(\bR\bdueNamed\x12\x1d\n" +
-	"\n" +
-	"max_result\x187 \x01(\x04R\tmaxResult\x12\x1f\n" +
+	"\tdue_named\x186 \x01(\bR\bdueNamed\x12\x1f\n" +
 	"\vshared_lane\x188 \x01(\bR\n" +
 	"sharedLane\x12&\n" +
 	"\x04code\x189 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
@@ -1588,55 +1608,58 @@ func file_task_proto_rawDescGZIP() []byte {
 	return file_task_proto_rawDescData
 }
 
-var file_task_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_task_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_task_proto_goTypes = []any{
-	(*Content)(nil),    // 0: transport.v1.Content
-	(*BodyRef)(nil),    // 1: transport.v1.BodyRef
-	(*Attachment)(nil), // 2: transport.v1.Attachment
-	(*Outcome)(nil),    // 3: transport.v1.Outcome
-	(*Attempt)(nil),    // 4: transport.v1.Attempt
-	(*Event)(nil),      // 5: transport.v1.Event
-	(*Record)(nil),     // 6: transport.v1.Record
-	(*Stored)(nil),     // 7: transport.v1.Stored
-	nil,                // 8: transport.v1.Content.LabelsEntry
-	nil,                // 9: transport.v1.Record.LabelsEntry
-	(Class)(0),         // 10: transport.v1.Class
-	(Mode)(0),          // 11: transport.v1.Mode
-	(TaskState)(0),     // 12: transport.v1.TaskState
-	(*Receipt)(nil),    // 13: transport.v1.Receipt
-	(Code)(0),          // 14: transport.v1.Code
-	(*Envelope)(nil),   // 15: transport.v1.Envelope
+	(*Content)(nil),     // 0: transport.v1.Content
+	(*TaskOptions)(nil), // 1: transport.v1.TaskOptions
+	(*BodyRef)(nil),     // 2: transport.v1.BodyRef
+	(*Attachment)(nil),  // 3: transport.v1.Attachment
+	(*Outcome)(nil),     // 4: transport.v1.Outcome
+	(*Attempt)(nil),     // 5: transport.v1.Attempt
+	(*Event)(nil),       // 6: transport.v1.Event
+	(*Record)(nil),      // 7: transport.v1.Record
+	(*Stored)(nil),      // 8: transport.v1.Stored
+	nil,                 // 9: transport.v1.Content.LabelsEntry
+	nil,                 // 10: transport.v1.Record.LabelsEntry
+	(Class)(0),          // 11: transport.v1.Class
+	(Mode)(0),           // 12: transport.v1.Mode
+	(TaskState)(0),      // 13: transport.v1.TaskState
+	(*Receipt)(nil),     // 14: transport.v1.Receipt
+	(Code)(0),           // 15: transport.v1.Code
+	(*Envelope)(nil),    // 16: transport.v1.Envelope
 }
 var file_task_proto_depIdxs = []int32{
-	10, // 0: transport.v1.Content.class:type_name -> transport.v1.Class
-	11, // 1: transport.v1.Content.mode:type_name -> transport.v1.Mode
-	2,  // 2: transport.v1.Content.attachments:type_name -> transport.v1.Attachment
-	8,  // 3: transport.v1.Content.labels:type_name -> transport.v1.Content.LabelsEntry
-	1,  // 4: transport.v1.Content.object:type_name -> transport.v1.BodyRef
-	10, // 5: transport.v1.Attachment.class:type_name -> transport.v1.Class
-	12, // 6: transport.v1.Outcome.state:type_name -> transport.v1.TaskState
-	4,  // 7: transport.v1.Outcome.attempts:type_name -> transport.v1.Attempt
-	5,  // 8: transport.v1.Outcome.events:type_name -> transport.v1.Event
-	13, // 9: transport.v1.Outcome.receipts:type_name -> transport.v1.Receipt
-	1,  // 10: transport.v1.Outcome.object:type_name -> transport.v1.BodyRef
-	12, // 11: transport.v1.Event.state:type_name -> transport.v1.TaskState
-	12, // 12: transport.v1.Record.state:type_name -> transport.v1.TaskState
-	10, // 13: transport.v1.Record.class:type_name -> transport.v1.Class
-	5,  // 14: transport.v1.Record.events:type_name -> transport.v1.Event
-	13, // 15: transport.v1.Record.receipts:type_name -> transport.v1.Receipt
-	4,  // 16: transport.v1.Record.history:type_name -> transport.v1.Attempt
-	9,  // 17: transport.v1.Record.labels:type_name -> transport.v1.Record.LabelsEntry
-	11, // 18: transport.v1.Record.mode:type_name -> transport.v1.Mode
-	13, // 19: transport.v1.Record.orphans:type_name -> transport.v1.Receipt
-	14, // 20: transport.v1.Record.code:type_name -> transport.v1.Code
-	1,  // 21: transport.v1.Record.result_object:type_name -> transport.v1.BodyRef
-	15, // 22: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
-	6,  // 23: transport.v1.Stored.record:type_name -> transport.v1.Record
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	11, // 0: transport.v1.Content.class:type_name -> transport.v1.Class
+	12, // 1: transport.v1.Content.mode:type_name -> transport.v1.Mode
+	3,  // 2: transport.v1.Content.attachments:type_name -> transport.v1.Attachment
+	9,  // 3: transport.v1.Content.labels:type_name -> transport.v1.Content.LabelsEntry
+	1,  // 4: transport.v1.Content.options:type_name -> transport.v1.TaskOptions
+	2,  // 5: transport.v1.Content.object:type_name -> transport.v1.BodyRef
+	11, // 6: transport.v1.Attachment.class:type_name -> transport.v1.Class
+	13, // 7: transport.v1.Outcome.state:type_name -> transport.v1.TaskState
+	5,  // 8: transport.v1.Outcome.attempts:type_name -> transport.v1.Attempt
+	6,  // 9: transport.v1.Outcome.events:type_name -> transport.v1.Event
+	14, // 10: transport.v1.Outcome.receipts:type_name -> transport.v1.Receipt
+	2,  // 11: transport.v1.Outcome.object:type_name -> transport.v1.BodyRef
+	13, // 12: transport.v1.Event.state:type_name -> transport.v1.TaskState
+	13, // 13: transport.v1.Record.state:type_name -> transport.v1.TaskState
+	11, // 14: transport.v1.Record.class:type_name -> transport.v1.Class
+	6,  // 15: transport.v1.Record.events:type_name -> transport.v1.Event
+	14, // 16: transport.v1.Record.receipts:type_name -> transport.v1.Receipt
+	5,  // 17: transport.v1.Record.history:type_name -> transport.v1.Attempt
+	10, // 18: transport.v1.Record.labels:type_name -> transport.v1.Record.LabelsEntry
+	12, // 19: transport.v1.Record.mode:type_name -> transport.v1.Mode
+	14, // 20: transport.v1.Record.orphans:type_name -> transport.v1.Receipt
+	1,  // 21: transport.v1.Record.options:type_name -> transport.v1.TaskOptions
+	15, // 22: transport.v1.Record.code:type_name -> transport.v1.Code
+	2,  // 23: transport.v1.Record.result_object:type_name -> transport.v1.BodyRef
+	16, // 24: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
+	7,  // 25: transport.v1.Stored.record:type_name -> transport.v1.Record
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_task_proto_init() }
@@ -1652,7 +1675,7 @@ func file_task_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_task_proto_rawDesc), len(file_task_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

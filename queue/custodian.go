@@ -97,7 +97,7 @@ func largeBody(r *proto.Record) bool {
 func leaseTask(id proto.TaskID, r *proto.Record) ownership.Task {
 	return ownership.Task{
 		ID: id, Origin: originOf(r), Queue: r.GetQueue(), Kind: r.GetKind(), Class: r.GetClass(), Mode: r.GetMode(), Key: r.GetOrderingKey(), Block: r.GetOnDead() == "block",
-		Labels: r.GetRequire(), Prefer: r.GetPrefer(), NotBefore: r.GetDueMs(), NotAfter: r.GetNotAfterMs(), MaxAttempts: r.GetMaxAttempts(), MaxResult: r.GetMaxResult(),
+		NotBefore: r.GetDueMs(), NotAfter: r.GetNotAfterMs(), Options: r.GetOptions(),
 	}
 }
 

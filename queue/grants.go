@@ -79,8 +79,8 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	if err := identity.CheckContent(&h, content); err != nil {
 		return inbox.Leased{}, err
 	}
-	l := inbox.Leased{ID: h.ID, Body: h.ObjectFile(), Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetMaxAttempts(), Envelope: env, Key: key}
-	for _, v := range content.GetVouchers() {
+	l := inbox.Leased{ID: h.ID, Body: h.ObjectFile(), Kind: content.GetKind(), Origin: h.Origin, Home: from, Mode: content.GetMode(), Size: content.GetBodySize(), Attempts: content.GetOptions().GetMaxAttempts(), Envelope: env, Key: key}
+	for _, v := range content.GetDelegates() {
 		p, err := proto.PeerIDFrom(v)
 		if err != nil {
 			return inbox.Leased{}, identity.BadForm("a delegate is not a valid peer id")

@@ -92,7 +92,7 @@ func HandedTask(a *inbox.Arrival) ownership.Task {
 	c := a.Content
 	return ownership.Task{
 		ID: a.Header.ID, Origin: a.Header.Origin, Sent: a.Header.Target, Queue: c.GetQueue(), Kind: c.GetKind(), Class: c.GetClass(), Mode: c.GetMode(), Key: c.GetOrderingKey(), Block: c.GetOnDead() == "block",
-		Labels: c.GetRequire(), Prefer: c.GetPrefer(), NotBefore: a.NotBefore(), NotAfter: a.NotAfter(), MaxAttempts: c.GetMaxAttempts(), MaxResult: c.GetMaxResult(),
+		NotBefore: a.NotBefore(), NotAfter: a.NotAfter(), Options: c.GetOptions(),
 	}
 }
 

@@ -41,7 +41,7 @@ func (r *Receiver) openResult(ctx context.Context, checks *identity.Checks, from
 		// written for a result that will be rejected.
 		switch code, detail, rec := r.Wants(from, &opened.Header); code {
 		case proto.CodeNeedBody:
-			if size := proto.ResultSize(&opened.Header, outcome); rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
+			if size := proto.ResultSize(&opened.Header, outcome); rec.GetOptions().Exceeded(size) {
 				outcome.Body, outcome.BodySize = nil, size // see outbox.Commit
 				return outbox.ResultIn{ID: opened.Header.ID, Seq: opened.Header.Seq, Outcome: outcome}, nil
 			}

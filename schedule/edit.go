@@ -33,11 +33,11 @@ func (s *Scheduler) List(ctx context.Context) ([]wire.Schedule, error) {
 }
 
 func (s *Scheduler) view(m *proto.Schedule) wire.Schedule {
-	c := m.GetTask()
+	c, o := m.GetTask(), m.GetTask().GetOptions()
 	v := wire.Schedule{
 		ScheduleSpec: wire.ScheduleSpec{Queue: m.Queue, Name: m.Name, Cron: m.Cron, Zone: m.Zone, MissedCap: int(m.MissedCap), ScheduledTask: wire.ScheduledTask{
 			Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: wire.Duration(m.TtlMs) * wire.Duration(time.Millisecond), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(),
-			Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Require: c.GetRequire(), Prefer: c.GetPrefer(), Retries: c.GetMaxAttempts(),
+			Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Require: o.GetRequire(), Prefer: o.GetPrefer(), Retries: o.GetMaxAttempts(),
 		}},
 		Paused: m.Paused, Last: proto.TimeOrNil(m.LastMs), Fired: m.Fired, Skipped: m.Skipped, Problem: cmp.Or(s.errors[scheduleID{m.Queue, m.Name}].text, m.Problem),
 	}
@@ -129,7 +129,7 @@ func (s *Scheduler) parse(spec wire.ScheduleSpec) (*proto.Schedule, error) {
 		Queue: spec.Queue, Name: spec.Name, Cron: spec.Cron, Zone: cmp.Or(spec.Zone, "UTC"), Missed: missed, TtlMs: ttl.Milliseconds(), MarkMs: s.cfg.Clock.Now().UnixMilli(),
 		Task: &proto.Content{
 			Kind: spec.Kind, Class: cmp.Or(class, proto.Normal), OrderingKey: spec.Order, OnDead: spec.OnDead, Args: spec.Args, Body: spec.Body, ContentType: spec.Type,
-			Labels: spec.Labels, Require: spec.Require, Prefer: spec.Prefer, MaxAttempts: spec.Retries,
+			Labels: spec.Labels, Options: &proto.TaskOptions{Require: spec.Require, Prefer: spec.Prefer, MaxAttempts: spec.Retries},
 		},
 	}
 	if missed == proto.MissedAll {

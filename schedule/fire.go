@@ -57,7 +57,7 @@ func (s *Scheduler) due(ctx context.Context, m *proto.Schedule, now time.Time) e
 
 // fire creates the task for the stored due time; the task may already exist.
 func (s *Scheduler) fire(ctx context.Context, m *proto.Schedule) error {
-	done, err := s.parts.Tasks.SubmitFor(ctx, request(m), m.Vouchers)
+	done, err := s.parts.Tasks.SubmitFor(ctx, request(m), m.Delegates)
 	next := proto.Clone(m)
 	switch {
 	case err == nil:
@@ -79,20 +79,20 @@ func (s *Scheduler) fire(ctx context.Context, m *proto.Schedule) error {
 
 // request returns the request for the due time stored in m.
 func request(m *proto.Schedule) wire.Request {
-	c := m.Task
+	c, o := m.Task, m.Task.GetOptions()
 	return wire.Request{
 		Target: proto.QueueTarget(m.Queue), Kind: c.GetKind(), Class: c.GetClass().Name(), TTL: wire.Duration(m.TtlMs) * wire.Duration(time.Millisecond), Order: c.GetOrderingKey(),
-		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Retries: c.GetMaxAttempts(),
-		Require: c.GetRequire(), Prefer: c.GetPrefer(), Mode: c.GetMode().Name(),
+		OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(), Type: c.GetContentType(), Labels: c.GetLabels(), Retries: o.GetMaxAttempts(),
+		Require: o.GetRequire(), Prefer: o.GetPrefer(), Mode: c.GetMode().Name(),
 		Key: fmt.Sprintf("schedule/%s/%s/%s/%s", m.Queue, m.Name, fingerprint(m), proto.Time(m.FiringMs).Format(time.RFC3339)),
 	}
 }
 
 // fingerprint distinguishes different definitions of a schedule.
 func fingerprint(m *proto.Schedule) string {
-	c, h := m.Task, sha256.New()
+	c, o, h := m.Task, m.Task.GetOptions(), sha256.New()
 	fmt.Fprintf(h, "balefire/v1/schedule\x00%q %q %q %q %d %d %q %q %q %d %q %q %d", m.Cron, m.Zone, c.GetKind(), c.GetArgs(), c.GetClass(), c.GetMode(),
-		c.GetOrderingKey(), c.GetOnDead(), c.GetContentType(), c.GetMaxAttempts(), c.GetRequire(), c.GetPrefer(), m.TtlMs)
+		c.GetOrderingKey(), c.GetOnDead(), c.GetContentType(), o.GetMaxAttempts(), o.GetRequire(), o.GetPrefer(), m.TtlMs)
 	for _, k := range slices.Sorted(maps.Keys(c.GetLabels())) {
 		fmt.Fprintf(h, " %q=%q", k, c.GetLabels()[k])
 	}

@@ -136,11 +136,11 @@ func (s *Scheduler) accept(from proto.PeerID, m *proto.Schedule) {
 		return // wait until that one is at its new home
 	case old != nil && !old.Gone && len(old.Going) == 0:
 		s.parts.Event(wire.EventScheduleDropped, from, map[string]string{"queue": m.Queue, "schedule": m.Name})
-	case old == nil && s.full(), len(m.Vouchers) >= maxDelegates && !isDelegate(m, from):
+	case old == nil && s.full(), len(m.Delegates) >= maxDelegates && !isDelegate(m, from):
 		s.cfg.Logger.Warn("schedule refused: this node has the maximum number of schedules, or it passed through too many homes", "queue", m.Queue, "schedule", m.Name)
 		return
 	default:
-		m.Vouchers = append(slices.DeleteFunc(m.Vouchers, func(v []byte) bool { return string(v) == string(from[:]) }), from[:])
+		m.Delegates = append(slices.DeleteFunc(m.Delegates, func(v []byte) bool { return string(v) == string(from[:]) }), from[:])
 		if err := s.put(context.Background(), m); err != nil {
 			s.cfg.Logger.Warn("could not store a schedule", "err", err)
 			return
@@ -150,7 +150,7 @@ func (s *Scheduler) accept(from proto.PeerID, m *proto.Schedule) {
 }
 
 func isDelegate(m *proto.Schedule, p proto.PeerID) bool {
-	return slices.ContainsFunc(m.Vouchers, func(v []byte) bool { return string(v) == string(p[:]) })
+	return slices.ContainsFunc(m.Delegates, func(v []byte) bool { return string(v) == string(p[:]) })
 }
 
 // confirmed records that the new home has a schedule, or has removed its copy of it.
@@ -170,5 +170,5 @@ func (s *Scheduler) confirmed(from proto.PeerID, r *proto.Scheduled) {
 
 // tombstone returns the record that remains of a removed schedule.
 func tombstone(m *proto.Schedule) *proto.Schedule {
-	return &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, BornMs: m.BornMs, Vouchers: m.Vouchers, Gone: true}
+	return &proto.Schedule{Queue: m.Queue, Name: m.Name, Generation: m.Generation, BornMs: m.BornMs, Delegates: m.Delegates, Gone: true}
 }

@@ -126,26 +126,19 @@ func (s *Submitter) checkRequest(r *wire.Request) (class proto.Class, mode proto
 		return bad("a body of %d bytes, the limit is %d: send it as a file or a stream", len(r.Body), s.MaxBody)
 	case !oneOf(r.OnDead, "", "skip", "block"):
 		return bad("on_dead %.20q: must be skip or block", r.OnDead)
-	case r.MaxResult < 0:
-		return bad("max_result %d: must not be negative", r.MaxResult)
 	case len(r.Labels) > 32:
 		return bad("more than 32 labels")
-	case !proto.ValidLabels(r.Require) || !proto.ValidLabels(r.Prefer):
-		return bad("require and prefer may have at most 32 labels of 1 to 128 bytes")
-	case len(r.Require)+len(r.Prefer) > 0 && !queued:
-		return bad("require and prefer select a node of a queue: this task is for a named node")
 	case r.Delay < 0 || r.Delay > 0 && !r.At.IsZero():
 		return bad("a delay must be positive and cannot be combined with a time")
 	}
-	return class, mode, nil
+	return class, mode, checkOptions(r, queued)
 }
 
 // fillContent fills the empty c with the parts of r that the target needs.
 func fillContent(c *proto.Content, r *Request, class proto.Class, mode proto.Mode) {
 	c.Kind, c.Class, c.ContentType, c.Traceparent = r.Kind, class, r.Type, r.Trace
 	c.IdempotencyKey, c.OrderingKey, c.Args, c.Body = r.Key, r.Order, r.Args, r.Body
-	c.Labels, c.MaxAttempts, c.OnDead, c.Mode, c.MaxResult = r.Labels, r.Retries, r.OnDead, mode, uint64(r.MaxResult)
-	c.Require, c.Prefer, c.Vouchers = r.Require, r.Prefer, r.Delegates
+	c.Labels, c.OnDead, c.Mode, c.Options, c.Delegates = r.Labels, r.OnDead, mode, options(&r.Request), r.Delegates
 	if !r.Of.IsZero() {
 		c.RedriveOf = slices.Clone(r.Of[:]) // so that r itself can stay on the stack
 	}
@@ -155,8 +148,7 @@ func fillContent(c *proto.Content, r *Request, class proto.Class, mode proto.Mod
 func record(r *Request, class proto.Class, mode proto.Mode, now time.Time) *proto.Record {
 	rec := &proto.Record{
 		Class: class, Kind: r.Kind, IdempotencyKey: r.Key, OrderingKey: r.Order,
-		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, MaxAttempts: r.Retries, Mode: mode,
-		MaxResult: uint64(r.MaxResult),
+		Traceparent: r.Trace, Labels: r.Labels, Target: r.Target, OnDead: r.OnDead, Mode: mode, Options: options(&r.Request),
 	}
 	if _, queued := proto.QueueOf(r.Target); queued {
 		rec.OnDead = "" // the home of the queue handles dead heads, for all origins

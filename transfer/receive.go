@@ -66,7 +66,7 @@ func (r Receiver) offer(ctx context.Context, from proto.PeerID, o *proto.Offer, 
 			return nil, nil, err
 		}
 		code, detail, rec := r.WantsResult(from, h)
-		if size := proto.ResultSize(h, nil); code == proto.CodeNeedBody && rec.GetMaxResult() > 0 && size > rec.GetMaxResult() {
+		if size := proto.ResultSize(h, nil); code == proto.CodeNeedBody && rec.GetOptions().Exceeded(size) {
 			return nil, &proto.OfferReply{}, nil // the result ends the task without its body
 		}
 		// A result is accepted even when there is no space for new work (I13).

@@ -73,6 +73,8 @@ var retiredNames = []retired{
 	{"offence", "violation"},
 	{"offences", "violations"},
 	{"shelf", "archive"},
+	{"voucher", "delegate"},
+	{"vouchers", "delegates"},
 }
 
 // exampleNames are retired names that texts use as names of mailboxes.

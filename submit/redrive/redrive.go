@@ -6,7 +6,6 @@ package redrive
 import (
 	"context"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
@@ -144,13 +143,12 @@ func (r *Redriver) rebuildRequest(id proto.TaskID, rec *proto.Record) (*submit.R
 	} else if p, err := r.Book.Find(target); err != nil || p.Peer != h.Target {
 		target = h.Target.String() // the peer was forgotten, or the name belongs to another peer now
 	}
-	q := &submit.Request{Of: id, Delegates: c.GetVouchers(), Request: wire.Request{
+	q := &submit.Request{Of: id, Delegates: c.GetDelegates(), Request: wire.Request{
 		Target: target, Kind: c.GetKind(), Class: c.GetClass().Name(), Mode: c.GetMode().Name(), TTL: wire.Duration(h.NotAfter-h.Created) * wire.Duration(time.Millisecond),
 		Key: rec.GetIdempotencyKey(), Order: c.GetOrderingKey(), OnDead: c.GetOnDead(), Args: c.GetArgs(), Body: c.GetBody(),
 		Type: c.GetContentType(), Labels: c.GetLabels(), Trace: c.GetTraceparent(),
-		Retries: c.GetMaxAttempts(), MaxResult: int64(min(c.GetMaxResult(), math.MaxInt64)),
-		Require: c.GetRequire(), Prefer: c.GetPrefer(),
 	}}
+	submit.SetOptions(&q.Request, c.GetOptions())
 	if h.Streamed() {
 		if !r.Bodies.Has(h.ObjectFile()) {
 			return nil, fmt.Errorf("%w: the body of %s is no longer stored: submit it again", wire.ErrRefused, id)

@@ -93,7 +93,7 @@ func (w *walk) queued(ctx context.Context, id proto.TaskID, rec *proto.Record) {
 		w.cause(wire.NoteRetryWaits, wire.NoteArgs{Detail: v.Reason})
 		w.Next = new(w.Clock.Now().Add(v.Due).UTC())
 	case v.Serving == 0:
-		w.cause(wire.NoteKindUnserved, wire.NoteArgs{Kind: rec.GetKind(), Names: rec.GetRequire()})
+		w.cause(wire.NoteKindUnserved, wire.NoteArgs{Kind: rec.GetKind(), Names: rec.GetOptions().GetRequire()})
 	case v.Available == 0 && v.BackedOff > 0:
 		w.cause(wire.NoteMembersRefused, wire.NoteArgs{Count: v.BackedOff, Of: v.Serving, Detail: lastGrant(v.Grants)})
 	case v.Available == 0:
