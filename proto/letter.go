@@ -57,9 +57,9 @@ const (
 	MaxCorrelation  = 256
 	MaxLetterType   = 128 // the type and the content type, each
 	MaxSender       = 128
-	traceparentSize = 55          // W3C trace context, version 00
-	objectSize      = 32 + 8 + 32 // name | size | SHA-256
-	producedSize    = 16 + 8      // producer | number
+	traceparentSize = 55                       // W3C trace context, version 00
+	objectSize      = 32 + 8 + 32 + 32 + 1 + 1 // name | size | SHA-256 | key | suite | packed
+	producedSize    = 16 + 8                   // producer | number
 )
 
 // The tags of the entries of a letter. The top bit is the critical bit: a receiver refuses
@@ -83,7 +83,7 @@ const (
 	letterKnown // the first tag that this version does not know
 
 	letterCritical = 0x80
-	letterObject   = letterCritical | 1
+	letterObject   = letterCritical | 2 // 1 was without key, and no node ever wrote it
 )
 
 // A Letter is the bytes of a mail: the same on disk, between nodes and in the binary API.
@@ -124,11 +124,31 @@ type Letter struct {
 	Body   []byte       // at most MaxInlineBody
 }
 
-// A LetterObject says which body object is the body of a letter. The zero value is none.
+// A LetterObject says which body object is the body of a letter, and how it is opened. The
+// zero value is none.
 type LetterObject struct {
 	Name   [32]byte // SHA-256 of its manifest
 	Size   uint64   // bytes of the body, more than 0
 	SHA256 [32]byte // of the body
+	Key    [32]byte // of this object alone
+	Suite  byte     // of its sealing
+	Packed bool     // the body was compressed before
+}
+
+// IsZero reports whether there is none: the body is inline.
+func (o *LetterObject) IsZero() bool { return o.Size == 0 }
+
+// File returns the name of the file with the body, empty if there is none.
+func (o *LetterObject) File() string {
+	if o.IsZero() {
+		return ""
+	}
+	return ObjectFile(o.Name)
+}
+
+// Body returns the reference in the form that the store of bodies reads.
+func (o *LetterObject) Body() *BodyRef {
+	return &BodyRef{Name: o.Name[:], Key: o.Key[:], Suite: uint32(o.Suite), Packed: o.Packed}
 }
 
 // A ProducerID is the random name of a program, or of a part of it, that numbers its mails.
@@ -242,9 +262,7 @@ func AppendLetter(dst []byte, l *Letter) ([]byte, error) {
 	}
 	dst = append(dst, l.Later...)
 	if l.Object != (LetterObject{}) {
-		v := append(make([]byte, 0, objectSize), l.Object.Name[:]...)
-		v = binary.BigEndian.AppendUint64(v, l.Object.Size)
-		dst = appendTLV(dst, letterObject, append(v, l.Object.SHA256[:]...))
+		dst = appendTLV(dst, letterObject, l.Object.append(make([]byte, 0, objectSize)))
 	}
 	n := len(dst) - start - LetterFixed
 	if n > MaxLetterTLVs || len(l.Body) > MaxInlineBody {
@@ -407,11 +425,22 @@ func (l *Letter) set(tag byte, v []byte) bool {
 	return 0 < len(v) && len(v) <= limit && validText(v)
 }
 
+func (o *LetterObject) append(v []byte) []byte {
+	v = binary.BigEndian.AppendUint64(append(v, o.Name[:]...), o.Size)
+	v = append(append(append(v, o.SHA256[:]...), o.Key[:]...), o.Suite, 0)
+	if o.Packed {
+		v[len(v)-1] = 1
+	}
+	return v
+}
+
 func (l *Letter) setObject(v []byte) bool {
-	if len(v) != objectSize {
+	if len(v) != objectSize || v[objectSize-1] > 1 {
 		return false
 	}
-	l.Object = LetterObject{Name: [32]byte(v), Size: binary.BigEndian.Uint64(v[32:]), SHA256: [32]byte(v[40:])}
+	l.Object = LetterObject{
+		Name: [32]byte(v), Size: binary.BigEndian.Uint64(v[32:]), SHA256: [32]byte(v[40:]), Key: [32]byte(v[72:]), Suite: v[104], Packed: v[105] == 1,
+	}
 	return l.Object.Size > 0 && l.Object.Size <= MaxChunks*ChunkSize
 }
 

@@ -48,15 +48,16 @@ func mustLetter(t testing.TB, l *Letter) []byte {
 // TestLetterGolden fixes the bytes: they are on disks and on the wire.
 func TestLetterGolden(t *testing.T) {
 	object := smallLetter()
-	object.Object = LetterObject{Name: [32]byte{31: 1}, Size: 1 << 20, SHA256: [32]byte{31: 2}}
+	object.Object = LetterObject{Name: [32]byte{31: 1}, Size: 1 << 20, SHA256: [32]byte{31: 2}, Key: [32]byte{31: 3}, Suite: 4, Packed: true}
 	for _, tt := range []struct {
 		name   string
 		letter *Letter
 		want   string
 	}{
 		{"small", smallLetter(), "01 03 0000 00000000000000000000000000000001 0000000000000000 0000000000000000 0000000000000000 00 00 0000 00000000"},
-		{"object", object, "01 03 0000 00000000000000000000000000000001 0000000000000000 0000000000000000 0000000000000000 00 00 004b 00000000" +
-			"81 0048 0000000000000000000000000000000000000000000000000000000000000001 0000000000100000 0000000000000000000000000000000000000000000000000000000000000002"},
+		{"object", object, "01 03 0000 00000000000000000000000000000001 0000000000000000 0000000000000000 0000000000000000 00 00 006d 00000000" +
+			"82 006a 0000000000000000000000000000000000000000000000000000000000000001 0000000000100000 0000000000000000000000000000000000000000000000000000000000000002" +
+			"0000000000000000000000000000000000000000000000000000000000000003 04 01"},
 		{"full", fullLetter(t), "01 02 0007 01020000000000000000000000000010 0000018bcfe56800 0000018bcfe65260 0000018bcfe56be8 03 00 0125 00000002" +
 			"01 000a 65752e63726561746564 02 0007 6f726465722d37 03 0005 696e762d31 04 000e 6167656e743a6d6540616c706861" +
 			"05 0003 632d31 06 000f 7461736b5f61737369676e6d656e74 07 0010 6170706c69636174696f6e2f6a736f6e" +
@@ -225,7 +226,7 @@ func TestBadLetters(t *testing.T) {
 		million = append(million, tlv(0x20, ""))
 	}
 	object := func(size uint64) string {
-		return string(binary.BigEndian.AppendUint64(make([]byte, 32), size)) + strings.Repeat("s", 32)
+		return string(binary.BigEndian.AppendUint64(make([]byte, 32), size)) + strings.Repeat("s", 64) + "\x01\x00"
 	}
 	for _, tt := range []struct {
 		name string
@@ -262,7 +263,7 @@ func TestBadLetters(t *testing.T) {
 		{"an entry twice", entries(tlv(letterKey, "x"), tlv(letterKey, "x")), ErrBadLetter},
 		{"an unknown entry twice", entries(tlv(0x20, "x"), tlv(0x20, "y")), ErrBadLetter},
 		{"an empty key", entries(tlv(letterKey, "")), ErrBadLetter},
-		{"an unknown critical entry", entries(tlv(0x82, "x")), ErrNewLetter},
+		{"an unknown critical entry", entries(tlv(0x83, "x")), ErrNewLetter},
 		{"a key of 257 bytes", entries(tlv(letterKey, strings.Repeat("k", 257))), ErrBadLetter},
 		{"a dedupe key of 257 bytes", entries(tlv(letterDedupe, strings.Repeat("k", 257))), ErrBadLetter},
 		{"a reply address of 257 bytes", entries(tlv(letterReplyTo, strings.Repeat("k", 257))), ErrBadLetter},
@@ -290,9 +291,11 @@ func TestBadLetters(t *testing.T) {
 		{"a number of nobody", entries(tlv(letterProduced, strings.Repeat("\x00", 23)+"\x01")), ErrBadLetter},
 		{"number 0 of a producer", entries(tlv(letterProduced, "p"+strings.Repeat("\x00", 23))), ErrBadLetter},
 		{"number 2^63 of a producer", entries(tlv(letterProduced, strings.Repeat("p", 16)+"\x80"+strings.Repeat("\x00", 7))), ErrBadLetter},
-		{"an object of 71 bytes", entries(tlv(letterObject, object(1)[1:])), ErrBadLetter},
+		{"an object of 105 bytes", entries(tlv(letterObject, object(1)[1:])), ErrBadLetter},
 		{"an object without content", entries(tlv(letterObject, object(0))), ErrBadLetter},
 		{"an object of 2^63 bytes", entries(tlv(letterObject, object(1<<63))), ErrBadLetter},
+		{"an object that is packed twice", entries(tlv(letterObject, object(1)[:objectSize-1]+"\x02")), ErrBadLetter},
+		{"an object without a key", entries(tlv(letterCritical|1, object(1)[:72])), ErrNewLetter},
 		{"an object and a body", rawLetter(tlv(letterObject, object(1)), []byte("x")), ErrBadLetter},
 		{"4097 bytes of entries", entries(tlv(0x20, strings.Repeat("x", MaxLetterTLVs-2))), ErrBadLetter},
 		{"a million entries", slices.Concat(rawLetter(nil, nil), slices.Concat(million...)), ErrBadLetter},
