@@ -179,6 +179,7 @@ func (s *State) take(p Place, length int, b *box, m *Mail, l *proto.Letter, out 
 		b.later[seq] = l.NotBefore
 	}
 	b.mails.push(seq, x)
+	b.refer(seq, l, m.Origin)
 	s.charge(b, &x, 1)
 	switch {
 	case spool: // its home decides about the rest

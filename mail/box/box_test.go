@@ -136,6 +136,7 @@ type note struct {
 	number   proto.Seq
 	prev     proto.Seq
 	produced proto.Produced
+	object   byte // the body is this object
 }
 
 // record returns the MAIL record of a note.
@@ -148,6 +149,9 @@ func (b *bench) record(n note) []byte {
 	}
 	if n.after > 0 {
 		l.NotBefore = l.Created + n.after.Milliseconds()
+	}
+	if n.object > 0 {
+		l.Object = proto.LetterObject{Name: [32]byte{n.object}, Size: 1 << 20}
 	}
 	letter, err := proto.AppendLetter(nil, &l)
 	if err != nil {

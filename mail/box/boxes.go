@@ -90,11 +90,13 @@ func (s *State) removeSub(u *sub, out *Output) {
 		out.Lost = append(out.Lost, x)
 	}
 	u.sessions = nil
-	for _, d := range u.dead {
+	dead := u.dead
+	u.dead = nil
+	for _, d := range dead {
 		s.bytes -= d.Size
 		s.details -= d.detail()
+		u.box.release(d.Seq, out)
 	}
-	u.dead = nil
 	u.queue.reset()
 }
 
@@ -137,7 +139,7 @@ func (s *State) applySub(h head, d decoder, out *Output) error {
 	case op == subUnblock:
 		u.unblock(b.laneHash(origin, key), out)
 	default:
-		s.changeDead(u, op, seqs)
+		s.changeDead(u, op, seqs, out)
 	}
 	out.Results = append(out.Results, r)
 	return nil
@@ -244,7 +246,7 @@ func (u *sub) unblock(lane [16]byte, out *Output) {
 }
 
 // changeDead notes that dead letters were seen, sent again or archived.
-func (s *State) changeDead(u *sub, op byte, seqs []uint64) {
+func (s *State) changeDead(u *sub, op byte, seqs []uint64, out *Output) {
 	gone := map[uint64]bool{}
 	for _, seq := range seqs {
 		i, ok := u.findDead(seq)
@@ -263,5 +265,10 @@ func (s *State) changeDead(u *sub, op byte, seqs []uint64) {
 	}
 	if len(gone) > 0 {
 		u.dead = slices.DeleteFunc(u.dead, func(d DeadLetter) bool { return gone[d.Seq] })
+	}
+	for _, seq := range seqs {
+		if gone[seq] {
+			u.box.release(seq, out)
+		}
 	}
 }

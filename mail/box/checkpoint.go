@@ -9,10 +9,13 @@ import (
 )
 
 // checkpointMagic begins a checkpoint; its last byte is the version.
-const checkpointMagic = "BFBOXES\x03"
+const checkpointMagic = "BFBOXES\x04"
 
-// oldMagic begins a checkpoint of a version without producers.
-const oldMagic = "BFBOXES\x02"
+// Those of earlier versions.
+const (
+	noObjectsMagic   = "BFBOXES\x03"
+	noProducersMagic = "BFBOXES\x02" // nor objects
+)
 
 // Save writes what survives. The same state is always the same bytes, on each member of a
 // group and after each replay.
@@ -131,6 +134,7 @@ func (c *saver) box(b *box) {
 	for _, u := range b.subs {
 		c.sub(u)
 	}
+	c.objects(b)
 }
 
 func (c *saver) sub(u *sub) {

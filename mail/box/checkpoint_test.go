@@ -30,6 +30,8 @@ func fullBench(t testing.TB) *bench {
 	b.apply(AppendBox(nil, 3, &BoxSettings{Name: "out:agent:far", Kind: Spool, Home: proto.PeerID{2}, Generation: 3}))
 	b.mustSend(note{box: 3, key: "k", dedupe: "d", chain: proto.High, number: proto.Seq{Boot: 1, Counter: 1}})
 	b.mustSend(note{produced: by(1, 3)})
+	b.mustSend(note{object: 1})
+	b.mustSend(note{box: 2, object: 2, origin: 1})
 	b.mustSend(note{produced: by(2, proto.ProducerWindow+9)})
 	b.mustSend(note{produced: by(1, 70)})
 	x := b.attach(1, 0)
@@ -205,7 +207,7 @@ func FuzzLoad(f *testing.F) {
 			}
 			return
 		}
-		if !bytes.Equal(save(t, s), saved) && !bytes.HasPrefix(saved, []byte(oldMagic)) {
+		if !bytes.Equal(save(t, s), saved) && bytes.HasPrefix(saved, []byte(checkpointMagic)) {
 			t.Error("it is saved as other bytes")
 		}
 		exercise(t, s)

@@ -41,7 +41,8 @@
 //
 // A waiting mail takes 40 bytes: 32 in chunks of structs without pointers, 8 in a queue.
 // A key that is in use takes more, for its lane. Bodies are never in memory: a [Place] says
-// where a record lies.
+// where a record lies. Of a body that is not in its letter the state has the name: see
+// [State.Objects].
 //
 // # Tests
 //

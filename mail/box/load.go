@@ -22,7 +22,7 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	}
 	d := decoder{b: b}
 	magic := string(d.take(uint64(len(checkpointMagic))))
-	if magic != checkpointMagic && magic != oldMagic {
+	if magic != checkpointMagic && magic != noObjectsMagic && magic != noProducersMagic {
 		return nil, fmt.Errorf("%w: it has another format", ErrBadCheckpoint)
 	}
 	s := New(chains)
@@ -38,11 +38,11 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	}
 	saved := d.take(d.uvarint(1 << 40))
 	d.dedupe(&s.dedupe)
-	if magic == checkpointMagic {
+	if magic != noProducersMagic {
 		d.producers(&s.producers)
 	}
 	for range d.count(1, MaxBoxes) {
-		d.box(s)
+		d.box(s, magic == checkpointMagic)
 	}
 	if !d.done() {
 		return nil, fmt.Errorf("%w: wrong fields before the last %d bytes", ErrBadCheckpoint, len(d.b))
@@ -83,8 +83,8 @@ func (d *decoder) dedupe(x *dedupe) {
 	}
 }
 
-// box reads a box into s.
-func (d *decoder) box(s *State) {
+// box reads a box into s, with its objects if the checkpoint has them.
+func (d *decoder) box(s *State, objects bool) {
 	b := &box{id: BoxID(d.u32()), settings: d.boxSettings(), next: d.u64(), nextSub: SubID(d.u32n(1<<16 - 1))}
 	d.check(b.id > 0 && b.id < s.nextBox && s.boxes[b.id] == nil && s.names[b.settings.Name] == 0 && b.next > 0 && b.next < 1<<62 && b.nextSub > 0)
 	for other := range s.boxes {
@@ -121,6 +121,9 @@ func (d *decoder) box(s *State) {
 	subs := d.count(1, MaxSubs)
 	for range subs {
 		d.sub(s, b)
+	}
+	if objects {
+		d.objects(s, b)
 	}
 	d.check(b.settings.Kind == Topic || b.settings.Kind == Mailbox && subs == 1 || b.settings.Kind == Spool && subs+len(keys)+len(b.later) == 0)
 	s.boxes[b.id], s.names[b.settings.Name] = b, b.id

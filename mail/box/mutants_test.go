@@ -84,6 +84,11 @@ var rules = []mutant{
 	{name: "producer forgotten early", edits: []edit{{"producer.go", "age", ">= producerAge.Milliseconds() {", ">= producerAge.Milliseconds()/2 && (MUTANT || ran-x.oldest.used >= producerAge.Milliseconds()) {"}}},
 	{name: "checkpoint without producers", seeds: 500, edits: []edit{{"checkpoint.go", "Save", "c.producers(&s.producers)", "if MUTANT {\nc.producers(&producers{})\n} else {\nc.producers(&s.producers)\n}"}}},
 
+	{name: "body of a dead letter given up", edits: []edit{{"objects.go", "release", "b.keeps(seq, len(b.subs))", "(MUTANT && b.keeps(seq, 0) || !MUTANT && b.keeps(seq, len(b.subs)))"}}},
+	{name: "body of a dead letter kept", edits: []edit{{"boxes.go", "changeDead", "if gone[seq] {\n\t\t\tu.box", "if gone[seq] && !MUTANT {\nu.box"}}},
+	{name: "body of an ended mail kept", edits: []edit{{"end.go", "remove", "b.release(seq, out)", "if !MUTANT {\nb.release(seq, out)\n}"}}},
+	{name: "checkpoint without bodies", seeds: 500, edits: []edit{{"checkpoint.go", "box", "c.objects(b)", "if MUTANT {\nc.count(0)\n} else {\nc.objects(b)\n}"}}},
+
 	{name: "clock read in Apply", edits: []edit{{"state.go", "applyAge", "s.ran = max(s.ran, a.ran)", "s.ran = max(s.ran, a.ran)\nif MUTANT {\ns.ran += time.Now().UnixNano() % 1000\n}"}}},
 	{name: "move forgotten", edits: []edit{{"move.go", "applyMove", "x.place, x.load = p,", "if MUTANT {\nreturn nil\n}\nx.place, x.load = p,"}}},
 	{name: "move of a dead letter forgotten", edits: []edit{{"move.go", "applyMove", "dead.Place, dead.Length = p,", "if MUTANT {\nreturn nil\n}\ndead.Place, dead.Length = p,"}}},

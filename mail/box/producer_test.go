@@ -216,8 +216,9 @@ func TestCheckpointBeforeProducers(t *testing.T) {
 	b := newBench(t)
 	b.mustSend(note{dedupe: "d"})
 	with, without := save(t, b.s), []byte(nil)
-	for i := len(oldMagic); i < len(with); i++ { // its one byte that counts them is 0
-		old := slices.Concat([]byte(oldMagic), with[len(oldMagic):i], with[i+1:])
+	box := with[:len(with)-1]                           // without the byte that counts its objects
+	for i := len(noProducersMagic); i < len(box); i++ { // its one byte that counts them is 0
+		old := slices.Concat([]byte(noProducersMagic), box[len(noProducersMagic):i], box[i+1:])
 		if s, err := Load(bytes.NewReader(old), chainNotes{}); err == nil && bytes.Equal(save(t, s), with) {
 			without = old
 		}

@@ -85,7 +85,7 @@ func (s *sim) move() {
 }
 
 // checkRecords looks at each record that is needed, in one walk with breaks: those of all mails
-// that wait or are kept, and of all dead letters, once.
+// that wait or are kept, and of all dead letters, once. The bodies that they name are needed.
 func (s *sim) checkRecords() {
 	want := map[[2]uint64]bool{}
 	for id, b := range s.m.boxes {
@@ -97,6 +97,10 @@ func (s *sim) checkRecords() {
 				want[[2]uint64{uint64(id), seq}] = true
 			}
 		}
+	}
+	bodies := map[[32]byte]proto.PeerID{}
+	for name, origin := range s.s.Objects() {
+		bodies[name] = origin
 	}
 	var at Cursor
 	for again := true; again; {
@@ -115,8 +119,15 @@ func (s *sim) checkRecords() {
 			if err != nil || x.Length != len(s.log[x.Place-1]) || int64(len(m.Letter)) != x.Size {
 				s.failf("mail %d of %d is not at %d: %v", x.Seq, x.Box, x.Place, err)
 			}
-			if l, err := proto.ParseLetter(m.Letter); err != nil || l.ID != s.m.boxes[x.Box].ids[x.Seq] {
+			l, err := proto.ParseLetter(m.Letter)
+			if err != nil || l.ID != s.m.boxes[x.Box].ids[x.Seq] {
 				s.failf("at %d is another mail than %d of %d: %v", x.Place, x.Seq, x.Box, err)
+			}
+			if !l.Object.IsZero() {
+				if origin, ok := bodies[l.Object.Name]; !ok || origin[0] != byte(m.Origin) || s.freed[l.Object.Name] {
+					s.failf("the body of mail %d of %d is given up", x.Seq, x.Box)
+				}
+				delete(bodies, l.Object.Name)
 			}
 			if y, ok := s.s.Record(x.Box, x.Seq); !ok || y != x {
 				s.failf("mail %d of %d: %+v, %+v", x.Seq, x.Box, x, y)
@@ -125,6 +136,9 @@ func (s *sim) checkRecords() {
 	}
 	if len(want) > 0 {
 		s.failf("the records of %v are needed", want)
+	}
+	if len(bodies) > 0 {
+		s.failf("%d bodies are kept that nobody needs", len(bodies))
 	}
 }
 

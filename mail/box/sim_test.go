@@ -34,6 +34,7 @@ type sim struct {
 	savedAt int      // records applied before it
 	ended   int      // mails whose end was told
 	bounced int
+	freed   map[[32]byte]bool // bodies that nobody needs any more
 	ids     uint32
 	trace   []string // what was done
 	cleaned int64    // Now.Mono of the last retention
@@ -86,7 +87,7 @@ func TestModelByRapid(t *testing.T) {
 }
 
 func simulate(choose func(int) int, steps int) (err error) {
-	s := &sim{choose: choose, s: New(chainNotes{}), m: newModel(), now: Now{Wall: start, Mono: 5000}, numbers: map[simChain]proto.Seq{}}
+	s := &sim{choose: choose, s: New(chainNotes{}), m: newModel(), now: Now{Wall: start, Mono: 5000}, numbers: map[simChain]proto.Seq{}, freed: map[[32]byte]bool{}}
 	s.s.producers.limit = maxSimProducers
 	step := 0
 	defer func() {
@@ -144,6 +145,12 @@ func (s *sim) note(out *Output) {
 		}
 	}
 	s.bounced += len(out.Bounces)
+	for _, name := range out.Objects {
+		if s.freed[name] {
+			s.failf("the body %x was given up twice", name[:4])
+		}
+		s.freed[name] = true
+	}
 	for _, x := range out.Ready {
 		for _, r := range s.readers {
 			if r.x == x {
@@ -294,6 +301,9 @@ func (s *sim) send() {
 	if s.one(4) {
 		l.Dedupe = []byte{'a' + byte(s.choose(3))}
 		l.Body = make([]byte, s.choose(2))
+	}
+	if s.ids%5 == 0 && len(l.Dedupe) == 0 {
+		l.Body, l.Object = nil, proto.LetterObject{Name: [32]byte(append(l.ID[:], l.ID[:]...)), Size: 1 << 20}
 	}
 	if s.one(3) {
 		l.Produced = s.number()

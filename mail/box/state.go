@@ -104,6 +104,7 @@ type box struct {
 	keys     table[[16]byte]    // hashes of ordering keys
 	subjects table[string]      // subjects of a topic
 	later    map[uint64]int64   // not_before of mails that have one, Unix milliseconds
+	objects  map[uint64]object  // bodies that are not in the letters of their mails, dead ones included
 	ended    [mailStates]uint64 // mails that ended, by state
 	subs     []*sub             // ascending by id
 	nextSub  SubID
@@ -133,6 +134,7 @@ type Output struct {
 	Results []Result   // of Apply: one a record of type MAIL, FORWARD, SKIP, BOX, SUB or PEER
 	Settled []Settled  // of Settle: one a settlement
 	Lost    []*Session // sessions whose subscription is gone
+	Objects [][32]byte // bodies that a mail needs no more; another one may
 	buf     []byte
 	seqs    []uint64 // of the ACK at work
 }
@@ -141,7 +143,7 @@ type Output struct {
 func (o *Output) Reset() {
 	*o = Output{
 		Records: o.Records[:0], Ready: o.Ready[:0], Ends: o.Ends[:0], Bounces: o.Bounces[:0], Events: o.Events[:0],
-		Archive: o.Archive[:0], Results: o.Results[:0], Settled: o.Settled[:0], Lost: o.Lost[:0], buf: o.buf[:0], seqs: o.seqs[:0],
+		Archive: o.Archive[:0], Results: o.Results[:0], Settled: o.Settled[:0], Lost: o.Lost[:0], Objects: o.Objects[:0], buf: o.buf[:0], seqs: o.seqs[:0],
 	}
 }
 
