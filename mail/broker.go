@@ -90,6 +90,10 @@ type Config struct {
 	// done there. Default: nothing fails.
 	Fail func(point string) error
 
+	// Freed is called with the name of a body outside of its letter that a mail needs no more;
+	// another one may. It must not wait. Nil: nobody is told.
+	Freed func(name [32]byte)
+
 	CheckpointRecords int64         // new records after which a checkpoint is written; default 200 000
 	CheckpointBytes   int64         // bytes of new records after which one is written; default 256 MiB
 	CheckpointEvery   time.Duration // after which one is written if there are new records; default 5 min
@@ -120,6 +124,7 @@ type Broker struct {
 	changes sync.Mutex    // held while a box or subscription is changed
 
 	mu      sync.Mutex
+	running bool // Run was called
 	ops     []op
 	commits []commit
 	stopped error
@@ -187,6 +192,9 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	}
 	if cfg.Fail == nil {
 		cfg.Fail = func(string) error { return nil }
+	}
+	if cfg.Freed == nil {
+		cfg.Freed = func([32]byte) {}
 	}
 	if cfg.CheckpointRecords == 0 {
 		cfg.CheckpointRecords = defaultCheckpointRecords
@@ -350,6 +358,9 @@ func (b *Broker) now() box.Now {
 // does not close the log.
 func (b *Broker) Run(ctx context.Context) error {
 	defer b.waiting.Wait()
+	b.mu.Lock()
+	b.running = true
+	b.mu.Unlock()
 	b.begin(ctx)
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
@@ -453,7 +464,7 @@ func (b *Broker) apply(c commit) {
 // react does what the state wants done since the last call: it queues records, delivers,
 // and tells of ends.
 func (b *Broker) react(ctx context.Context, now box.Now) {
-	for len(b.out.Ready)+len(b.out.Records)+len(b.out.Bounces)+len(b.out.Events)+len(b.out.Archive)+len(b.out.Lost) > 0 {
+	for len(b.out.Ready)+len(b.out.Records)+len(b.out.Bounces)+len(b.out.Events)+len(b.out.Archive)+len(b.out.Lost)+len(b.out.Objects) > 0 {
 		b.propose(nil)
 		b.out, b.done = b.done, b.out
 		for _, x := range b.done.Lost {
@@ -469,6 +480,9 @@ func (b *Broker) react(ctx context.Context, now box.Now) {
 				continue
 			}
 			b.cfg.Logger.Debug("mail", "event", e.Kind, "box", e.Box, "subscription", e.Sub, "seq", e.Seq, "text", e.Text)
+		}
+		for _, name := range b.done.Objects {
+			b.cfg.Freed(name)
 		}
 		b.dead.waiting = append(b.dead.waiting, b.done.Archive...)
 		b.done.Reset()

@@ -25,6 +25,13 @@
 // the rules. Nothing that may have been sent ends but by the word of the home, or when its time
 // is over.
 //
+// A body that is too large for a letter is an object of the store of bodies, which the letter
+// names. The home takes no mail without its body:
+//
+//	bundle ─▶ NEED_BODY ─▶ Lane.NextBody ─▶ the body, to the home ─▶ Lane.SentBody ─▶ bundle
+//
+// [Broker.Objects] names the bodies that mail needs, [Config].Freed those that it needs no more.
+//
 // All that must survive is in records. A record is appended to a ledger, and applied when
 // the ledger says that it is on disk. What the records say together is the state of the
 // boxes, which [github.com/balefire/balefire/mail/box] keeps: a state machine without

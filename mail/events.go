@@ -173,7 +173,7 @@ func (b *Broker) noteRefused(a *Arrival) {
 	}
 	for i := range a.mails {
 		x := &a.mails[i]
-		if x.code == proto.CodeOK || x.code == proto.CodeBusy {
+		if x.code == proto.CodeOK || x.code == proto.CodeBusy || x.code == proto.CodeNeedBody {
 			continue
 		}
 		e := Event{Kind: EventRefused, Peer: a.chain.Origin, Text: x.code.Name() + ": " + x.detail}

@@ -23,9 +23,12 @@ type Lane struct {
 	home proto.PeerID
 	wake chan struct{} // something may be sent
 
+	bodies chan struct{} // something was added to missing
+
 	// Of the goroutine of Run.
-	ready  [fair.Classes][]*target // candidates, some of them stale
-	picker fair.Picker
+	missing []missingBody
+	ready   [fair.Classes][]*target // candidates, some of them stale
+	picker  fair.Picker
 }
 
 // Lane returns the lane of a home.
@@ -37,7 +40,7 @@ func (b *Broker) Lane(ctx context.Context, home proto.PeerID) (l *Lane, err erro
 func (b *Broker) lane(home proto.PeerID) *Lane {
 	l := b.spools.lanes[home]
 	if l == nil {
-		l = &Lane{b: b, home: home, wake: make(chan struct{}, 1)}
+		l = &Lane{b: b, home: home, wake: make(chan struct{}, 1), bodies: make(chan struct{}, 1)}
 		b.spools.lanes[home] = l
 	}
 	return l
@@ -208,6 +211,10 @@ func (l *Lane) answer(now box.Now, m *proto.Bundled) error {
 	}
 	if out.Stopped == proto.CodeOK {
 		b.offer(t, out.Class)
+		return nil
+	}
+	if out.Stopped == proto.CodeNeedBody {
+		l.lacks(now, t, out.Class, m.GetDetail())
 		return nil
 	}
 	b.hold(now, t, out.Class, out.Stopped, m.GetDetail(), time.Duration(min(m.GetRetryAfterMs(), uint64(maxBackoff.Milliseconds())))*time.Millisecond)

@@ -44,7 +44,7 @@ var rules = []mutants.Mutant{
 	{Name: "spool ended behind the home's word", Edits: []mutants.Edit{in("lane.go", "answer", "b.refused(now, t, out.Refused)", "b.refused(now, t, out.Refused)\nif n := len(out.Accepted); MUTANT && n > 0 && out.Stopped != proto.CodeOK {\nb.queue(box.AppendSpoolDone(nil, t.id, []uint64{out.Accepted[n-1]+1}), false, false, nil)\n}")}},
 	{Name: "refusals not read", Edits: []mutants.Edit{in("lane.go", "answer", "out, err := b.spools", "if MUTANT {\na.Skipped = nil\n}\nout, err := b.spools")}},
 	{Name: "refused and not noted", Edits: []mutants.Edit{in("take.go", "goesOn", "return ends ||", "return ends && !MUTANT ||")}},
-	{Name: "refused and taken", Edits: []mutants.Edit{in("take.go", "judge", "x.code == proto.CodeOK:", "x.code == proto.CodeOK || MUTANT:")}},
+	{Name: "refused and taken", Edits: []mutants.Edit{in("take.go", "judge", "case x.code == proto.CodeOK ||", "case x.code == proto.CodeOK || MUTANT ||")}},
 	{Name: "number of a mail that was not written is kept", Edits: []mutants.Edit{in("forward.go", "stored", "b.spools.origin.End(t.box, class, n)", "if !MUTANT {\nb.spools.origin.End(t.box, class, n)\n}")}},
 	{Name: "what was not written is sent", Edits: []mutants.Edit{in("forward.go", "stored", "r.Code == proto.CodeOK && !r.Duplicate", "(MUTANT || r.Code == proto.CodeOK && !r.Duplicate)")}},
 	{Name: "end before it is on disk", Edits: []mutants.Edit{in("spool.go", "endSpooled", "b.propose(func(_ box.Result, err error) {", "if MUTANT {\nfor _, x := range part {\nb.spools.origin.End(t.box, x.Class, x.N)\n}\n}\nb.propose(func(_ box.Result, err error) {"), in("spool.go", "endSpooled", "b.offer(t, classOf(c))", "b.offer(t, classOf(c))\n_ = MUTANT")}},

@@ -39,6 +39,8 @@ type targetChain struct {
 	failures int  // answers in a row that took nothing
 	stop     Stop // the last one since the home took something
 	until    int64
+	missing  bool // the home lacks the body of its first mail
+	sending  bool // somebody sends it
 }
 
 // A Stop says why the home of a box took no more mail of a chain.
@@ -177,7 +179,7 @@ func (b *Broker) hold(now box.Now, t *target, class proto.Class, code proto.Code
 	c.stop = Stop{class, code, short(detail), at, at.Add(wait)}
 	c.until = now.Mono + max(wait.Milliseconds(), 1)
 	b.waitUntil(c.until)
-	if code != proto.CodeBusy {
+	if code != proto.CodeBusy && code != proto.CodeNeedBody {
 		b.note(t.id, 0, Event{Kind: EventRefused, Peer: t.home, Text: code.Name() + ": " + c.stop.Detail})
 	}
 }

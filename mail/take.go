@@ -21,7 +21,7 @@ type incoming struct {
 
 // Admit decides whether a box takes a letter from the node that sends it: CodeOK, a code that
 // ends the mail (see [proto.Code.Ends]), or one that stops its chain for now, each with a
-// detail for a person.
+// detail for a person. CodeNeedBody is the last it says: the mail lacks nothing but its body.
 type Admit func(box string, l *proto.Letter) (proto.Code, string)
 
 // Take takes the mails of a bundle into their box, as far as the rule of their chain, the box
@@ -226,7 +226,7 @@ func (x *arrivingMail) judge(v chain.Verdict, room box.Result) {
 		x.code, x.detail = proto.CodeInternal, "a number that was not checked"
 	case v != chain.Next:
 		x.code, x.detail = v.Code(), "its number does not follow in its chain"
-	case x.code == proto.CodeOK:
+	case x.code == proto.CodeOK || x.code == proto.CodeNeedBody && room.Code != proto.CodeOK:
 		x.code, x.detail = room.Code, room.Detail
 	}
 }

@@ -176,6 +176,27 @@ func (o *Origin) End(box string, class proto.Class, ns ...proto.Seq) bool {
 	return removed == len(ns)
 }
 
+// Front returns the first mail of a chain; false if there is none, or it ends.
+func (o *Origin) Front(box string, class proto.Class) (n proto.Seq, ref uint64, ok bool) {
+	s := o.spool(box, class)
+	if len(s.items) == 0 || s.items[0].ending {
+		return n, 0, false
+	}
+	return s.items[0].n, s.items[0].Ref, true
+}
+
+// Lose returns the first mail of a chain, which the home does not have, by its own word, and
+// which can never be sent. What follows is held until [Origin.End].
+func (o *Origin) Lose(box string, class proto.Class, n proto.Seq) (Expiry, bool) {
+	front, ref, ok := o.Front(box, class)
+	if !ok || front != n {
+		return Expiry{}, false
+	}
+	s := o.spool(box, class)
+	s.items[0].ending, s.items[0].stored = true, false
+	return Expiry{Box: box, Class: class, N: n, Ref: ref}, true
+}
+
 // An Expiry is a mail that ends because its time is over, or that was held.
 type Expiry struct {
 	Box      string

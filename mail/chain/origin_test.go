@@ -436,3 +436,36 @@ func TestAbandon(t *testing.T) {
 		t.Errorf("once more: %+v", got)
 	}
 }
+
+// TestALostMailEndsInItsChain has the first mail of a chain end before its home has it: what
+// follows waits until that is on disk.
+func TestALostMailEndsInItsChain(t *testing.T) {
+	o := newSpool(t, 2)
+	b := next(t, o)
+	if _, err := o.Answer(simPeer(0), Answer{Number: b.Number, Code: proto.CodeNeedBody}); err != nil {
+		t.Fatal(err)
+	}
+	n, ref, ok := o.Front(simBox, proto.Normal)
+	if !ok || n != num(2, 1) || ref != 1 {
+		t.Fatalf("%s, %d, %v", n, ref, ok)
+	}
+	if _, ok := o.Lose(simBox, proto.Normal, num(2, 2)); ok {
+		t.Error("one behind it is lost")
+	}
+	e, ok := o.Lose(simBox, proto.Normal, n)
+	if !ok || e != (Expiry{Box: simBox, Class: proto.Normal, N: n, Ref: 1}) {
+		t.Errorf("%+v, %v", e, ok)
+	}
+	if _, ok := o.Lose(simBox, proto.Normal, n); ok {
+		t.Error("it is lost twice")
+	}
+	if o.Resume(simBox, proto.Normal); o.Ready(simBox, proto.Normal) {
+		t.Error("what follows is sent before the end is on disk")
+	}
+	if !o.End(simBox, proto.Normal, n) {
+		t.Error("it does not end")
+	}
+	if b := next(t, o); !slices.Equal(b.Refs, []uint64{2}) || b.Prev != num(0, 0) {
+		t.Errorf("%+v", b)
+	}
+}
