@@ -29,7 +29,7 @@ func (m *newMail) form() form { return form{"mail", mailFields, m, &m.Body, &m.C
 const maxMailDocument = proto.MaxInlineBody/3*4 + smallDocument
 
 // largeMailFix is what to do about a mail that is too large.
-const largeMailFix = "send a task with the body, or a mail that says where it is"
+const largeMailFix = "send it with POST /v1/mail as a stream: any other Content-Type, with to and the other fields in the query"
 
 // A newMailRequest is a request in the form of the API.
 type newMailRequest struct {
@@ -49,12 +49,15 @@ func (s *Server) routeMail() {
 	s.mux.HandleFunc("POST /v1/mail/batch", s.sendMails)
 	s.mux.HandleFunc("GET /v1/mail/batch", postOnly)
 	one := op("POST", "/v1/mail", "sendMail", "mail", "Send a mail to a mailbox or a topic")
-	one.Description = "The response means that the mail is on disk, unless it was sent as relaxed."
+	one.Description = "The response means that the mail is on disk, unless it was sent as relaxed. A JSON document has all fields of the mail and no query. " +
+		"With any other content type the content is the mail's body, of any size, and the fields are in the query."
 	one.Parameters = []*huma.Param{
 		{Name: "Idempotency-Key", In: "header", Description: "the dedupe key: same key, same mail", Schema: &huma.Schema{Type: "string"}},
 		{Name: "Traceparent", In: "header", Description: "W3C trace context of the mail; ignored if it is not valid", Schema: &huma.Schema{Type: "string"}},
 	}
+	one.Parameters = append(one.Parameters, streamParams(new(wire.Mail).QueryFields())...)
 	one.RequestBody = &huma.RequestBody{Required: true, Content: content(schema[newMail](s), jsonType)}
+	one.RequestBody.Content["application/octet-stream"] = &huma.MediaType{Schema: &huma.Schema{Type: "string", Format: "binary"}}
 	one.RequestBody.Content[jsonType].Example = json.RawMessage(`{"to": "agent:ceo@laptop", "class": "high", "key": "order-7", "dedupe": "invoice-1", "text": "hello"}`)
 	one.Responses = answers[wire.SentMail](s, "202", "The mail is on disk; Location is its URL while it waits")
 	s.api.OpenAPI().AddOperation(&one)
@@ -67,6 +70,7 @@ func (s *Server) routeMail() {
 	s.api.OpenAPI().AddOperation(&many)
 
 	s.routeRequests()
+	s.routeMailBodies()
 
 	out := op("GET", "/v1/mail/outgoing", "listOutgoing", "mail", "List what waits here for boxes on other nodes")
 	route(s, out, func(ctx context.Context, _ *struct{}) (wire.Page[wire.MailSpool], error) {
@@ -144,9 +148,17 @@ func decodeMail(b []byte) (wire.Mail, error) {
 	return m.Mail, nil
 }
 
+// sendMail sends one mail: a JSON document, or with any other content type its raw body of any
+// size, with all other fields in the query.
 func (s *Server) sendMail(w http.ResponseWriter, r *http.Request) {
 	var m newMail
-	if err := readMail(w, r, m.form(), &m.Mail); err != nil {
+	var err error
+	if mediaType(r) == jsonType {
+		err = readMail(w, r, m.form(), &m.Mail)
+	} else if m.Mail, err = rawMail(r); err == nil {
+		err = mailHeaders(r, &m.Mail)
+	}
+	if err != nil {
 		writeProblem(w, err)
 		return
 	}
@@ -175,6 +187,11 @@ func readMail(w http.ResponseWriter, r *http.Request, f form, m *wire.Mail) erro
 	if err := f.decode(b); err != nil {
 		return err
 	}
+	return mailHeaders(r, m)
+}
+
+// mailHeaders reads what of a mail can be given as headers.
+func mailHeaders(r *http.Request, m *wire.Mail) error {
 	trace := m.Trace
 	if err := headers(r.Header, "dedupe", &m.Dedupe, &m.Trace); err != nil {
 		return err

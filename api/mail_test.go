@@ -62,12 +62,14 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 		{"GET", "/v1/events?mail=a%20b", "", 422, "a b", nil},
 		{"GET", "/v1/mail/xyz", "", 422, "path.id", func() bool {
 			res, body := ask(t, n, "GET", "/v1/mail/"+id, "", "")
-			return decoded[wire.BoxedMail](t, res, body, 200).ID == id
+			_, own := ask(t, n, "GET", "/v1/mail/"+id+"/body", "", "")
+			return decoded[wire.BoxedMail](t, res, body, 200).ID == id && own == "hello"
 		}},
 		{"GET", "/v1/mail/outgoing", "", 200, `{"items":[]}`, nil},
 		{"POST", "/v1/mail", `{"to":"agent:ceo@laptop","text":"far"}`, 202, `"state":"PENDING"`, nil},
 		{"GET", "/v1/mail/outgoing", "", 200, `{"items":[{"box":"agent:ceo@laptop","home":"laptop","home_id":"`, nil},
 		{"GET", "/v1/mail/01a1f84f-fb79-727b-b679-7a95fb475002", "", 404, "no mail", nil},
+		{"GET", "/v1/mail/01a1f84f-fb79-727b-b679-7a95fb475002/body", "", 404, "no mail", nil},
 		{"POST", "/v1/mail/request", `{"to":"agent:desk","text":"how many?","wait":"0s"}`, 200, `"durability":"fsynced"}`, func() bool {
 			all, err := n.Mail.Lease(t.Context(), "desk", "", wire.LeaseMail{})
 			if err != nil || len(all) != 1 || !wire.IsReplyBox(all[0].Mail.ReplyTo) || all[0].Mail.Correlation != all[0].Mail.ID {
@@ -91,6 +93,7 @@ func mailboxRoutes(t *testing.T, n *node.Node) []routed {
 		{"POST", "/v1/mail/reply-box", "", 200, `{"box":"agent:reply-`, nil},
 		{"POST", "/v1/mail/reply-box", `{"reply_from":["x"]}`, 422, "reply_from", nil},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"max":1,"wait":"1m","reader":"w1"}`, 200, `"lease":"1.`, func() bool { return sub().Leased == 1 && sub().Readers[0] == "w1" }},
+		{"GET", "/v1/mailboxes/ceo/body?lease=1.1.1", "", 200, "hello", nil},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"max":513}`, 422, "body.max", nil},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"wait":"11m"}`, 422, "10 minutes", nil},
 		{"POST", "/v1/mailboxes/ceo/lease", `{"wait":"-1s"}`, 422, "must be positive", nil},
@@ -137,6 +140,7 @@ func topicRoutes(t *testing.T, n *node.Node) []routed {
 		{"POST", sub + "/lease", `{"max":9}`, 200, `{"items":[]}`, nil},
 		{"POST", sub + "/resume", "", 200, `"paused":false`, func() bool { return *billing().Settings.Filter == "eu.>" }},
 		{"POST", sub + "/lease", "", 200, `"subject":"eu.created"`, func() bool { return billing().Leased == 1 }},
+		{"GET", sub + "/body?lease=1.1.1", "", 200, "\x00\x01", nil},
 		{"POST", "/v1/topics/orders/subscriptions/nobody/lease", "", 404, "sub add orders nobody", nil},
 		{"POST", sub + "/settle", `{"ack":["99.1.1"]}`, 200, `"code":"UNKNOWN"`, nil},
 		{"POST", sub + "/redrive", "", 422, "name the mailbox", nil},

@@ -267,7 +267,7 @@ func TestBadMail(t *testing.T) {
 		status                          int
 		detail                          string
 	}{
-		{"another type", "/v1/mail", "text/plain", "hello", nil, 415, "text/plain"},
+		{"a stream without a box", "/v1/mail", "text/plain", "hello", nil, 422, "no to in the query"},
 		{"no document", "/v1/mail", jsonType, "", nil, 400, "object is expected"},
 		{"fields in the query", "/v1/mail?to=agent:ops", jsonType, one, nil, 422, "move the query"},
 		{"an unknown field", "/v1/mail", jsonType, `{"to":"agent:ops","prio":1}`, nil, 400, `read the mail: unknown field "prio"`},
@@ -302,7 +302,7 @@ func TestBadMail(t *testing.T) {
 			if p.Status != tt.status || !strings.Contains(p.Detail, tt.detail) || len(p.Detail) > 2000 {
 				t.Errorf("%d %.300s, want %d with %q", p.Status, p.Detail, tt.status, tt.detail)
 			}
-			if !strings.Contains(tt.target, "ops") && strings.Contains(p.Fix, "stream") {
+			if !strings.Contains(tt.target, "ops") && strings.Contains(p.Fix, "kind in the query") {
 				t.Errorf("a mail cannot be sent so: %s", p.Fix)
 			}
 		})

@@ -68,11 +68,15 @@ func (s *Server) routeSubmits() {
 
 // submitParams describes the parameters of a submit other than its body.
 func submitParams() []*huma.Param {
-	stringList := &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
 	params := []*huma.Param{
 		{Name: "Idempotency-Key", In: "header", Description: "same key, same task; same key with another request: 409", Schema: &huma.Schema{Type: "string"}},
 	}
-	fields := new(wire.Request).QueryFields()
+	return append(params, streamParams(new(wire.Request).QueryFields())...)
+}
+
+// streamParams describes the fields of a task or a mail in the query of a stream.
+func streamParams(fields map[string]any) (params []*huma.Param) {
+	stringList := &huma.Schema{Type: "array", Items: &huma.Schema{Type: "string"}}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		p := &huma.Param{Name: name, In: "query", Description: "of a stream", Schema: &huma.Schema{Type: "string"}}
 		switch fields[name].(type) {
@@ -80,8 +84,10 @@ func submitParams() []*huma.Param {
 			p.Description, p.Schema = "of a stream; repeatable", stringList
 		case *map[string]string:
 			p.Description, p.Schema = "of a stream: name=value; repeatable", stringList
-		case *uint32, *int64:
+		case *uint32, *int64, *uint64, *int:
 			p.Schema = &huma.Schema{Type: "integer"}
+		case *bool:
+			p.Schema = &huma.Schema{Type: "boolean"}
 		case *time.Time:
 			p.Schema = &huma.Schema{Type: "string", Format: "date-time"}
 		}

@@ -24,7 +24,7 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 	allowed, waits := map[string]bool{}, false
 	return func(name string, l *proto.Letter) (proto.Code, string) {
 		n, ok := (*rules)[name]
-		bounce := string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero() && len(l.Body) <= mail.MaxBounce
+		bounce := string(l.Type) == mail.TypeBounce && !l.BounceOf.IsZero() && len(l.Body) <= mail.MaxBounce && l.Object.IsZero()
 		switch {
 		case !ok && bounce && !waits && !k.Has(name):
 			why := fmt.Sprintf("no box %q", name)
@@ -46,7 +46,7 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 		if !yes {
 			return proto.CodeDenied, "the box does not allow mail from this node"
 		}
-		return proto.CodeOK, ""
+		return b.admitBody(name, l)
 	}, nil
 }
 

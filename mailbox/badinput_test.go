@@ -194,7 +194,7 @@ func TestBadLetters(t *testing.T) {
 			{"10^6 entries", raw(b.rawLetter(bytes.Repeat(entry(0x20, ""), 1_000_000))), `invalid request: proto: bad letter: 3000052 bytes`},
 			{"1366 entries", raw(b.rawLetter(bytes.Repeat(entry(0x20, ""), 1366))), `invalid request: proto: bad letter: 4150 bytes with 4098 of entries and 0 of body`},
 			{"an entry of a later version", raw(b.rawLetter(entry(0x20, "x"))), `invalid request: it has entries that this node does not know`},
-			{"an object as its body", set(func(l *proto.Letter) { l.Body, l.Object = nil, proto.LetterObject{Size: 1} }), `invalid request: the body is an object: a mail has it inline`},
+			{"an object as its body", set(func(l *proto.Letter) { l.Body, l.Object = nil, proto.LetterObject{Size: 1} }), `invalid request: the body is an object: send it as a stream`},
 			{"a redrive", set(func(l *proto.Letter) { l.RedriveOf = l.ID }), `invalid request: redrive_of, first_id and bounce_of are set by nodes`},
 			{"a series", set(func(l *proto.Letter) { l.FirstID = l.ID }), `invalid request: redrive_of, first_id and bounce_of are set by nodes`},
 			{"a bounce", set(func(l *proto.Letter) { l.BounceOf = l.ID }), `invalid request: redrive_of, first_id and bounce_of are set by nodes`},

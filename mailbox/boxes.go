@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mail"
@@ -56,6 +58,8 @@ type Parts struct {
 	Want     func(proto.PeerID) // asks for a connection to a peer
 	Names    Names
 	Programs Programs // of the handlers of mailboxes
+	Bodies   *bodies.Store
+	Sender   BodySender
 }
 
 // Names has the homes of the mailboxes and topics of the mesh, by their full names.
@@ -90,6 +94,8 @@ type Config struct {
 	Logger   *slog.Logger
 
 	Limits     box.Limits // of all boxes; zero values mean defaults
+	MaxBody    int64      // sealed bytes of a body; default 100 GiB
+	Suite      byte       // how large bodies are sealed: see [bodies.SealOptions]
 	Registerer prometheus.Registerer
 
 	Audit       func(ctx context.Context, action, what string) error // records what the caller does
@@ -124,6 +130,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 	if cfg.Made == nil {
 		cfg.Made = func() {}
 	}
+	cfg.MaxBody = cmp.Or(cfg.MaxBody, 100<<30)
 	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
 	b.waits = newWaits(cfg.Registerer, b.text)
@@ -156,7 +163,7 @@ func (b *Boxes) open() (*mail.Broker, error) {
 			now, known, err := b.parts.Names.HomeOf(name)
 			return err == nil && now == home && known == generation
 		},
-		Gone: b.gone, Fail: b.cfg.Fail,
+		Gone: b.gone, Fail: b.cfg.Fail, Freed: func(name [32]byte) { b.parts.Bodies.Drop(proto.ObjectFile(name)) },
 	})
 	if err != nil {
 		return nil, err

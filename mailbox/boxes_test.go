@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/balefire/balefire/addressbook"
+	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/identity"
@@ -50,6 +51,10 @@ type fixture struct {
 	stop        func()
 	arrivals    uint64 // numbers of bundles
 	limits      box.Limits
+	objects     *bodies.Store
+	blobs       string // its folder
+	sender      *sender
+	fail        func(point string) error
 	slept       atomic.Int64 // how long the machine was suspended
 	registry    *prometheus.Registry
 
@@ -146,6 +151,9 @@ func newFixture(t *testing.T) *fixture {
 		}
 	}
 	f.names.self = f.self
+	f.blobs, f.sender = filepath.Join(t.TempDir(), "blob"), new(sender)
+	f.openBodies()
+	t.Cleanup(func() { f.objects.Close() })
 	f.start()
 	return f
 }
@@ -157,8 +165,8 @@ func (f *fixture) start() {
 	f.boot++
 	f.log, f.registry = nil, prometheus.NewRegistry()
 	var err error
-	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Programs: f.programs}, Config{
-		Self: f.self, Boot: f.boot, Clock: clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(f.slept.Load()) }), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event,
+	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Programs: f.programs, Bodies: f.objects, Sender: f.sender}, Config{
+		Self: f.self, Boot: f.boot, Clock: clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(f.slept.Load()) }), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event, Fail: f.fail, MaxBody: 4 << 20, Suite: bodies.AES,
 	})
 	if err != nil {
 		f.t.Fatal(err)

@@ -1,7 +1,6 @@
 package mailbox
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -92,6 +91,11 @@ func (w work) run(ctx context.Context, d *wire.DeliveredMail, l *proto.Letter) *
 	extended.Go(func() { w.extend(ctx, stop) })
 	extended.Go(func() { w.limit(ctx, stop) })
 	defer func() { stop(nil); extended.Wait() }()
+	body, err := w.b.checkedBody(ctx, l)
+	if err != nil {
+		return unreadable(ctx, err)
+	}
+	defer body.Close()
 	origin := w.From
 	if origin.IsZero() {
 		origin = w.b.cfg.Self
@@ -99,7 +103,7 @@ func (w work) run(ctx context.Context, d *wire.DeliveredMail, l *proto.Letter) *
 	return handler.Call(ctx, w.handler, &handler.Run{
 		ID: proto.TaskID(l.ID), Attempt: w.Attempt, Epoch: proto.Seq{Boot: w.Handle.Boot, Counter: w.Handle.N}, Origin: origin,
 		Content: &proto.Content{Kind: w.place.text, ContentType: string(l.ContentType), Traceparent: string(l.Traceparent)}, Env: d.Env(),
-		Body: bytes.NewReader(l.Body), BodySize: int64(len(l.Body)),
+		Body: body, BodySize: d.Mail.Size,
 	})
 }
 
@@ -117,6 +121,18 @@ func (w work) limit(ctx context.Context, stop context.CancelCauseFunc) {
 		}
 	}
 	stop(handler.ErrTimeout)
+}
+
+// unreadable returns the result for a body that cannot be read: now, or if it is lost for good.
+func unreadable(ctx context.Context, err error) *handler.Result {
+	res := &handler.Result{Outcome: handler.Retry, Reason: fmt.Sprintf("the body cannot be read: %v", err)}
+	switch {
+	case errors.Is(err, mail.ErrNoBody):
+		res.Outcome = handler.Fail
+	case ctx.Err() != nil:
+		res.Outcome = handler.Stopped(context.Cause(ctx))
+	}
+	return res
 }
 
 // extend extends the lease until ctx is done. If it is lost, it stops the run.

@@ -139,6 +139,9 @@ func (b *Boxes) received(p place, seq uint64, from proto.PeerID, letter []byte) 
 		Trace: string(l.Traceparent), Hops: int(l.Hops), RedriveOf: text(l.RedriveOf), FirstID: text(l.FirstID), BounceOf: text(l.BounceOf),
 		Size: int64(len(l.Body)), Body: l.Body,
 	}
+	if !l.Object.IsZero() {
+		m.Size, m.Digest = int64(l.Object.Size), l.Object.Digest()
+	}
 	if labels := maps.Collect(labelsOf(&l)); len(labels) > 0 {
 		m.Labels = labels
 	}

@@ -135,8 +135,11 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 	if err != nil {
 		return wire.SentMail{}, err
 	}
+	if name := l.Object.File(); name != "" && !b.parts.Bodies.Pin(name) {
+		return wire.SentMail{}, fmt.Errorf("%w: the body is no longer stored: send the mail again", wire.ErrRefused)
+	}
 	sent, err := b.deliver(ctx, []place{to}, [][]byte{letter}, false)
-	if err != nil {
+	if b.unpin(l.Object, err); err != nil {
 		return wire.SentMail{}, err
 	}
 	return b.sentMail(to, sent[0], false)

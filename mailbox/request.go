@@ -23,7 +23,10 @@ func (b *Boxes) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply
 	if err := checkRequest(r.ReplyTo != "" || r.BounceTo != "", time.Duration(r.Wait)); err != nil {
 		return wire.MailReply{}, err
 	}
-	raw, to, err := b.encode(&r.Mail)
+	if r.Stream != nil {
+		return wire.MailReply{}, invalid("the body of a request is inline: at most %d bytes", proto.MaxInlineBody)
+	}
+	raw, to, err := b.encode(&r.Mail, proto.LetterObject{})
 	if err != nil {
 		return wire.MailReply{}, err
 	}

@@ -21,7 +21,10 @@ import (
 func (b *Boxes) Send(ctx context.Context, mails []wire.Mail) ([]wire.SentMail, []error) {
 	s := &sending{sent: make([]wire.SentMail, len(mails)), errs: make([]error, len(mails))}
 	for i := range mails {
-		letter, to, err := b.encode(&mails[i])
+		if mails[i].Stream != nil { // it may take long
+			b.flush(ctx, s)
+		}
+		letter, to, object, err := b.compose(ctx, &mails[i])
 		if err != nil {
 			s.errs[i] = err
 			continue
@@ -30,7 +33,7 @@ func (b *Boxes) Send(ctx context.Context, mails []wire.Mail) ([]wire.SentMail, [
 		if s.isFull(len(letter), mails[i].Relaxed, away) {
 			b.flush(ctx, s)
 		}
-		s.add(i, letter, to, mails[i].Relaxed, away)
+		s.add(i, letter, object, to, mails[i].Relaxed, away)
 	}
 	b.flush(ctx, s)
 	return s.sent, s.errs
@@ -44,6 +47,7 @@ type sending struct {
 	// What is handed to the broker together.
 	at      []int // in sent
 	letters [][]byte
+	objects []proto.LetterObject // their bodies, pinned
 	to      []place
 	size    int
 	relaxed bool
@@ -54,8 +58,8 @@ func (s *sending) isFull(size int, relaxed, away bool) bool {
 	return len(s.at) > 0 && (len(s.at) == mail.MaxSend || s.size+size > mail.MaxSendBytes || s.relaxed != relaxed || s.away != away)
 }
 
-func (s *sending) add(i int, letter []byte, to place, relaxed, away bool) {
-	s.at, s.letters, s.to = append(s.at, i), append(s.letters, letter), append(s.to, to)
+func (s *sending) add(i int, letter []byte, object proto.LetterObject, to place, relaxed, away bool) {
+	s.at, s.letters, s.objects, s.to = append(s.at, i), append(s.letters, letter), append(s.objects, object), append(s.to, to)
 	s.size, s.relaxed, s.away = s.size+len(letter), relaxed, away
 }
 
@@ -66,13 +70,16 @@ func (b *Boxes) flush(ctx context.Context, s *sending) {
 	}
 	sent, err := b.deliver(ctx, s.to, s.letters, s.relaxed)
 	for j, i := range s.at {
-		if err != nil {
-			s.errs[i] = err
-			continue
+		if s.errs[i] = err; err == nil {
+			s.sent[i], s.errs[i] = b.sentMail(s.to[j], sent[j], s.relaxed)
 		}
-		s.sent[i], s.errs[i] = b.sentMail(s.to[j], sent[j], s.relaxed)
+		why := s.errs[i]
+		if why == nil && s.sent[i].Known {
+			why = errKnown
+		}
+		b.unpin(s.objects[j], why)
 	}
-	s.at, s.letters, s.to, s.size = nil, nil, nil, 0
+	s.at, s.letters, s.objects, s.to, s.size = nil, nil, nil, nil, 0
 }
 
 // deliver puts letters into their boxes, or into the spools for boxes on other nodes: all of
@@ -154,8 +161,9 @@ func unknown(err error) error {
 	return err
 }
 
-// encode makes the letter of a mail, and finds the box that it names.
-func (b *Boxes) encode(m *wire.Mail) ([]byte, place, error) {
+// encode makes the letter of a mail, with its body or the object that is its body, and finds the
+// box that it names.
+func (b *Boxes) encode(m *wire.Mail, object proto.LetterObject) ([]byte, place, error) {
 	to, err := b.findTarget(m.To)
 	if err != nil {
 		return nil, to, err
@@ -167,6 +175,7 @@ func (b *Boxes) encode(m *wire.Mail) ([]byte, place, error) {
 	case err != nil:
 		return nil, to, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
+	l.Object = object
 	raw, err := proto.AppendLetter(nil, l)
 	if err != nil {
 		return nil, to, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
@@ -257,7 +266,7 @@ func checkMail(m *wire.Mail, to place) error {
 	case m.Delay > 0 && !m.At.IsZero():
 		return errors.New("delay and at are both given: a mail has one time")
 	case len(m.Body) > proto.MaxInlineBody:
-		return fmt.Errorf("%w: body of %d bytes: a mail has at most %d; send a task with the body, or a mail that says where it is", wire.ErrTooLarge, len(m.Body), proto.MaxInlineBody)
+		return fmt.Errorf("%w: body of %d bytes: a mail has at most %d inline; send a larger one as a stream", wire.ErrTooLarge, len(m.Body), proto.MaxInlineBody)
 	case m.Hops < 0 || m.Hops > 16:
 		return fmt.Errorf("hops %d: must be from 0 to 16", m.Hops)
 	case to.kind == wire.BoxMailbox && m.Subject != "":

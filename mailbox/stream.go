@@ -55,7 +55,7 @@ type run struct {
 func (b *Boxes) QueueMails(mails []wire.Mail) *Queued {
 	q := &Queued{b: b, out: make([]Outcome, len(mails))}
 	for i := range mails {
-		letter, to, err := b.encode(&mails[i])
+		letter, to, err := b.encode(&mails[i], proto.LetterObject{})
 		q.add(i, letter, to, mails[i].Relaxed, err)
 	}
 	return q.flush()
@@ -94,7 +94,7 @@ func (b *Boxes) checkLetter(raw []byte, to place) (proto.Letter, error) {
 	case !l.RedriveOf.IsZero() || !l.FirstID.IsZero() || !l.BounceOf.IsZero():
 		return l, invalid("redrive_of, first_id and bounce_of are set by nodes")
 	case l.Object.Size > 0:
-		return l, invalid("the body is an object: a mail has it inline")
+		return l, invalid("the body is an object: send it as a stream")
 	case len(l.Later) > 0:
 		return l, invalid("it has entries that this node does not know")
 	case l.Flags&^proto.LetterRelaxed != 0:

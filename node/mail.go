@@ -7,6 +7,7 @@ import (
 	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/queue"
+	"github.com/balefire/balefire/submit"
 )
 
 // openMail opens the mailboxes and topics of a node.
@@ -15,8 +16,8 @@ func openMail(n *Node) (*mailbox.Boxes, error) {
 	if err != nil {
 		return nil, err
 	}
-	return mailbox.Open(mailbox.Parts{Ledgers: mailLedgers{n.storage}, Book: n.book, Members: inboxMembers{n.book}, Want: func(p proto.PeerID) { n.net.Want(p) }, Names: queue.Titles{Queues: n.Queues}, Programs: n.Handlers}, mailbox.Config{
-		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Restored: restored, Limits: box.Limits{Bytes: uint64(n.cfg.Limits.MailBytes), Keys: uint32(n.cfg.Limits.MailKeys)}, Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry, Audit: n.Audit.Record, AuditSystem: n.Audit.RecordSystem, Event: n.Events.Add, Made: n.notices.AnnounceServed, Fail: n.cfg.Fail,
+	return mailbox.Open(mailbox.Parts{Ledgers: mailLedgers{n.storage}, Book: n.book, Members: inboxMembers{n.book}, Want: func(p proto.PeerID) { n.net.Want(p) }, Names: queue.Titles{Queues: n.Queues}, Programs: n.Handlers, Bodies: n.storage.Blobs, Sender: n.transfers}, mailbox.Config{
+		Self: n.keys.Peer(), Boot: n.outbox.Boot(), Restored: restored, Limits: box.Limits{Bytes: uint64(n.cfg.Limits.MailBytes), Keys: uint32(n.cfg.Limits.MailKeys)}, MaxBody: n.cfg.Store.MaxBlob, Suite: submit.SuiteOf(n.keys.SealingKey()), Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry, Audit: n.Audit.Record, AuditSystem: n.Audit.RecordSystem, Event: n.Events.Add, Made: n.notices.AnnounceServed, Fail: n.cfg.Fail,
 	})
 }
 

@@ -149,6 +149,7 @@ func (n *Node) openSubsystems() (err error) {
 	if n.Mail, err = openMail(n); err != nil {
 		return err
 	}
+	n.transfers.OpenMail(n.Mail)
 	if err = n.transfers.Sweep(context.Background()); err != nil {
 		return err
 	}

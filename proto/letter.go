@@ -146,6 +146,14 @@ func (o *LetterObject) File() string {
 	return ObjectFile(o.Name)
 }
 
+// Digest returns the digest of the body, sha256:HEX, empty if there is none.
+func (o *LetterObject) Digest() string {
+	if o.IsZero() {
+		return ""
+	}
+	return "sha256:" + hex.EncodeToString(o.SHA256[:])
+}
+
 // Body returns the reference in the form that the store of bodies reads.
 func (o *LetterObject) Body() *BodyRef {
 	return &BodyRef{Name: o.Name[:], Key: o.Key[:], Suite: uint32(o.Suite), Packed: o.Packed}

@@ -1291,7 +1291,7 @@ func (x *KnownPeer) GetAddrs() []string {
 type Offer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Envelope      *Envelope              `protobuf:"bytes,1,opt,name=envelope,proto3" json:"envelope,omitempty"`
-	Type          MessageType            `protobuf:"varint,2,opt,name=type,proto3,enum=transport.v1.MessageType" json:"type,omitempty"` // DATA or RESULT; of a queue's task GRANT, from its home, ENDED, from its owner, or HANDOFF, from an old home
+	Type          MessageType            `protobuf:"varint,2,opt,name=type,proto3,enum=transport.v1.MessageType" json:"type,omitempty"` // DATA or RESULT; of a queue's task GRANT, from its home, ENDED, from its owner, or HANDOFF, from an old home; of a mail BUNDLE, see Offer.Mail
 	Manifest      []byte                 `protobuf:"bytes,3,opt,name=manifest,proto3" json:"manifest,omitempty"`                        // of the object that the header names
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

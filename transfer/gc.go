@@ -19,7 +19,10 @@ func (r records) Mark(refer func(name string, origin proto.PeerID)) error {
 		return err
 	}
 	r.mark(own)
-	return r.inbox.Blobs(refer)
+	if err := r.inbox.Blobs(refer); err != nil {
+		return err
+	}
+	return r.mail.Objects(context.Background(), func(name [32]byte, origin proto.PeerID) { refer(proto.ObjectFile(name), origin) })
 }
 
 // Awaits reports whether a task of a queue is here, for which a body or a result may

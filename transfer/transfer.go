@@ -5,6 +5,7 @@
 //	origin ── DATA ──▶ home ── GRANT ──▶ owner, when the owner asks (Claim.fetch)
 //	                   home ◀── ENDED ── owner, before the result counts
 //	             old home ── HANDOFF ──▶ new home, before it has the task
+//	sender of mail ─ BUNDLE ─▶ home of its box, when that answers NEED_BODY
 //
 // [Transfers] moves the bodies of queue tasks, and [Receiver] accepts what peers offer.
 package transfer
@@ -39,6 +40,7 @@ type Transfers struct {
 	leases *ownership.Driver
 	queues Queues
 	check  Envelopes
+	mail   Mail
 	net    Network
 
 	mu           sync.Mutex
@@ -89,6 +91,15 @@ type envelopes interface {
 	Ended(from proto.PeerID, m *proto.Message) (*proto.Header, *proto.Outcome, error)
 	// HandedOff opens a task that an old home hands over.
 	HandedOff(e *proto.Envelope) (inbox.Arrival, ownership.Task, error)
+}
+
+// Mail is the mail of this node.
+type Mail interface {
+	// Wants returns NEED_BODY for a mail of a peer that its box would take if its body were here.
+	Wants(ctx context.Context, from proto.PeerID, box string, l *proto.Letter) (proto.Code, string)
+	// Objects calls yield with each body that a mail needs, and the node that the mail came from;
+	// zero is this one.
+	Objects(ctx context.Context, yield func(name [32]byte, origin proto.PeerID)) error
 }
 
 // A Network sends bodies to peers.
@@ -146,6 +157,9 @@ func (t *Transfers) Open(in *inbox.Inbox, out *outbox.Outbox, leases *ownership.
 		}
 	})
 }
+
+// OpenMail sets the mail whose bodies are needed here.
+func (t *Transfers) OpenMail(m Mail) { t.mail = m }
 
 // Connect sets the network over which bodies are sent.
 func (t *Transfers) Connect(net Network) { t.net = net }

@@ -107,8 +107,20 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 	return s.Close()
 }
 
-// bodyOf returns the header and the manifest of an offer, which must belong together.
+// bodyOf returns the header and the manifest of an offer, which must belong together. The header
+// of a mail is made of its letter.
 func bodyOf(o *proto.Offer) (h proto.Header, object bodies.Manifest, err error) {
+	if o.GetType() == proto.TypeBundle {
+		_, l, err := o.Mail()
+		if err != nil {
+			return h, object, err
+		}
+		object, err = bodies.CheckManifest(o.GetManifest(), l.Object.Name)
+		if plain, _ := proto.PlainSize(object.Size); err == nil && !l.Object.Packed && uint64(plain) != l.Object.Size {
+			err = fmt.Errorf("%w: %d bytes, the letter says %d", bodies.ErrManifest, plain, l.Object.Size)
+		}
+		return l.BodyHeader(object.Size), object, err
+	}
 	h, err = proto.ParseHeader(o.GetEnvelope().GetHeader())
 	if err != nil {
 		return h, object, err

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 )
 
@@ -26,6 +27,7 @@ type Mail struct {
 	Type        string            `json:"type,omitempty" maxLength:"128" doc:"what it is about, for programs"`
 	ContentType string            `json:"content_type,omitempty" maxLength:"128" doc:"media type of the body"`
 	Body        []byte            `json:"body,omitempty" doc:"at most 256 KiB; alternative to text"`
+	Stream      io.Reader         `json:"-"` // instead of Body: input of any size, read to its end when the mail is sent
 	ReplyTo     string            `json:"reply_to,omitempty" maxLength:"256" doc:"the box for replies"`
 	Correlation string            `json:"correlation,omitempty" maxLength:"256" doc:"what it replies to, in the requester's words"`
 	Sender      string            `json:"sender,omitempty" maxLength:"128" doc:"the agent that sends it"`
@@ -194,6 +196,7 @@ type ReceivedMail struct {
 	BounceOf    string            `json:"bounce_of,omitempty" doc:"the mail that could not be delivered"`
 	Size        int64             `json:"size" doc:"bytes of the body"`
 	Body        []byte            `json:"body,omitempty"`
+	Digest      string            `json:"digest,omitempty" doc:"of a body above 256 KiB, sha256:HEX: it is not in body, and comes from GET /v1/mail/{id}/body, or for the lease of a delivery from GET /v1/mailboxes/{box}/body"`
 }
 
 // A SettleMail says what a reader did with deliveries.

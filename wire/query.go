@@ -26,9 +26,12 @@ func (r *Request) QueryFields() map[string]any {
 }
 
 // Query encodes the fields of r, except its body, as the query of a stream.
-func (r *Request) Query() (url.Values, error) {
+func (r *Request) Query() (url.Values, error) { return encodeQuery(r.QueryFields()) }
+
+// encodeQuery encodes fields by their names.
+func encodeQuery(fields map[string]any) (url.Values, error) {
 	q := url.Values{}
-	for name, field := range r.QueryFields() {
+	for name, field := range fields {
 		switch f := field.(type) {
 		case *[]string:
 			q[name] = *f
@@ -54,7 +57,12 @@ func (r *Request) Query() (url.Values, error) {
 
 // RequestOfQuery decodes the fields of a streamed task.
 func RequestOfQuery(q url.Values) (r Request, err error) {
-	fields := r.QueryFields()
+	err = decodeQuery(r.QueryFields(), q)
+	return r, err
+}
+
+// decodeQuery sets fields by their names.
+func decodeQuery(fields map[string]any, q url.Values) (err error) {
 	for name, vs := range q {
 		switch f := fields[name].(type) {
 		case nil:
@@ -67,10 +75,10 @@ func RequestOfQuery(q url.Values) (r Request, err error) {
 			err = parseField(f, vs)
 		}
 		if err != nil {
-			return r, fmt.Errorf("%w: %.40s: %s", ErrInvalid, name, strings.TrimPrefix(err.Error(), ErrInvalid.Error()+": "))
+			return fmt.Errorf("%w: %.40s: %s", ErrInvalid, name, strings.TrimPrefix(err.Error(), ErrInvalid.Error()+": "))
 		}
 	}
-	return r, nil
+	return nil
 }
 
 // parseField parses a query parameter that is given once.
@@ -87,6 +95,18 @@ func parseField(field any, vs []string) (err error) {
 			err = fmt.Errorf("%.40q: it must be a whole number from 0 to %d", vs[0], uint32(math.MaxUint32))
 		}
 		*f = uint32(n)
+	case *uint64:
+		if *f, err = strconv.ParseUint(vs[0], 10, 64); err != nil {
+			err = fmt.Errorf("%.40q: it must be a whole number from 0", vs[0])
+		}
+	case *int:
+		if *f, err = strconv.Atoi(vs[0]); err != nil {
+			err = fmt.Errorf("%.40q: it must be a whole number", vs[0])
+		}
+	case *bool:
+		if *f, err = strconv.ParseBool(vs[0]); err != nil {
+			err = fmt.Errorf("%.40q: it must be true or false", vs[0])
+		}
 	case *int64:
 		if *f, err = strconv.ParseInt(vs[0], 10, 64); err != nil {
 			err = fmt.Errorf("%.40q: it must be a whole number from 0 to %d", vs[0], math.MaxInt64)

@@ -7,8 +7,10 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,15 +19,14 @@ import (
 
 // SendMail sends a mail: when it returns, the mail is on the node's disk. A mail without a
 // dedupe key gets a number, so that it is sent once if its connection breaks and the request
-// is repeated.
+// is repeated. A Stream of any size is sent as it is read, and not repeated.
 func (c *Client) SendMail(ctx context.Context, m wire.Mail) (wire.SentMail, error) {
 	p := c.producers.take()
 	p.number(&m)
-	r, err := document(http.MethodPost, "/v1/mail", m)
+	r, err := mailCall(&m)
 	if err != nil {
 		return wire.SentMail{}, err
 	}
-	r.idempotent = true
 	sent, err := fetch[wire.SentMail](ctx, c, r)
 	if err == nil {
 		c.producers.put(p)
@@ -33,10 +34,57 @@ func (c *Client) SendMail(ctx context.Context, m wire.Mail) (wire.SentMail, erro
 	return sent, err
 }
 
+// mailCall returns the request that sends m.
+func mailCall(m *wire.Mail) (r call, err error) {
+	if m.Stream == nil {
+		r, err = document(http.MethodPost, "/v1/mail", m)
+		r.idempotent = true
+		return r, err
+	}
+	if len(m.Body) > 0 {
+		return r, fmt.Errorf("%w: body and stream are both given: a mail has one body", wire.ErrInvalid)
+	}
+	q, err := m.Query()
+	return call{method: http.MethodPost, path: "/v1/mail", query: q, body: m.Stream, contentType: "application/octet-stream", expect: true}, err
+}
+
+// noMailStream returns the error of a mail that cannot be in a document.
+func noMailStream(m *wire.Mail) error {
+	if m.Stream != nil {
+		return fmt.Errorf("%w: a mail with a stream is sent alone: use SendMail", wire.ErrInvalid)
+	}
+	return nil
+}
+
+// MailBody opens the body, of any size, of a mail that waits on the node or is a dead letter
+// there. The returned mail has only the id, and the size, digest and type of the body.
+func (c *Client) MailBody(ctx context.Context, id string) (io.ReadCloser, wire.ReceivedMail, error) {
+	return c.mailBody(ctx, call{method: http.MethodGet, path: "/v1/mail/" + escape(id) + "/body"})
+}
+
+// DeliveredBody is MailBody for a delivery of a mailbox, or of a subscription of a topic, which
+// its lease names.
+func (c *Client) DeliveredBody(ctx context.Context, box, sub, lease string) (io.ReadCloser, wire.ReceivedMail, error) {
+	return c.mailBody(ctx, call{method: http.MethodGet, path: readPath(box, sub) + "/body", query: url.Values{"lease": {lease}}})
+}
+
+func (c *Client) mailBody(ctx context.Context, r call) (io.ReadCloser, wire.ReceivedMail, error) {
+	res, err := c.do(ctx, r)
+	if err != nil {
+		return nil, wire.ReceivedMail{}, err
+	}
+	return res.Body, wire.ReceivedMail{
+		ID: res.Header.Get("Balefire-Mail-Id"), Size: max(res.ContentLength, 0), Digest: strings.Trim(res.Header.Get("ETag"), `"`), ContentType: res.Header.Get("Content-Type"),
+	}, nil
+}
+
 // Request sends a mail and waits for the reply, as long as r.Wait says: without a reply in the
 // answer, go on with [Client.Reply]. The mail is sent once, also if a connection breaks and the
 // request is repeated. The error wraps [wire.ErrBounced] if the mail was not delivered.
 func (c *Client) Request(ctx context.Context, r wire.MailRequest) (wire.MailReply, error) {
+	if err := noMailStream(&r.Mail); err != nil {
+		return wire.MailReply{}, err
+	}
 	p := c.producers.take()
 	p.number(&r.Mail)
 	doc, err := document(http.MethodPost, "/v1/mail/request", r)
@@ -79,7 +127,7 @@ func (c *Client) SendMails(ctx context.Context, mails []wire.Mail) ([]wire.SentM
 		for i := range mails[at:end] {
 			p.number(&mails[at+i])
 		}
-		doc, n, err := lines(mails[at:end], wire.MaxMailBatch, nil)
+		doc, n, err := lines(mails[at:end], wire.MaxMailBatch, noMailStream)
 		if err == nil {
 			err = c.sendBatch(ctx, doc, out[at:at+n], errs[at:at+n])
 		}

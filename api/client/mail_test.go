@@ -1,9 +1,11 @@
 package client_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"reflect"
 	"slices"
@@ -22,6 +24,17 @@ func TestMailCrossesTheSocketWhole(t *testing.T) {
 	var got []wire.Mail
 	c, _, _ := canned(t, map[string]any{
 		"POST /v1/mail": func(r *http.Request) any {
+			if r.Header.Get("Content-Type") == "application/octet-stream" {
+				m, err := wire.MailOfQuery(r.URL.Query())
+				if err == nil {
+					m.Body, err = io.ReadAll(r.Body)
+				}
+				if err != nil {
+					return err
+				}
+				got = append(got, m)
+				return testSent
+			}
 			got = append(got, wire.Mail{})
 			if err := json.NewDecoder(r.Body).Decode(&got[len(got)-1]); err != nil {
 				return err
@@ -38,7 +51,7 @@ func TestMailCrossesTheSocketWhole(t *testing.T) {
 		Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Hops: 3, Relaxed: true,
 	}
 	for f := range reflect.TypeFor[wire.Mail]().Fields() {
-		if reflect.ValueOf(full).FieldByIndex(f.Index).IsZero() {
+		if f.Name != "Stream" && reflect.ValueOf(full).FieldByIndex(f.Index).IsZero() {
 			t.Errorf("field %s is not covered", f.Name)
 		}
 	}
@@ -48,7 +61,15 @@ func TestMailCrossesTheSocketWhole(t *testing.T) {
 	if _, errs := c.SendMails(t.Context(), []wire.Mail{full, full}); errors.Join(errs...) != nil {
 		t.Fatal(errs)
 	}
-	if want := []wire.Mail{full, full, full}; !reflect.DeepEqual(got, want) {
+	streamed := full
+	streamed.Body, streamed.Stream = nil, bytes.NewReader(full.Body)
+	if _, err := c.SendMail(t.Context(), streamed); err != nil {
+		t.Fatal(err)
+	}
+	if _, errs := c.SendMails(t.Context(), []wire.Mail{streamed}); !errors.Is(errs[0], wire.ErrInvalid) {
+		t.Errorf("a stream in a batch: %v", errs[0])
+	}
+	if want := []wire.Mail{full, full, full, full}; !reflect.DeepEqual(got, want) {
 		t.Errorf("mails\n%+v, want\n%+v", got, want)
 	}
 }

@@ -32,6 +32,20 @@ func mailMethods() []method {
 	settled := wire.SettledMail{Items: []wire.SettledItem{{Lease: "7.1.1", Code: wire.SettledOK, Until: &start}}}
 	return []method{
 		{"SendMail", "POST /v1/mail " + sent, testSent, func(ctx context.Context, c *client.Client) (any, error) { return c.SendMail(ctx, m) }},
+		{"MailBody", "GET /v1/mail/" + mailID + "/body", []byte("hi"), func(ctx context.Context, c *client.Client) (any, error) {
+			r, _, err := c.MailBody(ctx, mailID)
+			if err != nil {
+				return nil, err
+			}
+			return nil, r.Close()
+		}},
+		{"DeliveredBody", "GET /v1/topics/topic:orders/subscriptions/eu/body?lease=7.1.1", []byte("hi"), func(ctx context.Context, c *client.Client) (any, error) {
+			r, _, err := c.DeliveredBody(ctx, "topic:orders", "eu", "7.1.1")
+			if err != nil {
+				return nil, err
+			}
+			return nil, r.Close()
+		}},
 		{"SendMails", "POST /v1/mail/batch " + sent, wire.MailBatch{Accepted: 1, Items: []wire.MailBatchItem{{Status: 202, Mail: &testSent}}}, func(ctx context.Context, c *client.Client) (any, error) {
 			_, errs := c.SendMails(ctx, []wire.Mail{m})
 			return nil, errs[0]

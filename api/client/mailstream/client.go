@@ -116,6 +116,8 @@ func letter(m *wire.Mail, number proto.Produced, now time.Time) ([]byte, error) 
 		return nil, err
 	}
 	switch {
+	case m.Stream != nil:
+		return nil, errors.New("a mail with a stream is sent alone: use SendMail of package client")
 	case m.To == "" || len(m.To) > 255:
 		return nil, fmt.Errorf("to has %d bytes", len(m.To))
 	case m.Hops < 0 || m.Hops > 255:

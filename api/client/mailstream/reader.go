@@ -249,7 +249,8 @@ func (s *session) settle(w wire.FramedSettlement) error {
 }
 
 // A Delivery is a mail that was leased to its reader. A method that settles it returns at
-// once: if the node never hears of it, the mail is delivered again.
+// once: if the node never hears of it, the mail is delivered again. A body above 256 KiB is not
+// in it, it has a Digest: open it with DeliveredBody of package client.
 type Delivery struct {
 	wire.DeliveredMail        // From is empty; FromID, too, if the mail is from this node
 	Letter             []byte // as it was sent: see [proto.ParseLetter]
@@ -267,6 +268,9 @@ func (s *session) delivery(x *wire.FramedDelivery) (*Delivery, error) {
 		ID: l.ID.String(), Seq: x.Lease.Seq, Sender: string(l.Sender), Subject: string(l.Subject), Class: l.Class.Name(), Key: string(l.Key), Type: string(l.Type), ContentType: string(l.ContentType),
 		Created: time.UnixMilli(l.Created).UTC(), NotAfter: time.UnixMilli(l.NotAfter).UTC(), ReplyTo: string(l.ReplyTo), Correlation: string(l.Correlation),
 		Trace: string(l.Traceparent), Hops: int(l.Hops), Size: int64(len(l.Body)), Body: l.Body,
+	}
+	if !l.Object.IsZero() {
+		m.Size, m.Digest = int64(l.Object.Size), l.Object.Digest()
 	}
 	m.RedriveOf, m.FirstID, m.BounceOf = text(l.RedriveOf), text(l.FirstID), text(l.BounceOf)
 	if from := proto.PeerID(x.From); !from.IsZero() {

@@ -1,0 +1,288 @@
+package mailbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/balefire/balefire/bodies"
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/wire"
+)
+
+// A body above [proto.MaxInlineBody] is an object of the store of bodies. It is durable before the
+// letter that names it, here and at the home of the box:
+//
+//	Send ─▶ Seal, fsync ─▶ letter, fsync ─▶ answer
+//	         BUNDLE ─▶ home: NEED_BODY ─▶ OFFER, chunks, fsync ─▶ BUNDLE: taken
+//
+// It stays as long as a mail that waits, is kept or is a dead letter names it: see [Boxes.Objects].
+
+// A BodySender sends bodies to other nodes.
+type BodySender interface {
+	// Send returns nil once the object is durable at the peer. A refusal is a
+	// [*transport.CodeError].
+	Send(ctx context.Context, to proto.PeerID, offer *proto.Offer, name string) error
+}
+
+// bodySenders is how many bodies of mail are sent to one peer at once.
+const bodySenders = 2
+
+// Objects calls yield with each body that a mail needs, and the node that the mail came from;
+// zero is this one.
+func (b *Boxes) Objects(ctx context.Context, yield func(name [32]byte, origin proto.PeerID)) error {
+	k := b.broker.Load()
+	if k == nil {
+		return nil
+	}
+	return k.Objects(ctx, yield)
+}
+
+// Wants returns NEED_BODY for a mail of a peer that its box would take if its body were here.
+func (b *Boxes) Wants(ctx context.Context, from proto.PeerID, name string, l *proto.Letter) (proto.Code, string) {
+	k := b.broker.Load()
+	if k == nil {
+		return proto.CodeNoHandler, fmt.Sprintf("no box %q", name)
+	}
+	admit, err := b.admit(ctx, k, from)
+	if err != nil {
+		return proto.CodeBusy, "the node is stopping"
+	}
+	return admit(name, l)
+}
+
+// admitBody decides about the body of a letter that its box takes. One that is here stays until
+// the letter is on disk.
+func (b *Boxes) admitBody(to string, l *proto.Letter) (proto.Code, string) {
+	name := l.Object.File()
+	switch {
+	case name == "":
+		return proto.CodeOK, ""
+	case wire.IsReplyBox(to):
+		return proto.CodeTooLarge, largeReply
+	case proto.SealedSize(int64(l.Object.Size)) > b.cfg.MaxBody:
+		return proto.CodeTooLarge, fmt.Sprintf("its body of %d bytes: this node takes at most %d", l.Object.Size, b.cfg.MaxBody)
+	case !b.parts.Bodies.Pin(name):
+		return proto.CodeNeedBody, fmt.Sprintf("its body of %d bytes is not there yet", l.Object.Size)
+	}
+	b.parts.Bodies.Hold(name)
+	return proto.CodeOK, ""
+}
+
+// largeReply is why a reply has no large body: its requester is given it as it is.
+var largeReply = fmt.Sprintf("a reply to a request has at most %d bytes: send a mail to a mailbox", proto.MaxInlineBody)
+
+// compose makes the letter of a mail, and finds the box that it names. A large body is stored
+// first, and pinned: see unpin. What is wrong with the mail is told before the body is read.
+func (b *Boxes) compose(ctx context.Context, m *wire.Mail) (raw []byte, to place, object proto.LetterObject, err error) {
+	if m.Stream == nil {
+		raw, to, err = b.encode(m, object)
+		return raw, to, object, err
+	}
+	if len(m.Body) > 0 {
+		return nil, to, object, invalid("body and a stream are both given")
+	}
+	if _, to, err = b.encode(m, object); err != nil {
+		return nil, to, object, err
+	}
+	head, err := io.ReadAll(io.LimitReader(m.Stream, proto.MaxInlineBody+1))
+	switch {
+	case err != nil:
+		return nil, to, object, fmt.Errorf("read the body: %w", err)
+	case len(head) <= proto.MaxInlineBody:
+		m.Body = head
+	case wire.IsReplyBox(to.name):
+		err = fmt.Errorf("%w: %s", wire.ErrTooLarge, largeReply)
+	default:
+		object, err = b.seal(ctx, io.MultiReader(bytes.NewReader(head), m.Stream))
+	}
+	if err == nil {
+		raw, to, err = b.encode(m, object)
+	}
+	if err != nil {
+		b.unpin(object, err)
+	}
+	return raw, to, object, err
+}
+
+// seal stores a body, durably, and pins it.
+func (b *Boxes) seal(ctx context.Context, r io.Reader) (o proto.LetterObject, err error) {
+	ref, _, err := b.parts.Bodies.Seal(ctx, r, bodies.SealOptions{Suite: b.cfg.Suite})
+	switch {
+	case errors.Is(err, bodies.ErrFull):
+		return o, fmt.Errorf("%w: no space for the body: %w", wire.ErrFull, err)
+	case errors.Is(err, bodies.ErrTooLarge):
+		return o, fmt.Errorf("%w: %w", wire.ErrTooLarge, err)
+	case err != nil:
+		return o, fmt.Errorf("store the body: %w", err)
+	case proto.SealedSize(ref.Size) > b.cfg.MaxBody:
+		err = fmt.Errorf("%w: %w: %d bytes, at most %d", wire.ErrTooLarge, bodies.ErrTooLarge, ref.Size, b.cfg.MaxBody)
+	}
+	o = proto.LetterObject{Name: ref.Name, Size: uint64(ref.Size), SHA256: ref.Digest, Key: ref.Key, Suite: ref.Suite, Packed: ref.Packed}
+	return o, err
+}
+
+// unpin no longer pins the body of a mail whose send ended in err. If that leaves open whether the
+// mail was written, the body is kept for a while.
+func (b *Boxes) unpin(o proto.LetterObject, err error) {
+	name := o.File()
+	switch {
+	case name == "":
+	case errors.Is(err, store.ErrUnknown):
+		b.parts.Bodies.Hold(name)
+	case err != nil:
+		b.parts.Bodies.Release(name)
+		b.parts.Bodies.Drop(name)
+	default:
+		b.parts.Bodies.Release(name)
+	}
+}
+
+// errKnown is why a mail that was here before does not need its body again.
+var errKnown = errors.New("mailbox: the mail is known")
+
+// sendBodies sends a peer the bodies that it lacks.
+func (b *Boxes) sendBodies(ctx context.Context, peer proto.PeerID) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.ready:
+	}
+	lane, err := b.broker.Load().Lane(ctx, peer)
+	if err != nil {
+		return ignoreStop(ctx, err)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for range bodySenders {
+		g.Go(func() error {
+			for {
+				x, err := lane.NextBody(ctx)
+				if err == nil {
+					err = lane.SentBody(context.WithoutCancel(ctx), x, b.sendBody(ctx, peer, x))
+				}
+				if err != nil {
+					return ignoreStop(ctx, err)
+				}
+			}
+		})
+	}
+	return g.Wait()
+}
+
+// sendBody sends a peer the body of a mail.
+func (b *Boxes) sendBody(ctx context.Context, peer proto.PeerID, x *mail.MissingBody) error {
+	l, err := proto.ParseLetter(x.Letter)
+	if err != nil {
+		return err
+	}
+	offer, err := proto.NewMailOffer(x.Box, x.Letter)
+	if err != nil {
+		return err
+	}
+	err = b.parts.Sender.Send(ctx, peer, offer, l.Object.File())
+	if refused, ok := errors.AsType[*transport.CodeError](err); ok {
+		return &mail.RefusedError{Code: refused.Code, Detail: refused.Detail}
+	}
+	if isLost(err) {
+		return fmt.Errorf("%w: %w", mail.ErrNoBody, err)
+	}
+	return err
+}
+
+// isLost reports whether a body cannot be read here, now or later.
+func isLost(err error) bool {
+	return errors.Is(err, bodies.ErrDamaged) || errors.Is(err, bodies.ErrNotFound) || errors.Is(err, bodies.ErrSealed)
+}
+
+// Body opens the body of the mail with an id, or the beginning of one: see [Boxes.Mail].
+func (b *Boxes) Body(ctx context.Context, id string) (io.ReadCloser, wire.ReceivedMail, error) {
+	s, err := b.search(ctx, id)
+	if err != nil {
+		return nil, wire.ReceivedMail{}, err
+	}
+	return b.openBody(ctx, b.broker.Load(), s.sub.place, s.seq)
+}
+
+// DeliveredBody opens the body of a delivery, which its lease names. A mail at another node has
+// its body there.
+func (b *Boxes) DeliveredBody(ctx context.Context, name, sub, lease string) (io.ReadCloser, wire.ReceivedMail, error) {
+	p, k, err := b.readable(name, sub)
+	if err != nil {
+		return nil, wire.ReceivedMail{}, err
+	}
+	h, err := box.ParseHandle(lease)
+	switch {
+	case err != nil:
+		err = invalid("lease %.64q: must be what a delivery names, such as 88121.1795212606.4", lease)
+	case k == nil:
+		node := b.parts.Book.NameOf(p.home)
+		err = fmt.Errorf("%w: a large body is read on the node of its box: do this on %s, or let a mailbox there forward to one of this node", wire.ErrRefused, node)
+	}
+	if err != nil {
+		return nil, wire.ReceivedMail{}, err
+	}
+	return b.openBody(ctx, k, p, h.Seq)
+}
+
+// openBody opens the body of a mail in a box or spool of this node. Each byte of it is
+// authenticated; the end comes only if its size and digest are right.
+func (b *Boxes) openBody(ctx context.Context, k *mail.Broker, p place, seq uint64) (body io.ReadCloser, m wire.ReceivedMail, err error) {
+	var r box.Kept
+	if err := k.View(ctx, func(s *box.State) {
+		id, _ := s.Find(p.name)
+		r, _ = s.Record(id, seq)
+	}); err != nil {
+		return nil, m, failure(p, "", err)
+	}
+	if r.Length == 0 {
+		return nil, m, fmt.Errorf("%w: mail %d of %s has ended", wire.ErrNotFound, seq, p.text)
+	}
+	kept, from, err := k.MailOf(ctx, r)
+	if err != nil {
+		return nil, m, err
+	}
+	if m, err = b.received(p, seq, from, kept.Letter); err != nil {
+		return nil, m, err
+	}
+	l, err := proto.ParseLetter(kept.Letter)
+	if err == nil {
+		body, err = b.letterBody(&l)
+	}
+	if isLost(err) {
+		err = fmt.Errorf("%w: the body of mail %s is lost on this disk: %w", wire.ErrRefused, m.ID, err)
+	}
+	return body, m, err
+}
+
+// checkedBody opens the body of a letter when all of it has been checked: no program gets a byte
+// of any other. The error wraps [mail.ErrNoBody] if it can never be read.
+func (b *Boxes) checkedBody(ctx context.Context, l *proto.Letter) (io.ReadCloser, error) {
+	body, err := b.letterBody(l)
+	if err == nil && !l.Object.IsZero() {
+		_, err = io.Copy(io.Discard, handler.ContextReader(ctx, body))
+		if err = errors.Join(err, body.Close()); err == nil {
+			body, err = b.letterBody(l)
+		}
+	}
+	if isLost(err) {
+		err = fmt.Errorf("%w: %w", mail.ErrNoBody, err)
+	}
+	return body, err
+}
+
+// letterBody opens the body of a letter.
+func (b *Boxes) letterBody(l *proto.Letter) (io.ReadCloser, error) {
+	if l.Object.IsZero() {
+		return io.NopCloser(bytes.NewReader(l.Body)), nil
+	}
+	return b.parts.Bodies.OpenBody(l.Object.Body(), l.Object.Size, l.Object.SHA256[:])
+}
