@@ -84,14 +84,16 @@ func (f *mailFlags) read(now time.Time) (err error) {
 func mailSend(w *app) *cobra.Command {
 	var f mailFlags
 	var r requestFlags
+	var file string
 	c := &cobra.Command{
 		Use: "send TARGET [BODY | @FILE | -]", Short: "Send a mail to a mailbox or a topic",
 		Long: `Send a mail to TARGET: agent:NAME@NODE, agent:NAME for a mailbox of this node or of
 the mesh, or topic:TOPIC. When the command returns, the mail is on this machine's
 disk. Its id is printed on standard output.
 
-The body is a text, a file (@FILE), standard input (-) or empty, at most 256 KiB.
-Give --dedupe if the command may be repeated: the mail is sent once.
+The body is a text, a file (@FILE, or --file FILE), standard input (-) or empty. One
+above 256 KiB is sent as it is read, and travels before its mail; with --wait there
+is none. Give --dedupe if the command may be repeated: the mail is sent once.
 
 With --wait the command waits for the reply and prints its body. The exit code is
 6 if none came in time, and 7 if the mail was not delivered; nothing is lost: run
@@ -101,6 +103,11 @@ the command again with the same --dedupe, or use mail await.`,
   balefire-node mail send agent:ceo@alpha 'how many?' --wait 30s`,
 		Args: between(1, 2, "a target and a body: mail send TARGET [BODY | @FILE | -]"), ValidArgsFunction: w.completeMailTarget,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if file != "" && len(args) > 1 {
+				return usage("--file and a body are both given: a mail has one body")
+			} else if file != "" {
+				args = append(args, "@"+file)
+			}
 			if r.wait > 0 || cmd.Flags().Changed("wait") {
 				return w.requestMail(cmd, &f, &r, args[0], args[1:])
 			}
@@ -110,37 +117,45 @@ the command again with the same --dedupe, or use mail await.`,
 	f.add(c)
 	r.add(c)
 	c.Flags().StringVar(&f.mail.Subject, "subject", "", "of a mail to a topic: words with dots between them")
+	c.Flags().StringVar(&file, "file", "", "send this file, as @FILE does")
 	return c
 }
 
 // sendMail sends the mail of the flags to a target; the body, if there is one, is given as
 // an argument.
 func (w *app) sendMail(cmd *cobra.Command, f *mailFlags, to string, body []string) error {
-	if err := w.composeMail(f, to, body); err != nil {
+	file, err := w.composeMail(f, to, body)
+	if err != nil {
 		return err
 	}
+	defer file.Close()
 	return w.submitMail(cmd, f.mail)
 }
 
-// composeMail reads the flags of a mail, and its body.
-func (w *app) composeMail(f *mailFlags, to string, body []string) error {
+// composeMail reads the flags of a mail, and its body from a file that stays open.
+func (w *app) composeMail(f *mailFlags, to string, body []string) (io.Closer, error) {
 	f.mail.To = to
 	if err := f.read(w.clock.Now()); err != nil {
-		return err
+		return nil, err
 	}
-	return w.readMailBody(&f.mail, body)
+	return w.openMailBody(&f.mail, body)
 }
 
-// readMailBody reads the body that an argument stands for.
-func (w *app) readMailBody(m *wire.Mail, body []string) (err error) {
+// openMailBody opens the body that an argument stands for: a text, @FILE or -.
+func (w *app) openMailBody(m *wire.Mail, body []string) (io.Closer, error) {
 	if len(body) == 0 {
 		if w.hasUnread != nil && w.hasUnread() {
 			w.infof("! standard input was not sent: add - at the end to send it as the body")
 		}
-		return nil
+		return io.NopCloser(nil), nil
 	}
-	m.Body, err = w.mailBody(body[0])
-	return err
+	if word := body[0]; word != "-" && !strings.HasPrefix(word, "@") {
+		m.Body = []byte(word)
+		return io.NopCloser(nil), nil
+	}
+	head, rest, file, err := w.openInput(body[0], proto.MaxInlineBody)
+	m.Body, m.Stream = head, rest
+	return file, err
 }
 
 // submitMail sends a mail and prints its id.
@@ -160,37 +175,6 @@ func (w *app) submitMail(cmd *cobra.Command, m wire.Mail) error {
 		w.infof("stored on disk for %s in %s", sanitize(s.Box), took)
 	}
 	return w.show(view{value: s, human: func(p *printer) { p.line("%s", s.ID) }})
-}
-
-// mailBody reads the body of a mail: a text, @FILE or -.
-func (w *app) mailBody(word string) ([]byte, error) {
-	src := w.in
-	switch path, named := strings.CutPrefix(word, "@"); {
-	case named && path == "":
-		return nil, usage("body @: name the file, as in @brief.json")
-	case named:
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, fmt.Errorf("open the body: %w", err)
-		}
-		defer f.Close()
-		if info, err := f.Stat(); err != nil || info.IsDir() {
-			return nil, usage("open the body: %s is a folder", path)
-		}
-		src = f
-	case word != "-":
-		return []byte(word), nil
-	case w.inTTY:
-		w.infof("reading the body from the terminal, end it with Ctrl-D")
-	}
-	b, err := io.ReadAll(io.LimitReader(src, proto.MaxInlineBody+1))
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read the body: %w", err)
-	case len(b) > proto.MaxInlineBody:
-		return nil, usage("the body has more than %s, the limit of a mail: send a task with it, or a mail that says where it is", formatSize(proto.MaxInlineBody))
-	}
-	return b, nil
 }
 
 func mailReply(w *app) *cobra.Command {
@@ -231,9 +215,11 @@ A mail is answered once: a second reply is not sent, unless it has another
 			if err := replyTo(&f.mail, old); err != nil {
 				return err
 			}
-			if err := w.readMailBody(&f.mail, args[1:]); err != nil {
+			file, err := w.openMailBody(&f.mail, args[1:])
+			if err != nil {
 				return err
 			}
+			defer file.Close()
 			return w.submitMail(cmd, f.mail)
 		},
 	}
@@ -450,6 +436,8 @@ written, as it is.`,
 			switch {
 			case err != nil:
 				return err
+			case body && m.Digest != "":
+				return w.writeMailBody(cmd, m.ID)
 			case body && w.outTTY && !isText(m.Body):
 				return errors.New("the body is not text and is not written to the terminal: redirect it to a file")
 			case body:
@@ -483,7 +471,7 @@ func printMail(p *printer, m wire.BoxedMail) {
 		p.line("died      %s ago   %s", w.ago(m.Died), whyRetried(m))
 	}
 	for _, x := range []struct{ name, text string }{
-		{"subject", m.Subject}, {"key", m.Key}, {"type", m.Type}, {"content", m.ContentType}, {"sender", m.Sender}, {"reply to", m.ReplyTo}, {"regarding", m.Correlation},
+		{"body", largeBody(m.ReceivedMail)}, {"subject", m.Subject}, {"key", m.Key}, {"type", m.Type}, {"content", m.ContentType}, {"sender", m.Sender}, {"reply to", m.ReplyTo}, {"regarding", m.Correlation},
 		{"trace", m.Trace}, {"again", m.RedriveOf}, {"bounce of", m.BounceOf}, {"labels", formatLabels(m.Labels)},
 	} {
 		if x.text != "" {

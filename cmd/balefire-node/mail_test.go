@@ -14,7 +14,6 @@ import (
 
 	"github.com/balefire/balefire/api/client/clienttest"
 	"github.com/balefire/balefire/clock"
-	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -349,10 +348,6 @@ func TestMailSend(t *testing.T) {
 	if err := os.WriteFile(file, []byte("hi"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	large := filepath.Join(t.TempDir(), "large")
-	if err := os.WriteFile(large, make([]byte, proto.MaxInlineBody+1), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	tests := []struct {
 		line string
 		code int
@@ -372,7 +367,6 @@ func TestMailSend(t *testing.T) {
 		{"send agent:ceo @", exitUsage, "", "name the file"},
 		{"send agent:ceo @" + filepath.Dir(file), exitUsage, "", "is a folder"},
 		{"send agent:ceo @" + file + ".none", exitError, "", "no such file"},
-		{"send agent:ceo @" + large, exitUsage, "", "the body has more than 256 KiB"},
 		{"send agent:ceo --class urgent", exitUsage, "", "--class"},
 		{"send agent:ceo --ttl soon", exitUsage, "", "--ttl"},
 		{"send agent:ceo --delay 0s", exitUsage, "", "--delay"},

@@ -95,7 +95,7 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, program handler.Handler,
 		defer close(extended)
 		w.extendMail(ctx, cmd, r, d, stop)
 	}()
-	res := handler.Call(ctx, program, runOf(d))
+	res := w.runMail(ctx, r, program, d)
 	stop(nil)
 	<-extended
 	_, written := w.out.Write(res.Output)
@@ -127,6 +127,22 @@ func (e *unsettledError) Error() string {
 }
 
 func (e *unsettledError) Unwrap() error { return e.err }
+
+// runMail runs the program with the body of a mail, of which it gets no byte before all are checked.
+func (w *app) runMail(ctx context.Context, r readable, program handler.Handler, d *wire.DeliveredMail) *handler.Result {
+	run := runOf(d)
+	if d.Mail.Digest == "" {
+		return handler.Call(ctx, program, run)
+	}
+	file, err := w.fetchBody(ctx, r, d, os.TempDir())
+	if err != nil {
+		return &handler.Result{Outcome: handler.Unready, Reason: err.Error()}
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	run.Body, run.BodySize = file, d.Mail.Size
+	return handler.Call(ctx, program, run)
+}
 
 // runOf returns the run of a program for a mail.
 func runOf(d *wire.DeliveredMail) *handler.Run {

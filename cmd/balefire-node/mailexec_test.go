@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -90,5 +91,29 @@ func TestProgramOfMailRead(t *testing.T) {
 	}
 	if res := handler.Call(ctx, program, runOf(d)); outcome(d.Lease, res).Defer == nil {
 		t.Errorf("one that was interrupted: %+v", res)
+	}
+}
+
+// TestProgramOfALargeMail gets a large body when all of it has been checked, or nothing of it.
+func TestProgramOfALargeMail(t *testing.T) {
+	body, program := bytes.Repeat([]byte("y"), 1<<20), filepath.Join(t.TempDir(), "count.sh")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\nwc -c\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name      string
+		served    []byte
+		code      int
+		out, last string
+	}{
+		{"whole", body, exitOK, "1048576", `POST /v1/mailboxes/ceo/settle {"ack":["88.7.1"]}`},
+		{"cut short", body[:1000], exitError, "", `POST /v1/mailboxes/ceo/settle {"defer":[{"lease":"88.7.1"`},
+	} {
+		n := newLargeNode(body, tt.served)
+		code, out, errs := command(t, n, "mail", "read", "ceo", "--exec", program)
+		calls := n.Requests()
+		if last := calls[len(calls)-1]; code != tt.code || strings.TrimSpace(out) != tt.out || !strings.HasPrefix(last, tt.last) {
+			t.Errorf("%s: %d, %q, %s\n%s", tt.name, code, out, last, errs)
+		}
 	}
 }

@@ -23,7 +23,7 @@ type readFlags struct {
 	lease       wire.LeaseMail
 	wait        time.Duration
 	ack, follow bool
-	exec        string
+	exec, save  string
 }
 
 func mailRead(w *app) *cobra.Command {
@@ -38,6 +38,9 @@ BOX cannot be reached.
 BOX may be on another node that allows this one to read it with --allow-read:
 NAME@NODE, and by their names a mailbox and a topic of the mesh. The lease is
 there, and its handle is settled with the same --box.
+
+A body above 256 KiB is not printed: --save DIR writes it to DIR/ID, or mail show ID
+--body to standard output. With --ack it has to be saved.
 
 With --follow it prints mail as it comes, until it is interrupted, across restarts
 of the node.
@@ -81,8 +84,10 @@ while it runs, and what it writes is printed when it ends.`,
 	fs.StringVar(&f.lease.Reader, "reader", "", "your name, for people and for exclusive subscriptions")
 	fs.IntVar(&f.lease.Priority, "priority", 0, "of a failover subscription: the reader with the highest one has all")
 	fs.BoolVar(&f.ack, "ack", false, "acknowledge what was printed")
+	fs.StringVar(&f.save, "save", "", "write each body above 256 KiB to the file ID in this folder")
 	fs.StringVar(&f.exec, "exec", "", "run this program for each mail; what follows BOX, or --, are its arguments")
 	c.MarkFlagsMutuallyExclusive("exec", "ack")
+	c.MarkFlagsMutuallyExclusive("exec", "save")
 	fs.BoolVarP(&f.follow, "follow", "f", false, "print mail as it comes")
 	return c
 }
@@ -93,6 +98,9 @@ func (w *app) readMail(cmd *cobra.Command, r readable, f *readFlags) error {
 		return c.LeaseMail(ctx, r.box, r.sub, f.lease)
 	})
 	if err != nil {
+		return err
+	}
+	if err := w.saveBodies(cmd, r, f, items); err != nil {
 		return err
 	}
 	if items == nil {
@@ -133,6 +141,9 @@ func about(m wire.ReceivedMail) string {
 
 // bodyLine returns the body of a mail as one line.
 func bodyLine(m wire.ReceivedMail) string {
+	if m.Digest != "" {
+		return "(" + formatSize(m.Size) + ": balefire-node mail show " + m.ID + " --body)"
+	}
 	if !isText(m.Body) {
 		return "(" + formatSize(m.Size) + ", not text)"
 	}
@@ -185,6 +196,9 @@ func (w *app) followMail(cmd *cobra.Command, r readable, f *readFlags) error {
 		}
 		if read, told = true, false; len(items) == 0 {
 			continue
+		}
+		if err := w.saveBodies(cmd, r, f, items); err != nil {
+			return err
 		}
 		if err := w.show(view{lines: lines(items), human: func(p *printer) {
 			for _, d := range items {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -38,8 +39,13 @@ func (w *app) requestMail(cmd *cobra.Command, f *mailFlags, r *requestFlags, to 
 	if err := checkReplyWait(r.wait); err != nil {
 		return err
 	}
-	if err := w.composeMail(f, to, body); err != nil {
+	file, err := w.composeMail(f, to, body)
+	if err != nil {
 		return err
+	}
+	defer file.Close()
+	if f.mail.Stream != nil {
+		return usage("the body has more than %s, the limit of a mail whose reply is awaited: send it without --wait", formatSize(proto.MaxInlineBody))
 	}
 	sent, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.MailReply, error) {
 		return c.Request(ctx, wire.MailRequest{Mail: f.mail, ReplyFrom: r.from})

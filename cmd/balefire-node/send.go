@@ -241,35 +241,40 @@ func parseTime(text string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// openBody opens the body of a task. A small one is read at once, so that it is sent inside
-// the request.
-func (w *app) openBody(word string, r *wire.Request) (io.Closer, error) {
+// openBody opens the body of a task.
+func (w *app) openBody(word string, r *wire.Request) (file io.Closer, err error) {
+	if word != "-" && !strings.HasPrefix(word, "@") {
+		return nil, usage("body %.60q: use @FILE for a file, - for standard input, or -- before arguments", word)
+	}
+	r.Body, r.Stream, file, err = w.openInput(word, inlineBody)
+	return file, err
+}
+
+// openInput opens the body that @FILE or - stands for. A small one is read at once, so that it is
+// sent inside the request: up to a limit. Otherwise rest is all of it.
+func (w *app) openInput(word string, limit int64) (small []byte, rest io.Reader, closer io.Closer, err error) {
 	src, file := w.in, io.NopCloser(nil)
 	switch path, named := strings.CutPrefix(word, "@"); {
 	case named && path == "":
-		return nil, usage("body @: name the file, as in @photo.jpg")
+		return nil, nil, nil, usage("body @: name the file, as in @photo.jpg")
 	case named:
 		f, err := os.Open(path)
 		if err != nil {
-			return nil, fmt.Errorf("open the body: %w", err)
+			return nil, nil, nil, fmt.Errorf("open the body: %w", err)
 		}
 		if info, err := f.Stat(); err != nil || info.IsDir() {
-			return nil, errors.Join(usage("open the body: %s is a folder: pack it first, for example with tar", path), f.Close())
+			return nil, nil, nil, errors.Join(usage("open the body: %s is a folder: pack it first, for example with tar", path), f.Close())
 		}
 		src, file = f, f
-	case word != "-":
-		return nil, usage("body %.60q: use @FILE for a file, - for standard input, or -- before arguments", word)
 	case w.inTTY:
 		w.infof("reading the body from the terminal, end it with Ctrl-D")
 	}
-	head, err := io.ReadAll(io.LimitReader(src, inlineBody+1))
+	head, err := io.ReadAll(io.LimitReader(src, limit+1))
 	switch {
 	case err != nil:
-		return nil, errors.Join(fmt.Errorf("read the body: %w", err), file.Close())
-	case len(head) <= inlineBody:
-		r.Body = head
-	default:
-		r.Stream = io.MultiReader(bytes.NewReader(head), src)
+		return nil, nil, nil, errors.Join(fmt.Errorf("read the body: %w", err), file.Close())
+	case int64(len(head)) <= limit:
+		return head, nil, file, nil
 	}
-	return file, nil
+	return nil, io.MultiReader(bytes.NewReader(head), src), file, nil
 }

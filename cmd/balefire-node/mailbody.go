@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/wire"
+)
+
+// largeBody describes a body that is not in its mail, "" if it is.
+func largeBody(m wire.ReceivedMail) string {
+	if m.Digest == "" {
+		return ""
+	}
+	return formatSize(m.Size) + "   " + m.Digest + "   --body writes it"
+}
+
+// writeMailBody writes the body of a mail to standard output.
+func (w *app) writeMailBody(cmd *cobra.Command, id string) error {
+	c, err := w.node()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := w.withTimeout(cmd.Context())
+	defer cancel()
+	body, _, err := c.MailBody(ctx, id)
+	if err != nil {
+		return mailFailure(err)
+	}
+	defer body.Close()
+	return w.writeResult(id, body)
+}
+
+// saveBodies writes the large bodies of deliveries to the folder of the flags. Those that it cannot
+// save, and would acknowledge, are given back.
+func (w *app) saveBodies(cmd *cobra.Command, r readable, f *readFlags, items []wire.DeliveredMail) (err error) {
+	ctx, stop := context.WithCancelCause(cmd.Context())
+	var extending sync.WaitGroup
+	defer extending.Wait()
+	defer stop(nil)
+	for i := range items {
+		d := &items[i]
+		switch {
+		case d.Mail.Digest == "" || f.save == "" && !f.ack:
+			continue
+		case f.save == "":
+			err = usage("mail %s has a body of %s, which is not printed: with --ack, name the folder for it with --save", d.Mail.ID, formatSize(d.Mail.Size))
+		default:
+			extending.Go(func() { w.extendMail(ctx, cmd, r, d, stop) })
+			err = w.saveBody(ctx, r, d, f.save)
+		}
+		if err != nil {
+			return errors.Join(err, w.giveBack(cmd, r, items))
+		}
+	}
+	return nil
+}
+
+// giveBack gives deliveries back that were not printed.
+func (w *app) giveBack(cmd *cobra.Command, r readable, items []wire.DeliveredMail) error {
+	var s wire.SettleMail
+	for _, d := range items {
+		s.Defer = append(s.Defer, wire.DeferMail{Lease: d.Lease})
+	}
+	_, err := w.settleQuietly(cmd, r, s)
+	return err
+}
+
+// saveBody writes the body of a delivery to the file with the id of its mail.
+func (w *app) saveBody(ctx context.Context, r readable, d *wire.DeliveredMail, dir string) error {
+	file, err := w.fetchBody(ctx, r, d, dir)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(dir, d.Mail.ID)
+	if err = errors.Join(file.Sync(), file.Close()); err == nil {
+		err = os.Rename(file.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("save the body: %w", err), os.Remove(file.Name()))
+	}
+	w.infof("saved %s: %s", formatSize(d.Mail.Size), path)
+	return nil
+}
+
+// fetchBody writes the body of a delivery to a new file in a folder, and checks it. The file is at
+// its beginning.
+func (w *app) fetchBody(ctx context.Context, r readable, d *wire.DeliveredMail, dir string) (file *os.File, err error) {
+	c, err := w.node()
+	if err != nil {
+		return nil, err
+	}
+	body, _, err := c.DeliveredBody(ctx, r.box, r.sub, d.Lease)
+	if err != nil {
+		return nil, mailFailure(err)
+	}
+	defer body.Close()
+	if file, err = os.CreateTemp(dir, d.Mail.ID+".*.part"); err != nil {
+		return nil, fmt.Errorf("save the body: %w", err)
+	}
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(file, sum), handler.ContextReader(ctx, body))
+	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); err == nil && (n != d.Mail.Size || got != d.Mail.Digest) {
+		err = fmt.Errorf("it has %d bytes and the digest %s, not %d and %s", n, got, d.Mail.Size, d.Mail.Digest)
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		err = fmt.Errorf("read the body of mail %s: %w", d.Mail.ID, err)
+		return nil, errors.Join(err, file.Close(), os.Remove(file.Name()))
+	}
+	return file, nil
+}
