@@ -47,28 +47,39 @@ func (b *Boxes) Objects(ctx context.Context, yield func(name [32]byte, origin pr
 	return k.Objects(ctx, yield)
 }
 
-// Wants returns NEED_BODY for a mail of a peer that its box would take if its body were here.
-func (b *Boxes) Wants(ctx context.Context, from proto.PeerID, name string, l *proto.Letter) (proto.Code, string) {
+// Wants returns NEED_BODY for a mail of a peer that its box would take if its body were here, or
+// whose body a program of this node waits for.
+func (b *Boxes) Wants(ctx context.Context, from proto.PeerID, m proto.OfferedMail, l *proto.Letter) (proto.Code, string) {
+	if m.Seq > 0 {
+		return b.wantsDelivered(from, m, l)
+	}
 	k := b.broker.Load()
 	if k == nil {
-		return proto.CodeNoHandler, fmt.Sprintf("no box %q", name)
+		return proto.CodeNoHandler, fmt.Sprintf("no box %q", m.Box)
 	}
 	admit, err := b.admit(ctx, k, from)
 	if err != nil {
 		return proto.CodeBusy, "the node is stopping"
 	}
-	return admit(name, l)
+	return admit(m.Box, l)
 }
 
 // admitBody decides about the body of a letter that its box takes. One that is here stays until
 // the letter is on disk.
 func (b *Boxes) admitBody(to string, l *proto.Letter) (proto.Code, string) {
-	name := l.Object.File()
 	switch {
-	case name == "":
+	case l.Object.IsZero():
 		return proto.CodeOK, ""
 	case wire.IsReplyBox(to):
 		return proto.CodeTooLarge, largeReply
+	}
+	return b.storedBody(l)
+}
+
+// storedBody returns CodeOK for a letter whose large body is here, where it stays for a while.
+func (b *Boxes) storedBody(l *proto.Letter) (proto.Code, string) {
+	name := l.Object.File()
+	switch {
 	case proto.SealedSize(int64(l.Object.Size)) > b.cfg.MaxBody:
 		return proto.CodeTooLarge, fmt.Sprintf("its body of %d bytes: this node takes at most %d", l.Object.Size, b.cfg.MaxBody)
 	case !b.parts.Bodies.Pin(name):
@@ -184,7 +195,7 @@ func (b *Boxes) sendBody(ctx context.Context, peer proto.PeerID, x *mail.Missing
 	if err != nil {
 		return err
 	}
-	offer, err := proto.NewMailOffer(x.Box, x.Letter)
+	offer, err := proto.OfferedMail{Box: x.Box, Letter: x.Letter}.Offer()
 	if err != nil {
 		return err
 	}
@@ -212,8 +223,8 @@ func (b *Boxes) Body(ctx context.Context, id string) (io.ReadCloser, wire.Receiv
 	return b.openBody(ctx, b.broker.Load(), s.sub.place, s.seq)
 }
 
-// DeliveredBody opens the body of a delivery, which its lease names. A mail at another node has
-// its body there.
+// DeliveredBody opens the body of a delivery, which its lease names. A large body of a mail at
+// another node comes here first.
 func (b *Boxes) DeliveredBody(ctx context.Context, name, sub, lease string) (io.ReadCloser, wire.ReceivedMail, error) {
 	p, k, err := b.readable(name, sub)
 	if err != nil {
@@ -224,8 +235,7 @@ func (b *Boxes) DeliveredBody(ctx context.Context, name, sub, lease string) (io.
 	case err != nil:
 		err = invalid("lease %.64q: must be what a delivery names, such as 88121.1795212606.4", lease)
 	case k == nil:
-		node := b.parts.Book.NameOf(p.home)
-		err = fmt.Errorf("%w: a large body is read on the node of its box: do this on %s, or let a mailbox there forward to one of this node", wire.ErrRefused, node)
+		return b.fetchBody(ctx, p, sub, h)
 	}
 	if err != nil {
 		return nil, wire.ReceivedMail{}, err

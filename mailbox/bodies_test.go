@@ -367,7 +367,7 @@ func TestABoxAsksForABody(t *testing.T) {
 			{"the box is closed", "closed", huge, proto.CodeDenied},
 			{"there is no box", "none", huge, proto.CodeNoHandler},
 		} {
-			code, detail := f.Wants(t.Context(), f.beta, name(tt.box), letterWith(tt.object))
+			code, detail := f.Wants(t.Context(), f.beta, proto.OfferedMail{Box: name(tt.box)}, letterWith(tt.object))
 			if code != tt.want || (detail == "") != (code == proto.CodeOK) {
 				t.Errorf("%s: %v: %s, want %v", tt.name, code, detail, tt.want)
 			}
@@ -403,15 +403,5 @@ func TestWhatBecameOfASentBody(t *testing.T) {
 		if err := f.sendBody(t.Context(), f.beta, x); !errors.Is(err, transport.ErrNotConnected) || errors.Is(err, mail.ErrNoBody) {
 			t.Errorf("%v", err)
 		}
-	})
-}
-
-// TestALargeBodyOfAnotherNode is refused with the word where it can be read.
-func TestALargeBodyOfAnotherNode(t *testing.T) {
-	bubble(t, func(t *testing.T, f *fixture) {
-		_, _, err := f.DeliveredBody(t.Context(), "ceo@beta", "", "1.2.3")
-		f.refused(err, wire.ErrRefused, "do this on beta")
-		_, _, err = f.DeliveredBody(t.Context(), "ceo@beta", "", "x")
-		f.refused(err, wire.ErrInvalid, "lease")
 	})
 }

@@ -42,6 +42,7 @@ type Boxes struct {
 	exchanges map[proto.PeerID]*exchange // of the peers that are connected; under peers
 	numbers   atomic.Uint64              // of what other nodes are asked for: not those of an earlier start
 	handlers  handlers
+	fetches   fetches
 	replies   replies
 	changing  sync.Mutex   // held while the settings of a box are read and changed
 	lost      atomic.Int64 // monotonic time of the last line about a bounce that nobody gets; 0: none
@@ -131,7 +132,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 		cfg.Made = func() {}
 	}
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, 100<<30)
-	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}}}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
 	b.waits = newWaits(cfg.Registerer, b.text)
 	cfg.Registerer.MustRegister(boxMetrics{b})

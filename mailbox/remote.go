@@ -40,6 +40,7 @@ type exchange struct {
 	writing []writing
 	bytes   int // of their letters
 
+	offers  chan bodyOffer
 	readers remoteReaders // at the boxes of this node
 	home    remoteHome    // what programs of this node read there
 }
@@ -66,7 +67,7 @@ func (b *Boxes) exchange(p proto.PeerID) *exchange {
 	x := b.exchanges[p]
 	if x == nil {
 		x = &exchange{
-			arrived: make(chan struct{}, 1), readers: remoteReaders{arrived: make(chan struct{}, 1), sessions: map[uint64]*remoteReader{}},
+			arrived: make(chan struct{}, 1), offers: make(chan bodyOffer, maxOffers), readers: remoteReaders{arrived: make(chan struct{}, 1), sessions: map[uint64]*remoteReader{}},
 			home: remoteHome{peer: p, name: func() string { return b.parts.Book.NameOf(p) }, number: func() uint64 { return b.numbers.Add(1) }, now: b.cfg.Clock.Boot, due: make(chan struct{}, 1), sessions: map[uint64]*remoteSession{}, ended: map[uint64]*proto.Open{}, settles: map[uint64]*remoteSettle{}},
 		}
 		b.exchanges[p] = x
@@ -90,6 +91,7 @@ func (b *Boxes) Linked(ctx context.Context, l *transport.Link) error {
 	g.Go(func() error { return b.sendAnswers(ctx, l, x) })
 	g.Go(func() error { return b.sendMail(ctx, l) })
 	g.Go(func() error { return b.sendBodies(ctx, l.Peer()) })
+	g.Go(func() error { return b.sendOffers(ctx, l.Peer(), x) })
 	g.Go(func() error { return b.serveReaders(ctx, l, &x.readers) })
 	g.Go(func() error { return b.sendReads(ctx, l, &x.home) })
 	return g.Wait()

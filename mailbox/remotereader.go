@@ -538,6 +538,7 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 	if err != nil {
 		return err
 	}
+	x.offerBodies(k, p, what)
 	ref, extends, size := s.GetRef(), extensions(what), settleSize*len(what) // the rest is not kept until the peer takes its answer
 	x.add(arrival{wait: func(ctx context.Context) (proto.MessageType, proto.Body, error) {
 		settled, err := settling.Wait(ctx)

@@ -241,7 +241,7 @@ func TestOfferedBodyWithoutItsMailIsRemoved(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			o, err := proto.NewMailOffer(fmt.Sprintf("agent:%s@%s", box, beta.node.keys.Peer()), letter)
+			o, err := proto.OfferedMail{Box: fmt.Sprintf("agent:%s@%s", box, beta.node.keys.Peer()), Letter: letter}.Offer()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -258,5 +258,41 @@ func TestOfferedBodyWithoutItsMailIsRemoved(t *testing.T) {
 		beta.stored(1, 0)
 		time.Sleep(2 * time.Hour)
 		beta.stored(0, 0)
+	})
+}
+
+// A program reads a large body on another node: it comes while the lease is extended, over a path
+// that takes longer than the lease, and leaves that node an hour later.
+func TestLargeBodyIsReadOnAnotherNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 50 * time.Millisecond, Mbps: 8, Seed: 1}, smallMesh)
+		defer w.close()
+		time.Sleep(10 * time.Second)
+		alpha, beta := w.nodes[0], w.nodes[1]
+		readers, lease := []string{"peer:n0"}, wire.Duration(5*time.Second)
+		if _, err := beta.node.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{BoxSettings: wire.BoxSettings{AllowRead: &readers}, SubscriptionSettings: wire.SubscriptionSettings{Lease: &lease}}); err != nil {
+			t.Fatal(err)
+		}
+		body := randomBody(16 << 20) // 16 s
+		beta.sendLarge(wire.Mail{To: "agent:ceo"}, body)
+		if got := alpha.readLarge("ceo@n1", time.Minute); !bytes.Equal(got, body) {
+			t.Errorf("%d bytes came", len(got))
+		}
+		beta.stored(0, 0)
+		alpha.stored(1, 0)
+		time.Sleep(2 * time.Hour)
+		alpha.stored(0, 0)
+		beta.sendLarge(wire.Mail{To: "agent:ceo"}, body)
+		given, err := alpha.node.Mail.Lease(t.Context(), "ceo@n1", "", wire.LeaseMail{Wait: wire.Wait(time.Minute)})
+		if err != nil || len(given) != 1 {
+			t.Fatalf("%+v, %v", given, err)
+		}
+		time.Sleep(time.Minute) // it lapses, and is leased to another
+		if again, err := beta.node.Mail.Lease(t.Context(), "ceo", "", wire.LeaseMail{Wait: wire.Wait(time.Minute)}); err != nil || len(again) != 1 {
+			t.Fatalf("%+v, %v", again, err)
+		}
+		if _, _, err := alpha.node.Mail.DeliveredBody(t.Context(), "ceo@n1", "", given[0].Lease); err == nil || !strings.Contains(err.Error(), "STALE") {
+			t.Errorf("a lease that has ended: %v", err)
+		}
 	})
 }

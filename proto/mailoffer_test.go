@@ -14,13 +14,20 @@ func offeredLetter(t testing.TB) []byte {
 
 func TestMailOffer(t *testing.T) {
 	letter := offeredLetter(t)
-	o, err := NewMailOffer("agent:ceo", letter)
+	o, err := OfferedMail{"agent:ceo", 0, letter}.Offer()
 	if err != nil {
 		t.Fatal(err)
 	}
-	box, l, err := o.Mail()
-	if err != nil || box != "agent:ceo" || l.ID != smallLetter().ID || l.Object.Size != 1<<20 {
-		t.Fatalf("%q, %+v, %v", box, l, err)
+	leased, err := OfferedMail{"agent:ceo", 7, letter}.Offer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err := leased.Mail(); err != nil || m.Seq != 7 || leased.GetType() != TypeDeliver {
+		t.Errorf("%+v, %v", m, err)
+	}
+	m, l, err := o.Mail()
+	if err != nil || m.Box != "agent:ceo" || l.ID != smallLetter().ID || l.Object.Size != 1<<20 {
+		t.Fatalf("%+v, %+v, %v", m, l, err)
 	}
 	h := l.BodyHeader(77)
 	if name, size, ok := h.Object(); !ok || name != l.Object.Name || size != 77 || MailID(h.ID) != l.ID {
@@ -45,6 +52,8 @@ func TestMailOffer(t *testing.T) {
 		{"numbers", &Offer{Envelope: &Envelope{Body: encode(&Bundle{Box: "agent:ceo", Letters: letter, Runs: []*Run{{Boot: 1, First: 1, Count: 1}}})}}, ErrBadMail},
 		{"no letter", &Offer{Envelope: &Envelope{Body: encode(&Bundle{Box: "agent:ceo"})}}, ErrBadLetter},
 		{"two letters", &Offer{Envelope: &Envelope{Body: encode(&Bundle{Box: "agent:ceo", Letters: append(letter, letter...)})}}, ErrBadLetter},
+		{"a number of one that is sent", &Offer{Type: TypeBundle, Envelope: &Envelope{Body: encode(&Bundle{Number: 1, Box: "agent:ceo", Letters: letter})}}, ErrBadMail},
+		{"no number of one that is leased", &Offer{Type: TypeDeliver, Envelope: &Envelope{Body: encode(&Bundle{Box: "agent:ceo", Letters: letter})}}, ErrBadMail},
 		{"an inline body", &Offer{Envelope: &Envelope{Body: encode(&Bundle{Box: "agent:ceo", Letters: mustLetter(t, smallLetter())})}}, ErrBadLetter},
 	} {
 		if _, _, err := tt.o.Mail(); !errors.Is(err, tt.want) {
@@ -55,17 +64,17 @@ func TestMailOffer(t *testing.T) {
 
 // FuzzMailOffer reads any bytes as the offer of the body of a mail.
 func FuzzMailOffer(f *testing.F) {
-	o, err := NewMailOffer("agent:ceo", offeredLetter(f))
+	o, err := OfferedMail{"agent:ceo", 0, offeredLetter(f)}.Offer()
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(o.GetEnvelope().GetBody())
 	f.Fuzz(func(t *testing.T, b []byte) {
-		box, l, err := (&Offer{Envelope: &Envelope{Body: b}}).Mail()
+		m, l, err := (&Offer{Envelope: &Envelope{Body: b}}).Mail()
 		switch {
 		case err == nil:
-			if box == "" || l.Object.IsZero() || len(l.Body) > 0 {
-				t.Errorf("for %q: %+v", box, l)
+			if m.Box == "" || l.Object.IsZero() || len(l.Body) > 0 {
+				t.Errorf("%+v: %+v", m, l)
 			}
 		case !Malformed(err) && !errors.Is(err, ErrBadMail) && !errors.Is(err, ErrBadLetter) && !errors.Is(err, ErrNewLetter):
 			t.Errorf("%v is not an error of the package", err)

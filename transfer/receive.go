@@ -81,7 +81,7 @@ func (r Receiver) offer(ctx context.Context, from proto.PeerID, o *proto.Offer, 
 		return r.offerResult(ctx, from, m, object)
 	case proto.TypeHandoff:
 		return r.offerHandoff(ctx, from, o.GetEnvelope(), object)
-	case proto.TypeBundle:
+	case proto.TypeBundle, proto.TypeDeliver:
 		return r.offerMail(ctx, from, o, object)
 	}
 	return nil, nil, identity.BadForm("a message of type %s has no body", o.GetType())
@@ -89,14 +89,24 @@ func (r Receiver) offer(ctx context.Context, from proto.PeerID, o *proto.Offer, 
 
 // offerMail accepts the body of a mail that only lacks it.
 func (r Receiver) offerMail(ctx context.Context, from proto.PeerID, o *proto.Offer, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
-	box, l, err := o.Mail()
+	m, l, err := o.Mail()
 	if err != nil {
 		return nil, nil, err
 	}
-	code, detail := r.mail.Wants(ctx, from, box, &l)
+	code, detail := r.mail.Wants(ctx, from, m, &l)
 	h := l.BodyHeader(object.Size)
 	h.Origin = from
-	return r.receive(code, detail, &h, object, bodies.Terms{})
+	sink, reply, err := r.receive(code, detail, &h, object, bodies.Terms{})
+	if sink != nil {
+		sink.onEnd = func(whole bool) {
+			if whole {
+				r.mail.Received(from, m, proto.CodeOK, "")
+			}
+		}
+	} else if err == nil {
+		r.mail.Received(from, m, reply.GetCode(), reply.GetDetail())
+	}
+	return sink, reply, err
 }
 
 // WantsResult returns NEED_BODY while the home still waits for this result, and the

@@ -95,8 +95,11 @@ type envelopes interface {
 
 // Mail is the mail of this node.
 type Mail interface {
-	// Wants returns NEED_BODY for a mail of a peer that its box would take if its body were here.
-	Wants(ctx context.Context, from proto.PeerID, box string, l *proto.Letter) (proto.Code, string)
+	// Wants returns NEED_BODY for a mail of a peer that its box would take if its body were here,
+	// or whose body a program waits for.
+	Wants(ctx context.Context, from proto.PeerID, m proto.OfferedMail, l *proto.Letter) (proto.Code, string)
+	// Received says what became of the body of a mail that was offered: it is here, or why it is not.
+	Received(from proto.PeerID, m proto.OfferedMail, code proto.Code, detail string)
 	// Objects calls yield with each body that a mail needs, and the node that the mail came from;
 	// zero is this one.
 	Objects(ctx context.Context, yield func(name [32]byte, origin proto.PeerID)) error

@@ -110,7 +110,7 @@ func (t *Transport) sendBody(ctx context.Context, p proto.PeerID, offer *proto.O
 // bodyOf returns the header and the manifest of an offer, which must belong together. The header
 // of a mail is made of its letter.
 func bodyOf(o *proto.Offer) (h proto.Header, object bodies.Manifest, err error) {
-	if o.GetType() == proto.TypeBundle {
+	if o.OfMail() {
 		_, l, err := o.Mail()
 		if err != nil {
 			return h, object, err

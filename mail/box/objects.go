@@ -30,6 +30,16 @@ func (s *State) Objects() iter.Seq2[[32]byte, proto.PeerID] {
 	}
 }
 
+// HasObject reports whether the body of a mail is not in its letter.
+func (s *State) HasObject(id BoxID, seq uint64) bool {
+	b := s.boxes[id]
+	if b == nil {
+		return false
+	}
+	_, ok := b.objects[seq]
+	return ok
+}
+
 // refer notes the body of a mail that is not in its letter.
 func (b *box) refer(seq uint64, l *proto.Letter, origin uint32) {
 	if l.Object.IsZero() {
