@@ -248,6 +248,9 @@ func TestChangedObjectsAreRefused(t *testing.T) {
 		if err := send(); (err != nil) != tt.send {
 			t.Errorf("%s: the source says %v", tt.name, err)
 		}
+		if err := read(); tt.name == "cut short" && !errors.Is(err, ErrDamaged) {
+			t.Errorf("%s: the reader says %v, not that it is damaged", tt.name, err)
+		}
 	}
 }
 

@@ -68,11 +68,23 @@ func (s *Store) Source(name string) (*Source, error) {
 	return src, nil
 }
 
+// readChunk fills dst from a place in a file, which is damaged if it ends before.
+func readChunk(f *os.File, dst []byte, at int64) error {
+	_, err := f.ReadAt(dst, at)
+	if err == io.EOF {
+		return fmt.Errorf("%w: it is cut off", ErrDamaged)
+	}
+	if err != nil {
+		return fmt.Errorf("read body: %w", err)
+	}
+	return nil
+}
+
 // Chunk reads chunk i into dst, which has room for it, and appends its path to path.
 func (s *Source) Chunk(i int, dst, path []byte) (chunk, way []byte, err error) {
 	chunk = dst[:s.Manifest.ChunkSize(i)]
-	if _, err := s.file.ReadAt(chunk, chunkAt(&s.Manifest, i)); err != nil {
-		return nil, nil, fmt.Errorf("read body: %w", err)
+	if err := readChunk(s.file, chunk, chunkAt(&s.Manifest, i)); err != nil {
+		return nil, nil, err
 	}
 	if leafHash(chunk) != s.tree[0][i] {
 		return nil, nil, fmt.Errorf("%w: chunk %d", ErrDamaged, i)
@@ -216,8 +228,8 @@ func (u *unsealer) Read(p []byte) (int, error) {
 			u.sealed = make([]byte, u.m.ChunkSize(0))
 		}
 		part := u.sealed[:u.m.ChunkSize(u.i)]
-		if _, err := u.file.ReadAt(part, chunkAt(&u.m, u.i)); err != nil {
-			return 0, fmt.Errorf("read body: %w", err)
+		if err := readChunk(u.file, part, chunkAt(&u.m, u.i)); err != nil {
+			return 0, err
 		}
 		plain, err := u.cipher.open(u.plain[:0], u.i, u.i == n-1, part)
 		if err != nil {

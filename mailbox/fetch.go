@@ -165,9 +165,9 @@ type bodyOffer struct {
 
 // offerBodies offers a peer the large bodies of the mails whose leases its programs extend. What
 // there are too many of is asked for again.
-func (x *exchange) offerBodies(k *mail.Broker, p place, what []mail.Settlement) {
-	for _, w := range what {
-		if w.Op != box.Extend {
+func (x *exchange) offerBodies(k *mail.Broker, p place, what []mail.Settlement, settled []mail.Settled) {
+	for i, w := range what {
+		if w.Op != box.Extend || settled[i].Code != proto.CodeOK {
 			continue
 		}
 		select {

@@ -91,7 +91,9 @@ func (b *Boxes) Linked(ctx context.Context, l *transport.Link) error {
 	g.Go(func() error { return b.sendAnswers(ctx, l, x) })
 	g.Go(func() error { return b.sendMail(ctx, l) })
 	g.Go(func() error { return b.sendBodies(ctx, l.Peer()) })
-	g.Go(func() error { return b.sendOffers(ctx, l.Peer(), x) })
+	for range bodySenders {
+		g.Go(func() error { return b.sendOffers(ctx, l.Peer(), x) })
+	}
 	g.Go(func() error { return b.serveReaders(ctx, l, &x.readers) })
 	g.Go(func() error { return b.sendReads(ctx, l, &x.home) })
 	return g.Wait()

@@ -538,7 +538,6 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 	if err != nil {
 		return err
 	}
-	x.offerBodies(k, p, what)
 	ref, extends, size := s.GetRef(), extensions(what), settleSize*len(what) // the rest is not kept until the peer takes its answer
 	x.add(arrival{wait: func(ctx context.Context) (proto.MessageType, proto.Body, error) {
 		settled, err := settling.Wait(ctx)
@@ -546,6 +545,7 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 			return proto.TypeSettled, &proto.Settled{Ref: ref, Code: proto.CodeNoHandler, Detail: "there is no such subscription"}, nil
 		}
 		if err == nil {
+			x.offerBodies(k, p, what, settled)
 			err = b.cfg.Fail(PointSettled)
 		}
 		return proto.TypeSettled, settledOf(ref, extends, settled), err

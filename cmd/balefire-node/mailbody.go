@@ -7,13 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"github.com/spf13/cobra"
 
+	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -60,16 +63,21 @@ func (w *app) saveBodies(cmd *cobra.Command, r readable, f *readFlags, items []w
 			err = w.saveBody(ctx, r, d, f.save)
 		}
 		if err != nil {
-			return errors.Join(err, w.giveBack(cmd, r, items))
+			return errors.Join(err, w.giveBack(cmd, r, items, i, err))
 		}
 	}
 	return nil
 }
 
-// giveBack gives deliveries back that were not printed.
-func (w *app) giveBack(cmd *cobra.Command, r readable, items []wire.DeliveredMail) error {
+// giveBack gives deliveries back that were not printed: why is the error of the one at failed.
+func (w *app) giveBack(cmd *cobra.Command, r readable, items []wire.DeliveredMail, failed int, why error) error {
 	var s wire.SettleMail
-	for _, d := range items {
+	_, bad := errors.AsType[*badBodyError](why)
+	for i, d := range items {
+		if bad && i == failed {
+			s.Nack = []wire.NackMail{{Lease: d.Lease, Reason: why.Error()[:min(len(why.Error()), box.MaxReason)]}}
+			continue
+		}
 		s.Defer = append(s.Defer, wire.DeferMail{Lease: d.Lease})
 	}
 	_, err := w.settleQuietly(cmd, r, s)
@@ -89,12 +97,21 @@ func (w *app) saveBody(ctx context.Context, r readable, d *wire.DeliveredMail, d
 	if err != nil {
 		return errors.Join(fmt.Errorf("save the body: %w", err), os.Remove(file.Name()))
 	}
+	if err := disk.SyncDir(dir); err != nil {
+		return fmt.Errorf("save the body: %w", err)
+	}
 	w.infof("saved %s: %s", formatSize(d.Mail.Size), path)
 	return nil
 }
 
+// A badBodyError is why a body cannot be read to its end, or is not what its mail says. It spends
+// an attempt, so that a mail whose body never comes ends.
+type badBodyError struct{ error }
+
+func (e *badBodyError) Unwrap() error { return e.error }
+
 // fetchBody writes the body of a delivery to a new file in a folder, and checks it. The file is at
-// its beginning.
+// its beginning. The error may be a [*badBodyError].
 func (w *app) fetchBody(ctx context.Context, r readable, d *wire.DeliveredMail, dir string) (file *os.File, err error) {
 	c, err := w.node()
 	if err != nil {
@@ -110,14 +127,19 @@ func (w *app) fetchBody(ctx context.Context, r readable, d *wire.DeliveredMail, 
 	}
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(file, sum), handler.ContextReader(ctx, body))
+	_, ours := errors.AsType[*fs.PathError](err) // of the file
+	bad := err != nil && !ours && ctx.Err() == nil
 	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); err == nil && (n != d.Mail.Size || got != d.Mail.Digest) {
-		err = fmt.Errorf("it has %d bytes and the digest %s, not %d and %s", n, got, d.Mail.Size, d.Mail.Digest)
+		err, bad = fmt.Errorf("it has %d bytes and the digest %s, not %d and %s", n, got, d.Mail.Size, d.Mail.Digest), true
 	}
 	if err == nil {
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
 		err = fmt.Errorf("read the body of mail %s: %w", d.Mail.ID, err)
+		if bad {
+			err = &badBodyError{err}
+		}
 		return nil, errors.Join(err, file.Close(), os.Remove(file.Name()))
 	}
 	return file, nil

@@ -135,6 +135,9 @@ func (w *app) runMail(ctx context.Context, r readable, program handler.Handler, 
 		return handler.Call(ctx, program, run)
 	}
 	file, err := w.fetchBody(ctx, r, d, os.TempDir())
+	if _, bad := errors.AsType[*badBodyError](err); bad {
+		return &handler.Result{Outcome: handler.Retry, Reason: err.Error()}
+	}
 	if err != nil {
 		return &handler.Result{Outcome: handler.Unready, Reason: err.Error()}
 	}
@@ -188,11 +191,18 @@ func (w *app) settleQuietly(cmd *cobra.Command, r readable, s wire.SettleMail) (
 // lastSettle is how long a settlement may take after an interrupt.
 const lastSettle = 20 * time.Second
 
+// bodyExtension is how often the lease of a mail with a large body is extended at least.
+const bodyExtension = 15 * time.Second
+
 // extendMail extends the lease of a mail until ctx is done. If somebody else has it, the program
 // is stopped.
 func (w *app) extendMail(ctx context.Context, cmd *cobra.Command, r readable, d *wire.DeliveredMail, stop context.CancelCauseFunc) {
 	lease := max(d.Until.Sub(w.clock.Now()), leastExtension)
-	tick := time.NewTicker(lease / 3)
+	every := lease / 3
+	if d.Mail.Digest != "" {
+		every = min(every, bodyExtension) // its node gives less while it fetches the body
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		s := wire.SettleMail{Extend: []wire.ExtendMail{{Lease: d.Lease, For: wire.Duration(lease)}}}
