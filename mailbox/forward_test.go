@@ -16,6 +16,7 @@ import (
 func (f *fixture) deliver(sub, to string) error {
 	f.t.Helper()
 	_, err := f.SetSubscription(f.t.Context(), "orders", sub, wire.SubscriptionSettings{To: &to})
+	synctest.Wait() // until its runner has the new settings
 	return err
 }
 
@@ -156,7 +157,7 @@ func TestSubscriptionWithAMailThatItsBoxCannotTake(t *testing.T) {
 	})
 }
 
-// The box of a subscription is changed and removed like its other settings, at once, and is
+// The box of a subscription is changed and removed like its other settings, and is
 // refused if it makes no sense.
 func TestSubscriptionsChangeTheirBoxes(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
