@@ -87,12 +87,13 @@ func TestInternalSpendsAttempts(t *testing.T) {
 		id := h.submit(g.peer(), day, nil)
 		cut := h.connect(g)
 		time.Sleep(4 * time.Second)
+		cut()
+		synctest.Wait() // for an attempt that was being counted
 		r, _ := h.Get(id)
 		spent := r.Attempts
 		if spent < 2 || r.State != pending {
 			t.Errorf("after 4 s: %v, %d attempts", r.State.Name(), spent)
 		}
-		cut()
 		h.crash()
 		if r, _ = h.Get(id); r.Attempts != spent {
 			t.Errorf("%d attempts after a crash, want %d", r.Attempts, spent)
