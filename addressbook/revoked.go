@@ -103,6 +103,17 @@ func (b *Book) Revoked(p proto.PeerID) bool {
 	return e != nil && b.isRevoked(e.Member)
 }
 
+// Revokes reports whether m was revoked. If m has no certificate, that of the book's entry
+// counts; without an entry a revocation that names the peer does.
+func (b *Book) Revokes(m identity.Member) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if e := b.entries[m.Peer]; e != nil && m.Cert == nil {
+		m = e.Member
+	}
+	return b.revoked.Revokes(m)
+}
+
 // RevocationOf returns the revocation of p, or of this node; false: none is known.
 func (b *Book) RevocationOf(p proto.PeerID) (identity.Revocation, bool) {
 	b.mu.RLock()

@@ -195,6 +195,19 @@ func TestDeedsBeforeAndAfterARevocation(t *testing.T) {
 		if err := node.Queues.Driver.CreateQueue(t.Context(), "late", late, func(*proto.QueueState) {}); err == nil {
 			t.Error("the deed of a revoked admin creates a queue")
 		}
+		revoked := admin.keys.Peer()
+		handoff, err := admin.keys.SignDeed(node.mesh, identity.Deed{Queue: "early", Generation: 2, From: revoked, To: node.keys.Peer()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := node.book.Forget(t.Context(), revoked); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*proto.Signed{late, handoff} {
+			if _, err := (queue.Deeds{Queues: node.Queues}).Verify(s); err == nil || !strings.Contains(err.Error(), "revoked") {
+				t.Errorf("a deed whose revoked signer this node has forgotten: %v", err)
+			}
+		}
 		c.nodes[1].halt()
 		c.nodes[1].start()
 		c.serve(c.nodes[1], time.Second)

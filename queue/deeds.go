@@ -32,14 +32,15 @@ func (d Deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
 }
 
 // Verify checks a deed and returns its content. A deed signed by an admin or a home is
-// valid only if it is first seen before its signer was revoked.
+// valid only if it is first seen before its signer was revoked. This node may have forgotten
+// the signer, or never known it: the revocations decide, not the address book's entries.
 func (d Deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
 	x, err := d.parts.Mesh.VerifyDeed(s)
 	switch {
 	case err != nil:
-	case !x.Issuer.Peer.IsZero() && d.parts.Book.Revoked(x.Issuer.Peer):
+	case !x.Issuer.Peer.IsZero() && (d.parts.Book.Revokes(x.Issuer) || d.parts.Book.Revoked(x.Issuer.Peer)):
 		err = fmt.Errorf("deed of queue %s: the admin who signed it was revoked", x.Queue)
-	case !x.Admin && d.parts.Book.Revoked(x.From):
+	case !x.Admin && d.parts.Book.Revokes(identity.Member{Peer: x.From}):
 		err = fmt.Errorf("deed of queue %s: the home that signed it was revoked", x.Queue)
 	}
 	return toDeed(x), err
