@@ -2054,6 +2054,8 @@ type QueueState struct {
 	Deeds           []*Signed              `protobuf:"bytes,18,rep,name=deeds,proto3" json:"deeds,omitempty"`                                            // how it came to this home, oldest first, at most 32: see Deed
 	SharedLanes     bool                   `protobuf:"varint,19,opt,name=shared_lanes,json=sharedLanes,proto3" json:"shared_lanes,omitempty"`            // tasks of all origins with one ordering key follow each other; else those of each origin
 	Root            []byte                 `protobuf:"bytes,20,opt,name=root,proto3" json:"root,omitempty"`                                              // on disk alone, in the place of the deeds of a home that was revoked: what they have in common, 32 bytes; see Deed
+	Stated          uint64                 `protobuf:"varint,21,opt,name=stated,proto3" json:"stated,omitempty"`                                         // on disk alone, with root: the generation of the newest deed of an admin
+	Seizure         uint64                 `protobuf:"varint,22,opt,name=seizure,proto3" json:"seizure,omitempty"`                                       // likewise: the generation of the newest seizure
 	Kind            TitleKind              `protobuf:"varint,26,opt,name=kind,proto3,enum=transport.v1.TitleKind" json:"kind,omitempty"`                 // agrees with the name; only a queue has settings and tasks
 	Removed         bool                   `protobuf:"varint,28,opt,name=removed,proto3" json:"removed,omitempty"`                                       // of a name that is not a queue's: its home gave it up, and may make it again
 	unknownFields   protoimpl.UnknownFields
@@ -2230,6 +2232,20 @@ func (x *QueueState) GetRoot() []byte {
 	return nil
 }
 
+func (x *QueueState) GetStated() uint64 {
+	if x != nil {
+		return x.Stated
+	}
+	return 0
+}
+
+func (x *QueueState) GetSeizure() uint64 {
+	if x != nil {
+		return x.Seizure
+	}
+	return 0
+}
+
 func (x *QueueState) GetKind() TitleKind {
 	if x != nil {
 		return x.Kind
@@ -2256,6 +2272,7 @@ type Deed struct {
 	To            []byte                 `protobuf:"bytes,5,opt,name=to,proto3" json:"to,omitempty"`                  // PeerID of the home from then on
 	Seized        bool                   `protobuf:"varint,6,opt,name=seized,proto3" json:"seized,omitempty"`         // from is gone, and an admin gave up what only it knows
 	Root          []byte                 `protobuf:"bytes,7,opt,name=root,proto3" json:"root,omitempty"`              // of a generation above 1: SHA-256 of the queue's name and the key that signed its first deed, 32 bytes: the lower one wins if two admins created the same queue
+	Seizure       uint64                 `protobuf:"varint,8,opt,name=seizure,proto3" json:"seizure,omitempty"`       // of a confirmation: the generation of the newest seizure before it; 0: there is none
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2337,6 +2354,13 @@ func (x *Deed) GetRoot() []byte {
 		return x.Root
 	}
 	return nil
+}
+
+func (x *Deed) GetSeizure() uint64 {
+	if x != nil {
+		return x.Seizure
+	}
+	return 0
 }
 
 // QueueAsk asks an admin to sign that this member is the home of a queue.
@@ -3081,7 +3105,7 @@ type Schedule struct {
 	Task          *Content               `protobuf:"bytes,7,opt,name=task,proto3" json:"task,omitempty"`                              // the content of each task; its body is inline
 	TtlMs         int64                  `protobuf:"varint,8,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`              // of each task
 	Paused        bool                   `protobuf:"varint,9,opt,name=paused,proto3" json:"paused,omitempty"`                         // creates nothing
-	MarkMs        int64                  `protobuf:"varint,10,opt,name=mark_ms,json=markMs,proto3" json:"mark_ms,omitempty"`          // Unix milliseconds: all times up to here have been handled
+	MarkMs        int64                  `protobuf:"varint,10,opt,name=mark_ms,json=markMs,proto3" json:"mark_ms,omitempty"`          // Unix milliseconds: all times up to here have been handled; 0: it starts when its home knows the time
 	FiringMs      int64                  `protobuf:"varint,11,opt,name=firing_ms,json=firingMs,proto3" json:"firing_ms,omitempty"`    // the time whose task is being created: recorded before it is created; 0: none
 	Generation    uint64                 `protobuf:"varint,12,opt,name=generation,proto3" json:"generation,omitempty"`                // increases with each home
 	Going         []byte                 `protobuf:"bytes,13,opt,name=going,proto3" json:"going,omitempty"`                           // PeerID of the new home, until that has answered; empty otherwise
@@ -3530,7 +3554,7 @@ const file_ownership_proto_rawDesc = "" +
 	"granted_by\x18\x0e \x01(\fR\tgrantedBy\x12!\n" +
 	"\fmax_attempts\x18\x0f \x01(\rR\vmaxAttempts\x12)\n" +
 	"\x11not_after_boot_ms\x18\x10 \x01(\x03R\x0enotAfterBootMs\x12\x18\n" +
-	"\amachine\x18\x11 \x01(\rR\amachine\"\xcb\x05\n" +
+	"\amachine\x18\x11 \x01(\rR\amachine\"\xfd\x05\n" +
 	"\n" +
 	"QueueState\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1e\n" +
@@ -3558,9 +3582,11 @@ const file_ownership_proto_rawDesc = "" +
 	"\bdraining\x18\x11 \x01(\bR\bdraining\x12*\n" +
 	"\x05deeds\x18\x12 \x03(\v2\x14.transport.v1.SignedR\x05deeds\x12!\n" +
 	"\fshared_lanes\x18\x13 \x01(\bR\vsharedLanes\x12\x12\n" +
-	"\x04root\x18\x14 \x01(\fR\x04root\x12+\n" +
+	"\x04root\x18\x14 \x01(\fR\x04root\x12\x16\n" +
+	"\x06stated\x18\x15 \x01(\x04R\x06stated\x12\x18\n" +
+	"\aseizure\x18\x16 \x01(\x04R\aseizure\x12+\n" +
 	"\x04kind\x18\x1a \x01(\x0e2\x17.transport.v1.TitleKindR\x04kind\x12\x18\n" +
-	"\aremoved\x18\x1c \x01(\bR\aremoved\"\xa0\x01\n" +
+	"\aremoved\x18\x1c \x01(\bR\aremoved\"\xba\x01\n" +
 	"\x04Deed\x12\x12\n" +
 	"\x04mesh\x18\x01 \x01(\fR\x04mesh\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1e\n" +
@@ -3570,7 +3596,8 @@ const file_ownership_proto_rawDesc = "" +
 	"\x04from\x18\x04 \x01(\fR\x04from\x12\x0e\n" +
 	"\x02to\x18\x05 \x01(\fR\x02to\x12\x16\n" +
 	"\x06seized\x18\x06 \x01(\bR\x06seized\x12\x12\n" +
-	"\x04root\x18\a \x01(\fR\x04root\"X\n" +
+	"\x04root\x18\a \x01(\fR\x04root\x12\x18\n" +
+	"\aseizure\x18\b \x01(\x04R\aseizure\"X\n" +
 	"\bQueueAsk\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x1e\n" +

@@ -121,7 +121,7 @@ func (r *Record) AddEvent(e *Event) {
 		}
 		r.Events = slices.Delete(r.Events, keep+1, keep+2)
 	}
-	e.Cause = Clip(e.Cause, maxCause)
+	e.Cause = CutWords(e.Cause, maxCause)
 	r.Events = append(r.Events, e)
 }
 
@@ -145,6 +145,19 @@ func Clip(s string, n int) string {
 		n--
 	}
 	return s[:n]
+}
+
+// CutWords is Clip for text that people read: it cuts between two words, and marks that.
+func CutWords(s string, n int) string {
+	const mark = " …"
+	if s = strings.ToValidUTF8(s, "\uFFFD"); len(s) <= n {
+		return s
+	}
+	s = Clip(s, n-len(mark))
+	if at := strings.LastIndexByte(s, ' '); at > n/2 {
+		s = s[:at]
+	}
+	return s + mark
 }
 
 // Name returns the phase of a lease at its owner as used by people and the API.

@@ -87,6 +87,15 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// A cause that is too long for an event is cut between two words, and says so.
+func TestAddEventCutsBetweenWords(t *testing.T) {
+	var r Record
+	r.AddEvent(&Event{Cause: "refused " + strings.Repeat("arguments ", 13)})
+	if got := r.Events[0].Cause; got != "refused "+strings.Repeat("arguments ", 11)+"…" || len(got) > maxCause {
+		t.Errorf("%d bytes: %q", len(got), got)
+	}
+}
+
 // Any output of a handler fits into a text field after Clip.
 func TestClip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -1148,7 +1148,7 @@ type JoinReply struct {
 	Peers         []*KnownPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`                  // known to the inviter, itself first, at most 64
 	Root          []byte                 `protobuf:"bytes,4,opt,name=root,proto3" json:"root,omitempty"`                    // the mesh root public key, 32 bytes
 	Pending       bool                   `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`             // a person has to decide: retry later
-	WaitMs        uint32                 `protobuf:"varint,6,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // refused because there are too many requests: the same request may be accepted after this time
+	WaitMs        uint32                 `protobuf:"varint,6,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"` // refused because there are too many requests, or because the clock is doubted: the same request may be accepted after this time
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
