@@ -389,6 +389,83 @@ func TestClockJumpRemovesFewFiles(t *testing.T) {
 	}
 }
 
+// I14: while the wall clock is doubted no file is removed, however old it seems.
+func TestDoubtedClockRemovesNoFile(t *testing.T) {
+	dir := t.TempDir()
+	cfg, clk := manual()
+	cfg.MaxFile = 500
+	j := open(t, dir, cfg)
+	for i := range 40 {
+		add(t, j, fmt.Sprintf("t%d", i+1))
+	}
+	before := wantSound(t, dir).Files
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	day := clk.Clock().Now()
+	clk.Advance(50 * 365 * 24 * time.Hour)
+	guard := clock.NewGuard(clk.Clock())
+	guard.Bound(day, day, day.AddDate(1, 0, 0))
+	cfg.Clock = guard.Clock()
+	j = open(t, dir, cfg)
+	for range 10 {
+		add(t, j, "from the future")
+	}
+	if rep := wantSound(t, dir); !cfg.Clock.Doubted() || rep.Files < before {
+		t.Errorf("doubted %v: %d files of %d are left", cfg.Clock.Doubted(), rep.Files, before)
+	}
+	clk.Advance(clock.BelieveAnyway)
+	for range 10 {
+		add(t, j, "it was right")
+	}
+	if rep := wantSound(t, dir); cfg.Clock.Doubted() || rep.Before.Seq == 0 {
+		t.Errorf("doubted %v: no file was removed", cfg.Clock.Doubted())
+	}
+}
+
+// S52: the files of seven days of entries never take more than the entries of the time for
+// which they are kept, a day here, and two files: the current one, and one that also has
+// newer entries than its oldest.
+func TestSevenDaysTakeBoundedSpace(t *testing.T) {
+	dir := t.TempDir()
+	cfg, clk := manual()
+	cfg.MaxFile, cfg.Keep = 4<<10, 24*time.Hour
+	j := open(t, dir, cfg)
+	const perDay = 96
+	var oneDay int64
+	for i := range 7 * perDay {
+		add(t, j, fmt.Sprintf("task %3d", i))
+		clk.Advance(cfg.Keep / perDay)
+		size := folderSize(t, dir)
+		if i < perDay {
+			oneDay = size
+		}
+		if limit := oneDay + 2*cfg.MaxFile; size > limit {
+			t.Fatalf("%d bytes after %d entries, with %d in a day: the limit is %d", size, i+1, oneDay, limit)
+		}
+	}
+	if rep := wantSound(t, dir); rep.Last.Seq != 7*perDay || rep.Before.Seq < 5*perDay-10 || rep.Before.Seq > 6*perDay {
+		t.Errorf("%+v, want the entries of the last day or two", rep)
+	}
+}
+
+// folderSize returns how many bytes the files of a folder have.
+func folderSize(t *testing.T, dir string) (size int64) {
+	t.Helper()
+	all, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		info, err := e.Info()
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
+	}
+	return size
+}
+
 func TestQuietJournalStillRotates(t *testing.T) {
 	dir := t.TempDir()
 	cfg, clk := manual()

@@ -197,6 +197,33 @@ func TestPartsWaitForTheRest(t *testing.T) {
 	wantUsage(t, s, 0, 0)
 }
 
+// I14: a part that is late by a doubted clock is kept.
+func TestDoubtedClockRemovesNoPart(t *testing.T) {
+	m := clock.NewManual(time.Unix(1e9, 0))
+	begin := m.Clock().Now()
+	from, dir := openStore(t, t.TempDir(), Config{}), t.TempDir()
+	s := openStore(t, dir, Config{})
+	ref := seal(t, from, random(1, 3*testChunk))
+	src := source(t, from, &ref)
+	in, err := s.Receive(src.Manifest, Terms{NotAfter: begin.Add(time.Hour).UnixMilli()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := pieces(t, src)[1]
+	if err := errors.Join(in.Put(1, p.chunk, p.path), in.Sync(), in.Close(), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	m.Advance(50 * 365 * 24 * time.Hour)
+	guard := clock.NewGuard(m.Clock())
+	guard.Bound(begin, begin, begin.AddDate(1, 0, 0))
+	s = openStore(t, dir, Config{Clock: guard.Clock()})
+	sweep(t, s, records{})
+	wantUsage(t, s, 0, 1)
+	m.Advance(clock.BelieveAnyway)
+	sweep(t, s, records{})
+	wantUsage(t, s, 0, 0)
+}
+
 // A mark over a million records holds no lock: what a submit does goes on meanwhile.
 func TestMarkOfAMillionRecordsBlocksNobody(t *testing.T) {
 	s := openStore(t, t.TempDir(), Config{})

@@ -24,8 +24,8 @@ type Clock struct {
 	mono func() time.Duration
 	boot func() time.Duration
 
-	machine string      // identifies the machine start that boot counts from; empty: unknown
-	doubted func() bool // nil: never
+	machine string // identifies the machine start that boot counts from; empty: unknown
+	guard   *Guard // decides whether the wall clock is doubted; nil: it never is
 }
 
 // Now returns the wall time, without a monotonic reading. For a guarded clock it
@@ -58,7 +58,21 @@ func (c Clock) MachineMark(process []byte) uint32 {
 // Doubted reports whether the wall clock is doubted: then nothing may end, be
 // deleted or be refused permanently because of it. Only a clock with a [Guard] is
 // ever doubted.
-func (c Clock) Doubted() bool { return c.doubted != nil && c.doubted() }
+func (c Clock) Doubted() bool { return c.guard != nil && c.guard.doubted() }
+
+// Unknown reports whether Now may be later than the time, or earlier: the wall clock is
+// doubted, and the machine was off for an unknown time. Once it is false it stays false:
+// a Now after that can be relied on.
+func (c Clock) Unknown() bool { return c.guard != nil && c.guard.unknown() }
+
+// Plausible returns Now, unless the wall clock is after its bounds and is doubted for that:
+// then the last believed time, or a moment that has passed.
+func (c Clock) Plausible() time.Time {
+	if c.guard == nil {
+		return c.Now()
+	}
+	return c.guard.plausible()
+}
 
 // IsZero reports whether c is unset, so that a config can default it.
 func (c Clock) IsZero() bool { return c.wall == nil }
@@ -124,14 +138,14 @@ func WithSuspend(c Clock, slept func() time.Duration) Clock {
 		mono: c.mono,
 		boot: func() time.Duration { return c.boot() + slept() },
 
-		machine: c.machine, doubted: c.doubted,
+		machine: c.machine, guard: c.guard,
 	}
 }
 
 // WithOffset returns c as on a machine whose wall clock is ahead by by(), which
 // may change at any time and be negative.
 func WithOffset(c Clock, by func() time.Duration) Clock {
-	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot, machine: c.machine, doubted: c.doubted}
+	return Clock{wall: func() time.Time { return c.wall().Add(by()) }, mono: c.mono, boot: c.boot, machine: c.machine, guard: c.guard}
 }
 
 // WithMachine returns c as on a machine whose start is identified by machine:

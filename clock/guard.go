@@ -12,8 +12,9 @@ import (
 type Guard struct {
 	raw Clock
 
-	mu sync.Mutex
-	d  Doubt
+	mu   sync.Mutex
+	d    Doubt
+	held bool // see Hold
 }
 
 // NewGuard guards a clock. Without [Guard.Resume] it knows no earlier start.
@@ -21,7 +22,7 @@ func NewGuard(raw Clock) *Guard { return &Guard{raw: raw} }
 
 // Clock returns the guarded clock.
 func (g *Guard) Clock() Clock {
-	return Clock{wall: g.now, mono: g.raw.mono, boot: g.raw.boot, machine: g.raw.machine, doubted: g.doubted}
+	return Clock{wall: g.now, mono: g.raw.mono, boot: g.raw.boot, machine: g.raw.machine, guard: g}
 }
 
 func (g *Guard) now() time.Time {
@@ -34,7 +35,37 @@ func (g *Guard) doubted() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.d.Observe(g.raw.wall(), g.raw.boot())
-	return g.d.Active()
+	return g.held || g.d.Active()
+}
+
+func (g *Guard) unknown() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.d.Observe(g.raw.wall(), g.raw.boot())
+	return g.held || g.d.active && g.d.lowerBound
+}
+
+func (g *Guard) plausible() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	wall, boot := g.raw.wall(), g.raw.boot()
+	now := g.d.Observe(wall, boot)
+	switch believed := g.d.Believed(boot); {
+	case !g.d.active || !g.d.late(wall):
+		return now
+	case g.d.late(believed):
+		return g.d.passed
+	default:
+		return believed
+	}
+}
+
+// Hold sets whether the clock is doubted in any case, as before the stamp of an earlier
+// start has been read.
+func (g *Guard) Hold(held bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.held = held
 }
 
 // Bound sets when the wall clock can be right: see [Doubt.Bound].
@@ -97,6 +128,14 @@ func (g *Guard) Stamp() []byte {
 	return append(b, g.raw.machine...)
 }
 
+// StampTime returns the time in a stamp, zero if it is not a valid one.
+func StampTime(stamp []byte) time.Time {
+	if len(stamp) < stampSize {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(binary.BigEndian.Uint64(stamp)))
+}
+
 // Resume takes the stamp of an earlier start. If the machine has not restarted
 // since then, its boot clock tells how long ago that was; otherwise the duration
 // is unknown.
@@ -104,7 +143,7 @@ func (g *Guard) Resume(stamp []byte) error {
 	if len(stamp) < stampSize {
 		return ErrStamp
 	}
-	wall := time.Unix(0, int64(binary.BigEndian.Uint64(stamp)))
+	wall := StampTime(stamp)
 	then := time.Duration(binary.BigEndian.Uint64(stamp[8:]))
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -247,6 +247,39 @@ func TestReplayAfterDays(t *testing.T) {
 	}
 }
 
+// I12, I14: while the clock is doubted the id of a task of a former member and the cancel of
+// a task that has not arrived are kept, however old they seem.
+func TestDoubtedClockForgetsNothing(t *testing.T) {
+	_, spec := scripted(succeed)
+	wall := clock.NewManual(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
+	inBubble(t, Config{Clock: wall.Clock()}, []Spec{spec}, func(f *fixture) {
+		ended, awaited := f.task(), f.task()
+		f.accept(0, ended)
+		f.mustCancel(awaited, false, 0)
+		f.run()
+		wait(time.Second)
+		f.expect(ended, succeeded)
+		f.stop()
+		delete(f.parts.Members.(members), home)
+		begin := wall.Clock().Now()
+		wall.Advance(50 * 365 * 24 * time.Hour)
+		guard := clock.NewGuard(wall.Clock())
+		guard.Bound(begin, begin, begin.AddDate(1, 0, 0))
+		f.cfg.Clock = guard.Clock()
+		f.crash()
+		f.run()
+		wait(2 * ageEvery)
+		if n := f.in.Status().Ids; n != 2 || !f.cfg.Clock.Doubted() {
+			t.Errorf("%d of 2 ids are kept, doubted %v", n, f.cfg.Clock.Doubted())
+		}
+		wall.Advance(clock.BelieveAnyway)
+		wait(ageEvery)
+		if n := f.in.Status().Ids; n != 0 || f.cfg.Clock.Doubted() {
+			t.Errorf("%d ids are kept, doubted %v", n, f.cfg.Clock.Doubted())
+		}
+	})
+}
+
 // I12, I14: the stamps of an origin whose clock was far ahead refuse none of its tasks once
 // that clock is right, and none of another origin.
 func TestWrongStampsRefuseNoLaterTask(t *testing.T) {

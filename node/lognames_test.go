@@ -33,7 +33,7 @@ func TestLogLinesNamePeers(t *testing.T) {
 	}
 }
 
-// A node names its peers in its own log.
+// A node names itself, where it listens and its peers in its own log.
 func TestNodeNamesPeersInItsLog(t *testing.T) {
 	var out bytes.Buffer
 	a, b := pair(t, func(name string, c *Config) {
@@ -43,7 +43,9 @@ func TestNodeNamesPeersInItsLog(t *testing.T) {
 	})
 	eventually(t, func() bool { return a.net.Connected(b.keys.Peer()) }, func() string { return "not connected" })
 	a.halt()
-	if want := `peer="b ` + b.keys.Peer().String(); !strings.Contains(out.String(), want) {
-		t.Errorf("no line has %s:\n%s", want, &out)
+	for _, want := range []string{`peer="b ` + b.keys.Peer().String(), "name=a id=" + a.keys.Peer().String() + ` addrs="[/ip4/127.0.0.1/`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no line has %s:\n%s", want, &out)
+		}
 	}
 }

@@ -92,6 +92,7 @@ func New(cfg Config) (_ *Node, err error) {
 	}
 	guard := clock.NewGuard(cfg.Clock)
 	guard.Bound(own.Bounds())
+	guard.Hold(true) // until resumeClock
 	cfg.Clock = guard.Clock()
 	n := &Node{cfg: cfg, guard: guard, log: cfg.Logger, registry: prometheus.NewRegistry()}
 	n.keys, n.mesh, n.self = own.Keys, own.Mesh, own.Self
@@ -181,7 +182,7 @@ func (n *Node) openSubsystems() (err error) {
 // for the handlers, lets pending writes finish and then closes everything.
 func (n *Node) Run(ctx context.Context) error {
 	defer n.running.Store(false)
-	n.log.Info("this node is a member", "name", n.self.Name, "id", n.keys.Peer().String(), "mesh", n.mesh.ID.String(), "certificate_until", n.self.NotAfter)
+	n.log.Info("this node is a member", "name", n.self.Name, "id", n.keys.Peer().String(), "addrs", n.Addrs(), "mesh", n.mesh.ID.String(), "certificate_until", n.self.NotAfter)
 	parts, stopParts := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopParts()
 	g, failed := errgroup.WithContext(parts)

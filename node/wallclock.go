@@ -28,21 +28,25 @@ var clockKey = []byte("clock")
 // resumeClock gives the guard the stamp of the previous run, before anything is
 // timestamped.
 func (n *Node) resumeClock() error {
-	stamp, err := n.storage.Store.Get(store.Meta, clockKey)
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	if err == nil {
+	defer n.guard.Hold(false)
+	stamp, err := readStamp(n.storage.Store)
+	if err == nil && stamp != nil {
 		err = n.guard.Resume(stamp)
 	}
 	if errors.Is(err, clock.ErrStamp) { // it will be written again; the stamp is only a safeguard
 		n.log.Warn("ignoring an unreadable clock stamp", "err", err)
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("read the clock stamp: %w", err)
+	return err
+}
+
+// readStamp reads the stamp of the previous run, nil if there is none.
+func readStamp(s *store.Store) ([]byte, error) {
+	stamp, err := s.Get(store.Meta, clockKey)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return nil, fmt.Errorf("read the clock stamp: %w", err)
 	}
-	return nil
+	return stamp, nil
 }
 
 // keepClock watches the wall clock: it exchanges times with the peers, at once after a
