@@ -272,7 +272,7 @@ func (ps *peerSender) applyDecision(a *answeredEntry, r *proto.Record, now time.
 		r.Attempts++
 		r.Code, r.Reason = a.refusal.Code, proto.Clip(a.refusal.Code.Name()+": "+a.refusal.Detail, proto.MaxReason)
 		r.DueMs = now.Add(ps.o.backoff(int(r.Attempts))).UnixMilli()
-		r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: ps.peer[:], State: r.State, Attempt: r.Attempts, Cause: proto.Clip("failed at the target: "+a.refusal.Detail, 128)})
+		r.AddEvent(&proto.Event{TimeMs: now.UnixMilli(), Node: ps.peer[:], State: r.State, Attempt: r.Attempts, Cause: "failed at the target: " + a.refusal.Detail})
 		return backlog.Requeue
 	}
 	if r.State.Terminal() {

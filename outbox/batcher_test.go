@@ -185,14 +185,14 @@ func TestQueuedJobsAreWrittenOnStop(t *testing.T) {
 }
 
 func TestSlowDiskWaitsForAnsweredCallers(t *testing.T) {
-	const callers, rounds = 8, 20
+	const callers, times = 8, 20
 	d := &fakeDisk{write: func() { time.Sleep(10 * time.Millisecond) }}
 	withIntake(t, d, func(q *submitQueue) {
 		var wg sync.WaitGroup
 		for i := range callers {
 			wg.Go(func() {
 				time.Sleep(time.Duration(i) * time.Millisecond) // they do not begin together
-				for range rounds {
+				for range times {
 					<-put(q)
 					time.Sleep(time.Millisecond) // what it takes to make the next task
 				}
@@ -200,7 +200,7 @@ func TestSlowDiskWaitsForAnsweredCallers(t *testing.T) {
 		}
 		wg.Wait()
 	})
-	if n := len(d.begun()); n > rounds+5 {
-		t.Errorf("%d groups for %d rounds of %d callers: %v", n, rounds, callers, d.groups)
+	if n := len(d.begun()); n > times+5 {
+		t.Errorf("%d groups for %d rounds of %d callers: %v", n, times, callers, d.groups)
 	}
 }

@@ -16,7 +16,11 @@ import (
 var bootKey = []byte("boot")
 
 // raiseBoot begins a new start. Its number is above that of every earlier one,
-// even after a rollback of the disk, because the clock has advanced.
+// even after a rollback of the disk, because the clock has advanced. now is plausible: a
+// number of years ahead would be refused after a later rollback until that time has come.
+// While the clock is doubted within its bounds its time is used all the same: a lower number,
+// after a rollback, is refused until the next start, and each rollback while the machine is
+// off makes the clock doubted.
 func raiseBoot(s *store.Store, now time.Time) (uint64, proto.BootID, error) {
 	var id proto.BootID
 	last, err := readNumber(s, bootKey)
@@ -50,6 +54,9 @@ func MarkRestored(s *store.Store, b *store.Batch, least uint64) error {
 	b.Put(store.Meta, restoredKey, binary.BigEndian.AppendUint64(nil, least))
 	return nil
 }
+
+// LastBoot returns the number of the last start that s knows.
+func LastBoot(s *store.Store) (uint64, error) { return readNumber(s, bootKey) }
 
 // readNumber reads a number from Meta, 0 if there is none.
 func readNumber(s *store.Store, key []byte) (uint64, error) {

@@ -94,7 +94,7 @@ func (o *Outbox) linkDown(p proto.PeerID) {
 	o.submitted.forget(p)
 	if err := o.writeLink(context.Background(), p, false, sent); err != nil {
 		// The stored value is "up", which errs on the safe side.
-		o.cfg.Logger.Warn("cannot record that a link is down", "peer", p.Short(), "err", err)
+		o.cfg.Logger.Warn("cannot record that a link is down", "peer", p, "err", err)
 	}
 }
 

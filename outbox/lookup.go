@@ -73,7 +73,7 @@ func (o *Outbox) HandleUnknown(ctx context.Context, p proto.PeerID, id proto.Tas
 	if err != nil {
 		return false, fmt.Errorf("task %s is unknown to its target: %w", id, err)
 	}
-	o.cfg.Logger.Warn("the target of a task no longer knows it", "task", id.String(), "target", p.Short())
+	o.cfg.Logger.Warn("the target of a task no longer knows it", "task", id.String(), "target", p)
 	return true, nil
 }
 

@@ -52,7 +52,7 @@ func Open(s *store.Store, sign Signer, cfg Config) (*Outbox, error) {
 		deliveries: newDeliveryStates(), submitted: newSubmitCache(), watches: newWatches(), hints: newRetryHints(),
 	}
 	var err error
-	if o.boot, o.bootID, err = raiseBoot(s, cfg.Clock.Now()); err != nil {
+	if o.boot, o.bootID, err = raiseBoot(s, cfg.Clock.Plausible()); err != nil {
 		return nil, fmt.Errorf("open outbox: %w", err)
 	}
 	if o.links, err = readLinks(s, o.boot); err != nil {

@@ -94,7 +94,7 @@ func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusa
 	if over {
 		what = "the home of a task permanently refuses its result; it is kept as a dead letter"
 	}
-	o.cfg.Logger.Warn(what, "task", k.ID.String(), "home", home.Short(), "code", r.GetCode().Name(), "detail", r.GetDetail())
+	o.cfg.Logger.Warn(what, "task", k.ID.String(), "home", home, "code", r.GetCode().Name(), "detail", r.GetDetail())
 	o.cfg.Results.Refused(k.ID, home, r, over)
 }
 
@@ -105,7 +105,7 @@ func (o *Outbox) resultExpired(k backlog.Key, r *proto.Record) {
 	if k.Part != backlog.PartResult {
 		return
 	}
-	o.cfg.Logger.Warn("a result did not reach its home in time; it is kept as a dead letter", "task", k.ID.String(), "home", home.Short(), "detail", r.Reason)
+	o.cfg.Logger.Warn("a result did not reach its home in time; it is kept as a dead letter", "task", k.ID.String(), "home", home, "detail", r.Reason)
 	o.cfg.Results.Lost(k.ID, home, r.Reason)
 }
 
@@ -114,6 +114,6 @@ func (o *Outbox) resultStale(k backlog.Key, home proto.PeerID, r *proto.Refusal)
 	if k.Part != backlog.PartResult || r.GetCode() != proto.CodeStale {
 		return
 	}
-	o.cfg.Logger.Warn("the home of a task does not need its result", "task", k.ID.String(), "home", home.Short(), "state", r.GetState().Name(), "detail", r.GetDetail())
+	o.cfg.Logger.Warn("the home of a task does not need its result", "task", k.ID.String(), "home", home, "state", r.GetState().Name(), "detail", r.GetDetail())
 	o.cfg.Results.Stale(k.ID, home, r)
 }

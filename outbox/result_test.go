@@ -97,7 +97,7 @@ func TestRefusedResultIsKept(t *testing.T) {
 				if (len(told) > 0) != tt.told || len(told) > 1 || tt.told && told[0] != (refused{tt.code, tt.dead}) {
 					t.Fatalf("told %v", told)
 				}
-				if n := strings.Count(log.String(), "refuses its result"); n != len(told) {
+				if n := strings.Count(log.String(), "refuses its result"); n != len(told) || strings.Count(log.String(), "home="+g.peer().String()) != n {
 					t.Errorf("%d lines of the log:\n%s", n, &log)
 				}
 				if w, err := h.WhyResult(d.Header.ID); err != nil || tt.dead != w.State.Terminal() || !tt.dead && w.Code != tt.code || tt.dead && !strings.Contains(w.Reason, "because") {
