@@ -114,7 +114,7 @@ func (k *kept) want(what, dir string, inStore, inLedger []string) {
 func (k *kept) restore(snapshot, private string) RestoreReport {
 	k.t.Helper()
 	k.clk.Advance(time.Second)
-	r, err := Restore(k.cfg, snapshot, private, func(*store.Store, *store.Batch, time.Time) ([]string, error) { return nil, nil })
+	r, err := Restore(k.cfg, snapshot, private, noMark)
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestCheckAndSalvageCoverTheLedger(t *testing.T) {
 		inSnap, _ := ledgerOf(snap)
 		damage(t, inSnap, "text 3") // the last one, which looks like a torn end
 		damage(t, inSnap, "text 1")
-		_, err = Restore(k.cfg, snap, "", func(*store.Store, *store.Batch, time.Time) ([]string, error) { return nil, nil })
+		_, err = Restore(k.cfg, snap, "", noMark)
 		if err == nil || !strings.Contains(err.Error(), "from byte") {
 			t.Errorf("a damaged snapshot: %v", err)
 		}

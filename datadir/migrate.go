@@ -89,7 +89,7 @@ func copyPebble(cfg Config, dir string, dst store.Engine) (err error) {
 	}
 	defer func() { err = errors.Join(err, src.Close()) }()
 	needed, limit := int64(0), max(memory.RuntimeLimit(cfg.Memory), 0)
-	return eachPage(src, func(b store.Bucket, page []store.Pair) error {
+	return eachPage(src, store.Buckets(), func(b store.Bucket, page []store.Pair) error {
 		ops := make([]store.Op, len(page))
 		for i, p := range page {
 			ops[i] = store.Op{Bucket: b, Key: p.Key, Val: p.Val}
@@ -105,9 +105,9 @@ func copyPebble(cfg Config, dir string, dst store.Engine) (err error) {
 // pageRecords is the number of records copied in one commit.
 const pageRecords = 256
 
-// eachPage calls fn with all records of e, one page at a time.
-func eachPage(e store.Engine, fn func(store.Bucket, []store.Pair) error) error {
-	for _, b := range store.Buckets() {
+// eachPage calls fn with all records of e in the buckets, one page at a time.
+func eachPage(e store.Engine, buckets []store.Bucket, fn func(store.Bucket, []store.Pair) error) error {
+	for _, b := range buckets {
 		for start := []byte(nil); ; {
 			page, err := e.Scan(b, start, nil, pageRecords)
 			if err != nil {
@@ -128,7 +128,7 @@ func eachPage(e store.Engine, fn func(store.Bucket, []store.Pair) error) error {
 }
 
 func countRecords(e store.Engine) (n int, err error) {
-	err = eachPage(e, func(_ store.Bucket, page []store.Pair) error {
+	err = eachPage(e, store.Buckets(), func(_ store.Bucket, page []store.Pair) error {
 		n += len(page)
 		return nil
 	})

@@ -93,7 +93,7 @@ func TestStoreMigratesBothWays(t *testing.T) {
 func dumpEngine(t *testing.T, e store.Engine) map[string]string {
 	t.Helper()
 	all := map[string]string{}
-	if err := eachPage(e, func(b store.Bucket, page []store.Pair) error {
+	if err := eachPage(e, store.Buckets(), func(b store.Bucket, page []store.Pair) error {
 		for _, p := range page {
 			all[fmt.Sprintf("%v/%s", b, p.Key)] = string(p.Val)
 		}

@@ -9,12 +9,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/disk"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/ledger"
+	"github.com/balefire/balefire/store/mem"
 	"github.com/balefire/balefire/store/nuts"
+	"github.com/balefire/balefire/store/pebble"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -36,10 +39,16 @@ type RestoreReport struct {
 	Revoked []string  `json:"revoked"`         // members whose revocation is missing in the copy; they stay revoked
 }
 
-// A Marker marks a copy as restored, in the batch that completes it. What the replaced
-// store did until lost may be unknown to the copy. It returns the members whose revocation
-// is missing in the copy.
-type Marker func(s *store.Store, b *store.Batch, lost time.Time) (revoked []string, err error)
+// Replaced is what is known of the store that a copy replaces.
+type Replaced struct {
+	Meta    *store.Store // its bucket Meta alone, to read; nil: it is damaged, or there is none
+	Written time.Time    // time of its newest file, by the clock of the machine; zero: there is none
+}
+
+// A Marker marks s, a copy, as restored, in the batch that completes it. What the replaced
+// store did until lost may be unknown to the copy. It also returns the members whose
+// revocation is missing in the copy.
+type Marker func(s *store.Store, old Replaced, b *store.Batch) (lost time.Time, revoked []string, err error)
 
 // Restore replaces the store and the ledger of the stopped node in cfg.Dir with a copy of
 // snapshot; private is the key of a sealed snapshot. The copy is checked first, and mark
@@ -68,7 +77,12 @@ func Restore(cfg Config, snapshot, private string, mark Marker) (_ RestoreReport
 	if err := store.MarkEngine(filepath.Join(cfg.Dir, Store), name); err != nil {
 		return RestoreReport{}, err
 	}
-	r := RestoreReport{Engine: name, Lost: lastWrite(cfg)}
+	r := RestoreReport{Engine: name}
+	old, err := readReplaced(cfg)
+	if err != nil {
+		return r, fmt.Errorf("restore: %w", err)
+	}
+	defer func() { err = errors.Join(err, old.close()) }()
 	part := filepath.Join(cfg.Dir, restorePart)
 	// Copies of an interrupted restore; the snapshot still exists.
 	if err := errors.Join(os.RemoveAll(part), os.RemoveAll(filepath.Join(cfg.Dir, restoreDone))); err != nil {
@@ -83,7 +97,7 @@ func Restore(cfg Config, snapshot, private string, mark Marker) (_ RestoreReport
 	if r.Mail, err = restoreLedger(part, name); err != nil {
 		return r, fmt.Errorf("restore: the copy of %s: %w", snapshot, err)
 	}
-	if r.Records, r.Revoked, err = markRestored(cfg, part, name, r.Lost, mark); err != nil {
+	if err = r.markRestored(cfg, part, old, mark); err != nil {
 		return r, fmt.Errorf("restore: the copy of %s: %w", snapshot, err)
 	}
 	r.Aside, err = swapStore(cfg.Dir, cfg.Clock.Now())
@@ -166,11 +180,55 @@ func engineOfSnapshot(dir string) (string, error) {
 	return "", fmt.Errorf("%w: %s is not a snapshot of a store: name the folder that store snapshot wrote", wire.ErrInvalid, dir)
 }
 
-// lastWrite returns the latest time at which the store being replaced may have been
-// written: the time of its newest file, or now.
-func lastWrite(cfg Config) time.Time {
-	var last time.Time
-	root := filepath.Join(cfg.Dir, Store)
+// readReplaced reads what is known of the store that is replaced.
+func readReplaced(cfg Config) (r Replaced, err error) {
+	r.Written = lastWrite(filepath.Join(cfg.Dir, Store)) // before it is opened
+	e := mem.New()
+	if err := copyMeta(cfg, e); err != nil {
+		return r, e.Close() // why it is replaced
+	}
+	r.Meta, err = store.Open(e, store.Config{Clock: cfg.Clock})
+	return r, err
+}
+
+func (r Replaced) close() error {
+	if r.Meta == nil {
+		return nil
+	}
+	return r.Meta.Close()
+}
+
+// copyMeta copies the bucket Meta of the node's store.
+func copyMeta(cfg Config, dst store.Engine) (err error) {
+	name, err := engineOf(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Join(cfg.Dir, Store, name)
+	if name == EngineNuts {
+		return nuts.Export(dir, func(_, _ int64) {}, func(ops []store.Op) error {
+			return dst.Commit(slices.DeleteFunc(ops, func(op store.Op) bool { return op.Bucket != store.Meta }))
+		})
+	}
+	read := pebbleConfig(cfg)
+	read.ReadOnly = true // it is moved aside as it is
+	src, err := pebble.Open(dir, read)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	return eachPage(src, []store.Bucket{store.Meta}, func(b store.Bucket, page []store.Pair) error {
+		for _, p := range page {
+			if err := dst.Commit([]store.Op{{Bucket: b, Key: p.Key, Val: p.Val}}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// lastWrite returns the time of the newest file of a store, zero if there is none.
+func lastWrite(root string) (last time.Time) {
 	mark := filepath.Join(root, engineFile)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || path == mark {
@@ -182,8 +240,8 @@ func lastWrite(cfg Config) time.Time {
 		}
 		return err
 	})
-	if err != nil || last.IsZero() {
-		return cfg.Clock.Now()
+	if err != nil {
+		return time.Time{}
 	}
 	return last
 }
@@ -229,30 +287,30 @@ func copyFile(dst, src string) error {
 	return errors.Join(err, to.Sync(), to.Close())
 }
 
-// markRestored opens the copy, reads all of it and marks it as restored.
-func markRestored(cfg Config, part, engine string, lost time.Time, mark Marker) (records int, revoked []string, err error) {
-	e, err := openEngineIn(part, engine, cfg)
+// markRestored opens the copy in part, reads all of it and marks it as restored.
+func (r *RestoreReport) markRestored(cfg Config, part string, old Replaced, mark Marker) (err error) {
+	e, err := openEngineIn(part, r.Engine, cfg)
 	if err != nil {
-		return 0, nil, err
+		return err
 	}
 	s, err := store.Open(e, storeConfig(cfg))
 	if err != nil {
-		return 0, nil, errors.Join(err, e.Close())
+		return errors.Join(err, e.Close())
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	for _, b := range store.Buckets() {
 		for _, err := range s.All(b, nil, nil) {
 			if err != nil {
-				return records, nil, err
+				return err
 			}
-			records++
+			r.Records++
 		}
 	}
 	var b store.Batch
-	if revoked, err = mark(s, &b, lost); err != nil {
-		return records, nil, err
+	if r.Lost, r.Revoked, err = mark(s, old, &b); err != nil {
+		return err
 	}
-	return records, revoked, s.Apply(context.Background(), &b)
+	return s.Apply(context.Background(), &b)
 }
 
 // swapStore moves the store of the node aside and the complete copy into its place, and the

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mailbox"
@@ -19,32 +20,72 @@ import (
 //
 // The node starts with a higher boot number than ever before (I5), assumes that every
 // task in the copy may have been sent, and starts no task that was created before the
-// last write to the old store, because it may have run already (I6).
+// last use of the old store, because it may have run already (I6). All times are those that
+// the node believed: see [inbox.Traces].
 func RestoreStore(cfg Config, snapshot, private string) (datadir.RestoreReport, error) {
 	cfg = cfg.withDefaults()
-	return datadir.Restore(cfg.Storage(), snapshot, private, func(s *store.Store, b *store.Batch, lost time.Time) (revoked []string, err error) {
+	guard := clock.NewGuard(cfg.Clock)
+	if own, err := pairing.Load(cfg.Dir, cfg.Clock.Now()); err == nil { // the start of the node reports the error
+		guard.Bound(own.Bounds())
+	}
+	guard.Hold(true) // nothing of the snapshot expires meanwhile
+	cfg.Clock = guard.Clock()
+	return datadir.Restore(cfg.Storage(), snapshot, private, func(s *store.Store, old datadir.Replaced, b *store.Batch) (lost time.Time, revoked []string, err error) {
+		traces := inbox.Traces{Written: old.Written}
+		boot, err := traceOld(s, old.Meta, b, guard, &traces)
+		if err != nil {
+			return lost, nil, err
+		}
+		now := cfg.Clock.Now()
+		if old.Meta == nil || boot == 0 {
+			boot = uint64(max(now.Unix(), 0)) // the clock went on
+		}
+		_ = audit.Scan(filepath.Join(cfg.Dir, audit.DirName), func(r audit.Record) error { // use what is readable: it was not rolled back
+			boot, traces.Audited = max(boot, r.Boot), r.Time
+			return nil
+		})
+		lost = traces.Lost(now, !guard.State().Stopped)
 		if revoked, err = pairing.RevokedSince(cfg.Dir, s, cfg.Clock); err != nil {
-			return nil, err
+			return lost, nil, err
 		}
 		if err := inbox.MarkRestored(s, b, lost); err != nil {
-			return nil, err
+			return lost, nil, err
 		}
-		if err := outbox.MarkRestored(s, b, lastBoot(cfg)); err != nil {
-			return nil, err
+		if err := outbox.MarkRestored(s, b, boot); err != nil {
+			return lost, nil, err
 		}
-		mailbox.MarkRestored(b, cfg.Clock.Now())
+		if lost.After(now) {
+			now = lost
+		}
+		mailbox.MarkRestored(b, now)
 		pairing.MarkRestored(b)
-		return revoked, ownership.MarkRestored(s, b)
+		return lost, revoked, ownership.MarkRestored(s, b)
 	})
 }
 
-// lastBoot returns the highest boot number that is known without the store: the audit
-// was not rolled back with it, and the clock went on.
-func lastBoot(cfg Config) uint64 {
-	boot := uint64(max(cfg.Clock.Now().Unix(), 0))
-	_ = audit.Scan(filepath.Join(cfg.Dir, audit.DirName), func(r audit.Record) error { // use what is readable
-		boot = max(boot, r.Boot)
-		return nil
-	})
-	return boot
+// traceOld resumes the clock from the newer of the stamps in s, the copy, and in the store
+// that it replaces, nil if that is unreadable. It returns the last boot number of that store.
+func traceOld(s, old *store.Store, b *store.Batch, guard *clock.Guard, traces *inbox.Traces) (boot uint64, err error) {
+	stamp, err := readStamp(s)
+	if err != nil {
+		return 0, err
+	}
+	traces.Copied = clock.StampTime(stamp)
+	if old != nil {
+		newer, err := readStamp(old)
+		if err != nil {
+			return 0, err
+		}
+		if boot, err = outbox.LastBoot(old); err != nil {
+			return 0, err
+		}
+		if traces.Stamped = clock.StampTime(newer); traces.Stamped.After(traces.Copied) {
+			stamp = newer
+			b.Put(store.Meta, clockKey, stamp) // the next start knows no less
+		}
+	}
+	if traces.Copied.IsZero() && traces.Stamped.IsZero() {
+		return boot, nil
+	}
+	return boot, guard.Resume(stamp)
 }

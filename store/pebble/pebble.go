@@ -46,6 +46,8 @@ type Config struct {
 	CommitTimeout time.Duration
 	CloseTimeout  time.Duration // how long Close waits for work in progress; default 10s
 
+	ReadOnly bool // change no file of the store, which must exist; every commit fails
+
 	FS     vfs.FS       // default: the disk
 	Logger *slog.Logger // default slog.Default()
 }
@@ -77,12 +79,14 @@ type DB struct {
 
 var _ store.Engine = (*DB)(nil)
 
-// Open opens the store in dir, which it creates. [store.ErrLocked] says that
+// Open opens the store in dir, which it creates unless it may only read. [store.ErrLocked] says that
 // another process has it open, [store.ErrCorrupt] that its files are damaged.
 func Open(dir string, cfg Config) (*DB, error) {
 	cfg = cfg.withDefaults()
-	if err := cfg.FS.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("pebble: create %s: %w", dir, err)
+	if !cfg.ReadOnly {
+		if err := cfg.FS.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("pebble: create %s: %w", dir, err)
+		}
 	}
 	lock, err := pebble.LockDirectory(dir, cfg.FS)
 	if _, ok := errors.AsType[*fs.PathError](err); ok { // the lock file could not be made
@@ -162,7 +166,11 @@ func openTwice(dir string, opts func() *pebble.Options) (*pebble.DB, error) {
 			return nil, err
 		}
 	}
-	if !desc.Exists || desc.FormatMajorVersion < format {
+	switch {
+	case o.ReadOnly && !desc.Exists:
+		return nil, fmt.Errorf("there is no store: %w", fs.ErrNotExist)
+	case o.ReadOnly:
+	case !desc.Exists || desc.FormatMajorVersion < format:
 		db, err := pebble.Open(dir, o)
 		if err != nil {
 			return nil, err
@@ -192,6 +200,7 @@ func (d *DB) options() func() *pebble.Options {
 			MemTableSize:       uint64(d.cfg.MemTableSize), MemTableStopWritesThreshold: 4,
 			L0CompactionThreshold: 8, L0StopWritesThreshold: 24, // 4 would merge the same tables more often: a quarter more CPU per submit
 			CacheSize: d.cfg.CacheSize, MaxOpenFiles: 256, BytesPerSync: 512 << 10, MaxManifestFileSize: 16 << 20,
+			ReadOnly: d.cfg.ReadOnly,
 		}
 		for i := range o.Levels { // most requirements ask for a key that is absent
 			o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
