@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -294,6 +296,7 @@ type bodies struct {
 	mu    sync.Mutex
 	files map[string][]byte
 	pins  map[string]int
+	busy  int // of the next reads, which fail because too many files are open
 }
 
 func (b *bodies) Put(p []byte) (string, error) {
@@ -313,6 +316,9 @@ func (b *bodies) add(name string, p []byte) {
 func (b *bodies) Get(name string) ([]byte, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.busy--; b.busy >= 0 {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EMFILE}
+	}
 	p, ok := b.files[name]
 	if !ok {
 		return nil, errors.New("no such file")

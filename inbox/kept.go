@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -138,7 +137,7 @@ func (in *Inbox) EndKept(ctx context.Context, id proto.TaskID, o *proto.Outcome,
 		switch {
 		case err == nil || in.store.Err() != nil || ctx.Err() != nil:
 			return err
-		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE): // the result is intact, and can be read later
+		case tooManyFiles(err):
 			if in.slots.halted() {
 				return err
 			}

@@ -322,6 +322,25 @@ func TestLargeBodies(t *testing.T) {
 	})
 }
 
+// A body that cannot be read because too many files are open spends no attempt: nothing
+// was started.
+func TestABodyWaitsForAFile(t *testing.T) {
+	big := strings.Repeat("0123456789", 2000)
+	s, spec := scripted(succeed)
+	spec.MaxAttempts = 1
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		offloaded := f.task(withBody(big))
+		f.accept(0, offloaded)
+		f.bodies.busy = 5
+		f.run()
+		wait(time.Hour / 2)
+		f.expect(offloaded, succeeded)
+		if n := s.starts(offloaded.Header.ID); n != 1 {
+			t.Errorf("%d starts of the handler", n)
+		}
+	})
+}
+
 func errText(err error) string {
 	if err != nil {
 		return err.Error()

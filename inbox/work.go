@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"time"
 
 	"github.com/balefire/balefire/handler"
@@ -119,22 +120,36 @@ func (p *prepared) close() {
 func (in *Inbox) prepare(ctx context.Context, j *job) (r *prepared, ended *handler.Result) {
 	content, err := in.content(j)
 	if err != nil {
-		return nil, &handler.Result{Outcome: handler.Retry, Reason: fmt.Sprintf("the task cannot be opened: %v", err)}
+		return nil, unprepared("the task cannot be opened", err)
 	}
 	r = &prepared{Run: handler.Run{
 		ID: j.key.ID, Attempt: int(j.attempt), Epoch: j.epoch, Origin: j.origin,
 		Content: content, BodySize: int64(content.BodySize), Kill: j.kill,
 	}}
-	err = in.body(ctx, j, content, r)
-	switch {
-	case errors.Is(err, errFetchAgain):
-		return nil, &handler.Result{Outcome: handler.Unready, Reason: err.Error()}
-	case errors.Is(err, errIntegrity):
-		return nil, &handler.Result{Outcome: unusable, Reason: err.Error()}
-	case err != nil:
-		return nil, &handler.Result{Outcome: handler.Retry, Reason: fmt.Sprintf("the body cannot be read: %v", err)}
+	if err := in.body(ctx, j, content, r); err != nil {
+		return nil, unprepared("the body cannot be read", err)
 	}
 	return r, nil
+}
+
+// unprepared returns the result of a run that was not started because of err.
+func unprepared(what string, err error) *handler.Result {
+	reason := fmt.Sprintf("%s: %v", what, err)
+	switch {
+	case errors.Is(err, errFetchAgain):
+		return &handler.Result{Outcome: handler.Unready, Reason: err.Error()}
+	case errors.Is(err, errIntegrity):
+		return &handler.Result{Outcome: unusable, Reason: err.Error()}
+	case tooManyFiles(err):
+		return &handler.Result{Outcome: handler.Unready, Reason: reason}
+	}
+	return &handler.Result{Outcome: handler.Retry, Reason: reason}
+}
+
+// tooManyFiles reports whether a file could not be opened because too many are: it is
+// intact, and can be read later.
+func tooManyFiles(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
 // content opens the sealed content of a task.
