@@ -83,7 +83,7 @@ func (m *taskMetrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(m.tasks, n, wire.RoleHome, state.Name())
 	}
 	gauge(m.dead, m.node.outbox.Stats().Dead)
-	gauge(m.expiry, int(m.node.self.NotAfter.Unix()))
+	gauge(m.expiry, int(m.node.book.Self().Member.NotAfter.Unix()))
 	in := m.node.inbox.Status()
 	for state, n := range in.Backlog.ByState {
 		if state.Terminal() {

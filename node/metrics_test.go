@@ -2,6 +2,7 @@ package node
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -9,6 +10,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/balefire/balefire/outbox"
+	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // TestMetricsAreDocumented verifies that the table of docs/operations.md contains every
@@ -86,4 +91,70 @@ func TestLibp2pMetricsCanBeOmitted(t *testing.T) {
 			t.Errorf("%d metrics of libp2p", others)
 		}
 	}
+}
+
+// Dead letters are counted by a gauge, also after a restart, and also one that was
+// repeated as another task, until they are deleted.
+func TestDeadLettersAreCounted(t *testing.T) {
+	a, b := pair(t, nil)
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(when string, want float64) {
+		t.Helper()
+		if got := gauge(t, a.Node, "balefire_dead_letters"); got != want {
+			t.Errorf("%s: %v dead letters, want %v", when, got, want)
+		}
+	}
+	works := filepath.Join(t.TempDir(), "fails") // until it exists
+	run := func(state string) string {
+		id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "test -e " + works + " || exit 65"}})
+		a.waitEnd(t, id, state)
+		return id
+	}
+	expect("before", 0)
+	failed := run("FAILED")
+	run("FAILED")
+	expect("two failed", 2)
+	if err := os.WriteFile(works, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run("SUCCESS")
+	expect("one succeeded", 2)
+	a.halt()
+	a = start(t, a.cfg)
+	expect("after a restart", 2)
+	again, err := a.Redriver.Retry(t.Context(), failed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.waitEnd(t, again.ID, "SUCCESS")
+	expect("one was repeated", 2)
+	if n, err := a.outbox.PurgeDead(t.Context(), outbox.Query{Match: func(id proto.TaskID, _ *proto.Record) bool { return id.String() == failed }}, false); n != 1 || err != nil {
+		t.Fatalf("%d deleted: %v", n, err)
+	}
+	expect("that one was deleted", 1)
+	if n, err := a.outbox.PurgeDead(t.Context(), outbox.Query{}, false); n != 1 || err != nil {
+		t.Fatalf("%d deleted: %v", n, err)
+	}
+	expect("both were deleted", 0)
+	if got := gauge(t, b.Node, "balefire_dead_letters"); got != 0 {
+		t.Errorf("%v dead letters at the node that ran them", got)
+	}
+}
+
+// gauge returns the value of a metric of a node that has no labels.
+func gauge(t *testing.T, n *Node, name string) float64 {
+	t.Helper()
+	families, err := n.Registry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
 }

@@ -128,10 +128,19 @@ func shorten(t *testing.T, root, s *simNode, now time.Time, d time.Duration) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keys, err := identity.LoadKeys(filepath.Join(s.dir, datadir.Identity))
+	end := now.Add(d)
+	cert, err := r.IssueMember(identity.Member{
+		Peer: mustKeys(t, s).Peer(), Name: s.name, Roles: []string{"send", "work"}, NotBefore: end.Add(-365 * day), NotAfter: end,
+	}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
+	storeCertificate(t, s, cert)
+}
+
+// storeCertificate gives the stopped node a certificate.
+func storeCertificate(t *testing.T, s *simNode, cert *proto.Signed) {
+	t.Helper()
 	file := filepath.Join(s.dir, datadir.Identity, "membership.json")
 	var m struct {
 		Name        string `json:"name"`
@@ -140,13 +149,6 @@ func shorten(t *testing.T, root, s *simNode, now time.Time, d time.Duration) {
 	}
 	b, err := os.ReadFile(file)
 	if err = errors.Join(err, json.Unmarshal(b, &m)); err != nil {
-		t.Fatal(err)
-	}
-	end := now.Add(d)
-	cert, err := r.IssueMember(identity.Member{
-		Peer: keys.Peer(), Name: m.Name, Roles: []string{"send", "work"}, NotBefore: end.Add(-365 * day), NotAfter: end,
-	}, now)
-	if err != nil {
 		t.Fatal(err)
 	}
 	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
@@ -178,6 +180,9 @@ func TestCertificatesAreRenewed(t *testing.T) {
 				if got := b.node.book.Self().Member; got.NotAfter.Before(until) || strings.Join(got.Roles, " ") != "send work" {
 					t.Errorf("the certificate expires %s with roles %v", got.NotAfter, got.Roles)
 				}
+				if got := gauge(t, b.node, "balefire_certificate_expiry_timestamp_seconds"); got < float64(until.Unix()) {
+					t.Errorf("the metric says that it expires at %.0f, want at least %d", got, until.Unix())
+				}
 				if got, ok := a.node.book.Get(b.node.keys.Peer()); !ok || got.Member.NotAfter.Before(until) {
 					t.Errorf("the admin knows one that expires %s", got.Member.NotAfter)
 				}
@@ -190,6 +195,33 @@ func TestCertificatesAreRenewed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A certificate that expires soon is renewed when an admin connects, not only by the next
+// regular check.
+func TestCertificateIsRenewedWhenAnAdminConnects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50})
+		defer w.close()
+		a, b := w.nodes[0], w.nodes[1]
+		b.halt()
+		if err := a.node.book.Forget(t.Context(), mustKeys(t, b).Peer()); err != nil { // and the newer certificate
+			t.Fatal(err)
+		}
+		a.halt()
+		shorten(t, a, b, time.Now(), 10*day)
+		b.start()
+		time.Sleep(pairing.CheckFirst + 5*time.Minute)
+		soon := time.Now().Add(30 * day)
+		if got := b.node.book.Self().Member.NotAfter; got.After(soon) {
+			t.Fatalf("it expires %s before an admin has connected", got)
+		}
+		a.start()
+		time.Sleep(pairing.CheckEvery / 2)
+		if got := b.node.book.Self().Member.NotAfter; !got.After(soon) {
+			t.Errorf("it expires %s", got)
+		}
+	})
 }
 
 func mustKeys(t *testing.T, s *simNode) *identity.Keys {

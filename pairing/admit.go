@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/identity"
@@ -30,7 +31,11 @@ func (p *Pairing) Join(ctx context.Context, from proto.PeerID, r *proto.JoinRequ
 	reply, err := answer(ctx, from, r)
 	if err != nil {
 		p.Logger.Warn("a node was not admitted", "peer", from, "reason", err)
-		return &proto.JoinReply{Refusal: proto.Clip(err.Error(), 256)}
+		reply = &proto.JoinReply{Refusal: proto.Clip(err.Error(), 256)}
+		if errors.Is(err, errTicketDoubted) {
+			reply.WaitMs = uint32(doubtedRetry.Milliseconds())
+		}
+		return reply
 	}
 	if !reply.GetPending() {
 		p.Logger.Info("a node was admitted", "peer", from)
@@ -38,14 +43,20 @@ func (p *Pairing) Join(ctx context.Context, from proto.PeerID, r *proto.JoinRequ
 	return reply
 }
 
-var errTicket = errors.New("the ticket is not valid: it was used before, has expired or was issued by another node; ask for a new one")
+var (
+	errTicket        = errors.New("the ticket is not valid: it was used before, has expired or was issued by another node; ask for a new one")
+	errTicketDoubted = errors.New("the ticket may have expired, but the clock of this node is doubted: present the same ticket again later")
+)
+
+// doubtedRetry is when a node should present its ticket again.
+const doubtedRetry = 5 * time.Second
 
 // admit uses up the ticket of a node and stores the node as a member, both or neither:
 // if two nodes show the same ticket at once, only one is admitted.
 func (p *Pairing) admit(ctx context.Context, from proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
-	key, raw, t, ok := p.ticket(from, r)
-	if !ok {
-		return nil, errTicket
+	key, raw, t, err := p.ticket(from, r)
+	if err != nil {
+		return nil, err
 	}
 	member := identity.Member{Peer: from, Name: cmp.Or(t.Name, r.GetName()), Roles: t.Roles}
 	reply, err := p.enroll(ctx, member, &proto.KnownPeer{KeyRecord: r.GetKeyRecord(), Addrs: r.GetAddrs()}, func(b *store.Batch) {
@@ -60,20 +71,25 @@ func (p *Pairing) admit(ctx context.Context, from proto.PeerID, r *proto.JoinReq
 
 // ticket returns the record of the ticket that from proves to hold, if it is still
 // valid.
-func (p *Pairing) ticket(from proto.PeerID, r *proto.JoinRequest) (key, raw []byte, t issuedTicket, ok bool) {
+func (p *Pairing) ticket(from proto.PeerID, r *proto.JoinRequest) (key, raw []byte, t issuedTicket, err error) {
 	key = ticketKey(r.GetTicketId())
-	raw, err := p.Store.Get(store.Meta, key)
-	if err != nil || json.Unmarshal(raw, &t) != nil {
-		return nil, nil, issuedTicket{}, false
+	raw, err = p.Store.Get(store.Meta, key)
+	switch {
+	case err != nil || json.Unmarshal(raw, &t) != nil || !identity.CheckJoinProof(t.Secret, from, p.Keys.Peer(), r.GetProof()):
+		err = errTicket
+	case p.Clock.Now().After(t.Expires) && p.Clock.Doubted():
+		err = errTicketDoubted
+	case p.Clock.Now().After(t.Expires):
+		err = errTicket
 	}
-	ok = identity.CheckJoinProof(t.Secret, from, p.Keys.Peer(), r.GetProof()) && !p.Clock.Now().After(t.Expires)
-	return key, raw, t, ok
+	return key, raw, t, err
 }
 
-// HoldsTicket reports whether from proves that it holds a valid ticket.
+// HoldsTicket reports whether from proves that it holds a valid ticket, or one that is not
+// refused because the clock is doubted.
 func (p *Pairing) HoldsTicket(from proto.PeerID, r *proto.JoinRequest) bool {
-	_, _, _, ok := p.ticket(from, r)
-	return ok
+	_, _, _, err := p.ticket(from, r)
+	return err == nil || errors.Is(err, errTicketDoubted)
 }
 
 // enroll issues the certificate of m, stores m as a member together with what also adds

@@ -52,8 +52,12 @@ type membership struct {
 	Certificate []byte `json:"certificate,omitempty"` // proto.Signed
 	// AfterGrace is set if the node issued the certificate to itself because the
 	// previous one had expired, including its grace period, by the local clock. If that
-	// clock was wrong, the next start issues another one.
+	// clock was wrong, the node issues another one once it believes the right time: see
+	// [Pairing.reissueSelf].
 	AfterGrace bool `json:"after_grace,omitempty"`
+	// Until is when the last certificate ended that was not issued like that. No clock makes
+	// one that ends earlier.
+	Until time.Time `json:"until,omitzero"`
 }
 
 // Init creates a node's keys in an empty folder and, if requested, the root key of a new
@@ -164,7 +168,8 @@ func (c Credentials) Bounds() (from, passed, until time.Time) {
 // ValidUntil returns the end of the grace period of a certificate.
 func ValidUntil(m identity.Member) time.Time { return m.NotAfter.Add(identity.MemberGrace) }
 
-// Load reads the keys, the mesh and the certificate of the node in dir.
+// Load reads the keys, the mesh and the certificate of the node in dir. It changes nothing:
+// nobody knows yet whether now is right.
 func Load(dir string, now time.Time) (Credentials, error) {
 	keys, err := identity.LoadKeys(filepath.Join(dir, datadir.Identity))
 	if errors.Is(err, os.ErrNotExist) {
@@ -195,12 +200,6 @@ func Load(dir string, now time.Time) (Credentials, error) {
 		return Credentials{}, fmt.Errorf("own certificate: %w", err)
 	}
 	self, err := mesh.VerifyMember(&cert, now)
-	if again, rerr := m.reissue(dir, mesh, self, err, now); again || rerr != nil {
-		if rerr != nil {
-			return Credentials{}, fmt.Errorf("own certificate: renew it with the root key: %w", rerr)
-		}
-		return Load(dir, now)
-	}
 	if err != nil && !errors.Is(err, identity.ErrExpired) && !errors.Is(err, identity.ErrNotYet) { // a wrong clock must not keep a node from starting
 		return Credentials{}, fmt.Errorf("own certificate: %w", err)
 	}
@@ -208,31 +207,6 @@ func Load(dir string, now time.Time) (Credentials, error) {
 		return Credentials{}, fmt.Errorf("own certificate: issued to %s, but this node's key is %s: the two files do not belong together", self.Peer, keys.Peer())
 	}
 	return Credentials{keys, mesh, self, m.AfterGrace}, nil
-}
-
-// reissue writes a new certificate for self if the node issued the old one to itself, with
-// the root key of the mesh, under a clock that was far ahead.
-func (m membership) reissue(dir string, mesh identity.Mesh, self identity.Member, why error, now time.Time) (bool, error) {
-	if !m.AfterGrace || !errors.Is(why, identity.ErrNotYet) {
-		return false, nil
-	}
-	root, err := identity.LoadRoot(filepath.Join(dir, datadir.Identity))
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return false, nil
-	case err != nil:
-		return false, err
-	case root.Mesh().ID != mesh.ID:
-		return false, nil
-	}
-	cert, err := root.IssueMember(identity.Member{Peer: self.Peer, Name: self.Name, Roles: self.Roles}, now)
-	if err != nil {
-		return false, err
-	}
-	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
-		return false, err
-	}
-	return true, m.write(dir)
 }
 
 func (m membership) mesh() (identity.Mesh, error) {

@@ -2,16 +2,21 @@ package pairing
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -56,8 +61,42 @@ func TestStartAfterTheGracePeriod(t *testing.T) {
 	if from, _, _ := own.Bounds(); !from.IsZero() {
 		t.Error("a certificate of its own making bounds its clock")
 	}
-	if own, err = Load(dir, now); err != nil || own.Self.NotBefore.After(now) || own.Self.Name != "a" || !own.Self.HasRole(identity.RoleAdmin) {
-		t.Errorf("with the right clock: %+v, %v", own, err)
+	m.Until = now.AddDate(1, 0, 0)
+	if err := m.write(dir); err != nil {
+		t.Fatal(err)
+	}
+	ends := func(at time.Time) time.Time {
+		t.Helper()
+		own, err := Load(dir, at)
+		if err != nil || own.Self.Name != "a" || !own.Self.HasRole(identity.RoleAdmin) {
+			t.Fatalf("%+v, %v", own, err)
+		}
+		return own.Self.NotAfter
+	}
+	renewAt := func(clk clock.Clock) {
+		t.Helper()
+		book, err := addressbook.Open(openStore(t), own.Mesh, own.Keys, own.Self.Cert, clk, transport.Multiaddrs{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := &Pairing{Parts: Parts{Dir: dir, Keys: own.Keys, Mesh: own.Mesh, Book: book, Clock: clk, Logger: slog.New(slog.DiscardHandler)}, net: silentNet{}}
+		if err := p.renewSelf(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := ends(now)
+	doubted := clock.NewGuard(clock.NewManual(now).Clock())
+	doubted.Hold(true)
+	for name, clk := range map[string]clock.Clock{"20 years behind": at(-20 * 365 * 24 * time.Hour), "doubted": doubted.Clock()} {
+		ends(clk.Now())
+		renewAt(clk)
+		if got := ends(now); !got.Equal(before) {
+			t.Errorf("a clock that is %s made a certificate until %v", name, got)
+		}
+	}
+	renewAt(at(0))
+	if got := ends(now); !got.Before(now.AddDate(2, 0, 0)) || got.Before(m.Until) {
+		t.Errorf("with the right clock: until %v", got)
 	}
 }
 
@@ -91,4 +130,19 @@ func TestLostKeyIsReported(t *testing.T) {
 	if _, err := Load(t.TempDir(), time.Now()); !errors.Is(err, ErrNotInitialized) || !strings.Contains(err.Error(), "is empty") {
 		t.Errorf("an empty folder: %v", err)
 	}
+}
+
+// A silentNet tells nobody of a new certificate.
+type silentNet struct{ Network }
+
+func (silentNet) BroadcastHello() {}
+
+func openStore(t *testing.T) *store.Store {
+	t.Helper()
+	s, err := store.Open(mem.New(), store.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
 }

@@ -45,7 +45,7 @@ func (j Joiner) WithTicket(ctx context.Context, ticket, name string) (_ Joined, 
 	}
 	defer func() {
 		if err != nil && t.Expired(j.Net.Clock.Now()) { // by this clock; the inviter goes by its own
-			err = fmt.Errorf("join: %w: the ticket expired at %s: ask for a new one, and check the clock of this machine (%w)", wire.ErrRefused, t.Expires.Format("2006-01-02 15:04 MST"), err)
+			err = fmt.Errorf("%w (by the clock of this machine the ticket expired at %s: if that clock is right, ask for a new one)", err, t.Expires.Format("2006-01-02 15:04 MST"))
 		}
 	}()
 	undo := trackNewFiles(j.Storage.Dir)

@@ -80,7 +80,7 @@ func (o LANOptions) confirm(p proto.PeerID, mesh identity.Mesh) error {
 		return nil
 	}
 	if o.Agree == nil {
-		return fmt.Errorf("%w: nobody compared the code of %s, %s", wire.ErrRefused, p.Short(), JoinCode(p))
+		return fmt.Errorf("%w: nobody compared the code of %s, %s", wire.ErrRefused, p, JoinCode(p))
 	}
 	return o.Agree(JoinCode(p), mesh.ID.String())
 }
@@ -90,14 +90,20 @@ func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) 
 	asking, cancel := context.WithTimeout(ctx, 5*askEvery)
 	defer cancel()
 	reply, err := l.host.RequestJoin(asking, addrs, p, l.request())
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, identity.Mesh{}, err
+	}
+	return l.answered(p, reply)
+}
+
+// answered handles the reply of one member.
+func (l *lanJoiner) answered(p proto.PeerID, reply *proto.JoinReply) (*proto.JoinReply, identity.Mesh, error) {
+	switch {
 	case reply.GetRefusal() != "":
-		l.tellOnce(p, fmt.Sprintf("%s refuses: %s", p.Short(), reply.GetRefusal()))
+		l.tellOnce(p, fmt.Sprintf("%s refuses: %s", p, reply.GetRefusal()))
 		return nil, identity.Mesh{}, wire.ErrRefused
 	case reply.GetPending():
-		l.tellOnce(p, fmt.Sprintf("asked %s (code %s); there, a person runs: balefire-node peers accept %s", p.Short(), JoinCode(p), JoinCode(l.keys.Peer())))
+		l.tellOnce(p, fmt.Sprintf("asked %s (code %s); there, a person runs: balefire-node peers accept %s", p, JoinCode(p), JoinCode(l.keys.Peer())))
 		return nil, identity.Mesh{}, nil
 	}
 	mesh, err := identity.NewMesh(reply.GetRoot())

@@ -51,7 +51,8 @@ func (p *Pairing) keepIdentity(ctx context.Context) error {
 
 // untilNextCheck returns the time until the next regular check of keys and certificate.
 func (p *Pairing) untilNextCheck() time.Duration {
-	if p.Clock.Now().After(p.Book.Self().Member.NotAfter) {
+	now, self := p.Clock.Now(), p.Book.Self().Member
+	if now.After(self.NotAfter) || now.Add(identity.EarlyGrace).Before(self.NotBefore) {
 		return LapsedEvery
 	}
 	return CheckEvery
@@ -96,7 +97,12 @@ func (p *Pairing) RotateKeys() error {
 // own expires soon.
 func (p *Pairing) renewSelf(ctx context.Context) error {
 	self, now := p.Book.Self().Member, p.Clock.Now()
-	if self.NotAfter.Sub(now) >= RenewBefore || p.Clock.Doubted() {
+	switch {
+	case p.Clock.Doubted():
+		return nil
+	case now.Add(identity.EarlyGrace).Before(self.NotBefore):
+		return p.reissueSelf(self)
+	case self.NotAfter.Sub(now) >= RenewBefore:
 		return nil
 	}
 	request := &proto.JoinRequest{Name: self.Name, Certificate: self.Cert, KeyRecord: p.Keys.KeyRecord()}
@@ -141,14 +147,47 @@ func (p *Pairing) installCertificate(old identity.Member, cert *proto.Signed) er
 	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
 		return err
 	}
-	m.AfterGrace = p.Clock.Now().After(old.NotAfter.Add(identity.MemberGrace))
+	wasAfter := m.AfterGrace
+	switch m.AfterGrace = p.Clock.Now().After(old.NotAfter.Add(identity.MemberGrace)); {
+	case !m.AfterGrace:
+		m.Until = time.Time{}
+	case !wasAfter:
+		m.Until = old.NotAfter
+	}
+	return p.useCertificate(m, cert, self.NotAfter)
+}
+
+// reissueSelf replaces the certificate of a node that issued it to itself, with the root key
+// of the mesh, under a clock that was far ahead. The clock is believed now.
+func (p *Pairing) reissueSelf(self identity.Member) error {
+	m, err := readMembership(p.Dir)
+	root, now := p.root(), p.Clock.Now()
+	if err != nil || !m.AfterGrace || root == nil {
+		return err
+	}
+	cert, err := root.IssueMember(identity.Member{Peer: self.Peer, Name: self.Name, Roles: self.Roles}, now)
+	if err != nil {
+		return err
+	}
+	again, err := p.Mesh.VerifyMember(cert, now)
+	if err != nil || again.NotAfter.Before(m.Until) { // then this clock is as wrong as that one was
+		return err
+	}
+	if m.Certificate, err = proto.Encode(nil, cert); err != nil {
+		return err
+	}
+	return p.useCertificate(m, cert, again.NotAfter)
+}
+
+// useCertificate stores m with a new certificate, and announces it to the peers.
+func (p *Pairing) useCertificate(m membership, cert *proto.Signed, until time.Time) error {
 	if err := m.write(p.Dir); err != nil {
 		return err
 	}
 	if err := p.Book.Enroll(p.Mesh, cert); err != nil {
 		return err
 	}
-	p.Logger.Info("this node's certificate was renewed", "until", self.NotAfter)
+	p.Logger.Info("this node's certificate was renewed", "until", until)
 	p.net.BroadcastHello()
 	return nil
 }

@@ -32,6 +32,7 @@ func (t *Transport) handleJoin(raw network.Stream) {
 	ok := t.group.start(func(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 		defer cancel()
+		defer raw.Reset()
 		s := newStream(raw, raw, c, proto.MaxControl, t.cfg.Timing)
 		defer s.unblock(ctx)()
 		t.streamEnded(c.peer, "join", t.serveJoin(ctx, s))
