@@ -214,7 +214,7 @@ func TestSubscriptionHoldsWhatItsSpoolRefuses(t *testing.T) {
 		f.mail("agent:large", strings.Repeat("x", 1800), nil)
 		f.topic("orders")
 		f.must(f.deliver("away", "agent:desk@beta"))
-		f.publish(strings.Repeat("1", 500), "2")
+		f.publish(strings.Repeat("1", 700), "2") // there is no room for a copy of the first, with or without the second
 		time.Sleep(5 * time.Minute)
 		if s := f.box("topic:orders").Subscriptions[0]; *s.Waiting != 2 || s.Problem != "forward: agent:desk@beta is FULL: the node has too much mail" {
 			t.Errorf("%d wait: %+v", *s.Waiting, s)

@@ -121,6 +121,7 @@ func TestFastPeerWaitsForTheDisk(t *testing.T) {
 func TestBoxWithoutKnownRulesTakesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", nil)
+		synctest.Wait() // until what makes the rules known has run
 		f.rules.Store(&map[string]notes{})
 		f.must(f.Receive(t.Context(), f.beta, f.bundleFor("ceo", 1, 10)))
 		answer, err := f.exchange(f.beta).arrivals[0].bundled(t.Context())

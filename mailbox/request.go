@@ -43,7 +43,7 @@ func (b *Boxes) RequestLetter(ctx context.Context, x Letter, replyFrom []string,
 	to, err := b.findTarget(string(x.To))
 	var l proto.Letter
 	if err == nil {
-		l, err = b.checkLetter(x.Letter, to)
+		l, x.Letter, err = b.checkLetter(x.Letter, to)
 	}
 	if err == nil {
 		err = checkRequest(len(l.ReplyTo)+len(l.BounceTo) > 0, wait)

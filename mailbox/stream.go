@@ -70,12 +70,11 @@ func (b *Boxes) QueueLetters(letters []Letter) *Queued {
 		if i == 0 || string(x.To) != string(letters[i-1].To) {
 			to, toErr = b.findTarget(string(x.To))
 		}
-		err := toErr
+		err, letter := toErr, x.Letter
 		var l proto.Letter
 		if err == nil {
-			l, err = b.checkLetter(x.Letter, to)
+			l, letter, err = b.checkLetter(letter, to)
 		}
-		letter := x.Letter
 		if err == nil && len(l.ReplyTo)+len(l.BounceTo) > 0 {
 			letter, err = b.withFullAddresses(letter, l)
 		}
@@ -84,31 +83,51 @@ func (b *Boxes) QueueLetters(letters []Letter) *Queued {
 	return q.flush()
 }
 
-// checkLetter checks a letter that a program has made.
-func (b *Boxes) checkLetter(raw []byte, to place) (proto.Letter, error) {
-	l, err := proto.ParseLetter(raw)
-	if err != nil {
-		return l, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+// checkLetter checks a letter that a program has made, and returns the one to send.
+func (b *Boxes) checkLetter(raw []byte, to place) (l proto.Letter, _ []byte, err error) {
+	if l, err = proto.ParseLetter(raw); err != nil {
+		return l, nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
 	}
+	doubted, now := b.cfg.Clock.Doubted(), b.cfg.Clock.Now() // in this order: the doubt may end
+	if off := now.Sub(time.UnixMilli(l.Created)); doubted && off.Abs() > maxAhead {
+		if raw, err = redate(&l, off); err != nil {
+			return l, nil, fmt.Errorf("%w: %w", wire.ErrInvalid, err)
+		}
+	}
+	return l, raw, checkMade(l, to, now)
+}
+
+// redate moves the times of a letter by off, and encodes it: its program dates by the wall
+// clock, and the node by the time that it believes.
+func redate(l *proto.Letter, off time.Duration) ([]byte, error) {
+	ms := off.Milliseconds()
+	l.Created, l.NotAfter = l.Created+ms, l.NotAfter+ms
+	if l.NotBefore != 0 {
+		l.NotBefore += ms
+	}
+	return proto.AppendLetter(nil, l)
+}
+
+func checkMade(l proto.Letter, to place, now time.Time) error {
 	switch {
 	case !l.RedriveOf.IsZero() || !l.FirstID.IsZero() || !l.BounceOf.IsZero():
-		return l, invalid("redrive_of, first_id and bounce_of are set by nodes")
+		return invalid("redrive_of, first_id and bounce_of are set by nodes")
 	case l.Object.Size > 0:
-		return l, invalid("the body is an object: send it as a stream")
+		return invalid("the body is an object: send it as a stream")
 	case len(l.Later) > 0:
-		return l, invalid("it has entries that this node does not know")
+		return invalid("it has entries that this node does not know")
 	case l.Flags&^proto.LetterRelaxed != 0:
-		return l, invalid("flags %#x: a program may set relaxed", uint16(l.Flags))
+		return invalid("flags %#x: a program may set relaxed", uint16(l.Flags))
 	case l.Hops > box.MaxHops:
-		return l, invalid("hops %d: must be from 0 to %d", l.Hops, box.MaxHops)
-	case time.UnixMilli(l.Created).After(b.cfg.Clock.Now().Add(maxAhead)):
-		return l, invalid("it was made at %s, which is to come", time.UnixMilli(l.Created).UTC().Format(time.RFC3339))
-	case l.NotAfter <= b.cfg.Clock.Now().UnixMilli():
-		return l, invalid("its time to live has ended, at %s", time.UnixMilli(l.NotAfter).UTC().Format(time.RFC3339))
+		return invalid("hops %d: must be from 0 to %d", l.Hops, box.MaxHops)
+	case time.UnixMilli(l.Created).After(now.Add(maxAhead)):
+		return invalid("it was made at %s, which is to come", time.UnixMilli(l.Created).UTC().Format(time.RFC3339))
+	case l.NotAfter <= now.UnixMilli():
+		return invalid("its time to live has ended, at %s", time.UnixMilli(l.NotAfter).UTC().Format(time.RFC3339))
 	case to.kind == wire.BoxMailbox && len(l.Subject) > 0:
-		return l, invalid("subject %.64q: %s is a mailbox, only a mail to a topic has a subject", l.Subject, to.text)
+		return invalid("subject %.64q: %s is a mailbox, only a mail to a topic has a subject", l.Subject, to.text)
 	}
-	return l, nil
+	return nil
 }
 
 // withFullAddresses returns a letter whose addresses have the ids of their nodes.

@@ -50,7 +50,7 @@ func (s *Scheduler) view(m *proto.Schedule) wire.Schedule {
 		v.LastTask = id.String()
 	}
 	v.Going = s.nameOf(m.Going)
-	if p, err := Parse(m.Cron, m.Zone); err == nil && !m.Paused && len(m.Going) == 0 {
+	if p, err := Parse(m.Cron, m.Zone); err == nil && !m.Paused && m.MarkMs != 0 && len(m.Going) == 0 {
 		if next := p.Next(proto.Time(m.MarkMs)); !next.IsZero() {
 			v.Next = &next
 		}
@@ -126,7 +126,7 @@ func (s *Scheduler) parse(spec wire.ScheduleSpec) (*proto.Schedule, error) {
 		return nil, fmt.Errorf("%w: schedule %.80q: ttl %s: must be positive", wire.ErrInvalid, spec.Name, spec.TTL)
 	}
 	m := &proto.Schedule{
-		Queue: spec.Queue, Name: spec.Name, Cron: spec.Cron, Zone: cmp.Or(spec.Zone, "UTC"), Missed: missed, TtlMs: ttl.Milliseconds(), MarkMs: s.cfg.Clock.Now().UnixMilli(),
+		Queue: spec.Queue, Name: spec.Name, Cron: spec.Cron, Zone: cmp.Or(spec.Zone, "UTC"), Missed: missed, TtlMs: ttl.Milliseconds(), MarkMs: s.startMs(),
 		Task: &proto.Content{
 			Kind: spec.Kind, Class: cmp.Or(class, proto.Normal), OrderingKey: spec.Order, OnDead: spec.OnDead, Args: spec.Args, Body: spec.Body, ContentType: spec.Type,
 			Labels: spec.Labels, Options: &proto.TaskOptions{Require: spec.Require, Prefer: spec.Prefer, MaxAttempts: spec.Retries},
@@ -140,6 +140,14 @@ func (s *Scheduler) parse(spec wire.ScheduleSpec) (*proto.Schedule, error) {
 	}
 	r := request(m)
 	return m, s.parts.Tasks.CheckRequest(&r)
+}
+
+// startMs returns the mark of a schedule that starts now: 0 while the time is unknown.
+func (s *Scheduler) startMs() int64 {
+	if s.cfg.Clock.Unknown() {
+		return 0
+	}
+	return s.cfg.Clock.Now().UnixMilli()
 }
 
 // homeIsHere returns nil if this node is the home of a queue.
@@ -198,7 +206,7 @@ func (s *Scheduler) Pause(ctx context.Context, queue, name string, on bool) (wir
 	return s.change(ctx, queue, name, action, false, func(m *proto.Schedule) *proto.Schedule {
 		m.Paused = on
 		if !on {
-			m.MarkMs = s.cfg.Clock.Now().UnixMilli()
+			m.MarkMs = s.startMs()
 		}
 		return m
 	})

@@ -20,7 +20,8 @@ func (s *Scheduler) due(ctx context.Context, m *proto.Schedule, now time.Time) e
 	if err != nil {
 		return err
 	}
-	if proto.Time(m.MarkMs).Sub(now) > Horizon { // the mark was set while the clock was far ahead: no due time until then has its task
+	// It starts now, or the mark was set while the clock was far ahead: no due time until then has its task.
+	if m.MarkMs == 0 || proto.Time(m.MarkMs).Sub(now) > Horizon {
 		next := proto.Clone(m)
 		next.MarkMs = now.UnixMilli()
 		if err := s.put(ctx, next); err != nil {

@@ -189,6 +189,7 @@ func (s *Scheduler) sorted() []scheduleID {
 // tick processes every schedule.
 func (s *Scheduler) tick(ctx context.Context) {
 	c := s.cfg.Clock
+	unknown, doubted := c.Unknown(), c.Doubted()
 	wall, boot := c.Now().Round(0), c.Boot()
 	if jump := wall.Sub(s.last.wall) - (boot - s.last.boot); jump.Abs() > clockJump {
 		s.pausedUntil = boot + jumpPause
@@ -204,7 +205,9 @@ func (s *Scheduler) tick(ctx context.Context) {
 			if len(m.Going) > 0 {
 				s.offer(m)
 			}
-			err = s.forget(ctx, id, m, wall)
+			if !doubted {
+				err = s.forget(ctx, id, m, wall)
+			}
 		case m.FiringMs != 0:
 			err = s.fire(ctx, m)
 		case len(m.Going) > 0:
@@ -215,7 +218,7 @@ func (s *Scheduler) tick(ctx context.Context) {
 			if err = s.put(ctx, next); err == nil {
 				s.offer(next)
 			}
-		case !m.Paused && boot >= s.pausedUntil:
+		case !m.Paused && !unknown && boot >= s.pausedUntil:
 			err = s.due(ctx, m, wall)
 		}
 		if ctx.Err() == nil && s.noteError(id, err, boot) {
