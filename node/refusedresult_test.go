@@ -2,21 +2,61 @@ package node
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
 )
 
-// The status of a node warns of results that their homes refuse: here of a node that lost
-// the role work while it ran a task.
+// resultEvents returns the details of the events of a kind of a task.
+func (s *simNode) resultEvents(kind, task string) (details []string) {
+	for _, e := range s.node.Events.Read(s.mesh.t.Context(), 0, 1000, 0).Items {
+		if e.Kind == kind && e.Fields["task"] == task {
+			details = append(details, e.Fields["detail"])
+		}
+	}
+	return details
+}
+
+// wantResultEvent checks that a task has one event of a kind, whose detail contains text.
+func (s *simNode) wantResultEvent(kind, task, text string) {
+	s.mesh.t.Helper()
+	if got := s.resultEvents(kind, task); len(got) != 1 || !strings.Contains(got[0], text) {
+		s.mesh.t.Errorf("events %s: %q, want one with %q", kind, got, text)
+	}
+}
+
+// wantCause checks what why says of a task.
+func (s *simNode) wantCause(task string, code wire.NoteCode, peer, detail string) wire.Blocker {
+	s.mesh.t.Helper()
+	why, err := s.node.Explainer.Why(s.mesh.t.Context(), task)
+	if err != nil || why.Cause.Code != code || why.Cause.Peer != peer || !strings.Contains(why.Cause.Detail, detail) {
+		s.mesh.t.Errorf("why: %+v, %v, want %s by %s", why, err, code, peer)
+	}
+	return why
+}
+
+// newResultMesh creates two nodes that can sleep.
+func newResultMesh(t *testing.T) (w *simMesh, c *sleepClock) {
+	c = new(sleepClock)
+	return newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
+		smallMesh(s, cfg)
+		cfg.Clock = clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(c.slept.Load()) })
+	}), c
+}
+
+// A result that its home refuses again and again, here of a node that lost the role work
+// while it ran the task, is in the warnings of the status, in one event and in why. After
+// two months it is a dead letter, which why does not call refused for good.
 func TestStatusWarnsOfRefusedResults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, smallMesh)
+		w, c := newResultMesh(t)
 		defer w.close()
 		home, target := w.nodes[0], w.nodes[1]
 		id := home.mustSubmit(sleepTask(15*time.Minute, "n1"))
@@ -31,5 +71,48 @@ func TestStatusWarnsOfRefusedResults(t *testing.T) {
 		if n := all[at]; n.Count != 1 || n.Peer != "n0" || n.Refusal != "DENIED" || n.Task != id || n.Detail == "" {
 			t.Errorf("the warning is %+v", n)
 		}
+		target.wantResultEvent(wire.EventResultRefused, id, "DENIED: ")
+		if why := target.wantCause(id, wire.NoteRefused, "n0", ""); why.Cause.Refusal != "DENIED" || !why.Cause.Result || !noted(why.Steps, wire.StepResultFor) {
+			t.Errorf("why: %+v", why)
+		}
+		if got := target.resultEvents(wire.EventResultDead, id); got != nil {
+			t.Errorf("events of a dead result: %q", got)
+		}
+		c.sleep(70 * day)
+		time.Sleep(10 * time.Minute)
+		target.wantResultEvent(wire.EventResultDead, id, "expired; the last answer was DENIED")
+		target.wantCause(id, wire.NoteResultExpired, "n0", "expired; the last answer was DENIED")
+	})
+}
+
+// A result that comes after its task was redriven does not count, and one that comes after
+// its task was purged is refused for good: both are in the events, the latter also in why.
+func TestResultsThatComeTooLate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, c := newResultMesh(t)
+		defer w.close()
+		home, target := w.nodes[0], w.nodes[1]
+		purged := home.mustSubmit(sleepTask(time.Minute, "n1"))
+		time.Sleep(5 * time.Second)
+		between := time.Now()
+		redriven := home.mustSubmit(sleepTask(time.Minute, "n1"))
+		time.Sleep(5 * time.Second)
+		w.Unplug(1)
+		c.sleep(9 * day)
+		for _, id := range []string{redriven, purged} {
+			home.waitState(id, "EXPIRED", 10*time.Minute)
+		}
+		if _, err := home.node.Redriver.Retry(t.Context(), redriven); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := home.node.Purge(t.Context(), wire.Query{States: []string{"EXPIRED"}, Before: between}, false); err != nil {
+			t.Fatal(err)
+		}
+		w.Plug(1)
+		time.Sleep(5 * time.Minute)
+		target.wantResultEvent(wire.EventResultStale, redriven, "")
+		target.wantResultEvent(wire.EventResultDead, purged, "STALE: ")
+		target.wantCause(purged, wire.NoteResultRefused, "n0", "")
 	})
 }

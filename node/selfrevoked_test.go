@@ -17,6 +17,10 @@ func TestRevokedNodeReportsIt(t *testing.T) {
 		defer w.close()
 		a, b := w.nodes[0], w.nodes[1]
 		time.Sleep(time.Minute)
+		s, err := b.node.Submit(t.Context(), wire.Request{Target: a.name, Kind: simKind, Delay: wire.Duration(24 * time.Hour), TTL: wire.Duration(48 * time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
 		if err := a.node.Pairing.Revoke(t.Context(), b.name, "test"); err != nil {
 			t.Fatal(err)
 		}
@@ -29,8 +33,10 @@ func TestRevokedNodeReportsIt(t *testing.T) {
 			if r := b.node.Views.MeshSummary(t.Context()).Risks; len(r) != 1 || r[0].Code != wire.NoteSelfRevoked {
 				t.Errorf("%s: risks %+v", when, r)
 			}
-			if why, err := b.node.Explainer.Why(t.Context(), a.name); err != nil || why.Cause.Code != wire.NoteSelfRevoked {
-				t.Errorf("%s: why %+v, %v", when, why, err)
+			for _, subject := range []string{a.name, s.ID} {
+				if why, err := b.node.Explainer.Why(t.Context(), subject); err != nil || why.Cause.Code != wire.NoteSelfRevoked || why.Next != nil {
+					t.Errorf("%s: why %s: %+v, %v", when, subject, why, err)
+				}
 			}
 			if d := b.connection(a); d.Failed > 3 {
 				t.Errorf("%s: %d dials failed in ten minutes", when, d.Failed)

@@ -68,14 +68,18 @@ func TestWhyExplainsThePath(t *testing.T) {
 	})
 }
 
-// A peer that is blocked on this node is not dialed, and its path states that.
+// A peer that is blocked on this node is not dialed, no task is sent to it, and its path
+// states that.
 func TestWhyOfABlockedPeer(t *testing.T) {
 	a, _ := pair(t, nil)
+	id := a.submit(t, wire.Request{Target: "b", Kind: "any", Delay: wire.Duration(time.Hour)})
 	if err := a.Pairing.Block(t.Context(), "b"); err != nil {
 		t.Fatal(err)
 	}
-	if why, err := a.Explainer.Why(t.Context(), "b"); err != nil || why.Next != nil || why.Cause.Code != wire.NotePeerBlocked || why.Cause.Peer != "b" {
-		t.Errorf("why: %+v, %v", why, err)
+	for _, subject := range []string{"b", id} {
+		if why, err := a.Explainer.Why(t.Context(), subject); err != nil || why.Next != nil || why.Cause.Code != wire.NotePeerBlocked || why.Cause.Peer != "b" {
+			t.Errorf("why %s: %+v, %v", subject, why, err)
+		}
 	}
 	if path, err := a.Views.Path(t.Context(), "b"); err != nil || path.Cause.Code != wire.NotePeerBlocked || path.Cause.Peer != "b" {
 		t.Errorf("path: %+v, %v", path, err)

@@ -145,23 +145,24 @@ const (
 	EventPermitted
 	EventIndeterminate
 	EventEnded
-	EventLate      // a result counted although the lease was over
-	EventMovedOut  // the task went to another home
-	EventMovedIn   // the task came here from another home
-	EventSeized    // an operator made this node the home of the queue
-	EventYielded   // another node is now the home of the queue
-	EventBlocked   // the lane is blocked: its head failed and on_dead is block
-	EventSkipped   // alarm: the clocks jumped or the node was suspended; no lease was reclaimed this round
-	EventAdopted   // the owner continues under a higher epoch
-	EventStarted   // the owner starts the handler
-	EventLost      // the owner's lease is over; its result may not count
-	EventStalled   // the handler reported no progress; its lease is not renewed
-	EventRefused   // the owner refused an old copy of a grant
-	EventCrashed   // the node died while the handler ran
-	EventHomeMoved // the owner reports to another home from now on
-	EventForged    // alarm: a member sent what it is not authorized to send
-	EventNotTaken  // alarm: the new home rejects a task that is handed over; it is sent again
-	EventIgnored   // a message changed nothing: a late copy, or from a node without authority; only counted
+	EventLate       // a result counted although the lease was over
+	EventMovedOut   // the task went to another home
+	EventMovedIn    // the task came here from another home
+	EventSeized     // an operator made this node the home of the queue
+	EventYielded    // another node is now the home of the queue
+	EventBlocked    // the lane is blocked: its head failed and on_dead is block
+	EventSkipped    // alarm: the clocks jumped or the node was suspended; no lease was reclaimed this round
+	EventAdopted    // the owner continues under a higher epoch
+	EventStarted    // the owner starts the handler
+	EventLost       // the owner's lease is over; its result may not count
+	EventResultLost // the owner has a result that does not count, or that no home takes
+	EventStalled    // the handler reported no progress; its lease is not renewed
+	EventRefused    // the owner refused an old copy of a grant
+	EventCrashed    // the node died while the handler ran
+	EventHomeMoved  // the owner reports to another home from now on
+	EventForged     // alarm: a member sent what it is not authorized to send
+	EventNotTaken   // alarm: the new home rejects a task that is handed over; it is sent again
+	EventIgnored    // a message changed nothing: a late copy, or from a node without authority; only counted
 )
 
 var eventNames = [...]string{
@@ -169,7 +170,7 @@ var eventNames = [...]string{
 	EventDead: "owner_dead", EventRevived: "revived", EventConflict: "conflict", EventPermitted: "permitted",
 	EventIndeterminate: "indeterminate", EventEnded: "ended", EventLate: "late_result", EventMovedOut: "moved_out",
 	EventMovedIn: "moved_in", EventSeized: "seized", EventYielded: "yielded", EventBlocked: "lane_blocked",
-	EventSkipped: "reclaim_skipped", EventAdopted: "adopted", EventStarted: "started", EventLost: "lease_lost",
+	EventSkipped: "reclaim_skipped", EventAdopted: "adopted", EventStarted: "started", EventLost: "lease_lost", EventResultLost: "result_lost",
 	EventStalled: "stalled", EventRefused: "old_grant_refused", EventCrashed: "crashed", EventHomeMoved: "home_moved",
 	EventForged: "forged", EventNotTaken: "handoff_refused", EventIgnored: "ignored",
 }

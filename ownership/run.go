@@ -121,7 +121,7 @@ func (o *Owner) homeUnknown(r *run) {
 	}
 	ended := r.phase == proto.LeaseFinished || r.phase == proto.LeaseReleased
 	if ended && o.now.Boot-r.mem.unknownSince >= o.cfg.MessageLifetime && o.now.past(o.cfg.resultDeadline(r.notAfter)+(o.cfg.Skew+unknownRetention).Milliseconds()) {
-		o.event(EventLost, r, "its home has lost the task, and its time has passed")
+		o.event(lostKind(r), r, "its home has lost the task, and its time has passed")
 		o.close(r)
 	}
 }
@@ -138,7 +138,7 @@ func (o *Owner) loseLease(r *run, state proto.TaskState) {
 	if r.phase == proto.LeaseClosed || r.orphan && !state.Terminal() {
 		return
 	}
-	o.event(EventLost, r, "its home has ended it")
+	o.event(lostKind(r), r, "its home has ended it, or granted it to another node")
 	r.mem.permitRequested = false
 	switch {
 	case r.phase == proto.LeaseFinished && !state.Terminal():
@@ -151,6 +151,15 @@ func (o *Owner) loseLease(r *run, state proto.TaskState) {
 	}
 	r.orphan = r.phase == proto.LeaseFinished && r.state == proto.Success
 	o.close(r)
+}
+
+// lostKind returns the kind of the event of a lease that is over: whether it has a result
+// of which nothing was told yet.
+func lostKind(r *run) EventKind {
+	if r.phase == proto.LeaseFinished && !r.orphan {
+		return EventResultLost
+	}
+	return EventLost
 }
 
 // close keeps a note that the lease was here, and how it ended.

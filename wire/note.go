@@ -102,6 +102,7 @@ const (
 	NoteSentNext       NoteCode = "sent_next"       // it is among the next to be sent
 	NoteTransferring   NoteCode = "transferring"    // a body is being transferred: transfer
 	NoteResultRefused  NoteCode = "result_refused"  // its home permanently refused its result: peer, task, detail
+	NoteResultExpired  NoteCode = "result_expired"  // its home did not take its result in time: peer, task, detail
 )
 
 // What blocks a task at the node that runs it.

@@ -32,16 +32,18 @@ type reach struct {
 // reach collects what is known about p.
 func (e *Explainer) reach(p addressbook.Peer) *reach {
 	r := &reach{
-		name: p.Label(), self: e.Self.Name, selfRevoked: e.RevokedNote(), revoked: e.Book.Revoked(p.Peer), blocked: p.Blocked, addrs: len(p.Addrs),
+		name: p.Label(), self: e.Self.Name, selfRevoked: e.RevokedNote(), revoked: e.Book.Revoked(p.Peer), blocked: p.Blocked,
 		dial: e.Statuses()[p.Peer], now: e.Clock.Now(),
 	}
 	if e.Gossip.Isolated() {
 		r.isolated = new(e.IsolatedNote())
 	}
-	for _, relay := range p.Relays {
+	addrs, relays := ways(p, e.Self.Peer)
+	r.addrs = len(addrs)
+	for _, relay := range relays {
 		name := e.Book.NameOf(relay)
 		r.relays = append(r.relays, name)
-		if relay == e.Self.Peer || e.Net.Connected(relay) {
+		if e.Net.Connected(relay) {
 			r.near = append(r.near, name)
 		}
 	}
@@ -51,14 +53,36 @@ func (e *Explainer) reach(p addressbook.Peer) *reach {
 	return r
 }
 
+// ways returns the addresses and the relays of p that do not lead through self.
+func ways(p addressbook.Peer, self proto.PeerID) (addrs []string, relays []proto.PeerID) {
+	through := "/p2p/" + self.String() + "/p2p-circuit"
+	for _, a := range p.Addrs {
+		if !strings.Contains(a, through) {
+			addrs = append(addrs, a)
+		}
+	}
+	for _, r := range p.Relays {
+		if r != self {
+			relays = append(relays, r)
+		}
+	}
+	return addrs, relays
+}
+
 // unreachable explains why this node does not reach a peer, and when it tries again.
 func (w *walk) unreachable(r *reach) {
 	w.Steps = append(w.Steps, r.steps()...)
 	w.Cause = r.blocker()
-	if w.Next == nil && r.selfRevoked == nil && !r.revoked && !r.blocked {
+	switch {
+	case r.forbidden():
+		w.Next = nil // nothing is sent to it, whenever an entry is due
+	case w.Next == nil:
 		w.next(r.dial.NextDial)
 	}
 }
+
+// forbidden reports whether nothing may be sent to the peer.
+func (r *reach) forbidden() bool { return r.selfRevoked != nil || r.revoked || r.blocked }
 
 // hangs states that a connection is open although gossip considers the peer unreachable,
 // and reports whether that is so.
@@ -139,6 +163,7 @@ func (r *reach) refusal(why *transport.RefusedError) wire.Note {
 // noPath states why a peer that nobody blocks cannot be reached.
 func (r *reach) noPath() wire.Note {
 	a := wire.NoteArgs{Peer: r.name, Dial: r.dialed()}
+	a.Dial.Error, _, _ = strings.Cut(a.Dial.Error, "; ") // the steps have all
 	code := wire.NoteNoAnswer
 	switch {
 	case r.status == gossip.Left:
@@ -158,7 +183,7 @@ func (r *reach) noPath() wire.Note {
 }
 
 // oneLine shortens an error of several lines to one line.
-func oneLine(s string) string { return proto.Clip(strings.Join(strings.Fields(s), " "), maxDetail) }
+func oneLine(s string) string { return proto.CutWords(strings.Join(strings.Fields(s), " "), maxDetail) }
 
 // maxDetail bounds the displayed part of an error, in bytes.
 const maxDetail = 300

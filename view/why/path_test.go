@@ -2,11 +2,15 @@ package why
 
 import (
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
@@ -14,7 +18,7 @@ import (
 // TestUnreachablePeer verifies which of several causes is named, and its arguments.
 func TestUnreachablePeer(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	failed := transport.PeerStatus{LastError: "all dials failed\n  * [/ip4/192.0.2.1/tcp/1] connection refused", FailedAt: now.Add(-7 * time.Second), Failed: 3, NextDial: 2 * time.Second}
+	failed := transport.PeerStatus{LastError: "all dials failed\n  * [/ip4/192.0.2.1/tcp/1] connection refused; [/ip4/192.0.2.2/tcp/1] no route", FailedAt: now.Add(-7 * time.Second), Failed: 3, NextDial: 2 * time.Second}
 	refused := func(theirs bool, reason string) transport.PeerStatus {
 		r := &transport.RefusedError{Reason: reason, Theirs: theirs}
 		return transport.PeerStatus{LastError: r.Error(), Refused: r, FailedAt: now.Add(-time.Minute), Failed: 1, NextDial: time.Second}
@@ -60,5 +64,25 @@ func TestUnreachablePeer(t *testing.T) {
 				t.Errorf("%+v, want %+v", got, tt.want)
 			}
 		})
+	}
+}
+
+// Nothing that leads through this node itself is a way to a peer.
+func TestWaysLeadNotThroughThisNode(t *testing.T) {
+	self, relay := proto.PeerID{1}, proto.PeerID{2}
+	const direct = "/ip4/192.0.2.1/tcp/1"
+	other := direct + "/p2p/" + relay.String() + "/p2p-circuit"
+	addrs, relays := ways(addressbook.Peer{Addrs: []string{direct + "/p2p/" + self.String() + "/p2p-circuit", direct, other}, Relays: []proto.PeerID{self, relay}}, self)
+	if !slices.Equal(addrs, []string{direct, other}) || !slices.Equal(relays, []proto.PeerID{relay}) {
+		t.Errorf("%v, %v", addrs, relays)
+	}
+}
+
+// A long list of failed dials is cut between two words.
+func TestLongDialErrorIsCutBetweenWords(t *testing.T) {
+	r := &reach{dial: transport.PeerStatus{Failed: 1, LastError: strings.Repeat("unreachable ", 100)}}
+	steps := r.steps()
+	if got := steps[len(steps)-1].Dial.Error; !strings.HasSuffix(got, "unreachable …") || len(got) > maxDetail {
+		t.Errorf("%d bytes: %q", len(got), got)
 	}
 }

@@ -186,8 +186,8 @@ func (w *walk) delivery(o outbox.Why) {
 	case !ok:
 		w.cause(wire.NotePeerUnknown, wire.NoteArgs{Peer: name})
 		return
-	case !o.Linked && !w.Net.Connected(o.Peer):
-		w.unreachable(w.reach(known))
+	case w.reach(known).forbidden() || !o.Linked && !w.Net.Connected(o.Peer):
+		w.unreachable(w.reach(known)) // a forbidden peer may still be connected for a moment
 		return
 	default:
 		w.step(wire.StepConnected, wire.NoteArgs{Peer: name, Other: w.relayTo(o.Peer)})
@@ -229,7 +229,11 @@ func (w *walk) result(o outbox.Why) {
 	name := w.Book.NameOf(o.Peer)
 	w.step(wire.StepResultFor, wire.NoteArgs{Peer: name})
 	if o.State.Terminal() {
-		w.cause(wire.NoteResultRefused, wire.NoteArgs{Peer: name, Task: w.Subject, Detail: o.Reason})
+		code := wire.NoteResultRefused
+		if o.State == proto.Expired {
+			code = wire.NoteResultExpired
+		}
+		w.cause(code, wire.NoteArgs{Peer: name, Task: w.Subject, Detail: o.Reason})
 		return
 	}
 	w.next(o.Next)

@@ -37,6 +37,8 @@ var events = map[string][]string{
 	wire.EventHandoffRefused:   {"task {task} of queue {queue} is refused by its new home: {detail}"},
 	wire.EventReclaimSkipped:   {"{detail}"},
 	wire.EventForged:           {"queue {queue}: {detail}", "{detail}"},
+	wire.EventResultLost:       {"the result of task {task} of queue {queue} does not count: {detail}"},
+	wire.EventResultRejected:   {"the result {state} of task {task}, with epoch {epoch}, does not count: balefire-node lease conflicts"},
 	wire.EventLaneBlocked:      {"queue {queue}: dead letter {task} blocks its ordering key"},
 	wire.EventTaskForgotten:    {"it no longer knows task {task}"},
 	wire.EventResultTooLarge:   {"task {task}: {detail}"},

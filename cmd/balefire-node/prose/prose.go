@@ -146,9 +146,15 @@ func argument(name string, a wire.NoteArgs) string {
 	}[name]
 }
 
+// packages are the names with which packages begin their errors.
+var packages = []string{
+	"addressbook", "audit", "backlog", "bodies", "box", "chain", "clock", "command", "dispatch", "gossip", "identity", "inbox", "mail", "mailbox",
+	"mailstream", "mem", "nuts", "outbox", "ownership", "pebble", "proto", "schedule", "store", "submit", "transport",
+}
+
 // packagePrefix matches the prefixes of errors that are for programmers: the name of a
 // package, and "invalid request" and "too large", which the rest of the error explains.
-var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|too large|transport|mail|addressbook|identity|store|inbox|outbox|command|journal|schedule|blob|ownership): )+`)
+var packagePrefix = regexp.MustCompile(`(^|: )(?:(?:invalid request|too large|` + strings.Join(packages, "|") + `): )+`)
 
 // Plain returns the text of an error without package prefixes.
 func Plain(text string) string { return packagePrefix.ReplaceAllString(text, "$1") }

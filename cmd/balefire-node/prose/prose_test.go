@@ -6,8 +6,12 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
+	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -161,12 +165,50 @@ func TestErrorsArePlain(t *testing.T) {
 		"join: invalid request: identity: not a ticket":                  "join: not a ticket",
 		"open node: store: folder is in use: /x belongs to process 7":    "open node: folder is in use: /x belongs to process 7",
 		"command: arguments refused: this handler takes none":            "arguments refused: this handler takes none",
+		"refused by the target: DENIED: command: arguments refused":      "refused by the target: DENIED: arguments refused",
 		"open the store: permission denied":                              "open the store: permission denied",
 		"attempts used up: exit code 3, after 2 tries of restore: gone":  "attempts used up: exit code 3, after 2 tries of restore: gone",
 	} {
 		if got := Plain(text); got != want {
 			t.Errorf("%q is printed as %q, want %q", text, got, want)
 		}
+	}
+}
+
+// The names are those with which packages begin their errors.
+func TestPackagesThatBeginErrors(t *testing.T) {
+	root := filepath.Join("..", "..", "..")
+	found := map[string]bool{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		_, nested := os.Stat(filepath.Join(path, "go.mod"))
+		switch name := d.Name(); {
+		case d.IsDir() && path != root && (nested == nil || strings.HasPrefix(name, ".") || slices.Contains([]string{"bench", "cmd", "e2e", "internal", "third_party", "testdata", "tools"}, name)):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
+			return err
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 {
+				return true
+			}
+			makes, text := types.ExprString(call.Fun), types.ExprString(call.Args[0])
+			if (makes == "errors.New" || makes == "fmt.Errorf") && strings.HasPrefix(text, `"`+f.Name.Name+": ") {
+				found[f.Name.Name] = true
+			}
+			return true
+		})
+		return nil
+	})
+	if want := slices.Sorted(maps.Keys(found)); err != nil || !slices.Equal(packages, want) {
+		t.Errorf("%q, want %q, %v", packages, want, err)
 	}
 }
 

@@ -93,6 +93,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteUnacknowledged: say("it was sent to {peer} and is not acknowledged yet", ""),
 	wire.NoteSentNext:       say("it is sent next", ""),
 	wire.NoteTransferring:   say("{transfer}", ""),
+	wire.NoteResultExpired:  say("{peer} did not take its result in time: {detail}", "check the task on {peer}: balefire-node why {task}"),
 	wire.NoteResultRefused:  say("{peer} permanently refused its result: {detail}", "check the task on {peer}: balefire-node why {task}"),
 
 	wire.NoteEndedHere:      say("it has ended here; its result is being sent to its home or is there", ""),
