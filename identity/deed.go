@@ -15,12 +15,13 @@ type Deed struct {
 	From, To   proto.PeerID // From is zero when the queue is created
 	Seized     bool
 	Root       [32]byte // of the chain of deeds: see [DeedRoot]
+	Seizure    uint64   // of a confirmation: the generation of the newest seizure before it; 0: none
 	Admin      bool     // signed by the root or an admin
 	Issuer     Member   // the signer's certificate; zero: the root, or From itself
 }
 
 func (d *Deed) message(mesh Mesh) *proto.Deed {
-	m := &proto.Deed{Mesh: mesh.ID[:], Queue: d.Queue, Generation: d.Generation, To: d.To[:], Seized: d.Seized}
+	m := &proto.Deed{Mesh: mesh.ID[:], Queue: d.Queue, Generation: d.Generation, To: d.To[:], Seized: d.Seized, Seizure: d.Seizure}
 	if d.Generation > 1 {
 		m.Root = d.Root[:]
 	}
@@ -102,19 +103,21 @@ func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 	if !bytes.Equal(p.GetMesh(), m.ID[:]) {
 		return Deed{}, fmt.Errorf("deed: %w %x", ErrWrongMesh, p.GetMesh())
 	}
-	d.Queue, d.Generation, d.Seized = p.GetQueue(), p.GetGeneration(), p.GetSeized()
+	d.Queue, d.Generation, d.Seized, d.Seizure = p.GetQueue(), p.GetGeneration(), p.GetSeized(), p.GetSeizure()
 	copy(d.From[:], p.GetFrom())
 	copy(d.To[:], p.GetTo())
 	copy(d.Root[:], p.GetRoot())
 	stated := len(p.GetFrom()) == 0 && !d.Seized // by an admin alone: it is created, or its home is confirmed
 	handed := d.Generation > 1 && len(p.GetFrom()) == len(d.From) && d.From != d.To
-	rooted := d.Generation > 1 && len(p.GetRoot()) == len(d.Root) || d.Generation == 1 && len(p.GetRoot()) == 0
+	rooted := d.Generation > 1 && len(p.GetRoot()) == len(d.Root) && d.Root != [32]byte{} || d.Generation == 1 && len(p.GetRoot()) == 0
 	if d.Generation == 1 {
 		d.Root = DeedRoot(d.Queue, by[:])
 	}
 	switch {
 	case d.Queue == "" || len(p.GetTo()) != len(d.To) || !stated && !handed || !rooted:
 		return Deed{}, fmt.Errorf("deed: %w: it names no queue, or no change of its home", ErrBadRecord)
+	case d.Seizure > d.Generation || d.Seizure > 0 && (!stated || d.Generation == 1):
+		return Deed{}, fmt.Errorf("deed of queue %.128s: %w: a confirmation alone names the newest seizure before it", d.Queue, ErrBadRecord)
 	case d.Generation == 0 || d.Generation > proto.MaxGeneration:
 		return Deed{}, fmt.Errorf("deed of queue %.128s: %w: no queue has a generation %d", d.Queue, ErrBadRecord, d.Generation)
 	case (stated || d.Seized) != d.Admin:

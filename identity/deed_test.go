@@ -20,8 +20,8 @@ func TestDeeds(t *testing.T) {
 		return s
 	}
 	adminCert, workerCert := cert(admin, RoleAdmin), cert(worker, RoleWork)
-	handed := Deed{Queue: "build", Generation: 2, From: worker.Peer(), To: admin.Peer()}
-	seized := Deed{Queue: "build", Generation: 3, From: worker.Peer(), To: admin.Peer(), Seized: true}
+	handed := Deed{Queue: "build", Generation: 2, Root: [32]byte{1}, From: worker.Peer(), To: admin.Peer()}
+	seized := Deed{Queue: "build", Generation: 3, Root: [32]byte{1}, From: worker.Peer(), To: admin.Peer(), Seized: true}
 	made := Deed{Queue: "build", Generation: 1, To: worker.Peer()}
 	tests := []struct {
 		name string
@@ -37,6 +37,18 @@ func TestDeeds(t *testing.T) {
 		{"a worker seizes with an admin's certificate", func() (*proto.Signed, error) { return worker.SignDeedAsAdmin(mesh, adminCert, seized) }, ErrSignature},
 		{"an admin makes it", func() (*proto.Signed, error) { return admin.SignDeedAsAdmin(mesh, adminCert, made) }, nil},
 		{"a worker makes it", func() (*proto.Signed, error) { return worker.SignDeed(mesh, made) }, ErrNotAdmin},
+		{"an admin confirms, after a seizure", func() (*proto.Signed, error) {
+			return admin.SignDeedAsAdmin(mesh, adminCert, Deed{Queue: "build", Generation: 4, Root: [32]byte{1}, To: worker.Peer(), Seizure: 3})
+		}, nil},
+		{"an admin confirms, after a seizure that is to come", func() (*proto.Signed, error) {
+			return admin.SignDeedAsAdmin(mesh, adminCert, Deed{Queue: "build", Generation: 4, Root: [32]byte{1}, To: worker.Peer(), Seizure: 5})
+		}, ErrBadRecord},
+		{"the home hands over, after a seizure that it states", func() (*proto.Signed, error) {
+			return worker.SignDeed(mesh, Deed{Queue: "build", Generation: 4, Root: [32]byte{1}, From: worker.Peer(), To: admin.Peer(), Seizure: 3})
+		}, ErrBadRecord},
+		{"of no root", func() (*proto.Signed, error) {
+			return admin.SignDeedAsAdmin(mesh, adminCert, Deed{Queue: "build", Generation: 4, To: worker.Peer()})
+		}, ErrBadRecord},
 		{"of no queue", func() (*proto.Signed, error) {
 			return worker.SignDeed(mesh, Deed{Generation: 2, From: worker.Peer(), To: admin.Peer()})
 		}, ErrBadRecord},
@@ -84,8 +96,8 @@ func FuzzDeed(f *testing.F) {
 	root, keys := NewRoot(seeded(1)), NewKeys(seeded(2), today)
 	mesh := root.Mesh()
 	for _, d := range []Deed{
-		{Queue: "build", Generation: 2, From: keys.Peer(), To: proto.PeerID{7}},
-		{Queue: "build", Generation: 3, From: proto.PeerID{7}, To: keys.Peer(), Seized: true},
+		{Queue: "build", Generation: 2, Root: [32]byte{1}, From: keys.Peer(), To: proto.PeerID{7}},
+		{Queue: "build", Generation: 3, Root: [32]byte{1}, From: proto.PeerID{7}, To: keys.Peer(), Seized: true},
 		{Queue: "build", Generation: 1, To: keys.Peer()},
 	} {
 		details, err := proto.Encode(nil, d.message(mesh))

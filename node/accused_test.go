@@ -1,11 +1,13 @@
 package node
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/gossip"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
@@ -59,7 +61,27 @@ func TestAccusersAreNamed(t *testing.T) {
 		if s := home.Views.MeshSummary(t.Context()); s.Isolated || strings.Join(s.Accusers, " ") == "" || !strings.Contains(strings.Join(s.Accusers, " "), "mallory") || !strings.Contains(strings.Join(s.Accusers, " "), "zed") {
 			t.Errorf("isolated %v, the accusers are %q", s.Isolated, s.Accusers)
 		}
+		c.Unplug(0) // then they may be right
+		c.await(time.Minute, "why to name them", func() bool { return namesAccusers(t, home, "mallory", "zed") })
 	})
+}
+
+// namesAccusers reports whether home considers itself isolated and names these members,
+// both in the answer of why about its queue and among the risks of the mesh.
+func namesAccusers(t *testing.T, home *Node, names ...string) bool {
+	t.Helper()
+	b, err := home.Explainer.Why(t.Context(), "queue:build")
+	if err != nil {
+		t.Fatal(err)
+	}
+	risks := home.Views.MeshSummary(t.Context()).Risks
+	at := slices.IndexFunc(risks, func(n wire.Note) bool { return n.Code == wire.NoteIsolated })
+	if b.Cause.Code != wire.NoteSelfPaused || at < 0 {
+		return false
+	}
+	slices.Sort(b.Cause.Names)
+	slices.Sort(risks[at].Names)
+	return slices.Equal(b.Cause.Names, names) && slices.Equal(risks[at].Names, names)
 }
 
 // The home of a queue whose other members are all gone considers itself isolated, and
@@ -88,4 +110,64 @@ func TestLastNodeServesItsOwnQueue(t *testing.T) {
 			t.Errorf("why reports %+v, %v", b.Cause, err)
 		}
 	})
+}
+
+// The last node that runs does the tasks of a queue that it has seized, from a home that
+// died, while others were there or when it was alone already, and takes nothing back from
+// an owner that died since (I16). When they return every task ends.
+func TestLastNodeServesASeizedQueue(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCluster(t, 3, 20*time.Second)
+			defer c.close()
+			last := c.nodes[2].node
+			c.nodes[0].peer() // of which the status is asked when it is down
+			c.nodes[0].crash()
+			var owned []string
+			if !alone {
+				seizeFrom(t, c, last)
+				owned = c.submitMany(2, 8)
+				c.await(time.Minute, "the other one to work", func() bool { return len(c.ranFirstAt(1)) > 0 })
+			}
+			c.nodes[1].crash()
+			c.await(5*time.Minute, "it to be isolated", func() bool { return last.Views.MeshSummary(t.Context()).Isolated })
+			if alone {
+				seizeFrom(t, c, last)
+			}
+			if by := c.waitAll(2, c.submitMany(2, 5), time.Minute); by[2] != 5 {
+				t.Errorf("it did %d of 5 tasks itself", by[2])
+			}
+			time.Sleep(5 * time.Minute)
+			if n := c.reruns(); n != 0 {
+				t.Errorf("%d tasks of a dead owner were started by an isolated home", n)
+			}
+			for _, s := range c.nodes[:2] {
+				s.start()
+				c.serve(s, 20*time.Second)
+			}
+			c.waitAll(2, owned, 10*time.Minute)
+			c.awaitHome(2)
+		})
+	}
+}
+
+// seizeFrom lets n seize the queue from its home, the first node.
+func seizeFrom(t *testing.T, c *cluster, n *Node) {
+	t.Helper()
+	c.await(5*time.Minute, "the home to be dead", func() bool { return c.nodes[2].statusOf(c.nodes[0]) == gossip.Dead })
+	if _, err := n.Queues.Seize(t.Context(), "build", "n0"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ranFirstAt returns the tasks whose first run was at a node.
+func (c *cluster) ranFirstAt(place int) (ids []proto.TaskID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, runs := range c.runs {
+		if runs[0].place == place {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }

@@ -3,6 +3,9 @@ package node
 import (
 	"crypto/sha256"
 	"errors"
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -63,7 +66,7 @@ func TestMemberCannotTakeAQueue(t *testing.T) {
 			s, _ := f.Keys.SignDeed(f.Mesh, d) // refused here too, but sent anyway
 			return s
 		}
-		own, err := f.Keys.SignDeed(f.Mesh, identity.Deed{Queue: "deploy", Generation: 7, From: self, To: c.nodes[1].node.keys.Peer()})
+		own, err := f.Keys.SignDeed(f.Mesh, identity.Deed{Queue: "deploy", Generation: 7, Root: [32]byte{1}, From: self, To: c.nodes[1].node.keys.Peer()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,6 +108,57 @@ func TestMemberCannotTakeAQueue(t *testing.T) {
 		}
 		if q, _ := home.Queues.Get(t.Context(), "build"); len(q.Blocked) != 0 {
 			t.Errorf("its message blocks lanes: %v", q.Blocked)
+		}
+		c.waitAll(1, c.submitMany(1, 3), time.Minute)
+	})
+}
+
+// What a member says of queues takes little memory of others, however much it says: of a
+// queue that no admin gave it nothing is kept, and of all that an admin gave it 1 KiB
+// each, and 64 KiB more together.
+func TestOneMemberCannotFillTheMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, time.Second)
+		defer c.close()
+		f := c.forger("mallory", "send", identity.RoleWork)
+		defer f.Close()
+		time.Sleep(30 * time.Second)
+		self, root := f.Peer(), rootIn(t, c.nodes[0].dir)
+		const given, claimed = 40, 200
+		said := 0
+		for i := range given + claimed {
+			q := &proto.QueueState{Name: fmt.Sprint("fat-", i), Generation: 1, Home: self[:]}
+			for range 32 {
+				q.Labels = append(q.Labels, strings.Repeat("x", 128))
+				q.Allow = append(q.Allow, strings.Repeat("y", 128))
+			}
+			if i < given {
+				d, err := root.SignDeed(identity.Deed{Queue: q.Name, Generation: 1, To: self})
+				if err != nil {
+					t.Fatal(err)
+				}
+				q.Deeds = append(q.Deeds, d)
+			}
+			said += proto.Size(q)
+			for _, s := range c.nodes {
+				f.Send(s.node.keys.Peer(), proto.StreamTask, f.Frame(proto.TypeQueues, &proto.QueueStates{Queues: []*proto.QueueState{q}}))
+			}
+		}
+		time.Sleep(5 * time.Second)
+		for _, s := range c.nodes {
+			names, size := 0, 0
+			for name, q := range s.node.Queues.Driver.QueueStates() {
+				if !strings.HasPrefix(name, "fat-") {
+					continue
+				}
+				names, size = names+1, size+proto.Size(q)
+				if i, err := strconv.Atoi(name[len("fat-"):]); err != nil || i >= given {
+					t.Errorf("%s keeps %s, which no admin created", s.name, name)
+				}
+			}
+			if bound := names<<10 + 64<<10; names == 0 || size > bound {
+				t.Errorf("%s keeps %d queues with %d bytes of the %d that were said, the bound is %d", s.name, names, size, said, bound)
+			}
 		}
 		c.waitAll(1, c.submitMany(1, 3), time.Minute)
 	})
@@ -167,7 +221,6 @@ func TestGrantsFollowTheRules(t *testing.T) {
 			"with a longer time":                {home.keys.Peer(), func(g *proto.Grant) { g.LeftMs += 1000 }, proto.CodeBadForm},
 			"of another queue":                  {home.keys.Peer(), func(g *proto.Grant) { g.Queue = "other" }, proto.CodeDenied},
 			"by a node that was never the home": {c.nodes[2].node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
-			"by a node without the role work":   {s.node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
 		} {
 			g := &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", LeftMs: h.NotAfter - h.Created, Envelope: env}
 			tt.change(g)
@@ -177,6 +230,72 @@ func TestGrantsFollowTheRules(t *testing.T) {
 		}
 		c.setQueue(wire.QueueSettings{Paused: new(false)})
 		c.waitAll(1, []string{id.String()}, time.Minute)
+
+		c.handOffAndWait(0, 2, nil)
+		c.awaitHome(2)
+		c.handOffAndWait(2, 0, nil)
+		c.awaitHome(0)
+		former := c.nodes[2].node.keys.Peer()
+		check := func() proto.Code {
+			return queue.Runner{Queues: owner.Queues}.Check(former, &proto.Grant{Claim: &proto.Claim{Task: id[:]}, Queue: "build", LeftMs: h.NotAfter - h.Created, Envelope: env})
+		}
+		c.await(time.Minute, "a grant of a former home to count", func() bool { return check() == 0 })
+		c.renewCertificate(t, c.nodes[2], identity.RoleSend)
+		if got := check(); got != proto.CodeDenied {
+			t.Errorf("a grant by a former home without the role work: %v", got)
+		}
+	})
+}
+
+// awaitHome waits until all nodes have one node as the home of the queue.
+func (c *cluster) awaitHome(at int) {
+	c.t.Helper()
+	c.await(2*time.Minute, "all to know the home", func() bool {
+		return !slices.ContainsFunc(c.nodes, func(s *simNode) bool {
+			q, err := s.node.Queues.Get(c.t.Context(), "build")
+			return err != nil || q.Home != c.nodes[at].name
+		})
+	})
+}
+
+// A home cannot give its queue to a node without the role work: the others reject the
+// deed, and the queue keeps its home until an admin seizes it (I17).
+func TestHomeCannotGiveAQueueToANodeWithoutTheRole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 4, time.Second)
+		defer c.close()
+		time.Sleep(time.Minute)
+		poor := c.nodes[3].node.keys.Peer()
+		c.renewCertificate(t, c.nodes[3], identity.RoleSend)
+		c.handOffAndWait(0, 1, nil)
+		c.awaitHome(1)
+		if err := c.nodes[1].node.Queues.Driver.HandOff(t.Context(), "build", poor); err != nil {
+			t.Fatal(err)
+		}
+		given := c.nodes[1].node.Queues.Driver.QueueStates()["build"]
+		if string(given.GetHome()) != string(poor[:]) || given.GetGeneration() != 3 {
+			t.Fatalf("the queue was not given away: %v", given)
+		}
+		payload, err := proto.Encode(nil, &proto.QueueStates{Queues: []*proto.QueueState{given}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range []int{0, 2} {
+			if err := c.nodes[at].node.Queues.Driver.Receive(poor, &proto.Message{Type: proto.TypeQueues, Payload: payload}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		for _, at := range []int{0, 2} {
+			if q, err := c.nodes[at].node.Queues.Get(t.Context(), "build"); err != nil || q.Home != "n1" {
+				t.Errorf("n%d has %s as the home: %v", at, q.Home, err)
+			}
+		}
+		if _, err := c.nodes[2].node.Queues.Seize(t.Context(), "build", "n1"); err != nil {
+			t.Fatal(err)
+		}
+		c.awaitHome(2)
+		c.waitAll(2, c.submitMany(2, 3), time.Minute)
 	})
 }
 

@@ -68,6 +68,11 @@ func TestTransferIsReported(t *testing.T) {
 			t.Errorf("why reports %v", causes)
 		}
 		c.waitLarge(1, ids, bodies, 10*time.Minute)
+		for s, way := range map[*simNode]string{c.nodes[1]: "out", c.nodes[0]: "in"} { // the body; where the task runs, and so its result, varies
+			if b := s.metrics()["balefire_body_bytes_total{"+way+"}"]; b < largeBody {
+				t.Errorf("%s counted %.0f bytes %s", s.name, b, way)
+			}
+		}
 		events := map[string]bool{}
 		for _, e := range origin.Events.Read(t.Context(), 0, 1000, 0).Items {
 			if e.Fields["task"] == ids[0] {

@@ -62,15 +62,22 @@ func (h *Home) errFull(s *proto.QueueState) error {
 }
 
 // Revoked drops what the revoked member p published about queues. For each queue whose home
-// p was, the home, the generation and the root stay: another node becomes the home only by
-// a deed that an admin signed.
+// p was, the home, the generation, the root and the rank stay: another node becomes the home
+// only by a newer deed of an admin. A node that was the home before keeps the deeds too.
 func (h *Home) Revoked(p proto.PeerID, now Now) Output {
 	h.beginInput(now)
 	for _, q := range h.order {
 		if !q.known() || q.chargedTo != p || p == h.self {
 			continue
 		}
-		s := &proto.QueueState{Name: q.name, Generation: q.state.Generation, Home: p[:], Root: slices.Clone(q.root[:]), Kind: q.state.Kind, Removed: q.state.Removed}
+		by := q.ancestry(q.deeds)[q.record()]
+		s := &proto.QueueState{
+			Name: q.name, Generation: q.state.Generation, Home: p[:], Root: slices.Clone(q.root[:]), Stated: by.stated, Seizure: by.seizure,
+			Kind: q.state.Kind, Removed: q.state.Removed,
+		}
+		if q.wasHome(h.self) { // this node proves with them that it may still have tasks
+			s.Deeds = q.state.Deeds
+		}
 		h.setState(q, s)
 		h.out.put(queueKey(q.name), s)
 	}

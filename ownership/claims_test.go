@@ -340,7 +340,7 @@ func TestMessagesFromANodeThatWasNeverTheHome(t *testing.T) {
 		{"a stranger, of a task sent to an unknown node", ownerPeer, proto.PeerID{}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFixture(t, func(x *Task) { x.Sent = homePeer })
+			f := newFixture(t, func(x *Task) { x.Sent, x.Key = homePeer, "k" })
 			out, err := f.home.HandOff("q", otherPeer, f.now)
 			if err != nil {
 				t.Fatal(err)

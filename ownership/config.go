@@ -34,6 +34,10 @@ type Config struct {
 	// Deeds prove which node is the home of a queue. The default accepts every claim, which
 	// is good enough only for tests.
 	Deeds Deeds
+
+	// MayBeHome reports whether a node may become the home of a queue; the default, for
+	// tests, is any node. One that is a home already stays it.
+	MayBeHome func(proto.PeerID) bool
 }
 
 func (c Config) withDefaults() Config {
@@ -54,6 +58,9 @@ func (c Config) withDefaults() Config {
 	c.StallAfter = cmp.Or(c.StallAfter, 5*time.Minute)
 	if c.Deeds == nil {
 		c.Deeds = plainDeeds{}
+	}
+	if c.MayBeHome == nil {
+		c.MayBeHome = func(proto.PeerID) bool { return true }
 	}
 	if c.Random == nil {
 		n := byte(0)

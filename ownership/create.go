@@ -100,7 +100,7 @@ func (h *Home) Confirm(name string, generation uint64, p proto.PeerID) (*proto.S
 	if !q.known() || q.state.Generation != generation || string(q.state.Home) != string(p[:]) {
 		return nil, fmt.Errorf("%s is not known here as the home of %s in generation %d", p.Short(), proto.TitleText(name), generation)
 	}
-	return h.cfg.Deeds.Sign(Deed{Queue: name, Generation: generation, To: p, Root: q.root, Admin: true})
+	return h.cfg.Deeds.Sign(Deed{Queue: name, Generation: generation, To: p, Root: q.root, Seizure: q.ancestry(q.deeds)[q.record()].seizure, Admin: true})
 }
 
 // Confirmed adds an admin's confirmation to a queue whose home is this node.
@@ -114,9 +114,15 @@ func (h *Home) Confirmed(name string, signed *proto.Signed, now Now) (Output, er
 	if !q.known() || !q.isHome(h.self) || !d.Admin || d.Queue != name || d.Generation != q.state.Generation || d.To != h.self || d.Root != q.root {
 		return h.endInput(), fmt.Errorf("the deed does not confirm the present home of %s", proto.TitleText(name))
 	}
+	if q.hasDeed(signed) {
+		return h.endInput(), nil
+	}
 	s := h.stateOf(q)
 	if err := h.addDeed(s, signed); err != nil {
 		return h.endInput(), err
+	}
+	if !containsDeed(h.proofs(s.Deeds), signed) {
+		return h.endInput(), fmt.Errorf("the admin that confirms the home of %s does not know what another admin has stated since", proto.TitleText(name))
 	}
 	s.ChangedMs = nextChangedMs(s, now)
 	h.setState(q, s)

@@ -35,7 +35,8 @@ type Deed struct {
 	From, To   proto.PeerID // From is zero when the queue is created or its home is confirmed
 	Seized     bool
 	Root       Root
-	Admin      bool // signed by an admin: a chain of deeds may begin with it
+	Seizure    uint64 // of a confirmation: the generation of the newest seizure before it; 0: none
+	Admin      bool   // signed by an admin: a chain of deeds may begin with it
 }
 
 // A proof is a verified deed, with the signed form that is sent on.
@@ -62,7 +63,7 @@ func (h *Home) signDeed(s *proto.QueueState, root Root, d Deed) error {
 func (h *Home) addDeed(s *proto.QueueState, signed *proto.Signed) error {
 	all := h.proofs(s.Deeds)
 	d, err := h.cfg.Deeds.ReadVerified(signed)
-	if err != nil {
+	if err != nil || containsDeed(all, signed) {
 		return err
 	}
 	space := h.deedSpace(s)
@@ -70,7 +71,7 @@ func (h *Home) addDeed(s *proto.QueueState, signed *proto.Signed) error {
 	if !ok {
 		return h.errFull(s)
 	}
-	s.Deeds, s.Root = signedOf(kept), nil
+	s.Deeds, s.Root, s.Stated, s.Seizure = signedOf(kept), nil, 0, 0
 	return nil
 }
 
@@ -137,8 +138,12 @@ func (h *Home) verifiedProofs(s *proto.QueueState, known []proof) []proof {
 	return inOrder(all)
 }
 
+// containsDeed compares signers too: two admins sign the same words when they create a name
+// for the same home, and the roots differ.
 func containsDeed(known []proof, x *proto.Signed) bool {
-	return slices.ContainsFunc(known, func(k proof) bool { return bytes.Equal(k.signed.Details, x.Details) })
+	return slices.ContainsFunc(known, func(k proof) bool {
+		return bytes.Equal(k.signed.Details, x.Details) && bytes.Equal(k.signed.Signer, x.Signer)
+	})
 }
 
 // hasDeed reports whether x is a deed of q that was verified before.
@@ -152,64 +157,145 @@ type homeRecord struct {
 	root       Root
 }
 
-// proofIn returns the index of the deed that proves it, preferring an admin's.
-func (at homeRecord) proofIn(deeds []proof) (index int, ok bool) {
+// A rank tells what admins have stated about a chain of deeds. A home can sign more than one
+// version of what follows it; what an admin stated it cannot undo. A seizure, which a person
+// decides, outranks what an admin confirms that has not heard of it.
+type rank struct{ seizure, stated uint64 } // the generations of the newest seizure and the newest deed of an admin; 0: none
+
+func (r rank) compare(o rank) int {
+	return cmp.Or(cmp.Compare(r.seizure, o.seizure), cmp.Compare(r.stated, o.stated))
+}
+
+// An ancestry maps each home that deeds prove to the rank of its chain.
+type ancestry map[homeRecord]rank
+
+// add reads deeds that are in order.
+func (all ancestry) add(deeds []proof) ancestry {
+	for _, d := range deeds {
+		to := homeRecord{d.Generation, d.To, d.Root}
+		if r := all.of(d); r.compare(all[to]) > 0 {
+			all[to] = r
+		}
+	}
+	return all
+}
+
+// of returns the rank of the chain that ends with d.
+func (all ancestry) of(d proof) rank {
+	switch {
+	case d.Seized:
+		return rank{d.Generation, d.Generation}
+	case d.Admin:
+		return rank{d.Seizure, d.Generation}
+	}
+	return all[homeRecord{d.Generation - 1, d.From, d.Root}]
+}
+
+// proofIn returns the index of the deed that proves it, preferring the one whose chain has
+// the higher rank.
+func (at homeRecord) proofIn(deeds []proof, all ancestry) (index int, ok bool) {
+	return at.chooseIn(deeds, all, func(int) bool { return true })
+}
+
+func (at homeRecord) chooseIn(deeds []proof, all ancestry, may func(i int) bool) (index int, ok bool) {
 	index = -1
 	for i, d := range deeds {
-		if d.Generation == at.generation && d.To == at.home && d.Root == at.root && (index < 0 || d.Admin) {
+		if d.Generation == at.generation && d.To == at.home && d.Root == at.root && may(i) && (index < 0 || all.of(d).compare(all.of(deeds[index])) > 0) {
 			index = i
 		}
 	}
 	return index, index >= 0
 }
 
-// trim keeps as many deeds as fit into a state: those that prove at, back to an admin's
-// deed, and the newest others, which identify former homes. It reports whether the former
-// fit, in number and in bytes.
+// The parts of the deeds of a state, in the order in which they are dropped.
+const (
+	besideHistory = iota // other versions: they identify homes whose handoff an admin's deed voided
+	inHistory            // how it came to the deed of an admin: they identify former homes
+	inProof              // from that deed to the home
+)
+
+// Limits on the deeds beside the history of a queue.
+const (
+	maxBeside     = 8
+	maxBesideFrom = 2 // handoffs of one home, which could sign any number
+)
+
+// trim keeps as many deeds as fit into a state. It reports whether the proof of at fits, in
+// number and in bytes.
 func trim(deeds []proof, at homeRecord, space int) (kept []proof, ok bool) {
-	need := map[int]bool{}
-	for i, ok := at.proofIn(deeds); ok && !need[i]; i, ok = at.proofIn(deeds) {
-		need[i] = true
-		if d := deeds[i]; d.Admin {
-			break
-		} else {
-			at = homeRecord{d.Generation - 1, d.From, d.Root}
-		}
-	}
-	over := len(deeds) - proto.MaxDeeds
+	part := partsOf(deeds, at)
+	drop, over := make([]bool, len(deeds)), len(deeds)-proto.MaxDeeds
 	for _, d := range deeds {
 		space -= deedSize(d.signed)
 	}
-	for i, d := range deeds {
-		if (over > 0 || space < 0) && !need[i] {
-			over--
-			space += deedSize(d.signed)
-			continue
+	leave := func(i int) {
+		drop[i] = true
+		over, space = over-1, space+deedSize(deeds[i].signed)
+	}
+	beside, by := 0, map[proto.PeerID]int{}
+	for i := len(deeds) - 1; i >= 0; i-- { // the newest home beside the history has the tasks
+		d := deeds[i]
+		confirms := d.Admin && !d.Seized && d.Generation > 1 // that names nobody new
+		switch {
+		case part[i] != besideHistory:
+		case confirms, beside == maxBeside, !d.Admin && by[d.From] == maxBesideFrom:
+			leave(i)
+		default:
+			beside++
+			if !d.Admin {
+				by[d.From]++
+			}
 		}
-		kept = append(kept, d)
+	}
+	for p := besideHistory; p < inProof; p++ {
+		for i := range deeds {
+			if (over > 0 || space < 0) && part[i] == p && !drop[i] {
+				leave(i)
+			}
+		}
+	}
+	for i, d := range deeds {
+		if !drop[i] {
+			kept = append(kept, d)
+		}
 	}
 	return kept, len(kept) <= proto.MaxDeeds && space >= 0
 }
 
+// partsOf returns to which part each of the deeds belongs, if at is the home.
+func partsOf(deeds []proof, at homeRecord) (part []int) {
+	part = make([]int, len(deeds))
+	all, is := ancestry{}.add(deeds), inProof
+	unseen := func(i int) bool { return part[i] == besideHistory }
+	for i, ok := at.proofIn(deeds, all); ok; {
+		d := deeds[i]
+		part[i] = is
+		if d.Admin {
+			is = inHistory
+		}
+		if d.From.IsZero() { // it was confirmed: how it became the home
+			i, ok = at.chooseIn(deeds, all, func(j int) bool { return unseen(j) && !deeds[j].From.IsZero() })
+			continue
+		}
+		at = homeRecord{d.Generation - 1, d.From, d.Root}
+		i, ok = at.chooseIn(deeds, all, unseen)
+	}
+	return part
+}
+
 // sinceAdmin returns the deeds of q that follow the last one by an admin, the newest first.
 func (q *queue) sinceAdmin() (handed []proof) {
-	at := homeRecord{q.state.GetGeneration(), proto.PeerID(q.state.GetHome()), q.root}
-	for i, ok := at.proofIn(q.deeds); ok && !q.deeds[i].Admin && len(handed) < len(q.deeds); i, ok = at.proofIn(q.deeds) {
+	at, all := q.record(), ancestry{}.add(q.deeds)
+	for i, ok := at.proofIn(q.deeds, all); ok && !q.deeds[i].Admin && len(handed) < len(q.deeds); i, ok = at.proofIn(q.deeds, all) {
 		d := q.deeds[i]
 		handed, at = append(handed, d), homeRecord{d.Generation - 1, d.From, at.root}
 	}
 	return handed
 }
 
-// unconfirmed reports whether an admin should confirm the home of q: it has changed often
-// since the last confirmation, or a node that was revoked since signed a handoff, which a
-// node that sees it for the first time rejects.
-func (h *Home) unconfirmed(q *queue) bool {
-	handed := q.sinceAdmin()
-	return len(handed) >= maxSince || slices.ContainsFunc(handed, func(d proof) bool {
-		_, err := h.cfg.Deeds.Verify(d.signed)
-		return err != nil
-	})
+// record returns the home of q, which is known.
+func (q *queue) record() homeRecord {
+	return homeRecord{q.state.GetGeneration(), proto.PeerID(q.state.GetHome()), q.root}
 }
 
 // An assessment is what the deeds prove about a queue state.
@@ -224,7 +310,7 @@ type assessment struct {
 func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
 	homes := map[homeRecord]bool{}
 	if q.state != nil {
-		homes[homeRecord{q.state.Generation, proto.PeerID(q.state.Home), q.root}] = true
+		homes[q.record()] = true
 	}
 	note := func(d proof) {
 		if !d.From.IsZero() {
@@ -242,6 +328,9 @@ func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
 		}
 	}
 	for at := range homes {
+		if _, proven := at.proofIn(x.deeds, nil); !proven && (!q.known() || at != q.record()) {
+			continue // a seizure from a home does not prove that home
+		}
 		if at.generation == m.Generation && string(at.home[:]) == string(m.Home) && (!x.valid || bytes.Compare(at.root[:], x.root[:]) < 0) {
 			x.valid, x.root = true, at.root
 		}
@@ -251,9 +340,8 @@ func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
 }
 
 // supersedes reports whether the valid state a replaces the known state of q. The lower
-// root wins; with the same root, the higher generation. In the same generation (a home that
-// lost its data handed the queue on twice, or an admin seized it meanwhile) the admin's
-// deed wins, then the higher home.
+// root wins, then the higher rank: no former home undoes what an admin stated after it.
+// Then the higher generation wins, then (a home that lost its data handed the queue on twice) the higher home.
 func (h *Home) supersedes(a *proto.QueueState, x assessment, q *queue) bool {
 	b := q.state
 	if b == nil {
@@ -262,32 +350,43 @@ func (h *Home) supersedes(a *proto.QueueState, x assessment, q *queue) bool {
 	if c := bytes.Compare(x.root[:], q.root[:]); c != 0 && x.valid {
 		return c < 0
 	}
-	if a.Generation != b.Generation {
-		return a.Generation > b.Generation
-	}
 	c := bytes.Compare(a.Home, b.Home)
-	if c == 0 { // this node is the authority for what its home set
-		return a.ChangedMs > b.ChangedMs && string(a.Home) != string(h.self[:])
+	if c == 0 && a.Generation == b.Generation { // its home is the authority for its settings, unless it was revoked
+		return len(b.Root) == 0 && a.ChangedMs > b.ChangedMs && string(a.Home) != string(h.self[:])
 	}
-	stated := func(home []byte, deeds []proof) bool {
-		i, ok := homeRecord{a.Generation, proto.PeerID(home), x.root}.proofIn(deeds)
-		return ok && deeds[i].Admin
+	if x.valid {
+		all := q.ancestry(x.deeds)
+		its, mine := all[homeRecord{a.Generation, proto.PeerID(a.Home), x.root}], all[q.record()]
+		if c := its.compare(mine); c != 0 || len(b.Root) > 0 { // the home was revoked: see Home.Revoked
+			return c > 0 || c == 0 && its.seizure == a.Generation
+		}
 	}
-	if its, mine := stated(a.Home, x.deeds), stated(b.Home, q.deeds); its != mine {
-		return its
+	return cmp.Or(cmp.Compare(a.Generation, b.Generation), c) > 0
+}
+
+// ancestry returns that of deeds, which include those of q. If they do not prove the home
+// of q, whose own were dropped with its revocation, its state tells the rank.
+func (q *queue) ancestry(deeds []proof) ancestry {
+	all, at := ancestry{}, q.record()
+	if _, ok := at.proofIn(q.deeds, nil); !ok {
+		all[at] = rank{q.state.GetSeizure(), q.state.GetStated()}
 	}
-	return c > 0
+	return all.add(deeds)
 }
 
 // mergeDeeds adds the valid deeds of an older state to those known of q: with them a home
 // that lost the queue proves that it had it.
 func (h *Home) mergeDeeds(q *queue, m *proto.QueueState, x assessment) {
-	if q.state == nil || !slices.ContainsFunc(m.GetDeeds(), func(x *proto.Signed) bool { return !q.hasDeed(x) }) {
+	switch {
+	case q.state == nil, !slices.ContainsFunc(m.GetDeeds(), func(x *proto.Signed) bool { return !q.hasDeed(x) }):
 		return // nearly always: members repeat what they sent before
+	case len(q.state.Root) > 0:
+		return // of a revoked home: see Home.Revoked
 	}
 	s := h.stateOf(q)
-	deeds, ok := trim(inOrder(x.deeds), homeRecord{q.state.Generation, proto.PeerID(q.state.Home), q.root}, h.deedSpace(s))
-	if !ok || len(deeds) == len(q.deeds) {
+	news := slices.DeleteFunc(slices.Clone(x.deeds), func(d proof) bool { return !d.Admin && !q.hasDeed(d.signed) && !h.cfg.MayBeHome(d.To) })
+	deeds, ok := trim(inOrder(news), q.record(), h.deedSpace(s))
+	if !ok || len(deeds) == len(q.deeds) && !slices.ContainsFunc(deeds, func(d proof) bool { return !q.hasDeed(d.signed) }) {
 		return
 	}
 	h.reportCreatedTwice(q, deeds)
@@ -352,6 +451,9 @@ func (h *Home) mayGiveQueue(from proto.PeerID, m *proto.QueueState) bool {
 	}
 	cause := "it hands over a queue that it never had"
 	if x.valid && (q.wasHome(from) || (&queue{deeds: x.deeds}).wasHome(from)) {
+		if !h.mayBecomeHome(q, m) {
+			return false
+		}
 		if q.state != nil || !h.gaveTooMany(from) {
 			return true
 		}
@@ -361,11 +463,24 @@ func (h *Home) mayGiveQueue(from proto.PeerID, m *proto.QueueState) bool {
 	return false
 }
 
+// mayBecomeHome reports whether the node that m names may be the home of q; the known home
+// may. Deeds do not prove that: their signers may be wrong, and roles change.
+func (h *Home) mayBecomeHome(q *queue, m *proto.QueueState) bool {
+	p := proto.PeerID(m.Home)
+	if string(q.state.GetHome()) == string(m.Home) || h.cfg.MayBeHome(p) {
+		return true
+	}
+	h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: p, Cause: "the home of " + proto.TitleText(m.Name) + " needs the role work, and no certificate known here gives it to this one"})
+	return false
+}
+
 // gaveTooMany reports whether from has given this node as many queues as it may.
 func (h *Home) gaveTooMany(from proto.PeerID) bool {
 	n := 0
 	for _, q := range h.queues {
-		if last := len(q.deeds) - 1; last >= 0 && q.deeds[last].From == from && q.isHome(h.self) {
+		if q.isHome(h.self) && slices.ContainsFunc(q.deeds, func(d proof) bool {
+			return d.From == from && d.To == h.self && !d.Seized && d.Generation == q.state.GetGeneration()
+		}) {
 			n++
 		}
 	}

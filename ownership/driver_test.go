@@ -52,7 +52,8 @@ type clusterNode struct {
 	fail     func(point string) error // for its next start
 	posts    atomic.Int64             // messages to others
 	values   int                      // bytes of a value that its store takes; 0: the default
-	offenses atomic.Int64             // misbehavior of others
+	offenses []proto.PeerID           // who misbehaved, by mu of the cluster
+	forged   []Event                  // its events of what was forged, likewise
 }
 
 func testPeer(i int) (p proto.PeerID) { p[0] = byte(i + 1); return p }
@@ -94,7 +95,20 @@ func (n *clusterNode) start() {
 	n.store = s
 	cfg := Settings{
 		Config: Config{Random: func(b []byte) { rand.Read(b) }}, Self: testPeer(n.index), Boot: n.boot, BootID: proto.BootID{byte(n.index), byte(n.boot)}, Clock: clock.Runtime(), Fail: n.fail,
-		OnMisbehavior: func(proto.PeerID, error) { n.offenses.Add(1) },
+		OnMisbehavior: func(p proto.PeerID, _ error) {
+			n.cluster.mu.Lock()
+			defer n.cluster.mu.Unlock()
+			n.offenses = append(n.offenses, p)
+		},
+		Events: func(all []Event) {
+			n.cluster.mu.Lock()
+			defer n.cluster.mu.Unlock()
+			for _, e := range all {
+				if e.Kind == EventForged {
+					n.forged = append(n.forged, e)
+				}
+			}
+		},
 	}
 	n.driver, err = Open(s, Parts{Network: n, Custody: n, Runner: n, Prober: n, Sealer: n, Mover: nopMover{}, Bodies: n}, cfg)
 	if err != nil {

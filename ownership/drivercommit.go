@@ -58,7 +58,7 @@ func pieceKey(prefix byte, id proto.TaskID, piece int) string {
 func (d *Driver) merge(o Output) bool {
 	if err := d.checkWrites(o.Writes); err != nil {
 		d.homeInvalid = true
-		d.cfg.Logger.Warn("a message is dropped: the store would reject a record of it", "from", d.sender.Short(), "err", err)
+		d.cfg.Logger.Warn("a message is dropped: the store would reject a record of it", "from", d.sender, "err", err)
 		d.pending.out.Events = append(d.pending.out.Events, Event{Kind: EventForged, Peer: d.sender, Cause: proto.Clip(err.Error(), 128)})
 		if d.cfg.OnMisbehavior != nil && !d.sender.IsZero() {
 			d.cfg.OnMisbehavior(d.sender, err)
@@ -322,7 +322,7 @@ func (d *Driver) send(s Send) {
 	case *proto.Grant:
 		env, err := d.parts.Custody.Envelope(proto.TaskID(m.GetClaim().GetTask()), s.To)
 		if err != nil {
-			d.cfg.Logger.Warn("a task could not be granted", "task", proto.TaskID(m.GetClaim().GetTask()).String(), "to", s.To.Short(), "err", err)
+			d.cfg.Logger.Warn("a task could not be granted", "task", proto.TaskID(m.GetClaim().GetTask()).String(), "to", s.To, "err", err)
 			return
 		}
 		m.Envelope = env
@@ -335,7 +335,7 @@ func (d *Driver) send(s Send) {
 		}
 		env, err := d.parts.Custody.Envelope(proto.TaskID(m.GetLease().GetTask()), s.To)
 		if err != nil {
-			d.cfg.Logger.Warn("a task could not be handed over", "task", proto.TaskID(m.GetLease().GetTask()).String(), "to", s.To.Short(), "err", err)
+			d.cfg.Logger.Warn("a task could not be handed over", "task", proto.TaskID(m.GetLease().GetTask()).String(), "to", s.To, "err", err)
 			return
 		}
 		m.Task = &proto.Stored{Envelope: env}
@@ -363,7 +363,7 @@ func (d *Driver) sendHandoffWithBody(to proto.PeerID, m *proto.Handoff) {
 		err = proto.Decode(b, now)
 	}
 	if err != nil {
-		d.cfg.Logger.Warn("a task could not be handed over", "to", to.Short(), "err", err)
+		d.cfg.Logger.Warn("a task could not be handed over", "to", to, "err", err)
 		return
 	}
 	id := proto.TaskID(m.GetLease().GetTask())
@@ -384,7 +384,7 @@ func (d *Driver) fullOutcome(id proto.TaskID, lease *proto.Outcome) *proto.Outco
 func (d *Driver) sendResults(home proto.PeerID, all []SealRequest) {
 	sealed, err := d.parts.Sealer.Seal(home, all)
 	if err != nil {
-		d.cfg.Logger.Warn("results could not be sealed for their home", "results", len(all), "first", all[0].Task.String(), "home", home.Short(), "err", err)
+		d.cfg.Logger.Warn("results could not be sealed for their home", "results", len(all), "first", all[0].Task.String(), "home", home, "err", err)
 		return
 	}
 	for i, e := range sealed {

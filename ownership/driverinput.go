@@ -95,7 +95,7 @@ func (d *Driver) receiveHandoff(from proto.PeerID, m *proto.Handoff) (err error)
 	if m.Lease != nil {
 		if t, err = d.parts.Mover.Check(from, m); err != nil {
 			if _, bad := proto.TaskIDFrom(m.Lease.Task); bad == nil {
-				d.parts.Network.Post(from, proto.TypeHandedOff, refusedHandoff(m.Lease, err))
+				d.parts.Network.Post(from, proto.TypeHandedOff, refusedHandoff(m.Lease, cmp.Or(refusalCode(err), proto.CodeBadForm), err.Error()))
 			}
 			return err
 		}
@@ -117,8 +117,8 @@ func (d *Driver) handleHandoff(from proto.PeerID, m *proto.Handoff, t Task) {
 	}
 	into, drop, err := d.parts.Mover.Adopt(m)
 	if err != nil {
-		d.cfg.Logger.Warn("a task that was handed over could not be stored", "task", t.ID.String(), "from", from.Short(), "err", err)
-		d.merge(Output{Sends: []Send{{To: from, Type: proto.TypeHandedOff, Body: refusedHandoff(m.Lease, err)}}})
+		d.cfg.Logger.Warn("a task that was handed over could not be stored", "task", t.ID.String(), "from", from, "err", err)
+		d.merge(Output{Sends: []Send{{To: from, Type: proto.TypeHandedOff, Body: refusedHandoff(m.Lease, cmp.Or(refusalCode(err), proto.CodeBadForm), err.Error())}}})
 		return // it is sent again
 	}
 	out := d.home.OnHandoff(from, m, t, d.now())
@@ -134,8 +134,8 @@ func (d *Driver) handleHandoff(from proto.PeerID, m *proto.Handoff, t Task) {
 }
 
 // refusedHandoff tells an old home why a task was not taken.
-func refusedHandoff(l *proto.Lease, err error) *proto.HandedOff {
-	x := &proto.HandoffRefused{Task: l.GetTask(), Generation: l.GetGeneration(), Code: cmp.Or(refusalCode(err), proto.CodeBadForm), Reason: proto.Clip(err.Error(), proto.MaxReason)}
+func refusedHandoff(l *proto.Lease, code proto.Code, reason string) *proto.HandedOff {
+	x := &proto.HandoffRefused{Task: l.GetTask(), Generation: l.GetGeneration(), Code: code, Reason: proto.Clip(reason, proto.MaxReason)}
 	return &proto.HandedOff{Refused: []*proto.HandoffRefused{x}}
 }
 
@@ -182,7 +182,7 @@ func (d *Driver) handleMessage(from proto.PeerID, t proto.MessageType, body prot
 			d.merge(o)
 		}
 	default:
-		d.cfg.Logger.Debug("a message of an unexpected type", "type", t.String(), "from", from.Short())
+		d.cfg.Logger.Debug("a message of an unexpected type", "type", t.String(), "from", from)
 	}
 }
 
@@ -198,7 +198,7 @@ func (d *Driver) handleGrant(from proto.PeerID, m *proto.Grant, code proto.Code)
 func (d *Driver) handleResult(from proto.PeerID, u Unsealed) {
 	if ts := d.home.tasks[u.Task]; ts != nil && ts.owner == from && u.Outcome.TooLarge(ts.task.Options) {
 		u.Absent = false // no node waits for its body
-		d.cfg.Logger.Warn("a result exceeds the limit of its task: it is rejected, and the task is a dead letter", "task", u.Task.String(), "from", from.Short(), "reason", u.Outcome.GetReason())
+		d.cfg.Logger.Warn("a result exceeds the limit of its task: it is rejected, and the task is a dead letter", "task", u.Task.String(), "from", from, "reason", u.Outcome.GetReason())
 		d.merge(Output{Events: []Event{{Kind: EventForged, Task: u.Task, Queue: ts.task.Queue, Peer: from, Epoch: ts.epoch, Cause: proto.Clip(u.Outcome.GetReason(), 128)}}})
 	}
 	in := ResultOf(u.Task, u.Outcome)
@@ -438,17 +438,14 @@ func (d *Driver) Confirmed(ctx context.Context, name string, deed *proto.Signed)
 	return errors.Join(err, refused)
 }
 
-// maxSince is how often the home of a queue may change after an admin's deed before an
-// admin is asked to confirm it.
-const maxSince = proto.MaxDeeds / 2
-
-// Unconfirmed returns the queues and other names whose home is here and should be confirmed by an admin,
-// with their generations.
+// Unconfirmed returns the queues and other names whose home is here and was handed on since
+// an admin's last deed, with their generations. Until an admin confirms it a former home can
+// take them back.
 func (d *Driver) Unconfirmed(ctx context.Context) (map[string]uint64, error) {
 	return call(ctx, d, func() map[string]uint64 {
 		all := map[string]uint64{}
 		for name, q := range d.home.queues {
-			if q.known() && q.isHome(d.cfg.Self) && d.home.unconfirmed(q) {
+			if q.known() && q.isHome(d.cfg.Self) && len(q.sinceAdmin()) > 0 {
 				all[name] = q.state.Generation
 			}
 		}

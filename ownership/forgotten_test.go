@@ -73,6 +73,31 @@ func TestAHomeThatLostATaskRenewsNothing(t *testing.T) {
 	}
 }
 
+// The owner reports once that its result does not count, whatever the home has made of the
+// task.
+func TestALostResultIsReported(t *testing.T) {
+	for _, state := range []proto.TaskState{proto.Pending, proto.Success} {
+		f := newFixture(t, nil)
+		f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+		f.owner.Ready(f.task.ID, false, f.now)
+		f.owner.Finish(f.task.ID, proto.Success, []byte("d"), f.now)
+		k, _ := claimFrom(f.owner.runs[f.task.ID].message())
+		stale := k.ruling(proto.CodeStale)
+		stale.State = state
+		reported := 0
+		for range 3 {
+			for _, e := range f.owner.OnResultAnswer(homePeer, stale, f.now).Events {
+				if e.Kind == EventResultLost && e.Task == f.task.ID {
+					reported++
+				}
+			}
+		}
+		if reported != 1 {
+			t.Errorf("a task that is %v: reported %d times", state, reported)
+		}
+	}
+}
+
 // The result for a home that has lost the task is kept, and sent at times, while the task
 // may come back; then it is forgotten here too.
 func TestAResultThatNoHomeKnowsIsForgotten(t *testing.T) {

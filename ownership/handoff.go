@@ -146,6 +146,9 @@ func (h *Home) learn(m *proto.QueueState) bool {
 		h.mergeDeeds(q, m, x)
 		return false
 	}
+	if !h.mayBecomeHome(q, m) {
+		return false
+	}
 	b, err := proto.Encode(nil, m)
 	s := new(proto.QueueState)
 	if err == nil {
@@ -154,7 +157,7 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	if err != nil {
 		return false
 	}
-	s.Deeds, s.Root = signedOf(x.deeds), nil
+	s.Deeds, s.Root, s.Stated, s.Seizure = signedOf(x.deeds), nil, 0, 0
 	if !h.trimToFit(s) {
 		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "its queue states are too large: " + h.errFull(s).Error()})
 		return false
@@ -288,9 +291,8 @@ func (h *Home) resendHandoffs() {
 	}
 }
 
-// blocks returns the blocked lanes of q, ordered by key.
-func (q *queue) blocks() (out []*proto.LaneBlock) {
-	var all []*lane
+// allBlocked returns the blocked lanes of q, ordered by key.
+func (q *queue) allBlocked() (all []*lane) {
 	for _, l := range q.lanes {
 		if l.blocked {
 			all = append(all, l)
@@ -299,10 +301,42 @@ func (q *queue) blocks() (out []*proto.LaneBlock) {
 	slices.SortFunc(all, func(a, b *lane) int {
 		return cmp.Or(strings.Compare(a.key.key, b.key.key), a.key.origin.Compare(b.key.origin))
 	})
+	return all
+}
+
+// blocks returns as many blocked lanes of q as one message has.
+func (q *queue) blocks() (out []*proto.LaneBlock) {
+	all := q.allBlocked()
 	for _, l := range all[:min(len(all), proto.MaxGroup-1)] { // the answer lists each of them, and the queue
 		out = append(out, blockOf(q.name, l))
 	}
 	return out
+}
+
+// takeBlock blocks a lane that was blocked at from. The home takes those of the whole
+// queue; with a task comes that of its own lane, wherever it goes. It returns why the lane is
+// not blocked here now.
+func (h *Home) takeBlock(from proto.PeerID, m *proto.Handoff, b *proto.LaneBlock, t Task) (refused string) {
+	q, key := h.queues[b.Queue], laneKeyFrom(b.Origin, b.Key)
+	switch {
+	case !q.wasHome(from):
+		return "a lane of a queue that it was never the home of"
+	case m.Lease == nil && !q.isHome(h.self):
+		return "a lane of a queue whose home is elsewhere"
+	case m.Lease != nil && (b.Queue != t.Queue || b.Key != t.Key || len(b.Origin) > 0 && string(b.Origin) != string(t.Origin[:])):
+		return "a lane, with a task of another"
+	}
+	if l := q.lanes[key]; l != nil && l.blocked {
+		return ""
+	}
+	if q.blockedLanes >= maxBlockedLanes {
+		return fmt.Sprintf("a blocked lane: %d of the queue are blocked, and no more are taken from former homes", q.blockedLanes)
+	}
+	l, head := q.lane(key), proto.TaskID{}
+	copy(head[:], b.Task)
+	q.block(l, head)
+	h.out.put(blockKey(b.Queue, key), b)
+	return ""
 }
 
 // OnHandoff takes a task, or a queue state, from an old home. t is the task as described by
@@ -315,25 +349,24 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	}
 	var lanes []*proto.Moved // of the queue, now blocked here too
 	for _, b := range m.GetBlocks() {
-		if !h.wasHome(b.Queue, from) {
-			h.ignored(t.ID, from, proto.Seq{}, "a lane of a queue that it was never the home of")
-			continue
+		if m.Lease != nil && h.wasHere(t.ID, m.Lease.Generation) {
+			break // the lane may have been unblocked since
 		}
-		l := h.queue(b.Queue).lane(laneKeyFrom(b.Origin, b.Key))
-		if l.deadHead.IsZero() {
-			copy(l.deadHead[:], b.Task)
+		refused := h.takeBlock(from, m, b, t)
+		if refused != "" {
+			h.ignored(t.ID, from, proto.Seq{}, refused)
 		}
-		if !l.blocked {
-			l.blocked = true
-			h.out.put(blockKey(b.Queue, l.key), b)
+		if refused != "" && m.Lease != nil && h.mayHandOff(from, t) { // without its lane the task would overtake others
+			o.send(from, proto.TypeHandedOff, refusedHandoff(m.Lease, proto.CodeBusy, refused))
+			return h.endInput()
 		}
-		if b.Queue == m.GetQueue().GetName() && len(lanes) < proto.MaxGroup-1 {
+		if refused == "" && b.Queue == m.GetQueue().GetName() && len(lanes) < proto.MaxGroup-1 {
 			lanes = append(lanes, &proto.Moved{Queue: b.Queue, Generation: m.Queue.Generation, Key: b.Key, Origin: b.Origin, Blocked: true})
 		}
 	}
 	reply := &proto.Moved{}
 	switch {
-	case m.Lease == nil && m.Queue != nil && !given:
+	case m.Queue != nil && !given && (m.Lease == nil || !h.cfg.MayBeHome(h.self)):
 		return h.endInput() // its home keeps it and sends it again
 	case m.Lease == nil && m.Queue != nil:
 		reply.Queue, reply.Generation = m.Queue.Name, m.Queue.Generation
@@ -361,7 +394,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	gen := m.Lease.Generation
 	old := h.tasks[t.ID]
-	if entry := h.moved[t.ID]; entry != nil && entry.gen >= gen || h.ended[t.ID] != nil || old != nil && old.gen >= gen {
+	if h.wasHere(t.ID, gen) {
 		h.ignored(t.ID, from, proto.Seq{}, "a copy: the task was here before")
 		return true
 	}
@@ -414,6 +447,12 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	return true
 }
 
+// wasHere reports whether this or a later generation of a task is or was here.
+func (h *Home) wasHere(id proto.TaskID, gen uint64) bool {
+	entry, ts := h.moved[id], h.tasks[id]
+	return entry != nil && entry.gen >= gen || h.ended[id] != nil || ts != nil && ts.gen >= gen
+}
+
 // hasSeen reports whether the task with this generation is here, moved on from here, or
 // ended here.
 func (h *Home) hasSeen(id proto.TaskID, gen uint64) bool {
@@ -433,7 +472,7 @@ func (h *Home) OnHandedOff(from proto.PeerID, m *proto.HandedOff, now Now) Outpu
 		if len(a.Task) == 0 {
 			if q := h.queues[a.Queue]; q != nil && q.state != nil && string(q.state.Home) == string(from[:]) && a.Generation >= q.state.Generation {
 				h.forgetBlock(q, laneKeyFrom(a.Origin, a.Key))
-				q.announced = len(q.blocks()) == 0 // lanes blocked since then are announced next
+				q.announced = q.blockedLanes == 0 // lanes blocked since then are announced next
 			} else {
 				h.ignored(proto.TaskID{}, from, proto.Seq{}, "it confirms a queue that was not handed to it")
 			}

@@ -139,9 +139,9 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 		if err := proto.Decode(val, m); err != nil {
 			return nil, err
 		}
-		l := h.queue(m.Queue).lane(laneKeyFrom(m.Origin, m.Key))
-		l.blocked = true
-		copy(l.deadHead[:], m.Task)
+		q, head := h.queue(m.Queue), proto.TaskID{}
+		copy(head[:], m.Task)
+		q.block(q.lane(laneKeyFrom(m.Origin, m.Key)), head)
 	case keyHomeBoot:
 		m := new(proto.HomeMark)
 		if err := proto.Decode(val, m); err != nil {
@@ -323,7 +323,7 @@ func (h *Home) end(ts *taskState, e End) {
 	})
 	good := e.State == proto.Success || e.State == proto.Cancelled
 	if l := ts.mem.lane; l != nil && ts.task.Block && !good {
-		l.blocked, l.deadHead = true, ts.task.ID
+		ts.mem.queue.block(l, ts.task.ID)
 		ts.mem.queue.lanes[l.key] = l
 		ts.mem.queue.announced = false
 		for _, t := range l.tasks {
@@ -378,9 +378,9 @@ func (h *Home) Unblock(queue, key string, now Now) (bool, Output) {
 	if q == nil {
 		return false, h.out
 	}
-	for _, b := range q.blocks() {
-		if b.Key == key {
-			h.unblock(q, q.lanes[laneKeyFrom(b.Origin, b.Key)])
+	for _, l := range q.allBlocked() {
+		if l.key.key == key {
+			h.unblock(q, l)
 			unblocked = true
 		}
 	}
@@ -389,6 +389,7 @@ func (h *Home) Unblock(queue, key string, now Now) (bool, Output) {
 
 func (h *Home) unblock(q *queue, l *lane) {
 	l.blocked = false
+	q.blockedLanes--
 	h.out.drop(blockKey(q.name, l.key))
 	h.rescheduleHead(q, l)
 }

@@ -119,7 +119,7 @@ func TestLanesAreRegrouped(t *testing.T) {
 	}
 	q := h.queue("q")
 	l := q.lanes[laneKey{key: "customer-7"}]
-	l.blocked, l.deadHead = true, proto.TaskID{9}
+	q.block(l, proto.TaskID{9})
 	note(granted, h.SetQueue(func(s *proto.QueueState) { s.SharedLanes = false }, now, "q"))
 	if blocks := q.blocks(); len(blocks) != 2 {
 		t.Errorf("%d lanes are blocked, want those of both origins", len(blocks))

@@ -49,7 +49,7 @@ var rules = []mutant{
 	ts.gen = entry.gen`}}},
 	{name: "generation not compared", edits: []edit{
 		{"owner.go", "regrant", "k.gen < r.gen", "k.gen < r.gen && !MUTANT"},
-		{"handoff.go", "admit", "entry.gen >= gen || h.ended[t.ID] != nil", "entry.gen >= gen && !MUTANT || h.ended[t.ID] != nil && !MUTANT"},
+		{"handoff.go", "wasHere", "entry.gen >= gen || h.ended[id] != nil", "entry.gen >= gen && !MUTANT || h.ended[id] != nil && !MUTANT"},
 	}},
 	{name: "seized without a higher generation", edits: []edit{{"handoff.go", "Seize", "s.Generation++", "if !MUTANT {\ns.Generation++\n}"}}},
 	{name: "higher epoch started, not adopted", seeds: 500, edits: []edit{{"owner.go", "adopt", "r.claim, r.home, r.grantedBy, r.orphan = k, from, from, false", `if MUTANT && r.mem.alive {
@@ -85,9 +85,10 @@ var rules = []mutant{
 		{"deed.go", "assess", "x.valid && m.Generation <= proto.MaxGeneration", "x.valid && m.Generation <= proto.MaxGeneration || MUTANT"},
 		{"deed.go", "mayGiveQueue", "!h.supersedes(m, x, q)", "!h.supersedes(m, x, q) || MUTANT"},
 	}},
+	{name: "fork beside an admin's deed", edits: []edit{{"deed.go", "supersedes", "c != 0 || len(b.Root) > 0", "(c != 0 || len(b.Root) > 0) && !MUTANT"}}},
 	{name: "handoff by any node", edits: []edit{
 		{"deed.go", "mayHandOff", "h.wasHome(t.Queue, from)", "h.wasHome(t.Queue, from) || MUTANT"},
-		{"handoff.go", "OnHandoff", "!h.wasHome(b.Queue, from)", "!h.wasHome(b.Queue, from) && !MUTANT"},
+		{"handoff.go", "takeBlock", "!q.wasHome(from)", "!q.wasHome(from) && !MUTANT"},
 	}},
 	{name: "start lost with the disk ignored", edits: []edit{{"rule.go", "after", "ts.state != proto.Accepted", "ts.state != proto.Accepted && !MUTANT"}}},
 	{name: "isolated home grants to another", edits: []edit{{"grant.go", "selfOnlyIfInactive", "if h.active {", "if h.active || MUTANT {"}}},

@@ -140,12 +140,21 @@ func TestMessagesTheStoreRejectsAreDropped(t *testing.T) {
 		if known["fat"] != nil || known["given"] != nil || known["small"] == nil {
 			t.Errorf("it knows %v", slices.Collect(maps.Keys(known)))
 		}
-		if n := home.offenses.Load(); n < 2 {
-			t.Errorf("%d violations are held against the sender, want 2", n)
-		}
 		time.Sleep(time.Minute)
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		sender := testPeer(2)
+		if len(home.offenses) < 2 || slices.ContainsFunc(home.offenses, func(p proto.PeerID) bool { return p != sender }) {
+			t.Errorf("violations are held against %v, want at least two against %s", home.offenses, sender)
+		}
+		if len(home.forged) != len(home.offenses) {
+			t.Errorf("%d events for %d violations: %v", len(home.forged), len(home.offenses), home.forged)
+		}
+		for _, e := range home.forged {
+			if e.Peer != sender || !strings.Contains(e.Cause, "a record that cannot be stored") || !strings.Contains(e.Cause, "too large") {
+				t.Errorf("an event is %+v", e)
+			}
+		}
 		for i := range 8 {
 			if w.starts[testTaskID(i)] != 1 || len(w.ends[testTaskID(i)]) != 1 {
 				t.Errorf("task %d was started %d times and ended %v", i, w.starts[testTaskID(i)], w.ends[testTaskID(i)])

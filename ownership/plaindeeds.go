@@ -10,7 +10,7 @@ import (
 type plainDeeds struct{}
 
 func (plainDeeds) Sign(d Deed) (*proto.Signed, error) {
-	m := &proto.Deed{Queue: d.Queue, Generation: d.Generation, From: d.From[:], To: d.To[:], Seized: d.Seized}
+	m := &proto.Deed{Queue: d.Queue, Generation: d.Generation, From: d.From[:], To: d.To[:], Seized: d.Seized, Seizure: d.Seizure}
 	if d.From.IsZero() {
 		m.From = nil
 	}
@@ -24,7 +24,7 @@ func (plainDeeds) Sign(d Deed) (*proto.Signed, error) {
 func (plainDeeds) Verify(s *proto.Signed) (d Deed, err error) {
 	m := new(proto.Deed)
 	err = proto.DecodeKnown(s.GetDetails(), m)
-	d.Queue, d.Generation, d.Seized = m.Queue, m.Generation, m.Seized
+	d.Queue, d.Generation, d.Seized, d.Seizure = m.Queue, m.Generation, m.Seized, m.Seizure
 	copy(d.From[:], m.From)
 	copy(d.To[:], m.To)
 	copy(d.Root[:], m.Root)

@@ -25,6 +25,7 @@ type queue struct {
 	ready        [4]readyQueue // by class
 	delayed      delayHeap
 	lanes        map[laneKey]*lane
+	blockedLanes int
 	members      []*dispatch.Member // built from state and nodes
 	membersStale bool               // members must be rebuilt
 	announced    bool               // its home, another node, has confirmed it
@@ -208,11 +209,24 @@ func (h *Home) rootOf(m *proto.QueueState, q *queue) (root Root) {
 	return root
 }
 
+// maxBlockedLanes is the number of blocked lanes of a queue beyond which no more are taken
+// from former homes: those keep them, and send them again.
+const maxBlockedLanes = 1 << 14
+
+// block blocks a lane because its head failed; zero: it is unknown which.
+func (q *queue) block(l *lane, head proto.TaskID) {
+	if !l.blocked {
+		l.blocked = true
+		q.blockedLanes++
+	}
+	l.deadHead = head
+}
+
 // regroupLanes moves the tasks of q to the lanes that its present settings give. Tasks of a
 // blocked lane stay blocked.
 func (h *Home) regroupLanes(q *queue) {
 	old := q.lanes
-	q.lanes = map[laneKey]*lane{}
+	q.lanes, q.blockedLanes = map[laneKey]*lane{}, 0
 	for e := h.live.Front(); e != nil; e = e.Next() {
 		ts := e.Value.(*taskState)
 		if ts.mem.queue != q || ts.mem.lane == nil {
@@ -222,7 +236,7 @@ func (h *Home) regroupLanes(q *queue) {
 		l := q.lane(q.laneOf(&ts.task))
 		l.add(ts)
 		if ts.mem.lane = l; was.blocked && !l.blocked {
-			l.blocked, l.deadHead = true, was.deadHead
+			q.block(l, was.deadHead)
 			h.out.put(blockKey(q.name, l.key), blockOf(q.name, l))
 		}
 	}

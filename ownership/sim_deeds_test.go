@@ -110,3 +110,46 @@ func (s *sim) usurper() {
 		return
 	}
 }
+
+// forks lets former homes of queues sign, with an accomplice, handoffs beside what an admin
+// has stated since: at no node do they supersede that. Nothing is sent.
+func (s *sim) forks() {
+	accomplice := peerOf(len(s.nodes)) // no member
+	for _, x := range s.nodes {
+		if !x.up || x.paused {
+			continue
+		}
+		for _, name := range simNames {
+			q := x.home.queues[name]
+			if !q.known() {
+				continue
+			}
+			at := slices.IndexFunc(q.deeds, func(d proof) bool {
+				again := func(e proof) bool { return e.To == d.To && e.Generation > d.Generation }
+				return d.Root == q.root && d.Generation < q.ancestry(q.deeds)[q.record()].stated && !slices.ContainsFunc(q.deeds, again)
+			})
+			if at < 0 {
+				continue
+			}
+			from, to := q.deeds[at].To, accomplice
+			m := x.home.stateOf(q)
+			m.ChangedMs++
+			last := q.state.Generation + 2
+			for m.Generation = q.deeds[at].Generation + 1; ; m.Generation++ {
+				signed, _ := plainDeeds{}.Sign(Deed{Queue: name, Generation: m.Generation, From: from, To: to, Root: q.root})
+				signed.Signer = slices.Clone(from[:])
+				m.Deeds, m.Home = append(m.Deeds, signed), slices.Clone(to[:])
+				if m.Generation == last {
+					break
+				}
+				from, to = to, from
+			}
+			s.w.count("fork")
+			if is := x.home.assess(q, m); !is.valid {
+				s.w.fail("fork: node %d does not see that deeds prove it: nothing is tested", x.i)
+			} else if x.home.supersedes(m, is, q) {
+				s.w.fail("fork: a former home takes %s back at node %d", name, x.i)
+			}
+		}
+	}
+}

@@ -147,6 +147,7 @@ func (s *sim) nemesis() {
 		} else {
 			s.usurper()
 		}
+		s.forks()
 	case 12:
 		if x.up && !x.paused {
 			s.w.count("graceful stop")

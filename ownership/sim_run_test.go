@@ -110,9 +110,9 @@ func TestSimulator(t *testing.T) {
 // sometimes are the situations that the simulator must reach.
 var sometimes = []string{
 	"straggler", "stale result", "clock jump", "graceful stop", "cancel", "cancel after a handoff", "durable and not acknowledged", "unsynced lost",
-	"died while running", "suspended", "rolled back", "paused", "queue handed over", "seized from a live home", "impostor", "usurper", "forged",
+	"died while running", "suspended", "rolled back", "paused", "queue handed over", "seized from a live home", "impostor", "usurper", "fork", "forged",
 	"granted", "taken", "declined", "released", "lapsed", "owner_dead", "revived", "conflict", "permitted", "ended", "late_result",
-	"moved_out", "moved_in", "seized", "yielded", "lane_blocked", "reclaim_skipped", "adopted", "started", "lease_lost", "stalled",
+	"moved_out", "moved_in", "seized", "yielded", "lane_blocked", "reclaim_skipped", "adopted", "started", "lease_lost", "result_lost", "stalled",
 	"old_grant_refused", "crashed", "home_moved", "indeterminate", "ignored",
 	"mailbox created", "mailbox created twice",
 	"isolated", "isolated and granted to itself",

@@ -21,10 +21,9 @@ const (
 
 // adminRequests holds the open questions of this node to admins.
 type adminRequests struct {
-	mu      sync.Mutex
-	last    uint64
-	open    map[uint64]*adminRequest
-	confirm time.Duration // monotonic time of the latest request to confirm homes
+	mu   sync.Mutex
+	last uint64
+	open map[uint64]*adminRequest
 }
 
 type adminRequest struct {
@@ -32,14 +31,24 @@ type adminRequest struct {
 	answer chan *proto.QueueAnswer // buffer of one
 }
 
-// mayMake returns nil if this node, as an admin, may sign the creation of a queue by p.
-func (qs *Queues) mayMake(p proto.PeerID) error {
+// mayConfirm returns nil if this node, as an admin, may sign that p is a home.
+func (qs *Queues) mayConfirm(p proto.PeerID) error {
 	m, member := qs.parts.Book.Member(p)
 	switch {
 	case !qs.parts.Book.Self().Member.HasRole(identity.RoleAdmin):
 		return errors.New("it is not an admin")
 	case !member || !m.HasRole(identity.RoleWork):
 		return errors.New("a home needs the role work")
+	}
+	return nil
+}
+
+// mayMake returns nil if this node, as an admin, may sign the creation of a queue by p.
+func (qs *Queues) mayMake(p proto.PeerID) error {
+	err := qs.mayConfirm(p)
+	switch {
+	case err != nil:
+		return err
 	case !inbox.Allowed(qs.cfg.MadeBy, p, qs.parts.Members):
 		return errors.New("the setting queues.made_by of this admin does not name it")
 	}
@@ -56,15 +65,15 @@ func (qs *Queues) queueDeed(ctx context.Context, name string) (*proto.Signed, er
 	if self.HasRole(identity.RoleAdmin) {
 		return nil, nil
 	}
-	return qs.askAdmins(ctx, name, 1)
+	return qs.askAdmins(ctx, name, 1, map[proto.PeerID]bool{})
 }
 
 // askAdmins asks the connected admins one by one to sign that this node is the home of a
-// queue.
-func (qs *Queues) askAdmins(ctx context.Context, name string, generation uint64) (*proto.Signed, error) {
+// queue. It leaves out those that are silent, and adds who did not answer.
+func (qs *Queues) askAdmins(ctx context.Context, name string, generation uint64, silent map[proto.PeerID]bool) (*proto.Signed, error) {
 	var refusals []string
 	for _, p := range qs.parts.Book.List() {
-		if !p.Member.HasRole(identity.RoleAdmin) || p.Peer == qs.self || !qs.net.Connected(p.Peer) {
+		if !p.Member.HasRole(identity.RoleAdmin) || p.Peer == qs.self || silent[p.Peer] || !qs.net.Connected(p.Peer) {
 			continue
 		}
 		a, err := qs.askAdmin(ctx, p.Peer, &proto.QueueAsk{Queue: name, Generation: generation})
@@ -72,6 +81,7 @@ func (qs *Queues) askAdmins(ctx context.Context, name string, generation uint64)
 		case err != nil:
 			return nil, err
 		case a == nil:
+			silent[p.Peer] = true
 			refusals = append(refusals, p.Label()+" did not answer")
 		case a.GetDeed() == nil:
 			refusals = append(refusals, p.Label()+": "+a.GetReason())
@@ -155,7 +165,11 @@ func (qs *Queues) receiveQueueAsk(from proto.PeerID, m *proto.Message) error {
 
 // signFor signs, as an admin, what a member asks for.
 func (qs *Queues) signFor(ctx context.Context, from proto.PeerID, ask *proto.QueueAsk) (*proto.Signed, error) {
-	switch err := qs.mayMake(from); {
+	may := qs.mayMake
+	if ask.GetGeneration() > 1 {
+		may = qs.mayConfirm
+	}
+	switch err := may(from); {
 	case err != nil:
 		return nil, err
 	case !validTitle(ask.GetQueue()):
@@ -171,34 +185,46 @@ func (qs *Queues) signFor(ctx context.Context, from proto.PeerID, ask *proto.Que
 }
 
 // confirmEvery is the interval at which admins are asked to confirm homes.
-const confirmEvery = time.Minute
+const confirmEvery = 10 * time.Second
 
-// confirmHomes asks an admin to confirm the queues whose home is here and whose home has
-// changed often since the latest confirmation, because their chain of deeds would exceed
-// the limit of a queue state.
-func (qs *Queues) confirmHomes(ctx context.Context) {
-	now := max(qs.cfg.Clock.Mono(), 1)
-	if qs.admins.confirm > 0 && now-qs.admins.confirm < confirmEvery {
-		return
+// confirmHomes asks admins to confirm the queues whose home is here and that were handed on
+// since the latest confirmation, until ctx ends. Then no former home can take them back, and
+// their chains of deeds stay short.
+func (qs *Queues) confirmHomes(ctx context.Context) error {
+	tick := time.NewTicker(confirmEvery)
+	defer tick.Stop()
+	for {
+		qs.confirmAll(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
 	}
-	qs.admins.confirm = now
+}
+
+// confirmAll asks once for each queue, until no admin answers.
+func (qs *Queues) confirmAll(ctx context.Context) {
 	all, err := qs.Driver.Unconfirmed(ctx)
-	if err != nil || len(all) == 0 {
+	if err != nil {
 		return
 	}
+	silent := map[proto.PeerID]bool{}
 	for name, generation := range all {
 		var deed *proto.Signed
-		var err error
-		if self := qs.self; qs.mayMake(self) == nil {
+		if self := qs.self; qs.mayConfirm(self) == nil {
 			deed, err = qs.Driver.Confirm(ctx, name, generation, self)
 		} else {
-			deed, err = qs.askAdmins(ctx, name, generation)
+			deed, err = qs.askAdmins(ctx, name, generation, silent)
 		}
 		if err == nil {
 			err = qs.Driver.Confirmed(ctx, name, deed)
 		}
 		if err != nil && ctx.Err() == nil {
-			qs.cfg.Logger.Info("no admin has confirmed the home of a queue yet; further handoffs need that", "queue", name, "err", err)
+			qs.cfg.Logger.Debug("no admin has confirmed the home of a queue yet; will retry", "queue", name, "err", err)
+		}
+		if errors.Is(err, wire.ErrNoAdmin) || ctx.Err() != nil {
+			return
 		}
 	}
 }

@@ -17,7 +17,7 @@ type Deeds struct{ *Queues }
 // it is stored here, otherwise as an admin, it signs the creation or seizure of a queue
 // or the confirmation of its home.
 func (d Deeds) Sign(o ownership.Deed) (*proto.Signed, error) {
-	x := identity.Deed{Queue: o.Queue, Generation: o.Generation, From: o.From, To: o.To, Seized: o.Seized, Root: o.Root}
+	x := identity.Deed{Queue: o.Queue, Generation: o.Generation, From: o.From, To: o.To, Seized: o.Seized, Root: o.Root, Seizure: o.Seizure}
 	if !o.Admin {
 		return d.parts.Keys.SignDeed(d.parts.Mesh, x)
 	}
@@ -53,5 +53,5 @@ func (d Deeds) ReadVerified(s *proto.Signed) (ownership.Deed, error) {
 }
 
 func toDeed(x identity.Deed) ownership.Deed {
-	return ownership.Deed{Queue: x.Queue, Generation: x.Generation, From: x.From, To: x.To, Seized: x.Seized, Root: x.Root, Admin: x.Admin}
+	return ownership.Deed{Queue: x.Queue, Generation: x.Generation, From: x.From, To: x.To, Seized: x.Seized, Root: x.Root, Seizure: x.Seizure, Admin: x.Admin}
 }

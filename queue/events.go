@@ -132,6 +132,9 @@ func (l *eventLog) add(all []ownership.Event) {
 				l.queues.cfg.Logger.Warn("the new home of a queue refuses its tasks; they will be sent again", "queue", x.Queue, "home", x.Peer, "task", x.Task, "cause", x.Cause)
 				l.tell(e.Peer, x)
 			}
+		case ownership.EventResultLost:
+			l.queues.cfg.Logger.Warn("a result of this node does not count", "task", x.Task, "queue", x.Queue, "home", x.Peer, "epoch", x.Epoch, "cause", x.Cause)
+			l.tell(e.Peer, x)
 		case ownership.EventSkipped, ownership.EventForged, ownership.EventBlocked:
 			l.tell(e.Peer, x)
 		}
@@ -147,6 +150,11 @@ func (qs *Queues) LastJump() time.Time {
 	return l.jumpedAt
 }
 
+func sameConflict(a, b wire.LeaseConflict) bool {
+	a.Time = b.Time
+	return a == b
+}
+
 // orphans records results that were rejected.
 func (l *eventLog) orphans(all []ownership.Orphan) {
 	now := l.queues.cfg.Clock.Now().UTC()
@@ -158,6 +166,11 @@ func (l *eventLog) orphans(all []ownership.Orphan) {
 			c.Digest = "sha256:" + hex.EncodeToString(o.Digest)
 		}
 		c.Peer, c.PeerID = l.queues.parts.Book.Identify(o.From[:])
+		if n := len(l.conflicts); n > 0 && sameConflict(l.conflicts[n-1], c) {
+			continue // it was sent again
+		}
 		l.conflicts = appendBounded(l.conflicts, c, maxConflicts)
+		l.queues.cfg.Logger.Warn("the result of another node does not count", "task", c.Task, "from", c.Peer, "epoch", c.Epoch, "state", c.State)
+		l.queues.cfg.Event(wire.EventResultRejected, o.From, map[string]string{"task": c.Task, "state": c.State, "epoch": c.Epoch})
 	}
 }

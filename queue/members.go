@@ -56,7 +56,6 @@ func (qs *Queues) watch(ctx context.Context) error {
 		case <-qs.changed:
 		case <-spread.C:
 			qs.announce("")
-			qs.confirmHomes(ctx)
 		case <-scan.C:
 			idle = qs.reconcile(ctx, idle)
 		}
@@ -72,6 +71,17 @@ func (qs *Queues) mayWork(p proto.PeerID) bool {
 	}
 	m, member := qs.parts.Book.Renewable(p)
 	return member && m.HasRole(identity.RoleWork)
+}
+
+// mayBeHome reports whether p may become the home of a queue: its newest known certificate
+// has the role work. Its end does not count here: it is no reason to reject a queue that
+// has existed for long.
+func (qs *Queues) mayBeHome(p proto.PeerID) bool {
+	if p == qs.self {
+		return qs.parts.Book.Self().Member.HasRole(identity.RoleWork)
+	}
+	x := qs.parts.Book.Recipient(p)
+	return x != nil && x.Member.HasRole(identity.RoleWork)
 }
 
 // updateMembers tells the ownership subsystem what has changed about the members.

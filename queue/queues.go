@@ -164,7 +164,7 @@ func Open(parts Parts, cfg Config) (*Queues, error) {
 	qs.Driver, err = ownership.Open(parts.Store, ownership.Parts{
 		Network: qs, Custody: Custody{qs}, Runner: Runner{qs}, Prober: Runner{qs}, Sealer: Results{qs}, Mover: Mover{qs}, Bodies: parts.Bodies,
 	}, ownership.Settings{
-		Config: ownership.Config{Random: func(b []byte) { rand.Read(b) }, Deeds: Deeds{qs}, StallAfter: cfg.StallAfter, Machine: cfg.Clock.MachineMark(id[:])},
+		Config: ownership.Config{Random: func(b []byte) { rand.Read(b) }, Deeds: Deeds{qs}, MayBeHome: qs.mayBeHome, StallAfter: cfg.StallAfter, Machine: cfg.Clock.MachineMark(id[:])},
 		Self:   qs.self, Boot: parts.Outbox.Boot(), BootID: id,
 		Events: qs.events.add, Orphan: qs.events.orphans, Queue: qs.stateChanged, Fail: cfg.Fail, Clock: cfg.Clock, Logger: cfg.Logger,
 		OnMisbehavior: func(p proto.PeerID, err error) { qs.net.Offend(p, err) },
@@ -191,6 +191,7 @@ func (qs *Queues) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return qs.Driver.Run(ctx) })
 	g.Go(func() error { return qs.watch(ctx) })
+	g.Go(func() error { return qs.confirmHomes(ctx) })
 	err := g.Wait()
 	qs.background.Wait()
 	return err
