@@ -397,7 +397,7 @@ func TestStalledBodyIsAborted(t *testing.T) {
 	a := start(t, 1, nil)
 	b := start(t, 2, func(_ *testNode, cfg *Config) {
 		cfg.Bodies = s
-		cfg.Timing.Frame = 50 * time.Millisecond
+		cfg.Timing.Frame = 500 * time.Millisecond // also of the hello, which must arrive
 	})
 	link(t, a, b)
 	unblock, done := make(chan struct{}), make(chan error, 1)

@@ -43,6 +43,9 @@ func describeDialError(err error) error {
 	}
 	var causes []string
 	for _, e := range d.DialErrors {
+		if isCircuit(e.Address) && errors.Is(e.Cause, swarm.ErrGaterDisallowedConnection) {
+			continue // it leads through this node, or was not chosen: it was not dialed
+		}
 		causes = append(causes, fmt.Sprintf("%s: %s", e.Address, dialCause(e.Cause)))
 	}
 	left := len(causes) - maxDialCauses + d.Skipped

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -29,6 +30,26 @@ func TestDialToSelf(t *testing.T) {
 	err := describeDialError(fmt.Errorf("dial: %w", &swarm.DialError{DialErrors: []swarm.TransportError{{Address: addr, Cause: swarm.ErrDialToSelf}}}))
 	if want := "no address answers: /ip4/172.17.0.1/tcp/4001: this node itself has that address"; err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// A circuit that this node does not use, such as one through itself, is no cause.
+func TestUnusedCircuitsAreNoCause(t *testing.T) {
+	circuit := ma.StringCast("/ip4/192.0.2.2/udp/1/quic-v1/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN/p2p-circuit")
+	direct := ma.StringCast("/ip4/192.0.2.1/tcp/1")
+	err := describeDialError(fmt.Errorf("dial: %w", &swarm.DialError{DialErrors: []swarm.TransportError{{Address: circuit, Cause: swarm.ErrGaterDisallowedConnection}, {Address: direct, Cause: syscall.ECONNREFUSED}}}))
+	if want := "no address answers: /ip4/192.0.2.1/tcp/1: nothing listens there"; err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// A node does not dial a peer at a circuit through itself, which that peer announces.
+func TestOwnCircuitIsNotDialed(t *testing.T) {
+	a := start(t, 1, nil)
+	for relay, want := range map[proto.PeerID]bool{a.Peer(): false, {2}: true} {
+		if got := a.mayDialCircuit(proto.PeerID{3}, through(relay, nil)); got != want {
+			t.Errorf("through %s: %v, want %v", relay, got, want)
+		}
 	}
 }
 

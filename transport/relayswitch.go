@@ -84,12 +84,12 @@ func (a *dialTargets) trial(p, relay proto.PeerID) bool {
 }
 
 // mayDialCircuit reports whether p may be dialed at a circuit address now: through the
-// relay that is set, or else any. While p is connected a dial seeks a direct path, unless
-// it targets an additional circuit.
+// relay that is set, or else any other node. While p is connected a dial seeks a direct
+// path, unless it targets an additional circuit.
 func (t *Transport) mayDialCircuit(p proto.PeerID, a ma.Multiaddr) bool {
 	by, _ := relayOf(a)
 	ok, beside := t.reach.dialTargets.allow(p, by)
-	return ok && (beside || !t.Connected(p))
+	return ok && by != t.self && (beside || !t.Connected(p))
 }
 
 // A circuitDialer is libp2p's circuit dialer with two changes. To bypass existing

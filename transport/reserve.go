@@ -285,13 +285,13 @@ func (t *Transport) Reservations() []proto.PeerID {
 }
 
 // askReservation asks the relay at the other end of c for a reservation and returns the
-// circuit addresses through it.
+// circuit addresses through it. Its errors do not name the relay: the callers do.
 func (t *Transport) askReservation(ctx context.Context, c *conn) ([]ma.Multiaddr, error) {
 	ctx, cancel := context.WithTimeout(network.WithNoDial(ctx, "the connection is there"), reserveTimeout)
 	defer cancel()
 	s, err := t.host.NewStream(ctx, toLibp2p(c.peer), circuitproto.ProtoIDv2Hop)
 	if err != nil {
-		return nil, fmt.Errorf("reserve at %s: %w", c.peer.Short(), err)
+		return nil, fmt.Errorf("reserve: %w", err)
 	}
 	defer s.Reset()
 	defer context.AfterFunc(ctx, func() { s.Reset() })()
@@ -299,16 +299,16 @@ func (t *Transport) askReservation(ctx context.Context, c *conn) ([]ma.Multiaddr
 		return nil, err
 	}
 	if err := util.NewDelimitedWriter(s).WriteMsg(&circuit.HopMessage{Type: circuit.HopMessage_RESERVE.Enum()}); err != nil {
-		return nil, fmt.Errorf("reserve at %s: %w", c.peer.Short(), err)
+		return nil, fmt.Errorf("reserve: %w", err)
 	}
 	rd := util.NewDelimitedReader(s, maxReserveReply)
 	defer rd.Close()
 	var m circuit.HopMessage
 	if err := rd.ReadMsg(&m); err != nil {
-		return nil, fmt.Errorf("reserve at %s: %w", c.peer.Short(), err)
+		return nil, fmt.Errorf("reserve: %w", err)
 	}
 	if m.GetType() != circuit.HopMessage_STATUS || m.GetStatus() != circuit.Status_OK || m.GetLimit() != nil {
-		return nil, fmt.Errorf("%w: %s: status %s", errRefused, c.peer.Short(), m.GetStatus())
+		return nil, fmt.Errorf("%w: status %s", errRefused, m.GetStatus())
 	}
 	return circuitAddrs(c, m.GetReservation().GetAddrs()), nil
 }

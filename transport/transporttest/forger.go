@@ -22,8 +22,11 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/peerstore"
 	"github.com/libp2p/go-libp2p/core/protocol"
+	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
+	identifypb "github.com/libp2p/go-libp2p/p2p/protocol/identify/pb"
 	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
+	"github.com/libp2p/go-msgio/pbio"
 	ma "github.com/multiformats/go-multiaddr"
 	msmux "github.com/multiformats/go-multistream"
 	quiclib "github.com/quic-go/quic-go"
@@ -366,6 +369,28 @@ func (f *Forger) exchange(p proto.PeerID, stream string, frames [][]byte, after 
 	}
 	m, err := after(s)
 	return m, cmp.Or(ctx.Err(), err)
+}
+
+// Protocols returns the protocols that a node says it serves.
+func (f *Forger) Protocols(p proto.PeerID) ([]string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), forgeTimeout)
+	defer cancel()
+	s, err := f.open(ctx, p, identify.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Reset()
+	defer context.AfterFunc(ctx, func() { s.Reset() })()
+	rd, all := pbio.NewDelimitedReader(s.rw, proto.MaxFrame), []string(nil)
+	for {
+		m := new(identifypb.Identify)
+		if err := rd.ReadMsg(m); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, m.GetProtocols()...)
+	}
 }
 
 // SendCtl sends bytes on the ctl stream, of which a node serves one. It does not wait.
