@@ -66,7 +66,7 @@ keep the head that this command prints on another machine and pass it with
 func (w *app) auditFolder() (string, error) {
 	p, err := w.nodeFolder()
 	dir := filepath.Join(p.Dir, audit.DirName)
-	if err == nil && !exists(dir) {
+	if err == nil && !mayExist(dir) {
 		err = fmt.Errorf("%w: %s has no audit log: is it a node's folder, and did the node ever run?", wire.ErrNotFound, p.Dir)
 	}
 	return dir, err

@@ -188,14 +188,14 @@ func (f *follower) finish(ctx context.Context, t wire.Task) error {
 	}
 	if good {
 		f.w.infof("%s in %s, exit %d", f.w.colorStderr(green, "✓ SUCCESS"), took, exitOf(t))
-		f.warnTruncated(t)
+		f.w.warnTruncated(t)
 		return nil
 	}
 	if t.Stderr != "" && !f.w.flags.quiet {
 		fmt.Fprintln(f.w.err, quoteLines(t.Stderr))
 	}
 	f.w.infof("%s after %s: %s", f.w.colorStderr(red, "✗ "+t.State), took, sanitizeLine(reasonOf(t)))
-	f.warnTruncated(t)
+	f.w.warnTruncated(t)
 	return silentExit(endCode(t))
 }
 
@@ -211,10 +211,11 @@ func (f *follower) result(ctx context.Context, t wire.Task) error {
 	return nil
 }
 
-// warnTruncated warns that a result is only the beginning of the handler's output.
-func (f *follower) warnTruncated(t wire.Task) {
+// warnTruncated warns, with --quiet too, that a result is only the beginning of the
+// handler's output.
+func (w *app) warnTruncated(t wire.Task) {
 	if t.Truncated {
-		f.w.infof("%s: it has the first %s of the handler's output", f.w.colorStderr(yellow, "! the result is truncated"), formatSize(t.ResultSize))
+		fmt.Fprintf(w.err, "%s: it has the first %s of the handler's output\n", w.colorStderr(yellow, "! the result is truncated"), formatSize(t.ResultSize))
 	}
 }
 

@@ -28,7 +28,8 @@ func joinCommand(w *app) *cobra.Command {
 This node must not be running, the other one must be. The node's key is created
 if there is none. A ticket is a secret until it is used: with - it is read from
 standard input without echo, with --ticket-file from a file. That keeps it out
-of the shell history and the process list.
+of the shell history and the process list. Name and id of the node are data:
+they are printed with --quiet, too.
 
 With --lan no ticket is needed: this machine asks the members on the local
 network, and a person accepts it on one of them (peers pending, peers accept),

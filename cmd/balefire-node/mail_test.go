@@ -73,7 +73,7 @@ keeps      10000 dead letters for 30d
 type commandCase struct {
 	line       string
 	code       int
-	call, want string // want "*": not checked
+	call, want string // "*": not checked
 	errs       string // a part of what is written to standard error
 }
 
@@ -83,7 +83,7 @@ func runCases(t *testing.T, tests []commandCase) {
 		t.Run(tt.line, func(t *testing.T) {
 			n := newMailNode()
 			code, out, errs := command(t, n, words(tt.line)...)
-			if calls := strings.Join(n.Requests(), "; "); code != tt.code || calls != tt.call || !strings.Contains(errs, tt.errs) {
+			if calls := strings.Join(n.Requests(), "; "); code != tt.code || tt.call != "*" && calls != tt.call || !strings.Contains(errs, tt.errs) {
 				t.Errorf("%d, want %d; the node was asked %q, want %q\n%s", code, tt.code, calls, tt.call, errs)
 			}
 			if tt.want != "*" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/balefire/balefire/wire"
@@ -25,5 +26,35 @@ func TestABarSaysHowFarABodyIs(t *testing.T) {
 		if got := progressBar(tt.x, tt.columns); got != tt.want {
 			t.Errorf("%s:\n%q, want\n%q", tt.name, got, tt.want)
 		}
+	}
+}
+
+// A task whose body is being transferred shows, in its view and in its JSON, which one,
+// where to, and how many bytes of it are done.
+func TestTaskShowsWhatIsMoving(t *testing.T) {
+	task := wire.Task{ID: testID, Kind: "sum", State: "PENDING", Transfers: []wire.Transfer{
+		{What: "body", Direction: "out", Peer: "laptop", Bytes: 50 << 20, Size: 200 << 20, Rate: 10 << 20, Left: 15},
+		{What: "result", Direction: "in", Peer: "hub", Bytes: 512, Size: 3 << 10},
+	}}
+	for format, want := range map[string]string{
+		formatTable: "moving  its body is being transferred to laptop: 50.0 MiB of 200.0 MiB (25 %), 10.0 MiB/s, 15s left\n" +
+			"moving  its result is being transferred from hub: 0.5 KiB of 3.0 KiB (16 %)\n",
+		formatJSONL: `"transfers":[{"what":"body","direction":"out","peer":"laptop","bytes":52428800,"size":209715200,"bytes_per_second":10485760,"seconds_left":15},` +
+			`{"what":"result","direction":"in","peer":"hub","bytes":512,"size":3072,"bytes_per_second":0}]`,
+	} {
+		w, out, _ := newTestApp()
+		w.flags.output = format
+		if err := w.show(taskView(w, task)); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v\n%s\nwant\n%s", format, err, out, want)
+		}
+	}
+}
+
+// The events of a task are told without package names.
+func TestEventsOfATaskArePlain(t *testing.T) {
+	w, out, _ := newTestApp()
+	task := wire.Task{ID: testID, Kind: "sum", State: "DEAD_LETTER", Events: []wire.Event{{State: "DEAD_LETTER", Cause: "refused by the target: DENIED: command: arguments refused"}}}
+	if err := w.show(taskView(w, task)); err != nil || !strings.Contains(out.String(), "DENIED: arguments refused") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }

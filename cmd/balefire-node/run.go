@@ -196,7 +196,7 @@ func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 		defer stopServing() // the server listens until the node has stopped
 		n, err := d.open(cfg)
 		if err != nil {
-			return explainOpenError(err, d.paths.Dir)
+			return explainOpenError(err)
 		}
 		d.hasRun.Store(true)
 		win.SetNode(n)
@@ -223,7 +223,7 @@ func (d *daemon) runOnce(ctx context.Context, hup <-chan os.Signal) error {
 func (d *daemon) explainListenError(cfg node.Config, because error) error {
 	n, err := d.open(cfg)
 	if err != nil {
-		return explainOpenError(err, d.paths.Dir)
+		return explainOpenError(err)
 	}
 	return errors.Join(because, n.Close())
 }
@@ -263,7 +263,7 @@ func (d *daemon) watchReload(ctx context.Context, hup <-chan os.Signal) error {
 }
 
 // explainOpenError adds a hint to an error from opening the node.
-func explainOpenError(err error, dir string) error {
+func explainOpenError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrLocked):
 		return fmt.Errorf("%w: another node is running there: stop it first, or use another folder with --dir", err)

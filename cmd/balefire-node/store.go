@@ -63,7 +63,7 @@ func storeCheck(w *app) *cobra.Command {
 			}
 			r, err := datadir.Check(p.Dir)
 			if err != nil {
-				return explainOpenError(err, p.Dir)
+				return explainOpenError(err)
 			}
 			if err := w.show(reportView(r)); err != nil || r.Clean {
 				return err
@@ -76,7 +76,7 @@ func storeCheck(w *app) *cobra.Command {
 // nodeFolder returns the paths of a node whose folder must exist.
 func (w *app) nodeFolder() (config.Paths, error) {
 	p, err := w.locate()
-	if err == nil && !exists(p.Dir) {
+	if err == nil && !mayExist(p.Dir) {
 		err = fmt.Errorf("%w: the folder %s does not exist: give the node's folder with --dir", wire.ErrNotFound, p.Dir)
 	}
 	return p, err
@@ -186,7 +186,7 @@ func storeSalvage(w *app) *cobra.Command {
 			r, err := datadir.Salvage(p.Dir, args[0])
 			stop()
 			if err != nil {
-				return explainOpenError(err, p.Dir)
+				return explainOpenError(err)
 			}
 			return w.show(reportView(r))
 		},
@@ -213,7 +213,7 @@ the snapshot stays revoked.`,
 			if _, err := w.nodeFolder(); err != nil {
 				return err
 			}
-			if !exists(args[0]) {
+			if !mayExist(args[0]) {
 				return fmt.Errorf("%w: %s does not exist: give a snapshot written by store snapshot", wire.ErrNotFound, args[0])
 			}
 			private := ""
@@ -230,7 +230,7 @@ the snapshot stays revoked.`,
 			r, err := node.RestoreStore(cfg, args[0], private)
 			stop()
 			if err != nil {
-				return explainOpenError(err, p.Dir)
+				return explainOpenError(err)
 			}
 			return w.show(view{value: r, human: func(p *printer) {
 				p.line("%s  %d records restored", r.Engine, r.Records)
@@ -256,7 +256,7 @@ func storeMigrate(w *app) *cobra.Command {
 		Use: "migrate --to ENGINE", Short: "Convert the store of a stopped node to the other engine",
 		Long: `Convert the store of a stopped node to nutsdb or pebble. The old store is moved
 aside, nothing is deleted. A store that does not fit into memory is read from its
-log: the conversion to pebble needs about 100 MiB for a store of any size. Set
+log: the conversion to pebble of 62 500 tasks of 1 KiB needs 86 MiB. Set
 store.engine in the configuration to the new engine before the next start.`,
 		Example:     "  balefire-node store migrate --to pebble --dir /var/lib/balefire",
 		Annotations: map[string]string{annotationWaits: "yes"}, Args: cobra.NoArgs,
@@ -281,7 +281,7 @@ store.engine in the configuration to the new engine before the next start.`,
 			r, err := datadir.Migrate(cfg.Storage(), to)
 			stop()
 			if err != nil {
-				return explainOpenError(err, p.Dir)
+				return explainOpenError(err)
 			}
 			return w.show(view{value: r, human: func(p *printer) {
 				p.line("%s to %s  %d records", r.From, r.To, r.Records)

@@ -103,7 +103,7 @@ func taskView(w *app, t wire.Task) view {
 		}
 		events := newTable(col("TIME"), col("NODE"), col("STATE"), num("TRY"), col("DETAIL"))
 		for _, e := range t.Events {
-			detail := e.Cause
+			detail := prose.Plain(e.Cause)
 			if e.Folded > 0 {
 				detail = fmt.Sprintf("… %d more", e.Folded)
 			}
@@ -161,9 +161,7 @@ func taskResult(w *app) *cobra.Command {
 				return err
 			}
 			defer r.Close()
-			if t.Truncated {
-				defer w.infof("! the result is truncated: the handler wrote more")
-			}
+			defer w.warnTruncated(t)
 			if out == "" {
 				return w.writeResult(args[0], r)
 			}
