@@ -343,6 +343,9 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 		return false
 	}
 	c.hello, c.err = h, err
+	if err == nil {
+		c.measure() // so that the round trip is known at once
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	close(c.ready) // under mu: a dial that it wakes must find the error

@@ -530,7 +530,6 @@ func TestRoundTripBeforeTheFirstHeartbeat(t *testing.T) {
 		m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond})
 		defer m.close()
 		m.await(time.Minute, "first connection", m.connected)
-		time.Sleep(6 * time.Second)
 		for _, n := range m.nodes {
 			if s := n.Peers(); len(s) != 1 || s[0].RTT < 40*time.Millisecond {
 				t.Errorf("%+v", s)
