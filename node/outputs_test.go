@@ -1,17 +1,24 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/wire"
 )
 
 // Output beyond its limit fails the task at once with that reason, also at home; with
-// on_overflow cut the task succeeds with truncated output.
+// on_overflow cut the task succeeds with truncated output. The same holds for the owner of a
+// task of a queue and for its home.
 func TestTooLargeOutput(t *testing.T) {
 	a, b := pair(t, nil)
 	for kind, overflow := range map[string]string{"strict": "", "head": "cut"} {
@@ -19,18 +26,24 @@ func TestTooLargeOutput(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if _, err := a.Queues.Set(t.Context(), "q", wire.QueueSettings{Home: "here"}); err != nil {
+		t.Fatal(err)
+	}
 	for _, tt := range []struct {
-		kind, state, reason string
-		max                 int64
-		size                uint64
+		target, kind, state, reason string
+		max                         int64
+		size                        uint64
 	}{
-		{"strict", "FAILED", "OUTPUT_TOO_LARGE: more than 1048576 bytes of output (max_output", 0, 1 << 20},
-		{"strict", "FAILED", "OUTPUT_TOO_LARGE: more than 5000 bytes of output (max_result", 5000, 5000},
-		{"head", "SUCCESS", "cut off after 1048576 bytes", 0, 1 << 20},
+		{"b", "strict", "FAILED", "OUTPUT_TOO_LARGE: more than 1048576 bytes of output (max_output", 0, 1 << 20},
+		{"b", "strict", "FAILED", "OUTPUT_TOO_LARGE: more than 5000 bytes of output (max_result", 5000, 5000},
+		{"b", "head", "SUCCESS", "cut off after 1048576 bytes", 0, 1 << 20},
+		{"queue:q", "strict", "FAILED", "OUTPUT_TOO_LARGE: more than 1048576 bytes of output (max_output", 0, 1 << 20},
+		{"queue:q", "strict", "FAILED", "OUTPUT_TOO_LARGE: more than 5000 bytes of output (max_result", 5000, 5000},
+		{"queue:q", "head", "SUCCESS", "cut off after 1048576 bytes", 0, 1 << 20},
 	} {
-		task := a.waitEnd(t, a.submit(t, wire.Request{Target: "b", Kind: tt.kind, MaxResult: tt.max}), tt.state)
+		task := a.waitEnd(t, a.submit(t, wire.Request{Target: tt.target, Kind: tt.kind, MaxResult: tt.max}), tt.state)
 		if !strings.Contains(task.Reason, tt.reason) || !task.Truncated || task.ResultSize != tt.size || len(task.History) != 1 {
-			t.Errorf("%s %d: %q, truncated %v, %d bytes, %d attempts", tt.kind, tt.max, task.Reason, task.Truncated, task.ResultSize, len(task.History))
+			t.Errorf("%s of %s %d: %q, truncated %v, %d bytes, %d attempts", tt.kind, tt.target, tt.max, task.Reason, task.Truncated, task.ResultSize, len(task.History))
 		}
 		reported := false
 		for _, e := range task.Events {
@@ -71,5 +84,52 @@ func TestKindWithoutProgramIsNotOffered(t *testing.T) {
 	}
 	if kinds := b.kinds(); len(kinds) != 1 {
 		t.Errorf("%v are offered", kinds)
+	}
+}
+
+// Why states that a task waits for disk space as long as it does: after a run was stopped for
+// lack of it, and between all later tries, also at the home of a queue.
+func TestWhyOfATaskWithoutSpaceForItsOutput(t *testing.T) {
+	const stopped, waits = "NO_ROOM: the disk is at its reserve", "NO_ROOM: stopped when the disk reached its reserve"
+	for _, target := range []string{"n0", "queue:build"} {
+		t.Run(target, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 1, time.Second)
+				defer c.close()
+				home, runs, space := c.nodes[0], new(atomic.Int64), new(atomic.Bool)
+				spec := inbox.Spec{Kind: "big", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry, MaxAttempts: 1}
+				spec.Handler = handler.Func(func(context.Context, *handler.Run) *handler.Result { // as the executor does
+					switch {
+					case runs.Add(1) == 1:
+						return &handler.Result{Outcome: handler.NoSpace, Reason: stopped}
+					case !space.Load():
+						return &handler.Result{Outcome: handler.Unready, Code: -1, Reason: waits}
+					}
+					return &handler.Result{Outcome: handler.Success}
+				})
+				if err := home.node.inbox.Register(spec); err != nil {
+					t.Fatal(err)
+				}
+				home.node.gossip.Describe()
+				time.Sleep(10 * time.Second)
+				id := home.mustSubmit(wire.Request{Target: target, Kind: "big"})
+				time.Sleep(500 * time.Millisecond)
+				for range 600 {
+					n, want := runs.Load(), stopped
+					if n > 1 {
+						want = waits
+					}
+					if why, err := home.node.Explainer.Why(t.Context(), id); err != nil || n == 0 || !strings.Contains(why.Cause.Detail, want) {
+						t.Fatalf("after %d runs: %+v, %v", n, why, err)
+					}
+					time.Sleep(time.Second)
+				}
+				space.Store(true)
+				home.waitState(id, "SUCCESS", 10*time.Minute)
+				if n := runs.Load(); n < 4 {
+					t.Errorf("%d runs", n)
+				}
+			})
+		})
 	}
 }

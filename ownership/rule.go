@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -316,7 +315,7 @@ func (h *Home) OnRelease(from proto.PeerID, m *proto.Release, now Now) Output {
 
 // handleReleased decides what becomes of ts when its owner has released it.
 func (h *Home) handleReleased(ts *taskState, from proto.PeerID, m *proto.Released) {
-	why := strings.TrimPrefix(m.Cause.String(), "RELEASE_CAUSE_") // a newer version may send causes that this one has no name for
+	why := m.Cause.Name()
 	h.event(EventReleased, ts, from, why+": "+m.Reason)
 	ts.recordGrantEnd(why, h.now.Wall)
 	ts.reason, ts.released, ts.mem.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false

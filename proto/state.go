@@ -160,6 +160,10 @@ func CutWords(s string, n int) string {
 	return s + mark
 }
 
+// Name returns why a lease was given back, as people and the API read it. A newer version
+// may send causes that this one has no name for.
+func (c ReleaseCause) Name() string { return strings.TrimPrefix(c.String(), "RELEASE_CAUSE_") }
+
 // Name returns the phase of a lease at its owner as used by people and the API.
 func (p LeasePhase) Name() string { return strings.TrimPrefix(p.String(), "LEASE_PHASE_") }
 

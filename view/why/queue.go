@@ -95,7 +95,7 @@ func (w *walk) queued(ctx context.Context, id proto.TaskID, rec *proto.Record) {
 	case v.Serving == 0:
 		w.cause(wire.NoteKindUnserved, wire.NoteArgs{Kind: rec.GetKind(), Names: rec.GetOptions().GetRequire()})
 	case v.Available == 0 && v.BackedOff > 0:
-		w.cause(wire.NoteMembersRefused, wire.NoteArgs{Count: v.BackedOff, Of: v.Serving, Detail: lastGrant(v.Grants)})
+		w.cause(wire.NoteMembersRefused, wire.NoteArgs{Count: v.BackedOff, Of: v.Serving, Detail: lastRefusal(v.Grants, v.Reason)})
 	case v.Available == 0:
 		w.cause(wire.NoteMembersBusy, wire.NoteArgs{Queue: queue, Of: v.Serving})
 	default:
@@ -103,11 +103,17 @@ func (w *walk) queued(ctx context.Context, id proto.TaskID, rec *proto.Record) {
 	}
 }
 
-func lastGrant(grants []*proto.Granting) string {
-	if n := len(grants); n > 0 {
-		return grants[n-1].GetEnded()
+// lastRefusal tells how the newest grant of a task ended; reason is why, if its owner took
+// it and could not start it.
+func lastRefusal(grants []*proto.Granting, reason string) string {
+	n := len(grants)
+	if n == 0 {
+		return ""
 	}
-	return ""
+	if ended := grants[n-1].GetEnded(); ended != proto.Unstarted.Name() || reason == "" {
+		return ended
+	}
+	return reason
 }
 
 // left explains the state of a task stored here whose home is no longer this node.
