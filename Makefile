@@ -37,7 +37,7 @@ test: ## quick tests, need only Go
 	go test ./...
 
 race:
-	go test -race -short -timeout 60m ./...
+	go test -race -short -timeout 120m ./...
 
 gate: ## required for every change: go test, lint, simulator, short forms of all tests with real processes; at most 12 minutes on 2 cores
 	go run ./internal/gate
@@ -45,7 +45,7 @@ gate: ## required for every change: go test, lint, simulator, short forms of all
 soak: ## the long forms of all tests, -race and the lab: those that have not passed since their packages changed, one line each in dist/soak.txt
 	go run ./internal/gate soak
 
-e2e: ## only the tests with real processes, in their short form; needs root, strace, iproute2, docker
+e2e: ## only the tests with real processes, in their short form; needs root, strace, iproute2, docker, systemd-analyze
 	go run ./internal/gate -only 'kill,leases,power cut,full disk,behind NAT,containers'
 
 sim: ## 1 000 000 seeds of ownership, and ten times the seeds for each omitted rule; 200 virtual hours of ten whole nodes
@@ -55,8 +55,8 @@ sim: ## 1 000 000 seeds of ownership, and ten times the seeds for each omitted r
 bench: ## the figures of docs/benchmarks.md, compared in one run; fails with the names of the missed targets
 	cd bench && go run . -out ../docs/benchmarks.md
 
-bench-quick: ## accepted, whole, queue and mail figures compared with NATS in one run: four minutes on 2 idle cores
-	cd bench && go run . -quick -wait 10s -only accept,ended,rival,queue,mail,mailoffered
+bench-quick: ## accepted, whole and queue figures compared with NATS in one run: a minute on 2 idle cores
+	cd bench && go run . -quick -wait 10s -only accept,ended,rival,queue
 
 bench-queues: ## the figures of docs/ownership.md, about five minutes on 2 idle cores
 	cd bench && go run . -only queue,takeover,handoff

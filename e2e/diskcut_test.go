@@ -28,40 +28,50 @@ import (
 var crashStores = map[string]crash.Opener{
 	"nutsdb": func(dir string) (store.Engine, error) { return nuts.Open(dir, nuts.Config{Logger: silent}) },
 	"pebble": func(dir string) (store.Engine, error) { return pebble.Open(dir, pebble.Config{Logger: silent}) },
+	"ledger": openLedger,
 	"synced": func(dir string) (store.Engine, error) { return openPlain(dir, (*os.File).Sync) },
 	"unsynced": func(dir string) (store.Engine, error) {
 		return openPlain(dir, func(*os.File) error { return nil })
 	},
 }
 
+// durable are the stores of the product.
+var durable = []string{"nutsdb", "pebble", "ledger"}
+
 var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // TestDiskLosesPower checks I1 and I8 on a real file system: 16 writers commit to a store
 // on an ext4 of its own, whose disk freezes at a random moment; data that the
 // system has not sent to it by then is lost. The process is either killed before or
-// continues meanwhile. Each time the store opens without intervention from the state of the
-// disk and contains every transaction acknowledged before, complete.
+// continues meanwhile, or it continues and the disk loses its own cache, too. Each time
+// the store opens without intervention from the state of the disk and contains every
+// transaction acknowledged before, complete.
 // BALEFIRE_POWERCUT_ROUNDS sets the number of rounds.
 func TestDiskLosesPower(t *testing.T) {
-	count := rounds(5, 300)
-	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_POWERCUT_ROUNDS")); err == nil && n > 0 {
-		count = n
-	}
-	for _, engine := range engines {
-		for _, kind := range []string{"stopped first", "while it runs"} {
+	for _, engine := range durable {
+		for _, kind := range []string{"stopped first", "while it runs", "with its cache"} {
 			t.Run(engine+" "+kind, func(t *testing.T) {
-				d := newDisk(t)
-				cut := d.cut
+				var at string
+				var cut func(*os.Process) error
+				if kind == "with its cache" {
+					d := newCachedDisk(t)
+					at, cut = d.at, d.cut
+					defer func() { t.Logf("%d sectors of the cache were lost", d.lost) }()
+				} else {
+					d := newDisk(t, diskOptions)
+					at, cut = d.at, d.cut
+				}
 				if kind == "stopped first" {
+					running := cut
 					cut = func(victim *os.Process) error {
 						if err := victim.Kill(); err != nil {
 							return err
 						}
-						return d.cut(victim)
+						return running(victim)
 					}
 				}
 				crash.Run(t, crash.Config{
-					Engine: engine, Dir: filepath.Join(d.at, "store"), Rounds: count, Writers: 16, CompactEvery: 60,
+					Engine: engine, Dir: filepath.Join(at, "store"), Rounds: cuts(), Writers: 16, CompactEvery: 60,
 					Life: 300 * time.Millisecond, Cut: cut,
 				})
 			})
@@ -69,23 +79,33 @@ func TestDiskLosesPower(t *testing.T) {
 	}
 }
 
-// TestDiskLosesWhatIsNotSynced checks the disk of TestDiskLosesPower: it keeps synced data
-// and loses the rest. A log whose commits are not synced survives the death of its process,
+// cuts is the number of rounds.
+func cuts() int {
+	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_POWERCUT_ROUNDS")); err == nil && n > 0 {
+		return n
+	}
+	return rounds(5, 300)
+}
+
+// TestDiskLosesWhatIsNotSynced checks the disks of TestDiskLosesPower: they keep synced data
+// and lose the rest. A log whose commits are not synced survives the death of its process,
 // but not the power cut.
 func TestDiskLosesWhatIsNotSynced(t *testing.T) {
-	d := newDisk(t)
+	frozen, cached := newDisk(t, diskOptions), newCachedDisk(t)
 	for _, tt := range []struct {
-		engine string
-		cut    func(*os.Process) error
-		lost   bool
+		engine, at string
+		cut        func(*os.Process) error
+		lost       bool
 	}{
-		{"unsynced", nil, false},
-		{"synced", d.cut, false},
-		{"unsynced", d.cut, true},
+		{"unsynced", frozen.at, nil, false},
+		{"synced", frozen.at, frozen.cut, false},
+		{"unsynced", frozen.at, frozen.cut, true},
+		{"synced", cached.at, cached.cut, false},
+		{"unsynced", cached.at, cached.cut, true},
 	} {
-		c := crash.Config{Engine: tt.engine, Dir: filepath.Join(d.at, tt.engine), Rounds: 8, Life: 200 * time.Millisecond, Cut: tt.cut}
+		c := crash.Config{Engine: tt.engine, Dir: filepath.Join(tt.at, tt.engine), Rounds: 8, Life: 200 * time.Millisecond, Cut: tt.cut}
 		if _, err := crash.Try(t.Context(), c); tt.lost != (err != nil && strings.Contains(err.Error(), "was the last acknowledged")) {
-			t.Errorf("%s, cut %v: %v", tt.engine, tt.cut != nil, err)
+			t.Errorf("%s at %s, cut %v: %v", tt.engine, tt.at, tt.cut != nil, err)
 		}
 	}
 }
@@ -137,16 +157,17 @@ func (p *plain) Commit(ops []store.Op) error {
 //	store ── files ──▶ ext4 at "at" ── loop ──▶ N.img on the ext4 at "below" ── loop ──▶ memory
 type disk struct {
 	below, at, copy string
+	options         string
 	images          int
 }
 
-func newDisk(t *testing.T) *disk {
+func newDisk(t *testing.T, options string) *disk {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "balefire-disk-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &disk{below: filepath.Join(dir, "below"), at: filepath.Join(dir, "at"), copy: filepath.Join(dir, "copy.img")}
+	d := &disk{below: filepath.Join(dir, "below"), at: filepath.Join(dir, "at"), copy: filepath.Join(dir, "copy.img"), options: options}
 	t.Cleanup(func() {
 		_ = command("umount", "-l", d.at)
 		_ = command("umount", "-l", d.below)
@@ -164,7 +185,7 @@ func newDisk(t *testing.T) *disk {
 		{"mount", "-o", "loop", lower, d.below},
 		{"truncate", "-s", "1G", d.image()},
 		{"mkfs.ext4", "-q", "-F", "-N", "2048", "-J", "size=8", "-E", "lazy_itable_init=0,lazy_journal_init=0", d.image()},
-		{"mount", "-o", diskOptions, d.image(), d.at},
+		{"mount", "-o", options, d.image(), d.at},
 	} {
 		if err := command(argv...); err != nil {
 			t.Fatalf("this test needs root and loop devices: %v", err)
@@ -200,6 +221,11 @@ func (d *disk) cut(victim *os.Process) (err error) {
 	if err := command("umount", "-l", d.at); err != nil {
 		return err
 	}
+	return d.replace()
+}
+
+// replace mounts the copy as the disk.
+func (d *disk) replace() error {
 	old := d.image()
 	d.images++
 	if err := command("cp", "--sparse=always", d.copy, d.image()); err != nil {
@@ -208,7 +234,7 @@ func (d *disk) cut(victim *os.Process) (err error) {
 	if err := os.Remove(old); err != nil {
 		return err
 	}
-	return command("mount", "-o", diskOptions, d.image(), d.at)
+	return command("mount", "-o", d.options, d.image(), d.at)
 }
 
 // The ioctl requests that freeze and thaw a file system.

@@ -134,3 +134,55 @@ func TestKillAfterRedrive(t *testing.T) {
 		})
 	}
 }
+
+// TestKillAfterMove checks I11 at the points that a move to another queue passes: the
+// process dies when the old task is cancelled but has no successor, or has one that it does
+// not name yet. The next start creates the one successor without being asked; a second
+// request returns it, and it runs once.
+func TestKillAfterMove(t *testing.T) {
+	for _, engine := range engines {
+		for _, point := range []string{redrive.PointMoving, redrive.PointRedriven} {
+			t.Run(engine+"/"+strings.ReplaceAll(point, "/", "-"), func(t *testing.T) {
+				a := newMachine(t, "a", true, config{engine: engine})
+				a.start()
+				for _, name := range []string{"day", "night"} { // paused: none runs before the process dies
+					if _, err := a.SetQueue(t.Context(), name, wire.QueueSettings{Home: "here", Paused: new(true)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				old := newAcknowledged()
+				if errs := old.submit(t.Context(), a, 1, wire.Request{Target: "queue:day", Kind: "mark", Key: "k"}); errs != nil {
+					t.Fatal(errs)
+				}
+				id := old.all()[0]
+				a.stop()
+				a.start("BALEFIRE_FAILPOINT=" + point + ":1")
+				if s, err := a.MoveTask(t.Context(), id, "night"); err == nil {
+					t.Fatalf("the point was not passed: %+v", s)
+				}
+				a.died()
+				a.start()
+				old.checkAllEnd(t, a, "CANCELLED")
+				var as string
+				a.until("the task has a successor", func() bool {
+					got, err := a.Task(t.Context(), id)
+					as = got.RedrivenAs
+					return err == nil && as != ""
+				})
+				if s, err := a.MoveTask(t.Context(), id, "night"); err != nil || s.ID != as {
+					t.Errorf("second request: %+v, %v, want %s", s, err, as)
+				}
+				if _, err := a.SetQueue(t.Context(), "night", wire.QueueSettings{Paused: new(false)}); err != nil {
+					t.Fatal(err)
+				}
+				anew := newAcknowledged()
+				anew.add(as)
+				anew.checkAllEnd(t, a, "SUCCESS")
+				a.waitIdle()
+				if marks := a.readMarks(); len(marks) != 2 || marks[0].task != as {
+					t.Errorf("I6: %+v, want one run of %s", marks, as)
+				}
+			})
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -106,6 +107,7 @@ func nothing() {}
 func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, meanwhile func()) {
 	t.Helper()
 	request := wire.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)}
+	from, logged := full.eventsAfter(0, nil), len(full.logged())
 	free := fill(t, filepath.Dir(full.dir), leave)
 	refused := 0
 	full.until("the full disk is noticed", func() bool {
@@ -121,10 +123,10 @@ func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, m
 		st, err := b.StoreStats(t.Context())
 		return err == nil && st.Full || leave == 0
 	})
-	p.submit(t.Context(), a, 10, request)
-	if leave == 0 {
-		pause(3 * time.Second) // longer than the delay before a failed store is reopened
+	for range 50 {
+		refused += len(p.submit(t.Context(), a, 1, request))
 	}
+	pause(3 * time.Second) // longer than the time between two looks at the disk, and the delay before a failed store is reopened
 	for _, m := range []*machine{a, b} {
 		if !m.alive() {
 			t.Errorf("S47: %s has exited on a full disk\n%s", m.name, m.tail())
@@ -134,6 +136,43 @@ func fullDisk(t *testing.T, p *acknowledged, a, b, full *machine, leave int64, m
 	free()
 	a.until("submits are accepted again", func() bool { return p.submit(t.Context(), a, 1, request) == nil })
 	p.checkAllEnd(t, a, "SUCCESS")
+	if leave == 0 {
+		return // the node may have been reopened
+	}
+	kinds := map[string]int{}
+	full.until("the end of it is an event", func() bool {
+		from = full.eventsAfter(from, kinds)
+		return kinds[wire.EventStoreRecovered] > 0
+	})
+	log := full.logged()[logged:]
+	for what, n := range map[string]int{
+		"lines that it is full": strings.Count(log, "new work is refused"), "lines that it no longer is": strings.Count(log, "new work is accepted again"),
+		"events that it is full": kinds[wire.EventStoreFull], "events that it no longer is": kinds[wire.EventStoreRecovered],
+	} {
+		if n != 1 {
+			t.Errorf("I13: of a full disk, and %d refused submits, %s has %d %s, not one", refused, full.name, n, what)
+		}
+	}
+}
+
+// eventsAfter counts the events after one by kind, and returns the number of the last.
+func (m *machine) eventsAfter(from uint64, kinds map[string]int) uint64 {
+	m.t.Helper()
+	for {
+		page, err := m.EventPage(m.t.Context(), from, 1000, 0)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		for _, e := range page.Items {
+			if kinds != nil {
+				kinds[e.Kind]++
+			}
+		}
+		from = page.Next
+		if len(page.Items) == 0 {
+			return from
+		}
+	}
 }
 
 // TestOutputsStopAtTheReserve checks I13 for handlers that write output: their output stops
@@ -172,6 +211,12 @@ func TestOutputsStopAtTheReserve(t *testing.T) {
 	p := newAcknowledged()
 	p.submit(t.Context(), a, 5, wire.Request{Target: "b", Kind: "mark", Body: make([]byte, 2000)})
 	p.checkAllEnd(t, a, "SUCCESS")
+	for _, id := range ids {
+		b.until("why states that the task waits for space", func() bool {
+			why, err := b.Why(t.Context(), id)
+			return err == nil && strings.Contains(why.Cause.Detail, "restarts when there is space")
+		})
+	}
 	free()
 	for _, id := range ids {
 		task, err := a.Wait(t.Context(), id)

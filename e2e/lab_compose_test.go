@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -31,7 +32,7 @@ var project = func() string {
 // script runs scripts/mesh, or another program, at the root of the tree.
 func script(t *testing.T, argv ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir = ".."
@@ -98,7 +99,7 @@ func TestMeshOfContainers(t *testing.T) {
 		f.promises.checkAllEnd(t, f.from, "SUCCESS")
 	}
 	ledger(t, flows)
-	outage(t, flows)
+	stopAll(t, flows)
 }
 
 // TestThreeContainers is the short form of TestMeshOfContainers: three nodes, two of
@@ -144,58 +145,107 @@ func TestThreeContainers(t *testing.T) {
 // another admin seizes it. Every task ends, including those that waited for the old home.
 func sharedQueue(t *testing.T, relay, owner, home *machine) {
 	t.Helper()
-	mesh := func(verb string, args ...string) { script(t, append([]string{"scripts/mesh", verb}, args...)...) }
-	for _, m := range []*machine{relay, owner} {
-		mesh("node", m.name, "handler", "add", "build", "--allow", "role:send", "--on-crash", "retry", "--", "/netlab", "sleep", "3s")
-	}
-	mesh("node", home.name, "queue", "set", "build", "--home", "here")
-	home.able("build", 2)
-	relay.until("it knows the queue", func() bool {
-		_, err := relay.Queue(context.Background(), "build")
-		return err == nil
-	})
-	request := wire.Request{Target: "queue:build", Kind: "build"}
 	made := newAcknowledged()
-	submit := func(n int) {
-		t.Helper()
-		if errs := made.submit(t.Context(), relay, n, request); errs != nil {
-			t.Fatal(errs[0])
-		}
+	ended := func() { made.checkAllEnd(t, relay, "SUCCESS") }
+	before := map[string]func(){ // what is waited for until a command is typed
+		"queue members": func() { home.able("build", 2) },
+		"send queue:build": func() {
+			relay.until("it knows the queue", func() bool {
+				_, err := relay.Queue(context.Background(), "build")
+				return err == nil
+			})
+		},
+		"kill a1": func() {
+			home.until("both have tasks", func() bool {
+				owners := map[string]bool{}
+				ls, err := home.Leases(context.Background(), wire.LeaseFilter{})
+				for _, l := range ls {
+					owners[l.Peer] = true
+				}
+				if err == nil && len(ls) == 0 { // those of the page ended while they were typed
+					if errs := made.submit(t.Context(), relay, 8, wire.Request{Target: "queue:build", Kind: "build"}); errs != nil {
+						t.Fatal(errs[0])
+					}
+				}
+				return owners[relay.name] && owners[owner.name]
+			})
+		},
+		"mesh ownership-events": ended,
+		"kill b1":               func() { home.able("build", 2) },
+		"why queue:build": func() {
+			owner.until("the queue has lost its home", func() bool {
+				q, err := owner.Queue(context.Background(), "build")
+				return err == nil && q.Alarm != nil
+			})
+		},
+		"--wait": func() {
+			relay.until("the queue has a home again", func() bool {
+				q, err := relay.Queue(context.Background(), "build")
+				return err == nil && q.Home == owner.name
+			})
+		},
+		"task ls": ended,
 	}
-	submit(8)
-	home.until("both have tasks", func() bool {
-		for _, m := range []*machine{relay, owner} {
-			if ls, err := home.Leases(context.Background(), wire.LeaseFilter{Owner: m.name}); err != nil || len(ls) == 0 {
-				return false
+	prints := map[string]string{ // what must be in the output of a command
+		"queue members": "a1", "mesh ownership-events": "a1", "why queue:build": "b1", "task ls": "SUCCESS",
+	}
+	idRE := regexp.MustCompile(`\b01[0-9a-f]{6}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
+	for _, line := range onContainers(t) {
+		for part, wait := range before {
+			if strings.Contains(line, part) {
+				wait()
 			}
 		}
-		return true
-	})
-	mesh("kill", owner.name)
-	made.checkAllEnd(t, relay, "SUCCESS")
-	mesh("start", owner.name)
-	home.able("build", 2)
-	mesh("kill", home.name)
-	submit(1)
-	owner.until("the queue has lost its home", func() bool {
-		q, err := owner.Queue(context.Background(), "build")
-		return err == nil && q.Alarm != nil
-	})
-	mesh("node", owner.name, "queue", "seize", "build", "--from", home.name, "--accept-loss")
-	relay.until("the queue has a home again", func() bool {
-		q, err := relay.Queue(context.Background(), "build")
-		return err == nil && q.Home == owner.name
-	})
-	submit(4)
-	mesh("start", home.name)
-	made.checkAllEnd(t, relay, "SUCCESS")
+		out := script(t, "bash", "-ec", line)
+		t.Logf("%s\n%s", line, out)
+		for part, want := range prints {
+			if strings.Contains(line, part) {
+				delete(prints, part)
+				if !strings.Contains(out, want) {
+					t.Errorf("%s: no %q in\n%s", line, want, out)
+				}
+			}
+		}
+		if strings.Contains(line, " send ") && !strings.Contains(line, " --wait") { // which ends with its task
+			ids := idRE.FindAllString(out, -1)
+			if len(ids) == 0 {
+				t.Fatalf("%s: no task in %q", line, out)
+			}
+			made.add(ids...)
+		}
+	}
+	ended()
+	if len(prints) > 0 || made.count() < 9 {
+		t.Errorf("%d tasks were sent; these commands are not on the page: %v", made.count(), prints)
+	}
 }
 
-// outage checks S27: all seven nodes and both routers stop at once and come back at new
+// onContainers returns the commands of docs/ownership.md for containers, without those that
+// start and remove the mesh.
+func onContainers(t *testing.T) (lines []string) {
+	t.Helper()
+	page, err := os.ReadFile("../docs/ownership.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, part, _ := strings.Cut(string(page), "\n## On containers\n")
+	block := fenceRE.FindStringSubmatch(part)
+	if block == nil {
+		t.Fatal("docs/ownership.md has no commands for containers")
+	}
+	for line := range strings.Lines(block[3]) {
+		if !strings.HasPrefix(line, "make ") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return lines
+}
+
+// stopAll checks S27: all seven nodes and both routers stop at once and come back at new
 // addresses, except for one relay. They find each other again, and pending tasks
 // arrive. TestAllReturnAtNewAddresses in node covers addresses that are ten minutes old, in
 // virtual time.
-func outage(t *testing.T, flows []*flow) {
+func stopAll(t *testing.T, flows []*flow) {
 	t.Helper()
 	for _, f := range flows {
 		f.promises = newAcknowledged()

@@ -9,8 +9,9 @@
 //	  ├── kill -9, failpoints, strace                                              │
 //	  └── the marks that every run of a handler leaves in a file ◀─────────────────┘
 //
-// It needs Linux, root, strace and iproute2, and for the examples of docs/mail.md python3
-// and curl; a test that lacks one of them fails.
+// It needs Linux, root, strace and iproute2, for the examples of docs/mail.md python3 and
+// curl, for disks loop devices, FUSE and tracefs, and for the exposure of the service unit
+// systemd-analyze; a test that lacks one of them fails.
 // The networks are those of internal/lab. The binary under test is built with the
 // tag failpoint, unless BALEFIRE_NODE names one.
 package e2e

@@ -58,6 +58,7 @@ func TestSmallMachineOpensWhatItAccepted(t *testing.T) {
 		{128, 1 << 10, "nutsdb"},
 		{256, 4000, "nutsdb"},
 		{128, 4000, "pebble"},
+		{256, 4000, "pebble"},
 	} {
 		t.Run(fmt.Sprintf("%s-%d", tt.engine, tt.mib), func(t *testing.T) {
 			within, limit := memoryGroup(t, tt.mib)
@@ -116,4 +117,37 @@ func (m *machine) fillUntilFull(p *acknowledged, r wire.Request) error {
 	}
 	m.t.Fatal("200 000 tasks were accepted and none was refused")
 	return nil
+}
+
+// TestStoreMovesToASmallerMachine checks I1 and I15: a NutsDB store that was filled with 384 MiB of
+// memory is refused with 128, with the memory that it needs and the way to Pebble; it is
+// converted in these 128 MiB, and every task that it accepted runs there.
+func TestStoreMovesToASmallerMachine(t *testing.T) {
+	const before, after = 384, 128
+	within, limit := memoryGroup(t, before)
+	a, b := pair(t, config{engine: "nutsdb", limits: "  done_count: 100000\n"}) // the test reads the end of every task
+	b.stop()
+	a.stop()
+	a.within = within
+	a.start()
+	p, body := newAcknowledged(), make([]byte, 1<<10)
+	_, _ = rand.Read(body) // zeros would be compressed
+	full := a.fillUntilFull(p, wire.Request{Target: "b", Kind: "sum", Body: body})
+	t.Logf("%d tasks were accepted, with %d MiB of memory; then: %v", p.count(), a.resident()>>20, full)
+	a.kill()
+	limit(after)
+	a.launch()
+	a.died()
+	if text := a.tail(); !strings.Contains(text, "these need about ") || !strings.Contains(text, "store migrate --to pebble") {
+		t.Errorf("it does not say what to do: %s", text)
+	}
+	a.must("store", "migrate", "--to", "pebble")
+	a.env = []string{"BALEFIRE_STORE_ENGINE=pebble"}
+	a.opened()
+	t.Logf("opened with %d MiB of memory", a.resident()>>20)
+	b.start()
+	p.checkAllEnd(t, a, "SUCCESS")
+	if !a.alive() {
+		t.Errorf("the node exited: %s", a.tail())
+	}
 }

@@ -108,6 +108,140 @@ func TestLedgerIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
+// TestAStepRunsAgainAfterAChange checks that a step stands until a product file that it
+// covers, or a file that it reads, has changed.
+func TestAStepRunsAgainAfterAChange(t *testing.T) {
+	t.Chdir(t.TempDir())
+	commit := repository(t)
+	must(t, os.MkdirAll("r", 0o700))
+	for name, text := range map[string]string{
+		"go.mod":   "module m\n\ngo 1.26\n\nrequire r v0.0.0\n\nreplace r => ./r\n",
+		"r/go.mod": "module r\n\ngo 1.26\n", "r/r.go": embedding("r", "r.bin"), "r/r.bin": "1", "r/notes": "1",
+		"m.go": "package m\n\nimport _ \"r\"\n",
+	} {
+		must(t, os.WriteFile(name, []byte(text), 0o600))
+	}
+	first := commit("unit", "Type=simple")
+	tested := commit("m_test.go", "package m\n")
+	unit := commit("unit", "Type=notify")
+	product := commit("m.go", "package m\n\nimport _ \"r\" // more\n")
+	replaced := commit("r/r.go", embedding("r", "r.bin")+"// more\n")
+	embedded := commit("r/r.bin", "2")
+	noted := commit("r/notes", "2")
+	plain, reads := step{covers: []string{"."}}, step{covers: []string{"."}, reads: []string{"unit"}}
+	for _, tt := range []struct {
+		name     string
+		step     step
+		from, to string
+		want     bool
+	}{
+		{"nothing", reads, product, product, false},
+		{"a test", reads, first, tested, false},
+		{"a file that it reads", reads, tested, unit, true},
+		{"a file that it does not read", plain, tested, unit, false},
+		{"a product file", plain, unit, product, true},
+		{"a product file of a replaced module", plain, product, replaced, true},
+		{"an embedded file", plain, replaced, embedded, true},
+		{"a file beside it", plain, embedded, noted, false},
+		{"a file of a folder that it reads", step{covers: []string{"."}, reads: []string{"r"}}, embedded, noted, true},
+		{"a commit that is gone", plain, "0123456789ab", product, true},
+	} {
+		if got, err := changed(tt.step, tt.from, tt.to); got != tt.want || err != nil {
+			t.Errorf("%s: changed is %v, %v", tt.name, got, err)
+		}
+	}
+}
+
+// TestAStepThatStandsIsStated checks that soak writes one line for a step that it does not
+// run, with the commit on which it passed, however often it is called.
+func TestAStepThatStandsIsStated(t *testing.T) {
+	t.Chdir(t.TempDir())
+	commit := repository(t)
+	must(t, errors.Join(os.MkdirAll(logs, 0o755), os.WriteFile("go.mod", []byte("module m\n"), 0o600), os.WriteFile(".gitignore", []byte("dist\n"), 0o600)))
+	first := commit("m.go", "package m\n")
+	later := commit("notes", "1")
+	last := commit("m.go", "package m // more\n")
+	const path = "dist/soak.txt"
+	steps := []step{{name: "it", argv: []string{"true"}, covers: []string{"."}}}
+	for _, at := range []string{first, first, later, later, last} {
+		done, err := openLedger(path)
+		must(t, err)
+		must(t, decideDue(t.Context(), steps, done, at))
+	}
+	done, err := openLedger(path)
+	must(t, err)
+	want := []struct{ commit, verdict, says string }{{first, "pass", ""}, {later, "stands", "passed on " + first}, {last, "pass", ""}}
+	if len(done.lines) != len(want) {
+		t.Fatalf("%d lines, want %d: %v", len(done.lines), len(want), done.lines)
+	}
+	for i, l := range done.lines {
+		if l.step != "it" || l.commit != want[i].commit || l.verdict != want[i].verdict || !strings.Contains(l.counted, want[i].says) {
+			t.Errorf("line %d is %q", i, l)
+		}
+	}
+	if runs := done.of("it"); len(runs) != 2 {
+		t.Errorf("%d runs of the step, want 2", len(runs))
+	}
+}
+
+// TestAFailedRunIsNotForgotten checks that repeat and whole fail when they are called again
+// after a failed run, until the commit is another one.
+func TestAFailedRunIsNotForgotten(t *testing.T) {
+	for name, call := range map[string]func(s step, l *ledger, commit string) error{
+		"repeat": func(s step, l *ledger, commit string) error { return rounds(t.Context(), []step{s}, 1, l, commit) },
+		"whole":  func(s step, l *ledger, commit string) error { return inARow(t.Context(), s, 1, l, commit) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Chdir(t.TempDir())
+			must(t, os.MkdirAll(logs, 0o755))
+			it := func(argv, commit string) (runs int, failed error) {
+				l, err := openLedger("gate.txt")
+				must(t, err)
+				failed = call(step{name: "it", argv: []string{argv}}, l, commit)
+				return len(l.lines), failed
+			}
+			for i, tt := range []struct {
+				argv, commit string
+				runs         int
+				ok           bool
+			}{{"false", "abc", 1, false}, {"true", "abc", 1, false}, {"true", "def", 2, true}} {
+				if runs, err := it(tt.argv, tt.commit); runs != tt.runs || (err == nil) != tt.ok {
+					t.Errorf("call %d: %d runs, %v", i, runs, err)
+				}
+			}
+		})
+	}
+}
+
+// embedding returns the source of a package with an embedded file.
+func embedding(pkg, file string) string {
+	return "package " + pkg + "\n\nimport _ \"embed\"\n\n//go:embed " + file + "\nvar text string\n"
+}
+
+// repository makes the working directory a repository of git. It returns a function that
+// writes a file, commits everything, and returns the id of the commit.
+func repository(t *testing.T) (commit func(name, text string) string) {
+	t.Helper()
+	_, err := git("init", "-q")
+	must(t, err)
+	return func(name, text string) string {
+		t.Helper()
+		must(t, os.WriteFile(name, []byte(text), 0o600))
+		_, added := git("add", ".")
+		_, committed := git("-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-q", "-m", "change")
+		id, err := git("rev-parse", "HEAD")
+		must(t, errors.Join(added, committed, err))
+		return id
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestAllDueStepsAreDecided checks that steps which run beside each other are counted each.
 func TestAllDueStepsAreDecided(t *testing.T) {
 	t.Chdir(t.TempDir())

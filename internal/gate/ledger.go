@@ -9,12 +9,14 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 )
 
-// A line is one run of a step, as written to dist/soak.txt and dist/gate.txt.
+// A line is one run of a step, as written to dist/soak.txt and dist/gate.txt, or states that
+// an earlier run stands for a commit.
 type line struct {
 	step       string
 	commit     string
@@ -22,8 +24,10 @@ type line struct {
 	background string // background load: nothing, or busy loops
 	load       string // load average of the machine at the end
 	counted    string
-	verdict    string // pass or FAIL
+	verdict    string // pass, FAIL or stands
 }
+
+const stands = "stands"
 
 const columns = 7
 
@@ -71,11 +75,27 @@ func openLedger(path string) (*ledger, error) {
 	return l, nil
 }
 
-// add appends a line and returns it.
+// add appends the line of a run and returns it.
 func (l *ledger) add(r result, commit, background string) (line, error) {
+	return l.append(line{r.step.name, commit, int(r.took.Seconds()), background, load(), strings.ReplaceAll(r.counted, " | ", " / "), r.verdict()})
+}
+
+// stand returns the line which states that an earlier run stands for a commit. It appends it
+// unless the ledger has a line of the step for this commit.
+func (l *ledger) stand(earlier line, commit string) (line, error) {
+	said := line{earlier.step, commit, 0, "not run", load(), "no file that it covers has changed since it passed on " + earlier.commit, stands}
+	l.mu.Lock()
+	known := slices.ContainsFunc(l.lines, func(x line) bool { return x.step == said.step && x.commit == commit })
+	l.mu.Unlock()
+	if known {
+		return said, nil
+	}
+	return l.append(said)
+}
+
+func (l *ledger) append(added line) (line, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	added := line{r.step.name, commit, int(r.took.Seconds()), background, load(), strings.ReplaceAll(r.counted, " | ", " / "), r.verdict()}
 	f, err := os.OpenFile(l.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return line{}, err
@@ -93,11 +113,27 @@ func (l *ledger) of(name string) (all []line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, got := range l.lines {
-		if got.step == name {
+		if got.step == name && got.verdict != stands {
 			all = append(all, got)
 		}
 	}
 	return all
+}
+
+// judge returns an error if a run of these steps on the commit has failed.
+func (l *ledger) judge(steps []step, commit string) error {
+	failed := 0
+	for _, s := range steps {
+		for _, r := range runsOn(l.of(s.name), commit) {
+			if r.verdict != "pass" {
+				failed++
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d runs on %s failed: see %s", failed, commit, l.path)
+	}
+	return nil
 }
 
 // head returns the commit that is checked out. Steps are only counted for a tree without
@@ -121,17 +157,25 @@ func git(args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
-// covered returns the folders of the module whose product files a step tests.
-func covered(s step) ([]string, error) {
-	args := append([]string{"list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.Dir}}{{end}}{{end}}"}, s.covers...)
+// covered returns patterns of git for the product files that a step tests: the Go files and
+// the embedded ones of the packages that it covers and of their imports, as far as they are
+// in this repository.
+func covered(s step) (patterns []string, err error) {
+	const files = "{{with .Module}}{{if or .Main .Replace}}{{$.Dir}}/*.go{{range $.EmbedFiles}}\n{{$.Dir}}/{{.}}{{end}}{{end}}{{end}}"
+	args := append([]string{"list", "-deps", "-f", files}, s.covers...)
 	out, err := exec.Command("go", args...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
 	}
-	return strings.Fields(string(out)), nil
+	for _, file := range strings.Fields(string(out)) {
+		if path, ok := strings.CutPrefix(file, root()+"/"); ok {
+			patterns = append(patterns, ":(glob)"+path)
+		}
+	}
+	return patterns, nil
 }
 
-// changed reports whether a product file that the step covers differs between two commits;
+// changed reports whether a file that the step covers or reads differs between two commits;
 // an unknown commit counts as different.
 func changed(s step, from, to string) (bool, error) {
 	if from == to {
@@ -140,14 +184,11 @@ func changed(s step, from, to string) (bool, error) {
 	if _, err := git("rev-parse", "--quiet", "--verify", from+"^{commit}"); err != nil {
 		return true, nil //nolint:nilerr // the history was rewritten: the run counts for nothing
 	}
-	dirs, err := covered(s)
+	product, err := covered(s)
 	if err != nil {
 		return false, err
 	}
-	args := []string{"diff", "--name-only", from, to, "--", "go.mod", "go.sum"}
-	for _, d := range dirs {
-		args = append(args, ":(glob)"+strings.TrimPrefix(d, root()+"/")+"/*.go")
-	}
+	args := slices.Concat([]string{"diff", "--name-only", from, to, "--", "go.mod", "go.sum"}, s.reads, product)
 	out, err := git(args...)
 	if err != nil {
 		return false, err

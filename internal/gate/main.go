@@ -5,7 +5,7 @@
 //
 //	gate            the steps of the gate, once, with a table of their times
 //	gate soak       the long forms: what has not passed since its packages changed
-//	gate repeat     the steps that start processes or open sockets, 100 times each,
+//	gate repeat     the steps and tests that start processes or open sockets, 100 times each,
 //	                half of them beside two busy loops
 //	gate whole      the whole gate four times, two of them beside two busy loops
 //
@@ -15,7 +15,9 @@
 // soak; such a step runs until two of at most three runs agree.
 //
 // Soak, repeat and whole write one line for each run to dist/soak.txt and
-// dist/gate.txt and continue where they were interrupted.
+// dist/gate.txt and continue where they were interrupted. No failed run is forgotten: repeat
+// and whole fail again on the same commit. Soak writes one line, too, for a step that it does
+// not run because an earlier run stands: with the commit of both.
 package main
 
 import (

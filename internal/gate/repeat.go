@@ -3,16 +3,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"time"
 )
 
 const loops = 2 // busy loops next to every other run
 
 // repeat runs each step of the gate that starts processes or opens sockets the given number
-// of times, in rounds of all of them.
+// of times, in rounds of all of them, and states after each how long the others will take.
 func repeat(ctx context.Context, only string, times int) error {
 	commit, done, err := prepared()
 	if err != nil {
@@ -29,15 +31,23 @@ func repeat(ctx context.Context, only string, times int) error {
 				return r.err
 			}
 		}
-		for _, again := range s.again {
-			one := s
-			if one.name = s.name + " again"; again != "" {
-				one.argv = sh(again)
-			}
-			steps = append(steps, one)
+		if s.again == nil {
+			continue
 		}
+		again, err := s.again(s)
+		if err != nil {
+			return err
+		}
+		again.name += " again"
+		steps = append(steps, again)
 	}
-	var failed int
+	return rounds(ctx, steps, times, done, commit)
+}
+
+// rounds runs the rounds that are not in the ledger yet, and fails if any run on the commit
+// has failed, also one of an earlier call.
+func rounds(ctx context.Context, steps []step, times int, done *ledger, commit string) error {
+	var took [2]time.Duration // the last round without and with busy loops
 	for n := range times {
 		var due []step
 		for _, s := range steps {
@@ -45,10 +55,13 @@ func repeat(ctx context.Context, only string, times int) error {
 				due = append(due, s)
 			}
 		}
+		if len(due) == 0 {
+			continue
+		}
+		began := time.Now()
 		err := withLoad(n%2 == 1, func(what string) (err error) {
 			runAll(ctx, due, func(r result, _ string) {
 				if fmt.Printf("%s %d of %d, beside %s: %.0f s, %s\n", r.step.name, n+1, times, what, r.took.Seconds(), r.verdict()); r.err != nil {
-					failed++
 					keepLog(r.step, n)
 				}
 				_, added := done.add(r, commit, what)
@@ -59,11 +72,19 @@ func repeat(ctx context.Context, only string, times int) error {
 		if err != nil {
 			return err
 		}
+		took[n%2] = time.Since(began)
+		fmt.Printf("round %d of %d took %s: about %s for the others\n", n+1, times, took[n%2].Round(time.Second), remaining(took, n+1, times).Round(time.Minute))
 	}
-	if failed > 0 {
-		return fmt.Errorf("%d runs failed: see dist/gate.txt", failed)
+	return done.judge(steps, commit)
+}
+
+// remaining estimates how long the rounds from next on take, from the last ones without and
+// with busy loops; while there is none of one kind, from the other.
+func remaining(took [2]time.Duration, next, times int) (d time.Duration) {
+	for n := next; n < times; n++ {
+		d += cmp.Or(took[n%2], took[1-n%2])
 	}
-	return nil
+	return d
 }
 
 // keepLog keeps the output of a failed run.
@@ -80,11 +101,16 @@ func runWhole(ctx context.Context, times int) error {
 	if err != nil {
 		return err
 	}
-	const name = "the whole gate"
-	for n := len(runsOn(done.of(name), commit)); n < times; n++ {
+	gate := step{name: "the whole gate", argv: sh(".ci/run"), env: []string{goflags() + " -count=1"}} // a cached test runs too
+	return inARow(ctx, gate, times, done, commit)
+}
+
+// inARow runs the step until the ledger has that many runs on the commit, stops after one
+// that failed, and fails if any of them has failed, also one of an earlier call.
+func inARow(ctx context.Context, s step, times int, done *ledger, commit string) error {
+	for n := len(runsOn(done.of(s.name), commit)); n < times; n++ {
 		err := withLoad(n%2 == 1, func(what string) error {
-			again := step{name: name, argv: sh(".ci/run"), env: []string{goflags() + " -count=1"}} // a cached test runs too
-			r := again.run(ctx, os.Stdout)
+			r := s.run(ctx, os.Stdout)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -95,7 +121,7 @@ func runWhole(ctx context.Context, times int) error {
 			return err
 		}
 	}
-	return nil
+	return done.judge([]step{s}, commit)
 }
 
 func prepared() (commit string, done *ledger, err error) {

@@ -29,15 +29,24 @@ func soak(ctx context.Context, only string) error {
 	if err != nil {
 		return err
 	}
+	return decideDue(ctx, steps, done, commit)
+}
+
+// decideDue decides the steps of which no earlier run stands.
+func decideDue(ctx context.Context, steps []step, done *ledger, commit string) error {
 	var together, alone []step
 	var estimate time.Duration
 	for _, s := range steps {
 		took := max(s.estimate, 30*time.Second)
-		switch counts, err := lastValid(s, done, commit); {
+		switch earlier, err := lastValid(s, done, commit); {
 		case err != nil:
 			return err
-		case counts != nil:
-			fmt.Printf("%-30s stands: %s; no product file that it covers has changed since\n", s.name, counts)
+		case earlier != nil:
+			said, err := done.stand(*earlier, commit)
+			if err != nil {
+				return err
+			}
+			fmt.Println(said)
 		case s.prepares:
 			if ok, err := decide(ctx, s, done, commit); err != nil || !ok {
 				return errors.Join(err, fmt.Errorf("the step %q failed: see %s", s.name, s.log()))

@@ -13,15 +13,16 @@ import (
 type step struct {
 	name     string
 	argv     []string
-	dir      string        // default the root of the module
-	env      []string      // added to that of the gate
-	tests    []string      // names of the tests that must pass
-	covers   []string      // packages whose product files it tests, and their imports
-	prepares bool          // the other steps need its output
-	timing   bool          // judges times: two of at most three runs decide, nothing beside it
-	alone    bool          // shares something of the machine with another step of soak
-	again    []string      // what repeat runs, "" for the command itself; nil: no real processes or sockets
-	estimate time.Duration // on two idle cores, printed before a long run
+	dir      string                   // default the root of the module
+	env      []string                 // added to that of the gate
+	tests    []string                 // names of the tests that must pass
+	covers   []string                 // packages whose product files it tests, and their imports
+	reads    []string                 // other files and folders of the repository that it tests
+	prepares bool                     // the other steps need its output
+	timing   bool                     // judges times: two of at most three runs decide, nothing beside it
+	alone    bool                     // shares something of the machine with another step of soak
+	again    func(step) (step, error) // what repeat runs; nil: no real processes or sockets
+	estimate time.Duration            // on two idle cores, printed before a long run
 }
 
 const (
@@ -35,10 +36,10 @@ var product = []string{"./cmd/balefire-node"}
 // gateSteps are the steps of the gate, in order.
 var gateSteps = []step{
 	{name: "build", argv: sh("go build -tags failpoint -o " + nodeBinary + " ./cmd/balefire-node && go test -c -tags e2e -o " + testBinary + " ./e2e"), prepares: true},
-	{name: "test", argv: sh("go test -timeout 60m ./..."), again: []string{"go test -count=1 ./transport ./api/... ./cmd/... ./agent/..."}},
+	{name: "test", argv: sh("go test -timeout 120m ./..."), again: repeated},
 	{name: "lint", argv: sh("make lint")},
 	{name: "simulator", argv: goTest("./ownership", "TestSimulator"), tests: []string{"TestSimulator"}, env: []string{"BALEFIRE_SEEDS=5000"}},
-	process("kill", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestMailCrash"),
+	process("kill", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestKillAfterMove", "TestMailCrash"),
 	process("leases", "TestKillAtPointsOfLeases", "TestTakeover"),
 	process("power cut", "TestPowerCut"),
 	process("full disk", "TestDiskFull"),
@@ -48,11 +49,11 @@ var gateSteps = []step{
 
 // soakSteps are the long forms.
 var soakSteps = slices.Concat([]step{
-	{name: "race", argv: sh("go test -race -short -timeout 60m ./..."), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, estimate: 25 * time.Minute},
-	{name: "protocol", argv: sh("make lint-proto"), covers: []string{"./proto"}, estimate: 2 * time.Minute},
+	{name: "race", argv: sh("go test -race -short -timeout 120m ./..."), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, reads: []string{"proto"}, estimate: 25 * time.Minute},
+	{name: "protocol", argv: sh("make lint-proto"), covers: []string{"./proto"}, reads: []string{"proto", "buf.yaml", "tools"}, estimate: 2 * time.Minute},
 	long("simulator", "./ownership", time.Minute, "BALEFIRE_SEEDS=50000", "TestSimulator"),
 	long("every rule", "./ownership", time.Minute, "BALEFIRE_LONG=1", "TestEveryRuleIsMissed"),
-	long("ledger", "./store/ledger", 5*time.Minute, "BALEFIRE_LONG=1", "TestPowerCuts", "TestKill", "TestEachBitFlip"),
+	long("ledger", "./store/ledger", 5*time.Minute, "BALEFIRE_LONG=1", "TestPowerCuts", "TestKill", "TestEachBitFlip", "TestRebuildKeepsAllButTheDamage"),
 	long("boxes of mail", "./mail/box", 3*time.Minute, "BALEFIRE_LONG=1", "TestModel", "TestModelByRapid", "TestEveryRuleIsMissed"),
 	long("spools of mail", "./mail", time.Minute, "BALEFIRE_LONG=1", "TestSpools", "TestEveryRuleIsMissed"),
 	long("week of mail", "./mail", 10*time.Minute, "BALEFIRE_MAIL_DAYS=7", "TestMovesOverAWeek"),
@@ -68,27 +69,29 @@ var soakSteps = slices.Concat([]step{
 	long("strangers and load", "./node", 2*time.Minute, "BALEFIRE_LONG=1", "TestStrangersLeaveNothingBehind", "TestLoadLeavesNothingBehind"),
 	long("the stuck one", "./ownership", 2*time.Minute, "BALEFIRE_LONG=1", "TestAStuckTaskIsFound"),
 	long("churn", "./store/nuts", 3*time.Minute, "BALEFIRE_CHURN=1000000", "TestChurn"),
+	long("churn on Pebble", "./store/pebble", 2*time.Minute, "BALEFIRE_CHURN=1000000", "TestChurn"),
 	long("many keys", "./store/nuts", 3*time.Minute, "BALEFIRE_KEYS=5000000", "TestManyKeys"),
 	long("many keys on Pebble", "./store/pebble", 3*time.Minute, "BALEFIRE_KEYS=5000000", "TestManyKeys"),
 	long("meshes", "./transport", 2*time.Minute, "BALEFIRE_LONG=1", "TestFloodIsLimited", "TestAllMembersJoinTopic", "TestBurstOfRumors",
 		"TestManyBehindOneAddress", "TestSymmetricStaysRelayed", "TestBigBodyThroughRelay", "TestOneContactFindsAllMembers", "TestRelaySwitchIsStable",
-		"TestNonRelaysAreNotAsked", "TestSlowPathIsNotABlackHole"),
+		"TestNonRelaysAreNotAsked", "TestSlowPathIsNotABlackHole", "TestRelaySituations"),
 	long("damaged envelopes", "./identity", time.Minute, "BALEFIRE_LONG=1", "TestDamagedEnvelopesAreRefused"),
 	long("histories of homes", "./outbox", 2*time.Minute, "BALEFIRE_ROUNDS=400", "TestModel"),
+	fuzz("FuzzReceivers ./node", "FuzzDeed ./identity", "FuzzEveryMessage ./proto"),
 	quick("a stop of the window", "./api/client", "BALEFIRE_LONG=1", "TestAStopEndsWaiting"),
-	{name: "lab", argv: sh("go test -tags e2e -count=1 -v ./internal/lab/..."), covers: []string{"./internal/lab"}, timing: true, estimate: 2 * time.Minute},
+	{name: "lab", argv: sh("go test -tags e2e -count=1 -v ./internal/lab/..."), covers: []string{"./internal/lab/..."}, timing: true, estimate: 2 * time.Minute},
 	{name: "LAN", argv: sh("go test -tags e2e -count=1 -v -run '^TestNodesFindEachOtherOnLAN$' ./transport"), tests: []string{"TestNodesFindEachOtherOnLAN"}, covers: []string{"./transport"}, estimate: 10 * time.Second},
 	gateSteps[0],
 },
 	eachProcess(false,
-		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestMailCrash", "TestMailHandlerIsKilled", "TestMailMoveIsKilled", "TestKillAtPointsOfLeases", "TestTakeover",
-		"TestPowerCut", "TestDiskLosesPower", "TestDiskLosesWhatIsNotSynced", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
-		"TestSmallMachineOpensWhatItAccepted", "TestHandlersPage", "TestFirstTaskPage", "TestMailPage", "TestMailExamples", "TestOwnershipPage",
+		"TestKillAtRandomMoments", "TestKillAtNamedPoints", "TestKillAfterRedrive", "TestKillAfterMove", "TestMailCrash", "TestMailHandlerIsKilled", "TestMailMoveIsKilled", "TestKillAtPointsOfLeases", "TestTakeover",
+		"TestPowerCut", "TestDiskLosesPower", "TestDiskLosesWhatIsNotSynced", "TestCacheIsLost", "TestFileSystemShutdown", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
+		"TestSmallMachineOpensWhatItAccepted", "TestStoreMovesToASmallerMachine", "TestHandlersPage", "TestFirstTaskPage", "TestMailPage", "TestMailExamples", "TestOwnershipPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
 		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
-		"TestNoHandlerTakesNothing", "TestRunAsInTheSandboxOfTheUnit", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
+		"TestNoHandlerTakesNothing", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
 		"TestBadFramesOverARealSocket", "TestSymmetricStaysRelayed", "TestRouterIsAskedForPorts",
-		"TestMeshOfContainers"),
+		"TestRunAsInTheSandboxOfTheUnit", "TestExposureOfTheUnit", "TestMeshOfContainers"),
 	alone(eachProcess(false, "TestThreeContainers")), // the same networks as the mesh
 	eachProcess(true,
 		"TestMutantsAnswerTooEarly", "TestClocksApart", "TestLinkComesBack", "TestLinkComesBackOverTCP", "TestAddressChanges",
@@ -98,7 +101,7 @@ var soakSteps = slices.Concat([]step{
 func sh(line string) []string { return []string{"bash", "-c", line} }
 
 func goTest(pkg, test string) []string {
-	return sh(fmt.Sprintf("go test %s -count=1 -timeout 60m -run '^%s$' -v", pkg, test))
+	return sh(fmt.Sprintf("go test %s -count=1 -timeout 120m -run '^%s$' -v", pkg, test))
 }
 
 // long returns the long form of tests of a package, selected by an environment variable.
@@ -113,17 +116,34 @@ func quick(name, pkg, env, test string) step {
 	return s
 }
 
+// fuzz returns the step that searches for inputs that break these targets, each written as its
+// name and its package, one after the other.
+func fuzz(targets ...string) step {
+	const each = time.Minute
+	s := step{name: "fuzz", estimate: time.Duration(len(targets)) * 2 * each} // they are built with instrumentation
+	var lines []string
+	for _, t := range targets {
+		target, pkg, _ := strings.Cut(t, " ")
+		lines = append(lines, fmt.Sprintf("go test -run '^$' -fuzz '^%s$' -fuzztime %s %s", target, each, pkg))
+		s.covers = append(s.covers, pkg)
+	}
+	s.argv = sh(strings.Join(lines, " && "))
+	return s
+}
+
 // process returns a step of real processes, built by the step build.
 func process(name string, tests ...string) step {
-	line := "../" + testBinary + " -test.v -test.timeout 60m -test.run '^(" + strings.Join(tests, "|") + ")$'"
-	return step{name: name, argv: sh(line), dir: "e2e", env: []string{"BALEFIRE_NODE=../" + nodeBinary}, tests: tests, covers: product, again: []string{""}}
+	line := "../" + testBinary + " -test.v -test.timeout 120m -test.run '^(" + strings.Join(tests, "|") + ")$'"
+	return step{name: name, argv: sh(line), dir: "e2e", env: []string{"BALEFIRE_NODE=../" + nodeBinary}, tests: tests, covers: product, again: itself}
 }
+
+func itself(s step) (step, error) { return s, nil }
 
 // eachProcess returns the long forms of tests of real processes, one step each.
 func eachProcess(timing bool, tests ...string) (all []step) {
 	for _, t := range tests {
 		s := process(t, t)
-		s.env, s.timing, s.estimate = append(s.env, "BALEFIRE_LONG=1"), timing, estimates[t]
+		s.env, s.timing, s.reads, s.estimate = append(s.env, "BALEFIRE_LONG=1"), timing, reads[t], estimates[t]
 		all = append(all, s)
 	}
 	return all
@@ -137,10 +157,26 @@ func alone(steps []step) []step {
 	return steps
 }
 
+// images are the files of which the containers are made, besides the product files.
+var images = []string{"Makefile", "Dockerfile", ".dockerignore", "docker-compose.yml", "scripts", "internal/lab/netlab", "internal/lab/netfilter"}
+
+// reads has the files and folders that long forms test besides the product files.
+var reads = map[string][]string{
+	"TestHandlersPage":               {"docs/handlers.md", "docs/examples"},
+	"TestFirstTaskPage":              {"docs/first-task.md", "docs/examples"},
+	"TestMailPage":                   {"docs/mail.md", "docs/examples"},
+	"TestMailExamples":               {"docs/examples"},
+	"TestOwnershipPage":              {"docs/ownership.md", "docs/examples"},
+	"TestRunAsInTheSandboxOfTheUnit": {"packaging/systemd"},
+	"TestExposureOfTheUnit":          {"packaging/systemd", "docs/operations.md"},
+	"TestMeshOfContainers":           images,
+	"TestThreeContainers":            append([]string{"docs/ownership.md"}, images...),
+}
+
 // estimates has the durations of the slow long forms.
 var estimates = map[string]time.Duration{
 	"TestKillAtRandomMoments":  8 * time.Minute,
-	"TestMailCrash":            time.Minute,
+	"TestMailCrash":            2 * time.Minute,
 	"TestKillAtPointsOfLeases": 3 * time.Minute,
 	"TestKillAtNamedPoints":    3 * time.Minute,
 	"TestOwnershipNeverForks":  7 * time.Minute,
@@ -149,7 +185,8 @@ var estimates = map[string]time.Duration{
 	"TestManyFailures":         3 * time.Minute,
 	"TestLinkComesBack":        8 * time.Minute,
 	"TestMeshOfContainers":     4 * time.Minute,
-	"TestDiskLosesPower":       8 * time.Minute,
+	"TestDiskLosesPower":       15 * time.Minute,
+	"TestFileSystemShutdown":   12 * time.Minute,
 }
 
 // choose returns the steps with these comma-separated names; all if there are none. Build

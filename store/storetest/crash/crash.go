@@ -51,6 +51,13 @@ type Config struct {
 	// Cut ends a victim and replaces its store with what the disk had kept at that
 	// moment. By default the victim is killed, and its store has everything it wrote.
 	Cut func(victim *os.Process) error `json:"-"`
+	// Notes is a file to which the victim writes "begin W N" before it commits transaction
+	// N of writer W, and "ack W N" when it is acknowledged. Default: none.
+	Notes string
+	// Lost is called for each writer of which transactions were acknowledged after Cut
+	// was called, by a victim that lived on, and are not there: those after found.
+	// Default: they are counted only.
+	Lost func(writer, found, acked int) `json:"-"`
 }
 
 func (c Config) withDefaults() Config {
@@ -71,6 +78,7 @@ type Result struct {
 	Early int // victims that were killed while they opened
 	Acked int // transactions that were acknowledged
 	Ahead int // transactions found whole that had not been acknowledged
+	Lost  int // transactions that were acknowledged while the disk was cut, and are not there
 }
 
 // Run kills cfg.Rounds victims and fails t as soon as one finds the store in an
@@ -122,6 +130,12 @@ func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, 
 		res.Kills++
 		for i, n := range found.opened {
 			res.Ahead += n - acked[i]
+			if n < last[i] {
+				res.Lost += last[i] - n
+				if cfg.Lost != nil {
+					cfg.Lost(i, n, last[i])
+				}
+			}
 			next := max(n, found.acked[i])
 			res.Acked += next - acked[i]
 			acked[i], last[i] = next, max(next, found.last[i])
@@ -163,7 +177,7 @@ func (r round) run(ctx context.Context) (*report, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	var output output
+	output := output{cut: r.Cut != nil}
 	ended := make(chan error, 1)
 	limit := time.AfterFunc(time.Minute, func() {
 		output.startEnding()
@@ -198,6 +212,7 @@ func (r round) run(ctx context.Context) (*report, error) {
 type output struct {
 	mu     sync.Mutex
 	report *report
+	cut    bool // the disk goes first: the victim may see it fail
 	ending bool
 }
 
@@ -240,7 +255,9 @@ func (e *output) parse(line string, writers int) (opened bool, err error) {
 			e.report.last[num] = n
 		}
 	case "bad":
-		return false, errors.New(rest)
+		if !e.cut || !e.ending {
+			return false, errors.New(rest)
+		}
 	}
 	return false, nil
 }

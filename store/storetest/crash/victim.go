@@ -49,8 +49,9 @@ func Victim(engines map[string]Opener) {
 // A victim is the process that gets killed.
 type victim struct {
 	job
-	mu  sync.Mutex
-	out io.Writer
+	mu    sync.Mutex
+	out   io.Writer
+	notes io.Writer
 }
 
 // printf writes one line in one call, so that a kill does not cut it.
@@ -69,6 +70,12 @@ func (v *victim) run(engines map[string]Opener) error {
 	e, err := open(v.Store)
 	if err != nil {
 		return fmt.Errorf("the store does not open: %w", err)
+	}
+	v.notes = io.Discard
+	if v.Notes != "" {
+		if v.notes, err = os.OpenFile(v.Notes, os.O_WRONLY|os.O_APPEND, 0); err != nil {
+			return err
+		}
 	}
 	t := target{scan: e.Scan, commit: e.Commit, compact: e.Compact}
 	if v.Writers > 0 {
@@ -137,10 +144,12 @@ func (v *victim) write(t target, writers []writer, at []int) error {
 	for i, l := range writers {
 		go func() {
 			for n := at[i] + 1; ; n++ {
+				fmt.Fprintf(v.notes, "begin %d %d\n", i, n)
 				if err := t.commit(l.tx(n)); err != nil {
 					failed <- fmt.Errorf("writer %d, transaction %d: %w", i, n, err)
 					return
 				}
+				fmt.Fprintf(v.notes, "ack %d %d\n", i, n)
 				v.printf("ack %d %d", i, n)
 				if i == 0 && v.CompactEvery > 0 && n%v.CompactEvery == 0 {
 					if err := t.compact(); err != nil {
