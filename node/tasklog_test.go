@@ -8,18 +8,21 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -153,6 +156,55 @@ func TestNoMailInLogsMetricsOrAudit(t *testing.T) {
 	})
 	read(a, "me", ack) // the bounce
 	wantNoContent(t, map[string]*testNode{"a": a, "b": b}, logs, body, base64.StdEncoding.EncodeToString([]byte(body)))
+}
+
+// Each change of a lease is a log line at debug level: how a task of a queue was granted,
+// taken back from an owner that died, granted again and ended, with the owner and the epoch.
+func TestLeasesAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logs := make([]logBuffer, 3)
+		link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
+		c := newClusterOf(t, newSimMeshWith(t, 3, 1, link, func(s *simNode, cfg *Config) {
+			smallMesh(s, cfg)
+			cfg.Logger = slog.New(slog.NewJSONHandler(&logs[s.place], &slog.HandlerOptions{Level: slog.LevelDebug}))
+		}), 5*time.Second)
+		defer c.close()
+		c.onlyNode(2, 0)
+		ids := c.submitMany(1, 1)
+		c.await(time.Minute, "it to run", func() bool { return logs[2].count("lease.started", ids[0]) == 1 })
+		c.nodes[2].crash()
+		c.onlyNode(1, 0)
+		c.waitAll(1, ids, 5*time.Minute)
+		for place, want := range map[int]string{
+			0: "lease.granted n2|lease.taken n2|lease.owner_dead n2|lease.granted n1|lease.taken n1|lease.ended n1",
+			1: "lease.started n0",
+			2: "lease.started n0",
+		} {
+			var got []string
+			epochs := map[string]bool{}
+			for line := range strings.Lines(logs[place].String()) {
+				var x map[string]any
+				if err := json.Unmarshal([]byte(line), &x); err != nil {
+					t.Fatal(err)
+				}
+				if x["msg"] != "lease" || x["task_id"] != ids[0] {
+					continue
+				}
+				keys := slices.Sorted(maps.Keys(x))
+				if want := strings.Fields("epoch err event level msg peer queue task_id time"); !slices.Equal(keys, want) || x["level"] != "DEBUG" || x["queue"] != "build" {
+					t.Errorf("%s\nhas the keys %v, want %v", line, keys, want)
+				}
+				got = append(got, fmt.Sprint(x["event"], " ", x["peer"]))
+				epochs[fmt.Sprint(x["epoch"])] = true
+			}
+			if strings.Join(got, "|") != want {
+				t.Errorf("n%d logged %s, want %s", place, strings.Join(got, "|"), want)
+			}
+			if grants := strings.Count(want, "granted"); len(epochs) != max(grants, 1) {
+				t.Errorf("n%d logged the epochs %v", place, epochs)
+			}
+		}
+	})
 }
 
 // loggedPair returns a pair of nodes whose logs at debug level are kept.

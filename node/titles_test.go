@@ -240,7 +240,7 @@ func TestMemberCannotTakeATitle(t *testing.T) {
 		f := w.forger("mallory")
 		defer f.Close()
 		self := f.Peer()
-		bySelf, err := f.Keys.SignDeed(f.Mesh, identity.Deed{Queue: "agent:ceo", Generation: 2, From: self, To: w.nodes[1].peer()})
+		bySelf, err := f.Keys.SignDeed(f.Mesh, identity.Deed{Queue: "agent:ceo", Generation: 2, Root: [32]byte{1}, From: self, To: w.nodes[1].peer()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -70,27 +70,88 @@ func (c *checker) runsOf(id string) int {
 	return len(c.entry(task).runs)
 }
 
+// addSharedQueue makes this node the home of the queue shared, which all nodes serve.
+func (s *simNode) addSharedQueue() {
+	s.mesh.t.Helper()
+	if _, err := s.node.Queues.Set(s.mesh.t.Context(), "shared", wire.QueueSettings{Home: "here"}); err != nil {
+		s.mesh.t.Fatal(err)
+	}
+}
+
+// checkOneRun checks that a task that has ended ran once.
+func (sm *simMesh) checkOneRun(id string) {
+	sm.t.Helper()
+	if runs := sm.checker.runsOf(id); runs != 1 {
+		sm.t.Errorf("task %s ran %d times", id, runs)
+	}
+}
+
 // clockOffsets are the clock errors used by the tests of I14.
 var clockOffsets = []time.Duration{
 	10 * time.Second, -10 * time.Second, 3 * time.Minute, time.Hour, -time.Hour, 240 * time.Hour, -240 * time.Hour, -20 * 365 * 24 * time.Hour,
 }
 
 // I14: the result of a task reaches its home however wrong the clock of its target was
-// when the run ended.
+// when the run ended, and for however long.
 func TestResultOfATargetWhoseClockWasWrong(t *testing.T) {
+	t.Parallel()
+	const forGood = year
 	for _, off := range clockOffsets {
-		t.Run(off.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w, by := newJumpingMesh(t, 2, 1)
-				defer w.close()
-				id := w.nodes[0].mustSubmit(sleepTask(10*time.Second, "n1"))
-				time.Sleep(8 * time.Second)
-				by.Store(int64(off))
-				time.Sleep(4 * time.Second)
-				by.Store(0)
-				w.nodes[0].waitState(id, "SUCCESS", 5*time.Minute)
+		for _, lasts := range []time.Duration{4 * time.Second, time.Minute, forGood} {
+			t.Run(fmt.Sprint(off, " for ", lasts), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w, by := newJumpingMesh(t, 2, 1)
+					defer w.close()
+					id := w.nodes[0].mustSubmit(sleepTask(10*time.Second, "n1"))
+					time.Sleep(8 * time.Second)
+					by.Store(int64(off))
+					if time.Sleep(min(lasts, clock.BelieveAfter+time.Minute)); lasts < forGood {
+						by.Store(0)
+					}
+					w.nodes[0].waitState(id, "SUCCESS", 5*time.Minute)
+				})
 			})
-		})
+		}
+	}
+}
+
+// I14: a result that waits at its target while the clock there is wrong is not dropped, whether
+// it was made before that or by the wrong clock, although the target restarts meanwhile: it
+// reaches its home once the clock is right.
+func TestResultOfATargetThatRestarts(t *testing.T) {
+	t.Parallel()
+	for _, off := range []time.Duration{10 * time.Second, -10 * time.Second, time.Hour, -time.Hour, 240 * time.Hour, -240 * time.Hour, 20 * year, -20 * year} {
+		for _, lasts := range []time.Duration{5 * time.Second, clock.BelieveAfter + time.Minute} {
+			for _, before := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s for %s, made before %v", off, lasts, before), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						w, by := newJumpingMesh(t, 2, 1)
+						defer w.close()
+						home, target := w.nodes[0], w.nodes[1]
+						id := home.mustSubmit(sleepTask(10*time.Second, "n1"))
+						time.Sleep(8 * time.Second)
+						w.Unplug(1)
+						if !before {
+							by.Store(int64(off))
+						}
+						time.Sleep(4 * time.Second)
+						target.halt()
+						by.Store(int64(off))
+						target.start()
+						time.Sleep(lasts)
+						if n := target.node.outbox.Results(); n != 1 {
+							t.Errorf("%d results are pending", n)
+						}
+						by.Store(0)
+						w.Plug(1)
+						home.waitState(id, "SUCCESS", 5*time.Minute)
+						if runs := w.checker.runsOf(id); runs != 1 {
+							t.Errorf("it ran %d times", runs)
+						}
+					})
+				})
+			}
+		}
 	}
 }
 
@@ -106,6 +167,7 @@ func TestBrieflyWrongClockOfAHome(t *testing.T) {
 					w, by := newJumpingMesh(t, 2, 0)
 					defer w.close()
 					home, other := w.nodes[0], w.nodes[1]
+					home.addSharedQueue()
 					ended := home.mustSubmit(sleepTask(time.Second, "n1"))
 					home.waitState(ended, "SUCCESS", time.Minute)
 					runs := home.mustSubmit(sleepTask(20*time.Second, "n1"))
@@ -118,6 +180,7 @@ func TestBrieflyWrongClockOfAHome(t *testing.T) {
 						r.Order = "lane"
 						made = append(made, home.mustSubmit(r))
 					}
+					shared := home.mustSubmit(sleepTask(time.Second, "queue:shared"))
 					came := other.mustSubmit(sleepTask(time.Second, "n0"))
 					if off.Abs() > clock.DoubtBeyond && !noted(home.node.Views.Status(t.Context()).Warnings, wire.NoteClockDoubted) {
 						t.Error("the status does not report it")
@@ -126,9 +189,10 @@ func TestBrieflyWrongClockOfAHome(t *testing.T) {
 					by.Store(0)
 					after := sleepTask(time.Second, "n1")
 					after.Order = "lane"
-					for _, id := range append(made, ended, runs, home.mustSubmit(after)) {
+					for _, id := range append(made, ended, runs, shared, home.mustSubmit(after)) {
 						home.waitState(id, "SUCCESS", 2*time.Minute)
 					}
+					w.checkOneRun(shared)
 					other.waitState(came, "SUCCESS", time.Minute)
 				})
 			})
@@ -147,6 +211,7 @@ func TestClockThatStaysWrong(t *testing.T) {
 				w, by := newJumpingMesh(t, 2, 0)
 				defer w.close()
 				home, other := w.nodes[0], w.nodes[1]
+				home.addSharedQueue()
 				ended := home.mustSubmit(sleepTask(time.Second, "n1"))
 				home.waitState(ended, "SUCCESS", time.Minute)
 				runs, waits := home.mustSubmit(sleepTask(20*time.Second, "n1")), sleepTask(time.Second, "n1")
@@ -156,9 +221,11 @@ func TestClockThatStaysWrong(t *testing.T) {
 				by.Store(int64(off))
 				for _, later := range []time.Duration{2 * time.Second, clock.BelieveAfter + time.Minute} {
 					time.Sleep(later)
-					for _, id := range []string{ended, runs, home.mustSubmit(sleepTask(time.Second, "n1")), home.mustSubmit(sleepTask(time.Second, "n0"))} {
+					shared := home.mustSubmit(sleepTask(time.Second, "queue:shared"))
+					for _, id := range []string{ended, runs, home.mustSubmit(sleepTask(time.Second, "n1")), home.mustSubmit(sleepTask(time.Second, "n0")), shared} {
 						home.waitState(id, "SUCCESS", time.Minute)
 					}
+					w.checkOneRun(shared)
 					other.waitState(other.mustSubmit(sleepTask(time.Second, "n0")), "SUCCESS", time.Minute)
 				}
 				home.waitState(delayed, "SUCCESS", 5*time.Minute)

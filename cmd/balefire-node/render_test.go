@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -248,14 +249,39 @@ func TestTruncatedResultsAreMarked(t *testing.T) {
 		w.Header().Set("Balefire-Truncated", "true")
 		fmt.Fprint(w, "hello\n")
 	}))
+	warning := "! the result is truncated: it has the first 6 B of the handler's output"
 	for line, want := range map[string]string{
-		"send laptop shell --wait": "! the result is truncated: it has the first 6 B of the handler's output",
-		"task result " + testID:    "! the result is truncated",
-		"task show " + testID:      "6 B (truncated: the handler wrote more)",
-		"task ls":                  "cut off after 6 bytes",
+		"send laptop shell --wait":    warning,
+		"send laptop shell --wait -q": warning,
+		"task watch " + testID:        warning,
+		"task result " + testID:       warning,
+		"task result -q " + testID:    warning,
+		"task result " + testID + " --out " + filepath.Join(t.TempDir(), "out"): warning,
+		"task show " + testID: "6 B (truncated: the handler wrote more)",
+		"task ls":             "cut off after 6 bytes",
 	} {
 		if code, out, errs := command(t, n, strings.Fields(line)...); code != exitOK || !strings.Contains(out+errs, want) {
 			t.Errorf("%s: %d, %q, %q, want %q", line, code, out, errs, want)
+		}
+	}
+}
+
+// So is what is kept of the output of a task that failed because it was too large.
+func TestOutputOfAFailedTaskIsMarked(t *testing.T) {
+	task := testTask(testID)
+	task.State, task.Truncated, task.Reason = "FAILED", true, "OUTPUT_TOO_LARGE: more than 6 bytes of output (max_output of the handler)"
+	n := newCannedNode()
+	n.Answer("GET /v1/tasks/{id}", task)
+	n.Answer("GET /v1/tasks", page(task))
+	for line, want := range map[string][]string{
+		"task show " + testID: {"FAILED", "OUTPUT_TOO_LARGE: more than 6 bytes", "6 B (truncated: the handler wrote more)"},
+		"task ls":             {"FAILED", "OUTPUT_TOO_LARGE: more than 6 bytes"},
+	} {
+		code, out, errs := command(t, n, strings.Fields(line)...)
+		for _, text := range want {
+			if code != exitOK || !strings.Contains(out, text) {
+				t.Errorf("%s: %d, %q, %q, want %q", line, code, out, errs, text)
+			}
 		}
 	}
 }

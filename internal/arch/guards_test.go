@@ -174,6 +174,34 @@ func waitedFor(fn *ast.FuncDecl, g *ast.GoStmt) bool {
 	return waits
 }
 
+// A line of the log names each peer and has its whole id, which is looked up when the line is
+// written: it is given the [proto.PeerID].
+func TestLogLinesGetWholePeers(t *testing.T) {
+	for _, p := range load(t) {
+		for path, f := range p.files {
+			ast.Inspect(f, func(n ast.Node) bool {
+				call, ok := n.(*ast.CallExpr)
+				if !ok {
+					return true
+				}
+				method, ok := call.Fun.(*ast.SelectorExpr)
+				if !ok {
+					return true
+				}
+				if to := strings.ToLower(types.ExprString(method.X)); !strings.HasSuffix(to, "log") && !strings.HasSuffix(to, "logger") {
+					return true
+				}
+				for _, arg := range call.Args {
+					if text := types.ExprString(arg); strings.Contains(text, ".Short()") {
+						t.Errorf("%s: a line of the log gets %s: give it the PeerID", path, text)
+					}
+				}
+				return true
+			})
+		}
+	}
+}
+
 // eachStruct calls fn with every named struct of the product, as package.Name.
 func eachStruct(t *testing.T, fn func(name, file string, s *ast.StructType)) {
 	t.Helper()

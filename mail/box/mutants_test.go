@@ -77,7 +77,7 @@ var rules = []mutant{
 	{name: "number of a producer of another node counts", edits: []edit{{"producer.go", "again", "m.Origin != 0 ||", "m.Origin != 0 && !MUTANT ||"}}},
 	{name: "highest number of a producer alone", edits: []edit{{"producer.go", "again", "case p.taken.has(n):", "case MUTANT || p.taken.has(n):"}}},
 	{name: "number behind the window taken", edits: []edit{{"producer.go", "again", "case p.last-n >= proto.ProducerWindow:", "case !MUTANT && p.last-n >= proto.ProducerWindow:"}}},
-	{name: "window not cleared", edits: []edit{{"producer.go", "take", "p.taken.clear(between)", "if !MUTANT {\np.taken.clear(between)\n}"}}},
+	{name: "window not cleared", seeds: 1000, edits: []edit{{"producer.go", "take", "p.taken.clear(between)", "if !MUTANT {\np.taken.clear(between)\n}"}}},
 	{name: "window not cleared by a leap", edits: []edit{{"producer.go", "take", "p.taken = producerWindow{}", "if !MUTANT {\np.taken = producerWindow{}\n}"}}},
 	{name: "newest producer forgotten", edits: []edit{{"producer.go", "take", "x.forget(x.oldest)", "if MUTANT {\nx.forget(x.newest)\n} else {\nx.forget(x.oldest)\n}"}}},
 	{name: "use of a producer not noted", edits: []edit{{"producer.go", "take", "} else if p != x.newest {", "} else if p != x.newest && !MUTANT {"}}},

@@ -36,6 +36,7 @@ type sim struct {
 	bounced int
 	freed   map[[32]byte]bool // bodies that nobody needs any more
 	ids     uint32
+	sole    bool     // all mail is that of one origin to one box
 	trace   []string // what was done
 	cleaned int64    // Now.Mono of the last retention
 }
@@ -179,6 +180,7 @@ func (s *sim) setUp() {
 			s.failf("box: %+v", r)
 		}
 	}
+	s.sole = s.one(10)
 	s.m.boxes[1].subs[0] = newModelSub(SubSettings{})
 	s.setSub(1, 0)
 	s.apply(AppendPeer(nil, 1, proto.PeerID{1}))
@@ -273,6 +275,9 @@ func (s *sim) step() {
 
 func (s *sim) send() {
 	m := Mail{Box: BoxID(1 + s.choose(3)), At: s.now.Wall, Origin: uint32(s.choose(3))}
+	if s.sole {
+		m.Box, m.Origin = 1, 1
+	}
 	if m.Origin > 0 && s.one(2) {
 		m.Chain = proto.Normal
 		last := s.numbers[chainOf(&m)]
@@ -427,7 +432,6 @@ func (s *sim) settle() {
 		return
 	}
 	var list []Settlement
-	var want []proto.Code
 	for range 1 + s.choose(3) {
 		// Mostly a recent handle, sometimes one of long ago.
 		n := len(s.handles)
@@ -438,6 +442,13 @@ func (s *sim) settle() {
 		}
 		list = append(list, x)
 	}
+	s.settleAll(list)
+	s.settleElsewhere(list[0])
+}
+
+// settleAll settles in both, and compares the codes.
+func (s *sim) settleAll(list []Settlement) {
+	var want []proto.Code
 	for i := range list {
 		b := s.m.boxes[list[i].Box]
 		want = append(want, s.m.settle(b, b.subs[list[i].Sub], &list[i], s.now))
@@ -452,7 +463,6 @@ func (s *sim) settle() {
 	}
 	s.checkDues(&out, list)
 	s.note(&out)
-	s.settleElsewhere(list[0])
 }
 
 // settleElsewhere acknowledges what another home gave, under the number of a mail of this start.
@@ -604,6 +614,11 @@ func (s *sim) die() {
 		for range 1 + s.choose(3) {
 			s.deliverTo(s.attach(r.box, r.sub), 1+s.choose(5))
 		}
+	}
+	if n := len(s.handles); n > 0 && s.one(2) { // the newest is cleared, and leased again
+		s.settleAll([]Settlement{{Box: s.handles[n-1].Box, Sub: s.handles[n-1].Sub, Handle: s.handles[n-1].Handle, Op: Defer}})
+		s.commit(len(s.flight))
+		s.deliverTo(s.attach(r.box, r.sub), 5)
 	}
 }
 

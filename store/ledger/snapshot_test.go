@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -150,15 +151,15 @@ func TestSnapshotStopsNobody(t *testing.T) {
 	for _, links := range []bool{true, false} {
 		fs := newFaultFS()
 		reached, proceed := make(chan struct{}), make(chan struct{})
+		var first atomic.Bool
 		fs.hook = func(call, name string) error {
 			switch {
 			case call == "link" && !links:
 				return errors.ErrUnsupported
 			case call == "create" && strings.HasSuffix(name, segmentSuffix): // of the copy: the ledger renames
-				select {
-				case reached <- struct{}{}:
+				if !first.Swap(true) {
+					close(reached)
 					<-proceed
-				default:
 				}
 			}
 			return nil

@@ -142,15 +142,11 @@ func TestPowerCut(t *testing.T) {
 // Faults of tables are those of TestDiskFull.
 func TestEveryIOError(t *testing.T) {
 	const commits = 400
-	large := func(fs vfs.FS) pebble.Config {
-		c := small(fs)
-		c.MemTableSize = 8 << 20
-		return c
-	}
+	large := func(c pebble.Config) pebble.Config { c.MemTableSize = 8 << 20; return c }
 	var counter errorfs.Counter
 	counter.Injector = errorfs.InjectorFunc(func(errorfs.Op) error { return nil })
-	run := func(fs *vfs.MemFS, inject errorfs.Injector) (acked int, err error) {
-		d, err := pebble.Open("db", large(errorfs.Wrap(fs, inject)))
+	run := func(fs *vfs.MemFS, inject errorfs.Injector, cfg func(vfs.FS) pebble.Config) (acked int, err error) {
+		d, err := pebble.Open("db", large(cfg(errorfs.Wrap(fs, inject))))
 		if err != nil {
 			return 0, err
 		}
@@ -165,7 +161,7 @@ func TestEveryIOError(t *testing.T) {
 	}
 	var ops atomic.Int64
 	count := errorfs.InjectorFunc(func(op errorfs.Op) error { ops.Add(1); return nil })
-	if acked, err := run(vfs.NewCrashableMem(), count); acked != commits || err != nil {
+	if acked, err := run(vfs.NewCrashableMem(), count, sound); acked != commits || err != nil {
 		t.Fatalf("without faults: %d commits, %v", acked, err)
 	}
 	total := int(ops.Load())
@@ -178,7 +174,7 @@ func TestEveryIOError(t *testing.T) {
 			}
 			hit.Add(1)
 			return syscall.EIO
-		}))
+		}), small)
 		if err == nil && acked != commits {
 			t.Errorf("fault %d: no error after %d commits", n, acked)
 		}

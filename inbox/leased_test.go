@@ -1,0 +1,58 @@
+package inbox
+
+import (
+	"cmp"
+	"strings"
+	"testing"
+
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
+)
+
+// TestLeaseEnd checks what an owner reports about a run: an outcome, or why it gives the
+// lease back.
+func TestLeaseEnd(t *testing.T) {
+	const tooLarge, cutOff = "OUTPUT_TOO_LARGE: more than 4 bytes of output", "cut off after 4 bytes"
+	output := []byte("1234")
+	tests := []struct {
+		name   string
+		res    handler.Result
+		why    stop
+		state  proto.TaskState    // 0: the lease is released
+		cause  proto.ReleaseCause // of a release
+		reason string
+	}{
+		{"success", handler.Result{Outcome: handler.Success, Output: output}, notStopped, succeeded, 0, ""},
+		{"success although its lease was lost", handler.Result{Outcome: handler.Success, Output: output}, stopLease, succeeded, 0, ""},
+		{"output above its limit", handler.Result{Outcome: handler.Fail, Output: output, Truncated: true, Reason: tooLarge}, notStopped, failed, 0, tooLarge},
+		{"output above its limit, in a file", handler.Result{Outcome: handler.Fail, File: "f", Size: 4, Digest: []byte{5}, Truncated: true, Reason: tooLarge}, notStopped, failed, 0, tooLarge},
+		{"output that is cut", handler.Result{Outcome: handler.Success, Output: output, Truncated: true, Reason: cutOff}, notStopped, succeeded, 0, cutOff},
+		{"output that is cut, in a file", handler.Result{Outcome: handler.Success, File: "f", Size: 4, Digest: []byte{5}, Truncated: true, Reason: cutOff}, notStopped, succeeded, 0, cutOff},
+		{"output that is cut, without a reason", handler.Result{Outcome: handler.Success, Output: output, Truncated: true}, notStopped, succeeded, 0, "the output was cut off"},
+		{"no room", handler.Result{Outcome: handler.NoSpace, Reason: "NO_ROOM: full"}, notStopped, 0, proto.CauseCrashed, "NO_ROOM: full"},
+		{"no room, without a reason", handler.Result{Outcome: handler.NoSpace}, notStopped, 0, proto.CauseCrashed, "no room for its output"},
+		{"no room when it was cancelled", handler.Result{Outcome: handler.NoSpace}, stopCancel, cancelled, 0, "cancelled"},
+		{"no room when the node stops", handler.Result{Outcome: handler.NoSpace}, stopNode, 0, proto.CauseStopped, "the node stopped"},
+		{"no room when its lease was lost", handler.Result{Outcome: handler.NoSpace}, stopLease, 0, proto.CauseStopped, "lease was lost"},
+		{"no room when its time was over", handler.Result{Outcome: handler.NoSpace}, stopTimeout, 0, proto.CauseTimeout, "out of time"},
+		{"failure", handler.Result{Outcome: handler.Retry}, notStopped, 0, proto.CauseFailed, "failed"},
+		{"no program", handler.Result{Outcome: handler.Unready}, notStopped, 0, proto.Unstarted, "nothing could be started"},
+		{"a body that does not match its signature", handler.Result{Outcome: unusable, Reason: "damaged"}, notStopped, deadLetter, 0, "damaged"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			e := leaseEnd(&tt.res, tt.why)
+			o := e.Outcome
+			if o.GetState() != tt.state || e.Cause != tt.cause || (o == nil) != (tt.state == 0) || (e.RetryAfter > 0) != (tt.cause == proto.Unstarted) {
+				t.Fatalf("it is %+v", e)
+			}
+			if reason := cmp.Or(o.GetReason(), e.Reason); !strings.Contains(reason, tt.reason) || (reason == "") != (tt.reason == "") {
+				t.Errorf("the reason is %q, want %q", reason, tt.reason)
+			}
+			size := max(len(tt.res.Output), int(tt.res.Size))
+			if o != nil && (o.Truncated != tt.res.Truncated || string(o.Body) != string(tt.res.Output) || o.BodySize != uint64(size) || e.File != tt.res.File || e.File != "" && o.BodyDigest[0] != 5) {
+				t.Errorf("the outcome is %+v with the file %q", o, e.File)
+			}
+		})
+	}
+}
