@@ -90,4 +90,4 @@ mesh-restart: ## restart a node or a router: NODE=relay1
 	scripts/mesh restart $(or $(NODE),relay1)
 
 clean:
-	rm -rf dist bin
+	rm -rf bin && git clean -fdxq dist

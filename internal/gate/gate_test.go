@@ -213,6 +213,17 @@ func TestAFailedRunIsNotForgotten(t *testing.T) {
 	}
 }
 
+// TestRunsInSuccession checks which runs count towards those of repeat.
+func TestRunsInSuccession(t *testing.T) {
+	run := func(commit, verdict string) line { return line{commit: commit, verdict: verdict} }
+	runs := []line{run("a", "pass"), run("a", "FAIL"), run("a", "pass"), run("b", "pass"), run("c", "FAIL"), run("c", "pass")}
+	for commit, want := range map[string]int{"c": 4, "d": 1} {
+		if got := inSuccession(runs, commit); len(got) != want {
+			t.Errorf("on %s %d runs count, want %d", commit, len(got), want)
+		}
+	}
+}
+
 // embedding returns the source of a package with an embedded file.
 func embedding(pkg, file string) string {
 	return "package " + pkg + "\n\nimport _ \"embed\"\n\n//go:embed " + file + "\nvar text string\n"

@@ -137,9 +137,9 @@ func (l *ledger) judge(steps []step, commit string) error {
 }
 
 // head returns the commit that is checked out. Steps are only counted for a tree without
-// changes.
+// changes other than the ledgers, which are in the repository: runs stand in later clones.
 func head() (string, error) {
-	out, err := git("status", "--porcelain")
+	out, err := git("status", "--porcelain", "--", ".", ":(exclude)dist")
 	if err != nil {
 		return "", err
 	}

@@ -15,8 +15,9 @@
 // soak; such a step runs until two of at most three runs agree.
 //
 // Soak, repeat and whole write one line for each run to dist/soak.txt and
-// dist/gate.txt and continue where they were interrupted. No failed run is forgotten: repeat
-// and whole fail again on the same commit. Soak writes one line, too, for a step that it does
+// dist/gate.txt and continue where they were interrupted, also in another clone if these files
+// are committed. No failed run is forgotten: repeat and whole fail again on the same commit,
+// and on a later one repeat counts from 0. Soak writes one line, too, for a step that it does
 // not run because an earlier run stands: with the commit of both.
 package main
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -45,13 +46,14 @@ func repeat(ctx context.Context, only string, times int) error {
 }
 
 // rounds runs the rounds that are not in the ledger yet, and fails if any run on the commit
-// has failed, also one of an earlier call.
+// has failed, also one of an earlier call. Runs on earlier commits count from the last
+// failure on: the steps and not the product are on trial.
 func rounds(ctx context.Context, steps []step, times int, done *ledger, commit string) error {
 	var took [2]time.Duration // the last round without and with busy loops
 	for n := range times {
 		var due []step
 		for _, s := range steps {
-			if len(runsOn(done.of(s.name), commit)) <= n {
+			if len(inSuccession(done.of(s.name), commit)) <= n {
 				due = append(due, s)
 			}
 		}
@@ -76,6 +78,16 @@ func rounds(ctx context.Context, steps []step, times int, done *ledger, commit s
 		fmt.Printf("round %d of %d took %s: about %s for the others\n", n+1, times, took[n%2].Round(time.Second), remaining(took, n+1, times).Round(time.Minute))
 	}
 	return done.judge(steps, commit)
+}
+
+// inSuccession returns the runs after the last failure on another commit.
+func inSuccession(runs []line, commit string) []line {
+	for i, r := range slices.Backward(runs) {
+		if r.verdict != "pass" && r.commit != commit {
+			return runs[i+1:]
+		}
+	}
+	return runs
 }
 
 // remaining estimates how long the rounds from next on take, from the last ones without and
