@@ -525,34 +525,36 @@ func TestArchive(t *testing.T) {
 
 // A session that is closed gives back what it has, for nothing if it did not break.
 func TestClosedSessionsGiveBack(t *testing.T) {
-	f := newFixture(t, Config{})
-	f.mailbox("agent:ceo")
-	f.send("agent:ceo", "a")
-	for n, broke := range []bool{false, true, false} {
-		s := f.read("agent:ceo", 1)
-		got, _ := f.next(s, 1)
-		if got[0].Attempt != 1 || got[0].Redelivered != (n > 0) {
-			t.Errorf("reader %d: %+v", n, got[0])
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{})
+		f.mailbox("agent:ceo")
+		f.send("agent:ceo", "a")
+		for n, broke := range []bool{false, true, false} {
+			s := f.read("agent:ceo", 1)
+			got, _ := f.next(s, 1)
+			if got[0].Attempt != 1 || got[0].Redelivered != (n > 0) {
+				t.Errorf("reader %d: %+v", n, got[0])
+			}
+			if err := s.Close(t.Context(), broke); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Next(t.Context(), 1, nil); !errors.Is(err, ErrStopped) {
+				t.Errorf("a closed session: %v", err)
+			}
+			if err := s.Close(t.Context(), broke); err != nil {
+				t.Errorf("closed twice: %v", err)
+			}
 		}
-		if err := s.Close(t.Context(), broke); err != nil {
+		s := f.read("agent:ceo", 1)
+		f.send("agent:ceo", "b")
+		f.next(s, 1)
+		if err := s.AddCredit(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Next(t.Context(), 1, nil); !errors.Is(err, ErrStopped) {
-			t.Errorf("a closed session: %v", err)
+		if _, bodies := f.next(s, 1); bodies[0] != "b" {
+			t.Errorf("with more credit: %q", bodies)
 		}
-		if err := s.Close(t.Context(), broke); err != nil {
-			t.Errorf("closed twice: %v", err)
-		}
-	}
-	s := f.read("agent:ceo", 1)
-	f.send("agent:ceo", "b")
-	f.next(s, 1)
-	if err := s.AddCredit(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	if _, bodies := f.next(s, 1); bodies[0] != "b" {
-		t.Errorf("with more credit: %q", bodies)
-	}
+	})
 }
 
 // A failedLog fails with the first record that it is given.

@@ -159,7 +159,7 @@ func TestClockTwentyYearsAhead(t *testing.T) {
 				wrong.forgetClock()
 				wrong.start()
 				w.Plug(place)
-				time.Sleep(40 * time.Minute)
+				time.Sleep(clock.BelieveAfter + 2*time.Minute)
 				for i, s := range w.nodes {
 					w.refusedByClocks(s, w.nodes[1-i].name)
 				}

@@ -1,0 +1,19 @@
+package node
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+)
+
+// TestMain lets twice as many tests run beside each other as there are processors, unless
+// the command line says otherwise: many wait for processes or timers.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", fmt.Sprint(2*runtime.GOMAXPROCS(0))); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
