@@ -49,7 +49,7 @@ var gateSteps = []step{
 
 // soakSteps are the long forms.
 var soakSteps = slices.Concat([]step{
-	{name: "race", argv: sh("go test -race -short -timeout 120m ./..."), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, reads: []string{"proto"}, estimate: 25 * time.Minute},
+	{name: "race", argv: sh("make race"), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, reads: []string{"proto"}, estimate: 25 * time.Minute},
 	{name: "protocol", argv: sh("make lint-proto"), covers: []string{"./proto"}, reads: []string{"proto", "buf.yaml", "tools"}, estimate: 2 * time.Minute},
 	long("simulator", "./ownership", time.Minute, "BALEFIRE_SEEDS=50000", "TestSimulator"),
 	long("every rule", "./ownership", time.Minute, "BALEFIRE_LONG=1", "TestEveryRuleIsMissed"),
