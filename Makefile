@@ -6,7 +6,7 @@ TOOL       := go tool -modfile=tools/go.mod
 LARGEST    := 42000000
 OTHER_OS   := darwin/arm64 windows/amd64 linux/arm64
 
-.PHONY: build check lint lint-proto systems proto test race gate soak e2e sim bench bench-quick bench-queues image mesh mesh-up mesh-down mesh-partition mesh-loss mesh-heal mesh-restart clean
+.PHONY: build check lint lint-proto systems proto test race gate soak e2e sim bench bench-quick bench-net bench-queues image mesh mesh-up mesh-down mesh-partition mesh-loss mesh-heal mesh-restart clean
 
 build: ## the binary, static and stripped, in dist/: at most 42 MB
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o dist/balefire-node ./cmd/balefire-node
@@ -57,6 +57,9 @@ bench: ## the figures of docs/benchmarks.md, compared in one run; fails with the
 
 bench-quick: ## accepted, whole and queue figures compared with NATS in one run: a minute on 2 idle cores
 	cd bench && go run . -quick -wait 10s -only accept,ended,rival,queue
+
+bench-net: ## what a mesh of 15 real nodes costs at rest, with a member behind 64 kbit/s, and what it makes of a pause, a death and a join: half an hour on 2 idle cores; needs root and iproute2
+	BALEFIRE_LONG=1 go test -tags e2e -count=1 -timeout 120m -v -run '^TestBench' ./e2e
 
 bench-queues: ## the figures of docs/ownership.md, about five minutes on 2 idle cores
 	cd bench && go run . -only queue,takeover,handoff
