@@ -121,7 +121,9 @@ func TestExtend(t *testing.T) {
 }
 
 // TestAckRule has the rule of I23: an acknowledgment counts if and only if the mail has not
-// ended and nobody else was given it since.
+// ended, nobody else was given it since, and of the mails of one key that were leased together
+// each before it was acknowledged ([TestKeyBatch]). A restart of the home forgets who was given
+// what before it.
 func TestAckRule(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -141,6 +143,12 @@ func TestAckRule(t *testing.T) {
 		}, Ack, proto.CodeStale, Retrying},
 		{"the home restarted", func(b *bench, _ *Session, _ *Handle) { b.restart() }, Ack, proto.CodeOK, Done},
 		{"the home restarted, and another has it", func(b *bench, _ *Session, _ *Handle) { b.restart(); b.want(b.attach(1, 0), 1) }, Ack, proto.CodeStale, Leased},
+		{"another had it, and the home restarted", func(b *bench, x *Session, _ *Handle) {
+			b.wait(time.Minute)
+			b.wait(time.Minute)
+			b.want(x, 1)
+			b.restart()
+		}, Ack, proto.CodeOK, Done},
 		{"another home gave it, for a mail with the same number", func(b *bench, _ *Session, h *Handle) { b.restart(); h.Seq = b.mustSend(note{}) }, Ack, proto.CodeBadForm, Waiting},
 		{"dead", func(b *bench, _ *Session, h *Handle) { b.must(Final, *h) }, Ack, proto.CodeStale, Dead},
 		{"bounced", func(b *bench, _ *Session, h *Handle) { b.must(Bounce, *h) }, Ack, proto.CodeStale, Cancelled},
@@ -448,6 +456,8 @@ func TestBlockedLane(t *testing.T) {
 	}
 }
 
+// I23: mails of one key that are leased together are acknowledged in order, and what is behind
+// a failure is taken back.
 func TestKeyBatch(t *testing.T) {
 	b := newBench(t)
 	b.apply(AppendSub(nil, 1, 0, &SubSettings{KeyBatch: 3}, Start{}))
