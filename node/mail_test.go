@@ -144,7 +144,7 @@ func TestRefusedMailBouncesToItsSender(t *testing.T) {
 	})
 }
 
-// Who sent a mail from an agent without a mailbox is told by an event that it was not
+// I21: who sent a mail from an agent without a mailbox is told by an event that it was not
 // delivered, where that is known: the bounce does not wait for the mailbox.
 func TestBounceWithoutAMailboxIsAnEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

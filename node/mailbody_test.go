@@ -186,7 +186,7 @@ func TestLargeBodyWaitsForSpace(t *testing.T) {
 	})
 }
 
-// A body that the disk of its sender lost ends its mail, and the sender is told.
+// I21: a body that the disk of its sender lost ends its mail, and the sender is told.
 func TestDamagedLargeBodyComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newMailMesh(t, 2)

@@ -121,9 +121,10 @@ func TestNodeSendsToItself(t *testing.T) {
 	}
 }
 
-// A task for a node that is down waits and is delivered when the node is up (I1).
+// A task for a node that is down waits, also over a restart of its home, and is delivered when
+// the node is up (I1).
 func TestTaskWaitsForItsNode(t *testing.T) {
-	a, b := pair(t, nil)
+	a, b := pair(t, func(_ string, c *Config) { c.Net.Listen = []string{freeAddr(t)} })
 	if err := b.Handlers.Add(t.Context(), allow("sum", wire.TypeSHA256)); err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +133,8 @@ func TestTaskWaitsForItsNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.halt()
+	a = start(t, a.cfg)
 	start(t, b.cfg)
 	done, err := a.Views.Wait(withTimeout(t, testTimeout), s.ID)
 	if err != nil || done.State != "SUCCESS" {
