@@ -99,6 +99,7 @@ func FuzzDeed(f *testing.F) {
 		{Queue: "build", Generation: 2, Root: [32]byte{1}, From: keys.Peer(), To: proto.PeerID{7}},
 		{Queue: "build", Generation: 3, Root: [32]byte{1}, From: proto.PeerID{7}, To: keys.Peer(), Seized: true},
 		{Queue: "build", Generation: 1, To: keys.Peer()},
+		{Queue: "build", Generation: 3, Root: [32]byte{1}, To: keys.Peer(), Seizure: 2},
 	} {
 		details, err := proto.Encode(nil, d.message(mesh))
 		if err != nil {
@@ -116,7 +117,7 @@ func FuzzDeed(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if d.Queue == "" || d.Generation == 0 || d.To.IsZero() && !byRoot || (d.Seized || d.Generation == 1) != d.Admin || !d.Admin && d.From != keys.Peer() {
+		if d.Queue == "" || d.Generation == 0 || d.To.IsZero() && !byRoot || (d.Seized || d.From.IsZero()) != d.Admin || d.From.IsZero() && d.Seized || !d.Admin && d.From != keys.Peer() {
 			t.Fatalf("a deed was accepted: %+v", d)
 		}
 		if d.Admin != byRoot {
