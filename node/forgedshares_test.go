@@ -104,9 +104,8 @@ func (f *flooder) frame(c *proto.Content, unsigned ...byte) []byte {
 func (f *flooder) send(frames ...[]byte) []*proto.Refusal {
 	f.t.Helper()
 	n0 := f.mesh.nodes[0].node
-	if !f.Connected(n0.keys.Peer()) { // it acknowledges no result, and is thought to be dead
-		f.Connect(n0.keys.Peer(), n0.net.Addrs())
-	}
+	f.Disconnect(n0.keys.Peer()) // it acknowledges no result, so n0 may be about to close the connection
+	f.Connect(n0.keys.Peer(), n0.net.Addrs())
 	m, err := f.Ask(n0.keys.Peer(), proto.StreamTask, frames...)
 	ack := new(proto.Ack)
 	if err == nil {

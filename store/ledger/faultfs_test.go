@@ -62,10 +62,12 @@ func newFaultFSOf(files map[string][]byte) *faultFS {
 	return s
 }
 
-// afterKill returns the file system as it is for the next process.
+// afterKill returns the file system as it is for the next process. This one changes nothing
+// any more.
 func (s *faultFS) afterKill() *faultFS {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.cut = true
 	return &faultFS{names: s.names, durable: s.durable, renames: s.renames, left: -1}
 }
 

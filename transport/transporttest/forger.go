@@ -411,6 +411,13 @@ func (f *Forger) Publish(data []byte) error { return f.topic.Publish(context.Bac
 // Listeners returns the number of nodes that it publishes to.
 func (f *Forger) Listeners() int { return len(f.topic.ListPeers()) }
 
+// Disconnect closes all connections to a node.
+func (f *Forger) Disconnect(p proto.PeerID) {
+	if id, err := peer.Decode(p.String()); err == nil {
+		_ = f.host.Network().ClosePeer(id) // whatever the other side has done meanwhile
+	}
+}
+
 // Connected reports whether a node keeps its connection open.
 func (f *Forger) Connected(p proto.PeerID) bool {
 	id, err := peer.Decode(p.String())
