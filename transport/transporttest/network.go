@@ -47,7 +47,9 @@ type NodeLink struct{ In, Out Direction }
 type Direction struct {
 	Latency time.Duration // one way
 	Mbps    float64       // default that of the Link
+	Queue   int           // bytes that can wait at this rate, further packets are dropped; 0: fair queues, which drop what waits too long
 	Loss    float64       // share of packets lost, 0 to 1
+	MTU     int           // larger UDP payloads are silently dropped; 0: no limit
 }
 
 // Both returns a link that is the same in both directions.
@@ -70,6 +72,7 @@ type Network struct {
 	dropEvery    int                      // drop one of this many packets from one node to another; 0: none
 	sinceDrop    map[[2]int]int           // packets since the last one dropped by dropEvery
 	held         map[int][]func()
+	busy         map[side]time.Time // when all that is in a queue is sent
 	stats        Stats
 }
 
@@ -84,7 +87,7 @@ type Stats struct {
 func Mesh(t testing.TB, link Link) *Network {
 	t.Helper()
 	n := &Network{link: link, rng: rand.New(rand.NewPCG(link.Seed, 1)), group: map[int]int{}, cuts: map[[2]int]bool{}, down: map[int]bool{}, nats: map[int]*nat{},
-		nodeLoss: map[int]float64{}, nodeLinks: map[int]NodeLink{}, extraLatency: map[[2]int]time.Duration{}, held: map[int][]func(){}, sinceDrop: map[[2]int]int{}}
+		nodeLoss: map[int]float64{}, nodeLinks: map[int]NodeLink{}, extraLatency: map[[2]int]time.Duration{}, held: map[int][]func(){}, sinceDrop: map[[2]int]int{}, busy: map[side]time.Time{}}
 	n.sim = &simnet.Simnet{Logger: slog.New(slog.DiscardHandler), LatencyFunc: func(p *simnet.Packet) time.Duration {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -152,7 +155,8 @@ func (n *Network) DropEvery(packets int) { n.change(func() { n.dropEvery = packe
 // to those of the link.
 func (n *Network) SetNodeLoss(i int, p float64) { n.change(func() { n.nodeLoss[i] = p }) }
 
-// SetNodeLink changes the link of node i. Its rates apply when the node starts.
+// SetNodeLink changes the link of node i. Its rates apply when the node starts, those with
+// a Queue at once. QUIC only probes for larger packets if any MTU was set when it started.
 func (n *Network) SetNodeLink(i int, l NodeLink) { n.change(func() { n.nodeLinks[i] = l }) }
 
 // SetMTU changes the maximum size of packets.
@@ -261,6 +265,16 @@ func (n *Network) dropOnLinks(from, to int) bool {
 	return out > 0 && n.rng.Float64() < out || in > 0 && n.rng.Float64() < in
 }
 
+// tooLarge reports whether a packet of this size exceeds an MTU. The caller holds mu.
+func (n *Network) tooLarge(from, to, size int) bool {
+	for _, mtu := range []int{n.link.MTU, n.nodeLinks[from].Out.MTU, n.nodeLinks[to].In.MTU} {
+		if mtu > 0 && size > mtu {
+			return true
+		}
+	}
+	return false
+}
+
 // dropNth decides about a loss by dropEvery. The caller holds mu.
 func (n *Network) dropNth(way [2]int) bool {
 	if n.dropEvery == 0 {
@@ -278,7 +292,7 @@ func (n *Network) drops(from int, addr net.Addr, size int) bool {
 	n.stats.Sent++
 	n.stats.Bytes += int64(size)
 	lost := n.down[from] || n.down[to] || n.group[from] != n.group[to] || n.cuts[[2]int{from, to}] ||
-		n.link.MTU > 0 && size > n.link.MTU || !n.natAllows(from, addr) || n.rng.Float64() < n.link.Loss || n.dropAtNode(from) || n.dropAtNode(to) || n.dropOnLinks(from, to) || n.dropNth([2]int{from, to})
+		n.tooLarge(from, to, size) || !n.natAllows(from, addr) || n.rng.Float64() < n.link.Loss || n.dropAtNode(from) || n.dropAtNode(to) || n.dropOnLinks(from, to) || n.dropNth([2]int{from, to})
 	if lost {
 		n.stats.Dropped++
 	}

@@ -2,7 +2,10 @@ package transporttest
 
 import (
 	"net"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestDrops(t *testing.T) {
@@ -80,6 +83,69 @@ func TestNodeLinks(t *testing.T) {
 			t.Errorf("from %d to %d: dropped %v", tt.from, tt.to, got)
 		}
 	}
+}
+
+// TestNodeMTU checks that the MTUs of the directions of a node's link are independent and
+// change under way.
+func TestNodeMTU(t *testing.T) {
+	n := Mesh(t, Link{MTU: 1472})
+	n.SetNodeLink(1, NodeLink{In: Direction{MTU: 1372}})
+	n.SetNodeLink(2, NodeLink{Out: Direction{MTU: 1300}})
+	check := func(from, to, size int, lost bool) {
+		t.Helper()
+		if got := n.drops(from, n.addrOf(to), size); got != lost {
+			t.Errorf("%d bytes from %d to %d: dropped %v", size, from, to, got)
+		}
+	}
+	check(0, 1, 1372, false)
+	check(0, 1, 1373, true)
+	check(1, 0, 1472, false)
+	check(1, 0, 1473, true)
+	check(2, 0, 1301, true)
+	check(0, 2, 1472, false)
+	n.SetNodeLink(1, NodeLink{})
+	check(0, 1, 1472, false)
+}
+
+// TestQueue checks that a queue delays each packet by those before it, in both of its
+// links, drops what has no room, and takes another rate at once.
+func TestQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := Mesh(t, Link{Latency: 10 * time.Millisecond})
+		defer n.Close()
+		a, b := n.newSocket(0, n.addrOf(0)), n.newSocket(1, n.addrOf(1))
+		defer a.Close()
+		defer b.Close()
+		n.SetNodeLink(0, NodeLink{Out: Direction{Mbps: 0.08, Queue: 3000}}) // 1000 bytes take 100 ms
+		arrivals := func(count int) (all []time.Duration) {
+			t.Helper()
+			began, p := time.Now(), make([]byte, 1000)
+			for range count {
+				if _, err := a.WriteTo(p, n.addrOf(1)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for {
+				b.SetReadDeadline(time.Now().Add(time.Second))
+				if _, _, err := b.ReadFrom(p); err != nil {
+					return all
+				}
+				all = append(all, time.Since(began).Round(time.Millisecond))
+			}
+		}
+		const ms = time.Millisecond
+		if got := arrivals(6); !slices.Equal(got, []time.Duration{110 * ms, 210 * ms, 310 * ms, 410 * ms}) {
+			t.Errorf("arrivals %v", got)
+		}
+		if s := n.Stats(); s.Dropped != 2 {
+			t.Errorf("%d packets were dropped", s.Dropped)
+		}
+		n.SetNodeLink(0, NodeLink{Out: Direction{Mbps: 0.8, Queue: 3000}})
+		n.SetNodeLink(1, NodeLink{In: Direction{Mbps: 0.4, Queue: 3000}})
+		if got := arrivals(3); !slices.Equal(got, []time.Duration{40 * ms, 60 * ms, 80 * ms}) {
+			t.Errorf("arrivals at another rate %v", got)
+		}
+	})
 }
 
 func TestNodeAddresses(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/marcopolo/simnet"
@@ -24,11 +25,14 @@ func (n *Network) newSocket(i int, a *net.UDPAddr) net.PacketConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	rate := func(d Direction) simnet.LinkSettings {
+		if d.Queue > 0 {
+			d.Mbps = 0 // its queue has the rate
+		}
 		return simnet.LinkSettings{BitsPerSecond: int(cmp.Or(d.Mbps, n.link.Mbps, 1000) * simnet.Mibps)}
 	}
 	own := n.nodeLinks[i]
 	w := &wire{n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate(own.In), Uplink: rate(own.Out)}), n, i}
-	if n.link.MTU > 0 {
+	if n.link.MTU > 0 || own.In.MTU > 0 || own.Out.MTU > 0 {
 		return pmtuWire{w}
 	}
 	return w
@@ -63,7 +67,21 @@ func (w *wire) WriteTo(p []byte, to net.Addr) (int, error) {
 	if w.keeps(p, to) {
 		return len(p), nil
 	}
-	return w.SimConn.WriteTo(p, inside(to))
+	return w.send(p, to)
+}
+
+// send sends p when the queues of the two links have sent what is before it.
+func (w *wire) send(p []byte, to net.Addr) (int, error) {
+	wait, ok := w.net.enqueue(w.node, to, len(p))
+	if !ok {
+		return len(p), nil
+	}
+	if wait == 0 {
+		return w.SimConn.WriteTo(p, inside(to))
+	}
+	later := bytes.Clone(p)
+	time.AfterFunc(wait, func() { _, _ = w.SimConn.WriteTo(later, inside(to)) })
+	return len(p), nil
 }
 
 // ReadFrom returns the next packet, and its sender as this node sees it.
@@ -78,7 +96,7 @@ func (w *wire) ReadFrom(p []byte) (int, net.Addr, error) {
 // keeps reports whether the network holds p.
 func (w *wire) keeps(p []byte, to net.Addr) bool {
 	later := bytes.Clone(p)
-	return w.net.hold(w.node, to, func() { _, _ = w.SimConn.WriteTo(later, inside(to)) }) // a closed receiver gets nothing
+	return w.net.hold(w.node, to, func() { _, _ = w.send(later, to) }) // a closed receiver gets nothing
 }
 
 // source is a simulated node's only address.
