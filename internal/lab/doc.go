@@ -1,10 +1,10 @@
 // Package lab builds networks on one machine in which real processes meet what
-// they will meet in the world: NAT routers of two kinds, links with delay, loss
-// and little room, cables pulled, partitions in one direction, addresses that
-// change. All of it can be changed while they run.
+// they will meet in the world: NAT routers of several kinds, firewalls, IPv6, links
+// with delay, loss and little room, small MTUs with and without ICMP, cables pulled,
+// partitions in one direction, addresses that change. All of it can be changed while they run.
 //
 //	        public 11.0.0.0/24                     each box a network namespace
-//	┌─ relay ──── switch ──── router (cone | symmetric)
+//	┌─ relay ──── switch ──── router (cone | symmetric | …)
 //	│ 11.0.0.1      │            │ 192.168.1.1
 //	└ Port: cut,  router       switch ──── host 192.168.1.2
 //	  loss, rate,   │            └──────── host 192.168.1.3

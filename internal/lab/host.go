@@ -3,6 +3,8 @@
 package lab
 
 import (
+	"strconv"
+
 	"github.com/balefire/balefire/internal/lab/netfilter"
 )
 
@@ -10,6 +12,7 @@ import (
 type Host struct {
 	namespace
 	Port *Port
+	more int // how many networks it is connected to besides that of Port
 }
 
 // Host creates a machine and connects it to the network.
@@ -17,6 +20,13 @@ func (n *Net) Host(name string, at Attachment) *Host {
 	n.lab.t.Helper()
 	s := n.lab.newNamespace(name)
 	return &Host{namespace: s, Port: n.attach(s, "eth0", at)}
+}
+
+// Connect connects the host to one more network.
+func (h *Host) Connect(n *Net, at Attachment) *Port {
+	n.lab.t.Helper()
+	h.more++
+	return n.attach(h.namespace, "eth"+strconv.Itoa(h.more), at)
 }
 
 // Readdress changes the address of the host in its network.
@@ -30,18 +40,21 @@ func (h *Host) Move(to *Net, at Attachment) {
 	h.Port = to.attach(h.namespace, "eth0", at)
 }
 
-// A Router connects its own network to another one and translates addresses.
+// A Router connects its own network to another one and translates addresses, or only keeps
+// out what was not asked for.
 type Router struct {
 	WAN *Port // its port in the outer network
 	LAN *Net  // its inner network; the router has the first address
 	namespace
+	kind netfilter.NAT
 }
 
 // Router creates a router with an inner network of the prefix: 192.168.1.0/24. In the
-// network behind another router it makes a NAT behind a NAT.
+// network behind another router it makes a NAT behind a NAT. The hosts behind a
+// [netfilter.Firewall] have addresses of their own outside: the outer network knows the way.
 func (n *Net) Router(name string, at Attachment, lan string, kind netfilter.NAT) *Router {
 	n.lab.t.Helper()
-	r := &Router{namespace: n.lab.newNamespace(name), LAN: n.lab.Net(name+"-lan", lan)}
+	r := &Router{namespace: n.lab.newNamespace(name), LAN: n.lab.Net(name+"-lan", lan), kind: kind}
 	r.WAN = n.attach(r.namespace, "wan", at)
 	inside := r.LAN.prefix.Addr().Next()
 	r.LAN.attach(r.namespace, "lan", Attachment{Addr: inside.String()})
@@ -50,10 +63,28 @@ func (n *Net) Router(name string, at Attachment, lan string, kind netfilter.NAT)
 		if err := netfilter.Route(); err != nil {
 			return err
 		}
+		if inside.Is6() {
+			if err := sysctl("ipv6/conf/all/forwarding", "1"); err != nil {
+				return err
+			}
+		}
 		return netfilter.Translate("wan", kind)
 	}))
+	if kind == netfilter.Firewall {
+		n.lead(r.LAN.prefix, r.WAN)
+	}
 	return r
 }
+
+// Restrict replaces what the router refuses to pass. The zero filter refuses nothing.
+func (r *Router) Restrict(f netfilter.Filter) {
+	r.lab.t.Helper()
+	r.lab.check(r.Do(func() error { return netfilter.Restrict("wan", f) }))
+}
+
+// Silence keeps the router from sending ICMP: whoever sends packets that are too large for
+// the next link is not told.
+func (r *Router) Silence() { r.lab.t.Helper(); r.lab.check(r.Do(netfilter.Silence)) }
 
 // Rebind gives the router another outer address and drops all connections, as after a new
 // dial-in.
@@ -64,4 +95,12 @@ func (r *Router) Rebind(addr string) {
 }
 
 // Forget drops all connections of the router, as after a restart.
-func (r *Router) Forget() { r.lab.t.Helper(); r.lab.check(r.Do(netfilter.Forget)) }
+func (r *Router) Forget() {
+	r.lab.t.Helper()
+	r.lab.check(r.Do(func() error {
+		if err := netfilter.Translate("wan", r.kind); err != nil { // without the holes that it has noted
+			return err
+		}
+		return netfilter.Forget()
+	}))
+}

@@ -23,8 +23,12 @@ import (
 func socket(t *testing.T, s namespace, addr string) *net.UDPConn {
 	t.Helper()
 	var c *net.UDPConn
+	at, network := netip.MustParseAddrPort(addr), "udp4"
+	if at.Addr().Is6() {
+		network = "udp6"
+	}
 	err := s.Do(func() (err error) {
-		c, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(addr)))
+		c, err = net.ListenUDP(network, net.UDPAddrFromAddrPort(at))
 		return err
 	})
 	if err != nil {

@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -19,6 +20,15 @@ type Net struct {
 	gateway netip.Addr // the router that leads out of it; nil in a public network
 	ports   map[string]*Port
 	made    int // how many ports were ever created
+	ways    []way
+	mtu     int  // of all its links; 0: 1500
+	apart   bool // hosts reach only the gateway
+}
+
+// A way leads from a network to a prefix behind one of its ports.
+type way struct {
+	to  netip.Prefix
+	via *Port
 }
 
 // Net creates a network with the prefix: 11.0.0.0/24.
@@ -89,17 +99,96 @@ func (n *Net) attach(s namespace, dev string, at Attachment) *Port {
 		s.ip("link", "add", dev, "type", "veth", "peer", "name", p.socket, "netns", n.name)
 	}
 	n.ip("link", "set", p.socket, "master", "switch", "up")
+	if addr.Is6() {
+		n.lab.check(s.Do(func() error { return enableIPv6(dev) }))
+	}
 	s.ip("link", "set", dev, "up")
 	p.address()
+	p.limit()
+	p.separate()
 	return p
 }
 
-// address sets the address of the interface and its default route.
+// enableIPv6 switches IPv6 on for the interface and for loopback, where programs look whether
+// there is any.
+func enableIPv6(dev string) error {
+	return errors.Join(sysctl("ipv6/conf/lo/disable_ipv6", "0"), sysctl("ipv6/conf/"+dev+"/accept_ra", "0"),
+		sysctl("ipv6/conf/"+dev+"/accept_dad", "0"), sysctl("ipv6/conf/"+dev+"/disable_ipv6", "0"))
+}
+
+// address sets the address of the interface and its routes.
 func (p *Port) address() {
 	p.net.lab.t.Helper()
 	p.far.ip("addr", "add", netip.PrefixFrom(p.addr, p.net.prefix.Bits()).String(), "dev", p.dev)
 	if p.net.gateway.IsValid() && p.net.gateway != p.addr {
-		p.far.ip("route", "replace", "default", "via", p.net.gateway.String())
+		p.route("default", p.net.gateway)
+	}
+	for _, w := range p.net.ways {
+		p.follow(w)
+	}
+}
+
+// follow adds the way to the routes.
+func (p *Port) follow(w way) {
+	p.net.lab.t.Helper()
+	if w.via != p {
+		p.route(w.to.String(), w.via.addr)
+	}
+}
+
+func (p *Port) route(to string, via netip.Addr) {
+	p.net.lab.t.Helper()
+	family := "-4"
+	if via.Is6() {
+		family = "-6"
+	}
+	p.far.ip(family, "route", "replace", to, "via", via.String())
+}
+
+// lead makes the prefix behind a port known in the network.
+func (n *Net) lead(to netip.Prefix, via *Port) {
+	n.lab.t.Helper()
+	w := way{to, via}
+	n.ways = append(n.ways, w)
+	for _, p := range n.ports {
+		p.follow(w)
+	}
+}
+
+// MTU sets the largest packet of all links of the network. Routers tell the senders of larger
+// ones, except after [Router.Silence].
+func (n *Net) MTU(bytes int) {
+	n.lab.t.Helper()
+	n.mtu = bytes
+	for _, p := range n.ports {
+		p.limit()
+	}
+}
+
+// limit sets the MTU of both ends of the wire.
+func (p *Port) limit() {
+	p.net.lab.t.Helper()
+	if p.net.mtu > 0 {
+		mtu := strconv.Itoa(p.net.mtu)
+		p.far.ip("link", "set", p.dev, "mtu", mtu)
+		p.net.ip("link", "set", p.socket, "mtu", mtu)
+	}
+}
+
+// Isolate keeps the hosts of the network apart, like the clients of a café's Wi-Fi: each
+// reaches only the gateway.
+func (n *Net) Isolate() {
+	n.lab.t.Helper()
+	n.apart = true
+	for _, p := range n.ports {
+		p.separate()
+	}
+}
+
+func (p *Port) separate() {
+	p.net.lab.t.Helper()
+	if p.net.apart && p.addr != p.net.gateway {
+		p.net.ip("link", "set", p.socket, "type", "bridge_slave", "isolated", "on")
 	}
 }
 
@@ -211,6 +300,9 @@ func (n *Net) apply() {
 	var rules []netfilter.Rule
 	for _, socket := range slices.Sorted(maps.Keys(n.ports)) {
 		p := n.ports[socket]
+		if n.prefix.Addr().Is6() && (p.in.any() || p.out.any()) {
+			n.lab.t.Fatalf("lab: %s: cuts and loss are of IPv4", n.name)
+		}
 		rules = append(rules, p.out.rules(netfilter.Enters(socket), netfilter.To)...)
 		rules = append(rules, p.in.rules(netfilter.Leaves(socket), netfilter.From)...)
 	}
@@ -221,6 +313,8 @@ func (n *Net) apply() {
 		n.lab.check(fmt.Errorf("impair the links: %w", err))
 	}
 }
+
+func (i impairment) any() bool { return len(i.cut) > 0 || i.loss > 0 }
 
 // rules returns the switch's rules for packets that match pass and whose other end is
 // matched by other.

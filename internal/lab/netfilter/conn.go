@@ -16,6 +16,9 @@ import (
 func Replace(t Table) error {
 	name := text(unix.NFTA_TABLE_NAME, t.Name)
 	steps := []step{{unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, name}, {unix.NFT_MSG_DELTABLE, 0, name}, {unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE, name}}
+	for _, h := range t.Holes {
+		steps = append(steps, h.step(t.Name))
+	}
 	for _, chain := range t.Chains {
 		steps = append(steps, chain.steps(t.Name)...)
 	}

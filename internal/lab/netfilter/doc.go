@@ -6,5 +6,5 @@
 //	Table ─▶ Chain (where packets pass) ─▶ Rule: From(…) Enters(…) Lost(0.2) ─▶ Drop()
 //	Replace ──▶ one transaction: the old table and the new one never both, never neither
 //
-// It speaks IPv4. `nft list ruleset` shows what it wrote.
+// Addresses in it are of IPv4. `nft list ruleset` shows what it wrote.
 package netfilter

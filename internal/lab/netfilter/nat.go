@@ -13,12 +13,16 @@ import (
 // A NAT is the kind of address translation of a router.
 type NAT int
 
-// The kinds. Both reject unsolicited packets. A cone keeps the source port, so two hosts
-// behind it should not use the same one: the second gets another port for each destination
-// that the first talks to.
+// The kinds, in the words of RFC 4787. All reject unsolicited packets. Those with
+// endpoint-independent mapping keep the source port, so two hosts behind one should not use
+// the same one: the second gets another port for each destination that the first talks to.
 const (
-	Cone      NAT = iota // a sender has one outer port for all destinations: hole punching works
-	Symmetric            // a different outer port for each destination: hole punching does not work
+	Cone           NAT = iota // endpoint-independent mapping, filters by address and port: hole punching works
+	Symmetric                 // a different outer port for each destination: hole punching does not work
+	RestrictedCone            // endpoint-independent mapping, filters by address: any port of it may answer
+	FullCone                  // endpoint-independent mapping and filtering: a used port is open for everyone
+	AddressMapping            // a different outer port for each address, the same for all ports there; filters as Cone
+	Firewall                  // translates nothing, of IPv4 and IPv6
 )
 
 // Translate makes the network that the calling thread is in a NAT router whose
@@ -26,15 +30,64 @@ const (
 // kernel notes an early packet of a peer as a connection with the router itself,
 // maps the answer to another port, and no hole can ever be punched.
 func Translate(wan string, kind NAT) error {
-	hide := MasqueradeKept()
-	if kind == Symmetric {
-		hide = MasqueradeRandom()
-	}
 	refuse := []Rule{{Enters(wan), Unsolicited(), Unexposed(), Drop()}}
-	return Replace(Table{Family: IPv4, Name: "nat", Chains: []Chain{
-		{Name: "hide", NAT: true, Hook: Postrouting, Priority: 100, Rules: []Rule{{Leaves(wan), hide}}},
+	t := Table{Family: IPv4, Name: "nat", Chains: []Chain{
 		{Name: "local", Hook: Input, Rules: refuse},
 		{Name: "pass", Hook: Forward, Rules: refuse},
+	}}
+	if kind == Firewall {
+		t.Family, t.Name = Inet, "firewall"
+		return Replace(t)
+	}
+	hide := MasqueradeKept()
+	switch kind {
+	case Symmetric:
+		hide = MasqueradeRandom()
+	case AddressMapping:
+		hide = MasqueradeByAddress()
+	case RestrictedCone, FullCone:
+		holes := Holes{Name: "holes", PerAddress: kind == RestrictedCone}
+		t.Holes = []Holes{holes}
+		t.Chains = append(t.Chains,
+			Chain{Name: "note", Hook: Postrouting, Rules: []Rule{{Leaves(wan), Note(holes)}}},
+			Chain{Name: "admit", NAT: true, Hook: Prerouting, Priority: early, Rules: []Rule{{Enters(wan), Admit(holes)}}})
+	}
+	t.Chains = append(t.Chains, Chain{Name: "hide", NAT: true, Hook: Postrouting, Priority: 100, Rules: []Rule{{Leaves(wan), hide}}})
+	return Replace(t)
+}
+
+// early is the priority of chains that are passed before the router decides about the way.
+const early = -100
+
+// A Filter is what a router refuses to pass between the hosts behind it and the rest.
+type Filter struct {
+	NoUDP   bool
+	OnlyTCP uint16 // nothing but TCP to this port leaves; 0: no such limit
+	Reject  bool   // the sender is told by ICMP; default: packets are dropped silently
+}
+
+// Restrict replaces the filter of the router, which the calling thread is in. wan is its
+// outer interface.
+func Restrict(wan string, f Filter) error {
+	refuse := Drop()
+	if f.Reject {
+		refuse = Reject()
+	}
+	var rules []Rule
+	if f.NoUDP {
+		rules = append(rules, Rule{Over(unix.IPPROTO_UDP), refuse})
+	}
+	if f.OnlyTCP > 0 {
+		rules = append(rules, Rule{Leaves(wan), Over(unix.IPPROTO_TCP), ToPort(f.OnlyTCP), Accept()}, Rule{Leaves(wan), refuse})
+	}
+	return Replace(Table{Family: Inet, Name: "restricted", Chains: []Chain{{Name: "restrict", Hook: Forward, Rules: rules}}})
+}
+
+// Silence drops every ICMP message that the network of the calling thread would send: the
+// senders of packets that are too large for the next link are not told.
+func Silence() error {
+	return Replace(Table{Family: IPv4, Name: "silenced", Chains: []Chain{
+		{Name: "silence", Hook: Output, Rules: []Rule{{Over(unix.IPPROTO_ICMP), Drop()}}},
 	}})
 }
 
@@ -56,7 +109,6 @@ func Expose(wan string, ports []Forwarding) error {
 		}
 		rules = append(rules, Rule{Enters(wan), Over(kind), ToPort(f.Port), Redirect(f.To)})
 	}
-	const early = -100 // before the router decides about the way
 	return Replace(Table{Family: IPv4, Name: "exposed", Chains: []Chain{
 		{Name: "lead", NAT: true, Hook: Prerouting, Priority: early, Rules: rules},
 	}})

@@ -13,16 +13,18 @@ import (
 type Table struct {
 	Family Family
 	Name   string
+	Holes  []Holes
 	Chains []Chain
 }
 
 // A Family is the set of packets that a table sees.
 type Family byte
 
-// The families: packets of IPv4 that this network routes, and frames that a
-// bridge of it passes on.
+// The families: packets of IPv4, or of IPv4 and IPv6, that this network routes, and frames
+// that a bridge of it passes on.
 const (
 	IPv4   Family = unix.NFPROTO_IPV4
+	Inet   Family = unix.NFPROTO_INET
 	Bridge Family = unix.NFPROTO_BRIDGE
 )
 
@@ -38,11 +40,12 @@ type Chain struct {
 // A Hook is a place in the kernel's packet path.
 type Hook uint32
 
-// The hooks, in the order of a forwarded packet.
+// The hooks, in the order of a forwarded packet. Output is that of packets made here.
 const (
 	Prerouting  Hook = unix.NF_INET_PRE_ROUTING
 	Input       Hook = unix.NF_INET_LOCAL_IN
 	Forward     Hook = unix.NF_INET_FORWARD
+	Output      Hook = unix.NF_INET_LOCAL_OUT
 	Postrouting Hook = unix.NF_INET_POST_ROUTING
 )
 
@@ -142,9 +145,20 @@ func Lost(p float64) Part {
 }
 
 // Drop drops a packet.
-func Drop() Part {
-	const drop = 0
-	code := nested(unix.NFTA_DATA_VERDICT, word(unix.NFTA_VERDICT_CODE, drop))
+func Drop() Part { return decide(0) }
+
+// Accept ends the chain for a packet: later rules of it do not see it.
+func Accept() Part { return decide(1) }
+
+// Reject drops a packet and tells its sender by ICMP that the port is unreachable. It is for
+// tables of [Inet].
+func Reject() Part {
+	return expression("reject", word(unix.NFTA_REJECT_TYPE, unix.NFT_REJECT_ICMPX_UNREACH),
+		attribute(unix.NFTA_REJECT_ICMP_CODE, []byte{unix.NFT_REJECT_ICMPX_PORT_UNREACH}))
+}
+
+func decide(what uint32) Part {
+	code := nested(unix.NFTA_DATA_VERDICT, word(unix.NFTA_VERDICT_CODE, what))
 	return expression("immediate", word(unix.NFTA_IMMEDIATE_DREG, verdict), nested(unix.NFTA_IMMEDIATE_DATA, code))
 }
 
@@ -157,6 +171,28 @@ func MasqueradeKept() Part { return masquerade(unix.NF_NAT_RANGE_PERSISTENT) }
 // and a port of its own for each destination, as a symmetric NAT does.
 func MasqueradeRandom() Part {
 	return masquerade(unix.NF_NAT_RANGE_PROTO_RANDOM | unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)
+}
+
+// MasqueradeByAddress gives a packet the address of the interface that it leaves by and a
+// port that depends on its own address and port and on the destination's address.
+func MasqueradeByAddress() Part {
+	const from, spread, key = 20_000, 30_000, unix.NFT_REG32_04 // the range of ports, and three words to hash
+	return join(
+		payload(key, unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 4),
+		payload(key+1, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2),
+		payload(key+2, unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4),
+		expression("hash", word(unix.NFTA_HASH_SREG, key), word(unix.NFTA_HASH_DREG, register), word(unix.NFTA_HASH_LEN, 12),
+			word(unix.NFTA_HASH_MODULUS, spread), word(unix.NFTA_HASH_OFFSET, from), word(unix.NFTA_HASH_SEED, 1)),
+		expression("byteorder", word(unix.NFTA_BYTEORDER_SREG, register), word(unix.NFTA_BYTEORDER_DREG, register),
+			word(unix.NFTA_BYTEORDER_OP, unix.NFT_BYTEORDER_HTON), word(unix.NFTA_BYTEORDER_LEN, 2), word(unix.NFTA_BYTEORDER_SIZE, 2)),
+		expression("masq", word(unix.NFTA_MASQ_FLAGS, unix.NF_NAT_RANGE_PROTO_SPECIFIED), word(unix.NFTA_MASQ_REG_PROTO_MIN, register)),
+	)
+}
+
+// payload loads a part of a packet into a register.
+func payload(into, header, offset, size uint32) []byte {
+	return expression("payload", word(unix.NFTA_PAYLOAD_DREG, into), word(unix.NFTA_PAYLOAD_BASE, header),
+		word(unix.NFTA_PAYLOAD_OFFSET, offset), word(unix.NFTA_PAYLOAD_LEN, size))
 }
 
 func masquerade(flags uint32) Part { return expression("masq", word(unix.NFTA_MASQ_FLAGS, flags)) }
