@@ -96,7 +96,7 @@ var soakSteps = slices.Concat([]step{
 	alone(eachProcess(false, "TestThreeContainers")), // the same networks as the mesh
 	eachProcess(true,
 		"TestMutantsAnswerTooEarly", "TestClocksApart", "TestLinkComesBack", "TestLinkComesBackOverTCP", "TestAddressChanges",
-		"TestConesReachEachOther", "TestLaptopInTheCafe", "TestRelayRestarts", "TestRelayDies"),
+		"TestConesReachEachOther", "TestLaptopInTheCafe", "TestSituations", "TestRelayRestarts", "TestRelayDies"),
 )
 
 func sh(line string) []string { return []string{"bash", "-c", line} }
@@ -186,6 +186,7 @@ var estimates = map[string]time.Duration{
 	"TestManyFailures":         3 * time.Minute,
 	"TestLinkComesBack":        8 * time.Minute,
 	"TestMeshOfContainers":     4 * time.Minute,
+	"TestSituations":           12 * time.Minute,
 	"TestDiskLosesPower":       15 * time.Minute,
 	"TestFileSystemShutdown":   12 * time.Minute,
 }
