@@ -79,6 +79,7 @@ var situations = []situation{
 	{name: "symmetric and cone", build: behind(netfilter.Symmetric, netfilter.Cone), end: overRelay, within: 5 * time.Second},
 	{name: "symmetric and full cone", build: behind(netfilter.Symmetric, netfilter.FullCone), end: overQUIC, within: 10 * time.Second},
 	{name: "symmetric and restricted cone", build: behind(netfilter.Symmetric, netfilter.RestrictedCone), end: overQUIC, within: 10 * time.Second},
+	{name: "routers that accept packets themselves", build: behind(netfilter.AcceptingCone, netfilter.AcceptingCone), end: overRelay, within: 5 * time.Second},
 	{name: "two NATs and cone", build: behindTwo(1500, false), end: overQUIC, within: 5 * time.Second},
 	{name: "one provider without hairpin", build: oneProvider, end: overRelay, within: 5 * time.Second},
 	{name: "isolated clients", build: isolated, end: overRelay, within: 5 * time.Second},

@@ -29,6 +29,7 @@ func TestMappingAndFiltering(t *testing.T) {
 		{"restricted cone", netfilter.RestrictedCone, true, true, true, false},
 		{"full cone", netfilter.FullCone, true, true, true, true},
 		{"address mapping", netfilter.AddressMapping, true, false, false, false},
+		{"accepting cone after packets of both", netfilter.AcceptingCone, false, false, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			public := New(t).Net("public", "11.0.0.0/24")

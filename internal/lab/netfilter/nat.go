@@ -22,11 +22,12 @@ const (
 	RestrictedCone            // endpoint-independent mapping, filters by address: any port of it may answer
 	FullCone                  // endpoint-independent mapping and filtering: a used port is open for everyone
 	AddressMapping            // a different outer port for each address, the same for all ports there; filters as Cone
+	AcceptingCone             // as Cone until an unsolicited packet comes first: its sender then sees another port, as with a Linux host whose INPUT accepts
 	Firewall                  // translates nothing, of IPv4 and IPv6
 )
 
 // Translate makes the network that the calling thread is in a NAT router whose
-// outer interface is wan. It must also drop what was not asked for: else the
+// outer interface is wan. Except as [AcceptingCone] it must also drop what was not asked for: else the
 // kernel notes an early packet of a peer as a connection with the router itself,
 // maps the answer to another port, and no hole can ever be punched.
 func Translate(wan string, kind NAT) error {
@@ -41,6 +42,8 @@ func Translate(wan string, kind NAT) error {
 	}
 	hide := MasqueradeKept()
 	switch kind {
+	case AcceptingCone:
+		t.Chains = t.Chains[1:]
 	case Symmetric:
 		hide = MasqueradeRandom()
 	case AddressMapping:
