@@ -83,7 +83,7 @@ var situations = []situation{
 	{name: "two NATs and cone", build: behindTwo(1500, false), end: overQUIC, within: 5 * time.Second},
 	{name: "one provider without hairpin", build: oneProvider, end: overRelay, within: 5 * time.Second},
 	{name: "isolated clients", build: isolated, end: overRelay, within: 5 * time.Second},
-	{name: "two members on one port", build: twoMembers, end: overQUIC, within: 5 * time.Second},
+	{name: "two members on one port", build: twoMembers, end: overQUIC, within: 10 * time.Second},
 	{name: "UDP blocked on both sides", build: restricted(noUDP, noUDP), end: overTCP, within: 5 * time.Second},
 	{name: "UDP rejected on both sides", build: restricted(rejectUDP, rejectUDP), end: overTCP, within: 5 * time.Second},
 	{name: "UDP blocked on one side", build: restricted(noUDP, open), end: overRelay, within: 5 * time.Second},
@@ -124,10 +124,9 @@ func TestSituations(t *testing.T) {
 // Members are the nodes of a situation.
 type members struct {
 	*sides
-	t     *testing.T
-	a, b  *machine
-	all   []*machine // a, b and the third one
-	marks string     // where the handler of b notes its runs
+	t    *testing.T
+	a, b *machine
+	all  []*machine // a, b and the third one
 }
 
 // newMembers starts the relay and pairs the others with it, which are stopped.
