@@ -9,11 +9,18 @@ import (
 )
 
 // TestMain lets twice as many tests run beside each other as there are processors, unless
-// the command line says otherwise: many wait for processes or timers.
+// the command line says otherwise or something is fuzzed: many wait for processes or timers.
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", fmt.Sprint(2*runtime.GOMAXPROCS(0))); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) {
+		given = given || f.Name == "test.parallel" || f.Name == "test.fuzz" || f.Name == "test.fuzzworker"
+	})
+	if !given {
+		if err := flag.Set("test.parallel", fmt.Sprint(2*runtime.GOMAXPROCS(0))); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
 	os.Exit(m.Run())
 }
