@@ -83,7 +83,7 @@ type Timing struct {
 	Idle      time.Duration // between heartbeats otherwise; default 10s
 	Ack       time.Duration // maximum wait for an Ack while frames are unacknowledged; default 30s, more for many bytes
 	Frame     time.Duration // for a frame after its first byte; default 2m
-	Write     time.Duration // for one write of at most 64 KiB; default 30s
+	Write     time.Duration // for one write of at most 16 KiB; default 30s
 	Redial    time.Duration // first delay between two dials of a peer; default 1s
 	MaxRedial time.Duration // maximum such delay; default 60s
 }

@@ -245,8 +245,8 @@ func (l *Link) setAckDeadline(extra int) {
 		l.stream.SetReadDeadline(time.Time{})
 		return
 	}
-	// assumes at least 8 KiB/s
-	slack := time.Duration(min(l.win.bytes+extra, 1<<20)) * time.Second / (8 << 10)
+	// assumes at least 2 KiB/s: a narrow link carries other things too
+	slack := time.Duration(min(l.win.bytes+extra, 1<<20)) * time.Second / (2 << 10)
 	l.stream.SetReadDeadline(time.Now().Add(l.cfg.Timing.Ack + slack))
 }
 

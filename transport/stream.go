@@ -116,10 +116,13 @@ func (s *stream) next(m *proto.Message) error {
 	return s.rd.Next(m)
 }
 
+// writeSize bounds the pieces of a write: one has Timing.Write, also over a narrow link.
+const writeSize = 16 << 10
+
 // write writes b in pieces, each with its own deadline.
 func (s *stream) write(b []byte) error {
 	for len(b) > 0 {
-		n := min(len(b), bufferSize)
+		n := min(len(b), writeSize)
 		if err := s.SetWriteDeadline(time.Now().Add(s.timing.Write)); err != nil {
 			return err
 		}
