@@ -100,7 +100,7 @@ func (n *Node) relays() []proto.PeerID {
 			continue
 		}
 		g, _ := n.gossip.Member(p.Peer)
-		all = append(all, relayCandidate{p.Peer, g.Status == gossip.Dead || g.Status == gossip.Left, g.Record.GetOpen()})
+		all = append(all, relayCandidate{p.Peer, g.Status == gossip.Dead || g.Status == gossip.Left, g.Record.GetOpen() && n.net.Connected(p.Peer)})
 	}
 	return eligibleRelays(all)
 }
@@ -109,12 +109,13 @@ func (n *Node) relays() []proto.PeerID {
 type relayCandidate struct {
 	peer proto.PeerID
 	gone bool // dead or stopped
-	open bool // publicly reachable, as announced by the member
+	open bool // connected, and publicly reachable, as announced by the member
 }
 
-// eligibleRelays leaves out members that are gone and, if some members are publicly
-// reachable, all that are not: a reservation at a relay behind the same NAT would be
-// useless.
+// eligibleRelays leaves out members that are gone and, if this node is connected with some
+// that are publicly reachable, all that are not: a reservation at a relay behind the same
+// NAT would be useless. What a member announces of itself may be wrong, or be true
+// elsewhere only.
 func eligibleRelays(all []relayCandidate) (peers []proto.PeerID) {
 	open := slices.ContainsFunc(all, func(r relayCandidate) bool { return r.open && !r.gone })
 	for _, r := range all {
