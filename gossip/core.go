@@ -13,11 +13,12 @@ import (
 // perform. The returned slice is valid until the next input. A Core is not safe for
 // concurrent use.
 type Core struct {
-	self   proto.PeerID
-	t      Tuning
-	signer Signer
-	rand   *rand.Rand
-	out    []Action
+	self     proto.PeerID
+	t        Tuning
+	signer   Signer
+	received func(proto.PeerID) uint64 // packets from a member so far
+	rand     *rand.Rand
+	out      []Action
 
 	members         map[proto.PeerID]*member
 	tombstones      tombstones
@@ -50,6 +51,7 @@ type own struct {
 	revision    uint64
 	record      *Update
 	health      int                      // 0 to maxHealth, higher is worse; multiplies this node's timeouts
+	late        float64                  // share of its probes whose answers come late, smoothed
 	accusers    map[proto.PeerID]accuser // nodes that accused this one within the last minute
 	accused     time.Duration            // time of the last accusation by enough nodes; 0: never
 }
@@ -66,7 +68,9 @@ type timers struct {
 // stays 0.
 type Counts struct {
 	Probes, Helped, Indirect, Acks, Misses uint64 // direct; made for others; requested from helpers; answered; unanswered
+	Slow                                   uint64 // of those unanswered, by members whose packets arrive
 	Suspicions, Confirmations, Verdicts    uint64
+	Postponed                              uint64 // verdicts, because packets of the member arrive
 	Refutations                            uint64 // of suspicions by this node: false alarms
 	OwnRefutations                         uint64
 	Returns                                uint64 // from DEAD
@@ -80,9 +84,10 @@ type Counts struct {
 }
 
 // NewCore returns a core that knows only itself. incarnation must be higher than that of
-// any earlier start.
-func NewCore(self proto.PeerID, incarnation uint64, now time.Duration, t Tuning, v Signer, r *rand.Rand) *Core {
-	c := &Core{self: self, t: t.withDefaults(), signer: v, rand: r, members: make(map[proto.PeerID]*member)}
+// any earlier start. received returns how many packets have come from a member over its
+// present connections, acknowledgments included; a constant is allowed.
+func NewCore(self proto.PeerID, incarnation uint64, now time.Duration, t Tuning, v Signer, received func(proto.PeerID) uint64, r *rand.Rand) *Core {
+	c := &Core{self: self, t: t.withDefaults(), signer: v, received: received, rand: r, members: make(map[proto.PeerID]*member)}
 	c.own = own{incarnation: incarnation, revision: 1, accusers: make(map[proto.PeerID]accuser)}
 	c.own.record = v.Record(incarnation, 1)
 	c.tombstones.init()

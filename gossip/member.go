@@ -48,14 +48,24 @@ func (m *member) eligible(now time.Duration) bool {
 // A path holds what probes have measured to a member.
 type path struct {
 	rtt, rttvar time.Duration // smoothed as in TCP; 0: not measured
+	least       time.Duration // the shortest round trip
 	loss        float64       // of direct probes, smoothed
 	heard       time.Duration // time of its last message to this node; 0: never
 	replied     time.Duration // time of its answer to the last direct probe; 0: none
+	late        uint64        // number of the last failed probe; 0: its answer came, or none failed
+	lateSent    time.Duration // when that was sent
+	unanswered  time.Duration // when the first failed probe after the last answer was sent; 0: none
+	slow        bool          // the member was not silent while its last answer was late, or that is the second one
 }
 
-// answered records a round trip.
-func (p *path) answered(rtt time.Duration) {
+// answered records the answer to a probe.
+func (p *path) answered(now, sent time.Duration) {
+	rtt := now - sent
+	p.replied, p.late, p.unanswered = now, 0, 0
 	p.loss *= 15.0 / 16
+	if p.least == 0 || rtt < p.least {
+		p.least = max(rtt, 1)
+	}
 	if p.rtt == 0 {
 		p.rtt, p.rttvar = max(rtt, 1), rtt/2
 		return
@@ -64,8 +74,23 @@ func (p *path) answered(rtt time.Duration) {
 	p.rtt = max(p.rtt+(rtt-p.rtt)/8, 1)
 }
 
+// answeredLate records the answer to a probe that has failed. The next ones get as much
+// time, unless it may have been late because the member paused.
+func (p *path) answeredLate(now time.Duration) {
+	if p.slow {
+		p.answered(now, p.lateSent)
+	}
+	p.slow, p.late, p.unanswered, p.replied = true, 0, 0, now
+}
+
 // missed records an unanswered direct probe.
-func (p *path) missed() { p.loss, p.replied = p.loss+(1-p.loss)/16, 0 }
+func (p *path) missed(o *probe) {
+	p.loss, p.replied = p.loss+(1-p.loss)/16, 0
+	p.late, p.lateSent = o.number, o.sent
+	if p.unanswered == 0 {
+		p.unanswered = o.sent
+	}
+}
 
 // timeout returns how long to wait for an answer over p.
 func (p *path) timeout(least time.Duration) time.Duration {

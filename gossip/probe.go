@@ -34,13 +34,14 @@ type probing struct {
 
 // A probe is a direct probe that waits for an answer.
 type probe struct {
-	number  uint64
-	target  *member
-	sent    time.Duration
-	ask     time.Duration // when helpers are asked; never: they have been
-	end     time.Duration // when it fails
-	asked   int           // number of helpers
-	helpers []*member     // those that have not reported a miss
+	number   uint64
+	target   *member
+	sent     time.Duration
+	received uint64        // packets from the target until then
+	ask      time.Duration // when helpers are asked; never: they have been
+	end      time.Duration // when it fails
+	asked    int           // number of helpers
+	helpers  []*member     // those that have not reported a miss
 }
 
 // An indirectProbe is a probe that this node makes for another.
@@ -113,7 +114,9 @@ func (c *Core) tickProbes(now time.Duration) {
 			continue
 		case now >= o.ask:
 			o.ask = never
-			c.askHelpers(o)
+			if !c.isSlow(now, o) {
+				c.askHelpers(o)
+			}
 		}
 		i++
 	}
@@ -147,6 +150,14 @@ func (c *Core) health() int {
 	return c.own.health
 }
 
+// probed records a probe that was answered, and whether that took much longer than usual.
+func (o *own) probed(late bool) {
+	o.late *= 7.0 / 8
+	if late {
+		o.late += 1.0 / 8
+	}
+}
+
 // degrade and improve change the local health score.
 func (c *Core) degrade(n int) { c.own.health = min(c.own.health+n, maxHealth) }
 func (c *Core) improve()      { c.own.health = max(c.own.health-1, 0) }
@@ -160,7 +171,7 @@ func (c *Core) probe(now time.Duration) {
 	c.counts.Probes++
 	timeout := m.path.timeout(c.t.ProbeTimeout) * time.Duration(1+c.health())
 	c.probing.number++
-	o := &probe{number: c.probing.number, target: m, sent: now, ask: now + timeout}
+	o := &probe{number: c.probing.number, target: m, sent: now, received: c.received(m.id), ask: now + timeout}
 	o.end = now + max(3*timeout, c.t.ProbeInterval*time.Duration(1+c.health()))
 	c.probing.pending = append(c.probing.pending, o)
 	c.do(Action{Kind: DoProbe, Peer: m.id, Number: o.number, Updates: c.piggyback(m)})
@@ -229,12 +240,31 @@ func (c *Core) pick(n int, fit func(*member) bool) []*member {
 	return picked
 }
 
+// maxUnanswered is how long a member whose packets arrive may leave probes unanswered.
+const maxUnanswered = 30 * time.Second
+
+// isSlow reports whether packets of the target have arrived since o was sent: the answer
+// waits in a queue, of a link that is narrow or loaded. An accusation would lengthen it. A
+// member whose process hangs sends packets too, but no answers.
+func (c *Core) isSlow(now time.Duration, o *probe) bool {
+	since := o.target.path.unanswered
+	if since == 0 {
+		since = o.sent
+	}
+	return !c.t.Plain && c.received(o.target.id) > o.received && now-since < maxUnanswered
+}
+
 // probeFailed records that the target of o was not reached. A helper that reports a miss
 // clears this node; helpers that do not answer degrade its own health.
 func (c *Core) probeFailed(now time.Duration, o *probe) {
 	c.counts.Misses++
-	o.target.path.missed()
+	o.target.path.missed(o)
 	switch {
+	case c.isSlow(now, o):
+		c.counts.Slow++
+		o.target.path.slow = true
+		c.own.probed(true)
+		return
 	case o.asked == 0:
 		c.degrade(1)
 	case len(o.helpers) > 0:
@@ -294,7 +324,7 @@ func (c *Core) Reply(now time.Duration, from proto.PeerID, number uint64, target
 			break
 		}
 		c.probing.pending = slices.Delete(c.probing.pending, i, i+1)
-		o.target.path.missed() // the direct probe failed
+		o.target.path.missed(o) // the direct probe failed
 		c.counts.Acks++
 		c.improve()
 		break
@@ -307,8 +337,10 @@ func (c *Core) answered(now time.Duration, from proto.PeerID, number uint64) {
 	for i, o := range c.probing.pending {
 		if o.number == number && o.target.id == from {
 			c.probing.pending = slices.Delete(c.probing.pending, i, i+1)
-			o.target.path.answered(now - o.sent)
-			o.target.path.replied = now
+			p := &o.target.path
+			c.own.probed(p.least > 0 && now-o.sent > 2*p.least+c.t.ProbeTimeout)
+			p.answered(now, o.sent)
+			p.slow = false
 			if len(c.probing.rtts) < maxRTTs {
 				c.probing.rtts = append(c.probing.rtts, now-o.sent)
 			}
@@ -316,6 +348,10 @@ func (c *Core) answered(now time.Duration, from proto.PeerID, number uint64) {
 			c.improve()
 			return
 		}
+	}
+	if m := c.members[from]; m != nil && number > 0 && number == m.path.late {
+		m.path.answeredLate(now)
+		return
 	}
 	for i, ch := range c.probing.indirect {
 		if ch.number == number && ch.target == from {

@@ -71,6 +71,11 @@ type Config struct {
 	Logger     *slog.Logger          // default: silent
 	Registerer prometheus.Registerer // default: no metrics
 	Seed       uint64                // for random choices; default: random
+
+	// Received returns how many packets have come from a member over its present
+	// connections, acknowledgments included: they show that it lives. It must not block,
+	// nor call the runner. Default: none.
+	Received func(p proto.PeerID) uint64
 }
 
 func (c Config) withDefaults() Config {
@@ -78,6 +83,9 @@ func (c Config) withDefaults() Config {
 	c.Boot = max(c.Boot, 1)
 	if c.Self == nil {
 		c.Self = func() Self { return Self{} }
+	}
+	if c.Received == nil {
+		c.Received = func(proto.PeerID) uint64 { return 0 }
 	}
 	if c.Changed == nil {
 		c.Changed = func(Event) {}
@@ -127,7 +135,7 @@ func Open(keys *identity.Keys, mesh identity.Mesh, net Network, dir Directory, c
 	r.verifier = newVerifier(mesh, dir)
 	r.number.Store(cfg.Boot * numbersPerBoot)
 	r.self.info = cfg.Self()
-	r.core = NewCore(keys.Peer(), identity.Incarnation(cfg.Boot), r.now(), cfg.Tuning, recordSigner{r}, rand.New(rand.NewPCG(cfg.Seed, 1)))
+	r.core = NewCore(keys.Peer(), identity.Incarnation(cfg.Boot), r.now(), cfg.Tuning, recordSigner{r}, cfg.Received, rand.New(rand.NewPCG(cfg.Seed, 1)))
 	r.loadRevoked()
 	var err error
 	r.met, err = newMetrics(cfg.Registerer, r)

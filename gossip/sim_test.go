@@ -21,7 +21,8 @@ type sim struct {
 	loss  float64
 	delay time.Duration // of a message: between 0.5 and 1.5 times this
 	cut   func(from, to int) bool
-	bad   map[int]float64 // additional loss of single nodes, both ways
+	bad   map[int]float64       // additional loss of single nodes, both ways
+	slow  map[int]time.Duration // additional delay of single nodes, both ways
 
 	events   func(at *simNode, e *Event) // receives all events of all nodes
 	messages uint64                      // probes and replies sent
@@ -37,6 +38,7 @@ type simNode struct {
 	up     bool
 	paused bool
 	held   []*simEvent
+	got    map[proto.PeerID]uint64 // messages received in this life, by sender
 	tickAt time.Duration
 	state  proto.NodeState
 }
@@ -78,7 +80,7 @@ func simID(i int) (p proto.PeerID) {
 }
 
 func newSim(seed uint64, n int, t Tuning) *sim {
-	s := &sim{rand: rand.New(rand.NewPCG(seed, 7)), t: t.withDefaults(), delay: 10 * time.Millisecond, bad: map[int]float64{}}
+	s := &sim{rand: rand.New(rand.NewPCG(seed, 7)), t: t.withDefaults(), delay: 10 * time.Millisecond, bad: map[int]float64{}, slow: map[int]time.Duration{}}
 	for range n {
 		s.add()
 	}
@@ -98,7 +100,8 @@ func (s *sim) add() *simNode {
 func (s *sim) start(n *simNode) {
 	n.boot++
 	n.up, n.paused, n.held, n.state = true, false, nil, proto.NodeRunning
-	n.core = NewCore(n.id, n.boot<<20, s.now, s.t, n, rand.New(rand.NewPCG(s.rand.Uint64(), 1)))
+	n.got = map[proto.PeerID]uint64{}
+	n.core = NewCore(n.id, n.boot<<20, s.now, s.t, n, n.received, rand.New(rand.NewPCG(s.rand.Uint64(), 1)))
 	n.tickAt = never
 	for _, o := range s.nodes {
 		if o != n && o.core != nil {
@@ -195,6 +198,8 @@ func (s *sim) partition(f func(from, to int) bool) {
 	}
 }
 
+func (n *simNode) received(p proto.PeerID) uint64 { return n.got[p] }
+
 // Record and Accuse implement Signer without signing.
 func (n *simNode) Record(incarnation, revision uint64) *Update {
 	return &Update{Peer: n.id, By: n.id, Incarnation: incarnation, Record: &proto.NodeRecord{
@@ -247,7 +252,7 @@ func (s *sim) act(n *simNode, actions []Action) {
 // instead.
 func (s *sim) send(from, to *simNode, e simEvent, lossy bool) {
 	loss := max(s.loss, s.bad[from.i], s.bad[to.i])
-	delay := s.delay/2 + time.Duration(s.rand.Int64N(int64(s.delay)))
+	delay := s.delay/2 + time.Duration(s.rand.Int64N(int64(s.delay))) + s.slow[from.i] + s.slow[to.i]
 	if s.cut != nil && s.cut(from.i, to.i) || !to.up || lossy && s.rand.Float64() < loss {
 		return
 	}
@@ -319,6 +324,10 @@ func (s *sim) run(d time.Duration) {
 
 func (s *sim) deliver(e *simEvent) {
 	n, from := e.to, e.from
+	n.got[from.id]++
+	if late := s.slow[n.i] + s.slow[from.i]; late > 0 {
+		s.after(late, func() { from.got[n.id]++ }) // the acknowledgment
+	}
 	switch e.kind {
 	case simProbe:
 		s.act(n, n.core.Probe(s.now, from.id, e.number, e.target, e.updates))
@@ -409,6 +418,8 @@ func (c *Counts) add(o Counts) {
 	c.Indirect += o.Indirect
 	c.Acks += o.Acks
 	c.Misses += o.Misses
+	c.Slow += o.Slow
+	c.Postponed += o.Postponed
 	c.Suspicions += o.Suspicions
 	c.Confirmations += o.Confirmations
 	c.Verdicts += o.Verdicts

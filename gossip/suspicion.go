@@ -11,6 +11,7 @@ import (
 // further accuser.
 type suspicion struct {
 	start     time.Duration
+	received  uint64 // packets from it until then
 	deadline  time.Duration
 	low, high time.Duration
 	k         int       // confirmations that reduce the time to low
@@ -50,18 +51,30 @@ func (c *Core) newSuspicion(now time.Duration, m *member) *suspicion {
 		slow := 4 * m.path.rtt // a refutation needs a round trip
 		low, high = low+slow, high+slow
 	}
-	return &suspicion{start: now, deadline: now + high, low: low, high: high, k: k}
+	return &suspicion{start: now, received: c.received(m.id), deadline: now + high, low: low, high: high, k: k}
 }
 
 // tickSuspects declares suspects dead whose time has expired.
 func (c *Core) tickSuspects(now time.Duration) {
 	for i := 0; i < len(c.suspects); {
-		if m := c.suspects[i]; now >= m.suspicion.deadline {
+		if m := c.suspects[i]; now >= m.suspicion.deadline && !c.postpone(now, m) {
 			c.declareDead(now, m, nil) // removes it from the list
 		} else {
 			i++
 		}
 	}
+}
+
+// postpone gives a suspect whose packets arrive the time that it has without confirmations
+// by others: its refutation may wait in a queue.
+func (c *Core) postpone(now time.Duration, m *member) bool {
+	s, received := m.suspicion, c.received(m.id)
+	if c.t.Plain || received <= s.received || now >= s.start+s.high {
+		return false
+	}
+	c.counts.Postponed++
+	s.received, s.deadline = received, min(now+s.low, s.start+s.high)
+	return true
 }
 
 // declareDead declares m dead. update is nil if this node reached the verdict itself.
@@ -259,8 +272,8 @@ func (c *Core) Isolated(now time.Duration) bool {
 	return silent > low
 }
 
-// Degraded reports whether this node is isolated, or so many of its own probes fail that
-// the fault is probably its own.
+// Degraded reports whether this node is isolated, or so many of its own probes fail, or are
+// answered late, that the fault is probably its own.
 func (c *Core) Degraded(now time.Duration) bool {
-	return c.Isolated(now) || c.health() >= degradedHealth && len(c.members) > 1
+	return c.Isolated(now) || (c.health() >= degradedHealth || c.own.late > 0.5) && len(c.members) > 1
 }

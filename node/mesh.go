@@ -26,7 +26,7 @@ func (n *Node) openGossip() (err error) {
 			SuspectRecover: m.SuspectRecover, DeadRecover: m.DeadRecover,
 			PruneAge: m.PruneAge, PruneInterval: m.PruneInterval, PruneLimit: m.PruneLimit,
 		},
-		Boot: n.outbox.Boot(), Self: n.ownRecord, Changed: n.memberChanged,
+		Boot: n.outbox.Boot(), Self: n.ownRecord, Changed: n.memberChanged, Received: n.net.Received,
 		Clock: n.cfg.Clock, Logger: n.log, Registerer: n.registry,
 	}
 	if n.cfg.Simulated.Gossip != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
+	"github.com/quic-go/quic-go"
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
@@ -94,6 +95,26 @@ func (c *conn) unacked() int64 {
 // had to wait behind it.
 func (c *conn) loaded() bool {
 	return c.unacked() >= loadBytes || c.work.received.Load()-c.work.atLastPong.Load() >= loadBytes
+}
+
+// packets returns how many packets were received; bytes, where they cannot be counted.
+func (c *conn) packets() uint64 {
+	var q *quic.Conn
+	if c.direct() && c.raw.As(&q) {
+		return q.ConnectionStats().PacketsReceived
+	}
+	return c.work.received.Load()
+}
+
+// longestRTT returns the longest of the last round trips that are known; 0: none.
+func (c *conn) longestRTT() time.Duration {
+	rtt := time.Duration(c.rtt.Load())
+	var q *quic.Conn
+	if c.direct() && c.raw.As(&q) {
+		s := q.ConnectionStats()
+		rtt = max(rtt, s.LatestRTT, s.SmoothedRTT)
+	}
+	return rtt
 }
 
 func (c *conn) heard() time.Duration { return time.Duration(c.lastHeard.Load()) }

@@ -324,6 +324,19 @@ func (t *Transport) SendCtl(p proto.PeerID, m *proto.Message) error {
 	return c.queueCtl(m)
 }
 
+// Received returns how many packets have come from p over its present connections,
+// acknowledgments included; where the transport cannot count packets, bytes of its streams.
+func (t *Transport) Received(p proto.PeerID) (n uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.peers[p]; s != nil {
+		for _, c := range s.conns {
+			n += c.packets()
+		}
+	}
+	return n
+}
+
 // Ping measures the round trip to p.
 func (t *Transport) Ping(ctx context.Context, p proto.PeerID) (time.Duration, error) {
 	c := t.best(p)
