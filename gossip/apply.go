@@ -77,7 +77,9 @@ func (c *Core) handleRecord(now time.Duration, n *Update) {
 	described := m.record == nil || !sameDescription(m.record.Record, n.Record)
 	m.incarnation, m.record = n.Incarnation, n
 	c.cachedDigest = nil
-	c.rumors.add(n)
+	if newer || described { // of load and measurements the topic and exchanges tell
+		c.rumors.add(n)
+	}
 	switch {
 	case n.Record.GetState() == proto.NodeStopped:
 		c.change(now, m, Left, n.Peer)

@@ -18,7 +18,7 @@ type Tuning struct {
 	ConfirmedMult  int           // minimum time to refute, in the unit of SuspicionMult; default 3
 	SuspectRecover time.Duration // no new work after a refuted suspicion (suspect_recover_min_ms); default 5s
 	DeadRecover    time.Duration // no new work after a return from DEAD (dead_recover_min_ms); default 30s
-	SyncInterval   time.Duration // between two exchanges with a random node, and between two published roots; default 30s
+	SyncInterval   time.Duration // between two exchanges with a random node, and at least between two published roots; default 30s
 	PruneAge       time.Duration // dead and stopped nodes are forgotten after this time; default 24h
 	PruneInterval  time.Duration // between two checks for nodes to forget; default 10m
 	PruneLimit     int           // nodes forgotten per check; default 64

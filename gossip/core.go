@@ -133,6 +133,10 @@ func (c *Core) end(now time.Duration) []Action {
 func (c *Core) do(a Action)  { c.out = append(c.out, a) }
 func (c *Core) emit(e Event) { c.out = append(c.out, Action{Kind: DoEvent, Event: &e}) }
 
+// rootEvery is the minimum time between two published roots, of all members: each crosses
+// every link several times.
+const rootEvery = 4 * time.Second
+
 // Tick performs the work due at now.
 func (c *Core) Tick(now time.Duration) []Action {
 	c.begin(now)
@@ -140,7 +144,8 @@ func (c *Core) Tick(now time.Duration) []Action {
 	c.tickSuspects(now)
 	c.tickRecovering(now)
 	if now >= c.timers.root {
-		c.timers.root = now + c.t.SyncInterval*9/10 + c.jitter(c.t.SyncInterval/5)
+		every := max(c.t.SyncInterval, time.Duration(c.alive)*rootEvery)
+		c.timers.root = now + every*9/10 + c.jitter(every/5)
 		c.do(Action{Kind: DoRoot})
 	}
 	if now >= c.timers.sync {
@@ -253,9 +258,12 @@ func (c *Core) Revise(now time.Duration) []Action {
 
 // announce signs this node's own record and spreads it.
 func (c *Core) announce() {
+	before := c.own.record
 	c.own.record = c.signer.Record(c.own.incarnation, c.own.revision)
 	c.cachedDigest = nil
-	c.rumors.add(c.own.record)
+	if c.own.record.Incarnation > before.Incarnation || !sameDescription(before.Record, c.own.record.Record) {
+		c.rumors.add(c.own.record)
+	}
 	c.do(Action{Kind: DoPublish, Updates: []*Update{c.own.record}})
 }
 

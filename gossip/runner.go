@@ -111,6 +111,8 @@ type Runner struct {
 	revoked  revokedSet
 	number   atomic.Uint64 // number of the last published message
 
+	introduced introduced
+
 	mu           sync.Mutex
 	core         *Core
 	self         selfRecord

@@ -93,7 +93,7 @@ const (
 	maxUnverified = 16      // inbound connections of strangers before the hello
 	maxHello      = 8 << 10 // bytes of a hello, including its issuer's certificate
 	maxMisses     = 3       // unanswered heartbeats
-	pingSize      = 100
+	pingSize      = 16
 	bufferSize    = 64 << 10
 	maxDials      = 8 // at once
 )

@@ -27,10 +27,10 @@ import (
 const (
 	lookupTimeout = 5 * time.Second  // for one DHT query
 	dhtEvery      = 2 * time.Second  // between two checks of the routing table
-	searchEvery   = 2 * time.Minute  // between two searches for all members
-	firstSearch   = 5 * time.Second  // at first; then doubled each time if few were found
+	gossipFirst   = 10 * time.Second // before the first search for all members, if there is gossip
+	firstSearch   = 5 * time.Second  // between two while new ones are found
+	searchEvery   = 30 * time.Minute // maximum between two
 	maxAskPause   = 10 * time.Minute // maximum between two queries for a lost peer
-	earlySearches = 6                // searches
 	announceEvery = time.Hour        // between two announcements, which expire after a day
 	announceRetry = 30 * time.Second // after a failed announcement
 )
@@ -46,13 +46,14 @@ type memberDHT struct {
 	name   string // key under which all members announce themselves
 	key    []byte // of that name
 
+	began                    time.Duration // monotonic
 	lastSearch, lastAnnounce time.Duration // monotonic; 0: never
-	searches                 int
+	vain                     int           // searches in a row that found nobody new
 	announced                bool
 }
 
 func newMemberDHT(t *Transport, c *memberHost) (*memberDHT, error) {
-	w := &memberDHT{t: t, host: c, name: "balefire/members/" + meshName(t.cfg.MeshTag)}
+	w := &memberDHT{t: t, host: c, began: t.cfg.Clock.Mono(), name: "balefire/members/" + meshName(t.cfg.MeshTag)}
 	sum := sha256.Sum256([]byte(w.name))
 	var err error
 	if w.key, err = multihash.Encode(sum[:], multihash.SHA2_256); err != nil {
@@ -62,6 +63,7 @@ func newMemberDHT(t *Transport, c *memberHost) (*memberDHT, error) {
 		dht.Mode(dht.ModeServer),
 		dht.ProtocolPrefix(protocol.ID("/balefire/"+meshName(t.cfg.MeshTag))),
 		dht.DisableValues(),
+		dht.DisableAutoRefresh(), // the table has the members that are connected: nearly all
 		dht.BootstrapPeersFunc(w.bootstrapPeers),
 		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return t.verified(p) }),
 		dht.QueryFilter(func(_ any, info peer.AddrInfo) bool { return w.askable(info.ID) }),
@@ -135,8 +137,8 @@ func (w *memberDHT) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		w.sweep()
-		if size := w.dht.RoutingTable().Size(); size > 0 {
-			w.maintain(ctx, size)
+		if w.dht.RoutingTable().Size() > 0 {
+			w.maintain(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -158,8 +160,12 @@ func (w *memberDHT) sweep() {
 }
 
 // maintain announces this node and searches for others when due.
-func (w *memberDHT) maintain(ctx context.Context, size int) {
+func (w *memberDHT) maintain(ctx context.Context) {
 	now := w.t.cfg.Clock.Mono()
+	gossip := w.t.disc.topic.Load()
+	if gossip != nil && now-w.began < gossipFirst {
+		return // it tells of most members at no cost
+	}
 	pause := announceEvery
 	if !w.announced {
 		pause = announceRetry
@@ -172,32 +178,31 @@ func (w *memberDHT) maintain(ctx context.Context, size int) {
 			w.t.log.Debug("DHT announcement failed", "why", err)
 		}
 	}
-	if w.lastSearch == 0 || now-w.lastSearch >= searchPause(w.searches, size) {
+	pause = searchPause(w.vain)
+	if gossip != nil && len(gossip.topic.ListPeers()) >= maxDials {
+		pause = searchEvery
+	}
+	if now-max(w.lastSearch, w.began) >= pause || w.lastSearch == 0 && gossip == nil {
 		w.lastSearch = now
-		w.searches++
-		w.search(ctx)
+		w.vain++
+		if w.search(ctx) > 0 {
+			w.vain = 0
+		}
 	}
 }
 
-// searchPause returns the time to the next search after this many, given the size of the
-// routing table: short at first, and in a small mesh longer and longer.
-func searchPause(searches, size int) time.Duration {
-	switch {
-	case searches < earlySearches:
-		return firstSearch
-	case size < maxDials:
-		return min(searchEvery, firstSearch<<min(searches-earlySearches, 10))
-	}
-	return searchEvery
-}
+// searchPause returns the time to the next search after this many in a row that found
+// nobody new. Each one asks many members, and almost always gossip has told of all.
+func searchPause(vain int) time.Duration { return min(searchEvery, firstSearch<<min(2*vain, 10)) }
 
-// search finds the members that announce themselves and sends a hello to unknown ones.
-func (w *memberDHT) search(ctx context.Context) {
+// search finds the members that announce themselves, sends a hello to unknown ones and
+// returns their number.
+func (w *memberDHT) search(ctx context.Context) (unknown int) {
 	ctx, cancel := context.WithTimeout(ctx, 4*lookupTimeout)
 	defer cancel()
 	found, err := util.FindPeers(ctx, w.finder, w.name)
 	if err != nil {
-		return
+		return 0
 	}
 	known := w.t.knownPeers()
 	var wg sync.WaitGroup
@@ -208,12 +213,14 @@ func (w *memberDHT) search(ctx context.Context) {
 		if err != nil || known[p] || p == w.t.self {
 			continue
 		}
+		unknown++
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
 			w.host.Connect(ctx, info)
 		})
 	}
+	return unknown
 }
 
 // knownPeers returns the peers for which the directory has addresses.

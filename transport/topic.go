@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	pubsub "github.com/libp2p/go-libp2p-pubsub"
@@ -54,6 +55,31 @@ type gossipTopic struct {
 	sub       *pubsub.Subscription
 	replay    *replayGuard
 	protocols []protocol.ID // gossipsub's protocols
+
+	overlay overlayPeers
+}
+
+// overlayPeers are the members to which gossipsub sends messages at once.
+type overlayPeers struct {
+	mu  sync.Mutex
+	all map[peer.ID]bool
+}
+
+func (n *overlayPeers) set(p peer.ID, is bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.all == nil {
+		n.all = make(map[peer.ID]bool)
+	}
+	if n.all[p] = is; !is {
+		delete(n.all, p)
+	}
+}
+
+func (n *overlayPeers) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.all)
 }
 
 func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTopic, error) {
@@ -61,7 +87,7 @@ func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTo
 	name := TopicName(t.cfg.MeshTag)
 	ps, err := pubsub.NewGossipSub(ctx, c,
 		pubsub.WithMessageSignaturePolicy(pubsub.StrictSign),
-		pubsub.WithFloodPublish(true),
+		pubsub.WithGossipSubParams(overlay()),
 		pubsub.WithMaxMessageSize(maxRumor+rumorHead),
 		pubsub.WithMaxControlMessageSize(maxRumor),
 		pubsub.WithPeerOutboundQueueSize(gossipQueue),
@@ -70,7 +96,7 @@ func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTo
 		pubsub.WithPeerFilter(func(p peer.ID, topic string) bool { return topic == name && t.verified(p) }),
 		pubsub.WithSubscriptionFilter(pubsub.WrapLimitSubscriptionFilter(pubsub.NewAllowlistSubscriptionFilter(name), 16)),
 		pubsub.WithAppSpecificRpcInspector(b.inspect),
-		pubsub.WithRawTracer(&rumorTracer{t: t}),
+		pubsub.WithRawTracer(&rumorTracer{t: t, overlay: &b.overlay}),
 	)
 	if err != nil {
 		return nil, err
@@ -83,6 +109,38 @@ func newGossipTopic(ctx context.Context, t *Transport, c *memberHost) (*gossipTo
 	}
 	b.sub, err = b.topic.Subscribe(pubsub.WithBufferSize(gossipQueue))
 	return b, err
+}
+
+// leastOverlay and overlayTime are how many such members a node waits for, and how long,
+// before it publishes: what is published earlier may reach nobody.
+const (
+	leastOverlay = 3
+	overlayTime  = 2 * time.Second
+)
+
+// overlay returns the parameters of gossipsub: a node sends each message to four others,
+// its own too, not to six to twelve as by default. Links may be narrow, and what is lost is
+// found by comparison.
+func overlay() pubsub.GossipSubParams {
+	p := pubsub.DefaultGossipSubParams()
+	p.D, p.Dlo, p.Dhi, p.Dscore, p.Dout, p.Dlazy = 4, leastOverlay, 6, 2, 1, 3
+	return p
+}
+
+// awaitOverlay waits until gossipsub has members to send to, if there are any, but not long.
+func (b *gossipTopic) awaitOverlay(ctx context.Context) {
+	again := time.NewTicker(overlayTime / 20)
+	defer again.Stop()
+	for range 20 {
+		if b.overlay.count() >= min(leastOverlay, len(b.topic.ListPeers())) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+	}
 }
 
 // run passes on received messages until ctx is done.
@@ -216,7 +274,8 @@ func (t *Transport) activeMember(p proto.PeerID) bool {
 }
 
 // Publish sends data to all members of the mesh that are reachable now; some may miss it.
-// At most 64 KiB. This node does not receive its own messages.
+// At most 64 KiB. This node does not receive its own messages. Just after the start it waits
+// up to two seconds until there are members to send it to.
 func (t *Transport) Publish(ctx context.Context, data []byte) error {
 	b := t.disc.topic.Load()
 	switch {
@@ -225,6 +284,7 @@ func (t *Transport) Publish(ctx context.Context, data []byte) error {
 	case len(data) == 0 || len(data) > maxRumor:
 		return fmt.Errorf("publish: %d bytes, want 1 to %d", len(data), maxRumor)
 	}
+	b.awaitOverlay(ctx)
 	if err := b.topic.Publish(ctx, data); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}

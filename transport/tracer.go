@@ -11,7 +11,19 @@ import (
 
 // A rumorTracer counts what gossipsub does with messages, and holds peers accountable for
 // messages that no honest node forwards.
-type rumorTracer struct{ t *Transport }
+type rumorTracer struct {
+	t       *Transport
+	overlay *overlayPeers
+}
+
+// Graft adds a member of the overlay.
+func (r *rumorTracer) Graft(p peer.ID, _ string) { r.overlay.set(p, true) }
+
+// Prune removes one.
+func (r *rumorTracer) Prune(p peer.ID, _ string) { r.overlay.set(p, false) }
+
+// OnClosedOutboundStream removes one.
+func (r *rumorTracer) OnClosedOutboundStream(p peer.ID) { r.overlay.set(p, false) }
 
 // RejectMessage counts a rejected message. This node's own validator does its own
 // counting.
@@ -49,20 +61,11 @@ func (r *rumorTracer) count(outcome string) { r.t.met.rumors.WithLabelValues(out
 // OnNewOutboundStream does nothing.
 func (*rumorTracer) OnNewOutboundStream(peer.ID, protocol.ID) {}
 
-// OnClosedOutboundStream does nothing.
-func (*rumorTracer) OnClosedOutboundStream(peer.ID) {}
-
 // Join does nothing.
 func (*rumorTracer) Join(string) {}
 
 // Leave does nothing.
 func (*rumorTracer) Leave(string) {}
-
-// Graft does nothing.
-func (*rumorTracer) Graft(peer.ID, string) {}
-
-// Prune does nothing.
-func (*rumorTracer) Prune(peer.ID, string) {}
 
 // ValidateMessage does nothing.
 func (*rumorTracer) ValidateMessage(*pubsub.Message) {}
