@@ -131,7 +131,7 @@ func (n *Node) memberChanged(e gossip.Event) {
 	switch {
 	case e.Kind == gossip.Described, e.Kind == gossip.Changed && e.To == gossip.Alive:
 		n.updateAddrs(e.Peer)
-		n.net.Want(e.Peer) // its address may have changed
+		n.net.MayReturn(e.Peer)
 	}
 }
 

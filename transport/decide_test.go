@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -132,7 +133,7 @@ func TestRedial(t *testing.T) {
 		for range rapid.IntRange(1, 40).Draw(t, "tries") {
 			now = d.due + rapid.SampledFrom([]time.Duration{0, shortDial, longDial}).Draw(t, "took")
 			d.busy = true
-			d = timing.afterFailure(d, now, r)
+			d = timing.afterFailure(d, now, false, r)
 			pause, absent := d.due-now, now-d.lostAt
 			if d.busy || pause < timing.Redial/3 || pause > timing.MaxRedial {
 				t.Fatalf("pause %v", pause)
@@ -140,17 +141,25 @@ func TestRedial(t *testing.T) {
 			if absent <= time.Minute && pause > 2*time.Second {
 				t.Fatalf("a pause of %v after %v", pause, absent)
 			}
-			hurried := timing.wake(d, now)
+			hurried, _ := timing.wake(d, now)
 			if hurried.due > max(now, hurried.started+timing.Redial) {
 				t.Fatalf("wanted, and dialed in %v", hurried.due-now)
 			}
 		}
 	})
 	d := redialState{lostAt: 0, busy: true, tries: 9}
-	if d = timing.wake(d, time.Hour); !d.wanted {
-		t.Error("work that arrived during an attempt is forgotten")
+	d, end := timing.wake(d, time.Hour)
+	if !d.wanted || !end {
+		t.Errorf("work that arrives during a long attempt: noted %v, ends it %v", d.wanted, end)
 	}
-	if d = timing.afterFailure(d, time.Hour, 0.999); d.due > time.Hour+timing.Redial || d.wanted {
+	for _, after := range []time.Duration{0, shortDial, cutEvery} {
+		again := d
+		again.started = time.Hour
+		if _, end := timing.wake(again, time.Hour+after); end != (after == cutEvery) {
+			t.Errorf("work %v after an attempt was ended: ends the next one: %v", after, end)
+		}
+	}
+	if d = timing.afterFailure(d, time.Hour, true, 0.999); d.due > time.Hour+timing.Redial || d.wanted {
 		t.Errorf("tried again after %v despite pending work", d.due-time.Hour)
 	}
 }
@@ -398,5 +407,33 @@ func TestLifeSign(t *testing.T) {
 	c.rtt.Store(int64(time.Second))
 	if got := c.slack(); got != 5*time.Second {
 		t.Errorf("slack %v, want 3s for the bytes and two round trips", got)
+	}
+}
+
+// Fewer attempts run at once while none is answered.
+func TestUnansweredDialsAreFewer(t *testing.T) {
+	s := dialSlots{most: maxDials, freed: make(chan struct{}, 1)}
+	running := func() (n int) {
+		for s.tryTake() {
+			n++
+		}
+		return n
+	}
+	if n := running(); n != maxDials {
+		t.Errorf("%d attempts run at once, want %d", n, maxDials)
+	}
+	for range maxDials {
+		s.put(fmt.Errorf("dial: %w", context.DeadlineExceeded))
+	}
+	if n := running(); n != minDials {
+		t.Errorf("%d attempts run at once while none is answered, want %d", n, minDials)
+	}
+	s.put(errors.New("refused"))
+	if n := running(); n != 1 {
+		t.Errorf("after a refusal %d more attempts run, want 1", n)
+	}
+	s.put(nil)
+	if n := running(); n != maxDials-minDials+1 {
+		t.Errorf("after an answer %d more attempts run, want %d", n, maxDials-minDials+1)
 	}
 }

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,16 @@ func (d redialState) timeout() time.Duration {
 	return shortDial
 }
 
+// newcomerFirst is how long a node with many connections waits, at least, for a member that
+// it has just heard of to dial it: if all did at once, a narrow link could not take it.
+const newcomerFirst = 30 * time.Second
+
+// returnFirst is the same for one that was connected before.
+const returnFirst = 5 * time.Second
+
+// cutEvery is the minimum time between two attempts that are ended because work arrives.
+const cutEvery = 30 * time.Second
+
 // scanEvery is how often the directory is checked for new contacts.
 const scanEvery = 5 * time.Second
 
@@ -45,6 +56,7 @@ type redialState struct {
 	tries   int           // consecutive failures
 	busy    bool          // an attempt is running
 	wanted  bool          // work arrived during the attempt
+	cut     time.Duration // when work last ended an attempt; 0: never
 }
 
 // firstDial returns the state of a peer whose connection was just lost. Even the first
@@ -57,22 +69,38 @@ func (t Timing) firstDial(now time.Duration, r float64) redialState {
 // afterFailure returns the state after an attempt failed at now. The delay grows with the
 // absence, not only with the attempts: a link that was down for 40 seconds is back within
 // two (S07), one that was down for days costs an attempt per minute.
-func (t Timing) afterFailure(d redialState, now time.Duration, r float64) redialState {
+//
+// A node with many connections is patient: where its connection to one peer is lost, that
+// peer has most likely lost others too. It dials all of them, at its own pace, and could
+// not take dials by all.
+func (t Timing) afterFailure(d redialState, now time.Duration, patient bool, r float64) redialState {
 	d.tries++
 	d.busy = false
-	pause := min(t.MaxRedial, t.Redial<<min(d.tries-1, 16), max(t.Redial, (now-d.lostAt)/30))
+	pause := min(t.MaxRedial, t.Redial<<min(d.tries-1, 16))
+	if !patient {
+		pause = min(pause, max(t.Redial, (now-d.lostAt)/30))
+	}
 	if d.wanted {
 		d.wanted, d.tries, pause = false, 0, t.Redial
+	}
+	if d.cut > 0 && d.cut >= d.started {
+		pause = 0
 	}
 	d.due = now + time.Duration((0.5+r)/1.5*float64(pause))
 	return d
 }
 
-// wake makes the next attempt due at once, but not within Redial of the last one.
-func (t Timing) wake(d redialState, now time.Duration) redialState {
+// wake makes the next attempt due at once, but not within Redial of the last one. end: the
+// one that is running is to be ended. It has lasted so long that, if the peer is back by
+// now, it may notice seconds later. A handshake over a slow path must be able to end,
+// though, however often there is work.
+func (t Timing) wake(d redialState, now time.Duration) (_ redialState, end bool) {
 	d.due = min(d.due, max(now, d.started+t.Redial))
 	d.wanted = d.busy
-	return d
+	if end = d.busy && now-d.started >= shortDial && (d.cut == 0 || now-d.cut >= cutEvery); end {
+		d.cut = now
+	}
+	return d, end
 }
 
 // redialLoop keeps every contact of the directory connected until ctx is done.
@@ -82,16 +110,13 @@ func (t *Transport) redialLoop(ctx context.Context) {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	slots := make(chan struct{}, maxDials)
+	slots := dialSlots{most: maxDials, freed: make(chan struct{}, 1)}
 	for {
 		due, pause := t.dueContacts(t.cfg.Directory.Contacts())
 		for _, c := range due {
 			wg.Go(func() {
-				select {
-				case slots <- struct{}{}:
-					defer func() { <-slots }()
-					t.dialContact(ctx, c)
-				case <-ctx.Done():
+				if slots.take(ctx) {
+					slots.put(t.dialContact(ctx, c))
 				}
 			})
 		}
@@ -105,6 +130,54 @@ func (t *Transport) redialLoop(ctx context.Context) {
 			timer.Stop()
 		}
 	}
+}
+
+// A dialSlots bounds the attempts of the redial loop that run at once: fewer while none is
+// answered. Over a narrow link many handshakes at once, each of some kilobytes, would not
+// end in time, and begin again.
+type dialSlots struct {
+	mu      sync.Mutex
+	most    int
+	running int
+	freed   chan struct{}
+}
+
+// take waits for a slot; false: ctx is done.
+func (s *dialSlots) take(ctx context.Context) bool {
+	for !s.tryTake() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.freed:
+		}
+	}
+	return true
+}
+
+func (s *dialSlots) tryTake() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running >= s.most {
+		return false
+	}
+	if s.running++; s.running < s.most {
+		notify(s.freed) // there is another one
+	}
+	return true
+}
+
+// put returns a slot after an attempt.
+func (s *dialSlots) put(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+	switch {
+	case err == nil:
+		s.most = maxDials
+	case errors.Is(err, context.DeadlineExceeded):
+		s.most = max(minDials, s.most-1)
+	}
+	notify(s.freed)
 }
 
 // dueContacts returns the contacts to dial now, marked busy, and the time until the next
@@ -122,6 +195,9 @@ func (t *Transport) dueContacts(contacts []proto.Contact) (due []proto.Contact, 
 		}
 		if n.dial == (redialState{}) {
 			n.dial = t.cfg.Timing.firstDial(now, rand.Float64())
+			if len(t.conns) >= maxDials {
+				n.dial.due += newcomerFirst + rand.N(newcomerFirst) // it dials, at its own pace
+			}
 		}
 		wait := n.dial.due - now
 		if expelled && n.dial.tries > 0 {
@@ -159,7 +235,9 @@ func (t *Transport) endRedial(ctx context.Context, p proto.PeerID) {
 	}
 }
 
-func (t *Transport) dialContact(ctx context.Context, c proto.Contact) {
+// dialContact makes one attempt to reach c. It returns nil if there is a connection
+// afterwards.
+func (t *Transport) dialContact(ctx context.Context, c proto.Contact) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	attempt := &redialAttempt{cancel, make(chan struct{})}
@@ -175,18 +253,20 @@ func (t *Transport) dialContact(ctx context.Context, c proto.Contact) {
 	c.Addrs = t.freshAddrs(ctx, c, asks)
 	dialing, cancel := context.WithTimeout(ctx, last.timeout())
 	err := t.connect(dialing, c, last.tries > 0)
+	late := dialing.Err()
 	cancel()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n = t.peer(c.Peer)
 	n.dial.busy, n.redial = false, nil
 	if err == nil || len(n.conns) > 0 {
-		return
+		return nil
 	}
 	n.lastErr, n.failedAt = err, t.cfg.Clock.Now()
-	n.dial = t.cfg.Timing.afterFailure(n.dial, t.cfg.Clock.Mono(), rand.Float64())
+	n.dial = t.cfg.Timing.afterFailure(n.dial, t.cfg.Clock.Mono(), len(t.conns) >= maxDials, rand.Float64())
 	t.log.Debug("dial failed", "peer", c.Peer, "tries", n.dial.tries, "why", err)
 	notify(t.redialWake)
+	return cmp.Or(late, err)
 }
 
 // Want requests a connection to p, for which there is work: it is dialed at once if it is
@@ -196,13 +276,36 @@ func (t *Transport) Want(p proto.PeerID) {
 	n := t.peer(p)
 	was := n.dial
 	wake := len(n.conns) == 0
-	if wake && was != (redialState{}) {
-		n.dial = t.cfg.Timing.wake(was, t.cfg.Clock.Mono())
+	if wake {
+		if was == (redialState{}) {
+			n.dial = t.cfg.Timing.firstDial(t.cfg.Clock.Mono(), 1)
+		}
+		var end bool
+		if n.dial, end = t.cfg.Timing.wake(n.dial, t.cfg.Clock.Mono()); end && n.redial != nil {
+			n.redial.cancel()
+		}
 		wake = n.dial.due != was.due // otherwise the next attempt is already scheduled
 	}
 	t.mu.Unlock()
 	if wake {
 		notify(t.redialWake)
+	}
+}
+
+// MayReturn reports that p may be reachable again, or at another address: other members
+// say so. It is dialed soon if it is not connected. A node with many connections first
+// gives p time to dial: it hears the same as all others, and p could not take dials by all.
+func (t *Transport) MayReturn(p proto.PeerID) {
+	t.mu.Lock()
+	n := t.peer(p)
+	crowded := len(t.conns) >= maxDials
+	if due := t.cfg.Clock.Mono() + returnFirst + rand.N(returnFirst); crowded && len(n.conns) == 0 && due < n.dial.due {
+		n.dial.due = due
+		notify(t.redialWake)
+	}
+	t.mu.Unlock()
+	if !crowded {
+		t.Want(p)
 	}
 }
 

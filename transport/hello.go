@@ -182,10 +182,15 @@ func (t *Transport) noteRefusal(c *conn, err error) {
 	}
 }
 
+// helloTime returns the time for both hellos on c: more over a slow path.
+func (t *Transport) helloTime(c *conn) time.Duration {
+	return t.cfg.Timing.Hello + min(2*c.longestRTT(), 2*t.cfg.Timing.Hello)
+}
+
 // exchangeHellos exchanges the hellos over s within the time limit for both, and returns
 // the other side's.
 func (t *Transport) exchangeHellos(s *stream, first bool) (*proto.Hello, error) {
-	if err := s.SetDeadline(time.Now().Add(t.cfg.Timing.Hello)); err != nil {
+	if err := s.SetDeadline(time.Now().Add(t.helloTime(s.conn))); err != nil {
 		return nil, err
 	}
 	if first {
@@ -370,7 +375,7 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 
 // expectHello closes an inbound connection without a timely hello.
 func (t *Transport) expectHello(ctx context.Context, c *conn) {
-	timer := time.NewTimer(t.cfg.Timing.Hello)
+	timer := time.NewTimer(t.helloTime(c))
 	defer timer.Stop()
 	select {
 	case <-c.ready:

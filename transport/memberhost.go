@@ -19,6 +19,10 @@ import (
 // errStranger is returned for a peer without a completed hello.
 var errStranger = errors.New("transport: no hello has been exchanged with the peer")
 
+// errRedialed is returned for a contact without a new address: the redial loop dials it at
+// the pace that suits it.
+var errRedialed = errors.New("transport: the contact is not connected, and no other address of it is known")
+
 // A memberHost is the host as gossip and the DHT see it: a network of verified members.
 // To them a peer is connected only after its hello; streams of others wait for it like
 // those of the transport's own protocols.
@@ -155,7 +159,11 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 		addrs = c.Host.Peerstore().Addrs(info.ID)
 	}
 	told := addrStrings(addrs[:min(len(addrs), proto.MaxAddrs)])
-	if c.t.isMember(p) || c.t.knownPeers()[p] {
+	known := c.t.contact(p).Addrs
+	if len(known) > 0 && !slices.ContainsFunc(told, func(a string) bool { return !slices.Contains(known, a) }) {
+		return errRedialed
+	}
+	if c.t.isMember(p) || len(known) > 0 {
 		return c.t.connect(ctx, proto.Contact{Peer: p, Addrs: told}, false)
 	}
 	return c.t.tryHello(ctx, p, told)

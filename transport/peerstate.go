@@ -124,7 +124,7 @@ func (t *Transport) forget(n *peerState) {
 func (t *Transport) checkAlive(ctx context.Context, c *conn) {
 	before := c.heard()
 	c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
-	timer := time.NewTimer(t.cfg.Timing.Busy)
+	timer := time.NewTimer(t.cfg.Timing.Busy + 2*c.longestRTT())
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
