@@ -100,16 +100,17 @@ func (n *Node) relays() []proto.PeerID {
 			continue
 		}
 		g, _ := n.gossip.Member(p.Peer)
-		all = append(all, relayCandidate{p.Peer, g.Status == gossip.Dead || g.Status == gossip.Left, g.Record.GetOpen() && n.net.Connected(p.Peer)})
+		all = append(all, relayCandidate{p.Peer, g.Status == gossip.Dead || g.Status == gossip.Left, g.Record.GetOpen(), n.net.Connected(p.Peer)})
 	}
 	return eligibleRelays(all)
 }
 
 // A relayCandidate is a member with the role relay.
 type relayCandidate struct {
-	peer proto.PeerID
-	gone bool // dead or stopped
-	open bool // connected, and publicly reachable, as announced by the member
+	peer      proto.PeerID
+	gone      bool // dead or stopped
+	open      bool // publicly reachable, as announced by the member
+	connected bool
 }
 
 // eligibleRelays leaves out members that are gone and, if this node is connected with some
@@ -117,7 +118,7 @@ type relayCandidate struct {
 // NAT would be useless. What a member announces of itself may be wrong, or be true
 // elsewhere only.
 func eligibleRelays(all []relayCandidate) (peers []proto.PeerID) {
-	open := slices.ContainsFunc(all, func(r relayCandidate) bool { return r.open && !r.gone })
+	open := slices.ContainsFunc(all, func(r relayCandidate) bool { return r.open && r.connected && !r.gone })
 	for _, r := range all {
 		if !r.gone && (r.open || !open) {
 			peers = append(peers, r.peer)

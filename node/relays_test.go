@@ -20,8 +20,9 @@ func TestPublicRelaysComeFirst(t *testing.T) {
 		want []proto.PeerID
 	}{
 		{"no member is public", []relayCandidate{{peer: a}, {peer: b}}, []proto.PeerID{a, b}},
-		{"one member is public", []relayCandidate{{peer: a}, {peer: b, open: true}, {peer: c}}, []proto.PeerID{b}},
-		{"the public one is gone", []relayCandidate{{peer: a}, {peer: b, open: true, gone: true}}, []proto.PeerID{a}},
+		{"one member is public", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true}, {peer: c}}, []proto.PeerID{b}},
+		{"the public one is not connected", []relayCandidate{{peer: a}, {peer: b, open: true}, {peer: c}}, []proto.PeerID{a, b, c}},
+		{"the public one is gone", []relayCandidate{{peer: a}, {peer: b, open: true, connected: true, gone: true}}, []proto.PeerID{a}},
 		{"nobody", nil, nil},
 	} {
 		if got := eligibleRelays(tt.all); !slices.Equal(got, tt.want) {
