@@ -50,10 +50,11 @@ var situations = []situation{
 	{name: "a node loses 30 % of what it sends", nodes: 4, brief: 3, link: wanLink, run: losesOneWay},
 	{name: "round trips of 600 ms", nodes: 4, brief: 3, link: transporttest.Link{Latency: 300 * ms, Mbps: 20, Seed: 1}, run: farApart},
 	{name: "64 kbit-s in a mesh of 4", nodes: 4, link: wanLink, last: narrow(0.064, 24*kB), run: narrowInSmallMesh},
-	{name: "a member gets 256 kbit-s in a mesh of 15", nodes: 15, link: lanLink, last: narrow(1000, 0), run: becomesTooNarrow(0.256)},
-	{name: "a member gets 64 kbit-s in a mesh of 15", nodes: 15, link: lanLink, last: narrow(1000, 0), run: becomesTooNarrow(0.064)},
+	{name: "a member gets 256 kbit-s and a long queue in a mesh of 15", nodes: 15, link: lanLink, last: narrow(1000, 0), run: becomesNarrow(0.256, 150*kB)},
+	{name: "a member gets 64 kbit-s in a mesh of 15", nodes: 15, link: lanLink, last: narrow(1000, 0), run: becomesNarrow(0.064, 24*kB)},
+	{name: "a member gets 64 kbit-s and a long queue in a mesh of 15", nodes: 15, link: lanLink, last: narrow(1000, 0), run: becomesTooNarrow},
 	{name: "a member joins 15 with 256 kbit-s", nodes: 15, link: lanLink, last: narrow(0.256, 0), apart: true, run: joinsNarrow},
-	{name: "a member joins 15 with 256 kbit-s and a long queue", nodes: 15, link: lanLink, last: narrow(0.256, 150*kB), apart: true, run: joinsTooNarrow},
+	{name: "a member joins 15 with 256 kbit-s and a long queue", nodes: 15, link: lanLink, last: narrow(0.256, 150*kB), apart: true, run: joinsNarrow},
 	{name: "a member joins 15 with 64 kbit-s", nodes: 15, link: lanLink, last: narrow(0.064, 8*kB), apart: true, run: joinsTooNarrow},
 	{name: "the MTU falls to 1400 among small tasks", nodes: 4, brief: 3, link: mtuLink, run: shrinks(1400, 0)},
 	{name: "the MTU falls to 1330 among small tasks", nodes: 4, link: mtuLink, run: shrinks(1330, 0)},
@@ -128,16 +129,36 @@ func narrowInSmallMesh(sc *scene, a, b *simNode) {
 	sc.connects(30*time.Second, true, a, b)
 }
 
-// joinsNarrow is a narrow link that is shared fairly.
+// joinsNarrow is a narrow link from the join on.
 func joinsNarrow(sc *scene, a, b *simNode) {
 	sc.unequal(40 * ms)
-	time.Sleep(4 * time.Minute) // it settles after one to three
-	sc.forget()
-	sc.sees(2*time.Minute, b)
-	for range 3 {
-		sc.both(5*time.Second, "a small task", a, b, 0)
+	time.Sleep(2 * time.Minute)
+	sc.staysAlive(2*time.Minute, a, b)
+}
+
+// becomesNarrow is a link that becomes narrow in a mesh at rest.
+func becomesNarrow(mbps float64, queue int) func(sc *scene, a, b *simNode) {
+	return func(sc *scene, a, b *simNode) {
+		sc.unequal(40 * ms)
+		time.Sleep(5 * time.Minute)
+		sc.SetNodeLink(b.at, narrow(mbps, queue))
+		sc.sees(4*time.Minute, b) // round trips are measured anew, and told
+		sc.staysAlive(10*time.Minute, a, b)
 	}
-	sc.deliver(30*time.Second, "200 kB", a, b, 200*kB)
+}
+
+// staysAlive checks that b is seen as ALIVE for the time d, and that its tasks arrive.
+func (sc *scene) staysAlive(d time.Duration, a, b *simNode) {
+	sc.t.Helper()
+	sc.forget()
+	sc.sees(d, b)
+	if n := sc.reports(gossip.Suspect); n > 0 {
+		sc.t.Errorf("%d suspicions", n)
+	}
+	for range 3 {
+		sc.both(3*time.Second, "a small task", a, b, 0)
+	}
+	sc.deliver(90*time.Second, "200 kB", a, b, 200*kB)
 	sc.noDeath()
 }
 
@@ -154,13 +175,11 @@ func joinsTooNarrow(sc *scene, a, b *simNode) {
 }
 
 // becomesTooNarrow is the same in a mesh at rest.
-func becomesTooNarrow(mbps float64) func(sc *scene, a, b *simNode) {
-	return func(sc *scene, a, b *simNode) {
-		sc.unequal(40 * ms)
-		time.Sleep(5 * time.Minute)
-		sc.SetNodeLink(b.at, narrow(mbps, 150*kB))
-		sc.overload(a, b)
-	}
+func becomesTooNarrow(sc *scene, a, b *simNode) {
+	sc.unequal(40 * ms)
+	time.Sleep(5 * time.Minute)
+	sc.SetNodeLink(b.at, narrow(0.064, 150*kB))
+	sc.overload(a, b)
 }
 
 // overload is two minutes with a link that the mesh overloads, and its end.
