@@ -115,6 +115,7 @@ func TestWhyOfATaskWithoutSpaceForItsOutput(t *testing.T) {
 				id := home.mustSubmit(wire.Request{Target: target, Kind: "big"})
 				time.Sleep(500 * time.Millisecond)
 				for range 600 {
+					synctest.Wait() // not while it runs
 					n, want := runs.Load(), stopped
 					if n > 1 {
 						want = waits
@@ -132,4 +133,44 @@ func TestWhyOfATaskWithoutSpaceForItsOutput(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Why states that a task runs from the call of its handler on, before its start is on disk,
+// and at the moment when a retry is due it states why the last try failed until the next one
+// starts: the task never waits for a slot of its kind, which has no limit.
+func TestWhyAtTheMomentOfARetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, time.Second)
+		defer c.close()
+		home, self := c.nodes[0], make(chan string, 1)
+		spec := inbox.Spec{Kind: "big", Allow: []string{"role:send"}, OnCrash: inbox.OnCrashRetry}
+		spec.Handler = handler.Func(func(ctx context.Context, _ *handler.Run) *handler.Result {
+			id := <-self
+			self <- id
+			if why, err := home.node.Explainer.Why(ctx, id); err != nil || why.Cause.Code != wire.NoteRuns {
+				t.Errorf("while it runs: %+v, %v", why, err)
+			}
+			return &handler.Result{Outcome: handler.Unready, Code: -1, Reason: "NO_ROOM"}
+		})
+		if err := home.node.inbox.Register(spec); err != nil {
+			t.Fatal(err)
+		}
+		home.node.gossip.Describe()
+		time.Sleep(10 * time.Second)
+		id := home.mustSubmit(wire.Request{Target: "n0", Kind: "big"})
+		self <- id
+		for range 100 {
+			time.Sleep(500 * time.Millisecond)
+			synctest.Wait()
+			why, err := home.node.Explainer.Why(t.Context(), id)
+			if err != nil || why.Next == nil {
+				t.Fatalf("between two tries: %+v, %v", why, err)
+			}
+			time.Sleep(time.Until(*why.Next))
+			why, err = home.node.Explainer.Why(t.Context(), id)
+			if err != nil || why.Cause.Code != wire.NoteRuns && (why.Cause.Code != wire.NoteRetryWaits || why.Cause.Detail != "NO_ROOM") {
+				t.Errorf("when it is due: %+v, %v", why, err)
+			}
+		}
+	})
 }

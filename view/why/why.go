@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -254,11 +255,8 @@ func (w *walk) owned(id proto.TaskID, rec *proto.Record) {
 	where, _ := w.Inbox.Where(id)
 	w.step(wire.StepAcceptedHere, wire.NoteArgs{State: w.State, Attempts: int(rec.GetAttempts())})
 	w.next(where.Wait)
-	kind, registered := rec.GetKind(), false
-	for _, s := range w.Inbox.Specs() {
-		registered = registered || s.Kind == kind
-	}
-	st := w.Inbox.Status()
+	kind, st := rec.GetKind(), w.Inbox.Status()
+	registered, full := kindUse(kind, w.Inbox.Specs(), st.Kinds)
 	switch {
 	case rec.GetState().Terminal():
 		w.cause(wire.NoteEndedHere, wire.NoteArgs{})
@@ -269,7 +267,7 @@ func (w *walk) owned(id proto.TaskID, rec *proto.Record) {
 		w.cause(wire.NoteProgramMissing, wire.NoteArgs{Detail: w.Inbox.Suspended(kind)})
 	case w.Inbox.Unwritten(id) != "":
 		w.cause(wire.NoteUnwritten, wire.NoteArgs{Detail: w.Inbox.Unwritten(id)})
-	case rec.GetState() == proto.Running:
+	case rec.GetState() == proto.Running || w.hasSlot(id):
 		w.cause(wire.NoteRuns, wire.NoteArgs{})
 	case where.Status == "behind":
 		w.cause(wire.NoteBehind, wire.NoteArgs{Task: where.Behind.String()})
@@ -277,9 +275,27 @@ func (w *walk) owned(id proto.TaskID, rec *proto.Record) {
 		w.cause(wire.NoteRetryWaits, wire.NoteArgs{Detail: rec.GetReason()})
 	case st.Used >= st.Slots:
 		w.cause(wire.NoteSlotsBusy, wire.NoteArgs{Count: st.Used, Of: st.Slots})
+	case rec.GetState() == proto.Retrying && !full: // it is due
+		w.cause(wire.NoteRetryWaits, wire.NoteArgs{Detail: rec.GetReason()})
 	default:
 		w.cause(wire.NoteKindBusy, wire.NoteArgs{})
 	}
+}
+
+// hasSlot reports whether a task runs here. Its record says so only once its start is
+// written, which may be after its handler was called.
+func (w *walk) hasSlot(id proto.TaskID) bool {
+	return slices.ContainsFunc(w.Inbox.Running(), func(r inbox.RunningTask) bool { return r.ID == id })
+}
+
+// kindUse reports whether a kind has a handler, and whether it runs as many tasks as it may.
+func kindUse(kind string, specs []inbox.Spec, uses []inbox.KindStatus) (registered, full bool) {
+	i := slices.IndexFunc(specs, func(s inbox.Spec) bool { return s.Kind == kind })
+	if i < 0 {
+		return false, false
+	}
+	limit := specs[i].Concurrency
+	return true, limit > 0 && slices.ContainsFunc(uses, func(k inbox.KindStatus) bool { return k.Kind == kind && k.Running >= limit })
 }
 
 // peer explains what blocks a peer.
