@@ -537,7 +537,7 @@ func TestQueueUnrequestedBodies(t *testing.T) {
 			{"a task that was not granted", other, home, &proto.Offer{Type: proto.TypeGrant, Envelope: env}, proto.CodeStale},
 			{"a task of a queue with another home", other, home, &proto.Offer{Type: proto.TypeHandoff, Envelope: env}, proto.CodeBusy},
 			{"a handoff from a node that never was the home", other, third, &proto.Offer{Type: proto.TypeHandoff, Envelope: env}, proto.CodeBusy},
-			{"a result without a lease", home, third, &proto.Offer{Type: proto.TypeEnded, Envelope: sealed[0]}, proto.CodeStale},
+			{"a result without a lease", home, third, &proto.Offer{Type: proto.TypeEnded, Envelope: sealed[0]}, proto.CodeBusy},
 			{"a result of another node", home, other, &proto.Offer{Type: proto.TypeEnded, Envelope: sealed[0]}, proto.CodeBadForm},
 			{"a body for a message without one", home, third, &proto.Offer{Type: proto.TypeRenew, Envelope: env}, proto.CodeBadForm},
 		}

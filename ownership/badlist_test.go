@@ -37,15 +37,16 @@ const (
 )
 
 var (
-	stale     = refusal{code: proto.CodeStale, event: EventConflict}
-	unknown   = refusal{code: proto.CodeBusy, event: EventIgnored}
-	none      = refusal{event: EventIgnored}
-	badForm   = refusal{code: proto.CodeBadForm, event: EventIgnored}
-	malformed = refusal{err: proto.ErrMalformed}
-	tooLong   = refusal{err: proto.ErrTooLong}
-	tooMany   = refusal{err: proto.ErrTooMany}
-	noID      = refusal{err: proto.ErrBadID}
-	forgedBy  = refusal{event: EventForged}
+	stale      = refusal{code: proto.CodeStale, event: EventConflict}
+	unknown    = refusal{code: proto.CodeBusy, event: EventIgnored}
+	none       = refusal{event: EventIgnored}
+	notGranted = refusal{code: proto.CodeBusy, event: EventConflict}
+	badForm    = refusal{code: proto.CodeBadForm, event: EventIgnored}
+	malformed  = refusal{err: proto.ErrMalformed}
+	tooLong    = refusal{err: proto.ErrTooLong}
+	tooMany    = refusal{err: proto.ErrTooMany}
+	noID       = refusal{err: proto.ErrBadID}
+	forgedBy   = refusal{event: EventForged}
 )
 
 var badClaimList = []badClaim{
@@ -65,7 +66,7 @@ var badClaimList = []badClaim{
 	{"the token of another lease", ofToken, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Token = v.grant.Claim.Token }, stale, stale},
 	{"a short token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = k.Token[:15] }, malformed, badForm},
 	{"no token", ofToken, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Token = nil }, malformed, badForm},
-	{"a task that waits", ofEarly, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Task = v.waits[:] }, stale, stale},
+	{"a task that waits", ofEarly, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Task = v.waits[:] }, notGranted, notGranted},
 	{"a task that was never here", ofEarly, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = filled(0x77) }, unknown, unknown},
 	{"a task whose home is elsewhere", ofEarly, proto.PeerID{}, func(v *victim, k *proto.Claim) { k.Task = v.mine[:] }, unknown, unknown},
 	{"no task", ofForm, proto.PeerID{}, func(_ *victim, k *proto.Claim) { k.Task = nil }, malformed, noID},

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/ownership/dispatch"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -25,6 +26,8 @@ func (f *fixture) exchange(h *Home, out Output) int {
 			back = append(back, h.OnRelease(ownerPeer, m, f.now).Sends...)
 		case *proto.Start:
 			back = append(back, h.OnStart(ownerPeer, m, f.now).Sends...)
+		case *proto.StatusReply:
+			back = append(back, h.OnStatusReply(ownerPeer, m, f.now).Sends...)
 		case *proto.Outcome:
 			r, _ := h.OnResult(ownerPeer, ResultOf(s.Task, m), f.now)
 			f.owner.OnResultAnswer(homePeer, r, f.now)
@@ -57,6 +60,59 @@ func TestAHomeThatLostATaskFreesTheSlot(t *testing.T) {
 	if got := f.owner.runs[f.task.ID].phase; got != proto.LeaseReleased {
 		t.Errorf("after four leases it still holds its slot: it is %v", got)
 	}
+}
+
+// A home that has lost its record of a lease, and not the task, tells the owner nothing that
+// ends the run, whatever reaches it before it grants the task again: the owner adopts that
+// grant, starts nothing again, and its result counts (I6, S20).
+func TestAHomeThatLostALeaseStopsNoRun(t *testing.T) {
+	for name, first := range map[string]func(f *fixture) Output{
+		"nothing":    func(*fixture) Output { return Output{} },
+		"a renewal":  func(f *fixture) Output { f.advance(f.owner.cfg.Heartbeat); return f.owner.Tick(f.now) },
+		"the result": func(f *fixture) Output { return f.succeed() },
+		"a status reply": func(f *fixture) Output {
+			return f.owner.OnStatus(homePeer, &proto.Status{Claims: []*proto.Claim{f.claim()}}, f.now)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, nil)
+			f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+			f.owner.Ready(f.task.ID, false, f.now)
+			f.owner.Tick(f.now)
+			h := NewHome(homePeer, 200, Config{})
+			h.SetQueue(func(*proto.QueueState) {}, f.now, "q")
+			h.Restore(f.task, nil, f.now)
+			h.Begin(f.now)
+			if f.exchange(h, first(f)) == 0 && name != "nothing" {
+				t.Fatal("the owner sends nothing")
+			}
+			r := f.owner.runs[f.task.ID]
+			if r.phase == proto.LeaseClosed || r.mem.stopped || r.orphan {
+				t.Fatalf("the owner drops what it has: it is %v, stopped %v, without a home %v", r.phase, r.mem.stopped, r.orphan)
+			}
+			granted := h.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 9}}, f.now)
+			if len(granted.Sends) != 1 {
+				t.Fatalf("it is not granted again: %+v", granted.Sends)
+			}
+			again := f.owner.OnGrant(homePeer, granted.Sends[0].Body.(*proto.Grant), 0, f.now)
+			if len(again.Waits) > 0 {
+				t.Error("I6: it is to be started again")
+			}
+			f.exchange(h, again)
+			if r.phase == proto.LeaseStarted {
+				f.exchange(h, f.succeed())
+			}
+			if e := h.ended[f.task.ID]; e == nil || e.Value.(*endedTask).state != proto.Success {
+				t.Error("its result does not count")
+			}
+		})
+	}
+}
+
+// succeed ends the run of the task with success.
+func (f *fixture) succeed() Output {
+	_, out := f.owner.Finish(f.task.ID, proto.Success, []byte("d"), f.now)
+	return out
 }
 
 // A lease that its home does not know is not renewed by the answer that says so.

@@ -22,6 +22,11 @@ func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ru
 		}
 	case !ts.matches(from, k):
 		r.Code, r.State, r.Generation = proto.CodeStale, ts.state, ts.gen
+		if ts.free() && k.epoch.Compare(ts.epoch) > 0 {
+			// The record of that lease may have been lost. No later one is known here, so
+			// the owner keeps what it has until there is one, which it may adopt.
+			r.Code = proto.CodeBusy
+		}
 		cause := "an older lease"
 		if k.epoch.Compare(ts.epoch) >= 0 {
 			cause = "a lease that was never granted"
