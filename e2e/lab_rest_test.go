@@ -29,6 +29,7 @@ type restMesh struct {
 // Of the thin wire, and of a small task over it.
 const (
 	thinRate  = 64_000 // bits per second
+	thinQueue = 16     // packets of 1500 bytes: three seconds
 	thinDelay = 30 * time.Millisecond
 	thinTask  = 3 * time.Second
 )
@@ -40,7 +41,7 @@ func newRestMesh(t *testing.T, size int) *restMesh {
 		m.add(fmt.Sprintf("n%d", i))
 	}
 	m.whole()
-	m.hosts[size-1].Port.Link.Set(lab.Shape{Delay: thinDelay, Rate: thinRate})
+	m.hosts[size-1].Port.Link.Set(lab.Shape{Delay: thinDelay, Rate: thinRate, Queue: thinQueue})
 	return m
 }
 

@@ -289,7 +289,7 @@ func relayKilled(sc *scene, a, b *simNode) {
 }
 
 func pauses(sc *scene, a, b *simNode) {
-	const rounds = 5
+	const rounds = 10
 	sc.unequal(40 * ms)
 	time.Sleep(30 * time.Second)
 	sc.forget()

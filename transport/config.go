@@ -96,7 +96,6 @@ const (
 	pingSize      = 16
 	bufferSize    = 64 << 10
 	maxDials      = 8 // at once
-	minDials      = 4 // while none is answered
 )
 
 var defaultListen = []string{

@@ -38,8 +38,12 @@ func (d redialState) timeout() time.Duration {
 // it has just heard of to dial it: if all did at once, a narrow link could not take it.
 const newcomerFirst = 30 * time.Second
 
-// returnFirst is the same for one that was connected before.
-const returnFirst = 5 * time.Second
+// returnFirst is the same for one that was connected before, and returnEvery the time
+// between two attempts because others say that it is back, once two have failed.
+const (
+	returnFirst = 5 * time.Second
+	returnEvery = time.Minute
+)
 
 // cutEvery is the minimum time between two attempts that are ended because work arrives.
 const cutEvery = 30 * time.Second
@@ -55,6 +59,7 @@ type redialState struct {
 	asked   time.Duration // last DHT query for it; 0: none
 	tries   int           // consecutive failures
 	busy    bool          // an attempt is running
+	urgent  bool          // work wants the next one
 	wanted  bool          // work arrived during the attempt
 	cut     time.Duration // when work last ended an attempt; 0: never
 }
@@ -96,7 +101,7 @@ func (t Timing) afterFailure(d redialState, now time.Duration, patient bool, r f
 // though, however often there is work.
 func (t Timing) wake(d redialState, now time.Duration) (_ redialState, end bool) {
 	d.due = min(d.due, max(now, d.started+t.Redial))
-	d.wanted = d.busy
+	d.wanted, d.urgent = d.busy, true
 	if end = d.busy && now-d.started >= shortDial && (d.cut == 0 || now-d.cut >= cutEvery); end {
 		d.cut = now
 	}
@@ -113,10 +118,12 @@ func (t *Transport) redialLoop(ctx context.Context) {
 	slots := dialSlots{most: maxDials, freed: make(chan struct{}, 1)}
 	for {
 		due, pause := t.dueContacts(t.cfg.Directory.Contacts())
-		for _, c := range due {
+		for _, d := range due {
 			wg.Go(func() {
-				if slots.take(ctx) {
-					slots.put(t.dialContact(ctx, c))
+				if d.urgent {
+					slots.answered(t.dialContact(ctx, d.Contact, shortDial))
+				} else if limit, ok := slots.take(ctx); ok {
+					slots.put(t.dialContact(ctx, d.Contact, limit))
 				}
 			})
 		}
@@ -132,9 +139,16 @@ func (t *Transport) redialLoop(ctx context.Context) {
 	}
 }
 
-// A dialSlots bounds the attempts of the redial loop that run at once: fewer while none is
-// answered. Over a narrow link many handshakes at once, each of some kilobytes, would not
-// end in time, and begin again.
+// A dueContact is a contact to dial now; urgent: work has arrived for it.
+type dueContact struct {
+	proto.Contact
+	urgent bool
+}
+
+// A dialSlots bounds the attempts of the redial loop that run at once and for which there
+// is no work: while none is answered fewer, down to one, which lasts longer. Over a narrow
+// link many handshakes at once, each of some kilobytes, would not end in time, and begin
+// again.
 type dialSlots struct {
 	mu      sync.Mutex
 	most    int
@@ -142,16 +156,22 @@ type dialSlots struct {
 	freed   chan struct{}
 }
 
-// take waits for a slot; false: ctx is done.
-func (s *dialSlots) take(ctx context.Context) bool {
+// take waits for a slot and returns how long the attempt lasts at least; false: ctx is
+// done.
+func (s *dialSlots) take(ctx context.Context) (least time.Duration, ok bool) {
 	for !s.tryTake() {
 		select {
 		case <-ctx.Done():
-			return false
+			return 0, false
 		case <-s.freed:
 		}
 	}
-	return true
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.most == 1 {
+		return longDial, true
+	}
+	return shortDial, true
 }
 
 func (s *dialSlots) tryTake() bool {
@@ -169,20 +189,27 @@ func (s *dialSlots) tryTake() bool {
 // put returns a slot after an attempt.
 func (s *dialSlots) put(err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.running--
+	s.mu.Unlock()
+	s.answered(err)
+}
+
+// answered records the outcome of an attempt.
+func (s *dialSlots) answered(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	switch {
 	case err == nil:
 		s.most = maxDials
 	case errors.Is(err, context.DeadlineExceeded):
-		s.most = max(minDials, s.most-1)
+		s.most = max(1, s.most-1)
 	}
 	notify(s.freed)
 }
 
 // dueContacts returns the contacts to dial now, marked busy, and the time until the next
 // one is due.
-func (t *Transport) dueContacts(contacts []proto.Contact) (due []proto.Contact, pause time.Duration) {
+func (t *Transport) dueContacts(contacts []proto.Contact) (due []dueContact, pause time.Duration) {
 	expelled := t.selfRevoked()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -207,8 +234,8 @@ func (t *Transport) dueContacts(contacts []proto.Contact) (due []proto.Contact, 
 			pause = min(pause, wait)
 			continue
 		}
-		n.dial.busy, n.dial.started = true, now
-		due = append(due, c)
+		due = append(due, dueContact{c, n.dial.urgent})
+		n.dial.busy, n.dial.started, n.dial.urgent = true, now, false
 	}
 	return due, pause
 }
@@ -235,9 +262,9 @@ func (t *Transport) endRedial(ctx context.Context, p proto.PeerID) {
 	}
 }
 
-// dialContact makes one attempt to reach c. It returns nil if there is a connection
-// afterwards.
-func (t *Transport) dialContact(ctx context.Context, c proto.Contact) error {
+// dialContact makes one attempt to reach c, which lasts at least so long if it is not
+// answered. It returns nil if there is a connection afterwards.
+func (t *Transport) dialContact(ctx context.Context, c proto.Contact, least time.Duration) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	attempt := &redialAttempt{cancel, make(chan struct{})}
@@ -246,12 +273,15 @@ func (t *Transport) dialContact(ctx context.Context, c proto.Contact) error {
 	n := t.peer(c.Peer)
 	n.redial = attempt
 	last, asks := n.dial, n.dial.shouldAskDHT(t.cfg.Clock.Mono())
+	if last.tries > 0 && len(t.conns) >= maxDials { // few, but long ones
+		least = longDial
+	}
 	if asks {
 		n.dial.asked = t.cfg.Clock.Mono()
 	}
 	t.mu.Unlock()
 	c.Addrs = t.freshAddrs(ctx, c, asks)
-	dialing, cancel := context.WithTimeout(ctx, last.timeout())
+	dialing, cancel := context.WithTimeout(ctx, max(least, last.timeout()))
 	err := t.connect(dialing, c, last.tries > 0)
 	late := dialing.Err()
 	cancel()
@@ -299,7 +329,11 @@ func (t *Transport) MayReturn(p proto.PeerID) {
 	t.mu.Lock()
 	n := t.peer(p)
 	crowded := len(t.conns) >= maxDials
-	if due := t.cfg.Clock.Mono() + returnFirst + rand.N(returnFirst); crowded && len(n.conns) == 0 && due < n.dial.due {
+	due := t.cfg.Clock.Mono() + returnFirst + rand.N(returnFirst)
+	if n.dial.tries > 1 {
+		due = max(due, n.dial.started+returnEvery)
+	}
+	if crowded && len(n.conns) == 0 && due < n.dial.due {
 		n.dial.due = due
 		notify(t.redialWake)
 	}

@@ -19,9 +19,9 @@ import (
 // errStranger is returned for a peer without a completed hello.
 var errStranger = errors.New("transport: no hello has been exchanged with the peer")
 
-// errRedialed is returned for a contact without a new address: the redial loop dials it at
+// errRedialed is returned for a contact that a query would dial: the redial loop does, at
 // the pace that suits it.
-var errRedialed = errors.New("transport: the contact is not connected, and no other address of it is known")
+var errRedialed = errors.New("transport: the contact is not connected")
 
 // A memberHost is the host as gossip and the DHT see it: a network of verified members.
 // To them a peer is connected only after its hello; streams of others wait for it like
@@ -155,15 +155,15 @@ func (c *memberHost) Connect(ctx context.Context, info peer.AddrInfo) error {
 		return nil
 	}
 	addrs := info.Addrs
-	if len(addrs) == 0 {
+	known := c.t.knownPeers()[p]
+	switch {
+	case len(addrs) == 0 && known:
+		return errRedialed
+	case len(addrs) == 0:
 		addrs = c.Host.Peerstore().Addrs(info.ID)
 	}
 	told := addrStrings(addrs[:min(len(addrs), proto.MaxAddrs)])
-	known := c.t.contact(p).Addrs
-	if len(known) > 0 && !slices.ContainsFunc(told, func(a string) bool { return !slices.Contains(known, a) }) {
-		return errRedialed
-	}
-	if c.t.isMember(p) || len(known) > 0 {
+	if c.t.isMember(p) || known {
 		return c.t.connect(ctx, proto.Contact{Peer: p, Addrs: told}, false)
 	}
 	return c.t.tryHello(ctx, p, told)
