@@ -15,7 +15,7 @@ import (
 var allowed = map[string][]string{
 	"nutsdb": {
 		"Open", "NewIterator", // the calls
-		"DB", "Tx", "IteratorOptions", "DefaultOptions", "FileIO", "HintKeyValAndRAMIdxMode",
+		"DB", "Tx", "IteratorOptions", "DefaultOptions", "FileIO", "TimeHeap", "HintKeyValAndRAMIdxMode",
 		"DataStructureBTree", "Persistent", "FLockName", "ErrDirLocked", "ErrKeyNotFound",
 	},
 	"db": {"Update", "View", "Close", "MaxFileID", "ActiveFile"},

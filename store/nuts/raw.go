@@ -52,6 +52,7 @@ func openRaw(dir string, segment int64) (r *raw, err error) {
 	o.EnableMergeV2 = false
 	o.EnableHintFile = false
 	o.EnableWatch = false
+	o.ExpiredDeleteType = nutsdb.TimeHeap // the time wheel wakes up 100 times a second; nothing expires here
 	db, err := nutsdb.Open(o)
 	switch {
 	case errors.Is(err, nutsdb.ErrDirLocked):
