@@ -56,6 +56,7 @@ type path struct {
 	lateSent    time.Duration // when that was sent
 	unanswered  time.Duration // when the first failed probe after the last answer was sent; 0: none
 	slow        bool          // the member was not silent while its last answer was late, or that is the second one
+	raised      bool          // late answers have raised rtt
 }
 
 // answered records the answer to a probe.
@@ -66,8 +67,8 @@ func (p *path) answered(now, sent time.Duration) {
 	if p.least == 0 || rtt < p.least {
 		p.least = max(rtt, 1)
 	}
-	if p.rtt == 0 {
-		p.rtt, p.rttvar = max(rtt, 1), rtt/2
+	if p.rtt == 0 || p.raised && rtt < p.rtt/2 { // the queue is empty again, or there was a pause
+		p.rtt, p.rttvar, p.raised = max(rtt, 1), rtt/2, false
 		return
 	}
 	p.rttvar += ((p.rtt - rtt).Abs() - p.rttvar) / 4
@@ -79,6 +80,7 @@ func (p *path) answered(now, sent time.Duration) {
 func (p *path) answeredLate(now time.Duration) {
 	if p.slow {
 		p.answered(now, p.lateSent)
+		p.raised = true
 	}
 	p.slow, p.late, p.unanswered, p.replied = true, 0, 0, now
 }

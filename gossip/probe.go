@@ -37,7 +37,7 @@ type probe struct {
 	number   uint64
 	target   *member
 	sent     time.Duration
-	received uint64        // packets from the target until then
+	received uint64        // packets from the target until then; after ask, until that
 	ask      time.Duration // when helpers are asked; never: they have been
 	end      time.Duration // when it fails
 	asked    int           // number of helpers
@@ -117,6 +117,7 @@ func (c *Core) tickProbes(now time.Duration) {
 			if !c.isSlow(now, o) {
 				c.askHelpers(o)
 			}
+			o.received = c.received(o.target.id) // it may have died since it sent those
 		}
 		i++
 	}
@@ -243,8 +244,8 @@ func (c *Core) pick(n int, fit func(*member) bool) []*member {
 // maxUnanswered is how long a member whose packets arrive may leave probes unanswered.
 const maxUnanswered = 30 * time.Second
 
-// isSlow reports whether packets of the target have arrived since o was sent: the answer
-// waits in a queue, of a link that is narrow or loaded. An accusation would lengthen it. A
+// isSlow reports whether packets of the target have arrived since o was sent, or since
+// helpers were due: the answer waits in a queue, of a link that is narrow or loaded. An accusation would lengthen it. A
 // member whose process hangs sends packets too, but no answers.
 func (c *Core) isSlow(now time.Duration, o *probe) bool {
 	since := o.target.path.unanswered
