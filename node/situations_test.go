@@ -186,13 +186,16 @@ func becomesTooNarrow(sc *scene, a, b *simNode) {
 func (sc *scene) overload(a, b *simNode) {
 	there, back := sc.send(a, b, 0), sc.send(b, a, 0)
 	sc.sees(2*time.Minute, b)
-	for _, s := range sc.nodes {
-		for _, of := range sc.nodes {
-			if s != of && s != b && of != b && s.statusOf(of) != gossip.Alive {
-				sc.t.Errorf("%s sees %s as %s", s.name, of.name, s.statusOf(of))
+	sc.within(10*time.Second, "the others see each other as ALIVE", func() bool {
+		for _, s := range sc.nodes {
+			for _, of := range sc.nodes {
+				if s != of && s != b && of != b && s.statusOf(of) != gossip.Alive {
+					return false
+				}
 			}
 		}
-	}
+		return true
+	})
 	sc.SetNodeLink(b.at, narrow(10, 150*kB))
 	sc.within(30*time.Second, "the tasks, once the link has 10 Mbit/s", func() bool { return a.state(there) == proto.Success && b.state(back) == proto.Success })
 	sc.within(time.Minute, "all are ALIVE and connected", func() bool { return sc.allAlive() && sc.allConnected() })
