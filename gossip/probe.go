@@ -245,8 +245,9 @@ func (c *Core) pick(n int, fit func(*member) bool) []*member {
 const maxUnanswered = 30 * time.Second
 
 // isSlow reports whether packets of the target have arrived since o was sent, or since
-// helpers were due: the answer waits in a queue, of a link that is narrow or loaded. An accusation would lengthen it. A
-// member whose process hangs sends packets too, but no answers.
+// helpers were due: the answer waits in a queue, of a link that is narrow or loaded. An
+// accusation would lengthen it. A member whose process hangs sends packets too, but no
+// answers.
 func (c *Core) isSlow(now time.Duration, o *probe) bool {
 	since := o.target.path.unanswered
 	if since == 0 {
