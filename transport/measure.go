@@ -16,7 +16,6 @@ import (
 // Timing and weights of measurements.
 const (
 	measureEvery  = 5 * time.Second
-	askEvery      = 6                // samples between two PINGs to a relay that is not otherwise probed
 	relayedIdle   = 30 * time.Minute // of a direct path in use before the relayed one is closed
 	switchedIdle  = 2 * time.Minute  // of a path through another relay, likewise
 	trialIdle     = 30 * time.Second // of a new one
@@ -109,7 +108,7 @@ func (c *conn) measure() {
 func (t *Transport) measureAll(ctx context.Context) {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
-	for n := 0; ; n++ {
+	for {
 		select {
 		case <-ctx.Done():
 			return
@@ -118,7 +117,7 @@ func (t *Transport) measureAll(ctx context.Context) {
 		relays := t.relays()
 		for _, c := range t.verifiedConns() {
 			c.measure()
-			if n%askEvery == 0 && c.direct() && !c.holdsReservation.Load() && slices.Contains(relays, c.peer) { // so that the next sample has a round trip
+			if c.direct() && slices.Contains(relays, c.peer) { // so that the next sample has a round trip
 				c.queueCtl(&proto.Message{Type: proto.TypePing, Payload: c.pings.start(c.clock.Mono(), nil)})
 			}
 			if t.isSpare(c) {
