@@ -159,6 +159,9 @@ func TestRedial(t *testing.T) {
 			t.Errorf("work %v after an attempt was ended: ends the next one: %v", after, end)
 		}
 	}
+	if d, end := timing.wake(redialState{busy: true, waiting: true}, time.Hour); end || d.wanted || d.cut != 0 || !d.urgent {
+		t.Errorf("work for a peer whose attempt waits for its turn: %+v, ends it %v", d, end)
+	}
 	if d = timing.afterFailure(d, time.Hour, true, 0.999); d.due > time.Hour+timing.Redial || d.wanted {
 		t.Errorf("tried again after %v despite pending work", d.due-time.Hour)
 	}
@@ -414,26 +417,74 @@ func TestLifeSign(t *testing.T) {
 func TestUnansweredDialsAreFewer(t *testing.T) {
 	s := dialSlots{most: maxDials, freed: make(chan struct{}, 1)}
 	running := func() (n int) {
-		for s.tryTake() {
+		for {
+			if _, taken := s.tryTake(); !taken {
+				return n
+			}
 			n++
 		}
-		return n
 	}
+	end := func(err error) { s.answered(err); s.put() }
 	if n := running(); n != maxDials {
 		t.Errorf("%d attempts run at once, want %d", n, maxDials)
 	}
 	for range maxDials {
-		s.put(fmt.Errorf("dial: %w", context.DeadlineExceeded))
+		end(fmt.Errorf("dial: %w", context.DeadlineExceeded))
 	}
-	if least, _ := s.take(t.Context()); least != longDial || s.tryTake() {
-		t.Errorf("while none is answered an attempt lasts %v, and another one may run", least)
+	if least, taken := s.take(t.Context(), nil); least != longDial || !taken || running() != 0 {
+		t.Errorf("while none is answered an attempt lasts %v (it runs: %v), or another one may run", least, taken)
 	}
-	s.put(errors.New("refused"))
+	end(errors.New("refused"))
 	if n := running(); n != 1 {
 		t.Errorf("after a refusal %d attempts run, want 1", n)
 	}
-	s.put(nil)
+	end(nil)
 	if n := running(); n != maxDials {
 		t.Errorf("after an answer %d attempts run, want %d", n, maxDials)
+	}
+}
+
+// An attempt that waits for its turn begins at once when there is work for the peer, and
+// ends when a punch wants its place.
+func TestAttemptsThatWait(t *testing.T) {
+	a := start(t, 1, nil)
+	c := proto.Contact{Peer: newTestKeys(9).Peer(), Addrs: []string{"/ip4/127.0.0.1/tcp/1"}} // refused
+	for what, then := range map[string]func(){
+		"work before it waits": nil,
+		"work":                 func() { a.Want(c.Peer) },
+		"a punch":              func() { a.endRedial(t.Context(), c.Peer) },
+	} {
+		a.mu.Lock()
+		a.peer(c.Peer).dial = redialState{due: 1, lostAt: 1}
+		a.mu.Unlock()
+		if due, _ := a.dueContacts([]proto.Contact{c}); len(due) != 1 {
+			t.Fatalf("%s: not due", what)
+		}
+		if then == nil {
+			a.Want(c.Peer)
+		}
+		slots, ended := dialSlots{freed: make(chan struct{}, 1)}, make(chan struct{}) // no turn ever
+		go func() {
+			a.redial(t.Context(), c, &slots)
+			close(ended)
+		}()
+		if then != nil {
+			eventually(t, "an attempt that waits", func() bool {
+				a.mu.Lock()
+				defer a.mu.Unlock()
+				return a.peer(c.Peer).redial != nil
+			})
+			then()
+		}
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			t.Fatalf("%s: the attempt still waits", what)
+		}
+		a.mu.Lock()
+		if n := a.peer(c.Peer); n.redial != nil || n.dial.busy || n.dial.waiting || n.dial.tries != 1 || slots.running != 0 {
+			t.Errorf("%s: afterwards %+v, %d slots are held", what, n.dial, slots.running)
+		}
+		a.mu.Unlock()
 	}
 }

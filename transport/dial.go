@@ -58,7 +58,8 @@ type redialState struct {
 	lostAt  time.Duration // when the connection was lost
 	asked   time.Duration // last DHT query for it; 0: none
 	tries   int           // consecutive failures
-	busy    bool          // an attempt is running
+	busy    bool          // an attempt is running, or waits for its turn
+	waiting bool          // it waits for its turn
 	urgent  bool          // work wants the next one
 	wanted  bool          // work arrived during the attempt
 	cut     time.Duration // when work last ended an attempt; 0: never
@@ -101,8 +102,9 @@ func (t Timing) afterFailure(d redialState, now time.Duration, patient bool, r f
 // though, however often there is work.
 func (t Timing) wake(d redialState, now time.Duration) (_ redialState, end bool) {
 	d.due = min(d.due, max(now, d.started+t.Redial))
-	d.wanted, d.urgent = d.busy, true
-	if end = d.busy && now-d.started >= shortDial && (d.cut == 0 || now-d.cut >= cutEvery); end {
+	running := d.busy && !d.waiting
+	d.wanted, d.urgent = running, true
+	if end = running && now-d.started >= shortDial && (d.cut == 0 || now-d.cut >= cutEvery); end {
 		d.cut = now
 	}
 	return d, end
@@ -118,14 +120,8 @@ func (t *Transport) redialLoop(ctx context.Context) {
 	slots := dialSlots{most: maxDials, freed: make(chan struct{}, 1)}
 	for {
 		due, pause := t.dueContacts(t.cfg.Directory.Contacts())
-		for _, d := range due {
-			wg.Go(func() {
-				if d.urgent {
-					slots.answered(t.dialContact(ctx, d.Contact, shortDial))
-				} else if limit, ok := slots.take(ctx); ok {
-					slots.put(t.dialContact(ctx, d.Contact, limit))
-				}
-			})
+		for _, c := range due {
+			wg.Go(func() { t.redial(ctx, c, &slots) })
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -139,12 +135,6 @@ func (t *Transport) redialLoop(ctx context.Context) {
 	}
 }
 
-// A dueContact is a contact to dial now; urgent: work has arrived for it.
-type dueContact struct {
-	proto.Contact
-	urgent bool
-}
-
 // A dialSlots bounds the attempts of the redial loop that run at once and for which there
 // is no work: while none is answered fewer, down to one, which lasts longer. Over a narrow
 // link many handshakes at once, each of some kilobytes, would not end in time, and begin
@@ -156,42 +146,44 @@ type dialSlots struct {
 	freed   chan struct{}
 }
 
-// take waits for a slot and returns how long the attempt lasts at least; false: ctx is
-// done.
-func (s *dialSlots) take(ctx context.Context) (least time.Duration, ok bool) {
-	for !s.tryTake() {
+// take waits for a slot, until there is work for the peer or ctx is done. It returns how
+// long the attempt lasts at least, and whether it holds a slot.
+func (s *dialSlots) take(ctx context.Context, work <-chan struct{}) (least time.Duration, taken bool) {
+	for {
+		if least, taken = s.tryTake(); taken {
+			return least, true
+		}
 		select {
 		case <-ctx.Done():
-			return 0, false
+			return least, false
+		case <-work:
+			return least, false
 		case <-s.freed:
 		}
 	}
+}
+
+func (s *dialSlots) tryTake() (least time.Duration, taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.running >= s.most {
+		return shortDial, false
+	}
+	if s.running++; s.running < s.most {
+		notify(s.freed) // there is another one
+	}
 	if s.most == 1 {
 		return longDial, true
 	}
 	return shortDial, true
 }
 
-func (s *dialSlots) tryTake() bool {
+// put returns a slot.
+func (s *dialSlots) put() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.running >= s.most {
-		return false
-	}
-	if s.running++; s.running < s.most {
-		notify(s.freed) // there is another one
-	}
-	return true
-}
-
-// put returns a slot after an attempt.
-func (s *dialSlots) put(err error) {
-	s.mu.Lock()
 	s.running--
-	s.mu.Unlock()
-	s.answered(err)
+	notify(s.freed)
 }
 
 // answered records the outcome of an attempt.
@@ -209,7 +201,7 @@ func (s *dialSlots) answered(err error) {
 
 // dueContacts returns the contacts to dial now, marked busy, and the time until the next
 // one is due.
-func (t *Transport) dueContacts(contacts []proto.Contact) (due []dueContact, pause time.Duration) {
+func (t *Transport) dueContacts(contacts []proto.Contact) (due []proto.Contact, pause time.Duration) {
 	expelled := t.selfRevoked()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -234,19 +226,20 @@ func (t *Transport) dueContacts(contacts []proto.Contact) (due []dueContact, pau
 			pause = min(pause, wait)
 			continue
 		}
-		due = append(due, dueContact{c, n.dial.urgent})
-		n.dial.busy, n.dial.started, n.dial.urgent = true, now, false
+		due = append(due, c)
+		n.dial.busy, n.dial.waiting = true, true
 	}
 	return due, pause
 }
 
-// A redialAttempt is a running attempt of the redial loop.
+// A redialAttempt is an attempt of the redial loop that is running, or waits for its turn.
 type redialAttempt struct {
 	cancel context.CancelFunc
+	work   chan struct{} // there is work: it does not wait any longer
 	ended  chan struct{}
 }
 
-// endRedial ends the running attempt of the redial loop to reach p, whose next packet may
+// endRedial ends the attempt of the redial loop to reach p, whose next packet may
 // be seconds away: a new dial starts at once.
 func (t *Transport) endRedial(ctx context.Context, p proto.PeerID) {
 	t.mu.Lock()
@@ -262,16 +255,42 @@ func (t *Transport) endRedial(ctx context.Context, p proto.PeerID) {
 	}
 }
 
-// dialContact makes one attempt to reach c, which lasts at least so long if it is not
-// answered. It returns nil if there is a connection afterwards.
-func (t *Transport) dialContact(ctx context.Context, c proto.Contact, least time.Duration) error {
+// redial makes one attempt to reach c, in its turn or, if there is work for c, at once.
+func (t *Transport) redial(ctx context.Context, c proto.Contact, slots *dialSlots) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	attempt := &redialAttempt{cancel, make(chan struct{})}
+	attempt := &redialAttempt{cancel, make(chan struct{}, 1), make(chan struct{})}
 	defer close(attempt.ended)
 	t.mu.Lock()
 	n := t.peer(c.Peer)
 	n.redial = attempt
+	urgent := n.dial.urgent
+	t.mu.Unlock()
+	least, taken := shortDial, false
+	if !urgent {
+		least, taken = slots.take(ctx, attempt.work)
+	}
+	if taken {
+		defer slots.put()
+	}
+	slots.answered(t.dialContact(ctx, c, least))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n.redial == attempt {
+		n.redial = nil
+	}
+}
+
+// dialContact dials c, for at least so long if it is not answered. It returns nil if there
+// is a connection afterwards.
+func (t *Transport) dialContact(ctx context.Context, c proto.Contact, least time.Duration) error {
+	t.mu.Lock()
+	n := t.peer(c.Peer)
+	if !n.dial.waiting { // it connected meanwhile
+		t.mu.Unlock()
+		return context.Canceled
+	}
+	n.dial.waiting, n.dial.urgent, n.dial.started = false, false, t.cfg.Clock.Mono()
 	last, asks := n.dial, n.dial.shouldAskDHT(t.cfg.Clock.Mono())
 	if last.tries > 0 && len(t.conns) >= maxDials { // few, but long ones
 		least = longDial
@@ -288,7 +307,7 @@ func (t *Transport) dialContact(ctx context.Context, c proto.Contact, least time
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n = t.peer(c.Peer)
-	n.dial.busy, n.redial = false, nil
+	n.dial.busy = false
 	if err == nil || len(n.conns) > 0 {
 		return nil
 	}
@@ -311,8 +330,13 @@ func (t *Transport) Want(p proto.PeerID) {
 			n.dial = t.cfg.Timing.firstDial(t.cfg.Clock.Mono(), 1)
 		}
 		var end bool
-		if n.dial, end = t.cfg.Timing.wake(n.dial, t.cfg.Clock.Mono()); end && n.redial != nil {
+		n.dial, end = t.cfg.Timing.wake(n.dial, t.cfg.Clock.Mono())
+		switch {
+		case n.redial == nil:
+		case end:
 			n.redial.cancel()
+		case n.dial.waiting:
+			notify(n.redial.work)
 		}
 		wake = n.dial.due != was.due // otherwise the next attempt is already scheduled
 	}
