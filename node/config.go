@@ -106,7 +106,8 @@ type MeshConfig struct {
 
 // QueueConfig is what this node does for queues as an admin.
 type QueueConfig struct {
-	MadeBy []string // members whose new queues it signs, as in an allow list; default role:work
+	MadeBy   []string // members whose new queues it signs, as in an allow list; default role:work
+	MaxNames int      // of queues and others, that it signs for one member; default 64
 }
 
 // Limits bound what a node accepts and keeps. Where a default names "384 MiB" it is

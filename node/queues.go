@@ -21,7 +21,7 @@ func (n *Node) openQueues() (err error) {
 		Tasks: queueTasks{n}, Bodies: n.transfers, Grants: n.transfers, Checks: n.frames.Checks, Self: n.member, Stopping: n.draining.Load,
 		Root: func() (*identity.Root, error) { return identity.LoadRoot(filepath.Join(n.cfg.Dir, datadir.Identity)) },
 	}, queue.Config{
-		MadeBy: n.cfg.Queues.MadeBy, StallAfter: n.cfg.Limits.StallAfter, Started: n.started,
+		MadeBy: n.cfg.Queues.MadeBy, MaxNames: n.cfg.Queues.MaxNames, StallAfter: n.cfg.Limits.StallAfter, Started: n.started,
 		Audit:       n.Audit.Record,
 		AuditSystem: n.Audit.RecordSystem,
 		Event:       n.Events.Add, Leaving: func(ctx context.Context) (int, error) { return n.Schedules.Leaving(ctx) },

@@ -25,6 +25,8 @@ type Config struct {
 	MessageLifetime time.Duration // longest time that a copy of a message may survive; default 1h
 	StallAfter      time.Duration // a handler that reports progress and then none for this long is not renewed; default 5m
 
+	MaxNames int // of queues and others, that this node as an admin signs for another member; default 64
+
 	Machine uint32 // identifies the machine start that the boot clock counts from; default 0, the same at every start
 
 	// Random fills tokens and spreads backoffs. The default is a fixed sequence, which is
@@ -56,6 +58,7 @@ func (c Config) withDefaults() Config {
 	c.HandoffWindow = cmp.Or(c.HandoffWindow, 1024)
 	c.MessageLifetime = cmp.Or(c.MessageLifetime, time.Hour)
 	c.StallAfter = cmp.Or(c.StallAfter, 5*time.Minute)
+	c.MaxNames = cmp.Or(c.MaxNames, 64)
 	if c.Deeds == nil {
 		c.Deeds = plainDeeds{}
 	}

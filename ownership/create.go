@@ -7,10 +7,6 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// MaxQueuesPerMember is how many names, of queues and others, of another member one admin
-// signs.
-const MaxQueuesPerMember = 64
-
 // ErrNameTaken is returned when a queue with this name exists.
 var ErrNameTaken = errors.New("ownership: the name is taken")
 
@@ -75,8 +71,8 @@ func (h *Home) signCreation(name string, p proto.PeerID) (*proto.Signed, error) 
 			names++
 		}
 	}
-	if names >= MaxQueuesPerMember && p != h.self {
-		return nil, fmt.Errorf("%s has created %d queues, mailboxes and topics, the limit for one member", p.Short(), names)
+	if names >= h.cfg.MaxNames && p != h.self {
+		return nil, fmt.Errorf("%s has created %d queues, mailboxes and topics, and this admin signs at most %d for one member: its setting queues.max_names", p.Short(), names, h.cfg.MaxNames)
 	}
 	signed, err := h.cfg.Deeds.Sign(Deed{Queue: name, Generation: 1, To: p, Admin: true})
 	if err != nil {

@@ -78,9 +78,11 @@ func TestTitlesOfDifferentKinds(t *testing.T) {
 			}
 		}
 	}
-	for i := range MaxQueuesPerMember {
+	const names = 5
+	h.cfg.MaxNames = names
+	for i := range names {
 		name := "agent:" + string(rune('a'+i%26)) + string(rune('a'+i/26))
-		if _, _, err := h.SignCreation(name, peerOf(6), Now{}); (err == nil) != (i < MaxQueuesPerMember-1) {
+		if _, _, err := h.SignCreation(name, peerOf(6), Now{}); (err == nil) != (i < names-1) {
 			t.Fatalf("name %d of one member, which has a mailbox already: %v", i+1, err)
 		}
 	}

@@ -70,7 +70,8 @@ type Mesh struct {
 
 // Queues configures what this node does for shared queues as an admin.
 type Queues struct {
-	MadeBy []string `yaml:"made_by" defaultText:"role:work" doc:"members whose new queues this node confirms with its signature if it is an admin: role:ROLE, peer:NAME, peer:ID or *; they also need the role work; empty: none"`
+	MadeBy   []string `yaml:"made_by" defaultText:"role:work" doc:"members whose new queues this node confirms with its signature if it is an admin: role:ROLE, peer:NAME, peer:ID or *; they also need the role work; empty: none"`
+	MaxNames int      `yaml:"max_names" default:"64" min:"1" max:"4096" doc:"queues, mailboxes and topics that this node signs for one member if it is an admin"`
 }
 
 // API configures how programs on this machine reach this node.
@@ -129,7 +130,7 @@ func (c Config) Node(dir string) node.Config {
 			PruneAge: time.Duration(c.Mesh.PruneAge), PruneLimit: c.Mesh.PruneLimit, PruneInterval: time.Duration(c.Mesh.PruneInterval),
 			Priority: c.Mesh.Priority, Labels: c.Mesh.Labels,
 		},
-		Queues: node.QueueConfig{MadeBy: c.Queues.MadeBy},
+		Queues: node.QueueConfig{MadeBy: c.Queues.MadeBy, MaxNames: c.Queues.MaxNames},
 		Limits: node.Limits{
 			MaxPending: c.Limits.MaxPending, MaxPendingBytes: int64(c.Limits.MaxPendingBytes), MaxInbox: c.Limits.MaxInbox,
 			Payload: int64(c.Limits.PayloadMax), QueueBodies: c.Limits.QueueBodies, Slots: c.Limits.Slots,
