@@ -80,5 +80,6 @@
 //     its sender is told of every end but DONE.
 //   - I22: a box takes each mail of a chain once and in order.
 //   - I23: a (subscription, mail) has at most one live delivery. An acknowledgment counts
-//     if and only if the mail has not ended and nobody else was given it since.
+//     if and only if the mail has not ended and nobody else was given it since, as far as
+//     this node knows: a restart of the home forgets who was given what before it.
 package mail

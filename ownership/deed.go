@@ -341,7 +341,8 @@ func (h *Home) assess(q *queue, m *proto.QueueState) (x assessment) {
 
 // supersedes reports whether the valid state a replaces the known state of q. The lower
 // root wins, then the higher rank: no former home undoes what an admin stated after it.
-// Then the higher generation wins, then (a home that lost its data handed the queue on twice) the higher home.
+// Then the higher generation wins, then the higher home: one that lost its data may have
+// handed the queue on twice.
 func (h *Home) supersedes(a *proto.QueueState, x assessment, q *queue) bool {
 	b := q.state
 	if b == nil {

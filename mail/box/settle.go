@@ -42,8 +42,8 @@ type Settled struct {
 
 // Settle decides about settlements, in order, and makes the records for those that count.
 //
-// An acknowledgment counts if the mail has not ended and nobody else was given it since;
-// of a mail that is DONE it is CodeOK again. Anything else counts for the newest delivery
+// An acknowledgment counts if the mail has not ended and nobody else was given it since this
+// state was loaded; of a mail that is DONE it is CodeOK again. Anything else counts for the newest delivery
 // while its lease lasts. Mails of a lane are acknowledged in order.
 func (s *State) Settle(now Now, what []Settlement, out *Output) {
 	acks := out.seqs[:0]
