@@ -159,6 +159,10 @@ func TestRedial(t *testing.T) {
 			t.Errorf("work %v after an attempt was ended: ends the next one: %v", after, end)
 		}
 	}
+	asked := redialState{busy: true, wanted: true, tries: 3, started: time.Hour - shortDial}
+	if asked = timing.afterFailure(asked, time.Hour, false, 0.999); asked.due != time.Hour || asked.tries != 0 {
+		t.Errorf("after an attempt of %v during which an address came the next is made in %v", shortDial, asked.due-time.Hour)
+	}
 	if d, end := timing.wake(redialState{busy: true, waiting: true}, time.Hour); end || d.wanted || d.cut != 0 || !d.urgent {
 		t.Errorf("work for a peer whose attempt waits for its turn: %+v, ends it %v", d, end)
 	}
@@ -486,5 +490,21 @@ func TestAttemptsThatWait(t *testing.T) {
 			t.Errorf("%s: afterwards %+v, %d slots are held", what, n.dial, slots.running)
 		}
 		a.mu.Unlock()
+	}
+}
+
+// While two nodes punch over QUIC alone, neither dials the other over TCP.
+func TestPunchesBeginWithQUIC(t *testing.T) {
+	a := start(t, 1, nil)
+	p, other := newTestKeys(8).Peer(), newTestKeys(9).Peer()
+	tcp, quic := ma.StringCast("/ip4/11.0.0.1/tcp/4001"), ma.StringCast("/ip4/11.0.0.1/udp/4001/quic-v1")
+	first, second := a.reach.punching.quic.start(p), a.reach.punching.quic.start(p)
+	first()
+	if a.mayDial(p, tcp) || !a.mayDial(p, quic) || !a.mayDial(other, tcp) {
+		t.Errorf("during a punch: TCP %v, QUIC %v; another peer %v", a.mayDial(p, tcp), a.mayDial(p, quic), a.mayDial(other, tcp))
+	}
+	second()
+	if !a.mayDial(p, tcp) || len(a.reach.punching.quic.of) != 0 {
+		t.Error("after it TCP is not dialed")
 	}
 }

@@ -61,7 +61,7 @@ type redialState struct {
 	busy    bool          // an attempt is running, or waits for its turn
 	waiting bool          // it waits for its turn
 	urgent  bool          // work wants the next one
-	wanted  bool          // work arrived during the attempt
+	wanted  bool          // work, or another address, arrived during the attempt
 	cut     time.Duration // when work last ended an attempt; 0: never
 }
 
@@ -86,8 +86,8 @@ func (t Timing) afterFailure(d redialState, now time.Duration, patient bool, r f
 	if !patient {
 		pause = min(pause, max(t.Redial, (now-d.lostAt)/30))
 	}
-	if d.wanted {
-		d.wanted, d.tries, pause = false, 0, t.Redial
+	if d.wanted { // there is work, or another address
+		d.wanted, d.tries, pause = false, 0, max(0, d.started+t.Redial-now)
 	}
 	if d.cut > 0 && d.cut >= d.started {
 		pause = 0

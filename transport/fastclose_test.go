@@ -9,7 +9,6 @@ import (
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 	"github.com/libp2p/go-libp2p/core/network"
-	"github.com/libp2p/go-libp2p/core/peer"
 	libtransport "github.com/libp2p/go-libp2p/core/transport"
 	ma "github.com/multiformats/go-multiaddr"
 )
@@ -68,7 +67,7 @@ func (*fakePath) RemoteMultiaddr() ma.Multiaddr {
 // first side dials.
 func newUpgraded(t *testing.T, paths [2]*fakePath) (conns [2]libtransport.CapableConn) {
 	var sides sync.WaitGroup
-	p := hostBuilder{limits: &network.NullResourceManager{}, gater: &gater{mayConnect: func(peer.ID) bool { return true }}}
+	p := hostBuilder{limits: &network.NullResourceManager{}, gater: openGater()}
 	for i, side := range paths {
 		key, err := crypto.UnmarshalEd25519PrivateKey(newTestKeys(byte(i)).PrivateKey())
 		if err != nil {

@@ -114,18 +114,20 @@ func isIPv6(a ma.Multiaddr) bool { _, err := a.ValueForProtocol(ma.P_IP6); retur
 
 func isTCP(a ma.Multiaddr) bool { _, err := a.ValueForProtocol(ma.P_TCP); return err == nil }
 
+func isQUIC(a ma.Multiaddr) bool { _, err := a.ValueForProtocol(ma.P_QUIC_V1); return err == nil }
+
 // A gater rejects peers that the gate blocks or the ledger bans, before a stream is
 // opened. Admitted peers must still complete the hello.
 type gater struct {
-	mayConnect     func(peer.ID) bool                              // false until Run
-	mayDialCircuit func(p proto.PeerID, circuit ma.Multiaddr) bool // whether p may be dialed there now
+	mayConnect func(peer.ID) bool                         // false until Run
+	mayDial    func(p proto.PeerID, at ma.Multiaddr) bool // whether p may be dialed there now
 }
 
 func (g *gater) InterceptPeerDial(p peer.ID) bool            { return g.mayConnect(p) }
 func (g *gater) InterceptAccept(network.ConnMultiaddrs) bool { return true }
 func (g *gater) InterceptAddrDial(id peer.ID, a ma.Multiaddr) bool {
 	p, err := fromLibp2p(id)
-	return err == nil && g.mayConnect(id) && (!isCircuit(a) || g.mayDialCircuit(p, a))
+	return err == nil && g.mayConnect(id) && g.mayDial(p, a)
 }
 func (g *gater) InterceptSecured(_ network.Direction, p peer.ID, _ network.ConnMultiaddrs) bool {
 	return g.mayConnect(p)

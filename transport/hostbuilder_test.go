@@ -19,7 +19,10 @@ import (
 	circuitproto "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	"github.com/libp2p/go-libp2p/p2p/protocol/identify"
 	libping "github.com/libp2p/go-libp2p/p2p/protocol/ping"
+	ma "github.com/multiformats/go-multiaddr"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/balefire/balefire/proto"
 )
 
 // TestHostMatchesLibp2p compares the host with one made by libp2p's own constructor: both
@@ -70,6 +73,11 @@ func bareHost(t *testing.T, m prometheus.Registerer) host.Host {
 	return h
 }
 
+// openGater returns a gater that lets everybody connect, anywhere.
+func openGater() *gater {
+	return &gater{func(peer.ID) bool { return true }, func(proto.PeerID, ma.Multiaddr) bool { return true }}
+}
+
 func bareBuilder(t *testing.T, m prometheus.Registerer, listen ...string) hostBuilder {
 	t.Helper()
 	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
@@ -84,7 +92,7 @@ func bareBuilder(t *testing.T, m prometheus.Registerer, listen ...string) hostBu
 	if err != nil {
 		t.Fatal(err)
 	}
-	everybody := &gater{mayConnect: func(peer.ID) bool { return true }}
+	everybody := openGater()
 	return hostBuilder{key: key, listen: addrs, gater: everybody, limits: limits, conns: conns, ranker: ranker(nil), metrics: m}
 }
 

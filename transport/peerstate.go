@@ -324,6 +324,18 @@ func (t *Transport) SendCtl(p proto.PeerID, m *proto.Message) error {
 	return c.queueCtl(m)
 }
 
+// roundTrip returns the longest of the known round trips to p; 0: none.
+func (t *Transport) roundTrip(p proto.PeerID) (rtt time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n := t.peers[p]; n != nil {
+		for _, c := range n.conns {
+			rtt = max(rtt, c.longestRTT())
+		}
+	}
+	return rtt
+}
+
 // Received returns how many packets have come from p over its present connections,
 // acknowledgments included; where the transport cannot count packets, bytes of its streams.
 func (t *Transport) Received(p proto.PeerID) (n uint64) {

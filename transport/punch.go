@@ -29,6 +29,8 @@ const (
 	directDial  = 3 * time.Second // for the plain addresses
 	maxPunches  = 16              // attempts remembered per peer
 	maxPunching = 8               // peers
+
+	quicFirst = time.Second // head start of QUIC in a punch, without some round trips
 )
 
 // A Punch is one attempt to establish a direct path.
@@ -42,11 +44,18 @@ type Punch struct {
 // A puncher runs libp2p's hole punching, initiated by this node and for members only.
 type puncher struct {
 	slots chan struct{} // held by each attempt
+	quic  quicPunches
 
 	mu      sync.Mutex
 	service *holepunch.Service // nil until a peer observed this node's address
 	ended   bool               // stopped
 	history map[proto.PeerID][]Punch
+}
+
+// quicPunches are the punches over QUIC alone that are running.
+type quicPunches struct {
+	mu sync.Mutex
+	of map[proto.PeerID]int
 }
 
 func newPuncher() *puncher {
@@ -74,18 +83,65 @@ func (h *punchHost) Connect(ctx context.Context, pi peer.AddrInfo) error {
 	if pi.Addrs = plausible(h.t.host.Addrs(), pi.Addrs); len(pi.Addrs) == 0 {
 		return errors.New("the other side announced no usable address")
 	}
-	return describeDialError(h.punch(ctx, pi, dials, why))
+	return describeDialError(h.punchQUICFirst(ctx, pi, dials, why))
 }
 
-// punch dials the addresses in the role that the NAT of this node asks for.
-func (h *punchHost) punch(ctx context.Context, pi peer.AddrInfo, dials bool, why string) error {
+// punchQUICFirst punches over QUIC alone for a while if it works on both sides, and then over
+// TCP too: where both get through, the first would be left to chance, most often TCP, because
+// the first packet of QUIC may come before there is a hole. Both sides do so at the same time.
+func (h *punchHost) punchQUICFirst(ctx context.Context, pi peer.AddrInfo, dials bool, why string) error {
+	p, err := fromLibp2p(pi.ID)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(pi.Addrs, isQUIC) || !slices.ContainsFunc(h.t.punchAddrs(), isQUIC) {
+		return h.punch(ctx, pi, dials, why, punchDial/2)
+	}
+	head := min(punchDial/2, quicFirst+3*h.t.roundTrip(p))
+	first, cancel := context.WithTimeout(ctx, head)
+	allowTCP := h.t.reach.punching.quic.start(p)
+	err = h.punch(first, pi, dials, why, head)
+	allowTCP()
+	cancel()
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return h.punch(ctx, pi, dials, why, punchDial/2-head)
+}
+
+// start lets p be dialed directly over QUIC alone until the returned function is called.
+func (q *quicPunches) start(p proto.PeerID) (done func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.of == nil {
+		q.of = make(map[proto.PeerID]int)
+	}
+	q.of[p]++
+	return func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.of[p]--; q.of[p] == 0 {
+			delete(q.of, p)
+		}
+	}
+}
+
+func (q *quicPunches) running(p proto.PeerID) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.of[p] > 0
+}
+
+// punch dials the addresses in the role that the NAT of this node asks for; while that is
+// unknown it does not dial at first, for so long.
+func (h *punchHost) punch(ctx context.Context, pi peer.AddrInfo, dials bool, why string, waits time.Duration) error {
 	nat := h.t.nat()
 	if dials || nat == NATCone || nat == NATNone {
 		return h.Host.Connect(ctx, pi)
 	}
 	if nat == NATUnknown {
-		half, cancel := context.WithTimeout(ctx, punchDial/2)
-		err := h.Host.Connect(half, pi)
+		first, cancel := context.WithTimeout(ctx, waits)
+		err := h.Host.Connect(first, pi)
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			return err

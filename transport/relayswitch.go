@@ -83,6 +83,17 @@ func (a *dialTargets) trial(p, relay proto.PeerID) bool {
 	return slices.ContainsFunc(a.byPeer[p], func(at *dialTarget) bool { return at.relay == relay && at.trial })
 }
 
+// mayDial reports whether p may be dialed at an address now.
+func (t *Transport) mayDial(p proto.PeerID, a ma.Multiaddr) bool {
+	switch {
+	case isCircuit(a):
+		return t.mayDialCircuit(p, a)
+	case isTCP(a):
+		return !t.reach.punching.quic.running(p)
+	}
+	return true
+}
+
 // mayDialCircuit reports whether p may be dialed at a circuit address now: through the
 // relay that is set, or else any other node. While p is connected a dial seeks a direct
 // path, unless it targets an additional circuit.

@@ -76,7 +76,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
 	}
-	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDialCircuit}, hostHooks{t.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.awaitHelloByID}, cfg); err != nil {
+	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDial}, hostHooks{t.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.awaitHelloByID}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	t.local.bound(t.host.Network().ListenAddresses())
