@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -526,6 +527,20 @@ func TestLimits(t *testing.T) {
 	}
 	if _, _, err := s.Seal(t.Context(), bytes.NewReader(random(1, 3000)), SealOptions{Suite: AES}); !errors.Is(err, ErrFull) {
 		t.Errorf("beyond MaxTotal: %v", err)
+	}
+	writes := 0
+	failing := openStore(t, t.TempDir(), Config{fault: func(point string) error {
+		if writes++; point == "write" && writes > 20 {
+			return errors.New("no space left")
+		}
+		return nil
+	}})
+	var text []byte
+	for i := range 1 << 20 { // each line shrinks to a third
+		text = fmt.Appendf(text, "%016x\n", i*i*i)
+	}
+	if _, _, err := failing.Seal(t.Context(), bytes.NewReader(text), SealOptions{Suite: AES}); err == nil || strings.Count(err.Error(), "no space left") != 1 {
+		t.Errorf("a write that fails: %v", err)
 	}
 	if _, err := s.Put(make([]byte, 3000), true); err != nil {
 		t.Errorf("a result: %v", err)

@@ -1,6 +1,7 @@
 package bodies
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -106,7 +107,7 @@ func (s *sealer) copy(r io.Reader) (packed bool, n int64, err error) {
 		n += rest
 	}
 	if z != nil {
-		err = errors.Join(err, z.Close())
+		err = cmp.Or(err, z.Close()) // Close repeats an error of Write
 	}
 	return packed, n, err
 }
