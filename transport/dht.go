@@ -46,6 +46,8 @@ type memberDHT struct {
 	name   string // key under which all members announce themselves
 	key    []byte // of that name
 
+	protocol protocol.ID
+
 	began                    time.Duration // monotonic
 	lastSearch, lastAnnounce time.Duration // monotonic; 0: never
 	vain                     int           // searches in a row that found nobody new
@@ -53,7 +55,8 @@ type memberDHT struct {
 }
 
 func newMemberDHT(t *Transport, c *memberHost) (*memberDHT, error) {
-	w := &memberDHT{t: t, host: c, began: t.cfg.Clock.Mono(), name: "balefire/members/" + meshName(t.cfg.MeshTag)}
+	prefix := protocol.ID("/balefire/" + meshName(t.cfg.MeshTag))
+	w := &memberDHT{t: t, host: c, began: t.cfg.Clock.Mono(), name: "balefire/members/" + meshName(t.cfg.MeshTag), protocol: prefix + "/kad/1.0.0"}
 	sum := sha256.Sum256([]byte(w.name))
 	var err error
 	if w.key, err = multihash.Encode(sum[:], multihash.SHA2_256); err != nil {
@@ -61,9 +64,10 @@ func newMemberDHT(t *Transport, c *memberHost) (*memberDHT, error) {
 	}
 	w.dht, err = dht.New(c,
 		dht.Mode(dht.ModeServer),
-		dht.ProtocolPrefix(protocol.ID("/balefire/"+meshName(t.cfg.MeshTag))),
+		dht.ProtocolPrefix(prefix),
 		dht.DisableValues(),
-		dht.DisableAutoRefresh(), // the table has the members that are connected: nearly all
+		dht.DisableAutoRefresh(),      // the table has the members that are connected: nearly all
+		dht.LookupCheckConcurrency(0), // adopt adds them: they need not prove that they answer, by kilobytes each
 		dht.BootstrapPeersFunc(w.bootstrapPeers),
 		dht.RoutingTableFilter(func(_ any, p peer.ID) bool { return t.verified(p) }),
 		dht.QueryFilter(func(_ any, info peer.AddrInfo) bool { return w.askable(info.ID) }),
@@ -137,6 +141,7 @@ func (w *memberDHT) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		w.sweep()
+		w.adopt()
 		if w.dht.RoutingTable().Size() > 0 {
 			w.maintain(ctx)
 		}
@@ -156,6 +161,16 @@ func (w *memberDHT) sweep() {
 			rt.RemovePeer(id)
 		}
 	}
+}
+
+// adopt adds the connected members that take part in the DHT to the routing table.
+func (w *memberDHT) adopt() {
+	rt := w.dht.RoutingTable()
+	for _, id := range w.host.Network().Peers() {
+		if found, err := w.host.Peerstore().SupportsProtocols(id, w.protocol); err == nil && len(found) > 0 {
+			rt.TryAddPeer(id, true, false) // fails if its bucket is full
+		}
+	}
 	w.t.met.tableSize.Set(float64(rt.Size()))
 }
 
@@ -166,11 +181,17 @@ func (w *memberDHT) maintain(ctx context.Context) {
 	if gossip != nil && now-w.began < gossipFirst {
 		return // it tells of most members at no cost
 	}
-	pause := announceEvery
-	if !w.announced {
+	told := gossip != nil && len(gossip.topic.ListPeers()) >= maxDials
+	pause := time.Duration(0)
+	switch {
+	case w.announced:
+		pause = announceEvery
+	case w.lastAnnounce > 0:
 		pause = announceRetry
+	case told:
+		pause = searchEvery
 	}
-	if w.lastAnnounce == 0 || now-w.lastAnnounce >= pause {
+	if now-max(w.lastAnnounce, w.began) >= pause {
 		w.lastAnnounce = now
 		_, err := w.finder.Advertise(ctx, w.name)
 		w.announced = err == nil
@@ -179,7 +200,7 @@ func (w *memberDHT) maintain(ctx context.Context) {
 		}
 	}
 	pause = searchPause(w.vain)
-	if gossip != nil && len(gossip.topic.ListPeers()) >= maxDials {
+	if told {
 		pause = searchEvery
 	}
 	if now-max(w.lastSearch, w.began) >= pause || w.lastSearch == 0 && gossip == nil {

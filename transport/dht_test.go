@@ -128,3 +128,27 @@ func TestNoDHT(t *testing.T) {
 		}
 	})
 }
+
+// TestTheDHTCostsLittle checks that members whom gossip tells of each other connect at about
+// the cost that they have without the DHT.
+func TestTheDHTCostsLittle(t *testing.T) {
+	var bytes [2]int64
+	for i, with := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m := newSimWith(t, 12, transporttest.Link{Latency: 10 * time.Millisecond}, func(n *simNode, cfg *transport.Config) {
+				gossiping(n, cfg)
+				cfg.DHT = with
+			})
+			defer m.close()
+			m.await(time.Minute, "first connections", m.connected)
+			if time.Sleep(time.Minute); with && !m.allTabled() {
+				t.Error("the routing tables are not full")
+			}
+			bytes[i] = int64(m.Stats().Bytes)
+		})
+	}
+	t.Logf("%d bytes without the DHT, %d with it", bytes[0], bytes[1])
+	if bytes[1] > bytes[0]*5/4 {
+		t.Errorf("%d bytes without the DHT, %d with it", bytes[0], bytes[1])
+	}
+}

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/peerstore"
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/p2p/host/eventbus"
+	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -211,13 +214,30 @@ type memberPeerstore struct {
 	t *Transport
 }
 
-// PeerInfo returns the addresses of a member, and none for others.
+// maxTold is how many addresses of a member the DHT tells: they are hints.
+const maxTold = 4
+
+// PeerInfo returns some addresses of a member, plain ones first, and none for others.
 func (m memberPeerstore) PeerInfo(id peer.ID) peer.AddrInfo {
 	p, err := fromLibp2p(id)
 	if err != nil || p != m.t.self && !m.t.isMember(p) {
 		return peer.AddrInfo{ID: id}
 	}
-	return m.Peerstore.PeerInfo(id)
+	info := m.Peerstore.PeerInfo(id)
+	slices.SortStableFunc(info.Addrs, func(a, b ma.Multiaddr) int { return cmp.Compare(rankTold(a), rankTold(b)) })
+	info.Addrs = info.Addrs[:min(len(info.Addrs), maxTold)]
+	return info
+}
+
+// rankTold orders the addresses of a member: plain ones, circuits, loopback.
+func rankTold(a ma.Multiaddr) int {
+	switch {
+	case isCircuit(a):
+		return 1
+	case manet.IsIPLoopback(a):
+		return 2
+	}
+	return 0
 }
 
 // verified reports whether p has completed the hello, is still connected and is a member
