@@ -16,7 +16,7 @@ import (
 const (
 	describeEvery = 2 * time.Second // between two calls of Config.Self
 	loadEvery     = 5 * time.Second // minimum between two records that differ only in the work
-	measuredEvery = time.Minute     // minimum between two that differ only in measurements, which vary at rest
+	measuredEvery = time.Minute     // minimum between two that differ only in measurements, which vary at rest, and random up to twice that
 	// maxTopic leaves room in a gossip message for what surrounds the rumors.
 	maxTopic = proto.MaxControl - 1<<10
 )
@@ -25,6 +25,7 @@ const (
 type selfRecord struct {
 	info    Self
 	at      time.Duration
+	spread  time.Duration // until it is replaced for measurements, beyond measuredEvery
 	leaving bool
 }
 
@@ -94,12 +95,23 @@ func (r *Runner) describeLoop(ctx context.Context) error {
 func (r *Runner) Describe() {
 	own := r.cfg.Self()
 	r.step(func(now time.Duration) []Action {
-		if r.self.leaving || now-r.self.at < r.self.info.minAge(own) {
+		if r.self.leaving || now-r.self.at < r.self.minAge(own) {
 			return nil
 		}
-		r.self.info, r.self.at = own, now
+		r.self.info, r.self.at, r.self.spread = own, now, r.core.jitter(measuredEvery)
 		return r.core.Revise(now)
 	})
+}
+
+// minAge returns the minimum age of s before it is replaced by one with p. What a change of
+// the network lets all measure at once they do not all publish at once: a narrow link could
+// not take it.
+func (s *selfRecord) minAge(p Self) time.Duration {
+	age := s.info.minAge(p)
+	if age == measuredEvery {
+		age += s.spread
+	}
+	return age
 }
 
 // sameExceptLoad reports whether o and p differ at most in load and measurements.

@@ -32,5 +32,12 @@ func TestSelfRecordIsRepublishedWhenItMatters(t *testing.T) {
 		if got := was.minAge(tt.is); got != tt.want {
 			t.Errorf("%s: published after %v, want %v", tt.name, got, tt.want)
 		}
+		want := tt.want
+		if want == measuredEvery {
+			want += 20 * time.Second // not all at once
+		}
+		if got := (&selfRecord{info: was, spread: 20 * time.Second}).minAge(tt.is); got != want {
+			t.Errorf("%s: published after %v, want %v", tt.name, got, want)
+		}
 	}
 }
