@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -506,5 +507,30 @@ func TestPunchesBeginWithQUIC(t *testing.T) {
 	second()
 	if !a.mayDial(p, tcp) || len(a.reach.punching.quic.of) != 0 {
 		t.Error("after it TCP is not dialed")
+	}
+}
+
+// The DHT tells some plain addresses of a member and some circuits, and those on loopback
+// only if there are no others.
+func TestToldAddrs(t *testing.T) {
+	addrs := func(s ...string) (all []ma.Multiaddr) {
+		for _, a := range s {
+			all = append(all, ma.StringCast(a))
+		}
+		return all
+	}
+	relay := toLibp2p(newTestKeys(9).Peer()).String()
+	circuit := func(ip string) string { return "/ip4/" + ip + "/tcp/4001/p2p/" + relay + "/p2p-circuit" }
+	for _, tt := range []struct{ all, want []ma.Multiaddr }{
+		{nil, nil},
+		{addrs("/ip4/127.0.0.1/tcp/1", circuit("1.1.1.1")), addrs("/ip4/127.0.0.1/tcp/1", circuit("1.1.1.1"))},
+		{
+			addrs(circuit("1.1.1.1"), circuit("1.1.1.2"), circuit("1.1.1.3"), "/ip4/127.0.0.1/tcp/1", "/ip4/1.0.0.1/tcp/1", "/ip4/1.0.0.2/tcp/1", "/ip4/1.0.0.3/tcp/1", "/ip4/1.0.0.4/tcp/1"),
+			addrs("/ip4/1.0.0.1/tcp/1", "/ip4/1.0.0.2/tcp/1", "/ip4/1.0.0.3/tcp/1", circuit("1.1.1.1"), circuit("1.1.1.2")),
+		},
+	} {
+		if got := toldAddrs(tt.all); !slices.EqualFunc(got, tt.want, ma.Multiaddr.Equal) {
+			t.Errorf("of %v are told %v, want %v", tt.all, got, tt.want)
+		}
 	}
 }

@@ -1,7 +1,6 @@
 package transport
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -214,30 +213,35 @@ type memberPeerstore struct {
 	t *Transport
 }
 
-// maxTold is how many addresses of a member the DHT tells: they are hints.
-const maxTold = 4
+// Addresses of a member that the DHT tells at most: they are hints.
+const (
+	maxToldPlain    = 3
+	maxToldCircuits = 2
+)
 
-// PeerInfo returns some addresses of a member, plain ones first, and none for others.
+// PeerInfo returns some addresses of a member, and none for others.
 func (m memberPeerstore) PeerInfo(id peer.ID) peer.AddrInfo {
 	p, err := fromLibp2p(id)
 	if err != nil || p != m.t.self && !m.t.isMember(p) {
 		return peer.AddrInfo{ID: id}
 	}
-	info := m.Peerstore.PeerInfo(id)
-	slices.SortStableFunc(info.Addrs, func(a, b ma.Multiaddr) int { return cmp.Compare(rankTold(a), rankTold(b)) })
-	info.Addrs = info.Addrs[:min(len(info.Addrs), maxTold)]
-	return info
+	return peer.AddrInfo{ID: id, Addrs: toldAddrs(m.Peerstore.Addrs(id))}
 }
 
-// rankTold orders the addresses of a member: plain ones, circuits, loopback.
-func rankTold(a ma.Multiaddr) int {
-	switch {
-	case isCircuit(a):
-		return 1
-	case manet.IsIPLoopback(a):
-		return 2
-	}
-	return 0
+// toldAddrs returns the first plain addresses, those on loopback last, and circuits.
+func toldAddrs(all []ma.Multiaddr) []ma.Multiaddr {
+	plain := slices.DeleteFunc(slices.Clone(all), isCircuit)
+	slices.SortStableFunc(plain, func(a, b ma.Multiaddr) int {
+		switch local := manet.IsIPLoopback(a); {
+		case local == manet.IsIPLoopback(b):
+			return 0
+		case local:
+			return 1
+		}
+		return -1
+	})
+	circuits := slices.DeleteFunc(slices.Clone(all), func(a ma.Multiaddr) bool { return !isCircuit(a) })
+	return append(plain[:min(len(plain), maxToldPlain)], circuits[:min(len(circuits), maxToldCircuits)]...)
 }
 
 // verified reports whether p has completed the hello, is still connected and is a member
