@@ -58,7 +58,7 @@ bench: ## the figures of docs/benchmarks.md, compared in one run; fails with the
 bench-quick: ## accepted, whole, queue and mail figures compared with NATS in one run: at most four minutes on 2 idle cores
 	cd bench && go run . -quick -wait 10s -only accept,ended,rival,queue,mail,mailoffered
 
-bench-net: ## what a mesh of 15 real nodes costs at rest, with a member behind 64 kbit/s, and what it makes of a pause, a death and a join: half an hour on 2 idle cores; needs root and iproute2
+bench-net: ## what a mesh of 15 real nodes costs at rest, with a member behind 64 kbit/s, and what it makes of a pause, a death, a join and a link that becomes narrow: 40 minutes on 2 idle cores; needs root and iproute2
 	BALEFIRE_LONG=1 go test -tags e2e -count=1 -timeout 120m -v -run '^TestBench' ./e2e
 
 bench-queues: ## the figures of docs/ownership.md, about five minutes on 2 idle cores

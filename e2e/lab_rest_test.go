@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/internal/lab"
+	"github.com/balefire/balefire/internal/lab/netfilter"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -38,20 +39,34 @@ func newRestMesh(t *testing.T, size int) *restMesh {
 	t.Helper()
 	m := &restMesh{t: t, net: lab.New(t).Net("public", "11.0.0.0/24")}
 	for i := range size {
-		m.add(fmt.Sprintf("n%d", i))
+		m.add(fmt.Sprintf("n%d", i), false)
 	}
 	m.whole()
-	m.hosts[size-1].Port.Link.Set(lab.Shape{Delay: thinDelay, Rate: thinRate, Queue: thinQueue})
+	m.narrow()
 	return m
 }
 
-// add starts one more node.
-func (m *restMesh) add(name string) *machine {
+// narrow makes the wire of the last node long and thin.
+func (m *restMesh) narrow() {
+	m.hosts[len(m.hosts)-1].Port.Link.Set(lab.Shape{Delay: thinDelay, Rate: thinRate, Queue: thinQueue})
+}
+
+// add starts one more node; noUDP: it can send none.
+func (m *restMesh) add(name string, noUDP bool) *machine {
 	m.t.Helper()
 	i := len(m.nodes)
 	h := m.net.Host(name, lab.Attachment{Addr: fmt.Sprintf("11.0.0.%d", i+1), Wire: lab.Long})
 	h.Port.Link.Set(lab.Shape{Delay: time.Duration(i%7) * 3 * time.Millisecond})
 	n := newMachine(m.t, name, i == 0, place(h, config{engine: "nutsdb", net: "  mdns: off\n"}))
+	if noUDP {
+		if err := h.Do(func() error {
+			return netfilter.Replace(netfilter.Table{Family: netfilter.Inet, Name: "narrow", Chains: []netfilter.Chain{
+				{Name: "udp", Hook: netfilter.Output, Rules: []netfilter.Rule{{netfilter.Over(syscall.IPPROTO_UDP), netfilter.Drop()}}},
+			}})
+		}); err != nil {
+			m.t.Fatal(err)
+		}
+	}
 	if i > 0 {
 		n.join(m.nodes[0])
 	}
@@ -104,6 +119,45 @@ func TestBenchMeshAtRest(t *testing.T) {
 	m.pauseOne()
 	m.killOne()
 	m.joinOne()
+}
+
+// TestBenchNarrowedMember measures what becomes of a member whose wire becomes thin half a
+// minute after all are connected, over both networks and over TCP alone: how many of the
+// others consider it ALIVE, and what it carries.
+func TestBenchNarrowedMember(t *testing.T) {
+	for _, noUDP := range []bool{true, false} {
+		t.Run(map[bool]string{true: "TCP alone", false: "QUIC"}[noUDP], func(t *testing.T) {
+			m := &restMesh{t: t, net: lab.New(t).Net("public", "11.0.0.0/24")}
+			size := either(4, 15)
+			for i := range size {
+				m.add(fmt.Sprintf("n%d", i), noUDP && i == size-1)
+			}
+			m.whole()
+			pause(either(time.Second, 30*time.Second))
+			m.narrow()
+			began, before, whole, looks := time.Now(), m.counted(), 0, either(2, 20)
+			for range looks {
+				pause(either(time.Second, 5*time.Second))
+				alive := 0
+				for _, n := range m.nodes[:size-1] {
+					if slices.Contains(n.considered("ALIVE"), m.nodes[size-1].name) {
+						alive++
+					}
+				}
+				if alive == size-1 {
+					whole++
+				}
+				t.Logf("after %s ALIVE and connected for %d of %d", time.Since(began).Round(time.Second), alive, size-1)
+			}
+			after, thin := m.counted(), size-1
+			seconds := time.Since(began).Seconds()
+			t.Logf("counted: in %d of %d looks ALIVE and connected for all; it received %.1f kB/s and sent %.1f", whole, looks,
+				float64(after[thin][0]-before[thin][0])/seconds/1000, float64(after[thin][1]-before[thin][1])/seconds/1000)
+			if long && noUDP && whole < looks {
+				t.Errorf("ALIVE and connected for all in %d of %d looks", whole, looks)
+			}
+		})
+	}
 }
 
 func (m *machine) submitSum(to string) (id string) {
