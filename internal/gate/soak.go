@@ -157,6 +157,9 @@ func decide(ctx context.Context, s step, done *ledger, commit string) (bool, err
 		if ctx.Err() != nil {
 			return false, ctx.Err()
 		}
+		if r.err != nil {
+			keepLog(s, len(runs))
+		}
 		added, err := done.add(r, commit, "nothing")
 		if err != nil {
 			return false, err
