@@ -144,7 +144,7 @@ func TestTheDHTCostsLittle(t *testing.T) {
 			if time.Sleep(time.Minute); with && !m.allTabled() {
 				t.Error("the routing tables are not full")
 			}
-			bytes[i] = int64(m.Stats().Bytes)
+			bytes[i] = m.Stats().Bytes
 		})
 	}
 	t.Logf("%d bytes without the DHT, %d with it", bytes[0], bytes[1])
