@@ -246,9 +246,11 @@ func (w *app) colorStdout(style, text string) string { return w.colored(w.outTTY
 
 // terminalSize returns the size of the terminal of standard output in characters; 0: it is
 // not a terminal, or unknown. COLUMNS and LINES override it.
-func (w *app) terminalSize() (columns, lines int) {
-	if w.outTTY {
-		if c, l, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+func (w *app) terminalSize() (columns, lines int) { return w.sizeOf(os.Stdout, w.outTTY) }
+
+func (w *app) sizeOf(f *os.File, tty bool) (columns, lines int) {
+	if tty {
+		if c, l, err := term.GetSize(int(f.Fd())); err == nil {
 			columns, lines = c, l
 		}
 	}

@@ -6,7 +6,22 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/balefire/balefire/wire"
 )
+
+// What is most likely a mistake is said when a handler is added or a node invited.
+func TestWarningsAreShown(t *testing.T) {
+	n, absent := newCannedNode(), []wire.Note{{Code: wire.NoteMemberAbsent, NoteArgs: wire.NoteArgs{Peer: "laptpo"}}}
+	n.Answer("POST /v1/handlers", nil)
+	n.Answer("GET /v1/handlers", page(wire.Handler{Kind: "shell", Warnings: absent}))
+	n.Answer("POST /v1/invitations", wire.Invitation{Ticket: "bf1", Expires: testStart, Warnings: absent})
+	for _, args := range [][]string{{"handler", "add", "shell", "--allow", "laptpo", "--", "true"}, {"invite", "--name", "laptpo"}} {
+		if code, _, errs := command(t, n, args...); code != exitOK || !strings.Contains(errs, "\n! ") || !strings.Contains(errs, "laptpo") {
+			t.Errorf("%s: %d, %q", args, code, errs)
+		}
+	}
+}
 
 // handler add succeeds once the handler is added, even if a later request fails.
 func TestHandlerAddEndsWellOnceItIsAdded(t *testing.T) {

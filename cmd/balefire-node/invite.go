@@ -41,7 +41,7 @@ uses it becomes a member.`,
 					w.infof("valid until %s, for one machine. On that machine:\n  balefire-node join -      then paste the ticket", formatTime(inv.Expires))
 				}
 				for _, n := range inv.Warnings {
-					w.infof("%s", prose.Line(n))
+					w.infof("! %s", prose.Line(n))
 				}
 				return w.show(view{value: inv, human: func(p *printer) {
 					p.line("%s", inv.Ticket)

@@ -245,7 +245,7 @@ func TestMailSettle(t *testing.T) {
 		{"mail ack 1.7.1 --box topic:orders/billing -o json", exitOK, `POST /v1/topics/topic:orders/subscriptions/billing/settle {"ack":["1.7.1"]}`, "*", ""},
 		{"mail nack 1.7.1 --box ceo --delay 30s --reason 'rate limit'", exitOK, `POST /v1/mailboxes/ceo/settle {"nack":[{"lease":"1.7.1","delay":"30s","reason":"rate limit"}]}`, "1.7.1  OK\n", ""},
 		{"mail nack 1.7.1 --box ceo --final", exitOK, `POST /v1/mailboxes/ceo/settle {"nack":[{"lease":"1.7.1","final":true}]}`, "1.7.1  OK\n", ""},
-		{"mail extend 1.7.1 --box ceo --for 10m", exitOK, `POST /v1/mailboxes/ceo/settle {"extend":[{"lease":"1.7.1","for":"10m"}]}`, "1.7.1  OK  the lease ends in 10m\n", ""},
+		{"mail extend 1.7.1 --box ceo --lease 10m", exitOK, `POST /v1/mailboxes/ceo/settle {"extend":[{"lease":"1.7.1","for":"10m"}]}`, "1.7.1  OK  the lease ends in 10m\n", ""},
 		{"mail defer 1.7.1 --box ceo --delay 1h --reason later", exitOK, `POST /v1/mailboxes/ceo/settle {"defer":[{"lease":"1.7.1","delay":"1h","reason":"later"}]}`, "1.7.1  OK\n", ""},
 		{"mail bounce 1.7.1 --box ceo --reason 'not me'", exitOK, `POST /v1/mailboxes/ceo/settle {"bounce":[{"lease":"1.7.1","reason":"not me"}]}`, "1.7.1  OK\n", ""},
 		{"mail ack 9.7.1 --box ceo", exitRefused, `POST /v1/mailboxes/ceo/settle {"ack":["9.7.1"]}`, "9.7.1  STALE\n", "error: 9.7.1 is STALE: somebody else was given the mail since, or it has ended otherwise than by an acknowledgment"},
@@ -258,8 +258,8 @@ func TestMailSettle(t *testing.T) {
 		{"mail ack 1.7.1 --box ceo --reason x", exitUsage, "", "", "unknown flag"},
 		{"mail nack 1.7.1 --box ceo --final --delay 1s", exitUsage, "", "", "[delay final]"},
 		{"mail nack 1.7.1 --box ceo --delay 31d", exitUsage, "", "", "--delay 31d: at most 30d"},
-		{"mail extend 1.7.1 --box ceo", exitUsage, "", "", "--for is missing"},
-		{"mail extend 1.7.1 --box ceo --for 0", exitUsage, "", "", "--for"},
+		{"mail extend 1.7.1 --box ceo", exitUsage, "", "", "--lease is missing"},
+		{"mail extend 1.7.1 --box ceo --lease 0", exitUsage, "", "", "--lease"},
 		{"mail ack" + strings.Repeat(" 1.7.1", 513) + " --box ceo", exitUsage, "", "", "1 to 512 handles"},
 	})
 }

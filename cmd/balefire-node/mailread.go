@@ -226,7 +226,7 @@ var settleTexts = map[string]struct{ short, long, example string }{
 		"Give mail back that could not be handled", "This spends an attempt: the mail is delivered again after --delay, or is a dead\nletter if it was the last one, or with --final at once.",
 		"balefire-node mail nack 88122.1795212606.5 --box ceo --delay 30s --reason 'rate limit'",
 	},
-	"extend": {"Extend the lease of mail", "The lease ends --for from now, at most 12 hours after the delivery.", "balefire-node mail extend 88121.1795212606.4 --box ceo --for 10m"},
+	"extend": {"Extend the lease of mail", "The lease ends --lease from now, at most 12 hours after the delivery.", "balefire-node mail extend 88121.1795212606.4 --box ceo --lease 10m"},
 	"defer":  {"Give mail back for later", "This spends no attempt: the mail is delivered again after --delay.", "balefire-node mail defer 88121.1795212606.4 --box ceo --delay 1h"},
 	"bounce": {"Send mail back to its sender", "The mail ends, and its sender is told why.", "balefire-node mail bounce 88121.1795212606.4 --box ceo --reason 'not for me'"},
 }
@@ -262,7 +262,7 @@ func settleCommand(w *app, verb string) *cobra.Command {
 		fs.BoolVar(&f.final, "final", false, "it can never succeed: make it a dead letter")
 		c.MarkFlagsMutuallyExclusive("delay", "final")
 	case "extend":
-		fs.StringVar(&f.span, "for", "", "how long from now")
+		fs.StringVar(&f.span, "lease", "", "how long the lease lasts from now")
 	case "defer":
 		fs.StringVar(&f.delay, "delay", "", "until the next delivery, at most 30d (default at once)")
 	}
@@ -290,12 +290,12 @@ func (f *settleFlags) settlement(verb string, handles []string) (s wire.SettleMa
 	if err != nil {
 		return s, err
 	}
-	span, err := parseSpan("for", f.span)
+	span, err := parseSpan("lease", f.span)
 	switch {
 	case err != nil:
 		return s, err
 	case verb == "extend" && span == 0:
-		return s, usage("--for is missing: say how long, as in --for 10m")
+		return s, usage("--lease is missing: say how long, as in --lease 10m")
 	case time.Duration(delay) > box.MaxDelay:
 		return s, usage("--delay %s: at most %s", f.delay, wire.Duration(box.MaxDelay))
 	}

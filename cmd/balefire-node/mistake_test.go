@@ -206,17 +206,13 @@ func TestCompletion(t *testing.T) {
 		"wait --for peer=":           {"peer=laptop"},
 		"run --log-level ":           {"debug"},
 	} {
-		socket := socketPath(t)
-		clienttest.Serve(t, filterNode(), socket)
-		w, out, _ := newTestApp()
-		w.environ = []string{"BALEFIRE_SOCKET=" + socket}
 		words := strings.Fields(line)
 		if strings.HasSuffix(line, " ") {
 			words = append(words, "")
 		}
-		execute(t.Context(), w, append([]string{"__complete"}, words...))
+		_, out, _ := command(t, filterNode(), append([]string{"__complete"}, words...)...)
 		var got []string
-		for l := range strings.SplitSeq(out.String(), "\n") {
+		for l := range strings.SplitSeq(out, "\n") {
 			word, _, _ := strings.Cut(l, "\t")
 			got = append(got, word)
 		}
@@ -228,6 +224,44 @@ func TestCompletion(t *testing.T) {
 	}
 	if states := taskStates(proto.TaskState.Terminal); len(states) < 5 || slices.Contains(states, "RUNNING") {
 		t.Errorf("terminal states: %v", states)
+	}
+}
+
+// Tasks are offered to a command that could do something with them.
+func TestCompletionOfTasks(t *testing.T) {
+	n := filterNode()
+	n.Answer("GET /v1/dead-letters", page(testTask(testID)))
+	for line, want := range map[string]string{
+		"task cancel": "GET /v1/tasks?limit=20&state=PENDING%2CSENT%2CACCEPTED%2CRUNNING%2CRETRYING%2CWAITING_APPROVAL%2CINDETERMINATE",
+		"task watch":  "GET /v1/tasks?limit=20&state=PENDING%2CSENT%2CACCEPTED%2CRUNNING%2CRETRYING%2CWAITING_APPROVAL%2CINDETERMINATE",
+		"task show":   "GET /v1/tasks?limit=20",
+		"dlq show":    "GET /v1/dead-letters?limit=20",
+		"dlq retry":   "GET /v1/dead-letters?limit=20",
+	} {
+		_, out, _ := command(t, n, append(append([]string{"__complete"}, strings.Fields(line)...), "")...)
+		if got := strings.Join(n.Requests(), "; "); got != want || !strings.Contains(out, testID) {
+			t.Errorf("%s asks %q, want %q; it offers %q", line, got, want, out)
+		}
+	}
+}
+
+// status repeats itself as other commands do.
+func TestStatusIsWatched(t *testing.T) {
+	n := newCannedNode()
+	ctx, stop := context.WithCancel(t.Context())
+	asked := 0
+	n.Answer("GET /v1/status", func(*http.Request) any {
+		if asked++; asked == 3 {
+			stop()
+		}
+		return testStatus()
+	})
+	socket := socketPath(t)
+	clienttest.Serve(t, n, socket)
+	w, out, _ := newTestApp()
+	w.environ = []string{"BALEFIRE_SOCKET=" + socket}
+	if code := execute(ctx, w, []string{"status", "--watch=200ms"}); code != exitInterrupted || strings.Count(out.String(), "store nutsdb") < 2 {
+		t.Errorf("%d:\n%s", code, out)
 	}
 }
 

@@ -33,8 +33,8 @@ func command(t *testing.T, n http.Handler, args ...string) (code int, out, errs 
 	socket := socketPath(t)
 	clienttest.Serve(t, n, socket)
 	w, o, e := newTestApp()
-	w.clock = clock.NewManual(testStart).Clock()
-	code = execute(t.Context(), w, append(args, "--socket", socket))
+	w.clock, w.environ = clock.NewManual(testStart).Clock(), []string{"BALEFIRE_SOCKET=" + socket}
+	code = execute(t.Context(), w, args)
 	return code, o.String(), e.String()
 }
 
@@ -294,18 +294,14 @@ func TestMembership(t *testing.T) {
 		t.Run(tt.args, func(t *testing.T) {
 			n := newCannedNode()
 			args := strings.Fields(tt.args)
-			socket := socketPath(t)
-			clienttest.Serve(t, n, socket)
-			w, out, errs := newTestApp()
-			w.clock, w.environ = clock.NewManual(testStart).Clock(), []string{"BALEFIRE_SOCKET=" + socket}
 			if args[0] == "__complete" {
 				args = append(args, "")
 			}
-			code := execute(t.Context(), w, args)
+			code, out, errs := command(t, n, args...)
 			if calls := strings.Join(n.Requests(), "; "); code != tt.code || calls != tt.call {
 				t.Errorf("%d, want %d; the node was asked %q, want %q", code, tt.code, calls, tt.call)
 			}
-			if all := out.String() + errs.String(); !strings.Contains(all, tt.wrote) {
+			if all := out + errs; !strings.Contains(all, tt.wrote) {
 				t.Errorf("output\n%s\nwant\n%s", all, tt.wrote)
 			}
 		})

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -45,7 +47,8 @@ func (f *follower) showTransfers(all []wire.Transfer) bool {
 		return false
 	}
 	if f.w.errTTY {
-		fmt.Fprintf(f.w.err, "\r\x1b[K%s", progressBar(all[0], barColumns))
+		columns, _ := f.w.sizeOf(os.Stderr, true)
+		fmt.Fprintf(f.w.err, "\r\x1b[K%s", progressBar(all[0], cmp.Or(columns, usualColumns)))
 		f.statusShown = true
 		return true
 	}
@@ -58,5 +61,5 @@ func (f *follower) showTransfers(all []wire.Transfer) bool {
 
 const (
 	transferLogInterval = 10 * time.Second // between two lines about a transfer
-	barColumns          = 100
+	usualColumns        = 80               // of a terminal that does not tell its width
 )

@@ -3,6 +3,7 @@ package main
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/wire"
 )
@@ -29,6 +30,35 @@ func TestABarSaysHowFarABodyIs(t *testing.T) {
 	}
 }
 
+// While the body of a task moves that its sender waits for, a terminal shows a bar that fits it,
+// and a file gets a line now and then.
+func TestFollowingShowsWhatIsMoving(t *testing.T) {
+	task := wire.Task{ID: testID, Kind: "sum", State: "PENDING", Transfers: []wire.Transfer{{What: "body", Direction: "out", Peer: "laptop", Bytes: 1 << 20, Size: 2 << 20}}}
+	for _, tt := range []struct {
+		tty     bool
+		columns string
+		want    string
+	}{
+		{true, "70", "\r\x1b[Kbody to laptop  50 % [============            ] 1.0 MiB/2.0 MiB"},
+		{true, "40", "\r\x1b[Kbody to laptop  50 %  1.0 MiB/2.0 MiB"},
+		{false, "", "… its body is being transferred to laptop: 1.0 MiB of 2.0 MiB (50 %)\n"},
+	} {
+		w, _, errs := newTestApp()
+		w.errTTY, w.environ = tt.tty, []string{"COLUMNS=" + tt.columns}
+		f := &follower{w: w}
+		for range 2 {
+			f.progress(t.Context(), task)
+		}
+		want := tt.want
+		if tt.tty {
+			want += tt.want
+		}
+		if errs.String() != want {
+			t.Errorf("%q, want %q", errs, want)
+		}
+	}
+}
+
 // A task whose body is being transferred shows, in its view and in its JSON, which one,
 // where to, and how many bytes of it are done.
 func TestTaskShowsWhatIsMoving(t *testing.T) {
@@ -47,6 +77,16 @@ func TestTaskShowsWhatIsMoving(t *testing.T) {
 		if err := w.show(taskView(w, task)); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %v\n%s\nwant\n%s", format, err, out, want)
 		}
+	}
+}
+
+// A task that is not due yet shows when it will be.
+func TestTaskShowsWhenItIsDue(t *testing.T) {
+	w, out, _ := newTestApp()
+	due := w.clock.Now().Add(time.Hour)
+	task := wire.Task{ID: testID, Kind: "sum", State: "PENDING", Times: wire.Times{Created: testStart, Due: &due}}
+	if err := w.show(taskView(w, task)); err != nil || !strings.Contains(out.String(), "not before "+formatTime(due)) {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

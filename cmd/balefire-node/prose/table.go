@@ -70,7 +70,7 @@ var table = map[wire.NoteCode]sentence{
 		return text, fix
 	},
 	wire.NoteEnding:         say("its end is being stored", ""),
-	wire.NoteRunsThere:      say("{peer} has it and runs it when a slot is free; its result has not arrived yet", askThere),
+	wire.NoteRunsThere:      say("{peer} has it and runs it when it can; its result has not arrived yet", askThere),
 	wire.NoteGrantsThere:    say("{peer} has it and grants it to a free node, as the home of queue {queue}; its result has not arrived yet", askThere),
 	wire.NoteStartedThere:   say("{peer} runs it; its result has not arrived yet", askThere),
 	wire.NoteForgottenThere: say("{peer} had accepted it and no longer knows it: it may have run there, and its mode is at_most_once", "check whether it ran; balefire-node task cancel {task}, and task retry if it did not"),
