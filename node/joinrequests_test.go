@@ -54,4 +54,11 @@ func TestPersonAdmitsANodeWithoutATicket(t *testing.T) {
 	if w := a.Pairing.Requests(); len(w) != 0 {
 		t.Errorf("it is still listed: %+v", w)
 	}
+	if keys, err = identity.CreateKeys(t.TempDir()+"/id", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	ask(a, "phone")
+	if p, err = a.Pairing.Accept(t.Context(), pairing.JoinCode(keys.Peer()), wire.AcceptOptions{}); err != nil || !slices.Equal(p.Roles, identity.DefaultRoles()) {
+		t.Errorf("accepted without roles: %+v, %v", p, err)
+	}
 }
