@@ -16,7 +16,7 @@ import (
 // many goroutines as after the first of them, and nothing of the bodies in memory:
 // only what a node remembers of ended tasks is left.
 func TestLoadLeavesNothingBehind(t *testing.T) {
-	load := 600
+	load := 200
 	if longRun {
 		load = 12_000
 	}

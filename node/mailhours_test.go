@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime/debug"
 	"strconv"
 	"sync"
 	"testing"
@@ -24,7 +23,6 @@ import (
 // nodes, or BALEFIRE_MAIL_HOURS hours, each with a mesh of its own. At the end each mail was read and
 // acknowledged once, or its sender was told once that it was not.
 func TestMailHours(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // trade memory for speed
 	hours, err := strconv.Atoi(os.Getenv("BALEFIRE_MAIL_HOURS"))
 	if err != nil {
 		synctest.Test(t, func(t *testing.T) { mailHour(t, 0, 5, time.Minute, newCoverage()) })

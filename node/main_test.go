@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"testing"
 )
 
 // TestMain lets twice as many tests run beside each other as there are processors, unless
 // the command line says otherwise or something is fuzzed: many wait for processes or timers.
+// It trades memory for speed unless GOGC is set.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	given := false
@@ -21,6 +23,9 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
 	}
 	os.Exit(m.Run())
 }

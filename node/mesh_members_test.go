@@ -20,6 +20,18 @@ var lanLink = transporttest.Link{Latency: 2 * time.Millisecond, Mbps: 1000}
 // longRun selects the long form of a test: more nodes, rounds and hours.
 var longRun = os.Getenv("BALEFIRE_LONG") != ""
 
+// eachNth returns a form of t.Run for the rows of a table: the short form of the test runs the
+// first of each n rows, the long form all.
+func eachNth(t *testing.T, n int) func(name string, row func(*testing.T)) {
+	next := 0
+	return func(name string, row func(*testing.T)) {
+		if longRun || next%n == 0 {
+			t.Run(name, row)
+		}
+		next++
+	}
+}
+
 // await waits until ok returns true, at most limit, and returns how long it took.
 func (sm *simMesh) await(limit time.Duration, what string, ok func() bool) time.Duration {
 	sm.t.Helper()

@@ -6,7 +6,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -32,7 +31,6 @@ func TestQueueHours(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { queueHour(t, 0, 2*time.Minute, newCoverage()) })
 		return
 	}
-	defer debug.SetGCPercent(debug.SetGCPercent(400)) // trade memory for speed
 	all := newCoverage()
 	t.Run("all", func(t *testing.T) {
 		for h := range hours {
