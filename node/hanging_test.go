@@ -61,7 +61,7 @@ func noted(list []wire.Note, code wire.NoteCode) bool {
 }
 
 // A drained node is reported as such, by itself and by the others, and not as one that
-// stops.
+// stops; one that stops says so.
 func TestDrainedNodeIsReported(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, nil)
@@ -85,6 +85,11 @@ func TestDrainedNodeIsReported(t *testing.T) {
 	if m := b.Views.Members(t.Context())[0]; m.Phase != "RUNNING" {
 		t.Errorf("afterwards: phase %s", m.Phase)
 	}
+	b.draining.Store(true) // as Run does when it stops
+	if s := b.Views.Status(t.Context()); !noted(s.Warnings, wire.NoteStopping) || noted(s.Warnings, wire.NoteDrained) || !noted(b.Views.MeshSummary(t.Context()).Risks, wire.NoteStopping) {
+		t.Errorf("while it stops: %+v", s.Warnings)
+	}
+	b.draining.Store(false)
 }
 
 func errText(err error) string {

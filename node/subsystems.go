@@ -108,7 +108,7 @@ func (n *Node) viewParts() view.Parts {
 		Keys: n.keys, Book: n.book, Net: n.net, Gossip: n.gossip, Outbox: n.outbox, Inbox: n.inbox, Leases: n.Queues.Driver, Store: n.storage.Store, Guard: n.guard,
 		Queues: n.Queues, Mail: n.Mail,
 		Local: view.Local{
-			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers.List, Drained: n.Queues.Drained, Comparing: n.Pairing.Comparing,
+			Record: n.ownRecord, Addrs: n.net.Addrs, Relays: n.relays, Handlers: n.Handlers.List, Phase: n.phase, Comparing: n.Pairing.Comparing,
 			BlobBytes: func() int64 { return n.storage.Blobs.Usage().Bytes }, LedgerBytes: n.storage.LedgerBytes,
 			Result: n.storage.Blobs.OpenResult,
 		},

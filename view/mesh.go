@@ -146,8 +146,8 @@ func (v *Views) meshRisks(s *wire.MeshSummary, dead []string) (risks []wire.Note
 	if n := v.RevokedNote(); n != nil {
 		return append(risks, *n) // everything else follows from it
 	}
-	if v.Local.Drained() {
-		risks = append(risks, note(wire.NoteDrained, wire.NoteArgs{}))
+	if p := v.phaseNote(); p != nil {
+		risks = append(risks, *p)
 	}
 	if s.Isolated {
 		risks = append(risks, v.IsolatedNote())

@@ -35,6 +35,17 @@ func byName(counts map[proto.TaskState]int) map[string]int {
 	return out
 }
 
+// phaseNote tells why this node gets no new work, if it does not run any more or was drained.
+func (v *Views) phaseNote() *wire.Note {
+	switch v.Local.Phase() {
+	case proto.NodeStopping:
+		return new(note(wire.NoteStopping, wire.NoteArgs{}))
+	case proto.NodeDraining:
+		return new(note(wire.NoteDrained, wire.NoteArgs{}))
+	}
+	return nil
+}
+
 // warnings lists what an operator should look at.
 func (v *Views) warnings(ctx context.Context, s *wire.Status) []wire.Note {
 	w := []wire.Note{}
@@ -45,8 +56,8 @@ func (v *Views) warnings(ctx context.Context, s *wire.Status) []wire.Note {
 	if v.Local.Comparing() {
 		add(wire.NoteComparing, wire.NoteArgs{})
 	}
-	if v.Local.Drained() {
-		add(wire.NoteDrained, wire.NoteArgs{})
+	if p := v.phaseNote(); p != nil {
+		w = append(w, *p)
 	}
 	if s.Store.Failed != "" {
 		add(wire.NoteStoreFailed, wire.NoteArgs{Detail: s.Store.Failed})

@@ -53,10 +53,10 @@ type Local struct {
 	Addrs       func() []string       // its multiaddrs, the best first
 	Relays      func() []proto.PeerID // the members that it may ask for a reservation
 	Handlers    func() []wire.Handler // its handlers by kind
-	Drained     func() bool           // an operator drained it
-	Comparing   func() bool           // it was restored and admits only admins
-	BlobBytes   func() int64          // size of the files with bodies
-	LedgerBytes func() int64          // size of the ledger, in which mail is kept
+	Phase       func() proto.NodeState
+	Comparing   func() bool  // it was restored and admits only admins
+	BlobBytes   func() int64 // size of the files with bodies
+	LedgerBytes func() int64 // size of the ledger, in which mail is kept
 	Result      func(*proto.Record) (io.ReadCloser, error)
 }
 

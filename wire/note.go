@@ -88,7 +88,7 @@ const (
 const (
 	NoteEnded          NoteCode = "ended"           // it has ended: state, detail (the reason)
 	NoteEnding         NoteCode = "ending"          // its end is being stored
-	NoteRunsThere      NoteCode = "runs_there"      // the peer has it and runs it when a slot is free: peer, task
+	NoteRunsThere      NoteCode = "runs_there"      // the peer has it and runs it when it can: peer, task
 	NoteGrantsThere    NoteCode = "grants_there"    // the home of its queue has it and grants it: peer, queue, task
 	NoteStartedThere   NoteCode = "started_there"   // a node runs it, as it or the home of its queue reported: peer, task
 	NoteForgottenThere NoteCode = "forgotten_there" // at_most_once, and the peer no longer knows it: peer, task
@@ -234,6 +234,7 @@ const (
 	NoteClockBehind    NoteCode = "clock_behind"    // this node became a member in the future of its clock: time, seconds
 	NoteComparing      NoteCode = "comparing"       // it was restored from a snapshot and admits only admins until it has compared revocations
 	NoteDrained        NoteCode = "drained"         // it gets no new work from shared queues
+	NoteStopping       NoteCode = "stopping"        // it stops: it takes no new work and waits for the end of what runs
 	NoteStoreFailed    NoteCode = "store_failed"    // the store is being reopened: detail
 	NoteDiskFull       NoteCode = "disk_full"       // the disk is below its reserve: new work is refused
 	NoteMemoryFull     NoteCode = "memory_full"     // the store uses all the memory it may: new work is refused

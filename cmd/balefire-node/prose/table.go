@@ -308,6 +308,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteClockBehind:    say("the clock of this machine is behind: this node became a member on {time}, which is {ago} ahead of it", "correct the clock"),
 	wire.NoteComparing:      say("this node was restored from a snapshot: it admits only admins until it has compared revocations with one, or has met none for 5 minutes", ""),
 	wire.NoteDrained:        say("this node is drained: it gets no new work from shared queues", "balefire-node drain --off"),
+	wire.NoteStopping:       say("this node is stopping: it takes no new work and waits for the end of what runs", ""),
 	wire.NoteStoreFailed:    say("the store has failed and is being reopened: {detail}", ""),
 	wire.NoteDiskFull:       say("new work is refused: the disk is below its reserve; results, ends and deletes still work", "free some space; balefire-node store stats shows how much"),
 	wire.NoteMemoryFull:     say("new work is refused: the store uses all the memory it may", "let tasks end, give the node more (limits.memory_limit, or the limit of its container), or convert its store: balefire-node store migrate --to pebble"),
