@@ -35,18 +35,39 @@ func TestTwentyNodesConverge(t *testing.T) {
 	}
 }
 
-// A published root leads to an exchange with its node if it differs, and only then.
+// A root that differs leads to an exchange with its publisher: by about two of the others, or by
+// a node that finds a second one different.
 func TestDifferentRootLeadsToAnExchange(t *testing.T) {
-	for _, same := range []bool{true, false} {
-		s := newSim(1, 5, Tuning{})
-		s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() })
-		n, o := s.nodes[0], s.nodes[1]
+	const size = 15
+	s := newSim(1, size, Tuning{})
+	s.until(time.Minute, func() bool { return s.agree(actualStatus) && s.equal() })
+	due := func(n, o *simNode, same bool) bool {
 		m := n.core.members[o.id]
 		n.core.syncs.queue, m.synced = nil, 0
 		n.core.RootReceived(s.now, o.id, same)
-		if due := slices.ContainsFunc(n.core.syncs.queue, func(w pendingSync) bool { return w.m == m }); due == same {
-			t.Errorf("same root %v: an exchange is due: %v", same, due)
+		return slices.ContainsFunc(n.core.syncs.queue, func(w pendingSync) bool { return w.m == m })
+	}
+	const rounds = 100
+	odd := 0
+	for range rounds {
+		for _, n := range s.nodes[1:] {
+			if due(n, s.nodes[0], true) {
+				t.Fatal("an exchange because of the same root")
+			}
+			if due(n, s.nodes[0], false) {
+				odd++
+			}
+			second := s.nodes[1]
+			if second == n {
+				second = s.nodes[2]
+			}
+			if !due(n, second, false) {
+				t.Fatal("no exchange after two different roots")
+			}
 		}
+	}
+	if each := float64(odd) / rounds; each < 1.5 || each > 2.6 {
+		t.Errorf("one root differs: %.1f of %d nodes begin an exchange", each, size-1)
 	}
 }
 

@@ -17,8 +17,9 @@ const (
 
 // syncs holds the pending exchanges.
 type syncs struct {
-	queue []pendingSync
-	gap   time.Duration // no exchange begins before
+	queue     []pendingSync
+	gap       time.Duration // no exchange begins before
+	different int           // roots received in a row that differ from this node's
 }
 
 // A pendingSync is an exchange to begin.
@@ -98,11 +99,18 @@ func (c *Core) syncRandom(now time.Duration) {
 	}
 }
 
-// RootReceived compares another node's published root: a difference leads to an exchange.
+// RootReceived compares another node's published root: a difference leads to an exchange. If only
+// the root of that node differs, so that most others see a difference too, about two of them begin one: it may
+// be behind a narrow link.
 func (c *Core) RootReceived(now time.Duration, from proto.PeerID, same bool) []Action {
 	c.begin(now)
 	c.heardFrom(now, from)
-	if m := c.members[from]; m != nil && !same {
+	if same {
+		c.syncs.different = 0
+		return c.end(now)
+	}
+	c.syncs.different++
+	if m := c.members[from]; m != nil && (c.syncs.different > 1 || c.rand.IntN(max(c.alive, 1)) < 2) {
 		c.requestSync(now, m, false)
 	}
 	return c.end(now)
