@@ -167,6 +167,8 @@ type quicStats struct {
 	known    bool
 	rtt      time.Duration // the larger of the last and the mean round trip: it grows with the queues on the path
 	progress bool          // the other side has received packets since the last sample
+
+	sent, received uint64 // packets so far
 }
 
 // An rttSample holds QUIC's round-trip statistics. At least one of them changes with each
@@ -181,7 +183,7 @@ func (c *conn) quicStats(last *rttSample) (g quicStats) {
 	}
 	s := q.ConnectionStats()
 	now := rttSample{s.LatestRTT, s.SmoothedRTT, s.MeanDeviation}
-	g = quicStats{known: true, rtt: max(s.SmoothedRTT, s.LatestRTT), progress: now != *last}
+	g = quicStats{known: true, rtt: max(s.SmoothedRTT, s.LatestRTT), progress: now != *last, sent: s.PacketsSent, received: s.PacketsReceived}
 	*last = now
 	return g
 }

@@ -38,6 +38,8 @@ func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error
 	defer tick.Stop()
 	p := heartbeat{lastPing: c.heard()}
 	var last rttSample
+	var storms storm
+	defer t.calm(c, noStorm)
 	for {
 		var m *proto.Message
 		select {
@@ -61,6 +63,11 @@ func (t *Transport) heartbeatLoop(ctx context.Context, c *conn, s *stream) error
 			if err := t.checkBlackHole(ctx, c, g, now); err != nil {
 				return err
 			}
+			phase := storms.step(now, g)
+			if phase == suspected {
+				tick.Reset(stormCheck)
+			}
+			t.calm(c, phase)
 			switch p.next(now, c.lifeSign(), t.cfg.Timing.heartbeatEvery(c), c.slack()) {
 			case giveUp:
 				return errSilent

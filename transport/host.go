@@ -26,6 +26,7 @@ type hostHooks struct {
 	router       *atomic.Pointer[portMap]            // receives the port map
 	filterStream func(network.Stream) network.Stream
 	awaitHello   func(context.Context, peer.ID) error
+	thinner      *thinner
 }
 
 // newHost returns the libp2p host. It listens at once, but the gater rejects all
@@ -39,7 +40,7 @@ func newHost(keys Keys, g *gater, r hostHooks, cfg Config) (host.Host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("announce: %w", err)
 	}
-	p := hostBuilder{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, filterStream: r.filterStream, awaitHello: r.awaitHello}
+	p := hostBuilder{key: key, gater: g, ranker: ranker(r.score), sockets: cfg.Sockets, filterStream: r.filterStream, awaitHello: r.awaitHello, thinner: r.thinner}
 	if !cfg.OwnMetrics {
 		p.metrics = cfg.Registerer
 	}

@@ -41,6 +41,7 @@ type hostBuilder struct {
 	metrics      prometheus.Registerer                      // default: none
 	filterStream func(network.Stream) network.Stream        // see preHelloFilter; default: all streams are served
 	awaitHello   func(context.Context, peer.ID) error       // waits for the hello; default: returns at once
+	thinner      *thinner                                   // of the sockets of QUIC
 }
 
 // build builds the host, starts it and listens.

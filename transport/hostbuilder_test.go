@@ -93,7 +93,7 @@ func bareBuilder(t *testing.T, m prometheus.Registerer, listen ...string) hostBu
 		t.Fatal(err)
 	}
 	everybody := openGater()
-	return hostBuilder{key: key, listen: addrs, gater: everybody, limits: limits, conns: conns, ranker: ranker(nil), metrics: m}
+	return hostBuilder{key: key, listen: addrs, gater: everybody, limits: limits, conns: conns, ranker: ranker(nil), metrics: m, thinner: new(thinner)}
 }
 
 func TestHostClosesWhenListenFails(t *testing.T) {

@@ -111,6 +111,7 @@ func (p hostBuilder) newQUIC(key crypto.PrivKey, m prometheus.Registerer) (*quic
 	opts := p.sockets
 	if opts == nil {
 		opts = []quicreuse.Option{
+			quicreuse.OverrideListenUDP(p.thinner.listen),
 			quicreuse.ConnContext(p.openScope),
 			quicreuse.VerifySourceAddress(func(a net.Addr) bool { return p.limits.VerifySourceAddress(a) }),
 		}

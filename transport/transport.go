@@ -33,6 +33,8 @@ type Transport struct {
 	reach *reach // relays, reservations, hole punching
 	local *localAddrs
 
+	thinner thinner
+
 	running    atomic.Bool   // Run is running: connections are accepted
 	opened     chan struct{} // closed when Run has started, or failed to
 	redialWake chan struct{}
@@ -76,7 +78,7 @@ func New(keys Keys, gate Gate, recv Receiver, cfg Config) (*Transport, error) {
 	if cfg.AnyPort && cfg.Sockets == nil {
 		cfg.Listen = anyPort(cfg.Listen)
 	}
-	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDial}, hostHooks{t.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.awaitHelloByID}, cfg); err != nil {
+	if t.host, err = newHost(keys, &gater{t.mayConnect, t.mayDial}, hostHooks{t.scoreOf, t.reach.addrs, t.local.correct, &t.reach.router, t.filterStream, t.awaitHelloByID, &t.thinner}, cfg); err != nil {
 		return nil, fmt.Errorf("transport: %w", err)
 	}
 	t.local.bound(t.host.Network().ListenAddresses())
