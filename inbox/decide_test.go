@@ -168,7 +168,7 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// A run without room for its output is an abandon: it spends no attempt, and is repeated
+// I6: a run without room for its output is an abandon: it spends no attempt, and is repeated
 // only so often.
 func TestNoRoomIsAnAbandon(t *testing.T) {
 	l := limits{maxAttempts: 1, maxAbandons: 3, baseBackoff: time.Second, maxBackoff: time.Minute}

@@ -14,7 +14,7 @@ import (
 	"github.com/balefire/balefire/store/mem"
 )
 
-// TestPoisonAtOnce checks S16 for a repeatable handler that kills the process before its
+// TestPoisonAtOnce checks S16 and I6 for a repeatable handler that kills the process before its
 // start is written: after the first death its starts are durable, so the others count. The
 // tasks next to it keep their attempts.
 func TestPoisonAtOnce(t *testing.T) {

@@ -118,7 +118,7 @@ func TestEndsWithoutRetry(t *testing.T) {
 }
 
 // A result without room uses the room that its own end needs: it is dropped, and the task
-// ends without it. It is not run again (I6), and the file is removed.
+// ends without it (I13). It is not run again (I6), and the file is removed.
 func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "result")
 	s, spec := scripted(func(context.Context, *handler.Run) *handler.Result {

@@ -166,7 +166,7 @@ func TestOneMemberCannotFillTheMemory(t *testing.T) {
 
 // A node without the role work is granted nothing and cannot be a home; an owner accepts
 // no grant from a node that was never the home of the queue, and none whose mode or
-// expiry differs from what the origin signed (I17).
+// expiry differs from what the origin signed (I2, I17).
 func TestGrantsFollowTheRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
