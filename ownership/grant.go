@@ -58,6 +58,7 @@ func (h *Home) grantSome(q *queue) {
 		if q.picker.Took(class, waits) {
 			h.rescued++
 		}
+		q.ready[class].took(ts)
 		h.grant(ts, among[q.strategy.Pick(ts.dispatchTask(), among)].Peer)
 	}
 }
@@ -85,6 +86,7 @@ func (h *Home) grant(ts *taskState, p proto.PeerID) {
 		ts.abandons++
 	}
 	if ts.mem.lapsed {
+		ts.lost = true
 		ts.recordGrantEnd("the lease ran out", h.now.Wall)
 	}
 	ts.epoch = h.nextEpoch()

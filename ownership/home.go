@@ -262,20 +262,18 @@ func (h *Home) reschedule(ts *taskState) {
 // nowhere.
 func (h *Home) rescheduleOne(ts *taskState) {
 	q := ts.mem.queue
-	q.unready(ts)
 	h.updateUsage(ts, ts.leased())
 	switch {
 	case ts.leased(), ts.state.Terminal(), ts.permitted(), ts.cancel && !ts.free():
-		return
-	case !h.isNext(ts):
-		return
-	case !q.isHome(h.self):
-		return
+		q.unready(ts)
+	case !h.isNext(ts), !q.isHome(h.self):
+		q.unready(ts)
 	case h.untilDue(ts) > 0:
+		q.unready(ts)
 		q.wait(ts, h.now.Mono+min(h.untilDue(ts), h.cfg.Lease)) // the wall clock may be wrong now: check again
-		return
+	default:
+		q.makeReady(ts)
 	}
-	q.makeReady(ts)
 }
 
 // untilDue returns how long ts must not be granted yet: by the monotonic clock after a

@@ -281,14 +281,18 @@ func (q *queue) lane(key laneKey) *lane {
 // idle reports whether no task of q waits here.
 func (q *queue) idle() bool {
 	for i := range q.ready {
-		if len(q.ready[i].shapes) > 0 {
+		if q.ready[i].turns.Len() > 0 {
 			return false
 		}
 	}
 	return len(q.delayed) == 0
 }
 
+// makeReady adds ts to the ready tasks. One that is there keeps its place.
 func (q *queue) makeReady(ts *taskState) {
+	if ts.mem.ready != nil {
+		return
+	}
 	ts.mem.class = ts.task.Class.Index()
 	q.ready[ts.mem.class].push(ts)
 }

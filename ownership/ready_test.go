@@ -13,31 +13,105 @@ import (
 )
 
 // Whatever comes and goes, the first task that may be granted is the one that came first of
-// those that are not skipped.
+// those of the next origin, among the tasks that are not skipped. An origin whose task was
+// granted, or that had none, is behind the others.
 func TestReadyKeepsTheOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var r readyQueue
 		var model []*taskState
+		var turns []proto.PeerID
+		remove := func(ts *taskState) {
+			r.remove(ts)
+			model = slices.DeleteFunc(model, func(x *taskState) bool { return x == ts })
+			if !slices.ContainsFunc(model, func(x *taskState) bool { return x.task.Origin == ts.task.Origin }) {
+				turns = slices.DeleteFunc(turns, func(p proto.PeerID) bool { return p == ts.task.Origin })
+			}
+		}
+		first := func(passed []string) *taskState {
+			for _, origin := range turns {
+				at := slices.IndexFunc(model, func(ts *taskState) bool {
+					return ts.task.Origin == origin && !slices.Contains(passed, shapeOf(ts))
+				})
+				if at >= 0 {
+					return model[at]
+				}
+			}
+			return nil
+		}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
-			if len(model) > 0 && rapid.Bool().Draw(t, "remove") {
-				at := rapid.IntRange(0, len(model)-1).Draw(t, "at")
-				r.remove(model[at])
-				model = slices.Delete(model, at, at+1)
-			} else {
-				ts := &taskState{task: Task{Kind: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "kind"), Options: &proto.TaskOptions{Require: rapid.SampledFrom([][]string{nil, {"gpu"}}).Draw(t, "labels")}}}
+			step := rapid.SampledFrom([]string{"push", "push", "remove", "grant"}).Draw(t, "step")
+			switch {
+			case step == "push" || len(model) == 0:
+				ts := &taskState{task: Task{
+					Kind: rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "kind"), Origin: peerOf(rapid.IntRange(0, 3).Draw(t, "origin")),
+					Options: &proto.TaskOptions{Require: rapid.SampledFrom([][]string{nil, {"gpu"}}).Draw(t, "labels")},
+				}}
 				r.push(ts)
 				model = append(model, ts)
+				if !slices.Contains(turns, ts.task.Origin) {
+					turns = append(turns, ts.task.Origin)
+				}
+			case step == "remove":
+				remove(model[rapid.IntRange(0, len(model)-1).Draw(t, "at")])
+			default:
+				ts := first(nil)
+				r.took(ts)
+				turns = append(slices.DeleteFunc(turns, func(p proto.PeerID) bool { return p == ts.task.Origin }), ts.task.Origin)
+				remove(ts)
 			}
 			passed := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "a\x00gpu\x01"}), 0, 3).Draw(t, "passed")
-			var want *taskState
-			if at := slices.IndexFunc(model, func(ts *taskState) bool { return !slices.Contains(passed, shapeOf(ts)) }); at >= 0 {
-				want = model[at]
-			}
-			if got := r.firstExcept(passed); got != want {
+			if got, want := r.firstExcept(passed), first(passed); got != want {
 				t.Fatalf("of %d the first is %v, want %v", len(model), got, want)
+			}
+			if got := r.turns.Len(); got != len(turns) {
+				t.Fatalf("%d origins wait, want %d", got, len(turns))
 			}
 		}
 	})
+}
+
+// A sender with a long backlog in a queue does not keep the tasks of others waiting.
+func TestOriginsTakeTurnsInAQueue(t *testing.T) {
+	f := newFixture(t, nil)
+	f.home.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 1}}, f.now)
+	add := func(n int, origin proto.PeerID) {
+		f.home.Add(Task{ID: testTaskID(n), Queue: "q", Kind: "k", Origin: origin, NotAfter: f.task.NotAfter}, f.now)
+	}
+	for i := range 50 {
+		add(100+i, otherPeer)
+	}
+	add(200, homePeer)
+	add(201, homePeer)
+	var granted []proto.TaskID
+	claim := f.claim()
+	for range 5 {
+		out := f.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: claim, Cause: proto.CauseParked}}}, f.now)
+		for _, s := range out.Sends {
+			if g, ok := s.Body.(*proto.Grant); ok {
+				claim = g.Claim
+				claim.BootId = bootA[:]
+				granted = append(granted, proto.TaskID(claim.Task))
+			}
+		}
+	}
+	if want := []proto.TaskID{testTaskID(100), testTaskID(200), testTaskID(101), testTaskID(201), testTaskID(102)}; !slices.Equal(granted, want) {
+		t.Errorf("granted %v, want %v: the origins take turns", granted, want)
+	}
+}
+
+// A ready task that is looked at again keeps its place: otherwise one that is looked at more
+// often than others are granted would never be first.
+func TestReadyTaskKeepsItsPlace(t *testing.T) {
+	f := newFixture(t, nil)
+	f.home.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 1}}, f.now)
+	for i := range 2 {
+		f.home.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "k", NotAfter: f.task.NotAfter}, f.now)
+	}
+	ts := f.home.tasks[testTaskID(0)]
+	f.home.reschedule(ts)
+	if got := ts.mem.queue.ready[ts.mem.class].firstExcept(nil); got != ts {
+		t.Errorf("the first is %v, want %v", got.task.ID, ts.task.ID)
+	}
 }
 
 // BenchmarkInputBehindABacklog measures one input at a home whose members are all busy: the

@@ -326,7 +326,7 @@ func (h *Home) handleReleased(ts *taskState, from proto.PeerID, m *proto.Release
 	ts.reason, ts.released, ts.mem.lapsed = proto.Clip(m.Reason, proto.MaxReason), true, false
 	h.backOffAfter(ts, from, m)
 	to := ts.after(m, h.cfg)
-	if m.Cause == proto.CauseExpired && h.now.past(ts.task.NotAfter-h.cfg.Skew.Milliseconds()) {
+	if m.Cause == proto.CauseExpired && !ts.lost && h.now.past(ts.task.NotAfter-h.cfg.Skew.Milliseconds()) {
 		to = transition{state: proto.Expired, reason: ts.reason}
 	}
 	ts.attempts += to.attempts

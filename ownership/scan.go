@@ -61,7 +61,11 @@ func (h *Home) checkTask(ts *taskState, skip bool) {
 	case ts.mayHaveRun() && !ts.leased() && !ts.permitted() && ts.mem.queue.isHome(h.self) && h.now.Mono >= ts.mem.leaseUntil:
 		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: the home of its queue was restored from an older copy, and its mode is at_most_once"})
 	case ts.free():
-		if h.now.past(ts.task.NotAfter) && !skip {
+		switch {
+		case skip:
+		case ts.lost && late:
+			h.endOutlived(ts)
+		case !ts.lost && h.now.past(ts.task.NotAfter):
 			h.end(ts, End{State: proto.Expired, Reason: "its time had passed before it could start; last: " + ts.reason})
 		}
 		return

@@ -144,9 +144,10 @@ func (w *checker) event(x *simNode, e Event) {
 		t.blockedAt = w.s.now
 		// Expired only when it cannot run, or the deadline of its result has passed (I3).
 		if t.Task.ID == e.Task && !t.rolled && len(e.Cause) >= 7 && e.Cause[:7] == "EXPIRED" {
-			y := w.s.nodeOf(t.owner)
-			if y != nil && y.up && y.procs[e.Task] != nil && y.owner.runs[e.Task] != nil && y.owner.runs[e.Task].epoch == t.epoch && x.clock().Wall <= w.s.cfg.withDefaults().resultDeadline(t.NotAfter) {
-				w.fail("I3: %v expired while it runs on node %d", e.Task, y.i)
+			for _, y := range w.s.nodes { // also owners of earlier leases
+				if y.up && y.procs[e.Task] != nil && y.owner.runs[e.Task] != nil && x.clock().Wall <= w.s.cfg.withDefaults().resultDeadline(t.NotAfter) {
+					w.fail("I3: %v expired while it runs on node %d", e.Task, y.i)
+				}
 			}
 		}
 	}

@@ -14,4 +14,4 @@
 // allocate.
 package proto
 
-//go:generate go tool -modfile=../tools/go.mod buf generate --template ../buf.gen.yaml ..
+//go:generate make -C .. proto

@@ -1605,6 +1605,7 @@ type Lease struct {
 	Grants        []*Granting            `protobuf:"bytes,17,rep,name=grants,proto3" json:"grants,omitempty"`                        // at most 16, the middle ones left out
 	Moves         []*Receipt             `protobuf:"bytes,18,rep,name=moves,proto3" json:"moves,omitempty"`                          // statements of the homes that it had, oldest first, at most 16
 	Class         Class                  `protobuf:"varint,19,opt,name=class,proto3,enum=transport.v1.Class" json:"class,omitempty"` // that a person gave it while it waited; unspecified: the one of its content
+	Lost          bool                   `protobuf:"varint,20,opt,name=lost,proto3" json:"lost,omitempty"`                           // a lease of it ran out: the node that had it may still run the task
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1770,6 +1771,13 @@ func (x *Lease) GetClass() Class {
 		return x.Class
 	}
 	return Class_CLASS_UNSPECIFIED
+}
+
+func (x *Lease) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 // Granting is one grant in the history of a task.
@@ -3499,7 +3507,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x03key\x18\b \x01(\tR\x03key\x12\x18\n" +
 	"\ablocked\x18\t \x01(\bR\ablocked\x12\x16\n" +
 	"\x06origin\x18\n" +
-	" \x01(\fR\x06origin\"\xcf\x04\n" +
+	" \x01(\fR\x06origin\"\xe3\x04\n" +
 	"\x05Lease\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\fR\x04task\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12-\n" +
@@ -3524,7 +3532,8 @@ const file_ownership_proto_rawDesc = "" +
 	"notAfterMs\x12.\n" +
 	"\x06grants\x18\x11 \x03(\v2\x16.transport.v1.GrantingR\x06grants\x12+\n" +
 	"\x05moves\x18\x12 \x03(\v2\x15.transport.v1.ReceiptR\x05moves\x12)\n" +
-	"\x05class\x18\x13 \x01(\x0e2\x13.transport.v1.ClassR\x05class\"\xae\x01\n" +
+	"\x05class\x18\x13 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
+	"\x04lost\x18\x14 \x01(\bR\x04lost\"\xae\x01\n" +
 	"\bGranting\x12\x1d\n" +
 	"\n" +
 	"epoch_boot\x18\x01 \x01(\x04R\tepochBoot\x12#\n" +
