@@ -26,7 +26,7 @@ func (x *Executor) closeRuns(ctx context.Context) error {
 		if id, err := proto.ParseTaskID(e.Task); err == nil {
 			x.interrupted[cutRun{e.Detail["kind"], id}]++
 		}
-		e.Action, e.Exit, e.Detail = "command.crash", nil, map[string]string{"kind": e.Detail["kind"], "boot": fmt.Sprint(e.Boot)}
+		e.Action, e.Detail["boot"] = "command.crash", fmt.Sprint(e.Boot)
 		e.Boot = x.cfg.Boot
 		if _, err := x.parts.Audit.Append(ctx, e); err != nil {
 			return fmt.Errorf("write the audit: %w", err)
@@ -38,15 +38,15 @@ func (x *Executor) closeRuns(ctx context.Context) error {
 // A runKey identifies a run in the audit. The id alone does not: senders choose those of mails,
 // and mails with one id may be in two boxes, or of two nodes in one, and run at the same time.
 type runKey struct {
-	actor, kind, task, epoch, boot string
-	attempt                        int
+	actor, kind, check, task, epoch, boot string
+	attempt                               int
 }
 
 // openRuns returns the starts of runs that have no end.
 func (x *Executor) openRuns() (map[runKey]audit.Entry, error) {
 	open := map[runKey]audit.Entry{}
 	err := audit.Scan(filepath.Join(x.cfg.Dir, audit.DirName), func(r audit.Record) error {
-		run := runKey{r.Actor, r.Detail["kind"], r.Task, r.Epoch, fmt.Sprint(r.Boot), r.Attempt}
+		run := runKey{r.Actor, r.Detail["kind"], r.Detail["check"], r.Task, r.Epoch, fmt.Sprint(r.Boot), r.Attempt}
 		switch r.Action {
 		case "command.start":
 			e := r.Entry

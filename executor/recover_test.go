@@ -20,6 +20,9 @@ func TestOpenRunsOfOneID(t *testing.T) {
 	write := func(action, actor, kind, epoch string, detail ...string) {
 		t.Helper()
 		e := audit.Entry{Boot: 1, Actor: actor, Action: action, Task: "01a206d9-3c5e-7838-8157-1936a50bdeb9", Attempt: 1, Epoch: epoch, Detail: map[string]string{"kind": kind}}
+		if len(detail) > 0 {
+			e.Detail["check"] = detail[0]
+		}
 		if action == "command.crash" {
 			e.Boot, e.Detail["boot"] = 2, "1"
 		}
@@ -34,6 +37,9 @@ func TestOpenRunsOfOneID(t *testing.T) {
 	write("command.end", "beta", "agent:ended@alpha", "1.4")
 	write("command.start", "beta", "agent:crashed@alpha", "1.5")
 	write("command.crash", "beta", "agent:crashed@alpha", "1.5")
+	write("command.start", "beta", "probed", "1.6", "yes") // of a task whose run ended
+	write("command.start", "beta", "probed", "1.6")
+	write("command.end", "beta", "probed", "1.6")
 	open, err := x.openRuns()
 	if err != nil {
 		t.Fatal(err)
@@ -42,12 +48,12 @@ func TestOpenRunsOfOneID(t *testing.T) {
 	for _, e := range open {
 		found[e.Actor+" "+e.Detail["kind"]] = true
 	}
-	for _, run := range []string{"beta agent:raw@alpha", "beta agent:other@alpha", "gamma agent:raw@alpha"} {
+	for _, run := range []string{"beta agent:raw@alpha", "beta agent:other@alpha", "gamma agent:raw@alpha", "beta probed"} {
 		if !found[run] {
 			t.Errorf("%s is not found", run)
 		}
 	}
-	if len(open) != 3 {
+	if len(open) != 4 {
 		t.Errorf("%d runs are open: %v", len(open), found)
 	}
 }

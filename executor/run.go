@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/balefire/balefire/agent"
@@ -90,13 +91,7 @@ func (w worker) audit(ctx context.Context, action string, r *handler.Run, res *h
 	if !w.typ.audited {
 		return nil
 	}
-	e := audit.Entry{
-		Boot: w.exec.cfg.Boot, Actor: r.Origin.String(), Action: action, Task: r.ID.String(), Attempt: r.Attempt,
-		Epoch: fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter), Detail: map[string]string{"kind": r.Content.GetKind()},
-	}
-	if argv := append(append([]string{}, w.spec.Exec...), r.Content.GetArgs()...); len(w.spec.Exec) > 0 {
-		e.ArgvHash, e.Argv = audit.HashArgv(argv), audit.Redact(argv, len(w.spec.Exec))
-	}
+	e := w.entry(action, r, r.Content.GetArgs())
 	if res != nil {
 		e.Exit, e.Detail["outcome"] = &res.Code, res.Outcome.String()
 	}
@@ -104,10 +99,45 @@ func (w worker) audit(ctx context.Context, action string, r *handler.Run, res *h
 	return err
 }
 
+// entry describes a run, or a probe, whose program has args behind those of the handler.
+func (w worker) entry(action string, r *handler.Run, args []string) audit.Entry {
+	e := audit.Entry{
+		Boot: w.exec.cfg.Boot, Actor: r.Origin.String(), Action: action, Task: r.ID.String(), Attempt: r.Attempt,
+		Epoch: fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter), Detail: map[string]string{"kind": r.Content.GetKind()},
+	}
+	if argv := slices.Concat(w.spec.Exec, args); len(w.spec.Exec) > 0 {
+		e.ArgvHash, e.Argv = audit.HashArgv(argv), audit.Redact(argv, len(w.spec.Exec))
+	}
+	return e
+}
+
 // A prober is a worker whose handler can report whether the work of a key was done.
 type prober struct {
 	worker
-	handler.Prober
+	asks handler.Prober
+}
+
+// Probe asks the handler. What is asked is in the audit like a run: if its start cannot be
+// written, nothing is asked.
+func (p prober) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult {
+	record := func(ctx context.Context, action string, detail ...string) error {
+		e := p.entry(action, r, []string{command.ProbeFlag, r.Key()})
+		e.Detail["check"] = "yes"
+		for _, answer := range detail {
+			e.Detail["outcome"] = answer
+		}
+		_, err := p.exec.parts.Audit.Append(ctx, e)
+		return err
+	}
+	if err := record(ctx, "command.start"); err != nil {
+		p.exec.cfg.Logger.Error("the audit log could not be written, so the program was not asked about an interrupted run", "task", r.ID.String(), "err", err)
+		return handler.Unknown
+	}
+	found := p.asks.Probe(ctx, r)
+	if err := record(context.WithoutCancel(ctx), "command.end", found.String()); err != nil {
+		p.exec.cfg.Logger.Error("the end of a command could not be written to the audit log", "task", r.ID.String(), "err", err)
+	}
+	return found
 }
 
 // runFolder creates a folder for a run. With others set, its parent can be traversed

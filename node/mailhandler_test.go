@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -172,11 +171,7 @@ func TestAuditHasOneEndForEachRunOfMail(t *testing.T) {
 		lines, err := os.ReadFile(started)
 		return err == nil && len(lines) == 4
 	}, func() string { return "the programs do not run" })
-	crashed := a.cfg // the state if the process died now
-	crashed.Dir = filepath.Join(dir, "node")
-	if out, err := exec.Command("cp", "-a", a.cfg.Dir, crashed.Dir).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	crashed := a.copyAsCrashed(t)
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
