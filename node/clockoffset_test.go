@@ -23,7 +23,7 @@ func newOffsetMesh(t *testing.T, place int, off time.Duration) (w *simMesh, by *
 	by = new(atomic.Int64)
 	by.Store(int64(off))
 	w = newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
-		smallMesh(s, cfg)
+		quietMesh(s, cfg)
 		if s.place == place {
 			cfg.Clock = clock.WithOffset(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
 		}

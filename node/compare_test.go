@@ -38,7 +38,7 @@ func TestRestoredNodeComparesRevocationsFirst(t *testing.T) {
 	for _, meets := range []bool{true, false} {
 		t.Run(map[bool]string{true: "an admin comes", false: "no admin comes"}[meets], func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, smallMesh)
+				w := newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, quietMesh)
 				defer w.close()
 				time.Sleep(10 * time.Second)
 				admin, other, restored := w.nodes[0], w.nodes[1], w.nodes[2]

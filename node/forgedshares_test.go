@@ -38,7 +38,7 @@ func floodTest(t *testing.T, change func(*Config), h handler.Handler, test func(
 	synctest.Test(t, func(t *testing.T) {
 		link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
 		w := newSimMeshWith(t, 2, 1, link, func(s *simNode, cfg *Config) {
-			smallMesh(s, cfg)
+			quietMesh(s, cfg)
 			cfg.Store.Reserve = 1 // whatever the disk of this machine has left
 			if s.place == 0 {
 				change(cfg)

@@ -123,7 +123,7 @@ func TestFounderRenewsAfterTheGrace(t *testing.T) {
 		cal := new(sleepClock)
 		w := newSimMeshWith(t, 1, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, func(s *simNode, cfg *Config) {
 			cfg.Clock = clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(cal.slept.Load()) })
-			smallMesh(s, cfg)
+			quietMesh(s, cfg)
 		})
 		defer w.close()
 		founder := w.nodes[0]

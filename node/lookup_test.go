@@ -67,7 +67,7 @@ func TestLostLookupReplyIsAskedForAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var replies atomic.Int32
 		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
-			smallMesh(s, cfg)
+			quietMesh(s, cfg)
 			configure := cfg.Simulated.Transport
 			cfg.Simulated.Transport = func(c *transport.Config) {
 				configure(c)
@@ -101,7 +101,7 @@ func TestTaskAcceptedAfterASnapshot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
-			smallMesh(s, cfg)
+			quietMesh(s, cfg)
 			if s.place == 1 {
 				cfg.Simulated.Engine, cfg.Store.Engine = nil, datadir.EnginePebble // on the disk
 			}

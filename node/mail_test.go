@@ -16,7 +16,7 @@ import (
 
 // newMailMesh returns nodes that are connected, for tests of mail.
 func newMailMesh(t *testing.T, n int) *simMesh {
-	w := newSimMeshWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, smallMesh)
+	w := newSimMeshWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, quietMesh)
 	time.Sleep(10 * time.Second)
 	return w
 }

@@ -73,7 +73,7 @@ func (s *simNode) stored(blobs, parts int) {
 // through restarts of both nodes, and is there once.
 func TestLargeBodyTravelsBeforeItsMail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 50 * time.Millisecond, Mbps: 8, Seed: 1}, smallMesh)
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 50 * time.Millisecond, Mbps: 8, Seed: 1}, quietMesh)
 		defer w.close()
 		time.Sleep(10 * time.Second)
 		alpha, beta := w.nodes[0], w.nodes[1]
@@ -256,6 +256,7 @@ func TestOfferedBodyWithoutItsMailIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		beta.stored(1, 0)
+		alpha.halt() // two hours are cheap alone
 		time.Sleep(2 * time.Hour)
 		beta.stored(0, 0)
 	})
@@ -265,7 +266,7 @@ func TestOfferedBodyWithoutItsMailIsRemoved(t *testing.T) {
 // that takes longer than the lease, and leaves that node an hour later.
 func TestLargeBodyIsReadOnAnotherNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 50 * time.Millisecond, Mbps: 8, Seed: 1}, smallMesh)
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 50 * time.Millisecond, Mbps: 8, Seed: 1}, quietMesh)
 		defer w.close()
 		time.Sleep(10 * time.Second)
 		alpha, beta := w.nodes[0], w.nodes[1]
@@ -280,8 +281,11 @@ func TestLargeBodyIsReadOnAnotherNode(t *testing.T) {
 		}
 		beta.stored(0, 0)
 		alpha.stored(1, 0)
+		beta.halt() // two hours are cheap alone
 		time.Sleep(2 * time.Hour)
 		alpha.stored(0, 0)
+		beta.start()
+		time.Sleep(10 * time.Second)
 		beta.sendLarge(wire.Mail{To: "agent:ceo"}, body)
 		given, err := alpha.node.Mail.Lease(t.Context(), "ceo@n1", "", wire.LeaseMail{Wait: wire.Wait(time.Minute)})
 		if err != nil || len(given) != 1 {

@@ -65,7 +65,9 @@ func TestRequestAndReplyOverBadLinks(t *testing.T) {
 		r = alpha.request("agent:ceo@n1", "and I go") // the requester's node is away when it is replied to
 		alpha.crash()
 		beta.replies("ceo", 1, 10*time.Minute)
+		gamma.halt() // two hours are cheap for one node
 		time.Sleep(2 * time.Hour)
+		gamma.start()
 		alpha.start()
 		if again := alpha.request("agent:ceo@n1", "and I go"); !again.Known || again.ID != r.ID {
 			t.Errorf("asked again: %+v", again)

@@ -60,11 +60,11 @@ func (l *slowListener) missed(t *testing.T, of *Node, n int) int {
 // TestBurstIsRepairedBySync verifies S43: statements that must arrive reach every
 // member, including one that was offline, even if they are more at once than gossip
 // delivers to a slow listener. The losses of the topic are counted and repaired by a
-// sync. It is a burst of 1 000, or of 10 000 with BALEFIRE_VIRTUAL_HOURS or
+// sync. It is a burst of 500, or of 10 000 with BALEFIRE_VIRTUAL_HOURS or
 // BALEFIRE_LONG.
 func TestBurstIsRepairedBySync(t *testing.T) {
 	t.Parallel()
-	burst := 1000
+	burst := 500
 	if longRun || os.Getenv("BALEFIRE_VIRTUAL_HOURS") != "" {
 		burst = 10_000
 	}

@@ -57,6 +57,7 @@ func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				wrong.Store(0)
 				c := newClusterOf(t, newSimMeshWith(t, 3, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
+					quietMesh(s, cfg)
 					if s.place == 1 {
 						cfg.Clock = clock.WithOffset(cfg.Clock, func() time.Duration { return time.Duration(wrong.Load()) })
 					}

@@ -72,13 +72,6 @@ type hoursRuns struct {
 
 const hoursNodes = 10
 
-// quietMesh reduces the traffic of a mesh: with more than a few nodes, probes and syncs
-// run at a third of the usual rate. They do not affect leases.
-func quietMesh(s *simNode, cfg *Config) {
-	smallMesh(s, cfg)
-	cfg.Mesh.ProbeInterval, cfg.Mesh.SyncInterval = 3*time.Second, 90*time.Second
-}
-
 func queueHour(t *testing.T, seed uint64, long time.Duration, all *coverage) {
 	s := &hoursTest{
 		simMesh: newSimMeshWith(t, hoursNodes, seed, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50, Seed: seed}, quietMesh),

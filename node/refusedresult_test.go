@@ -45,7 +45,7 @@ func (s *simNode) wantCause(task string, code wire.NoteCode, peer, detail string
 func newResultMesh(t *testing.T) (w *simMesh, c *sleepClock) {
 	c = new(sleepClock)
 	return newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
-		smallMesh(s, cfg)
+		quietMesh(s, cfg)
 		cfg.Clock = clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(c.slept.Load()) })
 	}), c
 }

@@ -36,7 +36,7 @@ func (c *sleepClock) attach(s *simNode) {
 
 // newSleepingMesh starts a mesh of two nodes with a common clock.
 func newSleepingMesh(t *testing.T) (*simMesh, *sleepClock) {
-	w, c := newSimMesh(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}), new(sleepClock)
+	w, c := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 50}, quietMesh), new(sleepClock)
 	for _, s := range w.nodes {
 		s.halt()
 		c.attach(s)

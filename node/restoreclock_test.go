@@ -40,7 +40,7 @@ func TestRestoreTrustsNoClock(t *testing.T) {
 
 func restoreUnder(t *testing.T, files, restore time.Duration) {
 	w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
-		smallMesh(s, cfg)
+		quietMesh(s, cfg)
 		if s.place == 1 {
 			cfg.Simulated.Engine, cfg.Store.Engine, cfg.Limits.Slots = nil, datadir.EnginePebble, 1
 		}

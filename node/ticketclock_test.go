@@ -21,7 +21,7 @@ import (
 func newInviter(t *testing.T, nodes int) (w *simMesh, by *atomic.Int64, ticket string) {
 	by = new(atomic.Int64)
 	w = newSimMeshWith(t, nodes, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
-		smallMesh(s, cfg)
+		quietMesh(s, cfg)
 		if s.place == 0 {
 			cfg.Clock = clock.WithOffset(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
 		}

@@ -17,7 +17,7 @@ import (
 
 // titleMesh starts n nodes, of which the first and the third are admins.
 func titleMesh(t *testing.T, n int) *simMesh {
-	return newSimMeshWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, smallMesh)
+	return newSimMeshWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, quietMesh)
 }
 
 func (s *simNode) titles() queue.Titles { return queue.Titles{Queues: s.get().Queues} }

@@ -95,7 +95,7 @@ func TestOneTraceThroughAQueue(t *testing.T) {
 		logs := make([]lockedBuffer, 4)
 		link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
 		w := newSimMeshWith(t, 4, 1, link, func(s *simNode, cfg *Config) {
-			smallMesh(s, cfg)
+			quietMesh(s, cfg)
 			cfg.Logger = slog.New(slog.NewJSONHandler(&logs[s.place], &slog.HandlerOptions{Level: slog.LevelDebug}))
 		})
 		c := newClusterOf(t, w, time.Second)

@@ -19,7 +19,7 @@ func newJumpingMesh(t *testing.T, nodes, place int) (w *simMesh, by *atomic.Int6
 	by = new(atomic.Int64)
 	link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
 	w = newSimMeshWith(t, nodes, 1, link, func(s *simNode, cfg *Config) {
-		smallMesh(s, cfg)
+		quietMesh(s, cfg)
 		if s.place == place {
 			cfg.Clock = clock.WithOffset(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
 		}
@@ -347,7 +347,7 @@ func TestOwnTasksSurviveAWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var by atomic.Int64
 		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
-			smallMesh(s, cfg)
+			quietMesh(s, cfg)
 			if s.place == 0 {
 				cfg.Limits.Slots = 1
 				cfg.Clock = clock.WithOffset(clock.Runtime(), func() time.Duration { return time.Duration(by.Load()) })
