@@ -37,7 +37,7 @@ type clusterRun struct {
 
 // newCluster starts n nodes that all serve the kind build, and the queue.
 func newCluster(t *testing.T, n int, work time.Duration) *cluster {
-	return newClusterOf(t, newSimMeshWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, quietMesh), work)
+	return newClusterOf(t, newSimMeshWith(t, n, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, smallMesh), work)
 }
 
 // newClusterOf lets the nodes of w work on the queue.

@@ -259,7 +259,7 @@ func TestQueueOwnerDiesWithALargeBody(t *testing.T) {
 	}{{"in mid-fetch", true}, {"in mid-result", false}} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				c := newLargeCluster(t, quietMesh)
+				c := newLargeCluster(t, smallMesh)
 				defer c.close()
 				ids, bodies := c.submitLarge(0, 1)
 				var owner int

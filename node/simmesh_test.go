@@ -82,12 +82,17 @@ func newSimMeshWith(t *testing.T, n int, seed uint64, link transporttest.Link, c
 // held: hours with relays have hung, in libp2p and here.
 func noCircuits(_ *simNode, cfg *Config) { cfg.Net.NoRelay = true }
 
-// quietMesh disables the hash table and the relays of a node, and lets probes and
-// comparisons run at a third of the usual rate. They are most of the work of a mesh, and
-// affect neither queues, leases nor mail.
-func quietMesh(s *simNode, cfg *Config) {
+// smallMesh disables the hash table and the relays of a node. With a few nodes on one
+// machine they are most of the work and do not affect queues.
+func smallMesh(s *simNode, cfg *Config) {
 	noCircuits(s, cfg)
 	cfg.Net.NoDHT, cfg.Net.Relays = true, -1
+}
+
+// quietMesh is smallMesh with a third of the usual probes and comparisons. Deaths are known
+// later, mostly after the leases of who died have ended.
+func quietMesh(s *simNode, cfg *Config) {
+	smallMesh(s, cfg)
 	cfg.Mesh.ProbeInterval, cfg.Mesh.SyncInterval = 3*time.Second, 90*time.Second
 }
 

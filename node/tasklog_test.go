@@ -165,8 +165,7 @@ func TestLeasesAreLogged(t *testing.T) {
 		logs := make([]logBuffer, 3)
 		link := transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}
 		c := newClusterOf(t, newSimMeshWith(t, 3, 1, link, func(s *simNode, cfg *Config) {
-			quietMesh(s, cfg)
-			cfg.Mesh.ProbeInterval = time.Second // a death is known before the lease ends
+			smallMesh(s, cfg)
 			cfg.Logger = slog.New(slog.NewJSONHandler(&logs[s.place], &slog.HandlerOptions{Level: slog.LevelDebug}))
 		}), 5*time.Second)
 		defer c.close()
