@@ -418,7 +418,8 @@ func TestLifeSign(t *testing.T) {
 	}
 }
 
-// Fewer attempts run at once while none is answered, and they last longer.
+// Fewer attempts run at once while none is answered, and they last longer. Each answer
+// doubles them.
 func TestUnansweredDialsAreFewer(t *testing.T) {
 	s := dialSlots{most: maxDials, freed: make(chan struct{}, 1)}
 	running := func() (n int) {
@@ -443,9 +444,12 @@ func TestUnansweredDialsAreFewer(t *testing.T) {
 	if n := running(); n != 1 {
 		t.Errorf("after a refusal %d attempts run, want 1", n)
 	}
-	end(nil)
-	if n := running(); n != maxDials {
-		t.Errorf("after an answer %d attempts run, want %d", n, maxDials)
+	for n, all := 1, 1; n < maxDials; {
+		end(nil)
+		n *= 2
+		if all = all - 1 + running(); all != n {
+			t.Fatalf("after an answer %d attempts run, want %d", all, n)
+		}
 	}
 }
 

@@ -136,9 +136,10 @@ func (t *Transport) redialLoop(ctx context.Context) {
 }
 
 // A dialSlots bounds the attempts of the redial loop that run at once and for which there
-// is no work: while none is answered fewer, down to one, which lasts longer. Over a narrow
-// link many handshakes at once, each of some kilobytes, would not end in time, and begin
-// again.
+// is no work: while none is answered fewer, down to one, which lasts longer, and each answer
+// lets twice as many run. Over a narrow link many handshakes at once, each of some
+// kilobytes, would not end in time, and begin again; and after an outage all that wait for
+// their turn would begin with the first answer.
 type dialSlots struct {
 	mu      sync.Mutex
 	most    int
@@ -192,7 +193,7 @@ func (s *dialSlots) answered(err error) {
 	defer s.mu.Unlock()
 	switch {
 	case err == nil:
-		s.most = maxDials
+		s.most = min(2*s.most, maxDials)
 	case errors.Is(err, context.DeadlineExceeded):
 		s.most = max(1, s.most-1)
 	}
@@ -517,6 +518,14 @@ func (t *Transport) addDialing(p proto.PeerID, by int) {
 	}
 	n.dialing += by
 	t.forget(n)
+}
+
+// dials reports whether a caller waits for a connection to p.
+func (t *Transport) dials(p proto.PeerID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.peers[p]
+	return n != nil && n.dialing > 0
 }
 
 // nextConn returns a connection to p that is not in seen, and adds it.

@@ -46,10 +46,27 @@ func TestUnusedCircuitsAreNoCause(t *testing.T) {
 // A node does not dial a peer at a circuit through itself, which that peer announces.
 func TestOwnCircuitIsNotDialed(t *testing.T) {
 	a := start(t, 1, nil)
+	a.addDialing(proto.PeerID{3}, 1)
 	for relay, want := range map[proto.PeerID]bool{a.Peer(): false, {2}: true} {
 		if got := a.mayDialCircuit(proto.PeerID{3}, through(relay, nil)); got != want {
 			t.Errorf("through %s: %v, want %v", relay, got, want)
 		}
+	}
+}
+
+// A library that dials a peer makes no circuit: the relays are this node's to choose.
+func TestLibrariesMakeNoCircuits(t *testing.T) {
+	a := start(t, 1, nil)
+	p, circuit := proto.PeerID{3}, through(proto.PeerID{2}, nil)
+	for _, dialing := range []int{0, 1, 0} {
+		if got := a.mayDialCircuit(p, circuit); got != (dialing > 0) {
+			t.Errorf("while %d callers wait for a connection a circuit may be dialed: %v", dialing, got)
+		}
+		a.addDialing(p, 1-2*dialing)
+	}
+	defer a.reach.dialTargets.set(p, dialTarget{relay: proto.PeerID{2}, additional: true})()
+	if !a.mayDialCircuit(p, circuit) {
+		t.Error("no circuit may be dialed for a comparison")
 	}
 }
 

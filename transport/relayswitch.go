@@ -96,11 +96,13 @@ func (t *Transport) mayDial(p proto.PeerID, a ma.Multiaddr) bool {
 
 // mayDialCircuit reports whether p may be dialed at a circuit address now: through the
 // relay that is set, or else any other node. While p is connected a dial seeks a direct
-// path, unless it targets an additional circuit.
+// path, unless it targets an additional circuit. Libraries that dial on their own would
+// use all relays that they remember, and the one through which a circuit is asked for first
+// excludes the others until it answers.
 func (t *Transport) mayDialCircuit(p proto.PeerID, a ma.Multiaddr) bool {
 	by, _ := relayOf(a)
 	ok, beside := t.reach.dialTargets.allow(p, by)
-	return ok && by != t.self && (beside || !t.Connected(p))
+	return ok && by != t.self && (beside || t.dials(p) && !t.Connected(p))
 }
 
 // A circuitDialer is libp2p's circuit dialer with two changes. To bypass existing
