@@ -120,21 +120,19 @@ type prober struct {
 // Probe asks the handler. What is asked is in the audit like a run: if its start cannot be
 // written, nothing is asked.
 func (p prober) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult {
-	record := func(ctx context.Context, action string, detail ...string) error {
+	entry := func(action string) audit.Entry {
 		e := p.entry(action, r, []string{command.ProbeFlag, r.Key()})
 		e.Detail["check"] = "yes"
-		for _, answer := range detail {
-			e.Detail["outcome"] = answer
-		}
-		_, err := p.exec.parts.Audit.Append(ctx, e)
-		return err
+		return e
 	}
-	if err := record(ctx, "command.start"); err != nil {
+	if _, err := p.exec.parts.Audit.Append(ctx, entry("command.start")); err != nil {
 		p.exec.cfg.Logger.Error("the audit log could not be written, so the program was not asked about an interrupted run", "task", r.ID.String(), "err", err)
 		return handler.Unknown
 	}
 	found := p.asks.Probe(ctx, r)
-	if err := record(context.WithoutCancel(ctx), "command.end", found.String()); err != nil {
+	end := entry("command.end")
+	end.Detail["outcome"] = found.String()
+	if _, err := p.exec.parts.Audit.Append(context.WithoutCancel(ctx), end); err != nil {
 		p.exec.cfg.Logger.Error("the end of a command could not be written to the audit log", "task", r.ID.String(), "err", err)
 	}
 	return found

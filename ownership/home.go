@@ -264,9 +264,7 @@ func (h *Home) rescheduleOne(ts *taskState) {
 	q := ts.mem.queue
 	h.updateUsage(ts, ts.leased())
 	switch {
-	case ts.leased(), ts.state.Terminal(), ts.permitted(), ts.cancel && !ts.free():
-		q.unready(ts)
-	case !h.isNext(ts), !q.isHome(h.self):
+	case ts.leased(), ts.state.Terminal(), ts.permitted(), ts.cancel && !ts.free(), !h.isNext(ts), !q.isHome(h.self):
 		q.unready(ts)
 	case h.untilDue(ts) > 0:
 		q.unready(ts)
