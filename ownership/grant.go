@@ -21,22 +21,23 @@ func (h *Home) grantAll() {
 	}
 }
 
-// maxSkippedShapes is how many shapes of tasks that no node can take now are skipped before
-// the rest has to wait.
-const maxSkippedShapes = 64
+// maxLooks is how many shapes of tasks that no node could take are looked at again with an
+// input, and how many others of a class at most. The rest has its turn with the next inputs.
+const maxLooks = 64
 
 // grantSome grants tasks of q, shared among the classes, until no node has a free slot.
 func (h *Home) grantSome(q *queue) {
-	var skipped []string                                // shapes of tasks that no node can take now
-	for q.usage.BelowLimit(q.limits) && !h.out.full() { // the rest is granted with the next input
+	var stuck [fair.Classes]int // shapes that were looked at for nothing
+	q.stuck.forget(maxLooks)
+	for h.anyTakes(q) && !h.out.full() { // the rest is granted with the next input
 		var first [fair.Classes]*taskState
 		var waits [fair.Classes]bool
 		for class := range first {
-			first[class] = q.ready[class].firstExcept(skipped)
-			waits[class] = first[class] != nil
+			first[class] = q.ready[class].firstExcept(q.stuck.shapes)
+			waits[class] = first[class] != nil && stuck[class] < 2*maxLooks
 		}
 		class := q.picker.Next(waits)
-		if class < 0 || len(skipped) >= maxSkippedShapes {
+		if class < 0 {
 			return
 		}
 		ts := first[class]
@@ -50,9 +51,12 @@ func (h *Home) grantSome(q *queue) {
 			h.reschedule(ts)
 			continue
 		}
-		among := exceptLastOwner(h.selfOnlyIfInactive(h.candidates(q, ts)), ts)
+		among := exceptLastOwner(h.candidates(q, ts), ts)
 		if len(among) == 0 {
-			skipped = append(skipped, shapeOf(ts))
+			q.stuck.add(shapeOf(ts))
+			if stuck[class]++; stuck[class] == 2*maxLooks {
+				q.ready[class].took(ts) // next time others are first
+			}
 			continue
 		}
 		if q.picker.Took(class, waits) {
@@ -86,7 +90,7 @@ func (h *Home) grant(ts *taskState, p proto.PeerID) {
 		ts.abandons++
 	}
 	if ts.mem.lapsed {
-		ts.lost = true
+		ts.lost = ts.lost || !ts.task.atMostOnce() // which starts only with a permit of its newest lease
 		ts.recordGrantEnd("the lease ran out", h.now.Wall)
 	}
 	ts.epoch = h.nextEpoch()

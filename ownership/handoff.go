@@ -427,7 +427,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	h.put(ts)
 	h.event(EventMovedIn, ts, from, "")
 	if ts.cancel && ts.free() {
-		h.end(ts, End{State: proto.Cancelled, Reason: "cancelled before it started"})
+		h.end(ts, ts.endCancelled())
 		return true
 	}
 	if t.Denied != "" { // what the queue rejects is not accepted from another home either

@@ -433,7 +433,7 @@ func (h *Home) cancel(id proto.TaskID) Location {
 func (h *Home) cancelTask(ts *taskState) {
 	switch {
 	case ts.free():
-		h.end(ts, End{State: proto.Cancelled, Reason: "cancelled before it started"})
+		h.end(ts, ts.endCancelled())
 	case !ts.cancel:
 		ts.cancel = true
 		h.put(ts)

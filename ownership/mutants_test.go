@@ -27,7 +27,7 @@ var rules = []mutant{
 	{name: "on_dead: block ignored", edits: []edit{{"home.go", "end", "ts.task.Block && !good", "ts.task.Block && !good && !MUTANT"}}},
 	{name: "abandon spends an attempt", seeds: 500, edits: []edit{{"grant.go", "grant", "ts.abandons++", "ts.abandons++\nif MUTANT {\nts.attempts++\n}"}}},
 	{name: "expired while it may run", seeds: 500, edits: []edit{{"scan.go", "checkTask", "case ts.free():", "case ts.free(), MUTANT && !ts.leased():"}}},
-	{name: "a lost run forgotten", seeds: 1500, edits: []edit{{"grant.go", "grant", "ts.lost = true", "ts.lost = !MUTANT"}}},
+	{name: "a lost run forgotten", seeds: 1500, edits: []edit{{"grant.go", "grant", "ts.lost = ts.lost || ", "ts.lost = !MUTANT && ts.lost || !MUTANT && "}}},
 	{name: "started without a permit", edits: []edit{{"run.go", "Ready", "r.mode == proto.AtMostOnce", "r.mode == proto.AtMostOnce && !MUTANT"}}},
 	{name: "permit not persisted", edits: []edit{{"rule.go", "OnStart", "h.put(ts)", "if !MUTANT {\nh.put(ts)\n}"}}},
 	{name: "at_most_once reclaimed", edits: []edit{

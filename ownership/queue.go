@@ -23,6 +23,7 @@ type queue struct {
 	usage        *dispatch.Usage
 	limits       dispatch.Limits
 	ready        [4]readyQueue // by class
+	stuck        stuckShapes   // of tasks in ready
 	delayed      delayHeap
 	lanes        map[laneKey]*lane
 	blockedLanes int
@@ -374,13 +375,21 @@ func (h *Home) backOff(p proto.PeerID, kind string, d time.Duration) {
 	}
 }
 
+// anyTakes reports whether q has a member that may be granted a task of some kind.
+func (h *Home) anyTakes(q *queue) bool {
+	if q.membersStale {
+		h.rebuildMembers(q)
+	}
+	return q.usage.BelowLimit(q.limits) && dispatch.AnyTakes(q.members, q.usage, q.limits)
+}
+
 // candidates returns the members that may be granted ts. The node whose run of it failed
 // last is included only if there is no other.
 func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
 	if q.membersStale {
 		h.rebuildMembers(q)
 	}
-	all := dispatch.Eligible(nil, ts.dispatchTask(), q.members, q.usage, q.limits)
+	all := h.selfOnlyIfInactive(dispatch.Eligible(nil, ts.dispatchTask(), q.members, q.usage, q.limits))
 	kept := all[:0]
 	for _, d := range all {
 		n := h.nodes[d.Peer]

@@ -2,8 +2,8 @@ package ownership
 
 import (
 	"container/list"
+	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -63,7 +63,7 @@ func (r *readyQueue) took(ts *taskState) { r.turns.MoveToBack(r.origins[ts.task.
 
 // firstExcept returns the first task with none of the shapes, of the next origin that has
 // one.
-func (r *readyQueue) firstExcept(skipped []string) *taskState {
+func (r *readyQueue) firstExcept(skipped map[string]bool) *taskState {
 	for turn := r.turns.Front(); turn != nil; turn = turn.Next() {
 		if ts := turn.Value.(*readyOrigin).firstExcept(skipped); ts != nil {
 			return ts
@@ -72,20 +72,44 @@ func (r *readyQueue) firstExcept(skipped []string) *taskState {
 	return nil
 }
 
-func (o *readyOrigin) firstExcept(skipped []string) (first *taskState) {
+func (o *readyOrigin) firstExcept(skipped map[string]bool) (first *taskState) {
 	for shape, l := range o.shapes {
-		if ts := l.Front().Value.(*taskState); (first == nil || ts.mem.readySeq < first.mem.readySeq) && !slices.Contains(skipped, shape) {
+		if ts := l.Front().Value.(*taskState); (first == nil || ts.mem.readySeq < first.mem.readySeq) && !skipped[shape] {
 			first = ts
 		}
 	}
 	return first
 }
 
-// shapeOf returns the same string for tasks that the same nodes can take.
+// shapeOf returns the same string for tasks that the same nodes can take, and for no others,
+// whatever their labels contain.
 func shapeOf(ts *taskState) string {
 	labels, prefer := ts.task.Options.GetRequire(), ts.task.Options.GetPrefer()
 	if len(labels)+len(prefer) == 0 {
 		return ts.task.Kind
 	}
-	return ts.task.Kind + "\x00" + strings.Join(labels, "\x00") + "\x01" + strings.Join(prefer, "\x00")
+	return fmt.Sprintf("%q%q%q", ts.task.Kind, labels, prefer)
+}
+
+// stuckShapes are shapes of tasks that no node could take when they were looked at last, the
+// longest ago first. They keep no other task waiting, however many they are.
+type stuckShapes struct {
+	order  []string
+	shapes map[string]bool
+}
+
+func (s *stuckShapes) add(shape string) {
+	if s.shapes == nil {
+		s.shapes = map[string]bool{}
+	}
+	s.order, s.shapes[shape] = append(s.order, shape), true
+}
+
+// forget removes the first n, which are looked at again.
+func (s *stuckShapes) forget(n int) {
+	n = min(n, len(s.order))
+	for _, shape := range s.order[:n] {
+		delete(s.shapes, shape)
+	}
+	s.order = slices.Delete(s.order, 0, n)
 }

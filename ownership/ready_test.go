@@ -27,10 +27,10 @@ func TestReadyKeepsTheOrder(t *testing.T) {
 				turns = slices.DeleteFunc(turns, func(p proto.PeerID) bool { return p == ts.task.Origin })
 			}
 		}
-		first := func(passed []string) *taskState {
+		first := func(passed map[string]bool) *taskState {
 			for _, origin := range turns {
 				at := slices.IndexFunc(model, func(ts *taskState) bool {
-					return ts.task.Origin == origin && !slices.Contains(passed, shapeOf(ts))
+					return ts.task.Origin == origin && !passed[shapeOf(ts)]
 				})
 				if at >= 0 {
 					return model[at]
@@ -59,7 +59,7 @@ func TestReadyKeepsTheOrder(t *testing.T) {
 				turns = append(slices.DeleteFunc(turns, func(p proto.PeerID) bool { return p == ts.task.Origin }), ts.task.Origin)
 				remove(ts)
 			}
-			passed := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "a\x00gpu\x01"}), 0, 3).Draw(t, "passed")
+			passed := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c", `"a"["gpu"][]`}), rapid.Just(true), 0, 3).Draw(t, "passed")
 			if got, want := r.firstExcept(passed), first(passed); got != want {
 				t.Fatalf("of %d the first is %v, want %v", len(model), got, want)
 			}
@@ -96,6 +96,77 @@ func TestOriginsTakeTurnsInAQueue(t *testing.T) {
 	}
 	if want := []proto.TaskID{testTaskID(100), testTaskID(200), testTaskID(101), testTaskID(201), testTaskID(102)}; !slices.Equal(granted, want) {
 		t.Errorf("granted %v, want %v: the origins take turns", granted, want)
+	}
+}
+
+// Tasks that no node can take keep no other waiting, however many they are: neither those of
+// other classes and origins nor those of their own (I20). When a node can take one, it is granted.
+func TestTasksThatNobodyCanTakeAreSkipped(t *testing.T) {
+	const stuck = 300
+	f := newFixture(t, nil)
+	node := dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k"}, Slots: 1}
+	f.home.SetNode(Node{Member: node}, f.now)
+	add := func(n int, origin proto.PeerID, class proto.Class, labels ...string) proto.TaskID {
+		x := Task{ID: testTaskID(n), Queue: "q", Kind: "k", Origin: origin, Class: class, NotAfter: f.task.NotAfter, Options: &proto.TaskOptions{Require: labels}}
+		f.home.Add(x, f.now)
+		return x.ID
+	}
+	pinned := make([]proto.TaskID, stuck)
+	for i := range stuck {
+		pinned[i] = add(1000+i, otherPeer, proto.Low, fmt.Sprint("host=", i))
+	}
+	var want []proto.TaskID
+	for i := range 20 {
+		want = append(want, add(100+i, homePeer, proto.Critical))
+	}
+	want = append(want, add(200, otherPeer, proto.Low))
+	var granted []proto.TaskID
+	claim := f.claim()
+	take := func(out Output) {
+		for _, s := range out.Sends {
+			if g, ok := s.Body.(*proto.Grant); ok {
+				claim = g.Claim
+				claim.BootId = bootA[:]
+				granted = append(granted, proto.TaskID(claim.Task))
+			}
+		}
+	}
+	for range len(want) {
+		take(f.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: claim, Cause: proto.CauseParked}}}, f.now))
+		for range stuck / maxLooks {
+			take(f.home.OnRenew(ownerPeer, &proto.Renew{}, f.now))
+		}
+	}
+	slices.SortFunc(granted, func(a, b proto.TaskID) int { return slices.Index(want, a) - slices.Index(want, b) })
+	if !slices.Equal(granted, want) {
+		t.Fatalf("granted %v, want all %d that the node can take", granted, len(want))
+	}
+	node.Labels = []string{"host=7"}
+	f.home.SetNode(Node{Member: node}, f.now)
+	granted = nil
+	take(f.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: claim, Cause: proto.CauseParked}}}, f.now))
+	for range 1 + stuck/maxLooks {
+		take(f.home.OnRenew(ownerPeer, &proto.Renew{}, f.now))
+	}
+	if !slices.Equal(granted, pinned[7:8]) {
+		t.Errorf("granted %v, want the one that waited for this node, %v", granted, pinned[7])
+	}
+}
+
+// Labels with any characters are told apart: a task that no node can take hides no other.
+func TestShapesAreToldApart(t *testing.T) {
+	shape := func(kind string, require, prefer []string) string {
+		return shapeOf(&taskState{task: Task{Kind: kind, Options: &proto.TaskOptions{Require: require, Prefer: prefer}}})
+	}
+	seen := map[string]int{}
+	for i, s := range []string{
+		shape("k", []string{"gpu", "linux"}, nil), shape("k", []string{"gpu\x00linux"}, nil), shape("k", []string{`gpu" "linux`}, nil),
+		shape("k", []string{"gpu"}, []string{"linux"}), shape("k", []string{"gpu\x01linux"}, nil), shape("k", nil, []string{"gpu", "linux"}), shape("k", nil, nil),
+	} {
+		if at, ok := seen[s]; ok {
+			t.Errorf("shapes %d and %d are both %q", at, i, s)
+		}
+		seen[s] = i
 	}
 }
 

@@ -114,7 +114,7 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	ts.recordGrantEnd("declined: "+t.Code.Name(), h.now.Wall)
 	ts.state, ts.released, ts.mem.lapsed = proto.Pending, true, false
 	if ts.cancel {
-		h.end(ts, End{State: proto.Cancelled, Reason: "cancelled before it started"})
+		h.end(ts, ts.endCancelled())
 		return
 	}
 	h.put(ts)
@@ -165,7 +165,7 @@ func (h *Home) OnStart(from proto.PeerID, m *proto.Start, now Now) Output {
 		ts, r := h.authorize(from, k)
 		if r.Code == proto.CodeOK && ts.cancel && !ts.permitted() {
 			r.Code, r.State = proto.CodeStale, proto.Cancelled
-			h.end(ts, End{State: proto.Cancelled, Reason: "cancelled before it started"})
+			h.end(ts, ts.endCancelled())
 		}
 		if r.Code == proto.CodeOK && !ts.task.atMostOnce() {
 			r.Code, r.State = proto.CodeBadForm, ts.state // with a permit it would never be reclaimed from a dead owner

@@ -93,6 +93,14 @@ func (h *Home) checkTask(ts *taskState, skip bool) {
 	}
 }
 
+// endCancelled returns the end of a cancelled task that no owner has now.
+func (ts *taskState) endCancelled() End {
+	if ts.lost {
+		return lostCancelled()
+	}
+	return End{State: proto.Cancelled, Reason: "cancelled before it started"}
+}
+
 func lostCancelled() End {
 	return End{State: proto.Cancelled, Reason: "cancelled; its owner was lost"}
 }
@@ -103,7 +111,11 @@ func (h *Home) endOutlived(ts *taskState) {
 		h.end(ts, End{State: proto.DeadLetter, Reason: "indeterminate: its owner was lost while it ran, and its mode is at_most_once"})
 		return
 	}
-	h.end(ts, End{State: proto.Expired, Reason: "its time has passed, and its owner was lost"})
+	reason := "its time has passed, and its owner was lost"
+	if ts.reason != "" {
+		reason += "; last: " + ts.reason
+	}
+	h.end(ts, End{State: proto.Expired, Reason: reason})
 }
 
 // lapse takes a lease back. Nothing is written until another node is granted the task:

@@ -88,7 +88,9 @@ func (ts *taskState) leased() bool {
 }
 
 // mayHaveStarted reports whether the task may have been started, or may be now.
-func (ts *taskState) mayHaveStarted() bool { return !ts.free() || ts.attempts+ts.abandons > 0 }
+func (ts *taskState) mayHaveStarted() bool {
+	return !ts.free() || ts.lost || ts.attempts+ts.abandons > 0
+}
 
 // free reports whether it is certain that no node works on the task.
 func (ts *taskState) free() bool { return ts.epoch == (proto.Seq{}) || ts.released }

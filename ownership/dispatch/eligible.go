@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/balefire/balefire/proto"
@@ -100,14 +101,9 @@ func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) [
 	}
 	from, preferred := len(dst), 0
 	for _, m := range members {
-		c := Candidate{Member: m, Owned: u.node[m.Peer]}
-		c.Free = max(m.Slots, 1) - max(m.Busy, c.Owned)
-		limit := m.Limit
-		if limit == 0 {
-			limit = l.Node
-		}
+		c := Candidate{Member: m, Owned: u.node[m.Peer], Free: m.free(u)}
 		switch {
-		case !m.Alive, m.Draining, c.Free <= 0, limit > 0 && c.Owned >= limit:
+		case !m.takes(u, l):
 			continue
 		case !slices.Contains(m.Kinds, t.Kind), !hasAll(m.Labels, t.Labels):
 			continue
@@ -124,6 +120,20 @@ func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) [
 	}
 	kept := slices.DeleteFunc(dst[from:], func(c Candidate) bool { return !hasAll(c.Labels, t.Prefer) })
 	return dst[:from+len(kept)]
+}
+
+// AnyTakes reports whether any of the members may get a task of some kind.
+func AnyTakes(members []*Member, u *Usage, l Limits) bool {
+	return slices.ContainsFunc(members, func(m *Member) bool { return m.takes(u, l) })
+}
+
+// free returns how many slots of m are free.
+func (m *Member) free(u *Usage) int { return max(m.Slots, 1) - max(m.Busy, u.node[m.Peer]) }
+
+// takes reports whether m may get a task of some kind.
+func (m *Member) takes(u *Usage, l Limits) bool {
+	limit := cmp.Or(m.Limit, l.Node)
+	return m.Alive && !m.Draining && m.free(u) > 0 && (limit <= 0 || u.node[m.Peer] < limit)
 }
 
 func hasAll(have, want []string) bool {
