@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 
 	"github.com/balefire/balefire/audit"
@@ -26,13 +27,19 @@ func (x *Executor) closeRuns(ctx context.Context) error {
 		if id, err := proto.ParseTaskID(e.Task); err == nil {
 			x.interrupted[cutRun{e.Detail["kind"], id}]++
 		}
-		e.Action, e.Detail["boot"] = "command.crash", fmt.Sprint(e.Boot)
-		e.Boot = x.cfg.Boot
-		if _, err := x.parts.Audit.Append(ctx, e); err != nil {
+		if _, err := x.parts.Audit.Append(ctx, crashOf(e, x.cfg.Boot)); err != nil {
 			return fmt.Errorf("write the audit: %w", err)
 		}
 	}
 	return nil
+}
+
+// crashOf returns the record that ends a run which began with start.
+func crashOf(start audit.Entry, boot uint64) audit.Entry {
+	detail := map[string]string{"boot": fmt.Sprint(start.Boot)}
+	maps.Copy(detail, start.Detail) // which a damaged record lacks
+	start.Action, start.Boot, start.Detail = "command.crash", boot, detail
+	return start
 }
 
 // A runKey identifies a run in the audit. The id alone does not: senders choose those of mails,

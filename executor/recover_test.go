@@ -53,6 +53,9 @@ func TestOpenRunsOfOneID(t *testing.T) {
 			t.Errorf("%s is not found", run)
 		}
 	}
+	if end := crashOf(audit.Entry{Action: "command.start", Boot: 1}, 2); end.Boot != 2 || end.Detail["boot"] != "1" {
+		t.Errorf("the crash of a damaged start is %+v", end)
+	}
 	if len(open) != 4 {
 		t.Errorf("%d runs are open: %v", len(open), found)
 	}

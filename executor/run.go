@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/balefire/balefire/agent"
 	"github.com/balefire/balefire/agent/command"
@@ -117,25 +118,39 @@ type prober struct {
 	asks handler.Prober
 }
 
-// Probe asks the handler. What is asked is in the audit like a run: if its start cannot be
-// written, nothing is asked.
-func (p prober) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult {
+// auditRetry is the time between two attempts to write the start of a probe.
+const auditRetry = time.Second
+
+// Probe asks the handler. What is asked is in the audit like a run. While its start cannot be
+// written, nothing is asked: the answer Unknown would end the task.
+func (p prober) Probe(ctx context.Context, r *handler.Run) (found handler.ProbeResult) {
 	entry := func(action string) audit.Entry {
 		e := p.entry(action, r, []string{command.ProbeFlag, r.Key()})
 		e.Detail["check"] = "yes"
 		return e
 	}
-	if _, err := p.exec.parts.Audit.Append(ctx, entry("command.start")); err != nil {
-		p.exec.cfg.Logger.Error("the audit log could not be written, so the program was not asked about an interrupted run", "task", r.ID.String(), "err", err)
-		return handler.Unknown
+	for n := 0; ; n++ {
+		_, err := p.exec.parts.Audit.Append(ctx, entry("command.start"))
+		if err == nil {
+			break
+		}
+		if n == 0 {
+			p.exec.cfg.Logger.Error("the audit log cannot be written, so the program is not asked yet about an interrupted run", "task", r.ID.String(), "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return handler.Unknown
+		case <-time.After(auditRetry):
+		}
 	}
-	found := p.asks.Probe(ctx, r)
-	end := entry("command.end")
-	end.Detail["outcome"] = found.String()
-	if _, err := p.exec.parts.Audit.Append(context.WithoutCancel(ctx), end); err != nil {
-		p.exec.cfg.Logger.Error("the end of a command could not be written to the audit log", "task", r.ID.String(), "err", err)
-	}
-	return found
+	defer func() { // also if the handler panics
+		end := entry("command.end")
+		end.Detail["outcome"] = found.String()
+		if _, err := p.exec.parts.Audit.Append(context.WithoutCancel(ctx), end); err != nil {
+			p.exec.cfg.Logger.Error("the end of a command could not be written to the audit log", "task", r.ID.String(), "err", err)
+		}
+	}()
+	return p.asks.Probe(ctx, r)
 }
 
 // runFolder creates a folder for a run. With others set, its parent can be traversed

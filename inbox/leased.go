@@ -26,7 +26,8 @@ type Leased struct {
 	Key       [32]byte // of its content, for a streamed body
 	Body      string   // file of its streamed body; empty: none
 	Attempts  uint32   // that it asks for; 0: the handler's default
-	ProbeOnly bool     // it ran when the node died: its handler is only probed
+
+	Interrupted *LeaseStart // it ran when the node died: its handler is only probed
 }
 
 // Leases controls the start of granted tasks and takes their ends.
@@ -144,7 +145,8 @@ func (rn *runner) startGranted(jobCtx context.Context) bool {
 		j.rec = &proto.Record{Kind: l.Kind, Mode: l.Mode, Peer: l.Origin[:], BodyBlob: l.Body, Options: &proto.TaskOptions{MaxAttempts: l.Attempts}}
 		j.stored = &proto.Stored{Envelope: l.Envelope, Record: j.rec, Key: l.Key[:]}
 		rn.slots.acquire(j, false)
-		if l.ProbeOnly {
+		if l.Interrupted != nil {
+			j.epoch, j.attempt = l.Interrupted.Epoch, l.Interrupted.Attempt
 			rn.spawn(func() error { rn.askLeased(jobCtx, j); return nil })
 		} else {
 			rn.spawn(func() error { rn.runLeased(jobCtx, j); return nil })

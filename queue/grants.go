@@ -115,7 +115,7 @@ func (r Runner) Probe(from proto.PeerID, g *proto.Grant) {
 		r.background.Go(func() { r.Probed(context.Background(), id, handler.Unknown, new(proto.Outcome)) }) // Probe is called by the goroutine that takes the answer
 		return
 	}
-	l.ProbeOnly = true
+	l.Interrupted = &inbox.LeaseStart{Epoch: proto.Seq{Boot: g.GetClaim().GetEpochBoot(), Counter: g.GetClaim().GetEpochCounter()}, Attempt: g.GetAttempt()}
 	r.parts.Grants.Fetch(l, g.GetQueue())
 }
 

@@ -351,7 +351,7 @@ func (t *Transfers) scan(ctx context.Context) {
 	t.mu.Unlock()
 	for _, a := range stalled {
 		id, why := a.lease.ID, fmt.Sprintf("no bytes of its body arrived for %s", fetchStall)
-		if a.lease.ProbeOnly { // its handler cannot be probed without the body
+		if a.lease.Interrupted != nil { // its handler cannot be probed without the body
 			t.Stop(id)
 			t.queues.Probed(ctx, id, handler.Unknown, new(proto.Outcome))
 			continue
