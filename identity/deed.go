@@ -108,7 +108,7 @@ func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 	copy(d.To[:], p.GetTo())
 	copy(d.Root[:], p.GetRoot())
 	stated := len(p.GetFrom()) == 0 && !d.Seized // by an admin alone: it is created, or its home is confirmed
-	handed := d.Generation > 1 && len(p.GetFrom()) == len(d.From) && d.From != d.To
+	handed := d.Generation > 1 && len(p.GetFrom()) == len(d.From) && !d.From.IsZero() && d.From != d.To
 	rooted := d.Generation > 1 && len(p.GetRoot()) == len(d.Root) && d.Root != [32]byte{} || d.Generation == 1 && len(p.GetRoot()) == 0
 	if d.Generation == 1 {
 		d.Root = DeedRoot(d.Queue, by[:])
