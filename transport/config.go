@@ -95,7 +95,8 @@ const (
 	maxMisses     = 3       // unanswered heartbeats
 	pingSize      = 16
 	bufferSize    = 64 << 10
-	maxDials      = 8 // at once
+	maxDials      = 8                      // at once
+	dialSpread    = 150 * time.Millisecond // the attempts that have waited begin within
 )
 
 var defaultListen = []string{

@@ -38,6 +38,7 @@ type conn struct {
 	syncing     atomic.Int32        // sync streams being served
 	pendingAcks pendingAcks
 	hole        blackHole
+	pace        pace
 	thinned     bool // hardly anything is sent; used by the heartbeat alone
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	ma "github.com/multiformats/go-multiaddr"
@@ -451,6 +453,47 @@ func TestUnansweredDialsAreFewer(t *testing.T) {
 			t.Fatalf("after an answer %d attempts run, want %d", all, n)
 		}
 	}
+}
+
+// The attempts that wait through an outage do not begin with its end all at once.
+func TestDialsThatWaitedAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiting = 40
+		s := dialSlots{most: 1, freed: make(chan struct{}, 1)}
+		if _, taken := s.take(t.Context(), nil); !taken {
+			t.Fatal("no slot")
+		}
+		var mu sync.Mutex
+		var begun []time.Time
+		var all sync.WaitGroup
+		for range waiting {
+			all.Go(func() {
+				s.take(t.Context(), nil)
+				mu.Lock()
+				begun = append(begun, time.Now())
+				mu.Unlock()
+				s.answered(nil)
+				s.put()
+			})
+		}
+		time.Sleep(time.Minute)
+		s.answered(nil) // the link is back
+		s.put()
+		all.Wait()
+		most := 0
+		for i := range begun {
+			n := 0
+			for _, at := range begun[i:] {
+				if at.Sub(begun[i]) <= 100*time.Millisecond {
+					n++
+				}
+			}
+			most = max(most, n)
+		}
+		if took := begun[waiting-1].Sub(begun[0]); most > waiting/2 || took > 5*time.Second {
+			t.Errorf("%d of %d began within 100 ms, all within %v", most, waiting, took)
+		}
+	})
 }
 
 // An attempt that waits for its turn begins at once when there is work for the peer, and

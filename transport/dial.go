@@ -139,7 +139,8 @@ func (t *Transport) redialLoop(ctx context.Context) {
 // is no work: while none is answered fewer, down to one, which lasts longer, and each answer
 // lets twice as many run. Over a narrow link many handshakes at once, each of some
 // kilobytes, would not end in time, and begin again; and after an outage all that wait for
-// their turn would begin with the first answer.
+// their turn would begin with the first answer. For the same reason each that has waited
+// begins at a moment of its own.
 type dialSlots struct {
 	mu      sync.Mutex
 	most    int
@@ -150,18 +151,25 @@ type dialSlots struct {
 // take waits for a slot, until there is work for the peer or ctx is done. It returns how
 // long the attempt lasts at least, and whether it holds a slot.
 func (s *dialSlots) take(ctx context.Context, work <-chan struct{}) (least time.Duration, taken bool) {
-	for {
-		if least, taken = s.tryTake(); taken {
-			return least, true
-		}
+	if least, taken = s.tryTake(); taken {
+		return least, true
+	}
+	for !taken {
 		select {
 		case <-ctx.Done():
 			return least, false
 		case <-work:
 			return least, false
 		case <-s.freed:
+			least, taken = s.tryTake()
 		}
 	}
+	select {
+	case <-ctx.Done():
+	case <-work:
+	case <-time.After(rand.N(dialSpread)):
+	}
+	return least, true
 }
 
 func (s *dialSlots) tryTake() (least time.Duration, taken bool) {

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -81,4 +82,42 @@ func TestSlowPathIsNotABlackHole(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A frame that is large for a narrow link arrives about as fast as the link carries it, keeps its
+// queue short, and costs no connection.
+func TestLargeFrameOverANarrowLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const narrow = 1 // to which the tasks go
+		m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 20, Seed: 1}, func(n *simNode, _ *transport.Config) {
+			if n.id == narrow {
+				n.mesh.SetNodeLink(n.id, transporttest.Both(transporttest.Direction{Latency: 30 * time.Millisecond, Mbps: 0.064, Queue: 24_000}))
+			}
+		})
+		defer m.close()
+		m.await(2*time.Minute, "connected", m.connected)
+		time.Sleep(30 * time.Second)
+		links := m.nodes[0].links.Load()
+		m.size.Store(200_000)
+		m.nodes[0].addTasks(1)
+		var rtts []time.Duration
+		began := time.Now()
+		for m.nodes[0].left() > 0 {
+			rtt, err := m.nodes[2].Ping(t.Context(), m.nodes[narrow].Peer())
+			if err != nil {
+				t.Fatal(err)
+			}
+			rtts = append(rtts, rtt)
+			time.Sleep(500 * time.Millisecond)
+		}
+		slices.Sort(rtts)
+		took, median, worst := time.Since(began), rtts[len(rtts)/2], rtts[len(rtts)-1]
+		t.Logf("200 kB after %v, 25 s at the rate of the link; round trips of another node: median %v, worst %v", took, median, worst)
+		if took > 45*time.Second || median > time.Second || worst > 4*time.Second {
+			t.Error("too slow")
+		}
+		if n := m.nodes[0].links.Load() - links; n != 0 {
+			t.Errorf("the link was reopened %d times", n)
+		}
+	})
 }

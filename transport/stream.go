@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"sync"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -31,6 +33,8 @@ type stream struct {
 	own           bool // opened by this node: what is received answers it
 	bulk          int  // bytes received since the last sign of life
 	out           []byte
+	unblocked     chan struct{} // closed when unblock has reset the stream
+	ended         sync.Once     // closes it
 }
 
 // errSlow is returned for a frame that is not complete in time.
@@ -56,7 +60,7 @@ func openStream(ctx context.Context, c *conn, p protocol.ID, max int, t Timing) 
 }
 
 func newStream(s network.Stream, rw io.ReadWriter, c *conn, max int, t Timing) *stream {
-	st := &stream{Stream: s, rw: rw, conn: c, timing: t}
+	st := &stream{Stream: s, rw: rw, conn: c, timing: t, unblocked: make(chan struct{})}
 	st.rd = proto.NewReader(readerFunc(st.read), max)
 	return st
 }
@@ -119,10 +123,22 @@ func (s *stream) next(m *proto.Message) error {
 // writeSize bounds the pieces of a write: one has Timing.Write, also over a narrow link.
 const writeSize = 16 << 10
 
-// write writes b in pieces, each with its own deadline.
+// write writes b in pieces, each with its own deadline, and no faster than the path carries
+// them.
 func (s *stream) write(b []byte) error {
-	for len(b) > 0 {
-		n := min(len(b), writeSize)
+	paced := len(b) > firstPiece && s.conn.hasCtl.Load()
+	for sent, most := 0, math.MaxInt; len(b) > 0; {
+		if paced {
+			most = s.conn.pace.size(s.conn.longestRTT())
+		}
+		if sent >= most {
+			if err := s.conn.settle(s.unblocked, s.timing.Write); err != nil {
+				return err
+			}
+			sent = 0
+			continue
+		}
+		n := min(len(b), writeSize, most-sent)
 		if err := s.SetWriteDeadline(time.Now().Add(s.timing.Write)); err != nil {
 			return err
 		}
@@ -130,6 +146,7 @@ func (s *stream) write(b []byte) error {
 			return err
 		}
 		b = b[n:]
+		sent += n
 	}
 	return nil
 }
@@ -149,7 +166,10 @@ func (s *stream) send(m *proto.Message) error {
 // unblock resets s when ctx is done, so that pending reads and writes return. The caller
 // must call stop.
 func (s *stream) unblock(ctx context.Context) (stop func() bool) {
-	return context.AfterFunc(ctx, func() { s.Reset() })
+	return context.AfterFunc(ctx, func() {
+		s.Reset()
+		s.ended.Do(func() { close(s.unblocked) })
+	})
 }
 
 // expect reads one message of this type and returns its payload.
