@@ -24,6 +24,7 @@ import (
 
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport"
+	"github.com/balefire/balefire/transport/transporttest"
 )
 
 // A strangerFlood counts what a stranger achieved at a node.
@@ -152,7 +153,7 @@ func TestStrangersLeaveNothingBehind(t *testing.T) {
 // outsideHost returns a host without a mesh on the simulated network.
 func outsideHost(cfg transport.Config) (host.Host, error) {
 	return libp2p.New(libp2p.ListenAddrStrings(cfg.Listen...), libp2p.DisableMetrics(), libp2p.DisableIdentifyAddressDiscovery(),
-		libp2p.Transport(quic.NewTransport), libp2p.QUICReuse(newConnManager, cfg.Sockets...))
+		libp2p.Transport(quic.NewTransport), libp2p.QUICReuse(newConnManager, cfg.Sockets(transporttest.SendAll)...))
 }
 
 // newConnManager is libp2p's own constructor with its cleanup.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"net"
 	"regexp"
 	"time"
 
@@ -25,7 +26,7 @@ type Config struct {
 	Joiner    Joiner                // default: no joins
 	Bodies    Bodies                // receives streamed bodies; default: none are accepted
 	Mail      MailReceiver          // default: no mail is accepted
-	Sockets   []quicreuse.Option    // simulated network: only QUIC, over these sockets, instead of QUIC and TCP
+	Sockets   Sockets               // simulated network: only QUIC, over these sockets, instead of QUIC and TCP
 	Clock     clock.Clock           // default clock.System()
 	Logger    *slog.Logger          // default: silent
 	Limits    admit.Limits          // rate limits per peer; defaults see there
@@ -87,6 +88,10 @@ type Timing struct {
 	Redial    time.Duration // first delay between two dials of a peer; default 1s
 	MaxRedial time.Duration // maximum such delay; default 60s
 }
+
+// Sockets returns the options of a simulated network. Its sockets do not send the packets that
+// drops reports.
+type Sockets func(drops func(to net.Addr, now time.Time) bool) []quicreuse.Option
 
 // Bounds that need no tuning.
 const (

@@ -20,7 +20,6 @@ import (
 	rcmgr "github.com/libp2p/go-libp2p/p2p/host/resource-manager"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	"github.com/libp2p/go-libp2p/p2p/protocol/autonatv2"
-	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	ma "github.com/multiformats/go-multiaddr"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -37,7 +36,7 @@ type hostBuilder struct {
 	ranker       network.DialRanker
 	addrs        basichost.AddrsFactory
 	nat          func(network.Network) basichost.NATManager // default: no port mapping
-	sockets      []quicreuse.Option                         // see Config.Sockets
+	sockets      Sockets                                    // see Config.Sockets
 	metrics      prometheus.Registerer                      // default: none
 	filterStream func(network.Stream) network.Stream        // see preHelloFilter; default: all streams are served
 	awaitHello   func(context.Context, peer.ID) error       // waits for the hello; default: returns at once

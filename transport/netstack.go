@@ -108,8 +108,10 @@ func (p hostBuilder) newQUIC(key crypto.PrivKey, m prometheus.Registerer) (*quic
 	if err != nil {
 		return nil, err
 	}
-	opts := p.sockets
-	if opts == nil {
+	var opts []quicreuse.Option
+	if p.sockets != nil {
+		opts = p.sockets(p.thinner.drops)
+	} else {
 		opts = []quicreuse.Option{
 			quicreuse.OverrideListenUDP(p.thinner.listen),
 			quicreuse.ConnContext(p.openScope),

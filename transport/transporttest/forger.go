@@ -95,7 +95,7 @@ func NewForger(t testing.TB, root *identity.Root, name string, roles ...string) 
 // closed before the bubble ends.
 func NewForgerOn(t testing.TB, root *identity.Root, name string, n *Network, i int, roles ...string) *Forger {
 	t.Helper()
-	return newForger(t, root, name, roles, n.Addr(i), n.sockets(i))
+	return newForger(t, root, name, roles, n.Addr(i), n.sockets(i)(SendAll))
 }
 
 func newForger(t testing.TB, root *identity.Root, name string, roles []string, at string, sockets []quicreuse.Option) *Forger {

@@ -113,7 +113,7 @@ func TestQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := Mesh(t, Link{Latency: 10 * time.Millisecond})
 		defer n.Close()
-		a, b := n.newSocket(0, n.addrOf(0)), n.newSocket(1, n.addrOf(1))
+		a, b := n.newSocket(0, n.addrOf(0), SendAll), n.newSocket(1, n.addrOf(1), SendAll)
 		defer a.Close()
 		defer b.Close()
 		n.SetNodeLink(0, NodeLink{Out: Direction{Mbps: 0.08, Queue: 3000}}) // 1000 bytes take 100 ms

@@ -10,18 +10,25 @@ import (
 
 	"github.com/libp2p/go-libp2p/p2p/transport/quicreuse"
 	"github.com/marcopolo/simnet"
+
+	"github.com/balefire/balefire/transport"
 )
 
 // sockets makes the simulated wire the socket of node i.
-func (n *Network) sockets(i int) []quicreuse.Option {
-	return []quicreuse.Option{
-		quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{n.addrOf(i).IP}, nil }),
-		quicreuse.OverrideListenUDP(func(_ string, a *net.UDPAddr) (net.PacketConn, error) { return n.newSocket(i, a), nil }),
+func (n *Network) sockets(i int) transport.Sockets {
+	return func(drops func(net.Addr, time.Time) bool) []quicreuse.Option {
+		return []quicreuse.Option{
+			quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{n.addrOf(i).IP}, nil }),
+			quicreuse.OverrideListenUDP(func(_ string, a *net.UDPAddr) (net.PacketConn, error) { return n.newSocket(i, a, drops), nil }),
+		}
 	}
 }
 
+// SendAll is the drops of a socket that sends all packets.
+func SendAll(net.Addr, time.Time) bool { return false }
+
 // newSocket connects node i to the wire at address a.
-func (n *Network) newSocket(i int, a *net.UDPAddr) net.PacketConn {
+func (n *Network) newSocket(i int, a *net.UDPAddr, drops func(net.Addr, time.Time) bool) net.PacketConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	rate := func(d Direction) simnet.LinkSettings {
@@ -31,7 +38,7 @@ func (n *Network) newSocket(i int, a *net.UDPAddr) net.PacketConn {
 		return simnet.LinkSettings{BitsPerSecond: int(cmp.Or(d.Mbps, n.link.Mbps, 1000) * simnet.Mibps)}
 	}
 	own := n.nodeLinks[i]
-	w := &wire{n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate(own.In), Uplink: rate(own.Out)}), n, i}
+	w := &wire{n.sim.NewEndpoint(a, simnet.NodeBiDiLinkSettings{Downlink: rate(own.In), Uplink: rate(own.Out)}), n, i, drops}
 	if n.link.MTU > 0 || own.In.MTU > 0 || own.Out.MTU > 0 {
 		return pmtuWire{w}
 	}
@@ -55,13 +62,14 @@ func (pmtuWire) SyscallConn() (syscall.RawConn, error) {
 // A wire is one node's socket.
 type wire struct {
 	*simnet.SimConn
-	net  *Network
-	node int
+	net   *Network
+	node  int
+	drops func(to net.Addr, now time.Time) bool // of the node itself
 }
 
 // WriteTo passes p to the network, which may drop or hold it.
 func (w *wire) WriteTo(p []byte, to net.Addr) (int, error) {
-	if w.net.drops(w.node, to, len(p)) {
+	if w.drops(to, time.Now()) || w.net.drops(w.node, to, len(p)) {
 		return len(p), nil
 	}
 	if w.keeps(p, to) {
