@@ -20,7 +20,7 @@ type Reading struct {
 	Box          string
 	Subscription string // of a topic; "" of a mailbox
 	Reader       string // name of the session, for people
-	Priority     int    // of a failover subscription: the highest one reads
+	Priority     int    // of a failover subscription: the highest one reads; with [box.Priority] it is first
 	Credit       int    // deliveries that may be unsettled at once, at least 1
 }
 
@@ -277,7 +277,7 @@ func (s *Session) Leave(ctx context.Context) error {
 		}
 		s.b.state.Settle(now, back, &s.b.out)
 		s.b.out.Settled = s.b.out.Settled[:0]
-		s.b.state.Leave(s.state)
+		s.b.state.Leave(s.state, &s.b.out)
 	})
 }
 

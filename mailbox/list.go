@@ -142,7 +142,13 @@ func subSettings(s box.SubSettings) wire.SubscriptionSettings {
 	if s.Block {
 		onDead = "block"
 	}
-	v := wire.SubscriptionSettings{Mode: &mode, Attempts: &attempts, KeyBatch: &batch, OnDead: &onDead, Paused: &s.Paused, Dead: &dead, DeadAge: &age}
+	var strategy *string
+	for name, x := range strategies {
+		if x == s.Strategy && x != box.Competing {
+			strategy = &name
+		}
+	}
+	v := wire.SubscriptionSettings{Mode: &mode, Strategy: strategy, Attempts: &attempts, KeyBatch: &batch, OnDead: &onDead, Paused: &s.Paused, Dead: &dead, DeadAge: &age}
 	if s.Filter != "" {
 		v.Filter = &s.Filter
 	}

@@ -279,6 +279,59 @@ func TestModes(t *testing.T) {
 	})
 }
 
+// Each strategy gives the next mail to its reader, and can be changed while there are readers.
+func TestStrategies(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		readers := make([]*Reader, 3)
+		for i := range readers {
+			r, err := f.Read(t.Context(), "ceo", "", wire.LeaseMail{Reader: string('a' + rune(i)), Priority: i, Max: 4})
+			f.must(err)
+			readers[i] = r
+		}
+		for _, tt := range []struct{ strategy, want string }{
+			{"ordered", "aaaabb"}, {"priority", "ccccbb"}, {"round_robin", "abcabc"}, {"least_loaded", "abcabc"}, {"competing", "aaaabb"},
+		} {
+			f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Strategy = &tt.strategy })
+			if got := f.box("ceo").Subscriptions[0].Settings.Strategy; tt.strategy != "competing" && (got == nil || *got != tt.strategy) {
+				t.Errorf("%s: the settings have %v", tt.strategy, got)
+			}
+			for range 6 {
+				f.mail("agent:ceo", "hello", nil)
+			}
+			synctest.Wait()
+			var got []byte
+			for i, r := range readers {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				for {
+					given, err := r.Next(ctx, 9)
+					if err != nil {
+						break
+					}
+					for _, d := range given {
+						got = append(got, 'a'+byte(i))
+						f.settle("ceo", "", wire.SettleMail{Ack: []string{d.Lease}})
+					}
+				}
+				cancel()
+			}
+			want := []byte(tt.want)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: given to %s, want %s", tt.strategy, got, want)
+			}
+		}
+		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Strategy = ptr("ordered") })
+		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Mode = ptr("failover") })
+		if got := f.box("ceo").Subscriptions[0].Settings.Strategy; got != nil {
+			t.Errorf("failover has the strategy %s", *got)
+		}
+		for _, r := range readers {
+			f.must(r.Close(t.Context(), false))
+		}
+	})
+}
+
 func TestPaused(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {
 		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Paused = ptr(true) })

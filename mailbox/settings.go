@@ -113,6 +113,11 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 	if err != nil {
 		return wire.Box{}, err
 	}
+	if sub != nil {
+		if now.sub, err = changeSub(now.sub, *sub); err != nil {
+			return wire.Box{}, err
+		}
+	}
 	if err := k.SetBox(ctx, changed); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
@@ -120,7 +125,7 @@ func (b *Boxes) set(ctx context.Context, p place, err error, kind string, s wire
 		return wire.Box{}, failure(p, "", err)
 	}
 	if sub != nil {
-		if err := k.SetSub(ctx, p.name, changeSub(now.sub, *sub), box.Start{}); err != nil {
+		if err := k.SetSub(ctx, p.name, now.sub, box.Start{}); err != nil {
 			return wire.Box{}, failure(p, "", err)
 		}
 	}
@@ -167,7 +172,10 @@ func (b *Boxes) SetSubscription(ctx context.Context, topic, sub string, s wire.S
 		return wire.Box{}, fmt.Errorf("%w: subscription %s exists: from is where a new one begins; move this one with sub seek", wire.ErrRefused, p.path(sub))
 	}
 	now.sub.Name = sub
-	if err := k.SetSub(ctx, p.name, changeSub(now.sub, s), from); err != nil {
+	if now.sub, err = changeSub(now.sub, s); err != nil {
+		return wire.Box{}, err
+	}
+	if err := k.SetSub(ctx, p.name, now.sub, from); err != nil {
 		return wire.Box{}, failure(p, "", err)
 	}
 	if err := b.readRules(ctx, k); err != nil {
@@ -467,12 +475,21 @@ func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.Bo
 	return to, err
 }
 
-func changeSub(to box.SubSettings, s wire.SubscriptionSettings) box.SubSettings {
+func changeSub(to box.SubSettings, s wire.SubscriptionSettings) (box.SubSettings, error) {
 	change(&to.Filter, s.Filter)
 	change(&to.Paused, s.Paused)
 	change(&to.To, s.To)
 	if s.Mode != nil {
 		to.Mode = modes[*s.Mode]
+	}
+	switch {
+	case s.Strategy != nil:
+		to.Strategy = strategies[*s.Strategy]
+	case to.Mode != box.Shared:
+		to.Strategy = box.Competing
+	}
+	if to.Strategy != box.Competing && to.Mode != box.Shared {
+		return to, invalid("strategy %s: it is for the mode shared", *s.Strategy)
 	}
 	if s.Attempts != nil {
 		to.Attempts = uint8(*s.Attempts)
@@ -492,7 +509,7 @@ func changeSub(to box.SubSettings, s wire.SubscriptionSettings) box.SubSettings 
 	if s.DeadAge != nil {
 		to.DeadAge = time.Duration(*s.DeadAge)
 	}
-	return to
+	return to, nil
 }
 
 // change sets *to if v is given.
@@ -503,6 +520,10 @@ func change[T any](to *T, v *T) {
 }
 
 var modes = map[string]box.Mode{"": box.Shared, "shared": box.Shared, "exclusive": box.Exclusive, "failover": box.Failover}
+
+var strategies = map[string]box.Strategy{
+	"": box.Competing, "competing": box.Competing, "ordered": box.Ordered, "round_robin": box.RoundRobin, "priority": box.Priority, "least_loaded": box.LeastLoaded,
+}
 
 const (
 	maxBoxBytes = 1 << 50
@@ -579,6 +600,11 @@ func checkSub(p place, s *wire.SubscriptionSettings) error {
 	if s.Mode != nil {
 		if _, ok := modes[*s.Mode]; !ok {
 			return invalid("mode %.20q: must be shared, exclusive or failover", *s.Mode)
+		}
+	}
+	if s.Strategy != nil {
+		if _, ok := strategies[*s.Strategy]; !ok {
+			return invalid("strategy %.20q: must be competing, ordered, round_robin, priority or least_loaded", *s.Strategy)
 		}
 	}
 	return nil

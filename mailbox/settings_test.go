@@ -110,6 +110,8 @@ func TestSettingsRefused(t *testing.T) {
 		{"old dead letters", readerOf(wire.SubscriptionSettings{DeadAge: ptr(wire.Duration(maxAge + time.Hour))}), wire.ErrInvalid, "to 10 years"},
 		{"a word for dead letters", readerOf(wire.SubscriptionSettings{OnDead: ptr("stop")}), wire.ErrInvalid, `on_dead "stop": must be skip or block`},
 		{"a mode", readerOf(wire.SubscriptionSettings{Mode: ptr("random")}), wire.ErrInvalid, `mode "random": must be shared, exclusive or failover`},
+		{"a strategy", readerOf(wire.SubscriptionSettings{Strategy: ptr("lottery")}), wire.ErrInvalid, `strategy "lottery": must be competing, ordered, round_robin, priority or least_loaded`},
+		{"a strategy for one reader", readerOf(wire.SubscriptionSettings{Mode: ptr("exclusive"), Strategy: ptr("ordered")}), wire.ErrInvalid, "strategy ordered: it is for the mode shared"},
 		{"a subscription of a mailbox", sub("agent:ceo", "billing", wire.SubscriptionSettings{}), wire.ErrInvalid, "1-63 of a-z"},
 		{"a subscription of no topic", sub("none", "billing", wire.SubscriptionSettings{}), wire.ErrNotFound, "make it with balefire-node topic add none"},
 		{"a subscription without a name", sub("orders", "", wire.SubscriptionSettings{}), wire.ErrInvalid, `subscription "": use 1-63`},

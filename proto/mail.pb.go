@@ -511,7 +511,7 @@ type Open struct {
 	Session       uint64                 `protobuf:"varint,1,opt,name=session,proto3" json:"session,omitempty"`          // chosen by the reader's node, which does not use it again
 	Box           string                 `protobuf:"bytes,2,opt,name=box,proto3" json:"box,omitempty"`                   // at most MaxTarget bytes
 	Subscription  string                 `protobuf:"bytes,3,opt,name=subscription,proto3" json:"subscription,omitempty"` // at most 128 bytes; empty for a mailbox
-	Priority      int32                  `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"`        // of a failover subscription: the reader with the highest one has all
+	Priority      int32                  `protobuf:"varint,4,opt,name=priority,proto3" json:"priority,omitempty"`        // of a failover subscription: the reader with the highest one has all; with the strategy priority it is first
 	Credit        uint32                 `protobuf:"varint,5,opt,name=credit,proto3" json:"credit,omitempty"`            // most deliveries that may be unsettled, from 1 to MaxCredit; it never falls
 	Reader        string                 `protobuf:"bytes,6,opt,name=reader,proto3" json:"reader,omitempty"`             // its name for people, at most 128 bytes
 	End           ReadEnd                `protobuf:"varint,7,opt,name=end,proto3,enum=transport.v1.ReadEnd" json:"end,omitempty"`

@@ -134,7 +134,7 @@ type ReadMail struct {
 	Box          string
 	Subscription string // of a topic
 	Reader       string // who reads, for people and for exclusive subscriptions
-	Priority     int32  // of a failover subscription: the reader with the highest one has all
+	Priority     int32  // of a failover subscription: the reader with the highest one has all; with the strategy priority it is first
 	Credit       uint64 // mails that may be unsettled at once
 }
 

@@ -57,13 +57,14 @@ func (f *boxFlags) settings(given func(flag string) bool) (s wire.BoxSettings, s
 
 // readerFlags are the raw flags of the settings of a mailbox or a subscription.
 type readerFlags struct {
-	filter, mode, lease, onDead, deadAge, from, to string
-	attempts, batch, dead                          int
+	filter, mode, strategy, lease, onDead, deadAge, from, to string
+	attempts, batch, dead                                    int
 }
 
 func (f *readerFlags) add(c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.mode, "mode", "", "shared (each mail goes to one of its readers), exclusive (there is one reader) or failover (one reads, the next when that ends)")
+	fs.StringVar(&f.strategy, "strategy", "", "which reader is next in mode shared: competing (whichever asks), ordered, round_robin, priority or least_loaded")
 	fs.Var(numberValue[int]{&f.attempts, 0, box.MaxAttempts}, "attempts", "failed deliveries until a mail is a dead letter; 0: the default, 3")
 	fs.StringVar(&f.lease, "lease", "", "how long a reader has a mail, at most 12h; 0: the default, by class from 5s to 60s")
 	fs.Var(numberValue[int]{&f.batch, 0, box.MaxKeyBatch}, "key-batch", "mails of one key that a reader is given at once; 0: the default, 1")
@@ -71,6 +72,7 @@ func (f *readerFlags) add(c *cobra.Command) {
 	fs.Var(numberValue[int]{&f.dead, 0, box.MaxMails}, "dead", "dead letters that are kept; 0: the default, 10000")
 	fs.StringVar(&f.deadAge, "dead-age", "", "how long they are kept, like 30d; 0: the default, 30d")
 	completeWords(c, "mode", "shared", "exclusive", "failover")
+	completeWords(c, "strategy", "competing", "ordered", "round_robin", "priority", "least_loaded")
 }
 
 // addTo adds the flag of the box into which a subscription delivers.
@@ -84,6 +86,7 @@ func (f *readerFlags) settings(given func(flag string) bool) (s wire.Subscriptio
 	for flag, set := range map[string]func(){
 		"filter":    func() { s.Filter = &f.filter },
 		"mode":      func() { s.Mode = &f.mode },
+		"strategy":  func() { s.Strategy = &f.strategy },
 		"attempts":  func() { s.Attempts = &f.attempts },
 		"lease":     func() { s.Lease, err = spanOrDefault("lease", f.lease) },
 		"key-batch": func() { s.KeyBatch = &f.batch },
@@ -211,7 +214,7 @@ func printReaderSettings(row rowFunc, s wire.SubscriptionSettings) {
 	for _, x := range []struct {
 		name string
 		text *string
-	}{{"to", s.To}, {"mode", s.Mode}, {"on dead", s.OnDead}} {
+	}{{"to", s.To}, {"mode", s.Mode}, {"strategy", s.Strategy}, {"on dead", s.OnDead}} {
 		if x.text != nil {
 			row(x.name, "%s", *x.text)
 		}

@@ -47,8 +47,9 @@ type Delivery struct {
 	Until       int64 // Now.Mono at which the lease runs out
 }
 
-// Deliver leases mail to a session: at most max mails, and at most its credit. It appends
-// the deliveries to dst, and to out the records that end what is past its not_after.
+// Deliver leases mail to a session: at most max mails, at most its credit, and only what the
+// subscription's strategy has for it; if the next mail is for another session, that one is woken.
+// It appends the deliveries to dst, and to out the records that end what is past its not_after.
 func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Output) []Delivery {
 	to.waking = false
 	u := to.sub
@@ -56,7 +57,8 @@ func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Outp
 		return dst
 	}
 	u.readmit()
-	for end := len(dst) + max; len(dst) < end && to.credit > 0; {
+	start := len(dst)
+	for end := start + max; len(dst) < end && to.credit > 0; {
 		u.fill(0)
 		var waits [fair.Classes]bool
 		for c := range waits {
@@ -68,6 +70,10 @@ func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Outp
 		}
 		seq := u.ready[c][0]
 		deaths := u.deaths(seq)
+		if x := u.choose(now, to, deaths > 0); x != to {
+			x.wake(out)
+			break
+		}
 		if deaths > 0 && !to.empty(now) {
 			s.stall(to, seq)
 			break
@@ -82,6 +88,9 @@ func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Outp
 			break
 		}
 		dst = s.leaseBatch(now, to, seq, end, dst, out)
+	}
+	if len(dst) > start && u.settings.Strategy != Competing {
+		u.choose(now, nil, false).wake(out) // it was not asked yet
 	}
 	return dst
 }

@@ -170,28 +170,24 @@ func (b *modelBox) ready(u *modelSub, now Now) (byClass [fair.Classes][]uint64) 
 }
 
 // next returns the mail that a session is given next, with credit; 0: none.
-func (m *model) next(b *modelBox, u *modelSub, x *Session, now Now) (seq uint64, c int, waits [fair.Classes]bool) {
-	held, alone := 0, false
-	recent := m.last[x] != nil && now.Mono-m.last[x].first < suspectAlone.Milliseconds()
-	for _, l := range u.leases {
-		if l.session == x && l.state == live {
-			held++
-			alone = alone || recent && l == m.last[x] && l.deaths > 0
-		}
-	}
+func (m *model) next(b *modelBox, u *modelSub, x *Session, readers []*simReader, now Now) (seq uint64, c int, waits [fair.Classes]bool) {
 	candidates := b.ready(u, now)
 	for c := range waits {
 		waits[c] = len(candidates[c]) > 0
 	}
 	c = u.picker.Next(waits)
-	if alone || c < 0 || u.deaths(candidates[c][0]) > 0 && held > 0 && recent {
+	if c < 0 {
+		return 0, c, waits
+	}
+	suspect, s := u.deaths(candidates[c][0]) > 0, m.session(u, x, 0, now)
+	if s.alone || suspect && s.held > 0 && s.recent || u.settings.Strategy != Competing && m.chosen(u, readers, suspect, now) != x {
 		return 0, c, waits
 	}
 	return candidates[c][0], c, waits
 }
 
 // deliver returns what a session with credit is given.
-func (m *model) deliver(b *modelBox, u *modelSub, x *Session, n, credit int, now Now) (out []uint64) {
+func (m *model) deliver(b *modelBox, u *modelSub, x *Session, readers []*simReader, n, credit int, now Now) (out []uint64) {
 	lease := func(seq uint64) {
 		d := u.settings.Lease
 		if d == 0 {
@@ -203,7 +199,7 @@ func (m *model) deliver(b *modelBox, u *modelSub, x *Session, n, credit int, now
 		out = append(out, seq)
 	}
 	for len(out) < min(n, credit) {
-		seq, c, waits := m.next(b, u, x, now)
+		seq, c, waits := m.next(b, u, x, readers, now)
 		if seq == 0 {
 			break
 		}

@@ -32,6 +32,19 @@ const (
 	Failover              // the session of the highest priority, then the oldest, has all
 )
 
+// A Strategy says which session of a shared subscription is given the next mail, of those
+// that have credit.
+type Strategy uint8
+
+// The strategies. Among equals the oldest session is given the mail.
+const (
+	Competing   Strategy = iota // whichever asks, as much as it has credit for
+	Ordered                     // the oldest
+	RoundRobin                  // the one that was given a mail the longest ago
+	Priority                    // the one of the highest priority, then the least loaded
+	LeastLoaded                 // the one of which the smallest part of the credit is in use
+)
+
 // BoxSettings are the settings of a box. Zero values mean defaults.
 type BoxSettings struct {
 	Name     string        // unique in the ledger; it never changes
@@ -54,6 +67,7 @@ type SubSettings struct {
 	Name     string        // unique in its topic, "" in a mailbox; it never changes
 	Filter   string        // subjects that it reads; default all
 	Mode     Mode          // default Shared
+	Strategy Strategy      // of Shared; default Competing
 	Attempts uint8         // failed deliveries until a mail is dead; default 3
 	KeyBatch uint8         // mails of one lane that a session has at once; default 1
 	Block    bool          // a dead letter blocks its lane; default: the next one goes on
@@ -224,6 +238,8 @@ func (s *SubSettings) Check() error {
 		return fmt.Errorf("%w: filter %.64q", ErrBadRecord, s.Filter)
 	case s.Mode > Failover || s.Attempts > MaxAttempts || s.KeyBatch > MaxKeyBatch || s.Dead > MaxMails:
 		return fmt.Errorf("%w: limits of subscription %.64q", ErrBadRecord, s.Name)
+	case s.Strategy > LeastLoaded || s.Strategy != Competing && s.Mode != Shared:
+		return fmt.Errorf("%w: strategy of subscription %.64q", ErrBadRecord, s.Name)
 	case s.To != "" && (s.Name == "" || !validName(s.To)):
 		return fmt.Errorf("%w: box of subscription %.64q", ErrBadRecord, s.Name)
 	case s.Lease < 0 || s.Lease > MaxLease || s.Lease%time.Millisecond != 0 || !validTime(s.DeadAge):
@@ -299,18 +315,25 @@ func (s *SubSettings) append(dst []byte) []byte {
 	if s.To != "" {
 		flags |= flagTo
 	}
+	if s.Strategy != Competing {
+		flags |= flagStrategy
+	}
 	dst = appendU64(append(appendFlag(dst, s.Block), flags), uint64(s.Lease.Milliseconds()))
 	dst = appendU64(appendU32(dst, s.Dead), uint64(s.DeadAge.Milliseconds()))
 	if s.To != "" {
 		dst = appendText(dst, s.To)
+	}
+	if s.Strategy != Competing {
+		dst = append(dst, byte(s.Strategy))
 	}
 	return dst
 }
 
 // Flags of the settings of a subscription.
 const (
-	flagPaused = 1 << iota
-	flagTo     // the box into which it delivers follows
+	flagPaused   = 1 << iota
+	flagTo       // the box into which it delivers follows
+	flagStrategy // the strategy follows
 )
 
 func (d *decoder) subSettings() SubSettings {
@@ -323,7 +346,10 @@ func (d *decoder) subSettings() SubSettings {
 	if flags&flagTo > 0 {
 		s.To = string(d.text(MaxName))
 	}
-	d.check(flags <= flagPaused|flagTo && (s.To != "") == (flags&flagTo > 0))
+	if flags&flagStrategy > 0 {
+		s.Strategy = Strategy(d.u8())
+	}
+	d.check(flags <= flagPaused|flagTo|flagStrategy && (s.To != "") == (flags&flagTo > 0) && (s.Strategy != Competing) == (flags&flagStrategy > 0))
 	d.check(d.failed || s.Check() == nil)
 	return s
 }

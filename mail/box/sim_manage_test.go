@@ -157,7 +157,11 @@ func (s *sim) check() {
 		if !r.waiting || u.settings.Paused || s.creditOf(r) <= 0 || u.settings.Mode == Failover && r != s.active(r.box, r.sub) {
 			continue
 		}
-		if seq, _, _ := s.m.next(b, u, r.x, s.now); seq > 0 {
+		readers := s.readersOf(r.box, r.sub)
+		if u.settings.Strategy != Competing && slices.ContainsFunc(readers, func(x *simReader) bool { return x.woken && s.creditOf(x) > 0 }) {
+			continue // that one passes it on
+		}
+		if seq, _, _ := s.m.next(b, u, r.x, readers, s.now); seq > 0 {
 			s.failf("%d of %d/%d is ready, and its session sleeps", seq, r.box, r.sub)
 		}
 	}

@@ -47,6 +47,7 @@ type simReader struct {
 	sub     SubID
 	credit  int
 	waiting bool // Deliver gave it less than it asked for: it waits to be woken
+	woken   bool // it was in Output.Ready
 }
 
 func (s *sim) did(format string, args ...any) {
@@ -155,7 +156,7 @@ func (s *sim) note(out *Output) {
 	for _, x := range out.Ready {
 		for _, r := range s.readers {
 			if r.x == x {
-				r.waiting = false
+				r.waiting, r.woken = false, true
 			}
 		}
 	}
@@ -197,7 +198,10 @@ var simSubjects = []string{"a.b", "a.c", "b", ""}
 func (s *sim) subSettings(old SubSettings) SubSettings {
 	old.Attempts, old.KeyBatch, old.Block = uint8(s.choose(4)), uint8(s.choose(4)), s.one(3)
 	old.Paused, old.Lease = s.one(8), []time.Duration{0, 7 * time.Second, 10 * time.Minute}[s.choose(3)]
-	old.Mode = Mode(2 * s.choose(2))
+	old.Mode, old.Strategy = Mode(2*s.choose(2)), Competing
+	if old.Mode == Shared && s.one(2) {
+		old.Strategy = Ordered + Strategy(s.choose(4))
+	}
 	return old
 }
 
@@ -369,7 +373,7 @@ func (s *sim) deliverTo(r *simReader, n int) {
 	u := b.subs[r.sub]
 	var want []uint64
 	if !u.settings.Paused && (u.settings.Mode != Failover || r == s.active(r.box, r.sub)) {
-		want = s.m.deliver(b, u, r.x, n, s.creditOf(r), s.now)
+		want = s.m.deliver(b, u, r.x, s.readersOf(r.box, r.sub), n, s.creditOf(r), s.now)
 	}
 	var out Output
 	given := s.m.given - uint64(len(want))
@@ -387,7 +391,7 @@ func (s *sim) deliverTo(r *simReader, n int) {
 		}
 		s.handles = append(s.handles, Settlement{Box: r.box, Sub: r.sub, Handle: d.Handle})
 	}
-	r.waiting = len(got) < n
+	r.waiting, r.woken = len(got) < n, false
 	s.note(&out)
 }
 
@@ -418,9 +422,19 @@ func (s *sim) creditOf(r *simReader) int {
 	return r.credit - held
 }
 
-func (s *sim) active(id BoxID, sid SubID) (best *simReader) {
+// readersOf returns the readers of a subscription, the oldest first.
+func (s *sim) readersOf(id BoxID, sid SubID) (all []*simReader) {
 	for _, r := range s.readers {
-		if r.box == id && r.sub == sid && (best == nil || r.x.priority > best.x.priority) {
+		if r.box == id && r.sub == sid {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+func (s *sim) active(id BoxID, sid SubID) (best *simReader) {
+	for _, r := range s.readersOf(id, sid) {
+		if best == nil || r.x.priority > best.x.priority {
 			best = r
 		}
 	}
@@ -566,7 +580,7 @@ func (s *sim) attachOrDetach() {
 }
 
 func (s *sim) attach(id BoxID, sid SubID) *simReader {
-	r := &simReader{box: id, sub: sid, credit: 1 + s.choose(8)}
+	r := &simReader{box: id, sub: sid, credit: 1 + s.choose(8), woken: true}
 	x, err := s.s.Attach(r.box, r.sub, fmt.Sprint("reader", len(s.readers)), s.choose(2), r.credit)
 	if err != nil {
 		s.failf("attach: %v", err)

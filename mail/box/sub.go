@@ -340,12 +340,22 @@ func (u *sub) wake(out *Output) {
 		return
 	}
 	for _, x := range u.sessions {
-		if x.credit > 0 && !x.waking && !x.leaving && (u.settings.Mode != Failover || x == u.active()) {
-			x.waking = true
-			out.Ready = append(out.Ready, x)
+		if u.settings.Mode != Failover || x == u.active() {
+			x.wake(out)
 		}
 	}
 }
+
+// wake puts the session into out.Ready if it takes mail.
+func (x *Session) wake(out *Output) {
+	if x != nil && x.takes() && !x.waking {
+		x.waking = true
+		out.Ready = append(out.Ready, x)
+	}
+}
+
+// takes reports whether the session has credit and stays.
+func (x *Session) takes() bool { return x.credit > 0 && !x.leaving }
 
 // active returns the session that a failover subscription serves, or nil.
 func (u *sub) active() (best *Session) {
@@ -386,8 +396,11 @@ func (s *State) Attach(id BoxID, subID SubID, reader string, priority, credit in
 
 // Leave ends a session as soon as its last delivery is settled or lapses. Until then it is
 // given nothing more, and counts as a reader.
-func (s *State) Leave(x *Session) {
+func (s *State) Leave(x *Session, out *Output) {
 	x.leaving = true
+	if x.waking && x.sub != nil {
+		x.sub.wake(out) // the next mail may be for another one now
+	}
 	x.leave()
 }
 

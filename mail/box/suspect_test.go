@@ -71,7 +71,7 @@ func (b *bench) runReader(sessions int, leaves bool, poison uint64, given map[ui
 		for _, x := range readers {
 			held = append(held, b.deliver(x, 8)...)
 			if leaves {
-				b.s.Leave(x)
+				b.s.Leave(x, &b.out)
 			}
 		}
 		died := len(held) == 0
@@ -283,7 +283,7 @@ func TestEachLeaseIsABatch(t *testing.T) {
 		if got := b.deliver(x, n); !slices.Equal(seqs(got), want) {
 			t.Fatalf("leased %v, want %v", seqs(got), want)
 		}
-		b.s.Leave(x)
+		b.s.Leave(x, &b.out)
 	}
 	lease(9, 1)
 	lease(2, 2, 3)

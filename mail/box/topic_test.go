@@ -201,7 +201,7 @@ func TestALeavingSessionEndsWithItsLastDelivery(t *testing.T) {
 	b.publish("a")
 	x, _ := b.s.Attach(2, 1, "x", 0, 1)
 	first := b.want(x, 1)[0]
-	b.s.Leave(x)
+	b.s.Leave(x, &b.out)
 	b.want(x) // nothing more
 	var held *HeldError
 	if _, err := b.s.Attach(2, 1, "y", 0, 1); !errors.As(err, &held) || held.Reader != "x" {
@@ -211,7 +211,7 @@ func TestALeavingSessionEndsWithItsLastDelivery(t *testing.T) {
 		t.Errorf("its reader cannot continue: %v", err)
 	}
 	second := b.want(x, 2)[0]
-	b.s.Leave(x)
+	b.s.Leave(x, &b.out)
 	b.settle(Settlement{Box: 2, Sub: 1, Handle: first.Handle, Op: Ack})
 	if i, _ := b.s.SubInfo(2, 1); i.Leased != 1 || len(i.Readers) != 1 {
 		t.Errorf("%+v", i)
@@ -226,15 +226,15 @@ func TestALeavingSessionEndsWithItsLastDelivery(t *testing.T) {
 
 	old, next := b.attach(2, 2), b.attach(2, 2)
 	b.settle(Settlement{Box: 2, Sub: 2, Handle: b.want(old, 1, 2)[0].Handle, Op: Ack})
-	b.s.Leave(old)
+	b.s.Leave(old, &b.out)
 	b.want(next) // old has mail 2
 	b.settle(Settlement{Box: 2, Sub: 2, Handle: Handle{2, 1, b.s.given}, Op: Ack})
 	b.publish("a")
 	b.want(next, 3)
 
-	b.s.Leave(next)
+	b.s.Leave(next, &b.out)
 	b.s.Detach(b.now, next, false, &b.out)
-	b.s.Leave(next) // nothing happens
+	b.s.Leave(next, &b.out) // nothing happens
 	if i, _ := b.s.SubInfo(2, 2); len(i.Readers) != 0 {
 		t.Errorf("%+v", i)
 	}
@@ -248,7 +248,7 @@ func TestAContinuedSessionHasTheCreditOfItsReader(t *testing.T) {
 	}
 	x, _ := b.s.Attach(1, 0, "x", 0, 1)
 	first := b.want(x, 1)[0]
-	b.s.Leave(x)
+	b.s.Leave(x, &b.out)
 	if again, err := b.s.Attach(1, 0, "x", 0, 1); err != nil || again != x {
 		t.Fatal(err)
 	}
