@@ -39,5 +39,5 @@ var seedSettings = []seedSetting{
 	{"α of the relay score", "net.score.bandwidth", "", "weight of the bandwidth"},
 	{"β of the relay score", "net.score.latency", "", "weight of the inverse of the latency, since a higher latency must not score higher"},
 	{"γ of the relay score", "net.score.loss", "", "weight of the loss, which is subtracted"},
-	{"dispatch strategy (ordered, ROUND_ROBIN, priority, LOAD_BALANCE)", "", "least_loaded", "set per queue with `queue set --strategy`, also while it is in use"},
+	{"dispatch strategy (ordered, ROUND_ROBIN, priority, LOAD_BALANCE)", "", "least_loaded", "set with `queue set --strategy`, and for the readers of mail with `mailbox set` and `sub set`, also while they are in use"},
 }
