@@ -12,6 +12,7 @@ import (
 func (h *Home) grantAll() {
 	for _, q := range h.order {
 		if q.idle() {
+			q.stuck = stuckShapes{}
 			continue
 		}
 		h.promoteDue(q)
@@ -27,6 +28,9 @@ const maxLooks = 64
 
 // grantSome grants tasks of q, shared among the classes, until no node has a free slot.
 func (h *Home) grantSome(q *queue) {
+	if !h.anyTakes(q) {
+		return
+	}
 	var stuck [fair.Classes]int // shapes that were looked at for nothing
 	q.stuck.forget(maxLooks)
 	for h.anyTakes(q) && !h.out.full() { // the rest is granted with the next input
@@ -53,7 +57,7 @@ func (h *Home) grantSome(q *queue) {
 		}
 		among := exceptLastOwner(h.candidates(q, ts), ts)
 		if len(among) == 0 {
-			q.stuck.add(shapeOf(ts))
+			q.stuck.add(shapeOf(ts), h.served(ts))
 			if stuck[class]++; stuck[class] == 2*maxLooks {
 				q.ready[class].took(ts) // next time others are first
 			}

@@ -483,6 +483,11 @@ func (h *Home) SetClass(id proto.TaskID, class proto.Class, now Now) (bool, Outp
 // inactive home grants only to itself and reclaims no lease (I16).
 func (h *Home) SetActive(on bool, now Now) Output {
 	h.beginInput(now)
+	if h.active != on {
+		for _, q := range h.order {
+			q.stuck = stuckShapes{} // what only other nodes can take
+		}
+	}
 	h.active = on
 	return h.endInput()
 }

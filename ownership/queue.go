@@ -406,7 +406,13 @@ func (h *Home) candidates(q *queue, ts *taskState) []dispatch.Candidate {
 
 // rebuildMembers combines the settings of the queue with the state of the nodes.
 func (h *Home) rebuildMembers(q *queue) {
+	before := q.members
 	q.membersStale, q.members = false, nil
+	defer func() {
+		if !slices.EqualFunc(before, q.members, dispatch.ServeAlike) {
+			q.stuck = stuckShapes{}
+		}
+	}()
 	add := func(p proto.PeerID, settings *proto.QueueMember) {
 		n := h.nodes[p]
 		if n == nil {

@@ -91,25 +91,29 @@ func shapeOf(ts *taskState) string {
 	return fmt.Sprintf("%q%q%q", ts.task.Kind, labels, prefer)
 }
 
-// stuckShapes are shapes of tasks that no node could take when they were looked at last, the
-// longest ago first. They keep no other task waiting, however many they are.
+// stuckShapes are shapes of tasks that no node could take when they were looked at last. They keep
+// no other task waiting, however many they are. Those that no member serves are looked at again
+// when the members change, the others in turns.
 type stuckShapes struct {
-	order  []string
 	shapes map[string]bool
+	busy   []string // of these, those that a member serves, looked at the longest ago first
 }
 
-func (s *stuckShapes) add(shape string) {
+func (s *stuckShapes) add(shape string, served bool) {
 	if s.shapes == nil {
 		s.shapes = map[string]bool{}
 	}
-	s.order, s.shapes[shape] = append(s.order, shape), true
+	s.shapes[shape] = true
+	if served {
+		s.busy = append(s.busy, shape)
+	}
 }
 
-// forget removes the first n, which are looked at again.
+// forget removes the first n that a member serves: they are looked at again.
 func (s *stuckShapes) forget(n int) {
-	n = min(n, len(s.order))
-	for _, shape := range s.order[:n] {
+	n = min(n, len(s.busy))
+	for _, shape := range s.busy[:n] {
 		delete(s.shapes, shape)
 	}
-	s.order = slices.Delete(s.order, 0, n)
+	s.busy = slices.Delete(s.busy, 0, n)
 }

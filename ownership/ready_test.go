@@ -116,10 +116,11 @@ func TestTasksThatNobodyCanTakeAreSkipped(t *testing.T) {
 		pinned[i] = add(1000+i, otherPeer, proto.Low, fmt.Sprint("host=", i))
 	}
 	var want []proto.TaskID
-	for i := range 20 {
+	for i := range 200 {
 		want = append(want, add(100+i, homePeer, proto.Critical))
 	}
-	want = append(want, add(200, otherPeer, proto.Low))
+	plain := add(400, otherPeer, proto.Low)
+	want = append(want, plain)
 	var granted []proto.TaskID
 	claim := f.claim()
 	take := func(out Output) {
@@ -137,6 +138,9 @@ func TestTasksThatNobodyCanTakeAreSkipped(t *testing.T) {
 			take(f.home.OnRenew(ownerPeer, &proto.Renew{}, f.now))
 		}
 	}
+	if at := slices.Index(granted, plain); at > 100 {
+		t.Errorf("the task of the same origin and class was grant %d", at)
+	}
 	slices.SortFunc(granted, func(a, b proto.TaskID) int { return slices.Index(want, a) - slices.Index(want, b) })
 	if !slices.Equal(granted, want) {
 		t.Fatalf("granted %v, want all %d that the node can take", granted, len(want))
@@ -150,6 +154,35 @@ func TestTasksThatNobodyCanTakeAreSkipped(t *testing.T) {
 	}
 	if !slices.Equal(granted, pinned[7:8]) {
 		t.Errorf("granted %v, want the one that waited for this node, %v", granted, pinned[7])
+	}
+}
+
+// A task that a node can take as soon as another has ended does not wait for others to be looked at
+// that nobody can take, and these are forgotten with the last task.
+func TestTaskBehindALimitIsGrantedAtOnce(t *testing.T) {
+	f := newFixture(t, func(x *Task) { x.Class = proto.Critical })
+	f.home.SetQueue(func(s *proto.QueueState) { s.Kinds = []*proto.KindLimit{{Kind: "k", Concurrency: 1}} }, f.now, "q")
+	f.home.SetNode(Node{Member: dispatch.Member{Peer: ownerPeer, Alive: true, Kinds: []string{"k", "j"}, Slots: 9}}, f.now)
+	const stuck = 640
+	for i := range stuck {
+		f.home.Add(Task{ID: testTaskID(1000 + i), Queue: "q", Kind: "j", Class: proto.Low, NotAfter: f.task.NotAfter, Options: &proto.TaskOptions{Require: []string{fmt.Sprint("host=", i)}}}, f.now)
+	}
+	next := testTaskID(1)
+	f.home.Add(Task{ID: next, Queue: "q", Kind: "k", Class: proto.Critical, NotAfter: f.task.NotAfter}, f.now)
+	for range stuck / maxLooks {
+		f.home.OnRenew(ownerPeer, &proto.Renew{}, f.now)
+	}
+	claim := f.claim()
+	f.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: claim, Cause: proto.CauseParked}}}, f.now)
+	ts := f.home.tasks[next]
+	if !ts.leased() {
+		t.Error("the next task of the kind was not granted when the one before it had ended")
+	}
+	q := ts.mem.queue
+	f.now.Wall = f.task.NotAfter
+	f.pass(time.Minute + f.home.cfg.RunLimit + f.home.cfg.Skew)
+	if !q.idle() || len(q.stuck.shapes)+len(q.stuck.busy) > 0 {
+		t.Errorf("the queue is idle: %v, and %d shapes are remembered", q.idle(), len(q.stuck.shapes))
 	}
 }
 

@@ -127,6 +127,12 @@ func AnyTakes(members []*Member, u *Usage, l Limits) bool {
 	return slices.ContainsFunc(members, func(m *Member) bool { return m.takes(u, l) })
 }
 
+// ServeAlike reports whether two members are the same node and serve the same tasks when they are
+// idle.
+func ServeAlike(a, b *Member) bool {
+	return a.Peer == b.Peer && a.Alive == b.Alive && a.Draining == b.Draining && slices.Equal(a.Kinds, b.Kinds) && slices.Equal(a.Labels, b.Labels)
+}
+
 // free returns how many slots of m are free.
 func (m *Member) free(u *Usage) int { return max(m.Slots, 1) - max(m.Busy, u.node[m.Peer]) }
 
