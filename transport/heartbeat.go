@@ -126,9 +126,13 @@ func (p *pings) finish(payload []byte, now time.Duration) (rtt time.Duration, ok
 	if !ok {
 		return 0, false
 	}
-	delete(p.sent, n)
-	if s.done != nil {
-		s.done <- now - s.at // has a buffer of one
+	for k, s := range p.sent { // those before it have arrived too, and their answers were dropped
+		if k <= n && s.done != nil {
+			s.done <- now - s.at // has a buffer of one
+		}
+		if k <= n {
+			delete(p.sent, k)
+		}
 	}
 	return now - s.at, true
 }

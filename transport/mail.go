@@ -205,10 +205,7 @@ func (m *MailStream) run(ctx context.Context) error {
 
 // write writes b without a deadline: the peer may be slow to take mail, and the heartbeat
 // closes a connection that is dead.
-func (m *MailStream) write(b []byte) error {
-	_, err := m.stream.rw.Write(b)
-	return err
-}
+func (m *MailStream) write(b []byte) error { return m.stream.writePaced(b, 0) }
 
 func (m *MailStream) end(err error) {
 	m.mu.Lock()

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,8 @@ type stream struct {
 	own           bool // opened by this node: what is received answers it
 	bulk          int  // bytes received since the last sign of life
 	out           []byte
-	unblocked     chan struct{} // closed when unblock has reset the stream
+	ctl           bool          // PINGs go over it
+	unblocked     chan struct{} // closed when unblock resets the stream
 	ended         sync.Once     // closes it
 }
 
@@ -55,7 +57,8 @@ func openStream(ctx context.Context, c *conn, p protocol.ID, max int, t Timing) 
 		return nil, fmt.Errorf("open %s to %s: %w", p, c.peer.Short(), err)
 	}
 	st := newStream(s, msmux.NewMSSelect(s, p), c, max, t)
-	st.own = p != streamCtl // on which both sides ask
+	st.ctl = p == streamCtl
+	st.own = !st.ctl // on which both sides ask
 	return st, nil
 }
 
@@ -125,22 +128,28 @@ const writeSize = 16 << 10
 
 // write writes b in pieces, each with its own deadline, and no faster than the path carries
 // them.
-func (s *stream) write(b []byte) error {
-	paced := len(b) > firstPiece && s.conn.hasCtl.Load()
+func (s *stream) write(b []byte) error { return s.writePaced(b, s.timing.Write) }
+
+// writePaced is write with this time for each piece; 0: any.
+func (s *stream) writePaced(b []byte, limit time.Duration) error {
+	paced := len(b) > firstPiece && !s.ctl && s.conn.hasCtl.Load()
+	w := pacedWrite{conn: s.conn, stop: s.unblocked, limit: cmp.Or(limit, s.timing.Write)}
 	for sent, most := 0, math.MaxInt; len(b) > 0; {
 		if paced {
 			most = s.conn.pace.size(s.conn.longestRTT())
 		}
 		if sent >= most {
-			if err := s.conn.settle(s.unblocked, s.timing.Write); err != nil {
+			if err := w.wrote(); err != nil {
 				return err
 			}
 			sent = 0
 			continue
 		}
 		n := min(len(b), writeSize, most-sent)
-		if err := s.SetWriteDeadline(time.Now().Add(s.timing.Write)); err != nil {
-			return err
+		if limit > 0 {
+			if err := s.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+				return err
+			}
 		}
 		if _, err := s.rw.Write(b[:n]); err != nil {
 			return err
@@ -167,8 +176,8 @@ func (s *stream) send(m *proto.Message) error {
 // must call stop.
 func (s *stream) unblock(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
-		s.Reset()
 		s.ended.Do(func() { close(s.unblocked) })
+		s.Reset()
 	})
 }
 

@@ -236,6 +236,7 @@ func (t *Transport) handleCtl(raw network.Stream) {
 		return
 	}
 	s := newStream(raw, raw, c, proto.MaxControl, t.cfg.Timing)
+	s.ctl = true
 	if !t.group.start(func(ctx context.Context) { t.respondHello(ctx, c, s) }) {
 		raw.Reset()
 	}
