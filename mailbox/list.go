@@ -144,7 +144,7 @@ func subSettings(s box.SubSettings) wire.SubscriptionSettings {
 	}
 	var strategy *string
 	for name, x := range strategies {
-		if x == s.Strategy && x != box.Competing {
+		if x == s.Strategy && x != box.Ordered {
 			strategy = &name
 		}
 	}

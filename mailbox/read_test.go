@@ -290,10 +290,10 @@ func TestStrategies(t *testing.T) {
 			readers[i] = r
 		}
 		for _, tt := range []struct{ strategy, want string }{
-			{"ordered", "aaaabb"}, {"priority", "ccccbb"}, {"round_robin", "abcabc"}, {"least_loaded", "abcabc"}, {"competing", "aaaabb"},
+			{"ordered", "aaaabb"}, {"priority", "ccccbb"}, {"round_robin", "abcabc"}, {"least_loaded", "abcabc"}, {"ordered", "aaaabb"},
 		} {
 			f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Strategy = &tt.strategy })
-			if got := f.box("ceo").Subscriptions[0].Settings.Strategy; tt.strategy != "competing" && (got == nil || *got != tt.strategy) {
+			if got := f.box("ceo").Subscriptions[0].Settings.Strategy; tt.strategy != "ordered" && (got == nil || *got != tt.strategy) {
 				t.Errorf("%s: the settings have %v", tt.strategy, got)
 			}
 			for range 6 {
@@ -321,7 +321,7 @@ func TestStrategies(t *testing.T) {
 				t.Errorf("%s: given to %s, want %s", tt.strategy, got, want)
 			}
 		}
-		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Strategy = ptr("ordered") })
+		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Strategy = ptr("priority") })
 		f.mailbox("ceo", func(s *wire.MailboxSettings) { s.Mode = ptr("failover") })
 		if got := f.box("ceo").Subscriptions[0].Settings.Strategy; got != nil {
 			t.Errorf("failover has the strategy %s", *got)

@@ -486,9 +486,9 @@ func changeSub(to box.SubSettings, s wire.SubscriptionSettings) (box.SubSettings
 	case s.Strategy != nil:
 		to.Strategy = strategies[*s.Strategy]
 	case to.Mode != box.Shared:
-		to.Strategy = box.Competing
+		to.Strategy = box.Ordered
 	}
-	if to.Strategy != box.Competing && to.Mode != box.Shared {
+	if to.Strategy != box.Ordered && to.Mode != box.Shared {
 		return to, invalid("strategy %s: it is for the mode shared", *s.Strategy)
 	}
 	if s.Attempts != nil {
@@ -522,7 +522,7 @@ func change[T any](to *T, v *T) {
 var modes = map[string]box.Mode{"": box.Shared, "shared": box.Shared, "exclusive": box.Exclusive, "failover": box.Failover}
 
 var strategies = map[string]box.Strategy{
-	"": box.Competing, "competing": box.Competing, "ordered": box.Ordered, "round_robin": box.RoundRobin, "priority": box.Priority, "least_loaded": box.LeastLoaded,
+	"": box.Ordered, "ordered": box.Ordered, "round_robin": box.RoundRobin, "priority": box.Priority, "least_loaded": box.LeastLoaded,
 }
 
 const (
@@ -604,7 +604,7 @@ func checkSub(p place, s *wire.SubscriptionSettings) error {
 	}
 	if s.Strategy != nil {
 		if _, ok := strategies[*s.Strategy]; !ok {
-			return invalid("strategy %.20q: must be competing, ordered, round_robin, priority or least_loaded", *s.Strategy)
+			return invalid("strategy %.20q: must be ordered, round_robin, priority or least_loaded", *s.Strategy)
 		}
 	}
 	return nil

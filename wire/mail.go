@@ -94,7 +94,7 @@ type BoxSettings struct {
 type SubscriptionSettings struct {
 	Filter   *string   `json:"filter,omitempty" maxLength:"256" doc:"subjects: * is one word, > is the rest; default all"`
 	Mode     *string   `json:"mode,omitempty" enum:"shared,exclusive,failover" doc:"shared (default): each mail goes to one of its readers; exclusive: there is one reader; failover: one reads, the next one when that ends"`
-	Strategy *string   `json:"strategy,omitempty" enum:"competing,ordered,round_robin,priority,least_loaded" doc:"which reader is given the next mail in mode shared, of those that take one: competing (default): whichever asks, as many as it takes; ordered: the oldest; round_robin: each in turn; priority: the one with the highest; least_loaded: the one with the smallest part of what it takes in hand"`
+	Strategy *string   `json:"strategy,omitempty" enum:"ordered,round_robin,priority,least_loaded" doc:"which reader is given the next mail in mode shared, of those that take one: ordered (default): the oldest, as many as it takes; round_robin: each in turn; priority: the one with the highest; least_loaded: the one with the smallest part of what it takes in hand"`
 	Attempts *int      `json:"attempts,omitempty" minimum:"0" maximum:"100" doc:"failed deliveries until a mail is a dead letter; default 3"`
 	Lease    *Duration `json:"lease,omitempty" doc:"for how long a reader is given a mail, at most 12h; default by class: 5s critical, 10s high, 30s normal, 60s low"`
 	KeyBatch *int      `json:"key_batch,omitempty" minimum:"0" maximum:"16" doc:"mails of one key that one reader is given at once; default 1"`

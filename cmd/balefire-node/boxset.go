@@ -64,7 +64,7 @@ type readerFlags struct {
 func (f *readerFlags) add(c *cobra.Command) {
 	fs := c.Flags()
 	fs.StringVar(&f.mode, "mode", "", "shared (each mail goes to one of its readers), exclusive (there is one reader) or failover (one reads, the next when that ends)")
-	fs.StringVar(&f.strategy, "strategy", "", "which reader is next in mode shared: competing (whichever asks), ordered, round_robin, priority or least_loaded")
+	fs.StringVar(&f.strategy, "strategy", "", "which reader is next in mode shared: ordered (the oldest), round_robin, priority or least_loaded")
 	fs.Var(numberValue[int]{&f.attempts, 0, box.MaxAttempts}, "attempts", "failed deliveries until a mail is a dead letter; 0: the default, 3")
 	fs.StringVar(&f.lease, "lease", "", "how long a reader has a mail, at most 12h; 0: the default, by class from 5s to 60s")
 	fs.Var(numberValue[int]{&f.batch, 0, box.MaxKeyBatch}, "key-batch", "mails of one key that a reader is given at once; 0: the default, 1")
@@ -72,7 +72,7 @@ func (f *readerFlags) add(c *cobra.Command) {
 	fs.Var(numberValue[int]{&f.dead, 0, box.MaxMails}, "dead", "dead letters that are kept; 0: the default, 10000")
 	fs.StringVar(&f.deadAge, "dead-age", "", "how long they are kept, like 30d; 0: the default, 30d")
 	completeWords(c, "mode", "shared", "exclusive", "failover")
-	completeWords(c, "strategy", "competing", "ordered", "round_robin", "priority", "least_loaded")
+	completeWords(c, "strategy", "ordered", "round_robin", "priority", "least_loaded")
 }
 
 // addTo adds the flag of the box into which a subscription delivers.

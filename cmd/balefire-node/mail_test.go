@@ -547,7 +547,7 @@ func TestMailCompletion(t *testing.T) {
 		"topic publish orders a ":       {"-\tstandard input", "@\ta file"},
 		"mail ls ceo --state ":          {"waiting", "leased", "retrying", "dead"},
 		"mailbox set ceo --mode ":       {"shared", "exclusive", "failover"},
-		"mailbox set ceo --strategy ":   {"competing", "ordered", "round_robin", "priority", "least_loaded"},
+		"mailbox set ceo --strategy ":   {"ordered", "round_robin", "priority", "least_loaded"},
 		"mailbox set ceo --on-dead ":    {"skip", "block"},
 		"sub add orders x --from ":      {"new", "first", "last"},
 		"mail send agent:ceo --class ":  {"critical", "high", "normal", "low"},

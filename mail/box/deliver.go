@@ -89,7 +89,7 @@ func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Outp
 		}
 		dst = s.leaseBatch(now, to, seq, end, dst, out)
 	}
-	if len(dst) > start && u.settings.Strategy != Competing {
+	if len(dst) > start && u.settings.Strategy != Ordered {
 		u.choose(now, nil, false).wake(out) // it was not asked yet
 	}
 	return dst
@@ -121,7 +121,7 @@ func (s *State) lease(now Now, to *Session, seq uint64) Delivery {
 	old := u.deliveries[seq]
 	d := &delivery{n: s.given, session: to, first: now.Mono, until: now.Mono + u.leaseOf(m).Milliseconds()}
 	u.deliveries[seq] = d
-	to.last, to.stalled = d, 0
+	to.last, to.given, to.stalled = d, d.n, 0
 	to.credit--
 	to.held++
 	s.lapses.push(timer{d.until, u, seq, d.n})

@@ -180,7 +180,7 @@ func (m *model) next(b *modelBox, u *modelSub, x *Session, readers []*simReader,
 		return 0, c, waits
 	}
 	suspect, s := u.deaths(candidates[c][0]) > 0, m.session(u, x, 0, now)
-	if s.alone || suspect && s.held > 0 && s.recent || u.settings.Strategy != Competing && m.chosen(u, readers, suspect, now) != x {
+	if s.alone || suspect && s.held > 0 && s.recent || u.settings.Strategy != Ordered && m.chosen(u, readers, suspect, now) != x {
 		return 0, c, waits
 	}
 	return candidates[c][0], c, waits

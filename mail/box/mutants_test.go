@@ -55,7 +55,7 @@ var rules = []mutant{
 	{name: "repeated suspects leased together", edits: []edit{{"suspect.go", "setAside", "u.deaths(seq) < repeatedDeaths", "u.deaths(seq) < repeatedDeaths || MUTANT"}}},
 	{name: "mail set aside is forgotten", edits: []edit{{"suspect.go", "readmit", "u.offer(seq)", "if !MUTANT {\nu.offer(seq)\n}"}}},
 
-	{name: "strategy ignored", edits: []edit{{"strategy.go", "choose", "u.settings.Strategy == Competing", "u.settings.Strategy == Competing || MUTANT"}}},
+	{name: "strategy ignored", edits: []edit{{"strategy.go", "choose", "u.settings.Strategy == Ordered", "u.settings.Strategy == Ordered || MUTANT"}}},
 	{name: "least loaded by what it has", seeds: 1000, edits: []edit{{"strategy.go", "compareLoad", "int64(x.held)*int64(y.held+y.credit), int64(y.held)*int64(x.held+x.credit)", "int64(x.held)*map[bool]int64{true: 1, false: int64(y.held + y.credit)}[MUTANT], int64(y.held)*map[bool]int64{true: 1, false: int64(x.held + x.credit)}[MUTANT]"}}},
 	{name: "session that is next sleeps", edits: []edit{{"deliver.go", "Deliver", "u.choose(now, nil, false).wake(out)", "if !MUTANT {\nu.choose(now, nil, false).wake(out)\n}"}}},
 	{name: "mail is passed on to nobody", seeds: 5000, edits: []edit{{"deliver.go", "Deliver", "x.wake(out)\n\t\t\tbreak", "if !MUTANT {\nx.wake(out)\n}\nbreak"}}},

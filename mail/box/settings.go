@@ -38,9 +38,8 @@ type Strategy uint8
 
 // The strategies. Among equals the oldest session is given the mail.
 const (
-	Competing   Strategy = iota // whichever asks, as much as it has credit for
-	Ordered                     // the oldest
-	RoundRobin                  // the one that was given a mail the longest ago
+	Ordered     Strategy = iota // the oldest, as much as it has credit for
+	RoundRobin                  // the one that was given a mail the longest ago, or none yet
 	Priority                    // the one of the highest priority, then the least loaded
 	LeastLoaded                 // the one of which the smallest part of the credit is in use
 )
@@ -67,7 +66,7 @@ type SubSettings struct {
 	Name     string        // unique in its topic, "" in a mailbox; it never changes
 	Filter   string        // subjects that it reads; default all
 	Mode     Mode          // default Shared
-	Strategy Strategy      // of Shared; default Competing
+	Strategy Strategy      // of Shared; default Ordered
 	Attempts uint8         // failed deliveries until a mail is dead; default 3
 	KeyBatch uint8         // mails of one lane that a session has at once; default 1
 	Block    bool          // a dead letter blocks its lane; default: the next one goes on
@@ -238,7 +237,7 @@ func (s *SubSettings) Check() error {
 		return fmt.Errorf("%w: filter %.64q", ErrBadRecord, s.Filter)
 	case s.Mode > Failover || s.Attempts > MaxAttempts || s.KeyBatch > MaxKeyBatch || s.Dead > MaxMails:
 		return fmt.Errorf("%w: limits of subscription %.64q", ErrBadRecord, s.Name)
-	case s.Strategy > LeastLoaded || s.Strategy != Competing && s.Mode != Shared:
+	case s.Strategy > LeastLoaded || s.Strategy != Ordered && s.Mode != Shared:
 		return fmt.Errorf("%w: strategy of subscription %.64q", ErrBadRecord, s.Name)
 	case s.To != "" && (s.Name == "" || !validName(s.To)):
 		return fmt.Errorf("%w: box of subscription %.64q", ErrBadRecord, s.Name)
@@ -315,7 +314,7 @@ func (s *SubSettings) append(dst []byte) []byte {
 	if s.To != "" {
 		flags |= flagTo
 	}
-	if s.Strategy != Competing {
+	if s.Strategy != Ordered {
 		flags |= flagStrategy
 	}
 	dst = appendU64(append(appendFlag(dst, s.Block), flags), uint64(s.Lease.Milliseconds()))
@@ -323,7 +322,7 @@ func (s *SubSettings) append(dst []byte) []byte {
 	if s.To != "" {
 		dst = appendText(dst, s.To)
 	}
-	if s.Strategy != Competing {
+	if s.Strategy != Ordered {
 		dst = append(dst, byte(s.Strategy))
 	}
 	return dst
@@ -349,7 +348,7 @@ func (d *decoder) subSettings() SubSettings {
 	if flags&flagStrategy > 0 {
 		s.Strategy = Strategy(d.u8())
 	}
-	d.check(flags <= flagPaused|flagTo|flagStrategy && (s.To != "") == (flags&flagTo > 0) && (s.Strategy != Competing) == (flags&flagStrategy > 0))
+	d.check(flags <= flagPaused|flagTo|flagStrategy && (s.To != "") == (flags&flagTo > 0) && (s.Strategy != Ordered) == (flags&flagStrategy > 0))
 	d.check(d.failed || s.Check() == nil)
 	return s
 }

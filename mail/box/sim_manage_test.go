@@ -158,7 +158,7 @@ func (s *sim) check() {
 			continue
 		}
 		readers := s.readersOf(r.box, r.sub)
-		if u.settings.Strategy != Competing && slices.ContainsFunc(readers, func(x *simReader) bool { return x.woken && s.creditOf(x) > 0 }) {
+		if u.settings.Strategy != Ordered && slices.ContainsFunc(readers, func(x *simReader) bool { return x.woken && s.creditOf(x) > 0 }) {
 			continue // that one passes it on
 		}
 		if seq, _, _ := s.m.next(b, u, r.x, readers, s.now); seq > 0 {

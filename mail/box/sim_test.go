@@ -198,9 +198,9 @@ var simSubjects = []string{"a.b", "a.c", "b", ""}
 func (s *sim) subSettings(old SubSettings) SubSettings {
 	old.Attempts, old.KeyBatch, old.Block = uint8(s.choose(4)), uint8(s.choose(4)), s.one(3)
 	old.Paused, old.Lease = s.one(8), []time.Duration{0, 7 * time.Second, 10 * time.Minute}[s.choose(3)]
-	old.Mode, old.Strategy = Mode(2*s.choose(2)), Competing
+	old.Mode, old.Strategy = Mode(2*s.choose(2)), Ordered
 	if old.Mode == Shared && s.one(2) {
-		old.Strategy = Ordered + Strategy(s.choose(4))
+		old.Strategy = RoundRobin + Strategy(s.choose(3))
 	}
 	return old
 }

@@ -3,11 +3,11 @@ package box
 import "cmp"
 
 // choose returns the session that the subscription's strategy gives the next mail, or asking if
-// it is for whichever asks. A suspect is for a session that may be given one, if there is any.
+// there is no other, or the strategy is Ordered: the oldest session with credit asks first. A suspect is for a session that may be given one, if there is any.
 // The choice depends on nothing but the state and now, so that the chosen session, when it asks
 // in its turn, is chosen again.
 func (u *sub) choose(now Now, asking *Session, suspect bool) *Session {
-	if u.settings.Strategy == Competing {
+	if u.settings.Strategy == Ordered {
 		return asking
 	}
 	var best *Session
@@ -26,21 +26,13 @@ func (u *sub) choose(now Now, asking *Session, suspect bool) *Session {
 func (s Strategy) prefers(x, y *Session) bool {
 	switch s {
 	case RoundRobin:
-		return x.newest() < y.newest()
+		return x.given < y.given
 	case Priority:
 		return cmp.Or(cmp.Compare(y.priority, x.priority), x.compareLoad(y)) < 0
 	case LeastLoaded:
 		return x.compareLoad(y) < 0
 	}
 	return false
-}
-
-// newest returns the number of the newest delivery since Attach; 0: none.
-func (x *Session) newest() uint64 {
-	if x.last == nil {
-		return 0
-	}
-	return x.last.n
 }
 
 // compareLoad compares the parts of their credit that two sessions use.

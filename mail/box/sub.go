@@ -49,6 +49,7 @@ type Session struct {
 	waking   bool // it is in Output.Ready
 	leaving  bool // it ends with its last delivery
 
+	given   uint64    // number of the newest delivery; 0: none
 	since   uint64    // the newest delivery before Attach: those up to it give no credit back
 	last    *delivery // the newest one since Attach
 	stalled uint64    // a suspect that waits for the session; since last
