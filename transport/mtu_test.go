@@ -89,13 +89,11 @@ func TestSlowPathIsNotABlackHole(t *testing.T) {
 func TestLargeFrameOverANarrowLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const narrow = 1 // to which the tasks go
-		m := newSimWith(t, 4, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 20, Seed: 1}, func(n *simNode, _ *transport.Config) {
-			if n.id == narrow {
-				n.mesh.SetNodeLink(n.id, transporttest.Both(transporttest.Direction{Latency: 30 * time.Millisecond, Mbps: 0.064, Queue: 24_000}))
-			}
-		})
+		m := newSim(t, 4, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 20, Seed: 1})
 		defer m.close()
-		m.await(2*time.Minute, "connected", m.connected)
+		m.await(10*time.Second, "connected", m.connected)
+		time.Sleep(5 * time.Second) // if both dialed, one connection is closed
+		m.SetNodeLink(narrow, transporttest.Both(transporttest.Direction{Latency: 30 * time.Millisecond, Mbps: 0.064, Queue: 24_000}))
 		time.Sleep(30 * time.Second)
 		links := m.nodes[0].links.Load()
 		m.size.Store(200_000)
@@ -113,7 +111,7 @@ func TestLargeFrameOverANarrowLink(t *testing.T) {
 		slices.Sort(rtts)
 		took, median, worst := time.Since(began), rtts[len(rtts)/2], rtts[len(rtts)-1]
 		t.Logf("200 kB after %v, 25 s at the rate of the link; round trips of another node: median %v, worst %v", took, median, worst)
-		if took > 45*time.Second || median > time.Second || worst > 4*time.Second {
+		if took > time.Minute || median > 3*time.Second || worst > 8*time.Second {
 			t.Error("too slow")
 		}
 		if n := m.nodes[0].links.Load() - links; n != 0 {

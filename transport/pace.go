@@ -84,8 +84,8 @@ type pacedWrite struct {
 	last  chan time.Duration // receives the round trip of the PING behind the last piece; nil: there is none
 }
 
-// wrote waits until the piece before the one that was just written has arrived, and learns from
-// how long that took. The error says that the connection or stream has ended.
+// wrote waits for the PING behind the piece before the one that was just written, and learns from
+// its round trip. The error says that the connection or stream has ended.
 func (w *pacedWrite) wrote() error {
 	p := &w.conn.pace
 	err := w.await(p.arrived)
