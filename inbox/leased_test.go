@@ -2,8 +2,10 @@ package inbox
 
 import (
 	"cmp"
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
@@ -53,6 +55,46 @@ func TestLeaseEnd(t *testing.T) {
 			if o != nil && (o.Truncated != tt.res.Truncated || string(o.Body) != string(tt.res.Output) || o.BodySize != uint64(size) || e.File != tt.res.File || e.File != "" && o.BodyDigest[0] != 5) {
 				t.Errorf("the outcome is %+v with the file %q", o, e.File)
 			}
+		})
+	}
+}
+
+// grants permits each start and keeps the ends.
+type grants struct{ ends []LeaseEnd }
+
+func (*grants) Ready(context.Context, proto.TaskID, OnCrash) (LeaseStart, bool) {
+	return LeaseStart{Epoch: proto.Seq{Boot: 1, Counter: 1}, Attempt: 1}, true
+}
+
+func (g *grants) Ended(_ context.Context, _ proto.TaskID, e LeaseEnd) { g.ends = append(g.ends, e) }
+
+func (*grants) Probed(context.Context, proto.TaskID, handler.ProbeResult, *proto.Outcome) {}
+
+// TestGrantedTaskIsDenied narrows the allow list of a handler while a granted task waits for
+// a slot: its home permits the start, and nothing starts (I17).
+func TestGrantedTaskIsDenied(t *testing.T) {
+	for _, rule := range []string{"*", "peer:other"} {
+		t.Run(rule, func(t *testing.T) {
+			s, spec := scripted(succeed)
+			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+				g := new(grants)
+				f.in.Connect(g)
+				a := f.task()
+				f.in.Lease(Leased{ID: a.Header.ID, Kind: "work", Origin: home, Home: other, Envelope: a.Envelope})
+				spec.Allow = []string{rule}
+				if err := f.in.Register(spec); err != nil {
+					t.Fatal(err)
+				}
+				f.run()
+				wait(time.Second)
+				allowed := rule == "*"
+				if len(g.ends) != 1 || (g.ends[0].Outcome.GetState() == succeeded) != allowed || (s.starts(a.Header.ID) == 1) != allowed {
+					t.Fatalf("%d starts, ends %+v", s.starts(a.Header.ID), g.ends)
+				}
+				if e := g.ends[0]; !allowed && (e.Cause != proto.Unstarted || !strings.Contains(e.Reason, "denied")) {
+					t.Errorf("the end is %+v", e)
+				}
+			})
 		})
 	}
 }

@@ -335,3 +335,32 @@ func TestLanesOfAHandler(t *testing.T) {
 		})
 	}
 }
+
+// In a shared lane of a handler a task that waits for its next attempt holds up those of
+// other origins, and one that is dead does not, even if it was told to block: it blocks at
+// its home (I10).
+func TestHeadOfASharedLane(t *testing.T) {
+	var started []proto.PeerID
+	_, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
+		withLock(func() { started = append(started, r.Origin) })
+		if r.Origin == home {
+			return &handler.Result{Outcome: handler.Retry}
+		}
+		return &handler.Result{Outcome: handler.Success}
+	})
+	spec.SharedLanes, spec.MaxAttempts = true, 3
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		first := f.task(withOrder("a"), func(a *Arrival) { a.Content.OnDead = "block" })
+		second := f.task(withOrder("a"), func(a *Arrival) { a.From, a.Header.Origin = other, other })
+		f.accept(0, first, second)
+		f.run()
+		wait(10 * time.Minute)
+		f.expect(first, deadLetter)
+		f.expect(second, succeeded)
+		withLock(func() {
+			if !slices.Equal(started, []proto.PeerID{home, home, home, other}) {
+				t.Errorf("started for %v", started)
+			}
+		})
+	})
+}

@@ -132,11 +132,11 @@ func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 		a := f.task(withKey("k"))
 		f.accept(0, a)
 		f.run()
-		wait(10 * time.Second)
+		wait(12 * time.Second)
 		if why := f.in.Unwritten(a.Header.ID); !strings.Contains(why, "no room") || f.results.count() != 0 {
-			t.Errorf("after 10 s %q is in the way, %d results", why, f.results.count())
+			t.Errorf("after 12 s %q is in the way, %d results", why, f.results.count())
 		}
-		wait(time.Minute)
+		wait(time.Second)
 		o := f.expect(a, failed)
 		if !strings.Contains(o.Reason, "RESULT_LOST") || !o.Truncated || s.starts(a.Header.ID) != 1 {
 			t.Errorf("%q, truncated %v, %d starts", o.Reason, o.Truncated, s.starts(a.Header.ID))
