@@ -452,7 +452,7 @@ func TestMissedRunsWhileTheHomeIsDown(t *testing.T) {
 }
 
 // A home that dies between storing that a due time is firing and storing that it has
-// fired creates no second task.
+// fired creates no second task (S33).
 func TestCrashWhileAScheduleFires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 2, 100*time.Millisecond)
@@ -477,7 +477,7 @@ func TestCrashWhileAScheduleFires(t *testing.T) {
 }
 
 // A schedule moves with its queue, at any moment and back, also across a partition: each
-// due time has one task in the whole mesh.
+// due time has one task in the whole mesh (S33).
 func TestScheduleMovesWithItsQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

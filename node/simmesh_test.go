@@ -22,6 +22,9 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
+// simSlots is how many tasks a node of a simMesh runs at a time.
+const simSlots = 32
+
 // A simMesh is a mesh of complete nodes in virtual time: real libp2p over a simulated
 // network, each node on an engine that survives its crashes. Its checker knows what was
 // promised.
@@ -141,7 +144,7 @@ func (s *simNode) config() Config {
 		log = slog.New(slog.NewTextHandler(s.mesh.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", s.name)
 	}
 	cfg := Config{
-		Dir: s.dir, Logger: log, Clock: clock.Runtime(), Limits: Limits{Slots: 32, MemoryLimit: -1}, Net: NetConfig{NoMDNS: true}, // the LAN is not simulated
+		Dir: s.dir, Logger: log, Clock: clock.Runtime(), Limits: Limits{Slots: simSlots, MemoryLimit: -1}, Net: NetConfig{NoMDNS: true}, // the LAN is not simulated
 		Simulated: Simulation{
 			Engine: s.engine, Transport: func(c *transport.Config) { s.mesh.Configure(s.at, c) },
 			Load: func() (cpu, memory uint32) { return 0, 0 }, // not the load of the machine that runs the test

@@ -157,6 +157,50 @@ func TestResultOfATargetThatRestarts(t *testing.T) {
 	}
 }
 
+// I14: a task that its target accepted before the power failed runs there once, although the
+// clock is wrong from the start on, and its result reaches its home once the clock is right.
+func TestAcceptedTaskStartsUnderAWrongClock(t *testing.T) {
+	t.Parallel()
+	run := eachNth(t, 3)
+	for _, off := range []time.Duration{-time.Hour, -40 * 24 * time.Hour, 40 * 24 * time.Hour, -20 * year} {
+		for _, lasts := range []time.Duration{30 * time.Second, clock.BelieveAfter + time.Minute} {
+			run(fmt.Sprintf("%s for %s", off, lasts), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w, by := newJumpingMesh(t, 2, 1)
+					defer w.close()
+					home, target := w.nodes[0], w.nodes[1]
+					var ids []string
+					for range simSlots + 1 {
+						ids = append(ids, home.mustSubmit(sleepTask(10*time.Second, "n1")))
+					}
+					last := ids[simSlots]
+					time.Sleep(5 * time.Second)
+					home.waitState(last, "ACCEPTED", time.Second)
+					target.crash()
+					w.Unplug(1)
+					if runs := w.checker.runsOf(last); runs != 0 {
+						t.Errorf("it ran %d times before the crash", runs)
+					}
+					by.Store(int64(off))
+					target.start()
+					time.Sleep(lasts)
+					if n := target.node.outbox.Results(); n != len(ids) {
+						t.Errorf("%d results are pending", n)
+					}
+					by.Store(0)
+					w.Plug(1)
+					for _, id := range ids {
+						home.waitState(id, "SUCCESS", 5*time.Minute)
+					}
+					if runs := w.checker.runsOf(last); runs != 1 {
+						t.Errorf("it ran %d times", runs)
+					}
+				})
+			})
+		}
+	}
+}
+
 // I14: a home whose clock is wrong for some seconds does not end, forget or delay
 // anything: neither ended and running tasks nor those submitted and sent in the
 // meantime.
