@@ -35,6 +35,8 @@ func TestMistakesAreExplained(t *testing.T) {
 		"task cancel --state success":               "accepts only PENDING",
 		"task retry --state running":                "accepts only",
 		"dlq retry":                                 "give ids, flags that select some, or --all\n",
+		"bench deliver laptop --for 1s":             "unknown flag: --for",
+		"invite --role relay":                       "unknown flag: --role: did you mean --roles?",
 		"events --after -1":                         "it must be a whole number, 0 or more",
 		"send laptop echo --retries -1":             `"-1" for "--retries" flag: it must be a whole number from 0 to 4294967295`,
 		"send laptop echo --retries 4294967296":     "from 0 to 4294967295",

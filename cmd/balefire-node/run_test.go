@@ -181,6 +181,19 @@ func TestWatchdogIsFed(t *testing.T) {
 	d.watchdog(t.Context()) // without a watchdog it returns at once
 }
 
+// TestImageHasLabels checks that both images, of a binary and of the sources, say what they are.
+func TestImageHasLabels(t *testing.T) {
+	b, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, label := range []string{"title", "description", "source", "licenses", "version"} {
+		if n := strings.Count(string(b), "org.opencontainers.image."+label+"="); n != 2 {
+			t.Errorf("%d of two images have the label %s", n, label)
+		}
+	}
+}
+
 // The shipped unit keeps its sandbox and its watchdog.
 func TestUnitKeepsItsSandbox(t *testing.T) {
 	unit, err := os.ReadFile("../../packaging/systemd/balefire.service")
