@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -139,4 +141,74 @@ func (f *frames) each(buf []byte, do func(wire.MailFrame)) []byte {
 		do(x)
 	}
 	return buf
+}
+
+// BenchmarkMailDocuments is BenchmarkMailFrames with JSON, and a client that decodes nothing
+// but the leases.
+func BenchmarkMailDocuments(b *testing.B) {
+	const inFlight, batch = 64, 16
+	dial, _ := serveMail(b, mailNode(b))
+	sender, reader := dial(wire.MailDocuments), dial(wire.MailDocuments)
+	mail, err := json.Marshal(wire.Mail{To: "agent:ceo", Body: bytes.Repeat([]byte{0xa5}, 1024)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	send := []byte(`{"op":"send","ref":1,"mails":[` + string(bytes.Join(slices.Repeat([][]byte{mail}, batch), []byte(","))) + `]}`)
+	batches := (b.N + batch - 1) / batch
+	b.ReportAllocs()
+	b.ResetTimer()
+	write := func(c *websocket.Conn, msg []byte) {
+		if err := c.Write(b.Context(), websocket.MessageText, msg); err != nil {
+			b.Error(err)
+		}
+	}
+	write(reader, fmt.Appendf(nil, `{"op":"read","session":1,"box":"agent:ceo","credit":%d}`, 4*inFlight*batch))
+	var work sync.WaitGroup
+	sent := make(chan struct{}, inFlight)
+	work.Go(func() {
+		for range batches {
+			sent <- struct{}{}
+			write(sender, send)
+		}
+	})
+	read := func(c *websocket.Conn, buf []byte) []byte {
+		_, r, err := c.Reader(context.Background())
+		if err == nil {
+			buf, err = readMessage(r, buf[:0])
+		}
+		if err != nil {
+			b.Error(err)
+		}
+		return buf
+	}
+	work.Go(func() {
+		var buf []byte
+		for range batches {
+			if buf = read(sender, buf); bytes.Contains(buf, []byte("problem")) {
+				b.Errorf("%s", buf)
+			}
+			<-sent
+		}
+	})
+	var buf, msg []byte
+	for acked := 0; acked < batches*batch; {
+		buf = read(reader, buf)
+		if left, settled := bytes.CutPrefix(buf, []byte(`{"op":"settled","ref":`)); settled {
+			n, _ := strconv.Atoi(string(left[:bytes.IndexByte(left, '}')]))
+			acked += n
+			continue
+		}
+		leases := bytes.Split(buf, []byte(`"lease":"`))[1:]
+		msg = append(msg[:0], `{"op":"settle","session":1,"ref":`...)
+		msg = append(strconv.AppendInt(msg, int64(len(leases)), 10), `,"ack":[`...)
+		for i, l := range leases {
+			if i > 0 {
+				msg = append(msg, ',')
+			}
+			msg = append(append(append(msg, '"'), l[:bytes.IndexByte(l, '"')]...), '"')
+		}
+		write(reader, append(msg, "]}"...))
+	}
+	work.Wait()
+	b.ReportMetric(float64(batches*batch)/b.Elapsed().Seconds(), "mails/s")
 }

@@ -76,9 +76,8 @@ func (f form) unmarshal(b, body []byte) error {
 }
 
 // splitBody decodes the body of a form, which is at from to to of b, and returns b without
-// it. The body is most of b, and encoding/json would scan each byte of it four times. A
-// value that is not plain base64 is left to encoding/json, which decodes it or reports the
-// error: then rest is b and there is no body.
+// it. A value that is not plain base64 is left to encoding/json, which decodes it or reports
+// the error: then rest is b and there is no body.
 func splitBody(b []byte, from, to int) (rest, body []byte) {
 	if from == to || b[from] != '"' {
 		return b, nil
@@ -92,7 +91,18 @@ func splitBody(b []byte, from, to int) (rest, body []byte) {
 	if err != nil || base64.StdEncoding.EncodedLen(n) != len(text) { // it accepts line ends
 		return b, nil
 	}
-	return slices.Concat(b[:from], []byte(`""`), b[to:]), body[:n]
+	rest, _ = cut(b, from, to, `""`)
+	return rest, body[:n]
+}
+
+// cut returns a document without the value at from to to, which may be most of it, and that
+// value: encoding/json scans each byte several times. Where nothing is, from is to, nothing
+// is cut.
+func cut(b []byte, from, to int, instead string) (rest, value []byte) {
+	if from == to {
+		return b, nil
+	}
+	return slices.Concat(b[:from], []byte(instead), b[to:]), b[from:to]
 }
 
 // plainJSONError describes a decoding error without naming Go types.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/balefire/balefire/mail/box"
@@ -28,8 +27,8 @@ type streamDocument struct {
 	Ref     uint32 `json:"ref"`
 	Session uint32 `json:"session"`
 
-	Mails []json.RawMessage `json:"mails"` // send
-	Mail  json.RawMessage   `json:"mail"`  // request
+	Mails struct{}        `json:"mails"` // send; they are cut out before
+	Mail  json.RawMessage `json:"mail"`  // request
 
 	Box      string `json:"box"` // read
 	Sub      string `json:"sub"`
@@ -43,26 +42,32 @@ type streamDocument struct {
 	Add uint64 `json:"add"` // credit
 }
 
+var streamFields = fieldsOf[streamDocument]()
+
 func (jsonForm) requests(msg []byte, do func(*streamRequest) error) error {
-	var doc streamDocument
-	dec := json.NewDecoder(bytes.NewReader(msg))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&doc); err != nil {
+	w := scanner{b: msg, noted: "mails"}
+	if err := w.document(func(name string) bool { return streamFields[name] }); err != nil {
 		return fmt.Errorf("bad document: %w", err)
 	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("bad document: there is more behind it")
+	rest, mails := cut(msg, w.from, w.to, "{}")
+	var doc streamDocument
+	if err := json.Unmarshal(rest, &doc); err != nil {
+		return fmt.Errorf("bad document: %s", plainJSONError(err))
 	}
 	q := &streamRequest{op: streamOps[doc.Op], ref: doc.Ref, session: doc.Session, credit: doc.Add}
 	switch q.op {
 	case 0:
 		return fmt.Errorf("unknown op %.20q", doc.Op)
 	case wire.OpSend:
-		if len(doc.Mails) == 0 || len(doc.Mails) > wire.MaxMailBatch {
-			return fmt.Errorf("%d mails in one send: must be from 1 to %d", len(doc.Mails), wire.MaxMailBatch)
+		parts, err := elements(mails, wire.MaxMailBatch)
+		switch {
+		case errors.Is(err, errTooMany) || mails == nil || err == nil && len(parts) == 0:
+			return fmt.Errorf("a send must have from 1 to %d mails", wire.MaxMailBatch)
+		case err != nil:
+			return fmt.Errorf("bad document: mails: %w", err)
 		}
-		q.mails, q.refused = make([]wire.Mail, len(doc.Mails)), make([]error, len(doc.Mails))
-		for i, m := range doc.Mails {
+		q.mails, q.refused = make([]wire.Mail, len(parts)), make([]error, len(parts))
+		for i, m := range parts {
 			q.mails[i], q.refused[i] = decodeMail(m)
 		}
 	case wire.OpRequest:

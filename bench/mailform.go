@@ -163,20 +163,27 @@ func (f *frames) deliver(x wire.MailFrame, a *arrived) (err error) {
 // documents is the form in JSON.
 type documents struct{ leases []string }
 
-// A mailDocument is any request or answer in JSON; its fields are those of docs/protocol.md.
-type mailDocument struct {
-	Op      string             `json:"op"`
-	Ref     int                `json:"ref,omitempty"`
-	Session int                `json:"session,omitempty"`
-	Mails   []json.RawMessage  `json:"mails,omitempty"`
-	Box     string             `json:"box,omitempty"`
-	Sub     string             `json:"sub,omitempty"`
-	Credit  int                `json:"credit,omitempty"`
-	Ack     []string           `json:"ack,omitempty"`
-	Results []mailResult       `json:"results,omitempty"`
-	Stale   []wire.SettledItem `json:"stale,omitempty"`
-	Code    string             `json:"code,omitempty"`
-	Detail  string             `json:"detail,omitempty"`
+// A mailRequest is any request in JSON; its fields are those of docs/protocol.md.
+type mailRequest struct {
+	Op      string      `json:"op"`
+	Ref     int         `json:"ref,omitempty"`
+	Session int         `json:"session,omitempty"`
+	Mails   []wire.Mail `json:"mails,omitempty"`
+	Box     string      `json:"box,omitempty"`
+	Sub     string      `json:"sub,omitempty"`
+	Credit  int         `json:"credit,omitempty"`
+	Ack     []string    `json:"ack,omitempty"`
+}
+
+// A mailAnswer is any answer in JSON.
+type mailAnswer struct {
+	Op      string               `json:"op"`
+	Ref     int                  `json:"ref"`
+	Mails   []wire.DeliveredMail `json:"mails"`
+	Results []mailResult         `json:"results"`
+	Stale   []wire.SettledItem   `json:"stale"`
+	Code    string               `json:"code"`
+	Detail  string               `json:"detail"`
 }
 
 type mailResult struct {
@@ -187,37 +194,33 @@ func (*documents) dial() (string, websocket.MessageType, bool) {
 	return wire.MailDocuments, websocket.MessageText, false
 }
 
-func appendJSON(dst []byte, d mailDocument) ([]byte, error) {
+func appendJSON(dst []byte, d mailRequest) ([]byte, error) {
 	b, err := json.Marshal(d)
 	return append(dst, b...), err
 }
 
 func (*documents) appendSend(dst []byte, l *mailLoad, bodies [][]byte) ([]byte, error) {
-	d := mailDocument{Op: "send", Ref: 1}
+	d := mailRequest{Op: "send", Ref: 1}
 	for _, b := range bodies {
-		m, err := json.Marshal(wire.Mail{To: l.To, Body: b, Relaxed: l.Relaxed})
-		if err != nil {
-			return dst, err
-		}
-		d.Mails = append(d.Mails, m)
+		d.Mails = append(d.Mails, wire.Mail{To: l.To, Body: b, Relaxed: l.Relaxed})
 	}
 	return appendJSON(dst, d)
 }
 
 func (*documents) appendRead(dst []byte, box, sub string) ([]byte, error) {
-	return appendJSON(dst, mailDocument{Op: "read", Session: mailSession, Box: box, Sub: sub, Credit: mailCredit})
+	return appendJSON(dst, mailRequest{Op: "read", Session: mailSession, Box: box, Sub: sub, Credit: mailCredit})
 }
 
 func (f *documents) appendAcks(dst []byte) ([]byte, error) {
 	if len(f.leases) == 0 {
 		return dst, nil
 	}
-	return appendJSON(dst, mailDocument{Op: "settle", Ref: len(f.leases), Session: mailSession, Ack: f.leases})
+	return appendJSON(dst, mailRequest{Op: "settle", Ref: len(f.leases), Session: mailSession, Ack: f.leases})
 }
 
 func (f *documents) read(msg []byte, a *arrived) error {
 	f.leases = f.leases[:0]
-	var d mailDocument
+	var d mailAnswer
 	if err := json.Unmarshal(msg, &d); err != nil {
 		return err
 	}
@@ -233,12 +236,8 @@ func (f *documents) read(msg []byte, a *arrived) error {
 		}
 		a.sent = append(a.sent, n)
 	case "mail":
-		for _, raw := range d.Mails {
-			var m wire.DeliveredMail
-			if err := json.Unmarshal(raw, &m); err != nil {
-				return err
-			}
-			a.bodies, f.leases = append(a.bodies, m.Mail.Body), append(f.leases, m.Lease)
+		for i := range d.Mails {
+			a.bodies, f.leases = append(a.bodies, d.Mails[i].Mail.Body), append(f.leases, d.Mails[i].Lease)
 		}
 	case "settled":
 		if d.Code != "" {
