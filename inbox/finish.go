@@ -59,7 +59,7 @@ func (in *Inbox) endAsFirst(ctx context.Context, j *job, first *success) error {
 const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 30 * time.Second
-	giveUpAt   = 12 * time.Second // a result without room is given up, after some 25 s in all
+	giveUpAt   = 12 * time.Second // a result without room is given up, after some 13 s in all
 )
 
 // withoutResult returns how a task ends whose result could not be stored. Its effect has

@@ -60,9 +60,13 @@ func TestLeaseEnd(t *testing.T) {
 }
 
 // grants permits each start and keeps the ends.
-type grants struct{ ends []LeaseEnd }
+type grants struct {
+	onReady func()
+	ends    []LeaseEnd
+}
 
-func (*grants) Ready(context.Context, proto.TaskID, OnCrash) (LeaseStart, bool) {
+func (g *grants) Ready(context.Context, proto.TaskID, OnCrash) (LeaseStart, bool) {
+	g.onReady()
 	return LeaseStart{Epoch: proto.Seq{Boot: 1, Counter: 1}, Attempt: 1}, true
 }
 
@@ -71,30 +75,65 @@ func (g *grants) Ended(_ context.Context, _ proto.TaskID, e LeaseEnd) { g.ends =
 func (*grants) Probed(context.Context, proto.TaskID, handler.ProbeResult, *proto.Outcome) {}
 
 // TestGrantedTaskIsDenied narrows the allow list of a handler while a granted task waits for
-// a slot: its home permits the start, and nothing starts (I17).
+// a slot, and when its home has permitted the start: nothing starts (I17).
 func TestGrantedTaskIsDenied(t *testing.T) {
-	for _, rule := range []string{"*", "peer:other"} {
-		t.Run(rule, func(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		queued, ready string // the allow list from then on
+		allowed       bool
+	}{
+		{"allowed", "*", "*", true},
+		{"while it waits", "peer:other", "peer:other", false},
+		{"at its start", "*", "peer:other", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			s, spec := scripted(succeed)
 			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
-				g := new(grants)
+				allow := func(rule string) {
+					spec.Allow = []string{rule}
+					if err := f.in.Register(spec); err != nil {
+						t.Error(err)
+					}
+				}
+				g := &grants{onReady: func() { allow(tt.ready) }}
 				f.in.Connect(g)
 				a := f.task()
 				f.in.Lease(Leased{ID: a.Header.ID, Kind: "work", Origin: home, Home: other, Envelope: a.Envelope})
-				spec.Allow = []string{rule}
-				if err := f.in.Register(spec); err != nil {
-					t.Fatal(err)
-				}
+				allow(tt.queued)
 				f.run()
 				wait(time.Second)
-				allowed := rule == "*"
-				if len(g.ends) != 1 || (g.ends[0].Outcome.GetState() == succeeded) != allowed || (s.starts(a.Header.ID) == 1) != allowed {
+				if len(g.ends) != 1 || (g.ends[0].Outcome.GetState() == succeeded) != tt.allowed || (s.starts(a.Header.ID) == 1) != tt.allowed {
 					t.Fatalf("%d starts, ends %+v", s.starts(a.Header.ID), g.ends)
 				}
-				if e := g.ends[0]; !allowed && (e.Cause != proto.Unstarted || !strings.Contains(e.Reason, "denied")) {
+				if e := g.ends[0]; !tt.allowed && (e.Cause != proto.Unstarted || !strings.Contains(e.Reason, "denied")) {
 					t.Errorf("the end is %+v", e)
 				}
 			})
 		})
 	}
+}
+
+// The same for a task that was sent to this node, when its start is on disk: it ends as a
+// dead letter and has spent no attempt.
+func TestTaskIsDeniedAtItsStart(t *testing.T) {
+	s, spec := scripted(succeed)
+	spec.OnCrash = OnCrashPark // its start is on disk first
+	var f *fixture
+	cfg := Config{Fail: func(point string, _ proto.TaskID) error {
+		if point == PointStarted && spec.Allow[0] == "*" {
+			spec.Allow = []string{"peer:other"}
+			return f.in.Register(spec)
+		}
+		return nil
+	}}
+	inBubble(t, cfg, []Spec{spec}, func(x *fixture) {
+		f = x
+		a := f.task()
+		f.accept(0, a)
+		f.run()
+		wait(time.Minute)
+		if o := f.expect(a, deadLetter); !strings.Contains(o.Reason, "allow list") || s.starts(a.Header.ID) != 0 {
+			t.Errorf("reason %q, %d starts", o.Reason, s.starts(a.Header.ID))
+		}
+	})
 }

@@ -69,6 +69,9 @@ func (rn *runner) handle(jobCtx context.Context, j *job) (res *handler.Result) {
 		return ended
 	}
 	defer r.close()
+	if rn.denies(j) { // the list has changed since the start was decided
+		return &handler.Result{Outcome: handler.Unready, Reason: "denied: the handler's allow list does not name the origin any more"}
+	}
 	if !rn.begin(j) {
 		return &handler.Result{Outcome: handler.Cancelled}
 	}
@@ -77,6 +80,19 @@ func (rn *runner) handle(jobCtx context.Context, j *job) (res *handler.Result) {
 		res.Output, res.Truncated = res.Output[:proto.MaxInlineBody], true
 	}
 	return res
+}
+
+// denies reports whether the handler of a job's kind does not allow its senders now (I17).
+func (in *Inbox) denies(j *job) bool {
+	h := in.handlers.find(j.kind)
+	if h == nil {
+		return false // it was removed: what has started may run
+	}
+	var delegates []proto.PeerID
+	if j.lease != nil {
+		delegates = j.lease.Delegates
+	}
+	return !h.allowsAll(j.origin, delegates, in.parts.Members)
 }
 
 // attach returns the context of a run, already cancelled if the run was told to stop. The
