@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/store"
 )
 
 // MaxSegment is the largest segment in bytes.
@@ -38,8 +39,8 @@ type Config struct {
 	// refused; default: no limit.
 	MaxBytes int64
 	// Space returns the free and the total bytes of the disk, see
-	// [store.DiskSpace]. It is called at most once a second. Default: none, the disk
-	// is never full.
+	// [store.DiskSpace]. It is called at most once a second, and when a ledger is made.
+	// Default: none, the disk is never full.
 	Space func() (free, total int64, err error)
 	// Reserve is the free space in bytes below which new work is refused.
 	// Default: the larger of 256 MiB and 5 % of the disk; negative: no reserve.
@@ -81,4 +82,15 @@ func (c *Config) reserve(total int64) int64 {
 		return c.Reserve
 	}
 	return max(minReserve, total/20)
+}
+
+// spaceFor returns [store.ErrNoDisk] if a new file of n bytes would use the reserve.
+func (c *Config) spaceFor(n int64) error {
+	if c.Space == nil {
+		return nil
+	}
+	if free, total, err := c.Space(); err == nil && free-n < c.reserve(total) {
+		return store.ErrNoDisk
+	}
+	return nil
 }

@@ -130,6 +130,25 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// A ledger is not made where its first segment would use the reserve; one that exists is
+// opened there (I13).
+func TestNewLedgerLeavesTheReserve(t *testing.T) {
+	free, cfg := int64(0), small(newFaultFS())
+	cfg.Reserve, cfg.Space = 1000, func() (int64, int64, error) { return free, 1 << 40, nil }
+	free = cfg.Reserve + cfg.Segment - 1
+	if _, err := Open(dir, cfg); !errors.Is(err, store.ErrNoDisk) {
+		t.Fatalf("made without room: %v", err)
+	}
+	free++
+	if err := mustOpen(t, dir, cfg).Close(); err != nil {
+		t.Fatal(err)
+	}
+	free = 0
+	if l := mustOpen(t, dir, cfg); !errors.Is(l.Refuses(), store.ErrNoDisk) {
+		t.Errorf("without room: %v", l.Refuses())
+	}
+}
+
 // Without an answer about the disk the last one counts; it is asked once a second.
 func TestSpaceIsAskedOnceASecond(t *testing.T) {
 	man := clock.NewManual(time0)

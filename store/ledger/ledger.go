@@ -50,6 +50,7 @@ type counters struct{ batches, entries, syncs, fileReads atomic.Uint64 }
 // must exist. It checks what is there, repairs a torn end, makes durable what an
 // ended process had written, and starts the committer, which runs until Close. A
 // ledger must be open only once: the caller locks the folder, see [store.LockDir].
+// A new one that would use the reserve of the disk is refused with [store.ErrNoDisk].
 //
 // Damage is a [*DamageError].
 func Open(dir string, cfg Config) (*Ledger, error) {

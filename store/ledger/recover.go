@@ -77,6 +77,9 @@ func (r *recovery) create() error {
 	if err := r.checkUnused(); err != nil {
 		return err
 	}
+	if err := r.cfg.spaceFor(r.cfg.Segment); err != nil {
+		return err
+	}
 	ident := identity{made: r.cfg.Clock.Now()}
 	if _, err := rand.Read(ident.id[:]); err != nil {
 		return err
