@@ -114,7 +114,7 @@ func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 		d.Root = DeedRoot(d.Queue, by[:])
 	}
 	switch {
-	case d.Queue == "" || len(p.GetTo()) != len(d.To) || !stated && !handed || !rooted:
+	case d.Queue == "" || len(p.GetTo()) != len(d.To) || d.To.IsZero() || !stated && !handed || !rooted:
 		return Deed{}, fmt.Errorf("deed: %w: it names no queue, or no change of its home", ErrBadRecord)
 	case d.Seizure > d.Generation || d.Seizure > 0 && (!stated || d.Generation == 1):
 		return Deed{}, fmt.Errorf("deed of queue %.128s: %w: a confirmation alone names the newest seizure before it", d.Queue, ErrBadRecord)
