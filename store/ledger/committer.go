@@ -164,10 +164,11 @@ func (c *committer) commit() {
 			refused := c.refusal(e)
 			if refused == nil && err == nil {
 				place += entryHead
+				at := Place{c.seg.first, uint32(place), uint32(len(e.Data))}
+				place += int64(at.Length)
 				if e.After != nil {
-					e.After(c.tail.last, Place{c.seg.first, uint32(place), uint32(len(e.Data))}, nil)
+					e.After(c.tail.last, at, nil) // from the last one on, the entries are the caller's again
 				}
-				place += int64(len(e.Data))
 				continue
 			}
 			if refused == nil || err != nil && c.l.Err() != nil {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"bytes"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -96,6 +97,40 @@ func TestAftersRunInOrder(t *testing.T) {
 				t.Fatalf("answered in the order %v", order)
 			}
 		}
+	})
+}
+
+// With its last answer a call has its entries back: what becomes of them changes no place
+// of those that share the batch.
+func TestAnsweredEntriesAreTheCallers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := mustOpen(t, dir, virtual(slowSync(time.Second)))
+		synctest.Wait()
+		time.Sleep(time.Minute) // the spare is made
+		places := make([]Place, 3)
+		for i := range places {
+			es := make([]Entry, 1)
+			es[0] = Entry{Data: data(i, 100), After: func(_ uint64, p Place, err error) {
+				if places[i] = p; err != nil {
+					t.Error(err)
+				}
+				clear(es)
+			}}
+			l.Queue(es)
+			if i == 0 {
+				time.Sleep(time.Millisecond) // the others wait for its sync, and share a batch
+			}
+		}
+		time.Sleep(time.Minute)
+		for i, p := range places {
+			if got, err := l.Read(p, nil); err != nil || !bytes.Equal(got, data(i, 100)) {
+				t.Errorf("entry %d at %v: %x, %v", i, p, got, err)
+			}
+		}
+		if s := l.Stats(); s.Batches != 2 {
+			t.Errorf("%+v", s)
+		}
+		mustClose(t, l)
 	})
 }
 
