@@ -103,6 +103,10 @@ func BenchmarkMailFrames(b *testing.B) {
 	for acked := 0; acked < batches*batch; {
 		msg = msg[:0]
 		buf = reader.each(buf, func(x wire.MailFrame) {
+			if x.Op == wire.OpEnd {
+				code, detail, _ := x.End()
+				b.Fatalf("the session ended: %s %s", code, detail)
+			}
 			if x.Op != wire.OpDelivered {
 				acked += int(x.Ref) // how many were acknowledged
 				return

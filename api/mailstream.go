@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mailbox"
 	"github.com/balefire/balefire/wire"
 )
@@ -78,7 +79,7 @@ type streamAnswer struct {
 	outcomes []mailbox.Outcome
 	reader   *mailbox.Reader
 	given    []mail.Delivery
-	asked    []mail.Settlement
+	asked    []box.Op // what each settlement was
 	leases   []string
 	settled  []mail.Settled
 	reply    streamReply
@@ -327,11 +328,12 @@ func (m *mailStream) wait(ctx context.Context, u unanswered) error {
 
 // answer answers requests, in order, when what they ask for is on disk.
 func (m *mailStream) answer(ctx context.Context) {
+	var u unanswered // once for all: its answer is on the heap
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case u := <-m.waiting:
+		case u = <-m.waiting:
 			switch {
 			case u.queued != nil:
 				u.answer.outcomes = u.queued.Wait(ctx)
@@ -345,6 +347,9 @@ func (m *mailStream) answer(ctx context.Context) {
 				u.answer.settled, u.answer.err = u.answer.reader.Settled(ctx, u.settling)
 			}
 			m.out.add(m.form, &u.answer)
+			if u.queued != nil {
+				u.queued.Free()
+			}
 		}
 	}
 }
@@ -362,7 +367,10 @@ func (m *mailStream) settle(ctx context.Context, q *streamRequest) error {
 	if q.ref == 0 && u.answer.err == nil {
 		return nil
 	}
-	u.answer.asked = slices.Clone(q.settle)
+	u.answer.asked = make([]box.Op, len(q.settle))
+	for i, x := range q.settle {
+		u.answer.asked[i] = x.Op
+	}
 	return m.wait(ctx, u)
 }
 

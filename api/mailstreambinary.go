@@ -100,7 +100,7 @@ func (*binaryForm) appendAnswer(dst []byte, a *streamAnswer) []byte {
 		case wire.OpSettled:
 			var what []wire.FramedSettled
 			for i, r := range a.settled {
-				if extended := a.asked[i].Op == box.Extend; r.Code != proto.CodeOK || extended {
+				if extended := a.asked[i] == box.Extend; r.Code != proto.CodeOK || extended {
 					w := wire.FramedSettled{Index: uint16(i), Code: mailbox.SettledCode(r.Code)}
 					if extended && r.Code == proto.CodeOK {
 						w.Ms = leaseTime(r.Lease)

@@ -155,7 +155,7 @@ func (out *streamedAnswer) settled(a *streamAnswer) {
 		switch {
 		case r.Code != proto.CodeOK:
 			out.Stale = append(out.Stale, item)
-		case a.asked[i].Op == box.Extend:
+		case a.asked[i] == box.Extend:
 			until := time.Now().Add(r.Lease).UTC()
 			item.Until = &until
 			out.Extended = append(out.Extended, item)

@@ -129,15 +129,19 @@ type Broker struct {
 	commits []commit
 	stopped error
 	wake    chan struct{}
-	ended   chan struct{} // closed when stopped is set
+	ended   chan struct{}                                 // closed when stopped is set
+	after   func(index uint64, p ledger.Place, err error) // committed, allocated once
 
 	// Of the goroutine of Run.
 	state    *box.State
 	chains   Chains
 	out      box.Output
-	done     box.Output  // what react works on
-	pending  []*proposal // queued in the log, in order
+	done     box.Output // what react works on
+	pending  proposals  // queued in the log, in order
 	entries  []ledger.Entry
+	handed   handed
+	oldOps   []op // taken before, to be used again
+	oldDone  []commit
 	sessions map[*box.Session]*Session
 	started  bool  // the record of the start was applied
 	trusted  int64 // the wall clock when it was not doubted, Unix milliseconds
@@ -157,13 +161,6 @@ type commit struct {
 	index uint64
 	place ledger.Place
 	err   error
-}
-
-// A proposal is a record that the log was given. Done is called once, when it was applied,
-// with its result, or with the reason why it was not.
-type proposal struct {
-	rec  []byte
-	done func(box.Result, error)
 }
 
 // New returns a broker with the state that the log has. Run must be called before anything
@@ -208,11 +205,13 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	if cfg.random == nil {
 		cfg.random = rand.Uint64
 	}
-	return &Broker{
+	b := &Broker{
 		cfg: cfg, log: log, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{},
 		incoming: incoming{origins: map[proto.PeerID]uint32{}},
 		spools:   spools{origin: chain.NewOrigin(cfg.Boot), targets: map[string]*target{}, lanes: map[proto.PeerID]*Lane{}},
 	}
+	b.after = b.committed
+	return b
 }
 
 // load reads the newest checkpoint and what the log has since.
@@ -396,7 +395,7 @@ func (b *Broker) tick(ctx context.Context) {
 	b.state.Tick(now, &b.out)
 	b.tickSpools(now)
 	b.archiveDue(ctx, now)
-	if len(b.pending) == 0 {
+	if b.pending.len() == 0 {
 		b.checkpointDue()
 	}
 }
@@ -406,7 +405,7 @@ func (b *Broker) tick(ctx context.Context) {
 func (b *Broker) step(ctx context.Context) {
 	b.mu.Lock()
 	commits := b.commits
-	b.commits = nil
+	b.commits = b.oldDone
 	b.mu.Unlock()
 	now := b.now()
 	for _, c := range commits {
@@ -415,16 +414,18 @@ func (b *Broker) step(ctx context.Context) {
 		}
 		b.apply(c)
 	}
+	b.oldDone = emptied(commits)
 	if !b.started {
 		return // handles count from the record of the start
 	}
 	b.mu.Lock()
 	ops := b.ops
-	b.ops = nil
+	b.ops = b.oldOps
 	b.mu.Unlock()
 	for _, do := range ops {
 		do(now)
 	}
+	b.oldOps = emptied(ops)
 	b.moveDue(now)
 	b.react(ctx, now)
 	b.flush()
@@ -432,12 +433,10 @@ func (b *Broker) step(ctx context.Context) {
 
 // apply applies the oldest proposal, or tells that it was not written.
 func (b *Broker) apply(c commit) {
-	p := b.pending[0]
-	b.pending = b.pending[1:]
+	p := b.pending.pop()
+	b.handed.answered()
 	if c.err != nil {
-		if p.done != nil {
-			p.done(box.Result{}, c.err)
-		}
+		p.finish(box.Result{}, c.err)
 		return
 	}
 	b.last.Store(c.index)
@@ -446,19 +445,15 @@ func (b *Broker) apply(c commit) {
 	results, ends := len(b.out.Results), len(b.out.Ends)
 	if err := b.state.Apply(pack(c.place), p.rec, &b.out); err != nil {
 		b.cfg.Logger.Error("a record of this broker is refused by its state", "why", err) // a bug: it is skipped at each start
-		if p.done != nil {
-			p.done(box.Result{}, err)
-		}
+		p.finish(box.Result{}, err)
 		return
 	}
 	b.noteApplied(b.out.Results[results:], b.out.Ends[ends:])
-	if p.done != nil {
-		var r box.Result
-		if len(b.out.Results) > results {
-			r = b.out.Results[results]
-		}
-		p.done(r, nil)
+	var r box.Result
+	if len(b.out.Results) > results {
+		r = b.out.Results[results]
 	}
+	p.finish(r, nil)
 }
 
 // react does what the state wants done since the last call: it queues records, delivers,
@@ -505,8 +500,13 @@ func (b *Broker) propose(done func(box.Result, error)) {
 
 // queue queues one record for the next flush.
 func (b *Broker) queue(rec []byte, newWork, relaxed bool, done func(box.Result, error)) {
-	b.pending = append(b.pending, &proposal{rec, done})
-	b.entries = append(b.entries, ledger.Entry{Data: rec, NewWork: newWork, Relaxed: relaxed, After: b.committed})
+	b.hand(proposal{rec: rec, done: done}, newWork, relaxed)
+}
+
+// hand queues the record of a proposal for the next flush.
+func (b *Broker) hand(p proposal, newWork, relaxed bool) {
+	b.pending.push(p)
+	b.entries = append(b.entries, ledger.Entry{Data: p.rec, NewWork: newWork, Relaxed: relaxed, After: b.after})
 }
 
 // flush hands the log what was queued.
@@ -515,7 +515,7 @@ func (b *Broker) flush() {
 		return
 	}
 	entries := b.entries
-	b.entries = nil // the log owns them
+	b.entries = b.handed.add(entries) // the log owns the others
 	b.log.Queue(entries)
 }
 

@@ -44,7 +44,7 @@ type forwarding struct {
 
 // forwardable checks the mails of a call and makes the spools that they need.
 func (b *Broker) forwardable(ctx context.Context, mails []Outgoing, relaxed bool) (*forwarding, error) {
-	s, err := newSending(b, mails, relaxed, func(o Outgoing) []byte { return o.Letter })
+	s, err := newSending(b, mails, relaxed, nil, func(o Outgoing) []byte { return o.Letter })
 	if s == nil {
 		return nil, err
 	}

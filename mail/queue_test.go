@@ -24,7 +24,7 @@ func TestQueuedWorkKeepsItsOrder(t *testing.T) {
 			for j := range each {
 				items = append(items, Item{Box: "b", Letter: f.letter(fmt.Sprint(i*each+j), nil)})
 			}
-			s, err := f.QueueSend(items, false)
+			s, err := f.QueueSend(items, false, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/balefire/balefire/mail/box"
@@ -42,7 +43,7 @@ type Sent struct {
 // process, and a power cut about 100 ms later. With ErrUnknown some may be there: who sends
 // the same letters again needs a dedupe key in each.
 func (b *Broker) Send(ctx context.Context, items []Item, relaxed bool) ([]Sent, error) {
-	s, err := b.QueueSend(items, relaxed)
+	s, err := b.QueueSend(items, relaxed, nil)
 	if s == nil {
 		return nil, err
 	}
@@ -50,9 +51,10 @@ func (b *Broker) Send(ctx context.Context, items []Item, relaxed bool) ([]Sent, 
 }
 
 // QueueSend is Send without its wait: what is queued first is before the rest on disk. The
-// letters are copied. Without items it returns nil.
-func (b *Broker) QueueSend(items []Item, relaxed bool) (*Sending, error) {
-	s, err := newSending(b, items, relaxed, func(it Item) []byte { return it.Letter })
+// letters are copied, and what is in dst is overwritten by the results, if they fit. Without
+// items it returns nil.
+func (b *Broker) QueueSend(items []Item, relaxed bool, dst []Sent) (*Sending, error) {
+	s, err := newSending(b, items, relaxed, dst, func(it Item) []byte { return it.Letter })
 	if s == nil {
 		return nil, err
 	}
@@ -74,10 +76,8 @@ func (b *Broker) QueueSend(items []Item, relaxed bool) (*Sending, error) {
 
 // A Sending is one call of Send or Forward.
 type Sending struct {
-	b       *Broker
-	mails   []box.Mail // without a box: not sent
-	recs    [][]byte   // views of buf
-	buf     []byte
+	b *Broker
+	*records
 	relaxed bool
 
 	sent []Sent
@@ -86,8 +86,32 @@ type Sending struct {
 	done chan struct{} // closed with the last answer
 }
 
+// records has the mails of a call, and their records.
+type records struct {
+	mails []box.Mail // without a box: not sent
+	recs  [][]byte   // views of buf
+	buf   []byte
+}
+
+var recordPool = sync.Pool{New: func() any { return new(records) }}
+
+// newRecords returns space for n mails with size bytes of records.
+func newRecords(n, size int) *records {
+	r := recordPool.Get().(*records)
+	r.mails, r.recs, r.buf = slices.Grow(r.mails, n)[:n], slices.Grow(r.recs, n)[:n], slices.Grow(r.buf, size)
+	return r
+}
+
+// free lets r be used again. Nobody may have one of its records.
+func (r *records) free() {
+	clear(r.mails)
+	clear(r.recs)
+	r.mails, r.recs, r.buf = r.mails[:0], r.recs[:0], r.buf[:0]
+	recordPool.Put(r)
+}
+
 // newSending checks the limits of a call; it returns nil for one without mail.
-func newSending[T any](b *Broker, items []T, relaxed bool, letter func(T) []byte) (*Sending, error) {
+func newSending[T any](b *Broker, items []T, relaxed bool, dst []Sent, letter func(T) []byte) (*Sending, error) {
 	size := 0
 	for _, it := range items {
 		size += len(letter(it))
@@ -99,10 +123,9 @@ func newSending[T any](b *Broker, items []T, relaxed bool, letter func(T) []byte
 	case n > MaxSend || size > MaxSendBytes && n > 1:
 		return nil, fmt.Errorf("mail: %d mails of %d bytes at once; at most %d and %d", n, size, MaxSend, MaxSendBytes)
 	}
-	return &Sending{
-		b: b, mails: make([]box.Mail, n), recs: make([][]byte, n), buf: recordBuffer(size + n*mailOverhead), relaxed: relaxed,
-		sent: make([]Sent, n), left: n, done: make(chan struct{}),
-	}, nil
+	sent := slices.Grow(dst[:0], n)[:n]
+	clear(sent)
+	return &Sending{b: b, records: newRecords(n, size+n*mailOverhead), relaxed: relaxed, sent: sent, left: n, done: make(chan struct{})}, nil
 }
 
 // Wait returns the result of each item, as Send does.
@@ -130,7 +153,7 @@ func (b *Broker) send(s *Sending) {
 			s.answered()
 			continue
 		}
-		b.queue(s.recs[i], true, s.relaxed, func(r box.Result, err error) { s.answer(i, r, err) })
+		b.hand(proposal{rec: s.recs[i], call: s, at: i}, true, s.relaxed)
 	}
 }
 
@@ -160,19 +183,8 @@ func (s *Sending) answered() {
 		return
 	}
 	if s.err == nil { // the log has answered each record, and the state keeps none
-		clear(s.mails)
-		clear(s.recs)
-		recordBuffers.Put(&s.buf)
+		s.free()
+		s.records = nil
 	}
 	close(s.done)
-}
-
-var recordBuffers sync.Pool // of *[]byte
-
-// recordBuffer returns a buffer for size bytes of records.
-func recordBuffer(size int) []byte {
-	if p, ok := recordBuffers.Get().(*[]byte); ok && cap(*p) >= size {
-		return (*p)[:0]
-	}
-	return make([]byte, 0, size)
 }

@@ -318,12 +318,19 @@ type Settling struct {
 // when it returns.
 func (b *Broker) QueueSettle(name, sub string, what []Settlement) (*Settling, error) {
 	s := &Settling{b: b, done: make(chan struct{})}
-	in := make([]box.Settlement, len(what))
-	for i, w := range what {
-		in[i] = box.Settlement{Handle: w.Handle, Op: w.Op, Delay: w.Delay, Reason: w.Reason, Stderr: w.Stderr}
+	in := settlementPool.Get().(*[]box.Settlement)
+	for _, w := range what {
+		*in = append(*in, box.Settlement{Handle: w.Handle, Op: w.Op, Delay: w.Delay, Reason: w.Reason, Stderr: w.Stderr})
 	}
-	return s, b.do(func(now box.Now) { b.settle(now, s, name, sub, in) })
+	return s, b.do(func(now box.Now) {
+		b.settle(now, s, name, sub, *in)
+		if *in = emptied(*in); *in != nil {
+			settlementPool.Put(in)
+		}
+	})
 }
+
+var settlementPool = sync.Pool{New: func() any { return new([]box.Settlement) }}
 
 func (b *Broker) settle(now box.Now, s *Settling, name, sub string, in []box.Settlement) {
 	id, subID, err := b.find(name, sub)

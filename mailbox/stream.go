@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/balefire/balefire/mail"
@@ -37,11 +39,33 @@ type Queued struct {
 	runs []run
 }
 
+var queuedPool = sync.Pool{New: func() any { return new(Queued) }}
+
+func newQueued(b *Boxes, n int) *Queued {
+	q := queuedPool.Get().(*Queued)
+	q.b, q.out = b, slices.Grow(q.out, n)[:n]
+	return q
+}
+
+// Free lets q, and what Wait has returned, be used for other mail. Who does not call it leaves
+// them to the garbage collector.
+func (q *Queued) Free() {
+	clear(q.out)
+	for i := range q.runs {
+		r := &q.runs[i]
+		clear(r.to)
+		*r = run{at: r.at[:0], items: r.items, to: r.to[:0], sent: r.sent}
+	}
+	q.b, q.out, q.runs = nil, q.out[:0], q.runs[:0]
+	queuedPool.Put(q)
+}
+
 // A run is mail that was queued together.
 type run struct {
-	at      []int // in out
-	items   []mail.Item
+	at      []int       // in out
+	items   []mail.Item // until they are handed over
 	to      []place
+	sent    []mail.Sent // space for the results
 	size    int
 	relaxed bool
 	away    bool     // for boxes on other nodes
@@ -53,7 +77,7 @@ type run struct {
 // QueueMails is Send without its wait: mails that are queued one after the other for a box are
 // sent in this order.
 func (b *Boxes) QueueMails(mails []wire.Mail) *Queued {
-	q := &Queued{b: b, out: make([]Outcome, len(mails))}
+	q := newQueued(b, len(mails))
 	for i := range mails {
 		letter, to, err := b.encode(&mails[i], proto.LetterObject{})
 		q.add(i, letter, to, mails[i].Relaxed, err)
@@ -63,7 +87,7 @@ func (b *Boxes) QueueMails(mails []wire.Mail) *Queued {
 
 // QueueLetters is QueueMails for mail that its programs have encoded. The letters are copied.
 func (b *Boxes) QueueLetters(letters []Letter) *Queued {
-	q := &Queued{b: b, out: make([]Outcome, len(letters))}
+	q := newQueued(b, len(letters))
 	var to place
 	var toErr error
 	for i, x := range letters {
@@ -157,11 +181,15 @@ func (q *Queued) add(i int, letter []byte, to place, relaxed bool, err error) {
 	}
 	away, n := to.home != q.b.cfg.Self, len(q.runs)
 	if n == 0 || q.runs[n-1].relaxed != relaxed || q.runs[n-1].away != away || len(q.runs[n-1].at) == mail.MaxSend || q.runs[n-1].size+len(letter) > mail.MaxSendBytes {
-		q.runs = append(q.runs, run{relaxed: relaxed, away: away})
-		n++
+		if n++; n > cap(q.runs) {
+			q.runs = append(q.runs, run{})
+		} else {
+			q.runs = q.runs[:n] // with the slices of an earlier use
+		}
+		q.runs[n-1].relaxed, q.runs[n-1].away = relaxed, away
 	}
 	r := &q.runs[n-1]
-	if r.at == nil {
+	if cap(r.at) == 0 {
 		left := min(len(q.out)-i, mail.MaxSend)
 		r.at, r.items, r.to = make([]int, 0, left), make([]mail.Item, 0, left), make([]place, 0, left)
 	}
@@ -181,9 +209,13 @@ func (q *Queued) flush() *Queued {
 		case k == nil: // no box here
 			r.err = noBox(r.to[0], "")
 		default:
-			r.sending, r.err = k.QueueSend(r.items, r.relaxed)
+			space := r.sent
+			r.sent = nil // until Wait has the results: the broker writes to it
+			r.sending, r.err = k.QueueSend(r.items, r.relaxed, space)
 			r.err = failure(place{}, "", r.err)
 		}
+		clear(r.items)
+		r.items = r.items[:0]
 	}
 	return q
 }
@@ -199,7 +231,9 @@ func (q *Queued) Wait(ctx context.Context) []Outcome {
 		case r.away:
 			sent, r.err = q.b.deliver(ctx, r.to, r.letters, r.relaxed)
 		default:
-			sent, r.err = r.sending.Wait(ctx)
+			if sent, r.err = r.sending.Wait(ctx); r.err == nil {
+				r.sent = sent
+			}
 			r.err = failure(place{}, "", unknown(r.err))
 		}
 		for j, at := range r.at {

@@ -66,6 +66,7 @@ func (c *chunk) index(seq uint64) int {
 type mailList struct {
 	chunks []chunk // ascending; only the last one may be empty
 	count  int
+	spare  []mail // of a chunk that was removed, or nil
 }
 
 // find returns the index of the chunk that covers seq, or of the next one.
@@ -91,7 +92,11 @@ func (l *mailList) push(seq uint64, m mail) {
 	case n > 0 && l.chunks[n-1].there == 0:
 		l.chunks[n-1].base = base
 	default:
-		l.chunks = append(l.chunks, chunk{base: base, mails: make([]mail, 0, chunkSize)})
+		if l.spare == nil {
+			l.spare = make([]mail, 0, chunkSize)
+		}
+		l.chunks = append(l.chunks, chunk{base: base, mails: l.spare})
+		l.spare = nil
 	}
 	c := &l.chunks[len(l.chunks)-1]
 	c.there |= 1 << (seq - base)
@@ -109,13 +114,21 @@ func (l *mailList) remove(seq uint64) {
 	l.count--
 	switch last := len(l.chunks) - 1; {
 	case len(c.mails) == 0 && i == last: // it is used again: a box that is mostly empty makes no garbage
-	case len(c.mails) == 0 && i == 0:
+	case len(c.mails) == 0:
+		if cap(c.mails) == chunkSize {
+			l.spare = c.mails
+		}
+		if i > 0 {
+			l.chunks = slices.Delete(l.chunks, i, i+1)
+			break
+		}
 		l.chunks[0] = chunk{}
 		l.chunks = l.chunks[1:]
-	case len(c.mails) == 0:
-		l.chunks = slices.Delete(l.chunks, i, i+1)
 	case i < last && cap(c.mails) >= 16 && len(c.mails)*4 <= cap(c.mails):
-		c.mails = slices.Clip(append(make([]mail, 0, len(c.mails)), c.mails...))
+		old := c.mails
+		if c.mails = slices.Clip(append(make([]mail, 0, len(old)), old...)); cap(old) == chunkSize {
+			l.spare = old[:0]
+		}
 	}
 }
 
@@ -260,7 +273,7 @@ func (h *seqHeap) pop() uint64 {
 	if len(a) > 0 {
 		a[i] = last
 	}
-	if *h = a; len(a) == 0 && cap(a) > chunkSize {
+	if *h = a; len(a) == 0 && cap(a) > 16*chunkSize {
 		*h = nil
 	}
 	return top

@@ -158,9 +158,11 @@ func makeZeros(fs fileSystem, path string, size int64, stop func() bool) error {
 	return nil
 }
 
+// zeros is read only.
+var zeros [zeroChunk]byte
+
 // writeZeros writes and syncs zeros from byte from up to byte to of f.
 func writeZeros(f file, from, to int64, stop func() bool) error {
-	zeros := make([]byte, min(zeroChunk, to-from))
 	for off, synced := from, from; off < to; {
 		if stop() {
 			return store.ErrClosed
