@@ -125,23 +125,18 @@ type Broker struct {
 
 	mu      sync.Mutex
 	running bool // Run was called
-	ops     []op
-	commits []commit
+	ops     swap[op]
+	commits swap[commit]
 	stopped error
 	wake    chan struct{}
-	ended   chan struct{}                                 // closed when stopped is set
-	after   func(index uint64, p ledger.Place, err error) // committed, allocated once
+	ended   chan struct{} // closed when stopped is set
 
 	// Of the goroutine of Run.
 	state    *box.State
 	chains   Chains
 	out      box.Output
 	done     box.Output // what react works on
-	pending  proposals  // queued in the log, in order
-	entries  []ledger.Entry
-	handed   handed
-	oldOps   []op // taken before, to be used again
-	oldDone  []commit
+	queued   queued
 	sessions map[*box.Session]*Session
 	started  bool  // the record of the start was applied
 	trusted  int64 // the wall clock when it was not doubted, Unix milliseconds
@@ -210,7 +205,7 @@ func newBroker(log Ledger, cfg Config) *Broker {
 		incoming: incoming{origins: map[proto.PeerID]uint32{}},
 		spools:   spools{origin: chain.NewOrigin(cfg.Boot), targets: map[string]*target{}, lanes: map[proto.PeerID]*Lane{}},
 	}
-	b.after = b.committed
+	b.queued.after = b.committed
 	return b
 }
 
@@ -395,7 +390,7 @@ func (b *Broker) tick(ctx context.Context) {
 	b.state.Tick(now, &b.out)
 	b.tickSpools(now)
 	b.archiveDue(ctx, now)
-	if b.pending.len() == 0 {
+	if b.queued.len() == 0 {
 		b.checkpointDue()
 	}
 }
@@ -404,8 +399,7 @@ func (b *Broker) tick(ctx context.Context) {
 // follows from it.
 func (b *Broker) step(ctx context.Context) {
 	b.mu.Lock()
-	commits := b.commits
-	b.commits = b.oldDone
+	commits := b.commits.take()
 	b.mu.Unlock()
 	now := b.now()
 	for _, c := range commits {
@@ -414,18 +408,21 @@ func (b *Broker) step(ctx context.Context) {
 		}
 		b.apply(c)
 	}
-	b.oldDone = emptied(commits)
+	b.mu.Lock()
+	b.commits.put(commits)
+	b.mu.Unlock()
 	if !b.started {
 		return // handles count from the record of the start
 	}
 	b.mu.Lock()
-	ops := b.ops
-	b.ops = b.oldOps
+	ops := b.ops.take()
 	b.mu.Unlock()
 	for _, do := range ops {
 		do(now)
 	}
-	b.oldOps = emptied(ops)
+	b.mu.Lock()
+	b.ops.put(ops)
+	b.mu.Unlock()
 	b.moveDue(now)
 	b.react(ctx, now)
 	b.flush()
@@ -433,8 +430,7 @@ func (b *Broker) step(ctx context.Context) {
 
 // apply applies the oldest proposal, or tells that it was not written.
 func (b *Broker) apply(c commit) {
-	p := b.pending.pop()
-	b.handed.answered()
+	p := b.queued.answered()
 	if c.err != nil {
 		p.finish(box.Result{}, c.err)
 		return
@@ -500,29 +496,20 @@ func (b *Broker) propose(done func(box.Result, error)) {
 
 // queue queues one record for the next flush.
 func (b *Broker) queue(rec []byte, newWork, relaxed bool, done func(box.Result, error)) {
-	b.hand(proposal{rec: rec, done: done}, newWork, relaxed)
-}
-
-// hand queues the record of a proposal for the next flush.
-func (b *Broker) hand(p proposal, newWork, relaxed bool) {
-	b.pending.push(p)
-	b.entries = append(b.entries, ledger.Entry{Data: p.rec, NewWork: newWork, Relaxed: relaxed, After: b.after})
+	b.queued.push(proposal{rec: rec, done: done}, newWork, relaxed)
 }
 
 // flush hands the log what was queued.
 func (b *Broker) flush() {
-	if len(b.entries) == 0 {
-		return
+	if len(b.queued.next) > 0 {
+		b.log.Queue(b.queued.call())
 	}
-	entries := b.entries
-	b.entries = b.handed.add(entries) // the log owns the others
-	b.log.Queue(entries)
 }
 
 // committed is called by the log, in the order of the proposals.
 func (b *Broker) committed(index uint64, p ledger.Place, err error) {
 	b.mu.Lock()
-	b.commits = append(b.commits, commit{index, p, err})
+	b.commits.list = append(b.commits.list, commit{index, p, err})
 	b.mu.Unlock()
 	b.notify()
 }
@@ -541,7 +528,7 @@ func (b *Broker) do(o op) error {
 		b.mu.Unlock()
 		return b.stopped
 	}
-	b.ops = append(b.ops, o)
+	b.ops.list = append(b.ops.list, o)
 	b.mu.Unlock()
 	b.notify()
 	return nil
@@ -574,7 +561,7 @@ func (b *Broker) stop(err error) error {
 	}
 	b.mu.Lock()
 	b.stopped = ErrStopped
-	b.ops = nil
+	b.ops = swap[op]{}
 	b.mu.Unlock()
 	close(b.ended)
 	for x := range b.sessions {

@@ -1,6 +1,8 @@
 package mail
 
 import (
+	"slices"
+
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/store/ledger"
 )
@@ -36,39 +38,27 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
-// proposals is a queue of proposals.
-type proposals struct {
-	list []proposal
-	head int // of the first one
+// A swap is a list that some goroutines add to and one takes, without a new slice each time.
+type swap[T any] struct{ list, free []T }
+
+// take returns the list, which is empty then. Who has taken it gives it back with put.
+func (s *swap[T]) take() (list []T) {
+	list, s.list, s.free = s.list, s.free, nil
+	return list
 }
 
-func (q *proposals) len() int { return len(q.list) - q.head }
+func (s *swap[T]) put(list []T) { s.free = emptied(list) }
 
-func (q *proposals) push(p proposal) { q.list = append(q.list, p) }
+// queued is what the log was given and has not answered, and what it is given next. It keeps
+// the slices of what was answered to use them again.
+type queued struct {
+	proposals []proposal // in the order of the log
+	head      int        // of the oldest one
+	next      []ledger.Entry
+	calls     []call // those that the log owns
+	free      [][]ledger.Entry
 
-// last returns the newest one.
-func (q *proposals) last() *proposal { return &q.list[len(q.list)-1] }
-
-// pop removes the oldest one.
-func (q *proposals) pop() proposal {
-	p := q.list[q.head]
-	q.list[q.head] = proposal{}
-	switch q.head++; {
-	case q.head == len(q.list):
-		q.list, q.head = emptied(q.list), 0
-	case q.head >= 256 && 2*q.head >= len(q.list):
-		n := copy(q.list, q.list[q.head:])
-		clear(q.list[n:])
-		q.list, q.head = q.list[:n], 0
-	}
-	return p
-}
-
-// handed has the entries that the log owns, in the slices in which it was given them, and
-// slices to be used again.
-type handed struct {
-	calls []call
-	free  [][]ledger.Entry
+	after func(index uint64, p ledger.Place, err error) // of each entry
 }
 
 // A call is one of the log's Queue.
@@ -77,26 +67,48 @@ type call struct {
 	left    int // without an answer
 }
 
-// add notes a call, and returns a slice for the entries of the next one.
-func (h *handed) add(entries []ledger.Entry) (next []ledger.Entry) {
-	h.calls = append(h.calls, call{entries, len(entries)})
-	if n := len(h.free) - 1; n >= 0 {
-		next, h.free = h.free[n], h.free[:n]
-	}
-	return next
+// len returns how many proposals have no answer.
+func (q *queued) len() int { return len(q.proposals) - q.head }
+
+// last returns the newest proposal.
+func (q *queued) last() *proposal { return &q.proposals[len(q.proposals)-1] }
+
+// push adds a proposal to the next call.
+func (q *queued) push(p proposal, newWork, relaxed bool) {
+	q.proposals = append(q.proposals, p)
+	q.next = append(q.next, ledger.Entry{Data: p.rec, NewWork: newWork, Relaxed: relaxed, After: q.after})
 }
 
-// answered notes the answer to the oldest entry without one.
-func (h *handed) answered() {
-	c := &h.calls[0]
-	if c.left--; c.left > 0 {
-		return
+// call returns the entries of the next call, which the log owns from then on.
+func (q *queued) call() (entries []ledger.Entry) {
+	entries, q.next = q.next, nil
+	q.calls = append(q.calls, call{entries, len(entries)})
+	if n := len(q.free) - 1; n >= 0 {
+		q.next, q.free = q.free[n], q.free[:n]
+	}
+	return entries
+}
+
+// answered returns the oldest proposal, which the log has answered.
+func (q *queued) answered() proposal {
+	p := q.proposals[q.head]
+	q.proposals[q.head] = proposal{}
+	switch q.head++; {
+	case q.head == len(q.proposals):
+		q.proposals, q.head = emptied(q.proposals), 0
+	case q.head >= 256 && 2*q.head >= len(q.proposals):
+		n := copy(q.proposals, q.proposals[q.head:])
+		clear(q.proposals[n:])
+		q.proposals, q.head = q.proposals[:n], 0
 	}
 	const most = 8
-	if s := emptied(c.entries); s != nil && len(h.free) < most {
-		h.free = append(h.free, s)
+	if c := &q.calls[0]; c.left > 1 {
+		c.left--
+	} else {
+		if s := emptied(c.entries); s != nil && len(q.free) < most {
+			q.free = append(q.free, s)
+		}
+		q.calls = slices.Delete(q.calls, 0, 1)
 	}
-	n := copy(h.calls, h.calls[1:])
-	h.calls[n] = call{}
-	h.calls = h.calls[:n]
+	return p
 }

@@ -426,7 +426,7 @@ func (s *sim) cancel(n *simNode) {
 // checkpoint writes the state, if nothing is on its way. What was written before is on disk then.
 func (n *simNode) checkpoint() {
 	n.step()
-	if n.pending.len() == 0 {
+	if n.queued.len() == 0 {
 		n.saved.records += 1 << 40
 		n.checkpointDue()
 		n.waiting.Wait()

@@ -214,7 +214,7 @@ func (b *Broker) move(batch []move) {
 		m.running, m.sparse = false, nil
 		return
 	}
-	queued := b.pending.len()
+	queued := b.queued.len()
 	for _, x := range batch {
 		is, ok := b.state.Record(x.Box, x.Seq)
 		switch {
@@ -228,11 +228,11 @@ func (b *Broker) move(batch []move) {
 			b.queue(x.rec, false, true, nil)
 		}
 	}
-	if b.pending.len() == queued {
+	if b.queued.len() == queued {
 		m.running = false
 		return
 	}
-	b.pending.last().done = func(_ box.Result, err error) {
+	b.queued.last().done = func(_ box.Result, err error) {
 		if m.running = false; err != nil { // the disk is full
 			m.sparse = nil
 			return

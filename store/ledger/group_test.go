@@ -122,6 +122,7 @@ func TestAnsweredEntriesAreTheCallers(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		for i, p := range places {
 			if got, err := l.Read(p, nil); err != nil || !bytes.Equal(got, data(i, 100)) {
 				t.Errorf("entry %d at %v: %x, %v", i, p, got, err)
