@@ -105,6 +105,7 @@ func TestLocalAddrs(t *testing.T) {
 // A node that gets another address announces it at once, to its peers and on the LAN;
 // libp2p would announce the old one for up to a minute.
 func TestNewAddressIsAnnounced(t *testing.T) {
+	t.Parallel()
 	var f fakeInterfaces
 	f.set("/ip4/127.0.0.1", "/ip4/10.1.1.1")
 	var starts atomic.Int32

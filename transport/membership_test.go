@@ -116,6 +116,7 @@ func TestJoinWithoutTicketIsLocalOnly(t *testing.T) {
 // certificate gets no relay reservation, and is in no routing table and no topic: it is
 // admitted only to have it renewed.
 func TestExpiredCertificateAllowsOnlyHello(t *testing.T) {
+	t.Parallel()
 	heard := new(countRumors)
 	b := startWithMembers(t, 2, func(cfg *Config) { cfg.Relay, cfg.DHT, cfg.Topic = true, true, heard }, 3)
 	late, _ := inMesh(t, 1, 2, 3)

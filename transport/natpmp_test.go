@@ -125,6 +125,7 @@ func TestNATPMPMapsPorts(t *testing.T) {
 // TestNATPMPWithoutRouter checks that an unresponsive router is not used, and that
 // closing does not wait for it.
 func TestNATPMPWithoutRouter(t *testing.T) {
+	t.Parallel()
 	router := ownLoopback(84)
 	r := newTestRouter(t, router)
 	r.mu.Lock()

@@ -216,6 +216,7 @@ func identifications(t *testing.T, victim *testNode) func() int {
 // the proof for a challenge. No other protocol is answered, whether it is supported or
 // not.
 func TestStrangerLearnsNothing(t *testing.T) {
+	t.Parallel()
 	victim := startSecretNode(t)
 	identified := identifications(t, victim)
 	o := newOutsider(t, victim)
@@ -339,6 +340,7 @@ func joined(t *testing.T, refusal string) []byte {
 // one seen on the LAN, sends 32 random bytes and nothing else to a peer that does not
 // prove that it belongs to the mesh.
 func TestDialedStrangerLearnsNothing(t *testing.T) {
+	t.Parallel()
 	zero := make([]byte, proofSize)
 	tests := []struct {
 		name   string

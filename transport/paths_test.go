@@ -22,6 +22,7 @@ import (
 // TestStrangerGetsNoRelay checks S54: a peer without a hello gets no reservation, no
 // circuit and no hole punching, and costs a bounded number of streams.
 func TestStrangerGetsNoRelay(t *testing.T) {
+	t.Parallel()
 	b := start(t, 2, func(n *testNode, cfg *Config) {
 		cfg.Relay = true
 		n.gate.admit = func(_ *proto.Hello, p proto.PeerID) error {

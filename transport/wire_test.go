@@ -128,6 +128,7 @@ func frame(t *testing.T, typ proto.MessageType, payload []byte) []byte {
 // TestNothingBeforeHello checks that a connection without a hello carries nothing, and is
 // soon closed (S54).
 func TestNothingBeforeHello(t *testing.T) {
+	t.Parallel()
 	received := make(chan struct{}, 1)
 	b := start(t, 2, func(n *testNode, cfg *Config) {
 		n.recv.receive = func(context.Context, proto.PeerID, []*proto.Message) (Answer, error) {
