@@ -51,7 +51,8 @@ type Config struct {
 	OnFull     func(why error)       // called when the store begins to refuse new work, and with nil when it ends
 	Simulated  store.Engine          // used instead of opening a store under Dir
 
-	ledgerSegment int64 // bytes of a segment of the ledger; default that of package ledger
+	LedgerSegment int64 // bytes of a new segment of the ledger; default that of package ledger
+	LedgerTail    int64 // bytes of the newest entries in memory; default likewise
 }
 
 func (c Config) withDefaults() Config {

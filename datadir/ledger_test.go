@@ -25,7 +25,7 @@ type kept struct {
 
 func newKept(t *testing.T, engine string) *kept {
 	clk := clock.NewManual(time.Unix(1e9, 0))
-	return &kept{t, Config{Dir: t.TempDir(), Engine: engine, Clock: clk.Clock(), Reserve: -1, ledgerSegment: simulatedSegment, Logger: slog.New(slog.DiscardHandler)}, clk}
+	return &kept{t, Config{Dir: t.TempDir(), Engine: engine, Clock: clk.Clock(), Reserve: -1, LedgerSegment: simulatedSegment, Logger: slog.New(slog.DiscardHandler)}, clk}
 }
 
 // with opens the folder and calls f.

@@ -95,6 +95,7 @@ type Config struct {
 	Logger   *slog.Logger
 
 	Limits     box.Limits // of all boxes; zero values mean defaults
+	Durable    bool       // mail that its sender calls relaxed is answered after its fsync, too
 	MaxBody    int64      // sealed bytes of a body; default 100 GiB
 	Suite      byte       // how large bodies are sealed: see [bodies.SealOptions]
 	Registerer prometheus.Registerer

@@ -81,7 +81,7 @@ func (b *Boxes) ask(ctx context.Context, raw []byte, to place, replyFrom []strin
 		return sent, err
 	}
 	if raw, err = requestLetter(l, name); err == nil {
-		sent, err = b.sendLetter(ctx, raw, to, l.Flags&proto.LetterRelaxed != 0)
+		sent, err = b.sendLetter(ctx, raw, to, b.mayRelax(l.Flags&proto.LetterRelaxed != 0))
 	}
 	if name == reply.name && (err != nil && !errors.Is(err, store.ErrUnknown) || sent.Known) {
 		if err := b.dropReplyBox(ctx, name); err != nil {

@@ -30,14 +30,18 @@ func (b *Boxes) Send(ctx context.Context, mails []wire.Mail) ([]wire.SentMail, [
 			continue
 		}
 		away := to.home != b.cfg.Self
-		if s.isFull(len(letter), mails[i].Relaxed, away) {
+		relaxed := b.mayRelax(mails[i].Relaxed)
+		if s.isFull(len(letter), relaxed, away) {
 			b.flush(ctx, s)
 		}
-		s.add(i, letter, object, to, mails[i].Relaxed, away)
+		s.add(i, letter, object, to, relaxed, away)
 	}
 	b.flush(ctx, s)
 	return s.sent, s.errs
 }
+
+// mayRelax reports whether a mail is answered before its fsync, given what its sender wants.
+func (b *Boxes) mayRelax(asked bool) bool { return asked && !b.cfg.Durable }
 
 // A sending is one call of Send.
 type sending struct {

@@ -41,6 +41,32 @@ func TestSendToOwnMailbox(t *testing.T) {
 	})
 }
 
+// Where the node wants all mail durable, no mail is relaxed, however it is sent.
+func TestDurableNodeRelaxesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.cfg.Durable = true
+		f.mailbox("ceo", nil)
+		if sent := f.mail("agent:ceo", "first", func(m *wire.Mail) { m.Relaxed = true }); sent.Durability != wire.DurabilityFsynced {
+			t.Errorf("%+v", sent)
+		}
+		now := time.Now()
+		letter, err := proto.AppendLetter(nil, &proto.Letter{Class: proto.Normal, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(), Flags: proto.LetterRelaxed, Body: []byte("third")})
+		f.must(err)
+		for _, q := range []*Queued{
+			f.QueueMails([]wire.Mail{{To: "agent:ceo", Body: []byte("second"), Relaxed: true}}),
+			f.QueueLetters([]Letter{{[]byte("agent:ceo"), letter}}),
+		} {
+			if q.runs[0].relaxed {
+				t.Error("it is relaxed")
+			}
+			f.must(q.Wait(t.Context())[0].Err)
+		}
+		if _, bodies := f.lease("ceo", "", 9, 0); !slices.Equal(bodies, []string{"first", "second", "third"}) {
+			t.Errorf("leased %q", bodies)
+		}
+	})
+}
+
 // Each mail of a call has its own result, and those for one box keep their order.
 func TestSendMany(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {

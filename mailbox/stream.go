@@ -80,7 +80,7 @@ func (b *Boxes) QueueMails(mails []wire.Mail) *Queued {
 	q := newQueued(b, len(mails))
 	for i := range mails {
 		letter, to, err := b.encode(&mails[i], proto.LetterObject{})
-		q.add(i, letter, to, mails[i].Relaxed, err)
+		q.add(i, letter, to, b.mayRelax(mails[i].Relaxed), err)
 	}
 	return q.flush()
 }
@@ -102,7 +102,7 @@ func (b *Boxes) QueueLetters(letters []Letter) *Queued {
 		if err == nil && len(l.ReplyTo)+len(l.BounceTo) > 0 {
 			letter, err = b.withFullAddresses(letter, l)
 		}
-		q.add(i, letter, to, l.Flags&proto.LetterRelaxed != 0, err)
+		q.add(i, letter, to, b.mayRelax(l.Flags&proto.LetterRelaxed != 0), err)
 	}
 	return q.flush()
 }

@@ -27,6 +27,7 @@ type Config struct {
 	Net       NetConfig                  // how peers reach it
 	Mesh      MeshConfig                 // membership and probes
 	Queues    QueueConfig                // what it signs for others as an admin
+	Mail      MailConfig                 // how much mail it keeps, and how
 	Limits    Limits                     // bounds on what it accepts and keeps
 	Handlers  []wire.HandlerSpec         // what it runs for others; Handlers.Add adds more
 	Functions map[string]handler.Handler // by kind: what Handle registered
@@ -110,6 +111,15 @@ type QueueConfig struct {
 	MaxNames int      // of queues and others, that it signs for one member; default 64
 }
 
+// MailConfig says how much mail a node keeps, and how.
+type MailConfig struct {
+	MaxBytes int64 // of the letters in all mailboxes and topics; default 10 GiB
+	MaxKeys  int   // dedupe keys that are remembered; default 200 000
+	Segment  int64 // bytes of a new segment of the ledger; default 64 MiB, at most 100 MiB
+	Tail     int64 // bytes of the newest mail in memory; default 16 MiB
+	Durable  bool  // mail that may be answered before its fsync is not
+}
+
 // Limits bound what a node accepts and keeps. Where a default names "384 MiB" it is
 // for a memory limit of 384 MiB and scales with the memory limit.
 type Limits struct {
@@ -128,8 +138,6 @@ type Limits struct {
 	DoneCount       int           // how many of them; default 50 000 (384 MiB)
 	DeadAge         time.Duration // how long dead letters are kept; default 30 days
 	DeadCount       int           // how many of them; default 10 000 (384 MiB)
-	MailBytes       int64         // of the letters in all mailboxes and topics; default 10 GiB
-	MailKeys        int           // dedupe keys of mail that are remembered; default 200 000
 	MemoryLimit     int64         // bytes that the Go runtime aims to stay below; default what the machine or container allows, at most 384 MiB; <0 none; GOMEMLIMIT wins
 }
 
@@ -137,7 +145,7 @@ type Limits struct {
 func (c Config) Storage() datadir.Config {
 	return datadir.Config{
 		Dir: c.Dir, Engine: c.Store.Engine, Segment: c.Store.Segment, Reserve: c.Store.Reserve, MaxBlob: c.Store.MaxBlob, MaxBlobs: c.Store.MaxBlobs,
-		Memory: c.Limits.MemoryLimit, Clock: c.Clock, Logger: c.Logger, Opening: c.Opening, Simulated: c.Simulated.Engine,
+		LedgerSegment: c.Mail.Segment, LedgerTail: c.Mail.Tail, Memory: c.Limits.MemoryLimit, Clock: c.Clock, Logger: c.Logger, Opening: c.Opening, Simulated: c.Simulated.Engine,
 	}
 }
 

@@ -17,7 +17,7 @@ type Config struct {
 	Mesh      Mesh               `yaml:"mesh" doc:"This node as a member of the mesh."`
 	Queues    Queues             `yaml:"queues" doc:"What this node does for shared queues as an admin."`
 	API       API                `yaml:"api" doc:"How programs on this machine reach this node."`
-	Mail      Mail               `yaml:"mail" doc:"How much mail a node keeps."`
+	Mail      Mail               `yaml:"mail" doc:"How much mail a node keeps, and how."`
 	Limits    Limits             `yaml:"limits" doc:"How much a node accepts and stores."`
 	Log       Log                `yaml:"log" doc:"What a node logs."`
 	Dangerous []string           `yaml:"dangerous" doc:"kinds whose handlers, and mailboxes whose programs, may have the profile dangerous; only this list allows it, commands and peers cannot"`
@@ -79,10 +79,13 @@ type API struct {
 	Socket string `yaml:"socket" defaultText:"node.sock in the runtime folder; see Places" doc:"path of the Unix socket"`
 }
 
-// Mail bounds the mail that a node keeps.
+// Mail configures how much mail a node keeps, and how.
 type Mail struct {
 	MaxBytes Bytes `yaml:"max_bytes" default:"10GiB" min:"1MiB" max:"1TiB" doc:"total size of the mail in all mailboxes and topics of this node, of what waits here for other nodes, and of dead letters; more is refused with FULL"`
 	MaxKeys  int   `yaml:"max_keys" default:"200000" min:"1" max:"10000000" doc:"dedupe keys of mail that are remembered for 24 to 36 hours of running time; a mail with a new key beyond the limit is refused with FULL"`
+	Segment  Bytes `yaml:"segment" default:"64MiB" min:"4MiB" max:"100MiB" doc:"size of a new file of the ledger, in which mail is kept; two are made with the first mail"`
+	Tail     Bytes `yaml:"tail" default:"16MiB" min:"4MiB" max:"1GiB" doc:"memory with the newest mail, for readers that keep up; others read the files"`
+	Relaxed  bool  `yaml:"relaxed" default:"on" doc:"programs may send mail that is answered before its fsync; off: such mail is answered after it, like all other"`
 }
 
 // Limits bounds what a node accepts and stores.
@@ -137,8 +140,8 @@ func (c Config) Node(dir string) node.Config {
 			GracefulTimeout: time.Duration(c.Limits.GracefulTimeout), StallAfter: time.Duration(c.Limits.StallAfter), IdempotencyTTL: time.Duration(c.Limits.IdempotencyTTL), MaxKeys: c.Limits.MaxKeys,
 			DoneAge: time.Duration(c.Limits.DoneAge), DoneCount: c.Limits.DoneCount,
 			DeadAge: time.Duration(c.Limits.DeadAge), DeadCount: c.Limits.DeadCount, MemoryLimit: int64(c.Limits.MemoryLimit),
-			MailBytes: int64(c.Mail.MaxBytes), MailKeys: c.Mail.MaxKeys,
 		},
+		Mail:      node.MailConfig{MaxBytes: int64(c.Mail.MaxBytes), MaxKeys: c.Mail.MaxKeys, Segment: int64(c.Mail.Segment), Tail: int64(c.Mail.Tail), Durable: !c.Mail.Relaxed},
 		Dangerous: c.Dangerous, Handlers: c.Handlers,
 	}
 }

@@ -141,6 +141,8 @@ func TestEverySettingReachesTheNode(t *testing.T) {
 		switch {
 		case s.key == "dangerous":
 			text = "wipe"
+		case s.key == "mail.segment":
+			text = "96MiB"
 		case reflect.TypeFor[Config]().FieldByIndex(s.index).Type == reflect.TypeFor[Bytes]():
 			text = "128MiB"
 		case s.key == "limits.graceful_timeout":
@@ -166,7 +168,7 @@ func TestEverySettingReachesTheNode(t *testing.T) {
 		if reflect.DeepEqual(before.Config, after.Config) {
 			t.Errorf("%s changes nothing", env)
 		}
-		if s.key == "dangerous" || strings.HasPrefix(s.key, "store.") || strings.HasPrefix(s.key, "net.") || strings.HasPrefix(s.key, "mesh.") || strings.HasPrefix(s.key, "limits.") {
+		if s.key == "dangerous" || strings.HasPrefix(s.key, "store.") || strings.HasPrefix(s.key, "net.") || strings.HasPrefix(s.key, "mesh.") || strings.HasPrefix(s.key, "limits.") || strings.HasPrefix(s.key, "mail.") {
 			if reflect.DeepEqual(before.Node("/d"), after.Node("/d")) {
 				t.Errorf("%s does not reach the node", s.key)
 			}
