@@ -47,8 +47,9 @@ var gateSteps = []step{
 	process("containers", "TestThreeContainers"),
 }
 
-// soakSteps are the long forms.
+// soakSteps are the long forms; fuzzing comes first, since what it finds begins all again.
 var soakSteps = slices.Concat([]step{
+	fuzz("FuzzReceivers ./node", "FuzzDeed ./identity", "FuzzEveryMessage ./proto"),
 	{name: "race", argv: sh("make race"), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, reads: []string{"proto"}, estimate: 25 * time.Minute},
 	{name: "protocol", argv: sh("make lint-proto"), covers: []string{"./proto"}, reads: []string{"proto", "buf.yaml", "tools"}, estimate: 2 * time.Minute},
 	long("simulator", "./ownership", time.Minute, "BALEFIRE_SEEDS=50000", "TestSimulator"),
@@ -80,7 +81,6 @@ var soakSteps = slices.Concat([]step{
 		"TestNonRelaysAreNotAsked", "TestSlowPathIsNotABlackHole", "TestRelaySituations"),
 	long("damaged envelopes", "./identity", time.Minute, "BALEFIRE_LONG=1", "TestDamagedEnvelopesAreRefused"),
 	long("histories of homes", "./outbox", 2*time.Minute, "BALEFIRE_ROUNDS=400", "TestModel"),
-	fuzz("FuzzReceivers ./node", "FuzzDeed ./identity", "FuzzEveryMessage ./proto"),
 	quick("a stop of the window", "./api/client", "BALEFIRE_LONG=1", "TestAStopEndsWaiting"),
 	{name: "lab", argv: sh("go test -tags e2e -count=1 -v ./internal/lab/..."), covers: []string{"./internal/lab/..."}, timing: true, estimate: 2 * time.Minute},
 	{name: "LAN", argv: sh("go test -tags e2e -count=1 -v -run '^TestNodesFindEachOtherOnLAN$' ./transport"), tests: []string{"TestNodesFindEachOtherOnLAN"}, covers: []string{"./transport"}, estimate: 10 * time.Second},
