@@ -1,9 +1,7 @@
 package datadir
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -31,8 +29,7 @@ func (d *Dir) HasLedger() bool {
 // false if there is none.
 func ledgerOf(dir string) (path string, ok bool) {
 	path = filepath.Join(dir, Ledger, ownLedger)
-	_, err := os.Stat(path)
-	return path, !errors.Is(err, fs.ErrNotExist)
+	return path, ledger.Exists(path)
 }
 
 // LedgerBytes returns the size of the ledger, 0 if there is none.

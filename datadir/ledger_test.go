@@ -2,6 +2,7 @@ package datadir
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -26,6 +27,29 @@ type kept struct {
 func newKept(t *testing.T, engine string) *kept {
 	clk := clock.NewManual(time.Unix(1e9, 0))
 	return &kept{t, Config{Dir: t.TempDir(), Engine: engine, Clock: clk.Clock(), Reserve: -1, LedgerSegment: simulatedSegment, Logger: slog.New(slog.DiscardHandler)}, clk}
+}
+
+// A ledger that was refused for want of space is none: the node starts again without one, and
+// makes it when there is space (I13).
+func TestRefusedLedgerIsNone(t *testing.T) {
+	k := newKept(t, EngineNuts)
+	k.cfg.Reserve = 1 << 60
+	for range 2 {
+		k.with(func(d *Dir) {
+			if d.HasLedger() {
+				t.Error("there is a ledger")
+			}
+			if _, err := d.OpenLedger(); !errors.Is(err, store.ErrNoDisk) {
+				t.Errorf("made without space: %v", err)
+			}
+		})
+	}
+	k.cfg.Reserve = -1
+	k.with(func(d *Dir) {
+		if _, err := d.OpenLedger(); err != nil || !d.HasLedger() {
+			t.Errorf("with space: %v", err)
+		}
+	})
 }
 
 // with opens the folder and calls f.

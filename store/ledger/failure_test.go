@@ -139,6 +139,9 @@ func TestNewLedgerLeavesTheReserve(t *testing.T) {
 	if _, err := Open(dir, cfg); !errors.Is(err, store.ErrNoDisk) {
 		t.Fatalf("made without room: %v", err)
 	}
+	if exists(cfg.fs, dir) {
+		t.Error("what was refused exists")
+	}
 	free++
 	if err := mustOpen(t, dir, cfg).Close(); err != nil {
 		t.Fatal(err)

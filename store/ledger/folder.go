@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,6 +26,18 @@ type folder struct {
 	checkpoints []uint64 // indexes, ascending
 	torn        []string // names, oldest first
 	leftovers   []string // names of what an interrupted run left: spares, unfinished files
+}
+
+// Exists reports whether there is a ledger in dir, or what is left of a damaged one: an
+// interrupted or refused Open may leave a folder without any. What cannot be read exists.
+func Exists(dir string) bool { return exists(osFS{}, dir) }
+
+func exists(fs fileSystem, dir string) bool {
+	d, err := readFolder(fs, dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return false
+	}
+	return err != nil || d.identified || len(d.segments)+len(d.checkpoints)+len(d.torn) > 0
 }
 
 func readFolder(fs fileSystem, dir string) (folder, error) {

@@ -77,8 +77,10 @@ func (r *recovery) create() error {
 	if err := r.checkUnused(); err != nil {
 		return err
 	}
-	if err := r.cfg.spaceFor(r.cfg.Segment); err != nil {
-		return err
+	if len(r.folder.segments) == 0 { // else an interrupted create has its space
+		if err := r.cfg.spaceFor(r.cfg.Segment); err != nil {
+			return err
+		}
 	}
 	ident := identity{made: r.cfg.Clock.Now()}
 	if _, err := rand.Read(ident.id[:]); err != nil {
