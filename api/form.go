@@ -105,10 +105,21 @@ func cut(b []byte, from, to int, instead string) (rest, value []byte) {
 	return slices.Concat(b[:from], []byte(instead), b[to:]), b[from:to]
 }
 
+// fieldName returns the path of a field without the Go types that its documents embed.
+func fieldName(path string) string {
+	for {
+		name, rest, ok := strings.Cut(path, ".")
+		if !ok || name == strings.ToLower(name) {
+			return path
+		}
+		path = rest
+	}
+}
+
 // plainJSONError describes a decoding error without naming Go types.
 func plainJSONError(err error) string {
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && e.Field != "" {
-		text := fmt.Sprintf("field %q cannot be a %s", strings.TrimPrefix(strings.TrimPrefix(e.Field, "Request."), "Mail."), e.Value)
+		text := fmt.Sprintf("field %q cannot be a %s", fieldName(e.Field), e.Value)
 		switch e.Type.Kind() {
 		case reflect.Uint32:
 			text += fmt.Sprintf(": it must be a whole number from 0 to %d", uint32(math.MaxUint32))

@@ -339,20 +339,20 @@ func TestHeadersOfAMail(t *testing.T) {
 // TestMailBatch checks that each mail of a batch has its own result, in order, in both forms.
 func TestMailBatch(t *testing.T) {
 	n := newMailNode(t)
-	lines := []string{`{"to":"agent:ops","text":"1"}`, `{"to":"agent:none"}`, `{"to":"agent:ops","prio":1}`, `{"to":"agent:ops","class":"urgent"}`, `{"to":"agent:ops","text":"2"}`}
+	lines := []string{`{"to":"agent:ops","text":"1"}`, `{"to":"agent:none"}`, `{"to":"agent:ops","prio":1}`, `{"to":"agent:ops","class":"urgent"}`, `{"to":"agent:ops","to":"agent:ops"}`, `{"to":"agent:ops","text":"2"}`}
 	for contentType, doc := range map[string]string{jsonType: "[" + strings.Join(lines, ",") + "]", ndjsonType: strings.Join(lines, "\n")} {
 		res, body := ask(t, n, "POST", "/v1/mail/batch", contentType, doc)
 		got := decoded[wire.MailBatch](t, res, body, 200)
-		if got.Accepted != 2 || got.Failed != 3 || len(got.Items) != len(lines) {
+		if got.Accepted != 2 || got.Failed != 4 || len(got.Items) != len(lines) {
 			t.Fatalf("%s: %+v", contentType, got)
 		}
-		for i, status := range []int{202, 404, 400, 422, 202} {
+		for i, status := range []int{202, 404, 400, 422, 400, 202} {
 			if item := got.Items[i]; item.Status != status || (item.Mail == nil) != (item.Problem != nil) {
 				t.Errorf("%s: mail %d: %+v", contentType, i, item)
 			}
 		}
 		given, err := n.Mail.Lease(t.Context(), "ops", "", wire.LeaseMail{Max: 9})
-		if err != nil || len(given) != 2 || string(given[0].Mail.Body) != "1" || string(given[1].Mail.Body) != "2" || given[1].Mail.ID != got.Items[4].Mail.ID {
+		if err != nil || len(given) != 2 || string(given[0].Mail.Body) != "1" || string(given[1].Mail.Body) != "2" || given[1].Mail.ID != got.Items[5].Mail.ID {
 			t.Errorf("%s: leased %+v, %v", contentType, given, err)
 		}
 	}

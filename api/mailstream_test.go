@@ -300,6 +300,11 @@ func TestWhatMayNotBeIsRefused(t *testing.T) {
 		"an unknown op":    `{"op":"sent"}`,
 		"no op":            `{}`,
 		"an unknown field": `{"op":"ping","refs":1}`,
+		"a wrong field":    `{"op":"settle","session":1,"nack":[{"lease":"1.2.3","finl":true}]}`,
+		"a wrong type":     `{"op":"settle","session":1,"ack":7}`,
+		"mails in a ping":  `{"op":"ping","mails":7}`,
+		"no mails":         `{"op":"send","mails":null}`,
+		"broken mails":     `{"op":"send","mails":[{"to":"agent:ceo"}`,
 		"negative credit":  `{"op":"read","session":1,"box":"ceo","credit":-1}`,
 		"credit 2^63":      `{"op":"read","session":1,"box":"ceo","credit":9223372036854775808}`,
 		"credit 2^64":      `{"op":"credit","session":1,"add":18446744073709551616}`,
@@ -342,6 +347,30 @@ func TestWhatMayNotBeIsRefused(t *testing.T) {
 	t.Logf("counted: %d bad messages, each refused with 1008, nothing written", count)
 }
 
+// TestABadMailIsRefusedAlone sends mails of which each has a fault of its own in one document
+// with good ones: the good ones are sent, and the connection stays.
+func TestABadMailIsRefusedAlone(t *testing.T) {
+	n := mailNode(t)
+	dial, _ := serveMail(t, n)
+	c := dial(wire.MailDocuments)
+	deep := strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth)
+	bad := []struct{ mail, want string }{
+		{`{"to":"agent:ceo","to":"agent:ceo"}`, `field "to" is given twice`},
+		{`{"to":"agent:ceo","labels":{"a":"1","a":"2"}}`, `field "a" is given twice`},
+		{`{"to":"agent:ceo","labels":` + deep + `}`, "nests deeper"},
+		{`{"to":"agent:ceo","text":tru}`, "invalid character"},
+		{`{"to":"agent:ceo"]`, "the JSON is broken"},
+		{`7`, "a JSON object is expected"},
+	}
+	for _, x := range bad {
+		tell(t, c, `{"op":"send","ref":1,"mails":[{"to":"agent:ceo","text":"a"},%s,{"to":"agent:ceo","text":"b"}]}`, x.mail)
+		a := hear(t, c)
+		if len(a.Results) != 3 || a.Results[0].Problem != nil || a.Results[2].Problem != nil || a.Results[1].Problem == nil || !strings.Contains(a.Results[1].Problem.Error(), x.want) {
+			t.Errorf("%s: %+v", x.mail, a)
+		}
+	}
+}
+
 // refusals are the reasons with which a connection is closed, by the rows of
 // TestWhatMayNotBeIsRefused.
 var refusals = map[string]string{
@@ -374,6 +403,11 @@ var refusals = map[string]string{
 	"json/513 mails":                   "a send must have from 1 to 512 mails",
 	"json/a bad lease":                 `invalid request: lease "1.2": must be what a delivery names, such as 88121.1795212606.4`,
 	"json/an unknown field":            "bad document: …",
+	"json/a wrong field":               `bad document: unknown field "finl"`,
+	"json/a wrong type":                `bad document: field "ack" cannot be a number`,
+	"json/mails in a ping":             "mails in a ping: they belong to a send",
+	"json/no mails":                    "bad document: mails: a JSON array is expected",
+	"json/broken mails":                "bad document: the JSON is broken at byte …",
 	"json/an unknown op":               `unknown op "sent"`,
 	"json/credit 2^63":                 "credit 9223372036854775808: must be from 1 to 65536",
 	"json/credit 2^64":                 "bad document: …",

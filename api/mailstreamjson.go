@@ -45,19 +45,25 @@ type streamDocument struct {
 var streamFields = fieldsOf[streamDocument]()
 
 func (jsonForm) requests(msg []byte, do func(*streamRequest) error) error {
-	w := scanner{b: msg, noted: "mails"}
+	w := scanner{b: msg, noted: "mails", apart: true}
 	if err := w.document(func(name string) bool { return streamFields[name] }); err != nil {
 		return fmt.Errorf("bad document: %w", err)
 	}
 	rest, mails := cut(msg, w.from, w.to, "{}")
 	var doc streamDocument
-	if err := json.Unmarshal(rest, &doc); err != nil {
+	dec := json.NewDecoder(bytes.NewReader(rest))
+	dec.DisallowUnknownFields() // in settlements
+	if err := dec.Decode(&doc); err != nil {
 		return fmt.Errorf("bad document: %s", plainJSONError(err))
 	}
 	q := &streamRequest{op: streamOps[doc.Op], ref: doc.Ref, session: doc.Session, credit: doc.Add}
-	switch q.op {
-	case 0:
+	switch {
+	case q.op == 0:
 		return fmt.Errorf("unknown op %.20q", doc.Op)
+	case mails != nil && q.op != wire.OpSend:
+		return fmt.Errorf("mails in a %s: they belong to a send", doc.Op)
+	}
+	switch q.op {
 	case wire.OpSend:
 		parts, err := elements(mails, wire.MaxMailBatch)
 		switch {

@@ -20,7 +20,7 @@ func checkObject(b []byte, known func(name string) bool) error {
 	return w.document(known)
 }
 
-// elements returns the raw values of a JSON array, at most max.
+// elements returns the raw values of a JSON array, at most max. Who decodes one checks it.
 func elements(b []byte, max int) ([][]byte, error) {
 	w := scanner{b: b}
 	if w.next() != '[' {
@@ -37,7 +37,7 @@ func elements(b []byte, max int) ([][]byte, error) {
 			return nil, errTooMany
 		}
 		start := w.i
-		if err := w.value(nil); err != nil {
+		if err := w.step(); err != nil {
 			return nil, err
 		}
 		out = append(out, b[start:w.i])
@@ -54,6 +54,7 @@ type scanner struct {
 
 	noted    string // a member of the outermost object
 	from, to int    // start and end of its value
+	apart    bool   // who decodes that value checks it
 }
 
 func (w *scanner) document(known func(string) bool) error {
@@ -108,6 +109,36 @@ func (w *scanner) value(known func(string) bool) error {
 	return nil
 }
 
+// step steps over a value, of which it checks only where it ends.
+func (w *scanner) step() error {
+	for depth := 0; ; {
+		switch w.next() {
+		case '{', '[':
+			depth++
+			w.i++
+		case '}', ']':
+			if depth == 0 {
+				return w.bad("a value")
+			}
+			depth--
+			w.i++
+		case ',', ':':
+			if depth == 0 {
+				return w.bad("a value")
+			}
+			w.i++
+			continue
+		default:
+			if err := w.value(nil); err != nil {
+				return err
+			}
+		}
+		if depth == 0 {
+			return nil
+		}
+	}
+}
+
 func (w *scanner) nest(f func() error) error {
 	if w.depth++; w.depth > maxDepth {
 		return fmt.Errorf("the JSON nests deeper than %d levels", maxDepth)
@@ -141,11 +172,16 @@ func (w *scanner) object(known func(string) bool) error {
 		}
 		w.i++
 		w.next()
-		from := w.i
-		if err := w.value(nil); err != nil {
+		from, noted := w.i, w.depth == 1 && name == w.noted
+		if noted && w.apart {
+			err = w.step()
+		} else {
+			err = w.value(nil)
+		}
+		if err != nil {
 			return err
 		}
-		if w.depth == 1 && name == w.noted {
+		if noted {
 			w.from, w.to = from, w.i
 		}
 	}

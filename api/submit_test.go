@@ -260,8 +260,8 @@ func TestAnyOtherTypeIsTheBody(t *testing.T) {
 // tasks are stored together.
 func TestBatch(t *testing.T) {
 	good := func(key string) string { return fmt.Sprintf(`{"target":"here","kind":"k","key":%q}`, key) }
-	items := []string{good("a"), `{"target":"here"}`, `{"target":"nobody","kind":"k"}`, `{"target":"here","kind":"k","nope":1}`, `"x"`, good("b")}
-	want := []int{202, 422, 404, 400, 400, 202}
+	items := []string{good("a"), `{"target":"here"}`, `{"target":"nobody","kind":"k"}`, `{"target":"here","kind":"k","nope":1}`, `"x"`, `{"target":"here","kind":"k","kind":"k"}`, good("b")}
+	want := []int{202, 422, 404, 400, 400, 400, 202}
 	for contentType, doc := range map[string]string{
 		jsonType:               " [ " + strings.Join(items, "\n,\t") + " ] \n",
 		"application/x-ndjson": strings.Join(items, "\n"),
@@ -278,7 +278,7 @@ func TestBatch(t *testing.T) {
 		})
 		res, body := ask(t, n, "POST", "/v1/tasks/batch", contentType, doc)
 		b := decoded[wire.Batch](t, res, body, 200)
-		if b.Accepted != 2 || b.Failed != 4 || len(b.Items) != 6 {
+		if b.Accepted != 2 || b.Failed != 5 || len(b.Items) != 7 {
 			t.Fatalf("%s: %+v", contentType, b)
 		}
 		for i, item := range b.Items {
@@ -286,7 +286,7 @@ func TestBatch(t *testing.T) {
 				t.Errorf("%s: item %d: %+v", contentType, i, item)
 			}
 		}
-		for i, key := range map[int]string{0: "a", 5: "b"} {
+		for i, key := range map[int]string{0: "a", 6: "b"} {
 			if task, err := n.Views.Task(t.Context(), b.Items[i].Task.ID); err != nil || task.Key != key {
 				t.Errorf("%s: item %d is the task %+v, %v", contentType, i, task, err)
 			}
