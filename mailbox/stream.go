@@ -39,6 +39,9 @@ type Queued struct {
 	runs []run
 }
 
+// maxRuns is how many runs keep their slices, each with space for the mails of a send.
+const maxRuns = 8
+
 var queuedPool = sync.Pool{New: func() any { return new(Queued) }}
 
 func newQueued(b *Boxes, n int) *Queued {
@@ -56,7 +59,9 @@ func (q *Queued) Free() {
 		clear(r.to)
 		*r = run{at: r.at[:0], items: r.items, to: r.to[:0], sent: r.sent}
 	}
-	q.b, q.out, q.runs = nil, q.out[:0], q.runs[:0]
+	if q.b, q.out, q.runs = nil, q.out[:0], q.runs[:0]; cap(q.runs) > maxRuns {
+		q.runs = nil
+	}
 	queuedPool.Put(q)
 }
 

@@ -273,7 +273,7 @@ func (h *seqHeap) pop() uint64 {
 	if len(a) > 0 {
 		a[i] = last
 	}
-	if *h = a; len(a) == 0 && cap(a) > 16*chunkSize {
+	if *h = a; len(a) == 0 && cap(a) > 4*chunkSize {
 		*h = nil
 	}
 	return top
