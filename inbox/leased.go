@@ -175,8 +175,6 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 		rn.granted.Ended(jobCtx, j.key.ID, unstarted("the node has no handler for "+j.kind+" any more"))
 	case rn.handlers.suspendedReason(j.kind) != "":
 		rn.granted.Ended(jobCtx, j.key.ID, unstarted(text(rn.handlers.suspendedReason(j.kind), proto.MaxReason)))
-	case !j.h.allowsAll(j.origin, j.lease.Delegates, rn.parts.Members):
-		rn.granted.Ended(jobCtx, j.key.ID, unstarted("denied: the handler's allow list does not name the origin"))
 	default:
 		res := rn.handle(jobCtx, j)
 		why := rn.slots.release(j, len(res.Output))

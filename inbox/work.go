@@ -70,7 +70,7 @@ func (rn *runner) handle(jobCtx context.Context, j *job) (res *handler.Result) {
 	}
 	defer r.close()
 	if rn.denies(j) { // the list has changed since the start was decided
-		return &handler.Result{Outcome: handler.Unready, Reason: "denied: the handler's allow list does not name the origin any more"}
+		return &handler.Result{Outcome: handler.Unready, Reason: "denied: the handler's allow list does not name the origin"}
 	}
 	if !rn.begin(j) {
 		return &handler.Result{Outcome: handler.Cancelled}
