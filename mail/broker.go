@@ -502,7 +502,7 @@ func (b *Broker) queue(rec []byte, newWork, relaxed bool, done func(box.Result, 
 // flush hands the log what was queued.
 func (b *Broker) flush() {
 	if len(b.queued.next) > 0 {
-		b.log.Queue(b.queued.call())
+		b.log.Queue(b.queued.take())
 	}
 }
 

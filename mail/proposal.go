@@ -11,16 +11,16 @@ import (
 // with its result, or with the reason why it was not.
 type proposal struct {
 	rec  []byte
-	done func(box.Result, error) // nil: nobody waits, or call does
+	done func(box.Result, error) // nil: nobody waits, or sending does
 
-	call *Sending // of which it is mail at: without a function for each mail
-	at   int
+	sending *Sending // of which it is mail at: without a function for each mail
+	at      int
 }
 
 func (p *proposal) finish(r box.Result, err error) {
 	switch {
-	case p.call != nil:
-		p.call.answer(p.at, r, err)
+	case p.sending != nil:
+		p.sending.answer(p.at, r, err)
 	case p.done != nil:
 		p.done(r, err)
 	}
@@ -55,14 +55,14 @@ type queued struct {
 	proposals []proposal // in the order of the log
 	head      int        // of the oldest one
 	next      []ledger.Entry
-	calls     []call // those that the log owns
+	handed    []handed // what the log owns
 	free      [][]ledger.Entry
 
 	after func(index uint64, p ledger.Place, err error) // of each entry
 }
 
-// A call is one of the log's Queue.
-type call struct {
+// A handed is what the log was given in one call.
+type handed struct {
 	entries []ledger.Entry
 	left    int // without an answer
 }
@@ -73,16 +73,16 @@ func (q *queued) len() int { return len(q.proposals) - q.head }
 // last returns the newest proposal.
 func (q *queued) last() *proposal { return &q.proposals[len(q.proposals)-1] }
 
-// push adds a proposal to the next call.
+// push adds a proposal to what the log is given next.
 func (q *queued) push(p proposal, newWork, relaxed bool) {
 	q.proposals = append(q.proposals, p)
 	q.next = append(q.next, ledger.Entry{Data: p.rec, NewWork: newWork, Relaxed: relaxed, After: q.after})
 }
 
-// call returns the entries of the next call, which the log owns from then on.
-func (q *queued) call() (entries []ledger.Entry) {
+// take returns what the log is given next, and owns from then on.
+func (q *queued) take() (entries []ledger.Entry) {
 	entries, q.next = q.next, nil
-	q.calls = append(q.calls, call{entries, len(entries)})
+	q.handed = append(q.handed, handed{entries, len(entries)})
 	if n := len(q.free) - 1; n >= 0 {
 		q.next, q.free = q.free[n], q.free[:n]
 	}
@@ -102,13 +102,13 @@ func (q *queued) answered() proposal {
 		q.proposals, q.head = q.proposals[:n], 0
 	}
 	const most = 8
-	if c := &q.calls[0]; c.left > 1 {
-		c.left--
+	if h := &q.handed[0]; h.left > 1 {
+		h.left--
 	} else {
-		if s := emptied(c.entries); s != nil && len(q.free) < most {
+		if s := emptied(h.entries); s != nil && len(q.free) < most {
 			q.free = append(q.free, s)
 		}
-		q.calls = slices.Delete(q.calls, 0, 1)
+		q.handed = slices.Delete(q.handed, 0, 1)
 	}
 	return p
 }

@@ -153,7 +153,7 @@ func (b *Broker) send(s *Sending) {
 			s.answered()
 			continue
 		}
-		b.queued.push(proposal{rec: s.recs[i], call: s, at: i}, true, s.relaxed)
+		b.queued.push(proposal{rec: s.recs[i], sending: s, at: i}, true, s.relaxed)
 	}
 }
 
