@@ -104,8 +104,7 @@ func (f *flooder) frame(c *proto.Content, unsigned ...byte) []byte {
 func (f *flooder) send(frames ...[]byte) []*proto.Refusal {
 	f.t.Helper()
 	n0 := f.mesh.nodes[0].node
-	f.Disconnect(n0.keys.Peer()) // it acknowledges no result, so n0 may be about to close the connection
-	f.Connect(n0.keys.Peer(), n0.net.Addrs())
+	f.reconnect(n0)
 	m, err := f.Ask(n0.keys.Peer(), proto.StreamTask, frames...)
 	ack := new(proto.Ack)
 	if err == nil {
@@ -115,6 +114,21 @@ func (f *flooder) send(frames ...[]byte) []*proto.Refusal {
 		f.t.Fatalf("the answer is %v, %v", m, err)
 	}
 	return ack.GetRefusals()
+}
+
+// reconnect replaces its connection to n0, which may be about to close it because it
+// acknowledges no result. n0 may dial it at the same moment, and then closes one of the two.
+func (f *flooder) reconnect(n0 *Node) {
+	f.t.Helper()
+	var err error
+	for range 10 {
+		f.Disconnect(n0.keys.Peer())
+		if err = f.TryConnect(n0.keys.Peer(), n0.net.Addrs()); err == nil {
+			return
+		}
+		time.Sleep(time.Second)
+	}
+	f.t.Fatal(err)
 }
 
 // flood sends frames to n0 on a task stream, and returns how many of the flooder's tasks
