@@ -133,7 +133,7 @@ func TestRelaySwitch(t *testing.T) {
 			}
 		}
 		s.await(10*time.Second, "the rest of the work", func() bool { return s.nodes[0].left() == 0 })
-		if a, b := s.happened(0, transport.EventDisconnected), s.happened(1, transport.EventDisconnected); a+b > 0 {
+		if a, b := s.lost(0, 1), s.lost(1, 0); a+b > 0 {
 			t.Errorf("the peers lost each other %d and %d times", a, b)
 		}
 		if conns := len(connectedPaths(s.nodes[0].Paths(s.nodes[1].Peer()))); conns > 4 {
