@@ -99,6 +99,7 @@ func TestLastNodeServesItsOwnQueue(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
+		time.Sleep(queuesNotice)
 		if s := home.Views.MeshSummary(t.Context()); !s.Isolated || !s.Paused {
 			t.Fatalf("it does not consider itself isolated: %+v", s)
 		}
@@ -111,6 +112,10 @@ func TestLastNodeServesItsOwnQueue(t *testing.T) {
 		}
 	})
 }
+
+// queuesNotice is more than the second after which the queues of a node notice what it
+// believes of itself: before, they may grant to others.
+const queuesNotice = 2 * time.Second
 
 // The last node that runs does the tasks of a queue that it has seized, from a home that
 // died, while others were there or when it was alone already, and takes nothing back from
@@ -131,6 +136,7 @@ func TestLastNodeServesASeizedQueue(t *testing.T) {
 			}
 			c.nodes[1].crash()
 			c.await(5*time.Minute, "it to be isolated", func() bool { return last.Views.MeshSummary(t.Context()).Isolated })
+			time.Sleep(queuesNotice)
 			if alone {
 				seizeFrom(t, c, last)
 			}

@@ -133,8 +133,8 @@ func (c *cluster) waitAll(at int, ids []string, within time.Duration) map[int]in
 	for _, ref := range ids {
 		task, err := c.nodes[at].node.Views.Wait(ctx, ref)
 		if err != nil || task.State != "SUCCESS" {
-			b, _ := c.nodes[0].node.Explainer.Why(c.t.Context(), ref)
-			c.t.Fatalf("%s is %s (%s): %v; at its home: %+v", ref, task.State, task.Reason, err, b)
+			b, _ := c.nodes[at].node.Explainer.Why(c.t.Context(), ref)
+			c.t.Fatalf("%s is %s (%s): %v; n%d explains: %+v", ref, task.State, task.Reason, err, at, b)
 		}
 		body, _, err := c.nodes[at].node.Views.Result(ctx, ref)
 		if err != nil {
