@@ -110,6 +110,33 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// After a stop a wall clock may be wrong: while it is doubted, no member is gone because
+// of it, since what comes from one that is gone is refused for good.
+func TestDoubtedClockEndsNoMember(t *testing.T) {
+	c := newBookCase(t)
+	id := c.peer.Peer()
+	if err := c.book.Admit(c.hello, id); err != nil {
+		t.Fatal(err)
+	}
+	stamp := clock.NewGuard(clock.WithMachine("before", c.clock.Clock())).Stamp()
+	c.clock.SetWall(birth.Add(identity.MaxMemberLife + identity.MemberGrace + time.Hour))
+	after := clock.NewGuard(clock.WithMachine("after", c.clock.Clock()))
+	if err := after.Resume(stamp); err != nil {
+		t.Fatal(err)
+	}
+	c.book.clock = after.Clock()
+	if c.book.clock.Now().Before(birth.Add(identity.MaxMemberLife)) || !c.book.clock.Doubted() {
+		t.Fatalf("the clock is %v, doubted: %v", c.book.clock.Now(), c.book.clock.Doubted())
+	}
+	if _, ok := c.book.Renewable(id); !ok || c.book.Gone(id) {
+		t.Errorf("by a doubted clock: a member %v, gone %v", ok, c.book.Gone(id))
+	}
+	c.clock.Advance(clock.BelieveAfter + time.Minute)
+	if _, ok := c.book.Renewable(id); ok || !c.book.Gone(id) {
+		t.Errorf("by a believed clock: a member %v, gone %v", ok, c.book.Gone(id))
+	}
+}
+
 // TestHelloFamilies checks admission as in DESIGN section 6 and S51, S54: what is
 // admitted, what is not, and that nothing of the latter is stored.
 func TestHelloFamilies(t *testing.T) {

@@ -204,9 +204,13 @@ func (b *Book) entryOrSelf(id proto.PeerID) *Peer {
 	return b.entries[id]
 }
 
-// gone is Gone of an entry. b.mu is held.
+// gone is Gone of an entry. A doubted clock ends no membership. b.mu is held.
 func (b *Book) gone(p *Peer) bool {
-	return p == nil || p.cert == nil || b.isRevokedLocked(p.Member) || b.clock.Now().After(p.Member.NotAfter.Add(identity.MemberGrace))
+	if p == nil || p.cert == nil || b.isRevokedLocked(p.Member) {
+		return true
+	}
+	doubted := b.clock.Doubted() // before the time: the doubt may end
+	return b.clock.Now().After(p.Member.NotAfter.Add(identity.MemberGrace)) && !doubted
 }
 
 // current reports whether this node considers p a member now.
