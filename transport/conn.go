@@ -34,6 +34,7 @@ type conn struct {
 	yielded     atomic.Bool         // both sides dialed, and the other one sends the first hello
 	joining     atomic.Bool         // a join was requested
 	gotMessage  atomic.Bool         // a complete message was read
+	hasTicket   atomic.Bool         // a join was requested with a valid ticket
 	inflight    atomic.Int32        // unacknowledged frames of this node
 	syncing     atomic.Int32        // sync streams being served
 	pendingAcks pendingAcks

@@ -81,6 +81,7 @@ type TicketChecker interface {
 // since a new key costs nothing.
 func (t *Transport) mayJoin(c *conn, r *proto.JoinRequest) bool {
 	if k, ok := t.cfg.Joiner.(TicketChecker); ok && len(r.GetTicketId()) > 0 && k.HoldsTicket(c.peer, r) {
+		c.hasTicket.Store(true)
 		return true
 	}
 	return t.allow(c.peer, admit.Join) && (c.verified() || t.allowAddress(c))

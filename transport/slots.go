@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
+	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
 	ma "github.com/multiformats/go-multiaddr"
@@ -18,6 +20,10 @@ import (
 
 // maxSlotsPerOrigin bounds the slots of one address; maxUnverified bounds all slots.
 const maxSlotsPerOrigin = 4
+
+// slotTime is how long a stranger that has sent a message keeps its slot when it is needed:
+// enough for a hello or a refusal.
+const slotTime = 2 * time.Second
 
 // originOf identifies the origin of a connection: an IPv4 address, an IPv6 /56, or the
 // relay of a circuit.
@@ -54,7 +60,8 @@ type strangerSlot struct {
 
 // admitStranger finds a slot for c, the connection of a stranger. If none is free, the
 // oldest silent connection of c's own address is closed, or of the address with the most
-// slots. It returns false if all of them have sent a message. The caller holds mu.
+// slots, or the oldest one that has had its time. It returns false if none may be closed.
+// The caller holds mu.
 func (t *Transport) admitStranger(c *conn) bool {
 	own := originOf(c.raw.RemoteMultiaddr())
 	var all []strangerSlot
@@ -66,10 +73,11 @@ func (t *Transport) admitStranger(c *conn) bool {
 			count[o]++
 		}
 	}
+	now := t.cfg.Clock.Mono()
 	var victim *conn
 	switch {
 	case count[own] >= maxSlotsPerOrigin:
-		victim = oldestSilent(all, func(o string) bool { return o == own })
+		victim = oldestStranger(all, now, func(o string) bool { return o == own })
 	case len(all) < maxUnverified:
 		return true
 	default:
@@ -78,7 +86,7 @@ func (t *Transport) admitStranger(c *conn) bool {
 			most = max(most, k)
 		}
 		if most > count[own] {
-			victim = oldestSilent(all, func(o string) bool { return count[o] == most })
+			victim = oldestStranger(all, now, func(o string) bool { return count[o] == most })
 		}
 	}
 	if victim == nil {
@@ -89,15 +97,28 @@ func (t *Transport) admitStranger(c *conn) bool {
 	return true
 }
 
-// oldestSilent returns the oldest connection of these addresses on which no message was
-// received.
-func oldestSilent(all []strangerSlot, of func(origin string) bool) (oldest *conn) {
+// oldestStranger returns the oldest connection of these addresses on which no message was
+// received, or else the oldest one that has had its time and shown no valid ticket.
+func oldestStranger(all []strangerSlot, now time.Duration, of func(origin string) bool) *conn {
+	var silent, late *conn
 	for _, x := range all {
-		if of(x.origin) && !x.conn.gotMessage.Load() && (oldest == nil || x.conn.since < oldest.since) {
-			oldest = x.conn
+		c := x.conn
+		switch {
+		case !of(x.origin) || c.hasTicket.Load():
+		case !c.gotMessage.Load():
+			silent = older(silent, c)
+		case now-c.since >= slotTime:
+			late = older(late, c)
 		}
 	}
-	return oldest
+	return cmp.Or(silent, late)
+}
+
+func older(a, b *conn) *conn {
+	if a == nil || b.since < a.since {
+		return b
+	}
+	return a
 }
 
 // allowAddress spends a join token of the address of c.

@@ -67,9 +67,15 @@ func (ticketed) HoldsTicket(_ proto.PeerID, r *proto.JoinRequest) bool {
 	return string(r.GetTicketId()) == "good"
 }
 
+// ask is what arrives when a node asks to join.
+func (g *slotCase) ask(c *conn, ticket string) bool {
+	c.gotMessage.Store(true)
+	return g.mayJoin(c, &proto.JoinRequest{TicketId: []byte(ticket)})
+}
+
 // One address keeps 90 connections open without a hello, or with incomplete ones, and
-// sends 707 join requests with wrong tickets: it keeps no one else out, nor a ticket
-// holder at its own address.
+// sends 707 join requests with wrong tickets, whose connections it leaves open: it keeps no
+// one else out, nor a ticket holder at its own address.
 func TestOneAddressCannotBlockJoins(t *testing.T) {
 	g := newSlotCase(ticketed{})
 	const bad, good = "/ip4/198.51.100.7/tcp/4001", "/ip4/203.0.113.%d/tcp/4001"
@@ -79,7 +85,7 @@ func TestOneAddressCannotBlockJoins(t *testing.T) {
 			g.arrive(bad)
 		}
 		for range 47 {
-			if c := g.arrive(bad); c != nil && g.mayJoin(c, &proto.JoinRequest{TicketId: []byte("bad")}) {
+			if c := g.arrive(bad); c != nil && g.ask(c, "bad") {
 				wrong++
 			}
 		}
@@ -87,25 +93,28 @@ func TestOneAddressCannotBlockJoins(t *testing.T) {
 		if c == nil {
 			t.Fatalf("joiner %d got no slot", i)
 		}
-		c.gotMessage.Store(true)
-		if !g.mayJoin(c, &proto.JoinRequest{TicketId: []byte("bad")}) {
+		if !g.ask(c, "bad") {
 			t.Errorf("joiner %d of another address is refused on its first request", i)
 		}
 		g.leave(c)
-		if c := g.arrive(bad); c == nil || !g.mayJoin(c, &proto.JoinRequest{TicketId: []byte("good")}) {
+		g.clk.Advance(slotTime)
+		if c := g.arrive(bad); c == nil || !g.ask(c, "good") {
 			t.Errorf("a ticket holder at the same address is kept out")
+		} else {
+			g.leave(c)
 		}
 	}
 	if len(g.conns) > maxSlotsPerOrigin {
 		t.Errorf("one address has %d slots", len(g.conns))
 	}
-	if wrong > 5+20 { // the burst, and one per second
+	if wrong > 6+int(g.clk.Clock().Mono().Seconds()) { // the burst, and one per second
 		t.Errorf("%d wrong tickets of one address were checked", wrong)
 	}
 }
 
 // All slots are taken by many addresses: a newcomer gets that of the oldest silent
-// connection of the address with the most, and never that of one that has sent a message.
+// connection of the address with the most, and never that of one that has just sent a message
+// or has a valid ticket.
 func TestStrangerSlotsAreSharedByAddress(t *testing.T) {
 	g := newSlotCase(nil)
 	var first *conn
@@ -129,6 +138,16 @@ func TestStrangerSlotsAreSharedByAddress(t *testing.T) {
 	}
 	if g.arrive("/ip4/192.0.2.2/tcp/4001") != nil {
 		t.Error("one that sent a message was evicted")
+	}
+	g.clk.Advance(slotTime)
+	first.hasTicket.Store(true)
+	for i := range maxUnverified {
+		if g.arrive(fmt.Sprintf("/ip4/192.0.2.%d/tcp/4001", i+2)) == nil {
+			t.Errorf("connections that sent a message long ago keep out newcomer %d", i)
+		}
+	}
+	if first.evicted {
+		t.Error("one with a valid ticket was evicted")
 	}
 	for a, want := range map[string]string{
 		"/ip4/192.0.2.1/tcp/1": "192.0.2.1", "/ip6/::ffff:192.0.2.1/tcp/1": "192.0.2.1", "/ip6/2001:db8:1:2ff::9/tcp/1": "2001:db8:1:200::/56",
