@@ -3,6 +3,7 @@ package transport
 import (
 	"cmp"
 	"context"
+	"net"
 	"net/netip"
 	"time"
 
@@ -129,10 +130,20 @@ func (t *Transport) allowAddress(c *conn) bool {
 }
 
 // Origin returns the origin and the address of a connection with p, which need not have
-// completed the hello; empty: there is none.
+// completed the hello; empty: there is none. On a network of this machine each address is
+// an origin of its own: there a whole network has the same IPv6 prefix.
 func (t *Transport) Origin(p proto.PeerID) (origin, addr string) {
-	if c := t.nextConn(p, nil); c != nil {
-		return originOf(c.raw.RemoteMultiaddr()), c.raw.RemoteMultiaddr().String()
+	c := t.nextConn(p, nil)
+	if c == nil {
+		return "", ""
 	}
-	return "", ""
+	return neighborOf(c.raw.RemoteMultiaddr(), ownNetworks()), c.raw.RemoteMultiaddr().String()
+}
+
+// neighborOf is originOf with networks of this machine told apart by address.
+func neighborOf(remote ma.Multiaddr, own []*net.IPNet) string {
+	if ip, err := manet.ToIP(remote); err == nil && onLocalNetwork(remote, own) {
+		return ip.String()
+	}
+	return originOf(remote)
 }

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"net"
 	"testing"
 	"time"
 
@@ -155,6 +156,14 @@ func TestStrangerSlotsAreSharedByAddress(t *testing.T) {
 	} {
 		if got := originOf(ma.StringCast(a)); got != want {
 			t.Errorf("%s is of %s, want %s", a, got, want)
+		}
+	}
+	_, own, _ := net.ParseCIDR("2001:db8:5::/64")
+	for a, want := range map[string]string{
+		"/ip6/2001:db8:5::9/tcp/1": "2001:db8:5::9", "/ip6/fd00::9/tcp/1": "fd00::9", "/ip4/10.0.0.9/tcp/1": "10.0.0.9", "/ip6/2001:db8:6::9/tcp/1": "2001:db8:6::/56",
+	} {
+		if got := neighborOf(ma.StringCast(a), []*net.IPNet{own}); got != want {
+			t.Errorf("on its own network %s is of %s, want %s", a, got, want)
 		}
 	}
 }
