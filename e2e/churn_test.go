@@ -28,7 +28,7 @@ func TestChurn(t *testing.T) {
 	began := time.Now()
 	a.fillUp(p, total, request)
 	a.waitIdle()
-	t.Logf("%d tasks through both nodes in %s", total, time.Since(began).Round(time.Millisecond))
+	t.Logf("counted: %d tasks through both nodes in %s", total, time.Since(began).Round(time.Millisecond))
 	for _, m := range []*machine{a, b} {
 		before := m.stats()
 		if err := m.Compact(t.Context()); err != nil {
@@ -51,7 +51,7 @@ func TestChurn(t *testing.T) {
 	a.env = []string{fmt.Sprintf("BALEFIRE_LIMITS_DONE_COUNT=%d", kept)}
 	began = time.Now()
 	a.start()
-	t.Logf("%d tasks pending: the node accepted work after %s, with %d MiB of memory", pending, time.Since(began).Round(time.Millisecond), a.resident()>>20)
+	t.Logf("counted: %d tasks pending: the node accepted work after %s, with %d MiB of memory", pending, time.Since(began).Round(time.Millisecond), a.resident()>>20)
 	late.checkAllEnd(t, a, "EXPIRED")
 	a.until("records past their retention are gone", func() bool {
 		st, err := a.Status(t.Context())

@@ -65,7 +65,7 @@ func TestManyFailures(t *testing.T) {
 	began = time.Now()
 	again := a.redriven(dead, 100)
 	again.checkAllEnd(t, a, "SUCCESS")
-	t.Logf("%d tasks failed in %s, %d were archived; %d were repeated in %s", total, failed.Round(time.Millisecond), len(archived), again.count(), time.Since(began).Round(time.Millisecond))
+	t.Logf("counted: %d tasks failed in %s, %d were archived; %d were repeated in %s", total, failed.Round(time.Millisecond), len(archived), again.count(), time.Since(began).Round(time.Millisecond))
 	if !b.alive() {
 		t.Error("the owner has exited")
 	}

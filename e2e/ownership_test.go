@@ -42,7 +42,7 @@ func TestOwnershipNeverForks(t *testing.T) {
 	ends := wait(t, submitters) // under many faults most tasks end only now, while the readings continue
 	cancel()
 	clients.Wait()
-	t.Logf("faults %v; tasks ended %v", trouble.count, ends.states())
+	t.Logf("counted: faults %v; tasks ended %v", trouble.count, ends.states())
 	f.checkRuns(t, ends)
 	reads.checkLinear(t, f, ends)
 }

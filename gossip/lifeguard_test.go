@@ -115,7 +115,7 @@ func TestLifeguardHasFewerFalseVerdicts(t *testing.T) {
 		name string
 		trial
 	}{{"plain", plain}, {"lifeguard", ours}} {
-		t.Logf("%s: %.0f h, %d verdicts, %d false (%.2f an hour), detection mean %v, %v; %.1f messages a node and second; %+v", r.name, r.hours, r.verdicts,
+		t.Logf("counted: %s: %.0f h, %d verdicts, %d false (%.2f an hour), detection mean %v, %v; %.1f messages a node and second; %+v", r.name, r.hours, r.verdicts,
 			r.wrong, float64(r.wrong)/r.hours, mean(r.detect), durations(r.detect), float64(r.messages)/r.hours/3600/20, r.counts)
 	}
 	if plain.wrong < 20*ours.wrong || plain.wrong < enough {

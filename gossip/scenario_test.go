@@ -187,7 +187,7 @@ func TestInvariantsHoldForManyHours(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%.0f virtual hours: %+v", hours, all)
+	t.Logf("counted: %.0f virtual hours: %+v", hours, all)
 	for name, n := range map[string]uint64{
 		"indirect probes": all.Indirect, "helpers": all.Helped, "missed probes": all.Misses, "suspicions": all.Suspicions,
 		"confirmations": all.Confirmations, "verdicts": all.Verdicts, "refutations": all.Refutations, "own refutations": all.OwnRefutations,

@@ -390,6 +390,7 @@ func TestDamagedEnvelopesAreRefused(t *testing.T) {
 			close(jobs)
 			wg.Wait()
 			runtime.ReadMemStats(&after)
+			t.Logf("counted: %d damaged envelopes", n)
 			if n != cases || accepted.Load() != 0 {
 				t.Errorf("%d cases, %d accepted or refused with the wrong error; want %d and none", n, accepted.Load(), cases)
 			}

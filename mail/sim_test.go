@@ -653,5 +653,5 @@ func TestSpools(t *testing.T) {
 			t.Errorf("in %d runs %q never happened: %v", runs, what, all)
 		}
 	}
-	t.Log(all)
+	t.Logf("counted: %d runs: %v", runs, all)
 }

@@ -79,7 +79,7 @@ func TestMovesOverAWeek(t *testing.T) {
 		if moved += m; moved == 0 {
 			t.Error("nothing was moved")
 		}
-		t.Logf("%d hours, %d mails, %d bytes moved; the ledger had at most %.2f times what was needed, and 256 MiB", hours, w.made, moved, most)
+		t.Logf("counted: %d hours, %d mails, %d bytes moved; the ledger had at most %.2f times what was needed, and 256 MiB", hours, w.made, moved, most)
 	})
 }
 

@@ -127,7 +127,7 @@ func TestLifeguardWithWholeNodes(t *testing.T) {
 		lifeguardRun
 	}{{"plain", plain}, {"lifeguard", ours}} {
 		slices.Sort(r.detect)
-		t.Logf("%s: %.2f h, %d verdicts, %d false, %d more by paused nodes; detection mean %v, median %v, worst %v of %d", r.name, r.hours, r.reports, r.wrong, r.byPaused,
+		t.Logf("counted: %s: %.2f h, %d verdicts, %d false, %d more by paused nodes; detection mean %v, median %v, worst %v of %d", r.name, r.hours, r.reports, r.wrong, r.byPaused,
 			mean(r.detect), r.detect[len(r.detect)/2], r.detect[len(r.detect)-1], len(r.detect))
 	}
 	if plain.wrong < fewer*ours.wrong || plain.wrong < enough {

@@ -28,6 +28,7 @@ func TestVirtualHours(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { virtualHour(t, 0, 0.05, 15*time.Minute, 100) })
 		return
 	}
+	t.Logf("counted: %d hours", hours)
 	for h := range hours {
 		loss := []float64{0, 0.05, 0.20}[h%3]
 		t.Run(fmt.Sprintf("hour %d with %.0f%% loss", h+1, loss*100), func(t *testing.T) {

@@ -372,7 +372,7 @@ func (c *coverage) add(what string) {
 // check checks that these events happened, most of them once per hour.
 func (c *coverage) check(t *testing.T, hours int, events ...string) {
 	t.Helper()
-	t.Log(c.counts)
+	t.Logf("counted: %d hours: %v", hours, c.counts)
 	for _, what := range events {
 		if c.counts[what] < hours {
 			t.Errorf("in %d hours, %q happened %d times: too few to prove anything", hours, what, c.counts[what])

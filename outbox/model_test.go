@@ -31,7 +31,9 @@ func rounds(t *testing.T, n int) int {
 // and ends once (I1, I3, I11), the target accepts each task once and nothing at or
 // below the mark (I6, I12), and the mark catches up.
 func TestModel(t *testing.T) {
-	for seed := range rounds(t, 16) {
+	histories := rounds(t, 16)
+	t.Logf("counted: %d histories", histories)
+	for seed := range histories {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			inBubble(t, Config{}, func(t *testing.T, h *home) { runHistory(t, h, rand.New(rand.NewPCG(uint64(seed), 1))) })
 		})

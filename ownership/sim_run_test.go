@@ -90,6 +90,7 @@ func TestSimulator(t *testing.T) {
 		seeds = v
 	}
 	ran, all := runSeeds(t, *simFrom, seeds, *simFor)
+	t.Logf("counted: %d seeds", ran)
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		t.Logf("%-32s %d", k, all[k])
 	}

@@ -83,6 +83,7 @@ func TestAStuckTaskIsFound(t *testing.T) {
 		}
 		h.Tick(now)
 	}
+	t.Logf("counted: %d leases, one of them stuck", len(h.tasks))
 	if stall := (Config{}).withDefaults().StallAfter; found < stall || found > stall+2*step || events != 1 {
 		t.Errorf("the stuck one was found after %v, with %d events; want %v", found, events, stall)
 	}

@@ -322,3 +322,17 @@ func TestCancelledStepsCanEndTheirOwn(t *testing.T) {
 type writerFunc func()
 
 func (f writerFunc) Write(b []byte) (int, error) { f(); return len(b), nil }
+
+// TestCounted checks the summary of a step's output: the tests that passed, or else the
+// packages, and what the tests counted.
+func TestCounted(t *testing.T) {
+	for _, tt := range []struct{ output, want string }{
+		{"--- PASS: TestA (1.00s)\n    --- PASS: TestA/x (1.00s)\nPASS\nok  \tpkg\t1.0s\n", "1 passed"},
+		{"ok  \ta\t1.0s\nok  \tb\t1.0s\n", "2 passed"},
+		{"    a_test.go:1: counted: 3 cuts\n    a_test.go:1: counted: 4 cuts\n--- PASS: TestA (1.00s)\n", "1 passed; 3 cuts; 4 cuts"},
+	} {
+		if got := counted(tt.output); got != tt.want {
+			t.Errorf("%q is counted as %q, want %q", tt.output, got, tt.want)
+		}
+	}
+}

@@ -97,14 +97,19 @@ func (s step) missing(output string) []string {
 }
 
 var (
-	passed = regexp.MustCompile(`(?m)^--- PASS: |^ok  \t`)
+	passed = regexp.MustCompile(`(?m)^--- PASS: `)
+	oks    = regexp.MustCompile(`(?m)^ok  \t`)
 	counts = regexp.MustCompile(`(?m)counted: (.*)$`)
 )
 
 // counted summarizes the output of a step: the counts that its tests report, and how many
 // tests or packages passed.
 func counted(output string) string {
-	all := []string{fmt.Sprintf("%d passed", len(passed.FindAllString(output, -1)))}
+	n := len(passed.FindAllString(output, -1))
+	if n == 0 {
+		n = len(oks.FindAllString(output, -1)) // the tests do not name themselves
+	}
+	all := []string{fmt.Sprintf("%d passed", n)}
 	for _, m := range counts.FindAllStringSubmatch(output, -1) {
 		all = append(all, m[1])
 	}

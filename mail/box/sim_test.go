@@ -62,6 +62,7 @@ func TestModel(t *testing.T) {
 	if os.Getenv("BALEFIRE_LONG") != "" {
 		histories = 4000
 	}
+	t.Logf("counted: %d histories", histories)
 	for seed := range histories {
 		if err := history(seed); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)

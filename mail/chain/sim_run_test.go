@@ -34,6 +34,7 @@ func TestSimulator(t *testing.T) {
 			t.Errorf("in %d runs %q never happened: the simulator has gone blind", runs, what)
 		}
 	}
+	t.Logf("counted: %d runs of %d steps", runs, simSteps)
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		t.Logf("%-28s %d", k, all[k])
 	}

@@ -22,6 +22,7 @@ func TestPowerCuts(t *testing.T) {
 	if long {
 		cuts = 10000
 	}
+	t.Logf("counted: %d cuts", cuts)
 	for seed := uint64(0); cuts > 0; seed++ {
 		h := newHistory(t, seed)
 		for range 10 {

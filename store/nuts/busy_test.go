@@ -125,6 +125,7 @@ func TestChurn(t *testing.T) {
 			t.Fatalf("after a compaction %+v", st)
 		}
 	}
+	t.Logf("counted: %d records in seven days, %d compactions, at most %d MiB", total, compactions, peak>>20)
 	if limit := int64(4*live*val + 128<<20); peak > limit || compactions == 0 {
 		t.Errorf("the log reached %d bytes (limit %d) with %d compactions", peak, limit, compactions)
 	}

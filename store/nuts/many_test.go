@@ -37,7 +37,7 @@ func TestManyKeys(t *testing.T) {
 	}
 	defer d.Close()
 	took, used := time.Since(began), storetest.HeapInUse()-before
-	t.Logf("%d keys: open in %v, %d MiB of heap, %d MiB reckoned, progress told %d times", many.Keys, took.Round(time.Millisecond), used>>20, needed>>20, told)
+	t.Logf("counted: %d keys: open in %v, %d MiB of heap, %d MiB reckoned, progress told %d times", many.Keys, took.Round(time.Millisecond), used>>20, needed>>20, told)
 	if told < 2 || last != 0 {
 		t.Errorf("S49: progress was told %d times, and %d bytes were left", told, last)
 	}

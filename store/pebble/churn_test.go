@@ -46,7 +46,7 @@ func TestChurn(t *testing.T) {
 	// Each commit is more than a table in memory. Writes wait while 24 tables are not merged
 	// yet, or four logs; what was merged is there once more until it is removed.
 	const limit = int64(2*(24*group*val+2*live*val) + 4*group*val)
-	t.Logf("%d MiB were written, at most %d KiB were on the disk, the limit is %d KiB", total*val>>20, peak>>10, limit>>10)
+	t.Logf("counted: %d MiB were written, at most %d KiB were on the disk, the limit is %d KiB", total*val>>20, peak>>10, limit>>10)
 	if peak > limit {
 		t.Errorf("S52: the store reached %d bytes, the limit is %d", peak, limit)
 	}

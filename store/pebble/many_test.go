@@ -37,7 +37,7 @@ func TestManyKeys(t *testing.T) {
 		start = append(page[len(page)-1].Key, 0)
 	}
 	used := storetest.HeapInUse() - before
-	t.Logf("%d keys: open in %v, %d MiB of heap when all were read", many.Keys, took.Round(time.Millisecond), used>>20)
+	t.Logf("counted: %d keys: open in %v, %d MiB of heap when all were read", many.Keys, took.Round(time.Millisecond), used>>20)
 	if found != many.Keys {
 		t.Errorf("S49: %d keys of %d are there", found, many.Keys)
 	}

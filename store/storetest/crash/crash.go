@@ -55,8 +55,8 @@ type Config struct {
 	// N of writer W, and "ack W N" when it is acknowledged. Default: none.
 	Notes string
 	// Lost is called for each writer of which transactions were acknowledged after Cut
-	// was called, by a victim that lived on, and are not there: those after found.
-	// Default: they are counted only.
+	// was called, by a victim that lived on, and are not there: those after found. Default:
+	// that is an error.
 	Lost func(writer, found, acked int) `json:"-"`
 }
 
@@ -93,7 +93,7 @@ func Run(t *testing.T, cfg Config) Result {
 	if res.Acked == 0 {
 		t.Errorf("the victims never wrote: %+v", res)
 	}
-	t.Logf("%s: %+v", cfg.Engine, res)
+	t.Logf("counted: %s: %d cuts or kills, %d more while it opened, %d acknowledged, %d lost", cfg.Engine, res.Kills, res.Early, res.Acked, res.Lost)
 	return res
 }
 
@@ -119,26 +119,27 @@ func run(ctx context.Context, dir string, seed uint64, cfg Config) (res Result, 
 		}
 		r := round{job: job{Config: cfg, Store: dir, Acked: acked, Last: last}, life: time.Duration(rng.Int64N(int64(cfg.Life)))}
 		r.killEarly = rng.IntN(5) == 0
-		found, err := r.run(ctx)
+		there, err := r.run(ctx)
 		if err != nil {
 			return res, fmt.Errorf("round %d: %w", n, err)
 		}
-		if found == nil {
+		if there == nil {
 			res.Early++
 			continue
 		}
 		res.Kills++
-		for i, n := range found.opened {
-			res.Ahead += n - acked[i]
-			if n < last[i] {
-				res.Lost += last[i] - n
-				if cfg.Lost != nil {
-					cfg.Lost(i, n, last[i])
+		for i, found := range there.opened {
+			res.Ahead += found - acked[i]
+			if found < last[i] {
+				res.Lost += last[i] - found
+				if cfg.Lost == nil {
+					return res, fmt.Errorf("round %d: writer %d is at transaction %d, but %d was the last acknowledged, during the cut", n, i, found, last[i])
 				}
+				cfg.Lost(i, found, last[i])
 			}
-			next := max(n, found.acked[i])
+			next := max(found, there.acked[i])
 			res.Acked += next - acked[i]
-			acked[i], last[i] = next, max(next, found.last[i])
+			acked[i], last[i] = next, max(next, there.last[i])
 		}
 	}
 	return res, nil

@@ -13,7 +13,7 @@ import (
 )
 
 // A disk that is cut off from a process that lives on loses what that acknowledges from then
-// on. This is no failure of the store: it is counted, reported, and noted by the victim.
+// on. It is counted and noted by the victim, and an error unless somebody takes the report.
 func TestLostDuringTheCut(t *testing.T) {
 	dir := t.TempDir()
 	log, notes := filepath.Join(dir, "log"), filepath.Join(dir, "notes")
@@ -62,6 +62,14 @@ func TestLostDuringTheCut(t *testing.T) {
 	}
 	if res.Lost == 0 || res.Lost != lost {
 		t.Errorf("%+v, %d were reported lost", res, lost)
+	}
+	if err := os.Truncate(log, 0); err != nil {
+		t.Fatal(err)
+	}
+	again := cfg
+	again.Lost, again.Notes = nil, ""
+	if res, err := run(t.Context(), log, 2, again.withDefaults()); err == nil || !strings.Contains(err.Error(), "during the cut") || res.Lost == 0 {
+		t.Errorf("nobody takes the report: %+v, %v", res, err)
 	}
 	text, err := os.ReadFile(notes)
 	if err != nil {
