@@ -81,6 +81,7 @@ var soakSteps = slices.Concat([]step{
 		"TestNonRelaysAreNotAsked", "TestSlowPathIsNotABlackHole", "TestRelaySituations"),
 	long("damaged envelopes", "./identity", time.Minute, "BALEFIRE_LONG=1", "TestDamagedEnvelopesAreRefused"),
 	long("histories of homes", "./outbox", 2*time.Minute, "BALEFIRE_ROUNDS=400", "TestModel"),
+	{name: "benchmarks", argv: sh("cd bench && go test ./..."), covers: []string{"./api/client"}, reads: []string{"bench"}, estimate: 3 * time.Minute},
 	quick("a stop of the window", "./api/client", "BALEFIRE_LONG=1", "TestAStopEndsWaiting"),
 	{name: "lab", argv: sh("go test -tags e2e -count=1 -v ./internal/lab/..."), covers: []string{"./internal/lab/..."}, timing: true, estimate: 2 * time.Minute},
 	{name: "LAN", argv: sh("go test -tags e2e -count=1 -v -run '^TestNodesFindEachOtherOnLAN$' ./transport"), tests: []string{"TestNodesFindEachOtherOnLAN"}, covers: []string{"./transport"}, estimate: 10 * time.Second},
