@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -29,6 +30,7 @@ type cluster struct {
 	cut    map[[2]int]bool
 	ends   map[proto.TaskID][]string // results that counted
 	starts map[proto.TaskID]int
+	refuse func(from proto.PeerID) error // results that do not unseal; nil: none
 	bodies testBodies
 }
 
@@ -182,7 +184,8 @@ func (n *clusterNode) Post(p proto.PeerID, t proto.MessageType, m proto.Body) {
 		if to.dead.Load() {
 			return
 		}
-		if err := to.driver.Receive(testPeer(from), &proto.Message{Type: t, Payload: payload}); err != nil {
+		err := to.driver.Receive(testPeer(from), &proto.Message{Type: t, Payload: payload})
+		if err != nil && !errors.As(err, new(refusedResult)) {
 			n.cluster.t.Error(err)
 		}
 	})
@@ -226,10 +229,18 @@ func (n *clusterNode) Seal(_ proto.PeerID, all []SealRequest) (sealed []*proto.E
 	return sealed, nil
 }
 
-func (n *clusterNode) Unseal(_ proto.PeerID, m *proto.Message) (Unsealed, error) {
+func (n *clusterNode) Unseal(from proto.PeerID, m *proto.Message) (Unsealed, error) {
 	e, o := new(proto.Envelope), new(proto.Outcome)
 	if err := proto.Decode(m.GetPayload(), e); err != nil {
 		return Unsealed{}, err
+	}
+	n.cluster.mu.Lock()
+	refuse := n.cluster.refuse
+	n.cluster.mu.Unlock()
+	if refuse != nil {
+		if err := refuse(from); err != nil {
+			return Unsealed{Task: proto.TaskID(e.GetHeader())}, err
+		}
 	}
 	err := proto.Decode(e.GetBody(), o)
 	return Unsealed{Task: proto.TaskID(e.GetHeader()), Outcome: o, Absent: o.GetObject() != nil && n.cluster.bodies.absent()}, err
