@@ -1,10 +1,13 @@
 package inbox
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 )
 
 // Tasks that moved with their queue are remembered beyond what their origin settles, up to
@@ -36,4 +39,113 @@ func TestMovedTasksLeaveRoom(t *testing.T) {
 			f.restart()
 		}
 	})
+}
+
+// adopt takes a task over that is handed over, as its queue does.
+func (f *fixture) adopt(a Arrival) error {
+	f.t.Helper()
+	ad, err := f.in.Adopt(&a)
+	if err != nil {
+		return err
+	}
+	var b store.Batch
+	ad.Into(&b)
+	if err := f.store.Apply(f.t.Context(), &b); err != nil {
+		f.t.Fatal(err)
+	}
+	return nil
+}
+
+// reopenFull opens the inbox again on a disk without space.
+func (f *fixture) reopenFull() {
+	f.t.Helper()
+	f.engine = f.engine.Reopen()
+	f.store.Close()
+	s, err := store.Open(f.engine, store.Config{Clock: f.cfg.Clock, Space: func() (int64, int64, error) { return 0, 1 << 40, nil }, Reserve: 1 << 20, SweepEvery: -1, CompactEvery: -1})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.store, f.results.store = s, s
+	if f.in, err = Open(s, f.parts, f.cfg); err != nil {
+		f.t.Fatal(err)
+	}
+	f.in.Keep(KeeperQueue, f.queues)
+}
+
+// A task that is handed over needs the same room as one that arrives: without it, it is
+// refused with a code and the reason, and nothing of it is kept. One that is already here
+// has its place (I13).
+func TestHandedOverTasksNeedRoom(t *testing.T) {
+	large := withBody(strings.Repeat("x", 4<<10))
+	tests := []struct {
+		name   string
+		cfg    Config
+		fill   int // tasks of one origin that are accepted before
+		body   func(*Arrival)
+		drain  bool
+		full   bool // the disk
+		code   proto.Code
+		detail string
+		others proto.Code // for a task of another origin
+	}{
+		{name: "with room", fill: 5},
+		{name: "the node is stopping", fill: 5, drain: true, code: proto.CodeDraining, detail: "is stopping", others: proto.CodeDraining},
+		{name: "the disk is full", fill: 5, full: true, code: proto.CodeFull, detail: "below its reserve", others: proto.CodeFull},
+		{name: "as many ids as it can keep", cfg: Config{MaxKept: 5}, fill: 5, code: proto.CodeBusy, detail: "as many task ids as it can", others: proto.CodeBusy},
+		{name: "as many tasks as it can keep", cfg: Config{MaxTasks: 5}, fill: 5, code: proto.CodeFull, detail: "limit of waiting tasks", others: proto.CodeFull},
+		{name: "the share of ids", cfg: Config{MaxKept: 100}, fill: 90, code: proto.CodeBusy, detail: "its origin has used up its share"},
+		{name: "the share of tasks", cfg: Config{MaxTasks: 100}, fill: 90, code: proto.CodeBusy, detail: "its origin has used up its share"},
+		{name: "the share of bytes", cfg: Config{MaxBytes: 421 << 10}, body: large, code: proto.CodeBusy, detail: "its origin has used up its share"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			inBubble(t, tt.cfg, nil, func(f *fixture) {
+				f.queues = oneQueue{}
+				f.restart()
+				queued := func(a *Arrival) {
+					a.Content.Queue = "q"
+					if tt.body != nil {
+						tt.body(a)
+					}
+				}
+				var here []Arrival
+				if tt.fill == 0 {
+					here, _ = f.flood(200, queued)
+				}
+				for len(here) < tt.fill {
+					a := f.task(queued)
+					f.accept(0, a)
+					here = append(here, a)
+				}
+				if tt.full {
+					f.reopenFull()
+				}
+				f.in.Drain(tt.drain)
+				for _, x := range []struct {
+					name string
+					task Arrival
+					code proto.Code
+				}{
+					{"its origin", f.task(queued), tt.code},
+					{"another origin", f.task(queued, from(other)), tt.others},
+					{"a task that is here", here[0], 0},
+				} {
+					ids := f.in.dedup.size()
+					err := f.adopt(x.task)
+					if x.code == 0 {
+						if err != nil {
+							t.Errorf("%s: %v", x.name, err)
+						}
+						continue
+					}
+					if re, ok := errors.AsType[*RefusedError](err); !ok || re.Refusal() != x.code || !strings.Contains(re.Error(), tt.detail) {
+						t.Errorf("%s: %v, want %s with %q", x.name, err, x.code.Name(), tt.detail)
+					}
+					if _, err := f.in.Get(x.task.Header.ID); err == nil || f.in.dedup.size() != ids {
+						t.Errorf("%s: the refused task is kept: %v", x.name, err)
+					}
+				}
+			})
+		})
+	}
 }
