@@ -191,11 +191,16 @@ handlers:
     exec: [/bin/wipe]
     allow: ["peer:desk"]
     profile: dangerous
+  - {kind: grep, exec: [/bin/grep], args: true, allow_flags: true, allow: ["peer:desk"]}
 dangerous: [wipe]
 `)
 	want := wire.HandlerSpec{Kind: "ingest", Exec: []string{"/usr/local/bin/ingest", "--strict"}, Allow: []string{"role:work", "peer:laptop"}, Timeout: "1h", OnCrash: "retry"}
 	if !reflect.DeepEqual(l.Node("/d").Handlers[0], want) {
 		t.Errorf("handler = %+v", l.Handlers[0])
+	}
+	want = wire.HandlerSpec{Kind: "grep", Exec: []string{"/bin/grep"}, Args: true, AllowFlags: true, Allow: []string{"peer:desk"}}
+	if len(l.Handlers) != 3 || !reflect.DeepEqual(l.Node("/d").Handlers[2], want) {
+		t.Errorf("handlers = %+v", l.Handlers)
 	}
 }
 
