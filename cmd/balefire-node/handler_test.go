@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -19,6 +20,27 @@ func TestWarningsAreShown(t *testing.T) {
 	for _, args := range [][]string{{"handler", "add", "shell", "--allow", "laptpo", "--", "true"}, {"invite", "--name", "laptpo"}} {
 		if code, _, errs := command(t, n, args...); code != exitOK || !strings.Contains(errs, "\n! ") || !strings.Contains(errs, "laptpo") {
 			t.Errorf("%s: %d, %q", args, code, errs)
+		}
+	}
+}
+
+// --args and --allow-flags each set their own field of the handler that is added.
+func TestHandlerAddSendsWhichArgumentsItAllows(t *testing.T) {
+	n, got := newCannedNode(), wire.HandlerSpec{}
+	n.Answer("POST /v1/handlers", func(r *http.Request) any {
+		got = document[wire.HandlerSpec](r)
+		return nil
+	})
+	plain := wire.HandlerSpec{Kind: "grep", Exec: []string{"grep", "x"}, Allow: []string{"laptop"}, Args: true}
+	flags := plain
+	flags.AllowFlags = true
+	for line, want := range map[string]wire.HandlerSpec{
+		"handler add grep --allow laptop --args -- grep x":               plain,
+		"handler add grep --allow laptop --args --allow-flags -- grep x": flags,
+	} {
+		got = wire.HandlerSpec{}
+		if code, _, errs := command(t, n, strings.Fields(line)...); code != exitOK || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %d, %q, sent %+v", line, code, errs, got)
 		}
 	}
 }
