@@ -250,17 +250,26 @@ func TestTruncatedResultsAreMarked(t *testing.T) {
 		fmt.Fprint(w, "hello\n")
 	}))
 	warning := "! the result is truncated: it has the first 6 B of the handler's output"
-	for line, want := range map[string]string{
-		"send laptop shell --wait":    warning,
-		"send laptop shell --wait -q": warning,
-		"task watch " + testID:        warning,
-		"task result " + testID:       warning,
-		"task result -q " + testID:    warning,
-		"task result " + testID + " --out " + filepath.Join(t.TempDir(), "out"): warning,
-		"task show " + testID: "6 B (truncated: the handler wrote more)",
-		"task ls":             "cut off after 6 bytes",
+	for _, line := range []string{
+		"send laptop shell --wait",
+		"send laptop shell --wait -q",
+		"task watch " + testID,
+		"task result " + testID,
+		"task result -q " + testID,
+		"task result " + testID + " --out " + filepath.Join(t.TempDir(), "out"),
 	} {
-		if code, out, errs := command(t, n, strings.Fields(line)...); code != exitOK || !strings.Contains(out+errs, want) {
+		code, out, errs := command(t, n, strings.Fields(line)...)
+		if code != exitOK || !strings.Contains(errs, warning) || strings.Contains(out, "truncated") {
+			t.Errorf("%s: %d, %q, %q, want %q on standard error only", line, code, out, errs, warning)
+		}
+	}
+	for line, want := range map[string]string{
+		"task show " + testID:              "6 B (truncated: the handler wrote more)",
+		"task show " + testID + " -o json": `"truncated": true`,
+		"task ls":                          "cut off after 6 bytes",
+		"task ls -o jsonl":                 `"truncated":true`,
+	} {
+		if code, out, errs := command(t, n, strings.Fields(line)...); code != exitOK || !strings.Contains(out, want) {
 			t.Errorf("%s: %d, %q, %q, want %q", line, code, out, errs, want)
 		}
 	}
