@@ -29,10 +29,11 @@ type cluster struct {
 
 // A clusterRun is one start of the handler.
 type clusterRun struct {
-	place int
-	epoch proto.Seq
-	began time.Time
-	ended bool
+	place   int
+	epoch   proto.Seq
+	began   time.Time
+	ended   bool
+	stopped time.Time // zero: it was not stopped
 }
 
 // newCluster starts n nodes that all serve the kind build, and the queue.
@@ -95,6 +96,9 @@ func (h clusterHandler) Run(ctx context.Context, r *handler.Run) *handler.Result
 	h.cluster.mu.Unlock()
 	select {
 	case <-ctx.Done():
+		h.cluster.mu.Lock()
+		h.cluster.runs[r.ID][at].stopped = time.Now()
+		h.cluster.mu.Unlock()
 		return &handler.Result{Outcome: handler.Cancelled, Reason: context.Cause(ctx).Error()}
 	case <-time.After(h.work):
 	}

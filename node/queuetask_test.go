@@ -351,8 +351,12 @@ func TestQueueHandlerReportsProgress(t *testing.T) {
 			t.Errorf("started %d times while it made progress", n)
 		}
 		time.Sleep(90 * time.Second) // before the handler's timeout
-		if all := runs(); len(all) != 2 {
-			t.Errorf("started %d times, want a second start after it stopped reporting", len(all))
+		all := runs()
+		if len(all) != 2 {
+			t.Fatalf("started %d times, want a second start after it stopped reporting", len(all))
+		}
+		if all[1].place == all[0].place || all[0].stopped.IsZero() || all[1].began.Before(all[0].stopped) {
+			t.Errorf("the runs are %+v: want the first stopped, and then one at the other node", all)
 		}
 		if err := owner.Queues.Progress(t.Context(), "build"); !errors.Is(err, wire.ErrInvalid) {
 			t.Errorf("an invalid id: %v", err)
