@@ -216,9 +216,12 @@ func TestGrantsFollowTheRules(t *testing.T) {
 			change func(*proto.Grant)
 			want   proto.Code
 		}{
-			"as signed":                         {home.keys.Peer(), func(*proto.Grant) {}, 0},
+			"as signed, with all its time":      {home.keys.Peer(), func(*proto.Grant) {}, 0},
 			"with another mode":                 {home.keys.Peer(), func(g *proto.Grant) { g.Mode = proto.AtMostOnce }, proto.CodeBadForm},
-			"with a longer time":                {home.keys.Peer(), func(g *proto.Grant) { g.LeftMs += 1000 }, proto.CodeBadForm},
+			"with a longer time":                {home.keys.Peer(), func(g *proto.Grant) { g.LeftMs++ }, proto.CodeBadForm},
+			"with a shorter time":               {home.keys.Peer(), func(g *proto.Grant) { g.LeftMs-- }, 0},
+			"with no time left":                 {home.keys.Peer(), func(g *proto.Grant) { g.LeftMs = 0 }, 0}, // its owner does not start it
+			"with a time below zero":            {home.keys.Peer(), func(g *proto.Grant) { g.LeftMs = -1 }, 0},
 			"of another queue":                  {home.keys.Peer(), func(g *proto.Grant) { g.Queue = "other" }, proto.CodeDenied},
 			"by a node that was never the home": {c.nodes[2].node.keys.Peer(), func(*proto.Grant) {}, proto.CodeDenied},
 		} {
