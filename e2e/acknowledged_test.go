@@ -87,7 +87,7 @@ func (p *acknowledged) checkAllEnd(t *testing.T, home *machine, want string) {
 		}
 		return len(open) == 0
 	})
-	t.Logf("counted: %d acknowledged, %s", len(p.all()), want)
+	t.Logf("counted: %d acknowledged, each ended %s", len(p.all()), want)
 }
 
 // live are the states of a task that has not ended.

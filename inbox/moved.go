@@ -84,14 +84,15 @@ func (in *Inbox) roomFor(a *Arrival) Verdict {
 	if _, live := in.queue.Peek(backlog.TaskKey(a.Header.ID)); live {
 		return Verdict{}
 	}
+	full := in.store.Refuses()
 	idx := in.dedup
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
 	switch {
 	case in.slots.draining():
 		return refuse(proto.CodeDraining, "the node is stopping")
-	case in.store.Full():
-		return in.refusal(a, store.ErrFull)
+	case full != nil:
+		return in.refusal(a, full)
 	case idx.sizeLocked() >= in.cfg.MaxKept:
 		return refuse(proto.CodeBusy, "this node remembers as many task ids as it can")
 	case !idx.hasShare(a, in.cfg.MaxKept, in.cfg.MaxTasks, in.cfg.MaxBytes):

@@ -56,12 +56,18 @@ func (f *fixture) adopt(a Arrival) error {
 	return nil
 }
 
-// reopenFull opens the inbox again on a disk without space.
-func (f *fixture) reopenFull() {
+// reopenFull opens the inbox again with its memory used up, or on a disk without space.
+func (f *fixture) reopenFull(memory bool) {
 	f.t.Helper()
+	cfg := store.Config{Clock: f.cfg.Clock, SweepEvery: -1, CompactEvery: -1}
+	if memory {
+		cfg.Memory = func() (used, limit int64) { return 2, 1 }
+	} else {
+		cfg.Space, cfg.Reserve = func() (int64, int64, error) { return 0, 1 << 40, nil }, 1<<20
+	}
 	f.engine = f.engine.Reopen()
 	f.store.Close()
-	s, err := store.Open(f.engine, store.Config{Clock: f.cfg.Clock, Space: func() (int64, int64, error) { return 0, 1 << 40, nil }, Reserve: 1 << 20, SweepEvery: -1, CompactEvery: -1})
+	s, err := store.Open(f.engine, cfg)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -84,6 +90,7 @@ func TestHandedOverTasksNeedRoom(t *testing.T) {
 		body   func(*Arrival)
 		drain  bool
 		full   bool // the disk
+		memory bool // likewise
 		code   proto.Code
 		detail string
 		others proto.Code // for a task of another origin
@@ -91,6 +98,7 @@ func TestHandedOverTasksNeedRoom(t *testing.T) {
 		{name: "with room", fill: 5},
 		{name: "the node is stopping", fill: 5, drain: true, code: proto.CodeDraining, detail: "is stopping", others: proto.CodeDraining},
 		{name: "the disk is full", fill: 5, full: true, code: proto.CodeFull, detail: "below its reserve", others: proto.CodeFull},
+		{name: "the memory is full", fill: 5, memory: true, code: proto.CodeFull, detail: "memory limit", others: proto.CodeFull},
 		{name: "as many ids as it can keep", cfg: Config{MaxKept: 5}, fill: 5, code: proto.CodeBusy, detail: "as many task ids as it can", others: proto.CodeBusy},
 		{name: "as many tasks as it can keep", cfg: Config{MaxTasks: 5}, fill: 5, code: proto.CodeFull, detail: "limit of waiting tasks", others: proto.CodeFull},
 		{name: "the share of ids", cfg: Config{MaxKept: 100}, fill: 90, code: proto.CodeBusy, detail: "its origin has used up its share"},
@@ -117,8 +125,8 @@ func TestHandedOverTasksNeedRoom(t *testing.T) {
 					f.accept(0, a)
 					here = append(here, a)
 				}
-				if tt.full {
-					f.reopenFull()
+				if tt.full || tt.memory {
+					f.reopenFull(tt.memory)
 				}
 				f.in.Drain(tt.drain)
 				for _, x := range []struct {

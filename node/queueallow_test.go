@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -33,15 +34,21 @@ func TestQueueAllowList(t *testing.T) {
 
 // The allow list applies also to the tasks that a queue hands over to its next home: those
 // of a member that was taken off the list while they waited are dead letters (DENIED)
-// there, and those of the others run (I17).
+// there, and those of the others run, also if the queue accepts no new tasks (I17).
 func TestHandoffFollowsTheAllowList(t *testing.T) {
+	for _, draining := range []bool{false, true} {
+		t.Run(fmt.Sprint("draining ", draining), func(t *testing.T) { handoffFollowsTheAllowList(t, draining) })
+	}
+}
+
+func handoffFollowsTheAllowList(t *testing.T, draining bool) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, time.Second)
 		defer c.close()
 		c.setQueue(wire.QueueSettings{Paused: new(true), Allow: new([]string{"peer:n1", "peer:n3"})})
 		removed, admitted := c.submitMany(1, 3), c.submitMany(3, 3)
 		c.waitAccepted(0, append(removed, admitted...))
-		c.setQueue(wire.QueueSettings{Allow: new([]string{"peer:n3"})})
+		c.setQueue(wire.QueueSettings{Allow: new([]string{"peer:n3"}), Draining: &draining})
 		c.handOffAndWait(0, 2, admitted)
 		for _, task := range c.waitDenied(1, removed, time.Minute) {
 			if !strings.HasPrefix(task.Reason, "DENIED: ") {

@@ -18,10 +18,10 @@ func (qs *Queues) Admit(c *proto.Content, origin proto.PeerID) inbox.Verdict {
 	switch {
 	case s == nil:
 		return inbox.Verdict{Code: proto.CodeNoHandler, Detail: "this node does not know the queue"}
-	case s.GetDraining():
-		return inbox.Verdict{Code: proto.CodeDraining, Detail: "the queue accepts no new tasks"}
 	case len(s.GetAllow()) > 0 && !inbox.Allowed(s.GetAllow(), origin, qs.parts.Members):
 		return inbox.Verdict{Code: proto.CodeDenied, Detail: "the queue's allow list does not name the origin"}
+	case s.GetDraining():
+		return inbox.Verdict{Code: proto.CodeDraining, Detail: "the queue accepts no new tasks"}
 	}
 	return inbox.Verdict{}
 }

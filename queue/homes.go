@@ -180,6 +180,9 @@ func (qs *Queues) Seize(ctx context.Context, name, from string) (wire.Queue, err
 		return q, err
 	}
 	p, err := qs.findPeer(from)
+	if from == q.HomeID { // this node may have forgotten it
+		p.Peer, err = proto.ParsePeerID(from)
+	}
 	switch {
 	case err != nil:
 		return q, err
