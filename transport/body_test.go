@@ -413,25 +413,35 @@ func TestStalledBodyIsAborted(t *testing.T) {
 	}
 }
 
-// TestBodyOverBrokenLinks cuts the connection twenty times during a transfer (S12).
+// TestBodyOverBrokenLinks cuts the connection twenty times during a transfer, which
+// continues each time with what was not acknowledged (S12).
 func TestBodyOverBrokenLinks(t *testing.T) {
 	s := newBodyStore(t)
 	a := start(t, 1, nil)
 	b := start(t, 2, func(_ *testNode, cfg *Config) {
 		cfg.Bodies, cfg.Limits.Conns = s, admit.Rate{PerSecond: 1000, Burst: 1000}
 	})
-	const cuts = 20
-	body := newBody(t, 1, cuts*3*proto.ChunkSize)
-	tries := 0
-	for sent := false; !sent; tries++ {
+	const every, want = 3, 20 // chunks between two cuts; cuts
+	body := newBody(t, 1, (want+1)*every*proto.ChunkSize)
+	cuts := 0
+	for sent := false; !sent; {
 		for a.Dial(t.Context(), b.Peer(), b.Addrs()) != nil && t.Context().Err() == nil {
 			// the old connection was about to close
 		}
-		source := &trackingSource{BodySource: body, at: (tries + 1) * 3, reached: func() { a.Disconnect(b.Peer()) }}
+		before := cuts
+		source := &trackingSource{BodySource: body, at: (cuts + 1) * every, reached: func() {
+			if cuts < want {
+				cuts++
+				a.Disconnect(b.Peer())
+			}
+		}}
 		sent = a.SendBody(t.Context(), b.Peer(), body.offer, source) == nil
+		if source.begun && source.first < before*every-bodyWindow {
+			t.Errorf("after %d cuts it continues with chunk %d", before, source.first)
+		}
 	}
-	if tries < cuts/2 {
-		t.Errorf("%d attempts: the connection was not cut", tries)
+	if cuts != want {
+		t.Errorf("the connection was cut %d times, want %d", cuts, want)
 	}
 	s.check(t, body)
 }
