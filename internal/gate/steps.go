@@ -92,7 +92,7 @@ var soakSteps = slices.Concat([]step{
 		"TestPowerCut", "TestDiskLosesPower", "TestDiskLosesWhatIsNotSynced", "TestCacheIsLost", "TestFileSystemShutdown", "TestBitFlip", "TestBitFlipInTheLastRecord", "TestDiskFull", "TestOutputsStopAtTheReserve", "TestChurn",
 		"TestSmallMachineOpensWhatItAccepted", "TestStoreMovesToASmallerMachine", "TestHandlersPage", "TestFirstTaskPage", "TestMailPage", "TestMailExamples", "TestOwnershipPage",
 		"TestFlappingLinkAndDeaths", "TestAcksAreLost", "TestNoAnswerBeforeItsFsync", "TestManyFailures",
-		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
+		"TestOwnershipNeverForks", "TestPoisonDiesAlone", "TestFewFileDescriptors", "TestNoProcessOutlivesItsTask", "TestStopSpendsNoAttempt",
 		"TestNoHandlerTakesNothing", "TestLargeBodyCrossesRestarts", "TestLargeBodyThroughAQueue",
 		"TestBadFramesOverARealSocket", "TestSymmetricStaysRelayed", "TestRouterIsAskedForPorts",
 		"TestRunAsInTheSandboxOfTheUnit", "TestExposureOfTheUnit", "TestMeshOfContainers"),
