@@ -263,6 +263,6 @@ func (x example) stream() {
 	x.refused("there is no agent:none@a on this node", "", "read", "none", "1")
 	x.refused("there is no agent:none@a on this node", "hello", "send", "agent:none")
 	x.refused("body of 262145 bytes: a mail has at most 262144", strings.Repeat("x", proto.MaxInlineBody+1), "send", "agent:"+x.mailbox)
-	x.refused("closed with 1008: 0 mails in one send", "", "send", "agent:"+x.mailbox)
+	x.refused("closed with 1008: a send must have from 1 to 512 mails", "", "send", "agent:"+x.mailbox)
 	x.emptied(len(lines))
 }
