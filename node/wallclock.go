@@ -57,7 +57,7 @@ func (n *Node) keepClock(ctx context.Context) error {
 	defer tick.Stop()
 	var doubted bool
 	start := n.cfg.Clock.Boot()
-	asked, stamped, offset := start-clockAskEvery, start, n.clockOffset()
+	asked, stamped, offset := start-clockAskEvery, start-clockStampEvery, n.clockOffset()
 	for {
 		select {
 		case <-ctx.Done():
