@@ -27,6 +27,10 @@ const (
 	minLate        = time.Second            // minimum after which an acknowledgment is late
 	minHoleWait    = 1500 * time.Millisecond
 	minHoleRetry   = 5 * time.Second // between two searches
+
+	// holeBytes divided by the rate of a path is how long its full PINGs may take at least.
+	// On a narrow path that loses many packets, QUIC may hear nothing for ten seconds.
+	holeBytes = 160_000
 )
 
 // errBlackHole closes a connection on which no full-size packet passes.
@@ -123,8 +127,9 @@ type blackHole struct {
 }
 
 // step returns the action at now: send a full PING, or give up the connection. rtt is the
-// longest recent round trip; progress: packets were received since the last step.
-func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, moved bool) heartbeatAction {
+// longest recent round trip; rate is in bytes per second, 0 if it is unknown; moved: packets
+// were received since the last step.
+func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, rate float64, moved bool) heartbeatAction {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if moved {
@@ -142,6 +147,9 @@ func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, moved bool) he
 		return sendPing
 	}
 	waits := max(minHoleWait, 6*rtt)
+	if rate > 0 {
+		waits = max(waits, time.Duration(holeBytes/rate*float64(time.Second)))
+	}
 	switch {
 	case now-b.since < waits:
 		return noAction
@@ -194,7 +202,7 @@ func (t *Transport) checkBlackHole(ctx context.Context, c *conn, g quicStats, no
 	if !owes || !g.known {
 		return nil
 	}
-	switch c.hole.step(now, late, max(time.Duration(c.rtt.Load()), g.rtt), t.cfg.Timing.Busy, g.progress) {
+	switch c.hole.step(now, late, max(time.Duration(c.rtt.Load()), g.rtt), t.cfg.Timing.Busy, c.meter.path().Rate, g.progress) {
 	case giveUp:
 		t.closeDirect(c)
 		return errBlackHole

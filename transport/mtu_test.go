@@ -33,23 +33,28 @@ func TestShrinkingMTU(t *testing.T) {
 		size  int64
 	}{{"small tasks", 200, 100}, {"a body", 1, 250_000}} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 20, MTU: 1472})
-				defer m.close()
-				m.size.Store(tt.size)
-				m.await(10*time.Second, "connected", m.connected)
-				m.nodes[0].addTasks(tt.tasks)
-				m.await(20*time.Second, "tasks before", func() bool { return m.nodes[0].left() == 0 })
-				time.Sleep(20 * time.Second)
-				m.SetMTU(1300)
-				m.nodes[0].addTasks(tt.tasks)
-				took := m.await(5*time.Minute, "tasks on the smaller path", func() bool { return m.nodes[0].left() == 0 })
-				t.Logf("after %v", took)
-				if took > 5*time.Second {
-					t.Errorf("the tasks took %v on a path that has shrunk, want at most 5s", took)
-				}
-				m.check(2 * tt.tasks)
-			})
+			var all []time.Duration
+			for range scaled(5, 99) {
+				synctest.Test(t, func(t *testing.T) {
+					m := newSim(t, 2, transporttest.Link{Latency: 20 * time.Millisecond, Mbps: 20, MTU: 1472})
+					defer m.close()
+					m.size.Store(tt.size)
+					m.await(10*time.Second, "connected", m.connected)
+					m.nodes[0].addTasks(tt.tasks)
+					m.await(20*time.Second, "tasks before", func() bool { return m.nodes[0].left() == 0 })
+					time.Sleep(20 * time.Second)
+					m.SetMTU(1300)
+					m.nodes[0].addTasks(tt.tasks)
+					all = append(all, m.await(10*time.Second, "tasks on the smaller path", func() bool { return m.nodes[0].left() == 0 }))
+					m.check(2 * tt.tasks)
+				})
+			}
+			slices.Sort(all)
+			median := all[len(all)/2]
+			t.Logf("counted: %d times, after %v, at the latest %v", len(all), median, all[len(all)-1])
+			if median > 5*time.Second {
+				t.Errorf("the tasks took %v on a path that has shrunk, want at most 5s", median)
+			}
 		})
 	}
 }

@@ -78,7 +78,7 @@ var soakSteps = slices.Concat([]step{
 	long("many keys on Pebble", "./store/pebble", 3*time.Minute, "BALEFIRE_KEYS=5000000", "TestManyKeys"),
 	long("meshes", "./transport", 2*time.Minute, "BALEFIRE_LONG=1", "TestFloodIsLimited", "TestAllMembersJoinTopic", "TestBurstOfRumors",
 		"TestManyBehindOneAddress", "TestSymmetricStaysRelayed", "TestBigBodyThroughRelay", "TestOneContactFindsAllMembers", "TestRelaySwitchIsStable",
-		"TestNonRelaysAreNotAsked", "TestSlowPathIsNotABlackHole", "TestRelaySituations"),
+		"TestNonRelaysAreNotAsked", "TestShrinkingMTU", "TestSlowPathIsNotABlackHole", "TestRelaySituations"),
 	long("damaged envelopes", "./identity", time.Minute, "BALEFIRE_LONG=1", "TestDamagedEnvelopesAreRefused"),
 	long("histories of homes", "./outbox", 2*time.Minute, "BALEFIRE_ROUNDS=400", "TestModel"),
 	{name: "benchmarks", argv: sh("cd bench && go test ./..."), covers: []string{"./api/client"}, reads: []string{"bench"}, estimate: 3 * time.Minute},
