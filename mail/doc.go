@@ -51,7 +51,7 @@
 // # Space
 //
 // The ledger gives back whole segments. A checkpoint knows where each record lies that is
-// needed: that of a mail that has not ended, that a topic keeps, or that is a dead letter. A
+// needed: that of a mail that has not ended, that its box keeps, or that is a dead letter. A
 // segment in which nothing is needed is given back with it; of one in which less than a
 // quarter is, the mail is moved, so that one mail that waits does not keep all that came with
 // it:

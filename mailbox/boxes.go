@@ -94,10 +94,11 @@ type Config struct {
 	Restored int64 // until when the ledger lacks what happened: see [mail.Config]
 	Logger   *slog.Logger
 
-	Limits     box.Limits // of all boxes; zero values mean defaults
-	Durable    bool       // mail that its sender calls relaxed is answered after its fsync, too
-	MaxBody    int64      // sealed bytes of a body; default 100 GiB
-	Suite      byte       // how large bodies are sealed: see [bodies.SealOptions]
+	Limits     box.Limits    // of all boxes; zero values mean defaults
+	Keep       time.Duration // how long a new mailbox keeps mail that is done
+	Durable    bool          // mail that its sender calls relaxed is answered after its fsync, too
+	MaxBody    int64         // sealed bytes of a body; default 100 GiB
+	Suite      byte          // how large bodies are sealed: see [bodies.SealOptions]
 	Registerer prometheus.Registerer
 
 	Audit       func(ctx context.Context, action, what string) error // records what the caller does

@@ -367,7 +367,7 @@ func TestNodeWithoutBoxes(t *testing.T) {
 		_, err = f.Lease(ctx, "ceo", "", wire.LeaseMail{})
 		f.refused(err, wire.ErrNotFound, "mailbox add ceo")
 		_, err = f.Mail(ctx, "0198c0de")
-		f.refused(err, wire.ErrNotFound, "it has ended, or is on another node")
+		f.refused(err, wire.ErrNotFound, "it has ended and is not kept")
 		_, err = f.SetMailbox(ctx, "CEO", wire.MailboxSettings{})
 		f.refused(err, wire.ErrInvalid, "1-63 of a-z")
 		f.restart()

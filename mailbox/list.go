@@ -121,6 +121,10 @@ func boxSettings(s box.BoxSettings) wire.BoxSettings {
 		age := wire.Duration(s.Age)
 		v.Age, v.Interest = &age, &s.Interest
 	}
+	if s.Keep > 0 {
+		keep, mails := wire.Duration(s.Keep), int(s.KeepMails)
+		v.Keep, v.KeepMails = &keep, &mails
+	}
 	return v
 }
 
@@ -353,8 +357,8 @@ func history(m *wire.BoxedMail, info *box.MailInfo, dead *box.DeadLetter) {
 }
 
 // Mail returns the mail with an id, or the beginning of one that is unique, that has not
-// ended or is a dead letter here, or waits here for a box on another node. It reads every
-// mail of the node, until it has found it.
+// ended, is kept or is a dead letter here, or waits here for a box on another node. It reads
+// every mail of the node, until it has found it.
 func (b *Boxes) Mail(ctx context.Context, id string) (wire.BoxedMail, error) {
 	s, err := b.search(ctx, id)
 	if err != nil {
@@ -375,7 +379,11 @@ func (b *Boxes) search(ctx context.Context, id string) (*search, error) {
 	}
 	s := &search{id: strings.ToLower(id)}
 	for _, u := range subs {
-		for _, state := range []string{"", "DEAD"} {
+		states := []string{"", "DEAD"}
+		if u.name == "" && !u.place.spool() { // of a mailbox
+			states = []string{stateKept}
+		}
+		for _, state := range states {
 			if err := b.findMail(ctx, k, u, state, s); err != nil {
 				return nil, err
 			}
@@ -439,7 +447,7 @@ func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, st
 			case s.found == nil:
 				s.found, s.sub, s.seq = &m, u, f.info.Seq
 			case s.found.ID != m.ID:
-				return invalid("mail id %.64q: %s and %s begin with it: give more of it", s.id, s.found.ID, m.ID)
+				return invalid("mail id %.64q: %s and %s begin with it: give more of it", s.id, min(s.found.ID, m.ID), max(s.found.ID, m.ID))
 			}
 		}
 		if from = next; from == 0 {
@@ -450,5 +458,5 @@ func (b *Boxes) findMail(ctx context.Context, k *mail.Broker, u subscription, st
 }
 
 func noMail(id string) error {
-	return fmt.Errorf("%w: no mail %.64q waits here or is a dead letter: it has ended, or is on another node", wire.ErrNotFound, id)
+	return fmt.Errorf("%w: no mail %.64q is here: it has ended and is not kept, or it is on another node", wire.ErrNotFound, id)
 }

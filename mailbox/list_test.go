@@ -140,10 +140,10 @@ func TestMailByID(t *testing.T) {
 		find(strings.ToUpper(second.ID), "second")
 		find(third.ID[:10], "third")
 		_, err := f.Mail(t.Context(), first.ID[:8])
-		f.refused(err, wire.ErrInvalid, first.ID+" and "+second.ID+" begin with it: give more of it")
+		f.refused(err, wire.ErrInvalid, min(first.ID, second.ID)+" and "+max(first.ID, second.ID)+" begin with it: give more of it")
 		for _, id := range []string{"0198c0de-0000-7000-8000-000000000000", "x"} {
 			_, err = f.Mail(t.Context(), id)
-			f.refused(err, wire.ErrNotFound, fmt.Sprintf("no mail %q waits here or is a dead letter", id))
+			f.refused(err, wire.ErrNotFound, fmt.Sprintf("no mail %q is here: it has ended and is not kept", id))
 		}
 		d, _ := f.lease("ceo", "", 2, 0)
 		f.settle("ceo", "", wire.SettleMail{Ack: []string{d[1].Lease}, Nack: []wire.NackMail{{Lease: d[0].Lease, Final: true}}})

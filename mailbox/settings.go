@@ -436,9 +436,9 @@ func (b *Boxes) settings(ctx context.Context, k *mail.Broker, p place, sub strin
 		}
 	})
 	if !c.exists {
-		c.box = box.BoxSettings{Name: p.name, Kind: box.Mailbox}
+		c.box = box.BoxSettings{Name: p.name, Kind: box.Mailbox, Keep: b.cfg.Keep}
 		if p.kind == wire.BoxTopic {
-			c.box.Kind = box.Topic
+			c.box.Kind, c.box.Keep = box.Topic, 0
 		}
 	}
 	return c, failure(p, "", err)
@@ -466,6 +466,18 @@ func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.Bo
 	}
 	if s.Age != nil {
 		to.Age = time.Duration(*s.Age)
+	}
+	if s.Keep != nil {
+		to.Keep = time.Duration(*s.Keep)
+	}
+	if s.KeepMails != nil {
+		to.KeepMails = uint32(*s.KeepMails)
+	}
+	if to.Keep == 0 {
+		if s.KeepMails != nil && *s.KeepMails > 0 {
+			err = cmp.Or(err, invalid("keep_mails %d: %s keeps nothing that is done: set keep too", *s.KeepMails, p.text))
+		}
+		to.KeepMails = 0
 	}
 	if s.Lanes != nil {
 		to.PerPeer = *s.Lanes == wire.LanesOrigin
@@ -568,6 +580,12 @@ func checkBox(p place, s wire.BoxSettings) error {
 		return invalid("age %s: must be from 0, the default, to 10 years, in whole milliseconds", *s.Age)
 	case !topic && (s.Age != nil && *s.Age != 0 || s.Interest != nil && *s.Interest):
 		return invalid("age and interest are settings of topics: a mailbox keeps its mail until it has ended")
+	case topic && (s.Keep != nil && *s.Keep != 0 || s.KeepMails != nil && *s.KeepMails != 0):
+		return invalid("keep and keep_mails are settings of mailboxes: a topic keeps its mail for its age")
+	case outside(s.Keep, wire.Duration(maxAge)) || unclean(s.Keep):
+		return invalid("keep %s: must be from 0, which keeps nothing that is done, to 10 years, in whole milliseconds", *s.Keep)
+	case outside(s.KeepMails, box.MaxMails):
+		return invalid("keep_mails %d: must be from 0, the default, to %d", *s.KeepMails, box.MaxMails)
 	case s.Lanes != nil && *s.Lanes != "" && *s.Lanes != wire.LanesOrigin && *s.Lanes != wire.LanesShared:
 		return invalid("lanes %.20q: must be %s or %s", *s.Lanes, wire.LanesShared, wire.LanesOrigin)
 	}

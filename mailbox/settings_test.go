@@ -25,6 +25,7 @@ func TestMailboxSettings(t *testing.T) {
 		all := wire.MailboxSettings{
 			BoxSettings: wire.BoxSettings{
 				Allow: &[]string{"peer:beta", "role:work"}, AllowRead: &[]string{"*"}, Mails: ptr(5), Bytes: ptr(int64(6000)), Draining: ptr(true), Lanes: ptr(wire.LanesShared),
+				Keep: ptr(wire.Duration(time.Hour)), KeepMails: ptr(9),
 			},
 			SubscriptionSettings: wire.SubscriptionSettings{
 				Mode: ptr("exclusive"), Attempts: ptr(7), Lease: ptr(wire.Duration(time.Minute)), KeyBatch: ptr(4), OnDead: ptr("block"), Paused: ptr(true), Dead: ptr(8), DeadAge: ptr(wire.Duration(time.Hour)),
@@ -92,6 +93,13 @@ func TestSettingsRefused(t *testing.T) {
 		{"a bad rule", boxOf(wire.BoxSettings{Allow: &[]string{"beta"}}), wire.ErrInvalid, "allow: "},
 		{"a bad rule of readers", boxOf(wire.BoxSettings{AllowRead: &[]string{"beta"}}), wire.ErrInvalid, "allow_read: "},
 		{"too many rules", boxOf(wire.BoxSettings{Allow: &many}), wire.ErrInvalid, "allow has 65 entries, the limit is 64"},
+		{"a topic that keeps", func(f *fixture) error {
+			_, err := f.SetTopic(f.t.Context(), "orders", wire.BoxSettings{Keep: ptr(wire.Duration(time.Hour))})
+			return err
+		}, wire.ErrInvalid, "keep and keep_mails are settings of mailboxes"},
+		{"negative keep", boxOf(wire.BoxSettings{Keep: ptr(wire.Duration(-1))}), wire.ErrInvalid, "must be from 0, which keeps nothing that is done, to 10 years"},
+		{"keep_mails without keep", boxOf(wire.BoxSettings{KeepMails: ptr(5)}), wire.ErrInvalid, "keep_mails 5: agent:ceo@alpha keeps nothing that is done: set keep too"},
+		{"negative keep_mails", boxOf(wire.BoxSettings{KeepMails: ptr(-1)}), wire.ErrInvalid, "keep_mails -1: must be from 0, the default, to 16777216"},
 		{"negative mails", boxOf(wire.BoxSettings{Mails: ptr(-1)}), wire.ErrInvalid, "mails -1: must be from 0, the default, to 16777216"},
 		{"too many mails", boxOf(wire.BoxSettings{Mails: ptr(box.MaxMails + 1)}), wire.ErrInvalid, "mails 16777217"},
 		{"negative bytes", boxOf(wire.BoxSettings{Bytes: ptr(int64(-1))}), wire.ErrInvalid, "bytes -1: must be from 0, the default, to 1125899906842624"},

@@ -63,6 +63,11 @@ func (b *Boxes) WhyMail(ctx context.Context, id string) (_ wire.Blocker, home pr
 	e := b.explain(m.ID, m.State)
 	e.step(wire.StepMail, wire.NoteArgs{Box: path, State: m.State, Key: m.Key, Attempts: m.Attempts, Abandons: m.Abandons, Seconds: e.ago(m.Accepted), Time: &m.NotAfter})
 	switch m.State {
+	case "DONE": // and kept
+		if ended, _, err := b.whyEnded(m.ID, wire.ErrNotFound); err == nil {
+			return ended, home, nil
+		}
+		e.cause(wire.NoteMailEnded, wire.NoteArgs{Box: path, State: m.State, Task: m.ID})
 	case "PENDING":
 		home, err = b.whySpooled(ctx, e, strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix), func(c proto.Class) bool { return m.Key != "" || c.Name() == m.Class })
 	case "DEAD":

@@ -113,11 +113,13 @@ type QueueConfig struct {
 
 // MailConfig says how much mail a node keeps, and how.
 type MailConfig struct {
-	MaxBytes int64 // of the letters in all mailboxes and topics; default 10 GiB
-	MaxKeys  int   // dedupe keys that are remembered; default 200 000
-	Segment  int64 // bytes of a new segment of the ledger; default 64 MiB, at most 100 MiB
-	Tail     int64 // bytes of the newest mail in memory; default 16 MiB
-	Durable  bool  // mail that may be answered before its fsync is not
+	MaxBytes  int64         // of the letters in all mailboxes and topics; default 10 GiB
+	MaxKeys   int           // dedupe keys that are remembered; default 200 000
+	Keep      time.Duration // how long a new mailbox keeps mail that is done; zero: it is gone at once
+	KeepBytes int64         // of the letters of such mail in all mailboxes; default 256 MiB
+	Segment   int64         // bytes of a new segment of the ledger; default 64 MiB, at most 100 MiB
+	Tail      int64         // bytes of the newest mail in memory; default 16 MiB
+	Durable   bool          // mail that may be answered before its fsync is not
 }
 
 // Limits bound what a node accepts and keeps. Where a default names "384 MiB" it is

@@ -84,6 +84,8 @@ type BoxSettings struct {
 	Age       *Duration    `json:"age,omitempty" doc:"a topic drops what is older; default 7d"`
 	Interest  *bool        `json:"interest,omitempty" doc:"a topic keeps a mail until every subscription has read it, and refuses when it is full; default: it drops the oldest"`
 	Lanes     *string      `json:"lanes,omitempty" enum:"shared,origin" doc:"which mails with one ordering key are handled in order: those of all senders (shared, the default) or those of each node (origin); it never changes"`
+	Keep      *Duration    `json:"keep,omitempty" doc:"of a mailbox: how long mail that is done is kept to be looked at, unless its body is a large one; 0: it is gone at once; default of a new mailbox: mail.keep of the node"`
+	KeepMails *int         `json:"keep_mails,omitempty" minimum:"0" doc:"how many of those at most; default 10000"`
 	Draining  *bool        `json:"draining,omitempty" doc:"new mail is refused for now"`
 	Handler   *MailHandler `json:"handler,omitempty" doc:"of a mailbox: what this node does with its mail; {} removes it, and without exec and post the fields that are given change"`
 }

@@ -13,11 +13,13 @@ import (
 
 // boxFlags are the raw flags of the settings of a mailbox or a topic.
 type boxFlags struct {
-	allow, read  []string
-	mails        int
-	bytes        int64
-	age, lanes   string
-	keep, refuse bool
+	allow, read []string
+	mails       int
+	bytes       int64
+	age, lanes  string
+	keep        string
+	keepMails   int
+	all, refuse bool
 }
 
 func (f *boxFlags) add(c *cobra.Command, topic bool) {
@@ -30,13 +32,17 @@ func (f *boxFlags) add(c *cobra.Command, topic bool) {
 	fs.BoolVar(&f.refuse, "draining", false, "refuse new mail for now; --draining=false takes it again")
 	if topic {
 		fs.StringVar(&f.age, "age", "", "drop what is older, like 7d; 0: the default")
-		fs.BoolVar(&f.keep, "interest", false, "keep a mail until every subscription has read it, and refuse new ones when it is full")
+		fs.BoolVar(&f.all, "interest", false, "keep a mail until every subscription has read it, and refuse new ones when it is full")
+	} else {
+		fs.StringVar(&f.keep, "keep", "", "how long mail that is done, without a large body, is kept for mail history, like 7d; 0: not at all (a new mailbox: mail.keep)")
+		fs.Var(numberValue[int]{&f.keepMails, 0, box.MaxMails}, "keep-mails", "how many of those at most; 0: the default, 10000")
 	}
 	completeWords(c, "lanes", wire.LanesShared, wire.LanesOrigin)
 }
 
 // settings converts the flags that are set, and reports whether there are any.
 func (f *boxFlags) settings(given func(flag string) bool) (s wire.BoxSettings, some bool, err error) {
+	var bad error
 	for flag, set := range map[string]func(){
 		"allow":      func() { s.Allow = nonNil(f.allow) },
 		"allow-read": func() { s.AllowRead = nonNil(f.read) },
@@ -44,7 +50,9 @@ func (f *boxFlags) settings(given func(flag string) bool) (s wire.BoxSettings, s
 		"bytes":      func() { s.Bytes = &f.bytes },
 		"lanes":      func() { s.Lanes = &f.lanes },
 		"draining":   func() { s.Draining = &f.refuse },
-		"interest":   func() { s.Interest = &f.keep },
+		"interest":   func() { s.Interest = &f.all },
+		"keep":       func() { s.Keep, bad = spanOrDefault("keep", f.keep) },
+		"keep-mails": func() { s.KeepMails = &f.keepMails },
 		"age":        func() { s.Age, err = spanOrDefault("age", f.age) },
 	} {
 		if given(flag) {
@@ -52,7 +60,7 @@ func (f *boxFlags) settings(given func(flag string) bool) (s wire.BoxSettings, s
 			set()
 		}
 	}
-	return s, some, err
+	return s, some, errors.Join(err, bad)
 }
 
 // readerFlags are the raw flags of the settings of a mailbox or a subscription.
@@ -201,6 +209,9 @@ func printLimitsOf(row rowFunc, v wire.Box) {
 	}
 	if s.Age != nil {
 		row("age", "%s", *s.Age)
+	}
+	if s.Keep != nil && *s.Keep > 0 && s.KeepMails != nil {
+		row("history", "%d mails that are done, for %s", *s.KeepMails, *s.Keep)
 	}
 	if isSet(s.Interest) {
 		row("interest", "a mail is kept until every subscription has read it")

@@ -66,7 +66,8 @@ func mailHistory(w *app) *cobra.Command {
 		Use: "history BOX", Short: "List all that a box keeps, newest first",
 		Long: `List the mails that a mailbox or a topic still has, the newest first. A topic keeps
 its mail until its retention takes it, also what its subscriptions have read (DONE).
-A mailbox keeps what waits and its dead letters. Looking changes nothing.`,
+A mailbox keeps what waits, its dead letters, and for some time what is DONE: see
+mailbox set --keep. Looking changes nothing.`,
 		Example: "  balefire-node mail history topic:orders --since 1h\n  balefire-node mail history ceo --since 2h --until 1h -o jsonl", Args: exactly(1, "a mailbox or a topic"), ValidArgsFunction: w.completeBox,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			q, err := f.query(w.clock.Now())

@@ -31,11 +31,12 @@ func (s *State) applyBox(h head, d decoder, out *Output) error {
 		}
 		s.removeBox(s.boxes[h.box], out)
 	case boxLimits:
-		l := Limits{Bytes: d.u64(), Keys: d.u32()}
-		if !d.done() || h.sub != 0 || h.box != 0 || l.Bytes > 1<<60 {
+		l := d.limits()
+		if !d.done() || h.sub != 0 || h.box != 0 {
 			return bad(TypeBox)
 		}
 		s.limits = l
+		s.trimAll()
 	default:
 		return bad(TypeBox)
 	}
@@ -49,6 +50,7 @@ func (s *State) setBox(id BoxID, settings BoxSettings) Result {
 			return refuse(proto.CodeBusy, "name, kind and lanes of a box never change")
 		}
 		b.settings = settings
+		s.trim(b)
 		return Result{Box: id, Duplicate: true}
 	}
 	switch {
@@ -73,6 +75,7 @@ func (s *State) removeBox(b *box, out *Output) {
 	for seq, m := b.mails.next(0); m != nil; seq, m = b.mails.next(seq) {
 		s.remove(b, seq, ending{state: Cancelled, cause: CauseRemoved}, out)
 	}
+	s.kept -= b.kept.bytes
 	for _, u := range b.subs {
 		s.removeSub(u, out)
 	}

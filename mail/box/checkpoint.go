@@ -9,24 +9,18 @@ import (
 )
 
 // checkpointMagic begins a checkpoint; its last byte is the version.
-const checkpointMagic = "BFBOXES\x04"
-
-// Those of earlier versions.
-const (
-	noObjectsMagic   = "BFBOXES\x03"
-	noProducersMagic = "BFBOXES\x02" // nor objects
-)
+const checkpointMagic = "BFBOXES\x05"
 
 // Save writes what survives. The same state is always the same bytes, on each member of a
 // group and after each replay.
 func (s *State) Save(w io.Writer) error {
 	c := saver{w: w, b: []byte(checkpointMagic)}
 	c.u32(uint32(s.nextBox))
-	c.u64(s.limits.Bytes)
-	c.u32(s.limits.Keys)
+	c.b = s.limits.append(c.b)
 	c.u64(s.boot)
 	c.u64(uint64(s.ranPast))
 	c.u64(uint64(s.ran))
+	c.u64(uint64(s.at))
 	c.count(len(s.peers))
 	for _, p := range s.peers {
 		c.b = append(c.b, p[:]...)
@@ -112,19 +106,8 @@ func (c *saver) box(b *box) {
 		subjects[b.subjects.ids[v]] = uint32(i) + 1
 		c.b = appendText(c.b, v)
 	}
-	c.count(b.mails.count)
-	last := uint64(0)
-	for seq, m := b.mails.next(0); m != nil; seq, m = b.mails.next(seq + 1) {
-		c.uvarint(seq - last)
-		c.u64(uint64(m.place))
-		for _, v := range []uint32{m.load, m.expiry, m.accepted, m.origin} {
-			c.u32(v)
-		}
-		c.uvarint(uint64(keys[m.key]))
-		c.uvarint(uint64(subjects[m.subject]))
-		c.flush(1 << 16)
-		last = seq
-	}
+	c.mails(&b.mails, keys, subjects)
+	c.mails(&b.kept.mails, keys, subjects)
 	c.count(len(b.later))
 	for _, seq := range slices.Sorted(maps.Keys(b.later)) {
 		c.u64(seq)
@@ -135,6 +118,23 @@ func (c *saver) box(b *box) {
 		c.sub(u)
 	}
 	c.objects(b)
+}
+
+// mails writes a list of mails, whose keys and subjects are at these places in order.
+func (c *saver) mails(l *mailList, keys, subjects []uint32) {
+	c.count(l.count)
+	last := uint64(0)
+	for seq, m := l.next(0); m != nil; seq, m = l.next(seq + 1) {
+		c.uvarint(seq - last)
+		c.u64(uint64(m.place))
+		for _, v := range []uint32{m.load, m.expiry, m.accepted, m.origin} {
+			c.u32(v)
+		}
+		c.uvarint(uint64(keys[m.key]))
+		c.uvarint(uint64(subjects[m.subject]))
+		c.flush(1 << 16)
+		last = seq
+	}
 }
 
 func (c *saver) sub(u *sub) {

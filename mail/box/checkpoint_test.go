@@ -17,7 +17,7 @@ import (
 // fullBench is a state that has something of everything.
 func fullBench(t testing.TB) *bench {
 	b := newBench(t)
-	b.apply(AppendLimits(nil, Limits{1 << 30, 100}))
+	b.apply(AppendLimits(nil, Limits{Bytes: 1 << 30, Keys: 100, Kept: 1 << 20}))
 	b.apply(AppendPeer(nil, 1, proto.PeerID{1}))
 	b.apply(AppendBox(nil, 2, &BoxSettings{Name: "topic:orders", Kind: Topic, Mails: 50}))
 	b.apply(AppendSub(nil, 2, 1, &SubSettings{Name: "one", Filter: "a.>"}, Start{At: StartFirst}))

@@ -37,12 +37,15 @@
 // A mail whose last delivery lapsed or broke is a suspect, which may have killed its reader:
 // it is leased alone, so that it is the only one that dies. See suspect.go.
 //
+// A mailbox may keep mail that is DONE, for some time and up to some number, to be looked at:
+// see kept.go. It counts as ended, and its record is needed until it is forgotten.
+//
 // # Memory
 //
-// A waiting mail takes 40 bytes: 32 in chunks of structs without pointers, 8 in a queue.
-// A key that is in use takes more, for its lane. Bodies are never in memory: a [Place] says
-// where a record lies. Of a body that is not in its letter the state has the name: see
-// [State.Objects].
+// A waiting mail takes 40 bytes: 32 in chunks of structs without pointers, 8 in a queue; a kept
+// one takes the 32. A key that is in use takes more, for its lane. Bodies are never in memory: a
+// [Place] says where a record lies. Of a body that is not in its letter the state has the name:
+// see [State.Objects].
 //
 // # Tests
 //

@@ -175,6 +175,9 @@ func (s *State) remove(b *box, seq uint64, e ending, out *Output) {
 	b.subjects.drop(m.subject)
 	delete(b.later, seq)
 	delete(b.ending, seq)
+	if e.state == Done && b.settings.Kind == Mailbox {
+		s.keep(b, seq, m)
+	}
 	b.release(seq, out)
 	b.ended[e.state]++
 	end := End{Box: b.id, Seq: seq, Place: m.place, Length: m.length(), State: e.state, Cause: e.cause, Reason: e.reason}

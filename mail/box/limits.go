@@ -43,6 +43,8 @@ const (
 	defaultDeadAge    = 30 * 24 * time.Hour
 	defaultNodeBytes  = 10 << 30 // all boxes of a state
 	defaultKeys       = 200_000  // dedupe keys of a state
+	defaultKeepMails  = 10_000   // mails that are done and that a mailbox keeps
+	defaultKept       = 256 << 20
 )
 
 // Sizes.

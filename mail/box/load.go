@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 
 	"github.com/balefire/balefire/fair"
@@ -22,14 +23,14 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	}
 	d := decoder{b: b}
 	magic := string(d.take(uint64(len(checkpointMagic))))
-	if magic != checkpointMagic && magic != noObjectsMagic && magic != noProducersMagic {
+	if magic != checkpointMagic {
 		return nil, fmt.Errorf("%w: it has another format", ErrBadCheckpoint)
 	}
 	s := New(chains)
 	s.nextBox = BoxID(d.u32())
-	s.limits = Limits{Bytes: d.u64(), Keys: d.u32()}
-	s.boot, s.ranPast, s.ran = d.u64(), d.time(), d.time()
-	d.check(s.nextBox > 0 && s.limits.Bytes <= 1<<60 && s.ranPast <= maxPast && s.ran <= maxRan)
+	s.limits = d.limits()
+	s.boot, s.ranPast, s.ran, s.at = d.u64(), d.time(), d.time(), d.time()
+	d.check(s.nextBox > 0 && s.ranPast <= maxPast && s.ran <= maxRan)
 	for range d.count(len(proto.PeerID{}), MaxOrigins) {
 		p := proto.PeerID(d.array32())
 		d.check(d.failed || s.indexes[p] == 0)
@@ -38,11 +39,9 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	}
 	saved := d.take(d.uvarint(1 << 40))
 	d.dedupe(&s.dedupe)
-	if magic != noProducersMagic {
-		d.producers(&s.producers)
-	}
+	d.producers(&s.producers)
 	for range d.count(1, MaxBoxes) {
-		d.box(s, magic == checkpointMagic)
+		d.box(s)
 	}
 	if !d.done() {
 		return nil, fmt.Errorf("%w: wrong fields before the last %d bytes", ErrBadCheckpoint, len(d.b))
@@ -83,8 +82,8 @@ func (d *decoder) dedupe(x *dedupe) {
 	}
 }
 
-// box reads a box into s, with its objects if the checkpoint has them.
-func (d *decoder) box(s *State, objects bool) {
+// box reads a box into s.
+func (d *decoder) box(s *State) {
 	b := &box{id: BoxID(d.u32()), settings: d.boxSettings(), next: d.u64(), nextSub: SubID(d.u32n(1<<16 - 1))}
 	d.check(b.id > 0 && b.id < s.nextBox && s.boxes[b.id] == nil && s.names[b.settings.Name] == 0 && b.next > 0 && b.next < 1<<62 && b.nextSub > 0)
 	for other := range s.boxes {
@@ -108,6 +107,7 @@ func (d *decoder) box(s *State, objects bool) {
 		return
 	}
 	d.mails(s, b, keys, subjects)
+	d.kept(s, b)
 	d.check(len(b.keys.ids) == len(keys) && len(b.subjects.ids) == len(subjects))
 	last := uint64(0)
 	for range d.count(16, MaxMails) {
@@ -122,9 +122,7 @@ func (d *decoder) box(s *State, objects bool) {
 	for range subs {
 		d.sub(s, b)
 	}
-	if objects {
-		d.objects(s, b)
-	}
+	d.objects(s, b)
 	d.check(b.settings.Kind == Topic || b.settings.Kind == Mailbox && subs == 1 || b.settings.Kind == Spool && subs+len(keys)+len(b.later) == 0)
 	s.boxes[b.id], s.names[b.settings.Name] = b, b.id
 }
@@ -137,24 +135,42 @@ func (d *decoder) u32n(limit uint32) uint32 {
 }
 
 func (d *decoder) mails(s *State, b *box, keys [][16]byte, subjects []string) {
-	last := uint64(0)
-	for range d.count(27, MaxMails) {
-		seq := last + d.uvarint(1<<62)
-		m := mail{place: Place(d.u64()), load: d.u32(), expiry: d.u32(), accepted: d.u32(), origin: d.u32()}
-		key, subject := d.uvarint(uint64(len(keys))), d.uvarint(uint64(len(subjects)))
-		d.check(seq > last && seq < b.next && validLength(int64(m.length()), m.bytes()) && int64(m.origin) <= int64(len(s.peers)))
-		if d.failed {
-			return
+	for seq, m := range d.mailList(s, b, len(keys), len(subjects)) {
+		if m.key > 0 {
+			m.key = b.keys.use(keys[m.key-1])
 		}
-		if key > 0 {
-			m.key = b.keys.use(keys[key-1])
-		}
-		if subject > 0 {
-			m.subject = b.subjects.use(subjects[subject-1])
+		if m.subject > 0 {
+			m.subject = b.subjects.use(subjects[m.subject-1])
 		}
 		b.mails.push(seq, m)
 		s.charge(b, &m, 1)
-		last = seq
+	}
+}
+
+// kept reads the mails of a box that are done and kept.
+func (d *decoder) kept(s *State, b *box) {
+	for seq, m := range d.mailList(s, b, 0, 0) {
+		d.check(b.mails.get(seq) == nil && b.kept.mails.count < b.maxKept())
+		b.kept.mails.push(seq, m)
+		b.kept.bytes += m.bytes()
+		s.kept += m.bytes()
+	}
+}
+
+// mailList reads a list of mails. Their keys and subjects are the places of these, from 1.
+func (d *decoder) mailList(s *State, b *box, keys, subjects int) iter.Seq2[uint64, mail] {
+	return func(yield func(uint64, mail) bool) {
+		last := uint64(0)
+		for range d.count(27, MaxMails) {
+			seq := last + d.uvarint(1<<62)
+			m := mail{place: Place(d.u64()), load: d.u32(), expiry: d.u32(), accepted: d.u32(), origin: d.u32()}
+			m.key, m.subject = uint32(d.uvarint(uint64(keys))), uint32(d.uvarint(uint64(subjects)))
+			d.check(seq > last && seq < b.next && validLength(int64(m.length()), m.bytes()) && int64(m.origin) <= int64(len(s.peers)))
+			if d.failed || !yield(seq, m) {
+				return
+			}
+			last = seq
+		}
 	}
 }
 

@@ -104,6 +104,25 @@ func (l *mailList) push(seq uint64, m mail) {
 	l.count++
 }
 
+// insert adds a mail, whose sequence is not there.
+func (l *mailList) insert(seq uint64, m mail) {
+	base, i, last := seq&^(chunkSize-1), l.find(seq), len(l.chunks)-1
+	switch {
+	case i > last:
+		l.push(seq, m)
+		return
+	case l.chunks[i].base == base:
+	case l.chunks[i].there == 0: // it is the last one
+		l.chunks[i].base = base
+	default:
+		l.chunks = slices.Insert(l.chunks, i, chunk{base: base})
+	}
+	c := &l.chunks[i]
+	c.mails = slices.Insert(c.mails, c.index(seq), m)
+	c.there |= 1 << (seq - base)
+	l.count++
+}
+
 // remove removes the mail of seq, which is there.
 func (l *mailList) remove(seq uint64) {
 	i := l.find(seq)

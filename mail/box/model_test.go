@@ -17,7 +17,9 @@ type model struct {
 	notes  chainNotes
 	keys   map[string]modelKey
 	ran    int64 // of earlier starts
+	limit  int64 // of the bytes that are kept; 0: none
 	boot   uint64
+	at     int64 // the newest time that is told
 	bootN  int64 // running time of this start
 	given  uint64
 	bounce int // bounces that were due
@@ -38,6 +40,7 @@ type modelBox struct {
 	settings BoxSettings
 	next     uint64
 	mails    map[uint64]*modelMail
+	done     map[uint64]modelDone // kept
 	subs     map[SubID]*modelSub
 	counts   [mailStates]int
 	ending   map[uint64]bool
@@ -46,6 +49,7 @@ type modelBox struct {
 }
 
 type modelMail struct {
+	large               bool // its body is not in its letter
 	class, size         int
 	key, subject        string
 	expiry, after, when int64
@@ -409,7 +413,7 @@ func (m *model) mail(rec *Mail, l *proto.Letter, got Result) Result {
 		return r
 	}
 	m.produce(rec, l)
-	x := &modelMail{class: int(l.Class) - 1, size: len(rec.Letter), key: string(l.Key), expiry: (l.NotAfter + 999) / 1000 * 1000, after: l.NotBefore, when: rec.At, origin: rec.Origin}
+	x := &modelMail{large: !l.Object.IsZero(), class: int(l.Class) - 1, size: len(rec.Letter), key: string(l.Key), expiry: (l.NotAfter + 999) / 1000 * 1000, after: l.NotBefore, when: rec.At, origin: rec.Origin}
 	if b.settings.Kind == Topic {
 		x.subject = string(l.Subject)
 	}
@@ -495,6 +499,9 @@ func (m *model) end(b *modelBox, seq uint64, state MailState) {
 	if state == Dead || b.settings.Kind == Mailbox && (state == Expired || state == Cancelled) {
 		m.bounce++
 	}
+	if state == Done && b.settings.Kind == Mailbox {
+		m.keep(b, seq)
+	}
 	b.counts[state]++
 	delete(b.mails, seq)
 	delete(b.ending, seq)
@@ -576,7 +583,12 @@ func (m *model) apply(rec []byte) error {
 				b.first = b.next
 			}
 		}
-		m.bootN = max(m.bootN, a.ran)
+		if m.bootN = max(m.bootN, a.ran); a.at > 0 {
+			m.at = a.at
+			for _, b := range m.boxes {
+				maps.DeleteFunc(b.done, func(_ uint64, x modelDone) bool { return x.at*1000+b.settings.Keep.Milliseconds() <= a.at })
+			}
+		}
 		m.forgetProducers()
 	}
 	if d.failed {
@@ -639,6 +651,20 @@ func (m *model) compare(s *State) error {
 		}
 		if total != b.next-1 {
 			return fmt.Errorf("box %d: %d mails of %d are somewhere (I21)", id, total, b.next-1)
+		}
+		var kept []string
+		for x := range s.Kept(id, 0) {
+			state := "there"
+			switch {
+			case x.State == Dead:
+				state = "dead"
+			case x.State == Done && b.settings.Kind == Mailbox:
+				state = "done"
+			}
+			kept = append(kept, fmt.Sprint(x.Seq, " ", state))
+		}
+		if !slices.Equal(kept, b.keeps()) {
+			return fmt.Errorf("box %d keeps %q, want %q", id, kept, b.keeps())
 		}
 		for sid, u := range b.subs {
 			var got []uint64

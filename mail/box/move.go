@@ -6,12 +6,19 @@ import "iter"
 // It stays valid when the state changes.
 type Cursor struct {
 	box  BoxID
-	dead SubID // 1 + the subscription among whose dead letters it is; 0: among the mails
+	list uint32 // among the mails, what is kept, or the dead letters of a subscription
 	seq  uint64
 }
 
+// The lists of a cursor. That of the dead letters of a subscription has its id more.
+const (
+	listMails uint32 = iota
+	listKept
+	listDead
+)
+
 // Places returns from a cursor on every MAIL, MOVE or FORWARD record that is needed, once:
-// of mails that have not ended, of what a topic keeps, and of dead letters. With each comes
+// of mails that have not ended, of what a box keeps, and of dead letters. With each comes
 // the cursor at which it is the first.
 func (s *State) Places(from Cursor) iter.Seq2[Cursor, Kept] {
 	return func(yield func(Cursor, Kept) bool) {
@@ -31,20 +38,22 @@ func (s *State) Places(from Cursor) iter.Seq2[Cursor, Kept] {
 
 // places is Places for one box. It returns false if yield did.
 func (b *box) places(from Cursor, yield func(Cursor, Kept) bool) bool {
-	if from.dead == 0 {
-		for seq, m := b.mails.next(from.seq); m != nil; seq, m = b.mails.next(seq + 1) {
-			if !yield(Cursor{b.id, 0, seq}, Kept{b.id, seq, m.place, m.length(), m.bytes()}) {
+	for list, l := range []*mailList{listMails: &b.mails, listKept: &b.kept.mails} {
+		first, ok := from.first(uint32(list))
+		if !ok {
+			continue
+		}
+		for seq, m := l.next(first); m != nil; seq, m = l.next(seq + 1) {
+			if !yield(Cursor{b.id, uint32(list), seq}, Kept{b.id, seq, m.place, m.length(), m.bytes()}) {
 				return false
 			}
 		}
 	}
 	for n, u := range b.subs {
-		first := uint64(0)
-		switch {
-		case u.id+1 < from.dead:
+		list := listDead + uint32(u.id)
+		first, ok := from.first(list)
+		if !ok {
 			continue
-		case u.id+1 == from.dead:
-			first = from.seq
 		}
 		i, _ := u.findDead(first)
 		for ; i < len(u.dead); i++ {
@@ -52,12 +61,21 @@ func (b *box) places(from Cursor, yield func(Cursor, Kept) bool) bool {
 			if b.keeps(d.Seq, n) {
 				continue
 			}
-			if !yield(Cursor{b.id, u.id + 1, d.Seq}, Kept{b.id, d.Seq, d.Place, d.Length, d.Size}) {
+			if !yield(Cursor{b.id, list, d.Seq}, Kept{b.id, d.Seq, d.Place, d.Length, d.Size}) {
 				return false
 			}
 		}
 	}
 	return true
+}
+
+// first returns the sequence at which the walk of a list begins; ok is false if the cursor is
+// behind the list.
+func (c Cursor) first(list uint32) (seq uint64, ok bool) {
+	if list == c.list {
+		return c.seq, true
+	}
+	return 0, list > c.list
 }
 
 // keeps reports whether a mail has not ended, or is a dead letter of one of the first n
@@ -74,13 +92,16 @@ func (b *box) keeps(seq uint64, n int) bool {
 	return false
 }
 
-// Record returns the record of a mail that has not ended, is kept by a topic, or is a dead
-// letter.
+// Record returns the record of a mail that has not ended, is kept, or is a dead letter.
 func (s *State) Record(id BoxID, seq uint64) (Kept, bool) {
 	if k, ok := s.Mail(id, seq); ok || s.boxes[id] == nil {
 		return k, ok
 	}
-	for _, u := range s.boxes[id].subs {
+	b := s.boxes[id]
+	if m := b.kept.mails.get(seq); m != nil {
+		return Kept{id, seq, m.place, m.length(), m.bytes()}, true
+	}
+	for _, u := range b.subs {
 		if d := u.deadLetter(seq); d != nil {
 			return Kept{id, seq, d.Place, d.Length, d.Size}, true
 		}
@@ -89,7 +110,7 @@ func (s *State) Record(id BoxID, seq uint64) (Kept, bool) {
 }
 
 // applyMove notes where the record of a mail is from now on. Nothing else of the mail
-// changes. A mail that has ended meanwhile is not there: then nothing does.
+// changes. A mail of which nothing is needed any more is not there: then nothing does.
 func (s *State) applyMove(p Place, rec []byte) error {
 	seq, old, err := parseMove(rec)
 	if err != nil {
@@ -103,8 +124,10 @@ func (s *State) applyMove(p Place, rec []byte) error {
 	if b == nil {
 		return nil
 	}
-	if x := b.mails.get(seq); x != nil && x.bytes() == int64(len(m.Letter)) {
-		x.place, x.load = p, newLoad(x.class(), len(rec), len(m.Letter))
+	for _, l := range []*mailList{&b.mails, &b.kept.mails} {
+		if x := l.get(seq); x != nil && x.bytes() == int64(len(m.Letter)) {
+			x.place, x.load = p, newLoad(x.class(), len(rec), len(m.Letter))
+		}
 	}
 	for _, u := range b.subs {
 		if dead := u.deadLetter(seq); dead != nil && dead.Size == int64(len(m.Letter)) {

@@ -1,7 +1,6 @@
 package box
 
 import (
-	"bytes"
 	"slices"
 	"testing"
 
@@ -79,20 +78,4 @@ func TestABodyOfATopicIsNeededByItsLastDeadLetter(t *testing.T) {
 	b.wantBodies("a", "")
 	b.apply(AppendRemoveSub(nil, 2, 1))
 	b.wantBodies("", "a")
-}
-
-// TestCheckpointBeforeObjects reads a checkpoint of a version whose mails had their bodies in
-// their letters.
-func TestCheckpointBeforeObjects(t *testing.T) {
-	b := newBench(t)
-	b.mustSend(note{body: "inline"})
-	with := save(t, b.s)
-	old := append([]byte(noObjectsMagic), with[len(noObjectsMagic):len(with)-1]...) // the last byte counts them
-	s, err := Load(bytes.NewReader(old), chainNotes{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(save(t, s), with) {
-		t.Error("what was loaded is another state")
-	}
 }

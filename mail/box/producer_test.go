@@ -211,23 +211,6 @@ func TestProducersAreMany(t *testing.T) {
 	}
 }
 
-// TestCheckpointBeforeProducers reads a checkpoint of a version that knew none.
-func TestCheckpointBeforeProducers(t *testing.T) {
-	b := newBench(t)
-	b.mustSend(note{dedupe: "d"})
-	with, without := save(t, b.s), []byte(nil)
-	box := with[:len(with)-1]                           // without the byte that counts its objects
-	for i := len(noProducersMagic); i < len(box); i++ { // its one byte that counts them is 0
-		old := slices.Concat([]byte(noProducersMagic), box[len(noProducersMagic):i], box[i+1:])
-		if s, err := Load(bytes.NewReader(old), chainNotes{}); err == nil && bytes.Equal(save(t, s), with) {
-			without = old
-		}
-	}
-	if without == nil {
-		t.Error("no checkpoint without producers is read")
-	}
-}
-
 // TestBadProducersInACheckpoint refuses what Save cannot have written.
 func TestBadProducersInACheckpoint(t *testing.T) {
 	window := func(last uint64, words ...uint64) []byte {

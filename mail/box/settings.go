@@ -57,6 +57,9 @@ type BoxSettings struct {
 	Notes    string        // of the caller, for whom they are kept: at most MaxNotes bytes
 	Once     bool          // when it is removed, no box ever has its name again: its chains are dropped
 
+	Keep      time.Duration // how long a mailbox keeps mail that is done; zero: it keeps none
+	KeepMails uint32        // how many of those at most; default 10 000
+
 	Home       proto.PeerID // of a spool: the home of its box; zero: not known
 	Generation uint64       // of that home; of another box: of this node as its home
 }
@@ -84,6 +87,7 @@ func (b BoxSettings) WithDefaults() BoxSettings {
 	if b.Kind == Topic {
 		b.Age = or(b.Age, defaultTopicAge)
 	}
+	b.KeepMails = uint32(x.maxKept())
 	return b
 }
 
@@ -117,6 +121,7 @@ const (
 type Limits struct {
 	Bytes uint64 // of all letters, dead ones included; default 10 GiB
 	Keys  uint32 // dedupe keys; default 200 000
+	Kept  uint64 // of the letters of mail that is done and kept; default 256 MiB
 }
 
 // What a BOX record does.
@@ -154,7 +159,7 @@ func AppendRemoveBox(dst []byte, id BoxID) []byte {
 func AppendLimits(dst []byte, l Limits) []byte {
 	start := len(dst)
 	dst = append(appendHead(dst, head{typ: TypeBox}), boxLimits)
-	return finish(appendU32(appendU64(dst, l.Bytes), l.Keys), start)
+	return finish(l.append(dst), start)
 }
 
 // AppendSub appends a SUB record to dst that makes or changes a subscription; a new one
@@ -220,6 +225,8 @@ func (b *BoxSettings) Check() error {
 		return fmt.Errorf("%w: limits of box %.64q", ErrBadRecord, b.Name)
 	case len(b.Notes) > MaxNotes || !utf8.ValidString(b.Notes):
 		return fmt.Errorf("%w: notes of box %.64q", ErrBadRecord, b.Name)
+	case !validTime(b.Keep) || b.KeepMails > MaxMails || b.Keep == 0 && b.KeepMails > 0 || b.Kind != Mailbox && b.Keep > 0:
+		return fmt.Errorf("%w: what box %.64q keeps", ErrBadRecord, b.Name)
 	case b.Kind != Topic && (b.Interest || b.Age != 0):
 		return fmt.Errorf("%w: retention of %.64q, which is no topic", ErrBadRecord, b.Name)
 	case !spool && !b.Home.IsZero() || spool && b.PerPeer || b.Generation > proto.MaxGeneration:
@@ -272,10 +279,16 @@ func (b *BoxSettings) append(dst []byte) []byte {
 	if b.Once {
 		flags |= flagOnce
 	}
+	if b.Keep > 0 {
+		flags |= flagKeeps
+	}
 	if b.homed() {
 		dst = appendU64(append(append(dst, flags|flagHomed), b.Home[:]...), b.Generation)
 	} else {
 		dst = append(dst, flags)
+	}
+	if b.Keep > 0 {
+		dst = appendU32(appendU64(dst, uint64(b.Keep.Milliseconds())), b.KeepMails)
 	}
 	return appendText(dst, b.Notes)
 }
@@ -285,6 +298,7 @@ const (
 	flagDraining = 1 << iota
 	flagHomed    // home and generation follow
 	flagOnce
+	flagKeeps // what it keeps follows, after that
 )
 
 func (b *BoxSettings) homed() bool { return !b.Home.IsZero() || b.Generation > 0 }
@@ -299,10 +313,23 @@ func (d *decoder) boxSettings() BoxSettings {
 		b.Home, b.Generation = proto.PeerID(d.array32()), d.u64()
 	}
 	b.Once = flags&flagOnce > 0
+	if flags&flagKeeps > 0 {
+		b.Keep, b.KeepMails = d.duration(), d.u32()
+	}
 	b.Notes = string(d.text(MaxNotes))
-	d.check(flags <= flagDraining|flagHomed|flagOnce && b.homed() == (flags&flagHomed > 0))
+	d.check(flags <= flagDraining|flagHomed|flagOnce|flagKeeps && b.homed() == (flags&flagHomed > 0) && (b.Keep > 0) == (flags&flagKeeps > 0))
 	d.check(d.failed || b.Check() == nil)
 	return b
+}
+
+func (l Limits) append(dst []byte) []byte {
+	return appendU64(appendU32(appendU64(dst, l.Bytes), l.Keys), l.Kept)
+}
+
+func (d *decoder) limits() Limits {
+	l := Limits{Bytes: d.u64(), Keys: d.u32(), Kept: d.u64()}
+	d.check(l.Bytes <= 1<<60 && l.Kept <= 1<<60)
+	return l
 }
 
 func (s *SubSettings) append(dst []byte) []byte {

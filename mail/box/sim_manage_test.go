@@ -3,6 +3,7 @@ package box
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -13,7 +14,7 @@ func (s *sim) manage() {
 	b := s.m.boxes[id]
 	sid := slices.Sorted(maps.Keys(b.subs))[s.choose(len(b.subs))]
 	u := b.subs[sid]
-	switch s.choose(7) {
+	switch s.choose(8) {
 	case 0:
 		s.setSub(id, sid)
 	case 1:
@@ -59,6 +60,19 @@ func (s *sim) manage() {
 		}
 	case 6:
 		s.move()
+	case 7:
+		b := s.m.boxes[1]
+		s.chooseKeep(&b.settings)
+		b.trim()
+		s.apply(AppendBox(nil, 1, &b.settings))
+	}
+}
+
+// chooseKeep sets what a mailbox keeps.
+func (s *sim) chooseKeep(b *BoxSettings) {
+	b.Keep, b.KeepMails = []time.Duration{0, 2 * time.Hour, 48 * time.Hour}[s.choose(3)], 0
+	if b.Keep > 0 && s.one(2) {
+		b.KeepMails = uint32(1 + s.choose(5))
 	}
 }
 
@@ -90,6 +104,9 @@ func (s *sim) checkRecords() {
 	want := map[[2]uint64]bool{}
 	for id, b := range s.m.boxes {
 		for seq := range b.mails {
+			want[[2]uint64{uint64(id), seq}] = true
+		}
+		for seq := range b.done {
 			want[[2]uint64{uint64(id), seq}] = true
 		}
 		for _, u := range b.subs {

@@ -176,11 +176,18 @@ func (s *sim) setUp() {
 	}
 	for i, b := range boxes {
 		b.Mails, b.Bytes = uint32(8+s.choose(30)), uint64(1500+s.choose(4000))
+		if i == 0 {
+			s.chooseKeep(&b)
+		}
 		id := BoxID(i + 1)
-		s.m.boxes[id] = &modelBox{settings: b, next: 1, mails: map[uint64]*modelMail{}, subs: map[SubID]*modelSub{}, ending: map[uint64]bool{}, ids: map[uint64]proto.MailID{}}
+		s.m.boxes[id] = &modelBox{settings: b, next: 1, mails: map[uint64]*modelMail{}, done: map[uint64]modelDone{}, subs: map[SubID]*modelSub{}, ending: map[uint64]bool{}, ids: map[uint64]proto.MailID{}}
 		if r := s.apply(AppendBox(nil, id, &b)).Results[0]; r.Code != proto.CodeOK {
 			s.failf("box: %+v", r)
 		}
+	}
+	if s.one(3) {
+		s.m.limit = int64(500 + s.choose(1000))
+		s.apply(AppendLimits(nil, Limits{Kept: uint64(s.m.limit)}))
 	}
 	s.sole = s.one(10)
 	s.m.boxes[1].subs[0] = newModelSub(SubSettings{})

@@ -73,7 +73,8 @@ func (s *State) Credit(id BoxID, subID SubID) int {
 
 // Kept returns all mails that a box still has, the newest first, from a sequence on; 0: from
 // the newest. Those of a topic are there until its retention takes them: they are Done if no
-// subscription wants them any more. Those of a mailbox are what waits, and its dead letters.
+// subscription wants them any more. Those of a mailbox are what waits, what is done and kept,
+// and its dead letters.
 func (s *State) Kept(id BoxID, from uint64) iter.Seq[MailInfo] {
 	return func(yield func(MailInfo) bool) {
 		b := s.boxes[id]
@@ -83,28 +84,36 @@ func (s *State) Kept(id BoxID, from uint64) iter.Seq[MailInfo] {
 		if from == 0 {
 			from = b.next
 		}
-		var dead []DeadLetter
-		if b.settings.Kind == Mailbox && len(b.subs) > 0 {
-			dead = b.subs[0].dead
-		}
-		i := len(dead)
-		for seq, m := b.mails.prev(from); m != nil || i > 0; {
-			if i > 0 && (m == nil || dead[i-1].Seq > seq) {
-				if i--; dead[i].Seq <= from && !yield(dead[i].info()) {
-					return
-				}
-				continue
-			}
-			if !yield(b.info(seq, m)) {
+		for i, ok := b.before(from); ok; i, ok = b.before(i.Seq - 1) {
+			if !yield(i) {
 				return
 			}
-			if seq == 0 {
-				m = nil
-				continue
-			}
-			seq, m = b.mails.prev(seq - 1)
 		}
 	}
+}
+
+// before returns the newest mail that the box has with at most a sequence.
+func (b *box) before(seq uint64) (i MailInfo, ok bool) {
+	at, m := b.mails.prev(seq)
+	if m != nil {
+		i, ok = b.info(at, m), true
+	}
+	if at, m := b.kept.mails.prev(seq); m != nil && at > i.Seq {
+		i, ok = (*sub)(nil).mailInfo(at, m), true
+		i.State = Done
+	}
+	if b.settings.Kind != Mailbox {
+		return i, ok
+	}
+	u := b.subs[0]
+	n, exact := u.findDead(seq)
+	if exact {
+		n++
+	}
+	if n > 0 && u.dead[n-1].Seq > i.Seq {
+		i, ok = u.dead[n-1].info(), true
+	}
+	return i, ok
 }
 
 // info returns what is known of a mail for the first subscription that wants it.

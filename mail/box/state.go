@@ -13,7 +13,8 @@ type State struct {
 	names     map[string]BoxID
 	nextBox   BoxID
 	limits    Limits
-	bytes     int64                   // of all letters, dead ones included
+	bytes     int64                   // of all letters, dead ones included, but for those that are kept
+	kept      int64                   // of the letters of mail that is done and kept
 	details   int                     // bytes of the long reasons of dead letters
 	peers     []proto.PeerID          // by index - 1
 	indexes   map[proto.PeerID]uint32 // of peers
@@ -23,6 +24,7 @@ type State struct {
 	boot      uint64 // of the newest start
 	ranPast   int64  // milliseconds that earlier starts ran
 	ran       int64  // milliseconds that this start ran, when it was last recorded
+	at        int64  // the newest time of a record that says how long, Unix milliseconds
 
 	home // in memory only
 }
@@ -99,11 +101,12 @@ type box struct {
 	settings BoxSettings
 	next     uint64 // the sequence of the next mail
 	mails    mailList
-	bytes    int64              // of the letters that wait
-	held     map[uint32]share   // what origins other than this node have here
-	keys     table[[16]byte]    // hashes of ordering keys
-	subjects table[string]      // subjects of a topic
-	later    map[uint64]int64   // not_before of mails that have one, Unix milliseconds
+	bytes    int64            // of the letters that wait
+	held     map[uint32]share // what origins other than this node have here
+	keys     table[[16]byte]  // hashes of ordering keys
+	subjects table[string]    // subjects of a topic
+	later    map[uint64]int64 // not_before of mails that have one, Unix milliseconds
+	kept     keptMails
 	objects  map[uint64]object  // bodies that are not in the letters of their mails, dead ones included
 	ended    [mailStates]uint64 // mails that ended, by state
 	subs     []*sub             // ascending by id
@@ -279,6 +282,10 @@ func (s *State) applyAge(a age) {
 	s.dedupe.age(s.ranPast + s.ran)
 	s.producers.age(s.ranPast + s.ran)
 	s.chains.Forget(a.at)
+	if a.at > 0 {
+		s.at = a.at
+		s.forgetOld(a.at)
+	}
 }
 
 func (s *State) applyPeer(d decoder, h head, out *Output) error {

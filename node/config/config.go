@@ -81,11 +81,13 @@ type API struct {
 
 // Mail configures how much mail a node keeps, and how.
 type Mail struct {
-	MaxBytes Bytes `yaml:"max_bytes" default:"10GiB" min:"1MiB" max:"1TiB" doc:"total size of the mail in all mailboxes and topics of this node, of what waits here for other nodes, and of dead letters; more is refused with FULL"`
-	MaxKeys  int   `yaml:"max_keys" default:"200000" min:"1" max:"10000000" doc:"dedupe keys of mail that are remembered for 24 to 36 hours of running time; a mail with a new key beyond the limit is refused with FULL"`
-	Segment  Bytes `yaml:"segment" default:"64MiB" min:"4MiB" max:"100MiB" doc:"size of a new file of the ledger, in which mail is kept; two are made with the first mail"`
-	Tail     Bytes `yaml:"tail" default:"16MiB" min:"4MiB" max:"1GiB" doc:"memory with the newest mail, for readers that keep up; others read the files"`
-	Relaxed  bool  `yaml:"relaxed" default:"on" doc:"programs may send mail that is answered before its fsync; off: such mail is answered after it, like all other"`
+	MaxBytes  Bytes         `yaml:"max_bytes" default:"10GiB" min:"1MiB" max:"1TiB" doc:"total size of the mail in all mailboxes and topics of this node, of what waits here for other nodes, and of dead letters; more is refused with FULL"`
+	MaxKeys   int           `yaml:"max_keys" default:"200000" min:"1" max:"10000000" doc:"dedupe keys of mail that are remembered for 24 to 36 hours of running time; a mail with a new key beyond the limit is refused with FULL"`
+	Keep      wire.Duration `yaml:"keep" default:"24h" min:"0s" max:"365d" doc:"how long a mailbox that is made from now on keeps mail that is done, for mail history; 0: it is gone at once; mailbox set --keep sets it for one mailbox"`
+	KeepBytes Bytes         `yaml:"keep_bytes" default:"256MiB" min:"1MiB" max:"1TiB" doc:"total size of the mail that is done and kept in all mailboxes of this node, besides max_bytes; the oldest of the mailboxes that keep the most is forgotten"`
+	Segment   Bytes         `yaml:"segment" default:"64MiB" min:"4MiB" max:"100MiB" doc:"size of a new file of the ledger, in which mail is kept; two are made with the first mail"`
+	Tail      Bytes         `yaml:"tail" default:"16MiB" min:"4MiB" max:"1GiB" doc:"memory with the newest mail, for readers that keep up; others read the files"`
+	Relaxed   bool          `yaml:"relaxed" default:"on" doc:"programs may send mail that is answered before its fsync; off: such mail is answered after it, like all other"`
 }
 
 // Limits bounds what a node accepts and stores.
@@ -141,7 +143,7 @@ func (c Config) Node(dir string) node.Config {
 			DoneAge: time.Duration(c.Limits.DoneAge), DoneCount: c.Limits.DoneCount,
 			DeadAge: time.Duration(c.Limits.DeadAge), DeadCount: c.Limits.DeadCount, MemoryLimit: int64(c.Limits.MemoryLimit),
 		},
-		Mail:      node.MailConfig{MaxBytes: int64(c.Mail.MaxBytes), MaxKeys: c.Mail.MaxKeys, Segment: int64(c.Mail.Segment), Tail: int64(c.Mail.Tail), Durable: !c.Mail.Relaxed},
+		Mail:      node.MailConfig{MaxBytes: int64(c.Mail.MaxBytes), MaxKeys: c.Mail.MaxKeys, Keep: time.Duration(c.Mail.Keep), KeepBytes: int64(c.Mail.KeepBytes), Segment: int64(c.Mail.Segment), Tail: int64(c.Mail.Tail), Durable: !c.Mail.Relaxed},
 		Dangerous: c.Dangerous, Handlers: c.Handlers,
 	}
 }

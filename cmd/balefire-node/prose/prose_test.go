@@ -92,6 +92,7 @@ func cases(t *testing.T) (all []wire.Note) {
 		variant(wire.NoteMailRefused, func(a *wire.NoteArgs) { a.Refusal = code })
 	}
 	variant(wire.NoteMailEnded, func(a *wire.NoteArgs) { a.State = "DONE" })
+	variant(wire.NoteMailEnded, func(a *wire.NoteArgs) { a.State, a.Seconds = "DONE", 0 })
 	variant(wire.NoteMailEnded, func(a *wire.NoteArgs) { a.State, a.Detail = "CANCELLED", "" })
 	variant(wire.NoteMailDead, func(a *wire.NoteArgs) { a.State, a.Detail, a.Count = "final", "", 0 })
 	variant(wire.NoteMailLeased, func(a *wire.NoteArgs) { a.Names = nil })

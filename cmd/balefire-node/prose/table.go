@@ -183,6 +183,8 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteMailTurnedAway: say("{box} refused it {ago} ago: {detail}", "on {peer}, which sent it: balefire-node why {task}"),
 	wire.NoteMailEnded: func(a wire.NoteArgs) (string, string) {
 		switch {
+		case a.State == "DONE" && a.Seconds == 0:
+			return "it was acknowledged", ""
 		case a.State == "DONE":
 			return "it was acknowledged {ago} ago", ""
 		case a.Detail == "":
