@@ -148,7 +148,7 @@ func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, rate float64, 
 	}
 	waits := max(minHoleWait, 6*rtt)
 	if rate > 0 {
-		waits = max(waits, time.Duration(holeBytes/rate*float64(time.Second)))
+		waits = max(waits, time.Duration(holeBytes/max(rate, leastRate)*float64(time.Second)))
 	}
 	switch {
 	case now-b.since < waits:

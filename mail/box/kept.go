@@ -9,8 +9,8 @@ type keptMails struct {
 }
 
 // keep keeps a mail that is done, if its box keeps such mail and its body is in its letter: a
-// large body gives its space to others. The time at which it was done is
-// that of the newest AGE, or that at which it was accepted if that is later.
+// large body gives its space to others. The time at which it was done is that of the newest AGE,
+// or that at which it was accepted if that is later.
 func (s *State) keep(b *box, seq uint64, m mail) {
 	if _, large := b.objects[seq]; large || b.settings.Keep == 0 {
 		return
