@@ -26,6 +26,7 @@ const (
 	holeCheckEvery = 500 * time.Millisecond // between two checks, and between two full PINGs
 	minLate        = time.Second            // minimum after which an acknowledgment is late
 	minHoleWait    = 1500 * time.Millisecond
+	maxHoleWait    = time.Minute     // for a narrow path
 	minHoleRetry   = 5 * time.Second // between two searches
 
 	// holeBytes divided by the rate of a path is how long its full PINGs may take at least.
@@ -148,7 +149,7 @@ func (b *blackHole) step(now, late, rtt, heartbeat time.Duration, rate float64, 
 	}
 	waits := max(minHoleWait, 6*rtt)
 	if rate > 0 {
-		waits = max(waits, time.Duration(holeBytes/max(rate, leastRate)*float64(time.Second)))
+		waits = max(waits, min(maxHoleWait, time.Duration(holeBytes/rate*float64(time.Second))))
 	}
 	switch {
 	case now-b.since < waits:
