@@ -17,7 +17,35 @@ const (
 	bodyTimeout = 30 * time.Second
 	// smallDocument is the size limit of JSON documents without a payload.
 	smallDocument = 1 << 20
+	// lingerTimeout bounds how long the rest of a refused body is read.
+	lingerTimeout = 5 * time.Second
 )
+
+// A requestBody notes how far the body of a request was read.
+type requestBody struct {
+	io.ReadCloser
+	begun, ended bool
+}
+
+func (b *requestBody) Read(p []byte) (int, error) {
+	b.begun = true
+	n, err := b.ReadCloser.Read(p)
+	b.ended = b.ended || err != nil
+	return n, err
+}
+
+// linger reads and drops what a refused client still sends, until it closes the connection
+// or lingerTimeout: a client whose write fails may never see the problem (RFC 9112, section
+// 9.6). net/http only waits half a second, and after Expect: 100-continue not at all.
+func linger(w http.ResponseWriter, r *http.Request, b *requestBody) {
+	if b.ended || !b.begun && r.Header.Get("Expect") != "" { // then the client sends nothing
+		return
+	}
+	rc := http.NewResponseController(w)
+	if errors.Join(rc.Flush(), rc.SetReadDeadline(time.Now().Add(lingerTimeout))) == nil {
+		_, _ = io.Copy(io.Discard, b.ReadCloser)
+	}
+}
 
 // readBody reads a document of at most limit bytes.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {

@@ -1,11 +1,13 @@
 package api
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -100,9 +102,14 @@ func writeProblem(w http.ResponseWriter, err error) {
 	for k, v := range p.GetHeaders() {
 		w.Header()[k] = v
 	}
+	var doc bytes.Buffer
+	if err := encode(&doc, p); err != nil {
+		panic(fmt.Sprintf("api: encode a problem: %v", err))
+	}
 	w.Header().Set("Content-Type", wire.ProblemType)
+	w.Header().Set("Content-Length", strconv.Itoa(doc.Len()))
 	w.WriteHeader(p.Status)
-	_ = encode(w, p) // a client that has disconnected does not need it
+	_, _ = doc.WriteTo(w) // a client that has disconnected does not need it
 }
 
 // writeJSON answers with v.

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -174,6 +176,38 @@ func TestTooMuchIsAnsweredWhileItIsSent(t *testing.T) {
 		if p := problemOfBody(t, res, string(b)); p.Status != 413 || !strings.Contains(p.Fix, "stream") {
 			t.Errorf("%s: %+v", name, p)
 		}
+	}
+}
+
+// TestRefusedBodyIsReadToItsEnd checks that a client that waited for 100 Continue, is then
+// refused within its body and reads no answer before it has sent everything receives the
+// problem instead of a broken connection.
+func TestRefusedBodyIsReadToItsEnd(t *testing.T) {
+	n := nodetest.Open(t, func(cfg *node.Config) { cfg.Store.MaxBlob = 1 << 20 })
+	c, _ := open(t, n, Config{})
+	conn, err := c.Transport.(*http.Transport).DialContext(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	body := make([]byte, 9<<20)
+	_, _ = rand.Read(body) // a smaller one, compressed, would not be refused
+	fmt.Fprintf(conn, "POST /v1/tasks?target=here&kind=k HTTP/1.1\r\nHost: node\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(body))
+	answers := bufio.NewReader(conn)
+	if res, err := http.ReadResponse(answers, nil); err != nil || res.StatusCode != http.StatusContinue {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if sent, err := conn.Write(body); err != nil {
+		t.Errorf("after %d of %d bytes: %v", sent, len(body), err)
+	}
+	res, err := http.ReadResponse(answers, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := io.ReadAll(res.Body)
+	if p := problemOfBody(t, res, string(b)); p.Code != wire.CodeTooLarge {
+		t.Errorf("%+v", p)
 	}
 }
 

@@ -86,7 +86,16 @@ func (s *Server) dispatch(w *status, r *http.Request) {
 		noRoute(w, r, h)
 		return
 	}
+	if r.Body == nil || r.Body == http.NoBody {
+		s.mux.ServeHTTP(w, r)
+		return
+	}
+	body := &requestBody{ReadCloser: r.Body}
+	r.Body = body
 	s.mux.ServeHTTP(w, r)
+	if w.code >= http.StatusBadRequest {
+		linger(w, r, body)
+	}
 }
 
 // recoverPanic turns a panic, which is a bug, into a problem, or aborts the response if it
