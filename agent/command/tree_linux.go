@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -174,18 +175,30 @@ func parseStat(b []byte) (s stat, ok bool) {
 	if len(f) < 20 {
 		return s, false
 	}
-	var errs [4]error
+	var errs [5]error
 	s.parent, errs[3] = strconv.Atoi(string(f[1]))
 	s.group, errs[0] = strconv.Atoi(string(f[2]))
 	s.session, errs[1] = strconv.Atoi(string(f[3]))
 	s.startTime, errs[2] = strconv.ParseUint(string(f[19]), 10, 64)
-	s.dead = f[0][0] == 'Z' || f[0][0] == 'X'
-	return s, errs == [4]error{}
+	threads, err := strconv.Atoi(string(f[17]))
+	errs[4] = err
+	// With more threads only the first one has ended, or another is calling exec.
+	s.dead = (f[0][0] == 'Z' || f[0][0] == 'X') && threads <= 1
+	return s, errs == [5]error{}
 }
 
-// hasEnv reports whether pid was started with entry in its environment.
+// hasEnv reports whether pid was started with entry in its environment. If the first thread
+// of a process has ended, only the others still have it.
 func hasEnv(pid int, entry []byte) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if errors.Is(err, syscall.ESRCH) {
+		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none if the process is gone
+		for _, t := range threads {
+			if b, err = os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/environ", pid, t.Name())); err == nil {
+				break
+			}
+		}
+	}
 	if err != nil {
 		return false
 	}

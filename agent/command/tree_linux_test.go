@@ -2,9 +2,11 @@ package command
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -26,8 +28,20 @@ func init() {
 		<-time.After(time.Hour)
 		return 0
 	}
+	if len(os.Args) > 2 && os.Args[2] == "headless" {
+		runtime.LockOSThread() // its main function runs in its first thread
+	}
+	programs["headless"] = func(args []string) int {
+		conn := report(args[0])
+		go func() {
+			<-time.After(time.Hour)
+			_ = conn.Close()
+		}()
+		_, _, err := syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0) // ends the thread alone
+		return int(err)
+	}
 	programs["daemon"] = func(args []string) int {
-		cmd := exec.Command(os.Args[0], programArg, "wiper", args[0])
+		cmd := exec.Command(os.Args[0], programArg, args[1], args[0])
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if cmd.Start() != nil {
 			return 1
@@ -40,7 +54,7 @@ func init() {
 // as every exiting process does, is not taken for gone.
 func TestProcessWithoutEnvironmentIsFound(t *testing.T) {
 	m := newRendezvous(t)
-	h := newHandler(t, Config{Exec: program(t, "daemon", m.addr()), Grace: 500 * time.Millisecond})
+	h := newHandler(t, Config{Exec: program(t, "daemon", m.addr(), "wiper"), Grace: 500 * time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	results := make(chan *handler.Result, 1)
 	go func() { results <- handler.Call(ctx, h, &handler.Run{ID: testTask}) }()
@@ -50,6 +64,38 @@ func TestProcessWithoutEnvironmentIsFound(t *testing.T) {
 		t.Errorf("result = %+v, want cancelled", res)
 	}
 	allExited(t, guests)
+}
+
+// S34: a process whose first thread has ended looks like a zombie, and so does one while
+// another of its threads calls exec: neither is taken for gone.
+func TestProcessWithoutFirstThreadIsFound(t *testing.T) {
+	m := newRendezvous(t)
+	h := newHandler(t, Config{Exec: program(t, "daemon", m.addr(), "headless"), Grace: 500 * time.Millisecond})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	results := make(chan *handler.Result, 1)
+	go func() { results <- handler.Call(ctx, h, &handler.Run{ID: testTask}) }()
+	guests := m.await(t, 2)
+	zombie := func(g guest) bool {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", g.pid))
+		return strings.Contains(string(b), ") Z ")
+	}
+	for tick := time.NewTicker(time.Millisecond); !slices.ContainsFunc(guests, zombie); {
+		select {
+		case <-tick.C:
+		case <-time.After(testTimeout):
+			t.Fatal("no first thread has ended")
+		}
+	}
+	cancel()
+	if res := <-results; res.Outcome != handler.Cancelled {
+		t.Errorf("result = %+v, want cancelled", res)
+	}
+	for _, g := range guests {
+		_ = g.conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		g.ended(t)
+		_ = syscall.Kill(g.pid, syscall.SIGKILL)
+	}
 }
 
 func running(pid int) bool {
@@ -136,6 +182,15 @@ func TestParseStat(t *testing.T) {
 	want := stat{parent: 7, group: 40, session: 41, startTime: 12345}
 	if got, ok := parseStat([]byte(line)); !ok || got != want {
 		t.Errorf("stat = %+v, %v, want %+v", got, ok, want)
+	}
+	for _, tt := range []struct {
+		state, threads string
+		dead           bool
+	}{{"S", "1", false}, {"Z", "1", true}, {"X", "0", true}, {"Z", "2", false}} {
+		line := "42 (a) " + tt.state + " 7 40 41 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 " + tt.threads + " 0 12345 1 1"
+		if got, ok := parseStat([]byte(line)); !ok || got.dead != tt.dead {
+			t.Errorf("state %s, %s threads: %+v, %v", tt.state, tt.threads, got, ok)
+		}
 	}
 	for _, bad := range []string{"", ")", "1 (x) S 1 2", "1 (x) S a b c d e f g h i j k l m n o p q r s t"} {
 		if s, ok := parseStat([]byte(bad)); ok {
