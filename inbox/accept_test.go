@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -316,6 +317,58 @@ func TestTimeLeftCountsOnTheBootClock(t *testing.T) {
 				f.run()
 				wait(time.Minute)
 				f.expect(a, tt.want)
+			})
+		})
+	}
+}
+
+// I14: after the machine was off only wall clocks tell whether the time of a task is over, and
+// that of its home decides: until it has told its clock the task waits.
+func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
+	type told struct {
+		ahead time.Duration
+		ok    bool
+	}
+	silent := func() Members { return members{} }
+	for name, tt := range map[string]struct {
+		home    told
+		members func() Members // if not those of the fixture
+		want    proto.TaskState
+	}{
+		"the clocks agree":             {told{0, true}, nil, expired},
+		"its home is ahead":            {told{10 * time.Minute, true}, nil, expired},
+		"its home is behind":           {told{-240 * time.Hour, true}, nil, succeeded},
+		"its home has not told":        {told{0, false}, nil, accepted},
+		"its home is no member":        {told{0, false}, silent, expired},
+		"a home behind is no member":   {told{-240 * time.Hour, true}, silent, expired},
+		"its home has just less to go": {told{-61 * time.Minute, true}, nil, succeeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, spec := scripted(succeed)
+			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+				a := f.task()
+				f.accept(0, a)
+				var heard atomic.Bool
+				heard.Store(tt.home.ok)
+				f.cfg.BootID = proto.BootID{1} // another start of the machine
+				f.parts.Ahead = func(proto.PeerID) (time.Duration, bool) { return tt.home.ahead, heard.Load() }
+				if tt.members != nil {
+					f.parts.Members = tt.members()
+				}
+				time.Sleep(2 * time.Hour)
+				f.crash()
+				f.run()
+				wait(time.Minute)
+				if tt.want != accepted {
+					f.expect(a, tt.want)
+					return
+				}
+				if f.results.count() != 0 || s.starts(a.Header.ID) != 0 {
+					t.Fatalf("%d results, %d starts", f.results.count(), s.starts(a.Header.ID))
+				}
+				heard.Store(true)
+				wait(time.Minute)
+				f.expect(a, expired)
 			})
 		})
 	}

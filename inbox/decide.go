@@ -131,7 +131,7 @@ type startInput struct {
 	record         *proto.Record
 	now            int64
 	deadline       int64 // end of its time as set by its home, if that is later
-	doubted        bool  // the wall clock is unreliable: nothing ends because of it
+	doubted        bool  // the wall clock is unreliable, or its home's unknown: nothing ends because of it
 	handled        bool
 	allowed        bool // the allow list names its origin now (I17)
 	keyDone        bool // a task of its (origin, key) has succeeded

@@ -248,7 +248,9 @@ func (rn *runner) await(j *job) {
 	}
 }
 
-// evaluate collects the input of the decision about a task and decides.
+// evaluate collects the input of the decision about a task and decides. That the time of a
+// task is over by the wall clock counts only if its home's clock says so too: until its home
+// has told it the task waits.
 func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 	keyBusy, quarantined := in.slots.busy(j)
 	input := startInput{record: j.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: j.h != nil, keyDone: keyDone, keyBusy: keyBusy, quarantineBusy: quarantined, restored: mayHaveRun(j.rec, in.restored)}
@@ -260,6 +262,12 @@ func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 	case j.rec.StampMachine == in.cfg.Clock.MachineMark(in.cfg.BootID[:]): // the wall clock may have been set forward since
 		passed := in.cfg.Clock.Boot().Milliseconds() - j.rec.StampBootMs
 		input.deadline = input.now + j.rec.NotAfterMs - j.rec.CreatedMs - passed
+	case j.origin != in.cfg.Self && !in.parts.Gone(j.origin):
+		ahead, ok := in.parts.Ahead(j.origin)
+		if h, err := proto.ParseHeader(j.stored.Envelope.GetHeader()); err == nil {
+			input.deadline = h.NotAfter - ahead.Milliseconds()
+		}
+		input.doubted = input.doubted || !ok
 	}
 	if j.h != nil {
 		input.allowed = j.h.allows(j.origin, in.parts.Members)

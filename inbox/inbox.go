@@ -65,6 +65,9 @@ type Parts struct {
 	// milliseconds: later than signed if the clock was wrong then. known is false while
 	// that is undetermined. Default: as signed.
 	Deadline func(proto.TaskID) (ms int64, known bool)
+	// Ahead returns how far the wall clock of a peer is ahead of this node's. ok is false if
+	// the peer has not told it since this node started. Default: all clocks agree.
+	Ahead func(proto.PeerID) (ahead time.Duration, ok bool)
 	// Gone reports whether nothing will be accepted from a peer again under the
 	// certificate that it had. Default: whether it is no member now.
 	Gone func(proto.PeerID) bool
@@ -182,6 +185,9 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	cfg = cfg.withDefaults()
 	if with.Gone == nil {
 		with.Gone = func(p proto.PeerID) bool { _, _, ok := with.Members.Member(p); return !ok }
+	}
+	if with.Ahead == nil {
+		with.Ahead = func(proto.PeerID) (time.Duration, bool) { return 0, true }
 	}
 	in := &Inbox{
 		store: s, parts: with, cfg: cfg,
