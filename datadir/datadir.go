@@ -8,6 +8,7 @@ package datadir
 import (
 	"cmp"
 	"log/slog"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -51,8 +52,9 @@ type Config struct {
 	OnFull     func(why error)       // called when the store begins to refuse new work, and with nil when it ends
 	Simulated  store.Engine          // used instead of opening a store under Dir
 
-	LedgerSegment int64 // bytes of a new segment of the ledger; default that of package ledger
-	LedgerTail    int64 // bytes of the newest entries in memory; default likewise
+	LedgerSegment int64         // bytes of a new segment of the ledger; default that of package ledger
+	LedgerTail    int64         // bytes of the newest entries in memory; default likewise
+	LedgerPace    time.Duration // least time after a large batch of the ledger; default none
 }
 
 func (c Config) withDefaults() Config {

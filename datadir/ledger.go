@@ -50,7 +50,7 @@ func (d *Dir) OpenLedger() (*ledger.Ledger, error) {
 	if err := disk.SyncDir(d.path); err != nil {
 		return nil, err
 	}
-	cfg := ledger.Config{Segment: d.cfg.LedgerSegment, Ring: int(d.cfg.LedgerTail), Clock: d.cfg.Clock, Logger: d.cfg.Logger, Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path)}
+	cfg := ledger.Config{Segment: d.cfg.LedgerSegment, Ring: int(d.cfg.LedgerTail), Pace: d.cfg.LedgerPace, Clock: d.cfg.Clock, Logger: d.cfg.Logger, Reserve: d.cfg.Reserve, Space: store.DiskSpace(d.path)}
 	if d.cfg.Simulated != nil {
 		cfg.Segment, cfg.Ring, cfg.Space = simulatedSegment, simulatedSegment, nil
 	}

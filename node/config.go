@@ -119,6 +119,7 @@ type MailConfig struct {
 	KeepBytes int64         // of the letters of such mail in all mailboxes; default 256 MiB
 	Segment   int64         // bytes of a new segment of the ledger; default 64 MiB, at most 100 MiB
 	Tail      int64         // bytes of the newest mail in memory; default 16 MiB
+	Pace      time.Duration // least time from one sync of more than 16 mails to the next write; default none, at most 100 ms
 	Durable   bool          // mail that may be answered before its fsync is not
 }
 
@@ -147,7 +148,7 @@ type Limits struct {
 func (c Config) Storage() datadir.Config {
 	return datadir.Config{
 		Dir: c.Dir, Engine: c.Store.Engine, Segment: c.Store.Segment, Reserve: c.Store.Reserve, MaxBlob: c.Store.MaxBlob, MaxBlobs: c.Store.MaxBlobs,
-		LedgerSegment: c.Mail.Segment, LedgerTail: c.Mail.Tail, Memory: c.Limits.MemoryLimit, Clock: c.Clock, Logger: c.Logger, Opening: c.Opening, Simulated: c.Simulated.Engine,
+		LedgerSegment: c.Mail.Segment, LedgerTail: c.Mail.Tail, LedgerPace: c.Mail.Pace, Memory: c.Limits.MemoryLimit, Clock: c.Clock, Logger: c.Logger, Opening: c.Opening, Simulated: c.Simulated.Engine,
 	}
 }
 

@@ -143,6 +143,8 @@ func TestEverySettingReachesTheNode(t *testing.T) {
 			text = "wipe"
 		case s.key == "mail.segment":
 			text = "96MiB"
+		case s.key == "mail.pace":
+			text = "300us"
 		case reflect.TypeFor[Config]().FieldByIndex(s.index).Type == reflect.TypeFor[Bytes]():
 			text = "128MiB"
 		case s.key == "limits.graceful_timeout":

@@ -29,7 +29,12 @@ type committer struct {
 	count   int   // entries that are written
 	durable bool  // the group is to be synced
 	full    error // why new work is refused
+
+	committed time.Duration // when the last group was answered, monotonic
 }
+
+// pacedFrom is the number of entries in a batch beyond which the next one keeps its distance.
+const pacedFrom = 16
 
 // A part is the entries of one request that are in the group.
 type part struct {
@@ -40,8 +45,12 @@ type part struct {
 func (c *committer) run() {
 	defer c.timer.Stop()
 	for c.wait() {
+		if c.count > pacedFrom {
+			time.Sleep(c.committed + c.l.cfg.Pace - c.l.cfg.Clock.Mono()) // not at all if that is over
+		}
 		c.gather()
 		c.commit()
+		c.committed = c.l.cfg.Clock.Mono()
 		if len(c.group) > 1 {
 			runtime.Gosched() // lets the answered callers queue again: groups get larger
 		}

@@ -35,6 +35,11 @@ type Config struct {
 	// duration of the sync, which begins sooner after 4 MiB; default 100ms.
 	SyncEvery time.Duration
 
+	// Pace is how long after a batch of more than 16 entries the next one begins at the
+	// earliest, up to MaxPace: fewer syncs wear the disk less, at the cost of a later
+	// answer; default: at once.
+	Pace time.Duration
+
 	// MaxBytes is how many bytes of segments there may be before new work is
 	// refused; default: no limit.
 	MaxBytes int64
@@ -52,6 +57,9 @@ type Config struct {
 	fs fileSystem // default: that of the machine
 }
 
+// MaxPace is the longest [Config.Pace].
+const MaxPace = 100 * time.Millisecond
+
 func (c Config) withDefaults() (Config, error) {
 	c.Segment = cmp.Or(c.Segment, 64<<20)
 	c.MaxBatch = cmp.Or(c.MaxBatch, MaxBatch)
@@ -68,6 +76,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if least := segmentHead + int64(c.MaxBatch) + batchHead; c.Segment < least || c.Segment > MaxSegment {
 		return c, fmt.Errorf("a segment of %d bytes: it must have %d to %d", c.Segment, least, MaxSegment)
+	}
+	if c.Pace < 0 || c.Pace > MaxPace {
+		return c, fmt.Errorf("a pace of %v: it must be from 0 to %v", c.Pace, MaxPace)
 	}
 	c.Ring = max(cmp.Or(c.Ring, 16<<20), 2*(c.MaxBatch+2*page))
 	return c, nil

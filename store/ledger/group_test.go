@@ -60,6 +60,46 @@ func TestCallersShareASync(t *testing.T) {
 	})
 }
 
+// With a pace the next batch after one of more than 16 entries keeps its distance, and no
+// other does.
+func TestPace(t *testing.T) {
+	for _, tt := range []struct {
+		entries int
+		pace    time.Duration
+		waits   time.Duration
+	}{{17, 0, 0}, {17, 10 * time.Millisecond, 10 * time.Millisecond}, {17, MaxPace, MaxPace}, {16, MaxPace, 0}} {
+		t.Run(fmt.Sprint(tt.entries, " entries at ", tt.pace), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := virtual(newFaultFS())
+				cfg.Pace = tt.pace
+				l := mustOpen(t, dir, cfg)
+				synctest.Wait()
+				time.Sleep(time.Minute) // the spare is made
+				var es []Entry
+				for i := range tt.entries {
+					es = append(es, Entry{Data: data(i, 100)})
+				}
+				begin := time.Now()
+				for i, want := range []time.Duration{0, tt.waits, tt.waits} { // the second batch is small
+					if err := l.Queue(es).Wait(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					if took := time.Since(begin); took != want {
+						t.Errorf("batch %d was answered after %v, want %v", i, took, want)
+					}
+					es = es[:1]
+				}
+				mustClose(t, l)
+			})
+		})
+	}
+	for _, pace := range []time.Duration{-1, MaxPace + 1} {
+		if _, err := (Config{Pace: pace}).withDefaults(); err == nil {
+			t.Errorf("a pace of %v is accepted", pace)
+		}
+	}
+}
+
 // Entries of one goroutine are answered in order, in the order of the log, each after
 // its sync.
 func TestAftersRunInOrder(t *testing.T) {
