@@ -42,7 +42,7 @@ func linger(w http.ResponseWriter, r *http.Request, b *requestBody) {
 		return
 	}
 	rc := http.NewResponseController(w)
-	if errors.Join(rc.Flush(), rc.SetReadDeadline(time.Now().Add(lingerTimeout))) == nil {
+	if errors.Join(rc.SetReadDeadline(time.Now().Add(lingerTimeout)), rc.Flush()) == nil {
 		_, _ = io.Copy(io.Discard, b.ReadCloser)
 	}
 }

@@ -211,6 +211,41 @@ func TestRefusedBodyIsReadToItsEnd(t *testing.T) {
 	}
 }
 
+// TestRefusedBeforeItsBody checks that a client that waits for an answer before it sends its
+// body, or the rest of it, is answered.
+func TestRefusedBeforeItsBody(t *testing.T) {
+	c, _ := open(t, nodetest.Open(t, nil), Config{Payload: 1 << 20})
+	for name, tt := range map[string]struct {
+		head string
+		body int
+		want wire.Code
+	}{
+		"no target":          {"POST /v1/tasks?kind=k HTTP/1.1\r\nHost: node\r\nContent-Length: 9000000\r\nExpect: 100-continue\r\n\r\n", 0, wire.CodeInvalid},
+		"no target, chunked": {"POST /v1/tasks?kind=k HTTP/1.1\r\nHost: node\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n", 0, wire.CodeInvalid},
+		"too large":          {"POST /v1/tasks HTTP/1.1\r\nHost: node\r\nContent-Type: application/json\r\nContent-Length: 11000000\r\n\r\n", 4096, wire.CodeTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := c.Transport.(*http.Transport).DialContext(t.Context(), "", "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			if _, err := conn.Write(append([]byte(tt.head), make([]byte, tt.body)...)); err != nil {
+				t.Fatal(err)
+			}
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, _ := io.ReadAll(res.Body)
+			if p := problemOfBody(t, res, string(b)); p.Code != tt.want {
+				t.Errorf("%+v", p)
+			}
+		})
+	}
+}
+
 // TestAStopLetsRequestsEnd checks that a stop waits for requests in progress, but not
 // longer than the grace period.
 func TestAStopLetsRequestsEnd(t *testing.T) {

@@ -90,9 +90,11 @@ func (s *Server) dispatch(w *status, r *http.Request) {
 		s.mux.ServeHTTP(w, r)
 		return
 	}
+	in := r.WithContext(r.Context()) // net/http goes by the body of r
+	defer func() { r.Pattern = in.Pattern }()
 	body := &requestBody{ReadCloser: r.Body}
-	r.Body = body
-	s.mux.ServeHTTP(w, r)
+	in.Body = body
+	s.mux.ServeHTTP(w, in)
 	if w.code >= http.StatusBadRequest {
 		linger(w, r, body)
 	}
