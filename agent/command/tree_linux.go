@@ -191,10 +191,10 @@ func parseStat(b []byte) (s stat, ok bool) {
 // of a process has ended, only the others still have it.
 func hasEnv(pid int, entry []byte) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-	if errors.Is(err, syscall.ESRCH) {
+	if errors.Is(err, syscall.ESRCH) || err == nil && len(b) == 0 { // before Linux 6.16 it was empty
 		threads, _ := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid)) // none if the process is gone
 		for _, t := range threads {
-			if b, err = os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/environ", pid, t.Name())); err == nil {
+			if b, err = os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/environ", pid, t.Name())); err == nil && len(b) > 0 {
 				break
 			}
 		}
