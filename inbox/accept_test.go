@@ -329,29 +329,36 @@ func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 		ahead time.Duration
 		ok    bool
 	}
+	const dated = 3 * time.Hour // ahead of this node was its home when it sent the task
 	silent := func() Members { return members{} }
 	for name, tt := range map[string]struct {
 		home    told
 		members func() Members // if not those of the fixture
 		want    proto.TaskState
+		later   time.Duration // the clock is not told, and the time ends all the same
 	}{
-		"the clocks agree":             {told{0, true}, nil, expired},
-		"its home is ahead":            {told{10 * time.Minute, true}, nil, expired},
-		"its home is behind":           {told{-240 * time.Hour, true}, nil, succeeded},
-		"its home has not told":        {told{0, false}, nil, accepted},
-		"its home is no member":        {told{0, false}, silent, expired},
-		"a home behind is no member":   {told{-240 * time.Hour, true}, silent, expired},
-		"its home has just less to go": {told{-61 * time.Minute, true}, nil, succeeded},
+		"the clocks agree":             {told{0, true}, nil, expired, 0},
+		"its home is ahead":            {told{10 * time.Minute, true}, nil, expired, 0},
+		"its home is behind":           {told{-240 * time.Hour, true}, nil, succeeded, 0},
+		"its home has not told":        {told{0, false}, nil, accepted, 0},
+		"its home never tells":         {told{0, false}, nil, accepted, homeWait - 2*time.Minute},
+		"its home is no member":        {told{0, false}, silent, expired, 0},
+		"a home behind is no member":   {told{-240 * time.Hour, true}, silent, expired, 0},
+		"its home has just less to go": {told{-61 * time.Minute, true}, nil, succeeded, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, spec := scripted(succeed)
 			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
-				a := f.task()
+				a := f.task(func(a *Arrival) {
+					a.Ahead = dated
+					a.Header.Created += dated.Milliseconds()
+					a.Header.NotAfter += dated.Milliseconds()
+				})
 				f.accept(0, a)
 				var heard atomic.Bool
 				heard.Store(tt.home.ok)
 				f.cfg.BootID = proto.BootID{1} // another start of the machine
-				f.parts.Ahead = func(proto.PeerID) (time.Duration, bool) { return tt.home.ahead, heard.Load() }
+				f.parts.Ahead = func(proto.PeerID) (time.Duration, bool) { return tt.home.ahead + dated, heard.Load() }
 				if tt.members != nil {
 					f.parts.Members = tt.members()
 				}
@@ -366,7 +373,11 @@ func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 				if f.results.count() != 0 || s.starts(a.Header.ID) != 0 {
 					t.Fatalf("%d results, %d starts", f.results.count(), s.starts(a.Header.ID))
 				}
-				heard.Store(true)
+				if tt.later > 0 {
+					wait(tt.later)
+				} else {
+					heard.Store(true)
+				}
 				wait(time.Minute)
 				f.expect(a, expired)
 			})

@@ -17,6 +17,7 @@ const (
 	busyRetry   = 100 * time.Millisecond // before a task with another job is considered again
 	maxIdle     = time.Minute            // between two rounds, whatever the clocks show
 	expireBatch = 64                     // expired tasks that are ended at once
+	homeWait    = 24 * time.Hour         // from the start of this node on
 	skipRetry   = 10 * time.Second       // before a task for which nothing can be done is considered again
 )
 
@@ -250,7 +251,7 @@ func (rn *runner) await(j *job) {
 
 // evaluate collects the input of the decision about a task and decides. That the time of a
 // task is over by the wall clock counts only if its home's clock says so too: until its home
-// has told it the task waits.
+// has told it the task waits, for homeWait at most.
 func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 	keyBusy, quarantined := in.slots.busy(j)
 	input := startInput{record: j.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: j.h != nil, keyDone: keyDone, keyBusy: keyBusy, quarantineBusy: quarantined, restored: mayHaveRun(j.rec, in.restored)}
@@ -264,10 +265,10 @@ func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 		input.deadline = input.now + j.rec.NotAfterMs - j.rec.CreatedMs - passed
 	case j.origin != in.cfg.Self && !in.parts.Gone(j.origin):
 		ahead, ok := in.parts.Ahead(j.origin)
-		if h, err := proto.ParseHeader(j.stored.Envelope.GetHeader()); err == nil {
+		if h, err := proto.ParseHeader(j.stored.Envelope.GetHeader()); ok && err == nil {
 			input.deadline = h.NotAfter - ahead.Milliseconds()
 		}
-		input.doubted = input.doubted || !ok
+		input.doubted = input.doubted || !ok && in.cfg.Clock.Mono()-in.opened < homeWait
 	}
 	if j.h != nil {
 		input.allowed = j.h.allows(j.origin, in.parts.Members)

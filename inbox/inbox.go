@@ -171,6 +171,8 @@ type Inbox struct {
 	dirty      chan struct{} // holds a token when an origin has settled more
 	restored   int64         // Unix milliseconds: a restored store lost its memory until then; 0: never
 
+	opened time.Duration // when, monotonic
+
 	boots        bootLog     // starts of this node since the last unclean stop
 	stoppedClean bool        // see StoppedClean
 	endLost      atomic.Bool // the end of a run could not be written
@@ -190,7 +192,7 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 		with.Ahead = func(proto.PeerID) (time.Duration, bool) { return 0, true }
 	}
 	in := &Inbox{
-		store: s, parts: with, cfg: cfg,
+		store: s, parts: with, cfg: cfg, opened: cfg.Clock.Mono(),
 		limits:   limits{maxAbandons: uint32(cfg.MaxAbandons), baseBackoff: cfg.BaseBackoff, maxBackoff: cfg.MaxBackoff},
 		handlers: newRegistry(cfg.Dangerous), dedup: newDedupIndex(cfg.MaxKept / 4),
 		slots: newSlots(cfg.Slots), leases: new(leaseQueue), custodians: map[Keeper]Custodian{}, dirty: make(chan struct{}, 1),
