@@ -46,7 +46,11 @@ func (c *committer) run() {
 	defer c.timer.Stop()
 	for c.wait() {
 		if c.count > pacedFrom {
-			time.Sleep(c.committed + c.l.cfg.Pace - c.l.cfg.Clock.Mono()) // not at all if that is over
+			until := c.committed + c.l.cfg.Pace
+			if c.dirty {
+				until = min(until, c.dirtyAt+c.l.cfg.SyncEvery)
+			}
+			time.Sleep(until - c.l.cfg.Clock.Mono()) // not at all if that is over
 		}
 		c.gather()
 		c.commit()
