@@ -185,28 +185,40 @@ func TestTooMuchIsAnsweredWhileItIsSent(t *testing.T) {
 func TestRefusedBodyIsReadToItsEnd(t *testing.T) {
 	n := nodetest.Open(t, func(cfg *node.Config) { cfg.Store.MaxBlob = 1 << 20 })
 	c, _ := open(t, n, Config{})
-	conn, err := c.Transport.(*http.Transport).DialContext(t.Context(), "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	conn, answers := dialAPI(t, c)
 	body := make([]byte, 9<<20)
 	_, _ = rand.Read(body) // a smaller one, compressed, would not be refused
 	fmt.Fprintf(conn, "POST /v1/tasks?target=here&kind=k HTTP/1.1\r\nHost: node\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(body))
-	answers := bufio.NewReader(conn)
 	if res, err := http.ReadResponse(answers, nil); err != nil || res.StatusCode != http.StatusContinue {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	if sent, err := conn.Write(body); err != nil {
 		t.Errorf("after %d of %d bytes: %v", sent, len(body), err)
 	}
+	expectProblem(t, answers, wire.CodeTooLarge)
+}
+
+// dialAPI connects to the server of c, for what an HTTP client does not do, for a minute.
+func dialAPI(t *testing.T, c *http.Client) (conn net.Conn, answers *bufio.Reader) {
+	t.Helper()
+	conn, err := c.Transport.(*http.Transport).DialContext(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	return conn, bufio.NewReader(conn)
+}
+
+// expectProblem reads an answer that must be a problem with this code.
+func expectProblem(t *testing.T, answers *bufio.Reader, want wire.Code) {
+	t.Helper()
 	res, err := http.ReadResponse(answers, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	b, _ := io.ReadAll(res.Body)
-	if p := problemOfBody(t, res, string(b)); p.Code != wire.CodeTooLarge {
+	if p := problemOfBody(t, res, string(b)); p.Code != want {
 		t.Errorf("%+v", p)
 	}
 }
@@ -225,23 +237,11 @@ func TestRefusedBeforeItsBody(t *testing.T) {
 		"too large":          {"POST /v1/tasks HTTP/1.1\r\nHost: node\r\nContent-Type: application/json\r\nContent-Length: 11000000\r\n\r\n", 4096, wire.CodeTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn, err := c.Transport.(*http.Transport).DialContext(t.Context(), "", "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(time.Minute))
+			conn, answers := dialAPI(t, c)
 			if _, err := conn.Write(append([]byte(tt.head), make([]byte, tt.body)...)); err != nil {
 				t.Fatal(err)
 			}
-			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b, _ := io.ReadAll(res.Body)
-			if p := problemOfBody(t, res, string(b)); p.Code != tt.want {
-				t.Errorf("%+v", p)
-			}
+			expectProblem(t, answers, tt.want)
 		})
 	}
 }
