@@ -334,17 +334,19 @@ func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 	for name, tt := range map[string]struct {
 		home    told
 		members func() Members // if not those of the fixture
+		lapsed  bool           // by this node's clock the membership of its home is over
 		want    proto.TaskState
 		later   time.Duration // the clock is not told, and the time ends all the same
 	}{
-		"the clocks agree":             {told{0, true}, nil, expired, 0},
-		"its home is ahead":            {told{10 * time.Minute, true}, nil, expired, 0},
-		"its home is behind":           {told{-240 * time.Hour, true}, nil, succeeded, 0},
-		"its home has not told":        {told{0, false}, nil, accepted, 0},
-		"its home never tells":         {told{0, false}, nil, accepted, homeWait - 2*time.Minute},
-		"its home is no member":        {told{0, false}, silent, expired, 0},
-		"a home behind is no member":   {told{-240 * time.Hour, true}, silent, expired, 0},
-		"its home has just less to go": {told{-61 * time.Minute, true}, nil, succeeded, 0},
+		"the clocks agree":             {told{0, true}, nil, false, expired, 0},
+		"its home is ahead":            {told{10 * time.Minute, true}, nil, false, expired, 0},
+		"its home is behind":           {told{-240 * time.Hour, true}, nil, false, succeeded, 0},
+		"its home has not told":        {told{0, false}, nil, false, accepted, 0},
+		"its home never tells":         {told{0, false}, nil, false, accepted, homeWait - 2*time.Minute},
+		"its home is no member":        {told{0, false}, silent, false, expired, 0},
+		"a home behind is no member":   {told{-240 * time.Hour, true}, silent, false, expired, 0},
+		"its home seems no member":     {told{0, false}, nil, true, accepted, 0},
+		"its home has just less to go": {told{-61 * time.Minute, true}, nil, false, succeeded, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, spec := scripted(succeed)
@@ -361,6 +363,10 @@ func TestTimeOfATaskEndsByTheClockOfItsHome(t *testing.T) {
 				f.parts.Ahead = func(proto.PeerID) (time.Duration, bool) { return tt.home.ahead + dated, heard.Load() }
 				if tt.members != nil {
 					f.parts.Members = tt.members()
+				}
+				if tt.lapsed {
+					f.parts.Gone = func(proto.PeerID) bool { return true }
+					f.parts.Revoked = func(proto.PeerID) bool { return false }
 				}
 				time.Sleep(2 * time.Hour)
 				f.crash()

@@ -249,31 +249,38 @@ func (rn *runner) await(j *job) {
 	}
 }
 
-// evaluate collects the input of the decision about a task and decides. That the time of a
-// task is over by the wall clock counts only if its home's clock says so too: until its home
-// has told it the task waits, for homeWait at most.
+// evaluate collects the input of the decision about a task and decides.
 func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 	keyBusy, quarantined := in.slots.busy(j)
 	input := startInput{record: j.rec, now: in.nowMs(), doubted: in.cfg.Clock.Doubted(), handled: j.h != nil, keyDone: keyDone, keyBusy: keyBusy, quarantineBusy: quarantined, restored: mayHaveRun(j.rec, in.restored)}
-	switch {
-	case input.now <= j.rec.NotAfterMs:
-	case j.origin == in.cfg.Self && in.parts.Deadline != nil:
-		until, known := in.parts.Deadline(j.key.ID)
-		input.deadline, input.doubted = until, input.doubted || !known
-	case j.rec.StampMachine == in.cfg.Clock.MachineMark(in.cfg.BootID[:]): // the wall clock may have been set forward since
-		passed := in.cfg.Clock.Boot().Milliseconds() - j.rec.StampBootMs
-		input.deadline = input.now + j.rec.NotAfterMs - j.rec.CreatedMs - passed
-	case j.origin != in.cfg.Self && !in.parts.Gone(j.origin):
-		ahead, ok := in.parts.Ahead(j.origin)
-		if h, err := proto.ParseHeader(j.stored.Envelope.GetHeader()); ok && err == nil {
-			input.deadline = h.NotAfter - ahead.Milliseconds()
-		}
-		input.doubted = input.doubted || !ok && in.cfg.Clock.Mono()-in.opened < homeWait
+	if input.now > j.rec.NotAfterMs {
+		deadline, known := in.deadline(j, input.now)
+		input.deadline, input.doubted = deadline, input.doubted || !known
 	}
 	if j.h != nil {
 		input.allowed = j.h.allows(j.origin, in.parts.Members)
 	}
 	return input.next()
+}
+
+// deadline returns when the time of a task ends that is over by the wall clock, which shows
+// now; 0: when its record says. That counts only if its home's clock says so too: until its
+// home has told it known is false, for homeWait at most.
+func (in *Inbox) deadline(j *job, now int64) (ms int64, known bool) {
+	switch {
+	case j.origin == in.cfg.Self && in.parts.Deadline != nil:
+		return in.parts.Deadline(j.key.ID)
+	case j.rec.StampMachine == in.cfg.Clock.MachineMark(in.cfg.BootID[:]): // the wall clock may have been set forward since
+		passed := in.cfg.Clock.Boot().Milliseconds() - j.rec.StampBootMs
+		return now + j.rec.NotAfterMs - j.rec.CreatedMs - passed, true
+	case j.origin == in.cfg.Self || in.parts.Revoked(j.origin):
+		return 0, true
+	}
+	ahead, ok := in.parts.Ahead(j.origin)
+	if h, err := proto.ParseHeader(j.stored.Envelope.GetHeader()); ok && err == nil {
+		ms = h.NotAfter - ahead.Milliseconds()
+	}
+	return ms, ok || in.cfg.Clock.Mono()-in.opened >= homeWait
 }
 
 // load reads the task of a job.

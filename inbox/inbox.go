@@ -66,11 +66,15 @@ type Parts struct {
 	// that is undetermined. Default: as signed.
 	Deadline func(proto.TaskID) (ms int64, known bool)
 	// Ahead returns how far the wall clock of a peer is ahead of this node's. ok is false if
-	// the peer has not told it since this node started. Default: all clocks agree.
+	// the peer has not told it since this node started, or does not rely on it. Default: all
+	// clocks agree.
 	Ahead func(proto.PeerID) (ahead time.Duration, ok bool)
 	// Gone reports whether nothing will be accepted from a peer again under the
 	// certificate that it had. Default: whether it is no member now.
 	Gone func(proto.PeerID) bool
+	// Revoked reports whether the membership of a peer was ended by more than the time.
+	// Default: Gone.
+	Revoked func(proto.PeerID) bool
 }
 
 // A Finished is the end of a task that is reported to its origin.
@@ -187,6 +191,9 @@ func Open(s *store.Store, with Parts, cfg Config) (*Inbox, error) {
 	cfg = cfg.withDefaults()
 	if with.Gone == nil {
 		with.Gone = func(p proto.PeerID) bool { _, _, ok := with.Members.Member(p); return !ok }
+	}
+	if with.Revoked == nil {
+		with.Revoked = with.Gone
 	}
 	if with.Ahead == nil {
 		with.Ahead = func(proto.PeerID) (time.Duration, bool) { return 0, true }

@@ -57,6 +57,17 @@ func (in *Inbox) Unwritten(id proto.TaskID) string {
 	return in.slots.writeErrors[backlog.TaskKey(id)]
 }
 
+// WaitsForClock reports whether the time of a task in custody is over by this node's clock,
+// and it waits for that of its home.
+func (in *Inbox) WaitsForClock(id proto.TaskID) bool {
+	j, now := &job{key: backlog.TaskKey(id)}, in.nowMs()
+	if in.load(j) != nil || now <= j.rec.NotAfterMs || j.origin == in.cfg.Self {
+		return false
+	}
+	deadline, known := in.deadline(j, now)
+	return now > deadline && !known
+}
+
 // A RunningTask is a running handler.
 type RunningTask struct {
 	ID      proto.TaskID

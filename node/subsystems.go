@@ -102,7 +102,7 @@ func (n *Node) transferParts() transfer.Parts {
 func (n *Node) inboxParts() inbox.Parts {
 	return inbox.Parts{
 		Members: inboxMembers{n.book}, Opener: inboxOpener{n.keys}, Results: n.submitter, Bodies: transfer.InboxBodies{Store: n.storage.Blobs}, Files: transfer.InboxFiles{Store: n.storage.Blobs},
-		Deadline: n.outbox.NotAfter, Ahead: func(p proto.PeerID) (time.Duration, bool) { return n.net.ClockAhead(p) }, Gone: n.book.Gone,
+		Deadline: n.outbox.NotAfter, Ahead: func(p proto.PeerID) (time.Duration, bool) { return n.net.ClockAhead(p) }, Gone: n.book.Gone, Revoked: n.book.Revoked,
 	}
 }
 

@@ -194,6 +194,10 @@ func TestAcceptedTaskStartsUnderAWrongClock(t *testing.T) {
 					if n := target.node.outbox.Results(); n != want {
 						t.Errorf("%d results are pending, want %d", n, want)
 					}
+					why, err := target.node.Explainer.Why(t.Context(), last)
+					if err != nil || over != (why.Cause.Code == wire.NoteHomeClock) {
+						t.Errorf("why %s at its target: %+v, %v", last, why, err)
+					}
 					by.Store(0)
 					w.Plug(1)
 					for _, id := range ids {

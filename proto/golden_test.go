@@ -114,7 +114,7 @@ func goldenMessages() map[string]pb.Message {
 		"lookup":       &Lookup{Tasks: [][]byte{seq(0x20, 16), seq(0x21, 16)}},
 		"lookup_reply": &LookupReply{Unknown: [][]byte{seq(0x21, 16)}},
 		"hello": &Hello{
-			ClockMs: 1_790_000_000_000,
+			ClockMs: 1_790_000_000_000, ClockDoubted: true,
 			Version: 1, Certificate: member, KeyRecord: keyRecord, Addrs: []string{"/ip4/192.0.2.1/udp/7420/quic-v1", "/dns4/a.example/tcp/7420"},
 			Boot: 1_700_000_000, BootId: seq(4, 16), Software: "balefire-node 1.0", Refusal: "twin", Features: []string{"fec"},
 		},

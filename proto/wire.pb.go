@@ -482,19 +482,20 @@ func (x *LookupReply) GetUnknown() [][]byte {
 // Hello opens every connection in both directions. Nothing else is read before it.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                     // protocol version, 1
-	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`              // of the sender
-	KeyRecord     *Signed                `protobuf:"bytes,3,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"` // the sender's current sealing key
-	Addrs         []string               `protobuf:"bytes,4,rep,name=addrs,proto3" json:"addrs,omitempty"`                          // multiaddrs of the sender, at most 32 of 256 bytes
-	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`                           // the sender's boot number; a receiver refuses a lower one than it has seen
-	BootId        []byte                 `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`          // 16 random bytes of this start
-	Software      string                 `protobuf:"bytes,7,opt,name=software,proto3" json:"software,omitempty"`                    // name and version, at most 128 bytes
-	Refusal       string                 `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`                      // why the other side is refused, at most MaxReason bytes; the connection is closed
-	Features      []string               `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`                    // optional parts of the protocol that the sender speaks, at most 32 of 63 bytes
-	Challenge     []byte                 `protobuf:"bytes,10,opt,name=challenge,proto3" json:"challenge,omitempty"`                 // 32 random bytes from a dialer that reveals itself only to members; the only other field is the version
-	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                         // 32 bytes: the answer to a challenge; the only other field is the version
-	Revocation    *Signed                `protobuf:"bytes,12,opt,name=revocation,proto3" json:"revocation,omitempty"`               // with refusal: what ended the membership of the other side
-	ClockMs       int64                  `protobuf:"varint,13,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`     // the sender's clock now, by which it dates what it signs, Unix milliseconds; 0: not told
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`                                // protocol version, 1
+	Certificate   *Signed                `protobuf:"bytes,2,opt,name=certificate,proto3" json:"certificate,omitempty"`                         // of the sender
+	KeyRecord     *Signed                `protobuf:"bytes,3,opt,name=key_record,json=keyRecord,proto3" json:"key_record,omitempty"`            // the sender's current sealing key
+	Addrs         []string               `protobuf:"bytes,4,rep,name=addrs,proto3" json:"addrs,omitempty"`                                     // multiaddrs of the sender, at most 32 of 256 bytes
+	Boot          uint64                 `protobuf:"varint,5,opt,name=boot,proto3" json:"boot,omitempty"`                                      // the sender's boot number; a receiver refuses a lower one than it has seen
+	BootId        []byte                 `protobuf:"bytes,6,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`                     // 16 random bytes of this start
+	Software      string                 `protobuf:"bytes,7,opt,name=software,proto3" json:"software,omitempty"`                               // name and version, at most 128 bytes
+	Refusal       string                 `protobuf:"bytes,8,opt,name=refusal,proto3" json:"refusal,omitempty"`                                 // why the other side is refused, at most MaxReason bytes; the connection is closed
+	Features      []string               `protobuf:"bytes,9,rep,name=features,proto3" json:"features,omitempty"`                               // optional parts of the protocol that the sender speaks, at most 32 of 63 bytes
+	Challenge     []byte                 `protobuf:"bytes,10,opt,name=challenge,proto3" json:"challenge,omitempty"`                            // 32 random bytes from a dialer that reveals itself only to members; the only other field is the version
+	Proof         []byte                 `protobuf:"bytes,11,opt,name=proof,proto3" json:"proof,omitempty"`                                    // 32 bytes: the answer to a challenge; the only other field is the version
+	Revocation    *Signed                `protobuf:"bytes,12,opt,name=revocation,proto3" json:"revocation,omitempty"`                          // with refusal: what ended the membership of the other side
+	ClockMs       int64                  `protobuf:"varint,13,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`                // the sender's clock now, by which it dates what it signs, Unix milliseconds; 0: not told
+	ClockDoubted  bool                   `protobuf:"varint,14,opt,name=clock_doubted,json=clockDoubted,proto3" json:"clock_doubted,omitempty"` // the sender does not rely on its clock
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -618,6 +619,13 @@ func (x *Hello) GetClockMs() int64 {
 		return x.ClockMs
 	}
 	return 0
+}
+
+func (x *Hello) GetClockDoubted() bool {
+	if x != nil {
+		return x.ClockDoubted
+	}
+	return false
 }
 
 // Signed is a statement as bytes with the signature of its author: the details
@@ -1577,7 +1585,7 @@ const file_wire_proto_rawDesc = "" +
 	"\x06Lookup\x12\x14\n" +
 	"\x05tasks\x18\x01 \x03(\fR\x05tasks\"'\n" +
 	"\vLookupReply\x12\x18\n" +
-	"\aunknown\x18\x01 \x03(\fR\aunknown\"\xa8\x03\n" +
+	"\aunknown\x18\x01 \x03(\fR\aunknown\"\xcd\x03\n" +
 	"\x05Hello\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x126\n" +
 	"\vcertificate\x18\x02 \x01(\v2\x14.transport.v1.SignedR\vcertificate\x123\n" +
@@ -1595,7 +1603,8 @@ const file_wire_proto_rawDesc = "" +
 	"\n" +
 	"revocation\x18\f \x01(\v2\x14.transport.v1.SignedR\n" +
 	"revocation\x12\x19\n" +
-	"\bclock_ms\x18\r \x01(\x03R\aclockMs\"\x86\x01\n" +
+	"\bclock_ms\x18\r \x01(\x03R\aclockMs\x12#\n" +
+	"\rclock_doubted\x18\x0e \x01(\bR\fclockDoubted\"\x86\x01\n" +
 	"\x06Signed\x12\x18\n" +
 	"\adetails\x18\x01 \x01(\fR\adetails\x12\x1c\n" +
 	"\tsignature\x18\x02 \x01(\fR\tsignature\x12\x16\n" +

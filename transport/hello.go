@@ -271,7 +271,8 @@ func (t *Transport) ownHello() (*proto.Hello, error) {
 	if h == nil {
 		return nil, errNoMember
 	}
-	h.Addrs, h.Software, h.ClockMs = t.Addrs(), t.cfg.Software, t.cfg.Clock.Now().UnixMilli()
+	h.Addrs, h.Software = t.Addrs(), t.cfg.Software
+	h.ClockDoubted, h.ClockMs = t.cfg.Clock.Doubted(), t.cfg.Clock.Now().UnixMilli() // the doubt may end between them
 	if t.cfg.Mail != nil {
 		h.Features = append(h.Features, proto.FeatureMail)
 	}

@@ -3,6 +3,7 @@ package transport
 import (
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -15,14 +16,14 @@ const maxClockRTT = time.Minute
 
 // A peerClock is a reading of a peer's clock.
 type peerClock struct {
-	wall time.Time     // zero: none yet
-	at   time.Duration // when that was, monotonic, of this node
+	wall    time.Time     // zero: none yet
+	at      time.Duration // when that was, by the boot clock of this node
+	doubted bool          // by the peer itself
 }
 
-// ahead returns how far the peer's clock is ahead of now, the wall clock of this node at
-// the monotonic time mono.
-func (p peerClock) ahead(now time.Time, mono time.Duration) time.Duration {
-	return p.wall.Add(mono - p.at).Sub(now)
+// ahead returns how far the peer's clock is ahead of c, the clock of this node.
+func (p peerClock) ahead(c clock.Clock) time.Duration {
+	return p.wall.Add(c.Boot() - p.at).Sub(c.Now())
 }
 
 // helloClock takes the clock in a hello. The answer to the first hello took a round trip;
@@ -30,7 +31,7 @@ func (p peerClock) ahead(now time.Time, mono time.Duration) time.Duration {
 func (t *Transport) helloClock(c *conn, h *proto.Hello) {
 	if ms := h.GetClockMs(); ms != 0 {
 		rtt := max(time.Duration(c.rtt.Load()), c.helloRTT)
-		t.readClock(c, time.UnixMilli(ms), rtt)
+		t.readClock(c, peerClock{wall: time.UnixMilli(ms), doubted: h.GetClockDoubted()}, rtt)
 	}
 }
 
@@ -39,7 +40,7 @@ func (t *Transport) pongClock(c *conn, stamp int64, rtt time.Duration) {
 	if stamp <= 0 || rtt >= maxClockRTT || !c.verified() {
 		return
 	}
-	t.readClock(c, time.Unix(0, stamp), rtt)
+	t.readClock(c, peerClock{wall: time.Unix(0, stamp)}, rtt)
 	if t.cfg.PeerClock != nil {
 		t.cfg.PeerClock(time.Unix(0, stamp).Add(rtt / 2))
 	}
@@ -47,17 +48,19 @@ func (t *Transport) pongClock(c *conn, stamp int64, rtt time.Duration) {
 
 // readClock stores what the peer's clock shows, as told half a round trip ago. The clocks
 // of strangers are kept as long as their connection.
-func (t *Transport) readClock(c *conn, told time.Time, rtt time.Duration) {
+func (t *Transport) readClock(c *conn, told peerClock, rtt time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.told = peerClock{told.Add(rtt / 2), t.cfg.Clock.Mono()}
+	told.wall, told.at = told.wall.Add(rtt/2), t.cfg.Clock.Boot()
+	c.told = told
 	if n := t.peers[c.peer]; n != nil {
 		n.clock = c.told
 	}
 }
 
-// ClockAhead returns how far p's clock is ahead of this node's; negative: it is behind.
-// ok is false if p has not told it since this node started.
+// ClockAhead returns how far p's clock is ahead of this node's; negative: it is behind; 0 if
+// p has not told it since this node started. ok reports whether p has told it and relied on
+// it then.
 func (t *Transport) ClockAhead(p proto.PeerID) (ahead time.Duration, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -65,7 +68,7 @@ func (t *Transport) ClockAhead(p proto.PeerID) (ahead time.Duration, ok bool) {
 	if n == nil || n.clock.wall.IsZero() {
 		return 0, false
 	}
-	return n.clock.ahead(t.cfg.Clock.Now(), t.cfg.Clock.Mono()), true
+	return n.clock.ahead(t.cfg.Clock), !n.clock.doubted
 }
 
 // AskClocks asks every connected member for its clock.

@@ -270,7 +270,7 @@ func (t *Transport) status(n *peerState) PeerStatus {
 		s.Refused = asRefusal(n.peer, n.lastErr)
 	}
 	if !n.clock.wall.IsZero() {
-		s.Clock = n.clock.ahead(t.cfg.Clock.Now(), t.cfg.Clock.Mono())
+		s.Clock = n.clock.ahead(t.cfg.Clock)
 	}
 	c := n.best()
 	if c == nil {

@@ -271,6 +271,9 @@ func (w *walk) owned(id proto.TaskID, rec *proto.Record) {
 		w.cause(wire.NoteRuns, wire.NoteArgs{})
 	case where.Status == "behind":
 		w.cause(wire.NoteBehind, wire.NoteArgs{Task: where.Behind.String()})
+	case w.Inbox.WaitsForClock(id):
+		origin, _ := w.Book.Identify(rec.GetPeer())
+		w.cause(wire.NoteHomeClock, wire.NoteArgs{Peer: origin})
 	case where.Wait > 0:
 		w.cause(wire.NoteRetryWaits, wire.NoteArgs{Detail: rec.GetReason()})
 	case st.Used >= st.Slots:

@@ -101,6 +101,7 @@ var table = map[wire.NoteCode]sentence{
 	wire.NoteProgramMissing: say("its handler cannot be started: {detail}", ""),
 	wire.NoteUnwritten:      say("its handler has ended, but its end cannot be stored: {detail}", "free disk space on this machine"),
 	wire.NoteRuns:           say("its handler is running", ""),
+	wire.NoteHomeClock:      say("its time is over by the clock of this machine, which may be wrong: it waits until its home {peer} tells its own clock, for 24 hours of running at most", "balefire-node path {peer}"),
 	wire.NoteRetryWaits: func(a wire.NoteArgs) (string, string) {
 		reason := "{detail}"
 		if a.Detail == "" {
