@@ -102,10 +102,10 @@ func trials(seeds int, d time.Duration, t Tuning) trial {
 
 // With a tenth of the nodes paused and a tenth of the messages lost, Lifeguard has twenty
 // times fewer false verdicts, and takes at most half as long again to detect a death. The
-// test runs 4 virtual hours of each, or BALEFIRE_GOSSIP_HOURS in meshes that run for
+// test runs 2 virtual hours of each, or BALEFIRE_GOSSIP_HOURS in meshes that run for
 // five.
 func TestLifeguardHasFewerFalseVerdicts(t *testing.T) {
-	seeds, each, enough := 4, time.Hour, 100
+	seeds, each, enough := 2, time.Hour, 100
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_GOSSIP_HOURS")); err == nil {
 		seeds, each, enough = (n+4)/5, 5*time.Hour, 200
 	}

@@ -161,9 +161,9 @@ func TestTotalOutage(t *testing.T) {
 
 // A dead node becomes alive only with a higher incarnation, at every node, in any
 // situation (I16); no incarnation ever decreases; a node that flapped waits. The test
-// runs 80 virtual hours, or BALEFIRE_GOSSIP_HOURS, over seeds, sizes and kinds of faults.
+// runs 40 virtual hours, or BALEFIRE_GOSSIP_HOURS, over seeds, sizes and kinds of faults.
 func TestInvariantsHoldForManyHours(t *testing.T) {
-	seeds := 20
+	seeds := 10
 	if n, err := strconv.Atoi(os.Getenv("BALEFIRE_GOSSIP_HOURS")); err == nil {
 		seeds = max(n/4, seeds)
 	}

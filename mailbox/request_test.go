@@ -3,6 +3,7 @@ package mailbox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -24,7 +25,7 @@ func (f *fixture) request(body string, change func(*wire.MailRequest)) (wire.Mai
 	sent, err := f.Request(f.t.Context(), r)
 	f.must(err)
 	for _, name := range f.replyBoxes() {
-		if !strings.Contains(strings.Join(before, " "), name) {
+		if !slices.Contains(before, name) {
 			return sent, name
 		}
 	}

@@ -31,7 +31,7 @@ func rounds(t *testing.T, n int) int {
 // and ends once (I1, I3, I11), the target accepts each task once and nothing at or
 // below the mark (I6, I12), and the mark catches up.
 func TestModel(t *testing.T) {
-	histories := rounds(t, 16)
+	histories := rounds(t, 8)
 	t.Logf("counted: %d histories", histories)
 	for seed := range histories {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {

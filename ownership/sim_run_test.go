@@ -17,7 +17,7 @@ var (
 	simSeeds = flag.Int("sim.seeds", 0, "seeds to run; 0: as many as fit into -sim.for")
 	simFrom  = flag.Uint64("sim.from", 0, "the first seed")
 	simOf    = flag.String("sim.task", "", "print what happens to the task whose id ends so")
-	simFor   = flag.Duration("sim.for", 8*time.Second, "how long to run seeds")
+	simFor   = flag.Duration("sim.for", 3*time.Second, "how long to run seeds")
 )
 
 // enough is how many seeds may fail before a run ends: the others often show the same

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -140,16 +141,15 @@ func TestPackagesHaveComments(t *testing.T) {
 // TestSizes checks the size limits: a function fits a screen, a file is one idea, an
 // interface belongs to its consumer.
 func TestSizes(t *testing.T) {
-	fset := token.NewFileSet()
-	for path, f := range sources(t, fset, true) {
+	for path, f := range sources(t, true) {
 		test := strings.HasSuffix(path, "_test.go")
-		if n := fset.Position(f.End()).Line; n > 700 {
+		if n := positions.Position(f.End()).Line; n > 700 {
 			t.Errorf("%s has %d lines, the limit is 700", path, n)
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch d := n.(type) {
 			case *ast.FuncDecl:
-				if lines := fset.Position(d.End()).Line - fset.Position(d.Pos()).Line + 1; lines > 80 && !test {
+				if lines := positions.Position(d.End()).Line - positions.Position(d.Pos()).Line + 1; lines > 80 && !test {
 					t.Errorf("%s: %s has %d lines, the limit is 80", path, d.Name.Name, lines)
 				}
 			case *ast.TypeSpec:
@@ -200,9 +200,8 @@ func subsystemOf(path string) (sub string, layer int, known bool) {
 // load parses every package of the module except internal ones.
 func load(t *testing.T) []*pkg {
 	t.Helper()
-	fset := token.NewFileSet()
 	byPath := map[string]*pkg{}
-	for path, f := range sources(t, fset, false) {
+	for path, f := range sources(t, false) {
 		dir := filepath.ToSlash(filepath.Dir(path))
 		if strings.HasPrefix(dir, "internal/") || dir == "." {
 			continue
@@ -224,9 +223,23 @@ func load(t *testing.T) []*pkg {
 	return slices.SortedFunc(maps.Values(byPath), func(a, b *pkg) int { return strings.Compare(a.path, b.path) })
 }
 
-// sources parses the hand-written Go files of the module, by path below its root.
-func sources(t *testing.T, fset *token.FileSet, tests bool) map[string]*ast.File {
+// positions has the positions of what sources returns.
+var positions = token.NewFileSet()
+
+// sources returns the hand-written Go files of the module, by path below its root.
+func sources(t *testing.T, tests bool) map[string]*ast.File {
 	t.Helper()
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := maps.Clone(all)
+	maps.DeleteFunc(out, func(path string, _ *ast.File) bool { return !tests && strings.HasSuffix(path, "_test.go") })
+	return out
+}
+
+// parsed parses the files once for all tests.
+var parsed = sync.OnceValues(func() (map[string]*ast.File, error) {
 	root := filepath.Join("..", "..")
 	out := map[string]*ast.File{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -240,10 +253,10 @@ func sources(t *testing.T, fset *token.FileSet, tests bool) map[string]*ast.File
 			}
 			return nil
 		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, ".pb.go") || !tests && strings.HasSuffix(path, "_test.go") {
+		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, ".pb.go") {
 			return nil
 		}
-		f, err := parser.ParseFile(fset, path, nil, parser.ParseComments)
+		f, err := parser.ParseFile(positions, path, nil, parser.ParseComments)
 		if err != nil {
 			return err
 		}
@@ -251,8 +264,5 @@ func sources(t *testing.T, fset *token.FileSet, tests bool) map[string]*ast.File
 		out[filepath.ToSlash(rel)] = f
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return out
-}
+	return out, err
+})

@@ -95,7 +95,7 @@ func TestDocumentLinksResolve(t *testing.T) {
 // that any other name is the name of some file.
 func TestDocumentedFilesExist(t *testing.T) {
 	bases := map[string]bool{}
-	for path := range sources(t, token.NewFileSet(), true) {
+	for path := range sources(t, true) {
 		bases[filepath.Base(path)] = true
 	}
 	for _, p := range pages(t) {
@@ -157,7 +157,7 @@ func TestDocumentedTestsAreInTheirFiles(t *testing.T) {
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
-	for path, f := range sources(t, token.NewFileSet(), true) {
+	for path, f := range sources(t, true) {
 		for _, d := range f.Decls {
 			fn, ok := d.(*ast.FuncDecl)
 			if !ok || !strings.HasSuffix(path, "_test.go") {
@@ -177,7 +177,7 @@ func testNames(t *testing.T) map[string]bool {
 // literals in the code: a metric by its name or the end of it, a command by its Use.
 func TestDocumentedMetricsAndCommandsExist(t *testing.T) {
 	words, commands := map[string]bool{}, map[string]bool{"help": true, "completion": true}
-	for path, f := range sources(t, token.NewFileSet(), false) {
+	for path, f := range sources(t, false) {
 		ast.Inspect(f, func(n ast.Node) bool {
 			if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 				word, _ := strconv.Unquote(lit.Value)

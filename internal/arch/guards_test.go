@@ -45,7 +45,7 @@ func TestSubpackagesBelongToTheirParents(t *testing.T) {
 	for _, p := range load(t) {
 		byPath[p.path] = p
 	}
-	for path, f := range sources(t, token.NewFileSet(), true) {
+	for path, f := range sources(t, true) {
 		dir := filepath.ToSlash(filepath.Dir(path))
 		if tested[dir] == nil {
 			tested[dir] = map[string]bool{}

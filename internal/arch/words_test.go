@@ -112,15 +112,14 @@ func TestRetiredWordsStayAway(t *testing.T) {
 	for i, r := range retiredProse {
 		prose[i] = regexp.MustCompile(`(?i)\b` + regexp.QuoteMeta(r.word) + `\b`)
 	}
-	fset := token.NewFileSet()
-	for path, f := range sources(t, fset, true) {
+	for path, f := range sources(t, true) {
 		if path == "internal/arch/words_test.go" {
 			continue
 		}
 		for _, id := range declared(f) {
 			for _, part := range nameParts(id.Name) {
 				if use, ok := names[part]; ok {
-					t.Errorf("%s: %s: the word %q is retired: use %s", fset.Position(id.Pos()), id.Name, part, use)
+					t.Errorf("%s: %s: the word %q is retired: use %s", positions.Position(id.Pos()), id.Name, part, use)
 				}
 			}
 		}
@@ -131,7 +130,7 @@ func TestRetiredWordsStayAway(t *testing.T) {
 			}
 			for _, word := range strings.FieldsFunc(strings.ToLower(lit.Value), func(r rune) bool { return !unicode.IsLetter(r) }) {
 				if use, ok := names[word]; ok && !slices.Contains(exampleNames, word) {
-					t.Errorf("%s: the text has the retired word %q: use %s", fset.Position(lit.Pos()), word, use)
+					t.Errorf("%s: the text has the retired word %q: use %s", positions.Position(lit.Pos()), word, use)
 				}
 			}
 			return true
@@ -139,7 +138,7 @@ func TestRetiredWordsStayAway(t *testing.T) {
 		for _, group := range f.Comments {
 			for i, re := range prose {
 				if re.MatchString(group.Text()) {
-					t.Errorf("%s: the comment has the retired word %q: use %s", fset.Position(group.Pos()), retiredProse[i].word, retiredProse[i].use)
+					t.Errorf("%s: the comment has the retired word %q: use %s", positions.Position(group.Pos()), retiredProse[i].word, retiredProse[i].use)
 				}
 			}
 		}

@@ -55,10 +55,10 @@ func (s *sim) did(format string, args ...any) {
 }
 
 // TestModel compares the state with the model, which has the rules of I23, and of I21 who is
-// told of an end: in an ordinary run 200 histories of 250 steps, and with BALEFIRE_LONG=1 a
+// told of an end: in an ordinary run 100 histories of 250 steps, and with BALEFIRE_LONG=1 a
 // million steps.
 func TestModel(t *testing.T) {
-	histories := uint64(200)
+	histories := uint64(100)
 	if os.Getenv("BALEFIRE_LONG") != "" {
 		histories = 4000
 	}
