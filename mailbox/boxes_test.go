@@ -57,6 +57,7 @@ type fixture struct {
 	fail        func(point string) error
 	slept       atomic.Int64 // how long the machine was suspended
 	off         atomic.Int64 // how far its wall clock is ahead
+	bound       bool         // it is doubted if it is years ahead
 	registry    *prometheus.Registry
 
 	mu     sync.Mutex
@@ -167,9 +168,13 @@ func (f *fixture) start() {
 	f.log, f.registry = nil, prometheus.NewRegistry()
 	machine := clock.WithSuspend(clock.Runtime(), func() time.Duration { return time.Duration(f.slept.Load()) })
 	machine = clock.WithOffset(machine, func() time.Duration { return time.Duration(f.off.Load()) })
+	guard := clock.NewGuard(machine)
+	if f.bound {
+		guard.Bound(time.Now(), time.Now(), time.Now().AddDate(1, 0, 0))
+	}
 	var err error
 	f.Boxes, err = Open(Parts{Ledgers: cmp.Or[Ledgers](f.ledgers, f), Book: f.book, Members: f, Want: func(proto.PeerID) {}, Names: f.names, Programs: f.programs, Bodies: f.objects, Sender: f.sender}, Config{
-		Self: f.self, Boot: f.boot, Clock: clock.NewGuard(machine).Clock(), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event, Fail: f.fail, MaxBody: 4 << 20, Suite: bodies.AES,
+		Self: f.self, Boot: f.boot, Clock: guard.Clock(), Logger: slog.New(slog.DiscardHandler), Registerer: f.registry, Limits: f.limits, Audit: f.audit, AuditSystem: f.audit, Event: f.event, Fail: f.fail, MaxBody: 4 << 20, Suite: bodies.AES,
 	})
 	if err != nil {
 		f.t.Fatal(err)

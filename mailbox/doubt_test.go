@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/wire"
 )
 
 // I14: a mail of a program that dates it by the clock of the machine is taken while that clock
@@ -48,4 +49,18 @@ func TestLetterUnderADoubtedClock(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What died before the clock is known can be explained.
+func TestWhyOfADeathBeforeTheClockIsKnown(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		sent := f.mail("agent:ceo", "dies", nil)
+		f.off.Store(int64(50 * 365 * 24 * time.Hour))
+		f.bound = true
+		f.restart()
+		got, _ := f.lease("ceo", "", 1, 0)
+		f.settle("ceo", "", wire.SettleMail{Nack: []wire.NackMail{{Lease: got[0].Lease, Final: true}}})
+		f.why(sent.ID, "DEAD", wire.NoteMailDead)
+	})
 }

@@ -71,7 +71,10 @@ func (b *Boxes) WhyMail(ctx context.Context, id string) (_ wire.Blocker, home pr
 	case "PENDING":
 		home, err = b.whySpooled(ctx, e, strings.TrimPrefix(s.sub.place.name, box.SpoolPrefix), func(c proto.Class) bool { return m.Key != "" || c.Name() == m.Class })
 	case "DEAD":
-		dead := wire.NoteArgs{Box: path, State: m.Cause, Detail: m.Reason, Seconds: e.ago(*m.Died)}
+		dead := wire.NoteArgs{Box: path, State: m.Cause, Detail: m.Reason}
+		if m.Died != nil {
+			dead.Seconds = e.ago(*m.Died)
+		}
 		if m.Redriven {
 			dead.Count = 1
 		}

@@ -1,6 +1,10 @@
 package box
 
-import "slices"
+import (
+	"cmp"
+	"math"
+	"slices"
+)
 
 // An ending is how a mail ends.
 type ending struct {
@@ -20,7 +24,7 @@ type DeadLetter struct {
 	Length   int   // of the record at Place
 	Size     int64 // bytes of the letter
 	Class    int   // as package fair counts them
-	At       int64 // when it died, Unix milliseconds
+	At       int64 // when it died, Unix milliseconds; 0: not known yet, the clock is doubted
 	Cause    Cause
 	Attempts uint8
 	Abandons uint8
@@ -213,6 +217,7 @@ func (s *State) bury(u *sub, seq uint64, e *ending) {
 	if r := u.retries[seq]; r != nil {
 		d.Tries = r.tries
 	}
+	s.undated = s.undated || d.At == 0
 	i, again := u.findDead(seq)
 	if again {
 		s.details -= u.dead[i].detail()
@@ -227,6 +232,29 @@ func (s *State) bury(u *sub, seq uint64, e *ending) {
 	}
 	u.dead = slices.Insert(u.dead, i, d)
 	s.bytes += d.Size
+}
+
+// died returns when d died. What has no time yet died last.
+func (d *DeadLetter) died() int64 {
+	if d.At == 0 {
+		return math.MaxInt64
+	}
+	return d.At
+}
+
+// dateDead gives the time at to the dead letters that have none.
+func (s *State) dateDead(at int64) {
+	if !s.undated {
+		return
+	}
+	s.undated = false
+	for _, b := range s.boxes {
+		for _, u := range b.subs {
+			for i := range u.dead {
+				u.dead[i].At = cmp.Or(u.dead[i].At, at)
+			}
+		}
+	}
 }
 
 // detail returns the bytes of a long reason.

@@ -207,7 +207,7 @@ func (d *decoder) sub(s *State, b *box) {
 	for range d.count(41, MaxMails) {
 		x := d.deadLetter()
 		d.check(x.Seq > last && x.Seq < b.next)
-		u.dead, last = append(u.dead, x), x.Seq
+		u.dead, last, s.undated = append(u.dead, x), x.Seq, s.undated || x.At == 0
 		s.bytes += x.Size
 		s.details += x.detail()
 	}

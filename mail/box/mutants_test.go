@@ -32,7 +32,7 @@ var rules = []mutant{
 	{name: "strict priority", edits: []edit{{"deliver.go", "Deliver", "c := u.picker.Next(waits)", "c := u.picker.Next(waits)\nif MUTANT {\nc = slices.Index(waits[:], true)\n}"}}},
 	{name: "leased twice", edits: []edit{{"sub.go", "deliverable", "d != nil && d.state != returned", "d != nil && d.state != returned && !MUTANT"}}},
 	{name: "delivered past its not_after", edits: []edit{{"sub.go", "deliverable", "case expired(m, now) && !u.box.leased(seq):", "case MUTANT:\ncase expired(m, now) && !u.box.leased(seq):"}}},
-	{name: "retried early", edits: []edit{{"sub.go", "deliverable", "r.due-r.at)", "r.due-r.at)\nif MUTANT {\nr.until = 0\n}"}}},
+	{name: "retried early", edits: []edit{{"sub.go", "deliverable", "now.Mono+left", "now.Mono+left\nif MUTANT {\nr.until = 0\n}"}}},
 	{name: "not_before ignored", edits: []edit{{"sub.go", "deliverable", "at > now.Wall", "at > now.Wall && !MUTANT"}}},
 	{name: "failover serves all", edits: []edit{{"deliver.go", "Deliver", "to != u.active()", "to != u.active() && !MUTANT"}}},
 	{name: "paused subscription delivers", edits: []edit{{"deliver.go", "Deliver", "u.settings.Paused ||", "u.settings.Paused && !MUTANT ||"}}},

@@ -25,6 +25,7 @@ type State struct {
 	ranPast   int64  // milliseconds that earlier starts ran
 	ran       int64  // milliseconds that this start ran, when it was last recorded
 	at        int64  // the newest time of a record that says how long, Unix milliseconds
+	undated   bool   // there may be dead letters without a time
 
 	home // in memory only
 }
@@ -284,6 +285,7 @@ func (s *State) applyAge(a age) {
 	s.chains.Forget(a.at)
 	if a.at > 0 {
 		s.at = a.at
+		s.dateDead(a.at)
 		s.forgetOld(a.at)
 	}
 }

@@ -312,7 +312,11 @@ func (u *sub) deliverable(s *State, seq uint64, m *mail, now Now, out *Output) b
 	}
 	if r := u.retries[seq]; r != nil {
 		if !r.scheduled {
-			r.scheduled, r.until = true, now.Mono+min(max(r.due-now.Wall, 0), r.due-r.at)
+			left := r.due - r.at
+			if r.at > 0 { // else the clock was doubted
+				left = min(max(r.due-now.Wall, 0), left)
+			}
+			r.scheduled, r.until = true, now.Mono+left
 		}
 		wait = max(wait, r.until-now.Mono)
 	}

@@ -159,12 +159,12 @@ func (b *box) dropOld(now Now, age int64, out *Output) {
 func (u *sub) archive(now Now, out *Output) {
 	extra := len(u.dead) - len(u.archiving) - int(or(u.settings.Dead, defaultDead))
 	oldest := now.Wall - or(u.settings.DeadAge, defaultDeadAge).Milliseconds()
-	if extra <= 0 && !slices.ContainsFunc(u.dead, func(d DeadLetter) bool { return d.At <= oldest && !u.archiving[d.Seq] }) {
+	if extra <= 0 && !slices.ContainsFunc(u.dead, func(d DeadLetter) bool { return d.died() <= oldest && !u.archiving[d.Seq] }) {
 		return
 	}
 	byAge := u.firstDead(MaxSeqs)
 	n := 0
-	for n < len(byAge) && (n < extra || byAge[n].At <= oldest) {
+	for n < len(byAge) && (n < extra || byAge[n].died() <= oldest) {
 		u.archiving[byAge[n].Seq] = true
 		n++
 	}
@@ -177,7 +177,7 @@ func (u *sub) archive(now Now, out *Output) {
 // in that order.
 func (u *sub) firstDead(n int) (first []DeadLetter) {
 	cut := func() {
-		slices.SortStableFunc(first, func(a, b DeadLetter) int { return cmp.Compare(a.At, b.At) })
+		slices.SortStableFunc(first, func(a, b DeadLetter) int { return cmp.Compare(a.died(), b.died()) })
 		first = first[:min(n, len(first))]
 	}
 	for _, d := range u.dead {

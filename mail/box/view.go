@@ -148,7 +148,7 @@ type MailInfo struct {
 	Accepted int64 // Unix milliseconds, to the second
 	Attempts uint8 // spent
 	Abandons uint8
-	Due      int64 // of a mail that is to be retried, Unix milliseconds
+	Due      int64 // of a mail that is to be retried, Unix milliseconds; 0: not known
 	Tries    []Try
 }
 
@@ -175,7 +175,10 @@ func (u *sub) mailInfo(seq uint64, m *mail) MailInfo {
 		return i
 	}
 	if r := u.retries[seq]; r != nil {
-		i.State, i.Attempts, i.Abandons, i.Due, i.Tries = Retrying, r.attempts, r.abandons, r.due, slices.Clone(r.tries)
+		i.State, i.Attempts, i.Abandons, i.Tries = Retrying, r.attempts, r.abandons, slices.Clone(r.tries)
+		if r.at > 0 {
+			i.Due = r.due
+		}
 	}
 	if d := u.deliveries[seq]; d != nil && d.state == live {
 		i.State = Leased
