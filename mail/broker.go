@@ -380,7 +380,9 @@ func (b *Broker) begin(ctx context.Context) {
 	b.saved = savedLog{at: b.cfg.Clock.Boot()}
 	b.state.Start(b.now(), b.cfg.Boot, &b.out)
 	b.propose(func(box.Result, error) { b.started = true })
-	b.react(ctx, b.now())
+	now := b.now()
+	b.endUnreadable(now)
+	b.react(ctx, now)
 	b.flush()
 }
 

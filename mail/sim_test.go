@@ -177,6 +177,11 @@ func (n *simNode) start() {
 	if err := b.loaded(); err != nil {
 		s.fail("start: %v", err)
 	}
+	for t := range b.spools.all() {
+		if len(t.unreadable) > 0 {
+			s.fail("mails %v of a spool of node %d cannot be read", t.unreadable, n.id[0])
+		}
+	}
 	b.begin(s.ctx)
 	n.work()
 	n.checkRecords()

@@ -2,6 +2,7 @@ package mail
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -14,6 +15,7 @@ import (
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/mail/chain"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 )
 
 // spools are the mails for boxes on other nodes. All of it follows from the state of the
@@ -29,8 +31,9 @@ type spools struct {
 // A target is a box on another node, with its spool here.
 type target struct {
 	knownBox
-	box    string
-	chains [fair.Classes]targetChain
+	box        string
+	chains     [fair.Classes]targetChain
+	unreadable []uint64 // mails that the start found damaged
 }
 
 // A targetChain is the mail of one class for a target.
@@ -75,7 +78,8 @@ func (s *spools) all() iter.Seq[*target] {
 
 func classOf(index int) proto.Class { return proto.Critical + proto.Class(index) }
 
-// loadSpools tells the origin of all that is in the spools.
+// loadSpools tells the origin of all that is in the spools, but for what cannot be read: see
+// [Broker.endUnreadable].
 func (b *Broker) loadSpools() error {
 	var rec []byte
 	for t := range b.spools.all() {
@@ -84,7 +88,12 @@ func (b *Broker) loadSpools() error {
 			if rec, err = b.read(i.Place, i.Length, rec[:0]); err == nil {
 				err = b.loadMail(t, i.Seq, rec)
 			}
-			if err != nil {
+			switch {
+			case err == nil:
+			case errors.Is(err, store.ErrCorrupt), errors.Is(err, store.ErrNotFound), errors.Is(err, box.ErrBadRecord):
+				b.cfg.Logger.Error("a mail that waits for another node cannot be read: it is not sent", "box", t.box, "seq", i.Seq, "why", err)
+				t.unreadable = append(t.unreadable, i.Seq)
+			default:
 				return fmt.Errorf("mail %d for %s: %w", i.Seq, t.box, err)
 			}
 		}
@@ -93,6 +102,17 @@ func (b *Broker) loadSpools() error {
 		}
 	}
 	return nil
+}
+
+// endUnreadable makes the records that end what could not be read.
+func (b *Broker) endUnreadable(now box.Now) {
+	for t := range b.spools.all() {
+		for part := range slices.Chunk(t.unreadable, box.MaxSeqs) {
+			e := box.SpoolEnd{State: box.Dead, Cause: box.CauseRefused, At: now.Wall, Reason: "its record on this node is damaged"}
+			b.out.Records = append(b.out.Records, box.AppendSpoolEnd(nil, t.id, e, part))
+		}
+		t.unreadable = nil
+	}
 }
 
 func (b *Broker) loadMail(t *target, seq uint64, rec []byte) error {
