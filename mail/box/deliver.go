@@ -124,12 +124,18 @@ func (s *State) lease(now Now, to *Session, seq uint64) Delivery {
 	to.last, to.given, to.stalled = d, d.n, 0
 	to.credit--
 	to.held++
-	s.lapses.push(timer{d.until, u, seq, d.n})
+	s.watch(u, seq, d)
 	x := Delivery{Handle: Handle{seq, s.boot, d.n}, Place: m.place, Length: m.length(), Class: m.class(), Attempt: 1, Redelivered: old != nil, Until: d.until}
 	if r := u.retries[seq]; r != nil {
 		x.Attempt, x.Redelivered = r.attempts+1, true
 	}
 	return x
+}
+
+// watch has Tick look at a delivery when its lease runs out, and no more at the time before.
+func (s *State) watch(u *sub, seq uint64, d *delivery) {
+	d.timer = d.until
+	s.lapses.push(timer{d.timer, u, seq, d.n})
 }
 
 // leaseOf returns how long a session may have a mail.
@@ -156,6 +162,7 @@ func (h *timers) push(t timer) {
 	if len(h.list) >= max(h.prune, 1024) {
 		h.list = slices.DeleteFunc(h.list, func(t timer) bool { return !t.wanted() })
 		slices.SortFunc(h.list, compareTimers)
+		h.list = slices.Compact(h.list)
 		h.prune = 2 * len(h.list)
 	}
 	h.list = append(h.list, t)
@@ -205,5 +212,5 @@ func (t timer) wanted() bool {
 		return t.sub.pending(t.seq)
 	}
 	d := t.sub.deliveries[t.seq]
-	return d != nil && d.n == t.n && d.state == live
+	return d != nil && d.n == t.n && d.state == live && d.timer == t.at
 }

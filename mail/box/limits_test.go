@@ -176,3 +176,54 @@ func TestChains(t *testing.T) {
 		}
 	}
 }
+
+// TestExtensionsAreBounded extends some deliveries again and again, also to earlier ends: what
+// waits for their ends stays small, and their leases end when the last extension says.
+func TestExtensionsAreBounded(t *testing.T) {
+	const mails = 10
+	for _, tt := range []struct {
+		name  string
+		delay func(i int) time.Duration // of the extension i
+		ticks bool
+		last  time.Duration
+	}{
+		{"later", func(i int) time.Duration { return time.Minute + time.Duration(i)*time.Millisecond }, false, 2 * time.Minute},
+		{"earlier", func(i int) time.Duration { return 10*time.Minute - time.Duration(i)*time.Millisecond }, false, time.Second},
+		{"later and earlier", func(i int) time.Duration { return time.Duration(i%2) * time.Hour }, false, 40 * time.Second},
+		{"to the same end after each timer", func(i int) time.Duration { return time.Duration(i%2) * MaxDelay }, true, MaxLease},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			b.apply(AppendSub(nil, 1, 0, &SubSettings{Lease: MaxLease}, Start{}))
+			for range mails {
+				b.mustSend(note{ttl: 48 * time.Hour})
+			}
+			x := b.attach(1, 0)
+			held := b.deliver(x, mails)
+			extend := func(d time.Duration) {
+				for _, h := range held {
+					if code := b.settle(Settlement{Handle: h.Handle, Op: Extend, Delay: d}); code != proto.CodeOK {
+						t.Fatal(code)
+					}
+				}
+			}
+			for i := range 100_000 / mails {
+				extend(tt.delay(i))
+				if n := len(b.s.lapses.list); n > 1024 {
+					t.Fatalf("%d timers of %d deliveries", n, mails)
+				}
+				if tt.ticks && i%2 == 1 {
+					b.wait(0)
+				}
+			}
+			extend(tt.last)
+			b.wait(tt.last - time.Millisecond)
+			if x.Held() != mails {
+				t.Error("a lease ended early")
+			}
+			if b.wait(time.Millisecond); x.Held() != 0 {
+				t.Error("a lease did not end")
+			}
+		})
+	}
+}

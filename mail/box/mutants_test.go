@@ -15,6 +15,8 @@ var rules = []mutant{
 	{name: "ended is done", edits: []edit{{"settle.go", "judge", "!u.ended.has(h.Seq)", "(MUTANT || !u.ended.has(h.Seq))"}}},
 	{name: "ack out of order", edits: []edit{{"settle.go", "judge", "x.Op == Ack && u.outOfOrder(h.Seq)", "x.Op == Ack && !MUTANT && u.outOfOrder(h.Seq)"}}},
 	{name: "lane kept behind a failure", edits: []edit{{"settle.go", "releaseBehind", "d.state == live", "d.state == live && !MUTANT"}}},
+	{name: "extended lease lasts for ever", edits: []edit{{"tick.go", "Tick", "s.watch(t.sub, t.seq, d)", "if !MUTANT {\ns.watch(t.sub, t.seq, d)\n}"}}},
+	{name: "lease that is cut short goes on", edits: []edit{{"settle.go", "giveBack", "d.until < d.timer", "d.until < d.timer && !MUTANT"}}},
 	{name: "credit not given back", edits: []edit{{"sub.go", "release", "x.credit++", "if !MUTANT {\nx.credit++\n}"}}},
 
 	{name: "lane opened early", edits: []edit{

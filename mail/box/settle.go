@@ -155,7 +155,9 @@ func (u *sub) giveBack(s *State, now Now, x *Settlement, out *Output) (until int
 	switch x.Op {
 	case Extend:
 		d.until = min(now.Mono+x.Delay.Milliseconds(), d.first+MaxLease.Milliseconds())
-		s.lapses.push(timer{d.until, u, seq, d.n})
+		if d.until < d.timer {
+			s.watch(u, seq, d)
+		}
 		return d.until
 	case Return:
 		u.giveUp(seq, d)

@@ -61,6 +61,7 @@ type delivery struct {
 	session *Session // while it is live
 	until   int64    // Now.Mono at which the lease runs out
 	first   int64    // Now.Mono of the delivery
+	timer   int64    // the one of its timers that counts
 	state   deliveryState
 	suspect bool // the session is given nothing beside it: see [Session.alone]
 }

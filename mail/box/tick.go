@@ -38,7 +38,8 @@ func (s *State) Tick(now Now, out *Output) {
 	for t, ok := s.lapses.due(now.Mono); ok; t, ok = s.lapses.due(now.Mono) {
 		if d := t.sub.deliveries[t.seq]; t.wanted() {
 			if d.until > t.at {
-				continue // extended: it has a later timer
+				s.watch(t.sub, t.seq, d) // extended
+				continue
 			}
 			t.sub.fail(now, t.seq, CauseLapsed, 0, "", "", out)
 			t.sub.releaseBehind(t.seq)
