@@ -56,7 +56,6 @@ func (s *State) Deliver(now Now, to *Session, max int, dst []Delivery, out *Outp
 	if u == nil || to.leaving || u.settings.Paused || u.settings.Mode == Failover && to != u.active() || to.alone(now) {
 		return dst
 	}
-	u.readmit()
 	start := len(dst)
 	for end := start + max; len(dst) < end && to.credit > 0; {
 		u.fill(0)

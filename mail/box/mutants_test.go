@@ -55,7 +55,7 @@ var rules = []mutant{
 	{name: "session before a suspect sleeps", seeds: 2000, edits: []edit{{"suspect.go", "stall", "s.timers.push(", "if MUTANT {\nreturn\n}\ns.timers.push("}}},
 	{name: "leased suspect wakes nobody", seeds: 500, edits: []edit{{"suspect.go", "isolate", "u.wake(out)", "if !MUTANT {\nu.wake(out)\n}"}}},
 	{name: "repeated suspects leased together", edits: []edit{{"suspect.go", "setAside", "u.deaths(seq) < repeatedDeaths", "u.deaths(seq) < repeatedDeaths || MUTANT"}}},
-	{name: "mail set aside is forgotten", edits: []edit{{"suspect.go", "readmit", "u.offer(seq)", "if !MUTANT {\nu.offer(seq)\n}"}}},
+	{name: "mail set aside is forgotten", edits: []edit{{"suspect.go", "readmit", "!u.dangerous()", "!u.dangerous() && !MUTANT"}}},
 
 	{name: "strategy ignored", edits: []edit{{"strategy.go", "choose", "u.settings.Strategy == Ordered", "u.settings.Strategy == Ordered || MUTANT"}}},
 	{name: "least loaded by what it has", seeds: 1000, edits: []edit{{"strategy.go", "compareLoad", "int64(x.held)*int64(y.held+y.credit), int64(y.held)*int64(x.held+x.credit)", "int64(x.held)*map[bool]int64{true: 1, false: int64(y.held + y.credit)}[MUTANT], int64(y.held)*map[bool]int64{true: 1, false: int64(x.held + x.credit)}[MUTANT]"}}},

@@ -34,9 +34,9 @@ type queue struct {
 	deliveries map[uint64]*delivery  // of this start, of pending mails
 	sessions   []*Session            // the oldest first
 	picker     fair.Picker
-	archiving  map[uint64]bool // dead letters that were handed out for the archive
-	repeated   *delivery       // the newest one of a repeated suspect
-	aside      []uint64        // repeated suspects that wait for its end
+	archiving  map[uint64]bool       // dead letters that were handed out for the archive
+	repeated   *delivery             // the newest one of a repeated suspect
+	aside      [fair.Classes]seqHeap // candidates that wait for its end, some of them stale
 }
 
 // A Session is one reader of a subscription.
@@ -264,8 +264,12 @@ func (u *sub) offer(seq uint64) {
 		}
 		c = l.class()
 	}
-	u.ready[c].push(seq)
-	if h := &u.ready[c]; len(*h) > 2*u.box.mails.count+chunkSize {
+	u.line(&u.ready[c], seq)
+}
+
+// line adds a mail to a line of candidates, and removes stale ones when half of them are such.
+func (u *sub) line(h *seqHeap, seq uint64) {
+	if h.push(seq); len(*h) > 2*u.box.mails.count+chunkSize {
 		*h = slices.DeleteFunc(*h, func(seq uint64) bool { return !u.pending(seq) })
 		slices.Sort(*h)
 		*h = slices.Compact(*h)
@@ -273,9 +277,9 @@ func (u *sub) offer(seq uint64) {
 }
 
 // top removes what is not ready from the front of the candidates of a class, and reports
-// whether one is left.
+// whether one is left. If one has to wait for another mail, the end of that readmits it.
 func (u *sub) top(s *State, c int, now Now, out *Output) bool {
-	for h := &u.ready[c]; len(*h) > 0; h.pop() {
+	for h := &u.ready[c]; u.readmit(c); h.pop() {
 		seq := (*h)[0]
 		m := u.box.mails.get(seq)
 		if m == nil || !u.wants(seq, m) {
@@ -289,7 +293,7 @@ func (u *sub) top(s *State, c int, now Now, out *Output) bool {
 		} else if m.class() != c {
 			continue
 		}
-		if u.deliverable(s, seq, m, now, out) {
+		if u.deliverable(s, seq, m, now, out) && !u.setAside(seq, c) {
 			return true
 		}
 	}
@@ -297,8 +301,7 @@ func (u *sub) top(s *State, c int, now Now, out *Output) bool {
 }
 
 // deliverable reports whether a candidate may be leased now. If it is not due yet, a timer
-// offers it again; if it is past its not_after, it ends; if it has to wait for another one,
-// its end offers it again.
+// offers it again; if it is past its not_after, it ends.
 func (u *sub) deliverable(s *State, seq uint64, m *mail, now Now, out *Output) bool {
 	if d := u.deliveries[seq]; d != nil && d.state != returned || u.box.ending[seq] {
 		return false
@@ -328,7 +331,7 @@ func (u *sub) deliverable(s *State, seq uint64, m *mail, now Now, out *Output) b
 		s.timers.push(timer{now.Mono + wait, u, seq, 0})
 		return false
 	}
-	return !u.setAside(seq)
+	return true
 }
 
 // expired reports whether a mail is past its not_after.

@@ -1,7 +1,5 @@
 package box
 
-import "slices"
-
 // A mail whose last delivery ended with its reader, because the session broke or the lease
 // lapsed, is a suspect: it may be what killed the reader. It is leased alone, so that the
 // mails that were leased beside it are cleared and it kills no more of them:
@@ -64,25 +62,25 @@ func (s *State) isolate(x *Session, seq uint64, deaths int, out *Output) {
 	u.wake(out)
 }
 
-// setAside reports whether a mail that could be leased has to wait for the end of another
-// repeated suspect.
-func (u *sub) setAside(seq uint64) bool {
-	if u.repeated == nil || u.deaths(seq) < repeatedDeaths {
+// setAside reports whether a candidate of a class that could be leased has to wait for the end
+// of another repeated suspect.
+func (u *sub) setAside(seq uint64, c int) bool {
+	if !u.dangerous() || u.deaths(seq) < repeatedDeaths {
 		return false
 	}
-	if !slices.Contains(u.aside, seq) {
-		u.aside = append(u.aside, seq)
-	}
+	u.line(&u.aside[c], seq)
 	return true
 }
 
-// readmit offers what was set aside, if that has ended for which it waits.
-func (u *sub) readmit() {
-	if u.repeated == nil || u.repeated.session != nil {
-		return
+// readmit makes the first mail of a class that was set aside a candidate, if it comes before
+// the others and waits for nothing now. It reports whether the class has candidates.
+func (u *sub) readmit(c int) bool {
+	ready, aside := &u.ready[c], &u.aside[c]
+	if len(*aside) > 0 && !u.dangerous() && (len(*ready) == 0 || (*aside)[0] < (*ready)[0]) {
+		ready.push(aside.pop())
 	}
-	for _, seq := range u.aside {
-		u.offer(seq)
-	}
-	u.repeated, u.aside = nil, nil
+	return len(*ready) > 0
 }
+
+// dangerous reports whether a session has a repeated suspect.
+func (u *sub) dangerous() bool { return u.repeated != nil && u.repeated.session != nil }

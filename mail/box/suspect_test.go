@@ -311,3 +311,33 @@ func TestKeyBatchesAndSuspects(t *testing.T) {
 	b.must(Ack, b.want(x, 3)[0].Handle)
 	b.want(x, 4)
 }
+
+// TestManyRepeatedSuspects has two sessions go through thousands of repeated suspects: they are
+// leased one at a time and in order, and each is moved a few times at most, not once for each end.
+func TestManyRepeatedSuspects(t *testing.T) {
+	const mails = 5000
+	b := newBench(t)
+	for seq := range uint64(mails) {
+		b.mustSend(note{})
+		for n := range uint8(2) {
+			b.apply(appendNack(nil, 1, 0, &nack{seq: seq + 1, abandons: n + 1, cause: CauseAbandoned, at: start, due: start}))
+		}
+	}
+	x, y := b.attach(1, 0), b.attach(1, 0)
+	moved := 0
+	ask := func(x *Session, want ...uint64) []Delivery {
+		before := x.sub.candidates()
+		got := b.want(x, want...)
+		moved += max(before-x.sub.candidates(), x.sub.candidates()-before)
+		return got
+	}
+	for seq := range uint64(mails) {
+		h := ask(x, seq+1)[0].Handle
+		ask(y)
+		b.must(Ack, h)
+		b.woken(y)
+	}
+	if moved > 4*mails {
+		t.Errorf("%d candidates were moved for %d mails", moved, mails)
+	}
+}
