@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -435,6 +436,25 @@ func TestRoomOfASession(t *testing.T) {
 	}
 	if more := x.change(&proto.Open{Credit: 1, Room: 0, Boot: 7, Received: 9}, 7); more != 0 || x.fits(given) != 0 {
 		t.Errorf("%d more credit, %d fit", more, x.fits(given))
+	}
+}
+
+// A peer that says to have all the room there is, and never what has come, gets no more than the
+// window, however much of it its program settles.
+func TestReaderThatNeverReports(t *testing.T) {
+	x := &remoteReader{changed: make(chan struct{}, 1)}
+	size, number := 0, uint64(0)
+	for range 1000 {
+		x.change(&proto.Open{Credit: proto.MaxCredit, Room: math.MaxUint32}, 7)
+		number++
+		d := mail.Delivery{Handle: box.Handle{N: number}, Letter: make([]byte, 3000)}
+		if n := x.fits([]mail.Delivery{d}); n > 0 {
+			x.flight = append(x.flight, sentMail{number, len(d.Letter)})
+			size += len(d.Letter)
+		}
+	}
+	if size > remoteWindow || size < remoteWindow-3000 || len(x.flight) != size/3000 {
+		t.Errorf("%d bytes of %d letters are on their way, the window is %d", size, len(x.flight), remoteWindow)
 	}
 }
 

@@ -43,7 +43,7 @@ type remoteReader struct {
 	session *mail.Session
 
 	credit    int
-	room      int           // bytes that may be on their way behind received
+	room      int           // bytes that may be on their way behind received, at most remoteWindow
 	received  uint64        // newest delivery that has come
 	flight    []sentMail    // behind it
 	changed   chan struct{} // room or received is another one
@@ -67,7 +67,7 @@ func (x *remoteReader) change(o *proto.Open, boot uint64) (more int) {
 		x.flight = x.flight[1:]
 	}
 	more = max(int(o.GetCredit())-x.credit, 0)
-	x.credit, x.room = x.credit+more, int(o.GetRoom())
+	x.credit, x.room = x.credit+more, int(min(o.GetRoom(), remoteWindow))
 	signal(x.changed)
 	return more
 }
