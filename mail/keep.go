@@ -109,7 +109,7 @@ func (b *Broker) bounceOf(e box.End, rec []byte) (t Bounce, ok bool, err error) 
 	t.To = cmp.Or(string(l.BounceTo), string(l.ReplyTo), string(l.Sender))
 	t.Letter, err = proto.AppendLetter(nil, &proto.Letter{
 		Class: proto.High, ID: proto.NewMailID(now), Created: now.UnixMilli(), NotAfter: now.Add(bounceTTL).UnixMilli(), Hops: min(l.Hops, box.MaxHops) + 1,
-		Type: []byte(TypeBounce), ContentType: []byte("application/json"), BounceOf: l.ID, Dedupe: fmt.Appendf(nil, "bounce:%s:%d", l.ID, e.Sub),
+		Type: []byte(TypeBounce), ContentType: []byte("application/json"), BounceOf: l.ID, Dedupe: fmt.Appendf(nil, "bounce:%s:%d:%d:%d", l.ID, e.Box, e.Seq, e.Sub),
 		Correlation: l.Correlation, Traceparent: l.Traceparent, Body: body,
 	})
 	t.Origin = b.peer(m.Origin)

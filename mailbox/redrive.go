@@ -20,7 +20,8 @@ const (
 )
 
 // Redrive sends dead letters again, as new mails, no faster than asked for. Each is sent
-// once, however often it is called: its id is the dedupe key of the new mail.
+// once, however often it is called: the dedupe key of the new mail names it, with its place,
+// since a sender may use an id twice.
 func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMail) (out wire.RedrivenMail, err error) {
 	p, k, err := b.subscribed(name, sub)
 	if err != nil {
@@ -129,7 +130,7 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 		l.FirstID = l.ID
 	}
 	life := l.NotAfter - l.Created
-	l.ID, l.Created, l.NotBefore, l.Dedupe = proto.NewMailID(now), now.UnixMilli(), 0, fmt.Appendf(nil, "redrive:%s", l.RedriveOf)
+	l.ID, l.Created, l.NotBefore, l.Dedupe = proto.NewMailID(now), now.UnixMilli(), 0, fmt.Appendf(nil, "redrive:%s:%d:%d", l.RedriveOf, f.box, f.info.Seq)
 	l.NotAfter, l.Produced = l.Created+life, proto.Produced{}
 	letter, err := proto.AppendLetter(nil, &l)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -128,6 +129,42 @@ func TestRedriveRefused(t *testing.T) {
 		f.must(err)
 		if len(out.Items) != 1 || out.Items[0].Mail.Box != "agent:ceo@alpha" {
 			t.Errorf("of a topic: %+v", out)
+		}
+	})
+}
+
+// An id is what a sender says: dead letters with the same one are told to the sender, and sent
+// again, each for itself.
+func TestDeadLettersWithOneID(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		f.mailbox("boss", nil)
+		now := time.Now()
+		id := proto.NewMailID(now)
+		for i, body := range []string{"1", "2", "3"} {
+			if i == 2 {
+				id = proto.NewMailID(now)
+			}
+			letter, err := proto.AppendLetter(nil, &proto.Letter{
+				Class: proto.Normal, ID: id, Created: now.UnixMilli(), NotAfter: now.Add(time.Hour).UnixMilli(), Sender: []byte("boss"), Body: []byte(body),
+			})
+			f.must(err)
+			to, err := f.findTarget("agent:ceo")
+			f.must(err)
+			_, err = f.Boxes.deliver(t.Context(), []place{to}, [][]byte{letter}, false)
+			f.must(err)
+			f.kill("ceo", "", body)
+		}
+		synctest.Wait()
+		if got, _ := f.lease("boss", "", 9, time.Second); len(got) != 3 || len(f.events) > 0 {
+			t.Errorf("%d bounces, events %v", len(got), f.events)
+		}
+		out, err := f.Redrive(t.Context(), "ceo", "", wire.RedriveMail{})
+		if err != nil || len(out.Items) != 3 {
+			t.Errorf("%d mails were sent again: %v", len(out.Items), err)
+		}
+		if _, bodies := f.lease("ceo", "", 9, time.Second); !slices.Equal(bodies, []string{"1", "2", "3"}) {
+			t.Errorf("leased %q", bodies)
 		}
 	})
 }
