@@ -19,6 +19,7 @@ type Outgoing struct {
 	Home       proto.PeerID
 	Generation uint64 // of that home
 	Letter     []byte // as [proto.AppendLetter] encodes it
+	Ends       bool   // as in an [Item]
 }
 
 // Forward is [Broker.Send] for boxes on other nodes: it puts mails into the spools of their
@@ -68,6 +69,7 @@ func (b *Broker) forwardable(ctx context.Context, mails []Outgoing, relaxed bool
 		} else if err != nil {
 			return nil, err
 		}
+		s.newWork = s.newWork || !o.Ends
 		f.boxes[i] = o.Box
 		f.facts[i] = chain.Mail{Class: l.Class, Key: string(l.Key), NotAfter: l.NotAfter, Size: len(o.Letter)}
 		s.mails[i] = box.Mail{At: at, Letter: o.Letter}
@@ -91,7 +93,7 @@ func (b *Broker) forward(f *forwarding) {
 		m.Box = t.id
 		m.Chain, m.Number = b.spools.origin.Add(t.box, f.facts[i])
 		f.encode(i)
-		b.queue(f.recs[i], true, f.relaxed, func(r box.Result, err error) {
+		b.queue(f.recs[i], f.newWork, f.relaxed, func(r box.Result, err error) {
 			b.stored(t, m.Chain, m.Number, r, err)
 			f.answer(i, r, err)
 		})

@@ -25,6 +25,7 @@ const mailOverhead = 128
 type Item struct {
 	Box    string
 	Letter []byte // as [proto.AppendLetter] encodes it
+	Ends   bool   // it tells of an end: a call of such mails alone is taken below the reserve of the disk
 }
 
 // Sent says what became of an item. With CodeOK the mail is in its box, and on disk unless
@@ -65,6 +66,7 @@ func (b *Broker) QueueSend(items []Item, relaxed bool, dst []Sent) (*Sending, er
 			s.sent[i] = Sent{Code: proto.CodeNoHandler, Detail: fmt.Sprintf("no box %q", it.Box)}
 			continue
 		}
+		s.newWork = s.newWork || !it.Ends
 		s.mails[i] = box.Mail{Box: to.id, At: at, Letter: it.Letter}
 		s.encode(i)
 	}
@@ -79,6 +81,7 @@ type Sending struct {
 	b *Broker
 	*records
 	relaxed bool
+	newWork bool // one of the mails does not tell of an end
 
 	sent []Sent
 	err  error
@@ -153,7 +156,7 @@ func (b *Broker) send(s *Sending) {
 			s.answered()
 			continue
 		}
-		b.queued.push(proposal{rec: s.recs[i], sending: s, at: i}, true, s.relaxed)
+		b.queued.push(proposal{rec: s.recs[i], sending: s, at: i}, s.newWork, s.relaxed)
 	}
 }
 

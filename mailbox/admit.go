@@ -28,7 +28,7 @@ func (b *Boxes) admit(ctx context.Context, k *mail.Broker, from proto.PeerID) (m
 		switch {
 		case !ok && bounce && !waits && !k.Has(name):
 			why := fmt.Sprintf("no box %q", name)
-			b.unheard(from, l, name, why)
+			b.unheard(from, l, "no_box", name, why)
 			return proto.CodeDenied, why
 		case !ok && !waits && b.isReplyBox(name) && !k.Has(name):
 			return proto.CodeDenied, "nobody waits for the reply any more"

@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"strings"
 	"time"
@@ -29,7 +30,7 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 	}
 	if err == nil {
 		var sent []mail.Sent
-		if sent, err = b.deliver(ctx, []place{to}, [][]byte{t.Letter}, false); err == nil {
+		if sent, err = b.deliver(ctx, []place{to}, [][]byte{t.Letter}, false, true); err == nil {
 			_, err = b.sentMail(to, sent[0], false)
 		}
 	}
@@ -45,18 +46,29 @@ func (b *Boxes) bounced(ctx context.Context, t mail.Bounce) {
 		b.report(origin, &l, "loop", t.To, err.Error())
 		return
 	}
-	b.unheard(origin, &l, t.To, err.Error())
+	b.unheard(origin, &l, unheardCause(err), t.To, err.Error())
+}
+
+// unheardCause returns why no box takes a bounce, in a word.
+func unheardCause(err error) string {
+	switch {
+	case errors.Is(err, wire.ErrFull):
+		return "full"
+	case errors.Is(err, wire.ErrNotFound), errors.Is(err, wire.ErrInvalid):
+		return "no_box"
+	}
+	return "refused"
 }
 
 // unheard reports a bounce that no box takes. The peer is the node that sent the mail, or at
 // that node the one that sent the bounce, which may do so more than once.
-func (b *Boxes) unheard(p proto.PeerID, bounce *proto.Letter, to, why string) {
+func (b *Boxes) unheard(p proto.PeerID, bounce *proto.Letter, cause, to, why string) {
 	level, now, last := slog.LevelDebug, int64(b.cfg.Clock.Mono()), b.lost.Load()
 	if (last == 0 || now-last >= int64(bounceLogEvery)) && b.lost.CompareAndSwap(last, now) {
 		level = slog.LevelInfo
 	}
-	b.cfg.Logger.Log(context.Background(), level, "mail was not delivered, and its sender has no mailbox that could be told", "mail", bounce.BounceOf, "peer", p, "to", to, "why", why)
-	b.report(p, bounce, "no_box", to, why)
+	b.cfg.Logger.Log(context.Background(), level, "mail was not delivered, and its sender is not told", "mail", bounce.BounceOf, "peer", p, "to", to, "cause", cause, "why", why)
+	b.report(p, bounce, cause, to, why)
 }
 
 // report makes the event of a bounce that nobody gets, with a code of its cause.

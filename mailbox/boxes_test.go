@@ -55,6 +55,7 @@ type fixture struct {
 	blobs       string // its folder
 	sender      *sender
 	fail        func(point string) error
+	full        atomic.Bool  // the disk is below its reserve
 	slept       atomic.Int64 // how long the machine was suspended
 	off         atomic.Int64 // how far its wall clock is ahead
 	bound       bool         // it is doubted if it is years ahead
@@ -209,11 +210,18 @@ func (f *fixture) HasLedger() bool {
 
 // OpenLedger implements [Ledgers].
 func (f *fixture) OpenLedger() (l mail.Ledger, err error) {
-	f.log, err = ledger.Open(f.dir, ledger.Config{Segment: 2 << 20, Ring: 2 << 20, Reserve: -1, Clock: clock.Runtime()})
+	f.log, err = ledger.Open(f.dir, ledger.Config{Segment: 2 << 20, Ring: 2 << 20, Reserve: 1, Space: f.space, Clock: clock.Runtime()})
 	if err == nil && f.disk != nil {
 		return f.disk(f.log), nil
 	}
 	return f.log, err
+}
+
+func (f *fixture) space() (free, total int64, err error) {
+	if f.full.Load() {
+		return 0, 1 << 40, nil
+	}
+	return 1 << 40, 1 << 40, nil
 }
 
 // ArchiveMail implements [Ledgers].

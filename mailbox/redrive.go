@@ -139,7 +139,7 @@ func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) 
 	if name := l.Object.File(); name != "" && !b.parts.Bodies.Pin(name) {
 		return wire.SentMail{}, fmt.Errorf("%w: the body is no longer stored: send the mail again", wire.ErrRefused)
 	}
-	sent, err := b.deliver(ctx, []place{to}, [][]byte{letter}, false)
+	sent, err := b.deliver(ctx, []place{to}, [][]byte{letter}, false, false)
 	if b.unpin(l.Object, err); err != nil {
 		return wire.SentMail{}, err
 	}

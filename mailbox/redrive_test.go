@@ -151,7 +151,7 @@ func TestDeadLettersWithOneID(t *testing.T) {
 			f.must(err)
 			to, err := f.findTarget("agent:ceo")
 			f.must(err)
-			_, err = f.Boxes.deliver(t.Context(), []place{to}, [][]byte{letter}, false)
+			_, err = f.Boxes.deliver(t.Context(), []place{to}, [][]byte{letter}, false, false)
 			f.must(err)
 			f.kill("ceo", "", body)
 		}

@@ -93,7 +93,7 @@ func (b *Boxes) ask(ctx context.Context, raw []byte, to place, replyFrom []strin
 
 // sendLetter sends one letter.
 func (b *Boxes) sendLetter(ctx context.Context, raw []byte, to place, relaxed bool) (wire.SentMail, error) {
-	results, err := b.deliver(ctx, []place{to}, [][]byte{raw}, relaxed)
+	results, err := b.deliver(ctx, []place{to}, [][]byte{raw}, relaxed, false)
 	if err != nil {
 		return wire.SentMail{}, err
 	}

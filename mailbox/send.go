@@ -72,7 +72,7 @@ func (b *Boxes) flush(ctx context.Context, s *sending) {
 	if len(s.at) == 0 {
 		return
 	}
-	sent, err := b.deliver(ctx, s.to, s.letters, s.relaxed)
+	sent, err := b.deliver(ctx, s.to, s.letters, s.relaxed, false)
 	for j, i := range s.at {
 		if s.errs[i] = err; err == nil {
 			s.sent[i], s.errs[i] = b.sentMail(s.to[j], sent[j], s.relaxed)
@@ -87,19 +87,19 @@ func (b *Boxes) flush(ctx context.Context, s *sending) {
 }
 
 // deliver puts letters into their boxes, or into the spools for boxes on other nodes: all of
-// one kind.
-func (b *Boxes) deliver(ctx context.Context, to []place, letters [][]byte, relaxed bool) ([]mail.Sent, error) {
+// one kind. Those that tell of ends are taken below the reserve of the disk too.
+func (b *Boxes) deliver(ctx context.Context, to []place, letters [][]byte, relaxed, ends bool) ([]mail.Sent, error) {
 	if err := b.cfg.Fail(PointSend); err != nil {
 		return nil, err
 	}
-	sent, err := b.put(ctx, to, letters, relaxed)
+	sent, err := b.put(ctx, to, letters, relaxed, ends)
 	_ = b.cfg.Fail(PointSent) // they are on disk: nothing can fail any more
 	return sent, err
 }
 
-func (b *Boxes) put(ctx context.Context, to []place, letters [][]byte, relaxed bool) ([]mail.Sent, error) {
+func (b *Boxes) put(ctx context.Context, to []place, letters [][]byte, relaxed, ends bool) ([]mail.Sent, error) {
 	if to[0].home != b.cfg.Self {
-		return b.forward(ctx, to, letters, relaxed)
+		return b.forward(ctx, to, letters, relaxed, ends)
 	}
 	k := b.broker.Load()
 	if k == nil { // no box here
@@ -111,21 +111,21 @@ func (b *Boxes) put(ctx context.Context, to []place, letters [][]byte, relaxed b
 	}
 	items := make([]mail.Item, len(letters))
 	for i := range items {
-		items[i] = mail.Item{Box: to[i].name, Letter: letters[i]}
+		items[i] = mail.Item{Box: to[i].name, Letter: letters[i], Ends: ends}
 	}
 	sent, err := k.Send(ctx, items, relaxed)
 	return sent, failure(place{}, "", unknown(err))
 }
 
 // forward puts letters into the spools for boxes on other nodes.
-func (b *Boxes) forward(ctx context.Context, to []place, letters [][]byte, relaxed bool) ([]mail.Sent, error) {
+func (b *Boxes) forward(ctx context.Context, to []place, letters [][]byte, relaxed, ends bool) ([]mail.Sent, error) {
 	k, err := b.open()
 	if err != nil {
 		return nil, err
 	}
 	mails := make([]mail.Outgoing, len(letters))
 	for i := range mails {
-		mails[i] = mail.Outgoing{Box: to[i].name, Home: to[i].home, Generation: to[i].generation, Letter: letters[i]}
+		mails[i] = mail.Outgoing{Box: to[i].name, Home: to[i].home, Generation: to[i].generation, Letter: letters[i], Ends: ends}
 	}
 	sent, err := k.Forward(ctx, mails, relaxed)
 	if err != nil {

@@ -234,7 +234,7 @@ func (q *Queued) Wait(ctx context.Context) []Outcome {
 		switch {
 		case r.err != nil:
 		case r.away:
-			sent, r.err = q.b.deliver(ctx, r.to, r.letters, r.relaxed)
+			sent, r.err = q.b.deliver(ctx, r.to, r.letters, r.relaxed, false)
 		default:
 			if sent, r.err = r.sending.Wait(ctx); r.err == nil {
 				r.sent = sent
