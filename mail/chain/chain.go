@@ -14,7 +14,7 @@ const (
 	MaxBundleBytes = 256 << 10       // of letters in a bundle; a larger letter goes alone
 	MaxBoxes       = 4096            // boxes for which a home keeps the numbers of one origin
 	MaxBoots       = 4096            // boots of one chain that a home keeps
-	MaxSkips       = 1024            // runs of refused numbers that a home keeps of one boot
+	MaxSkips       = 1024            // runs of refused numbers that a home keeps of one chain, of all its boots
 	MaxBox         = proto.MaxTarget // bytes of the name of a box
 	maxTime        = 1<<53 - 1       // Unix milliseconds, the year 287396
 	classes        = proto.Low       // there are chains of the classes 1 to this

@@ -82,6 +82,7 @@ func (h *Home) Merge(box string, earlier *Home) Verdict {
 					ours.chains[i] = slices.Insert(ours.chains[i], at, b)
 				}
 			}
+			dropSkips(ours.chains[i])
 		}
 	}
 	return Next
@@ -126,8 +127,16 @@ func (b *bootNote) merge(o bootNote) {
 			b.skips, end = append(b.skips, s), s.last
 		}
 	}
-	b.skips = b.skips[max(0, len(b.skips)-MaxSkips):]
 	b.last, b.notAfter = max(b.last, o.last), max(b.notAfter, o.notAfter)
+}
+
+// dropSkips drops the oldest refusals that are too many.
+func dropSkips(boots []bootNote) {
+	over := countSkips(boots) - MaxSkips
+	for i := range boots {
+		n := min(max(over, 0), len(boots[i].skips))
+		boots[i].skips, over = boots[i].skips[n:], over-n
+	}
 }
 
 func (n *boxNotes) clone() boxNotes {

@@ -82,7 +82,7 @@ func (h *Home) Skip(c Chain, it Item, code proto.Code) Verdict {
 	}
 	b := h.boot(c, it.N.Boot)
 	joins := b != nil && b.skippedLast(code)
-	if b != nil && !joins && !b.makeSpace(it.Prev) {
+	if !joins && !h.makeSpace(c, it) {
 		return Busy
 	}
 	b = h.note(c, it.N, it.NotAfter)
@@ -234,16 +234,33 @@ func (b *bootNote) skippedLast(code proto.Code) bool {
 	return s.last == b.last && s.code == code
 }
 
-// makeSpace reports whether one more refusal can be kept. If need be, it forgets those that
-// the origin has heard of: it no longer has the mails between prev and the next one.
-func (b *bootNote) makeSpace(prev proto.Seq) bool {
-	if len(b.skips) < MaxSkips {
+// makeSpace reports whether the refusal of it, the next mail of its chain, can be kept as one
+// more run. If need be, it forgets those that the origin has heard of: it no longer has the mails
+// between the one before it and this one.
+func (h *Home) makeSpace(c Chain, it Item) bool {
+	notes := h.origins[c.Origin][c.Box]
+	if notes == nil {
 		return true
 	}
-	unheard := uint64(0) // the last number that the origin may still have
-	if prev.Boot == b.boot {
-		unheard = prev.Counter
+	boots := notes.chains[c.Class.Index()]
+	if countSkips(boots) < MaxSkips {
+		return true
 	}
-	b.skips = slices.DeleteFunc(b.skips, func(s skipRun) bool { return s.first > unheard })
-	return len(b.skips) < MaxSkips
+	for i := range boots {
+		b := &boots[i]
+		if b.boot > it.N.Boot {
+			break
+		}
+		b.skips = slices.DeleteFunc(b.skips, func(s skipRun) bool {
+			return proto.Seq{Boot: b.boot, Counter: s.first}.Compare(it.Prev) > 0
+		})
+	}
+	return countSkips(boots) < MaxSkips
+}
+
+func countSkips(boots []bootNote) (n int) {
+	for i := range boots {
+		n += len(boots[i].skips)
+	}
+	return n
 }
