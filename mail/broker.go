@@ -140,6 +140,7 @@ type Broker struct {
 	sessions map[*box.Session]*Session
 	started  bool  // the record of the start was applied
 	trusted  int64 // the wall clock when it was not doubted, Unix milliseconds
+	sleep    sleep
 
 	incoming incoming
 	spools   spools
@@ -201,7 +202,7 @@ func newBroker(log Ledger, cfg Config) *Broker {
 		cfg.random = rand.Uint64
 	}
 	b := &Broker{
-		cfg: cfg, log: log, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{},
+		cfg: cfg, log: log, sleep: sleep{total: cfg.Clock.Boot() - cfg.Clock.Mono()}, wake: make(chan struct{}, 1), ended: make(chan struct{}), sessions: map[*box.Session]*Session{},
 		incoming: incoming{origins: map[proto.PeerID]uint32{}},
 		spools:   spools{origin: chain.NewOrigin(cfg.Boot), targets: map[string]*target{}, lanes: map[proto.PeerID]*Lane{}},
 	}
@@ -344,7 +345,27 @@ func (b *Broker) now() box.Now {
 	if !b.cfg.Clock.Doubted() {
 		b.trusted = b.cfg.Clock.Now().UnixMilli()
 	}
-	return box.Now{Wall: b.trusted, Mono: b.cfg.Clock.Boot().Milliseconds(), Rand: b.cfg.random()}
+	boot := b.cfg.Clock.Boot()
+	b.sleep.observe(boot, boot-b.cfg.Clock.Mono())
+	return box.Now{Wall: b.trusted, Mono: boot.Milliseconds(), Rand: b.cfg.random(), Grace: b.sleep.grace.Milliseconds()}
+}
+
+// sleepGrace is how long leases last at least after the machine slept: a handler extends the
+// longest ones each 20 s.
+const sleepGrace = 30 * time.Second
+
+// A sleep is what is known of the suspends of the machine.
+type sleep struct {
+	total time.Duration // how long it had slept when it woke up last
+	grace time.Duration // until when, on the boot clock, no lease ends
+}
+
+// observe takes the time of the boot clock, and how long it is ahead of one that stands still
+// while the machine sleeps.
+func (s *sleep) observe(boot, ahead time.Duration) {
+	if ahead-s.total > time.Second {
+		s.total, s.grace = ahead, boot+sleepGrace
+	}
 }
 
 // Run serves the boxes until ctx is done or the log fails. It must be called once. When it

@@ -3,6 +3,7 @@ package mailbox
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,6 +41,33 @@ func TestHandlerLimitCountsSuspendedTime(t *testing.T) {
 			}
 		default:
 			t.Error("it runs after its time")
+		}
+	})
+}
+
+// A handler that was suspended with the machine for longer than its lease keeps its mail.
+func TestSuspendCostsAHandlerNoAttempt(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		var runs atomic.Int32
+		f.programs.run = func(ctx context.Context, _ *handler.Run, _ string) *handler.Result {
+			runs.Add(1)
+			select {
+			case <-ctx.Done():
+				return &handler.Result{Outcome: handler.Fail}
+			case <-time.After(3 * time.Minute):
+				return &handler.Result{Outcome: handler.Success}
+			}
+		}
+		f.handle(wire.MailHandler{})
+		f.mailbox("raw", nil)
+		f.sendRaw(wire.Mail{})
+		for range 4 {
+			time.Sleep(33 * time.Second)
+			f.slept.Add(int64(time.Minute))
+		}
+		time.Sleep(time.Minute)
+		if v := f.box("raw"); v.Ended.Done != 1 || v.Waiting != 0 || runs.Load() != 1 {
+			t.Errorf("%d runs, %+v", runs.Load(), v)
 		}
 	})
 }

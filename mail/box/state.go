@@ -47,6 +47,9 @@ type Now struct {
 	Wall int64  // Unix milliseconds; it may jump
 	Mono int64  // milliseconds of a clock that never goes back and counts suspended time
 	Rand uint64 // random: it spreads retries
+	// Grace is the time of Mono before which no lease runs out: the machine slept, and readers
+	// that were suspended with it could not extend theirs.
+	Grace int64
 	// Doubted says that Wall may be wrong: no number of a chain is forgotten by it.
 	Doubted bool
 }

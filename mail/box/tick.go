@@ -37,8 +37,9 @@ func (n Now) trusted() int64 {
 func (s *State) Tick(now Now, out *Output) {
 	for t, ok := s.lapses.due(now.Mono); ok; t, ok = s.lapses.due(now.Mono) {
 		if d := t.sub.deliveries[t.seq]; t.wanted() {
+			d.until = max(d.until, min(now.Grace, d.first+MaxLease.Milliseconds()))
 			if d.until > t.at {
-				s.watch(t.sub, t.seq, d) // extended
+				s.watch(t.sub, t.seq, d) // extended, or the machine slept
 				continue
 			}
 			t.sub.fail(now, t.seq, CauseLapsed, 0, "", "", out)
