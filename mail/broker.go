@@ -342,12 +342,13 @@ func segmentOf(p box.Place, newest uint64) uint64 {
 // now returns what a decision needs of the outside. While the wall clock is doubted, it
 // stands still: nothing expires.
 func (b *Broker) now() box.Now {
-	if !b.cfg.Clock.Doubted() {
+	doubted := b.cfg.Clock.Doubted()
+	if !doubted {
 		b.trusted = b.cfg.Clock.Now().UnixMilli()
 	}
 	boot := b.cfg.Clock.Boot()
 	b.sleep.observe(boot, boot-b.cfg.Clock.Mono())
-	return box.Now{Wall: b.trusted, Mono: boot.Milliseconds(), Rand: b.cfg.random(), Grace: b.sleep.grace.Milliseconds()}
+	return box.Now{Wall: b.trusted, Mono: boot.Milliseconds(), Rand: b.cfg.random(), Grace: b.sleep.grace.Milliseconds(), Doubted: doubted}
 }
 
 // sleepGrace is how long leases last at least after the machine slept: a handler extends the

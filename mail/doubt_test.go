@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,6 +54,50 @@ func TestDoubtedClockEndsNoMail(t *testing.T) {
 		}
 		if got := arrive(); got.GetCode() != proto.CodeOK {
 			t.Errorf("mail of another node: %v, want OK", got)
+		}
+	})
+}
+
+// Mail that is done while a home doubts its clock is kept as long as any other, counted from the
+// end of the doubt.
+func TestMailDoneUnderADoubtedClockIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{Self: homeID})
+		f.stop()
+		var ahead atomic.Int64
+		guard := clock.NewGuard(clock.WithOffset(clock.Runtime(), func() time.Duration { return time.Duration(ahead.Load()) }))
+		guard.Bound(time.Now(), time.Now(), time.Now().AddDate(1, 0, 0))
+		f.cfg.Clock = guard.Clock()
+		f.start()
+		if err := f.SetBox(t.Context(), box.BoxSettings{Name: "agent:a", Kind: box.Mailbox, Keep: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		kept := func() (n int) {
+			if err := f.View(t.Context(), func(s *box.State) {
+				for range s.Kept(1, 0) {
+					n++
+				}
+			}); err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		f.send("agent:a", "done in doubt")
+		ahead.Store(int64(2 * 365 * 24 * time.Hour))
+		time.Sleep(2 * time.Hour)
+		d, _ := f.next(f.read("agent:a", 1), 1)
+		f.settle("agent:a", d[0], box.Ack, proto.CodeOK)
+		if !f.cfg.Clock.Doubted() {
+			t.Fatal("the clock is not doubted")
+		}
+		ahead.Store(0)
+		time.Sleep(55 * time.Minute)
+		if n := kept(); n != 1 {
+			t.Errorf("%d mails are kept for most of an hour after the doubt", n)
+		}
+		time.Sleep(15 * time.Minute)
+		if n := kept(); n != 0 {
+			t.Errorf("%d mails are kept for more than an hour after the doubt", n)
 		}
 	})
 }

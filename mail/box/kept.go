@@ -2,7 +2,7 @@ package box
 
 // keptMails is what a mailbox keeps of the mail that is done, for people to look at: nobody is
 // given it again. The fields of a mail are those that it had, but it has neither key nor
-// subject, and its expiry is the time at which it was done, Unix seconds.
+// subject, and its expiry is the time at which it was done, Unix seconds; 0: it is not known yet.
 type keptMails struct {
 	mails mailList
 	bytes int64 // of the letters
@@ -10,12 +10,16 @@ type keptMails struct {
 
 // keep keeps a mail that is done, if its box keeps such mail and its body is in its letter: a
 // large body gives its space to others. The time at which it was done is that of the newest AGE,
-// or that at which it was accepted if that is later.
+// or that at which it was accepted if that is later. If the newest AGE has none, because the
+// clock is doubted, it is that of the next one that has.
 func (s *State) keep(b *box, seq uint64, m mail) {
 	if _, large := b.objects[seq]; large || b.settings.Keep == 0 {
 		return
 	}
-	m.key, m.subject, m.expiry = 0, 0, max(m.accepted, seconds(s.at))
+	m.key, m.subject, m.expiry = 0, 0, 0
+	if s.at > 0 {
+		m.expiry = max(m.accepted, seconds(s.at))
+	}
 	b.kept.mails.insert(seq, m)
 	b.kept.bytes += m.bytes()
 	s.kept += m.bytes()
@@ -76,10 +80,14 @@ func (s *State) forget(b *box, seq uint64) {
 	s.kept -= n
 }
 
-// forgetOld forgets what was done too long ago at a time, Unix milliseconds.
+// forgetOld forgets what was done too long ago at a time, Unix milliseconds. What was done at a
+// time that was not known was done now.
 func (s *State) forgetOld(at int64) {
 	for _, b := range s.boxes {
 		for seq, m := b.kept.mails.next(0); m != nil; seq, m = b.kept.mails.next(seq + 1) {
+			if m.expiry == 0 {
+				m.expiry = seconds(at)
+			}
 			if int64(m.expiry)*1000+b.settings.Keep.Milliseconds() <= at {
 				s.forget(b, seq)
 			}

@@ -82,6 +82,44 @@ func TestNoTimeForgetsKeptMail(t *testing.T) {
 	b.wantKept(1)
 }
 
+// TestMailDoneInDoubtIsKept checks that mail which is done while no time is believed, after the
+// machine was off or while it runs, is kept from the next time on that is, also if the home is
+// restarted before that.
+func TestMailDoneInDoubtIsKept(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		doubt func(b *bench)
+	}{
+		{"the machine was off", func(b *bench) {
+			b.now.Doubted, b.now.Wall = true, b.now.Wall+(48*time.Hour).Milliseconds()
+			b.restart()
+		}},
+		{"the home runs on", func(b *bench) { b.now.Doubted = true; b.wait(48 * time.Hour) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBench(t)
+			b.apply(AppendBox(nil, 1, &BoxSettings{Name: "agent:ceo", Kind: Mailbox, Keep: 24 * time.Hour}))
+			b.mustSend(note{ttl: 7 * 24 * time.Hour})
+			b.mustSend(note{ttl: 7 * 24 * time.Hour})
+			b.wait(agePeriod)
+			b.done(b.attach(1, 0), 1)
+			tt.doubt(b)
+			b.done(b.attach(1, 0), 2)
+			b.wait(agePeriod)
+			b.restart()
+			b.wantKept(1, "2 DONE", "1 DONE")
+			b.now.Doubted = false
+			b.wait(agePeriod)
+			b.wantKept(1, "2 DONE")
+			b.wait(24*time.Hour - time.Second - agePeriod)
+			b.wait(agePeriod)
+			b.wantKept(1, "2 DONE")
+			b.wait(agePeriod)
+			b.wantKept(1)
+		})
+	}
+}
+
 // TestLimitsOfKeptMail goes through what bounds the mail that is kept.
 func TestLimitsOfKeptMail(t *testing.T) {
 	keeps := func(b *bench, id BoxID, mails uint32) {

@@ -7,17 +7,35 @@ import (
 )
 
 // A modelDone is a mail that is done and kept.
-type modelDone struct{ size, at int64 } // at: Unix seconds
+type modelDone struct{ size, at int64 } // at: Unix seconds; 0: it is not known yet
 
 // keep keeps a mail that is done, and forgets the oldest of what is too much.
 func (m *model) keep(b *modelBox, seq uint64) {
 	if x := b.mails[seq]; b.settings.Keep > 0 && !x.large {
-		b.done[seq] = modelDone{int64(x.size), max(x.when/1000, (m.at+999)/1000)}
+		b.done[seq] = modelDone{int64(x.size), 0}
+		if m.at > 0 {
+			b.done[seq] = modelDone{int64(x.size), max(x.when/1000, (m.at+999)/1000)}
+		}
 	}
 	b.trim()
 	if m.limit > 0 && b.kept() > m.limit {
 		for b.kept() > m.limit-m.limit/16 {
 			delete(b.done, slices.Min(slices.Collect(maps.Keys(b.done))))
+		}
+	}
+}
+
+// forgetOld forgets what was done too long ago.
+func (m *model) forgetOld() {
+	for _, b := range m.boxes {
+		for seq, x := range b.done {
+			if x.at == 0 {
+				x.at = (m.at + 999) / 1000
+				b.done[seq] = x
+			}
+			if x.at*1000+b.settings.Keep.Milliseconds() <= m.at {
+				delete(b.done, seq)
+			}
 		}
 	}
 }

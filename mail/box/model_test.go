@@ -583,11 +583,9 @@ func (m *model) apply(rec []byte) error {
 				b.first = b.next
 			}
 		}
-		if m.bootN = max(m.bootN, a.ran); a.at > 0 {
-			m.at = a.at
-			for _, b := range m.boxes {
-				maps.DeleteFunc(b.done, func(_ uint64, x modelDone) bool { return x.at*1000+b.settings.Keep.Milliseconds() <= a.at })
-			}
+		m.bootN = max(m.bootN, a.ran)
+		if m.at = a.at; a.at > 0 {
+			m.forgetOld()
 		}
 		m.forgetProducers()
 	}

@@ -101,6 +101,8 @@ var rules = []mutant{
 	{name: "the newest is forgotten", edits: []edit{{"kept.go", "forgetOldest", "b.kept.mails.next(0)", "b.kept.mails.next(0)\nif MUTANT {\nseq, _ = b.kept.mails.prev(b.next)\n}"}}},
 	{name: "kept for ever", edits: []edit{{"kept.go", "forgetOld", "<= at {", "<= at && !MUTANT {"}}},
 	{name: "kept from its acceptance on", seeds: 1000, edits: []edit{{"kept.go", "keep", "max(m.accepted, seconds(s.at))", "max(m.accepted, seconds(map[bool]int64{false: s.at}[MUTANT]))"}}},
+	{name: "kept from a time before its start on", seeds: 1000, edits: []edit{{"state.go", "applyAge", "if s.at = a.at; a.at > 0 {", "if !MUTANT || a.at > 0 {\ns.at = a.at\n}\nif a.at > 0 {"}}},
+	{name: "kept from no time on", seeds: 1000, edits: []edit{{"kept.go", "forgetOld", "m.expiry == 0", "m.expiry == 0 && !MUTANT"}}},
 	{name: "checkpoint without kept mail", seeds: 500, edits: []edit{{"checkpoint.go", "box", "c.mails(&b.kept.mails,", "kept := &b.kept.mails\nif MUTANT {\nkept = new(mailList)\n}\nc.mails(kept,"}}},
 	{name: "body of an ended mail kept", edits: []edit{{"end.go", "remove", "b.release(seq, out)", "if !MUTANT {\nb.release(seq, out)\n}"}}},
 	{name: "checkpoint without bodies", seeds: 500, edits: []edit{{"checkpoint.go", "box", "c.objects(b)", "if MUTANT {\nc.count(0)\n} else {\nc.objects(b)\n}"}}},

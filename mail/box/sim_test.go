@@ -540,6 +540,7 @@ func (s *sim) checkDues(out *Output, list []Settlement) {
 func (s *sim) advance() {
 	d := []int64{100, 1000, 6000, 70_000, 40 * 60_000, 4 * 3600_000}[s.choose(6)]
 	s.now.Wall, s.now.Mono, s.now.Rand = s.now.Wall+d, s.now.Mono+d, uint64(s.choose(1<<30))
+	s.now.Doubted = s.now.Doubted && s.now.Rand%4 > 0
 	clean := s.now.Mono-s.cleaned >= cleanPeriod.Milliseconds()
 	if clean {
 		s.cleaned = s.now.Mono
@@ -667,7 +668,9 @@ func (s *sim) restart() {
 	s.s, s.readers, s.flight = again, nil, nil
 	s.now.Mono = 10_000 // another start of the machine
 	if s.one(2) {
-		s.now.Wall += int64(s.choose(72)) * 3600_000 // somebody set the clock
+		hours := int64(s.choose(72))
+		s.now.Wall += hours * 3600_000 // somebody set the clock
+		s.now.Doubted = hours%2 > 0
 	}
 	s.m.restart()
 	s.cleaned = s.now.Mono

@@ -24,7 +24,7 @@ type State struct {
 	boot      uint64 // of the newest start
 	ranPast   int64  // milliseconds that earlier starts ran
 	ran       int64  // milliseconds that this start ran, when it was last recorded
-	at        int64  // the newest time of a record that says how long, Unix milliseconds
+	at        int64  // the time in the newest record that says how long, Unix milliseconds; 0: it has none
 	undated   bool   // there may be dead letters without a time
 
 	home // in memory only
@@ -50,7 +50,8 @@ type Now struct {
 	// Grace is the time of Mono before which no lease runs out: the machine slept, and readers
 	// that were suspended with it could not extend theirs.
 	Grace int64
-	// Doubted says that Wall may be wrong: no number of a chain is forgotten by it.
+	// Doubted says that Wall may be wrong: no number of a chain is forgotten by it, and no mail
+	// is done at it.
 	Doubted bool
 }
 
@@ -286,8 +287,7 @@ func (s *State) applyAge(a age) {
 	s.dedupe.age(s.ranPast + s.ran)
 	s.producers.age(s.ranPast + s.ran)
 	s.chains.Forget(a.at)
-	if a.at > 0 {
-		s.at = a.at
+	if s.at = a.at; a.at > 0 {
 		s.dateDead(a.at)
 		s.forgetOld(a.at)
 	}
