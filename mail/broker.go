@@ -412,6 +412,7 @@ func (b *Broker) begin(ctx context.Context) {
 func (b *Broker) tick(ctx context.Context) {
 	now := b.now()
 	b.state.Tick(now, &b.out)
+	b.queued.again(now.Mono)
 	b.tickSpools(now)
 	b.archiveDue(ctx, now)
 	if b.queued.len() == 0 {
@@ -455,6 +456,10 @@ func (b *Broker) step(ctx context.Context) {
 // apply applies the oldest proposal, or tells that it was not written.
 func (b *Broker) apply(c commit) {
 	p := b.queued.answered()
+	if errors.Is(c.err, store.ErrNoDisk) && box.Decided(p.rec) {
+		b.queued.refused = append(b.queued.refused, p) // the state has no way back
+		return
+	}
 	if c.err != nil {
 		p.finish(box.Result{}, c.err)
 		return

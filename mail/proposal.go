@@ -2,6 +2,7 @@ package mail
 
 import (
 	"slices"
+	"time"
 
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/store/ledger"
@@ -58,6 +59,9 @@ type queued struct {
 	handed    []handed // what the log owns
 	free      [][]ledger.Entry
 
+	refused []proposal // by a log that had no space; they are given to it again
+	retried int64      // box.Now.Mono when that was last
+
 	after func(index uint64, p ledger.Place, err error) // of each entry
 }
 
@@ -77,6 +81,17 @@ func (q *queued) last() *proposal { return &q.proposals[len(q.proposals)-1] }
 func (q *queued) push(p proposal, newWork, relaxed bool) {
 	q.proposals = append(q.proposals, p)
 	q.next = append(q.next, ledger.Entry{Data: p.rec, NewWork: newWork, Relaxed: relaxed, After: q.after})
+}
+
+// again pushes what was refused, once a second.
+func (q *queued) again(mono int64) {
+	if len(q.refused) == 0 || mono-q.retried < time.Second.Milliseconds() {
+		return
+	}
+	for _, p := range q.refused {
+		q.push(p, false, false)
+	}
+	q.refused, q.retried = nil, mono
 }
 
 // take returns what the log is given next, and owns from then on.

@@ -330,7 +330,10 @@ func (b *Broker) originOf(p proto.PeerID) uint32 {
 	if was, queued := in.origins[p]; queued {
 		return was
 	}
-	i := max(b.state.NewOrigin(), in.last+1)
+	i := b.state.NewOrigin()
+	if len(in.origins) > 0 {
+		i = max(i, in.last+1)
+	}
 	in.origins[p], in.last = i, i
 	b.queue(box.AppendPeer(nil, i, p), false, false, func(box.Result, error) {
 		delete(in.origins, p)

@@ -249,6 +249,20 @@ func ParseMail(rec []byte) (Mail, error) {
 // spooled reports whether m has a number that this node gave it: it is for a spool.
 func (m *Mail) spooled() bool { return m.Chain != 0 && m.Origin == 0 }
 
+// Decided reports whether a record says what a state has decided. Until it is applied nobody is
+// given its mails, and it may be applied late.
+func Decided(rec []byte) bool {
+	if len(rec) < headSize {
+		return false
+	}
+	switch Type(rec[4]) {
+	case TypeAck, TypeNack, TypeEnd, TypeAge:
+		return true
+	default:
+		return false
+	}
+}
+
 // MailOf returns the mail of a MAIL, MOVE or FORWARD record. Its letter is a view of rec, and
 // not parsed.
 func MailOf(rec []byte) (Mail, error) {
