@@ -235,6 +235,9 @@ func askOf(q *proto.SyncRequest) (*Ask, error) {
 		if err != nil || p.Compare(before) <= 0 || !ask.covers(p) {
 			return nil, fmt.Errorf("%w: digests out of order", errMalformed)
 		}
+		if d.GetIncarnation() == 0 {
+			return nil, fmt.Errorf("%w: a digest without an incarnation", errMalformed)
+		}
 		before = p
 		ask.Lines = append(ask.Lines, Line{p, d.GetIncarnation(), d.GetRevision(), d.GetLiveness()})
 	}

@@ -242,7 +242,9 @@ func TestFloodsAreBounded(t *testing.T) {
 
 func TestBadSyncsAreRefused(t *testing.T) {
 	v := newReceiver(t)
-	line := func(n byte) *proto.Digest { return &proto.Digest{Peer: append(make([]byte, 31), n)} }
+	pruned := append(make([]byte, 31), 7)
+	v.runner.core.tombstones.add(proto.PeerID(pruned), 9)
+	line := func(n byte) *proto.Digest { return &proto.Digest{Peer: append(make([]byte, 31), n), Incarnation: 1} }
 	encode := func(q *proto.SyncRequest) []byte { b, _ := proto.Encode(nil, q); return b }
 	tests := []struct {
 		name string
@@ -257,6 +259,7 @@ func TestBadSyncsAreRefused(t *testing.T) {
 		{"out of order", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(2), line(1)}})}},
 		{"twice the same", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(2), line(2)}})}},
 		{"beyond its range", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{line(9)}, Until: line(5).Peer})}},
+		{"without an incarnation", v.a.keys.Peer(), &proto.Message{Type: proto.TypeSync, Payload: encode(&proto.SyncRequest{Digests: []*proto.Digest{{Peer: pruned}}})}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -279,12 +282,17 @@ func TestBadSyncsAreRefused(t *testing.T) {
 // Any bytes may arrive as a probe, as its reply, on the topic and in a sync.
 func FuzzRunner(f *testing.F) {
 	v := newReceiver(f)
+	v.runner.core.tombstones.add(proto.PeerID{7}, 9)
+	v.runner.core.tombstones.add(v.b.keys.Peer(), 1)
 	probe, _ := proto.Encode(nil, &proto.Probe{Number: 7, Rumors: []*proto.Rumor{v.record(v.b, 1, 1)}})
 	reply, _ := proto.Encode(nil, &proto.ProbeReply{Number: 7, Missed: true})
 	sync, _ := proto.Encode(nil, &proto.SyncRequest{After: make([]byte, 32)})
 	f.Add(uint8(0), probe)
 	f.Add(uint8(1), reply)
 	f.Add(uint8(2), v.topicData(v.record(v.a, 1, 1)))
+	f.Add(uint8(3), sync)
+	buried := proto.PeerID{7}
+	sync, _ = proto.Encode(nil, &proto.SyncRequest{Digests: []*proto.Digest{{Peer: buried[:], Liveness: proto.Alive}}})
 	f.Add(uint8(3), sync)
 	f.Fuzz(func(t *testing.T, kind uint8, b []byte) {
 		from := v.a.keys.Peer()
