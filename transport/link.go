@@ -66,6 +66,9 @@ func (l *Link) Send(ctx context.Context, msgs []*proto.Message) error {
 func (l *Link) queue(m *proto.Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.err != nil {
+		return l.down()
+	}
 	size, err := l.appendFrame(m)
 	if err != nil || !placeOf(m.GetType()).numbered {
 		return err

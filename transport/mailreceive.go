@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -55,11 +54,6 @@ func (t *Transport) serveMail(ctx context.Context, s *stream) error {
 // receiveMail reads a message and passes it on. One of a newer node is dropped: its sender
 // repeats what is not answered.
 func (t *Transport) receiveMail(ctx context.Context, s *stream) error {
-	if s.rd.Buffered() > 0 { // its time begins now: the receiver may have blocked since its first byte
-		if err := s.SetReadDeadline(time.Now().Add(s.timing.Frame)); err != nil {
-			return err
-		}
-	}
 	m := new(proto.Message)
 	if err := s.next(m); err != nil {
 		return err

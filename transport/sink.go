@@ -196,7 +196,9 @@ func (i *incoming) sendResult(err error) error {
 	switch {
 	case ok:
 		r.Code, r.Detail = cmp.Or(refused.Code, proto.CodeInternal), proto.Clip(refused.Detail, maxReason)
-	case isOffense(err) && !errors.Is(err, errSlow):
+	case errors.Is(err, errSlow): // no attempt is spent: the path may be slow
+		r.Code, r.Detail = proto.CodeBusy, "the body came too slowly"
+	case isOffense(err):
 		r.Code, r.Detail = proto.CodeBadForm, proto.Clip(err.Error(), maxReason)
 	case err != nil:
 		r.Code, r.Detail = proto.CodeInternal, "the body could not be stored"

@@ -30,6 +30,7 @@ type stream struct {
 	rd            *proto.Reader
 	timing        Timing
 	betweenFrames bool // the next read may wait forever
+	late          bool // the next read begins the time of a frame whose first bytes came with the one before it
 	idleTimeout   time.Duration
 	own           bool // opened by this node: what is received answers it
 	bulk          int  // bytes received since the last sign of life
@@ -85,6 +86,12 @@ func (s *stream) read(p []byte) (int, error) {
 		}
 		return n, err
 	}
+	if s.late {
+		s.late = false
+		if err := s.SetReadDeadline(time.Now().Add(s.timing.Frame)); err != nil {
+			return 0, err
+		}
+	}
 	n, err := s.rw.Read(p)
 	s.touch(n)
 	if isTimeout(err) {
@@ -120,6 +127,7 @@ const bulkBytes = 16 << 10
 // s.idleTimeout if set.
 func (s *stream) next(m *proto.Message) error {
 	s.betweenFrames = s.rd.Buffered() == 0
+	s.late = !s.betweenFrames
 	return s.rd.Next(m)
 }
 
