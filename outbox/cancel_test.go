@@ -201,3 +201,32 @@ func TestHardCancelAfterSoftCancel(t *testing.T) {
 		}
 	})
 }
+
+// I11: a task that fails while it is asked to stop, to move to another queue, is a
+// dead letter like any other, also once it is redriven.
+func TestFailureOfAMovingTask(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		defer h.connect(g)()
+		synctest.Wait()
+		if _, err := h.CancelInto(t.Context(), id, "night", "moved"); err != nil {
+			t.Fatal(err)
+		}
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, proto.Failed, "")}); v[0].Code != 0 {
+			t.Fatalf("answer %+v", v[0])
+		}
+		for _, status := range []string{StatusNew, StatusRedriven} {
+			l, _, err := h.DeadLetters(Query{}, backlog.Span{}, 9)
+			if err != nil || len(l) != 1 || l[0].ID != id || l[0].Record.Status != status {
+				t.Fatalf("dead letters %v, %v, want one that is %s", l, err, status)
+			}
+			if err := h.MarkRedriven(t.Context(), id, proto.TaskID{1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, err := h.PurgeDead(t.Context(), Query{}, false); n != 1 || err != nil {
+			t.Errorf("purged %d, %v", n, err)
+		}
+	})
+}

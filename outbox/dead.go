@@ -44,7 +44,7 @@ func (o *Outbox) DeadLetter(id proto.TaskID) (*proto.Stored, error) {
 // longer a dead letter.
 func (o *Outbox) MarkRedriven(ctx context.Context, id, as proto.TaskID) error {
 	to := func(r *proto.Record) backlog.Set {
-		if r.MovesTo != "" {
+		if moving(r) {
 			return backlog.Done
 		}
 		return backlog.Dead

@@ -233,11 +233,15 @@ func onResult(r *proto.Record, c assertion) decision {
 // endAction returns where an ended record is kept. A task that moves to another
 // queue is kept whole until its successor exists.
 func endAction(r *proto.Record) backlog.Action {
-	if r.State == proto.Cancelled && r.MovesTo != "" {
+	if moving(r) {
 		return backlog.ToDead
 	}
 	return endActionFor(r.State)
 }
+
+// moving reports whether r ended to move to another queue. One that was asked to
+// stop for that and ended in any other way stays where it is.
+func moving(r *proto.Record) bool { return r.State == proto.Cancelled && r.MovesTo != "" }
 
 // endActionFor returns where a task that ended in this state is kept: with the
 // done ones if it ended as intended, otherwise with the dead letters for a person

@@ -65,7 +65,7 @@ func (q *Query) matches(k backlog.Key, r *proto.Record) bool {
 // accepted, but not a task that moves to another queue and is kept whole for
 // that.
 func (q *Query) matchesDead(k backlog.Key, r *proto.Record) bool {
-	return k.Part != backlog.PartCancel && r.MovesTo == "" && q.chooses(k, r)
+	return k.Part != backlog.PartCancel && !moving(r) && q.chooses(k, r)
 }
 
 func (q *Query) chooses(k backlog.Key, r *proto.Record) bool {
