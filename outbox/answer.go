@@ -2,7 +2,9 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -161,7 +163,7 @@ func (ps *peerSender) apply(ctx context.Context, all []answeredEntry) error {
 			if ps.o.store.Err() != nil {
 				return fmt.Errorf("record the answers: %w", err)
 			}
-			ps.o.deliveries.drop(a.item.Key) // it ended in the meantime
+			ps.notRecorded(a, err)
 			continue
 		}
 		moved += ps.afterWrite(a, records[i])
@@ -171,6 +173,16 @@ func (ps *peerSender) apply(ctx context.Context, all []answeredEntry) error {
 	ps.mu.Unlock()
 	signal(ps.wake)
 	return nil
+}
+
+// notRecorded handles an answer that could not be written. If the entry is still
+// live it is sent again.
+func (ps *peerSender) notRecorded(a *answeredEntry, err error) {
+	if errors.Is(err, backlog.ErrNotFound) {
+		ps.o.deliveries.drop(a.item.Key) // it ended in the meantime
+		return
+	}
+	ps.unanswered(a.item, proto.Clip("the answer could not be recorded: "+err.Error(), 256))
 }
 
 // decide makes the decision about one answer.
@@ -293,10 +305,12 @@ func refusalText(r *proto.Refusal) string {
 	return "refused by the target: " + r.GetCode().Name() + ": " + r.GetDetail()
 }
 
-// accepted records that the target has the task. It may be running already.
+// accepted records that the target has the task. It may be running already. The
+// receipt replaces that of an earlier acceptance by the same target, which may
+// forget the task any number of times.
 func (ps *peerSender) accepted(a *answeredEntry, r *proto.Record, now time.Time) backlog.Action {
 	if a.receipt != nil {
-		r.Receipts = append(r.Receipts, a.receipt)
+		r.Receipts = append(slices.DeleteFunc(r.Receipts, ps.statesAcceptance), a.receipt)
 	}
 	if r.State != proto.Pending {
 		if a.receipt == nil {
@@ -312,6 +326,12 @@ func (ps *peerSender) accepted(a *answeredEntry, r *proto.Record, now time.Time)
 	r.Move(proto.Accepted, now, cause)
 	r.Events[len(r.Events)-1].Node = ps.peer[:]
 	return backlog.Write
+}
+
+// statesAcceptance reports whether rc states that the peer accepted a task.
+func (ps *peerSender) statesAcceptance(rc *proto.Receipt) bool {
+	s, err := proto.ParseStatement(rc.GetStatement())
+	return err == nil && s.Fact == proto.FactAccepted && s.Node == ps.peer
 }
 
 // afterWrite finishes an answer that is on disk. It returns 1 if the task will

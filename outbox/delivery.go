@@ -16,7 +16,7 @@ type deliveryState struct {
 	code        proto.Code    // of the last refusal
 	detail      string        // of the last refusal, or of the broken link
 	at          time.Time     // of the last failure
-	linkBroke   bool          // a link broke with the entry in flight: the target may have it
+	linkBroke   bool          // a link broke with the entry in flight, or its answer was not recorded: the target may have it
 	brokeAt     time.Duration // boot time when the link broke
 	notReceived bool          // the target has reported since the last start that it does not have it
 	rewrap      bool          // its key must be wrapped again

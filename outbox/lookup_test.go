@@ -1,11 +1,14 @@
 package outbox
 
 import (
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store/backlog"
 )
 
 // resealing seals tasks again as a node does, for targets that read no body.
@@ -72,5 +75,66 @@ func TestTaskUnknownToItsTarget(t *testing.T) {
 		}
 		time.Sleep(day + 25*time.Hour)
 		h.want(over, dead)
+	})
+}
+
+// A target that accepts and forgets a task again and again does not fill its
+// record: the task can still end.
+func TestTaskForgottenAgainAndAgain(t *testing.T) {
+	inBubble(t, Config{Sealing: Sealing{Reseal: resealing}}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		defer h.connect(g)()
+		id := h.submit(g.peer(), day, nil)
+		for range 400 {
+			synctest.Wait()
+			h.want(id, accepted)
+			g.mu.Lock()
+			delete(g.tasks, id)
+			g.mu.Unlock()
+			if counted, err := h.HandleUnknown(t.Context(), g.peer(), id); !counted || err != nil {
+				t.Fatalf("forgotten: %v, %v", counted, err)
+			}
+		}
+		synctest.Wait()
+		if r, _ := h.Get(id); len(r.Receipts) != 1 {
+			t.Errorf("%d receipts, want that of the last acceptance", len(r.Receipts))
+		}
+		h.cancel(id, false, accepted)
+		if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, cancelled, "")}); v[0].Code != 0 {
+			t.Errorf("answer %+v", v[0])
+		}
+		h.want(id, cancelled)
+	})
+}
+
+// A task whose acceptance could not be written is sent again, and counts as
+// possibly sent until then.
+func TestAnswerThatCannotBeWritten(t *testing.T) {
+	inBubble(t, Config{}, func(t *testing.T, h *home) {
+		g := newTarget(t)
+		id := h.submit(g.peer(), day, nil)
+		reason := func(s string) {
+			t.Helper()
+			edit := []backlog.Edit{{Key: backlog.TaskKey(id)}}
+			if err := h.backlog.Change(t.Context(), edit, func(_ int, r *proto.Record) backlog.Action {
+				r.Reason = s
+				return backlog.Write
+			})[0]; err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, _ := h.Get(id)
+		reason(strings.Repeat("x", 64<<10-proto.Size(r)-100))
+		cut := h.connect(g)
+		time.Sleep(time.Second)
+		cut()
+		if w, _ := h.Why(id); w.Place != "waiting" || !strings.Contains(w.Detail, "recorded") {
+			t.Errorf("it is %+v", w)
+		}
+		reason("")
+		h.cancel(id, false, pending) // not cancelled: the target has it
+		defer h.connect(g)()
+		time.Sleep(time.Minute)
+		h.want(id, accepted)
 	})
 }

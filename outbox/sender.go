@@ -275,20 +275,25 @@ func (ps *peerSender) release() {
 	idle := append(ps.bodies, ps.bodySent...)
 	ps.inflight, ps.bodies, ps.bodySent = nil, nil, nil
 	ps.mu.Unlock()
-	o := ps.o
-	now, boot := o.cfg.Clock.Now(), o.cfg.Clock.Boot()
 	for _, f := range inflight {
-		n := o.deliveries.update(f.item.Key, func(n *deliveryState) {
-			n.tries++
-			n.code, n.detail, n.at = 0, "the link broke before the answer", now
-			n.linkBroke, n.brokeAt = true, boot
-		})
-		o.backlog.Release(f.item.Key, o.backoff(n.tries))
+		ps.unanswered(f.item, "the link broke before the answer")
 	}
 	for _, it := range idle {
-		o.backlog.Release(it.Key, 0)
+		ps.o.backlog.Release(it.Key, 0)
 	}
-	o.backlog.Resume(ps.group) // wakes the sender that has replaced this one
+	ps.o.backlog.Resume(ps.group) // wakes the sender that has replaced this one
+}
+
+// unanswered requeues a sent entry whose answer is missing, so that the target
+// may have it.
+func (ps *peerSender) unanswered(it backlog.Item, why string) {
+	o := ps.o
+	n := o.deliveries.update(it.Key, func(n *deliveryState) {
+		n.tries++
+		n.code, n.detail, n.at = 0, why, o.cfg.Clock.Now()
+		n.linkBroke, n.brokeAt = true, o.cfg.Clock.Boot()
+	})
+	o.backlog.Release(it.Key, o.backoff(n.tries))
 }
 
 // jitter returns a random delay for one of many entries that become due together.
