@@ -77,7 +77,7 @@ func (b *Backlog) Tidy(ctx context.Context) (t TidyResult, err error) {
 		if len(keys) == 0 {
 			break
 		}
-		if err := b.discard(ctx, &b.done, b.buckets.Done, kindState, keys, nil); err != nil {
+		if err := b.discard(ctx, &b.done, b.buckets.Done, kindState, keys, len(keys), nil); err != nil {
 			return t, fmt.Errorf("forget finished tasks: %w", err)
 		}
 		t.Forgotten += len(keys)
@@ -87,10 +87,11 @@ func (b *Backlog) Tidy(ctx context.Context) (t TidyResult, err error) {
 		if len(keys) == 0 {
 			break
 		}
-		if err := b.archive(ctx, keys); err != nil {
+		n, err := b.archive(ctx, keys)
+		if err != nil {
 			return t, fmt.Errorf("archive dead letters: %w", err)
 		}
-		t.Archived += len(keys)
+		t.Archived += n
 	}
 	return t, ctx.Err()
 }
@@ -107,9 +108,10 @@ func (b *Backlog) beyond(s *endedSet, keep int, horizon int64) []Key {
 	return keys
 }
 
-// archive moves the oldest dead entries to the archive.
-func (b *Backlog) archive(ctx context.Context, keys []Key) error {
-	list := make([]Archived, 0, len(keys))
+// archive moves the oldest dead entries to the archive, and returns how many. As
+// at a restart, a damaged one is left on disk alone and blocks no lane.
+func (b *Backlog) archive(ctx context.Context, keys []Key) (int, error) {
+	list, gone := make([]Archived, 0, len(keys)), make([]Key, 0, len(keys))
 	lanes := map[Key]string{}
 	for _, k := range keys {
 		st, err := b.readStored(b.buckets.Dead, k)
@@ -118,29 +120,30 @@ func (b *Backlog) archive(ctx context.Context, keys []Key) error {
 		}
 		if errors.Is(err, store.ErrCorrupt) {
 			b.cfg.Damaged(k.append(nil, kindInitial), err)
+			lanes[k] = b.laneOf(k)
 			continue
 		}
 		if err != nil {
-			return err
+			return 0, err
 		}
-		list = append(list, Archived{k, st})
+		list, gone = append(list, Archived{k, st}), append(gone, k)
 		if l := b.blocks(k, st.Record); l != "" {
 			lanes[k] = l
 		}
 	}
 	if err := b.cfg.Archive(ctx, list); err != nil {
-		return err
+		return 0, err
 	}
-	if err := b.discard(ctx, &b.dead, b.buckets.Dead, kindInitial, keys, lanes); err != nil {
-		return err
+	if err := b.discard(ctx, &b.dead, b.buckets.Dead, kindInitial, gone, len(keys), lanes); err != nil {
+		return 0, err
 	}
 	b.cfg.Archived(len(list))
-	return nil
+	return len(list), nil
 }
 
-// discard deletes keys, the oldest entries of a set, and unblocks the lanes that
-// they blocked.
-func (b *Backlog) discard(ctx context.Context, s *endedSet, bk store.Bucket, kind byte, keys []Key, lanes map[Key]string) error {
+// discard deletes keys, drops the n oldest entries of a set, and unblocks the
+// lanes that they blocked.
+func (b *Backlog) discard(ctx context.Context, s *endedSet, bk store.Bucket, kind byte, keys []Key, n int, lanes map[Key]string) error {
 	var batch store.Batch
 	for _, k := range keys {
 		batch.Delete(bk, k.append(nil, kind))
@@ -148,7 +151,7 @@ func (b *Backlog) discard(ctx context.Context, s *endedSet, bk store.Bucket, kin
 	batch.After(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		s.drop(len(keys))
+		s.drop(n)
 		for k, l := range lanes {
 			b.unblock(l, k)
 		}

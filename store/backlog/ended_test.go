@@ -13,6 +13,7 @@ import (
 
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 )
 
 // TestDeadSetIsBounded covers S17 and I11: however many tasks fail, the dead set stays
@@ -94,6 +95,47 @@ func TestDeadEntriesAreArchivedFirst(t *testing.T) {
 	}
 	if n := w.Stats().Dead; n != 3 {
 		t.Errorf("%d dead are left, want all 3", n)
+	}
+}
+
+// TestDamagedDeadRecordIsKept: a dead record that cannot be read is not archived, so it
+// is not deleted either; it no longer blocks its lane, as after a restart. This holds also
+// where no other is to be archived.
+func TestDamagedDeadRecordIsKept(t *testing.T) {
+	for _, others := range []int{0, 2} {
+		t.Run(fmt.Sprint(others), func(t *testing.T) { tidyDamaged(t, others) })
+	}
+}
+
+func tidyDamaged(t *testing.T, others int) {
+	archived, damaged := 0, 0
+	w := newFixture(t, Config{
+		MaxDead: 1, Damaged: func([]byte, error) { damaged++ },
+		Archive: func(_ context.Context, list []Archived) error { archived += len(list); return nil },
+	})
+	inLane := func(r *proto.Record) { r.OrderingKey, r.OnDead = "k", "block" }
+	bad, next := w.addOne("p", classNormal, inLane), w.addOne("p", classNormal, inLane)
+	w.end(bad, failed)
+	for range others + 1 {
+		w.clock.Advance(time.Millisecond)
+		w.end(w.addOne("p", classNormal, nil), failed)
+	}
+	var b store.Batch
+	b.Put(store.DeadLetters, bad.append(nil, kindInitial), []byte{0xff, 0xff, 0xff})
+	if err := w.store.Apply(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := w.Tidy(t.Context()); err != nil || done.Archived != others || archived != others || damaged != 1 {
+		t.Errorf("%+v, %v: %d archived, %d damaged", done, err, archived, damaged)
+	}
+	if _, err := w.store.Get(store.DeadLetters, bad.append(nil, kindInitial)); err != nil {
+		t.Errorf("the damaged record: %v", err)
+	}
+	if n := w.Stats().Dead; n != 1 {
+		t.Errorf("%d dead, want the newest", n)
+	}
+	if got := w.takeAll("p"); len(got) != 1 || got[0] != next {
+		t.Errorf("took %v, want the next of the lane", got)
 	}
 }
 

@@ -68,14 +68,30 @@ func (b *Backlog) blocks(k Key, r *proto.Record) string {
 	return b.cfg.Lane(k, r)
 }
 
+// laneOf returns the lane that the dead entry blocks in memory, empty if none.
+func (b *Backlog) laneOf(k Key) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for name, l := range b.lanes {
+		if l.blocker(k) >= 0 {
+			return name
+		}
+	}
+	return ""
+}
+
+// blocker returns the index of the dead entry that blocks l, -1 if it does not.
+func (l *lane) blocker(k Key) int {
+	return slices.IndexFunc(l.entries, func(e *entry) bool { return e.place == blocking && e.key == k })
+}
+
 // unblock removes a dead entry that blocks the lane.
 func (b *Backlog) unblock(name string, k Key) {
 	l := b.lanes[name]
 	if l == nil {
 		return
 	}
-	i := slices.IndexFunc(l.entries, func(e *entry) bool { return e.place == blocking && e.key == k })
-	if i >= 0 {
+	if i := l.blocker(k); i >= 0 {
 		b.leaveLane(l.entries[i])
 	}
 }
