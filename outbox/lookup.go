@@ -104,6 +104,8 @@ func (o *Outbox) resubmit(ctx context.Context, p proto.PeerID, k backlog.Key, st
 		if r.Seq() != old || !awaited(k, r) {
 			return backlog.Keep
 		}
+		first := r.FirstSeq()
+		r.FirstSeqBoot, r.FirstSeqCounter = first.Boot, first.Counter
 		r.SeqBoot, r.SeqCounter, r.DueMs = seq.Boot, seq.Counter, 0
 		r.Move(proto.Pending, now, CauseForgotten)
 		r.Events[len(r.Events)-1].Node = p[:]

@@ -138,3 +138,31 @@ func TestAnswerThatCannotBeWritten(t *testing.T) {
 		h.want(id, accepted)
 	})
 }
+
+// I10: a task that its target has forgotten keeps its place before the later tasks
+// with its ordering key, over a restart.
+func TestForgottenTaskKeepsItsPlace(t *testing.T) {
+	inBubble(t, Config{Sealing: Sealing{Reseal: resealing}}, func(t *testing.T, h *home) {
+		x, y := newTarget(t), newTarget(t)
+		inLane := func(r *proto.Record) { r.OrderingKey = "k" }
+		first := h.submit(x.peer(), day, inLane)
+		second := h.submit(y.peer(), day, inLane)
+		for range 2 {
+			cut := h.connect(x)
+			synctest.Wait()
+			h.want(first, accepted)
+			cut()
+			delete(x.tasks, first)
+			if counted, err := h.HandleUnknown(t.Context(), x.peer(), first); !counted || err != nil {
+				t.Fatalf("forgotten: %v, %v", counted, err)
+			}
+			h.crash()
+			if w, _ := h.Why(second); w.Behind != first {
+				t.Fatalf("the second is %+v", w)
+			}
+		}
+		defer h.connect(y)()
+		time.Sleep(time.Minute)
+		h.want(second, pending)
+	})
+}

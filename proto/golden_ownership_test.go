@@ -56,6 +56,7 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 		"grant_over":      &Granting{EpochBoot: 1, EpochCounter: 2, Owner: seq(1, 32), TimeMs: 3, Ended: "result", EndedMs: 4},
 		"handoff_refused": &HandedOff{Refused: []*HandoffRefused{{Task: seq(0x20, 16), Generation: 2, Code: CodeFull, Reason: "no room"}}},
 		"stamps":          &Record{State: Pending, Kind: "build", Target: "laptop", StampBootMs: 1, StampMachine: 2, StampDoubted: true, StampMoved: true, DueNamed: true, Options: &TaskOptions{MaxResult: 1 << 20}, SharedLane: true, Code: CodeDenied, Keeper: 1},
+		"forgotten":       &Record{State: Pending, Kind: "build", Target: "laptop", SeqBoot: 3, SeqCounter: 4, FirstSeqBoot: 1, FirstSeqCounter: 2},
 		"queue_moves":     &Record{State: Cancelled, Kind: "build", Target: "queue:build", MovesTo: "night"},
 		"owner_lease": &OwnerLease{
 			Claim: claim, Home: seq(1, 32), Queue: "build", Phase: LeaseFinished, Mode: AtLeastOnce, OnLostLease: "continue", Attempt: 1,

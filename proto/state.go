@@ -107,6 +107,15 @@ func (c Code) Ends() (TaskState, bool) {
 // Seq returns the record's signed sequence, the epoch of a task for a named node.
 func (r *Record) Seq() Seq { return Seq{r.GetSeqBoot(), r.GetSeqCounter()} }
 
+// FirstSeq returns the sequence that the record had first, which orders the tasks
+// of one ordering key.
+func (r *Record) FirstSeq() Seq {
+	if r.GetFirstSeqBoot() == 0 {
+		return r.Seq()
+	}
+	return Seq{r.GetFirstSeqBoot(), r.GetFirstSeqCounter()}
+}
+
 // AddEvent appends e and folds the middle of the list when it is full: the first
 // quarter and the newest stay, and the folded entry counts what it stands for.
 func (r *Record) AddEvent(e *Event) {

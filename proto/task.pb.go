@@ -872,65 +872,67 @@ func (x *Event) GetFolded() uint32 {
 // Record is a node's state of a task: its home and its owner keep one each. It
 // never leaves the node; times are Unix milliseconds.
 type Record struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	State          TaskState              `protobuf:"varint,1,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"`
-	Class          Class                  `protobuf:"varint,2,opt,name=class,proto3,enum=transport.v1.Class" json:"class,omitempty"`
-	Peer           []byte                 `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"` // PeerID of the other side: the target at the home, the origin at the owner
-	Kind           string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
-	SeqBoot        uint64                 `protobuf:"varint,5,opt,name=seq_boot,json=seqBoot,proto3" json:"seq_boot,omitempty"` // the signed sequence, which is also the epoch of a task for a named node
-	SeqCounter     uint64                 `protobuf:"varint,6,opt,name=seq_counter,json=seqCounter,proto3" json:"seq_counter,omitempty"`
-	CreatedMs      int64                  `protobuf:"varint,7,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
-	NotAfterMs     int64                  `protobuf:"varint,8,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`
-	DueMs          int64                  `protobuf:"varint,9,opt,name=due_ms,json=dueMs,proto3" json:"due_ms,omitempty"` // not before this; 0: at once
-	Attempts       uint32                 `protobuf:"varint,10,opt,name=attempts,proto3" json:"attempts,omitempty"`       // spent
-	Abandons       uint32                 `protobuf:"varint,11,opt,name=abandons,proto3" json:"abandons,omitempty"`
-	Events         []*Event               `protobuf:"bytes,12,rep,name=events,proto3" json:"events,omitempty"` // at most 32, the middle ones folded
-	Receipts       []*Receipt             `protobuf:"bytes,13,rep,name=receipts,proto3" json:"receipts,omitempty"`
-	History        []*Attempt             `protobuf:"bytes,14,rep,name=history,proto3" json:"history,omitempty"`
-	Reason         string                 `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"` // of the end, or of the last failure
-	Stderr         string                 `protobuf:"bytes,16,opt,name=stderr,proto3" json:"stderr,omitempty"`
-	ExitCode       int32                  `protobuf:"varint,17,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
-	ResultDigest   []byte                 `protobuf:"bytes,18,opt,name=result_digest,json=resultDigest,proto3" json:"result_digest,omitempty"`
-	ResultSize     uint64                 `protobuf:"varint,19,opt,name=result_size,json=resultSize,proto3" json:"result_size,omitempty"`
-	Result         []byte                 `protobuf:"bytes,20,opt,name=result,proto3" json:"result,omitempty"`                           // plain result up to MaxInlineRecord
-	ResultBlob     string                 `protobuf:"bytes,21,opt,name=result_blob,json=resultBlob,proto3" json:"result_blob,omitempty"` // otherwise the name of its file: plain bytes, or the object
-	ResultType     string                 `protobuf:"bytes,22,opt,name=result_type,json=resultType,proto3" json:"result_type,omitempty"` // content type
-	Truncated      bool                   `protobuf:"varint,23,opt,name=truncated,proto3" json:"truncated,omitempty"`
-	IdempotencyKey string                 `protobuf:"bytes,24,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	OrderingKey    string                 `protobuf:"bytes,25,opt,name=ordering_key,json=orderingKey,proto3" json:"ordering_key,omitempty"`
-	Cancel         bool                   `protobuf:"varint,26,opt,name=cancel,proto3" json:"cancel,omitempty"` // requested, not yet answered
-	CancelHard     bool                   `protobuf:"varint,27,opt,name=cancel_hard,json=cancelHard,proto3" json:"cancel_hard,omitempty"`
-	RedriveOf      []byte                 `protobuf:"bytes,28,opt,name=redrive_of,json=redriveOf,proto3" json:"redrive_of,omitempty"`
-	BodyBlob       string                 `protobuf:"bytes,29,opt,name=body_blob,json=bodyBlob,proto3" json:"body_blob,omitempty"` // the name of the file with the sealed body: the object, or the body of the envelope
-	BodySize       uint64                 `protobuf:"varint,30,opt,name=body_size,json=bodySize,proto3" json:"body_size,omitempty"`
-	EndedMs        int64                  `protobuf:"varint,31,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
-	BootId         []byte                 `protobuf:"bytes,32,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"` // of the owner's start that runs it
-	Traceparent    string                 `protobuf:"bytes,33,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
-	RequestDigest  []byte                 `protobuf:"bytes,34,opt,name=request_digest,json=requestDigest,proto3" json:"request_digest,omitempty"` // SHA-256 of the canonical request, for idempotency
-	Labels         map[string]string      `protobuf:"bytes,35,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Mode           Mode                   `protobuf:"varint,36,opt,name=mode,proto3,enum=transport.v1.Mode" json:"mode,omitempty"`
-	Target         string                 `protobuf:"bytes,37,opt,name=target,proto3" json:"target,omitempty"`                           // as given: laptop, queue:build, agent:codex@laptop
-	Status         string                 `protobuf:"bytes,38,opt,name=status,proto3" json:"status,omitempty"`                           // of a dead letter: new, redriven
-	RedrivenAs     string                 `protobuf:"bytes,39,opt,name=redriven_as,json=redrivenAs,proto3" json:"redriven_as,omitempty"` // task id
-	Orphans        []*Receipt             `protobuf:"bytes,40,rep,name=orphans,proto3" json:"orphans,omitempty"`                         // results that came too late, as statements
-	OnDead         string                 `protobuf:"bytes,41,opt,name=on_dead,json=onDead,proto3" json:"on_dead,omitempty"`
-	Options        *TaskOptions           `protobuf:"bytes,42,opt,name=options,proto3" json:"options,omitempty"` // absent: the defaults
-	Run            string                 `protobuf:"bytes,43,opt,name=run,proto3" json:"run,omitempty"`
-	Step           string                 `protobuf:"bytes,44,opt,name=step,proto3" json:"step,omitempty"`
-	Parent         []byte                 `protobuf:"bytes,45,opt,name=parent,proto3" json:"parent,omitempty"`
-	Queue          string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`                                     // of a task whose queue has its home at this node, at most 128 bytes
-	MovesTo        string                 `protobuf:"bytes,49,opt,name=moves_to,json=movesTo,proto3" json:"moves_to,omitempty"`                  // queue to which the task moves, as a new task, once it has ended as CANCELLED; at most 128 bytes; empty once that task is created
-	StampBootMs    int64                  `protobuf:"varint,50,opt,name=stamp_boot_ms,json=stampBootMs,proto3" json:"stamp_boot_ms,omitempty"`   // the boot clock of the home's machine at created_ms: gives the age independent of the wall clock
-	StampMachine   uint32                 `protobuf:"fixed32,51,opt,name=stamp_machine,json=stampMachine,proto3" json:"stamp_machine,omitempty"` // the start of that machine from which the boot clock counts
-	StampDoubted   bool                   `protobuf:"varint,52,opt,name=stamp_doubted,json=stampDoubted,proto3" json:"stamp_doubted,omitempty"`  // the wall clock was not trusted at created_ms
-	StampMoved     bool                   `protobuf:"varint,53,opt,name=stamp_moved,json=stampMoved,proto3" json:"stamp_moved,omitempty"`        // created_ms and not_after_ms were corrected later: the signed header has other values
-	DueNamed       bool                   `protobuf:"varint,54,opt,name=due_named,json=dueNamed,proto3" json:"due_named,omitempty"`              // due_ms was given as a time of the wall clock, not as a delay
-	SharedLane     bool                   `protobuf:"varint,56,opt,name=shared_lane,json=sharedLane,proto3" json:"shared_lane,omitempty"`        // its handler runs the tasks of all origins with the same ordering key in order
-	Code           Code                   `protobuf:"varint,57,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`               // of the refusal that ended it, or of the last failure to deliver it
-	Keeper         uint32                 `protobuf:"varint,58,opt,name=keeper,proto3" json:"keeper,omitempty"`                                  // who keeps a task in custody, see inbox.Keeper; chosen when it is accepted
-	ResultObject   *BodyRef               `protobuf:"bytes,59,opt,name=result_object,json=resultObject,proto3" json:"result_object,omitempty"`   // of a result above MaxInlineBody
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	State           TaskState              `protobuf:"varint,1,opt,name=state,proto3,enum=transport.v1.TaskState" json:"state,omitempty"`
+	Class           Class                  `protobuf:"varint,2,opt,name=class,proto3,enum=transport.v1.Class" json:"class,omitempty"`
+	Peer            []byte                 `protobuf:"bytes,3,opt,name=peer,proto3" json:"peer,omitempty"` // PeerID of the other side: the target at the home, the origin at the owner
+	Kind            string                 `protobuf:"bytes,4,opt,name=kind,proto3" json:"kind,omitempty"`
+	SeqBoot         uint64                 `protobuf:"varint,5,opt,name=seq_boot,json=seqBoot,proto3" json:"seq_boot,omitempty"` // the signed sequence, which is also the epoch of a task for a named node
+	SeqCounter      uint64                 `protobuf:"varint,6,opt,name=seq_counter,json=seqCounter,proto3" json:"seq_counter,omitempty"`
+	CreatedMs       int64                  `protobuf:"varint,7,opt,name=created_ms,json=createdMs,proto3" json:"created_ms,omitempty"`
+	NotAfterMs      int64                  `protobuf:"varint,8,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`
+	DueMs           int64                  `protobuf:"varint,9,opt,name=due_ms,json=dueMs,proto3" json:"due_ms,omitempty"` // not before this; 0: at once
+	Attempts        uint32                 `protobuf:"varint,10,opt,name=attempts,proto3" json:"attempts,omitempty"`       // spent
+	Abandons        uint32                 `protobuf:"varint,11,opt,name=abandons,proto3" json:"abandons,omitempty"`
+	Events          []*Event               `protobuf:"bytes,12,rep,name=events,proto3" json:"events,omitempty"` // at most 32, the middle ones folded
+	Receipts        []*Receipt             `protobuf:"bytes,13,rep,name=receipts,proto3" json:"receipts,omitempty"`
+	History         []*Attempt             `protobuf:"bytes,14,rep,name=history,proto3" json:"history,omitempty"`
+	Reason          string                 `protobuf:"bytes,15,opt,name=reason,proto3" json:"reason,omitempty"` // of the end, or of the last failure
+	Stderr          string                 `protobuf:"bytes,16,opt,name=stderr,proto3" json:"stderr,omitempty"`
+	ExitCode        int32                  `protobuf:"varint,17,opt,name=exit_code,json=exitCode,proto3" json:"exit_code,omitempty"`
+	ResultDigest    []byte                 `protobuf:"bytes,18,opt,name=result_digest,json=resultDigest,proto3" json:"result_digest,omitempty"`
+	ResultSize      uint64                 `protobuf:"varint,19,opt,name=result_size,json=resultSize,proto3" json:"result_size,omitempty"`
+	Result          []byte                 `protobuf:"bytes,20,opt,name=result,proto3" json:"result,omitempty"`                           // plain result up to MaxInlineRecord
+	ResultBlob      string                 `protobuf:"bytes,21,opt,name=result_blob,json=resultBlob,proto3" json:"result_blob,omitempty"` // otherwise the name of its file: plain bytes, or the object
+	ResultType      string                 `protobuf:"bytes,22,opt,name=result_type,json=resultType,proto3" json:"result_type,omitempty"` // content type
+	Truncated       bool                   `protobuf:"varint,23,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	IdempotencyKey  string                 `protobuf:"bytes,24,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
+	OrderingKey     string                 `protobuf:"bytes,25,opt,name=ordering_key,json=orderingKey,proto3" json:"ordering_key,omitempty"`
+	Cancel          bool                   `protobuf:"varint,26,opt,name=cancel,proto3" json:"cancel,omitempty"` // requested, not yet answered
+	CancelHard      bool                   `protobuf:"varint,27,opt,name=cancel_hard,json=cancelHard,proto3" json:"cancel_hard,omitempty"`
+	RedriveOf       []byte                 `protobuf:"bytes,28,opt,name=redrive_of,json=redriveOf,proto3" json:"redrive_of,omitempty"`
+	BodyBlob        string                 `protobuf:"bytes,29,opt,name=body_blob,json=bodyBlob,proto3" json:"body_blob,omitempty"` // the name of the file with the sealed body: the object, or the body of the envelope
+	BodySize        uint64                 `protobuf:"varint,30,opt,name=body_size,json=bodySize,proto3" json:"body_size,omitempty"`
+	EndedMs         int64                  `protobuf:"varint,31,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
+	BootId          []byte                 `protobuf:"bytes,32,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"` // of the owner's start that runs it
+	Traceparent     string                 `protobuf:"bytes,33,opt,name=traceparent,proto3" json:"traceparent,omitempty"`
+	RequestDigest   []byte                 `protobuf:"bytes,34,opt,name=request_digest,json=requestDigest,proto3" json:"request_digest,omitempty"` // SHA-256 of the canonical request, for idempotency
+	Labels          map[string]string      `protobuf:"bytes,35,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Mode            Mode                   `protobuf:"varint,36,opt,name=mode,proto3,enum=transport.v1.Mode" json:"mode,omitempty"`
+	Target          string                 `protobuf:"bytes,37,opt,name=target,proto3" json:"target,omitempty"`                           // as given: laptop, queue:build, agent:codex@laptop
+	Status          string                 `protobuf:"bytes,38,opt,name=status,proto3" json:"status,omitempty"`                           // of a dead letter: new, redriven
+	RedrivenAs      string                 `protobuf:"bytes,39,opt,name=redriven_as,json=redrivenAs,proto3" json:"redriven_as,omitempty"` // task id
+	Orphans         []*Receipt             `protobuf:"bytes,40,rep,name=orphans,proto3" json:"orphans,omitempty"`                         // results that came too late, as statements
+	OnDead          string                 `protobuf:"bytes,41,opt,name=on_dead,json=onDead,proto3" json:"on_dead,omitempty"`
+	Options         *TaskOptions           `protobuf:"bytes,42,opt,name=options,proto3" json:"options,omitempty"` // absent: the defaults
+	Run             string                 `protobuf:"bytes,43,opt,name=run,proto3" json:"run,omitempty"`
+	Step            string                 `protobuf:"bytes,44,opt,name=step,proto3" json:"step,omitempty"`
+	Parent          []byte                 `protobuf:"bytes,45,opt,name=parent,proto3" json:"parent,omitempty"`
+	Queue           string                 `protobuf:"bytes,46,opt,name=queue,proto3" json:"queue,omitempty"`                                      // of a task whose queue has its home at this node, at most 128 bytes
+	MovesTo         string                 `protobuf:"bytes,49,opt,name=moves_to,json=movesTo,proto3" json:"moves_to,omitempty"`                   // queue to which the task moves, as a new task, once it has ended as CANCELLED; at most 128 bytes; empty once that task is created
+	StampBootMs     int64                  `protobuf:"varint,50,opt,name=stamp_boot_ms,json=stampBootMs,proto3" json:"stamp_boot_ms,omitempty"`    // the boot clock of the home's machine at created_ms: gives the age independent of the wall clock
+	StampMachine    uint32                 `protobuf:"fixed32,51,opt,name=stamp_machine,json=stampMachine,proto3" json:"stamp_machine,omitempty"`  // the start of that machine from which the boot clock counts
+	StampDoubted    bool                   `protobuf:"varint,52,opt,name=stamp_doubted,json=stampDoubted,proto3" json:"stamp_doubted,omitempty"`   // the wall clock was not trusted at created_ms
+	StampMoved      bool                   `protobuf:"varint,53,opt,name=stamp_moved,json=stampMoved,proto3" json:"stamp_moved,omitempty"`         // created_ms and not_after_ms were corrected later: the signed header has other values
+	DueNamed        bool                   `protobuf:"varint,54,opt,name=due_named,json=dueNamed,proto3" json:"due_named,omitempty"`               // due_ms was given as a time of the wall clock, not as a delay
+	SharedLane      bool                   `protobuf:"varint,56,opt,name=shared_lane,json=sharedLane,proto3" json:"shared_lane,omitempty"`         // its handler runs the tasks of all origins with the same ordering key in order
+	Code            Code                   `protobuf:"varint,57,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`                // of the refusal that ended it, or of the last failure to deliver it
+	Keeper          uint32                 `protobuf:"varint,58,opt,name=keeper,proto3" json:"keeper,omitempty"`                                   // who keeps a task in custody, see inbox.Keeper; chosen when it is accepted
+	ResultObject    *BodyRef               `protobuf:"bytes,59,opt,name=result_object,json=resultObject,proto3" json:"result_object,omitempty"`    // of a result above MaxInlineBody
+	FirstSeqBoot    uint64                 `protobuf:"varint,60,opt,name=first_seq_boot,json=firstSeqBoot,proto3" json:"first_seq_boot,omitempty"` // the sequence before the first time the target forgot the task: its place in its lane; 0: the signed one
+	FirstSeqCounter uint64                 `protobuf:"varint,61,opt,name=first_seq_counter,json=firstSeqCounter,proto3" json:"first_seq_counter,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Record) Reset() {
@@ -1355,6 +1357,20 @@ func (x *Record) GetResultObject() *BodyRef {
 	return nil
 }
 
+func (x *Record) GetFirstSeqBoot() uint64 {
+	if x != nil {
+		return x.FirstSeqBoot
+	}
+	return 0
+}
+
+func (x *Record) GetFirstSeqCounter() uint64 {
+	if x != nil {
+		return x.FirstSeqCounter
+	}
+	return 0
+}
+
 // Stored is the initial record: written once, read at start and when it is sent.
 type Stored struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1518,7 +1534,7 @@ const file_task_proto_rawDesc = "" +
 	"\x05state\x18\x03 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
 	"\x05cause\x18\x05 \x01(\tR\x05cause\x12\x16\n" +
-	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xf2\x0e\n" +
+	"\x06folded\x18\x06 \x01(\rR\x06folded\"\xc4\x0f\n" +
 	"\x06Record\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12)\n" +
 	"\x05class\x18\x02 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
@@ -1587,7 +1603,9 @@ const file_task_proto_rawDesc = "" +
 	"sharedLane\x12&\n" +
 	"\x04code\x189 \x01(\x0e2\x12.transport.v1.CodeR\x04code\x12\x16\n" +
 	"\x06keeper\x18: \x01(\rR\x06keeper\x12:\n" +
-	"\rresult_object\x18; \x01(\v2\x15.transport.v1.BodyRefR\fresultObject\x1a9\n" +
+	"\rresult_object\x18; \x01(\v2\x15.transport.v1.BodyRefR\fresultObject\x12$\n" +
+	"\x0efirst_seq_boot\x18< \x01(\x04R\ffirstSeqBoot\x12*\n" +
+	"\x11first_seq_counter\x18= \x01(\x04R\x0ffirstSeqCounter\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"|\n" +

@@ -44,7 +44,7 @@ func (b *Backlog) readDead(in *loader) error {
 		if name := b.blocks(k, st.GetRecord()); name != "" {
 			e := &entry{key: k, place: blocking, xpos: -1}
 			b.laneNamed(name).join(e)
-			in.seq[e] = st.Record.Seq()
+			in.seq[e] = st.Record.FirstSeq()
 		}
 		return st.GetRecord(), nil
 	})
@@ -161,15 +161,15 @@ func (b *Backlog) rebuild(in *loader) {
 	in.all = append(in.all, e)
 	b.cfg.Found(e.key, in.rec)
 	if e.lane != nil {
-		in.seq[e] = in.rec.Seq()
+		in.seq[e] = in.rec.FirstSeq()
 	}
 	if len(b.entries)%progressEvery == 0 {
 		b.cfg.Progress(len(b.entries))
 	}
 }
 
-// sortLane orders a lane by the signed sequence, which is the order of creation
-// at the origin.
+// sortLane orders a lane by the first sequence, which is the order of creation at
+// the origin.
 func (in *loader) sortLane(l *lane) {
 	slices.SortFunc(l.entries, func(a, b *entry) int {
 		return cmp.Or(in.seq[a].Compare(in.seq[b]), a.key.ID.Compare(b.key.ID))
