@@ -20,12 +20,16 @@ type quotas struct {
 	taken   int64                 // reserved, not written yet
 	written int64                 // in files of runs and in files that wait to be sealed
 	files   map[string]int64      // sizes of the files that wait, by path
+	sweepAt int                   // number of files at which those that are gone are forgotten
 	starved map[proto.TaskID]bool // tasks stopped for lack of disk space
 }
 
 func newQuotas(space func() (free, reserve int64, ok bool)) *quotas {
-	return &quotas{space: space, files: map[string]int64{}, starved: map[proto.TaskID]bool{}}
+	return &quotas{space: space, files: map[string]int64{}, sweepAt: minSweep, starved: map[proto.TaskID]bool{}}
 }
+
+// minSweep is the number of files up to which those that are gone are remembered.
+const minSweep = 64
 
 // diskSpace returns a function that measures the disk of this node; a simulated node
 // has none.
@@ -77,13 +81,29 @@ func (r *runOutput) Settle(taken, written int64) {
 	r.size += written
 }
 
-// handOver transfers the output to the end of its task, which removes the file.
+// handOver transfers the output to the end of its run, which removes the file. A file of an
+// earlier run at the same path is gone.
 func (r *runOutput) handOver(path string) {
 	o := r.quotas
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.written -= o.files[path]
 	o.files[path] = r.size
 	r.size = 0
+	if len(o.files) >= o.sweepAt {
+		o.sweep()
+	}
+}
+
+// sweep forgets the files that are gone.
+func (l *quotas) sweep() {
+	for path, size := range l.files {
+		if _, err := os.Lstat(path); os.IsNotExist(err) {
+			delete(l.files, path)
+			l.written -= size
+		}
+	}
+	l.sweepAt = max(2*len(l.files), minSweep)
 }
 
 // release releases the space of output that is removed with the folder of the run.
@@ -105,12 +125,7 @@ func (l *quotas) fits(n int64) bool {
 	if free-2*(l.taken+n)-l.written >= reserve {
 		return true
 	}
-	for path, size := range l.files {
-		if _, err := os.Lstat(path); os.IsNotExist(err) { // it was sealed
-			delete(l.files, path)
-			l.written -= size
-		}
-	}
+	l.sweep()
 	return free-2*(l.taken+n)-l.written >= reserve
 }
 

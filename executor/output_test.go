@@ -1,11 +1,13 @@
 package executor
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -54,6 +56,65 @@ func TestOutputsShareSpaceAboveReserve(t *testing.T) {
 	disk.free += 300
 	if o.written != 0 || o.taken != 0 || len(o.files) != 0 {
 		t.Errorf("%d written, %d taken, files %v; want nothing left", o.written, o.taken, o.files)
+	}
+}
+
+// A file that is handed over again replaces the one of the earlier attempt in the quota,
+// and outputs that are gone are forgotten also while there is space.
+func TestOutputsThatAreGoneAreForgotten(t *testing.T) {
+	free := int64(1 << 30)
+	o := newQuotas(func() (int64, int64, bool) { return free, 0, true })
+	dir := t.TempDir()
+	handOver := func(name string, size int64) {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := o.newOutput()
+		if !r.Reserve(size) {
+			t.Fatal("no space")
+		}
+		r.Settle(size, size)
+		r.handOver(path)
+	}
+	remove := func(name string) {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	handOver("waits", 7)
+	for i := range 1000 {
+		handOver("out", 100)
+		name := fmt.Sprint(i)
+		handOver(name, 10)
+		remove(name)
+	}
+	if n := len(o.files); n > 2*minSweep {
+		t.Errorf("%d outputs are remembered, two have a file", n)
+	}
+	remove("out")
+	free = 0
+	if o.newOutput().Reserve(1) || o.written != 7 || len(o.files) != 1 {
+		t.Errorf("%d written, files %v; want only the one that waits", o.written, o.files)
+	}
+}
+
+// Output that cannot be read stays in the folder of its run, which is removed.
+func TestUnreadableOutputIsNotKept(t *testing.T) {
+	x := &Executor{cfg: Config{Dir: t.TempDir()}}
+	dir, err := x.runFolder(&handler.Run{}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res := &handler.Result{File: filepath.Join(dir, "output")}
+	if err := os.Mkdir(res.File, 0o700); err != nil { // a folder can be moved, but not read
+		t.Fatal(err)
+	}
+	if err := x.keepOutput(&handler.Run{}, newQuotas(nil).newOutput(), res); err == nil {
+		t.Error("it was kept")
+	}
+	if _, err := os.Stat(res.File); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -206,22 +206,23 @@ func (w worker) keep(r *handler.Run, out *runOutput, res *handler.Result) *handl
 	return res
 }
 
-// keepOutput moves the file of res to where the end of the task takes it from.
-func (x *Executor) keepOutput(r *handler.Run, out *runOutput, res *handler.Result) (err error) {
+// keepOutput moves the file of res to where the end of the run takes it from. On failure it
+// stays in the run's folder.
+func (x *Executor) keepOutput(r *handler.Run, out *runOutput, res *handler.Result) error {
+	f, err := os.Open(res.File)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	size, err := io.Copy(sum, f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
 	path := filepath.Join(x.cfg.Dir, datadir.Run, r.ID.String()+".out")
 	if err := os.Rename(res.File, path); err != nil {
 		return err
 	}
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	sum := sha256.New()
-	if res.Size, err = io.Copy(sum, f); err != nil {
-		return err
-	}
-	res.File, res.Digest = path, sum.Sum(nil)
+	res.File, res.Size, res.Digest = path, size, sum.Sum(nil)
 	out.handOver(path)
 	return nil
 }

@@ -19,6 +19,7 @@ func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *handl
 	if to.state.Terminal() {
 		return in.finish(ctx, j, to, res, true)
 	}
+	in.removeResult(res)
 	var rec *proto.Record
 	errs := in.queue.Change(ctx, []backlog.Edit{j.edit()}, func(_ int, r *proto.Record) backlog.Action {
 		in.addStart(j, r)
@@ -76,9 +77,13 @@ func withoutResult(to transition, res *handler.Result, err error) (transition, *
 	return to, &handler.Result{Outcome: handler.Fail, Code: res.Code, Truncated: true, Stderr: res.Stderr, Reason: why}, false
 }
 
-func (in *Inbox) removeResult(path string) {
-	if err := os.Remove(path); err != nil {
-		in.cfg.Logger.Warn("a result's file could not be removed", "file", path, "err", err)
+// removeResult removes the file of a result, if it has one.
+func (in *Inbox) removeResult(res *handler.Result) {
+	if res.File == "" {
+		return
+	}
+	if err := os.Remove(res.File); err != nil {
+		in.cfg.Logger.Warn("a result's file could not be removed", "file", res.File, "err", err)
 	}
 }
 
@@ -91,7 +96,7 @@ func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *handler
 		err := in.tryFinish(ctx, j, to, res, keep)
 		if errors.Is(err, ErrNoRoom) && res.File != "" && wait >= giveUpAt { // the result occupies the very room that it needs
 			in.cfg.Logger.Error("the result of a task is dropped: there is no room for it", "task", j.key.String(), "bytes", res.Size, "err", err)
-			in.removeResult(res.File)
+			in.removeResult(res)
 			to, res, keep = withoutResult(to, res, err)
 			err = in.tryFinish(ctx, j, to, res, keep)
 		}

@@ -184,9 +184,7 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 			e.Outcome.StartedMs, e.Outcome.FinishedMs = began.UnixMilli(), rn.cfg.Clock.Now().UnixMilli()
 		}
 		rn.granted.Ended(jobCtx, j.key.ID, e)
-		if res.File != "" {
-			rn.removeResult(res.File)
-		}
+		rn.removeResult(res)
 	}
 }
 

@@ -147,6 +147,41 @@ func TestResultWithoutRoomIsGivenUp(t *testing.T) {
 	})
 }
 
+// The file with the output of a run that does not end its task is removed, also when a
+// cancel ends the task at that moment.
+func TestOutputOfAFailedAttemptIsRemoved(t *testing.T) {
+	for _, want := range []proto.TaskState{succeeded, cancelled} {
+		t.Run(want.Name(), func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "result")
+			_, spec := scripted(func(_ context.Context, r *handler.Run) *handler.Result {
+				if r.Attempt > 1 {
+					return &handler.Result{Outcome: handler.Success, Output: []byte("small")}
+				}
+				if err := os.WriteFile(path, make([]byte, 1000), 0o600); err != nil {
+					t.Error(err)
+				}
+				return &handler.Result{Outcome: handler.Retry, File: path, Size: 1000, Digest: make([]byte, 32)}
+			})
+			inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+				a := f.task()
+				f.in.cfg.Fail = func(point string, _ proto.TaskID) error {
+					if point == PointFinish && want == cancelled {
+						f.mustCancel(a, false, 0)
+					}
+					return nil
+				}
+				f.accept(0, a)
+				f.run()
+				wait(5 * time.Second)
+				f.expect(a, want)
+				if _, err := os.Stat(path); !os.IsNotExist(err) {
+					t.Errorf("the file is still there: %v", err)
+				}
+			})
+		})
+	}
+}
+
 // A kind whose handler cannot be started behaves as if it had none: it accepts nothing, and
 // tasks in custody wait without spending an attempt (S30).
 func TestASuspendedKindAcceptsNothing(t *testing.T) {
