@@ -376,7 +376,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	case m.Lease != nil && !h.queues[t.Queue].known():
 		h.ignored(t.ID, from, proto.Seq{}, "it hands over a task of an unknown queue")
 		return h.endInput()
-	case m.Lease == nil || string(m.Lease.Task) != string(t.ID[:]) || m.Lease.State.Terminal() || m.Lease.Generation < 2 || m.Lease.EpochBoot > maxBoot:
+	case m.Lease == nil || string(m.Lease.Task) != string(t.ID[:]) || m.Lease.State.Terminal() || m.Lease.Generation < 2 || m.Lease.EpochBoot > h.plausibleBoot():
 		h.ignored(t.ID, from, proto.Seq{}, "it hands over what is not the state of this task")
 		return h.endInput()
 	default:

@@ -107,7 +107,7 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 		return
 	}
 	seen := proto.Seq{Boot: t.SeenBoot, Counter: t.SeenCounter}
-	if t.Code == proto.CodeStale && seen.Compare(k.epoch) >= 0 && seen.Boot < maxBoot {
+	if t.Code == proto.CodeStale && seen.Compare(k.epoch) >= 0 && seen.Boot <= h.plausibleBoot() {
 		h.raiseBoot(seen.Boot)
 	}
 	h.event(EventDeclined, ts, from, t.Code.Name()+": "+t.Detail)
@@ -138,9 +138,18 @@ func (h *Home) handleDeclined(from proto.PeerID, k claim, t *proto.Taken) {
 	h.reschedule(ts)
 }
 
-// maxBoot is far above any boot number, which is at most the time in seconds: a member must
+// maxBoot is far above any boot number, which is about the time in seconds: a member must
 // not exhaust the numbers.
 const maxBoot = 1 << 40
+
+// plausibleBoot returns the highest boot number that is taken from another node. It is a
+// century ahead, so that a home whose clock is decades behind still grants above the epochs
+// of former homes. It does not depend on the boot number of this home, so that however
+// often that is raised it stays about as far below maxBoot as the clock.
+func (h *Home) plausibleBoot() uint64 {
+	const century = 100 * 365 * 24 * 3600
+	return uint64(max(h.now.Wall/1000, 0)) + century
+}
 
 // raiseBoot continues the epochs of this home above a boot number. The batch of this output
 // contains it.
