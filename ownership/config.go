@@ -21,7 +21,7 @@ type Config struct {
 	RunLimit        time.Duration // how long a run may continue past not_after; default 10m
 	Skew            time.Duration // largest difference between two clocks; default proto.Skew
 	KeepEnded       int           // ended tasks that are remembered to answer late results; default 50000
-	HandoffWindow   int           // tasks in transit to another home at a time; default 1024
+	HandoffWindow   int           // tasks in transit to one other home at a time; default 1024
 	MessageLifetime time.Duration // longest time that a copy of a message may survive; default 1h
 	StallAfter      time.Duration // a handler that reports progress and then none for this long is not renewed; default 5m
 

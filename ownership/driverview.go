@@ -131,12 +131,10 @@ func (d *Driver) Queue(ctx context.Context, name string) (QueueView, error) {
 		if q.membersStale {
 			d.home.rebuildMembers(q)
 		}
-		for e := d.home.live.Front(); e != nil; e = e.Next() {
-			switch ts := e.Value.(*taskState); {
-			case ts.mem.queue != q:
-			case ts.leased():
+		for e := q.tasks.Front(); e != nil; e = e.Next() {
+			if e.Value.(*taskState).leased() {
 				v.Owned++
-			default:
+			} else {
 				v.Waiting++
 			}
 		}

@@ -190,21 +190,27 @@ func (h *Home) relinquish(q *queue, s *proto.QueueState) {
 }
 
 func (h *Home) rescheduleAll(q *queue) {
-	for e := h.live.Front(); e != nil; e = e.Next() {
-		if ts := e.Value.(*taskState); ts.mem.queue == q {
-			h.reschedule(ts)
-		}
+	for e := q.tasks.Front(); e != nil; e = e.Next() {
+		h.reschedule(e.Value.(*taskState))
 	}
 }
 
-// moveOut moves tasks of queues whose home is elsewhere, as many as may be in transit.
+// moveOut moves tasks of queues whose home is elsewhere, as many as may be in transit to
+// each home: one that takes none delays only its own.
 func (h *Home) moveOut() {
-	for e := h.live.Front(); e != nil && h.handoffs.Len() < h.cfg.HandoffWindow && !h.out.full(); {
-		ts := e.Value.(*taskState)
-		e = e.Next()
-		if q := ts.mem.queue; !q.isHome(h.self) {
-			var to proto.PeerID
-			copy(to[:], q.state.Home)
+	inTransit := map[proto.PeerID]int{}
+	for e := h.handoffs.Front(); e != nil; e = e.Next() {
+		inTransit[e.Value.(*handoffEntry).home]++
+	}
+	for _, q := range h.order {
+		if q.isHome(h.self) {
+			continue
+		}
+		var to proto.PeerID
+		copy(to[:], q.state.Home)
+		for e := q.tasks.Front(); e != nil && inTransit[to] < h.cfg.HandoffWindow && !h.out.full(); inTransit[to]++ {
+			ts := e.Value.(*taskState)
+			e = e.Next()
 			h.moveTask(ts, to)
 		}
 	}

@@ -73,6 +73,36 @@ func TestALaneBlockedDuringAHandoff(t *testing.T) {
 	}
 }
 
+// A new home that answers nothing delays no task that goes to another.
+func TestASilentNewHomeDelaysOnlyItsTasks(t *testing.T) {
+	h := NewHome(homePeer, 100, Config{HandoffWindow: 1})
+	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	sent := map[proto.PeerID]int{}
+	homes := map[string]proto.PeerID{"qa": peerOf(5), "qb": otherPeer}
+	for _, name := range []string{"qa", "qb"} {
+		h.SetQueue(func(*proto.QueueState) {}, now, name)
+		for i := range byte(2) {
+			h.Add(Task{ID: proto.TaskID{name[1], i}, Queue: name, Kind: "k", Sent: homePeer, NotAfter: now.Wall + time.Hour.Milliseconds()}, now)
+		}
+	}
+	for _, name := range []string{"qa", "qb"} {
+		out, err := h.HandOff(name, homes[name], now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range out.Sends {
+			if m, ok := s.Body.(*proto.Handoff); ok && m.Lease != nil {
+				sent[s.To]++
+			}
+		}
+	}
+	for name, home := range homes {
+		if sent[home] != 1 {
+			t.Errorf("%d tasks of %s were sent to its new home at once, want 1", sent[home], name)
+		}
+	}
+}
+
 // PendingHandoffs returns how many tasks are in transit to another home, or still have to
 // go.
 func (h *Home) PendingHandoffs() int {

@@ -215,6 +215,7 @@ func (h *Home) insert(ts *taskState) {
 	h.tasks[ts.task.ID] = ts
 	ts.mem.live = h.live.PushBack(ts)
 	ts.mem.queue = h.queue(ts.task.Queue)
+	ts.mem.inQueue = ts.mem.queue.tasks.PushBack(ts)
 	if ts.task.Key != "" {
 		ts.mem.lane = ts.mem.queue.lane(ts.mem.queue.laneOf(&ts.task))
 		ts.mem.lane.add(ts)
@@ -226,6 +227,7 @@ func (h *Home) insert(ts *taskState) {
 func (h *Home) remove(ts *taskState) {
 	delete(h.tasks, ts.task.ID)
 	h.live.Remove(ts.mem.live)
+	ts.mem.queue.tasks.Remove(ts.mem.inQueue)
 	ts.mem.queue.unready(ts)
 	h.updateUsage(ts, false)
 	if l := ts.mem.lane; l != nil {

@@ -3,6 +3,7 @@ package ownership
 import (
 	"bytes"
 	"container/heap"
+	"container/list"
 	"fmt"
 	"slices"
 	"time"
@@ -22,6 +23,7 @@ type queue struct {
 	picker       fair.Picker
 	usage        *dispatch.Usage
 	limits       dispatch.Limits
+	tasks        list.List     // of *taskState, in the order in which they came
 	ready        [4]readyQueue // by class
 	stuck        stuckShapes   // of tasks in ready
 	delayed      delayHeap
@@ -228,9 +230,9 @@ func (q *queue) block(l *lane, head proto.TaskID) {
 func (h *Home) regroupLanes(q *queue) {
 	old := q.lanes
 	q.lanes, q.blockedLanes = map[laneKey]*lane{}, 0
-	for e := h.live.Front(); e != nil; e = e.Next() {
+	for e := q.tasks.Front(); e != nil; e = e.Next() {
 		ts := e.Value.(*taskState)
-		if ts.mem.queue != q || ts.mem.lane == nil {
+		if ts.mem.lane == nil {
 			continue
 		}
 		was := ts.mem.lane

@@ -67,6 +67,7 @@ type taskState struct {
 type taskMem struct {
 	live        *list.Element // in Home.live
 	queue       *queue
+	inQueue     *list.Element // in queue.tasks
 	lane        *lane
 	ready       *list.Element // in queue.ready; nil: not there
 	readySeq    uint64        // its number in queue.ready
