@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -100,6 +101,41 @@ func TestASilentNewHomeDelaysOnlyItsTasks(t *testing.T) {
 		if sent[home] != 1 {
 			t.Errorf("%d tasks of %s were sent to its new home at once, want 1", sent[home], name)
 		}
+	}
+}
+
+// A task that its new home has confirmed, and that is still stored here because the node
+// died in between, is reported again at the next start.
+func TestATaskThatMovedIsReportedAfterARestart(t *testing.T) {
+	now := Now{Wall: 1_700_000_000_000, Mono: time.Hour, Boot: time.Hour}
+	confirmed := Task{ID: proto.TaskID{7, 1}, Queue: "q", Kind: "k", NotAfter: now.Wall + time.Hour.Milliseconds()}
+	inTransit := confirmed
+	inTransit.ID[1] = 2
+	h, disk := NewHome(homePeer, 100, Config{}), map[string][]byte{}
+	keep(disk, h.SetQueue(func(*proto.QueueState) {}, now, "q"))
+	h.Add(confirmed, now)
+	h.Add(inTransit, now)
+	out, err := h.HandOff("q", otherPeer, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep(disk, out)
+	taken := &proto.Moved{Task: confirmed.ID[:], Generation: h.moved[confirmed.ID].gen}
+	keep(disk, h.OnHandedOff(otherPeer, &proto.HandedOff{Moved: []*proto.Moved{taken}}, now))
+
+	h = NewHome(homePeer, 101, Config{})
+	for key, val := range disk {
+		if val == nil {
+			continue
+		}
+		if _, err := h.Load(key, val); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.Restore(confirmed, nil, now)
+	h.Restore(inTransit, nil, now)
+	if got := h.Begin(now).HandedOff; !slices.Equal(got, []proto.TaskID{confirmed.ID}) {
+		t.Errorf("%v are reported, want %s", got, confirmed.ID)
 	}
 }
 

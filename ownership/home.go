@@ -25,14 +25,15 @@ type Home struct {
 	active  bool   // this node believes that it is neither suspect nor isolated
 	rescued uint64 // low tasks granted because they had waited too long
 
-	tasks    map[proto.TaskID]*taskState
-	live     *list.List // of *taskState, in the order in which they came
-	queues   map[string]*queue
-	order    []*queue // in the order in which they were added
-	nodes    map[proto.PeerID]*node
-	peers    []proto.PeerID // the keys of nodes, in the order in which they were added
-	moved    map[proto.TaskID]*handoffEntry
-	handoffs *list.List // of *handoffEntry: handed over and not confirmed
+	tasks     map[proto.TaskID]*taskState
+	live      *list.List // of *taskState, in the order in which they came
+	queues    map[string]*queue
+	order     []*queue // in the order in which they were added
+	nodes     map[proto.PeerID]*node
+	peers     []proto.PeerID // the keys of nodes, in the order in which they were added
+	moved     map[proto.TaskID]*handoffEntry
+	handoffs  *list.List     // of *handoffEntry: handed over and not confirmed
+	handedOff []proto.TaskID // given to Restore though their new homes have confirmed them
 	endings
 	homeIndex
 
@@ -158,6 +159,9 @@ func (h *Home) Load(key string, val []byte) (live *proto.Lease, err error) {
 // record if it has one. A lease gets one full period from now.
 func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	h.now = now
+	if entry := h.moved[t.ID]; entry != nil && entry.lease == nil {
+		h.handedOff = append(h.handedOff, t.ID)
+	}
 	if h.ended[t.ID] != nil || h.moved[t.ID] != nil || h.tasks[t.ID] != nil {
 		return
 	}
@@ -174,10 +178,13 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 }
 
 // Begin makes the boot number of this start durable and asks the owners of all leases for
-// their status (RUNNING without an owner, S20). It comes after the last Restore.
+// their status (RUNNING without an owner, S20). It reports tasks again that another home has
+// taken: they are still here if the last start ended too early. It comes after the last
+// Restore.
 func (h *Home) Begin(now Now) Output {
 	o := h.beginInput(now)
 	o.put(homeBootKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
+	o.HandedOff, h.handedOff = h.handedOff, nil
 	h.scan = clockGuard{last: now, seen: true}
 	h.restoreLaneTails()
 	for e := h.live.Front(); e != nil; e = e.Next() {
