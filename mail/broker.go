@@ -388,7 +388,9 @@ func (b *Broker) Run(ctx context.Context) error {
 			return b.stop(b.log.Err())
 		case <-b.wake:
 		case <-tick.C:
-			if !b.started {
+			if !b.started { // the record of the start may have been refused
+				b.queued.again(b.cfg.Clock.Boot().Milliseconds())
+				b.flush()
 				continue
 			}
 			b.tick(ctx)

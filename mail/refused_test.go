@@ -46,3 +46,22 @@ func TestRefusedRecordsAreWrittenLater(t *testing.T) {
 		}
 	})
 }
+
+// S15: a start on a full disk serves once there is space.
+func TestStartOnAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, Config{})
+		f.mailbox("agent:ceo")
+		f.send("agent:ceo", "waits")
+		f.late = new(lateLog)
+		f.late.refuse(store.ErrNoDisk)
+		f.restart()
+		time.Sleep(10 * time.Minute)
+		f.late.refuse(nil)
+		time.Sleep(2 * time.Second)
+		if _, bodies := f.next(f.read("agent:ceo", 1), 1); !slices.Equal(bodies, []string{"waits"}) {
+			t.Errorf("%q", bodies)
+		}
+		f.send("agent:ceo", "more")
+	})
+}
