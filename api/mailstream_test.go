@@ -181,16 +181,13 @@ func TestMailDocuments(t *testing.T) {
 	tell(t, c, `{"op":"read","session":2,"box":"cto","credit":5}`)
 	x := hearMails(t, c, 2, "x")
 	tell(t, c, `{"op":"settle","session":1,"ref":4,"ack":[%q]}`, ab[1])
-	if a := hear(t, c); a.Op == "mail" { // the credit of it
-		hear(t, c)
-	} else if a.Op != "settled" || a.Ref != 4 || a.Code != "" || a.Stale != nil {
-		t.Errorf("%+v", a)
+	for range 2 { // the mail for the credit of it may come first
+		if a := hear(t, c); a.Op != "mail" && (a.Op != "settled" || a.Ref != 4 || a.Code != "" || a.Stale != nil) {
+			t.Errorf("%+v", a)
+		}
 	}
 	tell(t, c, `{"op":"settle","session":77,"ref":5,"ack":[%q]}`, x[0])
 	a := hear(t, c)
-	for a.Op == "mail" || a.Ref == 4 {
-		a = hear(t, c)
-	}
 	if a.Op != "settled" || a.Ref != 5 || a.Code != wire.CodeNotFound {
 		t.Errorf("a session that never was: %+v", a)
 	}
