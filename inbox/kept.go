@@ -38,9 +38,9 @@ func keeperOf(r *proto.Record) Keeper { return Keeper(r.GetKeeper()) }
 // A Custodian keeps tasks instead of a slot. They are in custody here like any other, but
 // the custodian decides who runs them and when they end.
 type Custodian interface {
-	// Admit decides whether a task of origin may come into custody; the zero verdict means
-	// yes.
-	Admit(c *proto.Content, origin proto.PeerID) Verdict
+	// Admit decides whether a task may come into custody; the zero verdict means yes. It is
+	// called under a lock and must not call the inbox.
+	Admit(a *Arrival) Verdict
 	// Taken is called with a task once it is on disk. It must not keep the record.
 	Taken(id proto.TaskID, r *proto.Record)
 	// Cancel cancels a task and returns once that is durable, with the zero verdict. Any
@@ -65,7 +65,7 @@ func (in *Inbox) admit(a *Arrival) *Verdict {
 	}
 	v := refuse(proto.CodeNoHandler, "this node has no shared queues")
 	if c := in.custodians[k]; c != nil {
-		v = c.Admit(a.Content, a.Header.Origin)
+		v = c.Admit(a)
 	}
 	return &v
 }

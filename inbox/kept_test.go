@@ -17,8 +17,8 @@ import (
 // oneQueue admits every task.
 type oneQueue struct{}
 
-func (oneQueue) Admit(*proto.Content, proto.PeerID) Verdict { return Verdict{} }
-func (oneQueue) Taken(proto.TaskID, *proto.Record)          {}
+func (oneQueue) Admit(*Arrival) Verdict            { return Verdict{} }
+func (oneQueue) Taken(proto.TaskID, *proto.Record) {}
 func (oneQueue) Cancel(context.Context, proto.TaskID) (Verdict, bool, error) {
 	return Verdict{}, true, nil
 }

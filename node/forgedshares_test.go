@@ -90,7 +90,12 @@ func (f *flooder) envelope(c *proto.Content, body *bodies.Manifest) *proto.Envel
 // signed.
 func (f *flooder) frame(c *proto.Content, unsigned ...byte) []byte {
 	f.t.Helper()
-	env := f.envelope(c, nil)
+	return f.data(f.envelope(c, nil), unsigned...)
+}
+
+// data is frame for a task that is signed and sealed already.
+func (f *flooder) data(env *proto.Envelope, unsigned ...byte) []byte {
+	f.t.Helper()
 	sig := env.GetSignature()
 	env.Signature = nil
 	payload, err := proto.Encode(nil, env)

@@ -10,10 +10,22 @@ import (
 	"github.com/balefire/balefire/proto"
 )
 
-// Admit decides whether a task of origin may enter a queue here. A node that is no
-// longer the home accepts the task too and passes it on: the task is signed for this
-// node, and its origin cannot send it to another one.
-func (qs *Queues) Admit(c *proto.Content, origin proto.PeerID) inbox.Verdict {
+// Admit decides whether a task may enter a queue here. A node that is no longer the home
+// accepts the task too and passes it on: the task is signed for this node, and its origin
+// cannot send it to another one.
+func (qs *Queues) Admit(a *inbox.Arrival) inbox.Verdict {
+	v := qs.rule(a.Content, a.Header.Origin)
+	if !v.Accepted() || !a.Header.Streamed() || !qs.parts.Bodies.Has(&a.Header) {
+		return v // a body that is not here gets its place when it is offered
+	}
+	if why := qs.parts.Bodies.Take(a.Header.ID, a.Header.Origin); why != "" {
+		v = inbox.Verdict{Code: proto.CodeFull, Detail: why}
+	}
+	return v
+}
+
+// rule applies the rules of a queue to a task of origin.
+func (qs *Queues) rule(c *proto.Content, origin proto.PeerID) inbox.Verdict {
 	s := qs.Driver.QueueStates()[c.GetQueue()]
 	switch {
 	case s == nil:
@@ -29,7 +41,7 @@ func (qs *Queues) Admit(c *proto.Content, origin proto.PeerID) inbox.Verdict {
 // Taken passes a task that is on disk to the ownership subsystem.
 func (qs *Queues) Taken(id proto.TaskID, r *proto.Record) {
 	if largeBody(r) {
-		qs.parts.Bodies.Track(id)
+		qs.parts.Bodies.Track(id, originOf(r))
 	}
 	t := leaseTask(id, r)
 	t.MayHaveRun = qs.mayHaveRun(r)

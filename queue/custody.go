@@ -25,7 +25,7 @@ func (c Custody) Tasks() ([]ownership.Task, error) {
 		all[i] = leaseTask(l.Key.ID, l.Record)
 		all[i].MayHaveRun = c.mayHaveRun(l.Record)
 		if largeBody(l.Record) {
-			c.parts.Bodies.Track(l.Key.ID)
+			c.parts.Bodies.Track(l.Key.ID, originOf(l.Record))
 		}
 	}
 	return all, nil

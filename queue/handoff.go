@@ -81,7 +81,7 @@ func (m Mover) Check(from proto.PeerID, h *proto.Handoff) (ownership.Task, error
 		return ownership.Task{}, fmt.Errorf("a task that %s hands over: %w", from.Short(), err)
 	}
 	t := HandedTask(&a)
-	if v := m.Admit(a.Content, a.Header.Origin); v.Code == proto.CodeDenied {
+	if v := m.rule(a.Content, a.Header.Origin); v.Code == proto.CodeDenied {
 		t.Denied = v.Detail
 	}
 	return t, nil
@@ -109,7 +109,7 @@ func (m Mover) Adopt(h *proto.Handoff) (into func(*store.Batch), drop func(), er
 	into = func(b *store.Batch) {
 		ad.Into(b)
 		if a.Header.Streamed() {
-			b.After(func() { m.parts.Bodies.Track(a.Header.ID) })
+			b.After(func() { m.parts.Bodies.Track(a.Header.ID, a.Header.Origin) })
 		}
 	}
 	return into, ad.Drop, nil

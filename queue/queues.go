@@ -100,12 +100,19 @@ type Bodies interface {
 }
 
 type custodyBodies interface {
-	// Track is called with each task in custody whose body is large.
-	Track(id proto.TaskID)
-	// Untrack is called when a task has ended here or has moved to another home.
-	Untrack(id proto.TaskID)
+	bodyPlaces
 	// Has reports whether the large body that a header names is stored here.
 	Has(h *proto.Header) bool
+}
+
+type bodyPlaces interface {
+	// Take gives a task whose large body is here already a place among those that are
+	// stored, and returns why it gets none.
+	Take(id proto.TaskID, origin proto.PeerID) (why string)
+	// Track is called with each task in custody whose body is large.
+	Track(id proto.TaskID, origin proto.PeerID)
+	// Untrack is called when a task has ended here or has moved to another home.
+	Untrack(id proto.TaskID)
 }
 
 type resultBodies interface {

@@ -15,44 +15,19 @@ import (
 	"github.com/balefire/balefire/transport"
 )
 
-// admit accepts the body of a task for a queue here, unless the limit of such bodies is
-// reached.
+// admit accepts the body of a task for a queue here, unless such bodies have no place left.
 func (t *Transfers) admit(a *inbox.Arrival, object *bodies.Manifest) (*incomingBody, *proto.OfferReply, error) {
-	id, limit := a.Header.ID, t.MaxQueued
-	t.mu.Lock()
-	_, known := t.arriving[id]
-	full := !known && len(t.queued)+len(t.arriving) >= limit
-	if !full {
-		t.arriving[id] = 0
-	}
-	t.mu.Unlock()
-	if full {
-		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: fmt.Sprintf("%d large bodies of queue tasks are stored here, which is the limit", limit)}, nil
+	id, origin := a.Header.ID, a.Header.Origin
+	if why := t.take(id, origin, 0); why != "" {
+		return nil, &proto.OfferReply{Code: proto.CodeFull, Detail: why}, nil
 	}
 	sink, reply, err := t.receive(proto.CodeNeedBody, "", &a.Header, object, bodies.Terms{})
 	if sink == nil {
-		t.arrived(id, err == nil && reply.GetCode() == proto.CodeOK)
+		t.arrived(id, origin, err == nil && reply.GetCode() == proto.CodeOK)
 		return nil, reply, err
 	}
-	sink.onEnd = func(whole bool) { t.arrived(id, whole) }
+	sink.onEnd = func(whole bool) { t.arrived(id, origin, whole) }
 	return sink, reply, err
-}
-
-// arrived records that the body of a task is complete, or that its stream ended early.
-func (t *Transfers) arrived(id proto.TaskID, whole bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if delete(t.arriving, id); whole && !t.queued[id] {
-		t.arriving[id] = max(t.Clock.Mono(), 1)
-	}
-}
-
-// Track counts a task of a queue whose body is large.
-func (t *Transfers) Track(id proto.TaskID) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.arriving, id)
-	t.queued[id] = true
 }
 
 // Has reports whether the object that a header names is here.
@@ -65,8 +40,7 @@ func (t *Transfers) Has(h *proto.Header) bool {
 func (t *Transfers) Untrack(id proto.TaskID) {
 	t.mu.Lock()
 	others := t.ownerResults[id]
-	delete(t.queued, id)
-	delete(t.arriving, id)
+	t.places.drop(id)
 	delete(t.verified, id)
 	delete(t.ownerResults, id)
 	t.mu.Unlock()

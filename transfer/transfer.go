@@ -45,15 +45,14 @@ type Transfers struct {
 
 	mu           sync.Mutex
 	busy         map[transferKey]bool
-	fetching     map[proto.TaskID]*bodyFetch    // bodies of tasks granted to this node that have not arrived yet
-	granted      map[proto.TaskID]string        // file of the body of a task granted to this node, for the run
-	ownResults   map[proto.TaskID]string        // file of the result of a run on this node
-	ownerResults map[proto.TaskID][]string      // files of results received here, complete or not
-	verified     map[proto.TaskID]string        // file of the result that is complete and verified
-	corrupt      map[string]int                 // failed verifications of a result, by file
-	damaged      map[proto.TaskID]bool          // results of runs on this node that the disk no longer has as they were
-	queued       map[proto.TaskID]bool          // tasks of queues with a large body stored here
-	arriving     map[proto.TaskID]time.Duration // 0: the body is arriving; else the monotonic time of its arrival
+	fetching     map[proto.TaskID]*bodyFetch // bodies of tasks granted to this node that have not arrived yet
+	granted      map[proto.TaskID]string     // file of the body of a task granted to this node, for the run
+	ownResults   map[proto.TaskID]string     // file of the result of a run on this node
+	ownerResults map[proto.TaskID][]string   // files of results received here, complete or not
+	verified     map[proto.TaskID]string     // file of the result that is complete and verified
+	corrupt      map[string]int              // failed verifications of a result, by file
+	damaged      map[proto.TaskID]bool       // results of runs on this node that the disk no longer has as they were
+	places       places
 }
 
 // Parts is what transfers work with.
@@ -142,7 +141,7 @@ func New(p Parts) *Transfers {
 	return &Transfers{
 		Parts: p, jobs: make(chan func(context.Context), maxTransfers), busy: map[transferKey]bool{}, fetching: map[proto.TaskID]*bodyFetch{},
 		granted: map[proto.TaskID]string{}, ownResults: map[proto.TaskID]string{}, ownerResults: map[proto.TaskID][]string{}, verified: map[proto.TaskID]string{}, corrupt: map[string]int{}, damaged: map[proto.TaskID]bool{},
-		queued: map[proto.TaskID]bool{}, arriving: map[proto.TaskID]time.Duration{},
+		places: places{map[proto.TaskID]place{}, map[proto.PeerID]int{}},
 	}
 }
 
@@ -337,9 +336,9 @@ func (t *Transfers) scan(ctx context.Context) {
 		}
 		t.enqueue(func(context.Context) { t.leases.Fetch(id, true) })
 	}
-	for id, since := range t.arriving {
-		if since > 0 && now-since > arrivalTTL {
-			delete(t.arriving, id)
+	for id, p := range t.places.all {
+		if !p.queued && p.since > 0 && now-p.since > arrivalTTL {
+			t.places.drop(id)
 		}
 	}
 	if len(t.verified) > maxVerified {
