@@ -115,7 +115,7 @@ func bodyOf(o *proto.Offer) (h proto.Header, object bodies.Manifest, err error) 
 		if err != nil {
 			return h, object, err
 		}
-		object, err = bodies.CheckManifest(o.GetManifest(), l.Object.Name)
+		object, err = objectOf(o, l.Object.Name)
 		if plain, _ := proto.PlainSize(object.Size); err == nil && !l.Object.Packed && uint64(plain) != l.Object.Size {
 			err = fmt.Errorf("%w: %d bytes, the letter says %d", bodies.ErrManifest, plain, l.Object.Size)
 		}
@@ -129,11 +129,21 @@ func bodyOf(o *proto.Offer) (h proto.Header, object bodies.Manifest, err error) 
 	if !ok {
 		return h, object, errors.New("the envelope has no streamed body")
 	}
-	object, err = bodies.CheckManifest(o.GetManifest(), name)
+	object, err = objectOf(o, name)
 	if err == nil && object.Size != size {
 		err = fmt.Errorf("%w: %d bytes, the header says %d", bodies.ErrManifest, object.Size, size)
 	}
 	return h, object, err
+}
+
+// objectOf returns the manifest of an offer, which must have the name. Every node makes chunks of
+// one size: of smaller ones an object could have very many.
+func objectOf(o *proto.Offer, name bodies.Name) (bodies.Manifest, error) {
+	m, err := bodies.CheckManifest(o.GetManifest(), name)
+	if err == nil && m.Chunk != proto.ChunkSize {
+		err = fmt.Errorf("%w: chunks of %d bytes", bodies.ErrManifest, m.Chunk)
+	}
+	return m, err
 }
 
 // sealedBytes returns about how many bytes n chunks have: the last one may be shorter.

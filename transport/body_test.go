@@ -295,6 +295,19 @@ func TestBodyRefusals(t *testing.T) {
 	}
 }
 
+// An object in smaller chunks than a node makes is refused before anybody looks for it.
+func TestOfferOfSmallChunks(t *testing.T) {
+	for _, chunk := range []int{1 << 10, proto.ChunkSize - 1, proto.ChunkSize} {
+		object := bodies.Manifest{Size: 1000, Chunk: chunk}
+		h := proto.Header{What: proto.WhatTask, Suite: 1, ID: proto.TaskID{1}, Created: 1, NotAfter: 2}
+		h.SetObject(object.Name(), object.Size)
+		o := &proto.Offer{Envelope: &proto.Envelope{Header: h.Append(nil)}, Type: proto.TypeData, Manifest: object.Append(nil)}
+		if _, _, err := bodyOf(o); errors.Is(err, bodies.ErrManifest) != (chunk < proto.ChunkSize) {
+			t.Errorf("an offer of chunks of %d bytes: %v", chunk, err)
+		}
+	}
+}
+
 // A shortSource has the first chunk alone.
 type shortSource struct{ BodySource }
 
