@@ -9,11 +9,13 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/receive"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/submit"
 	"github.com/balefire/balefire/wire"
@@ -90,6 +92,40 @@ func TestLateStreamedResultIsDropped(t *testing.T) {
 		rec, err := b.inbox.Get(tid)
 		return (err != nil || rec.GetState().Terminal()) && b.outbox.Results() == 0
 	}, func() string { return "the result is still offered" })
+}
+
+// A large result whose acknowledgment was lost is sent again, and counts as the one that its
+// home has.
+func TestLargeResultIsAcknowledgedTwice(t *testing.T) {
+	t.Parallel()
+	var ended, lost atomic.Bool
+	a, b := pair(t, func(name string, c *Config) {
+		if name != "a" {
+			return
+		}
+		c.Changed = func(_ proto.TaskID, s proto.TaskState) { ended.Store(s == proto.Success) }
+		c.Fail = func(point string) error {
+			if point == receive.PointAccepted && ended.Load() && lost.CompareAndSwap(false, true) {
+				return errors.New("the link breaks before the acknowledgment")
+			}
+			return nil
+		}
+	})
+	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
+		t.Fatal(err)
+	}
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "head -c 400000 /dev/zero"}})
+	a.waitEnd(t, id, "SUCCESS")
+	eventually(t, func() bool { return lost.Load() && len(b.blobs(t)) == 0 }, func() string { return "the result is still kept by the node that ran the task" })
+	for _, e := range b.Events.Read(t.Context(), 0, 1000, 0).Items {
+		if strings.HasPrefix(e.Kind, "result.") {
+			t.Errorf("event %s: %v", e.Kind, e.Fields)
+		}
+	}
+	task, _ := proto.ParseTaskID(id)
+	if rec, err := a.outbox.Get(task); err != nil || len(rec.GetOrphans()) > 0 {
+		t.Errorf("%d results count as orphans: %v", len(rec.GetOrphans()), err)
+	}
 }
 
 // A result does not touch the body that another result has committed.

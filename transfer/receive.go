@@ -66,8 +66,9 @@ func (r Receiver) offer(ctx context.Context, from proto.PeerID, o *proto.Offer, 
 			return nil, nil, err
 		}
 		code, detail, rec := r.WantsResult(from, h)
-		if size := proto.ResultSize(h, nil); code == proto.CodeNeedBody && rec.GetOptions().Exceeded(size) {
-			return nil, &proto.OfferReply{}, nil // the result ends the task without its body
+		ended := code == proto.CodeStale && rec != nil
+		if ended || code == proto.CodeNeedBody && rec.GetOptions().Exceeded(proto.ResultSize(h, nil)) {
+			return nil, &proto.OfferReply{}, nil // the result itself is answered, without its body
 		}
 		// A result is accepted even when there is no space for new work (I13).
 		sink, reply, err := r.receive(code, detail, h, object, bodies.Terms{Essential: true})
