@@ -117,6 +117,37 @@ func TestManyAtOnce(t *testing.T) {
 	wantUsage(t, s, 8, 0)
 }
 
+// Until a received object has its name nobody else may receive it, and no sweep removes it.
+func TestNobodyReceivesWhatIsBeingNamed(t *testing.T) {
+	from := openStore(t, t.TempDir(), Config{})
+	ref := seal(t, from, random(1, 3*testChunk))
+	src := source(t, from, &ref)
+	var s *Store
+	named := false
+	s = openStore(t, t.TempDir(), Config{fault: func(op string) error {
+		if op == "rename" {
+			named = true
+			if !s.writing[ref.Name.String()] {
+				t.Error("another receiver could begin before the object had its name")
+			}
+		}
+		return nil
+	}})
+	in := receive(t, s, src.Manifest)
+	for _, p := range pieces(t, src) {
+		if err := in.Put(p.index, p.chunk, p.path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := in.Commit(); err != nil || !named {
+		t.Fatalf("Commit: %v, named: %v", err, named)
+	}
+	if _, err := s.Receive(src.Manifest, Terms{}); !errors.Is(err, ErrExists) {
+		t.Errorf("received again: %v", err)
+	}
+	wantUsage(t, s, 1, 0)
+}
+
 // After a failed sync nothing that was not durable before is trusted.
 func TestNothingIsTrustedAfterAFailedSync(t *testing.T) {
 	from := openStore(t, t.TempDir(), Config{})

@@ -237,11 +237,19 @@ func (in *Incoming) Commit() error {
 	if err := in.sync(); err != nil {
 		return err
 	}
-	if err := in.end(); err != nil {
-		return fmt.Errorf("commit body: %w", err)
+	err := in.end(in.rename)
+	if err == nil {
+		err = in.s.syncDir()
 	}
+	if err != nil {
+		return fmt.Errorf("commit body: %w", translate(in.name, err))
+	}
+	return nil
+}
+
+// rename gives the part its name. Until then nobody else receives the object. s.mu is held.
+func (in *Incoming) rename() error {
 	s, path := in.s, in.name+partSuffix
-	s.mu.Lock()
 	size, err := s.stat(in.name, path)
 	if err == nil {
 		err = s.cfg.fault("rename")
@@ -249,19 +257,13 @@ func (in *Incoming) Commit() error {
 	if err == nil {
 		err = s.root.Rename(path, in.name)
 	}
-	if err == nil {
-		s.setPart(in.name, 0)
-		s.count(path, -1, 0)
-		s.count(in.name, 1, size)
-		s.hold(in.name)
-	}
-	s.mu.Unlock()
-	if err == nil {
-		err = s.syncDir()
-	}
 	if err != nil {
-		return fmt.Errorf("commit body: %w", translate(in.name, err))
+		return err
 	}
+	s.setPart(in.name, 0)
+	s.count(path, -1, 0)
+	s.count(in.name, 1, size)
+	s.hold(in.name)
 	return nil
 }
 
@@ -272,16 +274,20 @@ func (in *Incoming) Close() error {
 	if in.closed {
 		return nil
 	}
-	return in.end()
+	return in.end(func() error { return nil })
 }
 
-// end closes the file. What was written and not synced does not count. in.mu is held.
-func (in *Incoming) end() error {
+// end closes the file, and lets others receive the object once finish has run. What was
+// written and not synced does not count. in.mu is held.
+func (in *Incoming) end(finish func() error) error {
 	in.closed = true
 	err := in.file.Close()
 	in.s.mu.Lock()
 	defer in.s.mu.Unlock()
-	delete(in.s.writing, in.name)
 	in.s.setPart(in.name, in.counted())
+	if err == nil {
+		err = finish()
+	}
+	delete(in.s.writing, in.name)
 	return err
 }
