@@ -51,9 +51,9 @@ func (t *Transfers) Sweep(ctx context.Context) error {
 }
 
 // DropEnded says that a task ended as intended and needs its body no more: only dead
-// letters are redriven.
+// letters are redriven, and only a cancelled task moves to another queue.
 func (t *Transfers) DropEnded(r *proto.Record) {
-	if s := r.GetState(); r.GetMovesTo() == "" && (s == proto.Success || s == proto.Cancelled) {
+	if s := r.GetState(); s == proto.Success || s == proto.Cancelled && r.GetMovesTo() == "" {
 		t.Bodies.Drop(r.GetBodyBlob())
 	}
 }
