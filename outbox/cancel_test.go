@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -229,4 +230,45 @@ func TestFailureOfAMovingTask(t *testing.T) {
 			t.Errorf("purged %d, %v", n, err)
 		}
 	})
+}
+
+// A task that was to move, expired, and was stopped after all by then keeps its content until
+// its successor exists; once the move is forgotten it ends as any cancelled task.
+func TestMovingTaskIsCancelledAfterItExpired(t *testing.T) {
+	for _, forgotten := range []bool{false, true} {
+		t.Run(fmt.Sprintf("forgotten %v", forgotten), func(t *testing.T) {
+			inBubble(t, Config{RunLimit: time.Minute}, func(t *testing.T, h *home) {
+				g := newTarget(t)
+				defer h.connect(g)()
+				id := h.submit(g.peer(), time.Hour, nil)
+				synctest.Wait()
+				if _, err := h.CancelInto(t.Context(), id, "night", "moved"); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour + 10*time.Minute)
+				h.want(id, expired)
+				if forgotten {
+					if err := h.ForgetMove(t.Context(), id); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, cancelled, "")}); v[0].Code != 0 {
+					t.Fatalf("answer %+v", v[0])
+				}
+				h.want(id, cancelled)
+				if r, _ := h.Get(id); (r.MovesTo == "") != forgotten {
+					t.Errorf("it moves to %q", r.MovesTo)
+				}
+				if _, err := h.DeadLetter(id); (err != nil) != forgotten {
+					t.Errorf("its content: %v", err)
+				}
+				if err := h.MarkRedriven(t.Context(), id, proto.TaskID{1}); err != nil {
+					t.Fatal(err)
+				}
+				if l, _, err := h.DeadLetters(Query{}, backlog.Span{}, 9); err != nil || len(l) != 0 {
+					t.Errorf("dead letters %v, %v", l, err)
+				}
+			})
+		})
+	}
 }

@@ -129,15 +129,23 @@ func (o *Outbox) late(ctx context.Context, from proto.PeerID, in *ResultIn, now 
 	return stale
 }
 
-// commitLate ends a task that had ended by time alone with its result.
+// commitLate ends a task that had ended by time alone with its result. One that still
+// moves to another queue is kept whole, like any other that moves.
 func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerID, in *ResultIn, now time.Time) ResultAnswer {
 	if len(in.Outcome.Body) > proto.MaxInlineRecord && in.Blob == "" {
 		return ResultAnswer{Code: proto.CodeNeedBody, Detail: "the result is larger than a record and has no blob"}
 	}
+	queue := ""
+	if in.Outcome.State == proto.Cancelled {
+		var err error
+		if queue, err = o.MovesTo(in.ID); err != nil {
+			return ResultAnswer{Code: proto.CodeInternal, Detail: fmt.Sprintf("commit the late result: %v", err)}
+		}
+	}
 	counts := func(r *proto.Record) bool { return onResult(r, o.assertionOf(r, from, in)).action == accept }
 	var done *proto.Record
 	err := o.backlog.ReviseTo(ctx, k, func(r *proto.Record) backlog.Set {
-		if counts(r) && endActionFor(in.Outcome.State) == backlog.ToDone {
+		if counts(r) && queue == "" && endActionFor(in.Outcome.State) == backlog.ToDone {
 			return backlog.Done
 		}
 		return backlog.Dead
@@ -146,13 +154,17 @@ func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerI
 			return
 		}
 		ended := r.EndedMs
-		r.Status = ""
+		r.Status, r.MovesTo = "", queue
 		applyResult(r, from, in, now)
-		if endActionFor(r.State) == backlog.ToDead {
+		if endAction(r) == backlog.ToDead {
 			r.EndedMs = ended // its position among the dead letters
 		}
 		done = r
-	}, func(*store.Batch) {})
+	}, func(b *store.Batch) {
+		if queue != "" && done != nil {
+			b.Put(store.Dedup, moveKey(in.ID[:]), []byte(queue)) // it may just have been forgotten
+		}
+	})
 	switch {
 	case err != nil:
 		return ResultAnswer{Code: proto.CodeInternal, Detail: fmt.Sprintf("commit the late result: %v", err)}
