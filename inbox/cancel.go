@@ -61,7 +61,7 @@ func (in *Inbox) cancelWaiting(ctx context.Context, j *job) Verdict {
 	if err == nil {
 		t := cancelledStep(j.rec)
 		t.reason += in.doubtNote(j)
-		err = in.tryFinish(ctx, j, t, &handler.Result{}, false)
+		err = in.tryFinish(ctx, j, t, &handler.Result{}, false, true)
 	}
 	if err == nil {
 		in.dropBody(j)

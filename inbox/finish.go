@@ -59,7 +59,7 @@ func (in *Inbox) endAsFirst(ctx context.Context, j *job, first *success) error {
 // Delays between attempts to write an end.
 const (
 	firstRetry = 100 * time.Millisecond
-	lastRetry  = 30 * time.Second
+	lastRetry  = 30 * time.Second // after some 51 s in all
 	giveUpAt   = 12 * time.Second // a result without room is given up, after some 13 s in all
 )
 
@@ -90,15 +90,18 @@ func (in *Inbox) removeResult(res *handler.Result) {
 // finish ends a task: its terminal record and its result are one batch. keep means that a
 // success is stored for its idempotency key. It retries until that succeeds, the store has
 // failed or the node stops; a task that is left then is still running on disk, and handled
-// at the next start.
+// at the next start. An origin that stays unknown gets no result.
 func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *handler.Result, keep bool) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
-		err := in.tryFinish(ctx, j, to, res, keep)
+		err := in.tryFinish(ctx, j, to, res, keep, true)
 		if errors.Is(err, ErrNoRoom) && res.File != "" && wait >= giveUpAt { // the result occupies the very room that it needs
 			in.cfg.Logger.Error("the result of a task is dropped: there is no room for it", "task", j.key.String(), "bytes", res.Size, "err", err)
 			in.removeResult(res)
 			to, res, keep = withoutResult(to, res, err)
-			err = in.tryFinish(ctx, j, to, res, keep)
+			err = in.tryFinish(ctx, j, to, res, keep, true)
+		}
+		if errors.Is(err, ErrNoOrigin) && wait >= lastRetry {
+			err = in.finishUntold(ctx, j, to, res, keep, err)
 		}
 		switch {
 		case err == nil:
@@ -120,8 +123,19 @@ func (in *Inbox) finish(ctx context.Context, j *job, to transition, res *handler
 	}
 }
 
-// tryFinish tries once to finish a task.
-func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *handler.Result, keep bool) error {
+// finishUntold finishes a task without telling its origin, which is no longer known because of
+// why: others wait for its place. An origin that is still a member was introduced again by now.
+func (in *Inbox) finishUntold(ctx context.Context, j *job, to transition, res *handler.Result, keep bool, why error) error {
+	if err := in.tryFinish(ctx, j, to, res, keep, false); err != nil {
+		return err
+	}
+	in.cfg.Logger.Error("a task ends without a result for its origin, which could not be sealed", "task", j.key.String(), "state", to.state.Name(), "err", why)
+	in.removeResult(res)
+	return nil
+}
+
+// tryFinish tries once to finish a task. tell means that its origin gets the result.
+func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *handler.Result, keep, tell bool) error {
 	now := in.cfg.Clock.Now()
 	origin := j.origin
 	remember := in.dedup.mustRemember(origin, j.epoch)
@@ -145,7 +159,7 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *hand
 		kept, err = successOf(j.key.ID, rec, res).encode()
 	}
 	if err == nil {
-		err = in.parts.Results.PutResult(ctx, f, func(b *store.Batch) {
+		err = in.writeEnd(ctx, f, tell, func(b *store.Batch) {
 			st.AddTo(b)
 			if kept != nil {
 				in.keys.Put(b, successKey(origin, rec.IdempotencyKey), kept)
@@ -163,6 +177,20 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *hand
 	}
 	in.cfg.OnChange(j.key.ID, rec)
 	return nil
+}
+
+// writeEnd writes what also adds, with the result f if its origin is told.
+func (in *Inbox) writeEnd(ctx context.Context, f *Finished, tell bool, also func(*store.Batch)) error {
+	if tell {
+		return in.parts.Results.PutResult(ctx, f, also)
+	}
+	var b store.Batch
+	also(&b)
+	err := in.store.Apply(ctx, &b)
+	if err == nil {
+		in.cfg.OnUntold(f)
+	}
+	return err
 }
 
 // keyEnded returns the place reserved for the success of a task's key, unless it was used.

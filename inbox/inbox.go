@@ -116,6 +116,7 @@ type Config struct {
 
 	OnStarted func(Started)                             // called once for a run that lasts longer than a second; must not block
 	OnChange  func(proto.TaskID, *proto.Record)         // called after each durable change; must not block or keep the record
+	OnUntold  func(*Finished)                           // called after the end of a task whose origin gets no result, because it could not be sealed; must not block
 	Fail      func(point string, id proto.TaskID) error // tests: an error at a point stops the inbox there, see the Point constants
 	Logger    *slog.Logger                              // default: none
 	Clock     clock.Clock                               // default clock.System()
@@ -138,6 +139,9 @@ func (c Config) withDefaults() Config {
 	c.GracefulTimeout = cmp.Or(c.GracefulTimeout, 15*time.Second)
 	if c.OnStarted == nil {
 		c.OnStarted = func(Started) {}
+	}
+	if c.OnUntold == nil {
+		c.OnUntold = func(*Finished) {}
 	}
 	if c.OnChange == nil {
 		c.OnChange = func(proto.TaskID, *proto.Record) {}

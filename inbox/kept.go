@@ -189,19 +189,12 @@ func (in *Inbox) tryEndKept(ctx context.Context, id proto.TaskID, o *proto.Outco
 	if err != nil {
 		return err
 	}
-	into := func(b *store.Batch) {
+	err = in.writeEnd(context.WithoutCancel(ctx), f, tell, func(b *store.Batch) {
 		st.AddTo(b)
 		also(b)
 		e := entry{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
 		b.After(func() { in.dedup.setFinished(id, e, f.Origin, remember) })
-	}
-	if tell {
-		err = in.parts.Results.PutResult(context.WithoutCancel(ctx), f, into)
-	} else {
-		var b store.Batch
-		into(&b)
-		err = in.store.Apply(context.WithoutCancel(ctx), &b)
-	}
+	})
 	if err != nil {
 		st.Discard()
 		return err

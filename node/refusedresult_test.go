@@ -116,3 +116,22 @@ func TestResultsThatComeTooLate(t *testing.T) {
 		target.wantCause(purged, wire.NoteResultRefused, "n0", "")
 	})
 }
+
+// A result for a node that is no longer known here is an event: nobody gets it.
+func TestResultForAForgottenHomeIsAnEvent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := newResultMesh(t)
+		defer w.close()
+		home, target := w.nodes[0], w.nodes[1]
+		id := home.mustSubmit(sleepTask(time.Minute, "n1"))
+		time.Sleep(10 * time.Second)
+		w.Unplug(1)
+		time.Sleep(40 * time.Second)
+		if err := target.node.Pairing.Forget(t.Context(), "n0"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Minute)
+		target.wantResultEvent(wire.EventResultDead, id, "ended as SUCCESS, and its result could not be sealed")
+	})
+}

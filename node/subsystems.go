@@ -123,7 +123,7 @@ func (n *Node) inboxConfig() inbox.Config {
 	return inbox.Config{
 		Self: n.keys.Peer(), Mesh: n.mesh.ID, BootID: n.outbox.BootID(),
 		Slots: l.Slots, MaxTasks: l.MaxInbox, MaxBytes: l.MaxInboxBytes, MaxKept: 10 * l.MaxInbox, Keys: l.keys(), GracefulTimeout: l.GracefulTimeout,
-		Dangerous: n.cfg.Dangerous, OnStarted: func(s inbox.Started) { n.notices.SendStarted(s) }, OnChange: n.ownerChanged,
+		Dangerous: n.cfg.Dangerous, OnStarted: func(s inbox.Started) { n.notices.SendStarted(s) }, OnChange: n.ownerChanged, OnUntold: submit.UntoldHook(n.Events.Add),
 		Fail:   func(point string, _ proto.TaskID) error { return n.cfg.Fail(point) },
 		Logger: n.log, Clock: n.cfg.Clock, Progress: n.progressLogger("accepted tasks"),
 	}

@@ -149,3 +149,11 @@ func ResultHooks(drop func(name string), event func(kind string, p proto.PeerID,
 		},
 	}
 }
+
+// UntoldHook adds an event for each result that could not be sealed for its home.
+func UntoldHook(event func(kind string, p proto.PeerID, fields map[string]string)) func(*inbox.Finished) {
+	return func(f *inbox.Finished) {
+		detail := "it ended as " + f.Outcome.GetState().Name() + ", and its result could not be sealed for its home"
+		event(wire.EventResultDead, f.Origin, map[string]string{"task": f.ID.String(), "detail": detail})
+	}
+}
