@@ -93,7 +93,7 @@ func (p *Pairing) compare(ctx context.Context) error {
 	p.Event(wire.EventComparing, proto.PeerID{}, nil)
 	tick := time.NewTicker(compareEvery)
 	defer tick.Stop()
-	for began := p.Clock.Boot(); p.Clock.Boot()-began < CompareFor; {
+	for began := p.Clock.Mono(); p.Clock.Mono()-began < CompareFor; { // not while it is suspended: it meets nobody then
 		select {
 		case <-ctx.Done():
 			return nil
