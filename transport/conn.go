@@ -35,6 +35,7 @@ type conn struct {
 	joining     atomic.Bool         // a join was requested
 	gotMessage  atomic.Bool         // a complete message was read
 	hasTicket   atomic.Bool         // a join was requested with a valid ticket
+	member      atomic.Bool         // the peer was a member on it, not one whose certificate had ended
 	inflight    atomic.Int32        // unacknowledged frames of this node
 	syncing     atomic.Int32        // sync streams being served
 	pendingAcks pendingAcks

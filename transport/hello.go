@@ -351,6 +351,7 @@ func (t *Transport) endHello(c *conn, h *proto.Hello, err error) bool {
 	c.hello, c.err = h, err
 	if err == nil {
 		c.measure() // so that the round trip is known at once
+		c.member.Store(t.activeMember(c.peer))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,7 +8,10 @@ import (
 	"time"
 
 	"github.com/libp2p/go-libp2p"
+	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
+	"github.com/libp2p/go-libp2p/core/protocol"
+	circuitproto "github.com/libp2p/go-libp2p/p2p/protocol/circuitv2/proto"
 	ma "github.com/multiformats/go-multiaddr"
 
 	"github.com/balefire/balefire/identity"
@@ -22,7 +25,16 @@ type memberGate struct {
 }
 
 func (g memberGate) Member(p proto.PeerID) (identity.Member, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	return identity.Member{Peer: p}, g.members[p]
+}
+
+// set makes a node a member, or ends its membership as the end of its certificate does.
+func (g memberGate) set(n byte, member bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.members[newTestKeys(n).Peer()] = member
 }
 
 // startWithMembers starts a node whose gate knows these members.
@@ -145,4 +157,44 @@ func TestExpiredCertificateAllowsOnlyHello(t *testing.T) {
 	if d := b.Discovery(); d.TopicPeers != 1 || d.TablePeers != 1 {
 		t.Errorf("%d in the topic, %d in the table, want the member alone", d.TopicPeers, d.TablePeers)
 	}
+}
+
+// TestConnectionEndsWithTheCertificate checks that what a member has open in the hash table and
+// at the relay ends when its certificate does, also without gossip. It may connect again to have
+// it renewed.
+func TestConnectionEndsWithTheCertificate(t *testing.T) {
+	t.Parallel()
+	b := startWithMembers(t, 2, func(cfg *Config) { cfg.Relay, cfg.DHT = true, true }, 1)
+	a := start(t, 1, nil)
+	connect := func() {
+		t.Helper()
+		if err := a.Dial(t.Context(), b.Peer(), b.Addrs()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "both hellos are over", func() bool { return b.Connected(a.Peer()) && a.Connected(b.Peer()) })
+	}
+	connect()
+	var open []network.Stream
+	for _, p := range []protocol.ID{dhtProtocol(), circuitproto.ProtoIDv2Hop} {
+		s, err := a.host.NewStream(t.Context(), b.host.ID(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, s)
+	}
+	b.gate.(memberGate).set(1, false)
+	eventually(t, "its streams end with their connection", func() bool {
+		return open[0].Conn().IsClosed() && open[1].Conn().IsClosed()
+	})
+	eventually(t, "the other side closed it", func() bool { return !a.Connected(b.Peer()) && !b.Connected(a.Peer()) })
+	connect()
+	stays := b.best(a.Peer())
+	b.closeFormerMembers()
+	if b.best(a.Peer()) != stays || stays.raw.IsClosed() {
+		t.Error("it cannot connect to have its certificate renewed")
+	}
+	b.gate.(memberGate).set(1, true) // renewed, and known on the same connection
+	b.closeFormerMembers()
+	b.gate.(memberGate).set(1, false)
+	eventually(t, "the renewed certificate ended", stays.raw.IsClosed)
 }

@@ -308,7 +308,6 @@ func (b *gossipTopic) repairLoop(ctx context.Context) {
 		case <-tick.C:
 		}
 		heard := b.topic.ListPeers()
-		b.disconnectFormerMembers(heard)
 		now := b.t.cfg.Clock.Mono()
 		for _, p := range b.missing(heard) {
 			a := absences[p]
@@ -320,17 +319,6 @@ func (b *gossipTopic) repairLoop(ctx context.Context) {
 			if slices.Contains(heard, toLibp2p(p)) || now-a.checked > forgetAfter {
 				delete(absences, p)
 			}
-		}
-	}
-}
-
-// disconnectFormerMembers disconnects subscribers that are no longer members because
-// their certificate expired. They may reconnect to have it renewed, but then receive no
-// gossip.
-func (b *gossipTopic) disconnectFormerMembers(heard []peer.ID) {
-	for _, id := range heard {
-		if p, err := fromLibp2p(id); err == nil && !b.t.activeMember(p) {
-			b.t.Disconnect(p)
 		}
 	}
 }

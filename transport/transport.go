@@ -138,6 +138,7 @@ func (t *Transport) startAll(ctx context.Context) (stop func(), err error) {
 	t.running.Store(true)
 	t.group.start(t.redialLoop)
 	t.group.start(t.watchNetwork)
+	t.group.start(t.watchMembers)
 	return t.startReach()
 }
 
