@@ -147,12 +147,10 @@ type Directory struct {
 // Directory returns what gossip knows the members from.
 func (p *Pairing) Directory() Directory { return Directory{p.Book, p} }
 
-// Revoke stores a revocation and closes the connections to the revoked member.
+// Revoke stores a revocation and closes the connections to the revoked member, also if the log
+// next to the keys cannot be written.
 func (d Directory) Revoke(ctx context.Context, s *proto.Signed) error {
 	if err := d.Book.Revoke(ctx, s); err != nil {
-		return err
-	}
-	if err := d.pairing.revocations.add(s); err != nil {
 		return err
 	}
 	for _, x := range d.List() { // includes a peer that is not connected yet because its hello is in progress
@@ -160,7 +158,7 @@ func (d Directory) Revoke(ctx context.Context, s *proto.Signed) error {
 			d.pairing.net.Disconnect(x.Peer)
 		}
 	}
-	return nil
+	return d.pairing.revocations.add(s)
 }
 
 // Member returns the entry of a peer in the mesh. It ignores a local block: members
