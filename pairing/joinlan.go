@@ -8,6 +8,7 @@ import (
 
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -37,6 +38,7 @@ type lanJoiner struct {
 	LANOptions
 	*joining
 	reported map[proto.PeerID]bool // members that a person was told about
+	full     error                 // the last member that was asked had no place for strangers
 }
 
 // ask returns the first reply that admits this node.
@@ -90,6 +92,9 @@ func (l *lanJoiner) askOne(ctx context.Context, p proto.PeerID, addrs []string) 
 	asking, cancel := context.WithTimeout(ctx, 5*askEvery)
 	defer cancel()
 	reply, err := l.host.RequestJoin(asking, addrs, p, l.request())
+	if l.full = nil; errors.Is(err, transport.ErrNoPlace) {
+		l.full = err
+	}
 	if err != nil {
 		return nil, identity.Mesh{}, err
 	}
@@ -122,6 +127,9 @@ func (l *lanJoiner) tellOnce(p proto.PeerID, text string) {
 func (l *lanJoiner) timedOut(ctx context.Context, members int) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return ctx.Err()
+	}
+	if l.full != nil && len(l.reported) == 0 {
+		return &timeoutError{l.full.Error()}
 	}
 	if members == 0 {
 		return &timeoutError{"nobody on the LAN answered: is a member's node running there, with net.mdns on? A ticket works everywhere: balefire-node invite, on the member"}

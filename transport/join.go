@@ -142,24 +142,35 @@ func ownNetworks() (own []*net.IPNet) {
 	return own
 }
 
+// ErrNoPlace is returned when a member closes each connection of a node that asks to join,
+// because others occupy the places that it has for nodes that are no members.
+var ErrNoPlace = errors.New("the other node has no place at the moment for nodes that are not members yet: try again; a ticket is still valid")
+
 // RequestJoin asks a member for membership, at one of addrs: the inviter of a ticket or,
 // without one, a member found by [Transport.FindMeshes], where an operator decides and
 // the reply is pending until then. It waits for Run and needs no membership. The
 // connection is closed afterwards: the next one starts with a hello. If too many ask, a
 // node with a ticket waits for its turn until ctx is done; without a ticket the reply is
-// a refusal.
+// a refusal, or the error [ErrNoPlace].
 func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	t.setJoining(inviter, 1)
 	defer t.setJoining(inviter, -1)
-	for {
+	var full error // how it was turned away last
+	for wait := joinPause; ; wait = min(2*wait, maxJoinWait) {
 		reply, err := t.joinAt(ctx, addrs, inviter, r)
+		turn := wait
 		switch {
+		case errors.Is(err, ErrNoPlace) && len(r.GetTicketId()) > 0:
+			full = err
+		case err != nil && full != nil && ctx.Err() != nil: // the time ended in an attempt
+			return nil, full
 		case err != nil || reply.GetWaitMs() == 0 || len(r.GetTicketId()) == 0:
 			return reply, err
+		default:
+			turn = min(time.Duration(reply.GetWaitMs())*time.Millisecond, maxJoinWait)
 		}
-		turn := min(time.Duration(reply.GetWaitMs())*time.Millisecond, maxJoinWait)
 		if !pause(ctx, turn/2+rand.N(turn)) || !timeLeft(ctx, joinPause) {
-			return reply, nil
+			return reply, err
 		}
 	}
 }
@@ -167,13 +178,22 @@ func (t *Transport) RequestJoin(ctx context.Context, addrs []string, inviter pro
 // joinAt asks until there is an answer.
 func (t *Transport) joinAt(ctx context.Context, addrs []string, inviter proto.PeerID, r *proto.JoinRequest) (*proto.JoinReply, error) {
 	reply, again, err := t.joinOnce(ctx, addrs, inviter, r)
-	for try := 1; try < joinTries && again && pause(ctx, joinPause); try++ {
+	for try := 1; try < joinTries && again && !turnedAway(err) && pause(ctx, joinPause); try++ {
 		reply, again, err = t.joinOnce(ctx, addrs, inviter, r)
+	}
+	if turnedAway(err) {
+		err = ErrNoPlace
 	}
 	if err != nil {
 		return nil, fmt.Errorf("join through %s: %w", inviter, err)
 	}
 	return reply, nil
+}
+
+// turnedAway reports whether the other side closed the connection because it has too many.
+func turnedAway(err error) bool {
+	c, ok := errors.AsType[*network.ConnError](err)
+	return ok && c.Remote && c.ErrorCode == network.ConnRateLimited
 }
 
 // pause waits for d and reports whether ctx is still active.

@@ -2,7 +2,9 @@ package transport_test
 
 import (
 	"context"
+	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -50,6 +52,65 @@ func TestManyJoins(t *testing.T) {
 			ask(2, time.Minute, ticket, "read")
 			ask(3, time.Minute, &proto.JoinRequest{}, "too many join requests") // at once: on the LAN all are asked again anyway
 			ask(3, c.wait, ticket, c.want)
+		})
+	}
+}
+
+// slowJoiner answers each join request after a while.
+type slowJoiner struct{}
+
+func (slowJoiner) Join(ctx context.Context, _ proto.PeerID, _ *proto.JoinRequest) *proto.JoinReply {
+	select {
+	case <-time.After(3 * time.Second):
+	case <-ctx.Done():
+	}
+	return &proto.JoinReply{Refusal: "read"}
+}
+
+// TestJoinWaitsForAPlace checks that a node with a ticket that is turned away because others at
+// its address occupy the places for strangers tries again, as does one whose place is given to
+// another. When its time is over it says why.
+func TestJoinWaitsForAPlace(t *testing.T) {
+	const places = 4
+	for _, c := range []struct {
+		name string
+		r    *proto.JoinRequest
+		wait time.Duration
+		want error
+	}{
+		{"until there is one", &proto.JoinRequest{TicketId: make([]byte, 8)}, time.Minute, nil},
+		{"until its time is over", &proto.JoinRequest{TicketId: make([]byte, 8)}, time.Second, transport.ErrNoPlace},
+		{"not without a ticket", &proto.JoinRequest{}, time.Minute, transport.ErrNoPlace}, // on the LAN all are asked again anyway
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newSimWith(t, places+2, transporttest.Link{Latency: 10 * time.Millisecond, OneIP: true}, func(n *simNode, cfg *transport.Config) {
+					n.knows, n.outsideMesh = []int{}, n.id > 0
+					if n.id == 0 {
+						cfg.Joiner = slowJoiner{}
+					}
+				})
+				defer m.close()
+				ask := func(i int, wait time.Duration, r *proto.JoinRequest) error {
+					ctx, cancel := context.WithTimeout(t.Context(), wait)
+					defer cancel()
+					_, err := m.nodes[i].RequestJoin(ctx, []string{m.Addr(0)}, m.nodes[0].Peer(), r)
+					return err
+				}
+				var others sync.WaitGroup
+				for i := range places {
+					others.Go(func() {
+						if err := ask(1+i, time.Minute, &proto.JoinRequest{TicketId: make([]byte, 8)}); err != nil {
+							t.Errorf("node %d: %v", 1+i, err)
+						}
+					})
+				}
+				time.Sleep(500 * time.Millisecond)
+				if err := ask(1+places, c.wait, c.r); !errors.Is(err, c.want) || err != nil && strings.Contains(err.Error(), "0x") {
+					t.Errorf("%v, want %v", err, c.want)
+				}
+				others.Wait()
+			})
 		})
 	}
 }
