@@ -1,23 +1,33 @@
 package route
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
-// smooth is the weight of the newest sample: about the last ten count.
+// smooth is the weight of the newest sample of loss and rate: about the last ten count.
 const smooth = 0.2
 
-// Smaller samples are ignored.
+// roundTrips is the number of samples whose median is the round trip: that some waited
+// behind a burst in the queue of a narrow link says nothing of the path.
+const roundTrips = 5
+
+// Smaller samples are ignored. One with only one or two lost packets needs morePackets: of
+// twenty, one is lost by chance, and 5 % would make a bad path.
 const (
-	minPackets = 20
-	minBusy    = 50 * time.Millisecond
-	minBytes   = 64 << 10
+	minPackets  = 20
+	morePackets = 100
+	minBusy     = 50 * time.Millisecond
+	minBytes    = 64 << 10
 )
 
 // A Meter derives a Path from samples of real traffic. It is not safe for concurrent use.
 type Meter struct {
 	path       Path
-	sent, lost uint64        // packets not sampled yet
-	bytes      uint64        // acknowledged bytes, likewise
-	busy       time.Duration // time in which they were acknowledged
+	rtts       []time.Duration // the last ones
+	sent, lost uint64          // packets not sampled yet
+	bytes      uint64          // acknowledged bytes, likewise
+	busy       time.Duration   // time in which they were acknowledged
 }
 
 // Path returns the measurements so far.
@@ -25,19 +35,18 @@ func (m *Meter) Path() Path { return m.path }
 
 // RTT adds one round trip.
 func (m *Meter) RTT(d time.Duration) {
-	switch {
-	case d <= 0:
-	case m.path.RTT == 0:
-		m.path.RTT = d
-	default:
-		m.path.RTT += time.Duration(smooth * float64(d-m.path.RTT))
+	if d <= 0 {
+		return
 	}
+	m.rtts = append(m.rtts[max(0, len(m.rtts)-roundTrips+1):], d)
+	sorted := slices.Sorted(slices.Values(m.rtts))
+	m.path.RTT = sorted[(len(sorted)-1)/2]
 }
 
 // Packets adds the packets sent, and of these lost, since the last call.
 func (m *Meter) Packets(sent, lost uint64) {
 	m.sent, m.lost = m.sent+sent, m.lost+min(lost, sent)
-	if m.sent < minPackets {
+	if m.sent < minPackets || m.sent < morePackets && (m.lost == 1 || m.lost == 2) {
 		return
 	}
 	share := float64(m.lost) / float64(m.sent)

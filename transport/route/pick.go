@@ -18,8 +18,9 @@ type Candidate struct {
 // A Picker picks the best relays and stays with them: the worst is replaced by a better
 // one only if for the hold time, without interruption, some relay was better by the
 // margin. Which one is the worst or the better one may change meanwhile, since among
-// equals that is chance. The zero value of each field means its default. It is not safe
-// for concurrent use.
+// equals that is chance. Each replacement doubles the hold time, up to maxHold, until there
+// was none for calmAfter: over a link that is full, all relays lose packets in turn. The
+// zero value of each field means its default. It is not safe for concurrent use.
 type Picker struct {
 	Want   int           // number of relays; default 2
 	Margin float64       // of the score; default 0.2
@@ -27,7 +28,14 @@ type Picker struct {
 
 	hasBetter bool // there is a better one, since
 	since     time.Duration
+	hold      time.Duration // until calmAfter has passed since replaced; 0: none was replaced
+	replaced  time.Duration
 }
+
+const (
+	maxHold   = 30 * time.Minute
+	calmAfter = time.Hour
+)
 
 // Pick returns the relays to hold at now, among candidates. held are those picked before.
 // A free slot is filled at once; at most one relay is replaced at a time.
@@ -52,7 +60,7 @@ func (p *Picker) Pick(held []proto.PeerID, candidates []Candidate, now time.Dura
 		p.hasBetter = false
 	} else if p.better(in, out, now) {
 		in[len(in)-1] = out[0]
-		p.hasBetter = false
+		p.hasBetter, p.hold, p.replaced = false, min(2*p.holdAt(now), maxHold), now
 	}
 	picked := make([]proto.PeerID, len(in))
 	for i, c := range in {
@@ -70,5 +78,13 @@ func (p *Picker) better(in, out []Candidate, now time.Duration) bool {
 	if !p.hasBetter {
 		p.hasBetter, p.since = true, now
 	}
-	return now-p.since >= cmp.Or(p.Hold, time.Minute)
+	return now-p.since >= p.holdAt(now)
+}
+
+// holdAt returns the hold time at now.
+func (p *Picker) holdAt(now time.Duration) time.Duration {
+	if p.hold > 0 && now-p.replaced < calmAfter {
+		return p.hold
+	}
+	return cmp.Or(p.Hold, time.Minute)
 }

@@ -114,6 +114,42 @@ func TestMeter(t *testing.T) {
 	}
 }
 
+// TestMeterNeedsEvidenceOfLoss checks that one lost packet of twenty is no bad path yet.
+func TestMeterNeedsEvidenceOfLoss(t *testing.T) {
+	for _, tt := range []struct {
+		sent, lost uint64
+		want       float64
+	}{{20, 1, 0}, {99, 2, 0}, {100, 2, 0.02}, {20, 3, 0.15}} {
+		var m Meter
+		m.Packets(tt.sent, tt.lost)
+		if got := m.Path().Loss; math.Abs(got-smooth*tt.want) > 1e-9 {
+			t.Errorf("%d of %d packets lost: %v, want a sample of %v", tt.lost, tt.sent, got, tt.want)
+		}
+	}
+}
+
+// TestMeterIgnoresQueues checks that two round trips of five that waited in a queue do not
+// change the measured one, and that it follows a change of the path.
+func TestMeterIgnoresQueues(t *testing.T) {
+	var m Meter
+	for i := range 50 {
+		rtt := 90 * time.Millisecond
+		if i%5 > 2 {
+			rtt = 3 * time.Second
+		}
+		m.RTT(rtt)
+		if i > 5 && m.Path().RTT > 90*time.Millisecond {
+			t.Fatalf("round trip %v", m.Path().RTT)
+		}
+	}
+	for range 3 {
+		m.RTT(200 * time.Millisecond)
+	}
+	if m.Path().RTT != 200*time.Millisecond {
+		t.Errorf("after a change it is still %v", m.Path().RTT)
+	}
+}
+
 func peerNo(n int) (p proto.PeerID) { p[0] = byte(n); return p }
 
 // TestPickNeverFlapsUnderNoise checks that relays whose scores differ by less than the
@@ -192,5 +228,33 @@ func TestPickReplacesAfterHold(t *testing.T) {
 		if got := pick(step.at, step.score); got != step.want {
 			t.Errorf("at %v: %v", step.at, got)
 		}
+	}
+}
+
+// TestPickCalmsDown checks that relays which become better than each other in turn replace
+// one another less and less often, and that after a calm hour the first hold time is back.
+func TestPickCalmsDown(t *testing.T) {
+	p := Picker{Want: 1}
+	held := []proto.PeerID{peerNo(1)}
+	var at []time.Duration
+	now := time.Duration(0)
+	for ; now < 3*time.Hour; now += time.Second {
+		scores := []Candidate{{peerNo(1), 1}, {peerNo(2), 1}}
+		scores[2-int(held[0][0])].Score = 2 // the other one
+		if got := p.Pick(held, scores, now); got[0] != held[0] {
+			held, at = got, append(at, now)
+		}
+	}
+	if len(at) < 5 || len(at) > 10 || at[0] != time.Minute || at[1]-at[0] < 2*time.Minute {
+		t.Errorf("replaced at %v", at)
+	}
+	for end := now + 2*time.Hour; now < end; now += time.Second {
+		p.Pick(held, []Candidate{{held[0], 1}}, now)
+	}
+	begin := now
+	for ; p.Pick(held, []Candidate{{held[0], 1}, {peerNo(3), 2}}, now)[0] == held[0]; now += time.Second {
+	}
+	if now-begin != time.Minute {
+		t.Errorf("after a calm hour it takes %v", now-begin)
 	}
 }
