@@ -65,7 +65,7 @@ func (p hostBuilder) build() (_ host.Host, err error) {
 		}
 	}()
 	set := &basichost.HostOpts{
-		EventBus: bus, ConnManager: p.conns, AddrsFactory: p.addrs, NATManager: p.nat,
+		EventBus: hostBus{bus}, ConnManager: p.conns, AddrsFactory: p.addrs, NATManager: p.nat,
 		EnablePing: true, UserAgent: "balefire",
 		EnableMetrics: p.metrics != nil, PrometheusRegisterer: p.metrics,
 	}

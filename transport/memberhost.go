@@ -225,7 +225,26 @@ func (m memberPeerstore) PeerInfo(id peer.ID) peer.AddrInfo {
 	if err != nil || p != m.t.self && !m.t.isMember(p) {
 		return peer.AddrInfo{ID: id}
 	}
-	return peer.AddrInfo{ID: id, Addrs: toldAddrs(m.Peerstore.Addrs(id))}
+	addrs := m.t.contactAddrs(p)
+	if len(addrs) == 0 {
+		addrs = m.Peerstore.Addrs(id)
+	}
+	return peer.AddrInfo{ID: id, Addrs: toldAddrs(addrs)}
+}
+
+// contactAddrs returns the addresses of a peer in the directory: identify is not told of
+// changes, see [hostBus].
+func (t *Transport) contactAddrs(p proto.PeerID) []ma.Multiaddr {
+	if t.cfg.Directory == nil {
+		return nil
+	}
+	all := t.cfg.Directory.Contacts()
+	i := slices.IndexFunc(all, func(c proto.Contact) bool { return c.Peer == p })
+	if i < 0 {
+		return nil
+	}
+	addrs, _ := parseAddrs(p, all[i].Addrs) // they were checked when they were told
+	return addrs
 }
 
 // toldAddrs returns the first plain addresses, those on loopback last, and circuits.

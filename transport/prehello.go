@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/libp2p/go-libp2p/core/event"
 	"github.com/libp2p/go-libp2p/core/network"
 	"github.com/libp2p/go-libp2p/core/peer"
 	"github.com/libp2p/go-libp2p/core/protocol"
@@ -59,6 +60,21 @@ type noConnected struct{ network.Notifiee }
 
 // Connected does nothing.
 func (noConnected) Connected(network.Network, network.Conn) {}
+
+// A hostBus is the event bus of the host. Identify learns of new protocols only: it would
+// push every change of the addresses to all peers at once, two kilobytes to each, which
+// fills a narrow link for seconds. Peers learn them from the hello and by gossip.
+type hostBus struct{ event.Bus }
+
+// Subscribe subscribes to events of the given types.
+func (b hostBus) Subscribe(types any, opts ...event.SubscriptionOpt) (event.Subscription, error) {
+	if all, ok := types.([]any); ok && slices.ContainsFunc(all, isProtocolsUpdated) {
+		types = slices.DeleteFunc(slices.Clone(all), func(typ any) bool { _, ok := typ.(*event.EvtLocalAddressesUpdated); return ok })
+	}
+	return b.Bus.Subscribe(types, opts...)
+}
+
+func isProtocolsUpdated(typ any) bool { _, ok := typ.(*event.EvtLocalProtocolsUpdated); return ok }
 
 // swarmOf returns the swarm below n, nil if there is none.
 func swarmOf(n network.Network) *swarm.Swarm {

@@ -3,6 +3,7 @@ package transport_test
 import (
 	"bytes"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -57,6 +58,49 @@ func TestNonRelaysAreNotAsked(t *testing.T) {
 			if tried := strings.Contains(outage, simKeys(i).Peer().String()+"/p2p-circuit"); tried != (i == 2) {
 				t.Errorf("a circuit through node %d was tried: %v", i, tried)
 			}
+		}
+	})
+}
+
+// TestRelayChangeCostsLittle checks that a node that takes another relay tells hardly
+// anything to peers with direct connections, who learn of it by gossip: it must not fill a
+// narrow link.
+func TestRelayChangeCostsLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes = 10
+		m := newSimWith(t, nodes, wan, func(n *simNode, cfg *transport.Config) {
+			gossiping(n, cfg)
+			cfg.Relay = n.id > 0
+			cfg.Relays = func() (all []proto.PeerID) {
+				for i := 1; i < nodes; i++ {
+					all = append(all, simKeys(i).Peer())
+				}
+				return all
+			}
+		})
+		defer m.close()
+		held := func() []proto.PeerID { return m.nodes[0].Reservations() }
+		m.await(20*time.Second, "two reservations", func() bool { return m.connected() && len(held()) == 2 })
+		time.Sleep(2 * time.Minute)
+		cost := func(d time.Duration) int64 {
+			before := m.Stats().Bytes
+			time.Sleep(d)
+			return m.Stats().Bytes - before
+		}
+		quiet := cost(time.Minute)
+		left := held()[0]
+		i, _ := m.nodes[0].peerOf(left)
+		m.SetDistance(0, i, time.Second)
+		var n int64 // of the ten seconds of the change, and the next ten
+		for try := 0; slices.Contains(held(), left); try++ {
+			if n = cost(10 * time.Second); try == 60 {
+				t.Fatal("no other relay is taken")
+			}
+		}
+		if n += cost(10*time.Second) - quiet/3; n > 400*(nodes-1) {
+			t.Errorf("the change costs %d bytes", n)
+		} else {
+			t.Logf("the change costs %d bytes", n)
 		}
 	})
 }

@@ -239,7 +239,7 @@ func (t *Transport) addReservation(got reserved, now time.Duration) {
 		t.emit(Event{Peer: got.relay, Kind: EventReserved, Path: got.on.raw.RemoteMultiaddr().String()})
 	}
 	if changed {
-		t.BroadcastHello()
+		t.tellRelays()
 	}
 }
 
@@ -258,7 +258,7 @@ func (t *Transport) dropReservation(relay proto.PeerID, why string) {
 	t.met.reservations.Dec()
 	t.log.Info("reservation lost", "relay", relay, "why", why)
 	t.emit(Event{Peer: relay, Kind: EventReservationLost, Detail: why})
-	t.BroadcastHello()
+	t.tellRelays()
 }
 
 // publishCircuits sets this node's circuit addresses from its reservations and reports
