@@ -46,16 +46,16 @@ type conn struct {
 
 // connState is how a connection is used and performs.
 type connState struct {
-	since            time.Duration // monotonic; when it was established
-	meter            connMeter
-	helloDone        atomic.Bool // the hello succeeded or failed
-	holdsReservation atomic.Bool // of a relay: its failure must be detected quickly
-	work             unanswered
-	trial            bool          // made for a comparison; guarded by the transport's mu
-	preferred        time.Duration // monotonic; when it was chosen for new streams; 0: never; guarded by the transport's mu
-	evicted          bool          // its slot was given away; guarded by the transport's mu
-	told             peerClock     // the other side's clock; guarded by the transport's mu
-	helloRTT         time.Duration // from the first hello to its answer, if this node sent the first
+	since      time.Duration // monotonic; when it was established
+	meter      connMeter
+	helloDone  atomic.Bool  // the hello succeeded or failed
+	reservedAt atomic.Int64 // of a relay with a reservation, whose failure must be detected quickly: since when, monotonic; 0: there is none
+	work       unanswered
+	trial      bool          // made for a comparison; guarded by the transport's mu
+	preferred  time.Duration // monotonic; when it was chosen for new streams; 0: never; guarded by the transport's mu
+	evicted    bool          // its slot was given away; guarded by the transport's mu
+	told       peerClock     // the other side's clock; guarded by the transport's mu
+	helloRTT   time.Duration // from the first hello to its answer, if this node sent the first
 }
 
 func newConn(raw network.Conn, p proto.PeerID, clk clock.Clock) *conn {
@@ -122,6 +122,13 @@ func (c *conn) longestRTT() time.Duration {
 }
 
 func (c *conn) heard() time.Duration { return time.Duration(c.lastHeard.Load()) }
+
+// silent reports whether c is to a relay with a reservation that was not heard for long. It
+// is heard often only since it has one.
+func (c *conn) silent() bool {
+	since := time.Duration(c.reservedAt.Load())
+	return since > 0 && c.clock.Mono()-max(since, c.heard()) > silentAfter
+}
 
 // verified reports whether both sides accepted each other's hello.
 func (c *conn) verified() bool {

@@ -29,7 +29,7 @@ type heartbeat struct {
 // with a reservation is monitored closely, unless its round trips are long.
 func (t Timing) heartbeatEvery(c *conn) time.Duration {
 	switch {
-	case c.holdsReservation.Load():
+	case c.reservedAt.Load() > 0:
 		return max(t.Busy/2, min(2*time.Duration(c.rtt.Load()), t.Busy))
 	case c.inflight.Load() > 0:
 		return t.Busy

@@ -88,7 +88,7 @@ func (t *Transport) nearHop(r proto.PeerID) (p route.Path, off float64) {
 		}
 		return p, dialPenalty
 	}
-	if c.holdsReservation.Load() && c.clock.Mono()-c.heard() > silentAfter {
+	if c.silent() {
 		off = silentPenalty
 	}
 	return c.meter.path(), off

@@ -4,11 +4,37 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/route"
 )
+
+// TestNewReservationIsNotSilent checks that a relay which was rarely heard, as those without
+// a reservation are, is not taken for silent when it grants one.
+func TestNewReservationIsNotSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &conn{clock: clock.Runtime()}
+		step := func(d time.Duration, want bool) {
+			t.Helper()
+			if time.Sleep(d); c.silent() != want {
+				t.Errorf("silent: %v", !want)
+			}
+		}
+		c.lastHeard.Store(int64(c.clock.Mono()))
+		step(time.Minute, false)
+		c.reservedAt.Store(int64(c.clock.Mono()))
+		step(0, false)
+		step(silentAfter, false)
+		step(time.Second, true)
+		c.lastHeard.Store(int64(c.clock.Mono()))
+		step(0, false)
+		c.reservedAt.Store(0)
+		step(time.Minute, false)
+	})
+}
 
 // The published paths to relays do not change because of noise: each change is sent to
 // every member.

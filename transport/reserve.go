@@ -231,7 +231,7 @@ func (t *Transport) addReservation(got reserved, now time.Duration) {
 	}
 	changed := t.publishCircuits()
 	t.reach.mu.Unlock()
-	got.on.holdsReservation.Store(true)
+	got.on.reservedAt.Store(int64(max(now, 1)))
 	t.host.ConnManager().Protect(toLibp2p(got.relay), "relay")
 	if before == nil {
 		t.met.reservations.Inc()
@@ -253,7 +253,7 @@ func (t *Transport) dropReservation(relay proto.PeerID, why string) {
 	if h == nil {
 		return
 	}
-	h.on.holdsReservation.Store(false)
+	h.on.reservedAt.Store(0)
 	t.host.ConnManager().Unprotect(toLibp2p(relay), "relay")
 	t.met.reservations.Dec()
 	t.log.Info("reservation lost", "relay", relay, "why", why)

@@ -28,6 +28,7 @@ type Picker struct {
 
 	hasBetter bool // there is a better one, since
 	since     time.Duration
+	next      proto.PeerID  // a replacement that is not held yet
 	hold      time.Duration // until calmAfter has passed since replaced; 0: none was replaced
 	replaced  time.Duration
 }
@@ -41,6 +42,9 @@ const (
 // A free slot is filled at once; at most one relay is replaced at a time.
 func (p *Picker) Pick(held []proto.PeerID, candidates []Candidate, now time.Duration) []proto.PeerID {
 	want := cmp.Or(p.Want, 2)
+	if slices.Contains(held, p.next) {
+		p.next, p.hold, p.replaced = proto.PeerID{}, min(2*p.holdAt(now), maxHold), now
+	}
 	var in, out []Candidate
 	for _, c := range candidates {
 		if slices.Contains(held, c.Peer) {
@@ -60,7 +64,7 @@ func (p *Picker) Pick(held []proto.PeerID, candidates []Candidate, now time.Dura
 		p.hasBetter = false
 	} else if p.better(in, out, now) {
 		in[len(in)-1] = out[0]
-		p.hasBetter, p.hold, p.replaced = false, min(2*p.holdAt(now), maxHold), now
+		p.hasBetter, p.next = false, out[0].Peer
 	}
 	picked := make([]proto.PeerID, len(in))
 	for i, c := range in {
