@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/pairing"
+	"github.com/balefire/balefire/schedule"
 	"github.com/balefire/balefire/store"
 )
 
@@ -52,6 +53,9 @@ func RestoreStore(cfg Config, snapshot, private string) (datadir.RestoreReport, 
 			return lost, nil, err
 		}
 		if err := outbox.MarkRestored(s, b, boot); err != nil {
+			return lost, nil, err
+		}
+		if err := schedule.MarkRestored(s, b, lost); err != nil {
 			return lost, nil, err
 		}
 		if lost.After(now) {

@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/pairing"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
@@ -191,6 +192,42 @@ func TestNothingRunsTwiceAfterRestore(t *testing.T) {
 			}
 			p.restartAndCheck(t, func(a, b *testNode) bool { return tt.settled(p, a, b) })
 		})
+	}
+}
+
+// TestRestoredScheduleStartsAtTheLoss checks that a restored node makes up for no due time of
+// a schedule that the replaced store may have made a task for.
+func TestRestoredScheduleStartsAtTheLoss(t *testing.T) {
+	t.Parallel()
+	cfg := testConfig(t, t.TempDir())
+	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	n := start(t, cfg)
+	began := time.Now()
+	key := []byte("schedule/q/yearly")
+	val, err := proto.Encode(nil, &proto.Schedule{Queue: "q", Name: "yearly", Cron: "0 0 1 1 *", MarkMs: began.Add(-time.Hour).UnixMilli()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b store.Batch
+	b.Put(store.Meta, key, val)
+	if err := n.storage.Store.Apply(t.Context(), &b); err != nil {
+		t.Fatal(err)
+	}
+	snap := filepath.Join(t.TempDir(), "snap")
+	if err := n.Snapshot(t.Context(), snap, ""); err != nil {
+		t.Fatal(err)
+	}
+	n.halt()
+	if _, err := RestoreStore(n.cfg, snap, ""); err != nil {
+		t.Fatal(err)
+	}
+	n = start(t, n.cfg)
+	val, err = n.storage.Store.Get(store.Meta, key)
+	m := new(proto.Schedule)
+	if err != nil || proto.Decode(val, m) != nil || m.MarkMs < began.UnixMilli() {
+		t.Errorf("the schedule begins at %v, %v", proto.Time(m.MarkMs), err)
 	}
 }
 
