@@ -63,11 +63,11 @@ func (r *Root) SignDeed(d Deed) (*proto.Signed, error) {
 func (d *Deed) sign(mesh Mesh, with func(details []byte) *proto.Signed) (*proto.Signed, error) {
 	details, err := encodeDetails(proto.Encode(nil, d.message(mesh)))
 	if err != nil {
-		return nil, fmt.Errorf("sign the deed of queue %s: %w", d.Queue, err)
+		return nil, fmt.Errorf("sign who the home of queue %s is: %w", d.Queue, err)
 	}
 	s := with(details)
 	if _, err := mesh.VerifyDeed(s); err != nil {
-		return nil, fmt.Errorf("sign the deed of queue %s: %w", d.Queue, err)
+		return nil, fmt.Errorf("sign who the home of queue %s is: %w", d.Queue, err)
 	}
 	return s, nil
 }
@@ -79,7 +79,7 @@ func (d *Deed) sign(mesh Mesh, with func(details []byte) *proto.Signed) (*proto.
 // certificate was revoked.
 func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 	if s == nil || len(m.Root) != 32 || len(s.GetDetails()) > maxDetails {
-		return Deed{}, fmt.Errorf("deed: %w: there is none, or it is too long", ErrBadRecord)
+		return Deed{}, fmt.Errorf("statement of the home of a queue: %w: there is none, or it is too long", ErrBadRecord)
 	}
 	var d Deed
 	var signer proto.PeerID
@@ -87,21 +87,21 @@ func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 	if s.GetIssuer() != nil || bytes.Equal(s.GetSigner(), m.Root) {
 		key, issuer, err := m.authority(s, domainDeed)
 		if err != nil {
-			return Deed{}, fmt.Errorf("deed: %w", err)
+			return Deed{}, fmt.Errorf("statement of the home of a queue: %w", err)
 		}
 		d.Admin, d.Issuer, by = true, issuer, key
 	} else {
 		var err error
 		if signer, err = verifySelfSigned(s, domainDeed); err != nil {
-			return Deed{}, fmt.Errorf("deed: %w", err)
+			return Deed{}, fmt.Errorf("statement of the home of a queue: %w", err)
 		}
 	}
 	var p proto.Deed
 	if err := proto.DecodeKnown(s.GetDetails(), &p); err != nil {
-		return Deed{}, fmt.Errorf("deed: %w: %w", ErrBadRecord, err)
+		return Deed{}, fmt.Errorf("statement of the home of a queue: %w: %w", ErrBadRecord, err)
 	}
 	if !bytes.Equal(p.GetMesh(), m.ID[:]) {
-		return Deed{}, fmt.Errorf("deed: %w %x", ErrWrongMesh, p.GetMesh())
+		return Deed{}, fmt.Errorf("statement of the home of a queue: %w %x", ErrWrongMesh, p.GetMesh())
 	}
 	d.Queue, d.Generation, d.Seized, d.Seizure = p.GetQueue(), p.GetGeneration(), p.GetSeized(), p.GetSeizure()
 	copy(d.From[:], p.GetFrom())
@@ -115,15 +115,15 @@ func (m Mesh) VerifyDeed(s *proto.Signed) (Deed, error) {
 	}
 	switch {
 	case d.Queue == "" || len(p.GetTo()) != len(d.To) || d.To.IsZero() || !stated && !handed || !rooted:
-		return Deed{}, fmt.Errorf("deed: %w: it names no queue, or no change of its home", ErrBadRecord)
+		return Deed{}, fmt.Errorf("statement of the home of a queue: %w: it names no queue, or no change of its home", ErrBadRecord)
 	case d.Seizure > d.Generation || d.Seizure > 0 && (!stated || d.Generation == 1):
-		return Deed{}, fmt.Errorf("deed of queue %.128s: %w: a confirmation alone names the newest seizure before it", d.Queue, ErrBadRecord)
+		return Deed{}, fmt.Errorf("statement of the home of queue %.128s: %w: a confirmation alone names the newest seizure before it", d.Queue, ErrBadRecord)
 	case d.Generation == 0 || d.Generation > proto.MaxGeneration:
-		return Deed{}, fmt.Errorf("deed of queue %.128s: %w: no queue has a generation %d", d.Queue, ErrBadRecord, d.Generation)
+		return Deed{}, fmt.Errorf("statement of the home of queue %.128s: %w: no queue has a generation %d", d.Queue, ErrBadRecord, d.Generation)
 	case (stated || d.Seized) != d.Admin:
-		return Deed{}, fmt.Errorf("deed of queue %.128s: %w: an admin signs that a queue is made or seized, or who its home is; its home signs that it is handed over", d.Queue, ErrNotAdmin)
+		return Deed{}, fmt.Errorf("statement of the home of queue %.128s: %w: an admin signs that a queue is made or seized, or who its home is; its home signs that it is handed over", d.Queue, ErrNotAdmin)
 	case handed && !d.Seized && d.From != signer:
-		return Deed{}, fmt.Errorf("deed of queue %.128s: %w", d.Queue, ErrSignature)
+		return Deed{}, fmt.Errorf("statement of the home of queue %.128s: %w", d.Queue, ErrSignature)
 	}
 	return d, nil
 }

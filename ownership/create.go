@@ -32,7 +32,7 @@ func (h *Home) CreateQueue(name string, change func(*proto.QueueState), signed *
 	s.Deeds = []*proto.Signed{signed}
 	x := h.assess(q, s)
 	if !x.valid {
-		return h.endInput(), fmt.Errorf("the deed of %s does not name this node as its home", proto.TitleText(name))
+		return h.endInput(), fmt.Errorf("the signed statement of the home of %s does not name this node", proto.TitleText(name))
 	}
 	if waits := h.queues[name]; waits != nil {
 		q = waits
@@ -108,7 +108,7 @@ func (h *Home) Confirmed(name string, signed *proto.Signed, now Now) (Output, er
 		return h.endInput(), err
 	}
 	if !q.known() || !q.isHome(h.self) || !d.Admin || d.Queue != name || d.Generation != q.state.Generation || d.To != h.self || d.Root != q.root {
-		return h.endInput(), fmt.Errorf("the deed does not confirm the present home of %s", proto.TitleText(name))
+		return h.endInput(), fmt.Errorf("the signed statement does not confirm the present home of %s", proto.TitleText(name))
 	}
 	if q.hasDeed(signed) {
 		return h.endInput(), nil

@@ -402,7 +402,7 @@ func (h *Home) reportCreatedTwice(q *queue, deeds []proof) {
 	for _, d := range deeds {
 		other := func(o proof) bool { return o.Generation == 1 && o.Root != d.Root }
 		if d.Generation == 1 && !containsDeed(q.deeds, d.signed) && (slices.ContainsFunc(q.deeds, other) || q.state != nil && len(q.deeds) > 0 && q.root != d.Root) {
-			cause := "two admins created this name while they were not connected: the deed with the lower root counts everywhere"
+			cause := "two admins created this name while they were not connected: the statement with the lower root counts everywhere"
 			if proto.NamesQueue(q.name) {
 				cause += ", and the other home hands its tasks over"
 			}

@@ -139,7 +139,7 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	}
 	x := h.assess(q, m)
 	if !x.valid && h.supersedes(m, x, q) {
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it claims to be the home of " + proto.TitleText(m.Name) + ", and no deeds prove that"})
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "it claims to be the home of " + proto.TitleText(m.Name) + ", and nothing that was signed proves that"})
 		return false
 	}
 	if !h.supersedes(m, x, q) {

@@ -142,7 +142,7 @@ func (v *validator) queue(q *proto.QueueState) {
 
 func (v *validator) deed(x *proto.Signed) {
 	if len(x.GetDetails()) > proto.MaxDeed || len(x.GetIssuer().GetDetails()) > proto.MaxDeed {
-		v.fail("a deed of %d bytes with a certificate of %d, the limit is %d", len(x.GetDetails()), len(x.GetIssuer().GetDetails()), proto.MaxDeed)
+		v.fail("a statement of the home of a queue of %d bytes with a certificate of %d, the limit is %d", len(x.GetDetails()), len(x.GetIssuer().GetDetails()), proto.MaxDeed)
 	}
 }
 

@@ -39,9 +39,9 @@ func (d Deeds) Verify(s *proto.Signed) (ownership.Deed, error) {
 	switch {
 	case err != nil:
 	case !x.Issuer.Peer.IsZero() && (d.parts.Book.Revokes(x.Issuer) || d.parts.Book.Revoked(x.Issuer.Peer)):
-		err = fmt.Errorf("deed of queue %s: the admin who signed it was revoked", x.Queue)
+		err = fmt.Errorf("statement of the home of queue %s: the admin who signed it was revoked", x.Queue)
 	case !x.Admin && d.parts.Book.Revokes(identity.Member{Peer: x.From}):
-		err = fmt.Errorf("deed of queue %s: the home that signed it was revoked", x.Queue)
+		err = fmt.Errorf("statement of the home of queue %s: the home that signed it was revoked", x.Queue)
 	}
 	return toDeed(x), err
 }
