@@ -85,7 +85,7 @@ func TestStatusWarnsOfRefusedResults(t *testing.T) {
 	})
 }
 
-// A result that comes after its task was redriven does not count, and one that comes after
+// A result that comes after its task was redriven does not count (I4), and one that comes after
 // its task was purged is refused for good: both are in the events, the latter also in why.
 func TestResultsThatComeTooLate(t *testing.T) {
 	t.Parallel()
