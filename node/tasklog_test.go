@@ -159,7 +159,8 @@ func TestNoMailInLogsMetricsOrAudit(t *testing.T) {
 }
 
 // Each change of a lease is a log line at debug level: how a task of a queue was granted,
-// taken back from an owner that died, granted again and ended, with the owner and the epoch.
+// taken back from an owner that died, granted again and ended, with the owner, the epoch and
+// the attempt. Its home knows the kind and the class too.
 func TestLeasesAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logs := make([]logBuffer, 3)
@@ -176,9 +177,9 @@ func TestLeasesAreLogged(t *testing.T) {
 		c.onlyNode(1, 0)
 		c.waitAll(1, ids, 5*time.Minute)
 		for place, want := range map[int]string{
-			0: "lease.granted n2|lease.taken n2|lease.owner_dead n2|lease.granted n1|lease.taken n1|lease.ended n1",
-			1: "lease.started n0",
-			2: "lease.started n0",
+			0: "lease.granted n2 1|lease.taken n2 1|lease.owner_dead n2 1|lease.granted n1 2|lease.taken n1 2|lease.ended n1 2",
+			1: "lease.started n0 2",
+			2: "lease.started n0 1",
 		} {
 			var got []string
 			epochs := map[string]bool{}
@@ -191,10 +192,17 @@ func TestLeasesAreLogged(t *testing.T) {
 					continue
 				}
 				keys := slices.Sorted(maps.Keys(x))
-				if want := strings.Fields("epoch err event level msg peer queue task_id time"); !slices.Equal(keys, want) || x["level"] != "DEBUG" || x["queue"] != "build" {
+				stable := "attempt epoch err event level msg peer queue task_id time"
+				if place == 0 {
+					stable = "attempt class epoch err event kind level msg peer queue task_id time"
+				}
+				if want := strings.Fields(stable); !slices.Equal(keys, want) || x["level"] != "DEBUG" || x["queue"] != "build" {
 					t.Errorf("%s\nhas the keys %v, want %v", line, keys, want)
 				}
-				got = append(got, fmt.Sprint(x["event"], " ", x["peer"]))
+				if place == 0 && (x["kind"] != "build" || x["class"] != "normal") {
+					t.Errorf("%s\nhas another kind or class", line)
+				}
+				got = append(got, fmt.Sprint(x["event"], " ", x["peer"], " ", x["attempt"]))
 				epochs[fmt.Sprint(x["epoch"])] = true
 			}
 			if strings.Join(got, "|") != want {

@@ -199,7 +199,8 @@ func (d *Driver) handleResult(from proto.PeerID, u Unsealed) {
 	if ts := d.home.tasks[u.Task]; ts != nil && ts.owner == from && u.Outcome.TooLarge(ts.task.Options) {
 		u.Absent = false // no node waits for its body
 		d.cfg.Logger.Warn("a result exceeds the limit of its task: it is rejected, and the task is a dead letter", "task", u.Task.String(), "from", from, "reason", u.Outcome.GetReason())
-		d.merge(Output{Events: []Event{{Kind: EventForged, Task: u.Task, Queue: ts.task.Queue, Peer: from, Epoch: ts.epoch, Cause: proto.Clip(u.Outcome.GetReason(), 128)}}})
+		e := Event{Kind: EventForged, Task: u.Task, Queue: ts.task.Queue, Peer: from, Epoch: ts.epoch, Cause: proto.Clip(u.Outcome.GetReason(), 128)}
+		d.merge(Output{Events: []Event{e.of(ts)}})
 	}
 	in := ResultOf(u.Task, u.Outcome)
 	in.Absent = u.Absent

@@ -1,6 +1,8 @@
 package ownership
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,5 +39,36 @@ func TestAFailedTaskGoesToAnotherNode(t *testing.T) {
 		if !ts.leased() || ts.owner != want {
 			t.Errorf("with %d others: leased %v by %s, want %s", others, ts.leased(), ts.owner.Short(), want.Short())
 		}
+	}
+}
+
+// An event at the home of a task has its kind, its class and the number of its newest attempt,
+// also when that has failed and the task is a dead letter, with the reason.
+func TestEventsTellTheAttempt(t *testing.T) {
+	f := newFixture(t, func(x *Task) { x.Class, x.Options = proto.High, &proto.TaskOptions{MaxAttempts: 2} })
+	var got []string
+	note := func(out Output) {
+		for _, e := range out.Events {
+			got = append(got, fmt.Sprint(e.Kind, " ", e.TaskKind, " ", e.Class.Name(), " ", e.Attempt, " ", e.Cause))
+		}
+	}
+	fail := func() {
+		k := f.state().claim()
+		k.boot = bootA
+		note(f.home.OnGranted(ownerPeer, &proto.Granted{Taken: []*proto.Taken{{Claim: k.message()}}}, f.now))
+		note(f.home.OnRelease(ownerPeer, &proto.Release{Released: []*proto.Released{{Claim: k.message(), Cause: proto.CauseFailed, Reason: "broken"}}}, f.now))
+	}
+	fail()
+	for i := 0; i < 100 && !f.state().leased(); i++ {
+		f.now.Wall, f.now.Mono, f.now.Boot = f.now.Wall+1000, f.now.Mono+time.Second, f.now.Boot+time.Second
+		note(f.home.Tick(f.now))
+	}
+	fail()
+	want := []string{
+		"taken k high 1 ", "released k high 1 FAILED: broken", "granted k high 2 ",
+		"taken k high 2 ", "released k high 2 FAILED: broken", "ended k high 2 DEAD_LETTER: attempts used up: broken",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the events are\n%q, want\n%q", got, want)
 	}
 }

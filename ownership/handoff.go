@@ -377,7 +377,7 @@ func (h *Home) OnHandoff(from proto.PeerID, m *proto.Handoff, t Task, now Now) O
 	case m.Lease == nil && m.Queue != nil:
 		reply.Queue, reply.Generation = m.Queue.Name, m.Queue.Generation
 	case m.Lease != nil && !h.mayHandOff(from, t):
-		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Task: t.ID, Queue: t.Queue, Peer: from, Cause: "it hands over a task that it was never the home of"})
+		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Task: t.ID, Queue: t.Queue, Peer: from, Cause: "it hands over a task that it was never the home of", TaskKind: t.Kind, Class: t.Class})
 		return h.endInput()
 	case m.Lease != nil && !h.queues[t.Queue].known():
 		h.ignored(t.ID, from, proto.Seq{}, "it hands over a task of an unknown queue")

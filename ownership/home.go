@@ -90,7 +90,8 @@ func (h *Home) endInput() Output {
 }
 
 func (h *Home) event(kind EventKind, ts *taskState, peer proto.PeerID, cause string) {
-	h.out.Events = append(h.out.Events, Event{Kind: kind, Task: ts.task.ID, Queue: ts.task.Queue, Peer: peer, Epoch: ts.epoch, Cause: cause})
+	e := Event{Kind: kind, Task: ts.task.ID, Queue: ts.task.Queue, Peer: peer, Epoch: ts.epoch, Cause: cause}
+	h.out.Events = append(h.out.Events, e.of(ts))
 }
 
 // Load takes a record of the Leases bucket that was found at start. It returns the records

@@ -127,6 +127,16 @@ type Event struct {
 	Peer  proto.PeerID // the owner, or the sender of the claim
 	Epoch proto.Seq
 	Cause string
+
+	TaskKind string      // empty: not known here, as at an owner
+	Class    proto.Class // likewise
+	Attempt  uint32      // number of the newest attempt of the task; 0: none, or not known here
+}
+
+// of adds what the home knows of the task.
+func (e Event) of(ts *taskState) Event {
+	e.TaskKind, e.Class, e.Attempt = ts.task.Kind, ts.task.Class, ts.attempt()
+	return e
 }
 
 // An EventKind is the kind of an [Event].

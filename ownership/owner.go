@@ -94,7 +94,7 @@ func (o *Owner) beginInput(now Now) *Output {
 }
 
 func (o *Owner) event(kind EventKind, r *run, cause string) {
-	o.out.Events = append(o.out.Events, Event{Kind: kind, Task: r.task, Queue: r.queue, Peer: r.home, Epoch: r.epoch, Cause: cause})
+	o.out.Events = append(o.out.Events, Event{Kind: kind, Task: r.task, Queue: r.queue, Peer: r.home, Epoch: r.epoch, Cause: cause, Attempt: r.attempt})
 }
 
 // ignored emits an event for a message that changes nothing.
@@ -252,7 +252,7 @@ func (o *Owner) OnGrant(from proto.PeerID, m *proto.Grant, code proto.Code, now 
 		o.ignored(k.task, from, k.epoch, "a grant for an earlier start of this node")
 		o.decline(from, k, proto.CodeBusy, "it is for an earlier start of this node", proto.Seq{})
 	case r == nil && k.epoch.Compare(o.watermarks[from]) <= 0:
-		o.out.Events = append(o.out.Events, Event{Kind: EventRefused, Task: k.task, Queue: m.Queue, Peer: from, Epoch: k.epoch, Cause: "its home has settled this epoch"})
+		o.out.Events = append(o.out.Events, Event{Kind: EventRefused, Task: k.task, Queue: m.Queue, Peer: from, Epoch: k.epoch, Cause: "its home has settled this epoch", Attempt: m.Attempt})
 		o.decline(from, k, proto.CodeStale, "an old copy", proto.Seq{})
 	case r == nil && code != proto.CodeOK:
 		o.ignored(k.task, from, k.epoch, "a grant that is not taken: "+code.Name())

@@ -31,7 +31,8 @@ func (h *Home) authorize(from proto.PeerID, k claim) (ts *taskState, r *proto.Ru
 		if k.epoch.Compare(ts.epoch) >= 0 {
 			cause = "a lease that was never granted"
 		}
-		h.out.Events = append(h.out.Events, Event{Kind: EventConflict, Task: k.task, Queue: ts.task.Queue, Peer: from, Epoch: k.epoch, Cause: cause})
+		e := Event{Kind: EventConflict, Task: k.task, Queue: ts.task.Queue, Peer: from, Epoch: k.epoch, Cause: cause}
+		h.out.Events = append(h.out.Events, e.of(ts))
 	default:
 		r.Generation = ts.gen
 		if ts.boot == (proto.BootID{}) {

@@ -93,6 +93,15 @@ func (ts *taskState) mayHaveStarted() bool {
 	return !ts.free() || ts.lost || ts.attempts+ts.abandons > 0
 }
 
+// attempt returns the number of the newest attempt; 0: there was none.
+func (ts *taskState) attempt() uint32 {
+	n := ts.attempts + ts.abandons
+	if !ts.free() {
+		n++
+	}
+	return n
+}
+
 // free reports whether it is certain that no node works on the task.
 func (ts *taskState) free() bool { return ts.epoch == (proto.Seq{}) || ts.released }
 

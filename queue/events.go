@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -91,13 +92,23 @@ func (l *eventLog) view(k loggedEvent) wire.OwnershipEvent {
 }
 
 // logLease logs an event of a task at debug level: grants show how a task is dispatched,
-// and lapses how it is reclaimed.
-func (l *eventLog) logLease(x wire.OwnershipEvent, kind ownership.EventKind) {
-	if x.Task == "" {
+// and lapses how it is reclaimed. What is not known here is left out. The keys are stable.
+func (l *eventLog) logLease(x wire.OwnershipEvent, e ownership.Event) {
+	log := l.queues.cfg.Logger
+	if x.Task == "" || !log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
-	l.queues.cfg.Logger.LogAttrs(context.Background(), slog.LevelDebug, "lease", slog.String("event", "lease."+kind.String()), slog.String("task_id", x.Task),
-		slog.String("queue", x.Queue), slog.String("peer", x.Peer), slog.String("epoch", x.Epoch), slog.String("err", x.Cause))
+	attrs := []slog.Attr{
+		slog.String("event", "lease."+x.Kind), slog.String("task_id", x.Task), slog.String("queue", x.Queue),
+		slog.String("peer", x.Peer), slog.String("epoch", x.Epoch), slog.String("err", x.Cause),
+	}
+	if e.TaskKind != "" {
+		attrs = append(attrs, slog.String("kind", e.TaskKind), slog.String("class", strings.ToLower(e.Class.Name())))
+	}
+	if e.Attempt > 0 {
+		attrs = append(attrs, slog.Uint64("attempt", uint64(e.Attempt)))
+	}
+	log.LogAttrs(context.Background(), slog.LevelDebug, "lease", attrs...)
 }
 
 // tell reports an event for operators.
@@ -119,7 +130,7 @@ func (l *eventLog) add(all []ownership.Event) {
 		k := loggedEvent{l.last, now, e}
 		l.lines = appendBounded(l.lines, k, maxEvents)
 		x := l.view(k)
-		l.logLease(x, e.Kind)
+		l.logLease(x, e)
 		if e.Kind == ownership.EventSkipped {
 			l.jumpedAt = now
 		}
