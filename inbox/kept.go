@@ -225,8 +225,9 @@ func (in *Inbox) finishedKept(id proto.TaskID, origin proto.PeerID, r *proto.Rec
 		r.AddEvent(e)
 	}
 	r.Move(o.State, now, text(o.Reason, 128))
+	r.Code = o.Code
 	out := &proto.Outcome{
-		State: r.State, BootId: in.cfg.BootID[:], EpochBoot: r.SeqBoot, EpochCounter: r.SeqCounter,
+		State: r.State, Code: r.Code, BootId: in.cfg.BootID[:], EpochBoot: r.SeqBoot, EpochCounter: r.SeqCounter,
 		ExitCode: r.ExitCode, Reason: r.Reason, Stderr: tail(o.Stderr, proto.MaxStderr), Body: o.Body,
 		BodySize: size, BodyDigest: digest, Object: o.Object, ContentType: r.ResultType, Truncated: r.Truncated,
 		Attempts: o.Attempts, Events: r.Events[max(len(r.Events)-maxOutcomeEvents, 0):],

@@ -33,8 +33,9 @@ func TestQueueAllowList(t *testing.T) {
 }
 
 // The allow list applies also to the tasks that a queue hands over to its next home: those
-// of a member that was taken off the list while they waited are dead letters (DENIED)
-// there, and those of the others run, also if the queue accepts no new tasks (I17).
+// of a member that was taken off the list while they waited are dead letters there, with the
+// code DENIED at their sender, and those of the others run, also if the queue accepts no new
+// tasks (I17).
 func TestHandoffFollowsTheAllowList(t *testing.T) {
 	for _, draining := range []bool{false, true} {
 		t.Run(fmt.Sprint("draining ", draining), func(t *testing.T) { handoffFollowsTheAllowList(t, draining) })
@@ -51,8 +52,8 @@ func handoffFollowsTheAllowList(t *testing.T, draining bool) {
 		c.setQueue(wire.QueueSettings{Allow: new([]string{"peer:n3"}), Draining: &draining})
 		c.handOffAndWait(0, 2, admitted)
 		for _, task := range c.waitDenied(1, removed, time.Minute) {
-			if !strings.HasPrefix(task.Reason, "DENIED: ") {
-				t.Errorf("%s has the reason %q, want DENIED", task.ID, task.Reason)
+			if task.Code != "DENIED" || !strings.HasPrefix(task.Reason, "DENIED: ") {
+				t.Errorf("%s has the code %q and the reason %q, want DENIED", task.ID, task.Code, task.Reason)
 			}
 		}
 		if got := c.nodes[0].metrics()["balefire_ownership_events_total{handoff_refused}"]; got != 0 {

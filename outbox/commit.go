@@ -194,6 +194,9 @@ func applyResult(r *proto.Record, from proto.PeerID, in *ResultIn, now time.Time
 		r.Attempts = out.Attempts[n-1].Number
 	}
 	r.Receipts = mergeReceipts(r.Receipts, receiptsFrom(out.Receipts, from, in.ID))
+	if state, ends := out.Code.Ends(); ends && state == out.State {
+		r.Code = out.Code
+	}
 	r.DueMs, r.Cancel = 0, false
 	r.Move(out.State, now, causeCommitted)
 	if endActionFor(out.State) == backlog.ToDead {

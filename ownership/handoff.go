@@ -440,7 +440,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		if !ts.free() {
 			h.sendCancel(ts)
 		}
-		h.end(ts, End{State: proto.DeadLetter, Reason: "DENIED: " + t.Denied})
+		h.end(ts, End{State: proto.DeadLetter, Code: proto.CodeDenied, Reason: "DENIED: " + t.Denied})
 		return true
 	}
 	if ts.cancel && !ts.free() {

@@ -81,6 +81,7 @@ type End struct {
 	Queue  string
 	State  proto.TaskState
 	Reason string
+	Code   proto.Code   // of the refusal that ended it; 0: it was not refused
 	Digest []byte       // of the committed result; nil: the home ended the task itself
 	From   proto.PeerID // the owner of the result
 	Epoch  proto.Seq

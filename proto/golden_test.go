@@ -153,7 +153,8 @@ func goldenMessages() map[string]pb.Message {
 			BodySize: 3, BodyDigest: seq(2, 32), ContentType: "text/plain", Truncated: true, Attempts: attempts, Events: events, Receipts: []*Receipt{receipt},
 			StartedMs: 10, FinishedMs: 20, LeaseToken: seq(6, 16),
 		},
-		"stored": &Stored{Envelope: envelope, Key: seq(7, 32), Record: goldenRecord(events, attempts, receipt)},
+		"outcome_denied": &Outcome{State: DeadLetter, Reason: "DENIED: not allowed", Code: CodeDenied},
+		"stored":         &Stored{Envelope: envelope, Key: seq(7, 32), Record: goldenRecord(events, attempts, receipt)},
 	})
 	return all
 }

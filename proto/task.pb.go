@@ -539,6 +539,7 @@ type Outcome struct {
 	FinishedMs    int64                  `protobuf:"varint,17,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
 	LeaseToken    []byte                 `protobuf:"bytes,18,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"` // of the lease under which it ran, 16 bytes; empty for a task that was sent to a named node
 	Object        *BodyRef               `protobuf:"bytes,19,opt,name=object,proto3" json:"object,omitempty"`                           // of a body above MaxInlineBody
+	Code          Code                   `protobuf:"varint,20,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`       // of the refusal that ended it at the home of its queue; 0: it was not refused
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -704,6 +705,13 @@ func (x *Outcome) GetObject() *BodyRef {
 		return x.Object
 	}
 	return nil
+}
+
+func (x *Outcome) GetCode() Code {
+	if x != nil {
+		return x.Code
+	}
+	return Code_CODE_UNSPECIFIED
 }
 
 // Attempt is one start of a handler and its end, in Unix milliseconds of the
@@ -1493,7 +1501,7 @@ const file_task_proto_rawDesc = "" +
 	"\x04size\x18\x02 \x01(\x04R\x04size\x12\x16\n" +
 	"\x06digest\x18\x03 \x01(\fR\x06digest\x12)\n" +
 	"\x05class\x18\x04 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12!\n" +
-	"\fcontent_type\x18\x05 \x01(\tR\vcontentType\"\x98\x05\n" +
+	"\fcontent_type\x18\x05 \x01(\tR\vcontentType\"\xc0\x05\n" +
 	"\aOutcome\x12-\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x17.transport.v1.TaskStateR\x05state\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\fR\x06bootId\x12\x1d\n" +
@@ -1519,7 +1527,8 @@ const file_task_proto_rawDesc = "" +
 	"finishedMs\x12\x1f\n" +
 	"\vlease_token\x18\x12 \x01(\fR\n" +
 	"leaseToken\x12-\n" +
-	"\x06object\x18\x13 \x01(\v2\x15.transport.v1.BodyRefR\x06object\"\x94\x01\n" +
+	"\x06object\x18\x13 \x01(\v2\x15.transport.v1.BodyRefR\x06object\x12&\n" +
+	"\x04code\x18\x14 \x01(\x0e2\x12.transport.v1.CodeR\x04code\"\x94\x01\n" +
 	"\aAttempt\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x1d\n" +
 	"\n" +
@@ -1659,25 +1668,26 @@ var file_task_proto_depIdxs = []int32{
 	6,  // 9: transport.v1.Outcome.events:type_name -> transport.v1.Event
 	14, // 10: transport.v1.Outcome.receipts:type_name -> transport.v1.Receipt
 	2,  // 11: transport.v1.Outcome.object:type_name -> transport.v1.BodyRef
-	13, // 12: transport.v1.Event.state:type_name -> transport.v1.TaskState
-	13, // 13: transport.v1.Record.state:type_name -> transport.v1.TaskState
-	11, // 14: transport.v1.Record.class:type_name -> transport.v1.Class
-	6,  // 15: transport.v1.Record.events:type_name -> transport.v1.Event
-	14, // 16: transport.v1.Record.receipts:type_name -> transport.v1.Receipt
-	5,  // 17: transport.v1.Record.history:type_name -> transport.v1.Attempt
-	10, // 18: transport.v1.Record.labels:type_name -> transport.v1.Record.LabelsEntry
-	12, // 19: transport.v1.Record.mode:type_name -> transport.v1.Mode
-	14, // 20: transport.v1.Record.orphans:type_name -> transport.v1.Receipt
-	1,  // 21: transport.v1.Record.options:type_name -> transport.v1.TaskOptions
-	15, // 22: transport.v1.Record.code:type_name -> transport.v1.Code
-	2,  // 23: transport.v1.Record.result_object:type_name -> transport.v1.BodyRef
-	16, // 24: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
-	7,  // 25: transport.v1.Stored.record:type_name -> transport.v1.Record
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	15, // 12: transport.v1.Outcome.code:type_name -> transport.v1.Code
+	13, // 13: transport.v1.Event.state:type_name -> transport.v1.TaskState
+	13, // 14: transport.v1.Record.state:type_name -> transport.v1.TaskState
+	11, // 15: transport.v1.Record.class:type_name -> transport.v1.Class
+	6,  // 16: transport.v1.Record.events:type_name -> transport.v1.Event
+	14, // 17: transport.v1.Record.receipts:type_name -> transport.v1.Receipt
+	5,  // 18: transport.v1.Record.history:type_name -> transport.v1.Attempt
+	10, // 19: transport.v1.Record.labels:type_name -> transport.v1.Record.LabelsEntry
+	12, // 20: transport.v1.Record.mode:type_name -> transport.v1.Mode
+	14, // 21: transport.v1.Record.orphans:type_name -> transport.v1.Receipt
+	1,  // 22: transport.v1.Record.options:type_name -> transport.v1.TaskOptions
+	15, // 23: transport.v1.Record.code:type_name -> transport.v1.Code
+	2,  // 24: transport.v1.Record.result_object:type_name -> transport.v1.BodyRef
+	16, // 25: transport.v1.Stored.envelope:type_name -> transport.v1.Envelope
+	7,  // 26: transport.v1.Stored.record:type_name -> transport.v1.Record
+	27, // [27:27] is the sub-list for method output_type
+	27, // [27:27] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_task_proto_init() }

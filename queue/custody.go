@@ -70,7 +70,7 @@ func (c Custody) Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, err
 // End ends a task with the owner's outcome, or with the home's if the home ended it
 // itself.
 func (c Custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, also func(*store.Batch)) error {
-	out := &proto.Outcome{State: e.State, Reason: e.Reason}
+	out := &proto.Outcome{State: e.State, Reason: e.Reason, Code: e.Code}
 	if o != nil {
 		out.ExitCode, out.Stderr, out.Body, out.BodyDigest = o.GetExitCode(), o.GetStderr(), o.GetBody(), o.GetBodyDigest()
 		out.ContentType, out.Truncated, out.StartedMs = o.GetContentType(), o.GetTruncated(), o.GetStartedMs()
