@@ -3,8 +3,10 @@ package executor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,14 +20,49 @@ import (
 type failingAudit struct {
 	failures int
 	written  []string
+	writing  func() // called while an entry is written; may be nil
 }
 
-func (a *failingAudit) Append(_ context.Context, e audit.Entry) (uint64, error) {
+func (a *failingAudit) Append(ctx context.Context, e audit.Entry) (uint64, error) {
 	if a.failures--; a.failures >= 0 {
 		return 0, errors.New("no space left on device")
 	}
 	a.written = append(a.written, e.Action+" "+e.Detail["outcome"])
+	if a.writing != nil {
+		a.writing()
+	}
+	if ctx.Err() != nil {
+		return 0, fmt.Errorf("%w: %w", audit.ErrUnknown, ctx.Err())
+	}
 	return 0, nil
+}
+
+// cancelled answers that the run ended before it began.
+type cancelled struct{}
+
+func (cancelled) Run(ctx context.Context, _ *handler.Run) *handler.Result {
+	return &handler.Result{Outcome: handler.Unready, Reason: ctx.Err().Error()}
+}
+
+func (cancelled) Probe(context.Context, *handler.Run) handler.ProbeResult { return handler.Unknown }
+
+// TestCancelledStartHasAnEnd checks that a run and a probe that are cancelled while their
+// start is written have an end in the audit (I19).
+func TestCancelledStartHasAnEnd(t *testing.T) {
+	for name, do := range map[string]func(context.Context, worker){
+		"a run": func(ctx context.Context, w worker) { w.Run(ctx, &handler.Run{Content: &proto.Content{}}) },
+		"a probe": func(ctx context.Context, w worker) {
+			prober{w, cancelled{}}.Probe(ctx, &handler.Run{Content: &proto.Content{}})
+		},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		a := &failingAudit{writing: cancel}
+		x := &Executor{parts: Parts{Audit: a}, cfg: Config{Logger: slog.New(slog.DiscardHandler)}, quotas: newQuotas(func() (free, reserve int64, ok bool) { return 0, 0, false })}
+		do(ctx, worker{exec: x, typ: handlerType{audited: true}, handler: cancelled{}})
+		if len(a.written) != 2 || !strings.HasPrefix(a.written[1], "command.end") {
+			t.Errorf("%s: %q in the audit", name, a.written)
+		}
+	}
 }
 
 type answer func() handler.ProbeResult

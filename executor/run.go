@@ -55,7 +55,8 @@ func (w worker) Run(ctx context.Context, r *handler.Run) *handler.Result {
 			}
 		}()
 	}
-	if err := w.audit(ctx, "command.start", r, nil); err != nil {
+	// A start whose writer gave up may be there all the same, without an end.
+	if err := w.audit(context.WithoutCancel(ctx), "command.start", r, nil); err != nil {
 		return unready(fmt.Errorf("the audit log could not be written, so nothing was started: %w", err))
 	}
 	res := handler.Call(ctx, w.handler, r)
@@ -130,7 +131,7 @@ func (p prober) Probe(ctx context.Context, r *handler.Run) (found handler.ProbeR
 		return e
 	}
 	for n := 0; ; n++ {
-		_, err := p.exec.parts.Audit.Append(ctx, entry("command.start"))
+		_, err := p.exec.parts.Audit.Append(context.WithoutCancel(ctx), entry("command.start"))
 		if err == nil {
 			break
 		}
