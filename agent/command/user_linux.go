@@ -3,7 +3,6 @@ package command
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -165,8 +164,8 @@ func (a *account) makeFolder(run string) (string, error) {
 	return dir, nil
 }
 
-// RemoveAll removes the folder of a run, including files left by a program that
-// ran as another user.
+// RemoveAll removes the folder of a run, whatever the modes of the folders in it are,
+// including files left by a program that ran as another user.
 func RemoveAll(run string) error {
 	dir := filepath.Join(run, privateFolder)
 	if info, err := os.Lstat(dir); err == nil && info.IsDir() {
@@ -175,25 +174,22 @@ func RemoveAll(run string) error {
 			if err := a.runAs(func() error { return empty(dir) }); err != nil {
 				return err
 			}
+			return os.RemoveAll(run) // the node changes no mode where another user can put a link
 		}
 	}
+	unlock(run)
 	return os.RemoveAll(run)
 }
 
 // empty removes the contents of a folder owned by this user, whatever their modes
 // are.
 func empty(dir string) error {
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
-		if d != nil && d.IsDir() {
-			_ = os.Chmod(path, 0o700) // before it is read; failures are reported below
-		}
-		return nil
-	})
-	left, err2 := os.ReadDir(dir)
+	unlock(dir)
+	left, err := os.ReadDir(dir)
 	for _, e := range left {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}
-	return errors.Join(err, err2)
+	return err
 }
 
 // dropInherited withholds this thread's capabilities from the programs that it

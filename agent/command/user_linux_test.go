@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -223,6 +224,47 @@ func TestRunAsAnotherUser(t *testing.T) {
 	}
 	if out := asNode(t); !strings.Contains(out.May, "CAP_SETUID") || !strings.Contains(out.May, "run-as.conf") {
 		t.Errorf("without the capabilities: %q", out.May)
+	}
+}
+
+// A program of the node's own user that takes rights from the folders it leaves does not
+// keep them from being removed, and no folder behind a link changes.
+func TestLockedFoldersAreRemoved(t *testing.T) {
+	var node *account // the own user of the test
+	if os.Geteuid() == 0 {
+		node = &account{uid: nodeUser, gid: nodeUser} // root may remove everything
+	}
+	top, err := os.MkdirTemp("", "locked-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(top) })
+	run, outside := filepath.Join(top, "run"), filepath.Join(top, "outside")
+	if node != nil {
+		if err := os.Chown(top, nodeUser, nodeUser); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, locked := range []string{"deep/locked", "."} {
+		for _, mode := range []os.FileMode{0o555, 0} {
+			dir := filepath.Join(run, locked)
+			err := node.runAs(func() error {
+				return errors.Join(os.MkdirAll(filepath.Join(dir, "sub"), 0o700), os.MkdirAll(outside, 0o700), os.Chmod(outside, 0o500),
+					os.WriteFile(filepath.Join(dir, "sub", "file"), nil, 0o600), os.Symlink(outside, filepath.Join(dir, "link")), os.Chmod(dir, mode))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := node.runAs(func() error { return RemoveAll(run) }); err != nil {
+				t.Errorf("%s of mode %v: %v", locked, mode, err)
+			}
+			if _, err := os.Lstat(run); !os.IsNotExist(err) {
+				t.Fatalf("%s of mode %v is left: %v", locked, mode, err)
+			}
+			if info, err := os.Stat(outside); err != nil || info.Mode().Perm() != 0o500 {
+				t.Errorf("the folder behind a link is %v, %v", info, err)
+			}
+		}
 	}
 }
 

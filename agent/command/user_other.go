@@ -24,5 +24,8 @@ func (a *account) runAs(f func() error) error { return f() }
 
 func (a *account) makeFolder(run string) (string, error) { return run, nil }
 
-// RemoveAll removes the folder of a run.
-func RemoveAll(run string) error { return os.RemoveAll(run) }
+// RemoveAll removes the folder of a run, whatever the modes of the folders in it are.
+func RemoveAll(run string) error {
+	unlock(run)
+	return os.RemoveAll(run)
+}
