@@ -87,7 +87,8 @@ func Open(parts Parts, cfg Config) (*Executor, error) {
 	}
 	all := slices.Concat(cfg.Handlers, x.added)
 	x.reap(all)
-	if err := errors.Join(x.sweepFolders(), x.closeRuns(context.Background())); err != nil {
+	x.sweepFolders(command.RemoveAll)
+	if err := x.closeRuns(context.Background()); err != nil {
 		return nil, err
 	}
 	for _, s := range all {
@@ -194,20 +195,20 @@ func (x *Executor) reap(all []wire.HandlerSpec) {
 	}
 }
 
-// sweepFolders removes the folders of runs of earlier starts.
-func (x *Executor) sweepFolders() error {
+// sweepFolders removes the folders of runs of earlier starts. What cannot be removed stays,
+// and is tried again at the next start: it is no reason to run nothing.
+func (x *Executor) sweepFolders(remove func(path string) error) {
 	runs := filepath.Join(x.cfg.Dir, datadir.Run)
 	left, err := os.ReadDir(runs)
-	if errors.Is(err, os.ErrNotExist) {
-		err = nil
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		x.cfg.Logger.Warn("the folders of earlier runs cannot be listed: make the folder readable for the node, then restart it", "path", runs, "err", err)
 	}
 	for _, e := range left {
-		err = errors.Join(err, command.RemoveAll(filepath.Join(runs, e.Name())))
+		path := filepath.Join(runs, e.Name())
+		if err := remove(path); err != nil {
+			x.cfg.Logger.Warn("what an earlier run left cannot be removed and takes up space: remove it by hand", "path", path, "err", err)
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("sweep the folders of runs: %w", err)
-	}
-	return nil
 }
 
 func without(specs []wire.HandlerSpec, kind string) []wire.HandlerSpec {
