@@ -10,15 +10,16 @@ import (
 	"github.com/balefire/balefire/store"
 )
 
-// quotas divide the disk space above the reserve among the outputs of all runs. Each
-// byte counts twice: the end of a task seals its output into a blob before the file is
-// removed, which needs the same space again.
+// quotas divide the disk space above the reserve among the files of all runs. Each byte
+// of output counts twice: the end of a task seals its output into a blob before the file
+// is removed, which needs the same space again.
 type quotas struct {
 	space func() (free, reserve int64, ok bool) // not ok: unknown, and nothing is refused
 
 	mu      sync.Mutex
 	taken   int64                 // reserved, not written yet
-	written int64                 // in files of runs and in files that wait to be sealed
+	bodies  int64                 // reserved for copies of bodies, not written yet
+	written int64                 // of output, in files of runs and in files that wait to be sealed
 	files   map[string]int64      // sizes of the files that wait, by path
 	sweepAt int                   // number of files at which those that are gone are forgotten
 	starved map[proto.TaskID]bool // tasks stopped for lack of disk space
@@ -64,7 +65,7 @@ func (r *runOutput) Reserve(n int64) bool {
 	o := r.quotas
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.fits(n) {
+	if !o.fits(2 * n) {
 		return false
 	}
 	o.taken += n
@@ -115,18 +116,43 @@ func (r *runOutput) release() {
 	r.size = 0
 }
 
-// fits reports whether n more bytes of output, and the sealed copies of all output, fit
-// above the reserve.
+// A bodyQuota is the disk quota for the copy of one body. No other copy follows, so that
+// each byte counts once, until it is written.
+type bodyQuota struct{ quotas *quotas }
+
+var _ handler.Quota = bodyQuota{}
+
+// Reserve reserves n more bytes above the disk reserve.
+func (b bodyQuota) Reserve(n int64) bool {
+	o := b.quotas
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.fits(n) {
+		return false
+	}
+	o.bodies += n
+	return true
+}
+
+// Settle releases reserved bytes: those that were written are no longer free.
+func (b bodyQuota) Settle(taken, _ int64) {
+	b.quotas.mu.Lock()
+	defer b.quotas.mu.Unlock()
+	b.quotas.bodies -= taken
+}
+
+// fits reports whether n more bytes, what is reserved, and the sealed copies of all
+// output, fit above the reserve.
 func (l *quotas) fits(n int64) bool {
 	free, reserve, ok := l.space()
 	if !ok {
 		return true
 	}
-	if free-2*(l.taken+n)-l.written >= reserve {
+	if free-2*l.taken-l.bodies-l.written-n >= reserve {
 		return true
 	}
 	l.sweep()
-	return free-2*(l.taken+n)-l.written >= reserve
+	return free-2*l.taken-l.bodies-l.written-n >= reserve
 }
 
 // noteStarved records that the run of a task was stopped for lack of disk space.
@@ -147,7 +173,7 @@ func (l *quotas) mustWait(id proto.TaskID, limit int64) error {
 	switch {
 	case !l.starved[id]:
 		return nil
-	case !l.fits(limit):
+	case !l.fits(2 * limit):
 		return fmt.Errorf("NO_ROOM: stopped when the disk reached its reserve; restarts when there is space for twice %d bytes of output", limit)
 	}
 	delete(l.starved, id)

@@ -59,6 +59,27 @@ func TestOutputsShareSpaceAboveReserve(t *testing.T) {
 	}
 }
 
+// Copies of bodies share that space. They are not sealed: each byte counts once, and when
+// it is written the disk itself shows it.
+func TestBodiesShareSpaceAboveReserve(t *testing.T) {
+	free := int64(1000)
+	o := newQuotas(func() (int64, int64, bool) { return free, 200, true })
+	body, out := bodyQuota{o}, o.newOutput()
+	if body.Reserve(801) || !body.Reserve(600) {
+		t.Error("want space for 800 bytes")
+	}
+	if out.Reserve(101) || body.Reserve(201) || !out.Reserve(100) {
+		t.Error("want space for 200 bytes beside the reserved ones")
+	}
+	out.Settle(100, 0)
+	body.Settle(500, 500)
+	free -= 500
+	body.Settle(100, 0) // the copy failed
+	if body.Reserve(301) || !body.Reserve(300) {
+		t.Error("want space for what is free above the reserve")
+	}
+}
+
 // A file that is handed over again replaces the one of the earlier attempt in the quota,
 // and outputs that are gone are forgotten also while there is space.
 func TestOutputsThatAreGoneAreForgotten(t *testing.T) {

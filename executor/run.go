@@ -40,7 +40,7 @@ func (w worker) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	r.MaxOutput = int64(min(r.Content.GetOptions().GetMaxResult(), math.MaxInt64))
 	out := w.exec.quotas.newOutput()
 	defer out.release()
-	r.Quota = out
+	r.Quota, r.BodyQuota = out, bodyQuota{w.exec.quotas}
 	if err := w.exec.quotas.mustWait(r.ID, w.maxOutput(r)); err != nil {
 		return unready(err)
 	}

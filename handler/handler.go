@@ -71,6 +71,7 @@ type Run struct {
 	Dir       string            // private folder of this run, created and removed by the caller; may be empty
 	MaxOutput int64             // limit for output, bytes; 0: the handler's own limit
 	Quota     Quota             // disk space for its output; nil: no limit
+	BodyQuota Quota             // disk space for a copy of its body in Dir; nil: no limit
 	Kill      <-chan struct{}   // closed after the context ended to stop at once, without grace; nil: never
 }
 
@@ -82,7 +83,8 @@ func (r *Run) Key() string {
 	return r.ID.String()
 }
 
-// A Quota is the disk space that the output of one run may take.
+// A Quota is the disk space that files of one run may take: its output, or a copy of its
+// body.
 type Quota interface {
 	// Reserve asks for n more bytes. It returns false when the disk is at its reserve.
 	Reserve(n int64) bool

@@ -24,8 +24,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -130,9 +128,12 @@ func (h *Handler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	j, err := h.job(r)
+	j, err := h.job(ctx, r)
 	if err != nil {
-		return notStarted(err)
+		if ctx.Err() != nil { // while its body was written
+			err = nil
+		}
+		return exitInfo{cause: context.Cause(ctx)}.result(err)
 	}
 	out := agent.NewOutput(r, agent.OutputConfig{Max: h.cfg.MaxOutput, Cut: h.cfg.CutOutput, Stop: stop})
 	diag := &tail{max: proto.MaxStderr}
@@ -144,8 +145,8 @@ func (h *Handler) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	return res
 }
 
-// job builds what is to be started for r.
-func (h *Handler) job(r *handler.Run) (*job, error) {
+// job builds what is to be started for r. It returns early when ctx ends.
+func (h *Handler) job(ctx context.Context, r *handler.Run) (*job, error) {
 	program, err := find(h.cfg.Exec[0])
 	if err != nil {
 		return nil, err
@@ -161,9 +162,9 @@ func (h *Handler) job(r *handler.Run) (*job, error) {
 	j.dir = cmp.Or(h.cfg.Dir, own)
 	extra := map[string]string{"BALEFIRE_RUN": j.marker}
 	if h.cfg.PassBody == PassFile {
-		path, err := saveBody(r, own, j.account)
+		path, err := saveBody(ctx, r, own, j.account)
 		if err != nil {
-			return nil, fmt.Errorf("save body: %w", err)
+			return nil, err
 		}
 		extra["BALEFIRE_BODY_FILE"] = path
 		for i := range h.cfg.Exec[1:] {
@@ -188,32 +189,6 @@ func (h *Handler) runAsUser(j *job, run string) (own string, err error) {
 		return run, err
 	}
 	return j.account.makeFolder(run)
-}
-
-// saveBody writes the body into a folder of the run, for the account alone, and returns
-// its path.
-func saveBody(r *handler.Run, dir string, a *account) (path string, err error) {
-	if dir == "" {
-		return "", errors.New("the run has no folder")
-	}
-	var f *os.File
-	err = a.runAs(func() error {
-		f, err = os.CreateTemp(dir, "body-*")
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	if r.Body != nil {
-		src := &sourceReader{r: r.Body}
-		if _, err = io.Copy(f, src); src.err != nil {
-			err = fmt.Errorf("%w: %w", errBody, src.err)
-		}
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return "", errors.Join(err, a.runAs(func() error { return os.Remove(f.Name()) }))
-	}
-	return filepath.Abs(f.Name())
 }
 
 // Find returns an error, with what to do, if the program called name is not there now.
