@@ -92,17 +92,25 @@ func Open(parts Parts, cfg Config) (*Executor, error) {
 		return nil, err
 	}
 	for _, s := range all {
-		spec, err := x.compile(s)
-		if err == nil {
-			err = parts.Inbox.Register(spec)
+		if err := x.register(s); err != nil {
+			return nil, err
 		}
-		if err != nil {
-			return nil, fmt.Errorf("handler %s: %w", s.Kind, err)
-		}
-		x.specs[s.Kind] = s
-		parts.Inbox.Suspend(s.Kind, x.problem(s))
 	}
 	return x, nil
+}
+
+// register offers the kind of s, in place of another handler of that kind.
+func (x *Executor) register(s wire.HandlerSpec) error {
+	spec, err := x.compile(s)
+	if err == nil {
+		err = x.parts.Inbox.Register(spec)
+	}
+	if err != nil {
+		return fmt.Errorf("handler %s: %w", s.Kind, err)
+	}
+	x.specs[s.Kind] = s
+	x.parts.Inbox.Suspend(s.Kind, x.problem(s))
+	return nil
 }
 
 // Add registers a handler and keeps it across restarts. It replaces a handler of the same
@@ -131,8 +139,9 @@ func (x *Executor) Add(ctx context.Context, s wire.HandlerSpec) error {
 	return x.parts.Record(ctx, "handler.add", s.Kind)
 }
 
-// Remove removes a handler. Its waiting tasks stay until there is a handler for them again
-// or they expire.
+// Remove removes a handler that was added. One of the configuration that it had replaced is
+// back; otherwise its waiting tasks stay until there is a handler for them again or they
+// expire.
 func (x *Executor) Remove(ctx context.Context, kind string) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -147,9 +156,21 @@ func (x *Executor) Remove(ctx context.Context, kind string) error {
 		return err
 	}
 	x.added = left
-	x.parts.Inbox.Unregister(kind)
-	delete(x.specs, kind)
-	x.parts.Changed(false)
+	covered := false
+	for _, s := range x.cfg.Handlers { // the last one of a kind counts, as in Open
+		if s.Kind != kind {
+			continue
+		}
+		if err := x.register(s); err != nil {
+			return err
+		}
+		covered = true
+	}
+	if !covered {
+		x.parts.Inbox.Unregister(kind)
+		delete(x.specs, kind)
+	}
+	x.parts.Changed(covered)
 	return x.parts.Record(ctx, "handler.remove", kind)
 }
 

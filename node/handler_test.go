@@ -153,3 +153,29 @@ func TestWrongRequestsAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// The removal of a handler that replaced one of the configuration brings that one back, as
+// the next start would.
+func TestRemovedHandlerUncoversTheConfiguredOne(t *testing.T) {
+	cfg := testConfig(t, filepath.Join(t.TempDir(), "node"))
+	cfg.Handlers = []wire.HandlerSpec{{Kind: "k", Type: wire.TypeEcho, Allow: []string{"peer:configured"}}}
+	if _, err := pairing.Init(pairing.InitOptions{Dir: cfg.Dir, Name: "a", NewMesh: true}); err != nil {
+		t.Fatal(err)
+	}
+	a := start(t, cfg)
+	if err := a.Handlers.Add(t.Context(), wire.HandlerSpec{Kind: "k", Exec: []string{"no-such-program-here"}, Allow: []string{"peer:added"}}); err != nil {
+		t.Fatal(err)
+	}
+	if h := a.Handlers.List(); len(h) != 1 || h[0].Type != wire.TypeCommand || h[0].Problem == "" {
+		t.Errorf("with the added one: %+v", h)
+	}
+	if err := a.Handlers.Remove(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if h := a.Handlers.List(); len(h) != 1 || h[0].Type != wire.TypeEcho || h[0].Problem != "" || h[0].Allow[0] != "peer:configured" {
+		t.Errorf("after its removal: %+v", h)
+	}
+	if err := a.Handlers.Remove(t.Context(), "k"); !errors.Is(err, wire.ErrInvalid) {
+		t.Errorf("the configured one can be removed: %v", err)
+	}
+}
