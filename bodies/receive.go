@@ -36,6 +36,7 @@ type Incoming struct {
 	durable  int     // of them, with an entry
 	pending  []entry // written, not synced
 	err      error   // once set, the content of the file after the last Sync is unknown
+	givenUp  bool    // the part goes when the Incoming ends
 	closed   bool
 }
 
@@ -181,7 +182,7 @@ func (in *Incoming) Put(i int, chunk, path []byte) error {
 		_, err = in.file.WriteAt(chunk, chunkAt(m, i))
 	}
 	if err != nil {
-		return fmt.Errorf("write body: %w", translate(in.name, err))
+		return fmt.Errorf("write body: %w", in.failed(err))
 	}
 	in.have.set(i)
 	in.received++
@@ -217,13 +218,23 @@ func (in *Incoming) sync() error {
 	}
 	if err != nil {
 		in.err = err
-		return fmt.Errorf("sync body: %w", translate(in.name, err))
+		return fmt.Errorf("sync body: %w", in.failed(err))
 	}
 	in.durable, in.pending = in.received, in.pending[:0]
 	in.s.mu.Lock()
 	in.s.hold(in.name)
 	in.s.mu.Unlock()
 	return nil
+}
+
+// failed translates the error of a write. On a full disk new work gives up its part: what
+// must be stored needs the space. in.mu is held.
+func (in *Incoming) failed(err error) error {
+	err = translate(in.name, err)
+	if errors.Is(err, ErrFull) && !in.terms.Essential {
+		in.err, in.givenUp = err, true
+	}
+	return err
 }
 
 // Commit durably turns a part with all chunks into the object, which then waits for its
@@ -267,7 +278,7 @@ func (in *Incoming) rename() error {
 	return nil
 }
 
-// Close ends the Incoming and keeps the part. After Commit it does nothing.
+// Close ends the Incoming and keeps the part, unless it met a full disk. After Commit it does nothing.
 func (in *Incoming) Close() error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -285,7 +296,11 @@ func (in *Incoming) end(finish func() error) error {
 	in.s.mu.Lock()
 	defer in.s.mu.Unlock()
 	in.s.setPart(in.name, in.counted())
-	if err == nil {
+	switch {
+	case in.givenUp:
+		in.s.charges.remove(in.name)
+		err = errors.Join(err, in.s.remove(in.name+partSuffix))
+	case err == nil:
 		err = finish()
 	}
 	delete(in.s.writing, in.name)

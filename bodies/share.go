@@ -67,10 +67,31 @@ func (cs charges) remove(name string) {
 
 // checkSpace refuses n more bytes if there is no space for them. s.mu is held.
 func (s *Store) checkSpace(n int64, essential bool) error {
-	if free := s.usage.MaxTotal - s.usage.Bytes; !essential && s.usage.MaxTotal > 0 && free < n {
+	if essential {
+		return nil
+	}
+	if free := s.usage.MaxTotal - s.usage.Bytes; s.usage.MaxTotal > 0 && free < n {
 		return fmt.Errorf("%w: %d bytes are stored, %d more fit: raise the limit or purge tasks", ErrFull, s.usage.Bytes, max(free, 0))
 	}
+	if s.askDisk(); s.asked != 0 && s.free-n < s.cfg.Reserve {
+		return fmt.Errorf("%w: the disk has %d free bytes, of which %d are its reserve: free space on it or purge tasks", ErrFull, max(s.free, 0), s.cfg.Reserve)
+	}
 	return nil
+}
+
+// askEvery is the minimum time between two questions for the free space of the disk.
+const askEvery = time.Second
+
+// askDisk asks for the free space of the disk; without an answer the last one counts. s.mu
+// is held.
+func (s *Store) askDisk() {
+	now := s.cfg.Clock.Mono() + 1
+	if s.cfg.Space == nil || s.cfg.Reserve == 0 || s.asked != 0 && now-s.asked < askEvery {
+		return
+	}
+	if free, _, err := s.cfg.Space(); err == nil {
+		s.free, s.asked = free, now
+	}
 }
 
 // checkShare refuses n more bytes for an origin that refers to more than nine times what
@@ -118,6 +139,7 @@ func (s *Store) reserve(part string, n int64, origin proto.PeerID, essential boo
 		return err
 	}
 	s.usage.Bytes += n
+	s.free -= n
 	if part != "" {
 		s.parts[part] += n
 	}
@@ -156,6 +178,7 @@ func (s *Store) evict(n int64) bool {
 	for _, part := range idle {
 		if s.root.Remove(part.Name()) == nil {
 			name := strings.TrimSuffix(part.Name(), partSuffix)
+			s.free += s.parts[name]
 			s.count(part.Name(), -1, 0)
 			s.setPart(name, 0)
 			s.charges.remove(name)

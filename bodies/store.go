@@ -47,6 +47,8 @@ type Config struct {
 	// Space returns the free and the total bytes of the folder's disk; default: none, and
 	// then MaxTotal has no default either.
 	Space func() (free, total int64, err error)
+	// Reserve is the free space in bytes that only essential bodies may use; default 0.
+	Reserve int64
 
 	fault func(op string) error // tests: an error makes "write", "sync", "rename" or "syncdir" fail
 }
@@ -80,6 +82,8 @@ type Store struct {
 	opened  time.Duration    // monotonic
 	evicted time.Duration    // monotonic time of the last search for stalled parts; 0 none
 	dropped chan struct{}    // a record has ended
+	free    int64            // bytes of the disk at asked, less what was added since
+	asked   time.Duration    // monotonic time of the last answer of cfg.Space plus one; 0: never
 }
 
 // Usage is what a store holds now.
@@ -118,6 +122,13 @@ func (s *Store) Usage() Usage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.usage
+}
+
+// Fits reports whether n more bytes of new work fit.
+func (s *Store) Fits(n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checkSpace(n, false) == nil
 }
 
 // Has reports whether the complete file called name is here.

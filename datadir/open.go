@@ -57,6 +57,7 @@ func Open(cfg Config) (_ *Dir, err error) {
 		return nil, errors.Join(err, engine.Close())
 	}
 	blobs := bodies.Config{MaxBody: cfg.MaxBlob, MaxTotal: cfg.MaxBlobs, Clock: cfg.Clock, Space: store.DiskSpace(cfg.Dir)}
+	_, blobs.Reserve = d.Store.Space()
 	if d.Blobs, err = bodies.Open(filepath.Join(cfg.Dir, Blob), blobs); err != nil {
 		return nil, err
 	}

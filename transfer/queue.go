@@ -54,13 +54,12 @@ func (t *Transfers) Untrack(id proto.TaskID) {
 func (t *Transfers) Room(l inbox.Leased) proto.Code {
 	h, err := proto.ParseHeader(l.Envelope.GetHeader())
 	_, size, _ := h.Object()
-	u := t.Bodies.Usage()
 	switch {
 	case err != nil || l.Body == "" || t.Bodies.Has(l.Body):
 		return proto.CodeOK
 	case size > t.MaxBlob:
 		return proto.CodeTooLarge
-	case t.Full() || u.MaxTotal > 0 && u.Bytes+size > u.MaxTotal:
+	case t.Full() || !t.Bodies.Fits(size):
 		return proto.CodeFull
 	}
 	return proto.CodeOK
