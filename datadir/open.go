@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 
 	"github.com/balefire/balefire/audit"
@@ -29,6 +30,8 @@ type Dir struct {
 	cfg  Config
 	path string
 	lock *store.DirLock
+
+	snapshots sync.Mutex // held while one is made: they use the same temporary folder
 }
 
 // Open opens the folder cfg.Dir and completes a restore that was interrupted. A second

@@ -39,6 +39,8 @@ func NewSnapshotKey() (public, private string, err error) {
 // Snapshot writes a consistent copy of the store and of the ledger to dir, which must not
 // exist. The folder gets its name once the copy is complete.
 func (d *Dir) Snapshot(dir string) (err error) {
+	d.snapshots.Lock()
+	defer d.snapshots.Unlock()
 	part := dir + ".part"
 	if err := os.RemoveAll(part); err != nil {
 		return err
@@ -83,6 +85,8 @@ func (d *Dir) SealedSnapshot(ctx context.Context, file, toKey string) (err error
 	case err != nil:
 		return fmt.Errorf("%w: to_key %.80q is not a public key or has a typing error: a public key has 62 characters and begins with age1; balefire-node store key FILE creates a key pair and prints the public key", wire.ErrInvalid, toKey)
 	}
+	d.snapshots.Lock()
+	defer d.snapshots.Unlock()
 	part := filepath.Join(d.path, snapshotPart)
 	if err := os.RemoveAll(part); err != nil {
 		return err

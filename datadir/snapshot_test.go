@@ -8,10 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"filippo.io/age"
 
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -190,6 +192,42 @@ func TestSealedSnapshotNeedsItsKey(t *testing.T) {
 	for key, want := range map[string]string{other: "sealed for another key", "age1abc": "not a private key", "": "not a private key"} {
 		if err := unsealTree(filepath.Join(t.TempDir(), "in"), bytes.NewReader(sealed), key); !errors.Is(err, wire.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("key %.10q: %v", key, err)
+		}
+	}
+}
+
+// Snapshots that are asked for at once are made one after the other, and all restore.
+func TestSnapshotsAtOnce(t *testing.T) {
+	d, err := Open(Config{Dir: t.TempDir(), Segment: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for i := range byte(100) {
+		var b store.Batch
+		b.Put(store.Meta, []byte{i}, bytes.Repeat([]byte{i}, 10_000))
+		if err := d.Store.Apply(t.Context(), &b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	public, private, err := NewSnapshotKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	var wg sync.WaitGroup
+	for _, name := range []string{"1", "2", "3", "4"} {
+		wg.Go(func() {
+			if err := d.SealedSnapshot(t.Context(), filepath.Join(to, name), public); err != nil {
+				t.Errorf("snapshot %s: %v", name, err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, name := range []string{"1", "2", "3", "4"} {
+		r, err := Restore(Config{Dir: t.TempDir(), Segment: 1 << 20}, filepath.Join(to, name), private, noMark)
+		if err != nil || r.Records < 100 {
+			t.Errorf("snapshot %s has %d records, want at least 100: %v", name, r.Records, err)
 		}
 	}
 }
