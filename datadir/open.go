@@ -34,8 +34,8 @@ type Dir struct {
 	snapshots sync.Mutex // held while one is made: they use the same temporary folder
 }
 
-// Open opens the folder cfg.Dir and completes a restore that was interrupted. A second
-// process is refused.
+// Open opens the folder cfg.Dir, completes a restore that was interrupted and removes other
+// copies that were. A second process is refused.
 func Open(cfg Config) (_ *Dir, err error) {
 	cfg = cfg.withDefaults()
 	d := &Dir{cfg: cfg, path: cfg.Dir}
@@ -50,6 +50,7 @@ func Open(cfg Config) (_ *Dir, err error) {
 	if err = finishRestore(cfg.Dir); err != nil {
 		return nil, err
 	}
+	removeUnfinished(cfg)
 	engine := cfg.Simulated
 	if engine == nil {
 		if engine, err = openEngine(cfg); err != nil {

@@ -151,6 +151,18 @@ func finishRestore(dir string) error {
 	return nil
 }
 
+// removeUnfinished removes what a snapshot, a restore or a migration left that was killed.
+// The folder is locked, so nobody is making one, and there is nothing in it that is not
+// elsewhere too.
+func removeUnfinished(cfg Config) {
+	snapshot := filepath.Join(cfg.Dir, snapshotPart)
+	for _, path := range []string{snapshot, snapshot + ".part", filepath.Join(cfg.Dir, restorePart), filepath.Join(cfg.Dir, restoreDone)} {
+		if err := os.RemoveAll(path); err != nil {
+			cfg.Logger.Warn("cannot remove an unfinished copy of the store", "path", path, "err", err)
+		}
+	}
+}
+
 // move renames a file or folder durably.
 func move(to, from string) error {
 	if err := os.Rename(from, to); err != nil {
