@@ -29,9 +29,10 @@ func nutsReport(r nuts.Report) Report {
 	return out
 }
 
-// checkPebble reads every record; Pebble verifies its checksums on the way.
+// checkPebble reads every record, those in the log too; Pebble verifies its checksums on
+// the way.
 func checkPebble(dir string) (Report, error) {
-	db, err := pebble.Open(filepath.Join(dir, Store, EnginePebble), pebble.Config{})
+	db, err := pebble.Open(filepath.Join(dir, Store, EnginePebble), pebble.Config{ReadOnly: true})
 	if err != nil {
 		return Report{}, err
 	}
