@@ -131,6 +131,9 @@ func (s *Submitter) checkRequest(r *wire.Request) (class proto.Class, mode proto
 	case r.Delay < 0 || r.Delay > 0 && !r.At.IsZero():
 		return bad("a delay must be positive and cannot be combined with a time")
 	}
+	if ttl := cmp.Or(time.Duration(r.TTL), proto.DefaultTTL); time.Duration(r.Delay) >= ttl || !r.At.IsZero() && !r.At.Before(s.Clock.Now().Add(ttl)) {
+		return bad("the task could not start before its ttl of %s has ended: give it a longer one, at most 30 days", wire.Duration(ttl))
+	}
 	return class, mode, checkOptions(r, queued)
 }
 

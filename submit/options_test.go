@@ -1,9 +1,12 @@
 package submit
 
 import (
+	"errors"
 	"reflect"
 	"testing"
+	"time"
 
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -29,5 +32,31 @@ func TestOptionsSurviveARedrive(t *testing.T) {
 	}
 	if options(new(wire.Request)) != nil {
 		t.Error("a request without options has some")
+	}
+}
+
+// TestTasksStartBeforeTheirEnd checks that a task which could not start before its time to
+// live ends is refused.
+func TestTasksStartBeforeTheirEnd(t *testing.T) {
+	c := clock.Runtime()
+	s := &Submitter{Parts: Parts{Clock: c}}
+	day, hour := wire.Duration(24*time.Hour), wire.Duration(time.Hour)
+	for _, tt := range []struct {
+		name string
+		with wire.Request
+		ok   bool
+	}{
+		{"a delay", wire.Request{Delay: 6 * day}, true},
+		{"a delay beyond the default", wire.Request{Delay: 8 * day}, false},
+		{"a delay as long as the ttl", wire.Request{Delay: hour, TTL: hour}, false},
+		{"a time", wire.Request{At: c.Now().Add(time.Minute), TTL: hour}, true},
+		{"a time beyond the ttl", wire.Request{At: c.Now().Add(2 * time.Hour), TTL: hour}, false},
+		{"a time beyond the default", wire.Request{At: c.Now().Add(8 * 24 * time.Hour)}, false},
+		{"a time that has passed", wire.Request{At: c.Now().Add(-time.Hour)}, true},
+	} {
+		tt.with.Target, tt.with.Kind = "laptop", "backup"
+		if err := s.CheckRequest(&tt.with); (err == nil) != tt.ok || err != nil && !errors.Is(err, wire.ErrInvalid) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
 	}
 }
