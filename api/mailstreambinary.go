@@ -74,7 +74,7 @@ func appendSettlements(dst []mail.Settlement, what []wire.FramedSettlement) ([]m
 		if delay > box.MaxDelay || w.Op == wire.FrameExtend && delay == 0 {
 			return dst, fmt.Errorf("a time of %s in a settle: must be at most 30 days, and more than 0 to extend", delay)
 		}
-		dst = append(dst, mail.Settlement{Handle: box.Handle(w.Lease), Op: framedOps[w.Op], Delay: delay, Reason: string(w.Reason)})
+		dst = append(dst, mail.Settlement{Handle: box.Handle(w.Lease), Op: framedOps[w.Op], Delay: delay, Reason: mailbox.ToldReason(string(w.Reason))})
 	}
 	return dst, nil
 }

@@ -1,9 +1,12 @@
 package api
 
 import (
+	"bytes"
 	"context"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/coder/websocket"
 
@@ -178,5 +181,15 @@ func TestMailFrames(t *testing.T) {
 	}
 	if b, err := n.Mail.Get(t.Context(), "ceo"); err != nil || b.Waiting != 0 || b.Ended.Done != 2 {
 		t.Errorf("%+v, %v", b, err)
+	}
+}
+
+// TestReasonsInFramesAreOneLine checks that a reason in a frame is kept like any other: what
+// follows a line break in a kept reason is what a program wrote.
+func TestReasonsInFramesAreOneLine(t *testing.T) {
+	long := append([]byte("no\n"), bytes.Repeat([]byte("ä"), 200)...)
+	got, err := appendSettlements(nil, []wire.FramedSettlement{{Op: wire.FrameFinal, Reason: long}})
+	if err != nil || len(got) != 1 || strings.Contains(got[0].Reason, "\n") || !utf8.ValidString(got[0].Reason) || !strings.HasPrefix(got[0].Reason, "no ä") {
+		t.Errorf("%+v, %v", got, err)
 	}
 }

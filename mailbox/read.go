@@ -196,6 +196,10 @@ func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail)
 	return items, nil
 }
 
+// ToldReason returns what is kept of the reason that a reader tells: one line, since what
+// follows a line break in a kept reason is what a program wrote.
+func ToldReason(s string) string { return cutReason(strings.ReplaceAll(s, "\n", " ")) }
+
 // cutReason cuts a reason to the characters that are kept.
 func cutReason(s string) string {
 	return strings.ToValidUTF8(s[:min(len(s), box.MaxReason)], "")
@@ -237,7 +241,7 @@ func settlements(s wire.SettleMail) (what []mail.Settlement, leases []string, er
 		case op == box.Extend && delay == 0:
 			err = invalid("lease %s: extend without for: say how long", lease)
 		}
-		what = append(what, mail.Settlement{Handle: h, Op: op, Delay: time.Duration(delay), Reason: cutReason(strings.ReplaceAll(reason, "\n", " "))}) // what follows a line break in a kept reason is what a program wrote
+		what = append(what, mail.Settlement{Handle: h, Op: op, Delay: time.Duration(delay), Reason: ToldReason(reason)})
 		leases = append(leases, lease)
 	}
 	for _, lease := range s.Ack {

@@ -531,7 +531,7 @@ func (b *Boxes) receiveSettle(ctx context.Context, from proto.PeerID, s *proto.S
 	for i, y := range s.GetSettlements() {
 		what[i] = mail.Settlement{
 			Handle: box.Handle{Seq: y.GetSeq(), Boot: y.GetBoot(), N: y.GetDelivery()}, Op: settleOps[y.GetVerb()], Delay: time.Duration(y.GetDelayMs()) * time.Millisecond,
-			Reason: cutReason(strings.ReplaceAll(y.GetReason(), "\n", " ")),
+			Reason: ToldReason(y.GetReason()),
 		}
 	}
 	settling, err := k.QueueSettle(p.name, s.GetSubscription(), what)
