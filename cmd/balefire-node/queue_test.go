@@ -389,7 +389,7 @@ func TestQueueSetWaitsForAnAdmin(t *testing.T) {
 		t.Errorf("%d, asked %q, %q", code, n.Requests(), errs)
 	}
 	n, later = noAdmin()
-	if code, _, errs := command(t, n, "queue", "set", "build", "--home", "here"); code == exitOK || *later != 0 || !strings.Contains(errs, "an admin has to sign it") {
+	if code, _, errs := command(t, n, "queue", "set", "build", "--home", "here"); code != exitRefused || *later != 0 || !strings.Contains(errs, "an admin has to sign it") {
 		t.Errorf("without --wait: %d, asked %q, %q", code, n.Requests(), errs)
 	}
 }
