@@ -18,13 +18,13 @@ type Candidate struct {
 // A Picker picks the best relays and stays with them: the worst is replaced by a better
 // one only if for the hold time, without interruption, some relay was better by the
 // margin. Which one is the worst or the better one may change meanwhile, since among
-// equals that is chance. Each replacement doubles the hold time, up to maxHold, until there
-// was none for calmAfter: over a link that is full, all relays lose packets in turn. The
+// equals that is chance. Each replacement doubles the hold time, up to half an hour, until
+// there was none for an hour: over a link that is full, all relays lose packets in turn. The
 // zero value of each field means its default. It is not safe for concurrent use.
 type Picker struct {
 	Want   int           // number of relays; default 2
 	Margin float64       // of the score; default 0.2
-	Hold   time.Duration // default 1m
+	Hold   time.Duration // the first one; default 1m
 
 	hasBetter bool // there is a better one, since
 	since     time.Duration
@@ -35,7 +35,7 @@ type Picker struct {
 
 const (
 	maxHold   = 30 * time.Minute
-	calmAfter = time.Hour
+	calmAfter = time.Hour // without a replacement the first hold time counts again
 )
 
 // Pick returns the relays to hold at now, among candidates. held are those picked before.
