@@ -167,13 +167,15 @@ func (m *Mailer) take() batch {
 	}
 	n, size := 0, 0
 	before := m.number
-	for n < min(len(m.waiting), wire.MaxMailBatch) && (n == 0 || size+len(m.waiting[n].mail.Letter) <= 1<<20) && m.number-behind < proto.ProducerWindow {
+	for n < min(len(m.waiting), wire.MaxMailBatch) && m.number-behind < proto.ProducerWindow {
 		p := m.waiting[n]
+		if size += len(p.mail.To) + len(p.mail.Letter); n > 0 && size > 1<<20 {
+			break
+		}
 		if p.numbered {
 			m.number++
 			proto.SetNumber(p.mail.Letter, m.number)
 		}
-		size += len(p.mail.Letter)
 		n++
 	}
 	if n == 0 {

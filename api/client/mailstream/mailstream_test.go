@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -280,6 +281,75 @@ func TestDeliveriesAreSettled(t *testing.T) {
 			t.Errorf("%+v, %v", d, err)
 		}
 		break
+	}
+}
+
+// TestManyLargeAnswersAreManyMessages replies with large bodies, and rejects with long reasons,
+// many at once: they are more than a message may have, and all count.
+func TestManyLargeAnswersAreManyMessages(t *testing.T) {
+	const replies, rejects = 16, 40
+	f := newFixture(t)
+	f.serve()
+	m, ctx := f.mailer(), f.ctx()
+	var work sync.WaitGroup
+	for range replies + rejects {
+		work.Go(func() {
+			if _, err := m.Send(ctx, wire.Mail{To: "agent:ceo", ReplyTo: "agent:cto@here"}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+	var given []*Delivery
+	for d, err := range f.ReadMail(ctx, "agent:ceo", Read{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if given = append(given, d); len(given) < replies+rejects {
+			continue
+		}
+		for _, d := range given[:replies] {
+			work.Go(func() {
+				_, err := d.Reply(ctx, wire.Mail{Body: make([]byte, proto.MaxInlineBody)})
+				if err = errors.Join(err, d.Ack()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		work.Wait()
+		for _, d := range given[replies:] {
+			if err := d.Reject(strings.Repeat("x", 60<<10)); err != nil {
+				t.Error(err)
+			}
+		}
+		break
+	}
+	if _, err := m.Send(ctx, wire.Mail{To: "agent:ceo"}); err != nil { // what was settled is on disk before
+		t.Fatal(err)
+	}
+	b, err := f.node.Mail.Get(ctx, "ceo")
+	if s := b.Subscriptions[0]; err != nil || b.Ended.Done != replies || s.Dead != rejects {
+		t.Errorf("%+v, %v", b, err)
+	}
+}
+
+// TestLargestSendIsOneMessage checks that the node takes the largest batch of a mailer.
+func TestLargestSendIsOneMessage(t *testing.T) {
+	m := New("none").Mailer()
+	for i := range wire.MaxMailBatch {
+		framed, err := encode(&wire.Mail{To: strings.Repeat(string(rune('a'+i%2)), 255), Dedupe: "k", Body: make([]byte, 1900)}, proto.Produced{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		framed.Letter = append(framed.Letter, make([]byte, 1<<20/wire.MaxMailBatch-len(framed.Letter))...)
+		m.waiting = append(m.waiting, &posted{mail: framed})
+	}
+	var mails []wire.FramedMail
+	for _, p := range m.take().mails {
+		mails = append(mails, p.mail)
+	}
+	if msg := wire.AppendMailFrame(nil, wire.OpSend, 1, func(b []byte) []byte { return wire.AppendSend(b, mails) }); len(msg) > wire.MaxMailMessage {
+		t.Errorf("%d mails in %d bytes, at most %d", len(mails), len(msg), wire.MaxMailMessage)
 	}
 }
 

@@ -223,17 +223,28 @@ func (s *session) write(ctx context.Context) {
 			n := min(len(settled), wire.MaxMailBatch)
 			msg = wire.AppendMailFrame(msg, wire.OpSettle, 0, func(b []byte) []byte { return wire.AppendSettle(b, sessionNumber, settled[:n]) })
 			settled = settled[n:]
-			if len(settled) > 0 && s.conn.Write(context.Background(), websocket.MessageBinary, msg) != nil {
+		}
+		for len(msg) > 0 {
+			n := messageSize(msg)
+			if s.conn.Write(context.Background(), websocket.MessageBinary, msg[:n]) != nil {
 				return // receive has the error, too
 			}
-			if len(settled) > 0 {
-				msg = nil
-			}
-		}
-		if len(msg) > 0 && s.conn.Write(context.Background(), websocket.MessageBinary, msg) != nil {
-			return
+			msg = msg[n:]
 		}
 	}
+}
+
+// messageSize returns how many bytes the first frames have that the node takes in one message.
+func messageSize(frames []byte) (n int) {
+	for n < len(frames) {
+		_, rest, _ := wire.CutMailFrame(frames[n:]) // the session has made them
+		end := len(frames) - len(rest)
+		if n > 0 && end > wire.MaxMailMessage {
+			break
+		}
+		n = end
+	}
+	return n
 }
 
 // settle queues what was done with a delivery.
@@ -332,7 +343,7 @@ func (d *Delivery) later(op byte, delay time.Duration, reason string) error {
 	if delay < 0 || delay > 30*24*time.Hour {
 		return fmt.Errorf("%w: a time of %s: must be from 0 to 30 days", wire.ErrInvalid, delay)
 	}
-	return d.s.settle(wire.FramedSettlement{Op: op, Lease: d.lease, Ms: uint32(delay.Milliseconds()), Reason: []byte(reason)})
+	return d.s.settle(wire.FramedSettlement{Op: op, Lease: d.lease, Ms: uint32(delay.Milliseconds()), Reason: []byte(reason[:min(len(reason), proto.MaxReason)])})
 }
 
 // Reply sends a mail to the box that the mail names for replies. It returns when that is on
