@@ -10,6 +10,7 @@ import (
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
@@ -74,6 +75,36 @@ func TestBadOpenElsewhere(t *testing.T) {
 		_, _, err = s.NextInto(t.Context(), 1, nil, nil)
 		if e, ok := errors.AsType[*remoteError](err); !ok || e.code != proto.CodeBadForm || len(h.home.sessions) != 0 {
 			t.Errorf("%v, %d sessions", err, len(h.home.sessions))
+		}
+	})
+}
+
+// Settlements at a node that cannot be reached wait together, not one after the other; one that
+// was answered meanwhile is known.
+func TestSettlementsWaitTogether(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		h := newFakeHome(f)
+		r, _ := h.session(10)
+		var all []Settling
+		for n := range uint64(4) {
+			s, err := r.QueueSettle([]mail.Settlement{{Handle: box.Handle{Seq: n + 1, Boot: 7, N: n + 1}, Op: box.Ack}})
+			h.must(err)
+			all = append(all, s)
+		}
+		_, settles := h.told()
+		h.must(h.say(proto.TypeSettled, &proto.Settled{Ref: settles[3].GetRef()}))
+		start := time.Now()
+		for i, s := range all {
+			_, err := r.Settled(t.Context(), s)
+			if want := i < 3; errors.Is(err, store.ErrUnknown) != want || !want && err != nil {
+				t.Errorf("settlement %d: %v", i, err)
+			}
+			if d := time.Since(start); d != remoteAnswer {
+				t.Errorf("settlement %d was answered after %s", i, d)
+			}
+		}
+		if h.home.settling != 0 {
+			t.Errorf("%d settlements are left", h.home.settling)
 		}
 	})
 }

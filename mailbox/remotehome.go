@@ -81,6 +81,7 @@ type remoteSettle struct {
 	settled []mail.Settled // with what this node can answer itself
 	due     bool           // it is to be sent
 	sent    bool           // it was
+	until   time.Duration  // by the boot clock: who waits for the answer gives up
 	answer  *proto.Settled
 	done    chan struct{} // closed when there is an answer
 }
@@ -539,7 +540,7 @@ func (h *remoteHome) add(name, sub string, what []mail.Settlement) (*remoteSettl
 		return nil, fmt.Errorf("%w: %s has not answered %d settlements, the limit", wire.ErrFull, h.name(), h.settling)
 	}
 	m := &proto.Settle{Ref: h.number(), Box: name, Subscription: sub}
-	s := &remoteSettle{msg: m, settled: make([]mail.Settled, len(what)), done: make(chan struct{})}
+	s := &remoteSettle{msg: m, settled: make([]mail.Settled, len(what)), until: h.now() + remoteAnswer, done: make(chan struct{})}
 	for i, w := range what {
 		if w.Handle.Seq == 0 || w.Handle.Boot == 0 || w.Handle.N == 0 {
 			s.settled[i].Code = proto.CodeBadForm
@@ -561,10 +562,10 @@ func (h *remoteHome) add(name, sub string, what []mail.Settlement) (*remoteSettl
 	return s, nil
 }
 
-// wait returns the answers. Without one it is not repeated any more; the error says whether the
-// peer may have it.
+// wait returns the answers. Without one 15 s after it was queued it is not repeated any more; the
+// error says whether the peer may have it.
 func (h *remoteHome) wait(ctx context.Context, s *remoteSettle) ([]mail.Settled, error) {
-	ctx, stop := context.WithTimeout(ctx, remoteAnswer)
+	ctx, stop := context.WithTimeout(ctx, s.until-h.now())
 	defer stop()
 	select {
 	case <-s.done:
