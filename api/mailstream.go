@@ -30,11 +30,12 @@ const (
 )
 
 // A mailStream is a connection of a program that sends and reads mail. The reading goroutine
-// does what it is asked for, in order; one answers, in this order, when things are on disk;
-// each session has one that delivers, and each request one that waits for the reply; one writes.
+// does what it is asked for, in order; one waits until mail is on disk, and one answers, in this
+// order; each session has one that delivers, and each request one that waits for the reply; one
+// writes.
 //
-//	read ─▶ do ─▶ broker        waiting ─▶ answer ─┬▶ out ─▶ write
-//	              session ─▶ deliver ──────────────┘
+//	read ─▶ do ─▶ broker        waiting ─▶ store ─▶ stored ─▶ answer ─┬▶ out ─▶ write
+//	              session ─▶ deliver ─────────────────────────────────┘
 type mailStream struct {
 	boxes *mailbox.Boxes
 	conn  *websocket.Conn
@@ -42,6 +43,7 @@ type mailStream struct {
 	out   *streamWriter
 
 	waiting  chan unanswered
+	stored   chan unanswered // with mail that is on disk or refused
 	inFlight *semaphore.Weighted
 	requests *semaphore.Weighted // that wait for their replies
 	work     sync.WaitGroup
@@ -86,7 +88,7 @@ type streamAnswer struct {
 	err      error
 }
 
-// An unanswered request waits for the disk.
+// An unanswered request waits for the disk, or for the home of what it settles.
 type unanswered struct {
 	answer   streamAnswer
 	size     int64   // of what it has in flight
@@ -158,7 +160,7 @@ func (s *Server) streamMail(w http.ResponseWriter, r *http.Request) {
 	}
 	m := &mailStream{
 		boxes: s.node.Mail, conn: conn, form: new(binaryForm), sessions: map[uint32]*streamSession{},
-		waiting: make(chan unanswered, maxUnanswered), inFlight: semaphore.NewWeighted(maxInFlight), requests: semaphore.NewWeighted(wire.MaxMailRequests),
+		waiting: make(chan unanswered, maxUnanswered/2), stored: make(chan unanswered, maxUnanswered/2), inFlight: semaphore.NewWeighted(maxInFlight), requests: semaphore.NewWeighted(wire.MaxMailRequests),
 	}
 	typ := websocket.MessageBinary
 	if conn.Subprotocol() == wire.MailDocuments {
@@ -190,6 +192,7 @@ func localOrigin(h http.Header) bool {
 // run serves the connection until ctx is done, which end does with a reason.
 func (m *mailStream) run(ctx context.Context, end context.CancelCauseFunc, typ websocket.MessageType) {
 	m.conn.SetReadLimit(-1) // readMessage has a limit
+	m.work.Go(func() { m.store(ctx) })
 	m.work.Go(func() { m.answer(ctx) })
 	m.work.Go(func() { m.out.write(m.conn) })
 	m.work.Go(func() { m.close(ctx) })
@@ -314,28 +317,26 @@ func (m *mailStream) send(ctx context.Context, q *streamRequest) error {
 	} else {
 		u.queued = m.boxes.QueueMails(q.mails)
 	}
-	return m.wait(ctx, u)
+	return pass(ctx, m.waiting, u)
 }
 
-func (m *mailStream) wait(ctx context.Context, u unanswered) error {
+func pass(ctx context.Context, to chan<- unanswered, u unanswered) error {
 	select {
-	case m.waiting <- u:
+	case to <- u:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// answer answers requests, in order, when what they ask for is on disk.
-func (m *mailStream) answer(ctx context.Context) {
-	var u unanswered // once for all: its answer is on the heap
+// store waits until mail is on disk, in order. It waits for no other node.
+func (m *mailStream) store(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case u = <-m.waiting:
-			switch {
-			case u.queued != nil:
+		case u := <-m.waiting:
+			if u.queued != nil {
 				u.answer.outcomes = u.queued.Wait(ctx)
 				for i, err := range u.refused {
 					if err != nil {
@@ -343,7 +344,21 @@ func (m *mailStream) answer(ctx context.Context) {
 					}
 				}
 				m.inFlight.Release(u.size)
-			case u.answer.reader != nil && u.answer.err == nil:
+			}
+			_ = pass(ctx, m.stored, u) // or the connection has ended
+		}
+	}
+}
+
+// answer answers requests, in order, when what they ask for is done.
+func (m *mailStream) answer(ctx context.Context) {
+	var u unanswered // once for all: its answer is on the heap
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case u = <-m.stored:
+			if u.answer.reader != nil && u.answer.err == nil {
 				u.answer.settled, u.answer.err = u.answer.reader.Settled(ctx, u.settling)
 			}
 			m.out.add(m.form, &u.answer)
@@ -371,7 +386,7 @@ func (m *mailStream) settle(ctx context.Context, q *streamRequest) error {
 	for i, x := range q.settle {
 		u.answer.asked[i] = x.Op
 	}
-	return m.wait(ctx, u)
+	return pass(ctx, m.waiting, u)
 }
 
 // begin begins a session.

@@ -235,6 +235,7 @@ func (q *Queued) Wait(ctx context.Context) []Outcome {
 		case r.err != nil:
 		case r.away:
 			sent, r.err = q.b.deliver(ctx, r.to, r.letters, r.relaxed, false)
+			r.letters = nil // the answer may wait
 		default:
 			if sent, r.err = r.sending.Wait(ctx); r.err == nil {
 				r.sent = sent
