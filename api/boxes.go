@@ -224,12 +224,17 @@ func (s *Server) routeDeliveries() {
 	}
 	again := func(k kind) huma.Operation {
 		o := k.op("POST", "redrive", "Redrive the dead letters")
-		o.Description = "Each is sent again as a new mail, once, however often this is repeated. The response comes when all are sent, at the rate that is asked for."
+		o.Description = "Each is sent again as a new mail, once, however often this is repeated: one that is named in seqs and was already sent again has a problem. The response comes when all are sent, at the rate that is asked for."
 		s.describe(&o, reflect.TypeFor[wire.RedrivenMail]())
 		return o
 	}
 	both(s, again, func(ctx context.Context, box, sub string, doc *wire.RedriveMail) (*answer, error) {
 		out, err := s.node.Mail.Redrive(ctx, box, sub, orZero(doc))
+		for _, item := range out.Items {
+			if p := item.Problem; p != nil {
+				*p = *problem(p.Code, "%s", p.Detail)
+			}
+		}
 		return &answer{out}, err
 	})
 	unblock := func(k kind) huma.Operation {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -20,8 +21,9 @@ const (
 )
 
 // Redrive sends dead letters again, as new mails, no faster than asked for. Each is sent
-// once, however often it is called: the dedupe key of the new mail names it, with its place,
-// since a sender may use an id twice.
+// once, however often it is called: one that is asked for by its number, and was sent, has a
+// problem. Between the new mail and the mark of the old one its dedupe key counts, which names
+// that with its place, since a sender may use an id twice.
 func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMail) (out wire.RedrivenMail, err error) {
 	p, k, err := b.subscribed(name, sub)
 	if err != nil {
@@ -49,9 +51,16 @@ func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMai
 	out.More = more
 	pause := time.NewTicker(time.Second / time.Duration(cmp.Or(r.Rate, redriveRate)))
 	defer pause.Stop()
-	for i, f := range due {
+	n := 0 // that were sent
+	for _, f := range due {
+		if f.dead.Redriven {
+			out.Items = append(out.Items, wire.MailBatchItem{Status: http.StatusConflict, Problem: &wire.Problem{
+				Status: http.StatusConflict, Code: wire.CodeRefused, Detail: fmt.Sprintf("%v: dead letter %d of %s was already sent again", wire.ErrRefused, f.info.Seq, p.path(sub)),
+			}})
+			continue
+		}
 		var sent wire.SentMail
-		if i > 0 {
+		if n > 0 {
 			err = wait(ctx, pause.C)
 		}
 		if err == nil {
@@ -61,13 +70,14 @@ func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMai
 			err = k.Redriven(ctx, p.name, sub, []uint64{f.info.Seq})
 		}
 		if err != nil {
-			err = fmt.Errorf("dead letter %d of %s, after %d were sent: %w", f.info.Seq, p.path(sub), i, failure(p, sub, err))
+			err = fmt.Errorf("dead letter %d of %s, after %d were sent: %w", f.info.Seq, p.path(sub), n, failure(p, sub, err))
 			break
 		}
-		out.Items = append(out.Items, wire.MailBatchItem{Status: 202, Mail: &sent})
+		n++
+		out.Items = append(out.Items, wire.MailBatchItem{Status: http.StatusAccepted, Mail: &sent})
 	}
-	if len(out.Items) > 0 {
-		audited := b.cfg.Audit(context.WithoutCancel(ctx), p.kind+".redrive", fmt.Sprintf("%s: %d mails to %s", p.path(sub), len(out.Items), to.text))
+	if n > 0 {
+		audited := b.cfg.Audit(context.WithoutCancel(ctx), p.kind+".redrive", fmt.Sprintf("%s: %d mails to %s", p.path(sub), n, to.text))
 		err = errors.Join(err, audited)
 	}
 	return out, err

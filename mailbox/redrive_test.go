@@ -62,12 +62,10 @@ func TestRedrive(t *testing.T) {
 		if m := got[0].Mail; m.RedriveOf != ids[0] || m.FirstID != ids[0] || m.Type != "order" || m.Labels["a"] != "b" || got[0].Attempt != 1 || m.NotAfter.Sub(m.Created) != time.Hour {
 			t.Errorf("mail %+v", got[0])
 		}
-		if again := redrive(wire.RedriveMail{Seqs: []uint64{1}}, 1, false); !again.Items[0].Mail.Known || again.Items[0].Mail.ID != got[0].Mail.ID {
-			t.Errorf("by number: %+v, want that of the first time", again.Items[0].Mail)
-		}
-		redrive(wire.RedriveMail{Seqs: []uint64{2, 3}, To: "agent:desk"}, 2, false)
+		f.settle("ceo", "", wire.SettleMail{Nack: []wire.NackMail{{Lease: got[1].Lease, Final: true}, {Lease: got[2].Lease, Final: true}}})
+		redrive(wire.RedriveMail{To: "agent:desk"}, 2, false)
 		other, bodies := f.lease("desk", "", 9, 0)
-		if !slices.Equal(bodies, []string{"2", "3"}) || other[0].Mail.RedriveOf != ids[1] {
+		if !slices.Equal(bodies, []string{"2", "3"}) || other[0].Mail.RedriveOf != got[1].Mail.ID || other[0].Mail.FirstID != ids[1] {
 			t.Errorf("to another mailbox: %q", bodies)
 		}
 		f.settle("desk", "", wire.SettleMail{Nack: []wire.NackMail{{Lease: other[0].Lease, Final: true}}})
@@ -79,8 +77,46 @@ func TestRedrive(t *testing.T) {
 		if want := "mailbox.redrive agent:ceo@alpha: 2 mails to agent:desk@alpha"; !slices.Contains(f.audits, want) {
 			t.Errorf("audited %q", f.audits)
 		}
-		if v := f.mails("ceo", "", wire.MailQuery{State: "DEAD"}); len(v) != 5 {
+		if v := f.mails("ceo", "", wire.MailQuery{State: "DEAD"}); len(v) != 7 {
 			t.Errorf("%d dead letters are kept", len(v))
+		}
+	})
+}
+
+// A dead letter that was sent again is not sent once more, by its number, elsewhere, or when its
+// dedupe key is forgotten; the others of the call are.
+func TestDeadLetterIsSentAgainOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		f.mailbox("desk", nil)
+		f.dead("ceo", 3)
+		for i, r := range []wire.RedriveMail{{Seqs: []uint64{1}}, {Seqs: []uint64{1}}, {Seqs: []uint64{1}, To: "agent:desk"}, {Seqs: []uint64{1, 2}}, {Seqs: []uint64{1, 2}}, {}, {}} {
+			out, err := f.Redrive(t.Context(), "ceo", "", r)
+			f.must(err)
+			var got []string
+			for _, item := range out.Items {
+				switch {
+				case item.Status == 202 && !item.Mail.Known && item.Problem == nil:
+					got = append(got, "sent")
+				case item.Status == 409 && item.Mail == nil:
+					got = append(got, item.Problem.Detail)
+				default:
+					t.Errorf("call %d: %s", i, asJSON(t, item))
+				}
+			}
+			const first, second = "refused: dead letter 1 of agent:ceo@alpha was already sent again", "refused: dead letter 2 of agent:ceo@alpha was already sent again"
+			if want := [][]string{{"sent"}, {first}, {first}, {first, "sent"}, {first, second}, {"sent"}, nil}[i]; !slices.Equal(got, want) {
+				t.Errorf("call %d: %q, want %q", i, got, want)
+			}
+			if i == 0 {
+				time.Sleep(37 * time.Hour) // past the dedupe key of the new mail
+			}
+		}
+		if n := len(slices.DeleteFunc(f.audits, func(a string) bool { return !strings.HasSuffix(a, ": 1 mails to agent:ceo@alpha") })); n != 3 {
+			t.Errorf("%d audits of a mail that was sent again, want 3", n)
+		}
+		if v := f.box("desk"); v.Next != 1 {
+			t.Errorf("desk has %+v", v)
 		}
 	})
 }
@@ -120,9 +156,10 @@ func TestRedriveRefused(t *testing.T) {
 		time.Sleep(time.Second)
 		ctx, stop := context.WithTimeout(ctx, 1500*time.Millisecond)
 		defer stop()
-		out, err := f.Redrive(ctx, "ceo", "", wire.RedriveMail{Seqs: []uint64{1, 2, 3}, Rate: 1})
+		f.dead("ceo", 1)
+		out, err := f.Redrive(ctx, "ceo", "", wire.RedriveMail{Seqs: []uint64{1, 2, 3, 4}, Rate: 1})
 		f.refused(err, context.DeadlineExceeded, "after 2 were sent")
-		if len(out.Items) != 2 || !slices.Contains(f.audits, "mailbox.redrive agent:ceo@alpha: 2 mails to agent:ceo@alpha") {
+		if len(out.Items) != 3 || !slices.Contains(f.audits, "mailbox.redrive agent:ceo@alpha: 2 mails to agent:ceo@alpha") {
 			t.Errorf("%d items, audited %q", len(out.Items), f.audits)
 		}
 		out, err = f.Redrive(t.Context(), "topic:orders", "billing", wire.RedriveMail{To: "agent:ceo"})

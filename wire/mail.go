@@ -318,7 +318,7 @@ type RedriveMail struct {
 
 // A RedrivenMail is the result of a RedriveMail.
 type RedrivenMail struct {
-	Items []MailBatchItem `json:"items" doc:"the new mails"`
+	Items []MailBatchItem `json:"items" doc:"the new mails; a dead letter that was asked for and was already sent again has a problem instead"`
 	More  bool            `json:"more" doc:"there are more: repeat it"`
 }
 

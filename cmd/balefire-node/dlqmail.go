@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -85,18 +87,24 @@ func (f *redriveFlags) retry(cmd *cobra.Command, w *app, args []string) error {
 	if err != nil && len(done.Items) == 0 {
 		return err
 	}
-	shown := w.show(view{value: done, lines: lines(done.Items), human: func(p *printer) {
-		t := newTable(col("NEW MAIL"), col("BOX"), col("SENT BEFORE"))
-		for _, i := range done.Items {
-			if i.Mail != nil {
-				t.row(i.Mail.ID, i.Mail.Box, yesNo(i.Mail.Known))
-			}
+	var bad []string
+	t := newTable(col("NEW MAIL"), col("BOX"), col("SENT BEFORE"))
+	for _, i := range done.Items {
+		if i.Problem != nil {
+			bad = append(bad, prose.Plain(i.Problem.Detail))
+		} else if i.Mail != nil {
+			t.row(i.Mail.ID, i.Mail.Box, yesNo(i.Mail.Known))
 		}
-		if len(done.Items) > 0 {
+	}
+	shown := w.show(view{value: done, lines: lines(done.Items), human: func(p *printer) {
+		if len(done.Items) > len(bad) {
 			p.table(t)
 		}
 	}})
-	w.infof("%d dead letters were sent again", len(done.Items))
+	w.infof("%d dead letters were sent again", len(done.Items)-len(bad))
+	if err == nil && len(bad) > 0 {
+		err = &codedError{exitRefused, fmt.Errorf("%d of %d were not sent again; %s", len(bad), len(done.Items), bad[0])}
+	}
 	return errors.Join(err, shown)
 }
 

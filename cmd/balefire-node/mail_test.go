@@ -237,6 +237,10 @@ NEW MAIL                              BOX             SENT BEFORE
 		{"dlq retry --mailbox topic:orders/billing 7 9 --rate 1000 --to agent:ceo", exitOK, `POST /v1/topics/topic:orders/subscriptions/billing/redrive {"seqs":[7,9],"to":"agent:ceo","rate":1000,"max":1000}`, "*", ""},
 		{"dlq retry --mailbox ceo 1 2 3 4 5 6 7 8 9 10 11 12 --rate 1", exitOK,
 			`POST /v1/mailboxes/ceo/redrive {"seqs":[1,2,3,4,5,6,7,8,9,10],"rate":1,"max":10}; POST /v1/mailboxes/ceo/redrive {"seqs":[11,12],"rate":1,"max":10}`, "*", "2 dead letters were sent again"},
+		{"dlq retry --mailbox topic:orders/again 7 9", exitRefused, `POST /v1/topics/topic:orders/subscriptions/again/redrive {"seqs":[7,9],"max":500}`, `
+NEW MAIL                              BOX             SENT BEFORE
+01a20c7e-5b1f-7d12-9a44-3f0c2b6d8e91  agent:ceo@here  no
+`, "1 of 2 were not sent again; refused: dead letter 7 was already sent again"},
 		{"dlq retry --mailbox ceo 0", exitUsage, "", "", `"0" is not the number of a dead letter`},
 		{"dlq retry --mailbox ceo --rate 0", exitUsage, "", "", "from 1 to 10000"},
 		{"dlq retry --mailbox ceo --dry-run", exitUsage, "", "", "--dry-run"},

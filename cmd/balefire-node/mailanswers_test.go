@@ -89,7 +89,13 @@ func newMailNode() *clienttest.Node {
 		subPath("POST", "/settle"):         settled,
 		subPath("GET", "/mails"):           listedMails,
 		subPath("POST", "/unblock"):        nil,
-		subPath("POST", "/redrive"):        redriven,
+		subPath("POST", "/redrive"): func(r *http.Request) any {
+			if r.PathValue("sub") != "again" {
+				return redriven
+			}
+			known := wire.MailBatchItem{Status: 409, Problem: &wire.Problem{Detail: "refused: dead letter 7 was already sent again"}}
+			return wire.RedrivenMail{Items: append([]wire.MailBatchItem{known}, redriven.Items...)}
+		},
 	} {
 		n.Answer(pattern, answer)
 	}
