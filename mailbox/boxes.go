@@ -134,7 +134,7 @@ func Open(parts Parts, cfg Config) (*Boxes, error) {
 		cfg.Made = func() {}
 	}
 	cfg.MaxBody = cmp.Or(cfg.MaxBody, 100<<30)
-	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}}}
+	b := &Boxes{parts: parts, cfg: cfg, ready: make(chan struct{}), exchanges: map[proto.PeerID]*exchange{}, fetches: fetches{all: map[fetchKey]*fetch{}}, handlers: handlers{changed: make(chan struct{}, 1), running: map[string]*runner{}}, replies: replies{given: map[string]givenReply{}, read: map[string]time.Duration{}, turns: map[string]chan struct{}{}}}
 	b.numbers.Store(rand.Uint64() >> 1)
 	b.waits = newWaits(cfg.Registerer, b.text)
 	cfg.Registerer.MustRegister(boxMetrics{b})

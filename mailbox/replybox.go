@@ -14,6 +14,7 @@ import (
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/wire"
 )
@@ -31,6 +32,7 @@ const (
 	replyKept     = time.Hour       // without a reader
 	replyGiven    = 5 * time.Minute // after its reply was given to a requester, who may ask again
 	replySweep    = time.Minute     // how often that is looked at
+	keepGiven     = 24 * time.Hour  // such a reply is kept at most, however often it is asked for
 	replyMails    = 10_000          // that wait in one
 	replyBytes    = 64 << 20
 )
@@ -40,6 +42,7 @@ type replies struct {
 	mu    sync.Mutex
 	given map[string]givenReply    // to their requesters since the start
 	read  map[string]time.Duration // monotonic times when somebody asked for what is in them last
+	turns map[string]chan struct{} // full while somebody waits for the reply to a request
 }
 
 // A givenReply is the reply to a request that its requester was given.
@@ -158,11 +161,22 @@ func (b *Boxes) givenOf(name string) (g givenReply, ok bool) {
 	return givenReply{handle: h}, err == nil
 }
 
-// noteGiven notes which reply of a box its requester is given, also for the next start. If the
-// disk takes no more, only for this one: the reply is given all the same.
-func (b *Boxes) noteGiven(ctx context.Context, k *mail.Broker, p place, h box.Handle) {
+// turn returns what is full while somebody waits for the reply in a box.
+func (r *replies) turn(name string) chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.turns[name] == nil {
+		r.turns[name] = make(chan struct{}, 1)
+	}
+	return r.turns[name]
+}
+
+// noteGiven notes which reply of a box its requester is given, also for the next start: then it
+// is done, and kept to be given again. If the disk takes no more, only for this one: the reply is
+// given all the same. One with a large body, which is not kept with it, is done with its box.
+func (b *Boxes) noteGiven(ctx context.Context, k *mail.Broker, p place, d mail.Delivery) {
 	b.replies.mu.Lock()
-	b.replies.given[p.name] = givenReply{b.cfg.Clock.Mono(), h}
+	b.replies.given[p.name] = givenReply{b.cfg.Clock.Mono(), d.Handle}
 	b.replies.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	b.changing.Lock()
@@ -170,10 +184,13 @@ func (b *Boxes) noteGiven(ctx context.Context, k *mail.Broker, p place, h box.Ha
 	now, err := b.settings(ctx, k, p, "")
 	if err == nil && now.exists {
 		n := notesOf(now.box)
-		n.Given = h.String()
-		now.box.Notes = n.encode()
+		n.Given = d.Handle.String()
+		now.box.Notes, now.box.Keep = n.encode(), keepGiven
 		if err = k.SetBox(ctx, now.box); err == nil {
 			err = b.readRules(ctx, k)
+		}
+		if l, bad := proto.ParseLetter(d.Letter); err == nil && bad == nil && l.Object.IsZero() {
+			_, err = k.Settle(ctx, p.name, "", []mail.Settlement{{Handle: d.Handle, Op: box.Ack}})
 		}
 	}
 	if err != nil {
@@ -190,7 +207,7 @@ func (b *Boxes) replyAgain(ctx context.Context, k *mail.Broker, p place) (d mail
 	var r box.Kept
 	if err := k.View(ctx, func(s *box.State) {
 		id, _ := s.Find(p.name)
-		r, ok = s.Mail(id, g.handle.Seq)
+		r, ok = s.Record(id, g.handle.Seq)
 	}); err != nil || !ok {
 		return d, false, err
 	}
@@ -222,8 +239,8 @@ func (b *Boxes) dropReplyBox(ctx context.Context, name string) error {
 	return b.removeReplyBox(context.WithoutCancel(ctx), k, name)
 }
 
-// removeReplyBox removes a reply box. The reply that its requester was given is done. What nobody
-// took ends, and who sent it is told.
+// removeReplyBox removes a reply box. The reply that its requester was given is done, at the latest
+// now. What nobody took ends, and who sent it is told.
 func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string) error {
 	if g, ok := b.givenOf(name); ok { // if somebody else was given it since, this does not count
 		_, err := k.Settle(ctx, name, "", []mail.Settlement{{Handle: g.handle, Op: box.Ack}})
@@ -237,6 +254,7 @@ func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string)
 	b.replies.mu.Lock()
 	delete(b.replies.given, name)
 	delete(b.replies.read, name)
+	delete(b.replies.turns, name)
 	b.replies.mu.Unlock()
 	return b.readRules(ctx, k)
 }

@@ -199,6 +199,57 @@ func TestGivenReplyOverARestart(t *testing.T) {
 	})
 }
 
+// A reply that was given is DONE, also when its own time is over: it is given again, over a
+// restart too, and its sender is told nothing.
+func TestGivenReplyDoesNotExpire(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		f.mailbox("sender", nil)
+		r, box := f.request("how many?", nil)
+		d := f.one("ceo", "", "how many?")
+		f.mail(d.Mail.ReplyTo, "five", func(m *wire.Mail) { m.Sender, m.TTL = "sender", wire.Duration(time.Minute) })
+		f.ack("ceo", "", d)
+		f.awaited(r.ID, 0, "five")
+		if x := f.box(box); x.Waiting != 0 || x.Ended.Done != 1 {
+			t.Errorf("the box has %s", asJSON(t, x))
+		}
+		time.Sleep(2 * time.Minute)
+		f.awaited(r.ID, 0, "five")
+		f.restart()
+		time.Sleep(2 * time.Minute)
+		f.awaited(r.ID, 0, "five")
+		time.Sleep(replyGiven + 3*replySweep)
+		if n, v := len(f.replyBoxes()), f.box("sender"); n > 0 || v.Waiting > 0 || len(f.events) > 0 {
+			t.Errorf("%d reply boxes are left, its sender has %d mails, events %v", n, v.Waiting, f.events)
+		}
+	})
+}
+
+// All who wait for the reply to one request are given it when it comes.
+func TestReplyIsGivenToAllWhoWait(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		r, _ := f.request("how many?", nil)
+		began := time.Now()
+		var waiters sync.WaitGroup
+		for i := range 5 {
+			waiters.Go(func() {
+				if i == 0 { // leaves before
+					f.awaited(r.ID, 10*time.Second, "")
+					return
+				}
+				f.awaited(r.ID, time.Duration(i)*time.Minute, "five")
+				if took := time.Since(began); took != 20*time.Second {
+					t.Errorf("waiter %d was given it after %v", i, took)
+				}
+			})
+		}
+		time.Sleep(20 * time.Second)
+		f.answer("how many?", "five")
+		waiters.Wait()
+	})
+}
+
 // A request takes the place of one whose reply was given before a restart.
 func TestPlaceOfAGivenReplyAfterARestart(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {

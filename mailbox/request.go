@@ -161,27 +161,46 @@ func (b *Boxes) awaitReply(ctx context.Context, id string, wait time.Duration) (
 	if d, again, err := b.replyAgain(ctx, k, p); err != nil || again {
 		return p, d, failure(p, "", err)
 	}
+	waiting, stop := context.WithTimeout(ctx, wait)
+	defer stop()
+	d, err = b.takeReply(ctx, waiting, k, p)
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		err = nil
+	}
+	return p, d, failure(p, "", err)
+}
+
+// takeReply takes the reply from its box when it comes. Of several who wait one does, then the
+// others are given it again.
+func (b *Boxes) takeReply(ctx, waiting context.Context, k *mail.Broker, p place) (d mail.Delivery, err error) {
+	turn := b.replies.turn(p.name)
+	select {
+	case turn <- struct{}{}:
+	default:
+		select {
+		case turn <- struct{}{}:
+		case <-waiting.Done():
+			return d, waiting.Err()
+		}
+	}
+	defer func() { <-turn }()
+	if d, again, err := b.replyAgain(ctx, k, p); err != nil || again {
+		return d, err
+	}
 	s, err := k.Read(ctx, mail.Reading{Box: p.name, Reader: "requester", Credit: 1})
 	if err != nil {
-		return p, d, failure(p, "", err)
+		return d, err
 	}
 	defer func() { _ = s.Close(context.WithoutCancel(ctx), false) }() // a broker that has ended does not mind
 	if err := k.View(ctx, func(*box.State) {}); err != nil {          // what waits was delivered before
-		return p, d, failure(p, "", err)
+		return d, err
 	}
-	waiting, stop := context.WithTimeout(ctx, wait)
-	defer stop()
 	given, err := s.Next(waiting, 1, nil)
-	switch {
-	case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		return p, d, nil
-	case err != nil:
-		return p, d, failure(p, "", err)
-	case len(given) == 0: // it ended, or was lost with its segment, while it was read
-		return p, d, nil
+	if err != nil || len(given) == 0 { // none: it ended, or was lost with its segment, while it was read
+		return d, err
 	}
-	b.noteGiven(ctx, k, p, given[0].Handle)
-	return p, given[0], nil
+	b.noteGiven(ctx, k, p, given[0])
+	return given[0], nil
 }
 
 // requested returns the reply box of a request.
