@@ -292,8 +292,9 @@ type Settlement struct {
 
 // A Settled is the answer to a settlement.
 type Settled struct {
-	Code  proto.Code    // CodeOK, CodeStale, CodeBusy (out of order in its lane), CodeBadForm (no such delivery)
-	Lease time.Duration // of Extend: what is left
+	Code   proto.Code    // CodeOK, CodeStale, CodeBusy (out of order in its lane), CodeBadForm (no such delivery)
+	Lease  time.Duration // of Extend: what is left
+	Inline bool          // of Extend: the body of the mail is in its letter
 }
 
 // Settle settles deliveries of a subscription and returns when the answers are durable. It
@@ -349,7 +350,10 @@ func (b *Broker) settle(now box.Now, s *Settling, name, sub string, in []box.Set
 		if in[i].Op == box.Ack && r.Code == proto.CodeOK {
 			b.handled(now, name, id, subID, in[i].Handle.Seq)
 		}
-		s.settled[i] = Settled{r.Code, time.Duration(max(r.Until-now.Mono, 0)) * time.Millisecond}
+		s.settled[i] = Settled{
+			Code: r.Code, Lease: time.Duration(max(r.Until-now.Mono, 0)) * time.Millisecond,
+			Inline: in[i].Op == box.Extend && !b.state.HasObject(id, in[i].Handle.Seq),
+		}
 	}
 	b.out.Settled = b.out.Settled[:0]
 	if len(b.out.Records) == 0 {

@@ -87,6 +87,8 @@ func (b *Boxes) fetchBody(ctx context.Context, p place, sub string, h box.Handle
 			return nil, none, err
 		case settled[0].Code != proto.CodeOK:
 			return nil, none, fmt.Errorf("%w: the lease of the mail has ended: %s", wire.ErrRefused, settledCodes[settled[0].Code])
+		case settled[0].Inline:
+			return nil, none, fmt.Errorf("%w: mail %d of %s has no large body: its body came with the delivery", wire.ErrRefused, h.Seq, p.text)
 		}
 		for waiting := true; waiting; {
 			select {
@@ -167,7 +169,7 @@ type bodyOffer struct {
 // there are too many of is asked for again.
 func (x *exchange) offerBodies(k *mail.Broker, p place, what []mail.Settlement, settled []mail.Settled) {
 	for i, w := range what {
-		if w.Op != box.Extend || settled[i].Code != proto.CodeOK {
+		if w.Op != box.Extend || settled[i].Code != proto.CodeOK || settled[i].Inline {
 			continue
 		}
 		select {

@@ -588,7 +588,8 @@ func (h *remoteHome) wait(ctx context.Context, s *remoteSettle) ([]mail.Settled,
 		s.settled[s.at[x.GetIndex()]].Code = x.GetCode()
 	}
 	for _, x := range s.answer.GetExtended() {
-		s.settled[s.at[x.GetIndex()]].Lease = time.Duration(min(x.GetLeaseMs(), uint64(box.MaxLease.Milliseconds()))) * time.Millisecond
+		y := &s.settled[s.at[x.GetIndex()]]
+		y.Lease, y.Inline = time.Duration(min(x.GetLeaseMs(), uint64(box.MaxLease.Milliseconds())))*time.Millisecond, x.GetInline()
 	}
 	return s.settled, nil
 }

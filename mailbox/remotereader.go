@@ -588,7 +588,7 @@ func settledOf(ref uint64, extends []bool, settled []mail.Settled) *proto.Settle
 		case r.Code != proto.CodeOK:
 			out.Unsettled = append(out.Unsettled, &proto.Unsettled{Index: uint32(i), Code: r.Code})
 		case extends[i]:
-			out.Extended = append(out.Extended, &proto.Extended{Index: uint32(i), LeaseMs: uint64(r.Lease.Milliseconds())})
+			out.Extended = append(out.Extended, &proto.Extended{Index: uint32(i), LeaseMs: uint64(r.Lease.Milliseconds()), Inline: r.Inline})
 		}
 	}
 	return out

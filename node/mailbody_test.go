@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -297,6 +298,31 @@ func TestLargeBodyIsReadOnAnotherNode(t *testing.T) {
 		}
 		if _, _, err := alpha.node.Mail.DeliveredBody(t.Context(), "ceo@n1", "", given[0].Lease); err == nil || !strings.Contains(err.Error(), "STALE") {
 			t.Errorf("a lease that has ended: %v", err)
+		}
+	})
+}
+
+// The body of a small mail of another node came with its delivery: a program that asks for it is
+// told so at once.
+func TestSmallBodyIsNotReadOnAnotherNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 50 * time.Millisecond, Mbps: 8, Seed: 1}, quietMesh)
+		defer w.close()
+		time.Sleep(10 * time.Second)
+		alpha, beta := w.nodes[0], w.nodes[1]
+		readers := []string{"peer:n0"}
+		if _, err := beta.node.Mail.SetMailbox(t.Context(), "ceo", wire.MailboxSettings{BoxSettings: wire.BoxSettings{AllowRead: &readers}}); err != nil {
+			t.Fatal(err)
+		}
+		beta.sendLarge(wire.Mail{To: "agent:ceo"}, []byte("small"))
+		given, err := alpha.node.Mail.Lease(t.Context(), "ceo@n1", "", wire.LeaseMail{Wait: wire.Wait(time.Minute)})
+		if err != nil || len(given) != 1 || string(given[0].Mail.Body) != "small" {
+			t.Fatalf("%+v, %v", given, err)
+		}
+		began := time.Now()
+		_, _, err = alpha.node.Mail.DeliveredBody(t.Context(), "ceo@n1", "", given[0].Lease)
+		if took := time.Since(began); !errors.Is(err, wire.ErrRefused) || !strings.Contains(err.Error(), "its body came with the delivery") || took > time.Second {
+			t.Errorf("after %v: %v", took, err)
 		}
 	})
 }

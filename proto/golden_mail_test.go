@@ -33,6 +33,7 @@ func goldenMail() map[string]pb.Message {
 			{Seq: 88_122, Boot: 1_795_212_606, Delivery: 5, Verb: SettleNack, DelayMs: 30_000, Reason: "rate limit"},
 		}},
 		"settled":        &Settled{Ref: 2, Unsettled: []*Unsettled{{Index: 1, Code: CodeStale}}, Extended: []*Extended{{Index: 2, LeaseMs: 30_000}}},
+		"settled_inline": &Settled{Ref: 2, Extended: []*Extended{{LeaseMs: 60_000, Inline: true}}},
 		"settled_denied": &Settled{Ref: 2, Code: CodeDenied, Detail: "not allowed"},
 	}
 }

@@ -1161,6 +1161,7 @@ type Extended struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Index         uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`                    // in the Settle, from 0
 	LeaseMs       uint64                 `protobuf:"varint,2,opt,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"` // what is left of the lease
+	Inline        bool                   `protobuf:"varint,3,opt,name=inline,proto3" json:"inline,omitempty"`                  // the body of the mail is in its letter: no OFFER comes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1207,6 +1208,13 @@ func (x *Extended) GetLeaseMs() uint64 {
 		return x.LeaseMs
 	}
 	return 0
+}
+
+func (x *Extended) GetInline() bool {
+	if x != nil {
+		return x.Inline
+	}
+	return false
 }
 
 var File_mail_proto protoreflect.FileDescriptor
@@ -1310,10 +1318,11 @@ const file_mail_proto_rawDesc = "" +
 	"\bextended\x18\x05 \x03(\v2\x16.transport.v1.ExtendedR\bextended\"I\n" +
 	"\tUnsettled\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12&\n" +
-	"\x04code\x18\x02 \x01(\x0e2\x12.transport.v1.CodeR\x04code\";\n" +
+	"\x04code\x18\x02 \x01(\x0e2\x12.transport.v1.CodeR\x04code\"S\n" +
 	"\bExtended\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x19\n" +
-	"\blease_ms\x18\x02 \x01(\x04R\aleaseMs*b\n" +
+	"\blease_ms\x18\x02 \x01(\x04R\aleaseMs\x12\x16\n" +
+	"\x06inline\x18\x03 \x01(\bR\x06inline*b\n" +
 	"\aReadEnd\x12\x18\n" +
 	"\x14READ_END_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREAD_END_RETURN\x10\x01\x12\x14\n" +
