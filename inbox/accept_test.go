@@ -488,7 +488,8 @@ func TestConflictingID(t *testing.T) {
 	})
 }
 
-// TestGrantWithdrawn checks I17: the allow list is applied at the start.
+// TestGrantWithdrawn checks I17: the allow list is applied at the start, and the origin is told
+// DENIED as for a task that is refused when it arrives.
 func TestGrantWithdrawn(t *testing.T) {
 	s, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -500,8 +501,8 @@ func TestGrantWithdrawn(t *testing.T) {
 		}
 		f.run()
 		wait(time.Second)
-		if o := f.expect(a, deadLetter); !strings.Contains(o.Reason, "allow list") || s.starts(a.Header.ID) != 0 {
-			t.Errorf("reason %q, %d starts", o.Reason, s.starts(a.Header.ID))
+		if o := f.expect(a, deadLetter); !strings.Contains(o.Reason, "allow list") || o.Code != proto.CodeDenied || s.starts(a.Header.ID) != 0 {
+			t.Errorf("reason %q, code %s, %d starts", o.Reason, o.Code.Name(), s.starts(a.Header.ID))
 		}
 	})
 }

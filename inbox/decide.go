@@ -124,6 +124,7 @@ const (
 type ending struct {
 	state  proto.TaskState
 	reason string
+	code   proto.Code // if it is refused after all
 }
 
 // A startInput is the input of the decision about a task that is due.
@@ -147,9 +148,9 @@ func (input *startInput) next() (action, ending) {
 	case input.restored && input.keyDone:
 		return actionEndAsFirst, ending{}
 	case input.restored:
-		return actionEnd, ending{proto.DeadLetter, restoredReason}
+		return actionEnd, ending{state: proto.DeadLetter, reason: restoredReason}
 	case r.State == proto.Running && !input.handled && over && !input.doubted:
-		return actionEnd, ending{proto.DeadLetter, "indeterminate: the process died while it ran, and its handler is gone"}
+		return actionEnd, ending{state: proto.DeadLetter, reason: "indeterminate: the process died while it ran, and its handler is gone"}
 	case r.State == proto.Running && !input.handled:
 		return actionSkip, ending{}
 	case r.State == proto.Running:
@@ -158,15 +159,15 @@ func (input *startInput) next() (action, ending) {
 		return actionEndAsFirst, ending{}
 	case r.Cancel:
 		t := cancelledStep(r)
-		return actionEnd, ending{t.state, t.reason}
+		return actionEnd, ending{state: t.state, reason: t.reason}
 	case over && input.doubted:
 		return actionSkip, ending{}
 	case over:
-		return actionEnd, ending{proto.Expired, expiredReason(r)}
+		return actionEnd, ending{state: proto.Expired, reason: expiredReason(r)}
 	case !input.handled, !input.allowed && input.doubted: // by a wrong clock the origin's membership may be over
 		return actionSkip, ending{}
 	case !input.allowed:
-		return actionEnd, ending{proto.DeadLetter, "denied: the handler's allow list no longer names the origin"}
+		return actionEnd, ending{proto.DeadLetter, "denied: the handler's allow list no longer names the origin", proto.CodeDenied}
 	case input.keyBusy, needsQuarantine(r) && input.quarantineBusy:
 		return actionWait, ending{}
 	}
@@ -214,6 +215,7 @@ func (s stop) cause() error {
 type transition struct {
 	state     proto.TaskState
 	reason    string
+	code      proto.Code    // of the refusal that ends it; 0: it is not refused
 	wait      time.Duration // until the next start; RETRYING only
 	spent     bool          // an attempt is spent
 	abandoned bool          // it counts as an abandon

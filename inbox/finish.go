@@ -41,7 +41,7 @@ func (in *Inbox) conclude(ctx context.Context, j *job, to transition, res *handl
 // end finishes a task without a start.
 func (in *Inbox) end(ctx context.Context, j *job, e ending) error {
 	defer in.dropJob(j)
-	return in.finish(ctx, j, transition{state: e.state, reason: e.reason}, &handler.Result{}, false)
+	return in.finish(ctx, j, transition{state: e.state, reason: e.reason, code: e.code}, &handler.Result{}, false)
 }
 
 // endAsFirst finishes a task with the outcome of the first success of its idempotency key.
@@ -222,7 +222,7 @@ func (in *Inbox) finished(id proto.TaskID, origin proto.PeerID, rec *proto.Recor
 	}
 	rec.ResultDigest, rec.ResultSize = digest[:], size
 	o := &proto.Outcome{
-		State: rec.State, BootId: in.cfg.BootID[:], EpochBoot: rec.SeqBoot, EpochCounter: rec.SeqCounter,
+		State: rec.State, Code: rec.Code, BootId: in.cfg.BootID[:], EpochBoot: rec.SeqBoot, EpochCounter: rec.SeqCounter,
 		ExitCode: rec.ExitCode, Reason: rec.Reason, Stderr: rec.Stderr,
 		BodySize: size, BodyDigest: digest[:], ContentType: rec.ResultType, Truncated: rec.Truncated,
 		Attempts: rec.History, Events: rec.Events[max(len(rec.Events)-maxOutcomeEvents, 0):],

@@ -43,7 +43,7 @@ func (t transition) apply(r *proto.Record, res *handler.Result, now time.Time) {
 			a.FinishedMs, a.ExitCode, a.Error = now.UnixMilli(), int32(res.Code), text(t.reason, 256)
 		}
 	}
-	r.Reason, r.ExitCode, r.Stderr = text(t.reason, proto.MaxReason), int32(res.Code), tail(res.Stderr, proto.MaxStderr)
+	r.Reason, r.Code, r.ExitCode, r.Stderr = text(t.reason, proto.MaxReason), t.code, int32(res.Code), tail(res.Stderr, proto.MaxStderr)
 	r.Truncated, r.ResultType = res.Truncated, text(res.ContentType, 128)
 	r.DueMs = 0
 	if t.wait > 0 {

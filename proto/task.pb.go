@@ -539,7 +539,7 @@ type Outcome struct {
 	FinishedMs    int64                  `protobuf:"varint,17,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
 	LeaseToken    []byte                 `protobuf:"bytes,18,opt,name=lease_token,json=leaseToken,proto3" json:"lease_token,omitempty"` // of the lease under which it ran, 16 bytes; empty for a task that was sent to a named node
 	Object        *BodyRef               `protobuf:"bytes,19,opt,name=object,proto3" json:"object,omitempty"`                           // of a body above MaxInlineBody
-	Code          Code                   `protobuf:"varint,20,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`       // of the refusal that ended it at the home of its queue; 0: it was not refused
+	Code          Code                   `protobuf:"varint,20,opt,name=code,proto3,enum=transport.v1.Code" json:"code,omitempty"`       // of the refusal that ended it at the home of its queue, or at its target after it was accepted; 0: it was not refused
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
