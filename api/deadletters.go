@@ -23,23 +23,30 @@ func (s *Server) routeDeadLetters() {
 
 func (s *Server) redrive(ctx context.Context, r wire.Redrive) (wire.Redriven, error) {
 	out := wire.Redriven{Items: []wire.RedrivenItem{}, DryRun: r.DryRun}
-	ids := r.IDs
-	if len(ids) == 0 {
+	ids, filtered := r.IDs, r.All || !reflect.ValueOf(r.Query).IsZero()
+	switch {
+	case len(ids) == 0 && !filtered:
+		return out, problem(wire.CodeInvalid, "no dead letters selected: give ids, a filter, or all: true")
+	case len(ids) > 0 && filtered:
+		return out, problem(wire.CodeInvalid, "ids and a filter, or all: true, are both given, and a filter does not narrow ids: give one of them")
+	case len(ids) == 0:
 		var err error
-		if ids, out.More, err = s.deadLetterIDs(ctx, r); err != nil {
+		if ids, out.More, err = s.deadLetterIDs(ctx, r.Query); err != nil {
 			return out, err
 		}
 	}
 	for _, id := range ids {
-		item := wire.RedrivenItem{ID: id}
-		if !r.DryRun {
-			done, err := s.node.Redriver.Retry(ctx, id)
-			if err != nil {
-				item.Problem = ProblemOf(err)
-				out.Failed++
-			} else {
-				item.Task = &done
-			}
+		item, err := wire.RedrivenItem{ID: id}, error(nil)
+		if r.DryRun {
+			err = s.node.Redriver.Check(id)
+		} else if done, failed := s.node.Redriver.Retry(ctx, id); failed == nil {
+			item.Task = &done
+		} else {
+			err = failed
+		}
+		if err != nil {
+			item.Problem = ProblemOf(err)
+			out.Failed++
 		}
 		out.Items = append(out.Items, item)
 	}
@@ -48,11 +55,7 @@ func (s *Server) redrive(ctx context.Context, r wire.Redrive) (wire.Redriven, er
 
 // deadLetterIDs returns the ids of dead letters that have not been repeated. It lists all
 // before any is repeated, because that changes the list.
-func (s *Server) deadLetterIDs(ctx context.Context, r wire.Redrive) (ids []string, more bool, err error) {
-	q := r.Query
-	if !r.All && reflect.ValueOf(q).IsZero() {
-		return nil, false, problem(wire.CodeInvalid, "no dead letters selected: give ids, a filter, or all: true")
-	}
+func (s *Server) deadLetterIDs(ctx context.Context, q wire.Query) (ids []string, more bool, err error) {
 	for q.Oldest, q.Limit = true, maxRedrive; ; {
 		page, err := s.node.Views.DeadLetters(ctx, q)
 		if err != nil {

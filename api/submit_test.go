@@ -151,6 +151,8 @@ func TestBadSubmits(t *testing.T) {
 		{"a ticket for too long", "/v1/invitations", jsonType, `{"ttl":"400d"}`, nil, 422, "ttl 400d: a ticket is valid for at most 30d"},
 		{"a ticket for no time", "/v1/invitations", jsonType, `{"ttl":"0s"}`, nil, 422, "positive"},
 		{"a snapshot into a relative folder", "/v1/store/snapshot", jsonType, `{"dir":"../x"}`, nil, 422, "absolute"},
+		{"dead letters by id and kind", "/v1/dead-letters/retry", jsonType, `{"ids":["01a1f84f"],"kind":"echo"}`, nil, 422, "does not narrow ids"},
+		{"dead letters by id, and all", "/v1/dead-letters/retry", jsonType, `{"ids":["01a1f84f"],"all":true}`, nil, 422, "does not narrow ids"},
 		{"dead letters of no kind", "/v1/dead-letters/retry", jsonType, `{}`, nil, 422, "all: true"},
 	}
 	for _, tt := range tests {

@@ -97,8 +97,8 @@ type Purged struct {
 type Redrive struct {
 	IDs []string `json:"ids,omitempty" maxItems:"1000"`
 	Query
-	All    bool `json:"all,omitempty" doc:"required when neither ids nor a filter is given"`
-	DryRun bool `json:"dry_run,omitempty" doc:"only list"`
+	All    bool `json:"all,omitempty" doc:"required when neither ids nor a filter is given; not with ids, nor is a filter"`
+	DryRun bool `json:"dry_run,omitempty" doc:"only list them, with the problem of each that cannot be repeated"`
 }
 
 // Redriven is the result of a Redrive.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -91,7 +90,10 @@ new mails: those with these numbers, or all that were not sent again yet.`,
 				return err
 			}
 			r.IDs, r.Query = args, q
-			if len(args) == 0 && !r.All && reflect.ValueOf(q).IsZero() {
+			switch filtered := r.All || f.chosen(cmd); {
+			case len(args) > 0 && filtered:
+				return usage("give either ids or flags that select dead letters, not both")
+			case len(args) == 0 && !filtered:
 				return usage("no dead letters selected: give ids, flags that select some, or --all")
 			}
 			return do(cmd, w, func(ctx context.Context, c *client.Client) error {
@@ -106,7 +108,7 @@ new mails: those with these numbers, or all that were not sent again yet.`,
 	f.add(c, false)
 	mails.add(w, c)
 	c.Flags().BoolVar(&r.All, "all", false, "all of them")
-	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "only list them")
+	c.Flags().BoolVar(&r.DryRun, "dry-run", false, "only print what would be done")
 	return c
 }
 
@@ -115,8 +117,11 @@ func (w *app) printRedriven(done wire.Redriven) error {
 		t := newTable(col("DEAD LETTER"), col("REPEATED BY"), col("PROBLEM"))
 		for _, i := range done.Items {
 			row := []any{i.ID, "", ""}
-			if i.Task != nil {
+			switch {
+			case i.Task != nil:
 				row[1] = i.Task.ID
+			case done.DryRun && i.Problem == nil:
+				row[1] = "a new task"
 			}
 			if i.Problem != nil {
 				row[2] = prose.Plain(i.Problem.Detail)
@@ -128,8 +133,14 @@ func (w *app) printRedriven(done wire.Redriven) error {
 	if done.More {
 		w.infof("there are more than one request can take: run the command again")
 	}
+	if done.DryRun {
+		w.infof("%d would be repeated; nothing was done", len(done.Items)-done.Failed)
+	}
 	if err == nil && done.Failed > 0 {
 		err = fmt.Errorf("%d of %d were not repeated", done.Failed, len(done.Items))
+		if done.DryRun {
+			err = fmt.Errorf("%d of %d cannot be repeated", done.Failed, len(done.Items))
+		}
 	}
 	return err
 }

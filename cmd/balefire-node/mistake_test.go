@@ -34,6 +34,8 @@ func TestMistakesAreExplained(t *testing.T) {
 		"task cancel 01a1f84f --peer laptop":        "not both",
 		"task cancel --state success":               "accepts only PENDING",
 		"task retry --state running":                "accepts only",
+		"dlq retry 01a1f84f --peer laptop":          "give either ids or flags that select dead letters, not both\n",
+		"dlq retry 01a1f84f --all":                  "not both\n",
 		"dlq retry":                                 "give ids, flags that select some, or --all\n",
 		"bench deliver laptop --for 1s":             "unknown flag: --for",
 		"invite --role relay":                       "unknown flag: --role: did you mean --roles?",

@@ -60,23 +60,40 @@ func (r *Redriver) Connect(t Tasks) { r.tasks = t }
 func (r *Redriver) Retry(ctx context.Context, ref string) (wire.Submitted, error) {
 	r.redriving.Lock() // of two concurrent calls the second one fails
 	defer r.redriving.Unlock()
-	id, role, rec, err := r.tasks.Find(ref)
+	id, rec, err := r.ended(ref)
 	if err != nil {
 		return wire.Submitted{}, err
-	}
-	switch {
-	case role == wire.RoleOwner:
-		return wire.Submitted{}, fmt.Errorf("%w: a task can only be redriven at its home: run this on %s", wire.ErrRefused, r.tasks.View(id, role, rec).Peer)
-	case !rec.GetState().Terminal():
-		return wire.Submitted{}, fmt.Errorf("%w: task %s is %s: only an ended task can be redriven", wire.ErrRefused, id, rec.GetState().Name())
-	case rec.GetRedrivenAs() != "":
-		return wire.Submitted{}, fmt.Errorf("%w: task %s was already redriven as %s", wire.ErrRefused, id, rec.GetRedrivenAs())
 	}
 	s, err := r.repeat(ctx, id, rec, "")
 	if err != nil {
 		return s, err
 	}
 	return s, r.Audit(ctx, "task.redrive", id.String()+" as "+s.ID)
+}
+
+// Check returns why Retry would refuse a task now, or nil. It changes nothing.
+func (r *Redriver) Check(ref string) error {
+	id, rec, err := r.ended(ref)
+	if err == nil {
+		_, err = r.rebuildRequest(id, rec)
+	}
+	return err
+}
+
+// ended finds an ended task of this node that was not redriven yet.
+func (r *Redriver) ended(ref string) (proto.TaskID, *proto.Record, error) {
+	id, role, rec, err := r.tasks.Find(ref)
+	switch {
+	case err != nil:
+		return id, nil, err
+	case role == wire.RoleOwner:
+		return id, nil, fmt.Errorf("%w: a task can only be redriven at its home: run this on %s", wire.ErrRefused, r.tasks.View(id, role, rec).Peer)
+	case !rec.GetState().Terminal():
+		return id, nil, fmt.Errorf("%w: task %s is %s: only an ended task can be redriven", wire.ErrRefused, id, rec.GetState().Name())
+	case rec.GetRedrivenAs() != "":
+		return id, nil, fmt.Errorf("%w: task %s was already redriven as %s", wire.ErrRefused, id, rec.GetRedrivenAs())
+	}
+	return id, rec, nil
 }
 
 // repeat submits the request of an ended task again, only once, to a queue unless that is
