@@ -43,6 +43,28 @@ func TestOfferLeavesTheReserve(t *testing.T) {
 	}
 }
 
+// On a disk that is smaller than MaxTotal an origin may refer to nine times what is free above
+// the reserve, so that others find space too.
+func TestShareIsOfWhatTheDiskHolds(t *testing.T) {
+	const gb, chunk = 1e9, proto.ChunkSize + tagSize
+	for _, reserve := range []int64{0, 5 * gb} {
+		s := openStore(t, t.TempDir(), Config{MaxTotal: 1000 * gb, Reserve: reserve, Space: func() (int64, int64, error) { return 10*gb + reserve, 100 * gb, nil }})
+		offer := func(origin byte, size int64) error {
+			in, err := s.Receive(Manifest{Size: size / chunk * chunk, Chunk: proto.ChunkSize, Root: [32]byte{origin}}, Terms{Origin: proto.PeerID{origin}})
+			if err != nil {
+				return err
+			}
+			return in.Close()
+		}
+		if err := offer(1, 9.5*gb); !errors.Is(err, ErrShare) {
+			t.Errorf("9.5 GB of 10 with a reserve of %d bytes: %v", reserve, err)
+		}
+		if err := offer(2, 8.5*gb); err != nil {
+			t.Errorf("8.5 GB of 10 with a reserve of %d bytes: %v", reserve, err)
+		}
+	}
+}
+
 // When something else fills the disk, what is being received or sealed stops before the
 // reserve. What it has stays, for when there is space again.
 func TestWritesLeaveTheReserve(t *testing.T) {

@@ -86,7 +86,7 @@ const askEvery = time.Second
 // is held.
 func (s *Store) askDisk() {
 	now := s.cfg.Clock.Mono() + 1
-	if s.cfg.Space == nil || s.cfg.Reserve == 0 || s.asked != 0 && now-s.asked < askEvery {
+	if s.cfg.Space == nil || s.asked != 0 && now-s.asked < askEvery {
 		return
 	}
 	if free, _, err := s.cfg.Space(); err == nil {
@@ -95,7 +95,8 @@ func (s *Store) askDisk() {
 }
 
 // checkShare refuses n more bytes for an origin that refers to more than nine times what
-// would then be free below MaxTotal; for essential objects, on the disk. s.mu is held.
+// would then be free below MaxTotal and above the reserve of the disk; for essential
+// objects, on the disk. s.mu is held, and checkSpace was asked.
 func (s *Store) checkShare(origin proto.PeerID, n int64, essential bool) error {
 	c := s.charges[origin]
 	if c == nil {
@@ -110,6 +111,8 @@ func (s *Store) checkShare(origin proto.PeerID, n int64, essential bool) error {
 		if free, _, err = s.cfg.Space(); err != nil {
 			return nil // unknown is no reason to refuse a result
 		}
+	case s.asked != 0:
+		free = min(free, s.free-s.cfg.Reserve)
 	}
 	if c.total > freeMultiple*(free-n) {
 		return ErrShare
