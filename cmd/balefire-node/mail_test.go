@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -323,6 +324,34 @@ func TestMailFollow(t *testing.T) {
 	const lease, ack = `POST /v1/mailboxes/ceo/lease {"max":3,"wait":"1m"}`, `POST /v1/mailboxes/ceo/settle {"ack":["88.7.1"]}`
 	if calls := n.Requests(); code != exitRefused || !slices.Equal(calls, []string{lease, ack, lease, lease, ack, lease}) || !strings.Contains(errs, "the node is not running: waiting for it") {
 		t.Errorf("%d, asked %q\n%s", code, calls, errs)
+	}
+}
+
+// An acknowledgment that is lost in a restart, or does not count, is told and ends nothing: the
+// mail comes again if it has to. One that is refused for good ends it.
+func TestMailFollowOutlivesAcknowledgments(t *testing.T) {
+	n, leases, acks := newMailNode(), 0, 0
+	n.Answer("POST /v1/mailboxes/{box}/lease", func(*http.Request) any {
+		leases++
+		return wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "88.7." + strconv.Itoa(leases), Until: testStart, Mail: testReceived("hello")}}}
+	})
+	n.Answer("POST /v1/mailboxes/{box}/settle", func(*http.Request) any {
+		switch acks++; acks {
+		case 1:
+			return wire.ErrStarting // it was restarted
+		case 2:
+			return wire.SettledMail{Items: []wire.SettledItem{{Lease: "88.7.2", Code: wire.SettledStale}}}
+		}
+		return wire.ErrDenied
+	})
+	code, out, errs := command(t, n, "mail", "read", "ceo", "--follow", "--ack")
+	if code != exitDenied || acks != 3 || strings.Count(out, "hello") != 3 {
+		t.Errorf("%d after %d acknowledgments: %q, %q", code, acks, out, errs)
+	}
+	for _, want := range []string{"warning: what was read is not acknowledged, and may be delivered again: ", "warning: 88.7.2 is STALE: ", "error: what was read is not acknowledged, "} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("%q lacks %q", errs, want)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/balefire/balefire/api/client"
+	"github.com/balefire/balefire/cmd/balefire-node/prose"
 	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/wire"
 )
@@ -43,7 +44,8 @@ A body above 256 KiB is not printed: --save DIR writes it to DIR/ID, or mail sho
 --body to standard output. With --ack it has to be saved.
 
 With --follow it prints mail as it comes, until it is interrupted, across restarts
-of the node.
+of the node. An acknowledgment that a restart cuts off, or that comes too late, is
+a warning: mail that it should have ended is delivered again.
 
 With --exec it runs a program for each mail instead, in this folder and one after
 the other, with the body on standard input and the variables BALEFIRE_* that the
@@ -163,7 +165,7 @@ func (w *app) ackRead(cmd *cobra.Command, r readable, f *readFlags, items []wire
 		return c.SettleMail(ctx, r.box, r.sub, s)
 	})
 	if err != nil {
-		return fmt.Errorf("what was read is not acknowledged: %w", err)
+		return fmt.Errorf("what was read is not acknowledged, and may be delivered again: %w", err)
 	}
 	return unsettled(r, done)
 }
@@ -207,8 +209,12 @@ func (w *app) followMail(cmd *cobra.Command, r readable, f *readFlags) error {
 		}}); err != nil {
 			return err
 		}
-		if err := w.ackRead(cmd, r, f, items); err != nil {
+		switch err := w.ackRead(cmd, r, f, items); {
+		case err == nil:
+		case ctx.Err() != nil || !isUnreachable(err):
 			return err
+		default: // the node was restarted, or the lease has ended: what counts for nothing comes again
+			fmt.Fprintf(w.err, "warning: %s\n", sanitize(prose.Plain(err.Error())))
 		}
 	}
 }
