@@ -154,15 +154,26 @@ func (v *verifier) file(dir, name string, first, last bool, synced Head, known b
 // [fs.SkipAll] stops it without one. Unreadable lines are skipped and make Scan return
 // [ErrBroken] at the end. Only [Verify] checks whether lines are genuine. An unfinished
 // last line is ignored.
-func Scan(dir string, fn func(Record) error) error {
+func Scan(dir string, fn func(Record) error) error { return ScanFrom(dir, 0, fn) }
+
+// ScanFrom is Scan for the lines from the number first on. It opens no file that ends before.
+func ScanFrom(dir string, first uint64, fn func(Record) error) error {
 	names, err := files(dir)
 	if err != nil {
 		return fmt.Errorf("scan audit log: %w", err)
 	}
 	unread := 0
-	for _, name := range names {
+	for i, name := range names {
+		if i+1 < len(names) {
+			if next, _ := firstOf(names[i+1]); next <= first {
+				continue
+			}
+		}
 		err := readLines(dir, name, func(l line) error {
 			if l.no == 1 || !l.whole {
+				return nil
+			}
+			if seq, err := parseSeq(l.text); err == nil && seq < first {
 				return nil
 			}
 			r, err := parseRecord(l.text)

@@ -69,6 +69,7 @@ type Executor struct {
 	parts  Parts
 	cfg    Config
 	quotas *quotas
+	runs   *runLog
 
 	mu          sync.Mutex
 	added       []wire.HandlerSpec // by Add, stored in a file
@@ -79,7 +80,7 @@ type Executor struct {
 // Open removes what a killed process left behind, closes its runs in the audit and
 // registers the handlers at the inbox. It starts nothing: see [Executor.Run].
 func Open(parts Parts, cfg Config) (*Executor, error) {
-	x := &Executor{parts: parts, cfg: cfg, specs: map[string]wire.HandlerSpec{}, interrupted: map[cutRun]int{}}
+	x := &Executor{parts: parts, cfg: cfg, runs: newRunLog(parts.Audit, cfg.Dir), specs: map[string]wire.HandlerSpec{}, interrupted: map[cutRun]int{}}
 	x.quotas = newQuotas(x.diskSpace())
 	var err error
 	if x.added, err = loadAdded(cfg.Dir); err != nil {

@@ -14,12 +14,13 @@ import (
 // closeRuns writes the second audit record of each command that was interrupted by the
 // death of the process: the audit has one start and one end, or one crash, for every run
 // (I19). A run is in the audit before its command starts, whether or not the record of its
-// task says so. The audit is read only after an unclean stop.
+// task says so. The audit is read from the line on before which all runs have ended.
 func (x *Executor) closeRuns(ctx context.Context) error {
-	if x.parts.Inbox.StoppedClean() {
-		return nil
+	from := x.runs.load()
+	open, last, err := x.openRuns(from)
+	if last < from { // the file is of another audit
+		open, last, err = x.openRuns(0)
 	}
-	open, err := x.openRuns()
 	if err != nil && !errors.Is(err, audit.ErrBroken) { // what can be read is
 		return fmt.Errorf("read the audit: %w", err)
 	}
@@ -27,9 +28,15 @@ func (x *Executor) closeRuns(ctx context.Context) error {
 		if id, err := proto.ParseTaskID(e.Task); err == nil {
 			x.interrupted[cutRun{e.Detail["kind"], id}]++
 		}
-		if _, err := x.parts.Audit.Append(ctx, crashOf(e, x.cfg.Boot)); err != nil {
+		seq, err := x.parts.Audit.Append(ctx, crashOf(e, x.cfg.Boot))
+		if err != nil {
 			return fmt.Errorf("write the audit: %w", err)
 		}
+		last = max(last, seq)
+	}
+	x.runs.last = last
+	if err := x.runs.save(last); err != nil {
+		x.cfg.Logger.Warn("it could not be noted which runs have ended; the next start reads more of the audit log", "err", err)
 	}
 	return nil
 }
@@ -49,10 +56,18 @@ type runKey struct {
 	attempt                               int
 }
 
-// openRuns returns the starts of runs that have no end.
-func (x *Executor) openRuns() (map[runKey]audit.Entry, error) {
-	open := map[runKey]audit.Entry{}
-	err := audit.Scan(filepath.Join(x.cfg.Dir, audit.DirName), func(r audit.Record) error {
+// manyLines is how many lines of the audit are read without a word.
+const manyLines = 2 * markEvery
+
+// openRuns returns the starts of runs that have no end, among the lines from a number on, and
+// the number of the last line.
+func (x *Executor) openRuns(from uint64) (_ map[runKey]audit.Entry, last uint64, err error) {
+	open, read := map[runKey]audit.Entry{}, 0
+	err = audit.ScanFrom(filepath.Join(x.cfg.Dir, audit.DirName), from, func(r audit.Record) error {
+		last = r.Seq
+		if read++; read == manyLines {
+			x.cfg.Logger.Info("the audit log is read for runs that were cut off, before anything starts", "from_line", from)
+		}
 		run := runKey{r.Actor, r.Detail["kind"], r.Detail["check"], r.Task, r.Epoch, fmt.Sprint(r.Boot), r.Attempt}
 		switch r.Action {
 		case "command.start":
@@ -67,5 +82,5 @@ func (x *Executor) openRuns() (map[runKey]audit.Entry, error) {
 		}
 		return nil
 	})
-	return open, err
+	return open, last, err
 }

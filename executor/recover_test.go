@@ -1,7 +1,11 @@
 package executor
 
 import (
+	"errors"
+	"log/slog"
+	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/balefire/balefire/audit"
@@ -40,7 +44,7 @@ func TestOpenRunsOfOneID(t *testing.T) {
 	write("command.start", "beta", "probed", "1.6", "yes") // of a task whose run ended
 	write("command.start", "beta", "probed", "1.6")
 	write("command.end", "beta", "probed", "1.6")
-	open, err := x.openRuns()
+	open, _, err := x.openRuns(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,5 +62,74 @@ func TestOpenRunsOfOneID(t *testing.T) {
 	}
 	if len(open) != 4 {
 		t.Errorf("%d runs are open: %v", len(open), found)
+	}
+}
+
+// TestAuditIsReadFromTheOldestOpenRun checks that a start of the node reads no file of the audit
+// in which every run has ended, misses no run that has not, and reads all of another audit.
+func TestAuditIsReadFromTheOldestOpenRun(t *testing.T) {
+	dir := t.TempDir()
+	open := func() (*Executor, *audit.Journal) {
+		t.Helper()
+		j, err := audit.Open(filepath.Join(dir, audit.DirName), audit.Config{MaxFile: 4096})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { j.Close() })
+		x := &Executor{parts: Parts{Audit: j}, cfg: Config{Dir: dir, Boot: 2, Clock: clock.System(), Logger: slog.New(slog.DiscardHandler)}, interrupted: map[cutRun]int{}, runs: newRunLog(j, dir)}
+		x.runs.every = 10
+		return x, j
+	}
+	x, j := open()
+	start := func(kind string) func() {
+		t.Helper()
+		e := audit.Entry{Boot: 1, Action: "command.start", Task: "01a206d9-3c5e-7838-8157-1936a50bdeb9", Attempt: 1, Detail: map[string]string{"kind": kind}}
+		run, err := x.runs.start(t.Context(), e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			e.Action = "command.end"
+			if err := x.runs.end(t.Context(), run, e); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	many := func() {
+		for i := range 40 {
+			start(strconv.Itoa(i))()
+		}
+	}
+	many()
+	long := start("long")
+	many()
+	if at := x.runs.load(); at == 0 || at > 80 {
+		t.Errorf("the audit is read from line %d, and a run without an end began in line 81", at)
+	}
+	long()
+	many()
+	start("cut off")
+	many()
+	j.Close()
+	first := filepath.Join(dir, audit.DirName, "00000000000000000001.jsonl")
+	if err := os.WriteFile(first, []byte("damaged\ndamaged\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := x.openRuns(0); !errors.Is(err, audit.ErrBroken) {
+		t.Fatalf("all of the audit is read: %v", err)
+	}
+	found, last, err := x.openRuns(x.runs.load())
+	if err != nil || len(found) != 1 || last != 4*80+2+1 {
+		t.Errorf("%d runs without an end up to line %d: %v", len(found), last, err)
+	}
+	if err := os.WriteFile(x.runs.path, []byte("1000000"), 0o600); err != nil { // of another audit
+		t.Fatal(err)
+	}
+	x, _ = open()
+	if err := x.closeRuns(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if found, last, _ := x.openRuns(0); len(found) != 0 || len(x.interrupted) != 1 || x.runs.load() != last {
+		t.Errorf("%d runs are open and %d were cut off; the next start reads from line %d of %d", len(found), len(x.interrupted), x.runs.load(), last)
 	}
 }

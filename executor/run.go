@@ -56,11 +56,12 @@ func (w worker) Run(ctx context.Context, r *handler.Run) *handler.Result {
 		}()
 	}
 	// A start whose writer gave up may be there all the same, without an end.
-	if err := w.audit(context.WithoutCancel(ctx), "command.start", r, nil); err != nil {
+	run, err := w.auditStart(context.WithoutCancel(ctx), r)
+	if err != nil {
 		return unready(fmt.Errorf("the audit log could not be written, so nothing was started: %w", err))
 	}
 	res := handler.Call(ctx, w.handler, r)
-	if err := w.audit(context.WithoutCancel(ctx), "command.end", r, res); err != nil {
+	if err := w.auditEnd(context.WithoutCancel(ctx), run, r, res); err != nil {
 		w.exec.cfg.Logger.Error("the end of a command could not be written to the audit log", "task", r.ID.String(), "err", err)
 	}
 	if res.Outcome == handler.NoSpace {
@@ -87,18 +88,23 @@ func (w worker) maxOutput(r *handler.Run) int64 {
 	return limit
 }
 
-// audit records the start or the end of a run. A built-in handler has no effect outside
-// the node, so nothing is recorded.
-func (w worker) audit(ctx context.Context, action string, r *handler.Run, res *handler.Result) error {
+// auditStart records the start of a run. A built-in handler has no effect outside the node, so
+// nothing is recorded.
+func (w worker) auditStart(ctx context.Context, r *handler.Run) (uint64, error) {
+	if !w.typ.audited {
+		return 0, nil
+	}
+	return w.exec.runs.start(ctx, w.entry("command.start", r, r.Content.GetArgs()))
+}
+
+// auditEnd records the end of the run with this number.
+func (w worker) auditEnd(ctx context.Context, run uint64, r *handler.Run, res *handler.Result) error {
 	if !w.typ.audited {
 		return nil
 	}
-	e := w.entry(action, r, r.Content.GetArgs())
-	if res != nil {
-		e.Exit, e.Detail["outcome"] = &res.Code, res.Outcome.String()
-	}
-	_, err := w.exec.parts.Audit.Append(ctx, e)
-	return err
+	e := w.entry("command.end", r, r.Content.GetArgs())
+	e.Exit, e.Detail["outcome"] = &res.Code, res.Outcome.String()
+	return w.exec.runs.end(ctx, run, e)
 }
 
 // entry describes a run, or a probe, whose program has args behind those of the handler.
@@ -130,9 +136,10 @@ func (p prober) Probe(ctx context.Context, r *handler.Run) (found handler.ProbeR
 		e.Detail["check"] = "yes"
 		return e
 	}
+	var run uint64
 	for n := 0; ; n++ {
-		_, err := p.exec.parts.Audit.Append(context.WithoutCancel(ctx), entry("command.start"))
-		if err == nil {
+		var err error
+		if run, err = p.exec.runs.start(context.WithoutCancel(ctx), entry("command.start")); err == nil {
 			break
 		}
 		if n == 0 {
@@ -147,7 +154,7 @@ func (p prober) Probe(ctx context.Context, r *handler.Run) (found handler.ProbeR
 	defer func() { // also if the handler panics
 		end := entry("command.end")
 		end.Detail["outcome"] = found.String()
-		if _, err := p.exec.parts.Audit.Append(context.WithoutCancel(ctx), end); err != nil {
+		if err := p.exec.runs.end(context.WithoutCancel(ctx), run, end); err != nil {
 			p.exec.cfg.Logger.Error("the end of a command could not be written to the audit log", "task", r.ID.String(), "err", err)
 		}
 	}()

@@ -181,9 +181,8 @@ type Inbox struct {
 
 	opened time.Duration // when, monotonic
 
-	boots        bootLog     // starts of this node since the last unclean stop
-	stoppedClean bool        // see StoppedClean
-	endLost      atomic.Bool // the end of a run could not be written
+	boots   bootLog     // starts of this node since the last unclean stop
+	endLost atomic.Bool // the end of a run could not be written
 }
 
 // Open returns the inbox stored in s and rebuilds its index from disk. It starts nothing:

@@ -186,7 +186,6 @@ func (in *Inbox) loadBoots() error {
 		for b = b[1:]; len(b) >= len(proto.BootID{}); b = b[len(proto.BootID{}):] {
 			in.boots = append(in.boots, proto.BootID(b[:len(proto.BootID{})]))
 		}
-		in.stoppedClean = true
 	}
 	in.boots = append(in.boots[max(len(in.boots)-maxBoots+1, 0):], in.cfg.BootID)
 	return nil
@@ -205,7 +204,3 @@ func (in *Inbox) saveBoots(clean bool) error {
 	b.Put(store.Meta, bootsKey, val)
 	return in.store.Apply(context.Background(), &b)
 }
-
-// StoppedClean reports whether the last run of this inbox ended in order: every start that
-// it made is on record.
-func (in *Inbox) StoppedClean() bool { return in.stoppedClean }

@@ -123,7 +123,7 @@ func TestStopInOrderLeavesNoDoubt(t *testing.T) {
 		f.run()
 		wait(time.Second)
 		f.restart()
-		if !f.in.StoppedClean() {
+		if len(f.in.boots) != 2 {
 			t.Error("the stop was not in order")
 		}
 		before := f.store.Counters().Ops
@@ -136,7 +136,7 @@ func TestStopInOrderLeavesNoDoubt(t *testing.T) {
 			t.Errorf("%d operations", ops)
 		}
 		f.crash()
-		if f.in.StoppedClean() {
+		if len(f.in.boots) != 1 {
 			t.Error("a power cut counts as a stop in order")
 		}
 	})
