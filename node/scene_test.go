@@ -231,8 +231,9 @@ func (sc *scene) uses(direct bool, a, b *simNode) bool {
 	return x.Connected && y.Connected && x.Direct == direct && y.Direct == direct
 }
 
-// sees logs how the other nodes see one of them, once a second.
-func (sc *scene) sees(d time.Duration, at *simNode) {
+// sees logs how the other nodes see one of them, once a second, and returns in which share of
+// the looks it is ALIVE.
+func (sc *scene) sees(d time.Duration, at *simNode) (alive float64) {
 	sc.t.Helper()
 	seen, before := map[gossip.Status]int{}, sc.Stats()
 	for range int(d / time.Second) {
@@ -245,6 +246,11 @@ func (sc *scene) sees(d time.Duration, at *simNode) {
 	}
 	after := sc.Stats()
 	sc.t.Logf("%s is seen as %v, %d of %d packets of the mesh are dropped", at.name, seen, after.Dropped-before.Dropped, after.Sent-before.Sent)
+	looks := 0
+	for _, n := range seen {
+		looks += n
+	}
+	return float64(seen[gossip.Alive]) / float64(max(looks, 1))
 }
 
 // accusers adds to the set those that accuse a node.

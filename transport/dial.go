@@ -480,7 +480,7 @@ func (t *Transport) dialHost(ctx context.Context, p proto.PeerID, addrs []string
 
 // awaitHello returns when a connection to p is verified, or when no existing one can be.
 func (t *Transport) awaitHello(ctx context.Context, p proto.PeerID) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*t.cfg.Timing.Hello)
+	ctx, cancel := context.WithTimeout(ctx, 4*t.cfg.Timing.Hello)
 	defer cancel()
 	seen := make(map[network.Conn]bool)
 	for {

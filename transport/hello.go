@@ -182,9 +182,15 @@ func (t *Transport) noteRefusal(c *conn, err error) {
 	}
 }
 
-// helloTime returns the time for both hellos on c: more over a slow path.
+// helloTime returns the time for both hellos on c: more over a slow path, and for a known
+// peer. Over a link that is full the hellos take ten seconds and more, and a handshake that was for
+// nothing keeps it full.
 func (t *Transport) helloTime(c *conn) time.Duration {
-	return t.cfg.Timing.Hello + min(2*c.longestRTT(), 2*t.cfg.Timing.Hello)
+	most := 3 * t.cfg.Timing.Hello
+	if t.isKnown(c.peer) {
+		return most
+	}
+	return min(t.cfg.Timing.Hello+2*c.longestRTT(), most)
 }
 
 // exchangeHellos exchanges the hellos over s within the time limit for both, and returns

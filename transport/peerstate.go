@@ -101,6 +101,7 @@ func (t *Transport) leave(c *conn) {
 	t.met.connections.WithLabelValues(c.kind(), c.network()).Dec()
 	if c.direct() {
 		n.measured = c.meter.path()
+		t.noteSlow(c)
 	}
 	t.updatePath(n)
 	if len(n.conns) == 0 {

@@ -66,13 +66,30 @@ func (w *storm) step(now time.Duration, g quicStats) stormPhase {
 	return next
 }
 
-// A thinner drops most packets to some addresses.
+// A handshake has the same fault: quic-go v0.64.1 begins with a probe timeout of 200 ms, where RFC
+// 9002, section 6.2.2, recommends a second, and over a full link both sides repeat their
+// kilobytes five times before the first answer is there. So those to an address whose last connection
+// was slow are sent in bursts, a second apart.
+const (
+	slowRTT        = time.Second // of a path on which handshakes are slow
+	slowFor        = 10 * time.Minute
+	maxSlow        = 256 // addresses
+	burstLength    = 50 * time.Millisecond
+	handshakeEvery = time.Second // from one burst to the next
+	leastRepeated  = 200         // bytes of a packet: less is cheap, and may be hole punching
+)
+
+// A thinner drops most packets to some addresses, and repeated handshakes to others.
 type thinner struct {
 	some atomic.Bool // there are any
 
 	mu   sync.Mutex
 	next map[netip.AddrPort]time.Time // when a packet passes again
+	slow map[netip.AddrPort]slowAddr
 }
+
+// A slowAddr is an address to which handshakes take seconds.
+type slowAddr struct{ until, burst time.Time } // burst is when the last one began
 
 // thin sets whether packets to an address are dropped.
 func (t *thinner) thin(to netip.AddrPort, on bool) {
@@ -88,11 +105,43 @@ func (t *thinner) thin(to netip.AddrPort, on bool) {
 	case !on:
 		delete(t.next, to)
 	}
-	t.some.Store(len(t.next) > 0)
+	t.some.Store(len(t.next)+len(t.slow) > 0)
 }
 
-// drops reports whether a packet to an address at now is to be dropped.
-func (t *thinner) drops(to net.Addr, now time.Time) bool {
+// slowDown records that the path to an address was slow at now.
+func (t *thinner) slowDown(to netip.AddrPort, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.slow == nil || len(t.slow) >= maxSlow {
+		t.slow = make(map[netip.AddrPort]slowAddr)
+	}
+	t.slow[to] = slowAddr{now.Add(slowFor), t.slow[to].burst}
+	t.some.Store(true)
+}
+
+// repeats reports whether a packet to an address at now repeats a handshake too early. The
+// caller holds mu.
+func (t *thinner) repeats(b []byte, to netip.AddrPort, now time.Time) bool {
+	p, is := t.slow[to]
+	switch since := now.Sub(p.burst); {
+	case !is || len(b) < leastRepeated || b[0]&0x80 == 0: // RFC 9000, section 17.2: a long header
+		return false
+	case now.After(p.until):
+		delete(t.slow, to)
+		t.some.Store(len(t.next)+len(t.slow) > 0)
+		return false
+	case since < burstLength:
+		return false
+	case since < handshakeEvery:
+		return true
+	}
+	p.burst = now
+	t.slow[to] = p
+	return false
+}
+
+// drops reports whether packet b to an address at now is to be dropped.
+func (t *thinner) drops(b []byte, to net.Addr, now time.Time) bool {
 	if !t.some.Load() {
 		return false
 	}
@@ -104,13 +153,14 @@ func (t *thinner) drops(to net.Addr, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	next, is := t.next[a]
-	if !is || !now.Before(next) {
-		if is {
-			t.next[a] = now.Add(stormSpacing)
-		}
-		return false
+	switch {
+	case !is:
+		return t.repeats(b, a, now)
+	case now.Before(next):
+		return true
 	}
-	return true
+	t.next[a] = now.Add(stormSpacing)
+	return false
 }
 
 func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
@@ -132,7 +182,7 @@ type thinnedConn struct {
 
 // WriteTo sends a packet.
 func (c thinnedConn) WriteTo(b []byte, to net.Addr) (int, error) {
-	if c.by.drops(to, time.Now()) {
+	if c.by.drops(b, to, time.Now()) {
 		return len(b), nil
 	}
 	return c.UDPConn.WriteTo(b, to)
@@ -140,7 +190,7 @@ func (c thinnedConn) WriteTo(b []byte, to net.Addr) (int, error) {
 
 // WriteMsgUDP sends a packet, or several of the same size.
 func (c thinnedConn) WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (n, oobn int, err error) {
-	if c.by.drops(to, time.Now()) {
+	if c.by.drops(b, to, time.Now()) {
 		return len(b), len(oob), nil
 	}
 	return c.UDPConn.WriteMsgUDP(b, oob, to)
@@ -160,7 +210,17 @@ func (t *Transport) calm(c *conn, p stormPhase) {
 	}
 	c.thinned = p == stormy
 	t.thinner.thin(at, c.thinned)
+	if c.thinned {
+		t.thinner.slowDown(at, time.Now())
+	}
 	t.log.Debug("storm of QUIC's probes", "peer", c.peer, "thinned", c.thinned)
+}
+
+// noteSlow records whether c, which has ended, was slow.
+func (t *Transport) noteSlow(c *conn) {
+	if at, ok := udpAddr(c); ok && c.direct() && c.longestRTT() >= slowRTT {
+		t.thinner.slowDown(at, time.Now())
+	}
 }
 
 // udpAddr returns the address to which packets of c are sent.

@@ -50,7 +50,7 @@ func TestThinner(t *testing.T) {
 	now := time.Now()
 	passed := func(to net.Addr) (n int) {
 		for i := range 100 {
-			if !x.drops(to, now.Add(time.Duration(i)*stormSpacing/20)) {
+			if !x.drops(nil, to, now.Add(time.Duration(i)*stormSpacing/20)) {
 				n++
 			}
 		}
@@ -69,6 +69,46 @@ func TestThinner(t *testing.T) {
 	x.thin(netip.MustParseAddrPort("11.0.0.1:4001"), false)
 	if n := passed(to); n != 100 || x.some.Load() {
 		t.Errorf("%d of 100 pass afterwards", n)
+	}
+}
+
+// Handshakes to an address that was slow are sent in bursts, a second apart, for ten minutes;
+// other packets to it, and those to other addresses, are not held back.
+func TestHandshakesToSlowAddresses(t *testing.T) {
+	var x thinner
+	start := time.Now()
+	to, other := &net.UDPAddr{IP: net.IPv4(11, 0, 0, 1), Port: 4001}, &net.UDPAddr{IP: net.IPv4(11, 0, 0, 2), Port: 4001}
+	long, short := make([]byte, initialPacketSize), make([]byte, initialPacketSize)
+	long[0], short[0] = 0xc0, 0x40
+	passed := func(b []byte, to net.Addr, from time.Time) (at []time.Duration) {
+		for _, ms := range []int{0, 1, 200, 600, 601, 1400, 1401, 3000, 6200} { // as QUIC repeats
+			if now := from.Add(time.Duration(ms) * time.Millisecond); !x.drops(b, to, now) {
+				at = append(at, now.Sub(from)/time.Millisecond)
+			}
+		}
+		return at
+	}
+	all := []time.Duration{0, 1, 200, 600, 601, 1400, 1401, 3000, 6200}
+	if got := passed(long, to, start); !slices.Equal(got, all) {
+		t.Errorf("before: %v", got)
+	}
+	x.slowDown(netip.MustParseAddrPort("11.0.0.1:4001"), start)
+	if got := passed(long, to, start); !slices.Equal(got, []time.Duration{0, 1, 1400, 1401, 3000, 6200}) {
+		t.Errorf("to a slow address: %v", got)
+	}
+	for _, got := range [][]time.Duration{passed(short, to, start), passed(nil, to, start), passed(long[:64], to, start), passed(long, other, start), passed(long, to, start.Add(slowFor+time.Second))} {
+		if !slices.Equal(got, all) {
+			t.Errorf("others, and when it is over: %v", got)
+		}
+	}
+	if x.some.Load() {
+		t.Error("what is over is kept")
+	}
+	for i := range 2 * maxSlow {
+		x.slowDown(netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, 1, byte(i >> 8), byte(i)}), 4001), start)
+	}
+	if len(x.slow) > maxSlow {
+		t.Errorf("%d slow addresses are kept", len(x.slow))
 	}
 }
 

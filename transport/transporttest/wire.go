@@ -16,7 +16,7 @@ import (
 
 // sockets makes the simulated wire the socket of node i.
 func (n *Network) sockets(i int) transport.Sockets {
-	return func(drops func(net.Addr, time.Time) bool) []quicreuse.Option {
+	return func(drops func([]byte, net.Addr, time.Time) bool) []quicreuse.Option {
 		return []quicreuse.Option{
 			quicreuse.OverrideSourceIPSelector(func() (quicreuse.SourceIPSelector, error) { return source{n.addrOf(i).IP}, nil }),
 			quicreuse.OverrideListenUDP(func(_ string, a *net.UDPAddr) (net.PacketConn, error) { return n.newSocket(i, a, drops), nil }),
@@ -25,10 +25,10 @@ func (n *Network) sockets(i int) transport.Sockets {
 }
 
 // SendAll is the drops of a socket that sends all packets.
-func SendAll(net.Addr, time.Time) bool { return false }
+func SendAll([]byte, net.Addr, time.Time) bool { return false }
 
 // newSocket connects node i to the wire at address a.
-func (n *Network) newSocket(i int, a *net.UDPAddr, drops func(net.Addr, time.Time) bool) net.PacketConn {
+func (n *Network) newSocket(i int, a *net.UDPAddr, drops func([]byte, net.Addr, time.Time) bool) net.PacketConn {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	rate := func(d Direction) simnet.LinkSettings {
@@ -64,12 +64,12 @@ type wire struct {
 	*simnet.SimConn
 	net   *Network
 	node  int
-	drops func(to net.Addr, now time.Time) bool // of the node itself
+	drops func(b []byte, to net.Addr, now time.Time) bool // of the node itself
 }
 
 // WriteTo passes p to the network, which may drop or hold it.
 func (w *wire) WriteTo(p []byte, to net.Addr) (int, error) {
-	if w.drops(to, time.Now()) || w.net.drops(w.node, to, len(p)) {
+	if w.drops(p, to, time.Now()) || w.net.drops(w.node, to, len(p)) {
 		return len(p), nil
 	}
 	if w.keeps(p, to) {
