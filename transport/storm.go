@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"maps"
 	"net"
 	"net/netip"
 	"sync"
@@ -112,6 +113,7 @@ func (t *thinner) thin(to netip.AddrPort, on bool) {
 func (t *thinner) slowDown(to netip.AddrPort, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	maps.DeleteFunc(t.slow, func(_ netip.AddrPort, p slowAddr) bool { return now.After(p.until) })
 	if t.slow == nil || len(t.slow) >= maxSlow {
 		t.slow = make(map[netip.AddrPort]slowAddr)
 	}
@@ -119,8 +121,9 @@ func (t *thinner) slowDown(to netip.AddrPort, now time.Time) {
 	t.some.Store(true)
 }
 
-// repeats reports whether a packet to an address at now repeats a handshake too early. The
-// caller holds mu.
+// repeats reports whether a packet to an address at now belongs to a handshake, but to no burst.
+// On a path that has become fast that may be the second half of one: it is repeated. The caller
+// holds mu.
 func (t *thinner) repeats(b []byte, to netip.AddrPort, now time.Time) bool {
 	p, is := t.slow[to]
 	switch since := now.Sub(p.burst); {
@@ -216,9 +219,9 @@ func (t *Transport) calm(c *conn, p stormPhase) {
 	t.log.Debug("storm of QUIC's probes", "peer", c.peer, "thinned", c.thinned)
 }
 
-// noteSlow records whether c, which has ended, was slow.
+// noteSlow records whether c, a direct connection that has ended, was slow.
 func (t *Transport) noteSlow(c *conn) {
-	if at, ok := udpAddr(c); ok && c.direct() && c.longestRTT() >= slowRTT {
+	if at, ok := udpAddr(c); ok && c.longestRTT() >= slowRTT {
 		t.thinner.slowDown(at, time.Now())
 	}
 }

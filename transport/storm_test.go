@@ -104,6 +104,10 @@ func TestHandshakesToSlowAddresses(t *testing.T) {
 	if x.some.Load() {
 		t.Error("what is over is kept")
 	}
+	x.slowDown(netip.MustParseAddrPort("11.0.0.1:4001"), start)
+	if x.slowDown(netip.MustParseAddrPort("11.0.0.2:4001"), start.Add(slowFor+time.Second)); len(x.slow) != 1 {
+		t.Errorf("%d slow addresses are kept, one of them is over", len(x.slow))
+	}
 	for i := range 2 * maxSlow {
 		x.slowDown(netip.AddrPortFrom(netip.AddrFrom4([4]byte{11, 1, byte(i >> 8), byte(i)}), 4001), start)
 	}

@@ -297,7 +297,7 @@ const maxWaiting = 16
 
 // awaitVerified waits for the hello of c, which a stream may overtake.
 func (t *Transport) awaitVerified(ctx context.Context, c *conn) bool {
-	timer := time.NewTimer(t.cfg.Timing.Hello)
+	timer := time.NewTimer(t.helloTime(c))
 	defer timer.Stop()
 	select {
 	case <-c.ready:
