@@ -45,6 +45,7 @@ type Boxes struct {
 	fetches   fetches
 	replies   replies
 	changing  sync.Mutex   // held while the settings of a box are read and changed
+	redriving sync.Mutex   // held while a dead letter is sent again
 	lost      atomic.Int64 // monotonic time of the last line about a bounce that nobody gets; 0: none
 
 	waits    *waits

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/mail"
+	"github.com/balefire/balefire/mail/box"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
@@ -53,28 +54,28 @@ func (b *Boxes) Redrive(ctx context.Context, name, sub string, r wire.RedriveMai
 	defer pause.Stop()
 	n := 0 // that were sent
 	for _, f := range due {
-		if f.dead.Redriven {
+		var sent wire.SentMail
+		again := f.dead.Redriven
+		if !again && n > 0 {
+			err = wait(ctx, pause.C)
+		}
+		if !again && err == nil {
+			sent, again, err = b.redriveOnce(ctx, k, p, sub, f, to)
+		}
+		switch {
+		case err != nil:
+			err = fmt.Errorf("dead letter %d of %s, after %d were sent: %w", f.info.Seq, p.path(sub), n, failure(p, sub, err))
+		case !again:
+			n++
+			out.Items = append(out.Items, wire.MailBatchItem{Status: http.StatusAccepted, Mail: &sent})
+		case len(r.Seqs) > 0: // without them it was not asked for, and another call was faster
 			out.Items = append(out.Items, wire.MailBatchItem{Status: http.StatusConflict, Problem: &wire.Problem{
 				Status: http.StatusConflict, Code: wire.CodeRefused, Detail: fmt.Sprintf("%v: dead letter %d of %s was already sent again", wire.ErrRefused, f.info.Seq, p.path(sub)),
 			}})
-			continue
-		}
-		var sent wire.SentMail
-		if n > 0 {
-			err = wait(ctx, pause.C)
-		}
-		if err == nil {
-			sent, err = b.redrive(ctx, k, f, to)
-		}
-		if err == nil {
-			err = k.Redriven(ctx, p.name, sub, []uint64{f.info.Seq})
 		}
 		if err != nil {
-			err = fmt.Errorf("dead letter %d of %s, after %d were sent: %w", f.info.Seq, p.path(sub), n, failure(p, sub, err))
 			break
 		}
-		n++
-		out.Items = append(out.Items, wire.MailBatchItem{Status: http.StatusAccepted, Mail: &sent})
 	}
 	if n > 0 {
 		audited := b.cfg.Audit(context.WithoutCancel(ctx), p.kind+".redrive", fmt.Sprintf("%s: %d mails to %s", p.path(sub), n, to.text))
@@ -124,6 +125,28 @@ func missing(seqs []uint64, due []found) error {
 		}
 	}
 	return nil
+}
+
+// redriveOnce sends a dead letter again and marks it, unless another call has done so: then again
+// is true.
+func (b *Boxes) redriveOnce(ctx context.Context, k *mail.Broker, p place, sub string, f found, to place) (sent wire.SentMail, again bool, err error) {
+	b.redriving.Lock()
+	defer b.redriving.Unlock()
+	if err := k.View(ctx, func(s *box.State) {
+		subID, _ := s.FindSub(f.box, sub)
+		for d := range s.DeadLetters(f.box, subID, f.info.Seq) {
+			if again = d.Seq == f.info.Seq && d.Redriven; d.Seq >= f.info.Seq {
+				return
+			}
+		}
+	}); err != nil || again {
+		return sent, again, err
+	}
+	ctx = context.WithoutCancel(ctx) // a caller that leaves does not come between the mail and the mark
+	if sent, err = b.redrive(ctx, k, f, to); err == nil {
+		err = k.Redriven(ctx, p.name, sub, []uint64{f.info.Seq})
+	}
+	return sent, false, err
 }
 
 func (b *Boxes) redrive(ctx context.Context, k *mail.Broker, f found, to place) (wire.SentMail, error) {

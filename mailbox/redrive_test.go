@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -333,4 +335,35 @@ func TestReplyTo(t *testing.T) {
 			f.ack("ceo", "", d)
 		}
 	})
+}
+
+// Of two calls at once for the same dead letters, with different targets, one sends each of them.
+func TestRedrivesAtOnce(t *testing.T) {
+	for _, seqs := range [][]uint64{nil, {1, 2, 3, 4, 5}} {
+		bubble(t, func(t *testing.T, f *fixture) {
+			f.mailbox("ceo", nil)
+			f.mailbox("desk", nil)
+			f.dead("ceo", 5)
+			var items, sent atomic.Int64
+			var calls sync.WaitGroup
+			for _, to := range []string{"", "agent:desk"} {
+				calls.Go(func() {
+					out, err := f.Redrive(t.Context(), "ceo", "", wire.RedriveMail{To: to, Seqs: seqs})
+					f.must(err)
+					items.Add(int64(len(out.Items)))
+					for _, item := range out.Items {
+						if item.Status == 202 {
+							sent.Add(1)
+						}
+					}
+				})
+			}
+			calls.Wait()
+			_, here := f.lease("ceo", "", 9, 0)
+			_, there := f.lease("desk", "", 9, 0)
+			if all := slices.Sorted(slices.Values(append(here, there...))); !slices.Equal(all, []string{"1", "2", "3", "4", "5"}) || sent.Load() != 5 || items.Load() != int64(5+len(seqs)) {
+				t.Errorf("%d of %d were sent: %q and %q", sent.Load(), items.Load(), here, there)
+			}
+		})
+	}
 }
