@@ -67,6 +67,21 @@ func TestDurableNodeRelaxesNothing(t *testing.T) {
 	})
 }
 
+// Outcomes that wait to be told hold nothing else of their mail.
+func TestOutcomesHoldNoMail(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		q := f.QueueMails([]wire.Mail{{To: "agent:ceo"}, {To: "agent:ceo@beta"}})
+		for _, o := range q.Wait(t.Context()) {
+			f.must(o.Err)
+		}
+		if q.runs != nil {
+			t.Errorf("it has %d runs of mail", len(q.runs))
+		}
+		q.Free()
+	})
+}
+
 // Each mail of a call has its own result, and those for one box keep their order.
 func TestSendMany(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {

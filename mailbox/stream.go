@@ -36,17 +36,22 @@ type Outcome struct {
 type Queued struct {
 	b    *Boxes
 	out  []Outcome
-	runs []run
+	runs []run  // nil when Wait has returned: what it has returned may wait for long
+	kept *[]run // from runsPool, where runs goes back to
 }
 
 // maxRuns is how many runs keep their slices, each with space for the mails of a send.
 const maxRuns = 8
 
-var queuedPool = sync.Pool{New: func() any { return new(Queued) }}
+var (
+	queuedPool = sync.Pool{New: func() any { return new(Queued) }}
+	runsPool   = sync.Pool{New: func() any { return new([]run) }}
+)
 
 func newQueued(b *Boxes, n int) *Queued {
 	q := queuedPool.Get().(*Queued)
-	q.b, q.out = b, slices.Grow(q.out, n)[:n]
+	q.b, q.out, q.kept = b, slices.Grow(q.out, n)[:n], runsPool.Get().(*[]run)
+	q.runs = *q.kept
 	return q
 }
 
@@ -54,15 +59,22 @@ func newQueued(b *Boxes, n int) *Queued {
 // them to the garbage collector.
 func (q *Queued) Free() {
 	clear(q.out)
+	q.b, q.out = nil, q.out[:0]
+	queuedPool.Put(q)
+}
+
+// freeRuns lets the runs be used for other mail.
+func (q *Queued) freeRuns() {
 	for i := range q.runs {
 		r := &q.runs[i]
 		clear(r.to)
 		*r = run{at: r.at[:0], items: r.items, to: r.to[:0], sent: r.sent}
 	}
-	if q.b, q.out, q.runs = nil, q.out[:0], q.runs[:0]; cap(q.runs) > maxRuns {
-		q.runs = nil
+	if *q.kept = q.runs[:0]; cap(q.runs) > maxRuns {
+		*q.kept = nil
 	}
-	queuedPool.Put(q)
+	runsPool.Put(q.kept)
+	q.runs, q.kept = nil, nil
 }
 
 // A run is mail that was queued together.
@@ -259,6 +271,7 @@ func (q *Queued) Wait(ctx context.Context) []Outcome {
 			}
 		}
 	}
+	q.freeRuns()
 	return q.out
 }
 
