@@ -32,7 +32,8 @@ const (
 	replyKept     = time.Hour       // without a reader
 	replyGiven    = 5 * time.Minute // after its reply was given to a requester, who may ask again
 	replySweep    = time.Minute     // how often that is looked at
-	keepGiven     = 24 * time.Hour  // such a reply is kept at most, however often it is asked for
+	givenKept     = 24 * time.Hour  // such a reply is kept at most, however often it is asked for
+	givenWait     = time.Second     // until it is on disk that it was given; it is given all the same
 	replyMails    = 10_000          // that wait in one
 	replyBytes    = 64 << 20
 )
@@ -179,23 +180,39 @@ func (b *Boxes) noteGiven(ctx context.Context, k *mail.Broker, p place, d mail.D
 	b.replies.given[p.name] = givenReply{b.cfg.Clock.Mono(), d.Handle}
 	b.replies.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
-	b.changing.Lock()
-	defer b.changing.Unlock()
-	now, err := b.settings(ctx, k, p, "")
-	if err == nil && now.exists {
-		n := notesOf(now.box)
-		n.Given = d.Handle.String()
-		now.box.Notes, now.box.Keep = n.encode(), keepGiven
-		if err = k.SetBox(ctx, now.box); err == nil {
-			err = b.readRules(ctx, k)
-		}
-		if l, bad := proto.ParseLetter(d.Letter); err == nil && bad == nil && l.Object.IsZero() {
-			_, err = k.Settle(ctx, p.name, "", []mail.Settlement{{Handle: d.Handle, Op: box.Ack}})
-		}
+	kept, err := b.keepGiven(ctx, k, p, d.Handle)
+	if l, bad := proto.ParseLetter(d.Letter); kept && bad == nil && l.Object.IsZero() {
+		err = endGiven(ctx, k, p.name, d.Handle)
 	}
 	if err != nil {
 		b.cfg.Logger.Warn("a reply was given; a restart of the node may forget that", "box", p.text, "why", err)
 	}
+}
+
+// keepGiven writes to the settings of a reply box, if it is still there, which reply was given.
+func (b *Boxes) keepGiven(ctx context.Context, k *mail.Broker, p place, given box.Handle) (kept bool, err error) {
+	b.changing.Lock()
+	defer b.changing.Unlock()
+	now, err := b.settings(ctx, k, p, "")
+	if err != nil || !now.exists {
+		return false, err
+	}
+	n := notesOf(now.box)
+	n.Given = given.String()
+	now.box.Notes, now.box.Keep = n.encode(), givenKept
+	if err = k.SetBox(ctx, now.box); err == nil {
+		err = b.readRules(ctx, k)
+	}
+	return err == nil, err
+}
+
+// endGiven acknowledges a reply that was given. A disk without space for that holds up nobody for
+// long: what is queued counts.
+func endGiven(ctx context.Context, k *mail.Broker, name string, given box.Handle) error {
+	ctx, stop := context.WithTimeout(ctx, givenWait)
+	defer stop()
+	_, err := k.Settle(ctx, name, "", []mail.Settlement{{Handle: given, Op: box.Ack}})
+	return err
 }
 
 // replyAgain returns the reply that the requester was given before, while it is there.
@@ -243,8 +260,7 @@ func (b *Boxes) dropReplyBox(ctx context.Context, name string) error {
 // now. What nobody took ends, and who sent it is told.
 func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string) error {
 	if g, ok := b.givenOf(name); ok { // if somebody else was given it since, this does not count
-		_, err := k.Settle(ctx, name, "", []mail.Settlement{{Handle: g.handle, Op: box.Ack}})
-		if err != nil && !errors.Is(err, box.ErrNotFound) {
+		if err := endGiven(ctx, k, name, g.handle); err != nil && !errors.Is(err, box.ErrNotFound) {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/balefire/balefire/mail"
@@ -286,5 +287,62 @@ func TestReplyOnAFullDisk(t *testing.T) {
 		full.Store(true)
 		f.awaited(r.ID, 0, "five")
 		f.awaited(r.ID, 0, "five")
+	})
+}
+
+// A reply whose end waits for space on the disk is given, and holds up no change of another box; nor
+// does the removal of its box.
+func TestReplyThatEndsOnAFullDisk(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		var full, unset atomic.Bool
+		f.hook(func(rec []byte) error {
+			if typ, _ := box.TypeOf(rec); full.Load() && box.Decided(rec) || unset.Load() && typ == box.TypeBox {
+				return store.ErrNoDisk
+			}
+			return nil
+		})
+		f.mailbox("ceo", nil)
+		free := func() { full.Store(false); time.Sleep(5 * time.Second) }
+		defer free()
+		r, _ := f.request("how many?", nil)
+		f.answer("how many?", "five")
+		full.Store(true)
+		given := make(chan struct{})
+		go func() { defer close(given); f.awaited(r.ID, 0, "five") }()
+		synctest.Wait()
+		if !f.changing.TryLock() {
+			t.Fatal("no box can be changed while a reply ends")
+		}
+		f.changing.Unlock()
+		time.Sleep(2 * givenWait)
+		select {
+		case <-given:
+		default:
+			t.Error("the reply was not given")
+		}
+		free()
+		<-given
+		if n := f.box(f.replyBoxes()[0]).Waiting; n != 0 {
+			t.Errorf("%d replies wait when the disk is well", n)
+		}
+
+		r, name := f.request("how much?", nil)
+		f.answer("how much?", "six")
+		unset.Store(true) // what was given cannot be noted, and ends with its box
+		f.awaited(r.ID, 0, "six")
+		unset.Store(false)
+		full.Store(true)
+		removed := make(chan error, 1)
+		go func() { removed <- f.dropReplyBox(t.Context(), name) }()
+		time.Sleep(2 * givenWait)
+		if !f.changing.TryLock() {
+			t.Fatal("no box can be changed while one for a reply cannot be removed")
+		}
+		f.changing.Unlock()
+		if err := <-removed; err == nil {
+			t.Error("a box was removed although its reply could not end")
+		}
+		free()
+		f.must(f.dropReplyBox(t.Context(), name))
 	})
 }
