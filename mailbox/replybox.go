@@ -267,12 +267,22 @@ func (b *Boxes) removeReplyBox(ctx context.Context, k *mail.Broker, name string)
 	if err := k.RemoveBox(ctx, name); err != nil && !errors.Is(err, box.ErrNotFound) {
 		return err
 	}
+	if err := b.readRules(ctx, k); err != nil {
+		return err
+	}
+	rules := *b.rules.Load()
 	b.replies.mu.Lock()
-	delete(b.replies.given, name)
-	delete(b.replies.read, name)
-	delete(b.replies.turns, name)
-	b.replies.mu.Unlock()
-	return b.readRules(ctx, k)
+	defer b.replies.mu.Unlock()
+	forgetRemoved(b.replies.given, rules)
+	forgetRemoved(b.replies.read, rules)
+	forgetRemoved(b.replies.turns, rules)
+	return nil
+}
+
+// forgetRemoved forgets the boxes that are removed: also those of which somebody who came too late
+// has noted something since.
+func forgetRemoved[V any](noted map[string]V, rules map[string]notes) {
+	maps.DeleteFunc(noted, func(name string, _ V) bool { _, there := rules[name]; return !there })
 }
 
 // sweepReplies removes reply boxes that nobody reads, until ctx is done.

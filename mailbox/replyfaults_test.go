@@ -346,3 +346,23 @@ func TestReplyThatEndsOnAFullDisk(t *testing.T) {
 		f.must(f.dropReplyBox(t.Context(), name))
 	})
 }
+
+// What is noted of a box for a reply by somebody who comes when it is just removed is forgotten.
+func TestNotesOfARemovedReplyBox(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		f.mailbox("ceo", nil)
+		_, first := f.request("how many?", nil)
+		_, second := f.request("how much?", nil)
+		p, err := f.find(first)
+		f.must(err)
+		k := f.broker.Load()
+		f.must(f.dropReplyBox(t.Context(), first))
+		_, err = f.takeReply(t.Context(), t.Context(), k, p)
+		f.refused(err, box.ErrNotFound, "")
+		f.noteGiven(t.Context(), k, p, mail.Delivery{})
+		f.must(f.dropReplyBox(t.Context(), second))
+		if r := &f.replies; len(r.turns)+len(r.given)+len(r.read) > 0 {
+			t.Errorf("kept: %v, %v, %v", r.turns, r.given, r.read)
+		}
+	})
+}
