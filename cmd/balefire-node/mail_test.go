@@ -327,8 +327,8 @@ func TestMailFollow(t *testing.T) {
 	}
 }
 
-// An acknowledgment that is lost in a restart, or does not count, is told and ends nothing: the
-// mail comes again if it has to. One that is refused for good ends it.
+// An acknowledgment that is lost in a restart, does not count, or whose outcome is unknown is
+// told and ends nothing: the mail comes again if it has to. One that is refused for good ends it.
 func TestMailFollowOutlivesAcknowledgments(t *testing.T) {
 	n, leases, acks := newMailNode(), 0, 0
 	n.Answer("POST /v1/mailboxes/{box}/lease", func(*http.Request) any {
@@ -341,14 +341,18 @@ func TestMailFollowOutlivesAcknowledgments(t *testing.T) {
 			return wire.ErrStarting // it was restarted
 		case 2:
 			return wire.SettledMail{Items: []wire.SettledItem{{Lease: "88.7.2", Code: wire.SettledStale}}}
+		case 3:
+			return &wire.Problem{Code: wire.CodeUnknown, Status: http.StatusGatewayTimeout, Detail: "the home of ceo has not answered"}
+		case 4:
+			return &wire.Problem{Code: wire.CodeTimeout, Status: http.StatusGatewayTimeout, Detail: "the home of ceo is not reachable"}
 		}
 		return wire.ErrDenied
 	})
 	code, out, errs := command(t, n, "mail", "read", "ceo", "--follow", "--ack")
-	if code != exitDenied || acks != 3 || strings.Count(out, "hello") != 3 {
+	if code != exitDenied || acks != 5 || strings.Count(out, "hello") != 5 {
 		t.Errorf("%d after %d acknowledgments: %q, %q", code, acks, out, errs)
 	}
-	for _, want := range []string{"warning: what was read is not acknowledged, and may be delivered again: ", "warning: 88.7.2 is STALE: ", "error: what was read is not acknowledged, "} {
+	for _, want := range []string{"warning: what was read is not acknowledged, and may be delivered again: ", "warning: 88.7.2 is STALE: ", "has not answered", "is not reachable", "error: what was read is not acknowledged, "} {
 		if !strings.Contains(errs, want) {
 			t.Errorf("%q lacks %q", errs, want)
 		}

@@ -209,11 +209,12 @@ func (w *app) followMail(cmd *cobra.Command, r readable, f *readFlags) error {
 		}}); err != nil {
 			return err
 		}
-		switch err := w.ackRead(cmd, r, f, items); {
+		err = w.ackRead(cmd, r, f, items)
+		switch code := wire.CodeOf(err); {
 		case err == nil:
-		case ctx.Err() != nil || !isUnreachable(err):
+		case ctx.Err() != nil || !isUnreachable(err) && code != wire.CodeUnknown && code != wire.CodeTimeout:
 			return err
-		default: // the node was restarted, or the lease has ended: what counts for nothing comes again
+		default: // a node on the way does not answer, or the lease has ended: what counts for nothing comes again
 			fmt.Fprintf(w.err, "warning: %s\n", sanitize(prose.Plain(err.Error())))
 		}
 	}
