@@ -197,7 +197,8 @@ func (s *Scheduler) Remove(ctx context.Context, queue, name string) error {
 }
 
 // Pause pauses a schedule, or with false resumes it at the next due time from
-// now: due times during the pause do not count as missed.
+// now: due times during the pause do not count as missed. A due time whose task could
+// not be created yet is skipped.
 func (s *Scheduler) Pause(ctx context.Context, queue, name string, on bool) (wire.Schedule, error) {
 	action := "schedule.resume"
 	if on {
@@ -205,6 +206,9 @@ func (s *Scheduler) Pause(ctx context.Context, queue, name string, on bool) (wir
 	}
 	return s.change(ctx, queue, name, action, false, func(m *proto.Schedule) *proto.Schedule {
 		m.Paused = on
+		if m.FiringMs != 0 { // if its task was created after all, no other is: it was due before the next one
+			m.FiringMs, m.Skipped = 0, m.Skipped+1
+		}
 		if !on {
 			m.MarkMs = s.startMs()
 		}
