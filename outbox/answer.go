@@ -260,7 +260,7 @@ func (ps *peerSender) postpone(ctx context.Context, a *answeredEntry) {
 // refused records a refusal.
 func (o *Outbox) refused(k backlog.Key, rec *proto.Record, r *proto.Refusal) deliveryState {
 	sure := o.certainlyNotDelivered(k, rec)
-	return o.deliveries.update(k, func(n *deliveryState) {
+	return o.note(k, func(n *deliveryState) {
 		n.tries++
 		n.code, n.detail, n.at = r.Code, proto.Clip(r.Detail, 256), o.cfg.Clock.Now()
 		n.rewrap = n.rewrap || r.Code == proto.CodeBadKey

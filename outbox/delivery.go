@@ -81,6 +81,16 @@ func (n *deliveryStates) drop(k backlog.Key) {
 	}
 }
 
+// note changes the state of k and returns a copy of it. An entry that has ended meanwhile
+// keeps none.
+func (o *Outbox) note(k backlog.Key, f func(*deliveryState)) deliveryState {
+	n := o.deliveries.update(k, f)
+	if _, live := o.backlog.Peek(k); !live { // looked up last: whoever ends it drops its state after that
+		o.deliveries.drop(k)
+	}
+	return n
+}
+
 // maybeSent reports whether the target may have the pending task r. While a
 // change of the task is being decided the answer cannot turn from false to true.
 func (o *Outbox) maybeSent(k backlog.Key, r *proto.Record) bool {

@@ -85,7 +85,7 @@ func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusa
 	}
 	lasts := false // and this was not reported; broken links count as tries too
 	if !over && now.tries >= tellAfter {
-		o.deliveries.update(k, func(n *deliveryState) { lasts, n.reported = !n.reported, true })
+		o.note(k, func(n *deliveryState) { lasts, n.reported = !n.reported, true })
 	}
 	if _, ends := r.GetCode().Ends(); !over && !lasts && !(ends && before.code != r.GetCode()) {
 		return

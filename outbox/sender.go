@@ -256,7 +256,7 @@ func (ps *peerSender) bodyArrived(it backlog.Item) bool {
 // retryLater schedules a retry after a failure that was not the peer's answer.
 func (ps *peerSender) retryLater(it backlog.Item, why string) {
 	o := ps.o
-	n := o.deliveries.update(it.Key, func(n *deliveryState) {
+	n := o.note(it.Key, func(n *deliveryState) {
 		n.tries++
 		n.code, n.detail, n.at = 0, why, o.cfg.Clock.Now()
 	})
@@ -288,7 +288,7 @@ func (ps *peerSender) release() {
 // may have it.
 func (ps *peerSender) unanswered(it backlog.Item, why string) {
 	o := ps.o
-	n := o.deliveries.update(it.Key, func(n *deliveryState) {
+	n := o.note(it.Key, func(n *deliveryState) {
 		n.tries++
 		n.code, n.detail, n.at = 0, why, o.cfg.Clock.Now()
 		n.linkBroke, n.brokeAt = true, o.cfg.Clock.Boot()

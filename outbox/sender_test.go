@@ -367,6 +367,37 @@ func TestFlappingLink(t *testing.T) {
 	})
 }
 
+// A task whose result overtook the acknowledgement leaves nothing behind when the link then
+// breaks, and neither does one that ended before a refusal of it arrived.
+func TestTaskThatEndsInFlightLeavesNothing(t *testing.T) {
+	for _, refusal := range []*proto.Refusal{nil, {Code: proto.CodeBusy}} {
+		inBubble(t, Config{}, func(t *testing.T, h *home) {
+			g := newTarget(t)
+			w := &fakeLink{g: g, frames: make(chan []*proto.Message), acks: make(chan *proto.Ack)}
+			done := make(chan error, 1)
+			go func() { done <- h.Serve(t.Context(), w) }()
+			id := h.submit(g.peer(), day, nil)
+			g.receive(w, <-w.frames)
+			if v := h.Commit(t.Context(), g.peer(), []ResultIn{g.result(h, id, success, "")}); v[0].Code != 0 {
+				t.Fatal(v)
+			}
+			h.want(id, success)
+			if refusal != nil {
+				refusal.Number = 1
+				w.acks <- &proto.Ack{From: 1, UpTo: 1, Refusals: []*proto.Refusal{refusal}}
+				synctest.Wait()
+			}
+			close(w.acks)
+			if err := <-done; !errors.Is(err, errLinkCut) {
+				t.Error(err)
+			}
+			if n := len(h.deliveries.all); n != 0 { // I15
+				t.Errorf("%d delivery states are left", n)
+			}
+		})
+	}
+}
+
 func TestListAndPurge(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
