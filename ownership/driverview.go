@@ -20,6 +20,7 @@ type LeaseView struct {
 	Attempts, Abandons uint32
 	Cancel, Lapsed     bool
 	Permitted          bool          // at its home: the task may have started, and may be started only once
+	Running            bool          // at its owner: a handler of this process was started for it
 	Fetching           bool          // at its owner: waiting for the body
 	Unknown            bool          // at its owner: the home does not know the task
 	Left               time.Duration // until it expires unless it is renewed
@@ -63,7 +64,7 @@ func (ts *taskState) view(now Now) LeaseView {
 
 func (x *run) view(now Now) LeaseView {
 	phase := x.phase.String()[len("LEASE_PHASE_"):]
-	return LeaseView{Task: x.task, Queue: x.queue, Peer: x.home, State: phase, Epoch: x.epoch, Attempts: x.attempt, Cancel: x.mem.stopped, Lapsed: now.Boot >= x.mem.leaseUntil, Left: x.mem.leaseUntil - now.Boot, Fetching: x.mem.fetching, Unknown: x.mem.unknownSince > 0}
+	return LeaseView{Task: x.task, Queue: x.queue, Peer: x.home, State: phase, Epoch: x.epoch, Attempts: x.attempt, Cancel: x.mem.stopped, Lapsed: now.Boot >= x.mem.leaseUntil, Left: x.mem.leaseUntil - now.Boot, Running: x.mem.alive, Fetching: x.mem.fetching, Unknown: x.mem.unknownSince > 0}
 }
 
 // A QueueView is a queue as its home sees it.

@@ -11,13 +11,14 @@ import (
 // owners also when their death went unnoticed, because this node was isolated or had
 // just started, and returns a lease that is renewed here without a running handler. idle
 // holds the leases that had no handler at the last check, and the result those that have
-// none now: a handler may just have started or ended.
+// none now: a handler may just have started or ended. The lease of a run that a crash cut
+// off is none of them: it waits until its handler is probed.
 func (qs *Queues) reconcile(ctx context.Context, idle map[proto.TaskID]bool) map[proto.TaskID]bool {
 	for p := range qs.lostOwners() {
 		qs.Driver.Dead(p)
 	}
 	started := proto.LeaseStarted.Name()
-	found, err := qs.Driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.State == started }, maxHeld)
+	found, err := qs.Driver.Leases(ctx, func(v ownership.LeaseView) bool { return !v.Home && v.State == started && v.Running }, maxHeld)
 	if err != nil {
 		return nil
 	}
