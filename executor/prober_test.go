@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/audit"
+	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 )
@@ -57,7 +58,7 @@ func TestCancelledStartHasAnEnd(t *testing.T) {
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		a := &failingAudit{writing: cancel}
-		x := &Executor{parts: Parts{Audit: a}, runs: newRunLog(a, t.TempDir()), cfg: Config{Logger: slog.New(slog.DiscardHandler)}, quotas: newQuotas(func() (free, reserve int64, ok bool) { return 0, 0, false })}
+		x := &Executor{parts: Parts{Audit: a}, runs: newRunLog(a, t.TempDir()), cfg: Config{Clock: clock.System(), Logger: slog.New(slog.DiscardHandler)}, quotas: newQuotas(func() (free, reserve int64, ok bool) { return 0, 0, false })}
 		do(ctx, worker{exec: x, typ: handlerType{audited: true}, handler: cancelled{}})
 		if len(a.written) != 2 || !strings.HasPrefix(a.written[1], "command.end") {
 			t.Errorf("%s: %q in the audit", name, a.written)
@@ -88,7 +89,7 @@ func TestProbeIsInTheAudit(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := &failingAudit{failures: tt.failures}
-				x := &Executor{parts: Parts{Audit: a}, runs: newRunLog(a, t.TempDir()), cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
+				x := &Executor{parts: Parts{Audit: a}, runs: newRunLog(a, t.TempDir()), cfg: Config{Clock: clock.System(), Logger: slog.New(slog.DiscardHandler)}}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				if tt.stop > 0 {

@@ -110,6 +110,7 @@ func (w worker) auditEnd(ctx context.Context, run uint64, r *handler.Run, res *h
 // entry describes a run, or a probe, whose program has args behind those of the handler.
 func (w worker) entry(action string, r *handler.Run, args []string) audit.Entry {
 	e := audit.Entry{
+		Time: w.exec.cfg.Clock.Now(), // an end may be written later
 		Boot: w.exec.cfg.Boot, Actor: r.Origin.String(), Action: action, Task: r.ID.String(), Attempt: r.Attempt,
 		Epoch: fmt.Sprintf("%d.%d", r.Epoch.Boot, r.Epoch.Counter), Detail: map[string]string{"kind": r.Content.GetKind()},
 	}

@@ -29,9 +29,16 @@ type runLog struct {
 
 	mu   sync.Mutex
 	open map[uint64]uint64 // a line before the start of each run without an end, by a number of the run
+	late []runEnd          // that could not be written
 	runs uint64            // that began
 	last uint64            // a line that is written, as new as is known
 	mark uint64            // what the file says
+}
+
+// A runEnd is the record of the end of a run.
+type runEnd struct {
+	run   uint64
+	entry audit.Entry
 }
 
 func newRunLog(a Audit, dir string) *runLog {
@@ -48,8 +55,9 @@ func (l *runLog) load() uint64 {
 	return n
 }
 
-// start writes the start of a run and returns the number for its end. A start that failed may be
-// in the audit all the same: it stays open then, for the next start of the node.
+// start writes the start of a run and returns the number for its end. A start of unknown outcome
+// may be in the audit: it stays open, for the next start of the node. After [audit.ErrFailed] too,
+// but then no end is written either, and the file stays as it is.
 func (l *runLog) start(ctx context.Context, e audit.Entry) (uint64, error) {
 	l.mu.Lock()
 	l.runs++
@@ -60,22 +68,38 @@ func (l *runLog) start(ctx context.Context, e audit.Entry) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.last = max(l.last, seq)
-	if err != nil && !errors.Is(err, audit.ErrUnknown) && !errors.Is(err, audit.ErrFailed) {
+	if err != nil && !errors.Is(err, audit.ErrUnknown) {
 		delete(l.open, run)
 	}
 	return run, err
 }
 
-// end writes the end of a run.
+// end writes the end of a run, and behind it those that could not be written. One that cannot
+// is kept for the next end, and its run stays open.
 func (l *runLog) end(ctx context.Context, run uint64, e audit.Entry) error {
-	seq, err := l.audit.Append(ctx, e)
-	if err != nil {
-		return err // the run stays open
+	if err := l.write(ctx, runEnd{run, e}); err != nil {
+		return err
 	}
 	l.mu.Lock()
+	late := l.late
+	l.late = nil
+	l.mu.Unlock()
+	for _, x := range late {
+		_ = l.write(ctx, x) // it was reported
+	}
+	return nil
+}
+
+func (l *runLog) write(ctx context.Context, x runEnd) error {
+	seq, err := l.audit.Append(ctx, x.entry)
+	l.mu.Lock()
 	defer l.mu.Unlock()
+	if err != nil {
+		l.late = append(l.late, x)
+		return err
+	}
 	l.last = max(l.last, seq)
-	delete(l.open, run)
+	delete(l.open, x.run)
 	oldest := l.last
 	for _, before := range l.open {
 		oldest = min(oldest, before)
