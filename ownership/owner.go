@@ -69,6 +69,7 @@ type runMem struct {
 	warned          bool
 	stalled         bool
 	stopped         bool
+	hung            bool          // it was stopped because it reported no progress
 	fetching        bool          // waiting for the body of the task
 	reportsProgress bool          // the handler reports progress
 	leaseUntil      time.Duration // the lease lasts at least until then, by Boot

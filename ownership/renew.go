@@ -38,7 +38,7 @@ func (o *Owner) checkHandlers() {
 			r.mem.stalled = true
 			o.event(EventStalled, r, "no progress for "+(o.now.Boot-r.mem.progressAt).Round(time.Second).String())
 			if !r.mem.stopped {
-				r.mem.stopped = true
+				r.mem.stopped, r.mem.hung = true, true
 				o.out.Stops = append(o.out.Stops, Stop{Task: r.task, Cause: "the handler reported no progress"})
 			}
 		}

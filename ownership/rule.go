@@ -416,9 +416,9 @@ func (ts *taskState) after(m *proto.Released, cfg Config) transition {
 	case proto.CauseCrashed:
 		switch {
 		case ts.task.atMostOnce():
-			return dead("indeterminate: its node died while it ran, and its mode is at_most_once")
+			return dead("indeterminate: its mode is at_most_once, and its run did not end: " + ts.reason)
 		case ts.abandons+1 >= cfg.MaxAbandons:
-			return dead("abandoned too often: its nodes died, or lost it, each time")
+			return dead("abandoned too often: " + ts.reason)
 		}
 		again.abandons = 1
 		return again

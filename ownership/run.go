@@ -230,7 +230,8 @@ func (o *Owner) Finish(id proto.TaskID, state proto.TaskState, digest []byte, no
 	return true, o.out
 }
 
-// Fail takes the end of a handler that was stopped or may be retried.
+// Fail takes the end of a handler that was stopped or may be retried. One that was stopped
+// because it hung spends an abandon, as if its lease had been lost.
 func (o *Owner) Fail(id proto.TaskID, why *proto.Released, now Now) Output {
 	o.beginInput(now)
 	r := o.runs[id]
@@ -242,7 +243,11 @@ func (o *Owner) Fail(id proto.TaskID, why *proto.Released, now Now) Output {
 		return o.out
 	}
 	r.maxAttempts = why.GetMaxAttempts()
-	o.release(r, why.GetCause(), why.GetReason(), why.GetRetryAfterMs())
+	cause, reason := why.GetCause(), why.GetReason()
+	if r.mem.hung && cause == proto.CauseStopped {
+		cause, reason = proto.CauseCrashed, "its handler reported no progress and was stopped"
+	}
+	o.release(r, cause, reason, why.GetRetryAfterMs())
 	return o.out
 }
 

@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,4 +93,64 @@ func TestAStuckTaskIsFound(t *testing.T) {
 			t.Errorf("%s: its home took the lease back: %v", id, lost)
 		}
 	}
+}
+
+// A task whose handler hangs after its first report, at each of its nodes, spends an abandon
+// with each stop: it ends as a dead letter after ten. One that must not start twice ends with
+// the first.
+func TestAStuckTaskSpendsAbandons(t *testing.T) {
+	for _, tt := range []struct {
+		mode   proto.Mode
+		rounds int
+		why    string
+	}{
+		{0, 10, "abandoned too often"},
+		{proto.AtMostOnce, 1, "indeterminate: its mode is at_most_once"},
+	} {
+		t.Run(tt.mode.Name(), func(t *testing.T) {
+			f := newFixture(t, func(x *Task) { x.Mode, x.NotAfter = tt.mode, x.NotAfter+1e9 })
+			var ends []End
+			for round := range tt.rounds {
+				if len(ends) > 0 || f.state() == nil || f.state().abandons != uint32(round) || f.state().attempts != 0 {
+					t.Fatalf("round %d: the task is %+v, its end %+v", round, f.state(), ends)
+				}
+				ends = f.hang()
+			}
+			if len(ends) != 1 || ends[0].State != proto.DeadLetter || !strings.Contains(ends[0].Reason, tt.why) || !strings.Contains(ends[0].Reason, "no progress") {
+				t.Errorf("its end is %+v", ends)
+			}
+		})
+	}
+}
+
+// hang runs a granted task that reports progress once, until it is stopped, and returns what
+// its home ended by the release. The home then grants it again.
+func (f *fixture) hang() (ends []End) {
+	f.t.Helper()
+	f.owner.OnGrant(homePeer, f.grant, 0, f.now)
+	f.exchange(f.home, f.owner.Ready(f.task.ID, false, f.now))
+	if !f.owner.Progress(f.task.ID, f.now) {
+		f.t.Fatal("its handler does not run")
+	}
+	out := f.owner.Tick(f.now)
+	for began := f.now.Boot; len(out.Stops) == 0; out = f.owner.Tick(f.now) {
+		if f.exchange(f.home, out); f.now.Boot-began > time.Hour {
+			f.t.Fatal("it is not stopped")
+		}
+		f.advance(time.Second)
+		f.home.Tick(f.now)
+	}
+	for _, s := range f.owner.Fail(f.task.ID, &proto.Released{Cause: proto.CauseStopped, Reason: "its lease was lost while it ran"}, f.now).Sends {
+		answer := f.home.OnRelease(ownerPeer, s.Body.(*proto.Release), f.now)
+		ends = append(ends, answer.Ends...)
+		f.owner.OnReleaseReply(homePeer, answer.Sends[0].Body.(*proto.ReleaseReply), f.now)
+	}
+	for f.grant = nil; len(ends) == 0 && f.grant == nil; f.advance(time.Second) {
+		for _, s := range f.home.Tick(f.now).Sends {
+			if g, ok := s.Body.(*proto.Grant); ok {
+				f.grant = g
+			}
+		}
+	}
+	return ends
 }
