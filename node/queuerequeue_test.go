@@ -107,3 +107,36 @@ func TestMovedTaskNeedsNoCaller(t *testing.T) {
 		}
 	})
 }
+
+// A task that is moved to another queue before it is due is not due earlier there, whether a
+// delay or a time was given.
+func TestMovedTaskKeepsItsDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, time.Second)
+		defer c.close()
+		a := c.nodes[0].node
+		if _, err := a.Queues.Set(t.Context(), "night", wire.QueueSettings{Home: "here"}); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"delay", "time"} {
+			r := wire.Request{Target: "queue:build", Kind: "build", Delay: wire.Duration(time.Hour)}
+			if name == "time" {
+				r.Delay, r.At = 0, time.Now().Add(time.Hour)
+			}
+			old, err := a.Submit(t.Context(), r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			s, err := a.Redriver.Move(t.Context(), old.ID, "night")
+			if err != nil || s.Due == nil || !s.Due.Equal(*old.Due) {
+				t.Fatalf("%s: the moved task is due at %v, the old one at %v: %v", name, s.Due, old.Due, err)
+			}
+			time.Sleep(time.Until(*s.Due) - time.Second)
+			if n := c.startsOf(s.ID); n != 0 {
+				t.Errorf("%s: it ran before it was due", name)
+			}
+			c.waitAll(0, []string{s.ID}, time.Minute)
+		}
+	})
+}

@@ -122,7 +122,7 @@ func (r *Redriver) repeat(ctx context.Context, id proto.TaskID, rec *proto.Recor
 
 // resubmit submits the request of an ended task again. The commit of the new task
 // records the old one. In another queue the idempotency key stays bound to the original
-// request.
+// request, and a task that is not due yet keeps its time.
 func (r *Redriver) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Record, queue string) (s wire.Submitted, as proto.TaskID, err error) {
 	q, err := r.rebuildRequest(id, rec)
 	if err != nil {
@@ -130,6 +130,14 @@ func (r *Redriver) resubmit(ctx context.Context, id proto.TaskID, rec *proto.Rec
 	}
 	if queue != "" {
 		q.Target, q.KeyDigest = proto.QueueTarget(queue), rec.GetRequestDigest()
+		due := time.UnixMilli(rec.GetDueMs())
+		switch wait := due.Sub(r.Clock.Now()); {
+		case wait <= 0 || rec.GetAttempts() > 0: // after an attempt it is a backoff
+		case rec.GetDueNamed():
+			q.At = due
+		default:
+			q.Delay = wire.Duration(wait)
+		}
 	}
 	if s, err = r.Submit(ctx, q); err != nil {
 		return s, as, err
