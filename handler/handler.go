@@ -141,6 +141,7 @@ const (
 	Unknown ProbeResult = iota
 	Done
 	NotDone
+	NotAsked // because of this machine: it is asked again later, while the task's time is not over
 )
 
 // String returns the result in lower case.
@@ -150,6 +151,8 @@ func (p ProbeResult) String() string {
 		return "done"
 	case NotDone:
 		return "not done"
+	case NotAsked:
+		return "not asked"
 	}
 	return "unknown"
 }

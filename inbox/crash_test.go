@@ -2,7 +2,9 @@ package inbox
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -298,4 +300,77 @@ func TestInterruptedWithoutHandler(t *testing.T) {
 		wait(time.Hour)
 		f.expect(a, deadLetter)
 	})
+}
+
+// TestInterruptedIsAskedLater checks that a handler whose program cannot be started is asked
+// about an interrupted task, sent to this node or granted to it, once it can be started, and
+// that the task is not given up before its time is over (I7, I20).
+func TestInterruptedIsAskedLater(t *testing.T) {
+	suspended := func(f *fixture, on bool) { f.in.Suspend("work", map[bool]string{true: "no program"}[on]) }
+	for _, tt := range []struct {
+		name    string
+		prevent func(f *fixture, s *script, on bool)
+	}{
+		{"no program", func(f *fixture, _ *script, on bool) { suspended(f, on) }},
+		{"no descriptors for the program", func(_ *fixture, s *script, on bool) {
+			withLock(func() {
+				s.probe = func(*handler.Run) (found handler.ProbeResult) {
+					withLock(func() { found = map[bool]handler.ProbeResult{true: handler.NotAsked, false: handler.Done}[on] })
+					return found
+				}
+			})
+		}},
+		{"no descriptors for the body", func(f *fixture, _ *script, on bool) {
+			f.bodies.mu.Lock()
+			defer f.bodies.mu.Unlock()
+			f.bodies.busy = map[bool]int{true: 1e6}[on]
+		}},
+	} {
+		for _, back := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, back %v", tt.name, back), func(t *testing.T) {
+				s, spec := scripted(blocks)
+				s.probe = func(*handler.Run) handler.ProbeResult { return handler.Done }
+				spec.OnCrash = OnCrashProbe
+				inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+					sent, granted := f.task(withFile), f.task(withFile)
+					for _, a := range []Arrival{sent, granted} {
+						f.bodies.add(a.Header.ObjectFile(), []byte("body"))
+					}
+					f.accept(0, sent)
+					f.run()
+					wait(time.Second)
+					f.crash()
+					g := new(grants)
+					f.in.Connect(g)
+					tt.prevent(f, s, true)
+					f.in.Lease(Leased{ID: granted.Header.ID, Kind: "work", Origin: home, Home: other, Envelope: granted.Envelope, Body: granted.Header.ObjectFile(), Interrupted: &LeaseStart{Attempt: 1}})
+					f.run()
+					wait(30 * time.Minute)
+					if rec := f.record(sent); rec.State != running || len(g.found) > 0 {
+						t.Fatalf("it is %s (%s), and %v was found", rec.State.Name(), rec.Reason, g.found)
+					}
+					want, found := deadLetter, handler.Unknown
+					if back {
+						want, found = succeeded, handler.Done
+						tt.prevent(f, s, false)
+						wait(2 * time.Minute)
+					} else {
+						wait(time.Hour)
+					}
+					f.expect(sent, want)
+					if len(g.found) != 1 || g.found[0] != found || s.starts(granted.Header.ID) > 0 {
+						t.Errorf("about the granted one %v was found, with %d starts", g.found, s.starts(granted.Header.ID))
+					}
+				})
+			})
+		}
+	}
+}
+
+// withFile makes the body of an arrival a stream of its bytes.
+func withFile(a *Arrival) {
+	size := len(a.Content.Body)
+	sum := sha256.Sum256(a.Content.Body)
+	a.Content.BodySize, a.Content.BodyDigest = uint64(size), sum[:]
+	withStream(size)(a)
 }

@@ -150,7 +150,7 @@ func (input *startInput) next() (action, ending) {
 	case input.restored:
 		return actionEnd, ending{state: proto.DeadLetter, reason: restoredReason}
 	case r.State == proto.Running && !input.handled && over && !input.doubted:
-		return actionEnd, ending{state: proto.DeadLetter, reason: "indeterminate: the process died while it ran, and its handler is gone"}
+		return actionEnd, ending{state: proto.DeadLetter, reason: "indeterminate: the process died while it ran, and its handler is gone or cannot be asked"}
 	case r.State == proto.Running && !input.handled:
 		return actionSkip, ending{}
 	case r.State == proto.Running:
@@ -313,7 +313,7 @@ func (l limits) afterCrash(rec *proto.Record, policy OnCrash, probe handler.Prob
 	switch {
 	case policy == OnCrashProbe && probe == handler.Done:
 		return transition{state: proto.Success, abandoned: true}
-	case policy == OnCrashPark, policy == OnCrashProbe && probe == handler.Unknown:
+	case policy == OnCrashPark, policy == OnCrashProbe && probe != handler.NotDone:
 		return transition{state: proto.DeadLetter, abandoned: true,
 			reason: "indeterminate: the process died while it ran, and on_crash is " + string(policy)}
 	case rec.Abandons+1 >= l.maxAbandons:

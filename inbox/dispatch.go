@@ -257,6 +257,9 @@ func (in *Inbox) evaluate(j *job, keyDone bool) (action, ending) {
 		deadline, known := in.deadline(j, input.now)
 		input.deadline, input.doubted = deadline, input.doubted || !known
 	}
+	if j.rec.State == proto.Running && j.probes() && in.handlers.suspendedReason(j.kind) != "" {
+		input.handled = false // it cannot be asked now
+	}
 	if j.h != nil {
 		input.allowed = j.h.allows(j.origin, in.parts.Members)
 	}
@@ -364,7 +367,7 @@ func (rn *runner) expire(jobCtx context.Context) {
 
 // recover handles a task that was running when the process died (I7).
 func (rn *runner) recover(jobCtx context.Context, j *job) {
-	if j.h.OnCrash == OnCrashProbe && j.rec.Mode != proto.AtMostOnce {
+	if j.probes() {
 		if key, _ := rn.slots.busy(j); key {
 			rn.await(j)
 			return

@@ -27,7 +27,17 @@ type Leased struct {
 	Body      string   // file of its streamed body; empty: none
 	Attempts  uint32   // that it asks for; 0: the handler's default
 
-	Interrupted *LeaseStart // it ran when the node died: its handler is only probed
+	Interrupted *LeaseStart   // it ran when the node died: its handler is only probed
+	askAt       time.Duration // by the monotonic clock: it is not probed before
+}
+
+// notAfter returns when the time of the task is over, in Unix milliseconds; 0: unknown.
+func (l *Leased) notAfter() int64 {
+	h, err := proto.ParseHeader(l.Envelope.GetHeader())
+	if err != nil {
+		return 0
+	}
+	return h.NotAfter
 }
 
 // Leases controls the start of granted tasks and takes their ends.
@@ -75,7 +85,12 @@ type leaseQueue struct {
 func (in *Inbox) Leasable(kind string, origin proto.PeerID, delegates []proto.PeerID, body uint64) proto.Code {
 	h := in.handlers.find(kind)
 	in.leases.mu.Lock()
-	waiting := len(in.leases.waiting)
+	waiting := 0
+	for _, l := range in.leases.waiting {
+		if l.Interrupted == nil {
+			waiting++
+		}
+	}
 	in.leases.mu.Unlock()
 	switch {
 	case in.slots.draining():
@@ -136,6 +151,9 @@ func (rn *runner) startGranted(jobCtx context.Context) bool {
 		if h != nil && rn.handlers.suspendedReason(l.Kind) == "" && !rn.eligible(l.Kind) {
 			continue
 		}
+		if h != nil && rn.askedLater(&l, h) {
+			continue
+		}
 		j := rn.slots.take(backlog.Key{ID: l.ID, Part: partLease})
 		if j == nil {
 			continue // an earlier run of it has not ended yet
@@ -154,6 +172,12 @@ func (rn *runner) startGranted(jobCtx context.Context) bool {
 		return true
 	}
 	return false
+}
+
+// askedLater reports whether l waits until its handler can be asked about it.
+func (rn *runner) askedLater(l *Leased, h *registration) bool {
+	return l.Interrupted != nil && h.OnCrash == OnCrashProbe && !rn.over(l.notAfter()) &&
+		(rn.handlers.suspendedReason(l.Kind) != "" || rn.cfg.Clock.Mono() < l.askAt)
 }
 
 // runLeased runs a granted task once its home has permitted the start and the start is
@@ -193,11 +217,20 @@ func (rn *runner) runLeased(jobCtx context.Context, j *job) {
 func (rn *runner) askLeased(jobCtx context.Context, j *job) {
 	defer rn.dropJob(j)
 	found := handler.Unknown
-	if j.h != nil && j.h.OnCrash == OnCrashProbe {
+	if j.probes() && rn.handlers.suspendedReason(j.kind) == "" {
 		found = rn.ask(jobCtx, j)
 	}
-	if rn.slots.release(j, 0) == stopNode {
+	why := rn.slots.release(j, 0)
+	switch l := *j.lease; {
+	case why == stopNode:
 		return // probed again at the next start
+	case found != handler.NotAsked:
+	case why == notStopped && !rn.over(l.notAfter()):
+		l.askAt = rn.cfg.Clock.Mono() + skipRetry
+		rn.Lease(l)
+		return
+	default:
+		found = handler.Unknown
 	}
 	done := outcomeOf(&handler.Result{Outcome: handler.Success}, proto.Success, "")
 	rn.granted.Probed(jobCtx, j.key.ID, found, done.Outcome)

@@ -63,6 +63,7 @@ func TestLeaseEnd(t *testing.T) {
 type grants struct {
 	onReady func()
 	ends    []LeaseEnd
+	found   []handler.ProbeResult
 }
 
 func (g *grants) Ready(context.Context, proto.TaskID, OnCrash) (LeaseStart, bool) {
@@ -72,7 +73,9 @@ func (g *grants) Ready(context.Context, proto.TaskID, OnCrash) (LeaseStart, bool
 
 func (g *grants) Ended(_ context.Context, _ proto.TaskID, e LeaseEnd) { g.ends = append(g.ends, e) }
 
-func (*grants) Probed(context.Context, proto.TaskID, handler.ProbeResult, *proto.Outcome) {}
+func (g *grants) Probed(_ context.Context, _ proto.TaskID, found handler.ProbeResult, _ *proto.Outcome) {
+	g.found = append(g.found, found)
+}
 
 // TestGrantedTaskIsDenied narrows the allow list of a handler while a granted task waits for
 // a slot, and when its home has permitted the start: nothing starts (I17).

@@ -35,8 +35,23 @@ func (rn *runner) probe(jobCtx context.Context, j *job) error {
 	if rn.slots.release(j, 0) == stopNode {
 		return nil // probed again at the next start
 	}
+	if found == handler.NotAsked && !rn.over(j.rec.NotAfterMs) {
+		rn.queue.Release(j.key, skipRetry)
+		return nil
+	}
 	to := rn.limits.afterCrash(j.rec, j.h.OnCrash, found, rn.cfg.Rand())
 	return rn.conclude(jobCtx, j, to, &handler.Result{Outcome: handler.Success})
+}
+
+// probes reports whether the handler of an interrupted task is asked whether it had its
+// effect.
+func (j *job) probes() bool {
+	return j.h != nil && j.h.OnCrash == OnCrashProbe && j.rec.Mode != proto.AtMostOnce
+}
+
+// over reports whether a task's time is over, so that its handler is not asked again.
+func (in *Inbox) over(notAfter int64) bool {
+	return in.nowMs() > notAfter && !in.cfg.Clock.Doubted()
 }
 
 // ask calls a handler's probe once.
@@ -44,6 +59,9 @@ func (rn *runner) ask(jobCtx context.Context, j *job) (found handler.ProbeResult
 	ctx, done := rn.attach(jobCtx, j)
 	defer done()
 	r, ended := rn.prepare(ctx, j)
+	if ended != nil && ended.Outcome == handler.Unready {
+		return handler.NotAsked
+	}
 	if ended != nil {
 		return handler.Unknown
 	}

@@ -272,8 +272,8 @@ func TestProbe(t *testing.T) {
 			t.Errorf("probe of %q = %v, want %v", key, got, want)
 		}
 	}
-	if got := newHandler(t, Config{Exec: []string{"balefire-no-such-program"}}).Probe(t.Context(), keyed("0")); got != handler.Unknown {
-		t.Errorf("without a program = %v, want unknown", got)
+	if got := newHandler(t, Config{Exec: []string{"balefire-no-such-program"}}).Probe(t.Context(), keyed("0")); got != handler.NotAsked {
+		t.Errorf("without a program = %v, want not asked", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

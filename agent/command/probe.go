@@ -20,7 +20,8 @@ const (
 )
 
 // Probe implements [handler.Prober]: it runs Exec… --check KEY. If the program
-// cannot answer the result is handler.Unknown.
+// cannot answer the result is handler.Unknown, and handler.NotAsked if this machine
+// cannot start it now.
 func (h *Handler) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult {
 	key := r.Key()
 	if key == "" || checkText(key) != nil || isFlag(key, "windows") {
@@ -28,7 +29,7 @@ func (h *Handler) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult
 	}
 	program, err := find(h.cfg.Exec[0])
 	if err != nil {
-		return handler.Unknown
+		return handler.NotAsked
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -38,10 +39,13 @@ func (h *Handler) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult
 		dir:  h.cfg.Dir, marker: mark, grace: h.cfg.Grace, stdout: io.Discard, stderr: io.Discard,
 	}
 	if _, err := h.runAsUser(j, ""); err != nil {
-		return handler.Unknown
+		return handler.NotAsked
 	}
 	j.env = h.environ(r, map[string]string{"BALEFIRE_RUN": mark, "BALEFIRE_IDEMPOTENCY_KEY": key}, j.account)
 	end, err := j.run(ctx)
+	if err != nil && notStarted(err).Outcome == handler.Unready {
+		return handler.NotAsked
+	}
 	if err != nil || end.cause != nil || end.remaining > 0 || killed(end.state) != "" {
 		return handler.Unknown
 	}
