@@ -78,8 +78,8 @@ func TestHandshakesToSlowAddresses(t *testing.T) {
 	var x thinner
 	start := time.Now()
 	to, other := &net.UDPAddr{IP: net.IPv4(11, 0, 0, 1), Port: 4001}, &net.UDPAddr{IP: net.IPv4(11, 0, 0, 2), Port: 4001}
-	long, short := make([]byte, initialPacketSize), make([]byte, initialPacketSize)
-	long[0], short[0] = 0xc0, 0x40
+	handshake, data := make([]byte, initialPacketSize), make([]byte, initialPacketSize)
+	handshake[0], data[0] = 0xc0, 0x40
 	passed := func(b []byte, to net.Addr, from time.Time) (at []time.Duration) {
 		for _, ms := range []int{0, 1, 200, 600, 601, 1400, 1401, 3000, 6200} { // as QUIC repeats
 			if now := from.Add(time.Duration(ms) * time.Millisecond); !x.drops(b, to, now) {
@@ -89,14 +89,14 @@ func TestHandshakesToSlowAddresses(t *testing.T) {
 		return at
 	}
 	all := []time.Duration{0, 1, 200, 600, 601, 1400, 1401, 3000, 6200}
-	if got := passed(long, to, start); !slices.Equal(got, all) {
+	if got := passed(handshake, to, start); !slices.Equal(got, all) {
 		t.Errorf("before: %v", got)
 	}
 	x.slowDown(netip.MustParseAddrPort("11.0.0.1:4001"), start)
-	if got := passed(long, to, start); !slices.Equal(got, []time.Duration{0, 1, 1400, 1401, 3000, 6200}) {
+	if got := passed(handshake, to, start); !slices.Equal(got, []time.Duration{0, 1, 1400, 1401, 3000, 6200}) {
 		t.Errorf("to a slow address: %v", got)
 	}
-	for _, got := range [][]time.Duration{passed(short, to, start), passed(nil, to, start), passed(long[:64], to, start), passed(long, other, start), passed(long, to, start.Add(slowFor+time.Second))} {
+	for _, got := range [][]time.Duration{passed(data, to, start), passed(nil, to, start), passed(handshake[:64], to, start), passed(handshake, other, start), passed(handshake, to, start.Add(slowFor+time.Second))} {
 		if !slices.Equal(got, all) {
 			t.Errorf("others, and when it is over: %v", got)
 		}
