@@ -79,7 +79,7 @@ type DiscoveryConfig struct {
 // Timing holds the transport's timing parameters. The zero value of each field means its
 // default.
 type Timing struct {
-	Hello     time.Duration // for both hellos; default 5s, up to three times as long over a slow path and with known peers
+	Hello     time.Duration // for both hellos; default 5s, up to three times as long over slow paths and with known peers
 	Busy      time.Duration // between heartbeats while frames are unacknowledged; default 2s
 	Idle      time.Duration // between heartbeats otherwise; default 10s
 	Ack       time.Duration // maximum wait for an Ack while frames are unacknowledged; default 30s, more for many bytes

@@ -184,10 +184,11 @@ func (t *Transport) noteRefusal(c *conn, err error) {
 
 // helloTime returns the time for both hellos on c: more over a slow path, and for a known
 // peer. Over a link that is full the hellos take ten seconds and more, and a handshake that was for
-// nothing keeps it full.
+// nothing keeps it full. A TCP connection that was punched may exist on one side only, and while
+// it is there it is in the way of the next attempt: it ends early.
 func (t *Transport) helloTime(c *conn) time.Duration {
 	most := 3 * t.cfg.Timing.Hello
-	if t.isKnown(c.peer) {
+	if (!c.direct() || c.network() != "tcp") && t.isKnown(c.peer) {
 		return most
 	}
 	return min(t.cfg.Timing.Hello+2*c.longestRTT(), most)
