@@ -307,11 +307,15 @@ func (d *Driver) releaseWaiters() {
 			continue
 		}
 		delete(d.grants, id)
-		if c := d.startWaiters[id]; c != nil {
-			close(c)
-			delete(d.startWaiters, id)
-		}
+		d.releaseWaiter(id)
 		d.parts.Runner.Stop(id, false)
+	}
+}
+
+func (d *Driver) releaseWaiter(id proto.TaskID) {
+	if c := d.startWaiters[id]; c != nil {
+		close(c)
+		delete(d.startWaiters, id)
 	}
 }
 

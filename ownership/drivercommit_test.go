@@ -181,6 +181,47 @@ func TestManyEndsAtOnce(t *testing.T) {
 	})
 }
 
+// A task that waits for its permit and is granted here again in the same step in which that
+// lease is refused starts under the new lease: the wait for the old one ends.
+func TestARefusedWaitIsOverWhenTheTaskIsGrantedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCluster(t, 2, time.Second)
+		defer w.close()
+		n, home, id := w.nodes[1], testPeer(0), testTaskID(1)
+		w.mu.Lock()
+		w.cut[[2]int{1, 0}] = true // the test answers
+		w.mu.Unlock()
+		step := func(f func()) {
+			t.Helper()
+			if err := n.driver.do(t.Context(), f); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		var now claim // of the lease that waits for its permit
+		grant := func(counter uint64) {
+			c := &proto.Claim{Task: id[:], EpochBoot: 1, EpochCounter: counter, Token: slices.Repeat([]byte{byte(counter)}, len(Token{})), Generation: 1}
+			n.driver.handleMessage(home, proto.TypeGrant, &proto.Grant{
+				Claim: c, Queue: "q", LeaseMs: 15_000, Mode: proto.AtMostOnce, Attempt: 1, LeftMs: time.Hour.Milliseconds(),
+			}, proto.CodeOK)
+		}
+		answer := func(code proto.Code) {
+			now = n.driver.owner.runs[id].claim
+			r := &proto.Ruling{Task: id[:], EpochBoot: now.epoch.Boot, EpochCounter: now.epoch.Counter, Token: now.token[:], BootId: now.boot[:], Code: code, Generation: 1}
+			n.driver.handleMessage(home, proto.TypePermit, &proto.Permit{Rulings: []*proto.Ruling{r}}, proto.CodeOK)
+		}
+		step(func() { grant(1) })
+		step(func() { answer(proto.CodeStale); grant(2) })
+		step(func() { answer(proto.CodeOK) })
+		w.mu.Lock()
+		starts := w.starts[id]
+		w.mu.Unlock()
+		if starts != 1 || now.epoch.Counter != 2 {
+			t.Errorf("the task was started %d times, under grant %d; want once, under the second", starts, now.epoch.Counter)
+		}
+	})
+}
+
 // Any number of lanes may be blocked at once because their heads failed: each is written
 // only with the end of its head, and the driver keeps running.
 func TestManyLanesBlockAtOnce(t *testing.T) {

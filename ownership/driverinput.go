@@ -189,6 +189,7 @@ func (d *Driver) handleMessage(from proto.PeerID, t proto.MessageType, body prot
 func (d *Driver) handleGrant(from proto.PeerID, m *proto.Grant, code proto.Code) {
 	o := d.owner.OnGrant(from, m, code, d.now())
 	for _, id := range o.Waits {
+		d.releaseWaiter(id) // of an earlier lease, which ended in this step
 		d.grants[id] = receivedGrant{from, m}
 	}
 	d.merge(o)
