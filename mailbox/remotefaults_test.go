@@ -109,6 +109,39 @@ func TestSettlementsWaitTogether(t *testing.T) {
 	})
 }
 
+// Settlements that a home does not answer, and nobody waits for, refuse no later ones: the oldest
+// give way.
+func TestOldSettlementsGiveWay(t *testing.T) {
+	bubble(t, func(t *testing.T, f *fixture) {
+		h := newFakeHome(f)
+		r, _ := h.session(10)
+		n := uint64(0)
+		ack := func() (Settling, error) {
+			n++
+			return r.QueueSettle([]mail.Settlement{{Handle: box.Handle{Seq: n, Boot: 7, N: n}, Op: box.Ack}})
+		}
+		for range maxSettles {
+			_, err := ack()
+			h.must(err)
+		}
+		_, err := ack()
+		f.refused(err, wire.ErrFull, "beta has not answered 16384 settlements, the limit")
+		time.Sleep(remoteAnswer)
+		first := n + 1
+		s, err := ack()
+		h.must(err)
+		_, settles := h.told()
+		oldest, newest := settles[0].GetSettlements()[0].GetSeq(), settles[len(settles)-1]
+		if len(settles) < maxSettles*3/4 || oldest != first-uint64(len(settles)) || newest.GetSettlements()[0].GetSeq() != first {
+			t.Errorf("%d settlements are sent, from %d on, want most of them and the newest", len(settles), oldest)
+		}
+		h.must(h.say(proto.TypeSettled, &proto.Settled{Ref: newest.GetRef()}))
+		if settled, err := r.Settled(t.Context(), s); err != nil || settled[0].Code != proto.CodeOK {
+			t.Errorf("%v, %v", settled, err)
+		}
+	})
+}
+
 // Leases at a node that cannot be reached leave nothing behind.
 func TestLeasesAtAnUnreachableHome(t *testing.T) {
 	bubble(t, func(t *testing.T, f *fixture) {

@@ -537,6 +537,9 @@ func (h *remoteHome) settle(p place, sub string, what []mail.Settlement) (*remot
 // caller holds mu.
 func (h *remoteHome) add(name, sub string, what []mail.Settlement) (*remoteSettle, error) {
 	if h.settling+len(what) > maxSettles {
+		h.dropOld(len(what))
+	}
+	if h.settling+len(what) > maxSettles {
 		return nil, fmt.Errorf("%w: %s has not answered %d settlements, the limit", wire.ErrFull, h.name(), h.settling)
 	}
 	m := &proto.Settle{Ref: h.number(), Box: name, Subscription: sub}
@@ -560,6 +563,18 @@ func (h *remoteHome) add(name, sub string, what []mail.Settlement) (*remoteSettl
 	h.settling += len(s.at)
 	signal(h.due)
 	return s, nil
+}
+
+// dropOld makes room for n settlements, and some more, in place of the oldest that nobody waits
+// for any more. What they were for is delivered again, if the peer did not get them.
+func (h *remoteHome) dropOld(n int) {
+	for _, ref := range slices.Sorted(maps.Keys(h.settles)) {
+		s := h.settles[ref]
+		if h.settling+n <= maxSettles*15/16 || h.now() < s.until {
+			return
+		}
+		h.drop(s)
+	}
 }
 
 // wait returns the answers. Without one 15 s after it was queued it is not repeated any more; the
