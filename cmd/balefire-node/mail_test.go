@@ -479,6 +479,29 @@ func TestMailSendFailures(t *testing.T) {
 	}
 }
 
+// Following ends when the node has become one of an older version, which has no mail.
+func TestMailFollowEndsAtAnOlderNode(t *testing.T) {
+	older := &wire.Problem{Code: wire.CodeNotFound, Status: http.StatusNotFound, Fix: wire.NoRouteFix}
+	for _, line := range []string{"mail read ceo --follow", "mail read ceo --follow --ack", "mail read ceo --follow --exec true"} {
+		n, leases := newMailNode(), 0
+		n.Answer("POST /v1/mailboxes/{box}/lease", func(*http.Request) any {
+			switch leases++; {
+			case leases == 1:
+				return wire.LeasedMail{}
+			case leases == 2 && strings.Contains(line, "--ack"):
+				n.Answer("POST /v1/mailboxes/{box}/settle", older)
+				return wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "88.7.1", Until: testStart, Mail: testReceived("hello")}}}
+			case leases > 4:
+				return wire.ErrDenied
+			}
+			return older
+		})
+		if code, _, errs := command(t, n, strings.Fields(line)...); code != exitNotFound || leases != 2 || !strings.Contains(errs, "error: ") || !strings.Contains(errs, "this node does not support mail") {
+			t.Errorf("%s: %d after %d leases: %s", line, code, leases, errs)
+		}
+	}
+}
+
 // A body is written unchanged to a file, and never to a terminal if it is not text.
 func TestMailBody(t *testing.T) {
 	m := testMail("WAITING")

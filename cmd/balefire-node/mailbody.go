@@ -110,15 +110,31 @@ type badBodyError struct{ error }
 
 func (e *badBodyError) Unwrap() error { return e.error }
 
+// A lostBodyError is why a body could not be read from the node that has it: the node was restarted,
+// or the lease of the mail has ended.
+type lostBodyError struct{ error }
+
+func (e *lostBodyError) Unwrap() error { return e.error }
+
+// comesAgain reports whether the body of a mail that is delivered again may be whole.
+func comesAgain(err error) bool {
+	_, bad := errors.AsType[*badBodyError](err)
+	_, lost := errors.AsType[*lostBodyError](err)
+	return bad || lost
+}
+
 // fetchBody writes the body of a delivery to a new file in a folder, and checks it. The file is at
-// its beginning. The error may be a [*badBodyError].
+// its beginning. The error may be a [*badBodyError] or a [*lostBodyError].
 func (w *app) fetchBody(ctx context.Context, r readable, d *wire.DeliveredMail, dir string) (file *os.File, err error) {
 	c, err := w.node()
 	if err != nil {
 		return nil, err
 	}
 	body, _, err := c.DeliveredBody(ctx, r.box, r.sub, d.Lease)
-	if err != nil {
+	switch {
+	case err != nil && isUnreachable(err):
+		return nil, &lostBodyError{fmt.Errorf("read the body of mail %s: %w", d.Mail.ID, orLost(ctx, mailFailure(err)))}
+	case err != nil:
 		return nil, mailFailure(err)
 	}
 	defer body.Close()
@@ -136,11 +152,24 @@ func (w *app) fetchBody(ctx context.Context, r readable, d *wire.DeliveredMail, 
 		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
-		err = fmt.Errorf("read the body of mail %s: %w", d.Mail.ID, err)
-		if bad {
+		err = fmt.Errorf("read the body of mail %s: %w", d.Mail.ID, orLost(ctx, err))
+		switch {
+		case bad:
 			err = &badBodyError{err}
+		case errors.Is(err, errLeaseOver):
+			err = &lostBodyError{err}
 		}
 		return nil, errors.Join(err, file.Close(), os.Remove(file.Name()))
 	}
 	return file, nil
+}
+
+var errLeaseOver = errors.New("its lease is over, and somebody else may have it")
+
+// orLost returns errLeaseOver if that ended ctx, otherwise err.
+func orLost(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), handler.ErrLeaseLost) {
+		return errLeaseOver
+	}
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,13 +18,21 @@ import (
 	"github.com/balefire/balefire/wire"
 )
 
+func leaseOf(m wire.ReceivedMail) wire.LeasedMail {
+	return wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "88.7.1", Attempt: 1, Until: testStart, Mail: m}}}
+}
+
+// testLarge returns a mail with a large body.
+func testLarge(body []byte) wire.ReceivedMail {
+	m, sum := testReceived(""), sha256.Sum256(body)
+	m.Size, m.Body, m.Digest = int64(len(body)), nil, "sha256:"+hex.EncodeToString(sum[:])
+	return m
+}
+
 // newLargeNode returns a node with a mail whose body is large, and which serves another one.
 func newLargeNode(body, served []byte) *clienttest.Node {
-	n := newMailNode()
-	m := testReceived("")
-	sum := sha256.Sum256(body)
-	m.Size, m.Body, m.Digest = int64(len(body)), nil, "sha256:"+hex.EncodeToString(sum[:])
-	n.Answer("POST /v1/mailboxes/{box}/lease", wire.LeasedMail{Items: []wire.DeliveredMail{{Lease: "88.7.1", Attempt: 1, Until: testStart, Mail: m}}})
+	n, m := newMailNode(), testLarge(body)
+	n.Answer("POST /v1/mailboxes/{box}/lease", leaseOf(m))
 	n.Answer("GET /v1/mailboxes/{box}/body", served)
 	n.Answer("GET /v1/mail/{id}/body", served)
 	n.Answer("GET /v1/mail/{id}", wire.BoxedMail{ReceivedMail: m, State: "WAITING", Accepted: testStart})
@@ -112,6 +121,46 @@ func TestLargeBodiesAreSaved(t *testing.T) {
 				t.Errorf("%d bytes, %v", len(got), err)
 			}
 		})
+	}
+}
+
+// Following outlives a body that a restart of the node cut off, or that is not whole: the mail
+// comes again. A folder that is not there ends it.
+func TestMailFollowOutlivesBodies(t *testing.T) {
+	body, dir := bytes.Repeat([]byte("y"), 1<<20), t.TempDir()
+	n, leases, fetches := newLargeNode(body, nil), 0, 0
+	n.Answer("POST /v1/mailboxes/{box}/lease", func(*http.Request) any {
+		if leases++; leases == 5 {
+			return wire.ErrRefused
+		}
+		return leaseOf(testLarge(body))
+	})
+	n.Answer("GET /v1/mailboxes/{box}/body", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		switch fetches++; fetches {
+		case 1:
+			panic(http.ErrAbortHandler) // the node dies before it answers
+		case 2:
+			w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+			_, _ = w.Write(body[:100]) // and while it answers
+			panic(http.ErrAbortHandler)
+		case 3:
+			_, _ = w.Write(body[:100])
+			return
+		}
+		_, _ = w.Write(body)
+	}))
+	code, out, errs := command(t, n, "mail", "read", "ceo", "--follow", "--save", dir, "--ack")
+	saved, err := os.ReadFile(filepath.Join(dir, testMailID))
+	if code != exitRefused || leases != 5 || fetches != 4 || strings.Count(out, "88.7.1") != 1 || err != nil || !bytes.Equal(saved, body) {
+		t.Errorf("%d after %d leases and %d bodies, %v: %q, %q", code, leases, fetches, err, out, errs)
+	}
+	if strings.Count(errs, "warning: read the body of mail "+testMailID+": ") != 3 {
+		t.Errorf("it says %q", errs)
+	}
+	leases = 0
+	code, _, errs = command(t, n, "mail", "read", "ceo", "--follow", "--save", filepath.Join(dir, "none"))
+	if code != exitError || leases != 1 || !strings.Contains(errs, "no such file") {
+		t.Errorf("without its folder: %d after %d leases: %s", code, leases, errs)
 	}
 }
 

@@ -41,10 +41,19 @@ func mailFailure(err error) error {
 	case !ok:
 		return err
 	case p.Unrouted():
-		return &codedError{exitNotFound, errors.New("this node does not support mail: the running program is older than this command; restart the node with this version")}
+		return &codedError{exitNotFound, &hintedError{&noMailError{p}, ""}}
 	}
 	return &hintedError{err, mailHints[p.Code]}
 }
+
+// A noMailError is the answer of a node that is older than mail.
+type noMailError struct{ problem *wire.Problem }
+
+func (e *noMailError) Error() string {
+	return "this node does not support mail: the running program is older than this command; restart the node with this version"
+}
+
+func (e *noMailError) Unwrap() error { return e.problem }
 
 // mailHints are the hints for mail where it has others than tasks.
 var mailHints = map[wire.Code]string{

@@ -45,7 +45,8 @@ A body above 256 KiB is not printed: --save DIR writes it to DIR/ID, or mail sho
 
 With --follow it prints mail as it comes, until it is interrupted, across restarts
 of the node. An acknowledgment that a restart cuts off, or that comes too late, is
-a warning: mail that it should have ended is delivered again.
+a warning, and so is a body that cannot be read to its end: the mail is delivered
+again.
 
 With --exec it runs a program for each mail instead, in this folder and one after
 the other, with the body on standard input and the variables BALEFIRE_* that the
@@ -199,7 +200,13 @@ func (w *app) followMail(cmd *cobra.Command, r readable, f *readFlags) error {
 		if read, told = true, false; len(items) == 0 {
 			continue
 		}
-		if err := w.saveBodies(cmd, r, f, items); err != nil {
+		switch err := w.saveBodies(cmd, r, f, items); {
+		case err == nil:
+		case ctx.Err() == nil && comesAgain(err):
+			w.warn(err)
+			pause(ctx, reconnectDelay)
+			continue
+		default:
 			return err
 		}
 		if err := w.show(view{lines: lines(items), human: func(p *printer) {
@@ -215,9 +222,14 @@ func (w *app) followMail(cmd *cobra.Command, r readable, f *readFlags) error {
 		case ctx.Err() != nil || !isUnreachable(err) && code != wire.CodeUnknown && code != wire.CodeTimeout:
 			return err
 		default: // a node on the way does not answer, or the lease has ended: what counts for nothing comes again
-			fmt.Fprintf(w.err, "warning: %s\n", sanitize(prose.Plain(err.Error())))
+			w.warn(err)
 		}
 	}
+}
+
+// warn prints an error after which a command goes on.
+func (w *app) warn(err error) {
+	fmt.Fprintf(w.err, "warning: %s\n", sanitize(prose.Plain(err.Error())))
 }
 
 // settleFlags are the raw flags of the commands that settle deliveries.
