@@ -65,6 +65,7 @@ type streamRequest struct {
 	op           byte // one of package wire
 	ref, session uint32
 	mails        []wire.Mail
+	size         int     // bytes of the documents of mails
 	refused      []error // of mails that could not be read
 	letters      []mailbox.Letter
 	read         wire.ReadMail
@@ -301,12 +302,9 @@ func (m *mailStream) session(n uint32) *streamSession {
 
 // send queues mail.
 func (m *mailStream) send(ctx context.Context, q *streamRequest) error {
-	size := int64(0)
+	size := int64(q.size)
 	for i := range q.letters {
 		size += int64(len(q.letters[i].Letter))
-	}
-	for i := range q.mails {
-		size += int64(len(q.mails[i].Body))
 	}
 	if err := m.inFlight.Acquire(ctx, size); err != nil {
 		return context.Cause(ctx)

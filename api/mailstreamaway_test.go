@@ -1,11 +1,16 @@
 package api
 
 import (
+	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/balefire/balefire/node/nodetest"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -31,6 +36,33 @@ func TestMailIsKeptWhileASettlementWaits(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("%+v waits for other nodes, want a mail for gamma", out)
+		}
+	}
+}
+
+// TestMailInFlightHasHeaders sends mail without a body in each form: its headers count towards what
+// a connection may have that is not on disk.
+func TestMailInFlightHasHeaders(t *testing.T) {
+	n, key := mailNode(t), strings.Repeat("k", 250)
+	for form, msg := range map[streamForm][]byte{
+		jsonForm{}:      fmt.Appendf(nil, `{"op":"send","ref":1,"mails":[{"to":"agent:ceo","key":%q}]}`, key),
+		new(binaryForm): sendFrame(1, "agent:ceo", letterOf(t, "", func(l *proto.Letter) { l.Key = []byte(key) })),
+	} {
+		m := &mailStream{boxes: n.Mail, waiting: make(chan unanswered, 1), inFlight: semaphore.NewWeighted(maxInFlight)}
+		if err := form.requests(msg, func(q *streamRequest) error { return m.do(t.Context(), q) }); err != nil {
+			t.Fatal(err)
+		}
+		if m.inFlight.TryAcquire(maxInFlight - int64(len(key)) + 1) {
+			t.Errorf("%T: the %d bytes of the key do not count", form, len(key))
+		}
+		u := <-m.waiting
+		for _, o := range u.queued.Wait(t.Context()) {
+			if o.Err != nil {
+				t.Error(o.Err)
+			}
+		}
+		if m.inFlight.Release(u.size); !m.inFlight.TryAcquire(maxInFlight) {
+			t.Errorf("%T: not all is given back", form)
 		}
 	}
 }

@@ -72,7 +72,7 @@ func (jsonForm) requests(msg []byte, do func(*streamRequest) error) error {
 		case err != nil:
 			return fmt.Errorf("bad document: mails: %w", err)
 		}
-		q.mails, q.refused = make([]wire.Mail, len(parts)), make([]error, len(parts))
+		q.mails, q.size, q.refused = make([]wire.Mail, len(parts)), len(mails), make([]error, len(parts))
 		for i, m := range parts {
 			q.mails[i], q.refused[i] = decodeMail(m)
 		}
