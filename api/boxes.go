@@ -224,7 +224,7 @@ func (s *Server) routeDeliveries() {
 	}
 	again := func(k kind) huma.Operation {
 		o := k.op("POST", "redrive", "Redrive the dead letters")
-		o.Description = "Each is sent again as a new mail, once, however often this is repeated: one that is named in seqs and was already sent again has a problem. The response comes when all are sent, at the rate that is asked for."
+		o.Description = "Each is sent again as a new mail, once, however often this is repeated: one that is named in seqs and was already sent again has a problem. If one cannot be sent, the problem says why, and those behind it are not sent; if it is the first, that is the response. The response comes when all are sent, at the rate that is asked for."
 		s.describe(&o, reflect.TypeFor[wire.RedrivenMail]())
 		return o
 	}
@@ -234,6 +234,10 @@ func (s *Server) routeDeliveries() {
 			if p := item.Problem; p != nil {
 				*p = *problem(p.Code, "%s", p.Detail)
 			}
+		}
+		if err != nil && len(out.Items) > 0 { // what was sent before is told, too
+			p := ProblemOf(err)
+			out.Items, out.More, err = append(out.Items, wire.MailBatchItem{Status: p.Status, Problem: p}), out.More || len(orZero(doc).Seqs) == 0, nil
 		}
 		return &answer{out}, err
 	})

@@ -255,6 +255,51 @@ func TestMailByHand(t *testing.T) {
 	call("GET", "/v1/mailboxes/ceo", ``, 200, `"waiting":0`, `"done":2`, `"dead":1`)
 }
 
+// TestRedriveTellsWhatWasSent sends dead letters again to a mailbox that has room for one of them:
+// the answer has this one, and why the second was not sent.
+func TestRedriveTellsWhatWasSent(t *testing.T) {
+	n := newMailNode(t)
+	c, _ := open(t, n, Config{})
+	mailed(t, n, wire.Mail{To: "agent:ops"}, wire.Mail{To: "agent:ops"}, wire.Mail{To: "agent:ops"})
+	given, err := n.Mail.Lease(t.Context(), "ops", "", wire.LeaseMail{Max: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all wire.SettleMail
+	for _, d := range given {
+		all.Nack = append(all.Nack, wire.NackMail{Lease: d.Lease, Final: true})
+	}
+	var s wire.MailboxSettings
+	s.Mails = new(1)
+	_, err = n.Mail.Settle(t.Context(), "ops", "", all)
+	if _, made := n.Mail.SetMailbox(t.Context(), "full", s); err != nil || made != nil {
+		t.Fatal(err, made)
+	}
+	redrive := func(doc string, status int) (out wire.RedrivenMail) {
+		t.Helper()
+		res, err := c.Post("http://node/v1/mailboxes/ops/redrive", jsonType, strings.NewReader(doc))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if err := json.NewDecoder(res.Body).Decode(&out); err != nil || res.StatusCode != status {
+			t.Fatalf("%s: %d, %v", doc, res.StatusCode, err)
+		}
+		return out
+	}
+	out := redrive(`{"to":"agent:full"}`, 200)
+	if len(out.Items) != 2 || !out.More || out.Items[0].Status != 202 || out.Items[0].Mail == nil || out.Items[1].Mail != nil {
+		t.Fatalf("%+v", out)
+	}
+	if p := out.Items[1].Problem; p == nil || p.Code != wire.CodeFull || out.Items[1].Status != p.Status || p.Fix == "" || !strings.Contains(p.Detail, "dead letter 2 of agent:ops@here, after 1 were sent") {
+		t.Errorf("%+v", p)
+	}
+	if out := redrive(`{"to":"agent:full","seqs":[1,2,3]}`, 200); len(out.Items) != 2 || out.More || out.Items[0].Status != 409 || out.Items[1].Problem.Code != wire.CodeFull {
+		t.Errorf("by number: %+v", out)
+	}
+	redrive(`{"to":"agent:full"}`, problem(wire.CodeFull, "").Status) // nothing was sent
+}
+
 // TestBadMail checks that an invalid mail is refused as an invalid task is, and that nothing
 // of it is kept.
 func TestBadMail(t *testing.T) {

@@ -318,7 +318,7 @@ type RedriveMail struct {
 
 // A RedrivenMail is the result of a RedriveMail.
 type RedrivenMail struct {
-	Items []MailBatchItem `json:"items" doc:"the new mails; a dead letter that was asked for and was already sent again has a problem instead"`
+	Items []MailBatchItem `json:"items" doc:"the new mails; a dead letter that was asked for and was already sent again has a problem instead, and so has the last item if it could not be sent: those behind it were not"`
 	More  bool            `json:"more" doc:"there are more: repeat it"`
 }
 

@@ -90,11 +90,15 @@ func newMailNode() *clienttest.Node {
 		subPath("GET", "/mails"):           listedMails,
 		subPath("POST", "/unblock"):        nil,
 		subPath("POST", "/redrive"): func(r *http.Request) any {
-			if r.PathValue("sub") != "again" {
-				return redriven
+			switch r.PathValue("sub") {
+			case "full":
+				full := wire.MailBatchItem{Status: 507, Problem: &wire.Problem{Detail: "dead letter 9, after 1 were sent: full"}}
+				return wire.RedrivenMail{Items: append(redriven.Items[:1:1], full), More: true}
+			case "again":
+				known := wire.MailBatchItem{Status: 409, Problem: &wire.Problem{Detail: "refused: dead letter 7 was already sent again"}}
+				return wire.RedrivenMail{Items: append([]wire.MailBatchItem{known}, redriven.Items...)}
 			}
-			known := wire.MailBatchItem{Status: 409, Problem: &wire.Problem{Detail: "refused: dead letter 7 was already sent again"}}
-			return wire.RedrivenMail{Items: append([]wire.MailBatchItem{known}, redriven.Items...)}
+			return redriven
 		},
 	} {
 		n.Answer(pattern, answer)
