@@ -22,6 +22,7 @@ const (
 	remoteWindow = 1 << 20          // bytes of the letters of a session that its program has not taken yet
 	remoteRepeat = 30 * time.Second // sessions and settlements are told again, if an answer was lost
 	maxSettles   = 16384            // settlements without an answer of one peer
+	maxAwaited   = maxAnswers / 4   // Settles on their way to one peer, which ends the stream at maxAnswers
 )
 
 // A remoteHome is what programs of this node read at one peer, the home of the boxes.
@@ -46,6 +47,8 @@ type remoteHome struct {
 	endedDue bool                     // they are to be told
 	settles  map[uint64]*remoteSettle // without an answer, by ref
 	settling int                      // settlements in them
+	awaited  int                      // of settles: those that were sent since they were last repeated
+	held     bool                     // others are not sent before some of these are answered
 }
 
 // A remoteSession is a session of a program of this node at a box of a peer. The fields are
@@ -270,6 +273,13 @@ func (h *remoteHome) drop(s *remoteSettle) {
 	if h.settles[s.msg.GetRef()] == s {
 		delete(h.settles, s.msg.GetRef())
 		h.settling -= len(s.msg.GetSettlements())
+		if !s.due {
+			h.awaited--
+		}
+		if h.held && h.awaited <= maxAwaited/2 {
+			h.held = false
+			signal(h.due)
+		}
 	}
 }
 
@@ -355,6 +365,7 @@ func (h *remoteHome) repeat() {
 	for n := range h.ended {
 		h.tellEnded(n)
 	}
+	h.awaited = 0
 	for _, s := range h.settles {
 		s.due = true
 		signal(h.due)
@@ -366,8 +377,14 @@ func (h *remoteHome) takeDue() func(yield func(proto.MessageType, proto.Body) bo
 	var out []proto.Body
 	h.mu.Lock()
 	for _, ref := range slices.Sorted(maps.Keys(h.settles)) {
-		if s := h.settles[ref]; s.due {
+		s := h.settles[ref]
+		if s.due && h.awaited >= maxAwaited {
+			h.held = true
+			break
+		}
+		if s.due {
 			s.due, s.sent = false, true
+			h.awaited++
 			out = append(out, s.msg)
 		}
 	}
