@@ -120,11 +120,12 @@ func (in *Inbox) KeptTask(id proto.TaskID) (*proto.Stored, error) {
 var ErrNoOrigin = errors.New("inbox: the origin of the task is no longer known")
 
 // endTries is how often the result of a queued task is offered to the outbox unchanged: all
-// others wait behind it. After that its origin is told that it was lost.
+// others wait behind it. After that its origin is told that it was lost. What a person or
+// time puts right does not count.
 const endTries = 2
 
-// fileRetry is the longest delay before reading a result again while too many files are
-// open: the leases of this node wait meanwhile.
+// fileRetry is the longest delay before offering a result again while too many files are
+// open, or the disk is full: the leases of this node wait meanwhile.
 const fileRetry = time.Second
 
 // EndKept ends a task that has a custodian with outcome o: its terminal record, the result for the
@@ -137,11 +138,15 @@ func (in *Inbox) EndKept(ctx context.Context, id proto.TaskID, o *proto.Outcome,
 		switch {
 		case err == nil || in.store.Err() != nil || ctx.Err() != nil:
 			return err
-		case tooManyFiles(err):
+		case tooManyFiles(err) || errors.Is(err, ErrNoRoom):
 			if in.slots.halted() {
 				return err
 			}
-			in.cfg.Logger.Error("the end of a queued task waits until a file can be opened: raise the limit of open files", "task", id.String(), "wait", wait, "err", err)
+			what := "a file can be opened: raise the limit of open files"
+			if errors.Is(err, ErrNoRoom) {
+				what = "the disk has room for its result: free space on it"
+			}
+			in.cfg.Logger.Error("the end of a queued task waits until "+what, "task", id.String(), "wait", wait, "err", err)
 			in.slots.sleep(ctx, wait)
 			wait, try = min(2*wait, fileRetry), try-1
 		case errors.Is(err, ErrNoOrigin) || try > endTries:

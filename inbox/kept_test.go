@@ -94,14 +94,25 @@ func TestALostResultIsReported(t *testing.T) {
 
 // A result that cannot be read because too many files are open is not lost: its end waits.
 func TestAResultWaitsForAFile(t *testing.T) {
+	waitsFor(t, &fs.PathError{Op: "open", Path: "result", Err: syscall.EMFILE})
+}
+
+// A result for which the disk of the home has no room is not lost: its end waits (I13).
+func TestAResultWaitsForRoom(t *testing.T) {
+	waitsFor(t, fmt.Errorf("seal: %w", ErrNoRoom))
+}
+
+// waitsFor expects that the end of a queued task waits while its result is refused with err.
+func waitsFor(t *testing.T, err error) {
+	t.Helper()
 	left := 5
-	short := refusal(func() error {
+	refuse := refusal(func() error {
 		if left--; left < 0 {
 			return nil
 		}
-		return &fs.PathError{Op: "open", Path: "result", Err: syscall.EMFILE}
+		return err
 	})
-	took := endQueued(t, short, "", func(f *fixture, a Arrival) {
+	took := endQueued(t, refuse, "", func(f *fixture, a Arrival) {
 		if o := f.expect(a, proto.Success); string(o.Body) != "made" {
 			t.Errorf("with the result %q", o.Body)
 		}

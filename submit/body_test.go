@@ -12,6 +12,7 @@ import (
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
+	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
@@ -102,5 +103,24 @@ func TestPlaceSmallBodies(t *testing.T) {
 	}
 	if _, _, err := place(Request{Object: &proto.BodyRef{Name: []byte("short")}}); !errors.Is(err, wire.ErrRefused) {
 		t.Errorf("an object that is not stored: %v", err)
+	}
+}
+
+// The inbox learns that the disk has no room for a sealed result, and of no other error.
+func TestRoomError(t *testing.T) {
+	s := &Sealing{}
+	var err error
+	if s.Bodies, err = bodies.Open(filepath.Join(t.TempDir(), "bodies"), bodies.Config{Clock: clock.System(), MaxTotal: 1}); err != nil {
+		t.Fatal(err)
+	}
+	d := &outbox.Draft{Record: new(proto.Record), Envelope: &proto.Envelope{Body: make([]byte, proto.MaxSealedRecord+1)}}
+	if err := roomError(s.offload(d)); !errors.Is(err, inbox.ErrNoRoom) {
+		t.Errorf("without room: %v", err)
+	}
+	if err := roomError(storeError(bodies.ErrTooLarge)); errors.Is(err, inbox.ErrNoRoom) {
+		t.Errorf("a body that is too large: %v", err)
+	}
+	if err := roomError(nil); err != nil {
+		t.Error(err)
 	}
 }

@@ -72,7 +72,7 @@ func (s *Submitter) resultDraft(ctx context.Context, f *inbox.Finished) (*outbox
 	}
 	plain, err := proto.Encode(nil, f.Outcome)
 	if err == nil {
-		err = s.sealBytes(d, key, plain)
+		err = roomError(s.sealBytes(d, key, plain))
 	}
 	if err != nil {
 		s.unpin(d.Record.GetBodyBlob(), err)
@@ -114,16 +114,24 @@ func (s *Submitter) placeResult(ctx context.Context, d *outbox.Draft, f *inbox.F
 		return nil
 	}
 	ref, m, err := s.Bodies.SealFile(ctx, f.File, SuiteOf(home))
-	if errors.Is(err, bodies.ErrFull) || errors.Is(err, bodies.ErrTooLarge) {
-		err = fmt.Errorf("%w: %w", inbox.ErrNoRoom, err)
+	if errors.Is(err, bodies.ErrTooLarge) {
+		return fmt.Errorf("%w: %w", inbox.ErrNoRoom, err)
 	}
 	if err != nil {
-		return err
+		return roomError(err)
 	}
 	o.BodySize, o.BodyDigest, o.Object = uint64(ref.Size), ref.Digest[:], ref.Proto()
 	d.Record.BodyBlob = ref.Name.String()
 	d.Header.SetObject(ref.Name, m.Size)
 	return nil
+}
+
+// roomError makes an error of the bodies one that tells the inbox that the disk is full.
+func roomError(err error) error {
+	if errors.Is(err, bodies.ErrFull) {
+		return fmt.Errorf("%w: %w", inbox.ErrNoRoom, err)
+	}
+	return err
 }
 
 // ResultHooks adds an event for each result that its home refuses or does not count, and
