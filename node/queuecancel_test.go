@@ -2,12 +2,16 @@ package node
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/transport/transporttest"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -50,6 +54,60 @@ func TestQueueCancelFollowsMovedTasks(t *testing.T) {
 		}
 		if started != 1 {
 			t.Errorf("%d of 3 tasks were started, want only the first: all were cancelled", started)
+		}
+	})
+}
+
+// A cancel that was at the home before its task counts, also if the home dies as soon as it
+// has the task (S34).
+func TestQueueCancelBeforeItsTask(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dying atomic.Bool
+		c := newClusterOf(t, newSimMeshWith(t, 2, 1, transporttest.Link{Latency: 10 * time.Millisecond, Mbps: 100, Seed: 1}, func(s *simNode, cfg *Config) {
+			smallMesh(s, cfg)
+			if s.place == 0 {
+				cfg.Fail = func(point string) error {
+					if point == inbox.PointAccepted && dying.Load() {
+						return errors.New("the node dies")
+					}
+					return nil
+				}
+			}
+		}), time.Second)
+		defer c.close()
+		home, origin := c.nodes[0], c.nodes[1]
+		home.crash()
+		ref := c.submitMany(1, 1)[0]
+		id, err := proto.ParseTaskID(ref)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dying.Store(true)
+		home.beforeRun = func(n *Node) {
+			if v := n.inbox.Cancel(t.Context(), origin.node.keys.Peer(), id, false); !v.Accepted() {
+				t.Errorf("the cancel is answered %s: %s", v.Code.Name(), v.Detail)
+			}
+		}
+		home.start()
+		for range 60 {
+			if _, err := home.node.inbox.Get(id); err == nil {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		home.crash()
+		dying.Store(false)
+		home.beforeRun = nil
+		home.start()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		if task, err := origin.node.Views.Wait(ctx, ref); err != nil || task.State != "CANCELLED" {
+			t.Errorf("it is %s (%s): %v", task.State, task.Reason, err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if n := len(c.runs[id]); n != 0 {
+			t.Errorf("it was started %d times", n)
 		}
 	})
 }

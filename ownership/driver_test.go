@@ -162,7 +162,7 @@ func (n *clusterNode) add(i int, change func(*Task)) {
 	n.cluster.mu.Lock()
 	n.tasks[t.ID] = t
 	n.cluster.mu.Unlock()
-	n.driver.Add(t, false)
+	n.driver.Add(t)
 }
 
 func (n *clusterNode) Post(p proto.PeerID, t proto.MessageType, m proto.Body) {

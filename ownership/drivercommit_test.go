@@ -169,7 +169,7 @@ func TestManyEndsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range many {
-			n.driver.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Minute).UnixMilli()}, false)
+			n.driver.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "build", NotAfter: time.Now().Add(time.Minute).UnixMilli()})
 		}
 		time.Sleep(5 * time.Minute)
 		if got := c.ends.Load(); got != int64(many) {
@@ -233,7 +233,7 @@ func TestManyLanesBlockAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range many {
-			n.driver.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "build", Key: fmt.Sprintf("key %d", i) + strings.Repeat("-", 240), Block: true, NotAfter: time.Now().Add(time.Minute).UnixMilli()}, false)
+			n.driver.Add(Task{ID: testTaskID(i), Queue: "q", Kind: "build", Key: fmt.Sprintf("key %d", i) + strings.Repeat("-", 240), Block: true, NotAfter: time.Now().Add(time.Minute).UnixMilli()})
 		}
 		w.settled(many, 5*time.Minute)
 		blocks := 0

@@ -319,14 +319,8 @@ func (d *Driver) Fail(ctx context.Context, id proto.TaskID, why *proto.Released)
 }
 
 // Add takes a task that is durable here. It returns at once.
-func (d *Driver) Add(t Task, cancel bool) {
-	d.enqueue(context.Background(), func() {
-		d.merge(d.home.Add(t, d.now()))
-		if cancel {
-			_, o := d.home.Cancel(t.ID, d.now())
-			d.merge(o)
-		}
-	})
+func (d *Driver) Add(t Task) {
+	d.enqueue(context.Background(), func() { d.merge(d.home.Add(t, d.now())) })
 }
 
 // Cancel cancels a task. If the task is here it returns once that is durable; a cancel for

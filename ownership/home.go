@@ -175,21 +175,27 @@ func (h *Home) Restore(t Task, m *proto.Lease, now Now) {
 	}
 	ts.mem.acked = true // its owner is asked; the grant is not sent again
 	ts.mem.leaseUntil = now.Mono + h.period(ts)
+	ts.cancel = ts.cancel || t.Cancelled
 	h.insert(ts)
 }
 
 // Begin makes the boot number of this start durable and asks the owners of all leases for
-// their status (RUNNING without an owner, S20). It reports tasks again that another home has
-// taken: they are still here if the last start ended too early. It comes after the last
-// Restore.
+// their status (RUNNING without an owner, S20). It ends what was cancelled and has no owner,
+// and reports tasks again that another home has taken: both are still here if the last start
+// ended too early. It comes after the last Restore.
 func (h *Home) Begin(now Now) Output {
 	o := h.beginInput(now)
 	o.put(homeBootKey(h.self), &proto.HomeMark{Home: h.self[:], Boot: h.boot})
 	o.HandedOff, h.handedOff = h.handedOff, nil
 	h.scan = clockGuard{last: now, seen: true}
 	h.restoreLaneTails()
-	for e := h.live.Front(); e != nil; e = e.Next() {
-		if ts := e.Value.(*taskState); ts.leased() {
+	for e := h.live.Front(); e != nil; {
+		ts := e.Value.(*taskState)
+		e = e.Next()
+		switch {
+		case ts.cancel && ts.free():
+			h.end(ts, ts.endCancelled())
+		case ts.leased():
 			h.requestStatus(ts)
 		}
 	}
@@ -206,6 +212,9 @@ func (h *Home) Add(t Task, now Now) Output {
 		ts := &taskState{task: t, state: proto.Pending, gen: 1}
 		ts.mem.leaseUntil = now.Mono + h.cfg.Lease // used only if it may have run
 		h.insert(ts)
+		if t.Cancelled {
+			h.cancelTask(ts)
+		}
 	}
 	return h.endInput()
 }

@@ -25,6 +25,7 @@ type Task struct {
 	NotAfter   int64              // Unix milliseconds: no start after this
 	Options    *proto.TaskOptions // never changed; nil: the defaults
 	MayHaveRun MayHaveRun
+	Cancelled  bool   // by its origin, before it came: it ends without a start
 	Denied     string // for a task that is handed over: why its queue rejects it; empty: it is accepted
 }
 

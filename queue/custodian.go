@@ -45,7 +45,7 @@ func (qs *Queues) Taken(id proto.TaskID, r *proto.Record) {
 	}
 	t := leaseTask(id, r)
 	t.MayHaveRun = qs.mayHaveRun(r)
-	qs.Driver.Add(t, r.GetCancel())
+	qs.Driver.Add(t)
 }
 
 // Cancel requests the end of a task of a queue. Until a task that moved has ended, its
@@ -109,7 +109,7 @@ func largeBody(r *proto.Record) bool {
 func leaseTask(id proto.TaskID, r *proto.Record) ownership.Task {
 	return ownership.Task{
 		ID: id, Origin: originOf(r), Queue: r.GetQueue(), Kind: r.GetKind(), Class: r.GetClass(), Mode: r.GetMode(), Key: r.GetOrderingKey(), Block: r.GetOnDead() == "block",
-		NotBefore: r.GetDueMs(), NotAfter: r.GetNotAfterMs(), Options: r.GetOptions(),
+		NotBefore: r.GetDueMs(), NotAfter: r.GetNotAfterMs(), Options: r.GetOptions(), Cancelled: r.GetCancel(),
 	}
 }
 
