@@ -23,7 +23,7 @@ func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID,
 		case ok && origin != from:
 			return refuse(proto.CodeDenied, "the task belongs to another node")
 		case state == proto.DeadLetter && in.custodians[KeeperQueue] != nil:
-			return in.cancelKept(ctx, KeeperQueue, id) // it may have moved with its queue
+			return in.cancelKept(ctx, KeeperQueue, id, hard) // it may have moved with its queue
 		case state.Terminal():
 			return ended(state)
 		case ok:
@@ -38,7 +38,7 @@ func (in *Inbox) Cancel(ctx context.Context, from proto.PeerID, id proto.TaskID,
 // cancelHere cancels a task in custody.
 func (in *Inbox) cancelHere(ctx context.Context, k backlog.Key, hard bool) Verdict {
 	if keeper := in.keeper(k.ID); keeper != KeeperSlot {
-		return in.cancelKept(ctx, keeper, k.ID)
+		return in.cancelKept(ctx, keeper, k.ID, hard)
 	}
 	if j := in.slots.take(k); j != nil {
 		return in.cancelWaiting(ctx, j)

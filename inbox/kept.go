@@ -43,11 +43,11 @@ type Custodian interface {
 	Admit(a *Arrival) Verdict
 	// Taken is called with a task once it is on disk. It must not keep the record.
 	Taken(id proto.TaskID, r *proto.Record)
-	// Cancel cancels a task and returns once that is durable, with the zero verdict. Any
+	// Cancel cancels a task, hard: at once, and returns once that is durable, with the zero verdict. Any
 	// other verdict asks the caller to repeat the cancel, as for a task that went to
 	// another home. known is false when the custodian does not know the task, yet or any
 	// more.
-	Cancel(ctx context.Context, id proto.TaskID) (v Verdict, known bool, err error)
+	Cancel(ctx context.Context, id proto.TaskID, hard bool) (v Verdict, known bool, err error)
 }
 
 // Keep makes c the custodian of the tasks of k. It must be called before [Inbox.Run].
@@ -248,12 +248,12 @@ func (in *Inbox) finishedKept(id proto.TaskID, origin proto.PeerID, r *proto.Rec
 }
 
 // cancelKept lets the custodian of a task cancel it.
-func (in *Inbox) cancelKept(ctx context.Context, k Keeper, id proto.TaskID) Verdict {
+func (in *Inbox) cancelKept(ctx context.Context, k Keeper, id proto.TaskID, hard bool) Verdict {
 	c := in.custodians[k]
 	if c == nil {
 		return refuse(proto.CodeBusy, "this node has no shared queues")
 	}
-	v, known, err := c.Cancel(ctx, id)
+	v, known, err := c.Cancel(ctx, id, hard)
 	if err != nil {
 		return refuse(proto.CodeInternal, "the cancel could not be written: "+err.Error())
 	}

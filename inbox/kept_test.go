@@ -19,7 +19,7 @@ type oneQueue struct{}
 
 func (oneQueue) Admit(*Arrival) Verdict            { return Verdict{} }
 func (oneQueue) Taken(proto.TaskID, *proto.Record) {}
-func (oneQueue) Cancel(context.Context, proto.TaskID) (Verdict, bool, error) {
+func (oneQueue) Cancel(context.Context, proto.TaskID, bool) (Verdict, bool, error) {
 	return Verdict{}, true, nil
 }
 

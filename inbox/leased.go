@@ -120,8 +120,8 @@ func (in *Inbox) Lease(l Leased) {
 }
 
 // StopLease ends the wait or the run of a granted task; cancelled: at an operator's
-// request.
-func (in *Inbox) StopLease(id proto.TaskID, cancelled bool) {
+// request; hard: at once, without letting the handler finish.
+func (in *Inbox) StopLease(id proto.TaskID, cancelled, hard bool) {
 	g := in.leases
 	g.mu.Lock()
 	g.waiting = slices.DeleteFunc(g.waiting, func(x Leased) bool { return x.ID == id })
@@ -131,7 +131,7 @@ func (in *Inbox) StopLease(id proto.TaskID, cancelled bool) {
 		if cancelled {
 			why = stopCancel
 		}
-		in.slots.stop(j, why, false)
+		in.slots.stop(j, why, hard)
 	}
 }
 

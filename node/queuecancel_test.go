@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/transport/transporttest"
@@ -108,6 +109,44 @@ func TestQueueCancelBeforeItsTask(t *testing.T) {
 		defer c.mu.Unlock()
 		if n := len(c.runs[id]); n != 0 {
 			t.Errorf("it was started %d times", n)
+		}
+	})
+}
+
+// A killable runs until it is killed: a plain cancel does not end it.
+type killable struct{ started chan struct{} }
+
+func (h killable) Run(_ context.Context, r *handler.Run) *handler.Result {
+	close(h.started)
+	<-r.Kill
+	return &handler.Result{Outcome: handler.Cancelled}
+}
+
+// A hard cancel kills the run of a queued task on another node, also after a plain one (S34).
+func TestQueueCancelHard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 2, time.Second)
+		defer c.close()
+		h := killable{make(chan struct{})}
+		if err := c.nodes[1].node.inbox.Register(inbox.Spec{Kind: "build", Allow: []string{"role:send"}, Handler: h}); err != nil {
+			t.Fatal(err)
+		}
+		c.onlyNode(1, 0)
+		time.Sleep(3 * time.Second)
+		ref := c.submitMany(0, 1)[0]
+		<-h.started
+		for _, hard := range []bool{false, true} {
+			if _, err := c.nodes[0].node.Cancel(t.Context(), ref, hard, ""); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+			want := "CANCELLED"
+			if !hard {
+				want = "RUNNING"
+			}
+			if task, err := c.nodes[0].node.Views.Task(t.Context(), ref); err != nil || task.State != want {
+				t.Errorf("hard %v: it is %s (%s), want %s: %v", hard, task.State, task.Reason, want, err)
+			}
 		}
 	})
 }

@@ -98,7 +98,7 @@ func TestLeaseWithoutAHandlerIsReturned(t *testing.T) {
 			return true
 		})
 		ids := []string{id.String()}
-		owner.inbox.StopLease(id, false) // as if it had been lost between slot and handler
+		owner.inbox.StopLease(id, false, false) // as if it had been lost between slot and handler
 		if _, ok := owner.Queues.Driver.Ready(t.Context(), id, ownership.PolicyRetry); !ok {
 			t.Fatal("the lease cannot be started")
 		}

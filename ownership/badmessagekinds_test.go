@@ -215,7 +215,7 @@ var badHandoffs = []badMessage{
 	withBody("a copy of what was taken", ofLoop, vFar, none, acceptHandoff, func(v *victim) proto.Body { return v.handoff(nil) }),
 	withBody("a task that has ended here", ofLoop, vFar, none, func(v *victim) {
 		acceptHandoff(v)
-		_, out := v.driver.home.Cancel(vGiven, v.driver.now())
+		_, out := v.driver.home.Cancel(vGiven, false, v.driver.now())
 		v.driver.merge(out)
 		v.settle()
 	}, func(v *victim) proto.Body { return v.handoff(func(m *proto.Handoff) { m.Lease.Generation = 4 }) }),

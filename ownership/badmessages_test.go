@@ -62,7 +62,7 @@ func (v *victim) End(ctx context.Context, _ End, _ *proto.Outcome, also func(*st
 }
 func (v *victim) Check(proto.PeerID, *proto.Grant) proto.Code { return v.code }
 func (v *victim) Wait(proto.PeerID, *proto.Grant)             {}
-func (v *victim) Stop(proto.TaskID, bool)                     {}
+func (v *victim) Stop(proto.TaskID, bool, bool)               {}
 func (v *victim) Probe(proto.PeerID, *proto.Grant)            {}
 func (v *victim) Seal(_ proto.PeerID, all []SealRequest) ([]*proto.Envelope, error) {
 	return make([]*proto.Envelope, len(all)), nil

@@ -41,8 +41,9 @@ type Runner interface {
 	Check(from proto.PeerID, g *proto.Grant) proto.Code
 	// Wait queues a task for a slot: [Driver.Ready] is called when there is one.
 	Wait(from proto.PeerID, g *proto.Grant)
-	// Stop ends the wait or the run of a task. cancelled: an operator wants that.
-	Stop(id proto.TaskID, cancelled bool)
+	// Stop ends the wait or the run of a task. cancelled: an operator wants that; hard: at
+	// once, without letting the handler finish.
+	Stop(id proto.TaskID, cancelled, hard bool)
 }
 
 // A Prober asks handlers what an earlier start of the node did.

@@ -293,7 +293,7 @@ func (n *clusterNode) Probe(_ proto.PeerID, g *proto.Grant) {
 	})
 }
 
-func (n *clusterNode) Stop(id proto.TaskID, _ bool) {
+func (n *clusterNode) Stop(id proto.TaskID, _, _ bool) {
 	n.cluster.mu.Lock()
 	defer n.cluster.mu.Unlock()
 	if c := n.stops[id]; c != nil {
@@ -436,7 +436,7 @@ func TestDriversReleaseLeasesAtAStop(t *testing.T) {
 		}
 		n.driver.Stop()
 		for _, id := range mine {
-			n.Stop(id, false)
+			n.Stop(id, false, false)
 		}
 		w.nodes[1].dead.Store(true)
 		w.members()

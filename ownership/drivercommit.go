@@ -254,7 +254,7 @@ func (d *Driver) perform(p *pendingOutput) {
 		d.start(s)
 	}
 	for _, s := range p.out.Stops {
-		d.parts.Runner.Stop(s.Task, s.Cancel)
+		d.parts.Runner.Stop(s.Task, s.Cancel, s.Hard)
 	}
 	d.releaseWaiters()
 	d.reportHandedOff(p.out.HandedOff)
@@ -308,7 +308,7 @@ func (d *Driver) releaseWaiters() {
 		}
 		delete(d.grants, id)
 		d.releaseWaiter(id)
-		d.parts.Runner.Stop(id, false)
+		d.parts.Runner.Stop(id, false, false)
 	}
 }
 

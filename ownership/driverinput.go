@@ -323,11 +323,11 @@ func (d *Driver) Add(t Task) {
 	d.enqueue(context.Background(), func() { d.merge(d.home.Add(t, d.now())) })
 }
 
-// Cancel cancels a task. If the task is here it returns once that is durable; a cancel for
-// a task that moved is forwarded, and must be repeated.
-func (d *Driver) Cancel(ctx context.Context, id proto.TaskID) (Location, error) {
+// Cancel cancels a task, hard: at once. If the task is here it returns once that is durable;
+// a cancel for a task that moved is forwarded, and must be repeated.
+func (d *Driver) Cancel(ctx context.Context, id proto.TaskID, hard bool) (Location, error) {
 	return call(ctx, d, func() Location {
-		where, o := d.home.Cancel(id, d.now())
+		where, o := d.home.Cancel(id, hard, d.now())
 		d.merge(o)
 		return where
 	})

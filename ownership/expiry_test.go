@@ -84,7 +84,7 @@ func TestEndOfATaskThatMayStillRun(t *testing.T) {
 	}
 	f, claim = lostFixture(t, nil)
 	f.release(&proto.Released{Claim: claim, Cause: proto.Unstarted})
-	if _, out := f.home.Cancel(f.task.ID, f.now); len(out.Ends) != 1 || out.Ends[0].State != proto.Cancelled || out.Ends[0].Reason != lostCancelled().Reason {
+	if _, out := f.home.Cancel(f.task.ID, false, f.now); len(out.Ends) != 1 || out.Ends[0].State != proto.Cancelled || out.Ends[0].Reason != lostCancelled().Reason {
 		t.Errorf("cancelled: %+v, want %q", out.Ends, lostCancelled().Reason)
 	}
 }

@@ -213,7 +213,7 @@ func (h *Home) Add(t Task, now Now) Output {
 		ts.mem.leaseUntil = now.Mono + h.cfg.Lease // used only if it may have run
 		h.insert(ts)
 		if t.Cancelled {
-			h.cancelTask(ts)
+			h.cancelTask(ts, false)
 		}
 	}
 	return h.endInput()
@@ -419,18 +419,18 @@ const (
 	LocationMoved // at another home
 )
 
-// Cancel ends a task that no node works on, and asks the owner of any other to stop it. A
-// cancel for a task that went to another home is forwarded there; it may be lost, so it
-// must be repeated until the task has ended.
-func (h *Home) Cancel(id proto.TaskID, now Now) (Location, Output) {
+// Cancel ends a task that no node works on, and asks the owner of any other to stop it; hard:
+// to kill it at once. A cancel for a task that went to another home is forwarded there; it
+// may be lost, so it must be repeated until the task has ended.
+func (h *Home) Cancel(id proto.TaskID, hard bool, now Now) (Location, Output) {
 	h.beginInput(now)
-	where := h.cancel(id)
+	where := h.cancel(id, hard)
 	return where, h.endInput()
 }
 
-func (h *Home) cancel(id proto.TaskID) Location {
+func (h *Home) cancel(id proto.TaskID, hard bool) Location {
 	if ts := h.tasks[id]; ts != nil {
-		h.cancelTask(ts)
+		h.cancelTask(ts, hard)
 		return LocationHere
 	}
 	entry := h.moved[id]
@@ -441,20 +441,20 @@ func (h *Home) cancel(id proto.TaskID) Location {
 		return LocationMoved
 	}
 	entry.cancelSent = max(h.now.Mono, 1)
-	if entry.lease != nil && !entry.lease.Cancel {
-		entry.lease.Cancel = true // in case the new home does not have it yet
+	if l := entry.lease; l != nil && (!l.Cancel || hard && !l.CancelHard) {
+		l.Cancel, l.CancelHard = true, l.CancelHard || hard // in case the new home does not have it yet
 		h.out.put(taskKey(keyMoved, id), entry.record())
 	}
-	h.out.send(entry.home, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(id[:]), Reason: "cancelled at an earlier home"})
+	h.out.send(entry.home, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(id[:]), Hard: hard, Reason: "cancelled at an earlier home"})
 	return LocationMoved
 }
 
-func (h *Home) cancelTask(ts *taskState) {
+func (h *Home) cancelTask(ts *taskState, hard bool) {
 	switch {
 	case ts.free():
 		h.end(ts, ts.endCancelled())
-	case !ts.cancel:
-		ts.cancel = true
+	case !ts.cancel || hard && !ts.cancelHard:
+		ts.cancel, ts.cancelHard = true, ts.cancelHard || hard
 		h.put(ts)
 		h.reschedule(ts)
 		h.sendCancel(ts)
@@ -471,7 +471,7 @@ func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	ts, entry := h.tasks[id], h.moved[id]
 	switch {
 	case ts != nil && h.mayHandOff(from, ts.task), entry != nil && h.wasHome(entry.queue, from):
-		h.cancel(id)
+		h.cancel(id, m.GetHard())
 	case ts != nil || entry != nil:
 		h.ignored(id, from, proto.Seq{}, "a cancel from a node that was never the home")
 	}
@@ -480,7 +480,7 @@ func (h *Home) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 
 func (h *Home) sendCancel(ts *taskState) {
 	ts.mem.sentAt = h.now.Mono
-	h.out.send(ts.owner, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(ts.task.ID[:]), Reason: "cancelled at its home"})
+	h.out.send(ts.owner, proto.TypeCancel, &proto.Cancel{Task: slices.Clone(ts.task.ID[:]), Hard: ts.cancelHard, Reason: "cancelled at its home"})
 }
 
 // SetClass changes the class of a task, which matters while it waits. It reports whether

@@ -58,7 +58,7 @@ func TestACallerThatGivesUpReadsNothing(t *testing.T) {
 		"Queue":   func(ctx context.Context) { v.driver.Queue(ctx, "q") },
 		"Task":    func(ctx context.Context) { v.driver.Task(ctx, id) },
 		"Past":    func(ctx context.Context) { v.driver.FormerTask(ctx, proto.TaskID{9}) },
-		"Cancel":  func(ctx context.Context) { v.driver.Cancel(ctx, proto.TaskID{9}) },
+		"Cancel":  func(ctx context.Context) { v.driver.Cancel(ctx, proto.TaskID{9}, false) },
 		"Reclass": func(ctx context.Context) { v.driver.SetClass(ctx, id, proto.High) },
 		"Unblock": func(ctx context.Context) { v.driver.Unblock(ctx, "q", "k") },
 		"Recover": func(ctx context.Context) { v.driver.Recover(ctx, proto.TaskID{9}) },

@@ -118,6 +118,7 @@ type Stop struct {
 	Task   proto.TaskID
 	Cause  string
 	Cancel bool // an operator cancelled the task at its home
+	Hard   bool // without letting the handler finish
 }
 
 // An Event is one entry of the ownership timeline.

@@ -69,6 +69,7 @@ type runMem struct {
 	warned          bool
 	stalled         bool
 	stopped         bool
+	killed          bool          // it was told to stop at once
 	hung            bool          // it was stopped because it reported no progress
 	fetching        bool          // waiting for the body of the task
 	reportsProgress bool          // the handler reports progress

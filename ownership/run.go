@@ -304,9 +304,9 @@ func (o *Owner) OnCancel(from proto.PeerID, m *proto.Cancel, now Now) Output {
 	switch {
 	case r.phase == proto.LeaseReceived && !r.mem.permitRequested:
 		o.release(r, proto.Unstarted, "cancelled before it started", 0)
-	case r.mem.alive && !r.mem.stopped:
-		r.mem.stopped = true
-		out.Stops = append(out.Stops, Stop{Task: id, Cause: "cancelled", Cancel: true})
+	case r.mem.alive && (!r.mem.stopped || m.GetHard() && !r.mem.killed):
+		r.mem.stopped, r.mem.killed = true, m.GetHard()
+		out.Stops = append(out.Stops, Stop{Task: id, Cause: "cancelled", Cancel: true, Hard: m.GetHard()})
 	}
 	return *out
 }

@@ -381,7 +381,7 @@ func (s *sim) cancel(x *simNode, id proto.TaskID) bool {
 		return false
 	}
 	here, moved := x.home.tasks[id] != nil, x.home.moved[id] != nil
-	_, out := x.home.Cancel(id, x.clock())
+	_, out := x.home.Cancel(id, false, x.clock())
 	x.apply(out)
 	switch {
 	case here:
@@ -415,7 +415,7 @@ func (s *sim) repeatCancels() {
 		if !s.faults {
 			t.cancelsSent++
 		}
-		_, out := x.home.Cancel(c.task, x.clock())
+		_, out := x.home.Cancel(c.task, false, x.clock())
 		x.apply(out)
 	}
 }

@@ -56,6 +56,7 @@ type taskState struct {
 	released           bool // the owner of the newest epoch reported that it does not work on the task
 	lost               bool // a lease of it ran out: its owner may still run it, until its result's deadline
 	cancel             bool
+	cancelHard         bool // its owner kills the handler at once
 	reason             string
 	grants             []*proto.Granting
 	moves              []*proto.Receipt
@@ -149,7 +150,7 @@ func (ts *taskState) recordGrantEnd(why string, wall int64) {
 func (ts *taskState) record() *proto.Lease {
 	m := &proto.Lease{
 		Task: ts.task.ID[:], Queue: ts.task.Queue, State: ts.state, EpochBoot: ts.epoch.Boot, EpochCounter: ts.epoch.Counter,
-		Generation: ts.gen, Attempts: ts.attempts, Abandons: ts.abandons, Released: ts.released, Cancel: ts.cancel, Lost: ts.lost,
+		Generation: ts.gen, Attempts: ts.attempts, Abandons: ts.abandons, Released: ts.released, Cancel: ts.cancel, CancelHard: ts.cancelHard, Lost: ts.lost,
 		Reason: ts.reason, NotAfterMs: ts.task.NotAfter, Grants: ts.grants, Moves: ts.moves, Class: ts.class,
 	}
 	if ts.epoch != (proto.Seq{}) {
@@ -165,7 +166,7 @@ func (ts *taskState) record() *proto.Lease {
 func taskStateOf(t Task, m *proto.Lease) *taskState {
 	ts := &taskState{
 		task: t, state: m.State, epoch: proto.Seq{Boot: m.EpochBoot, Counter: m.EpochCounter}, gen: m.Generation,
-		attempts: m.Attempts, abandons: m.Abandons, released: m.Released, lost: m.Lost, cancel: m.Cancel, reason: m.Reason,
+		attempts: m.Attempts, abandons: m.Abandons, released: m.Released, lost: m.Lost, cancel: m.Cancel, cancelHard: m.CancelHard, reason: m.Reason,
 		grants: m.Grants, moves: m.Moves, class: m.Class,
 	}
 	if ts.class != proto.ClassUnspecified {

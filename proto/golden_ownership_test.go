@@ -9,7 +9,7 @@ func goldenOwnership(envelope *Envelope, stored *Stored, receipt *Receipt) map[s
 	ruling := &Ruling{Task: seq(0x20, 16), EpochBoot: 1, EpochCounter: 2, Code: CodeMoved, Home: seq(3, 32), Generation: 4, State: Success, Token: seq(5, 16), BootId: seq(6, 16)}
 	lease := &Lease{
 		Task: seq(0x20, 16), Queue: "build", State: Accepted, EpochBoot: 1, EpochCounter: 2, Generation: 3, Owner: seq(4, 32),
-		BootId: seq(5, 16), Token: seq(6, 16), Attempts: 1, Abandons: 2, Released: true, Cancel: true, Lost: true, Reason: "busy", Digest: seq(7, 32), NotAfterMs: 9,
+		BootId: seq(5, 16), Token: seq(6, 16), Attempts: 1, Abandons: 2, Released: true, Cancel: true, CancelHard: true, Lost: true, Reason: "busy", Digest: seq(7, 32), NotAfterMs: 9,
 		Grants: []*Granting{{EpochBoot: 1, EpochCounter: 1, Owner: seq(8, 32), TimeMs: 10, Ended: "lapsed"}}, Moves: []*Receipt{receipt},
 	}
 	queue := &QueueState{

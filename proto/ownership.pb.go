@@ -1602,10 +1602,11 @@ type Lease struct {
 	Reason        string                 `protobuf:"bytes,14,opt,name=reason,proto3" json:"reason,omitempty"`              // of the end or of the last failure, at most MaxReason bytes
 	Digest        []byte                 `protobuf:"bytes,15,opt,name=digest,proto3" json:"digest,omitempty"`              // of the committed result
 	NotAfterMs    int64                  `protobuf:"varint,16,opt,name=not_after_ms,json=notAfterMs,proto3" json:"not_after_ms,omitempty"`
-	Grants        []*Granting            `protobuf:"bytes,17,rep,name=grants,proto3" json:"grants,omitempty"`                        // at most 16, the middle ones left out
-	Moves         []*Receipt             `protobuf:"bytes,18,rep,name=moves,proto3" json:"moves,omitempty"`                          // statements of the homes that it had, oldest first, at most 16
-	Class         Class                  `protobuf:"varint,19,opt,name=class,proto3,enum=transport.v1.Class" json:"class,omitempty"` // that a person gave it while it waited; unspecified: the one of its content
-	Lost          bool                   `protobuf:"varint,20,opt,name=lost,proto3" json:"lost,omitempty"`                           // a lease of it ran out: the node that had it may still run the task
+	Grants        []*Granting            `protobuf:"bytes,17,rep,name=grants,proto3" json:"grants,omitempty"`                            // at most 16, the middle ones left out
+	Moves         []*Receipt             `protobuf:"bytes,18,rep,name=moves,proto3" json:"moves,omitempty"`                              // statements of the homes that it had, oldest first, at most 16
+	Class         Class                  `protobuf:"varint,19,opt,name=class,proto3,enum=transport.v1.Class" json:"class,omitempty"`     // that a person gave it while it waited; unspecified: the one of its content
+	Lost          bool                   `protobuf:"varint,20,opt,name=lost,proto3" json:"lost,omitempty"`                               // a lease of it ran out: the node that had it may still run the task
+	CancelHard    bool                   `protobuf:"varint,21,opt,name=cancel_hard,json=cancelHard,proto3" json:"cancel_hard,omitempty"` // the cancel asks the owner to kill the handler at once
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1776,6 +1777,13 @@ func (x *Lease) GetClass() Class {
 func (x *Lease) GetLost() bool {
 	if x != nil {
 		return x.Lost
+	}
+	return false
+}
+
+func (x *Lease) GetCancelHard() bool {
+	if x != nil {
+		return x.CancelHard
 	}
 	return false
 }
@@ -3507,7 +3515,7 @@ const file_ownership_proto_rawDesc = "" +
 	"\x03key\x18\b \x01(\tR\x03key\x12\x18\n" +
 	"\ablocked\x18\t \x01(\bR\ablocked\x12\x16\n" +
 	"\x06origin\x18\n" +
-	" \x01(\fR\x06origin\"\xe3\x04\n" +
+	" \x01(\fR\x06origin\"\x84\x05\n" +
 	"\x05Lease\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\fR\x04task\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12-\n" +
@@ -3533,7 +3541,9 @@ const file_ownership_proto_rawDesc = "" +
 	"\x06grants\x18\x11 \x03(\v2\x16.transport.v1.GrantingR\x06grants\x12+\n" +
 	"\x05moves\x18\x12 \x03(\v2\x15.transport.v1.ReceiptR\x05moves\x12)\n" +
 	"\x05class\x18\x13 \x01(\x0e2\x13.transport.v1.ClassR\x05class\x12\x12\n" +
-	"\x04lost\x18\x14 \x01(\bR\x04lost\"\xae\x01\n" +
+	"\x04lost\x18\x14 \x01(\bR\x04lost\x12\x1f\n" +
+	"\vcancel_hard\x18\x15 \x01(\bR\n" +
+	"cancelHard\"\xae\x01\n" +
 	"\bGranting\x12\x1d\n" +
 	"\n" +
 	"epoch_boot\x18\x01 \x01(\x04R\tepochBoot\x12#\n" +

@@ -50,8 +50,8 @@ func (qs *Queues) Taken(id proto.TaskID, r *proto.Record) {
 
 // Cancel requests the end of a task of a queue. Until a task that moved has ended, its
 // origin repeats the request, and each time it is forwarded to the new home.
-func (qs *Queues) Cancel(ctx context.Context, id proto.TaskID) (v inbox.Verdict, known bool, err error) {
-	where, err := qs.Driver.Cancel(ctx, id)
+func (qs *Queues) Cancel(ctx context.Context, id proto.TaskID, hard bool) (v inbox.Verdict, known bool, err error) {
+	where, err := qs.Driver.Cancel(ctx, id, hard)
 	if where == ownership.LocationMoved {
 		v = inbox.Verdict{Code: proto.CodeBusy, Detail: "it moved with its queue; the request is forwarded"}
 	}

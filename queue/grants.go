@@ -120,7 +120,7 @@ func (r Runner) Probe(from proto.PeerID, g *proto.Grant) {
 }
 
 // Stop stops the wait or the run of a task.
-func (r Runner) Stop(id proto.TaskID, cancelled bool) {
+func (r Runner) Stop(id proto.TaskID, cancelled, hard bool) {
 	r.parts.Grants.Stop(id)
-	r.parts.Inbox.StopLease(id, cancelled)
+	r.parts.Inbox.StopLease(id, cancelled, hard)
 }
