@@ -35,10 +35,7 @@ func TestAuditHasTheProbe(t *testing.T) {
 	}
 	b.halt()
 	again := start(t, crashed)
-	eventually(t, func() bool {
-		task, err := again.Views.Task(t.Context(), cut)
-		return err == nil && task.Ended != nil
-	}, func() string { return "the task does not end" })
+	again.endsHere(t, cut)
 	again.halt()
 	var probe []string
 	err := audit.Scan(filepath.Join(crashed.Dir, audit.DirName), func(r audit.Record) error {
