@@ -59,12 +59,16 @@ func (n *testNode) endsHere(t *testing.T, id string) {
 	}, func() string { return "the task does not end" })
 }
 
-// copyAsCrashed copies the folder of a running node, as it is if the process dies now.
+// copyAsCrashed copies the folder of a running node, as it is if the process dies now. The files
+// are copied in the order of their names: so what says how far a log was acknowledged comes before
+// that log.
 func (n *testNode) copyAsCrashed(t *testing.T) Config {
 	t.Helper()
 	crashed := n.cfg
-	crashed.Dir = filepath.Join(t.TempDir(), "crashed")
-	if out, err := exec.Command("cp", "-a", n.cfg.Dir, crashed.Dir).CombinedOutput(); err != nil {
+	crashed.Dir = t.TempDir()
+	cmd := exec.Command("sh", "-ec", `find . -type f | LC_ALL=C sort | xargs cp -a --parents -t "$0"`, crashed.Dir)
+	cmd.Dir = n.cfg.Dir
+	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return crashed
