@@ -24,18 +24,19 @@ import (
 // An app is everything that a command may use: its streams, the environment, the time and
 // the global flags.
 type app struct {
-	in        io.Reader
-	tty       *os.File    // the terminal of in; nil: none
-	hasUnread func() bool // reports whether in has unread input; nil: unknown
-	out, err  io.Writer
-	environ   []string
-	clock     clock.Clock
-	lookFor   time.Duration // how long to ask the node for names: completion, the names of the audit
-	inTTY     bool
-	errTTY    bool
-	outTTY    bool
-	runPager  func(argv []string, text []byte) error // nil: output is never paged
-	flags     globals
+	in          io.Reader
+	tty         *os.File    // the terminal of in; nil: none
+	hasUnread   func() bool // reports whether in has unread input; nil: unknown
+	out, err    io.Writer
+	environ     []string
+	clock       clock.Clock
+	lookFor     time.Duration // how long to ask the node for names: completion, the names of the audit
+	requestTime time.Duration // how long a request may take without --timeout
+	inTTY       bool
+	errTTY      bool
+	outTTY      bool
+	runPager    func(argv []string, text []byte) error // nil: output is never paged
+	flags       globals
 }
 
 // globals are the global flags.
@@ -74,7 +75,7 @@ func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 // newApp returns the app of this process.
 func newApp() *app {
 	w := &app{
-		in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), clock: clock.System(), lookFor: completeTimeout,
+		in: os.Stdin, out: os.Stdout, err: os.Stderr, environ: os.Environ(), clock: clock.System(), lookFor: completeTimeout, requestTime: requestTimeout,
 		inTTY: isTerminal(os.Stdin), errTTY: isTerminal(os.Stderr), outTTY: isTerminal(os.Stdout),
 		runPager: startPager,
 	}

@@ -160,6 +160,9 @@ func (w *app) openMailBody(m *wire.Mail, body []string) (io.Closer, error) {
 
 // submitMail sends a mail and prints its id.
 func (w *app) submitMail(cmd *cobra.Command, m wire.Mail) error {
+	if m.Stream != nil {
+		w.unlimited(cmd)
+	}
 	start := w.clock.Mono()
 	s, err := callMail(cmd, w, func(ctx context.Context, c *client.Client) (wire.SentMail, error) { return c.SendMail(ctx, m) })
 	if err != nil {

@@ -34,6 +34,7 @@ func (w *app) writeMailBody(cmd *cobra.Command, id string) error {
 	if err != nil {
 		return err
 	}
+	w.unlimited(cmd)
 	ctx, cancel := w.withTimeout(cmd.Context())
 	defer cancel()
 	body, _, err := c.MailBody(ctx, id)

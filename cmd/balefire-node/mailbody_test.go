@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/balefire/balefire/api/client/clienttest"
 	"github.com/balefire/balefire/proto"
@@ -75,6 +76,36 @@ func TestLargeBodiesAreStreamed(t *testing.T) {
 	code, _, errs := command(t, newMailNode(), "mail", "send", "agent:ceo", "hi", "--file", "x")
 	if code != exitUsage || !strings.Contains(errs, "one body") {
 		t.Errorf("two bodies: %d, %s", code, errs)
+	}
+}
+
+// TestLargeBodiesMayTakeAnyTime looks at the limit of the last request of a command.
+func TestLargeBodiesMayTakeAnyTime(t *testing.T) {
+	large := strings.Repeat("x", proto.MaxInlineBody+1)
+	for _, tt := range []struct {
+		args, in string
+		want     time.Duration
+	}{
+		{"mail send agent:ceo -", "short", 30 * time.Second},
+		{"mail send agent:ceo -", large, 0},
+		{"mail send agent:ceo - --timeout 7s", large, 7 * time.Second},
+		{"topic publish orders eu.created -", large, 0},
+		{"mail show " + testMailID, "", 30 * time.Second},
+		{"mail show --body " + testMailID, "", 0},
+		{"mail show --body --timeout 7s " + testMailID, "", 7 * time.Second},
+	} {
+		n, socket := newLargeNode([]byte(large), []byte(large)), socketPath(t)
+		n.Answer("POST /v1/mail", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(wire.SentMail{ID: testMailID, Box: "agent:ceo@here", State: "WAITING"})
+		}))
+		clienttest.Serve(t, n, socket)
+		w, _, errs := newTestApp()
+		w.in, w.environ = strings.NewReader(tt.in), []string{"BALEFIRE_SOCKET=" + socket}
+		if code := execute(t.Context(), w, strings.Fields(tt.args)); code != exitOK || w.flags.timeout != tt.want {
+			t.Errorf("%s: exit code %d, limit %s, want %s; %s", tt.args, code, w.flags.timeout, tt.want, errs)
+		}
 	}
 }
 

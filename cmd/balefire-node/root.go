@@ -134,7 +134,7 @@ func (w *app) checkFlags(cmd *cobra.Command) error {
 		return usage("--timeout %s: it must be positive", w.flags.timeout)
 	}
 	if !cmd.Flags().Changed("timeout") && cmd.Annotations[annotationWaits] == "" {
-		w.flags.timeout = requestTimeout
+		w.flags.timeout = w.requestTime
 	}
 	return nil
 }
@@ -144,6 +144,14 @@ const requestTimeout = 30 * time.Second
 
 // annotationWaits marks commands that may wait without a limit.
 const annotationWaits = "waits"
+
+// unlimited lifts the limit of a request whose body may take any time to travel; --timeout
+// counts.
+func (w *app) unlimited(cmd *cobra.Command) {
+	if !cmd.Flags().Changed("timeout") {
+		w.flags.timeout = 0
+	}
+}
 
 // withTimeout bounds ctx by --timeout.
 func (w *app) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -18,7 +18,7 @@ import (
 
 func newTestApp() (*app, *bytes.Buffer, *bytes.Buffer) {
 	out, err := new(bytes.Buffer), new(bytes.Buffer)
-	return &app{in: strings.NewReader(""), out: out, err: err, clock: clock.System(), lookFor: time.Minute}, out, err
+	return &app{in: strings.NewReader(""), out: out, err: err, clock: clock.System(), lookFor: time.Minute, requestTime: requestTimeout}, out, err
 }
 
 // walk visits every visible command.
