@@ -52,6 +52,7 @@ var soakSteps = slices.Concat([]step{
 	fuzz("FuzzReceivers ./node", "FuzzDeed ./identity", "FuzzEveryMessage ./proto"),
 	{name: "race", argv: sh("make race"), env: []string{"CGO_ENABLED=1"}, covers: []string{"./..."}, reads: []string{"proto"}, estimate: 25 * time.Minute},
 	{name: "protocol", argv: sh("make lint-proto"), covers: []string{"./proto"}, reads: []string{"proto", "buf.yaml", "tools"}, estimate: 2 * time.Minute},
+	{name: "systems", argv: sh("make systems"), covers: []string{"./..."}, estimate: 5 * time.Minute},
 	long("simulator", "./ownership", time.Minute, "BALEFIRE_SEEDS=50000", "TestSimulator"),
 	long("every rule", "./ownership", time.Minute, "BALEFIRE_LONG=1", "TestEveryRuleIsMissed"),
 	long("ledger", "./store/ledger", 5*time.Minute, "BALEFIRE_LONG=1", "TestPowerCuts", "TestKill", "TestEachBitFlip", "TestRebuildKeepsAllButTheDamage"),
