@@ -90,11 +90,13 @@ func TestQueueCancelBeforeItsTask(t *testing.T) {
 			}
 		}
 		home.start()
-		for range 60 {
+		for began := time.Now(); ; time.Sleep(time.Second) {
 			if _, err := home.node.inbox.Get(id); err == nil {
 				break
 			}
-			time.Sleep(time.Second)
+			if time.Since(began) > time.Minute {
+				t.Fatal("the task does not come to its home")
+			}
 		}
 		home.crash()
 		dying.Store(false)
