@@ -22,7 +22,7 @@ const (
 	remoteWindow = 1 << 20          // bytes of the letters of a session that its program has not taken yet
 	remoteRepeat = 30 * time.Second // sessions and settlements are told again, if an answer was lost
 	maxSettles   = 16384            // settlements without an answer of one peer
-	maxAwaited   = maxAnswers / 4   // Settles on their way to one peer, which ends the stream at maxAnswers
+	maxAwaited   = maxAnswers / 4   // Settles that wait for one peer's answer at a time: it ends the stream at maxAnswers
 )
 
 // A remoteHome is what programs of this node read at one peer, the home of the boxes.

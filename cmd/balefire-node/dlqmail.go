@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strconv"
 
@@ -82,8 +83,8 @@ func (f *redriveFlags) retry(cmd *cobra.Command, w *app, args []string) error {
 			return c.RedriveMail(ctx, r.box, r.sub, request)
 		})
 		done.Items = append(done.Items, part.Items...)
-		stuck := slices.ContainsFunc(part.Items, func(i wire.MailBatchItem) bool { return i.Problem != nil })
-		more = part.More && !stuck || len(seqs) > 0
+		stuck := slices.ContainsFunc(part.Items, func(i wire.MailBatchItem) bool { return i.Problem != nil && i.Status != http.StatusConflict })
+		more = !stuck && (part.More || len(seqs) > 0)
 	}
 	if err != nil && len(done.Items) == 0 {
 		return err

@@ -246,6 +246,10 @@ NEW MAIL                              BOX             SENT BEFORE
 NEW MAIL                              BOX             SENT BEFORE
 01a20c7e-5b1f-7d12-9a44-3f0c2b6d8e91  agent:ceo@here  no
 `, "1 of 2 were not sent again; dead letter 9, after 1 were sent: full"},
+		{"dlq retry --mailbox topic:orders/full --rate 1 1 2 3 4 5 6 7 8 9 10 11", exitRefused, `POST /v1/topics/topic:orders/subscriptions/full/redrive {"seqs":[1,2,3,4,5,6,7,8,9,10],"rate":1,"max":10}`, `
+NEW MAIL                              BOX             SENT BEFORE
+01a20c7e-5b1f-7d12-9a44-3f0c2b6d8e91  agent:ceo@here  no
+`, "dead letter 9, after 1 were sent: full"},
 		{"dlq retry --mailbox ceo 0", exitUsage, "", "", `"0" is not the number of a dead letter`},
 		{"dlq retry --mailbox ceo --rate 0", exitUsage, "", "", "from 1 to 10000"},
 		{"dlq retry --mailbox ceo --dry-run", exitUsage, "", "", "--dry-run"},
