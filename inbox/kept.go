@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
@@ -130,7 +131,7 @@ const fileRetry = time.Second
 
 // EndKept ends a task that has a custodian with outcome o: its terminal record, the result for the
 // origin and what also adds are one batch. An error means that the store has failed, or may
-// have.
+// have; one that wraps [handler.ErrStopping], that the node stops while the result waits for room.
 func (in *Inbox) EndKept(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch)) error {
 	wait := firstRetry
 	for try := 1; ; try++ {
@@ -140,7 +141,7 @@ func (in *Inbox) EndKept(ctx context.Context, id proto.TaskID, o *proto.Outcome,
 			return err
 		case tooManyFiles(err) || errors.Is(err, ErrNoRoom):
 			if in.slots.halted() {
-				return err
+				return fmt.Errorf("%w: %w", handler.ErrStopping, err)
 			}
 			what := "a file can be opened: raise the limit of open files"
 			if errors.Is(err, ErrNoRoom) {

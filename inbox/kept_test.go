@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/idempotency"
@@ -100,6 +101,28 @@ func TestAResultWaitsForAFile(t *testing.T) {
 // A result for which the disk of the home has no room is not lost: its end waits (I13).
 func TestAResultWaitsForRoom(t *testing.T) {
 	waitsFor(t, fmt.Errorf("seal: %w", ErrNoRoom))
+}
+
+// A stop of the node ends the wait for room. It says so: the caller must not take it for a
+// failure of the store.
+func TestAStopEndsTheWaitForRoom(t *testing.T) {
+	inBubble(t, Config{}, nil, func(f *fixture) {
+		f.queues = oneQueue{}
+		f.restart()
+		f.run()
+		a := f.task(func(a *Arrival) { a.Content.Queue = "q" })
+		f.accept(0, a)
+		f.in.parts.Results = refusingResults{f.results, always(ErrNoRoom), ""}
+		ended := make(chan error)
+		go func() {
+			ended <- f.in.EndKept(f.t.Context(), a.Header.ID, &proto.Outcome{State: proto.Success}, func(*store.Batch) {})
+		}()
+		time.Sleep(time.Minute)
+		f.in.slots.halt()
+		if err := <-ended; !errors.Is(err, handler.ErrStopping) || !errors.Is(err, ErrNoRoom) {
+			t.Errorf("it ends with %v", err)
+		}
+	})
 }
 
 // waitsFor expects that the end of a queued task waits while its result is refused with err.

@@ -30,7 +30,8 @@ type Custody interface {
 	// Envelope returns a task as it was signed, with its content key wrapped for p.
 	Envelope(id proto.TaskID, p proto.PeerID) (*proto.Envelope, error)
 	// End makes one batch durable: the terminal record of a task, its result for the
-	// origin, and what also adds.
+	// origin, and what also adds. An error that wraps [ErrStopped] means that the node stops
+	// before that was possible.
 	End(ctx context.Context, e End, o *proto.Outcome, also func(*store.Batch)) error
 }
 
@@ -252,7 +253,7 @@ func (d *Driver) Run(ctx context.Context) error {
 		d.pruneTask(id)
 	}
 	for all := true; ; {
-		if err := d.flush(ctx, all || d.homeInvalid); ctx.Err() != nil {
+		if err := d.flush(ctx, all || d.homeInvalid); ctx.Err() != nil || errors.Is(err, ErrStopped) {
 			return nil // what was not written is recovered at the next start
 		} else if err != nil {
 			return fmt.Errorf("leases: %w", err)

@@ -320,3 +320,32 @@ func (m *storingMover) End(ctx context.Context, e End, o *proto.Outcome, also fu
 	m.log = append(m.log, "ended")
 	return m.clusterNode.End(ctx, e, o, also)
 }
+
+// stoppedCustody cannot end tasks because its node stops.
+type stoppedCustody struct{ *clusterNode }
+
+func (stoppedCustody) End(context.Context, End, *proto.Outcome, func(*store.Batch)) error {
+	return fmt.Errorf("%w: no room for the result", ErrStopped)
+}
+
+// A stop of the node while the end of a task waits is no failure. The next start writes the end.
+func TestAStopWhileAnEndWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newCluster(t, 1, time.Second)
+		defer w.close()
+		n := w.nodes[0]
+		if err := n.driver.SetQueue(t.Context(), "q", func(*proto.QueueState) {}); err != nil {
+			t.Fatal(err)
+		}
+		n.driver.parts.Custody = stoppedCustody{n}
+		n.add(0, nil)
+		if err := <-n.done; err != nil {
+			t.Errorf("the driver ends with %v", err)
+		}
+		n.done <- nil
+		n.end()
+		n.start()
+		w.members()
+		w.settled(1, time.Minute)
+	})
+}

@@ -2,8 +2,10 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/balefire/balefire/handler"
 	"github.com/balefire/balefire/inbox"
 	"github.com/balefire/balefire/ownership"
 	"github.com/balefire/balefire/proto"
@@ -91,5 +93,9 @@ func (c Custody) End(ctx context.Context, e ownership.End, o *proto.Outcome, als
 		out.Attempts = append(out.Attempts, a)
 		out.Events = append(out.Events, g.Event(uint32(i+1), name))
 	}
-	return c.parts.Inbox.EndKept(ctx, e.Task, out, also)
+	err := c.parts.Inbox.EndKept(ctx, e.Task, out, also)
+	if errors.Is(err, handler.ErrStopping) {
+		return fmt.Errorf("%w: %w", ownership.ErrStopped, err)
+	}
+	return err
 }
