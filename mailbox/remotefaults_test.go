@@ -126,6 +126,9 @@ func TestOldSettlementsGiveWay(t *testing.T) {
 		}
 		_, err := ack()
 		f.refused(err, wire.ErrFull, "beta has not answered 16384 settlements, the limit")
+		if n := testing.AllocsPerRun(10, func() { n--; _, _ = ack() }); n > 10 { // they are not sorted
+			t.Errorf("one that is refused takes %v allocations", n)
+		}
 		time.Sleep(remoteAnswer)
 		first := n + 1
 		s, err := ack()

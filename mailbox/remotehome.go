@@ -1,6 +1,7 @@
 package mailbox
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,7 @@ type remoteHome struct {
 	ended    map[uint64]*proto.Open   // of sessions that ended without a path, until the home knows it: at most maxRemoteReaders
 	endedDue bool                     // they are to be told
 	settles  map[uint64]*remoteSettle // without an answer, by ref
+	order    list.List                // the same ones, the oldest first
 	settling int                      // settlements in them
 	awaited  int                      // of settles: those that were sent since they were last repeated
 	held     bool                     // others are not sent before some of these are answered
@@ -80,6 +82,7 @@ type remoteDelivery struct {
 // A remoteSettle is what programs did with deliveries.
 type remoteSettle struct {
 	msg     *proto.Settle
+	elem    *list.Element  // in the order of its home
 	at      []int          // where the settlements of msg are in settled
 	settled []mail.Settled // with what this node can answer itself
 	due     bool           // it is to be sent
@@ -272,6 +275,7 @@ func (h *remoteHome) finish(s *remoteSettle, a *proto.Settled) {
 func (h *remoteHome) drop(s *remoteSettle) {
 	if h.settles[s.msg.GetRef()] == s {
 		delete(h.settles, s.msg.GetRef())
+		h.order.Remove(s.elem)
 		h.settling -= len(s.msg.GetSettlements())
 		if !s.due {
 			h.awaited--
@@ -376,8 +380,8 @@ func (h *remoteHome) repeat() {
 func (h *remoteHome) takeDue() func(yield func(proto.MessageType, proto.Body) bool) {
 	var out []proto.Body
 	h.mu.Lock()
-	for _, ref := range slices.Sorted(maps.Keys(h.settles)) {
-		s := h.settles[ref]
+	for e := h.order.Front(); e != nil; e = e.Next() {
+		s := e.Value.(*remoteSettle)
 		if s.due && h.awaited >= maxAwaited {
 			h.held = true
 			break
@@ -576,7 +580,7 @@ func (h *remoteHome) add(name, sub string, what []mail.Settlement) (*remoteSettl
 		return s, nil
 	}
 	s.due = true
-	h.settles[m.Ref] = s
+	h.settles[m.Ref], s.elem = s, h.order.PushBack(s)
 	h.settling += len(s.at)
 	signal(h.due)
 	return s, nil
@@ -585,9 +589,9 @@ func (h *remoteHome) add(name, sub string, what []mail.Settlement) (*remoteSettl
 // dropOld makes room for n settlements, and some more, in place of the oldest that nobody waits
 // for any more. What they were for is delivered again, if the peer did not get them.
 func (h *remoteHome) dropOld(n int) {
-	for _, ref := range slices.Sorted(maps.Keys(h.settles)) {
-		s := h.settles[ref]
-		if h.settling+n <= maxSettles*15/16 || h.now() < s.until {
+	for e := h.order.Front(); e != nil && h.settling+n > maxSettles*15/16; e = h.order.Front() {
+		s := e.Value.(*remoteSettle)
+		if h.now() < s.until {
 			return
 		}
 		h.drop(s)
