@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -64,14 +65,14 @@ func (w *app) saveBodies(cmd *cobra.Command, r readable, f *readFlags, items []w
 			err = w.saveBody(ctx, r, d, f.save)
 		}
 		if err != nil {
-			return errors.Join(err, w.giveBack(cmd, r, items, i, err))
+			return errors.Join(err, w.giveBack(cmd, r, f, items, i, err))
 		}
 	}
 	return nil
 }
 
 // giveBack gives deliveries back that were not printed: why is the error of the one at failed.
-func (w *app) giveBack(cmd *cobra.Command, r readable, items []wire.DeliveredMail, failed int, why error) error {
+func (w *app) giveBack(cmd *cobra.Command, r readable, f *readFlags, items []wire.DeliveredMail, failed int, why error) error {
 	var s wire.SettleMail
 	_, bad := errors.AsType[*badBodyError](why)
 	for i, d := range items {
@@ -79,7 +80,11 @@ func (w *app) giveBack(cmd *cobra.Command, r readable, items []wire.DeliveredMai
 			s.Nack = []wire.NackMail{{Lease: d.Lease, Reason: why.Error()[:min(len(why.Error()), box.MaxReason)]}}
 			continue
 		}
-		s.Defer = append(s.Defer, wire.DeferMail{Lease: d.Lease})
+		back := wire.DeferMail{Lease: d.Lease}
+		if i == failed {
+			back.Delay = f.bodyDelay(why)
+		}
+		s.Defer = append(s.Defer, back)
 	}
 	_, err := w.settleQuietly(cmd, r, s)
 	return err
@@ -112,8 +117,11 @@ type badBodyError struct{ error }
 func (e *badBodyError) Unwrap() error { return e.error }
 
 // A lostBodyError is why a body could not be read from the node that has it: the node was restarted,
-// or the lease of the mail has ended.
-type lostBodyError struct{ error }
+// the lease of the mail has ended, or the node refused it.
+type lostBodyError struct {
+	error
+	refused bool // and may do so again at once
+}
 
 func (e *lostBodyError) Unwrap() error { return e.error }
 
@@ -124,6 +132,17 @@ func comesAgain(err error) bool {
 	return bad || lost
 }
 
+// refusedBody is how long a mail whose body was refused is given back for: others are read meanwhile.
+const refusedBody = 30 * time.Second
+
+// bodyDelay returns how long a mail is given back for whose body could not be read.
+func (f *readFlags) bodyDelay(why error) wire.Duration {
+	if lost, ok := errors.AsType[*lostBodyError](why); ok && lost.refused && f.follow {
+		return wire.Duration(refusedBody)
+	}
+	return 0
+}
+
 // fetchBody writes the body of a delivery to a new file in a folder, and checks it. The file is at
 // its beginning. The error may be a [*badBodyError] or a [*lostBodyError].
 func (w *app) fetchBody(ctx context.Context, r readable, d *wire.DeliveredMail, dir string) (file *os.File, err error) {
@@ -132,11 +151,13 @@ func (w *app) fetchBody(ctx context.Context, r readable, d *wire.DeliveredMail, 
 		return nil, err
 	}
 	body, _, err := c.DeliveredBody(ctx, r.box, r.sub, d.Lease)
-	switch {
-	case err != nil && isUnreachable(err):
-		return nil, &lostBodyError{fmt.Errorf("read the body of mail %s: %w", d.Mail.ID, orLost(ctx, mailFailure(err)))}
-	case err != nil:
-		return nil, mailFailure(err)
+	if err != nil {
+		refused := !isUnreachable(err)
+		err = mailFailure(err)
+		if _, none := errors.AsType[*noMailError](err); none {
+			return nil, err
+		}
+		return nil, &lostBodyError{fmt.Errorf("read the body of mail %s: %w", d.Mail.ID, orLost(ctx, err)), refused}
 	}
 	defer body.Close()
 	if file, err = os.CreateTemp(dir, d.Mail.ID+".*.part"); err != nil {
@@ -158,7 +179,7 @@ func (w *app) fetchBody(ctx context.Context, r readable, d *wire.DeliveredMail, 
 		case bad:
 			err = &badBodyError{err}
 		case errors.Is(err, errLeaseOver):
-			err = &lostBodyError{err}
+			err = &lostBodyError{error: err}
 		}
 		return nil, errors.Join(err, file.Close(), os.Remove(file.Name()))
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,10 +74,16 @@ func (w *app) handleMail(cmd *cobra.Command, r readable, f *readFlags, args []st
 			return nil
 		}
 		for i := range given {
-			err := w.handleOne(cmd, r, program, &given[i])
-			if _, unsettled := errors.AsType[*unsettledError](err); unsettled && f.follow && cmd.Context().Err() == nil {
-				printError(w, cmd.CommandPath(), err) // it comes again
-			} else if err != nil {
+			err := w.handleOne(cmd, r, f, program, &given[i])
+			_, unsettled := errors.AsType[*unsettledError](err)
+			switch goesOn := f.follow && cmd.Context().Err() == nil; { // the mail comes again
+			case err == nil:
+			case goesOn && unsettled:
+				printError(w, cmd.CommandPath(), err)
+			case goesOn && comesAgain(err):
+				w.warn(err)
+				pause(cmd.Context(), reconnectDelay)
+			default:
 				return err
 			}
 		}
@@ -86,7 +93,7 @@ func (w *app) handleMail(cmd *cobra.Command, r readable, f *readFlags, args []st
 
 // handleOne runs the program for one mail and settles it by the exit code, as the handler of a
 // mailbox does.
-func (w *app) handleOne(cmd *cobra.Command, r readable, program handler.Handler, d *wire.DeliveredMail) error {
+func (w *app) handleOne(cmd *cobra.Command, r readable, f *readFlags, program handler.Handler, d *wire.DeliveredMail) error {
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(cmd.Context()))
 	defer stop(nil)
 	defer context.AfterFunc(cmd.Context(), func() { stop(handler.ErrStopping) })()
@@ -95,14 +102,18 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, program handler.Handler,
 		defer close(extended)
 		w.extendMail(ctx, cmd, r, d, stop)
 	}()
-	res := w.runMail(ctx, r, program, d)
+	res, unread := w.runMail(ctx, r, program, d)
 	stop(nil)
 	<-extended
 	_, written := w.out.Write(res.Output)
 	if text := strings.TrimSuffix(res.Stderr, "\n"); text != "" {
 		w.infof("%s", sanitize(text))
 	}
-	done, err := w.settleQuietly(cmd, r, outcome(d.Lease, res))
+	s := outcome(d.Lease, res)
+	for i := range s.Defer {
+		s.Defer[i].Delay = f.bodyDelay(unread)
+	}
+	done, err := w.settleQuietly(cmd, r, s)
 	switch {
 	case written != nil:
 		return errors.Join(fmt.Errorf("write what the program wrote for %s: %w", d.Lease, written), err)
@@ -110,7 +121,7 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, program handler.Handler,
 		return &unsettledError{d.Lease, mailFailure(err)}
 	}
 	if res.Outcome == handler.Unready {
-		return fmt.Errorf("the mail was given back: %s", res.Reason)
+		return fmt.Errorf("the mail was given back: %w", cmp.Or(unread, errors.New(res.Reason)))
 	}
 	w.infof("%s  %s  %s", d.Lease, res.Outcome, done[0].Code)
 	return cmd.Context().Err()
@@ -129,22 +140,23 @@ func (e *unsettledError) Error() string {
 func (e *unsettledError) Unwrap() error { return e.err }
 
 // runMail runs the program with the body of a mail, of which it gets no byte before all are checked.
-func (w *app) runMail(ctx context.Context, r readable, program handler.Handler, d *wire.DeliveredMail) *handler.Result {
+// If the body cannot be read, unread says why, and the program does not run.
+func (w *app) runMail(ctx context.Context, r readable, program handler.Handler, d *wire.DeliveredMail) (res *handler.Result, unread error) {
 	run := runOf(d)
 	if d.Mail.Digest == "" {
-		return handler.Call(ctx, program, run)
+		return handler.Call(ctx, program, run), nil
 	}
 	file, err := w.fetchBody(ctx, r, d, os.TempDir())
 	if _, bad := errors.AsType[*badBodyError](err); bad {
-		return &handler.Result{Outcome: handler.Retry, Reason: err.Error()}
+		return &handler.Result{Outcome: handler.Retry, Reason: err.Error()}, err
 	}
 	if err != nil {
-		return &handler.Result{Outcome: handler.Unready, Reason: err.Error()}
+		return &handler.Result{Outcome: handler.Unready, Reason: err.Error()}, err
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
 	run.Body, run.BodySize = file, d.Mail.Size
-	return handler.Call(ctx, program, run)
+	return handler.Call(ctx, program, run), nil
 }
 
 // runOf returns the run of a program for a mail.

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,6 +115,50 @@ func TestProgramOfALargeMail(t *testing.T) {
 		calls := n.Requests()
 		if last := calls[len(calls)-1]; code != tt.code || strings.TrimSpace(out) != tt.out || !strings.HasPrefix(last, tt.last) {
 			t.Errorf("%s: %d, %q, %s\n%s", tt.name, code, out, last, errs)
+		}
+	}
+}
+
+// Following outlives a body that its node refuses: that mail is given back for a time in which
+// others are read. It ends if the node has no bodies at all.
+func TestMailFollowOutlivesRefusedBodies(t *testing.T) {
+	body := bytes.Repeat([]byte("y"), 1<<20)
+	older := &wire.Problem{Code: wire.CodeNotFound, Status: http.StatusNotFound, Fix: wire.NoRouteFix}
+	for _, flags := range []string{"--ack --save " + t.TempDir(), "--exec true"} {
+		for _, why := range []error{wire.ErrRefused, wire.ErrNotFound, context.DeadlineExceeded, older} {
+			n, leases, settled := newMailNode(), 0, []string{}
+			n.Answer("POST /v1/mailboxes/{box}/lease", func(*http.Request) any {
+				if leases++; leases == 3 {
+					return wire.ErrDenied
+				}
+				given := leaseOf(testLarge(body))
+				given.Items[0].Lease = fmt.Sprintf("88.7.%d", leases)
+				return given
+			})
+			n.Answer("GET /v1/mailboxes/{box}/body", func(r *http.Request) any {
+				if r.FormValue("lease") == "88.7.1" {
+					return why
+				}
+				return body
+			})
+			n.Answer("POST /v1/mailboxes/{box}/settle", func(r *http.Request) any {
+				s := document[wire.SettleMail](r)
+				for _, d := range s.Defer {
+					settled = append(settled, fmt.Sprintf("defer %s for %s", d.Lease, d.Delay))
+				}
+				for _, lease := range s.Ack {
+					settled = append(settled, "ack "+lease)
+				}
+				return wire.SettledMail{Items: []wire.SettledItem{{Code: wire.SettledOK}}}
+			})
+			want, ends := []string{"defer 88.7.1 for 30s", "ack 88.7.2"}, exitDenied
+			if why == older {
+				want, ends = []string{"defer 88.7.1 for 0s"}, exitNotFound
+			}
+			code, _, errs := command(t, n, words("mail read ceo --follow "+flags)...)
+			if code != ends || !slices.Equal(settled, want) || strings.Contains(errs, "warning: ") != (why != older) {
+				t.Errorf("%s, %v: %d after %q\n%s", flags, why, code, settled, errs)
+			}
 		}
 	}
 }
