@@ -34,7 +34,7 @@ func (f *boxFlags) add(c *cobra.Command, topic bool) {
 		fs.StringVar(&f.age, "age", "", "drop what is older, like 7d; 0: the default")
 		fs.BoolVar(&f.all, "interest", false, "keep a mail until every subscription has read it, and refuse new ones when it is full")
 	} else {
-		fs.StringVar(&f.keep, "keep", "", "how long mail that is done, without a large body, is kept for mail history, like 7d; 0: not at all (a new mailbox: mail.keep)")
+		fs.StringVar(&f.keep, "keep", "", "how long mail that is done, without a large body, is kept for mail history, like 7d; 0: not at all (default of a new mailbox: mail.keep)")
 		fs.Var(numberValue[int]{&f.keepMails, 0, box.MaxMails}, "keep-mails", "how many of those at most; 0: the default, 10000")
 	}
 	completeWords(c, "lanes", wire.LanesShared, wire.LanesOrigin)

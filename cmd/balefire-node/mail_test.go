@@ -652,6 +652,9 @@ func TestMailHelp(t *testing.T) {
 		if err := c.Help(); err != nil {
 			t.Fatal(err)
 		}
+		if strings.Contains(out.String(), "(default 0s)") {
+			t.Errorf("%s: a flag without a value is one of 0s", c.CommandPath())
+		}
 		help, _, _ := strings.Cut(out.String(), "\nGlobal Flags:")
 		got.WriteString("-- " + c.CommandPath() + " --\n" + help)
 	})

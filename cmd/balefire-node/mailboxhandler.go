@@ -28,7 +28,7 @@ func (f *handlerFlags) add(c *cobra.Command) {
 	fs.StringVar(&h.Post, "post", "", "post each mail to this URL; '' removes it")
 	fs.StringVar(&h.Forward, "forward", "", "send the output on to this mailbox or topic, with the headers of the mail")
 	fs.Var(numberValue[int]{&h.Concurrency, 1, 256}, "concurrency", "mails that --exec or --post handles at once (default 1)")
-	fs.Var(spanValue{&f.timeout}, "run-timeout", "limit of one run of --exec or --post, at most 12h (default 10m)")
+	fs.Var(spanValue{&f.timeout}, "run-timeout", "limit of one run of --exec or --post, at most 12h; 0: the default, 10m")
 	fs.StringVar(&h.Profile, "profile", "", "of --exec: read-only, dev-write or dangerous (default dev-write)")
 	fs.StringSliceVar(&h.Env, "env", nil, "NAME of an environment variable that --exec gets from the node, or NAME=VALUE (repeatable)")
 	fs.StringVar(&h.RunAs, "run-as", "", "USER or USER:GROUP that --exec runs as (default the node's user)")

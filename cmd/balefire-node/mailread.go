@@ -83,7 +83,7 @@ while it runs, and what it writes is printed when it ends.`,
 	fs := c.Flags()
 	f.lease.Max = 1
 	fs.Var(numberValue[int]{&f.lease.Max, 1, wire.MaxMailBatch}, "max", "mails to read at most")
-	fs.Var(spanValue{&f.wait}, "wait", "wait this long for the first one, at most 10m")
+	fs.Var(spanValue{&f.wait}, "wait", "wait this long for the first one, at most 10m (default not at all)")
 	fs.StringVar(&f.lease.Reader, "reader", "", "your name, for people and for exclusive subscriptions")
 	fs.IntVar(&f.lease.Priority, "priority", 0, "of a failover subscription: the reader with the highest one has all; with the strategy priority it is first")
 	fs.BoolVar(&f.ack, "ack", false, "acknowledge what was printed")

@@ -52,7 +52,7 @@ func (v spanValue) Set(text string) error {
 
 func (v spanValue) String() string {
 	if v.d == nil || *v.d == 0 {
-		return "0s"
+		return "0" // which the help does not show as a default
 	}
 	return wire.Duration(*v.d).String()
 }
