@@ -4,12 +4,14 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,9 +36,9 @@ func slowFsync(t *testing.T) []string {
 	}
 }
 
-// TestNoAnswerBeforeItsFsync checks I1, I8 and S01 on a running node: no submit is
-// answered and no task acknowledged before an fsync that started after its arrival, even
-// if many arrive at once and share commits.
+// TestNoAnswerBeforeItsFsync checks I1, I8, I21 and S01 on a running node: no submit and no
+// send of mail is answered and no task acknowledged before an fsync that started after its
+// arrival, even if many arrive at once and share commits.
 func TestNoAnswerBeforeItsFsync(t *testing.T) {
 	for _, engine := range engines {
 		t.Run(engine, func(t *testing.T) {
@@ -47,6 +49,9 @@ func TestNoAnswerBeforeItsFsync(t *testing.T) {
 			}
 			if len(got.acks) > 0 {
 				t.Errorf("tasks were acknowledged after %v, an fsync takes %v", got.acks, syncTakes)
+			}
+			if mails := earlyMail(t, a, b, 8); len(mails) > 0 {
+				t.Errorf("sends of mail were answered after %v, an fsync takes %v", mails, syncTakes)
 			}
 		})
 	}
@@ -94,45 +99,15 @@ type answers struct{ submits, acks []time.Duration }
 // slowed node that came before one fsync could have finished.
 func early(t *testing.T, home, owner *machine, at int) (got answers) {
 	t.Helper()
-	measure := func(slow *machine, one func() time.Duration) (all []time.Duration) {
-		slow.stop()
-		if slow.instead != nil {
-			pause(time.Second)
-		}
-		slow.trace = slowFsync(t)
-		slow.start()
-		slow.trace = nil
-		linked(home, owner)
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for range at {
-			wg.Go(func() {
-				for range 5 {
-					if took := one(); took < syncTakes {
-						mu.Lock()
-						all = append(all, took)
-						mu.Unlock()
-					}
-				}
-			})
-		}
-		wg.Wait()
-		slow.kill() // a graceful stop would take long
-		if slow.instead != nil {
-			pause(time.Second) // a mutant forgets its last boot number and uses the clock
-		}
-		slow.start()
-		return all
-	}
 	request := wire.Request{Target: owner.name, Kind: "mark"}
-	got.submits = measure(home, func() time.Duration {
+	got.submits = measure(t, home, owner, at, func() time.Duration {
 		began := time.Now()
 		if _, err := home.Submit(t.Context(), request); err != nil {
 			t.Error(err)
 		}
 		return time.Since(began)
 	})
-	got.acks = measure(owner, func() time.Duration {
+	got.acks = measure(t, owner, home, at, func() time.Duration {
 		began := time.Now()
 		s, err := home.Submit(t.Context(), request)
 		if err != nil {
@@ -146,6 +121,67 @@ func early(t *testing.T, home, owner *machine, at int) (got answers) {
 		return time.Since(began)
 	})
 	return got
+}
+
+// earlyMail is early for sends of mail at a node, of one mail or several: to a box of it, and then
+// to one of another node, so that neither waits for an fsync of the other.
+func earlyMail(t *testing.T, node, other *machine, at int) (all []time.Duration) {
+	t.Helper()
+	for _, m := range []*machine{node, other} {
+		if _, err := m.SetMailbox(t.Context(), "box", wire.MailboxSettings{BoxSettings: wire.BoxSettings{Allow: &[]string{"*"}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, to := range []string{"agent:box", "agent:box@" + other.name} {
+		var calls atomic.Int64
+		all = append(all, measure(t, node, other, at, func() time.Duration {
+			m := wire.Mail{To: to}
+			began := time.Now()
+			if calls.Add(1)%2 == 0 {
+				if _, err := node.SendMail(t.Context(), m); err != nil {
+					t.Error(err)
+				}
+			} else if _, errs := node.SendMails(t.Context(), []wire.Mail{m, m, m}); errors.Join(errs...) != nil {
+				t.Error(errs)
+			}
+			return time.Since(began)
+		})...)
+	}
+	return all
+}
+
+// measure calls one five times in each of some goroutines while the fsyncs of a node that is
+// connected to another are slow, and returns what it returned below the time of one fsync.
+func measure(t *testing.T, slow, other *machine, goroutines int, one func() time.Duration) (all []time.Duration) {
+	t.Helper()
+	slow.stop()
+	if slow.instead != nil {
+		pause(time.Second)
+	}
+	slow.trace = slowFsync(t)
+	slow.start()
+	slow.trace = nil
+	linked(slow, other)
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for range goroutines {
+		wg.Go(func() {
+			for range 5 {
+				if took := one(); took < syncTakes {
+					mu.Lock()
+					all = append(all, took)
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	slow.kill() // a graceful stop would take long
+	if slow.instead != nil {
+		pause(time.Second) // a mutant forgets its last boot number and uses the clock
+	}
+	slow.start()
+	return all
 }
 
 // linked waits until both nodes are connected to each other.

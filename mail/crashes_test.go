@@ -20,9 +20,8 @@ type crashes struct {
 	sent int
 }
 
-// put hands the origin a mail for agent:a, whose body and dedupe key are text. It is written
-// when the origin works.
-func (c *crashes) put(text string) *forwarding {
+// letter returns the next letter, whose body and dedupe key are text.
+func (c *crashes) letter(text string) []byte {
 	c.t.Helper()
 	c.sent++
 	now := c.clock.Clock().Now()
@@ -33,14 +32,28 @@ func (c *crashes) put(text string) *forwarding {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	f, err := c.o.forwardable(c.ctx, []Outgoing{{Box: "agent:a", Home: c.h.id, Generation: 1, Letter: letter}}, false)
+	return letter
+}
+
+// put hands the origin a mail for agent:a, whose body and dedupe key are text. It is written
+// when the origin works.
+func (c *crashes) put(text string) *forwarding {
+	c.t.Helper()
+	f := c.forward(text, false)
+	c.o.step()
+	return f
+}
+
+// forward is put without a step of the origin.
+func (c *crashes) forward(text string, relaxed bool) *forwarding {
+	c.t.Helper()
+	f, err := c.o.forwardable(c.ctx, []Outgoing{{Box: "agent:a", Home: c.h.id, Generation: 1, Letter: c.letter(text)}}, relaxed)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	if err := c.o.do(func(box.Now) { c.o.forward(f) }); err != nil {
 		c.t.Fatal(err)
 	}
-	c.o.step()
 	return f
 }
 

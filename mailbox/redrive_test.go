@@ -238,6 +238,8 @@ func TestUnblock(t *testing.T) {
 	})
 }
 
+// I21: the sender of a mail that is sent back is told, in the first mailbox that it named, once,
+// or an event says why it was not.
 func TestBounces(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
