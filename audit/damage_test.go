@@ -174,7 +174,7 @@ func mustGoOn(t *testing.T, dir string, head Head) {
 	}
 }
 
-// A rewritten chain is sound by itself: only a head kept elsewhere tells.
+// I19: a rewritten chain is sound by itself: only a head kept elsewhere tells.
 func TestKnownHeadFindsARewrittenRecord(t *testing.T) {
 	_, head := threeFiles(t)
 	dir := t.TempDir()

@@ -1,14 +1,19 @@
 package executor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/balefire/balefire/audit"
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/handler"
+	"github.com/balefire/balefire/proto"
 )
 
 // A fullAudit writes nothing while it has an error.
@@ -71,5 +76,64 @@ func TestEndIsWrittenLater(t *testing.T) {
 	}
 	if x.runs.load() < 60 {
 		t.Errorf("the next start reads the audit from line %d of %d", x.runs.load(), last)
+	}
+}
+
+// A filler is a handler whose run and probe leave no space for the audit.
+type filler struct{ audit *fullAudit }
+
+func (f filler) Run(context.Context, *handler.Run) *handler.Result {
+	f.audit.err = errors.New("no space left on device")
+	return &handler.Result{Outcome: handler.Success}
+}
+
+func (f filler) Probe(ctx context.Context, r *handler.Run) handler.ProbeResult {
+	f.Run(ctx, r)
+	return handler.Done
+}
+
+// TestEndIsNeverWritten checks that the end of a run, and of a probe, that cannot be written
+// until the node stops is logged, and that the next start writes a crash in its place, once (I19).
+func TestEndIsNeverWritten(t *testing.T) {
+	for name, run := range map[string]func(context.Context, worker, *handler.Run){
+		"a run":   func(ctx context.Context, w worker, r *handler.Run) { w.Run(ctx, r) },
+		"a probe": func(ctx context.Context, w worker, r *handler.Run) { prober{w, w.handler.(filler)}.Probe(ctx, r) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var log bytes.Buffer
+			dir := t.TempDir()
+			folder := filepath.Join(dir, audit.DirName)
+			for boot := range uint64(3) {
+				j, err := audit.Open(folder, audit.Config{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				a := &fullAudit{Audit: j}
+				cfg := Config{Dir: dir, Boot: boot + 1, Clock: clock.System(), Logger: slog.New(slog.NewTextHandler(&log, nil))}
+				x := &Executor{parts: Parts{Audit: a}, cfg: cfg, interrupted: map[cutRun]int{}, runs: newRunLog(a, dir), quotas: newQuotas(func() (free, reserve int64, ok bool) { return 0, 0, false })}
+				if err := x.closeRuns(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if boot == 0 {
+					run(t.Context(), worker{exec: x, typ: handlerType{audited: true}, handler: filler{a}}, &handler.Run{ID: proto.TaskID{1}, Content: &proto.Content{Kind: "fill"}, Attempt: 1})
+				}
+				if err := j.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := strings.Count(log.String(), "the end of a command could not be written"); n != 1 {
+				t.Errorf("it was logged %d times:\n%s", n, &log)
+			}
+			var lines []string
+			if err := audit.Scan(folder, func(r audit.Record) error {
+				lines = append(lines, r.Action+" "+r.Detail["kind"]+" "+r.Detail["boot"])
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if want := []string{"command.start fill ", "command.crash fill 1"}; !slices.Equal(lines, want) {
+				t.Errorf("the audit has %q, want %q", lines, want)
+			}
+		})
 	}
 }

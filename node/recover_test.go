@@ -36,13 +36,31 @@ func TestAuditHasOneEndForEachRun(t *testing.T) {
 		again.endsHere(t, cut)
 		again.halt()
 	}
-	actions := map[string]int{}
+	type run struct {
+		task, epoch string
+		attempt     int
+	}
+	starts, ends, actions := map[run]int{}, map[run]int{}, map[string]int{}
 	dir := filepath.Join(crashed.Dir, audit.DirName)
-	if err := audit.Scan(dir, func(r audit.Record) error { actions[r.Action]++; return nil }); err != nil {
+	if err := audit.Scan(dir, func(r audit.Record) error {
+		key := run{r.Task, r.Epoch, r.Attempt}
+		switch actions[r.Action]++; r.Action {
+		case "command.start":
+			starts[key]++
+		case "command.end", "command.crash":
+			ends[key]++
+		}
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if actions["command.start"] != 3 || actions["command.end"] != 2 || actions["command.crash"] != 1 {
 		t.Errorf("audit has %v", actions)
+	}
+	for key, n := range starts {
+		if n != 1 || ends[key] != 1 {
+			t.Errorf("%+v has %d starts and %d ends", key, n, ends[key])
+		}
 	}
 	if _, err := audit.Verify(dir); err != nil {
 		t.Errorf("the hash chain is invalid: %v", err)
