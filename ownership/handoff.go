@@ -436,6 +436,10 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		h.end(ts, ts.endCancelled())
 		return true
 	}
+	if ts.leased() { // first, since its owner takes a cancel only from the home that it knows
+		h.requestStatus(ts)
+		h.sendStatusRequests(true)
+	}
 	if t.Denied != "" { // what the queue rejects is not accepted from another home either
 		if !ts.free() {
 			h.sendCancel(ts)
@@ -445,10 +449,6 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 	}
 	if ts.cancel && !ts.free() {
 		h.sendCancel(ts)
-	}
-	if ts.leased() {
-		h.requestStatus(ts)
-		h.sendStatusRequests(true)
 	}
 	return true
 }
