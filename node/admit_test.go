@@ -189,6 +189,37 @@ func TestHandlerForUnknownPeerWarns(t *testing.T) {
 	}
 }
 
+// A handler that passes the arguments of its senders to a program that executes them is kept
+// and reported. That does not hide what is reported of its peers.
+func TestHandlerThatRunsItsArgumentsWarns(t *testing.T) {
+	a := startAlone(t)
+	risk := func(code wire.NoteCode, program string) wire.Note {
+		return wire.Note{Code: code, NoteArgs: wire.NoteArgs{Detail: program}}
+	}
+	for _, tt := range []struct {
+		name  string
+		spec  wire.HandlerSpec
+		allow string
+		want  []wire.Note
+	}{
+		{"an interpreter", wire.HandlerSpec{Exec: []string{"/bin/sh"}, Args: true}, "a", []wire.Note{risk(wire.NoteRunsCode, "sh")}},
+		{"a launcher", wire.HandlerSpec{Exec: []string{"env"}, Args: true}, "a", []wire.Note{risk(wire.NoteRunsPrograms, "env")}},
+		{"risky flags", wire.HandlerSpec{Exec: []string{"find", "/srv"}, Args: true, AllowFlags: true}, "a", []wire.Note{risk(wire.NoteRiskyFlags, "find")}},
+		{"an interpreter, for a peer that is not a member", wire.HandlerSpec{Exec: []string{"/bin/sh"}, Args: true}, "laptpo", []wire.Note{risk(wire.NoteRunsCode, "sh"), {Code: wire.NoteMemberAbsent, NoteArgs: wire.NoteArgs{Peer: "laptpo"}}}},
+		{"an interpreter that gets no arguments", wire.HandlerSpec{Exec: []string{"/bin/sh"}}, "a", nil},
+		{"an interpreter with its script", wire.HandlerSpec{Exec: []string{"/bin/sh", "/srv/script"}, Args: true}, "a", nil},
+		{"no flags", wire.HandlerSpec{Exec: []string{"find", "/srv"}, Args: true}, "a", nil},
+	} {
+		tt.spec.Kind, tt.spec.Allow = "k", []string{tt.allow}
+		if err := a.Handlers.Add(t.Context(), tt.spec); err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if h := a.Handlers.List(); len(h) != 1 || !reflect.DeepEqual(h[0].Warnings, tt.want) {
+			t.Errorf("%s: %+v, want the warnings %+v", tt.name, h, tt.want)
+		}
+	}
+}
+
 // A handler whose program is missing is kept, because the program may be installed,
 // and reported.
 func TestHandlerWithoutProgramWarns(t *testing.T) {
