@@ -2,13 +2,16 @@ package submit
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"testing"
 	"testing/iotest"
+	"time"
 
+	"github.com/balefire/balefire/addressbook"
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
@@ -16,6 +19,8 @@ import (
 	"github.com/balefire/balefire/outbox"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/mem"
+	"github.com/balefire/balefire/transport"
 	"github.com/balefire/balefire/wire"
 )
 
@@ -106,21 +111,81 @@ func TestPlaceSmallBodies(t *testing.T) {
 	}
 }
 
-// The inbox learns that the disk has no room for a sealed result, and of no other error.
+// errSealed is returned at a failpoint after a result is sealed.
+var errSealed = errors.New("the result is sealed")
+
+// The inbox learns that there is no room for a result in a file, and of no other error that
+// it has to wait for room.
 func TestRoomError(t *testing.T) {
-	s := &Sealing{}
-	var err error
-	if s.Bodies, err = bodies.Open(filepath.Join(t.TempDir(), "bodies"), bodies.Config{Clock: clock.System(), MaxTotal: 1}); err != nil {
+	for _, tt := range []struct {
+		name   string
+		limits bodies.Config
+		size   int
+		file   bool // the result is in a file
+		want   error
+		noRoom bool
+	}{
+		{"a small result", bodies.Config{MaxBody: 1}, 1, false, errSealed, false},
+		{"a large result", bodies.Config{}, largeResult, false, errSealed, false},
+		{"a large result with all space for bodies taken", bodies.Config{MaxTotal: 1}, largeResult, false, errSealed, false},
+		{"a large result above the limit of a body", bodies.Config{MaxBody: 1}, largeResult, false, wire.ErrInvalid, false},
+		{"a file", bodies.Config{}, largeResult, true, errSealed, false},
+		{"a file with all space for bodies taken", bodies.Config{MaxTotal: 1}, largeResult, true, errSealed, false},
+		{"a file above the limit of a body", bodies.Config{MaxBody: 1}, largeResult, true, bodies.ErrTooLarge, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			err := putResult(t, t.TempDir(), tt.limits, tt.size, tt.file)
+			if !errors.Is(err, tt.want) || errors.Is(err, inbox.ErrNoRoom) != tt.noRoom {
+				t.Errorf("%v, want %v, which is a lack of room: %v", err, tt.want, tt.noRoom)
+			}
+		})
+	}
+}
+
+// largeResult is the size of a result that no record can contain.
+const largeResult = proto.MaxInlineBody / 2
+
+// putResult seals a result of size bytes, or a file with one, and stores its body in dir.
+// Nothing is put into an outbox: it returns errSealed before that.
+func putResult(t *testing.T, dir string, limits bodies.Config, size int, file bool) error {
+	t.Helper()
+	s := testSubmitter(t, dir, limits)
+	s.Fail = func(string) error { return errSealed }
+	result := make([]byte, size)
+	rand.Read(result) // so that it cannot be compressed
+	f := &inbox.Finished{ID: proto.NewTaskID(time.Now()), Origin: s.Keys.Peer(), Kind: "k", Outcome: &proto.Outcome{State: proto.Success}}
+	if !file {
+		f.Outcome.Body = result
+		return s.PutResult(t.Context(), f, nil)
+	}
+	f.File = filepath.Join(t.TempDir(), "result")
+	if err := os.WriteFile(f.File, result, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d := &outbox.Draft{Record: new(proto.Record), Envelope: &proto.Envelope{Body: make([]byte, proto.MaxSealedRecord+1)}}
-	if err := roomError(s.offload(d)); !errors.Is(err, inbox.ErrNoRoom) {
-		t.Errorf("without room: %v", err)
+	return s.PutResult(t.Context(), f, nil)
+}
+
+// testSubmitter returns a submitter without an outbox that stores bodies in dir.
+func testSubmitter(t *testing.T, dir string, limits bodies.Config) *Submitter {
+	t.Helper()
+	limits.Clock = clock.System()
+	b, err := bodies.Open(filepath.Join(dir, "bodies"), limits)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := roomError(storeError(bodies.ErrTooLarge)); errors.Is(err, inbox.ErrNoRoom) {
-		t.Errorf("a body that is too large: %v", err)
+	t.Cleanup(func() { b.Close() })
+	records, err := store.Open(mem.New(), store.Config{SweepEvery: -1})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := roomError(nil); err != nil {
-		t.Error(err)
+	t.Cleanup(func() { records.Close() })
+	keys := identity.NewKeys(nil, time.Now())
+	book, err := addressbook.Open(records, identity.Mesh{}, keys, nil, clock.System(), transport.Multiaddrs{})
+	if err != nil {
+		t.Fatal(err)
 	}
+	return New(Parts{
+		Sealing: Sealing{Book: book, Sealer: identity.NewSealer(clock.System()), Bodies: b},
+		Keys:    keys, Clock: clock.System(),
+	})
 }

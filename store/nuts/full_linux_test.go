@@ -4,64 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/storetest"
 )
-
-// smallDisk mounts a file system of size bytes.
-func smallDisk(t *testing.T, size int) (dir string) {
-	t.Helper()
-	dir = t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
-		t.Fatalf("a small disk cannot be mounted: %v", err)
-	}
-	t.Cleanup(func() { // NutsDB leaves a file open
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
-	})
-	return dir
-}
-
-// mayMount returns true if this process may mount a file system. Otherwise it runs the test
-// in a process that may, because it is root in a user namespace of its own, and returns
-// false: the test is done.
-func mayMount(t *testing.T) bool {
-	t.Helper()
-	const inside = "BALEFIRE_TEST_MOUNTS"
-	dir := t.TempDir()
-	err := unix.Mount("tmpfs", dir, "tmpfs", 0, "")
-	if err == nil {
-		err = unix.Unmount(dir, unix.MNT_DETACH)
-	}
-	if err == nil || os.Getenv(inside) != "" {
-		return true
-	}
-	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
-	again.Env = append(os.Environ(), inside+"=1")
-	again.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}},
-	}
-	if out, ran := again.CombinedOutput(); ran != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
-		t.Fatalf("mount: %v; in a user namespace: %v; run the test as root\n%s", err, ran, out)
-	}
-	return false
-}
 
 // I13, S47: on a full disk a commit fails and nothing that was acknowledged is
 // lost; the store opens while the disk is still full, and works again when there
 // is room.
 func TestDiskFull(t *testing.T) {
-	if !mayMount(t) {
+	if !storetest.MayMount(t) {
 		return
 	}
 	for _, size := range []int{700 << 10, 1 << 20, 1<<20 + 40<<10} {
@@ -72,7 +29,7 @@ func TestDiskFull(t *testing.T) {
 }
 
 func fillDisk(t *testing.T, size, val int) {
-	disk := smallDisk(t, size)
+	disk := storetest.SmallDisk(t, size)
 	dir := filepath.Join(disk, "store")
 	ballast := filepath.Join(disk, "ballast")
 	write(t, ballast, make([]byte, 300<<10))
@@ -122,10 +79,10 @@ func fillDisk(t *testing.T, size, val int) {
 
 // A compaction for which there is no room leaves the store as it was.
 func TestNoRoomForCompaction(t *testing.T) {
-	if !mayMount(t) {
+	if !storetest.MayMount(t) {
 		return
 	}
-	disk := smallDisk(t, 1<<20)
+	disk := storetest.SmallDisk(t, 1<<20)
 	d := open(t, filepath.Join(disk, "store"))
 	want := make(map[string]string)
 	for i := range 65 {

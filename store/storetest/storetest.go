@@ -4,6 +4,7 @@
 //	func TestStore(t *testing.T) { storetest.Run(t, open) }
 //
 // It also has [Faults], an engine that fails, stalls or panics when told to.
+// On Linux, SmallDisk is a disk that becomes full.
 package storetest
 
 import (
