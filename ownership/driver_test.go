@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,7 +29,7 @@ type cluster struct {
 
 	mu     sync.Mutex
 	cut    map[[2]int]bool
-	ends   map[proto.TaskID][]string // results that counted
+	ends   map[proto.TaskID][]string // states, each with its result or else its reason
 	starts map[proto.TaskID]int
 	refuse func(from proto.PeerID) error // results that do not unseal; nil: none
 	bodies testBodies
@@ -210,9 +211,13 @@ func (n *clusterNode) End(ctx context.Context, e End, o *proto.Outcome, also fun
 	also(&b)
 	err := n.store.Apply(ctx, &b)
 	if err == nil {
+		text := string(o.GetBody())
+		if o == nil {
+			text = e.Reason
+		}
 		n.cluster.mu.Lock()
 		delete(n.tasks, e.Task)
-		n.cluster.ends[e.Task] = append(n.cluster.ends[e.Task], e.State.Name()+" "+string(o.GetBody()))
+		n.cluster.ends[e.Task] = append(n.cluster.ends[e.Task], e.State.Name()+" "+text)
 		n.cluster.mu.Unlock()
 	}
 	return err
@@ -461,27 +466,36 @@ func (nopMover) Adopt(*proto.Handoff) (func(*store.Batch), func(), error) {
 }
 func (nopMover) HandedOff([]proto.TaskID, proto.PeerID) {}
 
+// crashWhileRunning returns two nodes that run eight tasks with a crash policy, and the tasks
+// of the second one, which has just crashed.
+func crashWhileRunning(t *testing.T, p Policy) (w *cluster, mine []proto.TaskID) {
+	t.Helper()
+	w = newCluster(t, 2, 5*time.Second)
+	for _, n := range w.nodes {
+		n.policy = p
+	}
+	for i := range 8 {
+		w.nodes[0].add(i, nil)
+	}
+	time.Sleep(2 * time.Second)
+	n := w.nodes[1]
+	w.mu.Lock()
+	mine = slices.Collect(maps.Keys(n.stops))
+	w.mu.Unlock()
+	if len(mine) < 2 {
+		t.Fatalf("the other node runs %d tasks, too few to show anything", len(mine))
+	}
+	n.crash()
+	return w, mine
+}
+
 // A handler with a probe is asked about tasks that ran when its node died: those that are
 // done end so and are not run again, the others are (I7).
 func TestDriversProbeAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newCluster(t, 2, 5*time.Second)
+		w, mine := crashWhileRunning(t, PolicyProbe)
 		defer w.close()
-		for _, n := range w.nodes {
-			n.policy = PolicyProbe
-		}
-		for i := range 8 {
-			w.nodes[0].add(i, nil)
-		}
-		time.Sleep(2 * time.Second)
 		n := w.nodes[1]
-		w.mu.Lock()
-		mine := slices.Collect(maps.Keys(n.stops))
-		w.mu.Unlock()
-		if len(mine) < 2 {
-			t.Fatalf("the other node runs %d tasks, too few to show anything", len(mine))
-		}
-		n.crash()
 		n.start()
 		w.members()
 		w.settled(8, time.Minute)
@@ -500,6 +514,41 @@ func TestDriversProbeAfterACrash(t *testing.T) {
 			t.Errorf("the grant of %s is still kept", id)
 		}
 	})
+}
+
+// A task that is to be parked ends as a dead letter, and is not run again, if the node that
+// died while it ran is back at once (I7). If that node is dead or silent, the task is granted
+// to another one, whatever its policy: the home does not know that.
+func TestDriversParkAfterACrash(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		back, silent bool
+		end          string
+		starts       int
+	}{
+		{"back at once", true, false, "DEAD_LETTER indeterminate: ", 1},
+		{"dead", false, false, "SUCCESS by 0 ", 2},
+		{"silent", false, true, "SUCCESS by 0 ", 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, mine := crashWhileRunning(t, PolicyPark)
+				defer w.close()
+				if tt.back {
+					w.nodes[1].start()
+				}
+				if !tt.silent {
+					w.members()
+				}
+				w.settled(8, time.Minute)
+				for _, id := range mine {
+					if end, starts := w.ends[id][0], w.starts[id]; !strings.HasPrefix(end, tt.end) || starts != tt.starts {
+						t.Errorf("task %d ended as %q after %d starts, want %q after %d", id[1], end, starts, tt.end, tt.starts)
+					}
+				}
+			})
+		})
+	}
 }
 
 func wasDone(id proto.TaskID) bool { return id[1]%4 < 2 }

@@ -76,6 +76,7 @@ var rules = []mutant{
 		{"renew.go", "checkHandlers", "\t\t\tif !r.mem.stopped {", "if !r.mem.stopped && !MUTANT {"},
 		{"renew.go", "renew", "r.mem.stalled", "r.mem.stalled && !MUTANT"},
 	}},
+	{name: "parked task run again", edits: []edit{{"owner.go", "crashed", "case p == PolicyPark:", "case p == PolicyPark && !MUTANT:"}}},
 	{name: "crash not reported", edits: []edit{{"owner.go", "Begin", "o.crashed(r, policy(r.task))", "if !MUTANT {\no.crashed(r, policy(r.task))\n}"}}},
 	{name: "cancel lost after a handoff", seeds: 500, edits: []edit{{"home.go", "cancel", "entry == nil", "entry == nil || MUTANT"}}},
 	{name: "cancel forgotten", seeds: 500, edits: []edit{

@@ -56,6 +56,7 @@ type simRuns struct {
 	success []int        // by node: on disk
 	noted   [7]proto.Seq // by node: the newest start on disk
 	seen    [7]proto.Seq // by node: the newest lease on disk
+	cut     [7]proto.Seq // by node: the run that its death cut off
 }
 
 // A simEnd is how a task ended.
@@ -394,14 +395,6 @@ func (w *checker) written(x *simNode, wr Write) {
 	case m.Phase == proto.LeaseFinished && m.State == proto.Success:
 		t.success[x.i] = 1
 	}
-}
-
-// effectOf returns the answer of a handler's probe.
-func (w *checker) effectOf(x *simNode, id proto.TaskID) (bool, []byte) {
-	if w.tasks[id].success[x.i] > 0 || w.s.chance(2) {
-		return true, w.value(x, id)
-	}
-	return false, nil
 }
 
 // value returns a result that only one run can produce.

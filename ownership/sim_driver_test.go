@@ -30,7 +30,11 @@ func (x *simNode) receive(from proto.PeerID, m Send) {
 	case *proto.Renewed:
 		x.apply(o.OnRenewed(from, b, now))
 	case *proto.Release:
-		x.fenced(releasedClaims(b), func() Output { return h.OnRelease(from, b, now) })
+		x.fenced(releasedClaims(b), func() Output {
+			out := h.OnRelease(from, b, now)
+			x.s.w.released(x, out)
+			return out
+		})
 	case *proto.ReleaseReply:
 		x.apply(o.OnReleaseReply(from, b, now))
 	case *proto.Status:
@@ -174,4 +178,35 @@ func (x *simNode) stopProc(st Stop) {
 		}
 		x.work()
 	})
+}
+
+// effectOf returns the answer of a handler's probe.
+func (w *checker) effectOf(x *simNode, id proto.TaskID) (bool, []byte) {
+	if w.tasks[id].success[x.i] > 0 || w.s.chance(2) {
+		return true, w.value(x, id)
+	}
+	return false, nil
+}
+
+// cutOff records the runs that a death of x cut off.
+func (w *checker) cutOff(x *simNode) {
+	for id, r := range x.owner.runs {
+		if r.phase == proto.LeaseStarted {
+			w.tasks[id].cut[x.i] = r.epoch
+		}
+	}
+}
+
+// released checks I7: a task that is to be parked ends when its owner reports that a death of
+// its node cut the run off.
+func (w *checker) released(x *simNode, out Output) {
+	for _, e := range out.Events {
+		t := w.tasks[e.Task]
+		if e.Kind != EventReleased || t.policy != PolicyPark || t.rolled || x.home.tasks[e.Task] == nil {
+			continue
+		}
+		if y := x.s.nodeOf(e.Peer); y != nil && t.cut[y.i] == e.Epoch {
+			w.fail("I7: %v waits again after a death of node %d cut its run off, and its policy is to park it", e.Task, y.i)
+		}
+	}
 }

@@ -321,6 +321,7 @@ func (x *simNode) start() {
 		x.known[i] = o.bootID
 	}
 	x.apply(x.home.Begin(now))
+	s.w.cutOff(x)
 	x.apply(x.owner.Begin(s.w.policyOf, now))
 	x.look()
 	x.tick(0)
