@@ -171,3 +171,56 @@ func TestQueueTasksComeBack(t *testing.T) {
 		c.waitAll(1, ids, 10*time.Minute)
 	})
 }
+
+// A result that comes after the home of the queue has ended its task, or has granted it to
+// another node, does not count, and its node has an event (I3, I4). The home lists it, unless
+// a renewal comes before it and the answer to that tells its node that the task has ended.
+func TestLateQueueResultIsListed(t *testing.T) {
+	for name, cancel := range map[string]bool{"after the end": true, "after another grant": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster(t, 3, 5*time.Minute)
+				defer c.close()
+				home, owner := c.nodes[0], c.nodes[1]
+				c.onlyNode(1, 5)
+				time.Sleep(3 * time.Second)
+				ref := c.submitMany(0, 1)[0]
+				time.Sleep(10 * time.Second)
+				c.Unplug(1)
+				time.Sleep(4 * time.Minute)
+				want := "RUNNING"
+				if cancel {
+					want = "CANCELLED"
+					if _, err := home.node.Cancel(t.Context(), ref, false, ""); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					c.onlyNode(2, 5)
+				}
+				time.Sleep(2 * time.Minute) // the first run has ended, the second one has not
+				home.waitState(ref, want, time.Second)
+				listed := func() bool {
+					return slices.ContainsFunc(home.node.Queues.Conflicts(t.Context()), func(x wire.LeaseConflict) bool {
+						return x.Task == ref && x.Peer == owner.name && x.State == "SUCCESS" && x.Digest != ""
+					})
+				}
+				if listed() {
+					t.Fatal("the result is listed before it comes")
+				}
+				c.Plug(1)
+				time.Sleep(2 * time.Minute)
+				home.waitState(ref, want, time.Second)
+				owner.wantResultEvent("ownership.result_lost", ref, "")
+				if cancel {
+					return
+				}
+				if !listed() || len(home.resultEvents(wire.EventResultRejected, ref)) == 0 {
+					t.Errorf("the home does not list the result, or has no event: %+v", home.node.Queues.Conflicts(t.Context()))
+				}
+				if c.waitAll(0, []string{ref}, 10*time.Minute)[2] != 1 {
+					t.Error("the result is not that of the newest grant")
+				}
+			})
+		})
+	}
+}

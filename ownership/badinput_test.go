@@ -137,7 +137,8 @@ func TestBadClaimsChangeNothing(t *testing.T) {
 	}
 }
 
-// The valid claim does count: otherwise the table above would show nothing.
+// The valid claim does count: otherwise the table above would show nothing. The result does
+// not change afterwards, and another one is reported (I3).
 func TestAValidClaimCounts(t *testing.T) {
 	f := newFixture(t, nil)
 	r, out := f.home.OnResult(ownerPeer, Result{Claim: f.claim(), State: proto.Success, Digest: []byte("one")}, f.now)
@@ -149,7 +150,7 @@ func TestAValidClaimCounts(t *testing.T) {
 		t.Errorf("the same result again: %v, ends %v", r, out.Ends)
 	}
 	r, out = f.home.OnResult(ownerPeer, Result{Claim: f.claim(), State: proto.Success, Digest: []byte("two")}, f.now)
-	if r.Code != proto.CodeStale || len(out.Ends) != 0 || len(out.Orphans) != 1 {
+	if r.Code != proto.CodeStale || len(out.Ends) != 0 || len(out.Orphans) != 1 || out.Orphans[0].From != ownerPeer || string(out.Orphans[0].Digest) != "two" {
 		t.Errorf("another result: %v, ends %v, orphans %v", r, out.Ends, out.Orphans)
 	}
 }

@@ -47,8 +47,8 @@ func (f *fixture) release(r *proto.Released) Output {
 }
 
 // A task whose lease ran out may still run at the node that had it, also after a later owner
-// gave it back without a start. It expires only when no run of that node is left (I3), and
-// a restart of its home changes nothing of that.
+// gave it back without a start. It expires only when no run of at most ten minutes can be left
+// at that node (I3), and a restart of its home changes nothing of that.
 func TestTaskThatMayStillRunDoesNotExpire(t *testing.T) {
 	for _, cause := range []proto.ReleaseCause{proto.Unstarted, proto.CauseExpired} {
 		t.Run(cause.Name(), func(t *testing.T) {
@@ -63,7 +63,10 @@ func TestTaskThatMayStillRunDoesNotExpire(t *testing.T) {
 			if f.pass(time.Minute); f.state() == nil {
 				t.Error("it expired while its first owner may run it")
 			}
-			if f.pass(f.home.cfg.RunLimit + f.home.cfg.Skew); f.state() != nil {
+			if f.pass(9*time.Minute + f.home.cfg.Skew); f.state() == nil {
+				t.Error("it expired although a run of ten minutes may be left")
+			}
+			if f.pass(10 * time.Second); f.state() != nil {
 				t.Error("it did not expire, and no run of it can be left")
 			}
 			if !again.lost {
