@@ -113,19 +113,20 @@ func TestExitCodesDecideTheEnd(t *testing.T) {
 		name, script, want string
 		exit               int32
 		attempts           int
+		stderr             string
 	}{
-		{"65 fails permanently", "echo no >&2; exit 65", "FAILED", 65, 1},
-		{"75 is retried", "echo later >&2; exit 75", "DEAD_LETTER", 75, 2},
-		{"any other is retried", "exit 3", "DEAD_LETTER", 3, 2},
-		{"a signal is retried", "kill -9 $$", "DEAD_LETTER", -1, 2},
-		{"the last attempt ran out of time", "sleep 60", "TIMEOUT", -1, 2},
+		{"65 fails permanently", "echo no >&2; exit 65", "FAILED", 65, 1, "no\n"},
+		{"75 is retried", "echo later >&2; exit 75", "DEAD_LETTER", 75, 2, "later\n"},
+		{"any other is retried", "exit 3", "DEAD_LETTER", 3, 2, ""},
+		{"a signal is retried", "echo killed >&2; kill -9 $$", "DEAD_LETTER", -1, 2, "killed\n"},
+		{"the last attempt ran out of time", "echo slow >&2; sleep 60", "TIMEOUT", -1, 2, "slow\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", tt.script}})
 			task := a.waitEnd(t, id, tt.want)
-			if len(task.History) != tt.attempts || task.Reason == "" {
-				t.Errorf("%d attempts, want %d; reason %q", len(task.History), tt.attempts, task.Reason)
+			if len(task.History) != tt.attempts || task.Reason == "" || task.Stderr != tt.stderr {
+				t.Errorf("%d attempts, want %d; reason %q; stderr %q, want %q", len(task.History), tt.attempts, task.Reason, task.Stderr, tt.stderr)
 			}
 			if tt.exit >= 0 && (task.ExitCode == nil || *task.ExitCode != tt.exit) {
 				t.Errorf("exit code %v, want %d", task.ExitCode, tt.exit)

@@ -1,6 +1,7 @@
 package ownership
 
 import (
+	"maps"
 	"testing"
 	"time"
 
@@ -102,6 +103,40 @@ func TestASharedLaneRunsOneTask(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A dead head that was told to block holds up the tasks of its origin, and those of all
+// origins if the queue shares its lanes, until an operator unblocks the lane; one that was not
+// holds up none (I10).
+func TestADeadHeadBlocksItsLane(t *testing.T) {
+	for _, tt := range []struct {
+		shared, block bool
+		want          map[byte]bool // granted, with the head, before the lane is unblocked
+	}{
+		{false, true, map[byte]bool{1: true, 3: true}},
+		{true, true, map[byte]bool{1: true}},
+		{false, false, map[byte]bool{1: true, 2: true, 3: true}},
+		{true, false, map[byte]bool{1: true, 2: true}},
+	} {
+		h, granted, now := laneFixture(t, tt.shared, func(x *Task) { x.Block = tt.block })
+		claim := h.tasks[proto.TaskID{1}].claim().message()
+		claim.BootId = bootA[:]
+		ruling, out := h.OnResult(ownerPeer, Result{Claim: claim, State: proto.Failed}, now)
+		if note(granted, out); ruling.Code != proto.CodeOK || len(out.Ends) != 1 {
+			t.Fatalf("the head: %v, %d ends", ruling, len(out.Ends))
+		}
+		for range 10 {
+			now.Wall, now.Mono, now.Boot = now.Wall+1000, now.Mono+time.Second, now.Boot+time.Second
+			note(granted, h.Tick(now))
+		}
+		if !maps.Equal(granted, tt.want) {
+			t.Errorf("shared %v, block %v: granted are %v, want %v", tt.shared, tt.block, granted, tt.want)
+		}
+		unblocked, out := h.Unblock("q", "customer-7", now)
+		if note(granted, out); unblocked != tt.block || !granted[2] {
+			t.Errorf("shared %v, block %v: unblocked %v, granted are %v", tt.shared, tt.block, unblocked, granted)
+		}
 	}
 }
 

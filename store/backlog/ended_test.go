@@ -100,7 +100,7 @@ func TestDeadEntriesAreArchivedFirst(t *testing.T) {
 
 // TestDamagedDeadRecordIsKept: a dead record that cannot be read is not archived, so it
 // is not deleted either; it no longer blocks its lane, as after a restart. This holds also
-// where no other is to be archived.
+// where no other is to be archived (I11).
 func TestDamagedDeadRecordIsKept(t *testing.T) {
 	for _, others := range []int{0, 2} {
 		t.Run(fmt.Sprint(others), func(t *testing.T) { tidyDamaged(t, others) })
