@@ -179,12 +179,12 @@ func TestNoRoomIsAnAbandon(t *testing.T) {
 	}{{0, 0, retrying}, {1, 0, retrying}, {2, 0, deadLetter}, {0, proto.AtMostOnce, deadLetter}} {
 		got := l.after(&proto.Record{Abandons: tt.abandons, Mode: tt.mode}, &handler.Result{Outcome: handler.NoSpace, Reason: "NO_ROOM"}, notStopped, 0.5)
 		if got.state != tt.want || got.spent || !got.abandoned || (got.wait > 0) != (tt.want == retrying) || !strings.Contains(got.reason, "NO_ROOM") {
-			t.Errorf("%+v after %d abandons: want %s", t, tt.abandons, tt.want.Name())
+			t.Errorf("%+v after %d abandons: want %s", got, tt.abandons, tt.want.Name())
 		}
 	}
 	got := l.after(&proto.Record{}, &handler.Result{Outcome: handler.Success, Truncated: true, Reason: "cut off after 5 bytes"}, notStopped, 0)
 	if got.state != succeeded || got.reason != "cut off after 5 bytes" {
-		t.Errorf("%+v, want a success with the reason that it is truncated", t)
+		t.Errorf("%+v, want a success with the reason that it is truncated", got)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestRecovered(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got := l.afterCrash(&proto.Record{Mode: tt.mode, Abandons: tt.abandons}, tt.policy, tt.probe, 0)
 			if got.state != tt.want || !got.abandoned || got.spent {
-				t.Errorf("got %+v, want %s, an abandon and no attempt", t, tt.want.Name())
+				t.Errorf("got %+v, want %s, an abandon and no attempt", got, tt.want.Name())
 			}
 			if got.state == deadLetter && got.reason == "" {
 				t.Error("no reason (I11)")
