@@ -51,7 +51,6 @@ func TestFullStoreIsLoggedAndAnEvent(t *testing.T) {
 		runtime.GC()
 		reported("store.full memory")
 		runtime.KeepAlive(used)
-		used = nil
 		reported("store.full memory", "store.recovered")
 		n.halt()
 		reserve = 1 << 60
