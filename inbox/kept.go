@@ -131,7 +131,8 @@ const fileRetry = time.Second
 
 // EndKept ends a task that has a custodian with outcome o: its terminal record, the result for the
 // origin and what also adds are one batch. An error means that the store has failed, or may
-// have; one that wraps [handler.ErrStopping], that the node stops while the result waits for room.
+// have; one that wraps [handler.ErrStopping], that the node stops while the result waits for room or
+// for a file.
 func (in *Inbox) EndKept(ctx context.Context, id proto.TaskID, o *proto.Outcome, also func(*store.Batch)) error {
 	wait := firstRetry
 	for try := 1; ; try++ {

@@ -101,7 +101,7 @@ func (b *Boxes) fetchBody(ctx context.Context, p place, sub string, h box.Handle
 				offered = nil
 				start.Stop()
 			case <-start.C:
-				return nil, none, fmt.Errorf("%w: %s does not send the body within %s: read it there, or try again", wire.ErrRefused, b.parts.Book.NameOf(p.home), fetchStart)
+				return nil, none, timeoutError(fmt.Sprintf("%s does not send the body within %s: read it there, or try again", b.parts.Book.NameOf(p.home), fetchStart))
 			case <-ctx.Done():
 				return nil, none, ctx.Err()
 			case <-again.C:

@@ -631,14 +631,14 @@ func (h *remoteHome) wait(ctx context.Context, s *remoteSettle) ([]mail.Settled,
 }
 
 // unreachable is the error for a peer without a path to it.
-func (h *remoteHome) unreachable() error { return unreachableError(h.name()) }
-
-// An unreachableError names a peer that could not be reached in time.
-type unreachableError string
-
-func (e unreachableError) Error() string {
-	return fmt.Sprintf("%s cannot be reached: balefire-node why %s says why", string(e), string(e))
+func (h *remoteHome) unreachable() error {
+	return timeoutError(fmt.Sprintf("%s cannot be reached: balefire-node why %[1]s says why", h.name()))
 }
 
+// A timeoutError says what a peer did not do in time.
+type timeoutError string
+
+func (e timeoutError) Error() string { return string(e) }
+
 // Is makes it a [context.DeadlineExceeded].
-func (unreachableError) Is(target error) bool { return target == context.DeadlineExceeded }
+func (timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }

@@ -106,24 +106,26 @@ func TestCommandRunsWithItsArguments(t *testing.T) {
 func TestExitCodesDecideTheEnd(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t, nil)
-	if err := b.Handlers.Add(t.Context(), shell(func(s *wire.HandlerSpec) { s.MaxAttempts = 2; s.Timeout = "2s" })); err != nil {
-		t.Fatal(err)
+	for kind, timeout := range map[string]string{"run": "10m", "slow": "100ms"} {
+		if err := b.Handlers.Add(t.Context(), shell(func(s *wire.HandlerSpec) { s.Kind, s.MaxAttempts, s.Timeout = kind, 2, timeout })); err != nil {
+			t.Fatal(err)
+		}
 	}
 	tests := []struct {
-		name, script, want string
-		exit               int32
-		attempts           int
-		stderr             string
+		name, kind, script, want string
+		exit                     int32
+		attempts                 int
+		stderr                   string
 	}{
-		{"65 fails permanently", "echo no >&2; exit 65", "FAILED", 65, 1, "no\n"},
-		{"75 is retried", "echo later >&2; exit 75", "DEAD_LETTER", 75, 2, "later\n"},
-		{"any other is retried", "exit 3", "DEAD_LETTER", 3, 2, ""},
-		{"a signal is retried", "echo killed >&2; kill -9 $$", "DEAD_LETTER", -1, 2, "killed\n"},
-		{"the last attempt ran out of time", "echo slow >&2; sleep 60", "TIMEOUT", -1, 2, "slow\n"},
+		{"65 fails permanently", "run", "echo no >&2; exit 65", "FAILED", 65, 1, "no\n"},
+		{"75 is retried", "run", "echo later >&2; exit 75", "DEAD_LETTER", 75, 2, "later\n"},
+		{"any other is retried", "run", "exit 3", "DEAD_LETTER", 3, 2, ""},
+		{"a signal is retried", "run", "echo killed >&2; kill -9 $$", "DEAD_LETTER", -1, 2, "killed\n"},
+		{"the last attempt ran out of time", "slow", "sleep 600", "TIMEOUT", -1, 2, ""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", tt.script}})
+			id := a.submit(t, wire.Request{Target: "b", Kind: tt.kind, Args: []string{"sh", "-c", tt.script}})
 			task := a.waitEnd(t, id, tt.want)
 			if len(task.History) != tt.attempts || task.Reason == "" || task.Stderr != tt.stderr {
 				t.Errorf("%d attempts, want %d; reason %q; stderr %q, want %q", len(task.History), tt.attempts, task.Reason, task.Stderr, tt.stderr)

@@ -253,9 +253,14 @@ func (d *Driver) Run(ctx context.Context) error {
 		d.pruneTask(id)
 	}
 	for all := true; ; {
-		if err := d.flush(ctx, all || d.homeInvalid); ctx.Err() != nil || errors.Is(err, ErrStopped) {
+		err := d.flush(ctx, all || d.homeInvalid)
+		switch {
+		case ctx.Err() != nil:
 			return nil // what was not written is recovered at the next start
-		} else if err != nil {
+		case errors.Is(err, ErrStopped):
+			d.cfg.Logger.Error("the node stops while the end of a queued task waits: the leases of this node are not released", "err", err)
+			return nil
+		case err != nil:
 			return fmt.Errorf("leases: %w", err)
 		}
 		if d.homeInvalid {

@@ -98,7 +98,7 @@ func addHandlerFlags(c *cobra.Command, s *wire.HandlerSpec) {
 	f.Var(sizeValue{&s.MaxBody}, "max-body", "largest body, like 64MiB (default the node's limit)")
 	f.Var(sizeValue{&s.MaxOutput}, "max-output", "output that a run may write, like 64MiB (default 10MiB)")
 	f.StringVar(&s.OnOverflow, "on-overflow", "", "when a run writes more than that: fail or cut (default fail)")
-	f.StringSliceVar(&s.Env, "env", nil, "NAME of an environment variable that the node passes to the program, or NAME=VALUE (repeatable)")
+	f.Var(envValue{&s.Env}, "env", "NAMEs of environment variables that the node passes to the program, comma-separated, or NAME=VALUE (repeatable)")
 	f.StringVar(&s.RunAs, "run-as", "", "USER or USER:GROUP that the program runs as; it must not be able to read the node's keys (default the node's user)")
 	f.StringVar(&s.Dir, "work-dir", "", "folder to run in (default a new one for each run)")
 }

@@ -653,7 +653,7 @@ func TestMailHelp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.Contains(out.String(), "(default 0s)") {
-			t.Errorf("%s: a flag without a value is one of 0s", c.CommandPath())
+			t.Errorf("%s: a flag shows a default of 0s", c.CommandPath())
 		}
 		help, _, _ := strings.Cut(out.String(), "\nGlobal Flags:")
 		got.WriteString("-- " + c.CommandPath() + " --\n" + help)

@@ -110,17 +110,17 @@ func (w *app) saveBody(ctx context.Context, r readable, d *wire.DeliveredMail, d
 	return nil
 }
 
-// A badBodyError is why a body cannot be read to its end, or is not what its mail says. It spends
-// an attempt, so that a mail whose body never comes ends.
+// A badBodyError is why a body cannot be read to its end, is not what its mail says, or is not there.
+// It spends an attempt, so that a mail whose body never comes ends.
 type badBodyError struct{ error }
 
 func (e *badBodyError) Unwrap() error { return e.error }
 
-// A lostBodyError is why a body could not be read from the node that has it: the node was restarted,
-// the lease of the mail has ended, or the node refused it.
+// A lostBodyError is why a body could not be read now: the node was restarted, the lease of the mail
+// has ended, or the node has no time or no space for it.
 type lostBodyError struct {
 	error
-	refused bool // and may do so again at once
+	busy bool // the node would say so again at once
 }
 
 func (e *lostBodyError) Unwrap() error { return e.error }
@@ -132,13 +132,14 @@ func comesAgain(err error) bool {
 	return bad || lost
 }
 
-// refusedBody is how long a mail whose body was refused is given back for: others are read meanwhile.
-const refusedBody = 30 * time.Second
+// busyDelay is how long a mail is given back for whose body cannot be read now: others are read
+// meanwhile.
+const busyDelay = 30 * time.Second
 
-// bodyDelay returns how long a mail is given back for whose body could not be read.
+// bodyDelay returns how long to defer a mail whose body could not be read.
 func (f *readFlags) bodyDelay(why error) wire.Duration {
-	if lost, ok := errors.AsType[*lostBodyError](why); ok && lost.refused && f.follow {
-		return wire.Duration(refusedBody)
+	if lost, ok := errors.AsType[*lostBodyError](why); ok && lost.busy && f.follow {
+		return wire.Duration(busyDelay)
 	}
 	return 0
 }
@@ -152,12 +153,16 @@ func (w *app) fetchBody(ctx context.Context, r readable, d *wire.DeliveredMail, 
 	}
 	body, _, err := c.DeliveredBody(ctx, r.box, r.sub, d.Lease)
 	if err != nil {
-		refused := !isUnreachable(err)
+		gone, busy := isAny(err, wire.ErrRefused, wire.ErrNotFound), !isUnreachable(err)
 		err = mailFailure(err)
 		if _, none := errors.AsType[*noMailError](err); none {
 			return nil, err
 		}
-		return nil, &lostBodyError{fmt.Errorf("read the body of mail %s: %w", d.Mail.ID, orLost(ctx, err)), refused}
+		err = fmt.Errorf("read the body of mail %s: %w", d.Mail.ID, orLost(ctx, err))
+		if gone {
+			return nil, &badBodyError{err}
+		}
+		return nil, &lostBodyError{err, busy}
 	}
 	defer body.Close()
 	if file, err = os.CreateTemp(dir, d.Mail.ID+".*.part"); err != nil {

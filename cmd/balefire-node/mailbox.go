@@ -154,9 +154,9 @@ func mailboxSet(w *app) *cobra.Command {
 	c := &cobra.Command{
 		Use: "set NAME [ARG...]", Short: "Change the settings of a mailbox",
 		Long: `Change the settings of a mailbox, at once and also for what waits in it. Settings
-without a flag do not change; 0 or an empty list is the default, but --keep 0 keeps
-no mail that is done. An empty --exec or --post removes the handler; another --exec
-or --post keeps the rest of its settings, but for those that only programs have.`,
+without a flag do not change; an empty list is the default. An empty --exec or
+--post removes the handler; another --exec or --post keeps the rest of its
+settings, but for those that only programs have.`,
 		Example: `  balefire-node mailbox set ceo --attempts 5 --allow peer:beta,role:work
   balefire-node mailbox set ceo --lease 0 --allow=''
   balefire-node mailbox set ceo --exec ''`,

@@ -30,7 +30,7 @@ func (f *handlerFlags) add(c *cobra.Command) {
 	fs.Var(numberValue[int]{&h.Concurrency, 1, 256}, "concurrency", "mails that --exec or --post handles at once (default 1)")
 	fs.Var(spanValue{&f.timeout}, "run-timeout", "limit of one run of --exec or --post, at most 12h; 0: the default, 10m")
 	fs.StringVar(&h.Profile, "profile", "", "of --exec: read-only, dev-write or dangerous (default dev-write)")
-	fs.StringSliceVar(&h.Env, "env", nil, "NAME of an environment variable that --exec gets from the node, or NAME=VALUE (repeatable)")
+	fs.Var(envValue{&h.Env}, "env", "NAMEs of environment variables that --exec gets from the node, comma-separated, or NAME=VALUE (repeatable)")
 	fs.StringVar(&h.RunAs, "run-as", "", "USER or USER:GROUP that --exec runs as (default the node's user)")
 	fs.StringVar(&h.Dir, "work-dir", "", "folder that --exec runs in (default a new one for each run)")
 	c.MarkFlagsMutuallyExclusive("exec", "post")

@@ -123,6 +123,9 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, f *readFlags, program ha
 	if res.Outcome == handler.Unready {
 		return fmt.Errorf("the mail was given back: %w", cmp.Or(unread, errors.New(res.Reason)))
 	}
+	if unread != nil {
+		w.warn(unread)
+	}
 	w.infof("%s  %s  %s", d.Lease, res.Outcome, done[0].Code)
 	return cmd.Context().Err()
 }

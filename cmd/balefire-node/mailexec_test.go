@@ -119,13 +119,14 @@ func TestProgramOfALargeMail(t *testing.T) {
 	}
 }
 
-// Following outlives a body that its node refuses: that mail is given back for a time in which
-// others are read. It ends if the node has no bodies at all.
+// Following outlives a body that its node has lost, which spends an attempt, and one for which it
+// has no time or space: that mail is given back for a time in which others are read. It ends if the
+// node has no bodies at all.
 func TestMailFollowOutlivesRefusedBodies(t *testing.T) {
 	body := bytes.Repeat([]byte("y"), 1<<20)
 	older := &wire.Problem{Code: wire.CodeNotFound, Status: http.StatusNotFound, Fix: wire.NoRouteFix}
 	for _, flags := range []string{"--ack --save " + t.TempDir(), "--exec true"} {
-		for _, why := range []error{wire.ErrRefused, wire.ErrNotFound, context.DeadlineExceeded, older} {
+		for _, why := range []error{wire.ErrRefused, wire.ErrNotFound, context.DeadlineExceeded, wire.ErrFull, older} {
 			n, leases, settled := newMailNode(), 0, []string{}
 			n.Answer("POST /v1/mailboxes/{box}/lease", func(*http.Request) any {
 				if leases++; leases == 3 {
@@ -146,14 +147,20 @@ func TestMailFollowOutlivesRefusedBodies(t *testing.T) {
 				for _, d := range s.Defer {
 					settled = append(settled, fmt.Sprintf("defer %s for %s", d.Lease, d.Delay))
 				}
+				for _, x := range s.Nack {
+					settled = append(settled, "nack "+x.Lease)
+				}
 				for _, lease := range s.Ack {
 					settled = append(settled, "ack "+lease)
 				}
 				return wire.SettledMail{Items: []wire.SettledItem{{Code: wire.SettledOK}}}
 			})
 			want, ends := []string{"defer 88.7.1 for 30s", "ack 88.7.2"}, exitDenied
-			if why == older {
+			switch why {
+			case older:
 				want, ends = []string{"defer 88.7.1 for 0s"}, exitNotFound
+			case wire.ErrRefused, wire.ErrNotFound:
+				want[0] = "nack 88.7.1"
 			}
 			code, _, errs := command(t, n, words("mail read ceo --follow "+flags)...)
 			if code != ends || !slices.Equal(settled, want) || strings.Contains(errs, "warning: ") != (why != older) {

@@ -45,8 +45,8 @@ A body above 256 KiB is not printed: --save DIR writes it to DIR/ID, or mail sho
 
 With --follow it prints mail as it comes, until it is interrupted, across restarts
 of the node. An acknowledgment that a restart cuts off, or that comes too late, is
-a warning, and so is a body that cannot be read: the mail is delivered again, after
-30 s if the node refuses its body.
+a warning, and so is a body that cannot be read: the mail is delivered again, and
+has spent an attempt if its body is lost.
 
 With --exec it runs a program for each mail instead, in this folder and one after
 the other, with the body on standard input and the variables BALEFIRE_* that the

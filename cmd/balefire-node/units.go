@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/balefire/balefire/node/config"
@@ -80,6 +81,27 @@ func (v limitValue) String() string {
 
 // Type is the name of the value in the help.
 func (limitValue) Type() string { return "duration" }
+
+// An envValue is a repeatable flag with NAMEs of environment variables, comma-separated, or with one
+// NAME=VALUE, whatever is in VALUE. Empty, it adds none.
+type envValue struct{ all *[]string }
+
+func (v envValue) Set(text string) error {
+	switch {
+	case text == "":
+	case strings.Contains(text, "="):
+		*v.all = append(*v.all, text)
+	default:
+		*v.all = append(*v.all, strings.Split(text, ",")...)
+	}
+	return nil
+}
+
+// String is the default in the help: none.
+func (envValue) String() string { return "" }
+
+// Type is the name of the value in the help.
+func (envValue) Type() string { return "names" }
 
 // A sizeValue is a flag with a number of bytes in the format of the configuration: 64MiB,
 // 1.5GB.

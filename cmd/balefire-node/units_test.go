@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +9,19 @@ import (
 
 	"github.com/balefire/balefire/wire"
 )
+
+// A variable with a value is one, whatever is in the value; names may stand together.
+func TestEnvFlag(t *testing.T) {
+	var got []string
+	for _, text := range []string{"A,B", `X=a,"b",c=d`, "", "C"} {
+		if err := (envValue{&got}).Set(text); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []string{"A", "B", `X=a,"b",c=d`, "C"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
 
 // Flags accept the same units as the configuration, and reject the same values.
 func TestFlagsHaveTheUnitsOfTheConfiguration(t *testing.T) {
