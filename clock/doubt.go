@@ -40,7 +40,7 @@ func beyond(d time.Duration) bool { return d.Abs() > DoubtBeyond }
 // instead. After a stop of unknown length that time is only a lower bound: then a
 // later wall clock is used.
 //
-// A wall clock outside the bounds of [Doubt.Bound] cannot be right. It is doubted from the
+// A wall clock outside the bounds of [Guard.Bound] cannot be right. It is doubted from the
 // first reading. One that is before them is never believed, and the time goes on from a
 // moment that has certainly passed; one that is after them is believed only after running for
 // BelieveAnyway without a peer that contradicts it.
@@ -67,10 +67,6 @@ type Doubt struct {
 func (d *Doubt) Resume(stamp time.Time, boot time.Duration, running time.Duration, known bool) {
 	*d = Doubt{from: d.from, until: d.until, passed: d.passed, started: true, base: anchor{stamp.Add(running), boot}, lowerBound: !known}
 }
-
-// Bound sets the period in which a wall clock can be right, and a moment in it that has
-// passed; a zero time is no bound. It must be called before the first Observe.
-func (d *Doubt) Bound(from, passed, until time.Time) { d.from, d.passed, d.until = from, passed, until }
 
 func (d *Doubt) early(wall time.Time) bool { return !d.from.IsZero() && wall.Before(d.from) }
 
@@ -159,18 +155,6 @@ func (d *Doubt) ObservePeer(peer, wall time.Time, boot time.Duration) {
 		d.believe(wall, boot)
 	}
 }
-
-// ObserveRefused takes the clock of a peer that is refused because of this node's clock. It
-// may contradict a doubted wall clock, but not confirm it: else a former member could let
-// a wrong clock admit it.
-func (d *Doubt) ObserveRefused(peer, wall time.Time, boot time.Duration) {
-	if beyond(peer.Sub(wall)) {
-		d.ObservePeer(peer, wall, boot)
-	}
-}
-
-// Active reports whether the wall clock is doubted.
-func (d *Doubt) Active() bool { return d.active }
 
 // Believed returns the believed time at a boot time, a lower bound after a stop
 // of unknown length.

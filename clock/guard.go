@@ -35,7 +35,7 @@ func (g *Guard) doubted() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.d.Observe(g.raw.wall(), g.raw.boot())
-	return g.held || g.d.Active()
+	return g.held || g.d.active
 }
 
 func (g *Guard) unknown() bool {
@@ -68,11 +68,12 @@ func (g *Guard) Hold(held bool) {
 	g.held = held
 }
 
-// Bound sets when the wall clock can be right: see [Doubt.Bound].
+// Bound sets the period in which the wall clock can be right, and a moment in it that has
+// passed; a zero time is no bound. It must be called before the clock is read.
 func (g *Guard) Bound(from, passed, until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.d.Bound(from, passed, until)
+	g.d.from, g.d.passed, g.d.until = from, passed, until
 }
 
 // Extend moves the end of the bounds, if they have one.
@@ -92,12 +93,15 @@ func (g *Guard) ObservePeer(peer time.Time) {
 	g.d.ObservePeer(peer, g.raw.wall(), g.raw.boot())
 }
 
-// ObserveRefused takes the current time of a peer that is refused, see
-// [Doubt.ObserveRefused].
+// ObserveRefused takes the current time of a peer that is refused because of this node's
+// clock. It may contradict a doubted wall clock, but not confirm it: else a former member
+// could let a wrong clock admit it.
 func (g *Guard) ObserveRefused(peer time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.d.ObserveRefused(peer, g.raw.wall(), g.raw.boot())
+	if wall := g.raw.wall(); beyond(peer.Sub(wall)) {
+		g.d.ObservePeer(peer, wall, g.raw.boot())
+	}
 }
 
 // State describes whether the wall clock is believed.
