@@ -11,9 +11,6 @@ type Limit struct {
 	Group bool  // set by a control group: no other process shares this memory
 }
 
-// Available returns the limit of this process.
-func Available() Limit { return available() }
-
 // Default returns the default memory limit of the Go runtime, in bytes: at most
 // most, five eighths of memory that the process has for itself, half of memory
 // that it shares. The rest is for what the runtime does not count: the program

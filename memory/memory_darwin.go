@@ -2,7 +2,8 @@ package memory
 
 import "golang.org/x/sys/unix"
 
-func available() Limit {
+// Available returns the limit of this process.
+func Available() Limit {
 	n, err := unix.SysctlUint64("hw.memsize")
 	if err != nil {
 		return Limit{}

@@ -6,11 +6,13 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-func available() Limit { return read(os.DirFS("/")) }
+// Available returns the limit of this process.
+func Available() Limit { return read(os.DirFS("/")) }
 
 // read determines the limit from the files below root.
 func read(root fs.FS) Limit {
@@ -61,7 +63,7 @@ func hierarchies(mounts, groups []byte) []hierarchy {
 		switch {
 		case what[0] == "cgroup2":
 			h.files = []string{"memory.max", "memory.high"}
-		case what[0] == "cgroup" && hasWord(what[2], "memory"):
+		case what[0] == "cgroup" && slices.Contains(strings.Split(what[2], ","), "memory"):
 			h.files, controller = []string{"memory.limit_in_bytes"}, "memory"
 		default:
 			continue
@@ -98,20 +100,11 @@ func groupOf(groups []byte, controller string) (string, bool) {
 	lines := bufio.NewScanner(bytes.NewReader(groups))
 	for lines.Scan() {
 		parts := strings.SplitN(lines.Text(), ":", 3)
-		if len(parts) == 3 && (parts[1] == controller || controller != "" && hasWord(parts[1], controller)) {
+		if len(parts) == 3 && (parts[1] == controller || controller != "" && slices.Contains(strings.Split(parts[1], ","), controller)) {
 			return parts[2], true
 		}
 	}
 	return "", false
-}
-
-func hasWord(list, word string) bool {
-	for w := range strings.SplitSeq(list, ",") {
-		if w == word {
-			return true
-		}
-	}
-	return false
 }
 
 // unescape replaces the octal escapes of mountinfo.

@@ -2,4 +2,5 @@
 
 package memory
 
-func available() Limit { return Limit{} }
+// Available returns the limit of this process.
+func Available() Limit { return Limit{} }
