@@ -23,17 +23,17 @@ func (v *Verifier) AckReceipts(node proto.PeerID, statements [][]byte, sig []byt
 	if err := v.verifyRoot(node, t.root(), sig); err != nil {
 		return nil, fmt.Errorf("receipts of an ack from %s: %w", node.Short(), err)
 	}
-	receipts := make([]*proto.Receipt, len(statements))
-	for i, p := range t.proofs() {
-		receipts[i] = &proto.Receipt{Statement: statements[i], Path: p.Path, Index: p.Index, Signature: sig}
-	}
-	return receipts, nil
+	return receiptsOf(statements, t.proofs(), sig), nil
 }
 
 // Receipts signs several statements at once, 1 to proto.MaxGroup, with one
 // signature.
 func (k *Keys) Receipts(statements [][]byte) []*proto.Receipt {
 	sig, proofs := k.SignGroup(statementLeaves(statements))
+	return receiptsOf(statements, proofs, sig)
+}
+
+func receiptsOf(statements [][]byte, proofs []Proof, sig []byte) []*proto.Receipt {
 	receipts := make([]*proto.Receipt, len(statements))
 	for i, p := range proofs {
 		receipts[i] = &proto.Receipt{Statement: statements[i], Path: p.Path, Index: p.Index, Signature: sig}

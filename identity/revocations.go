@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"slices"
-	"sort"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -104,29 +103,33 @@ func prune[K comparable](lists map[K][]Revocation, key K, gone func(Revocation) 
 
 // IsVoid reports whether r has no effect: the root revoked its signer.
 func (s *Revocations) IsVoid(r Revocation) bool {
-	return r.Admin() && s.revokes(r.Issuer, func(o Revocation) bool { return !o.Admin() })
+	if !r.Admin() {
+		return false
+	}
+	_, void := s.find(r.Issuer, func(o Revocation) bool { return !o.Admin() })
+	return void
 }
 
 // Find returns a revocation that ends the membership of m.
 func (s *Revocations) Find(m Member) (Revocation, bool) {
+	return s.find(m, func(Revocation) bool { return true })
+}
+
+// Revokes reports whether m was revoked.
+func (s *Revocations) Revokes(m Member) bool {
+	_, is := s.Find(m)
+	return is
+}
+
+func (s *Revocations) find(m Member, counts func(Revocation) bool) (Revocation, bool) {
 	for _, all := range [][]Revocation{s.peers[m.Peer], s.serials[m.Serial]} {
 		for _, r := range all {
-			if r.Revokes(m) {
+			if counts(r) && r.Revokes(m) {
 				return r, true
 			}
 		}
 	}
 	return Revocation{}, false
-}
-
-// Revokes reports whether m was revoked.
-func (s *Revocations) Revokes(m Member) bool {
-	return s.revokes(m, func(Revocation) bool { return true })
-}
-
-func (s *Revocations) revokes(m Member, counts func(Revocation) bool) bool {
-	hits := func(r Revocation) bool { return counts(r) && r.Revokes(m) }
-	return slices.ContainsFunc(s.peers[m.Peer], hits) || slices.ContainsFunc(s.serials[m.Serial], hits)
 }
 
 // Has reports whether the revocation with that id is in the set.
@@ -173,5 +176,5 @@ func (s *Revocations) Digest() [32]byte {
 
 // search returns the index where id is, or would be inserted.
 func (s *Revocations) search(id [32]byte) (int, bool) {
-	return sort.Find(len(s.ids), func(i int) int { return bytes.Compare(id[:], s.ids[i][:]) })
+	return slices.BinarySearchFunc(s.ids, id, func(a, b [32]byte) int { return bytes.Compare(a[:], b[:]) })
 }
