@@ -6,16 +6,20 @@ import (
 	"time"
 )
 
+// Parameters of failure detection that need no tuning.
+const (
+	helpers       = 3 // nodes asked to probe a target that did not answer
+	suspicionMult = 4 // time to refute when no other node can confirm, in intervals times log10 of the mesh's size
+	suspicionMax  = 6 // maximum time to refute, without confirmations, as a multiple of it
+	confirmations = 3 // confirmations that reduce the time to its minimum
+	confirmedMult = 3 // minimum time to refute, in the unit of suspicionMult
+)
+
 // Tuning holds the protocol's parameters. The zero value of each field means its default,
 // which suits both a LAN and a WAN: timeouts follow measured round trips.
 type Tuning struct {
 	ProbeInterval  time.Duration // between two direct probes, regardless of the mesh's size; default 1s
 	ProbeTimeout   time.Duration // minimum, and used until a round trip has been measured; default 500ms
-	Helpers        int           // nodes asked to probe a target that did not answer; default 3
-	SuspicionMult  int           // time to refute when no other node can confirm, in intervals times log10 of the mesh's size; default 4
-	SuspicionMax   int           // maximum time to refute, without confirmations, as a multiple of it; default 6
-	Confirmations  int           // confirmations that reduce the time to its minimum; default 3
-	ConfirmedMult  int           // minimum time to refute, in the unit of SuspicionMult; default 3
 	SuspectRecover time.Duration // no new work after a refuted suspicion (suspect_recover_min_ms); default 5s
 	DeadRecover    time.Duration // no new work after a return from DEAD (dead_recover_min_ms); default 30s
 	SyncInterval   time.Duration // between two exchanges with a random node, and at least between two published roots; default 30s
@@ -25,7 +29,7 @@ type Tuning struct {
 	MaxMembers     int           // further ones are rejected; default 4096
 
 	// Plain selects SWIM as originally published, for comparison: the time to refute is
-	// SuspicionMult regardless of the number of accusers, local health is ignored, the
+	// suspicionMult regardless of the number of accusers, local health is ignored, the
 	// node does not detect its own pauses, and another node's verdict is adopted.
 	Plain bool
 }
@@ -33,11 +37,6 @@ type Tuning struct {
 func (t Tuning) withDefaults() Tuning {
 	t.ProbeInterval = cmp.Or(t.ProbeInterval, time.Second)
 	t.ProbeTimeout = cmp.Or(t.ProbeTimeout, 500*time.Millisecond)
-	t.Helpers = cmp.Or(t.Helpers, 3)
-	t.SuspicionMult = cmp.Or(t.SuspicionMult, 4)
-	t.SuspicionMax = cmp.Or(t.SuspicionMax, 6)
-	t.Confirmations = cmp.Or(t.Confirmations, 3)
-	t.ConfirmedMult = cmp.Or(t.ConfirmedMult, 3)
 	t.SuspectRecover = cmp.Or(t.SuspectRecover, 5*time.Second)
 	t.DeadRecover = cmp.Or(t.DeadRecover, 30*time.Second)
 	t.SyncInterval = cmp.Or(t.SyncInterval, 30*time.Second)
@@ -52,12 +51,12 @@ func (t Tuning) withDefaults() Tuning {
 // refute, and how many confirmations reduce it to the minimum.
 func (t Tuning) suspicion(n int) (low, high time.Duration, k int) {
 	unit := max(1, math.Log10(float64(max(n, 1)))) * float64(t.ProbeInterval)
-	alone := time.Duration(float64(t.SuspicionMult) * unit)
-	if k = min(t.Confirmations, n-2); t.Plain || k < 2 {
+	alone := time.Duration(suspicionMult * unit)
+	if k = min(confirmations, n-2); t.Plain || k < 2 {
 		return alone, alone, 0 // too few nodes to confirm
 	}
-	low = min(time.Duration(float64(t.ConfirmedMult)*unit), alone)
-	return low, alone * time.Duration(t.SuspicionMax), k
+	low = min(time.Duration(confirmedMult*unit), alone)
+	return low, alone * suspicionMax, k
 }
 
 // refuteIn returns how long a suspect has to refute after n confirmations.

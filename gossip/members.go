@@ -1,7 +1,7 @@
 package gossip
 
 import (
-	"sort"
+	"slices"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -38,7 +38,7 @@ func (c *Core) Members(now time.Duration) []Member {
 	for _, m := range c.members {
 		all = append(all, m.view(now))
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].Peer.Compare(all[j].Peer) < 0 })
+	slices.SortFunc(all, func(a, b Member) int { return a.Peer.Compare(b.Peer) })
 	return all
 }
 
@@ -60,15 +60,6 @@ func (m *member) view(now time.Duration) Member {
 	}
 	return v
 }
-
-// Counts returns the event counts since the start.
-func (c *Core) Counts() Counts { return c.counts }
-
-// Health returns the local health score: 0 is healthy, 8 is the worst.
-func (c *Core) Health() int { return c.own.health }
-
-// Incarnation returns this node's incarnation.
-func (c *Core) Incarnation() uint64 { return c.own.incarnation }
 
 // maxRTTs bounds the unread round trips.
 const maxRTTs = 64

@@ -216,7 +216,7 @@ func (c *Core) isProbed(m *member) bool {
 
 // askHelpers asks other members to probe the target of o.
 func (c *Core) askHelpers(o *probe) {
-	for _, h := range c.pick(c.t.Helpers, func(m *member) bool { return m.status == Alive && m != o.target }) {
+	for _, h := range c.pick(helpers, func(m *member) bool { return m.status == Alive && m != o.target }) {
 		o.asked, o.helpers = o.asked+1, append(o.helpers, h)
 		c.counts.Indirect++
 		c.do(Action{Kind: DoProbe, Peer: h.id, Target: o.target.id, Number: o.number, Updates: c.piggyback(h)})

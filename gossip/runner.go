@@ -342,8 +342,8 @@ func (r *Runner) Summary() Summary {
 	defer r.mu.Unlock()
 	now := r.now()
 	s := Summary{
-		Counts: r.core.Counts(), ByStatus: make(map[Status]int), Health: r.core.Health(), Isolated: r.core.Isolated(now),
-		SelfPaused: r.core.Degraded(now), Incarnation: r.core.Incarnation(), Root: r.root(), Revocations: r.revoked.count(),
+		Counts: r.core.counts, ByStatus: make(map[Status]int), Health: r.core.own.health, Isolated: r.core.Isolated(now),
+		SelfPaused: r.core.Degraded(now), Incarnation: r.core.own.incarnation, Root: r.root(), Revocations: r.revoked.count(),
 	}
 	for _, m := range r.core.members {
 		s.ByStatus[m.status]++

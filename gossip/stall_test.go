@@ -32,13 +32,13 @@ func TestOneAccuserCannotPauseANode(t *testing.T) {
 	liar, victim := s.nodes[1], s.nodes[0]
 	poor := 0
 	for range 300 {
-		s.act(victim, victim.core.Updates(s.now, liar.id, []*Update{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Suspect)}))
+		s.act(victim, victim.core.Updates(s.now, liar.id, []*Update{liar.Accuse(victim.id, victim.core.own.incarnation, proto.Suspect)}))
 		s.run(time.Second)
 		if victim.core.Degraded(s.now) {
 			poor++
 		}
 	}
-	if c := victim.core.Counts(); c.OwnRefutations < 300 {
+	if c := victim.core.counts; c.OwnRefutations < 300 {
 		t.Fatalf("%d accusations were refuted", c.OwnRefutations)
 	}
 	if poor > 0 {
@@ -59,14 +59,14 @@ func TestTwoAccusersCannotPauseANode(t *testing.T) {
 				if !answers {
 					victim.core.members[liar.id].path.replied = 0
 				}
-				s.act(victim, victim.core.Updates(s.now, liar.id, []*Update{liar.Accuse(victim.id, victim.core.Incarnation(), proto.Suspect)}))
+				s.act(victim, victim.core.Updates(s.now, liar.id, []*Update{liar.Accuse(victim.id, victim.core.own.incarnation, proto.Suspect)}))
 			}
 			s.run(time.Second)
 			if victim.core.Degraded(s.now) {
 				poor++
 			}
 		}
-		if c := victim.core.Counts(); c.OwnRefutations < 600 || len(victim.core.Accusers(s.now)) != 2 {
+		if c := victim.core.counts; c.OwnRefutations < 600 || len(victim.core.Accusers(s.now)) != 2 {
 			t.Fatalf("%d accusations were refuted, by %d", c.OwnRefutations, len(victim.core.Accusers(s.now)))
 		}
 		if most := int(2 * Tuning{}.withDefaults().SuspectRecover / time.Second); answers && poor > 0 || !answers && (poor == 0 || poor > most) {

@@ -265,7 +265,7 @@ func (c *Core) Isolated(now time.Duration) bool {
 		return true
 	}
 	silent := now - c.lastHeard
-	if silent <= time.Duration(c.t.SuspicionMult)*c.t.ProbeInterval {
+	if silent <= suspicionMult*c.t.ProbeInterval {
 		return false
 	}
 	low, _, _ := c.t.suspicion(c.alive + 1)
