@@ -36,43 +36,39 @@ type Rate struct {
 	Burst     float64
 }
 
-// Limits holds the rates per peer. The zero value of each field means its default.
-type Limits struct {
-	Conns    Rate          // default 2/s, burst 32
-	Streams  Rate          // default 10/s, burst 64
-	Control  Rate          // default 20/s, burst 200
-	Joins    Rate          // default 1/s, burst 5
-	Authors  Rate          // rumors and KiB authored; default 1024/s, burst 16384
-	Forwards Rate          // rumors and KiB forwarded; default 4096/s, burst 16384
-	Lookups  Rate          // default 50/s, burst 500
-	Unknowns Rate          // default 2/s, burst 64
-	Offenses Rate          // forgiven; default 1/30s, 8 at once lead to a ban
-	Ban      time.Duration // first ban; each further one doubles; default 10s
-	MaxBan   time.Duration // default 10m
-	Peers    int           // remembered; default 4096
+// rates holds the default rate of each kind.
+var rates = [numKinds]Rate{
+	Conn:    {2, 32},
+	Stream:  {10, 64},
+	Control: {20, 200},
+	Join:    {1, 5},
+	Author:  {1024, 16384},
+	Forward: {4096, 16384},
+	Lookup:  {50, 500},
+	Unknown: {2, 64},
 }
 
-func (l Limits) withDefaults() Limits {
-	l.Conns = cmp.Or(l.Conns, Rate{2, 32})
-	l.Streams = cmp.Or(l.Streams, Rate{10, 64})
-	l.Control = cmp.Or(l.Control, Rate{20, 200})
-	l.Joins = cmp.Or(l.Joins, Rate{1, 5})
-	l.Authors = cmp.Or(l.Authors, Rate{1024, 16384})
-	l.Forwards = cmp.Or(l.Forwards, Rate{4096, 16384})
-	l.Lookups = cmp.Or(l.Lookups, Rate{50, 500})
-	l.Unknowns = cmp.Or(l.Unknowns, Rate{2, 64})
-	l.Offenses = cmp.Or(l.Offenses, Rate{1.0 / 30, 8})
-	l.Ban = cmp.Or(l.Ban, 10*time.Second)
-	l.MaxBan = cmp.Or(l.MaxBan, 10*time.Minute)
-	l.Peers = cmp.Or(l.Peers, 4096)
-	return l
+// offenses is how fast offenses are forgiven: 8 at once lead to a ban.
+var offenses = Rate{1.0 / 30, 8}
+
+// Each further ban of a peer is twice as long.
+const (
+	firstBan = 10 * time.Second
+	maxBan   = 10 * time.Minute
+)
+
+// Limits holds the limits that can be set. The zero value of each field means its default.
+type Limits struct {
+	Conns Rate // per peer; default 2/s, burst 32
+	Joins Rate // per peer; default 1/s, burst 5
+	Peers int  // remembered; default 4096
 }
 
 // A Ledger holds the accounts of peers of type P. It is not safe for concurrent use.
 // Times are any monotonic reading.
 type Ledger[P comparable] struct {
-	limits   Limits
 	rates    [numKinds]Rate
+	peers    int // remembered
 	accounts map[P]*account
 }
 
@@ -91,15 +87,9 @@ type bucket struct {
 
 // NewLedger returns a ledger without accounts.
 func NewLedger[P comparable](l Limits) *Ledger[P] {
-	l = l.withDefaults()
-	return &Ledger[P]{
-		limits: l,
-		rates: [numKinds]Rate{
-			Conn: l.Conns, Stream: l.Streams, Control: l.Control, Join: l.Joins, Author: l.Authors, Forward: l.Forwards,
-			Lookup: l.Lookups, Unknown: l.Unknowns,
-		},
-		accounts: make(map[P]*account),
-	}
+	all := rates
+	all[Conn], all[Join] = cmp.Or(l.Conns, all[Conn]), cmp.Or(l.Joins, all[Join])
+	return &Ledger[P]{rates: all, peers: cmp.Or(l.Peers, 4096), accounts: make(map[P]*account)}
 }
 
 // Allow spends one of p's tokens. False: p has none left and is refused, which is not an
@@ -115,13 +105,13 @@ func (l *Ledger[P]) AllowMany(p P, w Kind, n int, now time.Duration) bool {
 // a ban.
 func (l *Ledger[P]) Offend(p P, now time.Duration) (banned bool) {
 	a := l.account(p, now)
-	if a.offenses.take(l.limits.Offenses, 1, now) {
+	if a.offenses.take(offenses, 1, now) {
 		return false
 	}
-	ban := min(l.limits.Ban<<min(a.bans, 16), l.limits.MaxBan)
+	ban := min(firstBan<<min(a.bans, 16), maxBan)
 	a.bans++
 	a.until = now + ban
-	a.offenses = bucket{l.limits.Offenses.Burst, now}
+	a.offenses = bucket{offenses.Burst, now}
 	return true
 }
 
@@ -138,7 +128,7 @@ func (l *Ledger[P]) account(p P, now time.Duration) *account {
 	a := l.accounts[p]
 	if a == nil {
 		l.evict(now)
-		a = &account{offenses: bucket{l.limits.Offenses.Burst, now}}
+		a = &account{offenses: bucket{offenses.Burst, now}}
 		for w, r := range l.rates {
 			a.buckets[w] = bucket{r.Burst, now}
 		}
@@ -151,7 +141,7 @@ func (l *Ledger[P]) account(p P, now time.Duration) *account {
 // evict removes the account idle for the longest time, those without a ban first, so that
 // a stranger with many keys cannot clear a ban.
 func (l *Ledger[P]) evict(now time.Duration) {
-	if len(l.accounts) < l.limits.Peers {
+	if len(l.accounts) < l.peers {
 		return
 	}
 	var victim P
