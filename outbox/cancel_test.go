@@ -259,7 +259,7 @@ func TestMovingTaskIsCancelledAfterItExpired(t *testing.T) {
 				if r, _ := h.Get(id); (r.MovesTo == "") != forgotten {
 					t.Errorf("it moves to %q", r.MovesTo)
 				}
-				if _, err := h.DeadLetter(id); (err != nil) != forgotten {
+				if _, err := h.deadLetter(id); (err != nil) != forgotten {
 					t.Errorf("its content: %v", err)
 				}
 				if err := h.MarkRedriven(t.Context(), id, proto.TaskID{1}); err != nil {

@@ -27,18 +27,6 @@ func (o *Outbox) DeadLetters(q Query, span backlog.Span, limit int) (found []Lis
 	return found, next, err
 }
 
-// DeadLetter returns one dead letter with its envelope, or ErrNotFound.
-func (o *Outbox) DeadLetter(id proto.TaskID) (*proto.Stored, error) {
-	_, set, err := o.backlog.Get(backlog.TaskKey(id))
-	if err != nil {
-		return nil, err
-	}
-	if set != backlog.Dead {
-		return nil, fmt.Errorf("%w: %s is %v, not a dead letter", ErrNotFound, id, set)
-	}
-	return o.backlog.Stored(backlog.TaskKey(id))
-}
-
 // MarkRedriven records that an ended task was resubmitted. A dead letter that
 // blocked its ordering key unblocks it. One that moved to another queue is no
 // longer a dead letter.

@@ -14,10 +14,7 @@ import (
 // backoff returns the wait after the n-th failed delivery, n from 1: min(limit,
 // base·2^(n-1)) plus up to half of that. r is random in [0, 1).
 func backoff(base, limit time.Duration, n int, r float64) time.Duration {
-	d := limit
-	if n < 1 {
-		n = 1
-	}
+	d, n := limit, max(n, 1)
 	if n <= 32 && base<<(n-1) > 0 {
 		d = min(limit, base<<(n-1))
 	}

@@ -12,11 +12,9 @@ import (
 )
 
 // The idempotency keys of the tasks created here are kept in the Dedup bucket
-// under these prefixes. A value is the id of the task and the digest of its
+// under this prefix. A value is the id of the task and the digest of its
 // request.
-const (
-	prefixKey = 'K'
-)
+const prefixKey = 'K'
 
 // openKeys opens the keys. A key is kept while its task is live, and for Keys.For
 // after it was made.

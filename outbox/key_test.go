@@ -39,7 +39,7 @@ func TestIdempotencyKeys(t *testing.T) {
 		if st := h.Stats(); st.Live != 2 {
 			t.Errorf("%d tasks, want 2", st.Live)
 		}
-		if n := h.seqs.count(g.peer()); n != 2 {
+		if n := outstanding(&h.seqs, g.peer()); n != 2 {
 			t.Errorf("%d sequences outstanding, want 2", n)
 		}
 		redrive := h.draft(g.peer(), day, keyed("request"))
@@ -150,7 +150,7 @@ func TestKeyLimit(t *testing.T) {
 			if id, err := h.Submit(t.Context(), keyed("a")); err != nil || id == nil || *id != a.Header.ID {
 				t.Errorf("a known key: %v, %v", id, err)
 			}
-			if n := h.seqs.count(g.peer()); n != 3 {
+			if n := outstanding(&h.seqs, g.peer()); n != 3 {
 				t.Errorf("%d sequences outstanding, want 3", n)
 			}
 		}

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/store"
+	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/store/mem"
 )
 
@@ -137,6 +139,14 @@ func (h *home) submit(target proto.PeerID, ttl time.Duration, set func(*proto.Re
 		h.t.Fatalf("submit: %v, %v", existing, err)
 	}
 	return d.Header.ID
+}
+
+// deadLetter returns a dead letter with its envelope, or ErrNotFound.
+func (h *home) deadLetter(id proto.TaskID) (*proto.Stored, error) {
+	if _, set, err := h.backlog.Get(backlog.TaskKey(id)); err != nil || set != backlog.Dead {
+		return nil, cmp.Or(err, ErrNotFound)
+	}
+	return h.backlog.Stored(backlog.TaskKey(id))
 }
 
 func (h *home) state(id proto.TaskID) proto.TaskState {

@@ -63,14 +63,17 @@ func (ps *peerSender) message(it backlog.Item) (*proto.Message, *proto.Record, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode it: %w", err)
 	}
-	kind := proto.TypeData
-	if it.Key.Part == backlog.PartResult {
-		kind = proto.TypeResult
-	}
 	return &proto.Message{
-		Id: it.Key.ID.String(), Type: kind, Payload: payload, Signature: env.Signature,
+		Id: it.Key.ID.String(), Type: messageType(it), Payload: payload, Signature: env.Signature,
 		Timestamp: ps.o.cfg.Clock.Now().UnixNano(),
 	}, st.Record, nil
+}
+
+func messageType(it backlog.Item) proto.MessageType {
+	if it.Key.Part == backlog.PartResult {
+		return proto.TypeResult
+	}
+	return proto.TypeData
 }
 
 // rewrapped returns the envelope of an entry, with its key wrapped again if the

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,17 +70,9 @@ func (q *Query) matchesDead(k backlog.Key, r *proto.Record) bool {
 }
 
 func (q *Query) chooses(k backlog.Key, r *proto.Record) bool {
-	if len(q.States) > 0 {
-		found := false
-		for _, s := range q.States {
-			found = found || s == r.State
-		}
-		if !found {
-			return false
-		}
-	}
 	switch {
-	case !q.Peer.IsZero() && string(r.Peer) != string(q.Peer[:]),
+	case len(q.States) > 0 && !slices.Contains(q.States, r.State),
+		!q.Peer.IsZero() && string(r.Peer) != string(q.Peer[:]),
 		q.Kind != "" && r.Kind != q.Kind,
 		q.Class != 0 && r.Class != q.Class,
 		!q.Before.IsZero() && r.CreatedMs >= q.Before.UnixMilli():
@@ -257,17 +250,6 @@ func (o *Outbox) LiveByTarget(p proto.PeerID) (map[string]int, error) {
 		}
 		cursor = next
 	}
-}
-
-// Peers returns the peers that have entries.
-func (o *Outbox) Peers() []proto.PeerID {
-	var peers []proto.PeerID
-	for _, name := range o.backlog.Groups() {
-		if p, err := proto.PeerIDFrom([]byte(name)); err == nil {
-			peers = append(peers, p)
-		}
-	}
-	return peers
 }
 
 // Blobs calls f with the name of every blob that a record of this home needs, so

@@ -102,9 +102,6 @@ func (o *Outbox) resultRefused(k backlog.Key, home proto.PeerID, r *proto.Refusa
 func (o *Outbox) resultExpired(k backlog.Key, r *proto.Record) {
 	home, _ := proto.PeerIDFrom(r.Peer)
 	o.deliveries.drop(k)
-	if k.Part != backlog.PartResult {
-		return
-	}
 	o.cfg.Logger.Warn("a result did not reach its home in time; it is kept as a dead letter", "task", k.ID.String(), "home", home, "detail", r.Reason)
 	o.cfg.Results.Lost(k.ID, home, r.Reason)
 }

@@ -226,11 +226,7 @@ func (ps *peerSender) sendOffer(ctx context.Context, it backlog.Item, st *proto.
 	if err != nil {
 		return err
 	}
-	kind := proto.TypeData
-	if it.Key.Part == backlog.PartResult {
-		kind = proto.TypeResult
-	}
-	return ps.o.cfg.Bodies.Send(ctx, ps.peer, &proto.Offer{Envelope: env, Type: kind}, st.Record.BodyBlob)
+	return ps.o.cfg.Bodies.Send(ctx, ps.peer, &proto.Offer{Envelope: env, Type: messageType(it)}, st.Record.BodyBlob)
 }
 
 // queueBody queues the streamed body of an entry to be sent before the entry.
@@ -287,13 +283,8 @@ func (ps *peerSender) release() {
 // unanswered requeues a sent entry whose answer is missing, so that the target
 // may have it.
 func (ps *peerSender) unanswered(it backlog.Item, why string) {
-	o := ps.o
-	n := o.note(it.Key, func(n *deliveryState) {
-		n.tries++
-		n.code, n.detail, n.at = 0, why, o.cfg.Clock.Now()
-		n.linkBroke, n.brokeAt = true, o.cfg.Clock.Boot()
-	})
-	o.backlog.Release(it.Key, o.backoff(n.tries))
+	ps.o.note(it.Key, func(n *deliveryState) { n.linkBroke, n.brokeAt = true, ps.o.cfg.Clock.Boot() })
+	ps.retryLater(it, why)
 }
 
 // jitter returns a random delay for one of many entries that become due together.

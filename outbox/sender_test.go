@@ -210,7 +210,7 @@ func TestResultsReachTheirHome(t *testing.T) {
 		if st := h.Stats(); st.Live != 1 || st.Dead != 0 {
 			t.Fatalf("stats %+v: a result spends no attempts", st)
 		}
-		if n := h.Waiting(g.peer()); n != 1 || len(h.Peers()) != 1 {
+		if n := h.Waiting(g.peer()); n != 1 || len(h.backlog.Groups()) != 1 {
 			t.Errorf("%d wait", n)
 		}
 		g.respondWith(0)
@@ -451,7 +451,7 @@ func TestListAndPurge(t *testing.T) {
 			t.Errorf("listed %v, want the newest first of %v", newest, ids)
 		}
 		letter := ids[1]
-		if st, err := h.DeadLetter(letter); err != nil || st.Record.Status != StatusNew {
+		if st, err := h.deadLetter(letter); err != nil || st.Record.Status != StatusNew {
 			t.Errorf("dead letter %v, %v", st, err)
 		}
 		if err := h.MarkRedriven(t.Context(), letter, ids[8]); err != nil {
@@ -460,7 +460,7 @@ func TestListAndPurge(t *testing.T) {
 		if r, _ := h.Get(letter); r.Status != StatusRedriven || r.RedrivenAs != ids[8].String() {
 			t.Errorf("redriven: %v", r)
 		}
-		if _, err := h.DeadLetter(ids[0]); !errors.Is(err, ErrNotFound) {
+		if _, err := h.deadLetter(ids[0]); !errors.Is(err, ErrNotFound) {
 			t.Errorf("a finished task is a dead letter: %v", err)
 		}
 		if n, err := h.PurgeDead(t.Context(), Query{}, true); n != 3 || err != nil {

@@ -118,13 +118,3 @@ func (s *seqs) mark(p proto.PeerID) proto.Seq {
 	m.Counter-- // of the same boot: everything below it is settled
 	return m
 }
-
-// count returns how many sequences are outstanding for p.
-func (s *seqs) count(p proto.PeerID) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.targets[p]; t != nil {
-		return len(t.entries) - t.settled
-	}
-	return 0
-}

@@ -124,7 +124,7 @@ func TestFullWhileOffline(t *testing.T) {
 		if full, ok := errors.AsType[*backlog.FullError](err); !ok || !errors.Is(err, ErrFull) || full.Count != 3 {
 			t.Fatalf("fourth task: %v", err)
 		}
-		if n := h.seqs.count(g.peer()); n != 3 {
+		if n := outstanding(&h.seqs, g.peer()); n != 3 {
 			t.Errorf("%d sequences outstanding, want 3: the refused task's is given back", n)
 		}
 		defer h.connect(g)()
@@ -357,7 +357,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 		if r, _ := h.Get(id); len(r.Receipts) != 2 || r.ResultSize != 3 || len(r.History) != 1 {
 			t.Errorf("record %v", r)
 		}
-		if st, err := h.DeadLetter(id); err != nil || string(st.Envelope.Body) != "sealed" || len(st.Key) != 32 {
+		if st, err := h.deadLetter(id); err != nil || string(st.Envelope.Body) != "sealed" || len(st.Key) != 32 {
 			t.Errorf("dead letter %v, %v", st, err)
 		}
 	})
@@ -515,7 +515,7 @@ func TestSubmitAfterStop(t *testing.T) {
 		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil)); !errors.Is(err, ErrClosed) {
 			t.Errorf("submit after the end: %v", err)
 		}
-		if n := h.seqs.count(g.peer()); n != 0 {
+		if n := outstanding(&h.seqs, g.peer()); n != 0 {
 			t.Errorf("%d sequences outstanding", n)
 		}
 		h.disk = h.disk.Reopen()
