@@ -277,7 +277,7 @@ func (ps *peerSender) release() {
 	for _, it := range idle {
 		ps.o.backlog.Release(it.Key, 0)
 	}
-	ps.o.backlog.Resume(ps.group) // wakes the sender that has replaced this one
+	ps.o.backlog.WakeGroup(ps.group) // wakes the sender that has replaced this one
 }
 
 // unanswered requeues a sent entry whose answer is missing, so that the target

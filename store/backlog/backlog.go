@@ -54,7 +54,6 @@ type counters struct {
 // of a kind.
 type group struct {
 	name    string
-	paused  bool
 	ready   [fair.Classes]pool
 	waiting heap[byDue]
 	picker  fair.Picker
@@ -64,11 +63,10 @@ type group struct {
 
 // A tally counts entries.
 type tally struct {
-	live    int   // entries that have not ended
-	kept    int   // entries that have ended and are tombstones
-	bytes   int64 // size of the initial records of live entries
-	states  [16]int32
-	classes [fair.Classes]int32
+	live   int   // entries that have not ended
+	kept   int   // entries that have ended and are tombstones
+	bytes  int64 // size of the initial records of live entries
+	states [16]int32
 }
 
 // add counts e n times: 1 or -1.
@@ -80,7 +78,6 @@ func (t *tally) add(e *entry, n int) {
 		t.bytes += int64(n) * int64(e.size)
 	}
 	t.states[e.state&15] += int32(n)
-	t.classes[proto.Class(e.class).Index()] += int32(n)
 }
 
 // A steadyClock counts milliseconds: the wall time at the start, advanced by the
@@ -124,7 +121,6 @@ func (b *Backlog) admit(e *entry, r *proto.Record) {
 func (b *Backlog) describe(e *entry, r *proto.Record) {
 	e.class = uint8(r.Class.Index() + 1)
 	e.state = uint8(r.State) & 15
-	e.attempts = uint8(min(r.Attempts, 255))
 	e.expires = 0
 	if !r.State.Terminal() {
 		e.expires = b.cfg.Expires(e.key, r)
@@ -211,9 +207,6 @@ func (b *Backlog) dequeue(e *entry) {
 
 // wakeGroup wakes the callers waiting for g, or for any group.
 func (b *Backlog) wakeGroup(g *group) {
-	if g.paused {
-		return
-	}
 	signal(g.wake)
 	signal(b.wake)
 }

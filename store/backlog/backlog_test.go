@@ -265,33 +265,15 @@ func TestRequestedDueTimeFollowsTheWallClock(t *testing.T) {
 	}
 }
 
-func TestPausedGroupCostsNothing(t *testing.T) {
+func TestWakeGroup(t *testing.T) {
 	w := newFixture(t, Config{})
-	w.Pause("p")
-	w.addOne("p", classNormal, nil)
-	other := w.addOne("q", classNormal, nil)
-	if it, ok := w.TakeAny(nil, nil); !ok || it.Key != other {
-		t.Errorf("took %v, %v, want the other group's", it.Key, ok)
-	}
-	if _, ok := w.TakeAny(nil, nil); ok {
-		t.Error("took from a paused group")
-	}
-	if _, ok := w.NextAny(nil); ok {
-		t.Error("a paused group requests a wakeup")
-	}
-	select {
-	case <-w.Wake("p"):
-		t.Error("a paused group sent a notification")
-	default:
-	}
-	w.Resume("p")
-	select {
-	case <-w.Wake("p"):
-	default:
-		t.Error("a resumed group did not send a notification")
-	}
-	if len(w.takeAll("p")) != 1 {
-		t.Error("nothing taken after the pause")
+	w.WakeGroup("p")
+	for name, c := range map[string]<-chan struct{}{"the group": w.Wake("p"), "any": w.WakeAny()} {
+		select {
+		case <-c:
+		default:
+			t.Errorf("no notification for %s", name)
+		}
 	}
 }
 

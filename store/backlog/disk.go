@@ -18,9 +18,18 @@ func (b *Backlog) readStored(bk store.Bucket, k Key) (*proto.Stored, error) {
 	if err != nil {
 		return nil, err
 	}
+	st, err := decodeStored(val)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %v: %w", store.ErrCorrupt, k, err)
+	}
+	return st, nil
+}
+
+// decodeStored decodes an initial record.
+func decodeStored(val []byte) (*proto.Stored, error) {
 	st := new(proto.Stored)
 	if err := proto.Decode(val, st); err != nil {
-		return nil, fmt.Errorf("%w: %v: %w", store.ErrCorrupt, k, err)
+		return nil, err
 	}
 	if st.Record == nil {
 		st.Record = new(proto.Record)

@@ -216,22 +216,34 @@ func (b *Backlog) endedSet(sh Set) (*endedSet, store.Bucket, byte) {
 // whose status becomes StatusRedriven unblocks its lane. change must not alter
 // when the entry ended.
 func (b *Backlog) Revise(ctx context.Context, k Key, change func(*proto.Record)) error {
-	return b.ReviseWith(ctx, k, change, func(*store.Batch) {})
+	return b.ReviseTo(ctx, k, func(*proto.Record) Set { return Dead }, change, func(*store.Batch) {})
 }
 
-// ReviseTo is ReviseWith, but moves a dead entry to the set that to returns for
-// its old record; in Done only the record is kept.
+// ReviseTo is Revise, but moves a dead entry to the set that to returns for its
+// old record; in Done only the record is kept. The operations that also adds are
+// in the same batch.
 func (b *Backlog) ReviseTo(ctx context.Context, k Key, to func(*proto.Record) Set, change func(*proto.Record), also func(*store.Batch)) error {
 	b.tidying.Lock()
+	defer b.tidying.Unlock()
 	if b.buckets.Dead != 0 {
 		st, err := b.readStored(b.buckets.Dead, k)
 		if err == nil && to(st.Record) == Done {
-			defer b.tidying.Unlock()
 			return b.reviseToDone(ctx, k, st.Record, change, also)
 		}
 	}
-	b.tidying.Unlock()
-	return b.ReviseWith(ctx, k, change, also)
+	var batch store.Batch
+	err := b.reviseDone(&batch, k, change)
+	if errors.Is(err, store.ErrNotFound) {
+		err = b.reviseDead(&batch, k, change)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("%w: %v has not ended", ErrNotFound, k)
+	}
+	if err != nil {
+		return fmt.Errorf("revise %v: %w", k, err)
+	}
+	also(&batch)
+	return b.store.Apply(context.WithoutCancel(ctx), &batch)
 }
 
 func (b *Backlog) reviseToDone(ctx context.Context, k Key, r *proto.Record, change func(*proto.Record), also func(*store.Batch)) error {
@@ -254,25 +266,6 @@ func (b *Backlog) reviseToDone(ctx context.Context, k Key, r *proto.Record, chan
 			b.unblock(lane, k)
 		}
 	})
-	return b.store.Apply(context.WithoutCancel(ctx), &batch)
-}
-
-// ReviseWith is Revise, with the operations that also adds to the same batch.
-func (b *Backlog) ReviseWith(ctx context.Context, k Key, change func(*proto.Record), also func(*store.Batch)) error {
-	b.tidying.Lock()
-	defer b.tidying.Unlock()
-	var batch store.Batch
-	err := b.reviseDone(&batch, k, change)
-	if errors.Is(err, store.ErrNotFound) {
-		err = b.reviseDead(&batch, k, change)
-	}
-	if errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("%w: %v has not ended", ErrNotFound, k)
-	}
-	if err != nil {
-		return fmt.Errorf("revise %v: %w", k, err)
-	}
-	also(&batch)
 	return b.store.Apply(context.WithoutCancel(ctx), &batch)
 }
 

@@ -92,10 +92,9 @@ type entry struct {
 	class      uint8 // proto.Class, never unspecified
 	state      uint8 // proto.TaskState
 	place      place
-	busy       bool // a change of it is being written
-	absolute   bool // due is a wall-clock time that the task asked for
-	hasInitial bool // there is an initial record on disk
-	attempts   uint8
+	busy       bool   // a change of it is being written
+	absolute   bool   // due is a wall-clock time that the task asked for
+	hasInitial bool   // there is an initial record on disk
 	version    uint32 // number of changes written; 0: there is no state on disk
 	size       uint32 // bytes of the initial record
 	group      *group
@@ -115,14 +114,12 @@ func (e *entry) isTombstone() bool {
 
 // An Item is an entry as returned to callers.
 type Item struct {
-	Key      Key
-	Version  uint32 // number of changes so far; a record read at this version is valid while it is unchanged
-	Class    proto.Class
-	State    proto.TaskState
-	Attempts int // spent, at most 255
-	Size     int // bytes of the initial record
+	Key     Key
+	Version uint32 // number of changes so far; a record read at this version is valid while it is unchanged
+	Class   proto.Class
+	State   proto.TaskState
 }
 
 func (e *entry) item() Item {
-	return Item{e.key, e.version, proto.Class(e.class), proto.TaskState(e.state), int(e.attempts), int(e.size)}
+	return Item{e.key, e.version, proto.Class(e.class), proto.TaskState(e.state)}
 }

@@ -74,12 +74,6 @@ func decodeRecord(kind byte, val []byte) (*proto.Record, error) {
 		r := new(proto.Record)
 		return r, proto.Decode(val, r)
 	}
-	st := new(proto.Stored)
-	if err := proto.Decode(val, st); err != nil {
-		return nil, err
-	}
-	if st.Record == nil {
-		return new(proto.Record), nil
-	}
-	return st.Record, nil
+	st, err := decodeStored(val)
+	return st.GetRecord(), err
 }

@@ -33,7 +33,6 @@ type model struct {
 	now      time.Duration
 	live     []*simple
 	held     []*simple // dead and blocking their lanes
-	paused   map[string]bool
 	arrivals int
 	done     int
 	dead     int
@@ -49,7 +48,7 @@ func (m *model) find(k Key) *simple {
 
 // free reports whether s may be taken now.
 func (m *model) free(s *simple) bool {
-	if s.taken || s.parked || s.due > m.now || m.paused[s.group] {
+	if s.taken || s.parked || s.due > m.now {
 		return false
 	}
 	for _, o := range append(m.held, m.live...) {
@@ -99,7 +98,6 @@ func (m *model) reopen() {
 		m.arrivals++
 		s.arrival = m.arrivals
 	}
-	m.paused = map[string]bool{}
 }
 
 // check compares the counts.
@@ -133,7 +131,7 @@ func TestModel(outer *testing.T) {
 	groups, lanes := []string{"p", "q"}, []string{"", "", "a", "b"}
 	rapid.Check(outer, func(t *rapid.T) {
 		w := newFixture(outer, Config{Parked: func(_ Key, r *proto.Record) bool { return r.State == accepted }})
-		m := &model{w: w, paused: map[string]bool{}}
+		m := &model{w: w}
 		group := rapid.SampledFrom(groups)
 		some := func(act func(*rapid.T, *simple)) func(*rapid.T) {
 			return func(t *rapid.T) {
@@ -247,14 +245,6 @@ func TestModel(outer *testing.T) {
 					t.Fatalf("purged %d dead, the model has %d: %v", n, m.dead, err)
 				}
 				m.dead, m.held = 0, nil
-			},
-			"pause": func(t *rapid.T) {
-				g := group.Draw(t, "group")
-				if m.paused[g] = !m.paused[g]; m.paused[g] {
-					w.Pause(g)
-				} else {
-					w.Resume(g)
-				}
 			},
 			"expire": func(t *rapid.T) {
 				var want []Key

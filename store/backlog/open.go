@@ -37,16 +37,16 @@ func Open(s *store.Store, buckets Buckets, cfg Config) (*Backlog, error) {
 // readDead rebuilds the dead set.
 func (b *Backlog) readDead(in *loader) error {
 	return b.readEnded(b.buckets.Dead, kindInitial, &b.dead, func(k Key, val []byte) (*proto.Record, error) {
-		st := new(proto.Stored)
-		if err := proto.Decode(val, st); err != nil {
+		st, err := decodeStored(val)
+		if err != nil {
 			return nil, err
 		}
-		if name := b.blocks(k, st.GetRecord()); name != "" {
+		if name := b.blocks(k, st.Record); name != "" {
 			e := &entry{key: k, place: blocking, xpos: -1}
 			b.laneNamed(name).join(e)
 			in.seq[e] = st.Record.FirstSeq()
 		}
-		return st.GetRecord(), nil
+		return st.Record, nil
 	})
 }
 
@@ -133,12 +133,9 @@ func (in *loader) read(kind byte, val []byte) error {
 		in.rec, in.e.version = r, 1
 		return nil
 	}
-	st := new(proto.Stored)
-	if err := proto.Decode(val, st); err != nil {
+	st, err := decodeStored(val)
+	if err != nil {
 		return err
-	}
-	if st.Record == nil {
-		st.Record = new(proto.Record)
 	}
 	in.rec, in.e.hasInitial, in.e.size = st.Record, true, uint32(len(val))
 	return nil

@@ -8,19 +8,13 @@ type Counts struct {
 	Kept    int                     // entries that have ended and are tombstones
 	Bytes   int64                   // size of the initial records of live entries
 	ByState map[proto.TaskState]int // live and kept
-	ByClass map[proto.Class]int     // live and kept
 }
 
 func (t *tally) counts() Counts {
-	c := Counts{Live: t.live, Kept: t.kept, Bytes: t.bytes, ByState: map[proto.TaskState]int{}, ByClass: map[proto.Class]int{}}
+	c := Counts{Live: t.live, Kept: t.kept, Bytes: t.bytes, ByState: map[proto.TaskState]int{}}
 	for s, n := range t.states {
 		if n != 0 {
 			c.ByState[proto.TaskState(s)] = int(n)
-		}
-	}
-	for i, n := range t.classes {
-		if n != 0 {
-			c.ByClass[proto.Class(i+1)] = int(n)
 		}
 	}
 	return c
@@ -31,14 +25,13 @@ type Stats struct {
 	Counts
 	Done, Dead int    // ended entries
 	Starved    uint64 // how often a low entry was taken because it had waited too long
-	Lanes      int    // ordering keys with live entries
 }
 
 // Stats returns the current counts.
 func (b *Backlog) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return Stats{Counts: b.totals.counts(), Done: len(b.done.entries), Dead: len(b.dead.entries), Starved: b.starved, Lanes: len(b.lanes)}
+	return Stats{Counts: b.totals.counts(), Done: len(b.done.entries), Dead: len(b.dead.entries), Starved: b.starved}
 }
 
 // GroupCounts describes one group.

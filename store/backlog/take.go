@@ -14,7 +14,7 @@ func (b *Backlog) Take(dst []Item, name string, n int) []Item {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	g := b.groups[name]
-	if g == nil || g.paused || n <= 0 {
+	if g == nil || n <= 0 {
 		return dst
 	}
 	b.followWall()
@@ -54,9 +54,6 @@ func (b *Backlog) takeAny(eligible, overShare func(name string) bool) (Item, boo
 	var first [fair.Classes]*entry
 	var waits [fair.Classes]bool
 	for _, g := range b.order {
-		if g.paused {
-			continue
-		}
 		b.promoteDue(g)
 		asked := false
 		for c := range first {
@@ -153,20 +150,11 @@ func (b *Backlog) MakeDue(name string, spread func(Key) time.Duration) {
 	b.wakeGroup(g)
 }
 
-// Pause stops taking entries from the group; taken ones stay taken.
-func (b *Backlog) Pause(name string) {
+// WakeGroup wakes the reader of Wake for the group, and that of WakeAny.
+func (b *Backlog) WakeGroup(name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.groupNamed(name).paused = true
-}
-
-// Resume undoes Pause.
-func (b *Backlog) Resume(name string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	g := b.groupNamed(name)
-	g.paused = false
-	b.wakeGroup(g)
+	b.wakeGroup(b.groupNamed(name))
 }
 
 // Wake returns a channel that receives a token once Take of the group may return
@@ -208,9 +196,6 @@ func (b *Backlog) NextAny(eligible func(group string) bool) (wait time.Duration,
 }
 
 func (b *Backlog) next(g *group) (time.Duration, bool) {
-	if g.paused {
-		return 0, false
-	}
 	if g.waits() != [fair.Classes]bool{} {
 		return 0, true
 	}
@@ -308,7 +293,6 @@ type Place struct {
 	Wait    time.Duration // of a waiting entry: until it is due
 	Behind  proto.TaskID  // of an entry that is behind another: the first of its lane
 	Blocked bool          // that first entry is dead, and the lane waits for a person
-	Paused  bool          // its group is paused
 }
 
 // Where returns the place of an entry; ok is false if there is no such entry.
@@ -319,7 +303,6 @@ func (b *Backlog) Where(k Key) (p Place, ok bool) {
 	if e == nil || e.place == adding {
 		return p, false
 	}
-	p.Paused = e.group.paused
 	p.Status = [...]string{queuedBehind: "behind", waiting: "waiting", ready: "ready", taken: "taken", parked: "parked", changing: "held"}[e.place]
 	switch e.place {
 	case waiting:
