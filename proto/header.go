@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -34,13 +35,7 @@ func (s Seq) String() string { return fmt.Sprintf("%d.%d", s.Boot, s.Counter) }
 
 // Compare orders sequences by boot, then counter.
 func (s Seq) Compare(o Seq) int {
-	switch {
-	case s.Boot != o.Boot && s.Boot < o.Boot, s.Boot == o.Boot && s.Counter < o.Counter:
-		return -1
-	case s == o:
-		return 0
-	}
-	return 1
+	return cmp.Or(cmp.Compare(s.Boot, o.Boot), cmp.Compare(s.Counter, o.Counter))
 }
 
 // A TLV is an entry of the extensible area of the header.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/big"
+	"strings"
 )
 
 // A PeerID is the 32 bytes of a node's Ed25519 public key. Its text form is
@@ -74,7 +75,7 @@ func ParsePeerID(s string) (PeerID, error) {
 	}
 	n, radix := new(big.Int), big.NewInt(58)
 	for _, c := range []byte(s) {
-		d := indexBase58(c)
+		d := strings.IndexByte(base58, c)
 		if d < 0 {
 			return p, fmt.Errorf("%w: %.64q", ErrBadPeerID, s)
 		}
@@ -103,13 +104,4 @@ func PeerIDFrom(b []byte) (PeerID, error) {
 	}
 	copy(p[:], b)
 	return p, nil
-}
-
-func indexBase58(c byte) int {
-	for i := range len(base58) {
-		if base58[i] == c {
-			return i
-		}
-	}
-	return -1
 }
