@@ -77,13 +77,11 @@ func (h *Handler) environ(r *handler.Run, extra map[string]string, a *account) [
 	}
 	maps.Copy(env, extra)
 	list := make([]string, 0, len(env))
-	for _, name := range sortedKeys(env) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
 		list = append(list, name+"="+env[name])
 	}
 	return list
 }
-
-func sortedKeys(m map[string]string) []string { return slices.Sorted(maps.Keys(m)) }
 
 // newMarker returns a marker that is unique to one run.
 func newMarker() string {

@@ -2,6 +2,7 @@ package command
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/balefire/balefire/wire"
@@ -37,7 +38,7 @@ func Warn(exec []string, args, flags bool) []wire.Note {
 	switch {
 	case launchers[name]:
 		code = wire.NoteRunsPrograms
-	case interpreters[name] && !hasScript(exec[1:]):
+	case interpreters[name] && !slices.ContainsFunc(exec[1:], isScript):
 		code = wire.NoteRunsCode
 	case interpreters[name], !flags, !flagged[name]:
 		return nil
@@ -47,13 +48,6 @@ func Warn(exec []string, args, flags bool) []wire.Note {
 	return []wire.Note{{Code: code, NoteArgs: wire.NoteArgs{Detail: name}}}
 }
 
-// hasScript reports whether the fixed arguments name what an interpreter runs:
-// further arguments are data.
-func hasScript(fixed []string) bool {
-	for _, w := range fixed {
-		if !strings.HasPrefix(w, "-") {
-			return true
-		}
-	}
-	return false
-}
+// isScript reports whether a fixed argument names what an interpreter runs: further
+// arguments are data.
+func isScript(word string) bool { return !strings.HasPrefix(word, "-") }

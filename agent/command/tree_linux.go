@@ -209,11 +209,3 @@ func hasEnv(pid int, entry []byte) bool {
 	}
 	return false
 }
-
-// killed names the signal that killed a program, if any.
-func killed(s *os.ProcessState) string {
-	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return ws.Signal().String()
-	}
-	return ""
-}

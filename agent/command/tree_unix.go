@@ -3,7 +3,6 @@
 package command
 
 import (
-	"os"
 	"os/exec"
 	"syscall"
 )
@@ -43,12 +42,4 @@ func (t *processTree) signal(hard bool) {
 		sig = syscall.SIGKILL
 	}
 	_ = syscall.Kill(-t.cmd.Process.Pid, sig) // it may have ended
-}
-
-// killed names the signal that killed a program, if any.
-func killed(s *os.ProcessState) string {
-	if ws, ok := s.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return ws.Signal().String()
-	}
-	return ""
 }
