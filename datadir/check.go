@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/nuts"
 	"github.com/balefire/balefire/store/pebble"
 )
@@ -38,19 +37,8 @@ func checkPebble(dir string) (Report, error) {
 	}
 	defer db.Close()
 	out := Report{Engine: EnginePebble, Clean: true}
-	for _, b := range store.Buckets() {
-		var start []byte
-		for {
-			page, err := db.Scan(b, start, nil, store.MaxScan)
-			if err != nil {
-				return out, fmt.Errorf("check %s: %w", b, err)
-			}
-			out.Records += len(page)
-			if len(page) < store.MaxScan {
-				break
-			}
-			start = append(page[len(page)-1].Key, 0)
-		}
+	if out.Records, err = countRecords(db); err != nil {
+		return out, fmt.Errorf("check its records: %w", err)
 	}
 	return out, nil
 }
