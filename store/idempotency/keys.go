@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/balefire/balefire/clock"
+	"github.com/balefire/balefire/fair"
 	"github.com/balefire/balefire/store"
 )
 
@@ -93,8 +94,8 @@ const (
 	stampLen = 8 // prefix of each value: the age at which its key was made, milliseconds
 )
 
-// Open returns the keys kept in s under the prefix. It reads no keys, unless
-// there are some of an earlier version. It starts nothing: see [Keys.Run].
+// Open returns the keys kept in s under the prefix. It reads no keys and
+// starts nothing: see [Keys.Run].
 func Open(s *store.Store, cfg Config) (*Keys, error) {
 	cfg = cfg.withDefaults()
 	k := &Keys{store: s, cfg: cfg, open: cfg.Clock.Boot(), owners: map[string]share{}}
@@ -176,18 +177,13 @@ func (k *Keys) add(owner string, kept, reserved int) {
 // Full reports whether there is no space left.
 func (k *Keys) Full() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.kept+k.reserved >= k.cfg.Max }
 
-// freeMultiple is how many times the free space one owner may use: see
+// WithinShare reports whether owner may add one more key: see [fair.Within], and
 // docs/promises.md, what one member may take up.
-const freeMultiple = 9
-
-// WithinShare reports whether owner may add one more key: it uses less than nine
-// times the free space. If no space is free it returns true: then it is not the
-// share that refuses.
 func (k *Keys) WithinShare(owner string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	free, s := k.cfg.Max-k.kept-k.reserved, k.owners[owner]
-	return free <= 0 || s.kept+s.reserved < freeMultiple*free
+	s := k.owners[owner]
+	return fair.Within(s.kept+s.reserved, k.kept+k.reserved, k.cfg.Max)
 }
 
 // Count returns how many keys are kept, including reservations. It is an estimate
