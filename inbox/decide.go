@@ -306,22 +306,20 @@ func reasonOr(res *handler.Result, otherwise string) string {
 // afterCrash decides about a task that was running when the process died (I7). probe is the
 // handler's answer if its policy is probe.
 func (l limits) afterCrash(rec *proto.Record, policy OnCrash, probe handler.ProbeResult, r float64) transition {
-	if rec.Mode == proto.AtMostOnce {
-		return transition{state: proto.DeadLetter, abandoned: true,
-			reason: "indeterminate: the process died while it ran, and its mode is at_most_once"}
-	}
+	t := transition{state: proto.DeadLetter, abandoned: true}
 	switch {
+	case rec.Mode == proto.AtMostOnce:
+		t.reason = "indeterminate: the process died while it ran, and its mode is at_most_once"
 	case policy == OnCrashProbe && probe == handler.Done:
-		return transition{state: proto.Success, abandoned: true}
+		t.state = proto.Success
 	case policy == OnCrashPark, policy == OnCrashProbe && probe != handler.NotDone:
-		return transition{state: proto.DeadLetter, abandoned: true,
-			reason: "indeterminate: the process died while it ran, and on_crash is " + string(policy)}
+		t.reason = "indeterminate: the process died while it ran, and on_crash is " + string(policy)
 	case rec.Abandons+1 >= l.maxAbandons:
-		return transition{state: proto.DeadLetter, abandoned: true,
-			reason: "the process died each time it ran"}
+		t.reason = "the process died each time it ran"
+	default:
+		t.state, t.wait, t.reason = proto.Retrying, l.backoff(rec.Abandons+1, r), "the process died while it ran"
 	}
-	return transition{state: proto.Retrying, abandoned: true,
-		wait: l.backoff(rec.Abandons+1, r), reason: "the process died while it ran"}
+	return t
 }
 
 // backoff returns the delay after the n-th failure.

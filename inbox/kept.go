@@ -105,15 +105,7 @@ func (in *Inbox) KeptTask(id proto.TaskID) (*proto.Stored, error) {
 	if err != nil {
 		return nil, err
 	}
-	if st.Envelope != nil && len(st.Envelope.Body) == 0 && st.Record.BodyBlob != "" {
-		if in.parts.Files == nil {
-			return nil, errNoFiles
-		}
-		if st.Envelope.Body, err = in.parts.Files.Get(st.Record.BodyBlob); err != nil {
-			return nil, err
-		}
-	}
-	return st, nil
+	return st, in.restoreBody(st, st.Record.BodyBlob)
 }
 
 // ErrNoOrigin is returned by [Results] for a result that cannot be sealed because its

@@ -14,7 +14,6 @@ import (
 //	m origin 32                  settled mark: boot 8 | counter 8
 //	S origin 32 | SHA-256(key)   the success of an idempotency key, see package
 //	                             store/idempotency: id 16 | Record
-//	s                            the same, with an expiry by the wall clock: moved to S
 //
 // All numbers are big endian.
 const (

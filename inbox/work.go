@@ -189,17 +189,22 @@ func tooManyFiles(err error) bool {
 // content opens the sealed content of a task.
 func (in *Inbox) content(j *job) (*proto.Content, error) {
 	st := j.stored
-	if st.Envelope != nil && len(st.Envelope.Body) == 0 && j.rec.BodyBlob != "" && !streamed(st.Envelope) {
-		if in.parts.Files == nil {
-			return nil, errNoFiles
-		}
-		b, err := in.parts.Files.Get(j.rec.BodyBlob)
-		if err != nil {
-			return nil, err
-		}
-		st.Envelope.Body = b
+	if err := in.restoreBody(st, j.rec.BodyBlob); err != nil {
+		return nil, err
 	}
 	return in.parts.Opener.Content(st)
+}
+
+// restoreBody reads the sealed body of a task from the file name, if it is stored there.
+func (in *Inbox) restoreBody(st *proto.Stored, name string) (err error) {
+	if st.Envelope == nil || len(st.Envelope.Body) > 0 || name == "" || streamed(st.Envelope) {
+		return nil
+	}
+	if in.parts.Files == nil {
+		return errNoFiles
+	}
+	st.Envelope.Body, err = in.parts.Files.Get(name)
+	return err
 }
 
 // streamed reports whether the body of an envelope is a stream.
