@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/balefire/balefire/proto"
@@ -58,9 +57,6 @@ func (s *Scheduler) view(m *proto.Schedule) wire.Schedule {
 	return v
 }
 
-// validName reports whether s can be the name of a schedule or a queue.
-var validName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,62}$`).MatchString
-
 // check validates a schedule of a person or another home.
 func check(m *proto.Schedule) error {
 	bad := func(format string, a ...any) error {
@@ -70,7 +66,7 @@ func check(m *proto.Schedule) error {
 		return bad("%v", err)
 	}
 	switch {
-	case !validName(m.GetQueue()) || !validName(m.GetName()):
+	case !proto.ValidQueue(m.GetQueue()) || !proto.ValidQueue(m.GetName()):
 		return bad("the names of schedule and queue must be 1-63 of a-z 0-9 . _ -")
 	case !proto.ValidKind(m.GetTask().GetKind()):
 		return bad("kind %.60q: use 1-128 of a-z 0-9 . _ -", m.GetTask().GetKind())

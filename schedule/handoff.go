@@ -61,7 +61,7 @@ func (s *Scheduler) enqueue(in func()) {
 
 // receiveRetraction processes the message that a handed-over schedule was removed.
 func (s *Scheduler) receiveRetraction(from proto.PeerID, m *proto.Schedule) error {
-	if !validName(m.Queue) || !validName(m.Name) || m.Generation < 2 {
+	if !proto.ValidQueue(m.Queue) || !proto.ValidQueue(m.Name) || m.Generation < 2 {
 		return errors.New("not a schedule that was handed over")
 	}
 	s.enqueue(func() { s.retract(from, m) })
