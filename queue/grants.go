@@ -73,7 +73,7 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 		return inbox.Leased{}, grantDenied("it comes from a node that is not known here as a home of the queue")
 	case check && !r.mayWork(from):
 		return inbox.Leased{}, grantDenied("the home of a queue needs the role work")
-	case atMostOnce(g.GetMode()) != atMostOnce(content.GetMode()) || g.GetLeftMs() > h.NotAfter-h.Created:
+	case (g.GetMode() == proto.AtMostOnce) != (content.GetMode() == proto.AtMostOnce) || g.GetLeftMs() > h.NotAfter-h.Created:
 		return inbox.Leased{}, identity.BadForm("its mode differs from what its origin signed, or its time is longer")
 	}
 	if err := identity.CheckContent(&h, content); err != nil {
@@ -89,8 +89,6 @@ func (r Runner) open(from proto.PeerID, g *proto.Grant, check bool) (inbox.Lease
 	}
 	return l, nil
 }
-
-func atMostOnce(m proto.Mode) bool { return m == proto.AtMostOnce }
 
 func grantDenied(why string) error {
 	return &identity.CheckError{Code: proto.CodeDenied, Err: errors.New(why)}
