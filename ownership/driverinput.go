@@ -326,10 +326,15 @@ func (d *Driver) Add(t Task) {
 // Cancel cancels a task, hard: at once. If the task is here it returns once that is durable;
 // a cancel for a task that moved is forwarded, and must be repeated.
 func (d *Driver) Cancel(ctx context.Context, id proto.TaskID, hard bool) (Location, error) {
-	return call(ctx, d, func() Location {
-		where, o := d.home.Cancel(id, hard, d.now())
+	return callHome(ctx, d, func() (Location, Output) { return d.home.Cancel(id, hard, d.now()) })
+}
+
+// callHome calls in, which changes the home, and returns its answer once that is durable.
+func callHome[T any](ctx context.Context, d *Driver, in func() (T, Output)) (T, error) {
+	return call(ctx, d, func() T {
+		v, o := in()
 		d.merge(o)
-		return where
+		return v
 	})
 }
 
@@ -386,15 +391,11 @@ func (d *Driver) SetQueue(ctx context.Context, name string, change func(*proto.Q
 // CreateQueue is SetQueue with an admin's deed for a new queue, or another name: that has
 // no settings to change but whether it is removed.
 func (d *Driver) CreateQueue(ctx context.Context, name string, deed *proto.Signed, change func(*proto.QueueState)) error {
-	refused, err := call(ctx, d, func() error {
-		o, refused := d.home.CreateQueue(name, change, deed, d.now())
-		d.merge(o)
-		return refused
-	})
-	if errors.Is(refused, ErrNameTaken) && (d.QueueStates()[name] != nil || d.Titles()[name] != nil) {
-		refused = ErrElsewhere // it moved in the meantime
+	err := d.ask(ctx, func() (Output, error) { return d.home.CreateQueue(name, change, deed, d.now()) })
+	if errors.Is(err, ErrNameTaken) && (d.QueueStates()[name] != nil || d.Titles()[name] != nil) {
+		return ErrElsewhere // it moved in the meantime
 	}
-	return errors.Join(err, refused)
+	return err
 }
 
 // SignCreation signs as an admin that a queue is created with p as its home, and returns
@@ -424,14 +425,20 @@ func (d *Driver) signed(ctx context.Context, sign func() (*proto.Signed, error))
 	return a.signed, nil
 }
 
-// Confirmed adds an admin's confirmation to a queue whose home is here.
-func (d *Driver) Confirmed(ctx context.Context, name string, deed *proto.Signed) error {
+// ask calls in, which changes the home unless it is refused, and returns once that is
+// durable.
+func (d *Driver) ask(ctx context.Context, in func() (Output, error)) error {
 	refused, err := call(ctx, d, func() error {
-		o, refused := d.home.Confirmed(name, deed, d.now())
+		o, refused := in()
 		d.merge(o)
 		return refused
 	})
 	return errors.Join(err, refused)
+}
+
+// Confirmed adds an admin's confirmation to a queue whose home is here.
+func (d *Driver) Confirmed(ctx context.Context, name string, deed *proto.Signed) error {
+	return d.ask(ctx, func() (Output, error) { return d.home.Confirmed(name, deed, d.now()) })
 }
 
 // Unconfirmed returns the queues and other names whose home is here and was handed on since
@@ -452,43 +459,25 @@ func (d *Driver) Unconfirmed(ctx context.Context) (map[string]uint64, error) {
 // HandOff gives a queue whose home is here, and all its tasks, to another home. It returns
 // once the queue is handed over; its tasks follow.
 func (d *Driver) HandOff(ctx context.Context, name string, to proto.PeerID) error {
-	refused, err := call(ctx, d, func() error {
-		o, refused := d.home.HandOff(name, to, d.now())
-		d.merge(o)
-		return refused
-	})
-	return errors.Join(err, refused)
+	return d.ask(ctx, func() (Output, error) { return d.home.HandOff(name, to, d.now()) })
 }
 
 // Seize makes this node the home of a queue whose home is lost, and returns once that is
 // durable.
 func (d *Driver) Seize(ctx context.Context, name string, from proto.PeerID) error {
-	refused, err := call(ctx, d, func() error {
-		o, refused := d.home.Seize(name, from, d.now())
-		d.merge(o)
-		return refused
-	})
-	return errors.Join(err, refused)
+	return d.ask(ctx, func() (Output, error) { return d.home.Seize(name, from, d.now()) })
 }
 
 // SetClass changes the class of a task, and returns once that is durable. It reports
 // whether the task is here and has not ended.
 func (d *Driver) SetClass(ctx context.Context, id proto.TaskID, class proto.Class) (known bool, err error) {
-	return call(ctx, d, func() bool {
-		known, o := d.home.SetClass(id, class, d.now())
-		d.merge(o)
-		return known
-	})
+	return callHome(ctx, d, func() (bool, Output) { return d.home.SetClass(id, class, d.now()) })
 }
 
 // Unblock unblocks a lane of a queue, and returns once that is durable. It reports whether
 // a lane here was blocked.
 func (d *Driver) Unblock(ctx context.Context, queue, key string) (unblocked bool, err error) {
-	return call(ctx, d, func() bool {
-		unblocked, o := d.home.Unblock(queue, key, d.now())
-		d.merge(o)
-		return unblocked
-	})
+	return callHome(ctx, d, func() (bool, Output) { return d.home.Unblock(queue, key, d.now()) })
 }
 
 // Progress records progress of a running handler. A handler that has reported once must
@@ -500,9 +489,5 @@ func (d *Driver) Progress(ctx context.Context, id proto.TaskID) (known bool, err
 // Recover reclaims one lease at an operator's request. It reports whether there was one
 // that may be reclaimed.
 func (d *Driver) Recover(ctx context.Context, id proto.TaskID) (done bool, err error) {
-	return call(ctx, d, func() bool {
-		done, o := d.home.Recover(id, d.now())
-		d.merge(o)
-		return done
-	})
+	return callHome(ctx, d, func() (bool, Output) { return d.home.Recover(id, d.now()) })
 }

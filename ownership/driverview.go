@@ -184,7 +184,7 @@ func (d *Driver) Task(ctx context.Context, id proto.TaskID) (v TaskView, known b
 		}
 		v.Available = len(d.home.candidates(q, ts))
 		for _, m := range q.members {
-			if m.Alive && !m.Draining && slices.Contains(m.Kinds, ts.task.Kind) && !slices.ContainsFunc(ts.task.Options.GetRequire(), func(l string) bool { return !contains(m.Labels, l) }) {
+			if m.Alive && !m.Draining && slices.Contains(m.Kinds, ts.task.Kind) && dispatch.HasAll(m.Labels, ts.task.Options.GetRequire()) {
 				v.Serving++
 				if n := d.home.nodes[m.Peer]; n != nil && (now.Mono < n.backoff[ts.task.Kind] || now.Mono < n.backoff[""]) {
 					v.BackedOff++

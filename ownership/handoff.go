@@ -149,14 +149,7 @@ func (h *Home) learn(m *proto.QueueState) bool {
 	if !h.mayBecomeHome(q, m) {
 		return false
 	}
-	b, err := proto.Encode(nil, m)
-	s := new(proto.QueueState)
-	if err == nil {
-		err = proto.Decode(b, s)
-	}
-	if err != nil {
-		return false
-	}
+	s := proto.Clone(m)
 	s.Deeds, s.Root, s.Stated, s.Seizure = signedOf(x.deeds), nil, 0, 0
 	if !h.trimToFit(s) {
 		h.out.Events = append(h.out.Events, Event{Kind: EventForged, Queue: m.Name, Peer: proto.PeerID(m.Home), Cause: "its queue states are too large: " + h.errFull(s).Error()})
@@ -229,7 +222,7 @@ func (h *Home) moveTask(ts *taskState, to proto.PeerID) {
 		l.lastMoved, entry.origin, entry.key, entry.blocked = entry, l.key.origin, l.key.key, l.blocked
 	}
 	ts.gen = entry.gen
-	entry.lease = copyLease(ts.record())
+	entry.lease = proto.Clone(ts.record())
 	h.remove(ts)
 	h.moved[entry.task] = entry
 	entry.elem = h.handoffs.PushBack(entry)
@@ -250,18 +243,6 @@ func (h *Home) unlinkSuccessors(ts *taskState) {
 			h.out.put(taskKey(keyMoved, entry.task), entry.record())
 		}
 	}
-}
-
-func copyLease(m *proto.Lease) *proto.Lease {
-	b, err := proto.Encode(nil, m)
-	out := new(proto.Lease)
-	if err == nil {
-		err = proto.Decode(b, out)
-	}
-	if err != nil {
-		panic("ownership: cannot copy a lease: " + err.Error())
-	}
-	return out
 }
 
 // resendHandoffs sends entries that are new or not confirmed: first the deeds of the queue,
@@ -424,7 +405,7 @@ func (h *Home) admit(from proto.PeerID, m *proto.Handoff, t Task) bool {
 		h.ends.Remove(e)
 		delete(h.ended, t.ID)
 	}
-	ts := taskStateOf(t, copyLease(m.Lease))
+	ts := taskStateOf(t, proto.Clone(m.Lease))
 	if ts.epoch.Boot >= h.boot {
 		h.raiseBoot(ts.epoch.Boot)
 	}

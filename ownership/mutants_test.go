@@ -42,7 +42,7 @@ var rules = []mutant{
 		}
 		m := ts.record()
 		m.Generation = entry.gen
-		entry.lease = copyLease(m)
+		entry.lease = proto.Clone(m)
 		entry.elem = h.handoffs.PushBack(entry)
 		h.moved[entry.task] = entry
 		return

@@ -153,7 +153,7 @@ func (h *Home) served(ts *taskState) bool {
 		h.rebuildMembers(q)
 	}
 	return slices.ContainsFunc(q.members, func(m *dispatch.Member) bool {
-		return m.Alive && contains(m.Kinds, ts.task.Kind) && !slices.ContainsFunc(ts.task.Options.GetRequire(), func(l string) bool { return !contains(m.Labels, l) })
+		return m.Alive && slices.Contains(m.Kinds, ts.task.Kind) && dispatch.HasAll(m.Labels, ts.task.Options.GetRequire())
 	})
 }
 
@@ -428,10 +428,8 @@ func (h *Home) rebuildMembers(q *queue) {
 				m.Priority = settings.Priority
 			}
 		}
-		for _, l := range q.state.GetLabels() {
-			if !contains(m.Labels, l) {
-				return
-			}
+		if !dispatch.HasAll(m.Labels, q.state.GetLabels()) {
+			return
 		}
 		q.members = append(q.members, &m)
 	}
@@ -445,23 +443,6 @@ func (h *Home) rebuildMembers(q *queue) {
 			add(p, nil)
 		}
 	}
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
-}
-
-// SetQueue changes the settings of a queue whose home is here. They apply to waiting tasks;
-// leases stay as they are. An unknown queue is created if this node is an admin, otherwise
-// nothing happens.
-func (h *Home) SetQueue(change func(*proto.QueueState), now Now, name string) Output {
-	out, _ := h.CreateQueue(name, change, nil, now)
-	return out
 }
 
 // set changes s, the state of q.
@@ -490,34 +471,10 @@ func queueKey(name string) string { return string(rune(keyQueue)) + name }
 
 // stateOf returns a copy of q's state, or its initial one.
 func (h *Home) stateOf(q *queue) *proto.QueueState {
+	if q.state != nil {
+		return proto.Clone(q.state)
+	}
 	s := &proto.QueueState{Name: q.name, Generation: 1, Home: append([]byte(nil), h.self[:]...)}
 	s.Kind, _ = proto.TitleKindOf(q.name)
-	if q.state == nil {
-		return s
-	}
-	b, err := proto.Encode(nil, q.state)
-	if err == nil {
-		err = proto.Decode(b, s)
-	}
-	if err != nil {
-		panic("ownership: cannot copy a queue state: " + err.Error())
-	}
 	return s
-}
-
-// Queue returns the state of a queue, nil if it is unknown. It must not be changed.
-func (h *Home) Queue(name string) *proto.QueueState {
-	if q := h.queues[name]; q != nil {
-		return q.state
-	}
-	return nil
-}
-
-// HomeOf returns the home of a queue, as far as is known here.
-func (h *Home) HomeOf(name string) (home proto.PeerID, generation uint64) {
-	if q := h.queues[name]; q != nil && len(q.state.GetHome()) == len(home) {
-		copy(home[:], q.state.Home)
-		return home, q.state.Generation
-	}
-	return h.self, 1
 }

@@ -90,9 +90,8 @@ func (o *Owner) renew() {
 		}
 	}
 	for _, k := range order {
-		home := k.home
 		for claims := range slices.Chunk(all[k], proto.MaxGroup) {
-			o.sendRenew(home, claims)
+			o.sendRenew(k.home, claims)
 		}
 	}
 }

@@ -216,10 +216,9 @@ func (h *Home) OnRenew(from proto.PeerID, m *proto.Renew, now Now) Output {
 			if p := h.period(ts); period == 0 || p < period {
 				period = p
 			}
-			if r.Code == proto.CodeOK && k.gen >= ts.gen {
-				continue
+			if k.gen >= ts.gen {
+				continue // otherwise it counts too, and the answer carries the generation
 			}
-			r.Code = proto.CodeOK // it counts; the answer carries the generation
 		}
 		reply.Rulings = append(reply.Rulings, r)
 	}

@@ -332,7 +332,7 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		case r == nil || r.epoch.Compare(k.epoch) < 0 && !r.mem.alive && r.phase != proto.LeaseFinished:
 			o.neverStart(from, k, r)
 		case r.epoch.Compare(k.epoch) < 0: // the grant is in transit, and will be adopted
-			o.adopt(r, from, o.atThisBoot(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
+			o.adopt(r, from, o.withBoot(k), &proto.Grant{LeaseMs: uint32(o.cfg.Lease.Milliseconds()), Attempt: r.attempt})
 			reply.Held = append(reply.Held, &proto.Held{Claim: r.message(), Phase: r.phase})
 		case r.epoch.Compare(k.epoch) > 0 && startedOnce(r) && !r.mem.alive && (r.orphan || r.phase == proto.LeaseClosed || r.phase == proto.LeaseReleased):
 			// Two homes have the task, one after a rollback of its disk. It runs for
@@ -363,11 +363,6 @@ func (o *Owner) OnStatus(from proto.PeerID, m *proto.Status, now Now) Output {
 		out.send(from, proto.TypeStatusReply, reply)
 	}
 	return *out
-}
-
-func (o *Owner) atThisBoot(k claim) claim {
-	k.boot = o.boot
-	return k
 }
 
 // startedOnce reports whether r was started and may be started only once.

@@ -100,7 +100,7 @@ func (s *sim) usurper() {
 		if ts.task.Queue != name || s.w.tasks[ts.task.ID].Sent == liar.peer {
 			continue
 		}
-		l := copyLease(ts.record())
+		l := proto.Clone(ts.record())
 		l.Generation += 5
 		l.State, l.Owner = proto.Accepted, slices.Clone(liar.peer[:])
 		x.receive(liar.peer, Send{Type: proto.TypeHandoff, Body: &proto.Handoff{Lease: l}})

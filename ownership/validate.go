@@ -2,6 +2,7 @@ package ownership
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -84,12 +85,9 @@ func (v *validator) fail(format string, a ...any) {
 
 // size requires one of the sizes.
 func (v *validator) size(what string, b []byte, sizes ...int) {
-	for _, n := range sizes {
-		if len(b) == n {
-			return
-		}
+	if !slices.Contains(sizes, len(b)) {
+		v.fail("%s of %d bytes", what, len(b))
 	}
-	v.fail("%s of %d bytes", what, len(b))
 }
 
 func (v *validator) boot(n uint64) {

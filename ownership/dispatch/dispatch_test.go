@@ -173,8 +173,8 @@ func TestASwitchUnderLoadLosesNothing(t *testing.T) {
 				owned[waiting[0]] = p
 				waiting = waiting[1:]
 				u.Add(p, "build", 1)
-				if u.OwnedBy(p) > 2 || u.All() > 6 {
-					t.Fatalf("%d on one node, %d in all", u.OwnedBy(p), u.All())
+				if u.OwnedBy(p) > 2 || u.all > 6 {
+					t.Fatalf("%d on one node, %d in all", u.OwnedBy(p), u.all)
 				}
 			}
 			if len(waiting)+len(owned)+len(done) != total {

@@ -76,9 +76,6 @@ func bump[K comparable](m map[K]int, k K, n int) {
 	}
 }
 
-// All returns the number of owned tasks.
-func (u *Usage) All() int { return u.all }
-
 // OwnedBy returns how many of them p owns.
 func (u *Usage) OwnedBy(p proto.PeerID) int { return u.node[p] }
 
@@ -105,12 +102,12 @@ func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) [
 		switch {
 		case !m.takes(u, l):
 			continue
-		case !slices.Contains(m.Kinds, t.Kind), !hasAll(m.Labels, t.Labels):
+		case !slices.Contains(m.Kinds, t.Kind), !HasAll(m.Labels, t.Labels):
 			continue
 		case k.Node > 0 && u.nodeKind[nodeKind{m.Peer, t.Kind}] >= k.Node:
 			continue
 		}
-		if len(t.Prefer) > 0 && hasAll(m.Labels, t.Prefer) {
+		if len(t.Prefer) > 0 && HasAll(m.Labels, t.Prefer) {
 			preferred++
 		}
 		dst = append(dst, c)
@@ -118,7 +115,7 @@ func Eligible(dst []Candidate, t *Task, members []*Member, u *Usage, l Limits) [
 	if preferred == 0 {
 		return dst
 	}
-	kept := slices.DeleteFunc(dst[from:], func(c Candidate) bool { return !hasAll(c.Labels, t.Prefer) })
+	kept := slices.DeleteFunc(dst[from:], func(c Candidate) bool { return !HasAll(c.Labels, t.Prefer) })
 	return dst[:from+len(kept)]
 }
 
@@ -142,11 +139,7 @@ func (m *Member) takes(u *Usage, l Limits) bool {
 	return m.Alive && !m.Draining && m.free(u) > 0 && (limit <= 0 || u.node[m.Peer] < limit)
 }
 
-func hasAll(have, want []string) bool {
-	for _, w := range want {
-		if !slices.Contains(have, w) {
-			return false
-		}
-	}
-	return true
+// HasAll reports whether a node with the labels have has all that are wanted.
+func HasAll(have, want []string) bool {
+	return !slices.ContainsFunc(want, func(w string) bool { return !slices.Contains(have, w) })
 }

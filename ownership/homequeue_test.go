@@ -1,0 +1,28 @@
+package ownership
+
+import "github.com/balefire/balefire/proto"
+
+// SetQueue changes the settings of a queue whose home is here. They apply to waiting tasks;
+// leases stay as they are. An unknown queue is created if this node is an admin, otherwise
+// nothing happens.
+func (h *Home) SetQueue(change func(*proto.QueueState), now Now, name string) Output {
+	out, _ := h.CreateQueue(name, change, nil, now)
+	return out
+}
+
+// Queue returns the state of a queue, nil if it is unknown. It must not be changed.
+func (h *Home) Queue(name string) *proto.QueueState {
+	if q := h.queues[name]; q != nil {
+		return q.state
+	}
+	return nil
+}
+
+// HomeOf returns the home of a queue, as far as is known here.
+func (h *Home) HomeOf(name string) (home proto.PeerID, generation uint64) {
+	if q := h.queues[name]; q != nil && len(q.state.GetHome()) == len(home) {
+		copy(home[:], q.state.Home)
+		return home, q.state.Generation
+	}
+	return h.self, 1
+}
