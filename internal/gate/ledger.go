@@ -161,6 +161,10 @@ func git(args ...string) (string, error) {
 // the embedded ones of the packages that it covers and of their imports, as far as they are
 // in this repository.
 func covered(s step) (patterns []string, err error) {
+	root, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
 	const files = "{{with .Module}}{{if or .Main .Replace}}{{$.Dir}}/*.go{{range $.EmbedFiles}}\n{{$.Dir}}/{{.}}{{end}}{{end}}{{end}}"
 	args := append([]string{"list", "-deps", "-f", files}, s.covers...)
 	out, err := exec.Command("go", args...).Output()
@@ -168,7 +172,7 @@ func covered(s step) (patterns []string, err error) {
 		return nil, fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
 	}
 	for _, file := range strings.Fields(string(out)) {
-		if path, ok := strings.CutPrefix(file, root()+"/"); ok {
+		if path, ok := strings.CutPrefix(file, root+"/"); ok {
 			patterns = append(patterns, ":(glob)"+path)
 		}
 	}
@@ -199,13 +203,4 @@ func changed(s step, from, to string) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// root returns the folder of the module, in which the gate runs.
-func root() string {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "."
-	}
-	return dir
 }

@@ -23,6 +23,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -71,22 +72,15 @@ func command(ctx context.Context, args []string) error {
 	case "soak":
 		return soak(ctx, *only)
 	case "repeat":
-		return repeat(ctx, *only, orDefault(*times, 100))
+		return repeat(ctx, *only, cmp.Or(max(*times, 0), 100))
 	case "whole":
-		return runWhole(ctx, orDefault(*times, 4))
+		return runWhole(ctx, cmp.Or(max(*times, 0), 4))
 	case "busy":
 		for ctx.Err() == nil { // runs a busy loop until the process is killed
 		}
 		return nil
 	}
 	return fmt.Errorf("unknown command %q: run, soak, repeat or whole", verb)
-}
-
-func orDefault(n, d int) int {
-	if n > 0 {
-		return n
-	}
-	return d
 }
 
 // wide is how many steps run in parallel: those of real processes mostly wait.

@@ -84,7 +84,7 @@ var soakSteps = slices.Concat([]step{
 	long("damaged envelopes", "./identity", time.Minute, "BALEFIRE_LONG=1", "TestDamagedEnvelopesAreRefused"),
 	long("histories of homes", "./outbox", 2*time.Minute, "BALEFIRE_ROUNDS=400", "TestModel"),
 	{name: "benchmarks", argv: sh("cd bench && go test ./..."), covers: []string{"./api/client"}, reads: []string{"bench"}, estimate: 3 * time.Minute},
-	quick("a stop of the window", "./api/client", "BALEFIRE_LONG=1", "TestAStopEndsWaiting"),
+	{name: "a stop of the window", argv: goTest("./api/client", "TestAStopEndsWaiting"), env: []string{"BALEFIRE_LONG=1"}, tests: []string{"TestAStopEndsWaiting"}, covers: []string{"./api/client"}, timing: true, estimate: 10 * time.Second},
 	{name: "lab", argv: sh("go test -tags e2e -count=1 -v ./internal/lab/..."), covers: []string{"./internal/lab/..."}, timing: true, estimate: 2 * time.Minute},
 	{name: "LAN", argv: sh("go test -tags e2e -count=1 -v -run '^TestNodesFindEachOtherOnLAN$' ./transport"), tests: []string{"TestNodesFindEachOtherOnLAN"}, covers: []string{"./transport"}, estimate: 10 * time.Second},
 	gateSteps[0],
@@ -113,13 +113,6 @@ func goTest(pkg, test string) []string {
 // long returns the long form of tests of a package, selected by an environment variable.
 func long(name, pkg string, estimate time.Duration, env string, tests ...string) step {
 	return step{name: name, argv: goTest(pkg, "("+strings.Join(tests, "|")+")"), tests: tests, covers: []string{pkg}, env: []string{env}, estimate: estimate}
-}
-
-// quick returns the step of a short test that judges a time.
-func quick(name, pkg, env, test string) step {
-	s := long(name, pkg, 10*time.Second, env, test)
-	s.timing = true
-	return s
 }
 
 // fuzz returns the step that searches for inputs that break these targets, each written as its
