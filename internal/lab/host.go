@@ -86,14 +86,6 @@ func (r *Router) Restrict(f netfilter.Filter) {
 // the next link is not told.
 func (r *Router) Silence() { r.lab.t.Helper(); r.lab.check(r.Do(netfilter.Silence)) }
 
-// Rebind gives the router another outer address and drops all connections, as after a new
-// dial-in.
-func (r *Router) Rebind(addr string) {
-	r.lab.t.Helper()
-	r.WAN.readdress(addr)
-	r.Forget()
-}
-
 // Forget drops all connections of the router, as after a restart.
 func (r *Router) Forget() {
 	r.lab.t.Helper()

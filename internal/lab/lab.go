@@ -77,7 +77,7 @@ func (l *Lab) newNamespace(name string) namespace {
 	s := namespace{l, l.prefix + name}
 	l.check(run("ip", "netns", "add", s.name))
 	l.t.Cleanup(func() { l.check(remove(s.name)) })
-	l.check(s.do(func() error { // no second path around what is cut
+	l.check(s.Do(func() error { // no second path around what is cut
 		return errors.Join(sysctl("ipv6/conf/all/disable_ipv6", "1"), sysctl("ipv6/conf/default/disable_ipv6", "1"))
 	}))
 	s.ip("link", "set", "lo", "up")
@@ -102,16 +102,12 @@ func (s namespace) Command(argv ...string) *exec.Cmd {
 // Do calls f on a thread that is in the network: sockets that it opens stay there. f must
 // not start processes, or goroutines that open sockets.
 func (s namespace) Do(f func() error) error {
-	if err := s.do(f); err != nil {
+	done := make(chan error)
+	go func() { done <- s.visit(f) }()
+	if err := <-done; err != nil {
 		return fmt.Errorf("in %s: %w", s.name, err)
 	}
 	return nil
-}
-
-func (s namespace) do(f func() error) error {
-	done := make(chan error)
-	go func() { done <- s.visit(f) }()
-	return <-done
 }
 
 // visit enters the network, calls f and returns. The thread must live on: the kernel kills

@@ -109,7 +109,8 @@ func TestRoutersOfBothKinds(t *testing.T) {
 			if from := hear(t, in, soon); from.String() != "11.0.0.1:4001" {
 				t.Errorf("the answer comes from %q", from)
 			}
-			r.Rebind("11.0.0.102")
+			r.WAN.readdress("11.0.0.102") // a new dial-in
+			r.Forget()
 			say(t, one, first.String())
 			if from := hear(t, in, never); from.IsValid() {
 				t.Errorf("the old address of the router still works")

@@ -23,13 +23,10 @@ type Link struct {
 }
 
 // Set shapes both directions.
-func (l *Link) Set(s Shape) { l.SetOut(s); l.SetIn(s) }
+func (l *Link) Set(s Shape) { l.SetOut(s); l.in.shape.Store(&s) }
 
 // SetOut shapes what the host sends.
 func (l *Link) SetOut(s Shape) { l.out.shape.Store(&s) }
-
-// SetIn shapes what the host receives.
-func (l *Link) SetIn(s Shape) { l.in.shape.Store(&s) }
 
 // Counts returns how many frames were forwarded in both directions, and how many were
 // dropped.

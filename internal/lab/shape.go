@@ -2,7 +2,7 @@ package lab
 
 import (
 	"cmp"
-	"container/heap"
+	"slices"
 	"time"
 )
 
@@ -54,56 +54,29 @@ type frame struct {
 
 // A queue holds frames ordered by arrival time, and those with the same time in the order
 // of insertion.
-type queue struct {
-	frames ordered
-	came   uint64
-}
+type queue []frame
 
 func (q *queue) add(f frame) {
-	q.came++
-	heap.Push(&q.frames, sequenced{f, q.came})
+	at, _ := slices.BinarySearchFunc(*q, f.at, func(have frame, at time.Time) int {
+		return cmp.Or(have.at.Compare(at), -1) // behind those with the same time
+	})
+	*q = slices.Insert(*q, at, f)
 }
 
 // next removes and returns a frame that is due.
-func (q *queue) next(now time.Time) (frame, bool) {
-	if len(q.frames) == 0 || q.frames[0].at.After(now) {
+func (q *queue) next(now time.Time) (f frame, ok bool) {
+	if len(*q) == 0 || (*q)[0].at.After(now) {
 		return frame{}, false
 	}
-	return heap.Pop(&q.frames).(sequenced).frame, true
+	f = (*q)[0]
+	*q = slices.Delete(*q, 0, 1)
+	return f, true
 }
 
 // wait returns how long until the next frame is due.
-func (q *queue) wait(now time.Time) time.Duration {
-	if len(q.frames) == 0 {
+func (q queue) wait(now time.Time) time.Duration {
+	if len(q) == 0 {
 		return time.Hour
 	}
-	return q.frames[0].at.Sub(now)
-}
-
-type sequenced struct {
-	frame
-	came uint64
-}
-
-// ordered is a heap.
-type ordered []sequenced
-
-func (o ordered) Len() int { return len(o) }
-func (o ordered) Less(i, j int) bool {
-	if !o[i].at.Equal(o[j].at) {
-		return o[i].at.Before(o[j].at)
-	}
-	return o[i].came < o[j].came
-}
-func (o ordered) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
-
-// Push is for package heap.
-func (o *ordered) Push(x any) { *o = append(*o, x.(sequenced)) }
-
-// Pop is for package heap.
-func (o *ordered) Pop() any {
-	old := *o
-	last := old[len(old)-1]
-	*o = old[:len(old)-1]
-	return last
+	return q[0].at.Sub(now)
 }

@@ -123,7 +123,7 @@ func TestRestrictedRouter(t *testing.T) {
 	inside := r.LAN.Host("inside", Attachment{Addr: "192.168.1.2"}).namespace
 	in := socket(t, inside, "192.168.1.2:4001")
 	dial := func(port string, timeout time.Duration) error {
-		return inside.do(func() error {
+		return inside.Do(func() error {
 			c, err := net.DialTimeout("tcp4", "11.0.0.1:"+port, timeout)
 			if err == nil {
 				return c.Close()
@@ -170,7 +170,7 @@ func TestRestrictedRouter(t *testing.T) {
 
 // refusal returns what the sender of a UDP packet to the server learns.
 func refusal(s namespace) error {
-	return s.do(func() error {
+	return s.Do(func() error {
 		c, err := net.Dial("udp4", "11.0.0.1:53")
 		if err != nil {
 			return err

@@ -61,11 +61,7 @@ func (ch Chain) steps(table string) []step {
 		text(unix.NFTA_CHAIN_TYPE, kind))
 	out := []step{{unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, body}}
 	for _, rule := range ch.Rules {
-		var parts [][]byte
-		for _, p := range rule {
-			parts = append(parts, p)
-		}
-		body := slices.Concat(text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, ch.Name), nested(unix.NFTA_RULE_EXPRESSIONS, parts...))
+		body := slices.Concat(text(unix.NFTA_RULE_TABLE, table), text(unix.NFTA_RULE_CHAIN, ch.Name), nested(unix.NFTA_RULE_EXPRESSIONS, rule...))
 		out = append(out, step{unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE | unix.NLM_F_APPEND, body})
 	}
 	return out

@@ -53,7 +53,7 @@ const (
 type Rule []Part
 
 // A Part is one match or verdict: expressions in the kernel's form.
-type Part []byte
+type Part = []byte
 
 // The one register that every expression uses, and the verdict register.
 const (
@@ -111,8 +111,7 @@ func Over(protocol byte) Part { return meta(unix.NFT_META_L4PROTO, []byte{protoc
 // ToPort matches UDP or TCP packets to a port.
 func ToPort(port uint16) Part {
 	return join(
-		expression("payload", word(unix.NFTA_PAYLOAD_DREG, register), word(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_TRANSPORT_HEADER),
-			word(unix.NFTA_PAYLOAD_OFFSET, 2), word(unix.NFTA_PAYLOAD_LEN, 2)),
+		payload(register, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2),
 		compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, port)),
 	)
 }
@@ -202,8 +201,7 @@ func address(p netip.Prefix, offset uint32) Part {
 	ip := p.Addr().As4()
 	return join(
 		Routable(),
-		expression("payload", word(unix.NFTA_PAYLOAD_DREG, register), word(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_NETWORK_HEADER),
-			word(unix.NFTA_PAYLOAD_OFFSET, offset), word(unix.NFTA_PAYLOAD_LEN, 4)),
+		payload(register, unix.NFT_PAYLOAD_NETWORK_HEADER, offset, 4),
 		masked(binary.BigEndian.AppendUint32(nil, uint32(uint64(1)<<32-uint64(1)<<(32-p.Bits())))),
 		compare(unix.NFT_CMP_EQ, ip[:]),
 	)
