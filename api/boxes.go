@@ -40,6 +40,11 @@ type (
 		ByMailbox
 		Body B
 	}
+	// ofTopic is a document for a topic.
+	ofTopic[B any] struct {
+		ByTopic
+		Body B
+	}
 	// ofSubscription is a document for a subscription.
 	ofSubscription[B any] struct {
 		BySubscription
@@ -100,23 +105,15 @@ func (s *Server) routeTopics() {
 	route(s, op("GET", topicPath, "getTopic", "mail", "Show a topic of this node"), func(ctx context.Context, in *ByTopic) (wire.Box, error) {
 		return s.node.Mail.Get(ctx, in.name())
 	})
-	type set struct {
-		ByTopic
-		Body *wire.BoxSettings
-	}
 	change := op("PUT", topicPath, "setTopic", "mail", "Change the settings of a topic of this node, or create one")
 	change.Description = "Absent settings do not change; a zero or empty one becomes its default."
-	route(s, change, func(ctx context.Context, in *set) (wire.Box, error) {
+	route(s, change, func(ctx context.Context, in *ofTopic[*wire.BoxSettings]) (wire.Box, error) {
 		return s.node.Mail.SetTopic(ctx, in.name(), orZero(in.Body))
 	})
 	routeNoContent(s, op("DELETE", topicPath, "removeTopic", "mail", "Remove a topic with its mail and subscriptions"), func(ctx context.Context, in *ByTopic) error {
 		return s.node.Mail.Remove(ctx, in.name())
 	})
-	type purge struct {
-		ByTopic
-		Body *wire.PurgeMail
-	}
-	route(s, op("POST", topicPath+"/purge", "purgeTopic", "mail", "Remove what waits in a topic"), func(ctx context.Context, in *purge) (wire.PurgedMail, error) {
+	route(s, op("POST", topicPath+"/purge", "purgeTopic", "mail", "Remove what waits in a topic"), func(ctx context.Context, in *ofTopic[*wire.PurgeMail]) (wire.PurgedMail, error) {
 		return s.node.Mail.Purge(ctx, in.name(), orZero(in.Body))
 	})
 }

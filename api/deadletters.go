@@ -15,8 +15,7 @@ func (s *Server) routeDeadLetters() {
 	route(s, op("GET", "/v1/dead-letters", "listDeadLetters", "dead letters", "List dead letters: tasks that are not retried automatically"), func(ctx context.Context, in *List) (wire.Page[wire.Task], error) {
 		return paged(s.node.Views.DeadLetters(ctx, in.query()))
 	})
-	type redrive struct{ Body wire.Redrive }
-	route(s, op("POST", "/v1/dead-letters/retry", "retryDeadLetters", "dead letters", "Repeat dead letters as new tasks"), func(ctx context.Context, in *redrive) (wire.Redriven, error) {
+	route(s, op("POST", "/v1/dead-letters/retry", "retryDeadLetters", "dead letters", "Repeat dead letters as new tasks"), func(ctx context.Context, in *struct{ Body wire.Redrive }) (wire.Redriven, error) {
 		return s.redrive(ctx, in.Body)
 	})
 }

@@ -10,8 +10,7 @@ func (s *Server) routeHandlers() {
 	route(s, op("GET", "/v1/handlers", "listHandlers", "handlers", "List the handlers of this node"), func(context.Context, *struct{}) (wire.Page[wire.Handler], error) {
 		return list(s.node.Handlers.List()), nil
 	})
-	type add struct{ Body wire.HandlerSpec }
-	routeNoContent(s, op("POST", "/v1/handlers", "addHandler", "handlers", "Add or replace the handler of a kind"), func(ctx context.Context, in *add) error {
+	routeNoContent(s, op("POST", "/v1/handlers", "addHandler", "handlers", "Add or replace the handler of a kind"), func(ctx context.Context, in *struct{ Body wire.HandlerSpec }) error {
 		return s.node.Handlers.Add(ctx, in.Body)
 	})
 	type remove struct {

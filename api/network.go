@@ -24,18 +24,10 @@ func (s *Server) routeMembers() {
 	route(s, op("GET", "/v1/members/{name}", "getMember", "mesh", "Show a member"), func(ctx context.Context, in *ByName) (wire.Member, error) {
 		return s.node.Views.Member(ctx, in.Name)
 	})
-	type rename struct {
-		ByName
-		Body wire.Rename
-	}
-	routeNoContent(s, op("POST", "/v1/peers/{name}/name", "renamePeer", "peers", "Give a peer a name that is used on this node only"), func(ctx context.Context, in *rename) error {
+	routeNoContent(s, op("POST", "/v1/peers/{name}/name", "renamePeer", "peers", "Give a peer a name that is used on this node only"), func(ctx context.Context, in *ofPeer[wire.Rename]) error {
 		return s.node.Pairing.Rename(ctx, in.Name, in.Body.Name)
 	})
-	type revoke struct {
-		ByName
-		Body wire.Revoke
-	}
-	routeNoContent(s, op("POST", "/v1/peers/{name}/revoke", "revokePeer", "peers", "Revoke a membership permanently, in the whole mesh"), func(ctx context.Context, in *revoke) error {
+	routeNoContent(s, op("POST", "/v1/peers/{name}/revoke", "revokePeer", "peers", "Revoke a membership permanently, in the whole mesh"), func(ctx context.Context, in *ofPeer[wire.Revoke]) error {
 		return s.node.Pairing.Revoke(ctx, in.Name, in.Body.Reason)
 	})
 }
@@ -45,8 +37,7 @@ func (s *Server) routeMesh() {
 	route(s, op("GET", "/v1/mesh", "getMesh", "mesh", "Summary of the mesh"), func(ctx context.Context, _ *struct{}) (wire.MeshSummary, error) {
 		return s.node.Views.MeshSummary(ctx), nil
 	})
-	type prune struct{ Body wire.Prune }
-	route(s, op("POST", "/v1/mesh/prune", "pruneMesh", "mesh", "Remove entries of members that have been dead for long"), func(ctx context.Context, in *prune) (wire.Pruned, error) {
+	route(s, op("POST", "/v1/mesh/prune", "pruneMesh", "mesh", "Remove entries of members that have been dead for long"), func(ctx context.Context, in *struct{ Body wire.Prune }) (wire.Pruned, error) {
 		return s.node.PruneMembers(ctx, time.Duration(in.Body.OlderThan), in.Body.Limit, in.Body.DryRun)
 	})
 	route(s, op("POST", "/v1/mesh/converge", "convergeMesh", "mesh", "Synchronize with every connected member now"), func(ctx context.Context, _ *struct{}) (wire.Convergence, error) {

@@ -12,6 +12,12 @@ type ByName struct {
 	Name string `path:"name" maxLength:"128" doc:"a peer's name or id"`
 }
 
+// ofPeer is a document for a peer.
+type ofPeer[B any] struct {
+	ByName
+	Body B
+}
+
 func (s *Server) routePeers() {
 	route(s, op("GET", "/v1/peers", "listPeers", "peers", "List the nodes that this node knows"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.Peer], error) {
 		return list(s.node.Views.Peers(ctx)), nil
@@ -28,10 +34,9 @@ func (s *Server) routePeers() {
 	routeNoContent(s, op("DELETE", "/v1/peers/{name}", "forgetPeer", "peers", "Remove a peer from the address book"), func(ctx context.Context, in *ByName) error {
 		return s.node.Pairing.Forget(ctx, in.Name)
 	})
-	type invite struct{ Body *wire.InviteOptions }
 	create := op("POST", "/v1/invitations", "invite", "peers", "Create a ticket that admits one node, once")
 	create.DefaultStatus = http.StatusCreated
-	route(s, create, func(ctx context.Context, in *invite) (wire.Invitation, error) {
+	route(s, create, func(ctx context.Context, in *struct{ Body *wire.InviteOptions }) (wire.Invitation, error) {
 		return s.node.Pairing.Invite(ctx, orZero(in.Body))
 	})
 }

@@ -14,6 +14,11 @@ type (
 	ByQueue struct {
 		Name string `path:"name" maxLength:"128" doc:"the queue's name, without queue: before it"`
 	}
+	// ofQueue is a document for a queue.
+	ofQueue[B any] struct {
+		ByQueue
+		Body B
+	}
 	// OwnershipAfter asks for the events after a number.
 	OwnershipAfter struct {
 		After uint64 `query:"after" doc:"number of the last event that is known; 0: from the first that is kept"`
@@ -38,13 +43,9 @@ func (s *Server) routeQueues() {
 	route(s, op("GET", "/v1/queues/{name}", "getQueue", "queues", "Show a shared queue with its members"), func(ctx context.Context, in *ByQueue) (wire.Queue, error) {
 		return s.node.Queues.Get(ctx, in.Name)
 	})
-	type set struct {
-		ByQueue
-		Body wire.QueueSettings
-	}
 	change := op("PUT", "/v1/queues/{name}", "setQueue", "queues", "Change the settings of a queue, or create one")
 	change.Description = "Absent settings do not change; an empty list clears a list. Changes apply at once, also to waiting tasks. With home: here a queue that does not exist yet is created."
-	route(s, change, func(ctx context.Context, in *set) (wire.Queue, error) {
+	route(s, change, func(ctx context.Context, in *ofQueue[wire.QueueSettings]) (wire.Queue, error) {
 		return s.node.Queues.Set(ctx, in.Name, in.Body)
 	})
 	for _, p := range []struct {
@@ -62,39 +63,29 @@ func (s *Server) routeQueues() {
 
 // routeHomes adds the routes that move queues between nodes.
 func (s *Server) routeHomes() {
-	type seize struct {
-		ByQueue
-		Body wire.Seize
-	}
 	take := op("POST", "/v1/queues/{name}/seize", "seizeQueue", "queues", "Make this node the home of a queue whose home is permanently lost")
 	take.Description = "What only the old home knows stays there: it is lost unless that node comes back with its disk and hands it over. The seizure is written to the audit log."
-	route(s, take, func(ctx context.Context, in *seize) (wire.Queue, error) {
+	route(s, take, func(ctx context.Context, in *ofQueue[wire.Seize]) (wire.Queue, error) {
 		if !in.Body.AcceptLoss {
 			return wire.Queue{}, lossNotAccepted(in.Name, in.Body.From)
 		}
 		return s.node.Queues.Seize(ctx, in.Name, in.Body.From)
 	})
-	type handOff struct {
-		ByQueue
-		Body *wire.HandOff
-	}
-	route(s, op("POST", "/v1/queues/{name}/handoff", "handOffQueue", "queues", "Hand over a queue to another home"), func(ctx context.Context, in *handOff) (wire.Queue, error) {
+	route(s, op("POST", "/v1/queues/{name}/handoff", "handOffQueue", "queues", "Hand over a queue to another home"), func(ctx context.Context, in *ofQueue[*wire.HandOff]) (wire.Queue, error) {
 		return s.node.Queues.HandOff(ctx, in.Name, orZero(in.Body).To)
 	})
 }
 
 // routeDrain adds the routes that drain and stop the node.
 func (s *Server) routeDrain() {
-	type drain struct{ Body wire.Drain }
 	away := op("POST", "/v1/drain", "drain", "node", "Drain this node and hand over its queues, or accept tasks again")
 	away.Description = "Repeat the request to see the progress. Running tasks continue."
-	route(s, away, func(ctx context.Context, in *drain) (wire.Drained, error) {
+	route(s, away, func(ctx context.Context, in *struct{ Body wire.Drain }) (wire.Drained, error) {
 		return s.node.Queues.Drain(ctx, in.Body.On)
 	})
-	type stop struct{ Body *wire.Stop }
 	end := op("POST", "/v1/stop", "stop", "node", "Stop this node like SIGTERM does")
 	end.Description = "The response is sent when the node begins to stop: running handlers have limits.graceful_timeout then."
-	routeNoContent(s, end, func(ctx context.Context, in *stop) error {
+	routeNoContent(s, end, func(ctx context.Context, in *struct{ Body *wire.Stop }) error {
 		o := orZero(in.Body)
 		ctx, cancel := context.WithTimeout(ctx, cmp.Or(time.Duration(o.Within), handOffTime))
 		defer cancel()
@@ -118,11 +109,7 @@ func (s *Server) routeLeases() {
 		ls, err := s.node.Queues.Leases(ctx, *in)
 		return list(ls), err
 	})
-	type unblock struct {
-		ByQueue
-		Body wire.UnblockLane
-	}
-	route(s, op("POST", "/v1/queues/{name}/unblock", "unblockLane", "queues", "Unblock the tasks of one ordering key"), func(ctx context.Context, in *unblock) (wire.Queue, error) {
+	route(s, op("POST", "/v1/queues/{name}/unblock", "unblockLane", "queues", "Unblock the tasks of one ordering key"), func(ctx context.Context, in *ofQueue[wire.UnblockLane]) (wire.Queue, error) {
 		return s.node.Queues.UnblockLane(ctx, in.Name, in.Body.Key)
 	})
 	type byTask struct {
@@ -131,8 +118,7 @@ func (s *Server) routeLeases() {
 	route(s, op("POST", "/v1/leases/{task}/release", "releaseLease", "queues", "Revoke the lease of one task"), func(ctx context.Context, in *byTask) (wire.Lease, error) {
 		return s.node.Queues.Release(ctx, in.Task)
 	})
-	type recover struct{ Body wire.Recover }
-	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Revoke the leases of dead owners"), func(ctx context.Context, in *recover) (wire.Recovered, error) {
+	route(s, op("POST", "/v1/leases/recover", "recoverLeases", "queues", "Revoke the leases of dead owners"), func(ctx context.Context, in *struct{ Body wire.Recover }) (wire.Recovered, error) {
 		return s.node.Queues.Recover(ctx, in.Body.Owner, in.Body.DryRun)
 	})
 	route(s, op("GET", "/v1/leases/conflicts", "listLeaseConflicts", "queues", "List the newest rejected claims"), func(ctx context.Context, _ *struct{}) (wire.Page[wire.LeaseConflict], error) {

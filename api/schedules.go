@@ -19,17 +19,14 @@ func (s *Server) routeSchedules() {
 		all, err := s.node.Schedules.List(ctx)
 		return list(all), err
 	})
-	type add struct{ Body wire.ScheduleSpec }
 	make := op("POST", "/v1/schedules", "addSchedule", "schedules", "Create a schedule: a task for a queue each time it is due")
 	make.Description = "Only at the home of the queue, which creates each task once and hands its schedules over with the queue."
 	make.DefaultStatus = http.StatusCreated
-	route(s, make, func(ctx context.Context, in *add) (wire.Schedule, error) {
+	route(s, make, func(ctx context.Context, in *struct{ Body wire.ScheduleSpec }) (wire.Schedule, error) {
 		return s.node.Schedules.Add(ctx, in.Body)
 	})
-	drop := op("DELETE", "/v1/schedules/{queue}/{name}", "removeSchedule", "schedules", "Remove a schedule; its tasks stay")
-	drop.DefaultStatus = http.StatusNoContent
-	register(s, drop, func(ctx context.Context, in *BySchedule) (*struct{}, error) {
-		return nil, s.node.Schedules.Remove(ctx, in.Queue, in.Name)
+	routeNoContent(s, op("DELETE", "/v1/schedules/{queue}/{name}", "removeSchedule", "schedules", "Remove a schedule; its tasks stay"), func(ctx context.Context, in *BySchedule) error {
+		return s.node.Schedules.Remove(ctx, in.Queue, in.Name)
 	})
 	for _, p := range []struct {
 		verb, id, summary string

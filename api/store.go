@@ -24,10 +24,9 @@ func (s *Server) routeStore() {
 	routeNoContent(s, op("POST", "/v1/store/compact", "compactStore", "store", "Reclaim the space of removed records"), func(ctx context.Context, _ *struct{}) error {
 		return s.node.Compact(ctx)
 	})
-	type snapshot struct{ Body wire.Snapshot }
 	copied := op("POST", "/v1/store/snapshot", "snapshotStore", "store", "Copy the store while the node runs")
 	copied.DefaultStatus = http.StatusCreated
-	route(s, copied, func(ctx context.Context, in *snapshot) (wire.Snapshot, error) {
+	route(s, copied, func(ctx context.Context, in *struct{ Body wire.Snapshot }) (wire.Snapshot, error) {
 		return in.Body, s.snapshot(ctx, in.Body)
 	})
 }

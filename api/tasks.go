@@ -22,6 +22,11 @@ type (
 	ByID struct {
 		ID string `path:"id" pattern:"^[0-9A-Fa-f-]{1,36}$" doc:"id, or the beginning of one that is unique"`
 	}
+	// ofTask is a document for a task.
+	ofTask[B any] struct {
+		ByID
+		Body B
+	}
 	// List requests a page of tasks.
 	List struct {
 		wire.Query
@@ -119,32 +124,29 @@ func (s *Server) routeTasks() {
 }
 
 func (s *Server) routeTaskWrites() {
-	type cancel struct {
-		ByID
-		Body *wire.Cancel
-	}
-	route(s, op("POST", "/v1/tasks/{id}/cancel", "cancelTask", "tasks", "Cancel a task"), func(ctx context.Context, in *cancel) (wire.Task, error) {
+	route(s, op("POST", "/v1/tasks/{id}/cancel", "cancelTask", "tasks", "Cancel a task"), func(ctx context.Context, in *ofTask[*wire.Cancel]) (wire.Task, error) {
 		how := orZero(in.Body)
 		return s.node.Cancel(ctx, in.ID, how.Hard, how.Reason)
 	})
 	retry := op("POST", "/v1/tasks/{id}/retry", "retryTask", "tasks", "Repeat an ended task as a new one")
 	retry.DefaultStatus = http.StatusAccepted
-	type retried struct {
-		Location string `header:"Location"`
-		Body     wire.Submitted
-	}
-	register(s, retry, func(ctx context.Context, in *ByID) (*retried, error) {
+	register(s, retry, func(ctx context.Context, in *ByID) (*newTask, error) {
 		done, err := s.node.Redriver.Retry(ctx, in.ID)
-		return &retried{"/v1/tasks/" + done.ID, done}, err
+		return &newTask{"/v1/tasks/" + done.ID, done}, err
 	})
 	s.routeTaskEdits()
-	type purge struct{ Body wire.Purge }
-	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *purge) (wire.Purged, error) {
+	route(s, op("POST", "/v1/tasks/purge", "purgeTasks", "tasks", "Remove ended tasks"), func(ctx context.Context, in *struct{ Body wire.Purge }) (wire.Purged, error) {
 		return s.node.Purge(ctx, in.Body.Query, in.Body.DryRun)
 	})
 	for _, path := range []string{"/v1/tasks/batch", "/v1/tasks/purge"} { // these paths are not task ids
 		s.mux.HandleFunc("GET "+path, postOnly)
 	}
+}
+
+// A newTask is the response with a new task.
+type newTask struct {
+	Location string `header:"Location"`
+	Body     wire.Submitted
 }
 
 // postOnly rejects GET for a route that only writes.
