@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -174,9 +175,7 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	if cfg.Clock.IsZero() {
 		cfg.Clock = clock.System()
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.Waited == nil {
 		cfg.Waited = func(string, proto.Class, time.Duration) {}
 	}
@@ -189,15 +188,9 @@ func newBroker(log Ledger, cfg Config) *Broker {
 	if cfg.Freed == nil {
 		cfg.Freed = func([32]byte) {}
 	}
-	if cfg.CheckpointRecords == 0 {
-		cfg.CheckpointRecords = defaultCheckpointRecords
-	}
-	if cfg.CheckpointBytes == 0 {
-		cfg.CheckpointBytes = defaultCheckpointBytes
-	}
-	if cfg.CheckpointEvery == 0 {
-		cfg.CheckpointEvery = defaultCheckpointEvery
-	}
+	cfg.CheckpointRecords = cmp.Or(cfg.CheckpointRecords, defaultCheckpointRecords)
+	cfg.CheckpointBytes = cmp.Or(cfg.CheckpointBytes, defaultCheckpointBytes)
+	cfg.CheckpointEvery = cmp.Or(cfg.CheckpointEvery, defaultCheckpointEvery)
 	if cfg.random == nil {
 		cfg.random = rand.Uint64
 	}
@@ -542,12 +535,13 @@ func (b *Broker) committed(index uint64, p ledger.Place, err error) {
 	b.mu.Lock()
 	b.commits.list = append(b.commits.list, commit{index, p, err})
 	b.mu.Unlock()
-	b.notify()
+	signal(b.wake)
 }
 
-func (b *Broker) notify() {
+// signal puts one into a channel of capacity one.
+func signal(c chan struct{}) {
 	select {
-	case b.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -561,7 +555,7 @@ func (b *Broker) do(o op) error {
 	}
 	b.ops.list = append(b.ops.list, o)
 	b.mu.Unlock()
-	b.notify()
+	signal(b.wake)
 	return nil
 }
 

@@ -64,11 +64,15 @@ func (f *fixture) take(m *proto.Bundle, admit Admit) *proto.Bundled {
 	if err := proto.Decode(b, over); err != nil {
 		f.t.Fatal(err)
 	}
-	a, err := f.Take(f.t.Context(), originID, over, admit)
+	a, err := f.Arrive(originID, over, admit)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return a
+	answer, err := a.Wait(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return answer
 }
 
 func (f *fixture) answer(l *Lane, m *proto.Bundled) {

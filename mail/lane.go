@@ -55,10 +55,7 @@ func (b *Broker) offer(t *target, class proto.Class) {
 	c.offered = true
 	l := b.lane(t.home)
 	l.ready[class.Index()] = append(l.ready[class.Index()], t)
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	signal(l.wake)
 }
 
 // Next waits until something may be sent to the home and returns it: mails of one chain, with

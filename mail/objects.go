@@ -56,14 +56,7 @@ func (l *Lane) lacks(now box.Now, t *target, class proto.Class, detail string) {
 	}
 	c.missing = true
 	l.missing = append(l.missing, missingBody{t, class})
-	l.wakeBodies()
-}
-
-func (l *Lane) wakeBodies() {
-	select {
-	case l.bodies <- struct{}{}:
-	default:
-	}
+	signal(l.bodies)
 }
 
 // NextBody waits until the home lacks the body of a mail, and returns it. [Lane.SentBody] follows.
@@ -114,7 +107,7 @@ func (l *Lane) takeBody() (*MissingBody, box.Kept) {
 		}
 		c.sending = true
 		if len(l.missing) > 0 {
-			l.wakeBodies()
+			signal(l.bodies)
 		}
 		return &MissingBody{Box: x.target.box, missingBody: x, number: n}, mail
 	}

@@ -98,7 +98,7 @@ func (b *Broker) deliver(now box.Now, x *box.Session) {
 	}
 	s.mu.Unlock()
 	if n > 0 {
-		s.signal()
+		signal(s.ready)
 	}
 	if n == maxDeliver {
 		b.state.AddCredit(x, 0, &b.out) // go on after the others
@@ -107,13 +107,6 @@ func (b *Broker) deliver(now box.Now, x *box.Session) {
 
 // maxDeliver is how many mails a session is leased before the others are served.
 const maxDeliver = 256
-
-func (s *Session) signal() {
-	select {
-	case s.ready <- struct{}{}:
-	default:
-	}
-}
 
 // end ends a session from the side of the broker.
 func (b *Broker) end(x *box.Session, err error) {
@@ -125,7 +118,7 @@ func (b *Broker) end(x *box.Session, err error) {
 	s.mu.Lock()
 	s.queue, s.head, s.err = nil, 0, err
 	s.mu.Unlock()
-	s.signal()
+	signal(s.ready)
 }
 
 // maxNext bounds the bytes of the records of one call of Next, unless it is a single one.
@@ -149,7 +142,7 @@ func (s *Session) NextInto(ctx context.Context, n int, dst []Delivery, buf []byt
 		s.mu.Unlock()
 		if len(s.given) > 0 {
 			if left > 0 {
-				s.signal()
+				signal(s.ready)
 			}
 			return s.fetch(ctx, dst, buf)
 		}

@@ -24,23 +24,14 @@ type incoming struct {
 // detail for a person. CodeNeedBody is the last it says: the mail lacks nothing but its body.
 type Admit func(box string, l *proto.Letter) (proto.Code, string)
 
-// Take takes the mails of a bundle into their box, as far as the rule of their chain, the box
-// and admit allow, and returns the answer for the node that sent it when all that the answer
-// says is on disk. Of the answer, a receipt is missing: that is the caller's to sign. A nil
-// admit takes all.
+// Arrive takes the mails of a bundle into their box, as far as the rule of their chain, the box
+// and admit allow. [Arrival.Wait] returns the answer for the node that sent it when all that the
+// answer says is on disk. Of the answer, a receipt is missing: that is the caller's to sign. A
+// nil admit takes all. Bundles that one goroutine hands over are taken in that order, also while
+// those before them are being written.
 //
 // A bundle that no node sends writes nothing: the error wraps [proto.ErrBadMail] or
 // [proto.ErrBadLetter]. After ErrUnknown, or ErrStopped, there is no answer: it is sent again.
-func (b *Broker) Take(ctx context.Context, from proto.PeerID, m *proto.Bundle, admit Admit) (*proto.Bundled, error) {
-	a, err := b.Arrive(from, m, admit)
-	if err != nil {
-		return nil, err
-	}
-	return a.Wait(ctx)
-}
-
-// Arrive is [Broker.Take] without waiting for the answer: bundles that one goroutine hands
-// over are taken in that order, also while those before them are being written.
 func (b *Broker) Arrive(from proto.PeerID, m *proto.Bundle, admit Admit) (*Arrival, error) {
 	a, err := newArrival(from, m, admit)
 	if err != nil {

@@ -266,15 +266,7 @@ func (d *DeadLetter) detail() int {
 }
 
 func (u *sub) findDead(seq uint64) (int, bool) {
-	return slices.BinarySearchFunc(u.dead, seq, func(d DeadLetter, seq uint64) int {
-		switch {
-		case d.Seq < seq:
-			return -1
-		case d.Seq > seq:
-			return 1
-		}
-		return 0
-	})
+	return slices.BinarySearchFunc(u.dead, seq, func(d DeadLetter, seq uint64) int { return cmp.Compare(d.Seq, seq) })
 }
 
 // deadLetter returns a dead letter, or nil.

@@ -3,8 +3,10 @@ package chain
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/balefire/balefire/proto"
 )
@@ -354,15 +356,5 @@ func (s *spool) find(n proto.Seq) (int, bool) {
 
 // sorted returns the targets in the order of their boxes.
 func (o *Origin) sorted() []*target {
-	all := make([]*target, 0, len(o.targets))
-	for _, t := range o.targets {
-		all = append(all, t)
-	}
-	slices.SortFunc(all, func(a, b *target) int {
-		if a.box < b.box {
-			return -1
-		}
-		return 1
-	})
-	return all
+	return slices.SortedFunc(maps.Values(o.targets), func(a, b *target) int { return strings.Compare(a.box, b.box) })
 }
