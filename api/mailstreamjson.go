@@ -162,8 +162,7 @@ func (out *streamedAnswer) settled(a *streamAnswer) {
 		case r.Code != proto.CodeOK:
 			out.Stale = append(out.Stale, item)
 		case a.asked[i] == box.Extend:
-			until := time.Now().Add(r.Lease).UTC()
-			item.Until = &until
+			item.Until = new(time.Now().Add(r.Lease).UTC())
 			out.Extended = append(out.Extended, item)
 		}
 	}

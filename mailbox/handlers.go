@@ -84,10 +84,7 @@ func (h *handlers) problemOf(name, sub string) string {
 
 // settingsRead tells that the settings of the boxes were read.
 func (h *handlers) settingsRead() {
-	select {
-	case h.changed <- struct{}{}:
-	default:
-	}
+	signal(h.changed)
 }
 
 // runHandlers runs the handlers that the settings of the boxes name, until ctx is done. What
@@ -162,12 +159,7 @@ func (b *Boxes) serve(runs, leasing context.Context, r *runner) {
 		if r.setProblem(err) && err != nil {
 			b.cfg.Logger.Warn(says, "box", place{text: b.text(r.name)}.path(r.sub), "why", err)
 		}
-		pause := time.NewTimer(handlerRetry)
-		select {
-		case <-leasing.Done():
-		case <-pause.C:
-		}
-		pause.Stop()
+		_ = wait(leasing, time.After(handlerRetry)) // the loop looks at leasing
 	}
 }
 

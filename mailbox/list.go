@@ -80,7 +80,7 @@ func (b *Boxes) text(name string) string {
 func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
 	i, _ := s.Info(id)
 	v := wire.Box{
-		Name: b.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Problem: b.handlers.problemOf(i.Settings.Name, ""), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: timeOf(i.Oldest), Next: i.Next,
+		Name: b.text(i.Settings.Name), Kind: wire.BoxMailbox, Settings: boxSettings(i.Settings), Problem: b.handlers.problemOf(i.Settings.Name, ""), Waiting: i.Waiting, Bytes: i.Bytes, Oldest: proto.TimeOrNil(i.Oldest), Next: i.Next,
 		Ended: wire.EndedMails{
 			Done: i.EndedAs(box.Done), Dead: i.EndedAs(box.Dead), Expired: i.EndedAs(box.Expired), Cancelled: i.EndedAs(box.Cancelled), Dropped: i.EndedAs(box.Dropped),
 		},
@@ -99,14 +99,6 @@ func (b *Boxes) view(s *box.State, id box.BoxID) wire.Box {
 		}
 	}
 	return v
-}
-
-func timeOf(ms int64) *time.Time {
-	if ms == 0 {
-		return nil
-	}
-	t := time.UnixMilli(ms).UTC()
-	return &t
 }
 
 func boxSettings(s box.BoxSettings) wire.BoxSettings {
@@ -345,13 +337,13 @@ func (b *Boxes) boxed(ctx context.Context, k *mail.Broker, f found) (m wire.Boxe
 
 // history adds what became of a mail.
 func history(m *wire.BoxedMail, info *box.MailInfo, dead *box.DeadLetter) {
-	m.State, m.Attempts, m.Abandons, m.Due = info.State.String(), int(info.Attempts), int(info.Abandons), timeOf(info.Due)
+	m.State, m.Attempts, m.Abandons, m.Due = info.State.String(), int(info.Attempts), int(info.Abandons), proto.TimeOrNil(info.Due)
 	for _, t := range info.Tries {
 		reason, _ := toldReason(t.Reason)
 		m.Tries = append(m.Tries, wire.MailTry{At: time.UnixMilli(t.At).UTC(), Cause: t.Cause.String(), Reader: t.Reader, Reason: reason})
 	}
 	if dead != nil {
-		m.Died, m.Cause, m.Redriven = timeOf(dead.At), dead.Cause.String(), dead.Redriven
+		m.Died, m.Cause, m.Redriven = proto.TimeOrNil(dead.At), dead.Cause.String(), dead.Redriven
 		m.Reason, m.Stderr = toldReason(dead.Reason)
 	}
 }

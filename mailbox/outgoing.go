@@ -23,8 +23,7 @@ func (b *Boxes) Outgoing(ctx context.Context) ([]wire.MailSpool, error) {
 		}
 		v := wire.MailSpool{Box: b.text(s.Box), Home: b.parts.Book.NameOf(s.Home), HomeID: s.Home.String(), Mails: s.Waiting, Bytes: s.Bytes, Stops: []wire.MailStop{}}
 		if !s.Oldest.IsZero() {
-			t := s.Oldest.UTC()
-			v.Oldest = &t
+			v.Oldest = new(s.Oldest.UTC())
 		}
 		for _, st := range s.Stops {
 			v.Stops = append(v.Stops, wire.MailStop{Class: st.Class.Name(), Code: st.Code.Name(), Detail: st.Detail, At: st.At.UTC(), Until: st.Until.UTC()})

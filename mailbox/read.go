@@ -172,7 +172,7 @@ func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail)
 	if err != nil {
 		return nil, err
 	}
-	what, leases, err := settlements(s)
+	what, leases, err := Settlements(s)
 	if err != nil {
 		return nil, err
 	}
@@ -189,8 +189,7 @@ func (b *Boxes) Settle(ctx context.Context, name, sub string, s wire.SettleMail)
 	for i, r := range settled {
 		items[i] = wire.SettledItem{Lease: leases[i], Code: settledCodes[r.Code]}
 		if r.Code == proto.CodeOK && what[i].Op == box.Extend {
-			until := now.Add(r.Lease).UTC()
-			items[i].Until = &until
+			items[i].Until = new(now.Add(r.Lease).UTC())
 		}
 	}
 	return items, nil
@@ -228,8 +227,9 @@ var settledCodes = map[proto.Code]string{
 	proto.CodeNoHandler: wire.SettledUnknown,
 }
 
-// settlements reads what a reader did.
-func settlements(s wire.SettleMail) (what []mail.Settlement, leases []string, err error) {
+// Settlements reads what a program did with deliveries. Each settlement has its handle in
+// leases.
+func Settlements(s wire.SettleMail) (what []mail.Settlement, leases []string, err error) {
 	add := func(lease string, op box.Op, delay wire.Duration, reason string) {
 		h, e := box.ParseHandle(lease)
 		switch {

@@ -458,21 +458,11 @@ func (b *Boxes) changeBox(k *mail.Broker, p place, to box.BoxSettings, s wire.Bo
 		err = n.check()
 	}
 	to.Notes = n.encode()
-	if s.Mails != nil {
-		to.Mails = uint32(*s.Mails)
-	}
-	if s.Bytes != nil {
-		to.Bytes = uint64(*s.Bytes)
-	}
-	if s.Age != nil {
-		to.Age = time.Duration(*s.Age)
-	}
-	if s.Keep != nil {
-		to.Keep = time.Duration(*s.Keep)
-	}
-	if s.KeepMails != nil {
-		to.KeepMails = uint32(*s.KeepMails)
-	}
+	changeNumber(&to.Mails, s.Mails)
+	changeNumber(&to.Bytes, s.Bytes)
+	changeNumber(&to.Age, s.Age)
+	changeNumber(&to.Keep, s.Keep)
+	changeNumber(&to.KeepMails, s.KeepMails)
 	if to.Keep == 0 {
 		if s.KeepMails != nil && *s.KeepMails > 0 {
 			err = cmp.Or(err, invalid("keep_mails %d: %s keeps nothing that is done: set keep too", *s.KeepMails, p.text))
@@ -503,25 +493,22 @@ func changeSub(to box.SubSettings, s wire.SubscriptionSettings) (box.SubSettings
 	if to.Strategy != box.Ordered && to.Mode != box.Shared {
 		return to, invalid("strategy %s: it is for the mode shared", *s.Strategy)
 	}
-	if s.Attempts != nil {
-		to.Attempts = uint8(*s.Attempts)
-	}
-	if s.KeyBatch != nil {
-		to.KeyBatch = uint8(*s.KeyBatch)
-	}
+	changeNumber(&to.Attempts, s.Attempts)
+	changeNumber(&to.KeyBatch, s.KeyBatch)
 	if s.OnDead != nil {
 		to.Block = *s.OnDead == "block"
 	}
-	if s.Lease != nil {
-		to.Lease = time.Duration(*s.Lease)
-	}
-	if s.Dead != nil {
-		to.Dead = uint32(*s.Dead)
-	}
-	if s.DeadAge != nil {
-		to.DeadAge = time.Duration(*s.DeadAge)
-	}
+	changeNumber(&to.Lease, s.Lease)
+	changeNumber(&to.Dead, s.Dead)
+	changeNumber(&to.DeadAge, s.DeadAge)
 	return to, nil
+}
+
+// changeNumber is [change] for a number that has another type in documents.
+func changeNumber[A, B ~int | ~int64 | ~uint8 | ~uint32 | ~uint64](to *A, v *B) {
+	if v != nil {
+		*to = A(*v)
+	}
 }
 
 // change sets *to if v is given.

@@ -328,9 +328,3 @@ func (r *Reader) Settled(ctx context.Context, s Settling) (settled []mail.Settle
 
 // SettledCode returns the word for the result of settling a delivery.
 func SettledCode(c proto.Code) string { return settledCodes[c] }
-
-// Settlements reads what a program did with deliveries. Each settlement has its handle in
-// leases.
-func Settlements(s wire.SettleMail) (what []mail.Settlement, leases []string, err error) {
-	return settlements(s)
-}

@@ -2,6 +2,7 @@ package mailbox
 
 import (
 	"context"
+	"sync"
 
 	"github.com/balefire/balefire/mail"
 	"github.com/balefire/balefire/mail/box"
@@ -46,17 +47,14 @@ func (w work) await(leasing context.Context) bool {
 	}
 	w.turn.before = nil // or each turn would keep all before it
 	ctx, stop := context.WithCancelCause(leasing)
-	extended := make(chan struct{})
-	go func() {
-		defer close(extended)
-		w.extend(ctx, stop)
-	}()
+	var extending sync.WaitGroup
+	extending.Go(func() { w.extend(ctx, stop) })
 	select {
 	case <-before.done:
 	case <-leasing.Done():
 	}
 	stop(nil)
-	<-extended
+	extending.Wait()
 	if leasing.Err() != nil || !before.settled {
 		w.settle(leasing, mail.Settlement{Op: box.Return})
 		return false
