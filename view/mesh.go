@@ -1,7 +1,6 @@
 package view
 
 import (
-	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -113,9 +112,7 @@ func (v *Views) MeshSummary(ctx context.Context) wire.MeshSummary {
 		Mesh: v.Mesh.String(), States: map[string]int{}, Isolated: g.Isolated, Paused: g.SelfPaused, LocalHealth: g.Health,
 		Root: hex.EncodeToString(g.Root[:6]), Refuted: int(g.Counts.Refutations), Suppressed: int(g.Counts.Suppressed), Risks: []wire.Note{},
 	}
-	for _, p := range v.Gossip.Accusers() {
-		s.Accusers = append(s.Accusers, cmp.Or(v.Book.NameOf(p), p.String()))
-	}
+	s.Accusers = v.accusers()
 	var dead []string
 	for _, m := range v.Members(ctx) {
 		s.Members++
