@@ -3,10 +3,7 @@ package client
 import (
 	"context"
 	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/balefire/balefire/wire"
 )
@@ -119,20 +116,10 @@ func (c *Client) SettleMail(ctx context.Context, box, sub string, s wire.SettleM
 
 // BoxMails returns a page of the mails that q selects, oldest first.
 func (c *Client) BoxMails(ctx context.Context, box, sub string, q wire.MailQuery) (wire.Page[wire.BoxedMail], error) {
-	v := url.Values{}
-	for name, s := range map[string]string{"state": q.State, "class": q.Class, "key": q.Key, "subject": q.Subject, "cursor": q.Cursor} {
-		if s != "" {
-			v.Set(name, s)
-		}
-	}
-	for name, t := range map[string]time.Time{"since": q.Since, "until": q.Until} {
-		if !t.IsZero() {
-			v.Set(name, t.Format(time.RFC3339Nano))
-		}
-	}
-	if q.Limit != 0 {
-		v.Set("limit", strconv.Itoa(q.Limit))
-	}
+	v := query(q.Limit, map[string]string{
+		"state": q.State, "class": q.Class, "key": q.Key, "subject": q.Subject, "cursor": q.Cursor,
+		"since": timeText(q.Since), "until": timeText(q.Until),
+	})
 	path := readPath(box, sub)
 	if sub == "" {
 		path = boxPath(box) // what a topic keeps
@@ -152,11 +139,7 @@ func (c *Client) RedriveMail(ctx context.Context, box, sub string, r wire.Redriv
 
 // UnblockMail lets the mails of an ordering key go on that a dead letter blocks.
 func (c *Client) UnblockMail(ctx context.Context, box, sub string, u wire.UnblockMail) error {
-	r, err := document(http.MethodPost, readPath(box, sub)+"/unblock", u)
-	if err != nil {
-		return err
-	}
-	return c.exec(ctx, r)
+	return c.tell(ctx, readPath(box, sub)+"/unblock", u)
 }
 
 // PauseBox stops deliveries of a mailbox or a subscription, or with false resumes them.

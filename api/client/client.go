@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -64,6 +65,28 @@ type call struct {
 	accept       string // the accepted form of the response, if there are several
 	expect       bool   // wait for 100 Continue before sending the body
 	idempotent   bool   // may be repeated if an old connection turns out to be closed
+}
+
+// query returns the parameters that have a value, and a limit that is not 0.
+func query(limit int, texts map[string]string) url.Values {
+	q := url.Values{}
+	for name, text := range texts {
+		if text != "" {
+			q.Set(name, text)
+		}
+	}
+	if limit != 0 {
+		q.Set("limit", strconv.Itoa(limit))
+	}
+	return q
+}
+
+// timeText returns a time as a parameter; empty: there is none.
+func timeText(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
 }
 
 // escape makes one path segment of user input.
@@ -163,23 +186,30 @@ func (c *Client) exec(ctx context.Context, r call) error {
 	return res.Body.Close()
 }
 
+// tell sends v as JSON and expects no content.
+func (c *Client) tell(ctx context.Context, path string, v any) error {
+	r, err := document(http.MethodPost, path, v)
+	if err != nil {
+		return err
+	}
+	return c.exec(ctx, r)
+}
+
 func get[T any](ctx context.Context, c *Client, path string, q url.Values) (T, error) {
 	return fetch[T](ctx, c, call{method: http.MethodGet, path: path, query: q})
 }
 
-// post sends v as JSON.
 func post[T any](ctx context.Context, c *Client, path string, v any) (T, error) {
-	r, err := document(http.MethodPost, path, v)
-	if err != nil {
-		var zero T
-		return zero, err
-	}
-	return fetch[T](ctx, c, r)
+	return send[T](ctx, c, http.MethodPost, path, v)
 }
 
-// put sends v as JSON.
 func put[T any](ctx context.Context, c *Client, path string, v any) (T, error) {
-	r, err := document(http.MethodPut, path, v)
+	return send[T](ctx, c, http.MethodPut, path, v)
+}
+
+// send sends v as JSON.
+func send[T any](ctx context.Context, c *Client, method, path string, v any) (T, error) {
+	r, err := document(method, path, v)
 	if err != nil {
 		var zero T
 		return zero, err

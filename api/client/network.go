@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -66,20 +65,12 @@ func (c *Client) Accept(ctx context.Context, ref string, o wire.AcceptOptions) (
 
 // Rename gives a peer a name that is used on the node only; an empty name removes it.
 func (c *Client) Rename(ctx context.Context, ref, name string) error {
-	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/name", wire.Rename{Name: name})
-	if err != nil {
-		return err
-	}
-	return c.exec(ctx, r)
+	return c.tell(ctx, "/v1/peers/"+escape(ref)+"/name", wire.Rename{Name: name})
 }
 
 // Revoke revokes the membership of a peer permanently, in the whole mesh.
 func (c *Client) Revoke(ctx context.Context, ref, reason string) error {
-	r, err := document(http.MethodPost, "/v1/peers/"+escape(ref)+"/revoke", wire.Revoke{Reason: reason})
-	if err != nil {
-		return err
-	}
-	return c.exec(ctx, r)
+	return c.tell(ctx, "/v1/peers/"+escape(ref)+"/revoke", wire.Revoke{Reason: reason})
 }
 
 // EventPage returns up to limit events after a number, at once or at the first event within

@@ -53,11 +53,7 @@ func (c *Client) AddHandler(ctx context.Context, s wire.HandlerSpec) error {
 	if s.Allow == nil {
 		s.Allow = []string{} // the node reports missing fields better than a schema
 	}
-	r, err := document(http.MethodPost, "/v1/handlers", s)
-	if err != nil {
-		return err
-	}
-	return c.exec(ctx, r)
+	return c.tell(ctx, "/v1/handlers", s)
 }
 
 // RemoveHandler removes a handler.

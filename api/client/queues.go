@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 	"strconv"
 	"time"
@@ -56,24 +55,12 @@ func (c *Client) Drain(ctx context.Context, on bool) (wire.Drained, error) {
 // Stop stops the node, with handoff after it has handed over its queues within the given
 // time, 0 for the node's own limit. It returns when the node begins to stop.
 func (c *Client) Stop(ctx context.Context, handoff bool, within time.Duration) error {
-	r, err := document(http.MethodPost, "/v1/stop", wire.Stop{HandOff: handoff, Within: wire.Duration(within)})
-	if err != nil {
-		return err
-	}
-	return c.exec(ctx, r)
+	return c.tell(ctx, "/v1/stop", wire.Stop{HandOff: handoff, Within: wire.Duration(within)})
 }
 
 // Leases returns the leases that the node granted, then those that it owns.
 func (c *Client) Leases(ctx context.Context, f wire.LeaseFilter) ([]wire.Lease, error) {
-	q := url.Values{}
-	for name, v := range map[string]string{"queue": f.Queue, "owner": f.Owner, "role": f.Role} {
-		if v != "" {
-			q.Set(name, v)
-		}
-	}
-	if f.Limit != 0 {
-		q.Set("limit", strconv.Itoa(f.Limit))
-	}
+	q := query(f.Limit, map[string]string{"queue": f.Queue, "owner": f.Owner, "role": f.Role})
 	p, err := get[wire.Page[wire.Lease]](ctx, c, "/v1/leases", q)
 	return p.Items, err
 }
@@ -90,13 +77,7 @@ func (c *Client) RecoverLeases(ctx context.Context, owner string, dryRun bool) (
 
 // Timeline merges the ownership events of all connected nodes for a task or a queue.
 func (c *Client) Timeline(ctx context.Context, q wire.TimelineQuery) (wire.Timeline, error) {
-	v := url.Values{}
-	for name, text := range map[string]string{"task": q.Task, "queue": q.Queue} {
-		if text != "" {
-			v.Set(name, text)
-		}
-	}
-	return get[wire.Timeline](ctx, c, "/v1/ownership/timeline", v)
+	return get[wire.Timeline](ctx, c, "/v1/ownership/timeline", query(0, map[string]string{"task": q.Task, "queue": q.Queue}))
 }
 
 // LeaseConflicts returns the newest rejected claims, oldest first.

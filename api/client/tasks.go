@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -63,12 +62,10 @@ func noStream(r *wire.Request) error {
 }
 
 // lines encodes the first n of items, at least one and at most limit, as one document, one
-// item per line. check, if not nil, returns why an item cannot be sent.
+// item per line. check returns why an item cannot be sent.
 func lines[T any](items []T, limit int, check func(*T) error) (doc []byte, n int, err error) {
 	for i := range items[:min(len(items), limit)] {
-		if check != nil {
-			err = check(&items[i])
-		}
+		err = check(&items[i])
 		line, mErr := json.Marshal(&items[i])
 		if err = errors.Join(err, mErr); err != nil || n > 0 && len(doc)+len(line) >= wire.MaxBatchBytes {
 			break
@@ -119,24 +116,12 @@ func (c *Client) DeadLetters(ctx context.Context, q wire.Query) (wire.Page[wire.
 }
 
 func pageOf(q wire.Query) url.Values {
-	v := url.Values{}
-	for name, s := range map[string]string{
+	v := query(q.Limit, map[string]string{
 		"state": strings.Join(q.States, ","), "role": q.Role, "peer": q.Peer, "kind": q.Kind, "label": q.Label, "cursor": q.Cursor,
-	} {
-		if s != "" {
-			v.Set(name, s)
-		}
-	}
-	for name, t := range map[string]time.Time{"before": q.Before, "after": q.After} {
-		if !t.IsZero() {
-			v.Set(name, t.Format(time.RFC3339Nano))
-		}
-	}
+		"before": timeText(q.Before), "after": timeText(q.After),
+	})
 	if q.Oldest {
 		v.Set("order", "oldest")
-	}
-	if q.Limit != 0 {
-		v.Set("limit", strconv.Itoa(q.Limit))
 	}
 	return v
 }
