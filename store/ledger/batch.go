@@ -155,12 +155,7 @@ func wellFormed(h *batchHeader, b []byte) bool {
 		}
 		at += entryHead + n
 	}
-	for _, zero := range b[end:] {
-		if zero != 0 {
-			return false
-		}
-	}
-	return at == end
+	return at == end && allZero(b[end:])
 }
 
 // putEntry writes an entry at b[at:] and returns where it ends.

@@ -291,7 +291,7 @@ func (c *committer) roll() error {
 		}
 		c.seg.end.Store(c.tail.off)
 	}
-	seg, err := c.l.begin(spare, segmentHeader{id: c.l.id, first: c.tail.last + 1, prev: c.tail.crc})
+	seg, err := beginSegment(c.l.cfg.fs, c.l.dir, spare, segmentHeader{id: c.l.id, first: c.tail.last + 1, prev: c.tail.crc})
 	if err != nil {
 		return c.l.fail(fmt.Errorf("begin a segment: %w", err))
 	}

@@ -85,11 +85,7 @@ func (s *segments) close() error {
 	return errors.Join(errs...)
 }
 
-// begin makes the synced file spare the segment with the header h.
-func (l *Ledger) begin(spare string, h segmentHeader) (*segment, error) {
-	return beginSegment(l.cfg.fs, l.dir, spare, h)
-}
-
+// beginSegment makes the synced file spare the segment with the header h.
 func beginSegment(fs fileSystem, dir, spare string, h segmentHeader) (_ *segment, err error) {
 	path := segmentPath(dir, h.first)
 	if err := fs.Rename(spare, path); err != nil {

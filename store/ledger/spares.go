@@ -55,13 +55,13 @@ func (s *spares) run() {
 		s.wanted = false
 		path := s.name()
 		s.mu.Unlock()
-		err := s.make(path)
+		err := makeZeros(s.fs, path, s.size, s.isClosed)
 		s.mu.Lock()
 		s.tries++
-		if s.err = err; err == nil {
+		if s.err = nil; err == nil {
 			s.ready = append(s.ready, path)
 		} else {
-			s.failedAt = s.mono()
+			s.err, s.failedAt = fmt.Errorf("make the next segment: %w", err), s.mono()
 		}
 		s.changed.Broadcast()
 	}
@@ -134,15 +134,6 @@ func (s *spares) isClosed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.closed
-}
-
-// make makes one file.
-func (s *spares) make(path string) error {
-	err := makeZeros(s.fs, path, s.size, s.isClosed)
-	if err != nil {
-		return fmt.Errorf("make the next segment: %w", err)
-	}
-	return nil
 }
 
 // makeZeros makes a synced file of size zeros, unless stop returns true meanwhile.
