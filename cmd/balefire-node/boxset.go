@@ -213,7 +213,7 @@ func printLimitsOf(row rowFunc, v wire.Box) {
 	if s.Keep != nil && *s.Keep > 0 && s.KeepMails != nil {
 		row("history", "%d mails that are done, for %s", *s.KeepMails, *s.Keep)
 	}
-	if isSet(s.Interest) {
+	if orZero(s.Interest) {
 		row("interest", "a mail is kept until every subscription has read it")
 	}
 }

@@ -40,40 +40,37 @@ func completeFrom[T any](w *app, cmd *cobra.Command, list func(*client.Client, c
 	return words, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completePeer offers the names of peers for the first argument.
-func (w *app) completePeer(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+// completeFirst is completeFrom for the first argument, and offers nothing for others.
+func completeFirst[T any](w *app, cmd *cobra.Command, args []string, list func(*client.Client, context.Context) ([]T, error), word func(T) string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return completeFrom(w, cmd, (*client.Client).Peers,
+	return completeFrom(w, cmd, list, word)
+}
+
+// completePeer offers the names of peers for the first argument.
+func (w *app) completePeer(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	return completeFirst(w, cmd, args, (*client.Client).Peers,
 		func(p wire.Peer) string { return cobra.CompletionWithDesc(p.Name, p.State) })
 }
 
 // completeTask offers the ids of the newest tasks.
 func (w *app) completeTask(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (wire.Page[wire.Task], error) {
-		return c.Tasks(ctx, wire.Query{Limit: 20})
-	})
+	return w.taskIDs(cmd, (*client.Client).Tasks, nil)
 }
 
 // completeLive offers the newest tasks that have not ended, completeEnded those that have
 // ended, completeDead the dead letters.
 func (w *app) completeLive(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (wire.Page[wire.Task], error) {
-		return c.Tasks(ctx, wire.Query{Limit: 20, States: taskStates(func(s proto.TaskState) bool { return !s.Terminal() })})
-	})
+	return w.taskIDs(cmd, (*client.Client).Tasks, taskStates(func(s proto.TaskState) bool { return !s.Terminal() }))
 }
 
 func (w *app) completeEnded(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (wire.Page[wire.Task], error) {
-		return c.Tasks(ctx, wire.Query{Limit: 20, States: taskStates(proto.TaskState.Terminal)})
-	})
+	return w.taskIDs(cmd, (*client.Client).Tasks, taskStates(proto.TaskState.Terminal))
 }
 
 func (w *app) completeDead(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	return w.taskIDs(cmd, func(ctx context.Context, c *client.Client) (wire.Page[wire.Task], error) {
-		return c.DeadLetters(ctx, wire.Query{Limit: 20})
-	})
+	return w.taskIDs(cmd, (*client.Client).DeadLetters, nil)
 }
 
 // taskStates returns the states for which is returns true.
@@ -86,19 +83,16 @@ func taskStates(is func(proto.TaskState) bool) (out []string) {
 	return out
 }
 
-func (w *app) taskIDs(cmd *cobra.Command, list func(context.Context, *client.Client) (wire.Page[wire.Task], error)) ([]string, cobra.ShellCompDirective) {
+func (w *app) taskIDs(cmd *cobra.Command, list func(*client.Client, context.Context, wire.Query) (wire.Page[wire.Task], error), states []string) ([]string, cobra.ShellCompDirective) {
 	return completeFrom(w, cmd, func(c *client.Client, ctx context.Context) ([]wire.Task, error) {
-		page, err := list(ctx, c)
+		page, err := list(c, ctx, wire.Query{Limit: 20, States: states})
 		return page.Items, err
 	}, func(t wire.Task) string { return cobra.CompletionWithDesc(t.ID, t.Kind+" "+t.State) })
 }
 
 // completeJoinRequest offers the codes of the machines that ask to join.
 func (w *app) completeJoinRequest(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return completeFrom(w, cmd, (*client.Client).JoinRequests,
+	return completeFirst(w, cmd, args, (*client.Client).JoinRequests,
 		func(v wire.JoinRequest) string { return cobra.CompletionWithDesc(v.Code, v.Name) })
 }
 
@@ -117,11 +111,7 @@ func (w *app) completeQueue(cmd *cobra.Command, args []string, begun string) ([]
 
 // completeQueueFlag offers the names of shared queues for a flag.
 func (w *app) completeQueueFlag(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	names, err := w.queueNames(cmd.Context(), "")
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
+	return w.queueNames(cmd, "")
 }
 
 // completeTarget offers the peers and the queues that a task can be sent to.
@@ -139,19 +129,13 @@ func (w *app) completeTarget(cmd *cobra.Command, args []string, begun string) ([
 	if how == cobra.ShellCompDirectiveError {
 		return names, how
 	}
-	queues, err := w.queueNames(cmd.Context(), proto.QueuePrefix)
-	if err != nil {
-		return names, how // an older node has no queues
-	}
+	queues, _ := w.queueNames(cmd, proto.QueuePrefix) // an older node has none
 	return append(names, queues...), how
 }
 
 // completeMailbox offers the mailboxes of this node for the first argument.
 func (w *app) completeMailbox(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return completeFrom(w, cmd, (*client.Client).Mailboxes, func(v wire.Box) string {
+	return completeFirst(w, cmd, args, (*client.Client).Mailboxes, func(v wire.Box) string {
 		return cobra.CompletionWithDesc(mailboxName(v), fmt.Sprintf("%d waiting", v.Waiting))
 	})
 }
@@ -164,10 +148,7 @@ func mailboxName(v wire.Box) string {
 
 // completeTopic offers the topics of this node for the first argument.
 func (w *app) completeTopic(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return completeFrom(w, cmd, (*client.Client).Topics, func(v wire.Box) string {
+	return completeFirst(w, cmd, args, (*client.Client).Topics, func(v wire.Box) string {
 		return cobra.CompletionWithDesc(strings.TrimPrefix(v.Name, proto.TopicPrefix), fmt.Sprintf("%d mails", v.Waiting))
 	})
 }
@@ -247,30 +228,20 @@ func (w *app) completeSubject(cmd *cobra.Command, args []string, begun string) (
 
 // kindsOf offers the kinds that a peer, or a member of a queue, has handlers for.
 func (w *app) kindsOf(cmd *cobra.Command, target string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), w.lookFor)
-	defer cancel()
-	c, err := w.node()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var kinds []string
-	if queue, ok := proto.QueueOf(target); ok {
-		q, err := c.Queue(ctx, queue)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
+	kinds, how := completeFrom(w, cmd, func(c *client.Client, ctx context.Context) (kinds []string, err error) {
+		queue, ok := proto.QueueOf(target)
+		if !ok {
+			m, err := c.Member(ctx, target)
+			return m.Kinds, err
 		}
+		q, err := c.Queue(ctx, queue)
 		for _, m := range q.Members {
 			kinds = append(kinds, m.Kinds...)
 		}
-	} else {
-		m, err := c.Member(ctx, target)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		kinds = m.Kinds
-	}
+		return kinds, err
+	}, func(kind string) string { return kind })
 	slices.Sort(kinds)
-	return slices.Compact(kinds), cobra.ShellCompDirectiveNoFileComp
+	return slices.Compact(kinds), how
 }
 
 // bodies offers - and, after an @, the files of a folder.
@@ -300,10 +271,7 @@ func bodies(begun string) ([]string, cobra.ShellCompDirective) {
 
 // completeKind offers the kinds of this node's own handlers.
 func (w *app) completeKind(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return completeFrom(w, cmd, (*client.Client).Handlers,
+	return completeFirst(w, cmd, args, (*client.Client).Handlers,
 		func(h wire.Handler) string { return cobra.CompletionWithDesc(h.Kind, strings.Join(h.Allow, ", ")) })
 }
 
@@ -394,21 +362,8 @@ func lower(words []string) []string {
 	return out
 }
 
-// queueNames returns the names of the queues, each with a prefix.
-func (w *app) queueNames(ctx context.Context, prefix string) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.lookFor)
-	defer cancel()
-	c, err := w.node()
-	if err != nil {
-		return nil, err
-	}
-	queues, err := c.Queues(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, q := range queues {
-		names = append(names, cobra.CompletionWithDesc(prefix+q.Name, queueState(q)+" at "+q.Home))
-	}
-	return names, nil
+// queueNames offers the names of the queues, each with a prefix.
+func (w *app) queueNames(cmd *cobra.Command, prefix string) ([]string, cobra.ShellCompDirective) {
+	return completeFrom(w, cmd, (*client.Client).Queues,
+		func(q wire.Queue) string { return cobra.CompletionWithDesc(prefix+q.Name, queueState(q)+" at "+q.Home) })
 }

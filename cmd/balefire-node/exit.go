@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/balefire/balefire/api/client"
@@ -79,22 +80,13 @@ func exitCode(ctx context.Context, err error) int {
 }
 
 func isAny(err error, targets ...error) bool {
-	for _, t := range targets {
-		if errors.Is(err, t) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(targets, func(t error) bool { return errors.Is(err, t) })
 }
 
 // isCobraError recognizes the untyped errors of cobra.
 func isCobraError(err error) bool {
-	for _, start := range []string{"unknown command ", "required flag(s) ", "if any flags in the group ", "invalid argument "} {
-		if strings.HasPrefix(err.Error(), start) {
-			return true
-		}
-	}
-	return false
+	starts := []string{"unknown command ", "required flag(s) ", "if any flags in the group ", "invalid argument "}
+	return slices.ContainsFunc(starts, func(start string) bool { return strings.HasPrefix(err.Error(), start) })
 }
 
 // printError tells the user why the command failed and what to do.

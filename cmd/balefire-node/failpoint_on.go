@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"strconv"
 	"strings"
@@ -61,11 +62,7 @@ func timeOf(w *app) clock.Clock {
 
 const pollInterval = 50 * time.Millisecond
 
-var errFailpoint = failpointError{}
-
-type failpointError struct{}
-
-func (failpointError) Error() string { return "failpoint: injected failure" }
+var errFailpoint = errors.New("failpoint: injected failure")
 
 // die sends the process a signal that it cannot catch, and never returns.
 func die() error {

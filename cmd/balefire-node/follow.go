@@ -187,7 +187,7 @@ func (f *follower) finish(ctx context.Context, t wire.Task) error {
 		}
 	}
 	if good {
-		f.w.infof("%s in %s, exit %d", f.w.colorStderr(green, "✓ SUCCESS"), took, exitOf(t))
+		f.w.infof("%s in %s, exit %d", f.w.colorStderr(green, "✓ SUCCESS"), took, orZero(t.ExitCode))
 		f.w.warnTruncated(t)
 		return nil
 	}
@@ -230,18 +230,10 @@ func reasonOf(t wire.Task) string {
 	switch {
 	case t.Reason != "":
 		return prose.Plain(t.Reason)
-	case exitOf(t) != 0:
-		return fmt.Sprintf("exit %d", exitOf(t))
+	case orZero(t.ExitCode) != 0:
+		return fmt.Sprintf("exit %d", *t.ExitCode)
 	}
 	return "no reason given"
-}
-
-// exitOf returns the exit code of the last run of a task; 0: no run has ended.
-func exitOf(t wire.Task) int32 {
-	if t.ExitCode == nil {
-		return 0
-	}
-	return *t.ExitCode
 }
 
 // endCode returns the exit code for a task that ended without success.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"time"
@@ -64,12 +65,7 @@ func formatSize[N int64 | uint64 | int](n N) string {
 func percent(share float64) string { return fmt.Sprintf("%.1f%%", share*100) }
 
 // orDash returns a dash for an empty string.
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
+func orDash(s string) string { return cmp.Or(s, "-") }
 
 // yesNo formats a bool for people.
 func yesNo(b bool) string {

@@ -239,10 +239,10 @@ func readers(s wire.Subscription) string {
 // boxState returns the state of a box and of one of its subscriptions as words.
 func boxState(v wire.Box, s wire.Subscription) string {
 	var words []string
-	if isSet(s.Settings.Paused) {
+	if orZero(s.Settings.Paused) {
 		words = append(words, "paused")
 	}
-	if isSet(v.Settings.Draining) {
+	if orZero(v.Settings.Draining) {
 		words = append(words, "draining")
 	}
 	if len(words) == 0 {
@@ -251,15 +251,16 @@ func boxState(v wire.Box, s wire.Subscription) string {
 	return strings.Join(words, ", ")
 }
 
-func isSet(on *bool) bool { return on != nil && *on }
+// orZero returns what p points to, or the zero value.
+func orZero[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
 
 // joined joins a list of settings with commas.
-func joined(list *[]string) string {
-	if list == nil {
-		return ""
-	}
-	return strings.Join(*list, ", ")
-}
+func joined(list *[]string) string { return strings.Join(orZero(list), ", ") }
 
 func mailboxShow(w *app) *cobra.Command {
 	return &cobra.Command{

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -97,14 +98,11 @@ func (w *app) handleOne(cmd *cobra.Command, r readable, f *readFlags, program ha
 	ctx, stop := context.WithCancelCause(context.WithoutCancel(cmd.Context()))
 	defer stop(nil)
 	defer context.AfterFunc(cmd.Context(), func() { stop(handler.ErrStopping) })()
-	extended := make(chan struct{})
-	go func() {
-		defer close(extended)
-		w.extendMail(ctx, cmd, r, d, stop)
-	}()
+	var extending sync.WaitGroup
+	extending.Go(func() { w.extendMail(ctx, cmd, r, d, stop) })
 	res, unread := w.runMail(ctx, r, program, d)
 	stop(nil)
-	<-extended
+	extending.Wait()
 	_, written := w.out.Write(res.Output)
 	if text := strings.TrimSuffix(res.Stderr, "\n"); text != "" {
 		w.infof("%s", sanitize(text))

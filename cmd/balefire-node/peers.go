@@ -32,16 +32,14 @@ CONNECTED or OFFLINE, unless the members know more: ALIVE means that other
 members reach the peer, SUSPECT that it does not answer, DEAD that no member
 reaches it, LEFT that it said goodbye.`,
 		Example: "  balefire-node peers ls -o wide", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return w.listPeers(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			peers, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Peer, error) { return c.Peers(ctx) })
+			if err != nil {
+				return err
+			}
+			return w.show(view{value: wire.Page[wire.Peer]{Items: peers}, lines: lines(peers), human: func(p *printer) { p.table(peerTable(w, peers)) }})
+		},
 	}
-}
-
-func (w *app) listPeers(cmd *cobra.Command) error {
-	peers, err := call(cmd, w, func(ctx context.Context, c *client.Client) ([]wire.Peer, error) { return c.Peers(ctx) })
-	if err != nil {
-		return err
-	}
-	return w.show(view{value: wire.Page[wire.Peer]{Items: peers}, lines: lines(peers), human: func(p *printer) { p.table(peerTable(w, peers)) }})
 }
 
 func peerTable(w *app, peers []wire.Peer) *table {

@@ -132,7 +132,7 @@ func printQueue(p *printer, q wire.Queue) {
 		p.line("! %s", prose.Fix(*a))
 	}
 	p.line("%s  %s", q.Name, queueState(q))
-	row := func(name, format string, a ...any) { p.line("%-10s %s", name, fmt.Sprintf(format, a...)) }
+	row := p.rows()
 	row("home", "%s  %s  generation %d", homeName(q), q.HomeID, q.Generation)
 	if q.SeizedFrom != "" {
 		row("seized", "from %s, which is no longer the home: when it comes back it hands over its tasks", q.SeizedFrom)

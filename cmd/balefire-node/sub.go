@@ -167,17 +167,10 @@ func subTable(topics []wire.Box) *table {
 			if s.Waiting != nil {
 				waiting = *s.Waiting
 			}
-			t.row(v.Name+"/"+s.Name, boxState(wire.Box{}, s), textOf(s.Settings.Filter), textOf(s.Settings.Mode), waiting, s.Leased, s.Retrying, s.Dead, s.Blocked, readers(s))
+			t.row(v.Name+"/"+s.Name, boxState(wire.Box{}, s), orZero(s.Settings.Filter), orZero(s.Settings.Mode), waiting, s.Leased, s.Retrying, s.Dead, s.Blocked, readers(s))
 		}
 	}
 	return t
-}
-
-func textOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 func subShow(w *app) *cobra.Command {
