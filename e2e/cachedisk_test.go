@@ -22,6 +22,7 @@ import (
 type cachedDisk struct {
 	at, below string
 	fuse      *os.File
+	died      func(dev uint64) // called after each victim, while the disk is mounted, if not nil
 
 	mu        sync.Mutex
 	open      int        // how often the disk is open
@@ -107,6 +108,13 @@ func (d *cachedDisk) cut(victim *os.Process) error {
 	}
 	if err := unix.Waitid(unix.P_PID, victim.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
 		return err
+	}
+	if d.died != nil {
+		var info unix.Stat_t
+		if err := unix.Stat(d.at, &info); err != nil {
+			return err
+		}
+		d.died(info.Dev)
 	}
 	if err := command("umount", d.at); err != nil {
 		return err

@@ -45,18 +45,25 @@ var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
 // system has not sent to it by then is lost. The process is either killed before or
 // continues meanwhile, or it continues and the disk loses its own cache, too. Each time
 // the store opens without intervention from the state of the disk and contains every
-// transaction acknowledged before, complete.
+// transaction acknowledged before, complete. Of the disk with a cache the kernel records each
+// fsync, which must have returned before what it makes durable is acknowledged.
 // BALEFIRE_POWERCUT_ROUNDS sets the number of rounds.
 func TestDiskLosesPower(t *testing.T) {
 	for _, engine := range durable {
 		for _, kind := range []string{"stopped first", "while it runs", "with its cache"} {
 			t.Run(engine+" "+kind, func(t *testing.T) {
-				var at string
+				var at, notes string
 				var cut func(*os.Process) error
 				if kind == "with its cache" {
-					d := newCachedDisk(t)
-					at, cut = d.at, d.cut
-					defer func() { t.Logf("%d sectors of the cache were lost", d.lost) }()
+					d, k := newCachedDisk(t), newKernelTrace(t)
+					at, cut, notes = d.at, d.cut, k.marker()
+					acks := k.countAcks(d)
+					defer func() {
+						t.Logf("counted: %d sectors of the cache were lost; %d acknowledgements traced, %d before their fsync; %d records too long", d.lost, acks.all, len(acks.early), acks.tooLong)
+						if acks.all == 0 || len(acks.early) > 0 {
+							t.Errorf("I1: %d acknowledgements traced, these before an fsync of theirs had returned: %q", acks.all, acks.early)
+						}
+					}()
 				} else {
 					d := newDisk(t, diskOptions)
 					at, cut = d.at, d.cut
@@ -72,7 +79,7 @@ func TestDiskLosesPower(t *testing.T) {
 				}
 				crash.Run(t, crash.Config{
 					Engine: engine, Dir: filepath.Join(at, "store"), Rounds: cuts(), Writers: 16, CompactEvery: 60,
-					Life: 300 * time.Millisecond, Cut: cut,
+					Life: 300 * time.Millisecond, Cut: cut, Notes: notes,
 				})
 			})
 		}
@@ -89,9 +96,9 @@ func cuts() int {
 
 // TestDiskLosesWhatIsNotSynced checks the disks of TestDiskLosesPower: they keep synced data
 // and lose the rest. A log whose commits are not synced survives the death of its process,
-// but not the power cut.
+// but not the power cut, and the record of the kernel shows that they are not synced.
 func TestDiskLosesWhatIsNotSynced(t *testing.T) {
-	frozen, cached := newDisk(t, diskOptions), newCachedDisk(t)
+	frozen, cached, k := newDisk(t, diskOptions), newCachedDisk(t), newKernelTrace(t)
 	for _, tt := range []struct {
 		engine, at string
 		cut        func(*os.Process) error
@@ -103,9 +110,13 @@ func TestDiskLosesWhatIsNotSynced(t *testing.T) {
 		{"synced", cached.at, cached.cut, false},
 		{"unsynced", cached.at, cached.cut, true},
 	} {
-		c := crash.Config{Engine: tt.engine, Dir: filepath.Join(tt.at, tt.engine), Rounds: 8, Life: 200 * time.Millisecond, Cut: tt.cut}
+		acks := k.countAcks(cached)
+		c := crash.Config{Engine: tt.engine, Dir: filepath.Join(tt.at, tt.engine), Rounds: 8, Life: 200 * time.Millisecond, Cut: tt.cut, Notes: k.marker()}
 		if _, err := crash.Try(t.Context(), c); tt.lost != (err != nil && strings.Contains(err.Error(), "was the last acknowledged")) {
 			t.Errorf("%s at %s, cut %v: %v", tt.engine, tt.at, tt.cut != nil, err)
+		}
+		if tt.at == cached.at && (acks.all == 0 || (len(acks.early) > 0) != tt.lost) {
+			t.Errorf("%s: of %d acknowledgements %d before an fsync of theirs had returned", tt.engine, acks.all, len(acks.early))
 		}
 	}
 }
