@@ -29,7 +29,8 @@ COPY go.mod go.sum ./
 COPY third_party third_party
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/balefire-node ./cmd/balefire-node && \
+ARG VERSION=dev
+RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.linked=$VERSION" -o /out/balefire-node ./cmd/balefire-node && \
     CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o /out/netlab ./internal/lab/netlab && mkdir -p /out/data && touch /out/data/.keep
 
 FROM scratch AS bare

@@ -97,8 +97,7 @@ func TestHandoffIgnoresTheOriginsCertificate(t *testing.T) {
 }
 
 // A revoked origin delays no other task: its tasks move to the next home of their queue
-// like all others, and those behind them run. While a home cannot accept a task, the old
-// one reports that (I20).
+// like all others, and those behind them run.
 func TestHandoffOfARevokedOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 3, time.Second)
