@@ -346,8 +346,8 @@ func TestInterruptedIsAskedLater(t *testing.T) {
 					f.in.Lease(Leased{ID: granted.Header.ID, Kind: "work", Origin: home, Home: other, Envelope: granted.Envelope, Body: granted.Header.ObjectFile(), Interrupted: &LeaseStart{Attempt: 1}})
 					f.run()
 					wait(30 * time.Minute)
-					if rec := f.record(sent); rec.State != running || len(g.found) > 0 {
-						t.Fatalf("it is %s (%s), and %v was found", rec.State.Name(), rec.Reason, g.found)
+					if _, found := g.soFar(); f.record(sent).State != running || len(found) > 0 {
+						t.Fatalf("it is %+v, and %v was found", f.record(sent), found)
 					}
 					want, found := deadLetter, handler.Unknown
 					if back {
@@ -358,8 +358,8 @@ func TestInterruptedIsAskedLater(t *testing.T) {
 						wait(time.Hour)
 					}
 					f.expect(sent, want)
-					if len(g.found) != 1 || g.found[0] != found || s.starts(granted.Header.ID) > 0 {
-						t.Errorf("about the granted one %v was found, with %d starts", g.found, s.starts(granted.Header.ID))
+					if _, got := g.soFar(); len(got) != 1 || got[0] != found || s.starts(granted.Header.ID) > 0 {
+						t.Errorf("about the granted one %v was found, with %d starts", got, s.starts(granted.Header.ID))
 					}
 				})
 			})

@@ -406,7 +406,11 @@ func (s *script) Run(ctx context.Context, r *handler.Run) *handler.Result {
 	return res
 }
 
-func (s *script) Probe(_ context.Context, r *handler.Run) handler.ProbeResult { return s.probe(r) }
+func (s *script) Probe(_ context.Context, r *handler.Run) handler.ProbeResult {
+	var probe func(*handler.Run) handler.ProbeResult
+	withLock(func() { probe = s.probe })
+	return probe(r)
+}
 
 func (s *script) starts(id proto.TaskID) (n int) {
 	s.mu.Lock()

@@ -3,6 +3,7 @@ package inbox
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,10 +72,18 @@ func (g *grants) Ready(context.Context, proto.TaskID, OnCrash) (LeaseStart, bool
 	return LeaseStart{Epoch: proto.Seq{Boot: 1, Counter: 1}, Attempt: 1}, true
 }
 
-func (g *grants) Ended(_ context.Context, _ proto.TaskID, e LeaseEnd) { g.ends = append(g.ends, e) }
+func (g *grants) Ended(_ context.Context, _ proto.TaskID, e LeaseEnd) {
+	withLock(func() { g.ends = append(g.ends, e) })
+}
 
 func (g *grants) Probed(_ context.Context, _ proto.TaskID, found handler.ProbeResult, _ *proto.Outcome) {
-	g.found = append(g.found, found)
+	withLock(func() { g.found = append(g.found, found) })
+}
+
+// soFar returns the ends, and what was found by the probes.
+func (g *grants) soFar() (ends []LeaseEnd, found []handler.ProbeResult) {
+	withLock(func() { ends, found = slices.Clone(g.ends), slices.Clone(g.found) })
+	return ends, found
 }
 
 // TestGrantedTaskIsDenied narrows the allow list of a handler while a granted task waits for
@@ -105,10 +114,11 @@ func TestGrantedTaskIsDenied(t *testing.T) {
 				allow(tt.queued)
 				f.run()
 				wait(time.Second)
-				if len(g.ends) != 1 || (g.ends[0].Outcome.GetState() == succeeded) != tt.allowed || (s.starts(a.Header.ID) == 1) != tt.allowed {
-					t.Fatalf("%d starts, ends %+v", s.starts(a.Header.ID), g.ends)
+				ends, _ := g.soFar()
+				if len(ends) != 1 || (ends[0].Outcome.GetState() == succeeded) != tt.allowed || (s.starts(a.Header.ID) == 1) != tt.allowed {
+					t.Fatalf("%d starts, ends %+v", s.starts(a.Header.ID), ends)
 				}
-				if e := g.ends[0]; !tt.allowed && (e.Cause != proto.Unstarted || !strings.Contains(e.Reason, "denied")) {
+				if e := ends[0]; !tt.allowed && (e.Cause != proto.Unstarted || !strings.Contains(e.Reason, "denied")) {
 					t.Errorf("the end is %+v", e)
 				}
 			})
