@@ -295,7 +295,7 @@ func toldReason(text string) (reason, stderr string) {
 	if ok && strings.HasPrefix(lastLine(rest), last) {
 		stderr = rest
 	}
-	if last != "" && !strings.HasSuffix(reason, ": "+lastLine(stderr)) { // it may be there from an earlier version
+	if last != "" {
 		reason += ": " + last
 	}
 	return reason, stderr

@@ -31,7 +31,7 @@ func (s *State) applyBox(h head, d decoder, out *Output) error {
 		}
 		s.removeBox(s.boxes[h.box], out)
 	case boxLimits:
-		l := d.limitsRecord()
+		l := d.limits()
 		if !d.done() || h.sub != 0 || h.box != 0 {
 			return bad(TypeBox)
 		}

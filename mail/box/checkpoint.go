@@ -11,15 +11,12 @@ import (
 // checkpointMagic begins a checkpoint; its last byte is the version.
 const checkpointMagic = "BFBOXES\x05"
 
-// noKeptMagic begins one of the version before, without what mailboxes keep.
-const noKeptMagic = "BFBOXES\x04"
-
 // Save writes what survives. The same state is always the same bytes, on each member of a
 // group and after each replay.
 func (s *State) Save(w io.Writer) error {
 	c := saver{w: w, b: []byte(checkpointMagic)}
 	c.u32(uint32(s.nextBox))
-	c.b = appendU64(s.limits.append(c.b), s.limits.Kept)
+	c.b = s.limits.append(c.b)
 	c.u64(s.boot)
 	c.u64(uint64(s.ranPast))
 	c.u64(uint64(s.ran))

@@ -1,8 +1,6 @@
 package box
 
 import (
-	"bytes"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -218,29 +216,5 @@ func TestInsertedMails(t *testing.T) {
 		if !maps.Equal(got, want) || l.count != len(want) {
 			t.Fatalf("%d of %d mails are there", len(got), len(want))
 		}
-	}
-}
-
-// TestCheckpointBeforeKept reads a checkpoint of the version before, in which nothing is kept.
-func TestCheckpointBeforeKept(t *testing.T) {
-	const old = "4246424f584553040000000200000000400000000000006400000000000000010000000000000000000000000000000000000000000000000000000000000100000001096167656e743a63656f" +
-		"010000000000000000000000000000000000000000000000000000000000000003000000010000000000000001000000000000000000000000000000000000000000000000000000000000000001" +
-		"b70714949db68f2736433b7c5f84dd4500010100000000000000048c80003d6553ff106553f10000000000010000010000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000"
-	b := newBench(t)
-	b.apply(AppendLimits(nil, Limits{Bytes: 1 << 30, Keys: 100}))
-	b.mustSend(note{key: "k", body: "waits"})
-	b.mustSend(note{})
-	b.must(Ack, b.deliver(b.attach(1, 0), 2)[1].Handle)
-	image, err := hex.DecodeString(old)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Load(bytes.NewReader(image), chainNotes{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.at = b.s.at // the old version did not know it
-	if !bytes.Equal(save(t, s), save(t, b.s)) {
-		t.Errorf("what was loaded is another state:\n%x\n%x", save(t, s), save(t, b.s))
 	}
 }

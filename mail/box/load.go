@@ -23,17 +23,13 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	}
 	d := decoder{b: b}
 	magic := string(d.take(uint64(len(checkpointMagic))))
-	kept := magic == checkpointMagic
-	if !kept && magic != noKeptMagic {
+	if magic != checkpointMagic {
 		return nil, fmt.Errorf("%w: it has another format", ErrBadCheckpoint)
 	}
 	s := New(chains)
 	s.nextBox = BoxID(d.u32())
-	s.limits = d.limits(kept)
-	s.boot, s.ranPast, s.ran = d.u64(), d.time(), d.time()
-	if kept {
-		s.at = d.time()
-	}
+	s.limits = d.limits()
+	s.boot, s.ranPast, s.ran, s.at = d.u64(), d.time(), d.time(), d.time()
 	d.check(s.nextBox > 0 && s.ranPast <= maxPast && s.ran <= maxRan)
 	for range d.count(len(proto.PeerID{}), MaxOrigins) {
 		p := proto.PeerID(d.array32())
@@ -45,7 +41,7 @@ func Load(r io.Reader, chains Chains) (*State, error) {
 	d.dedupe(&s.dedupe)
 	d.producers(&s.producers)
 	for range d.count(1, MaxBoxes) {
-		d.box(s, kept)
+		d.box(s)
 	}
 	if !d.done() {
 		return nil, fmt.Errorf("%w: wrong fields before the last %d bytes", ErrBadCheckpoint, len(d.b))
@@ -86,8 +82,8 @@ func (d *decoder) dedupe(x *dedupe) {
 	}
 }
 
-// box reads a box into s, with what it keeps if the checkpoint has that.
-func (d *decoder) box(s *State, kept bool) {
+// box reads a box into s.
+func (d *decoder) box(s *State) {
 	b := &box{id: BoxID(d.u32()), settings: d.boxSettings(), next: d.u64(), nextSub: SubID(d.u32n(1<<16 - 1))}
 	d.check(b.id > 0 && b.id < s.nextBox && s.boxes[b.id] == nil && s.names[b.settings.Name] == 0 && b.next > 0 && b.next < 1<<62 && b.nextSub > 0)
 	for other := range s.boxes {
@@ -111,9 +107,7 @@ func (d *decoder) box(s *State, kept bool) {
 		return
 	}
 	d.mails(s, b, keys, subjects)
-	if kept {
-		d.kept(s, b)
-	}
+	d.kept(s, b)
 	d.check(len(b.keys.ids) == len(keys) && len(b.subjects.ids) == len(subjects))
 	last := uint64(0)
 	for range d.count(16, MaxMails) {

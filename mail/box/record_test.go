@@ -41,7 +41,6 @@ func goldenRecords(t testing.TB) map[string]string {
 		string(AppendSpoolDone(nil, 1, []uint64{5})):                                                                                                                     "0000000d 02 00 0000 00000001 05",
 		string(AppendSpoolEnd(nil, 1, SpoolEnd{Dead, CauseRefused, 5, "no"}, []uint64{7})):                                                                               "0000001d 04 01 0000 00000001 05 0d 00 00 0000000000000005 00 026e6f 07",
 		string(AppendRemoveBox(nil, 1)):            "0000000d 06 00 0000 00000001 02",
-		string(AppendLimits(nil, Limits{1, 2, 0})): "00000019 06 00 0000 00000000 03 0000000000000001 00000002",
 		string(AppendLimits(nil, Limits{1, 2, 3})): "00000021 06 00 0000 00000000 03 0000000000000001 00000002 0000000000000003",
 		string(AppendBox(nil, 1, &BoxSettings{Name: "b", Kind: Mailbox, Keep: time.Second, KeepMails: 2})): "00000034 06 00 0000 00000001 01 0162 01 00000000 0000000000000000 0000000000000000 00 00 08 00000000000003e8 00000002 00",
 		string(AppendSub(nil, 1, 2, &SubSettings{Name: "s", To: "a:b"}, Start{})):                          "0000002e 07 00 0002 00000001 01 0173 00 00 00 00 00 02 0000000000000000 00000000 0000000000000000 03613a62 00",
@@ -161,7 +160,7 @@ func reencodeBox(h head, d *decoder) ([]byte, error) {
 	case boxRemove:
 		return AppendRemoveBox(nil, h.box), nil
 	case boxLimits:
-		return AppendLimits(nil, d.limitsRecord()), nil
+		return AppendLimits(nil, d.limits()), nil
 	}
 	return nil, ErrBadRecord
 }

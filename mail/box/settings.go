@@ -159,10 +159,7 @@ func AppendRemoveBox(dst []byte, id BoxID) []byte {
 func AppendLimits(dst []byte, l Limits) []byte {
 	start := len(dst)
 	dst = append(appendHead(dst, head{typ: TypeBox}), boxLimits)
-	if dst = l.append(dst); l.Kept > 0 {
-		dst = appendU64(dst, l.Kept)
-	}
-	return finish(dst, start)
+	return finish(l.append(dst), start)
 }
 
 // AppendSub appends a SUB record to dst that makes or changes a subscription; a new one
@@ -325,24 +322,13 @@ func (d *decoder) boxSettings() BoxSettings {
 	return b
 }
 
-// append appends all limits but that of what is kept, which may follow.
-func (l Limits) append(dst []byte) []byte { return appendU32(appendU64(dst, l.Bytes), l.Keys) }
-
-// limits reads limits, with that of what is kept if it follows.
-func (d *decoder) limits(kept bool) Limits {
-	l := Limits{Bytes: d.u64(), Keys: d.u32()}
-	if kept {
-		l.Kept = d.u64()
-	}
-	d.check(l.Bytes <= 1<<60 && l.Kept <= 1<<60)
-	return l
+func (l Limits) append(dst []byte) []byte {
+	return appendU64(appendU32(appendU64(dst, l.Bytes), l.Keys), l.Kept)
 }
 
-// limitsRecord reads the limits of a BOX record.
-func (d *decoder) limitsRecord() Limits {
-	kept := len(d.b) > len(Limits{}.append(nil))
-	l := d.limits(kept)
-	d.check(kept == (l.Kept > 0))
+func (d *decoder) limits() Limits {
+	l := Limits{Bytes: d.u64(), Keys: d.u32(), Kept: d.u64()}
+	d.check(l.Bytes <= 1<<60 && l.Kept <= 1<<60)
 	return l
 }
 
