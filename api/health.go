@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -31,9 +30,4 @@ func healthAnswer(err error) (wire.Health, error) {
 		return wire.Health{}, problem(wire.CodeUnhealthy, "%v", err)
 	}
 	return wire.Health{Status: "ok"}, nil
-}
-
-func (s *Server) openAPI(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "application/vnd.oai.openapi+json;version=3.1")
-	_, _ = w.Write(s.spec) // a client that has disconnected does not need it
 }

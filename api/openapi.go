@@ -1,12 +1,14 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
+	"compress/gzip"
 	"context"
-	"maps"
+	_ "embed"
+	"io"
 	"net/http"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +17,25 @@ import (
 
 	"github.com/balefire/balefire/wire"
 )
+
+// description is the OpenAPI document, compressed. TestOpenAPI makes it of the routes.
+//
+//go:embed openapi.json.gz
+var description []byte
+
+// openAPI answers with the description, and unpacks it for a client that cannot.
+func (s *Server) openAPI(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/vnd.oai.openapi+json;version=3.1")
+	w.Header().Set("Vary", "Accept-Encoding")
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		w.Header().Set("Content-Encoding", "gzip")
+		_, _ = w.Write(description) // a client that has disconnected does not need it
+		return
+	}
+	if text, err := gzip.NewReader(bytes.NewReader(description)); err == nil { // it is one: TestOpenAPI
+		_, _ = io.Copy(w, text)
+	}
+}
 
 // newAPI returns the huma API of the server. Huma's own documentation pages are left out:
 // they load scripts from other hosts.
@@ -108,65 +129,6 @@ func orZero[T any](doc *T) (v T) {
 // op describes a route.
 func op(method, path, id, tag, summary string) huma.Operation {
 	return huma.Operation{Method: method, Path: path, OperationID: id, Tags: []string{tag}, Summary: summary}
-}
-
-// describeProblems adds the possible error responses of each route, by status, with their
-// codes.
-func (s *Server) describeProblems() {
-	doc := s.api.OpenAPI()
-	doc.Components.Responses = map[string]*huma.Response{}
-	problems := schema[wire.Problem](s)
-	for _, path := range doc.Paths {
-		for _, o := range []*huma.Operation{path.Get, path.Put, path.Post, path.Delete} {
-			if o == nil {
-				continue
-			}
-			for _, status := range statuses(o) {
-				name := "Problem" + strconv.Itoa(status)
-				o.Responses[strconv.Itoa(status)] = &huma.Response{Ref: "#/components/responses/" + name}
-				doc.Components.Responses[name] = problemResponse(status, problems)
-			}
-		}
-	}
-}
-
-// statuses returns the error statuses of an operation.
-func statuses(o *huma.Operation) []int {
-	if strings.HasPrefix(o.Path, "/healthz") || o.Path == "/metrics" {
-		return []int{503}
-	}
-	out := []int{403, 409, 500, 503, 504} // if the node denies, refuses, fails, stops, or takes too long
-	if strings.Contains(o.Path, "{") || len(o.Parameters) > 0 || o.RequestBody != nil {
-		out = append(out, 404, 422)
-	}
-	if o.RequestBody != nil {
-		out = append(out, 400, 413, 415)
-	}
-	if o.Method != http.MethodGet {
-		out = append(out, 507)
-	}
-	if o.OperationID == "requestMail" || o.OperationID == "getReply" {
-		out = append(out, 502)
-	}
-	return out
-}
-
-// problemResponse describes the problems with a status.
-func problemResponse(status int, schema *huma.Schema) *huma.Response {
-	r := &huma.Response{Content: map[string]*huma.MediaType{wire.ProblemType: {Schema: schema, Examples: map[string]*huma.Example{}}}}
-	if status == http.StatusBadRequest {
-		r.Description, r.Content[wire.ProblemType].Examples[string(wire.CodeInvalid)] = "INVALID: The request cannot be read", &huma.Example{Value: malformed("the body ended early, so nothing was accepted")}
-		return r
-	}
-	var words []string
-	for _, c := range slices.Sorted(maps.Keys(codes)) {
-		if codes[c].status == status {
-			words = append(words, string(c)+": "+codes[c].title)
-			r.Content[wire.ProblemType].Examples[string(c)] = &huma.Example{Value: problem(c, "what failed, and why")}
-		}
-	}
-	r.Description = strings.Join(words, "; ")
-	return r
 }
 
 // content describes a body with one or more content types.

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,7 +45,6 @@ type Server struct {
 	mux   *http.ServeMux
 	api   huma.API
 	meter *meter
-	spec  []byte // the OpenAPI document
 }
 
 // New returns the server of n. It serves nothing: see [Server.Serve].
@@ -65,12 +63,6 @@ func New(n *node.Node, cfg Config) *Server {
 	s.routeHandlers()
 	s.routeStore()
 	s.routeHealth()
-	s.describeProblems()
-	spec, err := json.MarshalIndent(s.api.OpenAPI(), "", "  ")
-	if err != nil {
-		panic(fmt.Sprintf("api: describe the routes: %v", err)) // the routes are the same in every program
-	}
-	s.spec = spec
 	return s
 }
 
