@@ -196,18 +196,30 @@ func TestBodyResumesAtEveryChunk(t *testing.T) {
 	link(t, a, b)
 	const chunks = 9
 	body := newBody(t, 1, chunks*proto.ChunkSize+5)
+	c := a.best(b.Peer())
+	send := func(attempt int) error {
+		source := &trackingSource{BodySource: body, at: chunks + 2}
+		err := a.SendBody(t.Context(), b.Peer(), body.offer, source)
+		if source.first != attempt {
+			t.Errorf("attempt %d begins with chunk %d", attempt, source.first)
+		}
+		return err
+	}
 	for i := range chunks {
 		s.mu.Lock()
 		s.breakAt = i + 1
 		s.mu.Unlock()
-		err := a.SendBody(t.Context(), b.Peer(), body.offer, body)
+		err := send(i)
 		refused, ok := errors.AsType[*CodeError](err)
 		if !ok || refused.Code != proto.CodeInternal {
 			t.Fatalf("a broken sink: %v", err)
 		}
 	}
-	if err := a.SendBody(t.Context(), b.Peer(), body.offer, body); err != nil {
+	if err := send(chunks); err != nil {
 		t.Fatal(err)
+	}
+	if a.best(b.Peer()) != c {
+		t.Error("the transfers needed another connection")
 	}
 	s.check(t, body)
 }
@@ -333,15 +345,22 @@ func TestTwoBodiesAtOnce(t *testing.T) {
 			}
 		})
 	}
+	eventually(t, "two bodies are received at once", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.open >= maxBodies
+	})
 	close(s.hold)
 	wg.Wait()
-	if s.offers != 5 || s.most > maxBodies {
-		t.Errorf("%d offers, %d at once; want 5, at most %d", s.offers, s.most, maxBodies)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.offers != 5 || s.most != maxBodies {
+		t.Errorf("%d offers, %d at once; want 5, %d at once", s.offers, s.most, maxBodies)
 	}
 }
 
-// TestBadChunks is the bad-input family "chunks": each is refused with a code, costs the
-// stream and leaves nothing behind.
+// TestBadChunks is the bad-input family "chunks": each is a protocol violation and leaves
+// nothing behind.
 func TestBadChunks(t *testing.T) {
 	body := newBody(t, 1, 3*proto.ChunkSize+9)
 	piece := func(i int) *proto.Chunk {
@@ -375,8 +394,11 @@ func TestBadChunks(t *testing.T) {
 	i := &incoming{sink: &bodyStoreSink{&bodyStore{dir: s}, in, 0}, object: &body.Manifest, have: []byte{1}, at: 1}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if err := i.add(tt.chunk); !errors.Is(err, ErrProtocol) || i.at != 1 {
+			if err := i.add(tt.chunk); !errors.Is(err, ErrProtocol) {
 				t.Errorf("add = %v, want %v", err, ErrProtocol)
+			}
+			if i.at != 1 || !bytes.Equal(i.have, []byte{1}) || countBits(in.Have()) > 0 {
+				t.Errorf("%d chunks are counted, %b noted, %b stored", i.at, i.have, in.Have())
 			}
 		})
 	}

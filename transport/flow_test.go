@@ -78,6 +78,7 @@ func TestFlowsListBodiesInTransit(t *testing.T) {
 	if n := len(a.Flows()); n != 0 {
 		t.Errorf("%d flows at the sender when the body is there", n)
 	}
+	eventually(t, "the receiver drops it", func() bool { return len(b.Flows()) == 0 })
 	if n := testutil.ToFloat64(a.met.bodies.WithLabelValues("out")); n != float64(size) {
 		t.Errorf("%v bytes counted, want %d", n, size)
 	}

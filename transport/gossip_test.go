@@ -429,8 +429,8 @@ func TestExchange(t *testing.T) {
 	})
 }
 
-// TestControl checks that probes travel on the ctl stream, after the hello and
-// rate-limited.
+// TestControl checks that probes travel on the ctl stream, and that an unhandled one costs
+// nothing.
 func TestControl(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type word struct {

@@ -213,7 +213,7 @@ func TestFramesArriveInOrderAndAreAcknowledged(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	last := uint64(0)
+	last, refused := uint64(0), 0
 	for last < total {
 		ack, err := l.Answers(t.Context())
 		if err != nil {
@@ -224,6 +224,7 @@ func TestFramesArriveInOrderAndAreAcknowledged(t *testing.T) {
 		}
 		last = ack.GetUpTo()
 		for _, r := range ack.GetRefusals() {
+			refused++
 			if r.GetNumber() != 78 {
 				t.Errorf("refusal of frame %d, want 78", r.GetNumber())
 			}
@@ -233,6 +234,9 @@ func TestFramesArriveInOrderAndAreAcknowledged(t *testing.T) {
 			t.Errorf("I8: ack of %d frames when %d were received", last, len(got))
 		}
 		mu.Unlock()
+	}
+	if refused != 1 {
+		t.Errorf("%d refusals, want 1", refused)
 	}
 	for i, id := range got {
 		if id != fmt.Sprint(i) {

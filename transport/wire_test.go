@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -280,9 +281,17 @@ func TestDialErrors(t *testing.T) {
 // TestBadTaskFrames checks that invalid frames cost the stream, are counted, and finally
 // cost the connection, while valid frames before them are received (S54).
 func TestBadTaskFrames(t *testing.T) {
-	b := start(t, 2, nil)
-	a := start(t, 1, nil)
+	var received atomic.Int64
+	b := start(t, 2, func(n *testNode, _ *Config) {
+		n.recv.receive = func(_ context.Context, _ proto.PeerID, m []*proto.Message) (Answer, error) {
+			received.Add(int64(len(m)))
+			return Answer{}, nil
+		}
+	})
+	a := start(t, 1, func(n *testNode, _ *Config) { n.recv.hold = make(chan struct{}) }) // no link takes the place of these streams
+	defer close(a.recv.hold)
 	link(t, a, b)
+	good, counted := frame(t, proto.TypeData, []byte("x")), func() float64 { return testutil.ToFloat64(b.met.offenses.WithLabelValues("task")) }
 	bad := [][]byte{
 		frame(t, proto.TypeBundle, []byte("x")), {0}, {0x80, 0x00}, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02},
 		{0x81, 0x80, 0x18}, {2, 0xff, 0xff}, frame(t, proto.TypeHello, []byte("x")),
@@ -294,11 +303,15 @@ func TestBadTaskFrames(t *testing.T) {
 		if err != nil {
 			break // it was just closed: checked below by gone
 		}
-		if err := wrapRaw(s, streamTask).ends(bad[i%len(bad)]); isTimeout(err) || i > 20 {
+		if err := wrapRaw(s, streamTask).ends(slices.Concat(good, bad[i%len(bad)])); isTimeout(err) || i > 20 {
 			t.Fatalf("case %d: %v", i, err)
 		}
+		eventually(t, "the offense", func() bool { return counted() > float64(i) || c.raw.IsClosed() })
 	}
 	<-c.gone
+	if n := counted(); n < 2 || received.Load() < int64(n) {
+		t.Errorf("%v offenses, %d valid frames received", n, received.Load())
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := a.Dial(ctx, b.Peer(), b.Addrs()); err == nil {
@@ -306,8 +319,7 @@ func TestBadTaskFrames(t *testing.T) {
 	}
 }
 
-// TestSlowLoris checks that a frame that never ends costs its stream in time, and that a
-// length prefix alone costs no memory (S54).
+// TestSlowLoris checks that a frame that never ends costs its stream in time (S54).
 func TestSlowLoris(t *testing.T) {
 	b := start(t, 2, func(_ *testNode, cfg *Config) { cfg.Timing.Frame = 500 * time.Millisecond })
 	a := start(t, 1, func(n *testNode, _ *Config) { n.recv.hold = make(chan struct{}) })
