@@ -169,6 +169,12 @@ func TestARequestCrossesTheSocketWhole(t *testing.T) {
 		Target: "laptop", Kind: "shell", Class: "critical", Mode: "at_most_once", TTL: wire.Duration(90 * time.Minute), Delay: wire.Duration(1500 * time.Millisecond),
 		Key: "a key, \"quoted\" & ünï", Order: "o", OnDead: "block", Args: []string{"-a", "", "two words", "a,b"}, Body: []byte{0, 1, 0xff},
 		Type: "application/x-thing", Labels: map[string]string{"a": "b=c", "d": ""}, Trace: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Retries: 9,
+		MaxResult: 1 << 40, Require: []string{"gpu=yes", "a,b"}, Prefer: []string{"fast", "two words"},
+	}
+	for f := range reflect.TypeFor[wire.Request]().Fields() {
+		if v := reflect.ValueOf(full).FieldByIndex(f.Index); v.IsZero() && f.Name != "Stream" && f.Name != "At" { // both below
+			t.Errorf("field %s is not covered", f.Name)
+		}
 	}
 	later := wire.Request{Target: "laptop", Kind: "shell", At: start.Add(1234567 * time.Nanosecond), Class: "normal", Mode: "at_least_once"}
 	if _, err := c.Submit(t.Context(), full); err != nil {
@@ -439,6 +445,20 @@ func TestWait(t *testing.T) {
 	if task, err := c.Wait(t.Context(), s.ID); err != nil || task.State != "SUCCESS" {
 		t.Errorf("%s, %v", task.State, err)
 	}
+
+	ctx, cancel = context.WithCancel(t.Context())
+	defer cancel()
+	requests := 0
+	c, _, _ = canned(t, map[string]any{"GET /v1/tasks/{id}/wait": func(r *http.Request) any {
+		if requests++; requests == 2 {
+			cancel()
+			<-r.Context().Done()
+		}
+		return clienttest.Status{Code: http.StatusAccepted, Value: wire.Task{ID: taskID, State: "RUNNING"}}
+	}})
+	if task, err := c.Wait(ctx, taskID); task.State != "RUNNING" || !errors.Is(err, context.Canceled) {
+		t.Errorf("a canceled wait returned %+v, %v", task, err)
+	}
 }
 
 // TestAStopEndsWaiting checks that a node can stop while a caller waits, and that the
@@ -473,16 +493,17 @@ func TestEvents(t *testing.T) {
 	line := func(v any) string { b, _ := json.Marshal(v); return string(b) + "\n" }
 	c, n, stop := canned(t, map[string]any{"GET /v1/events": lines(line(happened(4)) + line(wire.Missed{Missed: 2}) + line(happened(7)))})
 	var got []wire.NodeEvent
+	var last error
 	for e, err := range c.Events(t.Context(), 3) {
-		if err != nil {
-			if !errors.Is(err, wire.ErrDraining) {
-				t.Errorf("after the stop: %v", err)
-			}
+		if last = err; err != nil {
 			break
 		}
 		if got = append(got, e); len(got) == 2 {
 			stop()
 		}
+	}
+	if !errors.Is(last, wire.ErrDraining) {
+		t.Errorf("after the stop: %v", last)
 	}
 	if want := []wire.NodeEvent{happened(4), happened(7)}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -490,10 +511,11 @@ func TestEvents(t *testing.T) {
 	if requests := n.Requests(); !slices.Equal(requests, []string{"GET /v1/events?after=3"}) {
 		t.Errorf("the node was asked %q", requests)
 	}
-	for _, err := range c.Events(t.Context(), 7) {
-		if !errors.Is(err, client.ErrNodeDown) {
-			t.Errorf("without a node: %v", err)
-		}
+	last = nil
+	for _, last = range c.Events(t.Context(), 7) {
+	}
+	if !errors.Is(last, client.ErrNodeDown) {
+		t.Errorf("without a node: %v", last)
 	}
 }
 

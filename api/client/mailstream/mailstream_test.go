@@ -44,12 +44,13 @@ func newFixture(t *testing.T) *fixture {
 	return &fixture{New(filepath.Join(dir, "node.sock")), t, n}
 }
 
-// serve serves the API until stop is called or the test ends.
+// serve serves the API until stop is called or the test ends. Any goroutine may call it.
 func (f *fixture) serve() (stop func()) {
 	f.t.Helper()
 	l, err := api.Listen(f.socket)
 	if err != nil {
-		f.t.Fatal(err)
+		f.t.Error(err)
+		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
