@@ -44,7 +44,11 @@ func TestThousandRevocationsSync(t *testing.T) {
 			}
 			return w.equal()
 		})
-		for _, a := range w.order[2].runner.Converge(t.Context()) {
+		all := w.order[2].runner.Converge(t.Context())
+		if len(all) != 2 {
+			t.Errorf("exchanges with %d others, want 2", len(all))
+		}
+		for _, a := range all {
 			if !a.Same || a.Err != nil {
 				t.Errorf("no agreement with %s: %+v", a.Peer.Short(), a)
 			}

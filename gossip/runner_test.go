@@ -333,7 +333,11 @@ func TestRunnersTrackMembership(t *testing.T) {
 		last.stop()
 		w.add().start()
 		w.wait(5*time.Second, "a newcomer that introduces itself", func() bool { return w.all(w.order[6], Alive) })
-		for _, a := range w.order[6].runner.Converge(t.Context()) {
+		all := w.order[6].runner.Converge(t.Context())
+		if len(all) != 5 { // one of the other six has left
+			t.Errorf("exchanges with %d others, want 5", len(all))
+		}
+		for _, a := range all {
 			if !a.Same || a.Err != nil {
 				t.Errorf("the newcomer does not agree with %s: %+v", a.Peer.Short(), a)
 			}
