@@ -18,6 +18,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -448,9 +449,9 @@ func TestWait(t *testing.T) {
 
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
-	requests := 0
+	var requests atomic.Int32
 	c, _, _ = canned(t, map[string]any{"GET /v1/tasks/{id}/wait": func(r *http.Request) any {
-		if requests++; requests == 2 {
+		if requests.Add(1) == 2 {
 			cancel()
 			<-r.Context().Done()
 		}
