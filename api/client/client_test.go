@@ -462,6 +462,21 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// TestWaitTellsOneState checks that nothing of an earlier state is in the one that Wait returns.
+func TestWaitTellsOneState(t *testing.T) {
+	var asked atomic.Bool
+	ended := wire.Task{ID: taskID, State: "SUCCESS"}
+	c, _, _ := canned(t, map[string]any{"GET /v1/tasks/{id}/wait": func(*http.Request) any {
+		if asked.Swap(true) {
+			return ended
+		}
+		return clienttest.Status{Code: http.StatusAccepted, Value: wire.Task{ID: taskID, State: "RETRYING", Ending: wire.Ending{Reason: "it failed", Stderr: "why"}}}
+	}})
+	if task, err := c.Wait(t.Context(), taskID); err != nil || !reflect.DeepEqual(task, ended) {
+		t.Errorf("%+v, %v", task, err)
+	}
+}
+
 // TestAStopEndsWaiting checks that a node can stop while a caller waits, and that the
 // caller gets an error; the long form, for an idle machine, also checks that it is prompt.
 func TestAStopEndsWaiting(t *testing.T) {

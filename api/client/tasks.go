@@ -138,8 +138,12 @@ func (c *Client) Wait(ctx context.Context, id string) (last wire.Task, err error
 		if err != nil {
 			return last, err
 		}
-		err = json.NewDecoder(res.Body).Decode(&last)
+		var now wire.Task
+		err = json.NewDecoder(res.Body).Decode(&now)
 		_ = res.Body.Close()
+		if err == nil {
+			last = now
+		}
 		switch {
 		case ctx.Err() != nil:
 			return last, ctx.Err()
