@@ -43,8 +43,8 @@ func TestAckLostForTenMinutes(t *testing.T) {
 	})
 }
 
-// TestCopiesInOneGroup checks I12 for a task that is twice in one group, and that a verdict
-// waits for the commit of the first copy (I8).
+// TestCopiesInOneGroup checks I12 for a task that is twice in one group, and that each task is
+// on disk when its copies have their verdicts (I8).
 func TestCopiesInOneGroup(t *testing.T) {
 	_, spec := scripted(succeed)
 	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
@@ -52,6 +52,10 @@ func TestCopiesInOneGroup(t *testing.T) {
 		f.accept(0, a, b, a, a, b)
 		if n := f.in.Status().Backlog.Live; n != 2 {
 			t.Errorf("%d tasks in custody, want 2", n)
+		}
+		f.crash()
+		if n := f.in.Status().Backlog.Live; n != 2 {
+			t.Errorf("%d tasks on disk, want 2", n)
 		}
 	})
 }
@@ -543,10 +547,23 @@ func TestManyExpireAtOnce(t *testing.T) {
 		}
 		f.accept(0, as...)
 		wait(2 * time.Hour)
+		var mu sync.Mutex
+		now, most := 0, 0
+		step := func(by int) {
+			mu.Lock()
+			defer mu.Unlock()
+			now += by
+			most = max(most, now)
+		}
+		slowly := func() error { step(1); time.Sleep(time.Millisecond); step(-1); return nil }
+		f.in.parts.Results = refusingResults{f.results, slowly, ""}
 		f.run()
 		wait(time.Minute)
 		for _, a := range as {
 			f.expect(a, expired)
+		}
+		if most > f.in.slots.maxUnwritten {
+			t.Errorf("%d end at once, want at most %d", most, f.in.slots.maxUnwritten)
 		}
 	})
 }

@@ -148,8 +148,8 @@ func waitsFor(t *testing.T, err error) {
 // A task whose result the outbox never accepts still ends: all others wait behind it.
 func TestAResultThatTheOutboxRejects(t *testing.T) {
 	took := endQueued(t, always(errors.New("it takes nothing")), "", func(f *fixture, a Arrival) {
-		if rec, err := f.in.Get(a.Header.ID); err == nil && !rec.State.Terminal() {
-			t.Errorf("it is %v", rec.State)
+		if rec, err := f.in.Get(a.Header.ID); err != nil || !rec.State.Terminal() {
+			t.Errorf("it is %v, %v", rec, err)
 		}
 	})
 	if took > time.Second {
