@@ -330,9 +330,12 @@ func TestVerifyWhileAppending(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 300 {
-			add(t, j, "more")
+			if tryAdd(t, j, "more") == 0 {
+				return
+			}
 		}
 	}()
+	defer func() { <-done }()
 	for running := true; running; {
 		select {
 		case <-done:

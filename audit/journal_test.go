@@ -45,6 +45,16 @@ func add(t testing.TB, j *Journal, task string) uint64 {
 	return seq
 }
 
+// tryAdd is add for goroutines other than the test's.
+func tryAdd(t testing.TB, j *Journal, task string) uint64 {
+	t.Helper()
+	seq, err := j.Append(t.Context(), Entry{Action: "command.start", Task: task})
+	if err != nil {
+		t.Error(err)
+	}
+	return seq
+}
+
 // fill appends n entries, t1 to tn, and closes the journal.
 func fill(t testing.TB, dir string, cfg Config, n int) {
 	t.Helper()
@@ -153,10 +163,15 @@ func TestAppendersShareAnFsync(t *testing.T) {
 	const n = 200
 	var wg sync.WaitGroup
 	seqs := make([]uint64, n+1)
-	wg.Go(func() { seqs[0] = add(t, j, "first") })
-	<-entered // the first fsync runs; everybody else queues behind it
+	done := make(chan struct{})
+	wg.Go(func() { defer close(done); seqs[0] = tryAdd(t, j, "first") })
+	select {
+	case <-entered: // the first fsync runs; everybody else queues behind it
+	case <-done:
+		t.Fatal("the first entry is appended without an fsync")
+	}
 	for i := range n {
-		wg.Go(func() { seqs[i+1] = add(t, j, "more") })
+		wg.Go(func() { seqs[i+1] = tryAdd(t, j, "more") })
 	}
 	for queued := 0; queued < n; {
 		j.mu.Lock()
@@ -186,7 +201,7 @@ func TestConcurrentAppendersAcrossRotations(t *testing.T) {
 	for g := range 16 {
 		wg.Go(func() {
 			for i := range 20 {
-				add(t, j, fmt.Sprintf("%d-%d", g, i))
+				tryAdd(t, j, fmt.Sprintf("%d-%d", g, i))
 			}
 		})
 	}
@@ -214,8 +229,13 @@ func TestGivingUpInTheQueueWritesNothing(t *testing.T) {
 	}
 	j := open(t, dir, cfg)
 	var wg sync.WaitGroup
-	wg.Go(func() { add(t, j, "t1") })
-	<-entered
+	done := make(chan struct{})
+	wg.Go(func() { defer close(done); tryAdd(t, j, "t1") })
+	select {
+	case <-entered:
+	case <-done:
+		t.Fatal("the first entry is appended without an fsync")
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	failed := make(chan error)
 	wg.Go(func() {
@@ -266,6 +286,7 @@ func TestFullDiskIsSurvived(t *testing.T) {
 	cfg, _ := manual()
 	cfg.MaxFile = 700
 	full := errors.New("no space left on device")
+	accepted := 0
 	for _, op := range []string{"write", "rotate"} {
 		var broken atomic.Bool
 		cfg.fault = func(o string) error {
@@ -279,8 +300,13 @@ func TestFullDiskIsSurvived(t *testing.T) {
 		broken.Store(true)
 		refused := 0
 		for range 8 {
-			if _, err := j.Append(t.Context(), Entry{Action: "a", Task: "accepted"}); errors.Is(err, full) {
+			switch _, err := j.Append(t.Context(), Entry{Action: "a", Task: "accepted"}); {
+			case err == nil:
+				accepted++
+			case errors.Is(err, full):
 				refused++
+			default:
+				t.Errorf("%s: %v", op, err)
 			}
 		}
 		broken.Store(false)
@@ -292,6 +318,16 @@ func TestFullDiskIsSurvived(t *testing.T) {
 			t.Error(err)
 		}
 		wantSound(t, dir)
+		list, err := tasks(dir)
+		found := 0
+		for _, task := range list {
+			if task == "accepted" {
+				found++
+			}
+		}
+		if err != nil || found != accepted {
+			t.Errorf("%s: %d entries are there, %d were accepted: %v", op, found, accepted, err)
+		}
 	}
 }
 
