@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -151,10 +152,12 @@ func TestKilledNodeLeavesNothingBehind(t *testing.T) {
 	if err := cmd.Wait(); err == nil {
 		t.Error("the host exited normally")
 	}
-	for tick := time.NewTicker(time.Millisecond); running(guests[started].pid); { // the kernel kills it with the host
+	tick, limit := time.NewTicker(time.Millisecond), time.After(testTimeout)
+	defer tick.Stop()
+	for running(guests[started].pid) { // the kernel kills it with the host
 		select {
 		case <-tick.C:
-		case <-time.After(testTimeout):
+		case <-limit:
 			t.Fatal("the program outlives the host")
 		}
 	}
@@ -202,10 +205,27 @@ func TestParseStat(t *testing.T) {
 
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("42 (a) S 7 40 41 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1"))
+	f.Add([]byte("42 (a) Z 7 x 41 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1"))
 	f.Add([]byte(") "))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if s, ok := parseStat(b); !ok && s.dead && s.startTime > 0 {
-			t.Errorf("%q: %+v", b, s)
+		s, ok := parseStat(b)
+		if !ok {
+			return
+		}
+		text := string(b)
+		fields := strings.Fields(text[strings.LastIndex(text, ")")+1:])
+		number := func(i int) int {
+			n, err := strconv.Atoi(fields[i])
+			if err != nil {
+				t.Errorf("%q was read: %v", b, err)
+			}
+			return n
+		}
+		start, err := strconv.ParseUint(fields[19], 10, 64)
+		want := stat{parent: number(1), group: number(2), session: number(3), startTime: start}
+		want.dead = strings.Contains("ZX", fields[0][:1]) && number(17) <= 1
+		if err != nil || s != want {
+			t.Errorf("%q: %+v, want %+v", b, s, want)
 		}
 	})
 }
