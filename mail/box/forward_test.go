@@ -131,10 +131,15 @@ func TestUnforward(t *testing.T) {
 	b.out.Reset()
 	b.s.Unforward(b.now, 1, 0, d.Handle, true, time.Minute, "TOO_LARGE", &b.out)
 	b.commit()
+	n := 0
 	for dead := range b.s.DeadLetters(1, 0, 0) {
+		n++
 		if dead.Seq != 1 || dead.Reason != "TOO_LARGE" || dead.Cause != CauseFinal {
 			t.Errorf("%+v", dead)
 		}
+	}
+	if n != 1 {
+		t.Errorf("%d dead letters", n)
 	}
 	b.want(x, 2)
 }
@@ -156,10 +161,15 @@ func TestAbandon(t *testing.T) {
 		b.wait(time.Second)
 	}
 	b.want(x)
+	n := 0
 	for dead := range b.s.DeadLetters(1, 0, 0) {
+		n++
 		if dead.Abandons != MaxAbandons || dead.Attempts != 0 || dead.Reason != "killed\nboom" || len(dead.Tries) != MaxAbandons-1 || dead.Tries[0].Reason != "killed" {
 			t.Errorf("%+v", dead)
 		}
+	}
+	if n != 1 {
+		t.Errorf("%d dead letters", n)
 	}
 }
 

@@ -655,9 +655,14 @@ func TestExtendedLeaseLapsesLater(t *testing.T) {
 		t.Fatal(code)
 	}
 	b.wait(2 * time.Minute)
+	n := 0
 	for x := range b.s.Mails(1, 0, 0) {
+		n++
 		if x.Attempts != 1 {
 			t.Errorf("mail %d has spent %d attempts", x.Seq, x.Attempts)
 		}
+	}
+	if n != 2 {
+		t.Errorf("%d mails wait, want 2", n)
 	}
 }
