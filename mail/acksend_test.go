@@ -96,8 +96,9 @@ func TestAckAndSendIsWhole(t *testing.T) {
 				f.late.refuse(store.ErrFailed)
 			}
 			result := make(chan error, 1)
+			to := Outgoing{Box: "agent:next", Home: originID, Letter: f.letter("rich", nil)}
 			go func() {
-				_, err := f.AckAndSend(context.Background(), "agent:raw", "", got[0].Handle, Outgoing{Box: "agent:next", Home: originID, Letter: f.letter("rich", nil)}, time.Second)
+				_, err := f.AckAndSend(context.Background(), "agent:raw", "", got[0].Handle, to, time.Second)
 				result <- err
 			}()
 			synctest.Wait()

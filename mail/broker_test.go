@@ -314,9 +314,12 @@ func TestManySendersAndReaders(t *testing.T) {
 	f.mailbox("agent:ceo")
 	var work sync.WaitGroup
 	for n := range senders {
+		var letters [each][]byte
+		for i := range letters {
+			letters[i] = f.letter(fmt.Sprintf("%d %d", n, i), func(l *proto.Letter) { l.Key = fmt.Append(nil, n) })
+		}
 		work.Go(func() {
-			for i := range each {
-				letter := f.letter(fmt.Sprintf("%d %d", n, i), func(l *proto.Letter) { l.Key = fmt.Append(nil, n) })
+			for i, letter := range letters {
 				if sent, err := f.Send(t.Context(), []Item{{Box: "agent:ceo", Letter: letter}}, i%2 == 0); err != nil || sent[0].Code != proto.CodeOK {
 					t.Errorf("%+v, %v", sent, err)
 				}

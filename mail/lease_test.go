@@ -54,9 +54,12 @@ func TestLease(t *testing.T) {
 		if slices.Sort(third); !slices.Equal(third, []string{"2", "3"}) {
 			t.Errorf("leased %q", third)
 		}
+		late := f.letter("4", nil)
 		go func() {
 			time.Sleep(time.Second) // in the bubble
-			f.send("b", "4")
+			if sent, err := f.Send(t.Context(), []Item{{Box: "b", Letter: late}}, false); err != nil || sent[0].Code != proto.CodeOK {
+				t.Errorf("%+v, %v", sent, err)
+			}
 		}()
 		if got, _ := lease("s", 9, time.Minute); !slices.Equal(got, []string{"4"}) {
 			t.Errorf("leased %q", got)
