@@ -120,7 +120,11 @@ func TestHandlerOutcomes(t *testing.T) {
 				if runs != tt.runs || v.Waiting != 0 || (v.Ended.Done == 1) != tt.done {
 					t.Errorf("%d runs, want %d; %+v", runs, tt.runs, v)
 				}
-				for _, m := range f.inState("raw", "DEAD") {
+				dead := f.inState("raw", "DEAD")
+				if (len(dead) == 1) == tt.done {
+					t.Errorf("%d dead letters", len(dead))
+				}
+				for _, m := range dead {
 					if m.Attempts != tt.attempts || m.Abandons != tt.abandons || m.Reason != tt.reason || m.Stderr != tt.stderr {
 						t.Errorf("%+v", m)
 					}
