@@ -1,6 +1,7 @@
 package bodies
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -84,8 +85,15 @@ func TestManyAtOnce(t *testing.T) {
 	from, s := openStore(t, t.TempDir(), Config{}), openStore(t, t.TempDir(), Config{})
 	var wg sync.WaitGroup
 	for i := range byte(8) {
+		other := seal(t, from, random(i, 3*testChunk))
+		src := source(t, from, &other)
+		list := pieces(t, src)
 		wg.Go(func() {
-			ref := seal(t, s, random(i, 5*testChunk))
+			ref, _, err := s.Seal(t.Context(), bytes.NewReader(random(i, 5*testChunk)), SealOptions{Suite: AES, Chunk: testChunk})
+			if err != nil {
+				t.Error(err)
+				return
+			}
 			name, err := s.Put(fmt.Appendf(nil, "%d", i%4), false)
 			if err != nil {
 				t.Error(err)
@@ -95,11 +103,13 @@ func TestManyAtOnce(t *testing.T) {
 			if _, err := s.Sweep(t.Context(), records{}); err != nil && !errors.Is(err, ErrBusy) {
 				t.Error(err)
 			}
-			other := seal(t, from, random(i, 3*testChunk))
-			src := source(t, from, &other)
-			in := receive(t, s, src.Manifest)
+			in, err := s.Receive(src.Manifest, Terms{NotAfter: time.Now().Add(time.Hour).UnixMilli()})
+			if err != nil {
+				t.Error(err)
+				return
+			}
 			var chunks sync.WaitGroup
-			for _, p := range pieces(t, src) {
+			for _, p := range list {
 				chunks.Go(func() {
 					if err := in.Put(p.index, p.chunk, p.path); err != nil {
 						t.Error(err)
