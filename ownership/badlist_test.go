@@ -182,7 +182,7 @@ func acceptHandoff(v *victim) {
 
 // The list is long enough, has no duplicates, and covers every topic.
 func TestBadMessageListIsComplete(t *testing.T) {
-	const wanted = 60
+	const wanted = 100
 	seen, about := map[string]bool{}, map[topic]int{}
 	note := func(name string, of topic) {
 		if seen[string(of)+name] {
