@@ -108,33 +108,28 @@ func TestOnlyAdmissionUsesUpTicket(t *testing.T) {
 func TestAmbiguousNameGrantsNothing(t *testing.T) {
 	a, b := pair(t, nil)
 	s := allow("sum", wire.TypeSHA256)
-	s.Allow = []string{"peer:laptop"}
+	s.Allow = []string{"peer:b"}
 	if err := a.Handlers.Add(t.Context(), s); err != nil {
 		t.Fatal(err)
 	}
-	root, err := identity.LoadRoot(filepath.Join(a.cfg.Dir, datadir.Identity))
+	b.waitEnd(t, b.submit(t, wire.Request{Target: "a", Kind: "sum"}), "SUCCESS")
+	keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ids []proto.PeerID
-	for range 2 {
-		keys, err := identity.CreateKeys(t.TempDir()+"/id", time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		cert, err := root.IssueMember(identity.Member{Peer: keys.Peer(), Name: "laptop"}, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := a.book.Learn(t.Context(), &proto.KnownPeer{Certificate: cert, KeyRecord: keys.KeyRecord()}); err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, keys.Peer())
-		if name, _, ok := (inboxMembers{a.book}).Member(ids[0]); !ok || (name == "laptop") != (len(ids) == 1) {
-			t.Errorf("with %d of the name: %q, %v", len(ids), name, ok)
+	cert, err := rootIn(t, a.cfg.Dir).IssueMember(identity.Member{Peer: keys.Peer(), Name: "b"}, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.book.Learn(t.Context(), &proto.KnownPeer{Certificate: cert, KeyRecord: keys.KeyRecord()}); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []proto.PeerID{b.keys.Peer(), keys.Peer()} {
+		if name, _, ok := (inboxMembers{a.book}).Member(p); !ok || name == "b" {
+			t.Errorf("with two of the name: %q, %v", name, ok)
 		}
 	}
-	_ = b
+	b.waitEnd(t, b.submit(t, wire.Request{Target: "a", Kind: "sum"}), "DEAD_LETTER")
 }
 
 // What runs left behind when the process died is removed at the next start.

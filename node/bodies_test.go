@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -77,7 +79,8 @@ func TestLateStreamedResultIsDropped(t *testing.T) {
 	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "sleep 1; head -c 400000 /dev/zero"}})
+	gate := filepath.Join(t.TempDir(), "gate")
+	id := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "until test -e " + gate + "; do sleep 0.05; done; head -c 400000 /dev/zero"}})
 	eventually(t, func() bool { return b.inbox.Status().Used == 1 }, func() string { return "not running" })
 	tid, _ := proto.ParseTaskID(id)
 	rec, err := a.outbox.Get(tid)
@@ -87,6 +90,9 @@ func TestLateStreamedResultIsDropped(t *testing.T) {
 	v := a.outbox.Commit(t.Context(), b.keys.Peer(), []outbox.ResultIn{{ID: tid, Seq: rec.Seq(), Outcome: &proto.Outcome{State: proto.Failed}}})
 	if v[0].Code != 0 {
 		t.Fatal(v)
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	eventually(t, func() bool {
 		rec, err := b.inbox.Get(tid)

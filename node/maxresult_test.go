@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,7 @@ import (
 // A result larger than its task allows is refused: nothing of it is stored, and the task
 // becomes a dead letter with that reason, which an event and a log line report.
 func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
-	a := startAlone(t)
+	a, _, logs := loggedPair(t)
 	f := a.forger("mallory", "send", "work")
 	outcomeOf := func(body int) *proto.Outcome {
 		b := make([]byte, body)
@@ -40,10 +41,7 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			stored := a.storage.Blobs.Usage().Blobs
 			id := a.submit(t, wire.Request{Target: "mallory", Kind: "k", MaxResult: tt.max})
-			task, err := proto.ParseTaskID(id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			task, _ := proto.ParseTaskID(id)
 			rec, err := a.outbox.Get(task)
 			if err != nil {
 				t.Fatal(err)
@@ -94,13 +92,25 @@ func TestResultLargerThanMaxResultIsRefused(t *testing.T) {
 			if u := a.storage.Blobs.Usage(); u.Blobs > stored || u.Parts > 0 {
 				t.Errorf("%d files and %d parts are stored", u.Blobs, u.Parts)
 			}
-			reported := false
-			for _, e := range a.Events.Read(t.Context(), 0, 1000, 0).Items {
-				reported = reported || e.Kind == wire.EventResultTooLarge && e.Fields["task"] == id
-			}
-			if !reported {
-				t.Error("no event reports it")
-			}
+			wantTooLarge(t, a, logs["a"], id)
 		})
 	}
+}
+
+// wantTooLarge waits until an event and a log line of n report that the result of a task was too
+// large: they come after the end of the task.
+func wantTooLarge(t *testing.T, n *testNode, log *logBuffer, id string) {
+	t.Helper()
+	reported := func(e wire.NodeEvent) bool {
+		return e.Kind == wire.EventResultTooLarge && e.Fields["task"] == id
+	}
+	logged := func(line string) bool {
+		return strings.Contains(line, "a result is larger than its task accepts") && strings.Contains(line, id)
+	}
+	eventually(t, func() bool {
+		return slices.ContainsFunc(n.Events.Read(t.Context(), 0, 1000, 0).Items, reported)
+	}, func() string { return "no event reports it" })
+	eventually(t, func() bool {
+		return slices.ContainsFunc(strings.Split(log.String(), "\n"), logged)
+	}, func() string { return "no log line reports it" })
 }

@@ -102,6 +102,9 @@ func TestTruncatedBodyIsRefused(t *testing.T) {
 			t.Errorf("%d bytes and an error: %+v, %v", size, s, err)
 		}
 	}
+	if p, err := a.Views.Tasks(t.Context(), wire.Query{}); err != nil || len(p.Items) > 0 {
+		t.Errorf("%d tasks, %v", len(p.Items), err)
+	}
 }
 
 func TestNodeSendsToItself(t *testing.T) {

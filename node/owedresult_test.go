@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -25,15 +27,18 @@ import (
 func TestOwedResultPreventsExpiry(t *testing.T) {
 	t.Parallel()
 	var slept atomic.Int64
+	log := new(logBuffer)
 	a, b := pair(t, func(name string, c *Config) {
 		if name == "b" {
 			c.Clock = clock.WithSuspend(clock.System(), func() time.Duration { return time.Duration(slept.Load()) })
+			c.Logger = slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		}
 	})
 	if err := b.Handlers.Add(t.Context(), shell(nil)); err != nil {
 		t.Fatal(err)
 	}
-	ref := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sleep", "1"}, TTL: wire.Duration(time.Hour)})
+	gate := filepath.Join(t.TempDir(), "gate")
+	ref := a.submit(t, wire.Request{Target: "b", Kind: "run", Args: []string{"sh", "-c", "until test -e " + gate + "; do sleep 0.05; done"}, TTL: wire.Duration(time.Hour)})
 	id, err := proto.ParseTaskID(ref)
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +49,11 @@ func TestOwedResultPreventsExpiry(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.halt()
-	eventually(t, func() bool { return b.outbox.HasPendingResult(id) }, func() string { return "it has not ended" })
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ended := func() bool { return b.outbox.HasPendingResult(id) && log.count("task.ended", ref) == 1 } // also in the inbox
+	eventually(t, ended, func() string { return "it has not ended" })
 	env := st.GetEnvelope()
 	h, err := proto.ParseHeader(env.GetHeader())
 	if err != nil {

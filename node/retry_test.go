@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/balefire/balefire/bodies"
 	"github.com/balefire/balefire/datadir"
+	"github.com/balefire/balefire/proto"
 	"github.com/balefire/balefire/submit"
 	"github.com/balefire/balefire/wire"
 )
@@ -18,12 +20,15 @@ import (
 func TestUnstorableResultIsOfferedAgain(t *testing.T) {
 	t.Parallel()
 	var a, b *testNode
+	var in *bodies.Incoming
 	blocked := make(chan error, 1)
 	a, b = pair(t, func(name string, c *Config) {
 		if name == "b" {
 			c.Fail = func(p string) error {
 				if p == submit.PointResult {
-					blocked <- blockBodies(a, b)
+					var err error
+					in, err = blockBodies(a, b)
+					blocked <- err
 				}
 				return nil
 			}
@@ -36,27 +41,35 @@ func TestUnstorableResultIsOfferedAgain(t *testing.T) {
 	if err := <-blocked; err != nil {
 		t.Fatal(err)
 	}
+	defer in.Close()
+	task, err := proto.ParseTaskID(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool {
+		why, err := b.outbox.WhyResult(task)
+		return err == nil && why.Code == proto.CodeBusy && strings.Contains(why.Detail, "being received already")
+	}, func() string { return "the result is not refused" })
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
 	a.waitEnd(t, id, "SUCCESS")
 }
 
-// blockBodies makes a unable, for a second and a half, to receive the objects of b.
-func blockBodies(a, b *testNode) error {
+// blockBodies makes a unable to receive the one object of b until in is closed.
+func blockBodies(a, b *testNode) (in *bodies.Incoming, err error) {
 	list, err := os.ReadDir(filepath.Join(b.cfg.Dir, datadir.Blob))
-	for _, e := range list {
-		m, merr := b.storage.Blobs.Manifest(e.Name())
-		if merr != nil {
-			return merr
-		}
-		in, rerr := a.storage.Blobs.Receive(m, bodies.Terms{NotAfter: time.Now().Add(time.Hour).UnixMilli()})
-		if rerr != nil {
-			return rerr
-		}
-		time.AfterFunc(1500*time.Millisecond, func() { in.Close() })
+	if err != nil {
+		return nil, err
 	}
-	if err == nil && len(list) != 1 {
-		err = fmt.Errorf("%d objects, want the result's", len(list))
+	if len(list) != 1 {
+		return nil, fmt.Errorf("%d objects, want the result's", len(list))
 	}
-	return err
+	m, err := b.storage.Blobs.Manifest(list[0].Name())
+	if err != nil {
+		return nil, err
+	}
+	return a.storage.Blobs.Receive(m, bodies.Terms{NotAfter: time.Now().Add(time.Hour).UnixMilli()})
 }
 
 // If a task is redriven several times at once, one redrive succeeds.

@@ -49,6 +49,9 @@ func TestWriteBudgetOfATask(t *testing.T) {
 	if got := target.Ops - before[1].Ops; got > tasks+slack {
 		t.Errorf("target: %d operations for %d tasks, want 1 each", got, tasks)
 	}
+	if a, b := home.Reads-before[0].Reads, target.Reads-before[1].Reads; a > 0 || b > 0 {
+		t.Errorf("%d reads of the home and %d of the target in commits", a, b)
+	}
 	if groups := home.Groups - before[0].Groups; groups > tasks {
 		t.Errorf("home: %d commits for %d tasks: they are not grouped", groups, tasks)
 	}
