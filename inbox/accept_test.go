@@ -194,7 +194,6 @@ func TestSettled(t *testing.T) {
 		f.accept(0, c)
 		f.in.Settle(home, c.Header.Seq) // settled while it waits: it still runs
 		wait(time.Second)
-		f.in.Settle(other, proto.Seq{Boot: 10}) // a task that ended at that moment is deleted with the next settlement of any origin
 		wait(time.Minute)
 		f.expect(c, succeeded)
 		if n := f.in.Status().Ids; n != 0 {
@@ -206,6 +205,26 @@ func TestSettled(t *testing.T) {
 				t.Errorf("%d starts", s.starts(x.Header.ID))
 			}
 		}
+	})
+}
+
+// TestSettledWhileItsEndIsWritten checks that a task that is settled between its last
+// look at the mark and its end on disk is forgotten too, without a further mark.
+func TestSettledWhileItsEndIsWritten(t *testing.T) {
+	_, spec := scripted(succeed)
+	inBubble(t, Config{}, []Spec{spec}, func(f *fixture) {
+		a := f.task()
+		f.results.during = func() {
+			f.in.Settle(home, a.Header.Seq)
+			time.Sleep(time.Second) // the mark is written meanwhile
+		}
+		f.accept(0, a)
+		f.run()
+		wait(time.Minute)
+		if n := f.in.Status().Ids; n != 0 {
+			t.Errorf("%d ids kept, want none", n)
+		}
+		f.accept(proto.CodeDuplicate, a)
 	})
 }
 

@@ -221,13 +221,14 @@ func (idx *dedupIndex) mustRemember(p proto.PeerID, seq proto.Seq) bool {
 	return !forgettable(seq, o.watermark)
 }
 
-// setFinished records that a task has ended. keep tells that its id is on disk.
-func (idx *dedupIndex) setFinished(id proto.TaskID, e entry, p proto.PeerID, keep bool) {
+// setFinished records that a task has ended. keep tells that its id is on disk. It returns
+// whether the mark of its origin covers it by now: it is to be forgotten.
+func (idx *dedupIndex) setFinished(id proto.TaskID, e entry, p proto.PeerID, keep bool) (settled bool) {
 	idx.mu.Lock()
 	defer idx.mu.Unlock()
 	if !keep {
 		idx.drop(id)
-		return
+		return false
 	}
 	o, i := idx.originOf(p)
 	e.origin = i
@@ -236,6 +237,7 @@ func (idx *dedupIndex) setFinished(id proto.TaskID, e entry, p proto.PeerID, kee
 	if !e.movedOn {
 		heap.Push(&o.finished, finishedID{e.seq, id})
 	}
+	return o.covers(o.settled())
 }
 
 // state returns the origin and state of a task. ok is false when it is unknown.

@@ -166,7 +166,7 @@ func (in *Inbox) tryFinish(ctx context.Context, j *job, to transition, res *hand
 			}
 			e := entry{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
 			b.After(func() {
-				in.dedup.setFinished(j.key.ID, e, origin, remember)
+				in.setFinished(j.key.ID, e, origin, remember)
 				in.keyEnded(rec, kept != nil)
 			})
 		})

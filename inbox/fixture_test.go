@@ -252,12 +252,13 @@ type results struct {
 	stuck    string // results of this kind are refused
 	noRoom   bool   // for results in files
 	tries    int
+	during   func() // called before a result is written; may be nil
 }
 
 func (o *results) PutResult(ctx context.Context, f *Finished, also func(*store.Batch)) error {
 	o.mu.Lock()
 	o.tries++
-	err, s := o.refuse, o.store
+	err, s, during := o.refuse, o.store, o.during
 	if o.stuck != "" && f.Kind == o.stuck {
 		err = errors.New("stuck")
 	}
@@ -270,6 +271,9 @@ func (o *results) PutResult(ctx context.Context, f *Finished, also func(*store.B
 	}
 	if _, err = proto.Encode(nil, f.Outcome); err != nil {
 		return err
+	}
+	if during != nil {
+		during()
 	}
 	var b store.Batch
 	b.Put(store.PendingTasks, append(f.ID[:len(f.ID):len(f.ID)], 'r'), nil)

@@ -192,7 +192,7 @@ func (in *Inbox) tryEndKept(ctx context.Context, id proto.TaskID, o *proto.Outco
 		st.AddTo(b)
 		also(b)
 		e := entry{seq: rec.Seq(), notAfter: rec.NotAfterMs, digest: short(rec.RequestDigest), state: rec.State}
-		b.After(func() { in.dedup.setFinished(id, e, f.Origin, remember) })
+		b.After(func() { in.setFinished(id, e, f.Origin, remember) })
 	})
 	if err != nil {
 		st.Discard()

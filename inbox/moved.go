@@ -159,7 +159,7 @@ func (in *Inbox) Moved(ctx context.Context, ids []proto.TaskID, home string) err
 			continue
 		}
 		origin, _ := proto.PeerIDFrom(r.Peer)
-		in.dedup.setFinished(ids[i], entry{
+		in.setFinished(ids[i], entry{
 			seq: r.Seq(), notAfter: r.NotAfterMs, digest: short(r.RequestDigest), state: r.State, movedOn: true,
 		}, origin, true)
 		in.dropBlob(r.BodyBlob)

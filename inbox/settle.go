@@ -28,6 +28,14 @@ func (in *Inbox) Settle(from proto.PeerID, seq proto.Seq) {
 	signal(in.dirty)
 }
 
+// setFinished records that a task has ended, and wakes maintain if its origin has settled it
+// meanwhile.
+func (in *Inbox) setFinished(id proto.TaskID, e entry, origin proto.PeerID, keep bool) {
+	if in.dedup.setFinished(id, e, origin, keep) {
+		signal(in.dirty)
+	}
+}
+
 // maintain writes watermarks and forgets finished tasks, until ctx ends.
 func (in *Inbox) maintain(ctx context.Context) error {
 	age := time.NewTicker(ageEvery)
