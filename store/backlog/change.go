@@ -13,6 +13,7 @@ import (
 const (
 	batchOps   = 384
 	batchBytes = 768 << 10
+	changeOps  = 3 + MaxEndedOps // most operations of one change
 )
 
 // Add writes new entries in as few batches as possible, and returns an error for
@@ -166,7 +167,7 @@ func (w *writer) put(i int, val []byte, with func(*store.Batch), newWork bool) {
 		kind = 1
 	}
 	at := w.open[kind]
-	if with != nil || at < 0 || w.batches[at].Len()+4 > batchOps || w.batches[at].Bytes()+len(val) > batchBytes {
+	if with != nil || at < 0 || w.batches[at].Len()+changeOps > batchOps || w.batches[at].Bytes()+len(val) > batchBytes {
 		at = len(w.batches)
 		batch := w.b.batches.Get().(*store.Batch)
 		if newWork {

@@ -43,6 +43,9 @@ type Buckets struct {
 	Live, Done, Dead store.Bucket
 }
 
+// MaxEndedOps is how many operations Config.Ended may add for an entry.
+const MaxEndedOps = 4
+
 // Config tunes a backlog. The zero value of each field means its default. The
 // first five functions must depend only on their arguments: memory is rebuilt with
 // them.
@@ -80,6 +83,15 @@ type Config struct {
 	// Archived is called with the number of dead entries archived and deleted.
 	Archived func(n int)
 
+	// Ended adds the caller's operations to the batch in which an entry ends as
+	// [ToDone] or [ToDead]: at most MaxEndedOps small puts and deletes, more panic.
+	// It must add no requirements: the batch may hold the ends of other entries,
+	// which would be refused too. It is called before the batch is committed, by
+	// several goroutines at once, and again if the batch is refused and the end is
+	// tried once more; so it must only add to the batch, and change memory in
+	// [store.Batch.After]. It must not call the backlog, nor modify or retain the
+	// record. Revise and ReviseTo do not call it. Default: none.
+	Ended func(Key, *proto.Record, *store.Batch)
 	// Found is called for each live entry that Open finds, with its record.
 	Found func(Key, *proto.Record)
 	// Progress is called while Open reads, with the number of entries read so far.

@@ -281,6 +281,18 @@ func (s *PendingChange) ops(batch *store.Batch, val []byte) {
 	case s.e.version > 0:
 		batch.Delete(bk.Live, k)
 	}
+	if ends && s.action != Drop && s.b.cfg.Ended != nil {
+		s.alsoEnded(batch)
+	}
+}
+
+// alsoEnded adds the operations of Config.Ended to batch.
+func (s *PendingChange) alsoEnded(batch *store.Batch) {
+	before := batch.Len()
+	s.b.cfg.Ended(s.e.key, s.rec, batch)
+	if n := batch.Len() - before; n > MaxEndedOps {
+		panic(fmt.Sprintf("backlog: Config.Ended added %d operations for %v, limit %d; keep what it writes in fewer records", n, s.e.key, MaxEndedOps))
+	}
 }
 
 // apply updates memory after the write. It runs under b.mu, once.
