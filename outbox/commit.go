@@ -164,6 +164,9 @@ func (o *Outbox) commitLate(ctx context.Context, k backlog.Key, from proto.PeerI
 		if queue != "" && done != nil {
 			b.Put(store.Dedup, moveKey(in.ID[:]), []byte(queue)) // it may just have been forgotten
 		}
+		if done != nil {
+			o.endedTask(k, done, b)
+		}
 	})
 	switch {
 	case err != nil:

@@ -11,6 +11,7 @@ import (
 	"github.com/balefire/balefire/clock"
 	"github.com/balefire/balefire/identity"
 	"github.com/balefire/balefire/proto"
+	"github.com/balefire/balefire/store"
 	"github.com/balefire/balefire/store/backlog"
 	"github.com/balefire/balefire/store/idempotency"
 )
@@ -95,6 +96,13 @@ type Config struct {
 	// Changed is called after every durable change of a task of this home. It must
 	// be quick and must not retain or modify r.
 	Changed func(id proto.TaskID, r *proto.Record)
+	// Ended adds the caller's operations to the batch in which a task of this home
+	// ends, however it ends: at most [backlog.MaxEndedOps] small puts and deletes and
+	// no requirements, under the rules of [backlog.Config.Ended]. For a task whose
+	// late result counts after all it is called a second time, with the new state. A
+	// task that moves to another queue ends too: r.MovesTo names the queue. Ended
+	// must not call the outbox.
+	Ended   func(id proto.TaskID, r *proto.Record, b *store.Batch)
 	Results ResultHooks
 	// Progress is called while Open reads, with the number of entries read so far.
 	Progress func(entries int)
@@ -164,6 +172,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Changed == nil {
 		c.Changed = func(proto.TaskID, *proto.Record) {}
+	}
+	if c.Ended == nil {
+		c.Ended = func(proto.TaskID, *proto.Record, *store.Batch) {}
 	}
 	c.Results = c.Results.withDefaults()
 	if c.Clock.IsZero() {

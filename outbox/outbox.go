@@ -79,10 +79,17 @@ func (o *Outbox) backlogConfig() backlog.Config {
 		DeadFor: c.Retention.DeadFor, MaxDead: c.Retention.MaxDead,
 		Archive: c.Retention.Archive, Archived: c.Retention.Archived,
 		Progress: c.Progress, Clock: c.Clock,
-		Found: o.found,
+		Found: o.found, Ended: o.endedTask,
 		Damaged: func(key []byte, err error) {
 			c.Logger.Error("a record of the outbox cannot be read; it is left as it is", "key", fmt.Sprintf("%x", key), "err", err)
 		},
+	}
+}
+
+// endedTask calls Ended for an entry that is a task: results that ran here end too.
+func (o *Outbox) endedTask(k backlog.Key, r *proto.Record, b *store.Batch) {
+	if k.Part == backlog.PartTask {
+		o.cfg.Ended(k.ID, r, b)
 	}
 }
 
