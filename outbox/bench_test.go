@@ -105,7 +105,7 @@ func BenchmarkAccepted(b *testing.B) {
 				}, Record: &proto.Record{Kind: "bench", Class: proto.Normal}}
 				d.Envelope = &proto.Envelope{Header: d.Header.Append(nil), Body: body, Slot: body[:100]}
 				d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, body, proto.WhatTask)
-				if _, err := o.Submit(ctx, d); err != nil {
+				if _, err := o.Submit(ctx, d, nil); err != nil {
 					b.Error(err)
 				}
 			}

@@ -20,6 +20,9 @@
 // mark ([Outbox.Mark]): everything up to it is accepted, refused or ended there
 // and will never be sent again.
 //
+// The maker of a task may keep a record of its own about it, written in the batch that
+// submits the task ([Outbox.Submit]) and in the batch that ends it ([Config.Ended]).
+//
 // Results of tasks that ran here for another home travel the same way, as
 // entries that are deleted once the home has committed them.
 package outbox

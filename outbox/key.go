@@ -69,9 +69,12 @@ func (o *Outbox) settleKey(made bool) {
 }
 
 // bindKey binds an idempotency key to a task, and records the task that it is a
-// redrive of, in the task's own batch.
-func (o *Outbox) bindKey(id proto.TaskID, r *proto.Record) func(*store.Batch) {
+// redrive of, in the task's own batch; also adds to it, if not nil.
+func (o *Outbox) bindKey(id proto.TaskID, r *proto.Record, also func(*store.Batch)) func(*store.Batch) {
 	return func(b *store.Batch) {
+		if also != nil {
+			also(b)
+		}
 		if len(r.RedriveOf) > 0 {
 			b.Put(store.Dedup, redriveKey(r.RedriveOf), id[:])
 		}
@@ -84,6 +87,20 @@ func (o *Outbox) bindKey(id proto.TaskID, r *proto.Record) func(*store.Batch) {
 		}
 		o.keys.Put(b, name, append(id[:], r.RequestDigest...))
 	}
+}
+
+// onConflict answers a job of which a requirement did not hold: that its key is
+// unused, or one of the caller.
+func (o *Outbox) onConflict(j *job, conflict error) (existing *proto.TaskID, err error) {
+	r := j.draft.Record
+	if len(r.RedriveOf) > 0 {
+		return nil, conflict // it takes over the key of the first task
+	}
+	existing, err = o.keyOwner(r)
+	if j.extra != nil && errors.Is(err, store.ErrNotFound) {
+		return nil, conflict // no key, or a new one
+	}
+	return existing, err
 }
 
 // keyOwner returns the task that an idempotency key belongs to, or

@@ -33,7 +33,7 @@ func TestIdempotencyKeys(t *testing.T) {
 			t.Errorf("another request: %v", errs[2])
 		}
 		h.crash()
-		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("request"))); err != nil || id == nil || *id != first.Header.ID {
+		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("request")), nil); err != nil || id == nil || *id != first.Header.ID {
 			t.Errorf("after a crash: %v, %v", id, err)
 		}
 		if st := h.Stats(); st.Live != 2 {
@@ -44,19 +44,19 @@ func TestIdempotencyKeys(t *testing.T) {
 		}
 		redrive := h.draft(g.peer(), day, keyed("request"))
 		redrive.Record.RedriveOf = first.Header.ID[:]
-		if id, err := h.Submit(t.Context(), redrive); err != nil || id != nil {
+		if id, err := h.Submit(t.Context(), redrive, nil); err != nil || id != nil {
 			t.Errorf("a redrive: %v, %v", id, err)
 		}
-		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("request"))); err != nil || id == nil || *id != redrive.Header.ID {
+		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("request")), nil); err != nil || id == nil || *id != redrive.Header.ID {
 			t.Errorf("the key belongs to %v, %v, want the redrive", id, err)
 		}
 		time.Sleep(2 * time.Hour)
-		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("other"))); !errors.Is(err, ErrKeyConflict) {
+		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("other")), nil); !errors.Is(err, ErrKeyConflict) {
 			t.Errorf("after its period, while its task lives: %v", err)
 		}
 		h.cancel(redrive.Header.ID, false, cancelled)
 		time.Sleep(20 * time.Minute)
-		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("other"))); err != nil || id != nil {
+		if id, err := h.Submit(t.Context(), h.draft(g.peer(), day, keyed("other")), nil); err != nil || id != nil {
 			t.Errorf("after its period: %v, %v", id, err)
 		}
 	})
@@ -80,7 +80,7 @@ func keyUnderClocks(t *testing.T, years int) {
 	submit := func() proto.TaskID {
 		t.Helper()
 		d := h.draft(g.peer(), time.Hour, func(r *proto.Record) { r.IdempotencyKey, r.RequestDigest = "key", []byte("request") })
-		id, err := h.Submit(t.Context(), d)
+		id, err := h.Submit(t.Context(), d, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,10 +144,10 @@ func TestKeyLimit(t *testing.T) {
 		for range 2 {
 			h.crash()
 			synctest.Wait()
-			if _, err := h.Submit(t.Context(), keyed("c")); !errors.Is(err, ErrFull) {
+			if _, err := h.Submit(t.Context(), keyed("c"), nil); !errors.Is(err, ErrFull) {
 				t.Errorf("a third key: %v", err)
 			}
-			if id, err := h.Submit(t.Context(), keyed("a")); err != nil || id == nil || *id != a.Header.ID {
+			if id, err := h.Submit(t.Context(), keyed("a"), nil); err != nil || id == nil || *id != a.Header.ID {
 				t.Errorf("a known key: %v, %v", id, err)
 			}
 			if n := outstanding(&h.seqs, g.peer()); n != 3 {
@@ -156,10 +156,10 @@ func TestKeyLimit(t *testing.T) {
 		}
 		redrive := keyed("b")
 		redrive.Record.RedriveOf = a.Header.ID[:]
-		if id, err := h.Submit(t.Context(), redrive); err != nil || id != nil {
+		if id, err := h.Submit(t.Context(), redrive, nil); err != nil || id != nil {
 			t.Errorf("a redrive: %v, %v", id, err)
 		}
-		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil)); err != nil || h.Outbox.keys.Count() != 2 {
+		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil), nil); err != nil || h.Outbox.keys.Count() != 2 {
 			t.Errorf("without a key: %v; %d keys", err, h.Outbox.keys.Count())
 		}
 	})

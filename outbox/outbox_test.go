@@ -135,7 +135,7 @@ func (h *home) resultDraft(home proto.PeerID, blob string) *Draft {
 func (h *home) submit(target proto.PeerID, ttl time.Duration, set func(*proto.Record)) proto.TaskID {
 	h.t.Helper()
 	d := h.draft(target, ttl, set)
-	if existing, err := h.Submit(h.t.Context(), d); err != nil || existing != nil {
+	if existing, err := h.Submit(h.t.Context(), d, nil); err != nil || existing != nil {
 		h.t.Fatalf("submit: %v, %v", existing, err)
 	}
 	return d.Header.ID

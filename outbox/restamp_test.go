@@ -91,7 +91,7 @@ func (h *skewedHome) submitDelayed(delay time.Duration) proto.TaskID {
 	d.Header.SealedLen = 64
 	d.Envelope.Header, d.Envelope.Body = d.Header.Append(nil), make([]byte, 64)
 	d.Leaf = identity.EnvelopeLeaf(d.Envelope.Header, d.Envelope.Body, proto.WhatTask)
-	if _, err := h.Submit(h.t.Context(), d); err != nil {
+	if _, err := h.Submit(h.t.Context(), d, nil); err != nil {
 		h.t.Fatal(err)
 	}
 	return d.Header.ID

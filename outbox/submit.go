@@ -67,9 +67,15 @@ func (c *call) answered() {
 // the store's failure; then nothing was written and the sequence is released. If
 // ctx ends first the outcome is unknown (store.ErrUnknown).
 //
+// also, if not nil, adds the caller's operations and requirements to the task's own
+// batch: both are written or neither is. If the task existed, what also added is not
+// written. If a requirement of also does not hold, Submit returns store.ErrConflict.
+// also is called at most once, on the goroutine that signs and commits, perhaps after
+// ctx has ended and Submit has returned; it must be quick and must not call the outbox.
+//
 // It needs a running [Outbox.Run].
-func (o *Outbox) Submit(ctx context.Context, d *Draft) (existing *proto.TaskID, err error) {
-	j := &job{draft: d, part: backlog.PartTask}
+func (o *Outbox) Submit(ctx context.Context, d *Draft, also func(*store.Batch)) (existing *proto.TaskID, err error) {
+	j := &job{draft: d, part: backlog.PartTask, extra: also}
 	if err := o.enqueue(ctx, []*job{j}); err != nil {
 		return nil, err
 	}
@@ -189,7 +195,7 @@ func (o *Outbox) prepare(j *job) (err error) {
 			}
 		}
 		if r.IdempotencyKey != "" || len(r.RedriveOf) > 0 {
-			j.entry.With = o.bindKey(h.ID, r)
+			j.entry.With = o.bindKey(h.ID, r, j.extra)
 		}
 	}
 	j.encoding = o.encodings.Get().(*[]byte)
@@ -265,7 +271,7 @@ func (o *Outbox) answer(j *job, err error) {
 	if err != nil && j.part == backlog.PartTask {
 		o.submitted.take(j.entry.Key)
 		if errors.Is(err, store.ErrConflict) {
-			j.existing, err = o.keyOwner(j.draft.Record)
+			j.existing, err = o.onConflict(j, err)
 		}
 		if !errors.Is(err, store.ErrFailed) { // after which the outcome is unknown
 			o.DropSeq(j.draft.Header.Target, j.draft.Header.Seq)

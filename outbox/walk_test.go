@@ -120,7 +120,7 @@ func TestFullWhileOffline(t *testing.T) {
 		for range 3 {
 			ids = append(ids, h.submit(g.peer(), day, nil))
 		}
-		_, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil))
+		_, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil), nil)
 		if full, ok := errors.AsType[*backlog.FullError](err); !ok || !errors.Is(err, ErrFull) || full.Count != 3 {
 			t.Fatalf("fourth task: %v", err)
 		}
@@ -512,7 +512,7 @@ func TestSubmitAfterStop(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, h *home) {
 		g := newTarget(t)
 		h.stop()
-		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil)); !errors.Is(err, ErrClosed) {
+		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil), nil); !errors.Is(err, ErrClosed) {
 			t.Errorf("submit after the end: %v", err)
 		}
 		if n := outstanding(&h.seqs, g.peer()); n != 0 {
@@ -532,7 +532,7 @@ func TestSubmitDuringStop(t *testing.T) {
 			var callers sync.WaitGroup
 			for range 50 {
 				callers.Go(func() {
-					switch _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil)); {
+					switch _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil), nil); {
 					case err == nil:
 						stored.Add(1)
 					case !errors.Is(err, ErrClosed):
@@ -564,7 +564,7 @@ func TestDiskBelowItsReserve(t *testing.T) {
 		id := h.submit(g.peer(), day, nil)
 		free.Store(0)
 		time.Sleep(3 * time.Second)
-		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil)); !errors.Is(err, store.ErrFull) {
+		if _, err := h.Submit(t.Context(), h.draft(g.peer(), day, nil), nil); !errors.Is(err, store.ErrFull) {
 			t.Errorf("submit on a full disk: %v", err)
 		}
 		defer h.connect(g)()

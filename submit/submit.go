@@ -80,7 +80,7 @@ func (s *Submitter) Submit(ctx context.Context, r *Request) (wire.Submitted, err
 	if err := s.Fail(PointSealed); err != nil {
 		return s.finish(d, out, nil, err)
 	}
-	existing, err := s.Outbox.Submit(ctx, d)
+	existing, err := s.Outbox.Submit(ctx, d, nil)
 	_ = s.Fail(PointStored) // the task is on disk: nothing can fail any more
 	return s.finish(d, out, existing, err)
 }
