@@ -20,6 +20,7 @@ type Lie struct {
 	Rate    int           // bytes per second of each direction; 0: no limit
 	Swallow bool          // what comes from From is read and dropped
 	From    proto.PeerID
+	Drop    int // one of so many buffers is read and dropped; 1: all; 0: none
 }
 
 // A Liar is a relay service whose operator can change what it does to its circuits.
@@ -61,7 +62,7 @@ type lyingHost struct {
 
 // SetStreamHandler serves pid on streams that may lie.
 func (h *lyingHost) SetStreamHandler(pid protocol.ID, serve network.StreamHandler) {
-	h.guardedHost.SetStreamHandler(pid, func(s network.Stream) { serve(&lyingStream{s, h.liar}) })
+	h.guardedHost.SetStreamHandler(pid, func(s network.Stream) { serve(&lyingStream{Stream: s, liar: h.liar}) })
 }
 
 // NewStream opens a stream that may lie.
@@ -70,13 +71,14 @@ func (h *lyingHost) NewStream(ctx context.Context, p peer.ID, pids ...protocol.I
 	if err != nil {
 		return nil, err
 	}
-	return &lyingStream{s, h.liar}, nil
+	return &lyingStream{Stream: s, liar: h.liar}, nil
 }
 
 // A lyingStream is one end of a circuit, on which the relay may lie about what it reads.
 type lyingStream struct {
 	network.Stream
 	liar *Liar
+	seen int // buffers, since it drops some
 }
 
 // Read reads what the relay forwards. The messages that open a circuit, which it reads
@@ -97,6 +99,11 @@ func (s *lyingStream) Read(p []byte) (int, error) {
 		}
 		if from, bad := fromLibp2p(s.Conn().RemotePeer()); err == nil && bad == nil && lie.Swallow && from == lie.From {
 			continue
+		}
+		if err == nil && lie.Drop > 0 {
+			if s.seen++; s.seen%lie.Drop == 0 {
+				continue
+			}
 		}
 		return n, err
 	}

@@ -1,6 +1,7 @@
 package transport_test
 
 import (
+	"cmp"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -15,10 +16,13 @@ import (
 type relaySituation struct {
 	name   string
 	links  map[int]transporttest.NodeLink // of the relays; others have that of the mesh
+	mbps   float64                        // of the mesh; default 20
 	relays int
 	first  int           // relay in use at first; 0: any
 	lie    transport.Lie // of the relay in use, from the first traffic on
 	honest bool          // no relay lies
+	born   bool          // relay 2 lies before anything is connected
+	router bool          // nothing from 0 reaches a relay but the last one, from the first traffic on
 	bulk   bool          // much work at once instead of a little all the time
 	best   []int         // relays to be in use in the end; nil: all but the liar
 	within time.Duration // from the first traffic
@@ -30,12 +34,18 @@ const ms = time.Millisecond
 // a change of the path worth.
 const shownMargin = 0.3
 
-// The three relays of a measured case: a slow link, a long one and a lossy one. Of the slow
-// and the lossy one neither is better by the margin.
-var threeRelays = map[int]transporttest.NodeLink{
-	2: transporttest.Both(transporttest.Direction{Latency: 5 * ms, Mbps: 4}),
-	3: transporttest.Both(transporttest.Direction{Latency: 60 * ms}),
-	4: transporttest.Both(transporttest.Direction{Latency: 5 * ms, Loss: 0.03}),
+// The three relays of a measured case: a slow link, a long one and a lossy one. Which of the
+// slow and the lossy one is better depends on what was measured last.
+var threeRelays = threeWith(5 * ms)
+
+// threeWith returns these relays, the lossy one at this distance. If that is short and the mesh
+// is fast, the lossy one is the best.
+func threeWith(lossy time.Duration) map[int]transporttest.NodeLink {
+	return map[int]transporttest.NodeLink{
+		2: transporttest.Both(transporttest.Direction{Latency: 5 * ms, Mbps: 4}),
+		3: transporttest.Both(transporttest.Direction{Latency: 60 * ms}),
+		4: transporttest.Both(transporttest.Direction{Latency: lossy, Loss: 0.03}),
+	}
 }
 
 var relaySituations = []relaySituation{
@@ -45,14 +55,27 @@ var relaySituations = []relaySituation{
 	{name: "swallows what 0 sends", relays: 2, lie: transport.Lie{Swallow: true, From: simKeys(0).Peer()}, within: 10 * time.Second},
 	{name: "swallows what 1 sends", relays: 2, lie: transport.Lie{Swallow: true, From: simKeys(1).Peer()}, within: 10 * time.Second},
 	{name: "swallows what 0 sends, bulk", relays: 2, lie: transport.Lie{Swallow: true, From: simKeys(0).Peer()}, bulk: true, within: 10 * time.Second},
+	{name: "drops every second buffer", relays: 2, lie: transport.Lie{Drop: 2}, within: 20 * time.Second},
+	{name: "drops every second buffer, bulk", relays: 2, lie: transport.Lie{Drop: 2}, bulk: true, within: 20 * time.Second},
+	{name: "forwards nothing, bulk", relays: 2, lie: transport.Lie{Drop: 1}, bulk: true, within: 10 * time.Second},
+	{name: "forwards nothing", relays: 2, lie: transport.Lie{Drop: 1}, within: 10 * time.Second},
+	{name: "forwards nothing from the beginning", relays: 2, lie: transport.Lie{Drop: 1}, born: true, best: []int{3}, within: 10 * time.Second},
+	{name: "a router passes nothing to all relays but one, bulk", relays: 4, first: 2, honest: true, router: true, bulk: true, best: []int{5}, within: 10 * time.Second},
+	{name: "a router passes nothing to all relays but one", relays: 4, first: 2, honest: true, router: true, best: []int{5}, within: 10 * time.Second},
 	{name: "three relays, the slow one is kept", links: threeRelays, relays: 3, first: 2, honest: true, bulk: true, best: []int{2, 4}, within: 20 * time.Second},
 	{name: "three relays, the long one in use", links: threeRelays, relays: 3, first: 3, honest: true, best: []int{2, 4}, within: 20 * time.Second},
 	{name: "three relays, the lossy one is kept", links: threeRelays, relays: 3, first: 4, honest: true, bulk: true, best: []int{2, 4}, within: 20 * time.Second},
+	{name: "three relays, the lossy one is the best, the long one in use", links: threeWith(ms), mbps: 100, relays: 3, first: 3, honest: true, best: []int{4}, within: 20 * time.Second},
 }
 
 // newSituation returns the mesh of a situation, with the relay in use.
 func newSituation(t *testing.T, tt relaySituation) (s *switchSim, liars map[int]*transport.Liar) {
-	s, liars = makeSwitchSim(t, 2+tt.relays, transporttest.Link{Latency: ms, Mbps: 20, Seed: 7}, tt.links)
+	s, liars = makeSwitchSim(t, 2+tt.relays, transporttest.Link{Latency: ms, Mbps: cmp.Or(tt.mbps, 20), Seed: 7}, tt.links)
+	patience := 30 * time.Second
+	if tt.born {
+		liars[2].Tell(tt.lie)
+		patience = tt.within
+	}
 	if tt.first > 0 {
 		for r := 2; r < 2+tt.relays; r++ {
 			if r != tt.first {
@@ -60,7 +83,7 @@ func newSituation(t *testing.T, tt relaySituation) (s *switchSim, liars map[int]
 			}
 		}
 	}
-	s.await(30*time.Second, "a path", func() bool {
+	s.await(patience, "a path", func() bool {
 		return len(s.nodes[0].Reservations()) > 0 && len(s.nodes[1].Reservations()) > 0 && s.nodes[0].Connected(s.nodes[1].Peer()) && s.nodes[1].Connected(s.nodes[0].Peer())
 	})
 	s.Heal()
@@ -89,13 +112,16 @@ func TestRelaySituations(t *testing.T) {
 				defer s.close()
 				first := s.via()[0]
 				best := tt.best
-				if !tt.honest {
+				if !tt.honest && !tt.born {
 					for r := 2; r < 2+tt.relays; r++ {
 						if r != first {
 							best = append(best, r)
 						}
 					}
 					liars[first].Tell(tt.lie)
+				}
+				for r := 2; tt.router && r < 1+tt.relays; r++ {
+					s.Cut(0, r)
 				}
 				t.Logf("relay %d is in use, reserved at %v and %v", first, s.reserved(0), s.reserved(1))
 				began, given := s.clock.Mono(), 0
