@@ -41,6 +41,7 @@ type side struct {
 // A situation is a row of TestSituations.
 type situation struct {
 	name   string
+	brief  bool // in the short form too
 	build  func(l *lab.Lab) *sides
 	end    path
 	after  path                             // the work; default end
@@ -71,41 +72,44 @@ func (e path) is(p wire.Peer) bool {
 }
 
 var situations = []situation{
-	{name: "cone and cone", build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, within: 5 * time.Second},
+	{name: "cone and cone", brief: true, build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, within: 5 * time.Second},
 	{name: "full cone and cone", build: behind(netfilter.FullCone, netfilter.Cone), end: overQUIC, within: 5 * time.Second},
 	{name: "restricted cone and cone", build: behind(netfilter.RestrictedCone, netfilter.Cone), end: overQUIC, within: 5 * time.Second},
 	{name: "address mapping and cone", build: behind(netfilter.AddressMapping, netfilter.Cone), end: overRelay, within: 5 * time.Second},
-	{name: "symmetric and symmetric", build: behind(netfilter.Symmetric, netfilter.Symmetric), end: overRelay, within: 5 * time.Second},
+	{name: "symmetric and symmetric", brief: true, build: behind(netfilter.Symmetric, netfilter.Symmetric), end: overRelay, within: 5 * time.Second},
 	{name: "symmetric and cone", build: behind(netfilter.Symmetric, netfilter.Cone), end: overRelay, within: 5 * time.Second},
 	{name: "symmetric and full cone", build: behind(netfilter.Symmetric, netfilter.FullCone), end: overQUIC, within: 10 * time.Second},
 	{name: "symmetric and restricted cone", build: behind(netfilter.Symmetric, netfilter.RestrictedCone), end: overQUIC, within: 10 * time.Second},
 	{name: "routers that accept packets themselves", build: behind(netfilter.AcceptingCone, netfilter.AcceptingCone), end: overRelay, within: 5 * time.Second},
-	{name: "two NATs and cone", build: behindTwo(1500, false), end: overQUIC, within: 5 * time.Second},
+	{name: "two NATs and cone", brief: true, build: behindTwo(1500, false), end: overQUIC, within: 5 * time.Second},
 	{name: "one provider without hairpin", build: oneProvider, end: overRelay, within: 5 * time.Second},
-	{name: "isolated clients", build: isolated, end: overRelay, within: 5 * time.Second},
+	{name: "isolated clients", brief: true, build: isolated, end: overRelay, within: 5 * time.Second},
 	{name: "two members on one port", build: twoMembers, end: overQUIC, within: 10 * time.Second},
-	{name: "UDP blocked on both sides", build: restricted(noUDP, noUDP), end: overTCP, within: 5 * time.Second},
+	{name: "UDP blocked on both sides", brief: true, build: restricted(noUDP, noUDP), end: overTCP, within: 5 * time.Second},
 	{name: "UDP rejected on both sides", build: restricted(rejectUDP, rejectUDP), end: overTCP, within: 5 * time.Second},
 	{name: "UDP blocked on one side", build: restricted(noUDP, open), end: overRelay, within: 5 * time.Second},
 	{name: "UDP blocked and symmetric", build: blockedAndSymmetric, end: overRelay, within: 5 * time.Second},
 	{name: "only port 443 on one side, the rest dropped", build: restricted(only443, open), end: overRelay, within: 5 * time.Second},
 	{name: "only port 443 on one side, the rest rejected", build: restricted(reject443, open), end: overRelay, within: 5 * time.Second},
 	{name: "only port 443 on both sides, the rest dropped", build: restricted(only443, only443), end: overRelay, within: 5 * time.Second},
-	{name: "only port 443 on both sides, the rest rejected", build: restricted(reject443, reject443), end: overRelay, within: 5 * time.Second},
-	{name: "IPv6 behind firewalls", build: onlyIPv6, end: overQUIC, within: 5 * time.Second},
+	{name: "only port 443 on both sides, the rest rejected", brief: true, build: restricted(reject443, reject443), end: overRelay, within: 5 * time.Second},
+	{name: "IPv6 behind firewalls", brief: true, build: onlyIPv6, end: overQUIC, within: 5 * time.Second},
 	{name: "IPv6 and IPv4", build: sixAndFour, end: overRelay, within: 5 * time.Second},
 	{name: "interfaces with an MTU of 1280", build: smallInterfaces, end: overQUIC, within: 5 * time.Second},
 	{name: "an MTU of 1280 in the middle", build: behindTwo(1280, false), end: overQUIC, within: 5 * time.Second},
-	{name: "an MTU of 1280 in the middle without ICMP", build: behindTwo(1280, true), end: overQUIC, within: 5 * time.Second},
+	{name: "an MTU of 1280 in the middle without ICMP", brief: true, build: behindTwo(1280, true), end: overQUIC, within: 5 * time.Second},
 	{name: "a new address three times in a body", build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, after: overAny, within: 5 * time.Second, during: newAddresses},
 	{name: "a move behind two NATs in a body", build: behind(netfilter.Cone, netfilter.Cone), end: overQUIC, after: overAny, within: 5 * time.Second, during: moveToTheCafe},
 }
 
 // TestSituations builds networks as members meet them and checks how two members are
-// connected there in the end, and that a small task and a body of 50 MB (5 in the short form)
-// arrive once and undamaged.
+// connected there in the end, and that a small task and a body of 50 MB arrive once and
+// undamaged. The short form has some of the networks and a body of 5 MB.
 func TestSituations(t *testing.T) {
 	for _, tt := range situations {
+		if !long && !tt.brief {
+			continue
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			m := newMembers(t, tt.build(lab.New(t)))
 			began := time.Now()

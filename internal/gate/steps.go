@@ -43,7 +43,7 @@ var gateSteps = []step{
 	process("leases", "TestKillAtPointsOfLeases", "TestTakeover"),
 	process("power cut", "TestPowerCut"),
 	process("full disk", "TestDiskFull"),
-	process("behind NAT", "TestConesReachEachOther"),
+	process("behind NAT", "TestConesReachEachOther", "TestSituations"),
 	process("containers", "TestThreeContainers"),
 }
 
