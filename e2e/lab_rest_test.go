@@ -182,16 +182,17 @@ func (m *machine) ends(id, state string) {
 func (m *restMesh) quiet(settle time.Duration, minutes int, minute time.Duration) {
 	m.t.Helper()
 	pause(settle)
-	thin := m.nodes[len(m.nodes)-1].name
+	others, thin := m.nodes[:len(m.nodes)-1], m.nodes[len(m.nodes)-1].name
 	rates := make([][]float64, len(m.nodes)) // per node, in and out of each minute, in kB/s
 	var cpu []float64
 	before, spent, began := m.counted(), m.spent(), time.Now()
 	looks, alive := 0, 0
 	for range minutes {
 		for end := time.Now().Add(minute); time.Now().Before(end); pause(time.Second) {
-			if looks++; slices.Contains(m.nodes[1].considered("ALIVE"), thin) {
+			if slices.Contains(others[looks%len(others)].considered("ALIVE"), thin) {
 				alive++
 			}
+			looks++
 		}
 		after := m.counted()
 		for i := range rates {
@@ -209,7 +210,7 @@ func (m *restMesh) quiet(settle time.Duration, minutes int, minute time.Duration
 		all = append(all, middle(r))
 	}
 	load, _ := os.ReadFile("/proc/loadavg")
-	m.t.Logf("counted: %d nodes at rest: kB/s in each direction median %.2f, worst %.2f; CPU median %.2f %%, worst %.2f %% of a core; the one behind a thin wire ALIVE in %d of %d looks; load %s",
+	m.t.Logf("counted: %d nodes at rest: kB/s in each direction median %.2f, worst %.2f; CPU median %.2f %%, worst %.2f %% of a core; the one behind a thin wire ALIVE in %d of %d looks, each of another node; load %s",
 		len(all), middle(all), slices.Max(all), middle(cpu), slices.Max(cpu), alive, looks, strings.TrimSpace(string(load)))
 	if !long {
 		return
