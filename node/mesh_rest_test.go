@@ -66,3 +66,15 @@ func restQuietly(t *testing.T, size int, most float64) {
 		t.Errorf("each of %d idle nodes sends %.0f bytes per second, want at most %.0f", size, bytes, most)
 	}
 }
+
+// TestLoneNodeIsSilent verifies that a node that knows no other sends nothing.
+func TestLoneNodeIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSimMesh(t, 1, 1, lanLink)
+		defer w.close()
+		time.Sleep(10 * time.Minute)
+		if n := w.Stats().Sent; n > 0 {
+			t.Errorf("a node that is alone sent %d packets in ten minutes", n)
+		}
+	})
+}

@@ -68,6 +68,7 @@ var situations = []situation{
 	{name: "one direction is dead, without a relay", nodes: 4, link: wanLink, noRelays: true, run: deadDirection},
 	{name: "a relay is killed within a body", nodes: 4, link: wanLink, behind: transporttest.Symmetric, run: relayKilled},
 	{name: "a node pauses for 3 s", nodes: 15, brief: 6, link: lanLink, run: pauses},
+	{name: "the mesh is split for two minutes", nodes: 15, brief: 4, link: lanLink, run: split},
 	{name: "a join and kills", nodes: 15, link: lanLink, run: joinsAndKills},
 }
 
@@ -313,6 +314,31 @@ func pauses(sc *scene, a, b *simNode) {
 		sc.t.Errorf("%d accusations in %d pauses of 3 s, want at most 3 each on average", all, rounds)
 	}
 	sc.noDeath()
+}
+
+// split divides the mesh into halves, one with a and one with b.
+func split(sc *scene, a, b *simNode) {
+	sc.unequal(40 * ms)
+	time.Sleep(10 * time.Second)
+	var halves [2][]int
+	for i, s := range sc.nodes {
+		halves[i%2] = append(halves[i%2], s.at)
+	}
+	sc.Partition(halves[:]...)
+	there, back := sc.send(a, b, 0), sc.send(b, a, 0)
+	time.Sleep(2 * time.Minute)
+	for i, s := range sc.nodes {
+		for j, of := range sc.nodes {
+			if want := map[bool]gossip.Status{true: gossip.Alive, false: gossip.Dead}[i%2 == j%2]; i != j && s.statusOf(of) != want {
+				sc.t.Errorf("%s sees %s as %v, want %v", s.name, of.name, s.statusOf(of), want)
+			}
+		}
+	}
+	sc.Heal()
+	sc.within(10*time.Second, "all are ALIVE after the heal", sc.allAlive)
+	sc.within(10*time.Second, "all are connected, and the tasks arrive", func() bool {
+		return sc.allConnected() && a.state(there) == proto.Success && b.state(back) == proto.Success
+	})
 }
 
 func joinsAndKills(sc *scene, a, b *simNode) {
