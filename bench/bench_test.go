@@ -1,10 +1,12 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/balefire/balefire/datadir"
 	"github.com/balefire/balefire/proto"
 )
 
@@ -84,6 +86,41 @@ func TestMissedTargetsAreNamed(t *testing.T) {
 	p := &page{tables: []*table{good, bad}}
 	if got := p.missed(); len(got) != 1 || got[0] != "Bad: nutsdb, 7, ≥ 6, 1, ≥ 2" {
 		t.Errorf("missed: %q", got)
+	}
+}
+
+// TestFiguresAreJudgedByTheirRatioToNATS checks that each disk speed has its own figures, and
+// that only Pebble on a slower disk may have a tenth less than is wanted.
+func TestFiguresAreJudgedByTheirRatioToNATS(t *testing.T) {
+	p := &plan{figures: []figure{
+		{"accepted", datadir.EngineNuts, 0, "", 1199, 12},
+		{"whole", datadir.EnginePebble, 0, "4", 399, 4},
+		{"accepted", datadir.EngineNuts, extra, "", 499, 50},
+		{"accepted", datadir.EnginePebble, extra, "", 450, 50},
+		{"whole", datadir.EnginePebble, extra, "256", 44, 5},
+	}}
+	tab := &table{title: "NATS"}
+	p.compared(tab, 0, result{report: report{Tasks: 100, Elapsed: time.Second}})
+	p.compared(tab, extra, result{report: report{Tasks: 10, Elapsed: time.Second}})
+	want := []string{
+		"NATS: as it is, accepted, nutsdb, 1199, 100, 11.99, ≥ 12",
+		"NATS: as it is, whole, pebble, 4, 399, 100, 3.99, ≥ 4",
+		"NATS: +2ms, accepted, nutsdb, 499, 10, 49.90, ≥ 50",
+		"NATS: +2ms, whole, pebble, 256, 44, 10, 4.40, ≥ 4.5",
+	}
+	if got := (&page{tables: []*table{tab}}).missed(); len(tab.rows) != len(p.figures) || !slices.Equal(got, want) {
+		t.Errorf("%d rows, missed: %q", len(tab.rows), got)
+	}
+}
+
+func TestLimitsHaveAVerdict(t *testing.T) {
+	for got, want := range map[float64]string{60: met, 60.1: missed} {
+		if cells := under(got, 60, " us"); cells[0] != "≤ 60 us" || cells[1] != want {
+			t.Errorf("%v: %q", got, cells)
+		}
+	}
+	if cells := under(61, 0, " us"); cells[0] != "" || cells[1] != "" {
+		t.Errorf("without a limit: %q", cells)
 	}
 }
 

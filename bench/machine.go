@@ -108,7 +108,7 @@ and fdatasync of both nodes. "Cores: ours" is the average use of both nodes, "ot
 disk mostly strace): if it is not near zero, a rate is too low.
 
 Differences from the default settings: the limits on waiting tasks are raised, because tasks that are accepted and never run accumulate as in no real
-use; for the same reason the heap limit is 2 GiB where rates are measured. Memory is measured with the default heap limit.
+use; for the same reason the heap limit is 2 GiB where rates are measured, unless a table states otherwise. Memory is measured with the default heap limit.
 `, note, time.Now().UTC().Format("2 January 2006"), time.Since(p.begin).Seconds(), m.cpu, m.cores, m.memory, m.kernel, goVersion(), m.disk, m.others, m.load, p.wait, bodySize, flying, longest, times)
 }
 

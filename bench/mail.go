@@ -51,7 +51,8 @@ const (
 	cutAll       = 5 * time.Second
 	topicSent    = 20_000.
 	topicGiven   = 200_000.
-	waitingLimit = 120 << 20 // bytes above those of the idle node
+	waitingIdle  = 64 << 20  // bytes of the idle node
+	waitingLimit = 120 << 20 // bytes above those
 	waitingStart = 3 * time.Second
 )
 
@@ -182,7 +183,8 @@ func (p *plan) mailRate(t *table) error {
 			case i >= 4:
 				cells = append(cells, "", "", "", "", "", "")
 			case slow > 0:
-				cells = append(cells, fmt.Sprintf("%.1f", rs[i].rate()/always), "", "", fmt.Sprintf("%.1f", rs[i].rate()/byDefault), "", "")
+				cells = append(cells, ratio(rs[i].rate()/always, 0)...)
+				cells = append(cells, ratio(rs[i].rate()/byDefault, 0)...)
 			default:
 				cells = append(cells, ratio(rs[i].rate()/always, overAlways)...)
 				cells = append(cells, ratio(rs[i].rate()/byDefault, overDefault)...)
@@ -217,8 +219,22 @@ func atLeast(got, target float64) []any {
 	return []any{"≥ " + rate(target), verdict(got >= target)}
 }
 
+// under is like atLeast for a limit.
+func under(got, limit float64, unit string) []any {
+	if limit == 0 {
+		return []any{"", ""}
+	}
+	return []any{"≤ " + rate(limit) + unit, verdict(got <= limit)}
+}
+
+// ratio returns the cells of a ratio, its target and the verdict; without a target those are
+// empty.
 func ratio(got, target float64) []any {
-	return []any{fmt.Sprintf("%.1f", got), fmt.Sprintf("≥ %.0f", target), verdict(got >= target)}
+	cells := []any{fmt.Sprintf("%.2f", got), "", ""}
+	if target > 0 {
+		cells[1], cells[2] = fmt.Sprintf("≥ %g", target), verdict(got >= target)
+	}
+	return cells
 }
 
 // atMost returns the cells of a time, its limit and the verdict.
@@ -232,8 +248,7 @@ func mailCosts(r result) []any {
 }
 
 func mailCPU(r result) []any {
-	return []any{us(r.perTask(r.Usage.cpu())) + " us", us(r.perTask(r.Other.cpu())) + " us", bytesOf(r.allocated(r.Usage)), bytesOf(r.allocated(r.Other)),
-		us((r.Usage.cpu() + r.Other.cpu()).Seconds() / r.Elapsed.Seconds()), us(r.others())}
+	return append([]any{us(r.perTask(r.Usage.cpu())) + " us", us(r.perTask(r.Other.cpu())) + " us", bytesOf(r.allocated(r.Usage)), bytesOf(r.allocated(r.Other))}, cores(r)...)
 }
 
 func bytesOf(kib float64) string { return rate(kib*1024) + " B" }
@@ -421,7 +436,7 @@ func (p *plan) mailTwoNodes(t *table) error {
 	t.row(append(cells, mailCosts(r)...)...)
 	first, last, err := p.sentOverCut()
 	if errors.Is(err, errNoNamespace) {
-		t.row("after a cut", "not measured: "+err.Error(), "", "", "", "", "", "", "", "", "", "")
+		t.row("after a cut", "not measured: "+err.Error(), "≤ "+cutFirst.String()+" and "+cutAll.String(), missed, "", "", "", "", "", "", "", "")
 		return nil
 	}
 	if err != nil {
@@ -522,7 +537,7 @@ func (p *plan) mailWaiting(t *table) error {
 	n := waitingMost / p.scale
 	t.title = "Waiting mail"
 	t.intro = fmt.Sprintf("Resident memory of a node with its default heap limit: idle for %v, then with %d mails of %d bytes that nobody reads (%v after the last), then of new processes that opened its folder, after kill -9 and after a stop. The start is that of the node until it serves.", idleFor, n, waitingSize, restFor)
-	t.head = []string{"state", "resident", "above idle", "limit", "", "start", "limit", ""}
+	t.head = []string{"state", "resident", "limit", "", "above idle", "limit", "", "start", "limit", ""}
 	t.bounds = "the index of the mail in memory; after kill -9 the records since the newest checkpoint."
 	dir, err := p.folder()
 	if err != nil {
@@ -543,7 +558,7 @@ func (p *plan) fillPost(t *table, x *post, n int) error {
 	if err != nil {
 		return err
 	}
-	t.row("idle", mib(idle.Usage.RSS), "", "", "", "", "", "")
+	t.row("idle", mib(idle.Usage.RSS), "≤ "+mib(waitingIdle), verdict(idle.Usage.RSS <= waitingIdle), "", "", "", "", "", "")
 	add := func(state string, start time.Duration) error {
 		time.Sleep(restFor)
 		u, err := x.node.ask(request{Do: "usage"}, nil)
@@ -551,9 +566,9 @@ func (p *plan) fillPost(t *table, x *post, n int) error {
 			return err
 		}
 		above := u.Usage.RSS - idle.Usage.RSS
-		cells := []any{state, mib(u.Usage.RSS), mib(above), "≤ " + mib(waitingLimit), verdict(above <= waitingLimit), "", "", ""}
+		cells := []any{state, mib(u.Usage.RSS), "", "", mib(above), "≤ " + mib(waitingLimit), verdict(above <= waitingLimit), "", "", ""}
 		if start > 0 {
-			cells = append(cells[:5], atMost(start, waitingStart)...)
+			cells = append(cells[:7], atMost(start, waitingStart)...)
 		}
 		t.row(cells...)
 		return nil

@@ -47,7 +47,7 @@ func start() error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	p := &plan{dir: work, wait: *wait, profiles: *profiles, scale: max(*scale, 1), offered: *offered, span: *span, log: os.Stderr, begin: time.Now(), base: map[baseline]float64{}}
+	p := &plan{dir: work, wait: *wait, profiles: *profiles, scale: max(*scale, 1), offered: *offered, span: *span, log: os.Stderr, begin: time.Now(), rivals: map[time.Duration]result{}}
 	if *quick {
 		p.scale, p.span = max(p.scale, 10), min(p.span, 10*time.Second)
 	}

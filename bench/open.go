@@ -63,7 +63,7 @@ const kind = "discard"
 // config is the default configuration, except for loopback, and limits that the run would
 // reach because accepted tasks are not run.
 func config(o opening, w *watch) node.Config {
-	h := wire.HandlerSpec{Kind: kind, Type: wire.TypeDiscard, Allow: []string{"role:send"}}
+	h := wire.HandlerSpec{Kind: kind, Type: wire.TypeDiscard, OnCrash: "retry", Allow: []string{"role:send"}}
 	if o.Held { // the first task occupies the only slot of its kind
 		h = wire.HandlerSpec{Kind: kind, Exec: []string{"/bin/sleep", "86400"}, Timeout: "0", Concurrency: 1, Allow: h.Allow}
 	}

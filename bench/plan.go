@@ -37,13 +37,8 @@ type plan struct {
 
 	folders int
 	page    page
-	base    map[baseline]float64 // rates of the default store, for comparison with NATS
-}
-
-// A baseline names a rate that another one is compared with.
-type baseline struct {
-	until string
-	slow  time.Duration
+	figures []figure                 // for comparison with NATS
+	rivals  map[time.Duration]result // NATS, by what is added to each fsync
 }
 
 // A measurement fills one table.
@@ -54,16 +49,16 @@ type measurement struct {
 
 var measurements = []measurement{
 	{"accept", (*plan).accept},
-	{"parts", (*plan).parts},
 	{"ended", (*plan).ended},
+	{"rival", (*plan).nats}, // soon after what is compared with it, and so is the next
+	{"queue", (*plan).queue},
+	{"takeover", (*plan).takeover},
+	{"handoff", (*plan).handoff},
+	{"parts", (*plan).parts},
 	{"submit", (*plan).submit},
 	{"submitparts", (*plan).submitParts},
 	{"window", (*plan).httpAPI},
 	{"single", (*plan).single},
-	{"rival", (*plan).nats},
-	{"queue", (*plan).queue},
-	{"takeover", (*plan).takeover},
-	{"handoff", (*plan).handoff},
 	{"memory", (*plan).memory},
 	{"binary", (*plan).binary},
 	{"mail", (*plan).mailRate},

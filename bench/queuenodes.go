@@ -30,6 +30,9 @@ const (
 // queue can assign tasks to each.
 func newQueueNodes(dir string, s pairConfig) (*queueNodes, error) {
 	o := opening{Engine: s.engine, Memory: rateMemory, Slots: s.slots}
+	if s.slots == 0 { // default settings
+		o.Memory = 0
+	}
 	c, err := openQueueNodes(dir, slices.Repeat([]opening{o}, queueNodesCount), s.slow)
 	if err != nil {
 		return nil, err

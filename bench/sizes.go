@@ -15,7 +15,7 @@ const (
 	idleFor    = 5 * time.Second // after a start, before an idle node is measured
 	restFor    = 5 * time.Second // after a load, before the remaining memory is measured
 	pendings   = 100_000
-	idleLimit  = 64 << 20
+	idleLimit  = 56 << 20
 	binaryMost = 42_000_000
 )
 
