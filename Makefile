@@ -61,10 +61,10 @@ bench-quick: ## accepted, whole, queue and mail figures compared with NATS in on
 bench-net: ## what a mesh of 15 real nodes costs at rest, with a member behind 64 kbit/s, and what it makes of a pause, a death, a join and a link that becomes narrow: 40 minutes on 2 idle cores; needs root and iproute2
 	BALEFIRE_LONG=1 go test -tags e2e -count=1 -timeout 120m -v -run '^TestBench' ./e2e
 
-bench-queues: ## the figures of docs/ownership.md, about five minutes on 2 idle cores
+bench-queues: ## the figures of docs/ownership.md, about ten minutes on 2 idle cores
 	cd bench && go run . -only queue,takeover,handoff
 	go test ./ownership -run '^$$' -bench 'Renewals|Backlog' -benchtime 20x
-	go test ./ownership ./node -count=1 -v -run 'CountMessagesAndSyncs|CountsMessagesAndSyncs'
+	go test ./ownership ./node -count=1 -v -run 'CountMessagesAndSyncs|QueueMessageAndSyncCost'
 
 image: build ## a container image FROM scratch around the built binary
 	mkdir -p dist/data && touch dist/data/.keep
