@@ -39,7 +39,7 @@ func measure() usage {
 	metrics.Read(s)
 	return usage{
 		User: time.Duration(r.Utime.Nano()), System: time.Duration(r.Stime.Nano()),
-		Allocs: s[0].Value.Uint64(), AllocBytes: s[1].Value.Uint64(), Collections: s[2].Value.Uint64(), RSS: rss(),
+		Allocs: s[0].Value.Uint64(), AllocBytes: s[1].Value.Uint64(), Collections: s[2].Value.Uint64(), RSS: rss("/proc/self/status"),
 	}
 }
 
@@ -52,9 +52,9 @@ func (c *child) measure() usage {
 	return u
 }
 
-// rss returns the resident memory of this process in bytes, 0 if unknown.
-func rss() int64 {
-	f, err := os.Open("/proc/self/status")
+// rss returns the resident memory of the process with this status in bytes, 0 if unknown.
+func rss(status string) int64 {
+	f, err := os.Open(status)
 	if err != nil {
 		return 0
 	}

@@ -200,4 +200,7 @@ func ms(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds()*1e3, 'f', cmp.Compare(0, d-10*time.Millisecond)+1, 64) + " ms"
 }
 
-func mib(n int64) string { return strconv.FormatInt(n>>20, 10) + " MiB" }
+// mib has a decimal, so that what is just above a limit is seen to be.
+func mib(n int64) string {
+	return strings.TrimSuffix(strconv.FormatFloat(float64(n)/(1<<20), 'f', 1, 64), ".0") + " MiB"
+}

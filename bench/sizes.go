@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"time"
 
 	"github.com/balefire/balefire/datadir"
@@ -24,11 +22,16 @@ var pendingLimit = map[string]int64{datadir.EngineNuts: 450 << 20, datadir.Engin
 // memory measures the memory of an idle node, and of one with many pending tasks.
 func (p *plan) memory(t *table) error {
 	t.title = "Memory"
-	t.intro = fmt.Sprintf("Resident memory of a node with its default heap limit: idle for %v, then with %d pending tasks of %d bytes for a peer that is offline (%v after the last), then of a new process that opened that store.",
+	t.intro = fmt.Sprintf("Resident memory: of the program, alone in a new mesh, %[1]v after its start; and of a node with its default heap limit in a process of the benchmarks, which have NATS in them, too: idle for %[1]v, then with %[2]d pending tasks of %[3]d bytes for a peer that is offline (%[4]v after the last), then of a new process that opened that store.",
 		idleFor, pendings/p.scale, bodySize, restFor)
 	t.head = []string{"store", "state", "resident", "limit", ""}
 	t.bounds = "NutsDB keeps every key with its value in memory, and reads its log at the start; Pebble caches 32 MiB of blocks and tables."
 	for _, e := range p.engines() {
+		alone, err := p.idleProgram(e)
+		if err != nil {
+			return err
+		}
+		t.row(e, "idle, the program", mib(alone), "≤ "+mib(idleLimit), verdict(alone <= idleLimit && alone > 0))
 		if err := p.measureMemory(t, e); err != nil {
 			return err
 		}
@@ -62,7 +65,7 @@ func (p *plan) measureMemory(t *table, engine string) error {
 		if err != nil {
 			return err
 		}
-		add("idle", idle.Usage.RSS, idleLimit)
+		t.row(engine, "idle", mib(idle.Usage.RSS), "", "")
 		l := load{Target: "b", Until: stored, Tasks: pendings / p.scale, Flying: 8, Size: bodySize, Batch: batchSize}
 		if _, err := c.ask(request{Do: "load", Load: l}, nil); err != nil {
 			return err
@@ -102,11 +105,9 @@ func (p *plan) binary(t *table) error {
 	t.intro = "`make build`: static and stripped, with all libraries."
 	t.head = []string{"program", "size", "limit", ""}
 	t.bounds = "the libraries. The libp2p host is assembled from its parts: libp2p's own constructor links WebRTC, WebTransport and WebSocket, 5 MB that no node uses."
-	out := filepath.Join(p.dir, "balefire-node")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", out, "./cmd/balefire-node")
-	build.Dir, build.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
-	if msg, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build: %w: %.500s", err, msg)
+	out, err := p.program()
+	if err != nil {
+		return err
 	}
 	info, err := os.Stat(out)
 	if err != nil {
